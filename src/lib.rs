@@ -1,0 +1,6 @@
+//! Spindrift: a userspace MRC transport.
+
+pub mod time;
+
+pub use spindrift_pmd as pmd;
+pub use spindrift_srv6 as srv6;

@@ -1,0 +1,1 @@
+//! SRv6 uSID carriers.

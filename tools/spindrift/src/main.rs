@@ -1,0 +1,2 @@
+//! The `spindrift` command.
+fn main() {}
