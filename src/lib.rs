@@ -1,5 +1,6 @@
 //! Spindrift: a userspace MRC transport.
 
+pub mod memory;
 pub mod time;
 
 pub use spindrift_pmd as pmd;
