@@ -67,7 +67,9 @@ pub struct MrKey {
 }
 
 /// A region in use by a work request, from [`MemoryTable::pin`] to [`MemoryTable::unpin`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+///
+/// The default value names no region.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RegionSlot(u32);
 
 /// Bytes of a pinned region, as a packet's payload refers to them.
