@@ -85,17 +85,17 @@ impl Bth {
     pub fn from_bytes(b: &[u8; Self::LEN]) -> Result<Self, DecodeError> {
         Ok(Self {
             opcode: Opcode::try_from(OPCODE.get(b))?,
-            solicited: SOLICITED.is_set(b),
-            migrated: MIGRATED.is_set(b),
+            solicited: SOLICITED.flag(b),
+            migrated: MIGRATED.flag(b),
             pad: PAD.get(b) as u8,
             tver: TVER.get(b) as u8,
             pkey: PKEY.get(b),
             var_res: VAR_RES.get(b),
             dest_qpn: Qpn::new(DEST_QPN.get(b)),
-            ack_req: ACK_REQ.is_set(b),
-            reserved: RESERVED.is_set(b),
-            rtx: RTX.is_set(b),
-            ts: TS.is_set(b),
+            ack_req: ACK_REQ.flag(b),
+            reserved: RESERVED.flag(b),
+            rtx: RTX.flag(b),
+            ts: TS.flag(b),
             inv_res: INV_RES.get(b) as u8,
             psn: Psn::new(PSN.get(b)),
         })

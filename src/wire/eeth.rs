@@ -56,10 +56,10 @@ impl Eeth {
     /// The header in `b`. An operation that is at neither position is a port status update, whose code is 0.
     #[inline]
     pub fn from_bytes(b: &[u8; Self::LEN]) -> Self {
-        let (op_position, op, op_mask) = if OP_AT_4.is_set(b) && !OP_AT_2.is_set(b) {
-            (OpPosition::Bits5To4, OP_AT_4.get(b), Bits::<0, 4, 2>::MASK)
+        let (op_position, op, op_mask) = if OP_AT_4.flag(b) && !OP_AT_2.flag(b) {
+            (OpPosition::Bits5To4, OP_AT_4.get(b), OP_AT_4.mask())
         } else {
-            (OpPosition::Bits3To2, OP_AT_2.get(b), Bits::<0, 2, 2>::MASK)
+            (OpPosition::Bits3To2, OP_AT_2.get(b), OP_AT_2.mask())
         };
         Self {
             reserved0: WORD0.get(b) & !op_mask,

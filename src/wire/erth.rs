@@ -76,14 +76,14 @@ impl Erth {
     #[inline]
     pub fn from_bytes(b: &[u8; Self::LEN]) -> Self {
         Self {
-            reserved0: WORD0.get(b) & !Bits::<0, 0, 2>::MASK,
+            reserved0: WORD0.get(b) & !OP.mask(),
             op: EndpointOp::from_bits(OP.get(b)),
             reserved2: RESERVED2.get(b),
             vendor_info: VENDOR_INFO.get(b),
             port_status_mask: PORT_STATUS_MASK.get(b),
             reserved8: RESERVED8.get(b),
             tx_timestamp: TX_TIMESTAMP.get(b),
-            tsr: TSR.is_set(b),
+            tsr: TSR.flag(b),
             reserved14: RESERVED14.get(b),
             ftype: FTYPE.get(b) as u8,
         }

@@ -3,6 +3,11 @@
 //! A field is a type that carries its offset. Reading or writing one outside the header does not compile,
 //! so that neither needs a check at run time.
 
+#![expect(
+    clippy::unused_self,
+    reason = "all there is to a field is in its type; `self` lets a constant give it its name"
+)]
+
 /// The `W` bytes at `AT`.
 #[inline]
 fn get<const AT: usize, const W: usize, const N: usize>(header: &[u8; N]) -> [u8; W] {
@@ -84,8 +89,7 @@ impl<const AT: usize> U24<AT> {
 pub(super) struct Bits<const AT: usize, const SHIFT: u32, const WIDTH: u32>;
 
 impl<const AT: usize, const SHIFT: u32, const WIDTH: u32> Bits<AT, SHIFT, WIDTH> {
-    /// The bits in place.
-    pub(super) const MASK: u16 = {
+    const MASK: u16 = {
         assert!(SHIFT + WIDTH <= 16 && WIDTH > 0 && WIDTH < 16, "the bits lie outside the word");
         ((1 << WIDTH) - 1) << SHIFT
     };
@@ -95,8 +99,14 @@ impl<const AT: usize, const SHIFT: u32, const WIDTH: u32> Bits<AT, SHIFT, WIDTH>
         (U16::<AT>.get(header) & Self::MASK) >> SHIFT
     }
 
+    /// The bits in place.
+    pub(super) const fn mask(self) -> u16 {
+        Self::MASK
+    }
+
+    /// Whether any bit is set.
     #[inline]
-    pub(super) fn is_set<const N: usize>(self, header: &[u8; N]) -> bool {
+    pub(super) fn flag<const N: usize>(self, header: &[u8; N]) -> bool {
         U16::<AT>.get(header) & Self::MASK != 0
     }
 

@@ -31,12 +31,14 @@ impl Psn {
 
     /// `n` further on.
     #[inline]
+    #[must_use]
     pub const fn add(self, n: u32) -> Self {
         Self::new(self.0.wrapping_add(n))
     }
 
     /// `n` back.
     #[inline]
+    #[must_use]
     pub const fn sub(self, n: u32) -> Self {
         Self::new(self.0.wrapping_sub(n))
     }
@@ -85,18 +87,21 @@ impl Msn {
 
     /// The one after.
     #[inline]
+    #[must_use]
     pub const fn next(self) -> Self {
         Self(self.0.wrapping_add(1))
     }
 
     /// `n` further on.
     #[inline]
+    #[must_use]
     pub const fn add(self, n: u16) -> Self {
         Self(self.0.wrapping_add(n))
     }
 
     /// `n` back.
     #[inline]
+    #[must_use]
     pub const fn sub(self, n: u16) -> Self {
         Self(self.0.wrapping_sub(n))
     }

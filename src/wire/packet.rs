@@ -23,7 +23,7 @@ impl WriteHead {
 
     /// Bytes that [`encode`](Self::encode) writes.
     #[inline]
-    pub const fn len(&self) -> usize {
+    pub const fn encoded_len(&self) -> usize {
         let tseth = if self.tseth.is_some() { Tseth::LEN } else { 0 };
         let imm = if self.bth.opcode.has_imm() { ImmDt::LEN } else { 0 };
         Bth::LEN + Meth::LEN + tseth + Reth::LEN + imm

@@ -58,7 +58,7 @@ impl Peth {
             spdcid: SPDCID.get(b),
             dpdcid: DPDCID.get(b),
             tx_timestamp: TX_TIMESTAMP.get(b),
-            tsr: TSR.is_set(b),
+            tsr: TSR.flag(b),
             reserved14: RESERVED14.get(b),
             ftype: FTYPE.get(b) as u8,
         }

@@ -26,7 +26,7 @@ const CWND_PENALTY: Bits<32, 8, 7> = Bits;
 const RCVD_BYTES: U24<33> = U24;
 
 /// The bits of the first word that have no field of their own.
-const WORD0_OTHER: u16 = !(Bits::<0, 5, 2>::MASK | Bits::<0, 1, 1>::MASK);
+const WORD0_OTHER: u16 = !(MARK.mask() | PR.mask());
 
 /// What the receiver saw on the path of the packet that triggered a SACK.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -138,7 +138,7 @@ impl Seth {
         Self {
             reserved0: WORD0.get(b) & WORD0_OTHER,
             mark: Mark::from_bits(MARK.get(b)),
-            pr: PR.is_set(b),
+            pr: PR.flag(b),
             ack_psn_offset: ACK_PSN_OFFSET.get(b).cast_signed(),
             entropy: Ev(ENTROPY.get(b)),
             spdcid: SPDCID.get(b),
@@ -152,9 +152,9 @@ impl Seth {
             bitmap: BITMAP.get(b),
             cc: CcState {
                 tx_timestamp: TX_TIMESTAMP.get(b),
-                reserved: CC_RESERVED.is_set(b),
+                reserved: CC_RESERVED.flag(b),
                 ooo_count: OOO_COUNT.get(b),
-                restore_cwnd: RESTORE_CWND.is_set(b),
+                restore_cwnd: RESTORE_CWND.flag(b),
                 cwnd_penalty: CWND_PENALTY.get(b) as u8,
                 rcvd_bytes: RCVD_BYTES.get(b),
             },

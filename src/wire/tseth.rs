@@ -36,7 +36,7 @@ impl Tseth {
     pub fn from_bytes(b: &[u8; Self::LEN]) -> Self {
         Self {
             timestamp: TX_TIMESTAMP.get(b),
-            tsr: TSR.is_set(b),
+            tsr: TSR.flag(b),
             reserved: RESERVED.get(b),
             ftype: FTYPE.get(b) as u8,
         }
