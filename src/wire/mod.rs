@@ -1,0 +1,3 @@
+//! Packet formats: bytes to values and back, no state.
+
+pub mod num;
