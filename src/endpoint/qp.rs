@@ -1,6 +1,6 @@
 //! One queue pair: its two halves, its paths, and its state machine.
 
-use crate::congestion::{CcConfig, Controller};
+use crate::congestion::{self, CcConfig, CongestionControl, Controller};
 use crate::memory::PdId;
 use crate::path::{Paths, PortMask};
 use crate::requester::{Env, Requester, RequesterSetup, RetryPolicy};
@@ -8,7 +8,7 @@ use crate::responder::{Responder, ResponderSetup};
 use crate::time::Time;
 use crate::wire::{Msn, Psn, Qpn};
 
-use super::config::{CqId, EndpointConfig, QpInit, QpState, RtrAttr, RtsAttr};
+use super::config::{CqId, EndpointConfig, EndpointError, QpInit, QpState, RtrAttr, RtsAttr};
 
 /// Counts of one queue pair.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -87,9 +87,9 @@ impl Qp {
     pub(super) const NO_PEER: u32 = u32::MAX;
 
     /// A queue pair in RESET.
-    pub(super) fn new(qpn: Qpn, psn: Psn, init: QpInit, paths: Paths) -> Self {
-        let cc = Controller::build(&init.cc, Time::ZERO);
-        Self {
+    pub(super) fn new(qpn: Qpn, psn: Psn, init: QpInit, paths: Paths) -> Result<Self, EndpointError> {
+        let cc = congestion::build(&init.cc, Time::ZERO)?;
+        Ok(Self {
             qpn,
             pd: init.pd,
             send_cq: init.send_cq,
@@ -118,7 +118,7 @@ impl Qp {
             inbound: false,
             outbound: false,
             reverse_check_at: Time::NEVER,
-        }
+        })
     }
 
     pub(super) fn connect(&mut self, cfg: &EndpointConfig, attr: &RtrAttr, peer: u32) {
@@ -139,7 +139,9 @@ impl Qp {
         self.state = QpState::Rtr;
     }
 
-    pub(super) fn ready_to_send(&mut self, cfg: &EndpointConfig, attr: &RtsAttr, now: Time) {
+    pub(super) fn ready_to_send(&mut self, cfg: &EndpointConfig, attr: &RtsAttr, now: Time) -> Result<(), EndpointError> {
+        let cc = CcConfig { mtu_bytes: self.path_mtu, trimming: self.trimmable, ..self.init.cc.clone() };
+        self.cc = congestion::build(&cc, now)?;
         self.requester = Requester::new(
             self.init.cap.max_send_wr as usize,
             RequesterSetup {
@@ -157,9 +159,8 @@ impl Qp {
                 probe_floor_ns: cfg.tail_probe_floor_ns,
             },
         );
-        let cc = CcConfig { mtu_bytes: u64::from(self.path_mtu), trimming: self.trimmable, ..self.init.cc.clone() };
-        self.cc = Controller::build(&cc, now);
         self.state = QpState::Rts;
+        Ok(())
     }
 
     /// Whether packets from the peer are taken in.
@@ -183,7 +184,6 @@ impl Qp {
     }
 
     pub(super) fn status(&self) -> QpStatus {
-        use crate::congestion::CongestionControl;
         QpStatus {
             state: self.state,
             counters: self.counters,
