@@ -1,1 +1,235 @@
-//! Ports.
+//! Ports: how frames leave and enter a lane.
+//!
+//! A [`Port`] is one plane: one NIC port, one kernel address, or one end of a shared ring. A NIC is a
+//! list of ports, and a port's index in that list is its plane number. The trait knows frames and
+//! addresses; what the bytes mean is the business of the transport above.
+//!
+//! | module | what |
+//! |---|---|
+//! | [`loopback`] | two ends of a shared ring, for two lanes of one process |
+//! | [`udp`] | kernel sockets with segmentation and receive offload, no privileges needed |
+//! | [`fault`] | over any port: loss, reordering, duplication, corruption, delay, ECN marks, trimming |
+//! | [`pcap`] | over any port: a nanosecond capture file |
+//! | [`trace`] | over any port: one line of text a frame |
+//! | [`pump`] | raw UDP offload sender and receiver: the limit that the `udp` port is measured against |
+//! | `testing` | (feature `testing`) the conformance run every port must pass |
+//!
+//! A poll loop drives a port like this:
+//!
+//! ```
+//! use spindrift_pmd::{loopback, Port, TxFrame};
+//!
+//! let (mut left, mut right) = loopback::pair(1, loopback::LoopbackConfig::default());
+//! let now_ns = 0;
+//! let frame = TxFrame { head: &[0; 62], udp_payload_at: 62, payload: b"bytes", tail: &[] };
+//! assert_eq!(left[0].tx_burst(now_ns, &[frame]), 1);
+//! left[0].flush(now_ns);
+//! let got = right[0].rx_burst(now_ns, 32, &mut |frame| assert_eq!(&frame.data[62..], b"bytes"));
+//! assert_eq!(got, 1);
+//! ```
+
+pub mod loopback;
+
+use std::fmt;
+use std::net::IpAddr;
+
+/// Bytes of an Ethernet header.
+pub const ETHERNET_LEN: usize = 14;
+
+/// An Ethernet address.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct MacAddr(pub [u8; 6]);
+
+impl fmt::Display for MacAddr {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (i, byte) in self.0.iter().enumerate() {
+            let colon = if i == 0 { "" } else { ":" };
+            write!(f, "{colon}{byte:02x}")?;
+        }
+        Ok(())
+    }
+}
+
+/// Addresses and markings of one UDP datagram.
+///
+/// Filled in by a kernel socket, or parsed out of an Ethernet frame. What a kernel socket does not
+/// tell is zero (the flow label, and the hop limit unless it was asked for).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DatagramMeta {
+    /// Sender's address.
+    pub src: IpAddr,
+    /// Receiver's address.
+    pub dst: IpAddr,
+    /// Sender's UDP port.
+    pub src_port: u16,
+    /// Receiver's UDP port.
+    pub dst_port: u16,
+    /// IPv6 flow label, 20 bits; 0 for IPv4.
+    pub flow_label: u32,
+    /// IPv6 traffic class or IPv4 type of service: DSCP in the upper six bits, ECN in the lower two.
+    pub traffic_class: u8,
+    /// IPv6 hop limit or IPv4 time to live.
+    pub hop_limit: u8,
+}
+
+/// One frame to send, in the pieces that the port joins.
+#[derive(Clone, Copy, Debug)]
+pub struct TxFrame<'a> {
+    /// Ethernet, IP, UDP and transport headers, contiguous.
+    pub head: &'a [u8],
+    /// Offset in `head` of the first byte after the UDP header.
+    pub udp_payload_at: usize,
+    /// Application bytes, often straight from registered memory.
+    pub payload: &'a [u8],
+    /// Padding and checksum after the payload.
+    pub tail: &'a [u8],
+}
+
+impl TxFrame<'_> {
+    /// Bytes of the whole Ethernet frame.
+    pub fn len(&self) -> usize {
+        self.head.len() + self.payload.len() + self.tail.len()
+    }
+
+    /// Whether the frame has no bytes at all.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+/// Where the bytes of a received frame start.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RxOrigin {
+    /// At the Ethernet header.
+    Ethernet,
+    /// After the UDP header: a kernel socket took the headers off and kept these fields.
+    Udp(DatagramMeta),
+}
+
+/// One received frame; the bytes are the port's and end with the call that shows them.
+#[derive(Clone, Copy, Debug)]
+pub struct RxFrame<'a> {
+    /// Where `data` starts.
+    pub origin: RxOrigin,
+    /// The bytes.
+    pub data: &'a [u8],
+}
+
+/// Whether a port can carry frames now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LinkState {
+    /// It can.
+    Up,
+    /// No carrier, or set down.
+    Down,
+}
+
+/// What a port is and can do. Fixed at open, except `notes`.
+#[derive(Clone, Debug)]
+pub struct PortCaps {
+    /// For people: kind and address.
+    pub name: String,
+    /// Address that peers send to.
+    pub local_ip: IpAddr,
+    /// Ethernet address; zero where a kernel socket hides it.
+    pub mac: MacAddr,
+    /// Longest Ethernet frame in bytes, 14-byte header included. Kernel sockets: 14 + MTU.
+    pub max_frame: usize,
+    /// Most frames that one `tx_burst` looks at.
+    pub max_burst: usize,
+    /// Kernel sockets: the only UDP source ports that can be used. `None`: any.
+    pub source_ports: Option<Vec<u16>>,
+    /// Frames of one source port and one size that pay to be sent in one burst; 1 = no gain.
+    pub same_path_batch: usize,
+    /// What a user should know, such as an offload that the kernel lacks.
+    pub notes: Vec<String>,
+}
+
+/// What went through a port and what did not. All counts since open.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PortCounters {
+    /// Frames handed to the medium.
+    pub tx_frames: u64,
+    /// Their Ethernet bytes (kernel sockets: as built by the caller).
+    pub tx_bytes: u64,
+    /// Frames shown to the receiver.
+    pub rx_frames: u64,
+    /// Their bytes, from where the origin says they start.
+    pub rx_bytes: u64,
+    /// Frames that `tx_burst` accepted and then lost, for any of the reasons below or because the link is down.
+    pub tx_dropped: u64,
+    /// Frames lost on the way in: link down, or cut off by a buffer too short.
+    pub rx_dropped: u64,
+    /// Times that `tx_burst` or `tx_room` found no room for all that was offered.
+    pub tx_full: u64,
+    /// Frames longer than the port takes (part of `tx_dropped`).
+    pub tx_oversize: u64,
+    /// Frames that the port cannot read or has no socket for (part of `tx_dropped`).
+    pub tx_unsendable: u64,
+    /// Errors of the medium while sending, such as unreachable or refused.
+    pub tx_errors: u64,
+    /// Errors of the medium while receiving.
+    pub rx_errors: u64,
+    /// System calls (or doorbells) made to send.
+    pub tx_calls: u64,
+    /// System calls made to receive that brought something.
+    pub rx_calls: u64,
+}
+
+/// One plane of a NIC. Driven by one thread; `now_ns` is the driver's clock and never goes back.
+pub trait Port: Send {
+    /// What the port is and can do.
+    fn caps(&self) -> &PortCaps;
+
+    /// Whether the link is up. Cheap enough to be asked once a poll.
+    fn link(&mut self) -> LinkState;
+
+    /// Frames that the next `tx_burst` surely accepts.
+    fn tx_room(&mut self, now_ns: u64) -> usize;
+
+    /// Sends a prefix of `frames` and returns its length. Bytes are copied or sent before it returns.
+    /// An accepted frame may still be lost (link down, too long): then it is counted in
+    /// [`PortCounters::tx_dropped`], as a network would lose it.
+    fn tx_burst(&mut self, now_ns: u64, frames: &[TxFrame<'_>]) -> usize;
+
+    /// Pushes out what earlier bursts may have left.
+    fn flush(&mut self, now_ns: u64);
+
+    /// Shows up to `max` received frames to `sink`, in order of arrival, and returns how many.
+    fn rx_burst(&mut self, now_ns: u64, max: usize, sink: &mut dyn FnMut(&RxFrame<'_>)) -> usize;
+
+    /// When the port has to be polled again even if nothing else happens, such as for a delayed frame.
+    fn next_event_ns(&self) -> Option<u64> {
+        None
+    }
+
+    /// Counts since open.
+    fn counters(&self) -> PortCounters;
+}
+
+impl<P: Port + ?Sized> Port for Box<P> {
+    fn caps(&self) -> &PortCaps {
+        (**self).caps()
+    }
+    fn link(&mut self) -> LinkState {
+        (**self).link()
+    }
+    fn tx_room(&mut self, now_ns: u64) -> usize {
+        (**self).tx_room(now_ns)
+    }
+    fn tx_burst(&mut self, now_ns: u64, frames: &[TxFrame<'_>]) -> usize {
+        (**self).tx_burst(now_ns, frames)
+    }
+    fn flush(&mut self, now_ns: u64) {
+        (**self).flush(now_ns);
+    }
+    fn rx_burst(&mut self, now_ns: u64, max: usize, sink: &mut dyn FnMut(&RxFrame<'_>)) -> usize {
+        (**self).rx_burst(now_ns, max, sink)
+    }
+    fn next_event_ns(&self) -> Option<u64> {
+        (**self).next_event_ns()
+    }
+    fn counters(&self) -> PortCounters {
+        (**self).counters()
+    }
+}

@@ -1,0 +1,165 @@
+//! Counters: every drop, refusal and unusual turn has one, with its reason in its name.
+
+/// Declares [`Counters`] and the table that names each field for people and tools.
+macro_rules! counters {
+    ($($(#[doc = $doc:literal])+ $name:ident,)+) => {
+        /// What an endpoint has counted since it was made. Values only grow.
+        #[derive(Clone, Debug, Default, PartialEq, Eq)]
+        pub struct Counters {
+            $($(#[doc = $doc])+ pub $name: u64,)+
+        }
+
+        impl Counters {
+            /// Every counter as name, meaning and value, in declaration order.
+            pub fn iter(&self) -> impl Iterator<Item = (&'static str, &'static str, u64)> {
+                [$((stringify!($name), concat!($($doc),+).trim_ascii(), self.$name)),+].into_iter()
+            }
+
+            /// Adds another endpoint's counts to these.
+            pub fn add(&mut self, other: &Self) {
+                $(self.$name += other.$name;)+
+            }
+        }
+    };
+}
+
+counters! {
+    /// Frames handed to the endpoint.
+    rx_packets,
+    /// Data packets placed or checked for placement.
+    rx_data,
+    /// SACKs received.
+    rx_sacks,
+    /// NACKs received.
+    rx_nacks,
+    /// Transport ACKs received.
+    rx_acks,
+    /// Transport NAKs received.
+    rx_naks,
+    /// Reliability probes received.
+    rx_probes,
+    /// Endpoint requests received.
+    rx_endpoint_requests,
+    /// Endpoint responses received.
+    rx_endpoint_responses,
+    /// Payload bytes placed in registered memory.
+    rx_placed_bytes,
+    /// Frames dropped: Ethernet, IP or UDP headers malformed or of another protocol.
+    rx_bad_stack,
+    /// Frames dropped: UDP destination port is not MRC's.
+    rx_other_port,
+    /// Frames dropped: shorter than their headers say and not marked as trimmed.
+    rx_truncated,
+    /// Packets dropped: invariant CRC does not match.
+    rx_bad_icrc,
+    /// Packets dropped: transport headers malformed or opcode unknown.
+    rx_malformed,
+    /// Packets dropped: no such queue pair.
+    rx_unknown_qp,
+    /// Packets dropped: source address is not the connected peer's.
+    rx_foreign_source,
+    /// Packets dropped: queue pair is not in a state to receive them.
+    rx_wrong_state,
+    /// Packets dropped: reflected connection identifiers are not this pair's.
+    rx_wrong_connection,
+    /// Packets dropped: PSN outside the receive window.
+    rx_out_of_window,
+    /// Data packets seen before, above the cumulative acknowledgement.
+    rx_duplicates,
+    /// Data packets at or below the cumulative acknowledgement.
+    rx_old,
+    /// Data packets that arrived out of order.
+    rx_out_of_order,
+    /// Data packets that carried a congestion-experienced mark.
+    rx_ecn_marked,
+    /// Data packets that a switch trimmed.
+    rx_trimmed,
+    /// Trimmed packets that could not be used: unknown pair, old, or too short.
+    rx_trimmed_useless,
+    /// Data packets refused: remote key unknown or stale.
+    rx_bad_rkey,
+    /// Data packets refused: region belongs to another protection domain.
+    rx_wrong_pd,
+    /// Data packets refused: region does not allow remote writes.
+    rx_no_access,
+    /// Data packets refused: range outside the region.
+    rx_out_of_bounds,
+    /// Data packets refused: length does not suit opcode, message or path MTU.
+    rx_bad_length,
+    /// Queue pairs failed: packets in order did not form messages, or too many immediates.
+    rx_invalid_request,
+    /// Queue pairs failed: an immediate found no receive work request.
+    rx_no_receive,
+    /// SACKs, NACKs and ACKs refused: they speak of packets never sent.
+    rx_forged_ack,
+    /// SACKs older than one already taken in; only what they add is used.
+    rx_stale_sack,
+    /// NACKs for a copy that is no longer the latest.
+    rx_stale_nack,
+    /// Endpoint responses and probe answers that nobody waits for.
+    rx_unmatched_response,
+    /// Endpoint requests and probes not answered: rate limit.
+    rx_rate_limited,
+    /// Port status updates from an address that is no connected peer's.
+    rx_foreign_port_status,
+    /// Data packets sent, retransmissions included.
+    tx_data,
+    /// Payload bytes sent, retransmissions included.
+    tx_data_bytes,
+    /// SACKs sent.
+    tx_sacks,
+    /// NACKs sent.
+    tx_nacks,
+    /// Transport ACKs sent.
+    tx_acks,
+    /// Transport NAKs sent.
+    tx_naks,
+    /// Reliability probes sent.
+    tx_probes,
+    /// Endpoint requests sent.
+    tx_endpoint_requests,
+    /// Endpoint responses sent.
+    tx_endpoint_responses,
+    /// Data packets retransmitted because they were declared lost.
+    tx_retransmits,
+    /// Data packets repeated because of silence (tail loss probes).
+    tx_tail_probes,
+    /// NACKs not sent: too many owed at once.
+    tx_nacks_dropped,
+    /// Losses declared: a later packet of the same entropy value arrived.
+    loss_same_ev,
+    /// Losses declared: later packets arrived and the time for this one has passed.
+    loss_overdue,
+    /// Losses declared: NACK from the peer.
+    loss_nack,
+    /// Losses declared that turned out to be late arrivals.
+    spurious_losses,
+    /// Retransmissions whose first copy had arrived.
+    spurious_retransmits,
+    /// Retransmission timeouts.
+    timeouts,
+    /// Queue pairs failed: every retry used up.
+    retries_exhausted,
+    /// Queue pairs that went to the error state, whatever the reason.
+    qp_errors,
+    /// Local port state changes.
+    port_changes,
+    /// Port status updates taken in from peers.
+    peer_port_changes,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_counter_has_a_name_and_a_meaning() {
+        let counters = Counters { rx_packets: 3, ..Counters::default() };
+        let rows: Vec<_> = counters.iter().collect();
+        assert_eq!(rows[0], ("rx_packets", "Frames handed to the endpoint.", 3));
+        assert!(rows.iter().all(|(name, meaning, _)| !name.is_empty() && meaning.ends_with('.')));
+        let mut sum = counters.clone();
+        sum.add(&counters);
+        assert_eq!(sum.rx_packets, 6);
+    }
+}

@@ -1,0 +1,457 @@
+//! What an endpoint and its queue pairs can be told, with every limit named and checked.
+
+use std::net::IpAddr;
+
+use serde::{Deserialize, Serialize};
+use spindrift_pmd::{MacAddr, PortCaps};
+use thiserror::Error;
+
+use crate::congestion::CcConfig;
+use crate::memory::PdId;
+use crate::path::PathConfig;
+use crate::wire::{DscpMap, EntropyMode, Msn, Psn, StevOrder, UDP_PORT_MRC};
+
+/// One local port: a plane of the NIC.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LocalPort {
+    /// Address packets leave from.
+    pub ip: IpAddr,
+    /// Ethernet address packets leave from.
+    pub mac: MacAddr,
+    /// Largest Ethernet frame in bytes, header included.
+    pub max_frame: usize,
+    /// The only UDP source ports that can be used, when the port is a set of kernel sockets.
+    pub source_ports: Option<Vec<u16>>,
+    /// How many packets of one entropy value it pays to send together; 1 when none.
+    pub same_path_batch: usize,
+}
+
+impl From<&PortCaps> for LocalPort {
+    fn from(caps: &PortCaps) -> Self {
+        Self {
+            ip: caps.local_ip,
+            mac: caps.mac,
+            max_frame: caps.max_frame,
+            source_ports: caps.source_ports.clone(),
+            same_path_batch: caps.same_path_batch,
+        }
+    }
+}
+
+/// Sizes fixed at start. All memory that grows is bounded by one of these.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Queue pairs of one endpoint; at most 2^20.
+    pub max_qps: u32,
+    /// Send work requests outstanding on a queue pair.
+    pub max_send_wr: u32,
+    /// Receive work requests outstanding on a queue pair.
+    pub max_recv_wr: u32,
+    /// Registered memory regions.
+    pub max_regions: u32,
+    /// Endpoint requests and reliability probes answered in a second.
+    pub answers_per_second: u32,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            max_qps: 16_384,
+            max_send_wr: 16_384,
+            max_recv_wr: 16_384,
+            max_regions: 65_536,
+            answers_per_second: 100_000,
+        }
+    }
+}
+
+/// Settings of an endpoint.
+#[derive(Clone, Debug)]
+pub struct EndpointConfig {
+    /// Seed of every random choice: queue pair numbers, keys, PSNs, entropy values.
+    pub seed: u64,
+    /// The local ports, one a plane.
+    pub ports: Vec<LocalPort>,
+    /// UDP destination port to send to. Both 4971 and 4791 are accepted on receive besides.
+    pub udp_port: u16,
+    /// Where the entropy value travels.
+    pub entropy: EntropyMode,
+    /// Compute and check the invariant CRC.
+    pub icrc: bool,
+    /// DSCP of each traffic class.
+    pub dscp: DscpMap,
+    /// Mark data as trimmable, and answer trimmed packets with NACKs.
+    pub trimming: bool,
+    /// Answer packets beyond the receive window with NACK `PSN_OOR_WINDOW`.
+    pub oor_nack: bool,
+    /// IPv6 hop limit or IPv4 TTL of every packet.
+    pub hop_limit: u8,
+    /// Bytes received between SACKs.
+    pub sack_threshold_bytes: u32,
+    /// Silence after which a tail loss probe is sent before any round trip was measured, and the
+    /// least silence after, ns.
+    pub tail_probe_floor_ns: u64,
+    /// Packets a queue pair sends before the next one has its turn.
+    pub quantum: u32,
+    /// Sizes fixed at start.
+    pub limits: Limits,
+}
+
+impl EndpointConfig {
+    /// Most planes an endpoint can have: the width of a port status mask.
+    pub const MAX_PORTS: usize = 32;
+
+    /// Defaults for these ports. Kernel-socket ports put the entropy value in the UDP source port
+    /// alone.
+    pub fn new(ports: Vec<LocalPort>) -> Self {
+        let sockets = ports.iter().any(|port| port.source_ports.is_some());
+        Self {
+            seed: 1,
+            ports,
+            udp_port: UDP_PORT_MRC,
+            entropy: if sockets { EntropyMode::Udp } else { EntropyMode::Stev(StevOrder::SportHigh) },
+            icrc: true,
+            dscp: DscpMap::default(),
+            trimming: true,
+            oor_nack: false,
+            hop_limit: 255,
+            sack_threshold_bytes: 16 * 1024,
+            tail_probe_floor_ns: 100_000,
+            quantum: 32,
+            limits: Limits::default(),
+        }
+    }
+
+    /// Refuses settings that cannot work, naming the setting.
+    pub fn validate(&self) -> Result<(), ConfigError> {
+        let bad = |setting, why: &str| Err(ConfigError { setting, why: why.to_owned() });
+        if self.ports.is_empty() || self.ports.len() > Self::MAX_PORTS {
+            return bad("ports", "give between 1 and 32 ports, one a plane");
+        }
+        let v6 = self.ports[0].ip.is_ipv6();
+        if self.ports.iter().any(|port| port.ip.is_ipv6() != v6) {
+            return bad("ports", "all ports must be of one address family");
+        }
+        if self.ports.iter().any(|port| port.max_frame < Self::overhead(v6) + 256) {
+            return bad("ports.max_frame", "a frame must hold the headers and 256 bytes of payload");
+        }
+        let sockets = self.ports.iter().any(|port| port.source_ports.is_some());
+        if sockets && self.entropy != EntropyMode::Udp {
+            return bad("entropy", "ports over kernel sockets carry the entropy in the UDP source port: use `udp`");
+        }
+        if self.udp_port == 0 {
+            return bad("udp_port", "0 is no port; 4971 and 4791 are usual");
+        }
+        if self.limits.max_qps == 0 || self.limits.max_qps > 1 << 20 {
+            return bad("limits.max_qps", "give between 1 and 1048576");
+        }
+        if self.quantum == 0 {
+            return bad("quantum", "must be at least 1 packet");
+        }
+        if self.hop_limit == 0 {
+            return bad("hop_limit", "must be at least 1");
+        }
+        Ok(())
+    }
+
+    /// Bytes of a frame that are not payload: Ethernet, IP, UDP, the longest request headers with
+    /// an immediate, and the iCRC.
+    pub const fn overhead(v6: bool) -> usize {
+        14 + if v6 { 40 } else { 20 } + 8 + 12 + 4 + 4 + 16 + 4 + 4
+    }
+
+    /// Largest payload every port can take in one packet, in bytes.
+    pub fn max_mtu(&self) -> u32 {
+        let smallest = self.ports.iter().map(|port| port.max_frame).min().unwrap_or(0);
+        let v6 = self.ports.first().is_some_and(|port| port.ip.is_ipv6());
+        smallest.saturating_sub(Self::overhead(v6)) as u32
+    }
+}
+
+/// A setting that cannot work.
+#[derive(Clone, Debug, Error, PartialEq, Eq)]
+#[error("setting `{setting}`: {why}")]
+pub struct ConfigError {
+    /// Its name.
+    pub setting: &'static str,
+    /// What is wrong and what would do.
+    pub why: String,
+}
+
+/// A completion queue of the driver: the endpoint only hands the number back with completions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct CqId(pub u32);
+
+/// Sizes of a queue pair.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct QpCap {
+    /// Send work requests outstanding.
+    pub max_send_wr: u32,
+    /// Receive work requests outstanding.
+    pub max_recv_wr: u32,
+}
+
+impl Default for QpCap {
+    fn default() -> Self {
+        Self { max_send_wr: 128, max_recv_wr: 128 }
+    }
+}
+
+/// What a queue pair is made of.
+#[derive(Clone, Debug)]
+pub struct QpInit {
+    /// Protection domain.
+    pub pd: PdId,
+    /// Where send completions go.
+    pub send_cq: CqId,
+    /// Where receive completions go.
+    pub recv_cq: CqId,
+    /// Sizes.
+    pub cap: QpCap,
+    /// Every send work request is signalled.
+    pub sig_all: bool,
+    /// Entropy values and their health. `planes` and `source` follow the ports.
+    pub path: PathConfig,
+    /// Congestion control.
+    pub cc: CcConfig,
+    /// Initial PSN; random when not given.
+    pub psn: Option<Psn>,
+    /// Initial message number; both peers must agree. 0 unless a test starts near the wrap.
+    pub msn: Msn,
+    /// Window granted to the peer, units of 128 PSNs (at least 8 by MRC 1.0).
+    pub mpr_dest: u8,
+    /// Writes with immediate the peer may have in flight.
+    pub max_wimm_dest: u16,
+    /// Largest path MTU to offer, bytes; what the ports take when zero.
+    pub max_mtu: u32,
+    /// Take part in dynamic windows: follow `mpr` in SACKs when the peer does, too.
+    pub dynamic_mpr: bool,
+}
+
+impl QpInit {
+    /// Defaults: window 1024 PSNs, 128 immediates, MTU up to 4096.
+    pub fn new(pd: PdId, send_cq: CqId, recv_cq: CqId) -> Self {
+        Self {
+            pd,
+            send_cq,
+            recv_cq,
+            cap: QpCap::default(),
+            sig_all: false,
+            path: PathConfig::default(),
+            cc: CcConfig::default(),
+            psn: None,
+            msn: Msn::new(0),
+            mpr_dest: 8,
+            max_wimm_dest: 128,
+            max_mtu: 4096,
+            dynamic_mpr: false,
+        }
+    }
+}
+
+/// Address of one port of a peer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PortAddr {
+    /// IP address.
+    pub ip: IpAddr,
+    /// Ethernet address.
+    pub mac: [u8; 6],
+}
+
+/// Everything a peer must know of a queue pair to connect to it: exchanged out of band, by
+/// [`verbs::exchange`](crate::verbs) or by the application's own channel.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct QpInfo {
+    /// Version of this structure: 1.
+    pub version: u32,
+    /// Queue pair number, 24 bits.
+    pub qpn: u32,
+    /// Initial PSN of what this side sends, 24 bits.
+    pub psn: u32,
+    /// Initial message number of what this side sends.
+    pub msn: u16,
+    /// Window this side grants, units of 128 PSNs.
+    pub mpr: u8,
+    /// Writes with immediate this side accepts in flight.
+    pub max_wimm: u16,
+    /// Largest payload of a packet this side can take, bytes.
+    pub mtu: u32,
+    /// This side answers trimmed packets with NACKs.
+    pub trim_nack: bool,
+    /// This side follows dynamic windows.
+    pub dynamic_mpr: bool,
+    /// This side computes and checks the invariant CRC.
+    pub icrc: bool,
+    /// UDP destination port this side listens on.
+    pub udp_port: u16,
+    /// Where this side puts and looks for entropy: `stev-sport-high`, `stev-sport-low` or `udp`.
+    pub entropy: String,
+    /// Ports, one a plane.
+    pub ports: Vec<PortAddr>,
+}
+
+impl QpInfo {
+    /// The version of this structure that this code speaks.
+    pub const VERSION: u32 = 1;
+}
+
+/// Name of an entropy mode in [`QpInfo`].
+pub const fn entropy_name(mode: EntropyMode) -> &'static str {
+    match mode {
+        EntropyMode::Stev(StevOrder::SportHigh) => "stev-sport-high",
+        EntropyMode::Stev(StevOrder::SportLow) => "stev-sport-low",
+        EntropyMode::Udp => "udp",
+    }
+}
+
+/// Attributes of INIT → RTR: the peer, and what this side accepts from it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RtrAttr {
+    /// The peer's queue pair number.
+    pub dest_qpn: u32,
+    /// The peer's initial PSN.
+    pub rq_psn: Psn,
+    /// The peer's initial message number.
+    pub rq_msn: Msn,
+    /// Agreed payload bytes a packet, 256 to what both ports take.
+    pub path_mtu: u32,
+    /// Window granted to the peer, units of 128 PSNs.
+    pub mpr_dest: u8,
+    /// Writes with immediate the peer may have in flight.
+    pub max_wimm_dest: u16,
+    /// Both sides follow dynamic windows.
+    pub dynamic_mpr: bool,
+    /// The peer turns trimmed packets into NACKs.
+    pub trim_nack: bool,
+    /// The peer's ports, paired with ours by index.
+    pub ports: Vec<PortAddr>,
+    /// UDP destination port of the peer.
+    pub udp_port: u16,
+}
+
+/// Attributes of RTR → RTS: what this side may send.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RtsAttr {
+    /// Window granted by the peer, units of 128 PSNs.
+    pub mpr: u8,
+    /// Writes with immediate in flight that the peer accepts.
+    pub max_wimm: u16,
+    /// Retransmission timeout is 1.024 us x 2^timeout, at most 24 (17.2 s).
+    pub timeout: u8,
+    /// Timeouts at the fixed interval, at most 7.
+    pub linear_retries: u8,
+    /// Timeouts at doubling intervals after those, at most 25; 25 means for ever.
+    pub exponential_retries: u8,
+}
+
+impl RtsAttr {
+    /// Largest timeout exponent.
+    pub const MAX_TIMEOUT: u8 = 24;
+    /// Most linear retries.
+    pub const MAX_LINEAR: u8 = 7;
+    /// Most exponential retries; this many mean for ever.
+    pub const MAX_EXPONENTIAL: u8 = 25;
+
+    /// The timeout in nanoseconds.
+    pub const fn timeout_ns(&self) -> u64 {
+        1024 << self.timeout
+    }
+}
+
+impl Default for RtsAttr {
+    /// Timeout 14 (16.8 ms), seven retries at that interval and seven doubling: about 4.4 s.
+    fn default() -> Self {
+        Self { mpr: 8, max_wimm: 128, timeout: 14, linear_retries: 7, exponential_retries: 7 }
+    }
+}
+
+/// A state change to ask for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum QpModify {
+    /// Back to RESET from any state: all work is dropped without completions.
+    Reset,
+    /// RESET → INIT.
+    Init,
+    /// INIT → RTR.
+    Rtr(Box<RtrAttr>),
+    /// RTR → RTS.
+    Rts(RtsAttr),
+    /// To ERROR from any state: all work is flushed.
+    Error,
+}
+
+/// State of a queue pair.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum QpState {
+    /// Made, nothing set.
+    Reset,
+    /// Receive work requests may be posted.
+    Init,
+    /// Ready to receive.
+    Rtr,
+    /// Ready to send.
+    Rts,
+    /// Failed: work requests are flushed.
+    Error,
+}
+
+/// A control operation that was refused.
+#[derive(Clone, Debug, Error, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum EndpointError {
+    /// No queue pair of that number.
+    #[error("no queue pair {0:#08x}")]
+    NoSuchQp(u32),
+    /// The state machine does not allow the change.
+    #[error("queue pair is in {from:?}; {to} is not reachable from there")]
+    BadTransition {
+        /// Current state.
+        from: QpState,
+        /// State asked for.
+        to: &'static str,
+    },
+    /// An attribute is out of range.
+    #[error("attribute `{name}` is {value}: {why}")]
+    BadAttribute {
+        /// Its name.
+        name: &'static str,
+        /// Its value.
+        value: u64,
+        /// What is allowed.
+        why: &'static str,
+    },
+    /// A limit of the endpoint is reached.
+    #[error("limit `{0}` is reached; raise it in the endpoint's settings")]
+    Limit(&'static str),
+    /// The path settings cannot work.
+    #[error(transparent)]
+    Path(#[from] crate::path::PathConfigError),
+    /// The protection domain does not exist or is in use.
+    #[error("protection domain {0} {1}")]
+    Pd(u32, &'static str),
+    /// The memory table refused.
+    #[error(transparent)]
+    Memory(#[from] crate::memory::MemoryError),
+    /// The peer's ports do not fit ours.
+    #[error("peer's ports: {0}")]
+    Ports(String),
+}
+
+/// A work request that was not taken.
+#[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum PostError {
+    /// No queue pair of that number.
+    #[error("no such queue pair")]
+    NoSuchQp,
+    /// The queue is full.
+    #[error("queue is full: wait for completions or make the queue pair with a larger capacity")]
+    QueueFull,
+    /// The state does not allow it: sends need RTS, receives INIT or later.
+    #[error("queue pair is in {0:?}")]
+    WrongState(QpState),
+    /// A message has 1 to 2^32-1 bytes (MRC 1.0 section 5.1); an immediate does not travel alone.
+    #[error("message is empty: MRC messages have 1 to 4294967295 bytes, with an immediate too")]
+    Empty,
+}

@@ -1,0 +1,345 @@
+//! Keys, and what each of them opens.
+
+use core::fmt;
+use core::ops::{BitOr, BitOrAssign};
+use core::ptr::NonNull;
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use rand_xoshiro::Xoshiro256PlusPlus;
+use rand_xoshiro::rand_core::{Rng, SeedableRng};
+
+use super::{MemoryError, Region};
+
+/// A protection domain: queue pairs may only touch regions of their own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct PdId(pub u32);
+
+/// What a registration allows, besides being read as the source of this side's own work requests.
+#[derive(Clone, Copy, PartialEq, Eq, Default)]
+pub struct Access(u8);
+
+impl Access {
+    /// Read by this side's own work requests; nobody else may touch it.
+    pub const LOCAL_READ: Self = Self(0);
+    /// This side's own work requests may write (no work request of MRC does so yet).
+    pub const LOCAL_WRITE: Self = Self(1);
+    /// The peers of the protection domain's queue pairs may write.
+    pub const REMOTE_WRITE: Self = Self(2);
+
+    /// Whether every right of `other` is granted.
+    pub const fn contains(self, other: Self) -> bool {
+        self.0 & other.0 == other.0
+    }
+}
+
+impl BitOr for Access {
+    type Output = Self;
+    fn bitor(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+}
+
+impl BitOrAssign for Access {
+    fn bitor_assign(&mut self, other: Self) {
+        self.0 |= other.0;
+    }
+}
+
+impl fmt::Debug for Access {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self.0 {
+            0 => "LOCAL_READ",
+            1 => "LOCAL_WRITE",
+            2 => "REMOTE_WRITE",
+            _ => "LOCAL_WRITE | REMOTE_WRITE",
+        })
+    }
+}
+
+/// The keys of a registration. Both are the same number, as on most NICs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MrKey {
+    /// For this side's own work requests.
+    pub lkey: u32,
+    /// To be told to peers that shall write here.
+    pub rkey: u32,
+}
+
+/// A region in use by a work request, from [`MemoryTable::pin`] to [`MemoryTable::unpin`].
+///
+/// The default value names no region.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RegionSlot(u32);
+
+/// Bytes of a pinned region, as a packet's payload refers to them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PayloadRef {
+    /// The region.
+    pub slot: RegionSlot,
+    /// Distance from the region's first byte, in bytes.
+    pub offset: u64,
+    /// Length in bytes.
+    pub len: u32,
+}
+
+impl PayloadRef {
+    /// No bytes: for packets without a payload.
+    pub const EMPTY: Self = Self { slot: RegionSlot(NO_KEY), offset: 0, len: 0 };
+}
+
+/// Never given out as a key.
+const NO_KEY: u32 = 0;
+
+/// Fewest random bits above the slot number in a key, however large the table.
+const MIN_TAG_BITS: u32 = 12;
+
+/// All registered memory of one endpoint.
+#[derive(Debug)]
+pub struct MemoryTable {
+    slots: Vec<Slot>,
+    free: VecDeque<u32>,
+    max_regions: u32,
+    index_mask: u32,
+    /// Hides slot numbers in keys.
+    secret: u32,
+    rng: Xoshiro256PlusPlus,
+}
+
+#[derive(Debug)]
+struct Slot {
+    /// [`NO_KEY`] when free.
+    key: u32,
+    pd: PdId,
+    access: Access,
+    /// No new use: waits for `uses` to reach zero.
+    draining: bool,
+    uses: u32,
+    iova: u64,
+    len: u64,
+    base: Base,
+    region: Option<Arc<Region>>,
+}
+
+/// Where a region's bytes are. Valid while the slot's `region` is there.
+#[derive(Clone, Copy, Debug)]
+struct Base(NonNull<u8>);
+
+// SAFETY: the pointer is used only while the slot's `Region`, itself `Send + Sync`, is alive.
+unsafe impl Send for Base {}
+// SAFETY: as above; a shared table reads and copies through the pointer but forms no exclusive reference.
+unsafe impl Sync for Base {}
+
+impl MemoryTable {
+    /// An empty table for up to `max_regions` regions (at most 2^20); its keys are drawn from `seed`.
+    pub fn new(seed: u64, max_regions: u32) -> Self {
+        let max_regions = max_regions.clamp(1, 1 << (32 - MIN_TAG_BITS));
+        let mut rng = Xoshiro256PlusPlus::seed_from_u64(seed);
+        Self {
+            slots: Vec::new(),
+            free: VecDeque::new(),
+            max_regions,
+            index_mask: max_regions.next_power_of_two() - 1,
+            secret: rng.next_u32(),
+            rng,
+        }
+    }
+
+    /// Makes a region reachable under new random keys.
+    ///
+    /// # Errors
+    /// [`MemoryError::TooMany`] when the table is full.
+    pub fn register(&mut self, pd: PdId, region: Arc<Region>, access: Access) -> Result<MrKey, MemoryError> {
+        let index = self.take_slot()?;
+        let old = self.slots.get(index as usize).map_or(NO_KEY, |slot| slot.key);
+        let key = self.draw_key(index, old);
+        let base = Base(region.base());
+        let (iova, len) = (region.iova(), region.len() as u64);
+        let slot = Slot { key, pd, access, draining: false, uses: 0, iova, len, base, region: Some(region) };
+        match self.slots.get_mut(index as usize) {
+            Some(place) => *place = slot,
+            None => self.slots.push(slot),
+        }
+        Ok(MrKey { lkey: key, rkey: key })
+    }
+
+    /// Ends a registration. The memory may be reused or freed as soon as this succeeds.
+    ///
+    /// # Errors
+    /// [`MemoryError::Busy`] while work requests use the region (nothing changes), [`MemoryError::UnknownKey`].
+    pub fn deregister(&mut self, rkey: u32) -> Result<(), MemoryError> {
+        let slot = self.live(rkey)?;
+        if slot.uses != 0 {
+            return Err(MemoryError::Busy { uses: slot.uses });
+        }
+        self.release(rkey);
+        Ok(())
+    }
+
+    /// Ends a registration at once for anything new. Work requests that use the region go on, and the
+    /// last of them releases it. An unknown key is ignored.
+    pub fn invalidate(&mut self, rkey: u32) {
+        let Some(slot) = self.slot_mut(rkey) else { return };
+        slot.draining = true;
+        if slot.uses == 0 {
+            self.release(rkey);
+        }
+    }
+
+    /// Copies a packet's bytes to the address it names, if it may write there.
+    ///
+    /// # Errors
+    /// As [`MemoryTable::check_remote`]; nothing is written then.
+    #[inline]
+    pub fn place(&self, rkey: u32, pd: PdId, va: u64, data: &[u8]) -> Result<(), MemoryError> {
+        let (slot, offset) = self.remote(rkey, pd, va, data.len() as u64)?;
+        // SAFETY: `remote` checked that `offset + data.len()` is inside the region, and the slot keeps the
+        // region alive. `copy_to` allows an overlap, should `data` come from this very region.
+        unsafe { data.as_ptr().copy_to(slot.base.0.as_ptr().add(offset as usize), data.len()) };
+        Ok(())
+    }
+
+    /// Whether a peer may write `len` bytes at `va`. A range of zero bytes must lie inside the region too.
+    ///
+    /// # Errors
+    /// [`MemoryError::UnknownKey`], [`WrongPd`](MemoryError::WrongPd), [`NoAccess`](MemoryError::NoAccess) or
+    /// [`OutOfBounds`](MemoryError::OutOfBounds).
+    #[inline]
+    pub fn check_remote(&self, rkey: u32, pd: PdId, va: u64, len: u64) -> Result<(), MemoryError> {
+        self.remote(rkey, pd, va, len).map(|_| ())
+    }
+
+    /// Counts one more work request that sends from `len` bytes at `addr`.
+    ///
+    /// # Errors
+    /// [`MemoryError::UnknownKey`], [`WrongPd`](MemoryError::WrongPd) or [`OutOfBounds`](MemoryError::OutOfBounds).
+    pub fn pin(&mut self, lkey: u32, pd: PdId, addr: u64, len: u32) -> Result<RegionSlot, MemoryError> {
+        let slot = self.live(lkey)?;
+        if slot.pd != pd {
+            return Err(MemoryError::WrongPd { key: lkey });
+        }
+        slot.offset_of(addr, u64::from(len))?;
+        slot.uses += 1;
+        Ok(RegionSlot(lkey))
+    }
+
+    /// One work request less; call it once for every [`MemoryTable::pin`].
+    pub fn unpin(&mut self, pinned: RegionSlot) {
+        let Some(slot) = self.slot_mut(pinned.0) else { return };
+        slot.uses = slot.uses.saturating_sub(1);
+        if slot.uses == 0 && slot.draining {
+            self.release(pinned.0);
+        }
+    }
+
+    /// Refers to `len` bytes at `addr` of a pinned region, for [`MemoryTable::slice`] to look up.
+    #[inline]
+    pub fn payload(&self, slot: RegionSlot, addr: u64, len: u32) -> PayloadRef {
+        let offset = self.slot(slot.0).map_or(0, |s| addr.wrapping_sub(s.iova));
+        PayloadRef { slot, offset, len }
+    }
+
+    /// The bytes of a packet's payload; none if the region was released or does not hold them.
+    ///
+    /// The bytes belong to the application, which may change them meanwhile: use them only to copy, to
+    /// send or to sum up, never to decide anything.
+    #[inline]
+    pub fn slice(&self, payload: &PayloadRef) -> &[u8] {
+        let Some(slot) = self.slot(payload.slot.0) else { return &[] };
+        let len = u64::from(payload.len);
+        if payload.offset.checked_add(len).is_none_or(|end| end > slot.len) {
+            return &[];
+        }
+        // SAFETY: the range was just checked against the region, which the slot keeps alive for as long as
+        // the returned borrow of the table lasts, and whose bytes are initialised.
+        unsafe {
+            core::slice::from_raw_parts(
+                slot.base.0.as_ptr().add(payload.offset as usize),
+                payload.len as usize,
+            )
+        }
+    }
+
+    /// Registrations now, those that wait for their last use included.
+    pub fn regions(&self) -> usize {
+        self.slots.len() - self.free.len()
+    }
+
+    /// Whether the protection domain holds registrations.
+    pub fn pd_in_use(&self, pd: PdId) -> bool {
+        self.slots.iter().any(|slot| slot.region.is_some() && slot.pd == pd)
+    }
+
+    #[inline]
+    fn remote(&self, rkey: u32, pd: PdId, va: u64, len: u64) -> Result<(&Slot, u64), MemoryError> {
+        let slot =
+            self.slot(rkey).filter(|slot| !slot.draining).ok_or(MemoryError::UnknownKey { key: rkey })?;
+        if slot.pd != pd {
+            return Err(MemoryError::WrongPd { key: rkey });
+        }
+        if !slot.access.contains(Access::REMOTE_WRITE) {
+            return Err(MemoryError::NoAccess { key: rkey, needed: Access::REMOTE_WRITE });
+        }
+        Ok((slot, slot.offset_of(va, len)?))
+    }
+
+    fn live(&mut self, key: u32) -> Result<&mut Slot, MemoryError> {
+        self.slot_mut(key).filter(|slot| !slot.draining).ok_or(MemoryError::UnknownKey { key })
+    }
+
+    #[inline]
+    fn slot(&self, key: u32) -> Option<&Slot> {
+        let slot = self.slots.get(self.index(key))?;
+        (slot.key == key && key != NO_KEY && slot.region.is_some()).then_some(slot)
+    }
+
+    fn slot_mut(&mut self, key: u32) -> Option<&mut Slot> {
+        let index = self.index(key);
+        let slot = self.slots.get_mut(index)?;
+        (slot.key == key && key != NO_KEY && slot.region.is_some()).then_some(slot)
+    }
+
+    #[inline]
+    fn index(&self, key: u32) -> usize {
+        ((key ^ self.secret) & self.index_mask) as usize
+    }
+
+    fn take_slot(&mut self) -> Result<u32, MemoryError> {
+        let next = self.slots.len() as u32;
+        // Slots never used come first, so that a dead key's slot (and with it the key's low bits) rests longest.
+        if next < self.max_regions {
+            return Ok(next);
+        }
+        self.free.pop_front().ok_or(MemoryError::TooMany { max: self.max_regions })
+    }
+
+    fn draw_key(&mut self, index: u32, old: u32) -> u32 {
+        let low = (index ^ self.secret) & self.index_mask;
+        loop {
+            let key = (self.rng.next_u32() & !self.index_mask) | low;
+            if key != old && key != NO_KEY {
+                return key;
+            }
+        }
+    }
+
+    /// Drops the region but leaves the key, so that the slot's next key differs from it.
+    fn release(&mut self, key: u32) {
+        let index = self.index(key);
+        if let Some(slot) = self.slot_mut(key) {
+            slot.region = None;
+            self.free.push_back(index as u32);
+        }
+    }
+}
+
+impl Slot {
+    /// Distance of `addr` from the first byte, if all of `len` bytes from there are inside.
+    #[inline]
+    fn offset_of(&self, addr: u64, len: u64) -> Result<u64, MemoryError> {
+        match addr.checked_sub(self.iova) {
+            Some(offset) if offset <= self.len && len <= self.len - offset => Ok(offset),
+            _ => Err(MemoryError::OutOfBounds { addr, len, region_addr: self.iova, region_len: self.len }),
+        }
+    }
+}

@@ -1,0 +1,96 @@
+//! When a packet that nobody has reported counts as lost: a pure decision over one record.
+//!
+//! The rule is ours: MRC's own tolerance for reordering is not public. It uses both kinds of
+//! evidence that spraying leaves. Packets of one entropy value keep their order on a static path,
+//! so a later one reported and an earlier one not is proof; across paths only time tells, and the
+//! time rule is that of RFC 8985 (RACK) with a reordering window that is measured.
+
+use crate::time::Time;
+
+/// What the requester remembers of a packet's latest transmission.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Record {
+    /// When it left.
+    pub(crate) sent_at: Time,
+    /// Position among all transmissions of the queue pair.
+    pub(crate) order: u64,
+    /// Nominal size in bytes, for congestion control.
+    pub(crate) bytes: u32,
+    /// The entropy value's index.
+    pub(crate) ev: u16,
+    /// Retransmissions so far.
+    pub(crate) retries: u8,
+}
+
+/// The evidence against which a record is judged.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Evidence {
+    /// Order of the newest transmission on the same entropy value that was reported, when the
+    /// report says for certain that the packet judged was missing at that moment.
+    pub(crate) newest_on_ev: Option<u64>,
+    /// Send time of the most recently sent packet that was reported.
+    pub(crate) newest_sent_at: Time,
+    /// What a round trip may fairly take, ns.
+    pub(crate) rtt_ns: u64,
+    /// How far packets overtake each other, ns.
+    pub(crate) reordering_ns: u64,
+}
+
+/// The verdict on one packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Loss {
+    /// A later packet of the same entropy value arrived and this one did not.
+    OvertakenOnItsPath,
+    /// Later packets arrived, and the time for this one has passed.
+    Overdue,
+    /// Later packets arrived; this one may still come, until then.
+    NotYet {
+        /// When to judge again.
+        until: Time,
+    },
+    /// Nothing sent later has arrived: no evidence at all.
+    NoEvidence,
+}
+
+/// Judges one packet that no report has covered.
+pub(crate) fn judge(record: &Record, evidence: &Evidence, now: Time) -> Loss {
+    if evidence.newest_on_ev.is_some_and(|newest| newest > record.order) {
+        return Loss::OvertakenOnItsPath;
+    }
+    if record.sent_at > evidence.newest_sent_at {
+        return Loss::NoEvidence;
+    }
+    let until = record.sent_at.after(evidence.rtt_ns + evidence.reordering_ns);
+    if until <= now { Loss::Overdue } else { Loss::NotYet { until } }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const RECORD: Record = Record { sent_at: Time(1_000), order: 10, bytes: 100, ev: 3, retries: 0 };
+
+    fn evidence() -> Evidence {
+        Evidence { newest_on_ev: None, newest_sent_at: Time(1_500), rtt_ns: 2_000, reordering_ns: 500 }
+    }
+
+    #[test]
+    fn a_later_packet_on_the_same_path_is_proof() {
+        let seen = Evidence { newest_on_ev: Some(11), newest_sent_at: Time(0), ..evidence() };
+        assert_eq!(judge(&RECORD, &seen, Time(1_001)), Loss::OvertakenOnItsPath);
+        let older = Evidence { newest_on_ev: Some(9), ..evidence() };
+        assert_eq!(judge(&RECORD, &older, Time(1_001)), Loss::NotYet { until: Time(3_500) });
+    }
+
+    #[test]
+    fn across_paths_only_time_tells() {
+        assert_eq!(judge(&RECORD, &evidence(), Time(3_499)), Loss::NotYet { until: Time(3_500) });
+        assert_eq!(judge(&RECORD, &evidence(), Time(3_500)), Loss::Overdue);
+    }
+
+    #[test]
+    fn silence_alone_is_no_evidence() {
+        let none = Evidence { newest_sent_at: Time(999), ..evidence() };
+        assert_eq!(judge(&RECORD, &none, Time(1_000_000)), Loss::NoEvidence);
+    }
+}

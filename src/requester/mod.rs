@@ -1,0 +1,538 @@
+//! The requester: work requests in, packets out, and what acknowledgements mean for them.
+//!
+//! Packets are counted with 64-bit sequence numbers; a PSN is its low 24 bits plus the initial
+//! PSN. A packet has a [`Record`] from its first transmission until the peer's cumulative
+//! acknowledgement passes it; a work request stays in the [`SendQueue`] until the *transport*
+//! acknowledgement passes its last packet, because a SACK may run ahead of what the peer's
+//! application can see (MRC 1.0: SACK is reliability, AETH is completion).
+
+mod loss;
+mod queue;
+mod rtt;
+mod sack;
+
+pub(crate) use loss::Record;
+pub(crate) use queue::{Entry, PacketSpec};
+pub(crate) use sack::SackVerdict;
+
+use crate::congestion::{CongestionControl, Controller};
+use crate::counters::Counters;
+use crate::memory::RegionSlot;
+use crate::path::{EvId, Paths};
+use crate::ring::{BitRing, SeqRing};
+use crate::time::Time;
+use crate::wire::{Msn, Psn};
+use crate::work::{SendOp, SendWr};
+use loss::{Evidence, Loss, judge};
+use queue::SendQueue;
+use rtt::{Reordering, Rtt};
+
+/// Timer schedule of a queue pair (MRC 1.0 table 7-1): a fixed interval for `linear` timeouts,
+/// then doubling for `exponential` more; 25 exponential retries mean for ever.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct RetryPolicy {
+    pub(crate) timeout_ns: u64,
+    pub(crate) linear: u8,
+    pub(crate) exponential: u8,
+}
+
+impl RetryPolicy {
+    const FOREVER: u8 = 25;
+
+    /// The wait before timeout number `retries + 1`, or `None` when there is none left.
+    fn interval_ns(&self, retries: u32) -> Option<u64> {
+        if retries <= u32::from(self.linear) {
+            return Some(self.timeout_ns);
+        }
+        let doublings = retries - u32::from(self.linear);
+        let allowed = self.exponential >= Self::FOREVER || doublings <= u32::from(self.exponential);
+        allowed.then(|| self.timeout_ns.saturating_mul(1 << doublings.min(24)))
+    }
+}
+
+/// What a packet was sent for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum SendKind {
+    /// First transmission.
+    New,
+    /// It was declared lost.
+    Retransmit,
+    /// Silence: a copy of the oldest unreported packet, to make the peer speak (tail loss probe).
+    Probe,
+}
+
+/// Why a packet is declared lost, which decides who is blamed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Blame {
+    /// Lost without a trim: its path is assumed bad (MRC paper, section 2.1).
+    Path,
+    /// Trimmed inside the fabric: congestion on its path.
+    Trim,
+    /// Trimmed at the last hop: incast, no path is to blame.
+    LastHopTrim,
+    /// The peer had no room, or the port went down, or the timer swept it up with others.
+    Nobody,
+}
+
+/// What the requester works with beside its own state.
+pub(crate) struct Env<'a> {
+    pub(crate) paths: &'a mut Paths,
+    pub(crate) cc: &'a mut Controller,
+    pub(crate) counters: &'a mut Counters,
+}
+
+/// What a timer run found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum TimerVerdict {
+    /// Nothing that the queue pair has to act on beyond transmitting.
+    GoOn,
+    /// Every retry is used up: the queue pair fails.
+    Exhausted,
+}
+
+/// Settings fixed when the queue pair becomes ready to send.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RequesterSetup {
+    pub(crate) initial_psn: Psn,
+    pub(crate) initial_msn: Msn,
+    pub(crate) mtu: u32,
+    pub(crate) window: u32,
+    pub(crate) max_wimm: u32,
+    pub(crate) retry: RetryPolicy,
+    pub(crate) probe_floor_ns: u64,
+}
+
+/// The sending half of a queue pair.
+#[derive(Debug)]
+pub(crate) struct Requester {
+    queue: SendQueue,
+    setup: RequesterSetup,
+    /// Window granted now, in PSNs.
+    window: u32,
+    /// Next packet to be sent for the first time.
+    next: u64,
+    /// Oldest packet that the peer's cumulative acknowledgement has not passed.
+    una: u64,
+    /// Oldest packet that the transport acknowledgement has not passed.
+    done: u64,
+    /// One past the highest packet reported.
+    reported: u64,
+    records: SeqRing<Record>,
+    sacked: BitRing,
+    lost: BitRing,
+    lost_count: u32,
+    wimm_in_flight: u32,
+    orders: u64,
+    newest_on_ev: Box<[u64]>,
+    newest_sent_at: Time,
+    newest_order: u64,
+    rtt: Rtt,
+    reordering: Reordering,
+    last_rcvd_bytes: u32,
+    loss_check_at: Time,
+    timer_base: Time,
+    retries: u32,
+    probes: u32,
+    probe_pending: bool,
+}
+
+impl Requester {
+    /// UDP payload length + 40: the nominal packet size that congestion control counts.
+    const NOMINAL_OVERHEAD: u32 = 40;
+    /// Ask for an acknowledgement at least on every this many messages.
+    const ACK_EVERY_MESSAGES: u16 = 16;
+
+    pub(crate) fn new(depth: usize, setup: RequesterSetup) -> Self {
+        let mut queue = SendQueue::new(depth);
+        queue.start_at(setup.initial_msn);
+        Self {
+            queue,
+            setup,
+            window: setup.window,
+            next: 0,
+            una: 0,
+            done: 0,
+            reported: 0,
+            records: SeqRing::default(),
+            sacked: BitRing::default(),
+            lost: BitRing::default(),
+            lost_count: 0,
+            wimm_in_flight: 0,
+            orders: 0,
+            newest_on_ev: Box::default(),
+            newest_sent_at: Time::ZERO,
+            newest_order: 0,
+            rtt: Rtt::default(),
+            reordering: Reordering::default(),
+            last_rcvd_bytes: 0,
+            loss_check_at: Time::NEVER,
+            timer_base: Time::ZERO,
+            retries: 0,
+            probes: 0,
+            probe_pending: false,
+        }
+    }
+
+    /// The 16-bit timestamp in units of 128 ns that TSETH carries (MRC 1.0 table 6-6).
+    pub(crate) const fn timestamp(at: Time) -> u16 {
+        (at.0 >> 7) as u16
+    }
+
+    pub(crate) fn is_full(&self) -> bool {
+        self.queue.is_full()
+    }
+
+    pub(crate) fn queued(&self) -> usize {
+        self.queue.len()
+    }
+
+    /// Smoothed round-trip time, zero before the first sample.
+    pub(crate) const fn smoothed_rtt_ns(&self) -> u64 {
+        self.rtt.smoothed_ns()
+    }
+
+    /// Smallest round-trip time seen, zero before the first sample.
+    pub(crate) const fn min_rtt_ns(&self) -> u64 {
+        self.rtt.min_ns()
+    }
+
+    pub(crate) fn push(&mut self, wr: SendWr, slot: RegionSlot) {
+        self.queue.push(wr, slot, self.setup.mtu);
+    }
+
+    /// PSN of packet `seq`.
+    #[inline]
+    pub(crate) fn psn(&self, seq: u64) -> Psn {
+        self.setup.initial_psn.add(seq as u32 & 0x00ff_ffff)
+    }
+
+    /// The packet that `psn` names: the one nearest to the oldest outstanding. May lie before
+    /// packet 0 or beyond what was sent; the caller checks.
+    #[inline]
+    fn seq_of(&self, psn: Psn) -> i64 {
+        self.una as i64 + i64::from(psn.distance(self.psn(self.una)))
+    }
+
+    /// Whether anything sent is not yet complete.
+    #[inline]
+    pub(crate) const fn outstanding(&self) -> bool {
+        self.done < self.next
+    }
+
+    /// Whether the queue pair should be asked for packets.
+    #[inline]
+    pub(crate) fn has_work(&self) -> bool {
+        self.lost_count > 0 || self.probe_pending || self.new_packet_fits()
+    }
+
+    #[inline]
+    fn new_packet_fits(&self) -> bool {
+        // MRC 1.0 section 6.3.1: [cack + 1, cack + mpr), and una = cack + 1.
+        if self.next + 1 >= self.una + u64::from(self.window) {
+            return false;
+        }
+        match self.queue.sending() {
+            None => false,
+            Some(entry) => {
+                matches!(entry.wr.op, SendOp::Write)
+                    || self.next != entry.first
+                    || self.wimm_in_flight < self.setup.max_wimm
+            }
+        }
+    }
+
+    /// What to send next: a probe, then the oldest gap, then new data.
+    #[inline]
+    pub(crate) fn next_send(&mut self, cc: &Controller) -> Option<(u64, SendKind)> {
+        if self.lost_count > 0 {
+            self.probe_pending = false;
+            let seq = self.lost.next_set(self.una, self.next)?;
+            let bytes = u64::from(self.records.get(seq).bytes);
+            return cc.may_send(bytes).then_some((seq, SendKind::Retransmit));
+        }
+        if self.probe_pending {
+            return self.probe_target().map(|seq| (seq, SendKind::Probe));
+        }
+        if !self.new_packet_fits() || !cc.may_send(u64::from(self.setup.mtu)) {
+            return None;
+        }
+        Some((self.next, SendKind::New))
+    }
+
+    /// The oldest packet not reported; if all are reported and only the completion is missing,
+    /// the last packet of the oldest message, because the peer answers any old PSN with a
+    /// transport ACK.
+    fn probe_target(&mut self) -> Option<u64> {
+        let target = if self.una < self.next {
+            Some(self.una)
+        } else {
+            self.queue.front().map(|entry| entry.end() - 1).filter(|&last| last < self.next)
+        };
+        if target.is_none() {
+            self.probe_pending = false;
+        }
+        target
+    }
+
+    /// The packet to send for `seq`; for [`SendKind::New`] the entry being sent is at hand.
+    #[inline]
+    pub(crate) fn spec(&self, seq: u64, kind: SendKind) -> Option<PacketSpec> {
+        let entry = match kind {
+            SendKind::New => self.queue.sending(),
+            SendKind::Retransmit | SendKind::Probe => self.queue.find(seq),
+        };
+        entry.map(|entry| entry.packet(seq, self.setup.mtu))
+    }
+
+    /// Whether this packet asks the peer to answer at once.
+    #[inline]
+    pub(crate) fn wants_ack(&self, spec: &PacketSpec, kind: SendKind, cc: &Controller) -> bool {
+        if kind != SendKind::New || cc.wants_ack() {
+            return true;
+        }
+        let Some(entry) = self.queue.sending() else { return true };
+        spec.last
+            && (entry.wr.signaled
+                || entry.imm().is_some()
+                || self.queue.sending_is_last()
+                || entry.msn.get() % Self::ACK_EVERY_MESSAGES == 0)
+    }
+
+    /// The entropy value of the last transmission of `seq`, to be avoided by the next.
+    pub(crate) fn last_ev(&self, seq: u64, kind: SendKind) -> Option<EvId> {
+        match kind {
+            SendKind::New => None,
+            SendKind::Retransmit | SendKind::Probe => Some(EvId(self.records.get(seq).ev)),
+        }
+    }
+
+    /// The packet leaves now on `ev` with `udp_payload` bytes of UDP payload.
+    pub(crate) fn commit(&mut self, now: Time, seq: u64, kind: SendKind, ev: EvId, udp_payload: u32, env: &mut Env<'_>) {
+        self.orders += 1;
+        let bytes = udp_payload + Self::NOMINAL_OVERHEAD;
+        if kind == SendKind::New {
+            self.commit_new(now, seq);
+        }
+        let order = self.orders;
+        let record = self.records.get_mut(seq);
+        let retries = match kind {
+            SendKind::New => 0,
+            SendKind::Retransmit | SendKind::Probe => record.retries.saturating_add(1),
+        };
+        *record = Record { sent_at: now, order, bytes, ev: ev.0, retries };
+        match kind {
+            SendKind::New => env.cc.on_send(u64::from(bytes)),
+            SendKind::Retransmit => {
+                self.lost.clear(seq);
+                self.lost_count -= 1;
+                env.cc.on_send(u64::from(bytes));
+                env.counters.tx_retransmits += 1;
+            }
+            SendKind::Probe => {
+                self.probe_pending = false;
+                env.counters.tx_tail_probes += 1;
+            }
+        }
+    }
+
+    fn commit_new(&mut self, now: Time, seq: u64) {
+        if !self.outstanding() {
+            self.timer_base = now;
+            self.probes = 0;
+        }
+        let low = self.una.min(seq);
+        self.records.ensure(low, seq + 1);
+        self.sacked.ensure(low, seq + 1);
+        self.lost.ensure(low, seq + 1);
+        self.next = seq + 1;
+        if let Some(entry) = self.queue.sending() {
+            if seq == entry.first && entry.imm().is_some() {
+                self.wimm_in_flight += 1;
+            }
+            if self.next == entry.end() {
+                self.queue.sent();
+            }
+        }
+    }
+
+    /// Takes the oldest work request off if it is complete.
+    pub(crate) fn pop_done(&mut self) -> Option<Entry> {
+        if self.queue.front()?.end() > self.done {
+            return None;
+        }
+        let entry = self.queue.pop()?;
+        if entry.imm().is_some() {
+            self.wimm_in_flight -= 1;
+        }
+        Some(entry)
+    }
+
+    /// Takes the oldest work request off, complete or not: the queue pair has failed.
+    pub(crate) fn pop_any(&mut self) -> Option<Entry> {
+        self.queue.pop()
+    }
+
+    /// A transport NAK for `psn`: which work request it condemns. Everything older is taken as
+    /// done only as far as acknowledgements said so.
+    pub(crate) fn nak_target(&self, psn: Psn) -> Option<u64> {
+        let seq = self.seq_of(psn);
+        let seq = u64::try_from(seq).ok().filter(|&seq| seq >= self.done && seq < self.next)?;
+        self.queue.find(seq).map(|entry| entry.first)
+    }
+
+    /// Takes `ev`'s packets in flight as lost, without blame: its port or plane is gone.
+    pub(crate) fn plane_lost(&mut self, now: Time, plane: u8, env: &mut Env<'_>) {
+        for seq in self.una..self.next {
+            let record = self.records.get(seq);
+            if env.paths.plane(EvId(record.ev)) == plane {
+                self.declare_lost(seq, Blame::Nobody, now, env);
+            }
+        }
+    }
+
+    fn declare_lost(&mut self, seq: u64, blame: Blame, now: Time, env: &mut Env<'_>) {
+        if self.sacked.test(seq) || self.lost.test(seq) {
+            return;
+        }
+        self.lost.set(seq);
+        self.lost_count += 1;
+        let record = self.records.get(seq);
+        let (ev, bytes) = (EvId(record.ev), u64::from(record.bytes));
+        match blame {
+            Blame::Path => {
+                env.paths.on_loss(ev, now);
+                env.cc.on_loss(now, bytes);
+            }
+            Blame::Trim => {
+                env.paths.on_trim(ev, now);
+                env.cc.on_trim_nack(now, bytes, false);
+            }
+            Blame::LastHopTrim => env.cc.on_trim_nack(now, bytes, true),
+            Blame::Nobody => env.cc.on_loss(now, bytes),
+        }
+    }
+
+    fn evidence(&mut self, now: Time) -> Evidence {
+        Evidence {
+            newest_on_ev: None,
+            newest_sent_at: self.newest_sent_at,
+            rtt_ns: self.rtt.fair_ns(),
+            reordering_ns: self.reordering.window_ns(&self.rtt, now.0),
+        }
+    }
+
+    /// Judges every unreported packet below the highest reported by the time rule.
+    fn scan_overdue(&mut self, now: Time, env: &mut Env<'_>) {
+        let evidence = self.evidence(now);
+        self.loss_check_at = Time::NEVER;
+        let mut at = self.una;
+        while at < self.reported {
+            let mut holes = !self.sacked.get64(at) & !self.lost.get64(at);
+            if self.reported - at < 64 {
+                holes &= (1 << (self.reported - at)) - 1;
+            }
+            while holes != 0 {
+                let seq = at + u64::from(holes.trailing_zeros());
+                holes &= holes - 1;
+                self.judge_one(seq, &evidence, now, env);
+            }
+            at += 64;
+        }
+    }
+
+    fn judge_one(&mut self, seq: u64, evidence: &Evidence, now: Time, env: &mut Env<'_>) {
+        match judge(&self.records.get(seq), evidence, now) {
+            Loss::OvertakenOnItsPath => {
+                env.counters.loss_same_ev += 1;
+                self.declare_lost(seq, Blame::Path, now, env);
+            }
+            Loss::Overdue => {
+                env.counters.loss_overdue += 1;
+                self.declare_lost(seq, Blame::Path, now, env);
+            }
+            Loss::NotYet { until } => self.loss_check_at = self.loss_check_at.min(until),
+            Loss::NoEvidence => {}
+        }
+    }
+
+    fn timeout_at(&self) -> Time {
+        self.setup.retry.interval_ns(self.retries).map_or(self.timer_base, |wait| self.timer_base.after(wait))
+    }
+
+    fn probe_at(&self) -> Time {
+        let wait = self.rtt.probe_timeout_ns(self.setup.probe_floor_ns);
+        self.timer_base.after(wait.saturating_mul(1 << self.probes.min(16)))
+    }
+
+    /// When [`on_timer`](Self::on_timer) wants to run.
+    #[inline]
+    pub(crate) fn next_timeout(&self) -> Time {
+        if !self.outstanding() {
+            return Time::NEVER;
+        }
+        self.loss_check_at.min(self.timeout_at()).min(self.probe_at())
+    }
+
+    /// Runs whatever timer is due.
+    pub(crate) fn on_timer(&mut self, now: Time, env: &mut Env<'_>) -> TimerVerdict {
+        if !self.outstanding() {
+            return TimerVerdict::GoOn;
+        }
+        if now >= self.loss_check_at {
+            self.scan_overdue(now, env);
+        }
+        if now >= self.timeout_at() {
+            return self.on_retransmission_timeout(now, env);
+        }
+        if now >= self.probe_at() {
+            self.probes += 1;
+            self.probe_pending = true;
+        }
+        TimerVerdict::GoOn
+    }
+
+    fn on_retransmission_timeout(&mut self, now: Time, env: &mut Env<'_>) -> TimerVerdict {
+        env.counters.timeouts += 1;
+        self.retries += 1;
+        if self.setup.retry.interval_ns(self.retries).is_none() {
+            return TimerVerdict::Exhausted;
+        }
+        self.timer_base = now;
+        self.probes = 0;
+        self.probe_pending = true;
+        let mut blame = Blame::Path;
+        for seq in self.una..self.next {
+            if !self.sacked.test(seq) && !self.lost.test(seq) {
+                self.declare_lost(seq, blame, now, env);
+                blame = Blame::Nobody;
+            }
+        }
+        TimerVerdict::GoOn
+    }
+
+    /// The peer said something new: timers start over.
+    fn progress(&mut self, now: Time) {
+        self.timer_base = now;
+        self.retries = 0;
+        self.probes = 0;
+        self.probe_pending = false;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn timeouts_are_linear_then_exponential_then_over() {
+        let policy = RetryPolicy { timeout_ns: 100, linear: 2, exponential: 3 };
+        let waits: Vec<_> = (0..7).map(|retries| policy.interval_ns(retries)).collect();
+        assert_eq!(
+            waits,
+            [Some(100), Some(100), Some(100), Some(200), Some(400), Some(800), None],
+            "the first wait, two linear retries, three exponential ones"
+        );
+        let forever = RetryPolicy { timeout_ns: 1, linear: 0, exponential: 25 };
+        assert_eq!(forever.interval_ns(1_000), Some(1 << 24));
+    }
+}

@@ -1,0 +1,229 @@
+//! The send queue: work requests from posting to semantic completion, and the packets they
+//! are cut into.
+
+use std::collections::VecDeque;
+
+use crate::memory::RegionSlot;
+use crate::wire::{Msn, Opcode, Reth};
+use crate::work::{SendOp, SendWr};
+
+/// A work request on its way. It covers packets `first..first + packets` of the queue pair's
+/// packet sequence.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Entry {
+    pub(crate) wr: SendWr,
+    pub(crate) slot: RegionSlot,
+    pub(crate) first: u64,
+    pub(crate) packets: u32,
+    pub(crate) msn: Msn,
+    pub(crate) rqmsn: Msn,
+}
+
+impl Entry {
+    /// One past the last packet.
+    pub(crate) const fn end(&self) -> u64 {
+        self.first + self.packets as u64
+    }
+
+    /// The immediate, if the request carries one.
+    pub(crate) const fn imm(&self) -> Option<u32> {
+        match self.wr.op {
+            SendOp::Write => None,
+            SendOp::WriteWithImm(imm) => Some(imm),
+        }
+    }
+
+    /// What packet `seq` of this message looks like (MRC 1.0 tables 6-3 to 6-9).
+    pub(crate) fn packet(&self, seq: u64, mtu: u32) -> PacketSpec {
+        let index = (seq - self.first) as u32;
+        let offset = u64::from(index) * u64::from(mtu);
+        let len = u64::from(mtu).min(u64::from(self.wr.local.len) - offset) as u32;
+        let last = index + 1 == self.packets;
+        let opcode = match (index == 0, last, self.imm().is_some()) {
+            (true, true, false) => Opcode::WriteOnly,
+            (true, true, true) => Opcode::WriteOnlyImm,
+            (true, false, _) => Opcode::WriteFirst,
+            (false, false, _) => Opcode::WriteMiddle,
+            (false, true, false) => Opcode::WriteLast,
+            (false, true, true) => Opcode::WriteLastImm,
+        };
+        PacketSpec {
+            opcode,
+            msn: self.msn,
+            rqmsn: self.rqmsn,
+            reth: Reth {
+                va: self.wr.remote.addr.wrapping_add(offset),
+                rkey: self.wr.remote.rkey,
+                dma_len: self.wr.local.len,
+            },
+            imm: if last { self.imm() } else { None },
+            slot: self.slot,
+            local_addr: self.wr.local.addr + offset,
+            len,
+            last,
+        }
+    }
+}
+
+/// Everything about one packet that follows from its work request.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PacketSpec {
+    pub(crate) opcode: Opcode,
+    pub(crate) msn: Msn,
+    pub(crate) rqmsn: Msn,
+    pub(crate) reth: Reth,
+    pub(crate) imm: Option<u32>,
+    pub(crate) slot: RegionSlot,
+    pub(crate) local_addr: u64,
+    pub(crate) len: u32,
+    pub(crate) last: bool,
+}
+
+/// Work requests in posting order. The front is the oldest that is not complete.
+#[derive(Debug)]
+pub(crate) struct SendQueue {
+    entries: VecDeque<Entry>,
+    /// Index of the entry whose packets are being sent for the first time.
+    sending: usize,
+    /// Packet sequence number after the last queued packet.
+    end: u64,
+    next_msn: Msn,
+    next_rqmsn: Msn,
+    depth: usize,
+}
+
+impl SendQueue {
+    pub(crate) fn new(depth: usize) -> Self {
+        Self {
+            entries: VecDeque::new(),
+            sending: 0,
+            end: 0,
+            next_msn: Msn::new(0),
+            next_rqmsn: Msn::new(0),
+            depth,
+        }
+    }
+
+    /// Sets the first message number, before anything is queued.
+    pub(crate) fn start_at(&mut self, msn: Msn) {
+        self.next_msn = msn;
+        self.next_rqmsn = msn;
+    }
+
+    pub(crate) fn is_full(&self) -> bool {
+        self.entries.len() >= self.depth
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// Queues a request whose source region is pinned in `slot`.
+    pub(crate) fn push(&mut self, wr: SendWr, slot: RegionSlot, mtu: u32) {
+        let packets = wr.local.len.div_ceil(mtu).max(1);
+        let msn = self.next_msn;
+        self.next_msn = msn.next();
+        let rqmsn = match wr.op {
+            // MRC 1.0 table 6-8: meaningful for writes with immediate, 0 otherwise.
+            SendOp::Write => Msn::new(0),
+            SendOp::WriteWithImm(_) => {
+                let rqmsn = self.next_rqmsn;
+                self.next_rqmsn = rqmsn.next();
+                rqmsn
+            }
+        };
+        self.entries.push_back(Entry { wr, slot, first: self.end, packets, msn, rqmsn });
+        self.end += u64::from(packets);
+    }
+
+    /// The entry whose packets are being sent for the first time.
+    #[inline]
+    pub(crate) fn sending(&self) -> Option<&Entry> {
+        self.entries.get(self.sending)
+    }
+
+    /// Whether the entry being sent is the last one queued.
+    pub(crate) fn sending_is_last(&self) -> bool {
+        self.sending + 1 >= self.entries.len()
+    }
+
+    /// All packets of the entry being sent have left.
+    pub(crate) fn sent(&mut self) {
+        self.sending += 1;
+    }
+
+    /// The entry that packet `seq` belongs to.
+    pub(crate) fn find(&self, seq: u64) -> Option<&Entry> {
+        let at = self.entries.partition_point(|entry| entry.end() <= seq);
+        self.entries.get(at).filter(|entry| entry.first <= seq)
+    }
+
+    /// The oldest entry.
+    pub(crate) fn front(&self) -> Option<&Entry> {
+        self.entries.front()
+    }
+
+    /// Takes the oldest entry off.
+    pub(crate) fn pop(&mut self) -> Option<Entry> {
+        let entry = self.entries.pop_front()?;
+        self.sending = self.sending.saturating_sub(1);
+        Some(entry)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
+    use super::*;
+    use crate::work::{RemoteAddr, Sge};
+
+    fn write(len: u32, op: SendOp) -> SendWr {
+        SendWr {
+            wr_id: 7,
+            op,
+            local: Sge { addr: 0x1000, len, lkey: 1 },
+            remote: RemoteAddr { addr: 0x9000, rkey: 2 },
+            signaled: true,
+        }
+    }
+
+    #[test]
+    fn a_message_is_cut_at_the_mtu() {
+        let mut queue = SendQueue::new(4);
+        queue.push(write(600, SendOp::WriteWithImm(9)), RegionSlot::default(), 256);
+        queue.push(write(256, SendOp::Write), RegionSlot::default(), 256);
+        queue.push(write(1, SendOp::WriteWithImm(1)), RegionSlot::default(), 256);
+        let seen: Vec<_> = (0..5)
+            .map(|seq| {
+                let p = queue.find(seq).unwrap().packet(seq, 256);
+                (p.opcode, p.reth.va, p.len, p.imm, p.msn.get(), p.rqmsn.get(), p.reth.dma_len)
+            })
+            .collect();
+        assert_eq!(
+            seen,
+            [
+                (Opcode::WriteFirst, 0x9000, 256, None, 0, 0, 600),
+                (Opcode::WriteMiddle, 0x9100, 256, None, 0, 0, 600),
+                (Opcode::WriteLastImm, 0x9200, 88, Some(9), 0, 0, 600),
+                (Opcode::WriteOnly, 0x9000, 256, None, 1, 0, 256),
+                (Opcode::WriteOnlyImm, 0x9000, 1, Some(1), 2, 1, 1),
+            ]
+        );
+        assert!(queue.find(5).is_none());
+    }
+
+    #[test]
+    fn the_largest_message_has_more_packets_than_psns() {
+        let mut queue = SendQueue::new(1);
+        queue.push(write(u32::MAX, SendOp::Write), RegionSlot::default(), 256);
+        assert!(queue.is_full());
+        let entry = *queue.front().unwrap();
+        assert_eq!(entry.packets, 1 << 24);
+        let last = entry.packet(entry.end() - 1, 256);
+        assert_eq!((last.opcode, last.len), (Opcode::WriteLast, 255));
+    }
+}

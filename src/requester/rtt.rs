@@ -1,0 +1,123 @@
+//! Round-trip time and reordering, as measured from the packets' own records.
+
+/// Smoothed round-trip time, after RFC 6298 with the gains of TCP.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Rtt {
+    smoothed_ns: u64,
+    variation_ns: u64,
+    latest_ns: u64,
+    min_ns: u64,
+}
+
+impl Rtt {
+    /// Takes in a sample in nanoseconds.
+    pub(crate) fn sample(&mut self, rtt_ns: u64) {
+        let rtt_ns = rtt_ns.max(1);
+        self.latest_ns = rtt_ns;
+        if self.smoothed_ns == 0 {
+            self.smoothed_ns = rtt_ns;
+            self.variation_ns = rtt_ns / 2;
+            self.min_ns = rtt_ns;
+            return;
+        }
+        self.variation_ns = (3 * self.variation_ns + self.smoothed_ns.abs_diff(rtt_ns)) / 4;
+        self.smoothed_ns = (7 * self.smoothed_ns + rtt_ns) / 8;
+        self.min_ns = self.min_ns.min(rtt_ns);
+    }
+
+    /// The smoothed value, zero before the first sample.
+    pub(crate) const fn smoothed_ns(&self) -> u64 {
+        self.smoothed_ns
+    }
+
+    /// The smallest sample, zero before the first.
+    pub(crate) const fn min_ns(&self) -> u64 {
+        self.min_ns
+    }
+
+    /// The larger of the smoothed and the latest value: what a packet may fairly take (RFC 8985
+    /// section 6.2 uses the latest; a poll loop that stalls makes the latest jump, never shrink).
+    pub(crate) fn fair_ns(&self) -> u64 {
+        self.smoothed_ns.max(self.latest_ns)
+    }
+
+    /// When silence means that the tail of a burst is lost: two round trips, or the classic
+    /// timeout where the variation is large (RFC 8985 section 7.2); `floor_ns` before a sample.
+    pub(crate) fn probe_timeout_ns(&self, floor_ns: u64) -> u64 {
+        (2 * self.smoothed_ns).max(self.smoothed_ns + 4 * self.variation_ns).max(floor_ns)
+    }
+}
+
+/// How far packets overtake each other across paths, in send time.
+///
+/// Spraying reorders as a matter of course, so the tolerance is measured: whenever a packet that
+/// was never retransmitted is reported after one that was sent `extent` later, the window grows
+/// to cover `extent`; it shrinks by half every [`Reordering::MEMORY_RTTS`] round trips without.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Reordering {
+    extent_ns: u64,
+    seen_at_ns: u64,
+}
+
+impl Reordering {
+    /// Round trips after which an extent not seen again counts half.
+    const MEMORY_RTTS: u64 = 16;
+    /// Smallest tolerance: packets of one burst leave within this.
+    const FLOOR_NS: u64 = 2_000;
+
+    /// A packet arrived although one sent `extent_ns` later had been reported before.
+    pub(crate) fn observe(&mut self, extent_ns: u64, now_ns: u64) {
+        if extent_ns >= self.extent_ns {
+            self.extent_ns = extent_ns;
+            self.seen_at_ns = now_ns;
+        }
+    }
+
+    /// A packet was declared lost and its first copy arrived after all.
+    pub(crate) fn widen(&mut self, rtt: &Rtt, now_ns: u64) {
+        self.extent_ns = (2 * self.extent_ns).max(rtt.smoothed_ns() / 4);
+        self.seen_at_ns = now_ns;
+    }
+
+    /// The tolerance now: at least an eighth of a round trip, at most a whole one.
+    pub(crate) fn window_ns(&mut self, rtt: &Rtt, now_ns: u64) -> u64 {
+        let memory = (Self::MEMORY_RTTS * rtt.smoothed_ns()).max(1);
+        if now_ns.saturating_sub(self.seen_at_ns) > memory {
+            self.extent_ns /= 2;
+            self.seen_at_ns = now_ns;
+        }
+        let most = rtt.smoothed_ns().max(Self::FLOOR_NS);
+        (self.extent_ns + self.extent_ns / 4).max(rtt.smoothed_ns() / 8).clamp(Self::FLOOR_NS, most)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn smoothing_follows_the_samples() {
+        let mut rtt = Rtt::default();
+        assert_eq!(rtt.probe_timeout_ns(5_000), 5_000);
+        rtt.sample(10_000);
+        assert_eq!((rtt.smoothed_ns(), rtt.min_ns()), (10_000, 10_000));
+        for _ in 0..100 {
+            rtt.sample(20_000);
+        }
+        assert!((19_900..=20_000).contains(&rtt.smoothed_ns()));
+        assert_eq!(rtt.min_ns(), 10_000);
+    }
+
+    #[test]
+    fn the_reordering_window_grows_at_once_and_fades() {
+        let mut rtt = Rtt::default();
+        rtt.sample(100_000);
+        let mut reordering = Reordering::default();
+        assert_eq!(reordering.window_ns(&rtt, 0), 12_500);
+        reordering.observe(40_000, 1_000);
+        assert_eq!(reordering.window_ns(&rtt, 1_000), 50_000);
+        assert_eq!(reordering.window_ns(&rtt, 3_000_000), 25_000);
+        reordering.observe(1_000_000, 3_000_000);
+        assert_eq!(reordering.window_ns(&rtt, 3_000_000), 100_000, "never more than a round trip");
+    }
+}

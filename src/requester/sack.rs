@@ -1,0 +1,277 @@
+//! What SACK, NACK and transport ACK mean for the packets in flight.
+
+use crate::congestion::{AckSample, CongestionControl};
+use crate::path::{EvId, EvMark};
+use crate::time::Time;
+use crate::wire::{Mark, NackReason, Neth, Psn, Seth};
+
+use super::loss::Evidence;
+use super::{Blame, Env, Requester};
+
+/// What became of an acknowledgement.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum SackVerdict {
+    /// Taken in.
+    Used,
+    /// Speaks of packets that were never sent: refused whole.
+    Forged,
+    /// The peer cannot go on (NACK `UNEXP_EVENT`).
+    Fatal,
+}
+
+/// A SACK translated to packet sequence numbers and cut to what is in flight.
+struct Report {
+    /// One past the last packet received without a gap, as far as it is news.
+    cack_end: u64,
+    /// First packet that the bitmap covers.
+    base: u64,
+    bitmap: u64,
+    /// The packet that made the peer send this, if it is still in flight.
+    trigger: Option<u64>,
+    /// Older than another report that was taken in: what it does not list may have arrived.
+    stale: bool,
+}
+
+impl Requester {
+    /// Takes in a SACK (MRC 1.0 tables 7-12 to 7-15).
+    pub(crate) fn on_sack(&mut self, now: Time, sack: &Seth, env: &mut Env<'_>) -> SackVerdict {
+        let Some(report) = self.translate(sack) else {
+            env.counters.rx_forged_ack += 1;
+            return SackVerdict::Forged;
+        };
+        if report.stale {
+            env.counters.rx_stale_sack += 1;
+        }
+        let rtt_ns = self.feedback(now, sack, &report, env);
+        let newly_acked = self.take_in(now, &report, env);
+        env.cc.on_ack(&AckSample {
+            now,
+            newly_acked,
+            ecn: sack.mark == Mark::SkipOnce,
+            rtt_ns,
+            penalty: sack.cc.cwnd_penalty,
+            restore_cwnd: sack.cc.restore_cwnd,
+        });
+        if self.reported > self.una && !report.stale {
+            self.judge_holes(now, &report, env);
+        }
+        SackVerdict::Used
+    }
+
+    fn translate(&self, sack: &Seth) -> Option<Report> {
+        let next = self.next as i64;
+        let cack = self.seq_of(sack.cack);
+        if cack >= next {
+            return None;
+        }
+        let trigger = if sack.pr { cack } else { cack + i64::from(sack.ack_psn_offset) };
+        let base = cack + i64::from(sack.sack_offset);
+        let top = base + 63 - i64::from(sack.bitmap.leading_zeros());
+        if trigger >= next || (sack.bitmap != 0 && top >= next) {
+            return None;
+        }
+        let una = self.una as i64;
+        // The part of the bitmap before `una` is old news.
+        let below = (una - base).max(0);
+        let bitmap = if below < 64 { sack.bitmap >> below } else { 0 };
+        let behind = sack.cc.rcvd_bytes.wrapping_sub(self.last_rcvd_bytes) & 0x00ff_ffff >= 0x0080_0000;
+        Some(Report {
+            cack_end: (cack + 1).max(una) as u64,
+            base: base.max(una) as u64,
+            bitmap,
+            trigger: (!sack.pr && trigger >= una).then_some(trigger as u64),
+            stale: cack + 1 < una || behind,
+        })
+    }
+
+    /// What the SACK says of the path of the packet that triggered it. Returns the round-trip
+    /// time, valid only when the reflected timestamp is that of the packet's last transmission.
+    fn feedback(&mut self, now: Time, sack: &Seth, report: &Report, env: &mut Env<'_>) -> Option<u64> {
+        if !report.stale {
+            self.last_rcvd_bytes = sack.cc.rcvd_bytes;
+        }
+        let seq = report.trigger?;
+        let record = self.records.get(seq);
+        if Self::timestamp(record.sent_at) != sack.cc.tx_timestamp {
+            if self.lost.test(seq) || record.retries > 0 {
+                env.counters.spurious_retransmits += 1;
+                let rtt = self.rtt;
+                self.reordering.widen(&rtt, now.0);
+            }
+            return None;
+        }
+        let ev = EvId(record.ev);
+        match sack.mark {
+            Mark::SkipOnce => env.paths.on_ecn(ev, now),
+            Mark::AlwaysSkip => env.paths.on_always_skip(ev, now),
+            Mark::None | Mark::Reserved => env.paths.learn_reverse(ev),
+        }
+        let rtt_ns = now.since(record.sent_at);
+        self.rtt.sample(rtt_ns);
+        Some(rtt_ns)
+    }
+
+    /// Marks everything the report lists as received; returns the bytes that left the network.
+    fn take_in(&mut self, now: Time, report: &Report, env: &mut Env<'_>) -> u64 {
+        let before = (self.una, self.reported);
+        let mut newly = 0;
+        for seq in self.una..report.cack_end {
+            newly += self.deliver(seq, now, env);
+        }
+        let mut bits = report.bitmap;
+        while bits != 0 {
+            let seq = report.base + u64::from(bits.trailing_zeros());
+            bits &= bits - 1;
+            if seq >= report.cack_end {
+                newly += self.deliver(seq, now, env);
+            }
+        }
+        if let Some(seq) = report.trigger.filter(|&seq| seq >= report.cack_end) {
+            newly += self.deliver(seq, now, env);
+        }
+        if report.cack_end > self.una {
+            self.advance(report.cack_end);
+        }
+        if newly > 0 || (self.una, self.reported) != before {
+            self.progress(now);
+        }
+        newly
+    }
+
+    fn advance(&mut self, una: u64) {
+        self.sacked.clear_range(self.una, una);
+        self.una = una;
+        self.reported = self.reported.max(una);
+    }
+
+    /// Packet `seq` has arrived. Returns its bytes if they were still counted as in flight.
+    #[inline]
+    fn deliver(&mut self, seq: u64, now: Time, env: &mut Env<'_>) -> u64 {
+        if self.sacked.test(seq) {
+            return 0;
+        }
+        self.sacked.set(seq);
+        self.reported = self.reported.max(seq + 1);
+        let record = self.records.get(seq);
+        if record.sent_at >= self.newest_sent_at {
+            self.newest_sent_at = record.sent_at;
+        } else if record.retries == 0 && record.order < self.newest_order {
+            self.reordering.observe(self.newest_sent_at.since(record.sent_at), now.0);
+        }
+        self.newest_order = self.newest_order.max(record.order);
+        if self.newest_on_ev.len() <= usize::from(record.ev) {
+            self.newest_on_ev = grown(&self.newest_on_ev, usize::from(record.ev) + 1);
+        }
+        let newest = &mut self.newest_on_ev[usize::from(record.ev)];
+        *newest = (*newest).max(record.order);
+        if self.lost.test(seq) {
+            self.lost.clear(seq);
+            self.lost_count -= 1;
+            env.counters.spurious_losses += 1;
+            return 0;
+        }
+        u64::from(record.bytes)
+    }
+
+    /// Judges the packets of which this very report says that they had not arrived: the first
+    /// after the cumulative acknowledgement, and the clear bits below the highest reported.
+    fn judge_holes(&mut self, now: Time, report: &Report, env: &mut Env<'_>) {
+        let evidence = self.evidence(now);
+        self.judge_hole(self.una, &evidence, now, env);
+        let covered = report.base + 64 - u64::from(report.bitmap.leading_zeros());
+        let mut holes = if report.bitmap == 0 { 0 } else { !report.bitmap };
+        while holes != 0 {
+            let seq = report.base + u64::from(holes.trailing_zeros());
+            if seq >= covered {
+                break;
+            }
+            holes &= holes - 1;
+            if seq > self.una {
+                self.judge_hole(seq, &evidence, now, env);
+            }
+        }
+        if now >= self.loss_check_at {
+            self.scan_overdue(now, env);
+        }
+    }
+
+    fn judge_hole(&mut self, seq: u64, evidence: &Evidence, now: Time, env: &mut Env<'_>) {
+        if self.sacked.test(seq) || self.lost.test(seq) {
+            return;
+        }
+        let ev = usize::from(self.records.get(seq).ev);
+        let newest_on_ev = self.newest_on_ev.get(ev).copied();
+        self.judge_one(seq, &Evidence { newest_on_ev, ..*evidence }, now, env);
+    }
+
+    /// Takes in a transport ACK: every message up to `psn` is complete at the peer.
+    pub(crate) fn on_transport_ack(&mut self, now: Time, psn: Psn, env: &mut Env<'_>) -> SackVerdict {
+        let end = self.seq_of(psn) + 1;
+        if end > self.next as i64 {
+            env.counters.rx_forged_ack += 1;
+            return SackVerdict::Forged;
+        }
+        let end = end.max(0) as u64;
+        if end <= self.done {
+            return SackVerdict::Used;
+        }
+        self.done = end;
+        if end > self.una {
+            let mut newly_acked = 0;
+            for seq in self.una..end {
+                newly_acked += self.deliver(seq, now, env);
+            }
+            self.advance(end);
+            env.cc.on_ack(&AckSample { now, newly_acked, ecn: false, rtt_ns: None, penalty: 0, restore_cwnd: false });
+        }
+        self.progress(now);
+        SackVerdict::Used
+    }
+
+    /// Takes in a NACK (MRC 1.0 tables 7-16 and 7-17): the packet is retransmitted at once.
+    pub(crate) fn on_nack(&mut self, now: Time, nack: &Neth, env: &mut Env<'_>) -> SackVerdict {
+        let seq = self.seq_of(nack.nack_psn);
+        if seq >= self.next as i64 {
+            env.counters.rx_forged_ack += 1;
+            return SackVerdict::Forged;
+        }
+        let reason = NackReason::from(nack.reason);
+        if reason == NackReason::UnexpectedEvent {
+            return SackVerdict::Fatal;
+        }
+        if seq < self.una as i64 {
+            env.counters.rx_stale_nack += 1;
+            return SackVerdict::Used;
+        }
+        let seq = seq as u64;
+        // A NACK for an earlier copy says nothing of the one now under way.
+        if Self::timestamp(self.records.get(seq).sent_at) != nack.tx_timestamp {
+            env.counters.rx_stale_nack += 1;
+            return SackVerdict::Used;
+        }
+        env.counters.loss_nack += 1;
+        let blame = match reason {
+            NackReason::Trimmed => Blame::Trim,
+            NackReason::TrimmedLastHop => Blame::LastHopTrim,
+            _ => Blame::Nobody,
+        };
+        self.declare_lost(seq, blame, now, env);
+        self.progress(now);
+        SackVerdict::Used
+    }
+
+    /// A SACK that answers a reliability probe carries the probe's path verdict.
+    pub(crate) const fn mark_of(sack: &Seth) -> EvMark {
+        match sack.mark {
+            Mark::None | Mark::Reserved => EvMark::None,
+            Mark::SkipOnce => EvMark::SkipOnce,
+            Mark::AlwaysSkip => EvMark::AlwaysSkip,
+        }
+    }
+}
+
+fn grown(old: &[u64], len: usize) -> Box<[u64]> {
+    let mut grown = vec![0; len.next_power_of_two().max(64)].into_boxed_slice();
+    grown[..old.len()].copy_from_slice(old);
+    grown
+}

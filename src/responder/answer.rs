@@ -1,0 +1,308 @@
+//! What the responder owes its peer: SACKs, NACKs, transport ACKs, and when.
+//!
+//! A SACK is due when enough bytes have arrived, when a packet asks for it, carries a congestion
+//! mark or is a retransmission, and when a reliability probe asks (MRC 1.0 section 7.5). Answers
+//! are kept as flags and a few pending triggers, and are built when they are sent, so that a burst
+//! of packets costs one answer and the answer is as fresh as can be.
+
+use std::collections::VecDeque;
+
+use crate::ring::BitRing;
+use crate::wire::{Ev, Psn};
+
+use super::{Responder, Violation};
+
+/// The packet that makes the responder speak.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Trigger {
+    pub(crate) psn: Psn,
+    /// Its entropy value, to be reflected.
+    pub(crate) ev: Ev,
+    /// Its timestamp, to be reflected.
+    pub(crate) timestamp: u16,
+    /// It carried a congestion-experienced mark.
+    pub(crate) marked: bool,
+    /// It repeats something the peer believes missing: answer with the oldest gap first.
+    pub(crate) repeated: bool,
+    /// It is a reliability probe with this id.
+    pub(crate) probe_id: Option<u16>,
+}
+
+impl Trigger {
+    /// Whether the trigger says something of its own path that no later one replaces.
+    const fn is_special(&self) -> bool {
+        self.marked || self.repeated || self.probe_id.is_some()
+    }
+}
+
+/// The fields of a SACK that the responder decides.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct SackOut {
+    pub(crate) trigger: Trigger,
+    pub(crate) cack: Psn,
+    pub(crate) sack_offset: i16,
+    pub(crate) bitmap: u64,
+    pub(crate) out_of_order: u16,
+    /// Units of 256 bytes, rounded up, 24 bits.
+    pub(crate) rcvd_bytes: u32,
+}
+
+/// A NACK that is owed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct NackOut {
+    pub(crate) reason: u8,
+    pub(crate) psn: Psn,
+    pub(crate) ev: Ev,
+    pub(crate) timestamp: u16,
+}
+
+/// Everything owed.
+#[derive(Debug, Default)]
+pub(crate) struct Answers {
+    triggers: VecDeque<Trigger>,
+    nacks: VecDeque<NackOut>,
+    /// Packets above the cumulative acknowledgement that no SACK has listed yet.
+    unreported: BitRing,
+    sack_bytes: u32,
+    rcvd_bytes: u64,
+    ack_pending: bool,
+    nak_pending: bool,
+    /// Messages completed, and as of the last transport ACK.
+    completed: u32,
+    acknowledged: u32,
+}
+
+impl Answers {
+    /// Most triggers kept; further ones replace the newest.
+    const MAX_TRIGGERS: usize = 8;
+    /// Most NACKs kept; the peer's timers cover what is dropped.
+    const MAX_NACKS: usize = 32;
+    /// A transport ACK is sent after this many completed messages even if none asked.
+    const ACK_EVERY_MESSAGES: u32 = 64;
+
+    pub(crate) fn unreported(&mut self, expected: u64, seq: u64) {
+        self.unreported.ensure(expected, seq + 1);
+        self.unreported.set(seq);
+    }
+
+    pub(crate) fn forget(&mut self, seq: u64) {
+        self.unreported.clear(seq);
+    }
+
+    #[inline]
+    pub(crate) fn message_complete(&mut self, asked: bool) {
+        self.completed = self.completed.wrapping_add(1);
+        if asked || self.completed.wrapping_sub(self.acknowledged) >= Self::ACK_EVERY_MESSAGES {
+            self.ack_pending = true;
+        }
+    }
+
+    fn push(&mut self, trigger: Trigger) {
+        match self.triggers.back_mut() {
+            Some(last) if !last.is_special() => *last = trigger,
+            Some(last) if self.triggers.len() >= Self::MAX_TRIGGERS => *last = trigger,
+            _ => self.triggers.push_back(trigger),
+        }
+    }
+}
+
+impl Responder {
+    /// Smallest size a packet counts with towards the SACK threshold, bytes (UET 1.0,
+    /// `Min_Pkt_Add`).
+    const MIN_PACKET_ADD: u32 = 1024;
+
+    /// A packet of `payload` bytes (`nominal` for congestion control) has arrived for the first
+    /// time; `demands` when it asks for a SACK by itself.
+    #[inline]
+    pub(crate) fn count_bytes(&mut self, payload: u32, nominal: u32, trigger: Trigger, demands: bool) {
+        let answers = &mut self.answers;
+        answers.rcvd_bytes += u64::from(nominal);
+        answers.sack_bytes += payload.max(Self::MIN_PACKET_ADD);
+        if demands || trigger.is_special() || answers.sack_bytes >= self.setup.sack_threshold {
+            answers.sack_bytes = 0;
+            answers.push(trigger);
+        }
+    }
+
+    /// A packet seen before, or a probe: always answered with a SACK. `old` packets, which the
+    /// cumulative acknowledgement covers, get a transport ACK as well.
+    pub(crate) fn answer_repeat(&mut self, trigger: Trigger, old: bool) {
+        self.answers.push(trigger);
+        self.answers.ack_pending |= old;
+    }
+
+    /// Owes a NACK; `false` when too many are owed already.
+    pub(crate) fn owe_nack(&mut self, nack: NackOut) -> bool {
+        let fits = self.answers.nacks.len() < Answers::MAX_NACKS;
+        if fits {
+            self.answers.nacks.push_back(nack);
+        }
+        fits
+    }
+
+    /// The queue pair has failed by the peer's fault and the peer sent more: repeat the NAK.
+    pub(crate) fn owe_nak(&mut self) {
+        self.answers.nak_pending = self.violation.is_some();
+    }
+
+    /// Whether any answer is owed.
+    #[inline]
+    pub(crate) fn owes(&self) -> bool {
+        let a = &self.answers;
+        a.ack_pending || a.nak_pending || !a.triggers.is_empty() || !a.nacks.is_empty()
+    }
+
+    /// The NAK owed, with the count of messages completed before it.
+    pub(crate) fn take_nak(&mut self) -> Option<(Violation, u32)> {
+        let owed = core::mem::take(&mut self.answers.nak_pending);
+        self.violation.filter(|_| owed).map(|violation| (violation, self.answers.completed & 0x00ff_ffff))
+    }
+
+    /// The transport ACK owed: PSN up to which all is complete, and the count of messages.
+    pub(crate) fn take_ack(&mut self) -> Option<(Psn, u32)> {
+        let owed = core::mem::take(&mut self.answers.ack_pending);
+        self.answers.acknowledged = self.answers.completed;
+        owed.then(|| (self.cack(), self.answers.completed & 0x00ff_ffff))
+    }
+
+    /// The next NACK owed.
+    pub(crate) fn take_nack(&mut self) -> Option<NackOut> {
+        self.answers.nacks.pop_front()
+    }
+
+    /// The next SACK owed. Its bitmap starts at the oldest gap when the peer repeats itself, else
+    /// at the first packet that no SACK has listed, else as high as it can. While packets remain
+    /// unlisted the trigger stays, so that every arrival is reported at least once.
+    pub(crate) fn take_sack(&mut self) -> Option<SackOut> {
+        let trigger = self.answers.triggers.pop_front()?;
+        let (base, bitmap) = self.bitmap(trigger.repeated);
+        let sack = SackOut {
+            trigger,
+            cack: self.cack(),
+            sack_offset: (base + 1 - self.expected) as i16,
+            bitmap,
+            out_of_order: self.out_of_order.min(0x7fff) as u16,
+            rcvd_bytes: (self.answers.rcvd_bytes.div_ceil(256) & 0x00ff_ffff) as u32,
+        };
+        if self.out_of_order > 0 {
+            self.answers.unreported.clear_range(base, base + 64);
+            if self.answers.triggers.is_empty()
+                && self.answers.unreported.next_set(self.expected, self.highest).is_some()
+            {
+                let again = Trigger { marked: false, repeated: false, probe_id: None, ..trigger };
+                self.answers.triggers.push_back(again);
+            }
+        }
+        Some(sack)
+    }
+
+    fn bitmap(&self, oldest_gap: bool) -> (u64, u64) {
+        if self.out_of_order == 0 {
+            return (self.expected, 0);
+        }
+        let base = if oldest_gap || self.highest - self.expected <= 64 {
+            self.expected
+        } else {
+            let newest = self.highest - 64;
+            let unlisted = self.answers.unreported.next_set(self.expected, self.highest);
+            unlisted.map_or(newest, |seq| seq.min(newest))
+        };
+        (base, self.received.get64(base))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
+    use super::super::{Arrived, Class, ResponderSetup};
+    use super::*;
+    use crate::wire::Msn;
+
+    fn responder() -> Responder {
+        Responder::new(
+            4,
+            ResponderSetup {
+                initial_psn: Psn::new(0xff_fff0),
+                initial_msn: Msn::new(0),
+                mtu: 256,
+                window: 1024,
+                max_wimm: 4,
+                sack_threshold: 16 * 1024,
+            },
+        )
+    }
+
+    fn trigger(psn: Psn) -> Trigger {
+        Trigger { psn, ev: Ev(7), timestamp: 1, marked: false, repeated: false, probe_id: None }
+    }
+
+    fn give(r: &mut Responder, offset: u32, demands: bool) {
+        let psn = Psn::new(0xff_fff0).add(offset);
+        let Class::New(seq) = r.classify(psn) else { panic!("{psn:?} is not new") };
+        let packet = Arrived { dma_len: 8, len: 8, msn: Msn::new(offset as u16), ..Arrived::default() };
+        r.arrive(seq, packet, &mut |_| {}).unwrap();
+        r.count_bytes(8, 84, trigger(psn), demands);
+    }
+
+    #[test]
+    fn a_sack_is_due_every_threshold() {
+        let mut r = responder();
+        for offset in 0..15 {
+            give(&mut r, offset, false);
+            assert!(r.take_sack().is_none());
+        }
+        give(&mut r, 15, false);
+        let sack = r.take_sack().unwrap();
+        assert_eq!((sack.cack, sack.bitmap, sack.sack_offset), (Psn::new(0xff_ffff), 0, 1));
+        assert_eq!(sack.rcvd_bytes, (16 * 84_u32).div_ceil(256));
+        give(&mut r, 16, true);
+        assert_eq!(r.take_sack().unwrap().cack, Psn::new(0), "PSN wraps");
+    }
+
+    #[test]
+    fn every_arrival_is_reported_once_whatever_the_distance() {
+        let mut r = responder();
+        let arrived: Vec<u32> = (1..1000).filter(|offset| offset % 7 != 0).collect();
+        for &offset in &arrived {
+            give(&mut r, offset, false);
+        }
+        let mut reported = Vec::new();
+        while let Some(sack) = r.take_sack() {
+            assert_eq!(sack.cack, Psn::new(0xff_ffef));
+            for bit in 0..64_u32 {
+                if sack.bitmap >> bit & 1 == 1 {
+                    let psn = sack.cack.add(sack.sack_offset as u32 + bit);
+                    reported.push(psn.distance(Psn::new(0xff_fff0)) as u32);
+                }
+            }
+        }
+        reported.sort_unstable();
+        reported.dedup();
+        assert_eq!(reported, arrived);
+    }
+
+    #[test]
+    fn a_repeat_is_answered_with_the_oldest_gap() {
+        let mut r = responder();
+        for offset in 1..200 {
+            give(&mut r, offset, false);
+        }
+        while r.take_sack().is_some() {}
+        r.answer_repeat(Trigger { repeated: true, ..trigger(Psn::new(0xff_fff1)) }, false);
+        let sack = r.take_sack().unwrap();
+        assert_eq!(sack.sack_offset, 1);
+        assert_eq!(sack.bitmap, !1);
+        assert!(r.take_ack().is_none());
+    }
+
+    #[test]
+    fn the_window_is_half_open() {
+        let r = responder();
+        let at = |offset: u32| r.classify(Psn::new(0xff_fff0).add(offset));
+        assert!(matches!(at(0), Class::New(_)));
+        assert!(matches!(at(1022), Class::New(_)));
+        assert_eq!(at(1023), Class::OutOfWindow, "cack + mpr is outside, and cack is -1");
+        assert_eq!(r.classify(Psn::new(0xff_ffef)), Class::Old);
+        assert_eq!(r.classify(Psn::new(0xff_fff0).sub(1 << 23)), Class::OutOfWindow);
+    }
+}

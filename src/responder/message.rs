@@ -1,0 +1,199 @@
+//! Whether packets, taken in order, form messages.
+//!
+//! Every packet says where its bytes go, so placement needs no message state; but a peer that
+//! skips, repeats or resizes part of a message must not be told that it is complete. This check
+//! runs in packet order, after placement, and costs a handful of comparisons.
+
+use crate::wire::{Msn, NakCode, Opcode, WriteHead};
+
+/// What the in-order check needs of a packet.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Arrived {
+    pub(crate) opcode: Opcode,
+    pub(crate) ack_req: bool,
+    /// Why the packet was refused on arrival; its payload was not placed.
+    pub(crate) error: Option<NakCode>,
+    pub(crate) msn: Msn,
+    pub(crate) rqmsn: Msn,
+    pub(crate) va: u64,
+    pub(crate) rkey: u32,
+    pub(crate) dma_len: u32,
+    pub(crate) len: u32,
+    pub(crate) imm: Option<u32>,
+}
+
+impl Default for Arrived {
+    fn default() -> Self {
+        Self {
+            opcode: Opcode::WriteOnly,
+            ack_req: false,
+            error: None,
+            msn: Msn::new(0),
+            rqmsn: Msn::new(0),
+            va: 0,
+            rkey: 0,
+            dma_len: 0,
+            len: 0,
+            imm: None,
+        }
+    }
+}
+
+impl Arrived {
+    /// Takes what is needed from a decoded packet with `len` bytes of payload.
+    #[inline]
+    pub(crate) fn new(head: &WriteHead, len: usize) -> Self {
+        Self {
+            opcode: head.bth.opcode,
+            ack_req: head.bth.ack_req,
+            error: None,
+            msn: head.meth.msn,
+            rqmsn: head.meth.rqmsn,
+            va: head.reth.va,
+            rkey: head.reth.rkey,
+            dma_len: head.reth.dma_len,
+            len: len as u32,
+            imm: head.imm,
+        }
+    }
+
+    /// Whether the payload length suits the opcode, the message length and the path MTU: all
+    /// packets but a message's last carry exactly the MTU (MRC 1.0 section 6.2).
+    #[inline]
+    pub(crate) fn well_formed(&self, mtu: u32) -> bool {
+        match self.opcode {
+            Opcode::WriteOnly | Opcode::WriteOnlyImm => {
+                self.len == self.dma_len && self.len <= mtu && self.len > 0
+            }
+            Opcode::WriteFirst | Opcode::WriteMiddle => self.len == mtu && self.dma_len > mtu,
+            Opcode::WriteLast | Opcode::WriteLastImm => {
+                self.dma_len > mtu && self.len == (self.dma_len - 1) % mtu + 1
+            }
+            _ => false,
+        }
+    }
+}
+
+/// The message being assembled, if one is under way.
+#[derive(Clone, Copy, Debug)]
+struct Open {
+    next_va: u64,
+    remaining: u32,
+    rkey: u32,
+    dma_len: u32,
+}
+
+/// Checks packets in order.
+#[derive(Debug)]
+pub(crate) struct Assembly {
+    next_msn: Msn,
+    next_rqmsn: Msn,
+    open: Option<Open>,
+}
+
+impl Assembly {
+    pub(crate) const fn new(initial_msn: Msn) -> Self {
+        Self { next_msn: initial_msn, next_rqmsn: initial_msn, open: None }
+    }
+
+    /// Takes the next packet in order; `Ok(true)` when it completes its message.
+    #[inline]
+    pub(crate) fn step(&mut self, packet: &Arrived) -> Result<bool, NakCode> {
+        if let Some(code) = packet.error {
+            return Err(code);
+        }
+        if packet.msn != self.next_msn {
+            return Err(NakCode::InvalidRequest);
+        }
+        let open = match (self.open, packet.opcode.is_first()) {
+            (None, true) => Open {
+                next_va: packet.va,
+                remaining: packet.dma_len,
+                rkey: packet.rkey,
+                dma_len: packet.dma_len,
+            },
+            (Some(open), false) => open,
+            (None, false) | (Some(_), true) => return Err(NakCode::InvalidRequest),
+        };
+        let fits = packet.va == open.next_va
+            && packet.rkey == open.rkey
+            && packet.dma_len == open.dma_len
+            && packet.len <= open.remaining
+            && packet.opcode.is_last() == (packet.len == open.remaining);
+        if !fits {
+            return Err(NakCode::InvalidRequest);
+        }
+        if !packet.opcode.is_last() {
+            let len = packet.len;
+            self.open =
+                Some(Open { next_va: open.next_va.wrapping_add(u64::from(len)), remaining: open.remaining - len, ..open });
+            return Ok(false);
+        }
+        self.open = None;
+        self.next_msn = self.next_msn.next();
+        if packet.imm.is_some() {
+            if packet.rqmsn != self.next_rqmsn {
+                return Err(NakCode::InvalidRequest);
+            }
+            self.next_rqmsn = self.next_rqmsn.next();
+        }
+        Ok(true)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn packet(opcode: Opcode, msn: u16, va: u64, dma_len: u32, len: u32) -> Arrived {
+        Arrived { opcode, msn: Msn::new(msn), va, dma_len, len, ..Arrived::default() }
+    }
+
+    #[test]
+    fn a_message_is_complete_after_its_last_byte() {
+        let mut assembly = Assembly::new(Msn::new(0xffff));
+        assert_eq!(assembly.step(&packet(Opcode::WriteFirst, 0xffff, 0, 600, 256)), Ok(false));
+        assert_eq!(assembly.step(&packet(Opcode::WriteMiddle, 0xffff, 256, 600, 256)), Ok(false));
+        assert_eq!(assembly.step(&packet(Opcode::WriteLast, 0xffff, 512, 600, 88)), Ok(true));
+        assert_eq!(assembly.step(&packet(Opcode::WriteOnly, 0, 0, 8, 8)), Ok(true), "MSN wraps");
+    }
+
+    #[test]
+    fn skipped_repeated_or_resized_parts_are_refused() {
+        let first = packet(Opcode::WriteFirst, 0, 0, 600, 256);
+        for bad in [
+            packet(Opcode::WriteLast, 0, 512, 600, 88),
+            packet(Opcode::WriteMiddle, 0, 0, 600, 256),
+            packet(Opcode::WriteMiddle, 0, 256, 601, 256),
+            packet(Opcode::WriteMiddle, 1, 256, 600, 256),
+            packet(Opcode::WriteFirst, 0, 256, 600, 256),
+            Arrived { rkey: 9, ..packet(Opcode::WriteMiddle, 0, 256, 600, 256) },
+        ] {
+            let mut assembly = Assembly::new(Msn::new(0));
+            assert_eq!(assembly.step(&first), Ok(false));
+            assert_eq!(assembly.step(&bad), Err(NakCode::InvalidRequest), "{bad:?}");
+        }
+        let mut assembly = Assembly::new(Msn::new(0));
+        assert_eq!(assembly.step(&packet(Opcode::WriteMiddle, 0, 0, 600, 256)), Err(NakCode::InvalidRequest));
+    }
+
+    #[test]
+    fn payload_lengths_must_suit_the_mtu() {
+        for (opcode, dma_len, len, good) in [
+            (Opcode::WriteOnly, 256, 256, true),
+            (Opcode::WriteOnly, 257, 257, false),
+            (Opcode::WriteOnly, 0, 0, false),
+            (Opcode::WriteOnly, 8, 7, false),
+            (Opcode::WriteFirst, 257, 256, true),
+            (Opcode::WriteFirst, 256, 256, false),
+            (Opcode::WriteFirst, 600, 255, false),
+            (Opcode::WriteLast, 600, 88, true),
+            (Opcode::WriteLast, 512, 256, true),
+            (Opcode::WriteLast, 600, 87, false),
+            (Opcode::WriteLast, 88, 88, false),
+        ] {
+            let packet = packet(opcode, 0, 0, dma_len, len);
+            assert_eq!(packet.well_formed(256), good, "{opcode:?} {dma_len} {len}");
+        }
+    }
+}

@@ -1,0 +1,229 @@
+//! The responder: which packets may be placed, what is complete, and what the peer must be told.
+//!
+//! Payload is placed on arrival, in any order; this module never sees it. It tracks which packets
+//! have arrived, walks them once more in order to check that they form messages and to complete
+//! immediates, and keeps two frontiers apart: what has *arrived* (SACK) and what is *complete*
+//! for the application (transport ACK). See MRC 1.0 sections 6.3 and 7.5.
+
+mod answer;
+mod message;
+
+pub(crate) use answer::{NackOut, SackOut, Trigger};
+pub(crate) use message::Arrived;
+
+use std::collections::VecDeque;
+
+use crate::ring::{BitRing, SeqRing};
+use crate::wire::{Msn, NakCode, Psn};
+use crate::work::RecvWr;
+use answer::Answers;
+use message::Assembly;
+
+/// Settings fixed when the queue pair becomes ready to receive.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ResponderSetup {
+    /// The peer's initial PSN.
+    pub(crate) initial_psn: Psn,
+    /// The peer's initial message number.
+    pub(crate) initial_msn: Msn,
+    /// Path MTU: payload bytes of every packet but a message's last.
+    pub(crate) mtu: u32,
+    /// Window granted to the peer, in PSNs.
+    pub(crate) window: u32,
+    /// Writes with immediate the peer may have in flight.
+    pub(crate) max_wimm: u32,
+    /// Bytes received between SACKs.
+    pub(crate) sack_threshold: u32,
+}
+
+/// Where a packet stands in the receive window (MRC 1.0 section 6.3.1).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Class {
+    /// Not seen before: the packet with this sequence number.
+    New(u64),
+    /// Seen before, above the cumulative acknowledgement.
+    Duplicate,
+    /// At or below the cumulative acknowledgement.
+    Old,
+    /// Beyond the window, or too old to tell.
+    OutOfWindow,
+}
+
+/// A violation by the peer that ends the queue pair.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Violation {
+    /// The packet at fault.
+    pub(crate) psn: Psn,
+    /// What the peer is told.
+    pub(crate) code: NakCode,
+}
+
+/// An immediate whose turn has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ImmediateDone {
+    pub(crate) wr: RecvWr,
+    pub(crate) imm: u32,
+    pub(crate) byte_len: u32,
+}
+
+/// The receiving half of a queue pair.
+#[derive(Debug)]
+pub(crate) struct Responder {
+    setup: ResponderSetup,
+    /// Next packet in order: the cumulative acknowledgement is one less.
+    expected: u64,
+    /// One past the highest packet received.
+    highest: u64,
+    received: BitRing,
+    stash: SeqRing<Arrived>,
+    stashed_immediates: u32,
+    /// Packets received beyond `expected`.
+    out_of_order: u32,
+    assembly: Assembly,
+    recv_queue: VecDeque<RecvWr>,
+    recv_depth: usize,
+    answers: Answers,
+    violation: Option<Violation>,
+}
+
+impl Responder {
+    /// Room in the sequence space for old packets that arrive before anything else did.
+    const START: u64 = 1 << 24;
+
+    pub(crate) fn new(recv_depth: usize, setup: ResponderSetup) -> Self {
+        Self {
+            setup,
+            expected: Self::START,
+            highest: Self::START,
+            received: BitRing::default(),
+            stash: SeqRing::default(),
+            stashed_immediates: 0,
+            out_of_order: 0,
+            assembly: Assembly::new(setup.initial_msn),
+            recv_queue: VecDeque::new(),
+            recv_depth,
+            answers: Answers::default(),
+            violation: None,
+        }
+    }
+
+    /// Starts over with the peer's parameters; posted receive work requests stay.
+    pub(crate) fn connect(&mut self, setup: ResponderSetup) {
+        let recv_queue = core::mem::take(&mut self.recv_queue);
+        *self = Self { recv_queue, ..Self::new(self.recv_depth, setup) };
+    }
+
+    #[inline]
+    fn psn(&self, seq: u64) -> Psn {
+        self.setup.initial_psn.add((seq - Self::START) as u32 & 0x00ff_ffff)
+    }
+
+    /// PSN up to and including which everything has arrived.
+    pub(crate) fn cack(&self) -> Psn {
+        self.psn(self.expected).sub(1)
+    }
+
+    /// Queues a receive work request; `false` when the queue is full.
+    pub(crate) fn post_recv(&mut self, wr: RecvWr) -> bool {
+        let fits = self.recv_queue.len() < self.recv_depth;
+        if fits {
+            self.recv_queue.push_back(wr);
+        }
+        fits
+    }
+
+    /// Takes a receive work request back, oldest first: the queue pair has failed.
+    pub(crate) fn pop_recv(&mut self) -> Option<RecvWr> {
+        self.recv_queue.pop_front()
+    }
+
+    /// Places `psn` in the window.
+    #[inline]
+    pub(crate) fn classify(&self, psn: Psn) -> Class {
+        let offset = i64::from(psn.distance(self.psn(self.expected)));
+        if offset < 0 {
+            // PSN <= cack - 2^23 is indistinguishable from the far future.
+            return if offset > -(1 << 23) { Class::Old } else { Class::OutOfWindow };
+        }
+        // Rule 6: [cack + 1, cack + mpr).
+        if offset + 1 >= i64::from(self.setup.window) {
+            return Class::OutOfWindow;
+        }
+        let seq = self.expected + offset as u64;
+        if offset > 0 && seq < self.highest && self.received.test(seq) {
+            return Class::Duplicate;
+        }
+        Class::New(seq)
+    }
+
+    /// Takes in a new packet whose payload, if it was acceptable, has been placed. Immediates that
+    /// became complete are handed to `done` in order.
+    pub(crate) fn arrive(
+        &mut self,
+        seq: u64,
+        packet: Arrived,
+        done: &mut dyn FnMut(ImmediateDone),
+    ) -> Result<(), Violation> {
+        if seq != self.expected {
+            return self.stash(seq, packet);
+        }
+        self.step(packet, done)?;
+        while self.expected < self.highest && self.received.test(self.expected) {
+            let seq = self.expected;
+            let packet = self.stash.get(seq);
+            self.received.clear(seq);
+            self.answers.forget(seq);
+            self.out_of_order -= 1;
+            if packet.imm.is_some() {
+                self.stashed_immediates -= 1;
+            }
+            self.step(packet, done)?;
+        }
+        Ok(())
+    }
+
+    fn stash(&mut self, seq: u64, packet: Arrived) -> Result<(), Violation> {
+        if packet.imm.is_some() {
+            self.stashed_immediates += 1;
+            if self.stashed_immediates > self.setup.max_wimm {
+                return Err(self.violate(seq, NakCode::InvalidRequest));
+            }
+        }
+        self.received.ensure(self.expected, seq + 1);
+        self.stash.ensure(self.expected, seq + 1);
+        self.received.set(seq);
+        *self.stash.get_mut(seq) = packet;
+        self.answers.unreported(self.expected, seq);
+        self.out_of_order += 1;
+        self.highest = self.highest.max(seq + 1);
+        Ok(())
+    }
+
+    /// The next packet in order.
+    #[inline]
+    fn step(&mut self, packet: Arrived, done: &mut dyn FnMut(ImmediateDone)) -> Result<(), Violation> {
+        let seq = self.expected;
+        let complete = match self.assembly.step(&packet) {
+            Ok(complete) => complete,
+            Err(code) => return Err(self.violate(seq, code)),
+        };
+        if complete && let Some(imm) = packet.imm {
+            let Some(wr) = self.recv_queue.pop_front() else {
+                return Err(self.violate(seq, NakCode::RemoteOperational));
+            };
+            done(ImmediateDone { wr, imm, byte_len: packet.dma_len });
+        }
+        self.expected = seq + 1;
+        self.highest = self.highest.max(self.expected);
+        if complete {
+            self.answers.message_complete(packet.ack_req);
+        }
+        Ok(())
+    }
+
+    fn violate(&mut self, seq: u64, code: NakCode) -> Violation {
+        let violation = Violation { psn: self.psn(seq), code };
+        self.violation = Some(violation);
+        violation
+    }
+}

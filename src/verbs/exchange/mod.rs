@@ -1,0 +1,21 @@
+//! Out-of-band set-up: how two sides learn each other's queue pairs and memory.
+//!
+//! MRC has no connection manager, and its specification publishes no exchange format, so this one is Spindrift's
+//! own: a TCP connection ([`Listener`], [`Channel`]) over which each side sends an [`Offer`], checks the
+//! peer's with [`negotiate`], brings its queue pairs up and says so. A peer that does not fit is refused with a reason
+//! that both sides see. An application with a channel of its own serialises
+//! [`QpInfo`] and [`RemoteMr`] there and calls [`negotiate`] itself.
+
+mod channel;
+mod offer;
+
+pub use channel::{
+    Channel, EXCHANGE_VERSION, ExchangeError, Listener, MAX_APP_BYTES, MAX_MESSAGE_BYTES, MAX_OFFERED,
+};
+pub use offer::{
+    Caps, EntropyFormat, MAX_PLANES, MIN_MTU, MRC_VERSION_1, Negotiated, Offer, PlaneAddr, QpInfo, Refusal,
+    RemoteMr, negotiate,
+};
+
+#[cfg(test)]
+mod tests;

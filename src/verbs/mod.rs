@@ -1,0 +1,3 @@
+//! The verbs API.
+
+pub mod exchange;

@@ -1,0 +1,90 @@
+//! Endpoint response header (MRC 1.0 tables 7-22, 7-23).
+
+use serde::{Deserialize, Serialize};
+
+use super::EndpointOp;
+use super::field::{Bits, Bytes, U16, slice_forms};
+
+const WORD0: U16<0> = U16;
+const OP_AT_2: Bits<0, 2, 2> = Bits;
+const OP_AT_4: Bits<0, 4, 2> = Bits;
+const RESERVED2: Bytes<2, 26> = Bytes;
+const TX_TIMESTAMP: U16<28> = U16;
+const RESERVED30: Bytes<30, 6> = Bytes;
+
+/// Where in the first word of an endpoint response the operation stands.
+///
+/// Readers of the specification disagree. Either is understood on receipt; a response is matched to its
+/// request by the request id in the BTH, so that nothing hangs on the operation.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum OpPosition {
+    /// Bits 3 and 2.
+    #[default]
+    Bits3To2,
+    /// Bits 5 and 4.
+    Bits5To4,
+}
+
+/// Endpoint response header.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Eeth {
+    /// The bits of the first word that are not `op`, in place; 0 in MRC.
+    pub reserved0: u16,
+    /// The operation of the request.
+    pub op: EndpointOp,
+    /// Where `op` was found, or is to be written.
+    pub op_position: OpPosition,
+    /// Reserved bytes at 2.
+    pub reserved2: [u8; 26],
+    /// The timestamp of the request, reflected.
+    pub tx_timestamp: u16,
+    /// Reserved bytes at 30.
+    pub reserved30: [u8; 6],
+}
+
+impl Eeth {
+    /// Bytes of the header.
+    pub const LEN: usize = 36;
+
+    /// A response to a request of kind `op` that was sent at `tx_timestamp`.
+    #[inline]
+    pub fn new(op: EndpointOp, op_position: OpPosition, tx_timestamp: u16) -> Self {
+        Self { op, op_position, tx_timestamp, ..Self::default() }
+    }
+
+    /// The header in `b`. An operation that is at neither position is a port status update, whose code is 0.
+    #[inline]
+    pub fn from_bytes(b: &[u8; Self::LEN]) -> Self {
+        let (op_position, op, op_mask) = if OP_AT_4.flag(b) && !OP_AT_2.flag(b) {
+            (OpPosition::Bits5To4, OP_AT_4.get(b), OP_AT_4.mask())
+        } else {
+            (OpPosition::Bits3To2, OP_AT_2.get(b), OP_AT_2.mask())
+        };
+        Self {
+            reserved0: WORD0.get(b) & !op_mask,
+            op: EndpointOp::from_bits(op),
+            op_position,
+            reserved2: RESERVED2.get(b),
+            tx_timestamp: TX_TIMESTAMP.get(b),
+            reserved30: RESERVED30.get(b),
+        }
+    }
+
+    /// The header as it travels.
+    #[inline]
+    pub fn to_bytes(&self) -> [u8; Self::LEN] {
+        let mut b = [0; Self::LEN];
+        WORD0.set(&mut b, self.reserved0);
+        match self.op_position {
+            OpPosition::Bits3To2 => OP_AT_2.set(&mut b, self.op as u16),
+            OpPosition::Bits5To4 => OP_AT_4.set(&mut b, self.op as u16),
+        }
+        RESERVED2.set(&mut b, self.reserved2);
+        TX_TIMESTAMP.set(&mut b, self.tx_timestamp);
+        RESERVED30.set(&mut b, self.reserved30);
+        b
+    }
+}
+
+slice_forms!(Eeth, "EETH");

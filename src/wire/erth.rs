@@ -1,0 +1,128 @@
+//! Endpoint request header (MRC 1.0 tables 7-20, 7-21).
+
+use super::FTYPE_TIMESTAMP;
+use super::field::{Bits, U8, U16, U32, slice_forms};
+
+const WORD0: U16<0> = U16;
+const OP: Bits<0, 0, 2> = Bits;
+const RESERVED2: U8<2> = U8;
+const VENDOR_INFO: U8<3> = U8;
+const PORT_STATUS_MASK: U32<4> = U32;
+const RESERVED8: U32<8> = U32;
+const TX_TIMESTAMP: U16<12> = U16;
+const TSR: Bits<14, 15, 1> = Bits;
+const RESERVED14: Bits<14, 4, 11> = Bits;
+const FTYPE: Bits<14, 0, 4> = Bits;
+
+/// What an endpoint request asks for.
+///
+/// These are the values on the wire; the specification's control API numbers the two the other way round.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum EndpointOp {
+    /// Tells which ports of the sender can be reached.
+    #[default]
+    PortStatusUpdate = 0,
+    /// Tests the path that the request came by.
+    EvProbe = 1,
+    /// Not assigned.
+    Reserved2 = 2,
+    /// Not assigned.
+    Reserved3 = 3,
+}
+
+impl EndpointOp {
+    #[inline]
+    pub(super) const fn from_bits(bits: u16) -> Self {
+        match bits & 3 {
+            0 => Self::PortStatusUpdate,
+            1 => Self::EvProbe,
+            2 => Self::Reserved2,
+            _ => Self::Reserved3,
+        }
+    }
+}
+
+/// Endpoint request header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Erth {
+    /// The upper 14 bits of the first word, in place; 0 in MRC.
+    pub reserved0: u16,
+    /// What is asked for.
+    pub op: EndpointOp,
+    /// Reserved byte at 2.
+    pub reserved2: u8,
+    /// The vendor's own.
+    pub vendor_info: u8,
+    /// A set bit says that the port can be reached. Has meaning in a port status update only.
+    pub port_status_mask: u32,
+    /// Reserved bytes at 8.
+    pub reserved8: u32,
+    /// When the request was sent, on the sender's clock.
+    pub tx_timestamp: u16,
+    /// The unit of the timestamp is not 128 ns but the sender's own.
+    pub tsr: bool,
+    /// 11 reserved bits at 14.
+    pub reserved14: u16,
+    /// Frame type, 4 bits, 1 in MRC.
+    pub ftype: u8,
+}
+
+impl Erth {
+    /// Bytes of the header.
+    pub const LEN: usize = 16;
+
+    /// The header in `b`.
+    #[inline]
+    pub fn from_bytes(b: &[u8; Self::LEN]) -> Self {
+        Self {
+            reserved0: WORD0.get(b) & !OP.mask(),
+            op: EndpointOp::from_bits(OP.get(b)),
+            reserved2: RESERVED2.get(b),
+            vendor_info: VENDOR_INFO.get(b),
+            port_status_mask: PORT_STATUS_MASK.get(b),
+            reserved8: RESERVED8.get(b),
+            tx_timestamp: TX_TIMESTAMP.get(b),
+            tsr: TSR.flag(b),
+            reserved14: RESERVED14.get(b),
+            ftype: FTYPE.get(b) as u8,
+        }
+    }
+
+    /// The header as it travels. Bits that are too many for their field are dropped.
+    #[inline]
+    pub fn to_bytes(&self) -> [u8; Self::LEN] {
+        let mut b = [0; Self::LEN];
+        WORD0.set(&mut b, self.reserved0);
+        OP.set(&mut b, self.op as u16);
+        RESERVED2.set(&mut b, self.reserved2);
+        VENDOR_INFO.set(&mut b, self.vendor_info);
+        PORT_STATUS_MASK.set(&mut b, self.port_status_mask);
+        RESERVED8.set(&mut b, self.reserved8);
+        TX_TIMESTAMP.set(&mut b, self.tx_timestamp);
+        TSR.set(&mut b, self.tsr.into());
+        RESERVED14.set(&mut b, self.reserved14);
+        FTYPE.set(&mut b, self.ftype.into());
+        b
+    }
+}
+
+impl Default for Erth {
+    /// All zero but for `ftype`.
+    fn default() -> Self {
+        Self {
+            reserved0: 0,
+            op: EndpointOp::PortStatusUpdate,
+            reserved2: 0,
+            vendor_info: 0,
+            port_status_mask: 0,
+            reserved8: 0,
+            tx_timestamp: 0,
+            tsr: false,
+            reserved14: 0,
+            ftype: FTYPE_TIMESTAMP,
+        }
+    }
+}
+
+slice_forms!(Erth, "ERTH");

@@ -1,0 +1,167 @@
+//! Fields at fixed offsets of a header.
+//!
+//! A field is a type that carries its offset. Reading or writing one outside the header does not compile,
+//! so that neither needs a check at run time.
+
+#![expect(
+    clippy::unused_self,
+    reason = "all there is to a field is in its type; `self` lets a constant give it its name"
+)]
+
+/// The `W` bytes at `AT`.
+#[inline]
+fn get<const AT: usize, const W: usize, const N: usize>(header: &[u8; N]) -> [u8; W] {
+    const { assert!(AT + W <= N, "the field lies outside the header") };
+    // The assertion leaves only the first arm.
+    match header.get(AT..).and_then(|rest| rest.first_chunk()) {
+        Some(field) => *field,
+        None => [0; W],
+    }
+}
+
+/// Replaces the `W` bytes at `AT`.
+#[inline]
+fn set<const AT: usize, const W: usize, const N: usize>(header: &mut [u8; N], value: [u8; W]) {
+    const { assert!(AT + W <= N, "the field lies outside the header") };
+    if let Some(field) = header.get_mut(AT..).and_then(|rest| rest.first_chunk_mut()) {
+        *field = value;
+    }
+}
+
+/// Plain bytes.
+pub(super) struct Bytes<const AT: usize, const W: usize>;
+
+impl<const AT: usize, const W: usize> Bytes<AT, W> {
+    #[inline]
+    pub(super) fn get<const N: usize>(self, header: &[u8; N]) -> [u8; W] {
+        get::<AT, W, N>(header)
+    }
+
+    #[inline]
+    pub(super) fn set<const N: usize>(self, header: &mut [u8; N], value: [u8; W]) {
+        set::<AT, W, N>(header, value);
+    }
+}
+
+macro_rules! integer {
+    ($name:ident, $int:ty, $bytes:literal, $doc:literal) => {
+        #[doc = $doc]
+        pub(super) struct $name<const AT: usize>;
+
+        impl<const AT: usize> $name<AT> {
+            #[inline]
+            pub(super) fn get<const N: usize>(self, header: &[u8; N]) -> $int {
+                <$int>::from_be_bytes(get::<AT, $bytes, N>(header))
+            }
+
+            #[inline]
+            pub(super) fn set<const N: usize>(self, header: &mut [u8; N], value: $int) {
+                set::<AT, $bytes, N>(header, value.to_be_bytes());
+            }
+        }
+    };
+}
+
+integer!(U8, u8, 1, "A byte.");
+integer!(U16, u16, 2, "16 bits, big-endian.");
+integer!(U32, u32, 4, "32 bits, big-endian.");
+integer!(U64, u64, 8, "64 bits, big-endian.");
+
+/// 24 bits, big-endian, held in the lower bits of a `u32`.
+pub(super) struct U24<const AT: usize>;
+
+impl<const AT: usize> U24<AT> {
+    #[inline]
+    pub(super) fn get<const N: usize>(self, header: &[u8; N]) -> u32 {
+        let [high, mid, low] = get::<AT, 3, N>(header);
+        u32::from_be_bytes([0, high, mid, low])
+    }
+
+    /// Bits above the 24th are dropped.
+    #[inline]
+    pub(super) fn set<const N: usize>(self, header: &mut [u8; N], value: u32) {
+        let [_, high, mid, low] = value.to_be_bytes();
+        set::<AT, 3, N>(header, [high, mid, low]);
+    }
+}
+
+/// `WIDTH` bits of the 16-bit big-endian word at `AT`; `SHIFT` is the position of the lowest one.
+pub(super) struct Bits<const AT: usize, const SHIFT: u32, const WIDTH: u32>;
+
+impl<const AT: usize, const SHIFT: u32, const WIDTH: u32> Bits<AT, SHIFT, WIDTH> {
+    const MASK: u16 = {
+        assert!(SHIFT + WIDTH <= 16 && WIDTH > 0 && WIDTH < 16, "the bits lie outside the word");
+        ((1 << WIDTH) - 1) << SHIFT
+    };
+
+    #[inline]
+    pub(super) fn get<const N: usize>(self, header: &[u8; N]) -> u16 {
+        (U16::<AT>.get(header) & Self::MASK) >> SHIFT
+    }
+
+    /// The bits in place.
+    pub(super) const fn mask(self) -> u16 {
+        Self::MASK
+    }
+
+    /// Whether any bit is set.
+    #[inline]
+    pub(super) fn flag<const N: usize>(self, header: &[u8; N]) -> bool {
+        U16::<AT>.get(header) & Self::MASK != 0
+    }
+
+    /// `value` in place, without the bits that are too many.
+    #[inline]
+    pub(super) fn place(self, value: u16) -> u16 {
+        (value << SHIFT) & Self::MASK
+    }
+
+    /// Replaces these bits of the word and keeps the others.
+    #[inline]
+    pub(super) fn set<const N: usize>(self, header: &mut [u8; N], value: u16) {
+        let others = U16::<AT>.get(header) & !Self::MASK;
+        U16::<AT>.set(header, others | self.place(value));
+    }
+}
+
+/// Gives a header with `LEN`, `from_bytes` and `to_bytes` its slice forms.
+macro_rules! slice_forms {
+    ($header:ident, $name:literal) => {
+        impl $header {
+            /// Reads the header from the front of `bytes`; what follows it is ignored.
+            ///
+            /// Fails if `bytes` is shorter than the header.
+            #[inline]
+            pub fn read(bytes: &[u8]) -> Result<Self, $crate::wire::DecodeError> {
+                match bytes.first_chunk() {
+                    Some(header) => Ok(Self::from_bytes(header)),
+                    None => Err($crate::wire::DecodeError::Short {
+                        header: $name,
+                        needed: Self::LEN,
+                        found: bytes.len(),
+                    }),
+                }
+            }
+
+            /// Writes the header to the front of `out` and returns its length, or returns 0 and leaves `out`
+            /// alone if it does not fit.
+            #[inline]
+            pub fn write(&self, out: &mut [u8]) -> usize {
+                $crate::wire::field::put(&self.to_bytes(), out)
+            }
+        }
+    };
+}
+pub(super) use slice_forms;
+
+/// Copies `header` to the front of `out`: its length, or 0 if it does not fit.
+#[inline]
+pub(super) fn put<const N: usize>(header: &[u8; N], out: &mut [u8]) -> usize {
+    match out.first_chunk_mut() {
+        Some(room) => {
+            *room = *header;
+            N
+        }
+        None => 0,
+    }
+}

@@ -1,0 +1,152 @@
+//! The invariant CRC at the end of each packet (`RoCEv2` rules).
+//!
+//! CRC-32 as in Ethernet, over eight bytes of ones that stand for a link header, the IP and UDP headers, and all
+//! of the packet up to the iCRC; stored least significant byte first. What switches may change counts as
+//! ones: in IPv4 the type of service, time to live and header checksum, in IPv6 the traffic class, flow label and
+//! hop limit, the UDP checksum, and the fifth byte of the BTH.
+//!
+//! The flow label being left out, that half of a structured entropy value is not protected.
+
+use std::net::IpAddr;
+
+use spindrift_pmd::DatagramMeta;
+
+use super::ICRC_LEN;
+
+/// CRC register after the eight bytes of ones, inverted as `crc32fast` has it.
+const AFTER_LINK_HEADER: u32 = !0xdebb_20e3;
+
+/// Room for IP, UDP and the longest headers that the transport writes; what a caller gives beyond is read in place.
+const HEAD_ROOM: usize = 128;
+
+const IPV4_LEN: usize = 20;
+const IPV6_LEN: usize = 40;
+const UDP_LEN: usize = 8;
+/// Bytes of the BTH up to the last masked one.
+const BTH_MASKED: usize = 5;
+const IPV4_MASKED: usize = IPV4_LEN + UDP_LEN + BTH_MASKED;
+const IPV6_MASKED: usize = IPV6_LEN + UDP_LEN + BTH_MASKED;
+
+/// The iCRC of a packet in three pieces: `l3_head` from the IP header to the last MRC header, payload, pad.
+///
+/// The version in the first byte decides between IPv4 (without options) and IPv6.
+#[inline]
+pub fn compute(l3_head: &[u8], payload: &[u8], pad: &[u8]) -> [u8; ICRC_LEN] {
+    let mut room = [0; HEAD_ROOM];
+    let (head, more) = l3_head.split_at_checked(HEAD_ROOM).unwrap_or((l3_head, &[]));
+    let mut crc = crc32fast::Hasher::new_with_initial(AFTER_LINK_HEADER);
+    if let Some(copy) = room.get_mut(..head.len()) {
+        copy.copy_from_slice(head);
+        mask(copy);
+        crc.update(copy);
+    }
+    for piece in [more, payload, pad] {
+        if !piece.is_empty() {
+            crc.update(piece);
+        }
+    }
+    crc.finalize().to_le_bytes()
+}
+
+/// Whether the iCRC at the end of `l3`, which starts at the IP header, is right.
+#[inline]
+pub fn verify_frame(l3: &[u8]) -> bool {
+    let Some((covered, icrc)) = l3.split_last_chunk::<ICRC_LEN>() else { return false };
+    let masked = if is_ipv6(l3) { IPV6_MASKED } else { IPV4_MASKED };
+    let Some((head, rest)) = covered.split_at_checked(masked) else { return false };
+    compute(head, rest, &[]) == *icrc
+}
+
+/// Whether the iCRC at the end of `udp_payload`, which a kernel socket received, is right.
+///
+/// The IP header is put together from `meta`. For IPv4 its identification is taken to be 0 and "don't fragment" to
+/// be set, since sockets do not tell; our own ports send it so.
+#[inline]
+pub fn verify_datagram(meta: &DatagramMeta, udp_payload: &[u8]) -> bool {
+    let Some((covered, icrc)) = udp_payload.split_last_chunk::<ICRC_LEN>() else { return false };
+    let Some((bth, rest)) = covered.split_first_chunk::<BTH_MASKED>() else { return false };
+    let Ok(udp_len) = u16::try_from(UDP_LEN + udp_payload.len()) else { return false };
+    match (meta.src, meta.dst) {
+        (IpAddr::V4(src), IpAddr::V4(dst)) => {
+            let Some(ip_len) = udp_len.checked_add(IPV4_LEN as u16) else { return false };
+            let mut head = [0; IPV4_MASKED];
+            let [a, b] = ip_len.to_be_bytes();
+            let fields: [&[u8]; 6] = [
+                &[0x45, 0, a, b, 0, 0, 0x40, 0, 0, 17, 0, 0],
+                &src.octets(),
+                &dst.octets(),
+                &ports(meta),
+                &checksumless(udp_len),
+                bth,
+            ];
+            join(&mut head, &fields);
+            compute(&head, rest, &[]) == *icrc
+        }
+        (IpAddr::V6(src), IpAddr::V6(dst)) => {
+            let mut head = [0; IPV6_MASKED];
+            let [a, b] = udp_len.to_be_bytes();
+            let fields: [&[u8]; 6] = [
+                &[0x60, 0, 0, 0, a, b, 17, 0],
+                &src.octets(),
+                &dst.octets(),
+                &ports(meta),
+                &checksumless(udp_len),
+                bth,
+            ];
+            join(&mut head, &fields);
+            compute(&head, rest, &[]) == *icrc
+        }
+        _ => false,
+    }
+}
+
+#[inline]
+fn ports(meta: &DatagramMeta) -> [u8; 4] {
+    ((u32::from(meta.src_port) << 16) | u32::from(meta.dst_port)).to_be_bytes()
+}
+
+#[inline]
+fn checksumless(udp_len: u16) -> [u8; 4] {
+    (u32::from(udp_len) << 16).to_be_bytes()
+}
+
+/// Lays `pieces` one after the other into `out`.
+#[inline]
+fn join(out: &mut [u8], pieces: &[&[u8]]) {
+    let mut rest = out;
+    for piece in pieces {
+        let Some((room, more)) = rest.split_at_mut_checked(piece.len()) else { return };
+        room.copy_from_slice(piece);
+        rest = more;
+    }
+}
+
+#[inline]
+fn is_ipv6(l3: &[u8]) -> bool {
+    l3.first().is_some_and(|first| first >> 4 == 6)
+}
+
+/// Puts ones where a switch may change something. A head too short for its headers is left alone; no packet has one.
+#[inline]
+fn mask(head: &mut [u8]) {
+    if is_ipv6(head) {
+        let Some(head) = head.first_chunk_mut::<IPV6_MASKED>() else { return };
+        head[0] |= 0x0f;
+        head[1] = 0xff;
+        head[2] = 0xff;
+        head[3] = 0xff;
+        head[7] = 0xff;
+        head[IPV6_LEN + 6] = 0xff;
+        head[IPV6_LEN + 7] = 0xff;
+        head[IPV6_LEN + UDP_LEN + 4] = 0xff;
+    } else {
+        let Some(head) = head.first_chunk_mut::<IPV4_MASKED>() else { return };
+        head[1] = 0xff;
+        head[8] = 0xff;
+        head[10] = 0xff;
+        head[11] = 0xff;
+        head[IPV4_LEN + 6] = 0xff;
+        head[IPV4_LEN + 7] = 0xff;
+        head[IPV4_LEN + UDP_LEN + 4] = 0xff;
+    }
+}

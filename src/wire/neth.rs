@@ -1,0 +1,173 @@
+//! Negative acknowledgement header (MRC 1.0 tables 7-16, 7-17).
+
+use super::field::{Bits, U8, U16, U24, U32, slice_forms};
+use super::{Ev, Psn};
+
+const RESERVED0: U16<0> = U16;
+const REASON: U8<2> = U8;
+const VENDOR_INFO: U8<3> = U8;
+const ENTROPY: U32<4> = U32;
+const SPDCID: U16<8> = U16;
+const DPDCID: U16<10> = U16;
+const RESERVED12: U8<12> = U8;
+const NACK_PSN: U24<13> = U24;
+const CC_TYPE: Bits<16, 12, 4> = Bits;
+const CC_FLAGS: Bits<16, 8, 4> = Bits;
+const RESERVED17: U8<17> = U8;
+const TX_TIMESTAMP: U16<18> = U16;
+
+/// Why a NACK refuses a packet. The codes are those of Ultra Ethernet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum NackReason {
+    /// A switch cut the packet short before the last hop: the path is congested.
+    Trimmed,
+    /// A switch cut the packet short on the last hop: many senders meet there, the path is not to blame.
+    TrimmedLastHop,
+    /// The receiver has no room to track the packet.
+    NoBitmap,
+    /// The receiver has no buffer for the packet.
+    NoPacketBuffer,
+    /// The receiver lacks some other resource.
+    NoResource,
+    /// The packet lies outside the window.
+    PsnOutOfWindow,
+    /// Something went wrong for good.
+    UnexpectedEvent,
+    /// Another code.
+    Other(u8),
+}
+
+impl From<u8> for NackReason {
+    #[inline]
+    fn from(code: u8) -> Self {
+        match code {
+            0x01 => Self::Trimmed,
+            0x02 => Self::TrimmedLastHop,
+            0x06 => Self::NoBitmap,
+            0x07 => Self::NoPacketBuffer,
+            0x0a => Self::NoResource,
+            0x0b => Self::PsnOutOfWindow,
+            0x19 => Self::UnexpectedEvent,
+            _ => Self::Other(code),
+        }
+    }
+}
+
+impl From<NackReason> for u8 {
+    #[inline]
+    fn from(reason: NackReason) -> Self {
+        match reason {
+            NackReason::Trimmed => 0x01,
+            NackReason::TrimmedLastHop => 0x02,
+            NackReason::NoBitmap => 0x06,
+            NackReason::NoPacketBuffer => 0x07,
+            NackReason::NoResource => 0x0a,
+            NackReason::PsnOutOfWindow => 0x0b,
+            NackReason::UnexpectedEvent => 0x19,
+            NackReason::Other(code) => code,
+        }
+    }
+}
+
+/// Negative acknowledgement header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Neth {
+    /// First two bytes, 0 in MRC.
+    pub reserved0: u16,
+    /// Why, see [`NackReason`].
+    pub reason: u8,
+    /// The vendor's own.
+    pub vendor_info: u8,
+    /// Entropy value of the refused packet.
+    pub entropy: Ev,
+    /// Lower 16 bits of the queue pair number of whoever sends this NACK.
+    pub spdcid: u16,
+    /// Lower 16 bits of the queue pair number this is sent to.
+    pub dpdcid: u16,
+    /// Reserved byte at 12.
+    pub reserved12: u8,
+    /// The refused packet.
+    pub nack_psn: Psn,
+    /// Kind of congestion state, 4 bits, 2 in a NACK.
+    pub cc_type: u8,
+    /// Congestion flags, 4 bits.
+    pub cc_flags: u8,
+    /// Reserved byte at 17.
+    pub reserved17: u8,
+    /// The timestamp of the refused packet, reflected.
+    pub tx_timestamp: u16,
+}
+
+impl Neth {
+    /// Bytes of the header.
+    pub const LEN: usize = 20;
+
+    /// What `cc_type` is in a NACK.
+    pub const CC_TYPE: u8 = 2;
+
+    /// Refuses packet `nack_psn`, which came by path `entropy`.
+    #[inline]
+    pub fn new(reason: NackReason, nack_psn: Psn, entropy: Ev) -> Self {
+        Self { reason: reason.into(), nack_psn, entropy, ..Self::default() }
+    }
+
+    /// The header in `b`.
+    #[inline]
+    pub fn from_bytes(b: &[u8; Self::LEN]) -> Self {
+        Self {
+            reserved0: RESERVED0.get(b),
+            reason: REASON.get(b),
+            vendor_info: VENDOR_INFO.get(b),
+            entropy: Ev(ENTROPY.get(b)),
+            spdcid: SPDCID.get(b),
+            dpdcid: DPDCID.get(b),
+            reserved12: RESERVED12.get(b),
+            nack_psn: Psn::new(NACK_PSN.get(b)),
+            cc_type: CC_TYPE.get(b) as u8,
+            cc_flags: CC_FLAGS.get(b) as u8,
+            reserved17: RESERVED17.get(b),
+            tx_timestamp: TX_TIMESTAMP.get(b),
+        }
+    }
+
+    /// The header as it travels. Bits that are too many for their field are dropped.
+    #[inline]
+    pub fn to_bytes(&self) -> [u8; Self::LEN] {
+        let mut b = [0; Self::LEN];
+        RESERVED0.set(&mut b, self.reserved0);
+        REASON.set(&mut b, self.reason);
+        VENDOR_INFO.set(&mut b, self.vendor_info);
+        ENTROPY.set(&mut b, self.entropy.0);
+        SPDCID.set(&mut b, self.spdcid);
+        DPDCID.set(&mut b, self.dpdcid);
+        RESERVED12.set(&mut b, self.reserved12);
+        NACK_PSN.set(&mut b, self.nack_psn.get());
+        CC_TYPE.set(&mut b, self.cc_type.into());
+        CC_FLAGS.set(&mut b, self.cc_flags.into());
+        RESERVED17.set(&mut b, self.reserved17);
+        TX_TIMESTAMP.set(&mut b, self.tx_timestamp);
+        b
+    }
+}
+
+impl Default for Neth {
+    /// All zero but for `cc_type`.
+    fn default() -> Self {
+        Self {
+            reserved0: 0,
+            reason: 0,
+            vendor_info: 0,
+            entropy: Ev(0),
+            spdcid: 0,
+            dpdcid: 0,
+            reserved12: 0,
+            nack_psn: Psn::new(0),
+            cc_type: Self::CC_TYPE,
+            cc_flags: 0,
+            reserved17: 0,
+            tx_timestamp: 0,
+        }
+    }
+}
+
+slice_forms!(Neth, "NETH");

@@ -1,0 +1,287 @@
+//! Whole packets, from the BTH to the iCRC.
+
+use super::{Aeth, Bth, DecodeError, Eeth, Erth, ImmDt, Meth, Neth, Opcode, Peth, Reth, Seth, Tseth, field};
+
+/// The headers of an RDMA write packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WriteHead {
+    /// Base transport header. Its opcode must be a write.
+    pub bth: Bth,
+    /// Message header.
+    pub meth: Meth,
+    /// Timestamp header.
+    pub tseth: Option<Tseth>,
+    /// RDMA header.
+    pub reth: Reth,
+    /// Immediate data.
+    pub imm: Option<u32>,
+}
+
+impl WriteHead {
+    /// Bytes of the longest one.
+    pub const MAX_LEN: usize = Bth::LEN + Meth::LEN + Tseth::LEN + Reth::LEN + ImmDt::LEN;
+
+    /// Bytes that [`encode`](Self::encode) writes.
+    #[inline]
+    pub const fn encoded_len(&self) -> usize {
+        let tseth = if self.tseth.is_some() { Tseth::LEN } else { 0 };
+        let imm = if self.bth.opcode.has_imm() { ImmDt::LEN } else { 0 };
+        Bth::LEN + Meth::LEN + tseth + Reth::LEN + imm
+    }
+
+    /// Writes the headers to the front of `out` and returns their length, or returns 0 if `out` is shorter than
+    /// [`MAX_LEN`](Self::MAX_LEN). Bytes of `out` up to `MAX_LEN` may change.
+    ///
+    /// What is written can always be read back: the `ts` bit says whether there is a TSETH, whatever `bth.ts` is,
+    /// and there are immediate data, 0 for want of better, if and only if the opcode calls for them.
+    #[inline]
+    pub fn encode(&self, out: &mut [u8]) -> usize {
+        let Some(out) = out.first_chunk_mut::<{ Self::MAX_LEN }>() else { return 0 };
+        let bth = Bth { ts: self.tseth.is_some(), ..self.bth };
+        let mut len = put_two(&bth, &self.meth.to_bytes(), out);
+        if let Some(tseth) = self.tseth {
+            len += append(&tseth.to_bytes(), out, len);
+        }
+        len += append(&self.reth.to_bytes(), out, len);
+        if self.bth.opcode.has_imm() {
+            len += append(&ImmDt(self.imm.unwrap_or(0)).to_bytes(), out, len);
+        }
+        len
+    }
+
+    /// Splits `mrc`, a packet without its iCRC, into headers and what follows them (payload and pad).
+    ///
+    /// Fails if `mrc` ends inside the headers or is not a write.
+    #[inline]
+    pub fn decode(mrc: &[u8]) -> Result<(Self, &[u8]), DecodeError> {
+        let (bth, rest) = split_bth(mrc)?;
+        if !bth.opcode.is_write() {
+            return Err(DecodeError::NotAWrite(bth.opcode));
+        }
+        Self::after_bth(bth, rest)
+    }
+
+    /// The headers behind a BTH that is a write's.
+    #[inline]
+    fn after_bth(bth: Bth, rest: &[u8]) -> Result<(Self, &[u8]), DecodeError> {
+        let (meth, tseth, rest) = split_message(bth, rest)?;
+        let (reth, rest) = split(rest, "RETH")?;
+        let (imm, rest) = if bth.opcode.has_imm() {
+            let (imm, rest) = split(rest, "ImmDt")?;
+            (Some(ImmDt::from_bytes(imm).0), rest)
+        } else {
+            (None, rest)
+        };
+        Ok((Self { bth, meth, tseth, reth: Reth::from_bytes(reth), imm }, rest))
+    }
+}
+
+/// A packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Packet<'a> {
+    /// Part of an RDMA write.
+    Write {
+        /// The headers.
+        head: WriteHead,
+        /// The data to be placed.
+        payload: &'a [u8],
+        /// The fill behind the data, `head.bth.pad` bytes.
+        pad: &'a [u8],
+    },
+    /// Transport acknowledgement, positive or negative.
+    Ack {
+        /// Base transport header.
+        bth: Bth,
+        /// Acknowledgement header.
+        aeth: Aeth,
+    },
+    /// Selective acknowledgement.
+    Sack {
+        /// Base transport header. Its PSN repeats `seth.cack`.
+        bth: Bth,
+        /// Selective acknowledgement header.
+        seth: Seth,
+    },
+    /// Negative acknowledgement of one packet.
+    Nack {
+        /// Base transport header. Its PSN repeats `neth.nack_psn`.
+        bth: Bth,
+        /// Negative acknowledgement header.
+        neth: Neth,
+    },
+    /// Reliability probe request.
+    Probe {
+        /// Base transport header. Its PSN is reserved.
+        bth: Bth,
+        /// Probe header.
+        peth: Peth,
+    },
+    /// Endpoint request.
+    EndpointRequest {
+        /// Base transport header. Its PSN holds the request id.
+        bth: Bth,
+        /// Endpoint request header.
+        erth: Erth,
+    },
+    /// Endpoint response.
+    EndpointResponse {
+        /// Base transport header. Its PSN holds the request id.
+        bth: Bth,
+        /// Endpoint response header.
+        eeth: Eeth,
+    },
+}
+
+impl<'a> Packet<'a> {
+    /// Bytes of the longest headers.
+    pub const MAX_HEAD_LEN: usize = Bth::LEN + Seth::LEN;
+
+    /// Reads a packet without its iCRC.
+    ///
+    /// Fails if the opcode is unknown, if `mrc` ends inside the headers or the pad, or if something follows the
+    /// headers of a control packet. That the length of the payload suits the message is not checked here.
+    #[inline]
+    pub fn decode(mrc: &'a [u8]) -> Result<Self, DecodeError> {
+        let (bth, rest) = split_bth(mrc)?;
+        if bth.opcode.is_write() {
+            let (head, data) = WriteHead::after_bth(bth, rest)?;
+            let Some((payload, pad)) =
+                data.len().checked_sub(bth.pad.into()).and_then(|n| data.split_at_checked(n))
+            else {
+                return Err(DecodeError::Pad { pad: bth.pad, found: data.len() });
+            };
+            return Ok(Self::Write { head, payload, pad });
+        }
+        Self::decode_control(bth, rest)
+    }
+
+    fn decode_control(bth: Bth, rest: &'a [u8]) -> Result<Self, DecodeError> {
+        Ok(match bth.opcode {
+            Opcode::Ack => Self::Ack { bth, aeth: Aeth::from_bytes(only(bth, rest, "AETH")?) },
+            Opcode::Sack => Self::Sack { bth, seth: Seth::from_bytes(only(bth, rest, "SETH")?) },
+            Opcode::Nack => Self::Nack { bth, neth: Neth::from_bytes(only(bth, rest, "NETH")?) },
+            Opcode::Probe => Self::Probe { bth, peth: Peth::from_bytes(only(bth, rest, "PETH")?) },
+            Opcode::EndpointRequest => {
+                Self::EndpointRequest { bth, erth: Erth::from_bytes(only(bth, rest, "ERTH")?) }
+            }
+            Opcode::EndpointResponse => {
+                Self::EndpointResponse { bth, eeth: Eeth::from_bytes(only(bth, rest, "EETH")?) }
+            }
+            write => return Err(DecodeError::UnknownOpcode(write.code())),
+        })
+    }
+
+    /// The base transport header.
+    #[inline]
+    pub const fn bth(&self) -> &Bth {
+        match self {
+            Self::Write { head, .. } => &head.bth,
+            Self::Ack { bth, .. }
+            | Self::Sack { bth, .. }
+            | Self::Nack { bth, .. }
+            | Self::Probe { bth, .. }
+            | Self::EndpointRequest { bth, .. }
+            | Self::EndpointResponse { bth, .. } => bth,
+        }
+    }
+
+    /// Writes all but payload and pad to the front of `out` and returns the length, or returns 0 if `out` is
+    /// shorter than the headers (for a write, than [`WriteHead::MAX_LEN`]).
+    ///
+    /// The BTH is written as it is; the caller gives it the opcode that suits the kind of packet.
+    #[inline]
+    pub fn encode_head(&self, out: &mut [u8]) -> usize {
+        match self {
+            Self::Write { head, .. } => head.encode(out),
+            Self::Ack { bth, aeth } => put_two(bth, &aeth.to_bytes(), out),
+            Self::Sack { bth, seth } => put_two(bth, &seth.to_bytes(), out),
+            Self::Nack { bth, neth } => put_two(bth, &neth.to_bytes(), out),
+            Self::Probe { bth, peth } => put_two(bth, &peth.to_bytes(), out),
+            Self::EndpointRequest { bth, erth } => put_two(bth, &erth.to_bytes(), out),
+            Self::EndpointResponse { bth, eeth } => put_two(bth, &eeth.to_bytes(), out),
+        }
+    }
+}
+
+/// What a switch leaves of a write that it trims: the headers that a NACK needs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TrimmedHead {
+    /// Base transport header.
+    pub bth: Bth,
+    /// Message header.
+    pub meth: Meth,
+    /// Timestamp header.
+    pub tseth: Option<Tseth>,
+}
+
+impl TrimmedHead {
+    /// Reads the front of a trimmed packet. What follows, perhaps half a header or a stale iCRC, is ignored.
+    ///
+    /// Fails if it is not a write or was cut before the end of the headers that it announces.
+    #[inline]
+    pub fn decode(mrc: &[u8]) -> Result<Self, DecodeError> {
+        let (bth, rest) = split_bth(mrc)?;
+        if !bth.opcode.is_write() {
+            return Err(DecodeError::NotAWrite(bth.opcode));
+        }
+        let (meth, tseth, _) = split_message(bth, rest)?;
+        Ok(Self { bth, meth, tseth })
+    }
+}
+
+#[inline]
+fn split_bth(mrc: &[u8]) -> Result<(Bth, &[u8]), DecodeError> {
+    let (bth, rest) = split(mrc, "BTH")?;
+    Ok((Bth::from_bytes(bth)?, rest))
+}
+
+/// METH and, if the BTH says so, TSETH.
+#[inline]
+fn split_message(bth: Bth, rest: &[u8]) -> Result<(Meth, Option<Tseth>, &[u8]), DecodeError> {
+    let (meth, rest) = split(rest, "METH")?;
+    let meth = Meth::from_bytes(meth);
+    if !bth.ts {
+        return Ok((meth, None, rest));
+    }
+    let (tseth, rest) = split(rest, "TSETH")?;
+    Ok((meth, Some(Tseth::from_bytes(tseth)), rest))
+}
+
+#[inline]
+fn split<'a, const N: usize>(
+    bytes: &'a [u8],
+    header: &'static str,
+) -> Result<(&'a [u8; N], &'a [u8]), DecodeError> {
+    bytes.split_first_chunk().ok_or(DecodeError::Short { header, needed: N, found: bytes.len() })
+}
+
+/// The one header behind the BTH of a control packet.
+#[inline]
+fn only<'a, const N: usize>(
+    bth: Bth,
+    rest: &'a [u8],
+    header: &'static str,
+) -> Result<&'a [u8; N], DecodeError> {
+    let (bytes, more) = split(rest, header)?;
+    if more.is_empty() {
+        return Ok(bytes);
+    }
+    let (expected, found) = (Bth::LEN + N, Bth::LEN + rest.len());
+    Err(DecodeError::TrailingBytes { opcode: bth.opcode, expected, found })
+}
+
+#[inline]
+fn put_two<const N: usize>(bth: &Bth, header: &[u8; N], out: &mut [u8]) -> usize {
+    let Some((room, rest)) = out.split_first_chunk_mut() else { return 0 };
+    let len = field::put(header, rest);
+    if len == 0 {
+        return 0;
+    }
+    *room = bth.to_bytes();
+    Bth::LEN + len
+}
+
+#[inline]
+fn append<const N: usize>(header: &[u8; N], out: &mut [u8], at: usize) -> usize {
+    out.get_mut(at..).map_or(0, |rest| field::put(header, rest))
+}

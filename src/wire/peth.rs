@@ -1,0 +1,105 @@
+//! Reliability probe header (MRC 1.0 tables 7-18, 7-19).
+
+use super::FTYPE_TIMESTAMP;
+use super::field::{Bits, U8, U16, slice_forms};
+
+const RESERVED0: U16<0> = U16;
+const RESERVED2: U8<2> = U8;
+const VENDOR_INFO: U8<3> = U8;
+const PROBE_ID: U16<4> = U16;
+const RESERVED6: U16<6> = U16;
+const SPDCID: U16<8> = U16;
+const DPDCID: U16<10> = U16;
+const TX_TIMESTAMP: U16<12> = U16;
+const TSR: Bits<14, 15, 1> = Bits;
+const RESERVED14: Bits<14, 4, 11> = Bits;
+const FTYPE: Bits<14, 0, 4> = Bits;
+
+/// Reliability probe header. The answer is a SACK with `pr` set and the probe id in place of the offset.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Peth {
+    /// First two bytes, 0 in MRC.
+    pub reserved0: u16,
+    /// Reserved byte at 2.
+    pub reserved2: u8,
+    /// The vendor's own.
+    pub vendor_info: u8,
+    /// Number of the probe, echoed in the answer.
+    pub probe_id: u16,
+    /// Reserved bytes at 6.
+    pub reserved6: u16,
+    /// Lower 16 bits of the queue pair number of whoever sends this probe.
+    pub spdcid: u16,
+    /// Lower 16 bits of the queue pair number this is sent to.
+    pub dpdcid: u16,
+    /// When the probe was sent, on the sender's clock.
+    pub tx_timestamp: u16,
+    /// The unit of the timestamp is not 128 ns but the sender's own.
+    pub tsr: bool,
+    /// 11 reserved bits at 14.
+    pub reserved14: u16,
+    /// Frame type, 4 bits, 1 in MRC.
+    pub ftype: u8,
+}
+
+impl Peth {
+    /// Bytes of the header.
+    pub const LEN: usize = 16;
+
+    /// The header in `b`.
+    #[inline]
+    pub fn from_bytes(b: &[u8; Self::LEN]) -> Self {
+        Self {
+            reserved0: RESERVED0.get(b),
+            reserved2: RESERVED2.get(b),
+            vendor_info: VENDOR_INFO.get(b),
+            probe_id: PROBE_ID.get(b),
+            reserved6: RESERVED6.get(b),
+            spdcid: SPDCID.get(b),
+            dpdcid: DPDCID.get(b),
+            tx_timestamp: TX_TIMESTAMP.get(b),
+            tsr: TSR.flag(b),
+            reserved14: RESERVED14.get(b),
+            ftype: FTYPE.get(b) as u8,
+        }
+    }
+
+    /// The header as it travels. Bits that are too many for their field are dropped.
+    #[inline]
+    pub fn to_bytes(&self) -> [u8; Self::LEN] {
+        let mut b = [0; Self::LEN];
+        RESERVED0.set(&mut b, self.reserved0);
+        RESERVED2.set(&mut b, self.reserved2);
+        VENDOR_INFO.set(&mut b, self.vendor_info);
+        PROBE_ID.set(&mut b, self.probe_id);
+        RESERVED6.set(&mut b, self.reserved6);
+        SPDCID.set(&mut b, self.spdcid);
+        DPDCID.set(&mut b, self.dpdcid);
+        TX_TIMESTAMP.set(&mut b, self.tx_timestamp);
+        TSR.set(&mut b, self.tsr.into());
+        RESERVED14.set(&mut b, self.reserved14);
+        FTYPE.set(&mut b, self.ftype.into());
+        b
+    }
+}
+
+impl Default for Peth {
+    /// All zero but for `ftype`.
+    fn default() -> Self {
+        Self {
+            reserved0: 0,
+            reserved2: 0,
+            vendor_info: 0,
+            probe_id: 0,
+            reserved6: 0,
+            spdcid: 0,
+            dpdcid: 0,
+            tx_timestamp: 0,
+            tsr: false,
+            reserved14: 0,
+            ftype: FTYPE_TIMESTAMP,
+        }
+    }
+}
+
+slice_forms!(Peth, "PETH");

@@ -1,0 +1,138 @@
+//! Work requests and work completions: what an application asks for and what it is told.
+//!
+//! The names are those of the verbs API. MRC carries RDMA WRITE and RDMA WRITE with immediate and
+//! nothing else (MRC paper, section 2.1), so there is one local segment and one remote address.
+
+use core::fmt;
+
+use crate::wire::Qpn;
+
+/// A local scatter/gather element: bytes of a registered memory region.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sge {
+    /// First byte, as an address inside the region's address range.
+    pub addr: u64,
+    /// Length in bytes.
+    pub len: u32,
+    /// Local key of the region.
+    pub lkey: u32,
+}
+
+/// A place in the peer's registered memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RemoteAddr {
+    /// First byte, as an address inside the peer's region.
+    pub addr: u64,
+    /// Remote key of the peer's region.
+    pub rkey: u32,
+}
+
+/// What a send work request does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SendOp {
+    /// RDMA WRITE.
+    Write,
+    /// RDMA WRITE with immediate: consumes a receive work request at the peer and delivers the
+    /// value in its completion, in send order.
+    WriteWithImm(u32),
+}
+
+/// A send work request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SendWr {
+    /// The application's own name for the request; comes back in its completion.
+    pub wr_id: u64,
+    /// The operation.
+    pub op: SendOp,
+    /// Where the bytes come from. 1 to 2^32-1 bytes.
+    pub local: Sge,
+    /// Where the bytes go.
+    pub remote: RemoteAddr,
+    /// Whether success produces a completion. Failure always does.
+    pub signaled: bool,
+}
+
+/// A receive work request: it is consumed by one immediate and names no buffer, because the
+/// sender's RETH says where the bytes go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RecvWr {
+    /// The application's own name for the request.
+    pub wr_id: u64,
+}
+
+/// How a work request ended. Names follow `ibv_wc_status`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum WcStatus {
+    /// Done: the bytes are in the peer's memory.
+    Success,
+    /// The local segment's length does not suit the operation.
+    LocalLengthError,
+    /// The queue pair could not carry out the request.
+    LocalQpOperationError,
+    /// The local key is unknown, of another protection domain, or does not cover the segment.
+    LocalProtectionError,
+    /// The queue pair was in, or went to, the error state before this request was done.
+    WrFlushError,
+    /// The peer found the request malformed (AETH NAK, invalid request).
+    RemoteInvalidRequest,
+    /// The peer's memory region refused the access (AETH NAK, remote access error).
+    RemoteAccessError,
+    /// The peer could not complete the request, for example for want of a receive work request
+    /// (AETH NAK, remote operational error).
+    RemoteOperationError,
+    /// All retransmission timeouts passed without progress.
+    RetryExceeded,
+    /// The peer reported an unexpected event (NACK `UNEXP_EVENT`) and cannot go on.
+    FatalError,
+}
+
+impl WcStatus {
+    /// Whether the work request did what it should.
+    pub const fn is_success(self) -> bool {
+        matches!(self, Self::Success)
+    }
+}
+
+impl fmt::Display for WcStatus {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Success => "success",
+            Self::LocalLengthError => "local length error",
+            Self::LocalQpOperationError => "local QP operation error",
+            Self::LocalProtectionError => "local protection error",
+            Self::WrFlushError => "work request flushed",
+            Self::RemoteInvalidRequest => "remote invalid request",
+            Self::RemoteAccessError => "remote access error",
+            Self::RemoteOperationError => "remote operation error",
+            Self::RetryExceeded => "transport retry counter exceeded",
+            Self::FatalError => "fatal error reported by the peer",
+        })
+    }
+}
+
+/// Which operation a completion is about. Names follow `ibv_wc_opcode`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum WcOpcode {
+    /// A send work request (with or without immediate).
+    RdmaWrite,
+    /// A receive work request consumed by an immediate.
+    RecvRdmaWithImm,
+}
+
+/// A work completion.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Wc {
+    /// The work request's `wr_id`.
+    pub wr_id: u64,
+    /// How it ended.
+    pub status: WcStatus,
+    /// What it was.
+    pub opcode: WcOpcode,
+    /// Bytes of the message; meaningful on success.
+    pub byte_len: u32,
+    /// The immediate, for a receive completion.
+    pub imm: Option<u32>,
+    /// The local queue pair.
+    pub qpn: Qpn,
+}
