@@ -156,3 +156,14 @@ fn links_in_documents_lead_somewhere() {
         }
     }
 }
+
+#[test]
+fn settings_in_the_protocol_document_exist() {
+    let code: String = files("src", "rs").into_iter().map(|t| t.text).collect();
+    let settings = rules::settings(&text_of(&root().join("docs/protocol.md")).text);
+    assert!(settings.len() > 5, "docs/protocol.md names hardly any setting: {settings:?}");
+    for (line, name) in settings {
+        let found = code.split(|c: char| !c.is_alphanumeric() && c != '_').any(|word| word == name);
+        assert!(found, "docs/protocol.md:{line}: the code has no setting `{name}`");
+    }
+}

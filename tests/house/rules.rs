@@ -8,7 +8,7 @@ use crate::source::{Mention, Module, Source};
 /// it does not name its neighbours on the same floor. A new top-level module gets a place here and in
 /// `docs/architecture.md`.
 pub(crate) const FLOORS: &[&[&str]] = &[
-    &["pmd", "srv6", "time"],
+    &["pmd", "srv6", "time", "ring", "counters"],
     &["wire"],
     &["work"],
     &["memory", "congestion", "path"],
@@ -228,6 +228,23 @@ pub(crate) fn relative_links(text: &str) -> Vec<(usize, String)> {
         links.extend(files.filter(|l| !l.is_empty() && !l.contains("://")).map(|l| (number, l.to_owned())));
     }
     links
+}
+
+/// Settings that a text of decisions names, with their lines: the words in code type with an underscore
+/// in the last column of its tables and in its lines that begin with `**Setting:**`.
+pub(crate) fn settings(text: &str) -> Vec<(usize, String)> {
+    let mut settings = Vec::new();
+    for (number, line) in (1..).zip(text.lines()) {
+        let part = line.strip_prefix("**Setting:**").or_else(|| {
+            let row = line.strip_prefix('|')?.strip_suffix('|')?;
+            row.rsplit('|').next()
+        });
+        let words = part.unwrap_or_default().split('`').skip(1).step_by(2);
+        let names =
+            words.filter(|w| w.contains('_') && w.chars().all(|c| c.is_ascii_lowercase() || c == '_'));
+        settings.extend(names.map(|name| (number, name.to_owned())));
+    }
+    settings
 }
 
 fn floor_of(module: &str) -> Option<usize> {

@@ -161,6 +161,13 @@ fn links_are_read() {
 }
 
 #[test]
+fn settings_are_read() {
+    let text =
+        "| what | `not_this` | `max_size`, `UPPER_CASE` |\n**Setting:** `other_one`; `x-y`\n`nor_this`";
+    assert_eq!(rules::settings(text), [(1, "max_size".to_owned()), (2, "other_one".to_owned())]);
+}
+
+#[test]
 fn a_finding_names_place_rule_and_fix() {
     let finding = rules::length("src/a.rs", &"\n".repeat(rules::MAX_LINES + 5)).expect("too long");
     let expected =
