@@ -29,6 +29,7 @@
 //! ```
 
 pub mod loopback;
+pub mod udp;
 
 use std::fmt;
 use std::net::IpAddr;
