@@ -16,21 +16,24 @@ use common::{Frame, Pair};
 use spindrift::endpoint::Transmit;
 use spindrift::path::PortMask;
 use spindrift::pmd::{MacAddr, RxFrame, RxOrigin};
-use spindrift::time::Time;
 use spindrift::wire::{
     Bth, Entropy, Meth, Msn, Opcode, Packet, Psn, Qpn, Reth, StackTemplate, Tseth, WriteHead, stack,
 };
 
 /// A scenario: its name, what it collects, and what one iteration is.
-const SCENARIOS: [(&str, &str, &str); 7] = [
-    ("encode", "*encode_one*", "header stack and MRC headers of a data packet written"),
-    ("decode", "*decode_one*", "a data packet parsed from Ethernet to RETH, without the CRC"),
-    ("requester", "*requester_packet*", "a data packet of 256 bytes produced, headers included"),
-    ("responder", "*responder_packet*", "a data packet of 256 bytes received and placed, without the CRC"),
-    ("sack", "*requester_sack*", "a SACK for four packets received"),
-    ("answer", "*responder_answer*", "an answer (SACK or ACK) produced"),
-    ("write8", "*whole_*", "an 8-byte write: post, send, place, answers, completion, without the CRC"),
+const SCENARIOS: [(&str, &[&str], &str); 7] = [
+    ("encode", &["encode_one"], "header stack and MRC headers of a data packet written"),
+    ("decode", &["decode_one"], "a data packet parsed from Ethernet to RETH, without the CRC"),
+    ("requester", &["requester_packet"], "a data packet of 256 bytes produced, headers included"),
+    ("responder", &["responder_packet"], "a data packet of 256 bytes received and placed, without the CRC"),
+    ("sack", &["requester_sack"], "a SACK for four packets received"),
+    ("answer", &["responder_answer"], "an answer (SACK or ACK) produced"),
+    ("write8", WHOLE, "an 8-byte write: post, send, place, answers, completion, without the CRC"),
 ];
+
+/// Every function that an 8-byte write passes through.
+const WHOLE: &[&str] =
+    &["post", "requester_packet", "responder_packet", "responder_answer", "requester_sack", "reap"];
 
 #[inline(never)]
 fn encode_one(template: &StackTemplate, head: &WriteHead, out: &mut [u8; 128]) {
@@ -138,30 +141,13 @@ fn packets(n: u64) -> (u64, u64) {
 }
 
 #[inline(never)]
-fn whole_post(pair: &mut Pair) {
+fn post(pair: &mut Pair) {
     let wr = pair.write(8);
     pair.a.endpoint.post_send(pair.now, pair.qa, wr).unwrap();
 }
 
 #[inline(never)]
-fn whole_send(pair: &mut Pair, out: &mut Transmit) -> bool {
-    pair.a.endpoint.transmit(pair.now, PortMask::ALL, out)
-}
-
-#[inline(never)]
-fn whole_take(pair: &mut Pair, frame: &Frame, at_a: bool) {
-    let rx = RxFrame { origin: RxOrigin::Ethernet, data: &frame.bytes };
-    let side = if at_a { &mut pair.a } else { &mut pair.b };
-    side.endpoint.receive(pair.now, frame.port, &rx);
-}
-
-#[inline(never)]
-fn whole_answer(pair: &mut Pair, out: &mut Transmit) -> bool {
-    pair.b.endpoint.transmit(pair.now, PortMask::ALL, out)
-}
-
-#[inline(never)]
-fn whole_reap(pair: &mut Pair) -> usize {
+fn reap(pair: &mut Pair) -> usize {
     pair.a.completions()
 }
 
@@ -173,17 +159,17 @@ fn write8(n: u64) {
     while done < n {
         pair.now = pair.now + 1_000;
         for _ in 0..16 {
-            whole_post(&mut pair);
+            post(&mut pair);
         }
-        while whole_send(&mut pair, &mut out) {
+        while requester_packet(&mut pair, &mut out) {
             let frame = frame_of(&pair.a.endpoint, &out);
-            whole_take(&mut pair, &frame, false);
+            responder_packet(&mut pair, &frame);
         }
-        while whole_answer(&mut pair, &mut out) {
+        while responder_answer(&mut pair, &mut out) {
             let frame = frame_of(&pair.b.endpoint, &out);
-            whole_take(&mut pair, &frame, true);
+            requester_sack(&mut pair, &frame);
         }
-        done += whole_reap(&mut pair) as u64;
+        done += reap(&mut pair) as u64;
     }
 }
 
@@ -203,10 +189,10 @@ fn run(scenario: &str, n: u64) -> u64 {
 }
 
 /// Instructions and units of one run under callgrind.
-fn count(scenario: &str, collect: &str, n: u64) -> Option<(u64, u64)> {
+fn count(scenario: &str, collect: &[&str], n: u64) -> Option<(u64, u64)> {
     let output = Command::new("valgrind")
         .args(["--tool=callgrind", "--callgrind-out-file=/dev/null"])
-        .arg(format!("--toggle-collect={collect}"))
+        .args(collect.iter().map(|name| format!("--toggle-collect=instructions::{name}*")))
         .arg(std::env::current_exe().ok()?)
         .args(["--scenario", scenario, &n.to_string()])
         .output()
@@ -225,7 +211,6 @@ fn main() -> ExitCode {
         println!("{}", run(scenario, n.parse().unwrap()));
         return ExitCode::SUCCESS;
     }
-    let _ = Time::ZERO;
     println!("{:<10} {:>12}  what one is", "scenario", "instructions");
     for (scenario, collect, what) in SCENARIOS {
         let (Some((few, few_units)), Some((many, many_units))) =

@@ -1,5 +1,5 @@
 //! Two endpoints joined by nothing but a buffer: what the benchmarks measure.
-#![allow(dead_code, missing_docs, clippy::unwrap_used, clippy::expect_used, reason = "shared by benchmarks")]
+#![allow(dead_code, missing_docs, unreachable_pub, clippy::unwrap_used, clippy::expect_used, reason = "shared by benchmarks")]
 
 use std::net::Ipv6Addr;
 use std::sync::Arc;
