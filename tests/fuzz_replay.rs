@@ -73,8 +73,8 @@ fn change(rng: &mut Xoshiro256PlusPlus, input: &mut Vec<u8>, corpus: &[Vec<u8>])
 fn replay(target: &str, body: fn(&[u8])) {
     let corpus = read_corpus(target);
     let check = |input: &[u8], origin: &str| {
-        let hex: String = input.iter().map(|byte| format!("{byte:02x}")).collect();
-        assert!(catch_unwind(AssertUnwindSafe(|| body(input))).is_ok(), "{target} failed on {origin}: {hex}");
+        let passed = catch_unwind(AssertUnwindSafe(|| body(input))).is_ok();
+        assert!(passed, "{target} failed on {origin}, with these bytes: {input:02x?}");
     };
     for input in &corpus {
         check(input, "the corpus");

@@ -253,6 +253,9 @@ fn eeth_table_7_22_at_either_position() {
             assert_eq!(Eeth::from_bytes(&sent.to_bytes()), sent);
         }
     }
+    // With something at both positions, the first reading stands and the rest is kept as reserved.
+    let both = Eeth { reserved0: 0x20, ..Eeth::new(EndpointOp::EvProbe, OpPosition::Bits3To2, 7) };
+    assert_eq!(Eeth::from_bytes(&both.to_bytes()), both);
     // A port status update is all zero, which says nothing of the position.
     let update = Eeth::new(EndpointOp::PortStatusUpdate, OpPosition::Bits5To4, 7);
     assert_eq!(Eeth::from_bytes(&update.to_bytes()), Eeth { op_position: OpPosition::Bits3To2, ..update });
