@@ -9,6 +9,7 @@
     clippy::indexing_slicing,
     reason = "a test fails by panicking"
 )]
+#![allow(clippy::disallowed_methods, reason = "the seed to repeat comes by the environment")]
 
 mod fuzz_bodies;
 
