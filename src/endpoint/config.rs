@@ -148,6 +148,9 @@ impl EndpointConfig {
         if self.quantum == 0 {
             return bad("quantum", "must be at least 1 packet");
         }
+        if let Err(error) = self.dscp.validate() {
+            return bad("dscp", &error.to_string());
+        }
         if self.hop_limit == 0 {
             return bad("hop_limit", "must be at least 1");
         }
@@ -229,7 +232,8 @@ pub struct QpInit {
 }
 
 impl QpInit {
-    /// Defaults: window 1024 PSNs, 128 immediates, MTU up to 4096.
+    /// Defaults: window 1024 PSNs, 128 immediates, MTU up to 4096, no congestion control (NSCC must
+    /// be told the link's rate and round-trip time).
     pub fn new(pd: PdId, send_cq: CqId, recv_cq: CqId) -> Self {
         Self {
             pd,
@@ -237,8 +241,8 @@ impl QpInit {
             recv_cq,
             cap: QpCap::default(),
             sig_all: false,
-            path: PathConfig::default(),
-            cc: CcConfig::default(),
+            path: PathConfig::new(1),
+            cc: CcConfig::none(),
             psn: None,
             msn: Msn::new(0),
             mpr_dest: 8,
@@ -397,7 +401,7 @@ pub enum QpState {
 }
 
 /// A control operation that was refused.
-#[derive(Clone, Debug, Error, PartialEq, Eq)]
+#[derive(Clone, Debug, Error, PartialEq)]
 #[non_exhaustive]
 pub enum EndpointError {
     /// No queue pair of that number.
@@ -427,6 +431,9 @@ pub enum EndpointError {
     /// The path settings cannot work.
     #[error(transparent)]
     Path(#[from] crate::path::PathConfigError),
+    /// The congestion control settings cannot work.
+    #[error(transparent)]
+    Congestion(#[from] crate::congestion::CcConfigError),
     /// The protection domain does not exist or is in use.
     #[error("protection domain {0} {1}")]
     Pd(u32, &'static str),

@@ -18,7 +18,7 @@ pub(crate) use sack::SackVerdict;
 use crate::congestion::{CongestionControl, Controller};
 use crate::counters::Counters;
 use crate::memory::RegionSlot;
-use crate::path::{EvId, Paths};
+use crate::path::{EvId, Paths, PortMask};
 use crate::ring::{BitRing, SeqRing};
 use crate::time::Time;
 use crate::wire::{Msn, Psn};
@@ -98,6 +98,8 @@ pub(crate) struct RequesterSetup {
     pub(crate) mtu: u32,
     pub(crate) window: u32,
     pub(crate) max_wimm: u32,
+    /// Follow the window that SACKs grant.
+    pub(crate) dynamic_mpr: bool,
     pub(crate) retry: RetryPolicy,
     pub(crate) probe_floor_ns: u64,
 }
@@ -138,7 +140,7 @@ pub(crate) struct Requester {
 
 impl Requester {
     /// UDP payload length + 40: the nominal packet size that congestion control counts.
-    const NOMINAL_OVERHEAD: u32 = 40;
+    pub(crate) const NOMINAL_OVERHEAD: u32 = 40;
     /// Ask for an acknowledgement at least on every this many messages.
     const ACK_EVERY_MESSAGES: u16 = 16;
 
@@ -380,11 +382,11 @@ impl Requester {
         self.queue.find(seq).map(|entry| entry.first)
     }
 
-    /// Takes `ev`'s packets in flight as lost, without blame: its port or plane is gone.
-    pub(crate) fn plane_lost(&mut self, now: Time, plane: u8, env: &mut Env<'_>) {
+    /// Takes the packets in flight on these planes as lost, without blame: the ports are gone.
+    pub(crate) fn planes_lost(&mut self, now: Time, planes: PortMask, env: &mut Env<'_>) {
         for seq in self.una..self.next {
             let record = self.records.get(seq);
-            if env.paths.plane(EvId(record.ev)) == plane {
+            if planes.contains(env.paths.plane(EvId(record.ev))) {
                 self.declare_lost(seq, Blame::Nobody, now, env);
             }
         }

@@ -41,6 +41,9 @@ impl Requester {
         };
         if report.stale {
             env.counters.rx_stale_sack += 1;
+        } else if self.setup.dynamic_mpr && sack.mpr > 0 {
+            // Never below what is in flight: the window only stops new packets.
+            self.window = u32::from(sack.mpr) * 128;
         }
         let rtt_ns = self.feedback(now, sack, &report, env);
         let newly_acked = self.take_in(now, &report, env);

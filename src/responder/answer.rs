@@ -98,9 +98,9 @@ impl Answers {
     }
 
     fn push(&mut self, trigger: Trigger) {
+        let full = self.triggers.len() >= Self::MAX_TRIGGERS;
         match self.triggers.back_mut() {
-            Some(last) if !last.is_special() => *last = trigger,
-            Some(last) if self.triggers.len() >= Self::MAX_TRIGGERS => *last = trigger,
+            Some(last) if full || !last.is_special() => *last = trigger,
             _ => self.triggers.push_back(trigger),
         }
     }
@@ -138,6 +138,14 @@ impl Responder {
             self.answers.nacks.push_back(nack);
         }
         fits
+    }
+
+    /// The queue pair fails by the peer's fault: say what was completed before, then the NAK.
+    pub(crate) fn owe_last_words(&mut self) {
+        self.answers.ack_pending = true;
+        self.answers.nak_pending = self.violation.is_some();
+        self.answers.triggers.clear();
+        self.answers.nacks.clear();
     }
 
     /// The queue pair has failed by the peer's fault and the peer sent more: repeat the NAK.

@@ -1,0 +1,372 @@
+//! Control operations: protection domains, memory, queue pairs and their states, deny lists.
+
+use std::sync::Arc;
+
+use rand_xoshiro::rand_core::Rng;
+
+use crate::memory::{Access, MemoryTable, MrKey, PdId, Region};
+use crate::path::{EvEvent, EvSource, EvStatus, PathConfig, PathCounters, Paths, PortMask};
+use crate::time::Time;
+use crate::wire::{Ev, Psn, Qpn};
+
+use super::config::{EndpointError, PortAddr, QpInfo, QpInit, QpModify, QpState, RtrAttr, RtsAttr, entropy_name};
+use super::event::FailReason;
+use super::peer::Peer;
+use super::qp::{Qp, QpStatus};
+use super::Endpoint;
+
+impl Endpoint {
+    /// Makes a protection domain.
+    pub fn alloc_pd(&mut self) -> PdId {
+        let pd = self.next_pd;
+        self.next_pd += 1;
+        self.pds.push(pd);
+        PdId(pd)
+    }
+
+    /// Removes a protection domain that nothing belongs to any more.
+    pub fn dealloc_pd(&mut self, pd: PdId) -> Result<(), EndpointError> {
+        let Some(at) = self.pds.iter().position(|&known| known == pd.0) else {
+            return Err(EndpointError::Pd(pd.0, "does not exist"));
+        };
+        if self.memory.pd_in_use(pd) || self.qps.iter().flatten().any(|qp| qp.pd == pd) {
+            return Err(EndpointError::Pd(pd.0, "still has memory regions or queue pairs"));
+        }
+        self.pds.swap_remove(at);
+        Ok(())
+    }
+
+    fn check_pd(&self, pd: PdId) -> Result<(), EndpointError> {
+        if self.pds.contains(&pd.0) { Ok(()) } else { Err(EndpointError::Pd(pd.0, "does not exist")) }
+    }
+
+    /// Registers memory in a protection domain.
+    pub fn register(&mut self, pd: PdId, region: Arc<Region>, access: Access) -> Result<MrKey, EndpointError> {
+        self.check_pd(pd)?;
+        Ok(self.memory.register(pd, region, access)?)
+    }
+
+    /// Takes a region back; refused while a work request uses it.
+    pub fn deregister(&mut self, rkey: u32) -> Result<(), EndpointError> {
+        Ok(self.memory.deregister(rkey)?)
+    }
+
+    /// Makes a key invalid at once; the memory is kept until no work request uses it.
+    pub fn invalidate(&mut self, rkey: u32) {
+        self.memory.invalidate(rkey);
+    }
+
+    /// The registered memory.
+    pub const fn memory(&self) -> &MemoryTable {
+        &self.memory
+    }
+
+    /// Makes a queue pair in RESET.
+    ///
+    /// # Errors
+    /// Names the limit that is reached or the setting that is out of range.
+    pub fn create_qp(&mut self, init: QpInit) -> Result<Qpn, EndpointError> {
+        self.check_pd(init.pd)?;
+        self.check_init(&init)?;
+        if self.live_qps >= self.cfg.limits.max_qps {
+            return Err(EndpointError::Limit("limits.max_qps"));
+        }
+        let path = self.path_config(&init.path);
+        let paths = Paths::new(&path, self.rng.next_u64())?;
+        let slot = self.free_slots.pop().unwrap_or_else(|| {
+            self.qps.push(None);
+            self.qps.len() as u32 - 1
+        });
+        let qpn = self.draw_qpn(slot);
+        let psn = init.psn.unwrap_or_else(|| Psn::new(self.rng.next_u32()));
+        self.qps[slot as usize] = Some(Box::new(Qp::new(qpn, psn, QpInit { path, ..init }, paths)?));
+        self.live_qps += 1;
+        Ok(qpn)
+    }
+
+    fn check_init(&self, init: &QpInit) -> Result<(), EndpointError> {
+        let limits = &self.cfg.limits;
+        in_range("cap.max_send_wr", init.cap.max_send_wr, 1, limits.max_send_wr, "1 to limits.max_send_wr")?;
+        in_range("cap.max_recv_wr", init.cap.max_recv_wr, 0, limits.max_recv_wr, "at most limits.max_recv_wr")?;
+        in_range("mpr_dest", u32::from(init.mpr_dest), 1, 255, "1 to 255 units of 128 PSNs")
+    }
+
+    /// The queue pair number of a slot: the slot in the low bits, the rest random, never 0 to 2.
+    fn draw_qpn(&mut self, slot: u32) -> Qpn {
+        loop {
+            let high = self.rng.next_u32() << self.slot_bits;
+            let qpn = Qpn::new(high | slot);
+            if qpn.get() > 2 {
+                return qpn;
+            }
+        }
+    }
+
+    /// Path settings with planes and entropy source as the ports dictate.
+    fn path_config(&self, wanted: &PathConfig) -> PathConfig {
+        let planes = self.cfg.ports.len() as u8;
+        let sockets: Option<Vec<Vec<Ev>>> = self
+            .cfg
+            .ports
+            .iter()
+            .map(|port| Some(port.source_ports.as_ref()?.iter().map(|&p| Ev(u32::from(p))).collect()))
+            .collect();
+        let source = match (sockets, &wanted.source) {
+            (Some(lists), _) => EvSource::Explicit(lists.into()),
+            (None, EvSource::Explicit(lists)) => EvSource::Explicit(Arc::clone(lists)),
+            (None, EvSource::Random { width_bits }) => {
+                EvSource::Random { width_bits: (*width_bits).min(self.cfg.entropy.width_bits() as u8) }
+            }
+        };
+        let active = wanted.active.max(u16::from(planes));
+        PathConfig { planes, source, active, ..wanted.clone() }
+    }
+
+    /// Removes a queue pair and forgets its work requests.
+    pub fn destroy_qp(&mut self, qpn: Qpn) -> Result<(), EndpointError> {
+        let slot = self.find(qpn)?;
+        self.drop_work(slot);
+        self.release_peer(slot);
+        self.qps[slot as usize] = None;
+        self.data_list.retain(|&listed| listed != slot);
+        self.control_list.retain(|&listed| listed != slot);
+        self.free_slots.push(slot);
+        self.live_qps -= 1;
+        Ok(())
+    }
+
+    fn find(&self, qpn: Qpn) -> Result<u32, EndpointError> {
+        self.slot_of(qpn).ok_or(EndpointError::NoSuchQp(qpn.get()))
+    }
+
+    fn drop_work(&mut self, slot: u32) {
+        let Some(qp) = self.qps[slot as usize].as_deref_mut() else { return };
+        while let Some(entry) = qp.requester.pop_any() {
+            self.memory.unpin(entry.slot);
+        }
+        while qp.responder.pop_recv().is_some() {}
+    }
+
+    fn release_peer(&mut self, slot: u32) {
+        let Some(qp) = self.qps[slot as usize].as_deref_mut() else { return };
+        let index = core::mem::replace(&mut qp.peer, Qp::NO_PEER) as usize;
+        if let Some(entry) = self.peers.get_mut(index)
+            && let Some(peer) = entry
+        {
+            peer.refs -= 1;
+            if peer.refs == 0 {
+                *entry = None;
+            }
+        }
+    }
+
+    /// The state of a queue pair.
+    pub fn qp_state(&self, qpn: Qpn) -> Option<QpState> {
+        self.qp(self.slot_of(qpn)?).map(|qp| qp.state)
+    }
+
+    /// State, counts, round-trip time and window of a queue pair.
+    pub fn qp_status(&self, qpn: Qpn) -> Option<QpStatus> {
+        self.qp(self.slot_of(qpn)?).map(Qp::status)
+    }
+
+    /// Every live queue pair.
+    pub fn qpns(&self) -> impl Iterator<Item = Qpn> + '_ {
+        self.qps.iter().flatten().map(|qp| qp.qpn)
+    }
+
+    /// What a peer must know to connect to this queue pair.
+    pub fn qp_info(&self, qpn: Qpn) -> Option<QpInfo> {
+        let qp = self.qp(self.slot_of(qpn)?)?;
+        let wanted = if qp.init.max_mtu == 0 { u32::MAX } else { qp.init.max_mtu };
+        Some(QpInfo {
+            version: QpInfo::VERSION,
+            qpn: qp.qpn.get(),
+            psn: qp.psn.get(),
+            msn: qp.init.msn.get(),
+            mpr: qp.init.mpr_dest,
+            max_wimm: qp.init.max_wimm_dest,
+            mtu: wanted.min(self.cfg.max_mtu()),
+            trim_nack: self.cfg.trimming,
+            dynamic_mpr: qp.init.dynamic_mpr,
+            icrc: self.cfg.icrc,
+            udp_port: self.cfg.udp_port,
+            entropy: entropy_name(self.cfg.entropy).to_owned(),
+            ports: self.cfg.ports.iter().map(|port| PortAddr { ip: port.ip, mac: port.mac.0 }).collect(),
+        })
+    }
+
+    /// Moves a queue pair through its states.
+    ///
+    /// # Errors
+    /// [`EndpointError::BadTransition`] or the attribute that is out of range; the state is unchanged then.
+    pub fn modify_qp(&mut self, now: Time, qpn: Qpn, change: QpModify) -> Result<(), EndpointError> {
+        let slot = self.find(qpn)?;
+        let from = self.qp_state(qpn).unwrap_or(QpState::Reset);
+        match (change, from) {
+            (QpModify::Reset, _) => self.reset_qp(slot),
+            (QpModify::Error, _) => {
+                self.fail_qp(slot, FailReason::Requested, None);
+                Ok(())
+            }
+            (QpModify::Init, QpState::Reset) => {
+                if let Some(qp) = self.qp_mut(slot) {
+                    qp.state = QpState::Init;
+                }
+                Ok(())
+            }
+            (QpModify::Rtr(attr), QpState::Init) => self.to_rtr(slot, &attr),
+            (QpModify::Rts(attr), QpState::Rtr) => self.to_rts(now, slot, &attr),
+            (QpModify::Init, _) => Err(EndpointError::BadTransition { from, to: "INIT" }),
+            (QpModify::Rtr(_), _) => Err(EndpointError::BadTransition { from, to: "RTR" }),
+            (QpModify::Rts(_), _) => Err(EndpointError::BadTransition { from, to: "RTS" }),
+        }
+    }
+
+    fn reset_qp(&mut self, slot: u32) -> Result<(), EndpointError> {
+        self.drop_work(slot);
+        self.release_peer(slot);
+        let Some(old) = self.qp(slot) else { return Ok(()) };
+        let (qpn, init) = (old.qpn, (*old.init).clone());
+        let flags = (old.in_data_list, old.in_control_list);
+        let psn = init.psn.unwrap_or_else(|| Psn::new(self.rng.next_u32()));
+        let paths = Paths::new(&init.path, self.rng.next_u64())?;
+        let mut fresh = Qp::new(qpn, psn, init, paths)?;
+        (fresh.in_data_list, fresh.in_control_list) = flags;
+        self.qps[slot as usize] = Some(Box::new(fresh));
+        Ok(())
+    }
+
+    fn to_rtr(&mut self, slot: u32, attr: &RtrAttr) -> Result<(), EndpointError> {
+        in_range("dest_qpn", attr.dest_qpn, 3, 0x00ff_ffff, "a 24-bit queue pair number above 2")?;
+        in_range("path_mtu", attr.path_mtu, 256, self.cfg.max_mtu(), "256 to what every port takes")?;
+        in_range("mpr_dest", u32::from(attr.mpr_dest), 1, 255, "1 to 255 units of 128 PSNs")?;
+        let index = self.peer_index(&attr.ports, attr.udp_port)?;
+        let local = self.ports_up;
+        let (planes, up) = match self.peers.get(index as usize).and_then(Option::as_ref) {
+            Some(peer) => (peer.planes(), peer.up),
+            None => return Err(EndpointError::Ports("none of them fits ours".to_owned())),
+        };
+        let Some(qp) = self.qps[slot as usize].as_deref_mut() else { return Ok(()) };
+        qp.connect(&self.cfg, attr, index);
+        qp.set_ports(local, PortMask(up.0 & PortMask::first(planes).0));
+        if let Some(peer) = self.peers.get_mut(index as usize).and_then(Option::as_mut) {
+            peer.refs += 1;
+        }
+        Ok(())
+    }
+
+    /// The peer with these addresses, made if it is new.
+    fn peer_index(&mut self, ports: &[PortAddr], udp_port: u16) -> Result<u32, EndpointError> {
+        let same = |entry: &Option<Peer>| {
+            entry.as_ref().is_some_and(|peer| peer.udp_port == udp_port && peer.ports == ports)
+        };
+        if let Some(at) = self.peers.iter().position(same) {
+            return Ok(at as u32);
+        }
+        let peer = Peer::new(&self.cfg, ports, udp_port)?;
+        let at = self.peers.iter().position(Option::is_none).unwrap_or_else(|| {
+            self.peers.push(None);
+            self.peers.len() - 1
+        });
+        self.peers[at] = Some(peer);
+        Ok(at as u32)
+    }
+
+    fn to_rts(&mut self, now: Time, slot: u32, attr: &RtsAttr) -> Result<(), EndpointError> {
+        in_range("mpr", u32::from(attr.mpr), 1, 255, "1 to 255 units of 128 PSNs")?;
+        in_range("timeout", u32::from(attr.timeout), 1, u32::from(RtsAttr::MAX_TIMEOUT), "1 to 24")?;
+        in_range("linear_retries", u32::from(attr.linear_retries), 0, u32::from(RtsAttr::MAX_LINEAR), "at most 7")?;
+        let most = u32::from(RtsAttr::MAX_EXPONENTIAL);
+        in_range("exponential_retries", u32::from(attr.exponential_retries), 0, most, "at most 25")?;
+        let Some(qp) = self.qps[slot as usize].as_deref_mut() else { return Ok(()) };
+        qp.ready_to_send(&self.cfg, attr, now)?;
+        qp.reverse_check_at = now;
+        self.arm(slot);
+        Ok(())
+    }
+
+    /// Tells the endpoint that a port went down or came up. Paths over it are left, or used again,
+    /// at once, and every peer is told by a port status update.
+    pub fn port_link(&mut self, now: Time, port: u8, up: bool) {
+        if usize::from(port) >= self.cfg.ports.len() || self.ports_up.contains(port) == up {
+            return;
+        }
+        self.counters.port_changes += 1;
+        self.ports_up.0 ^= 1 << port;
+        for slot in 0..self.qps.len() as u32 {
+            self.refresh_ports(now, slot, (!up).then_some(1 << port));
+        }
+        for index in 0..self.peers.len() as u32 {
+            self.announce_ports(now, index);
+        }
+    }
+
+    /// Gives a queue pair the port states of both sides; packets in flight on planes in `lost` are
+    /// taken as lost.
+    pub(super) fn refresh_ports(&mut self, now: Time, slot: u32, lost: Option<u32>) {
+        let local = self.ports_up;
+        let Some(qp) = self.qps[slot as usize].as_deref_mut() else { return };
+        let Some(peer) = self.peers.get(qp.peer as usize).and_then(Option::as_ref) else { return };
+        qp.set_ports(local, PortMask(peer.up.0 & PortMask::first(peer.planes()).0));
+        if let Some(planes) = lost
+            && qp.state == QpState::Rts
+        {
+            let (requester, mut env) = qp.requester_env(&mut self.counters);
+            requester.planes_lost(now, PortMask(planes), &mut env);
+        }
+        self.wake_data(slot);
+        self.arm(slot);
+    }
+
+    /// Entropy values of a queue pair with their states.
+    pub fn ev_states(&self, qpn: Qpn) -> Option<impl Iterator<Item = EvStatus> + '_> {
+        self.qp(self.slot_of(qpn)?).map(|qp| qp.paths.states())
+    }
+
+    /// What happened to a queue pair's paths.
+    pub fn path_counters(&self, qpn: Qpn) -> Option<&PathCounters> {
+        self.qp(self.slot_of(qpn)?).map(|qp| qp.paths.counters())
+    }
+
+    /// The next change of an entropy value's state on this queue pair.
+    pub fn poll_ev_event(&mut self, qpn: Qpn) -> Option<EvEvent> {
+        let slot = self.slot_of(qpn)?;
+        self.qp_mut(slot)?.paths.poll_event()
+    }
+
+    /// Denies an entropy value, on one plane or on all; returns how many entries that touched.
+    pub fn deny_ev(&mut self, qpn: Qpn, ev: Ev, plane: Option<u8>) -> usize {
+        self.with_paths(qpn, |paths| paths.deny_ev(ev, plane)).unwrap_or(0)
+    }
+
+    /// Allows an entropy value again; returns how many entries that touched.
+    pub fn allow_ev(&mut self, qpn: Qpn, ev: Ev, plane: Option<u8>) -> usize {
+        self.with_paths(qpn, |paths| paths.allow_ev(ev, plane)).unwrap_or(0)
+    }
+
+    /// Denies a whole plane to a queue pair; `false` if it was denied or does not exist.
+    pub fn deny_plane(&mut self, qpn: Qpn, plane: u8) -> bool {
+        self.with_paths(qpn, |paths| paths.deny_plane(plane)).unwrap_or(false)
+    }
+
+    /// Allows a plane again; `false` if it was not denied.
+    pub fn allow_plane(&mut self, qpn: Qpn, plane: u8) -> bool {
+        self.with_paths(qpn, |paths| paths.allow_plane(plane)).unwrap_or(false)
+    }
+
+    fn with_paths<R>(&mut self, qpn: Qpn, act: impl FnOnce(&mut Paths) -> R) -> Option<R> {
+        let slot = self.slot_of(qpn)?;
+        let result = act(&mut self.qp_mut(slot)?.paths);
+        self.wake_data(slot);
+        Some(result)
+    }
+}
+
+fn in_range(name: &'static str, value: u32, low: u32, high: u32, why: &'static str) -> Result<(), EndpointError> {
+    if (low..=high).contains(&value) {
+        Ok(())
+    } else {
+        Err(EndpointError::BadAttribute { name, value: u64::from(value), why })
+    }
+}

@@ -1,0 +1,303 @@
+//! The endpoint: every queue pair of one lane, without a socket, a clock or a thread.
+//!
+//! A driver owns the ports and the clock and turns this crank:
+//!
+//! 1. [`receive`](Endpoint::receive) for every frame that came in,
+//! 2. [`on_timeout`](Endpoint::on_timeout) when [`next_timeout`](Endpoint::next_timeout) has come,
+//! 3. [`transmit`](Endpoint::transmit) until it returns `false`, each result joined with its payload
+//!    ([`payload`](Endpoint::payload)) and its iCRC and given to a port,
+//! 4. [`poll_event`](Endpoint::poll_event) until it returns `None`.
+//!
+//! `now` is an argument everywhere and randomness comes from the configured seed, so two runs with
+//! the same inputs are the same, byte for byte. Nothing allocates per packet once windows and
+//! queues have reached their sizes.
+
+mod config;
+mod control;
+mod event;
+mod ops;
+mod peer;
+mod qp;
+mod receive;
+mod receive_ops;
+mod timers;
+mod transmit;
+
+pub use config::{
+    ConfigError, CqId, EndpointConfig, EndpointError, Limits, LocalPort, PortAddr, PostError, QpCap, QpInfo, QpInit,
+    QpModify, QpState, RtrAttr, RtsAttr, entropy_name,
+};
+pub use event::{Event, FailReason};
+pub use qp::{QpCounters, QpStatus};
+pub use transmit::Transmit;
+
+use core::cmp::Reverse;
+use std::collections::{BinaryHeap, VecDeque};
+
+use rand_xoshiro::Xoshiro256PlusPlus;
+use rand_xoshiro::rand_core::SeedableRng;
+
+use crate::counters::Counters;
+use crate::memory::MemoryTable;
+use crate::path::PortMask;
+use crate::requester::Entry;
+use crate::time::Time;
+use crate::wire::Qpn;
+use crate::work::{RecvWr, SendWr, Wc, WcOpcode, WcStatus};
+use ops::Ops;
+use peer::Peer;
+use qp::Qp;
+
+/// All queue pairs of one lane. See the [module documentation](self) for how it is driven.
+#[derive(Debug)]
+pub struct Endpoint {
+    cfg: EndpointConfig,
+    rng: Xoshiro256PlusPlus,
+    memory: MemoryTable,
+    next_pd: u32,
+    pds: Vec<u32>,
+    qps: Vec<Option<Box<Qp>>>,
+    /// Slots of `qps` that are free.
+    free_slots: Vec<u32>,
+    live_qps: u32,
+    slot_bits: u32,
+    peers: Vec<Option<Peer>>,
+    ports_up: PortMask,
+    data_list: VecDeque<u32>,
+    control_list: VecDeque<u32>,
+    timers: BinaryHeap<Reverse<(Time, u32)>>,
+    events: VecDeque<Event>,
+    ops: Ops,
+    counters: Counters,
+    burst: u64,
+    burst_hint: usize,
+}
+
+impl Endpoint {
+    /// An endpoint without queue pairs.
+    ///
+    /// # Errors
+    /// [`ConfigError`] names the setting that cannot work.
+    pub fn new(cfg: EndpointConfig) -> Result<Self, ConfigError> {
+        cfg.validate()?;
+        let slot_bits = cfg.limits.max_qps.next_power_of_two().trailing_zeros();
+        Ok(Self {
+            rng: Xoshiro256PlusPlus::seed_from_u64(cfg.seed),
+            memory: MemoryTable::new(cfg.seed ^ 0x6d65_6d6f_7279, cfg.limits.max_regions),
+            next_pd: 1,
+            pds: Vec::new(),
+            qps: Vec::new(),
+            free_slots: Vec::new(),
+            live_qps: 0,
+            slot_bits,
+            peers: Vec::new(),
+            ports_up: PortMask::first(cfg.ports.len() as u8),
+            data_list: VecDeque::new(),
+            control_list: VecDeque::new(),
+            timers: BinaryHeap::new(),
+            events: VecDeque::new(),
+            ops: Ops::new(cfg.limits.answers_per_second),
+            counters: Counters::default(),
+            burst: 0,
+            burst_hint: 0,
+            cfg,
+        })
+    }
+
+    /// The settings it was made with.
+    pub const fn config(&self) -> &EndpointConfig {
+        &self.cfg
+    }
+
+    /// What has been counted.
+    pub const fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
+    /// The next thing the driver should know, oldest first.
+    pub fn poll_event(&mut self) -> Option<Event> {
+        self.events.pop_front()
+    }
+
+    #[inline]
+    fn slot_of(&self, qpn: Qpn) -> Option<u32> {
+        let slot = qpn.get() & ((1 << self.slot_bits) - 1);
+        let qp = self.qps.get(slot as usize)?.as_ref()?;
+        (qp.qpn == qpn).then_some(slot)
+    }
+
+    #[inline]
+    fn qp(&self, slot: u32) -> Option<&Qp> {
+        self.qps.get(slot as usize)?.as_deref()
+    }
+
+    #[inline]
+    fn qp_mut(&mut self, slot: u32) -> Option<&mut Qp> {
+        self.qps.get_mut(slot as usize)?.as_deref_mut()
+    }
+
+    /// Posts a send work request.
+    ///
+    /// A request that cannot be carried out (bad key, range outside the region) completes with an
+    /// error and fails the queue pair, as in verbs; what the caller can know beforehand is refused
+    /// here.
+    pub fn post_send(&mut self, now: Time, qpn: Qpn, wr: SendWr) -> Result<(), PostError> {
+        let slot = self.slot_of(qpn).ok_or(PostError::NoSuchQp)?;
+        let Some(qp) = self.qps[slot as usize].as_deref_mut() else { return Err(PostError::NoSuchQp) };
+        if wr.local.len == 0 {
+            return Err(PostError::Empty);
+        }
+        match qp.state {
+            QpState::Rts => {}
+            QpState::Error => {
+                self.reject_send(qpn, &wr, WcStatus::WrFlushError);
+                return Ok(());
+            }
+            state => return Err(PostError::WrongState(state)),
+        }
+        if qp.requester.is_full() {
+            return Err(PostError::QueueFull);
+        }
+        let wr = SendWr { signaled: wr.signaled || qp.sig_all, ..wr };
+        match self.memory.pin(wr.local.lkey, qp.pd, wr.local.addr, wr.local.len) {
+            Ok(region) => {
+                qp.requester.push(wr, region);
+                self.wake_data(slot);
+                let _ = now;
+                Ok(())
+            }
+            Err(_) => {
+                self.reject_send(qpn, &wr, WcStatus::LocalProtectionError);
+                Ok(())
+            }
+        }
+    }
+
+    /// Completes a work request that was never queued with an error, and fails the queue pair.
+    pub fn reject_send(&mut self, qpn: Qpn, wr: &SendWr, status: WcStatus) {
+        let Some(slot) = self.slot_of(qpn) else { return };
+        self.fail_qp(slot, FailReason::LocalWorkRequest, None);
+        let Some(qp) = self.qps[slot as usize].as_deref_mut() else { return };
+        qp.retired += 1;
+        let wc = Wc { wr_id: wr.wr_id, status, opcode: WcOpcode::RdmaWrite, byte_len: 0, imm: None, qpn };
+        self.events.push_back(Event::Completion { cq: qp.send_cq, wc });
+        self.report_retired(slot);
+    }
+
+    /// Posts a receive work request: one is consumed by every immediate that arrives.
+    pub fn post_recv(&mut self, qpn: Qpn, wr: RecvWr) -> Result<(), PostError> {
+        let slot = self.slot_of(qpn).ok_or(PostError::NoSuchQp)?;
+        let Some(qp) = self.qps[slot as usize].as_deref_mut() else { return Err(PostError::NoSuchQp) };
+        match qp.state {
+            QpState::Reset => Err(PostError::WrongState(QpState::Reset)),
+            QpState::Error => {
+                let event = recv_flushed(qp, wr);
+                self.events.push_back(event);
+                Ok(())
+            }
+            QpState::Init | QpState::Rtr | QpState::Rts => {
+                if qp.responder.post_recv(wr) { Ok(()) } else { Err(PostError::QueueFull) }
+            }
+        }
+    }
+
+    /// Puts the queue pair in the list of those that may send data.
+    #[inline]
+    fn wake_data(&mut self, slot: u32) {
+        if let Some(qp) = self.qps[slot as usize].as_deref_mut()
+            && !qp.in_data_list
+            && qp.state == QpState::Rts
+            && qp.requester.has_work()
+        {
+            qp.in_data_list = true;
+            self.data_list.push_back(slot);
+        }
+    }
+
+    /// Puts the queue pair in the list of those that owe an answer or a probe.
+    #[inline]
+    fn wake_control(&mut self, slot: u32) {
+        if let Some(qp) = self.qps[slot as usize].as_deref_mut()
+            && !qp.in_control_list
+        {
+            qp.in_control_list = true;
+            self.control_list.push_back(slot);
+        }
+    }
+
+    /// Completes every work request that the transport acknowledgement has passed.
+    fn complete_sends(&mut self, slot: u32) {
+        let Some(qp) = self.qps[slot as usize].as_deref_mut() else { return };
+        while let Some(entry) = qp.requester.pop_done() {
+            self.memory.unpin(entry.slot);
+            qp.retired += 1;
+            if entry.wr.signaled {
+                let wc = send_wc(qp.qpn, &entry, WcStatus::Success);
+                self.events.push_back(Event::Completion { cq: qp.send_cq, wc });
+            }
+        }
+        self.report_retired(slot);
+    }
+
+    fn report_retired(&mut self, slot: u32) {
+        let Some(qp) = self.qps[slot as usize].as_deref_mut() else { return };
+        if qp.retired > 0 {
+            let event = Event::SendRetired { qpn: qp.qpn, count: core::mem::take(&mut qp.retired) };
+            self.events.push_back(event);
+        }
+    }
+
+    /// Moves a queue pair to ERROR: the work request that starts at packet `culprit.0` (the oldest
+    /// when `None` of that number exists) completes with `culprit.1`, every other is flushed, all in order.
+    fn fail_qp(&mut self, slot: u32, reason: FailReason, culprit: Option<(Option<u64>, WcStatus)>) {
+        let Some(qp) = self.qps[slot as usize].as_deref_mut() else { return };
+        if qp.state == QpState::Error {
+            return;
+        }
+        qp.state = QpState::Error;
+        self.counters.qp_errors += 1;
+        let mut culprit = culprit;
+        while let Some(entry) = qp.requester.pop_any() {
+            self.memory.unpin(entry.slot);
+            qp.retired += 1;
+            let status = match culprit {
+                Some((at, status)) if at.is_none_or(|first| first == entry.first) => {
+                    culprit = None;
+                    status
+                }
+                _ => WcStatus::WrFlushError,
+            };
+            let wc = send_wc(qp.qpn, &entry, status);
+            self.events.push_back(Event::Completion { cq: qp.send_cq, wc });
+        }
+        while let Some(wr) = qp.responder.pop_recv() {
+            let event = recv_flushed(qp, wr);
+            self.events.push_back(event);
+        }
+        self.events.push_back(Event::QpFailed { qpn: qp.qpn, reason });
+        self.report_retired(slot);
+    }
+
+    /// The bytes of a packet that [`transmit`](Self::transmit) produced.
+    #[inline]
+    pub fn payload(&self, transmit: &Transmit) -> &[u8] {
+        self.memory.slice(&transmit.payload)
+    }
+}
+
+fn send_wc(qpn: Qpn, entry: &Entry, status: WcStatus) -> Wc {
+    let byte_len = if status.is_success() { entry.wr.local.len } else { 0 };
+    Wc { wr_id: entry.wr.wr_id, status, opcode: WcOpcode::RdmaWrite, byte_len, imm: None, qpn }
+}
+
+fn recv_flushed(qp: &Qp, wr: RecvWr) -> Event {
+    let wc = Wc {
+        wr_id: wr.wr_id,
+        status: WcStatus::WrFlushError,
+        opcode: WcOpcode::RecvRdmaWithImm,
+        byte_len: 0,
+        imm: None,
+        qpn: qp.qpn,
+    };
+    Event::Completion { cq: qp.recv_cq, wc }
+}

@@ -1,0 +1,181 @@
+//! Endpoint operations: connectionless requests and responses to queue pair number 2, for port
+//! status and for probing entropy values (MRC 1.0 sections 7.4.7 and 7.4.8).
+
+use std::collections::VecDeque;
+
+use crate::time::Time;
+use crate::wire::{Erth, Ev, Packet, StackTemplate, Entropy};
+
+/// An endpoint packet waiting to be sent.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct OpOut {
+    pub(super) plane: u8,
+    pub(super) template: StackTemplate,
+    pub(super) entropy: Entropy,
+    pub(super) packet: Packet<'static>,
+    pub(super) control_class: bool,
+}
+
+/// What an outstanding request was for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Purpose {
+    /// A port status update to this peer.
+    PortStatus(u32),
+    /// A reverse-path probe of this queue pair slot, with the path set's own id.
+    ReverseProbe(u32, u16),
+    /// A probe that the application asked for, on this queue pair slot.
+    Application(u32),
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Outstanding {
+    id: u16,
+    purpose: Purpose,
+    sent_at: Time,
+}
+
+/// A bucket of tokens that fills at a constant rate.
+#[derive(Debug)]
+struct TokenBucket {
+    per_second: u64,
+    /// Tokens in billionths.
+    level: u64,
+    filled_at: Time,
+}
+
+impl TokenBucket {
+    /// Tokens the bucket holds, as a share of a second's worth.
+    const BURST_DIVISOR: u64 = 100;
+    const ONE: u64 = 1_000_000_000;
+
+    fn take(&mut self, now: Time) -> bool {
+        let full = (self.per_second / Self::BURST_DIVISOR).max(16) * Self::ONE;
+        let gained = now.since(self.filled_at).saturating_mul(self.per_second);
+        self.level = self.level.saturating_add(gained).min(full);
+        self.filled_at = now;
+        let enough = self.level >= Self::ONE;
+        if enough {
+            self.level -= Self::ONE;
+        }
+        enough
+    }
+}
+
+/// The endpoint's requests and responses.
+#[derive(Debug)]
+pub(super) struct Ops {
+    out: VecDeque<OpOut>,
+    outstanding: Box<[Option<Outstanding>]>,
+    next_id: u16,
+    answers: TokenBucket,
+}
+
+impl Ops {
+    /// Requests remembered; an older one is forgotten when its slot is needed.
+    const OUTSTANDING: usize = 256;
+    /// Packets waiting to be sent; more are dropped, as endpoint operations are not reliable.
+    const MAX_OUT: usize = 256;
+
+    pub(super) fn new(answers_per_second: u32) -> Self {
+        Self {
+            out: VecDeque::with_capacity(Self::MAX_OUT),
+            outstanding: vec![None; Self::OUTSTANDING].into_boxed_slice(),
+            next_id: 0,
+            answers: TokenBucket {
+                per_second: u64::from(answers_per_second),
+                level: u64::MAX,
+                filled_at: Time::ZERO,
+            },
+        }
+    }
+
+    /// Whether one more request from the network may be answered now.
+    pub(super) fn may_answer(&mut self, now: Time) -> bool {
+        self.answers.take(now)
+    }
+
+    /// Remembers a request and returns its id.
+    pub(super) fn register(&mut self, now: Time, purpose: Purpose) -> u16 {
+        let id = self.next_id;
+        self.next_id = id.wrapping_add(1);
+        let slot = usize::from(id) % Self::OUTSTANDING;
+        self.outstanding[slot] = Some(Outstanding { id, purpose, sent_at: now });
+        id
+    }
+
+    /// The request that a response with `id` answers, and when it was sent. Each is answered once.
+    pub(super) fn answered(&mut self, id: u16) -> Option<(Purpose, Time)> {
+        let slot = &mut self.outstanding[usize::from(id) % Self::OUTSTANDING];
+        let found = slot.filter(|request| request.id == id)?;
+        *slot = None;
+        Some((found.purpose, found.sent_at))
+    }
+
+    /// Whether request `id` is still waited for, and for what.
+    pub(super) fn purpose(&self, id: u16) -> Option<Purpose> {
+        let slot = &self.outstanding[usize::from(id) % Self::OUTSTANDING];
+        slot.filter(|request| request.id == id).map(|request| request.purpose)
+    }
+
+    pub(super) fn push(&mut self, op: OpOut) -> bool {
+        let fits = self.out.len() < Self::MAX_OUT;
+        if fits {
+            self.out.push_back(op);
+        }
+        fits
+    }
+
+    /// The next packet to send whose plane is in `free` (bit n = plane n).
+    pub(super) fn pop(&mut self, free: u32) -> Option<OpOut> {
+        let at = self.out.iter().position(|op| free >> op.plane & 1 == 1)?;
+        self.out.remove(at)
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.out.is_empty()
+    }
+}
+
+/// A request header with everything reserved zero.
+pub(super) fn request(op: crate::wire::EndpointOp, port_status_mask: u32, tx_timestamp: u16) -> Erth {
+    Erth { op, port_status_mask, tx_timestamp, ..Erth::default() }
+}
+
+/// The source port to answer from when a port can only use some: the one that `ev` falls on.
+pub(super) fn allowed_source_port(allowed: Option<&Vec<u16>>, ev: Ev) -> Option<u16> {
+    let ports = allowed.filter(|ports| !ports.is_empty())?;
+    ports.get(ev.0 as usize % ports.len()).copied()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_response_is_matched_once() {
+        let mut ops = Ops::new(100);
+        let id = ops.register(Time(5), Purpose::PortStatus(3));
+        assert_eq!(ops.answered(id.wrapping_add(1)), None);
+        assert_eq!(ops.answered(id), Some((Purpose::PortStatus(3), Time(5))));
+        assert_eq!(ops.answered(id), None);
+    }
+
+    #[test]
+    fn a_forgotten_request_is_not_mistaken_for_a_new_one() {
+        let mut ops = Ops::new(100);
+        let old = ops.register(Time(1), Purpose::PortStatus(1));
+        for _ in 0..Ops::OUTSTANDING {
+            ops.register(Time(2), Purpose::PortStatus(2));
+        }
+        assert_eq!(ops.answered(old), None);
+    }
+
+    #[test]
+    fn answers_are_rate_limited() {
+        let mut ops = Ops::new(1_000);
+        let burst = (0..1_000).filter(|_| ops.may_answer(Time(0))).count();
+        assert_eq!(burst, 16);
+        let second = (0..1_000_000_u64).step_by(100).filter(|&us| ops.may_answer(Time(us * 1_000))).count();
+        assert!((990..=1_016).contains(&second), "{second}");
+    }
+}

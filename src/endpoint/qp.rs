@@ -1,0 +1,230 @@
+//! One queue pair: its two halves, its paths, and its state machine.
+
+use crate::congestion::{self, CcConfig, CongestionControl, Controller};
+use crate::memory::PdId;
+use crate::path::{Paths, PortMask};
+use crate::requester::{Env, Requester, RequesterSetup, RetryPolicy};
+use crate::responder::{Responder, ResponderSetup};
+use crate::time::Time;
+use crate::wire::{Msn, Psn, Qpn};
+
+use super::config::{CqId, EndpointConfig, EndpointError, QpInit, QpState, RtrAttr, RtsAttr};
+
+/// Counts of one queue pair.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct QpCounters {
+    /// Data packets sent, retransmissions included.
+    pub tx_packets: u64,
+    /// Payload bytes sent, retransmissions included.
+    pub tx_bytes: u64,
+    /// Data packets retransmitted or repeated.
+    pub tx_repeats: u64,
+    /// Data packets received and placed.
+    pub rx_packets: u64,
+    /// Payload bytes placed.
+    pub rx_bytes: u64,
+}
+
+/// A snapshot of a queue pair's transport state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct QpStatus {
+    /// State.
+    pub state: QpState,
+    /// Counts.
+    pub counters: QpCounters,
+    /// Smoothed round-trip time, ns; 0 before the first sample.
+    pub smoothed_rtt_ns: u64,
+    /// Smallest round-trip time, ns; 0 before the first sample.
+    pub min_rtt_ns: u64,
+    /// Congestion window, bytes; `u64::MAX` without congestion control.
+    pub cwnd_bytes: u64,
+    /// Bytes in flight as congestion control counts them.
+    pub inflight_bytes: u64,
+    /// Send work requests not complete.
+    pub send_outstanding: u32,
+}
+
+#[derive(Debug)]
+pub(super) struct Qp {
+    pub(super) qpn: Qpn,
+    pub(super) pd: PdId,
+    pub(super) send_cq: CqId,
+    pub(super) recv_cq: CqId,
+    pub(super) sig_all: bool,
+    pub(super) state: QpState,
+    pub(super) init: Box<QpInit>,
+    pub(super) psn: Psn,
+    pub(super) peer: u32,
+    pub(super) dest_qpn: Qpn,
+    pub(super) path_mtu: u32,
+    pub(super) mpr_dest: u8,
+    pub(super) dynamic_mpr: bool,
+    pub(super) trimmable: bool,
+    pub(super) requester: Requester,
+    pub(super) responder: Responder,
+    pub(super) paths: Paths,
+    pub(super) cc: Controller,
+    pub(super) counters: QpCounters,
+    /// Send work requests that left the queue since the driver was last told.
+    pub(super) retired: u32,
+    /// In the list of queue pairs that may have data to send.
+    pub(super) in_data_list: bool,
+    /// In the list of queue pairs that owe an answer or a probe.
+    pub(super) in_control_list: bool,
+    /// Packets sent since the queue pair's turn began, and the lane burst that was in.
+    pub(super) turn: u32,
+    pub(super) burst: u64,
+    /// The earliest live entry of the timer heap.
+    pub(super) armed_at: Time,
+    /// Data came in, or left, since reverse paths were last considered.
+    pub(super) inbound: bool,
+    pub(super) outbound: bool,
+    pub(super) reverse_check_at: Time,
+}
+
+impl Qp {
+    /// Peer index of an unconnected queue pair.
+    pub(super) const NO_PEER: u32 = u32::MAX;
+
+    /// A queue pair in RESET.
+    pub(super) fn new(qpn: Qpn, psn: Psn, init: QpInit, paths: Paths) -> Result<Self, EndpointError> {
+        let cc = congestion::build(&init.cc, Time::ZERO)?;
+        Ok(Self {
+            qpn,
+            pd: init.pd,
+            send_cq: init.send_cq,
+            recv_cq: init.recv_cq,
+            sig_all: init.sig_all,
+            state: QpState::Reset,
+            psn,
+            peer: Self::NO_PEER,
+            dest_qpn: Qpn::new(0),
+            path_mtu: 256,
+            mpr_dest: init.mpr_dest,
+            dynamic_mpr: false,
+            trimmable: false,
+            requester: Requester::new(init.cap.max_send_wr as usize, idle_requester(psn, init.msn)),
+            responder: Responder::new(init.cap.max_recv_wr as usize, idle_responder()),
+            paths,
+            cc,
+            init: Box::new(init),
+            counters: QpCounters::default(),
+            retired: 0,
+            in_data_list: false,
+            in_control_list: false,
+            turn: 0,
+            burst: 0,
+            armed_at: Time::NEVER,
+            inbound: false,
+            outbound: false,
+            reverse_check_at: Time::NEVER,
+        })
+    }
+
+    pub(super) fn connect(&mut self, cfg: &EndpointConfig, attr: &RtrAttr, peer: u32) {
+        self.peer = peer;
+        self.dest_qpn = Qpn::new(attr.dest_qpn);
+        self.path_mtu = attr.path_mtu;
+        self.mpr_dest = attr.mpr_dest;
+        self.dynamic_mpr = attr.dynamic_mpr && self.init.dynamic_mpr;
+        self.trimmable = attr.trim_nack && cfg.trimming;
+        self.responder.connect(ResponderSetup {
+            initial_psn: attr.rq_psn,
+            initial_msn: attr.rq_msn,
+            mtu: attr.path_mtu,
+            window: u32::from(attr.mpr_dest) * 128,
+            max_wimm: u32::from(attr.max_wimm_dest),
+            sack_threshold: cfg.sack_threshold_bytes,
+        });
+        self.state = QpState::Rtr;
+    }
+
+    pub(super) fn ready_to_send(&mut self, cfg: &EndpointConfig, attr: &RtsAttr, now: Time) -> Result<(), EndpointError> {
+        let cc = CcConfig { mtu_bytes: self.path_mtu, trimming: self.trimmable, ..self.init.cc.clone() };
+        self.cc = congestion::build(&cc, now)?;
+        self.requester = Requester::new(
+            self.init.cap.max_send_wr as usize,
+            RequesterSetup {
+                initial_psn: self.psn,
+                initial_msn: self.init.msn,
+                mtu: self.path_mtu,
+                window: u32::from(attr.mpr) * 128,
+                max_wimm: u32::from(attr.max_wimm),
+                dynamic_mpr: self.dynamic_mpr,
+                retry: RetryPolicy {
+                    timeout_ns: attr.timeout_ns(),
+                    linear: attr.linear_retries,
+                    exponential: attr.exponential_retries,
+                },
+                probe_floor_ns: cfg.tail_probe_floor_ns,
+            },
+        );
+        self.state = QpState::Rts;
+        Ok(())
+    }
+
+    /// Whether packets from the peer are taken in.
+    #[inline]
+    pub(super) const fn receives(&self) -> bool {
+        matches!(self.state, QpState::Rtr | QpState::Rts)
+    }
+
+    pub(super) fn set_ports(&mut self, local: PortMask, peer: PortMask) {
+        self.paths.set_local_ports(local);
+        self.paths.set_peer_ports(peer);
+    }
+
+    /// When the queue pair's timers want to run.
+    #[inline]
+    pub(super) fn next_timeout(&self) -> Time {
+        if !self.receives() {
+            return Time::NEVER;
+        }
+        self.requester.next_timeout().min(self.paths.next_timeout()).min(self.reverse_check_at)
+    }
+
+    pub(super) fn status(&self) -> QpStatus {
+        QpStatus {
+            state: self.state,
+            counters: self.counters,
+            smoothed_rtt_ns: self.requester.smoothed_rtt_ns(),
+            min_rtt_ns: self.requester.min_rtt_ns(),
+            cwnd_bytes: self.cc.cwnd(),
+            inflight_bytes: self.cc.inflight(),
+            send_outstanding: self.requester.queued() as u32,
+        }
+    }
+
+    /// The requester with what it works on.
+    #[inline]
+    pub(super) fn requester_env<'a>(
+        &'a mut self,
+        counters: &'a mut crate::counters::Counters,
+    ) -> (&'a mut Requester, Env<'a>) {
+        (&mut self.requester, Env { paths: &mut self.paths, cc: &mut self.cc, counters })
+    }
+}
+
+fn idle_requester(psn: Psn, msn: Msn) -> RequesterSetup {
+    RequesterSetup {
+        initial_psn: psn,
+        initial_msn: msn,
+        mtu: 256,
+        window: 0,
+        max_wimm: 0,
+        dynamic_mpr: false,
+        retry: RetryPolicy { timeout_ns: 0, linear: 0, exponential: 0 },
+        probe_floor_ns: 0,
+    }
+}
+
+fn idle_responder() -> ResponderSetup {
+    ResponderSetup {
+        initial_psn: Psn::new(0),
+        initial_msn: Msn::new(0),
+        mtu: 256,
+        window: 0,
+        max_wimm: 0,
+        sack_threshold: u32::MAX,
+    }
+}

@@ -1,0 +1,387 @@
+//! Packets in: what is checked before anything is believed, and who gets it.
+//!
+//! In this order: the stack must parse, the port must be MRC's, a trimmed packet is told by its
+//! DSCP, the iCRC must match, the transport headers must parse, the queue pair must exist and its
+//! peer own the source address. What fails is counted and dropped.
+
+use spindrift_pmd::{DatagramMeta, RxFrame, RxOrigin};
+
+use crate::memory::MemoryError;
+use crate::requester::{Requester, SackVerdict};
+use crate::responder::{Arrived, Class, NackOut, Trigger, Violation};
+use crate::time::Time;
+use crate::wire::{
+    Aeth, AethKind, Bth, ICRC_LEN, NackReason, NakCode, Neth, Packet, Peth, Psn, Qpn, Seth, TrimKind, TrimmedHead, Tseth,
+    WriteHead, icrc, is_mrc_port, stack,
+};
+use crate::work::{Wc, WcOpcode, WcStatus};
+
+use super::event::{Event, FailReason};
+use super::transmit::reflected;
+use super::{Endpoint, QpState};
+
+/// Where a packet came from.
+#[derive(Clone, Copy)]
+pub(super) struct Source {
+    pub(super) meta: DatagramMeta,
+    pub(super) port: u8,
+    /// The Ethernet source address, when the port shows it.
+    pub(super) mac: Option<[u8; 6]>,
+}
+
+/// Congestion experienced (RFC 3168).
+const CE: u8 = 0b11;
+
+impl Endpoint {
+    /// Takes in a frame that arrived on `port`.
+    pub fn receive(&mut self, now: Time, port: u8, frame: &RxFrame<'_>) {
+        self.counters.rx_packets += 1;
+        match frame.origin {
+            RxOrigin::Ethernet => match stack::parse(frame.data) {
+                Err(_) => self.counters.rx_bad_stack += 1,
+                Ok(parsed) => {
+                    let mac = frame.data.get(6..12).and_then(|mac| mac.try_into().ok());
+                    let source = Source { meta: parsed.meta, port, mac };
+                    self.receive_datagram(now, source, parsed.mrc, parsed.truncated, |_| {
+                        icrc::verify_frame(parsed.l3)
+                    });
+                }
+            },
+            RxOrigin::Udp(meta) => {
+                let source = Source { meta, port, mac: None };
+                self.receive_datagram(now, source, frame.data, false, |data| icrc::verify_datagram(&meta, data));
+            }
+        }
+    }
+
+    #[inline]
+    fn receive_datagram(
+        &mut self,
+        now: Time,
+        source: Source,
+        data: &[u8],
+        truncated: bool,
+        verify: impl FnOnce(&[u8]) -> bool,
+    ) {
+        if !is_mrc_port(source.meta.dst_port, self.cfg.udp_port) {
+            self.counters.rx_other_port += 1;
+            return;
+        }
+        if let Some(kind) = self.cfg.dscp.class_of_trim(source.meta.traffic_class >> 2) {
+            self.on_trimmed(&source, data, kind);
+            return;
+        }
+        if truncated {
+            self.counters.rx_truncated += 1;
+            return;
+        }
+        let Some(body) = data.len().checked_sub(ICRC_LEN).and_then(|len| data.get(..len)) else {
+            self.counters.rx_malformed += 1;
+            return;
+        };
+        if self.cfg.icrc && !verify(data) {
+            self.counters.rx_bad_icrc += 1;
+            return;
+        }
+        match Packet::decode(body) {
+            Ok(packet) => self.dispatch(now, &source, &packet),
+            Err(_) => self.counters.rx_malformed += 1,
+        }
+    }
+
+    #[inline]
+    fn dispatch(&mut self, now: Time, source: &Source, packet: &Packet<'_>) {
+        match packet {
+            Packet::Write { head, payload, .. } => self.on_write(now, source, head, payload),
+            Packet::Sack { bth, seth } => self.on_sack(now, source, bth, seth),
+            Packet::Ack { bth, aeth } => self.on_ack(now, source, bth, aeth),
+            Packet::Nack { bth, neth } => self.on_nack(now, source, bth, neth),
+            Packet::Probe { bth, peth } => self.on_probe(now, source, bth, peth),
+            Packet::EndpointRequest { bth, erth } => self.on_endpoint_request(now, source, bth, erth),
+            Packet::EndpointResponse { bth, eeth } => self.on_endpoint_response(now, source, bth, eeth),
+        }
+    }
+
+    /// The connected queue pair that `dest` names, if `source` is its peer's.
+    #[inline]
+    fn connected(&mut self, dest: Qpn, source: &Source) -> Option<u32> {
+        let Some(slot) = self.slot_of(dest) else {
+            self.counters.rx_unknown_qp += 1;
+            return None;
+        };
+        let qp = self.qps[slot as usize].as_deref()?;
+        let Some(peer) = self.peers.get(qp.peer as usize).and_then(Option::as_ref) else {
+            self.counters.rx_wrong_state += 1;
+            return None;
+        };
+        if !peer.owns(source.meta.src, source.port) {
+            self.counters.rx_foreign_source += 1;
+            return None;
+        }
+        Some(slot)
+    }
+
+    fn on_write(&mut self, now: Time, source: &Source, head: &WriteHead, payload: &[u8]) {
+        self.counters.rx_data += 1;
+        let Some(slot) = self.connected(head.bth.dest_qpn, source) else { return };
+        let trigger = self.trigger(source, &head.bth, head.tseth);
+        let Some(qp) = self.qps[slot as usize].as_deref_mut() else { return };
+        if !qp.receives() {
+            self.counters.rx_wrong_state += 1;
+            // A peer that has not heard our NAK goes on retransmitting: tell it again.
+            qp.responder.owe_nak();
+            if qp.responder.owes() {
+                self.wake_control(slot);
+            }
+            return;
+        }
+        if trigger.marked {
+            self.counters.rx_ecn_marked += 1;
+        }
+        match qp.responder.classify(head.bth.psn) {
+            Class::New(seq) => self.accept(now, slot, seq, head, payload, trigger),
+            Class::Duplicate => {
+                self.counters.rx_duplicates += 1;
+                qp.responder.answer_repeat(Trigger { repeated: true, ..trigger }, false);
+            }
+            Class::Old => {
+                self.counters.rx_old += 1;
+                qp.responder.answer_repeat(Trigger { repeated: true, ..trigger }, true);
+            }
+            Class::OutOfWindow => self.out_of_window(slot, trigger),
+        }
+        self.after_data(now, slot);
+    }
+
+    fn out_of_window(&mut self, slot: u32, trigger: Trigger) {
+        self.counters.rx_out_of_window += 1;
+        if self.cfg.oor_nack {
+            self.owe_nack(slot, NackReason::PsnOutOfWindow, trigger);
+        }
+    }
+
+    fn owe_nack(&mut self, slot: u32, reason: NackReason, trigger: Trigger) {
+        let Some(qp) = self.qps[slot as usize].as_deref_mut() else { return };
+        let nack =
+            NackOut { reason: reason.into(), psn: trigger.psn, ev: trigger.ev, timestamp: trigger.timestamp };
+        if !qp.responder.owe_nack(nack) {
+            self.counters.tx_nacks_dropped += 1;
+        }
+    }
+
+    #[inline]
+    fn trigger(&self, source: &Source, bth: &Bth, tseth: Option<Tseth>) -> Trigger {
+        Trigger {
+            psn: bth.psn,
+            ev: reflected(&self.cfg, &source.meta),
+            timestamp: tseth.map_or(0, |tseth| tseth.timestamp),
+            marked: source.meta.traffic_class & 3 == CE,
+            repeated: bth.rtx,
+            probe_id: None,
+        }
+    }
+
+    /// A packet inside the window that was not seen before: place it, then take it into account.
+    #[inline]
+    fn accept(&mut self, now: Time, slot: u32, seq: u64, head: &WriteHead, payload: &[u8], trigger: Trigger) {
+        let Some(qp) = self.qps[slot as usize].as_deref_mut() else { return };
+        let mut arrived = Arrived::new(head, payload.len());
+        if !arrived.well_formed(qp.path_mtu) {
+            self.counters.rx_bad_length += 1;
+            arrived.error = Some(NakCode::InvalidRequest);
+        } else if let Err(error) = self.memory.place(head.reth.rkey, qp.pd, head.reth.va, payload) {
+            count_refusal(&mut self.counters, error);
+            arrived.error = Some(NakCode::RemoteAccess);
+        } else {
+            self.counters.rx_placed_bytes += payload.len() as u64;
+            qp.counters.rx_packets += 1;
+            qp.counters.rx_bytes += payload.len() as u64;
+        }
+        let (qpn, cq) = (qp.qpn, qp.recv_cq);
+        let events = &mut self.events;
+        let result = qp.responder.arrive(seq, arrived, &mut |done| {
+            let wc = Wc {
+                wr_id: done.wr.wr_id,
+                status: WcStatus::Success,
+                opcode: WcOpcode::RecvRdmaWithImm,
+                byte_len: done.byte_len,
+                imm: Some(done.imm),
+                qpn,
+            };
+            events.push_back(Event::Completion { cq, wc });
+        });
+        let nominal = (head.encoded_len() + ICRC_LEN + payload.len()) as u32 + Requester::NOMINAL_OVERHEAD;
+        qp.responder.count_bytes(payload.len() as u32, nominal, trigger, head.bth.ack_req);
+        if !qp.inbound {
+            qp.inbound = true;
+            qp.reverse_check_at = qp.reverse_check_at.min(now.after(qp.requester.smoothed_rtt_ns().max(1_000_000)));
+        }
+        if let Err(violation) = result {
+            self.on_violation(slot, violation);
+        }
+    }
+
+    fn on_violation(&mut self, slot: u32, violation: Violation) {
+        match violation.code {
+            NakCode::InvalidRequest => self.counters.rx_invalid_request += 1,
+            NakCode::RemoteOperational => self.counters.rx_no_receive += 1,
+            NakCode::RemoteAccess | NakCode::PsnSequence => {}
+        }
+        if let Some(qp) = self.qp_mut(slot) {
+            qp.responder.owe_last_words();
+        }
+        self.fail_qp(slot, FailReason::PeerViolation, None);
+    }
+
+    #[inline]
+    fn after_data(&mut self, _now: Time, slot: u32) {
+        let Some(qp) = self.qps[slot as usize].as_deref() else { return };
+        let rearm = qp.reverse_check_at < qp.armed_at && qp.receives();
+        if qp.responder.owes() {
+            self.wake_control(slot);
+        }
+        if rearm {
+            self.arm(slot);
+        }
+    }
+
+    /// A packet that a switch cut: only BTH, METH and TSETH are read, nothing can be checked by CRC
+    /// and nothing is placed. It becomes a NACK, so the worst that a forged one does is a
+    /// retransmission.
+    fn on_trimmed(&mut self, source: &Source, data: &[u8], kind: TrimKind) {
+        self.counters.rx_trimmed += 1;
+        let Ok(head) = TrimmedHead::decode(data) else {
+            self.counters.rx_trimmed_useless += 1;
+            return;
+        };
+        let Some(slot) = self.connected(head.bth.dest_qpn, source) else { return };
+        let trigger = self.trigger(source, &head.bth, head.tseth);
+        let Some(qp) = self.qps[slot as usize].as_deref_mut() else { return };
+        if !qp.receives() || !self.cfg.trimming || !matches!(qp.responder.classify(head.bth.psn), Class::New(_)) {
+            self.counters.rx_trimmed_useless += 1;
+            return;
+        }
+        let reason = match kind {
+            TrimKind::Fabric => NackReason::Trimmed,
+            TrimKind::LastHop => NackReason::TrimmedLastHop,
+        };
+        self.owe_nack(slot, reason, trigger);
+        self.wake_control(slot);
+    }
+
+    /// The queue pair that an acknowledgement is for, if it is one that sends and the reflected
+    /// connection identifiers are its own.
+    #[inline]
+    fn sender(&mut self, source: &Source, bth: &Bth, ids: Option<(u16, u16)>) -> Option<u32> {
+        let slot = self.connected(bth.dest_qpn, source)?;
+        let qp = self.qps[slot as usize].as_deref()?;
+        if qp.state != QpState::Rts {
+            self.counters.rx_wrong_state += 1;
+            return None;
+        }
+        // Source and destination are the acknowledging peer's view.
+        if ids.is_some_and(|ids| ids != (qp.dest_qpn.low16(), qp.qpn.low16())) {
+            self.counters.rx_wrong_connection += 1;
+            return None;
+        }
+        Some(slot)
+    }
+
+    fn on_sack(&mut self, now: Time, source: &Source, bth: &Bth, sack: &Seth) {
+        self.counters.rx_sacks += 1;
+        let Some(slot) = self.sender(source, bth, Some((sack.spdcid, sack.dpdcid))) else { return };
+        let Some(qp) = self.qps[slot as usize].as_deref_mut() else { return };
+        if sack.pr && qp.paths.on_probe_answer(sack.probe_id(), Requester::mark_of(sack), now).is_none() {
+            self.counters.rx_unmatched_response += 1;
+        }
+        let (requester, mut env) = qp.requester_env(&mut self.counters);
+        requester.on_sack(now, sack, &mut env);
+        self.wake_data(slot);
+        self.arm(slot);
+    }
+
+    fn on_ack(&mut self, now: Time, source: &Source, bth: &Bth, aeth: &Aeth) {
+        match aeth.kind() {
+            AethKind::Ack => self.counters.rx_acks += 1,
+            AethKind::Nak(_) | AethKind::Other(_) => self.counters.rx_naks += 1,
+        }
+        let Some(slot) = self.sender(source, bth, None) else { return };
+        match aeth.kind() {
+            AethKind::Ack => {
+                let Some(qp) = self.qps[slot as usize].as_deref_mut() else { return };
+                let (requester, mut env) = qp.requester_env(&mut self.counters);
+                requester.on_transport_ack(now, bth.psn, &mut env);
+                self.complete_sends(slot);
+                self.wake_data(slot);
+                self.arm(slot);
+            }
+            AethKind::Nak(code) => self.on_nak(slot, bth.psn, code),
+            AethKind::Other(_) => self.counters.rx_malformed += 1,
+        }
+    }
+
+    fn on_nak(&mut self, slot: u32, psn: Psn, code: NakCode) {
+        let Some(target) = self.qp(slot).and_then(|qp| qp.requester.nak_target(psn)) else {
+            self.counters.rx_forged_ack += 1;
+            return;
+        };
+        let status = match code {
+            NakCode::InvalidRequest => WcStatus::RemoteInvalidRequest,
+            NakCode::RemoteAccess => WcStatus::RemoteAccessError,
+            NakCode::RemoteOperational => WcStatus::RemoteOperationError,
+            // RoCE's go-back-N request; MRC's SACK and NACK take its place, so no peer sends it.
+            NakCode::PsnSequence => {
+                self.counters.rx_malformed += 1;
+                return;
+            }
+        };
+        self.fail_qp(slot, FailReason::PeerRefused, Some((Some(target), status)));
+    }
+
+    fn on_nack(&mut self, now: Time, source: &Source, bth: &Bth, nack: &Neth) {
+        self.counters.rx_nacks += 1;
+        let Some(slot) = self.sender(source, bth, Some((nack.spdcid, nack.dpdcid))) else { return };
+        let Some(qp) = self.qps[slot as usize].as_deref_mut() else { return };
+        let (requester, mut env) = qp.requester_env(&mut self.counters);
+        if requester.on_nack(now, nack, &mut env) == SackVerdict::Fatal {
+            self.fail_qp(slot, FailReason::PeerFatal, Some((None, WcStatus::FatalError)));
+            return;
+        }
+        self.wake_data(slot);
+        self.arm(slot);
+    }
+
+    /// A reliability probe: answered with a SACK that says so (MRC 1.0 section 7.4.6).
+    fn on_probe(&mut self, now: Time, source: &Source, bth: &Bth, probe: &Peth) {
+        self.counters.rx_probes += 1;
+        let Some(slot) = self.connected(bth.dest_qpn, source) else { return };
+        let mut trigger = self.trigger(source, bth, None);
+        let Some(qp) = self.qps[slot as usize].as_deref_mut() else { return };
+        if !qp.receives() {
+            self.counters.rx_wrong_state += 1;
+            return;
+        }
+        if (probe.spdcid, probe.dpdcid) != (qp.dest_qpn.low16(), qp.qpn.low16()) {
+            self.counters.rx_wrong_connection += 1;
+            return;
+        }
+        if !self.ops.may_answer(now) {
+            self.counters.rx_rate_limited += 1;
+            return;
+        }
+        trigger.psn = qp.responder.cack();
+        trigger.timestamp = probe.tx_timestamp;
+        trigger.probe_id = Some(probe.probe_id);
+        qp.responder.answer_repeat(trigger, false);
+        self.wake_control(slot);
+    }
+}
+
+fn count_refusal(counters: &mut crate::counters::Counters, error: MemoryError) {
+    match error {
+        MemoryError::WrongPd { .. } => counters.rx_wrong_pd += 1,
+        MemoryError::NoAccess { .. } => counters.rx_no_access += 1,
+        MemoryError::OutOfBounds { .. } => counters.rx_out_of_bounds += 1,
+        _ => counters.rx_bad_rkey += 1,
+    }
+}

@@ -1,0 +1,354 @@
+//! Packets out: which queue pair has its turn, what it sends, and on which path.
+//!
+//! Answers and probes go before data. The path is chosen at the last moment, among the ports that
+//! have room, so a full port never holds back a packet that another could take.
+
+use crate::memory::PayloadRef;
+use crate::path::PortMask;
+use crate::requester::{PacketSpec, Requester, SendKind};
+use crate::responder::{NackOut, SackOut};
+use crate::time::Time;
+use crate::wire::{
+    Aeth, Bth, CcState, Entropy, Ev, FTYPE_TIMESTAMP, ICRC_LEN, Mark, NackReason, Neth, Opcode, Packet, Peth, Psn,
+    Qpn, Seth, StackTemplate, Tseth, WriteHead, dscp,
+};
+
+use super::Endpoint;
+use super::qp::Qp;
+
+/// A packet to send: headers, and where its payload lies.
+#[derive(Clone, Debug)]
+pub struct Transmit {
+    /// The port, that is the plane, to send it on.
+    pub port: u8,
+    /// Bytes of `head` in use.
+    pub head_len: u8,
+    /// Offset in `head` of the first byte behind the UDP header.
+    pub udp_payload_at: u8,
+    /// Ethernet, IP, UDP and MRC headers.
+    pub head: [u8; Self::HEAD_ROOM],
+    /// The payload in registered memory; read it with [`Endpoint::payload`].
+    pub payload: PayloadRef,
+}
+
+impl Transmit {
+    /// Bytes for all headers: 62 for Ethernet, IPv6 and UDP, 48 for the longest MRC headers, 18 to spare.
+    pub const HEAD_ROOM: usize = 128;
+
+    /// The headers.
+    #[inline]
+    pub fn head(&self) -> &[u8] {
+        &self.head[..usize::from(self.head_len)]
+    }
+}
+
+impl Default for Transmit {
+    fn default() -> Self {
+        Self { port: 0, head_len: 0, udp_payload_at: 0, head: [0; Self::HEAD_ROOM], payload: PayloadRef::EMPTY }
+    }
+}
+
+/// ECN codepoint of data: ECN-capable transport (0), so that switches may mark it (RFC 3168).
+const ECT0: u8 = 0b10;
+/// ECN codepoint of everything else.
+const NOT_ECT: u8 = 0;
+
+/// What came of asking a queue pair for a packet.
+enum Turn {
+    Sent,
+    /// No port that it could use has room.
+    Blocked,
+    /// It has nothing to send now.
+    Idle,
+}
+
+impl Endpoint {
+    /// Begins a burst of at most `packets` transmits. Optional: it lets ports that batch by entropy
+    /// value find several packets of one.
+    pub fn begin_burst(&mut self, packets: usize) {
+        self.burst += 1;
+        self.burst_hint = packets;
+    }
+
+    /// Fills `out` with the next packet whose port is in `free`; `false` when there is none now.
+    pub fn transmit(&mut self, now: Time, free: PortMask, out: &mut Transmit) -> bool {
+        if !self.ops.is_empty() && self.transmit_op(free, out) {
+            return true;
+        }
+        while let Some(&slot) = self.control_list.front() {
+            match self.transmit_control(now, slot, free, out) {
+                Turn::Sent => return true,
+                Turn::Blocked => break,
+                Turn::Idle => {
+                    self.control_list.pop_front();
+                    if let Some(qp) = self.qp_mut(slot) {
+                        qp.in_control_list = false;
+                    }
+                }
+            }
+        }
+        self.transmit_from_data_list(now, free, out)
+    }
+
+    fn transmit_from_data_list(&mut self, now: Time, free: PortMask, out: &mut Transmit) -> bool {
+        while let Some(&slot) = self.data_list.front() {
+            match self.transmit_data(now, slot, free, out) {
+                Turn::Sent => return true,
+                Turn::Blocked => {
+                    // Another queue pair may have other planes; this one keeps its place for later.
+                    return self.data_list.len() > 1 && self.transmit_for_others(now, free, out);
+                }
+                Turn::Idle => {
+                    self.data_list.pop_front();
+                    if let Some(qp) = self.qp_mut(slot) {
+                        qp.in_data_list = false;
+                        qp.turn = 0;
+                    }
+                }
+            }
+        }
+        false
+    }
+
+    /// The front queue pair found no room on its planes: ask the one behind it, and no more, so
+    /// that a full NIC is noticed at once.
+    fn transmit_for_others(&mut self, now: Time, free: PortMask, out: &mut Transmit) -> bool {
+        self.data_list.rotate_left(1);
+        let Some(&slot) = self.data_list.front() else { return false };
+        matches!(self.transmit_data(now, slot, free, out), Turn::Sent)
+    }
+
+    fn transmit_op(&mut self, free: PortMask, out: &mut Transmit) -> bool {
+        let Some(op) = self.ops.pop(free.0) else { return false };
+        let mut mrc = [0; Packet::MAX_HEAD_LEN];
+        let len = op.packet.encode_head(&mut mrc);
+        let class = if op.control_class { self.cfg.dscp.control } else { self.cfg.dscp.no_trim };
+        write_head(out, op.plane, &op.template, op.entropy, dscp::traffic_class(class, NOT_ECT), &mrc[..len], 0);
+        out.payload = PayloadRef::EMPTY;
+        true
+    }
+
+    fn transmit_control(&mut self, now: Time, slot: u32, free: PortMask, out: &mut Transmit) -> Turn {
+        let Some(qp) = self.qps[slot as usize].as_deref_mut() else { return Turn::Idle };
+        if let Some(turn) = Self::transmit_probe(now, qp, &self.peers, &self.cfg, free, out) {
+            self.counters.tx_probes += 1;
+            return turn;
+        }
+        if !qp.responder.owes() {
+            return Turn::Idle;
+        }
+        let Some((ev, plane)) = qp.paths.pick_reverse(free) else { return Turn::Blocked };
+        let Some(packet) = next_answer(qp, &mut self.counters) else { return Turn::Idle };
+        let Some(template) = template(&self.peers, qp, plane) else { return Turn::Idle };
+        let entropy = self.cfg.entropy.place(ev);
+        let class = dscp::traffic_class(self.cfg.dscp.control, NOT_ECT);
+        let mut mrc = [0; Packet::MAX_HEAD_LEN];
+        let len = packet.encode_head(&mut mrc);
+        write_head(out, plane, template, entropy, class, &mrc[..len], 0);
+        out.payload = PayloadRef::EMPTY;
+        Turn::Sent
+    }
+
+    /// A reliability probe of an entropy value assumed bad, if one is due and its plane has room
+    /// (MRC 1.0 section 7.4.6). It travels in the data class, on the path that it tests.
+    fn transmit_probe(
+        now: Time,
+        qp: &mut Qp,
+        peers: &[Option<super::peer::Peer>],
+        cfg: &super::EndpointConfig,
+        free: PortMask,
+        out: &mut Transmit,
+    ) -> Option<Turn> {
+        if qp.state != super::QpState::Rts || qp.paths.usable_planes().0 & free.0 != qp.paths.usable_planes().0 {
+            return None;
+        }
+        let probe = qp.paths.poll_probe(now)?;
+        let plane = qp.paths.plane(probe.ev);
+        let template = template(peers, qp, plane)?;
+        let peth = Peth {
+            probe_id: probe.id,
+            spdcid: qp.qpn.low16(),
+            dpdcid: qp.dest_qpn.low16(),
+            tx_timestamp: Requester::timestamp(now),
+            ftype: FTYPE_TIMESTAMP,
+            ..Peth::default()
+        };
+        let packet = Packet::Probe { bth: Bth::new(Opcode::Probe, qp.dest_qpn, Psn::new(0)), peth };
+        let mut mrc = [0; Packet::MAX_HEAD_LEN];
+        let len = packet.encode_head(&mut mrc);
+        let entropy = cfg.entropy.place(qp.paths.ev(probe.ev));
+        write_head(out, plane, template, entropy, dscp::traffic_class(cfg.dscp.no_trim, ECT0), &mrc[..len], 0);
+        out.payload = PayloadRef::EMPTY;
+        Some(Turn::Sent)
+    }
+
+    #[inline]
+    fn transmit_data(&mut self, now: Time, slot: u32, free: PortMask, out: &mut Transmit) -> Turn {
+        let Some(qp) = self.qps[slot as usize].as_deref_mut() else { return Turn::Idle };
+        if qp.state != super::QpState::Rts {
+            return Turn::Idle;
+        }
+        if qp.burst != self.burst {
+            qp.burst = self.burst;
+            qp.paths.begin_burst(self.burst_hint);
+        }
+        let Some((seq, kind)) = qp.requester.next_send(&qp.cc) else { return Turn::Idle };
+        let Some(spec) = qp.requester.spec(seq, kind) else { return Turn::Idle };
+        let avoid = qp.requester.last_ev(seq, kind);
+        let Some(ev_id) = qp.paths.pick(free, avoid) else { return Turn::Blocked };
+        let plane = qp.paths.plane(ev_id);
+        let Some(template) = template(&self.peers, qp, plane) else { return Turn::Idle };
+        let head = write_head_of(qp, now, &spec, seq, kind);
+        let mut mrc = [0; WriteHead::MAX_LEN];
+        let mrc_len = head.encode(&mut mrc);
+        let class = data_class(&self.cfg.dscp, qp.trimmable, kind);
+        let entropy = self.cfg.entropy.place(qp.paths.ev(ev_id));
+        write_head(out, plane, template, entropy, class, &mrc[..mrc_len], spec.len as usize);
+        out.payload = self.memory.payload(spec.slot, spec.local_addr, spec.len);
+        let udp_payload = (mrc_len + ICRC_LEN) as u32 + spec.len;
+        qp.counters.tx_packets += 1;
+        qp.counters.tx_bytes += u64::from(spec.len);
+        qp.counters.tx_repeats += u64::from(kind != SendKind::New);
+        self.counters.tx_data += 1;
+        self.counters.tx_data_bytes += u64::from(spec.len);
+        let (requester, mut env) = qp.requester_env(&mut self.counters);
+        requester.commit(now, seq, kind, ev_id, udp_payload, &mut env);
+        qp.outbound = true;
+        self.end_turn(slot);
+        Turn::Sent
+    }
+
+    /// The queue pair has sent a packet: arm its timers, and let the next one go first when its
+    /// quantum is used up.
+    #[inline]
+    fn end_turn(&mut self, slot: u32) {
+        let Some(qp) = self.qps[slot as usize].as_deref_mut() else { return };
+        let idle_timer = qp.armed_at == Time::NEVER;
+        qp.turn += 1;
+        if qp.turn >= self.cfg.quantum {
+            qp.turn = 0;
+            self.data_list.rotate_left(1);
+        }
+        if idle_timer {
+            self.arm(slot);
+        }
+    }
+}
+
+fn template<'a>(peers: &'a [Option<super::peer::Peer>], qp: &Qp, plane: u8) -> Option<&'a StackTemplate> {
+    peers.get(qp.peer as usize)?.as_ref()?.templates.get(usize::from(plane))
+}
+
+#[inline]
+fn write_head(
+    out: &mut Transmit,
+    plane: u8,
+    template: &StackTemplate,
+    entropy: Entropy,
+    traffic_class: u8,
+    mrc: &[u8],
+    payload_len: usize,
+) {
+    let stack_len = template.write(&mut out.head, entropy, traffic_class, mrc.len() + payload_len + ICRC_LEN);
+    out.head[stack_len..stack_len + mrc.len()].copy_from_slice(mrc);
+    out.port = plane;
+    out.udp_payload_at = stack_len as u8;
+    out.head_len = (stack_len + mrc.len()) as u8;
+}
+
+#[inline]
+fn write_head_of(qp: &Qp, now: Time, spec: &PacketSpec, seq: u64, kind: SendKind) -> WriteHead {
+    let mut bth = Bth::new(spec.opcode, qp.dest_qpn, qp.requester.psn(seq));
+    bth.ack_req = qp.requester.wants_ack(spec, kind, &qp.cc);
+    bth.rtx = kind != SendKind::New;
+    bth.ts = true;
+    WriteHead {
+        bth,
+        meth: crate::wire::Meth { rqmsn: spec.rqmsn, msn: spec.msn },
+        tseth: Some(Tseth::new(Requester::timestamp(now))),
+        reth: spec.reth,
+        imm: spec.imm,
+    }
+}
+
+const fn data_class(map: &dscp::DscpMap, trimmable: bool, kind: SendKind) -> u8 {
+    let class = match (trimmable, kind) {
+        (false, _) => map.no_trim,
+        (true, SendKind::New) => map.trimmable,
+        (true, SendKind::Retransmit | SendKind::Probe) => map.trimmable_retx,
+    };
+    dscp::traffic_class(class, ECT0)
+}
+
+/// The next answer that a queue pair owes: completion first, because an application waits for it.
+fn next_answer(qp: &mut Qp, counters: &mut crate::counters::Counters) -> Option<Packet<'static>> {
+    let dest = qp.dest_qpn;
+    if let Some((psn, msn)) = qp.responder.take_ack() {
+        counters.tx_acks += 1;
+        return Some(Packet::Ack { bth: Bth::new(Opcode::Ack, dest, psn), aeth: Aeth::ack(msn) });
+    }
+    if let Some((violation, msn)) = qp.responder.take_nak() {
+        counters.tx_naks += 1;
+        let bth = Bth::new(Opcode::Ack, dest, violation.psn);
+        return Some(Packet::Ack { bth, aeth: Aeth::nak(violation.code, msn) });
+    }
+    if let Some(nack) = qp.responder.take_nack() {
+        counters.tx_nacks += 1;
+        return Some(nack_packet(qp.qpn, dest, &nack));
+    }
+    let sack = qp.responder.take_sack()?;
+    counters.tx_sacks += 1;
+    Some(sack_packet(qp.qpn, dest, &sack, qp.mpr_dest))
+}
+
+fn nack_packet(qpn: Qpn, dest: Qpn, nack: &NackOut) -> Packet<'static> {
+    let neth = Neth {
+        spdcid: qpn.low16(),
+        dpdcid: dest.low16(),
+        tx_timestamp: nack.timestamp,
+        ..Neth::new(NackReason::from(nack.reason), nack.psn, nack.ev)
+    };
+    Packet::Nack { bth: Bth::new(Opcode::Nack, dest, nack.psn), neth }
+}
+
+/// A SACK on the wire (MRC 1.0 tables 7-12 to 7-15).
+fn sack_packet(qpn: Qpn, dest: Qpn, sack: &SackOut, mpr: u8) -> Packet<'static> {
+    let trigger = &sack.trigger;
+    let seth = Seth {
+        mark: if trigger.marked { Mark::SkipOnce } else { Mark::None },
+        pr: trigger.probe_id.is_some(),
+        ack_psn_offset: match trigger.probe_id {
+            Some(id) => id as i16,
+            None => ack_offset(trigger.psn, sack.cack),
+        },
+        entropy: trigger.ev,
+        spdcid: qpn.low16(),
+        dpdcid: dest.low16(),
+        cack: sack.cack,
+        mpr,
+        sack_offset: sack.sack_offset,
+        bitmap: sack.bitmap,
+        cc: CcState {
+            tx_timestamp: trigger.timestamp,
+            ooo_count: sack.out_of_order,
+            rcvd_bytes: sack.rcvd_bytes,
+            ..CcState::default()
+        },
+        ..Seth::default()
+    };
+    let mut bth = Bth::new(Opcode::Sack, dest, sack.cack);
+    bth.rtx = trigger.repeated && trigger.probe_id.is_none();
+    Packet::Sack { bth, seth }
+}
+
+/// The trigger relative to the cumulative acknowledgement; an old one too far back to express is
+/// given as the oldest that can be.
+fn ack_offset(psn: Psn, cack: Psn) -> i16 {
+    psn.distance(cack).clamp(i32::from(i16::MIN), i32::from(i16::MAX)) as i16
+}
+
+/// The reflected entropy value of a received packet.
+#[inline]
+pub(super) fn reflected(cfg: &super::EndpointConfig, meta: &spindrift_pmd::DatagramMeta) -> Ev {
+    cfg.entropy.extract(meta.src_port, meta.flow_label)
+}

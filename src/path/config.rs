@@ -1,0 +1,259 @@
+//! What a queue pair's path set is made of, and the check that it can be made.
+
+use std::sync::Arc;
+
+use crate::wire::Ev;
+
+/// Most planes a NIC may have: a plane is a bit of the 32-bit port mask of a Port Status Update
+/// (MRC 1.0 table 7-20).
+pub const MAX_PLANES: u8 = 32;
+
+/// Most entropy values one queue pair may hold over all planes, active and backup together.
+///
+/// The paper names 128 to 256 as typical (MRC paper, section 2.1); sixteen times that bounds the
+/// memory and the set-up time of a queue pair.
+pub const MAX_EVS: usize = 4096;
+
+/// Most reverse entropy values a plane may have.
+pub const MAX_REVERSE_PER_PLANE: u8 = 8;
+
+/// Longest delay that the probe cadence may be given, in nanoseconds: one hour.
+pub const MAX_PROBE_INTERVAL_NS: u64 = 3_600_000_000_000;
+
+/// Where the entropy values of a queue pair come from.
+#[derive(Clone, Debug)]
+pub enum EvSource {
+    /// Drawn at random, distinct inside a plane, `width_bits` wide (8 to 32).
+    ///
+    /// Values with an all-zero 16-bit half are left out, because that half becomes the UDP source
+    /// port and port 0 is reserved (RFC 768 allows it only for senders that want no reply, and
+    /// firewalls drop it).
+    Random {
+        /// Width of an entropy value, see the entropy modes of MRC 1.0 (32 bits for STEV, 16 for UDP).
+        width_bits: u8,
+    },
+    /// The usable values of each plane, for example the bound source ports of kernel sockets.
+    ///
+    /// A plane that lists fewer values than asked for uses all of them, split between active and
+    /// backup in the configured proportion.
+    Explicit(Arc<[Vec<Ev>]>),
+}
+
+/// The path set of a queue pair: sizes, source of the entropy values, probe cadence.
+///
+/// Times are in nanoseconds. The sizes are totals over all planes; each plane gets an equal share,
+/// rounded up, because equal entropy values per plane equalise the planes' load (MRC paper,
+/// section 2.1).
+#[derive(Clone, Debug)]
+pub struct PathConfig {
+    /// Entropy values in use at a time. Default 128 (MRC paper, section 2.1: 128 to 256).
+    pub active: u16,
+    /// Entropy values that replace failed ones of the same plane. Default 64.
+    pub backup: u16,
+    /// Losses never reduce the active entropy values of the usable planes below this (the OCP API's
+    /// `ev_min_active`). Default 4.
+    pub min_active: u16,
+    /// Planes, that is NIC ports, 1 to [`MAX_PLANES`].
+    pub planes: u8,
+    /// Where entropy values come from. Default: random, 32 bits wide.
+    pub source: EvSource,
+    /// Delay between an entropy value being assumed bad and its first probe. Default 1 ms.
+    pub probe_interval_ns: u64,
+    /// Longest delay between two probes of one entropy value; the delay doubles with every
+    /// unanswered probe up to this. Default 1 s.
+    pub probe_interval_max_ns: u64,
+    /// A probe not answered in this time counts as lost. Default 4 ms: many round trips even under
+    /// congestion, and less than the 8.39 ms after which the 16-bit timestamp that the answer
+    /// reflects is ambiguous (MRC 1.0 table 6-6, 128 ns units).
+    pub probe_timeout_ns: u64,
+    /// Consecutive answered probes that bring an entropy value back. Default 2.
+    pub probes_to_revive: u8,
+    /// Reverse entropy values per plane, at least 1 (MRC paper, section 2.4). Default 1.
+    pub reverse_per_plane: u8,
+    /// Least time between two reverse-path probes of a receive-only queue pair; a longer round-trip
+    /// time takes its place. Default 1 ms.
+    pub reverse_refresh_ns: u64,
+    /// Entropy values that one burst is spread over, 0 for all; see
+    /// [`Paths::begin_burst`](super::Paths::begin_burst). Default 0.
+    pub spray_width: u16,
+}
+
+/// Why a [`PathConfig`] cannot be used. Every message names the field.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PathConfigError {
+    /// `planes` is 0 or more than [`MAX_PLANES`].
+    #[error("planes = {0}: must be 1 to {MAX_PLANES}")]
+    Planes(u8),
+    /// `active` is smaller than `planes`.
+    #[error("active = {active}: every one of the {planes} planes needs at least one entropy value")]
+    Active {
+        /// The value given.
+        active: u16,
+        /// The planes asked for.
+        planes: u8,
+    },
+    /// `active` and `backup` together exceed [`MAX_EVS`].
+    #[error("active + backup = {0} after rounding up to equal planes: at most {MAX_EVS}")]
+    TooMany(usize),
+    /// `min_active` is 0 or more than `active`.
+    #[error("min_active = {min_active}: must be 1 to active ({active})")]
+    MinActive {
+        /// The value given.
+        min_active: u16,
+        /// The active entropy values asked for.
+        active: u16,
+    },
+    /// `source` is random with a width outside 8 to 32 bits.
+    #[error("source.width_bits = {0}: must be 8 to 32")]
+    Width(u8),
+    /// `source` is random and too narrow for the entropy values asked for.
+    #[error("source.width_bits = {width_bits}: too narrow for {per_plane} entropy values a plane")]
+    TooNarrow {
+        /// The width given.
+        width_bits: u8,
+        /// Active and backup entropy values of one plane.
+        per_plane: usize,
+    },
+    /// `source` is explicit and its number of lists is not the number of planes.
+    #[error("source: {lists} lists of entropy values for {planes} planes")]
+    ExplicitPlanes {
+        /// Lists given.
+        lists: usize,
+        /// The planes asked for.
+        planes: u8,
+    },
+    /// `source` is explicit and has no entropy value for a plane.
+    #[error("source: plane {0} has no entropy value")]
+    ExplicitEmpty(u8),
+    /// `source` is explicit and names an entropy value twice in one plane.
+    #[error("source: plane {plane} lists entropy value {ev:#x} twice", ev = ev.0)]
+    ExplicitTwice {
+        /// The plane.
+        plane: u8,
+        /// The value.
+        ev: Ev,
+    },
+    /// `probe_interval_ns` is 0 or more than `probe_interval_max_ns`.
+    #[error("probe_interval_ns = {interval}: must be 1 to probe_interval_max_ns ({max})")]
+    ProbeInterval {
+        /// The value given.
+        interval: u64,
+        /// The `probe_interval_max_ns` given.
+        max: u64,
+    },
+    /// `probe_interval_max_ns` is more than [`MAX_PROBE_INTERVAL_NS`].
+    #[error("probe_interval_max_ns = {0}: at most {MAX_PROBE_INTERVAL_NS}")]
+    ProbeIntervalMax(u64),
+    /// `probe_timeout_ns` is 0.
+    #[error("probe_timeout_ns = 0: must be at least 1")]
+    ProbeTimeout,
+    /// `probes_to_revive` is 0.
+    #[error("probes_to_revive = 0: must be at least 1")]
+    ProbesToRevive,
+    /// `reverse_per_plane` is 0 or more than [`MAX_REVERSE_PER_PLANE`].
+    #[error("reverse_per_plane = {0}: must be 1 to {MAX_REVERSE_PER_PLANE}")]
+    ReversePerPlane(u8),
+}
+
+impl PathConfig {
+    /// The defaults for `planes` planes.
+    pub fn new(planes: u8) -> Self {
+        Self {
+            active: 128,
+            backup: 64,
+            min_active: 4,
+            planes,
+            source: EvSource::Random { width_bits: 32 },
+            probe_interval_ns: 1_000_000,
+            probe_interval_max_ns: 1_000_000_000,
+            probe_timeout_ns: 4_000_000,
+            probes_to_revive: 2,
+            reverse_per_plane: 1,
+            reverse_refresh_ns: 1_000_000,
+            spray_width: 0,
+        }
+    }
+
+    /// Checks every field against its range and against the others.
+    ///
+    /// # Errors
+    /// The first field that does not fit.
+    pub fn validate(&self) -> Result<(), PathConfigError> {
+        use PathConfigError as E;
+        if self.planes == 0 || self.planes > MAX_PLANES {
+            return Err(E::Planes(self.planes));
+        }
+        if self.active < u16::from(self.planes) {
+            return Err(E::Active { active: self.active, planes: self.planes });
+        }
+        let total = (self.active_per_plane() + self.backup_per_plane()) * usize::from(self.planes);
+        if total > MAX_EVS {
+            return Err(E::TooMany(total));
+        }
+        if self.min_active == 0 || self.min_active > self.active {
+            return Err(E::MinActive { min_active: self.min_active, active: self.active });
+        }
+        if self.probe_interval_max_ns > MAX_PROBE_INTERVAL_NS {
+            return Err(E::ProbeIntervalMax(self.probe_interval_max_ns));
+        }
+        if self.probe_interval_ns == 0 || self.probe_interval_ns > self.probe_interval_max_ns {
+            return Err(E::ProbeInterval {
+                interval: self.probe_interval_ns,
+                max: self.probe_interval_max_ns,
+            });
+        }
+        if self.probe_timeout_ns == 0 {
+            return Err(E::ProbeTimeout);
+        }
+        if self.probes_to_revive == 0 {
+            return Err(E::ProbesToRevive);
+        }
+        if self.reverse_per_plane == 0 || self.reverse_per_plane > MAX_REVERSE_PER_PLANE {
+            return Err(E::ReversePerPlane(self.reverse_per_plane));
+        }
+        self.validate_source()
+    }
+
+    fn validate_source(&self) -> Result<(), PathConfigError> {
+        use PathConfigError as E;
+        match &self.source {
+            EvSource::Random { width_bits } => {
+                if !(8..=32).contains(width_bits) {
+                    return Err(E::Width(*width_bits));
+                }
+                // A quarter of the space, so that drawing distinct values at random stays quick.
+                let per_plane = self.active_per_plane() + self.backup_per_plane();
+                if per_plane as u64 > (1_u64 << width_bits) / 4 {
+                    return Err(E::TooNarrow { width_bits: *width_bits, per_plane });
+                }
+                Ok(())
+            }
+            EvSource::Explicit(lists) => {
+                if lists.len() != usize::from(self.planes) {
+                    return Err(E::ExplicitPlanes { lists: lists.len(), planes: self.planes });
+                }
+                for (plane, list) in (0..).zip(lists.iter()) {
+                    if list.is_empty() {
+                        return Err(E::ExplicitEmpty(plane));
+                    }
+                    let mut sorted = list.clone();
+                    sorted.sort_unstable();
+                    if let Some(twice) = sorted.windows(2).find(|pair| pair[0] == pair[1]) {
+                        return Err(E::ExplicitTwice { plane, ev: twice[0] });
+                    }
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// Active entropy values of one plane: an equal share, rounded up.
+    pub(super) fn active_per_plane(&self) -> usize {
+        usize::from(self.active).div_ceil(usize::from(self.planes.max(1)))
+    }
+
+    /// Backup entropy values of one plane: an equal share, rounded up.
+    pub(super) fn backup_per_plane(&self) -> usize {
+        usize::from(self.backup).div_ceil(usize::from(self.planes.max(1)))
+    }
+}

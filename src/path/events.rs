@@ -1,0 +1,61 @@
+//! Changes of state that a controller wants to hear of.
+
+use super::{EvEvent, EvId, EvState, Paths};
+
+/// Events that wait to be polled. A queue pair that loses a plane makes one for each of the plane's
+/// entropy values; the state of all can be read at any time, so losing some of them is harmless.
+const CAPACITY: u8 = 32;
+
+/// Set in an event for `ASSUMED_BAD`; the rest is the id.
+const BAD_BIT: u16 = 1 << 15;
+
+/// A bounded queue, in order.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Events {
+    ring: [u16; CAPACITY as usize],
+    head: u8,
+    len: u8,
+}
+
+impl Events {
+    fn push(&mut self, event: u16) -> bool {
+        if self.len == CAPACITY {
+            return false;
+        }
+        let at = (self.head + self.len) % CAPACITY;
+        if let Some(place) = self.ring.get_mut(usize::from(at)) {
+            *place = event;
+        }
+        self.len += 1;
+        true
+    }
+
+    fn pop(&mut self) -> Option<u16> {
+        self.len = self.len.checked_sub(1)?;
+        let event = self.ring.get(usize::from(self.head)).copied();
+        self.head = (self.head + 1) % CAPACITY;
+        event
+    }
+}
+
+impl Paths {
+    /// The oldest change of state that was not polled yet. As in the OCP API there are events for GOOD
+    /// and `ASSUMED_BAD` only. The queue holds 32; `events_lost` counts what did not fit.
+    pub fn poll_event(&mut self) -> Option<EvEvent> {
+        let event = self.events.pop()?;
+        let entry = self.entries.get(usize::from(event & !BAD_BIT))?;
+        Some(EvEvent {
+            ev: entry.ev,
+            plane: entry.plane,
+            drop_count: u32::from(entry.drops),
+            state: if event & BAD_BIT == 0 { EvState::Good } else { EvState::AssumedBad },
+        })
+    }
+
+    pub(super) fn push_event(&mut self, id: EvId, state: EvState) {
+        let bad = if state == EvState::AssumedBad { BAD_BIT } else { 0 };
+        if !self.events.push(id.0 | bad) {
+            self.counters.events_lost += 1;
+        }
+    }
+}

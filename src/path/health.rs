@@ -1,0 +1,329 @@
+//! What feedback does to an entropy value, and which ones are in use.
+
+use super::{BAD, DENIED, EvId, EvState, Paths, Plane, PortMask, SKIP};
+use crate::time::Time;
+use crate::wire::Ev;
+
+impl Paths {
+    /// A packet on this path was ECN-marked (SACK with `m` = `SKIP_ONCE`): the path is congested, leave
+    /// it out for one rotation (MRC 1.0 figure 5).
+    #[inline]
+    pub fn on_ecn(&mut self, id: EvId, _now: Time) {
+        if self.skip_once(id) {
+            self.counters.ecn_skips += 1;
+        }
+    }
+
+    /// A packet on this path was trimmed before the last hop (NACK TRIMMED). Trims on the last hop are
+    /// incast and say nothing of the path (MRC 1.0 table 7-17): do not report them here.
+    #[inline]
+    pub fn on_trim(&mut self, id: EvId, _now: Time) {
+        if self.skip_once(id) {
+            self.counters.trim_skips += 1;
+        }
+    }
+
+    /// The peer asks not to use this path (SACK with `m` = `ALWAYS_SKIP`): as if a packet had been lost,
+    /// but not counted as a drop.
+    pub fn on_always_skip(&mut self, id: EvId, now: Time) {
+        self.counters.always_skips += 1;
+        self.assume_bad(id, now);
+    }
+
+    /// A packet on this path was lost, not trimmed: the path is assumed to have failed and goes out of
+    /// use at once, a backup of the same plane takes its place (MRC paper, sections 2.1 and 4).
+    ///
+    /// If no backup is left and this one is needed to keep `min_active` paths, it stays in use, is
+    /// passed over once, and `floor_holds` counts it.
+    pub fn on_loss(&mut self, id: EvId, now: Time) {
+        let Some(entry) = self.entries.get_mut(usize::from(id.0)) else { return };
+        entry.drops = entry.drops.saturating_add(1);
+        self.counters.losses += 1;
+        self.assume_bad(id, now);
+    }
+
+    /// A packet on this path arrived. For a path assumed bad that is a reason to probe it at once: the
+    /// loss may have been mere reordering. A packet sent before the verdict does not prove that the
+    /// path still works, so it does not count as an answered probe.
+    #[inline]
+    pub fn on_delivered(&mut self, id: EvId, now: Time) {
+        if self.entries.get(usize::from(id.0)).is_some_and(|entry| entry.flags & BAD != 0) {
+            self.probe_soon(id, now);
+        }
+    }
+
+    /// Ports of this NIC that have a link (bit set = up). A plane that goes down takes all its
+    /// entropy values out at once; they are back as they were when it returns.
+    pub fn set_local_ports(&mut self, up: PortMask) {
+        self.local_ports = up.0;
+        self.planes_changed();
+    }
+
+    /// Ports of the peer's NIC that are reachable, from its Port Status Update (bit set = up, MRC 1.0
+    /// table 7-20).
+    pub fn set_peer_ports(&mut self, up: PortMask) {
+        self.peer_ports = up.0;
+        self.planes_changed();
+    }
+
+    /// Takes an entropy value out of use until it is allowed again, on one plane or on all. Returns how
+    /// many this changed.
+    pub fn deny_ev(&mut self, ev: Ev, plane: Option<u8>) -> usize {
+        let mut changed = 0;
+        for id in 0..self.entries.len() as u16 {
+            if !self.matches(id, ev, plane) || self.has(id, DENIED) {
+                continue;
+            }
+            if self.has(id, BAD) {
+                self.prober.bad -= 1;
+            } else {
+                self.take_out(id);
+            }
+            self.set_flags(id, DENIED);
+            changed += 1;
+        }
+        if changed > 0 {
+            self.planes_changed();
+        }
+        changed
+    }
+
+    /// Allows a denied entropy value again: it is GOOD (MRC 1.0 figure 5). Returns how many this
+    /// changed.
+    pub fn allow_ev(&mut self, ev: Ev, plane: Option<u8>) -> usize {
+        let mut changed = 0;
+        for id in 0..self.entries.len() as u16 {
+            if self.matches(id, ev, plane) && self.has(id, DENIED) {
+                self.set_flags(id, 0);
+                self.prober.forget(id);
+                self.bring_back(id);
+                changed += 1;
+            }
+        }
+        if changed > 0 {
+            self.planes_changed();
+        }
+        changed
+    }
+
+    /// Takes a whole plane out of use, forward and reverse, until it is allowed again (MRC paper,
+    /// section 4: a plane with an unacceptable loss rate). Returns whether this changed anything.
+    pub fn deny_plane(&mut self, plane: u8) -> bool {
+        let bit = self.plane_bit(plane);
+        let changed = bit & !self.denied_planes != 0;
+        self.denied_planes |= bit;
+        self.planes_changed();
+        changed
+    }
+
+    /// Allows a denied plane again; its entropy values are as they were. Returns whether this changed
+    /// anything.
+    pub fn allow_plane(&mut self, plane: u8) -> bool {
+        let bit = self.plane_bit(plane);
+        let changed = bit & self.denied_planes != 0;
+        self.denied_planes &= !bit;
+        self.planes_changed();
+        changed
+    }
+
+    /// Active entropy values of `plane`, whether it is up or not.
+    pub fn active_len(&self, plane: u8) -> usize {
+        self.planes.get(usize::from(plane)).map_or(0, |state| usize::from(state.active))
+    }
+
+    #[inline]
+    fn skip_once(&mut self, id: EvId) -> bool {
+        match self.entries.get_mut(usize::from(id.0)) {
+            Some(entry) if entry.flags & (BAD | DENIED) == 0 => {
+                entry.flags |= SKIP;
+                true
+            }
+            _ => false,
+        }
+    }
+
+    fn assume_bad(&mut self, id: EvId, now: Time) {
+        let Some(entry) = self.entries.get(usize::from(id.0)) else { return };
+        if entry.flags & (BAD | DENIED) != 0 {
+            return;
+        }
+        if self.is_needed(id.0, entry.plane) {
+            self.counters.floor_holds += 1;
+            self.skip_once(id);
+            return;
+        }
+        let plane = entry.plane;
+        self.take_out(id.0);
+        self.set_flags(id.0, BAD);
+        self.schedule_first_probe(id, now);
+        self.push_event(id, EvState::AssumedBad);
+        self.heal_reverse(plane);
+        self.refresh_usable();
+    }
+
+    /// Whether the floor on active entropy values keeps this one in use.
+    fn is_needed(&self, id: u16, plane: u8) -> bool {
+        let Some(state) = self.planes.get(usize::from(plane)) else { return false };
+        PortMask(self.usable).contains(plane)
+            && state.spare == 0
+            && self.position(state, id).is_some_and(|at| at < state.active)
+            && self.active_in(self.usable) <= usize::from(self.min_active)
+    }
+
+    /// Active entropy values of the planes in `mask`.
+    fn active_in(&self, mask: u32) -> usize {
+        let planes = (0..).zip(self.planes.iter());
+        planes.filter(|(plane, _)| mask >> plane & 1 == 1).map(|(_, state)| usize::from(state.active)).sum()
+    }
+
+    /// Follows a change of ports or of the deny list.
+    fn planes_changed(&mut self) {
+        let mask = PortMask::first(self.planes.len() as u8).0;
+        let open = mask & self.local_ports & self.peer_ports & !self.denied_planes;
+        let returned = open & !self.open;
+        self.open = open;
+        self.probe_planes_soon(returned);
+        self.keep_floor();
+        self.refresh_usable();
+        for plane in 0..self.planes.len() as u8 {
+            self.heal_reverse(plane);
+        }
+        self.find_next_probe();
+    }
+
+    /// Puts bad entropy values back to use when ports or the deny list leave fewer than `min_active`:
+    /// a path that may be bad is better than none.
+    fn keep_floor(&mut self) {
+        while self.active_in(self.open) < usize::from(self.min_active) {
+            let bad = self
+                .entries
+                .iter()
+                .zip(0..)
+                .filter(|(entry, _)| entry.flags & BAD != 0 && PortMask(self.open).contains(entry.plane));
+            // Evenly over the planes.
+            let Some((_, id)) = bad.min_by_key(|(entry, _)| self.active_len(entry.plane)) else { return };
+            self.counters.floor_returns += 1;
+            self.revive(EvId(id), SKIP);
+        }
+    }
+
+    /// Makes a bad entropy value good.
+    pub(super) fn revive(&mut self, id: EvId, flags: u8) {
+        self.prober.bad -= 1;
+        self.set_flags(id.0, flags);
+        self.bring_back(id.0);
+        self.push_event(id, EvState::Good);
+    }
+
+    /// Recomputes which planes can be picked. A plane that cannot loses its saved turns.
+    pub(super) fn refresh_usable(&mut self) {
+        let mut usable = 0;
+        for (plane, state) in (0..).zip(self.planes.iter_mut()) {
+            if self.open >> plane & 1 == 1 && state.active > 0 {
+                usable |= 1 << plane;
+            } else {
+                state.debt = 0;
+            }
+        }
+        self.usable = usable;
+        self.round &= usable;
+    }
+
+    /// Moves an entropy value from the active or backup part to the part that is out; a backup takes
+    /// the place of an active one.
+    fn take_out(&mut self, id: u16) {
+        let Some((plane, at)) = self.place(id) else { return };
+        let sliced = self.sliced;
+        let Some((state, order)) = self.plane_mut(plane) else { return };
+        let (active, spare) = (usize::from(state.active), usize::from(state.spare));
+        let at = usize::from(at);
+        let mut swapped = false;
+        if at >= active + spare {
+            return;
+        } else if at >= active {
+            order.swap(at, active + spare - 1);
+            state.spare -= 1;
+        } else if spare > 0 {
+            // The longest-serving backup comes first; the last one fills its gap.
+            order.swap(at, active);
+            order.swap(active, active + spare - 1);
+            state.spare -= 1;
+            swapped = true;
+        } else {
+            order.swap(at, active - 1);
+            state.active -= 1;
+            state.clamp(sliced);
+        }
+        if swapped {
+            self.counters.swaps += 1;
+        }
+    }
+
+    /// Moves an entropy value that was out to the active part if its plane is short, else to the end
+    /// of the backup set.
+    fn bring_back(&mut self, id: u16) {
+        let Some((plane, at)) = self.place(id) else { return };
+        let sliced = self.sliced;
+        let Some((state, order)) = self.plane_mut(plane) else { return };
+        let in_use = usize::from(state.active + state.spare);
+        if usize::from(at) < in_use {
+            return;
+        }
+        order.swap(usize::from(at), in_use);
+        // A short plane has no backups: `take_out` uses them up first.
+        if state.active < state.target {
+            state.active += 1;
+            state.clamp(sliced);
+        } else {
+            state.spare += 1;
+        }
+    }
+
+    /// The plane of an entropy value and its position there.
+    fn place(&self, id: u16) -> Option<(u8, u16)> {
+        let plane = self.entries.get(usize::from(id))?.plane;
+        let at = self.position(self.planes.get(usize::from(plane))?, id)?;
+        Some((plane, at))
+    }
+
+    fn position(&self, state: &Plane, id: u16) -> Option<u16> {
+        let ids = self.ids(state);
+        ids.iter().position(|&other| other == id).map(|at| at as u16)
+    }
+
+    /// All entropy values of a plane: active, backup, out.
+    pub(super) fn ids(&self, state: &Plane) -> &[u16] {
+        self.order.get(usize::from(state.base)..usize::from(state.base + state.len)).unwrap_or_default()
+    }
+
+    /// The active entropy values of a plane.
+    pub(super) fn active_ids(&self, state: &Plane) -> &[u16] {
+        self.ids(state).get(..usize::from(state.active)).unwrap_or_default()
+    }
+
+    fn plane_mut(&mut self, plane: u8) -> Option<(&mut Plane, &mut [u16])> {
+        let state = self.planes.get_mut(usize::from(plane))?;
+        let order = self.order.get_mut(usize::from(state.base)..usize::from(state.base + state.len))?;
+        Some((state, order))
+    }
+
+    fn plane_bit(&self, plane: u8) -> u32 {
+        if usize::from(plane) < self.planes.len() { 1 << plane } else { 0 }
+    }
+
+    fn matches(&self, id: u16, ev: Ev, plane: Option<u8>) -> bool {
+        self.entries
+            .get(usize::from(id))
+            .is_some_and(|entry| entry.ev == ev && plane.is_none_or(|plane| plane == entry.plane))
+    }
+
+    pub(super) fn has(&self, id: u16, flags: u8) -> bool {
+        self.entries.get(usize::from(id)).is_some_and(|entry| entry.flags & flags != 0)
+    }
+
+    pub(super) fn set_flags(&mut self, id: u16, flags: u8) {
+        if let Some(entry) = self.entries.get_mut(usize::from(id)) {
+            entry.flags = flags;
+        }
+    }
+}

@@ -1,0 +1,238 @@
+//! The paths of a queue pair: entropy values, their health, and which one the next packet takes.
+//!
+//! A queue pair sprays its packets over a set of entropy values (EVs), each of which is one path on
+//! one plane (MRC paper, section 2.1). [`Paths`] holds the active set, a backup set from which
+//! failed EVs of the same plane are replaced, and a small reverse set for acknowledgements. It is
+//! plain data: feedback goes in with the time, decisions come out.
+//!
+//! | In | Out |
+//! |---|---|
+//! | [`on_ecn`](Paths::on_ecn), [`on_trim`](Paths::on_trim), [`on_always_skip`](Paths::on_always_skip), [`on_loss`](Paths::on_loss), [`on_delivered`](Paths::on_delivered) | [`pick`](Paths::pick) |
+//! | [`on_probe_answer`](Paths::on_probe_answer), [`expire_probes`](Paths::expire_probes) | [`poll_probe`](Paths::poll_probe), [`next_timeout`](Paths::next_timeout) |
+//! | [`set_local_ports`](Paths::set_local_ports), [`set_peer_ports`](Paths::set_peer_ports), [`deny_ev`](Paths::deny_ev), [`deny_plane`](Paths::deny_plane) | [`usable_planes`](Paths::usable_planes), [`states`](Paths::states), [`poll_event`](Paths::poll_event) |
+//! | [`learn_reverse`](Paths::learn_reverse), [`on_reverse_probe_answer`](Paths::on_reverse_probe_answer) | [`pick_reverse`](Paths::pick_reverse), [`poll_reverse_probe`](Paths::poll_reverse_probe) |
+//!
+//! An EV's life (MRC 1.0, figure 5):
+//!
+//! ```text
+//!            ECN mark or trim
+//!      GOOD ------------------> SKIP     passed over for one rotation, then GOOD
+//!       | ^                      |
+//!  loss | |  probes answered     | loss
+//!       v |                      |
+//!   ASSUMED_BAD <----------------+       replaced by a backup of the same plane, probed
+//!
+//!   any -- deny --> DENIED -- allow --> GOOD
+//! ```
+//!
+//! Planes carry equal load whatever happens to their EVs, as long as they have one that works
+//! (MRC paper, section 4).
+
+mod config;
+mod events;
+mod health;
+mod probe;
+mod reverse;
+mod rotation;
+mod select;
+mod status;
+#[cfg(test)]
+mod tests;
+
+use rand_xoshiro::SplitMix64;
+use rand_xoshiro::rand_core::SeedableRng;
+
+pub use self::config::{
+    EvSource, MAX_EVS, MAX_PLANES, MAX_PROBE_INTERVAL_NS, MAX_REVERSE_PER_PLANE, PathConfig, PathConfigError,
+};
+pub use self::probe::{MAX_PROBES_IN_FLIGHT, Probe};
+pub use self::status::{EvEvent, EvState, EvStatus, PathCounters};
+
+use self::events::Events;
+use self::probe::Prober;
+use self::reverse::Reverse;
+use crate::wire::Ev;
+
+/// A set of planes: bit n stands for plane n.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct PortMask(pub u32);
+
+impl PortMask {
+    /// Every plane there can be.
+    pub const ALL: Self = Self(u32::MAX);
+
+    /// The planes 0 to `planes - 1`.
+    pub const fn first(planes: u8) -> Self {
+        if planes >= 32 { Self::ALL } else { Self((1 << planes) - 1) }
+    }
+
+    /// Whether `plane` is in the set.
+    pub const fn contains(self, plane: u8) -> bool {
+        plane < 32 && self.0 >> plane & 1 == 1
+    }
+}
+
+/// Names an entropy value of one [`Paths`] for as long as that exists, whether it is active, in the
+/// backup set or bad.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct EvId(pub u16);
+
+/// What the answer to a reliability probe says of its path: the `m` field of the SACK
+/// (MRC 1.0 table 7-14).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EvMark {
+    /// Nothing: the path works.
+    None,
+    /// The probe was ECN-marked: the path works but is congested.
+    SkipOnce,
+    /// The peer asks not to use the path.
+    AlwaysSkip,
+}
+
+/// What is known of one entropy value: 8 bytes, because [`Paths::pick`] reads one for every packet.
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    ev: Ev,
+    /// Losses so far; stays at its maximum.
+    drops: u16,
+    plane: u8,
+    /// `SKIP`, `BAD`, `DENIED` (at most one of the last two), `PROBING`.
+    flags: u8,
+}
+
+/// To be passed over once.
+const SKIP: u8 = 1;
+/// Assumed bad: out of use, being probed.
+const BAD: u8 = 2;
+/// Denied by the operator.
+const DENIED: u8 = 4;
+/// Bad, and a probe is in flight.
+const PROBING: u8 = 8;
+
+/// One plane's part of the arrays, and where its rotation stands.
+///
+/// The plane's entropy values are `order[base..base + len]`: first the active ones, then the backup
+/// set, then those that are out (bad or denied). `cursor`, `drawn`, `start` and `end` are positions
+/// in the active part, relative to `base`.
+#[derive(Clone, Copy, Debug, Default)]
+struct Plane {
+    base: u16,
+    len: u16,
+    active: u16,
+    spare: u16,
+    /// Active entropy values when all is well.
+    target: u16,
+    /// The next position to hand out.
+    cursor: u16,
+    /// Positions below this have been shuffled in this round.
+    drawn: u16,
+    /// The part of the rotation that the current burst uses; all of it when not sliced.
+    start: u16,
+    end: u16,
+    /// Turns that this plane could not take for lack of room.
+    debt: u8,
+    /// Which of the plane's reverse entropy values is next to be used, and to be replaced.
+    reverse_use: u8,
+    reverse_learn: u8,
+}
+
+/// The entropy values of one queue pair, forward and reverse.
+#[derive(Clone, Debug)]
+pub struct Paths {
+    entries: Box<[Entry]>,
+    order: Box<[u16]>,
+    planes: Box<[Plane]>,
+    rng: SplitMix64,
+    /// Planes that are up on both sides and not denied.
+    open: u32,
+    /// Open planes with at least one active entropy value.
+    usable: u32,
+    /// Planes whose turn in this round is still to come.
+    round: u32,
+    local_ports: u32,
+    peer_ports: u32,
+    denied_planes: u32,
+    /// The plane that had the last turn.
+    last_plane: u8,
+    /// A burst is limited to a part of the rotation.
+    sliced: bool,
+    spray_width: u16,
+    min_active: u16,
+    prober: Prober,
+    reverse: Reverse,
+    events: Events,
+    counters: PathCounters,
+}
+
+impl Paths {
+    /// Chooses the entropy values of a queue pair. Equal `seed`s choose and rotate alike.
+    ///
+    /// # Errors
+    /// What [`PathConfig::validate`] finds.
+    pub fn new(cfg: &PathConfig, seed: u64) -> Result<Self, PathConfigError> {
+        cfg.validate()?;
+        let mut rng = SplitMix64::seed_from_u64(seed);
+        let mut entries = Vec::new();
+        let mut planes = Vec::with_capacity(usize::from(cfg.planes));
+        for plane in 0..cfg.planes {
+            let chosen = select::select(cfg, usize::from(plane), &mut rng);
+            let active = chosen.active as u16;
+            planes.push(Plane {
+                base: entries.len() as u16,
+                len: chosen.evs.len() as u16,
+                active,
+                spare: (chosen.evs.len() - chosen.active) as u16,
+                target: active,
+                end: active,
+                ..Plane::default()
+            });
+            entries.extend(chosen.evs.into_iter().map(|ev| Entry { ev, drops: 0, plane, flags: 0 }));
+        }
+        let order = (0..entries.len() as u16).collect();
+        let all = PortMask::first(cfg.planes).0;
+        let last_plane = select::below(&mut rng, u16::from(cfg.planes)) as u8;
+        let mut paths = Self {
+            prober: Prober::new(cfg, entries.len(), &mut rng),
+            reverse: Reverse::new(cfg, &mut rng),
+            entries: entries.into_boxed_slice(),
+            order,
+            planes: planes.into_boxed_slice(),
+            rng,
+            open: all,
+            usable: all,
+            round: all,
+            local_ports: all,
+            peer_ports: all,
+            denied_planes: 0,
+            last_plane,
+            sliced: false,
+            spray_width: cfg.spray_width,
+            min_active: cfg.min_active,
+            events: Events::default(),
+            counters: PathCounters::default(),
+        };
+        for plane in 0..cfg.planes {
+            paths.heal_reverse(plane);
+        }
+        Ok(paths)
+    }
+
+    /// The entropy value that `id` names; all zero for an id of another queue pair.
+    #[inline]
+    pub fn ev(&self, id: EvId) -> Ev {
+        self.entries.get(usize::from(id.0)).map_or(Ev(0), |entry| entry.ev)
+    }
+
+    /// The plane of `id`; 0 for an id of another queue pair.
+    #[inline]
+    pub fn plane(&self, id: EvId) -> u8 {
+        self.entries.get(usize::from(id.0)).map_or(0, |entry| entry.plane)
+    }
+
+    /// Planes that [`pick`](Self::pick) can choose: up on both sides, not denied, with at least one
+    /// active entropy value.
+    #[inline]
+    pub fn usable_planes(&self) -> PortMask {
+        PortMask(self.usable)
+    }
+}

@@ -1,0 +1,282 @@
+//! Reliability probes: testing paths that are assumed bad (MRC 1.0 section 7.4.6).
+//!
+//! A bad path is probed after `probe_interval_ns`. Every probe without an answer doubles the delay
+//! before the next one, up to `probe_interval_max_ns`; an answer brings it back to the start. A path
+//! that fails again soon after it was revived (within `probe_interval_max_ns`) has a doubled delay
+//! from then on, once for every such relapse, so that a flapping path comes back only when enough
+//! probes succeed over time (MRC paper, section 3).
+
+use rand_xoshiro::SplitMix64;
+use rand_xoshiro::rand_core::Rng;
+
+use super::{BAD, EvId, EvMark, PROBING, PathConfig, Paths, PortMask, SKIP};
+use crate::time::Time;
+
+/// Probes of one queue pair that wait for an answer at a time. Few, because probes share the data
+/// class, and because a queue pair with many bad paths is likely to have lost a plane, which one
+/// answered probe does not bring back.
+pub const MAX_PROBES_IN_FLIGHT: usize = 4;
+
+/// Doublings that a delay can take without losing bits; the configured maximum ends it long before.
+const MAX_DOUBLINGS: u8 = 20;
+
+/// A reliability probe to be sent now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Probe {
+    /// The probe id, echoed in the SACK that answers (MRC 1.0 table 7-18).
+    pub id: u16,
+    /// The path to send it on.
+    pub ev: EvId,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct InFlight {
+    probe: Probe,
+    sent: Time,
+}
+
+/// How probing one path has gone.
+#[derive(Clone, Copy, Debug, Default)]
+struct History {
+    /// Probes in a row without an answer.
+    failures: u8,
+    /// Times the path failed again soon after it was revived.
+    relapses: u8,
+    /// Probes in a row with an answer.
+    answers: u8,
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct Prober {
+    /// For a bad path, when the next probe is due; for one that was revived, when that was; else NEVER.
+    due: Box<[Time]>,
+    history: Box<[History]>,
+    in_flight: [Option<InFlight>; MAX_PROBES_IN_FLIGHT],
+    /// No probe is due before this.
+    next_due: Time,
+    next_id: u16,
+    /// Paths assumed bad, whatever their plane.
+    pub(super) bad: u16,
+    needed: u8,
+    interval_ns: u64,
+    interval_max_ns: u64,
+    timeout_ns: u64,
+}
+
+impl Prober {
+    pub(super) fn new(cfg: &PathConfig, evs: usize, rng: &mut SplitMix64) -> Self {
+        Self {
+            due: vec![Time::NEVER; evs].into_boxed_slice(),
+            history: vec![History::default(); evs].into_boxed_slice(),
+            in_flight: [None; MAX_PROBES_IN_FLIGHT],
+            next_due: Time::NEVER,
+            next_id: rng.next_u32() as u16,
+            bad: 0,
+            needed: cfg.probes_to_revive,
+            interval_ns: cfg.probe_interval_ns,
+            interval_max_ns: cfg.probe_interval_max_ns,
+            timeout_ns: cfg.probe_timeout_ns,
+        }
+    }
+
+    /// Heap bytes.
+    pub(super) fn memory_bytes(&self) -> usize {
+        size_of_val(&*self.due) + size_of_val(&*self.history)
+    }
+
+    /// Drops what is known of a path.
+    pub(super) fn forget(&mut self, id: u16) {
+        if let Some((due, history)) = self.record(id) {
+            *due = Time::NEVER;
+            *history = History::default();
+        }
+    }
+
+    fn record(&mut self, id: u16) -> Option<(&mut Time, &mut History)> {
+        Some((self.due.get_mut(usize::from(id))?, self.history.get_mut(usize::from(id))?))
+    }
+
+    fn free_slot(&self) -> Option<usize> {
+        self.in_flight.iter().position(Option::is_none)
+    }
+
+    fn delay_ns(&self, history: History) -> u64 {
+        let doublings = (history.failures + history.relapses).min(MAX_DOUBLINGS);
+        self.interval_ns.saturating_mul(1 << doublings).min(self.interval_max_ns)
+    }
+
+    fn first(&mut self, id: u16, now: Time) {
+        let max = self.interval_max_ns;
+        let Some((due, history)) = self.record(id) else { return };
+        let relapse = *due != Time::NEVER && now.since(*due) < max;
+        let relapses = if relapse { (history.relapses + 1).min(MAX_DOUBLINGS) } else { 0 };
+        *history = History { relapses, ..History::default() };
+        self.again(id, now);
+    }
+
+    fn failed(&mut self, id: u16, now: Time) {
+        let Some((_, history)) = self.record(id) else { return };
+        history.answers = 0;
+        history.failures = (history.failures + 1).min(MAX_DOUBLINGS);
+        self.again(id, now);
+    }
+
+    /// Counts an answer; true if it was the last one needed.
+    fn answered(&mut self, id: u16, now: Time) -> bool {
+        let needed = self.needed;
+        let Some((due, history)) = self.record(id) else { return false };
+        history.failures = 0;
+        history.answers = history.answers.saturating_add(1);
+        if history.answers >= needed {
+            *due = now;
+            return true;
+        }
+        self.again(id, now);
+        false
+    }
+
+    fn again(&mut self, id: u16, now: Time) {
+        let Some(&history) = self.history.get(usize::from(id)) else { return };
+        let at = now + self.delay_ns(history);
+        if let Some((due, _)) = self.record(id) {
+            *due = at;
+        }
+    }
+}
+
+impl Paths {
+    /// The next reliability probe to send, the one that has been due for longest first. At most
+    /// [`MAX_PROBES_IN_FLIGHT`] wait for an answer at a time. Planes that are down or denied are not
+    /// probed.
+    #[inline]
+    pub fn poll_probe(&mut self, now: Time) -> Option<Probe> {
+        if now < self.prober.next_due { None } else { self.start_probe(now) }
+    }
+
+    #[cold]
+    fn start_probe(&mut self, now: Time) -> Option<Probe> {
+        let slot = self.prober.free_slot()?;
+        let (id, due) = self.most_due()?;
+        if due > now {
+            self.prober.next_due = due;
+            return None;
+        }
+        let probe = Probe { id: self.prober.next_id, ev: EvId(id) };
+        self.prober.next_id = self.prober.next_id.wrapping_add(1);
+        if let Some(place) = self.prober.in_flight.get_mut(slot) {
+            *place = Some(InFlight { probe, sent: now });
+        }
+        self.set_flags(id, BAD | PROBING);
+        self.counters.probes_sent += 1;
+        self.find_next_probe();
+        Some(probe)
+    }
+
+    /// The peer answered a reliability probe (SACK with `pr` = 1, MRC 1.0 table 7-14). Returns the path
+    /// it was sent on, `None` if no such probe waits for an answer.
+    ///
+    /// After `probes_to_revive` answers in a row the path is GOOD again: active if its plane is short
+    /// of active ones, else a backup. An answer with [`EvMark::AlwaysSkip`] counts as none.
+    pub fn on_probe_answer(&mut self, probe_id: u16, mark: EvMark, now: Time) -> Option<EvId> {
+        let waiting = self.prober.in_flight.iter_mut();
+        let slot = waiting.into_iter().find(|slot| slot.is_some_and(|flight| flight.probe.id == probe_id));
+        let Some(flight) = slot.and_then(Option::take) else {
+            self.counters.probe_answers_unknown += 1;
+            return None;
+        };
+        let id = flight.probe.ev;
+        self.counters.probes_answered += 1;
+        if !self.has(id.0, BAD) {
+            return Some(id);
+        }
+        self.set_flags(id.0, BAD);
+        if mark == EvMark::AlwaysSkip {
+            self.prober.failed(id.0, now);
+        } else if self.prober.answered(id.0, now) {
+            self.counters.revived += 1;
+            self.revive(id, if mark == EvMark::SkipOnce { SKIP } else { 0 });
+            self.heal_reverse(self.plane(id));
+            self.refresh_usable();
+        }
+        self.find_next_probe();
+        Some(id)
+    }
+
+    /// Gives up probes that were not answered in `probe_timeout_ns`.
+    pub fn expire_probes(&mut self, now: Time) {
+        let mut expired = false;
+        for slot in 0..MAX_PROBES_IN_FLIGHT {
+            let Some(place) = self.prober.in_flight.get_mut(slot) else { continue };
+            if !place.is_some_and(|flight| now >= flight.sent + self.prober.timeout_ns) {
+                continue;
+            }
+            let Some(flight) = place.take() else { continue };
+            self.counters.probes_expired += 1;
+            expired = true;
+            if self.has(flight.probe.ev.0, BAD) {
+                self.set_flags(flight.probe.ev.0, BAD);
+                self.prober.failed(flight.probe.ev.0, now);
+            }
+        }
+        if expired {
+            self.find_next_probe();
+        }
+    }
+
+    /// When [`poll_probe`](Self::poll_probe) or [`expire_probes`](Self::expire_probes) next has something
+    /// to do; [`Time::NEVER`] if nothing is bad.
+    pub fn next_timeout(&self) -> Time {
+        let prober = &self.prober;
+        if prober.bad == 0 && prober.in_flight.iter().all(Option::is_none) {
+            return Time::NEVER;
+        }
+        let send = if prober.free_slot().is_some() { prober.next_due } else { Time::NEVER };
+        let waiting = prober.in_flight.iter().flatten().map(|flight| flight.sent + prober.timeout_ns);
+        waiting.min().unwrap_or(Time::NEVER).min(send)
+    }
+
+    pub(super) fn schedule_first_probe(&mut self, id: EvId, now: Time) {
+        self.prober.bad += 1;
+        self.prober.first(id.0, now);
+        self.find_next_probe();
+    }
+
+    /// Makes a probe of a bad path due at once.
+    #[cold]
+    pub(super) fn probe_soon(&mut self, id: EvId, now: Time) {
+        if let Some((due, _)) = self.prober.record(id.0) {
+            *due = now.min(*due);
+        }
+        self.find_next_probe();
+    }
+
+    /// Makes probes of the bad paths on planes that have come back due at once: their delays grew while
+    /// nothing could get through.
+    pub(super) fn probe_planes_soon(&mut self, planes: u32) {
+        for id in 0..self.entries.len() as u16 {
+            if self.has(id, BAD)
+                && PortMask(planes).contains(self.plane(EvId(id)))
+                && let Some((due, history)) = self.prober.record(id)
+            {
+                *due = Time::ZERO;
+                history.failures = 0;
+            }
+        }
+    }
+
+    pub(super) fn find_next_probe(&mut self) {
+        self.prober.next_due = self.most_due().map_or(Time::NEVER, |(_, due)| due);
+    }
+
+    fn most_due(&self) -> Option<(u16, Time)> {
+        if self.prober.bad == 0 {
+            return None;
+        }
+        let dues = self.entries.iter().zip(self.prober.due.iter()).zip(0..);
+        dues.filter(|((entry, _), _)| {
+            entry.flags & (BAD | PROBING) == BAD && PortMask(self.open).contains(entry.plane)
+        })
+        .map(|((_, due), id)| (id, *due))
+        .min_by_key(|&(_, due)| due)
+    }
+}

@@ -1,0 +1,196 @@
+//! The reverse set: the paths that SACK, NACK and ACK take (MRC paper, section 2.4).
+//!
+//! One entropy value per plane (or a few), each the last one known to work: learned from data SACKs
+//! when the queue pair sends data, from EV probes when it only receives.
+
+use rand_xoshiro::SplitMix64;
+use rand_xoshiro::rand_core::Rng;
+
+use super::select::below;
+use super::{BAD, DENIED, EvId, PathConfig, Paths, PortMask};
+use crate::time::Time;
+use crate::wire::Ev;
+
+/// No entropy value: all of the plane are denied.
+const NONE: u16 = u16::MAX;
+
+/// EV probes whose answer is still of use. More than one, so that a round trip longer than was thought
+/// does not make every answer late.
+const REMEMBERED: usize = 4;
+
+#[derive(Clone, Copy, Debug)]
+struct Asked {
+    request_id: u16,
+    id: u16,
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct Reverse {
+    /// `per_plane` entropy values of plane 0, then of plane 1, and so on.
+    slots: Box<[u16]>,
+    per_plane: u8,
+    last_plane: u8,
+    last_probed: u8,
+    asked: [Option<Asked>; REMEMBERED],
+    next_request: u16,
+    next_probe: Time,
+    refresh_ns: u64,
+}
+
+impl Reverse {
+    pub(super) fn new(cfg: &PathConfig, rng: &mut SplitMix64) -> Self {
+        let slots = usize::from(cfg.planes) * usize::from(cfg.reverse_per_plane);
+        Self {
+            slots: vec![NONE; slots].into_boxed_slice(),
+            per_plane: cfg.reverse_per_plane,
+            last_plane: below(rng, u16::from(cfg.planes)) as u8,
+            last_probed: below(rng, u16::from(cfg.planes)) as u8,
+            asked: [None; REMEMBERED],
+            next_request: rng.next_u32() as u16,
+            next_probe: Time::ZERO,
+            refresh_ns: cfg.reverse_refresh_ns,
+        }
+    }
+
+    /// Heap bytes.
+    pub(super) fn memory_bytes(&self) -> usize {
+        size_of_val(&*self.slots)
+    }
+
+    fn of_plane(&mut self, plane: u8) -> &mut [u16] {
+        let per_plane = usize::from(self.per_plane);
+        let from = usize::from(plane) * per_plane;
+        self.slots.get_mut(from..from + per_plane).unwrap_or_default()
+    }
+}
+
+/// The plane in `mask` (not empty) that follows `last`, in turn.
+fn plane_after(mask: u32, last: u8) -> u8 {
+    let after = mask & (u32::MAX << 1 << last);
+    (if after == 0 { mask } else { after }).trailing_zeros() as u8
+}
+
+impl Paths {
+    /// The path for the next SACK, NACK or ACK, planes in turn: `None` if no plane of `free` is up.
+    ///
+    /// Planes without a working entropy value are used only when no other is left: an acknowledgement
+    /// on a doubtful path is better than none.
+    #[inline]
+    pub fn pick_reverse(&mut self, free: PortMask) -> Option<(Ev, u8)> {
+        let mut planes = self.usable & free.0;
+        if planes == 0 {
+            planes = self.open & free.0;
+        }
+        while planes != 0 {
+            let plane = plane_after(planes, self.reverse.last_plane);
+            self.reverse.last_plane = plane;
+            if let Some(ev) = self.reverse_of(plane) {
+                return Some((ev, plane));
+            }
+            planes &= !(1 << plane);
+        }
+        None
+    }
+
+    /// A SACK for data sent on this path arrived: the path is known to be up.
+    #[inline]
+    pub fn learn_reverse(&mut self, id: EvId) {
+        let Some(&entry) = self.entries.get(usize::from(id.0)) else { return };
+        let Some(state) = self.planes.get_mut(usize::from(entry.plane)) else { return };
+        if entry.flags & (BAD | DENIED) != 0 {
+            return;
+        }
+        let slots = self.reverse.of_plane(entry.plane);
+        if slots.contains(&id.0) {
+            return;
+        }
+        if let Some(slot) = slots.get_mut(usize::from(state.reverse_learn)) {
+            *slot = id.0;
+        }
+        state.reverse_learn = (state.reverse_learn + 1) % self.reverse.per_plane;
+    }
+
+    /// The EV probe that a queue pair should send now to keep its reverse set fresh: entropy value,
+    /// plane, request id.
+    ///
+    /// Once every `rtt_ns`, and no more often than `reverse_refresh_ns`, a queue pair that receives
+    /// data and sends none tests a random entropy value, planes in turn (MRC paper, section 2.4).
+    /// Request ids count up from a random start; they are this queue pair's own.
+    pub fn poll_reverse_probe(
+        &mut self,
+        now: Time,
+        rtt_ns: u64,
+        inbound_active: bool,
+        outbound_active: bool,
+    ) -> Option<(Ev, u8, u16)> {
+        if !inbound_active || outbound_active || self.usable == 0 || now < self.reverse.next_probe {
+            return None;
+        }
+        let plane = plane_after(self.usable, self.reverse.last_probed);
+        let state = self.planes.get(usize::from(plane))?;
+        let at = below(&mut self.rng, state.active);
+        let id = *self.active_ids(state).get(usize::from(at))?;
+        let reverse = &mut self.reverse;
+        reverse.last_probed = plane;
+        reverse.next_probe = now + rtt_ns.max(reverse.refresh_ns);
+        let request_id = reverse.next_request;
+        reverse.next_request = request_id.wrapping_add(1);
+        reverse.asked.rotate_right(1);
+        reverse.asked[0] = Some(Asked { request_id, id });
+        self.counters.reverse_probes_sent += 1;
+        Some((self.ev(EvId(id)), plane, request_id))
+    }
+
+    /// An EV probe was answered: its entropy value is the plane's reverse one from now on. False if no
+    /// such request is remembered.
+    pub fn on_reverse_probe_answer(&mut self, request_id: u16, now: Time) -> bool {
+        let mut asked = self.reverse.asked.iter_mut();
+        let slot = asked.find(|slot| slot.is_some_and(|asked| asked.request_id == request_id));
+        let Some(Asked { id, .. }) = slot.and_then(Option::take) else { return false };
+        self.counters.reverse_probes_answered += 1;
+        self.on_delivered(EvId(id), now);
+        self.learn_reverse(EvId(id));
+        true
+    }
+
+    fn reverse_of(&mut self, plane: u8) -> Option<Ev> {
+        let per_plane = self.reverse.per_plane;
+        let state = self.planes.get_mut(usize::from(plane))?;
+        let id = *self.reverse.of_plane(plane).get(usize::from(state.reverse_use))?;
+        state.reverse_use = (state.reverse_use + 1) % per_plane;
+        // `NONE` names no entry: the plane has nothing that is allowed.
+        self.entries.get(usize::from(id)).map(|entry| entry.ev)
+    }
+
+    /// Replaces reverse entropy values of `plane` that are bad or denied by active ones; if there are
+    /// none, a bad one stays and a denied one gives way to any that is not denied.
+    pub(super) fn heal_reverse(&mut self, plane: u8) {
+        for slot in 0..usize::from(self.reverse.per_plane) {
+            let Some(&current) = self.reverse.of_plane(plane).get(slot) else { continue };
+            if current != NONE && !self.has(current, BAD | DENIED) {
+                continue;
+            }
+            let choice = self.reverse_choice(plane, current);
+            if let Some(place) = self.reverse.of_plane(plane).get_mut(slot) {
+                *place = choice;
+            }
+        }
+    }
+
+    fn reverse_choice(&mut self, plane: u8, current: u16) -> u16 {
+        let Some(&state) = self.planes.get(usize::from(plane)) else { return NONE };
+        let from = usize::from(below(&mut self.rng, state.active));
+        let slots = usize::from(plane) * usize::from(self.reverse.per_plane);
+        let taken = self.reverse.slots.get(slots..slots + usize::from(self.reverse.per_plane));
+        let active = self.active_ids(&state);
+        let in_turn = active[from..].iter().chain(&active[..from]);
+        let fresh = in_turn.clone().find(|id| !taken.unwrap_or_default().contains(id));
+        if let Some(&id) = fresh.or_else(|| in_turn.clone().next()) {
+            return id;
+        }
+        if current != NONE && !self.has(current, DENIED) {
+            return current;
+        }
+        self.ids(&state).iter().copied().find(|&id| !self.has(id, DENIED)).unwrap_or(NONE)
+    }
+}

@@ -1,0 +1,67 @@
+//! Choosing the entropy values of a queue pair at set-up.
+
+use rand_xoshiro::SplitMix64;
+use rand_xoshiro::rand_core::Rng;
+
+use super::config::{EvSource, PathConfig};
+use crate::wire::Ev;
+
+/// The entropy values of one plane: the first `active` are used first, the rest is the backup set.
+pub(super) struct Selection {
+    pub(super) evs: Vec<Ev>,
+    pub(super) active: usize,
+}
+
+/// A random number below `n` (0 if `n` is 0), by multiplication instead of division. The bias is
+/// `n / 2^32`.
+#[inline]
+pub(super) fn below(rng: &mut SplitMix64, n: u16) -> u16 {
+    ((u64::from(rng.next_u32()) * u64::from(n)) >> 32) as u16
+}
+
+/// Chooses the entropy values of `plane`. `cfg` is valid.
+pub(super) fn select(cfg: &PathConfig, plane: usize, rng: &mut SplitMix64) -> Selection {
+    let active = cfg.active_per_plane();
+    let wanted = active + cfg.backup_per_plane();
+    match &cfg.source {
+        EvSource::Random { width_bits } => Selection { evs: draw(*width_bits, wanted, rng), active },
+        EvSource::Explicit(lists) => {
+            let list = lists.get(plane).map_or(&[][..], Vec::as_slice);
+            let evs = sample(list, wanted, rng);
+            // A short list keeps the configured proportion of active to backup.
+            let share = if evs.len() < wanted { (evs.len() * active).div_ceil(wanted) } else { active };
+            Selection { evs, active: share }
+        }
+    }
+}
+
+/// `count` distinct random values. The width has at least four times as many, so few draws repeat.
+fn draw(width_bits: u8, count: usize, rng: &mut SplitMix64) -> Vec<Ev> {
+    let mut evs = Vec::with_capacity(count);
+    while evs.len() < count {
+        let ev = Ev(rng.next_u32() >> (32 - u32::from(width_bits)));
+        if has_port_zero(ev, width_bits) || evs.contains(&ev) {
+            continue;
+        }
+        evs.push(ev);
+    }
+    evs
+}
+
+/// Whether one of the 16-bit halves that may become the UDP source port is zero.
+fn has_port_zero(ev: Ev, width_bits: u8) -> bool {
+    ev.0 as u16 == 0 || (width_bits > 16 && ev.0 >> 16 == 0)
+}
+
+/// A random subset of `list` in random order, at most `wanted` long.
+fn sample(list: &[Ev], wanted: usize, rng: &mut SplitMix64) -> Vec<Ev> {
+    let mut evs = list.to_vec();
+    let take = wanted.min(evs.len());
+    for at in 0..take {
+        let left = (evs.len() - at).min(usize::from(u16::MAX)) as u16;
+        evs.swap(at, at + usize::from(below(rng, left)));
+    }
+    evs.truncate(take);
+    evs.shrink_to_fit();
+    evs
+}

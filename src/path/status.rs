@@ -1,0 +1,134 @@
+//! What can be read of the paths at any time.
+
+use super::{BAD, DENIED, Entry, EvId, Paths, Plane, SKIP};
+use crate::wire::Ev;
+
+/// The state of an entropy value. The numbers are those of the OCP API, where SKIP is not visible.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum EvState {
+    /// In use, or a backup.
+    Good = 1,
+    /// Lost a packet; being probed.
+    AssumedBad = 2,
+    /// Denied by the operator, itself or with its plane.
+    Denied = 4,
+    /// Congested: will be passed over once. Ours alone; the OCP API shows it as GOOD.
+    Skip = 8,
+}
+
+/// One entropy value, as [`Paths::states`] reports it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EvStatus {
+    /// Its name in this [`Paths`].
+    pub id: EvId,
+    /// The value.
+    pub ev: Ev,
+    /// Its plane.
+    pub plane: u8,
+    /// Its state.
+    pub state: EvState,
+    /// In the active set; else a backup or out of use.
+    pub active: bool,
+    /// Packets lost on it, up to 65,535.
+    pub drop_count: u32,
+}
+
+/// A change of state, see [`Paths::poll_event`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EvEvent {
+    /// The entropy value.
+    pub ev: Ev,
+    /// Its plane.
+    pub plane: u8,
+    /// Packets lost on it when the event was polled, up to 65,535.
+    pub drop_count: u32,
+    /// The state it went to: [`EvState::Good`] or [`EvState::AssumedBad`].
+    pub state: EvState,
+}
+
+/// What happened to the paths of a queue pair so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PathCounters {
+    /// Entropy values put in SKIP by an ECN mark.
+    pub ecn_skips: u64,
+    /// Entropy values put in SKIP by a trimmed packet.
+    pub trim_skips: u64,
+    /// Turns that passed over an entropy value in SKIP.
+    pub passed_over: u64,
+    /// Losses reported.
+    pub losses: u64,
+    /// `ALWAYS_SKIP` marks reported.
+    pub always_skips: u64,
+    /// Active entropy values replaced by a backup.
+    pub swaps: u64,
+    /// Entropy values that stayed in use after a loss, to keep `min_active`.
+    pub floor_holds: u64,
+    /// Bad entropy values put back to use after a port or deny change, to keep `min_active`.
+    pub floor_returns: u64,
+    /// Reliability probes handed out.
+    pub probes_sent: u64,
+    /// Reliability probes answered in time.
+    pub probes_answered: u64,
+    /// Reliability probes not answered in time.
+    pub probes_expired: u64,
+    /// Answers to no probe that was waiting: late, repeated or forged.
+    pub probe_answers_unknown: u64,
+    /// Bad entropy values made good by answered probes.
+    pub revived: u64,
+    /// EV probes for the reverse set handed out.
+    pub reverse_probes_sent: u64,
+    /// EV probes for the reverse set answered.
+    pub reverse_probes_answered: u64,
+    /// Events that found the queue full.
+    pub events_lost: u64,
+}
+
+impl Paths {
+    /// Every entropy value with its state: plane by plane, the active ones first.
+    pub fn states(&self) -> impl Iterator<Item = EvStatus> + '_ {
+        self.planes.iter().flat_map(move |plane| {
+            let ids = self.ids(plane).iter().zip(0..);
+            ids.filter_map(move |(&id, at)| {
+                let &entry = self.entries.get(usize::from(id))?;
+                Some(self.status(EvId(id), entry, at, plane))
+            })
+        })
+    }
+
+    /// What happened so far.
+    pub fn counters(&self) -> &PathCounters {
+        &self.counters
+    }
+
+    /// Memory that this takes, in bytes, on and off the heap.
+    pub fn memory_bytes(&self) -> usize {
+        size_of::<Self>()
+            + size_of_val(&*self.entries)
+            + size_of_val(&*self.order)
+            + size_of_val(&*self.planes)
+            + self.prober.memory_bytes()
+            + self.reverse.memory_bytes()
+    }
+
+    fn status(&self, id: EvId, entry: Entry, at: u16, plane: &Plane) -> EvStatus {
+        let denied = entry.flags & DENIED != 0 || self.denied_planes >> entry.plane & 1 == 1;
+        let state = if denied {
+            EvState::Denied
+        } else if entry.flags & BAD != 0 {
+            EvState::AssumedBad
+        } else if entry.flags & SKIP != 0 {
+            EvState::Skip
+        } else {
+            EvState::Good
+        };
+        EvStatus {
+            id,
+            ev: entry.ev,
+            plane: entry.plane,
+            state,
+            active: at < plane.active,
+            drop_count: u32::from(entry.drops),
+        }
+    }
+}
