@@ -1,6 +1,6 @@
 //! The run-to-completion loop.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use crossbeam_queue::ArrayQueue;
@@ -52,6 +52,8 @@ pub struct Lane {
     free_slots: Vec<QpSlot>,
     slots: BTreeMap<Qpn, QpSlot>,
     cqs: Vec<Option<CqWriter>>,
+    /// Taken from the endpoint, not yet in their rings.
+    completions: VecDeque<(CqId, Wc)>,
 }
 
 /// A queue pair as its lane knows it.
@@ -64,7 +66,10 @@ struct QpEntry {
 
 impl core::fmt::Debug for Lane {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        f.debug_struct("Lane").field("ports", &self.ports.len()).field("counters", &self.counters).finish_non_exhaustive()
+        f.debug_struct("Lane")
+            .field("ports", &self.ports.len())
+            .field("counters", &self.counters)
+            .finish_non_exhaustive()
     }
 }
 
@@ -85,6 +90,7 @@ impl Lane {
             free_slots: Vec::new(),
             slots: BTreeMap::new(),
             cqs: Vec::new(),
+            completions: VecDeque::new(),
         }
     }
 
@@ -243,8 +249,25 @@ impl Lane {
 
     fn deliver_events(&mut self, now: Time) -> usize {
         let mut delivered = 0;
+        loop {
+            let events = self.take_events();
+            if events == 0 {
+                return delivered;
+            }
+            delivered += events;
+            // Only now, with all room made for new requests, is anything told: who answers a completion
+            // by posting must not find the queue still full.
+            while let Some((cq, wc)) = self.completions.pop_front() {
+                self.push_completion(now, cq, wc);
+            }
+        }
+    }
+
+    /// Accounts for everything that the endpoint has to say, and keeps its completions for later.
+    fn take_events(&mut self) -> usize {
+        let mut taken = 0;
         while let Some(event) = self.endpoint.poll_event() {
-            delivered += 1;
+            taken += 1;
             match event {
                 Event::SendRetired { qpn, count } => {
                     if let Some(entry) = self.entry_of(qpn) {
@@ -252,14 +275,12 @@ impl Lane {
                     }
                 }
                 Event::Completion { cq, wc } => {
-                    // First make room for the next request, then tell: who reacts to a completion by
-                    // posting must not find the queue full.
                     if wc.opcode == WcOpcode::RecvRdmaWithImm
                         && let Some(entry) = self.entry_of(wc.qpn)
                     {
                         entry.intake.retire_recv();
                     }
-                    self.push_completion(now, cq, wc);
+                    self.completions.push_back((cq, wc));
                 }
                 Event::QpFailed { qpn, reason } => {
                     if let Some(entry) = self.entry_of(qpn) {
@@ -269,7 +290,7 @@ impl Lane {
                 Event::EvProbeAnswered { .. } => {}
             }
         }
-        delivered
+        taken
     }
 
     fn push_completion(&mut self, now: Time, cq: CqId, wc: Wc) {

@@ -4,9 +4,10 @@
 use spindrift_pmd::{Port, TxFrame};
 
 use super::tuning::{TX_BURST, TX_BURST_BATCHED};
-use crate::endpoint::{Endpoint, PortMask, Transmit};
+use crate::endpoint::{Endpoint, Transmit};
+use crate::path::PortMask;
 use crate::time::Time;
-use crate::wire::icrc;
+use crate::wire::{ICRC_LEN, icrc};
 
 /// Bytes of an Ethernet header, which the iCRC does not cover.
 const ETHERNET_LEN: usize = 14;
@@ -14,17 +15,11 @@ const ETHERNET_LEN: usize = 14;
 /// Most ports of one endpoint.
 const MAX_PORTS: usize = 32;
 
-/// What follows the payload: padding to four bytes, and the iCRC.
-#[derive(Clone, Copy, Debug, Default)]
-struct Tail {
-    bytes: [u8; 8],
-    len: u8,
-}
-
 /// The frames of one round, and the room that each port had for them.
 pub(super) struct TxBatch {
     frames: Box<[Transmit]>,
-    tails: Box<[Tail]>,
+    /// The iCRC of each: MRC packets carry no padding (MRC 1.0 table 6-3: pad is 0).
+    tails: Box<[[u8; ICRC_LEN]]>,
     /// Indexes into `frames`, port by port.
     order: Box<[u16]>,
     filled: usize,
@@ -44,7 +39,7 @@ impl TxBatch {
         let len = if batched { TX_BURST_BATCHED } else { TX_BURST };
         Self {
             frames: vec![Transmit::default(); len].into_boxed_slice(),
-            tails: vec![Tail::default(); len].into_boxed_slice(),
+            tails: vec![[0; ICRC_LEN]; len].into_boxed_slice(),
             order: vec![0; len].into_boxed_slice(),
             filled: 0,
             room: [0; MAX_PORTS],
@@ -66,6 +61,7 @@ impl TxBatch {
             free |= u32::from(*room > 0) << plane;
         }
         self.filled = 0;
+        endpoint.begin_burst(self.frames.len());
         for frame in &mut self.frames {
             if free == 0 || !endpoint.transmit(now, PortMask(free), frame) {
                 break;
@@ -105,19 +101,14 @@ impl TxBatch {
         self.dirty = 0;
     }
 
-    /// Computes every frame's padding and iCRC.
+    /// Computes every frame's iCRC.
     fn seal(&mut self, endpoint: &Endpoint) {
-        let with_icrc = endpoint.config().icrc;
+        if !endpoint.config().icrc {
+            return;
+        }
         for (frame, tail) in self.frames.iter().zip(&mut self.tails).take(self.filled) {
-            let payload = endpoint.memory().slice(&frame.payload);
-            let pad = payload.len().wrapping_neg() % 4;
             let l3_head = frame.head().get(ETHERNET_LEN..).unwrap_or_default();
-            let (pad_bytes, crc_bytes) = tail.bytes.split_at_mut(pad);
-            pad_bytes.fill(0);
-            if let Some(place) = crc_bytes.first_chunk_mut::<4>() {
-                *place = if with_icrc { icrc::compute(l3_head, payload, pad_bytes) } else { [0; 4] };
-            }
-            tail.len = pad as u8 + 4;
+            *tail = icrc::compute(l3_head, endpoint.payload(frame), &[]);
         }
     }
 
@@ -177,8 +168,8 @@ impl TxBatch {
         Some(TxFrame {
             head: frame.head(),
             udp_payload_at: usize::from(frame.udp_payload_at),
-            payload: endpoint.memory().slice(&frame.payload),
-            tail: tail.bytes.get(..usize::from(tail.len))?,
+            payload: endpoint.payload(frame),
+            tail,
         })
     }
 }

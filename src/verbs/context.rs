@@ -13,6 +13,11 @@ use super::cq::Cq;
 use super::error::VerbsError;
 use super::mr::Mr;
 
+/// A NIC of these ports, one a plane, as [`Context::open`] takes it.
+pub fn nic<P: Port + 'static>(ports: Vec<P>) -> Vec<Box<dyn Port>> {
+    ports.into_iter().map(|port| Box::new(port) as Box<dyn Port>).collect()
+}
+
 /// Settings of a [`Context`].
 #[derive(Clone, Debug)]
 pub struct ContextConfig {

@@ -7,7 +7,7 @@ pub mod exchange;
 mod mr;
 mod qp;
 
-pub use context::{Context, ContextConfig, Pd};
+pub use context::{Context, ContextConfig, Pd, nic};
 pub use cq::{Cq, MAX_CQ_DEPTH};
 pub use error::{CqOverrun, PostError, VerbsError};
 pub use mr::Mr;
