@@ -121,20 +121,6 @@ impl BitRing {
         }
     }
 
-    /// How many bits from `seq` on are set without a gap, at most `max`.
-    #[inline]
-    pub(crate) fn run_of_ones(&self, seq: u64, max: u64) -> u64 {
-        let mut run = 0;
-        while run < max {
-            let ones = u64::from(self.get64(seq + run).trailing_ones());
-            run += ones;
-            if ones < 64 {
-                break;
-            }
-        }
-        run.min(max)
-    }
-
     /// The first set bit in `[from, to)`.
     #[inline]
     pub(crate) fn next_set(&self, from: u64, to: u64) -> Option<u64> {
@@ -186,20 +172,5 @@ mod tests {
         assert_eq!(ring.get64(150), 1);
         ring.clear_range(100, 1100);
         assert_eq!(ring.next_set(100, 1100), None);
-    }
-
-    #[test]
-    fn runs_are_counted_across_words() {
-        let mut ring = BitRing::default();
-        ring.ensure(0, 400);
-        for seq in 60..260 {
-            ring.set(seq);
-        }
-        assert_eq!(ring.run_of_ones(60, 1000), 200);
-        assert_eq!(ring.run_of_ones(60, 100), 100);
-        assert_eq!(ring.run_of_ones(259, 100), 1);
-        assert_eq!(ring.run_of_ones(260, 100), 0);
-        ring.clear(100);
-        assert_eq!(ring.run_of_ones(60, 1000), 40);
     }
 }

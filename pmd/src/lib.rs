@@ -28,7 +28,12 @@
 //! assert_eq!(got, 1);
 //! ```
 
+pub mod fault;
+mod frame;
 pub mod loopback;
+pub mod pcap;
+pub mod trace;
+pub mod udp;
 
 use std::fmt;
 use std::net::IpAddr;

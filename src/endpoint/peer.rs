@@ -8,7 +8,6 @@ use std::net::IpAddr;
 use spindrift_pmd::MacAddr;
 
 use crate::path::PortMask;
-use crate::time::Time;
 use crate::wire::StackTemplate;
 
 use super::config::{EndpointConfig, EndpointError, PortAddr};
@@ -31,7 +30,6 @@ pub(super) struct Peer {
 /// A port status update under way.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct StatusUpdate {
-    pub(super) due: Time,
     pub(super) tries: u8,
 }
 

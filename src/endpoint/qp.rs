@@ -131,7 +131,6 @@ impl Qp {
         self.responder.connect(ResponderSetup {
             initial_psn: attr.rq_psn,
             initial_msn: attr.rq_msn,
-            mtu: attr.path_mtu,
             window: u32::from(attr.mpr_dest) * 128,
             max_wimm: u32::from(attr.max_wimm_dest),
             sack_threshold: cfg.sack_threshold_bytes,
@@ -222,7 +221,6 @@ fn idle_responder() -> ResponderSetup {
     ResponderSetup {
         initial_psn: Psn::new(0),
         initial_msn: Msn::new(0),
-        mtu: 256,
         window: 0,
         max_wimm: 0,
         sack_threshold: u32::MAX,

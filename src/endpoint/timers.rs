@@ -122,7 +122,7 @@ impl Endpoint {
     pub(super) fn announce_ports(&mut self, now: Time, index: u32) {
         let Some(peer) = self.peers.get_mut(index as usize).and_then(Option::as_mut) else { return };
         let running = peer.status_update.is_some();
-        peer.status_update = Some(StatusUpdate { due: now, tries: 0 });
+        peer.status_update = Some(StatusUpdate { tries: 0 });
         if !running {
             self.announce_ports_again(now, index);
         }
@@ -139,7 +139,7 @@ impl Endpoint {
         }
         let usable = PortMask(up.0 & peer.up.0 & PortMask::first(peer.planes()).0);
         let due = now.after(Self::STATUS_RETRY_NS);
-        peer.status_update = Some(StatusUpdate { due, tries: update.tries + 1 });
+        peer.status_update = Some(StatusUpdate { tries: update.tries + 1 });
         self.timers.push(Reverse((due, index | Self::PEER_TIMER)));
         if let Some(plane) = nth_plane(usable, u32::from(update.tries)) {
             let id = self.ops.register(now, Purpose::PortStatus(index));

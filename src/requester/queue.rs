@@ -114,10 +114,6 @@ impl SendQueue {
         self.entries.len() >= self.depth
     }
 
-    pub(crate) fn is_empty(&self) -> bool {
-        self.entries.is_empty()
-    }
-
     pub(crate) fn len(&self) -> usize {
         self.entries.len()
     }

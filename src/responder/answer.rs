@@ -232,7 +232,6 @@ mod tests {
             ResponderSetup {
                 initial_psn: Psn::new(0xff_fff0),
                 initial_msn: Msn::new(0),
-                mtu: 256,
                 window: 1024,
                 max_wimm: 4,
                 sack_threshold: 16 * 1024,

@@ -26,8 +26,6 @@ pub(crate) struct ResponderSetup {
     pub(crate) initial_psn: Psn,
     /// The peer's initial message number.
     pub(crate) initial_msn: Msn,
-    /// Path MTU: payload bytes of every packet but a message's last.
-    pub(crate) mtu: u32,
     /// Window granted to the peer, in PSNs.
     pub(crate) window: u32,
     /// Writes with immediate the peer may have in flight.

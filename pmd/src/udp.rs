@@ -1,0 +1,512 @@
+//! Kernel sockets as a port: for users without privileges or special NICs.
+//!
+//! One plane is one local address. Datagrams arrive at one socket, bound to that address and the
+//! transport's UDP port. Each entropy value is a UDP source port, and each source port is a socket of its
+//! own, so the network's ECMP hashing spreads them.
+//!
+//! It is fast by two offloads of the kernel, both found out at open and done without where they are
+//! missing ([`PortCaps::notes`](crate::PortCaps::notes) says so):
+//!
+//! - **`UDP_SEGMENT`**: `tx_burst` gathers the frames of one source port from all over the burst, see
+//!   [`PortCaps::same_path_batch`](crate::PortCaps::same_path_batch), and one `sendmsg` sends up to 64 of them
+//!   (15 with 4096-byte payloads), straight from the callers' memory. So it pays to offer long bursts, of
+//!   few entropy values, with equal sizes.
+//! - **`UDP_GRO`**: one buffer receives a batch; the datagrams are shown in place.
+//!
+//! The kernel writes Ethernet, IP and UDP headers: of a frame's head only addresses, ports and traffic class
+//! count, and the IPv6 flow label is the kernel's own. Datagrams are never fragmented (DF is set). Nothing
+//! that the kernel refuses is fatal: it is counted and lost, as in a network.
+
+mod config;
+mod group;
+mod socket;
+pub(crate) mod sys;
+
+use std::io;
+use std::net::{IpAddr, UdpSocket};
+use std::time::{Duration, Instant};
+
+pub use config::{FRAME_MAX, MTU_MIN, Offload, SOURCE_PORTS_MAX, SourcePorts, UdpConfig, UdpError};
+pub(crate) use group::{BATCH_BYTES_MAX, SEGMENTS_MAX};
+use group::{Batch, Grouper};
+pub(crate) use socket::{
+    Buffer, ask_for_marks, bind, enable_gro, forbid_fragments, interface_of, probe_gso, size_buffer,
+    socket_address,
+};
+use sys::{Destination, RxBuffers, TxScratch};
+
+use crate::{
+    DatagramMeta, ETHERNET_LEN, LinkState, MacAddr, Port, PortCaps, PortCounters, RxFrame, RxOrigin, TxFrame,
+};
+
+/// Frames that one `tx_burst` looks at.
+const MAX_BURST: usize = 256;
+/// Bytes of a receive buffer with coalescing: the longest UDP datagram there is.
+pub(crate) const GRO_BUFFER: usize = 65_536;
+/// How often the interface is asked for its carrier.
+const LINK_POLL: Duration = Duration::from_millis(1);
+/// How long a full send buffer is waited for before frames are dropped, in microseconds.
+const FULL_WAIT_US: u32 = 200;
+/// UDP payload of a packet with 4096 bytes of data, for the batch hint.
+const USUAL_DATAGRAM: usize = 4150;
+const NO_SOCKET: u16 = u16::MAX;
+
+/// A plane over kernel sockets.
+pub struct UdpPort {
+    caps: PortCaps,
+    counters: PortCounters,
+    port: u16,
+    scope: u32,
+    receiver: UdpSocket,
+    buffers: RxBuffers,
+    /// Message of `buffers` and offset in it to show next.
+    cursor: (usize, usize),
+    senders: Vec<UdpSocket>,
+    /// Index of the sender of each of the 65536 source ports.
+    by_port: Box<[u16]>,
+    grouper: Grouper,
+    scratch: TxScratch,
+    gso: bool,
+    interface: String,
+    link: LinkState,
+    link_polled: Option<Instant>,
+}
+
+impl UdpPort {
+    /// Binds the sockets.
+    ///
+    /// # Errors
+    /// When the address is not local, a port is taken, or a setting does not fit; the message names the
+    /// setting and the way out.
+    pub fn open(cfg: &UdpConfig) -> Result<Self, UdpError> {
+        if !(1..=1024).contains(&cfg.receive_buffers) {
+            return Err(UdpError::ReceiveBuffers(cfg.receive_buffers));
+        }
+        let mut notes = Vec::new();
+        let interface = interface_of(cfg.local)?;
+        let scope = interface.as_ref().map_or(0, |i| i.scope);
+        let receiver = bind(socket_address(cfg.local, cfg.port, scope), 0)?;
+        let port = receiver.local_addr().map_err(UdpError::io("read the bound port"))?.port();
+        let interface = interface.map(|i| i.name).unwrap_or_default();
+        let max_frame = frame_limit(cfg, &receiver, &interface, &mut notes)?;
+        let buffers = set_up_receiver(cfg, &receiver, max_frame, &mut notes)?;
+        let (senders, ports) = open_senders(cfg, port, scope, &mut notes)?;
+        let gso = use_gso(cfg, &senders, &mut notes);
+        let mut by_port = vec![NO_SOCKET; 1 << 16].into_boxed_slice();
+        for (i, &port) in ports.iter().enumerate() {
+            by_port[port as usize] = i as u16;
+        }
+        let usual = (max_frame - ETHERNET_LEN).min(USUAL_DATAGRAM);
+        let caps = PortCaps {
+            name: format!(
+                "udp {} port {port} on {}",
+                cfg.local,
+                if interface.is_empty() { "?" } else { &interface }
+            ),
+            local_ip: cfg.local,
+            mac: MacAddr::default(),
+            max_frame,
+            max_burst: MAX_BURST,
+            source_ports: Some(ports),
+            same_path_batch: if gso { (BATCH_BYTES_MAX / usual).min(SEGMENTS_MAX) } else { 1 },
+            notes,
+        };
+        Ok(Self {
+            grouper: Grouper::new(MAX_BURST, senders.len()),
+            caps,
+            counters: PortCounters::default(),
+            port,
+            scope,
+            receiver,
+            buffers,
+            cursor: (0, 0),
+            senders,
+            by_port,
+            scratch: TxScratch::default(),
+            gso,
+            interface,
+            link: LinkState::Up,
+            link_polled: None,
+        })
+    }
+
+    /// The UDP port that peers send to.
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// Whether batches are sent by segmentation offload.
+    pub fn uses_gso(&self) -> bool {
+        self.gso
+    }
+
+    /// Sorts the burst into batches; counts and leaves out what cannot be sent.
+    fn plan(&mut self, frames: &[TxFrame<'_>]) {
+        self.grouper.start();
+        for (i, frame) in frames.iter().enumerate() {
+            let found =
+                group::destination(frame).map(|(port, key)| (self.by_port[port as usize], key)).filter(
+                    |&(socket, key)| socket != NO_SOCKET && key.dst.is_ipv4() == self.caps.local_ip.is_ipv4(),
+                );
+            let Some((socket, key)) = found else {
+                self.counters.tx_unsendable += 1;
+                self.counters.tx_dropped += 1;
+                continue;
+            };
+            let len = frame.len();
+            if len > self.caps.max_frame {
+                self.counters.tx_oversize += 1;
+                self.counters.tx_dropped += 1;
+                continue;
+            }
+            self.grouper.add(i, group::Key { socket, ..key }, len - frame.udp_payload_at);
+        }
+    }
+
+    fn send_batch(&mut self, batch: &Batch, frames: &[TxFrame<'_>]) {
+        if batch.count > 1 && self.gso {
+            let mut tries = Tries::default();
+            loop {
+                match self.send_segmented(batch, frames) {
+                    Ok(()) => return self.count_sent(batch, frames, 0..batch.count),
+                    Err(e) if is_offload_refusal(&e) => break,
+                    Err(e) if self.again(&e, batch, &mut tries) => {}
+                    Err(e) => return self.count_lost(&e, batch.count),
+                }
+            }
+            let before = self.counters.tx_frames;
+            self.send_singly(batch, frames);
+            if self.counters.tx_frames > before {
+                // The same frames went one by one, so it was the offload that the kernel refused.
+                self.gso = false;
+                self.caps.same_path_batch = 1;
+                self.caps.notes.push("UDP_SEGMENT refused while sending: sending one by one".to_owned());
+            }
+            return;
+        }
+        self.send_singly(batch, frames);
+    }
+
+    fn send_segmented(&mut self, batch: &Batch, frames: &[TxFrame<'_>]) -> io::Result<()> {
+        let to = self.destination(batch);
+        let Some(socket) = self.senders.get(batch.key.socket as usize) else { return Ok(()) };
+        let pieces = self.grouper.frames(batch).filter_map(|i| frames.get(i)).flat_map(udp_payload);
+        self.counters.tx_calls += 1;
+        self.scratch.send(socket, &to, Some(batch.segment as u16), pieces)
+    }
+
+    fn send_singly(&mut self, batch: &Batch, frames: &[TxFrame<'_>]) {
+        let to = self.destination(batch);
+        let mut tries = Tries::default();
+        let mut done = 0;
+        while done < batch.count {
+            let Some(socket) = self.senders.get(batch.key.socket as usize) else { return };
+            let rest = self.grouper.frames(batch).skip(done).filter_map(|i| frames.get(i)).map(udp_payload);
+            self.counters.tx_calls += 1;
+            match self.scratch.send_each(socket, &to, rest) {
+                Ok(sent) => {
+                    self.count_sent(batch, frames, done..done + sent);
+                    // Nothing sent and no error cannot happen; if it did, this loop must still end.
+                    done += sent.max(1);
+                }
+                Err(e) if self.again(&e, batch, &mut tries) => {}
+                Err(e) => {
+                    // A full buffer loses the rest, anything else the datagram that it was about.
+                    let lost = if is_full(&e) { batch.count - done } else { 1 };
+                    self.count_lost(&e, lost);
+                    done += lost;
+                }
+            }
+        }
+    }
+
+    fn destination(&self, batch: &Batch) -> Destination {
+        Destination {
+            address: socket_address(batch.key.dst, batch.key.dst_port, self.scope),
+            traffic_class: batch.key.traffic_class,
+        }
+    }
+
+    /// Whether a failed call is worth another try.
+    fn again(&mut self, error: &io::Error, batch: &Batch, tries: &mut Tries) -> bool {
+        if error.kind() == io::ErrorKind::Interrupted {
+            return true;
+        }
+        if is_full(error) {
+            self.counters.tx_full += 1;
+            if let Some(socket) = self.senders.get(batch.key.socket as usize).filter(|_| !tries.full) {
+                sys::wait_writable(socket, FULL_WAIT_US);
+            }
+            return !std::mem::replace(&mut tries.full, true);
+        }
+        // An ICMP error of an earlier datagram is told to the next call, which sends nothing.
+        let earlier =
+            matches!(error.raw_os_error(), Some(libc::ECONNREFUSED | libc::EHOSTUNREACH | libc::ENETUNREACH));
+        earlier && !std::mem::replace(&mut tries.earlier, true)
+    }
+
+    fn count_sent(&mut self, batch: &Batch, frames: &[TxFrame<'_>], which: std::ops::Range<usize>) {
+        let sent = self.grouper.frames(batch).skip(which.start).take(which.len());
+        let bytes: usize = sent.filter_map(|i| frames.get(i)).map(TxFrame::len).sum();
+        self.counters.tx_frames += which.len() as u64;
+        self.counters.tx_bytes += bytes as u64;
+    }
+
+    fn count_lost(&mut self, error: &io::Error, frames: usize) {
+        self.counters.tx_dropped += frames as u64;
+        if error.raw_os_error() == Some(libc::EMSGSIZE) {
+            self.counters.tx_oversize += frames as u64;
+        } else if !is_full(error) {
+            self.counters.tx_errors += 1;
+        }
+    }
+
+    /// Shows what is left of the messages received last, up to `max` datagrams.
+    fn show(&mut self, max: usize, sink: &mut dyn FnMut(&RxFrame<'_>)) -> usize {
+        let mut shown = 0;
+        let mut bytes = 0;
+        while let Some((message, data)) = self.buffers.message(self.cursor.0) {
+            if message.truncated {
+                self.counters.rx_dropped += 1;
+                self.cursor = (self.cursor.0 + 1, 0);
+                continue;
+            }
+            let origin = RxOrigin::Udp(DatagramMeta {
+                src: message.src,
+                dst: self.caps.local_ip,
+                src_port: message.src_port,
+                dst_port: self.port,
+                flow_label: 0,
+                traffic_class: message.traffic_class,
+                hop_limit: message.hop_limit,
+            });
+            for data in data[self.cursor.1.min(data.len())..].chunks(message.segment) {
+                if shown == max {
+                    break;
+                }
+                sink(&RxFrame { origin, data });
+                shown += 1;
+                bytes += data.len();
+                self.cursor.1 += data.len();
+            }
+            if self.cursor.1 < data.len() {
+                break;
+            }
+            self.cursor = (self.cursor.0 + 1, 0);
+        }
+        self.counters.rx_frames += shown as u64;
+        self.counters.rx_bytes += bytes as u64;
+        shown
+    }
+}
+
+/// What has been tried for one batch.
+#[derive(Default)]
+struct Tries {
+    full: bool,
+    earlier: bool,
+}
+
+fn udp_payload<'a>(frame: &TxFrame<'a>) -> [&'a [u8]; 3] {
+    [frame.head.get(frame.udp_payload_at..).unwrap_or_default(), frame.payload, frame.tail]
+}
+
+fn is_full(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::ENOBUFS))
+}
+
+/// What `sendmsg` says where a device or kernel cannot segment.
+fn is_offload_refusal(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EIO | libc::EINVAL | libc::EOPNOTSUPP | libc::EMSGSIZE))
+}
+
+/// Longest frame: what the interface carries or the setting says.
+fn frame_limit(
+    cfg: &UdpConfig,
+    socket: &UdpSocket,
+    interface: &str,
+    notes: &mut Vec<String>,
+) -> Result<usize, UdpError> {
+    let of_interface = sys::mtu(socket, interface).unwrap_or_else(|_| {
+        notes.push(format!("no interface lists {}: an MTU of 1500 is assumed", cfg.local));
+        1500
+    });
+    if let Some(asked) = cfg.mtu {
+        if asked < MTU_MIN || asked > of_interface {
+            return Err(UdpError::Mtu { asked, limit: of_interface, interface: interface.to_owned() });
+        }
+        return Ok((ETHERNET_LEN + asked).min(FRAME_MAX));
+    }
+    if ETHERNET_LEN + of_interface > FRAME_MAX {
+        notes.push(format!("{interface} has an MTU of {of_interface}: frames are kept to {FRAME_MAX} bytes"));
+    }
+    Ok((ETHERNET_LEN + of_interface).min(FRAME_MAX))
+}
+
+fn set_up_receiver(
+    cfg: &UdpConfig,
+    socket: &UdpSocket,
+    max_frame: usize,
+    notes: &mut Vec<String>,
+) -> Result<RxBuffers, UdpError> {
+    ask_for_marks(socket, cfg.local.is_ipv4(), cfg.hop_limit).map_err(UdpError::io("ask for ECN marks"))?;
+    let got = size_buffer(socket, Buffer::Receive, cfg.socket_receive_bytes);
+    if let Some(got) = got.map_err(UdpError::io("size the receive buffer"))? {
+        let asked = cfg.socket_receive_bytes >> 10;
+        notes.push(format!(
+            "receive buffer of {} KiB instead of {asked} KiB: raise net.core.rmem_max",
+            got >> 10
+        ));
+    }
+    let coalesce = match cfg.gro {
+        Offload::Off => false,
+        Offload::Auto => match enable_gro(socket) {
+            Ok(()) => true,
+            Err(e) => {
+                notes.push(format!("UDP_GRO not available ({e}): receiving one by one"));
+                false
+            }
+        },
+    };
+    // Without coalescing many short buffers do the work of one long one.
+    let (count, size) = if coalesce {
+        (cfg.receive_buffers, GRO_BUFFER)
+    } else {
+        ((cfg.receive_buffers * 8).min(1024), max_frame.next_multiple_of(64))
+    };
+    Ok(RxBuffers::new(count, size))
+}
+
+fn open_senders(
+    cfg: &UdpConfig,
+    receive_port: u16,
+    scope: u32,
+    notes: &mut Vec<String>,
+) -> Result<(Vec<UdpSocket>, Vec<u16>), UdpError> {
+    let asked: Vec<u16> = match &cfg.source_ports {
+        SourcePorts::Count(n) => vec![0; (*n).min(SOURCE_PORTS_MAX + 1)],
+        SourcePorts::List(list) => {
+            check_list(list, receive_port)?;
+            list.clone()
+        }
+    };
+    if asked.is_empty() || asked.len() > SOURCE_PORTS_MAX {
+        return Err(UdpError::SourcePortCount(asked.len()));
+    }
+    let mut sockets = Vec::with_capacity(asked.len());
+    let mut ports = Vec::with_capacity(asked.len());
+    for port in asked {
+        let socket = bind(socket_address(cfg.local, port, scope), sockets.len())?;
+        forbid_fragments(&socket, cfg.local.is_ipv4()).map_err(UdpError::io("forbid fragments"))?;
+        let got = size_buffer(&socket, Buffer::Send, cfg.socket_send_bytes);
+        if let Some(got) = got.map_err(UdpError::io("size a send buffer"))?.filter(|_| sockets.is_empty()) {
+            let asked = cfg.socket_send_bytes >> 10;
+            notes.push(format!(
+                "send buffers of {} KiB instead of {asked} KiB: raise net.core.wmem_max",
+                got >> 10
+            ));
+        }
+        ports.push(socket.local_addr().map_err(UdpError::io("read the bound port"))?.port());
+        sockets.push(socket);
+    }
+    Ok((sockets, ports))
+}
+
+fn check_list(list: &[u16], receive_port: u16) -> Result<(), UdpError> {
+    for (i, &port) in list.iter().enumerate() {
+        let why = if port == 0 {
+            "no port"
+        } else if port == receive_port {
+            "the port that peers send to"
+        } else if list[..i].contains(&port) {
+            "given twice"
+        } else {
+            continue;
+        };
+        return Err(UdpError::SourcePort { port, why });
+    }
+    Ok(())
+}
+
+fn use_gso(cfg: &UdpConfig, senders: &[UdpSocket], notes: &mut Vec<String>) -> bool {
+    let Some(socket) = senders.first().filter(|_| cfg.gso == Offload::Auto) else { return false };
+    match probe_gso(socket) {
+        Ok(()) => true,
+        Err(e) => {
+            notes.push(format!("UDP_SEGMENT not available ({e}): sending one by one"));
+            false
+        }
+    }
+}
+
+impl Port for UdpPort {
+    fn caps(&self) -> &PortCaps {
+        &self.caps
+    }
+
+    /// Asks the kernel at most once a millisecond.
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "the carrier is polled by the clock, whatever time the driver keeps"
+    )]
+    fn link(&mut self) -> LinkState {
+        let now = Instant::now();
+        if self.interface.is_empty() || self.link_polled.is_some_and(|at| now.duration_since(at) < LINK_POLL)
+        {
+            return self.link;
+        }
+        self.link_polled = Some(now);
+        let running = sys::is_running(&self.receiver, &self.interface).unwrap_or(false);
+        self.link = if running { LinkState::Up } else { LinkState::Down };
+        self.link
+    }
+
+    /// The kernel does not tell its room in advance: a burst is always taken, and what does not fit is
+    /// dropped after a short wait.
+    fn tx_room(&mut self, _now_ns: u64) -> usize {
+        MAX_BURST
+    }
+
+    fn tx_burst(&mut self, _now_ns: u64, frames: &[TxFrame<'_>]) -> usize {
+        let frames = &frames[..frames.len().min(MAX_BURST)];
+        self.plan(frames);
+        for i in 0..self.grouper.len() {
+            if let Some(batch) = self.grouper.batch(i) {
+                self.send_batch(&batch, frames);
+            }
+        }
+        frames.len()
+    }
+
+    fn flush(&mut self, _now_ns: u64) {}
+
+    fn rx_burst(&mut self, _now_ns: u64, max: usize, sink: &mut dyn FnMut(&RxFrame<'_>)) -> usize {
+        let mut shown = self.show(max, sink);
+        if shown < max {
+            // All shown: the buffers are free for the next messages.
+            self.cursor = (0, 0);
+            match self.buffers.receive(&self.receiver) {
+                Ok(0) => {}
+                Ok(_) => {
+                    self.counters.rx_calls += 1;
+                    shown += self.show(max - shown, sink);
+                }
+                Err(e) if matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {}
+                Err(_) => self.counters.rx_errors += 1,
+            }
+        }
+        shown
+    }
+
+    fn counters(&self) -> PortCounters {
+        self.counters
+    }
+}
+
+/// Addresses that this host has and the port could use, for choosing planes.
+///
+/// # Errors
+/// When the kernel does not list them.
+pub fn local_addresses() -> io::Result<Vec<(String, IpAddr)>> {
+    Ok(sys::interfaces()?.into_iter().map(|i| (i.name, i.ip)).collect())
+}

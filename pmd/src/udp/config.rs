@@ -1,0 +1,156 @@
+//! Settings of the UDP port, and what can be wrong with them.
+
+use std::io;
+use std::net::{IpAddr, Ipv4Addr};
+
+/// The UDP source ports that a port can send from, each one a path through the network.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum SourcePorts {
+    /// So many, chosen by the kernel.
+    Count(usize),
+    /// These.
+    List(Vec<u16>),
+}
+
+/// Whether to use an offload of the kernel.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Offload {
+    /// If the kernel has it; [`PortCaps::notes`](crate::PortCaps::notes) says if not.
+    #[default]
+    Auto,
+    /// No.
+    Off,
+}
+
+/// Most source ports of one port: each is a socket.
+pub const SOURCE_PORTS_MAX: usize = 16_384;
+/// Longest frame on interfaces with a larger MTU, such as `lo` with 65536 bytes: segmentation gains
+/// nothing there, and buffers would grow for it. Ethernet header included.
+pub const FRAME_MAX: usize = 9014;
+/// Smallest MTU in bytes that can be set: what any IPv4 host must take.
+pub const MTU_MIN: usize = 576;
+
+/// Settings of a [`UdpPort`](super::UdpPort).
+#[derive(Clone, Debug)]
+pub struct UdpConfig {
+    /// Address of this host that the plane uses. Default 127.0.0.1.
+    pub local: IpAddr,
+    /// UDP port that peers send to. 0: chosen by the kernel, see [`UdpPort::port`](super::UdpPort::port). Default 4971.
+    pub port: u16,
+    /// Source ports to send from. Default 32 of the kernel's choice.
+    pub source_ports: SourcePorts,
+    /// Segmentation offload (`UDP_SEGMENT`): one system call sends a batch. Default `Auto`.
+    pub gso: Offload,
+    /// Receive coalescing (`UDP_GRO`): the kernel hands over batches. Default `Auto`.
+    pub gro: Offload,
+    /// Buffers that one receive call fills, 64 KiB each with coalescing. Default 8.
+    pub receive_buffers: usize,
+    /// Bytes that the kernel may hold for the receive socket. Default 16 MiB; above
+    /// `net.core.rmem_max` only with `CAP_NET_ADMIN`, else cut, with a note.
+    pub socket_receive_bytes: usize,
+    /// Bytes that the kernel may hold for each sending socket. Default 2 MiB.
+    pub socket_send_bytes: usize,
+    /// Largest IP packet in bytes, if less than the interface's MTU is wanted. Default: the interface's.
+    pub mtu: Option<usize>,
+    /// Whether received frames tell their hop limit; otherwise it is 0. Default no.
+    pub hop_limit: bool,
+}
+
+impl Default for UdpConfig {
+    fn default() -> Self {
+        Self {
+            local: IpAddr::V4(Ipv4Addr::LOCALHOST),
+            port: 4971,
+            source_ports: SourcePorts::Count(32),
+            gso: Offload::Auto,
+            gro: Offload::Auto,
+            receive_buffers: 8,
+            socket_receive_bytes: 16 << 20,
+            socket_send_bytes: 2 << 20,
+            mtu: None,
+            hop_limit: false,
+        }
+    }
+}
+
+/// Why a UDP port cannot be opened, and what to do about it.
+#[derive(Debug, thiserror::Error)]
+pub enum UdpError {
+    /// No interface has the address.
+    #[error(
+        "{address} is not an address of this host; local addresses are {known} (add one with `ip address add`)"
+    )]
+    NotLocal {
+        /// The address asked for.
+        address: IpAddr,
+        /// The addresses there are.
+        known: String,
+    },
+    /// Another socket has the port.
+    #[error(
+        "UDP port {port} on {address} is in use; choose another, or stop the program that `ss -ulnp sport = :{port}` names"
+    )]
+    PortInUse {
+        /// The address asked for.
+        address: IpAddr,
+        /// The port asked for.
+        port: u16,
+    },
+    /// The kernel refuses.
+    #[error(
+        "no permission to use UDP port {port} on {address}; ports below net.ipv4.ip_unprivileged_port_start (1024) need CAP_NET_BIND_SERVICE"
+    )]
+    Permission {
+        /// The address asked for.
+        address: IpAddr,
+        /// The port asked for.
+        port: u16,
+    },
+    /// Each source port is a file descriptor.
+    #[error("too many open files after {opened} source ports; raise `ulimit -n` or use fewer source ports")]
+    TooManyFiles {
+        /// Sockets opened until then.
+        opened: usize,
+    },
+    /// None, or more than [`SOURCE_PORTS_MAX`].
+    #[error("{0} source ports asked for; use 1 to {SOURCE_PORTS_MAX}")]
+    SourcePortCount(usize),
+    /// Given twice, 0, or the port that peers send to.
+    #[error("source port {port} is {why}; leave it out of the list")]
+    SourcePort {
+        /// The port.
+        port: u16,
+        /// What is wrong with it.
+        why: &'static str,
+    },
+    /// Below [`MTU_MIN`] or above what the interface carries.
+    #[error(
+        "an MTU of {asked} bytes does not fit: use {MTU_MIN} to {limit}, the MTU of {interface} (raise that with `ip link set {interface} mtu {asked}`)"
+    )]
+    Mtu {
+        /// The setting.
+        asked: usize,
+        /// The interface's MTU.
+        limit: usize,
+        /// The interface.
+        interface: String,
+    },
+    /// A setting out of its range.
+    #[error("receive_buffers is {0}; use 1 to 1024")]
+    ReceiveBuffers(usize),
+    /// Anything else the kernel says.
+    #[error("cannot {what}: {source}")]
+    Io {
+        /// The attempt.
+        what: &'static str,
+        /// The kernel's answer.
+        source: io::Error,
+    },
+}
+
+impl UdpError {
+    /// For `map_err`.
+    pub(crate) fn io(what: &'static str) -> impl FnOnce(io::Error) -> Self {
+        move |source| Self::Io { what, source }
+    }
+}

@@ -1,0 +1,111 @@
+//! Opening the sockets of a UDP port, with errors that say what to do.
+
+use std::io;
+use std::net::{IpAddr, SocketAddr, SocketAddrV6, UdpSocket};
+
+use libc::c_int;
+
+use super::config::UdpError;
+use super::sys;
+
+/// The interface that owns a local address.
+#[derive(Clone, Debug)]
+pub(crate) struct LocalInterface {
+    /// Empty if no interface lists the address although it is local.
+    pub(crate) name: String,
+    pub(crate) scope: u32,
+}
+
+/// Finds the interface of `address`: by the address itself, else by the loopback prefix it falls into
+/// (all of 127/8 is local, only 127.0.0.1 is listed).
+pub(crate) fn interface_of(address: IpAddr) -> Result<Option<LocalInterface>, UdpError> {
+    let all = sys::interfaces().map_err(UdpError::io("list the addresses of this host"))?;
+    let exact = all.iter().find(|i| i.ip == address);
+    let inside = |i: &&sys::Interface| match (i.ip, address) {
+        (IpAddr::V4(net), IpAddr::V4(a)) => {
+            net.is_loopback() && (net.to_bits() ^ a.to_bits()).leading_zeros() >= i.prefix
+        }
+        _ => false,
+    };
+    let found = exact.or_else(|| all.iter().find(inside));
+    Ok(found.map(|i| LocalInterface { name: i.name.clone(), scope: i.scope }))
+}
+
+fn known_addresses() -> String {
+    let Ok(all) = sys::interfaces() else { return "unknown".to_owned() };
+    let mut text: Vec<_> = all.iter().map(|i| format!("{} ({})", i.ip, i.name)).collect();
+    text.truncate(24);
+    text.join(", ")
+}
+
+/// Address and port, with the scope that link-local addresses need.
+pub(crate) fn socket_address(ip: IpAddr, port: u16, scope: u32) -> SocketAddr {
+    match ip {
+        IpAddr::V6(v6) if v6.is_unicast_link_local() => SocketAddrV6::new(v6, port, 0, scope).into(),
+        ip => SocketAddr::new(ip, port),
+    }
+}
+
+/// A socket bound to `address`. `opened` sockets were opened before.
+pub(crate) fn bind(address: SocketAddr, opened: usize) -> Result<UdpSocket, UdpError> {
+    let (ip, port) = (address.ip(), address.port());
+    UdpSocket::bind(address).map_err(|source| match source.raw_os_error() {
+        Some(libc::EADDRNOTAVAIL) => UdpError::NotLocal { address: ip, known: known_addresses() },
+        Some(libc::EADDRINUSE) => UdpError::PortInUse { address: ip, port },
+        Some(libc::EACCES | libc::EPERM) => UdpError::Permission { address: ip, port },
+        Some(libc::EMFILE | libc::ENFILE) => UdpError::TooManyFiles { opened },
+        _ => UdpError::Io { what: "bind a UDP socket", source },
+    })
+}
+
+/// Which of the two buffers of a socket.
+#[derive(Clone, Copy)]
+pub(crate) enum Buffer {
+    Send,
+    Receive,
+}
+
+/// Sizes a buffer, by force where allowed. Returns the bytes got, where they are fewer than asked.
+pub(crate) fn size_buffer(socket: &UdpSocket, which: Buffer, bytes: usize) -> io::Result<Option<usize>> {
+    let (force, plain) = match which {
+        Buffer::Send => (libc::SO_SNDBUFFORCE, libc::SO_SNDBUF),
+        Buffer::Receive => (libc::SO_RCVBUFFORCE, libc::SO_RCVBUF),
+    };
+    // The kernel doubles the value for its own overhead.
+    let asked = c_int::try_from(bytes).unwrap_or(c_int::MAX).min(c_int::MAX / 2);
+    if sys::set_option(socket, libc::SOL_SOCKET, force, asked).is_err() {
+        sys::set_option(socket, libc::SOL_SOCKET, plain, asked)?;
+    }
+    let got = sys::option(socket, libc::SOL_SOCKET, plain)? / 2;
+    Ok((got < asked).then_some(got.max(0) as usize))
+}
+
+/// Never fragment: send with DF, and let the kernel refuse what is longer than the path MTU.
+pub(crate) fn forbid_fragments(socket: &UdpSocket, v4: bool) -> io::Result<()> {
+    if v4 {
+        sys::set_option(socket, libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_DO)
+    } else {
+        sys::set_option(socket, libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER, libc::IPV6_PMTUDISC_DO)
+    }
+}
+
+/// Asks for the marks of received datagrams: traffic class, and hop limit if wanted.
+pub(crate) fn ask_for_marks(socket: &UdpSocket, v4: bool, hop_limit: bool) -> io::Result<()> {
+    let (level, class, hops) = if v4 {
+        (libc::IPPROTO_IP, libc::IP_RECVTOS, libc::IP_RECVTTL)
+    } else {
+        (libc::IPPROTO_IPV6, libc::IPV6_RECVTCLASS, libc::IPV6_RECVHOPLIMIT)
+    };
+    sys::set_option(socket, level, class, 1)?;
+    if hop_limit { sys::set_option(socket, level, hops, 1) } else { Ok(()) }
+}
+
+/// Turns receive coalescing on.
+pub(crate) fn enable_gro(socket: &UdpSocket) -> io::Result<()> {
+    sys::set_option(socket, libc::SOL_UDP, libc::UDP_GRO, 1)
+}
+
+/// Whether the kernel knows segmentation offload: it accepts the option (0 leaves it off by default).
+pub(crate) fn probe_gso(socket: &UdpSocket) -> io::Result<()> {
+    sys::set_option(socket, libc::SOL_UDP, libc::UDP_SEGMENT, 0)
+}
