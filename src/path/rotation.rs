@@ -186,8 +186,8 @@ impl Plane {
             self.start = 0;
             self.end = self.active;
         }
-        self.end = self.end.min(self.active);
-        self.start = self.start.min(self.end.saturating_sub(1));
+        self.start = self.start.min(self.active.saturating_sub(1));
+        self.end = self.end.max(self.start + 1).min(self.active);
         self.drawn = self.drawn.min(self.active);
         self.cursor = self.cursor.min(self.end);
     }
