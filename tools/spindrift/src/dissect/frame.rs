@@ -1,0 +1,143 @@
+//! From a captured frame to the MRC bytes in it.
+
+use pcap_file::DataLink;
+use spindrift::wire::stack::{self, StackError};
+use spindrift::wire::{ICRC_LEN, TrimKind, icrc};
+use spindrift_pmd::DatagramMeta;
+
+use super::capture::Captured;
+
+const ETHERNET_LEN: usize = 14;
+const LONGEST_IP: usize = 40 + 65_535;
+const IPV6_LEN: usize = 40;
+const ETHERTYPE_VLAN: [u8; 2] = [0x81, 0x00];
+const ETHERTYPE_QINQ: [u8; 2] = [0x88, 0xa8];
+const PROTOCOL_IPV6: u8 = 41;
+const PROTOCOL_ROUTING: u8 = 43;
+
+/// A UDP datagram of a capture.
+#[derive(Debug)]
+pub(crate) struct Datagram {
+    /// Addresses and markings.
+    pub(crate) meta: DatagramMeta,
+    /// The UDP payload without its iCRC, as far as it was captured.
+    pub(crate) mrc: Vec<u8>,
+    /// Bytes of it that the capture left out.
+    pub(crate) not_captured: usize,
+    /// The last four bytes and what they should be, where both are known.
+    pub(crate) icrc: Option<Icrc>,
+    /// The IP header of a trimmed packet announces less than the UDP header.
+    pub(crate) shorter_than_udp: bool,
+}
+
+/// The iCRC of a packet, as four bytes in the order of the wire.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Icrc {
+    pub(crate) found: u32,
+    pub(crate) expected: u32,
+}
+
+impl Icrc {
+    pub(crate) fn is_good(self) -> bool {
+        self.found == self.expected
+    }
+}
+
+/// Finds the UDP datagram in a frame. `trim_of` tells from a DSCP whether a switch trimmed the packet.
+///
+/// Errors name what the frame is instead.
+pub(crate) fn datagram(
+    captured: &Captured,
+    trim_of: impl Fn(u8) -> Option<TrimKind>,
+) -> Result<Datagram, StackError> {
+    let mut frame = plain_ethernet(captured);
+    let kept = frame.len();
+    let cut = captured.wire_len.saturating_sub(captured.data.len()).min(LONGEST_IP);
+    // A frame of which only the front was kept is made whole with zeros, so that its lengths are right.
+    frame.resize(kept + cut, 0);
+    let parsed = stack::parse(&frame)?;
+    let mrc_at = ETHERNET_LEN + parsed.l3.len() - parsed.mrc.len();
+    let captured_mrc = kept.saturating_sub(mrc_at).min(parsed.mrc.len());
+    let not_captured = parsed.mrc.len() - captured_mrc;
+    let trimmed = trim_of(parsed.meta.traffic_class >> 2).is_some();
+    let (covered, icrc) = match parsed.mrc.split_last_chunk::<ICRC_LEN>() {
+        Some((covered, found)) if !trimmed && !parsed.truncated => {
+            let icrc = Icrc { found: u32::from_be_bytes(*found), expected: expected_icrc(parsed.l3) };
+            (covered, (not_captured == 0).then_some(icrc))
+        }
+        _ => (parsed.mrc, None),
+    };
+    Ok(Datagram {
+        meta: parsed.meta,
+        mrc: covered.get(..captured_mrc).unwrap_or(covered).to_vec(),
+        not_captured: covered.len().saturating_sub(captured_mrc),
+        icrc,
+        shorter_than_udp: parsed.truncated,
+    })
+}
+
+fn expected_icrc(l3: &[u8]) -> u32 {
+    let covered = l3.split_last_chunk::<ICRC_LEN>().map_or(l3, |(covered, _)| covered);
+    let ip_udp_bth = if l3.first().is_some_and(|byte| byte >> 4 == 6) { 60 } else { 40 };
+    let (head, rest) = covered.split_at_checked(ip_udp_bth).unwrap_or((covered, &[]));
+    u32::from_be_bytes(icrc::compute(head, rest, &[]))
+}
+
+/// The frame as if captured on plain Ethernet: other link headers replaced, VLAN tags and outer IPv6 headers
+/// taken off.
+fn plain_ethernet(captured: &Captured) -> Vec<u8> {
+    let mut frame = match captured.link {
+        DataLink::ETHERNET => captured.data.clone(),
+        DataLink::LINUX_SLL => behind(&captured.data, 14, 16),
+        DataLink::LINUX_SLL2 => behind(&captured.data, 0, 20),
+        // Raw IP (several numbers), BSD loopback: the version tells the type.
+        DataLink::RAW | DataLink::IPV4 | DataLink::IPV6 | DataLink::Unknown(12 | 14) => raw_ip(&captured.data, 0),
+        DataLink::NULL | DataLink::LOOP => raw_ip(&captured.data, 4),
+        // Not known: taken for Ethernet, so that the reason is the type that is found there.
+        _ => captured.data.clone(),
+    };
+    while frame.get(12..14).is_some_and(|kind| kind == ETHERTYPE_VLAN || kind == ETHERTYPE_QINQ) && frame.len() >= 18 {
+        frame.drain(12..16);
+    }
+    while let Some(outer_len) = outer_ipv6_len(&frame) {
+        frame.drain(ETHERNET_LEN..ETHERNET_LEN + outer_len);
+        if frame.get(ETHERNET_LEN).is_some_and(|byte| byte >> 4 == 4)
+            && let Some(kind) = frame.get_mut(12..14)
+        {
+            kind.copy_from_slice(&[0x08, 0x00]);
+        }
+    }
+    frame
+}
+
+/// Length of an outer IPv6 header, a routing header included, if another IP packet follows it.
+fn outer_ipv6_len(frame: &[u8]) -> Option<usize> {
+    let ip = frame.get(ETHERNET_LEN..)?;
+    if frame.get(12..14)? != [0x86, 0xdd] {
+        return None;
+    }
+    let mut next = *ip.get(6)?;
+    let mut len = IPV6_LEN;
+    if next == PROTOCOL_ROUTING {
+        next = *ip.get(len)?;
+        len += (usize::from(*ip.get(len + 1)?) + 1) * 8;
+    }
+    let inner = ip.get(len)? >> 4;
+    (next == PROTOCOL_IPV6 && inner == 6 || next == 4 && inner == 4).then_some(len)
+}
+
+/// A frame whose protocol stands at `kind_at` and whose packet at `at`.
+fn behind(data: &[u8], kind_at: usize, at: usize) -> Vec<u8> {
+    let mut frame = vec![0; 12];
+    frame.extend(data.get(kind_at..kind_at + 2).unwrap_or_default());
+    frame.extend(data.get(at..).unwrap_or_default());
+    frame
+}
+
+fn raw_ip(data: &[u8], at: usize) -> Vec<u8> {
+    let packet = data.get(at..).unwrap_or_default();
+    let mut frame = vec![0; 12];
+    frame.extend(if packet.first().is_some_and(|byte| byte >> 4 == 6) { [0x86, 0xdd] } else { [0x08, 0x00] });
+    frame.extend(packet);
+    frame
+}

@@ -1,0 +1,235 @@
+//! `spindrift dissect`: prints the MRC packets of a capture, field by field.
+
+mod capture;
+mod fields;
+mod frame;
+mod report;
+
+use std::collections::BTreeMap;
+use std::io::{self, BufWriter, Write};
+use std::path::PathBuf;
+
+use anyhow::{Context, Result};
+use clap::Args;
+use spindrift::wire::{
+    Bth, DecodeError, DscpMap, Packet, Qpn, TrimKind, TrimmedHead, UDP_PORT_MRC, UDP_PORT_ROCE, is_mrc_port,
+};
+use spindrift_pmd::DatagramMeta;
+
+use self::capture::Capture;
+use self::frame::{Datagram, Icrc, datagram};
+use crate::units::parse_qpn;
+
+/// Prints the MRC packets of a capture field by field.
+#[derive(Args, Debug)]
+pub(crate) struct DissectArgs {
+    /// Capture file, pcap or pcapng.
+    file: PathBuf,
+    /// Print every field of every header; reserved ones only where they are not 0.
+    #[arg(short, long)]
+    verbose: bool,
+    /// Print one JSON object instead of text.
+    #[arg(long)]
+    json: bool,
+    /// Stop after this many MRC packets.
+    #[arg(short, long, value_name = "N")]
+    count: Option<u64>,
+    /// Only packets to this queue pair, and what a control packet says to come from it; 0x42 or 66.
+    #[arg(long, value_name = "QPN", value_parser = parse_qpn)]
+    qp: Option<Qpn>,
+    /// Another UDP destination port that carries MRC, besides 4971 and 4791.
+    #[arg(long, value_name = "PORT")]
+    port: Option<u16>,
+    /// Code point that switches write on packets that they trim.
+    #[arg(long, value_name = "DSCP", default_value_t = DscpMap::default().trimmed, value_parser = dscp_range())]
+    trimmed_dscp: u8,
+    /// Code point that switches write on packets that they trim on the last hop.
+    #[arg(long, value_name = "DSCP", default_value_t = DscpMap::default().trimmed_last_hop, value_parser = dscp_range())]
+    trimmed_last_hop_dscp: u8,
+    /// Do not check the iCRC: for captures of hosts that run without.
+    #[arg(long)]
+    no_icrc: bool,
+}
+
+fn dscp_range() -> clap::builder::RangedI64ValueParser<u8> {
+    clap::value_parser!(u8).range(0..=63)
+}
+
+/// One MRC packet, or a datagram to an MRC port that is none.
+struct Dissected {
+    /// Number of the frame in the file, from 1.
+    number: u64,
+    /// Since the first frame of the file.
+    time_ns: u64,
+    meta: DatagramMeta,
+    icrc: Option<Icrc>,
+    /// Bytes of the UDP payload that the capture left out.
+    not_captured: usize,
+    mrc: Vec<u8>,
+    trimmed: Option<TrimKind>,
+    shorter_than_udp: bool,
+}
+
+/// What the bytes of a [`Dissected`] are.
+enum Content<'a> {
+    Packet(Packet<'a>),
+    Trimmed(TrimmedHead),
+    Unreadable(DecodeError),
+}
+
+impl Dissected {
+    fn content(&self) -> Content<'_> {
+        if self.trimmed.is_some() {
+            return TrimmedHead::decode(&self.mrc).map_or_else(Content::Unreadable, Content::Trimmed);
+        }
+        Packet::decode(&self.mrc).map_or_else(Content::Unreadable, Content::Packet)
+    }
+
+    /// Payload bytes on the wire.
+    fn payload_len(&self, content: &Content<'_>) -> Option<usize> {
+        match content {
+            Content::Packet(Packet::Write { payload, .. }) => Some(payload.len() + self.not_captured),
+            _ => None,
+        }
+    }
+}
+
+impl Content<'_> {
+    fn bth(&self) -> Option<&Bth> {
+        match self {
+            Self::Packet(packet) => Some(packet.bth()),
+            Self::Trimmed(head) => Some(&head.bth),
+            Self::Unreadable(_) => None,
+        }
+    }
+
+    fn concerns(&self, qpn: Qpn) -> bool {
+        let low = qpn.get() as u16;
+        let from = match self {
+            Self::Packet(Packet::Sack { seth, .. }) => Some(seth.spdcid),
+            Self::Packet(Packet::Nack { neth, .. }) => Some(neth.spdcid),
+            Self::Packet(Packet::Probe { peth, .. }) => Some(peth.spdcid),
+            _ => None,
+        };
+        self.bth().is_some_and(|bth| bth.dest_qpn == qpn) || from == Some(low)
+    }
+}
+
+/// What was found in all.
+#[derive(Default)]
+struct Totals {
+    frames: u64,
+    packets: u64,
+    bad_icrc: u64,
+    unreadable: u64,
+    /// UDP or not, these frames were not to an MRC port.
+    others: u64,
+    by_opcode: BTreeMap<&'static str, u64>,
+}
+
+pub(crate) fn run(args: &DissectArgs) -> Result<()> {
+    let name = args.file.display();
+    let mut capture = Capture::open(&args.file).with_context(|| name.to_string())?;
+    let mut out = BufWriter::new(io::stdout().lock());
+    match print_all(args, &mut capture, &mut out) {
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        Err(error) => Err(error).context("cannot write to standard output"),
+        Ok((_, Some(error))) => Err(error.context(name.to_string())),
+        Ok((totals, None)) => {
+            if totals.packets + totals.unreadable == 0 && !args.json {
+                eprintln!("{}", nothing_found(args, &totals));
+            }
+            Ok(())
+        }
+    }
+}
+
+fn nothing_found(args: &DissectArgs, totals: &Totals) -> String {
+    let port = args.port.map(|port| format!(" and {port}")).unwrap_or_default();
+    let mut text = format!(
+        "no MRC packets among {} frames (UDP ports {UDP_PORT_MRC}, {UDP_PORT_ROCE}{port})",
+        totals.frames
+    );
+    if args.qp.is_some() {
+        text += "; --qp leaves out other queue pairs";
+    } else if args.port.is_none() {
+        text += "; another port can be given with --port";
+    }
+    text
+}
+
+/// Prints until the file ends or is damaged; the error then comes along with what was found before.
+fn print_all(
+    args: &DissectArgs,
+    capture: &mut Capture,
+    out: &mut impl Write,
+) -> io::Result<(Totals, Option<anyhow::Error>)> {
+    let mut totals = Totals::default();
+    let mut printer = report::Printer::new(args, out)?;
+    let mut first_ns = None;
+    let mut damaged = None;
+    while args.count.is_none_or(|count| totals.packets < count) {
+        let captured = match capture.next() {
+            None => break,
+            Some(Ok(captured)) => captured,
+            Some(Err(error)) => {
+                damaged = Some(error);
+                break;
+            }
+        };
+        totals.frames += 1;
+        let first_ns = *first_ns.get_or_insert(captured.time_ns);
+        let Some(found) = mrc_of(args, &captured) else {
+            totals.others += 1;
+            continue;
+        };
+        let dissected = Dissected {
+            number: totals.frames,
+            time_ns: captured.time_ns.saturating_sub(first_ns),
+            meta: found.meta,
+            icrc: found.icrc.filter(|_| !args.no_icrc),
+            not_captured: found.not_captured,
+            trimmed: trim_of(args, found.meta.traffic_class >> 2),
+            mrc: found.mrc,
+            shorter_than_udp: found.shorter_than_udp,
+        };
+        let content = dissected.content();
+        if args.qp.is_some_and(|qpn| !content.concerns(qpn)) {
+            continue;
+        }
+        totals.count(&dissected, &content);
+        printer.packet(&dissected, &content)?;
+    }
+    printer.finish(&totals, damaged.as_ref())?;
+    Ok((totals, damaged))
+}
+
+/// The datagram in a frame, if it goes to an MRC port.
+fn mrc_of(args: &DissectArgs, captured: &capture::Captured) -> Option<Datagram> {
+    let found = datagram(captured, |dscp| trim_of(args, dscp)).ok()?;
+    is_mrc_port(found.meta.dst_port, args.port.unwrap_or(UDP_PORT_MRC)).then_some(found)
+}
+
+fn trim_of(args: &DissectArgs, dscp: u8) -> Option<TrimKind> {
+    let map = DscpMap {
+        trimmed: args.trimmed_dscp,
+        trimmed_last_hop: args.trimmed_last_hop_dscp,
+        ..DscpMap::default()
+    };
+    map.class_of_trim(dscp)
+}
+
+impl Totals {
+    fn count(&mut self, dissected: &Dissected, content: &Content<'_>) {
+        if dissected.icrc.is_some_and(|icrc| !icrc.is_good()) {
+            self.bad_icrc += 1;
+        }
+        match content.bth() {
+            None => self.unreadable += 1,
+            Some(bth) => {
+                self.packets += 1;
+                *self.by_opcode.entry(fields::opcode_name(bth.opcode)).or_default() += 1;
+            }
+        }
+    }
+}

@@ -1,0 +1,242 @@
+//! Text and JSON.
+
+use std::io::{self, Write};
+
+use serde_json::{Map, Value as Json, json};
+use spindrift::wire::{AethKind, Packet, TrimKind};
+
+use super::fields::{Header, endpoint_op_name, headers_of, headers_of_trimmed, nack_reason_name, nak_name, opcode_name};
+use super::{Content, DissectArgs, Dissected, Totals};
+
+/// Writes packets as they come.
+pub(super) struct Printer<'a, W> {
+    out: &'a mut W,
+    json: bool,
+    verbose: bool,
+    file: String,
+    first: bool,
+}
+
+impl<'a, W: Write> Printer<'a, W> {
+    pub(super) fn new(args: &DissectArgs, out: &'a mut W) -> io::Result<Self> {
+        let file = args.file.display().to_string();
+        if args.json {
+            write!(out, "{{\"file\":{},\"packets\":[", Json::from(file.as_str()))?;
+        }
+        Ok(Self { out, json: args.json, verbose: args.verbose, file, first: true })
+    }
+
+    pub(super) fn packet(&mut self, dissected: &Dissected, content: &Content<'_>) -> io::Result<()> {
+        let headers = match content {
+            Content::Packet(packet) if self.json || self.verbose => headers_of(packet),
+            Content::Trimmed(head) if self.json || self.verbose => headers_of_trimmed(head),
+            _ => Vec::new(),
+        };
+        if self.json {
+            let separator = if self.first { "" } else { "," };
+            self.first = false;
+            return write!(self.out, "{separator}\n{}", to_json(dissected, content, &headers));
+        }
+        writeln!(self.out, "{}", line(dissected, content))?;
+        if self.verbose {
+            for line in details(dissected, content, &headers) {
+                writeln!(self.out, "      {line}")?;
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn finish(&mut self, totals: &Totals, damaged: Option<&anyhow::Error>) -> io::Result<()> {
+        if self.json {
+            let totals = json!({
+                "frames": totals.frames,
+                "packets": totals.packets,
+                "unreadable": totals.unreadable,
+                "other_frames": totals.others,
+                "bad_icrc": totals.bad_icrc,
+                "by_opcode": totals.by_opcode,
+            });
+            let error = damaged.map(|error| format!("{}: {error:#}", self.file));
+            writeln!(self.out, "\n],\"totals\":{totals},\"error\":{}}}", Json::from(error))?;
+        } else if totals.packets + totals.unreadable > 0 {
+            writeln!(self.out, "{}", summary(totals))?;
+        }
+        self.out.flush()
+    }
+}
+
+fn summary(totals: &Totals) -> String {
+    let mut text = format!("{} MRC packets in {} frames", totals.packets, totals.frames);
+    let kinds: Vec<String> = totals.by_opcode.iter().map(|(name, count)| format!("{name} {count}")).collect();
+    if !kinds.is_empty() {
+        text += &format!(": {}", kinds.join(", "));
+    }
+    if totals.unreadable > 0 {
+        text += &format!("; {} not readable", totals.unreadable);
+    }
+    if totals.bad_icrc > 0 {
+        text += &format!("; {} with a bad iCRC", totals.bad_icrc);
+    }
+    text
+}
+
+/// One line that tells what a packet is about.
+fn line(dissected: &Dissected, content: &Content<'_>) -> String {
+    let Dissected { meta, number, .. } = dissected;
+    let (secs, ns) = (dissected.time_ns / 1_000_000_000, dissected.time_ns % 1_000_000_000);
+    let name = content.bth().map_or("not MRC", |bth| opcode_name(bth.opcode));
+    let mut text = format!("{number:5} {secs:3}.{ns:09}  {} -> {}  {name:<14}", meta.src, meta.dst);
+    text += &match content {
+        Content::Packet(packet) => about(dissected, content, packet),
+        Content::Trimmed(head) => {
+            let kind = if dissected.trimmed == Some(TrimKind::LastHop) { "on the last hop" } else { "in the fabric" };
+            let bth = &head.bth;
+            format!("qp {:#08x} psn {} msn {} trimmed {kind}", bth.dest_qpn.get(), bth.psn.get(), head.meth.msn.get())
+        }
+        Content::Unreadable(error) => error.to_string(),
+    };
+    if let Some(bth) = content.bth() {
+        for (set, name) in [(bth.ack_req, " ack-req"), (bth.rtx, " rtx")] {
+            text += if set { name } else { "" };
+        }
+    }
+    if meta.traffic_class & 3 == 3 {
+        text += " CE";
+    }
+    for mark in marks(dissected) {
+        text += &format!(" [{mark}]");
+    }
+    text
+}
+
+/// What is wrong or unusual about the packet as a whole.
+fn marks(dissected: &Dissected) -> Vec<String> {
+    let mut marks = Vec::new();
+    if let Some(icrc) = dissected.icrc.filter(|icrc| !icrc.is_good()) {
+        marks.push(format!("iCRC BAD: found {:08x}, expected {:08x}", icrc.found, icrc.expected));
+    }
+    if dissected.not_captured > 0 {
+        marks.push(format!("{} bytes not captured", dissected.not_captured));
+    }
+    if dissected.shorter_than_udp && dissected.trimmed.is_none() {
+        marks.push("IP packet shorter than its UDP header says".to_owned());
+    }
+    marks
+}
+
+fn about(dissected: &Dissected, content: &Content<'_>, packet: &Packet<'_>) -> String {
+    let bth = packet.bth();
+    let (qp, psn) = (format!("qp {:#08x}", bth.dest_qpn.get()), bth.psn.get());
+    match packet {
+        Packet::Write { head, .. } => {
+            let len = dissected.payload_len(content).unwrap_or_default();
+            let imm = head.imm.map(|imm| format!(" imm {imm:#010x} rqmsn {}", head.meth.rqmsn.get()));
+            format!(
+                "{qp} psn {psn} msn {} va {:#x} len {len} of {}{} {}",
+                head.meth.msn.get(),
+                head.reth.va,
+                head.reth.dma_len,
+                imm.unwrap_or_default(),
+                path(dissected)
+            )
+        }
+        Packet::Ack { aeth, .. } => match aeth.kind() {
+            AethKind::Ack => format!("{qp} psn {psn} msn {}", aeth.msn),
+            AethKind::Nak(code) => format!("{qp} psn {psn} msn {} NAK: {}", aeth.msn, nak_name(code)),
+            AethKind::Other(syndrome) => format!("{qp} psn {psn} msn {} syndrome {syndrome:#04x}", aeth.msn),
+        },
+        Packet::Sack { seth, .. } => {
+            let what = if seth.pr {
+                format!("answers probe {}", seth.probe_id())
+            } else {
+                format!("for psn {}", seth.ack_psn().get())
+            };
+            let (base, bits) = (seth.sack_base().get(), seth.bitmap);
+            let ev = seth.entropy.0;
+            format!("{qp} cack {} {what} ev {ev:#010x} base {base} bitmap {bits:#x}", seth.cack.get())
+        }
+        Packet::Nack { neth, .. } => {
+            let ev = neth.entropy.0;
+            format!("{qp} psn {} {} ev {ev:#010x}", neth.nack_psn.get(), nack_reason_name(neth.reason))
+        }
+        Packet::Probe { peth, .. } => format!("{qp} probe {} {}", peth.probe_id, path(dissected)),
+        Packet::EndpointRequest { erth, .. } => {
+            let mask = erth.port_status_mask;
+            format!("request {} {} ports {mask:#010x}", psn & 0xffff, endpoint_op_name(erth.op))
+        }
+        Packet::EndpointResponse { eeth, .. } => {
+            format!("request {} {}", psn & 0xffff, endpoint_op_name(eeth.op))
+        }
+    }
+}
+
+/// The fields that carry the entropy value.
+fn path(dissected: &Dissected) -> String {
+    let meta = &dissected.meta;
+    if meta.src.is_ipv4() {
+        return format!("sport {:#06x}", meta.src_port);
+    }
+    format!("sport {:#06x} label {:#07x}", meta.src_port, meta.flow_label)
+}
+
+/// All fields, a line for each header.
+fn details(dissected: &Dissected, content: &Content<'_>, headers: &[Header]) -> Vec<String> {
+    let meta = &dissected.meta;
+    let mut lines = vec![format!(
+        "udp: src_port={} dst_port={} flow_label=0x{:05x} dscp={} ecn={} hop_limit={}",
+        meta.src_port,
+        meta.dst_port,
+        meta.flow_label,
+        meta.traffic_class >> 2,
+        meta.traffic_class & 3,
+        meta.hop_limit
+    )];
+    for header in headers {
+        let fields = header.fields.iter().filter(|field| field.is_shown()).map(|field| {
+            let note = field.note.as_ref().map(|note| format!(" ({note})")).unwrap_or_default();
+            format!(" {}={}{note}", field.name, field.value)
+        });
+        lines.push(format!("{}:{}", header.name, fields.collect::<String>()));
+    }
+    if let Some(len) = dissected.payload_len(content) {
+        lines.push(format!("payload: {len} bytes"));
+    }
+    if let Some(icrc) = dissected.icrc {
+        let verdict = if icrc.is_good() { "good" } else { "BAD" };
+        lines.push(format!("icrc: {:08x} ({verdict})", icrc.found));
+    }
+    lines
+}
+
+fn to_json(dissected: &Dissected, content: &Content<'_>, headers: &[Header]) -> Json {
+    let meta = &dissected.meta;
+    let mut packet = Map::new();
+    let mut put = |name: &str, value: Json| {
+        packet.insert(name.to_owned(), value);
+    };
+    put("number", dissected.number.into());
+    put("time_ns", dissected.time_ns.into());
+    put("src", meta.src.to_string().into());
+    put("dst", meta.dst.to_string().into());
+    put("src_port", meta.src_port.into());
+    put("dst_port", meta.dst_port.into());
+    put("flow_label", meta.flow_label.into());
+    put("dscp", (meta.traffic_class >> 2).into());
+    put("ecn", (meta.traffic_class & 3).into());
+    put("hop_limit", meta.hop_limit.into());
+    put("opcode", content.bth().map(|bth| opcode_name(bth.opcode)).into());
+    put("trimmed", dissected.trimmed.map(|kind| if kind == TrimKind::Fabric { "fabric" } else { "last-hop" }).into());
+    for header in headers {
+        let fields = header.fields.iter().map(|field| (field.name.to_owned(), field.value.to_json()));
+        put(header.name, Json::Object(fields.collect()));
+    }
+    put("payload_len", dissected.payload_len(content).into());
+    let icrc = dissected.icrc.map(|icrc| {
+        json!({ "value": icrc.found, "expected": icrc.expected, "good": icrc.is_good() })
+    });
+    put("icrc", icrc.into());
+    put("not_captured", dissected.not_captured.into());
+    let error = if let Content::Unreadable(error) = content { Some(error.to_string()) } else { None };
+    put("error", error.into());
+    Json::Object(packet)
+}

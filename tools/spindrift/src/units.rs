@@ -1,0 +1,83 @@
+//! Sizes, lists and numbers as people write them on a command line.
+
+use spindrift::wire::Qpn;
+
+/// Parses `64`, `64K`, `4KiB`, `1M`, `2GiB`: bytes, with factors of 1024.
+pub(crate) fn parse_size(text: &str) -> Result<u64, String> {
+    let text = text.trim();
+    let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let (number, unit) = text.split_at(digits);
+    let factor: u64 = match unit.trim().to_ascii_lowercase().as_str() {
+        "" | "b" => 1,
+        "k" | "kb" | "kib" => 1 << 10,
+        "m" | "mb" | "mib" => 1 << 20,
+        "g" | "gb" | "gib" => 1 << 30,
+        _ => return Err(format!("`{text}` is no size; write bytes, or 64K, 4KiB, 1M (factors of 1024)")),
+    };
+    let number: u64 = number
+        .parse()
+        .map_err(|_| format!("`{text}` is no size; write bytes, or 64K, 4KiB, 1M (factors of 1024)"))?;
+    number.checked_mul(factor).ok_or_else(|| format!("`{text}` is more than 64 bits hold"))
+}
+
+/// Prints a size the way it can be given: the largest unit that divides it.
+pub(crate) fn format_size(bytes: u64) -> String {
+    for (shift, unit) in [(30, "GiB"), (20, "MiB"), (10, "KiB")] {
+        if bytes != 0 && bytes.trailing_zeros() >= shift {
+            return format!("{} {unit}", bytes >> shift);
+        }
+    }
+    format!("{bytes} B")
+}
+
+/// Parses a 24-bit number, decimal or hexadecimal with `0x`.
+pub(crate) fn parse_qpn(text: &str) -> Result<Qpn, String> {
+    let number = match text.strip_prefix("0x").or_else(|| text.strip_prefix("0X")) {
+        Some(digits) => u32::from_str_radix(digits, 16),
+        None => text.parse(),
+    };
+    match number {
+        Ok(number) if number < 1 << 24 => Ok(Qpn::new(number)),
+        _ => Err(format!("`{text}` is no queue pair number; give 0 to 16777215, or 0x0 to 0xffffff")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_in_all_spellings() {
+        for (text, bytes) in [
+            ("64", 64),
+            ("64K", 65_536),
+            ("4KiB", 4096),
+            ("1M", 1 << 20),
+            ("8 MiB", 8 << 20),
+            ("2g", 2 << 30),
+            ("12b", 12),
+        ] {
+            assert_eq!(parse_size(text), Ok(bytes), "{text}");
+        }
+        for text in ["", "K", "-1", "1.5M", "64X", "99999999999999999999", "18014398509481984K"] {
+            assert!(parse_size(text).is_err_and(|error| error.contains(text)), "{text}");
+        }
+    }
+
+    #[test]
+    fn sizes_print_as_they_can_be_given() {
+        for bytes in [0, 1, 1000, 1024, 1536, 4096, 1 << 20, 3 << 20, 1 << 31] {
+            assert_eq!(parse_size(&format_size(bytes)), Ok(bytes));
+        }
+        assert_eq!(format_size(1536), "1536 B");
+        assert_eq!(format_size(65_536), "64 KiB");
+    }
+
+    #[test]
+    fn queue_pair_numbers_have_24_bits() {
+        assert_eq!(parse_qpn("0x42"), Ok(Qpn::new(0x42)));
+        assert_eq!(parse_qpn("66"), Ok(Qpn::new(66)));
+        assert!(parse_qpn("16777216").is_err());
+        assert!(parse_qpn("x").is_err());
+    }
+}
