@@ -233,7 +233,6 @@ impl World {
             let counters = self.net.nodes[node].endpoint.counters();
             assert_eq!(counters.tx_data, rules.data[node], "data packets of node {node}");
             let never = [
-                counters.rx_other_port,
                 counters.rx_malformed,
                 counters.rx_unknown_qp,
                 counters.rx_foreign_source,
