@@ -32,8 +32,13 @@ impl Endpoint {
     /// Makes sure that the queue pair's next deadline is in the heap.
     #[inline]
     pub(super) fn arm(&mut self, slot: u32) {
+        self.arm_not_before(slot, Time::ZERO);
+    }
+
+    #[inline]
+    fn arm_not_before(&mut self, slot: u32, earliest: Time) {
         let Some(qp) = self.qps[slot as usize].as_deref_mut() else { return };
-        let at = qp.next_timeout();
+        let at = qp.next_timeout().max(earliest);
         if at < qp.armed_at {
             qp.armed_at = at;
             self.timers.push(Reverse((at, slot)));
@@ -57,7 +62,8 @@ impl Endpoint {
             }
             qp.armed_at = Time::NEVER;
             self.run_timers(now, slot);
-            self.arm(slot);
+            // What stays due, such as a probe until a port has room for it, is for the next call.
+            self.arm_not_before(slot, now.after(1));
         }
     }
 
