@@ -20,6 +20,8 @@ use super::{Endpoint, QpState};
 impl Endpoint {
     /// Interval between port status updates to a peer that has not answered, ns.
     const STATUS_RETRY_NS: u64 = 1_000_000;
+    /// Least time between two runs of a queue pair's timers, ns.
+    const TIMER_STEP_NS: u64 = 1_000;
     /// Port status updates sent before a silent peer is left alone.
     const STATUS_TRIES: u8 = 16;
 
@@ -32,11 +34,12 @@ impl Endpoint {
     /// Makes sure that the queue pair's next deadline is in the heap.
     #[inline]
     pub(super) fn arm(&mut self, slot: u32) {
-        self.arm_not_before(slot, Time::ZERO);
+        self.arm_from(slot, Time::ZERO);
     }
 
+    /// The same, but no earlier than `earliest`.
     #[inline]
-    fn arm_not_before(&mut self, slot: u32, earliest: Time) {
+    fn arm_from(&mut self, slot: u32, earliest: Time) {
         let Some(qp) = self.qps[slot as usize].as_deref_mut() else { return };
         let at = qp.next_timeout().max(earliest);
         if at < qp.armed_at {
@@ -62,8 +65,8 @@ impl Endpoint {
             }
             qp.armed_at = Time::NEVER;
             self.run_timers(now, slot);
-            // What stays due, such as a probe until a port has room for it, is for the next call.
-            self.arm_not_before(slot, now.after(1));
+            // A probe stays due until a port takes it: look again soon, but not in this loop.
+            self.arm_from(slot, now.after(Self::TIMER_STEP_NS));
         }
     }
 
