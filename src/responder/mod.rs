@@ -109,6 +109,7 @@ impl Responder {
     pub(crate) fn connect(&mut self, setup: ResponderSetup) {
         let recv_queue = core::mem::take(&mut self.recv_queue);
         *self = Self { recv_queue, ..Self::new(self.recv_depth, setup) };
+        self.answers.make_room();
     }
 
     #[inline]
