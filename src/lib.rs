@@ -3,12 +3,14 @@
 pub mod congestion;
 pub mod counters;
 pub mod endpoint;
+pub mod engine;
 pub mod memory;
 pub mod path;
 mod requester;
 mod responder;
 mod ring;
 pub mod time;
+pub mod verbs;
 pub mod wire;
 pub mod work;
 

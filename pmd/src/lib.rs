@@ -32,6 +32,9 @@ pub mod fault;
 mod frame;
 pub mod loopback;
 pub mod pcap;
+pub mod pump;
+#[cfg(feature = "testing")]
+pub mod testing;
 pub mod trace;
 pub mod udp;
 

@@ -26,6 +26,8 @@
 mod config;
 mod none;
 mod nscc;
+#[cfg(test)]
+mod tests;
 
 pub use self::config::{CcAlgorithm, CcConfig, CcConfigError, NsccOverrides};
 pub use self::none::NoCc;

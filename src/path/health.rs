@@ -4,6 +4,13 @@ use super::{BAD, DENIED, EvId, EvState, Paths, Plane, PortMask, SKIP};
 use crate::time::Time;
 use crate::wire::Ev;
 
+impl Plane {
+    /// Has fewer active entropy values than it should, and so no backups either.
+    fn is_short(&self) -> bool {
+        self.active < self.target
+    }
+}
+
 impl Paths {
     /// A packet on this path was ECN-marked (SACK with `m` = `SKIP_ONCE`): the path is congested, leave
     /// it out for one rotation (MRC 1.0 figure 5).
@@ -55,15 +62,19 @@ impl Paths {
     /// Ports of this NIC that have a link (bit set = up). A plane that goes down takes all its
     /// entropy values out at once; they are back as they were when it returns.
     pub fn set_local_ports(&mut self, up: PortMask) {
-        self.local_ports = up.0;
-        self.planes_changed();
+        if self.local_ports != up.0 {
+            self.local_ports = up.0;
+            self.planes_changed();
+        }
     }
 
     /// Ports of the peer's NIC that are reachable, from its Port Status Update (bit set = up, MRC 1.0
     /// table 7-20).
     pub fn set_peer_ports(&mut self, up: PortMask) {
-        self.peer_ports = up.0;
-        self.planes_changed();
+        if self.peer_ports != up.0 {
+            self.peer_ports = up.0;
+            self.planes_changed();
+        }
     }
 
     /// Takes an entropy value out of use until it is allowed again, on one plane or on all. Returns how
@@ -195,11 +206,11 @@ impl Paths {
     /// a path that may be bad is better than none.
     fn keep_floor(&mut self) {
         while self.active_in(self.open) < usize::from(self.min_active) {
-            let bad = self
-                .entries
-                .iter()
-                .zip(0..)
-                .filter(|(entry, _)| entry.flags & BAD != 0 && PortMask(self.open).contains(entry.plane));
+            let bad = self.entries.iter().zip(0..).filter(|(entry, _)| {
+                entry.flags & BAD != 0
+                    && PortMask(self.open).contains(entry.plane)
+                    && self.planes.get(usize::from(entry.plane)).is_some_and(Plane::is_short)
+            });
             // Evenly over the planes.
             let Some((_, id)) = bad.min_by_key(|(entry, _)| self.active_len(entry.plane)) else { return };
             self.counters.floor_returns += 1;
@@ -244,9 +255,9 @@ impl Paths {
             order.swap(at, active + spare - 1);
             state.spare -= 1;
         } else if spare > 0 {
-            // The longest-serving backup comes first; the last one fills its gap.
+            // First in, first out: one that was just revived is the last to be trusted again.
             order.swap(at, active);
-            order.swap(active, active + spare - 1);
+            order[active..active + spare].rotate_left(1);
             state.spare -= 1;
             swapped = true;
         } else {
@@ -270,8 +281,7 @@ impl Paths {
             return;
         }
         order.swap(usize::from(at), in_use);
-        // A short plane has no backups: `take_out` uses them up first.
-        if state.active < state.target {
+        if state.is_short() {
             state.active += 1;
             state.clamp(sliced);
         } else {

@@ -115,6 +115,7 @@ const PROBING: u8 = 8;
 /// set, then those that are out (bad or denied). `cursor`, `drawn`, `start` and `end` are positions
 /// in the active part, relative to `base`.
 #[derive(Clone, Copy, Debug, Default)]
+#[repr(align(8))]
 struct Plane {
     base: u16,
     len: u16,
@@ -122,10 +123,10 @@ struct Plane {
     spare: u16,
     /// Active entropy values when all is well.
     target: u16,
-    /// The next position to hand out.
+    /// The next position to hand out. Those from here to `end` have not been used in this turn.
     cursor: u16,
-    /// Positions below this have been shuffled in this round.
-    drawn: u16,
+    /// Positions below this have been used in this round; kept up to date only at the end of a slice.
+    used: u16,
     /// The part of the rotation that the current burst uses; all of it when not sliced.
     start: u16,
     end: u16,

@@ -70,6 +70,12 @@ fn plane_after(mask: u32, last: u8) -> u8 {
     (if after == 0 { mask } else { after }).trailing_zeros() as u8
 }
 
+/// The number after `at`, below `of`.
+#[inline]
+fn turn(at: u8, of: u8) -> u8 {
+    if at + 1 >= of { 0 } else { at + 1 }
+}
+
 impl Paths {
     /// The path for the next SACK, NACK or ACK, planes in turn: `None` if no plane of `free` is up.
     ///
@@ -107,7 +113,7 @@ impl Paths {
         if let Some(slot) = slots.get_mut(usize::from(state.reverse_learn)) {
             *slot = id.0;
         }
-        state.reverse_learn = (state.reverse_learn + 1) % self.reverse.per_plane;
+        state.reverse_learn = turn(state.reverse_learn, self.reverse.per_plane);
     }
 
     /// The EV probe that a queue pair should send now to keep its reverse set fresh: entropy value,
@@ -157,7 +163,7 @@ impl Paths {
         let per_plane = self.reverse.per_plane;
         let state = self.planes.get_mut(usize::from(plane))?;
         let id = *self.reverse.of_plane(plane).get(usize::from(state.reverse_use))?;
-        state.reverse_use = (state.reverse_use + 1) % per_plane;
+        state.reverse_use = turn(state.reverse_use, per_plane);
         // `NONE` names no entry: the plane has nothing that is allowed.
         self.entries.get(usize::from(id)).map(|entry| entry.ev)
     }

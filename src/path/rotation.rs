@@ -1,5 +1,7 @@
 //! Which entropy value the next packet takes: the code that runs for every packet.
 
+use rand_xoshiro::SplitMix64;
+
 use super::select::below;
 use super::{EvId, Paths, Plane, PortMask, SKIP};
 
@@ -19,20 +21,9 @@ impl Paths {
     /// one is free, else another entropy value of the same plane if there is one.
     #[inline]
     pub fn pick(&mut self, free: PortMask, avoid: Option<EvId>) -> Option<EvId> {
-        let mut eligible = self.usable & free.0;
-        if let Some(avoid) = avoid {
-            let others = eligible & !(1 << self.plane(avoid));
-            if others != 0 {
-                eligible = others;
-            }
-        }
-        if eligible == 0 {
-            return None;
-        }
-        let plane = self.take_turn(eligible);
-        match self.next_in_plane(plane) {
-            Some(id) if Some(id) == avoid => Some(self.other_in_plane(plane, id)),
-            choice => choice,
+        match avoid {
+            None => self.pick_among(self.usable & free.0),
+            Some(avoid) => self.pick_avoiding(self.usable & free.0, avoid),
         }
     }
 
@@ -51,30 +42,43 @@ impl Paths {
         let planes = self.usable.count_ones().max(1) as usize;
         let wanted = usize::from(self.spray_width).min(packets_hint.max(1));
         let width = wanted.div_ceil(planes).min(usize::from(u16::MAX)) as u16;
-        for plane in &mut self.planes {
-            plane.next_slice(width);
+        for state in &mut self.planes {
+            let from = usize::from(state.base);
+            if let Some(order) = self.order.get_mut(from..from + usize::from(state.active)) {
+                state.next_slice(width, order, &mut self.rng);
+            }
         }
     }
 
-    /// Chooses among the planes of `eligible`, which is not empty and a part of `usable`.
+    fn pick_avoiding(&mut self, eligible: u32, avoid: EvId) -> Option<EvId> {
+        let others = eligible & !(1 << self.plane(avoid));
+        let id = self.pick_among(if others == 0 { eligible } else { others })?;
+        Some(if id == avoid { self.other_in_plane(id) } else { id })
+    }
+
+    /// Chooses among the planes of `eligible`, a part of `usable`.
     #[inline]
-    fn take_turn(&mut self, eligible: u32) -> u8 {
-        let mut due = eligible & self.round;
-        if due == 0 {
-            self.new_round();
-            due = eligible;
+    fn pick_among(&mut self, eligible: u32) -> Option<EvId> {
+        let due = eligible & self.round;
+        if due == 0 { self.pick_in_new_round(eligible) } else { self.pick_from(due) }
+    }
+
+    #[inline(never)]
+    fn pick_in_new_round(&mut self, eligible: u32) -> Option<EvId> {
+        if eligible == 0 {
+            return None;
         }
+        self.new_round();
+        self.pick_from(eligible)
+    }
+
+    /// Gives the turn to the plane of `due`, which is not empty, that follows the last one.
+    #[inline]
+    fn pick_from(&mut self, due: u32) -> Option<EvId> {
         let after_last = due & (u32::MAX << 1 << self.last_plane);
         let plane = (if after_last == 0 { due } else { after_last }).trailing_zeros() as u8;
         self.last_plane = plane;
-        if let Some(state) = self.planes.get_mut(usize::from(plane)) {
-            if state.debt == 0 {
-                self.round &= !(1 << plane);
-            } else {
-                state.debt -= 1;
-            }
-        }
-        plane
+        self.take_turn(plane)
     }
 
     /// Gives every usable plane a turn; those that did not get theirs may have it later.
@@ -90,22 +94,44 @@ impl Paths {
         self.round = self.usable;
     }
 
-    /// The next entropy value in the plane's rotation.
+    /// Takes the plane's turn: the next entropy value in its rotation.
     #[inline]
-    fn next_in_plane(&mut self, plane: u8) -> Option<EvId> {
+    fn take_turn(&mut self, plane: u8) -> Option<EvId> {
+        let state = self.planes.get_mut(usize::from(plane))?;
+        if state.debt == 0 {
+            self.round &= !(1 << plane);
+        } else {
+            state.debt -= 1;
+        }
+        let at = state.cursor;
+        if at < state.end {
+            state.cursor = at + 1;
+            let id = *self.order.get(usize::from(state.base + at))?;
+            if self.entries.get(usize::from(id))?.flags & SKIP == 0 {
+                return Some(EvId(id));
+            }
+            state.cursor = at;
+        }
+        self.turn_round(plane)
+    }
+
+    /// The next entropy value where that takes more than a step forward: at the end of the round, or
+    /// past those in SKIP.
+    #[inline(never)]
+    fn turn_round(&mut self, plane: u8) -> Option<EvId> {
         let state = self.planes.get_mut(usize::from(plane))?;
         let order = self.order.get_mut(usize::from(state.base)..)?.get_mut(..usize::from(state.active))?;
         // Ends: every turn of the loop returns or clears a SKIP, and no one sets them meanwhile.
         loop {
-            let at = state.advance(self.sliced);
-            if at == state.drawn {
-                // The next step of a Fisher-Yates shuffle, so that the cost is spread over the round.
-                let other = at + below(&mut self.rng, state.active.wrapping_sub(at));
-                if usize::from(other) < order.len() {
-                    order.swap(usize::from(at), usize::from(other));
+            if state.cursor >= state.end {
+                state.cursor = state.start;
+                state.used = state.end;
+                if !self.sliced {
+                    shuffle(order, &mut self.rng);
                 }
-                state.drawn += 1;
             }
+            let at = state.cursor;
+            state.cursor += 1;
             let id = *order.get(usize::from(at))?;
             let entry = self.entries.get_mut(usize::from(id))?;
             if entry.flags & SKIP == 0 {
@@ -119,10 +145,10 @@ impl Paths {
         }
     }
 
-    /// Another active entropy value of `plane` than `avoid` if there is one, preferably not in SKIP.
+    /// Another active entropy value of the same plane if there is one, preferably not in SKIP.
     #[cold]
-    fn other_in_plane(&mut self, plane: u8, avoid: EvId) -> EvId {
-        let Some(&state) = self.planes.get(usize::from(plane)) else { return avoid };
+    fn other_in_plane(&mut self, avoid: EvId) -> EvId {
+        let Some(&state) = self.planes.get(usize::from(self.plane(avoid))) else { return avoid };
         let from = usize::from(below(&mut self.rng, state.active));
         let active = self.active_ids(&state);
         let mut choice = avoid;
@@ -139,31 +165,30 @@ impl Paths {
     }
 }
 
-impl Plane {
-    /// Moves the rotation on and returns the position to use.
-    #[inline]
-    fn advance(&mut self, sliced: bool) -> u16 {
-        if self.cursor >= self.end {
-            self.cursor = self.start;
-            if !sliced {
-                self.drawn = 0;
-            }
-        }
-        let at = self.cursor;
-        self.cursor += 1;
-        at
+/// Fisher-Yates.
+#[inline]
+fn shuffle(order: &mut [u16], rng: &mut SplitMix64) {
+    let mut rest = order;
+    while rest.len() > 1 {
+        let other = below(rng, rest.len() as u16);
+        rest.swap(0, usize::from(other));
+        rest = &mut rest[1..];
     }
+}
 
+impl Plane {
     /// Starts the slice of about `width` entropy values that follows the last one used. The slices
     /// of a round are of equal size, give or take one.
-    fn next_slice(&mut self, width: u16) {
-        if self.drawn >= self.active {
-            self.drawn = 0;
+    fn next_slice(&mut self, width: u16, order: &mut [u16], rng: &mut SplitMix64) {
+        self.used = self.used.max(self.cursor);
+        if self.used >= self.active {
+            self.used = 0;
+            shuffle(order, rng);
         }
-        let left = self.active - self.drawn;
+        let left = self.active - self.used;
         let slices = left.div_ceil(width.max(1)).max(1);
-        self.start = self.drawn;
-        self.end = self.drawn + left.div_ceil(slices);
+        self.start = self.used;
+        self.end = self.used + left.div_ceil(slices);
         self.cursor = self.start;
     }
 
@@ -186,9 +211,9 @@ impl Plane {
             self.start = 0;
             self.end = self.active;
         }
-        self.end = self.end.min(self.active);
-        self.start = self.start.min(self.end.saturating_sub(1));
-        self.drawn = self.drawn.min(self.active);
+        self.start = self.start.min(self.active.saturating_sub(1));
+        self.end = self.end.max(self.start + 1).min(self.active);
+        self.used = self.used.min(self.active);
         self.cursor = self.cursor.min(self.end);
     }
 }

@@ -1,9 +1,10 @@
 //! Acknowledgement header, as in the reliable connection of `InfiniBand`.
 
-use super::field::{U8, U24, slice_forms};
+use super::field::{Bits, U32, slice_forms};
 
-const SYNDROME: U8<0> = U8;
-const MSN: U24<1> = U24;
+const WORD0: U32<0> = U32;
+const SYNDROME: Bits<0, 24, 8> = Bits;
+const MSN: Bits<0, 0, 24> = Bits;
 
 /// Upper three bits of the syndrome: acknowledged.
 const TYPE_ACK: u8 = 0b000;
@@ -78,15 +79,14 @@ impl Aeth {
     /// The header in `b`.
     #[inline]
     pub fn from_bytes(b: &[u8; Self::LEN]) -> Self {
-        Self { syndrome: SYNDROME.get(b), msn: MSN.get(b) }
+        Self { syndrome: SYNDROME.get(b) as u8, msn: MSN.get(b) }
     }
 
     /// The header as it travels. Bits of `msn` above the 24th are dropped.
     #[inline]
     pub fn to_bytes(&self) -> [u8; Self::LEN] {
         let mut b = [0; Self::LEN];
-        SYNDROME.set(&mut b, self.syndrome);
-        MSN.set(&mut b, self.msn);
+        WORD0.set(&mut b, SYNDROME.place(self.syndrome) | MSN.place(self.msn));
         b
     }
 }

@@ -1,22 +1,25 @@
 //! Base transport header (MRC 1.0 tables 6-3, 7-10).
 
-use super::field::{self, Bits, U8, U16, U24};
+use super::field::{self, Bits, U32};
 use super::{DecodeError, Opcode, Psn, Qpn};
 
-const OPCODE: U8<0> = U8;
-const SOLICITED: Bits<0, 7, 1> = Bits;
-const MIGRATED: Bits<0, 6, 1> = Bits;
-const PAD: Bits<0, 4, 2> = Bits;
-const TVER: Bits<0, 0, 4> = Bits;
-const PKEY: U16<2> = U16;
-const VAR_RES: U8<4> = U8;
-const DEST_QPN: U24<5> = U24;
-const ACK_REQ: Bits<8, 15, 1> = Bits;
-const RESERVED: Bits<8, 14, 1> = Bits;
-const RTX: Bits<8, 13, 1> = Bits;
-const TS: Bits<8, 12, 1> = Bits;
-const INV_RES: Bits<8, 8, 4> = Bits;
-const PSN: U24<9> = U24;
+const WORD0: U32<0> = U32;
+const OPCODE: Bits<0, 24, 8> = Bits;
+const SOLICITED: Bits<0, 23, 1> = Bits;
+const MIGRATED: Bits<0, 22, 1> = Bits;
+const PAD: Bits<0, 20, 2> = Bits;
+const TVER: Bits<0, 16, 4> = Bits;
+const PKEY: Bits<0, 0, 16> = Bits;
+const WORD4: U32<4> = U32;
+const VAR_RES: Bits<4, 24, 8> = Bits;
+const DEST_QPN: Bits<4, 0, 24> = Bits;
+const WORD8: U32<8> = U32;
+const ACK_REQ: Bits<8, 31, 1> = Bits;
+const RESERVED: Bits<8, 30, 1> = Bits;
+const RTX: Bits<8, 29, 1> = Bits;
+const TS: Bits<8, 28, 1> = Bits;
+const INV_RES: Bits<8, 24, 4> = Bits;
+const PSN: Bits<8, 0, 24> = Bits;
 
 /// Base transport header, at the start of every packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -84,13 +87,13 @@ impl Bth {
     #[inline]
     pub fn from_bytes(b: &[u8; Self::LEN]) -> Result<Self, DecodeError> {
         Ok(Self {
-            opcode: Opcode::try_from(OPCODE.get(b))?,
+            opcode: Opcode::try_from(OPCODE.get(b) as u8)?,
             solicited: SOLICITED.flag(b),
             migrated: MIGRATED.flag(b),
             pad: PAD.get(b) as u8,
             tver: TVER.get(b) as u8,
-            pkey: PKEY.get(b),
-            var_res: VAR_RES.get(b),
+            pkey: PKEY.get(b) as u16,
+            var_res: VAR_RES.get(b) as u8,
             dest_qpn: Qpn::new(DEST_QPN.get(b)),
             ack_req: ACK_REQ.flag(b),
             reserved: RESERVED.flag(b),
@@ -105,20 +108,21 @@ impl Bth {
     #[inline]
     pub fn to_bytes(&self) -> [u8; Self::LEN] {
         let mut b = [0; Self::LEN];
-        OPCODE.set(&mut b, self.opcode.code());
-        SOLICITED.set(&mut b, self.solicited.into());
-        MIGRATED.set(&mut b, self.migrated.into());
-        PAD.set(&mut b, self.pad.into());
-        TVER.set(&mut b, self.tver.into());
-        PKEY.set(&mut b, self.pkey);
-        VAR_RES.set(&mut b, self.var_res);
-        DEST_QPN.set(&mut b, self.dest_qpn.get());
-        ACK_REQ.set(&mut b, self.ack_req.into());
-        RESERVED.set(&mut b, self.reserved.into());
-        RTX.set(&mut b, self.rtx.into());
-        TS.set(&mut b, self.ts.into());
-        INV_RES.set(&mut b, self.inv_res.into());
-        PSN.set(&mut b, self.psn.get());
+        let word0 = OPCODE.place(self.opcode.code())
+            | SOLICITED.place(self.solicited)
+            | MIGRATED.place(self.migrated)
+            | PAD.place(self.pad)
+            | TVER.place(self.tver)
+            | PKEY.place(self.pkey);
+        let word8 = ACK_REQ.place(self.ack_req)
+            | RESERVED.place(self.reserved)
+            | RTX.place(self.rtx)
+            | TS.place(self.ts)
+            | INV_RES.place(self.inv_res)
+            | PSN.place(self.psn);
+        WORD0.set(&mut b, word0);
+        WORD4.set(&mut b, VAR_RES.place(self.var_res) | DEST_QPN.place(self.dest_qpn));
+        WORD8.set(&mut b, word8);
         b
     }
 

@@ -22,7 +22,7 @@ pub struct DscpMap {
 }
 
 impl Default for DscpMap {
-    /// An example that is public, not a standard: none assigns numbers.
+    /// The numbers of a published example; no standard assigns any.
     fn default() -> Self {
         Self { trimmable: 0, no_trim: 4, trimmable_retx: 8, trimmed: 12, trimmed_last_hop: 16, control: 46 }
     }

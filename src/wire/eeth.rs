@@ -3,11 +3,13 @@
 use serde::{Deserialize, Serialize};
 
 use super::EndpointOp;
-use super::field::{Bits, Bytes, U16, slice_forms};
+use super::field::{Bits, Bytes, U16, U32, slice_forms};
 
-const WORD0: U16<0> = U16;
-const OP_AT_2: Bits<0, 2, 2> = Bits;
-const OP_AT_4: Bits<0, 4, 2> = Bits;
+/// Lies over the first two reserved bytes, which are written after it.
+const WORD0: U32<0> = U32;
+const RESERVED0: Bits<0, 16, 16> = Bits;
+const OP_AT_2: Bits<0, 18, 2> = Bits;
+const OP_AT_4: Bits<0, 20, 2> = Bits;
 const RESERVED2: Bytes<2, 26> = Bytes;
 const TX_TIMESTAMP: U16<28> = U16;
 const RESERVED30: Bytes<30, 6> = Bytes;
@@ -62,7 +64,7 @@ impl Eeth {
             (OpPosition::Bits3To2, OP_AT_2.get(b), OP_AT_2.mask())
         };
         Self {
-            reserved0: WORD0.get(b) & !op_mask,
+            reserved0: ((WORD0.get(b) & RESERVED0.mask() & !op_mask) >> 16) as u16,
             op: EndpointOp::from_bits(op),
             op_position,
             reserved2: RESERVED2.get(b),
@@ -75,11 +77,11 @@ impl Eeth {
     #[inline]
     pub fn to_bytes(&self) -> [u8; Self::LEN] {
         let mut b = [0; Self::LEN];
-        WORD0.set(&mut b, self.reserved0);
-        match self.op_position {
-            OpPosition::Bits3To2 => OP_AT_2.set(&mut b, self.op as u16),
-            OpPosition::Bits5To4 => OP_AT_4.set(&mut b, self.op as u16),
-        }
+        let (op, op_mask) = match self.op_position {
+            OpPosition::Bits3To2 => (OP_AT_2.place(self.op as u8), OP_AT_2.mask()),
+            OpPosition::Bits5To4 => (OP_AT_4.place(self.op as u8), OP_AT_4.mask()),
+        };
+        WORD0.set(&mut b, (RESERVED0.place(self.reserved0) & !op_mask) | op);
         RESERVED2.set(&mut b, self.reserved2);
         TX_TIMESTAMP.set(&mut b, self.tx_timestamp);
         RESERVED30.set(&mut b, self.reserved30);

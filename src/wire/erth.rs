@@ -1,18 +1,20 @@
 //! Endpoint request header (MRC 1.0 tables 7-20, 7-21).
 
 use super::FTYPE_TIMESTAMP;
-use super::field::{Bits, U8, U16, U32, slice_forms};
+use super::field::{Bits, U32, slice_forms};
 
-const WORD0: U16<0> = U16;
-const OP: Bits<0, 0, 2> = Bits;
-const RESERVED2: U8<2> = U8;
-const VENDOR_INFO: U8<3> = U8;
+const WORD0: U32<0> = U32;
+const RESERVED0: Bits<0, 16, 16> = Bits;
+const OP: Bits<0, 16, 2> = Bits;
+const RESERVED2: Bits<0, 8, 8> = Bits;
+const VENDOR_INFO: Bits<0, 0, 8> = Bits;
 const PORT_STATUS_MASK: U32<4> = U32;
 const RESERVED8: U32<8> = U32;
-const TX_TIMESTAMP: U16<12> = U16;
-const TSR: Bits<14, 15, 1> = Bits;
-const RESERVED14: Bits<14, 4, 11> = Bits;
-const FTYPE: Bits<14, 0, 4> = Bits;
+const WORD12: U32<12> = U32;
+const TX_TIMESTAMP: Bits<12, 16, 16> = Bits;
+const TSR: Bits<12, 15, 1> = Bits;
+const RESERVED14: Bits<12, 4, 11> = Bits;
+const FTYPE: Bits<12, 0, 4> = Bits;
 
 /// What an endpoint request asks for.
 ///
@@ -33,7 +35,7 @@ pub enum EndpointOp {
 
 impl EndpointOp {
     #[inline]
-    pub(super) const fn from_bits(bits: u16) -> Self {
+    pub(super) const fn from_bits(bits: u32) -> Self {
         match bits & 3 {
             0 => Self::PortStatusUpdate,
             1 => Self::EvProbe,
@@ -76,15 +78,15 @@ impl Erth {
     #[inline]
     pub fn from_bytes(b: &[u8; Self::LEN]) -> Self {
         Self {
-            reserved0: WORD0.get(b) & !OP.mask(),
+            reserved0: ((WORD0.get(b) & !OP.mask()) >> 16) as u16,
             op: EndpointOp::from_bits(OP.get(b)),
-            reserved2: RESERVED2.get(b),
-            vendor_info: VENDOR_INFO.get(b),
+            reserved2: RESERVED2.get(b) as u8,
+            vendor_info: VENDOR_INFO.get(b) as u8,
             port_status_mask: PORT_STATUS_MASK.get(b),
             reserved8: RESERVED8.get(b),
-            tx_timestamp: TX_TIMESTAMP.get(b),
+            tx_timestamp: TX_TIMESTAMP.get(b) as u16,
             tsr: TSR.flag(b),
-            reserved14: RESERVED14.get(b),
+            reserved14: RESERVED14.get(b) as u16,
             ftype: FTYPE.get(b) as u8,
         }
     }
@@ -93,16 +95,18 @@ impl Erth {
     #[inline]
     pub fn to_bytes(&self) -> [u8; Self::LEN] {
         let mut b = [0; Self::LEN];
-        WORD0.set(&mut b, self.reserved0);
-        OP.set(&mut b, self.op as u16);
-        RESERVED2.set(&mut b, self.reserved2);
-        VENDOR_INFO.set(&mut b, self.vendor_info);
+        let word0 = (RESERVED0.place(self.reserved0) & !OP.mask())
+            | OP.place(self.op as u8)
+            | RESERVED2.place(self.reserved2)
+            | VENDOR_INFO.place(self.vendor_info);
+        let word12 = TX_TIMESTAMP.place(self.tx_timestamp)
+            | TSR.place(self.tsr)
+            | RESERVED14.place(self.reserved14)
+            | FTYPE.place(self.ftype);
+        WORD0.set(&mut b, word0);
         PORT_STATUS_MASK.set(&mut b, self.port_status_mask);
         RESERVED8.set(&mut b, self.reserved8);
-        TX_TIMESTAMP.set(&mut b, self.tx_timestamp);
-        TSR.set(&mut b, self.tsr.into());
-        RESERVED14.set(&mut b, self.reserved14);
-        FTYPE.set(&mut b, self.ftype.into());
+        WORD12.set(&mut b, word12);
         b
     }
 }

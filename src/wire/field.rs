@@ -67,60 +67,38 @@ integer!(U16, u16, 2, "16 bits, big-endian.");
 integer!(U32, u32, 4, "32 bits, big-endian.");
 integer!(U64, u64, 8, "64 bits, big-endian.");
 
-/// 24 bits, big-endian, held in the lower bits of a `u32`.
-pub(super) struct U24<const AT: usize>;
-
-impl<const AT: usize> U24<AT> {
-    #[inline]
-    pub(super) fn get<const N: usize>(self, header: &[u8; N]) -> u32 {
-        let [high, mid, low] = get::<AT, 3, N>(header);
-        u32::from_be_bytes([0, high, mid, low])
-    }
-
-    /// Bits above the 24th are dropped.
-    #[inline]
-    pub(super) fn set<const N: usize>(self, header: &mut [u8; N], value: u32) {
-        let [_, high, mid, low] = value.to_be_bytes();
-        set::<AT, 3, N>(header, [high, mid, low]);
-    }
-}
-
-/// `WIDTH` bits of the 16-bit big-endian word at `AT`; `SHIFT` is the position of the lowest one.
+/// `WIDTH` bits of the 32-bit big-endian word at `AT`; `SHIFT` is the position of the lowest one.
+///
+/// Fields that are not whole bytes, or 24 bits wide, are taken out of the word that holds them: one load or store
+/// then serves all the fields of a word.
 pub(super) struct Bits<const AT: usize, const SHIFT: u32, const WIDTH: u32>;
 
 impl<const AT: usize, const SHIFT: u32, const WIDTH: u32> Bits<AT, SHIFT, WIDTH> {
-    const MASK: u16 = {
-        assert!(SHIFT + WIDTH <= 16 && WIDTH > 0 && WIDTH < 16, "the bits lie outside the word");
+    const MASK: u32 = {
+        assert!(SHIFT + WIDTH <= 32 && WIDTH > 0 && WIDTH < 32, "the bits lie outside the word");
         ((1 << WIDTH) - 1) << SHIFT
     };
 
-    #[inline]
-    pub(super) fn get<const N: usize>(self, header: &[u8; N]) -> u16 {
-        (U16::<AT>.get(header) & Self::MASK) >> SHIFT
+    /// The bits in place.
+    pub(super) const fn mask(self) -> u32 {
+        Self::MASK
     }
 
-    /// The bits in place.
-    pub(super) const fn mask(self) -> u16 {
-        Self::MASK
+    #[inline]
+    pub(super) fn get<const N: usize>(self, header: &[u8; N]) -> u32 {
+        (U32::<AT>.get(header) & Self::MASK) >> SHIFT
     }
 
     /// Whether any bit is set.
     #[inline]
     pub(super) fn flag<const N: usize>(self, header: &[u8; N]) -> bool {
-        U16::<AT>.get(header) & Self::MASK != 0
+        U32::<AT>.get(header) & Self::MASK != 0
     }
 
     /// `value` in place, without the bits that are too many.
     #[inline]
-    pub(super) fn place(self, value: u16) -> u16 {
-        (value << SHIFT) & Self::MASK
-    }
-
-    /// Replaces these bits of the word and keeps the others.
-    #[inline]
-    pub(super) fn set<const N: usize>(self, header: &mut [u8; N], value: u16) {
-        let others = U16::<AT>.get(header) & !Self::MASK;
-        U16::<AT>.set(header, others | self.place(value));
+    pub(super) fn place(self, value: impl Into<u32>) -> u32 {
+        (value.into() << SHIFT) & Self::MASK
     }
 }
 

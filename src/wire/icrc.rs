@@ -1,4 +1,4 @@
-//! The invariant CRC at the end of each packet (`RoCEv2` rules).
+//! The invariant CRC at the end of each packet (the rules of `RoCEv2`, `InfiniBand` annex A17).
 //!
 //! CRC-32 as in Ethernet, over eight bytes of ones that stand for a link header, the IP and UDP headers, and all
 //! of the packet up to the iCRC; stored least significant byte first. What switches may change counts as

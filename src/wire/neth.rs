@@ -1,6 +1,6 @@
 //! Negative acknowledgement header (MRC 1.0 tables 7-16, 7-17).
 
-use super::field::{Bits, U8, U16, U24, U32, slice_forms};
+use super::field::{Bits, U8, U16, U32, slice_forms};
 use super::{Ev, Psn};
 
 const RESERVED0: U16<0> = U16;
@@ -9,12 +9,14 @@ const VENDOR_INFO: U8<3> = U8;
 const ENTROPY: U32<4> = U32;
 const SPDCID: U16<8> = U16;
 const DPDCID: U16<10> = U16;
-const RESERVED12: U8<12> = U8;
-const NACK_PSN: U24<13> = U24;
-const CC_TYPE: Bits<16, 12, 4> = Bits;
-const CC_FLAGS: Bits<16, 8, 4> = Bits;
-const RESERVED17: U8<17> = U8;
-const TX_TIMESTAMP: U16<18> = U16;
+const WORD12: U32<12> = U32;
+const RESERVED12: Bits<12, 24, 8> = Bits;
+const NACK_PSN: Bits<12, 0, 24> = Bits;
+const WORD16: U32<16> = U32;
+const CC_TYPE: Bits<16, 28, 4> = Bits;
+const CC_FLAGS: Bits<16, 24, 4> = Bits;
+const RESERVED17: Bits<16, 16, 8> = Bits;
+const TX_TIMESTAMP: Bits<16, 0, 16> = Bits;
 
 /// Why a NACK refuses a packet. The codes are those of Ultra Ethernet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -121,12 +123,12 @@ impl Neth {
             entropy: Ev(ENTROPY.get(b)),
             spdcid: SPDCID.get(b),
             dpdcid: DPDCID.get(b),
-            reserved12: RESERVED12.get(b),
+            reserved12: RESERVED12.get(b) as u8,
             nack_psn: Psn::new(NACK_PSN.get(b)),
             cc_type: CC_TYPE.get(b) as u8,
             cc_flags: CC_FLAGS.get(b) as u8,
-            reserved17: RESERVED17.get(b),
-            tx_timestamp: TX_TIMESTAMP.get(b),
+            reserved17: RESERVED17.get(b) as u8,
+            tx_timestamp: TX_TIMESTAMP.get(b) as u16,
         }
     }
 
@@ -134,18 +136,18 @@ impl Neth {
     #[inline]
     pub fn to_bytes(&self) -> [u8; Self::LEN] {
         let mut b = [0; Self::LEN];
+        let word16 = CC_TYPE.place(self.cc_type)
+            | CC_FLAGS.place(self.cc_flags)
+            | RESERVED17.place(self.reserved17)
+            | TX_TIMESTAMP.place(self.tx_timestamp);
         RESERVED0.set(&mut b, self.reserved0);
         REASON.set(&mut b, self.reason);
         VENDOR_INFO.set(&mut b, self.vendor_info);
         ENTROPY.set(&mut b, self.entropy.0);
         SPDCID.set(&mut b, self.spdcid);
         DPDCID.set(&mut b, self.dpdcid);
-        RESERVED12.set(&mut b, self.reserved12);
-        NACK_PSN.set(&mut b, self.nack_psn.get());
-        CC_TYPE.set(&mut b, self.cc_type.into());
-        CC_FLAGS.set(&mut b, self.cc_flags.into());
-        RESERVED17.set(&mut b, self.reserved17);
-        TX_TIMESTAMP.set(&mut b, self.tx_timestamp);
+        WORD12.set(&mut b, RESERVED12.place(self.reserved12) | NACK_PSN.place(self.nack_psn));
+        WORD16.set(&mut b, word16);
         b
     }
 }

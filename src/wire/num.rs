@@ -51,12 +51,14 @@ impl Psn {
 }
 
 impl From<u32> for Psn {
+    #[inline]
     fn from(value: u32) -> Self {
         Self::new(value)
     }
 }
 
 impl From<Psn> for u32 {
+    #[inline]
     fn from(psn: Psn) -> Self {
         psn.0
     }
@@ -145,12 +147,14 @@ impl Qpn {
 }
 
 impl From<u32> for Qpn {
+    #[inline]
     fn from(value: u32) -> Self {
         Self::new(value)
     }
 }
 
 impl From<Qpn> for u32 {
+    #[inline]
     fn from(qpn: Qpn) -> Self {
         qpn.0
     }

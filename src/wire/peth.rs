@@ -1,7 +1,7 @@
 //! Reliability probe header (MRC 1.0 tables 7-18, 7-19).
 
 use super::FTYPE_TIMESTAMP;
-use super::field::{Bits, U8, U16, slice_forms};
+use super::field::{Bits, U8, U16, U32, slice_forms};
 
 const RESERVED0: U16<0> = U16;
 const RESERVED2: U8<2> = U8;
@@ -10,10 +10,11 @@ const PROBE_ID: U16<4> = U16;
 const RESERVED6: U16<6> = U16;
 const SPDCID: U16<8> = U16;
 const DPDCID: U16<10> = U16;
-const TX_TIMESTAMP: U16<12> = U16;
-const TSR: Bits<14, 15, 1> = Bits;
-const RESERVED14: Bits<14, 4, 11> = Bits;
-const FTYPE: Bits<14, 0, 4> = Bits;
+const WORD12: U32<12> = U32;
+const TX_TIMESTAMP: Bits<12, 16, 16> = Bits;
+const TSR: Bits<12, 15, 1> = Bits;
+const RESERVED14: Bits<12, 4, 11> = Bits;
+const FTYPE: Bits<12, 0, 4> = Bits;
 
 /// Reliability probe header. The answer is a SACK with `pr` set and the probe id in place of the offset.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,9 +58,9 @@ impl Peth {
             reserved6: RESERVED6.get(b),
             spdcid: SPDCID.get(b),
             dpdcid: DPDCID.get(b),
-            tx_timestamp: TX_TIMESTAMP.get(b),
+            tx_timestamp: TX_TIMESTAMP.get(b) as u16,
             tsr: TSR.flag(b),
-            reserved14: RESERVED14.get(b),
+            reserved14: RESERVED14.get(b) as u16,
             ftype: FTYPE.get(b) as u8,
         }
     }
@@ -68,6 +69,10 @@ impl Peth {
     #[inline]
     pub fn to_bytes(&self) -> [u8; Self::LEN] {
         let mut b = [0; Self::LEN];
+        let word12 = TX_TIMESTAMP.place(self.tx_timestamp)
+            | TSR.place(self.tsr)
+            | RESERVED14.place(self.reserved14)
+            | FTYPE.place(self.ftype);
         RESERVED0.set(&mut b, self.reserved0);
         RESERVED2.set(&mut b, self.reserved2);
         VENDOR_INFO.set(&mut b, self.vendor_info);
@@ -75,10 +80,7 @@ impl Peth {
         RESERVED6.set(&mut b, self.reserved6);
         SPDCID.set(&mut b, self.spdcid);
         DPDCID.set(&mut b, self.dpdcid);
-        TX_TIMESTAMP.set(&mut b, self.tx_timestamp);
-        TSR.set(&mut b, self.tsr.into());
-        RESERVED14.set(&mut b, self.reserved14);
-        FTYPE.set(&mut b, self.ftype.into());
+        WORD12.set(&mut b, word12);
         b
     }
 }

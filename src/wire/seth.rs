@@ -1,32 +1,37 @@
 //! Selective acknowledgement header (MRC 1.0 tables 7-14, 7-15) and the congestion state behind it
 //! (tables 7-12, 7-13).
 
-use super::field::{Bits, U8, U16, U24, U32, U64, slice_forms};
+use super::field::{Bits, U16, U32, U64, slice_forms};
 use super::{Ev, Psn};
 
-const WORD0: U16<0> = U16;
-const MARK: Bits<0, 5, 2> = Bits;
-const PR: Bits<0, 1, 1> = Bits;
-const ACK_PSN_OFFSET: U16<2> = U16;
+const WORD0: U32<0> = U32;
+const RESERVED0: Bits<0, 16, 16> = Bits;
+const MARK: Bits<0, 21, 2> = Bits;
+const PR: Bits<0, 17, 1> = Bits;
+const ACK_PSN_OFFSET: Bits<0, 0, 16> = Bits;
 const ENTROPY: U32<4> = U32;
 const SPDCID: U16<8> = U16;
 const DPDCID: U16<10> = U16;
-const RESERVED12: U8<12> = U8;
-const CACK: U24<13> = U24;
-const CC_TYPE: Bits<16, 12, 4> = Bits;
-const CC_FLAGS: Bits<16, 8, 4> = Bits;
-const MPR: U8<17> = U8;
-const SACK_OFFSET: U16<18> = U16;
+const WORD12: U32<12> = U32;
+const RESERVED12: Bits<12, 24, 8> = Bits;
+const CACK: Bits<12, 0, 24> = Bits;
+const WORD16: U32<16> = U32;
+const CC_TYPE: Bits<16, 28, 4> = Bits;
+const CC_FLAGS: Bits<16, 24, 4> = Bits;
+const MPR: Bits<16, 16, 8> = Bits;
+const SACK_OFFSET: Bits<16, 0, 16> = Bits;
 const BITMAP: U64<20> = U64;
-const TX_TIMESTAMP: U16<28> = U16;
-const CC_RESERVED: Bits<30, 15, 1> = Bits;
-const OOO_COUNT: Bits<30, 0, 15> = Bits;
-const RESTORE_CWND: Bits<32, 15, 1> = Bits;
-const CWND_PENALTY: Bits<32, 8, 7> = Bits;
-const RCVD_BYTES: U24<33> = U24;
+const WORD28: U32<28> = U32;
+const TX_TIMESTAMP: Bits<28, 16, 16> = Bits;
+const CC_RESERVED: Bits<28, 15, 1> = Bits;
+const OOO_COUNT: Bits<28, 0, 15> = Bits;
+const WORD32: U32<32> = U32;
+const RESTORE_CWND: Bits<32, 31, 1> = Bits;
+const CWND_PENALTY: Bits<32, 24, 7> = Bits;
+const RCVD_BYTES: Bits<32, 0, 24> = Bits;
 
-/// The bits of the first word that have no field of their own.
-const WORD0_OTHER: u16 = !(MARK.mask() | PR.mask());
+/// The bits of the first word that belong to `mark` and `pr`.
+const NOT_RESERVED0: u32 = MARK.mask() | PR.mask();
 
 /// What the receiver saw on the path of the packet that triggered a SACK.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -45,7 +50,7 @@ pub enum Mark {
 
 impl Mark {
     #[inline]
-    const fn from_bits(bits: u16) -> Self {
+    const fn from_bits(bits: u32) -> Self {
         match bits & 3 {
             0 => Self::None,
             1 => Self::SkipOnce,
@@ -136,24 +141,24 @@ impl Seth {
     #[inline]
     pub fn from_bytes(b: &[u8; Self::LEN]) -> Self {
         Self {
-            reserved0: WORD0.get(b) & WORD0_OTHER,
+            reserved0: ((WORD0.get(b) & !NOT_RESERVED0) >> 16) as u16,
             mark: Mark::from_bits(MARK.get(b)),
             pr: PR.flag(b),
-            ack_psn_offset: ACK_PSN_OFFSET.get(b).cast_signed(),
+            ack_psn_offset: ACK_PSN_OFFSET.get(b) as i16,
             entropy: Ev(ENTROPY.get(b)),
             spdcid: SPDCID.get(b),
             dpdcid: DPDCID.get(b),
-            reserved12: RESERVED12.get(b),
+            reserved12: RESERVED12.get(b) as u8,
             cack: Psn::new(CACK.get(b)),
             cc_type: CC_TYPE.get(b) as u8,
             cc_flags: CC_FLAGS.get(b) as u8,
-            mpr: MPR.get(b),
-            sack_offset: SACK_OFFSET.get(b).cast_signed(),
+            mpr: MPR.get(b) as u8,
+            sack_offset: SACK_OFFSET.get(b) as i16,
             bitmap: BITMAP.get(b),
             cc: CcState {
-                tx_timestamp: TX_TIMESTAMP.get(b),
+                tx_timestamp: TX_TIMESTAMP.get(b) as u16,
                 reserved: CC_RESERVED.flag(b),
-                ooo_count: OOO_COUNT.get(b),
+                ooo_count: OOO_COUNT.get(b) as u16,
                 restore_cwnd: RESTORE_CWND.flag(b),
                 cwnd_penalty: CWND_PENALTY.get(b) as u8,
                 rcvd_bytes: RCVD_BYTES.get(b),
@@ -165,25 +170,29 @@ impl Seth {
     #[inline]
     pub fn to_bytes(&self) -> [u8; Self::LEN] {
         let mut b = [0; Self::LEN];
-        let word0 = (self.reserved0 & WORD0_OTHER) | MARK.place(self.mark as u16) | PR.place(self.pr.into());
+        let word0 = (RESERVED0.place(self.reserved0) & !NOT_RESERVED0)
+            | MARK.place(self.mark as u8)
+            | PR.place(self.pr)
+            | ACK_PSN_OFFSET.place(self.ack_psn_offset.cast_unsigned());
+        let word16 = CC_TYPE.place(self.cc_type)
+            | CC_FLAGS.place(self.cc_flags)
+            | MPR.place(self.mpr)
+            | SACK_OFFSET.place(self.sack_offset.cast_unsigned());
+        let word28 = TX_TIMESTAMP.place(self.cc.tx_timestamp)
+            | CC_RESERVED.place(self.cc.reserved)
+            | OOO_COUNT.place(self.cc.ooo_count);
+        let word32 = RESTORE_CWND.place(self.cc.restore_cwnd)
+            | CWND_PENALTY.place(self.cc.cwnd_penalty)
+            | RCVD_BYTES.place(self.cc.rcvd_bytes);
         WORD0.set(&mut b, word0);
-        ACK_PSN_OFFSET.set(&mut b, self.ack_psn_offset.cast_unsigned());
         ENTROPY.set(&mut b, self.entropy.0);
         SPDCID.set(&mut b, self.spdcid);
         DPDCID.set(&mut b, self.dpdcid);
-        RESERVED12.set(&mut b, self.reserved12);
-        CACK.set(&mut b, self.cack.get());
-        CC_TYPE.set(&mut b, self.cc_type.into());
-        CC_FLAGS.set(&mut b, self.cc_flags.into());
-        MPR.set(&mut b, self.mpr);
-        SACK_OFFSET.set(&mut b, self.sack_offset.cast_unsigned());
+        WORD12.set(&mut b, RESERVED12.place(self.reserved12) | CACK.place(self.cack));
+        WORD16.set(&mut b, word16);
         BITMAP.set(&mut b, self.bitmap);
-        TX_TIMESTAMP.set(&mut b, self.cc.tx_timestamp);
-        CC_RESERVED.set(&mut b, self.cc.reserved.into());
-        OOO_COUNT.set(&mut b, self.cc.ooo_count);
-        RESTORE_CWND.set(&mut b, self.cc.restore_cwnd.into());
-        CWND_PENALTY.set(&mut b, self.cc.cwnd_penalty.into());
-        RCVD_BYTES.set(&mut b, self.cc.rcvd_bytes);
+        WORD28.set(&mut b, word28);
+        WORD32.set(&mut b, word32);
         b
     }
 }

@@ -1,12 +1,13 @@
 //! Timestamp header (MRC 1.0 tables 6-6, 6-7).
 
 use super::FTYPE_TIMESTAMP;
-use super::field::{Bits, U16, slice_forms};
+use super::field::{Bits, U32, slice_forms};
 
-const TX_TIMESTAMP: U16<0> = U16;
-const TSR: Bits<2, 15, 1> = Bits;
-const RESERVED: Bits<2, 4, 11> = Bits;
-const FTYPE: Bits<2, 0, 4> = Bits;
+const WORD0: U32<0> = U32;
+const TIMESTAMP: Bits<0, 16, 16> = Bits;
+const TSR: Bits<0, 15, 1> = Bits;
+const RESERVED: Bits<0, 4, 11> = Bits;
+const FTYPE: Bits<0, 0, 4> = Bits;
 
 /// Timestamp header, in a packet of a write whose BTH has `ts` set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,9 +36,9 @@ impl Tseth {
     #[inline]
     pub fn from_bytes(b: &[u8; Self::LEN]) -> Self {
         Self {
-            timestamp: TX_TIMESTAMP.get(b),
+            timestamp: TIMESTAMP.get(b) as u16,
             tsr: TSR.flag(b),
-            reserved: RESERVED.get(b),
+            reserved: RESERVED.get(b) as u16,
             ftype: FTYPE.get(b) as u8,
         }
     }
@@ -46,10 +47,11 @@ impl Tseth {
     #[inline]
     pub fn to_bytes(&self) -> [u8; Self::LEN] {
         let mut b = [0; Self::LEN];
-        TX_TIMESTAMP.set(&mut b, self.timestamp);
-        TSR.set(&mut b, self.tsr.into());
-        RESERVED.set(&mut b, self.reserved);
-        FTYPE.set(&mut b, self.ftype.into());
+        let word0 = TIMESTAMP.place(self.timestamp)
+            | TSR.place(self.tsr)
+            | RESERVED.place(self.reserved)
+            | FTYPE.place(self.ftype);
+        WORD0.set(&mut b, word0);
         b
     }
 }

@@ -4,7 +4,7 @@
 //! own: a TCP connection ([`Listener`], [`Channel`]) over which each side sends an [`Offer`], checks the
 //! peer's with [`negotiate`], brings its queue pairs up and says so. A peer that does not fit is refused with a reason
 //! that both sides see. An application with a channel of its own serialises
-//! [`QpInfo`] and [`RemoteMr`] there and calls [`negotiate`] itself.
+//! [`QpInfo`](crate::endpoint::QpInfo) and [`RemoteMr`] there and calls [`negotiate`] itself.
 
 mod channel;
 mod offer;
@@ -12,10 +12,7 @@ mod offer;
 pub use channel::{
     Channel, EXCHANGE_VERSION, ExchangeError, Listener, MAX_APP_BYTES, MAX_MESSAGE_BYTES, MAX_OFFERED,
 };
-pub use offer::{
-    Caps, EntropyFormat, MAX_PLANES, MIN_MTU, MRC_VERSION_1, Negotiated, Offer, PlaneAddr, QpInfo, Refusal,
-    RemoteMr, negotiate,
-};
+pub use offer::{MAX_PORTS, MIN_MTU, Negotiated, Offer, Refusal, RemoteMr, negotiate};
 
 #[cfg(test)]
 mod tests;

@@ -13,23 +13,26 @@ use std::thread::Scope;
 use std::time::Duration;
 
 use super::*;
+use crate::endpoint::{PortAddr, QpInfo};
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
 fn info(qpn: u32) -> QpInfo {
     QpInfo {
-        versions: MRC_VERSION_1,
+        version: QpInfo::VERSION,
         qpn,
         psn: 0xff_ff00,
+        msn: 5,
         mtu: 4096,
         mpr: 32,
         max_wimm: 128,
-        caps: Caps { trim_nack: true, dynamic_mpr: false, svc_time: false },
+        trim_nack: true,
+        dynamic_mpr: false,
         icrc: true,
-        entropy: EntropyFormat::StevSportHigh,
         udp_port: 4971,
-        planes: (0..4)
-            .map(|p| PlaneAddr { ip: format!("fd00::{p}:{qpn:x}").parse().unwrap(), mac: [p; 6] })
+        entropy: "stev-sport-high".into(),
+        ports: (0..4)
+            .map(|p| PortAddr { ip: format!("fd00::{p}:{qpn:x}").parse().unwrap(), mac: [p; 6] })
             .collect(),
     }
 }
@@ -62,44 +65,40 @@ fn establish(_: &Offer, _: &[Negotiated]) -> Result<(), Infallible> {
 
 #[test]
 fn the_smaller_of_both_is_agreed_on() {
-    let ours = info(10);
-    let theirs = QpInfo {
-        mtu: 1024,
-        mpr: 8,
-        max_wimm: 32,
-        udp_port: 4791,
-        planes: info(9).planes[..2].to_vec(),
-        ..info(11)
-    };
+    let ours = QpInfo { dynamic_mpr: true, ..info(10) };
+    let fewer = info(9).ports[..2].to_vec();
+    let theirs = QpInfo { mtu: 1024, mpr: 8, max_wimm: 32, udp_port: 4791, ports: fewer.clone(), ..info(11) };
     let agreed = negotiate(&ours, &theirs).unwrap();
-    assert_eq!((agreed.mtu, agreed.mpr, agreed.max_wimm), (1024, 8, 32));
-    assert_eq!((agreed.mpr_dest, agreed.max_wimm_dest), (32, 128));
-    assert_eq!((agreed.peer_qpn, agreed.peer_psn, agreed.peer_udp_port), (11, 0xff_ff00, 4791));
-    assert_eq!(agreed.planes, [(ours.planes[0], theirs.planes[0]), (ours.planes[1], theirs.planes[1])]);
-    assert!(agreed.caps.trim_nack);
+    assert_eq!((agreed.rtr.path_mtu, agreed.mpr, agreed.max_wimm), (1024, 8, 32));
+    assert_eq!((agreed.rtr.mpr_dest, agreed.rtr.max_wimm_dest), (32, 128));
+    assert_eq!((agreed.rtr.dest_qpn, agreed.rtr.rq_psn.get(), agreed.rtr.udp_port), (11, 0xff_ff00, 4791));
+    assert_eq!((agreed.rtr.trim_nack, agreed.rtr.dynamic_mpr), (true, false));
+    assert_eq!(agreed.rtr.ports, fewer);
+    assert_eq!(negotiate(&theirs, &ours).unwrap().rtr.ports, ours.ports[..2]);
 }
 
 #[test]
 fn what_does_not_fit_is_named() {
-    let v4 = PlaneAddr { ip: "192.0.2.1".parse().unwrap(), mac: [0; 6] };
+    let v4 = PortAddr { ip: "192.0.2.1".parse().unwrap(), mac: [0; 6] };
     let cases = [
-        (QpInfo { versions: 2, ..info(9) }, "MRC versions (bits)"),
+        (QpInfo { version: 2, ..info(9) }, "version"),
         (QpInfo { icrc: false, ..info(9) }, "icrc"),
-        (QpInfo { entropy: EntropyFormat::StevSportLow, ..info(9) }, "entropy format"),
-        (QpInfo { entropy: EntropyFormat::Udp, ..info(9) }, "entropy format"),
-        (QpInfo { qpn: 2, ..info(9) }, "queue pair number"),
-        (QpInfo { qpn: 1 << 24, ..info(9) }, "queue pair number"),
-        (QpInfo { psn: 1 << 24, ..info(9) }, "first PSN"),
-        (QpInfo { mtu: 128, ..info(9) }, "path MTU"),
-        (QpInfo { mtu: 1025, ..info(9) }, "path MTU"),
+        (QpInfo { entropy: "stev-sport-low".into(), ..info(9) }, "entropy"),
+        (QpInfo { entropy: "x".repeat(1 << 19), ..info(9) }, "entropy"),
+        (QpInfo { qpn: 2, ..info(9) }, "qpn"),
+        (QpInfo { qpn: 1 << 24, ..info(9) }, "qpn"),
+        (QpInfo { psn: 1 << 24, ..info(9) }, "psn"),
+        (QpInfo { mtu: 128, ..info(9) }, "mtu"),
         (QpInfo { mpr: 0, ..info(9) }, "mpr"),
-        (QpInfo { udp_port: 0, ..info(9) }, "UDP port"),
-        (QpInfo { planes: vec![], ..info(9) }, "planes"),
-        (QpInfo { planes: vec![v4; 33], ..info(9) }, "planes"),
-        (QpInfo { planes: vec![v4], ..info(9) }, "IP family of plane 0"),
+        (QpInfo { udp_port: 0, ..info(9) }, "udp_port"),
+        (QpInfo { ports: vec![], ..info(9) }, "ports"),
+        (QpInfo { ports: vec![v4; 33], ..info(9) }, "ports"),
+        (QpInfo { ports: vec![v4], ..info(9) }, "IP family of port 0"),
     ];
     for (theirs, field) in cases {
-        assert_eq!(negotiate(&info(10), &theirs).unwrap_err().field, field);
+        let refusal = negotiate(&info(10), &theirs).unwrap_err();
+        assert_eq!(refusal.field, field);
+        assert!(refusal.theirs.len() < 100);
     }
     let text = negotiate(&info(10), &QpInfo { icrc: false, ..info(9) }).unwrap_err().to_string();
     assert_eq!(text, "icrc: this side has true, the peer has false");
@@ -126,7 +125,7 @@ fn both_sides_learn_the_other_and_may_talk_on() {
             let mut seen = 0;
             let theirs = channel
                 .agree(&offer(11), |_, agreed| {
-                    seen = agreed[0].peer_qpn;
+                    seen = agreed[0].rtr.dest_qpn;
                     Ok::<_, Infallible>(())
                 })
                 .unwrap();

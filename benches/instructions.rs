@@ -1,0 +1,226 @@
+//! Instruction counts of the packet path, exact and repeatable: `cargo bench --bench instructions`.
+//!
+//! The program runs itself under `valgrind --tool=callgrind`, each scenario with two iteration
+//! counts, and divides the difference, so that start-up does not count. Only the functions named in
+//! a scenario are collected; building frames, copying payload and the CRC are outside them where
+//! the scenario says so.
+#![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::print_stdout, reason = "benchmark")]
+
+#[path = "common/mod.rs"]
+mod common;
+
+use std::hint::black_box;
+use std::process::{Command, ExitCode};
+
+use common::{Frame, Pair};
+use spindrift::endpoint::Transmit;
+use spindrift::path::PortMask;
+use spindrift::pmd::{MacAddr, RxFrame, RxOrigin};
+use spindrift::wire::{
+    Bth, Entropy, Meth, Msn, Opcode, Packet, Psn, Qpn, Reth, StackTemplate, Tseth, WriteHead, stack,
+};
+
+/// A scenario: its name, what it collects, and what one iteration is.
+const SCENARIOS: [(&str, &[&str], &str); 7] = [
+    ("encode", &["encode_one"], "header stack and MRC headers of a data packet written"),
+    ("decode", &["decode_one"], "a data packet parsed from Ethernet to RETH, without the CRC"),
+    ("requester", &["requester_packet"], "a data packet of 256 bytes produced, headers included"),
+    ("responder", &["responder_packet"], "a data packet of 256 bytes received and placed, without the CRC"),
+    ("sack", &["requester_sack"], "a SACK for four packets received"),
+    ("answer", &["responder_answer"], "an answer (SACK or ACK) produced"),
+    ("write8", WHOLE, "an 8-byte write: post, send, place, answers, completion, without the CRC"),
+];
+
+/// Every function that an 8-byte write passes through.
+const WHOLE: &[&str] =
+    &["post", "requester_packet", "responder_packet", "responder_answer", "requester_sack", "reap"];
+
+#[inline(never)]
+fn encode_one(template: &StackTemplate, head: &WriteHead, out: &mut [u8; 128]) {
+    let entropy = Entropy { src_port: 0xc001, flow_label: 0x1234 };
+    let at = template.write(out, entropy, 2, 44 + 4096);
+    head.encode(&mut out[at..]);
+}
+
+fn encode(n: u64) {
+    let [a, b] = [1, 2].map(|n| std::net::Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, n).into());
+    let template = StackTemplate::new(MacAddr([2; 6]), MacAddr([4; 6]), a, b, 4971, 255).unwrap();
+    let head = WriteHead {
+        bth: Bth::new(Opcode::WriteMiddle, Qpn::new(0x42), Psn::new(0x101)),
+        meth: Meth { rqmsn: Msn::new(0), msn: Msn::new(1) },
+        tseth: Some(Tseth::new(0x1234)),
+        reth: Reth { va: 0x1_0000, rkey: 0xabcd, dma_len: 65_536 },
+        imm: None,
+    };
+    let mut out = [0; 128];
+    for _ in 0..n {
+        encode_one(black_box(&template), black_box(&head), black_box(&mut out));
+    }
+}
+
+#[inline(never)]
+fn decode_one(frame: &[u8]) -> bool {
+    let Ok(parsed) = stack::parse(frame) else { return false };
+    let Some(body) = parsed.mrc.len().checked_sub(4).and_then(|len| parsed.mrc.get(..len)) else { return false };
+    matches!(black_box(Packet::decode(body)), Ok(Packet::Write { .. }))
+}
+
+fn decode(n: u64) {
+    let mut pair = Pair::new(4096, false, 1 << 16);
+    let wr = pair.write(4096);
+    pair.a.endpoint.post_send(pair.now, pair.qa, wr).unwrap();
+    let mut frames = Vec::new();
+    pair.a.transmit(pair.now, 1, &mut frames);
+    for _ in 0..n {
+        assert!(decode_one(black_box(&frames[0].bytes)));
+    }
+}
+
+#[inline(never)]
+fn requester_packet(pair: &mut Pair, out: &mut Transmit) -> bool {
+    pair.a.endpoint.transmit(pair.now, PortMask::ALL, out)
+}
+
+#[inline(never)]
+fn responder_packet(pair: &mut Pair, frame: &Frame) {
+    let rx = RxFrame { origin: RxOrigin::Ethernet, data: &frame.bytes };
+    pair.b.endpoint.receive(pair.now, frame.port, &rx);
+}
+
+#[inline(never)]
+fn responder_answer(pair: &mut Pair, out: &mut Transmit) -> bool {
+    pair.b.endpoint.transmit(pair.now, PortMask::ALL, out)
+}
+
+#[inline(never)]
+fn requester_sack(pair: &mut Pair, frame: &Frame) {
+    let rx = RxFrame { origin: RxOrigin::Ethernet, data: &frame.bytes };
+    pair.a.endpoint.receive(pair.now, frame.port, &rx);
+}
+
+fn frame_of(endpoint: &spindrift::endpoint::Endpoint, out: &Transmit) -> Frame {
+    let mut bytes = out.head().to_vec();
+    bytes.extend_from_slice(endpoint.payload(out));
+    bytes.extend_from_slice(&[0; 4]);
+    Frame { port: out.port, bytes }
+}
+
+/// Moves `n` data packets of 256 bytes in bursts of four; every function above runs in it, and
+/// callgrind is told which one to count. Returns how many SACKs and other answers there were.
+fn packets(n: u64) -> (u64, u64) {
+    let mut pair = Pair::new(256, false, 1 << 20);
+    let (mut sacks, mut answers) = (0, 0);
+    let mut sent = 0;
+    let mut out = Transmit::default();
+    let wr = pair.write(1 << 18);
+    while sent < n {
+        pair.now = pair.now + 1_000;
+        if pair.a.endpoint.qp_status(pair.qa).unwrap().send_outstanding < 4 {
+            pair.a.endpoint.post_send(pair.now, pair.qa, wr).unwrap();
+        }
+        for _ in 0..4 {
+            assert!(requester_packet(&mut pair, &mut out));
+            let frame = frame_of(&pair.a.endpoint, &out);
+            responder_packet(&mut pair, &frame);
+            sent += 1;
+        }
+        while responder_answer(&mut pair, &mut out) {
+            let frame = frame_of(&pair.b.endpoint, &out);
+            answers += 1;
+            if frame.bytes[62] == Opcode::Sack.code() {
+                sacks += 1;
+                requester_sack(&mut pair, &frame);
+            } else {
+                pair.a.receive(pair.now, &[frame]);
+            }
+        }
+        while pair.a.endpoint.poll_event().is_some() {}
+        while pair.b.endpoint.poll_event().is_some() {}
+    }
+    (sacks, answers)
+}
+
+#[inline(never)]
+fn post(pair: &mut Pair) {
+    let wr = pair.write(8);
+    pair.a.endpoint.post_send(pair.now, pair.qa, wr).unwrap();
+}
+
+#[inline(never)]
+fn reap(pair: &mut Pair) -> usize {
+    pair.a.completions()
+}
+
+/// Moves `n` writes of 8 bytes, 16 at a time.
+fn write8(n: u64) {
+    let mut pair = Pair::new(4096, false, 1 << 16);
+    let mut out = Transmit::default();
+    let mut done = 0;
+    while done < n {
+        pair.now = pair.now + 1_000;
+        for _ in 0..16 {
+            post(&mut pair);
+        }
+        while requester_packet(&mut pair, &mut out) {
+            let frame = frame_of(&pair.a.endpoint, &out);
+            responder_packet(&mut pair, &frame);
+        }
+        while responder_answer(&mut pair, &mut out) {
+            let frame = frame_of(&pair.b.endpoint, &out);
+            requester_sack(&mut pair, &frame);
+        }
+        done += reap(&mut pair) as u64;
+    }
+}
+
+/// Runs a scenario; returns the number of units of work that were collected.
+fn run(scenario: &str, n: u64) -> u64 {
+    match scenario {
+        "encode" => encode(n),
+        "decode" => decode(n),
+        "sack" => return packets(n).0,
+        "answer" => return packets(n).1,
+        "write8" => write8(n),
+        _ => {
+            packets(n);
+        }
+    }
+    n
+}
+
+/// Instructions and units of one run under callgrind.
+fn count(scenario: &str, collect: &[&str], n: u64) -> Option<(u64, u64)> {
+    let output = Command::new("valgrind")
+        .args(["--tool=callgrind", "--callgrind-out-file=/dev/null"])
+        .args(collect.iter().map(|name| format!("--toggle-collect=instructions::{name}*")))
+        .arg(std::env::current_exe().ok()?)
+        .args(["--scenario", scenario, &n.to_string()])
+        .output()
+        .ok()?;
+    let log = String::from_utf8_lossy(&output.stderr);
+    let collected = log.lines().find_map(|line| line.split("Collected :").nth(1))?.trim().parse().ok()?;
+    let units = String::from_utf8_lossy(&output.stdout).trim().parse().ok()?;
+    Some((collected, units))
+}
+
+fn main() -> ExitCode {
+    let args: Vec<String> = std::env::args().collect();
+    if let [_, flag, scenario, n] = &args[..]
+        && flag == "--scenario"
+    {
+        println!("{}", run(scenario, n.parse().unwrap()));
+        return ExitCode::SUCCESS;
+    }
+    println!("{:<10} {:>12}  what one is", "scenario", "instructions");
+    for (scenario, collect, what) in SCENARIOS {
+        let (Some((few, few_units)), Some((many, many_units))) =
+            (count(scenario, collect, 2_000), count(scenario, collect, 6_000))
+        else {
+            eprintln!("valgrind could not be run: install it (apt-get install valgrind) and try again");
+            return ExitCode::FAILURE;
+        };
+        let each = (many - few) as f64 / (many_units - few_units) as f64;
+        println!("{scenario:<10} {each:>12.1}  {what}");
+    }
+    ExitCode::SUCCESS
+}

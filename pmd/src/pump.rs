@@ -1,0 +1,231 @@
+//! Raw UDP at full speed, without a transport: what kernel sockets can do at best between two addresses.
+//!
+//! Sender and receiver use the sockets, offloads and packet size of the [`udp`](crate::udp) port, and nothing
+//! else: the sender gathers header, payload and tail of each packet from memory and knows no
+//! acknowledgement; the receiver looks at no byte. The transport over the `udp` port is measured against this.
+//!
+//! Both block their thread until the limit that the settings give, or until `stop` is set.
+
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, UdpSocket};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use crate::udp::sys::{self, Destination, RxBuffers, TxScratch};
+use crate::udp::{
+    BATCH_BYTES_MAX, Buffer, GRO_BUFFER, Offload, SEGMENTS_MAX, UdpError, ask_for_marks, bind, enable_gro,
+    forbid_fragments, interface_of, probe_gso, size_buffer, socket_address,
+};
+
+/// Memory that payload is gathered from, in bytes.
+const MEMORY: usize = 1 << 20;
+/// Transport headers before the payload of a packet and the checksum after it, in bytes, as on a write
+/// packet with all its headers.
+const HEAD: usize = 40;
+const TAIL: usize = 4;
+/// A receiver that has received something ends after so long without anything.
+const IDLE_END: Duration = Duration::from_secs(1);
+const FULL_WAIT_US: u32 = 1000;
+const RECEIVE_WAIT_MS: i32 = 20;
+const SOCKET_BYTES: usize = 16 << 20;
+
+/// What to pump.
+#[derive(Clone, Debug)]
+pub struct PumpConfig {
+    /// Address of this host.
+    pub local: IpAddr,
+    /// Where the sender sends.
+    pub remote: IpAddr,
+    /// UDP port of the receiver. Default 4971.
+    pub port: u16,
+    /// Payload bytes of a packet; 44 bytes of headers and checksum are added. Default 4096.
+    pub payload: usize,
+    /// The sender's sockets, used in turn. Default 1.
+    pub source_ports: usize,
+    /// End after this time: of sending, or since the first packet received. Default 10 s.
+    pub duration: Duration,
+    /// End after so many payload bytes. Default: no such limit.
+    pub bytes: Option<u64>,
+    /// Segmentation offload. Default `Auto`.
+    pub gso: Offload,
+    /// Receive coalescing. Default `Auto`.
+    pub gro: Offload,
+}
+
+impl Default for PumpConfig {
+    fn default() -> Self {
+        let local = IpAddr::V4(Ipv4Addr::LOCALHOST);
+        Self {
+            local,
+            remote: local,
+            port: 4971,
+            payload: 4096,
+            source_ports: 1,
+            duration: Duration::from_secs(10),
+            bytes: None,
+            gso: Offload::Auto,
+            gro: Offload::Auto,
+        }
+    }
+}
+
+/// What was pumped.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct PumpStats {
+    /// Packets sent or received.
+    pub packets: u64,
+    /// Payload bytes of these, without headers.
+    pub payload_bytes: u64,
+    /// From the first to the last packet.
+    pub elapsed: Duration,
+    /// System calls that moved packets.
+    pub calls: u64,
+    /// Packets that the kernel refused to send, or receive errors.
+    pub errors: u64,
+    /// Whether batches went through the kernel in one piece.
+    pub offload: bool,
+}
+
+impl PumpStats {
+    /// Payload gigabits a second.
+    pub fn gbps(&self) -> f64 {
+        let seconds = self.elapsed.as_secs_f64();
+        if seconds > 0.0 { self.payload_bytes as f64 * 8.0 / seconds / 1e9 } else { 0.0 }
+    }
+
+    /// Millions of packets a second.
+    pub fn mpps(&self) -> f64 {
+        let seconds = self.elapsed.as_secs_f64();
+        if seconds > 0.0 { self.packets as f64 / seconds / 1e6 } else { 0.0 }
+    }
+}
+
+#[expect(clippy::disallowed_methods, reason = "the pump measures real time")]
+fn clock() -> Instant {
+    Instant::now()
+}
+
+fn scope_of(local: IpAddr) -> Result<u32, UdpError> {
+    Ok(interface_of(local)?.map_or(0, |i| i.scope))
+}
+
+/// Sends as fast as the kernel takes it.
+///
+/// # Errors
+/// When the sockets cannot be opened. What goes wrong later is counted.
+pub fn send(cfg: &PumpConfig, stop: &AtomicBool) -> Result<PumpStats, UdpError> {
+    let scope = scope_of(cfg.local)?;
+    let mut sockets = Vec::new();
+    for opened in 0..cfg.source_ports.max(1) {
+        let socket = bind(socket_address(cfg.local, 0, scope), opened)?;
+        forbid_fragments(&socket, cfg.local.is_ipv4()).map_err(UdpError::io("forbid fragments"))?;
+        size_buffer(&socket, Buffer::Send, SOCKET_BYTES).map_err(UdpError::io("size a send buffer"))?;
+        sockets.push(socket);
+    }
+    let to = Destination { address: socket_address(cfg.remote, cfg.port, scope), traffic_class: 0 };
+    let mut sender = Sender::new(cfg, to, sockets.first().is_some_and(|s| probe_gso(s).is_ok()));
+    let start = clock();
+    let mut turn = sockets.iter().cycle();
+    while !stop.load(Ordering::Relaxed)
+        && start.elapsed() < cfg.duration
+        && cfg.bytes.is_none_or(|bytes| sender.stats.payload_bytes < bytes)
+    {
+        if let Some(socket) = turn.next() {
+            sender.batch(socket);
+        }
+    }
+    sender.stats.elapsed = start.elapsed();
+    Ok(sender.stats)
+}
+
+struct Sender {
+    to: Destination,
+    memory: Vec<u8>,
+    payload: usize,
+    /// Packets of a batch.
+    count: usize,
+    at: usize,
+    scratch: TxScratch,
+    stats: PumpStats,
+}
+
+impl Sender {
+    fn new(cfg: &PumpConfig, to: Destination, kernel_segments: bool) -> Self {
+        let payload = cfg.payload.min(BATCH_BYTES_MAX - HEAD - TAIL);
+        let offload = cfg.gso == Offload::Auto && kernel_segments;
+        let count = (BATCH_BYTES_MAX / (payload + HEAD + TAIL)).min(SEGMENTS_MAX);
+        let stats = PumpStats { offload, ..PumpStats::default() };
+        let memory = vec![0x5a; MEMORY + BATCH_BYTES_MAX];
+        Self { to, memory, payload, count, at: 0, scratch: TxScratch::default(), stats }
+    }
+
+    fn batch(&mut self, socket: &UdpSocket) {
+        let first = self.at;
+        let packets = (0..self.count).map(|i| {
+            let from = first + i * self.payload;
+            [&[0xC7; HEAD][..], &self.memory[from..from + self.payload], &[0; TAIL]]
+        });
+        let segment = (self.payload + HEAD + TAIL) as u16;
+        let outcome = if self.stats.offload && self.count > 1 {
+            self.scratch.send(socket, &self.to, Some(segment), packets.flatten()).map(|()| self.count)
+        } else {
+            self.scratch.send_each(socket, &self.to, packets)
+        };
+        self.at = (self.at + self.count * self.payload) % MEMORY;
+        match outcome {
+            Ok(sent) => {
+                self.stats.calls += 1;
+                self.stats.packets += sent as u64;
+                self.stats.payload_bytes += (sent * self.payload) as u64;
+            }
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock => sys::wait_writable(socket, FULL_WAIT_US),
+            Err(e) => {
+                self.stats.errors += self.count as u64;
+                // A device that cannot segment says so here; from now on one by one.
+                self.stats.offload &=
+                    !matches!(e.raw_os_error(), Some(libc::EIO | libc::EINVAL | libc::EOPNOTSUPP));
+            }
+        }
+    }
+}
+
+/// Receives until the limit, until `stop`, or until a second passes with nothing more.
+///
+/// # Errors
+/// When the socket cannot be opened. What goes wrong later is counted.
+pub fn receive(cfg: &PumpConfig, stop: &AtomicBool) -> Result<PumpStats, UdpError> {
+    let socket = bind(socket_address(cfg.local, cfg.port, scope_of(cfg.local)?), 0)?;
+    size_buffer(&socket, Buffer::Receive, SOCKET_BYTES).map_err(UdpError::io("size the receive buffer"))?;
+    ask_for_marks(&socket, cfg.local.is_ipv4(), false).map_err(UdpError::io("ask for ECN marks"))?;
+    let offload = cfg.gro == Offload::Auto && enable_gro(&socket).is_ok();
+    let mut buffers = RxBuffers::new(if offload { 8 } else { 64 }, if offload { GRO_BUFFER } else { 9216 });
+    let mut stats = PumpStats { offload, ..PumpStats::default() };
+    let mut first: Option<Instant> = None;
+    let mut last = clock();
+    while !stop.load(Ordering::Relaxed) && cfg.bytes.is_none_or(|bytes| stats.payload_bytes < bytes) {
+        match buffers.receive(&socket) {
+            Ok(count) => {
+                last = clock();
+                let start = *first.get_or_insert(last);
+                stats.calls += 1;
+                for (message, _) in (0..count).filter_map(|i| buffers.message(i)) {
+                    let packets = message.len.div_ceil(message.segment);
+                    stats.packets += packets as u64;
+                    stats.payload_bytes += message.len.saturating_sub(packets * (HEAD + TAIL)) as u64;
+                }
+                stats.elapsed = last.duration_since(start);
+                if stats.elapsed >= cfg.duration {
+                    break;
+                }
+            }
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
+                if first.is_some() && last.elapsed() > IDLE_END {
+                    break;
+                }
+                sys::wait_readable(&socket, RECEIVE_WAIT_MS);
+            }
+            Err(_) => stats.errors += 1,
+        }
+    }
+    Ok(stats)
+}

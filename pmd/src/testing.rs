@@ -1,0 +1,200 @@
+//! The conformance run: what every [`Port`] must do, whatever medium is below.
+//!
+//! The driver of a new kind of port opens two that are joined, and calls [`conformance`], or
+//! [`Conformance::run`] where peers do not send to UDP port 4971. It panics with what is wrong. Both ports are driven by the
+//! calling thread; the medium must be lossless at this rate.
+
+#![expect(clippy::expect_used, reason = "a failed check panics, as in any test")]
+
+use std::collections::BTreeMap;
+
+use crate::{DatagramMeta, LinkState, Port, RxOrigin, TxFrame, frame};
+
+/// How often an empty port is asked before frames count as lost.
+const PATIENCE: usize = 3_000_000;
+
+/// Which UDP ports the two receive at.
+#[derive(Clone, Copy, Debug)]
+pub struct Conformance {
+    /// UDP port that reaches the first.
+    pub port_a: u16,
+    /// UDP port that reaches the second.
+    pub port_b: u16,
+}
+
+impl Default for Conformance {
+    fn default() -> Self {
+        Self { port_a: 4971, port_b: 4971 }
+    }
+}
+
+/// Runs the conformance checks over two joined ports that receive at UDP port 4971.
+///
+/// # Panics
+/// When a check fails.
+pub fn conformance(a: &mut dyn Port, b: &mut dyn Port) {
+    Conformance::default().run(a, b);
+}
+
+struct Frame {
+    head: Vec<u8>,
+    udp_payload_at: usize,
+    payload: Vec<u8>,
+    tail: Vec<u8>,
+}
+
+impl Frame {
+    fn borrow(&self) -> TxFrame<'_> {
+        TxFrame {
+            head: &self.head,
+            udp_payload_at: self.udp_payload_at,
+            payload: &self.payload,
+            tail: &self.tail,
+        }
+    }
+
+    fn udp_payload(&self) -> Vec<u8> {
+        [&self.head[self.udp_payload_at..], &self.payload, &self.tail].concat()
+    }
+}
+
+impl Conformance {
+    /// Runs the checks.
+    ///
+    /// # Panics
+    /// When a check fails.
+    pub fn run(self, a: &mut dyn Port, b: &mut dyn Port) {
+        let mut clock = 0;
+        for port in [&*a, &*b] {
+            let caps = port.caps();
+            assert!(!caps.name.is_empty(), "a port has a name");
+            assert!(caps.max_frame >= 590 && caps.max_burst >= 1 && caps.same_path_batch >= 1, "{caps:?}");
+            assert!(caps.source_ports.as_ref().is_none_or(|ports| !ports.is_empty()), "{caps:?}");
+        }
+        one_way(a, b, self.port_b, &mut clock);
+        one_way(b, a, self.port_a, &mut clock);
+    }
+}
+
+fn one_way(tx: &mut dyn Port, rx: &mut dyn Port, dst_port: u16, clock: &mut u64) {
+    assert_eq!(tx.link(), LinkState::Up, "links are up");
+    assert_eq!(rx.rx_burst(*clock, 8, &mut |_| ()), 0, "nothing was sent yet");
+    assert_eq!(tx.tx_burst(*clock, &[]), 0, "an empty burst");
+    for round in 0..6 {
+        let frames = frames(tx, rx, dst_port, round);
+        exchange(tx, rx, &frames, clock);
+    }
+    oversize(tx, dst_port, clock);
+}
+
+/// Frames of all sizes, over several source ports and traffic classes.
+fn frames(tx: &dyn Port, rx: &dyn Port, dst_port: u16, round: usize) -> Vec<Frame> {
+    let caps = tx.caps();
+    let any = [0xc000, 0xc001, 0xd123, 0xffff];
+    let ports = caps.source_ports.as_deref().unwrap_or(&any);
+    let len_max = caps.max_frame.min(rx.caps().max_frame);
+    let v4 = caps.local_ip.is_ipv4();
+    let headers = if v4 { 42 } else { 62 };
+    (0..40 + round)
+        .map(|i| {
+            let room = len_max - headers - 12 - 4;
+            let len = match (i + round) % 5 {
+                0 => room,
+                1 => i,
+                _ => room.min(4096),
+            };
+            let meta = DatagramMeta {
+                src: caps.local_ip,
+                dst: rx.caps().local_ip,
+                src_port: ports[i % ports.len().min(4)],
+                dst_port,
+                flow_label: 0,
+                traffic_class: [0, 2, 0x29][i % 3],
+                hop_limit: 64,
+            };
+            let payload: Vec<u8> = (0..len).map(|at| (at * 31 + i * 7 + round) as u8).collect();
+            let mut full = [0; 62];
+            let udp_payload_at = frame::synthesise(&meta, 12 + len + 4, &mut full);
+            let mut head = full[..udp_payload_at].to_vec();
+            head.extend([0xC7, 0, 0, 0, round as u8, 0, 0, 0, 0, 0, 0, i as u8]);
+            Frame { head, udp_payload_at, payload, tail: vec![!(i as u8); i % 5] }
+        })
+        .collect()
+}
+
+/// All arrive whole, once, with their marks, and those of one source port and class in order.
+fn exchange(tx: &mut dyn Port, rx: &mut dyn Port, frames: &[Frame], clock: &mut u64) {
+    let borrowed: Vec<_> = frames.iter().map(Frame::borrow).collect();
+    let before = (tx.counters(), rx.counters());
+    let (mut sent, mut got, mut idle) = (0, Vec::new(), 0);
+    while got.len() < frames.len() {
+        *clock += 1000;
+        let room = tx.tx_room(*clock);
+        let taken = tx.tx_burst(*clock, &borrowed[sent..]);
+        assert!(taken >= room.min(borrowed.len() - sent), "tx_room promised {room}, tx_burst took {taken}");
+        assert!(taken <= borrowed.len() - sent, "tx_burst took more than there was");
+        sent += taken;
+        tx.flush(*clock);
+        let count = got.len();
+        let returned = rx.rx_burst(*clock, 7, &mut |frame| got.push(read(frame.origin, frame.data)));
+        assert_eq!(returned, got.len() - count, "rx_burst returns what it showed");
+        assert!(returned <= 7, "rx_burst shows at most what was asked for");
+        idle = if returned == 0 { idle + 1 } else { 0 };
+        assert!(idle < PATIENCE, "{} of {} frames arrived: {:?}", got.len(), frames.len(), rx.counters());
+    }
+    assert_eq!(rx.rx_burst(*clock, 64, &mut |_| ()), 0, "nothing arrives twice");
+    let mut last: BTreeMap<(u16, u8), usize> = BTreeMap::new();
+    let mut seen = vec![false; frames.len()];
+    for (meta, data) in got {
+        let i = data[11] as usize;
+        let (sent, _) = frame::parse(&frames[i].head).expect("the frames sent are UDP");
+        let expected = DatagramMeta { hop_limit: meta.hop_limit, ..sent };
+        assert_eq!(meta, DatagramMeta { flow_label: meta.flow_label, ..expected }, "frame {i}");
+        assert!(data == frames[i].udp_payload(), "the bytes of frame {i} differ");
+        assert!(!std::mem::replace(&mut seen[i], true), "frame {i} came twice");
+        let flow = last.entry((meta.src_port, meta.traffic_class)).or_insert(i);
+        assert!(*flow <= i, "frame {i} of a source port was overtaken by {flow}");
+        *flow = i;
+    }
+    let (tx_now, rx_now, count) = (tx.counters(), rx.counters(), frames.len() as u64);
+    assert_eq!(tx_now.tx_frames - before.0.tx_frames, count, "frames sent are counted");
+    let bytes: usize = borrowed.iter().map(TxFrame::len).sum();
+    assert_eq!(tx_now.tx_bytes - before.0.tx_bytes, bytes as u64, "bytes sent are counted");
+    assert_eq!(rx_now.rx_frames - before.1.rx_frames, count, "frames received are counted");
+    assert_eq!(tx_now.tx_dropped, before.0.tx_dropped, "nothing was dropped");
+}
+
+fn read(origin: RxOrigin, data: &[u8]) -> (DatagramMeta, Vec<u8>) {
+    match origin {
+        RxOrigin::Udp(meta) => (meta, data.to_vec()),
+        RxOrigin::Ethernet => {
+            let (meta, at) = frame::parse(data).expect("a UDP frame arrives as one");
+            (meta, data[at..].to_vec())
+        }
+    }
+}
+
+/// A frame longer than the port takes is dropped and counted, and the port goes on.
+fn oversize(tx: &mut dyn Port, dst_port: u16, clock: &mut u64) {
+    let caps = tx.caps().clone();
+    let source = caps.source_ports.as_ref().map_or(0xc000, |ports| ports[0]);
+    let meta = DatagramMeta {
+        src: caps.local_ip,
+        dst: caps.local_ip,
+        src_port: source,
+        dst_port,
+        flow_label: 0,
+        traffic_class: 0,
+        hop_limit: 64,
+    };
+    let mut head = [0; 62];
+    let at = frame::synthesise(&meta, 0, &mut head);
+    let payload = vec![0; caps.max_frame - at + 1];
+    let before = tx.counters();
+    let frame = TxFrame { head: &head[..at], udp_payload_at: at, payload: &payload, tail: &[] };
+    *clock += 1000;
+    assert_eq!(tx.tx_burst(*clock, &[frame]), 1, "a frame too long is accepted and dropped");
+    let now = tx.counters();
+    assert_eq!(now.tx_oversize - before.tx_oversize, 1, "and counted as too long");
+    assert_eq!(now.tx_dropped - before.tx_dropped, 1, "and as dropped");
+}

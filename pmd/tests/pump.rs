@@ -1,0 +1,64 @@
+//! The raw pump on the loopback interface, sender and receiver in two threads.
+#![allow(clippy::unwrap_used, clippy::disallowed_methods, reason = "tests")]
+
+use std::net::UdpSocket;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use spindrift_pmd::pump::{PumpConfig, receive, send};
+use spindrift_pmd::udp::Offload;
+
+fn free_port(ip: &str) -> u16 {
+    UdpSocket::bind((ip, 0)).unwrap().local_addr().unwrap().port()
+}
+
+#[test]
+fn pumps_with_and_without_offload() {
+    for (ip, offload) in [("127.0.0.1", Offload::Auto), ("127.0.0.1", Offload::Off), ("::1", Offload::Auto)] {
+        let cfg = PumpConfig {
+            local: ip.parse().unwrap(),
+            remote: ip.parse().unwrap(),
+            port: free_port(ip),
+            source_ports: 2,
+            gso: offload,
+            gro: offload,
+            duration: Duration::from_mins(1),
+            bytes: Some(8 << 20),
+            ..PumpConfig::default()
+        };
+        let stop = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let receiver = scope.spawn(|| receive(&cfg, &stop));
+            // The receiver may not be bound yet, and a slow one loses packets: pump until it has enough.
+            while !receiver.is_finished() {
+                let sent = send(&cfg, &stop).unwrap();
+                assert!(sent.packets > 0 && sent.payload_bytes == sent.packets * 4096, "{sent:?}");
+            }
+            let got = receiver.join().unwrap().unwrap();
+            assert!(got.payload_bytes >= 8 << 20 && got.payload_bytes % 4096 == 0, "{got:?}");
+            assert!(got.gbps() > 0.0 && got.mpps() > 0.0);
+            if got.offload {
+                assert!(got.calls < got.packets, "{got:?}");
+            }
+        });
+    }
+}
+
+#[test]
+fn stops_when_told() {
+    let stop = AtomicBool::new(true);
+    let cfg = PumpConfig { port: free_port("127.0.0.1"), ..PumpConfig::default() };
+    assert_eq!(send(&cfg, &stop).unwrap().packets, 0);
+    assert_eq!(receive(&cfg, &stop).unwrap().packets, 0);
+    stop.store(false, Ordering::Relaxed);
+    let cfg = PumpConfig { duration: Duration::ZERO, ..cfg };
+    assert_eq!(send(&cfg, &stop).unwrap().packets, 0);
+}
+
+#[test]
+fn errors_are_those_of_the_udp_port() {
+    let cfg = PumpConfig { local: "192.0.2.1".parse().unwrap(), ..PumpConfig::default() };
+    assert!(
+        send(&cfg, &AtomicBool::new(false)).unwrap_err().to_string().contains("not an address of this host")
+    );
+}

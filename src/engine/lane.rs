@@ -1,0 +1,403 @@
+//! The run-to-completion loop.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+
+use crossbeam_queue::ArrayQueue;
+use spindrift_pmd::{LinkState, Port, PortCounters};
+
+use super::clock::Clock;
+use super::rings::{CqReader, CqWriter, Doorbells, Overrun, QpIntake, QpSlot, QpSubmit, cq_ring, qp_rings};
+use super::transmit::TxBatch;
+use super::tuning::{LINK_CHECK_NS, RX_BURST, TX_PER_POLL};
+use crate::endpoint::{
+    CqId, Endpoint, EndpointError, Event, FailReason, PostError, QpInit, QpModify, QpState,
+};
+use crate::time::Time;
+use crate::wire::Qpn;
+use crate::work::{Wc, WcOpcode, WcStatus};
+
+/// What a lane counts beside its endpoint and its ports.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LaneCounters {
+    /// Polls made.
+    pub polls: u64,
+    /// Polls that found nothing to do.
+    pub idle_polls: u64,
+    /// Doorbells answered: a queue pair had posted something.
+    pub doorbells: u64,
+    /// Frames taken from ports.
+    pub rx_frames: u64,
+    /// Frames handed to ports.
+    pub tx_frames: u64,
+    /// Frames that a port did not take although it had announced room; recovered like losses.
+    pub tx_refused: u64,
+    /// Work requests that the endpoint did not take, completed in error instead.
+    pub refused_requests: u64,
+    /// Completion queues that overran.
+    pub cq_overruns: u64,
+}
+
+/// An endpoint with its ports and a clock.
+pub struct Lane {
+    pub(super) endpoint: Endpoint,
+    pub(super) ports: Vec<Box<dyn Port>>,
+    pub(super) tx: TxBatch,
+    pub(super) counters: LaneCounters,
+    clock: Clock,
+    links_up: u32,
+    next_link_check: Time,
+    doorbells: Doorbells,
+    qps: Vec<Option<QpEntry>>,
+    free_slots: Vec<QpSlot>,
+    slots: BTreeMap<Qpn, QpSlot>,
+    cqs: Vec<Option<CqWriter>>,
+    /// Taken from the endpoint, not yet in their rings.
+    completions: VecDeque<(CqId, Wc)>,
+}
+
+/// A queue pair as its lane knows it.
+struct QpEntry {
+    intake: QpIntake,
+    send_cq: CqId,
+    recv_cq: CqId,
+    failed: Option<FailReason>,
+}
+
+impl core::fmt::Debug for Lane {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("Lane")
+            .field("ports", &self.ports.len())
+            .field("counters", &self.counters)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Lane {
+    /// Joins an endpoint and the ports that its configuration was made from, in the same order.
+    pub fn new(endpoint: Endpoint, ports: Vec<Box<dyn Port>>) -> Self {
+        let max_qps = endpoint.config().limits.max_qps.max(1) as usize;
+        Self {
+            tx: TxBatch::for_ports(&ports),
+            links_up: (1u64 << ports.len().min(32)).wrapping_sub(1) as u32,
+            endpoint,
+            ports,
+            counters: LaneCounters::default(),
+            clock: Clock::start(),
+            next_link_check: Time::ZERO,
+            doorbells: Arc::new(ArrayQueue::new(max_qps)),
+            qps: Vec::new(),
+            free_slots: Vec::new(),
+            slots: BTreeMap::new(),
+            cqs: Vec::new(),
+            completions: VecDeque::new(),
+        }
+    }
+
+    /// One turn of the loop: everything that is there to be done now. Returns how much that was (requests,
+    /// frames, completions), so that a driver sees when the lane is idle.
+    pub fn poll(&mut self) -> usize {
+        let now = self.clock.now();
+        let mut work = self.answer_doorbells(now);
+        work += self.receive(now);
+        if now >= self.next_link_check {
+            self.check_links(now);
+        }
+        if now >= self.endpoint.next_timeout() {
+            self.endpoint.on_timeout(now);
+        }
+        work += self.transmit(now);
+        work += self.deliver_events(now);
+        self.counters.polls += 1;
+        self.counters.idle_polls += u64::from(work == 0);
+        work
+    }
+
+    /// The transport state.
+    pub fn endpoint(&self) -> &Endpoint {
+        &self.endpoint
+    }
+
+    /// The transport state, for control operations.
+    pub fn endpoint_mut(&mut self) -> &mut Endpoint {
+        &mut self.endpoint
+    }
+
+    /// What the lane has counted.
+    pub fn counters(&self) -> LaneCounters {
+        self.counters
+    }
+
+    /// What each port has counted, by plane.
+    pub fn port_counters(&self) -> impl Iterator<Item = PortCounters> {
+        self.ports.iter().map(Port::counters)
+    }
+
+    /// The lane's time now.
+    pub fn now(&self) -> Time {
+        self.clock.now()
+    }
+
+    /// When the lane must be polled again though nothing arrives.
+    pub(super) fn next_timer(&self) -> Time {
+        let ports = self.ports.iter().filter_map(Port::next_event_ns).min();
+        self.endpoint.next_timeout().min(ports.map_or(Time::NEVER, Time))
+    }
+
+    /// Takes all requests in that were posted before this call, and delivers what is due.
+    pub(super) fn settle(&mut self) {
+        let now = self.clock.now();
+        self.answer_doorbells(now);
+        self.deliver_events(now);
+    }
+
+    fn answer_doorbells(&mut self, now: Time) -> usize {
+        let mut answered = 0;
+        // Looking costs two loads; taking from an empty list would cost a fence.
+        while !self.doorbells.is_empty() {
+            let Some(slot) = self.doorbells.pop() else { break };
+            self.take_requests(now, slot);
+            answered += 1;
+        }
+        self.counters.doorbells += answered as u64;
+        answered
+    }
+
+    fn take_requests(&mut self, now: Time, slot: QpSlot) {
+        let Self { endpoint, qps, .. } = self;
+        let Some(QpEntry { intake, .. }) = qps.get_mut(slot as usize).and_then(Option::as_mut) else {
+            return;
+        };
+        intake.disarm();
+        let qpn = intake.qpn;
+        while let Ok(wr) = intake.recvs.pop() {
+            if let Err(error) = endpoint.post_recv(qpn, wr) {
+                let wc = refused(qpn, wr.wr_id, WcOpcode::RecvRdmaWithImm, error);
+                return self.refuse(now, slot, wc);
+            }
+        }
+        while let Ok(wr) = intake.sends.pop() {
+            if let Err(error) = endpoint.post_send(now, qpn, wr) {
+                let wc = refused(qpn, wr.wr_id, WcOpcode::RdmaWrite, error);
+                return self.refuse(now, slot, wc);
+            }
+        }
+    }
+
+    /// Completes a request that the endpoint did not take, after those it took before, and goes on with the rest.
+    fn refuse(&mut self, now: Time, slot: QpSlot, wc: Wc) {
+        self.counters.refused_requests += 1;
+        self.deliver_events(now);
+        if let Some(entry) = self.entry(slot) {
+            let cq = match wc.opcode {
+                WcOpcode::RdmaWrite => {
+                    entry.intake.retire_sends(1);
+                    entry.send_cq
+                }
+                WcOpcode::RecvRdmaWithImm => {
+                    entry.intake.retire_recv();
+                    entry.recv_cq
+                }
+            };
+            self.push_completion(now, cq, wc);
+        }
+        self.take_requests(now, slot);
+    }
+
+    fn receive(&mut self, now: Time) -> usize {
+        let Self { endpoint, ports, .. } = self;
+        let mut received = 0;
+        for (plane, port) in ports.iter_mut().enumerate() {
+            received +=
+                port.rx_burst(now.0, RX_BURST, &mut |frame| endpoint.receive(now, plane as u8, frame));
+        }
+        self.counters.rx_frames += received as u64;
+        received
+    }
+
+    fn check_links(&mut self, now: Time) {
+        self.next_link_check = now.after(LINK_CHECK_NS);
+        for (plane, port) in self.ports.iter_mut().enumerate() {
+            let bit = 1u32 << plane;
+            let up = port.link() == LinkState::Up;
+            if up != (self.links_up & bit != 0) {
+                self.links_up ^= bit;
+                self.endpoint.port_link(now, plane as u8, up);
+            }
+        }
+    }
+
+    fn transmit(&mut self, now: Time) -> usize {
+        let mut sent = 0;
+        while sent < TX_PER_POLL {
+            let filled = self.tx.fill(now, &mut self.endpoint, &mut self.ports);
+            if filled == 0 {
+                break;
+            }
+            self.counters.tx_refused += self.tx.send(now, &self.endpoint, &mut self.ports) as u64;
+            sent += filled;
+            if !self.tx.was_full() {
+                break;
+            }
+        }
+        if sent > 0 {
+            self.tx.flush(now, &mut self.ports);
+        }
+        self.counters.tx_frames += sent as u64;
+        sent
+    }
+
+    fn deliver_events(&mut self, now: Time) -> usize {
+        let mut delivered = 0;
+        loop {
+            let events = self.take_events();
+            if events == 0 {
+                return delivered;
+            }
+            delivered += events;
+            // Only now, with all room made for new requests, is anything told: who answers a completion
+            // by posting must not find the queue still full.
+            while let Some((cq, wc)) = self.completions.pop_front() {
+                self.push_completion(now, cq, wc);
+            }
+        }
+    }
+
+    /// Accounts for everything that the endpoint has to say, and keeps its completions for later.
+    fn take_events(&mut self) -> usize {
+        let mut taken = 0;
+        while let Some(event) = self.endpoint.poll_event() {
+            taken += 1;
+            match event {
+                Event::SendRetired { qpn, count } => {
+                    if let Some(entry) = self.entry_of(qpn) {
+                        entry.intake.retire_sends(count);
+                    }
+                }
+                Event::Completion { cq, wc } => {
+                    if wc.opcode == WcOpcode::RecvRdmaWithImm
+                        && let Some(entry) = self.entry_of(wc.qpn)
+                    {
+                        entry.intake.retire_recv();
+                    }
+                    self.completions.push_back((cq, wc));
+                }
+                Event::QpFailed { qpn, reason } => {
+                    if let Some(entry) = self.entry_of(qpn) {
+                        entry.failed = Some(reason);
+                    }
+                }
+                Event::EvProbeAnswered { .. } => {}
+            }
+        }
+        taken
+    }
+
+    fn push_completion(&mut self, now: Time, cq: CqId, wc: Wc) {
+        let Some(writer) = self.cqs.get_mut(cq.0 as usize).and_then(Option::as_mut) else { return };
+        if writer.push(wc) == Err(Overrun) {
+            self.counters.cq_overruns += 1;
+            self.fail_users_of(now, cq);
+        }
+    }
+
+    /// A queue pair whose completions can be lost must not go on (as `IBV_EVENT_CQ_ERR` in verbs).
+    fn fail_users_of(&mut self, now: Time, cq: CqId) {
+        for entry in self.qps.iter().flatten().filter(|entry| entry.send_cq == cq || entry.recv_cq == cq) {
+            // The endpoint knows every queue pair of this table, and ERROR is reachable from anywhere.
+            let _ = self.endpoint.modify_qp(now, entry.intake.qpn, QpModify::Error);
+        }
+    }
+
+    fn entry(&mut self, slot: QpSlot) -> Option<&mut QpEntry> {
+        self.qps.get_mut(slot as usize)?.as_mut()
+    }
+
+    fn entry_of(&mut self, qpn: Qpn) -> Option<&mut QpEntry> {
+        let slot = *self.slots.get(&qpn)?;
+        self.entry(slot)
+    }
+}
+
+/// Control operations of the verbs layer, called with the lane locked.
+impl Lane {
+    pub(crate) fn create_cq(&mut self, depth: u32) -> (CqId, CqReader) {
+        let (reader, writer) = cq_ring(depth);
+        let index = self.cqs.iter().position(Option::is_none).unwrap_or(self.cqs.len());
+        match self.cqs.get_mut(index) {
+            Some(place) => *place = Some(writer),
+            None => self.cqs.push(Some(writer)),
+        }
+        (CqId(index as u32), reader)
+    }
+
+    /// How many queue pairs report to this completion queue.
+    pub(crate) fn cq_users(&self, cq: CqId) -> usize {
+        self.qps.iter().flatten().filter(|entry| entry.send_cq == cq || entry.recv_cq == cq).count()
+    }
+
+    /// Forgets a completion queue if no queue pair reports to it; else its completions are dropped from now on,
+    /// and the number is free once the last of its queue pairs is gone.
+    pub(crate) fn drop_cq(&mut self, cq: CqId) {
+        if self.cq_users(cq) == 0
+            && let Some(place) = self.cqs.get_mut(cq.0 as usize)
+        {
+            *place = None;
+        }
+    }
+
+    pub(crate) fn create_qp(&mut self, init: QpInit) -> Result<(Qpn, QpSubmit), EndpointError> {
+        let (send_cq, recv_cq, cap) = (init.send_cq, init.recv_cq, init.cap);
+        let qpn = self.endpoint.create_qp(init)?;
+        let slot = self.free_slots.pop().unwrap_or(self.qps.len() as QpSlot);
+        let (submit, intake) = qp_rings(qpn, slot, &self.doorbells, cap.max_send_wr, cap.max_recv_wr);
+        let entry = Some(QpEntry { intake, send_cq, recv_cq, failed: None });
+        match self.qps.get_mut(slot as usize) {
+            Some(place) => *place = entry,
+            None => self.qps.push(entry),
+        }
+        self.slots.insert(qpn, slot);
+        Ok((qpn, submit))
+    }
+
+    pub(crate) fn modify_qp(&mut self, qpn: Qpn, change: QpModify) -> Result<(), EndpointError> {
+        let reset = change == QpModify::Reset;
+        let now = self.clock.now();
+        self.endpoint.modify_qp(now, qpn, change)?;
+        if reset && let Some(entry) = self.entry_of(qpn) {
+            entry.failed = None;
+        }
+        Ok(())
+    }
+
+    pub(crate) fn qp_state(&self, qpn: Qpn) -> Option<(QpState, Option<FailReason>)> {
+        let failed = self.slots.get(&qpn).and_then(|&slot| self.qps.get(slot as usize)?.as_ref()?.failed);
+        Some((self.endpoint.qp_state(qpn)?, failed))
+    }
+
+    /// Ends a queue pair. The lane must have settled, so that no doorbell of it is left.
+    pub(crate) fn destroy_qp(&mut self, qpn: Qpn) {
+        // Not found can only mean that it is gone already.
+        let _ = self.endpoint.destroy_qp(qpn);
+        self.deliver_events(self.clock.now());
+        let Some(slot) = self.slots.remove(&qpn) else { return };
+        let Some(entry) = self.qps.get_mut(slot as usize).and_then(Option::take) else { return };
+        self.free_slots.push(slot);
+        for cq in [entry.send_cq, entry.recv_cq] {
+            let abandoned =
+                self.cqs.get(cq.0 as usize).and_then(Option::as_ref).is_some_and(CqWriter::is_abandoned);
+            if abandoned {
+                self.drop_cq(cq);
+            }
+        }
+    }
+}
+
+/// The completion of a request that the endpoint did not take. What can be checked when it is posted has been; what is left is a queue pair that failed since.
+fn refused(qpn: Qpn, wr_id: u64, opcode: WcOpcode, error: PostError) -> Wc {
+    let status = match error {
+        PostError::WrongState(QpState::Error) => WcStatus::WrFlushError,
+        _ => WcStatus::LocalQpOperationError,
+    };
+    Wc { wr_id, status, opcode, byte_len: 0, imm: None, qpn }
+}

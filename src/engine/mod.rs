@@ -1,0 +1,34 @@
+//! Lanes: an endpoint, its ports and a clock, run to completion in one poll loop.
+//!
+//! A [`Lane`] is driven by [`Lane::poll`], either inside the caller's thread or by a thread of its own
+//! ([`LaneMode`]). This is the only part of the transport that reads a clock or starts a thread; what it drives
+//! ([`Endpoint`](crate::endpoint::Endpoint)) takes the time as an argument.
+//!
+//! ```text
+//!  application             lane (one thread)
+//!  post_send ──ring──▶ doorbells ─▶ endpoint.post_send
+//!                      ports.rx_burst ─▶ endpoint.receive
+//!                      timers, link states
+//!                      endpoint.transmit ─▶ iCRC ─▶ ports.tx_burst, flush
+//!  cq.poll ◀──ring──── completions
+//! ```
+//!
+//! Data crosses threads by bounded lock-free rings. Control operations (create, modify, register,
+//! counters) lock the lane between two polls; a lane with a thread of its own steps aside for them.
+
+mod clock;
+mod handle;
+mod lane;
+mod rings;
+mod transmit;
+mod tuning;
+
+pub use handle::{Idle, LaneMode, LaneStartError};
+pub use lane::{Lane, LaneCounters};
+
+pub(crate) use clock::fresh_seed;
+pub(crate) use handle::LaneHandle;
+pub(crate) use rings::{CqReader, Full, QpSubmit};
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,232 @@
+//! What passes between an application's thread and a lane: work requests one way, completions the other.
+//!
+//! Each queue pair has a ring of send and one of receive requests, each completion queue a ring of completions;
+//! one thread writes and one reads each of them. The lane learns which queue pairs have
+//! something from one list of doorbells. A queue pair is in that list at most once (its `armed` flag says
+//! so), so a list as long as the number of queue pairs never overflows.
+
+use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::Arc;
+
+use crossbeam_queue::ArrayQueue;
+use crossbeam_utils::CachePadded;
+use rtrb::{Consumer, Producer, RingBuffer};
+
+use crate::wire::Qpn;
+use crate::work::{RecvWr, SendWr, Wc};
+
+/// Index of a queue pair in its lane's table.
+pub(crate) type QpSlot = u32;
+
+/// Queue pairs with something in their rings.
+pub(crate) type Doorbells = Arc<ArrayQueue<QpSlot>>;
+
+/// As many work requests are outstanding as the queue pair was made for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Full;
+
+/// What both sides of a queue pair see.
+#[derive(Debug, Default)]
+struct QpFlags {
+    /// The queue pair is in the doorbell list.
+    armed: CachePadded<AtomicBool>,
+    /// Work requests that the lane has finished with since the start (wrapping).
+    sends_retired: CachePadded<AtomicU32>,
+    recvs_retired: AtomicU32,
+}
+
+/// The application's half of a queue pair.
+#[derive(Debug)]
+pub(crate) struct QpSubmit {
+    sends: Producer<SendWr>,
+    recvs: Producer<RecvWr>,
+    sends_posted: u32,
+    recvs_posted: u32,
+    flags: Arc<QpFlags>,
+    doorbells: Doorbells,
+    slot: QpSlot,
+}
+
+/// The lane's half of a queue pair.
+#[derive(Debug)]
+pub(crate) struct QpIntake {
+    pub(super) qpn: Qpn,
+    pub(super) sends: Consumer<SendWr>,
+    pub(super) recvs: Consumer<RecvWr>,
+    flags: Arc<QpFlags>,
+}
+
+/// Makes both halves of a queue pair's rings.
+pub(super) fn qp_rings(
+    qpn: Qpn,
+    slot: QpSlot,
+    doorbells: &Doorbells,
+    max_send_wr: u32,
+    max_recv_wr: u32,
+) -> (QpSubmit, QpIntake) {
+    let (send_in, sends) = RingBuffer::new(max_send_wr as usize);
+    let (recv_in, recvs) = RingBuffer::new(max_recv_wr as usize);
+    let flags = Arc::new(QpFlags::default());
+    let submit = QpSubmit {
+        sends: send_in,
+        recvs: recv_in,
+        sends_posted: 0,
+        recvs_posted: 0,
+        flags: Arc::clone(&flags),
+        doorbells: Arc::clone(doorbells),
+        slot,
+    };
+    (submit, QpIntake { qpn, sends, recvs, flags })
+}
+
+impl QpSubmit {
+    /// Send requests that may be outstanding.
+    pub(crate) fn max_sends(&self) -> u32 {
+        self.sends.buffer().capacity() as u32
+    }
+
+    /// Receive requests that may be outstanding.
+    pub(crate) fn max_recvs(&self) -> u32 {
+        self.recvs.buffer().capacity() as u32
+    }
+
+    /// Send requests posted and not finished.
+    pub(crate) fn sends_outstanding(&self) -> u32 {
+        self.sends_posted.wrapping_sub(self.flags.sends_retired.load(Ordering::Acquire))
+    }
+
+    /// Receive requests posted and not consumed.
+    pub(crate) fn recvs_outstanding(&self) -> u32 {
+        self.recvs_posted.wrapping_sub(self.flags.recvs_retired.load(Ordering::Acquire))
+    }
+
+    /// Hands a send request to the lane, if one more than those outstanding is allowed.
+    #[inline]
+    pub(crate) fn post_send(&mut self, wr: SendWr) -> Result<(), Full> {
+        if self.sends_outstanding() >= self.max_sends() {
+            return Err(Full);
+        }
+        self.sends.push(wr).map_err(|_| Full)?;
+        self.sends_posted = self.sends_posted.wrapping_add(1);
+        self.ring();
+        Ok(())
+    }
+
+    /// Hands a receive request to the lane, if one more than those outstanding is allowed.
+    #[inline]
+    pub(crate) fn post_recv(&mut self, wr: RecvWr) -> Result<(), Full> {
+        if self.recvs_outstanding() >= self.max_recvs() {
+            return Err(Full);
+        }
+        self.recvs.push(wr).map_err(|_| Full)?;
+        self.recvs_posted = self.recvs_posted.wrapping_add(1);
+        self.ring();
+        Ok(())
+    }
+
+    /// Counts everything posted as finished: the queue pair was reset, which drops its requests silently.
+    pub(crate) fn forget_outstanding(&mut self) {
+        self.sends_posted = self.flags.sends_retired.load(Ordering::Acquire);
+        self.recvs_posted = self.flags.recvs_retired.load(Ordering::Acquire);
+    }
+
+    #[inline]
+    fn ring(&self) {
+        // Both sides swap this flag. If it was set already, the lane has yet to clear it, and will
+        // look into the rings after that: it sees what was pushed before this swap.
+        if !self.flags.armed.swap(true, Ordering::AcqRel) && self.doorbells.push(self.slot).is_err() {
+            // Cannot happen while the list is as long as the table of queue pairs; if it did, the
+            // next request rings again.
+            self.flags.armed.store(false, Ordering::Release);
+        }
+    }
+}
+
+impl QpIntake {
+    /// The lane has taken this queue pair off the list and is about to look into its rings.
+    #[inline]
+    pub(super) fn disarm(&self) {
+        self.flags.armed.swap(false, Ordering::AcqRel);
+    }
+
+    /// The lane is done with the `count` oldest send requests.
+    #[inline]
+    pub(super) fn retire_sends(&self, count: u32) {
+        retire(&self.flags.sends_retired, count);
+    }
+
+    /// The lane is done with the oldest receive request.
+    #[inline]
+    pub(super) fn retire_recv(&self) {
+        retire(&self.flags.recvs_retired, 1);
+    }
+}
+
+/// Adds to a counter that only the lane writes, without the cost of a locked instruction.
+#[inline]
+fn retire(total: &AtomicU32, count: u32) {
+    total.store(total.load(Ordering::Relaxed).wrapping_add(count), Ordering::Release);
+}
+
+/// The completion queue lost a completion: nothing after it can be trusted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Overrun;
+
+/// The application's half of a completion queue.
+#[derive(Debug)]
+pub(crate) struct CqReader {
+    ring: Consumer<Wc>,
+    overrun: Arc<AtomicBool>,
+}
+
+/// The lane's half of a completion queue.
+#[derive(Debug)]
+pub(crate) struct CqWriter {
+    ring: Producer<Wc>,
+    overrun: Arc<AtomicBool>,
+}
+
+/// Makes both halves of a completion queue for `depth` completions.
+pub(super) fn cq_ring(depth: u32) -> (CqReader, CqWriter) {
+    let (writer, reader) = RingBuffer::new(depth as usize);
+    let overrun = Arc::new(AtomicBool::new(false));
+    (CqReader { ring: reader, overrun: Arc::clone(&overrun) }, CqWriter { ring: writer, overrun })
+}
+
+impl CqReader {
+    /// Moves completions to `out`, oldest first, and returns how many; an overrun is reported once all
+    /// completions before it have been taken.
+    #[inline]
+    pub(crate) fn poll(&mut self, out: &mut [Wc]) -> Result<usize, Overrun> {
+        // Read before the ring: if it says "overrun", every good completion is visible already.
+        let overrun = self.overrun.load(Ordering::Acquire);
+        let mut count = 0;
+        for place in out.iter_mut() {
+            let Ok(wc) = self.ring.pop() else { break };
+            *place = wc;
+            count += 1;
+        }
+        if count == 0 && overrun && !out.is_empty() { Err(Overrun) } else { Ok(count) }
+    }
+}
+
+impl CqWriter {
+    /// Adds a completion. [`Overrun`] is returned once, when the first one does not fit; completions
+    /// after that are dropped, as are those of a queue that the application has dropped.
+    #[inline]
+    pub(super) fn push(&mut self, wc: Wc) -> Result<(), Overrun> {
+        if self.overrun.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        if self.ring.push(wc).is_ok() || self.ring.is_abandoned() {
+            return Ok(());
+        }
+        self.overrun.store(true, Ordering::Release);
+        Err(Overrun)
+    }
+
+    /// Whether the application has dropped its half.
+    pub(super) fn is_abandoned(&self) -> bool {
+        self.ring.is_abandoned()
+    }
+}

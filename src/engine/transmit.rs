@@ -1,0 +1,175 @@
+//! From transmits to frames: a batch is filled from the endpoint, sealed with its checksums, and handed to the
+//! ports, each port's frames together.
+
+use spindrift_pmd::{Port, TxFrame};
+
+use super::tuning::{TX_BURST, TX_BURST_BATCHED};
+use crate::endpoint::{Endpoint, Transmit};
+use crate::path::PortMask;
+use crate::time::Time;
+use crate::wire::{ICRC_LEN, icrc};
+
+/// Bytes of an Ethernet header, which the iCRC does not cover.
+const ETHERNET_LEN: usize = 14;
+
+/// Most ports of one endpoint.
+const MAX_PORTS: usize = 32;
+
+/// The frames of one round, and the room that each port had for them.
+pub(super) struct TxBatch {
+    frames: Box<[Transmit]>,
+    /// The iCRC of each: MRC packets carry no padding (MRC 1.0 table 6-3: pad is 0).
+    tails: Box<[[u8; ICRC_LEN]]>,
+    /// Indexes into `frames`, port by port.
+    order: Box<[u16]>,
+    filled: usize,
+    room: [usize; MAX_PORTS],
+    /// Frames of the round for each port.
+    counts: [u16; MAX_PORTS],
+    /// Ports given frames since the last flush.
+    dirty: u32,
+}
+
+const NO_FRAME: TxFrame<'static> = TxFrame { head: &[], udp_payload_at: 0, payload: &[], tail: &[] };
+
+impl TxBatch {
+    /// A batch as long as is good for these ports.
+    pub(super) fn for_ports(ports: &[Box<dyn Port>]) -> Self {
+        let batched = ports.iter().any(|port| port.caps().same_path_batch > 1);
+        let len = if batched { TX_BURST_BATCHED } else { TX_BURST };
+        Self {
+            frames: vec![Transmit::default(); len].into_boxed_slice(),
+            tails: vec![[0; ICRC_LEN]; len].into_boxed_slice(),
+            order: vec![0; len].into_boxed_slice(),
+            filled: 0,
+            room: [0; MAX_PORTS],
+            counts: [0; MAX_PORTS],
+            dirty: 0,
+        }
+    }
+
+    /// Whether the last fill stopped for want of space in the batch.
+    pub(super) fn was_full(&self) -> bool {
+        self.filled == self.frames.len()
+    }
+
+    /// Asks the endpoint for packets while any port has room, and returns how many it had.
+    pub(super) fn fill(&mut self, now: Time, endpoint: &mut Endpoint, ports: &mut [Box<dyn Port>]) -> usize {
+        let mut free = 0;
+        for (plane, (port, room)) in ports.iter_mut().zip(&mut self.room).enumerate() {
+            *room = port.tx_room(now.0);
+            free |= u32::from(*room > 0) << plane;
+        }
+        self.filled = 0;
+        endpoint.begin_burst(self.frames.len());
+        for frame in &mut self.frames {
+            if free == 0 || !endpoint.transmit(now, PortMask(free), frame) {
+                break;
+            }
+            self.filled += 1;
+            if let Some(room) = self.room.get_mut(usize::from(frame.port)) {
+                *room = room.saturating_sub(1);
+                free &= !(u32::from(*room == 0) << frame.port);
+            }
+        }
+        self.filled
+    }
+
+    /// Hands the batch to the ports and returns how many frames they did not take.
+    pub(super) fn send(&mut self, now: Time, endpoint: &Endpoint, ports: &mut [Box<dyn Port>]) -> usize {
+        self.seal(endpoint);
+        self.sort();
+        // The list of frames lives on the stack; its size follows the batch, because all of it is written.
+        if self.filled <= 4 {
+            self.send_sized::<4>(now, endpoint, ports)
+        } else if self.filled <= TX_BURST {
+            self.send_sized::<TX_BURST>(now, endpoint, ports)
+        } else if self.filled <= 128 {
+            self.send_sized::<128>(now, endpoint, ports)
+        } else {
+            self.send_sized::<TX_BURST_BATCHED>(now, endpoint, ports)
+        }
+    }
+
+    /// Pushes out what the ports may have held back.
+    pub(super) fn flush(&mut self, now: Time, ports: &mut [Box<dyn Port>]) {
+        for (plane, port) in ports.iter_mut().enumerate() {
+            if self.dirty >> plane & 1 == 1 {
+                port.flush(now.0);
+            }
+        }
+        self.dirty = 0;
+    }
+
+    /// Computes every frame's iCRC.
+    fn seal(&mut self, endpoint: &Endpoint) {
+        if !endpoint.config().icrc {
+            return;
+        }
+        for (frame, tail) in self.frames.iter().zip(&mut self.tails).take(self.filled) {
+            let l3_head = frame.head().get(ETHERNET_LEN..).unwrap_or_default();
+            *tail = icrc::compute(l3_head, endpoint.payload(frame), &[]);
+        }
+    }
+
+    /// Orders the frames by port, keeping their order inside each.
+    fn sort(&mut self) {
+        let filled = self.frames.get(..self.filled).unwrap_or_default();
+        self.counts = [0; MAX_PORTS];
+        for frame in filled {
+            if let Some(count) = self.counts.get_mut(usize::from(frame.port)) {
+                *count += 1;
+                self.dirty |= 1 << frame.port;
+            }
+        }
+        let mut next = [0; MAX_PORTS];
+        let mut start = 0;
+        for (next, count) in next.iter_mut().zip(&self.counts) {
+            *next = start;
+            start += count;
+        }
+        for (index, frame) in filled.iter().enumerate() {
+            if let Some(at) = next.get_mut(usize::from(frame.port))
+                && let Some(place) = self.order.get_mut(usize::from(*at))
+            {
+                *place = index as u16;
+                *at += 1;
+            }
+        }
+    }
+
+    fn send_sized<const N: usize>(
+        &self,
+        now: Time,
+        endpoint: &Endpoint,
+        ports: &mut [Box<dyn Port>],
+    ) -> usize {
+        let order = self.order.get(..self.filled).unwrap_or_default();
+        let list: [TxFrame<'_>; N] = core::array::from_fn(|at| {
+            order.get(at).and_then(|&index| self.frame(endpoint, index)).unwrap_or(NO_FRAME)
+        });
+        let mut rest = list.get(..self.filled).unwrap_or(&list);
+        let mut refused = 0;
+        for (plane, port) in ports.iter_mut().enumerate() {
+            let count = usize::from(self.counts.get(plane).copied().unwrap_or(0));
+            if count == 0 {
+                continue;
+            }
+            let (mine, others) = rest.split_at(count.min(rest.len()));
+            rest = others;
+            refused += mine.len() - port.tx_burst(now.0, mine);
+        }
+        refused
+    }
+
+    fn frame<'a>(&'a self, endpoint: &'a Endpoint, index: u16) -> Option<TxFrame<'a>> {
+        let frame = self.frames.get(usize::from(index))?;
+        let tail = self.tails.get(usize::from(index))?;
+        Some(TxFrame {
+            head: frame.head(),
+            udp_payload_at: usize::from(frame.udp_payload_at),
+            payload: endpoint.payload(frame),
+            tail,
+        })
+    }
+}

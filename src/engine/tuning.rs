@@ -1,0 +1,29 @@
+//! Every performance switch of a lane, with the reason for its value.
+
+/// Frames taken from one port before the next is asked. Small enough that one busy port does not hold up
+/// acknowledgements on the others, large enough to spread a poll's fixed costs.
+pub(super) const RX_BURST: usize = 64;
+
+/// Frames built before they are handed to the ports. Sixteen full packets stay in the first-level cache
+/// between the checksum's pass over the payload and the port's copy.
+pub(super) const TX_BURST: usize = 16;
+
+/// The same for ports that gain from many frames of one path at a time (kernel segmentation offload):
+/// the more frames are on hand, the more of them share a path.
+pub(super) const TX_BURST_BATCHED: usize = 1024;
+
+/// Most frames sent in one poll before received packets get their turn again.
+pub(super) const TX_PER_POLL: usize = 4 * TX_BURST;
+
+/// How often the ports' link states are looked at, in nanoseconds: well below a round trip over a fabric,
+/// far above a poll.
+pub(super) const LINK_CHECK_NS: u64 = 10_000;
+
+/// Polls that a threaded lane makes before it looks up from its lock (it does so at once when a control call waits).
+pub(super) const POLLS_PER_LOCK: usize = 64;
+
+/// Empty polls before an idle threaded lane starts to give its core away: tens of microseconds.
+pub(super) const IDLE_POLLS: u32 = 512;
+
+/// Empty polls, in which the core was given away, before a napping lane naps: on a quiet core about a millisecond.
+pub(super) const YIELDS_BEFORE_NAP: u32 = 4096;

@@ -1,0 +1,65 @@
+//! Traces of path choice, written as: what happens, then what the next packets do.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a test that meets the unexpected shall fail"
+)]
+
+mod model;
+mod probes;
+mod reverse;
+mod rotation;
+mod setup;
+mod transitions;
+
+use super::*;
+use crate::time::Time;
+
+const US: u64 = 1_000;
+const MS: u64 = 1_000_000;
+const ALL: PortMask = PortMask::ALL;
+
+fn at_us(us: u64) -> Time {
+    Time(us * US)
+}
+
+/// A small set: per plane `active` + `backup`.
+fn small(planes: u8, active: u16, backup: u16) -> PathConfig {
+    PathConfig {
+        active: active * u16::from(planes),
+        backup: backup * u16::from(planes),
+        min_active: 1,
+        ..PathConfig::new(planes)
+    }
+}
+
+fn paths(cfg: &PathConfig) -> Paths {
+    Paths::new(cfg, 7).unwrap()
+}
+
+fn picks(paths: &mut Paths, count: usize) -> Vec<EvId> {
+    (0..count).map(|_| paths.pick(ALL, None).unwrap()).collect()
+}
+
+fn planes_of(paths: &Paths, ids: &[EvId]) -> Vec<u8> {
+    ids.iter().map(|&id| paths.plane(id)).collect()
+}
+
+fn status(paths: &Paths, id: EvId) -> EvStatus {
+    paths.states().find(|status| status.id == id).unwrap()
+}
+
+fn state(paths: &Paths, id: EvId) -> EvState {
+    status(paths, id).state
+}
+
+/// Ids in a plane, active or not.
+fn ids(paths: &Paths, plane: u8, active: bool) -> Vec<EvId> {
+    paths.states().filter(|s| s.plane == plane && s.active == active).map(|s| s.id).collect()
+}
+
+fn sorted(mut ids: Vec<EvId>) -> Vec<EvId> {
+    ids.sort();
+    ids
+}

@@ -1,0 +1,444 @@
+//! Random events against a reference model that knows only how many entropy values of a plane are
+//! good: the active ones are as many of them as the plane wants.
+
+use proptest::prelude::*;
+
+use super::*;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Health {
+    Good,
+    /// With the answered probes in a row.
+    Bad(u8),
+    Denied,
+}
+
+#[derive(Clone, Debug)]
+enum Op {
+    Pick { free: u32, avoid: Option<u8> },
+    Burst(u8),
+    Congested(u8, bool),
+    Loss(u8),
+    AlwaysSkip(u8),
+    Delivered(u8),
+    Advance(u32),
+    Probe,
+    Answer { which: u8, mark: EvMark },
+    ForgedAnswer(u16),
+    LocalPorts(u32),
+    PeerPorts(u32),
+    DenyEv(u8),
+    AllowEv(u8),
+    DenyPlane(u8),
+    AllowPlane(u8),
+    PickReverse(u32),
+    LearnReverse(u8),
+    ReverseProbe { answer: bool },
+}
+
+fn mark() -> impl Strategy<Value = EvMark> {
+    prop_oneof![4 => Just(EvMark::None), 1 => Just(EvMark::SkipOnce), 1 => Just(EvMark::AlwaysSkip)]
+}
+
+/// Mostly all planes.
+fn mask() -> impl Strategy<Value = u32> {
+    prop_oneof![2 => Just(u32::MAX), 1 => any::<u32>()]
+}
+
+fn op() -> impl Strategy<Value = Op> {
+    prop_oneof![
+        20 => (mask(), any::<Option<u8>>()).prop_map(|(free, avoid)| Op::Pick { free, avoid }),
+        3 => any::<u8>().prop_map(Op::Burst),
+        6 => any::<(u8, bool)>().prop_map(|(id, trim)| Op::Congested(id, trim)),
+        8 => any::<u8>().prop_map(Op::Loss),
+        2 => any::<u8>().prop_map(Op::AlwaysSkip),
+        4 => any::<u8>().prop_map(Op::Delivered),
+        6 => (0_u32..5_000_000).prop_map(Op::Advance),
+        8 => Just(Op::Probe),
+        8 => (any::<u8>(), mark()).prop_map(|(which, mark)| Op::Answer { which, mark }),
+        1 => any::<u16>().prop_map(Op::ForgedAnswer),
+        2 => mask().prop_map(Op::LocalPorts),
+        2 => mask().prop_map(Op::PeerPorts),
+        2 => any::<u8>().prop_map(Op::DenyEv),
+        3 => any::<u8>().prop_map(Op::AllowEv),
+        1 => (0_u8..6).prop_map(Op::DenyPlane),
+        2 => (0_u8..6).prop_map(Op::AllowPlane),
+        4 => mask().prop_map(Op::PickReverse),
+        2 => any::<u8>().prop_map(Op::LearnReverse),
+        2 => any::<bool>().prop_map(|answer| Op::ReverseProbe { answer }),
+    ]
+}
+
+fn config() -> impl Strategy<Value = PathConfig> {
+    (1_u8..6, 1_u16..7, 0_u16..5, any::<u16>(), 0_u16..9, 1_u8..4, 1_u8..4).prop_map(
+        |(planes, active, backup, floor, spray_width, probes_to_revive, reverse_per_plane)| {
+            let cfg = small(planes, active, backup);
+            PathConfig {
+                min_active: 1 + floor % cfg.active,
+                spray_width,
+                probes_to_revive,
+                reverse_per_plane,
+                ..cfg
+            }
+        },
+    )
+}
+
+struct Model {
+    paths: Paths,
+    cfg: PathConfig,
+    now: Time,
+    health: Vec<Health>,
+    drops: Vec<u32>,
+    local: u32,
+    peer: u32,
+    denied_planes: u32,
+    in_flight: Vec<(Probe, Time)>,
+}
+
+impl Model {
+    fn new(cfg: PathConfig, seed: u64) -> Self {
+        let paths = Paths::new(&cfg, seed).unwrap();
+        let evs = paths.states().count();
+        Self {
+            paths,
+            cfg,
+            now: Time(MS),
+            health: vec![Health::Good; evs],
+            drops: vec![0; evs],
+            local: u32::MAX,
+            peer: u32::MAX,
+            denied_planes: 0,
+            in_flight: Vec::new(),
+        }
+    }
+
+    fn id(&self, number: u8) -> EvId {
+        EvId((usize::from(number) % self.health.len()) as u16)
+    }
+
+    fn open(&self) -> u32 {
+        self.local & self.peer & !self.denied_planes & PortMask::first(self.cfg.planes).0
+    }
+
+    fn in_plane(&self, plane: u8) -> impl Iterator<Item = usize> + '_ {
+        (0..self.health.len()).filter(move |&id| self.paths.plane(EvId(id as u16)) == plane)
+    }
+
+    fn good(&self, plane: u8) -> usize {
+        self.in_plane(plane).filter(|&id| self.health[id] == Health::Good).count()
+    }
+
+    fn target(&self) -> usize {
+        usize::from(self.cfg.active / u16::from(self.cfg.planes))
+    }
+
+    /// All good ones up to the target.
+    fn active(&self, plane: u8) -> usize {
+        self.good(plane).min(self.target())
+    }
+
+    fn usable(&self) -> u32 {
+        let open = PortMask(self.open());
+        let usable = (0..self.cfg.planes).filter(|&plane| open.contains(plane) && self.active(plane) > 0);
+        usable.fold(0, |mask, plane| mask | 1 << plane)
+    }
+
+    fn active_in(&self, mask: u32) -> usize {
+        let planes = (0..self.cfg.planes).filter(|&plane| PortMask(mask).contains(plane));
+        planes.map(|plane| self.active(plane)).sum()
+    }
+
+    fn floor(&self) -> usize {
+        usize::from(self.cfg.min_active)
+    }
+
+    fn assume_bad(&mut self, id: EvId) {
+        let plane = self.paths.plane(id);
+        let at = usize::from(id.0);
+        let needed = self.good(plane) <= self.target()
+            && PortMask(self.usable()).contains(plane)
+            && self.active_in(self.usable()) <= self.floor();
+        if self.health[at] == Health::Good && !needed {
+            self.health[at] = Health::Bad(0);
+        }
+    }
+
+    /// Ports or the deny list changed: bad ones return if there are too few.
+    fn keep_floor(&mut self) {
+        while self.active_in(self.open()) < self.floor() {
+            let open = PortMask(self.open());
+            let bad = (0..self.health.len()).filter(|&id| {
+                let plane = self.paths.plane(EvId(id as u16));
+                matches!(self.health[id], Health::Bad(_))
+                    && open.contains(plane)
+                    && self.active(plane) < self.target()
+            });
+            let fewest = bad.min_by_key(|&id| self.active(self.paths.plane(EvId(id as u16))));
+            let Some(id) = fewest else { return };
+            self.health[id] = Health::Good;
+        }
+    }
+
+    fn apply(&mut self, op: &Op) {
+        match *op {
+            Op::Pick { free, avoid } => self.pick(free, avoid),
+            Op::Burst(packets) => self.paths.begin_burst(usize::from(packets)),
+            Op::Congested(id, true) => self.paths.on_trim(self.id(id), self.now),
+            Op::Congested(id, false) => self.paths.on_ecn(self.id(id), self.now),
+            Op::Loss(id) => {
+                let id = self.id(id);
+                self.drops[usize::from(id.0)] += 1;
+                self.assume_bad(id);
+                self.paths.on_loss(id, self.now);
+            }
+            Op::AlwaysSkip(id) => {
+                let id = self.id(id);
+                self.assume_bad(id);
+                self.paths.on_always_skip(id, self.now);
+            }
+            Op::Delivered(id) => self.paths.on_delivered(self.id(id), self.now),
+            Op::Advance(ns) => self.advance(self.now + u64::from(ns)),
+            Op::Probe => self.probe(),
+            Op::Answer { which, mark } => self.answer(usize::from(which), mark),
+            Op::ForgedAnswer(id) => {
+                if !self.in_flight.iter().any(|(probe, _)| probe.id == id) {
+                    assert_eq!(self.paths.on_probe_answer(id, EvMark::None, self.now), None);
+                }
+            }
+            Op::LocalPorts(up) => {
+                self.local = up;
+                self.keep_floor();
+                self.paths.set_local_ports(PortMask(up));
+            }
+            Op::PeerPorts(up) => {
+                self.peer = up;
+                self.keep_floor();
+                self.paths.set_peer_ports(PortMask(up));
+            }
+            Op::DenyEv(id) => self.deny_ev(self.id(id)),
+            Op::AllowEv(id) => self.allow_ev(self.id(id)),
+            Op::DenyPlane(plane) => {
+                self.denied_planes |= (1 << plane) & PortMask::first(self.cfg.planes).0;
+                self.keep_floor();
+                self.paths.deny_plane(plane);
+            }
+            Op::AllowPlane(plane) => {
+                self.denied_planes &= !(1 << plane);
+                self.keep_floor();
+                self.paths.allow_plane(plane);
+            }
+            Op::PickReverse(free) => self.pick_reverse(free),
+            Op::LearnReverse(id) => self.paths.learn_reverse(self.id(id)),
+            Op::ReverseProbe { answer } => {
+                let probe = self.paths.poll_reverse_probe(self.now, 10 * US, true, false);
+                if let Some((_, plane, request)) = probe {
+                    assert!(PortMask(self.open()).contains(plane));
+                    assert!(!answer || self.paths.on_reverse_probe_answer(request, self.now));
+                }
+            }
+        }
+    }
+
+    fn pick(&mut self, free: u32, avoid: Option<u8>) {
+        let avoid = avoid.map(|id| self.id(id));
+        let planes = self.usable() & free;
+        let picked = self.paths.pick(PortMask(free), avoid);
+        assert_eq!(picked.is_some(), planes != 0);
+        let Some(id) = picked else { return };
+        let plane = self.paths.plane(id);
+        assert!(PortMask(planes).contains(plane), "plane {plane} is not usable");
+        assert_eq!(self.health[usize::from(id.0)], Health::Good);
+        if let Some(avoid) = avoid {
+            let other_planes = planes & !(1 << self.paths.plane(avoid));
+            assert!(other_planes == 0 || plane != self.paths.plane(avoid));
+            assert!(id != avoid || self.active(plane) == 1);
+        }
+    }
+
+    fn pick_reverse(&mut self, free: u32) {
+        let (open, usable) = (self.open() & free, self.usable() & free);
+        let allowed = |health: &Health| *health != Health::Denied;
+        let some = (0..self.cfg.planes).any(|plane| {
+            PortMask(open).contains(plane) && self.in_plane(plane).any(|id| allowed(&self.health[id]))
+        });
+        let picked = self.paths.pick_reverse(PortMask(free));
+        assert_eq!(picked.is_some(), some);
+        let Some((ev, plane)) = picked else { return };
+        assert!(PortMask(open).contains(plane));
+        let id = self.in_plane(plane).find(|&id| self.paths.ev(EvId(id as u16)) == ev).unwrap();
+        assert!(allowed(&self.health[id]));
+        assert!(usable == 0 || self.health[id] == Health::Good);
+    }
+
+    fn deny_ev(&mut self, id: EvId) {
+        let health = &mut self.health[usize::from(id.0)];
+        let changes = usize::from(*health != Health::Denied);
+        *health = Health::Denied;
+        if changes > 0 {
+            self.keep_floor();
+        }
+        let (ev, plane) = (self.paths.ev(id), self.paths.plane(id));
+        assert_eq!(self.paths.deny_ev(ev, Some(plane)), changes);
+    }
+
+    fn allow_ev(&mut self, id: EvId) {
+        let health = &mut self.health[usize::from(id.0)];
+        let changes = usize::from(*health == Health::Denied);
+        if changes > 0 {
+            *health = Health::Good;
+            self.keep_floor();
+        }
+        let (ev, plane) = (self.paths.ev(id), self.paths.plane(id));
+        assert_eq!(self.paths.allow_ev(ev, Some(plane)), changes);
+    }
+
+    fn advance(&mut self, now: Time) {
+        self.now = now;
+        let timeout = self.cfg.probe_timeout_ns;
+        let (gone, waiting) = self.in_flight.drain(..).partition(|&(_, sent)| now >= sent + timeout);
+        self.in_flight = waiting;
+        for (probe, _) in gone {
+            if let Health::Bad(answers) = &mut self.health[usize::from(probe.ev.0)] {
+                *answers = 0;
+            }
+        }
+        self.paths.expire_probes(now);
+    }
+
+    fn probe(&mut self) {
+        while let Some(probe) = self.paths.poll_probe(self.now) {
+            assert!(matches!(self.health[usize::from(probe.ev.0)], Health::Bad(_)));
+            assert!(PortMask(self.open()).contains(self.paths.plane(probe.ev)));
+            assert!(self.in_flight.iter().all(|(other, _)| other.id != probe.id));
+            self.in_flight.push((probe, self.now));
+            assert!(self.in_flight.len() <= MAX_PROBES_IN_FLIGHT);
+        }
+        assert!(self.paths.next_timeout() > self.now, "woken for nothing");
+    }
+
+    fn answer(&mut self, which: usize, mark: EvMark) {
+        if self.in_flight.is_empty() {
+            return;
+        }
+        let (probe, _) = self.in_flight.swap_remove(which % self.in_flight.len());
+        let health = &mut self.health[usize::from(probe.ev.0)];
+        if let Health::Bad(answers) = health {
+            *answers = if mark == EvMark::AlwaysSkip { 0 } else { *answers + 1 };
+            if *answers == self.cfg.probes_to_revive {
+                *health = Health::Good;
+            }
+        }
+        assert_eq!(self.paths.on_probe_answer(probe.id, mark, self.now), Some(probe.ev));
+    }
+
+    fn check(&mut self) {
+        let mut seen = vec![false; self.health.len()];
+        for status in self.paths.states() {
+            let at = usize::from(status.id.0);
+            assert!(!std::mem::replace(&mut seen[at], true), "{:?} is in two sets", status.id);
+            let denied = self.health[at] == Health::Denied || self.denied_planes >> status.plane & 1 == 1;
+            match status.state {
+                EvState::Good | EvState::Skip => assert_eq!(self.health[at], Health::Good),
+                EvState::AssumedBad => assert!(matches!(self.health[at], Health::Bad(_))),
+                EvState::Denied => assert!(denied),
+            }
+            assert!(!status.active || self.health[at] == Health::Good);
+            assert_eq!(status.drop_count, self.drops[at]);
+        }
+        assert!(seen.iter().all(|&seen| seen));
+        for plane in 0..self.cfg.planes {
+            assert_eq!(self.paths.active_len(plane), self.active(plane), "plane {plane}");
+        }
+        assert_eq!(self.paths.usable_planes(), PortMask(self.usable()));
+        let allowed =
+            (0..self.cfg.planes).filter(|&plane| PortMask(self.open()).contains(plane)).map(|plane| {
+                self.in_plane(plane)
+                    .filter(|&id| self.health[id] != Health::Denied)
+                    .count()
+                    .min(self.target())
+            });
+        assert!(self.active_in(self.open()) >= self.floor().min(allowed.sum()));
+        while self.paths.poll_event().is_some() {}
+    }
+
+    /// The network heals, probes are answered: everything must be as at the start.
+    fn heal(&mut self) {
+        self.apply(&Op::LocalPorts(u32::MAX));
+        self.apply(&Op::PeerPorts(u32::MAX));
+        for plane in 0..self.cfg.planes {
+            self.apply(&Op::AllowPlane(plane));
+        }
+        for id in 0..self.health.len() as u8 {
+            self.apply(&Op::AllowEv(id));
+        }
+        for _ in 0..20 * self.health.len() {
+            while !self.in_flight.is_empty() {
+                self.answer(0, EvMark::None);
+            }
+            let next = self.paths.next_timeout();
+            if next == Time::NEVER {
+                break;
+            }
+            assert!(next - self.now <= self.cfg.probe_interval_max_ns);
+            self.advance(next.max(self.now));
+            self.probe();
+        }
+        self.check();
+        assert!(self.health.iter().all(|health| *health == Health::Good), "not healed: {:?}", self.health);
+    }
+
+    /// All planes up: after the saved turns are used up, loads are equal.
+    fn check_equal_load(&mut self) {
+        let planes = usize::from(self.cfg.planes);
+        picks(&mut self.paths, 40 * planes);
+        let ids = picks(&mut self.paths, 100 * planes);
+        for plane in 0..self.cfg.planes {
+            let load = ids.iter().filter(|&&id| self.paths.plane(id) == plane).count();
+            assert!(load.abs_diff(100) <= 1, "plane {plane} took {load} of {}", ids.len());
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn whatever_happens_the_sets_hold_and_heal(
+        cfg in config(),
+        seed in any::<u64>(),
+        ops in prop::collection::vec(op(), 1..300),
+    ) {
+        let mut model = Model::new(cfg, seed);
+        for op in &ops {
+            model.apply(op);
+            model.check();
+        }
+        model.heal();
+        model.check_equal_load();
+    }
+
+    #[test]
+    fn every_active_path_carries_the_same(cfg in config(), seed in any::<u64>()) {
+        let mut paths = Paths::new(&PathConfig { spray_width: 0, ..cfg.clone() }, seed).unwrap();
+        let per_path = 20;
+        let ids = sorted(picks(&mut paths, per_path * usize::from(cfg.active)));
+        for run in ids.chunk_by(|a, b| a == b) {
+            prop_assert_eq!(run.len(), per_path);
+        }
+    }
+
+    #[test]
+    fn slices_use_every_active_path(cfg in config(), seed in any::<u64>(), packets in 1_usize..50) {
+        let spray_width = cfg.spray_width.max(1);
+        let mut paths = Paths::new(&PathConfig { spray_width, ..cfg.clone() }, seed).unwrap();
+        let mut used = Vec::new();
+        for _ in 0..2 * cfg.active {
+            paths.begin_burst(packets);
+            used.extend(picks(&mut paths, packets.max(usize::from(cfg.planes))));
+        }
+        used.sort();
+        used.dedup();
+        prop_assert_eq!(used.len(), usize::from(cfg.active));
+    }
+}

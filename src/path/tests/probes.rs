@@ -1,0 +1,167 @@
+//! Probing bad paths, as traces in microseconds with the default cadence (1 ms, doubling to 1 s).
+
+use super::*;
+
+/// One bad path (id 0) at time 0.
+fn with_one_bad() -> Paths {
+    let mut paths = paths(&small(2, 4, 2));
+    paths.on_loss(EvId(0), at_us(0));
+    paths
+}
+
+#[test]
+fn two_answers_in_a_row_revive_a_path() {
+    let mut paths = with_one_bad();
+    assert_eq!(paths.next_timeout(), at_us(1000));
+    assert_eq!(paths.poll_probe(at_us(999)), None);
+    let first = paths.poll_probe(at_us(1000)).unwrap();
+    assert_eq!(first.ev, EvId(0));
+    assert_eq!(paths.next_timeout(), at_us(5000));
+    assert_eq!(paths.poll_probe(at_us(1001)), None);
+
+    assert_eq!(paths.on_probe_answer(first.id, EvMark::None, at_us(1020)), Some(EvId(0)));
+    assert_eq!(state(&paths, EvId(0)), EvState::AssumedBad);
+    assert_eq!(paths.next_timeout(), at_us(2020));
+
+    let second = paths.poll_probe(at_us(2020)).unwrap();
+    assert_ne!(first.id, second.id);
+    assert_eq!(paths.on_probe_answer(second.id, EvMark::None, at_us(2040)), Some(EvId(0)));
+    assert_eq!(state(&paths, EvId(0)), EvState::Good);
+    // Its plane has a full active set: it waits in the backup set.
+    assert!(!status(&paths, EvId(0)).active);
+    assert_eq!(paths.next_timeout(), Time::NEVER);
+    assert_eq!(paths.counters().revived, 1);
+}
+
+#[test]
+fn a_revived_path_is_active_at_once_if_its_plane_is_short() {
+    let mut paths = paths(&PathConfig { probes_to_revive: 1, ..small(2, 2, 0) });
+    paths.on_loss(EvId(0), at_us(0));
+    assert_eq!(paths.active_len(0), 1);
+    let probe = paths.poll_probe(at_us(1000)).unwrap();
+    paths.on_probe_answer(probe.id, EvMark::SkipOnce, at_us(1020));
+    assert_eq!(paths.active_len(0), 2);
+    // The answer was ECN-marked: passed over once.
+    assert_eq!(state(&paths, EvId(0)), EvState::Skip);
+}
+
+#[test]
+fn unanswered_probes_double_the_delay_up_to_the_maximum() {
+    let mut paths = with_one_bad();
+    let mut delays_ms = Vec::new();
+    for _ in 0..13 {
+        let due = paths.next_timeout();
+        paths.poll_probe(due).unwrap();
+        let expiry = paths.next_timeout();
+        assert_eq!(expiry, due + 4 * MS);
+        paths.expire_probes(expiry);
+        delays_ms.push((paths.next_timeout() - expiry) / MS);
+    }
+    assert_eq!(delays_ms, [2, 4, 8, 16, 32, 64, 128, 256, 512, 1000, 1000, 1000, 1000]);
+    assert_eq!(paths.counters().probes_expired, 13);
+    // An answer brings the cadence back.
+    let due = paths.next_timeout();
+    let probe = paths.poll_probe(due).unwrap();
+    paths.on_probe_answer(probe.id, EvMark::None, due);
+    assert_eq!(paths.next_timeout(), due + MS);
+}
+
+#[test]
+fn an_unanswered_probe_starts_the_count_again() {
+    let mut paths = with_one_bad();
+    let answer = |paths: &mut Paths, answered: bool| {
+        let due = paths.next_timeout();
+        let probe = paths.poll_probe(due).unwrap();
+        if answered {
+            paths.on_probe_answer(probe.id, EvMark::None, due);
+        } else {
+            let expiry = paths.next_timeout();
+            paths.expire_probes(expiry);
+        }
+        state(paths, EvId(0))
+    };
+    for answered in [true, false, true] {
+        assert_eq!(answer(&mut paths, answered), EvState::AssumedBad);
+    }
+    assert_eq!(answer(&mut paths, true), EvState::Good);
+}
+
+#[test]
+fn an_answer_that_says_always_skip_is_none() {
+    let mut paths = with_one_bad();
+    let first = paths.poll_probe(at_us(1000)).unwrap();
+    assert_eq!(paths.on_probe_answer(first.id, EvMark::AlwaysSkip, at_us(1010)), Some(EvId(0)));
+    assert_eq!(state(&paths, EvId(0)), EvState::AssumedBad);
+    assert_eq!(paths.next_timeout(), at_us(3010));
+}
+
+#[test]
+fn late_repeated_and_forged_answers_are_counted_and_ignored() {
+    let mut paths = with_one_bad();
+    let probe = paths.poll_probe(at_us(1000)).unwrap();
+    assert_eq!(paths.on_probe_answer(probe.id.wrapping_add(1), EvMark::None, at_us(1010)), None);
+    paths.expire_probes(at_us(5000));
+    assert_eq!(paths.on_probe_answer(probe.id, EvMark::None, at_us(5001)), None);
+    let probe = paths.poll_probe(at_us(7000)).unwrap();
+    assert!(paths.on_probe_answer(probe.id, EvMark::None, at_us(7010)).is_some());
+    assert_eq!(paths.on_probe_answer(probe.id, EvMark::None, at_us(7011)), None);
+    assert_eq!(paths.counters().probe_answers_unknown, 3);
+    assert_eq!(state(&paths, EvId(0)), EvState::AssumedBad);
+}
+
+#[test]
+fn a_few_in_flight_the_longest_due_first() {
+    let mut paths = paths(&small(1, 8, 8));
+    for id in [3, 1, 4, 0, 5, 2] {
+        paths.on_loss(EvId(id), at_us(u64::from(id)));
+    }
+    let now = at_us(2000);
+    let sent: Vec<_> = std::iter::from_fn(|| paths.poll_probe(now)).map(|probe| probe.ev.0).collect();
+    assert_eq!(sent, [0, 1, 2, 3]);
+    // No slot is free: nothing to do before one expires.
+    assert_eq!(paths.next_timeout(), now + 4 * MS);
+    paths.expire_probes(now + 4 * MS);
+    assert_eq!(paths.poll_probe(now + 4 * MS).map(|probe| probe.ev), Some(EvId(4)));
+}
+
+#[test]
+fn a_delivery_on_a_bad_path_has_it_probed_at_once() {
+    let mut paths = with_one_bad();
+    paths.on_delivered(EvId(0), at_us(30));
+    assert_eq!(paths.next_timeout(), at_us(30));
+    assert_eq!(paths.poll_probe(at_us(30)).map(|probe| probe.ev), Some(EvId(0)));
+    // It proves nothing by itself.
+    assert_eq!(state(&paths, EvId(0)), EvState::AssumedBad);
+    paths.on_delivered(EvId(3), at_us(30));
+    assert_eq!(state(&paths, EvId(3)), EvState::Good);
+}
+
+#[test]
+fn a_plane_that_is_down_is_not_probed_until_it_returns() {
+    let mut paths = with_one_bad();
+    paths.set_peer_ports(PortMask(0b10));
+    assert_eq!(paths.next_timeout(), Time::NEVER);
+    assert_eq!(paths.poll_probe(Time(MS * 100)), None);
+    paths.set_peer_ports(PortMask(0b11));
+    assert!(paths.poll_probe(Time(MS * 100)).is_some());
+}
+
+#[test]
+fn a_flapping_path_waits_longer_each_time() {
+    let mut paths = paths(&PathConfig { probes_to_revive: 1, ..small(1, 2, 0) });
+    let mut now = Time(MS);
+    let mut waits_ms = Vec::new();
+    for _ in 0..6 {
+        paths.on_loss(EvId(0), now);
+        let due = paths.next_timeout();
+        waits_ms.push((due - now) / MS);
+        let probe = paths.poll_probe(due).unwrap();
+        paths.on_probe_answer(probe.id, EvMark::None, due);
+        now = due + MS;
+    }
+    assert_eq!(waits_ms, [1, 2, 4, 8, 16, 32]);
+    // A second without a loss, and it is a path like any other.
+    now = now + 1000 * MS;
+    paths.on_loss(EvId(0), now);
+    assert_eq!(paths.next_timeout(), now + MS);
+}

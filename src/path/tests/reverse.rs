@@ -1,0 +1,102 @@
+//! The reverse set.
+
+use super::*;
+
+const RTT: u64 = 10 * US;
+
+fn reverse_picks(paths: &mut Paths, count: usize) -> Vec<(Ev, u8)> {
+    (0..count).map(|_| paths.pick_reverse(ALL).unwrap()).collect()
+}
+
+#[test]
+fn planes_take_turns_with_one_value_each() {
+    let mut paths = paths(&PathConfig::new(4));
+    let first = reverse_picks(&mut paths, 4);
+    let mut planes: Vec<_> = first.iter().map(|&(_, plane)| plane).collect();
+    planes.sort_unstable();
+    assert_eq!(planes, [0, 1, 2, 3]);
+    assert_eq!(reverse_picks(&mut paths, 4), first);
+}
+
+#[test]
+fn a_plane_without_room_or_link_is_passed_over() {
+    let mut paths = paths(&PathConfig::new(4));
+    paths.set_local_ports(PortMask(0b0111));
+    for _ in 0..20 {
+        let (_, plane) = paths.pick_reverse(PortMask(0b1110)).unwrap();
+        assert!(plane == 1 || plane == 2);
+    }
+    assert_eq!(paths.pick_reverse(PortMask(0b1000)), None);
+}
+
+#[test]
+fn data_sacks_teach_it() {
+    let mut paths = paths(&small(2, 4, 2));
+    for id in 0..12 {
+        paths.learn_reverse(EvId(id));
+        let learned = (paths.ev(EvId(id)), paths.plane(EvId(id)));
+        assert!(reverse_picks(&mut paths, 2).contains(&learned));
+    }
+}
+
+#[test]
+fn several_values_a_plane_are_learned_and_used_in_turn() {
+    let mut paths = paths(&PathConfig { reverse_per_plane: 2, ..small(1, 6, 0) });
+    let start = reverse_picks(&mut paths, 2);
+    assert_ne!(start[0], start[1]);
+    paths.learn_reverse(EvId(4));
+    paths.learn_reverse(EvId(5));
+    paths.learn_reverse(EvId(5));
+    let mut learned = reverse_picks(&mut paths, 2);
+    learned.sort();
+    let mut expected = vec![(paths.ev(EvId(4)), 0), (paths.ev(EvId(5)), 0)];
+    expected.sort();
+    assert_eq!(learned, expected);
+}
+
+#[test]
+fn a_value_found_bad_is_replaced_by_a_good_one() {
+    let mut paths = paths(&small(1, 2, 1));
+    paths.learn_reverse(EvId(0));
+    paths.on_loss(EvId(0), at_us(1));
+    assert_ne!(reverse_picks(&mut paths, 1)[0].0, paths.ev(EvId(0)));
+    // And is not learned while it is bad.
+    paths.learn_reverse(EvId(0));
+    assert_ne!(reverse_picks(&mut paths, 1)[0].0, paths.ev(EvId(0)));
+}
+
+#[test]
+fn a_plane_without_good_paths_is_used_only_when_it_is_the_last() {
+    let mut paths = paths(&small(2, 1, 0));
+    paths.on_loss(EvId(0), at_us(1));
+    assert!(reverse_picks(&mut paths, 10).iter().all(|&(_, plane)| plane == 1));
+    assert_eq!(paths.pick_reverse(PortMask(0b01)), Some((paths.ev(EvId(0)), 0)));
+}
+
+#[test]
+fn a_receive_only_queue_pair_probes_once_a_millisecond() {
+    let mut paths = paths(&PathConfig::new(4));
+    assert_eq!(paths.poll_reverse_probe(at_us(0), RTT, false, false), None);
+    assert_eq!(paths.poll_reverse_probe(at_us(0), RTT, true, true), None);
+    let (ev, plane, request) = paths.poll_reverse_probe(at_us(5), RTT, true, false).unwrap();
+    assert_eq!(paths.poll_reverse_probe(at_us(1004), RTT, true, false), None);
+    let (_, next_plane, next_request) = paths.poll_reverse_probe(at_us(1005), RTT, true, false).unwrap();
+    assert_eq!(next_plane, (plane + 1) % 4);
+    assert_ne!(next_request, request);
+
+    assert!(paths.on_reverse_probe_answer(request, at_us(1010)));
+    assert!(reverse_picks(&mut paths, 4).contains(&(ev, plane)));
+    assert!(!paths.on_reverse_probe_answer(request, at_us(1011)));
+    assert!(!paths.on_reverse_probe_answer(next_request.wrapping_add(1), at_us(1011)));
+}
+
+#[test]
+fn a_long_round_trip_slows_the_probes_and_does_not_lose_answers() {
+    let mut paths = paths(&PathConfig::new(2));
+    let ask = |paths: &mut Paths, now| paths.poll_reverse_probe(now, 3 * MS, true, false);
+    let (_, _, first) = ask(&mut paths, Time(0)).unwrap();
+    assert_eq!(ask(&mut paths, Time(2 * MS)), None);
+    ask(&mut paths, Time(3 * MS)).unwrap();
+    ask(&mut paths, Time(6 * MS)).unwrap();
+    assert!(paths.on_reverse_probe_answer(first, Time(7 * MS)));
+}

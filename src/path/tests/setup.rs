@@ -1,0 +1,112 @@
+//! Choosing the set, and refusing configurations that make none.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use super::*;
+
+#[test]
+fn equal_share_for_every_plane_and_no_value_twice() {
+    let paths = paths(&PathConfig::new(4));
+    for plane in 0..4 {
+        assert_eq!(paths.active_len(plane), 32);
+        let evs: BTreeSet<Ev> = paths.states().filter(|s| s.plane == plane).map(|s| s.ev).collect();
+        assert_eq!(evs.len(), 48);
+    }
+    assert!(paths.states().all(|s| s.state == EvState::Good && s.drop_count == 0));
+    assert_eq!(paths.usable_planes(), PortMask(0b1111));
+}
+
+#[test]
+fn shares_are_rounded_up_so_that_planes_stay_equal() {
+    let paths = paths(&PathConfig { active: 10, backup: 4, ..PathConfig::new(3) });
+    assert_eq!((0..3).map(|plane| paths.active_len(plane)).collect::<Vec<_>>(), [4, 4, 4]);
+    assert_eq!(paths.states().count(), 3 * (4 + 2));
+}
+
+#[test]
+fn no_half_of_a_random_value_is_port_zero() {
+    let cfg = PathConfig { active: 2730, backup: 1366, ..PathConfig::new(1) };
+    let wide = paths(&cfg);
+    assert!(wide.states().all(|s| s.ev.0 & 0xffff != 0 && s.ev.0 >> 16 != 0));
+    let cfg = PathConfig { source: EvSource::Random { width_bits: 16 }, ..cfg };
+    assert!(paths(&cfg).states().all(|s| s.ev.0 != 0 && s.ev.0 >> 16 == 0));
+}
+
+#[test]
+fn explicit_values_fewer_than_asked_are_all_used() {
+    let lists: Arc<[Vec<Ev>]> = Arc::new([(100..109).map(Ev).collect(), vec![Ev(7)]]);
+    let paths = paths(&PathConfig { source: EvSource::Explicit(lists), ..PathConfig::new(2) });
+    let evs: BTreeSet<u32> = paths.states().filter(|s| s.plane == 0).map(|s| s.ev.0).collect();
+    assert_eq!(evs, (100..109).collect());
+    // 128 : 64 as configured.
+    assert_eq!((paths.active_len(0), paths.active_len(1)), (6, 1));
+}
+
+#[test]
+fn explicit_values_more_than_asked_are_a_random_subset() {
+    let lists: Arc<[Vec<Ev>]> = Arc::new([(1..1000).map(Ev).collect()]);
+    let cfg = PathConfig { source: EvSource::Explicit(lists), ..PathConfig::new(1) };
+    let chosen = |seed| {
+        let paths = Paths::new(&cfg, seed).unwrap();
+        paths.states().map(|s| s.ev).collect::<BTreeSet<_>>()
+    };
+    assert_eq!(chosen(1).len(), 192);
+    assert_eq!(chosen(1), chosen(1));
+    assert_ne!(chosen(1), chosen(2));
+}
+
+#[test]
+fn every_bad_field_is_named() {
+    let good = PathConfig::new(4);
+    let explicit = |lists: Vec<Vec<Ev>>| EvSource::Explicit(lists.into());
+    let two = || vec![Ev(1), Ev(2)];
+    let cases = [
+        ("planes", PathConfig { planes: 0, ..good.clone() }),
+        ("planes", PathConfig { planes: 33, ..good.clone() }),
+        ("active", PathConfig { active: 3, ..good.clone() }),
+        ("active + backup", PathConfig { active: 4096, ..good.clone() }),
+        ("min_active", PathConfig { min_active: 0, ..good.clone() }),
+        ("min_active", PathConfig { min_active: 129, ..good.clone() }),
+        ("probe_interval_ns", PathConfig { probe_interval_ns: 0, ..good.clone() }),
+        ("probe_interval_ns", PathConfig { probe_interval_ns: 2_000_000_000, ..good.clone() }),
+        ("probe_interval_max_ns", PathConfig { probe_interval_max_ns: u64::MAX, ..good.clone() }),
+        ("probe_timeout_ns", PathConfig { probe_timeout_ns: 0, ..good.clone() }),
+        ("probes_to_revive", PathConfig { probes_to_revive: 0, ..good.clone() }),
+        ("reverse_per_plane", PathConfig { reverse_per_plane: 0, ..good.clone() }),
+        ("reverse_per_plane", PathConfig { reverse_per_plane: 9, ..good.clone() }),
+        ("source.width_bits", PathConfig { source: EvSource::Random { width_bits: 33 }, ..good.clone() }),
+        (
+            "source.width_bits",
+            PathConfig { active: 512, source: EvSource::Random { width_bits: 8 }, ..good.clone() },
+        ),
+        ("source", PathConfig { source: explicit(vec![two(); 3]), ..good.clone() }),
+        ("source", PathConfig { source: explicit(vec![two(), two(), vec![], two()]), ..good.clone() }),
+        (
+            "source: plane 3 lists entropy value 0x5 twice",
+            PathConfig { source: explicit(vec![two(), two(), two(), vec![Ev(5), Ev(6), Ev(5)]]), ..good },
+        ),
+    ];
+    for (field, cfg) in cases {
+        let error = Paths::new(&cfg, 0).unwrap_err().to_string();
+        assert!(error.starts_with(field), "{error:?} does not name {field:?}");
+    }
+}
+
+#[test]
+fn ids_of_another_queue_pair_do_no_harm() {
+    let mut paths = paths(&small(2, 2, 1));
+    let foreign = EvId(999);
+    assert_eq!((paths.ev(foreign), paths.plane(foreign)), (Ev(0), 0));
+    paths.on_loss(foreign, Time::ZERO);
+    paths.on_ecn(foreign, Time::ZERO);
+    paths.on_delivered(foreign, Time::ZERO);
+    paths.learn_reverse(foreign);
+    assert!(paths.states().all(|s| s.state == EvState::Good));
+}
+
+#[test]
+fn a_typical_set_takes_about_four_kibibytes() {
+    let bytes = paths(&PathConfig::new(4)).memory_bytes();
+    assert!(bytes <= 4_864, "{bytes} bytes");
+}

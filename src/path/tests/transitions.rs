@@ -1,0 +1,226 @@
+//! Loss, floor, ports and the deny list.
+
+use super::*;
+
+/// Which planes the next hundred packets use.
+fn planes_in_use(paths: &mut Paths) -> PortMask {
+    let ids = picks(paths, 100);
+    PortMask(ids.iter().fold(0, |mask, &id| mask | 1 << paths.plane(id)))
+}
+
+#[test]
+fn a_lost_path_is_replaced_at_once_by_a_backup_of_its_plane() {
+    let mut paths = paths(&small(2, 4, 2));
+    let lost = paths.pick(ALL, None).unwrap();
+    let plane = paths.plane(lost);
+    let backups = ids(&paths, plane, false);
+
+    paths.on_loss(lost, at_us(50));
+
+    let now = status(&paths, lost);
+    assert_eq!((now.state, now.active, now.drop_count), (EvState::AssumedBad, false, 1));
+    assert_eq!(paths.active_len(plane), 4);
+    assert!(ids(&paths, plane, true).contains(&backups[0]));
+    assert!(!picks(&mut paths, 100).contains(&lost));
+    assert_eq!(paths.counters().swaps, 1);
+}
+
+#[test]
+fn backups_are_used_in_turn_and_a_revived_one_comes_last() {
+    let mut paths = paths(&PathConfig { probes_to_revive: 1, ..small(1, 2, 3) });
+    let backups = ids(&paths, 0, false);
+    let [first, second] = ids(&paths, 0, true)[..] else { panic!("two active") };
+    paths.on_loss(first, at_us(0));
+    assert!(ids(&paths, 0, true).contains(&backups[0]));
+    let probe = paths.poll_probe(at_us(1000)).unwrap();
+    assert_eq!(paths.on_probe_answer(probe.id, EvMark::None, at_us(1010)), Some(first));
+    paths.on_loss(second, at_us(2000));
+    assert!(ids(&paths, 0, true).contains(&backups[1]));
+    assert!(ids(&paths, 0, false).contains(&first));
+}
+
+#[test]
+fn planes_stay_equally_loaded_when_one_runs_out_of_backups() {
+    let mut paths = paths(&small(2, 4, 1));
+    for id in ids(&paths, 0, true).into_iter().take(3) {
+        paths.on_loss(id, at_us(1));
+    }
+    assert_eq!((paths.active_len(0), paths.active_len(1)), (2, 4));
+    let next = picks(&mut paths, 200);
+    assert_eq!(next.iter().filter(|&&id| paths.plane(id) == 0).count(), 100);
+}
+
+#[test]
+fn a_plane_that_lost_all_paths_is_not_used() {
+    let mut paths = paths(&small(2, 2, 1));
+    for id in 0..3 {
+        paths.on_loss(EvId(id), at_us(1));
+    }
+    assert_eq!(paths.usable_planes(), PortMask(0b10));
+    assert_eq!(planes_in_use(&mut paths), PortMask(0b10));
+}
+
+#[test]
+fn the_floor_keeps_the_last_paths_in_use() {
+    let mut paths = paths(&PathConfig { min_active: 3, ..small(2, 2, 1) });
+    for id in 0..6 {
+        paths.on_loss(EvId(id), at_us(1));
+    }
+    assert_eq!(paths.active_len(0) + paths.active_len(1), 3);
+    // Held: in SKIP, not bad, and every loss counted.
+    assert_eq!(paths.states().filter(|s| s.state == EvState::Skip && s.active).count(), 3);
+    assert_eq!(paths.states().filter(|s| s.state == EvState::AssumedBad).count(), 3);
+    assert!(paths.states().all(|s| s.drop_count == 1));
+    assert_eq!(paths.counters().floor_holds, 3);
+    assert!(paths.pick(ALL, None).is_some());
+}
+
+#[test]
+fn always_skip_is_as_bad_as_a_loss_but_no_drop() {
+    let mut paths = paths(&small(1, 2, 1));
+    paths.on_always_skip(EvId(0), at_us(1));
+    let now = status(&paths, EvId(0));
+    assert_eq!((now.state, now.drop_count), (EvState::AssumedBad, 0));
+    assert_eq!(paths.counters().always_skips, 1);
+}
+
+#[test]
+fn a_path_in_skip_can_be_lost() {
+    let mut paths = paths(&small(1, 2, 1));
+    paths.on_ecn(EvId(0), at_us(1));
+    paths.on_loss(EvId(0), at_us(2));
+    assert_eq!(state(&paths, EvId(0)), EvState::AssumedBad);
+    // And congestion signals about a bad path change nothing.
+    paths.on_ecn(EvId(0), at_us(3));
+    assert_eq!(state(&paths, EvId(0)), EvState::AssumedBad);
+    assert_eq!(paths.counters().ecn_skips, 1);
+}
+
+#[test]
+fn more_losses_of_a_bad_path_only_count() {
+    let mut paths = paths(&small(1, 2, 2));
+    for _ in 0..3 {
+        paths.on_loss(EvId(0), at_us(1));
+    }
+    assert_eq!(status(&paths, EvId(0)).drop_count, 3);
+    assert_eq!(paths.counters().swaps, 1);
+    assert!(paths.poll_event().is_some());
+    assert_eq!(paths.poll_event(), None);
+}
+
+#[test]
+fn a_plane_goes_down_on_either_side_and_comes_back() {
+    let mut paths = paths(&PathConfig::new(4));
+    paths.set_local_ports(PortMask(0b1101));
+    assert_eq!(planes_in_use(&mut paths), PortMask(0b1101));
+    paths.set_peer_ports(PortMask(0b0111));
+    assert_eq!(planes_in_use(&mut paths), PortMask(0b0101));
+    paths.set_local_ports(ALL);
+    assert_eq!(planes_in_use(&mut paths), PortMask(0b0111));
+    paths.set_peer_ports(ALL);
+    assert_eq!(planes_in_use(&mut paths), PortMask(0b1111));
+    assert_eq!((0..4).map(|plane| paths.active_len(plane)).collect::<Vec<_>>(), [32; 4]);
+}
+
+#[test]
+fn all_ports_down_no_path() {
+    let mut paths = paths(&PathConfig::new(2));
+    paths.set_local_ports(PortMask(0));
+    assert_eq!(paths.pick(ALL, None), None);
+    assert_eq!(paths.pick_reverse(ALL), None);
+    paths.set_local_ports(PortMask(0b10));
+    assert!(paths.pick(ALL, None).is_some());
+}
+
+#[test]
+fn bad_paths_are_put_to_use_when_the_good_plane_goes_down() {
+    let mut paths = paths(&PathConfig { min_active: 2, ..small(2, 4, 0) });
+    for id in 0..4 {
+        paths.on_loss(EvId(id), at_us(1));
+    }
+    assert_eq!(paths.usable_planes(), PortMask(0b10));
+    paths.set_local_ports(PortMask(0b01));
+    assert_eq!(paths.active_len(0), 2);
+    assert_eq!(paths.counters().floor_returns, 2);
+    assert!(paths.pick(ALL, None).is_some());
+}
+
+#[test]
+fn a_denied_value_is_replaced_and_good_when_allowed() {
+    let mut paths = paths(&small(2, 4, 2));
+    let id = ids(&paths, 1, true)[0];
+    let ev = paths.ev(id);
+    assert_eq!(paths.deny_ev(ev, Some(0)), 0);
+    assert_eq!(paths.deny_ev(ev, Some(1)), 1);
+    assert_eq!(paths.deny_ev(ev, None), 0);
+    assert_eq!(state(&paths, id), EvState::Denied);
+    assert_eq!(paths.active_len(1), 4);
+    assert!(!picks(&mut paths, 200).contains(&id));
+    assert_eq!(paths.allow_ev(ev, None), 1);
+    let now = status(&paths, id);
+    assert_eq!((now.state, now.active), (EvState::Good, false));
+}
+
+#[test]
+fn a_bad_path_that_is_denied_is_not_probed_and_is_good_when_allowed() {
+    let mut paths = paths(&small(1, 2, 2));
+    paths.on_loss(EvId(0), at_us(0));
+    let ev = paths.ev(EvId(0));
+    assert_eq!(paths.deny_ev(ev, None), 1);
+    assert_eq!(paths.next_timeout(), Time::NEVER);
+    assert_eq!(paths.poll_probe(Time(10 * MS)), None);
+    paths.allow_ev(ev, None);
+    assert_eq!(state(&paths, EvId(0)), EvState::Good);
+}
+
+#[test]
+fn the_deny_list_is_stronger_than_the_floor() {
+    let mut paths = paths(&PathConfig { min_active: 2, ..small(1, 2, 1) });
+    for id in 0..3 {
+        paths.deny_ev(paths.ev(EvId(id)), None);
+    }
+    assert_eq!(paths.pick(ALL, None), None);
+    assert_eq!(paths.pick_reverse(ALL), None);
+    paths.allow_ev(paths.ev(EvId(1)), None);
+    assert_eq!(paths.pick(ALL, None), Some(EvId(1)));
+    assert_eq!(paths.pick_reverse(ALL), Some((paths.ev(EvId(1)), 0)));
+}
+
+#[test]
+fn a_denied_plane_is_out_until_allowed() {
+    let mut paths = paths(&small(2, 2, 0));
+    assert!(paths.deny_plane(0));
+    assert!(!paths.deny_plane(0));
+    assert!(!paths.deny_plane(9));
+    assert_eq!(paths.usable_planes(), PortMask(0b10));
+    assert_eq!(state(&paths, EvId(0)), EvState::Denied);
+    assert_eq!(planes_in_use(&mut paths), PortMask(0b10));
+    assert!(paths.allow_plane(0));
+    assert!(!paths.allow_plane(0));
+    assert_eq!(state(&paths, EvId(0)), EvState::Good);
+    assert_eq!(planes_in_use(&mut paths), PortMask(0b11));
+}
+
+#[test]
+fn events_tell_of_bad_and_good_only() {
+    let mut paths = paths(&PathConfig { probes_to_revive: 1, ..small(1, 2, 1) });
+    paths.on_ecn(EvId(1), at_us(1));
+    paths.on_loss(EvId(0), at_us(2));
+    let probe = paths.poll_probe(at_us(1002)).unwrap();
+    paths.on_probe_answer(probe.id, EvMark::None, at_us(1010));
+    let ev = paths.ev(EvId(0));
+    let event = |state| Some(EvEvent { ev, plane: 0, drop_count: 1, state });
+    assert_eq!(paths.poll_event(), event(EvState::AssumedBad));
+    assert_eq!(paths.poll_event(), event(EvState::Good));
+    assert_eq!(paths.poll_event(), None);
+}
+
+#[test]
+fn events_that_do_not_fit_are_counted() {
+    let mut paths = paths(&small(1, 40, 0));
+    for id in 0..39 {
+        paths.on_loss(EvId(id), at_us(1));
+    }
+    assert_eq!(paths.counters().events_lost, 39 - 32);
+    assert_eq!(std::iter::from_fn(|| paths.poll_event()).count(), 32);
+}

@@ -1,0 +1,204 @@
+//! Contexts and protection domains.
+
+use std::sync::Arc;
+
+use spindrift_pmd::{Port, PortCaps, PortCounters};
+
+use crate::counters::Counters;
+use crate::endpoint::{Endpoint, EndpointConfig, LocalPort};
+use crate::engine::{Lane, LaneCounters, LaneHandle, LaneMode, fresh_seed};
+use crate::memory::{Access, PdId, Region};
+
+use super::cq::Cq;
+use super::error::VerbsError;
+use super::mr::Mr;
+
+/// A NIC of these ports, one a plane, as [`Context::open`] takes it.
+pub fn nic<P: Port + 'static>(ports: Vec<P>) -> Vec<Box<dyn Port>> {
+    ports.into_iter().map(|port| Box::new(port) as Box<dyn Port>).collect()
+}
+
+/// Settings of a [`Context`].
+#[derive(Clone, Debug)]
+pub struct ContextConfig {
+    /// Seed of every random choice (keys, numbers, paths). Drawn from the operating system when not given,
+    /// so that peers cannot guess keys; give one to repeat a run.
+    pub seed: Option<u64>,
+    /// Who drives the lane.
+    pub lane: LaneMode,
+    /// Settings of the transport; its `seed` is replaced by the one above.
+    pub endpoint: EndpointConfig,
+}
+
+impl ContextConfig {
+    /// Defaults that suit these ports, for a lane inside the caller's thread.
+    pub fn new(ports: &[Box<dyn Port>]) -> Self {
+        let local = ports.iter().map(|port| LocalPort::from(port.caps())).collect();
+        Self { seed: None, lane: LaneMode::Inline, endpoint: EndpointConfig::new(local) }
+    }
+
+    /// The same on a thread of its own, as [`LaneMode::Thread`] says.
+    #[must_use]
+    pub fn lane(self, lane: LaneMode) -> Self {
+        Self { lane, ..self }
+    }
+}
+
+/// A NIC in use: its ports, the transport on them and the lane that drives both.
+///
+/// Clones are handles to the same context. It ends, and a thread of its own is joined, when all handles and
+/// everything made from them have been dropped.
+#[derive(Clone)]
+pub struct Context {
+    shared: Arc<ContextShared>,
+}
+
+struct ContextShared {
+    lane: LaneHandle,
+    ports: Vec<PortCaps>,
+    config: EndpointConfig,
+}
+
+impl core::fmt::Debug for Context {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        let names: Vec<_> = self.shared.ports.iter().map(|port| port.name.as_str()).collect();
+        f.debug_struct("Context").field("ports", &names).finish_non_exhaustive()
+    }
+}
+
+impl Context {
+    /// Opens a NIC made of these ports, one a plane.
+    ///
+    /// # Errors
+    /// [`VerbsError::Config`] when a setting cannot work, [`VerbsError::Lane`] when the thread cannot be started.
+    pub fn open(ports: Vec<Box<dyn Port>>, config: ContextConfig) -> Result<Self, VerbsError> {
+        let ContextConfig { seed, lane: mode, mut endpoint } = config;
+        if endpoint.ports.len() != ports.len() {
+            return Err(VerbsError::PortCount { configured: endpoint.ports.len(), given: ports.len() });
+        }
+        endpoint.seed = seed.unwrap_or_else(fresh_seed);
+        let caps = ports.iter().map(|port| port.caps().clone()).collect();
+        let lane = Lane::new(Endpoint::new(endpoint.clone())?, ports);
+        let shared = ContextShared { lane: LaneHandle::start(lane, mode)?, ports: caps, config: endpoint };
+        Ok(Self { shared: Arc::new(shared) })
+    }
+
+    /// One turn of a lane that runs inside the caller's thread: sends, receives and completes what is there to be done now,
+    /// and returns how much that was. Call it often. Where the lane has a thread of its own, this only gives the
+    /// caller's core away for a moment and returns 0, so that waiting loops look the same.
+    pub fn poll(&self) -> usize {
+        self.shared.lane.poll()
+    }
+
+    /// What the ports are and can do, by plane.
+    pub fn ports(&self) -> &[PortCaps] {
+        &self.shared.ports
+    }
+
+    /// The settings in use.
+    pub fn config(&self) -> &EndpointConfig {
+        &self.shared.config
+    }
+
+    /// A new protection domain.
+    pub fn create_pd(&self) -> Pd {
+        let id = self.control(|lane| lane.endpoint_mut().alloc_pd());
+        Pd { shared: Arc::new(PdShared { context: self.clone(), id }) }
+    }
+
+    /// A completion queue for up to `depth` completions that have not been polled.
+    ///
+    /// # Errors
+    /// [`VerbsError::OutOfRange`].
+    pub fn create_cq(&self, depth: u32) -> Result<Cq, VerbsError> {
+        Cq::create(self, depth)
+    }
+
+    /// The transport's counters now.
+    pub fn counters(&self) -> Counters {
+        self.control(|lane| lane.endpoint().counters().clone())
+    }
+
+    /// The lane's counters now.
+    pub fn lane_counters(&self) -> LaneCounters {
+        self.control(|lane| lane.counters())
+    }
+
+    /// Each port's counters now, by plane.
+    pub fn port_counters(&self) -> Vec<PortCounters> {
+        self.control(|lane| lane.port_counters().collect())
+    }
+
+    /// Looks at or changes the transport's state between two polls: path states, deny lists, whatever
+    /// has no method here. Changing what this API's own objects stand for (their queue pairs and
+    /// registrations) confuses them, and no one else.
+    pub fn with_endpoint<R>(&self, operation: impl FnOnce(&mut Endpoint) -> R) -> R {
+        self.control(|lane| operation(lane.endpoint_mut()))
+    }
+
+    pub(super) fn control<R>(&self, operation: impl FnOnce(&mut Lane) -> R) -> R {
+        self.shared.lane.control(operation)
+    }
+
+    pub(super) fn is_same(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.shared, &other.shared)
+    }
+}
+
+/// A protection domain: queue pairs write only to memory of their own domain.
+///
+/// Clones are handles to the same domain; it ends with the last of them and of what was made from them.
+#[derive(Clone, Debug)]
+pub struct Pd {
+    shared: Arc<PdShared>,
+}
+
+#[derive(Debug)]
+struct PdShared {
+    context: Context,
+    id: PdId,
+}
+
+impl Pd {
+    /// Allocates and registers `len` zeroed bytes.
+    ///
+    /// # Errors
+    /// [`VerbsError::Memory`] for zero bytes or when memory or keys run out.
+    pub fn register(&self, len: usize, access: Access) -> Result<Mr, VerbsError> {
+        self.register_region(Region::alloc(len)?, access)
+    }
+
+    /// Registers the bytes of a vector, which the registration owns from then on.
+    ///
+    /// # Errors
+    /// As [`Pd::register`].
+    pub fn register_vec(&self, bytes: Vec<u8>, access: Access) -> Result<Mr, VerbsError> {
+        self.register_region(Region::from_vec(bytes)?, access)
+    }
+
+    /// Registers a region that the caller made, such as one over mapped memory
+    /// ([`Region::from_raw`]). A region may be registered more than once.
+    ///
+    /// # Errors
+    /// [`VerbsError::Endpoint`] when keys run out.
+    pub fn register_region(&self, region: Arc<Region>, access: Access) -> Result<Mr, VerbsError> {
+        Mr::create(self, region, access)
+    }
+
+    /// The context it belongs to.
+    pub fn context(&self) -> &Context {
+        &self.shared.context
+    }
+
+    pub(super) fn id(&self) -> PdId {
+        self.shared.id
+    }
+}
+
+impl Drop for PdShared {
+    fn drop(&mut self) {
+        // All that could keep it busy holds a handle to it, and is gone; memory that still drains keeps
+        // the endpoint's own entry until then.
+        let _ = self.context.control(|lane| lane.endpoint_mut().dealloc_pd(self.id));
+    }
+}

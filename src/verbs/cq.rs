@@ -1,0 +1,106 @@
+//! Completion queues.
+
+use crate::endpoint::CqId;
+use crate::engine::CqReader;
+use crate::wire::Qpn;
+use crate::work::{Wc, WcOpcode, WcStatus};
+
+use super::context::Context;
+use super::error::{CqOverrun, VerbsError};
+
+/// Most completions that a completion queue may hold.
+pub const MAX_CQ_DEPTH: u32 = 1 << 22;
+
+/// A completion queue, polled by its one owner.
+///
+/// It is bounded: when a completion finds no room, that is an error, not a loss. The completions before it can still be
+/// polled; then [`Cq::poll`] reports [`CqOverrun`] for ever, and the queue pairs that report here are in the error state.
+/// A queue as deep as the send and receive queues that report to it together never overruns.
+///
+/// Completions for a dropped queue are dropped too.
+#[derive(Debug)]
+pub struct Cq {
+    context: Context,
+    id: CqId,
+    reader: Option<CqReader>,
+    depth: u32,
+}
+
+impl Cq {
+    pub(super) fn create(context: &Context, depth: u32) -> Result<Self, VerbsError> {
+        if !(1..=MAX_CQ_DEPTH).contains(&depth) {
+            let allowed = format!("1 to {MAX_CQ_DEPTH}");
+            return Err(VerbsError::OutOfRange { name: "depth", value: u64::from(depth), allowed });
+        }
+        let (id, reader) = context.control(|lane| lane.create_cq(depth));
+        Ok(Self { context: context.clone(), id, reader: Some(reader), depth })
+    }
+
+    /// Moves completions to `out`, oldest first, and returns how many there were (0 when none).
+    ///
+    /// # Errors
+    /// [`CqOverrun`], after all completions before it.
+    #[inline]
+    pub fn poll(&mut self, out: &mut [Wc]) -> Result<usize, CqOverrun> {
+        let overrun = CqOverrun { depth: self.depth };
+        self.reader.as_mut().map_or(Ok(0), |reader| reader.poll(out).map_err(|_| overrun))
+    }
+
+    /// The oldest completion, if there is one.
+    ///
+    /// # Errors
+    /// [`CqOverrun`], after all completions before it.
+    #[inline]
+    pub fn poll_one(&mut self) -> Result<Option<Wc>, CqOverrun> {
+        let mut one = [Wc::default()];
+        let count = self.poll(&mut one)?;
+        let [wc] = one;
+        Ok((count == 1).then_some(wc))
+    }
+
+    /// The completions it can hold.
+    pub fn depth(&self) -> u32 {
+        self.depth
+    }
+
+    /// Ends the queue.
+    ///
+    /// # Errors
+    /// [`VerbsError::CqInUse`] while queue pairs report here, with the queue itself.
+    pub fn destroy(self) -> Result<(), (Self, VerbsError)> {
+        match self.context.control(|lane| lane.cq_users(self.id)) {
+            0 => Ok(()),
+            queue_pairs => Err((self, VerbsError::CqInUse { queue_pairs })),
+        }
+    }
+
+    pub(super) fn id(&self) -> CqId {
+        self.id
+    }
+
+    pub(super) fn context(&self) -> &Context {
+        &self.context
+    }
+}
+
+impl Drop for Cq {
+    fn drop(&mut self) {
+        // The reader goes first: the lane sees then that nobody reads.
+        self.reader = None;
+        self.context.control(|lane| lane.drop_cq(self.id));
+    }
+}
+
+impl Default for Wc {
+    /// A place for [`Cq::poll`] to write to; it says nothing about any work request.
+    fn default() -> Self {
+        Self {
+            wr_id: 0,
+            status: WcStatus::Success,
+            opcode: WcOpcode::RdmaWrite,
+            byte_len: 0,
+            imm: None,
+            qpn: Qpn::new(0),
+        }
+    }
+}

@@ -1,0 +1,100 @@
+//! What can go wrong, said so that the reader knows what to change.
+
+use crate::endpoint::{ConfigError, EndpointError, QpState};
+use crate::engine::LaneStartError;
+use crate::memory::MemoryError;
+
+use super::exchange::Refusal;
+
+/// A control operation failed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum VerbsError {
+    /// The context's settings cannot work.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// The settings were made for another number of ports.
+    #[error(
+        "the settings name {configured} ports, but {given} were given; make them with `ContextConfig::new(&ports)`"
+    )]
+    PortCount {
+        /// Ports in the settings.
+        configured: usize,
+        /// Ports given.
+        given: usize,
+    },
+    /// The lane could not be started.
+    #[error(transparent)]
+    Lane(#[from] LaneStartError),
+    /// The transport refused.
+    #[error(transparent)]
+    Endpoint(#[from] EndpointError),
+    /// Memory could not be allocated, registered or accessed.
+    #[error(transparent)]
+    Memory(#[from] MemoryError),
+    /// A number is out of range.
+    #[error("{name} is {value}; it must be {allowed}")]
+    OutOfRange {
+        /// The argument's or field's name.
+        name: &'static str,
+        /// Its value.
+        value: u64,
+        /// What is allowed.
+        allowed: String,
+    },
+    /// Two objects of different contexts were put together.
+    #[error("the {0} was made by another context; use one context for all objects of a queue pair")]
+    OtherContext(&'static str),
+    /// A completion queue still has queue pairs.
+    #[error("{queue_pairs} queue pairs still use the completion queue; drop them first")]
+    CqInUse {
+        /// How many of them.
+        queue_pairs: usize,
+    },
+    /// The peer does not fit.
+    #[error("the peer does not fit: {0}")]
+    Refused(#[from] Refusal),
+}
+
+/// A work request was not taken; nothing of it will happen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum PostError {
+    /// As many work requests are outstanding as the queue pair was made for.
+    #[error(
+        "all {max} work requests are outstanding; wait for completions, or raise the queue's size in `QpConfig`"
+    )]
+    QueueFull {
+        /// The queue's size.
+        max: u32,
+    },
+    /// The queue pair's state does not allow it: sends need RTS, receives INIT or later.
+    #[error(
+        "the queue pair is in {0:?}; sends need RTS (see `Qp::connect`), receives INIT or later (see `Qp::init`)"
+    )]
+    WrongState(QpState),
+    /// A message has 1 to 2^32-1 bytes (MRC 1.0 section 5.1), with an immediate too.
+    #[error("the message is empty; an MRC message has at least one byte, with an immediate too")]
+    Empty,
+    /// More bytes than the queue pair takes inline.
+    #[error(
+        "{len} bytes are more than the {max} that this queue pair takes inline; register them, or raise `QpConfig::max_inline`"
+    )]
+    InlineTooLong {
+        /// Length in bytes.
+        len: usize,
+        /// The limit in bytes.
+        max: u32,
+    },
+}
+
+/// A completion queue lost a completion, because more came than it could hold. Its queue pairs have
+/// gone to the error state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "the completion queue overran: it holds {depth} completions and more came; poll it more often, or make it as deep as all its queues together"
+)]
+pub struct CqOverrun {
+    /// The completions it can hold.
+    pub depth: u32,
+}

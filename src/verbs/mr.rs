@@ -1,0 +1,134 @@
+//! Memory regions: registered memory of this side, and what peers know of it.
+
+use std::sync::Arc;
+
+use crate::memory::{Access, MemoryError, MrKey, Region};
+use crate::work::{RemoteAddr, Sge};
+
+use super::context::Pd;
+use super::error::VerbsError;
+use super::exchange::RemoteMr;
+
+/// Registered memory.
+///
+/// Work requests name parts of it by [`Mr::sge`]; peers write to it as [`Mr::remote`] says. When it is dropped, its
+/// key is invalid at once, and the memory is kept until no work request uses it.
+/// [`Mr::deregister`] ends it only if none does.
+///
+/// See [`memory`](crate::memory) for what the application must keep to while the network uses the same bytes.
+#[derive(Debug)]
+pub struct Mr {
+    pd: Pd,
+    region: Arc<Region>,
+    key: MrKey,
+    registered: bool,
+}
+
+impl Mr {
+    pub(super) fn create(pd: &Pd, region: Arc<Region>, access: Access) -> Result<Self, VerbsError> {
+        let shared = Arc::clone(&region);
+        let key = pd.context().control(|lane| lane.endpoint_mut().register(pd.id(), shared, access))?;
+        Ok(Self { pd: pd.clone(), region, key, registered: true })
+    }
+
+    /// Address of the first byte, for work requests of this side and its peers.
+    pub fn addr(&self) -> u64 {
+        self.region.iova()
+    }
+
+    /// Length in bytes, at least 1.
+    #[expect(clippy::len_without_is_empty, reason = "a region is never empty")]
+    pub fn len(&self) -> usize {
+        self.region.len()
+    }
+
+    /// The key for this side's own work requests.
+    pub fn lkey(&self) -> u32 {
+        self.key.lkey
+    }
+
+    /// The key for peers.
+    pub fn rkey(&self) -> u32 {
+        self.key.rkey
+    }
+
+    /// What a peer has to know to write here.
+    pub fn remote(&self) -> RemoteMr {
+        RemoteMr { addr: self.addr(), rkey: self.rkey(), len: self.len() as u64 }
+    }
+
+    /// `len` bytes from `offset` on, as the source of a work request.
+    ///
+    /// # Errors
+    /// [`MemoryError::OutOfBounds`].
+    pub fn sge(&self, offset: usize, len: u32) -> Result<Sge, MemoryError> {
+        let addr = inside(&self.remote(), offset as u64, u64::from(len))?;
+        Ok(Sge { addr, len, lkey: self.lkey() })
+    }
+
+    /// The bytes, with bounds-checked access.
+    pub fn region(&self) -> &Arc<Region> {
+        &self.region
+    }
+
+    /// Copies `bytes` to `offset` bytes from the start.
+    ///
+    /// # Errors
+    /// [`MemoryError::OutOfBounds`], and nothing is written.
+    pub fn write_at(&self, offset: usize, bytes: &[u8]) -> Result<(), MemoryError> {
+        self.region.write_at(offset, bytes)
+    }
+
+    /// Copies `out.len()` bytes from `offset` bytes after the start.
+    ///
+    /// # Errors
+    /// [`MemoryError::OutOfBounds`], and `out` is left as it was.
+    pub fn read_at(&self, offset: usize, out: &mut [u8]) -> Result<(), MemoryError> {
+        self.region.read_at(offset, out)
+    }
+
+    /// Ends the registration: the key is invalid from here on, and the memory freed (if nothing else owns it).
+    ///
+    /// # Errors
+    /// [`MemoryError::Busy`] while work requests use it, with the registration itself, unchanged.
+    pub fn deregister(mut self) -> Result<(), (Self, VerbsError)> {
+        match self.pd.context().control(|lane| lane.endpoint_mut().deregister(self.key.rkey)) {
+            Ok(()) => {
+                self.registered = false;
+                Ok(())
+            }
+            Err(error) => Err((self, error.into())),
+        }
+    }
+}
+
+impl Drop for Mr {
+    fn drop(&mut self) {
+        if self.registered {
+            self.pd.context().control(|lane| lane.endpoint_mut().invalidate(self.key.rkey));
+        }
+    }
+}
+
+impl RemoteMr {
+    /// `len` bytes from `offset` on, as the target of a work request.
+    ///
+    /// # Errors
+    /// [`MemoryError::OutOfBounds`].
+    pub fn at(&self, offset: u64, len: u64) -> Result<RemoteAddr, MemoryError> {
+        Ok(RemoteAddr { addr: inside(self, offset, len)?, rkey: self.rkey })
+    }
+}
+
+fn inside(region: &RemoteMr, offset: u64, len: u64) -> Result<u64, MemoryError> {
+    let fits = offset.checked_add(len).is_some_and(|end| end <= region.len);
+    match region.addr.checked_add(offset) {
+        Some(addr) if fits => Ok(addr),
+        addr => Err(MemoryError::OutOfBounds {
+            addr: addr.unwrap_or(u64::MAX),
+            len,
+            region_addr: region.addr,
+            region_len: region.len,
+        }),
+    }
+}

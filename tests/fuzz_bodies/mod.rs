@@ -1,0 +1,116 @@
+//! What the fuzz targets check, shared with the replay that runs on a stable compiler.
+
+use etherparse::{NetSlice, SlicedPacket, TransportSlice};
+use spindrift::wire::stack::{self, Parsed};
+use spindrift::wire::{
+    Aeth, Bth, Eeth, Erth, ImmDt, Meth, Neth, Packet, Peth, Reth, Seth, TrimmedHead, Tseth, WriteHead, icrc,
+};
+use std::net::IpAddr;
+
+/// Reads `data` as a packet without iCRC: what can be read must encode to the same bytes.
+pub(crate) fn decode(data: &[u8]) {
+    match Packet::decode(data) {
+        Ok(packet) => encodes_to(&packet, data),
+        Err(error) => assert!(!error.to_string().is_empty()),
+    }
+    match (TrimmedHead::decode(data), WriteHead::decode(data)) {
+        (Ok(trimmed), Ok((head, rest))) => {
+            assert_eq!((trimmed.bth, trimmed.meth, trimmed.tseth), (head.bth, head.meth, head.tseth));
+            assert_eq!(head.encoded_len() + rest.len(), data.len());
+        }
+        (trimmed, whole) => assert!(whole.is_err(), "whole but not trimmed: {trimmed:?}"),
+    }
+    headers_keep_every_bit(data);
+}
+
+fn encodes_to(packet: &Packet<'_>, data: &[u8]) {
+    let mut head = [0; Packet::MAX_HEAD_LEN];
+    let len = packet.encode_head(&mut head);
+    let mut bytes = head[..len].to_vec();
+    if let Packet::Write { head, payload, pad } = packet {
+        assert_eq!(pad.len(), usize::from(head.bth.pad));
+        bytes.extend_from_slice(payload);
+        bytes.extend_from_slice(pad);
+    }
+    assert_eq!(bytes, data);
+    for room in 0..len {
+        let written = packet.encode_head(&mut head[..room]);
+        assert_eq!(written, 0, "{len} bytes of headers went into {room}");
+    }
+}
+
+fn headers_keep_every_bit(data: &[u8]) {
+    macro_rules! check {
+        ($($header:ident)*) => {
+            $(
+                if let Ok(header) = $header::read(data) {
+                    let mut out = [0; $header::LEN];
+                    assert_eq!(header.write(&mut out), $header::LEN);
+                    assert_eq!(out, data[..$header::LEN], stringify!($header));
+                }
+            )*
+        };
+    }
+    check!(Bth Meth Tseth Reth ImmDt Aeth Seth Neth Peth Erth Eeth);
+}
+
+/// Reads `data` as an Ethernet frame: what we take, etherparse reads the same way, and its iCRC can be checked.
+pub(crate) fn frame(data: &[u8]) {
+    let _ = icrc::verify_frame(data);
+    let parsed = match stack::parse(data) {
+        Ok(parsed) => parsed,
+        Err(error) => return assert!(!error.to_string().is_empty()),
+    };
+    assert_eq!(parsed.l3, &data[14..14 + parsed.l3.len()]);
+    assert!(parsed.l3.ends_with(parsed.mrc));
+    if !parsed.truncated {
+        etherparse_agrees(data, &parsed);
+    }
+    icrcs_agree(&parsed);
+    decode(parsed.mrc);
+    if let Some((mrc, _)) = parsed.mrc.split_last_chunk::<4>() {
+        decode(mrc);
+    }
+}
+
+fn etherparse_agrees(data: &[u8], parsed: &Parsed<'_>) {
+    let packet = SlicedPacket::from_ethernet(data).unwrap();
+    let meta = parsed.meta;
+    match packet.net {
+        Some(NetSlice::Ipv4(ip)) => {
+            let header = ip.header();
+            assert_eq!(meta.src, IpAddr::from(header.source_addr()));
+            assert_eq!(meta.dst, IpAddr::from(header.destination_addr()));
+            assert_eq!(meta.traffic_class, header.dcp().value() << 2 | header.ecn().value());
+            assert_eq!((meta.hop_limit, meta.flow_label), (header.ttl(), 0));
+            assert!(!ip.is_payload_fragmented());
+        }
+        Some(NetSlice::Ipv6(ip)) => {
+            let header = ip.header();
+            assert_eq!(meta.src, IpAddr::from(header.source_addr()));
+            assert_eq!(meta.dst, IpAddr::from(header.destination_addr()));
+            assert_eq!(meta.traffic_class, header.traffic_class());
+            assert_eq!((meta.hop_limit, meta.flow_label), (header.hop_limit(), header.flow_label().value()));
+        }
+        other => panic!("etherparse sees {other:?}"),
+    }
+    let Some(TransportSlice::Udp(udp)) = packet.transport else { panic!("etherparse sees no UDP") };
+    assert_eq!((meta.src_port, meta.dst_port), (udp.source_port(), udp.destination_port()));
+    assert_eq!(parsed.mrc, udp.payload());
+}
+
+/// A datagram verifies if and only if its frame does, where the frame is one that a socket can tell apart.
+fn icrcs_agree(parsed: &Parsed<'_>) {
+    let by_datagram = icrc::verify_datagram(&parsed.meta, parsed.mrc);
+    let plain = parsed.meta.src.is_ipv6() || parsed.l3[4..8] == [0, 0, 0x40, 0];
+    if plain && !parsed.truncated {
+        assert_eq!(by_datagram, icrc::verify_frame(parsed.l3));
+    }
+    let mut repaired = parsed.l3.to_vec();
+    let masked = repaired.len() - parsed.mrc.len() + 5;
+    if parsed.mrc.len() >= 9 {
+        let (covered, icrc) = repaired.split_last_chunk_mut::<4>().unwrap();
+        *icrc = icrc::compute(&covered[..masked], &covered[masked..], &[]);
+        assert!(icrc::verify_frame(&repaired));
+    }
+}

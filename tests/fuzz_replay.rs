@@ -1,0 +1,168 @@
+//! A short run of the fuzz targets on a stable compiler: the corpus, and random changes of it.
+//!
+//! The seed of the changes is printed; `SPINDRIFT_FUZZ_SEED` repeats a run.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "a test fails by panicking"
+)]
+#![allow(clippy::disallowed_methods, reason = "the seed to repeat comes by the environment")]
+
+mod fuzz_bodies;
+
+use std::env;
+use std::fs;
+use std::hash::{BuildHasher, RandomState};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::{Path, PathBuf};
+
+use rand_xoshiro::Xoshiro256PlusPlus;
+use rand_xoshiro::rand_core::{Rng, SeedableRng};
+use spindrift::pmd::MacAddr;
+use spindrift::wire::{
+    Aeth, Bth, Eeth, EndpointOp, Entropy, Erth, Meth, NakCode, Neth, OpPosition, Opcode, Packet, Peth, Psn,
+    Qpn, Reth, Seth, StackTemplate, Tseth, WriteHead, icrc,
+};
+
+/// Changes tried for each target and seed.
+const CHANGES: usize = 150_000;
+/// The seed that every run includes.
+const FIXED_SEED: u64 = 1;
+
+fn corpus_of(target: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fuzz/corpus").join(target)
+}
+
+fn read_corpus(target: &str) -> Vec<Vec<u8>> {
+    let mut paths: Vec<_> =
+        fs::read_dir(corpus_of(target)).unwrap().map(|entry| entry.unwrap().path()).collect();
+    paths.sort();
+    assert!(!paths.is_empty(), "the corpus of {target} is empty");
+    paths.iter().map(|path| fs::read(path).unwrap()).collect()
+}
+
+fn seeds() -> Vec<u64> {
+    match env::var("SPINDRIFT_FUZZ_SEED") {
+        Ok(seed) => vec![seed.parse().expect("SPINDRIFT_FUZZ_SEED must be a decimal number")],
+        Err(_) => vec![FIXED_SEED, RandomState::new().hash_one(0)],
+    }
+}
+
+/// One to eight small changes: bits, bytes, length, and pieces of other inputs.
+fn change(rng: &mut Xoshiro256PlusPlus, input: &mut Vec<u8>, corpus: &[Vec<u8>]) {
+    let below = |rng: &mut Xoshiro256PlusPlus, n: usize| (rng.next_u64() % n.max(1) as u64) as usize;
+    for _ in 0..=below(rng, 8) {
+        let at = below(rng, input.len());
+        match rng.next_u64() % 6 {
+            0 if !input.is_empty() => input[at] ^= 1 << below(rng, 8),
+            1 if !input.is_empty() => input[at] = rng.next_u64() as u8,
+            2 if !input.is_empty() => input[at] = [0, 0xff, 0x7f, 0x80][below(rng, 4)],
+            3 => input.truncate(at),
+            4 => input.insert(at, rng.next_u64() as u8),
+            _ => {
+                let other = &corpus[below(rng, corpus.len())];
+                input.truncate(at);
+                input.extend_from_slice(&other[below(rng, other.len())..]);
+            }
+        }
+    }
+}
+
+fn replay(target: &str, body: fn(&[u8])) {
+    let corpus = read_corpus(target);
+    let check = |input: &[u8], origin: &str| {
+        let passed = catch_unwind(AssertUnwindSafe(|| body(input))).is_ok();
+        assert!(passed, "{target} failed on {origin}, with these bytes: {input:02x?}");
+    };
+    for input in &corpus {
+        check(input, "the corpus");
+    }
+    for seed in seeds() {
+        println!("{target}: SPINDRIFT_FUZZ_SEED={seed}");
+        let mut rng = Xoshiro256PlusPlus::seed_from_u64(seed);
+        for round in 0..CHANGES {
+            let mut input = corpus[round % corpus.len()].clone();
+            change(&mut rng, &mut input, &corpus);
+            check(&input, &format!("SPINDRIFT_FUZZ_SEED={seed}"));
+        }
+    }
+}
+
+#[test]
+fn decode() {
+    replay("decode", fuzz_bodies::decode);
+}
+
+#[test]
+fn frame() {
+    replay("frame", fuzz_bodies::frame);
+}
+
+/// A packet of each kind, by name.
+fn specimens() -> Vec<(String, Vec<u8>)> {
+    let write = |bth: Bth| WriteHead {
+        bth,
+        meth: Meth::default(),
+        tseth: bth.psn.get().is_multiple_of(2).then(|| Tseth::new(0x1234)),
+        reth: Reth { va: 0x1_0000, rkey: 0xabcd, dma_len: 8 },
+        imm: None,
+    };
+    let bytes_of = |opcode: Opcode| {
+        let bth =
+            Bth { pad: opcode.code() & 3, ..Bth::new(opcode, Qpn::new(2), Psn::new(opcode.code().into())) };
+        let mut out = vec![0; Packet::MAX_HEAD_LEN];
+        let (payload, pad): (&[u8], &[u8]) = (&[7; 8], &[0; 3][..bth.pad.into()]);
+        let packet = match opcode {
+            Opcode::Ack => Packet::Ack { bth, aeth: Aeth::nak(NakCode::RemoteAccess, 3) },
+            Opcode::Sack => Packet::Sack { bth, seth: Seth { bitmap: 5, ..Seth::default() } },
+            Opcode::Nack => Packet::Nack { bth, neth: Neth::default() },
+            Opcode::Probe => Packet::Probe { bth, peth: Peth::default() },
+            Opcode::EndpointRequest => Packet::EndpointRequest { bth, erth: Erth::default() },
+            Opcode::EndpointResponse => {
+                let eeth = Eeth::new(EndpointOp::EvProbe, OpPosition::Bits5To4, 9);
+                Packet::EndpointResponse { bth, eeth }
+            }
+            _ => Packet::Write { head: write(bth), payload, pad },
+        };
+        let len = packet.encode_head(&mut out);
+        out.truncate(len);
+        if opcode.is_write() {
+            out.extend([payload, pad].concat());
+        }
+        out
+    };
+    Opcode::ALL.into_iter().map(|opcode| (format!("{opcode:?}").to_lowercase(), bytes_of(opcode))).collect()
+}
+
+fn framed(mrc: &[u8], ends: [&str; 2]) -> Vec<u8> {
+    let [src, dst] = ends.map(|end| end.parse().unwrap());
+    let template = StackTemplate::new(MacAddr([2; 6]), MacAddr([4; 6]), src, dst, 4791, 64).unwrap();
+    let mut frame = vec![0; template.header_len()];
+    template.write(&mut frame, Entropy { src_port: 0xc001, flow_label: 0x1234 }, 2, mrc.len() + 4);
+    frame.extend_from_slice(mrc);
+    let icrc = icrc::compute(&frame[14..], &[], &[]);
+    frame.extend_from_slice(&icrc);
+    frame
+}
+
+/// Writes the corpus anew; it is part of the repository.
+#[test]
+#[ignore = "changes the repository"]
+fn write_corpus() {
+    for target in ["decode", "frame"] {
+        fs::create_dir_all(corpus_of(target)).unwrap();
+    }
+    for (name, mrc) in specimens() {
+        fs::write(corpus_of("decode").join(&name), &mrc).unwrap();
+        fs::write(corpus_of("frame").join(format!("{name}-v4")), framed(&mrc, ["192.0.2.1", "192.0.2.2"]))
+            .unwrap();
+        fs::write(
+            corpus_of("frame").join(format!("{name}-v6")),
+            framed(&mrc, ["2001:db8::1", "2001:db8::2"]),
+        )
+        .unwrap();
+    }
+}

@@ -1,0 +1,384 @@
+//! The verbs API on two lanes of one process, joined by the loopback port.
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "a failed test is the message"
+)]
+
+use std::time::{Duration, Instant};
+
+use spindrift::pmd::loopback::{self, LoopbackConfig, LoopbackControl, LoopbackPort};
+use spindrift::verbs::{
+    Access, Context, ContextConfig, Cq, FailReason, Idle, InlineWr, LaneMode, Mr, Pd, PostError, Qp,
+    QpConfig, QpModify, QpState, RecvWr, SendOp, SendWr, VerbsError, Wc, WcOpcode, WcStatus, nic,
+};
+
+const THREAD: LaneMode = LaneMode::Thread { core: None, idle: Idle::Yield };
+
+/// Longer than anything here takes; only a hang meets it.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// One side of a connection with all it needs.
+struct Side {
+    context: Context,
+    pd: Pd,
+    cq: Cq,
+    mr: Mr,
+    qp: Qp,
+}
+
+/// What differs between the tests.
+#[derive(Clone)]
+struct Setup {
+    lanes: [LaneMode; 2],
+    planes: usize,
+    cq_depth: u32,
+    bytes: usize,
+    qp: QpConfig,
+}
+
+impl Default for Setup {
+    fn default() -> Self {
+        let qp = QpConfig { max_inline: 64, ..QpConfig::default() };
+        Self { lanes: [LaneMode::Inline; 2], planes: 4, cq_depth: 1024, bytes: 1 << 20, qp }
+    }
+}
+
+impl Setup {
+    fn side(&self, ports: Vec<LoopbackPort>, index: usize) -> Side {
+        let ports = nic(ports);
+        let config =
+            ContextConfig { seed: Some(index as u64), ..ContextConfig::new(&ports).lane(self.lanes[index]) };
+        let context = Context::open(ports, config).unwrap();
+        let pd = context.create_pd();
+        let cq = context.create_cq(self.cq_depth).unwrap();
+        let mr = pd.register(self.bytes, Access::REMOTE_WRITE).unwrap();
+        let qp = Qp::create(&pd, &cq, &cq, &self.qp).unwrap();
+        Side { context, pd, cq, mr, qp }
+    }
+
+    fn unconnected(&self) -> (Side, Side, Vec<LoopbackControl>) {
+        let (left, right) = loopback::pair(self.planes, LoopbackConfig::default());
+        let cables = left.iter().map(LoopbackPort::control).collect();
+        (self.side(left, 0), self.side(right, 1), cables)
+    }
+
+    fn connected(&self) -> (Side, Side) {
+        let (mut left, mut right, _) = self.unconnected();
+        left.qp.connect(&right.qp.info().unwrap()).unwrap();
+        right.qp.connect(&left.qp.info().unwrap()).unwrap();
+        (left, right)
+    }
+}
+
+fn pattern(len: usize, salt: usize) -> Vec<u8> {
+    (0..len).map(|i| (i * 31 + i / 251 + salt * 17) as u8).collect()
+}
+
+/// Polls both sides until `done` says so.
+fn drive(left: &mut Side, right: &mut Side, what: &str, mut done: impl FnMut(&mut Side, &mut Side) -> bool) {
+    let start = Instant::now();
+    while !done(left, right) {
+        left.context.poll();
+        right.context.poll();
+        assert!(start.elapsed() < PATIENCE, "{what}: {:?} / {:?}", left.qp.state(), right.qp.state());
+    }
+}
+
+/// Polls both sides until the left one has so many completions.
+fn completions(left: &mut Side, right: &mut Side, count: usize) -> Vec<Wc> {
+    let mut seen = Vec::new();
+    drive(left, right, "completions", |left, _| {
+        seen.extend(left.cq.poll_one().unwrap());
+        seen.len() == count
+    });
+    seen
+}
+
+fn write(left: &Side, right: &Side, wr_id: u64, offset: usize, len: u32) -> SendWr {
+    SendWr {
+        wr_id,
+        op: SendOp::Write,
+        local: left.mr.sge(offset, len).unwrap(),
+        remote: right.mr.remote().at(offset as u64, u64::from(len)).unwrap(),
+        signaled: true,
+    }
+}
+
+fn statuses(seen: &[Wc]) -> Vec<(u64, WcStatus)> {
+    seen.iter().map(|wc| (wc.wr_id, wc.status)).collect()
+}
+
+/// Writes of many sizes, every third with an immediate; then everything is compared.
+fn many_messages(setup: &Setup) {
+    let (mut left, mut right) = setup.connected();
+    let data = pattern(left.mr.len(), 1);
+    left.mr.write_at(0, &data).unwrap();
+    let sizes = [1, 2, 3, 64, 255, 4096, 4097, 8192, 100_000, 5, 12_345, 65_536];
+    let (mut offset, mut imms) = (0, 0);
+    for (i, &len) in sizes.iter().enumerate() {
+        let mut wr = write(&left, &right, i as u64, offset, len);
+        if i % 3 == 0 {
+            right.qp.post_recv(RecvWr { wr_id: 1000 + i as u64 }).unwrap();
+            wr.op = SendOp::WriteWithImm(0xabc0 + i as u32);
+            imms += 1;
+        }
+        left.qp.post_send(wr).unwrap();
+        offset += len as usize;
+    }
+    let sent = completions(&mut left, &mut right, sizes.len());
+    let want: Vec<_> = (0..sizes.len() as u64).map(|id| (id, WcStatus::Success)).collect();
+    assert_eq!(statuses(&sent), want);
+    assert!(sent.iter().zip(sizes).all(|(wc, len)| wc.byte_len == len && wc.opcode == WcOpcode::RdmaWrite));
+    let received = completions(&mut right, &mut left, imms);
+    for (n, wc) in received.iter().enumerate() {
+        let i = 3 * n;
+        assert_eq!((wc.wr_id, wc.status), (1000 + i as u64, WcStatus::Success));
+        assert_eq!((wc.imm, wc.byte_len), (Some(0xabc0 + i as u32), sizes[i]));
+        assert_eq!((wc.opcode, wc.qpn), (WcOpcode::RecvRdmaWithImm, right.qp.qpn()));
+    }
+    assert_eq!(right.mr.region().first_difference(0, &data[..offset]).unwrap(), None);
+    let rest = vec![0; data.len() - offset];
+    assert_eq!(right.mr.region().first_difference(offset, &rest).unwrap(), None);
+}
+
+#[test]
+fn bytes_and_immediates_arrive_on_lanes_inside_the_caller() {
+    many_messages(&Setup::default());
+}
+
+#[test]
+fn bytes_and_immediates_arrive_on_lanes_with_threads() {
+    many_messages(&Setup { lanes: [THREAD; 2], ..Setup::default() });
+}
+
+#[test]
+fn bytes_and_immediates_arrive_between_a_spinning_and_a_napping_lane() {
+    let nap = Idle::Nap(Duration::from_micros(100));
+    let lanes =
+        [LaneMode::Thread { core: Some(0), idle: Idle::Spin }, LaneMode::Thread { core: None, idle: nap }];
+    many_messages(&Setup { lanes, planes: 1, ..Setup::default() });
+}
+
+#[test]
+fn inline_bytes_may_be_reused_at_once() {
+    let (mut left, mut right) = Setup::default().connected();
+    let depth = 128;
+    for i in 0..3 * depth {
+        let bytes = [i as u8; 8];
+        let remote = right.mr.remote().at(i * 8, 8).unwrap();
+        let wr = InlineWr { wr_id: i, op: SendOp::Write, remote, signaled: false };
+        while left.qp.post_send_inline(&bytes, wr) == Err(PostError::QueueFull { max: depth as u32 }) {
+            left.context.poll();
+            right.context.poll();
+        }
+    }
+    drive(&mut left, &mut right, "all retired", |left, _| left.qp.sends_outstanding() == 0);
+    let want: Vec<u8> = (0..3 * depth).flat_map(|i| [i as u8; 8]).collect();
+    assert_eq!(right.mr.region().first_difference(0, &want).unwrap(), None);
+    assert_eq!(left.cq.poll_one(), Ok(None), "unsignalled requests do not complete");
+
+    let remote = right.mr.remote().at(0, 1).unwrap();
+    let wr = InlineWr { wr_id: 0, op: SendOp::Write, remote, signaled: true };
+    assert_eq!(left.qp.post_send_inline(&[0; 65], wr), Err(PostError::InlineTooLong { len: 65, max: 64 }));
+    assert_eq!(left.qp.post_send_inline(&[], wr), Err(PostError::Empty));
+}
+
+#[test]
+fn the_send_queue_is_bounded_and_drains() {
+    let qp = QpConfig { max_send_wr: 4, max_recv_wr: 2, sig_all: true, ..QpConfig::default() };
+    let (mut left, mut right) = Setup { qp, ..Setup::default() }.connected();
+    let wr = write(&left, &right, 0, 0, 10);
+    for wr_id in 0..4 {
+        left.qp.post_send(SendWr { wr_id, signaled: false, ..wr }).unwrap();
+    }
+    assert_eq!(left.qp.post_send(wr), Err(PostError::QueueFull { max: 4 }));
+    assert_eq!(completions(&mut left, &mut right, 4).len(), 4, "every request signals with sig_all");
+    left.qp.post_send(wr).unwrap();
+    for wr_id in 0..2 {
+        left.qp.post_recv(RecvWr { wr_id }).unwrap();
+    }
+    assert_eq!(left.qp.post_recv(RecvWr { wr_id: 9 }), Err(PostError::QueueFull { max: 2 }));
+}
+
+#[test]
+fn going_to_error_flushes_in_order_and_reset_leads_out() {
+    let (mut left, mut right) = Setup::default().connected();
+    left.qp.post_recv(RecvWr { wr_id: 50 }).unwrap();
+    for wr_id in 0..3 {
+        left.qp.post_send(write(&left, &right, wr_id, 0, 100)).unwrap();
+    }
+    left.qp.modify(QpModify::Error).unwrap();
+    left.qp.post_send(write(&left, &right, 3, 0, 100)).unwrap();
+    left.qp.post_recv(RecvWr { wr_id: 51 }).unwrap();
+    let flushed = completions(&mut left, &mut right, 6);
+    let of = |opcode| -> Vec<_> {
+        let wanted = flushed.iter().filter(|wc| wc.opcode == opcode);
+        wanted.map(|wc| (wc.wr_id, wc.status)).collect()
+    };
+    let flush = |ids: &[u64]| -> Vec<_> { ids.iter().map(|&id| (id, WcStatus::WrFlushError)).collect() };
+    assert_eq!(of(WcOpcode::RdmaWrite), flush(&[0, 1, 2, 3]));
+    assert_eq!(of(WcOpcode::RecvRdmaWithImm), flush(&[50, 51]));
+    assert_eq!(left.qp.state(), (QpState::Error, Some(FailReason::Requested)));
+    assert_eq!((left.qp.sends_outstanding(), left.qp.recvs_outstanding()), (0, 0));
+
+    for side in [&mut left, &mut right] {
+        side.qp.post_recv(RecvWr { wr_id: 7 }).unwrap();
+        side.qp.modify(QpModify::Reset).unwrap();
+        assert_eq!(side.qp.recvs_outstanding(), 0);
+        while side.cq.poll_one().unwrap().is_some() {}
+    }
+    left.qp.connect(&right.qp.info().unwrap()).unwrap();
+    right.qp.connect(&left.qp.info().unwrap()).unwrap();
+    left.qp.post_send(write(&left, &right, 4, 0, 100)).unwrap();
+    assert_eq!(statuses(&completions(&mut left, &mut right, 1)), [(4, WcStatus::Success)]);
+}
+
+#[test]
+fn a_wrong_rkey_fails_the_request_and_writes_nothing() {
+    let (mut left, mut right) = Setup::default().connected();
+    left.mr.region().fill(0, 100, 0xee).unwrap();
+    let mut bad = write(&left, &right, 1, 0, 100);
+    bad.remote.rkey ^= 0x5555;
+    left.qp.post_send(bad).unwrap();
+    left.qp.post_send(write(&left, &right, 2, 200, 100)).unwrap();
+    let seen = completions(&mut left, &mut right, 2);
+    assert_eq!(statuses(&seen), [(1, WcStatus::RemoteAccessError), (2, WcStatus::WrFlushError)]);
+    assert_eq!(left.qp.state().0, QpState::Error);
+    assert_eq!(right.qp.state().0, QpState::Error);
+    assert_eq!(right.mr.region().first_difference(0, &[0; 200]).unwrap(), None);
+}
+
+#[test]
+fn a_wrong_lkey_shows_in_the_completion() {
+    let (mut left, mut right) = Setup::default().connected();
+    let mut bad = write(&left, &right, 1, 0, 100);
+    bad.local.lkey ^= 0x5555;
+    left.qp.post_send(SendWr { signaled: false, ..bad }).unwrap();
+    let seen = completions(&mut left, &mut right, 1);
+    assert_eq!(statuses(&seen), [(1, WcStatus::LocalProtectionError)]);
+}
+
+#[test]
+fn an_immediate_without_a_receive_is_an_error() {
+    let (mut left, mut right) = Setup::default().connected();
+    let wr = write(&left, &right, 1, 0, 100);
+    left.qp.post_send(SendWr { op: SendOp::WriteWithImm(1), ..wr }).unwrap();
+    let seen = completions(&mut left, &mut right, 1);
+    assert!(!seen[0].status.is_success(), "{seen:?}");
+}
+
+#[test]
+fn an_overrun_is_reported_after_the_good_completions_and_fails_the_queue_pair() {
+    let (mut left, mut right) = Setup { cq_depth: 2, ..Setup::default() }.connected();
+    for wr_id in 0..5 {
+        left.qp.post_send(write(&left, &right, wr_id, 0, 10)).unwrap();
+    }
+    drive(&mut left, &mut right, "the overrun", |left, _| left.qp.state().0 == QpState::Error);
+    let mut two = [Wc::default(); 8];
+    assert_eq!(left.cq.poll(&mut two), Ok(2));
+    assert_eq!(statuses(&two[..2]), [(0, WcStatus::Success), (1, WcStatus::Success)]);
+    assert!(left.cq.poll(&mut two).is_err());
+    assert!(left.cq.poll_one().is_err(), "for ever");
+    assert_eq!(left.context.lane_counters().cq_overruns, 1);
+}
+
+#[test]
+fn deregistering_is_refused_while_a_request_uses_the_memory() {
+    let (mut left, mut right) = Setup::default().connected();
+    let (source, target) = (left.mr.addr(), right.mr.remote());
+    left.qp.post_send(write(&left, &right, 1, 0, 100)).unwrap();
+    let (mr, error) = left.mr.deregister().unwrap_err();
+    assert!(error.to_string().contains("1 work requests still use"), "{error}");
+    left.mr = mr;
+    assert_eq!(completions(&mut left, &mut right, 1)[0].status, WcStatus::Success);
+    let lkey = left.mr.lkey();
+    left.mr.deregister().unwrap();
+    let local = spindrift::verbs::Sge { addr: source, len: 1, lkey };
+    let remote = target.at(0, 1).unwrap();
+    left.qp.post_send(SendWr { wr_id: 2, op: SendOp::Write, local, remote, signaled: true }).unwrap();
+    left.mr = left.pd.register(1, Access::LOCAL_READ).unwrap();
+    assert_eq!(completions(&mut left, &mut right, 1)[0].status, WcStatus::LocalProtectionError);
+}
+
+#[test]
+fn a_dropped_registration_is_kept_until_its_requests_are_done() {
+    let (mut left, mut right) = Setup::default().connected();
+    let source = left.pd.register_vec(pattern(50_000, 3), Access::LOCAL_READ).unwrap();
+    let region = std::sync::Arc::downgrade(source.region());
+    let local = source.sge(0, 50_000).unwrap();
+    let remote = right.mr.remote().at(0, 50_000).unwrap();
+    left.qp.post_send(SendWr { wr_id: 1, op: SendOp::Write, local, remote, signaled: true }).unwrap();
+    drop(source);
+    assert!(region.upgrade().is_some());
+    assert_eq!(completions(&mut left, &mut right, 1)[0].status, WcStatus::Success);
+    assert_eq!(right.mr.region().first_difference(0, &pattern(50_000, 3)).unwrap(), None);
+    assert!(region.upgrade().is_none());
+}
+
+#[test]
+fn misuse_is_named() {
+    let (mut left, right, _) = Setup::default().unconnected();
+    let wr = write(&left, &right, 1, 0, 100);
+    assert_eq!(left.qp.post_send(wr), Err(PostError::WrongState(QpState::Reset)));
+    assert_eq!(left.qp.post_recv(RecvWr { wr_id: 1 }), Err(PostError::WrongState(QpState::Reset)));
+    left.qp.init().unwrap();
+    left.qp.post_recv(RecvWr { wr_id: 1 }).unwrap();
+    assert!(left.qp.init().is_err());
+    assert!(left.mr.sge(1 << 20, 1).is_err());
+    assert!(right.mr.remote().at(1, 1 << 20).is_err());
+    assert!(left.context.create_cq(0).is_err());
+    let foreign = Qp::create(&left.pd, &right.cq, &left.cq, &QpConfig::default());
+    assert!(matches!(foreign, Err(VerbsError::OtherContext(_))));
+    let deep = QpConfig { max_send_wr: 1 << 20, ..QpConfig::default() };
+    assert!(Qp::create(&left.pd, &left.cq, &left.cq, &deep).is_err());
+    let (cq, error) = left.cq.destroy().unwrap_err();
+    assert!(matches!(error, VerbsError::CqInUse { queue_pairs: 1 }), "{error}");
+    drop(left.qp);
+    assert!(cq.destroy().is_ok());
+    let none = Context::open(Vec::new(), ContextConfig::new(&[]));
+    assert!(none.unwrap_err().to_string().contains("ports"));
+}
+
+#[test]
+fn the_lane_ends_with_the_last_handle() {
+    for lane in [LaneMode::Inline, THREAD] {
+        let (left, right, cables) = Setup { lanes: [lane; 2], ..Setup::default() }.unconnected();
+        let Side { context, pd, cq, mr, qp } = left;
+        drop(context);
+        drop(pd);
+        drop(cq);
+        drop(qp);
+        assert!(cables.iter().all(LoopbackControl::is_up), "the registration keeps the lane");
+        drop(mr);
+        assert!(!cables.iter().any(LoopbackControl::is_up), "the ports are gone");
+        drop(right);
+    }
+}
+
+#[test]
+fn a_core_that_is_not_there_is_an_error() {
+    let (left, _right) = loopback::pair(1, LoopbackConfig::default());
+    let ports = nic(left);
+    let lane = LaneMode::Thread { core: Some(1000), idle: Idle::Yield };
+    let config = ContextConfig::new(&ports).lane(lane);
+    assert!(Context::open(ports, config).unwrap_err().to_string().contains("core 1000"));
+}
+
+#[test]
+fn a_plane_that_goes_down_is_survived() {
+    let (mut left, mut right, cables) = Setup::default().unconnected();
+    left.qp.connect(&right.qp.info().unwrap()).unwrap();
+    right.qp.connect(&left.qp.info().unwrap()).unwrap();
+    let data = pattern(1 << 20, 9);
+    left.mr.write_at(0, &data).unwrap();
+    for (round, down) in [(0, 1), (1, 2), (2, 0)] {
+        left.qp.post_send(write(&left, &right, round, 0, 1 << 20)).unwrap();
+        left.context.poll();
+        cables[down].set_up(false);
+        assert_eq!(completions(&mut left, &mut right, 1)[0].status, WcStatus::Success);
+        cables[down].set_up(true);
+    }
+    assert_eq!(right.mr.region().first_difference(0, &data).unwrap(), None);
+}
