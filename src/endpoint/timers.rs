@@ -18,12 +18,12 @@ use super::peer::StatusUpdate;
 use super::{Endpoint, QpState};
 
 impl Endpoint {
-    /// Interval between port status updates to a peer that has not answered, ns.
+    /// First interval between port status updates to a peer that has not answered, ns. It doubles
+    /// up to a second and never ends: a peer that missed the update would leave a plane unused.
     const STATUS_RETRY_NS: u64 = 1_000_000;
+    const STATUS_DOUBLINGS: u32 = 10;
     /// Least time between two runs of a queue pair's timers, ns.
     const TIMER_STEP_NS: u64 = 1_000;
-    /// Port status updates sent before a silent peer is left alone.
-    const STATUS_TRIES: u8 = 16;
 
     /// When [`on_timeout`](Self::on_timeout) should be called; [`Time::NEVER`] when nothing runs.
     #[inline]
@@ -56,7 +56,7 @@ impl Endpoint {
             }
             self.timers.pop();
             if slot & Self::PEER_TIMER != 0 {
-                self.announce_ports_again(now, slot & !Self::PEER_TIMER);
+                self.announce_ports_again(now, at, slot & !Self::PEER_TIMER);
                 continue;
             }
             let Some(qp) = self.qp_mut(slot) else { continue };
@@ -130,28 +130,22 @@ impl Endpoint {
     /// Starts telling a peer which of our ports can be reached.
     pub(super) fn announce_ports(&mut self, now: Time, index: u32) {
         let Some(peer) = self.peers.get_mut(index as usize).and_then(Option::as_mut) else { return };
-        let running = peer.status_update.is_some();
-        peer.status_update = Some(StatusUpdate { tries: 0 });
-        if !running {
-            self.announce_ports_again(now, index);
-        }
+        peer.status_update = Some(StatusUpdate { tries: 0, due: now });
+        self.announce_ports_again(now, now, index);
     }
 
     /// Sends the port status over the next plane that is up, until it is answered.
-    fn announce_ports_again(&mut self, now: Time, index: u32) {
+    fn announce_ports_again(&mut self, now: Time, at: Time, index: u32) {
         let up = self.ports_up;
         let Some(peer) = self.peers.get_mut(index as usize).and_then(Option::as_mut) else { return };
-        let Some(update) = peer.status_update else { return };
-        if update.tries >= Self::STATUS_TRIES {
-            peer.status_update = None;
-            return;
-        }
+        // A timer of an update that was answered or replaced has another deadline.
+        let Some(update) = peer.status_update.filter(|update| update.due == at) else { return };
         let usable = PortMask(up.0 & peer.up.0 & PortMask::first(peer.planes()).0);
-        let due = now.after(Self::STATUS_RETRY_NS);
-        peer.status_update = Some(StatusUpdate { tries: update.tries + 1 });
+        let due = now.after(Self::STATUS_RETRY_NS << update.tries.min(Self::STATUS_DOUBLINGS));
+        peer.status_update = Some(StatusUpdate { tries: update.tries.saturating_add(1), due });
         self.timers.push(Reverse((due, index | Self::PEER_TIMER)));
-        if let Some(plane) = nth_plane(usable, u32::from(update.tries)) {
-            let id = self.ops.register(now, Purpose::PortStatus(index));
+        if let Some(plane) = nth_plane(usable, update.tries) {
+            let id = self.ops.register(now, Purpose::PortStatus(index, up.0));
             let ev = self.any_ev(index, plane);
             self.push_peer_request(now, index, plane, ev, EndpointOp::PortStatusUpdate, id);
         }
