@@ -19,8 +19,8 @@ pub(super) struct OpOut {
 /// What an outstanding request was for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Purpose {
-    /// A port status update to this peer, with this mask.
-    PortStatus(u32, u32),
+    /// A port status update to this peer.
+    PortStatus(u32),
     /// A reverse-path probe of this queue pair slot, with the path set's own id.
     ReverseProbe(u32, u16),
     /// A probe that the application asked for, on this queue pair slot.
@@ -154,18 +154,18 @@ mod tests {
     #[test]
     fn a_response_is_matched_once() {
         let mut ops = Ops::new(100);
-        let id = ops.register(Time(5), Purpose::PortStatus(3, 0));
+        let id = ops.register(Time(5), Purpose::PortStatus(3));
         assert_eq!(ops.answered(id.wrapping_add(1)), None);
-        assert_eq!(ops.answered(id), Some((Purpose::PortStatus(3, 0), Time(5))));
+        assert_eq!(ops.answered(id), Some((Purpose::PortStatus(3), Time(5))));
         assert_eq!(ops.answered(id), None);
     }
 
     #[test]
     fn a_forgotten_request_is_not_mistaken_for_a_new_one() {
         let mut ops = Ops::new(100);
-        let old = ops.register(Time(1), Purpose::PortStatus(1, 0));
+        let old = ops.register(Time(1), Purpose::PortStatus(1));
         for _ in 0..Ops::OUTSTANDING {
-            ops.register(Time(2), Purpose::PortStatus(2, 0));
+            ops.register(Time(2), Purpose::PortStatus(2));
         }
         assert_eq!(ops.answered(old), None);
     }

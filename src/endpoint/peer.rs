@@ -8,7 +8,6 @@ use std::net::IpAddr;
 use spindrift_pmd::MacAddr;
 
 use crate::path::PortMask;
-use crate::time::Time;
 use crate::wire::StackTemplate;
 
 use super::config::{EndpointConfig, EndpointError, PortAddr};
@@ -26,16 +25,12 @@ pub(super) struct Peer {
     pub(super) refs: u32,
     /// A port status update that the peer has not answered yet.
     pub(super) status_update: Option<StatusUpdate>,
-    /// Request id and time of the newest port status update from the peer.
-    pub(super) last_status: Option<(u16, Time)>,
 }
 
 /// A port status update under way.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct StatusUpdate {
-    pub(super) tries: u32,
-    /// When it is sent again.
-    pub(super) due: Time,
+    pub(super) tries: u8,
 }
 
 impl Peer {
@@ -59,28 +54,12 @@ impl Peer {
             up: PortMask(u32::MAX),
             refs: 0,
             status_update: None,
-            last_status: None,
         })
     }
 
     /// Planes that both sides have.
     pub(super) fn planes(&self) -> u8 {
         self.templates.len() as u8
-    }
-
-    /// Whether a port status update was overtaken by a newer one: its id is a little below that of
-    /// one that came moments ago. Ids count up; the bounds keep a peer that draws them at random
-    /// from being misjudged for long.
-    pub(super) fn is_overtaken(&mut self, now: Time, id: u16) -> bool {
-        const RECENT_NS: u64 = 100_000_000;
-        const BEHIND: i16 = -1024;
-        let overtaken = self.last_status.is_some_and(|(last, at)| {
-            now.since(at) < RECENT_NS && (BEHIND..0).contains(&(id.wrapping_sub(last) as i16))
-        });
-        if !overtaken {
-            self.last_status = Some((id, now));
-        }
-        overtaken
     }
 
     /// Whether `ip` is one of the peer's addresses; `port`, where the packet came in, is tried first.

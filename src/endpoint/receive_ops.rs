@@ -27,7 +27,7 @@ impl Endpoint {
         }
         match erth.op {
             EndpointOp::PortStatusUpdate => {
-                if !self.on_port_status(now, source, bth.psn.get() as u16, erth.port_status_mask) {
+                if !self.on_port_status(now, source, erth.port_status_mask) {
                     self.counters.rx_foreign_port_status += 1;
                     return;
                 }
@@ -43,7 +43,7 @@ impl Endpoint {
     }
 
     /// A connected peer says which of its ports can be reached. `false` when it is no peer.
-    fn on_port_status(&mut self, now: Time, source: &Source, id: u16, mask: u32) -> bool {
+    fn on_port_status(&mut self, now: Time, source: &Source, mask: u32) -> bool {
         let mut known = false;
         for index in 0..self.peers.len() {
             let Some(peer) = self.peers[index].as_mut() else { continue };
@@ -51,10 +51,6 @@ impl Endpoint {
                 continue;
             }
             known = true;
-            if peer.is_overtaken(now, id) {
-                self.counters.rx_stale_port_status += 1;
-                continue;
-            }
             let lost = peer.up.0 & !mask;
             if peer.up == PortMask(mask) {
                 continue;
@@ -105,7 +101,7 @@ impl Endpoint {
             return;
         };
         let index = match purpose {
-            Purpose::PortStatus(index, _) => index,
+            Purpose::PortStatus(index) => index,
             Purpose::ReverseProbe(slot, _) | Purpose::Application(slot) => {
                 self.qp(slot).map_or(u32::MAX, |qp| qp.peer)
             }
@@ -121,11 +117,8 @@ impl Endpoint {
         }
         let Some((purpose, sent_at)) = self.ops.answered(id) else { return };
         match purpose {
-            Purpose::PortStatus(index, mask) => {
-                let current = mask == self.ports_up.0;
-                if let Some(peer) = self.peers.get_mut(index as usize).and_then(Option::as_mut)
-                    && current
-                {
+            Purpose::PortStatus(index) => {
+                if let Some(peer) = self.peers.get_mut(index as usize).and_then(Option::as_mut) {
                     peer.status_update = None;
                 }
             }

@@ -18,12 +18,10 @@ use super::peer::StatusUpdate;
 use super::{Endpoint, QpState};
 
 impl Endpoint {
-    /// First interval between port status updates to a peer that has not answered, ns. It doubles
-    /// up to a second and never ends: a peer that missed the update would leave a plane unused.
+    /// Interval between port status updates to a peer that has not answered, ns.
     const STATUS_RETRY_NS: u64 = 1_000_000;
-    const STATUS_DOUBLINGS: u32 = 10;
-    /// Least time between two runs of a queue pair's timers, ns.
-    const TIMER_STEP_NS: u64 = 1_000;
+    /// Port status updates sent before a silent peer is left alone.
+    const STATUS_TRIES: u8 = 16;
 
     /// When [`on_timeout`](Self::on_timeout) should be called; [`Time::NEVER`] when nothing runs.
     #[inline]
@@ -34,14 +32,8 @@ impl Endpoint {
     /// Makes sure that the queue pair's next deadline is in the heap.
     #[inline]
     pub(super) fn arm(&mut self, slot: u32) {
-        self.arm_from(slot, Time::ZERO);
-    }
-
-    /// The same, but no earlier than `earliest`.
-    #[inline]
-    fn arm_from(&mut self, slot: u32, earliest: Time) {
         let Some(qp) = self.qps[slot as usize].as_deref_mut() else { return };
-        let at = qp.next_timeout().max(earliest);
+        let at = qp.next_timeout();
         if at < qp.armed_at {
             qp.armed_at = at;
             self.timers.push(Reverse((at, slot)));
@@ -56,7 +48,7 @@ impl Endpoint {
             }
             self.timers.pop();
             if slot & Self::PEER_TIMER != 0 {
-                self.announce_ports_again(now, at, slot & !Self::PEER_TIMER);
+                self.announce_ports_again(now, slot & !Self::PEER_TIMER);
                 continue;
             }
             let Some(qp) = self.qp_mut(slot) else { continue };
@@ -65,8 +57,7 @@ impl Endpoint {
             }
             qp.armed_at = Time::NEVER;
             self.run_timers(now, slot);
-            // A probe stays due until a port takes it: look again soon, but not in this loop.
-            self.arm_from(slot, now.after(Self::TIMER_STEP_NS));
+            self.arm(slot);
         }
     }
 
@@ -130,22 +121,28 @@ impl Endpoint {
     /// Starts telling a peer which of our ports can be reached.
     pub(super) fn announce_ports(&mut self, now: Time, index: u32) {
         let Some(peer) = self.peers.get_mut(index as usize).and_then(Option::as_mut) else { return };
-        peer.status_update = Some(StatusUpdate { tries: 0, due: now });
-        self.announce_ports_again(now, now, index);
+        let running = peer.status_update.is_some();
+        peer.status_update = Some(StatusUpdate { tries: 0 });
+        if !running {
+            self.announce_ports_again(now, index);
+        }
     }
 
     /// Sends the port status over the next plane that is up, until it is answered.
-    fn announce_ports_again(&mut self, now: Time, at: Time, index: u32) {
+    fn announce_ports_again(&mut self, now: Time, index: u32) {
         let up = self.ports_up;
         let Some(peer) = self.peers.get_mut(index as usize).and_then(Option::as_mut) else { return };
-        // A timer of an update that was answered or replaced has another deadline.
-        let Some(update) = peer.status_update.filter(|update| update.due == at) else { return };
+        let Some(update) = peer.status_update else { return };
+        if update.tries >= Self::STATUS_TRIES {
+            peer.status_update = None;
+            return;
+        }
         let usable = PortMask(up.0 & peer.up.0 & PortMask::first(peer.planes()).0);
-        let due = now.after(Self::STATUS_RETRY_NS << update.tries.min(Self::STATUS_DOUBLINGS));
-        peer.status_update = Some(StatusUpdate { tries: update.tries.saturating_add(1), due });
+        let due = now.after(Self::STATUS_RETRY_NS);
+        peer.status_update = Some(StatusUpdate { tries: update.tries + 1 });
         self.timers.push(Reverse((due, index | Self::PEER_TIMER)));
-        if let Some(plane) = nth_plane(usable, update.tries) {
-            let id = self.ops.register(now, Purpose::PortStatus(index, up.0));
+        if let Some(plane) = nth_plane(usable, u32::from(update.tries)) {
+            let id = self.ops.register(now, Purpose::PortStatus(index));
             let ev = self.any_ev(index, plane);
             self.push_peer_request(now, index, plane, ev, EndpointOp::PortStatusUpdate, id);
         }
