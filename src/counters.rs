@@ -104,6 +104,8 @@ counters! {
     rx_rate_limited,
     /// Port status updates from an address that is no connected peer's.
     rx_foreign_port_status,
+    /// Port status updates older than one already taken in.
+    rx_stale_port_status,
     /// Data packets sent, retransmissions included.
     tx_data,
     /// Payload bytes sent, retransmissions included.

@@ -291,7 +291,12 @@ impl Endpoint {
         let Some(qp) = self.qps[slot as usize].as_deref_mut() else { return Ok(()) };
         qp.ready_to_send(&self.cfg, attr, now)?;
         qp.reverse_check_at = now;
+        let index = qp.peer;
         self.arm(slot);
+        // The peer takes all our ports to be up until it is told.
+        if self.ports_up != PortMask::first(self.cfg.ports.len() as u8) {
+            self.announce_ports(now, index);
+        }
         Ok(())
     }
 
@@ -324,6 +329,7 @@ impl Endpoint {
             let (requester, mut env) = qp.requester_env(&mut self.counters);
             requester.planes_lost(now, PortMask(planes), &mut env);
         }
+        self.wake_answers(slot);
         self.wake_data(slot);
         self.arm(slot);
     }
@@ -367,7 +373,9 @@ impl Endpoint {
     fn with_paths<R>(&mut self, qpn: Qpn, act: impl FnOnce(&mut Paths) -> R) -> Option<R> {
         let slot = self.slot_of(qpn)?;
         let result = act(&mut self.qp_mut(slot)?.paths);
+        self.wake_answers(slot);
         self.wake_data(slot);
+        self.arm(slot);
         Some(result)
     }
 }

@@ -231,6 +231,13 @@ impl Endpoint {
         }
     }
 
+    /// Lists a queue pair that owes answers again, after its planes changed.
+    fn wake_answers(&mut self, slot: u32) {
+        if self.qp(slot).is_some_and(|qp| qp.responder.owes()) {
+            self.wake_control(slot);
+        }
+    }
+
     /// Completes every work request that the transport acknowledgement has passed.
     fn complete_sends(&mut self, slot: u32) {
         let Some(qp) = self.qps[slot as usize].as_deref_mut() else { return };

@@ -94,6 +94,11 @@ impl Ops {
         self.answers.take(now)
     }
 
+    /// The id that the next request will have.
+    pub(super) const fn next_id(&self) -> u16 {
+        self.next_id
+    }
+
     /// Remembers a request and returns its id.
     pub(super) fn register(&mut self, now: Time, purpose: Purpose) -> u16 {
         let id = self.next_id;

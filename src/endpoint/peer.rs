@@ -8,6 +8,7 @@ use std::net::IpAddr;
 use spindrift_pmd::MacAddr;
 
 use crate::path::PortMask;
+use crate::time::Time;
 use crate::wire::StackTemplate;
 
 use super::config::{EndpointConfig, EndpointError, PortAddr};
@@ -25,12 +26,31 @@ pub(super) struct Peer {
     pub(super) refs: u32,
     /// A port status update that the peer has not answered yet.
     pub(super) status_update: Option<StatusUpdate>,
+    pub(super) status_seen: Option<StatusSeen>,
 }
 
 /// A port status update under way.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct StatusUpdate {
+    /// When the next one goes out.
+    pub(super) due: Time,
     pub(super) tries: u8,
+    /// Request id of the first update that says what is true now; an answer to an earlier one confirms what
+    /// is no longer so.
+    pub(super) first_id: u16,
+}
+
+/// The newest port status update that a peer sent.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct StatusSeen {
+    id: u16,
+    at: Time,
+}
+
+impl StatusSeen {
+    /// How long a packet may wander through the network, ns. Ids are compared no longer than this, because a
+    /// peer may start them over.
+    const LIFETIME_NS: u64 = 1_000_000_000;
 }
 
 impl Peer {
@@ -54,7 +74,20 @@ impl Peer {
             up: PortMask(u32::MAX),
             refs: 0,
             status_update: None,
+            status_seen: None,
         })
+    }
+
+    /// Whether the port status update with this request id is no older than the newest that was taken in. The
+    /// network may reorder and repeat them, and acting on an old one would leave the planes wrong for good.
+    pub(super) fn is_news(&mut self, id: u16, now: Time) -> bool {
+        let old = self.status_seen.is_some_and(|seen| {
+            (id.wrapping_sub(seen.id) as i16) < 0 && now.since(seen.at) < StatusSeen::LIFETIME_NS
+        });
+        if !old {
+            self.status_seen = Some(StatusSeen { id, at: now });
+        }
+        !old
     }
 
     /// Planes that both sides have.

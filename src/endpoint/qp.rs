@@ -179,7 +179,9 @@ impl Qp {
         if !self.receives() {
             return Time::NEVER;
         }
-        self.requester.next_timeout().min(self.paths.next_timeout()).min(self.reverse_check_at)
+        // Listed, it is asked for probes whenever there is room, and armed again when it leaves the list.
+        let paths = if self.in_control_list { self.paths.next_expiry() } else { self.paths.next_timeout() };
+        self.requester.next_timeout().min(paths).min(self.reverse_check_at)
     }
 
     pub(super) fn status(&self) -> QpStatus {

@@ -27,8 +27,7 @@ impl Endpoint {
         }
         match erth.op {
             EndpointOp::PortStatusUpdate => {
-                if !self.on_port_status(now, source, erth.port_status_mask) {
-                    self.counters.rx_foreign_port_status += 1;
+                if !self.on_port_status(now, source, bth.psn.get() as u16, erth.port_status_mask) {
                     return;
                 }
             }
@@ -42,15 +41,20 @@ impl Endpoint {
         self.respond(source, bth.psn, erth);
     }
 
-    /// A connected peer says which of its ports can be reached. `false` when it is no peer.
-    fn on_port_status(&mut self, now: Time, source: &Source, mask: u32) -> bool {
-        let mut known = false;
+    /// A connected peer says which of its ports can be reached. `false` when it must not be answered: it is no
+    /// peer, or has said something newer.
+    fn on_port_status(&mut self, now: Time, source: &Source, id: u16, mask: u32) -> bool {
+        let (mut known, mut taken) = (false, false);
         for index in 0..self.peers.len() {
             let Some(peer) = self.peers[index].as_mut() else { continue };
             if !peer.owns(source.meta.src, source.port) {
                 continue;
             }
             known = true;
+            if !peer.is_news(id, now) {
+                continue;
+            }
+            taken = true;
             let lost = peer.up.0 & !mask;
             if peer.up == PortMask(mask) {
                 continue;
@@ -63,7 +67,12 @@ impl Endpoint {
                 }
             }
         }
-        known
+        if !known {
+            self.counters.rx_foreign_port_status += 1;
+        } else if !taken {
+            self.counters.rx_stale_port_status += 1;
+        }
+        taken
     }
 
     /// Answers an endpoint request on the path it came by, in the control class.
@@ -118,7 +127,9 @@ impl Endpoint {
         let Some((purpose, sent_at)) = self.ops.answered(id) else { return };
         match purpose {
             Purpose::PortStatus(index) => {
-                if let Some(peer) = self.peers.get_mut(index as usize).and_then(Option::as_mut) {
+                if let Some(peer) = self.peers.get_mut(index as usize).and_then(Option::as_mut)
+                    && peer.status_update.is_some_and(|update| id.wrapping_sub(update.first_id) as i16 >= 0)
+                {
                     peer.status_update = None;
                 }
             }

@@ -18,10 +18,13 @@ use super::peer::StatusUpdate;
 use super::{Endpoint, QpState};
 
 impl Endpoint {
-    /// Interval between port status updates to a peer that has not answered, ns.
+    /// Time from the first port status update to the next when the peer does not answer, ns. It doubles with
+    /// every one, up to the maximum: the peer leaves a plane alone until it hears of it, so giving up early
+    /// could cost a plane for good.
     const STATUS_RETRY_NS: u64 = 1_000_000;
-    /// Port status updates sent before a silent peer is left alone.
-    const STATUS_TRIES: u8 = 16;
+    const STATUS_RETRY_MAX_NS: u64 = 1_000_000_000;
+    /// Port status updates sent before a silent peer is left alone, after about a minute.
+    const STATUS_TRIES: u8 = 64;
 
     /// When [`on_timeout`](Self::on_timeout) should be called; [`Time::NEVER`] when nothing runs.
     #[inline]
@@ -36,8 +39,39 @@ impl Endpoint {
         let at = qp.next_timeout();
         if at < qp.armed_at {
             qp.armed_at = at;
-            self.timers.push(Reverse((at, slot)));
+            self.push_timer(at, slot);
         }
+    }
+
+    /// Entries of the heap, beyond one for each queue pair and peer, at which it is cleared of dead ones.
+    const SPARE_TIMERS: usize = 64;
+
+    #[inline]
+    fn push_timer(&mut self, at: Time, key: u32) {
+        self.timers.push(Reverse((at, key)));
+        if self.timers.len() > 2 * (self.live_qps as usize + self.peers.len()) + Self::SPARE_TIMERS {
+            self.drop_dead_timers();
+        }
+    }
+
+    /// Drops entries that were overtaken by earlier ones. They would find out by themselves, but a
+    /// busy queue pair with a deadline far off makes new ones faster than that.
+    #[cold]
+    fn drop_dead_timers(&mut self) {
+        let mut entries = core::mem::take(&mut self.timers).into_vec();
+        entries.retain(|&Reverse((at, key))| self.is_live(at, key));
+        entries.sort_unstable();
+        entries.dedup();
+        self.timers = entries.into();
+    }
+
+    /// Whether an entry of the heap is the one that its owner waits for.
+    fn is_live(&self, at: Time, key: u32) -> bool {
+        if key & Self::PEER_TIMER == 0 {
+            return self.qp(key).is_some_and(|qp| qp.armed_at == at);
+        }
+        let peer = self.peers.get((key & !Self::PEER_TIMER) as usize).and_then(Option::as_ref);
+        peer.and_then(|peer| peer.status_update).is_some_and(|update| update.due == at)
     }
 
     /// Runs what is due.
@@ -47,14 +81,14 @@ impl Endpoint {
                 break;
             }
             self.timers.pop();
+            if !self.is_live(at, slot) {
+                continue;
+            }
             if slot & Self::PEER_TIMER != 0 {
                 self.announce_ports_again(now, slot & !Self::PEER_TIMER);
                 continue;
             }
             let Some(qp) = self.qp_mut(slot) else { continue };
-            if qp.armed_at != at {
-                continue;
-            }
             qp.armed_at = Time::NEVER;
             self.run_timers(now, slot);
             self.arm(slot);
@@ -121,11 +155,8 @@ impl Endpoint {
     /// Starts telling a peer which of our ports can be reached.
     pub(super) fn announce_ports(&mut self, now: Time, index: u32) {
         let Some(peer) = self.peers.get_mut(index as usize).and_then(Option::as_mut) else { return };
-        let running = peer.status_update.is_some();
-        peer.status_update = Some(StatusUpdate { tries: 0 });
-        if !running {
-            self.announce_ports_again(now, index);
-        }
+        peer.status_update = Some(StatusUpdate { due: now, tries: 0, first_id: self.ops.next_id() });
+        self.announce_ports_again(now, index);
     }
 
     /// Sends the port status over the next plane that is up, until it is answered.
@@ -138,9 +169,10 @@ impl Endpoint {
             return;
         }
         let usable = PortMask(up.0 & peer.up.0 & PortMask::first(peer.planes()).0);
-        let due = now.after(Self::STATUS_RETRY_NS);
-        peer.status_update = Some(StatusUpdate { tries: update.tries + 1 });
-        self.timers.push(Reverse((due, index | Self::PEER_TIMER)));
+        let wait = Self::STATUS_RETRY_NS << update.tries.min(10);
+        let due = now.after(wait.min(Self::STATUS_RETRY_MAX_NS));
+        peer.status_update = Some(StatusUpdate { due, tries: update.tries + 1, ..update });
+        self.push_timer(due, index | Self::PEER_TIMER);
         if let Some(plane) = nth_plane(usable, u32::from(update.tries)) {
             let id = self.ops.register(now, Purpose::PortStatus(index));
             let ev = self.any_ev(index, plane);

@@ -70,33 +70,59 @@ impl Endpoint {
         self.burst_hint = packets;
     }
 
+    /// Queue pairs without room that are passed over in one call, in each of the two lists. The
+    /// next call goes on behind them.
+    const MAX_BLOCKED: usize = 64;
+
     /// Fills `out` with the next packet whose port is in `free`; `false` when there is none now.
     pub fn transmit(&mut self, now: Time, free: PortMask, out: &mut Transmit) -> bool {
+        if free.0 == 0 {
+            return false;
+        }
         if !self.ops.is_empty() && self.transmit_op(free, out) {
             return true;
         }
+        self.transmit_from_control_list(now, free, out) || self.transmit_from_data_list(now, free, out)
+    }
+
+    #[inline]
+    fn transmit_from_control_list(&mut self, now: Time, free: PortMask, out: &mut Transmit) -> bool {
+        let mut blocked = 0;
         while let Some(&slot) = self.control_list.front() {
             match self.transmit_control(now, slot, free, out) {
                 Turn::Sent => return true,
-                Turn::Blocked => break,
+                Turn::Blocked => {
+                    blocked += 1;
+                    self.control_list.rotate_left(1);
+                    if blocked >= self.control_list.len().min(Self::MAX_BLOCKED) {
+                        break;
+                    }
+                }
                 Turn::Idle => {
                     self.control_list.pop_front();
                     if let Some(qp) = self.qp_mut(slot) {
                         qp.in_control_list = false;
                     }
+                    self.arm(slot);
                 }
             }
         }
-        self.transmit_from_data_list(now, free, out)
+        false
     }
 
+    #[inline]
     fn transmit_from_data_list(&mut self, now: Time, free: PortMask, out: &mut Transmit) -> bool {
+        let mut blocked = 0;
         while let Some(&slot) = self.data_list.front() {
             match self.transmit_data(now, slot, free, out) {
                 Turn::Sent => return true,
                 Turn::Blocked => {
-                    // Another queue pair may have other planes; this one keeps its place for later.
-                    return self.data_list.len() > 1 && self.transmit_for_others(now, free, out);
+                    // Another queue pair may have other planes; this one keeps its turn for later.
+                    blocked += 1;
+                    self.data_list.rotate_left(1);
+                    if blocked >= self.data_list.len().min(Self::MAX_BLOCKED) {
+                        break;
+                    }
                 }
                 Turn::Idle => {
                     self.data_list.pop_front();
@@ -108,14 +134,6 @@ impl Endpoint {
             }
         }
         false
-    }
-
-    /// The front queue pair found no room on its planes: ask the one behind it, and no more, so
-    /// that a full NIC is noticed at once.
-    fn transmit_for_others(&mut self, now: Time, free: PortMask, out: &mut Transmit) -> bool {
-        self.data_list.rotate_left(1);
-        let Some(&slot) = self.data_list.front() else { return false };
-        matches!(self.transmit_data(now, slot, free, out), Turn::Sent)
     }
 
     fn transmit_op(&mut self, free: PortMask, out: &mut Transmit) -> bool {
@@ -134,10 +152,14 @@ impl Endpoint {
             self.counters.tx_probes += 1;
             return turn;
         }
+        let probe_waits = qp.state == super::QpState::Rts && qp.paths.probe_is_due(now);
         if !qp.responder.owes() {
-            return Turn::Idle;
+            return if probe_waits { Turn::Blocked } else { Turn::Idle };
         }
-        let Some((ev, plane)) = qp.paths.pick_reverse(free) else { return Turn::Blocked };
+        let Some((ev, plane)) = qp.paths.pick_reverse(free) else {
+            // Without an open plane it would wait for ever; a port that returns lists it again.
+            return if qp.paths.open_planes().0 == 0 { Turn::Idle } else { Turn::Blocked };
+        };
         let Some(packet) = next_answer(qp, &mut self.counters) else { return Turn::Idle };
         let Some(template) = template(&self.peers, qp, plane) else { return Turn::Idle };
         let entropy = self.cfg.entropy.place(ev);
@@ -159,10 +181,10 @@ impl Endpoint {
         free: PortMask,
         out: &mut Transmit,
     ) -> Option<Turn> {
-        if qp.state != super::QpState::Rts || qp.paths.usable_planes().0 & free.0 != qp.paths.usable_planes().0 {
+        if qp.state != super::QpState::Rts {
             return None;
         }
-        let probe = qp.paths.poll_probe(now)?;
+        let probe = qp.paths.poll_probe_on(now, free)?;
         let plane = qp.paths.plane(probe.ev);
         let template = template(peers, qp, plane)?;
         let peth = Peth {
@@ -195,7 +217,10 @@ impl Endpoint {
         let Some((seq, kind)) = qp.requester.next_send(&qp.cc) else { return Turn::Idle };
         let Some(spec) = qp.requester.spec(seq, kind) else { return Turn::Idle };
         let avoid = qp.requester.last_ev(seq, kind);
-        let Some(ev_id) = qp.paths.pick(free, avoid) else { return Turn::Blocked };
+        let Some(ev_id) = qp.paths.pick(free, avoid) else {
+            // Without a usable plane it would wait for ever; a path that returns lists it again.
+            return if qp.paths.usable_planes().0 == 0 { Turn::Idle } else { Turn::Blocked };
+        };
         let plane = qp.paths.plane(ev_id);
         let Some(template) = template(&self.peers, qp, plane) else { return Turn::Idle };
         let head = write_head_of(qp, now, &spec, seq, kind);
@@ -214,25 +239,27 @@ impl Endpoint {
         qp.counters.tx_repeats += u64::from(kind != SendKind::New);
         self.counters.tx_data += 1;
         self.counters.tx_data_bytes += u64::from(spec.len);
+        // The first packet in flight starts timers, which may be earlier than what is armed.
+        let starts_timers = !qp.requester.outstanding();
         let (requester, mut env) = qp.requester_env(&mut self.counters);
         requester.commit(now, seq, kind, ev_id, udp_payload_len as u32, &mut env);
         qp.outbound = true;
-        self.end_turn(slot);
+        self.end_turn(slot, starts_timers);
         Turn::Sent
     }
 
     /// The queue pair has sent a packet: arm its timers, and let the next one go first when its
     /// quantum is used up.
     #[inline]
-    fn end_turn(&mut self, slot: u32) {
+    fn end_turn(&mut self, slot: u32, starts_timers: bool) {
         let Some(qp) = self.qps[slot as usize].as_deref_mut() else { return };
-        let idle_timer = qp.armed_at == Time::NEVER;
+        let arms = starts_timers || qp.armed_at == Time::NEVER;
         qp.turn += 1;
         if qp.turn >= self.cfg.quantum {
             qp.turn = 0;
             self.data_list.rotate_left(1);
         }
-        if idle_timer {
+        if arms {
             self.arm(slot);
         }
     }

@@ -236,4 +236,10 @@ impl Paths {
     pub fn usable_planes(&self) -> PortMask {
         PortMask(self.usable)
     }
+
+    /// Planes that are up on both sides and not denied, with or without an active entropy value.
+    #[inline]
+    pub fn open_planes(&self) -> PortMask {
+        PortMask(self.open)
+    }
 }

@@ -150,17 +150,25 @@ impl Paths {
     /// probed.
     #[inline]
     pub fn poll_probe(&mut self, now: Time) -> Option<Probe> {
-        if now < self.prober.next_due { None } else { self.start_probe(now) }
+        self.poll_probe_on(now, PortMask::ALL)
+    }
+
+    /// As [`poll_probe`](Self::poll_probe), of the paths whose plane is in `free`.
+    #[inline]
+    pub fn poll_probe_on(&mut self, now: Time, free: PortMask) -> Option<Probe> {
+        if now < self.prober.next_due { None } else { self.start_probe(now, free) }
+    }
+
+    /// Whether a probe is due: if [`poll_probe_on`](Self::poll_probe_on) has none, its plane has no room.
+    #[inline]
+    pub fn probe_is_due(&self, now: Time) -> bool {
+        self.prober.bad > 0 && self.prober.next_due <= now && self.prober.free_slot().is_some()
     }
 
     #[cold]
-    fn start_probe(&mut self, now: Time) -> Option<Probe> {
+    fn start_probe(&mut self, now: Time, free: PortMask) -> Option<Probe> {
         let slot = self.prober.free_slot()?;
-        let (id, due) = self.most_due()?;
-        if due > now {
-            self.prober.next_due = due;
-            return None;
-        }
+        let (id, _) = self.most_due(free).filter(|&(_, due)| due <= now)?;
         let probe = Probe { id: self.prober.next_id, ev: EvId(id) };
         self.prober.next_id = self.prober.next_id.wrapping_add(1);
         if let Some(place) = self.prober.in_flight.get_mut(slot) {
@@ -231,8 +239,14 @@ impl Paths {
             return Time::NEVER;
         }
         let send = if prober.free_slot().is_some() { prober.next_due } else { Time::NEVER };
-        let waiting = prober.in_flight.iter().flatten().map(|flight| flight.sent + prober.timeout_ns);
-        waiting.min().unwrap_or(Time::NEVER).min(send)
+        self.next_expiry().min(send)
+    }
+
+    /// When [`expire_probes`](Self::expire_probes) next has something to do: [`next_timeout`](Self::next_timeout)
+    /// for a caller that asks for probes anyway.
+    pub fn next_expiry(&self) -> Time {
+        let waiting = self.prober.in_flight.iter().flatten().map(|flight| flight.sent + self.prober.timeout_ns);
+        waiting.min().unwrap_or(Time::NEVER)
     }
 
     pub(super) fn schedule_first_probe(&mut self, id: EvId, now: Time) {
@@ -265,16 +279,17 @@ impl Paths {
     }
 
     pub(super) fn find_next_probe(&mut self) {
-        self.prober.next_due = self.most_due().map_or(Time::NEVER, |(_, due)| due);
+        self.prober.next_due = self.most_due(PortMask::ALL).map_or(Time::NEVER, |(_, due)| due);
     }
 
-    fn most_due(&self) -> Option<(u16, Time)> {
+    /// The bad path among those of the planes in `among` whose probe has been due for longest.
+    fn most_due(&self, among: PortMask) -> Option<(u16, Time)> {
         if self.prober.bad == 0 {
             return None;
         }
         let dues = self.entries.iter().zip(self.prober.due.iter()).zip(0..);
         dues.filter(|((entry, _), _)| {
-            entry.flags & (BAD | PROBING) == BAD && PortMask(self.open).contains(entry.plane)
+            entry.flags & (BAD | PROBING) == BAD && PortMask(self.open & among.0).contains(entry.plane)
         })
         .map(|((_, due), id)| (id, *due))
         .min_by_key(|&(_, due)| due)

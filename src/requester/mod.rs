@@ -141,6 +141,9 @@ pub(crate) struct Requester {
 impl Requester {
     /// UDP payload length + 40: the nominal packet size that congestion control counts.
     pub(crate) const NOMINAL_OVERHEAD: u32 = 40;
+    /// Doublings of the tail probe's wait. Far more than fit into the longest retransmission timeout, so that
+    /// every probe moves the next one later and the timer never stands still.
+    const MAX_PROBE_DOUBLINGS: u32 = 40;
     /// Ask for an acknowledgement at least on every this many messages.
     const ACK_EVERY_MESSAGES: u16 = 16;
 
@@ -463,7 +466,7 @@ impl Requester {
 
     fn probe_at(&self) -> Time {
         let wait = self.rtt.probe_timeout_ns(self.setup.probe_floor_ns);
-        self.timer_base.after(wait.saturating_mul(1 << self.probes.min(16)))
+        self.timer_base.after(wait.saturating_mul(1 << self.probes.min(Self::MAX_PROBE_DOUBLINGS)))
     }
 
     /// When [`on_timer`](Self::on_timer) wants to run.
