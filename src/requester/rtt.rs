@@ -75,7 +75,8 @@ impl Reordering {
 
     /// A packet was declared lost and its first copy arrived after all.
     pub(crate) fn widen(&mut self, rtt: &Rtt, now_ns: u64) {
-        self.extent_ns = (2 * self.extent_ns).max(rtt.smoothed_ns() / 4);
+        let most = rtt.smoothed_ns().max(Self::FLOOR_NS);
+        self.extent_ns = self.extent_ns.saturating_mul(2).max(rtt.smoothed_ns() / 4).min(most);
         self.seen_at_ns = now_ns;
     }
 
@@ -112,6 +113,11 @@ mod tests {
     fn the_reordering_window_grows_at_once_and_fades() {
         let mut rtt = Rtt::default();
         rtt.sample(100_000);
+        let mut reordering = Reordering::default();
+        for _ in 0..100 {
+            reordering.widen(&rtt, 0);
+        }
+        assert_eq!(reordering.window_ns(&rtt, 0), 100_000, "however often it is widened");
         let mut reordering = Reordering::default();
         assert_eq!(reordering.window_ns(&rtt, 0), 12_500);
         reordering.observe(40_000, 1_000);
