@@ -20,8 +20,6 @@ use super::{Endpoint, QpState};
 impl Endpoint {
     /// Interval between port status updates to a peer that has not answered, ns.
     const STATUS_RETRY_NS: u64 = 1_000_000;
-    /// Least time between two runs of a queue pair's timers, ns.
-    const TIMER_STEP_NS: u64 = 1_000;
     /// Port status updates sent before a silent peer is left alone.
     const STATUS_TRIES: u8 = 16;
 
@@ -34,14 +32,8 @@ impl Endpoint {
     /// Makes sure that the queue pair's next deadline is in the heap.
     #[inline]
     pub(super) fn arm(&mut self, slot: u32) {
-        self.arm_from(slot, Time::ZERO);
-    }
-
-    /// The same, but no earlier than `earliest`.
-    #[inline]
-    fn arm_from(&mut self, slot: u32, earliest: Time) {
         let Some(qp) = self.qps[slot as usize].as_deref_mut() else { return };
-        let at = qp.next_timeout().max(earliest);
+        let at = qp.next_timeout();
         if at < qp.armed_at {
             qp.armed_at = at;
             self.timers.push(Reverse((at, slot)));
@@ -65,8 +57,7 @@ impl Endpoint {
             }
             qp.armed_at = Time::NEVER;
             self.run_timers(now, slot);
-            // A probe stays due until a port takes it: look again soon, but not in this loop.
-            self.arm_from(slot, now.after(Self::TIMER_STEP_NS));
+            self.arm(slot);
         }
     }
 

@@ -159,10 +159,10 @@ impl Endpoint {
         free: PortMask,
         out: &mut Transmit,
     ) -> Option<Turn> {
-        if qp.state != super::QpState::Rts {
+        if qp.state != super::QpState::Rts || qp.paths.usable_planes().0 & free.0 != qp.paths.usable_planes().0 {
             return None;
         }
-        let probe = qp.paths.poll_probe_among(now, free)?;
+        let probe = qp.paths.poll_probe(now)?;
         let plane = qp.paths.plane(probe.ev);
         let template = template(peers, qp, plane)?;
         let peth = Peth {

@@ -150,19 +150,17 @@ impl Paths {
     /// probed.
     #[inline]
     pub fn poll_probe(&mut self, now: Time) -> Option<Probe> {
-        self.poll_probe_among(now, PortMask::ALL)
-    }
-
-    /// The same, of the planes in `free` alone: those that have room for it.
-    #[inline]
-    pub fn poll_probe_among(&mut self, now: Time, free: PortMask) -> Option<Probe> {
-        if now < self.prober.next_due { None } else { self.start_probe(now, free) }
+        if now < self.prober.next_due { None } else { self.start_probe(now) }
     }
 
     #[cold]
-    fn start_probe(&mut self, now: Time, free: PortMask) -> Option<Probe> {
+    fn start_probe(&mut self, now: Time) -> Option<Probe> {
         let slot = self.prober.free_slot()?;
-        let (id, _) = self.most_due(free).filter(|&(_, due)| due <= now)?;
+        let (id, due) = self.most_due()?;
+        if due > now {
+            self.prober.next_due = due;
+            return None;
+        }
         let probe = Probe { id: self.prober.next_id, ev: EvId(id) };
         self.prober.next_id = self.prober.next_id.wrapping_add(1);
         if let Some(place) = self.prober.in_flight.get_mut(slot) {
@@ -267,16 +265,16 @@ impl Paths {
     }
 
     pub(super) fn find_next_probe(&mut self) {
-        self.prober.next_due = self.most_due(PortMask::ALL).map_or(Time::NEVER, |(_, due)| due);
+        self.prober.next_due = self.most_due().map_or(Time::NEVER, |(_, due)| due);
     }
 
-    fn most_due(&self, free: PortMask) -> Option<(u16, Time)> {
+    fn most_due(&self) -> Option<(u16, Time)> {
         if self.prober.bad == 0 {
             return None;
         }
         let dues = self.entries.iter().zip(self.prober.due.iter()).zip(0..);
         dues.filter(|((entry, _), _)| {
-            entry.flags & (BAD | PROBING) == BAD && PortMask(self.open & free.0).contains(entry.plane)
+            entry.flags & (BAD | PROBING) == BAD && PortMask(self.open).contains(entry.plane)
         })
         .map(|((_, due), id)| (id, *due))
         .min_by_key(|&(_, due)| due)

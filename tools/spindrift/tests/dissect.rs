@@ -1,0 +1,258 @@
+//! `spindrift dissect`, and the Wireshark dissector beside it.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing, reason = "tests")]
+
+mod support;
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use serde_json::Value as Json;
+use support::{frames, run, stderr, stdout, temp, write_capture};
+
+fn text(path: &Path) -> &str {
+    path.to_str().expect("UTF-8")
+}
+
+fn dissect_json(path: &Path) -> Json {
+    let output = run(&["dissect", text(path), "--json"]);
+    assert!(output.status.success(), "{}", stderr(&output));
+    serde_json::from_slice(&output.stdout).expect("one JSON object")
+}
+
+/// The text is compared with a file; `SPINDRIFT_BLESS=1` writes that file anew.
+fn assert_golden(name: &str, found: &str) {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(name);
+    if std::env::var_os("SPINDRIFT_BLESS").is_some() {
+        fs::write(&path, found).unwrap();
+    }
+    let expected = fs::read_to_string(&path).unwrap_or_default();
+    assert!(
+        expected == found,
+        "{} differs; SPINDRIFT_BLESS=1 writes it anew. Found:\n{found}",
+        path.display()
+    );
+}
+
+#[test]
+fn prints_every_kind_of_packet() {
+    let capture = write_capture("golden.pcap");
+    let short = run(&["dissect", text(&capture)]);
+    assert!(short.status.success());
+    assert_golden("dissect.txt", &stdout(&short));
+    let long = run(&["dissect", text(&capture), "-v"]);
+    assert_golden("dissect-v.txt", &stdout(&long));
+}
+
+#[test]
+fn json_has_every_packet_and_the_totals() {
+    let json = dissect_json(&write_capture("json.pcap"));
+    let packets = json["packets"].as_array().unwrap();
+    assert_eq!(packets.len(), frames().len());
+    assert_eq!(packets[0]["opcode"], "WRITE_FIRST");
+    assert_eq!(packets[0]["number"], 2);
+    assert_eq!(packets[0]["bth"]["psn"], 256);
+    assert_eq!(packets[0]["reth"]["va"], "0x00007f0000001100");
+    assert_eq!(packets[0]["icrc"]["good"], true);
+    let totals = &json["totals"];
+    assert_eq!(totals["frames"], frames().len() + 1);
+    assert_eq!(totals["other_frames"], 1);
+    assert_eq!((&totals["bad_icrc"], &totals["unreadable"]), (&2.into(), &1.into()));
+    assert_eq!(json["error"], Json::Null);
+}
+
+#[test]
+fn filters_by_queue_pair_and_stops_at_a_count() {
+    let capture = write_capture("filter.pcap");
+    let endpoint = stdout(&run(&["dissect", text(&capture), "--qp", "2"]));
+    assert!(endpoint.contains("2 MRC packets") && endpoint.contains("ENDPOINT_REQUEST"), "{endpoint}");
+    let first = stdout(&run(&["dissect", text(&capture), "-c", "3"]));
+    assert_eq!(first.lines().count(), 4, "{first}");
+}
+
+#[test]
+fn a_capture_cut_off_gives_what_was_readable_and_an_error() {
+    let whole = fs::read(write_capture("whole.pcap")).unwrap();
+    let cut = temp("cut.pcap");
+    fs::write(&cut, &whole[..whole.len() - 30]).unwrap();
+    let output = run(&["dissect", text(&cut)]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(stdout(&output).contains("WRITE_FIRST"), "{}", stdout(&output));
+    let error = stderr(&output);
+    assert!(error.contains("cut.pcap") && error.contains("cut off"), "{error}");
+    let json = run(&["dissect", text(&cut), "--json"]);
+    assert_eq!(json.status.code(), Some(1));
+    let json: Json = serde_json::from_slice(&json.stdout).expect("still one JSON object");
+    assert!(json["error"].as_str().unwrap().contains("cut off"));
+}
+
+#[test]
+fn what_is_no_capture_is_refused_with_the_reason() {
+    let cases: [(&str, &[u8], &str); 4] = [
+        ("empty.pcap", b"", "fewer than 4 bytes"),
+        ("text.pcap", b"this is a text, not a capture, and it is long", "neither pcap nor pcapng"),
+        ("header.pcap", &[0x4d, 0x3c, 0xb2, 0xa1, 2, 0], "ends inside its header"),
+        ("header.pcapng", &[0x0a, 0x0d, 0x0d, 0x0a, 2, 0], "ends inside its header"),
+    ];
+    for (name, bytes, reason) in cases {
+        let path = temp(name);
+        fs::write(&path, bytes).unwrap();
+        let output = run(&["dissect", text(&path)]);
+        assert_eq!(output.status.code(), Some(1), "{name}");
+        let error = stderr(&output);
+        assert!(error.contains(name) && error.contains(reason), "{name}: {error}");
+    }
+    let error = stderr(&run(&["dissect", "/nonexistent.pcap"]));
+    assert!(error.contains("/nonexistent.pcap") && error.contains("No such file"), "{error}");
+}
+
+#[test]
+fn damaged_captures_never_panic() {
+    let whole = fs::read(write_capture("fuzz.pcap")).unwrap();
+    let pcapng = as_pcapng(&whole);
+    for (kind, bytes) in [("pcap", &whole), ("pcapng", &pcapng)] {
+        for step in 0..60 {
+            let mut bytes = bytes.clone();
+            let at = (step * 7919) % bytes.len();
+            bytes[at] ^= 1 << (step % 8);
+            bytes[step * 4] ^= 0xff;
+            let path = temp(&format!("damaged.{kind}"));
+            fs::write(&path, &bytes).unwrap();
+            let output = run(&["dissect", text(&path), "-v"]);
+            assert!(matches!(output.status.code(), Some(0 | 1)), "{kind} {step}: {}", stderr(&output));
+        }
+    }
+}
+
+/// The same frames in a pcapng file with microseconds.
+fn as_pcapng(pcap: &[u8]) -> Vec<u8> {
+    let mut out = Vec::new();
+    let mut block = |kind: u32, body: &[u8]| {
+        let len = (12 + body.len().next_multiple_of(4)) as u32;
+        out.extend(kind.to_le_bytes());
+        out.extend(len.to_le_bytes());
+        out.extend(body);
+        out.resize(out.len().next_multiple_of(4), 0);
+        out.extend(len.to_le_bytes());
+    };
+    let mut section = 0x1a2b_3c4du32.to_le_bytes().to_vec();
+    section.extend([1, 0, 0, 0]);
+    section.extend([0xff; 8]);
+    block(0x0a0d_0d0a, &section);
+    block(1, &[1, 0, 0, 0, 0, 0, 0, 0]);
+    let mut at = 24;
+    let word = |at: usize| u32::from_le_bytes(pcap[at..at + 4].try_into().unwrap());
+    while at < pcap.len() {
+        let micros = u64::from(word(at)) * 1_000_000 + u64::from(word(at + 4)) / 1000;
+        let len = word(at + 8) as usize;
+        let mut packet = vec![0; 4];
+        packet.extend(((micros >> 32) as u32).to_le_bytes());
+        packet.extend((micros as u32).to_le_bytes());
+        packet.extend([(len as u32).to_le_bytes(), word(at + 12).to_le_bytes()].concat());
+        packet.extend(&pcap[at + 16..at + 16 + len]);
+        block(6, &packet);
+        at += 16 + len;
+    }
+    out
+}
+
+#[test]
+fn pcapng_gives_the_same_packets() {
+    let pcap = write_capture("same.pcap");
+    let pcapng = temp("same.pcapng");
+    fs::write(&pcapng, as_pcapng(&fs::read(&pcap).unwrap())).unwrap();
+    let (old, new) = (dissect_json(&pcap), dissect_json(&pcapng));
+    assert_eq!(old["totals"], new["totals"]);
+    let without_time = |json: &Json| {
+        let mut packets = json["packets"].as_array().unwrap().clone();
+        packets.iter_mut().for_each(|packet| packet["time_ns"] = Json::Null);
+        packets
+    };
+    assert_eq!(without_time(&old), without_time(&new));
+    assert_eq!(new["packets"][5]["time_ns"], 5000);
+}
+
+#[test]
+fn a_reader_that_goes_away_is_no_error() {
+    let capture = write_capture("pipe.pcap");
+    let script = format!("{} dissect {} -v | head -n 1", env!("CARGO_BIN_EXE_spindrift"), text(&capture));
+    let output = Command::new("sh").args(["-c", &script]).output().unwrap();
+    assert_eq!(stderr(&output), "");
+}
+
+/// Names of the Wireshark fields of a packet, with their values as `dissect --json` gives them.
+fn wireshark_fields(packet: &Json) -> Vec<(String, Json)> {
+    let mut fields = Vec::new();
+    for (name, value) in packet.as_object().unwrap() {
+        match value {
+            Json::Object(header) => {
+                fields.extend(header.iter().map(|(field, value)| (format!("mrc.{name}.{field}"), value.clone())));
+            }
+            _ if name == "trimmed" || name == "payload_len" => fields.push((format!("mrc.{name}"), value.clone())),
+            _ => {}
+        }
+    }
+    fields
+}
+
+/// A value of either side as a number where it is one.
+fn normal(value: &str) -> String {
+    let digits = value.strip_prefix("0x").and_then(|digits| u64::from_str_radix(digits, 16).ok());
+    match (digits, value) {
+        (Some(number), _) => number.to_string(),
+        (None, "true" | "True") => "1".to_owned(),
+        (None, "false" | "False") => "0".to_owned(),
+        _ => value.replace(':', ""),
+    }
+}
+
+fn of_json(value: &Json) -> String {
+    match value {
+        Json::Null => String::new(),
+        Json::String(text) => normal(text),
+        other => normal(&other.to_string()),
+    }
+}
+
+#[test]
+fn wireshark_agrees_on_every_field() {
+    if std::env::var("SPINDRIFT_SKIP_TSHARK").is_ok_and(|value| value == "1") {
+        eprintln!("skipped: SPINDRIFT_SKIP_TSHARK=1");
+        return;
+    }
+    let capture = write_capture("tshark.pcap");
+    let json = dissect_json(&capture);
+    let packets = json["packets"].as_array().unwrap();
+    let mut names: Vec<String> = packets.iter().flat_map(wireshark_fields).map(|(name, _)| name).collect();
+    names.sort();
+    names.dedup();
+    assert!(names.len() > 85, "every header is there: {}", names.len());
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../wireshark/mrc.lua");
+    let mut tshark = Command::new("tshark");
+    tshark.args(["-r", text(&capture), "-X", &format!("lua_script:{}", script.display())]);
+    tshark.args(["-T", "fields", "-E", "separator=|", "-e", "frame.number"]);
+    names.iter().for_each(|name| {
+        tshark.args(["-e", name]);
+    });
+    let output = tshark.output().unwrap_or_else(|error| {
+        panic!("tshark does not start ({error}); tools/setup.sh --tests installs it, SPINDRIFT_SKIP_TSHARK=1 goes without")
+    });
+    let errors = stderr(&output);
+    assert!(output.status.success() && !errors.contains("Lua"), "{errors}");
+    let table = stdout(&output);
+    for packet in packets {
+        let number = packet["number"].to_string();
+        let row = table.lines().find(|line| line.split('|').next() == Some(&number)).unwrap();
+        let found: Vec<&str> = row.split('|').skip(1).collect();
+        // What one of the two calls malformed has no fields to compare.
+        if packet["error"] != Json::Null {
+            continue;
+        }
+        let expected = wireshark_fields(packet);
+        for (name, found) in names.iter().zip(found) {
+            let ours = expected.iter().find(|(ours, _)| ours == name).map(|(_, value)| of_json(value));
+            assert_eq!(normal(found), ours.unwrap_or_default(), "frame {number}, {name}");
+        }
+    }
+}
