@@ -37,7 +37,7 @@ fn main() -> Outcome<()> {
         ["server", own] => {
             let listener = Listener::bind((first(own)?, SETUP_PORT))?;
             println!("waiting for a client at {}", listener.local_addr()?);
-            server(udp_ports(own)?, listener)
+            server(udp_ports(own)?, &listener)
         }
         ["client", own, peer] => client(udp_ports(own)?, &format!("{}:{SETUP_PORT}", first(peer)?)),
         _ => Err("give nothing, `server OWN-ADDRESS`, or `client OWN-ADDRESS SERVER-ADDRESS`".into()),
@@ -50,14 +50,14 @@ fn both() -> Outcome<()> {
     let listener = Listener::bind("127.0.0.1:0")?;
     let address = listener.local_addr()?.to_string();
     std::thread::scope(|scope| {
-        let server = scope.spawn(|| server(nic(there), listener));
+        let server = scope.spawn(|| server(nic(there), &listener));
         client(nic(here), &address)?;
         server.join().map_err(|_| "the server panicked")?
     })
 }
 
 /// Offers memory to one client, waits for its immediate and checks every byte.
-fn server(ports: Vec<Box<dyn Port>>, listener: Listener) -> Outcome<()> {
+fn server(ports: Vec<Box<dyn Port>>, listener: &Listener) -> Outcome<()> {
     let mut side = Side::open(ports, Access::REMOTE_WRITE)?;
     side.qp.init()?;
     side.qp.post_recv(RecvWr { wr_id: 0 })?;
@@ -84,6 +84,7 @@ fn client(ports: Vec<Box<dyn Port>>, address: &str) -> Outcome<()> {
     let theirs = peer.connect_qps(std::slice::from_mut(&mut side.qp), &[], "")?;
     let target = theirs.memory.first().ok_or("the server offers no memory")?;
 
+    #[expect(clippy::disallowed_methods, reason = "an application may look at the clock")]
     let start = Instant::now();
     for offset in (0..TOTAL).step_by(MESSAGE) {
         let last = offset + MESSAGE == TOTAL;
