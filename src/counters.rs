@@ -64,6 +64,8 @@ counters! {
     rx_wrong_connection,
     /// Packets dropped: PSN outside the receive window.
     rx_out_of_window,
+    /// Data packets dropped: message number impossible at that PSN, as of a copy from long ago.
+    rx_implausible_msn,
     /// Data packets seen before, above the cumulative acknowledgement.
     rx_duplicates,
     /// Data packets at or below the cumulative acknowledgement.

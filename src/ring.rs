@@ -16,11 +16,16 @@ pub(crate) struct SeqRing<T> {
 
 impl<T: Copy + Default> SeqRing<T> {
     /// Makes room for every sequence number in `[low, high)`, keeping what is there.
+    #[inline]
     pub(crate) fn ensure(&mut self, low: u64, high: u64) {
         let need = high - low;
-        if need <= self.slots.len() as u64 {
-            return;
+        if need > self.slots.len() as u64 {
+            self.grow(low, need);
         }
+    }
+
+    #[cold]
+    fn grow(&mut self, low: u64, need: u64) {
         let mut grown = vec![T::default(); need.max(MIN_SLOTS).next_power_of_two() as usize].into_boxed_slice();
         let old_len = self.slots.len() as u64;
         let mask = grown.len() - 1;
@@ -54,12 +59,16 @@ pub(crate) struct BitRing {
 
 impl BitRing {
     /// Makes room for every bit in `[low, high)` and for reading 64 bits from any of them.
+    #[inline]
     pub(crate) fn ensure(&mut self, low: u64, high: u64) {
         let need = high - low + 2 * MIN_SLOTS;
-        let bits = self.words.len() as u64 * 64;
-        if need <= bits {
-            return;
+        if need > self.words.len() as u64 * 64 {
+            self.grow(low, need);
         }
+    }
+
+    #[cold]
+    fn grow(&mut self, low: u64, need: u64) {
         let mut grown = vec![0_u64; need.next_power_of_two() as usize / 64].into_boxed_slice();
         let first = low / 64;
         for word in first..first + self.words.len() as u64 {

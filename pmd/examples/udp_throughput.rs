@@ -14,6 +14,8 @@ use spindrift_pmd::{Port, PortCounters, TxFrame};
 
 const PAYLOAD: usize = 4096;
 const PORTS: usize = 16;
+/// Fifteen packets, one full batch, of each source port.
+const BURST: usize = 15 * PORTS;
 
 fn head(local: IpAddr, remote: IpAddr, source_port: u16) -> Vec<u8> {
     let mut head = vec![0; 14];
@@ -44,7 +46,7 @@ fn port_send(port: &mut UdpPort, local: IpAddr, remote: IpAddr, duration: Durati
     let start = Instant::now();
     let mut n = 0;
     while start.elapsed() < duration {
-        let frames: Vec<_> = (0..port.caps().max_burst)
+        let frames: Vec<_> = (0..BURST)
             .map(|i| {
                 let at = (n + i) * PAYLOAD % memory.len();
                 let head = &heads[i % PORTS];

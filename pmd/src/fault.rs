@@ -46,64 +46,25 @@
 //! ```
 
 mod held;
+mod judge;
 mod plan;
+mod stats;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 
 use rand_xoshiro::Xoshiro256PlusPlus;
 use rand_xoshiro::rand_core::{Rng as _, SeedableRng as _};
 
 use crate::{ETHERNET_LEN, LinkState, Port, PortCaps, PortCounters, RxFrame, RxOrigin, TxFrame, frame};
 use held::HeldFrames;
+use judge::{Inside, Verdict, apply};
 pub use plan::{Chance, Direction, FaultPlan, FaultPlanError, FaultRule, Trim};
+pub use stats::FaultStats;
+use stats::count;
 
 /// Frames that one port can hold back in each direction; more are lost and counted.
 pub const HELD_MAX: usize = 4096;
-
-macro_rules! stats {
-    ($($(#[$doc:meta])* $name:ident),+ $(,)?) => {
-        /// What the faults of one port did, readable from any thread while it runs.
-        #[derive(Debug, Default)]
-        pub struct FaultStats { $($(#[$doc])* pub $name: AtomicU64),+ }
-
-        impl FaultStats {
-            /// Names and values.
-            pub fn list(&self) -> Vec<(&'static str, u64)> {
-                vec![$((stringify!($name), self.$name.load(Ordering::Relaxed))),+]
-            }
-        }
-    };
-}
-
-stats! {
-    /// Frames lost by `loss`.
-    lost,
-    /// Frames lost by `blackhole`.
-    blackholed,
-    /// Frames lost by `down`.
-    down,
-    /// Frames doubled.
-    duplicated,
-    /// Frames held back by `reorder`.
-    reordered,
-    /// Frames made late by `delay`.
-    delayed,
-    /// Frames with flipped bits.
-    corrupted,
-    /// Frames marked CE.
-    ecn_marked,
-    /// Of these, the ones that were not ECN-capable.
-    ecn_not_capable,
-    /// Frames cut.
-    trimmed,
-    /// Frames lost because too many were held, or the port below broke its word on room.
-    overflow,
-}
-
-fn count(counter: &AtomicU64) {
-    counter.fetch_add(1, Ordering::Relaxed);
-}
 
 /// A port with faults. The counters are those of the port below: what the faults did is in [`FaultStats`].
 pub struct FaultPort<P: Port + ?Sized> {
@@ -140,65 +101,6 @@ impl TxShape {
     fn frame<'a>(&self, bytes: &'a [u8]) -> TxFrame<'a> {
         let (head, payload) = bytes.split_at(self.head_len.min(bytes.len()));
         TxFrame { head, udp_payload_at: self.udp_payload_at, payload, tail: &[] }
-    }
-}
-
-/// What is to happen to one frame.
-#[derive(Clone, Copy, Default)]
-struct Verdict {
-    lost: bool,
-    duplicate: bool,
-    corrupt: bool,
-    ecn: bool,
-    trim: Option<Trim>,
-    delay_ns: u64,
-}
-
-impl Verdict {
-    fn changes(&self) -> bool {
-        self.corrupt || self.ecn || self.trim.is_some()
-    }
-
-    fn passes(&self) -> bool {
-        !self.lost && !self.duplicate && !self.changes() && self.delay_ns == 0
-    }
-}
-
-/// What rules select frames by.
-#[derive(Clone, Copy)]
-struct Inside {
-    src_port: u16,
-    flow_label: u32,
-    opcode: Option<u8>,
-}
-
-impl Inside {
-    fn of_tx(frame: &TxFrame<'_>) -> Option<Self> {
-        let (meta, at) = frame::parse(frame.head)?;
-        let opcode = frame.head.get(at).or(frame.payload.first()).copied();
-        Some(Self { src_port: meta.src_port, flow_label: meta.flow_label, opcode })
-    }
-
-    fn of_rx(frame: &RxFrame<'_>) -> Option<Self> {
-        let (meta, at) = match frame.origin {
-            RxOrigin::Udp(meta) => (meta, 0),
-            RxOrigin::Ethernet => frame::parse(frame.data)?,
-        };
-        Some(Self {
-            src_port: meta.src_port,
-            flow_label: meta.flow_label,
-            opcode: frame.data.get(at).copied(),
-        })
-    }
-
-    fn matches(self, rule: &FaultRule) -> bool {
-        let ev = match rule.ev {
-            None => true,
-            Some(ev) if ev <= 0xffff => ev == u32::from(self.src_port),
-            Some(ev) => ev == u32::from(self.src_port) << 16 | self.flow_label & 0xffff,
-        };
-        let in_range = |code: u8| rule.opcodes.iter().any(|&(first, last)| (first..=last).contains(&code));
-        ev && (rule.opcodes.is_empty() || self.opcode.is_some_and(in_range))
     }
 }
 
@@ -440,37 +342,6 @@ impl Faults {
         }
         shown
     }
-}
-
-/// Adds a rule's faults to the verdict; true if the frame is lost.
-fn apply(rule: &FaultRule, rng: &mut Xoshiro256PlusPlus, stats: &FaultStats, verdict: &mut Verdict) -> bool {
-    if rule.blackhole {
-        count(&stats.blackholed);
-        return true;
-    }
-    if rule.loss.hits(|| rng.next_u64()) {
-        count(&stats.lost);
-        return true;
-    }
-    if rule.duplicate.hits(|| rng.next_u64()) {
-        count(&stats.duplicated);
-        verdict.duplicate = true;
-    }
-    verdict.corrupt |= rule.corrupt.hits(|| rng.next_u64());
-    verdict.ecn |= rule.ecn.hits(|| rng.next_u64());
-    if let Some(trim) = rule.trim.filter(|trim| trim.chance.hits(|| rng.next_u64())) {
-        verdict.trim = Some(trim);
-    }
-    if let Some((_, hold_ns)) = rule.reorder.filter(|(chance, _)| chance.hits(|| rng.next_u64())) {
-        count(&stats.reordered);
-        verdict.delay_ns += hold_ns;
-    }
-    if let Some((base_ns, jitter_ns)) = rule.delay {
-        count(&stats.delayed);
-        let jitter = if jitter_ns == 0 { 0 } else { rng.next_u64() % (jitter_ns + 1) };
-        verdict.delay_ns += base_ns + jitter;
-    }
-    false
 }
 
 impl<P: Port + ?Sized> Port for FaultPort<P> {

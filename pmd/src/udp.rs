@@ -19,6 +19,7 @@
 
 mod config;
 mod group;
+mod open;
 mod socket;
 pub(crate) mod sys;
 
@@ -29,6 +30,8 @@ use std::time::{Duration, Instant};
 pub use config::{FRAME_MAX, MTU_MIN, Offload, SOURCE_PORTS_MAX, SourcePorts, UdpConfig, UdpError};
 pub(crate) use group::{BATCH_BYTES_MAX, SEGMENTS_MAX};
 use group::{Batch, Grouper};
+pub(crate) use open::GRO_BUFFER;
+use open::{frame_limit, open_senders, set_up_receiver, use_gso};
 pub(crate) use socket::{
     Buffer, ask_for_marks, bind, enable_gro, forbid_fragments, interface_of, probe_gso, size_buffer,
     socket_address,
@@ -41,8 +44,6 @@ use crate::{
 
 /// Frames that one `tx_burst` looks at.
 const MAX_BURST: usize = 256;
-/// Bytes of a receive buffer with coalescing: the longest UDP datagram there is.
-pub(crate) const GRO_BUFFER: usize = 65_536;
 /// How often the interface is asked for its carrier.
 const LINK_POLL: Duration = Duration::from_millis(1);
 /// How long a full send buffer is waited for before frames are dropped, in microseconds.
@@ -318,125 +319,6 @@ fn is_full(error: &io::Error) -> bool {
 /// What `sendmsg` says where a device or kernel cannot segment.
 fn is_offload_refusal(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EIO | libc::EINVAL | libc::EOPNOTSUPP | libc::EMSGSIZE))
-}
-
-/// Longest frame: what the interface carries or the setting says.
-fn frame_limit(
-    cfg: &UdpConfig,
-    socket: &UdpSocket,
-    interface: &str,
-    notes: &mut Vec<String>,
-) -> Result<usize, UdpError> {
-    let of_interface = sys::mtu(socket, interface).unwrap_or_else(|_| {
-        notes.push(format!("no interface lists {}: an MTU of 1500 is assumed", cfg.local));
-        1500
-    });
-    if let Some(asked) = cfg.mtu {
-        if asked < MTU_MIN || asked > of_interface {
-            return Err(UdpError::Mtu { asked, limit: of_interface, interface: interface.to_owned() });
-        }
-        return Ok((ETHERNET_LEN + asked).min(FRAME_MAX));
-    }
-    if ETHERNET_LEN + of_interface > FRAME_MAX {
-        notes.push(format!("{interface} has an MTU of {of_interface}: frames are kept to {FRAME_MAX} bytes"));
-    }
-    Ok((ETHERNET_LEN + of_interface).min(FRAME_MAX))
-}
-
-fn set_up_receiver(
-    cfg: &UdpConfig,
-    socket: &UdpSocket,
-    max_frame: usize,
-    notes: &mut Vec<String>,
-) -> Result<RxBuffers, UdpError> {
-    ask_for_marks(socket, cfg.local.is_ipv4(), cfg.hop_limit).map_err(UdpError::io("ask for ECN marks"))?;
-    let got = size_buffer(socket, Buffer::Receive, cfg.socket_receive_bytes);
-    if let Some(got) = got.map_err(UdpError::io("size the receive buffer"))? {
-        let asked = cfg.socket_receive_bytes >> 10;
-        notes.push(format!(
-            "receive buffer of {} KiB instead of {asked} KiB: raise net.core.rmem_max",
-            got >> 10
-        ));
-    }
-    let coalesce = match cfg.gro {
-        Offload::Off => false,
-        Offload::Auto => match enable_gro(socket) {
-            Ok(()) => true,
-            Err(e) => {
-                notes.push(format!("UDP_GRO not available ({e}): receiving one by one"));
-                false
-            }
-        },
-    };
-    // Without coalescing many short buffers do the work of one long one.
-    let (count, size) = if coalesce {
-        (cfg.receive_buffers, GRO_BUFFER)
-    } else {
-        ((cfg.receive_buffers * 8).min(1024), max_frame.next_multiple_of(64))
-    };
-    Ok(RxBuffers::new(count, size))
-}
-
-fn open_senders(
-    cfg: &UdpConfig,
-    receive_port: u16,
-    scope: u32,
-    notes: &mut Vec<String>,
-) -> Result<(Vec<UdpSocket>, Vec<u16>), UdpError> {
-    let asked: Vec<u16> = match &cfg.source_ports {
-        SourcePorts::Count(n) => vec![0; (*n).min(SOURCE_PORTS_MAX + 1)],
-        SourcePorts::List(list) => {
-            check_list(list, receive_port)?;
-            list.clone()
-        }
-    };
-    if asked.is_empty() || asked.len() > SOURCE_PORTS_MAX {
-        return Err(UdpError::SourcePortCount(asked.len()));
-    }
-    let mut sockets = Vec::with_capacity(asked.len());
-    let mut ports = Vec::with_capacity(asked.len());
-    for port in asked {
-        let socket = bind(socket_address(cfg.local, port, scope), sockets.len())?;
-        forbid_fragments(&socket, cfg.local.is_ipv4()).map_err(UdpError::io("forbid fragments"))?;
-        let got = size_buffer(&socket, Buffer::Send, cfg.socket_send_bytes);
-        if let Some(got) = got.map_err(UdpError::io("size a send buffer"))?.filter(|_| sockets.is_empty()) {
-            let asked = cfg.socket_send_bytes >> 10;
-            notes.push(format!(
-                "send buffers of {} KiB instead of {asked} KiB: raise net.core.wmem_max",
-                got >> 10
-            ));
-        }
-        ports.push(socket.local_addr().map_err(UdpError::io("read the bound port"))?.port());
-        sockets.push(socket);
-    }
-    Ok((sockets, ports))
-}
-
-fn check_list(list: &[u16], receive_port: u16) -> Result<(), UdpError> {
-    for (i, &port) in list.iter().enumerate() {
-        let why = if port == 0 {
-            "no port"
-        } else if port == receive_port {
-            "the port that peers send to"
-        } else if list[..i].contains(&port) {
-            "given twice"
-        } else {
-            continue;
-        };
-        return Err(UdpError::SourcePort { port, why });
-    }
-    Ok(())
-}
-
-fn use_gso(cfg: &UdpConfig, senders: &[UdpSocket], notes: &mut Vec<String>) -> bool {
-    let Some(socket) = senders.first().filter(|_| cfg.gso == Offload::Auto) else { return false };
-    match probe_gso(socket) {
-        Ok(()) => true,
-        Err(e) => {
-            notes.push(format!("UDP_SEGMENT not available ({e}): sending one by one"));
-            false
-        }
-    }
 }
 
 impl Port for UdpPort {

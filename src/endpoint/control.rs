@@ -81,7 +81,16 @@ impl Endpoint {
         let psn = init.psn.unwrap_or_else(|| Psn::new(self.rng.next_u32()));
         self.qps[slot as usize] = Some(Box::new(Qp::new(qpn, psn, QpInit { path, ..init }, paths)?));
         self.live_qps += 1;
+        self.make_room();
         Ok(qpn)
+    }
+
+    /// Grows what every queue pair has a place in now, so that it never grows while packets move.
+    fn make_room(&mut self) {
+        let live = self.live_qps as usize;
+        self.data_list.reserve(live.saturating_sub(self.data_list.len()));
+        self.control_list.reserve(live.saturating_sub(self.control_list.len()));
+        self.timers.reserve((4 * live).saturating_sub(self.timers.len()));
     }
 
     fn check_init(&self, init: &QpInit) -> Result<(), EndpointError> {

@@ -74,6 +74,12 @@ pub struct Endpoint {
 }
 
 impl Endpoint {
+    /// Events that fit before the queue has to grow: what one poll of a busy lane brings.
+    const EVENT_ROOM: usize = 256;
+    /// Timers that fit before the heap has to grow; entries that an earlier deadline has overtaken stay in it
+    /// until they are due, so it holds more than one for each queue pair.
+    const TIMER_ROOM: usize = 64;
+
     /// An endpoint without queue pairs.
     ///
     /// # Errors
@@ -94,8 +100,8 @@ impl Endpoint {
             ports_up: PortMask::first(cfg.ports.len() as u8),
             data_list: VecDeque::new(),
             control_list: VecDeque::new(),
-            timers: BinaryHeap::new(),
-            events: VecDeque::new(),
+            timers: BinaryHeap::with_capacity(Self::TIMER_ROOM),
+            events: VecDeque::with_capacity(Self::EVENT_ROOM),
             ops: Ops::new(cfg.limits.answers_per_second),
             counters: Counters::default(),
             burst: 0,

@@ -139,6 +139,9 @@ impl Endpoint {
             self.counters.rx_ecn_marked += 1;
         }
         match qp.responder.classify(head.bth.psn) {
+            Class::New(seq) if !qp.responder.plausible(seq, head.meth.msn) => {
+                self.counters.rx_implausible_msn += 1;
+            }
             Class::New(seq) => self.accept(now, slot, seq, head, payload, trigger),
             Class::Duplicate => {
                 self.counters.rx_duplicates += 1;

@@ -199,20 +199,23 @@ impl Endpoint {
         let plane = qp.paths.plane(ev_id);
         let Some(template) = template(&self.peers, qp, plane) else { return Turn::Idle };
         let head = write_head_of(qp, now, &spec, seq, kind);
-        let mut mrc = [0; WriteHead::MAX_LEN];
-        let mrc_len = head.encode(&mut mrc);
+        let mrc_len = head.encoded_len();
         let class = data_class(&self.cfg.dscp, qp.trimmable, kind);
         let entropy = self.cfg.entropy.place(qp.paths.ev(ev_id));
-        write_head(out, plane, template, entropy, class, &mrc[..mrc_len], spec.len as usize);
+        let udp_payload_len = mrc_len + spec.len as usize + ICRC_LEN;
+        let stack_len = template.write(&mut out.head, entropy, class, udp_payload_len);
+        head.encode(&mut out.head[stack_len..]);
+        out.port = plane;
+        out.udp_payload_at = stack_len as u8;
+        out.head_len = (stack_len + mrc_len) as u8;
         out.payload = self.memory.payload(spec.slot, spec.local_addr, spec.len);
-        let udp_payload = (mrc_len + ICRC_LEN) as u32 + spec.len;
         qp.counters.tx_packets += 1;
         qp.counters.tx_bytes += u64::from(spec.len);
         qp.counters.tx_repeats += u64::from(kind != SendKind::New);
         self.counters.tx_data += 1;
         self.counters.tx_data_bytes += u64::from(spec.len);
         let (requester, mut env) = qp.requester_env(&mut self.counters);
-        requester.commit(now, seq, kind, ev_id, udp_payload, &mut env);
+        requester.commit(now, seq, kind, ev_id, udp_payload_len as u32, &mut env);
         qp.outbound = true;
         self.end_turn(slot);
         Turn::Sent

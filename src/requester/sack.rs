@@ -259,7 +259,11 @@ impl Requester {
             _ => Blame::Nobody,
         };
         self.declare_lost(seq, blame, now, env);
-        self.progress(now);
+        if blame != Blame::Nobody {
+            // A trim shows that the path to the peer works. A peer without room shows nothing: if
+            // that never ends, the retries must.
+            self.progress(now);
+        }
         SackVerdict::Used
     }
 

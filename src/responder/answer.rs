@@ -80,6 +80,11 @@ impl Answers {
     /// A transport ACK is sent after this many completed messages even if none asked.
     const ACK_EVERY_MESSAGES: u32 = 64;
 
+    /// Makes room for every trigger that may be kept, before packets move.
+    pub(crate) fn make_room(&mut self) {
+        self.triggers.reserve(Self::MAX_TRIGGERS);
+    }
+
     pub(crate) fn unreported(&mut self, expected: u64, seq: u64) {
         self.unreported.ensure(expected, seq + 1);
         self.unreported.set(seq);

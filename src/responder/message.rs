@@ -96,6 +96,12 @@ impl Assembly {
         Self { next_msn: initial_msn, next_rqmsn: initial_msn, open: None }
     }
 
+    /// Number of the message under way or expected.
+    #[inline]
+    pub(crate) const fn next_msn(&self) -> Msn {
+        self.next_msn
+    }
+
     /// Takes the next packet in order; `Ok(true)` when it completes its message.
     #[inline]
     pub(crate) fn step(&mut self, packet: &Arrived) -> Result<bool, NakCode> {

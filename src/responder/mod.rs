@@ -109,6 +109,7 @@ impl Responder {
     pub(crate) fn connect(&mut self, setup: ResponderSetup) {
         let recv_queue = core::mem::take(&mut self.recv_queue);
         *self = Self { recv_queue, ..Self::new(self.recv_depth, setup) };
+        self.answers.make_room();
     }
 
     #[inline]
@@ -152,6 +153,15 @@ impl Responder {
             return Class::Duplicate;
         }
         Class::New(seq)
+    }
+
+    /// Whether a packet at `seq` can carry message number `msn`: every message has at least one
+    /// packet, so the number lies no further ahead than the packet does. A copy that was held up
+    /// until its PSN came round again fails this, and must not be placed.
+    #[inline]
+    pub(crate) fn plausible(&self, seq: u64, msn: Msn) -> bool {
+        let ahead = msn.get().wrapping_sub(self.assembly.next_msn().get());
+        u64::from(ahead) <= seq - self.expected
     }
 
     /// Takes in a new packet whose payload, if it was acceptable, has been placed. Immediates that

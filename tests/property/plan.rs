@@ -1,0 +1,213 @@
+//! What a seed stands for: topology, faults, settings, work.
+
+use spindrift::time::Time;
+
+use crate::support::link::{Link, Outage};
+use crate::support::pair::Patience;
+use crate::support::rand::Rng;
+
+/// A port's link goes down for a while, and its endpoint is told.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Flap {
+    pub(crate) node: usize,
+    pub(crate) port: u8,
+    pub(crate) from: Time,
+    pub(crate) to: Time,
+}
+
+/// Settings of one of the two nodes.
+#[derive(Clone, Debug)]
+pub(crate) struct NodePlan {
+    pub(crate) sockets: bool,
+    pub(crate) source_ports: Option<u16>,
+    pub(crate) lateness_ns: u64,
+    pub(crate) ns_per_kib: u64,
+    pub(crate) queue_ns: u64,
+    pub(crate) trimming: bool,
+    pub(crate) sack_threshold: u32,
+    pub(crate) quantum: u32,
+}
+
+/// Settings of one end of a queue pair, and the work it does.
+#[derive(Clone, Debug)]
+pub(crate) struct EndPlan {
+    pub(crate) psn: u32,
+    pub(crate) msn: u16,
+    pub(crate) mpr: u8,
+    pub(crate) max_wimm: u16,
+    pub(crate) max_mtu: u32,
+    pub(crate) depth: u32,
+    pub(crate) nscc: bool,
+    pub(crate) dynamic_mpr: bool,
+    pub(crate) active: u16,
+    pub(crate) backup: u16,
+    pub(crate) spray_width: u16,
+    pub(crate) sig_all: bool,
+    pub(crate) messages: u64,
+    pub(crate) largest: u32,
+    /// In ten-thousandths.
+    pub(crate) signaled: u32,
+    pub(crate) immediates: u32,
+    /// Most work requests posted at a time, and the longest pause between.
+    pub(crate) burst: u64,
+    pub(crate) pause_ns: u64,
+}
+
+/// A whole run.
+#[derive(Clone, Debug)]
+pub(crate) struct Plan {
+    pub(crate) seed: u64,
+    pub(crate) v6: bool,
+    pub(crate) links: Vec<Link>,
+    pub(crate) heal_at: Time,
+    pub(crate) outages: Vec<Outage>,
+    pub(crate) flaps: Vec<Flap>,
+    pub(crate) nodes: [NodePlan; 2],
+    /// The two ends of each queue pair.
+    pub(crate) pairs: Vec<[EndPlan; 2]>,
+    pub(crate) patience: Patience,
+    /// The retry policy is so short that it may run out.
+    pub(crate) may_fail: bool,
+}
+
+impl Plan {
+    pub(crate) fn draw(seed: u64) -> Self {
+        let mut rng = Rng::new(seed);
+        let planes = rng.pick(&[1, 1, 2, 2, 3, 4, 4, 8]);
+        let heal_at = Time(rng.sized(200_000, 40_000_000));
+        let common = common_faults(&mut rng);
+        let links = (0..planes).map(|_| link(&mut rng, &common)).collect();
+        let may_fail = rng.one_in(8);
+        let v6 = rng.chance(6_000);
+        let sockets = rng.one_in(5);
+        let outages = outages(&mut rng, planes, heal_at);
+        let flaps = flaps(&mut rng, planes, heal_at);
+        let mtu = mtu(&mut rng);
+        let pair_count = rng.pick(&[1, 1, 1, 2, 3]);
+        let budget = rng.sized(2_000, 1_500_000) / pair_count;
+        Self {
+            seed,
+            v6,
+            heal_at,
+            outages,
+            flaps,
+            nodes: [node(&mut rng, sockets), node(&mut rng, sockets)],
+            pairs: (0..pair_count)
+                .map(|_| [end(&mut rng, mtu, budget), end(&mut rng, mtu, budget)])
+                .collect(),
+            patience: patience(&mut rng, may_fail),
+            may_fail,
+            links,
+        }
+    }
+}
+
+/// Which kinds of fault there are in this run, and how strong at most.
+fn common_faults(rng: &mut Rng) -> Link {
+    let mut level = |most: u64| if rng.one_in(2) { 0 } else { rng.sized(10, most) as u32 };
+    Link {
+        stray: level(3_000),
+        loss: level(3_000),
+        duplicate: level(2_000),
+        corrupt: level(1_000),
+        ecn: level(5_000),
+        trim: level(3_000),
+        ..Link::default()
+    }
+}
+
+fn link(rng: &mut Rng, common: &Link) -> Link {
+    let delay_ns = rng.sized(500, 150_000);
+    Link {
+        delay_ns,
+        spread_ns: if rng.one_in(2) { 0 } else { rng.sized(100, delay_ns.max(200)) },
+        jitter_ns: if rng.one_in(2) { 0 } else { rng.sized(10, delay_ns.max(20)) },
+        stray_ns: rng.sized(1_000, 5_000_000),
+        ..*common
+    }
+}
+
+fn outages(rng: &mut Rng, planes: u8, heal_at: Time) -> Vec<Outage> {
+    let count = rng.pick(&[0, 0, 1, 2, 4]);
+    (0..count)
+        .map(|_| {
+            let from = rng.below(heal_at.0);
+            Outage {
+                from: Time(from),
+                to: Time((from + rng.sized(1_000, heal_at.0)).min(heal_at.0)),
+                plane: rng.below(planes.into()) as u8,
+                sender: rng.pick(&[None, Some(0), Some(1)]),
+                paths: rng.pick(&[1, 1, 4, 32]),
+            }
+        })
+        .collect()
+}
+
+/// Every port's last change is to up, so that the network heals.
+fn flaps(rng: &mut Rng, planes: u8, heal_at: Time) -> Vec<Flap> {
+    let count = rng.pick(&[0, 0, 0, 1, 2, 5]);
+    (0..count)
+        .map(|_| {
+            let from = rng.below(heal_at.0);
+            Flap {
+                node: rng.below(2) as usize,
+                port: rng.below(planes.into()) as u8,
+                from: Time(from),
+                to: Time((from + rng.sized(100, heal_at.0)).min(heal_at.0)),
+            }
+        })
+        .collect()
+}
+
+fn mtu(rng: &mut Rng) -> u32 {
+    if rng.one_in(4) { rng.range(256, 4096) as u32 } else { rng.pick(&[256, 512, 1024, 2048, 4096, 4096]) }
+}
+
+fn patience(rng: &mut Rng, may_fail: bool) -> Patience {
+    let linear = rng.below(8) as u8;
+    if may_fail {
+        Patience { timeout: rng.range(6, 10) as u8, linear, exponential: rng.below(4) as u8 }
+    } else {
+        Patience { timeout: rng.range(7, 15) as u8, linear, exponential: 25 }
+    }
+}
+
+fn node(rng: &mut Rng, sockets: bool) -> NodePlan {
+    let paced = rng.one_in(2);
+    NodePlan {
+        sockets,
+        source_ports: (sockets && rng.one_in(2)).then(|| rng.range(2, 64) as u16),
+        lateness_ns: if rng.one_in(3) { rng.sized(100, 2_000_000) } else { 0 },
+        ns_per_kib: if paced { rng.sized(10, 10_000) } else { 0 },
+        queue_ns: if paced { rng.sized(1, 20_000) } else { 0 },
+        trimming: rng.chance(7_000),
+        sack_threshold: if rng.one_in(3) { rng.sized(1, 1 << 20) as u32 } else { 16 * 1024 },
+        quantum: rng.sized(1, 64) as u32,
+    }
+}
+
+fn end(rng: &mut Rng, mtu: u32, budget: u64) -> EndPlan {
+    let near_wrap = rng.one_in(2);
+    let largest = rng.sized(1, 400_000) as u32;
+    let messages = if rng.one_in(8) { 0 } else { rng.sized(1, (budget / u64::from(largest)).clamp(1, 400)) };
+    EndPlan {
+        psn: if near_wrap { (1 << 24) - rng.sized(1, 2_000) as u32 } else { rng.below(1 << 24) as u32 },
+        msn: if near_wrap { (1_u32 << 16).wrapping_sub(rng.sized(1, 200) as u32) as u16 } else { rng.bits() as u16 },
+        mpr: if rng.one_in(2) { 8 } else { rng.sized(1, 255) as u8 },
+        max_wimm: if rng.one_in(2) { 128 } else { rng.sized(1, 200) as u16 },
+        max_mtu: mtu,
+        depth: if rng.one_in(2) { 128 } else { rng.sized(1, 64) as u32 },
+        nscc: rng.one_in(2),
+        dynamic_mpr: rng.one_in(2),
+        active: rng.pick(&[128, 128, 16, 8, 1]),
+        backup: rng.pick(&[64, 64, 8, 0]),
+        spray_width: rng.pick(&[0, 0, 4, 16]),
+        sig_all: rng.one_in(6),
+        messages,
+        largest,
+        signaled: rng.pick(&[10_000, 5_000, 1_000, 0]),
+        immediates: rng.pick(&[0, 1_000, 5_000, 10_000]),
+        burst: rng.sized(1, 64),
+        pause_ns: rng.sized(1, 1_000_000),
+    }
+}

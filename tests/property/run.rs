@@ -1,0 +1,300 @@
+//! Carrying out a plan, and what is demanded of the whole.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use spindrift::congestion::CcConfig;
+use spindrift::endpoint::{CqId, EndpointConfig, Event, FailReason, QpCap, QpInit};
+use spindrift::memory::{Access, PdId, Region};
+use spindrift::path::PathConfig;
+use spindrift::time::Time;
+use spindrift::wire::{EntropyMode, Msn, Psn};
+use spindrift::work::WcOpcode;
+
+use crate::plan::{EndPlan, Plan};
+use crate::stream::{Memory, Stream};
+use crate::support::net::{Net, ports};
+use crate::support::pair::{self, End};
+use crate::support::rand::Rng;
+use crate::wire_rules::{Direction, Rules, Watcher};
+
+/// What a run came to; equal for equal seeds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Outcome {
+    pub(crate) runs: u64,
+    pub(crate) packets: u64,
+    pub(crate) messages: u64,
+    pub(crate) bytes: u64,
+    pub(crate) retransmits: u64,
+    pub(crate) timeouts: u64,
+    pub(crate) failed_streams: u64,
+    pub(crate) virtual_ns: u64,
+    pub(crate) hash: u64,
+}
+
+impl Outcome {
+    pub(crate) fn add(&mut self, other: &Self) {
+        self.runs += other.runs;
+        self.packets += other.packets;
+        self.messages += other.messages;
+        self.bytes += other.bytes;
+        self.retransmits += other.retransmits;
+        self.timeouts += other.timeouts;
+        self.failed_streams += other.failed_streams;
+        self.virtual_ns += other.virtual_ns;
+        self.hash = self.hash.rotate_left(1) ^ other.hash;
+    }
+}
+
+struct World {
+    net: Net,
+    streams: Vec<Stream>,
+    rules: Rc<RefCell<Rules>>,
+    may_fail: bool,
+}
+
+pub(crate) fn run(plan: &Plan, print: bool) -> Outcome {
+    let mut world = World::build(plan, print);
+    world.work();
+    world.check_done(plan);
+    world.fall_quiet();
+    world.check_quiet(plan);
+    world.outcome()
+}
+
+fn endpoint_config(plan: &Plan, node: usize) -> EndpointConfig {
+    let node_plan = &plan.nodes[node];
+    let mut ports = ports(plan.v6, node, plan.links.len() as u8, 4300);
+    if let Some(count) = node_plan.source_ports {
+        for port in &mut ports {
+            port.source_ports = Some((50_000..50_000 + count).collect());
+        }
+    }
+    let mut cfg = EndpointConfig::new(ports);
+    if plan.nodes.iter().any(|node| node.source_ports.is_some()) {
+        cfg.entropy = EntropyMode::Udp;
+    }
+    cfg.seed = plan.seed ^ (node as u64) << 32;
+    cfg.trimming = node_plan.trimming;
+    cfg.sack_threshold_bytes = node_plan.sack_threshold;
+    cfg.quantum = node_plan.quantum;
+    cfg
+}
+
+fn qp_init(plan: &Plan, end: &EndPlan, pd: PdId, number: usize) -> QpInit {
+    let mut init = QpInit::new(pd, CqId(2 * number as u32), CqId(2 * number as u32 + 1));
+    init.cap = QpCap { max_send_wr: end.depth, max_recv_wr: 1024 };
+    init.psn = Some(Psn::new(end.psn));
+    init.msn = Msn::new(end.msn);
+    init.mpr_dest = end.mpr;
+    init.max_wimm_dest = end.max_wimm;
+    init.max_mtu = end.max_mtu;
+    init.dynamic_mpr = end.dynamic_mpr;
+    init.sig_all = end.sig_all;
+    let active = end.active.max(plan.links.len() as u16);
+    init.path = PathConfig {
+        active,
+        backup: end.backup,
+        min_active: active.min(4),
+        spray_width: end.spray_width,
+        ..PathConfig::new(plan.links.len() as u8)
+    };
+    if end.nscc {
+        let slowest = plan.links.iter().map(|link| link.delay_ns + link.spread_ns).max().unwrap_or(1_000);
+        init.cc = CcConfig::new(100_000_000_000, 2 * slowest, end.max_mtu);
+    }
+    init
+}
+
+fn memory(net: &mut Net, node: usize, pd: PdId, len: usize, rng: &mut Rng) -> Memory {
+    // Sometimes at the very end of the address space.
+    let iova = if rng.one_in(4) { 0_u64.wrapping_sub(len as u64 + 1) } else { rng.bits() >> 8 };
+    let region = Region::alloc_at(len, iova).unwrap();
+    let key = net.endpoint(node).register(pd, region.clone(), Access::REMOTE_WRITE).unwrap();
+    Memory { region, key }
+}
+
+impl World {
+    fn build(plan: &Plan, print: bool) -> Self {
+        let mut net = Net::new(plan.seed, plan.links.clone());
+        net.trace.print = print;
+        net.outages.clone_from(&plan.outages);
+        net.heal_at = plan.heal_at;
+        for (node, node_plan) in plan.nodes.iter().enumerate() {
+            net.add(endpoint_config(plan, node));
+            let node = &mut net.nodes[node];
+            node.sockets = node_plan.sockets;
+            node.lateness_ns = node_plan.lateness_ns;
+            node.ns_per_kib = node_plan.ns_per_kib;
+            node.queue_ns = node_plan.queue_ns;
+        }
+        for flap in &plan.flaps {
+            net.schedule_link(flap.from, flap.node, flap.port, false);
+        }
+        // One up at the end of each, and no flap of the same port may hold it down longer.
+        for flap in &plan.flaps {
+            let same = |other: &&crate::plan::Flap| other.node == flap.node && other.port == flap.port;
+            let last = plan.flaps.iter().filter(same).map(|other| other.to).max().unwrap_or(flap.to);
+            net.schedule_link(flap.to, flap.node, flap.port, true);
+            net.schedule_link(last.after(1), flap.node, flap.port, true);
+        }
+        let rules = Rc::new(RefCell::new(Rules::default()));
+        net.tap = Some(Box::new(Watcher(Rc::clone(&rules))));
+        let mut world = Self { net, streams: Vec::new(), rules, may_fail: plan.may_fail };
+        let mut rng = Rng::new(plan.seed ^ 0x776f_726b);
+        let pds = [world.net.endpoint(0).alloc_pd(), world.net.endpoint(1).alloc_pd()];
+        for (number, ends) in plan.pairs.iter().enumerate() {
+            world.add_pair(plan, number, ends, pds, &mut rng);
+        }
+        world
+    }
+
+    fn add_pair(&mut self, plan: &Plan, number: usize, ends: &[EndPlan; 2], pds: [PdId; 2], rng: &mut Rng) {
+        let net = &mut self.net;
+        let a = pair::create(net, 0, qp_init(plan, &ends[0], pds[0], number));
+        let b = pair::create(net, 1, qp_init(plan, &ends[1], pds[1], number));
+        pair::connect(net, a, b, plan.patience);
+        let info = |net: &mut Net, end: End| net.endpoint(end.node).qp_info(end.qpn).unwrap();
+        let mtu = info(net, a).mtu.min(info(net, b).mtu);
+        for (from, to, plan) in [(a, b, &ends[0]), (b, a, &ends[1])] {
+            let theirs = info(net, to);
+            let direction = Direction { node: from.node, qpn: from.qpn, dest: to.qpn };
+            self.rules.borrow_mut().add(direction, Psn::new(plan.psn), theirs.mpr, theirs.max_wimm);
+            let source = memory(net, from.node, pds[from.node], plan.largest as usize + 5_000, rng);
+            let target = memory(net, to.node, pds[to.node], Stream::target_len(plan), rng);
+            self.streams.push(Stream::new((from, to), plan, mtu, source, target, rng.fork()));
+        }
+    }
+
+    /// Posts and steps until every stream is done.
+    fn work(&mut self) {
+        while !self.streams.iter().all(Stream::finished) {
+            let due = self.streams.iter().filter(|stream| !stream.all_posted()).map(|stream| stream.next_post_at).min();
+            let due = due.unwrap_or(Time::NEVER);
+            if due <= self.net.next_at() && due != Time::NEVER {
+                self.net.now = self.net.now.max(due);
+                for at in 0..self.streams.len() {
+                    if !self.streams[at].all_posted() && self.streams[at].next_post_at <= self.net.now {
+                        self.streams[at].post(&mut self.net);
+                    }
+                }
+            } else if !self.net.step() {
+                panic!("work is left and {}", self.net.why_stopped());
+            }
+            self.hear();
+        }
+    }
+
+    /// Gives every event to the stream that it is about.
+    fn hear(&mut self) {
+        for node in 0..self.net.nodes.len() {
+            for event in self.net.take_events(node) {
+                self.hear_one(node, event);
+            }
+        }
+    }
+
+    fn hear_one(&mut self, node: usize, event: Event) {
+        match event {
+            Event::Completion { wc, .. } => {
+                let end = End { node, qpn: wc.qpn };
+                match wc.opcode {
+                    WcOpcode::RdmaWrite => self.stream(|stream| stream.from == end).on_send_completion(&wc),
+                    WcOpcode::RecvRdmaWithImm => self.stream(|stream| stream.to == end).on_receive_completion(&wc),
+                }
+            }
+            Event::SendRetired { qpn, count } => {
+                self.stream(|stream| stream.from == End { node, qpn }).on_retired(count);
+            }
+            Event::QpFailed { qpn, reason } => {
+                assert!(
+                    self.may_fail && reason == FailReason::RetryExceeded,
+                    "node {node} queue pair {:#x} failed: {reason:?}",
+                    qpn.get()
+                );
+                self.stream(|stream| stream.from == End { node, qpn }).failed = true;
+                self.stream(|stream| stream.to == End { node, qpn }).receiver_failed = true;
+            }
+            Event::EvProbeAnswered { .. } => panic!("nobody asked for a probe: {event:?}"),
+        }
+    }
+
+    fn stream(&mut self, which: impl Fn(&Stream) -> bool) -> &mut Stream {
+        self.streams.iter_mut().find(|stream| which(stream)).expect("an event of a queue pair that exists")
+    }
+
+    fn check_done(&mut self, plan: &Plan) {
+        for stream in &mut self.streams {
+            stream.check_end();
+        }
+        let rules = self.rules.borrow();
+        assert!(rules.broken.is_empty(), "{:#?}", rules.broken);
+        for node in 0..2 {
+            let counters = self.net.nodes[node].endpoint.counters();
+            assert_eq!(counters.tx_data, rules.data[node], "data packets of node {node}");
+            let never = [
+                counters.rx_malformed,
+                counters.rx_unknown_qp,
+                counters.rx_foreign_source,
+                counters.rx_wrong_connection,
+                counters.rx_out_of_window,
+                counters.rx_bad_rkey,
+                counters.rx_wrong_pd,
+                counters.rx_no_access,
+                counters.rx_out_of_bounds,
+                counters.rx_bad_length,
+                counters.rx_invalid_request,
+                counters.rx_no_receive,
+                counters.rx_forged_ack,
+                counters.rx_foreign_port_status,
+            ];
+            assert!(never.iter().all(|&count| count == 0), "an honest peer was accused: {counters:#?}");
+            let placed: u64 =
+                self.streams.iter().filter(|stream| stream.to.node == node).map(|stream| stream.tally.bytes).sum();
+            assert!(plan.may_fail || counters.rx_placed_bytes == placed, "every byte is placed once");
+        }
+        assert_eq!(self.net.sent_on_down_port, 0, "data was sent on a port known to be down");
+    }
+
+    /// Lets everything that is still under way arrive, bad paths be probed, timers run out.
+    fn fall_quiet(&mut self) {
+        self.net.max_steps = self.net.steps + 200_000;
+        self.net.max_time = self.net.now.max(self.net.heal_at).after(900_000_000_000);
+        let before = self.rules.borrow().data;
+        while self.net.step() {
+            self.hear();
+        }
+        assert!(self.net.next_at() == Time::NEVER, "never falls quiet: {}", self.net.why_stopped());
+        assert_eq!(self.rules.borrow().data, before, "data was sent although all work is done");
+    }
+
+    fn check_quiet(&mut self, plan: &Plan) {
+        for stream in &mut self.streams {
+            stream.check_end();
+        }
+        for stream in &self.streams {
+            let status = self.net.nodes[stream.from.node].endpoint.qp_status(stream.from.qpn).unwrap();
+            assert_eq!(status.send_outstanding, 0, "{status:?}");
+            if !plan.may_fail {
+                assert_eq!(status.inflight_bytes, 0, "congestion control forgot bytes: {status:?}");
+            }
+        }
+    }
+
+    fn outcome(&self) -> Outcome {
+        let sum = |value: fn(&spindrift::counters::Counters) -> u64| {
+            self.net.nodes.iter().map(|node| value(node.endpoint.counters())).sum()
+        };
+        Outcome {
+            runs: 1,
+            packets: self.net.trace.packets,
+            messages: self.streams.iter().map(|stream| stream.tally.posted).sum(),
+            bytes: self.streams.iter().map(|stream| stream.tally.bytes).sum(),
+            retransmits: sum(|counters| counters.tx_retransmits),
+            timeouts: sum(|counters| counters.timeouts),
+            failed_streams: self.streams.iter().filter(|stream| stream.failed).count() as u64,
+            virtual_ns: self.net.now.0,
+            hash: self.net.trace.hash().into(),
+        }
+    }
+}

@@ -1,0 +1,15 @@
+//! A network in virtual time that joins endpoints, shared by the property runs and the bad-peer tests.
+//!
+//! Everything is decided by one seed: delays, faults, the order of events that fall on the same nanosecond.
+//! A run always ends, because virtual time and the number of steps are capped, and a run that fails prints its
+//! last packets.
+
+#![allow(dead_code, reason = "each test crate uses a part")]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "helpers of tests")]
+
+pub(crate) mod frame;
+pub(crate) mod link;
+pub(crate) mod net;
+pub(crate) mod pair;
+pub(crate) mod rand;
+pub(crate) mod trace;
