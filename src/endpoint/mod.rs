@@ -24,8 +24,8 @@ mod timers;
 mod transmit;
 
 pub use config::{
-    ConfigError, CqId, EndpointConfig, EndpointError, Limits, LocalPort, PortAddr, PostError, QpCap, QpInfo, QpInit,
-    QpModify, QpState, RtrAttr, RtsAttr, entropy_name,
+    ConfigError, CqId, EndpointConfig, EndpointError, Limits, LocalPort, PortAddr, PostError, QpCap, QpInfo,
+    QpInit, QpModify, QpState, RtrAttr, RtsAttr, entropy_name,
 };
 pub use event::{Event, FailReason};
 pub use qp::{QpCounters, QpStatus};
@@ -202,7 +202,11 @@ impl Endpoint {
                 Ok(())
             }
             QpState::Init | QpState::Rtr | QpState::Rts => {
-                if qp.responder.post_recv(wr) { Ok(()) } else { Err(PostError::QueueFull) }
+                if qp.responder.post_recv(wr) {
+                    Ok(())
+                } else {
+                    Err(PostError::QueueFull)
+                }
             }
         }
     }

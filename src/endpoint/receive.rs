@@ -11,8 +11,8 @@ use crate::requester::{Requester, SackVerdict};
 use crate::responder::{Arrived, Class, NackOut, Trigger, Violation};
 use crate::time::Time;
 use crate::wire::{
-    Aeth, AethKind, Bth, ICRC_LEN, NackReason, NakCode, Neth, Packet, Peth, Psn, Qpn, Seth, TrimKind, TrimmedHead, Tseth,
-    WriteHead, icrc, is_mrc_port, stack,
+    Aeth, AethKind, Bth, ICRC_LEN, NackReason, NakCode, Neth, Packet, Peth, Psn, Qpn, Seth, TrimKind,
+    TrimmedHead, Tseth, WriteHead, icrc, is_mrc_port, stack,
 };
 use crate::work::{Wc, WcOpcode, WcStatus};
 
@@ -49,7 +49,9 @@ impl Endpoint {
             },
             RxOrigin::Udp(meta) => {
                 let source = Source { meta, port, mac: None };
-                self.receive_datagram(now, source, frame.data, false, |data| icrc::verify_datagram(&meta, data));
+                self.receive_datagram(now, source, frame.data, false, |data| {
+                    icrc::verify_datagram(&meta, data)
+                });
             }
         }
     }
@@ -217,7 +219,8 @@ impl Endpoint {
         qp.responder.count_bytes(payload.len() as u32, nominal, trigger, head.bth.ack_req);
         if !qp.inbound {
             qp.inbound = true;
-            qp.reverse_check_at = qp.reverse_check_at.min(now.after(qp.requester.smoothed_rtt_ns().max(1_000_000)));
+            qp.reverse_check_at =
+                qp.reverse_check_at.min(now.after(qp.requester.smoothed_rtt_ns().max(1_000_000)));
         }
         if let Err(violation) = result {
             self.on_violation(slot, violation);
@@ -260,7 +263,10 @@ impl Endpoint {
         let Some(slot) = self.connected(head.bth.dest_qpn, source) else { return };
         let trigger = self.trigger(source, &head.bth, head.tseth);
         let Some(qp) = self.qps[slot as usize].as_deref_mut() else { return };
-        if !qp.receives() || !self.cfg.trimming || !matches!(qp.responder.classify(head.bth.psn), Class::New(_)) {
+        if !qp.receives()
+            || !self.cfg.trimming
+            || !matches!(qp.responder.classify(head.bth.psn), Class::New(_))
+        {
             self.counters.rx_trimmed_useless += 1;
             return;
         }

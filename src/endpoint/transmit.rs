@@ -9,8 +9,8 @@ use crate::requester::{PacketSpec, Requester, SendKind};
 use crate::responder::{NackOut, SackOut};
 use crate::time::Time;
 use crate::wire::{
-    Aeth, Bth, CcState, Entropy, Ev, FTYPE_TIMESTAMP, ICRC_LEN, Mark, NackReason, Neth, Opcode, Packet, Peth, Psn,
-    Qpn, Seth, StackTemplate, Tseth, WriteHead, dscp,
+    Aeth, Bth, CcState, Entropy, Ev, FTYPE_TIMESTAMP, ICRC_LEN, Mark, NackReason, Neth, Opcode, Packet, Peth,
+    Psn, Qpn, Seth, StackTemplate, Tseth, WriteHead, dscp,
 };
 
 use super::Endpoint;
@@ -44,7 +44,13 @@ impl Transmit {
 
 impl Default for Transmit {
     fn default() -> Self {
-        Self { port: 0, head_len: 0, udp_payload_at: 0, head: [0; Self::HEAD_ROOM], payload: PayloadRef::EMPTY }
+        Self {
+            port: 0,
+            head_len: 0,
+            udp_payload_at: 0,
+            head: [0; Self::HEAD_ROOM],
+            payload: PayloadRef::EMPTY,
+        }
     }
 }
 
@@ -141,7 +147,15 @@ impl Endpoint {
         let mut mrc = [0; Packet::MAX_HEAD_LEN];
         let len = op.packet.encode_head(&mut mrc);
         let class = if op.control_class { self.cfg.dscp.control } else { self.cfg.dscp.no_trim };
-        write_head(out, op.plane, &op.template, op.entropy, dscp::traffic_class(class, NOT_ECT), &mrc[..len], 0);
+        write_head(
+            out,
+            op.plane,
+            &op.template,
+            op.entropy,
+            dscp::traffic_class(class, NOT_ECT),
+            &mrc[..len],
+            0,
+        );
         out.payload = PayloadRef::EMPTY;
         true
     }
@@ -199,7 +213,15 @@ impl Endpoint {
         let mut mrc = [0; Packet::MAX_HEAD_LEN];
         let len = packet.encode_head(&mut mrc);
         let entropy = cfg.entropy.place(qp.paths.ev(probe.ev));
-        write_head(out, plane, template, entropy, dscp::traffic_class(cfg.dscp.no_trim, ECT0), &mrc[..len], 0);
+        write_head(
+            out,
+            plane,
+            template,
+            entropy,
+            dscp::traffic_class(cfg.dscp.no_trim, ECT0),
+            &mrc[..len],
+            0,
+        );
         out.payload = PayloadRef::EMPTY;
         Some(Turn::Sent)
     }

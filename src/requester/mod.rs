@@ -312,7 +312,15 @@ impl Requester {
     }
 
     /// The packet leaves now on `ev` with `udp_payload` bytes of UDP payload.
-    pub(crate) fn commit(&mut self, now: Time, seq: u64, kind: SendKind, ev: EvId, udp_payload: u32, env: &mut Env<'_>) {
+    pub(crate) fn commit(
+        &mut self,
+        now: Time,
+        seq: u64,
+        kind: SendKind,
+        ev: EvId,
+        udp_payload: u32,
+        env: &mut Env<'_>,
+    ) {
         self.orders += 1;
         let bytes = udp_payload + Self::NOMINAL_OVERHEAD;
         if kind == SendKind::New {
