@@ -27,6 +27,8 @@ const TAIL: usize = 4;
 const IDLE_END: Duration = Duration::from_secs(1);
 const FULL_WAIT_US: u32 = 1000;
 const RECEIVE_WAIT_MS: i32 = 20;
+/// A receiver asks again and again for so long before it sleeps: waking it would cost the sender time.
+const SPIN: Duration = Duration::from_millis(2);
 const SOCKET_BYTES: usize = 16 << 20;
 
 /// What to pump.
@@ -219,10 +221,13 @@ pub fn receive(cfg: &PumpConfig, stop: &AtomicBool) -> Result<PumpStats, UdpErro
                 }
             }
             Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
-                if first.is_some() && last.elapsed() > IDLE_END {
+                let idle = last.elapsed();
+                if first.is_some() && idle > IDLE_END {
                     break;
                 }
-                sys::wait_readable(&socket, RECEIVE_WAIT_MS);
+                if idle > SPIN {
+                    sys::wait_readable(&socket, RECEIVE_WAIT_MS);
+                }
             }
             Err(_) => stats.errors += 1,
         }

@@ -1,4 +1,100 @@
-//! The verbs API.
+//! The verbs API: what an application holds.
+//!
+//! Whoever knows `libibverbs` will find everything under its usual name. The differences: a context is opened on
+//! ports (one for each plane of the network) rather than on a device found by name; MRC has RDMA WRITE and RDMA
+//! WRITE with immediate and nothing else; and nothing is ever freed under anyone's feet.
+//!
+//! | object | what it is | made by |
+//! |---|---|---|
+//! | [`Context`] | a NIC in use: its ports, the transport, and the lane that drives both | [`Context::open`] |
+//! | [`Pd`] | protection domain: queue pairs write only to memory of their own | [`Context::create_pd`] |
+//! | [`Mr`] | registered memory, with keys | [`Pd::register`] |
+//! | [`Cq`] | completion queue, bounded | [`Context::create_cq`] |
+//! | [`Qp`] | queue pair: one side of a reliable connection | [`Qp::create`] |
+//! | [`SendWr`], [`RecvWr`] | work requests | [`Qp::post_send`], [`Qp::post_recv`] |
+//! | [`Wc`] | work completion | [`Cq::poll`] |
+//!
+//! # A client and a server
+//!
+//! Both sides in one program, joined by the loopback port. On two hosts each side would open its own ports and
+//! the two would meet over [`exchange`]; the rest is the same. `examples/write.rs` in the repository is that program.
+//!
+//! ```
+//! use spindrift::pmd::loopback;
+//! use spindrift::verbs::{Access, Context, ContextConfig, Qp, QpConfig, RecvWr, SendOp, SendWr, nic};
+//!
+//! // Two NICs with four planes each, wired to each other.
+//! let (here, there) = loopback::pair(4, loopback::LoopbackConfig::default());
+//!
+//! // The server: memory that its peers may write, and a queue pair.
+//! let ports = nic(there);
+//! let config = ContextConfig::new(&ports);
+//! let server = Context::open(ports, config)?;
+//! let server_pd = server.create_pd();
+//! let mut server_cq = server.create_cq(64)?;
+//! let target = server_pd.register(1 << 20, Access::REMOTE_WRITE)?;
+//! let mut server_qp = Qp::create(&server_pd, &server_cq, &server_cq, &QpConfig::default())?;
+//!
+//! // The client: memory to send from, and a queue pair.
+//! let ports = nic(here);
+//! let config = ContextConfig::new(&ports);
+//! let client = Context::open(ports, config)?;
+//! let client_pd = client.create_pd();
+//! let mut client_cq = client.create_cq(64)?;
+//! let source = client_pd.register(1 << 20, Access::LOCAL_READ)?;
+//! let mut client_qp = Qp::create(&client_pd, &client_cq, &client_cq, &QpConfig::default())?;
+//!
+//! // They learn of each other (here by hand) and connect. The server expects one immediate.
+//! server_qp.connect(&client_qp.info()?)?;
+//! client_qp.connect(&server_qp.info()?)?;
+//! server_qp.post_recv(RecvWr { wr_id: 7 })?;
+//!
+//! // The client writes a whole mebibyte, and says so with an immediate.
+//! source.write_at(0, b"hello, spray")?;
+//! client_qp.post_send(SendWr {
+//!     wr_id: 1,
+//!     op: SendOp::WriteWithImm(42),
+//!     local: source.sge(0, 1 << 20)?,
+//!     remote: target.remote().at(0, 1 << 20)?,
+//!     signaled: true,
+//! })?;
+//!
+//! // Both lanes run inside this thread, so it drives both until each side has its completion.
+//! let (mut sent, mut received) = (None, None);
+//! while sent.is_none() || received.is_none() {
+//!     client.poll();
+//!     server.poll();
+//!     sent = sent.or(client_cq.poll_one()?);
+//!     received = received.or(server_cq.poll_one()?);
+//! }
+//! assert!(sent.is_some_and(|wc| wc.wr_id == 1 && wc.status.is_success()));
+//! assert!(received.is_some_and(|wc| wc.wr_id == 7 && wc.imm == Some(42)));
+//! let mut bytes = [0; 12];
+//! target.read_at(0, &mut bytes)?;
+//! assert_eq!(&bytes, b"hello, spray");
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! # Who drives
+//!
+//! A [`Context`] has one *lane*: the loop that takes work requests in, moves packets and hands completions out. By
+//! default it runs inside the caller's thread: nothing moves unless [`Context::poll`] is called, and it should be called often,
+//! also on a side that only receives, because that is what acknowledges. With [`LaneMode::Thread`] the lane has a
+//! thread of its own; the application only posts and polls its completion queues. Posting and polling never lock; control
+//! operations wait for the end of the lane's current turn, a few microseconds.
+//!
+//! # When something fails
+//!
+//! What can be known beforehand is refused by the call, with an error that names the input. What goes
+//! wrong later completes with a [`WcStatus`] other than success and moves the queue pair to ERROR; everything else
+//! posted on it completes, in order, as [`WcStatus::WrFlushError`], signalled or not. [`Qp::state`] tells the reason. A completion
+//! queue that overflows says so ([`CqOverrun`]) instead of losing completions silently.
+//!
+//! # Lifetimes
+//!
+//! Every object keeps what it was made from alive. A dropped [`Mr`] is invalid at once for anything new while its memory stays
+//! until the last work request that uses it is done; a dropped [`Qp`] is gone; the lane (and its
+//! thread) ends with the last object of its context.
 
 mod context;
 mod cq;

@@ -11,6 +11,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use super::offer::{Negotiated, Offer, Refusal, negotiate};
+use crate::verbs::{Mr, Qp};
 
 /// Version of the exchange's own messages.
 pub const EXCHANGE_VERSION: u32 = 1;
@@ -213,6 +214,28 @@ impl Channel {
         }
     }
 
+    /// Exchanges and connects queue pairs, each with the peer's of the same index, and returns the peer's offer
+    /// once both sides are ready to send. [`Channel::agree`] with all that is usual filled in.
+    ///
+    /// A lane inside the caller's thread is not polled meanwhile; nothing is sent yet that would need it.
+    ///
+    /// # Errors
+    /// As [`Channel::agree`].
+    pub fn connect_qps(
+        &mut self,
+        qps: &mut [Qp],
+        memory: &[&Mr],
+        app: impl Into<String>,
+    ) -> Result<Offer, ExchangeError> {
+        let infos: Result<Vec<_>, _> = qps.iter().map(Qp::info).collect();
+        let infos =
+            infos.map_err(|error| ExchangeError::Refused(Refusal::new("queue pairs", error, "an offer")))?;
+        let memory = memory.iter().map(|mr| mr.remote()).collect();
+        self.agree(&Offer { qps: infos, memory, app: app.into() }, |_, agreed| {
+            qps.iter_mut().zip(agreed).try_for_each(|(qp, agreed)| qp.establish(agreed))
+        })
+    }
+
     /// Waits until the peer has called this too.
     ///
     /// # Errors
@@ -397,7 +420,7 @@ fn check_sizes(offer: &Offer) -> Result<(), Refusal> {
 
 fn unexpected(message: Message) -> ExchangeError {
     match message {
-        Message::Refuse { refusal } => ExchangeError::RefusedByPeer(refusal.mirrored()),
+        Message::Refuse { refusal } => ExchangeError::RefusedByPeer(refusal.cleaned().mirrored()),
         Message::Offer { .. } => ExchangeError::Malformed("an offer out of turn".to_owned()),
         Message::Ready => ExchangeError::Malformed("\"ready\" out of turn".to_owned()),
         Message::App { .. } => ExchangeError::Malformed("application data out of turn".to_owned()),

@@ -70,6 +70,12 @@ impl Refusal {
         Self { field: field.to_owned(), ours: ours.to_string(), theirs: theirs.to_string() }
     }
 
+    /// The same refusal with each text cut to a line of plain characters: a peer's words end up on a terminal.
+    pub(crate) fn cleaned(self) -> Self {
+        let clean = |text: String| text.chars().filter(|c| !c.is_control()).take(200).collect();
+        Self { field: clean(self.field), ours: clean(self.ours), theirs: clean(self.theirs) }
+    }
+
     /// The same refusal as the refused side sees it.
     #[must_use]
     pub fn mirrored(self) -> Self {

@@ -1,6 +1,10 @@
 //! The `spindrift` command: benchmarks, a packet dissector and tools for the Spindrift transport.
 
+mod bench;
+mod config;
 mod dissect;
+mod loopback;
+mod stop;
 mod units;
 
 use std::process::ExitCode;
@@ -17,6 +21,7 @@ struct Cli {
 
 #[derive(Subcommand, Debug)]
 enum Command {
+    Loopback(loopback::LoopbackArgs),
     Dissect(dissect::DissectArgs),
 }
 
@@ -28,13 +33,14 @@ fn main() -> ExitCode {
         return ExitCode::SUCCESS;
     };
     let result = match &command {
+        Command::Loopback(args) => loopback::run(args),
         Command::Dissect(args) => dissect::run(args),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("spindrift: {error:#}");
-            ExitCode::FAILURE
+            if error.is::<stop::Interrupted>() { ExitCode::from(stop::INTERRUPTED_STATUS) } else { ExitCode::FAILURE }
         }
     }
 }

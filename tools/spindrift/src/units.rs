@@ -1,5 +1,7 @@
 //! Sizes, lists and numbers as people write them on a command line.
 
+use std::time::Duration;
+
 use spindrift::wire::Qpn;
 
 /// Parses `64`, `64K`, `4KiB`, `1M`, `2GiB`: bytes, with factors of 1024.
@@ -28,6 +30,18 @@ pub(crate) fn format_size(bytes: u64) -> String {
         }
     }
     format!("{bytes} B")
+}
+
+/// Parses `2s`, `300ms`, `1m 30s`; a number alone is seconds, as perftest has it.
+pub(crate) fn parse_duration(text: &str) -> Result<Duration, String> {
+    let text = text.trim();
+    let duration = match text.parse::<f64>() {
+        Ok(seconds) => Duration::try_from_secs_f64(seconds).ok(),
+        Err(_) => humantime::parse_duration(text).ok(),
+    };
+    duration
+        .filter(|duration| !duration.is_zero())
+        .ok_or_else(|| format!("`{text}` is no duration; write seconds, or 300ms, 2s, 1m"))
 }
 
 /// Parses a 24-bit number, decimal or hexadecimal with `0x`.
@@ -71,6 +85,16 @@ mod tests {
         }
         assert_eq!(format_size(1536), "1536 B");
         assert_eq!(format_size(65_536), "64 KiB");
+    }
+
+    #[test]
+    fn durations_in_all_spellings() {
+        for (text, ms) in [("2", 2000), ("0.5", 500), ("300ms", 300), ("1m 30s", 90_000)] {
+            assert_eq!(parse_duration(text), Ok(Duration::from_millis(ms)), "{text}");
+        }
+        for text in ["", "0", "-1", "soon", "inf", "5 parsecs"] {
+            assert!(parse_duration(text).is_err_and(|error| error.contains(text)), "{text}");
+        }
     }
 
     #[test]

@@ -1,0 +1,11 @@
+//! What the benchmarks share.
+
+pub(crate) mod baseline;
+pub(crate) mod layout;
+pub(crate) mod nic;
+pub(crate) mod options;
+pub(crate) mod pin;
+pub(crate) mod pingpong;
+pub(crate) mod report;
+pub(crate) mod side;
+pub(crate) mod writer;

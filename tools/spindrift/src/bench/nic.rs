@@ -1,0 +1,142 @@
+//! Opens the ports of a run, with captures and faults around them.
+
+use std::net::{IpAddr, Ipv4Addr};
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use anyhow::{Context as _, Result, bail};
+use spindrift::endpoint::EndpointConfig;
+use spindrift::wire::DscpMap;
+use spindrift_pmd::fault::{FaultPlan, FaultPort, FaultStats};
+use spindrift_pmd::loopback::{self, LoopbackConfig};
+use spindrift_pmd::pcap::{Capture, PcapPort};
+use spindrift_pmd::udp::{SourcePorts, UdpConfig, UdpPort};
+use spindrift_pmd::Port;
+
+use super::options::Settings;
+
+/// DSCP that the fault port writes on trimmed packets unless its rule says otherwise.
+const FAULT_TRIM_DSCP: u8 = 9;
+/// Headers before the payload and the checksum behind it, with room for an outer IPv6 header.
+const FRAME_ROOM: usize = EndpointConfig::overhead(true) + 48;
+/// Ports to try when the kernel's choice for one address is taken on another.
+const PORT_TRIES: usize = 16;
+
+/// The ports of one side.
+pub(crate) struct Nic {
+    pub(crate) ports: Vec<Box<dyn Port>>,
+    /// UDP port at which this side receives, if its ports know.
+    pub(crate) udp_port: Option<u16>,
+    pub(crate) faults: Vec<Arc<FaultStats>>,
+    pub(crate) capture: Option<Capture>,
+}
+
+impl Nic {
+    fn new(ports: Vec<Box<dyn Port>>, udp_port: Option<u16>) -> Self {
+        Self { ports, udp_port, faults: Vec::new(), capture: None }
+    }
+
+    /// Captures below the faults: what the network carries.
+    pub(crate) fn with_capture(mut self, settings: &Settings) -> Result<Self> {
+        let Some(path) = &settings.pcap else { return Ok(self) };
+        let capture = Capture::create(path, lane_epoch_ns()).context("--pcap")?;
+        let wrap = |port| Box::new(PcapPort::new(port, capture.clone())) as Box<dyn Port>;
+        self.ports = self.ports.into_iter().map(wrap).collect();
+        self.capture = Some(capture);
+        Ok(self)
+    }
+
+    /// Puts faults around every port. `side` makes the two sides' faults differ.
+    pub(crate) fn with_faults(mut self, settings: &Settings, side: u64) -> Self {
+        let Some(plan) = &settings.fault else { return self };
+        let plan = recognisable(plan, settings.config.transport.dscp.unwrap_or_default());
+        let seed = settings.seed.unwrap_or_default() ^ side.wrapping_mul(0xd1b5_4a32_d192_ed03);
+        let mut faults = Vec::new();
+        let wrap = |(plane, port)| {
+            let port = FaultPort::new(port, plane, plan.clone(), seed);
+            faults.push(port.stats());
+            Box::new(port) as Box<dyn Port>
+        };
+        self.ports = self.ports.into_iter().enumerate().map(wrap).collect();
+        self.faults = faults;
+        self
+    }
+}
+
+/// Trimming switches and endpoints share a table of code points. Ports know none, so the fault port's own
+/// default is replaced by the endpoint's.
+fn recognisable(plan: &FaultPlan, dscp: DscpMap) -> FaultPlan {
+    let mut plan = plan.clone();
+    for trim in plan.rules.iter_mut().filter_map(|rule| rule.trim.as_mut()) {
+        if trim.dscp == FAULT_TRIM_DSCP {
+            trim.dscp = dscp.trimmed;
+        }
+    }
+    plan
+}
+
+/// Two NICs joined by rings.
+pub(crate) fn loopback_pair(settings: &Settings) -> Result<[Nic; 2]> {
+    let planes = settings.config.nic.planes.unwrap_or(4);
+    if !(1..=EndpointConfig::MAX_PORTS).contains(&planes) {
+        bail!("--planes {planes}: give 1 to {}", EndpointConfig::MAX_PORTS);
+    }
+    let frame_max = settings.mtu as usize + FRAME_ROOM;
+    let config = LoopbackConfig { frame_max, ..LoopbackConfig::default() };
+    let (left, right) = loopback::pair(planes, config);
+    Ok([left, right].map(|ports| {
+        let ports = ports.into_iter().map(|port| Box::new(port) as Box<dyn Port>).collect();
+        Nic::new(ports, None)
+    }))
+}
+
+/// Two NICs of kernel sockets on this machine's loopback addresses: side 0 on 127.0.0.1, 127.0.0.3, ..; side 1
+/// on 127.0.0.2, 127.0.0.4, ..
+pub(crate) fn udp_pair(settings: &Settings) -> Result<[Nic; 2]> {
+    if settings.local().is_some() {
+        bail!("--local: `loopback` chooses the addresses of both sides; use --planes, or `write-bw` between hosts");
+    }
+    let planes = settings.config.nic.planes.unwrap_or(4);
+    if !(1..=EndpointConfig::MAX_PORTS).contains(&planes) {
+        bail!("--planes {planes}: give 1 to {}", EndpointConfig::MAX_PORTS);
+    }
+    let addresses = |side: usize| -> Vec<IpAddr> {
+        (0..planes).map(|plane| Ipv4Addr::new(127, 0, 0, (1 + 2 * plane + side) as u8).into()).collect()
+    };
+    let wanted = settings.config.transport.udp_port.unwrap_or(0);
+    let left = open_udp(settings, &addresses(0), wanted)?;
+    let right = open_udp(settings, &addresses(1), left.udp_port.unwrap_or(wanted))?;
+    Ok([left, right])
+}
+
+/// Kernel sockets on these addresses, all with the same port; the kernel chooses it where it is 0.
+pub(crate) fn open_udp(settings: &Settings, local: &[IpAddr], port: u16) -> Result<Nic> {
+    let mut tries = if port == 0 { PORT_TRIES } else { 1 };
+    loop {
+        tries -= 1;
+        match try_open_udp(settings, local, port) {
+            Ok(nic) => return Ok(nic),
+            Err(error) if tries == 0 => return Err(error),
+            Err(_) => {}
+        }
+    }
+}
+
+fn try_open_udp(settings: &Settings, local: &[IpAddr], mut port: u16) -> Result<Nic> {
+    let mut ports: Vec<Box<dyn Port>> = Vec::new();
+    for &local in local {
+        let mut config = UdpConfig { local, port, ..UdpConfig::default() };
+        if let Some(count) = settings.config.nic.source_ports {
+            config.source_ports = SourcePorts::Count(count);
+        }
+        let opened = UdpPort::open(&config).with_context(|| format!("cannot open a port on {local}"))?;
+        port = opened.port();
+        ports.push(Box::new(opened));
+    }
+    Ok(Nic::new(ports, Some(port)))
+}
+
+/// Nanoseconds from 1970 to the epoch of the lanes' clock, which is the first use of it: about now.
+fn lane_epoch_ns() -> u64 {
+    SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_nanos() as u64)
+}

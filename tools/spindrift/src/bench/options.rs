@@ -1,0 +1,255 @@
+//! Options of all benchmarks, from flags and a configuration file.
+
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Result, bail};
+use clap::Args;
+use spindrift::congestion::CcConfig;
+use spindrift::endpoint::EndpointConfig;
+use spindrift::path::PathConfig;
+use spindrift::verbs::{QpConfig, RtsAttr};
+use spindrift::wire::{EntropyMode, StevOrder};
+use spindrift_pmd::fault::FaultPlan;
+
+use crate::config::{CcName, Config, EntropyName, PortKind};
+use crate::units::{parse_duration, parse_size};
+
+/// The sizes of a sweep: 2 bytes to 8 MiB, doubling.
+const SWEEP: std::ops::RangeInclusive<u32> = 1..=23;
+const MTU_RANGE: std::ops::RangeInclusive<u32> = 256..=8960;
+const QPS_MAX: u32 = 1024;
+const TX_DEPTH_MAX: u32 = 16_384;
+/// Defaults of congestion control: a plane of 100 Gb/s.
+const LINK_RATE_GBPS: f64 = 100.0;
+/// An idle path over kernel sockets or a ring that another thread serves.
+const BASE_RTT_NS: u64 = 50_000;
+
+/// Options that every benchmark has.
+#[derive(Args, Clone, Debug, Default)]
+pub(crate) struct RunArgs {
+    /// Message size: 64, 64K, 4KiB, 1M.
+    #[arg(short, long, value_name = "SIZE", value_parser = parse_size)]
+    pub(crate) size: Option<u64>,
+    /// All sizes from 2 bytes to 8 MiB.
+    #[arg(short, long, conflicts_with = "size")]
+    pub(crate) all: bool,
+    /// Messages of each size.
+    #[arg(short = 'n', long = "iters", visible_alias = "iterations", value_name = "N", conflicts_with = "duration")]
+    pub(crate) iterations: Option<u64>,
+    /// Time for each size: seconds, or 300ms, 2s, 1m.
+    #[arg(short = 'D', long, value_name = "TIME", value_parser = parse_duration)]
+    pub(crate) duration: Option<Duration>,
+    /// Queue pairs.
+    #[arg(short, long, value_name = "N")]
+    pub(crate) qp: Option<u32>,
+    /// Messages in flight on each queue pair.
+    #[arg(short, long, value_name = "N")]
+    pub(crate) tx_depth: Option<u32>,
+    /// Payload bytes of a packet.
+    #[arg(short, long, value_name = "BYTES")]
+    pub(crate) mtu: Option<u32>,
+    /// Congestion control.
+    #[arg(long, value_enum)]
+    pub(crate) cc: Option<CcName>,
+    /// Neither compute nor check the invariant CRC.
+    #[arg(long)]
+    pub(crate) no_icrc: bool,
+    /// Seed of patterns, faults, and of every random choice of the transport.
+    #[arg(long, value_name = "N")]
+    pub(crate) seed: Option<u64>,
+    /// Faults of the network, such as "loss=1%" or "reorder=2%:50us; trim=1%".
+    #[arg(long, value_name = "RULES")]
+    pub(crate) fault: Option<String>,
+    /// Capture what goes through this side's ports to a file (slow).
+    #[arg(long, value_name = "FILE")]
+    pub(crate) pcap: Option<PathBuf>,
+    /// Print every counter that is not 0.
+    #[arg(long)]
+    pub(crate) counters: bool,
+    /// Print one JSON object instead of tables.
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Configuration file (TOML); flags go before it.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) config: Option<PathBuf>,
+}
+
+/// How much of each size.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Amount {
+    Iterations(u64),
+    Time(Duration),
+}
+
+/// Everything that a run needs to know.
+#[derive(Clone, Debug)]
+pub(crate) struct Settings {
+    pub(crate) config: Config,
+    pub(crate) sizes: Vec<u64>,
+    pub(crate) amount: Amount,
+    pub(crate) qps: usize,
+    pub(crate) tx_depth: u32,
+    pub(crate) mtu: u32,
+    pub(crate) cc: CcName,
+    pub(crate) icrc: bool,
+    /// Given, or drawn for this run.
+    pub(crate) seed: Option<u64>,
+    pub(crate) fault: Option<FaultPlan>,
+    pub(crate) fault_text: Option<String>,
+    pub(crate) pcap: Option<PathBuf>,
+    pub(crate) port: PortKind,
+    pub(crate) counters: bool,
+    pub(crate) json: bool,
+}
+
+/// What differs between the benchmarks where neither flag nor file says anything.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Defaults {
+    pub(crate) port: PortKind,
+    /// `None` sweeps.
+    pub(crate) size: Option<u64>,
+    pub(crate) amount: Amount,
+    pub(crate) seed: Option<u64>,
+    pub(crate) tx_depth: u32,
+}
+
+impl Settings {
+    /// Joins flags, file and defaults, in this order, and checks them.
+    pub(crate) fn new(args: &RunArgs, port: Option<PortKind>, defaults: &Defaults) -> Result<Self> {
+        let config = Config::load(args.config.as_deref())?;
+        let run = &config.run;
+        let size = if args.all { None } else { args.size.or(run.size).or(defaults.size) };
+        let sizes = size.map_or_else(|| SWEEP.map(|shift| 1 << shift).collect(), |size| vec![size]);
+        let amount = match (args.iterations, args.duration, run.iterations, run.duration) {
+            (Some(n), ..) | (None, None, Some(n), None) => Amount::Iterations(n),
+            (None, Some(time), ..) | (None, None, None, Some(time)) => Amount::Time(time),
+            (None, None, Some(_), Some(_)) => {
+                bail!("[run] has both `iterations` and `duration`; give one of them")
+            }
+            (None, None, None, None) => defaults.amount,
+        };
+        let fault_text = args.fault.clone().or_else(|| config.nic.fault.clone());
+        let settings = Self {
+            sizes,
+            amount,
+            qps: args.qp.or(run.qps).unwrap_or(1) as usize,
+            tx_depth: args.tx_depth.or(run.tx_depth).unwrap_or(defaults.tx_depth),
+            mtu: args.mtu.or(config.transport.mtu).unwrap_or(4096),
+            cc: args.cc.or(config.cc.algorithm).unwrap_or(CcName::None),
+            icrc: !args.no_icrc && config.transport.icrc.unwrap_or(true),
+            seed: args.seed.or(run.seed).or(defaults.seed),
+            fault: fault_text.as_deref().map(parse_faults).transpose()?,
+            fault_text,
+            pcap: args.pcap.clone().or_else(|| run.pcap.clone()),
+            port: port.or(config.nic.port).unwrap_or(defaults.port),
+            counters: args.counters,
+            json: args.json,
+            config,
+        };
+        settings.check()?;
+        Ok(settings)
+    }
+
+    fn check(&self) -> Result<()> {
+        in_range("--mtu", self.mtu, &MTU_RANGE)?;
+        in_range("--qp", self.qps as u32, &(1..=QPS_MAX))?;
+        in_range("--tx-depth", self.tx_depth, &(1..=TX_DEPTH_MAX))?;
+        if self.amount == Amount::Iterations(0) {
+            bail!("--iters 0 measures nothing; give at least 1");
+        }
+        Ok(())
+    }
+
+    /// The endpoint's settings over `base`, which knows the ports.
+    pub(crate) fn endpoint(&self, base: EndpointConfig) -> EndpointConfig {
+        let from = &self.config.transport;
+        let entropy = match from.entropy {
+            Some(EntropyName::StevSportHigh) => EntropyMode::Stev(StevOrder::SportHigh),
+            Some(EntropyName::StevSportLow) => EntropyMode::Stev(StevOrder::SportLow),
+            Some(EntropyName::Udp) => EntropyMode::Udp,
+            None => base.entropy,
+        };
+        EndpointConfig {
+            udp_port: from.udp_port.unwrap_or(base.udp_port),
+            entropy,
+            icrc: self.icrc,
+            dscp: from.dscp.unwrap_or(base.dscp),
+            trimming: from.trimming.unwrap_or(base.trimming),
+            oor_nack: from.oor_nack.unwrap_or(base.oor_nack),
+            hop_limit: from.hop_limit.unwrap_or(base.hop_limit),
+            sack_threshold_bytes: from.sack_threshold_bytes.unwrap_or(base.sack_threshold_bytes),
+            tail_probe_floor_ns: from.tail_probe_floor_ns.unwrap_or(base.tail_probe_floor_ns),
+            ..base
+        }
+    }
+
+    /// The settings of each queue pair. `planes` is how many ports share the link rate.
+    pub(crate) fn queue_pair(&self, planes: usize) -> QpConfig {
+        let base = QpConfig::default();
+        let from = &self.config.transport;
+        let retry = RtsAttr {
+            timeout: from.timeout.unwrap_or(base.retry.timeout),
+            linear_retries: from.linear_retries.unwrap_or(base.retry.linear_retries),
+            exponential_retries: from.exponential_retries.unwrap_or(base.retry.exponential_retries),
+            ..base.retry
+        };
+        QpConfig {
+            max_send_wr: self.tx_depth,
+            max_recv_wr: 16,
+            path: self.paths(base.path),
+            cc: self.congestion(planes),
+            max_mtu: self.mtu,
+            mpr: from.mpr.unwrap_or(base.mpr),
+            max_wimm: from.max_wimm.unwrap_or(base.max_wimm),
+            dynamic_mpr: from.dynamic_mpr.unwrap_or(base.dynamic_mpr),
+            retry,
+            ..QpConfig::default()
+        }
+    }
+
+    fn paths(&self, base: PathConfig) -> PathConfig {
+        let from = &self.config.path;
+        PathConfig {
+            active: from.active.unwrap_or(base.active),
+            backup: from.backup.unwrap_or(base.backup),
+            min_active: from.min_active.unwrap_or(base.min_active),
+            spray_width: from.spray_width.unwrap_or(base.spray_width),
+            probe_interval_ns: from.probe_interval_ns.unwrap_or(base.probe_interval_ns),
+            probe_interval_max_ns: from.probe_interval_max_ns.unwrap_or(base.probe_interval_max_ns),
+            probe_timeout_ns: from.probe_timeout_ns.unwrap_or(base.probe_timeout_ns),
+            probes_to_revive: from.probes_to_revive.unwrap_or(base.probes_to_revive),
+            reverse_per_plane: from.reverse_per_plane.unwrap_or(base.reverse_per_plane),
+            reverse_refresh_ns: from.reverse_refresh_ns.unwrap_or(base.reverse_refresh_ns),
+            ..base
+        }
+    }
+
+    fn congestion(&self, planes: usize) -> CcConfig {
+        if self.cc == CcName::None {
+            return CcConfig::none();
+        }
+        let from = &self.config.cc;
+        let gbps = from.link_rate_gbps.unwrap_or(LINK_RATE_GBPS * planes as f64);
+        let rtt = from.base_rtt_ns.unwrap_or(BASE_RTT_NS);
+        CcConfig::new((gbps * 1e9) as u64, rtt, self.mtu)
+    }
+
+    /// The planes' addresses, if any were given.
+    pub(crate) fn local(&self) -> Option<&[IpAddr]> {
+        self.config.nic.local.as_deref().filter(|list| !list.is_empty())
+    }
+}
+
+/// Checks a number; the error names the flag.
+fn in_range(flag: &str, value: u32, range: &std::ops::RangeInclusive<u32>) -> Result<()> {
+    if !range.contains(&value) {
+        bail!("{flag} {value}: give {} to {}", range.start(), range.end());
+    }
+    Ok(())
+}
+
+fn parse_faults(text: &str) -> Result<FaultPlan> {
+    text.parse().map_err(|error| anyhow::anyhow!("--fault \"{text}\": {error}"))
+}

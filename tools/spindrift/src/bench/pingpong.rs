@@ -1,0 +1,168 @@
+//! Two sides that answer each other's writes: half of a round trip is the latency.
+
+use std::time::Instant;
+
+use anyhow::{Context as _, Result, bail};
+use hdrhistogram::Histogram;
+use spindrift::verbs::exchange::RemoteMr;
+use spindrift::verbs::{PostError, RecvWr, RemoteAddr, SendOp, SendWr, Sge, Wc, WcOpcode};
+
+use super::pin::Idle;
+use super::side::Side;
+
+/// Rounds before those that count.
+pub(crate) const WARM_UP: u64 = 100;
+/// Polls between two looks at whether to go on.
+const LOOK_POLLS: u32 = 1 << 14;
+/// Longest latency that the histogram tells apart, ns.
+const LONGEST_NS: u64 = 60_000_000_000;
+
+/// Asked now and then while waiting; an error ends the wait.
+pub(crate) type GoOn<'a> = &'a mut dyn FnMut() -> Result<()>;
+
+/// One side of the game, on its first queue pair.
+///
+/// A write of one packet is seen by its last byte in memory, as perftest does. The packets of a larger one
+/// arrive in any order, so it carries an immediate, which says that all of it is there.
+pub(crate) struct Player<'a> {
+    side: &'a mut Side,
+    size: u32,
+    local: Sge,
+    remote: RemoteAddr,
+    with_imm: bool,
+    arrived: u64,
+    idle: Idle,
+}
+
+impl<'a> Player<'a> {
+    /// Gets ready; the peer may send once this has returned.
+    pub(crate) fn new(side: &'a mut Side, size: u32, remote: RemoteMr, mtu: u32, idle: Idle) -> Result<Self> {
+        let local = side.source.sge(0, size)?;
+        let remote = remote.at(0, u64::from(size)).context("the peer's memory")?;
+        side.target.region().store(size as usize - 1, 0)?;
+        let with_imm = size > mtu;
+        let mut player = Self { side, size, local, remote, with_imm, arrived: 0, idle };
+        if with_imm {
+            // More than are ever in flight: one ping and one pong.
+            (0..4).try_for_each(|_| player.expect_one())?;
+        }
+        Ok(player)
+    }
+
+    fn expect_one(&mut self) -> Result<()> {
+        if let Some(qp) = self.side.qps.first_mut() {
+            qp.post_recv(RecvWr { wr_id: 0 })?;
+        }
+        Ok(())
+    }
+
+    /// What the last byte of a round's message is; never 0, which the target starts with.
+    fn marker(round: u64) -> u8 {
+        (round % 255) as u8 + 1
+    }
+
+    /// Sends this round's message.
+    pub(crate) fn send(&mut self, round: u64) -> Result<()> {
+        self.side.source.region().store(self.size as usize - 1, Self::marker(round))?;
+        let op = if self.with_imm { SendOp::WriteWithImm(round as u32) } else { SendOp::Write };
+        let wr = SendWr { wr_id: round, op, local: self.local, remote: self.remote, signaled: true };
+        loop {
+            let Some(qp) = self.side.qps.first_mut() else { bail!("no queue pair") };
+            match qp.post_send(wr) {
+                Ok(()) => return Ok(()),
+                // Acknowledgements of earlier rounds are still to come.
+                Err(PostError::QueueFull { .. }) => {
+                    self.poll()?;
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    /// One turn of the lane.
+    fn poll(&mut self) -> Result<()> {
+        let work = self.side.context.poll();
+        while let Some(wc) = self.side.cq.poll_one()? {
+            self.complete(&wc)?;
+        }
+        self.idle.after(work);
+        Ok(())
+    }
+
+    /// One turn of the lane that nothing is expected of: it only answers the peer.
+    pub(crate) fn turn(&self) {
+        self.side.context.poll();
+        std::thread::yield_now();
+    }
+
+    fn complete(&mut self, wc: &Wc) -> Result<()> {
+        if !wc.status.is_success() {
+            bail!("queue pair {:#08x}: round {} failed: {}", wc.qpn.get(), wc.wr_id, wc.status);
+        }
+        if wc.opcode == WcOpcode::RecvRdmaWithImm {
+            self.arrived += 1;
+            self.expect_one()?;
+        }
+        Ok(())
+    }
+
+    /// Waits for the peer's message of this round.
+    pub(crate) fn wait(&mut self, round: u64, go_on: GoOn<'_>) -> Result<()> {
+        let mut polls = 0;
+        loop {
+            self.poll()?;
+            let there = if self.with_imm {
+                self.arrived > round
+            } else {
+                self.side.target.region().load(self.size as usize - 1)? == Self::marker(round)
+            };
+            if there {
+                return Ok(());
+            }
+            polls += 1;
+            if polls % LOOK_POLLS == 0 {
+                go_on()?;
+            }
+        }
+    }
+
+    /// Sends first and measures half of each round trip.
+    pub(crate) fn lead(&mut self, rounds: u64, go_on: GoOn<'_>) -> Result<Histogram<u64>> {
+        let mut histogram = Histogram::new_with_bounds(1, LONGEST_NS, 3)?;
+        for round in 0..WARM_UP + rounds {
+            let start = Instant::now();
+            self.send(round)?;
+            self.wait(round, go_on)?;
+            let half_ns = start.elapsed().as_nanos() as u64 / 2;
+            if round >= WARM_UP {
+                histogram.saturating_record(half_ns.max(1));
+            }
+            if round % 4096 == 0 {
+                go_on()?;
+            }
+        }
+        Ok(histogram)
+    }
+
+    /// Answers so many rounds.
+    pub(crate) fn follow(&mut self, rounds: u64, go_on: GoOn<'_>) -> Result<()> {
+        for round in 0..WARM_UP + rounds {
+            self.wait(round, go_on)?;
+            self.send(round)?;
+        }
+        Ok(())
+    }
+
+    /// Polls until everything sent has been acknowledged.
+    pub(crate) fn drain(&mut self, go_on: GoOn<'_>) -> Result<()> {
+        let mut polls = 0;
+        while self.side.qps.first().is_some_and(|qp| qp.sends_outstanding() > 0) {
+            self.poll()?;
+            polls += 1;
+            if polls % LOOK_POLLS == 0 {
+                go_on()?;
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,253 @@
+//! Tables and JSON of the benchmarks.
+
+use std::io::{self, IsTerminal as _, Write as _};
+use std::time::Duration;
+
+use hdrhistogram::Histogram;
+use indicatif::{ProgressBar, ProgressStyle};
+use serde::Serialize;
+use serde_json::{Map, Value as Json, json};
+
+use super::options::{Amount, Settings};
+use super::side::Counted;
+use super::writer::Measured;
+use crate::units::format_size;
+
+/// One size of a bandwidth run.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct BandwidthRow {
+    pub(crate) size_bytes: u64,
+    pub(crate) iterations: u64,
+    pub(crate) bandwidth_peak_gbps: f64,
+    pub(crate) bandwidth_gbps: f64,
+    pub(crate) message_rate_mpps: f64,
+    /// Only where both sides are on this machine.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) baseline_gbps: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) ratio: Option<f64>,
+    pub(crate) verified: bool,
+    /// Writes compared while the run went on.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) sampled: Option<u64>,
+}
+
+impl BandwidthRow {
+    pub(crate) fn new(size: u32, measured: &Measured, verified: bool) -> Self {
+        Self {
+            size_bytes: size.into(),
+            iterations: measured.iterations,
+            bandwidth_peak_gbps: measured.peak_gbps,
+            bandwidth_gbps: measured.gbps(size),
+            message_rate_mpps: measured.mpps(),
+            baseline_gbps: None,
+            ratio: None,
+            verified,
+            sampled: None,
+        }
+    }
+
+    pub(crate) fn head(with_baseline: bool) -> String {
+        let mut line = format!(
+            "{:>9} {:>12} {:>15} {:>18} {:>14}",
+            "#bytes", "#iterations", "BW peak[Gb/s]", "BW average[Gb/s]", "MsgRate[Mpps]"
+        );
+        if with_baseline {
+            line += &format!(" {:>15} {:>6}", "baseline[Gb/s]", "ratio");
+        }
+        line + "  verified"
+    }
+
+    pub(crate) fn line(&self) -> String {
+        let mut line = format!(
+            "{:>9} {:>12} {:>15} {:>18} {:>14.6}",
+            self.size_bytes,
+            self.iterations,
+            significant(self.bandwidth_peak_gbps),
+            significant(self.bandwidth_gbps),
+            self.message_rate_mpps
+        );
+        if let (Some(baseline), Some(ratio)) = (self.baseline_gbps, self.ratio) {
+            line += &format!(" {:>15} {ratio:>6.2}", significant(baseline));
+        }
+        line + if self.verified { "  yes" } else { "  NO" }
+    }
+}
+
+/// Two decimals, or three digits of a small number.
+fn significant(value: f64) -> String {
+    if value >= 1.0 { format!("{value:.2}") } else { format!("{value:.4}") }
+}
+
+/// One size of a latency run, in microseconds.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct LatencyRow {
+    pub(crate) size_bytes: u64,
+    pub(crate) iterations: u64,
+    pub(crate) min_us: f64,
+    pub(crate) typical_us: f64,
+    pub(crate) mean_us: f64,
+    pub(crate) p99_us: f64,
+    pub(crate) p999_us: f64,
+    pub(crate) max_us: f64,
+}
+
+impl LatencyRow {
+    pub(crate) fn new(size: u32, histogram: &Histogram<u64>) -> Self {
+        let us = |ns: u64| ns as f64 / 1000.0;
+        Self {
+            size_bytes: size.into(),
+            iterations: histogram.len(),
+            min_us: us(histogram.min()),
+            typical_us: us(histogram.value_at_quantile(0.5)),
+            mean_us: histogram.mean() / 1000.0,
+            p99_us: us(histogram.value_at_quantile(0.99)),
+            p999_us: us(histogram.value_at_quantile(0.999)),
+            max_us: us(histogram.max()),
+        }
+    }
+
+    pub(crate) fn head() -> String {
+        format!(
+            "{:>9} {:>12} {:>11} {:>15} {:>12} {:>11} {:>13} {:>11}",
+            "#bytes", "#iterations", "t_min[us]", "t_typical[us]", "t_avg[us]", "99%[us]", "99.9%[us]", "t_max[us]"
+        )
+    }
+
+    pub(crate) fn line(&self) -> String {
+        format!(
+            "{:>9} {:>12} {:>11.2} {:>15.2} {:>12.2} {:>11.2} {:>13.2} {:>11.2}",
+            self.size_bytes,
+            self.iterations,
+            self.min_us,
+            self.typical_us,
+            self.mean_us,
+            self.p99_us,
+            self.p999_us,
+            self.max_us
+        )
+    }
+}
+
+/// What was run, for the JSON object.
+pub(crate) fn settings_json(settings: &Settings, planes: usize) -> Map<String, Json> {
+    let mut map = Map::new();
+    let mut put = |name: &str, value: Json| map.insert(name.to_owned(), value);
+    put("port", settings.port.name().into());
+    put("planes", planes.into());
+    put("queue_pairs", settings.qps.into());
+    put("tx_depth", settings.tx_depth.into());
+    put("mtu", settings.mtu.into());
+    put("icrc", settings.icrc.into());
+    put("cc", settings.cc.name().into());
+    put("fault", settings.fault_text.clone().into());
+    put("seed", settings.seed.into());
+    match settings.amount {
+        Amount::Iterations(n) => put("iterations", n.into()),
+        Amount::Time(time) => put("duration_s", time.as_secs_f64().into()),
+    };
+    map
+}
+
+/// What was run, for people.
+pub(crate) fn settings_line(settings: &Settings, planes: usize) -> String {
+    let many = |count: usize, one: &str| if count == 1 { format!("1 {one}") } else { format!("{count} {one}s") };
+    format!(
+        "port {}, {}, {}, tx depth {}, MTU {}, iCRC {}, congestion control {}",
+        settings.port.name(),
+        many(planes, "plane"),
+        many(settings.qps, "queue pair"),
+        settings.tx_depth,
+        settings.mtu,
+        if settings.icrc { "on" } else { "off" },
+        settings.cc.name()
+    )
+}
+
+/// Counters of one side as nested objects.
+pub(crate) fn counters_json(counted: &Counted) -> Json {
+    let mut groups: Map<String, Json> = ["transport", "ports", "faults"].map(|name| (name.to_owned(), json!({}))).into_iter().collect();
+    for (group, name, value) in counted.list() {
+        if let Some(Json::Object(group)) = groups.get_mut(group) {
+            group.insert(name.to_owned(), value.into());
+        }
+    }
+    Json::Object(groups)
+}
+
+/// Counters of several sides, side by side.
+pub(crate) fn counters_table(sides: &[(&str, &Counted)]) -> String {
+    let lists: Vec<_> = sides.iter().map(|(_, counted)| counted.list()).collect();
+    let mut names: Vec<(&str, &str)> = Vec::new();
+    for group in ["transport", "ports", "faults"] {
+        for (found, name, _) in lists.iter().flatten() {
+            if *found == group && !names.contains(&(group, name)) {
+                names.push((group, name));
+            }
+        }
+    }
+    let mut text = format!("{:<34}", "counter");
+    for (side, _) in sides {
+        text += &format!(" {side:>16}");
+    }
+    for (group, name) in names {
+        text += &format!("\n{:<34}", format!("{group}.{name}"));
+        for list in &lists {
+            let value = list.iter().find(|(g, n, _)| (*g, *n) == (group, name)).map_or(0, |(_, _, value)| *value);
+            text += &format!(" {value:>16}");
+        }
+    }
+    text
+}
+
+/// What faults did, in one line for each side.
+pub(crate) fn faults_line(side: &str, counted: &Counted) -> String {
+    let parts: Vec<_> = counted.faults.iter().map(|(name, value)| format!("{name} {value}")).collect();
+    let what = if parts.is_empty() { "nothing".to_owned() } else { parts.join(", ") };
+    format!("faults on frames sent by the {side}: {what}")
+}
+
+/// Prints a line at once, so that a pipe sees it too.
+pub(crate) fn say(line: &str) {
+    // Nobody reads: the run goes on, as its exit status still says something.
+    let _ = writeln!(io::stdout(), "{line}").and_then(|()| io::stdout().flush());
+}
+
+/// Progress of one size, on a terminal only.
+pub(crate) struct Progress {
+    bar: Option<ProgressBar>,
+}
+
+impl Progress {
+    pub(crate) fn new(size: u64, amount: Amount) -> Self {
+        if !io::stderr().is_terminal() {
+            return Self { bar: None };
+        }
+        let total = match amount {
+            Amount::Iterations(n) => n,
+            Amount::Time(time) => time.as_millis() as u64,
+        };
+        let bar = ProgressBar::new(total).with_message(format_size(size));
+        if let Ok(style) = ProgressStyle::with_template("{msg:>10} {bar:30} {percent:>3}%") {
+            bar.set_style(style);
+        }
+        Self { bar: Some(bar) }
+    }
+
+    pub(crate) fn set(&self, amount: Amount, done: u64, elapsed: Duration) {
+        if let Some(bar) = &self.bar {
+            bar.set_position(match amount {
+                Amount::Iterations(_) => done,
+                Amount::Time(_) => elapsed.as_millis() as u64,
+            });
+        }
+    }
+}
+
+impl Drop for Progress {
+    fn drop(&mut self) {
+        if let Some(bar) = &self.bar {
+            bar.finish_and_clear();
+        }
+    }
+}

@@ -1,0 +1,147 @@
+//! One side of a run: its ports, lane, memory and queue pairs.
+
+use std::sync::Arc;
+
+use anyhow::{Context as _, Result};
+use spindrift::counters::Counters;
+use spindrift::verbs::exchange::{Offer, RemoteMr};
+use spindrift::verbs::{Access, Context, ContextConfig, Cq, Mr, Pd, Qp};
+use spindrift_pmd::fault::FaultStats;
+use spindrift_pmd::pcap::Capture;
+use spindrift_pmd::PortCounters;
+
+use super::nic::Nic;
+use super::options::Settings;
+
+/// Everything between an application and its ports. The fields go in the order in which they must end.
+pub(crate) struct Side {
+    pub(crate) qps: Vec<Qp>,
+    pub(crate) cq: Cq,
+    /// Where writes of this side come from.
+    pub(crate) source: Mr,
+    /// Where the peer writes to.
+    pub(crate) target: Mr,
+    _pd: Pd,
+    pub(crate) context: Context,
+    faults: Vec<Arc<FaultStats>>,
+    capture: Option<Capture>,
+}
+
+impl Side {
+    /// Opens a side with so many bytes of memory each for source and target.
+    pub(crate) fn open(settings: &Settings, nic: Nic, memory: usize, index: u64) -> Result<Self> {
+        let Nic { ports, udp_port, faults, capture } = nic;
+        let planes = ports.len();
+        let base = ContextConfig::new(&ports);
+        let mut endpoint = settings.endpoint(base.endpoint);
+        endpoint.udp_port = udp_port.unwrap_or(endpoint.udp_port);
+        let seed = settings.seed.map(|seed| seed.wrapping_mul(2).wrapping_add(index));
+        let context = Context::open(ports, ContextConfig { seed, lane: base.lane, endpoint })?;
+        let pd = context.create_pd();
+        let outstanding = settings.tx_depth as usize + 16;
+        let cq = context.create_cq((outstanding * settings.qps) as u32)?;
+        let register = |access| {
+            pd.register(memory, access).with_context(|| format!("cannot register {memory} bytes of memory"))
+        };
+        let (source, target) = (register(Access::LOCAL_READ)?, register(Access::REMOTE_WRITE)?);
+        let config = settings.queue_pair(planes);
+        let qps = (0..settings.qps).map(|_| Qp::create(&pd, &cq, &cq, &config)).collect::<Result<Vec<_>, _>>()?;
+        Ok(Self { qps, cq, source, target, _pd: pd, context, faults, capture })
+    }
+
+    /// What the peer has to know.
+    pub(crate) fn offer(&self) -> Result<Offer> {
+        let qps = self.qps.iter().map(Qp::info).collect::<Result<_, _>>()?;
+        Ok(Offer { qps, memory: vec![self.target.remote()], app: String::new() })
+    }
+
+    /// Connects queue pairs of one process with each other.
+    pub(crate) fn connect(&mut self, other: &mut Self) -> Result<()> {
+        for (ours, theirs) in self.qps.iter_mut().zip(&mut other.qps) {
+            ours.connect(&theirs.info()?)?;
+            theirs.connect(&ours.info()?)?;
+        }
+        Ok(())
+    }
+
+    pub(crate) fn remote(&self) -> RemoteMr {
+        self.target.remote()
+    }
+
+    /// Everything that was counted, for people: name and value, without what is 0.
+    pub(crate) fn counted(&self) -> Counted {
+        let mut ports = PortCounters::default();
+        for port in self.context.port_counters() {
+            add(&mut ports, &port);
+        }
+        let mut faults: Vec<(&'static str, u64)> = Vec::new();
+        for (name, value) in self.faults.iter().flat_map(|stats| stats.list()) {
+            match faults.iter_mut().find(|(known, _)| *known == name) {
+                Some((_, sum)) => *sum += value,
+                None => faults.push((name, value)),
+            }
+        }
+        faults.retain(|(_, value)| *value > 0);
+        Counted { transport: self.context.counters(), ports, faults }
+    }
+
+    /// Writes the capture out; says why if it could not be written.
+    pub(crate) fn finish_capture(&self) -> Result<()> {
+        let Some(capture) = &self.capture else { return Ok(()) };
+        capture.flush();
+        match capture.error() {
+            Some(error) => anyhow::bail!("--pcap: the capture is not complete: {error}"),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Counters of a side.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Counted {
+    pub(crate) transport: Counters,
+    pub(crate) ports: PortCounters,
+    pub(crate) faults: Vec<(&'static str, u64)>,
+}
+
+impl Counted {
+    /// Group, name and value of all that are not 0.
+    pub(crate) fn list(&self) -> Vec<(&'static str, &'static str, u64)> {
+        let transport = self.transport.iter().map(|(name, _, value)| ("transport", name, value));
+        let p = &self.ports;
+        let ports = [
+            ("tx_frames", p.tx_frames),
+            ("tx_bytes", p.tx_bytes),
+            ("rx_frames", p.rx_frames),
+            ("rx_bytes", p.rx_bytes),
+            ("tx_dropped", p.tx_dropped),
+            ("rx_dropped", p.rx_dropped),
+            ("tx_full", p.tx_full),
+            ("tx_oversize", p.tx_oversize),
+            ("tx_unsendable", p.tx_unsendable),
+            ("tx_errors", p.tx_errors),
+            ("rx_errors", p.rx_errors),
+            ("tx_calls", p.tx_calls),
+            ("rx_calls", p.rx_calls),
+        ]
+        .map(|(name, value)| ("ports", name, value));
+        let faults = self.faults.iter().map(|&(name, value)| ("faults", name, value));
+        transport.chain(ports).chain(faults).filter(|(_, _, value)| *value > 0).collect()
+    }
+}
+
+fn add(sum: &mut PortCounters, more: &PortCounters) {
+    sum.tx_frames += more.tx_frames;
+    sum.tx_bytes += more.tx_bytes;
+    sum.rx_frames += more.rx_frames;
+    sum.rx_bytes += more.rx_bytes;
+    sum.tx_dropped += more.tx_dropped;
+    sum.rx_dropped += more.rx_dropped;
+    sum.tx_full += more.tx_full;
+    sum.tx_oversize += more.tx_oversize;
+    sum.tx_unsendable += more.tx_unsendable;
+    sum.tx_errors += more.tx_errors;
+    sum.rx_errors += more.rx_errors;
+    sum.tx_calls += more.tx_calls;
+    sum.rx_calls += more.rx_calls;
+}

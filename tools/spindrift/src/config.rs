@@ -1,0 +1,193 @@
+//! Configuration files: TOML, with every key of the command line and the settings of the transport that
+//! have no flag. `docs/cli.md` lists the keys.
+
+use std::fs;
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, Result, anyhow};
+use serde::{Deserialize, Deserializer};
+use spindrift::wire::DscpMap;
+
+use crate::units::{parse_duration, parse_size};
+
+/// A configuration file. What it leaves out has the defaults of the command.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct Config {
+    pub(crate) run: Run,
+    pub(crate) nic: Nic,
+    pub(crate) transport: Transport,
+    pub(crate) path: PathSet,
+    pub(crate) cc: Cc,
+    pub(crate) setup: Setup,
+}
+
+/// What is done.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct Run {
+    #[serde(deserialize_with = "size")]
+    pub(crate) size: Option<u64>,
+    pub(crate) iterations: Option<u64>,
+    #[serde(deserialize_with = "duration")]
+    pub(crate) duration: Option<Duration>,
+    pub(crate) qps: Option<u32>,
+    pub(crate) tx_depth: Option<u32>,
+    pub(crate) seed: Option<u64>,
+    pub(crate) pcap: Option<PathBuf>,
+}
+
+/// The ports.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct Nic {
+    pub(crate) port: Option<PortKind>,
+    pub(crate) planes: Option<usize>,
+    pub(crate) local: Option<Vec<IpAddr>>,
+    pub(crate) source_ports: Option<usize>,
+    pub(crate) fault: Option<String>,
+}
+
+/// Settings of the endpoint, named as in `docs/protocol.md`.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct Transport {
+    pub(crate) mtu: Option<u32>,
+    pub(crate) udp_port: Option<u16>,
+    pub(crate) entropy: Option<EntropyName>,
+    pub(crate) icrc: Option<bool>,
+    pub(crate) dscp: Option<DscpMap>,
+    pub(crate) trimming: Option<bool>,
+    pub(crate) oor_nack: Option<bool>,
+    pub(crate) hop_limit: Option<u8>,
+    pub(crate) sack_threshold_bytes: Option<u32>,
+    pub(crate) tail_probe_floor_ns: Option<u64>,
+    pub(crate) mpr: Option<u8>,
+    pub(crate) max_wimm: Option<u16>,
+    pub(crate) dynamic_mpr: Option<bool>,
+    pub(crate) timeout: Option<u8>,
+    pub(crate) linear_retries: Option<u8>,
+    pub(crate) exponential_retries: Option<u8>,
+}
+
+/// The entropy values of a queue pair.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct PathSet {
+    pub(crate) active: Option<u16>,
+    pub(crate) backup: Option<u16>,
+    pub(crate) min_active: Option<u16>,
+    pub(crate) spray_width: Option<u16>,
+    pub(crate) probe_interval_ns: Option<u64>,
+    pub(crate) probe_interval_max_ns: Option<u64>,
+    pub(crate) probe_timeout_ns: Option<u64>,
+    pub(crate) probes_to_revive: Option<u8>,
+    pub(crate) reverse_per_plane: Option<u8>,
+    pub(crate) reverse_refresh_ns: Option<u64>,
+}
+
+/// Congestion control.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct Cc {
+    pub(crate) algorithm: Option<CcName>,
+    pub(crate) link_rate_gbps: Option<f64>,
+    pub(crate) base_rtt_ns: Option<u64>,
+}
+
+/// The TCP connection that sets two hosts up.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct Setup {
+    pub(crate) port: Option<u16>,
+    #[serde(deserialize_with = "duration")]
+    pub(crate) timeout: Option<Duration>,
+}
+
+/// Kinds of ports.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum PortKind {
+    /// A ring in memory between two lanes of one process.
+    Loopback,
+    /// Kernel sockets.
+    Udp,
+}
+
+impl PortKind {
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Loopback => "loopback",
+            Self::Udp => "udp",
+        }
+    }
+}
+
+/// Congestion control algorithms.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum CcName {
+    /// No limit but the receive window.
+    None,
+    /// Network-signalled congestion control.
+    Nscc,
+}
+
+impl CcName {
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::None => "none",
+            Self::Nscc => "nscc",
+        }
+    }
+}
+
+/// Where the entropy value travels.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum EntropyName {
+    StevSportHigh,
+    StevSportLow,
+    Udp,
+}
+
+impl Config {
+    /// Reads a file; everything is the default without one.
+    pub(crate) fn load(path: Option<&Path>) -> Result<Self> {
+        let Some(path) = path else { return Ok(Self::default()) };
+        let name = path.display();
+        let text = fs::read_to_string(path).with_context(|| format!("cannot read the configuration {name}"))?;
+        // The parser's message has line, column and the line itself.
+        toml::from_str(&text).map_err(|error| anyhow!("{name}: {}", error.to_string().trim_end()))
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum NumberOrText {
+    Integer(u64),
+    Float(f64),
+    Text(String),
+}
+
+impl NumberOrText {
+    fn text(self) -> String {
+        match self {
+            Self::Integer(number) => number.to_string(),
+            Self::Float(number) => number.to_string(),
+            Self::Text(text) => text,
+        }
+    }
+}
+
+fn size<'de, D: Deserializer<'de>>(input: D) -> Result<Option<u64>, D::Error> {
+    let text = NumberOrText::deserialize(input)?.text();
+    parse_size(&text).map(Some).map_err(serde::de::Error::custom)
+}
+
+fn duration<'de, D: Deserializer<'de>>(input: D) -> Result<Option<Duration>, D::Error> {
+    let text = NumberOrText::deserialize(input)?.text();
+    parse_duration(&text).map(Some).map_err(serde::de::Error::custom)
+}
