@@ -255,8 +255,11 @@ impl Requester {
             let bytes = u64::from(self.records.get(seq).bytes);
             return cc.may_send(bytes).then_some((seq, SendKind::Retransmit));
         }
-        if self.probe_pending {
-            return self.probe_target().map(|seq| (seq, SendKind::Probe));
+        // Without anything to repeat, what the window held back is what makes the peer speak.
+        if self.probe_pending
+            && let Some(seq) = self.probe_target()
+        {
+            return Some((seq, SendKind::Probe));
         }
         if !self.new_packet_fits() || !cc.may_send(u64::from(self.setup.mtu)) {
             return None;

@@ -56,6 +56,8 @@ pub(crate) struct Stream {
     model: Vec<u8>,
     /// Posted and neither retired nor failed.
     under_way: VecDeque<Message>,
+    /// Failed: they may have been written in part, and be written on as long as their packets wander about.
+    failed_messages: Vec<Message>,
     /// Signalled, in order, and not completed.
     awaited: VecDeque<u64>,
     /// Messages whose immediate has not come out at the peer.
@@ -97,6 +99,7 @@ impl Stream {
             target,
             model,
             under_way: VecDeque::new(),
+            failed_messages: Vec::new(),
             awaited: VecDeque::new(),
             immediates: VecDeque::new(),
             receives: VecDeque::new(),
@@ -222,7 +225,7 @@ impl Stream {
         assert_eq!(wc.status, expected, "the oldest request ends with the reason, the others are flushed");
         let message = self.under_way.pop_front().expect("a flushed request was posted");
         assert_eq!(wc.wr_id, message.wr_id, "requests are flushed in order");
-        self.settle_partly(&message);
+        self.failed_messages.push(message);
         self.failed = true;
         self.awaited.clear();
     }
@@ -280,15 +283,15 @@ impl Stream {
 
     /// All that must hold when nothing is under way any more.
     pub(crate) fn check_end(&mut self) {
-        let unsettled: Vec<_> = self.under_way.drain(..).collect();
-        for message in &unsettled {
+        self.failed_messages.extend(self.under_way.drain(..));
+        for message in &self.failed_messages.clone() {
             self.settle_partly(message);
         }
         let differs = self.target.region.first_difference(0, &self.model).unwrap();
         assert_eq!(differs, None, "memory differs from the model at this byte of {}", self.model.len());
         assert_eq!(self.tally.retired, self.tally.posted, "every request retires");
         if !self.failed {
-            assert!(unsettled.is_empty());
+            assert!(self.failed_messages.is_empty());
             assert_eq!(self.tally.posted, self.plan.messages);
         }
     }

@@ -29,9 +29,9 @@ pub(crate) fn decode(frame: &[u8]) -> Option<(DatagramMeta, Packet<'_>)> {
     Some((parsed.meta, Packet::decode(body).ok()?))
 }
 
-/// Where a frame goes, even when it is damaged behind its addresses.
-pub(crate) fn destination(frame: &[u8]) -> Option<IpAddr> {
-    stack::parse(frame).ok().map(|parsed| parsed.meta.dst)
+/// Whether nothing is missing and the iCRC is right.
+pub(crate) fn is_whole(frame: &[u8]) -> bool {
+    stack::parse(frame).is_ok_and(|parsed| !parsed.truncated && icrc::verify_frame(parsed.l3))
 }
 
 fn is_v4(frame: &[u8]) -> bool {

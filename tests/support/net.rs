@@ -46,7 +46,7 @@ pub(crate) struct Node {
 }
 
 enum Happening {
-    Frame { node: usize, port: u8, bytes: Vec<u8>, whole: bool },
+    Frame { node: usize, port: u8, bytes: Vec<u8> },
     Link { node: usize, port: u8, up: bool },
     Wake { node: usize },
 }
@@ -103,13 +103,8 @@ impl Drop for Net {
         if std::thread::panicking() {
             eprintln!("the last packets before {}:\n{}", self.now, self.trace.text());
             for (number, node) in self.nodes.iter().enumerate() {
-                let counted: Vec<_> = node
-                    .endpoint
-                    .counters()
-                    .iter()
-                    .filter(|row| row.2 > 0)
-                    .map(|row| (row.0, row.2))
-                    .collect();
+                let counted: Vec<_> =
+                    node.endpoint.counters().iter().filter(|row| row.2 > 0).map(|row| (row.0, row.2)).collect();
                 eprintln!("node {number} counted {counted:?}");
                 for qpn in node.endpoint.qpns().take(8) {
                     eprintln!("  queue pair {:#08x}: {:?}", qpn.get(), node.endpoint.qp_status(qpn));
@@ -183,7 +178,7 @@ impl Net {
 
     /// A frame that no endpoint sent arrives now.
     pub(crate) fn inject(&mut self, node: usize, port: u8, bytes: &[u8]) {
-        self.deliver(node, port, bytes, false);
+        self.deliver(node, port, bytes);
         self.pump(node);
     }
 
@@ -258,9 +253,9 @@ impl Net {
 
     fn happen(&mut self, what: Happening) {
         match what {
-            Happening::Frame { node, port, bytes, whole } => {
+            Happening::Frame { node, port, bytes } => {
                 if self.nodes[node].ports[usize::from(port)].up {
-                    self.deliver(node, port, &bytes, whole);
+                    self.deliver(node, port, &bytes);
                     self.pump(node);
                 }
             }
@@ -277,9 +272,10 @@ impl Net {
         }
     }
 
-    fn deliver(&mut self, node: usize, port: u8, bytes: &[u8], whole: bool) {
-        if whole
-            && let Some(tap) = self.tap.as_mut()
+    fn deliver(&mut self, node: usize, port: u8, bytes: &[u8]) {
+        // A flipped bit that the iCRC does not cover leaves a packet whole.
+        if let Some(tap) = self.tap.as_mut()
+            && frame::is_whole(bytes)
             && let Some((_, packet)) = frame::decode(bytes)
         {
             tap.arrived(self.now, node, &packet);
@@ -316,8 +312,7 @@ impl Net {
 
     fn free_ports(&self, node: usize) -> PortMask {
         let node = &self.nodes[node];
-        let free =
-            (0..).zip(&node.ports).filter(|(_, port)| port.busy_until.since(self.now) <= node.queue_ns);
+        let free = (0..).zip(&node.ports).filter(|(_, port)| port.busy_until.since(self.now) <= node.queue_ns);
         PortMask(free.fold(0, |mask, (port, _)| mask | 1 << port))
     }
 
@@ -369,20 +364,14 @@ impl Net {
         }
         let leaves = self.nodes[node].ports[usize::from(port)].busy_until.max(now);
         if faulty && self.rng.chance(link.duplicate) {
-            let at = leaves
-                .after(link.latency(path, faulty, &mut self.rng))
-                .after(self.rng.below(link.stray_ns + 1));
+            let at = leaves.after(link.latency(path, faulty, &mut self.rng)).after(self.rng.below(link.stray_ns + 1));
             self.trace.note(now, from, Fate::Arrives(at), " twin", &bytes);
-            self.schedule(
-                at,
-                Happening::Frame { node: to, port: to_port, bytes: bytes.clone(), whole: true },
-            );
+            self.schedule(at, Happening::Frame { node: to, port: to_port, bytes: bytes.clone() });
         }
         let at = leaves.after(link.latency(path, faulty, &mut self.rng));
         let (bytes, note) = if faulty { self.maul(&link, &from, bytes) } else { (bytes, "") };
         self.trace.note(now, from, Fate::Arrives(at), note, &bytes);
-        let whole = note.is_empty() || note == " marked";
-        self.schedule(at, Happening::Frame { node: to, port: to_port, bytes, whole });
+        self.schedule(at, Happening::Frame { node: to, port: to_port, bytes });
     }
 
     /// What switches and bad cables do to a packet.
