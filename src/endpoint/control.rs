@@ -141,7 +141,10 @@ impl Endpoint {
             }
         };
         let active = wanted.active.max(u16::from(planes));
-        PathConfig { planes, source, active, ..wanted.clone() }
+        // Bursts are narrowed only where a port gains from several packets of one path.
+        let spray_width =
+            if wanted.spray_width == 0 && self.same_path_batch > 1 { active } else { wanted.spray_width };
+        PathConfig { active, planes, source, spray_width, ..wanted.clone() }
     }
 
     /// Removes a queue pair and forgets its work requests.
@@ -237,8 +240,8 @@ impl Endpoint {
                 }
                 Ok(())
             }
-            (QpModify::Rtr(attr), QpState::Init) => self.to_rtr(slot, &attr),
-            (QpModify::Rts(attr), QpState::Rtr) => self.to_rts(now, slot, &attr),
+            (QpModify::Rtr(attr), QpState::Init) => self.make_rtr(slot, &attr),
+            (QpModify::Rts(attr), QpState::Rtr) => self.make_rts(now, slot, &attr),
             (QpModify::Init, _) => Err(EndpointError::BadTransition { from, to: "INIT" }),
             (QpModify::Rtr(_), _) => Err(EndpointError::BadTransition { from, to: "RTR" }),
             (QpModify::Rts(_), _) => Err(EndpointError::BadTransition { from, to: "RTS" }),
@@ -259,7 +262,7 @@ impl Endpoint {
         Ok(())
     }
 
-    fn to_rtr(&mut self, slot: u32, attr: &RtrAttr) -> Result<(), EndpointError> {
+    fn make_rtr(&mut self, slot: u32, attr: &RtrAttr) -> Result<(), EndpointError> {
         in_range("dest_qpn", attr.dest_qpn, 3, 0x00ff_ffff, "a 24-bit queue pair number above 2")?;
         in_range("path_mtu", attr.path_mtu, 256, self.cfg.max_mtu(), "256 to what every port takes")?;
         in_range("mpr_dest", u32::from(attr.mpr_dest), 1, 255, "1 to 255 units of 128 PSNs")?;
@@ -295,7 +298,7 @@ impl Endpoint {
         Ok(at as u32)
     }
 
-    fn to_rts(&mut self, now: Time, slot: u32, attr: &RtsAttr) -> Result<(), EndpointError> {
+    fn make_rts(&mut self, now: Time, slot: u32, attr: &RtsAttr) -> Result<(), EndpointError> {
         in_range("mpr", u32::from(attr.mpr), 1, 255, "1 to 255 units of 128 PSNs")?;
         in_range("timeout", u32::from(attr.timeout), 1, u32::from(RtsAttr::MAX_TIMEOUT), "1 to 24")?;
         in_range(
