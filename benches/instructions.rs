@@ -61,7 +61,9 @@ fn encode(n: u64) {
 #[inline(never)]
 fn decode_one(frame: &[u8]) -> bool {
     let Ok(parsed) = stack::parse(frame) else { return false };
-    let Some(body) = parsed.mrc.len().checked_sub(4).and_then(|len| parsed.mrc.get(..len)) else { return false };
+    let Some(body) = parsed.mrc.len().checked_sub(4).and_then(|len| parsed.mrc.get(..len)) else {
+        return false;
+    };
     matches!(black_box(Packet::decode(body)), Ok(Packet::Write { .. }))
 }
 

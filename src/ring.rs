@@ -26,7 +26,8 @@ impl<T: Copy + Default> SeqRing<T> {
 
     #[cold]
     fn grow(&mut self, low: u64, need: u64) {
-        let mut grown = vec![T::default(); need.max(MIN_SLOTS).next_power_of_two() as usize].into_boxed_slice();
+        let mut grown =
+            vec![T::default(); need.max(MIN_SLOTS).next_power_of_two() as usize].into_boxed_slice();
         let old_len = self.slots.len() as u64;
         let mask = grown.len() - 1;
         for seq in low..low + old_len {

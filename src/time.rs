@@ -22,6 +22,7 @@ impl Time {
     }
 
     /// `ns` nanoseconds later, saturating at [`Time::NEVER`].
+    #[must_use]
     pub const fn after(self, ns: u64) -> Self {
         Self(self.0.saturating_add(ns))
     }

@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use spindrift::pmd::loopback::{self, LoopbackConfig, LoopbackPort};
 use spindrift::verbs::{
-    Access, Context, ContextConfig, Cq, Idle, InlineWr, LaneMode, Mr, Qp, QpConfig, RecvWr, SendOp, SendWr, Wc,
-    nic,
+    Access, Context, ContextConfig, Cq, Idle, InlineWr, LaneMode, Mr, Qp, QpConfig, RecvWr, SendOp, SendWr,
+    Wc, nic,
 };
 
 /// The system's allocator, counting.
@@ -93,7 +93,13 @@ fn post(left: &mut Side, right: &Side, number: u32) {
             let wr = InlineWr { wr_id, op: SendOp::Write, remote, signaled: true };
             left.qp.post_send_inline(b"inline bytes", wr)
         }
-        _ => left.qp.post_send(SendWr { wr_id, op: SendOp::WriteWithImm(number), local, remote, signaled: true }),
+        _ => left.qp.post_send(SendWr {
+            wr_id,
+            op: SendOp::WriteWithImm(number),
+            local,
+            remote,
+            signaled: true,
+        }),
     }
     .unwrap();
 }

@@ -3,7 +3,9 @@
 
 use std::net::Ipv6Addr;
 
-use spindrift::endpoint::{CqId, Endpoint, EndpointConfig, Event, LocalPort, QpInit, QpModify, RtrAttr, RtsAttr, Transmit};
+use spindrift::endpoint::{
+    CqId, Endpoint, EndpointConfig, Event, LocalPort, QpInit, QpModify, RtrAttr, RtsAttr, Transmit,
+};
 use spindrift::memory::{Access, Region};
 use spindrift::path::PortMask;
 use spindrift::pmd::{MacAddr, RxFrame, RxOrigin};

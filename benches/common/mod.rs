@@ -1,5 +1,12 @@
 //! Two endpoints joined by nothing but a buffer: what the benchmarks measure.
-#![allow(dead_code, missing_docs, unreachable_pub, clippy::unwrap_used, clippy::expect_used, reason = "shared by benchmarks")]
+#![allow(
+    dead_code,
+    missing_docs,
+    unreachable_pub,
+    clippy::unwrap_used,
+    clippy::expect_used,
+    reason = "shared by benchmarks"
+)]
 
 use std::net::Ipv6Addr;
 use std::sync::Arc;
@@ -86,8 +93,11 @@ impl Side {
             let mut bytes = Vec::with_capacity(128 + payload.len());
             bytes.extend_from_slice(out.head());
             bytes.extend_from_slice(payload);
-            let crc =
-                if self.endpoint.config().icrc { icrc::compute(&out.head()[14..], payload, &[]) } else { [0; 4] };
+            let crc = if self.endpoint.config().icrc {
+                icrc::compute(&out.head()[14..], payload, &[])
+            } else {
+                [0; 4]
+            };
             bytes.extend_from_slice(&crc);
             frames.push(Frame { port: out.port, bytes });
         }
@@ -95,7 +105,11 @@ impl Side {
 
     pub fn receive(&mut self, now: Time, frames: &[Frame]) {
         for frame in frames {
-            self.endpoint.receive(now, frame.port, &RxFrame { origin: RxOrigin::Ethernet, data: &frame.bytes });
+            self.endpoint.receive(
+                now,
+                frame.port,
+                &RxFrame { origin: RxOrigin::Ethernet, data: &frame.bytes },
+            );
         }
     }
 

@@ -27,7 +27,8 @@ pub struct LoopbackConfig {
     /// Longest frame in bytes, Ethernet header included. Default 4352: 4096 bytes of payload and all
     /// headers. Brought into [`FRAME_MAX_RANGE`].
     pub frame_max: usize,
-    /// Frames that one direction of one plane can hold. Default 64. Brought into [`SLOTS_RANGE`] and
+    /// Frames that one direction of one plane can hold. Default 32: with four planes both directions stay
+    /// in a second-level cache. Brought into [`SLOTS_RANGE`] and
     /// rounded up to a power of two.
     pub slots: usize,
     /// Addresses of the two sides at plane 0. At plane *n* the second group (IPv6) or the third byte
@@ -41,7 +42,7 @@ pub struct LoopbackConfig {
 impl Default for LoopbackConfig {
     fn default() -> Self {
         let side = |n| IpAddr::V6(Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, n));
-        Self { frame_max: 4352, slots: 64, base_ips: [side(1), side(2)], mac_prefix: [0x02, 0x5d, 0, 0] }
+        Self { frame_max: 4352, slots: 32, base_ips: [side(1), side(2)], mac_prefix: [0x02, 0x5d, 0, 0] }
     }
 }
 

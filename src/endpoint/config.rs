@@ -137,7 +137,10 @@ impl EndpointConfig {
         }
         let sockets = self.ports.iter().any(|port| port.source_ports.is_some());
         if sockets && self.entropy != EntropyMode::Udp {
-            return bad("entropy", "ports over kernel sockets carry the entropy in the UDP source port: use `udp`");
+            return bad(
+                "entropy",
+                "ports over kernel sockets carry the entropy in the UDP source port: use `udp`",
+            );
         }
         if self.udp_port == 0 {
             return bad("udp_port", "0 is no port; 4971 and 4791 are usual");

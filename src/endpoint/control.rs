@@ -9,11 +9,13 @@ use crate::path::{EvEvent, EvSource, EvStatus, PathConfig, PathCounters, Paths, 
 use crate::time::Time;
 use crate::wire::{Ev, Psn, Qpn};
 
-use super::config::{EndpointError, PortAddr, QpInfo, QpInit, QpModify, QpState, RtrAttr, RtsAttr, entropy_name};
+use super::Endpoint;
+use super::config::{
+    EndpointError, PortAddr, QpInfo, QpInit, QpModify, QpState, RtrAttr, RtsAttr, entropy_name,
+};
 use super::event::FailReason;
 use super::peer::Peer;
 use super::qp::{Qp, QpStatus};
-use super::Endpoint;
 
 impl Endpoint {
     /// Makes a protection domain.
@@ -41,7 +43,12 @@ impl Endpoint {
     }
 
     /// Registers memory in a protection domain.
-    pub fn register(&mut self, pd: PdId, region: Arc<Region>, access: Access) -> Result<MrKey, EndpointError> {
+    pub fn register(
+        &mut self,
+        pd: PdId,
+        region: Arc<Region>,
+        access: Access,
+    ) -> Result<MrKey, EndpointError> {
         self.check_pd(pd)?;
         Ok(self.memory.register(pd, region, access)?)
     }
@@ -96,7 +103,13 @@ impl Endpoint {
     fn check_init(&self, init: &QpInit) -> Result<(), EndpointError> {
         let limits = &self.cfg.limits;
         in_range("cap.max_send_wr", init.cap.max_send_wr, 1, limits.max_send_wr, "1 to limits.max_send_wr")?;
-        in_range("cap.max_recv_wr", init.cap.max_recv_wr, 0, limits.max_recv_wr, "at most limits.max_recv_wr")?;
+        in_range(
+            "cap.max_recv_wr",
+            init.cap.max_recv_wr,
+            0,
+            limits.max_recv_wr,
+            "at most limits.max_recv_wr",
+        )?;
         in_range("mpr_dest", u32::from(init.mpr_dest), 1, 255, "1 to 255 units of 128 PSNs")
     }
 
@@ -128,7 +141,10 @@ impl Endpoint {
             }
         };
         let active = wanted.active.max(u16::from(planes));
-        PathConfig { planes, source, active, ..wanted.clone() }
+        // Bursts are narrowed only where a port gains from several packets of one path.
+        let spray_width =
+            if wanted.spray_width == 0 && self.same_path_batch > 1 { active } else { wanted.spray_width };
+        PathConfig { active, planes, source, spray_width, ..wanted.clone() }
     }
 
     /// Removes a queue pair and forgets its work requests.
@@ -224,8 +240,8 @@ impl Endpoint {
                 }
                 Ok(())
             }
-            (QpModify::Rtr(attr), QpState::Init) => self.to_rtr(slot, &attr),
-            (QpModify::Rts(attr), QpState::Rtr) => self.to_rts(now, slot, &attr),
+            (QpModify::Rtr(attr), QpState::Init) => self.make_rtr(slot, &attr),
+            (QpModify::Rts(attr), QpState::Rtr) => self.make_rts(now, slot, &attr),
             (QpModify::Init, _) => Err(EndpointError::BadTransition { from, to: "INIT" }),
             (QpModify::Rtr(_), _) => Err(EndpointError::BadTransition { from, to: "RTR" }),
             (QpModify::Rts(_), _) => Err(EndpointError::BadTransition { from, to: "RTS" }),
@@ -246,7 +262,7 @@ impl Endpoint {
         Ok(())
     }
 
-    fn to_rtr(&mut self, slot: u32, attr: &RtrAttr) -> Result<(), EndpointError> {
+    fn make_rtr(&mut self, slot: u32, attr: &RtrAttr) -> Result<(), EndpointError> {
         in_range("dest_qpn", attr.dest_qpn, 3, 0x00ff_ffff, "a 24-bit queue pair number above 2")?;
         in_range("path_mtu", attr.path_mtu, 256, self.cfg.max_mtu(), "256 to what every port takes")?;
         in_range("mpr_dest", u32::from(attr.mpr_dest), 1, 255, "1 to 255 units of 128 PSNs")?;
@@ -282,10 +298,16 @@ impl Endpoint {
         Ok(at as u32)
     }
 
-    fn to_rts(&mut self, now: Time, slot: u32, attr: &RtsAttr) -> Result<(), EndpointError> {
+    fn make_rts(&mut self, now: Time, slot: u32, attr: &RtsAttr) -> Result<(), EndpointError> {
         in_range("mpr", u32::from(attr.mpr), 1, 255, "1 to 255 units of 128 PSNs")?;
         in_range("timeout", u32::from(attr.timeout), 1, u32::from(RtsAttr::MAX_TIMEOUT), "1 to 24")?;
-        in_range("linear_retries", u32::from(attr.linear_retries), 0, u32::from(RtsAttr::MAX_LINEAR), "at most 7")?;
+        in_range(
+            "linear_retries",
+            u32::from(attr.linear_retries),
+            0,
+            u32::from(RtsAttr::MAX_LINEAR),
+            "at most 7",
+        )?;
         let most = u32::from(RtsAttr::MAX_EXPONENTIAL);
         in_range("exponential_retries", u32::from(attr.exponential_retries), 0, most, "at most 25")?;
         let Some(qp) = self.qps[slot as usize].as_deref_mut() else { return Ok(()) };
@@ -380,7 +402,13 @@ impl Endpoint {
     }
 }
 
-fn in_range(name: &'static str, value: u32, low: u32, high: u32, why: &'static str) -> Result<(), EndpointError> {
+fn in_range(
+    name: &'static str,
+    value: u32,
+    low: u32,
+    high: u32,
+    why: &'static str,
+) -> Result<(), EndpointError> {
     if (low..=high).contains(&value) {
         Ok(())
     } else {

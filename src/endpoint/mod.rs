@@ -24,8 +24,8 @@ mod timers;
 mod transmit;
 
 pub use config::{
-    ConfigError, CqId, EndpointConfig, EndpointError, Limits, LocalPort, PortAddr, PostError, QpCap, QpInfo, QpInit,
-    QpModify, QpState, RtrAttr, RtsAttr, entropy_name,
+    ConfigError, CqId, EndpointConfig, EndpointError, Limits, LocalPort, PortAddr, PostError, QpCap, QpInfo,
+    QpInit, QpModify, QpState, RtrAttr, RtsAttr, entropy_name,
 };
 pub use event::{Event, FailReason};
 pub use qp::{QpCounters, QpStatus};
@@ -71,6 +71,8 @@ pub struct Endpoint {
     counters: Counters,
     burst: u64,
     burst_hint: usize,
+    /// Packets of one entropy value that it pays to send together, on any port.
+    same_path_batch: usize,
 }
 
 impl Endpoint {
@@ -106,6 +108,7 @@ impl Endpoint {
             counters: Counters::default(),
             burst: 0,
             burst_hint: 0,
+            same_path_batch: cfg.ports.iter().map(|port| port.same_path_batch).max().unwrap_or(1).max(1),
             cfg,
         })
     }
@@ -147,7 +150,7 @@ impl Endpoint {
     /// A request that cannot be carried out (bad key, range outside the region) completes with an
     /// error and fails the queue pair, as in verbs; what the caller can know beforehand is refused
     /// here.
-    pub fn post_send(&mut self, now: Time, qpn: Qpn, wr: SendWr) -> Result<(), PostError> {
+    pub fn post_send(&mut self, _now: Time, qpn: Qpn, wr: SendWr) -> Result<(), PostError> {
         let slot = self.slot_of(qpn).ok_or(PostError::NoSuchQp)?;
         let Some(qp) = self.qps[slot as usize].as_deref_mut() else { return Err(PostError::NoSuchQp) };
         if wr.local.len == 0 {
@@ -165,18 +168,13 @@ impl Endpoint {
             return Err(PostError::QueueFull);
         }
         let wr = SendWr { signaled: wr.signaled || qp.sig_all, ..wr };
-        match self.memory.pin(wr.local.lkey, qp.pd, wr.local.addr, wr.local.len) {
-            Ok(region) => {
-                qp.requester.push(wr, region);
-                self.wake_data(slot);
-                let _ = now;
-                Ok(())
-            }
-            Err(_) => {
-                self.reject_send(qpn, &wr, WcStatus::LocalProtectionError);
-                Ok(())
-            }
+        if let Ok(region) = self.memory.pin(wr.local.lkey, qp.pd, wr.local.addr, wr.local.len) {
+            qp.requester.push(wr, region);
+            self.wake_data(slot);
+        } else {
+            self.reject_send(qpn, &wr, WcStatus::LocalProtectionError);
         }
+        Ok(())
     }
 
     /// Completes a work request that was never queued with an error, and fails the queue pair.
@@ -202,7 +200,11 @@ impl Endpoint {
                 Ok(())
             }
             QpState::Init | QpState::Rtr | QpState::Rts => {
-                if qp.responder.post_recv(wr) { Ok(()) } else { Err(PostError::QueueFull) }
+                if qp.responder.post_recv(wr) {
+                    Ok(())
+                } else {
+                    Err(PostError::QueueFull)
+                }
             }
         }
     }

@@ -4,7 +4,7 @@
 use std::collections::VecDeque;
 
 use crate::time::Time;
-use crate::wire::{Erth, Ev, Packet, StackTemplate, Entropy};
+use crate::wire::{Entropy, Erth, Ev, Packet, StackTemplate};
 
 /// An endpoint packet waiting to be sent.
 #[derive(Clone, Copy, Debug)]

@@ -54,7 +54,11 @@ impl StatusSeen {
 }
 
 impl Peer {
-    pub(super) fn new(cfg: &EndpointConfig, ports: &[PortAddr], udp_port: u16) -> Result<Self, EndpointError> {
+    pub(super) fn new(
+        cfg: &EndpointConfig,
+        ports: &[PortAddr],
+        udp_port: u16,
+    ) -> Result<Self, EndpointError> {
         if ports.is_empty() || ports.len() > EndpointConfig::MAX_PORTS {
             return Err(EndpointError::Ports(format!("{} given, 1 to 32 needed", ports.len())));
         }

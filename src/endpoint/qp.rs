@@ -138,7 +138,12 @@ impl Qp {
         self.state = QpState::Rtr;
     }
 
-    pub(super) fn ready_to_send(&mut self, cfg: &EndpointConfig, attr: &RtsAttr, now: Time) -> Result<(), EndpointError> {
+    pub(super) fn ready_to_send(
+        &mut self,
+        cfg: &EndpointConfig,
+        attr: &RtsAttr,
+        now: Time,
+    ) -> Result<(), EndpointError> {
         let cc = CcConfig { mtu_bytes: self.path_mtu, trimming: self.trimmable, ..self.init.cc.clone() };
         self.cc = congestion::build(&cc, now)?;
         self.requester = Requester::new(

@@ -6,13 +6,14 @@
 
 use spindrift_pmd::{DatagramMeta, RxFrame, RxOrigin};
 
+use crate::counters::Counters;
 use crate::memory::MemoryError;
 use crate::requester::{Requester, SackVerdict};
 use crate::responder::{Arrived, Class, NackOut, Trigger, Violation};
 use crate::time::Time;
 use crate::wire::{
-    Aeth, AethKind, Bth, ICRC_LEN, NackReason, NakCode, Neth, Packet, Peth, Psn, Qpn, Seth, TrimKind, TrimmedHead, Tseth,
-    WriteHead, icrc, is_mrc_port, stack,
+    Aeth, AethKind, Bth, ICRC_LEN, NackReason, NakCode, Neth, Packet, Peth, Psn, Qpn, Seth, TrimKind,
+    TrimmedHead, Tseth, WriteHead, icrc, is_mrc_port, stack,
 };
 use crate::work::{Wc, WcOpcode, WcStatus};
 
@@ -49,7 +50,9 @@ impl Endpoint {
             },
             RxOrigin::Udp(meta) => {
                 let source = Source { meta, port, mac: None };
-                self.receive_datagram(now, source, frame.data, false, |data| icrc::verify_datagram(&meta, data));
+                self.receive_datagram(now, source, frame.data, false, |data| {
+                    icrc::verify_datagram(&meta, data)
+                });
             }
         }
     }
@@ -142,7 +145,7 @@ impl Endpoint {
             Class::New(seq) if !qp.responder.plausible(seq, head.meth.msn) => {
                 self.counters.rx_implausible_msn += 1;
             }
-            Class::New(seq) => self.accept(now, slot, seq, head, payload, trigger),
+            Class::New(seq) => self.accept(slot, seq, head, payload, trigger),
             Class::Duplicate => {
                 self.counters.rx_duplicates += 1;
                 qp.responder.answer_repeat(Trigger { repeated: true, ..trigger }, false);
@@ -186,7 +189,7 @@ impl Endpoint {
 
     /// A packet inside the window that was not seen before: place it, then take it into account.
     #[inline]
-    fn accept(&mut self, now: Time, slot: u32, seq: u64, head: &WriteHead, payload: &[u8], trigger: Trigger) {
+    fn accept(&mut self, slot: u32, seq: u64, head: &WriteHead, payload: &[u8], trigger: Trigger) {
         let Some(qp) = self.qps[slot as usize].as_deref_mut() else { return };
         let mut arrived = Arrived::new(head, payload.len());
         if !arrived.well_formed(qp.path_mtu) {
@@ -215,10 +218,6 @@ impl Endpoint {
         });
         let nominal = (head.encoded_len() + ICRC_LEN + payload.len()) as u32 + Requester::NOMINAL_OVERHEAD;
         qp.responder.count_bytes(payload.len() as u32, nominal, trigger, head.bth.ack_req);
-        if !qp.inbound {
-            qp.inbound = true;
-            qp.reverse_check_at = qp.reverse_check_at.min(now.after(qp.requester.smoothed_rtt_ns().max(1_000_000)));
-        }
         if let Err(violation) = result {
             self.on_violation(slot, violation);
         }
@@ -237,8 +236,13 @@ impl Endpoint {
     }
 
     #[inline]
-    fn after_data(&mut self, _now: Time, slot: u32) {
-        let Some(qp) = self.qps[slot as usize].as_deref() else { return };
+    fn after_data(&mut self, now: Time, slot: u32) {
+        let Some(qp) = self.qps[slot as usize].as_deref_mut() else { return };
+        if !qp.inbound {
+            qp.inbound = true;
+            let refresh_ns = qp.requester.smoothed_rtt_ns().max(qp.init.path.reverse_refresh_ns);
+            qp.reverse_check_at = qp.reverse_check_at.min(now.after(refresh_ns));
+        }
         let rearm = qp.reverse_check_at < qp.armed_at && qp.receives();
         if qp.responder.owes() {
             self.wake_control(slot);
@@ -260,7 +264,10 @@ impl Endpoint {
         let Some(slot) = self.connected(head.bth.dest_qpn, source) else { return };
         let trigger = self.trigger(source, &head.bth, head.tseth);
         let Some(qp) = self.qps[slot as usize].as_deref_mut() else { return };
-        if !qp.receives() || !self.cfg.trimming || !matches!(qp.responder.classify(head.bth.psn), Class::New(_)) {
+        if !qp.receives()
+            || !self.cfg.trimming
+            || !matches!(qp.responder.classify(head.bth.psn), Class::New(_))
+        {
             self.counters.rx_trimmed_useless += 1;
             return;
         }
@@ -380,7 +387,7 @@ impl Endpoint {
     }
 }
 
-fn count_refusal(counters: &mut crate::counters::Counters, error: MemoryError) {
+fn count_refusal(counters: &mut Counters, error: MemoryError) {
     match error {
         MemoryError::WrongPd { .. } => counters.rx_wrong_pd += 1,
         MemoryError::NoAccess { .. } => counters.rx_no_access += 1,

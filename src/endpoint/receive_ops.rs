@@ -5,7 +5,7 @@ use spindrift_pmd::MacAddr;
 use crate::path::PortMask;
 use crate::time::Time;
 use crate::wire::{
-    Bth, ENDPOINT_QPN, Eeth, EndpointOp, Erth, Opcode, OpPosition, Packet, Psn, StackTemplate,
+    Bth, ENDPOINT_QPN, Eeth, EndpointOp, Erth, OpPosition, Opcode, Packet, Psn, StackTemplate,
 };
 
 use super::Endpoint;

@@ -17,6 +17,14 @@ use super::ops::{self, OpOut, Purpose};
 use super::peer::StatusUpdate;
 use super::{Endpoint, QpState};
 
+/// An endpoint request to be sent.
+struct Request {
+    plane: u8,
+    ev: Ev,
+    op: EndpointOp,
+    id: u16,
+}
+
 impl Endpoint {
     /// Time from the first port status update to the next when the peer does not answer, ns. It doubles with
     /// every one, up to the maximum: the peer leaves a plane alone until it hears of it, so giving up early
@@ -125,24 +133,22 @@ impl Endpoint {
         // Armed again by the next packet in; an idle queue pair runs no timer.
         qp.reverse_check_at = Time::NEVER;
         if let Some((ev, plane, path_id)) = qp.paths.poll_reverse_probe(now, rtt_ns, inbound, outbound) {
+            let index = qp.peer;
             let id = self.ops.register(now, Purpose::ReverseProbe(slot, path_id));
-            self.push_request(now, slot, plane, ev, EndpointOp::EvProbe, id);
+            self.push_request(now, index, &Request { plane, ev, op: EndpointOp::EvProbe, id });
         }
     }
 
-    /// Queues an endpoint request on one path of a queue pair.
-    pub(super) fn push_request(&mut self, now: Time, slot: u32, plane: u8, ev: Ev, op: EndpointOp, id: u16) {
-        let Some(index) = self.qp(slot).map(|qp| qp.peer) else { return };
-        self.push_peer_request(now, index, plane, ev, op, id);
-    }
-
-    fn push_peer_request(&mut self, now: Time, index: u32, plane: u8, ev: Ev, op: EndpointOp, id: u16) {
+    /// Queues an endpoint request to a peer.
+    fn push_request(&mut self, now: Time, index: u32, request: &Request) {
         let Some(peer) = self.peers.get(index as usize).and_then(Option::as_ref) else { return };
+        let plane = request.plane;
         let Some(&template) = peer.templates.get(usize::from(plane)) else { return };
-        let mut erth = ops::request(op, self.ports_up.0, crate::requester::Requester::timestamp(now));
+        let timestamp = crate::requester::Requester::timestamp(now);
+        let mut erth = ops::request(request.op, self.ports_up.0, timestamp);
         erth.ftype = FTYPE_TIMESTAMP;
-        let bth = Bth::new(Opcode::EndpointRequest, ENDPOINT_QPN, Psn::new(u32::from(id)));
-        let entropy = self.cfg.entropy.place(ev);
+        let bth = Bth::new(Opcode::EndpointRequest, ENDPOINT_QPN, Psn::new(u32::from(request.id)));
+        let entropy = self.cfg.entropy.place(request.ev);
         let packet = Packet::EndpointRequest { bth, erth };
         if self.ops.push(OpOut { plane, template, entropy, packet, control_class: false }) {
             self.counters.tx_endpoint_requests += 1;
@@ -176,7 +182,7 @@ impl Endpoint {
         if let Some(plane) = nth_plane(usable, u32::from(update.tries)) {
             let id = self.ops.register(now, Purpose::PortStatus(index));
             let ev = self.any_ev(index, plane);
-            self.push_peer_request(now, index, plane, ev, EndpointOp::PortStatusUpdate, id);
+            self.push_request(now, index, &Request { plane, ev, op: EndpointOp::PortStatusUpdate, id });
         }
     }
 
@@ -192,9 +198,9 @@ impl Endpoint {
     /// when the queue pair is not connected.
     pub fn send_ev_probe(&mut self, now: Time, qpn: crate::wire::Qpn, plane: u8, ev: Ev) -> Option<u16> {
         let slot = self.slot_of(qpn)?;
-        self.qp(slot).filter(|qp| qp.receives())?;
+        let index = self.qp(slot).filter(|qp| qp.receives())?.peer;
         let id = self.ops.register(now, Purpose::Application(slot));
-        self.push_request(now, slot, plane, ev, EndpointOp::EvProbe, id);
+        self.push_request(now, index, &Request { plane, ev, op: EndpointOp::EvProbe, id });
         Some(id)
     }
 }

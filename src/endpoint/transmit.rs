@@ -5,12 +5,12 @@
 
 use crate::memory::PayloadRef;
 use crate::path::PortMask;
-use crate::requester::{PacketSpec, Requester, SendKind};
+use crate::requester::{PacketSpec, Requester, SendKind, Sent};
 use crate::responder::{NackOut, SackOut};
 use crate::time::Time;
 use crate::wire::{
-    Aeth, Bth, CcState, Entropy, Ev, FTYPE_TIMESTAMP, ICRC_LEN, Mark, NackReason, Neth, Opcode, Packet, Peth, Psn,
-    Qpn, Seth, StackTemplate, Tseth, WriteHead, dscp,
+    Aeth, Bth, CcState, Entropy, Ev, FTYPE_TIMESTAMP, ICRC_LEN, Mark, NackReason, Neth, Opcode, Packet, Peth,
+    Psn, Qpn, Seth, StackTemplate, Tseth, WriteHead, dscp,
 };
 
 use super::Endpoint;
@@ -44,7 +44,13 @@ impl Transmit {
 
 impl Default for Transmit {
     fn default() -> Self {
-        Self { port: 0, head_len: 0, udp_payload_at: 0, head: [0; Self::HEAD_ROOM], payload: PayloadRef::EMPTY }
+        Self {
+            port: 0,
+            head_len: 0,
+            udp_payload_at: 0,
+            head: [0; Self::HEAD_ROOM],
+            payload: PayloadRef::EMPTY,
+        }
     }
 }
 
@@ -138,11 +144,10 @@ impl Endpoint {
 
     fn transmit_op(&mut self, free: PortMask, out: &mut Transmit) -> bool {
         let Some(op) = self.ops.pop(free.0) else { return false };
-        let mut mrc = [0; Packet::MAX_HEAD_LEN];
-        let len = op.packet.encode_head(&mut mrc);
         let class = if op.control_class { self.cfg.dscp.control } else { self.cfg.dscp.no_trim };
-        write_head(out, op.plane, &op.template, op.entropy, dscp::traffic_class(class, NOT_ECT), &mrc[..len], 0);
-        out.payload = PayloadRef::EMPTY;
+        let traffic_class = dscp::traffic_class(class, NOT_ECT);
+        let route = Route { plane: op.plane, template: &op.template, entropy: op.entropy, traffic_class };
+        write_control(out, &route, &op.packet);
         true
     }
 
@@ -163,11 +168,8 @@ impl Endpoint {
         let Some(packet) = next_answer(qp, &mut self.counters) else { return Turn::Idle };
         let Some(template) = template(&self.peers, qp, plane) else { return Turn::Idle };
         let entropy = self.cfg.entropy.place(ev);
-        let class = dscp::traffic_class(self.cfg.dscp.control, NOT_ECT);
-        let mut mrc = [0; Packet::MAX_HEAD_LEN];
-        let len = packet.encode_head(&mut mrc);
-        write_head(out, plane, template, entropy, class, &mrc[..len], 0);
-        out.payload = PayloadRef::EMPTY;
+        let traffic_class = dscp::traffic_class(self.cfg.dscp.control, NOT_ECT);
+        write_control(out, &Route { plane, template, entropy, traffic_class }, &packet);
         Turn::Sent
     }
 
@@ -196,11 +198,9 @@ impl Endpoint {
             ..Peth::default()
         };
         let packet = Packet::Probe { bth: Bth::new(Opcode::Probe, qp.dest_qpn, Psn::new(0)), peth };
-        let mut mrc = [0; Packet::MAX_HEAD_LEN];
-        let len = packet.encode_head(&mut mrc);
         let entropy = cfg.entropy.place(qp.paths.ev(probe.ev));
-        write_head(out, plane, template, entropy, dscp::traffic_class(cfg.dscp.no_trim, ECT0), &mrc[..len], 0);
-        out.payload = PayloadRef::EMPTY;
+        let traffic_class = dscp::traffic_class(cfg.dscp.no_trim, ECT0);
+        write_control(out, &Route { plane, template, entropy, traffic_class }, &packet);
         Some(Turn::Sent)
     }
 
@@ -212,7 +212,9 @@ impl Endpoint {
         }
         if qp.burst != self.burst {
             qp.burst = self.burst;
-            qp.paths.begin_burst(self.burst_hint);
+            // As many entropy values as fill a batch each, on ports that gain from that.
+            let packets = qp.requester.sendable().min(self.burst_hint);
+            qp.paths.begin_burst(packets.div_ceil(self.same_path_batch));
         }
         let Some((seq, kind)) = qp.requester.next_send(&qp.cc) else { return Turn::Idle };
         let Some(spec) = qp.requester.spec(seq, kind) else { return Turn::Idle };
@@ -242,7 +244,7 @@ impl Endpoint {
         // The first packet in flight starts timers, which may be earlier than what is armed.
         let starts_timers = !qp.requester.outstanding();
         let (requester, mut env) = qp.requester_env(&mut self.counters);
-        requester.commit(now, seq, kind, ev_id, udp_payload_len as u32, &mut env);
+        requester.commit(now, Sent { seq, kind, ev: ev_id, udp_payload: udp_payload_len as u32 }, &mut env);
         qp.outbound = true;
         self.end_turn(slot, starts_timers);
         Turn::Sent
@@ -269,21 +271,25 @@ fn template<'a>(peers: &'a [Option<super::peer::Peer>], qp: &Qp, plane: u8) -> O
     peers.get(qp.peer as usize)?.as_ref()?.templates.get(usize::from(plane))
 }
 
-#[inline]
-fn write_head(
-    out: &mut Transmit,
+/// Which way a packet without payload takes.
+struct Route<'a> {
     plane: u8,
-    template: &StackTemplate,
+    template: &'a StackTemplate,
     entropy: Entropy,
     traffic_class: u8,
-    mrc: &[u8],
-    payload_len: usize,
-) {
-    let stack_len = template.write(&mut out.head, entropy, traffic_class, mrc.len() + payload_len + ICRC_LEN);
-    out.head[stack_len..stack_len + mrc.len()].copy_from_slice(mrc);
-    out.port = plane;
+}
+
+/// Writes a packet without payload.
+fn write_control(out: &mut Transmit, route: &Route<'_>, packet: &Packet<'_>) {
+    let mut mrc = [0; Packet::MAX_HEAD_LEN];
+    let mrc_len = packet.encode_head(&mut mrc);
+    let stack_len =
+        route.template.write(&mut out.head, route.entropy, route.traffic_class, mrc_len + ICRC_LEN);
+    out.head[stack_len..stack_len + mrc_len].copy_from_slice(&mrc[..mrc_len]);
+    out.port = route.plane;
     out.udp_payload_at = stack_len as u8;
-    out.head_len = (stack_len + mrc.len()) as u8;
+    out.head_len = (stack_len + mrc_len) as u8;
+    out.payload = PayloadRef::EMPTY;
 }
 
 #[inline]

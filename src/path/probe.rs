@@ -245,7 +245,8 @@ impl Paths {
     /// When [`expire_probes`](Self::expire_probes) next has something to do: [`next_timeout`](Self::next_timeout)
     /// for a caller that asks for probes anyway.
     pub fn next_expiry(&self) -> Time {
-        let waiting = self.prober.in_flight.iter().flatten().map(|flight| flight.sent + self.prober.timeout_ns);
+        let waiting =
+            self.prober.in_flight.iter().flatten().map(|flight| flight.sent + self.prober.timeout_ns);
         waiting.min().unwrap_or(Time::NEVER)
     }
 

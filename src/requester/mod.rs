@@ -61,6 +61,17 @@ pub(crate) enum SendKind {
     Probe,
 }
 
+/// A packet as it leaves.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Sent {
+    pub(crate) seq: u64,
+    pub(crate) kind: SendKind,
+    /// The path chosen.
+    pub(crate) ev: EvId,
+    /// Bytes of UDP payload.
+    pub(crate) udp_payload: u32,
+}
+
 /// Why a packet is declared lost, which decides who is blamed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Blame {
@@ -230,6 +241,13 @@ impl Requester {
         self.lost_count > 0 || self.probe_pending || self.new_packet_fits()
     }
 
+    /// About how many packets could leave now, were there no congestion control.
+    pub(crate) fn sendable(&self) -> usize {
+        let window_end = (self.una + u64::from(self.window)).saturating_sub(1);
+        let new = self.queue.end().min(window_end).saturating_sub(self.next);
+        self.lost_count as usize + new as usize
+    }
+
     #[inline]
     fn new_packet_fits(&self) -> bool {
         // MRC 1.0 section 6.3.1: [cack + 1, cack + mpr), and una = cack + 1.
@@ -314,8 +332,9 @@ impl Requester {
         }
     }
 
-    /// The packet leaves now on `ev` with `udp_payload` bytes of UDP payload.
-    pub(crate) fn commit(&mut self, now: Time, seq: u64, kind: SendKind, ev: EvId, udp_payload: u32, env: &mut Env<'_>) {
+    /// The packet leaves now.
+    pub(crate) fn commit(&mut self, now: Time, sent: Sent, env: &mut Env<'_>) {
+        let Sent { seq, kind, ev, udp_payload } = sent;
         self.orders += 1;
         let bytes = udp_payload + Self::NOMINAL_OVERHEAD;
         if kind == SendKind::New {

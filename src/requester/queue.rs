@@ -114,6 +114,11 @@ impl SendQueue {
         self.entries.len() >= self.depth
     }
 
+    /// One past the last packet queued.
+    pub(crate) const fn end(&self) -> u64 {
+        self.end
+    }
+
     pub(crate) fn len(&self) -> usize {
         self.entries.len()
     }

@@ -2,6 +2,7 @@
 
 /// Smoothed round-trip time, after RFC 6298 with the gains of TCP.
 #[derive(Clone, Copy, Debug, Default)]
+#[expect(clippy::struct_field_names, reason = "the unit stands last in a name")]
 pub(crate) struct Rtt {
     smoothed_ns: u64,
     variation_ns: u64,

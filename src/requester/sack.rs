@@ -225,7 +225,14 @@ impl Requester {
                 newly_acked += self.deliver(seq, now, env);
             }
             self.advance(end);
-            env.cc.on_ack(&AckSample { now, newly_acked, ecn: false, rtt_ns: None, penalty: 0, restore_cwnd: false });
+            env.cc.on_ack(&AckSample {
+                now,
+                newly_acked,
+                ecn: false,
+                rtt_ns: None,
+                penalty: 0,
+                restore_cwnd: false,
+            });
         }
         self.progress(now);
         SackVerdict::Used

@@ -131,8 +131,11 @@ impl Assembly {
         }
         if !packet.opcode.is_last() {
             let len = packet.len;
-            self.open =
-                Some(Open { next_va: open.next_va.wrapping_add(u64::from(len)), remaining: open.remaining - len, ..open });
+            self.open = Some(Open {
+                next_va: open.next_va.wrapping_add(u64::from(len)),
+                remaining: open.remaining - len,
+                ..open
+            });
             return Ok(false);
         }
         self.open = None;

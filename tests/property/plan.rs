@@ -192,7 +192,11 @@ fn end(rng: &mut Rng, mtu: u32, budget: u64) -> EndPlan {
     let messages = if rng.one_in(8) { 0 } else { rng.sized(1, (budget / u64::from(largest)).clamp(1, 400)) };
     EndPlan {
         psn: if near_wrap { (1 << 24) - rng.sized(1, 2_000) as u32 } else { rng.below(1 << 24) as u32 },
-        msn: if near_wrap { (1_u32 << 16).wrapping_sub(rng.sized(1, 200) as u32) as u16 } else { rng.bits() as u16 },
+        msn: if near_wrap {
+            (1_u32 << 16).wrapping_sub(rng.sized(1, 200) as u32) as u16
+        } else {
+            rng.bits() as u16
+        },
         mpr: if rng.one_in(2) { 8 } else { rng.sized(1, 255) as u8 },
         max_wimm: if rng.one_in(2) { 128 } else { rng.sized(1, 200) as u16 },
         max_mtu: mtu,

@@ -169,7 +169,12 @@ impl World {
     /// Posts and steps until every stream is done.
     fn work(&mut self) {
         while !self.streams.iter().all(Stream::finished) {
-            let due = self.streams.iter().filter(|stream| !stream.all_posted()).map(|stream| stream.next_post_at).min();
+            let due = self
+                .streams
+                .iter()
+                .filter(|stream| !stream.all_posted())
+                .map(|stream| stream.next_post_at)
+                .min();
             let due = due.unwrap_or(Time::NEVER);
             if due <= self.net.next_at() && due != Time::NEVER {
                 self.net.now = self.net.now.max(due);
@@ -200,7 +205,9 @@ impl World {
                 let end = End { node, qpn: wc.qpn };
                 match wc.opcode {
                     WcOpcode::RdmaWrite => self.stream(|stream| stream.from == end).on_send_completion(&wc),
-                    WcOpcode::RecvRdmaWithImm => self.stream(|stream| stream.to == end).on_receive_completion(&wc),
+                    WcOpcode::RecvRdmaWithImm => {
+                        self.stream(|stream| stream.to == end).on_receive_completion(&wc)
+                    }
                 }
             }
             Event::SendRetired { qpn, count } => {
@@ -250,9 +257,16 @@ impl World {
             let doubtful = counters.rx_unknown_qp + counters.rx_foreign_source + counters.rx_forged_ack;
             let trimmed: u64 = self.net.nodes.iter().map(|node| node.endpoint.counters().rx_trimmed).sum();
             let corrupt = plan.links.iter().any(|link| link.corrupt > 0);
-            assert!(doubtful == 0 || corrupt && doubtful <= trimmed, "an honest peer was accused: {counters:#?}");
-            let placed: u64 =
-                self.streams.iter().filter(|stream| stream.to.node == node).map(|stream| stream.tally.bytes).sum();
+            assert!(
+                doubtful == 0 || corrupt && doubtful <= trimmed,
+                "an honest peer was accused: {counters:#?}"
+            );
+            let placed: u64 = self
+                .streams
+                .iter()
+                .filter(|stream| stream.to.node == node)
+                .map(|stream| stream.tally.bytes)
+                .sum();
             assert!(plan.may_fail || counters.rx_placed_bytes == placed, "every byte is placed once");
         }
         assert_eq!(self.net.sent_on_down_port, 0, "data was sent on a port known to be down");

@@ -77,7 +77,14 @@ impl Stream {
         2 * GUARD + plan.largest as usize * 2 + 4096
     }
 
-    pub(crate) fn new((from, to): (End, End), plan: &EndPlan, mtu: u32, source: Memory, target: Memory, mut rng: Rng) -> Self {
+    pub(crate) fn new(
+        (from, to): (End, End),
+        plan: &EndPlan,
+        mtu: u32,
+        source: Memory,
+        target: Memory,
+        mut rng: Rng,
+    ) -> Self {
         let source_bytes = rng.bytes(source.region.len());
         source.region.write_at(0, &source_bytes).unwrap();
         let model = rng.bytes(target.region.len());
@@ -170,7 +177,8 @@ impl Stream {
         let area = GUARD..self.model.len() - GUARD;
         let start = if start + len > area.end { area.start } else { start };
         let target = start..start + len;
-        let taken = |message: &Message| message.target.start < target.end && target.start < message.target.end;
+        let taken =
+            |message: &Message| message.target.start < target.end && target.start < message.target.end;
         if self.under_way.iter().any(taken) {
             return None;
         }

@@ -101,7 +101,11 @@ impl Rule {
         if head.imm.is_some() {
             self.immediates.insert(seq);
             if self.immediates.len() > self.max_wimm {
-                return Err(format!("has {} immediates in flight of {}", self.immediates.len(), self.max_wimm));
+                return Err(format!(
+                    "has {} immediates in flight of {}",
+                    self.immediates.len(),
+                    self.max_wimm
+                ));
             }
         }
         // [cack + 1, cack + mpr), and `acked` is cack + 1.

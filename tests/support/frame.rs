@@ -109,7 +109,8 @@ impl Envelope {
     /// A frame around `mrc` (a packet without its iCRC), with a correct iCRC.
     pub(crate) fn wrap(&self, mrc: &[u8]) -> Vec<u8> {
         let template =
-            StackTemplate::new(MacAddr([2; 6]), MacAddr([4; 6]), self.src, self.dst, UDP_PORT_MRC, 64).unwrap();
+            StackTemplate::new(MacAddr([2; 6]), MacAddr([4; 6]), self.src, self.dst, UDP_PORT_MRC, 64)
+                .unwrap();
         let mut head = [0; 128];
         let len = template.write(&mut head, self.entropy, self.traffic_class, mrc.len() + ICRC_LEN);
         let mut frame = head[..len].to_vec();

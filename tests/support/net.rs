@@ -103,8 +103,13 @@ impl Drop for Net {
         if std::thread::panicking() {
             eprintln!("the last packets before {}:\n{}", self.now, self.trace.text());
             for (number, node) in self.nodes.iter().enumerate() {
-                let counted: Vec<_> =
-                    node.endpoint.counters().iter().filter(|row| row.2 > 0).map(|row| (row.0, row.2)).collect();
+                let counted: Vec<_> = node
+                    .endpoint
+                    .counters()
+                    .iter()
+                    .filter(|row| row.2 > 0)
+                    .map(|row| (row.0, row.2))
+                    .collect();
                 eprintln!("node {number} counted {counted:?}");
                 for qpn in node.endpoint.qpns().take(8) {
                     eprintln!("  queue pair {:#08x}: {:?}", qpn.get(), node.endpoint.qp_status(qpn));
@@ -312,7 +317,8 @@ impl Net {
 
     fn free_ports(&self, node: usize) -> PortMask {
         let node = &self.nodes[node];
-        let free = (0..).zip(&node.ports).filter(|(_, port)| port.busy_until.since(self.now) <= node.queue_ns);
+        let free =
+            (0..).zip(&node.ports).filter(|(_, port)| port.busy_until.since(self.now) <= node.queue_ns);
         PortMask(free.fold(0, |mask, (port, _)| mask | 1 << port))
     }
 
@@ -364,7 +370,9 @@ impl Net {
         }
         let leaves = self.nodes[node].ports[usize::from(port)].busy_until.max(now);
         if faulty && self.rng.chance(link.duplicate) {
-            let at = leaves.after(link.latency(path, faulty, &mut self.rng)).after(self.rng.below(link.stray_ns + 1));
+            let at = leaves
+                .after(link.latency(path, faulty, &mut self.rng))
+                .after(self.rng.below(link.stray_ns + 1));
             self.trace.note(now, from, Fate::Arrives(at), " twin", &bytes);
             self.schedule(at, Happening::Frame { node: to, port: to_port, bytes: bytes.clone() });
         }

@@ -51,7 +51,14 @@ impl Trace {
         self.hash.clone().finalize()
     }
 
-    pub(crate) fn note(&mut self, at: Time, (node, port): (usize, u8), fate: Fate, note: &'static str, bytes: &[u8]) {
+    pub(crate) fn note(
+        &mut self,
+        at: Time,
+        (node, port): (usize, u8),
+        fate: Fate,
+        note: &'static str,
+        bytes: &[u8],
+    ) {
         self.packets += 1;
         self.hash.update(&at.0.to_le_bytes());
         let arrives = if let Fate::Arrives(at) = fate { at.0 } else { 0 };
@@ -87,7 +94,14 @@ impl Line {
             Fate::PortDown => "PORT DOWN".to_owned(),
             Fate::Nobody => "to nobody".to_owned(),
         };
-        format!("{:>14} n{}p{} {} [{fate}{}]", self.at.to_string(), self.node, self.port, describe(&self.bytes), self.note)
+        format!(
+            "{:>14} n{}p{} {} [{fate}{}]",
+            self.at.to_string(),
+            self.node,
+            self.port,
+            describe(&self.bytes),
+            self.note
+        )
     }
 }
 
@@ -107,7 +121,8 @@ pub(crate) fn describe(bytes: &[u8]) -> String {
     let body = parsed.mrc.get(..parsed.mrc.len().saturating_sub(4)).unwrap_or_default();
     let body = if parsed.truncated { parsed.mrc } else { body };
     let meta = parsed.meta;
-    let path = format!("ev {:04x}.{:04x} tc {:02x}", meta.src_port, meta.flow_label & 0xffff, meta.traffic_class);
+    let path =
+        format!("ev {:04x}.{:04x} tc {:02x}", meta.src_port, meta.flow_label & 0xffff, meta.traffic_class);
     match Packet::decode(body) {
         Err(error) => format!("{path} undecodable: {error}"),
         Ok(packet) => format!("{path} {}", words(&packet)),
@@ -131,8 +146,12 @@ fn words(packet: &Packet<'_>) -> String {
             head.imm.map_or(String::new(), |imm| format!(" imm {imm:x}")),
         ),
         Packet::Ack { bth, aeth } => match aeth.kind() {
-            AethKind::Ack => format!("Ack q{:06x} psn {:06x} msn {}", bth.dest_qpn.get(), bth.psn.get(), aeth.msn),
-            other => format!("{other:?} q{:06x} psn {:06x} msn {}", bth.dest_qpn.get(), bth.psn.get(), aeth.msn),
+            AethKind::Ack => {
+                format!("Ack q{:06x} psn {:06x} msn {}", bth.dest_qpn.get(), bth.psn.get(), aeth.msn)
+            }
+            other => {
+                format!("{other:?} q{:06x} psn {:06x} msn {}", bth.dest_qpn.get(), bth.psn.get(), aeth.msn)
+            }
         },
         Packet::Sack { bth, seth } => format!(
             "Sack q{:06x} cack {:06x} trigger {:+}{} base {:+} bits {:x} mark {:?} rcvd {} ts {:04x}",

@@ -158,7 +158,8 @@ impl Config {
     pub(crate) fn load(path: Option<&Path>) -> Result<Self> {
         let Some(path) = path else { return Ok(Self::default()) };
         let name = path.display();
-        let text = fs::read_to_string(path).with_context(|| format!("cannot read the configuration {name}"))?;
+        let text =
+            fs::read_to_string(path).with_context(|| format!("cannot read the configuration {name}"))?;
         // The parser's message has line, column and the line itself.
         toml::from_str(&text).map_err(|error| anyhow!("{name}: {}", error.to_string().trim_end()))
     }

@@ -17,7 +17,8 @@ use crate::bench::options::{Amount, Defaults, RunArgs, Settings};
 use crate::bench::pin::{Idle, pin, two_cores};
 use crate::bench::pingpong::Player;
 use crate::bench::report::{
-    BandwidthRow, LatencyRow, Progress, counters_json, counters_table, faults_line, say, settings_json, settings_line,
+    BandwidthRow, LatencyRow, Progress, counters_json, counters_table, faults_line, say, settings_json,
+    settings_line,
 };
 use crate::bench::side::Side;
 use crate::bench::writer::{Watch, Writer};
@@ -197,7 +198,10 @@ impl Pair {
 
     fn settings_json(&self) -> Json {
         let mut map = settings_json(&self.settings, self.planes);
-        map.insert("cores".to_owned(), self.cores.map(|(first, second)| [first, second]).into_iter().flatten().collect());
+        map.insert(
+            "cores".to_owned(),
+            self.cores.map(|(first, second)| [first, second]).into_iter().flatten().collect(),
+        );
         Json::Object(map)
     }
 
@@ -231,7 +235,14 @@ impl Pair {
 
     fn play_all(&mut self, rounds: u64, stop: &Stop, rows: &mut Vec<LatencyRow>) -> Result<()> {
         for layout in &self.layouts {
-            let row = play(&mut self.writer, &mut self.target, layout.size, (rounds, self.settings.mtu), self.cores, stop)?;
+            let row = play(
+                &mut self.writer,
+                &mut self.target,
+                layout.size,
+                (rounds, self.settings.mtu),
+                self.cores,
+                stop,
+            )?;
             if !self.settings.json {
                 say(&row.line());
             }
@@ -260,7 +271,8 @@ fn play(
             if let Some((_, second)) = cores {
                 pin(second);
             }
-            let mut go_on = || if over.load(Ordering::Acquire) { bail!("the other side ended") } else { stop.check() };
+            let mut go_on =
+                || if over.load(Ordering::Acquire) { bail!("the other side ended") } else { stop.check() };
             follower.follow(rounds, &mut go_on)?;
             // The leader needs acknowledgements until it has ended too.
             while !over.load(Ordering::Acquire) {
@@ -347,8 +359,7 @@ impl Measure<'_> {
         helper.set(RUNNING);
 
         let remote = self.target.remote();
-        let mut writer =
-            Writer::new(self.writer, *layout, remote, settings.tx_depth, Idle::new(own_core))?;
+        let mut writer = Writer::new(self.writer, *layout, remote, settings.tx_depth, Idle::new(own_core))?;
         let region = self.target.target.region();
         let mut watch = LoopbackWatch {
             stop: self.stop,
@@ -369,7 +380,10 @@ impl Measure<'_> {
         (0..behind).for_each(|_| baseline.run());
         let mismatch = layout.check(region, &pattern, writer.writes())?;
         if let Some(mismatch) = mismatch {
-            eprintln!("spindrift: byte {} of the target is wrong (queue pair {})", mismatch.offset, mismatch.qp);
+            eprintln!(
+                "spindrift: byte {} of the target is wrong (queue pair {})",
+                mismatch.offset, mismatch.qp
+            );
         }
         let verified = mismatch.is_none() && wrong == 0;
         let row = BandwidthRow::new(layout.size, &measured, verified);

@@ -40,7 +40,11 @@ fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("spindrift: {error:#}");
-            if error.is::<stop::Interrupted>() { ExitCode::from(stop::INTERRUPTED_STATUS) } else { ExitCode::FAILURE }
+            if error.is::<stop::Interrupted>() {
+                ExitCode::from(stop::INTERRUPTED_STATUS)
+            } else {
+                ExitCode::FAILURE
+            }
         }
     }
 }

@@ -187,9 +187,13 @@ fn wireshark_fields(packet: &Json) -> Vec<(String, Json)> {
     for (name, value) in packet.as_object().unwrap() {
         match value {
             Json::Object(header) => {
-                fields.extend(header.iter().map(|(field, value)| (format!("mrc.{name}.{field}"), value.clone())));
+                fields.extend(
+                    header.iter().map(|(field, value)| (format!("mrc.{name}.{field}"), value.clone())),
+                );
             }
-            _ if name == "trimmed" || name == "payload_len" => fields.push((format!("mrc.{name}"), value.clone())),
+            _ if name == "trimmed" || name == "payload_len" => {
+                fields.push((format!("mrc.{name}"), value.clone()))
+            }
             _ => {}
         }
     }

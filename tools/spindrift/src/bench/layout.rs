@@ -134,13 +134,21 @@ impl Layout {
     }
 
     /// Compares the first bytes, up to `most`, of one complete write that no later one has replaced.
-    pub(crate) fn sample(&self, target: &Region, pattern: &[u8], (qp, write): (usize, u64), most: usize) -> Result<bool> {
+    pub(crate) fn sample(
+        &self,
+        target: &Region,
+        pattern: &[u8],
+        (qp, write): (usize, u64),
+        most: usize,
+    ) -> Result<bool> {
         let len = most.min(self.size as usize);
         // Another part of the message each time.
         let room = self.size as usize - len;
         let skip = if room == 0 { 0 } else { (write as usize).wrapping_mul(8191) % (room + 1) };
         let from = self.source(qp, write) + skip;
-        let Some(bytes) = pattern.get(from..from + len) else { bail!("the pattern is shorter than the source") };
+        let Some(bytes) = pattern.get(from..from + len) else {
+            bail!("the pattern is shorter than the source")
+        };
         Ok(target.first_difference(self.target(qp, write) + skip, bytes)?.is_none())
     }
 }

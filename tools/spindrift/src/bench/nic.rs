@@ -7,11 +7,11 @@ use std::time::SystemTime;
 use anyhow::{Context as _, Result, bail};
 use spindrift::endpoint::EndpointConfig;
 use spindrift::wire::DscpMap;
+use spindrift_pmd::Port;
 use spindrift_pmd::fault::{FaultPlan, FaultPort, FaultStats};
 use spindrift_pmd::loopback::{self, LoopbackConfig};
 use spindrift_pmd::pcap::{Capture, PcapPort};
 use spindrift_pmd::udp::{SourcePorts, UdpConfig, UdpPort};
-use spindrift_pmd::Port;
 
 use super::options::Settings;
 
@@ -94,7 +94,9 @@ pub(crate) fn loopback_pair(settings: &Settings) -> Result<[Nic; 2]> {
 /// on 127.0.0.2, 127.0.0.4, ..
 pub(crate) fn udp_pair(settings: &Settings) -> Result<[Nic; 2]> {
     if settings.local().is_some() {
-        bail!("--local: `loopback` chooses the addresses of both sides; use --planes, or `write-bw` between hosts");
+        bail!(
+            "--local: `loopback` chooses the addresses of both sides; use --planes, or `write-bw` between hosts"
+        );
     }
     let planes = settings.config.nic.planes.unwrap_or(4);
     if !(1..=EndpointConfig::MAX_PORTS).contains(&planes) {

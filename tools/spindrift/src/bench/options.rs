@@ -36,7 +36,13 @@ pub(crate) struct RunArgs {
     #[arg(short, long, conflicts_with = "size")]
     pub(crate) all: bool,
     /// Messages of each size.
-    #[arg(short = 'n', long = "iters", visible_alias = "iterations", value_name = "N", conflicts_with = "duration")]
+    #[arg(
+        short = 'n',
+        long = "iters",
+        visible_alias = "iterations",
+        value_name = "N",
+        conflicts_with = "duration"
+    )]
     pub(crate) iterations: Option<u64>,
     /// Time for each size: seconds, or 300ms, 2s, 1m.
     #[arg(short = 'D', long, value_name = "TIME", value_parser = parse_duration)]

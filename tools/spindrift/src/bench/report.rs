@@ -110,7 +110,14 @@ impl LatencyRow {
     pub(crate) fn head() -> String {
         format!(
             "{:>9} {:>12} {:>11} {:>15} {:>12} {:>11} {:>13} {:>11}",
-            "#bytes", "#iterations", "t_min[us]", "t_typical[us]", "t_avg[us]", "99%[us]", "99.9%[us]", "t_max[us]"
+            "#bytes",
+            "#iterations",
+            "t_min[us]",
+            "t_typical[us]",
+            "t_avg[us]",
+            "99%[us]",
+            "99.9%[us]",
+            "t_max[us]"
         )
     }
 
@@ -151,7 +158,8 @@ pub(crate) fn settings_json(settings: &Settings, planes: usize) -> Map<String, J
 
 /// What was run, for people.
 pub(crate) fn settings_line(settings: &Settings, planes: usize) -> String {
-    let many = |count: usize, one: &str| if count == 1 { format!("1 {one}") } else { format!("{count} {one}s") };
+    let many =
+        |count: usize, one: &str| if count == 1 { format!("1 {one}") } else { format!("{count} {one}s") };
     format!(
         "port {}, {}, {}, tx depth {}, MTU {}, iCRC {}, congestion control {}",
         settings.port.name(),
@@ -166,7 +174,8 @@ pub(crate) fn settings_line(settings: &Settings, planes: usize) -> String {
 
 /// Counters of one side as nested objects.
 pub(crate) fn counters_json(counted: &Counted) -> Json {
-    let mut groups: Map<String, Json> = ["transport", "ports", "faults"].map(|name| (name.to_owned(), json!({}))).into_iter().collect();
+    let mut groups: Map<String, Json> =
+        ["transport", "ports", "faults"].map(|name| (name.to_owned(), json!({}))).into_iter().collect();
     for (group, name, value) in counted.list() {
         if let Some(Json::Object(group)) = groups.get_mut(group) {
             group.insert(name.to_owned(), value.into());
@@ -193,7 +202,8 @@ pub(crate) fn counters_table(sides: &[(&str, &Counted)]) -> String {
     for (group, name) in names {
         text += &format!("\n{:<34}", format!("{group}.{name}"));
         for list in &lists {
-            let value = list.iter().find(|(g, n, _)| (*g, *n) == (group, name)).map_or(0, |(_, _, value)| *value);
+            let value =
+                list.iter().find(|(g, n, _)| (*g, *n) == (group, name)).map_or(0, |(_, _, value)| *value);
             text += &format!(" {value:>16}");
         }
     }

@@ -6,9 +6,9 @@ use anyhow::{Context as _, Result};
 use spindrift::counters::Counters;
 use spindrift::verbs::exchange::{Offer, RemoteMr};
 use spindrift::verbs::{Access, Context, ContextConfig, Cq, Mr, Pd, Qp};
+use spindrift_pmd::PortCounters;
 use spindrift_pmd::fault::FaultStats;
 use spindrift_pmd::pcap::Capture;
-use spindrift_pmd::PortCounters;
 
 use super::nic::Nic;
 use super::options::Settings;
@@ -45,7 +45,8 @@ impl Side {
         };
         let (source, target) = (register(Access::LOCAL_READ)?, register(Access::REMOTE_WRITE)?);
         let config = settings.queue_pair(planes);
-        let qps = (0..settings.qps).map(|_| Qp::create(&pd, &cq, &cq, &config)).collect::<Result<Vec<_>, _>>()?;
+        let qps =
+            (0..settings.qps).map(|_| Qp::create(&pd, &cq, &cq, &config)).collect::<Result<Vec<_>, _>>()?;
         Ok(Self { qps, cq, source, target, _pd: pd, context, faults, capture })
     }
 

@@ -68,7 +68,13 @@ pub(crate) struct Writer<'a> {
 }
 
 impl<'a> Writer<'a> {
-    pub(crate) fn new(side: &'a mut Side, layout: Layout, remote: RemoteMr, depth: u32, idle: Idle) -> Result<Self> {
+    pub(crate) fn new(
+        side: &'a mut Side,
+        layout: Layout,
+        remote: RemoteMr,
+        depth: u32,
+        idle: Idle,
+    ) -> Result<Self> {
         // Both checked once for all slots.
         let local = side.source.sge(0, layout.size)?;
         let remote = remote.at(0, layout.footprint())?;
@@ -129,7 +135,9 @@ impl<'a> Writer<'a> {
     fn post(&mut self, left: u64) -> Result<u64> {
         let mut posted_now = 0;
         for (qp, handle) in self.side.qps.iter_mut().enumerate() {
-            let (Some(posted), Some(&completed)) = (self.posted.get_mut(qp), self.completed.get(qp)) else { continue };
+            let (Some(posted), Some(&completed)) = (self.posted.get_mut(qp), self.completed.get(qp)) else {
+                continue;
+            };
             while posted_now < left && *posted - completed < self.depth {
                 let source = self.layout.source(qp, *posted) as u64;
                 let target = self.layout.target(qp, *posted) as u64;
@@ -160,7 +168,9 @@ impl<'a> Writer<'a> {
                     wc.status
                 );
             }
-            let Some(completed) = self.completed.get_mut(qp) else { bail!("completion {:#x} of no request", wc.wr_id) };
+            let Some(completed) = self.completed.get_mut(qp) else {
+                bail!("completion {:#x} of no request", wc.wr_id)
+            };
             if *completed & WRITE_MASK != write {
                 bail!("queue pair {qp}: write {write} completed when {completed} was due");
             }
@@ -184,7 +194,13 @@ struct Pace {
 
 impl Pace {
     fn new(size: u32) -> Self {
-        Self { start: Instant::now(), size, mark: (Duration::ZERO, 0), next_watch: WATCH_INTERVAL, peak_gbps: 0.0 }
+        Self {
+            start: Instant::now(),
+            size,
+            mark: (Duration::ZERO, 0),
+            next_watch: WATCH_INTERVAL,
+            peak_gbps: 0.0,
+        }
     }
 
     fn look(&mut self, done: u64, watch: &mut dyn Watch) -> Result<Duration> {

@@ -144,7 +144,8 @@ fn next_pcapng(reader: &mut PcapNgReader<File>) -> Option<Result<Captured, PcapE
 /// its top bit is set (pcapng, option `if_tsresol`).
 fn ticks_to_ns(ticks: u64, resolution: u8) -> u64 {
     let exponent = u32::from(resolution & 0x7f);
-    let per_second = if resolution & 0x80 == 0 { 10u128.checked_pow(exponent) } else { 1u128.checked_shl(exponent) };
+    let per_second =
+        if resolution & 0x80 == 0 { 10u128.checked_pow(exponent) } else { 1u128.checked_shl(exponent) };
     let ns = u128::from(ticks) * 1_000_000_000;
     per_second.map_or(0, |per_second| (ns / per_second.max(1)) as u64)
 }

@@ -6,8 +6,8 @@
 use std::fmt;
 
 use spindrift::wire::{
-    Aeth, Bth, CcState, Eeth, EndpointOp, Erth, Mark, Meth, NackReason, NakCode, Neth, OpPosition, Opcode, Packet,
-    Peth, Reth, Seth, TrimmedHead, Tseth,
+    Aeth, Bth, CcState, Eeth, EndpointOp, Erth, Mark, Meth, NackReason, NakCode, Neth, OpPosition, Opcode,
+    Packet, Peth, Reth, Seth, TrimmedHead, Tseth,
 };
 
 /// A header.
@@ -242,7 +242,10 @@ fn tseth(h: &Tseth) -> Header {
 }
 
 fn reth(h: &Reth) -> Header {
-    Header { name: "reth", fields: vec![hex("va", h.va, 16), hex("rkey", h.rkey, 8), dec("dma_len", h.dma_len)] }
+    Header {
+        name: "reth",
+        fields: vec![hex("va", h.va, 16), hex("rkey", h.rkey, 8), dec("dma_len", h.dma_len)],
+    }
 }
 
 fn aeth(h: &Aeth) -> Header {

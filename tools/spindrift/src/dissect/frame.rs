@@ -91,12 +91,16 @@ fn plain_ethernet(captured: &Captured) -> Vec<u8> {
         DataLink::LINUX_SLL => behind(&captured.data, 14, 16),
         DataLink::LINUX_SLL2 => behind(&captured.data, 0, 20),
         // Raw IP (several numbers), BSD loopback: the version tells the type.
-        DataLink::RAW | DataLink::IPV4 | DataLink::IPV6 | DataLink::Unknown(12 | 14) => raw_ip(&captured.data, 0),
+        DataLink::RAW | DataLink::IPV4 | DataLink::IPV6 | DataLink::Unknown(12 | 14) => {
+            raw_ip(&captured.data, 0)
+        }
         DataLink::NULL | DataLink::LOOP => raw_ip(&captured.data, 4),
         // Not known: taken for Ethernet, so that the reason is the type that is found there.
         _ => captured.data.clone(),
     };
-    while frame.get(12..14).is_some_and(|kind| kind == ETHERTYPE_VLAN || kind == ETHERTYPE_QINQ) && frame.len() >= 18 {
+    while frame.get(12..14).is_some_and(|kind| kind == ETHERTYPE_VLAN || kind == ETHERTYPE_QINQ)
+        && frame.len() >= 18
+    {
         frame.drain(12..16);
     }
     while let Some(outer_len) = outer_ipv6_len(&frame) {

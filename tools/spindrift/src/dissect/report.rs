@@ -5,7 +5,9 @@ use std::io::{self, Write};
 use serde_json::{Map, Value as Json, json};
 use spindrift::wire::{AethKind, Packet, TrimKind};
 
-use super::fields::{Header, endpoint_op_name, headers_of, headers_of_trimmed, nack_reason_name, nak_name, opcode_name};
+use super::fields::{
+    Header, endpoint_op_name, headers_of, headers_of_trimmed, nack_reason_name, nak_name, opcode_name,
+};
 use super::{Content, DissectArgs, Dissected, Totals};
 
 /// Writes packets as they come.
@@ -89,9 +91,18 @@ fn line(dissected: &Dissected, content: &Content<'_>) -> String {
     text += &match content {
         Content::Packet(packet) => about(dissected, content, packet),
         Content::Trimmed(head) => {
-            let kind = if dissected.trimmed == Some(TrimKind::LastHop) { "on the last hop" } else { "in the fabric" };
+            let kind = if dissected.trimmed == Some(TrimKind::LastHop) {
+                "on the last hop"
+            } else {
+                "in the fabric"
+            };
             let bth = &head.bth;
-            format!("qp {:#08x} psn {} msn {} trimmed {kind}", bth.dest_qpn.get(), bth.psn.get(), head.meth.msn.get())
+            format!(
+                "qp {:#08x} psn {} msn {} trimmed {kind}",
+                bth.dest_qpn.get(),
+                bth.psn.get(),
+                head.meth.msn.get()
+            )
         }
         Content::Unreadable(error) => error.to_string(),
     };
@@ -225,15 +236,18 @@ fn to_json(dissected: &Dissected, content: &Content<'_>, headers: &[Header]) -> 
     put("ecn", (meta.traffic_class & 3).into());
     put("hop_limit", meta.hop_limit.into());
     put("opcode", content.bth().map(|bth| opcode_name(bth.opcode)).into());
-    put("trimmed", dissected.trimmed.map(|kind| if kind == TrimKind::Fabric { "fabric" } else { "last-hop" }).into());
+    put(
+        "trimmed",
+        dissected.trimmed.map(|kind| if kind == TrimKind::Fabric { "fabric" } else { "last-hop" }).into(),
+    );
     for header in headers {
         let fields = header.fields.iter().map(|field| (field.name.to_owned(), field.value.to_json()));
         put(header.name, Json::Object(fields.collect()));
     }
     put("payload_len", dissected.payload_len(content).into());
-    let icrc = dissected.icrc.map(|icrc| {
-        json!({ "value": icrc.found, "expected": icrc.expected, "good": icrc.is_good() })
-    });
+    let icrc = dissected
+        .icrc
+        .map(|icrc| json!({ "value": icrc.found, "expected": icrc.expected, "good": icrc.is_good() }));
     put("icrc", icrc.into());
     put("not_captured", dissected.not_captured.into());
     let error = if let Content::Unreadable(error) = content { Some(error.to_string()) } else { None };

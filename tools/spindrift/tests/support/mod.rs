@@ -7,8 +7,8 @@ use std::path::PathBuf;
 use std::process::{Command, Output};
 
 use spindrift::wire::{
-    Aeth, Bth, CcState, Eeth, EndpointOp, Entropy, Erth, Ev, Mark, Meth, Msn, NackReason, NakCode, Neth, OpPosition,
-    Opcode, Packet, Peth, Psn, Qpn, Reth, Seth, StackTemplate, Tseth, WriteHead, icrc,
+    Aeth, Bth, CcState, Eeth, EndpointOp, Entropy, Erth, Ev, Mark, Meth, Msn, NackReason, NakCode, Neth,
+    OpPosition, Opcode, Packet, Peth, Psn, Qpn, Reth, Seth, StackTemplate, Tseth, WriteHead, icrc,
 };
 use spindrift_pmd::MacAddr;
 use spindrift_pmd::pcap::Capture;
@@ -70,9 +70,15 @@ impl Envelope {
             Packet::Write { payload, pad, .. } => (payload, pad),
             _ => (&[], &[]),
         };
-        let template =
-            StackTemplate::new(MacAddr([2, 0, 0, 0, 0, 1]), MacAddr([2, 0, 0, 0, 0, 2]), self.src, self.dst, self.dst_port, 64)
-                .unwrap();
+        let template = StackTemplate::new(
+            MacAddr([2, 0, 0, 0, 0, 1]),
+            MacAddr([2, 0, 0, 0, 0, 2]),
+            self.src,
+            self.dst,
+            self.dst_port,
+            64,
+        )
+        .unwrap();
         let mut frame = vec![0; template.header_len()];
         let udp_len = head_len + payload.len() + pad.len() + 4;
         let entropy = Entropy { src_port: self.src_port, flow_label: self.flow_label };
@@ -215,7 +221,12 @@ fn odd_ones() -> Vec<Packet<'static>> {
 
 /// Every kind of packet as a sender would send it.
 fn usual_ones() -> Vec<Packet<'static>> {
-    let trimmed = Neth { spdcid: 0x41, dpdcid: 0x42, tx_timestamp: 7, ..Neth::new(NackReason::Trimmed, Psn::new(258), Ev(0xc002_0001)) };
+    let trimmed = Neth {
+        spdcid: 0x41,
+        dpdcid: 0x42,
+        tx_timestamp: 7,
+        ..Neth::new(NackReason::Trimmed, Psn::new(258), Ev(0xc002_0001))
+    };
     let peth = Peth { probe_id: 5, spdcid: 0x41, dpdcid: 0x42, tx_timestamp: 99, ..Peth::default() };
     let erth = Erth { port_status_mask: 0xd, tx_timestamp: 3, ..Erth::default() };
     let eeth = Eeth::new(EndpointOp::PortStatusUpdate, OpPosition::Bits3To2, 3);
@@ -250,7 +261,9 @@ fn trimmed(dscp: u8, len: usize) -> Vec<u8> {
 /// The frames of the capture that [`write_capture`] makes.
 pub(crate) fn frames() -> Vec<Vec<u8>> {
     let mut frames: Vec<_> = usual_ones().iter().map(|packet| Envelope::v6().frame(packet)).collect();
-    frames.extend(odd_ones().iter().map(|packet| Envelope { dst_port: 4791, class: 3, ..Envelope::v4() }.frame(packet)));
+    frames.extend(
+        odd_ones().iter().map(|packet| Envelope { dst_port: 4791, class: 3, ..Envelope::v4() }.frame(packet)),
+    );
     let mut bad = Envelope::v6().frame(&sack());
     *bad.last_mut().unwrap() ^= 1;
     frames.push(bad);
