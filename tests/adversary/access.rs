@@ -1,0 +1,233 @@
+//! Accesses to memory that must be refused, and packets that must not even get that far.
+
+use spindrift::endpoint::{FailReason, QpModify};
+use spindrift::memory::Access;
+use spindrift::wire::{NakCode, Opcode, Packet, Qpn, WriteHead};
+
+use crate::bench::{Bench, FIRST_PSN, IOVA, LEN, VICTIM, nak, region, stranger_ip};
+use crate::support::frame::Envelope;
+use crate::support::net::address;
+
+fn give_write(bench: &mut Bench, head: WriteHead, payload: &[u8]) {
+    bench.give(&Packet::Write { head, payload, pad: &[] });
+}
+
+/// The attacked queue pair fails with this counter and NAK, and nothing else happens.
+#[track_caller]
+fn refused(what: &str, counter: &'static str, code: NakCode, prepare: impl Fn(&mut Bench) -> WriteHead) {
+    let mut bench = Bench::new();
+    let head = prepare(&mut bench);
+    bench.mark();
+    give_write(&mut bench, head, &[0xee; 8]);
+    let mut expected =
+        vec![("rx_packets", 1), ("rx_data", 1), (counter, 1), ("tx_acks", 1), ("tx_naks", 1), ("qp_errors", 1)];
+    if code == NakCode::InvalidRequest {
+        expected.insert(3, ("rx_invalid_request", 1));
+    }
+    bench.expect_counts(what, &expected);
+    assert_eq!(bench.answers(), ["Ack psn fffffd".to_owned(), nak(code, FIRST_PSN)], "{what}");
+    assert_eq!(bench.failures(), [(bench.qp.qpn, FailReason::PeerViolation)], "{what}");
+    bench.check_healthy(what);
+}
+
+#[test]
+fn memory_is_guarded_by_key_domain_right_and_range() {
+    let access = NakCode::RemoteAccess;
+    refused("wrong rkey", "rx_bad_rkey", access, |bench| {
+        let mut head = bench.write();
+        head.reth.rkey ^= 1 << 30;
+        head
+    });
+    refused("rkey 0", "rx_bad_rkey", access, |bench| {
+        let mut head = bench.write();
+        head.reth.rkey = 0;
+        head
+    });
+    refused("stale rkey", "rx_bad_rkey", access, |bench| {
+        let mut head = bench.write();
+        let old = region(&mut bench.net, VICTIM, bench.pd, (IOVA, LEN), Access::REMOTE_WRITE);
+        bench.net.endpoint(VICTIM).deregister(old.key.rkey).unwrap();
+        // The slot is taken again, by another key.
+        region(&mut bench.net, VICTIM, bench.pd, (IOVA, LEN), Access::REMOTE_WRITE);
+        head.reth.rkey = old.key.rkey;
+        head
+    });
+    refused("invalidated rkey", "rx_bad_rkey", access, |bench| {
+        let mut head = bench.write();
+        let old = region(&mut bench.net, VICTIM, bench.pd, (IOVA, LEN), Access::REMOTE_WRITE);
+        bench.net.endpoint(VICTIM).invalidate(old.key.rkey);
+        head.reth.rkey = old.key.rkey;
+        head
+    });
+    refused("another protection domain", "rx_wrong_pd", access, |bench| {
+        let mut head = bench.write();
+        let other = bench.net.endpoint(VICTIM).alloc_pd();
+        head.reth.rkey = region(&mut bench.net, VICTIM, other, (IOVA, LEN), Access::REMOTE_WRITE).key.rkey;
+        head
+    });
+    refused("no right to write", "rx_no_access", access, |bench| {
+        let mut head = bench.write();
+        head.reth.rkey = region(&mut bench.net, VICTIM, bench.pd, (IOVA, LEN), Access::LOCAL_WRITE).key.rkey;
+        head
+    });
+}
+
+#[test]
+fn ranges_are_checked_without_overflow() {
+    let end = IOVA + LEN as u64;
+    for (what, va) in [
+        ("before the start", IOVA - 1),
+        ("far before", 0),
+        ("across the end", end - 7),
+        ("at the end", end),
+        ("at the end of the address space", u64::MAX - 7),
+        ("around the end of the address space", u64::MAX - 3),
+        ("at the very last byte", u64::MAX),
+        ("wrapping back into the region", IOVA.wrapping_sub(8)),
+    ] {
+        refused(what, "rx_out_of_bounds", NakCode::RemoteAccess, |bench| {
+            let mut head = bench.write();
+            head.reth.va = va;
+            head
+        });
+    }
+    // The last bytes are fine.
+    let mut bench = Bench::new();
+    let mut head = bench.write();
+    head.reth.va = end - 8;
+    give_write(&mut bench, head, &[0xee; 8]);
+    bench.target.expected[LEN - 8..].fill(0xee);
+    assert_eq!(bench.answers(), ["Ack psn fffffe", "Sack cack fffffe bits 0"]);
+    bench.check_healthy("the last bytes");
+}
+
+#[test]
+fn a_message_that_runs_out_of_the_region_stops_at_its_end() {
+    let mut bench = Bench::new();
+    let mut head = bench.write();
+    head.bth.opcode = Opcode::WriteFirst;
+    head.reth.dma_len = u32::MAX;
+    head.reth.va = IOVA + LEN as u64 - 512;
+    bench.mark();
+    for packet in 0..3 {
+        give_write(&mut bench, head, &[0xdd; 256]);
+        head.bth.opcode = Opcode::WriteMiddle;
+        head.bth.psn = head.bth.psn.add(1);
+        head.reth.va += 256;
+        if packet < 2 {
+            let from = LEN - 512 + packet * 256;
+            bench.target.expected[from..from + 256].fill(0xdd);
+            bench.target.check("inside");
+        }
+    }
+    assert_eq!(bench.count("rx_out_of_bounds"), 1);
+    assert_eq!(bench.count("rx_placed_bytes"), 512);
+    assert_eq!(bench.answers().last().unwrap(), &nak(NakCode::RemoteAccess, FIRST_PSN.add(2)));
+    bench.check_healthy("a message longer than the region");
+}
+
+#[test]
+fn lengths_must_suit_message_and_mtu() {
+    for (what, opcode, dma_len) in [
+        ("announces more than it has", Opcode::WriteOnly, 9),
+        ("announces less than it has", Opcode::WriteOnly, 7),
+        ("announces everything", Opcode::WriteOnly, u32::MAX),
+        ("announces nothing", Opcode::WriteOnly, 0),
+        ("first packet shorter than the MTU", Opcode::WriteFirst, 600),
+        ("middle packet shorter than the MTU", Opcode::WriteMiddle, 600),
+        ("last packet of a message of one", Opcode::WriteLast, 8),
+        ("last packet with another length", Opcode::WriteLast, 600),
+    ] {
+        refused(what, "rx_bad_length", NakCode::InvalidRequest, |bench| {
+            let mut head = bench.write();
+            head.bth.opcode = opcode;
+            head.reth.dma_len = dma_len;
+            head
+        });
+    }
+}
+
+#[test]
+fn a_refused_packet_out_of_order_waits_for_its_turn() {
+    let mut bench = Bench::new();
+    let good = bench.write();
+    let mut bad = good;
+    bad.reth.rkey ^= 2;
+    bad.bth.psn = FIRST_PSN.add(1);
+    bad.meth.msn = good.meth.msn.next();
+    give_write(&mut bench, bad, &[1; 8]);
+    assert_eq!(bench.count("rx_bad_rkey"), 1);
+    assert_eq!(bench.failures(), []);
+    give_write(&mut bench, good, &[2; 8]);
+    bench.target.expected[..8].fill(2);
+    assert_eq!(bench.failures(), [(bench.qp.qpn, FailReason::PeerViolation)]);
+    let answers = bench.answers();
+    assert_eq!(answers[answers.len() - 2..], ["Ack psn fffffe".to_owned(), nak(NakCode::RemoteAccess, bad.bth.psn)]);
+    // A peer that did not hear gets the NAK again, once a packet, and never more than that.
+    bench.mark();
+    for _ in 0..10 {
+        give_write(&mut bench, bad, &[1; 8]);
+    }
+    bench.expect_counts(
+        "after the failure",
+        &[("rx_packets", 10), ("rx_data", 10), ("rx_wrong_state", 10), ("tx_naks", 10)],
+    );
+    bench.check_healthy("a refused packet out of order");
+}
+
+#[test]
+fn only_the_connected_peer_is_heard() {
+    let mut bench = Bench::new();
+    let head = bench.write();
+    let frame = Envelope::new(stranger_ip(), address(true, VICTIM, 0)).seal(&Packet::Write {
+        head,
+        payload: &[7; 8],
+        pad: &[],
+    });
+    bench.net.inject(VICTIM, 0, &frame);
+    bench.expect_counts("foreign source", &[("rx_packets", 1), ("rx_data", 1), ("rx_foreign_source", 1)]);
+    assert_eq!(bench.answers(), Vec::<String>::new());
+    bench.check_healthy("foreign source");
+    // The healthy peer's address is foreign to the attacked queue pair, too.
+    bench.mark();
+    let frame = Envelope::new(address(true, 1, 0), address(true, VICTIM, 0)).seal(&Packet::Write {
+        head,
+        payload: &[7; 8],
+        pad: &[],
+    });
+    bench.net.inject(VICTIM, 0, &frame);
+    bench.expect_counts("another peer", &[("rx_packets", 1), ("rx_data", 1), ("rx_foreign_source", 1)]);
+    bench.check_healthy("another peer");
+}
+
+#[test]
+fn queue_pairs_that_are_not_there_are_counted() {
+    let mut bench = Bench::new();
+    let head = bench.write();
+    for unknown in [0, 1, 2, 3, 0x00ff_ffff, head.bth.dest_qpn.get() ^ 0x0080_0000] {
+        let mut head = head;
+        head.bth.dest_qpn = Qpn::new(unknown);
+        bench.mark();
+        give_write(&mut bench, head, &[7; 8]);
+        bench.expect_counts("unknown", &[("rx_packets", 1), ("rx_data", 1), ("rx_unknown_qp", 1)]);
+    }
+    // Destroyed, and its slot taken by another.
+    let qpn = bench.qp.qpn;
+    bench.net.endpoint(VICTIM).destroy_qp(qpn).unwrap();
+    let init = crate::bench::init(bench.pd);
+    let fresh = bench.net.endpoint(VICTIM).create_qp(init).unwrap();
+    bench.mark();
+    give_write(&mut bench, head, &[7; 8]);
+    bench.expect_counts("stale", &[("rx_packets", 1), ("rx_data", 1), ("rx_unknown_qp", 1)]);
+    // Not connected yet.
+    for state in ["RESET", "INIT"] {
+        let mut head = head;
+        head.bth.dest_qpn = fresh;
+        bench.mark();
+        give_write(&mut bench, head, &[7; 8]);
+        bench.expect_counts(state, &[("rx_packets", 1), ("rx_data", 1), ("rx_wrong_state", 1)]);
+        let now = bench.net.now;
+        let _ = bench.net.endpoint(VICTIM).modify_qp(now, fresh, QpModify::Init);
+    }
+    bench.check_healthy("queue pairs that are not there");
+}

@@ -1,0 +1,311 @@
+//! The life of a queue pair: states, errors, ends.
+
+use spindrift::endpoint::{EndpointError, Event, FailReason, PostError, QpModify, QpState, RtsAttr};
+use spindrift::time::Time;
+use spindrift::wire::Qpn;
+use spindrift::work::{RecvWr, RemoteAddr, SendOp, SendWr, Sge, WcStatus};
+
+use crate::bench::{Bench, IOVA, PEER, SHORT, VICTIM, attacker_info, completions, first_sent, init};
+use crate::support::pair::{self, End, Patience, gives_up_at, rtr_attr, rts_attr};
+
+fn modify(bench: &mut Bench, qpn: Qpn, change: QpModify) -> Result<(), EndpointError> {
+    let now = bench.net.now;
+    bench.net.endpoint(VICTIM).modify_qp(now, qpn, change)
+}
+
+fn write(bench: &Bench, wr_id: u64, len: u32) -> SendWr {
+    SendWr {
+        wr_id,
+        op: SendOp::Write,
+        local: Sge { addr: IOVA, len, lkey: bench.target.key.lkey },
+        remote: RemoteAddr { addr: 0, rkey: 1 },
+        signaled: false,
+    }
+}
+
+fn post(bench: &mut Bench, qpn: Qpn, wr: SendWr) -> Result<(), PostError> {
+    let now = bench.net.now;
+    bench.net.endpoint(VICTIM).post_send(now, qpn, wr)
+}
+
+/// Every change of state from every state.
+#[test]
+fn states_follow_each_other_in_order_only() {
+    use QpState::{Error, Init, Reset, Rtr, Rts};
+    let mut bench = Bench::new();
+    let qpn = bench.net.endpoint(VICTIM).create_qp(init(bench.pd)).unwrap();
+    let ours = bench.net.endpoint(VICTIM).qp_info(qpn).unwrap();
+    let theirs = attacker_info(&ours);
+    let to_init = || QpModify::Init;
+    let to_rtr = || QpModify::Rtr(Box::new(rtr_attr(&ours, &theirs)));
+    let to_rts = || QpModify::Rts(rts_attr(&theirs, Patience::default()));
+    for (state, path) in [
+        (Reset, vec![]),
+        (Init, vec![to_init()]),
+        (Rtr, vec![to_init(), to_rtr()]),
+        (Rts, vec![to_init(), to_rtr(), to_rts()]),
+        (Error, vec![QpModify::Error]),
+    ] {
+        for (change, allowed_from) in [(to_init(), Reset), (to_rtr(), Init), (to_rts(), Rtr)] {
+            modify(&mut bench, qpn, QpModify::Reset).unwrap();
+            for step in &path {
+                modify(&mut bench, qpn, step.clone()).unwrap();
+            }
+            assert_eq!(bench.net.endpoint(VICTIM).qp_state(qpn), Some(state));
+            let result = modify(&mut bench, qpn, change.clone());
+            assert_eq!(result.is_ok(), state == allowed_from, "{change:?} from {state:?}: {result:?}");
+            if result.is_err() {
+                assert_eq!(bench.net.endpoint(VICTIM).qp_state(qpn), Some(state), "a refusal changes nothing");
+            }
+        }
+        modify(&mut bench, qpn, QpModify::Error).unwrap();
+        assert_eq!(bench.net.endpoint(VICTIM).qp_state(qpn), Some(Error));
+    }
+    bench.check_healthy("states");
+}
+
+#[test]
+fn attributes_out_of_range_are_refused() {
+    let mut bench = Bench::new();
+    let qpn = bench.net.endpoint(VICTIM).create_qp(init(bench.pd)).unwrap();
+    modify(&mut bench, qpn, QpModify::Init).unwrap();
+    let ours = bench.net.endpoint(VICTIM).qp_info(qpn).unwrap();
+    let theirs = attacker_info(&ours);
+    let good = rtr_attr(&ours, &theirs);
+    let mut bad = vec![];
+    for spoil in 0..7 {
+        let mut attr = good.clone();
+        match spoil {
+            0 => attr.dest_qpn = 2,
+            1 => attr.dest_qpn = 1 << 24,
+            2 => attr.path_mtu = 255,
+            3 => attr.path_mtu = 9_000,
+            4 => attr.mpr_dest = 0,
+            5 => attr.ports.clear(),
+            _ => attr.ports[0].ip = "192.0.2.1".parse().unwrap(),
+        }
+        bad.push(attr);
+    }
+    for attr in bad {
+        assert!(modify(&mut bench, qpn, QpModify::Rtr(Box::new(attr.clone()))).is_err(), "{attr:?}");
+        assert_eq!(bench.net.endpoint(VICTIM).qp_state(qpn), Some(QpState::Init));
+    }
+    modify(&mut bench, qpn, QpModify::Rtr(Box::new(good))).unwrap();
+    let good = rts_attr(&theirs, Patience::default());
+    for attr in [
+        RtsAttr { mpr: 0, ..good },
+        RtsAttr { timeout: 0, ..good },
+        RtsAttr { timeout: 25, ..good },
+        RtsAttr { linear_retries: 8, ..good },
+        RtsAttr { exponential_retries: 26, ..good },
+    ] {
+        assert!(modify(&mut bench, qpn, QpModify::Rts(attr)).is_err(), "{attr:?}");
+    }
+    modify(&mut bench, qpn, QpModify::Rts(good)).unwrap();
+    bench.check_healthy("attributes");
+}
+
+#[test]
+fn posting_depends_on_the_state() {
+    let mut bench = Bench::new();
+    let qpn = bench.net.endpoint(VICTIM).create_qp(init(bench.pd)).unwrap();
+    let wr = write(&bench, 1, 8);
+    let recv = RecvWr { wr_id: 9 };
+    assert_eq!(post(&mut bench, qpn, wr), Err(PostError::WrongState(QpState::Reset)));
+    assert_eq!(bench.net.endpoint(VICTIM).post_recv(qpn, recv), Err(PostError::WrongState(QpState::Reset)));
+    modify(&mut bench, qpn, QpModify::Init).unwrap();
+    assert_eq!(post(&mut bench, qpn, wr), Err(PostError::WrongState(QpState::Init)));
+    assert_eq!(bench.net.endpoint(VICTIM).post_recv(qpn, recv), Ok(()));
+    assert_eq!(post(&mut bench, Qpn::new(3), wr), Err(PostError::NoSuchQp));
+    let empty = SendWr { local: Sge { len: 0, ..wr.local }, ..wr };
+    let attacked = bench.qp.qpn;
+    assert_eq!(post(&mut bench, attacked, empty), Err(PostError::Empty));
+    for wr_id in 0..128 {
+        let wr = write(&bench, wr_id, 8);
+        assert_eq!(post(&mut bench, attacked, wr), Ok(()));
+    }
+    assert_eq!(post(&mut bench, attacked, wr), Err(PostError::QueueFull));
+    bench.check_healthy("posting");
+}
+
+#[test]
+fn errors_flush_in_order_and_later_posts_too() {
+    let mut bench = Bench::new();
+    let qpn = bench.qp.qpn;
+    for wr_id in 0..5 {
+        bench.net.endpoint(VICTIM).post_recv(qpn, RecvWr { wr_id: 100 + wr_id }).unwrap();
+        let wr = write(&bench, wr_id, 700);
+        post(&mut bench, qpn, wr).unwrap();
+    }
+    bench.net.pump(VICTIM);
+    modify(&mut bench, qpn, QpModify::Error).unwrap();
+    for wr_id in 5..7 {
+        let wr = write(&bench, wr_id, 700);
+        post(&mut bench, qpn, wr).unwrap();
+        bench.net.endpoint(VICTIM).post_recv(qpn, RecvWr { wr_id: 100 + wr_id }).unwrap();
+    }
+    bench.net.pump(VICTIM);
+    let events = bench.net.take_events(VICTIM);
+    let flushed = completions(&events);
+    assert!(flushed.iter().all(|wc| wc.status == WcStatus::WrFlushError && wc.byte_len == 0));
+    let ids: Vec<_> = flushed.iter().map(|wc| wc.wr_id).collect();
+    assert_eq!(ids, [0, 1, 2, 3, 4, 100, 101, 102, 103, 104, 5, 105, 6, 106]);
+    assert_eq!(retired(&events), 7);
+    assert!(events.contains(&Event::QpFailed { qpn, reason: FailReason::Requested }));
+    // The source is free again.
+    let key = bench.target.key.rkey;
+    bench.net.endpoint(VICTIM).deregister(key).unwrap();
+    bench.net.run_for(1_000_000_000);
+    assert_eq!(bench.net.next_at(), Time::NEVER, "a failed queue pair runs no timer");
+    bench.check_healthy("flush");
+}
+
+fn retired(events: &[Event]) -> u32 {
+    let count = |event: &Event| if let Event::SendRetired { count, .. } = event { *count } else { 0 };
+    events.iter().map(count).sum()
+}
+
+#[test]
+fn a_bad_source_fails_the_queue_pair_in_order() {
+    let mut bench = Bench::new();
+    let qpn = bench.qp.qpn;
+    let good = write(&bench, 1, 8);
+    post(&mut bench, qpn, good).unwrap();
+    let bad = SendWr { wr_id: 2, local: Sge { addr: IOVA + 4_090, ..good.local }, ..good };
+    post(&mut bench, qpn, bad).unwrap();
+    let seen: Vec<_> = bench.net.endpoint(VICTIM).poll_all();
+    assert_eq!(
+        completions(&seen).iter().map(|wc| (wc.wr_id, wc.status)).collect::<Vec<_>>(),
+        [(1, WcStatus::WrFlushError), (2, WcStatus::LocalProtectionError)]
+    );
+    assert_eq!(retired(&seen), 2);
+    bench.check_healthy("a bad source");
+}
+
+trait PollAll {
+    fn poll_all(&mut self) -> Vec<Event>;
+}
+
+impl PollAll for spindrift::endpoint::Endpoint {
+    fn poll_all(&mut self) -> Vec<Event> {
+        core::iter::from_fn(|| self.poll_event()).collect()
+    }
+}
+
+#[test]
+fn a_silent_peer_is_given_up_on_schedule() {
+    for patience in [
+        SHORT,
+        Patience { timeout: 8, linear: 0, exponential: 0 },
+        Patience { timeout: 6, linear: 7, exponential: 0 },
+        Patience { timeout: 14, linear: 0, exponential: 5 },
+        Patience { timeout: 24, linear: 1, exponential: 1 },
+    ] {
+        let mut bench = Bench::with(|_| {}, patience);
+        bench.net.endpoint(VICTIM).post_recv(bench.qp.qpn, RecvWr { wr_id: 50 }).unwrap();
+        for wr_id in 0..3 {
+            bench.post_to_attacker(wr_id, 1_000);
+        }
+        let start = first_sent(&bench);
+        let mut events = Vec::new();
+        bench.net.run_until(|net| {
+            events.extend(net.take_events(VICTIM));
+            events.iter().any(|event| matches!(event, Event::QpFailed { .. }))
+        });
+        assert_eq!(bench.net.now, gives_up_at(start, patience), "{patience:?}");
+        let ends: Vec<_> = completions(&events).iter().map(|wc| (wc.wr_id, wc.status)).collect();
+        let flushed = WcStatus::WrFlushError;
+        assert_eq!(ends, [(0, WcStatus::RetryExceeded), (1, flushed), (2, flushed), (50, flushed)]);
+        let waits = 1 + u64::from(patience.linear) + u64::from(patience.exponential);
+        assert_eq!(bench.count("timeouts"), waits);
+        assert_eq!(bench.count("retries_exhausted"), 1);
+        bench.check_healthy("a silent peer");
+    }
+}
+
+/// A path assumed bad has a timer far off, which must not hide the timers of data that is posted later.
+#[test]
+fn a_far_deadline_does_not_hide_a_near_one() {
+    let mut bench = Bench::with(|_| {}, SHORT);
+    bench.post_to_attacker(1, 1_000);
+    let start = first_sent(&bench);
+    bench.net.run_for(100);
+    assert!(bench.net.next_at() <= start.after(1_000_000));
+    let now = bench.net.now;
+    bench.net.run_for(gives_up_at(start, SHORT).since(now));
+    assert_eq!(bench.failures().len(), 1);
+    bench.check_healthy("far and near deadlines");
+}
+
+#[test]
+fn destroy_and_reset_forget_work() {
+    for reset in [false, true] {
+        let mut bench = Bench::new();
+        let qpn = bench.qp.qpn;
+        for wr_id in 0..50 {
+            bench.post_to_attacker(wr_id, 4_000);
+        }
+        let key = bench.target.key.rkey;
+        assert!(bench.net.endpoint(VICTIM).deregister(key).is_err(), "in use");
+        if reset {
+            modify(&mut bench, qpn, QpModify::Reset).unwrap();
+            assert_eq!(bench.net.endpoint(VICTIM).qp_state(qpn), Some(QpState::Reset));
+        } else {
+            bench.net.endpoint(VICTIM).destroy_qp(qpn).unwrap();
+            assert_eq!(bench.net.endpoint(VICTIM).destroy_qp(qpn), Err(EndpointError::NoSuchQp(qpn.get())));
+        }
+        bench.mark();
+        bench.net.run_for(1_000_000_000);
+        assert_eq!(bench.count("tx_data"), 0);
+        assert_eq!(bench.completions(), []);
+        bench.net.endpoint(VICTIM).deregister(key).unwrap();
+        bench.check_healthy("destroy or reset");
+    }
+}
+
+#[test]
+fn a_reset_queue_pair_connects_again() {
+    let mut bench = Bench::new();
+    let pd = bench.net.endpoint(PEER).alloc_pd();
+    let peer = pair::create(&mut bench.net, PEER, init(pd));
+    let victim = bench.qp;
+    for round in 0..20 {
+        for end in [victim, peer] {
+            let now = bench.net.now;
+            bench.net.endpoint(end.node).modify_qp(now, end.qpn, QpModify::Reset).unwrap();
+        }
+        pair::connect(&mut bench.net, victim, peer, Patience::default());
+        transfer(&mut bench, victim, peer, round);
+    }
+    bench.check_healthy("many connections");
+}
+
+fn transfer(bench: &mut Bench, from: End, to: End, round: u64) {
+    let pd = bench.net.endpoint(to.node).alloc_pd();
+    // Another protection domain: refused, and the sender is told.
+    let alien = round % 4 == 3;
+    let target = crate::bench::region(
+        &mut bench.net,
+        to.node,
+        if alien { pd } else { spindrift::memory::PdId(2) },
+        (0x9000, 4_096),
+        spindrift::memory::Access::REMOTE_WRITE,
+    );
+    let wr = SendWr {
+        remote: RemoteAddr { addr: 0x9000, rkey: target.key.rkey },
+        signaled: true,
+        ..write(bench, round, 3_000)
+    };
+    post(bench, from.qpn, wr).unwrap();
+    bench.net.pump(from.node);
+    let mut ends = Vec::new();
+    bench.net.run_until(|net| {
+        ends.extend(completions(&net.take_events(from.node)));
+        !ends.is_empty()
+    });
+    let expected = if alien { WcStatus::RemoteAccessError } else { WcStatus::Success };
+    assert_eq!(ends.iter().map(|wc| (wc.wr_id, wc.status)).collect::<Vec<_>>(), [(round, expected)]);
+    if !alien {
+        assert_eq!(target.region.first_difference(0, &bench.target.expected[..3_000]).unwrap(), None);
+    }
+}

@@ -1,0 +1,16 @@
+//! Bad peers: whatever they send is counted and refused, nothing is written, and the healthy queue pair beside
+//! the attacked one goes on. Also the life of a queue pair, and many of them.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
+
+mod access;
+mod acks;
+mod bench;
+mod floods;
+mod fuzz;
+mod life;
+mod many;
+mod messages;
+
+#[path = "../support/mod.rs"]
+mod support;
