@@ -13,7 +13,8 @@ use crate::bench::options::Amount;
 use crate::bench::pin::{Idle, two_cores};
 use crate::bench::pingpong::Player;
 use crate::bench::report::{
-    BandwidthRow, LatencyRow, Progress, counters_json, counters_table, faults_line, say, settings_json, settings_line,
+    BandwidthRow, LatencyRow, Progress, counters_json, counters_table, faults_line, say, settings_json,
+    settings_line,
 };
 use crate::bench::side::Side;
 use crate::bench::writer::{Watch, Writer};
@@ -91,7 +92,9 @@ impl<'a> Client<'a> {
         let offer = side.offer()?;
         let qps = &mut side.qps;
         let theirs = channel
-            .agree(&offer, |_, agreed| qps.iter_mut().zip(agreed).try_for_each(|(qp, agreed)| qp.establish(agreed)))
+            .agree(&offer, |_, agreed| {
+                qps.iter_mut().zip(agreed).try_for_each(|(qp, agreed)| qp.establish(agreed))
+            })
             .map_err(named)?;
         let remote = *theirs.memory.first().with_context(|| format!("the server {peer} offers no memory"))?;
         let idle = Idle::new(two_cores().is_some());
@@ -101,7 +104,12 @@ impl<'a> Client<'a> {
     fn measure_all(&mut self, rows: &mut Rows) -> Result<()> {
         let (settings, kind) = (&self.session.settings, self.session.kind);
         if !settings.json {
-            say(&format!("spindrift {} to {}: {}", kind.name(), self.peer, settings_line(settings, self.planes)));
+            say(&format!(
+                "spindrift {} to {}: {}",
+                kind.name(),
+                self.peer,
+                settings_line(settings, self.planes)
+            ));
             let head = if kind == Kind::WriteBw { BandwidthRow::head(false) } else { LatencyRow::head() };
             say(&head);
         }
@@ -171,13 +179,24 @@ impl<'a> Client<'a> {
         let layout = self.begin(index)?;
         let settings = &self.session.settings;
         let mut watch = RemoteWatch {
-            life: Life { channel: &mut self.channel, peer: &self.peer, stop: &self.session.stop, last: Instant::now() },
+            life: Life {
+                channel: &mut self.channel,
+                peer: &self.peer,
+                stop: &self.session.stop,
+                last: Instant::now(),
+            },
             progress: Progress::new(layout.size.into(), settings.amount),
             amount: settings.amount,
         };
         let mut writer = Writer::new(&mut self.side, layout, self.remote, settings.tx_depth, self.idle)?;
         let peer = &self.peer;
-        let blame = |error: anyhow::Error| if error.is::<crate::stop::Interrupted>() { error } else { error.context(format!("run with the server {peer}")) };
+        let blame = |error: anyhow::Error| {
+            if error.is::<crate::stop::Interrupted>() {
+                error
+            } else {
+                error.context(format!("run with the server {peer}"))
+            }
+        };
         let warm_up = layout.slots * layout.qps as u64;
         writer.run(Amount::Iterations(warm_up), &mut watch).map_err(blame)?;
         let measured = writer.run(settings.amount, &mut watch).map_err(blame)?;
@@ -190,8 +209,12 @@ impl<'a> Client<'a> {
     fn latency(&mut self, index: usize) -> Result<LatencyRow> {
         let layout = self.begin(index)?;
         let (mtu, rounds) = (self.session.settings.mtu, self.plan.rounds);
-        let mut life =
-            Life { channel: &mut self.channel, peer: &self.peer, stop: &self.session.stop, last: Instant::now() };
+        let mut life = Life {
+            channel: &mut self.channel,
+            peer: &self.peer,
+            stop: &self.session.stop,
+            last: Instant::now(),
+        };
         let mut go_on = || life.tick(0);
         let mut player = Player::new(&mut self.side, layout.size, self.remote, mtu, self.idle)?;
         let histogram = player.lead(rounds, &mut go_on)?;
@@ -218,7 +241,13 @@ impl<'a> Client<'a> {
 }
 
 /// The JSON object of a client.
-fn object(session: &Session, server: &str, client: Option<&Client<'_>>, rows: &Rows, error: Option<&anyhow::Error>) -> Json {
+fn object(
+    session: &Session,
+    server: &str,
+    client: Option<&Client<'_>>,
+    rows: &Rows,
+    error: Option<&anyhow::Error>,
+) -> Json {
     let planes = client.map_or(0, |client| client.planes);
     let mut object = json!({
         "command": session.kind.name(),
@@ -255,7 +284,9 @@ impl Life<'_> {
         }
         if self.last.elapsed() >= ALIVE_INTERVAL {
             self.last = Instant::now();
-            self.channel.send(&Message::Alive { done }).map_err(|error| with_peer(error, "server", self.peer))?;
+            self.channel
+                .send(&Message::Alive { done })
+                .map_err(|error| with_peer(error, "server", self.peer))?;
         }
         Ok(())
     }

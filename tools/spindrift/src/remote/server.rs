@@ -60,8 +60,10 @@ fn serve<'a>(session: &'a Session, server: &mut Option<Server<'a>>, rows: &mut V
 
 fn accept(session: &Session) -> Result<Channel> {
     // A host without IPv6 still has IPv4.
-    let listener = Listener::bind(("::", session.tcp_port)).or_else(|_| Listener::bind(("0.0.0.0", session.tcp_port)));
-    let listener = listener.with_context(|| format!("cannot listen on TCP port {}; choose another with -p", session.tcp_port))?;
+    let listener =
+        Listener::bind(("::", session.tcp_port)).or_else(|_| Listener::bind(("0.0.0.0", session.tcp_port)));
+    let listener = listener
+        .with_context(|| format!("cannot listen on TCP port {}; choose another with -p", session.tcp_port))?;
     let address = listener.local_addr()?;
     eprintln!("spindrift {}: waiting for a client on TCP port {}", session.kind.name(), address.port());
     match listener.accept(session.timeout, || !session.stop.is_set()) {
@@ -109,11 +111,17 @@ impl<'a> Server<'a> {
         let offer = side.offer()?;
         let qps = &mut side.qps;
         let theirs = channel
-            .agree(&offer, |_, agreed| qps.iter_mut().zip(agreed).try_for_each(|(qp, agreed)| qp.establish(agreed)))
+            .agree(&offer, |_, agreed| {
+                qps.iter_mut().zip(agreed).try_for_each(|(qp, agreed)| qp.establish(agreed))
+            })
             .map_err(named)?;
         let remote = *theirs.memory.first().with_context(|| format!("the client {peer} offers no memory"))?;
         if !settings.json {
-            say(&format!("spindrift {} from {peer}: {}", session.kind.name(), settings_line(&settings, planes)));
+            say(&format!(
+                "spindrift {} from {peer}: {}",
+                session.kind.name(),
+                settings_line(&settings, planes)
+            ));
             say(&format!("{:>9} {:>12}  verified", "#bytes", "#iterations"));
         }
         let idle = Idle::new(two_cores().is_some());
@@ -144,7 +152,10 @@ impl<'a> Server<'a> {
             match self.receive()? {
                 Message::Begin { index } => {
                     let layout = *self.layouts.get(index).with_context(|| {
-                        format!("the client {} asked for size number {index}, which its plan lacks", self.peer)
+                        format!(
+                            "the client {} asked for size number {index}, which its plan lacks",
+                            self.peer
+                        )
                     })?;
                     let row = match self.session.kind {
                         Kind::WriteBw => self.bandwidth(&layout)?,
@@ -180,7 +191,8 @@ impl<'a> Server<'a> {
         let (writes, measured) = self.done()?;
         let mismatch = layout.check(self.side.target.region(), &pattern, &writes)?;
         let whole = writes.len() == layout.qps;
-        let reason = mismatch.map(|found| format!("byte {} of the target is wrong (queue pair {})", found.offset, found.qp));
+        let reason = mismatch
+            .map(|found| format!("byte {} of the target is wrong (queue pair {})", found.offset, found.qp));
         let verified = mismatch.is_none() && whole;
         self.send(&Message::Verdict { verified, reason })?;
         Ok(Row { size_bytes: layout.size.into(), iterations: measured, verified })
