@@ -8,7 +8,9 @@
 
 use std::time::{Duration, Instant};
 
+use spindrift::pmd::Port;
 use spindrift::pmd::loopback::{self, LoopbackConfig, LoopbackControl, LoopbackPort};
+use spindrift::pmd::udp::{Offload, UdpConfig, UdpPort};
 use spindrift::verbs::{
     Access, Context, ContextConfig, Cq, FailReason, Idle, InlineWr, LaneMode, Mr, Pd, PostError, Qp,
     QpConfig, QpModify, QpState, RecvWr, SendOp, SendWr, VerbsError, Wc, WcOpcode, WcStatus, nic,
@@ -47,9 +49,13 @@ impl Default for Setup {
 
 impl Setup {
     fn side(&self, ports: Vec<LoopbackPort>, index: usize) -> Side {
-        let ports = nic(ports);
-        let config =
+        self.side_on(nic(ports), index, 4971)
+    }
+
+    fn side_on(&self, ports: Vec<Box<dyn Port>>, index: usize, udp_port: u16) -> Side {
+        let mut config =
             ContextConfig { seed: Some(index as u64), ..ContextConfig::new(&ports).lane(self.lanes[index]) };
+        config.endpoint.udp_port = udp_port;
         let context = Context::open(ports, config).unwrap();
         let pd = context.create_pd();
         let cq = context.create_cq(self.cq_depth).unwrap();
@@ -113,7 +119,11 @@ fn statuses(seen: &[Wc]) -> Vec<(u64, WcStatus)> {
 
 /// Writes of many sizes, every third with an immediate; then everything is compared.
 fn many_messages(setup: &Setup) {
-    let (mut left, mut right) = setup.connected();
+    let (left, right) = setup.connected();
+    many_messages_between(left, right);
+}
+
+fn many_messages_between(mut left: Side, mut right: Side) {
     let data = pattern(left.mr.len(), 1);
     left.mr.write_at(0, &data).unwrap();
     let sizes = [1, 2, 3, 64, 255, 4096, 4097, 8192, 100_000, 5, 12_345, 65_536];
@@ -160,6 +170,22 @@ fn bytes_and_immediates_arrive_between_a_spinning_and_a_napping_lane() {
     let lanes =
         [LaneMode::Thread { core: Some(0), idle: Idle::Spin }, LaneMode::Thread { core: None, idle: nap }];
     many_messages(&Setup { lanes, planes: 1, ..Setup::default() });
+}
+
+#[test]
+fn bytes_and_immediates_arrive_over_kernel_sockets() {
+    for offload in [Offload::Auto, Offload::Off] {
+        let setup = Setup::default();
+        let [mut left, mut right] = [0, 1].map(|index| {
+            let config = UdpConfig { port: 0, gso: offload, gro: offload, ..UdpConfig::default() };
+            let port = UdpPort::open(&config).unwrap();
+            let udp_port = port.port();
+            setup.side_on(nic(vec![port]), index, udp_port)
+        });
+        left.qp.connect(&right.qp.info().unwrap()).unwrap();
+        right.qp.connect(&left.qp.info().unwrap()).unwrap();
+        many_messages_between(left, right);
+    }
 }
 
 #[test]

@@ -9,7 +9,7 @@ use thiserror::Error;
 use crate::congestion::CcConfig;
 use crate::memory::PdId;
 use crate::path::PathConfig;
-use crate::wire::{DscpMap, EntropyMode, Msn, Psn, StevOrder, UDP_PORT_MRC};
+use crate::wire::{DscpMap, EntropyMode, Msn, OpPosition, Psn, StevOrder, UDP_PORT_MRC};
 
 /// One local port: a plane of the NIC.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -84,6 +84,8 @@ pub struct EndpointConfig {
     pub trimming: bool,
     /// Answer packets beyond the receive window with NACK `PSN_OOR_WINDOW`.
     pub oor_nack: bool,
+    /// Where endpoint responses carry their operation code; peers should match by request id.
+    pub op_position: OpPosition,
     /// IPv6 hop limit or IPv4 TTL of every packet.
     pub hop_limit: u8,
     /// Bytes received between SACKs.
@@ -114,6 +116,7 @@ impl EndpointConfig {
             dscp: DscpMap::default(),
             trimming: true,
             oor_nack: false,
+            op_position: OpPosition::default(),
             hop_limit: 255,
             sack_threshold_bytes: 16 * 1024,
             tail_probe_floor_ns: 100_000,

@@ -5,7 +5,7 @@ use spindrift_pmd::MacAddr;
 use crate::path::PortMask;
 use crate::time::Time;
 use crate::wire::{
-    Bth, ENDPOINT_QPN, Eeth, EndpointOp, Erth, OpPosition, Opcode, Packet, Psn, StackTemplate,
+    Bth, ENDPOINT_QPN, Eeth, EndpointOp, Erth, Opcode, Packet, Psn, StackTemplate,
 };
 
 use super::Endpoint;
@@ -95,7 +95,7 @@ impl Endpoint {
             entropy.src_port = allowed;
         }
         let bth = Bth::new(Opcode::EndpointResponse, ENDPOINT_QPN, request_id);
-        let eeth = Eeth::new(erth.op, OpPosition::default(), erth.tx_timestamp);
+        let eeth = Eeth::new(erth.op, self.cfg.op_position, erth.tx_timestamp);
         let packet = Packet::EndpointResponse { bth, eeth };
         if self.ops.push(OpOut { plane: source.port, template, entropy, packet, control_class: true }) {
             self.counters.tx_endpoint_responses += 1;

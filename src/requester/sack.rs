@@ -156,11 +156,14 @@ impl Requester {
         self.sacked.set(seq);
         self.reported = self.reported.max(seq + 1);
         let record = self.records.get(seq);
-        if record.sent_at >= self.newest_sent_at {
-            self.newest_sent_at = record.sent_at;
-        } else if record.retries == 0 && record.order < self.newest_order {
-            self.reordering.observe(self.newest_sent_at.since(record.sent_at), now.0);
+        if record.order < self.newest_order && record.retries == 0 {
+            // Packets of one burst bear one time stamp, so what overtook this one may show no later
+            // send time; then how late the report is tells.
+            let overtaken_by = self.newest_sent_at.since(record.sent_at);
+            let late_by = now.since(record.sent_at).saturating_sub(self.rtt.smoothed_ns());
+            self.reordering.observe(overtaken_by.max(late_by), now.0);
         }
+        self.newest_sent_at = self.newest_sent_at.max(record.sent_at);
         self.newest_order = self.newest_order.max(record.order);
         if self.newest_on_ev.len() <= usize::from(record.ev) {
             self.newest_on_ev = grown(&self.newest_on_ev, usize::from(record.ev) + 1);
@@ -171,6 +174,7 @@ impl Requester {
             self.lost.clear(seq);
             self.lost_count -= 1;
             env.counters.spurious_losses += 1;
+            env.paths.on_delivered(EvId(record.ev), now);
             return 0;
         }
         u64::from(record.bytes)

@@ -4,6 +4,9 @@ mod bench;
 mod config;
 mod dissect;
 mod loopback;
+mod ports;
+mod pump;
+mod remote;
 mod stop;
 mod units;
 
@@ -22,7 +25,13 @@ struct Cli {
 #[derive(Subcommand, Debug)]
 enum Command {
     Loopback(loopback::LoopbackArgs),
+    /// Bandwidth of RDMA writes between two hosts, or two terminals.
+    WriteBw(remote::RemoteArgs),
+    /// Latency of RDMA writes (half of a round trip), with percentiles.
+    WriteLat(remote::RemoteArgs),
     Dissect(dissect::DissectArgs),
+    Pump(pump::PumpArgs),
+    Ports(ports::PortsArgs),
 }
 
 fn main() -> ExitCode {
@@ -34,6 +43,10 @@ fn main() -> ExitCode {
     };
     let result = match &command {
         Command::Loopback(args) => loopback::run(args),
+        Command::WriteBw(args) => remote::write_bw(args),
+        Command::WriteLat(args) => remote::write_lat(args),
+        Command::Pump(args) => pump::run(args),
+        Command::Ports(args) => ports::run(args),
         Command::Dissect(args) => dissect::run(args),
     };
     match result {

@@ -23,7 +23,8 @@ impl Baseline {
         let size = layout.size as usize;
         Self {
             source: pattern.to_vec(),
-            target: vec![0; pattern.len()],
+            // Written to, so that no run meets memory that the system has yet to give.
+            target: pattern.to_vec(),
             block: size.min(mtu as usize),
             size,
             runs: Vec::new(),

@@ -14,6 +14,8 @@ use super::side::Side;
 pub(crate) const WARM_UP: u64 = 100;
 /// Polls between two looks at whether to go on.
 const LOOK_POLLS: u32 = 1 << 14;
+/// Receives kept posted: more than messages are ever in flight.
+const RECEIVES: u32 = 4;
 /// Longest latency that the histogram tells apart, ns.
 const LONGEST_NS: u64 = 60_000_000_000;
 
@@ -43,8 +45,9 @@ impl<'a> Player<'a> {
         let with_imm = size > mtu;
         let mut player = Self { side, size, local, remote, with_imm, arrived: 0, idle };
         if with_imm {
-            // More than are ever in flight: one ping and one pong.
-            (0..4).try_for_each(|_| player.expect_one())?;
+            while player.side.qps.first().is_some_and(|qp| qp.recvs_outstanding() < RECEIVES) {
+                player.expect_one()?;
+            }
         }
         Ok(player)
     }

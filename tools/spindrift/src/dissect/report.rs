@@ -87,7 +87,7 @@ fn line(dissected: &Dissected, content: &Content<'_>) -> String {
     let Dissected { meta, number, .. } = dissected;
     let (secs, ns) = (dissected.time_ns / 1_000_000_000, dissected.time_ns % 1_000_000_000);
     let name = content.bth().map_or("not MRC", |bth| opcode_name(bth.opcode));
-    let mut text = format!("{number:5} {secs:3}.{ns:09}  {} -> {}  {name:<14}", meta.src, meta.dst);
+    let mut text = format!("{number:5} {secs:3}.{ns:09}  {} -> {}  {name:<17} ", meta.src, meta.dst);
     text += &match content {
         Content::Packet(packet) => about(dissected, content, packet),
         Content::Trimmed(head) => {

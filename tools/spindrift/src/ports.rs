@@ -1,0 +1,73 @@
+//! `spindrift ports`: what each local address would be as a port.
+
+use std::net::IpAddr;
+
+use anyhow::{Context as _, Result};
+use clap::Args;
+use serde_json::{Value as Json, json};
+use spindrift_pmd::udp::{UdpConfig, UdpPort, local_addresses};
+use spindrift_pmd::{Port, PortCaps};
+
+use crate::bench::report::say;
+
+/// Lists what each local address would be as a port.
+#[derive(Args, Debug)]
+pub(crate) struct PortsArgs {
+    /// Print one JSON object instead of a table.
+    #[arg(long)]
+    json: bool,
+}
+
+pub(crate) fn run(args: &PortsArgs) -> Result<()> {
+    let addresses = local_addresses().context("cannot list the local addresses")?;
+    let ports: Vec<_> =
+        addresses.into_iter().map(|(interface, address)| (interface, address, probe(address))).collect();
+    if args.json {
+        let ports: Vec<Json> = ports
+            .iter()
+            .enumerate()
+            .map(|(index, (interface, address, caps))| to_json(index, interface, *address, caps))
+            .collect();
+        say(&json!({ "command": "ports", "version": env!("CARGO_PKG_VERSION"), "ports": ports }).to_string());
+        return Ok(());
+    }
+    say(&format!("{:>5}  {:<12} {:<40} {:<5} {:>9} {:>6}", "index", "interface", "address", "port", "max frame", "batch"));
+    for (index, (interface, address, caps)) in ports.iter().enumerate() {
+        let front = format!("{index:>5}  {interface:<12} {:<40} udp  ", address.to_string());
+        match caps {
+            Ok(caps) => {
+                say(&format!("{front} {:>9} {:>6}", caps.max_frame, caps.same_path_batch));
+                caps.notes.iter().for_each(|note| say(&format!("       note: {note}")));
+            }
+            Err(error) => say(&format!("{front} cannot be used: {error}")),
+        }
+    }
+    say("");
+    say("index: for -x of write-bw and write-lat. max frame: bytes, Ethernet header included. batch: packets of");
+    say("4 KiB that go to the kernel in one call (1: no segmentation offload). `spindrift loopback` needs no port.");
+    Ok(())
+}
+
+/// Opens the port on a UDP port of the kernel's choice and closes it again.
+fn probe(local: IpAddr) -> Result<PortCaps, String> {
+    let config = UdpConfig { local, port: 0, ..UdpConfig::default() };
+    UdpPort::open(&config).map(|port| port.caps().clone()).map_err(|error| error.to_string())
+}
+
+fn to_json(index: usize, interface: &str, address: IpAddr, caps: &Result<PortCaps, String>) -> Json {
+    let (caps, error) = match caps {
+        Ok(caps) => (Some(caps), None),
+        Err(error) => (None, Some(error)),
+    };
+    json!({
+        "index": index,
+        "interface": interface,
+        "address": address,
+        "port": "udp",
+        "max_frame": caps.map(|caps| caps.max_frame),
+        "batch": caps.map(|caps| caps.same_path_batch),
+        "source_ports": caps.and_then(|caps| caps.source_ports.as_ref()).map(Vec::len),
+        "notes": caps.map(|caps| &caps.notes),
+        "error": error,
+    })
+}

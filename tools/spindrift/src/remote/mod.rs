@@ -1,0 +1,197 @@
+//! `spindrift write-bw` and `spindrift write-lat`: two hosts, or two terminals.
+
+mod client;
+mod plan;
+mod server;
+
+use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::str::FromStr;
+use std::thread;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, anyhow, bail};
+use clap::{ArgAction, Args};
+use spindrift::verbs::Context;
+use spindrift::verbs::exchange::{Channel, ExchangeError};
+use spindrift::wire::UDP_PORT_MRC;
+use spindrift_pmd::udp::local_addresses;
+
+use crate::bench::nic::{Nic, open_udp};
+use crate::bench::options::{Amount, Defaults, RunArgs, Settings};
+use crate::config::PortKind;
+use crate::stop::Stop;
+
+use self::plan::Kind;
+
+/// TCP port of the set-up exchange, the one of perftest.
+const TCP_PORT: u16 = 18_515;
+/// Limit for each message of the set-up.
+const TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Options of both commands.
+#[derive(Args, Debug)]
+pub(crate) struct RemoteArgs {
+    /// Address or name of the server; without it, this is the server and waits for one client.
+    server: Option<String>,
+    #[command(flatten)]
+    run: RunArgs,
+    /// TCP port of the server for the set-up [default: 18515]. Also takes the kind of port, `udp`.
+    #[arg(short, long, value_name = "PORT", action = ArgAction::Append)]
+    port: Vec<PortArg>,
+    /// Local address of each plane, in the order of the peer's planes [default: the address that leads to the peer].
+    #[arg(long, value_name = "ADDR,..", value_delimiter = ',')]
+    local: Vec<IpAddr>,
+    /// Index of the local address, as `spindrift ports` lists them: one plane there.
+    #[arg(short = 'x', long = "address-index", visible_alias = "gid-index", value_name = "N", conflicts_with = "local")]
+    index: Option<usize>,
+    /// UDP port to receive on [default: 4971, or any other if that is taken].
+    #[arg(long, value_name = "PORT")]
+    udp_port: Option<u16>,
+    /// UDP source ports of each plane: its paths [default: 32].
+    #[arg(long, value_name = "N")]
+    source_ports: Option<usize>,
+}
+
+/// `-p 18515`, or `--port udp`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum PortArg {
+    Tcp(u16),
+    Kind(PortKind),
+}
+
+impl FromStr for PortArg {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match (text, text.parse()) {
+            (_, Ok(port)) if port != 0 => Ok(Self::Tcp(port)),
+            ("udp", _) => Ok(Self::Kind(PortKind::Udp)),
+            ("loopback", _) => Ok(Self::Kind(PortKind::Loopback)),
+            _ => Err(format!("`{text}` is neither a TCP port (1 to 65535) nor a kind of port (udp)")),
+        }
+    }
+}
+
+pub(crate) fn write_bw(args: &RemoteArgs) -> Result<()> {
+    run(args, Kind::WriteBw, Some(64 << 10), 5000)
+}
+
+pub(crate) fn write_lat(args: &RemoteArgs) -> Result<()> {
+    run(args, Kind::WriteLat, Some(2), 1000)
+}
+
+/// A run's settings and where its peer is.
+struct Session {
+    kind: Kind,
+    settings: Settings,
+    tcp_port: u16,
+    timeout: Duration,
+    stop: Stop,
+}
+
+fn run(args: &RemoteArgs, kind: Kind, size: Option<u64>, iterations: u64) -> Result<()> {
+    let port_kind = args.port.iter().rev().find_map(|port| match port {
+        PortArg::Kind(kind) => Some(*kind),
+        PortArg::Tcp(_) => None,
+    });
+    let amount = Amount::Iterations(iterations);
+    let defaults = Defaults { port: PortKind::Udp, size, amount, seed: None, tx_depth: 128 };
+    let mut settings = Settings::new(&args.run, port_kind, &defaults)?;
+    if settings.port == PortKind::Loopback {
+        bail!("--port loopback: that joins two lanes of one process; use `spindrift loopback`");
+    }
+    if kind == Kind::WriteLat && matches!(settings.amount, Amount::Time(_)) {
+        bail!("write-lat counts round trips: give --iters, not --duration");
+    }
+    let config = &mut settings.config;
+    if !args.local.is_empty() {
+        config.nic.local = Some(args.local.clone());
+    }
+    if let Some(index) = args.index {
+        config.nic.local = Some(vec![address_of_index(index)?]);
+    }
+    config.transport.udp_port = args.udp_port.or(config.transport.udp_port);
+    config.nic.source_ports = args.source_ports.or(config.nic.source_ports);
+    let tcp_port = args.port.iter().rev().find_map(|port| match port {
+        PortArg::Tcp(port) => Some(*port),
+        PortArg::Kind(_) => None,
+    });
+    let session = Session {
+        kind,
+        tcp_port: tcp_port.or(config.setup.port).unwrap_or(TCP_PORT),
+        timeout: config.setup.timeout.unwrap_or(TIMEOUT),
+        settings,
+        stop: Stop::on_ctrl_c()?,
+    };
+    match &args.server {
+        Some(server) => client::run(&session, server),
+        None => server::run(&session),
+    }
+}
+
+fn address_of_index(index: usize) -> Result<IpAddr> {
+    let addresses = local_addresses().context("cannot list the local addresses")?;
+    match addresses.get(index) {
+        Some((_, address)) => Ok(*address),
+        None => bail!("-x {index}: this host has {} addresses; `spindrift ports` lists them", addresses.len()),
+    }
+}
+
+impl Session {
+    /// This side's ports, once it is known who the peer is.
+    fn open_nic(&self, channel: &Channel) -> Result<Nic> {
+        let local = match self.settings.local() {
+            Some(local) => local.to_vec(),
+            None => vec![address_towards(channel.peer())?],
+        };
+        let wanted = self.settings.config.transport.udp_port;
+        let nic = match wanted {
+            Some(port) => open_udp(&self.settings, &local, port)?,
+            // Client and server on one host cannot both have the usual port.
+            None => match open_udp(&self.settings, &local, UDP_PORT_MRC) {
+                Ok(nic) => nic,
+                Err(error) if in_use(&error) => open_udp(&self.settings, &local, 0)?,
+                Err(error) => return Err(error),
+            },
+        };
+        Ok(nic.with_capture(&self.settings)?.with_faults(&self.settings, u64::from(std::process::id())))
+    }
+}
+
+fn in_use(error: &anyhow::Error) -> bool {
+    matches!(error.downcast_ref(), Some(spindrift_pmd::udp::UdpError::PortInUse { .. }))
+}
+
+/// The local address that packets to a peer leave from. Nothing is sent to find out.
+pub(crate) fn address_towards(peer: &str) -> Result<IpAddr> {
+    let peer: SocketAddr = peer.parse().with_context(|| format!("the peer's address {peer}"))?;
+    let peer = SocketAddr::new(peer.ip().to_canonical(), peer.port());
+    let any = if peer.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
+    let probe = UdpSocket::bind(any).and_then(|socket| {
+        socket.connect(peer)?;
+        socket.local_addr()
+    });
+    let address = probe.with_context(|| format!("no local address leads to {peer}; give one with --local"))?;
+    Ok(address.ip())
+}
+
+/// Does something that blocks, such as waiting for the peer's message, while the lane goes on.
+fn while_polling<R: Send>(context: &Context, blocking: impl FnOnce() -> R + Send) -> Result<R> {
+    thread::scope(|scope| {
+        let waiting = scope.spawn(blocking);
+        while !waiting.is_finished() {
+            if context.poll() == 0 {
+                thread::yield_now();
+            }
+        }
+        waiting.join().map_err(|_| anyhow!("a thread panicked"))
+    })
+}
+
+/// An error of the set-up connection, naming the peer.
+fn with_peer(error: ExchangeError, role: &str, peer: &str) -> anyhow::Error {
+    match error {
+        ExchangeError::Closed => anyhow!("the {role} {peer} went away (it ended, was interrupted, or crashed)"),
+        other => anyhow::Error::new(other).context(format!("{role} {peer}")),
+    }
+}

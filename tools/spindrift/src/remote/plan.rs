@@ -1,0 +1,112 @@
+//! What client and server tell each other, over the connection that also sets the queue pairs up.
+
+use serde::{Deserialize, Serialize};
+
+use crate::bench::layout::Layout;
+
+/// Names these messages.
+pub(super) const TOOL: &str = "spindrift-benchmark";
+/// Version of these messages.
+pub(super) const VERSION: u32 = 1;
+/// Most sizes of a run.
+const SIZES_MAX: usize = 64;
+
+/// Which benchmark.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(super) enum Kind {
+    WriteBw,
+    WriteLat,
+}
+
+impl Kind {
+    pub(super) const fn name(self) -> &'static str {
+        match self {
+            Self::WriteBw => "write-bw",
+            Self::WriteLat => "write-lat",
+        }
+    }
+}
+
+/// The client's first message. The client decides; the server follows, if it can.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) struct Plan {
+    pub(super) tool: String,
+    pub(super) version: u32,
+    pub(super) kind: Kind,
+    pub(super) queue_pairs: usize,
+    pub(super) tx_depth: u32,
+    pub(super) sizes: Vec<u64>,
+    /// Rounds of ping-pong; unused for bandwidth.
+    pub(super) rounds: u64,
+    pub(super) seed: u64,
+}
+
+impl Plan {
+    /// The memory of each size, or why the plan cannot be followed.
+    pub(super) fn layouts(&self) -> Result<Vec<Layout>, String> {
+        if self.sizes.is_empty() || self.sizes.len() > SIZES_MAX {
+            return Err(format!("{} sizes; 1 to {SIZES_MAX} can be measured", self.sizes.len()));
+        }
+        self.sizes
+            .iter()
+            .map(|&size| Layout::new(size, self.queue_pairs, self.tx_depth).map_err(|error| error.to_string()))
+            .collect()
+    }
+
+    /// The server's check of a plan that came over the network.
+    pub(super) fn check(&self, kind: Kind) -> Result<(), String> {
+        if self.tool != TOOL || self.version != VERSION {
+            let (tool, version) = (self.tool.chars().take(40).collect::<String>(), self.version);
+            return Err(format!("the server speaks {TOOL} version {VERSION}, the client {tool} version {version}"));
+        }
+        if self.kind != kind {
+            return Err(format!("the server runs {}, the client {}", kind.name(), self.kind.name()));
+        }
+        if !(1..=1024).contains(&self.queue_pairs) || !(1..=16_384).contains(&self.tx_depth) {
+            return Err("1 to 1024 queue pairs and a tx depth of 1 to 16384 can be used".to_owned());
+        }
+        self.layouts().map(drop)
+    }
+}
+
+/// Messages behind the plan.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(tag = "type", rename_all = "kebab-case")]
+pub(super) enum Message {
+    /// Server: the plan will be followed.
+    Accept,
+    /// Server: it will not.
+    Refuse { reason: String },
+    /// Client: get ready for this size.
+    Begin { index: usize },
+    /// Server: ready.
+    Ready,
+    /// Client: still running.
+    Alive { done: u64 },
+    /// Client: this size is done, with so many writes on each queue pair, `measured` of them after the warm-up.
+    Done { writes: Vec<u64>, measured: u64 },
+    /// Server: what memory holds.
+    Verdict { verified: bool, reason: Option<String> },
+    /// Client: the end.
+    Finish,
+    /// Client: it cannot go on.
+    Abort { reason: String },
+}
+
+impl Message {
+    /// For an error message: what came instead of what was expected.
+    pub(super) const fn name(&self) -> &'static str {
+        match self {
+            Self::Accept => "accept",
+            Self::Refuse { .. } => "refuse",
+            Self::Begin { .. } => "begin",
+            Self::Ready => "ready",
+            Self::Alive { .. } => "alive",
+            Self::Done { .. } => "done",
+            Self::Verdict { .. } => "verdict",
+            Self::Finish => "finish",
+            Self::Abort { .. } => "abort",
+        }
+    }
+}

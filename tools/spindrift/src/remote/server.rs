@@ -1,0 +1,208 @@
+//! The server: offers memory, and says in the end whether it holds what was written.
+
+use anyhow::{Context as _, Result, bail};
+use serde::Serialize;
+use serde_json::json;
+use spindrift::verbs::exchange::{Channel, ExchangeError, Listener, RemoteMr};
+
+use super::plan::{Kind, Message, Plan};
+use super::{Session, while_polling, with_peer};
+use crate::bench::layout::Layout;
+use crate::bench::pin::{Idle, two_cores};
+use crate::bench::pingpong::Player;
+use crate::bench::report::{counters_json, counters_table, faults_line, say, settings_json, settings_line};
+use crate::bench::side::Side;
+use crate::stop::Interrupted;
+
+/// What the server saw of one size.
+#[derive(Clone, Debug, Serialize)]
+struct Row {
+    size_bytes: u64,
+    iterations: u64,
+    verified: bool,
+}
+
+pub(super) fn run(session: &Session) -> Result<()> {
+    let mut rows = Vec::new();
+    let mut server = None;
+    let result = serve(session, &mut server, &mut rows);
+    let (settings, counted) = (&session.settings, server.as_ref().map(|server| server.side.counted()));
+    let planes = server.as_ref().map_or(0, |server| server.planes);
+    if settings.json {
+        let object = json!({
+            "command": session.kind.name(),
+            "version": env!("CARGO_PKG_VERSION"),
+            "role": "server",
+            "settings": settings_json(settings, planes),
+            "rows": rows,
+            "counters": counted.as_ref().map(counters_json),
+            "error": result.as_ref().err().map(|error| format!("{error:#}")),
+        });
+        say(&object.to_string());
+    } else if let Some(counted) = counted {
+        if settings.fault.is_some() {
+            say(&faults_line("server", &counted));
+        }
+        if settings.counters {
+            say("");
+            say(&counters_table(&[("server", &counted)]));
+        }
+    }
+    result
+}
+
+fn serve<'a>(session: &'a Session, server: &mut Option<Server<'a>>, rows: &mut Vec<Row>) -> Result<()> {
+    let channel = accept(session)?;
+    let connected = server.insert(Server::connect(session, channel)?);
+    connected.follow(rows)?;
+    connected.side.finish_capture()
+}
+
+fn accept(session: &Session) -> Result<Channel> {
+    // A host without IPv6 still has IPv4.
+    let listener = Listener::bind(("::", session.tcp_port)).or_else(|_| Listener::bind(("0.0.0.0", session.tcp_port)));
+    let listener = listener.with_context(|| format!("cannot listen on TCP port {}; choose another with -p", session.tcp_port))?;
+    let address = listener.local_addr()?;
+    eprintln!("spindrift {}: waiting for a client on TCP port {}", session.kind.name(), address.port());
+    match listener.accept(session.timeout, || !session.stop.is_set()) {
+        Ok(channel) => Ok(channel),
+        Err(ExchangeError::Cancelled) => Err(Interrupted.into()),
+        Err(error) => Err(error.into()),
+    }
+}
+
+struct Server<'a> {
+    session: &'a Session,
+    channel: Channel,
+    side: Side,
+    remote: RemoteMr,
+    plan: Plan,
+    layouts: Vec<Layout>,
+    peer: String,
+    planes: usize,
+    idle: Idle,
+}
+
+impl<'a> Server<'a> {
+    fn connect(session: &'a Session, mut channel: Channel) -> Result<Self> {
+        let peer = channel.peer().to_owned();
+        let named = |error| with_peer(error, "client", &peer);
+        let plan: Plan = channel.receive().map_err(named)?;
+        let layouts = match plan.check(session.kind).and_then(|()| plan.layouts()) {
+            Ok(layouts) => layouts,
+            Err(reason) => {
+                channel.send(&Message::Refuse { reason: reason.clone() }).map_err(named)?;
+                bail!("refused the client {peer}: {reason}");
+            }
+        };
+        let mut settings = session.settings.clone();
+        settings.qps = plan.queue_pairs;
+        settings.tx_depth = plan.tx_depth;
+        let memory = layouts.iter().map(Layout::memory).max().unwrap_or_default();
+        let nic = session.open_nic(&channel).inspect_err(|error| {
+            // The client learns why; that it may be gone changes nothing.
+            let _ = channel.send(&Message::Refuse { reason: format!("{error:#}") });
+        })?;
+        let planes = nic.ports.len();
+        let mut side = Side::open(&settings, nic, memory, 1)?;
+        channel.send(&Message::Accept).map_err(named)?;
+        let offer = side.offer()?;
+        let qps = &mut side.qps;
+        let theirs = channel
+            .agree(&offer, |_, agreed| qps.iter_mut().zip(agreed).try_for_each(|(qp, agreed)| qp.establish(agreed)))
+            .map_err(named)?;
+        let remote = *theirs.memory.first().with_context(|| format!("the client {peer} offers no memory"))?;
+        if !settings.json {
+            say(&format!("spindrift {} from {peer}: {}", session.kind.name(), settings_line(&settings, planes)));
+            say(&format!("{:>9} {:>12}  verified", "#bytes", "#iterations"));
+        }
+        let idle = Idle::new(two_cores().is_some());
+        Ok(Self { session, channel, side, remote, plan, layouts, peer, planes, idle })
+    }
+
+    /// The client's next message; the lane goes on meanwhile.
+    fn receive(&mut self) -> Result<Message> {
+        loop {
+            let channel = &mut self.channel;
+            let received = while_polling(&self.side.context, || channel.receive())?;
+            self.session.stop.check()?;
+            match received.map_err(|error| with_peer(error, "client", &self.peer))? {
+                Message::Alive { .. } => {}
+                Message::Abort { reason } => bail!("the client {} gave up: {reason}", self.peer),
+                other => return Ok(other),
+            }
+        }
+    }
+
+    fn send(&mut self, message: &Message) -> Result<()> {
+        self.channel.send(message).map_err(|error| with_peer(error, "client", &self.peer))
+    }
+
+    /// Does what the client asks for, until it has enough.
+    fn follow(&mut self, rows: &mut Vec<Row>) -> Result<()> {
+        loop {
+            match self.receive()? {
+                Message::Begin { index } => {
+                    let layout = *self.layouts.get(index).with_context(|| {
+                        format!("the client {} asked for size number {index}, which its plan lacks", self.peer)
+                    })?;
+                    let row = match self.session.kind {
+                        Kind::WriteBw => self.bandwidth(&layout)?,
+                        Kind::WriteLat => self.latency(&layout)?,
+                    };
+                    if !self.session.settings.json {
+                        let verdict = if row.verified { "yes" } else { "NO" };
+                        say(&format!("{:>9} {:>12}  {verdict}", row.size_bytes, row.iterations));
+                    }
+                    rows.push(row);
+                }
+                Message::Finish => break,
+                other => bail!("the client {} sent \"{}\" when \"begin\" was due", self.peer, other.name()),
+            }
+        }
+        if rows.iter().any(|row| !row.verified) {
+            bail!("memory does not hold what the client {} wrote", self.peer);
+        }
+        Ok(())
+    }
+
+    fn done(&mut self) -> Result<(Vec<u64>, u64)> {
+        match self.receive()? {
+            Message::Done { writes, measured } => Ok((writes, measured)),
+            other => bail!("the client {} sent \"{}\" when \"done\" was due", self.peer, other.name()),
+        }
+    }
+
+    fn bandwidth(&mut self, layout: &Layout) -> Result<Row> {
+        let pattern = layout.pattern(self.plan.seed);
+        layout.clear(self.side.target.region())?;
+        self.send(&Message::Ready)?;
+        let (writes, measured) = self.done()?;
+        let mismatch = layout.check(self.side.target.region(), &pattern, &writes)?;
+        let whole = writes.len() == layout.qps;
+        let reason = mismatch.map(|found| format!("byte {} of the target is wrong (queue pair {})", found.offset, found.qp));
+        let verified = mismatch.is_none() && whole;
+        self.send(&Message::Verdict { verified, reason })?;
+        Ok(Row { size_bytes: layout.size.into(), iterations: measured, verified })
+    }
+
+    fn latency(&mut self, layout: &Layout) -> Result<Row> {
+        let mtu = self.session.settings.mtu;
+        let (channel, stop, peer) = (&self.channel, &self.session.stop, &self.peer);
+        let mut player = Player::new(&mut self.side, layout.size, self.remote, mtu, self.idle)?;
+        let ready = self.channel.send(&Message::Ready);
+        ready.map_err(|error| with_peer(error, "client", &self.peer))?;
+        let channel = &self.channel;
+        let mut go_on = || {
+            stop.check()?;
+            if channel.peer_is_gone() {
+                bail!("the client {peer} went away (it ended, was interrupted, or crashed)");
+            }
+            Ok(())
+        };
+        player.follow(self.plan.rounds, &mut go_on)?;
+        let (_, measured) = self.done()?;
+        self.send(&Message::Verdict { verified: true, reason: None })?;
+        Ok(Row { size_bytes: layout.size.into(), iterations: measured, verified: true })
+    }
+}
