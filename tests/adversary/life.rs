@@ -2,10 +2,11 @@
 
 use spindrift::endpoint::{EndpointError, Event, FailReason, PostError, QpModify, QpState, RtsAttr};
 use spindrift::time::Time;
-use spindrift::wire::Qpn;
+use spindrift::wire::{Aeth, Bth, Mark, Opcode, Packet, Psn, Qpn, Seth};
 use spindrift::work::{RecvWr, RemoteAddr, SendOp, SendWr, Sge, WcStatus};
 
-use crate::bench::{Bench, IOVA, PEER, SHORT, VICTIM, attacker_info, completions, first_sent, init};
+use crate::bench::{ATTACKER_QPN, Bench, IOVA, PEER, SHORT, VICTIM, attacker_info, completions, first_sent, init};
+use crate::support::frame;
 use crate::support::pair::{self, End, Patience, gives_up_at, rtr_attr, rts_attr};
 
 fn modify(bench: &mut Bench, qpn: Qpn, change: QpModify) -> Result<(), EndpointError> {
@@ -228,13 +229,36 @@ fn a_silent_peer_is_given_up_on_schedule() {
 fn a_far_deadline_does_not_hide_a_near_one() {
     let mut bench = Bench::with(|_| {}, SHORT);
     bench.post_to_attacker(1, 1_000);
+    let first = psn_of_first(&bench);
+    let mut seth = Seth {
+        mark: Mark::AlwaysSkip,
+        spdcid: ATTACKER_QPN.get() as u16,
+        dpdcid: bench.qp.qpn.get() as u16,
+        cack: first.add(3),
+        ..Seth::default()
+    };
+    seth.cc.tx_timestamp = (bench.net.now.0 >> 7) as u16;
+    bench.give(&Packet::Sack { bth: Bth::new(Opcode::Sack, bench.qp.qpn, seth.cack), seth });
+    bench.give(&Packet::Ack { bth: Bth::new(Opcode::Ack, bench.qp.qpn, seth.cack), aeth: Aeth::ack(1) });
+    assert_eq!(bench.completions().len(), 1);
+    // Probes of the bad path go unanswered, and the pauses between them grow to a second.
+    bench.net.run_for(5_000_000_000);
+    assert!(bench.count("tx_probes") > 10);
+    bench.mark();
+    bench.post_to_attacker(2, 1_000);
     let start = first_sent(&bench);
-    bench.net.run_for(100);
-    assert!(bench.net.next_at() <= start.after(1_000_000));
-    let now = bench.net.now;
-    bench.net.run_for(gives_up_at(start, SHORT).since(now));
-    assert_eq!(bench.failures().len(), 1);
+    let until = gives_up_at(start, SHORT).since(bench.net.now);
+    bench.net.run_for(until - 1);
+    assert_eq!(bench.failures(), []);
+    assert!(bench.count("tx_tail_probes") > 0);
+    bench.net.run_for(1);
+    assert_eq!(bench.failures(), [(bench.qp.qpn, FailReason::RetryExceeded)]);
     bench.check_healthy("far and near deadlines");
+}
+
+fn psn_of_first(bench: &Bench) -> Psn {
+    let (_, packet) = frame::decode(&bench.net.astray[0].1).unwrap();
+    packet.bth().psn
 }
 
 #[test]

@@ -11,6 +11,7 @@ mod fuzz;
 mod life;
 mod many;
 mod messages;
+mod ports;
 
 #[path = "../support/mod.rs"]
 mod support;

@@ -64,6 +64,8 @@ pub(crate) struct Net {
     pub(crate) tap: Option<Box<dyn Tap>>,
     /// Frames to addresses that no node has.
     pub(crate) astray: Vec<(Time, Vec<u8>)>,
+    /// Data packets by node and port.
+    pub(crate) data_by_port: BTreeMap<(usize, u8), usize>,
     /// Data packets that an endpoint sent on a port that it knew to be down.
     pub(crate) sent_on_down_port: u64,
     pub(crate) steps: u64,
@@ -130,6 +132,7 @@ impl Net {
             trace: Trace::new(200),
             tap: None,
             astray: Vec::new(),
+            data_by_port: BTreeMap::new(),
             sent_on_down_port: 0,
             steps: 0,
             max_steps: 2_000_000,
@@ -346,6 +349,9 @@ impl Net {
         };
         if let Some(tap) = self.tap.as_mut() {
             tap.sent(now, node, &packet);
+        }
+        if matches!(packet, Packet::Write { .. }) {
+            *self.data_by_port.entry(from).or_default() += 1;
         }
         let Some(&(to, to_port)) = self.addresses.get(&meta.dst) else {
             self.trace.note(now, from, Fate::Nobody, "", &bytes);
