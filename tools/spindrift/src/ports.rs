@@ -46,11 +46,9 @@ pub(crate) fn run(args: &PortsArgs) -> Result<()> {
         }
     }
     say("");
+    say("index: for -x of write-bw and write-lat. max frame: bytes, Ethernet header included. batch: full");
     say(
-        "index: for -x of write-bw and write-lat. max frame: bytes, Ethernet header included. batch: packets of",
-    );
-    say(
-        "4 KiB that go to the kernel in one call (1: no segmentation offload). `spindrift loopback` needs no port.",
+        "packets that go to the kernel in one call (1: no segmentation offload). `spindrift loopback` needs no port.",
     );
     Ok(())
 }

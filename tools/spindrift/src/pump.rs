@@ -44,7 +44,7 @@ struct UdpPumpArgs {
     #[arg(short, long, value_name = "SIZE", value_parser = parse_size, default_value = "4096")]
     size: u64,
     /// Sockets to send from, in turn.
-    #[arg(short, long, value_name = "N", default_value_t = 1)]
+    #[arg(long, value_name = "N", default_value_t = 1)]
     source_ports: usize,
     /// How long to send, or to receive once something came.
     #[arg(short = 'D', long, value_name = "TIME", value_parser = parse_duration, default_value = "3s")]

@@ -7,7 +7,7 @@ use serde_json::{Value as Json, json};
 use spindrift::verbs::exchange::{Channel, RemoteMr};
 
 use super::plan::{Kind, Message, Plan, TOOL, VERSION};
-use super::{Session, while_polling, with_peer};
+use super::{Session, pretty, while_polling, with_peer};
 use crate::bench::layout::Layout;
 use crate::bench::options::Amount;
 use crate::bench::pin::{Idle, two_cores};
@@ -76,8 +76,9 @@ impl<'a> Client<'a> {
             seed: settings.seed.unwrap_or(1),
         };
         let layouts = plan.layouts().map_err(|reason| anyhow!(reason))?;
-        let mut channel = Channel::connect((server, session.tcp_port), session.timeout)?;
-        let peer = format!("{server} ({})", channel.peer());
+        let mut channel = Channel::connect((server, session.tcp_port), session.timeout)
+            .map_err(|error| with_peer(error, "server", server))?;
+        let peer = format!("{server} ({})", pretty(channel.peer()));
         let named = |error| with_peer(error, "server", &peer);
         channel.send(&plan).map_err(named)?;
         match channel.receive().map_err(named)? {
@@ -90,12 +91,7 @@ impl<'a> Client<'a> {
         let memory = layouts.iter().map(Layout::memory).max().unwrap_or_default();
         let mut side = Side::open(settings, nic, memory, 0)?;
         let offer = side.offer()?;
-        let qps = &mut side.qps;
-        let theirs = channel
-            .agree(&offer, |_, agreed| {
-                qps.iter_mut().zip(agreed).try_for_each(|(qp, agreed)| qp.establish(agreed))
-            })
-            .map_err(named)?;
+        let theirs = channel.agree(&offer, |_, agreed| side.establish(agreed)).map_err(named)?;
         let remote = *theirs.memory.first().with_context(|| format!("the server {peer} offers no memory"))?;
         let idle = Idle::new(two_cores().is_some());
         Ok(Self { session, channel, side, remote, plan, layouts, peer, planes, idle })
@@ -108,7 +104,7 @@ impl<'a> Client<'a> {
                 "spindrift {} to {}: {}",
                 kind.name(),
                 self.peer,
-                settings_line(settings, self.planes)
+                settings_line(settings, self.planes, self.side.mtu)
             ));
             let head = if kind == Kind::WriteBw { BandwidthRow::head(false) } else { LatencyRow::head() };
             say(&head);
@@ -208,7 +204,7 @@ impl<'a> Client<'a> {
 
     fn latency(&mut self, index: usize) -> Result<LatencyRow> {
         let layout = self.begin(index)?;
-        let (mtu, rounds) = (self.session.settings.mtu, self.plan.rounds);
+        let (mtu, rounds) = (self.side.mtu, self.plan.rounds);
         let mut life = Life {
             channel: &mut self.channel,
             peer: &self.peer,
@@ -248,13 +244,13 @@ fn object(
     rows: &Rows,
     error: Option<&anyhow::Error>,
 ) -> Json {
-    let planes = client.map_or(0, |client| client.planes);
+    let (planes, mtu) = client.map_or((0, session.settings.mtu), |client| (client.planes, client.side.mtu));
     let mut object = json!({
         "command": session.kind.name(),
         "version": env!("CARGO_PKG_VERSION"),
         "role": "client",
         "server": server,
-        "settings": settings_json(&session.settings, planes),
+        "settings": settings_json(&session.settings, planes, mtu),
         "counters": client.map(|client| counters_json(&client.side.counted())),
         "error": error.map(|error| format!("{error:#}")),
     });

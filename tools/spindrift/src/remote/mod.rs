@@ -184,6 +184,14 @@ pub(crate) fn address_towards(peer: &str) -> Result<IpAddr> {
     Ok(address.ip())
 }
 
+/// An address as people write it: IPv4 that came in over IPv6 as IPv4.
+fn pretty(address: &str) -> String {
+    address.parse().map_or_else(
+        |_| address.to_owned(),
+        |address: SocketAddr| SocketAddr::new(address.ip().to_canonical(), address.port()).to_string(),
+    )
+}
+
 /// Does something that blocks, such as waiting for the peer's message, while the lane goes on.
 fn while_polling<R: Send>(context: &Context, blocking: impl FnOnce() -> R + Send) -> Result<R> {
     thread::scope(|scope| {
