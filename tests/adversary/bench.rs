@@ -55,6 +55,11 @@ pub(crate) fn attacker_ip(port: u8) -> IpAddr {
     address(true, 9, port)
 }
 
+/// From the attacker's address to the victim's.
+pub(crate) fn envelope() -> Envelope {
+    Envelope::new(attacker_ip(0), address(true, VICTIM, 0))
+}
+
 pub(crate) fn stranger_ip() -> IpAddr {
     address(true, 17, 0)
 }
@@ -78,7 +83,13 @@ pub(crate) fn attacker_info(ours: &QpInfo) -> QpInfo {
     }
 }
 
-pub(crate) fn region(net: &mut Net, node: usize, pd: PdId, (iova, len): (u64, usize), access: Access) -> Memory {
+pub(crate) fn region(
+    net: &mut Net,
+    node: usize,
+    pd: PdId,
+    (iova, len): (u64, usize),
+    access: Access,
+) -> Memory {
     let region = Region::alloc_at(len, iova).unwrap();
     let expected = Rng::new(iova).bytes(len);
     region.write_at(0, &expected).unwrap();
@@ -88,7 +99,11 @@ pub(crate) fn region(net: &mut Net, node: usize, pd: PdId, (iova, len): (u64, us
 
 impl Memory {
     pub(crate) fn check(&self, what: &str) {
-        assert_eq!(self.region.first_difference(0, &self.expected).unwrap(), None, "{what}: memory was written");
+        assert_eq!(
+            self.region.first_difference(0, &self.expected).unwrap(),
+            None,
+            "{what}: memory was written"
+        );
     }
 }
 
@@ -119,8 +134,16 @@ impl Bench {
         pair::bring_up(&mut net, qp, &attacker_info(&ours), patience);
         net.astray.clear();
         net.take_events(VICTIM);
-        let mut bench =
-            Self { net, pd: pds[VICTIM], qp, target, healthy, healthy_memory, before: Counters::default(), sent: 0 };
+        let mut bench = Self {
+            net,
+            pd: pds[VICTIM],
+            qp,
+            target,
+            healthy,
+            healthy_memory,
+            before: Counters::default(),
+            sent: 0,
+        };
         bench.mark();
         bench
     }
@@ -148,13 +171,8 @@ impl Bench {
         assert_eq!(self.counted(), expected, "{what}");
     }
 
-    /// From the attacker's address to the victim's.
-    pub(crate) fn envelope(&self) -> Envelope {
-        Envelope::new(attacker_ip(0), address(true, VICTIM, 0))
-    }
-
     pub(crate) fn give(&mut self, packet: &Packet<'_>) {
-        let bytes = self.envelope().seal(packet);
+        let bytes = envelope().seal(packet);
         self.net.inject(VICTIM, 0, &bytes);
     }
 

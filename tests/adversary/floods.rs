@@ -1,9 +1,7 @@
 //! Floods of what must be answered, and port news from those whom nobody asked.
 
 use spindrift::endpoint::EndpointConfig;
-use spindrift::wire::{
-    Bth, ENDPOINT_QPN, EndpointOp, Erth, Opcode, Packet, Peth, Psn,
-};
+use spindrift::wire::{Bth, ENDPOINT_QPN, EndpointOp, Erth, Opcode, Packet, Peth, Psn};
 
 use crate::bench::{ATTACKER_QPN, Bench, VICTIM, attacker_ip, stranger_ip};
 use crate::support::frame::Envelope;
@@ -98,7 +96,7 @@ fn answers_that_cannot_leave_are_bounded() {
     for id in 0..10_000 {
         let frame = envelope.seal(&request(EndpointOp::EvProbe, id, 0));
         bench.give_silently(0, &frame);
-        let frame = bench.envelope().seal(&probe(&bench, id as u16));
+        let frame = crate::bench::envelope().seal(&probe(&bench, id as u16));
         bench.give_silently(0, &frame);
     }
     bench.net.pump(VICTIM);
