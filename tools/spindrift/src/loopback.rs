@@ -107,7 +107,10 @@ impl Pair {
             Some((first, second)) => format!("cores {first} and {second}"),
             None => "one core for both sides".to_owned(),
         };
-        format!("spindrift loopback, {what}: {}, {cores}", settings_line(&self.settings, self.planes))
+        format!(
+            "spindrift loopback, {what}: {}, {cores}",
+            settings_line(&self.settings, self.planes, self.writer.mtu)
+        )
     }
 
     fn bandwidth(mut self, stop: &Stop) -> Result<()> {
@@ -175,7 +178,7 @@ impl Pair {
     }
 
     fn explain(&self, row: &BandwidthRow) {
-        let (size, mtu) = (format_size(row.size_bytes), self.settings.mtu);
+        let (size, mtu) = (format_size(row.size_bytes), self.writer.mtu);
         let baseline = row.baseline_gbps.unwrap_or_default();
         say("");
         say(&format!(
@@ -197,7 +200,7 @@ impl Pair {
     }
 
     fn settings_json(&self) -> Json {
-        let mut map = settings_json(&self.settings, self.planes);
+        let mut map = settings_json(&self.settings, self.planes, self.writer.mtu);
         map.insert(
             "cores".to_owned(),
             self.cores.map(|(first, second)| [first, second]).into_iter().flatten().collect(),
@@ -235,14 +238,7 @@ impl Pair {
 
     fn play_all(&mut self, rounds: u64, stop: &Stop, rows: &mut Vec<LatencyRow>) -> Result<()> {
         for layout in &self.layouts {
-            let row = play(
-                &mut self.writer,
-                &mut self.target,
-                layout.size,
-                (rounds, self.settings.mtu),
-                self.cores,
-                stop,
-            )?;
+            let row = play(&mut self.writer, &mut self.target, layout.size, rounds, self.cores, stop)?;
             if !self.settings.json {
                 say(&row.line());
             }
@@ -257,11 +253,11 @@ fn play(
     writer: &mut Side,
     target: &mut Side,
     size: u32,
-    (rounds, mtu): (u64, u32),
+    rounds: u64,
     cores: Option<(usize, usize)>,
     stop: &Stop,
 ) -> Result<LatencyRow> {
-    let (to_writer, to_target) = (writer.remote(), target.remote());
+    let (to_writer, to_target, mtu) = (writer.remote(), target.remote(), writer.mtu);
     let idle = Idle::new(cores.is_some());
     let mut leader = Player::new(writer, size, to_target, mtu, idle)?;
     let mut follower = Player::new(target, size, to_writer, mtu, idle)?;
@@ -352,7 +348,7 @@ impl Measure<'_> {
         let pattern = layout.pattern(settings.seed.unwrap_or_default());
         self.writer.source.write_at(0, &pattern)?;
         layout.clear(self.target.target.region())?;
-        let mut baseline = Baseline::new(layout, &pattern, settings.mtu);
+        let mut baseline = Baseline::new(layout, &pattern, self.writer.mtu);
         let [before, behind] = BASELINE_RUNS;
         helper.set(PAUSED);
         (0..before).for_each(|_| baseline.run());

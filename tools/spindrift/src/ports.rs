@@ -31,7 +31,10 @@ pub(crate) fn run(args: &PortsArgs) -> Result<()> {
         say(&json!({ "command": "ports", "version": env!("CARGO_PKG_VERSION"), "ports": ports }).to_string());
         return Ok(());
     }
-    say(&format!("{:>5}  {:<12} {:<40} {:<5} {:>9} {:>6}", "index", "interface", "address", "port", "max frame", "batch"));
+    say(&format!(
+        "{:>5}  {:<12} {:<40} {:<5} {:>9} {:>6}",
+        "index", "interface", "address", "port", "max frame", "batch"
+    ));
     for (index, (interface, address, caps)) in ports.iter().enumerate() {
         let front = format!("{index:>5}  {interface:<12} {:<40} udp  ", address.to_string());
         match caps {
@@ -43,8 +46,10 @@ pub(crate) fn run(args: &PortsArgs) -> Result<()> {
         }
     }
     say("");
-    say("index: for -x of write-bw and write-lat. max frame: bytes, Ethernet header included. batch: packets of");
-    say("4 KiB that go to the kernel in one call (1: no segmentation offload). `spindrift loopback` needs no port.");
+    say("index: for -x of write-bw and write-lat. max frame: bytes, Ethernet header included. batch: full");
+    say(
+        "packets that go to the kernel in one call (1: no segmentation offload). `spindrift loopback` needs no port.",
+    );
     Ok(())
 }
 

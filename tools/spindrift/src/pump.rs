@@ -44,7 +44,7 @@ struct UdpPumpArgs {
     #[arg(short, long, value_name = "SIZE", value_parser = parse_size, default_value = "4096")]
     size: u64,
     /// Sockets to send from, in turn.
-    #[arg(short, long, value_name = "N", default_value_t = 1)]
+    #[arg(long, value_name = "N", default_value_t = 1)]
     source_ports: usize,
     /// How long to send, or to receive once something came.
     #[arg(short = 'D', long, value_name = "TIME", value_parser = parse_duration, default_value = "3s")]
@@ -84,7 +84,9 @@ fn config(args: &UdpPumpArgs) -> Result<PumpConfig> {
     let localhost = IpAddr::V4(Ipv4Addr::LOCALHOST);
     let local = match (args.local, args.remote) {
         (Some(local), _) => local,
-        (None, Some(remote)) => crate::remote::address_towards(&std::net::SocketAddr::new(remote, args.port).to_string())?,
+        (None, Some(remote)) => {
+            crate::remote::address_towards(&std::net::SocketAddr::new(remote, args.port).to_string())?
+        }
         (None, None) if args.loopback => localhost,
         (None, None) => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
     };
@@ -130,8 +132,14 @@ fn report(args: &UdpPumpArgs, config: &PumpConfig, sent: Option<&PumpStats>, rec
         return;
     }
     let size = format_size(config.payload as u64);
-    say(&format!("spindrift pump udp: {} to {} port {}, {size} a packet", config.local, config.remote, config.port));
-    say(&format!("{:>9} {:>12} {:>10} {:>12} {:>10} {:>8}  offload", "", "#packets", "BW[Gb/s]", "Rate[Mpps]", "#calls", "#errors"));
+    say(&format!(
+        "spindrift pump udp: {} to {} port {}, {size} a packet",
+        config.local, config.remote, config.port
+    ));
+    say(&format!(
+        "{:>9} {:>12} {:>10} {:>12} {:>10} {:>8}  offload",
+        "", "#packets", "BW[Gb/s]", "Rate[Mpps]", "#calls", "#errors"
+    ));
     for (name, stats) in [("sent", sent), ("received", received)] {
         let Some(stats) = stats else { continue };
         let offload = if stats.offload { "yes" } else { "no" };

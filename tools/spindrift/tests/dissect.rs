@@ -166,7 +166,9 @@ fn pcapng_gives_the_same_packets() {
     assert_eq!(old["totals"], new["totals"]);
     let without_time = |json: &Json| {
         let mut packets = json["packets"].as_array().unwrap().clone();
-        packets.iter_mut().for_each(|packet| packet["time_ns"] = Json::Null);
+        for packet in &mut packets {
+            packet["time_ns"] = Json::Null;
+        }
         packets
     };
     assert_eq!(without_time(&old), without_time(&new));
@@ -192,7 +194,7 @@ fn wireshark_fields(packet: &Json) -> Vec<(String, Json)> {
                 );
             }
             _ if name == "trimmed" || name == "payload_len" => {
-                fields.push((format!("mrc.{name}"), value.clone()))
+                fields.push((format!("mrc.{name}"), value.clone()));
             }
             _ => {}
         }
@@ -236,9 +238,9 @@ fn wireshark_agrees_on_every_field() {
     let mut tshark = Command::new("tshark");
     tshark.args(["-r", text(&capture), "-X", &format!("lua_script:{}", script.display())]);
     tshark.args(["-T", "fields", "-E", "separator=|", "-e", "frame.number"]);
-    names.iter().for_each(|name| {
+    for name in &names {
         tshark.args(["-e", name]);
-    });
+    }
     let output = tshark.output().unwrap_or_else(|error| {
         panic!("tshark does not start ({error}); tools/setup.sh --tests installs it, SPINDRIFT_SKIP_TSHARK=1 goes without")
     });

@@ -29,13 +29,13 @@ const BASE_RTT_NS: u64 = 50_000;
 /// Options that every benchmark has.
 #[derive(Args, Clone, Debug, Default)]
 pub(crate) struct RunArgs {
-    /// Message size: 64, 64K, 4KiB, 1M.
+    /// Message size: 64, 64K, 4KiB, 1M [default: `loopback` sweeps, `write-bw` 64K, latency 2].
     #[arg(short, long, value_name = "SIZE", value_parser = parse_size)]
     pub(crate) size: Option<u64>,
-    /// All sizes from 2 bytes to 8 MiB.
+    /// All sizes from 2 bytes to 8 MiB, doubling.
     #[arg(short, long, conflicts_with = "size")]
     pub(crate) all: bool,
-    /// Messages of each size.
+    /// Messages of each size [default: `write-bw` 5000, `write-lat` 1000].
     #[arg(
         short = 'n',
         long = "iters",
@@ -44,19 +44,19 @@ pub(crate) struct RunArgs {
         conflicts_with = "duration"
     )]
     pub(crate) iterations: Option<u64>,
-    /// Time for each size: seconds, or 300ms, 2s, 1m.
+    /// Time for each size: seconds, or 300ms, 2s, 1m [default: `loopback` 300ms].
     #[arg(short = 'D', long, value_name = "TIME", value_parser = parse_duration)]
     pub(crate) duration: Option<Duration>,
-    /// Queue pairs.
+    /// Queue pairs [default: 1].
     #[arg(short, long, value_name = "N")]
     pub(crate) qp: Option<u32>,
-    /// Messages in flight on each queue pair.
+    /// Messages in flight on each queue pair [default: 128].
     #[arg(short, long, value_name = "N")]
     pub(crate) tx_depth: Option<u32>,
-    /// Payload bytes of a packet.
+    /// Payload bytes of a packet [default: 4096, or what the ports take].
     #[arg(short, long, value_name = "BYTES")]
     pub(crate) mtu: Option<u32>,
-    /// Congestion control.
+    /// Congestion control [default: none].
     #[arg(long, value_enum)]
     pub(crate) cc: Option<CcName>,
     /// Neither compute nor check the invariant CRC.

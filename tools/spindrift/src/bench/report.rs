@@ -137,14 +137,14 @@ impl LatencyRow {
 }
 
 /// What was run, for the JSON object.
-pub(crate) fn settings_json(settings: &Settings, planes: usize) -> Map<String, Json> {
+pub(crate) fn settings_json(settings: &Settings, planes: usize, mtu: u32) -> Map<String, Json> {
     let mut map = Map::new();
     let mut put = |name: &str, value: Json| map.insert(name.to_owned(), value);
     put("port", settings.port.name().into());
     put("planes", planes.into());
     put("queue_pairs", settings.qps.into());
     put("tx_depth", settings.tx_depth.into());
-    put("mtu", settings.mtu.into());
+    put("mtu", mtu.into());
     put("icrc", settings.icrc.into());
     put("cc", settings.cc.name().into());
     put("fault", settings.fault_text.clone().into());
@@ -157,7 +157,7 @@ pub(crate) fn settings_json(settings: &Settings, planes: usize) -> Map<String, J
 }
 
 /// What was run, for people.
-pub(crate) fn settings_line(settings: &Settings, planes: usize) -> String {
+pub(crate) fn settings_line(settings: &Settings, planes: usize, mtu: u32) -> String {
     let many =
         |count: usize, one: &str| if count == 1 { format!("1 {one}") } else { format!("{count} {one}s") };
     format!(
@@ -166,7 +166,7 @@ pub(crate) fn settings_line(settings: &Settings, planes: usize) -> String {
         many(planes, "plane"),
         many(settings.qps, "queue pair"),
         settings.tx_depth,
-        settings.mtu,
+        mtu,
         if settings.icrc { "on" } else { "off" },
         settings.cc.name()
     )

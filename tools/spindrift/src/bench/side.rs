@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use anyhow::{Context as _, Result};
 use spindrift::counters::Counters;
-use spindrift::verbs::exchange::{Offer, RemoteMr};
-use spindrift::verbs::{Access, Context, ContextConfig, Cq, Mr, Pd, Qp};
+use spindrift::verbs::exchange::{Negotiated, Offer, RemoteMr};
+use spindrift::verbs::{Access, Context, ContextConfig, Cq, Mr, Pd, Qp, VerbsError};
 use spindrift_pmd::PortCounters;
 use spindrift_pmd::fault::FaultStats;
 use spindrift_pmd::pcap::Capture;
@@ -23,6 +23,8 @@ pub(crate) struct Side {
     pub(crate) target: Mr,
     _pd: Pd,
     pub(crate) context: Context,
+    /// Payload bytes of a packet: what was asked for, the ports take, and the peer agreed to.
+    pub(crate) mtu: u32,
     faults: Vec<Arc<FaultStats>>,
     capture: Option<Capture>,
 }
@@ -35,6 +37,7 @@ impl Side {
         let base = ContextConfig::new(&ports);
         let mut endpoint = settings.endpoint(base.endpoint);
         endpoint.udp_port = udp_port.unwrap_or(endpoint.udp_port);
+        let mtu = settings.mtu.min(endpoint.max_mtu());
         let seed = settings.seed.map(|seed| seed.wrapping_mul(2).wrapping_add(index));
         let context = Context::open(ports, ContextConfig { seed, lane: base.lane, endpoint })?;
         let pd = context.create_pd();
@@ -47,7 +50,7 @@ impl Side {
         let config = settings.queue_pair(planes);
         let qps =
             (0..settings.qps).map(|_| Qp::create(&pd, &cq, &cq, &config)).collect::<Result<Vec<_>, _>>()?;
-        Ok(Self { qps, cq, source, target, _pd: pd, context, faults, capture })
+        Ok(Self { qps, cq, source, target, _pd: pd, context, mtu, faults, capture })
     }
 
     /// What the peer has to know.
@@ -61,6 +64,15 @@ impl Side {
         for (ours, theirs) in self.qps.iter_mut().zip(&mut other.qps) {
             ours.connect(&theirs.info()?)?;
             theirs.connect(&ours.info()?)?;
+        }
+        Ok(())
+    }
+
+    /// Connects queue pairs as was agreed with a peer.
+    pub(crate) fn establish(&mut self, agreed: &[Negotiated]) -> Result<(), VerbsError> {
+        for (qp, agreed) in self.qps.iter_mut().zip(agreed) {
+            qp.establish(agreed)?;
+            self.mtu = self.mtu.min(agreed.rtr.path_mtu);
         }
         Ok(())
     }

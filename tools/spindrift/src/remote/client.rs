@@ -7,13 +7,14 @@ use serde_json::{Value as Json, json};
 use spindrift::verbs::exchange::{Channel, RemoteMr};
 
 use super::plan::{Kind, Message, Plan, TOOL, VERSION};
-use super::{Session, while_polling, with_peer};
+use super::{Session, pretty, while_polling, with_peer};
 use crate::bench::layout::Layout;
 use crate::bench::options::Amount;
 use crate::bench::pin::{Idle, two_cores};
 use crate::bench::pingpong::Player;
 use crate::bench::report::{
-    BandwidthRow, LatencyRow, Progress, counters_json, counters_table, faults_line, say, settings_json, settings_line,
+    BandwidthRow, LatencyRow, Progress, counters_json, counters_table, faults_line, say, settings_json,
+    settings_line,
 };
 use crate::bench::side::Side;
 use crate::bench::writer::{Watch, Writer};
@@ -75,8 +76,9 @@ impl<'a> Client<'a> {
             seed: settings.seed.unwrap_or(1),
         };
         let layouts = plan.layouts().map_err(|reason| anyhow!(reason))?;
-        let mut channel = Channel::connect((server, session.tcp_port), session.timeout)?;
-        let peer = format!("{server} ({})", channel.peer());
+        let mut channel = Channel::connect((server, session.tcp_port), session.timeout)
+            .map_err(|error| with_peer(error, "server", server))?;
+        let peer = format!("{server} ({})", pretty(channel.peer()));
         let named = |error| with_peer(error, "server", &peer);
         channel.send(&plan).map_err(named)?;
         match channel.receive().map_err(named)? {
@@ -89,10 +91,7 @@ impl<'a> Client<'a> {
         let memory = layouts.iter().map(Layout::memory).max().unwrap_or_default();
         let mut side = Side::open(settings, nic, memory, 0)?;
         let offer = side.offer()?;
-        let qps = &mut side.qps;
-        let theirs = channel
-            .agree(&offer, |_, agreed| qps.iter_mut().zip(agreed).try_for_each(|(qp, agreed)| qp.establish(agreed)))
-            .map_err(named)?;
+        let theirs = channel.agree(&offer, |_, agreed| side.establish(agreed)).map_err(named)?;
         let remote = *theirs.memory.first().with_context(|| format!("the server {peer} offers no memory"))?;
         let idle = Idle::new(two_cores().is_some());
         Ok(Self { session, channel, side, remote, plan, layouts, peer, planes, idle })
@@ -101,7 +100,12 @@ impl<'a> Client<'a> {
     fn measure_all(&mut self, rows: &mut Rows) -> Result<()> {
         let (settings, kind) = (&self.session.settings, self.session.kind);
         if !settings.json {
-            say(&format!("spindrift {} to {}: {}", kind.name(), self.peer, settings_line(settings, self.planes)));
+            say(&format!(
+                "spindrift {} to {}: {}",
+                kind.name(),
+                self.peer,
+                settings_line(settings, self.planes, self.side.mtu)
+            ));
             let head = if kind == Kind::WriteBw { BandwidthRow::head(false) } else { LatencyRow::head() };
             say(&head);
         }
@@ -171,13 +175,24 @@ impl<'a> Client<'a> {
         let layout = self.begin(index)?;
         let settings = &self.session.settings;
         let mut watch = RemoteWatch {
-            life: Life { channel: &mut self.channel, peer: &self.peer, stop: &self.session.stop, last: Instant::now() },
+            life: Life {
+                channel: &mut self.channel,
+                peer: &self.peer,
+                stop: &self.session.stop,
+                last: Instant::now(),
+            },
             progress: Progress::new(layout.size.into(), settings.amount),
             amount: settings.amount,
         };
         let mut writer = Writer::new(&mut self.side, layout, self.remote, settings.tx_depth, self.idle)?;
         let peer = &self.peer;
-        let blame = |error: anyhow::Error| if error.is::<crate::stop::Interrupted>() { error } else { error.context(format!("run with the server {peer}")) };
+        let blame = |error: anyhow::Error| {
+            if error.is::<crate::stop::Interrupted>() {
+                error
+            } else {
+                error.context(format!("run with the server {peer}"))
+            }
+        };
         let warm_up = layout.slots * layout.qps as u64;
         writer.run(Amount::Iterations(warm_up), &mut watch).map_err(blame)?;
         let measured = writer.run(settings.amount, &mut watch).map_err(blame)?;
@@ -189,9 +204,13 @@ impl<'a> Client<'a> {
 
     fn latency(&mut self, index: usize) -> Result<LatencyRow> {
         let layout = self.begin(index)?;
-        let (mtu, rounds) = (self.session.settings.mtu, self.plan.rounds);
-        let mut life =
-            Life { channel: &mut self.channel, peer: &self.peer, stop: &self.session.stop, last: Instant::now() };
+        let (mtu, rounds) = (self.side.mtu, self.plan.rounds);
+        let mut life = Life {
+            channel: &mut self.channel,
+            peer: &self.peer,
+            stop: &self.session.stop,
+            last: Instant::now(),
+        };
         let mut go_on = || life.tick(0);
         let mut player = Player::new(&mut self.side, layout.size, self.remote, mtu, self.idle)?;
         let histogram = player.lead(rounds, &mut go_on)?;
@@ -218,14 +237,20 @@ impl<'a> Client<'a> {
 }
 
 /// The JSON object of a client.
-fn object(session: &Session, server: &str, client: Option<&Client<'_>>, rows: &Rows, error: Option<&anyhow::Error>) -> Json {
-    let planes = client.map_or(0, |client| client.planes);
+fn object(
+    session: &Session,
+    server: &str,
+    client: Option<&Client<'_>>,
+    rows: &Rows,
+    error: Option<&anyhow::Error>,
+) -> Json {
+    let (planes, mtu) = client.map_or((0, session.settings.mtu), |client| (client.planes, client.side.mtu));
     let mut object = json!({
         "command": session.kind.name(),
         "version": env!("CARGO_PKG_VERSION"),
         "role": "client",
         "server": server,
-        "settings": settings_json(&session.settings, planes),
+        "settings": settings_json(&session.settings, planes, mtu),
         "counters": client.map(|client| counters_json(&client.side.counted())),
         "error": error.map(|error| format!("{error:#}")),
     });
@@ -255,7 +280,9 @@ impl Life<'_> {
         }
         if self.last.elapsed() >= ALIVE_INTERVAL {
             self.last = Instant::now();
-            self.channel.send(&Message::Alive { done }).map_err(|error| with_peer(error, "server", self.peer))?;
+            self.channel
+                .send(&Message::Alive { done })
+                .map_err(|error| with_peer(error, "server", self.peer))?;
         }
         Ok(())
     }

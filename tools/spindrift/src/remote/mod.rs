@@ -42,7 +42,13 @@ pub(crate) struct RemoteArgs {
     #[arg(long, value_name = "ADDR,..", value_delimiter = ',')]
     local: Vec<IpAddr>,
     /// Index of the local address, as `spindrift ports` lists them: one plane there.
-    #[arg(short = 'x', long = "address-index", visible_alias = "gid-index", value_name = "N", conflicts_with = "local")]
+    #[arg(
+        short = 'x',
+        long = "address-index",
+        visible_alias = "gid-index",
+        value_name = "N",
+        conflicts_with = "local"
+    )]
     index: Option<usize>,
     /// UDP port to receive on [default: 4971, or any other if that is taken].
     #[arg(long, value_name = "PORT")]
@@ -133,7 +139,9 @@ fn address_of_index(index: usize) -> Result<IpAddr> {
     let addresses = local_addresses().context("cannot list the local addresses")?;
     match addresses.get(index) {
         Some((_, address)) => Ok(*address),
-        None => bail!("-x {index}: this host has {} addresses; `spindrift ports` lists them", addresses.len()),
+        None => {
+            bail!("-x {index}: this host has {} addresses; `spindrift ports` lists them", addresses.len())
+        }
     }
 }
 
@@ -171,8 +179,17 @@ pub(crate) fn address_towards(peer: &str) -> Result<IpAddr> {
         socket.connect(peer)?;
         socket.local_addr()
     });
-    let address = probe.with_context(|| format!("no local address leads to {peer}; give one with --local"))?;
+    let address =
+        probe.with_context(|| format!("no local address leads to {peer}; give one with --local"))?;
     Ok(address.ip())
+}
+
+/// An address as people write it: IPv4 that came in over IPv6 as IPv4.
+fn pretty(address: &str) -> String {
+    address.parse().map_or_else(
+        |_| address.to_owned(),
+        |address: SocketAddr| SocketAddr::new(address.ip().to_canonical(), address.port()).to_string(),
+    )
 }
 
 /// Does something that blocks, such as waiting for the peer's message, while the lane goes on.
@@ -191,7 +208,9 @@ fn while_polling<R: Send>(context: &Context, blocking: impl FnOnce() -> R + Send
 /// An error of the set-up connection, naming the peer.
 fn with_peer(error: ExchangeError, role: &str, peer: &str) -> anyhow::Error {
     match error {
-        ExchangeError::Closed => anyhow!("the {role} {peer} went away (it ended, was interrupted, or crashed)"),
+        ExchangeError::Closed => {
+            anyhow!("the {role} {peer} went away (it ended, was interrupted, or crashed)")
+        }
         other => anyhow::Error::new(other).context(format!("{role} {peer}")),
     }
 }

@@ -50,7 +50,9 @@ impl Plan {
         }
         self.sizes
             .iter()
-            .map(|&size| Layout::new(size, self.queue_pairs, self.tx_depth).map_err(|error| error.to_string()))
+            .map(|&size| {
+                Layout::new(size, self.queue_pairs, self.tx_depth).map_err(|error| error.to_string())
+            })
             .collect()
     }
 
@@ -58,7 +60,9 @@ impl Plan {
     pub(super) fn check(&self, kind: Kind) -> Result<(), String> {
         if self.tool != TOOL || self.version != VERSION {
             let (tool, version) = (self.tool.chars().take(40).collect::<String>(), self.version);
-            return Err(format!("the server speaks {TOOL} version {VERSION}, the client {tool} version {version}"));
+            return Err(format!(
+                "the server speaks {TOOL} version {VERSION}, the client {tool} version {version}"
+            ));
         }
         if self.kind != kind {
             return Err(format!("the server runs {}, the client {}", kind.name(), self.kind.name()));

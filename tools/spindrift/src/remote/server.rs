@@ -6,8 +6,9 @@ use serde_json::json;
 use spindrift::verbs::exchange::{Channel, ExchangeError, Listener, RemoteMr};
 
 use super::plan::{Kind, Message, Plan};
-use super::{Session, while_polling, with_peer};
+use super::{Session, pretty, while_polling, with_peer};
 use crate::bench::layout::Layout;
+use crate::bench::options::Settings;
 use crate::bench::pin::{Idle, two_cores};
 use crate::bench::pingpong::Player;
 use crate::bench::report::{counters_json, counters_table, faults_line, say, settings_json, settings_line};
@@ -26,14 +27,15 @@ pub(super) fn run(session: &Session) -> Result<()> {
     let mut rows = Vec::new();
     let mut server = None;
     let result = serve(session, &mut server, &mut rows);
-    let (settings, counted) = (&session.settings, server.as_ref().map(|server| server.side.counted()));
-    let planes = server.as_ref().map_or(0, |server| server.planes);
+    let settings = server.as_ref().map_or(&session.settings, |server| &server.settings);
+    let counted = server.as_ref().map(|server| server.side.counted());
+    let (planes, mtu) = server.as_ref().map_or((0, settings.mtu), |server| (server.planes, server.side.mtu));
     if settings.json {
         let object = json!({
             "command": session.kind.name(),
             "version": env!("CARGO_PKG_VERSION"),
             "role": "server",
-            "settings": settings_json(settings, planes),
+            "settings": settings_json(settings, planes, mtu),
             "rows": rows,
             "counters": counted.as_ref().map(counters_json),
             "error": result.as_ref().err().map(|error| format!("{error:#}")),
@@ -60,8 +62,10 @@ fn serve<'a>(session: &'a Session, server: &mut Option<Server<'a>>, rows: &mut V
 
 fn accept(session: &Session) -> Result<Channel> {
     // A host without IPv6 still has IPv4.
-    let listener = Listener::bind(("::", session.tcp_port)).or_else(|_| Listener::bind(("0.0.0.0", session.tcp_port)));
-    let listener = listener.with_context(|| format!("cannot listen on TCP port {}; choose another with -p", session.tcp_port))?;
+    let listener =
+        Listener::bind(("::", session.tcp_port)).or_else(|_| Listener::bind(("0.0.0.0", session.tcp_port)));
+    let listener = listener
+        .with_context(|| format!("cannot listen on TCP port {}; choose another with -p", session.tcp_port))?;
     let address = listener.local_addr()?;
     eprintln!("spindrift {}: waiting for a client on TCP port {}", session.kind.name(), address.port());
     match listener.accept(session.timeout, || !session.stop.is_set()) {
@@ -73,6 +77,8 @@ fn accept(session: &Session) -> Result<Channel> {
 
 struct Server<'a> {
     session: &'a Session,
+    /// The session's, as far as the client's plan leaves them.
+    settings: Settings,
     channel: Channel,
     side: Side,
     remote: RemoteMr,
@@ -85,7 +91,7 @@ struct Server<'a> {
 
 impl<'a> Server<'a> {
     fn connect(session: &'a Session, mut channel: Channel) -> Result<Self> {
-        let peer = channel.peer().to_owned();
+        let peer = pretty(channel.peer());
         let named = |error| with_peer(error, "client", &peer);
         let plan: Plan = channel.receive().map_err(named)?;
         let layouts = match plan.check(session.kind).and_then(|()| plan.layouts()) {
@@ -107,17 +113,18 @@ impl<'a> Server<'a> {
         let mut side = Side::open(&settings, nic, memory, 1)?;
         channel.send(&Message::Accept).map_err(named)?;
         let offer = side.offer()?;
-        let qps = &mut side.qps;
-        let theirs = channel
-            .agree(&offer, |_, agreed| qps.iter_mut().zip(agreed).try_for_each(|(qp, agreed)| qp.establish(agreed)))
-            .map_err(named)?;
+        let theirs = channel.agree(&offer, |_, agreed| side.establish(agreed)).map_err(named)?;
         let remote = *theirs.memory.first().with_context(|| format!("the client {peer} offers no memory"))?;
         if !settings.json {
-            say(&format!("spindrift {} from {peer}: {}", session.kind.name(), settings_line(&settings, planes)));
+            say(&format!(
+                "spindrift {} from {peer}: {}",
+                session.kind.name(),
+                settings_line(&settings, planes, side.mtu)
+            ));
             say(&format!("{:>9} {:>12}  verified", "#bytes", "#iterations"));
         }
         let idle = Idle::new(two_cores().is_some());
-        Ok(Self { session, channel, side, remote, plan, layouts, peer, planes, idle })
+        Ok(Self { session, settings, channel, side, remote, plan, layouts, peer, planes, idle })
     }
 
     /// The client's next message; the lane goes on meanwhile.
@@ -144,7 +151,10 @@ impl<'a> Server<'a> {
             match self.receive()? {
                 Message::Begin { index } => {
                     let layout = *self.layouts.get(index).with_context(|| {
-                        format!("the client {} asked for size number {index}, which its plan lacks", self.peer)
+                        format!(
+                            "the client {} asked for size number {index}, which its plan lacks",
+                            self.peer
+                        )
                     })?;
                     let row = match self.session.kind {
                         Kind::WriteBw => self.bandwidth(&layout)?,
@@ -180,15 +190,16 @@ impl<'a> Server<'a> {
         let (writes, measured) = self.done()?;
         let mismatch = layout.check(self.side.target.region(), &pattern, &writes)?;
         let whole = writes.len() == layout.qps;
-        let reason = mismatch.map(|found| format!("byte {} of the target is wrong (queue pair {})", found.offset, found.qp));
+        let reason = mismatch
+            .map(|found| format!("byte {} of the target is wrong (queue pair {})", found.offset, found.qp));
         let verified = mismatch.is_none() && whole;
         self.send(&Message::Verdict { verified, reason })?;
         Ok(Row { size_bytes: layout.size.into(), iterations: measured, verified })
     }
 
     fn latency(&mut self, layout: &Layout) -> Result<Row> {
-        let mtu = self.session.settings.mtu;
-        let (channel, stop, peer) = (&self.channel, &self.session.stop, &self.peer);
+        let mtu = self.side.mtu;
+        let (stop, peer) = (&self.session.stop, &self.peer);
         let mut player = Player::new(&mut self.side, layout.size, self.remote, mtu, self.idle)?;
         let ready = self.channel.send(&Message::Ready);
         ready.map_err(|error| with_peer(error, "client", &self.peer))?;

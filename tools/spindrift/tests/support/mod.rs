@@ -126,9 +126,9 @@ fn sack() -> Packet<'static> {
     Packet::Sack { bth: bth(Opcode::Sack, 255), seth }
 }
 
-/// Every field at a value of its own, reserved ones too.
-fn odd_ones() -> Vec<Packet<'static>> {
-    let odd = |opcode| Bth {
+/// A header with every field at a value of its own, reserved ones too.
+fn odd(opcode: Opcode) -> Bth {
+    Bth {
         solicited: true,
         migrated: true,
         tver: 5,
@@ -137,7 +137,22 @@ fn odd_ones() -> Vec<Packet<'static>> {
         reserved: true,
         inv_res: 9,
         ..bth(opcode, 0xff_ffff)
+    }
+}
+
+fn odd_write() -> Packet<'static> {
+    let tseth = Tseth { tsr: true, reserved: 0x7ff, ftype: 2, timestamp: 0xffff };
+    let head = WriteHead {
+        bth: Bth { ts: true, ..odd(Opcode::WriteMiddle) },
+        meth: Meth { rqmsn: Msn::new(0xffff), msn: Msn::new(0xfffe) },
+        tseth: Some(tseth),
+        reth: Reth { va: u64::MAX, rkey: u32::MAX, dma_len: u32::MAX },
+        imm: None,
     };
+    Packet::Write { head, payload: b"all the fields are odd here!", pad: &[] }
+}
+
+fn odd_sack() -> Packet<'static> {
     let seth = Seth {
         reserved0: 0xff9d,
         mark: Mark::AlwaysSkip,
@@ -162,6 +177,10 @@ fn odd_ones() -> Vec<Packet<'static>> {
             rcvd_bytes: 0xff_ffff,
         },
     };
+    Packet::Sack { bth: odd(Opcode::Sack), seth }
+}
+
+fn odd_nack() -> Packet<'static> {
     let neth = Neth {
         reserved0: 0x1122,
         reason: 0x42,
@@ -174,6 +193,11 @@ fn odd_ones() -> Vec<Packet<'static>> {
         dpdcid: 2,
         ..Neth::new(NackReason::Other(0x42), Psn::new(0x12_3456), Ev(0x0102_0304))
     };
+    Packet::Nack { bth: odd(Opcode::Nack), neth }
+}
+
+/// Packets as no sender would send them.
+fn odd_ones() -> Vec<Packet<'static>> {
     let peth = Peth {
         reserved0: 0x1111,
         reserved2: 0x22,
@@ -200,19 +224,11 @@ fn odd_ones() -> Vec<Packet<'static>> {
         reserved30: [0xcd; 6],
         ..Eeth::new(EndpointOp::EvProbe, OpPosition::Bits5To4, 0x4321)
     };
-    let tseth = Tseth { tsr: true, reserved: 0x7ff, ftype: 2, timestamp: 0xffff };
-    let head = WriteHead {
-        bth: Bth { ts: true, ..odd(Opcode::WriteMiddle) },
-        meth: Meth { rqmsn: Msn::new(0xffff), msn: Msn::new(0xfffe) },
-        tseth: Some(tseth),
-        reth: Reth { va: u64::MAX, rkey: u32::MAX, dma_len: u32::MAX },
-        imm: None,
-    };
     vec![
-        Packet::Write { head, payload: b"all the fields are odd here!", pad: &[] },
+        odd_write(),
         Packet::Ack { bth: odd(Opcode::Ack), aeth: Aeth { syndrome: 0xff, msn: 0xff_ffff } },
-        Packet::Sack { bth: odd(Opcode::Sack), seth },
-        Packet::Nack { bth: odd(Opcode::Nack), neth },
+        odd_sack(),
+        odd_nack(),
         Packet::Probe { bth: odd(Opcode::Probe), peth },
         Packet::EndpointRequest { bth: odd(Opcode::EndpointRequest), erth },
         Packet::EndpointResponse { bth: odd(Opcode::EndpointResponse), eeth },

@@ -1,0 +1,192 @@
+//! `spindrift loopback`, small.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing, reason = "tests")]
+
+mod support;
+
+use serde_json::Value as Json;
+use support::{run, spindrift, stderr, stdout, temp};
+
+fn json(args: &[&str]) -> Json {
+    let output = run(args);
+    assert!(output.status.success(), "{args:?}: {}\n{}", stderr(&output), stdout(&output));
+    assert_eq!(stdout(&output).lines().count(), 1, "one object and nothing else: {}", stdout(&output));
+    serde_json::from_slice(&output.stdout).expect("one JSON object")
+}
+
+fn assert_rows(json: &Json, sizes: &[u64]) {
+    let rows = json["rows"].as_array().unwrap();
+    let found: Vec<_> = rows.iter().map(|row| row["size_bytes"].as_u64().unwrap()).collect();
+    assert_eq!(found, sizes);
+    for row in rows {
+        assert_eq!(row["verified"], true);
+        for field in ["bandwidth_gbps", "bandwidth_peak_gbps", "message_rate_mpps", "baseline_gbps", "ratio"]
+        {
+            assert!(row[field].as_f64().unwrap() > 0.0, "{field}: {row}");
+        }
+    }
+    assert_eq!((&json["verified"], &json["error"]), (&true.into(), &Json::Null));
+}
+
+#[test]
+fn moves_and_verifies_memory() {
+    let json = json(&["loopback", "--size", "64K", "-n", "200", "--json"]);
+    assert_rows(&json, &[65_536]);
+    assert_eq!(json["rows"][0]["iterations"], 200);
+    assert_eq!(json["ratio"], json["rows"][0]["ratio"]);
+    assert_eq!(json["settings"]["planes"], 4);
+    let counters = &json["counters"];
+    // 128 slots once for warm-up, then 200 messages, of 16 packets each.
+    assert!(counters["target"]["transport"]["rx_placed_bytes"].as_u64().unwrap() >= 328 << 16);
+}
+
+#[test]
+fn every_size_of_the_sweep() {
+    let json = json(&["loopback", "-a", "-n", "3", "--tx-depth", "2", "--json"]);
+    let sizes: Vec<u64> = (1..=23).map(|shift| 1 << shift).collect();
+    assert_rows(&json, &sizes);
+    assert_eq!(json["summary_size_bytes"], 65_536);
+}
+
+#[test]
+fn loses_nothing_to_a_network_that_does() {
+    let json = json(&[
+        "loopback",
+        "-s",
+        "10000",
+        "-n",
+        "500",
+        "--fault",
+        "loss=1%,reorder=1%:20us",
+        "-q",
+        "2",
+        "--json",
+    ]);
+    assert_rows(&json, &[10_000]);
+    let counters = &json["counters"];
+    assert!(counters["writer"]["faults"]["lost"].as_u64().unwrap() > 0, "{counters}");
+    assert!(counters["writer"]["transport"]["tx_retransmits"].as_u64().unwrap() > 0, "{counters}");
+}
+
+#[test]
+fn trimmed_packets_are_recognised() {
+    let json = json(&["loopback", "-s", "64K", "-n", "100", "--fault", "trim=2%", "--json"]);
+    assert_rows(&json, &[65_536]);
+    assert!(json["counters"]["target"]["transport"]["rx_trimmed"].as_u64().unwrap() > 0, "{json}");
+}
+
+#[test]
+fn other_ways_to_run() {
+    for extra in [
+        &["--no-icrc"] as &[&str],
+        &["--cc", "nscc"],
+        &["--planes", "1", "--mtu", "1024"],
+        &["--port", "udp", "--planes", "2"],
+        &["-D", "0.05"],
+        &["--seed", "7", "-t", "1"],
+    ] {
+        let mut args = vec!["loopback", "-s", "5000", "--json"];
+        if extra[0] != "-D" {
+            args.extend(["-n", "50"]);
+        }
+        args.extend(extra);
+        assert_rows(&json(&args), &[5000]);
+    }
+}
+
+#[test]
+fn table_for_people() {
+    let output = run(&["loopback", "-s", "64K", "-n", "50", "--counters", "--fault", "dup=1%"]);
+    let text = stdout(&output);
+    assert!(output.status.success(), "{text}");
+    for part in [
+        "#bytes",
+        "BW average[Gb/s]",
+        "65536",
+        " yes",
+        "baseline: one core",
+        "ratio of BW average",
+        "transport.tx_data",
+        "faults on frames sent by the writer",
+    ] {
+        assert!(text.contains(part), "{part} in:\n{text}");
+    }
+}
+
+#[test]
+fn latency_of_one_packet_and_of_many() {
+    for size in ["2", "20000"] {
+        let json = json(&["loopback", "--latency", "-s", size, "-n", "200", "--json"]);
+        let row = &json["latency_rows"][0];
+        assert_eq!(row["iterations"], 200);
+        let of = |field: &str| row[field].as_f64().unwrap();
+        assert!(
+            0.0 < of("min_us") && of("min_us") <= of("typical_us") && of("typical_us") <= of("max_us"),
+            "{row}"
+        );
+    }
+}
+
+#[test]
+fn the_capture_of_a_run_dissects_without_errors() {
+    let path = temp("run.pcap");
+    let path = path.to_str().unwrap();
+    json(&["loopback", "-s", "9000", "-n", "20", "--pcap", path, "--json"]);
+    let seen = run(&["dissect", path, "--json"]);
+    let seen: Json = serde_json::from_slice(&seen.stdout).unwrap();
+    let totals = &seen["totals"];
+    assert!(totals["by_opcode"]["WRITE_LAST"].as_u64().unwrap() >= 20, "{totals}");
+    assert!(totals["by_opcode"]["SACK"].as_u64().unwrap() > 0, "{totals}");
+    assert_eq!((&totals["bad_icrc"], &totals["unreadable"]), (&0.into(), &0.into()));
+}
+
+#[test]
+fn errors_name_the_input_and_the_fix() {
+    let config = temp("bad.toml");
+    std::fs::write(&config, "[run]\nsize = \"64Q\"\n").unwrap();
+    let unknown = temp("unknown.toml");
+    std::fs::write(&unknown, "[nic]\nplanes = 2\nplains = 4\n").unwrap();
+    let (config, unknown) = (config.to_str().unwrap(), unknown.to_str().unwrap());
+    let cases: [(&[&str], &[&str]); 12] = [
+        (&["--size", "64X"], &["64X", "64K"]),
+        (&["--size", "0"], &["--size 0", "at least 1"]),
+        (&["--size", "5G"], &["--size", "4294967295"]),
+        (&["--mtu", "100"], &["--mtu 100", "256"]),
+        (&["--qp", "0"], &["--qp 0", "1 to 1024"]),
+        (&["--planes", "40"], &["--planes 40", "1 to 32"]),
+        (&["-n", "0"], &["--iters 0", "at least 1"]),
+        (&["-D", "soon"], &["soon", "300ms"]),
+        (&["--fault", "loss=200%"], &["--fault", "loss=200%"]),
+        (&["--config", config], &["bad.toml", "line 2", "column 8", "64Q"]),
+        (&["--config", unknown], &["unknown.toml", "line 3", "plains"]),
+        (&["--config", "/no/such.toml"], &["/no/such.toml", "No such file"]),
+    ];
+    for (args, parts) in cases {
+        let output = spindrift().arg("loopback").args(args).output().unwrap();
+        assert!(matches!(output.status.code(), Some(1 | 2)), "{args:?}");
+        let error = stderr(&output);
+        assert!(parts.iter().all(|part| error.contains(part)), "{args:?}: {error}");
+        assert_eq!(stdout(&output), "", "{args:?}");
+    }
+}
+
+#[test]
+fn the_shipped_configuration_files_are_read() {
+    let root = concat!(env!("CARGO_MANIFEST_DIR"), "/../../configs/");
+    let from_file =
+        json(&["loopback", "--config", &format!("{root}loopback.toml"), "-s", "1K", "-n", "10", "--json"]);
+    assert_rows(&from_file, &[1024]);
+    // Flags go before the file, which has kernel sockets and a gigabyte of work.
+    let args = ["--port", "loopback", "--cc", "none", "-s", "1K", "-n", "10", "--json"];
+    let path = format!("{root}two-host.toml");
+    let mut all = vec!["loopback", "--config", &path];
+    all.extend(args);
+    assert_rows(&json(&all), &[1024]);
+}
+
+#[test]
+fn without_a_command_it_suggests_one() {
+    let output = run(&[]);
+    assert!(output.status.success());
+    assert!(stdout(&output).contains("spindrift loopback"));
+}

@@ -1,0 +1,267 @@
+//! `write-bw` and `write-lat` between two processes, over kernel sockets on this machine's loopback addresses.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing, reason = "tests")]
+
+mod support;
+
+use std::io::{BufRead, BufReader};
+use std::net::TcpListener;
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::Value as Json;
+use support::{run, spindrift, stderr, stdout};
+
+/// Longer than any of this takes; only a hang meets it.
+const PATIENCE: Duration = Duration::from_mins(1);
+
+fn free_port() -> String {
+    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port().to_string()
+}
+
+/// A server that waits for its client.
+struct Server {
+    child: Child,
+    port: String,
+    waiting: Option<BufReader<std::process::ChildStderr>>,
+}
+
+impl Server {
+    fn start(args: &[&str]) -> Self {
+        let port = free_port();
+        let mut command = spindrift();
+        command.args(args).args(["-p", &port]).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        let mut errors = BufReader::new(child.stderr.take().unwrap());
+        let mut line = String::new();
+        errors.read_line(&mut line).unwrap();
+        assert!(line.contains("waiting for a client"), "{line}");
+        Self { child, port, waiting: Some(errors) }
+    }
+
+    fn end(mut self) -> Output {
+        let mut rest = Vec::new();
+        if let Some(mut errors) = self.waiting.take() {
+            std::io::Read::read_to_end(&mut errors, &mut rest).unwrap();
+        }
+        let mut output = self.child.wait_with_output().unwrap();
+        output.stderr = rest;
+        output
+    }
+}
+
+fn object(output: &Output) -> Json {
+    assert!(output.status.success(), "{}\n{}", stderr(output), stdout(output));
+    assert_eq!(stdout(output).lines().count(), 1, "{}", stdout(output));
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+fn both(command: &str, server_args: &[&str], client_args: &[&str]) -> (Json, Json) {
+    let mut args = vec![command, "--json"];
+    args.extend(server_args);
+    let server = Server::start(&args);
+    let mut args = vec![command, "127.0.0.1", "--json", "-p", &server.port];
+    args.extend(client_args);
+    let client = run(&args);
+    let server = server.end();
+    assert!(client.status.success(), "{}\nserver: {}", stderr(&client), stderr(&server));
+    (object(&client), object(&server))
+}
+
+fn signal(child: &Child, name: &str) {
+    assert!(Command::new("kill").args([name, &child.id().to_string()]).status().unwrap().success());
+}
+
+/// Waits for the end, but not for ever.
+fn end_of(mut child: Child) -> Output {
+    let start = Instant::now();
+    while child.try_wait().unwrap().is_none() {
+        if start.elapsed() > PATIENCE {
+            child.kill().unwrap();
+            panic!("still running after {PATIENCE:?}");
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    child.wait_with_output().unwrap()
+}
+
+#[test]
+fn bandwidth_is_measured_and_verified() {
+    let (client, server) = both("write-bw", &[], &["-s", "64K", "-n", "300"]);
+    let row = &client["rows"][0];
+    assert_eq!(
+        (&row["size_bytes"], &row["iterations"], &row["verified"]),
+        (&65_536.into(), &300.into(), &true.into())
+    );
+    assert!(row["bandwidth_gbps"].as_f64().unwrap() > 0.0);
+    assert_eq!((&client["role"], &client["error"]), (&"client".into(), &Json::Null));
+    assert_eq!(
+        server["rows"][0],
+        serde_json::json!({"size_bytes": 65_536, "iterations": 300, "verified": true})
+    );
+}
+
+#[test]
+fn several_planes_queue_pairs_and_faults() {
+    let server_args = ["--local", "127.0.0.11,127.0.0.12"];
+    let client_args = [
+        "--local",
+        "127.0.0.13,127.0.0.14",
+        "-q",
+        "3",
+        "-s",
+        "20000",
+        "-n",
+        "100",
+        "-m",
+        "2048",
+        "--fault",
+        "loss=0.5%",
+    ];
+    let (client, server) = both("write-bw", &server_args, &client_args);
+    assert_eq!(client["settings"]["planes"], 2);
+    assert_eq!((&client["settings"]["mtu"], &server["settings"]["mtu"]), (&2048.into(), &2048.into()));
+    assert_eq!(client["rows"][0]["verified"], true);
+    assert_eq!(server["settings"]["queue_pairs"], 3);
+}
+
+#[test]
+fn latency_is_measured() {
+    for size in ["2", "10000"] {
+        let (client, server) = both("write-lat", &[], &["-s", size, "-n", "100"]);
+        let row = &client["rows"][0];
+        let of = |field: &str| row[field].as_f64().unwrap();
+        assert!(
+            0.0 < of("min_us") && of("min_us") <= of("typical_us") && of("p99_us") <= of("max_us"),
+            "{row}"
+        );
+        assert_eq!(server["rows"][0]["iterations"], 100);
+    }
+}
+
+#[test]
+fn a_client_notices_that_its_server_died() {
+    let server = Server::start(&["write-bw"]);
+    let client = spindrift()
+        .args(["write-bw", "127.0.0.1", "-D", "10m", "-p", &server.port])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    wait_for_run(&server);
+    signal(&server.child, "-KILL");
+    let client = end_of(client);
+    assert_eq!(client.status.code(), Some(1));
+    let error = stderr(&client);
+    assert!(error.contains("127.0.0.1") && error.contains("went away"), "{error}");
+    server.end();
+}
+
+#[test]
+fn a_server_notices_that_its_client_died() {
+    let server = Server::start(&["write-bw"]);
+    let mut client = spindrift()
+        .args(["write-bw", "127.0.0.1", "-D", "10m", "-p", &server.port])
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    wait_for_run(&server);
+    signal(&client, "-KILL");
+    client.wait().unwrap();
+    let server = server.end();
+    assert_eq!(server.status.code(), Some(1));
+    assert!(stderr(&server).contains("went away"), "{}", stderr(&server));
+}
+
+#[test]
+fn ctrl_c_ends_both_sides_cleanly() {
+    let server = Server::start(&["write-bw", "--json"]);
+    let client = spindrift()
+        .args(["write-bw", "127.0.0.1", "-D", "10m", "--json", "-p", &server.port])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    wait_for_run(&server);
+    signal(&client, "-INT");
+    let client = end_of(client);
+    assert_eq!(client.status.code(), Some(130), "{}", stderr(&client));
+    let object: Json = serde_json::from_slice(&client.stdout).expect("still one JSON object");
+    assert_eq!(object["error"], "interrupted");
+    let server = server.end();
+    assert_eq!(server.status.code(), Some(1));
+    assert!(stderr(&server).contains("gave up: interrupted"), "{}", stderr(&server));
+}
+
+#[test]
+fn ctrl_c_ends_a_server_that_waits() {
+    let server = Server::start(&["write-lat"]);
+    signal(&server.child, "-INT");
+    assert_eq!(server.end().status.code(), Some(130));
+}
+
+/// Until the server's process has UDP sockets: the set-up is over or about to be.
+fn wait_for_run(server: &Server) {
+    let start = Instant::now();
+    let path = format!("/proc/{}/fd", server.child.id());
+    while std::fs::read_dir(&path).unwrap().count() < 20 {
+        assert!(start.elapsed() < PATIENCE, "the run does not start");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn what_does_not_fit_is_refused_on_both_sides_with_the_reason() {
+    let server = Server::start(&["write-lat"]);
+    let client = run(&["write-bw", "127.0.0.1", "-p", &server.port]);
+    let server = server.end();
+    for output in [&client, &server] {
+        assert_eq!(output.status.code(), Some(1));
+        let error = stderr(output);
+        assert!(error.contains("the server runs write-lat, the client write-bw"), "{error}");
+    }
+    let server = Server::start(&["write-bw", "--no-icrc"]);
+    let client = run(&["write-bw", "127.0.0.1", "-p", &server.port]);
+    let server = server.end();
+    for output in [&client, &server] {
+        assert_eq!(output.status.code(), Some(1));
+        assert!(stderr(output).contains("icrc: this side has"), "{}", stderr(output));
+    }
+}
+
+#[test]
+fn errors_name_the_input_and_the_fix() {
+    let port = free_port();
+    let cases: [(&[&str], &[&str]); 6] = [
+        (&["127.0.0.1", "-p", &port], &["127.0.0.1", &port, "is the peer running"]),
+        (&["-p", "0"], &["`0`", "1 to 65535"]),
+        (&["--port", "loopback"], &["spindrift loopback"]),
+        (&["--local", "10.0.0.300"], &["10.0.0.300"]),
+        (&["-x", "999"], &["-x 999", "spindrift ports"]),
+        (&["no.such.host.invalid", "-p", &port], &["no.such.host.invalid"]),
+    ];
+    for (args, parts) in cases {
+        let output = spindrift().arg("write-bw").args(args).output().unwrap();
+        assert!(matches!(output.status.code(), Some(1 | 2)), "{args:?}");
+        let error = stderr(&output);
+        assert!(parts.iter().all(|part| error.contains(part)), "{args:?}: {error}");
+    }
+}
+
+#[test]
+fn the_pump_pumps() {
+    let port = free_port();
+    let output = run(&["pump", "udp", "--loopback", "-D", "200ms", "-p", &port, "--json"]);
+    let object = object(&output);
+    assert!(object["sent"]["packets"].as_u64().unwrap() > 0);
+    assert!(object["received"]["bandwidth_gbps"].as_f64().unwrap() > 0.0, "{object}");
+}
+
+#[test]
+fn ports_are_listed() {
+    let text = stdout(&run(&["ports"]));
+    assert!(text.contains("127.0.0.1"), "{text}");
+    let object = object(&run(&["ports", "--json"]));
+    assert!(object["ports"].as_array().unwrap().iter().any(|port| port["address"] == "127.0.0.1"));
+}
