@@ -173,7 +173,9 @@ impl EndpointConfig {
     pub fn max_mtu(&self) -> u32 {
         let smallest = self.ports.iter().map(|port| port.max_frame).min().unwrap_or(0);
         let v6 = self.ports.first().is_some_and(|port| port.ip.is_ipv6());
-        smallest.saturating_sub(Self::overhead(v6)) as u32
+        // However large its frames, an IP packet has a 16-bit length; what is longer could never be sent.
+        let largest = usize::from(u16::MAX) + 14;
+        smallest.min(largest).saturating_sub(Self::overhead(v6)) as u32
     }
 }
 
@@ -467,4 +469,7 @@ pub enum PostError {
     /// A message has 1 to 2^32-1 bytes (MRC 1.0 section 5.1); an immediate does not travel alone.
     #[error("message is empty: MRC messages have 1 to 4294967295 bytes, with an immediate too")]
     Empty,
+    /// The peer accepts no writes with immediate: the request would wait for ever.
+    #[error("the peer accepts no writes with immediate: it connected with max_wimm 0")]
+    NoImmediates,
 }

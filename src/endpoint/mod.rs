@@ -167,6 +167,9 @@ impl Endpoint {
         if qp.requester.is_full() {
             return Err(PostError::QueueFull);
         }
+        if !qp.requester.takes(wr.op) {
+            return Err(PostError::NoImmediates);
+        }
         let wr = SendWr { signaled: wr.signaled || qp.sig_all, ..wr };
         if let Ok(region) = self.memory.pin(wr.local.lkey, qp.pd, wr.local.addr, wr.local.len) {
             qp.requester.push(wr, region);

@@ -198,6 +198,12 @@ impl Requester {
         self.queue.is_full()
     }
 
+    /// Whether an operation can be sent at all.
+    #[inline]
+    pub(crate) const fn takes(&self, op: SendOp) -> bool {
+        self.setup.max_wimm > 0 || matches!(op, SendOp::Write)
+    }
+
     pub(crate) fn queued(&self) -> usize {
         self.queue.len()
     }
