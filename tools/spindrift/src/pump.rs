@@ -1,6 +1,7 @@
 //! `spindrift pump udp`: what kernel sockets can do at best, without a transport.
 
 use std::net::{IpAddr, Ipv4Addr};
+use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::Duration;
 
@@ -107,7 +108,10 @@ fn config(args: &UdpPumpArgs) -> Result<PumpConfig> {
 fn both(config: &PumpConfig, stop: &Stop) -> Result<(Option<PumpStats>, Option<PumpStats>)> {
     thread::scope(|scope| {
         let receiver = scope.spawn(|| receive(config, stop.flag()));
-        let sent = send(config, stop.flag())?;
+        let sent = send(config, stop.flag()).inspect_err(|_| {
+            // Nothing will come.
+            stop.flag().store(true, Ordering::Relaxed);
+        })?;
         let received = receiver.join().map_err(|_| anyhow!("the receiver's thread panicked"))??;
         Ok((Some(sent), Some(received)))
     })
