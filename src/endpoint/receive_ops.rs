@@ -4,9 +4,7 @@ use spindrift_pmd::MacAddr;
 
 use crate::path::PortMask;
 use crate::time::Time;
-use crate::wire::{
-    Bth, ENDPOINT_QPN, Eeth, EndpointOp, Erth, Opcode, Packet, Psn, StackTemplate,
-};
+use crate::wire::{Bth, ENDPOINT_QPN, Eeth, EndpointOp, Erth, Opcode, Packet, Psn, StackTemplate};
 
 use super::Endpoint;
 use super::event::Event;

@@ -8,8 +8,8 @@ use spindrift_pmd::{LinkState, Port, PortCounters};
 
 use super::clock::Clock;
 use super::rings::{CqReader, CqWriter, Doorbells, Overrun, QpIntake, QpSlot, QpSubmit, cq_ring, qp_rings};
-use super::transmit::TxBatch;
-use super::tuning::{LINK_CHECK_NS, RX_BURST, TX_PER_POLL};
+use super::transmit::{TxBatch, rx_burst};
+use super::tuning::{LINK_CHECK_NS, TX_PER_POLL};
 use crate::endpoint::{
     CqId, Endpoint, EndpointError, Event, FailReason, PostError, QpInit, QpModify, QpState,
 };
@@ -43,6 +43,7 @@ pub struct Lane {
     pub(super) endpoint: Endpoint,
     pub(super) ports: Vec<Box<dyn Port>>,
     pub(super) tx: TxBatch,
+    rx_burst: usize,
     pub(super) counters: LaneCounters,
     clock: Clock,
     links_up: u32,
@@ -79,6 +80,7 @@ impl Lane {
         let max_qps = endpoint.config().limits.max_qps.max(1) as usize;
         Self {
             tx: TxBatch::for_ports(&ports),
+            rx_burst: rx_burst(&ports),
             links_up: (1u64 << ports.len().min(32)).wrapping_sub(1) as u32,
             endpoint,
             ports,
@@ -205,11 +207,11 @@ impl Lane {
     }
 
     fn receive(&mut self, now: Time) -> usize {
-        let Self { endpoint, ports, .. } = self;
+        let Self { endpoint, ports, rx_burst, .. } = self;
         let mut received = 0;
         for (plane, port) in ports.iter_mut().enumerate() {
             received +=
-                port.rx_burst(now.0, RX_BURST, &mut |frame| endpoint.receive(now, plane as u8, frame));
+                port.rx_burst(now.0, *rx_burst, &mut |frame| endpoint.receive(now, plane as u8, frame));
         }
         self.counters.rx_frames += received as u64;
         received

@@ -3,7 +3,7 @@
 
 use spindrift_pmd::{Port, TxFrame};
 
-use super::tuning::{TX_BURST, TX_BURST_BATCHED};
+use super::tuning::{RX_BURST, RX_BURST_BATCHED, TX_BURST, TX_BURST_BATCHED};
 use crate::endpoint::{Endpoint, Transmit};
 use crate::path::PortMask;
 use crate::time::Time;
@@ -14,6 +14,16 @@ const ETHERNET_LEN: usize = 14;
 
 /// Most ports of one endpoint.
 const MAX_PORTS: usize = 32;
+
+/// Whether any port gains from many frames of one path at a time.
+fn batched(ports: &[Box<dyn Port>]) -> bool {
+    ports.iter().any(|port| port.caps().same_path_batch > 1)
+}
+
+/// Frames to take from one of these ports before the next is asked.
+pub(super) fn rx_burst(ports: &[Box<dyn Port>]) -> usize {
+    if batched(ports) { RX_BURST_BATCHED } else { RX_BURST }
+}
 
 /// The frames of one round, and the room that each port had for them.
 pub(super) struct TxBatch {
@@ -35,8 +45,7 @@ const NO_FRAME: TxFrame<'static> = TxFrame { head: &[], udp_payload_at: 0, paylo
 impl TxBatch {
     /// A batch as long as is good for these ports.
     pub(super) fn for_ports(ports: &[Box<dyn Port>]) -> Self {
-        let batched = ports.iter().any(|port| port.caps().same_path_batch > 1);
-        let len = if batched { TX_BURST_BATCHED } else { TX_BURST };
+        let len = if batched(ports) { TX_BURST_BATCHED } else { TX_BURST };
         Self {
             frames: vec![Transmit::default(); len].into_boxed_slice(),
             tails: vec![[0; ICRC_LEN]; len].into_boxed_slice(),

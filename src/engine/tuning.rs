@@ -4,13 +4,18 @@
 /// acknowledgements on the others, large enough to spread a poll's fixed costs.
 pub(super) const RX_BURST: usize = 64;
 
+/// The same for ports that gain from many frames at a time: each answer costs such a port a system call, and a
+/// burst is answered once.
+pub(super) const RX_BURST_BATCHED: usize = 256;
+
 /// Frames built before they are handed to the ports. Sixteen full packets stay in the first-level cache
 /// between the checksum's pass over the payload and the port's copy.
 pub(super) const TX_BURST: usize = 16;
 
-/// The same for ports that gain from many frames of one path at a time (kernel segmentation offload):
-/// the more frames are on hand, the more of them share a path.
-pub(super) const TX_BURST_BATCHED: usize = 1024;
+/// The same for ports that gain from many frames of one path at a time (kernel segmentation offload): sixteen
+/// batches of fifteen full packets. More would leave the second-level cache between the checksum and the kernel's
+/// copy, and make the last packet wait long for the first.
+pub(super) const TX_BURST_BATCHED: usize = 240;
 
 /// Most frames sent in one poll before received packets get their turn again.
 pub(super) const TX_PER_POLL: usize = 4 * TX_BURST;

@@ -42,10 +42,15 @@ impl Rtt {
         self.smoothed_ns.max(self.latest_ns)
     }
 
+    /// A round trip and four times its variation, as in the timeout of RFC 6298.
+    const fn spread_ns(&self) -> u64 {
+        self.smoothed_ns + 4 * self.variation_ns
+    }
+
     /// When silence means that the tail of a burst is lost: two round trips, or the classic
     /// timeout where the variation is large (RFC 8985 section 7.2); `floor_ns` before a sample.
     pub(crate) fn probe_timeout_ns(&self, floor_ns: u64) -> u64 {
-        (2 * self.smoothed_ns).max(self.smoothed_ns + 4 * self.variation_ns).max(floor_ns)
+        (2 * self.smoothed_ns).max(self.spread_ns()).max(floor_ns)
     }
 }
 
@@ -76,19 +81,19 @@ impl Reordering {
 
     /// A packet was declared lost and its first copy arrived after all.
     pub(crate) fn widen(&mut self, rtt: &Rtt, now_ns: u64) {
-        let most = rtt.smoothed_ns().max(Self::FLOOR_NS);
+        let most = rtt.spread_ns().max(Self::FLOOR_NS);
         self.extent_ns = self.extent_ns.saturating_mul(2).max(rtt.smoothed_ns() / 4).min(most);
         self.seen_at_ns = now_ns;
     }
 
-    /// The tolerance now: at least an eighth of a round trip, at most a whole one.
+    /// The tolerance now: at least an eighth of a round trip, at most a round trip and four times its variation.
     pub(crate) fn window_ns(&mut self, rtt: &Rtt, now_ns: u64) -> u64 {
         let memory = (Self::MEMORY_RTTS * rtt.smoothed_ns()).max(1);
         if now_ns.saturating_sub(self.seen_at_ns) > memory {
             self.extent_ns /= 2;
             self.seen_at_ns = now_ns;
         }
-        let most = rtt.smoothed_ns().max(Self::FLOOR_NS);
+        let most = rtt.spread_ns().max(Self::FLOOR_NS);
         (self.extent_ns + self.extent_ns / 4).max(rtt.smoothed_ns() / 8).clamp(Self::FLOOR_NS, most)
     }
 }
@@ -118,13 +123,13 @@ mod tests {
         for _ in 0..100 {
             reordering.widen(&rtt, 0);
         }
-        assert_eq!(reordering.window_ns(&rtt, 0), 100_000, "however often it is widened");
+        assert_eq!(reordering.window_ns(&rtt, 0), 300_000, "however often it is widened");
         let mut reordering = Reordering::default();
         assert_eq!(reordering.window_ns(&rtt, 0), 12_500);
         reordering.observe(40_000, 1_000);
         assert_eq!(reordering.window_ns(&rtt, 1_000), 50_000);
         assert_eq!(reordering.window_ns(&rtt, 3_000_000), 25_000);
         reordering.observe(1_000_000, 3_000_000);
-        assert_eq!(reordering.window_ns(&rtt, 3_000_000), 100_000, "never more than a round trip");
+        assert_eq!(reordering.window_ns(&rtt, 3_000_000), 300_000, "never more than the spread");
     }
 }

@@ -165,11 +165,9 @@ impl Requester {
         }
         self.newest_sent_at = self.newest_sent_at.max(record.sent_at);
         self.newest_order = self.newest_order.max(record.order);
-        if self.newest_on_ev.len() <= usize::from(record.ev) {
-            self.newest_on_ev = grown(&self.newest_on_ev, usize::from(record.ev) + 1);
+        if record.retries == 0 {
+            self.note_order(record.ev, record.order);
         }
-        let newest = &mut self.newest_on_ev[usize::from(record.ev)];
-        *newest = (*newest).max(record.order);
         if self.lost.test(seq) {
             self.lost.clear(seq);
             self.lost_count -= 1;
@@ -178,6 +176,17 @@ impl Requester {
             return 0;
         }
         u64::from(record.bytes)
+    }
+
+    /// The newest first transmission that arrived on an entropy value. Retransmissions are of another
+    /// traffic class, which switches may queue apart, so the order rule leaves them out.
+    #[inline]
+    fn note_order(&mut self, ev: u16, order: u64) {
+        let at = usize::from(ev);
+        if self.newest_on_ev.len() <= at {
+            self.newest_on_ev = grown(&self.newest_on_ev, at + 1);
+        }
+        self.newest_on_ev[at] = self.newest_on_ev[at].max(order);
     }
 
     /// Judges the packets of which this very report says that they had not arrived: the first
@@ -206,8 +215,9 @@ impl Requester {
         if self.sacked.test(seq) || self.lost.test(seq) {
             return;
         }
-        let ev = usize::from(self.records.get(seq).ev);
-        let newest_on_ev = self.newest_on_ev.get(ev).copied();
+        let record = self.records.get(seq);
+        let newest_on_ev =
+            self.newest_on_ev.get(usize::from(record.ev)).copied().filter(|_| record.retries == 0);
         self.judge_one(seq, &Evidence { newest_on_ev, ..*evidence }, now, env);
     }
 

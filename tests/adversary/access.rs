@@ -19,8 +19,14 @@ fn refused(what: &str, counter: &'static str, code: NakCode, prepare: impl Fn(&m
     let head = prepare(&mut bench);
     bench.mark();
     give_write(&mut bench, head, &[0xee; 8]);
-    let mut expected =
-        vec![("rx_packets", 1), ("rx_data", 1), (counter, 1), ("tx_acks", 1), ("tx_naks", 1), ("qp_errors", 1)];
+    let mut expected = vec![
+        ("rx_packets", 1),
+        ("rx_data", 1),
+        (counter, 1),
+        ("tx_acks", 1),
+        ("tx_naks", 1),
+        ("qp_errors", 1),
+    ];
     if code == NakCode::InvalidRequest {
         expected.insert(3, ("rx_invalid_request", 1));
     }
@@ -162,7 +168,10 @@ fn a_refused_packet_out_of_order_waits_for_its_turn() {
     bench.target.expected[..8].fill(2);
     assert_eq!(bench.failures(), [(bench.qp.qpn, FailReason::PeerViolation)]);
     let answers = bench.answers();
-    assert_eq!(answers[answers.len() - 2..], ["Ack psn fffffe".to_owned(), nak(NakCode::RemoteAccess, bad.bth.psn)]);
+    assert_eq!(
+        answers[answers.len() - 2..],
+        ["Ack psn fffffe".to_owned(), nak(NakCode::RemoteAccess, bad.bth.psn)]
+    );
     // A peer that did not hear gets the NAK again, once a packet, and never more than that.
     bench.mark();
     for _ in 0..10 {

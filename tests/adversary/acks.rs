@@ -87,7 +87,10 @@ fn acknowledgements_of_what_was_never_sent_are_refused_whole() {
     assert_eq!(bench.completions(), []);
     give_ack(&mut bench, first.add(9), Aeth::ack(1));
     let completed = bench.completions();
-    assert_eq!(completed.iter().map(|wc| (wc.wr_id, wc.status)).collect::<Vec<_>>(), [(77, WcStatus::Success)]);
+    assert_eq!(
+        completed.iter().map(|wc| (wc.wr_id, wc.status)).collect::<Vec<_>>(),
+        [(77, WcStatus::Success)]
+    );
     // And again: nothing is left to complete.
     give_ack(&mut bench, first.add(9), Aeth::ack(1));
     assert_eq!(bench.completions(), []);
@@ -100,7 +103,9 @@ fn old_and_repeated_sacks_change_nothing() {
     let news = Seth { ack_psn_offset: 3, bitmap: 0b111, ..sack(&bench, first.add(3)) };
     give_sack(&mut bench, news);
     let after = bench.net.endpoint(VICTIM).qp_status(bench.qp.qpn).unwrap();
-    for old in [first.add(3), first.add(1), first.sub(1), first.sub(2), first.sub(1_000), first.sub(0x70_0000)] {
+    for old in
+        [first.add(3), first.add(1), first.sub(1), first.sub(2), first.sub(1_000), first.sub(0x70_0000)]
+    {
         let seth = Seth { bitmap: if old == first.add(3) { 0b111 } else { 0 }, ..sack(&bench, old) };
         give_sack(&mut bench, seth);
         give_ack(&mut bench, old.sub(1_000), Aeth::ack(0));
@@ -169,7 +174,8 @@ fn a_nak_condemns_only_what_is_outstanding() {
         give_ack(&mut bench, first.add(9), Aeth::ack(1));
         give_ack(&mut bench, first.add(11), Aeth::nak(code, 1));
         let events = bench.net.take_events(VICTIM);
-        let seen: Vec<_> = crate::bench::completions(&events).iter().map(|wc| (wc.wr_id, wc.status)).collect();
+        let seen: Vec<_> =
+            crate::bench::completions(&events).iter().map(|wc| (wc.wr_id, wc.status)).collect();
         assert_eq!(seen, [(77, WcStatus::Success), (78, status), (79, WcStatus::WrFlushError)]);
         bench.check_healthy("a NAK");
     }
@@ -199,7 +205,12 @@ fn nacks_make_at_most_one_packet_each() {
     bench.mark();
     for n in 0..1_000 {
         let psn = first.add(n % 10);
-        give_nack(&mut bench, psn, stamp, if n % 2 == 0 { NackReason::Trimmed } else { NackReason::TrimmedLastHop });
+        give_nack(
+            &mut bench,
+            psn,
+            stamp,
+            if n % 2 == 0 { NackReason::Trimmed } else { NackReason::TrimmedLastHop },
+        );
     }
     assert_eq!(bench.count("tx_data"), 1_000, "time stands still, so each names the newest copy");
     give_ack(&mut bench, first.add(9), Aeth::ack(1));

@@ -78,7 +78,13 @@ pub(crate) fn attacker_info(ours: &QpInfo) -> QpInfo {
     }
 }
 
-pub(crate) fn region(net: &mut Net, node: usize, pd: PdId, (iova, len): (u64, usize), access: Access) -> Memory {
+pub(crate) fn region(
+    net: &mut Net,
+    node: usize,
+    pd: PdId,
+    (iova, len): (u64, usize),
+    access: Access,
+) -> Memory {
     let region = Region::alloc_at(len, iova).unwrap();
     let expected = Rng::new(iova).bytes(len);
     region.write_at(0, &expected).unwrap();
@@ -88,7 +94,11 @@ pub(crate) fn region(net: &mut Net, node: usize, pd: PdId, (iova, len): (u64, us
 
 impl Memory {
     pub(crate) fn check(&self, what: &str) {
-        assert_eq!(self.region.first_difference(0, &self.expected).unwrap(), None, "{what}: memory was written");
+        assert_eq!(
+            self.region.first_difference(0, &self.expected).unwrap(),
+            None,
+            "{what}: memory was written"
+        );
     }
 }
 
@@ -119,8 +129,16 @@ impl Bench {
         pair::bring_up(&mut net, qp, &attacker_info(&ours), patience);
         net.astray.clear();
         net.take_events(VICTIM);
-        let mut bench =
-            Self { net, pd: pds[VICTIM], qp, target, healthy, healthy_memory, before: Counters::default(), sent: 0 };
+        let mut bench = Self {
+            net,
+            pd: pds[VICTIM],
+            qp,
+            target,
+            healthy,
+            healthy_memory,
+            before: Counters::default(),
+            sent: 0,
+        };
         bench.mark();
         bench
     }

@@ -1,9 +1,7 @@
 //! Floods of what must be answered, and port news from those whom nobody asked.
 
 use spindrift::endpoint::EndpointConfig;
-use spindrift::wire::{
-    Bth, ENDPOINT_QPN, EndpointOp, Erth, Opcode, Packet, Peth, Psn,
-};
+use spindrift::wire::{Bth, ENDPOINT_QPN, EndpointOp, Erth, Opcode, Packet, Peth, Psn};
 
 use crate::bench::{ATTACKER_QPN, Bench, VICTIM, attacker_ip, stranger_ip};
 use crate::support::frame::Envelope;

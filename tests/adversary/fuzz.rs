@@ -2,11 +2,13 @@
 
 use spindrift::endpoint::{QpModify, QpState};
 use spindrift::wire::{
-    Aeth, Bth, ENDPOINT_QPN, Eeth, EndpointOp, Erth, Ev, Meth, Msn, NackReason, Neth, Opcode, Packet, Peth, Psn, Reth,
-    Seth, Tseth, WriteHead,
+    Aeth, Bth, ENDPOINT_QPN, Eeth, EndpointOp, Erth, Ev, Meth, Msn, NackReason, Neth, Opcode, Packet, Peth,
+    Psn, Reth, Seth, Tseth, WriteHead,
 };
 
-use crate::bench::{ATTACKER_QPN, Bench, FIRST_PSN, IOVA, MTU, VICTIM, attacker_ip, attacker_info, stranger_ip};
+use crate::bench::{
+    ATTACKER_QPN, Bench, FIRST_PSN, IOVA, MTU, VICTIM, attacker_info, attacker_ip, stranger_ip,
+};
 use crate::support::frame::Envelope;
 use crate::support::net::address;
 use crate::support::pair::{self, Patience};
@@ -77,7 +79,8 @@ fn a_packet_cut_anywhere_is_dropped_even_if_its_lengths_and_crc_are_right() {
     let mut head = bench.write();
     for len in 0..8_u32 {
         head.bth.psn = FIRST_PSN.add(1 + len);
-        let frame = bench.envelope().seal(&Packet::Write { head, payload: &[9; 8][..len as usize], pad: &[] });
+        let frame =
+            bench.envelope().seal(&Packet::Write { head, payload: &[9; 8][..len as usize], pad: &[] });
         bench.net.inject(VICTIM, 0, &frame);
     }
     assert_eq!(bench.count("rx_bad_length"), 8);
@@ -119,11 +122,16 @@ fn any_write(rng: &mut Rng, bench: &Bench) -> WriteHead {
     ];
     let mut head = bench.write();
     let opcode = rng.pick(&opcodes);
-    head.bth = Bth { rtx: rng.one_in(2), ack_req: rng.one_in(2), ..Bth::new(opcode, bench.qp.qpn, near(rng)) };
+    head.bth =
+        Bth { rtx: rng.one_in(2), ack_req: rng.one_in(2), ..Bth::new(opcode, bench.qp.qpn, near(rng)) };
     head.meth = Meth { rqmsn: Msn::new(rng.below(3) as u16), msn: Msn::new((0xffff + rng.below(4)) as u16) };
     head.tseth = rng.one_in(2).then(|| Tseth::new(rng.bits() as u16));
     let rkey = rng.pick(&[0, 1, head.reth.rkey ^ 4, rng.clone().bits() as u32]);
-    head.reth = Reth { va: IOVA.wrapping_add(rng.below(5_000)).wrapping_sub(10), rkey, dma_len: rng.below(900) as u32 };
+    head.reth = Reth {
+        va: IOVA.wrapping_add(rng.below(5_000)).wrapping_sub(10),
+        rkey,
+        dma_len: rng.below(900) as u32,
+    };
     head.imm = head.bth.opcode.has_imm().then_some(5);
     head
 }

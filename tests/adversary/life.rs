@@ -5,7 +5,9 @@ use spindrift::time::Time;
 use spindrift::wire::{Aeth, Bth, Mark, Opcode, Packet, Psn, Qpn, Seth};
 use spindrift::work::{RecvWr, RemoteAddr, SendOp, SendWr, Sge, WcStatus};
 
-use crate::bench::{ATTACKER_QPN, Bench, IOVA, PEER, SHORT, VICTIM, attacker_info, completions, first_sent, init};
+use crate::bench::{
+    ATTACKER_QPN, Bench, IOVA, PEER, SHORT, VICTIM, attacker_info, completions, first_sent, init,
+};
 use crate::support::frame;
 use crate::support::pair::{self, End, Patience, gives_up_at, rtr_attr, rts_attr};
 
@@ -56,7 +58,11 @@ fn states_follow_each_other_in_order_only() {
             let result = modify(&mut bench, qpn, change.clone());
             assert_eq!(result.is_ok(), state == allowed_from, "{change:?} from {state:?}: {result:?}");
             if result.is_err() {
-                assert_eq!(bench.net.endpoint(VICTIM).qp_state(qpn), Some(state), "a refusal changes nothing");
+                assert_eq!(
+                    bench.net.endpoint(VICTIM).qp_state(qpn),
+                    Some(state),
+                    "a refusal changes nothing"
+                );
             }
         }
         modify(&mut bench, qpn, QpModify::Error).unwrap();

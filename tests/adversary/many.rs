@@ -6,7 +6,7 @@ use spindrift::path::PathConfig;
 use spindrift::time::Time;
 use spindrift::work::{RecvWr, RemoteAddr, SendOp, SendWr, Sge};
 
-use crate::bench::{VICTIM, PEER, completions, config, init, region};
+use crate::bench::{PEER, VICTIM, completions, config, init, region};
 use crate::support::link::Link;
 use crate::support::net::Net;
 use crate::support::pair::{self, Patience};

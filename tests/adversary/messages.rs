@@ -41,7 +41,10 @@ fn no_message(what: &str, at: u32, spoil: impl Fn(&mut [WriteHead; 3])) {
         give_all(&mut bench, &order.map(|n| heads[n]));
         assert_eq!(bench.count("rx_invalid_request"), 1, "{what} {order:?}: {:?}", bench.counted());
         let answers = bench.answers();
-        assert!(answers.contains(&nak(NakCode::InvalidRequest, FIRST_PSN.add(at))), "{what} {order:?}: {answers:?}");
+        assert!(
+            answers.contains(&nak(NakCode::InvalidRequest, FIRST_PSN.add(at))),
+            "{what} {order:?}: {answers:?}"
+        );
         assert_eq!(bench.failures(), [(bench.qp.qpn, FailReason::PeerViolation)], "{what}");
         bench.check_healthy(what);
     }
@@ -147,7 +150,14 @@ fn a_packet_is_placed_once() {
     bench.give(&Packet::Write { head: later, payload: &[6; 8], pad: &[] });
     bench.expect_counts(
         "repeats",
-        &[("rx_packets", 2), ("rx_data", 2), ("rx_duplicates", 1), ("rx_old", 1), ("tx_sacks", 2), ("tx_acks", 1)],
+        &[
+            ("rx_packets", 2),
+            ("rx_data", 2),
+            ("rx_duplicates", 1),
+            ("rx_old", 1),
+            ("tx_sacks", 2),
+            ("tx_acks", 1),
+        ],
     );
     bench.check_healthy("repeats");
 }

@@ -111,7 +111,11 @@ fn a_port_that_is_back_before_the_answer_is_used_again() {
                 planes.net.outages = vec![outage(0), outage(1)];
             }
             planes.net.run_for(100_000_000);
-            assert_eq!(planes.send().map(|count| count > 0), [true, true], "up after {up_after} ns, lost {lost}");
+            assert_eq!(
+                planes.send().map(|count| count > 0),
+                [true, true],
+                "up after {up_after} ns, lost {lost}"
+            );
         }
     }
 }

@@ -26,6 +26,8 @@ pub(crate) struct NodePlan {
     pub(crate) trimming: bool,
     pub(crate) sack_threshold: u32,
     pub(crate) quantum: u32,
+    pub(crate) oor_nack: bool,
+    pub(crate) tail_probe_floor_ns: u64,
 }
 
 /// Settings of one end of a queue pair, and the work it does.
@@ -42,6 +44,11 @@ pub(crate) struct EndPlan {
     pub(crate) active: u16,
     pub(crate) backup: u16,
     pub(crate) spray_width: u16,
+    pub(crate) probes_to_revive: u8,
+    pub(crate) probe_interval_ns: u64,
+    pub(crate) reverse_per_plane: u8,
+    /// The application denies and allows paths as it goes.
+    pub(crate) denies: bool,
     pub(crate) sig_all: bool,
     pub(crate) messages: u64,
     pub(crate) largest: u32,
@@ -80,7 +87,12 @@ impl Plan {
         let may_fail = rng.one_in(8);
         let v6 = rng.chance(6_000);
         let sockets = rng.one_in(5);
-        let outages = outages(&mut rng, planes, heal_at);
+        let mut outages = outages(&mut rng, planes, heal_at);
+        if may_fail && rng.one_in(2) {
+            // Everything is cut for good, or one direction.
+            let (from, sender) = (Time(rng.below(heal_at.0)), rng.pick(&[None, Some(0), Some(1)]));
+            outages.extend((0..planes).map(|plane| Outage { from, to: Time::NEVER, plane, sender, paths: 1 }));
+        }
         let flaps = flaps(&mut rng, planes, heal_at);
         let mtu = mtu(&mut rng);
         let pair_count = rng.pick(&[1, 1, 1, 2, 3]);
@@ -104,7 +116,11 @@ impl Plan {
 
 /// Which kinds of fault there are in this run, and how strong at most.
 fn common_faults(rng: &mut Rng) -> Link {
-    let mut level = |most: u64| if rng.one_in(2) { 0 } else { rng.sized(10, most) as u32 };
+    let mut level = |most: u64| match rng.below(4) {
+        0 | 1 => 0,
+        2 => rng.sized(10, most) as u32,
+        _ => rng.range(10, most) as u32,
+    };
     Link {
         stray: level(3_000),
         loss: level(3_000),
@@ -183,6 +199,8 @@ fn node(rng: &mut Rng, sockets: bool) -> NodePlan {
         trimming: rng.chance(7_000),
         sack_threshold: if rng.one_in(3) { rng.sized(1, 1 << 20) as u32 } else { 16 * 1024 },
         quantum: rng.sized(1, 64) as u32,
+        oor_nack: rng.one_in(3),
+        tail_probe_floor_ns: rng.sized(1_000, 10_000_000),
     }
 }
 
@@ -206,6 +224,10 @@ fn end(rng: &mut Rng, mtu: u32, budget: u64) -> EndPlan {
         active: rng.pick(&[128, 128, 16, 8, 1]),
         backup: rng.pick(&[64, 64, 8, 0]),
         spray_width: rng.pick(&[0, 0, 4, 16]),
+        probes_to_revive: rng.range(1, 4) as u8,
+        probe_interval_ns: rng.sized(1_000, 10_000_000),
+        reverse_per_plane: rng.range(1, 3) as u8,
+        denies: rng.one_in(6),
         sig_all: rng.one_in(6),
         messages,
         largest,

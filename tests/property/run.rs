@@ -78,6 +78,8 @@ fn endpoint_config(plan: &Plan, node: usize) -> EndpointConfig {
     cfg.trimming = node_plan.trimming;
     cfg.sack_threshold_bytes = node_plan.sack_threshold;
     cfg.quantum = node_plan.quantum;
+    cfg.oor_nack = node_plan.oor_nack;
+    cfg.tail_probe_floor_ns = node_plan.tail_probe_floor_ns;
     cfg
 }
 
@@ -97,6 +99,9 @@ fn qp_init(plan: &Plan, end: &EndPlan, pd: PdId, number: usize) -> QpInit {
         backup: end.backup,
         min_active: active.min(4),
         spray_width: end.spray_width,
+        probes_to_revive: end.probes_to_revive,
+        probe_interval_ns: end.probe_interval_ns,
+        reverse_per_plane: end.reverse_per_plane,
         ..PathConfig::new(plan.links.len() as u8)
     };
     if end.nscc {
@@ -211,7 +216,8 @@ impl World {
                 }
             }
             Event::SendRetired { qpn, count } => {
-                self.stream(|stream| stream.from == End { node, qpn }).on_retired(count);
+                let now = self.net.now;
+                self.stream(|stream| stream.from == End { node, qpn }).on_retired(now, count);
             }
             Event::QpFailed { qpn, reason } => {
                 assert!(
@@ -275,15 +281,16 @@ impl World {
     /// Lets everything that is still under way arrive, bad paths be probed, timers run out.
     fn fall_quiet(&mut self) {
         // An end that failed answers no more, and its peer may probe what it takes for bad paths for ever.
-        let failed = self.streams.iter().any(|stream| stream.failed);
-        let patience_ns = if failed { 10_000_000_000 } else { 900_000_000_000 };
+        let cut = self.net.outages.iter().any(|outage| outage.to == Time::NEVER);
+        let lonely = cut || self.streams.iter().any(|stream| stream.failed);
+        let patience_ns = if lonely { 10_000_000_000 } else { 900_000_000_000 };
         self.net.max_steps = self.net.steps + 200_000;
         self.net.max_time = self.net.now.max(self.net.heal_at).after(patience_ns);
         let before = self.rules.borrow().data;
         while self.net.step() {
             self.hear();
         }
-        assert!(failed || self.net.next_at() == Time::NEVER, "never falls quiet: {}", self.net.why_stopped());
+        assert!(lonely || self.net.next_at() == Time::NEVER, "never falls quiet: {}", self.net.why_stopped());
         assert_eq!(self.rules.borrow().data, before, "data was sent although all work is done");
     }
 

@@ -127,14 +127,54 @@ impl Stream {
     /// Posts a few more work requests; they wait when the send queue or the target memory is full.
     pub(crate) fn post(&mut self, net: &mut Net) {
         self.next_post_at = net.now.after(1 + self.rng.below(self.plan.pause_ns));
+        if self.plan.denies {
+            self.deny_or_allow(net);
+        }
         for _ in 0..self.rng.range(1, self.plan.burst) {
-            if self.all_posted() || self.under_way.len() >= self.plan.depth as usize {
+            if self.all_posted() {
                 break;
             }
-            let Some(message) = self.next_message() else { break };
+            let full = self.under_way.len() >= self.plan.depth as usize;
+            let Some(message) = (if full { None } else { self.next_message() }) else {
+                self.next_post_at = Time::NEVER;
+                break;
+            };
             self.post_one(net, message);
         }
+        if self.plan.denies && (self.next_post_at == Time::NEVER || self.all_posted()) {
+            self.allow_all(net);
+        }
         net.pump(self.from.node);
+    }
+
+    /// What an operator may do at any time.
+    fn deny_or_allow(&mut self, net: &mut Net) {
+        let plane = self.rng.below(net.links.len() as u64) as u8;
+        let (qpn, denies, whole) = (self.from.qpn, self.rng.one_in(2), self.rng.one_in(3));
+        let endpoint = net.endpoint(self.from.node);
+        if whole {
+            let _ = if denies { endpoint.deny_plane(qpn, plane) } else { endpoint.allow_plane(qpn, plane) };
+        }
+        let evs: Vec<_> = endpoint.ev_states(qpn).unwrap().map(|state| state.ev).collect();
+        for ev in evs {
+            if self.rng.one_in(4) {
+                let _ =
+                    if denies { endpoint.deny_ev(qpn, ev, Some(plane)) } else { endpoint.allow_ev(qpn, ev, None) };
+            }
+        }
+    }
+
+    /// Nothing is denied while nothing is posted, lest the work done so far be held up for ever.
+    fn allow_all(&mut self, net: &mut Net) {
+        let (qpn, planes) = (self.from.qpn, net.links.len() as u8);
+        let endpoint = net.endpoint(self.from.node);
+        let evs: Vec<_> = endpoint.ev_states(qpn).unwrap().map(|state| state.ev).collect();
+        for ev in evs {
+            endpoint.allow_ev(qpn, ev, None);
+        }
+        for plane in 0..planes {
+            endpoint.allow_plane(qpn, plane);
+        }
     }
 
     fn post_one(&mut self, net: &mut Net, message: Message) {
@@ -242,8 +282,11 @@ impl Stream {
         }
     }
 
-    /// The queue pair says that `count` work requests left its queue.
-    pub(crate) fn on_retired(&mut self, count: u32) {
+    /// The queue pair says that `count` work requests left its queue: there is room for others.
+    pub(crate) fn on_retired(&mut self, now: Time, count: u32) {
+        if self.next_post_at == Time::NEVER {
+            self.next_post_at = now.after(self.rng.below(self.plan.pause_ns));
+        }
         self.tally.retired += u64::from(count);
         if self.failed {
             return;

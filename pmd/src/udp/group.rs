@@ -3,7 +3,7 @@
 //! The frames of one entropy value are scattered over a burst, because packets are sprayed one by one. A
 //! batch takes the frames of one source port, destination and traffic class, in their order, as long as
 //! they have one size; the last may be shorter. Batches of one source port never overtake each other for
-//! one destination.
+//! one destination, whatever their traffic class: who sends may take their order for granted.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -103,9 +103,12 @@ impl Grouper {
         let mut at = newest;
         while at != NONE {
             let batch = &mut self.batches[at as usize];
-            if batch.key != key {
+            if batch.key.dst != key.dst || batch.key.dst_port != key.dst_port {
                 at = batch.previous;
                 continue;
+            }
+            if batch.key.traffic_class != key.traffic_class {
+                break;
             }
             let fits = !batch.closed
                 && size <= batch.segment
