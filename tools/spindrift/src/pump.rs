@@ -136,10 +136,11 @@ fn report(args: &UdpPumpArgs, config: &PumpConfig, sent: Option<&PumpStats>, rec
         return;
     }
     let size = format_size(config.payload as u64);
-    say(&format!(
-        "spindrift pump udp: {} to {} port {}, {size} a packet",
-        config.local, config.remote, config.port
-    ));
+    let way = match sent {
+        Some(_) => format!("{} to {}", config.local, config.remote),
+        None => format!("received on {}", config.local),
+    };
+    say(&format!("spindrift pump udp: {way} port {}, {size} a packet", config.port));
     say(&format!(
         "{:>9} {:>12} {:>10} {:>12} {:>10} {:>8}  offload",
         "", "#packets", "BW[Gb/s]", "Rate[Mpps]", "#calls", "#errors"
