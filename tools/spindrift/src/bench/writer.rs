@@ -206,8 +206,9 @@ impl Pace {
     fn look(&mut self, done: u64, watch: &mut dyn Watch) -> Result<Duration> {
         let elapsed = self.start.elapsed();
         let (mark_time, mark_done) = self.mark;
-        if elapsed - mark_time >= PEAK_INTERVAL && done - mark_done >= PEAK_MESSAGES {
-            self.peak_gbps = self.peak_gbps.max(gbps(done - mark_done, self.size, elapsed - mark_time));
+        let interval = elapsed.saturating_sub(mark_time);
+        if interval >= PEAK_INTERVAL && done - mark_done >= PEAK_MESSAGES {
+            self.peak_gbps = self.peak_gbps.max(gbps(done - mark_done, self.size, interval));
             self.mark = (elapsed, done);
         }
         if elapsed >= self.next_watch {
