@@ -168,6 +168,10 @@ impl Endpoint {
             return Err(PostError::QueueFull);
         }
         let wr = SendWr { signaled: wr.signaled || qp.sig_all, ..wr };
+        if !qp.requester.can_ever_send(wr.op) {
+            self.reject_send(qpn, &wr, WcStatus::LocalQpOperationError);
+            return Ok(());
+        }
         if let Ok(region) = self.memory.pin(wr.local.lkey, qp.pd, wr.local.addr, wr.local.len) {
             qp.requester.push(wr, region);
             self.wake_data(slot);

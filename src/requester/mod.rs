@@ -212,6 +212,12 @@ impl Requester {
         self.rtt.min_ns()
     }
 
+    /// Whether the peer takes such requests at all. One with an immediate that it takes none of would
+    /// wait for ever, and everything behind it.
+    pub(crate) const fn can_ever_send(&self, op: SendOp) -> bool {
+        matches!(op, SendOp::Write) || self.setup.max_wimm > 0
+    }
+
     pub(crate) fn push(&mut self, wr: SendWr, slot: RegionSlot) {
         self.queue.push(wr, slot, self.setup.mtu);
     }
