@@ -103,6 +103,9 @@ impl EndpointConfig {
     /// Most planes an endpoint can have: the width of a port status mask.
     pub const MAX_PORTS: usize = 32;
 
+    /// Bytes of an Ethernet header.
+    const ETHERNET_LEN: usize = 14;
+
     /// Defaults for these ports. Kernel-socket ports put the entropy value in the UDP source port
     /// alone.
     pub fn new(ports: Vec<LocalPort>) -> Self {
@@ -154,6 +157,9 @@ impl EndpointConfig {
         if self.quantum == 0 {
             return bad("quantum", "must be at least 1 packet");
         }
+        if self.tail_probe_floor_ns == 0 {
+            return bad("tail_probe_floor_ns", "must be at least 1 ns, or the timer would never stand still");
+        }
         if let Err(error) = self.dscp.validate() {
             return bad("dscp", &error.to_string());
         }
@@ -166,16 +172,21 @@ impl EndpointConfig {
     /// Bytes of a frame that are not payload: Ethernet, IP, UDP, the longest request headers with
     /// an immediate, and the iCRC.
     pub const fn overhead(v6: bool) -> usize {
-        14 + if v6 { 40 } else { 20 } + 8 + 12 + 4 + 4 + 16 + 4 + 4
+        Self::ETHERNET_LEN + if v6 { 40 } else { 20 } + 8 + 12 + 4 + 4 + 16 + 4 + 4
     }
 
     /// Largest payload every port can take in one packet, in bytes.
     pub fn max_mtu(&self) -> u32 {
         let smallest = self.ports.iter().map(|port| port.max_frame).min().unwrap_or(0);
         let v6 = self.ports.first().is_some_and(|port| port.ip.is_ipv6());
+<<<<<<< HEAD
         // However large its frames, an IP packet has a 16-bit length; what is longer could never be sent.
         let largest = usize::from(u16::MAX) + 14;
         smallest.min(largest).saturating_sub(Self::overhead(v6)) as u32
+=======
+        // Whatever a port takes, the length fields of IP and UDP have 16 bits.
+        smallest.min(Self::ETHERNET_LEN + usize::from(u16::MAX)).saturating_sub(Self::overhead(v6)) as u32
+>>>>>>> h-review
     }
 }
 

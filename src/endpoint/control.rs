@@ -80,6 +80,8 @@ impl Endpoint {
         }
         let path = self.path_config(&init.path);
         let paths = Paths::new(&path, self.rng.next_u64())?;
+        // All that can fail comes before a slot is taken: numbers have no room for slots that leaked.
+        init.cc.validate()?;
         let slot = self.free_slots.pop().unwrap_or_else(|| {
             self.qps.push(None);
             self.qps.len() as u32 - 1

@@ -150,7 +150,7 @@ impl Endpoint {
     /// A request that cannot be carried out (bad key, range outside the region) completes with an
     /// error and fails the queue pair, as in verbs; what the caller can know beforehand is refused
     /// here.
-    pub fn post_send(&mut self, _now: Time, qpn: Qpn, wr: SendWr) -> Result<(), PostError> {
+    pub fn post_send(&mut self, now: Time, qpn: Qpn, wr: SendWr) -> Result<(), PostError> {
         let slot = self.slot_of(qpn).ok_or(PostError::NoSuchQp)?;
         let Some(qp) = self.qps[slot as usize].as_deref_mut() else { return Err(PostError::NoSuchQp) };
         if wr.local.len == 0 {
@@ -171,9 +171,18 @@ impl Endpoint {
             return Err(PostError::NoImmediates);
         }
         let wr = SendWr { signaled: wr.signaled || qp.sig_all, ..wr };
+        if !qp.requester.can_ever_send(wr.op) {
+            self.reject_send(qpn, &wr, WcStatus::LocalQpOperationError);
+            return Ok(());
+        }
         if let Ok(region) = self.memory.pin(wr.local.lkey, qp.pd, wr.local.addr, wr.local.len) {
-            qp.requester.push(wr, region);
+            qp.requester.push(now, wr, region);
+            // The first packet arms the timers, if a plane can take it.
+            let stuck = qp.paths.usable_planes().0 == 0;
             self.wake_data(slot);
+            if stuck {
+                self.arm(slot);
+            }
         } else {
             self.reject_send(qpn, &wr, WcStatus::LocalProtectionError);
         }

@@ -218,7 +218,16 @@ impl Requester {
         self.rtt.min_ns()
     }
 
-    pub(crate) fn push(&mut self, wr: SendWr, slot: RegionSlot) {
+    /// Whether the peer takes such requests at all. One with an immediate that it takes none of would
+    /// wait for ever, and everything behind it.
+    pub(crate) const fn can_ever_send(&self, op: SendOp) -> bool {
+        matches!(op, SendOp::Write) || self.setup.max_wimm > 0
+    }
+
+    pub(crate) fn push(&mut self, now: Time, wr: SendWr, slot: RegionSlot) {
+        if !self.busy() {
+            self.start_over(now);
+        }
         self.queue.push(wr, slot, self.setup.mtu);
     }
 
@@ -239,6 +248,13 @@ impl Requester {
     #[inline]
     pub(crate) const fn outstanding(&self) -> bool {
         self.done < self.next
+    }
+
+    /// Whether a work request waits for its end, sent or not. Without a usable plane it may never be sent, and
+    /// then the retransmission timer ends the wait as it does for what was sent.
+    #[inline]
+    pub(crate) fn busy(&self) -> bool {
+        self.queue.front().is_some()
     }
 
     /// Whether the queue pair should be asked for packets.
@@ -370,8 +386,7 @@ impl Requester {
 
     fn commit_new(&mut self, now: Time, seq: u64) {
         if !self.outstanding() {
-            self.timer_base = now;
-            self.probes = 0;
+            self.start_over(now);
         }
         let low = self.una.min(seq);
         self.records.ensure(low, seq + 1);
@@ -501,14 +516,16 @@ impl Requester {
     #[inline]
     pub(crate) fn next_timeout(&self) -> Time {
         if !self.outstanding() {
-            return Time::NEVER;
+            return if self.busy() { self.timeout_at() } else { Time::NEVER };
         }
         self.loss_check_at.min(self.timeout_at()).min(self.probe_at())
     }
 
     /// Runs whatever timer is due.
     pub(crate) fn on_timer(&mut self, now: Time, env: &mut Env<'_>) -> TimerVerdict {
-        if !self.outstanding() {
+        if !self.outstanding() && (!self.busy() || env.paths.usable_planes().0 != 0) {
+            // Nothing to wait for, or only for its turn among others, which does not count.
+            self.start_over(now);
             return TimerVerdict::GoOn;
         }
         if now >= self.loss_check_at {
@@ -517,7 +534,7 @@ impl Requester {
         if now >= self.timeout_at() {
             return self.on_retransmission_timeout(now, env);
         }
-        if now >= self.probe_at() {
+        if self.outstanding() && now >= self.probe_at() {
             self.probes += 1;
             self.probe_pending = true;
         }
@@ -545,10 +562,14 @@ impl Requester {
 
     /// The peer said something new: timers start over.
     fn progress(&mut self, now: Time) {
+        self.start_over(now);
+        self.probe_pending = false;
+    }
+
+    fn start_over(&mut self, now: Time) {
         self.timer_base = now;
         self.retries = 0;
         self.probes = 0;
-        self.probe_pending = false;
     }
 }
 

@@ -122,7 +122,7 @@ impl Responder {
     pub(crate) fn count_bytes(&mut self, payload: u32, nominal: u32, trigger: Trigger, demands: bool) {
         let answers = &mut self.answers;
         answers.rcvd_bytes += u64::from(nominal);
-        answers.sack_bytes += payload.max(Self::MIN_PACKET_ADD);
+        answers.sack_bytes = answers.sack_bytes.saturating_add(payload.max(Self::MIN_PACKET_ADD));
         if demands || trigger.is_special() || answers.sack_bytes >= self.setup.sack_threshold {
             answers.sack_bytes = 0;
             answers.push(trigger);
@@ -269,6 +269,15 @@ mod tests {
         assert_eq!(sack.rcvd_bytes, (16 * 84_u32).div_ceil(256));
         give(&mut r, 16, true);
         assert_eq!(r.take_sack().unwrap().cack, Psn::new(0), "PSN wraps");
+    }
+
+    #[test]
+    fn no_threshold_is_too_large_to_count_to() {
+        let mut r = responder();
+        r.setup.sack_threshold = u32::MAX;
+        r.answers.sack_bytes = u32::MAX - 1;
+        give(&mut r, 0, false);
+        assert!(r.take_sack().is_some());
     }
 
     #[test]
