@@ -179,14 +179,8 @@ impl EndpointConfig {
     pub fn max_mtu(&self) -> u32 {
         let smallest = self.ports.iter().map(|port| port.max_frame).min().unwrap_or(0);
         let v6 = self.ports.first().is_some_and(|port| port.ip.is_ipv6());
-<<<<<<< HEAD
-        // However large its frames, an IP packet has a 16-bit length; what is longer could never be sent.
-        let largest = usize::from(u16::MAX) + 14;
-        smallest.min(largest).saturating_sub(Self::overhead(v6)) as u32
-=======
         // Whatever a port takes, the length fields of IP and UDP have 16 bits.
         smallest.min(Self::ETHERNET_LEN + usize::from(u16::MAX)).saturating_sub(Self::overhead(v6)) as u32
->>>>>>> h-review
     }
 }
 
