@@ -199,7 +199,7 @@ fn ecn_sets_ce_and_trim_cuts_as_switches_do() {
     assert_eq!(got[0], marked);
     let cut = etherparse::LaxPacketHeaders::from_ethernet(&got[1]).unwrap();
     let Some(etherparse::NetHeaders::Ipv6(ip, _)) = cut.net else { panic!("{cut:?}") };
-    assert_eq!((got[1].len(), ip.payload_length, ip.traffic_class), (128, 74, 9 << 2 | 2));
+    assert_eq!((got[1].len(), ip.payload_length, ip.traffic_class), (128, 74, 12 << 2 | 2));
     assert_eq!(cut.transport.unwrap().udp().unwrap().length, 508);
     assert_eq!(got[1][62..128], frame(2, 0xc7)[62..128]);
     assert_eq!((stat(&net.stats, "ecn_marked"), stat(&net.stats, "ecn_not_capable")), (1, 0));
