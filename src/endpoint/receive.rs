@@ -325,16 +325,12 @@ impl Endpoint {
                 self.wake_data(slot);
                 self.arm(slot);
             }
-            AethKind::Nak(code) => self.on_nak(slot, bth.psn, code),
+            AethKind::Nak(code) => self.on_nak(slot, bth.psn, aeth.msn, code),
             AethKind::Other(_) => self.counters.rx_malformed += 1,
         }
     }
 
-    fn on_nak(&mut self, slot: u32, psn: Psn, code: NakCode) {
-        let Some(target) = self.qp(slot).and_then(|qp| qp.requester.nak_target(psn)) else {
-            self.counters.rx_forged_ack += 1;
-            return;
-        };
+    fn on_nak(&mut self, slot: u32, psn: Psn, msn: u32, code: NakCode) {
         let status = match code {
             NakCode::InvalidRequest => WcStatus::RemoteInvalidRequest,
             NakCode::RemoteAccess => WcStatus::RemoteAccessError,
@@ -345,6 +341,11 @@ impl Endpoint {
                 return;
             }
         };
+        let Some(target) = self.qp_mut(slot).and_then(|qp| qp.requester.on_nak(psn, msn)) else {
+            self.counters.rx_forged_ack += 1;
+            return;
+        };
+        self.complete_sends(slot);
         self.fail_qp(slot, FailReason::PeerRefused, Some((Some(target), status)));
     }
 
