@@ -30,7 +30,7 @@
 //! - `ecn` sets CE, whether the frame was ECN-capable or not; [`FaultStats::ecn_not_capable`] counts the latter,
 //!   which a real switch would not have marked.
 //! - `trim` cuts frames longer than BYTES (default 128, Ethernet header included) and sets the DSCP (default
-//!   9). IP length and IPv4 checksum are rewritten, the UDP length is not, as trimming switches do.
+//!   12). IP length and IPv4 checksum are rewritten, the UDP length is not, as trimming switches do.
 //! - `blackhole` loses frames in silence; `down` also reports [`LinkState::Down`], for both directions.
 //!
 //! ```

@@ -474,4 +474,7 @@ pub enum PostError {
     /// A message has 1 to 2^32-1 bytes (MRC 1.0 section 5.1); an immediate does not travel alone.
     #[error("message is empty: MRC messages have 1 to 4294967295 bytes, with an immediate too")]
     Empty,
+    /// The peer accepts no writes with immediate: the request would wait for ever.
+    #[error("the peer accepts no writes with immediate: it connected with max_wimm 0")]
+    NoImmediates,
 }

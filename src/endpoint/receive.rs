@@ -330,6 +330,8 @@ impl Endpoint {
         }
     }
 
+    /// A transport NAK. The first request to end with an error is the one at fault, also when the ACK for those
+    /// before it was lost or comes later.
     fn on_nak(&mut self, slot: u32, psn: Psn, msn: u32, code: NakCode) {
         let status = match code {
             NakCode::InvalidRequest => WcStatus::RemoteInvalidRequest,

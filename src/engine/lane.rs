@@ -8,8 +8,8 @@ use spindrift_pmd::{LinkState, Port, PortCounters};
 
 use super::clock::Clock;
 use super::rings::{CqReader, CqWriter, Doorbells, Overrun, QpIntake, QpSlot, QpSubmit, cq_ring, qp_rings};
-use super::transmit::{TxBatch, rx_burst};
-use super::tuning::{LINK_CHECK_NS, TX_PER_POLL};
+use super::transmit::TxBatch;
+use super::tuning::{LINK_CHECK_NS, RX_BURST, TX_PER_POLL};
 use crate::endpoint::{
     CqId, Endpoint, EndpointError, Event, FailReason, PostError, QpInit, QpModify, QpState,
 };
@@ -43,7 +43,6 @@ pub struct Lane {
     pub(super) endpoint: Endpoint,
     pub(super) ports: Vec<Box<dyn Port>>,
     pub(super) tx: TxBatch,
-    rx_burst: usize,
     pub(super) counters: LaneCounters,
     clock: Clock,
     links_up: u32,
@@ -80,7 +79,6 @@ impl Lane {
         let max_qps = endpoint.config().limits.max_qps.max(1) as usize;
         Self {
             tx: TxBatch::for_ports(&ports),
-            rx_burst: rx_burst(&ports),
             links_up: (1u64 << ports.len().min(32)).wrapping_sub(1) as u32,
             endpoint,
             ports,
@@ -166,7 +164,7 @@ impl Lane {
     }
 
     fn take_requests(&mut self, now: Time, slot: QpSlot) {
-        let Self { endpoint, qps, .. } = self;
+        let Self { endpoint, qps, counters, .. } = self;
         let Some(QpEntry { intake, .. }) = qps.get_mut(slot as usize).and_then(Option::as_mut) else {
             return;
         };
@@ -179,9 +177,18 @@ impl Lane {
             }
         }
         while let Ok(wr) = intake.sends.pop() {
-            if let Err(error) = endpoint.post_send(now, qpn, wr) {
-                let wc = refused(qpn, wr.wr_id, WcOpcode::RdmaWrite, error);
-                return self.refuse(now, slot, wc);
+            match endpoint.post_send(now, qpn, wr) {
+                Ok(()) => {}
+                Err(PostError::NoSuchQp) => {
+                    let wc = refused(qpn, wr.wr_id, WcOpcode::RdmaWrite, PostError::NoSuchQp);
+                    return self.refuse(now, slot, wc);
+                }
+                // Sends end in the order in which they were posted, and inline sends rely on that for the reuse of
+                // their memory. So the queue pair fails, which ends those before this one first.
+                Err(_) => {
+                    counters.refused_requests += 1;
+                    endpoint.reject_send(qpn, &wr, WcStatus::LocalQpOperationError);
+                }
             }
         }
     }
@@ -207,11 +214,11 @@ impl Lane {
     }
 
     fn receive(&mut self, now: Time) -> usize {
-        let Self { endpoint, ports, rx_burst, .. } = self;
+        let Self { endpoint, ports, .. } = self;
         let mut received = 0;
         for (plane, port) in ports.iter_mut().enumerate() {
             received +=
-                port.rx_burst(now.0, *rx_burst, &mut |frame| endpoint.receive(now, plane as u8, frame));
+                port.rx_burst(now.0, RX_BURST, &mut |frame| endpoint.receive(now, plane as u8, frame));
         }
         self.counters.rx_frames += received as u64;
         received

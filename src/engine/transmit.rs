@@ -3,7 +3,7 @@
 
 use spindrift_pmd::{Port, TxFrame};
 
-use super::tuning::{RX_BURST, RX_BURST_BATCHED, TX_BURST, TX_BURST_BATCHED};
+use super::tuning::{TX_BURST, TX_BURST_BATCHED};
 use crate::endpoint::{Endpoint, Transmit};
 use crate::path::PortMask;
 use crate::time::Time;
@@ -18,11 +18,6 @@ const MAX_PORTS: usize = 32;
 /// Whether any port gains from many frames of one path at a time.
 fn batched(ports: &[Box<dyn Port>]) -> bool {
     ports.iter().any(|port| port.caps().same_path_batch > 1)
-}
-
-/// Frames to take from one of these ports before the next is asked.
-pub(super) fn rx_burst(ports: &[Box<dyn Port>]) -> usize {
-    if batched(ports) { RX_BURST_BATCHED } else { RX_BURST }
 }
 
 /// The frames of one round, and the room that each port had for them.

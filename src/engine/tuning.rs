@@ -4,10 +4,6 @@
 /// acknowledgements on the others, large enough to spread a poll's fixed costs.
 pub(super) const RX_BURST: usize = 64;
 
-/// The same for ports that gain from many frames at a time: each answer costs such a port a system call, and a
-/// burst is answered once.
-pub(super) const RX_BURST_BATCHED: usize = 256;
-
 /// Frames built before they are handed to the ports. Sixteen full packets stay in the first-level cache
 /// between the checksum's pass over the payload and the port's copy.
 pub(super) const TX_BURST: usize = 16;

@@ -201,6 +201,12 @@ impl Requester {
         self.queue.is_full()
     }
 
+    /// Whether an operation can be sent at all.
+    #[inline]
+    pub(crate) const fn takes(&self, op: SendOp) -> bool {
+        self.setup.max_wimm > 0 || matches!(op, SendOp::Write)
+    }
+
     pub(crate) fn queued(&self) -> usize {
         self.queue.len()
     }
@@ -213,12 +219,6 @@ impl Requester {
     /// Smallest round-trip time seen, zero before the first sample.
     pub(crate) const fn min_rtt_ns(&self) -> u64 {
         self.rtt.min_ns()
-    }
-
-    /// Whether the peer takes such requests at all. One with an immediate that it takes none of would
-    /// wait for ever, and everything behind it.
-    pub(crate) const fn can_ever_send(&self, op: SendOp) -> bool {
-        matches!(op, SendOp::Write) || self.setup.max_wimm > 0
     }
 
     pub(crate) fn push(&mut self, now: Time, wr: SendWr, slot: RegionSlot) {

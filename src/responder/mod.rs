@@ -194,7 +194,8 @@ impl Responder {
         if packet.imm.is_some() {
             self.stashed_immediates += 1;
             if self.stashed_immediates > self.setup.max_wimm {
-                return Err(self.violate(seq, NakCode::InvalidRequest));
+                // A NAK vouches for all before it, so it names the first packet that is missing.
+                return Err(self.violate(self.expected, NakCode::InvalidRequest));
             }
         }
         self.received.ensure(self.expected, seq + 1);

@@ -179,6 +179,14 @@ fn a_nak_condemns_only_what_is_outstanding() {
         assert_eq!(seen, [(77, WcStatus::Success), (78, status), (79, WcStatus::WrFlushError)]);
         bench.check_healthy("a NAK");
     }
+    // Without the ACK before it: the NAK says that what it does not name is done.
+    let (mut bench, first) = sending();
+    bench.post_to_attacker(78, 300);
+    bench.post_to_attacker(79, 300);
+    give_ack(&mut bench, first.add(12), Aeth::nak(NakCode::RemoteAccess, 2));
+    let seen: Vec<_> = bench.completions().iter().map(|wc| (wc.wr_id, wc.status)).collect();
+    let success = WcStatus::Success;
+    assert_eq!(seen, [(77, success), (78, success), (79, WcStatus::RemoteAccessError)]);
     // RoCE's go-back-N and "receiver not ready" have no place here.
     let (mut bench, first) = sending();
     give_ack(&mut bench, first, Aeth::nak(NakCode::PsnSequence, 0));

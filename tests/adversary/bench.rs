@@ -55,6 +55,11 @@ pub(crate) fn attacker_ip(port: u8) -> IpAddr {
     address(true, 9, port)
 }
 
+/// From the attacker's address to the victim's.
+pub(crate) fn envelope() -> Envelope {
+    Envelope::new(attacker_ip(0), address(true, VICTIM, 0))
+}
+
 pub(crate) fn stranger_ip() -> IpAddr {
     address(true, 17, 0)
 }
@@ -166,13 +171,8 @@ impl Bench {
         assert_eq!(self.counted(), expected, "{what}");
     }
 
-    /// From the attacker's address to the victim's.
-    pub(crate) fn envelope(&self) -> Envelope {
-        Envelope::new(attacker_ip(0), address(true, VICTIM, 0))
-    }
-
     pub(crate) fn give(&mut self, packet: &Packet<'_>) {
-        let bytes = self.envelope().seal(packet);
+        let bytes = envelope().seal(packet);
         self.net.inject(VICTIM, 0, &bytes);
     }
 

@@ -96,7 +96,7 @@ fn answers_that_cannot_leave_are_bounded() {
     for id in 0..10_000 {
         let frame = envelope.seal(&request(EndpointOp::EvProbe, id, 0));
         bench.give_silently(0, &frame);
-        let frame = bench.envelope().seal(&probe(&bench, id as u16));
+        let frame = crate::bench::envelope().seal(&probe(&bench, id as u16));
         bench.give_silently(0, &frame);
     }
     bench.net.pump(VICTIM);

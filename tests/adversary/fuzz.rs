@@ -7,7 +7,7 @@ use spindrift::wire::{
 };
 
 use crate::bench::{
-    ATTACKER_QPN, Bench, FIRST_PSN, IOVA, MTU, VICTIM, attacker_info, attacker_ip, stranger_ip,
+    ATTACKER_QPN, Bench, FIRST_PSN, IOVA, MTU, VICTIM, attacker_info, attacker_ip, envelope, stranger_ip,
 };
 use crate::support::frame::Envelope;
 use crate::support::net::address;
@@ -42,7 +42,7 @@ fn one_of_each(bench: &Bench) -> Vec<Packet<'static>> {
 fn a_frame_cut_anywhere_is_dropped() {
     let mut bench = Bench::new();
     for packet in one_of_each(&bench) {
-        let frame = bench.envelope().seal(&packet);
+        let frame = envelope().seal(&packet);
         for len in 0..frame.len() {
             bench.mark();
             bench.net.inject(VICTIM, 0, &frame[..len]);
@@ -61,7 +61,7 @@ fn a_packet_cut_anywhere_is_dropped_even_if_its_lengths_and_crc_are_right() {
         // Up to the end of the headers, without the last byte of them.
         for cut in 0..len {
             bench.mark();
-            let frame = bench.envelope().wrap(&mrc[..cut]);
+            let frame = envelope().wrap(&mrc[..cut]);
             bench.net.inject(VICTIM, 0, &frame);
             // The iCRC masks the fifth byte, so there is none of less.
             let counter = if cut < 5 { "rx_bad_icrc" } else { "rx_malformed" };
@@ -69,7 +69,7 @@ fn a_packet_cut_anywhere_is_dropped_even_if_its_lengths_and_crc_are_right() {
         }
         if !matches!(packet, Packet::Write { .. }) {
             bench.mark();
-            let frame = bench.envelope().wrap(&mrc[..=len]);
+            let frame = envelope().wrap(&mrc[..=len]);
             bench.net.inject(VICTIM, 0, &frame);
             bench.expect_counts("a byte too many", &[("rx_packets", 1), ("rx_malformed", 1)]);
         }
@@ -79,8 +79,7 @@ fn a_packet_cut_anywhere_is_dropped_even_if_its_lengths_and_crc_are_right() {
     let mut head = bench.write();
     for len in 0..8_u32 {
         head.bth.psn = FIRST_PSN.add(1 + len);
-        let frame =
-            bench.envelope().seal(&Packet::Write { head, payload: &[9; 8][..len as usize], pad: &[] });
+        let frame = envelope().seal(&Packet::Write { head, payload: &[9; 8][..len as usize], pad: &[] });
         bench.net.inject(VICTIM, 0, &frame);
     }
     assert_eq!(bench.count("rx_bad_length"), 8);
@@ -91,7 +90,7 @@ fn a_packet_cut_anywhere_is_dropped_even_if_its_lengths_and_crc_are_right() {
 #[test]
 fn a_flipped_bit_is_noticed() {
     let mut bench = Bench::new();
-    let frame = bench.envelope().seal(&one_of_each(&bench)[0]);
+    let frame = envelope().seal(&one_of_each(&bench)[0]);
     // Everything that the iCRC covers: addresses, ports, headers but BTH byte 4, payload, the iCRC itself.
     let covered = (22..60).chain(62..66).chain(67..frame.len());
     for byte in covered {
@@ -156,7 +155,9 @@ fn any_packet(rng: &mut Rng, bench: &Bench) -> Vec<u8> {
     let mut mrc = vec![0; 64];
     let head_len = packet.encode_head(&mut mrc);
     mrc.truncate(head_len);
-    if !matches!(packet, Packet::Write { .. }) {
+    if matches!(packet, Packet::Write { .. }) {
+        mrc.extend_from_slice(&payload[..len]);
+    } else {
         // Random behind the BTH, but often with the right connection.
         let random = rng.bytes(head_len - 12);
         let from = rng.pick(&[12, 12, 16, 20, 24]).min(head_len);
@@ -165,8 +166,6 @@ fn any_packet(rng: &mut Rng, bench: &Bench) -> Vec<u8> {
             mrc[20..22].copy_from_slice(&(ATTACKER_QPN.get() as u16).to_be_bytes());
             mrc[22..24].copy_from_slice(&(bench.qp.qpn.get() as u16).to_be_bytes());
         }
-    } else {
-        mrc.extend_from_slice(&payload[..len]);
     }
     if rng.one_in(8) {
         let at = rng.below(mrc.len() as u64) as usize;

@@ -1,6 +1,8 @@
 //! The life of a queue pair: states, errors, ends.
 
-use spindrift::endpoint::{EndpointError, Event, FailReason, PostError, QpModify, QpState, RtsAttr};
+use spindrift::endpoint::{
+    EndpointConfig, EndpointError, Event, FailReason, PostError, QpInfo, QpModify, QpState, RtsAttr,
+};
 use spindrift::time::Time;
 use spindrift::wire::{Aeth, Bth, Mark, Opcode, Packet, Psn, Qpn, Seth};
 use spindrift::work::{RecvWr, RemoteAddr, SendOp, SendWr, Sge, WcStatus};
@@ -9,6 +11,7 @@ use crate::bench::{
     ATTACKER_QPN, Bench, IOVA, PEER, SHORT, VICTIM, attacker_info, completions, first_sent, init,
 };
 use crate::support::frame;
+use crate::support::net::ports;
 use crate::support::pair::{self, End, Patience, gives_up_at, rtr_attr, rts_attr};
 
 fn modify(bench: &mut Bench, qpn: Qpn, change: QpModify) -> Result<(), EndpointError> {
@@ -133,6 +136,30 @@ fn posting_depends_on_the_state() {
     }
     assert_eq!(post(&mut bench, attacked, wr), Err(PostError::QueueFull));
     bench.check_healthy("posting");
+}
+
+#[test]
+fn immediates_that_the_peer_never_takes_are_refused() {
+    let mut bench = Bench::new();
+    let qpn = bench.net.endpoint(VICTIM).create_qp(init(bench.pd)).unwrap();
+    let ours = bench.net.endpoint(VICTIM).qp_info(qpn).unwrap();
+    let theirs = QpInfo { max_wimm: 0, ..attacker_info(&ours) };
+    pair::bring_up(&mut bench.net, End { node: VICTIM, qpn }, &theirs, SHORT);
+    let plain = write(&bench, 1, 8);
+    let wr = SendWr { op: SendOp::WriteWithImm(1), ..plain };
+    assert_eq!(post(&mut bench, qpn, wr), Err(PostError::NoImmediates));
+    assert_eq!(post(&mut bench, qpn, plain), Ok(()));
+    bench.check_healthy("no immediates");
+}
+
+#[test]
+fn a_packet_never_outgrows_ip() {
+    for (v6, overhead) in [(true, 106), (false, 86)] {
+        let mut cfg = EndpointConfig::new(ports(v6, 0, 1, 1 << 20));
+        assert_eq!(cfg.max_mtu(), 65_535 + 14 - overhead);
+        cfg.ports[0].max_frame = 1_514;
+        assert_eq!(cfg.max_mtu(), 1_514 - overhead);
+    }
 }
 
 #[test]

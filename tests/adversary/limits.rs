@@ -1,13 +1,12 @@
 //! Settings and events at the edge of what is allowed: nothing may hang, and no completion may say less or more than is known.
 
 use spindrift::congestion::CcConfig;
-use spindrift::endpoint::{Endpoint, EndpointConfig, Event, FailReason, Limits, QpInfo, QpState};
+use spindrift::endpoint::{Endpoint, EndpointConfig, Event, FailReason, Limits, QpState};
 use spindrift::wire::{Aeth, Bth, NakCode, Opcode, Packet, Psn};
-use spindrift::work::{RemoteAddr, SendOp, SendWr, Sge, WcStatus};
+use spindrift::work::WcStatus;
 
-use crate::bench::{Bench, IOVA, SHORT, VICTIM, attacker_info, completions, config, init};
+use crate::bench::{Bench, SHORT, VICTIM, completions, config, init};
 use crate::support::frame;
-use crate::support::pair::{self, Patience};
 
 #[test]
 fn a_queue_pair_that_could_not_be_made_costs_nothing() {
@@ -41,28 +40,6 @@ fn the_mtu_fits_the_length_fields() {
     }
     let overhead = EndpointConfig::overhead(true) - 14;
     assert_eq!(cfg.max_mtu() as usize + overhead, 65_535);
-}
-
-#[test]
-fn an_immediate_that_the_peer_takes_none_of_fails_at_once() {
-    let mut bench = Bench::new();
-    let qp = pair::create(&mut bench.net, VICTIM, init(bench.pd));
-    let ours = bench.net.endpoint(VICTIM).qp_info(qp.qpn).unwrap();
-    let theirs = QpInfo { max_wimm: 0, ..attacker_info(&ours) };
-    pair::bring_up(&mut bench.net, qp, &theirs, Patience::default());
-    let (now, lkey) = (bench.net.now, bench.target.key.lkey);
-    let wr = SendWr {
-        wr_id: 5,
-        op: SendOp::WriteWithImm(1),
-        local: Sge { addr: IOVA, len: 8, lkey },
-        remote: RemoteAddr { addr: 0, rkey: 1 },
-        signaled: true,
-    };
-    bench.net.endpoint(VICTIM).post_send(now, qp.qpn, wr).unwrap();
-    bench.net.pump(VICTIM);
-    let ends: Vec<_> = bench.completions().iter().map(|wc| (wc.wr_id, wc.status)).collect();
-    assert_eq!(ends, [(5, WcStatus::LocalQpOperationError)]);
-    bench.check_healthy("an immediate that never could leave");
 }
 
 /// A request that no plane can take must not wait for ever: it has the same patience as one in flight.

@@ -57,7 +57,7 @@ fn share(part: u64) {
     if setting("SPINDRIFT_SEED").is_some() {
         return;
     }
-    let count = setting("SPINDRIFT_SEEDS").unwrap_or(400);
+    let count = setting("SPINDRIFT_SEEDS").unwrap_or(4_000);
     let fresh = setting("SPINDRIFT_FRESH");
     let fixed = (0..count).filter(|seed| seed % 2 == part);
     let also = fresh.into_iter().flat_map(|base| (0..count.div_ceil(4)).map(move |n| base.wrapping_add(n)));

@@ -91,7 +91,13 @@ impl Plan {
         if may_fail && rng.one_in(2) {
             // Everything is cut for good, or one direction.
             let (from, sender) = (Time(rng.below(heal_at.0)), rng.pick(&[None, Some(0), Some(1)]));
-            outages.extend((0..planes).map(|plane| Outage { from, to: Time::NEVER, plane, sender, paths: 1 }));
+            outages.extend((0..planes).map(|plane| Outage {
+                from,
+                to: Time::NEVER,
+                plane,
+                sender,
+                paths: 1,
+            }));
         }
         let flaps = flaps(&mut rng, planes, heal_at);
         let mtu = mtu(&mut rng);

@@ -209,9 +209,11 @@ impl World {
             Event::Completion { wc, .. } => {
                 let end = End { node, qpn: wc.qpn };
                 match wc.opcode {
-                    WcOpcode::RdmaWrite => self.stream(|stream| stream.from == end).on_send_completion(&wc),
+                    WcOpcode::RdmaWrite => {
+                        self.stream(|stream| stream.from == end).on_send_completion(&wc);
+                    }
                     WcOpcode::RecvRdmaWithImm => {
-                        self.stream(|stream| stream.to == end).on_receive_completion(&wc)
+                        self.stream(|stream| stream.to == end).on_receive_completion(&wc);
                     }
                 }
             }

@@ -158,8 +158,11 @@ impl Stream {
         let evs: Vec<_> = endpoint.ev_states(qpn).unwrap().map(|state| state.ev).collect();
         for ev in evs {
             if self.rng.one_in(4) {
-                let _ =
-                    if denies { endpoint.deny_ev(qpn, ev, Some(plane)) } else { endpoint.allow_ev(qpn, ev, None) };
+                let _ = if denies {
+                    endpoint.deny_ev(qpn, ev, Some(plane))
+                } else {
+                    endpoint.allow_ev(qpn, ev, None)
+                };
             }
         }
     }

@@ -58,7 +58,7 @@ impl Rng {
     }
 }
 
-/// Mixes the bits of `x` (SplitMix64's finaliser): for choices that must not depend on the order of events.
+/// Mixes the bits of `x` (the finaliser of `SplitMix64`): for choices that must not depend on the order of events.
 pub(crate) const fn mix(x: u64) -> u64 {
     let x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);

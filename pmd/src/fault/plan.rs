@@ -261,10 +261,10 @@ fn trim(text: &str) -> Result<Trim, String> {
     let mut parts = text.split(':');
     let chance = chance(parts.next().unwrap_or_default())?;
     let bytes = parts.next().map_or(Ok(128), number)? as usize;
-    let dscp = parts.next().map_or(Ok(9), number)?;
+    let dscp = parts.next().map_or(Ok(12), number)?;
     if !(64..=9000).contains(&bytes) || dscp > 63 || parts.next().is_some() {
         return Err(
-            "write trim=CHANCE:BYTES:DSCP, such as trim=1%:128:9, bytes 64 to 9000, DSCP 0 to 63".to_owned()
+            "write trim=CHANCE:BYTES:DSCP, such as trim=1%:128:12, bytes 64 to 9000, DSCP 0 to 63".to_owned()
         );
     }
     Ok(Trim { chance, bytes, dscp: dscp as u8 })
@@ -289,7 +289,7 @@ mod tests {
         assert_eq!(all.corrupt, Chance::new(0.001));
         assert_eq!(all.delay, Some((20_000, 5_000)));
         assert_eq!(all.ecn, Chance::new(0.05));
-        assert_eq!(all.trim, Some(Trim { chance: Chance::new(0.01), bytes: 128, dscp: 9 }));
+        assert_eq!(all.trim, Some(Trim { chance: Chance::new(0.01), bytes: 128, dscp: 12 }));
         assert_eq!((all.direction, all.port, all.from_ns, all.until_ns), (Direction::Tx, None, 0, u64::MAX));
 
         let some =

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow};
 use serde::{Deserialize, Deserializer};
-use spindrift::wire::DscpMap;
+use spindrift::wire::{DscpMap, OpPosition};
 
 use crate::units::{parse_duration, parse_size};
 
@@ -61,6 +61,7 @@ pub(crate) struct Transport {
     pub(crate) dscp: Option<DscpMap>,
     pub(crate) trimming: Option<bool>,
     pub(crate) oor_nack: Option<bool>,
+    pub(crate) op_position: Option<OpPosition>,
     pub(crate) hop_limit: Option<u8>,
     pub(crate) sack_threshold_bytes: Option<u32>,
     pub(crate) tail_probe_floor_ns: Option<u64>,

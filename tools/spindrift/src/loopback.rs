@@ -383,6 +383,7 @@ impl Measure<'_> {
         }
         let verified = mismatch.is_none() && wrong == 0;
         let row = BandwidthRow::new(layout.size, &measured, verified);
+        row.warn_of_pause(&measured);
         let baseline = baseline.gbps();
         let ratio = row.bandwidth_gbps / baseline;
         Ok(BandwidthRow { baseline_gbps: Some(baseline), ratio: Some(ratio), sampled: Some(sampled), ..row })

@@ -1,6 +1,7 @@
 //! `spindrift pump udp`: what kernel sockets can do at best, without a transport.
 
 use std::net::{IpAddr, Ipv4Addr};
+use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::Duration;
 
@@ -107,7 +108,10 @@ fn config(args: &UdpPumpArgs) -> Result<PumpConfig> {
 fn both(config: &PumpConfig, stop: &Stop) -> Result<(Option<PumpStats>, Option<PumpStats>)> {
     thread::scope(|scope| {
         let receiver = scope.spawn(|| receive(config, stop.flag()));
-        let sent = send(config, stop.flag())?;
+        let sent = send(config, stop.flag()).inspect_err(|_| {
+            // Nothing will come.
+            stop.flag().store(true, Ordering::Relaxed);
+        })?;
         let received = receiver.join().map_err(|_| anyhow!("the receiver's thread panicked"))??;
         Ok((Some(sent), Some(received)))
     })
@@ -132,10 +136,11 @@ fn report(args: &UdpPumpArgs, config: &PumpConfig, sent: Option<&PumpStats>, rec
         return;
     }
     let size = format_size(config.payload as u64);
-    say(&format!(
-        "spindrift pump udp: {} to {} port {}, {size} a packet",
-        config.local, config.remote, config.port
-    ));
+    let way = match sent {
+        Some(_) => format!("{} to {}", config.local, config.remote),
+        None => format!("received on {}", config.local),
+    };
+    say(&format!("spindrift pump udp: {way} port {}, {size} a packet", config.port));
     say(&format!(
         "{:>9} {:>12} {:>10} {:>12} {:>10} {:>8}  offload",
         "", "#packets", "BW[Gb/s]", "Rate[Mpps]", "#calls", "#errors"

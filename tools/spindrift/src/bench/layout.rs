@@ -14,7 +14,8 @@ use crate::units::format_size;
 /// What the target holds where nothing was written.
 const UNTOUCHED: u8 = 0xa5;
 /// Memory that the slots of all queue pairs may take; more only where two slots each need it. As much as the
-/// default window of a queue pair holds, twice over, so that the run measures the transport and not the machine's memory.
+/// default window of a queue pair holds, twice over, so that the run measures the
+/// transport and not the machine's memory.
 const BUDGET: u64 = 8 << 20;
 /// Largest memory on each side.
 const LIMIT: u64 = 16 << 30;

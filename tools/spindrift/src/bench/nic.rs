@@ -16,7 +16,7 @@ use spindrift_pmd::udp::{SourcePorts, UdpConfig, UdpPort};
 use super::options::Settings;
 
 /// DSCP that the fault port writes on trimmed packets unless its rule says otherwise.
-const FAULT_TRIM_DSCP: u8 = 9;
+const FAULT_TRIM_DSCP: u8 = 12;
 /// Headers before the payload and the checksum behind it, with room for an outer IPv6 header.
 const FRAME_ROOM: usize = EndpointConfig::overhead(true) + 48;
 /// Ports to try when the kernel's choice for one address is taken on another.

@@ -184,6 +184,7 @@ impl Settings {
             dscp: from.dscp.unwrap_or(base.dscp),
             trimming: from.trimming.unwrap_or(base.trimming),
             oor_nack: from.oor_nack.unwrap_or(base.oor_nack),
+            op_position: from.op_position.unwrap_or(base.op_position),
             hop_limit: from.hop_limit.unwrap_or(base.hop_limit),
             sack_threshold_bytes: from.sack_threshold_bytes.unwrap_or(base.sack_threshold_bytes),
             tail_probe_floor_ns: from.tail_probe_floor_ns.unwrap_or(base.tail_probe_floor_ns),

@@ -13,6 +13,9 @@ use super::side::Counted;
 use super::writer::Measured;
 use crate::units::format_size;
 
+/// Pauses up to this long are usual where cores are shared.
+const PAUSE: Duration = Duration::from_millis(20);
+
 /// One size of a bandwidth run.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct BandwidthRow {
@@ -27,6 +30,8 @@ pub(crate) struct BandwidthRow {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) ratio: Option<f64>,
     pub(crate) verified: bool,
+    /// Longest time in which the writer's thread was not run.
+    pub(crate) longest_pause_ms: f64,
     /// Writes compared while the run went on.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) sampled: Option<u64>,
@@ -43,7 +48,20 @@ impl BandwidthRow {
             baseline_gbps: None,
             ratio: None,
             verified,
+            longest_pause_ms: measured.longest_pause.as_secs_f64() * 1000.0,
             sampled: None,
+        }
+    }
+
+    /// A word on standard error where the average says more about a busy machine than about the transport.
+    pub(crate) fn warn_of_pause(&self, measured: &Measured) {
+        if measured.longest_pause > PAUSE && measured.longest_pause * 10 > measured.elapsed {
+            eprintln!(
+                "spindrift: at {} the writer was not run for {:.0} ms of {:.0} ms: the machine is busy, the average too low",
+                format_size(self.size_bytes),
+                self.longest_pause_ms,
+                measured.elapsed.as_secs_f64() * 1000.0
+            );
         }
     }
 

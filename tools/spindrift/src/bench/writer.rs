@@ -26,6 +26,8 @@ pub(crate) struct Measured {
     pub(crate) iterations: u64,
     pub(crate) elapsed: Duration,
     pub(crate) peak_gbps: f64,
+    /// Longest time that this thread was not run, or stuck in one turn.
+    pub(crate) longest_pause: Duration,
 }
 
 impl Measured {
@@ -127,7 +129,8 @@ impl<'a> Writer<'a> {
         }
         let elapsed = pace.start.elapsed();
         let iterations = self.completed.iter().sum::<u64>() - before;
-        let measured = Measured { iterations, elapsed, peak_gbps: 0.0 };
+        let longest_pause = pace.longest_pause;
+        let measured = Measured { iterations, elapsed, peak_gbps: 0.0, longest_pause };
         Ok(Measured { peak_gbps: pace.peak_gbps.max(measured.gbps(self.layout.size)), ..measured })
     }
 
@@ -190,6 +193,8 @@ struct Pace {
     mark: (Duration, u64),
     next_watch: Duration,
     peak_gbps: f64,
+    last_look: Duration,
+    longest_pause: Duration,
 }
 
 impl Pace {
@@ -200,14 +205,19 @@ impl Pace {
             mark: (Duration::ZERO, 0),
             next_watch: WATCH_INTERVAL,
             peak_gbps: 0.0,
+            last_look: Duration::ZERO,
+            longest_pause: Duration::ZERO,
         }
     }
 
     fn look(&mut self, done: u64, watch: &mut dyn Watch) -> Result<Duration> {
         let elapsed = self.start.elapsed();
+        self.longest_pause = self.longest_pause.max(elapsed.saturating_sub(self.last_look));
+        self.last_look = elapsed;
         let (mark_time, mark_done) = self.mark;
-        if elapsed - mark_time >= PEAK_INTERVAL && done - mark_done >= PEAK_MESSAGES {
-            self.peak_gbps = self.peak_gbps.max(gbps(done - mark_done, self.size, elapsed - mark_time));
+        let interval = elapsed.saturating_sub(mark_time);
+        if interval >= PEAK_INTERVAL && done - mark_done >= PEAK_MESSAGES {
+            self.peak_gbps = self.peak_gbps.max(gbps(done - mark_done, self.size, interval));
             self.mark = (elapsed, done);
         }
         if elapsed >= self.next_watch {

@@ -159,7 +159,7 @@ mod tests {
         assert_eq!(ticks_to_ns(1_500_000, 6), 1_500_000_000);
         assert_eq!(ticks_to_ns(1_500_000, 9), 1_500_000);
         assert_eq!(ticks_to_ns(3, 0), 3_000_000_000);
-        assert_eq!(ticks_to_ns(1 << 9, 0x80 | 10), 500_000_000);
+        assert_eq!(ticks_to_ns(1 << 9, 0x8a), 500_000_000);
         assert_eq!(ticks_to_ns(u64::MAX, 0x7f), 0);
     }
 }

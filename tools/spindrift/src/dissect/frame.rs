@@ -87,7 +87,6 @@ fn expected_icrc(l3: &[u8]) -> u32 {
 /// taken off.
 fn plain_ethernet(captured: &Captured) -> Vec<u8> {
     let mut frame = match captured.link {
-        DataLink::ETHERNET => captured.data.clone(),
         DataLink::LINUX_SLL => behind(&captured.data, 14, 16),
         DataLink::LINUX_SLL2 => behind(&captured.data, 0, 20),
         // Raw IP (several numbers), BSD loopback: the version tells the type.
@@ -95,7 +94,7 @@ fn plain_ethernet(captured: &Captured) -> Vec<u8> {
             raw_ip(&captured.data, 0)
         }
         DataLink::NULL | DataLink::LOOP => raw_ip(&captured.data, 4),
-        // Not known: taken for Ethernet, so that the reason is the type that is found there.
+        // Ethernet; what is not known is taken for it, and no MRC will be found there.
         _ => captured.data.clone(),
     };
     while frame.get(12..14).is_some_and(|kind| kind == ETHERTYPE_VLAN || kind == ETHERTYPE_QINQ)

@@ -199,7 +199,9 @@ impl<'a> Client<'a> {
         let writes = writer.writes().to_vec();
         drop(watch);
         let verified = self.verdict(writes, measured.iterations)?;
-        Ok(BandwidthRow::new(layout.size, &measured, verified))
+        let row = BandwidthRow::new(layout.size, &measured, verified);
+        row.warn_of_pause(&measured);
+        Ok(row)
     }
 
     fn latency(&mut self, index: usize) -> Result<LatencyRow> {
