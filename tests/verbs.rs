@@ -409,3 +409,20 @@ fn a_plane_that_goes_down_is_survived() {
     }
     assert_eq!(right.mr.region().first_difference(0, &data).unwrap(), None);
 }
+
+/// What the peer takes none of cannot be sent. It ends in its turn, behind what was posted before it, and the queue
+/// pair fails; the memory of inline sends in flight is not given out again before.
+#[test]
+fn a_request_that_is_not_taken_ends_in_its_turn() {
+    let qp = QpConfig { max_wimm: 0, max_send_wr: 4, max_inline: 64, ..QpConfig::default() };
+    let (mut left, mut right) = Setup { qp, ..Setup::default() }.connected();
+    left.qp.post_send(write(&left, &right, 1, 0, 500_000)).unwrap();
+    left.qp.post_send(SendWr { op: SendOp::WriteWithImm(9), ..write(&left, &right, 2, 0, 8) }).unwrap();
+    left.qp.post_send(write(&left, &right, 3, 0, 8)).unwrap();
+    let seen = completions(&mut left, &mut right, 3);
+    let flushed = WcStatus::WrFlushError;
+    assert_eq!(statuses(&seen), [(1, flushed), (2, WcStatus::LocalQpOperationError), (3, flushed)]);
+    assert_eq!(left.qp.state(), (QpState::Error, Some(FailReason::LocalWorkRequest)));
+    assert_eq!(left.qp.sends_outstanding(), 0);
+    assert_eq!(left.context.lane_counters().refused_requests, 1);
+}

@@ -171,10 +171,6 @@ impl Endpoint {
             return Err(PostError::NoImmediates);
         }
         let wr = SendWr { signaled: wr.signaled || qp.sig_all, ..wr };
-        if !qp.requester.can_ever_send(wr.op) {
-            self.reject_send(qpn, &wr, WcStatus::LocalQpOperationError);
-            return Ok(());
-        }
         if let Ok(region) = self.memory.pin(wr.local.lkey, qp.pd, wr.local.addr, wr.local.len) {
             qp.requester.push(now, wr, region);
             // The first packet arms the timers, if a plane can take it.

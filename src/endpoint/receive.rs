@@ -325,18 +325,14 @@ impl Endpoint {
                 self.wake_data(slot);
                 self.arm(slot);
             }
-            AethKind::Nak(code) => self.on_nak(now, slot, bth.psn, code),
+            AethKind::Nak(code) => self.on_nak(slot, bth.psn, aeth.msn, code),
             AethKind::Other(_) => self.counters.rx_malformed += 1,
         }
     }
 
-    /// A transport NAK. What lies before the packet at fault is complete, as in `InfiniBand`, so that the first
-    /// request to end with an error is the one that caused it, whatever became of the ACKs before.
-    fn on_nak(&mut self, now: Time, slot: u32, psn: Psn, code: NakCode) {
-        let Some(target) = self.qp(slot).and_then(|qp| qp.requester.nak_target(psn)) else {
-            self.counters.rx_forged_ack += 1;
-            return;
-        };
+    /// A transport NAK. The first request to end with an error is the one at fault, also when the ACK for those
+    /// before it was lost or comes later.
+    fn on_nak(&mut self, slot: u32, psn: Psn, msn: u32, code: NakCode) {
         let status = match code {
             NakCode::InvalidRequest => WcStatus::RemoteInvalidRequest,
             NakCode::RemoteAccess => WcStatus::RemoteAccessError,
@@ -347,11 +343,11 @@ impl Endpoint {
                 return;
             }
         };
-        if let Some(qp) = self.qps[slot as usize].as_deref_mut() {
-            let (requester, mut env) = qp.requester_env(&mut self.counters);
-            requester.on_transport_ack(now, psn.sub(1), &mut env);
-            self.complete_sends(slot);
-        }
+        let Some(target) = self.qp_mut(slot).and_then(|qp| qp.requester.on_nak(psn, msn)) else {
+            self.counters.rx_forged_ack += 1;
+            return;
+        };
+        self.complete_sends(slot);
         self.fail_qp(slot, FailReason::PeerRefused, Some((Some(target), status)));
     }
 

@@ -164,7 +164,7 @@ impl Lane {
     }
 
     fn take_requests(&mut self, now: Time, slot: QpSlot) {
-        let Self { endpoint, qps, .. } = self;
+        let Self { endpoint, qps, counters, .. } = self;
         let Some(QpEntry { intake, .. }) = qps.get_mut(slot as usize).and_then(Option::as_mut) else {
             return;
         };
@@ -177,9 +177,18 @@ impl Lane {
             }
         }
         while let Ok(wr) = intake.sends.pop() {
-            if let Err(error) = endpoint.post_send(now, qpn, wr) {
-                let wc = refused(qpn, wr.wr_id, WcOpcode::RdmaWrite, error);
-                return self.refuse(now, slot, wc);
+            match endpoint.post_send(now, qpn, wr) {
+                Ok(()) => {}
+                Err(PostError::NoSuchQp) => {
+                    let wc = refused(qpn, wr.wr_id, WcOpcode::RdmaWrite, PostError::NoSuchQp);
+                    return self.refuse(now, slot, wc);
+                }
+                // Sends end in the order in which they were posted, and inline sends rely on that for the reuse of
+                // their memory. So the queue pair fails, which ends those before this one first.
+                Err(_) => {
+                    counters.refused_requests += 1;
+                    endpoint.reject_send(qpn, &wr, WcStatus::LocalQpOperationError);
+                }
             }
         }
     }

@@ -135,6 +135,8 @@ pub(crate) struct Requester {
     lost: BitRing,
     lost_count: u32,
     wimm_in_flight: u32,
+    /// Messages completed (wrapping).
+    completed: u32,
     orders: u64,
     newest_on_ev: Box<[u64]>,
     newest_sent_at: Time,
@@ -174,6 +176,7 @@ impl Requester {
             lost: BitRing::default(),
             lost_count: 0,
             wimm_in_flight: 0,
+            completed: 0,
             orders: 0,
             newest_on_ev: Box::default(),
             newest_sent_at: Time::ZERO,
@@ -216,12 +219,6 @@ impl Requester {
     /// Smallest round-trip time seen, zero before the first sample.
     pub(crate) const fn min_rtt_ns(&self) -> u64 {
         self.rtt.min_ns()
-    }
-
-    /// Whether the peer takes such requests at all. One with an immediate that it takes none of would
-    /// wait for ever, and everything behind it.
-    pub(crate) const fn can_ever_send(&self, op: SendOp) -> bool {
-        matches!(op, SendOp::Write) || self.setup.max_wimm > 0
     }
 
     pub(crate) fn push(&mut self, now: Time, wr: SendWr, slot: RegionSlot) {
@@ -409,6 +406,7 @@ impl Requester {
             return None;
         }
         let entry = self.queue.pop()?;
+        self.completed = self.completed.wrapping_add(1);
         if entry.imm().is_some() {
             self.wimm_in_flight -= 1;
         }
@@ -420,12 +418,18 @@ impl Requester {
         self.queue.pop()
     }
 
-    /// A transport NAK for `psn`: which work request it condemns. Everything older is taken as
-    /// done only as far as acknowledgements said so.
-    pub(crate) fn nak_target(&self, psn: Psn) -> Option<u64> {
+    /// A transport NAK for `psn`: which work request it condemns. `msn` is its count of messages
+    /// complete at the peer. If those are all that precede the condemned one, they are done: the
+    /// acknowledgement sent for them before the NAK was lost or overtaken on another plane. Otherwise
+    /// everything older is taken as done only as far as acknowledgements said so.
+    pub(crate) fn on_nak(&mut self, psn: Psn, msn: u32) -> Option<u64> {
         let seq = self.seq_of(psn);
         let seq = u64::try_from(seq).ok().filter(|&seq| seq >= self.done && seq < self.next)?;
-        self.queue.find(seq).map(|entry| entry.first)
+        let (first, ahead) = self.queue.find(seq).map(|entry| (entry.first, self.queue.ahead_of(seq)))?;
+        if self.completed.wrapping_add(ahead) & 0x00ff_ffff == msn {
+            self.done = self.done.max(first);
+        }
+        Some(first)
     }
 
     /// Takes the packets in flight on these planes as lost, without blame: the ports are gone.

@@ -163,6 +163,11 @@ impl SendQueue {
         self.entries.get(at).filter(|entry| entry.first <= seq)
     }
 
+    /// How many entries precede the one that packet `seq` belongs to.
+    pub(crate) fn ahead_of(&self, seq: u64) -> u32 {
+        self.entries.partition_point(|entry| entry.end() <= seq) as u32
+    }
+
     /// The oldest entry.
     pub(crate) fn front(&self) -> Option<&Entry> {
         self.entries.front()

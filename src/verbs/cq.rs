@@ -15,7 +15,9 @@ pub const MAX_CQ_DEPTH: u32 = 1 << 22;
 ///
 /// It is bounded: when a completion finds no room, that is an error, not a loss. The completions before it can still be
 /// polled; then [`Cq::poll`] reports [`CqOverrun`] for ever, and the queue pairs that report here are in the error state.
-/// A queue as deep as the send and receive queues that report to it together never overruns.
+/// A queue as deep as the send and receive queues that report to it together never overruns, if a completion is polled
+/// before another request takes the place of the one it is for. A completed request makes room in its queue at once,
+/// polled or not.
 ///
 /// Completions for a dropped queue are dropped too.
 #[derive(Debug)]

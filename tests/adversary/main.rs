@@ -9,6 +9,7 @@ mod bench;
 mod floods;
 mod fuzz;
 mod life;
+mod limits;
 mod many;
 mod messages;
 mod ports;
