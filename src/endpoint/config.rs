@@ -49,7 +49,7 @@ pub struct Limits {
     pub max_recv_wr: u32,
     /// Registered memory regions.
     pub max_regions: u32,
-    /// Endpoint requests and reliability probes answered in a second.
+    /// Endpoint requests answered in a second, and as many reliability probes.
     pub answers_per_second: u32,
 }
 

@@ -4,7 +4,7 @@
 use std::collections::VecDeque;
 
 use crate::time::Time;
-use crate::wire::{Entropy, Erth, Ev, Packet, StackTemplate};
+use crate::wire::{Entropy, Erth, Ev, Packet, Qpn, StackTemplate};
 
 /// An endpoint packet waiting to be sent.
 #[derive(Clone, Copy, Debug)]
@@ -21,10 +21,10 @@ pub(super) struct OpOut {
 pub(super) enum Purpose {
     /// A port status update to this peer.
     PortStatus(u32),
-    /// A reverse-path probe of this queue pair slot, with the path set's own id.
-    ReverseProbe(u32, u16),
-    /// A probe that the application asked for, on this queue pair slot.
-    Application(u32),
+    /// A reverse-path probe of this queue pair, with the path set's own id.
+    ReverseProbe(Qpn, u16),
+    /// A probe that the application asked for, on this queue pair.
+    Application(Qpn),
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -48,6 +48,10 @@ impl TokenBucket {
     const BURST_DIVISOR: u64 = 100;
     const ONE: u64 = 1_000_000_000;
 
+    fn new(per_second: u32) -> Self {
+        Self { per_second: u64::from(per_second), level: u64::MAX, filled_at: Time::ZERO }
+    }
+
     fn take(&mut self, now: Time) -> bool {
         let full = (self.per_second / Self::BURST_DIVISOR).max(16) * Self::ONE;
         let gained = now.since(self.filled_at).saturating_mul(self.per_second);
@@ -68,6 +72,7 @@ pub(super) struct Ops {
     outstanding: Box<[Option<Outstanding>]>,
     next_id: u16,
     answers: TokenBucket,
+    probe_answers: TokenBucket,
 }
 
 impl Ops {
@@ -81,17 +86,20 @@ impl Ops {
             out: VecDeque::with_capacity(Self::MAX_OUT),
             outstanding: vec![None; Self::OUTSTANDING].into_boxed_slice(),
             next_id: 0,
-            answers: TokenBucket {
-                per_second: u64::from(answers_per_second),
-                level: u64::MAX,
-                filled_at: Time::ZERO,
-            },
+            answers: TokenBucket::new(answers_per_second),
+            probe_answers: TokenBucket::new(answers_per_second),
         }
     }
 
-    /// Whether one more request from the network may be answered now.
+    /// Whether one more endpoint request from the network may be answered now.
     pub(super) fn may_answer(&mut self, now: Time) -> bool {
         self.answers.take(now)
+    }
+
+    /// Whether one more reliability probe may be answered now. Counted apart, because anyone can send
+    /// endpoint requests and only a connected peer a probe.
+    pub(super) fn may_answer_probe(&mut self, now: Time) -> bool {
+        self.probe_answers.take(now)
     }
 
     /// The id that the next request will have.

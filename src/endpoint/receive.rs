@@ -378,7 +378,7 @@ impl Endpoint {
             self.counters.rx_wrong_connection += 1;
             return;
         }
-        if !self.ops.may_answer(now) {
+        if !self.ops.may_answer_probe(now) {
             self.counters.rx_rate_limited += 1;
             return;
         }

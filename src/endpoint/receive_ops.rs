@@ -109,8 +109,8 @@ impl Endpoint {
         };
         let index = match purpose {
             Purpose::PortStatus(index) => index,
-            Purpose::ReverseProbe(slot, _) | Purpose::Application(slot) => {
-                self.qp(slot).map_or(u32::MAX, |qp| qp.peer)
+            Purpose::ReverseProbe(qpn, _) | Purpose::Application(qpn) => {
+                self.slot_of(qpn).and_then(|slot| self.qp(slot)).map_or(u32::MAX, |qp| qp.peer)
             }
         };
         let from_peer = self
@@ -131,16 +131,16 @@ impl Endpoint {
                     peer.status_update = None;
                 }
             }
-            Purpose::ReverseProbe(slot, path_id) => {
-                if let Some(qp) = self.qp_mut(slot) {
+            Purpose::ReverseProbe(qpn, path_id) => {
+                if let Some(slot) = self.slot_of(qpn)
+                    && let Some(qp) = self.qp_mut(slot)
+                {
                     qp.paths.on_reverse_probe_answer(path_id, now);
                 }
             }
-            Purpose::Application(slot) => {
-                if let Some(qpn) = self.qp(slot).map(|qp| qp.qpn) {
-                    let event = Event::EvProbeAnswered { qpn, request_id: id, rtt_ns: now.since(sent_at) };
-                    self.events.push_back(event);
-                }
+            Purpose::Application(qpn) => {
+                let event = Event::EvProbeAnswered { qpn, request_id: id, rtt_ns: now.since(sent_at) };
+                self.events.push_back(event);
             }
         }
     }

@@ -133,8 +133,8 @@ impl Endpoint {
         // Armed again by the next packet in; an idle queue pair runs no timer.
         qp.reverse_check_at = Time::NEVER;
         if let Some((ev, plane, path_id)) = qp.paths.poll_reverse_probe(now, rtt_ns, inbound, outbound) {
-            let index = qp.peer;
-            let id = self.ops.register(now, Purpose::ReverseProbe(slot, path_id));
+            let (index, qpn) = (qp.peer, qp.qpn);
+            let id = self.ops.register(now, Purpose::ReverseProbe(qpn, path_id));
             self.push_request(now, index, &Request { plane, ev, op: EndpointOp::EvProbe, id });
         }
     }
@@ -199,7 +199,7 @@ impl Endpoint {
     pub fn send_ev_probe(&mut self, now: Time, qpn: crate::wire::Qpn, plane: u8, ev: Ev) -> Option<u16> {
         let slot = self.slot_of(qpn)?;
         let index = self.qp(slot).filter(|qp| qp.receives())?.peer;
-        let id = self.ops.register(now, Purpose::Application(slot));
+        let id = self.ops.register(now, Purpose::Application(qpn));
         self.push_request(now, index, &Request { plane, ev, op: EndpointOp::EvProbe, id });
         Some(id)
     }

@@ -76,7 +76,8 @@ fn first_psn(bench: &Bench) -> Psn {
 /// The acknowledgement and the NAK behind it take different planes, and the NAK may come first.
 #[test]
 fn a_nak_that_overtakes_the_acknowledgement_completes_what_was_done() {
-    for (msn, first_end) in [(2, WcStatus::Success), (0, WcStatus::WrFlushError), (3, WcStatus::WrFlushError)] {
+    for (msn, first_end) in [(2, WcStatus::Success), (0, WcStatus::WrFlushError), (3, WcStatus::WrFlushError)]
+    {
         let mut bench = Bench::new();
         bench.post_to_attacker(77, 2_560);
         let first = first_psn(&bench);
