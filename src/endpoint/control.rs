@@ -99,7 +99,9 @@ impl Endpoint {
         let live = self.live_qps as usize;
         self.data_list.reserve(live.saturating_sub(self.data_list.len()));
         self.control_list.reserve(live.saturating_sub(self.control_list.len()));
-        self.timers.reserve((4 * live).saturating_sub(self.timers.len()));
+        // Two entries for each queue pair and each peer, of which there are no more.
+        let timers = 4 * live + Self::SPARE_TIMERS + 2;
+        self.timers.reserve(timers.saturating_sub(self.timers.len()));
     }
 
     fn check_init(&self, init: &QpInit) -> Result<(), EndpointError> {

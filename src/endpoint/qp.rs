@@ -163,6 +163,7 @@ impl Qp {
                 probe_floor_ns: cfg.tail_probe_floor_ns,
             },
         );
+        self.requester.expect_evs(self.paths.states().count());
         self.state = QpState::Rts;
         Ok(())
     }

@@ -52,7 +52,7 @@ impl Endpoint {
     }
 
     /// Entries of the heap, beyond one for each queue pair and peer, at which it is cleared of dead ones.
-    const SPARE_TIMERS: usize = 64;
+    pub(super) const SPARE_TIMERS: usize = 64;
 
     #[inline]
     fn push_timer(&mut self, at: Time, key: u32) {

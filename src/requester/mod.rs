@@ -192,6 +192,12 @@ impl Requester {
         }
     }
 
+    /// Makes room for what is kept of each of `evs` entropy values, so that a loss that brings a backup
+    /// into use allocates nothing.
+    pub(crate) fn expect_evs(&mut self, evs: usize) {
+        self.newest_on_ev = vec![0; evs].into_boxed_slice();
+    }
+
     /// The 16-bit timestamp in units of 128 ns that TSETH carries (MRC 1.0 table 6-6).
     pub(crate) const fn timestamp(at: Time) -> u16 {
         (at.0 >> 7) as u16
