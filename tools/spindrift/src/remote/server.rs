@@ -1,5 +1,7 @@
 //! The server: offers memory, and says in the end whether it holds what was written.
 
+use std::net::UdpSocket;
+
 use anyhow::{Context as _, Result, bail};
 use serde::Serialize;
 use serde_json::json;
@@ -61,6 +63,12 @@ fn serve<'a>(session: &'a Session, server: &mut Option<Server<'a>>, rows: &mut V
 }
 
 fn accept(session: &Session) -> Result<Channel> {
+    // Better now than when a client has come.
+    for &local in session.settings.local().unwrap_or_default() {
+        UdpSocket::bind((local, 0)).with_context(|| {
+            format!("--local {local} is not an address of this host; `spindrift ports` lists them")
+        })?;
+    }
     // A host without IPv6 still has IPv4.
     let listener =
         Listener::bind(("::", session.tcp_port)).or_else(|_| Listener::bind(("0.0.0.0", session.tcp_port)));
