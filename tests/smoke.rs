@@ -1,12 +1,13 @@
-//! Two endpoints joined by a perfect wire: the shortest story the transport can tell.
+//! Two endpoints joined by a perfect wire: the shortest stories the transport can tell.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 
 #[path = "../benches/common/mod.rs"]
 mod common;
 
-use common::Pair;
+use common::{Pair, Side};
 use spindrift::endpoint::Event;
-use spindrift::work::{RecvWr, SendOp, SendWr, WcStatus};
+use spindrift::time::Time;
+use spindrift::work::{RecvWr, RemoteAddr, SendOp, SendWr, Sge, WcStatus};
 
 #[test]
 fn bytes_and_an_immediate_arrive() {
@@ -31,4 +32,32 @@ fn bytes_and_an_immediate_arrive() {
     );
     let counters = pair.a.endpoint.counters();
     assert_eq!(counters.tx_retransmits + counters.tx_tail_probes, 0);
+}
+
+/// Planes that 64 KiB from a new queue pair of `a` to `b` take.
+fn planes_used(a: &mut Side, b: &mut Side, now: Time) -> Vec<u8> {
+    let (qa, qb) = (a.create_qp(16), b.create_qp(16));
+    a.connect_at(now, qa, b, qb, 1024);
+    b.connect_at(now, qb, a, qa, 1024);
+    let local = Sge { addr: a.region.iova(), len: 65_536, lkey: a.key };
+    let remote = RemoteAddr { addr: b.region.iova(), rkey: b.key };
+    let wr = SendWr { wr_id: 0, op: SendOp::Write, local, remote, signaled: false };
+    a.endpoint.post_send(now, qa, wr).unwrap();
+    let mut frames = Vec::new();
+    a.transmit(now, usize::MAX, &mut frames);
+    let mut planes: Vec<u8> = frames.iter().map(|frame| frame.port).collect();
+    planes.sort_unstable();
+    planes.dedup();
+    planes
+}
+
+#[test]
+fn a_peer_that_started_anew_gets_all_its_planes_back() {
+    let mut pair = Pair::new(1024, true, 1 << 17);
+    pair.b.endpoint.port_link(pair.now, 2, false);
+    pair.settle(usize::MAX);
+    assert_eq!(planes_used(&mut pair.a, &mut pair.b, pair.now), [0, 1, 3], "it said so a moment ago");
+    let later = pair.now + 60_000_000_000;
+    let mut anew = Side::new(2, true, 1 << 17, 4096);
+    assert_eq!(planes_used(&mut pair.a, &mut anew, later), [0, 1, 2, 3]);
 }

@@ -62,6 +62,10 @@ impl Side {
     }
 
     pub fn connect(&mut self, ours: Qpn, peer: &Side, theirs: Qpn, mtu: u32) {
+        self.connect_at(Time::ZERO, ours, peer, theirs, mtu);
+    }
+
+    pub fn connect_at(&mut self, now: Time, ours: Qpn, peer: &Side, theirs: Qpn, mtu: u32) {
         let info = peer.endpoint.qp_info(theirs).unwrap();
         let rtr = RtrAttr {
             dest_qpn: info.qpn,
@@ -75,7 +79,6 @@ impl Side {
             ports: info.ports,
             udp_port: info.udp_port,
         };
-        let now = Time::ZERO;
         self.endpoint.modify_qp(now, ours, QpModify::Init).unwrap();
         self.endpoint.modify_qp(now, ours, QpModify::Rtr(Box::new(rtr))).unwrap();
         self.endpoint.modify_qp(now, ours, QpModify::Rts(RtsAttr::default())).unwrap();

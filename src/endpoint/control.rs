@@ -244,7 +244,7 @@ impl Endpoint {
                 }
                 Ok(())
             }
-            (QpModify::Rtr(attr), QpState::Init) => self.make_rtr(slot, &attr),
+            (QpModify::Rtr(attr), QpState::Init) => self.make_rtr(now, slot, &attr),
             (QpModify::Rts(attr), QpState::Rtr) => self.make_rts(now, slot, &attr),
             (QpModify::Init, _) => Err(EndpointError::BadTransition { from, to: "INIT" }),
             (QpModify::Rtr(_), _) => Err(EndpointError::BadTransition { from, to: "RTR" }),
@@ -266,11 +266,12 @@ impl Endpoint {
         Ok(())
     }
 
-    fn make_rtr(&mut self, slot: u32, attr: &RtrAttr) -> Result<(), EndpointError> {
+    fn make_rtr(&mut self, now: Time, slot: u32, attr: &RtrAttr) -> Result<(), EndpointError> {
         in_range("dest_qpn", attr.dest_qpn, 3, 0x00ff_ffff, "a 24-bit queue pair number above 2")?;
         in_range("path_mtu", attr.path_mtu, 256, self.cfg.max_mtu(), "256 to what every port takes")?;
         in_range("mpr_dest", u32::from(attr.mpr_dest), 1, 255, "1 to 255 units of 128 PSNs")?;
         let index = self.peer_index(&attr.ports, attr.udp_port)?;
+        self.forget_old_status(now, index);
         let local = self.ports_up;
         let (planes, up) = match self.peers.get(index as usize).and_then(Option::as_ref) {
             Some(peer) => (peer.planes(), peer.up),
@@ -283,6 +284,21 @@ impl Endpoint {
             peer.refs += 1;
         }
         Ok(())
+    }
+
+    /// A peer that connects may have started anew, and then nothing tells that a port it once reported down is up. So
+    /// what it said long ago no longer counts: a peer that lives with a port down says so when it connects.
+    fn forget_old_status(&mut self, now: Time, index: u32) {
+        let Some(peer) = self.peers.get_mut(index as usize).and_then(Option::as_mut) else { return };
+        if peer.up == PortMask::ALL || !peer.status_is_old(now) {
+            return;
+        }
+        peer.up = PortMask::ALL;
+        for slot in 0..self.qps.len() as u32 {
+            if self.qp(slot).is_some_and(|qp| qp.peer == index) {
+                self.refresh_ports(now, slot, None);
+            }
+        }
     }
 
     /// The peer with these addresses, made if it is new.

@@ -94,6 +94,12 @@ impl Peer {
         !old
     }
 
+    /// Whether the last port status update came so long ago that it cannot belong to a connection being made now.
+    pub(super) fn status_is_old(&self, now: Time) -> bool {
+        const SET_UP_NS: u64 = 10_000_000_000;
+        self.status_seen.is_none_or(|seen| now.since(seen.at) > SET_UP_NS)
+    }
+
     /// Planes that both sides have.
     pub(super) fn planes(&self) -> u8 {
         self.templates.len() as u8
