@@ -322,10 +322,16 @@ local function lower_headers()
     if ip.range:len() < ip_len or udp.range:len() < UDP_LEN then
         return nil
     end
+    local ip_bytes = ip.range:range(0, ip_len):bytes():raw()
+    local udp_bytes = udp.range:range(0, UDP_LEN):bytes():raw()
+    if version == 6 and ip_bytes:byte(7) ~= 17 then
+        -- The iCRC covers the packet without its extension headers.
+        ip_bytes = ip_bytes:sub(1, 4) .. udp_bytes:sub(5, 6) .. "\17" .. ip_bytes:sub(8)
+    end
     return {
         version = version,
-        ip = ip.range:range(0, ip_len):bytes():raw(),
-        udp = udp.range:range(0, UDP_LEN):bytes():raw(),
+        ip = ip_bytes,
+        udp = udp_bytes,
         udp_end = udp.offset + UDP_LEN,
     }
 end
@@ -514,6 +520,17 @@ function mrc.dissector(tvb, pinfo, tree)
     dissect(tvb, pinfo, tree, lower_headers())
     return tvb:len()
 end
+
+-- Wireshark asks the dissector of the lower port first, be it the source's, which is entropy here and may be any.
+-- So the destination port is looked at before all that.
+mrc:register_heuristic("udp", function(tvb, pinfo, tree)
+    if not is_mrc_port(pinfo.dst_port) or tvb:len() < 1 or not OPCODES[tvb:range(0, 1):uint()] then
+        return false
+    end
+    dissect(tvb, pinfo, tree, lower_headers())
+    return true
+end)
+set_preference("udp.try_heuristic_first", true)
 
 udp_ports:add(PORT_MRC, mrc)
 udp_ports:add(PORT_ROCE, mrc)

@@ -11,18 +11,20 @@ use spindrift::memory::Region;
 use spindrift::verbs::Context;
 
 use crate::bench::baseline::Baseline;
+use crate::bench::check::{check_latency, check_loopback, check_source_ports, check_udp_port};
 use crate::bench::layout::Layout;
 use crate::bench::nic::{Nic, loopback_pair, udp_pair};
 use crate::bench::options::{Amount, Defaults, RunArgs, Settings};
 use crate::bench::pin::{Idle, pin, two_cores};
 use crate::bench::pingpong::Player;
 use crate::bench::report::{
-    BandwidthRow, LatencyRow, Progress, counters_json, counters_table, faults_line, say, settings_json,
+    BandwidthRow, LatencyRow, Progress, counters_json, counters_table, faults_line, settings_json,
     settings_line,
 };
 use crate::bench::side::Side;
 use crate::bench::writer::{Watch, Writer};
 use crate::config::PortKind;
+use crate::output::{say, tell};
 use crate::stop::Stop;
 use crate::units::format_size;
 
@@ -63,10 +65,15 @@ pub(crate) fn run(args: &LoopbackArgs) -> Result<()> {
     };
     let size = args.latency.then_some(2);
     let defaults = Defaults { port: PortKind::Loopback, size, amount, seed: Some(1), tx_depth: 128 };
-    let mut settings = Settings::new(&args.run, args.port, &defaults)?;
-    settings.config.nic.planes = args.planes.or(settings.config.nic.planes);
+    let settings = Settings::new(&args.run, args.port, &defaults)?;
+    let planes = check_loopback(&settings, &args.run, args.planes)?;
+    check_udp_port(&settings.config, None)?;
+    check_source_ports(&settings.config, None)?;
+    if args.latency {
+        check_latency(&settings, &args.run, "--latency")?;
+    }
     let stop = Stop::on_ctrl_c()?;
-    let pair = Pair::open(settings)?;
+    let pair = Pair::open(settings, planes)?;
     if args.latency { pair.latency(&stop) } else { pair.bandwidth(&stop) }
 }
 
@@ -77,11 +84,13 @@ struct Pair {
     target: Side,
     layouts: Vec<Layout>,
     planes: usize,
+    /// Where both sides receive, if their ports are sockets.
+    udp_port: Option<u16>,
     cores: Option<(usize, usize)>,
 }
 
 impl Pair {
-    fn open(settings: Settings) -> Result<Self> {
+    fn open(settings: Settings, planes: usize) -> Result<Self> {
         let layouts: Vec<_> = settings
             .sizes
             .iter()
@@ -89,17 +98,17 @@ impl Pair {
             .collect::<Result<_>>()?;
         let memory = layouts.iter().map(Layout::memory).max().unwrap_or_default();
         let nics = match settings.port {
-            PortKind::Loopback => loopback_pair(&settings)?,
-            PortKind::Udp => udp_pair(&settings)?,
+            PortKind::Loopback => loopback_pair(&settings, planes),
+            PortKind::Udp => udp_pair(&settings, planes)?,
         };
         let [left, right] = nics;
-        let planes = left.ports.len();
+        let udp_port = left.udp_port;
         let left: Nic = left.with_capture(&settings)?.with_faults(&settings, 0);
         let right = right.with_faults(&settings, 1);
         let mut writer = Side::open(&settings, left, memory, 0)?;
         let mut target = Side::open(&settings, right, memory, 1)?;
         writer.connect(&mut target)?;
-        Ok(Self { settings, writer, target, layouts, planes, cores: two_cores() })
+        Ok(Self { settings, writer, target, layouts, planes, udp_port, cores: two_cores() })
     }
 
     fn header(&self, what: &str) -> String {
@@ -107,8 +116,9 @@ impl Pair {
             Some((first, second)) => format!("cores {first} and {second}"),
             None => "one core for both sides".to_owned(),
         };
+        let udp_port = self.udp_port.map(|port| format!(", UDP port {port}")).unwrap_or_default();
         format!(
-            "spindrift loopback, {what}: {}, {cores}",
+            "spindrift loopback, {what}: {}{udp_port}, {cores}",
             settings_line(&self.settings, self.planes, self.writer.mtu)
         )
     }
@@ -201,6 +211,7 @@ impl Pair {
 
     fn settings_json(&self) -> Json {
         let mut map = settings_json(&self.settings, self.planes, self.writer.mtu);
+        map.insert("udp_port".to_owned(), self.udp_port.into());
         map.insert(
             "cores".to_owned(),
             self.cores.map(|(first, second)| [first, second]).into_iter().flatten().collect(),
@@ -376,10 +387,10 @@ impl Measure<'_> {
         (0..behind).for_each(|_| baseline.run());
         let mismatch = layout.check(region, &pattern, writer.writes())?;
         if let Some(mismatch) = mismatch {
-            eprintln!(
+            tell(format_args!(
                 "spindrift: byte {} of the target is wrong (queue pair {})",
                 mismatch.offset, mismatch.qp
-            );
+            ));
         }
         let verified = mismatch.is_none() && wrong == 0;
         let row = BandwidthRow::new(layout.size, &measured, verified);

@@ -4,14 +4,17 @@ mod bench;
 mod config;
 mod dissect;
 mod loopback;
+mod output;
 mod ports;
 mod pump;
 mod remote;
 mod stop;
 mod units;
+mod usage;
 
 use std::process::ExitCode;
 
+use anyhow::Result;
 use clap::{CommandFactory, Parser, Subcommand};
 
 /// Userspace MRC transport: benchmarks and tools.
@@ -35,26 +38,53 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    let cli = Cli::parse();
-    let Some(command) = cli.command else {
-        // What can go wrong here is a closed terminal.
-        let _ = Cli::command().print_help();
-        return ExitCode::SUCCESS;
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(message) => {
+            let printed = message.print();
+            // A message on standard error that nobody reads is dropped.
+            output::keep(if message.use_stderr() { Ok(()) } else { printed });
+            let status = u8::try_from(message.exit_code()).unwrap_or(usage::USAGE_STATUS);
+            return status_of(Ok(()), ExitCode::from(status));
+        }
     };
-    let result = match &command {
+    let result = match &cli.command {
+        None => {
+            output::keep(Cli::command().print_help());
+            Ok(())
+        }
+        Some(command) => run(command),
+    };
+    status_of(result, ExitCode::SUCCESS)
+}
+
+fn run(command: &Command) -> Result<()> {
+    match command {
         Command::Loopback(args) => loopback::run(args),
         Command::WriteBw(args) => remote::write_bw(args),
         Command::WriteLat(args) => remote::write_lat(args),
         Command::Pump(args) => pump::run(args),
         Command::Ports(args) => ports::run(args),
         Command::Dissect(args) => dissect::run(args),
-    };
-    match result {
-        Ok(()) => ExitCode::SUCCESS,
+    }
+}
+
+/// The exit status of a result, `success` for a good one whose output was not lost. Prints what went wrong.
+fn status_of(result: Result<()>, success: ExitCode) -> ExitCode {
+    let lost = output::check();
+    if let Err(lost) = &lost
+        && lost.reader_has_gone()
+    {
+        return ExitCode::from(output::BROKEN_PIPE_STATUS);
+    }
+    match result.and(lost.map_err(Into::into)) {
+        Ok(()) => success,
         Err(error) => {
-            eprintln!("spindrift: {error:#}");
+            output::tell(format_args!("spindrift: {error:#}"));
             if error.is::<stop::Interrupted>() {
                 ExitCode::from(stop::INTERRUPTED_STATUS)
+            } else if error.is::<usage::Usage>() {
+                ExitCode::from(usage::USAGE_STATUS)
             } else {
                 ExitCode::FAILURE
             }

@@ -8,7 +8,7 @@ use serde_json::{Value as Json, json};
 use spindrift_pmd::udp::{UdpConfig, UdpPort, local_addresses};
 use spindrift_pmd::{Port, PortCaps};
 
-use crate::bench::report::say;
+use crate::output::say;
 
 /// Lists what each local address would be as a port.
 #[derive(Args, Debug)]

@@ -5,15 +5,16 @@ use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, anyhow};
+use anyhow::{Result, anyhow, bail};
 use clap::{Args, Subcommand};
 use serde_json::{Value as Json, json};
 use spindrift_pmd::pump::{PumpConfig, PumpStats, receive, send};
-use spindrift_pmd::udp::Offload;
+use spindrift_pmd::udp::{Offload, SOURCE_PORTS_MAX};
 
-use crate::bench::report::say;
+use crate::output::{say, tell};
 use crate::stop::Stop;
 use crate::units::{format_size, parse_duration, parse_size};
+use crate::usage::usage;
 
 /// Raw pumps: the limit that a kind of port is measured against.
 #[derive(Args, Debug)]
@@ -71,17 +72,25 @@ pub(crate) fn run(args: &PumpArgs) -> Result<()> {
         (Some(send(&config, stop.flag())?), None)
     } else {
         if !args.json {
-            eprintln!("spindrift pump udp: receiving on {} port {}", config.local, config.port);
+            tell(format_args!("spindrift pump udp: receiving on {} port {}", config.local, config.port));
         }
         (None, Some(receive(&config, stop.flag())?))
     };
     report(args, &config, sent.as_ref(), received.as_ref());
-    stop.check()
+    stop.check()?;
+    moved_something(&config, sent.as_ref(), received.as_ref())
 }
 
 fn config(args: &UdpPumpArgs) -> Result<PumpConfig> {
     let payload = usize::try_from(args.size).ok().filter(|size| (1..=8960).contains(size));
-    let payload = payload.with_context(|| format!("--size {}: give 1 to 8960 bytes a packet", args.size))?;
+    let payload =
+        payload.ok_or_else(|| usage(format!("--size {}: give 1 to 8960 bytes a packet", args.size)))?;
+    if !(1..=SOURCE_PORTS_MAX).contains(&args.source_ports) {
+        return Err(usage(format!("--source-ports {}: give 1 to {SOURCE_PORTS_MAX}", args.source_ports)));
+    }
+    if args.port == 0 {
+        return Err(usage("--port 0: give 1 to 65535"));
+    }
     let localhost = IpAddr::V4(Ipv4Addr::LOCALHOST);
     let local = match (args.local, args.remote) {
         (Some(local), _) => local,
@@ -115,6 +124,27 @@ fn both(config: &PumpConfig, stop: &Stop) -> Result<(Option<PumpStats>, Option<P
         let received = receiver.join().map_err(|_| anyhow!("the receiver's thread panicked"))??;
         Ok((Some(sent), Some(received)))
     })
+}
+
+/// A pump that moved nothing measured nothing.
+fn moved_something(
+    config: &PumpConfig,
+    sent: Option<&PumpStats>,
+    received: Option<&PumpStats>,
+) -> Result<()> {
+    if let Some(sent) = sent.filter(|sent| sent.packets == 0) {
+        bail!(
+            "nothing was sent from {} to {}: the kernel refused all {} packets; is there a route between the two, and does its MTU take --size {}?",
+            config.local,
+            config.remote,
+            sent.errors,
+            config.payload
+        );
+    }
+    if received.is_some_and(|received| received.packets == 0) {
+        bail!("nothing was received on {} port {}", config.local, config.port);
+    }
+    Ok(())
 }
 
 fn report(args: &UdpPumpArgs, config: &PumpConfig, sent: Option<&PumpStats>, received: Option<&PumpStats>) {

@@ -7,6 +7,8 @@ use anyhow::{Context as _, Result};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::flag;
 
+use crate::output;
+
 /// Exit status after Ctrl-C, as shells have it: 128 and the signal's number.
 pub(crate) const INTERRUPTED_STATUS: u8 = 130;
 
@@ -40,7 +42,7 @@ impl Stop {
         Ok(Self { flag })
     }
 
-    pub(crate) fn is_set(&self) -> bool {
+    fn is_set(&self) -> bool {
         self.flag.load(Ordering::Relaxed)
     }
 
@@ -48,8 +50,9 @@ impl Stop {
         &self.flag
     }
 
-    /// An error once the user wants an end.
+    /// An error once the user wants an end, or nobody can read the results any more.
     pub(crate) fn check(&self) -> Result<()> {
+        output::check()?;
         if self.is_set() { Err(Interrupted.into()) } else { Ok(()) }
     }
 }

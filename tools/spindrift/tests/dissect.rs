@@ -262,3 +262,142 @@ fn wireshark_agrees_on_every_field() {
         }
     }
 }
+
+/// A capture of these frames, as they are.
+fn capture_of(name: &str, frames: &[Vec<u8>]) -> std::path::PathBuf {
+    let path = temp(name);
+    let capture = spindrift_pmd::pcap::Capture::create(&path, 0).unwrap();
+    for frame in frames {
+        capture.record(1, &[frame]);
+    }
+    capture.flush();
+    path
+}
+
+/// The frame with extension headers between IPv6 and UDP: pairs of protocol number and body.
+fn with_extensions(frame: &[u8], headers: &[(u8, Vec<u8>)]) -> Vec<u8> {
+    let mut frame = frame.to_vec();
+    let mut next = 17;
+    for (protocol, body) in headers.iter().rev() {
+        let mut header = vec![next, (body.len() + 2) as u8 / 8 - 1];
+        header.extend(body);
+        frame.splice(54..54, header);
+        next = *protocol;
+    }
+    frame[20] = next;
+    let len = (frame.len() - 54) as u16;
+    frame[18..20].copy_from_slice(&len.to_be_bytes());
+    frame
+}
+
+#[test]
+fn ipv6_extension_headers_are_followed() {
+    let plain = frames()[0].clone();
+    // One segment left; the destination of the packet on its way is that segment's, not the receiver's.
+    let mut segments = vec![4, 1, 1, 0, 0, 0];
+    segments.extend(&plain[38..54]);
+    segments.extend([0xfc; 16]);
+    let (hop, options) = ((0, vec![1, 4, 0, 0, 0, 0]), (60, vec![1, 12, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]));
+    let mut routed = with_extensions(&plain, &[hop.clone(), options.clone(), (43, segments)]);
+    routed[38..54].copy_from_slice(&[0xfc; 16]);
+    let many = with_extensions(&plain, &vec![hop.clone(); 9]);
+    let frames = [with_extensions(&plain, &[hop]), with_extensions(&plain, &[options]), routed, many];
+    let json = dissect_json(&capture_of("extensions.pcap", &frames));
+    let packets = json["packets"].as_array().unwrap();
+    assert_eq!(packets.len(), 3, "nine extension headers are too many");
+    for packet in packets {
+        assert_eq!((&packet["opcode"], &packet["icrc"]["good"]), (&"WRITE_FIRST".into(), &true.into()));
+        assert_eq!(packet["dst"], "fd00::2");
+    }
+}
+
+#[test]
+fn packets_that_are_cut_say_so_in_the_specification_s_names() {
+    let mut cut = fs::read(capture_of("uncut.pcap", &frames()[8..9])).unwrap();
+    // The capture kept 80 bytes of the frame: 24 of file header, 16 of record header, whose third word says how many.
+    cut.truncate(24 + 16 + 80);
+    cut[32..36].copy_from_slice(&80u32.to_le_bytes());
+    let path = temp("snapped.pcap");
+    fs::write(&path, cut).unwrap();
+    let text_of = |path: &Path| stdout(&run(&["dissect", text(path)]));
+    let seen = text_of(&path);
+    assert!(seen.contains("cut after 18 bytes") && !seen.contains("not MRC"), "{seen}");
+    // A SACK that goes on behind its end.
+    let mut long = frames()[8].clone();
+    long.extend([0; 4]);
+    let len = (long.len() - 54) as u16;
+    long[18..20].copy_from_slice(&len.to_be_bytes());
+    long[58..60].copy_from_slice(&len.to_be_bytes());
+    let seen = text_of(&capture_of("long.pcap", &[long]));
+    assert!(seen.contains("SACK takes 48 bytes") && !seen.contains("cut"), "{seen}");
+}
+
+/// Two packets in one datagram, and one of more bytes than a length field holds, as captured inside a kernel.
+#[test]
+fn packets_that_the_kernel_handles_as_one_are_explained() {
+    let (first, second) = (frames()[0].clone(), frames()[1].clone());
+    let mut joined = first.clone();
+    joined.extend(&second[62..]);
+    let len = (joined.len() - 54) as u16;
+    joined[18..20].copy_from_slice(&len.to_be_bytes());
+    joined[58..60].copy_from_slice(&len.to_be_bytes());
+    let mut open = joined.clone();
+    open[18..20].copy_from_slice(&[0, 0]);
+    open[58..60].copy_from_slice(&[0, 0]);
+    let each = format!("several packets of {} bytes", first.len() - 62);
+    for (name, frame) in [("joined.pcap", joined), ("open.pcap", open)] {
+        let path = capture_of(name, &[frame]);
+        let seen = stdout(&run(&["dissect", text(&path)]));
+        assert!(seen.contains(&each) && !seen.contains("iCRC BAD"), "{seen}");
+        assert_eq!(dissect_json(&path)["totals"]["bad_icrc"], 0);
+    }
+}
+
+/// An endpoint over kernel sockets takes the IPv4 identification to be 0; the kernel may choose another.
+#[test]
+fn the_icrc_of_ipv4_over_kernel_sockets_is_explained() {
+    let mut frame = frames()[13].clone();
+    assert_eq!(frame[12..14], [8, 0]);
+    frame[18..20].copy_from_slice(&[0x12, 0x34]);
+    let sum = u32::from(!u16::from_be_bytes([frame[24], frame[25]])) + 0x1234;
+    frame[24..26].copy_from_slice(&(!((sum & 0xffff) + (sum >> 16)) as u16).to_be_bytes());
+    let seen = stdout(&run(&["dissect", text(&capture_of("identified.pcap", &[frame]))]));
+    assert!(seen.contains("iCRC BAD") && seen.contains("good with IPv4 identification 0"), "{seen}");
+}
+
+#[test]
+fn the_port_of_a_run_over_sockets_is_printed_and_found() {
+    let path = temp("sockets.pcap");
+    let path = path.to_str().unwrap();
+    let run_args = ["loopback", "--port", "udp", "-s", "4K", "-n", "5", "--pcap", path];
+    let printed = stdout(&run(&run_args));
+    let port = printed.split("UDP port ").nth(1).and_then(|rest| rest.split(',').next()).unwrap();
+    let blind = run(&["dissect", path]);
+    assert!(stderr(&blind).contains(&format!("--port {port} prints them")), "{}", stderr(&blind));
+    let seen = stdout(&run(&["dissect", path, "--port", port]));
+    assert!(seen.contains("WRITE_ONLY"), "{seen}");
+}
+
+/// Source ports are entropy: one that another protocol has as its own takes no packet from MRC.
+#[test]
+fn no_source_port_takes_packets_from_the_wireshark_dissector() {
+    if Command::new("tshark").arg("--version").output().is_err() {
+        return;
+    }
+    let ports = [4754u16, 910, 3250, 0xc001];
+    let frames: Vec<_> = ports
+        .iter()
+        .map(|port| {
+            let mut frame = frames()[0].clone();
+            frame[54..56].copy_from_slice(&port.to_be_bytes());
+            frame
+        })
+        .collect();
+    let path = capture_of("source-ports.pcap", &frames);
+    let script = concat!("lua_script:", env!("CARGO_MANIFEST_DIR"), "/../wireshark/mrc.lua");
+    let output = Command::new("tshark")
+        .args(["-X", script, "-r", text(&path), "-T", "fields", "-e", "mrc.bth.psn"])
+        .output()
+        .unwrap();
+    assert_eq!(stdout(&output), "256\n".repeat(ports.len()));
+}

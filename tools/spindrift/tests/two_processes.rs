@@ -4,8 +4,8 @@
 
 mod support;
 
-use std::io::{BufRead, BufReader};
-use std::net::TcpListener;
+use std::io::{BufRead, BufReader, ErrorKind, Read as _, Write as _};
+use std::net::{Shutdown, TcpListener, TcpStream};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
@@ -73,16 +73,8 @@ fn signal(child: &Child, name: &str) {
 }
 
 /// Waits for the end, but not for ever.
-fn end_of(mut child: Child) -> Output {
-    let start = Instant::now();
-    while child.try_wait().unwrap().is_none() {
-        if start.elapsed() > PATIENCE {
-            child.kill().unwrap();
-            panic!("still running after {PATIENCE:?}");
-        }
-        std::thread::sleep(Duration::from_millis(10));
-    }
-    child.wait_with_output().unwrap()
+fn end_of(child: Child) -> Output {
+    support::end_of(child, PATIENCE, "it")
 }
 
 #[test]
@@ -264,4 +256,102 @@ fn ports_are_listed() {
     assert!(text.contains("127.0.0.1"), "{text}");
     let object = object(&run(&["ports", "--json"]));
     assert!(object["ports"].as_array().unwrap().iter().any(|port| port["address"] == "127.0.0.1"));
+}
+
+/// A server's usual visitors on an open network: none of them ends it or keeps the next client waiting.
+#[test]
+fn strangers_do_not_stop_a_server() {
+    let server = Server::start(&["write-bw", "--json"]);
+    let address = format!("127.0.0.1:{}", server.port);
+    let connect = || TcpStream::connect(&address).unwrap();
+    let no_clients: [&[u8]; 3] =
+        [b"", b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n", &[0, 0, 0, 3, 0xff, 0x5a, 1, 9, 9, 9]];
+    for greeting in no_clients {
+        let mut stranger = connect();
+        stranger.write_all(greeting).unwrap();
+        stranger.shutdown(Shutdown::Write).unwrap();
+        // Until it is turned away: one that comes to be judged after the client is not mentioned. What it had not
+        // read the server answers with a reset.
+        stranger.set_read_timeout(Some(PATIENCE)).unwrap();
+        let end = stranger.read(&mut [0]);
+        assert!(matches!(&end, Ok(0)) || end.is_err_and(|error| error.kind() == ErrorKind::ConnectionReset));
+    }
+    // Nothing, but stays; and one that stays in the middle of a message.
+    let silent = connect();
+    let mut slow = connect();
+    slow.write_all(&[0, 0]).unwrap();
+    let start = Instant::now();
+    let client = run(&["write-bw", "127.0.0.1", "-n", "20", "--json", "-p", &server.port]);
+    assert_eq!(object(&client)["rows"][0]["verified"], true);
+    assert!(start.elapsed() < PATIENCE);
+    drop((silent, slow));
+    let server = server.end();
+    let error = stderr(&server);
+    assert_eq!(object(&server)["rows"][0]["verified"], true);
+    assert_eq!(error.matches("is no client").count(), 3, "{error}");
+}
+
+/// More than the server greets at a time: the rest is closed, and a client comes through once those gave up.
+#[test]
+fn silent_connections_are_bounded_in_number_and_time() {
+    let config = support::temp("short-timeout.toml");
+    std::fs::write(&config, "[setup]\ntimeout = \"2s\"\n").unwrap();
+    let server = Server::start(&["write-bw", "--config", config.to_str().unwrap()]);
+    let address = format!("127.0.0.1:{}", server.port);
+    let mut silent: Vec<_> = (0..65).map(|_| TcpStream::connect(&address).unwrap()).collect();
+    // All of them are closed by the server: the last at once, the others at the limit.
+    for stream in silent.iter_mut().rev() {
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        assert_eq!(stream.read(&mut [0]).unwrap(), 0);
+    }
+    let client = run(&["write-bw", "127.0.0.1", "-n", "20", "-p", &server.port]);
+    assert!(client.status.success(), "{}", stderr(&client));
+    let server = server.end();
+    assert!(server.status.success());
+    let error = stderr(&server);
+    assert!(error.contains("64 connections already owe") && error.contains("are not mentioned"), "{error}");
+}
+
+#[test]
+fn a_server_that_keeps_serving_has_more_than_one_run() {
+    let server = Server::start(&["write-bw", "--keep-serving", "--json"]);
+    for _ in 0..2 {
+        let client = run(&["write-bw", "127.0.0.1", "-n", "20", "-p", &server.port]);
+        assert!(client.status.success(), "{}", stderr(&client));
+    }
+    // One that does not fit does not end it either.
+    let misfit = run(&["write-lat", "127.0.0.1", "-p", &server.port]);
+    assert_eq!(misfit.status.code(), Some(1));
+    let client = run(&["write-bw", "127.0.0.1", "-n", "20", "-p", &server.port]);
+    assert!(client.status.success(), "{}", stderr(&client));
+    signal(&server.child, "-INT");
+    let server = server.end();
+    assert_eq!(server.status.code(), Some(130), "{}", stderr(&server));
+    let objects: Vec<Json> =
+        stdout(&server).lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let verified = objects.iter().filter(|object| object["rows"][0]["verified"] == true).count();
+    assert_eq!(verified, 3, "{}", stdout(&server));
+}
+
+/// A server that could serve nobody says so at once, and not when a client has come.
+#[test]
+fn a_server_checks_its_settings_before_it_listens() {
+    let taken = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+    let udp_port = taken.local_addr().unwrap().port().to_string();
+    let cases: [(&[&str], &str); 3] = [
+        (&["--local", "127.0.0.1", "--udp-port", &udp_port], &udp_port),
+        (&["--pcap", "/no/such/folder/run.pcap"], "/no/such/folder/run.pcap"),
+        (&["--source-ports", "16384"], "source ports"),
+    ];
+    for (args, part) in cases {
+        let port = free_port();
+        // Few open files, so that the last case fails everywhere.
+        let mut command = Command::new("sh");
+        command.args(["-c", "ulimit -n 200; exec \"$0\" write-bw \"$@\"", env!("CARGO_BIN_EXE_spindrift")]);
+        let child = command.args(args).args(["-p", &port]).stderr(Stdio::piped()).spawn().unwrap();
+        let output = end_of(child);
+        let error = stderr(&output);
+        assert_eq!(output.status.code(), Some(1), "{error}");
+        assert!(error.contains(part) && !error.contains("waiting"), "{error}");
+    }
 }

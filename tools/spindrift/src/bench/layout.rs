@@ -44,17 +44,17 @@ impl Layout {
     /// Slots for writes of `size` bytes on `qps` queue pairs with up to `depth` writes in flight on each.
     pub(crate) fn new(size: u64, qps: usize, depth: u32) -> Result<Self> {
         let Ok(size_32) = u32::try_from(size) else {
-            bail!("--size {}: an MRC message has at most 4294967295 bytes", format_size(size));
+            bail!("{}: an MRC message has at most 4294967295 bytes", format_size(size));
         };
         if size == 0 {
-            bail!("--size 0: an MRC message has at least 1 byte");
+            bail!("0: an MRC message has at least 1 byte");
         }
         let stride = size.next_multiple_of(ALIGN);
         let slots = (BUDGET / (stride * qps as u64)).min(depth.into()).max(2);
         let layout = Self { size: size_32, qps, slots, stride };
         if layout.footprint() > LIMIT {
             bail!(
-                "{qps} queue pairs with writes of {} need {} on each side, more than {}; use a smaller --size or fewer queue pairs",
+                "{}: {qps} queue pairs with writes of that size need {} on each side, more than {}; use a smaller size or fewer queue pairs",
                 format_size(size),
                 format_size(layout.footprint()),
                 format_size(LIMIT)

@@ -1,6 +1,7 @@
 //! What the benchmarks share.
 
 pub(crate) mod baseline;
+pub(crate) mod check;
 pub(crate) mod layout;
 pub(crate) mod nic;
 pub(crate) mod options;

@@ -4,7 +4,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result};
 use spindrift::endpoint::EndpointConfig;
 use spindrift::wire::DscpMap;
 use spindrift_pmd::Port;
@@ -14,6 +14,7 @@ use spindrift_pmd::pcap::{Capture, PcapPort};
 use spindrift_pmd::udp::{SourcePorts, UdpConfig, UdpPort};
 
 use super::options::Settings;
+use crate::usage::usage;
 
 /// DSCP that the fault port writes on trimmed packets unless its rule says otherwise.
 const FAULT_TRIM_DSCP: u8 = 12;
@@ -76,31 +77,24 @@ fn recognisable(plan: &FaultPlan, dscp: DscpMap) -> FaultPlan {
 }
 
 /// Two NICs joined by rings.
-pub(crate) fn loopback_pair(settings: &Settings) -> Result<[Nic; 2]> {
-    let planes = settings.config.nic.planes.unwrap_or(4);
-    if !(1..=EndpointConfig::MAX_PORTS).contains(&planes) {
-        bail!("--planes {planes}: give 1 to {}", EndpointConfig::MAX_PORTS);
-    }
+pub(crate) fn loopback_pair(settings: &Settings, planes: usize) -> [Nic; 2] {
     let frame_max = settings.mtu as usize + FRAME_ROOM;
     let config = LoopbackConfig { frame_max, ..LoopbackConfig::default() };
     let (left, right) = loopback::pair(planes, config);
-    Ok([left, right].map(|ports| {
+    [left, right].map(|ports| {
         let ports = ports.into_iter().map(|port| Box::new(port) as Box<dyn Port>).collect();
         Nic::new(ports, None)
-    }))
+    })
 }
 
 /// Two NICs of kernel sockets on this machine's loopback addresses: side 0 on 127.0.0.1, 127.0.0.3, ..; side 1
 /// on 127.0.0.2, 127.0.0.4, ..
-pub(crate) fn udp_pair(settings: &Settings) -> Result<[Nic; 2]> {
+pub(crate) fn udp_pair(settings: &Settings, planes: usize) -> Result<[Nic; 2]> {
     if settings.local().is_some() {
-        bail!(
-            "--local: `loopback` chooses the addresses of both sides; use --planes, or `write-bw` between hosts"
-        );
-    }
-    let planes = settings.config.nic.planes.unwrap_or(4);
-    if !(1..=EndpointConfig::MAX_PORTS).contains(&planes) {
-        bail!("--planes {planes}: give 1 to {}", EndpointConfig::MAX_PORTS);
+        let place = settings.config.place("nic.local");
+        return Err(usage(format!(
+            "{place}: `loopback` chooses the addresses of both sides; use --planes, or `write-bw` between hosts"
+        )));
     }
     let addresses = |side: usize| -> Vec<IpAddr> {
         (0..planes).map(|plane| Ipv4Addr::new(127, 0, 0, (1 + 2 * plane + side) as u8).into()).collect()

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::{Result, bail};
+use anyhow::Result;
 use clap::Args;
 use spindrift::congestion::CcConfig;
 use spindrift::endpoint::EndpointConfig;
@@ -13,14 +13,13 @@ use spindrift::verbs::{QpConfig, RtsAttr};
 use spindrift::wire::{EntropyMode, StevOrder};
 use spindrift_pmd::fault::FaultPlan;
 
+use super::check::{check, parse_faults};
 use crate::config::{CcName, Config, EntropyName, PortKind};
 use crate::units::{parse_duration, parse_size};
+use crate::usage::usage;
 
 /// The sizes of a sweep: 2 bytes to 8 MiB, doubling.
 const SWEEP: std::ops::RangeInclusive<u32> = 1..=23;
-const MTU_RANGE: std::ops::RangeInclusive<u32> = 256..=8960;
-const QPS_MAX: u32 = 1024;
-const TX_DEPTH_MAX: u32 = 16_384;
 /// Defaults of congestion control: a plane of 100 Gb/s.
 const LINK_RATE_GBPS: f64 = 100.0;
 /// An idle path over kernel sockets or a ring that another thread serves.
@@ -122,6 +121,9 @@ pub(crate) struct Defaults {
 }
 
 impl Settings {
+    /// Most queue pairs of a run: what one exchange offers.
+    pub(crate) const QPS_MAX: u32 = spindrift::verbs::exchange::MAX_OFFERED as u32;
+
     /// Joins flags, file and defaults, in this order, and checks them.
     pub(crate) fn new(args: &RunArgs, port: Option<PortKind>, defaults: &Defaults) -> Result<Self> {
         let config = Config::load(args.config.as_deref())?;
@@ -132,11 +134,14 @@ impl Settings {
             (Some(n), ..) | (None, None, Some(n), None) => Amount::Iterations(n),
             (None, Some(time), ..) | (None, None, None, Some(time)) => Amount::Time(time),
             (None, None, Some(_), Some(_)) => {
-                bail!("[run] has both `iterations` and `duration`; give one of them")
+                let place = config.place("run.duration");
+                return Err(usage(format!("{place}: [run] has `iterations` too; give one of them")));
             }
             (None, None, None, None) => defaults.amount,
         };
         let fault_text = args.fault.clone().or_else(|| config.nic.fault.clone());
+        let fault_name = config.origin(args.fault.is_some(), "--fault", "nic.fault");
+        let fault = fault_text.as_deref().map(|text| parse_faults(&fault_name, text)).transpose()?;
         let settings = Self {
             sizes,
             amount,
@@ -146,7 +151,7 @@ impl Settings {
             cc: args.cc.or(config.cc.algorithm).unwrap_or(CcName::None),
             icrc: !args.no_icrc && config.transport.icrc.unwrap_or(true),
             seed: args.seed.or(run.seed).or(defaults.seed),
-            fault: fault_text.as_deref().map(parse_faults).transpose()?,
+            fault,
             fault_text,
             pcap: args.pcap.clone().or_else(|| run.pcap.clone()),
             port: port.or(config.nic.port).unwrap_or(defaults.port),
@@ -154,18 +159,8 @@ impl Settings {
             json: args.json,
             config,
         };
-        settings.check()?;
+        check(&settings, args)?;
         Ok(settings)
-    }
-
-    fn check(&self) -> Result<()> {
-        in_range("--mtu", self.mtu, &MTU_RANGE)?;
-        in_range("--qp", self.qps as u32, &(1..=QPS_MAX))?;
-        in_range("--tx-depth", self.tx_depth, &(1..=TX_DEPTH_MAX))?;
-        if self.amount == Amount::Iterations(0) {
-            bail!("--iters 0 measures nothing; give at least 1");
-        }
-        Ok(())
     }
 
     /// The endpoint's settings over `base`, which knows the ports.
@@ -216,7 +211,7 @@ impl Settings {
         }
     }
 
-    fn paths(&self, base: PathConfig) -> PathConfig {
+    pub(super) fn paths(&self, base: PathConfig) -> PathConfig {
         let from = &self.config.path;
         PathConfig {
             active: from.active.unwrap_or(base.active),
@@ -233,7 +228,7 @@ impl Settings {
         }
     }
 
-    fn congestion(&self, planes: usize) -> CcConfig {
+    pub(super) fn congestion(&self, planes: usize) -> CcConfig {
         if self.cc == CcName::None {
             return CcConfig::none();
         }
@@ -247,16 +242,4 @@ impl Settings {
     pub(crate) fn local(&self) -> Option<&[IpAddr]> {
         self.config.nic.local.as_deref().filter(|list| !list.is_empty())
     }
-}
-
-/// Checks a number; the error names the flag.
-fn in_range(flag: &str, value: u32, range: &std::ops::RangeInclusive<u32>) -> Result<()> {
-    if !range.contains(&value) {
-        bail!("{flag} {value}: give {} to {}", range.start(), range.end());
-    }
-    Ok(())
-}
-
-fn parse_faults(text: &str) -> Result<FaultPlan> {
-    text.parse().map_err(|error| anyhow::anyhow!("--fault \"{text}\": {error}"))
 }

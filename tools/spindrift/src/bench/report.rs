@@ -1,6 +1,6 @@
 //! Tables and JSON of the benchmarks.
 
-use std::io::{self, IsTerminal as _, Write as _};
+use std::io::{self, IsTerminal as _};
 use std::time::Duration;
 
 use hdrhistogram::Histogram;
@@ -11,6 +11,7 @@ use serde_json::{Map, Value as Json, json};
 use super::options::{Amount, Settings};
 use super::side::Counted;
 use super::writer::Measured;
+use crate::output::tell;
 use crate::units::format_size;
 
 /// Pauses up to this long are usual where cores are shared.
@@ -56,12 +57,12 @@ impl BandwidthRow {
     /// A word on standard error where the average says more about a busy machine than about the transport.
     pub(crate) fn warn_of_pause(&self, measured: &Measured) {
         if measured.longest_pause > PAUSE && measured.longest_pause * 10 > measured.elapsed {
-            eprintln!(
+            tell(format_args!(
                 "spindrift: at {} the writer was not run for {:.0} ms of {:.0} ms: the machine is busy, the average too low",
                 format_size(self.size_bytes),
                 self.longest_pause_ms,
                 measured.elapsed.as_secs_f64() * 1000.0
-            );
+            ));
         }
     }
 
@@ -233,12 +234,6 @@ pub(crate) fn faults_line(side: &str, counted: &Counted) -> String {
     let parts: Vec<_> = counted.faults.iter().map(|(name, value)| format!("{name} {value}")).collect();
     let what = if parts.is_empty() { "nothing".to_owned() } else { parts.join(", ") };
     format!("faults on frames sent by the {side}: {what}")
-}
-
-/// Prints a line at once, so that a pipe sees it too.
-pub(crate) fn say(line: &str) {
-    // Nobody reads: the run goes on, as its exit status still says something.
-    let _ = writeln!(io::stdout(), "{line}").and_then(|()| io::stdout().flush());
 }
 
 /// Progress of one size, on a terminal only.

@@ -40,7 +40,7 @@ impl Side {
         let mtu = settings.mtu.min(endpoint.max_mtu());
         let seed = settings.seed.map(|seed| seed.wrapping_mul(2).wrapping_add(index));
         let context = Context::open(ports, ContextConfig { seed, lane: base.lane, endpoint })?;
-        let pd = context.create_pd();
+        let pd = context.create_pd()?;
         let outstanding = settings.tx_depth as usize + 16;
         let cq = context.create_cq((outstanding * settings.qps) as u32)?;
         let register = |access| {

@@ -4,16 +4,18 @@ use pcap_file::DataLink;
 use spindrift::wire::stack::{self, StackError};
 use spindrift::wire::{ICRC_LEN, TrimKind, icrc};
 use spindrift_pmd::DatagramMeta;
+use spindrift_pmd::udp::FRAME_MAX;
 
 use super::capture::Captured;
+use super::lower::{extensions, fill_lengths, without_extensions};
 
 const ETHERNET_LEN: usize = 14;
+const BTH_LEN: usize = 12;
 const LONGEST_IP: usize = 40 + 65_535;
 const IPV6_LEN: usize = 40;
 const ETHERTYPE_VLAN: [u8; 2] = [0x81, 0x00];
 const ETHERTYPE_QINQ: [u8; 2] = [0x88, 0xa8];
 const PROTOCOL_IPV6: u8 = 41;
-const PROTOCOL_ROUTING: u8 = 43;
 
 /// A UDP datagram of a capture.
 #[derive(Debug)]
@@ -26,6 +28,8 @@ pub(crate) struct Datagram {
     pub(crate) not_captured: usize,
     /// The last four bytes and what they should be, where both are known.
     pub(crate) icrc: Option<Icrc>,
+    /// This is not one packet but several, which the kernel handles as one: bytes of each.
+    pub(crate) several: Option<usize>,
     /// The IP header of a trimmed packet announces less than the UDP header.
     pub(crate) shorter_than_udp: bool,
 }
@@ -35,6 +39,8 @@ pub(crate) struct Datagram {
 pub(crate) struct Icrc {
     pub(crate) found: u32,
     pub(crate) expected: u32,
+    /// The iCRC is right for the IPv4 header that an endpoint over kernel sockets assumes.
+    pub(crate) good_if_rebuilt: bool,
 }
 
 impl Icrc {
@@ -55,14 +61,18 @@ pub(crate) fn datagram(
     let cut = captured.wire_len.saturating_sub(captured.data.len()).min(LONGEST_IP);
     // A frame of which only the front was kept is made whole with zeros, so that its lengths are right.
     frame.resize(kept + cut, 0);
+    let unfinished = fill_lengths(&mut frame);
     let parsed = stack::parse(&frame)?;
     let mrc_at = ETHERNET_LEN + parsed.l3.len() - parsed.mrc.len();
     let captured_mrc = kept.saturating_sub(mrc_at).min(parsed.mrc.len());
     let not_captured = parsed.mrc.len() - captured_mrc;
+    let several = several(parsed.mrc, unfinished);
     let trimmed = trim_of(parsed.meta.traffic_class >> 2).is_some();
     let (covered, icrc) = match parsed.mrc.split_last_chunk::<ICRC_LEN>() {
         Some((covered, found)) if !trimmed && !parsed.truncated => {
-            let icrc = Icrc { found: u32::from_be_bytes(*found), expected: expected_icrc(parsed.l3) };
+            let found = u32::from_be_bytes(*found);
+            let good_if_rebuilt = expected_icrc(&rebuilt_by_sockets(parsed.l3)) == found;
+            let icrc = Icrc { found, expected: expected_icrc(parsed.l3), good_if_rebuilt };
             (covered, (not_captured == 0).then_some(icrc))
         }
         _ => (parsed.mrc, None),
@@ -71,9 +81,46 @@ pub(crate) fn datagram(
         meta: parsed.meta,
         mrc: covered.get(..captured_mrc).unwrap_or(covered).to_vec(),
         not_captured: covered.len().saturating_sub(captured_mrc),
-        icrc,
+        // Several packets in one have not got the lengths yet that their iCRCs cover.
+        icrc: icrc.filter(|_| several.is_none()),
+        several,
         shorter_than_udp: parsed.truncated,
     })
+}
+
+/// The IP packet with the IPv4 identification and flags that an endpoint assumes that cannot see them.
+fn rebuilt_by_sockets(l3: &[u8]) -> Vec<u8> {
+    let mut l3 = l3.to_vec();
+    if l3.first().is_some_and(|byte| byte >> 4 == 4)
+        && let Some(id_and_flags) = l3.get_mut(4..8)
+    {
+        id_and_flags.copy_from_slice(&[0, 0, 0x40, 0]);
+    }
+    l3
+}
+
+/// Bytes of each packet where a UDP payload has several, as the kernel has them before it cuts them up or after
+/// it joined them: another header to the same queue pair, and of the next PSN or the same, follows an iCRC.
+fn several(mrc: &[u8], unfinished: bool) -> Option<usize> {
+    let first = mrc.first_chunk::<BTH_LEN>()?;
+    if !is_opcode(first[0]) {
+        return None;
+    }
+    let psn = |bth: &[u8; BTH_LEN]| u32::from_be_bytes([0, bth[9], bth[10], bth[11]]);
+    let follows = |at: usize| {
+        let second = mrc.get(at..).and_then(|rest| rest.first_chunk::<BTH_LEN>())?;
+        let same = second[2..4] == first[2..4] && second[5..8] == first[5..8] && is_opcode(second[0]);
+        (same && psn(second).wrapping_sub(psn(first)) & 0xff_ffff <= 1).then_some(at)
+    };
+    // Packets end on four bytes.
+    let found = (BTH_LEN + ICRC_LEN..mrc.len()).step_by(4).find_map(follows);
+    // What follows was perhaps not captured; no interface carries so much in one piece.
+    let too_long = unfinished || mrc.len() > FRAME_MAX;
+    found.or(too_long.then_some(0))
+}
+
+fn is_opcode(code: u8) -> bool {
+    matches!(code, 0xc6..=0xcb | 0xd1 | 0xd8 | 0xd9 | 0xdc..=0xde)
 }
 
 fn expected_icrc(l3: &[u8]) -> u32 {
@@ -110,21 +157,18 @@ fn plain_ethernet(captured: &Captured) -> Vec<u8> {
             kind.copy_from_slice(&[0x08, 0x00]);
         }
     }
+    without_extensions(&mut frame);
     frame
 }
 
-/// Length of an outer IPv6 header, a routing header included, if another IP packet follows it.
+/// Length of an outer IPv6 header, its extension headers included, if another IP packet follows it.
 fn outer_ipv6_len(frame: &[u8]) -> Option<usize> {
     let ip = frame.get(ETHERNET_LEN..)?;
     if frame.get(12..14)? != [0x86, 0xdd] {
         return None;
     }
-    let mut next = *ip.get(6)?;
-    let mut len = IPV6_LEN;
-    if next == PROTOCOL_ROUTING {
-        next = *ip.get(len)?;
-        len += (usize::from(*ip.get(len + 1)?) + 1) * 8;
-    }
+    let extensions = extensions(ip)?;
+    let (next, len) = (extensions.next, IPV6_LEN + extensions.len);
     let inner = ip.get(len)? >> 4;
     (next == PROTOCOL_IPV6 && inner == 6 || next == 4 && inner == 4).then_some(len)
 }

@@ -3,6 +3,7 @@
 mod capture;
 mod fields;
 mod frame;
+mod lower;
 mod report;
 
 use std::collections::BTreeMap;
@@ -18,6 +19,7 @@ use spindrift_pmd::DatagramMeta;
 
 use self::capture::Capture;
 use self::frame::{Datagram, Icrc, datagram};
+use crate::output::{keep, tell};
 use crate::units::parse_qpn;
 
 /// Prints the MRC packets of a capture field by field.
@@ -68,6 +70,7 @@ struct Dissected {
     mrc: Vec<u8>,
     trimmed: Option<TrimKind>,
     shorter_than_udp: bool,
+    several: Option<usize>,
 }
 
 /// What the bytes of a [`Dissected`] are.
@@ -125,6 +128,8 @@ struct Totals {
     /// UDP or not, these frames were not to an MRC port.
     others: u64,
     by_opcode: BTreeMap<&'static str, u64>,
+    /// Datagrams to other ports that read as MRC and have a good iCRC.
+    elsewhere: BTreeMap<u16, u64>,
 }
 
 pub(crate) fn run(args: &DissectArgs) -> Result<()> {
@@ -132,12 +137,14 @@ pub(crate) fn run(args: &DissectArgs) -> Result<()> {
     let mut capture = Capture::open(&args.file).with_context(|| name.to_string())?;
     let mut out = BufWriter::new(io::stdout().lock());
     match print_all(args, &mut capture, &mut out) {
-        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
-        Err(error) => Err(error).context("cannot write to standard output"),
+        Err(error) => {
+            keep(Err(error));
+            Ok(())
+        }
         Ok((_, Some(error))) => Err(error.context(name.to_string())),
         Ok((totals, None)) => {
             if totals.packets + totals.unreadable == 0 && !args.json {
-                eprintln!("{}", nothing_found(args, &totals));
+                tell(format_args!("{}", nothing_found(args, &totals)));
             }
             Ok(())
         }
@@ -152,6 +159,8 @@ fn nothing_found(args: &DissectArgs, totals: &Totals) -> String {
     );
     if args.qp.is_some() {
         text += "; --qp leaves out other queue pairs";
+    } else if let Some((port, count)) = totals.elsewhere.iter().max_by_key(|(_, count)| **count) {
+        text += &format!("; {count} datagrams to port {port} read as MRC: --port {port} prints them");
     } else if args.port.is_none() {
         text += "; another port can be given with --port";
     }
@@ -179,9 +188,15 @@ fn print_all(
         };
         totals.frames += 1;
         let first_ns = *first_ns.get_or_insert(captured.time_ns);
-        let Some(found) = mrc_of(args, &captured) else {
-            totals.others += 1;
-            continue;
+        let found = match datagram(&captured, |dscp| trim_of(args, dscp)) {
+            Ok(found) if is_mrc_port(found.meta.dst_port, args.port.unwrap_or(UDP_PORT_MRC)) => found,
+            other => {
+                totals.others += 1;
+                if let Some(port) = other.ok().as_ref().and_then(port_of_mrc) {
+                    *totals.elsewhere.entry(port).or_default() += 1;
+                }
+                continue;
+            }
         };
         let dissected = Dissected {
             number: totals.frames,
@@ -192,6 +207,7 @@ fn print_all(
             trimmed: trim_of(args, found.meta.traffic_class >> 2),
             mrc: found.mrc,
             shorter_than_udp: found.shorter_than_udp,
+            several: found.several,
         };
         let content = dissected.content();
         if args.qp.is_some_and(|qpn| !content.concerns(qpn)) {
@@ -204,10 +220,10 @@ fn print_all(
     Ok((totals, damaged))
 }
 
-/// The datagram in a frame, if it goes to an MRC port.
-fn mrc_of(args: &DissectArgs, captured: &capture::Captured) -> Option<Datagram> {
-    let found = datagram(captured, |dscp| trim_of(args, dscp)).ok()?;
-    is_mrc_port(found.meta.dst_port, args.port.unwrap_or(UDP_PORT_MRC)).then_some(found)
+/// The destination port of a datagram that is MRC by all signs but that port.
+fn port_of_mrc(found: &Datagram) -> Option<u16> {
+    let good = found.icrc.is_some_and(|icrc| icrc.is_good() || icrc.good_if_rebuilt);
+    (good && Packet::decode(&found.mrc).is_ok()).then_some(found.meta.dst_port)
 }
 
 fn trim_of(args: &DissectArgs, dscp: u8) -> Option<TrimKind> {

@@ -3,7 +3,7 @@
 use std::io::{self, Write};
 
 use serde_json::{Map, Value as Json, json};
-use spindrift::wire::{AethKind, Packet, TrimKind};
+use spindrift::wire::{AethKind, DecodeError, Packet, TrimKind};
 
 use super::fields::{
     Header, endpoint_op_name, headers_of, headers_of_trimmed, nack_reason_name, nak_name, opcode_name,
@@ -86,7 +86,7 @@ fn summary(totals: &Totals) -> String {
 fn line(dissected: &Dissected, content: &Content<'_>) -> String {
     let Dissected { meta, number, .. } = dissected;
     let (secs, ns) = (dissected.time_ns / 1_000_000_000, dissected.time_ns % 1_000_000_000);
-    let name = content.bth().map_or("not MRC", |bth| opcode_name(bth.opcode));
+    let name = content.bth().map_or_else(|| unreadable_name(dissected), |bth| opcode_name(bth.opcode));
     let mut text = format!("{number:5} {secs:3}.{ns:09}  {} -> {}  {name:<17} ", meta.src, meta.dst);
     text += &match content {
         Content::Packet(packet) => about(dissected, content, packet),
@@ -104,7 +104,7 @@ fn line(dissected: &Dissected, content: &Content<'_>) -> String {
                 head.meth.msn.get()
             )
         }
-        Content::Unreadable(error) => error.to_string(),
+        Content::Unreadable(error) => unreadable(dissected, error),
     };
     if let Some(bth) = content.bth() {
         for (set, name) in [(bth.ack_req, " ack-req"), (bth.rtx, " rtx")] {
@@ -120,17 +120,52 @@ fn line(dissected: &Dissected, content: &Content<'_>) -> String {
     text
 }
 
+/// What stands in the place of an opcode.
+fn unreadable_name(dissected: &Dissected) -> &'static str {
+    if is_cut(dissected) { "cut" } else { "not MRC" }
+}
+
+/// Bytes are missing, so that an unreadable packet is no malformed one.
+fn is_cut(dissected: &Dissected) -> bool {
+    dissected.not_captured > 0 || dissected.shorter_than_udp
+}
+
+/// Why a packet cannot be read, in the specification's names.
+fn unreadable(dissected: &Dissected, error: &DecodeError) -> String {
+    let text = match error {
+        DecodeError::TrailingBytes { opcode, expected, found } => {
+            let name = opcode_name(*opcode);
+            format!("{name} takes {expected} bytes from the BTH to the iCRC, found {found}")
+        }
+        DecodeError::NotAWrite(opcode) => {
+            format!("expected a trimmed RDMA write, found {}", opcode_name(*opcode))
+        }
+        other => other.to_string(),
+    };
+    if is_cut(dissected) { format!("cut after {} bytes: {text}", dissected.mrc.len()) } else { text }
+}
+
 /// What is wrong or unusual about the packet as a whole.
 fn marks(dissected: &Dissected) -> Vec<String> {
     let mut marks = Vec::new();
     if let Some(icrc) = dissected.icrc.filter(|icrc| !icrc.is_good()) {
-        marks.push(format!("iCRC BAD: found {:08x}, expected {:08x}", icrc.found, icrc.expected));
+        let mut mark = format!("iCRC BAD: found {:08x}, expected {:08x}", icrc.found, icrc.expected);
+        if icrc.good_if_rebuilt {
+            mark += "; good with IPv4 identification 0: kernel sockets choose another, which the sender cannot see";
+        }
+        marks.push(mark);
     }
     if dissected.not_captured > 0 {
-        marks.push(format!("{} bytes not captured", dissected.not_captured));
+        marks.push(format!("cut: {} bytes not captured", dissected.not_captured));
     }
     if dissected.shorter_than_udp && dissected.trimmed.is_none() {
-        marks.push("IP packet shorter than its UDP header says".to_owned());
+        marks.push("cut: IP packet shorter than its UDP header says".to_owned());
+    }
+    if let Some(len) = dissected.several {
+        let each = if len == 0 { String::new() } else { format!(" of {len} bytes") };
+        marks.push(format!(
+            "several packets{each} that the kernel handles as one (segmentation offload): this is the first; --pcap captures each by itself"
+        ));
     }
     marks
 }
@@ -250,7 +285,9 @@ fn to_json(dissected: &Dissected, content: &Content<'_>, headers: &[Header]) -> 
         .map(|icrc| json!({ "value": icrc.found, "expected": icrc.expected, "good": icrc.is_good() }));
     put("icrc", icrc.into());
     put("not_captured", dissected.not_captured.into());
-    let error = if let Content::Unreadable(error) = content { Some(error.to_string()) } else { None };
+    let error =
+        if let Content::Unreadable(error) = content { Some(unreadable(dissected, error)) } else { None };
+    put("notes", marks(dissected).into());
     put("error", error.into());
     Json::Object(packet)
 }

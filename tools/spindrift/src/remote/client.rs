@@ -13,11 +13,12 @@ use crate::bench::options::Amount;
 use crate::bench::pin::{Idle, two_cores};
 use crate::bench::pingpong::Player;
 use crate::bench::report::{
-    BandwidthRow, LatencyRow, Progress, counters_json, counters_table, faults_line, say, settings_json,
+    BandwidthRow, LatencyRow, Progress, counters_json, counters_table, faults_line, settings_json,
     settings_line,
 };
 use crate::bench::side::Side;
 use crate::bench::writer::{Watch, Writer};
+use crate::output::{say, tell};
 use crate::stop::Stop;
 
 /// How often the server hears that the client lives.
@@ -163,7 +164,7 @@ impl<'a> Client<'a> {
         match self.receive()? {
             Message::Verdict { verified, reason } => {
                 if let Some(reason) = reason {
-                    eprintln!("spindrift: the server {} says: {reason}", self.peer);
+                    tell(format_args!("spindrift: the server {} says: {reason}", self.peer));
                 }
                 Ok(verified)
             }

@@ -1,25 +1,30 @@
 //! `spindrift write-bw` and `spindrift write-lat`: two hosts, or two terminals.
 
 mod client;
+mod door;
 mod plan;
 mod server;
 
-use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::fs::OpenOptions;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
 use std::str::FromStr;
 use std::thread;
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, anyhow, bail};
+use anyhow::{Context as _, Result, anyhow};
 use clap::{ArgAction, Args};
+use spindrift::endpoint::EndpointConfig;
 use spindrift::verbs::Context;
 use spindrift::verbs::exchange::{Channel, ExchangeError};
 use spindrift::wire::UDP_PORT_MRC;
 use spindrift_pmd::udp::local_addresses;
 
+use crate::bench::check::{check_latency, check_planes, check_source_ports, check_udp_port};
 use crate::bench::nic::{Nic, open_udp};
 use crate::bench::options::{Amount, Defaults, RunArgs, Settings};
-use crate::config::PortKind;
+use crate::config::{Config, PortKind};
 use crate::stop::Stop;
+use crate::usage::usage;
 
 use self::plan::Kind;
 
@@ -56,6 +61,9 @@ pub(crate) struct RemoteArgs {
     /// UDP source ports of each plane: its paths [default: 32].
     #[arg(long, value_name = "N")]
     source_ports: Option<usize>,
+    /// Server only: after a run, wait for the next client, until Ctrl-C. One JSON object a run.
+    #[arg(long, conflicts_with_all = ["server", "pcap"])]
+    keep_serving: bool,
 }
 
 /// `-p 18515`, or `--port udp`.
@@ -92,6 +100,7 @@ struct Session {
     settings: Settings,
     tcp_port: u16,
     timeout: Duration,
+    keep_serving: bool,
     stop: Stop,
 }
 
@@ -104,11 +113,16 @@ fn run(args: &RemoteArgs, kind: Kind, size: Option<u64>, iterations: u64) -> Res
     let defaults = Defaults { port: PortKind::Udp, size, amount, seed: None, tx_depth: 128 };
     let mut settings = Settings::new(&args.run, port_kind, &defaults)?;
     if settings.port == PortKind::Loopback {
-        bail!("--port loopback: that joins two lanes of one process; use `spindrift loopback`");
+        let name = settings.config.origin(port_kind.is_some(), "--port", "nic.port");
+        return Err(usage(format!(
+            "{name} loopback: that joins two lanes of one process; use `spindrift loopback`"
+        )));
     }
-    if kind == Kind::WriteLat && matches!(settings.amount, Amount::Time(_)) {
-        bail!("write-lat counts round trips: give --iters, not --duration");
+    if kind == Kind::WriteLat {
+        check_latency(&settings, &args.run, "write-lat")?;
     }
+    check_udp_port(&settings.config, args.udp_port)?;
+    check_source_ports(&settings.config, args.source_ports)?;
     let config = &mut settings.config;
     if !args.local.is_empty() {
         config.nic.local = Some(args.local.clone());
@@ -116,16 +130,27 @@ fn run(args: &RemoteArgs, kind: Kind, size: Option<u64>, iterations: u64) -> Res
     if let Some(index) = args.index {
         config.nic.local = Some(vec![address_of_index(index)?]);
     }
+    check_local(config, &args.local)?;
     config.transport.udp_port = args.udp_port.or(config.transport.udp_port);
     config.nic.source_ports = args.source_ports.or(config.nic.source_ports);
     let tcp_port = args.port.iter().rev().find_map(|port| match port {
         PortArg::Tcp(port) => Some(*port),
         PortArg::Kind(_) => None,
     });
+    if args.keep_serving && settings.pcap.is_some() {
+        let place = settings.config.place("run.pcap");
+        return Err(usage(format!(
+            "{place}: with --keep-serving each run would overwrite it; leave one out"
+        )));
+    }
+    let planes = settings.local().map_or(1, <[IpAddr]>::len);
+    check_planes(&settings, &args.run, planes, ", or give this side more addresses with --local")?;
+    let config = &settings.config;
     let session = Session {
         kind,
         tcp_port: tcp_port.or(config.setup.port).unwrap_or(TCP_PORT),
         timeout: config.setup.timeout.unwrap_or(TIMEOUT),
+        keep_serving: args.keep_serving,
         settings,
         stop: Stop::on_ctrl_c()?,
     };
@@ -137,12 +162,34 @@ fn run(args: &RemoteArgs, kind: Kind, size: Option<u64>, iterations: u64) -> Res
 
 fn address_of_index(index: usize) -> Result<IpAddr> {
     let addresses = local_addresses().context("cannot list the local addresses")?;
-    match addresses.get(index) {
-        Some((_, address)) => Ok(*address),
-        None => {
-            bail!("-x {index}: this host has {} addresses; `spindrift ports` lists them", addresses.len())
-        }
+    let count = addresses.len();
+    addresses.get(index).map(|(_, address)| *address).ok_or_else(|| {
+        usage(format!("-x {index}: this host has {count} addresses; `spindrift ports` lists them"))
+    })
+}
+
+/// Checks the addresses of the planes: as many as there can be, each one of this host.
+fn check_local(config: &Config, flag: &[IpAddr]) -> Result<()> {
+    let Some(local) = &config.nic.local else { return Ok(()) };
+    let name = config.origin(!flag.is_empty(), "--local", "nic.local");
+    if local.len() > EndpointConfig::MAX_PORTS {
+        let most = EndpointConfig::MAX_PORTS;
+        return Err(usage(format!("{name}: {} addresses; give at most {most}, one a plane", local.len())));
     }
+    for (at, &address) in local.iter().enumerate() {
+        if local.iter().take(at).any(|&other| other == address) {
+            return Err(usage(format!("{name}: {address} stands there twice; each plane needs its own")));
+        }
+        if local.iter().any(|other| other.is_ipv4() != address.is_ipv4()) {
+            return Err(usage(format!("{name}: IPv4 and IPv6 addresses; give one family")));
+        }
+        UdpSocket::bind((address, 0)).map_err(|error| {
+            usage(format!(
+                "{name}: {address} is not an address of this host; `spindrift ports` lists them: {error}"
+            ))
+        })?;
+    }
+    Ok(())
 }
 
 impl Session {
@@ -152,17 +199,32 @@ impl Session {
             Some(local) => local.to_vec(),
             None => vec![address_towards(channel.peer())?],
         };
-        let wanted = self.settings.config.transport.udp_port;
-        let nic = match wanted {
-            Some(port) => open_udp(&self.settings, &local, port)?,
-            // Client and server on one host cannot both have the usual port.
-            None => match open_udp(&self.settings, &local, UDP_PORT_MRC) {
-                Ok(nic) => nic,
-                Err(error) if in_use(&error) => open_udp(&self.settings, &local, 0)?,
-                Err(error) => return Err(error),
-            },
-        };
+        let nic = self.open_ports(&local)?;
         Ok(nic.with_capture(&self.settings)?.with_faults(&self.settings, u64::from(std::process::id())))
+    }
+}
+
+impl Session {
+    fn open_ports(&self, local: &[IpAddr]) -> Result<Nic> {
+        match self.settings.config.transport.udp_port {
+            Some(port) => open_udp(&self.settings, local, port),
+            // Client and server on one host cannot both have the usual port.
+            None => match open_udp(&self.settings, local, UDP_PORT_MRC) {
+                Err(error) if in_use(&error) => open_udp(&self.settings, local, 0),
+                opened => opened,
+            },
+        }
+    }
+
+    /// Opens what a run will need and closes it again: better an error now than when a client has come.
+    fn check_nic(&self) -> Result<()> {
+        let any = [IpAddr::V4(Ipv4Addr::LOCALHOST)];
+        self.open_ports(self.settings.local().unwrap_or(&any))?;
+        if let Some(path) = &self.settings.pcap {
+            let opened = OpenOptions::new().append(true).create(true).open(path);
+            opened.with_context(|| format!("--pcap {}: cannot be written", path.display()))?;
+        }
+        Ok(())
     }
 }
 

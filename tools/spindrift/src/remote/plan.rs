@@ -51,7 +51,7 @@ impl Plan {
         self.sizes
             .iter()
             .map(|&size| {
-                Layout::new(size, self.queue_pairs, self.tx_depth).map_err(|error| error.to_string())
+                Layout::new(size, self.queue_pairs, self.tx_depth).map_err(|error| format!("size {error}"))
             })
             .collect()
     }

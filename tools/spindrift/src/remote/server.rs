@@ -1,21 +1,20 @@
 //! The server: offers memory, and says in the end whether it holds what was written.
 
-use std::net::UdpSocket;
-
 use anyhow::{Context as _, Result, bail};
 use serde::Serialize;
 use serde_json::json;
-use spindrift::verbs::exchange::{Channel, ExchangeError, Listener, RemoteMr};
+use spindrift::verbs::exchange::{Channel, RemoteMr};
 
+use super::door::Door;
 use super::plan::{Kind, Message, Plan};
 use super::{Session, pretty, while_polling, with_peer};
 use crate::bench::layout::Layout;
 use crate::bench::options::Settings;
 use crate::bench::pin::{Idle, two_cores};
 use crate::bench::pingpong::Player;
-use crate::bench::report::{counters_json, counters_table, faults_line, say, settings_json, settings_line};
+use crate::bench::report::{counters_json, counters_table, faults_line, settings_json, settings_line};
 use crate::bench::side::Side;
-use crate::stop::Interrupted;
+use crate::output::{say, tell};
 
 /// What the server saw of one size.
 #[derive(Clone, Debug, Serialize)]
@@ -26,9 +25,28 @@ struct Row {
 }
 
 pub(super) fn run(session: &Session) -> Result<()> {
+    session.check_nic()?;
+    let mut door = Door::open(session)?;
+    let (name, port) = (session.kind.name(), door.port()?);
+    tell(format_args!("spindrift {name}: waiting for a client on TCP port {port}"));
+    loop {
+        let result = serve_next(session, &mut door);
+        if !session.keep_serving {
+            return result;
+        }
+        session.stop.check()?;
+        if let Err(error) = result {
+            tell(format_args!("spindrift: {error:#}"));
+        }
+        tell(format_args!("spindrift {name}: waiting for the next client on TCP port {port}"));
+    }
+}
+
+/// One run, from the wait for its client to the report.
+fn serve_next(session: &Session, door: &mut Door) -> Result<()> {
     let mut rows = Vec::new();
     let mut server = None;
-    let result = serve(session, &mut server, &mut rows);
+    let result = serve(session, door, &mut server, &mut rows);
     let settings = server.as_ref().map_or(&session.settings, |server| &server.settings);
     let counted = server.as_ref().map(|server| server.side.counted());
     let (planes, mtu) = server.as_ref().map_or((0, settings.mtu), |server| (server.planes, server.side.mtu));
@@ -55,32 +73,16 @@ pub(super) fn run(session: &Session) -> Result<()> {
     result
 }
 
-fn serve<'a>(session: &'a Session, server: &mut Option<Server<'a>>, rows: &mut Vec<Row>) -> Result<()> {
-    let channel = accept(session)?;
-    let connected = server.insert(Server::connect(session, channel)?);
+fn serve<'a>(
+    session: &'a Session,
+    door: &mut Door,
+    server: &mut Option<Server<'a>>,
+    rows: &mut Vec<Row>,
+) -> Result<()> {
+    let client = door.next_client(session)?;
+    let connected = server.insert(Server::connect(session, client)?);
     connected.follow(rows)?;
     connected.side.finish_capture()
-}
-
-fn accept(session: &Session) -> Result<Channel> {
-    // Better now than when a client has come.
-    for &local in session.settings.local().unwrap_or_default() {
-        UdpSocket::bind((local, 0)).with_context(|| {
-            format!("--local {local} is not an address of this host; `spindrift ports` lists them")
-        })?;
-    }
-    // A host without IPv6 still has IPv4.
-    let listener =
-        Listener::bind(("::", session.tcp_port)).or_else(|_| Listener::bind(("0.0.0.0", session.tcp_port)));
-    let listener = listener
-        .with_context(|| format!("cannot listen on TCP port {}; choose another with -p", session.tcp_port))?;
-    let address = listener.local_addr()?;
-    eprintln!("spindrift {}: waiting for a client on TCP port {}", session.kind.name(), address.port());
-    match listener.accept(session.timeout, || !session.stop.is_set()) {
-        Ok(channel) => Ok(channel),
-        Err(ExchangeError::Cancelled) => Err(Interrupted.into()),
-        Err(error) => Err(error.into()),
-    }
 }
 
 struct Server<'a> {
@@ -98,10 +100,9 @@ struct Server<'a> {
 }
 
 impl<'a> Server<'a> {
-    fn connect(session: &'a Session, mut channel: Channel) -> Result<Self> {
+    fn connect(session: &'a Session, (mut channel, plan): (Channel, Plan)) -> Result<Self> {
         let peer = pretty(channel.peer());
         let named = |error| with_peer(error, "client", &peer);
-        let plan: Plan = channel.receive().map_err(named)?;
         let layouts = match plan.check(session.kind).and_then(|()| plan.layouts()) {
             Ok(layouts) => layouts,
             Err(reason) => {

@@ -4,7 +4,8 @@
 
 use std::net::IpAddr;
 use std::path::PathBuf;
-use std::process::{Command, Output};
+use std::process::{Child, Command, Output};
+use std::time::{Duration, Instant};
 
 use spindrift::wire::{
     Aeth, Bth, CcState, Eeth, EndpointOp, Entropy, Erth, Ev, Mark, Meth, Msn, NackReason, NakCode, Neth,
@@ -312,4 +313,17 @@ pub(crate) fn write_capture(name: &str) -> PathBuf {
     }
     capture.flush();
     path
+}
+
+/// Waits for the end of `child`, but no longer than `patience`; `what` names it in the failure.
+pub(crate) fn end_of(mut child: Child, patience: Duration, what: &str) -> Output {
+    let start = Instant::now();
+    while child.try_wait().unwrap().is_none() {
+        if start.elapsed() > patience {
+            child.kill().unwrap();
+            panic!("{what} still runs after {patience:?}");
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    child.wait_with_output().unwrap()
 }

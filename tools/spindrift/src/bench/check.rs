@@ -1,0 +1,167 @@
+//! Refuses settings that cannot be run, before anything is opened. Every error names the flag, or the place
+//! in the configuration file, that the value came from.
+
+use std::ops::RangeInclusive;
+
+use anyhow::Result;
+use spindrift::endpoint::EndpointConfig;
+use spindrift::path::PathConfig;
+use spindrift::verbs::RtsAttr;
+use spindrift_pmd::fault::FaultPlan;
+use spindrift_pmd::udp::SOURCE_PORTS_MAX;
+
+use super::layout::Layout;
+use super::options::{Amount, RunArgs, Settings};
+use crate::config::{CcName, Config, EntropyName, PortKind};
+use crate::usage::usage;
+
+const MTU_RANGE: RangeInclusive<u64> = 256..=8960;
+const TX_DEPTH_MAX: u64 = 16_384;
+
+/// Checks what needs no knowledge of the planes.
+pub(super) fn check(settings: &Settings, args: &RunArgs) -> Result<()> {
+    let config = &settings.config;
+    let named = |value: Option<()>, flag: &str, key: &str| config.origin(value.is_some(), flag, key);
+    let range = |name: String, value: u64, range: RangeInclusive<u64>| in_range(&name, value, &range);
+    range(named(args.mtu.map(drop), "--mtu", "transport.mtu"), settings.mtu.into(), MTU_RANGE)?;
+    range(named(args.qp.map(drop), "--qp", "run.qps"), settings.qps as u64, 1..=Settings::QPS_MAX.into())?;
+    let depth = settings.tx_depth.into();
+    range(named(args.tx_depth.map(drop), "--tx-depth", "run.tx_depth"), depth, 1..=TX_DEPTH_MAX)?;
+    if settings.amount == Amount::Iterations(0) {
+        let name = named(args.iterations.map(drop), "--iters", "run.iterations");
+        return Err(usage(format!("{name} 0 measures nothing; give at least 1")));
+    }
+    let size = named(args.size.or(args.all.then_some(0)).map(drop), "--size", "run.size");
+    for &bytes in &settings.sizes {
+        Layout::new(bytes, settings.qps, settings.tx_depth)
+            .map_err(|error| usage(format!("{size} {error}")))?;
+    }
+    transport(settings)?;
+    congestion(settings)
+}
+
+/// Checks the file's settings of the transport, which have no flag.
+fn transport(settings: &Settings) -> Result<()> {
+    let config = &settings.config;
+    let from = &config.transport;
+    let ranges = [
+        ("transport.hop_limit", from.hop_limit.map(u64::from), 1..=255),
+        ("transport.mpr", from.mpr.map(u64::from), 1..=255),
+        ("transport.timeout", from.timeout.map(u64::from), 1..=RtsAttr::MAX_TIMEOUT.into()),
+        ("transport.linear_retries", from.linear_retries.map(u64::from), 0..=RtsAttr::MAX_LINEAR.into()),
+        (
+            "transport.exponential_retries",
+            from.exponential_retries.map(u64::from),
+            0..=RtsAttr::MAX_EXPONENTIAL.into(),
+        ),
+        ("transport.tail_probe_floor_ns", from.tail_probe_floor_ns, 1..=u64::MAX),
+        ("setup.port", config.setup.port.map(u64::from), 1..=65_535),
+    ];
+    for (key, value, range) in ranges {
+        if let Some(value) = value {
+            in_range(&config.place(key), value, &range)?;
+        }
+    }
+    if let Some(Err(error)) = from.dscp.map(|dscp| dscp.validate()) {
+        return Err(usage(format!("{}: {error}", config.place("transport.dscp"))));
+    }
+    let stev = matches!(from.entropy, Some(EntropyName::StevSportHigh | EntropyName::StevSportLow));
+    if stev && settings.port == PortKind::Udp {
+        let place = config.place("transport.entropy");
+        return Err(usage(format!(
+            "{place}: kernel sockets carry the entropy value in the UDP source port; write \"udp\""
+        )));
+    }
+    Ok(())
+}
+
+fn congestion(settings: &Settings) -> Result<()> {
+    let config = &settings.config;
+    if settings.cc == CcName::None {
+        return Ok(());
+    }
+    settings.congestion(1).validate().map_err(|error| {
+        let text = error.to_string();
+        let key = if text.starts_with("link_rate_bps") { "cc.link_rate_gbps" } else { "cc.base_rtt_ns" };
+        usage(format!("{}: {text}", config.place(key)))
+    })
+}
+
+/// Checks what depends on how many planes this side has. `fix` tells how to get more.
+pub(crate) fn check_planes(settings: &Settings, args: &RunArgs, planes: usize, fix: &str) -> Result<()> {
+    let config = &settings.config;
+    for port in settings.fault.iter().flat_map(|plan| &plan.rules).filter_map(|rule| rule.port) {
+        if port >= planes {
+            let name = config.origin(args.fault.is_some(), "--fault", "nic.fault");
+            let there = match planes {
+                1 => "this side has one plane, number 0".to_owned(),
+                _ => format!("this side has {planes} planes, numbers 0 to {}", planes - 1),
+            };
+            return Err(usage(format!(
+                "{name}: port={port} would never match: {there}; name one of those{fix}"
+            )));
+        }
+    }
+    // The library raises a small `active` to one for each plane. Who writes a number is told instead.
+    let path = settings.paths(PathConfig::new(planes.clamp(1, EndpointConfig::MAX_PORTS) as u8));
+    path.validate().map_err(|error| {
+        let text = error.to_string();
+        let field = text.split(' ').next().unwrap_or_default();
+        usage(format!("{}: {text}", config.place(&format!("path.{field}"))))
+    })
+}
+
+/// Checks the number of planes of `loopback`.
+pub(crate) fn check_loopback(settings: &Settings, args: &RunArgs, planes: Option<usize>) -> Result<usize> {
+    let config = &settings.config;
+    let name = config.origin(planes.is_some(), "--planes", "nic.planes");
+    let planes = planes.or(config.nic.planes).unwrap_or(4);
+    in_range(&name, planes as u64, &(1..=EndpointConfig::MAX_PORTS as u64))?;
+    check_planes(settings, args, planes, ", or raise --planes")?;
+    Ok(planes)
+}
+
+/// Checks the number of source ports; `flag` is what the flag said.
+pub(crate) fn check_source_ports(config: &Config, flag: Option<usize>) -> Result<()> {
+    let name = config.origin(flag.is_some(), "--source-ports", "nic.source_ports");
+    let count = flag.or(config.nic.source_ports);
+    count.map_or(Ok(()), |count| in_range(&name, count as u64, &(1..=SOURCE_PORTS_MAX as u64)))
+}
+
+/// Checks the UDP port to receive on; `flag` is what the flag said.
+pub(crate) fn check_udp_port(config: &Config, flag: Option<u16>) -> Result<()> {
+    let name = config.origin(flag.is_some(), "--udp-port", "transport.udp_port");
+    let port = flag.or(config.transport.udp_port);
+    port.map_or(Ok(()), |port| in_range(&name, port.into(), &(1..=65_535)))
+}
+
+/// Latency is played on one queue pair, and counted in rounds.
+pub(crate) fn check_latency(settings: &Settings, args: &RunArgs, what: &str) -> Result<()> {
+    let config = &settings.config;
+    if matches!(settings.amount, Amount::Time(_)) {
+        let name = config.origin(args.duration.is_some(), "--duration", "run.duration");
+        return Err(usage(format!("{name}: {what} counts round trips: give --iters, not --duration")));
+    }
+    if settings.qps != 1 {
+        let name = config.origin(args.qp.is_some(), "--qp", "run.qps");
+        return Err(usage(format!("{name} {}: {what} uses one queue pair; give -q 1", settings.qps)));
+    }
+    Ok(())
+}
+
+fn in_range(name: &str, value: u64, range: &RangeInclusive<u64>) -> Result<()> {
+    if range.contains(&value) {
+        return Ok(());
+    }
+    let (least, most) = (range.start(), range.end());
+    Err(usage(if *most == u64::MAX {
+        format!("{name} {value}: give at least {least}")
+    } else {
+        format!("{name} {value}: give {least} to {most}")
+    }))
+}
+
+/// Reads the rules; the error names `name`, where they came from.
+pub(super) fn parse_faults(name: &str, text: &str) -> Result<FaultPlan> {
+    text.parse().map_err(|error| usage(format!("{name} \"{text}\": {error}")))
+}

@@ -1,0 +1,93 @@
+//! What stands between the link and UDP in a capture, and not in a plain MRC frame: IPv6 extension headers, and
+//! lengths that the kernel leaves open in packets that it will cut up later.
+
+const ETHERNET_LEN: usize = 14;
+const IPV4_LEN: usize = 20;
+const IPV6_LEN: usize = 40;
+const UDP_LEN: usize = 8;
+const ETHERTYPE_IPV6: [u8; 2] = [0x86, 0xdd];
+const PROTOCOL_UDP: u8 = 17;
+const HOP_BY_HOP: u8 = 0;
+const ROUTING: u8 = 43;
+const DESTINATION_OPTIONS: u8 = 60;
+const SEGMENT_ROUTING: u8 = 4;
+/// Extension headers that are followed in one packet. A sender needs four at most.
+const EXTENSIONS_MAX: usize = 8;
+
+/// The extension headers of an IPv6 packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Extensions {
+    /// What follows them.
+    pub(super) next: u8,
+    /// Their length in bytes.
+    pub(super) len: usize,
+    /// Where the last segment of a segment list stands, if the packet is still on its way there.
+    destination_at: Option<usize>,
+}
+
+/// Follows the extension headers of the IPv6 packet `ip`, up to a bound.
+pub(super) fn extensions(ip: &[u8]) -> Option<Extensions> {
+    let mut found = Extensions { next: *ip.get(6)?, len: 0, destination_at: None };
+    for _ in 0..EXTENSIONS_MAX {
+        if !matches!(found.next, HOP_BY_HOP | ROUTING | DESTINATION_OPTIONS) {
+            break;
+        }
+        let at = IPV6_LEN + found.len;
+        let header = ip.get(at..at + 8)?;
+        // Routing type and segments left; the last segment of the way stands first in the list.
+        if found.next == ROUTING && header.get(2) == Some(&SEGMENT_ROUTING) && header.get(3) != Some(&0) {
+            found.destination_at = Some(at + 8);
+        }
+        found.next = *header.first()?;
+        found.len += (usize::from(*header.get(1)?) + 1) * 8;
+    }
+    Some(found)
+}
+
+/// Takes the extension headers between IPv6 and UDP out of a frame: what is left is the packet as its receiver
+/// sees it, which is the one that the iCRC covers.
+pub(super) fn without_extensions(frame: &mut Vec<u8>) {
+    if frame.get(12..14) != Some(&ETHERTYPE_IPV6) {
+        return;
+    }
+    let Some(ip) = frame.get(ETHERNET_LEN..) else { return };
+    let Some(found) = extensions(ip).filter(|found| found.len > 0 && found.next == PROTOCOL_UDP) else {
+        return;
+    };
+    if ip.len() < IPV6_LEN + found.len {
+        return;
+    }
+    let destination = found.destination_at.and_then(|at| ip.get(at..at + 16)).map(<[u8]>::to_vec);
+    let payload_len = ip.get(4..6).map_or(0, |len| usize::from(len[0]) << 8 | usize::from(len[1]));
+    let Some(ip) = frame.get_mut(ETHERNET_LEN..ETHERNET_LEN + IPV6_LEN) else { return };
+    ip[4..6].copy_from_slice(&(payload_len.saturating_sub(found.len) as u16).to_be_bytes());
+    ip[6] = PROTOCOL_UDP;
+    if let Some(destination) = destination {
+        ip[24..40].copy_from_slice(&destination);
+    }
+    frame.drain(ETHERNET_LEN + IPV6_LEN..ETHERNET_LEN + IPV6_LEN + found.len);
+}
+
+/// Fills in the lengths of a packet that is longer than its length fields hold, which then are 0. Returns
+/// whether there was one. `frame` is as long as on the wire.
+pub(super) fn fill_lengths(frame: &mut [u8]) -> bool {
+    let v6 = frame.get(12..14) == Some(&ETHERTYPE_IPV6);
+    let Some(ip) = frame.get_mut(ETHERNET_LEN..) else { return false };
+    let (len_at, protocol_at, head) = if v6 { (4, 6, IPV6_LEN) } else { (2, 9, IPV4_LEN) };
+    if ip.len() < head + UDP_LEN || ip[protocol_at] != PROTOCOL_UDP || ip[len_at..len_at + 2] != [0, 0] {
+        return false;
+    }
+    let most = usize::from(u16::MAX);
+    let len = if v6 { ip.len() - head } else { ip.len() }.min(most) as u16;
+    let udp_len = (ip.len() - head).min(most) as u16;
+    ip[len_at..len_at + 2].copy_from_slice(&len.to_be_bytes());
+    ip[head + 4..head + 6].copy_from_slice(&udp_len.to_be_bytes());
+    if !v6 {
+        // The header's checksum was that of the length 0: by RFC 1624 it loses what the length gained.
+        let old = u16::from_be_bytes([ip[10], ip[11]]);
+        let sum = u32::from(!old) + u32::from(len);
+        let folded = (sum & 0xffff) + (sum >> 16);
+        ip[10..12].copy_from_slice(&(!(folded as u16)).to_be_bytes());
+    }
+    true
+}

@@ -1,0 +1,188 @@
+//! Wrong usage: status 2, nothing on standard output, and the input and the fix named.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing, reason = "tests")]
+
+mod support;
+
+use std::process::Stdio;
+use std::time::Duration;
+
+use support::{end_of, spindrift, stderr, stdout, temp};
+
+/// Longer than any refusal takes; only a command that took the input and runs meets it.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+fn assert_refused(args: &[&str], parts: &[&str]) {
+    let child =
+        spindrift().args(args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it starts");
+    let output = end_of(child, PATIENCE, &format!("{args:?}"));
+    let error = stderr(&output);
+    assert_eq!(output.status.code(), Some(2), "{args:?}: {error}");
+    assert!(parts.iter().all(|part| error.contains(part)), "{args:?}: {error}");
+    assert_eq!(stdout(&output), "", "{args:?}");
+}
+
+#[test]
+fn flags_out_of_range() {
+    for (args, parts) in [
+        (&["loopback", "-s", "0"] as &[&str], &["--size 0", "at least 1"] as &[&str]),
+        (&["loopback", "-s", "5G"], &["--size 5 GiB", "4294967295"]),
+        (&["loopback", "-q", "0"], &["--qp 0", "1 to 1024"]),
+        (&["loopback", "-m", "1"], &["--mtu 1", "256 to 8960"]),
+        (&["loopback", "-t", "0"], &["--tx-depth 0", "1 to 16384"]),
+        (&["loopback", "-n", "0"], &["--iters 0", "at least 1"]),
+        (&["loopback", "--planes", "33"], &["--planes 33", "1 to 32"]),
+        (&["loopback", "--planes", "0"], &["--planes 0", "1 to 32"]),
+        (&["loopback", "--fault", "lose=1%"], &["--fault \"lose=1%\"", "loss"]),
+        (&["loopback", "--config", "/no/such.toml"], &["/no/such.toml", "No such file"]),
+        (&["loopback", "--latency", "-D", "1s"], &["--duration", "--iters"]),
+        (&["loopback", "--latency", "-q", "2"], &["--qp 2", "-q 1"]),
+        (&["write-bw", "-s", "0"], &["--size 0", "at least 1"]),
+        (&["write-bw", "127.0.0.1", "-s", "0"], &["--size 0", "at least 1"]),
+        (&["write-bw", "127.0.0.1", "-q", "1025"], &["--qp 1025", "1 to 1024"]),
+        (&["write-bw", "-m", "1"], &["--mtu 1", "256"]),
+        (&["write-bw", "-x", "999"], &["-x 999", "spindrift ports"]),
+        (&["write-bw", "--port", "loopback"], &["--port loopback", "spindrift loopback"]),
+        (&["write-bw", "--source-ports", "0"], &["--source-ports 0", "1 to 16384"]),
+        (&["write-bw", "--udp-port", "0"], &["--udp-port 0", "1 to 65535"]),
+        (&["write-bw", "--local", "203.0.113.9"], &["--local", "203.0.113.9", "spindrift ports"]),
+        (&["write-bw", "--local", "127.0.0.1,127.0.0.1"], &["--local", "127.0.0.1", "twice"]),
+        (&["write-bw", "--local", "127.0.0.1,::1"], &["--local", "one family"]),
+        (&["write-lat", "127.0.0.1", "-D", "1s"], &["--duration", "--iters"]),
+        (&["write-lat", "127.0.0.1", "-q", "4"], &["--qp 4", "write-lat", "-q 1"]),
+        (&["pump", "udp", "--loopback", "-s", "0"], &["--size 0", "1 to 8960"]),
+        (&["pump", "udp", "--loopback", "--source-ports", "0"], &["--source-ports 0", "16384"]),
+    ] {
+        assert_refused(args, parts);
+    }
+}
+
+#[test]
+fn a_fault_on_a_plane_that_is_not_there() {
+    let rules = "loss=1%,port=3; loss=1%,port=9";
+    assert_refused(&["loopback", "--fault", rules], &["--fault", "port=9", "0 to 3", "--planes"]);
+    assert_refused(&["loopback", "--planes", "1", "--fault", "loss=1%,port=1"], &["port=1", "number 0"]);
+    assert_refused(&["write-bw", "--fault", "loss=1%,port=1"], &["--fault", "port=1", "--local"]);
+    let within = ["loopback", "-s", "4K", "-n", "5", "--fault", "loss=1%,port=3"];
+    assert!(support::run(&within).status.success());
+}
+
+/// Each bad value stands on line 3, column 8 or behind: the place of the value and not of its section.
+#[test]
+fn a_bad_value_in_a_file_is_named_with_its_place() {
+    let cases: [(&str, &str, &str, &[&str]); 25] = [
+        ("loopback", "run", "size = 0", &["run.size", "at least 1"]),
+        ("loopback", "run", "qps = 0", &["run.qps 0", "1 to 1024"]),
+        ("loopback", "run", "tx_depth = 0", &["run.tx_depth 0", "1 to 16384"]),
+        ("loopback", "run", "iterations = 0", &["run.iterations 0", "at least 1"]),
+        ("loopback", "run", "duration = 2\niterations = 4", &["run.duration", "iterations", "one of them"]),
+        ("loopback", "nic", "planes = 33", &["nic.planes 33", "1 to 32"]),
+        ("loopback", "nic", "fault = \"lose=1%\"", &["nic.fault", "lose=1%"]),
+        ("loopback", "nic", "fault = \"loss=1%,port=9\"", &["nic.fault", "port=9", "0 to 3"]),
+        ("loopback", "nic", "source_ports = 0", &["nic.source_ports 0", "1 to 16384"]),
+        ("loopback", "nic", "local = [\"127.0.0.1\"]\nport = \"udp\"", &["nic.local", "--planes"]),
+        ("loopback", "transport", "mtu = 1", &["transport.mtu 1", "256"]),
+        ("loopback", "transport", "udp_port = 0", &["transport.udp_port 0", "1 to 65535"]),
+        ("loopback", "transport", "hop_limit = 0", &["transport.hop_limit 0", "1 to 255"]),
+        ("loopback", "transport", "mpr = 0", &["transport.mpr 0", "1 to 255"]),
+        ("loopback", "transport", "timeout = 25", &["transport.timeout 25", "1 to 24"]),
+        ("loopback", "transport", "linear_retries = 8", &["transport.linear_retries 8", "0 to 7"]),
+        (
+            "loopback",
+            "transport",
+            "exponential_retries = 26",
+            &["transport.exponential_retries 26", "0 to 25"],
+        ),
+        ("loopback", "transport", "dscp = { control = 99 }", &["transport.dscp", "control", "99"]),
+        ("loopback", "path", "active = 0", &["path.active", "active = 0", "at least one"]),
+        ("loopback", "path", "min_active = 1000", &["path.min_active", "1 to active"]),
+        ("loopback", "path", "probes_to_revive = 0", &["path.probes_to_revive", "at least 1"]),
+        ("loopback", "cc", "link_rate_gbps = -1\nalgorithm = \"nscc\"", &["cc.link_rate_gbps", "at least 1"]),
+        ("write-bw", "setup", "port = 0", &["setup.port 0", "1 to 65535"]),
+        ("write-bw", "transport", "entropy = \"stev-sport-high\"", &["transport.entropy", "\"udp\""]),
+        ("write-lat", "run", "qps = 4", &["run.qps 4", "-q 1"]),
+    ];
+    for (number, (command, section, line, parts)) in cases.into_iter().enumerate() {
+        let path = temp(&format!("place-{number}.toml"));
+        std::fs::write(&path, format!("# comment\n[{section}]\n{line}\n")).unwrap();
+        let path = path.to_str().unwrap();
+        let column = line.find('=').unwrap() + 3;
+        let mut all = vec![path.to_owned(), format!("line 3, column {column}")];
+        all.extend(parts.iter().map(|&part| part.to_owned()));
+        let all: Vec<&str> = all.iter().map(String::as_str).collect();
+        assert_refused(&[command, "--config", path], &all);
+    }
+}
+
+/// An error in what the file says names no flag, and one in a flag no file.
+#[test]
+fn the_source_of_a_value_is_not_mixed_up() {
+    let path = temp("source.toml");
+    std::fs::write(&path, "[nic]\nfault = \"lose=1%\"\n\n[transport]\nmtu = 1\n").unwrap();
+    let path = path.to_str().unwrap();
+    let from_file = support::run(&["loopback", "--config", path]);
+    let error = stderr(&from_file);
+    assert!(error.contains("line 2, column 9: nic.fault") && !error.contains("--fault"), "{error}");
+    let from_flag = support::run(&["loopback", "--config", path, "--fault", "lost=1%"]);
+    let error = stderr(&from_flag);
+    assert!(error.contains("--fault \"lost=1%\"") && !error.contains("source.toml"), "{error}");
+}
+
+/// Results that cannot be written are an error with a message, whatever prints them.
+#[test]
+fn lost_output_is_an_error() {
+    let capture = support::write_capture("full.pcap");
+    let capture = capture.to_str().unwrap();
+    let config = ["loopback", "-s", "4K", "-n", "5", "--json"];
+    let cases: [&[&str]; 8] = [
+        &config,
+        &["loopback", "-s", "4K", "-n", "5"],
+        &["loopback", "--latency", "-n", "5", "--json"],
+        &["ports"],
+        &["ports", "--json"],
+        &["dissect", capture],
+        &["--help"],
+        &[],
+    ];
+    for args in cases {
+        let full = std::fs::File::create("/dev/full").unwrap();
+        let output = spindrift().args(args).stdout(full).stderr(Stdio::piped()).output().unwrap();
+        let error = stderr(&output);
+        assert_eq!(output.status.code(), Some(1), "{args:?}: {error}");
+        assert!(error.contains("standard output") && error.contains("No space left"), "{args:?}: {error}");
+    }
+}
+
+/// As with `| head -1`: the command ends soon, in silence, with the status of a broken pipe.
+#[test]
+fn a_closed_pipe_ends_the_command_in_silence() {
+    let capture = support::write_capture("pipe.pcap");
+    let capture = capture.to_str().unwrap();
+    let cases: [&[&str]; 4] =
+        [&["loopback", "-s", "4K", "-D", "10m"], &["ports"], &["dissect", capture, "-v"], &["--help"]];
+    for args in cases {
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let child = spindrift().args(args).stdout(writer).stderr(Stdio::piped()).spawn().unwrap();
+        let output = end_of(child, PATIENCE, &format!("{args:?}"));
+        assert_eq!((output.status.code(), stderr(&output)), (Some(141), String::new()), "{args:?}");
+    }
+}
+
+#[test]
+fn a_closed_standard_error_is_no_panic() {
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    let status = spindrift().args(["loopback", "-s", "0"]).stderr(writer).status().unwrap();
+    assert_eq!(status.code(), Some(2));
+}
+
+/// The kernel refuses packets from a loopback address to any other host, so nothing leaves this one.
+#[test]
+fn a_pump_that_sent_nothing_failed() {
+    let output =
+        support::run(&["pump", "udp", "240.0.0.1", "--local", "127.0.0.1", "-D", "50ms", "--port", "9"]);
+    assert_eq!(output.status.code(), Some(1), "{}", stdout(&output));
+    let error = stderr(&output);
+    assert!(error.contains("nothing was sent") && error.contains("240.0.0.1"), "{error}");
+}
