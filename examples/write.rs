@@ -119,7 +119,7 @@ impl Side {
         let lane = LaneMode::Thread { core: None, idle: Idle::Yield };
         let config = ContextConfig::new(&ports).lane(lane);
         let context = Context::open(ports, config)?;
-        let pd = context.create_pd();
+        let pd = context.create_pd()?;
         let cq = context.create_cq(256)?;
         let mr = pd.register(TOTAL, access)?;
         let qp = Qp::create(&pd, &cq, &cq, &QpConfig { mpr: 32, ..QpConfig::default() })?;

@@ -104,8 +104,8 @@ counters! {
     rx_rate_limited,
     /// Port status updates from an address that is no connected peer's.
     rx_foreign_port_status,
-    /// Port status updates older than one already taken in.
-    rx_stale_port_status,
+    /// Port status updates that say the port they came from cannot be reached.
+    rx_contradicting_port_status,
     /// Data packets sent, retransmissions included.
     tx_data,
     /// Payload bytes sent, retransmissions included.
@@ -122,6 +122,14 @@ counters! {
     tx_probes,
     /// Endpoint requests sent.
     tx_endpoint_requests,
+    /// Endpoint requests not sent: too many endpoint packets waited.
+    tx_endpoint_requests_refused,
+    /// Endpoint packets not sent: the port that they waited for went down.
+    tx_endpoint_dropped,
+    /// Port status updates given up: the peer did not answer for a minute.
+    tx_port_status_unheard,
+    /// Probes of planes that a port status update put in doubt.
+    tx_plane_probes,
     /// Endpoint responses sent.
     tx_endpoint_responses,
     /// Data packets retransmitted because they were declared lost.
@@ -130,16 +138,22 @@ counters! {
     tx_tail_probes,
     /// NACKs not sent: too many owed at once.
     tx_nacks_dropped,
+    /// Congestion marks and repeats not told by a SACK of their own: too many owed at once.
+    tx_sacks_dropped,
     /// Losses declared: a later packet of the same entropy value arrived.
     loss_same_ev,
     /// Losses declared: later packets arrived and the time for this one has passed.
     loss_overdue,
     /// Losses declared: NACK from the peer.
     loss_nack,
+    /// Tail probes answered when the copy that they repeated was not: that copy was probably lost.
+    tail_suspects,
     /// Losses declared that turned out to be late arrivals.
     spurious_losses,
-    /// Retransmissions whose first copy had arrived.
+    /// Retransmissions and tail probes of a packet whose earlier copy arrived too.
     spurious_retransmits,
+    /// Times the same-path order rule was set aside, because packets of one entropy value overtook each other.
+    order_rule_pauses,
     /// Retransmission timeouts.
     timeouts,
     /// Queue pairs failed: every retry used up.
@@ -148,7 +162,7 @@ counters! {
     qp_errors,
     /// Local port state changes.
     port_changes,
-    /// Port status updates taken in from peers.
+    /// Planes closed or opened because of what is known of a peer's ports.
     peer_port_changes,
 }
 

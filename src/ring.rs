@@ -36,6 +36,13 @@ impl<T: Copy + Default> SeqRing<T> {
         self.slots = grown;
     }
 
+    /// Whether nothing stored for a sequence number before `high` has taken the place of `seq`. A ring that grew
+    /// after the window left `seq` holds the default value there.
+    #[inline]
+    pub(crate) const fn keeps(&self, seq: u64, high: u64) -> bool {
+        high.saturating_sub(seq) <= self.slots.len() as u64
+    }
+
     /// The record of `seq`; the default value when nothing was ever stored.
     #[inline]
     pub(crate) fn get(&self, seq: u64) -> T {

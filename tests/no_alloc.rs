@@ -52,7 +52,7 @@ fn side(ports: Vec<LoopbackPort>, lane: LaneMode) -> Side {
     let ports = nic(ports);
     let config = ContextConfig { seed: Some(1), ..ContextConfig::new(&ports).lane(lane) };
     let context = Context::open(ports, config).unwrap();
-    let pd = context.create_pd();
+    let pd = context.create_pd().unwrap();
     let cq = context.create_cq(256).unwrap();
     let mr = pd.register((OUTSTANDING * MESSAGE_BYTES) as usize, Access::REMOTE_WRITE).unwrap();
     let config = QpConfig { max_inline: 32, mpr: 32, ..QpConfig::default() };

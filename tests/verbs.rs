@@ -57,7 +57,7 @@ impl Setup {
             ContextConfig { seed: Some(index as u64), ..ContextConfig::new(&ports).lane(self.lanes[index]) };
         config.endpoint.udp_port = udp_port;
         let context = Context::open(ports, config).unwrap();
-        let pd = context.create_pd();
+        let pd = context.create_pd().unwrap();
         let cq = context.create_cq(self.cq_depth).unwrap();
         let mr = pd.register(self.bytes, Access::REMOTE_WRITE).unwrap();
         let qp = Qp::create(&pd, &cq, &cq, &self.qp).unwrap();

@@ -13,7 +13,7 @@ use super::Endpoint;
 use super::config::{
     EndpointError, PortAddr, QpInfo, QpInit, QpModify, QpState, RtrAttr, RtsAttr, entropy_name,
 };
-use super::event::FailReason;
+use super::event::{Event, FailReason, QpFailure};
 use super::peer::Peer;
 use super::qp::{Qp, QpStatus};
 
@@ -178,14 +178,20 @@ impl Endpoint {
 
     fn release_peer(&mut self, slot: u32) {
         let Some(qp) = self.qps[slot as usize].as_deref_mut() else { return };
-        let index = core::mem::replace(&mut qp.peer, Qp::NO_PEER) as usize;
-        if let Some(entry) = self.peers.get_mut(index)
-            && let Some(peer) = entry
-        {
-            peer.refs -= 1;
-            if peer.refs == 0 {
-                *entry = None;
+        let index = core::mem::replace(&mut qp.peer, Qp::NO_PEER);
+        let place = qp.member;
+        let Some(peer) = self.peers.get_mut(index as usize).and_then(Option::as_mut) else { return };
+        peer.members.swap_remove(place as usize);
+        if let Some(&moved) = peer.members.get(place as usize) {
+            if let Some(qp) = self.qp_mut(moved) {
+                qp.member = place;
             }
+        } else if peer.members.is_empty() {
+            for port in &peer.ports {
+                self.peer_addrs.remove(&(port.ip, index));
+            }
+            self.peers[index as usize] = None;
+            self.free_peers.push(index);
         }
     }
 
@@ -271,51 +277,42 @@ impl Endpoint {
         in_range("path_mtu", attr.path_mtu, 256, self.cfg.max_mtu(), "256 to what every port takes")?;
         in_range("mpr_dest", u32::from(attr.mpr_dest), 1, 255, "1 to 255 units of 128 PSNs")?;
         let index = self.peer_index(&attr.ports, attr.udp_port)?;
-        self.forget_old_status(now, index);
         let local = self.ports_up;
-        let (planes, up) = match self.peers.get(index as usize).and_then(Option::as_ref) {
-            Some(peer) => (peer.planes(), peer.up),
-            None => return Err(EndpointError::Ports("none of them fits ours".to_owned())),
+        let Some(peer) = self.peers.get_mut(index as usize).and_then(Option::as_mut) else {
+            return Err(EndpointError::Ports("none of them fits ours".to_owned()));
         };
+        // One that started anew tells nobody that a port is up again.
+        peer.ports_seen.hurry_all(now);
+        peer.members.push(slot);
+        let (member, open) = (peer.members.len() as u32 - 1, peer.ports_seen.open());
         let Some(qp) = self.qps[slot as usize].as_deref_mut() else { return Ok(()) };
         qp.connect(&self.cfg, attr, index);
-        qp.set_ports(local, PortMask(up.0 & PortMask::first(planes).0));
-        if let Some(peer) = self.peers.get_mut(index as usize).and_then(Option::as_mut) {
-            peer.refs += 1;
-        }
+        qp.member = member;
+        qp.set_ports(local, open);
+        self.arm_peer(index);
         Ok(())
-    }
-
-    /// A peer that connects may have started anew, and then nothing tells that a port it once reported down is up. So
-    /// what it said long ago no longer counts: a peer that lives with a port down says so when it connects.
-    fn forget_old_status(&mut self, now: Time, index: u32) {
-        let Some(peer) = self.peers.get_mut(index as usize).and_then(Option::as_mut) else { return };
-        if peer.up == PortMask::ALL || !peer.status_is_old(now) {
-            return;
-        }
-        peer.up = PortMask::ALL;
-        for slot in 0..self.qps.len() as u32 {
-            if self.qp(slot).is_some_and(|qp| qp.peer == index) {
-                self.refresh_ports(now, slot, None);
-            }
-        }
     }
 
     /// The peer with these addresses, made if it is new.
     fn peer_index(&mut self, ports: &[PortAddr], udp_port: u16) -> Result<u32, EndpointError> {
-        let same = |entry: &Option<Peer>| {
-            entry.as_ref().is_some_and(|peer| peer.udp_port == udp_port && peer.ports == ports)
-        };
-        if let Some(at) = self.peers.iter().position(same) {
-            return Ok(at as u32);
+        if let Some(first) = ports.first() {
+            let same = |index: u32| {
+                let peer = self.peers.get(index as usize).and_then(Option::as_ref);
+                peer.is_some_and(|peer| peer.udp_port == udp_port && peer.ports == ports)
+            };
+            let mut there = self.peer_addrs.range((first.ip, 0)..=(first.ip, u32::MAX));
+            if let Some(&(_, index)) = there.find(|(_, index)| same(*index)) {
+                return Ok(index);
+            }
         }
         let peer = Peer::new(&self.cfg, ports, udp_port)?;
-        let at = self.peers.iter().position(Option::is_none).unwrap_or_else(|| {
+        let at = self.free_peers.pop().unwrap_or_else(|| {
             self.peers.push(None);
-            self.peers.len() - 1
+            self.peers.len() as u32 - 1
         });
-        self.peers[at] = Some(peer);
-        Ok(at as u32)
+        self.peer_addrs.extend(peer.ports.iter().map(|port| (port.ip, at)));
+        self.peers[at as usize] = Some(peer);
+        Ok(at)
     }
 
     fn make_rts(&mut self, now: Time, slot: u32, attr: &RtsAttr) -> Result<(), EndpointError> {
@@ -337,7 +334,8 @@ impl Endpoint {
         self.arm(slot);
         // The peer takes all our ports to be up until it is told.
         if self.ports_up != PortMask::first(self.cfg.ports.len() as u8) {
-            self.announce_ports(now, index);
+            self.start_announcing(now, index);
+            self.run_peer(now, index);
         }
         Ok(())
     }
@@ -350,30 +348,39 @@ impl Endpoint {
         }
         self.counters.port_changes += 1;
         self.ports_up.0 ^= 1 << port;
-        for slot in 0..self.qps.len() as u32 {
-            self.refresh_ports(now, slot, (!up).then_some(1 << port));
+        if !up {
+            self.counters.tx_endpoint_dropped += self.ops.drop_plane(port);
         }
-        for index in 0..self.peers.len() as u32 {
-            self.announce_ports(now, index);
+        self.announce_to_all(now);
+        for slot in 0..self.qps.len() as u32 {
+            self.refresh_ports(now, slot);
         }
     }
 
-    /// Gives a queue pair the port states of both sides; packets in flight on planes in `lost` are
-    /// taken as lost.
-    pub(super) fn refresh_ports(&mut self, now: Time, slot: u32, lost: Option<u32>) {
+    /// Gives a queue pair the port states of both sides; packets in flight on planes that close are taken as
+    /// lost.
+    pub(super) fn refresh_ports(&mut self, now: Time, slot: u32) {
         let local = self.ports_up;
         let Some(qp) = self.qps[slot as usize].as_deref_mut() else { return };
         let Some(peer) = self.peers.get(qp.peer as usize).and_then(Option::as_ref) else { return };
-        qp.set_ports(local, PortMask(peer.up.0 & PortMask::first(peer.planes()).0));
-        if let Some(planes) = lost
-            && qp.state == QpState::Rts
-        {
+        let (old, new) = (qp.paths.ports(), (local, peer.ports_seen.open()));
+        if old == new {
+            return;
+        }
+        qp.set_ports(new.0, new.1);
+        let lost = old.0.0 & old.1.0 & !(new.0.0 & new.1.0);
+        if lost != 0 && qp.state == QpState::Rts {
             let (requester, mut env) = qp.requester_env(&mut self.counters);
-            requester.planes_lost(now, PortMask(planes), &mut env);
+            requester.planes_lost(now, PortMask(lost), &mut env);
         }
         self.wake_answers(slot);
         self.wake_data(slot);
         self.arm(slot);
+    }
+
+    /// Planes that a queue pair may use as far as the peer's ports are concerned.
+    pub fn peer_planes(&self, qpn: Qpn) -> Option<PortMask> {
+        self.qp(self.slot_of(qpn)?).map(|qp| qp.paths.ports().1)
     }
 
     /// Entropy values of a queue pair with their states.
@@ -389,12 +396,24 @@ impl Endpoint {
     /// The next change of an entropy value's state on this queue pair.
     pub fn poll_ev_event(&mut self, qpn: Qpn) -> Option<EvEvent> {
         let slot = self.slot_of(qpn)?;
-        self.qp_mut(slot)?.paths.poll_event()
+        let qp = self.qp_mut(slot)?;
+        let event = qp.paths.poll_event();
+        qp.paths_told &= event.is_some();
+        event
+    }
+
+    /// How a queue pair in ERROR came there.
+    pub fn qp_failure(&self, qpn: Qpn) -> Option<QpFailure> {
+        self.qp(self.slot_of(qpn)?)?.failure.as_deref().copied()
     }
 
     /// Denies an entropy value, on one plane or on all; returns how many entries that touched.
     pub fn deny_ev(&mut self, qpn: Qpn, ev: Ev, plane: Option<u8>) -> usize {
-        self.with_paths(qpn, |paths| paths.deny_ev(ev, plane)).unwrap_or(0)
+        let denied = self.with_paths(qpn, |paths| paths.deny_ev(ev, plane)).unwrap_or(0);
+        if denied > 0 {
+            self.events.push_back(Event::PathDenied { qpn, ev: Some(ev), plane });
+        }
+        denied
     }
 
     /// Allows an entropy value again; returns how many entries that touched.
@@ -404,7 +423,11 @@ impl Endpoint {
 
     /// Denies a whole plane to a queue pair; `false` if it was denied or does not exist.
     pub fn deny_plane(&mut self, qpn: Qpn, plane: u8) -> bool {
-        self.with_paths(qpn, |paths| paths.deny_plane(plane)).unwrap_or(false)
+        let denied = self.with_paths(qpn, |paths| paths.deny_plane(plane)).unwrap_or(false);
+        if denied {
+            self.events.push_back(Event::PathDenied { qpn, ev: None, plane: Some(plane) });
+        }
+        denied
     }
 
     /// Allows a plane again; `false` if it was not denied.

@@ -1,7 +1,9 @@
 //! What an endpoint tells its driver.
 
-use crate::wire::Qpn;
-use crate::work::Wc;
+use std::net::IpAddr;
+
+use crate::wire::{Ev, Psn, Qpn};
+use crate::work::{Wc, WcStatus};
 
 use super::config::CqId;
 
@@ -20,6 +22,29 @@ pub enum FailReason {
     PeerViolation,
     /// A local work request was invalid.
     LocalWorkRequest,
+    /// The lane that drives the endpoint has panicked. Set by the driver, never by an endpoint.
+    LaneFailed,
+}
+
+/// How a queue pair went to the error state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct QpFailure {
+    /// The queue pair.
+    pub qpn: Qpn,
+    /// Why.
+    pub reason: FailReason,
+    /// The peer's first address, once connected.
+    pub peer: Option<IpAddr>,
+    /// The peer's queue pair; 0 before it is connected.
+    pub peer_qpn: Qpn,
+    /// The packet at fault: the first of the request that the peer refused, or the oldest one in flight.
+    pub psn: Option<Psn>,
+    /// The path that this packet took last.
+    pub ev: Option<Ev>,
+    /// That path's plane.
+    pub plane: Option<u8>,
+    /// The status of the work request at fault.
+    pub status: Option<WcStatus>,
 }
 
 /// Something the driver should know.
@@ -45,6 +70,21 @@ pub enum Event {
         qpn: Qpn,
         /// Why.
         reason: FailReason,
+    },
+    /// Entropy values changed their state; [`poll_ev_event`](super::Endpoint::poll_ev_event) tells which. Not raised
+    /// again before that has returned `None`.
+    PathsChanged {
+        /// The queue pair.
+        qpn: Qpn,
+    },
+    /// The application denied an entropy value (or all when not given) on a plane (or all).
+    PathDenied {
+        /// The queue pair.
+        qpn: Qpn,
+        /// The entropy value.
+        ev: Option<Ev>,
+        /// The plane.
+        plane: Option<u8>,
     },
     /// An EV probe asked for by the application was answered.
     EvProbeAnswered {

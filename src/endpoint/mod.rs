@@ -17,6 +17,8 @@ mod control;
 mod event;
 mod ops;
 mod peer;
+mod planes;
+mod port_status;
 mod qp;
 mod receive;
 mod receive_ops;
@@ -27,12 +29,13 @@ pub use config::{
     ConfigError, CqId, EndpointConfig, EndpointError, Limits, LocalPort, PortAddr, PostError, QpCap, QpInfo,
     QpInit, QpModify, QpState, RtrAttr, RtsAttr, entropy_name,
 };
-pub use event::{Event, FailReason};
+pub use event::{Event, FailReason, QpFailure};
 pub use qp::{QpCounters, QpStatus};
 pub use transmit::Transmit;
 
 use core::cmp::Reverse;
-use std::collections::{BinaryHeap, VecDeque};
+use std::collections::{BTreeSet, BinaryHeap, VecDeque};
+use std::net::IpAddr;
 
 use rand_xoshiro::Xoshiro256PlusPlus;
 use rand_xoshiro::rand_core::SeedableRng;
@@ -62,6 +65,10 @@ pub struct Endpoint {
     live_qps: u32,
     slot_bits: u32,
     peers: Vec<Option<Peer>>,
+    /// Slots of `peers` that are free.
+    free_peers: Vec<u32>,
+    /// Peers by address.
+    peer_addrs: BTreeSet<(IpAddr, u32)>,
     ports_up: PortMask,
     data_list: VecDeque<u32>,
     control_list: VecDeque<u32>,
@@ -99,12 +106,14 @@ impl Endpoint {
             live_qps: 0,
             slot_bits,
             peers: Vec::new(),
+            free_peers: Vec::new(),
+            peer_addrs: BTreeSet::new(),
             ports_up: PortMask::first(cfg.ports.len() as u8),
             data_list: VecDeque::new(),
             control_list: VecDeque::new(),
             timers: BinaryHeap::with_capacity(Self::TIMER_ROOM),
             events: VecDeque::with_capacity(Self::EVENT_ROOM),
-            ops: Ops::new(cfg.limits.answers_per_second),
+            ops: Ops::new(cfg.seed, cfg.limits.answers_per_second),
             counters: Counters::default(),
             burst: 0,
             burst_hint: 0,
@@ -270,6 +279,13 @@ impl Endpoint {
         }
     }
 
+    /// Moves a queue pair to ERROR because its driver can do no more for it.
+    pub(crate) fn abandon_qp(&mut self, qpn: Qpn) {
+        if let Some(slot) = self.slot_of(qpn) {
+            self.fail_qp(slot, FailReason::LaneFailed, None);
+        }
+    }
+
     /// Moves a queue pair to ERROR: the work request that starts at packet `culprit.0` (the oldest
     /// when `None` of that number exists) completes with `culprit.1`, every other is flushed, all in order.
     fn fail_qp(&mut self, slot: u32, reason: FailReason, culprit: Option<(Option<u64>, WcStatus)>) {
@@ -278,6 +294,19 @@ impl Endpoint {
             return;
         }
         qp.state = QpState::Error;
+        let (psn, id) = culprit.and_then(|(at, _)| qp.requester.in_flight(at)).unzip();
+        let path = id.flatten().and_then(|id| qp.paths.states().find(|path| path.id == id));
+        let peer = self.peers.get(qp.peer as usize).and_then(Option::as_ref);
+        qp.failure = Some(Box::new(QpFailure {
+            qpn: qp.qpn,
+            reason,
+            peer: peer.and_then(|peer| Some(peer.ports.first()?.ip)),
+            peer_qpn: qp.dest_qpn,
+            psn,
+            ev: path.map(|path| path.ev),
+            plane: path.map(|path| path.plane),
+            status: culprit.map(|(_, status)| status),
+        }));
         self.counters.qp_errors += 1;
         let mut culprit = culprit;
         while let Some(entry) = qp.requester.pop_any() {

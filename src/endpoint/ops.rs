@@ -3,6 +3,9 @@
 
 use std::collections::VecDeque;
 
+use rand_xoshiro::Xoshiro256PlusPlus;
+use rand_xoshiro::rand_core::{Rng, SeedableRng};
+
 use crate::time::Time;
 use crate::wire::{Entropy, Erth, Ev, Packet, Qpn, StackTemplate};
 
@@ -19,8 +22,6 @@ pub(super) struct OpOut {
 /// What an outstanding request was for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Purpose {
-    /// A port status update to this peer.
-    PortStatus(u32),
     /// A reverse-path probe of this queue pair, with the path set's own id.
     ReverseProbe(Qpn, u16),
     /// A probe that the application asked for, on this queue pair.
@@ -72,28 +73,43 @@ pub(super) struct Ops {
     outstanding: Box<[Option<Outstanding>]>,
     next_id: u16,
     answers: TokenBucket,
+    stranger_answers: TokenBucket,
     probe_answers: TokenBucket,
+    /// Apart from the generator of queue pair numbers and PSNs, which so do not depend on port events.
+    rng: Xoshiro256PlusPlus,
 }
 
 impl Ops {
     /// Requests remembered; an older one is forgotten when its slot is needed.
     const OUTSTANDING: usize = 256;
-    /// Packets waiting to be sent; more are dropped, as endpoint operations are not reliable.
-    const MAX_OUT: usize = 256;
+    /// Packets waiting to be sent; more are refused, as endpoint operations are not reliable.
+    const MAX_OUT: usize = 512;
+    /// Room that responses leave for requests: anyone can make us respond.
+    const FOR_REQUESTS: usize = 256;
+    /// Strangers share this part of the answers that peers may have.
+    const STRANGERS_DIVISOR: u32 = 16;
 
-    pub(super) fn new(answers_per_second: u32) -> Self {
+    pub(super) fn new(seed: u64, answers_per_second: u32) -> Self {
         Self {
             out: VecDeque::with_capacity(Self::MAX_OUT),
             outstanding: vec![None; Self::OUTSTANDING].into_boxed_slice(),
             next_id: 0,
             answers: TokenBucket::new(answers_per_second),
+            stranger_answers: TokenBucket::new(answers_per_second.div_ceil(Self::STRANGERS_DIVISOR)),
             probe_answers: TokenBucket::new(answers_per_second),
+            rng: Xoshiro256PlusPlus::seed_from_u64(seed ^ 0x6f70_7365),
         }
     }
 
-    /// Whether one more endpoint request from the network may be answered now.
-    pub(super) fn may_answer(&mut self, now: Time) -> bool {
-        self.answers.take(now)
+    /// A random request id, or half of an entropy value.
+    pub(super) fn draw(&mut self) -> u16 {
+        (self.rng.next_u64() >> 48) as u16
+    }
+
+    /// Whether one more endpoint request may be answered now. Strangers, who may probe paths before they
+    /// connect, have an allowance of their own.
+    pub(super) fn may_answer(&mut self, now: Time, stranger: bool) -> bool {
+        if stranger { self.stranger_answers.take(now) } else { self.answers.take(now) }
     }
 
     /// Whether one more reliability probe may be answered now. Counted apart, because anyone can send
@@ -131,7 +147,9 @@ impl Ops {
     }
 
     pub(super) fn push(&mut self, op: OpOut) -> bool {
-        let fits = self.out.len() < Self::MAX_OUT;
+        let response = matches!(op.packet, Packet::EndpointResponse { .. });
+        let kept = if response { Self::FOR_REQUESTS } else { 0 };
+        let fits = self.out.len() < Self::MAX_OUT - kept;
         if fits {
             self.out.push_back(op);
         }
@@ -142,6 +160,13 @@ impl Ops {
     pub(super) fn pop(&mut self, free: u32) -> Option<OpOut> {
         let at = self.out.iter().position(|op| free >> op.plane & 1 == 1)?;
         self.out.remove(at)
+    }
+
+    /// Drops what waits for `plane`, which is down, and returns how many packets that were.
+    pub(super) fn drop_plane(&mut self, plane: u8) -> u64 {
+        let before = self.out.len();
+        self.out.retain(|op| op.plane != plane);
+        (before - self.out.len()) as u64
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -166,29 +191,30 @@ mod tests {
 
     #[test]
     fn a_response_is_matched_once() {
-        let mut ops = Ops::new(100);
-        let id = ops.register(Time(5), Purpose::PortStatus(3));
+        let mut ops = Ops::new(1, 100);
+        let id = ops.register(Time(5), Purpose::Application(Qpn::new(3)));
         assert_eq!(ops.answered(id.wrapping_add(1)), None);
-        assert_eq!(ops.answered(id), Some((Purpose::PortStatus(3), Time(5))));
+        assert_eq!(ops.answered(id), Some((Purpose::Application(Qpn::new(3)), Time(5))));
         assert_eq!(ops.answered(id), None);
     }
 
     #[test]
     fn a_forgotten_request_is_not_mistaken_for_a_new_one() {
-        let mut ops = Ops::new(100);
-        let old = ops.register(Time(1), Purpose::PortStatus(1));
+        let mut ops = Ops::new(1, 100);
+        let old = ops.register(Time(1), Purpose::Application(Qpn::new(1)));
         for _ in 0..Ops::OUTSTANDING {
-            ops.register(Time(2), Purpose::PortStatus(2));
+            ops.register(Time(2), Purpose::Application(Qpn::new(2)));
         }
         assert_eq!(ops.answered(old), None);
     }
 
     #[test]
     fn answers_are_rate_limited() {
-        let mut ops = Ops::new(1_000);
-        let burst = (0..1_000).filter(|_| ops.may_answer(Time(0))).count();
+        let mut ops = Ops::new(1, 1_000);
+        let burst = (0..1_000).filter(|_| ops.may_answer(Time(0), false)).count();
         assert_eq!(burst, 16);
-        let second = (0..1_000_000_u64).step_by(100).filter(|&us| ops.may_answer(Time(us * 1_000))).count();
+        let second =
+            (0..1_000_000_u64).step_by(100).filter(|&us| ops.may_answer(Time(us * 1_000), false)).count();
         assert!((990..=1_016).contains(&second), "{second}");
     }
 }

@@ -7,11 +7,11 @@ use std::net::IpAddr;
 
 use spindrift_pmd::MacAddr;
 
-use crate::path::PortMask;
 use crate::time::Time;
 use crate::wire::StackTemplate;
 
 use super::config::{EndpointConfig, EndpointError, PortAddr};
+use super::planes::PeerPlanes;
 
 /// A peer NIC.
 #[derive(Debug)]
@@ -20,13 +20,18 @@ pub(super) struct Peer {
     pub(super) udp_port: u16,
     /// One template a plane that both sides have.
     pub(super) templates: Vec<StackTemplate>,
-    /// Ports that the peer says can be reached.
-    pub(super) up: PortMask,
-    /// Queue pairs connected to it.
-    pub(super) refs: u32,
+    /// Which of its ports can be reached, as far as is known.
+    pub(super) ports_seen: PeerPlanes,
+    /// Slots of the queue pairs connected to it.
+    pub(super) members: Vec<u32>,
+    /// `members` below this have not heard of the last change of planes.
+    pub(super) refresh_from: usize,
+    /// When the next of them should; never if all have.
+    pub(super) refresh_at: Time,
     /// A port status update that the peer has not answered yet.
     pub(super) status_update: Option<StatusUpdate>,
-    pub(super) status_seen: Option<StatusSeen>,
+    /// The earliest live entry of the timer heap.
+    pub(super) armed_at: Time,
 }
 
 /// A port status update under way.
@@ -35,22 +40,17 @@ pub(super) struct StatusUpdate {
     /// When the next one goes out.
     pub(super) due: Time,
     pub(super) tries: u8,
-    /// Request id of the first update that says what is true now; an answer to an earlier one confirms what
-    /// is no longer so.
+    /// Updates sent; fewer than tries if no plane was up.
+    pub(super) sent: u8,
+    /// Request id of the first update that says what is true now, drawn at random; those that follow count
+    /// up. An answer to an earlier one confirms what is no longer so.
     pub(super) first_id: u16,
 }
 
-/// The newest port status update that a peer sent.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct StatusSeen {
-    id: u16,
-    at: Time,
-}
-
-impl StatusSeen {
-    /// How long a packet may wander through the network, ns. Ids are compared no longer than this, because a
-    /// peer may start them over.
-    const LIFETIME_NS: u64 = 1_000_000_000;
+impl StatusUpdate {
+    pub(super) const fn is_answered_by(self, id: u16) -> bool {
+        id.wrapping_sub(self.first_id) < self.sent as u16
+    }
 }
 
 impl Peer {
@@ -74,35 +74,14 @@ impl Peer {
         Ok(Self {
             ports: ports.to_vec(),
             udp_port,
+            ports_seen: PeerPlanes::new(templates.len() as u8),
             templates,
-            up: PortMask(u32::MAX),
-            refs: 0,
+            members: Vec::new(),
+            refresh_from: 0,
+            refresh_at: Time::NEVER,
             status_update: None,
-            status_seen: None,
+            armed_at: Time::NEVER,
         })
-    }
-
-    /// Whether the port status update with this request id is no older than the newest that was taken in. The
-    /// network may reorder and repeat them, and acting on an old one would leave the planes wrong for good.
-    pub(super) fn is_news(&mut self, id: u16, now: Time) -> bool {
-        let old = self.status_seen.is_some_and(|seen| {
-            (id.wrapping_sub(seen.id) as i16) < 0 && now.since(seen.at) < StatusSeen::LIFETIME_NS
-        });
-        if !old {
-            self.status_seen = Some(StatusSeen { id, at: now });
-        }
-        !old
-    }
-
-    /// Whether the last port status update came so long ago that it cannot belong to a connection being made now.
-    pub(super) fn status_is_old(&self, now: Time) -> bool {
-        const SET_UP_NS: u64 = 10_000_000_000;
-        self.status_seen.is_none_or(|seen| now.since(seen.at) > SET_UP_NS)
-    }
-
-    /// Planes that both sides have.
-    pub(super) fn planes(&self) -> u8 {
-        self.templates.len() as u8
     }
 
     /// Whether `ip` is one of the peer's addresses; `port`, where the packet came in, is tried first.
@@ -110,5 +89,19 @@ impl Peer {
     pub(super) fn owns(&self, ip: IpAddr, port: u8) -> bool {
         self.ports.get(usize::from(port)).is_some_and(|addr| addr.ip == ip)
             || self.ports.iter().any(|addr| addr.ip == ip)
+    }
+
+    /// Whether a packet that came in on our `port` from `ip` left the peer on the same plane.
+    pub(super) fn sent_from(&self, ip: IpAddr, port: u8) -> bool {
+        self.ports.get(usize::from(port)).is_some_and(|addr| addr.ip == ip)
+    }
+
+    /// The peer's port that a packet left from: of those with address `ip`, the one on the plane where it
+    /// came in, if there is.
+    pub(super) fn port_of(&self, ip: IpAddr, port: u8) -> Option<u8> {
+        if self.sent_from(ip, port) {
+            return Some(port);
+        }
+        self.ports.iter().position(|addr| addr.ip == ip).map(|at| at as u8)
     }
 }

@@ -55,6 +55,8 @@ pub(super) struct Qp {
     pub(super) init: Box<QpInit>,
     pub(super) psn: Psn,
     pub(super) peer: u32,
+    /// Its place in the list of the peer's queue pairs.
+    pub(super) member: u32,
     pub(super) dest_qpn: Qpn,
     pub(super) path_mtu: u32,
     pub(super) mpr_dest: u8,
@@ -67,6 +69,10 @@ pub(super) struct Qp {
     pub(super) counters: QpCounters,
     /// Send work requests that left the queue since the driver was last told.
     pub(super) retired: u32,
+    /// How it failed, if it did.
+    pub(super) failure: Option<Box<super::QpFailure>>,
+    /// The driver was told of path events that it has not polled yet.
+    pub(super) paths_told: bool,
     /// In the list of queue pairs that may have data to send.
     pub(super) in_data_list: bool,
     /// In the list of queue pairs that owe an answer or a probe.
@@ -98,6 +104,7 @@ impl Qp {
             state: QpState::Reset,
             psn,
             peer: Self::NO_PEER,
+            member: 0,
             dest_qpn: Qpn::new(0),
             path_mtu: 256,
             mpr_dest: init.mpr_dest,
@@ -106,6 +113,8 @@ impl Qp {
             requester: Requester::new(init.cap.max_send_wr as usize, idle_requester(psn, init.msn)),
             responder: Responder::new(init.cap.max_recv_wr as usize, idle_responder()),
             paths,
+            failure: None,
+            paths_told: false,
             cc,
             init: Box::new(init),
             counters: QpCounters::default(),

@@ -121,6 +121,10 @@ impl Endpoint {
             self.counters.rx_foreign_source += 1;
             return None;
         }
+        if peer.ports_seen.any_in_doubt() {
+            let index = qp.peer;
+            self.hear(index, source);
+        }
         Some(slot)
     }
 

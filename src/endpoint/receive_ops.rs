@@ -2,7 +2,6 @@
 
 use spindrift_pmd::MacAddr;
 
-use crate::path::PortMask;
 use crate::time::Time;
 use crate::wire::{Bth, ENDPOINT_QPN, Eeth, EndpointOp, Erth, Opcode, Packet, Psn, StackTemplate};
 
@@ -19,13 +18,10 @@ impl Endpoint {
             self.counters.rx_unknown_qp += 1;
             return;
         }
-        if !self.ops.may_answer(now) {
-            self.counters.rx_rate_limited += 1;
-            return;
-        }
         match erth.op {
+            // Taken in whether it may be answered or not; what it costs is bounded by itself.
             EndpointOp::PortStatusUpdate => {
-                if !self.on_port_status(now, source, bth.psn.get() as u16, erth.port_status_mask) {
+                if !self.on_port_status(now, source, erth.port_status_mask) {
                     return;
                 }
             }
@@ -36,41 +32,12 @@ impl Endpoint {
                 return;
             }
         }
-        self.respond(source, bth.psn, erth);
-    }
-
-    /// A connected peer says which of its ports can be reached. `false` when it must not be answered: it is no
-    /// peer, or has said something newer.
-    fn on_port_status(&mut self, now: Time, source: &Source, id: u16, mask: u32) -> bool {
-        let (mut known, mut taken) = (false, false);
-        for index in 0..self.peers.len() {
-            let Some(peer) = self.peers[index].as_mut() else { continue };
-            if !peer.owns(source.meta.src, source.port) {
-                continue;
-            }
-            known = true;
-            if !peer.is_news(id, now) {
-                continue;
-            }
-            taken = true;
-            let lost = peer.up.0 & !mask;
-            if peer.up == PortMask(mask) {
-                continue;
-            }
-            peer.up = PortMask(mask);
-            self.counters.peer_port_changes += 1;
-            for slot in 0..self.qps.len() as u32 {
-                if self.qp(slot).is_some_and(|qp| qp.peer == index as u32) {
-                    self.refresh_ports(now, slot, (lost != 0).then_some(lost));
-                }
-            }
+        let stranger = self.peers_at(source.meta.src).1 == 0;
+        if self.ops.may_answer(now, stranger) {
+            self.respond(source, bth.psn, erth);
+        } else {
+            self.counters.rx_rate_limited += 1;
         }
-        if !known {
-            self.counters.rx_foreign_port_status += 1;
-        } else if !taken {
-            self.counters.rx_stale_port_status += 1;
-        }
-        taken
     }
 
     /// Answers an endpoint request on the path it came by, in the control class.
@@ -103,16 +70,16 @@ impl Endpoint {
     pub(super) fn on_endpoint_response(&mut self, now: Time, source: &Source, bth: &Bth, _eeth: &Eeth) {
         self.counters.rx_endpoint_responses += 1;
         let id = bth.psn.get() as u16;
+        let (peers, count) = self.peers_at(source.meta.src);
+        if peers[..count].iter().any(|&index| self.on_peer_response(now, index, source, id)) {
+            return;
+        }
         let Some(purpose) = self.ops.purpose(id) else {
             self.counters.rx_unmatched_response += 1;
             return;
         };
-        let index = match purpose {
-            Purpose::PortStatus(index) => index,
-            Purpose::ReverseProbe(qpn, _) | Purpose::Application(qpn) => {
-                self.slot_of(qpn).and_then(|slot| self.qp(slot)).map_or(u32::MAX, |qp| qp.peer)
-            }
-        };
+        let (Purpose::ReverseProbe(qpn, _) | Purpose::Application(qpn)) = purpose;
+        let index = self.slot_of(qpn).and_then(|slot| self.qp(slot)).map_or(u32::MAX, |qp| qp.peer);
         let from_peer = self
             .peers
             .get(index as usize)
@@ -124,13 +91,6 @@ impl Endpoint {
         }
         let Some((purpose, sent_at)) = self.ops.answered(id) else { return };
         match purpose {
-            Purpose::PortStatus(index) => {
-                if let Some(peer) = self.peers.get_mut(index as usize).and_then(Option::as_mut)
-                    && peer.status_update.is_some_and(|update| id.wrapping_sub(update.first_id) as i16 >= 0)
-                {
-                    peer.status_update = None;
-                }
-            }
             Purpose::ReverseProbe(qpn, path_id) => {
                 if let Some(slot) = self.slot_of(qpn)
                     && let Some(qp) = self.qp_mut(slot)

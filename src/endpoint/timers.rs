@@ -6,7 +6,6 @@
 
 use core::cmp::Reverse;
 
-use crate::path::PortMask;
 use crate::requester::TimerVerdict;
 use crate::time::Time;
 use crate::wire::{Bth, ENDPOINT_QPN, EndpointOp, Ev, FTYPE_TIMESTAMP, Opcode, Packet, Psn};
@@ -14,26 +13,17 @@ use crate::work::WcStatus;
 
 use super::event::FailReason;
 use super::ops::{self, OpOut, Purpose};
-use super::peer::StatusUpdate;
 use super::{Endpoint, QpState};
 
 /// An endpoint request to be sent.
-struct Request {
-    plane: u8,
-    ev: Ev,
-    op: EndpointOp,
-    id: u16,
+pub(super) struct Request {
+    pub(super) plane: u8,
+    pub(super) ev: Ev,
+    pub(super) op: EndpointOp,
+    pub(super) id: u16,
 }
 
 impl Endpoint {
-    /// Time from the first port status update to the next when the peer does not answer, ns. It doubles with
-    /// every one, up to the maximum: the peer leaves a plane alone until it hears of it, so giving up early
-    /// could cost a plane for good.
-    const STATUS_RETRY_NS: u64 = 1_000_000;
-    const STATUS_RETRY_MAX_NS: u64 = 1_000_000_000;
-    /// Port status updates sent before a silent peer is left alone, after about a minute.
-    const STATUS_TRIES: u8 = 64;
-
     /// When [`on_timeout`](Self::on_timeout) should be called; [`Time::NEVER`] when nothing runs.
     #[inline]
     pub fn next_timeout(&self) -> Time {
@@ -44,6 +34,9 @@ impl Endpoint {
     #[inline]
     pub(super) fn arm(&mut self, slot: u32) {
         let Some(qp) = self.qps[slot as usize].as_deref_mut() else { return };
+        if qp.paths.has_events() && !core::mem::replace(&mut qp.paths_told, true) {
+            self.events.push_back(super::Event::PathsChanged { qpn: qp.qpn });
+        }
         let at = qp.next_timeout();
         if at < qp.armed_at {
             qp.armed_at = at;
@@ -55,7 +48,7 @@ impl Endpoint {
     pub(super) const SPARE_TIMERS: usize = 64;
 
     #[inline]
-    fn push_timer(&mut self, at: Time, key: u32) {
+    pub(super) fn push_timer(&mut self, at: Time, key: u32) {
         self.timers.push(Reverse((at, key)));
         if self.timers.len() > 2 * (self.live_qps as usize + self.peers.len()) + Self::SPARE_TIMERS {
             self.drop_dead_timers();
@@ -79,7 +72,7 @@ impl Endpoint {
             return self.qp(key).is_some_and(|qp| qp.armed_at == at);
         }
         let peer = self.peers.get((key & !Self::PEER_TIMER) as usize).and_then(Option::as_ref);
-        peer.and_then(|peer| peer.status_update).is_some_and(|update| update.due == at)
+        peer.is_some_and(|peer| peer.armed_at == at)
     }
 
     /// Runs what is due.
@@ -93,7 +86,11 @@ impl Endpoint {
                 continue;
             }
             if slot & Self::PEER_TIMER != 0 {
-                self.announce_ports_again(now, slot & !Self::PEER_TIMER);
+                let index = slot & !Self::PEER_TIMER;
+                if let Some(peer) = self.peers.get_mut(index as usize).and_then(Option::as_mut) {
+                    peer.armed_at = Time::NEVER;
+                }
+                self.run_peer(now, index);
                 continue;
             }
             let Some(qp) = self.qp_mut(slot) else { continue };
@@ -134,82 +131,43 @@ impl Endpoint {
         qp.reverse_check_at = Time::NEVER;
         if let Some((ev, plane, path_id)) = qp.paths.poll_reverse_probe(now, rtt_ns, inbound, outbound) {
             let (index, qpn) = (qp.peer, qp.qpn);
-            let id = self.ops.register(now, Purpose::ReverseProbe(qpn, path_id));
-            self.push_request(now, index, &Request { plane, ev, op: EndpointOp::EvProbe, id });
+            let id = self.ops.next_id();
+            if self.queue_request(now, index, &Request { plane, ev, op: EndpointOp::EvProbe, id }) {
+                self.ops.register(now, Purpose::ReverseProbe(qpn, path_id));
+            }
         }
     }
 
-    /// Queues an endpoint request to a peer.
-    fn push_request(&mut self, now: Time, index: u32, request: &Request) {
-        let Some(peer) = self.peers.get(index as usize).and_then(Option::as_ref) else { return };
+    /// Queues an endpoint request to a peer; `false` if it was not queued.
+    pub(super) fn queue_request(&mut self, now: Time, index: u32, request: &Request) -> bool {
+        let Some(peer) = self.peers.get(index as usize).and_then(Option::as_ref) else { return false };
         let plane = request.plane;
-        let Some(&template) = peer.templates.get(usize::from(plane)) else { return };
+        let Some(&template) = peer.templates.get(usize::from(plane)) else { return false };
         let timestamp = crate::requester::Requester::timestamp(now);
         let mut erth = ops::request(request.op, self.ports_up.0, timestamp);
         erth.ftype = FTYPE_TIMESTAMP;
         let bth = Bth::new(Opcode::EndpointRequest, ENDPOINT_QPN, Psn::new(u32::from(request.id)));
         let entropy = self.cfg.entropy.place(request.ev);
         let packet = Packet::EndpointRequest { bth, erth };
-        if self.ops.push(OpOut { plane, template, entropy, packet, control_class: false }) {
+        let queued = self.ops.push(OpOut { plane, template, entropy, packet, control_class: false });
+        if queued {
             self.counters.tx_endpoint_requests += 1;
+        } else {
+            self.counters.tx_endpoint_requests_refused += 1;
         }
-    }
-
-    /// Marks timers that belong to a peer rather than to a queue pair.
-    const PEER_TIMER: u32 = 1 << 31;
-
-    /// Starts telling a peer which of our ports can be reached.
-    pub(super) fn announce_ports(&mut self, now: Time, index: u32) {
-        let Some(peer) = self.peers.get_mut(index as usize).and_then(Option::as_mut) else { return };
-        peer.status_update = Some(StatusUpdate { due: now, tries: 0, first_id: self.ops.next_id() });
-        self.announce_ports_again(now, index);
-    }
-
-    /// Sends the port status over the next plane that is up, until it is answered.
-    fn announce_ports_again(&mut self, now: Time, index: u32) {
-        let up = self.ports_up;
-        let Some(peer) = self.peers.get_mut(index as usize).and_then(Option::as_mut) else { return };
-        let Some(update) = peer.status_update else { return };
-        if update.tries >= Self::STATUS_TRIES {
-            peer.status_update = None;
-            return;
-        }
-        let usable = PortMask(up.0 & peer.up.0 & PortMask::first(peer.planes()).0);
-        let wait = Self::STATUS_RETRY_NS << update.tries.min(10);
-        let due = now.after(wait.min(Self::STATUS_RETRY_MAX_NS));
-        peer.status_update = Some(StatusUpdate { due, tries: update.tries + 1, ..update });
-        self.push_timer(due, index | Self::PEER_TIMER);
-        if let Some(plane) = nth_plane(usable, u32::from(update.tries)) {
-            let id = self.ops.register(now, Purpose::PortStatus(index));
-            let ev = self.any_ev(index, plane);
-            self.push_request(now, index, &Request { plane, ev, op: EndpointOp::PortStatusUpdate, id });
-        }
-    }
-
-    /// An entropy value for a request that belongs to no queue pair.
-    fn any_ev(&self, index: u32, plane: u8) -> Ev {
-        let sockets = self.cfg.ports.get(usize::from(plane)).and_then(|port| port.source_ports.as_ref());
-        let wanted = Ev(0xc000_0000 | index << 16 | 0xc000 | index);
-        ops::allowed_source_port(sockets, wanted).map_or(wanted, |port| Ev(u32::from(port)))
+        queued
     }
 
     /// Probes one entropy value of a queue pair's peer (MRC 1.0 section 7.4.7); the answer comes as
     /// [`Event::EvProbeAnswered`](super::Event::EvProbeAnswered) with the id returned here. `None`
-    /// when the queue pair is not connected.
+    /// when the queue pair is not connected, or too many endpoint packets wait to be sent.
     pub fn send_ev_probe(&mut self, now: Time, qpn: crate::wire::Qpn, plane: u8, ev: Ev) -> Option<u16> {
         let slot = self.slot_of(qpn)?;
         let index = self.qp(slot).filter(|qp| qp.receives())?.peer;
-        let id = self.ops.register(now, Purpose::Application(qpn));
-        self.push_request(now, index, &Request { plane, ev, op: EndpointOp::EvProbe, id });
-        Some(id)
+        let id = self.ops.next_id();
+        let queued = self.queue_request(now, index, &Request { plane, ev, op: EndpointOp::EvProbe, id });
+        queued.then(|| self.ops.register(now, Purpose::Application(qpn)))
     }
-}
-
-/// The `n`th plane of a set, counting round and round.
-fn nth_plane(set: PortMask, n: u32) -> Option<u8> {
-    let count = set.0.count_ones();
-    let n = n.checked_rem(count)?;
-    (0..32).filter(|&plane| set.contains(plane)).nth(n as usize)
 }
 
 #[cfg(test)]

@@ -334,6 +334,9 @@ fn next_answer(qp: &mut Qp, counters: &mut crate::counters::Counters) -> Option<
     }
     let sack = qp.responder.take_sack()?;
     counters.tx_sacks += 1;
+    let told = qp.responder.take_counts();
+    counters.tx_sacks_dropped += told.triggers_dropped;
+    counters.rx_out_of_order += told.out_of_order;
     Some(sack_packet(qp.qpn, dest, &sack, qp.mpr_dest))
 }
 

@@ -1,15 +1,21 @@
 //! Who drives a lane, and how others reach it meanwhile.
 
-use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use core::time::Duration;
 use std::io;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
-use std::thread::{self, JoinHandle};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, mpsc};
+use std::thread::{self, JoinHandle, Thread};
 
 use core_affinity::CoreId;
 
+use super::async_events::AsyncEvents;
+use super::board::{Board, Snapshot};
+use super::clock::Clock;
+use super::gate::Gate;
 use super::lane::Lane;
-use super::tuning::{IDLE_POLLS, POLLS_PER_LOCK, YIELDS_BEFORE_NAP};
+use super::tuning::{CONTROL_SLEEP_NS, IDLE_POLLS, POLLS_PER_LOCK, YIELDS_BEFORE_NAP, YIELDS_BEFORE_SLEEP};
+use crate::time::Time;
 
 /// Who drives a lane.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -54,55 +60,187 @@ pub enum LaneStartError {
     },
 }
 
+/// A control call could not be made.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ControlError {
+    /// This thread is in the midst of another call of the same context, which it would wait for without end.
+    #[error(
+        "a control call was made within another one of the same context (such as within `Context::with_endpoint`); make it when that one has returned"
+    )]
+    Nested,
+    /// The lane has panicked: nothing moves any more.
+    #[error("the context's lane has failed and nothing moves on it any more; open another one ({0})")]
+    LaneFailed(String),
+}
+
 /// A lane and the thread that drives it, if it has one.
 pub(crate) struct LaneHandle {
     shared: Arc<Shared>,
+    events: Arc<AsyncEvents>,
     thread: Option<JoinHandle<()>>,
 }
 
 struct Shared {
     lane: Mutex<Lane>,
-    /// Control calls that wait for the lane. The lane's thread locks it again at once after
+    /// The thread that holds the lane, see [`this_thread`]; 0 when nobody does.
+    holder: AtomicUsize,
+    gate: Gate,
+    board: Board,
+    /// The control call whose turn it is waits for the lane. The lane's thread locks it again at once after
     /// each turn, and a mutex is not fair, so it must look here first.
-    control_waiting: AtomicU32,
+    control_waiting: AtomicBool,
+    /// Turns that the lane's thread has made, and at which of them the last control call ended.
+    turns: AtomicU32,
+    last_control: AtomicU32,
+    /// The lane's thread finds nothing to do.
+    idle: AtomicBool,
     stop: AtomicBool,
+    /// What could not be done within a control call, to be done at its end.
+    deferred: Mutex<Vec<Deferred>>,
+    /// What the lane said when it panicked. Set with the lane locked.
+    failure: OnceLock<String>,
+}
+
+type Deferred = Box<dyn FnOnce(&mut Lane) + Send>;
+
+/// The lane, locked.
+struct Held<'a> {
+    lane: MutexGuard<'a, Lane>,
+    holder: &'a AtomicUsize,
+}
+
+impl Drop for Held<'_> {
+    fn drop(&mut self) {
+        self.holder.store(0, Ordering::Relaxed);
+    }
+}
+
+/// A number that no other living thread has, and never 0.
+fn this_thread() -> usize {
+    thread_local! {
+        static MARK: u8 = const { 0 };
+    }
+    MARK.with(|mark| core::ptr::from_ref(mark).addr())
 }
 
 impl LaneHandle {
     /// Starts to drive a lane.
     pub(crate) fn start(lane: Lane, mode: LaneMode) -> Result<Self, LaneStartError> {
+        let events = lane.async_events();
         let shared = Arc::new(Shared {
             lane: Mutex::new(lane),
-            control_waiting: AtomicU32::new(0),
+            holder: AtomicUsize::new(0),
+            gate: Gate::new(Clock::start()),
+            board: Board::default(),
+            control_waiting: AtomicBool::new(false),
+            turns: AtomicU32::new(1),
+            last_control: AtomicU32::new(0),
+            idle: AtomicBool::new(false),
             stop: AtomicBool::new(false),
+            deferred: Mutex::default(),
+            failure: OnceLock::new(),
         });
         let thread = match mode {
             LaneMode::Inline => None,
             LaneMode::Thread { core, idle } => Some(start_thread(&shared, core, idle)?),
         };
-        Ok(Self { shared, thread })
+        Ok(Self { shared, events, thread })
     }
 
     /// One turn of the lane. A lane with a thread of its own needs none: then this gives the core away for a moment,
-    /// so that a caller who waits in a loop does not starve the lane.
+    /// so that a caller who waits in a loop does not starve the lane. Within a control call it does nothing.
     pub(crate) fn poll(&self) -> usize {
         if self.thread.is_some() {
             thread::yield_now();
             return 0;
         }
-        self.shared.lock().poll()
+        if self.shared.is_held_here() {
+            return 0;
+        }
+        let mut held = self.shared.lock();
+        if self.shared.failed() {
+            return 0;
+        }
+        match self.shared.guarded(&mut held.lane, Lane::poll) {
+            Ok(work) => work,
+            Err(panic) => {
+                drop(held);
+                resume_unwind(panic)
+            }
+        }
     }
 
     /// Runs a control operation between two polls. Everything posted before it is seen by it, and
     /// everything it completes is in the completion queues when it returns.
-    pub(crate) fn control<R>(&self, operation: impl FnOnce(&mut Lane) -> R) -> R {
-        self.shared.control_waiting.fetch_add(1, Ordering::AcqRel);
-        let mut lane = self.shared.lock();
-        self.shared.control_waiting.fetch_sub(1, Ordering::AcqRel);
+    ///
+    /// Calls are served in the order in which they come. A busy lane with a thread of its own gives them one part in
+    /// [`CONTROL_SHARE`](super::tuning::CONTROL_SHARE) of its time, an idle one a call a turn.
+    ///
+    /// # Errors
+    /// [`ControlError`], and the operation does not run.
+    pub(crate) fn control<R>(&self, operation: impl FnOnce(&mut Lane) -> R) -> Result<R, ControlError> {
+        if self.shared.is_held_here() {
+            return Err(ControlError::Nested);
+        }
+        let mut pass = self.shared.gate.enter();
+        if let Some(lane) = &self.thread {
+            self.shared.wait_for_share(lane.thread(), || pass.wait_ns());
+        }
+        pass.ask();
+        self.shared.control_waiting.store(true, Ordering::Release);
+        let mut held = self.shared.lock();
+        self.shared.control_waiting.store(false, Ordering::Release);
+        if let Some(message) = self.shared.failure.get() {
+            return Err(ControlError::LaneFailed(message.clone()));
+        }
+        let lane = &mut *held.lane;
         lane.settle();
-        let result = operation(&mut lane);
+        // For whoever reads counters within the operation.
+        self.shared.board.post(lane);
+        let result = operation(lane);
+        self.shared.run_deferred(lane);
         lane.settle();
-        result
+        self.shared.last_control.store(self.shared.turns.load(Ordering::Relaxed), Ordering::Relaxed);
+        Ok(result)
+    }
+
+    /// As [`LaneHandle::control`] for what ends an object; within a control call it runs at the end of that one.
+    pub(crate) fn control_at_last(&self, operation: impl FnOnce(&mut Lane) + Send + 'static) {
+        if self.shared.is_held_here() {
+            self.shared.deferred().push(Box::new(operation));
+            return;
+        }
+        // Not nested: it runs, or the lane has failed and with it all that it held.
+        let _ = self.control(operation);
+    }
+
+    /// Reads what the lane counts, taken after this call began and after everything that the caller has seen of the
+    /// lane's work. Any number of readers at once costs a lane with a thread of its own no more than one. Within a control
+    /// call these are the counters as that call found them.
+    pub(crate) fn counters<R>(&self, pick: impl FnOnce(&Snapshot) -> R) -> R {
+        if let Some(lane) = &self.thread
+            && !self.shared.is_held_here()
+        {
+            return self.shared.board.read(|| lane.thread().unpark(), pick);
+        }
+        // A control call shows the counters, so nothing is left to do in one; nested, the one around it has.
+        let _ = self.control(|_| ());
+        self.shared.board.read_as_it_is(pick)
+    }
+
+    /// What the lane said when it panicked, if it did.
+    pub(crate) fn failure(&self) -> Option<&str> {
+        self.shared.failure.get().map(String::as_str)
+    }
+
+    pub(crate) fn async_events(&self) -> &AsyncEvents {
+        &self.events
+    }
+
+    /// Whether the lane runs inside the caller's thread.
+    pub(crate) fn is_inline(&self) -> bool {
+        self.thread.is_none()
     }
 }
 
@@ -118,9 +256,45 @@ impl Drop for LaneHandle {
 }
 
 impl Shared {
-    /// A lane whose thread panicked is still consistent enough to be asked and to be dropped.
-    fn lock(&self) -> MutexGuard<'_, Lane> {
-        self.lane.lock().unwrap_or_else(PoisonError::into_inner)
+    /// An operation of the application's that panicked with the lane locked leaves the lane working.
+    fn lock(&self) -> Held<'_> {
+        let lane = self.lane.lock().unwrap_or_else(PoisonError::into_inner);
+        self.holder.store(this_thread(), Ordering::Relaxed);
+        Held { lane, holder: &self.holder }
+    }
+
+    fn failed(&self) -> bool {
+        self.failure.get().is_some()
+    }
+
+    /// Lets the lane work. If it panics, all who use it are told before anyone else gets hold of it.
+    fn guarded<R>(&self, lane: &mut Lane, work: impl FnOnce(&mut Lane) -> R) -> thread::Result<R> {
+        // What a panic leaves half done is not used again: the lane flushes what it can and stops.
+        let result = catch_unwind(AssertUnwindSafe(|| work(lane)));
+        if let Err(panic) = &result {
+            let text = panic.downcast_ref::<String>().map(String::as_str);
+            let text = text.or_else(|| panic.downcast_ref::<&str>().copied());
+            let _ = self.failure.set(format!("it panicked: {}", text.unwrap_or("without a message")));
+            lane.fail_all();
+            self.board.close(lane);
+        }
+        result
+    }
+
+    /// Whether the calling thread holds the lane. Only the holder writes its own number, so no order is needed.
+    fn is_held_here(&self) -> bool {
+        self.holder.load(Ordering::Relaxed) == this_thread()
+    }
+
+    fn deferred(&self) -> MutexGuard<'_, Vec<Deferred>> {
+        self.deferred.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn run_deferred(&self, lane: &mut Lane) {
+        let deferred = core::mem::take(&mut *self.deferred());
+        for operation in deferred {
+            operation(lane);
+        }
     }
 
     fn stopped(&self) -> bool {
@@ -128,18 +302,41 @@ impl Shared {
     }
 
     fn control_waits(&self) -> bool {
-        self.control_waiting.load(Ordering::Acquire) != 0
+        self.control_waiting.load(Ordering::Acquire)
+    }
+
+    /// Waits, as the one control call whose turn it is, until the lane owes it time: an idle lane once it has made a
+    /// turn since the last call, a busy one once it has worked for its share.
+    fn wait_for_share(&self, lane: &Thread, wait_ns: impl Fn() -> u64) {
+        let mut tries = 0;
+        while !self.stopped() && !self.failed() {
+            let rest = if self.idle.load(Ordering::Relaxed) { 0 } else { wait_ns() };
+            let turned = self.turns.load(Ordering::Relaxed) != self.last_control.load(Ordering::Relaxed);
+            if rest == 0 && turned {
+                return;
+            }
+            if !turned {
+                // It may be asleep.
+                lane.unpark();
+            }
+            tries += 1;
+            if rest == 0 && tries < YIELDS_BEFORE_SLEEP {
+                thread::yield_now();
+            } else {
+                thread::park_timeout(Duration::from_nanos(rest.clamp(1, CONTROL_SLEEP_NS)));
+            }
+        }
     }
 
     /// The life of a lane's thread.
     fn run(&self, idle: Idle) {
-        let mut idle_polls = 0;
-        while !self.stopped() {
+        let mut pace = Pace::default();
+        while !self.stopped() && !self.failed() {
             while self.control_waits() && !self.stopped() {
                 thread::yield_now();
             }
-            let nap_ns = self.turn(&mut idle_polls, idle);
-            if idle_polls >= IDLE_POLLS && idle != Idle::Spin {
+            let nap_ns = self.turn(&mut pace, idle);
+            if pace.is_idle() && idle != Idle::Spin {
                 thread::yield_now();
             }
             if nap_ns > 0 && !self.stopped() {
@@ -149,21 +346,50 @@ impl Shared {
     }
 
     /// Some polls under one lock. Returns how long the thread may sleep now, in nanoseconds.
-    fn turn(&self, idle_polls: &mut u32, idle: Idle) -> u64 {
-        let mut lane = self.lock();
+    fn turn(&self, pace: &mut Pace, idle: Idle) -> u64 {
+        let mut held = self.lock();
+        // The panic has been printed where it arose, and reported where it matters.
+        self.guarded(&mut held.lane, |lane| self.polls(lane, pace, idle)).unwrap_or(0)
+    }
+
+    fn polls(&self, lane: &mut Lane, pace: &mut Pace, idle: Idle) -> u64 {
         for _ in 0..POLLS_PER_LOCK {
-            *idle_polls = if lane.poll() == 0 { idle_polls.saturating_add(1) } else { 0 };
-            let look_up = *idle_polls >= IDLE_POLLS || self.stopped();
-            if look_up || self.control_waits() {
+            pace.count(lane.poll());
+            if self.board.is_wanted() {
+                self.board.renew(lane, pace.is_idle(), &mut pace.counters_shown);
+            }
+            if pace.is_idle() || self.control_waits() || self.stopped() {
                 break;
             }
         }
+        self.turns.store(self.turns.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
+        self.idle.store(pace.is_idle(), Ordering::Relaxed);
         match idle {
-            Idle::Nap(nap) if *idle_polls >= IDLE_POLLS + YIELDS_BEFORE_NAP => {
+            // A reader may have been in the way when the board was to be renewed for it.
+            Idle::Nap(_) if self.board.is_wanted() => 0,
+            Idle::Nap(nap) if pace.idle_polls >= IDLE_POLLS + YIELDS_BEFORE_NAP => {
                 (nap.as_nanos() as u64).min(lane.next_timer().since(lane.now()))
             }
             _ => 0,
         }
+    }
+}
+
+/// How busy a lane's thread finds its lane.
+#[derive(Debug, Default)]
+struct Pace {
+    /// Empty polls in a row.
+    idle_polls: u32,
+    counters_shown: Time,
+}
+
+impl Pace {
+    fn count(&mut self, work: usize) {
+        self.idle_polls = if work == 0 { self.idle_polls.saturating_add(1) } else { 0 };
+    }
+
+    fn is_idle(&self) -> bool {
+        self.idle_polls >= IDLE_POLLS
     }
 }
 

@@ -1,11 +1,14 @@
 //! The run-to-completion loop.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use crossbeam_queue::ArrayQueue;
 use spindrift_pmd::{LinkState, Port, PortCounters};
 
+use super::async_events::{AsyncEvent, AsyncEvents};
 use super::clock::Clock;
 use super::rings::{CqReader, CqWriter, Doorbells, Overrun, QpIntake, QpSlot, QpSubmit, cq_ring, qp_rings};
 use super::transmit::TxBatch;
@@ -54,6 +57,7 @@ pub struct Lane {
     cqs: Vec<Option<CqWriter>>,
     /// Taken from the endpoint, not yet in their rings.
     completions: VecDeque<(CqId, Wc)>,
+    async_events: Arc<AsyncEvents>,
 }
 
 /// A queue pair as its lane knows it.
@@ -61,7 +65,6 @@ struct QpEntry {
     intake: QpIntake,
     send_cq: CqId,
     recv_cq: CqId,
-    failed: Option<FailReason>,
 }
 
 impl core::fmt::Debug for Lane {
@@ -75,9 +78,13 @@ impl core::fmt::Debug for Lane {
 
 impl Lane {
     /// Joins an endpoint and the ports that its configuration was made from, in the same order.
-    pub fn new(endpoint: Endpoint, ports: Vec<Box<dyn Port>>) -> Self {
+    ///
+    /// # Errors
+    /// The system gave no pair of sockets for the asynchronous events.
+    pub fn new(endpoint: Endpoint, ports: Vec<Box<dyn Port>>) -> io::Result<Self> {
+        let async_events = Arc::new(AsyncEvents::new()?);
         let max_qps = endpoint.config().limits.max_qps.max(1) as usize;
-        Self {
+        Ok(Self {
             tx: TxBatch::for_ports(&ports),
             links_up: (1u64 << ports.len().min(32)).wrapping_sub(1) as u32,
             endpoint,
@@ -91,7 +98,8 @@ impl Lane {
             slots: BTreeMap::new(),
             cqs: Vec::new(),
             completions: VecDeque::new(),
-        }
+            async_events,
+        })
     }
 
     /// One turn of the loop: everything that is there to be done now. Returns how much that was (requests,
@@ -121,6 +129,10 @@ impl Lane {
     /// The transport state, for control operations.
     pub fn endpoint_mut(&mut self) -> &mut Endpoint {
         &mut self.endpoint
+    }
+
+    pub(super) fn async_events(&self) -> Arc<AsyncEvents> {
+        Arc::clone(&self.async_events)
     }
 
     /// What the lane has counted.
@@ -232,6 +244,12 @@ impl Lane {
             if up != (self.links_up & bit != 0) {
                 self.links_up ^= bit;
                 self.endpoint.port_link(now, plane as u8, up);
+                let plane = plane as u8;
+                self.async_events.push(if up {
+                    AsyncEvent::PortUp { plane }
+                } else {
+                    AsyncEvent::PortDown { plane }
+                });
             }
         }
     }
@@ -293,19 +311,41 @@ impl Lane {
                 }
                 Event::QpFailed { qpn, reason } => {
                     if let Some(entry) = self.entry_of(qpn) {
-                        entry.failed = Some(reason);
+                        entry.intake.set_condition(QpState::Error, Some(reason));
+                    }
+                    if let Some(failure) = self.endpoint.qp_failure(qpn) {
+                        self.async_events.push(AsyncEvent::QpFatal(failure));
                     }
                 }
-                Event::EvProbeAnswered { .. } => {}
+                event => self.tell(event),
             }
         }
         taken
+    }
+
+    /// Passes on what belongs to no completion queue.
+    fn tell(&mut self, event: Event) {
+        match event {
+            Event::PathsChanged { qpn } => {
+                while let Some(change) = self.endpoint.poll_ev_event(qpn) {
+                    self.async_events.push(AsyncEvent::Path { qpn, change });
+                }
+            }
+            Event::PathDenied { qpn, ev, plane } => {
+                self.async_events.push(AsyncEvent::PathDenied { qpn, ev, plane });
+            }
+            Event::EvProbeAnswered { qpn, request_id, rtt_ns } => {
+                self.async_events.push(AsyncEvent::EvProbeAnswered { qpn, request_id, rtt_ns });
+            }
+            Event::Completion { .. } | Event::SendRetired { .. } | Event::QpFailed { .. } => {}
+        }
     }
 
     fn push_completion(&mut self, now: Time, cq: CqId, wc: Wc) {
         let Some(writer) = self.cqs.get_mut(cq.0 as usize).and_then(Option::as_mut) else { return };
         if writer.push(wc) == Err(Overrun) {
             self.counters.cq_overruns += 1;
+            self.async_events.push(AsyncEvent::CqError { cq });
             self.fail_users_of(now, cq);
         }
     }
@@ -325,6 +365,37 @@ impl Lane {
     fn entry_of(&mut self, qpn: Qpn) -> Option<&mut QpEntry> {
         let slot = *self.slots.get(&qpn)?;
         self.entry(slot)
+    }
+}
+
+/// The end of a lane that panicked.
+impl Lane {
+    /// Fails every queue pair: what was posted is flushed, as far as the state that the panic left allows, and every
+    /// completion queue reports its end after that.
+    pub(super) fn fail_all(&mut self) {
+        let now = self.clock.now();
+        for slot in 0..self.qps.len() as QpSlot {
+            let Some(entry) = self.entry(slot) else { continue };
+            let qpn = entry.intake.qpn;
+            entry.intake.close();
+            // One queue pair in disorder must not cost the others their completions.
+            let _ = catch_unwind(AssertUnwindSafe(|| {
+                self.take_requests(now, slot);
+                self.endpoint.abandon_qp(qpn);
+            }));
+            let _ = catch_unwind(AssertUnwindSafe(|| self.deliver_events(now)));
+            if let Some(entry) = self.entry(slot) {
+                let reason = match entry.intake.condition() {
+                    (QpState::Error, Some(reason)) if reason != FailReason::Requested => reason,
+                    _ => FailReason::LaneFailed,
+                };
+                entry.intake.set_condition(QpState::Error, Some(reason));
+            }
+        }
+        for writer in self.cqs.iter_mut().flatten() {
+            writer.fail();
+        }
+        self.async_events.push(AsyncEvent::LaneFailed);
     }
 }
 
@@ -360,7 +431,7 @@ impl Lane {
         let qpn = self.endpoint.create_qp(init)?;
         let slot = self.free_slots.pop().unwrap_or(self.qps.len() as QpSlot);
         let (submit, intake) = qp_rings(qpn, slot, &self.doorbells, cap.max_send_wr, cap.max_recv_wr);
-        let entry = Some(QpEntry { intake, send_cq, recv_cq, failed: None });
+        let entry = Some(QpEntry { intake, send_cq, recv_cq });
         match self.qps.get_mut(slot as usize) {
             Some(place) => *place = entry,
             None => self.qps.push(entry),
@@ -370,18 +441,14 @@ impl Lane {
     }
 
     pub(crate) fn modify_qp(&mut self, qpn: Qpn, change: QpModify) -> Result<(), EndpointError> {
-        let reset = change == QpModify::Reset;
-        let now = self.clock.now();
-        self.endpoint.modify_qp(now, qpn, change)?;
-        if reset && let Some(entry) = self.entry_of(qpn) {
-            entry.failed = None;
+        self.endpoint.modify_qp(self.clock.now(), qpn, change)?;
+        // ERROR comes with its reason, as an event.
+        if let Some(state) = self.endpoint.qp_state(qpn).filter(|&state| state != QpState::Error)
+            && let Some(entry) = self.entry_of(qpn)
+        {
+            entry.intake.set_condition(state, None);
         }
         Ok(())
-    }
-
-    pub(crate) fn qp_state(&self, qpn: Qpn) -> Option<(QpState, Option<FailReason>)> {
-        let failed = self.slots.get(&qpn).and_then(|&slot| self.qps.get(slot as usize)?.as_ref()?.failed);
-        Some((self.endpoint.qp_state(qpn)?, failed))
     }
 
     /// Ends a queue pair. The lane must have settled, so that no doorbell of it is left.

@@ -13,22 +13,27 @@
 //!  cq.poll ◀──ring──── completions
 //! ```
 //!
-//! Data crosses threads by bounded lock-free rings. Control operations (create, modify, register,
-//! counters) lock the lane between two polls; a lane with a thread of its own steps aside for them.
+//! Data crosses threads by bounded lock-free rings. Control operations (create, modify, register) lock the lane between
+//! two polls; a lane with a thread of its own steps aside for them, one at a time, in the order in which they
+//! came, for a bounded share of its time. Counters and the states of queue pairs are read without that lock.
 
+mod async_events;
+mod board;
 mod clock;
+mod gate;
 mod handle;
 mod lane;
 mod rings;
 mod transmit;
 mod tuning;
 
-pub use handle::{Idle, LaneMode, LaneStartError};
+pub use async_events::AsyncEvent;
+pub use handle::{ControlError, Idle, LaneMode, LaneStartError};
 pub use lane::{Lane, LaneCounters};
 
 pub(crate) use clock::fresh_seed;
 pub(crate) use handle::LaneHandle;
-pub(crate) use rings::{CqReader, Full, QpSubmit};
+pub(crate) use rings::{CqEnd, CqReader, Full, QpSubmit};
 
 #[cfg(test)]
 mod tests;

@@ -5,13 +5,14 @@
 //! something from one list of doorbells. A queue pair is in that list at most once (its `armed` flag says
 //! so), so a list as long as the number of queue pairs never overflows.
 
-use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::Arc;
+use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use crossbeam_queue::ArrayQueue;
 use crossbeam_utils::CachePadded;
 use rtrb::{Consumer, Producer, RingBuffer};
 
+use crate::endpoint::{FailReason, QpState};
 use crate::wire::Qpn;
 use crate::work::{RecvWr, SendWr, Wc};
 
@@ -26,14 +27,21 @@ pub(crate) type Doorbells = Arc<ArrayQueue<QpSlot>>;
 pub(crate) struct Full;
 
 /// What both sides of a queue pair see.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct QpFlags {
     /// The queue pair is in the doorbell list.
     armed: CachePadded<AtomicBool>,
     /// Work requests that the lane has finished with since the start (wrapping).
     sends_retired: CachePadded<AtomicU32>,
     recvs_retired: AtomicU32,
+    /// The lane has failed and takes nothing more.
+    closed: AtomicBool,
+    /// Written when the queue pair changes its state, so that asking for it does not concern the lane.
+    condition: Mutex<Condition>,
 }
+
+/// A queue pair's state, and why it failed if it did.
+pub(crate) type Condition = (QpState, Option<FailReason>);
 
 /// The application's half of a queue pair.
 #[derive(Debug)]
@@ -66,7 +74,13 @@ pub(super) fn qp_rings(
 ) -> (QpSubmit, QpIntake) {
     let (send_in, sends) = RingBuffer::new(max_send_wr as usize);
     let (recv_in, recvs) = RingBuffer::new(max_recv_wr as usize);
-    let flags = Arc::new(QpFlags::default());
+    let flags = Arc::new(QpFlags {
+        armed: CachePadded::default(),
+        sends_retired: CachePadded::default(),
+        recvs_retired: AtomicU32::new(0),
+        closed: AtomicBool::new(false),
+        condition: Mutex::new((QpState::Reset, None)),
+    });
     let submit = QpSubmit {
         sends: send_in,
         recvs: recv_in,
@@ -130,6 +144,17 @@ impl QpSubmit {
         self.recvs_posted = self.flags.recvs_retired.load(Ordering::Acquire);
     }
 
+    /// Whether the lane has failed.
+    #[inline]
+    pub(crate) fn is_closed(&self) -> bool {
+        self.flags.closed.load(Ordering::Acquire)
+    }
+
+    /// The state that the lane has brought the queue pair to.
+    pub(crate) fn condition(&self) -> Condition {
+        *self.flags.condition.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     #[inline]
     fn ring(&self) {
         // Both sides swap this flag. If it was set already, the lane has yet to clear it, and will
@@ -147,6 +172,21 @@ impl QpIntake {
     #[inline]
     pub(super) fn disarm(&self) {
         self.flags.armed.swap(false, Ordering::AcqRel);
+    }
+
+    /// Refuses requests from here on.
+    pub(super) fn close(&self) {
+        self.flags.closed.store(true, Ordering::Release);
+    }
+
+    /// The state of the queue pair as last told.
+    pub(super) fn condition(&self) -> Condition {
+        *self.flags.condition.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Tells the state of the queue pair.
+    pub(super) fn set_condition(&self, state: QpState, failed: Option<FailReason>) {
+        *self.flags.condition.lock().unwrap_or_else(PoisonError::into_inner) = (state, failed);
     }
 
     /// The lane is done with the `count` oldest send requests.
@@ -172,41 +212,59 @@ fn retire(total: &AtomicU32, count: u32) {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Overrun;
 
+/// Why a completion queue has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum CqEnd {
+    /// It overran.
+    Overrun,
+    /// Its lane has failed.
+    LaneFailed,
+}
+
+impl CqEnd {
+    const OPEN: u8 = 0;
+    const OVERRUN: u8 = 1;
+    const LANE_FAILED: u8 = 2;
+}
+
 /// The application's half of a completion queue.
 #[derive(Debug)]
 pub(crate) struct CqReader {
     ring: Consumer<Wc>,
-    overrun: Arc<AtomicBool>,
+    end: Arc<AtomicU8>,
 }
 
 /// The lane's half of a completion queue.
 #[derive(Debug)]
 pub(crate) struct CqWriter {
     ring: Producer<Wc>,
-    overrun: Arc<AtomicBool>,
+    end: Arc<AtomicU8>,
 }
 
 /// Makes both halves of a completion queue for `depth` completions.
 pub(super) fn cq_ring(depth: u32) -> (CqReader, CqWriter) {
     let (writer, reader) = RingBuffer::new(depth as usize);
-    let overrun = Arc::new(AtomicBool::new(false));
-    (CqReader { ring: reader, overrun: Arc::clone(&overrun) }, CqWriter { ring: writer, overrun })
+    let end = Arc::new(AtomicU8::new(CqEnd::OPEN));
+    (CqReader { ring: reader, end: Arc::clone(&end) }, CqWriter { ring: writer, end })
 }
 
 impl CqReader {
-    /// Moves completions to `out`, oldest first, and returns how many; an overrun is reported once all
+    /// Moves completions to `out`, oldest first, and returns how many; its end is reported once all
     /// completions before it have been taken.
     #[inline]
-    pub(crate) fn poll(&mut self, out: &mut [Wc]) -> Result<usize, Overrun> {
-        // Read before the ring: if it says "overrun", every good completion is visible already.
-        let overrun = self.overrun.load(Ordering::Acquire);
+    pub(crate) fn poll(&mut self, out: &mut [Wc]) -> Result<usize, CqEnd> {
+        // Read before the ring: if it says that the queue has ended, every good completion is visible already.
+        let end = self.end.load(Ordering::Acquire);
         let mut count = 0;
         for place in out.iter_mut() {
             let Ok(wc) = self.ring.pop() else { break };
             *place = wc;
             count += 1;
         }
-        if count == 0 && overrun && !out.is_empty() { Err(Overrun) } else { Ok(count) }
+        if count > 0 || end == CqEnd::OPEN || out.is_empty() {
+            return Ok(count);
+        }
+        Err(if end == CqEnd::OVERRUN { CqEnd::Overrun } else { CqEnd::LaneFailed })
     }
 }
 
@@ -215,14 +273,21 @@ impl CqWriter {
     /// after that are dropped, as are those of a queue that the application has dropped.
     #[inline]
     pub(super) fn push(&mut self, wc: Wc) -> Result<(), Overrun> {
-        if self.overrun.load(Ordering::Relaxed) {
+        if self.end.load(Ordering::Relaxed) != CqEnd::OPEN {
             return Ok(());
         }
         if self.ring.push(wc).is_ok() || self.ring.is_abandoned() {
             return Ok(());
         }
-        self.overrun.store(true, Ordering::Release);
+        self.end.store(CqEnd::OVERRUN, Ordering::Release);
         Err(Overrun)
+    }
+
+    /// Ends the queue after what it holds, because the lane has failed.
+    pub(super) fn fail(&mut self) {
+        if self.end.load(Ordering::Relaxed) == CqEnd::OPEN {
+            self.end.store(CqEnd::LANE_FAILED, Ordering::Release);
+        }
     }
 
     /// Whether the application has dropped its half.

@@ -6,7 +6,7 @@ use crossbeam_queue::ArrayQueue;
 use spindrift_pmd::Port;
 use spindrift_pmd::loopback::{self, LoopbackConfig};
 
-use super::rings::{Full, Overrun, cq_ring, qp_rings};
+use super::rings::{CqEnd, Full, Overrun, cq_ring, qp_rings};
 use super::{Idle, Lane, LaneHandle, LaneMode};
 use crate::endpoint::{Endpoint, EndpointConfig, LocalPort, QpInit};
 use crate::wire::Qpn;
@@ -23,7 +23,7 @@ fn lane(planes: usize) -> Lane {
     let (ports, _) = loopback::pair(planes, LoopbackConfig::default());
     let ports: Vec<Box<dyn Port>> = ports.into_iter().map(|port| Box::new(port) as _).collect();
     let local = ports.iter().map(|port| LocalPort::from(port.caps())).collect();
-    Lane::new(Endpoint::new(EndpointConfig::new(local)).unwrap(), ports)
+    Lane::new(Endpoint::new(EndpointConfig::new(local)).unwrap(), ports).unwrap()
 }
 
 #[test]
@@ -98,7 +98,7 @@ fn a_completion_queue_reports_an_overrun_after_what_it_holds() {
     let mut out = [Wc::default(); 4];
     assert_eq!(reader.poll(&mut out), Ok(2));
     assert_eq!((out[0].wr_id, out[1].wr_id), (0, 1));
-    assert_eq!((reader.poll(&mut out), reader.poll(&mut out)), (Err(Overrun), Err(Overrun)));
+    assert_eq!((reader.poll(&mut out), reader.poll(&mut out)), (Err(CqEnd::Overrun), Err(CqEnd::Overrun)));
     assert_eq!(reader.poll(&mut []), Ok(0));
 }
 
@@ -130,7 +130,7 @@ fn control_operations_reach_a_busy_lane_and_dropping_it_joins() {
     let handle = LaneHandle::start(lane(4), LaneMode::Thread { core: None, idle: Idle::Spin }).unwrap();
     let mut last = 0;
     for _ in 0..200 {
-        let polls = handle.control(|lane| lane.counters().polls);
+        let polls = handle.control(|lane| lane.counters().polls).unwrap();
         assert!(polls >= last);
         last = polls;
     }
@@ -147,7 +147,7 @@ fn a_lane_alone_is_idle() {
     assert_eq!(lane.counters().polls, 3);
     assert_eq!(lane.port_counters().count(), 2);
     let handle = LaneHandle::start(lane, THREAD).unwrap();
-    while handle.control(|lane| lane.counters().idle_polls) < 10 {
+    while handle.control(|lane| lane.counters().idle_polls).unwrap() < 10 {
         handle.poll();
     }
 }

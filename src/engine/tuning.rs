@@ -28,3 +28,20 @@ pub(super) const IDLE_POLLS: u32 = 512;
 
 /// Empty polls, in which the core was given away, before a napping lane naps: on a quiet core about a millisecond.
 pub(super) const YIELDS_BEFORE_NAP: u32 = 4096;
+
+/// Control calls hold a busy lane of its own thread up for at most one part in so many of its time: after each call the
+/// lane works on for this many times as long, less one, before the next is let in. An idle lane serves one call a turn.
+pub(super) const CONTROL_SHARE: u64 = 16;
+
+/// A busy lane renews its counters for readers no more often than this, in nanoseconds. Waking eight sleeping readers
+/// costs it some tens of microseconds.
+pub(super) const SNAPSHOT_NS: u64 = 1_000_000;
+
+/// How long a control call that waits for its lane to make a turn gives its core away before it sleeps instead.
+pub(super) const YIELDS_BEFORE_SLEEP: u32 = 64;
+
+/// Asynchronous events that wait for the application before newer ones are lost and counted.
+pub(super) const ASYNC_EVENTS: usize = 1024;
+
+/// The longest such sleep, in nanoseconds.
+pub(super) const CONTROL_SLEEP_NS: u64 = 50_000;

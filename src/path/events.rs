@@ -52,6 +52,12 @@ impl Paths {
         })
     }
 
+    /// Whether an event waits to be polled.
+    #[inline]
+    pub fn has_events(&self) -> bool {
+        self.events.len > 0
+    }
+
     pub(super) fn push_event(&mut self, id: EvId, state: EvState) {
         let bad = if state == EvState::AssumedBad { BAD_BIT } else { 0 };
         if !self.events.push(id.0 | bad) {

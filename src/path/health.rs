@@ -77,6 +77,11 @@ impl Paths {
         }
     }
 
+    /// Ports as they were last set, of this NIC and of the peer's.
+    pub fn ports(&self) -> (PortMask, PortMask) {
+        (PortMask(self.local_ports), PortMask(self.peer_ports))
+    }
+
     /// Takes an entropy value out of use until it is allowed again, on one plane or on all. Returns how
     /// many this changed.
     pub fn deny_ev(&mut self, ev: Ev, plane: Option<u8>) -> usize {

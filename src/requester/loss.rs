@@ -7,6 +7,8 @@
 
 use crate::time::Time;
 
+use super::repeats::Cause;
+
 /// What the requester remembers of a packet's latest transmission.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Record {
@@ -20,6 +22,8 @@ pub(crate) struct Record {
     pub(crate) ev: u16,
     /// Retransmissions so far.
     pub(crate) retries: u8,
+    /// Why it was last declared lost.
+    pub(crate) cause: Cause,
 }
 
 /// The evidence against which a record is judged.
@@ -68,7 +72,8 @@ pub(crate) fn judge(record: &Record, evidence: &Evidence, now: Time) -> Loss {
 mod tests {
     use super::*;
 
-    const RECORD: Record = Record { sent_at: Time(1_000), order: 10, bytes: 100, ev: 3, retries: 0 };
+    const RECORD: Record =
+        Record { sent_at: Time(1_000), order: 10, bytes: 100, ev: 3, retries: 0, cause: Cause::Other };
 
     fn evidence() -> Evidence {
         Evidence { newest_on_ev: None, newest_sent_at: Time(1_500), rtt_ns: 2_000, reordering_ns: 500 }

@@ -8,12 +8,15 @@
 
 mod loss;
 mod queue;
+mod repeats;
 mod rtt;
 mod sack;
+mod timer;
 
 pub(crate) use loss::Record;
 pub(crate) use queue::{Entry, PacketSpec};
 pub(crate) use sack::SackVerdict;
+pub(crate) use timer::{RetryPolicy, TimerVerdict};
 
 use crate::congestion::{CongestionControl, Controller};
 use crate::counters::Counters;
@@ -25,30 +28,8 @@ use crate::wire::{Msn, Psn};
 use crate::work::{SendOp, SendWr};
 use loss::{Evidence, Loss, judge};
 use queue::SendQueue;
-use rtt::{Reordering, Rtt};
-
-/// Timer schedule of a queue pair (MRC 1.0 table 7-1): a fixed interval for `linear` timeouts,
-/// then doubling for `exponential` more; 25 exponential retries mean for ever.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct RetryPolicy {
-    pub(crate) timeout_ns: u64,
-    pub(crate) linear: u8,
-    pub(crate) exponential: u8,
-}
-
-impl RetryPolicy {
-    const FOREVER: u8 = 25;
-
-    /// The wait before timeout number `retries + 1`, or `None` when there is none left.
-    fn interval_ns(&self, retries: u32) -> Option<u64> {
-        if retries <= u32::from(self.linear) {
-            return Some(self.timeout_ns);
-        }
-        let doublings = retries - u32::from(self.linear);
-        let allowed = self.exponential >= Self::FOREVER || doublings <= u32::from(self.exponential);
-        allowed.then(|| self.timeout_ns.saturating_mul(1 << doublings.min(24)))
-    }
-}
+use repeats::{Cause, Copy, Repeats, Suspects};
+use rtt::{PathOrder, Reordering, Rtt};
 
 /// What a packet was sent for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -92,15 +73,6 @@ pub(crate) struct Env<'a> {
     pub(crate) counters: &'a mut Counters,
 }
 
-/// What a timer run found.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum TimerVerdict {
-    /// Nothing that the queue pair has to act on beyond transmitting.
-    GoOn,
-    /// Every retry is used up: the queue pair fails.
-    Exhausted,
-}
-
 /// Settings fixed when the queue pair becomes ready to send.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RequesterSetup {
@@ -130,6 +102,11 @@ pub(crate) struct Requester {
     done: u64,
     /// One past the highest packet reported.
     reported: u64,
+    /// One past the highest packet that was sent before another that was reported. Only a repeat makes it larger
+    /// than `reported`.
+    overtaken: u64,
+    /// The newest repeat: its position among all transmissions, and `next` when it left.
+    newest_repeat: (u64, u64),
     records: SeqRing<Record>,
     sacked: BitRing,
     lost: BitRing,
@@ -143,6 +120,9 @@ pub(crate) struct Requester {
     newest_order: u64,
     rtt: Rtt,
     reordering: Reordering,
+    path_order: PathOrder,
+    repeats: Repeats,
+    suspects: Suspects,
     last_rcvd_bytes: u32,
     loss_check_at: Time,
     timer_base: Time,
@@ -154,9 +134,6 @@ pub(crate) struct Requester {
 impl Requester {
     /// UDP payload length + 40: the nominal packet size that congestion control counts.
     pub(crate) const NOMINAL_OVERHEAD: u32 = 40;
-    /// Doublings of the tail probe's wait. Far more than fit into the longest retransmission timeout, so that
-    /// every probe moves the next one later and the timer never stands still.
-    const MAX_PROBE_DOUBLINGS: u32 = 40;
     /// Ask for an acknowledgement at least on every this many messages.
     const ACK_EVERY_MESSAGES: u16 = 16;
 
@@ -171,6 +148,8 @@ impl Requester {
             una: 0,
             done: 0,
             reported: 0,
+            overtaken: 0,
+            newest_repeat: (0, 0),
             records: SeqRing::default(),
             sacked: BitRing::default(),
             lost: BitRing::default(),
@@ -183,6 +162,9 @@ impl Requester {
             newest_order: 0,
             rtt: Rtt::default(),
             reordering: Reordering::default(),
+            path_order: PathOrder::default(),
+            repeats: Repeats::default(),
+            suspects: Suspects::default(),
             last_rcvd_bytes: 0,
             loss_check_at: Time::NEVER,
             timer_base: Time::ZERO,
@@ -253,6 +235,13 @@ impl Requester {
         self.done < self.next
     }
 
+    /// The packet at `seq`, or the oldest in flight, and the path that it took last if it is in flight.
+    pub(crate) fn in_flight(&self, seq: Option<u64>) -> Option<(Psn, Option<EvId>)> {
+        let seq = seq.or((self.una < self.next).then_some(self.una))?;
+        let ev = (self.una..self.next).contains(&seq).then(|| EvId(self.records.get(seq).ev));
+        Some((self.psn(seq), ev))
+    }
+
     /// Whether a work request waits for its end, sent or not. Without a usable plane it may never be sent, and
     /// then the retransmission timer ends the wait as it does for what was sent.
     #[inline]
@@ -289,16 +278,19 @@ impl Requester {
         }
     }
 
-    /// What to send next: a probe, then the oldest gap, then new data.
+    /// What to send next: the oldest gap, then a tail probe, then new data. A due tail probe goes out whatever
+    /// congestion control says, because silence means that nothing else will open the window soon; if something
+    /// is lost, the oldest gap is the probe.
     #[inline]
     pub(crate) fn next_send(&mut self, cc: &Controller) -> Option<(u64, SendKind)> {
         if self.lost_count > 0 {
-            self.probe_pending = false;
             let seq = self.lost.next_set(self.una, self.next)?;
-            let bytes = u64::from(self.records.get(seq).bytes);
-            return cc.may_send(bytes).then_some((seq, SendKind::Retransmit));
+            if cc.may_send(u64::from(self.records.get(seq).bytes)) {
+                self.probe_pending = false;
+                return Some((seq, SendKind::Retransmit));
+            }
+            return self.probe_pending.then_some((seq, SendKind::Probe));
         }
-        // Without anything to repeat, what the window held back is what makes the peer speak.
         if self.probe_pending
             && let Some(seq) = self.probe_target()
         {
@@ -365,26 +357,46 @@ impl Requester {
         if kind == SendKind::New {
             self.commit_new(now, seq);
         }
-        let order = self.orders;
-        let record = self.records.get_mut(seq);
-        let retries = match kind {
-            SendKind::New => 0,
-            SendKind::Retransmit | SendKind::Probe => record.retries.saturating_add(1),
-        };
-        *record = Record { sent_at: now, order, bytes, ev: ev.0, retries };
-        match kind {
-            SendKind::New => env.cc.on_send(u64::from(bytes)),
-            SendKind::Retransmit => {
-                self.lost.clear(seq);
-                self.lost_count -= 1;
-                env.cc.on_send(u64::from(bytes));
-                env.counters.tx_retransmits += 1;
-            }
-            SendKind::Probe => {
-                self.probe_pending = false;
-                env.counters.tx_tail_probes += 1;
-            }
+        let fresh = Record { sent_at: now, order: self.orders, bytes, ev: ev.0, ..Record::default() };
+        if kind == SendKind::New {
+            *self.records.get_mut(seq) = fresh;
+            env.cc.on_send(u64::from(bytes));
+        } else {
+            self.commit_repeat(seq, kind, fresh, env);
         }
+    }
+
+    /// A packet leaves again.
+    #[inline(never)]
+    fn commit_repeat(&mut self, seq: u64, kind: SendKind, fresh: Record, env: &mut Env<'_>) {
+        let before = self.records.get(seq);
+        *self.records.get_mut(seq) = Record { retries: before.retries.saturating_add(1), ..fresh };
+        if kind == SendKind::Probe {
+            self.probe_pending = false;
+            env.counters.tx_tail_probes += 1;
+        }
+        let was_lost = self.lost.test(seq);
+        if was_lost {
+            self.lost.clear(seq);
+            self.lost_count -= 1;
+            env.cc.on_send(u64::from(fresh.bytes));
+            env.counters.tx_retransmits += 1;
+        }
+        self.newest_repeat = (self.orders, self.next);
+        if seq >= self.una {
+            let cause = if was_lost { before.cause } else { Cause::Silence };
+            self.note_repeat(seq, &before, &fresh, cause, env);
+        }
+    }
+
+    fn note_repeat(&mut self, seq: u64, before: &Record, again: &Record, cause: Cause, env: &Env<'_>) {
+        let copy = |record: &Record| Copy {
+            sent_at: record.sent_at,
+            order: record.order,
+            ev: record.ev,
+            ev_bits: env.paths.ev(EvId(record.ev)),
+        };
+        self.repeats.note(seq, copy(before), copy(again), cause);
     }
 
     fn commit_new(&mut self, now: Time, seq: u64) {
@@ -440,21 +452,23 @@ impl Requester {
 
     /// Takes the packets in flight on these planes as lost, without blame: the ports are gone.
     pub(crate) fn planes_lost(&mut self, now: Time, planes: PortMask, env: &mut Env<'_>) {
+        self.repeats.forgive(|ev| planes.contains(env.paths.plane(EvId(ev))));
         for seq in self.una..self.next {
             let record = self.records.get(seq);
             if planes.contains(env.paths.plane(EvId(record.ev))) {
-                self.declare_lost(seq, Blame::Nobody, now, env);
+                self.declare_lost(seq, Blame::Nobody, Cause::Other, now, env);
             }
         }
     }
 
-    fn declare_lost(&mut self, seq: u64, blame: Blame, now: Time, env: &mut Env<'_>) {
+    fn declare_lost(&mut self, seq: u64, blame: Blame, cause: Cause, now: Time, env: &mut Env<'_>) {
         if self.sacked.test(seq) || self.lost.test(seq) {
             return;
         }
         self.lost.set(seq);
         self.lost_count += 1;
-        let record = self.records.get(seq);
+        let record = self.records.get_mut(seq);
+        record.cause = cause;
         let (ev, bytes) = (EvId(record.ev), u64::from(record.bytes));
         match blame {
             Blame::Path => {
@@ -479,15 +493,17 @@ impl Requester {
         }
     }
 
-    /// Judges every unreported packet below the highest reported by the time rule.
+    /// Judges every unreported packet that something sent later has overtaken, by the time rule. When the whole end
+    /// of a burst is lost, the answer to the tail probe is what overtakes it.
     fn scan_overdue(&mut self, now: Time, env: &mut Env<'_>) {
         let evidence = self.evidence(now);
         self.loss_check_at = Time::NEVER;
+        let end = self.reported.max(self.overtaken);
         let mut at = self.una;
-        while at < self.reported {
+        while at < end {
             let mut holes = !self.sacked.get64(at) & !self.lost.get64(at);
-            if self.reported - at < 64 {
-                holes &= (1 << (self.reported - at)) - 1;
+            if end - at < 64 {
+                holes &= (1 << (end - at)) - 1;
             }
             while holes != 0 {
                 let seq = at + u64::from(holes.trailing_zeros());
@@ -502,101 +518,14 @@ impl Requester {
         match judge(&self.records.get(seq), evidence, now) {
             Loss::OvertakenOnItsPath => {
                 env.counters.loss_same_ev += 1;
-                self.declare_lost(seq, Blame::Path, now, env);
+                self.declare_lost(seq, Blame::Path, Cause::Order, now, env);
             }
             Loss::Overdue => {
                 env.counters.loss_overdue += 1;
-                self.declare_lost(seq, Blame::Path, now, env);
+                self.declare_lost(seq, Blame::Path, Cause::Time, now, env);
             }
             Loss::NotYet { until } => self.loss_check_at = self.loss_check_at.min(until),
             Loss::NoEvidence => {}
         }
-    }
-
-    fn timeout_at(&self) -> Time {
-        self.setup.retry.interval_ns(self.retries).map_or(self.timer_base, |wait| self.timer_base.after(wait))
-    }
-
-    fn probe_at(&self) -> Time {
-        let wait = self.rtt.probe_timeout_ns(self.setup.probe_floor_ns);
-        self.timer_base.after(wait.saturating_mul(1 << self.probes.min(Self::MAX_PROBE_DOUBLINGS)))
-    }
-
-    /// When [`on_timer`](Self::on_timer) wants to run.
-    #[inline]
-    pub(crate) fn next_timeout(&self) -> Time {
-        if !self.outstanding() {
-            return if self.busy() { self.timeout_at() } else { Time::NEVER };
-        }
-        self.loss_check_at.min(self.timeout_at()).min(self.probe_at())
-    }
-
-    /// Runs whatever timer is due.
-    pub(crate) fn on_timer(&mut self, now: Time, env: &mut Env<'_>) -> TimerVerdict {
-        if !self.outstanding() && (!self.busy() || env.paths.usable_planes().0 != 0) {
-            // Nothing to wait for, or only for its turn among others, which does not count.
-            self.start_over(now);
-            return TimerVerdict::GoOn;
-        }
-        if now >= self.loss_check_at {
-            self.scan_overdue(now, env);
-        }
-        if now >= self.timeout_at() {
-            return self.on_retransmission_timeout(now, env);
-        }
-        if self.outstanding() && now >= self.probe_at() {
-            self.probes += 1;
-            self.probe_pending = true;
-        }
-        TimerVerdict::GoOn
-    }
-
-    fn on_retransmission_timeout(&mut self, now: Time, env: &mut Env<'_>) -> TimerVerdict {
-        env.counters.timeouts += 1;
-        self.retries += 1;
-        if self.setup.retry.interval_ns(self.retries).is_none() {
-            return TimerVerdict::Exhausted;
-        }
-        self.timer_base = now;
-        self.probes = 0;
-        self.probe_pending = true;
-        let mut blame = Blame::Path;
-        for seq in self.una..self.next {
-            if !self.sacked.test(seq) && !self.lost.test(seq) {
-                self.declare_lost(seq, blame, now, env);
-                blame = Blame::Nobody;
-            }
-        }
-        TimerVerdict::GoOn
-    }
-
-    /// The peer said something new: timers start over.
-    fn progress(&mut self, now: Time) {
-        self.start_over(now);
-        self.probe_pending = false;
-    }
-
-    fn start_over(&mut self, now: Time) {
-        self.timer_base = now;
-        self.retries = 0;
-        self.probes = 0;
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn timeouts_are_linear_then_exponential_then_over() {
-        let policy = RetryPolicy { timeout_ns: 100, linear: 2, exponential: 3 };
-        let waits: Vec<_> = (0..7).map(|retries| policy.interval_ns(retries)).collect();
-        assert_eq!(
-            waits,
-            [Some(100), Some(100), Some(100), Some(200), Some(400), Some(800), None],
-            "the first wait, two linear retries, three exponential ones"
-        );
-        let forever = RetryPolicy { timeout_ns: 1, linear: 0, exponential: 25 };
-        assert_eq!(forever.interval_ns(1_000), Some(1 << 24));
     }
 }

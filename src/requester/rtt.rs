@@ -1,5 +1,7 @@
 //! Round-trip time and reordering, as measured from the packets' own records.
 
+use crate::time::Time;
+
 /// Smoothed round-trip time, after RFC 6298 with the gains of TCP.
 #[derive(Clone, Copy, Debug, Default)]
 #[expect(clippy::struct_field_names, reason = "the unit stands last in a name")]
@@ -98,6 +100,43 @@ impl Reordering {
     }
 }
 
+/// Whether packets of one entropy value keep their order, so that one that was overtaken is lost.
+///
+/// The rule is in force until it is proved wrong; then it is set aside, for longer each time it fails again
+/// soon after. The time rule, which then decides alone, waits for a fair round trip and the reordering window.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct PathOrder {
+    aside_until: Time,
+    aside_ns: u64,
+}
+
+impl PathOrder {
+    /// Round trips that the rule is set aside for at first.
+    const FIRST_RTTS: u64 = 64;
+    const LEAST_NS: u64 = 1_000_000;
+    const MOST_NS: u64 = 10_000_000_000;
+    /// The rule has to hold for this many times as long as it was set aside, to count as sound again.
+    const PROBATION: u64 = 8;
+
+    /// Whether the rule decides now.
+    pub(crate) fn holds(&self, now: Time) -> bool {
+        now >= self.aside_until
+    }
+
+    /// A packet that the rule declared lost had arrived. `true` when this sets the rule aside; what was
+    /// decided before that proves nothing more.
+    pub(crate) fn disproved(&mut self, rtt: &Rtt, now: Time) -> bool {
+        if !self.holds(now) {
+            return false;
+        }
+        let first = (Self::FIRST_RTTS * rtt.smoothed_ns()).clamp(Self::LEAST_NS, Self::MOST_NS);
+        let sound = now.since(self.aside_until) > self.aside_ns.saturating_mul(Self::PROBATION);
+        self.aside_ns = if sound { first } else { (2 * self.aside_ns).clamp(first, Self::MOST_NS) };
+        self.aside_until = now.after(self.aside_ns);
+        true
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -131,5 +170,34 @@ mod tests {
         assert_eq!(reordering.window_ns(&rtt, 3_000_000), 25_000);
         reordering.observe(1_000_000, 3_000_000);
         assert_eq!(reordering.window_ns(&rtt, 3_000_000), 300_000, "never more than the spread");
+    }
+    #[test]
+    fn the_order_rule_is_set_aside_for_longer_each_time_and_trusted_again_at_last() {
+        let mut rtt = Rtt::default();
+        rtt.sample(100_000);
+        let mut order = PathOrder::default();
+        assert!(order.holds(Time(0)));
+        assert!(order.disproved(&rtt, Time(1_000)));
+        assert!(!order.holds(Time(6_400_999)) && order.holds(Time(6_401_000)));
+        assert!(!order.disproved(&rtt, Time(2_000)), "what was decided before");
+        assert!(order.holds(Time(6_401_000)));
+        assert!(order.disproved(&rtt, Time(6_401_000)), "and again at once");
+        assert!(!order.holds(Time(19_200_000)) && order.holds(Time(19_201_000)));
+        let much_later = Time(19_201_000 + 8 * 12_800_000 + 1);
+        assert!(order.disproved(&rtt, much_later));
+        assert!(order.holds(much_later.after(6_400_000)), "a fresh start");
+    }
+
+    #[test]
+    fn the_order_rule_is_never_set_aside_for_more_than_ten_seconds() {
+        let mut rtt = Rtt::default();
+        rtt.sample(100_000);
+        let (mut order, mut now) = (PathOrder::default(), Time(1));
+        for _ in 0..100 {
+            assert!(order.disproved(&rtt, now));
+            let until = order.aside_until;
+            assert!(until.since(now) <= 10_000_000_000);
+            now = until;
+        }
     }
 }

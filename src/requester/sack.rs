@@ -6,6 +6,7 @@ use crate::time::Time;
 use crate::wire::{Mark, NackReason, Neth, Psn, Seth};
 
 use super::loss::Evidence;
+use super::repeats::{Answered, Cause, Listing, Proof};
 use super::{Blame, Env, Requester};
 
 /// What became of an acknowledgement.
@@ -28,11 +29,19 @@ struct Report {
     bitmap: u64,
     /// The packet that made the peer send this, if it is still in flight.
     trigger: Option<u64>,
+    /// The same, in flight or not.
+    answered: Option<u64>,
+    /// One past the cumulative acknowledgement as told, news or not.
+    told_end: u64,
     /// Older than another report that was taken in: what it does not list may have arrived.
     stale: bool,
 }
 
 impl Requester {
+    /// How long a repeated packet is remembered: this many round trips, and at least as many nanoseconds.
+    const REPEAT_MEMORY_RTTS: u64 = 16;
+    const REPEAT_MEMORY_NS: u64 = 1_000_000;
+
     /// Takes in a SACK (MRC 1.0 tables 7-12 to 7-15).
     pub(crate) fn on_sack(&mut self, now: Time, sack: &Seth, env: &mut Env<'_>) -> SackVerdict {
         let Some(report) = self.translate(sack) else {
@@ -45,6 +54,9 @@ impl Requester {
             // Never below what is in flight: the window only stops new packets.
             self.window = u32::from(sack.mpr) * 128;
         }
+        if !self.repeats.is_empty() {
+            self.learn_from_repeats(now, sack, &report, env);
+        }
         let rtt_ns = self.feedback(now, sack, &report, env);
         let newly_acked = self.take_in(now, &report, env);
         env.cc.on_ack(&AckSample {
@@ -55,7 +67,7 @@ impl Requester {
             penalty: sack.cc.cwnd_penalty,
             restore_cwnd: sack.cc.restore_cwnd,
         });
-        if self.reported > self.una && !report.stale {
+        if self.reported.max(self.overtaken) > self.una && !report.stale {
             self.judge_holes(now, &report, env);
         }
         SackVerdict::Used
@@ -83,8 +95,57 @@ impl Requester {
             base: base.max(una) as u64,
             bitmap,
             trigger: (!sack.pr && trigger >= una).then_some(trigger as u64),
+            told_end: (cack + 1).max(0) as u64,
+            answered: (!sack.pr && trigger >= 0).then_some(trigger as u64),
             stale: cack + 1 < una || behind,
         })
+    }
+
+    /// What the SACK says of packets that were sent more than once.
+    #[cold]
+    fn learn_from_repeats(&mut self, now: Time, sack: &Seth, report: &Report, env: &mut Env<'_>) {
+        let listing = Listing { rcvd_bytes: sack.cc.rcvd_bytes, cack_end: report.told_end };
+        let answered = report.answered.map(|seq| Answered {
+            seq,
+            timestamp: sack.cc.tx_timestamp,
+            ev_bits: sack.entropy,
+        });
+        let (base, bitmap) = (report.base, report.bitmap);
+        let listed = |seq: u64| seq.checked_sub(base).is_some_and(|bit| bit < 64 && bitmap >> bit & 1 == 1);
+        let mut repeats = core::mem::take(&mut self.repeats);
+        repeats.on_sack(answered.as_ref(), listing, listed, |proof| match proof {
+            Proof::Lost { ev, order } => self.suspect(ev, order, now, env),
+            Proof::Needless { ev, cause } => {
+                env.counters.spurious_retransmits += 1;
+                env.paths.on_delivered(EvId(ev), now);
+                self.learn(cause, now, env);
+            }
+        });
+        self.repeats = repeats;
+        let memory_ns = (Self::REPEAT_MEMORY_RTTS * self.rtt.fair_ns()).max(Self::REPEAT_MEMORY_NS);
+        self.repeats.forget(Time(now.0.saturating_sub(memory_ns)));
+    }
+
+    /// The copy at position `order` on entropy value `ev` was probably lost. Congestion control counted the packet once,
+    /// when it was first sent, and hears of it when it is acknowledged.
+    fn suspect(&mut self, ev: u16, order: u64, now: Time, env: &mut Env<'_>) {
+        env.counters.tail_suspects += 1;
+        let newest = self.newest_on_ev.get(usize::from(ev)).copied().unwrap_or(0);
+        if self.suspects.suspect(ev, order, newest) {
+            env.paths.on_loss(EvId(ev), now);
+        }
+    }
+
+    /// A packet was declared lost for this cause and had arrived.
+    fn learn(&mut self, cause: Cause, now: Time, env: &mut Env<'_>) {
+        let rtt = self.rtt;
+        match cause {
+            Cause::Order => {
+                env.counters.order_rule_pauses += u64::from(self.path_order.disproved(&rtt, now));
+            }
+            Cause::Time => self.reordering.widen(&rtt, now.0),
+            Cause::Silence | Cause::Other => {}
+        }
     }
 
     /// What the SACK says of the path of the packet that triggered it. Returns the round-trip
@@ -93,14 +154,10 @@ impl Requester {
         if !report.stale {
             self.last_rcvd_bytes = sack.cc.rcvd_bytes;
         }
-        let seq = report.trigger?;
+        // The transport ACK may have completed the packet before the SACK arrives; its record is still there.
+        let seq = report.answered.filter(|&seq| self.records.keeps(seq, self.next))?;
         let record = self.records.get(seq);
-        if Self::timestamp(record.sent_at) != sack.cc.tx_timestamp {
-            if self.lost.test(seq) || record.retries > 0 {
-                env.counters.spurious_retransmits += 1;
-                let rtt = self.rtt;
-                self.reordering.widen(&rtt, now.0);
-            }
+        if record.order == 0 || Self::timestamp(record.sent_at) != sack.cc.tx_timestamp {
             return None;
         }
         let ev = EvId(record.ev);
@@ -167,12 +224,16 @@ impl Requester {
         self.newest_order = self.newest_order.max(record.order);
         if record.retries == 0 {
             self.note_order(record.ev, record.order);
+        } else if record.order == self.newest_repeat.0 && self.newest_repeat.1 > self.overtaken {
+            self.overtaken = self.newest_repeat.1;
+            self.loss_check_at = now;
         }
         if self.lost.test(seq) {
             self.lost.clear(seq);
             self.lost_count -= 1;
             env.counters.spurious_losses += 1;
             env.paths.on_delivered(EvId(record.ev), now);
+            self.learn(record.cause, now, env);
             return 0;
         }
         u64::from(record.bytes)
@@ -216,8 +277,11 @@ impl Requester {
             return;
         }
         let record = self.records.get(seq);
-        let newest_on_ev =
-            self.newest_on_ev.get(usize::from(record.ev)).copied().filter(|_| record.retries == 0);
+        let newest_on_ev = self
+            .newest_on_ev
+            .get(usize::from(record.ev))
+            .copied()
+            .filter(|_| record.retries == 0 && self.path_order.holds(now));
         self.judge_one(seq, &Evidence { newest_on_ev, ..*evidence }, now, env);
     }
 
@@ -279,7 +343,7 @@ impl Requester {
             NackReason::TrimmedLastHop => Blame::LastHopTrim,
             _ => Blame::Nobody,
         };
-        self.declare_lost(seq, blame, now, env);
+        self.declare_lost(seq, blame, Cause::Other, now, env);
         if blame != Blame::Nobody {
             // A trim shows that the path to the peer works. A peer without room shows nothing: if
             // that never ends, the retries must.

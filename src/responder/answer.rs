@@ -56,6 +56,15 @@ pub(crate) struct NackOut {
     pub(crate) timestamp: u16,
 }
 
+/// What the responder counts between two SACKs, so that the path of a packet need not touch the endpoint's counters.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct AnswerCounts {
+    /// Special triggers that found no room.
+    pub(crate) triggers_dropped: u64,
+    /// Packets that arrived beyond the next one expected.
+    pub(crate) out_of_order: u64,
+}
+
 /// Everything owed.
 #[derive(Debug, Default)]
 pub(crate) struct Answers {
@@ -63,6 +72,7 @@ pub(crate) struct Answers {
     nacks: VecDeque<NackOut>,
     /// Packets above the cumulative acknowledgement that no SACK has listed yet.
     unreported: BitRing,
+    pub(super) counts: AnswerCounts,
     sack_bytes: u32,
     rcvd_bytes: u64,
     ack_pending: bool,
@@ -73,16 +83,19 @@ pub(crate) struct Answers {
 }
 
 impl Answers {
-    /// Most triggers kept; further ones replace the newest.
-    const MAX_TRIGGERS: usize = 8;
+    /// Triggers there is room for from the start; the queue grows when more wait.
+    const SPARE_TRIGGERS: usize = 8;
+    /// Most triggers kept: those of the largest burst that a lane receives in one pass. Beyond it, what a trigger
+    /// says of its own path is lost and counted; what has arrived is in the SACKs that are sent all the same.
+    const MAX_TRIGGERS: usize = 256;
     /// Most NACKs kept; the peer's timers cover what is dropped.
-    const MAX_NACKS: usize = 32;
+    const MAX_NACKS: usize = 256;
     /// A transport ACK is sent after this many completed messages even if none asked.
     const ACK_EVERY_MESSAGES: u32 = 64;
 
     /// Makes room for every trigger that may be kept, before packets move.
     pub(crate) fn make_room(&mut self) {
-        self.triggers.reserve(Self::MAX_TRIGGERS);
+        self.triggers.reserve(Self::SPARE_TRIGGERS);
     }
 
     pub(crate) fn unreported(&mut self, expected: u64, seq: u64) {
@@ -102,10 +115,16 @@ impl Answers {
         }
     }
 
+    /// Owes a SACK for this trigger. A plain trigger gives way to the next one: its SACK would list no more than
+    /// the next. Only when both are copies of one packet are both told, because the requester learns from it
+    /// that the first copy arrived. A special trigger never gives way, and when there is no room is counted.
     fn push(&mut self, trigger: Trigger) {
         let full = self.triggers.len() >= Self::MAX_TRIGGERS;
         match self.triggers.back_mut() {
-            Some(last) if full || !last.is_special() => *last = trigger,
+            Some(last) if !last.is_special() && (!trigger.is_special() || last.psn != trigger.psn) => {
+                *last = trigger;
+            }
+            Some(_) if full => self.counts.triggers_dropped += u64::from(trigger.is_special()),
             _ => self.triggers.push_back(trigger),
         }
     }
@@ -156,6 +175,11 @@ impl Responder {
     /// The queue pair has failed by the peer's fault and the peer sent more: repeat the NAK.
     pub(crate) fn owe_nak(&mut self) {
         self.answers.nak_pending = self.violation.is_some();
+    }
+
+    /// What was counted since the last call.
+    pub(crate) fn take_counts(&mut self) -> AnswerCounts {
+        core::mem::take(&mut self.answers.counts)
     }
 
     /// Whether any answer is owed.
@@ -314,6 +338,48 @@ mod tests {
         assert_eq!(sack.sack_offset, 1);
         assert_eq!(sack.bitmap, !1);
         assert!(r.take_ack().is_none());
+    }
+
+    #[test]
+    fn every_mark_of_a_burst_is_told_and_no_plain_trigger_takes_its_place() {
+        let mut r = responder();
+        let marked = |n: u32| Trigger { marked: true, ev: Ev(n), ..trigger(Psn::new(n)) };
+        for n in 0..64 {
+            r.answer_repeat(marked(n), false);
+            r.answer_repeat(trigger(Psn::new(1_000 + n)), false);
+        }
+        let told: Vec<_> = core::iter::from_fn(|| r.take_sack()).filter(|sack| sack.trigger.marked).collect();
+        assert_eq!(
+            told.iter().map(|sack| sack.trigger.ev.0).collect::<Vec<_>>(),
+            (0..64).collect::<Vec<_>>()
+        );
+        assert_eq!(r.take_counts().triggers_dropped, 0);
+    }
+
+    #[test]
+    fn a_full_queue_keeps_the_marks_it_has_and_counts_the_others() {
+        let mut r = responder();
+        let most = Answers::MAX_TRIGGERS as u32;
+        for n in 0..most + 3 {
+            r.answer_repeat(Trigger { marked: true, ev: Ev(n), ..trigger(Psn::new(n)) }, false);
+        }
+        r.answer_repeat(trigger(Psn::new(9_999)), false);
+        assert_eq!((r.take_counts().triggers_dropped, r.take_counts().triggers_dropped), (3, 0));
+        let told: Vec<_> = core::iter::from_fn(|| r.take_sack()).map(|sack| sack.trigger.ev.0).collect();
+        assert_eq!(told, (0..most).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn a_packet_and_its_repeat_are_both_told() {
+        let mut r = responder();
+        give(&mut r, 0, true);
+        let first = trigger(Psn::new(0xff_fff0));
+        r.answer_repeat(Trigger { repeated: true, timestamp: 2, ..first }, true);
+        let told: Vec<_> = core::iter::from_fn(|| r.take_sack()).map(|sack| sack.trigger.timestamp).collect();
+        assert_eq!(told, [1, 2], "the requester learns that the first copy arrived");
+        give(&mut r, 1, true);
+        give(&mut r, 2, true);
+        assert_eq!(core::iter::from_fn(|| r.take_sack()).count(), 1, "one SACK lists both");
     }
 
     #[test]

@@ -203,6 +203,7 @@ impl Responder {
         self.received.set(seq);
         *self.stash.get_mut(seq) = packet;
         self.answers.unreported(self.expected, seq);
+        self.answers.counts.out_of_order += 1;
         self.out_of_order += 1;
         self.highest = self.highest.max(seq + 1);
         Ok(())

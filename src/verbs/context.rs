@@ -1,12 +1,13 @@
 //! Contexts and protection domains.
 
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 use spindrift_pmd::{Port, PortCaps, PortCounters};
 
 use crate::counters::Counters;
 use crate::endpoint::{Endpoint, EndpointConfig, LocalPort};
-use crate::engine::{Lane, LaneCounters, LaneHandle, LaneMode, fresh_seed};
+use crate::engine::{AsyncEvent, Lane, LaneCounters, LaneHandle, LaneMode, LaneStartError, fresh_seed};
 use crate::memory::{Access, PdId, Region};
 
 use super::cq::Cq;
@@ -78,7 +79,7 @@ impl Context {
         }
         endpoint.seed = seed.unwrap_or_else(fresh_seed);
         let caps = ports.iter().map(|port| port.caps().clone()).collect();
-        let lane = Lane::new(Endpoint::new(endpoint.clone())?, ports);
+        let lane = Lane::new(Endpoint::new(endpoint.clone())?, ports).map_err(LaneStartError::Thread)?;
         let shared = ContextShared { lane: LaneHandle::start(lane, mode)?, ports: caps, config: endpoint };
         Ok(Self { shared: Arc::new(shared) })
     }
@@ -88,6 +89,28 @@ impl Context {
     /// caller's core away for a moment and returns 0, so that waiting loops look the same.
     pub fn poll(&self) -> usize {
         self.shared.lane.poll()
+    }
+
+    /// What the lane said when it panicked, if it did. Nothing moves on this context any more then; in
+    /// [`LaneMode::Inline`] the panic itself has passed through [`Context::poll`].
+    pub fn failure(&self) -> Option<&str> {
+        self.shared.lane.failure()
+    }
+
+    /// The oldest asynchronous event, if there is one; see [`AsyncEvent`] for what is told. The queue holds 1024.
+    pub fn poll_async_event(&self) -> Option<AsyncEvent> {
+        self.shared.lane.async_events().pop()
+    }
+
+    /// Events lost because the queue was full.
+    pub fn async_events_lost(&self) -> u64 {
+        self.shared.lane.async_events().lost()
+    }
+
+    /// Readable while asynchronous events wait: wait on it, then call [`Context::poll_async_event`] until `None`.
+    /// Only that reads from it.
+    pub fn async_fd(&self) -> BorrowedFd<'_> {
+        self.shared.lane.async_events().fd()
     }
 
     /// What the ports are and can do, by plane.
@@ -101,9 +124,12 @@ impl Context {
     }
 
     /// A new protection domain.
-    pub fn create_pd(&self) -> Pd {
-        let id = self.control(|lane| lane.endpoint_mut().alloc_pd());
-        Pd { shared: Arc::new(PdShared { context: self.clone(), id }) }
+    ///
+    /// # Errors
+    /// [`VerbsError::Control`].
+    pub fn create_pd(&self) -> Result<Pd, VerbsError> {
+        let id = self.control(|lane| lane.endpoint_mut().alloc_pd())?;
+        Ok(Pd { shared: Arc::new(PdShared { context: self.clone(), id }) })
     }
 
     /// A completion queue for up to `depth` completions that have not been polled.
@@ -114,30 +140,54 @@ impl Context {
         Cq::create(self, depth)
     }
 
-    /// The transport's counters now.
+    /// The transport's counters.
+    ///
+    /// They are taken after this call began, so they include all work that the caller has seen the completions of. A
+    /// lane with a thread of its own is not held up: it shows its counters to all who ask at the end of a poll, while busy at
+    /// most once a millisecond, and a call waits that long at most.
     pub fn counters(&self) -> Counters {
-        self.control(|lane| lane.endpoint().counters().clone())
+        self.shared.lane.counters(|seen| seen.transport.clone())
     }
 
-    /// The lane's counters now.
+    /// The lane's counters, as [`Context::counters`].
     pub fn lane_counters(&self) -> LaneCounters {
-        self.control(|lane| lane.counters())
+        self.shared.lane.counters(|seen| seen.lane)
     }
 
-    /// Each port's counters now, by plane.
+    /// Each port's counters, by plane, as [`Context::counters`].
     pub fn port_counters(&self) -> Vec<PortCounters> {
-        self.control(|lane| lane.port_counters().collect())
+        self.shared.lane.counters(|seen| seen.ports.clone())
     }
 
     /// Looks at or changes the transport's state between two polls: path states, deny lists, whatever
     /// has no method here. Changing what this API's own objects stand for (their queue pairs and
     /// registrations) confuses them, and no one else.
-    pub fn with_endpoint<R>(&self, operation: impl FnOnce(&mut Endpoint) -> R) -> R {
+    ///
+    /// Control calls are served in the order in which they come. A busy lane with a thread of its own gives all of them
+    /// together a sixteenth of its time; keep the operation short, for nothing moves meanwhile.
+    ///
+    /// # Errors
+    /// [`VerbsError::Control`] within another control call of this context on the same thread. Counters and states can be read there, as that
+    /// call found them, and objects dropped.
+    pub fn with_endpoint<R>(&self, operation: impl FnOnce(&mut Endpoint) -> R) -> Result<R, VerbsError> {
         self.control(|lane| operation(lane.endpoint_mut()))
     }
 
-    pub(super) fn control<R>(&self, operation: impl FnOnce(&mut Lane) -> R) -> R {
-        self.shared.lane.control(operation)
+    pub(super) fn control<R>(&self, operation: impl FnOnce(&mut Lane) -> R) -> Result<R, VerbsError> {
+        Ok(self.shared.lane.control(operation)?)
+    }
+
+    /// Ends an object; at the end of the control call, if this is within one.
+    pub(super) fn control_at_last(&self, operation: impl FnOnce(&mut Lane) + Send + 'static) {
+        self.shared.lane.control_at_last(operation);
+    }
+
+    /// Takes in what was posted, where the lane runs inside the caller's thread.
+    pub(super) fn settle_inline(&self) {
+        if self.shared.lane.is_inline() {
+            // Within a control call, that one has.
+            let _ = self.control(|_| ());
+        }
     }
 
     pub(super) fn is_same(&self, other: &Self) -> bool {
@@ -180,7 +230,7 @@ impl Pd {
     /// ([`Region::from_raw`]). A region may be registered more than once.
     ///
     /// # Errors
-    /// [`VerbsError::Endpoint`] when keys run out.
+    /// [`VerbsError::Endpoint`] when keys run out, [`VerbsError::Control`].
     pub fn register_region(&self, region: Arc<Region>, access: Access) -> Result<Mr, VerbsError> {
         Mr::create(self, region, access)
     }
@@ -199,6 +249,9 @@ impl Drop for PdShared {
     fn drop(&mut self) {
         // All that could keep it busy holds a handle to it, and is gone; memory that still drains keeps
         // the endpoint's own entry until then.
-        let _ = self.context.control(|lane| lane.endpoint_mut().dealloc_pd(self.id));
+        let id = self.id;
+        self.context.control_at_last(move |lane| {
+            let _ = lane.endpoint_mut().dealloc_pd(id);
+        });
     }
 }

@@ -1,12 +1,12 @@
 //! Completion queues.
 
 use crate::endpoint::CqId;
-use crate::engine::CqReader;
+use crate::engine::{CqEnd, CqReader};
 use crate::wire::Qpn;
 use crate::work::{Wc, WcOpcode, WcStatus};
 
 use super::context::Context;
-use super::error::{CqOverrun, VerbsError};
+use super::error::{CqError, VerbsError};
 
 /// Most completions that a completion queue may hold.
 pub const MAX_CQ_DEPTH: u32 = 1 << 22;
@@ -14,7 +14,7 @@ pub const MAX_CQ_DEPTH: u32 = 1 << 22;
 /// A completion queue, polled by its one owner.
 ///
 /// It is bounded: when a completion finds no room, that is an error, not a loss. The completions before it can still be
-/// polled; then [`Cq::poll`] reports [`CqOverrun`] for ever, and the queue pairs that report here are in the error state.
+/// polled; then [`Cq::poll`] reports [`CqError`] for ever, and the queue pairs that report here are in the error state.
 /// A queue as deep as the send and receive queues that report to it together never overruns, if a completion is polled
 /// before another request takes the place of the one it is for. A completed request makes room in its queue at once,
 /// polled or not.
@@ -34,26 +34,29 @@ impl Cq {
             let allowed = format!("1 to {MAX_CQ_DEPTH}");
             return Err(VerbsError::OutOfRange { name: "depth", value: u64::from(depth), allowed });
         }
-        let (id, reader) = context.control(|lane| lane.create_cq(depth));
+        let (id, reader) = context.control(|lane| lane.create_cq(depth))?;
         Ok(Self { context: context.clone(), id, reader: Some(reader), depth })
     }
 
     /// Moves completions to `out`, oldest first, and returns how many there were (0 when none).
     ///
     /// # Errors
-    /// [`CqOverrun`], after all completions before it.
+    /// [`CqError`], after all completions before it.
     #[inline]
-    pub fn poll(&mut self, out: &mut [Wc]) -> Result<usize, CqOverrun> {
-        let overrun = CqOverrun { depth: self.depth };
-        self.reader.as_mut().map_or(Ok(0), |reader| reader.poll(out).map_err(|_| overrun))
+    pub fn poll(&mut self, out: &mut [Wc]) -> Result<usize, CqError> {
+        let Some(reader) = self.reader.as_mut() else { return Ok(0) };
+        reader.poll(out).map_err(|end| match end {
+            CqEnd::Overrun => CqError::Overrun { depth: self.depth },
+            CqEnd::LaneFailed => CqError::LaneFailed,
+        })
     }
 
     /// The oldest completion, if there is one.
     ///
     /// # Errors
-    /// [`CqOverrun`], after all completions before it.
+    /// [`CqError`], after all completions before it.
     #[inline]
-    pub fn poll_one(&mut self) -> Result<Option<Wc>, CqOverrun> {
+    pub fn poll_one(&mut self) -> Result<Option<Wc>, CqError> {
         let mut one = [Wc::default()];
         let count = self.poll(&mut one)?;
         let [wc] = one;
@@ -71,8 +74,9 @@ impl Cq {
     /// [`VerbsError::CqInUse`] while queue pairs report here, with the queue itself.
     pub fn destroy(self) -> Result<(), (Self, VerbsError)> {
         match self.context.control(|lane| lane.cq_users(self.id)) {
-            0 => Ok(()),
-            queue_pairs => Err((self, VerbsError::CqInUse { queue_pairs })),
+            Ok(0) => Ok(()),
+            Ok(queue_pairs) => Err((self, VerbsError::CqInUse { queue_pairs })),
+            Err(error) => Err((self, error)),
         }
     }
 
@@ -89,7 +93,8 @@ impl Drop for Cq {
     fn drop(&mut self) {
         // The reader goes first: the lane sees then that nobody reads.
         self.reader = None;
-        self.context.control(|lane| lane.drop_cq(self.id));
+        let id = self.id;
+        self.context.control_at_last(move |lane| lane.drop_cq(id));
     }
 }
 

@@ -1,7 +1,7 @@
 //! What can go wrong, said so that the reader knows what to change.
 
 use crate::endpoint::{ConfigError, EndpointError, QpState};
-use crate::engine::LaneStartError;
+use crate::engine::{ControlError, LaneStartError};
 use crate::memory::MemoryError;
 
 use super::exchange::Refusal;
@@ -26,6 +26,9 @@ pub enum VerbsError {
     /// The lane could not be started.
     #[error(transparent)]
     Lane(#[from] LaneStartError),
+    /// The call was made within another one, or the lane has failed.
+    #[error(transparent)]
+    Control(#[from] ControlError),
     /// The transport refused.
     #[error(transparent)]
     Endpoint(#[from] EndpointError),
@@ -76,6 +79,11 @@ pub enum PostError {
     /// A message has 1 to 2^32-1 bytes (MRC 1.0 section 5.1), with an immediate too.
     #[error("the message is empty; an MRC message has at least one byte, with an immediate too")]
     Empty,
+    /// The context's lane has panicked.
+    #[error(
+        "the context's lane has failed and nothing moves on it any more; see `Context::failure`, and open another one"
+    )]
+    LaneFailed,
     /// More bytes than the queue pair takes inline.
     #[error(
         "{len} bytes are more than the {max} that this queue pair takes inline; register them, or raise `QpConfig::max_inline`"
@@ -88,13 +96,21 @@ pub enum PostError {
     },
 }
 
-/// A completion queue lost a completion, because more came than it could hold. Its queue pairs have
-/// gone to the error state.
+/// A completion queue has ended. Its queue pairs are in the error state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "the completion queue overran: it holds {depth} completions and more came; poll it more often, or make it as deep as all its queues together"
-)]
-pub struct CqOverrun {
-    /// The completions it can hold.
-    pub depth: u32,
+#[non_exhaustive]
+pub enum CqError {
+    /// It lost a completion, because more came than it could hold.
+    #[error(
+        "the completion queue overran: it holds {depth} completions and more came; poll it more often, or make it as deep as all its queues together"
+    )]
+    Overrun {
+        /// The completions it can hold.
+        depth: u32,
+    },
+    /// The context's lane has panicked. What had been posted was completed as flushed, as far as that was possible.
+    #[error(
+        "the context's lane has failed and nothing moves on it any more; see `Context::failure`, and open another one"
+    )]
+    LaneFailed,
 }

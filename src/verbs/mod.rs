@@ -30,7 +30,7 @@
 //! let ports = nic(there);
 //! let config = ContextConfig::new(&ports);
 //! let server = Context::open(ports, config)?;
-//! let server_pd = server.create_pd();
+//! let server_pd = server.create_pd()?;
 //! let mut server_cq = server.create_cq(64)?;
 //! let target = server_pd.register(1 << 20, Access::REMOTE_WRITE)?;
 //! let mut server_qp = Qp::create(&server_pd, &server_cq, &server_cq, &QpConfig::default())?;
@@ -39,7 +39,7 @@
 //! let ports = nic(here);
 //! let config = ContextConfig::new(&ports);
 //! let client = Context::open(ports, config)?;
-//! let client_pd = client.create_pd();
+//! let client_pd = client.create_pd()?;
 //! let mut client_cq = client.create_cq(64)?;
 //! let source = client_pd.register(1 << 20, Access::LOCAL_READ)?;
 //! let mut client_qp = Qp::create(&client_pd, &client_cq, &client_cq, &QpConfig::default())?;
@@ -81,19 +81,25 @@
 //! default it runs inside the caller's thread: nothing moves unless [`Context::poll`] is called, and it should be called often,
 //! also on a side that only receives, because that is what acknowledges. With [`LaneMode::Thread`] the lane has a
 //! thread of its own; the application only posts and polls its completion queues. Posting and polling never lock; control
-//! operations wait for the end of the lane's current turn, a few microseconds.
+//! operations wait for the end of the lane's current poll, a few microseconds, and for those that came before; all of them
+//! together get a sixteenth of a busy lane's time. Counters and states are read without holding the lane up.
 //!
 //! # When something fails
 //!
 //! What can be known beforehand is refused by the call, with an error that names the input. What goes
 //! wrong later completes with a [`WcStatus`] other than success and moves the queue pair to ERROR; everything else
 //! posted on it completes, in order, as [`WcStatus::WrFlushError`], signalled or not. [`Qp::state`] tells the reason. A completion
-//! queue that overflows says so ([`CqOverrun`]) instead of losing completions silently.
+//! queue that overflows says so ([`CqError`]) instead of losing completions silently.
+//!
+//! A lane that panics fails everything on it: what was posted is completed as flushed as far as possible, then every
+//! completion queue reports [`CqError::LaneFailed`]; queue pairs are in ERROR, control calls and posts are refused,
+//! and [`Context::failure`] tells what happened.
 //!
 //! # Lifetimes
 //!
 //! Every object keeps what it was made from alive. A dropped [`Mr`] is invalid at once for anything new while its memory stays
-//! until the last work request that uses it is done; a dropped [`Qp`] is gone; the lane (and its
+//! until the last work request that uses it is done; a dropped [`Qp`] is gone (dropped within [`Context::with_endpoint`],
+//! an object ends when that call does); the lane (and its
 //! thread) ends with the last object of its context.
 
 mod context;
@@ -105,11 +111,11 @@ mod qp;
 
 pub use context::{Context, ContextConfig, Pd, nic};
 pub use cq::{Cq, MAX_CQ_DEPTH};
-pub use error::{CqOverrun, PostError, VerbsError};
+pub use error::{CqError, PostError, VerbsError};
 pub use mr::Mr;
 pub use qp::{InlineWr, MAX_INLINE, Qp, QpConfig};
 
-pub use crate::endpoint::{FailReason, QpInfo, QpModify, QpState, RtrAttr, RtsAttr};
-pub use crate::engine::{Idle, LaneMode};
+pub use crate::endpoint::{FailReason, QpFailure, QpInfo, QpModify, QpState, RtrAttr, RtsAttr};
+pub use crate::engine::{AsyncEvent, ControlError, Idle, LaneMode};
 pub use crate::memory::{Access, Region};
 pub use crate::work::{RecvWr, RemoteAddr, SendOp, SendWr, Sge, Wc, WcOpcode, WcStatus};

@@ -27,7 +27,7 @@ pub struct Mr {
 impl Mr {
     pub(super) fn create(pd: &Pd, region: Arc<Region>, access: Access) -> Result<Self, VerbsError> {
         let shared = Arc::clone(&region);
-        let key = pd.context().control(|lane| lane.endpoint_mut().register(pd.id(), shared, access))?;
+        let key = pd.context().control(|lane| lane.endpoint_mut().register(pd.id(), shared, access))??;
         Ok(Self { pd: pd.clone(), region, key, registered: true })
     }
 
@@ -93,11 +93,12 @@ impl Mr {
     /// [`MemoryError::Busy`] while work requests use it, with the registration itself, unchanged.
     pub fn deregister(mut self) -> Result<(), (Self, VerbsError)> {
         match self.pd.context().control(|lane| lane.endpoint_mut().deregister(self.key.rkey)) {
-            Ok(()) => {
+            Ok(Ok(())) => {
                 self.registered = false;
                 Ok(())
             }
-            Err(error) => Err((self, error.into())),
+            Ok(Err(error)) => Err((self, error.into())),
+            Err(error) => Err((self, error)),
         }
     }
 }
@@ -105,7 +106,8 @@ impl Mr {
 impl Drop for Mr {
     fn drop(&mut self) {
         if self.registered {
-            self.pd.context().control(|lane| lane.endpoint_mut().invalidate(self.key.rkey));
+            let rkey = self.key.rkey;
+            self.pd.context().control_at_last(move |lane| lane.endpoint_mut().invalidate(rkey));
         }
     }
 }

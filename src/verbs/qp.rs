@@ -125,13 +125,14 @@ impl Qp {
             dynamic_mpr: config.dynamic_mpr,
             ..QpInit::new(pd.id(), send_cq.id(), recv_cq.id())
         };
-        match pd.context().control(|lane| lane.create_qp(init)) {
+        let created = pd.context().control(|lane| lane.create_qp(init)).and_then(|made| Ok(made?));
+        match created {
             Ok((qpn, submit)) => {
                 Ok(Self { pd: pd.clone(), qpn, submit, inline, retry: config.retry, state: QpState::Reset })
             }
             Err(error) => {
                 InlineArena::release(inline, pd);
-                Err(error.into())
+                Err(error)
             }
         }
     }
@@ -142,7 +143,7 @@ impl Qp {
     /// [`VerbsError::Endpoint`] should the queue pair be gone, which a living handle rules out.
     pub fn info(&self) -> Result<QpInfo, VerbsError> {
         let gone = crate::endpoint::EndpointError::NoSuchQp(self.qpn.get());
-        Ok(self.pd.context().control(|lane| lane.endpoint().qp_info(self.qpn)).ok_or(gone)?)
+        Ok(self.pd.context().control(|lane| lane.endpoint().qp_info(self.qpn))?.ok_or(gone)?)
     }
 
     /// RESET → INIT: from here on receives can be posted. [`Qp::connect`] does this where it has not been done.
@@ -189,7 +190,7 @@ impl Qp {
             QpModify::Rts(_) => QpState::Rts,
             QpModify::Error => QpState::Error,
         };
-        self.pd.context().control(|lane| lane.modify_qp(self.qpn, change))?;
+        self.pd.context().control(|lane| lane.modify_qp(self.qpn, change))??;
         if to == QpState::Reset {
             self.submit.forget_outstanding();
         }
@@ -197,10 +198,13 @@ impl Qp {
         Ok(())
     }
 
-    /// Its state now, and why it failed if it did.
+    /// Its state, and why it failed if it did.
+    ///
+    /// Whoever has seen a completion in error sees ERROR here. Asking does not hold up a lane that has a thread of its
+    /// own; in the caller's thread, what was posted before is taken in first.
     pub fn state(&self) -> (QpState, Option<FailReason>) {
-        let state = self.pd.context().control(|lane| lane.qp_state(self.qpn));
-        state.unwrap_or((QpState::Error, None))
+        self.pd.context().settle_inline();
+        self.submit.condition()
     }
 
     /// Its number.
@@ -266,6 +270,9 @@ impl Qp {
         if self.state == QpState::Reset {
             return Err(PostError::WrongState(self.state));
         }
+        if self.submit.is_closed() {
+            return Err(PostError::LaneFailed);
+        }
         let max = self.submit.max_recvs();
         self.submit.post_recv(wr).map_err(|Full| PostError::QueueFull { max })
     }
@@ -283,6 +290,7 @@ impl Qp {
     #[inline]
     fn may_send(&self) -> Result<(), PostError> {
         match self.state {
+            QpState::Rts | QpState::Error if self.submit.is_closed() => Err(PostError::LaneFailed),
             QpState::Rts | QpState::Error => Ok(()),
             state => Err(PostError::WrongState(state)),
         }
@@ -291,7 +299,8 @@ impl Qp {
 
 impl Drop for Qp {
     fn drop(&mut self) {
-        self.pd.context().control(|lane| lane.destroy_qp(self.qpn));
+        let qpn = self.qpn;
+        self.pd.context().control_at_last(move |lane| lane.destroy_qp(qpn));
         InlineArena::release(self.inline.take(), &self.pd);
     }
 }
@@ -326,8 +335,9 @@ impl InlineArena {
         }
         let region = Region::alloc(piece as usize * pieces as usize)?;
         let shared = Arc::clone(&region);
-        let key =
-            pd.context().control(|lane| lane.endpoint_mut().register(pd.id(), shared, Access::LOCAL_READ))?;
+        let key = pd
+            .context()
+            .control(|lane| lane.endpoint_mut().register(pd.id(), shared, Access::LOCAL_READ))??;
         Ok(Some(Self { region, lkey: key.lkey, piece, pieces, next: 0 }))
     }
 
@@ -345,7 +355,8 @@ impl InlineArena {
 
     fn release(arena: Option<Self>, pd: &Pd) {
         if let Some(arena) = arena {
-            pd.context().control(|lane| lane.endpoint_mut().invalidate(arena.lkey));
+            let lkey = arena.lkey;
+            pd.context().control_at_last(move |lane| lane.endpoint_mut().invalidate(lkey));
         }
     }
 }

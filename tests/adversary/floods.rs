@@ -82,9 +82,13 @@ fn requests_are_answered_at_a_limited_rate_and_cost_no_memory() {
     flood(&mut bench, 100_000);
     let grown = resident_bytes().saturating_sub(before);
     assert!(grown < 4 << 20, "{grown} bytes more");
+    // 120 ms: a burst of 16, and then a sixteenth of what peers may have.
     let answered = bench.count("tx_endpoint_responses");
-    assert!((1_290..=1_310).contains(&answered), "{answered}");
+    assert!((85..=95).contains(&answered), "{answered}");
     assert_eq!(bench.count("rx_rate_limited"), 120_000 - answered);
+    // A peer has its own allowance.
+    bench.give(&request(EndpointOp::EvProbe, 77, 0));
+    assert_eq!(bench.answers(), ["Response 004d"]);
     bench.check_healthy("a flood of requests");
 }
 
@@ -102,7 +106,8 @@ fn answers_that_cannot_leave_are_bounded() {
     bench.net.pump(VICTIM);
     let (responses, sacks) = (bench.count("tx_endpoint_responses"), bench.count("tx_sacks"));
     assert_eq!(responses, 256, "what fits in the queue");
-    assert!(sacks <= 8, "{sacks}");
+    assert_eq!(sacks, 256, "what fits in the queue of the queue pair");
+    assert_eq!(bench.count("tx_sacks_dropped"), 10_000 - 256, "the others are counted");
     bench.check_healthy("answers that cannot leave");
 }
 
@@ -135,38 +140,6 @@ fn strangers_have_no_say_about_ports() {
 }
 
 #[test]
-fn a_peer_without_ports_stops_nobody_else() {
-    let mut bench = Bench::new();
-    bench.post_to_attacker(5, 4_000);
-    bench.mark();
-    bench.give(&request(EndpointOp::PortStatusUpdate, 10, 0));
-    assert_eq!(bench.count("peer_port_changes"), 1);
-    // It owes the attacker answers that no plane can take.
-    for n in 0..50 {
-        let mut head = bench.write();
-        head.bth.psn = head.bth.psn.add(n + 1);
-        let payload = bench.target.expected[..8].to_vec();
-        bench.give(&Packet::Write { head, payload: &payload, pad: &[] });
-    }
-    bench.mark();
-    bench.check_healthy("a peer without ports");
-    assert_eq!(bench.count("tx_retransmits"), 0, "nothing goes to a peer without ports");
-    // Old news is no news, news is.
-    bench.mark();
-    bench.give(&request(EndpointOp::PortStatusUpdate, 9, 3));
-    bench.expect_counts(
-        "old news",
-        &[("rx_packets", 1), ("rx_endpoint_requests", 1), ("rx_stale_port_status", 1)],
-    );
-    bench.give(&request(EndpointOp::PortStatusUpdate, 11, u32::MAX));
-    bench.net.run_for(1_000_000);
-    let answers = bench.answers();
-    assert!(answers.iter().any(|answer| answer.starts_with("Sack")), "{answers:?}");
-    assert!(answers.iter().any(|answer| answer.starts_with("Write")), "{answers:?}");
-    bench.check_healthy("a peer with ports again");
-}
-
-#[test]
 fn trimmed_packets_cost_at_most_a_nack() {
     let mut bench = Bench::new();
     let dscp = bench.net.endpoint(VICTIM).config().dscp;
@@ -184,7 +157,7 @@ fn trimmed_packets_cost_at_most_a_nack() {
     }
     bench.net.pump(VICTIM);
     assert_eq!(bench.count("rx_trimmed"), 1_001);
-    assert_eq!((bench.count("tx_nacks"), bench.count("tx_nacks_dropped")), (33, 968));
+    assert_eq!((bench.count("tx_nacks"), bench.count("tx_nacks_dropped")), (257, 744));
     // Too short for its headers, and of packets that no switch trims.
     bench.mark();
     let Packet::Probe { bth, peth } = probe(&bench, 1) else { panic!() };

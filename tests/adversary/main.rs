@@ -12,6 +12,7 @@ mod life;
 mod limits;
 mod many;
 mod messages;
+mod port_news;
 mod ports;
 
 #[path = "../support/mod.rs"]

@@ -86,6 +86,7 @@ fn a_peer_whose_port_is_down_gets_nothing_there_until_it_is_up() {
     planes.net.schedule_link(now.after(1), PEER, 1, false);
     planes.net.run_for(50_000);
     assert_eq!(planes.send().map(|count| count > 0), [true, false]);
+    planes.net.run_for(20_000_000);
     let now = planes.net.now;
     planes.net.schedule_link(now.after(1), PEER, 1, true);
     planes.net.run_for(50_000);

@@ -230,6 +230,7 @@ impl World {
                 self.stream(|stream| stream.from == End { node, qpn }).failed = true;
                 self.stream(|stream| stream.to == End { node, qpn }).receiver_failed = true;
             }
+            Event::PathsChanged { .. } | Event::PathDenied { .. } => {}
             Event::EvProbeAnswered { .. } => panic!("nobody asked for a probe: {event:?}"),
         }
     }

@@ -1,0 +1,407 @@
+//! What is known of a peer's ports: which planes reach it, and which of them are in doubt.
+//!
+//! Anyone can forge a port status update, so an update only raises a doubt. A plane in doubt is
+//! probed until an answer comes, and is closed meanwhile if another plane remains. A plane that is
+//! doubted too often stays open until a probe goes unanswered.
+
+use crate::path::PortMask;
+use crate::time::Time;
+
+/// The check of one plane in doubt.
+#[derive(Clone, Copy, Debug)]
+struct Check {
+    /// When the next probe is due.
+    due: Time,
+    probed_at: Time,
+    /// When the doubt arose; when the plane was closed if that came later.
+    since: Time,
+    /// Request id of every probe of this doubt, drawn at random when it arises.
+    id: u16,
+    /// Probes sent since the peer last gave a reason to hurry.
+    tries: u8,
+    /// Planes that may still be closed on the word of an update alone.
+    credit: u8,
+    credit_at: Time,
+    /// A probe of this doubt was sent.
+    asked: bool,
+    /// Stays open until a probe goes unanswered.
+    spared: bool,
+    /// Another update said "down" after a probe was sent: one answer does not settle it.
+    again: bool,
+}
+
+/// The planes to one peer.
+#[derive(Debug)]
+pub(super) struct PeerPlanes {
+    /// Planes that both sides have.
+    all: u32,
+    /// Planes that packets may take, as far as the peer's ports are concerned.
+    open: u32,
+    /// Planes that are not in doubt.
+    trusted: u32,
+    /// Planes in doubt over which a packet came, and those of them where it came too early to count.
+    heard: u32,
+    early: u32,
+    checks: Box<[Check]>,
+}
+
+impl PeerPlanes {
+    /// Least time between two probes of a plane, and the time that an answer to the first may take, ns.
+    const GAP_NS: u64 = 1_000_000;
+    /// Longest time between two probes of a plane, ns, give or take a quarter.
+    const MAX_WAIT_NS: u64 = 8_000_000_000;
+    /// A packet that arrives this long after the doubt arose left the peer after it arose, ns.
+    const STRAY_NS: u64 = 10_000_000;
+    /// Times that an update alone closes a plane at once, and the time after which it may once more, ns.
+    const CREDIT: u8 = 4;
+    const CREDIT_NS: u64 = 100_000_000;
+
+    pub(super) fn new(planes: u8) -> Self {
+        let check = Check {
+            due: Time::NEVER,
+            probed_at: Time::ZERO,
+            since: Time::ZERO,
+            id: 0,
+            tries: 0,
+            credit: Self::CREDIT,
+            credit_at: Time::ZERO,
+            asked: false,
+            spared: false,
+            again: false,
+        };
+        let all = PortMask::first(planes).0;
+        let checks = vec![check; usize::from(planes)].into_boxed_slice();
+        Self { all, open: all, trusted: all, heard: 0, early: 0, checks }
+    }
+
+    /// Whether any plane is in doubt.
+    #[inline]
+    pub(super) const fn any_in_doubt(&self) -> bool {
+        self.trusted != self.all
+    }
+
+    /// Planes that packets may take, as far as the peer's ports are concerned.
+    pub(super) const fn open(&self) -> PortMask {
+        PortMask(self.open)
+    }
+
+    fn in_doubt(&self, plane: u8) -> bool {
+        PortMask(self.all & !self.trusted).contains(plane)
+    }
+
+    /// The peer, or someone in its name, says which of its ports can be reached. Whether `open` changed.
+    /// `draw` gives the request ids of probes.
+    pub(super) fn on_update(
+        &mut self,
+        now: Time,
+        mask: u32,
+        local: PortMask,
+        draw: &mut impl FnMut() -> u16,
+    ) -> bool {
+        for plane in 0..self.checks.len() as u8 {
+            match (PortMask(mask).contains(plane), self.in_doubt(plane)) {
+                (false, false) => self.doubt(now, plane, true, draw()),
+                (false, true) => {
+                    let check = &mut self.checks[usize::from(plane)];
+                    check.again |= check.asked;
+                }
+                (true, true) => self.hurry(now, plane),
+                (true, false) => {}
+            }
+        }
+        self.review(local)
+    }
+
+    fn doubt(&mut self, now: Time, plane: u8, may_close: bool, id: u16) {
+        self.trusted &= !(1 << plane);
+        self.heard &= !(1 << plane);
+        self.early &= !(1 << plane);
+        let check = &mut self.checks[usize::from(plane)];
+        let earned = (now.since(check.credit_at) / Self::CREDIT_NS).min(u64::from(Self::CREDIT)) as u8;
+        if earned > 0 {
+            check.credit = (check.credit + earned).min(Self::CREDIT);
+            check.credit_at = now;
+        }
+        check.due = now.max(check.earliest());
+        check.spared = !may_close || check.due > now || check.credit == 0;
+        check.credit -= u8::from(!check.spared);
+        (check.since, check.id, check.tries, check.asked, check.again) = (now, id, 0, false, false);
+    }
+
+    fn hurry(&mut self, now: Time, plane: u8) {
+        let check = &mut self.checks[usize::from(plane)];
+        check.tries = 0;
+        check.due = check.due.min(now.max(check.earliest()));
+    }
+
+    /// Every plane in doubt is to be probed soon: a queue pair connects to the peer.
+    pub(super) fn hurry_all(&mut self, now: Time) {
+        for plane in 0..self.checks.len() as u8 {
+            if self.in_doubt(plane) {
+                self.hurry(now, plane);
+            }
+        }
+    }
+
+    /// A response with this request id came over `plane`. Whether it answers a probe.
+    pub(super) fn on_answer(
+        &mut self,
+        now: Time,
+        plane: u8,
+        id: u16,
+        draw: &mut impl FnMut() -> u16,
+    ) -> bool {
+        let Some(&check) = self.checks.get(usize::from(plane)) else { return false };
+        if !self.in_doubt(plane) || !check.asked || check.id != id {
+            return false;
+        }
+        self.trust(plane);
+        if check.again {
+            self.doubt(now, plane, false, draw());
+        }
+        true
+    }
+
+    fn trust(&mut self, plane: u8) {
+        self.trusted |= 1 << plane;
+        self.heard &= !(1 << plane);
+        self.early &= !(1 << plane);
+        self.checks[usize::from(plane)].due = Time::NEVER;
+    }
+
+    /// An accepted packet came over `plane`. Whether [`listen`](Self::listen) should be called.
+    #[inline]
+    pub(super) fn hear(&mut self, plane: u8) -> bool {
+        let news = self.all & !self.trusted & !self.heard & 1_u32.checked_shl(u32::from(plane)).unwrap_or(0);
+        self.heard |= news;
+        news != 0
+    }
+
+    /// What [`hear`](Self::hear) heard did not come from the peer's port of that plane.
+    pub(super) fn unhear(&mut self, plane: u8) {
+        self.heard &= !1_u32.checked_shl(u32::from(plane)).unwrap_or(0);
+    }
+
+    /// Trusts planes in doubt over which a packet came that left the peer after the doubt arose.
+    pub(super) fn listen(&mut self, now: Time) {
+        for plane in 0..self.checks.len() as u8 {
+            let bit = 1 << plane;
+            if self.heard & bit == 0 {
+                continue;
+            }
+            let settled = now >= self.checks[usize::from(plane)].settles();
+            if !settled {
+                self.early |= bit;
+            } else if self.early & bit != 0 {
+                self.early &= !bit;
+                self.heard &= !bit;
+            } else {
+                self.trust(plane);
+            }
+        }
+    }
+
+    /// The plane to be probed now, and the request id.
+    pub(super) fn probe_due(&self, now: Time, local: PortMask) -> Option<(u8, u16)> {
+        let mut planes = (0..).zip(self.checks.iter());
+        let due =
+            planes.find(|&(plane, check)| check.due <= now && self.in_doubt(plane) && local.contains(plane));
+        due.map(|(plane, check)| (plane, check.id))
+    }
+
+    /// A probe of `plane` was sent. The next one is due after about `GAP_NS`, then twice that, and so on.
+    pub(super) fn probed(&mut self, now: Time, plane: u8, random: u16) {
+        let check = &mut self.checks[usize::from(plane)];
+        if check.asked && check.spared {
+            // A whole wait without an answer.
+            check.spared = false;
+            check.since = now;
+            self.heard &= !(1 << plane);
+            self.early &= !(1 << plane);
+        }
+        check.asked = true;
+        check.probed_at = now;
+        check.due = now.after(jittered(Self::GAP_NS << check.tries.min(13), Self::MAX_WAIT_NS, random));
+        check.tries = check.tries.saturating_add(1);
+    }
+
+    /// A probe of `plane` could not be sent: try again after `ns`.
+    pub(super) fn put_off(&mut self, now: Time, plane: u8, ns: u64) {
+        self.checks[usize::from(plane)].due = now.after(ns);
+    }
+
+    /// When something is to be done: a probe is due, or a packet that was heard is to be judged.
+    pub(super) fn next_timeout(&self, local: PortMask) -> Time {
+        let doubted = self.all & !self.trusted;
+        if doubted == 0 {
+            return Time::NEVER;
+        }
+        let planes = (0..).zip(self.checks.iter()).filter(|(plane, _)| doubted >> plane & 1 == 1);
+        let due = planes.map(|(plane, check)| {
+            let probe = if local.contains(plane) { check.due } else { Time::NEVER };
+            let heard = match (self.heard >> plane & 1, self.early >> plane & 1) {
+                (0, _) => Time::NEVER,
+                (_, 0) => Time::ZERO,
+                _ => check.settles(),
+            };
+            probe.min(heard)
+        });
+        due.min().unwrap_or(Time::NEVER)
+    }
+
+    /// Decides which planes are open, `local` being our ports that are up. A doubt never closes the
+    /// last plane: if none would be left, the planes stay as they are, and if those are down on our
+    /// side, all are open. Whether `open` changed.
+    pub(super) fn review(&mut self, local: PortMask) -> bool {
+        let spared = (0..).zip(self.checks.iter()).filter(|(_, check)| check.spared);
+        let wanted = self.trusted | spared.fold(0, |mask, (plane, _)| mask | 1_u32 << plane) & self.all;
+        let before = self.open;
+        if wanted & local.0 != 0 {
+            self.open = wanted;
+        } else if self.open & local.0 == 0 {
+            self.open = self.all;
+        }
+        self.open != before
+    }
+}
+
+impl Check {
+    fn earliest(&self) -> Time {
+        if self.probed_at == Time::ZERO { Time::ZERO } else { self.probed_at.after(PeerPlanes::GAP_NS) }
+    }
+
+    fn settles(&self) -> Time {
+        self.since.after(PeerPlanes::STRAY_NS)
+    }
+}
+
+/// `wait`, at most `max`, give or take a quarter, as `random` falls.
+pub(super) fn jittered(wait: u64, max: u64, random: u16) -> u64 {
+    let wait = wait.min(max);
+    wait - wait / 4 + (wait / 2) * u64::from(random) / u64::from(u16::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BOTH: PortMask = PortMask(3);
+    const MS: u64 = 1_000_000;
+
+    fn update(planes: &mut PeerPlanes, at: u64, mask: u32) -> bool {
+        planes.on_update(Time(at), mask, BOTH, &mut || 7)
+    }
+
+    fn answer(planes: &mut PeerPlanes, at: u64, plane: u8, id: u16) -> bool {
+        let answered = planes.on_answer(Time(at), plane, id, &mut || 8);
+        planes.review(BOTH);
+        answered
+    }
+
+    fn probe(planes: &mut PeerPlanes, at: u64) -> Option<(u8, u16)> {
+        let due = planes.probe_due(Time(at), BOTH)?;
+        planes.probed(Time(at), due.0, u16::MAX / 2);
+        planes.review(BOTH);
+        Some(due)
+    }
+
+    #[test]
+    fn only_an_answer_over_the_plane_opens_it() {
+        let mut planes = PeerPlanes::new(2);
+        assert!(update(&mut planes, 1_000, 1));
+        assert_eq!(planes.open(), PortMask(1));
+        assert!(!answer(&mut planes, 1_100, 1, 7), "nothing was asked");
+        assert_eq!(probe(&mut planes, 1_000), Some((1, 7)));
+        assert!(!answer(&mut planes, 2_000, 0, 7), "over another plane");
+        assert!(!answer(&mut planes, 2_000, 1, 9), "of another id");
+        assert!(!update(&mut planes, 3_000, 3), "an update says up");
+        assert_eq!(planes.open(), PortMask(1));
+        assert!(answer(&mut planes, 4_000, 1, 7));
+        assert_eq!(planes.open(), PortMask(3));
+        assert_eq!(planes.next_timeout(BOTH), Time::NEVER);
+    }
+
+    #[test]
+    fn the_last_plane_stays_open() {
+        let mut planes = PeerPlanes::new(2);
+        assert!(!update(&mut planes, 1_000, 0));
+        assert_eq!(planes.open(), PortMask(3), "none would be left");
+        probe(&mut planes, 1_000);
+        assert!(answer(&mut planes, 2_000, 0, 7));
+        assert_eq!(planes.open(), PortMask(1), "one answers: the other is closed");
+        // Our own port 0 goes down.
+        assert!(planes.review(PortMask(2)));
+        assert_eq!(planes.open(), PortMask(3));
+    }
+
+    #[test]
+    fn an_answer_after_the_next_doubt_does_not_settle_it() {
+        let mut planes = PeerPlanes::new(2);
+        update(&mut planes, 1_000, 1);
+        probe(&mut planes, 1_000);
+        update(&mut planes, 2_000, 1);
+        assert!(answer(&mut planes, 3_000, 1, 7));
+        assert_eq!(planes.open(), PortMask(3));
+        assert_eq!(probe(&mut planes, 1_000 + MS), Some((1, 8)));
+        assert_eq!(probe(&mut planes, 1_000 + 3 * MS), Some((1, 8)));
+        assert_eq!(planes.open(), PortMask(1), "a probe without an answer");
+    }
+
+    #[test]
+    fn a_plane_that_is_doubted_too_often_stays_open_until_a_probe_is_not_answered() {
+        let mut planes = PeerPlanes::new(2);
+        let mut closed = 0;
+        for at in (10..60).map(|n| n * 2 * MS) {
+            closed += u32::from(update(&mut planes, at, 1));
+            assert!(probe(&mut planes, at).is_some());
+            assert!(answer(&mut planes, at + 1_000, 1, 7));
+        }
+        assert_eq!(closed, 5, "a burst of four, and one more after 100 ms");
+        update(&mut planes, 190 * MS, 1);
+        assert_eq!(planes.open(), PortMask(3));
+        probe(&mut planes, 190 * MS);
+        probe(&mut planes, 193 * MS);
+        assert_eq!(planes.open(), PortMask(1));
+    }
+
+    #[test]
+    fn packets_that_left_early_do_not_open_a_plane() {
+        let mut planes = PeerPlanes::new(2);
+        assert!(!planes.hear(1), "not in doubt");
+        update(&mut planes, MS, 1);
+        assert!(!planes.hear(0) && !planes.hear(32));
+        assert!(planes.hear(1) && !planes.hear(1));
+        planes.listen(Time(2 * MS));
+        planes.review(BOTH);
+        assert_eq!(planes.open(), PortMask(1));
+        planes.listen(Time(11 * MS));
+        planes.review(BOTH);
+        assert_eq!(planes.open(), PortMask(1), "it came early");
+        assert!(planes.hear(1));
+        assert_eq!(planes.next_timeout(BOTH), Time::ZERO);
+        planes.listen(Time(12 * MS));
+        planes.review(BOTH);
+        assert_eq!(planes.open(), PortMask(3));
+    }
+
+    #[test]
+    fn probes_come_less_and_less_often() {
+        let mut planes = PeerPlanes::new(2);
+        update(&mut planes, MS, 1);
+        let mut times = Vec::new();
+        while times.len() < 20 {
+            let at = planes.next_timeout(BOTH).0;
+            assert!(probe(&mut planes, at).is_some());
+            times.push(at);
+        }
+        let waits: Vec<_> = times.windows(2).map(|pair| (pair[1] - pair[0]) / 100_000).collect();
+        assert_eq!(waits[..4], [9, 19, 39, 79]);
+        assert!(waits[14..].iter().all(|wait| (79_000..=80_000).contains(wait)), "{waits:?}");
+        assert!((0..9).all(|n| (750..=1_250).contains(&jittered(1_000, 5_000, n * 8_000))));
+        // The plane is back, says an update: no need to wait.
+        let last = times[19];
+        update(&mut planes, last + 2 * MS, 3);
+        assert_eq!(planes.next_timeout(BOTH), Time(last + 2 * MS));
+        assert_eq!(planes.next_timeout(PortMask(1)), Time::NEVER, "our own port is down");
+    }
+}

@@ -1,0 +1,240 @@
+//! Port status updates, both ways: what a peer's say changes, and how peers hear of our ports.
+//!
+//! An update that comes in is a hint, checked by [`PeerPlanes`](super::planes::PeerPlanes). Ours are
+//! repeated until they are answered, spread out so that many peers can be told.
+
+use std::net::IpAddr;
+
+use crate::path::PortMask;
+use crate::time::Time;
+use crate::wire::{EndpointOp, Ev};
+
+use super::Endpoint;
+use super::ops;
+use super::peer::{Peer, StatusUpdate};
+use super::planes::jittered;
+use super::receive::Source;
+use super::timers::Request;
+
+impl Endpoint {
+    /// Marks timers that belong to a peer rather than to a queue pair.
+    pub(super) const PEER_TIMER: u32 = 1 << 31;
+
+    /// Time from the first port status update to the next when the peer does not answer, ns, give or take a
+    /// quarter. It doubles with every one, up to the maximum.
+    const STATUS_RETRY_NS: u64 = 1_000_000;
+    const STATUS_RETRY_MAX_NS: u64 = 1_000_000_000;
+    /// Port status updates sent before a silent peer is left alone, after about a minute.
+    const STATUS_TRIES: u8 = 64;
+    /// Time from telling one peer of a port to telling the next, ns.
+    const STATUS_PACE_NS: u64 = 2_000;
+    /// Time until a request that the full queue refused is tried again, ns, give or take a quarter.
+    const PUT_OFF_NS: u64 = 100_000;
+    /// Peers that share an address, as far as endpoint operations are concerned.
+    const SHARED: usize = 8;
+    /// Queue pairs that learn of a peer's planes in one go.
+    const SLICE: usize = 16;
+
+    /// The peers that have this address.
+    pub(super) fn peers_at(&self, ip: IpAddr) -> ([u32; Self::SHARED], usize) {
+        let mut found = [0; Self::SHARED];
+        let mut count = 0;
+        for (slot, &(_, index)) in found.iter_mut().zip(self.peer_addrs.range((ip, 0)..=(ip, u32::MAX))) {
+            *slot = index;
+            count += 1;
+        }
+        (found, count)
+    }
+
+    /// A peer, or someone in its name, says which of its ports can be reached. `false` when it must not be
+    /// answered: it is no peer, or says that the port it sent this from cannot be reached.
+    pub(super) fn on_port_status(&mut self, now: Time, source: &Source, mask: u32) -> bool {
+        let (peers, count) = self.peers_at(source.meta.src);
+        if count == 0 {
+            self.counters.rx_foreign_port_status += 1;
+            return false;
+        }
+        let mut believable = false;
+        for &index in &peers[..count] {
+            let Some(peer) = self.peers.get_mut(index as usize).and_then(Option::as_mut) else { continue };
+            if peer.port_of(source.meta.src, source.port).is_some_and(|port| mask >> port & 1 == 0) {
+                continue;
+            }
+            believable = true;
+            let ops = &mut self.ops;
+            if peer.ports_seen.on_update(now, mask, self.ports_up, &mut || ops.draw()) {
+                self.counters.peer_port_changes += 1;
+                peer.refresh_from = peer.members.len();
+            }
+            self.run_peer(now, index);
+        }
+        if !believable {
+            self.counters.rx_contradicting_port_status += 1;
+        }
+        believable
+    }
+
+    /// A packet that was accepted came from this peer: a plane that works is not left closed.
+    #[cold]
+    pub(super) fn hear(&mut self, index: u32, source: &Source) {
+        let Some(peer) = self.peers.get_mut(index as usize).and_then(Option::as_mut) else { return };
+        if peer.ports_seen.hear(source.port) {
+            if peer.sent_from(source.meta.src, source.port) {
+                self.arm_peer(index);
+            } else {
+                peer.ports_seen.unhear(source.port);
+            }
+        }
+    }
+
+    /// A response came from `index`. Whether it was one to a port status update or a probe of a plane.
+    pub(super) fn on_peer_response(&mut self, now: Time, index: u32, source: &Source, id: u16) -> bool {
+        let Some(peer) = self.peers.get_mut(index as usize).and_then(Option::as_mut) else { return false };
+        if peer.status_update.is_some_and(|update| update.is_answered_by(id)) {
+            peer.status_update = None;
+            return true;
+        }
+        let ops = &mut self.ops;
+        if !peer.sent_from(source.meta.src, source.port)
+            || !peer.ports_seen.on_answer(now, source.port, id, &mut || ops.draw())
+        {
+            return false;
+        }
+        self.run_peer(now, index);
+        true
+    }
+
+    /// Does what a peer is due for, and arms its timer.
+    pub(super) fn run_peer(&mut self, now: Time, index: u32) {
+        let Some(peer) = self.peers.get_mut(index as usize).and_then(Option::as_mut) else { return };
+        peer.ports_seen.listen(now);
+        while let Some(peer) = self.peers.get(index as usize).and_then(Option::as_ref)
+            && let Some((plane, id)) = peer.ports_seen.probe_due(now, self.ports_up)
+        {
+            let sent = self.push_request(now, index, plane, EndpointOp::EvProbe, id);
+            let random = self.ops.draw();
+            let Some(peer) = self.peers.get_mut(index as usize).and_then(Option::as_mut) else { return };
+            if sent {
+                self.counters.tx_plane_probes += 1;
+                peer.ports_seen.probed(now, plane, random);
+            } else {
+                peer.ports_seen.put_off(now, plane, jittered(Self::PUT_OFF_NS, u64::MAX, random));
+            }
+        }
+        self.review_planes(index);
+        self.refresh_slice(now, index);
+        self.announce_if_due(now, index);
+        self.arm_peer(index);
+    }
+
+    fn review_planes(&mut self, index: u32) {
+        let Some(peer) = self.peers.get_mut(index as usize).and_then(Option::as_mut) else { return };
+        if peer.ports_seen.review(self.ports_up) {
+            self.counters.peer_port_changes += 1;
+            peer.refresh_from = peer.members.len();
+        }
+    }
+
+    /// Tells the next few queue pairs of a peer's planes, last to first. A queue pair that connects meanwhile
+    /// knows them, and one that leaves gives its place to one that has been told.
+    fn refresh_slice(&mut self, now: Time, index: u32) {
+        for _ in 0..Self::SLICE {
+            let Some(peer) = self.peers.get_mut(index as usize).and_then(Option::as_mut) else { return };
+            peer.refresh_from = peer.refresh_from.min(peer.members.len());
+            let Some(at) = peer.refresh_from.checked_sub(1) else { break };
+            peer.refresh_from = at;
+            let slot = peer.members[at];
+            self.refresh_ports(now, slot);
+        }
+        if let Some(peer) = self.peers.get_mut(index as usize).and_then(Option::as_mut) {
+            // Later than now, so that the driver has other work done in between.
+            peer.refresh_at = if peer.refresh_from > 0 { now.after(1) } else { Time::NEVER };
+        }
+    }
+
+    /// Makes sure that the peer's next deadline is in the heap.
+    pub(super) fn arm_peer(&mut self, index: u32) {
+        let local = self.ports_up;
+        let Some(peer) = self.peers.get_mut(index as usize).and_then(Option::as_mut) else { return };
+        let at = peer.next_timeout(local);
+        if at < peer.armed_at {
+            peer.armed_at = at;
+            self.push_timer(at, index | Self::PEER_TIMER);
+        }
+    }
+
+    /// Follows a change of our own ports: every peer is told, one after the other.
+    pub(super) fn announce_to_all(&mut self, now: Time) {
+        let count = self.peers.len() as u32;
+        let first = u32::from(self.ops.draw()) % count.max(1);
+        let mut turn = 0;
+        for index in (first..count).chain(0..first) {
+            self.review_planes(index);
+            let due = now.after(turn * Self::STATUS_PACE_NS);
+            if self.start_announcing(due, index) {
+                turn += 1;
+                self.run_peer(now, index);
+            }
+        }
+    }
+
+    /// Starts telling a peer at `due` which of our ports can be reached. `false` if there is no such peer.
+    pub(super) fn start_announcing(&mut self, due: Time, index: u32) -> bool {
+        let first_id = self.ops.draw();
+        let Some(peer) = self.peers.get_mut(index as usize).and_then(Option::as_mut) else { return false };
+        peer.status_update = Some(StatusUpdate { due, tries: 0, sent: 0, first_id });
+        true
+    }
+
+    /// Sends the port status over the next plane that is up, until it is answered.
+    fn announce_if_due(&mut self, now: Time, index: u32) {
+        let up = self.ports_up;
+        let Some(peer) = self.peers.get_mut(index as usize).and_then(Option::as_mut) else { return };
+        let Some(mut update) = peer.status_update.filter(|update| update.due <= now) else { return };
+        if update.tries >= Self::STATUS_TRIES {
+            peer.status_update = None;
+            self.counters.tx_port_status_unheard += 1;
+            return;
+        }
+        let usable = PortMask(up.0 & peer.ports_seen.open().0);
+        let plane = nth_plane(usable, u32::from(update.tries));
+        let id = update.first_id.wrapping_add(u16::from(update.sent));
+        let refused = plane
+            .is_some_and(|plane| !self.push_request(now, index, plane, EndpointOp::PortStatusUpdate, id));
+        let (wait, most) = if refused {
+            (Self::PUT_OFF_NS, u64::MAX)
+        } else {
+            (Self::STATUS_RETRY_NS << update.tries.min(10), Self::STATUS_RETRY_MAX_NS)
+        };
+        update.due = now.after(jittered(wait, most, self.ops.draw()));
+        update.tries += u8::from(!refused);
+        update.sent += u8::from(!refused && plane.is_some());
+        if let Some(peer) = self.peers.get_mut(index as usize).and_then(Option::as_mut) {
+            peer.status_update = Some(update);
+        }
+    }
+
+    /// Queues a request to a peer that belongs to no queue pair, on a path drawn at random, so that one
+    /// path that fails does not stop all of them.
+    fn push_request(&mut self, now: Time, index: u32, plane: u8, op: EndpointOp, id: u16) -> bool {
+        let random = u32::from(self.ops.draw()) << 16 | u32::from(self.ops.draw());
+        let wanted = Ev(0xc000_c000 | random);
+        let sockets = self.cfg.ports.get(usize::from(plane)).and_then(|port| port.source_ports.as_ref());
+        let ev = ops::allowed_source_port(sockets, wanted).map_or(wanted, |port| Ev(u32::from(port)));
+        self.queue_request(now, index, &Request { plane, ev, op, id })
+    }
+}
+
+impl Peer {
+    fn next_timeout(&self, local: PortMask) -> Time {
+        let update = self.status_update.map_or(Time::NEVER, |update| update.due);
+        update.min(self.ports_seen.next_timeout(local)).min(self.refresh_at)
+    }
+}
+
+/// The `n`th plane of a set, counting round and round.
+fn nth_plane(set: PortMask, n: u32) -> Option<u8> {
+    let count = set.0.count_ones();
+    let n = n.checked_rem(count)?;
+    (0..32).filter(|&plane| set.contains(plane)).nth(n as usize)
+}

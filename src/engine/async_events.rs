@@ -1,0 +1,131 @@
+//! What happens to a context that belongs to no completion queue: asynchronous events, in a bounded queue with a file
+//! descriptor to wait on.
+
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::io::{self, Read, Write};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::net::UnixStream;
+
+use crossbeam_queue::ArrayQueue;
+
+use super::tuning::ASYNC_EVENTS;
+use crate::endpoint::{CqId, QpFailure};
+use crate::path::EvEvent;
+use crate::wire::{Ev, Qpn};
+
+/// Something that happened to a context, in the spirit of `ibv_get_async_event`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum AsyncEvent {
+    /// A queue pair went to ERROR, by itself or because the application asked for it (the reason says which).
+    QpFatal(QpFailure),
+    /// A port of this NIC lost its link, as the port reported it.
+    PortDown {
+        /// The port's plane.
+        plane: u8,
+    },
+    /// A port of this NIC has its link back, as the port reported it.
+    PortUp {
+        /// The port's plane.
+        plane: u8,
+    },
+    /// The application denied an entropy value or a plane to a queue pair.
+    PathDenied {
+        /// The queue pair.
+        qpn: Qpn,
+        /// The entropy value; all of the plane when not given.
+        ev: Option<Ev>,
+        /// The plane; all when not given.
+        plane: Option<u8>,
+    },
+    /// An entropy value was assumed bad after a loss (or because the peer asked not to use it), or is good again after
+    /// enough answered probes: `change.state` says which. From a queue of 32 for each queue pair, whose losses
+    /// `PathCounters::events_lost` counts.
+    Path {
+        /// The queue pair.
+        qpn: Qpn,
+        /// What changed.
+        change: EvEvent,
+    },
+    /// A completion queue overran; its queue pairs go to ERROR.
+    CqError {
+        /// The queue.
+        cq: CqId,
+    },
+    /// An EV probe asked for with `Endpoint::send_ev_probe` was answered by the peer.
+    EvProbeAnswered {
+        /// The queue pair.
+        qpn: Qpn,
+        /// What `send_ev_probe` returned.
+        request_id: u16,
+        /// Round-trip time, ns.
+        rtt_ns: u64,
+    },
+    /// The lane has panicked.
+    LaneFailed,
+}
+
+/// The queue, written by the lane and read by whoever wants to.
+#[derive(Debug)]
+pub(crate) struct AsyncEvents {
+    queue: ArrayQueue<AsyncEvent>,
+    lost: AtomicU64,
+    /// A byte is in the stream.
+    signalled: AtomicBool,
+    bell: UnixStream,
+    ear: UnixStream,
+}
+
+impl AsyncEvents {
+    pub(super) fn new() -> io::Result<Self> {
+        let (bell, ear) = UnixStream::pair()?;
+        bell.set_nonblocking(true)?;
+        ear.set_nonblocking(true)?;
+        Ok(Self {
+            queue: ArrayQueue::new(ASYNC_EVENTS),
+            lost: AtomicU64::new(0),
+            signalled: AtomicBool::new(false),
+            bell,
+            ear,
+        })
+    }
+
+    /// Adds an event; the newest is lost, and counted, when the queue is full.
+    pub(super) fn push(&self, event: AsyncEvent) {
+        if self.queue.push(event).is_err() {
+            self.lost.fetch_add(1, Ordering::Relaxed);
+        }
+        self.signal();
+    }
+
+    /// The oldest event. After `None` the descriptor is readable again only when another event comes.
+    pub(crate) fn pop(&self) -> Option<AsyncEvent> {
+        if let Some(event) = self.queue.pop() {
+            return Some(event);
+        }
+        let mut bytes = [0; 8];
+        while (&self.ear).read(&mut bytes).is_ok_and(|count| count > 0) {}
+        self.signalled.swap(false, Ordering::AcqRel);
+        // An event that came before the flag was lowered made no sound.
+        let late = self.queue.pop();
+        if !self.queue.is_empty() {
+            self.signal();
+        }
+        late
+    }
+
+    pub(crate) fn lost(&self) -> u64 {
+        self.lost.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
+        self.ear.as_fd()
+    }
+
+    fn signal(&self) {
+        if !self.signalled.swap(true, Ordering::AcqRel) {
+            // One byte fits: the stream is drained before the flag is lowered.
+            let _ = (&self.bell).write(&[1]);
+        }
+    }
+}

@@ -1,0 +1,114 @@
+//! Counters of a lane for readers on other threads, who neither wait for its lock nor hold it up.
+//!
+//! A reader raises a flag and sleeps; the lane sees the flag between two polls, copies its counters to the board and
+//! wakes all readers at once. It does so at most once in [`SNAPSHOT_NS`] while it is busy, and at once while it is idle, so that
+//! what readers cost is bounded however many there are. A lane that nobody asks pays one relaxed load a poll.
+
+use core::sync::atomic::{AtomicBool, Ordering};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
+
+use spindrift_pmd::PortCounters;
+
+use super::lane::{Lane, LaneCounters};
+use super::tuning::SNAPSHOT_NS;
+use crate::counters::Counters;
+use crate::time::Time;
+
+/// All that a lane counts, taken between two polls.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Snapshot {
+    pub(crate) transport: Counters,
+    pub(crate) lane: LaneCounters,
+    pub(crate) ports: Vec<PortCounters>,
+}
+
+impl Snapshot {
+    /// Takes the counters over, without allocating once it has been done.
+    pub(super) fn refresh(&mut self, lane: &Lane) {
+        self.transport.clone_from(lane.endpoint().counters());
+        self.lane = lane.counters();
+        self.ports.clear();
+        self.ports.extend(lane.port_counters());
+    }
+}
+
+/// Where a lane shows its counters.
+#[derive(Debug, Default)]
+pub(super) struct Board {
+    wanted: AtomicBool,
+    page: Mutex<Page>,
+    renewed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct Page {
+    edition: u64,
+    snapshot: Snapshot,
+    /// No edition follows: the lane has ended.
+    last: bool,
+}
+
+impl Board {
+    /// Reads a snapshot that is taken after this call began. `wake` rouses a lane that sleeps.
+    pub(super) fn read<R>(&self, wake: impl FnOnce(), pick: impl FnOnce(&Snapshot) -> R) -> R {
+        let mut page = self.page();
+        let enough = page.edition + 1;
+        // Raised under the lock: the lane lowers it under the lock too, so the next edition is newer than this.
+        self.wanted.store(true, Ordering::Release);
+        wake();
+        while page.edition < enough && !page.last {
+            page = self.renewed.wait(page).unwrap_or_else(PoisonError::into_inner);
+        }
+        pick(&page.snapshot)
+    }
+
+    /// Reads what is on the board.
+    pub(super) fn read_as_it_is<R>(&self, pick: impl FnOnce(&Snapshot) -> R) -> R {
+        pick(&self.page().snapshot)
+    }
+
+    /// Whether a reader waits.
+    #[inline]
+    pub(super) fn is_wanted(&self) -> bool {
+        self.wanted.load(Ordering::Relaxed)
+    }
+
+    /// Renews the board for the readers who wait, unless that was done a moment ago or a reader is just reading: then
+    /// the next poll tries again. The lane never waits here.
+    pub(super) fn renew(&self, lane: &Lane, idle: bool, last: &mut Time) {
+        let now = lane.now();
+        if !idle && now.since(*last) < SNAPSHOT_NS {
+            return;
+        }
+        let mut page = match self.page.try_lock() {
+            Ok(page) => page,
+            Err(TryLockError::Poisoned(page)) => page.into_inner(),
+            Err(TryLockError::WouldBlock) => return,
+        };
+        *last = now;
+        self.wanted.store(false, Ordering::Relaxed);
+        page.snapshot.refresh(lane);
+        page.edition += 1;
+        drop(page);
+        self.renewed.notify_all();
+    }
+
+    /// Puts the lane's counters on the board, for a caller who holds the lane.
+    pub(super) fn post(&self, lane: &Lane) {
+        self.page().snapshot.refresh(lane);
+    }
+
+    /// Shows the last counters of a lane that has failed, as far as its ports can still tell, to all readers for ever.
+    pub(super) fn close(&self, lane: &Lane) {
+        let mut page = self.page();
+        let _ = catch_unwind(AssertUnwindSafe(|| page.snapshot.refresh(lane)));
+        page.last = true;
+        drop(page);
+        self.renewed.notify_all();
+    }
+
+    fn page(&self) -> MutexGuard<'_, Page> {
+        self.page.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

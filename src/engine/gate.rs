@@ -1,0 +1,141 @@
+//! The order in which control calls get the lane, and how much of its time.
+
+use core::sync::atomic::{AtomicBool, Ordering};
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, Thread};
+
+use super::clock::Clock;
+use super::tuning::CONTROL_SHARE;
+use crate::time::Time;
+
+/// Lets one control call through at a time, in the order in which they came.
+///
+/// A mutex alone is not fair: whoever releases it may take it again before a sleeping waiter has woken. So callers
+/// form a line here and meet the lane's mutex one by one.
+#[derive(Debug)]
+pub(super) struct Gate {
+    line: Mutex<Line>,
+    clock: Clock,
+}
+
+#[derive(Debug)]
+struct Line {
+    taken: bool,
+    waiting: VecDeque<Arc<Place>>,
+    /// The lane is busy with its own work until then; see [`CONTROL_SHARE`].
+    not_before: Time,
+}
+
+/// The place of a sleeping caller.
+#[derive(Debug)]
+struct Place {
+    thread: Thread,
+    called: AtomicBool,
+}
+
+/// The right to ask for the lane, given back when dropped.
+#[derive(Debug)]
+pub(super) struct Pass<'a> {
+    gate: &'a Gate,
+    /// Since when the lane may have been held up by this call.
+    asked: Option<Time>,
+    not_before: Time,
+}
+
+impl Gate {
+    pub(super) fn new(clock: Clock) -> Self {
+        let line = Line { taken: false, waiting: VecDeque::new(), not_before: Time::ZERO };
+        Self { line: Mutex::new(line), clock }
+    }
+
+    /// Waits until all who came before have left.
+    pub(super) fn enter(&self) -> Pass<'_> {
+        let mut line = self.line();
+        if line.taken {
+            let place = Arc::new(Place { thread: thread::current(), called: AtomicBool::new(false) });
+            line.waiting.push_back(Arc::clone(&place));
+            drop(line);
+            while !place.called.load(Ordering::Acquire) {
+                thread::park();
+            }
+            line = self.line();
+        }
+        line.taken = true;
+        Pass { gate: self, asked: None, not_before: line.not_before }
+    }
+
+    fn line(&self) -> MutexGuard<'_, Line> {
+        self.line.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Pass<'_> {
+    /// How long the lane is still entitled to work undisturbed, in nanoseconds.
+    pub(super) fn wait_ns(&self) -> u64 {
+        self.not_before.since(self.gate.clock.now())
+    }
+
+    /// From here on the call's time is the lane's loss.
+    pub(super) fn ask(&mut self) {
+        self.asked = Some(self.gate.clock.now());
+    }
+}
+
+impl Drop for Pass<'_> {
+    fn drop(&mut self) {
+        let now = self.gate.clock.now();
+        let mut line = self.gate.line();
+        if let Some(asked) = self.asked {
+            line.not_before = now.after(now.since(asked).saturating_mul(CONTROL_SHARE - 1));
+        }
+        // The gate stays taken when it is handed on, so that nobody slips in between.
+        match line.waiting.pop_front() {
+            Some(place) => {
+                place.called.store(true, Ordering::Release);
+                place.thread.unpark();
+            }
+            None => line.taken = false,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_lane_is_left_alone_for_as_long_as_its_share_says() {
+        let gate = Gate::new(Clock::start());
+        drop(gate.enter());
+        assert_eq!(gate.enter().wait_ns(), 0, "who never asked for the lane cost it nothing");
+        let mut pass = gate.enter();
+        pass.asked = Some(Time(0));
+        let before = gate.clock.now();
+        drop(pass);
+        let line = gate.line();
+        assert!(line.not_before.0 >= before.0 * CONTROL_SHARE);
+    }
+
+    #[test]
+    fn callers_pass_in_the_order_in_which_they_came() {
+        let gate = Gate::new(Clock::start());
+        let order = Mutex::new(Vec::new());
+        let first = gate.enter();
+        thread::scope(|scope| {
+            for n in 0..5 {
+                let (gate, order) = (&gate, &order);
+                scope.spawn(move || {
+                    let _pass = gate.enter();
+                    order.lock().unwrap_or_else(PoisonError::into_inner).push(n);
+                });
+                while gate.line().waiting.len() <= n {
+                    thread::yield_now();
+                }
+            }
+            drop(first);
+        });
+        assert_eq!(order.into_inner().unwrap_or_default(), [0, 1, 2, 3, 4]);
+        assert!(!gate.line().taken);
+    }
+}

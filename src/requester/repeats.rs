@@ -1,0 +1,368 @@
+//! Packets that were sent more than once: which copies arrived, and what that proves.
+//!
+//! A [`Record`](super::Record) knows only the latest transmission of a packet. A [`Repeat`] remembers the copy before it,
+//! so that a SACK for either of them can be told apart by the timestamp that it reflects:
+//!
+//! - The earlier copy arrived: the repeat was needless, and the rule that asked for it learns from it, as
+//!   RFC 8985 section 6.2 lets RACK learn from a duplicate SACK.
+//! - The later copy arrived and nothing is heard of the earlier one: that copy was lost, although no later packet
+//!   overtook it (RFC 8985 section 7.4.2 infers the same for a tail loss probe). Its entropy value is suspected, and
+//!   blamed when this happens to its next packet too. The first time proves little: if the peer stood still,
+//!   both copies arrive in one burst, and one SACK may answer for both.
+
+use std::collections::BTreeMap;
+
+use crate::time::Time;
+use crate::wire::Ev;
+
+use super::Requester;
+
+/// Why a packet was sent again.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Cause {
+    /// A later packet of the same entropy value arrived.
+    Order,
+    /// Later packets arrived and its time had passed.
+    Time,
+    /// Nothing was heard: a tail probe of a packet that was not declared lost.
+    Silence,
+    /// The peer asked for it, its plane went down, or the retransmission timer fired.
+    #[default]
+    Other,
+}
+
+/// A transmission, as far as an answer can name it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Copy {
+    pub(super) sent_at: Time,
+    /// Position among all transmissions of the queue pair.
+    pub(super) order: u64,
+    /// The entropy value's index, and the value that a SACK reflects.
+    pub(super) ev: u16,
+    pub(super) ev_bits: Ev,
+}
+
+/// One retransmission or tail probe, and the copy that it repeats.
+#[derive(Clone, Copy, Debug)]
+struct Repeat {
+    before: Copy,
+    again: Copy,
+    cause: Cause,
+    /// The earliest of the reports known that list the packet as received.
+    listed: Option<Listing>,
+    /// The report that answers this copy itself.
+    answered: Option<Listing>,
+    /// The earlier copy is known to have arrived.
+    needless: bool,
+    /// The earlier copy has been judged, or nobody may be blamed for it.
+    settled: bool,
+}
+
+/// How far the peer was when it made a report.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Listing {
+    /// `CC_STATE.rcvd_bytes`: 24 bits, units of 256 bytes.
+    pub(super) rcvd_bytes: u32,
+    /// One past the cumulative acknowledgement.
+    pub(super) cack_end: u64,
+}
+
+impl Listing {
+    /// Whether packets arrived at the peer between `earlier` and this report.
+    fn follows(self, earlier: Self) -> bool {
+        let gained = self.rcvd_bytes.wrapping_sub(earlier.rcvd_bytes) & 0x00ff_ffff;
+        gained < 0x0080_0000 && (gained > 0 || self.cack_end > earlier.cack_end)
+    }
+}
+
+/// The packet that a SACK answers.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Answered {
+    pub(super) seq: u64,
+    pub(super) timestamp: u16,
+    pub(super) ev_bits: Ev,
+}
+
+impl Answered {
+    /// Which of the two copies the SACK answers. Retransmission timers may put copies a whole round of the 16-bit
+    /// timestamp apart; then the entropy value decides.
+    fn which(&self, repeat: &Repeat) -> Option<Which> {
+        let matches = |copy: &Copy| Requester::timestamp(copy.sent_at) == self.timestamp;
+        match (matches(&repeat.before), matches(&repeat.again)) {
+            (true, false) => Some(Which::Before),
+            (false, true) => Some(Which::Again),
+            (false, false) => None,
+            (true, true) if repeat.before.ev_bits == repeat.again.ev_bits => None,
+            (true, true) if repeat.before.ev_bits == self.ev_bits => Some(Which::Before),
+            (true, true) => (repeat.again.ev_bits == self.ev_bits).then_some(Which::Again),
+        }
+    }
+}
+
+enum Which {
+    Before,
+    Again,
+}
+
+/// What an answer proves about the earlier copy of a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Proof {
+    /// It arrived on this entropy value; the packet was repeated for this cause.
+    Needless { ev: u16, cause: Cause },
+    /// It was probably lost: this entropy value, and its position among all transmissions.
+    Lost { ev: u16, order: u64 },
+}
+
+/// The repeats of a queue pair that are recent enough to matter.
+#[derive(Debug, Default)]
+pub(super) struct Repeats {
+    /// By packet and by position of the repeat among all transmissions.
+    recent: BTreeMap<(u64, u64), Repeat>,
+}
+
+/// Entropy values on which a copy was probably lost, with the copy's position among all transmissions.
+#[derive(Debug, Default)]
+pub(super) struct Suspects {
+    lost_at: BTreeMap<u16, u64>,
+}
+
+impl Repeats {
+    /// Repeats remembered; beyond it the oldest packets' are forgotten, and only their lessons are lost.
+    const MAX: usize = 256;
+
+    /// Packet `seq` is sent again.
+    #[cold]
+    pub(super) fn note(&mut self, seq: u64, before: Copy, again: Copy, cause: Cause) {
+        if self.recent.len() >= Self::MAX {
+            self.recent.pop_first();
+        }
+        let repeat = Repeat {
+            before,
+            again,
+            cause,
+            listed: None,
+            answered: None,
+            needless: false,
+            settled: cause != Cause::Silence,
+        };
+        self.recent.insert((seq, again.order), repeat);
+    }
+
+    #[inline]
+    pub(super) fn is_empty(&self) -> bool {
+        self.recent.is_empty()
+    }
+
+    /// Takes in a SACK: the packet that it answers, and the packets that it lists as received, which are all before
+    /// `now.cack_end` and those that `listed` names. `prove` is told what it proves.
+    pub(super) fn on_sack(
+        &mut self,
+        answered: Option<&Answered>,
+        now: Listing,
+        listed: impl Fn(u64) -> bool,
+        mut prove: impl FnMut(Proof),
+    ) {
+        for (&(seq, _), repeat) in &mut self.recent {
+            let which =
+                answered.filter(|answered| answered.seq == seq).and_then(|answered| answered.which(repeat));
+            match which {
+                Some(Which::Again) if repeat.answered.is_none() => repeat.answered = Some(now),
+                _ => {}
+            }
+            // A copy is answered in the turn it arrives in. So when the peer listed the packet before that, it had
+            // an earlier copy; reports may arrive here in any order.
+            let earliest = repeat.listed.is_none_or(|other| other.follows(now));
+            if earliest && (seq < now.cack_end || listed(seq)) {
+                repeat.listed = Some(now);
+            }
+            let listed_before = match (repeat.listed, repeat.answered) {
+                (Some(listed), Some(answered)) => answered.follows(listed),
+                _ => false,
+            };
+            let Copy { ev, order, .. } = repeat.before;
+            if matches!(which, Some(Which::Before)) || listed_before {
+                if !repeat.needless {
+                    prove(Proof::Needless { ev, cause: repeat.cause });
+                }
+                (repeat.needless, repeat.settled) = (true, true);
+            } else if matches!(which, Some(Which::Again)) && !repeat.settled {
+                repeat.settled = true;
+                prove(Proof::Lost { ev, order });
+            }
+        }
+    }
+
+    /// Forgets the oldest packets' repeats that were sent before `before`: nobody will speak of them any more.
+    pub(super) fn forget(&mut self, before: Time) {
+        while let Some(oldest) = self.recent.first_entry() {
+            if oldest.get().again.sent_at >= before {
+                return;
+            }
+            oldest.remove();
+        }
+    }
+
+    /// Copies on these entropy values were lost with their plane: no path is to blame.
+    pub(super) fn forgive(&mut self, on: impl Fn(u16) -> bool) {
+        for repeat in self.recent.values_mut() {
+            repeat.settled |= on(repeat.before.ev);
+        }
+    }
+}
+
+impl Suspects {
+    /// The copy at position `order` on this entropy value was probably lost; `newest` is the newest position known to
+    /// have arrived on it. `true` when the entropy value is to blame: two copies lost and nothing arrived since.
+    pub(super) fn suspect(&mut self, ev: u16, order: u64, newest: u64) -> bool {
+        if newest > order {
+            // The path has carried something since.
+            return false;
+        }
+        let again = self.lost_at.get(&ev).is_some_and(|&first| newest < first);
+        if again {
+            self.lost_at.remove(&ev);
+        } else {
+            self.lost_at.insert(ev, order);
+        }
+        again
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn copy(sent_at: u64, order: u64, ev: u16) -> Copy {
+        Copy { sent_at: Time(sent_at), order, ev, ev_bits: Ev(u32::from(ev) + 100) }
+    }
+
+    fn listing(rcvd_bytes: u32, cack_end: u64) -> Listing {
+        Listing { rcvd_bytes, cack_end }
+    }
+
+    /// Packet 7, sent on path 1 and again on path 2.
+    fn repeated(cause: Cause) -> Repeats {
+        let mut repeats = Repeats::default();
+        repeats.note(7, copy(0, 10, 1), copy(1_000_000, 20, 2), cause);
+        repeats
+    }
+
+    fn answer(sent_at: u64, ev: u16) -> Answered {
+        Answered { seq: 7, timestamp: Requester::timestamp(Time(sent_at)), ev_bits: Ev(u32::from(ev) + 100) }
+    }
+
+    fn proofs(repeats: &mut Repeats, answered: Option<Answered>, now: Listing) -> Vec<Proof> {
+        let mut proofs = Vec::new();
+        repeats.on_sack(answered.as_ref(), now, |_| false, |proof| proofs.push(proof));
+        proofs
+    }
+
+    #[test]
+    fn an_answer_to_the_first_copy_makes_the_second_needless_once() {
+        for cause in [Cause::Order, Cause::Time, Cause::Silence, Cause::Other] {
+            let mut repeats = repeated(cause);
+            let needless = [Proof::Needless { ev: 1, cause }];
+            assert_eq!(proofs(&mut repeats, Some(answer(0, 1)), listing(1, 0)), needless);
+            assert_eq!(proofs(&mut repeats, Some(answer(0, 1)), listing(2, 0)), []);
+            assert_eq!(proofs(&mut repeats, Some(answer(1_000_000, 2)), listing(3, 9)), []);
+        }
+    }
+
+    #[test]
+    fn an_answer_to_the_probe_alone_means_that_the_first_copy_was_lost() {
+        let mut repeats = repeated(Cause::Silence);
+        let lost = [Proof::Lost { ev: 1, order: 10 }];
+        assert_eq!(proofs(&mut repeats, Some(answer(1_000_000, 2)), listing(5, 8)), lost);
+        assert_eq!(proofs(&mut repeats, Some(answer(1_000_000, 2)), listing(5, 8)), [], "once");
+        let late = [Proof::Needless { ev: 1, cause: Cause::Silence }];
+        assert_eq!(proofs(&mut repeats, Some(answer(0, 1)), listing(6, 8)), late, "and yet it was only late");
+    }
+
+    #[test]
+    fn a_packet_declared_lost_is_not_blamed_twice() {
+        for cause in [Cause::Order, Cause::Time, Cause::Other] {
+            let mut repeats = repeated(cause);
+            assert_eq!(proofs(&mut repeats, Some(answer(1_000_000, 2)), listing(5, 8)), []);
+        }
+    }
+
+    #[test]
+    fn a_packet_listed_before_its_repeat_arrived_had_arrived_before() {
+        let needless = [Proof::Needless { ev: 1, cause: Cause::Time }];
+        // Reports in the order they were made, and the other way round.
+        let mut repeats = repeated(Cause::Time);
+        assert_eq!(proofs(&mut repeats, None, listing(5, 8)), []);
+        assert_eq!(proofs(&mut repeats, Some(answer(1_000_000, 2)), listing(6, 9)), needless);
+        let mut repeats = repeated(Cause::Time);
+        assert_eq!(proofs(&mut repeats, Some(answer(1_000_000, 2)), listing(6, 9)), []);
+        assert_eq!(proofs(&mut repeats, None, listing(5, 8)), needless);
+        // Reports of one moment prove nothing; nor does a later one.
+        let mut repeats = repeated(Cause::Time);
+        assert_eq!(proofs(&mut repeats, None, listing(5, 8)), []);
+        assert_eq!(proofs(&mut repeats, Some(answer(1_000_000, 2)), listing(5, 8)), []);
+        assert_eq!(proofs(&mut repeats, None, listing(7, 12)), []);
+    }
+
+    #[test]
+    fn reports_are_ordered_across_the_wrap_of_the_byte_count() {
+        assert!(listing(3, 0).follows(listing(0x00ff_fffe, 0)));
+        assert!(!listing(0x00ff_fffe, 0).follows(listing(3, 0)));
+        assert!(listing(3, 5).follows(listing(3, 4)) && !listing(3, 4).follows(listing(3, 4)));
+        assert!(!listing(2, 9).follows(listing(3, 4)), "fewer bytes received, whatever it acknowledges");
+    }
+
+    #[test]
+    fn the_entropy_value_decides_when_the_timestamps_are_a_round_apart() {
+        let round_ns = 1 << 23;
+        let mut repeats = Repeats::default();
+        repeats.note(7, copy(0, 10, 1), copy(round_ns, 20, 2), Cause::Silence);
+        assert_eq!(
+            proofs(&mut repeats, Some(answer(round_ns, 2)), listing(5, 8)),
+            [Proof::Lost { ev: 1, order: 10 }]
+        );
+        assert_eq!(
+            proofs(&mut repeats, Some(answer(0, 1)), listing(5, 8)),
+            [Proof::Needless { ev: 1, cause: Cause::Silence }]
+        );
+        let mut same = Repeats::default();
+        same.note(7, copy(0, 10, 1), copy(round_ns, 20, 1), Cause::Silence);
+        assert_eq!(proofs(&mut same, Some(answer(0, 1)), listing(5, 8)), [], "nothing tells them apart");
+    }
+
+    #[test]
+    fn copies_lost_with_their_plane_are_nobodys_fault() {
+        let mut repeats = repeated(Cause::Silence);
+        repeats.forgive(|ev| ev == 1);
+        assert_eq!(proofs(&mut repeats, Some(answer(1_000_000, 2)), listing(5, 8)), []);
+        let mut repeats = repeated(Cause::Silence);
+        repeats.forgive(|ev| ev == 2);
+        assert_eq!(proofs(&mut repeats, Some(answer(1_000_000, 2)), listing(5, 8)).len(), 1);
+    }
+
+    #[test]
+    fn what_is_remembered_is_bounded_and_forgotten() {
+        let mut repeats = Repeats::default();
+        for seq in 0..10_000 {
+            repeats.note(seq, copy(seq, seq, 1), copy(seq + 1, seq + 1, 2), Cause::Time);
+        }
+        assert_eq!(repeats.recent.len(), Repeats::MAX);
+        assert_eq!(repeats.recent.first_key_value().map(|(&(seq, _), _)| seq), Some(10_000 - 256));
+        repeats.forget(Time(9_999));
+        assert_eq!(repeats.recent.len(), 2);
+        repeats.forget(Time(20_000));
+        assert!(repeats.is_empty());
+    }
+
+    #[test]
+    fn a_path_is_blamed_for_the_second_loss_in_a_row() {
+        let mut suspects = Suspects::default();
+        assert!(!suspects.suspect(1, 10, 0));
+        assert!(!suspects.suspect(2, 11, 0), "another path");
+        assert!(suspects.suspect(1, 20, 0));
+        assert!(!suspects.suspect(1, 30, 0), "from the start");
+        assert!(!suspects.suspect(1, 50, 40), "something arrived in between");
+        assert!(suspects.suspect(1, 60, 40));
+        assert!(!suspects.suspect(3, 70, 80), "something sent later arrived");
+        assert!(!suspects.suspect(3, 90, 80));
+    }
+}

@@ -1,0 +1,131 @@
+//! Timers of the requester: tail probes, the retransmission timer, and when losses are judged again.
+
+use crate::time::Time;
+
+use super::repeats::Cause;
+use super::{Blame, Env, Requester};
+
+/// Timer schedule of a queue pair (MRC 1.0 table 7-1): a fixed interval for `linear` timeouts,
+/// then doubling for `exponential` more; 25 exponential retries mean for ever.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct RetryPolicy {
+    pub(crate) timeout_ns: u64,
+    pub(crate) linear: u8,
+    pub(crate) exponential: u8,
+}
+
+impl RetryPolicy {
+    const FOREVER: u8 = 25;
+
+    /// The wait before timeout number `retries + 1`, or `None` when there is none left.
+    fn interval_ns(&self, retries: u32) -> Option<u64> {
+        if retries <= u32::from(self.linear) {
+            return Some(self.timeout_ns);
+        }
+        let doublings = retries - u32::from(self.linear);
+        let allowed = self.exponential >= Self::FOREVER || doublings <= u32::from(self.exponential);
+        allowed.then(|| self.timeout_ns.saturating_mul(1 << doublings.min(24)))
+    }
+}
+
+/// What a timer run found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum TimerVerdict {
+    /// Nothing that the queue pair has to act on beyond transmitting.
+    GoOn,
+    /// Every retry is used up: the queue pair fails.
+    Exhausted,
+}
+
+impl Requester {
+    /// Doublings of the tail probe's wait. Far more than fit into the longest retransmission timeout, so that
+    /// every probe moves the next one later and the timer never stands still.
+    const MAX_PROBE_DOUBLINGS: u32 = 40;
+
+    fn timeout_at(&self) -> Time {
+        self.setup.retry.interval_ns(self.retries).map_or(self.timer_base, |wait| self.timer_base.after(wait))
+    }
+
+    fn probe_at(&self) -> Time {
+        let wait = self.rtt.probe_timeout_ns(self.setup.probe_floor_ns);
+        self.timer_base.after(wait.saturating_mul(1 << self.probes.min(Self::MAX_PROBE_DOUBLINGS)))
+    }
+
+    /// When [`on_timer`](Self::on_timer) wants to run.
+    #[inline]
+    pub(crate) fn next_timeout(&self) -> Time {
+        if !self.outstanding() {
+            return if self.busy() { self.timeout_at() } else { Time::NEVER };
+        }
+        self.loss_check_at.min(self.timeout_at()).min(self.probe_at())
+    }
+
+    /// Runs whatever timer is due.
+    pub(crate) fn on_timer(&mut self, now: Time, env: &mut Env<'_>) -> TimerVerdict {
+        if !self.outstanding() && (!self.busy() || env.paths.usable_planes().0 != 0) {
+            // Nothing to wait for, or only for its turn among others, which does not count.
+            self.start_over(now);
+            return TimerVerdict::GoOn;
+        }
+        if now >= self.loss_check_at {
+            self.scan_overdue(now, env);
+        }
+        if now >= self.timeout_at() {
+            return self.on_retransmission_timeout(now, env);
+        }
+        if self.outstanding() && now >= self.probe_at() {
+            self.probes += 1;
+            self.probe_pending = true;
+        }
+        TimerVerdict::GoOn
+    }
+
+    fn on_retransmission_timeout(&mut self, now: Time, env: &mut Env<'_>) -> TimerVerdict {
+        env.counters.timeouts += 1;
+        self.retries += 1;
+        if self.setup.retry.interval_ns(self.retries).is_none() {
+            return TimerVerdict::Exhausted;
+        }
+        self.timer_base = now;
+        self.probes = 0;
+        self.probe_pending = true;
+        let mut blame = Blame::Path;
+        for seq in self.una..self.next {
+            if !self.sacked.test(seq) && !self.lost.test(seq) {
+                self.declare_lost(seq, blame, Cause::Other, now, env);
+                blame = Blame::Nobody;
+            }
+        }
+        TimerVerdict::GoOn
+    }
+
+    /// The peer said something new: timers start over.
+    pub(super) fn progress(&mut self, now: Time) {
+        self.start_over(now);
+        self.probe_pending = false;
+    }
+
+    pub(super) fn start_over(&mut self, now: Time) {
+        self.timer_base = now;
+        self.retries = 0;
+        self.probes = 0;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn timeouts_are_linear_then_exponential_then_over() {
+        let policy = RetryPolicy { timeout_ns: 100, linear: 2, exponential: 3 };
+        let waits: Vec<_> = (0..7).map(|retries| policy.interval_ns(retries)).collect();
+        assert_eq!(
+            waits,
+            [Some(100), Some(100), Some(100), Some(200), Some(400), Some(800), None],
+            "the first wait, two linear retries, three exponential ones"
+        );
+        let forever = RetryPolicy { timeout_ns: 1, linear: 0, exponential: 25 };
+        assert_eq!(forever.interval_ns(1_000), Some(1 << 24));
+    }
+}

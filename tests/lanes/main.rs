@@ -1,0 +1,12 @@
+//! Lanes with threads of their own, seen from the application: control calls, failures, asynchronous events.
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "a failed test is the message"
+)]
+
+mod control;
+mod events;
+mod panic;
+mod side;

@@ -1,0 +1,77 @@
+//! Two connected sides, and waiting for what they do.
+
+use std::time::{Duration, Instant};
+
+use spindrift::pmd::Port;
+use spindrift::pmd::loopback::{self, LoopbackConfig};
+use spindrift::verbs::{
+    Access, Context, ContextConfig, Cq, Idle, LaneMode, Mr, Pd, Qp, QpConfig, SendOp, SendWr, nic,
+};
+
+pub(crate) const THREAD: LaneMode = LaneMode::Thread { core: None, idle: Idle::Yield };
+
+/// Longer than anything here takes; only a hang meets it.
+const PATIENCE: Duration = Duration::from_mins(1);
+
+/// One side of a connection with all it needs.
+pub(crate) struct Side {
+    pub(crate) context: Context,
+    pub(crate) pd: Pd,
+    pub(crate) cq: Cq,
+    pub(crate) mr: Mr,
+    pub(crate) qp: Qp,
+}
+
+pub(crate) fn side(ports: Vec<Box<dyn Port>>, lane: LaneMode, config: &QpConfig) -> Side {
+    let settings = ContextConfig { seed: Some(1), ..ContextConfig::new(&ports).lane(lane) };
+    let context = Context::open(ports, settings).unwrap();
+    let pd = context.create_pd().unwrap();
+    let cq = context.create_cq(256).unwrap();
+    let mr = pd.register(1 << 16, Access::REMOTE_WRITE).unwrap();
+    let qp = Qp::create(&pd, &cq, &cq, config).unwrap();
+    Side { context, pd, cq, mr, qp }
+}
+
+pub(crate) fn connect(left: &mut Side, right: &mut Side) {
+    left.qp.connect(&right.qp.info().unwrap()).unwrap();
+    right.qp.connect(&left.qp.info().unwrap()).unwrap();
+}
+
+pub(crate) fn pair(planes: usize, lane: LaneMode) -> (Side, Side) {
+    let (left, right) = loopback::pair(planes, LoopbackConfig::default());
+    let config = QpConfig::default();
+    let (mut left, mut right) = (side(nic(left), lane, &config), side(nic(right), lane, &config));
+    connect(&mut left, &mut right);
+    (left, right)
+}
+
+pub(crate) fn write(left: &Side, right: &Side, wr_id: u64, len: u32) -> SendWr {
+    SendWr {
+        wr_id,
+        op: SendOp::Write,
+        local: left.mr.sge(0, len).unwrap(),
+        remote: right.mr.remote().at(0, u64::from(len)).unwrap(),
+        signaled: true,
+    }
+}
+
+/// Polls until there is something.
+pub(crate) fn until<T>(what: &str, mut next: impl FnMut() -> Option<T>) -> T {
+    #[expect(clippy::disallowed_methods, reason = "real lanes run in real time")]
+    let start = Instant::now();
+    loop {
+        if let Some(found) = next() {
+            return found;
+        }
+        assert!(start.elapsed() < PATIENCE, "{what} never came");
+        std::thread::yield_now();
+    }
+}
+
+/// Runs `call` on a thread of its own and waits for its result: a call that hangs fails the test.
+pub(crate) fn returns<T: Send + 'static>(what: &str, call: impl FnOnce() -> T + Send + 'static) -> T {
+    let (done, result) = std::sync::mpsc::channel();
+    #[expect(clippy::disallowed_methods, reason = "a test waits for what may hang")]
+    std::thread::spawn(move || done.send(call()));
+    result.recv_timeout(PATIENCE).unwrap_or_else(|error| panic!("{what}: {error}"))
+}

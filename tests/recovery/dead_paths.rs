@@ -1,0 +1,78 @@
+//! A path that swallows every packet is blamed and left, whatever the packets look like.
+
+use spindrift::path::EvState;
+use spindrift::time::Time;
+
+use crate::flow::{Flow, TARGET, WRITER, percentile};
+use crate::support::link::{Link, Outage};
+
+/// One of the writer's paths in four is dead for ever.
+const DEAD: Outage = Outage { from: Time::ZERO, to: Time::NEVER, plane: 0, sender: Some(WRITER), paths: 4 };
+
+fn flow(dead: bool) -> Flow {
+    let mut flow = Flow::new(3, vec![Link::clean(5_000)], 32);
+    flow.net.outages.extend(dead.then_some(DEAD));
+    flow
+}
+
+/// Each write waits for the one before, so no later packet shows that an earlier one is missing.
+#[test]
+fn a_dead_path_under_lone_small_writes_is_blamed_after_two_losses() {
+    for len in [2, 64, 4096] {
+        let healthy: Vec<u64> = {
+            let mut flow = flow(false);
+            (0..2_000).map(|_| flow.write(len)).collect()
+        };
+        let mut flow = flow(true);
+        let times: Vec<u64> = (0..5_000).map(|_| flow.write(len)).collect();
+        let most = flow.evs().iter().map(|ev| ev.drop_count).max().unwrap();
+        let slow = times.iter().filter(|&&time| time > 50_000).count();
+        let counters = flow.counters(WRITER);
+        let bad = flow.bad();
+        println!(
+            "{len} bytes: {slow} slow writes, {bad} entropy values bad, suspects {}",
+            counters.tail_suspects
+        );
+        assert!(bad >= 2, "{len} bytes: the dead paths are known");
+        // Two losses for each dead path, and some of a tail probe that met another dead one.
+        assert!(counters.tail_suspects as usize <= 3 * bad, "{len} bytes: {counters:?}");
+        assert!(slow <= 3 * bad, "{len} bytes: {slow} slow writes");
+        assert!(most <= 3, "{len} bytes");
+        let (late, usual) = (percentile(&times[1_000..], 999), percentile(&healthy, 999));
+        assert!(late <= 2 * usual, "{len} bytes: p99.9 {late} ns, healthy {usual} ns");
+    }
+}
+
+/// The same when only the last packet of each write meets the dead path by chance.
+#[test]
+fn dead_paths_under_large_writes_are_blamed() {
+    let mut flow = flow(true);
+    for _ in 0..500 {
+        flow.write(20_000);
+    }
+    let times: Vec<u64> = (0..1_000).map(|_| flow.write(20_000)).collect();
+    assert!(flow.bad() >= 2);
+    assert!(percentile(&times, 999) < 50_000, "{}", percentile(&times, 999));
+}
+
+/// Answers that are lost make the writer probe, too; that is no reason to blame paths that work.
+#[test]
+fn lost_answers_blame_no_path() {
+    let mut flow = Flow::new(5, vec![Link::clean(5_000)], 32);
+    for round in 0..200 {
+        // The target falls silent for one round trip in the middle of a write.
+        let now = flow.net.now;
+        flow.net.outages =
+            vec![Outage { from: now, to: now.after(20_000), plane: 0, sender: Some(TARGET), paths: 0 }];
+        flow.write(64);
+        flow.net.outages.clear();
+        // Long enough that every path carries something before the next time.
+        for _ in 0..round % 7 + 64 {
+            flow.write(64);
+        }
+    }
+    let bad: Vec<_> = flow.evs().into_iter().filter(|ev| ev.state == EvState::AssumedBad).collect();
+    assert!(bad.is_empty(), "{bad:?}");
+    assert!(flow.counters(WRITER).tx_tail_probes >= 200, "the answers were lost");
+    assert_eq!(flow.counters(TARGET).rx_old, flow.counters(WRITER).tx_tail_probes);
+}

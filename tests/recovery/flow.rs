@@ -1,0 +1,128 @@
+//! One queue pair between two hosts, and writes over it.
+
+use spindrift::counters::Counters;
+use spindrift::endpoint::{CqId, EndpointConfig, Event, QpInit};
+use spindrift::memory::{Access, MrKey, Region};
+use spindrift::path::{EvState, EvStatus, PathConfig};
+use spindrift::time::Time;
+use spindrift::work::{RemoteAddr, SendOp, SendWr, Sge};
+
+use crate::support::link::Link;
+use crate::support::net::{Net, ports};
+use crate::support::pair::{self, End, Patience};
+
+pub(crate) const WRITER: usize = 0;
+pub(crate) const TARGET: usize = 1;
+const IOVA: u64 = 0x1000;
+const LEN: usize = 1 << 20;
+
+pub(crate) struct Flow {
+    pub(crate) net: Net,
+    pub(crate) ends: [End; 2],
+    source: MrKey,
+    target: MrKey,
+    posted: u64,
+    completed: u64,
+}
+
+impl Flow {
+    /// Connects the two hosts over planes like `link`, with `active` entropy values in use and as many in reserve.
+    pub(crate) fn new(seed: u64, links: Vec<Link>, active: u16) -> Self {
+        Self::with(seed, links, active, |init| init)
+    }
+
+    pub(crate) fn with(seed: u64, links: Vec<Link>, active: u16, adjust: impl Fn(QpInit) -> QpInit) -> Self {
+        let planes = links.len() as u8;
+        let mut net = Net::new(seed, links);
+        net.max_steps = 100_000_000;
+        net.heal_at = Time::NEVER;
+        for node in [WRITER, TARGET] {
+            net.add(EndpointConfig {
+                seed: seed + node as u64,
+                ..EndpointConfig::new(ports(true, node, planes, 4300))
+            });
+        }
+        let pds = [WRITER, TARGET].map(|node| net.endpoint(node).alloc_pd());
+        let keys = [WRITER, TARGET].map(|node| {
+            let region = Region::alloc_at(LEN, IOVA).unwrap();
+            net.endpoint(node).register(pds[node], region, Access::REMOTE_WRITE).unwrap()
+        });
+        let path = PathConfig { active, backup: active, ..PathConfig::new(planes) };
+        let ends = [WRITER, TARGET].map(|node| {
+            let init = QpInit { path: path.clone(), ..QpInit::new(pds[node], CqId(0), CqId(1)) };
+            pair::create(&mut net, node, adjust(init))
+        });
+        pair::connect(&mut net, ends[0], ends[1], Patience { timeout: 14, linear: 7, exponential: 7 });
+        Self { net, ends, source: keys[0], target: keys[1], posted: 0, completed: 0 }
+    }
+
+    pub(crate) fn post(&mut self, len: u32) {
+        let wr = SendWr {
+            wr_id: self.posted,
+            op: SendOp::Write,
+            local: Sge { addr: IOVA, len, lkey: self.source.lkey },
+            remote: RemoteAddr { addr: IOVA, rkey: self.target.rkey },
+            signaled: true,
+        };
+        self.posted += 1;
+        let (now, qpn) = (self.net.now, self.ends[WRITER].qpn);
+        self.net.endpoint(WRITER).post_send(now, qpn, wr).unwrap();
+        self.net.pump(WRITER);
+    }
+
+    /// Lets the network run until all but `left` of the writes posted are complete, in order and without error.
+    pub(crate) fn finish_all_but(&mut self, left: u64) {
+        let (mut completed, posted) = (self.completed, self.posted);
+        let done = self.net.run_until(|net| {
+            for event in net.take_events(WRITER) {
+                if let Event::Completion { wc, .. } = event {
+                    assert!(wc.status.is_success(), "{wc:?}");
+                    assert_eq!(wc.wr_id, completed, "in order");
+                    completed += 1;
+                }
+            }
+            posted - completed <= left
+        });
+        assert!(done, "{}", self.net.why_stopped());
+        self.completed = completed;
+    }
+
+    /// One write on its own; how long it took, ns.
+    pub(crate) fn write(&mut self, len: u32) -> u64 {
+        let start = self.net.now;
+        self.post(len);
+        self.finish_all_but(0);
+        self.net.now.since(start)
+    }
+
+    /// `count` writes of `len` bytes, `depth` at a time; how long they took, ns.
+    pub(crate) fn stream(&mut self, count: u64, len: u32, depth: u64) -> u64 {
+        let start = self.net.now;
+        for _ in 0..count {
+            self.post(len);
+            self.finish_all_but(depth - 1);
+        }
+        self.finish_all_but(0);
+        self.net.now.since(start)
+    }
+
+    pub(crate) fn counters(&mut self, node: usize) -> Counters {
+        self.net.endpoint(node).counters().clone()
+    }
+
+    pub(crate) fn evs(&mut self) -> Vec<EvStatus> {
+        let qpn = self.ends[WRITER].qpn;
+        self.net.endpoint(WRITER).ev_states(qpn).unwrap().collect()
+    }
+
+    pub(crate) fn bad(&mut self) -> usize {
+        self.evs().iter().filter(|ev| ev.state == EvState::AssumedBad).count()
+    }
+}
+
+/// The value that `share` of all values, in per mille, do not exceed.
+pub(crate) fn percentile(values: &[u64], per_mille: usize) -> u64 {
+    let mut sorted = values.to_vec();
+    sorted.sort_unstable();
+    sorted[(sorted.len() * per_mille / 1000).min(sorted.len() - 1)]
+}

@@ -1,0 +1,13 @@
+//! Recovery: how soon a lost packet is sent again, over which path, and who is blamed. Whether every byte arrives
+//! is judged by the property runs; here the network is small, and each test states its bound.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
+
+mod dead_paths;
+mod flow;
+mod marks;
+mod reordering;
+mod silence;
+
+#[path = "../support/mod.rs"]
+mod support;
