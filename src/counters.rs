@@ -132,6 +132,10 @@ counters! {
     tx_plane_probes,
     /// Endpoint responses sent.
     tx_endpoint_responses,
+    /// Packets counted as sent that a full queue of this host gave back; they go out again.
+    tx_unsent,
+    /// Packets without payload that a full queue gave back and that were dropped: too many, or their port went down.
+    tx_unsent_dropped,
     /// Data packets retransmitted because they were declared lost.
     tx_retransmits,
     /// Data packets repeated because of silence (tail loss probes).

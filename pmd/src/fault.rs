@@ -6,7 +6,7 @@
 //! # The text of a plan
 //!
 //! ```text
-//! plan   = rule { ";" rule }            every rule is applied, in order, until one loses the frame
+//! plan   = rule { ";" rule }            every rule is applied, in order, until one takes the frame away
 //! rule   = piece { "," piece }          at least one action; all selectors must match
 //!
 //! actions                               selectors
@@ -17,14 +17,17 @@
 //!   delay=TIME[:JITTER]                                     endpoint-request, endpoint-response
 //!   ecn=CHANCE                            from=TIME         since the first call that the port saw
 //!   trim=CHANCE[:BYTES[:DSCP]]            until=TIME
-//!   blackhole                             dir=tx|rx         default tx
-//!   down                                                    (down takes port, from and until only)
+//!   full=CHANCE                           dir=tx|rx         default tx
+//!   blackhole                                               (down takes port, from and until only)
+//!   down
 //!
 //! CHANCE = "1%" or "0.01"      TIME = "100ns", "50us", "2ms", "1.5s"      NUMBER = "49152" or "0xc000"
 //! ```
 //!
 //! - `reorder` holds a frame back for the time given, so that later ones overtake it; `delay` makes every
 //!   frame late by the time and, evenly spread, up to JITTER more.
+//! - `full` is this host's own queue being full: the frame is given back ([`Port::unsent`]) and the network never sees
+//!   it.
 //! - `corrupt` flips one to four bits after the Ethernet header; below kernel sockets, which write their own
 //!   headers, after the UDP header.
 //! - `ecn` sets CE, whether the frame was ECN-capable or not; [`FaultStats::ecn_not_capable`] counts the latter,
@@ -66,10 +69,15 @@ use stats::count;
 /// Frames that one port can hold back in each direction; more are lost and counted.
 pub const HELD_MAX: usize = 4096;
 
+/// Frames given back of one burst before the list has to grow.
+const UNSENT_ROOM: usize = 256;
+
 /// A port with faults. The counters are those of the port below: what the faults did is in [`FaultStats`].
 pub struct FaultPort<P: Port + ?Sized> {
     faults: Faults,
     inner: Box<P>,
+    /// Frames of the last burst that were given back.
+    unsent: Vec<u16>,
 }
 
 /// Everything but the port below, so that both can be used at once.
@@ -121,7 +129,7 @@ impl<P: Port + ?Sized> FaultPort<P> {
             rx_held: HeldFrames::new(HELD_MAX),
             scratch: Vec::new(),
         };
-        Self { faults, inner }
+        Self { faults, inner, unsent: Vec::with_capacity(UNSENT_ROOM) }
     }
 
     /// What the faults did; stays valid when the port has gone into a lane.
@@ -140,25 +148,40 @@ impl<P: Port + ?Sized> FaultPort<P> {
             if self.faults.is_down() {
                 count(&self.faults.stats.down);
             } else {
-                self.forward(&[held.shape.frame(&held.bytes)]);
+                self.forward_held(&[held.shape.frame(&held.bytes)]);
             }
             self.faults.tx_held.recycle(held);
         }
     }
 
-    fn forward(&mut self, mut frames: &[TxFrame<'_>]) {
+    /// Sends frames that the caller takes for sent: what the port below gives back is lost.
+    fn forward_held(&mut self, frames: &[TxFrame<'_>]) {
+        let lost = match self.inner.tx_burst(self.faults.now_ns, frames) {
+            taken if taken < frames.len() => frames.len(),
+            _ => self.inner.unsent().len(),
+        };
+        self.faults.stats.overflow.fetch_add(lost as u64, Ordering::Relaxed);
+    }
+
+    /// Sends frames of the caller's burst, the first of which is number `first`.
+    fn forward(&mut self, mut frames: &[TxFrame<'_>], mut first: usize) {
         while !frames.is_empty() {
-            let taken = self.inner.tx_burst(self.faults.now_ns, frames);
+            let taken = self.inner.tx_burst(self.faults.now_ns, frames).min(frames.len());
+            self.unsent.extend(self.inner.unsent().iter().map(|&i| i + first as u16));
             if taken == 0 {
-                self.faults.stats.overflow.fetch_add(frames.len() as u64, Ordering::Relaxed);
+                self.unsent.extend((first..first + frames.len()).map(|i| i as u16));
                 return;
             }
-            frames = &frames[taken.min(frames.len())..];
+            frames = &frames[taken..];
+            first += taken;
         }
     }
 
-    fn send_treated(&mut self, frame: &TxFrame<'_>, verdict: &Verdict) {
-        if verdict.lost {
+    fn send_treated(&mut self, number: usize, frame: &TxFrame<'_>, verdict: &Verdict) {
+        if verdict.unsent {
+            self.unsent.push(number as u16);
+        }
+        if verdict.lost || verdict.unsent {
             return;
         }
         let shape = TxShape { head_len: frame.head.len(), udp_payload_at: frame.udp_payload_at };
@@ -174,7 +197,7 @@ impl<P: Port + ?Sized> FaultPort<P> {
         if verdict.delay_ns > 0 {
             self.faults.hold_tx(&bytes, shape, verdict.delay_ns);
         } else {
-            self.forward(&[shape.frame(&bytes)]);
+            self.forward(&[shape.frame(&bytes)], number);
         }
         self.faults.scratch = bytes;
     }
@@ -217,7 +240,6 @@ impl Faults {
                 && rule.selects_port(self.plane, elapsed)
                 && (!rule.looks_inside() || inside.is_some_and(|inside| inside.matches(rule)));
             if selected && apply(rule, &mut self.rng, &self.stats, &mut verdict) {
-                verdict.lost = true;
                 break;
             }
         }
@@ -361,6 +383,7 @@ impl<P: Port + ?Sized> Port for FaultPort<P> {
 
     fn tx_burst(&mut self, now_ns: u64, frames: &[TxFrame<'_>]) -> usize {
         self.faults.at(now_ns);
+        self.unsent.clear();
         self.release();
         // Only as many as the port below surely takes, so that no frame is judged twice.
         let taken = frames.len().min(self.inner.tx_room(now_ns));
@@ -368,15 +391,19 @@ impl<P: Port + ?Sized> Port for FaultPort<P> {
         for (i, frame) in frames[..taken].iter().enumerate() {
             let verdict = self.faults.judge(Direction::Tx, || Inside::of_tx(frame));
             if !verdict.passes() {
-                self.forward(&frames[run..i]);
+                self.forward(&frames[run..i], run);
                 run = i + 1;
-                self.send_treated(frame, &verdict);
+                self.send_treated(i, frame, &verdict);
             }
         }
-        self.forward(&frames[run..taken]);
+        self.forward(&frames[run..taken], run);
         // Doubles are due at once.
         self.release();
         taken
+    }
+
+    fn unsent(&self) -> &[u16] {
+        &self.unsent
     }
 
     fn flush(&mut self, now_ns: u64) {

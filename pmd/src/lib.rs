@@ -170,6 +170,8 @@ pub struct PortCounters {
     pub rx_dropped: u64,
     /// Times that `tx_burst` or `tx_room` found no room for all that was offered.
     pub tx_full: u64,
+    /// Frames given back by [`Port::unsent`]: a queue of this host was full. Not part of `tx_dropped`.
+    pub tx_unsent: u64,
     /// Frames longer than the port takes (part of `tx_dropped`).
     pub tx_oversize: u64,
     /// Frames that the port cannot read or has no socket for (part of `tx_dropped`).
@@ -197,8 +199,14 @@ pub trait Port: Send {
 
     /// Sends a prefix of `frames` and returns its length. Bytes are copied or sent before it returns.
     /// An accepted frame may still be lost (link down, too long): then it is counted in
-    /// [`PortCounters::tx_dropped`], as a network would lose it.
+    /// [`PortCounters::tx_dropped`], as a network would lose it. Or it may be given back: see
+    /// [`unsent`](Self::unsent).
     fn tx_burst(&mut self, now_ns: u64, frames: &[TxFrame<'_>]) -> usize;
+
+    /// Those of the frames accepted by the last `tx_burst` that did not leave, because a queue of this host was
+    /// full: their indices in that burst, ascending. The port has forgotten them, so the caller may send them again. A
+    /// full queue is the host's own affair: it says nothing of the network.
+    fn unsent(&self) -> &[u16];
 
     /// Pushes out what earlier bursts may have left.
     fn flush(&mut self, now_ns: u64);
@@ -227,6 +235,9 @@ impl<P: Port + ?Sized> Port for Box<P> {
     }
     fn tx_burst(&mut self, now_ns: u64, frames: &[TxFrame<'_>]) -> usize {
         (**self).tx_burst(now_ns, frames)
+    }
+    fn unsent(&self) -> &[u16] {
+        (**self).unsent()
     }
     fn flush(&mut self, now_ns: u64) {
         (**self).flush(now_ns);

@@ -204,6 +204,11 @@ impl Port for LoopbackPort {
         accepted
     }
 
+    /// None: what does not fit is not accepted.
+    fn unsent(&self) -> &[u16] {
+        &[]
+    }
+
     fn flush(&mut self, _now_ns: u64) {}
 
     fn rx_burst(&mut self, _now_ns: u64, max: usize, sink: &mut dyn FnMut(&RxFrame<'_>)) -> usize {

@@ -179,10 +179,17 @@ impl<P: Port + ?Sized> Port for PcapPort<P> {
     fn tx_burst(&mut self, now_ns: u64, frames: &[TxFrame<'_>]) -> usize {
         let taken = self.inner.tx_burst(now_ns, frames);
         let mut writer = self.capture.lock();
-        for frame in frames.iter().take(taken) {
-            writer.record(now_ns, &[frame.head, frame.payload, frame.tail]);
+        let unsent = self.inner.unsent();
+        for (i, frame) in frames.iter().enumerate().take(taken) {
+            if unsent.binary_search(&(i as u16)).is_err() {
+                writer.record(now_ns, &[frame.head, frame.payload, frame.tail]);
+            }
         }
         taken
+    }
+
+    fn unsent(&self) -> &[u16] {
+        self.inner.unsent()
     }
 
     fn flush(&mut self, now_ns: u64) {

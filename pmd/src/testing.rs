@@ -36,6 +36,11 @@ pub fn conformance(a: &mut dyn Port, b: &mut dyn Port) {
     Conformance::default().run(a, b);
 }
 
+/// Writes Ethernet, IP and UDP headers for `payload_len` bytes behind them, and returns their length.
+pub fn head(meta: &DatagramMeta, payload_len: usize, out: &mut [u8; 62]) -> usize {
+    frame::synthesise(meta, payload_len, out)
+}
+
 struct Frame {
     head: Vec<u8>,
     udp_payload_at: usize,

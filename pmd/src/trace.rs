@@ -128,10 +128,17 @@ impl<P: Port + ?Sized> Port for TracePort<P> {
 
     fn tx_burst(&mut self, now_ns: u64, frames: &[TxFrame<'_>]) -> usize {
         let taken = self.inner.tx_burst(now_ns, frames);
-        for frame in frames.iter().take(taken) {
-            self.lines.sent(now_ns, frame);
+        let unsent = self.inner.unsent();
+        for (i, frame) in frames.iter().enumerate().take(taken) {
+            if unsent.binary_search(&(i as u16)).is_err() {
+                self.lines.sent(now_ns, frame);
+            }
         }
         taken
+    }
+
+    fn unsent(&self) -> &[u16] {
+        self.inner.unsent()
     }
 
     fn flush(&mut self, now_ns: u64) {

@@ -15,7 +15,8 @@
 //!
 //! The kernel writes Ethernet, IP and UDP headers: of a frame's head only addresses, ports and traffic class
 //! count, and the IPv6 flow label is the kernel's own. Datagrams are never fragmented (DF is set). Nothing
-//! that the kernel refuses is fatal: it is counted and lost, as in a network.
+//! that the kernel refuses is fatal. What finds a send buffer or the queue of the interface full is given back
+//! ([`Port::unsent`]), and the port has no room for [`FULL_PAUSE_NS`]; anything else is counted and lost, as in a network.
 
 mod config;
 mod group;
@@ -46,8 +47,9 @@ use crate::{
 const MAX_BURST: usize = 256;
 /// How often the interface is asked for its carrier.
 const LINK_POLL: Duration = Duration::from_millis(1);
-/// How long a full send buffer is waited for before frames are dropped, in microseconds.
-const FULL_WAIT_US: u32 = 200;
+/// How long a port has no room after the kernel found a queue full, in nanoseconds. The kernel does not tell
+/// when the queue of an interface has room again.
+pub const FULL_PAUSE_NS: u64 = 50_000;
 /// UDP payload of a packet with 4096 bytes of data, for the batch hint.
 const USUAL_DATAGRAM: usize = 4150;
 const NO_SOCKET: u16 = u16::MAX;
@@ -68,6 +70,10 @@ pub struct UdpPort {
     grouper: Grouper,
     scratch: TxScratch,
     gso: bool,
+    /// Frames of the last burst that were given back.
+    unsent: Vec<u16>,
+    /// No room until then, on the driver's clock.
+    full_until_ns: u64,
     interface: String,
     link: LinkState,
     link_polled: Option<Instant>,
@@ -125,6 +131,8 @@ impl UdpPort {
             by_port,
             scratch: TxScratch::default(),
             gso,
+            unsent: Vec::with_capacity(MAX_BURST),
+            full_until_ns: 0,
             interface,
             link: LinkState::Up,
             link_polled: None,
@@ -164,28 +172,39 @@ impl UdpPort {
         }
     }
 
-    fn send_batch(&mut self, batch: &Batch, frames: &[TxFrame<'_>]) {
-        if batch.count > 1 && self.gso {
-            let mut tries = Tries::default();
-            loop {
-                match self.send_segmented(batch, frames) {
-                    Ok(()) => return self.count_sent(batch, frames, 0..batch.count),
-                    Err(e) if is_offload_refusal(&e) => break,
-                    Err(e) if self.again(&e, batch, &mut tries) => {}
-                    Err(e) => return self.count_lost(&e, batch.count),
+    /// Sends a batch; `false` when a queue was full, and what is left of it has been given back.
+    fn send_batch(&mut self, batch: &Batch, frames: &[TxFrame<'_>]) -> bool {
+        if batch.count <= 1 || !self.gso {
+            return self.send_singly(batch, frames);
+        }
+        let mut again = Again::default();
+        loop {
+            match self.send_segmented(batch, frames) {
+                Ok(()) => {
+                    self.count_sent(batch, frames, 0..batch.count);
+                    return true;
+                }
+                Err(e) if is_full(&e) => {
+                    self.give_back(batch, 0);
+                    return false;
+                }
+                Err(e) if again.worth(&e) => {}
+                Err(e) if is_offload_refusal(&e) => break,
+                Err(e) => {
+                    self.count_lost(&e, batch.count);
+                    return true;
                 }
             }
-            let before = self.counters.tx_frames;
-            self.send_singly(batch, frames);
-            if self.counters.tx_frames > before {
-                // The same frames went one by one, so it was the offload that the kernel refused.
-                self.gso = false;
-                self.caps.same_path_batch = 1;
-                self.caps.notes.push("UDP_SEGMENT refused while sending: sending one by one".to_owned());
-            }
-            return;
         }
-        self.send_singly(batch, frames);
+        let before = self.counters.tx_frames;
+        let room = self.send_singly(batch, frames);
+        if self.counters.tx_frames > before {
+            // The same frames went one by one, so it was the offload that the kernel refused.
+            self.gso = false;
+            self.caps.same_path_batch = 1;
+            self.caps.notes.push("UDP_SEGMENT refused while sending: sending one by one".to_owned());
+        }
+        room
     }
 
     fn send_segmented(&mut self, batch: &Batch, frames: &[TxFrame<'_>]) -> io::Result<()> {
@@ -196,12 +215,13 @@ impl UdpPort {
         self.scratch.send(socket, &to, Some(batch.segment as u16), pieces)
     }
 
-    fn send_singly(&mut self, batch: &Batch, frames: &[TxFrame<'_>]) {
+    /// As [`send_batch`](Self::send_batch), every datagram by itself.
+    fn send_singly(&mut self, batch: &Batch, frames: &[TxFrame<'_>]) -> bool {
         let to = self.destination(batch);
-        let mut tries = Tries::default();
+        let mut again = Again::default();
         let mut done = 0;
         while done < batch.count {
-            let Some(socket) = self.senders.get(batch.key.socket as usize) else { return };
+            let Some(socket) = self.senders.get(batch.key.socket as usize) else { return true };
             let rest = self.grouper.frames(batch).skip(done).filter_map(|i| frames.get(i)).map(udp_payload);
             self.counters.tx_calls += 1;
             match self.scratch.send_each(socket, &to, rest) {
@@ -210,15 +230,25 @@ impl UdpPort {
                     // Nothing sent and no error cannot happen; if it did, this loop must still end.
                     done += sent.max(1);
                 }
-                Err(e) if self.again(&e, batch, &mut tries) => {}
+                Err(e) if is_full(&e) => {
+                    self.give_back(batch, done);
+                    return false;
+                }
+                Err(e) if again.worth(&e) => {}
                 Err(e) => {
-                    // A full buffer loses the rest, anything else the datagram that it was about.
-                    let lost = if is_full(&e) { batch.count - done } else { 1 };
-                    self.count_lost(&e, lost);
-                    done += lost;
+                    // It was about one datagram; the next may do better.
+                    self.count_lost(&e, 1);
+                    done += 1;
+                    again = Again::default();
                 }
             }
         }
+        true
+    }
+
+    /// The frames of a batch from number `from` on stay with the caller.
+    fn give_back(&mut self, batch: &Batch, from: usize) {
+        self.unsent.extend(self.grouper.frames(batch).skip(from).map(|i| i as u16));
     }
 
     fn destination(&self, batch: &Batch) -> Destination {
@@ -226,24 +256,6 @@ impl UdpPort {
             address: socket_address(batch.key.dst, batch.key.dst_port, self.scope),
             traffic_class: batch.key.traffic_class,
         }
-    }
-
-    /// Whether a failed call is worth another try.
-    fn again(&mut self, error: &io::Error, batch: &Batch, tries: &mut Tries) -> bool {
-        if error.kind() == io::ErrorKind::Interrupted {
-            return true;
-        }
-        if is_full(error) {
-            self.counters.tx_full += 1;
-            if let Some(socket) = self.senders.get(batch.key.socket as usize).filter(|_| !tries.full) {
-                sys::wait_writable(socket, FULL_WAIT_US);
-            }
-            return !std::mem::replace(&mut tries.full, true);
-        }
-        // An ICMP error of an earlier datagram is told to the next call, which sends nothing.
-        let earlier =
-            matches!(error.raw_os_error(), Some(libc::ECONNREFUSED | libc::EHOSTUNREACH | libc::ENETUNREACH));
-        earlier && !std::mem::replace(&mut tries.earlier, true)
     }
 
     fn count_sent(&mut self, batch: &Batch, frames: &[TxFrame<'_>], which: std::ops::Range<usize>) {
@@ -257,7 +269,7 @@ impl UdpPort {
         self.counters.tx_dropped += frames as u64;
         if error.raw_os_error() == Some(libc::EMSGSIZE) {
             self.counters.tx_oversize += frames as u64;
-        } else if !is_full(error) {
+        } else {
             self.counters.tx_errors += 1;
         }
     }
@@ -301,11 +313,18 @@ impl UdpPort {
     }
 }
 
-/// What has been tried for one batch.
+/// Whether a failed call is made once more.
 #[derive(Default)]
-struct Tries {
-    full: bool,
-    earlier: bool,
+struct Again {
+    tried: bool,
+}
+
+impl Again {
+    /// An ICMP error that an earlier datagram met is told to the next call, which then sends nothing. So the
+    /// first error of any kind may be old news.
+    fn worth(&mut self, error: &io::Error) -> bool {
+        error.kind() == io::ErrorKind::Interrupted || !std::mem::replace(&mut self.tried, true)
+    }
 }
 
 fn udp_payload<'a>(frame: &TxFrame<'a>) -> [&'a [u8]; 3] {
@@ -344,20 +363,40 @@ impl Port for UdpPort {
     }
 
     /// The kernel does not tell its room in advance: a burst is always taken, and what does not fit is
-    /// dropped after a short wait.
-    fn tx_room(&mut self, _now_ns: u64) -> usize {
+    /// given back.
+    fn tx_room(&mut self, now_ns: u64) -> usize {
+        if now_ns < self.full_until_ns {
+            return 0;
+        }
+        self.full_until_ns = 0;
         MAX_BURST
     }
 
-    fn tx_burst(&mut self, _now_ns: u64, frames: &[TxFrame<'_>]) -> usize {
+    fn tx_burst(&mut self, now_ns: u64, frames: &[TxFrame<'_>]) -> usize {
         let frames = &frames[..frames.len().min(MAX_BURST)];
+        self.unsent.clear();
         self.plan(frames);
+        let mut room = true;
         for i in 0..self.grouper.len() {
-            if let Some(batch) = self.grouper.batch(i) {
-                self.send_batch(&batch, frames);
+            let Some(batch) = self.grouper.batch(i) else { continue };
+            if room {
+                room = self.send_batch(&batch, frames);
+            } else {
+                // Another batch of this source port may have been given back: this one must not overtake it.
+                self.give_back(&batch, 0);
             }
         }
+        if !room {
+            self.unsent.sort_unstable();
+            self.counters.tx_full += 1;
+            self.counters.tx_unsent += self.unsent.len() as u64;
+            self.full_until_ns = now_ns.saturating_add(FULL_PAUSE_NS);
+        }
         frames.len()
+    }
+
+    fn unsent(&self) -> &[u16] {
+        &self.unsent
     }
 
     fn flush(&mut self, _now_ns: u64) {}
@@ -378,6 +417,10 @@ impl Port for UdpPort {
             }
         }
         shown
+    }
+
+    fn next_event_ns(&self) -> Option<u64> {
+        (self.full_until_ns > 0).then_some(self.full_until_ns)
     }
 
     fn counters(&self) -> PortCounters {

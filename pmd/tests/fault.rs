@@ -255,3 +255,46 @@ fn a_full_port_below_loses_nothing() {
     assert_eq!(got, (0..20).flat_map(|n| [n, n]).collect::<Vec<_>>());
     assert_eq!(stat(&tx.stats(), "overflow"), 0);
 }
+
+/// Every frame comes out once: over the port, or back to the caller with its number in the burst.
+#[test]
+fn a_full_queue_gives_frames_back() {
+    for plan in ["full=30%", "full=30%;ecn=30%", "full=30%;delay=1us", "loss=20%;full=30%"] {
+        let mut net = net(plan, 5);
+        let (mut given_back, mut lost) = (0, 0);
+        for round in 0..40_u32 {
+            let frames: Vec<_> = (0..20).map(|i| frame(round * 20 + i, 0xca)).collect();
+            let now_ns = u64::from(round) * 10_000;
+            send(&mut net.tx, now_ns, &frames);
+            let kept: Vec<u32> = net.tx.unsent().iter().map(|&i| round * 20 + u32::from(i)).collect();
+            assert!(kept.is_sorted() && kept.iter().all(|n| n / 20 == round), "{plan}: {kept:?}");
+            net.tx.flush(now_ns + 5_000);
+            let number = |data: &Vec<u8>| u32::from_be_bytes(data[70..74].try_into().unwrap());
+            let got: Vec<u32> = receive(&mut net.rx, now_ns + 5_000).iter().map(number).collect();
+            assert!(got.iter().all(|n| !kept.contains(n)), "{plan}: {kept:?} and {got:?}");
+            given_back += kept.len();
+            lost += frames.len() - kept.len() - got.len();
+        }
+        let stat = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed) as usize;
+        assert_eq!((given_back, lost), (stat(&net.stats.unsent), stat(&net.stats.lost)), "{plan}");
+        assert!((100..400).contains(&given_back), "{plan}: {given_back}");
+    }
+}
+
+/// What the port below has no room for goes back by its number, too.
+#[test]
+fn frames_that_the_port_below_gives_back_keep_their_numbers() {
+    let (mut low, mut high) = pair(1, LoopbackConfig { slots: 256, ..LoopbackConfig::default() });
+    let below = FaultPort::new(Box::new(low.remove(0)), 0, "full=40%".parse().unwrap(), 1);
+    let mut above = FaultPort::new(Box::new(below), 0, "ecn=20%,full=10%".parse().unwrap(), 2);
+    let mut rx = high.remove(0);
+    for round in 0..40_u32 {
+        let frames: Vec<_> = (0..20).map(|i| frame(round * 20 + i, 0xca)).collect();
+        send(&mut above, 0, &frames);
+        let mut all: Vec<u32> = above.unsent().iter().map(|&i| round * 20 + u32::from(i)).collect();
+        let number = |data: &Vec<u8>| u32::from_be_bytes(data[70..74].try_into().unwrap());
+        all.extend(receive(&mut rx, 0).iter().map(number));
+        all.sort_unstable();
+        assert!(all.into_iter().eq(round * 20..round * 20 + 20), "round {round}");
+    }
+}

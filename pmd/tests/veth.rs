@@ -8,7 +8,7 @@ use std::process::Command;
 
 use spindrift_pmd::testing::Conformance;
 use spindrift_pmd::udp::{SourcePorts, UdpConfig, UdpPort};
-use spindrift_pmd::{LinkState, Port};
+use spindrift_pmd::{DatagramMeta, LinkState, Port, TxFrame};
 
 fn ip(args: &str) -> bool {
     Command::new("ip").args(args.split_whitespace()).output().is_ok_and(|out| out.status.success())
@@ -63,6 +63,92 @@ impl Drop for Namespaces {
             ip(&format!("netns del {name}"));
         }
     }
+}
+
+/// Lets 100 Mb/s out of the first namespace, and no more than 128 KiB wait.
+fn narrow(namespaces: &Namespaces) -> bool {
+    let limit = "tbf rate 100mbit burst 128kb limit 128kb";
+    let args = format!("-n {} qdisc replace dev sdva root {limit}", namespaces.names[0]);
+    Command::new("tc").args(args.split_whitespace()).output().is_ok_and(|out| out.status.success())
+}
+
+/// What the queue of an interface drops comes back, and arrives when it is offered again: nothing is lost in silence.
+#[test]
+fn a_full_interface_queue_gives_frames_back() {
+    const FRAMES: u16 = 2_000;
+    let Some(namespaces) = Namespaces::new(1400) else {
+        eprintln!("skipped: no permission to make network namespaces, or no `ip`");
+        return;
+    };
+    if !narrow(&namespaces) {
+        eprintln!("skipped: no `tc`, or a kernel without tbf");
+        return;
+    }
+    for (from, to) in [("10.98.0.1", "10.98.0.2"), ("fd98::1", "fd98::2")] {
+        let (mut a, mut b) = (namespaces.open(0, from), namespaces.open(1, to));
+        let heads = heads(&a, &b);
+        let payload = [7; 1_200];
+        let tails: Vec<[u8; 2]> = (0..FRAMES).map(u16::to_be_bytes).collect();
+        let frame = |i: &u16| TxFrame {
+            head: &heads[usize::from(*i) % heads.len()],
+            udp_payload_at: heads[0].len(),
+            payload: &payload,
+            tail: &tails[usize::from(*i)],
+        };
+        let (mut waiting, mut seen): (Vec<u16>, Vec<u16>) = ((0..FRAMES).collect(), Vec::new());
+        let (mut now, mut idle, mut turned_away) = (0, 0, 0);
+        while seen.len() < FRAMES.into() {
+            now += 1_000;
+            let room = a.tx_room(now);
+            turned_away += usize::from(room == 0 && !waiting.is_empty());
+            let burst: Vec<u16> = waiting.iter().copied().take(room.min(64)).collect();
+            let taken = a.tx_burst(now, &burst.iter().map(frame).collect::<Vec<_>>());
+            assert_eq!(taken, burst.len());
+            let kept: Vec<u16> = a.unsent().iter().map(|&at| burst[usize::from(at)]).collect();
+            assert!(kept.is_sorted(), "in their order: {kept:?}");
+            if !kept.is_empty() {
+                assert_eq!(
+                    (a.tx_room(now), a.next_event_ns().is_some()),
+                    (0, true),
+                    "room is a matter of time"
+                );
+            }
+            waiting.splice(..burst.len(), kept);
+            let before = seen.len();
+            b.rx_burst(now, 64, &mut |frame| {
+                seen.push(u16::from_be_bytes(*frame.data.last_chunk().unwrap()));
+            });
+            idle = if seen.len() == before { idle + 1 } else { 0 };
+            assert!(idle < 50_000_000, "{} frames arrived: {:?}", seen.len(), a.counters());
+        }
+        let counters = a.counters();
+        println!("{from}: {turned_away} times no room, {counters:?}");
+        seen.sort_unstable();
+        assert!(seen.iter().copied().eq(0..FRAMES), "each once");
+        assert!(counters.tx_unsent > 0 && counters.tx_full > 0 && turned_away > 0, "{counters:?}");
+        assert_eq!((counters.tx_frames, counters.tx_dropped), (FRAMES.into(), 0), "{counters:?}");
+        assert!(a.uses_gso(), "a full queue is no reason to give up segmentation");
+    }
+}
+
+/// Headers of frames from one port to the other, one for each source port.
+fn heads(a: &UdpPort, b: &UdpPort) -> Vec<Vec<u8>> {
+    let ports = a.caps().source_ports.as_ref().unwrap();
+    let head = |&src_port: &u16| {
+        let meta = DatagramMeta {
+            src: a.caps().local_ip,
+            dst: b.caps().local_ip,
+            src_port,
+            dst_port: b.port(),
+            flow_label: 0,
+            traffic_class: 2,
+            hop_limit: 64,
+        };
+        let mut head = [0; 62];
+        let len = spindrift_pmd::testing::head(&meta, 1_202, &mut head);
+        head[..len].to_vec()
+    };
+    ports.iter().map(head).collect()
 }
 
 fn link_becomes(port: &mut UdpPort, state: LinkState) -> bool {

@@ -350,6 +350,9 @@ impl Endpoint {
         self.ports_up.0 ^= 1 << port;
         if !up {
             self.counters.tx_endpoint_dropped += self.ops.drop_plane(port);
+            let before = self.given_back.len();
+            self.given_back.retain(|packet| packet.port != port);
+            self.counters.tx_unsent_dropped += (before - self.given_back.len()) as u64;
         }
         self.announce_to_all(now);
         for slot in 0..self.qps.len() as u32 {

@@ -75,6 +75,8 @@ pub struct Endpoint {
     timers: BinaryHeap<Reverse<(Time, u32)>>,
     events: VecDeque<Event>,
     ops: Ops,
+    /// Packets without payload that a port had no room for after all.
+    given_back: VecDeque<Transmit>,
     counters: Counters,
     burst: u64,
     burst_hint: usize,
@@ -114,6 +116,7 @@ impl Endpoint {
             timers: BinaryHeap::with_capacity(Self::TIMER_ROOM),
             events: VecDeque::with_capacity(Self::EVENT_ROOM),
             ops: Ops::new(cfg.seed, cfg.limits.answers_per_second),
+            given_back: VecDeque::with_capacity(Self::MAX_GIVEN_BACK),
             counters: Counters::default(),
             burst: 0,
             burst_hint: 0,

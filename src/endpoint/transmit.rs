@@ -29,6 +29,17 @@ pub struct Transmit {
     pub head: [u8; Self::HEAD_ROOM],
     /// The payload in registered memory; read it with [`Endpoint::payload`].
     pub payload: PayloadRef,
+    /// What to take back if it does not leave.
+    origin: Origin,
+}
+
+/// Which state a packet was made from.
+#[derive(Clone, Copy, Debug)]
+enum Origin {
+    /// None that cannot be found in its headers.
+    Control,
+    /// Data packet `seq` of the queue pair in `slot`.
+    Data { slot: u32, seq: u64, kind: SendKind },
 }
 
 impl Transmit {
@@ -50,6 +61,7 @@ impl Default for Transmit {
             udp_payload_at: 0,
             head: [0; Self::HEAD_ROOM],
             payload: PayloadRef::EMPTY,
+            origin: Origin::Control,
         }
     }
 }
@@ -85,10 +97,49 @@ impl Endpoint {
         if free.0 == 0 {
             return false;
         }
+        if !self.given_back.is_empty() && self.transmit_given_back(free, out) {
+            return true;
+        }
         if !self.ops.is_empty() && self.transmit_op(free, out) {
             return true;
         }
         self.transmit_from_control_list(now, free, out) || self.transmit_from_data_list(now, free, out)
+    }
+
+    /// Answers, probes and endpoint packets given back that are kept; more are dropped and counted.
+    pub(super) const MAX_GIVEN_BACK: usize = 256;
+
+    /// Takes back a packet of the burst under way that did not leave, because a queue of this host was full: see
+    /// [`Port::unsent`](spindrift_pmd::Port::unsent). It goes out again when a port has room. Nobody is
+    /// blamed: the network had no part in it.
+    #[cold]
+    pub fn unsent(&mut self, packet: &Transmit) {
+        self.counters.tx_unsent += 1;
+        match packet.origin {
+            Origin::Control if self.given_back.len() < Self::MAX_GIVEN_BACK => {
+                self.given_back.push_back(packet.clone());
+            }
+            Origin::Control => self.counters.tx_unsent_dropped += 1,
+            Origin::Data { slot, seq, kind } => {
+                let Some(qp) = self.qps.get_mut(slot as usize).and_then(Option::as_deref_mut) else { return };
+                if qp.state == super::QpState::Rts {
+                    qp.requester.unsent(seq, kind, &mut qp.cc);
+                    self.wake_data(slot);
+                }
+            }
+        }
+    }
+
+    /// A packet without payload is sent again as it was: what it says was true when it was written, as if it had
+    /// waited in the port.
+    #[cold]
+    fn transmit_given_back(&mut self, free: PortMask, out: &mut Transmit) -> bool {
+        let Some(at) = self.given_back.iter().position(|packet| free.contains(packet.port)) else {
+            return false;
+        };
+        let Some(packet) = self.given_back.remove(at) else { return false };
+        *out = packet;
+        true
     }
 
     #[inline]
@@ -236,9 +287,10 @@ impl Endpoint {
         out.udp_payload_at = stack_len as u8;
         out.head_len = (stack_len + mrc_len) as u8;
         out.payload = self.memory.payload(spec.slot, spec.local_addr, spec.len);
+        out.origin = Origin::Data { slot, seq, kind };
         qp.counters.tx_packets += 1;
         qp.counters.tx_bytes += u64::from(spec.len);
-        qp.counters.tx_repeats += u64::from(kind != SendKind::New);
+        qp.counters.tx_repeats += u64::from(kind.repeats());
         self.counters.tx_data += 1;
         self.counters.tx_data_bytes += u64::from(spec.len);
         // The first packet in flight starts timers, which may be earlier than what is armed.
@@ -290,13 +342,14 @@ fn write_control(out: &mut Transmit, route: &Route<'_>, packet: &Packet<'_>) {
     out.udp_payload_at = stack_len as u8;
     out.head_len = (stack_len + mrc_len) as u8;
     out.payload = PayloadRef::EMPTY;
+    out.origin = Origin::Control;
 }
 
 #[inline]
 fn write_head_of(qp: &Qp, now: Time, spec: &PacketSpec, seq: u64, kind: SendKind) -> WriteHead {
     let mut bth = Bth::new(spec.opcode, qp.dest_qpn, qp.requester.psn(seq));
     bth.ack_req = qp.requester.wants_ack(spec, kind, &qp.cc);
-    bth.rtx = kind != SendKind::New;
+    bth.rtx = kind.repeats();
     bth.ts = true;
     WriteHead {
         bth,
@@ -310,7 +363,7 @@ fn write_head_of(qp: &Qp, now: Time, spec: &PacketSpec, seq: u64, kind: SendKind
 const fn data_class(map: &dscp::DscpMap, trimmable: bool, kind: SendKind) -> u8 {
     let class = match (trimmable, kind) {
         (false, _) => map.no_trim,
-        (true, SendKind::New) => map.trimmable,
+        (true, SendKind::New | SendKind::Resend) => map.trimmable,
         (true, SendKind::Retransmit | SendKind::Probe) => map.trimmable_retx,
     };
     dscp::traffic_class(class, ECT0)

@@ -33,7 +33,7 @@ pub struct LaneCounters {
     pub rx_frames: u64,
     /// Frames handed to ports.
     pub tx_frames: u64,
-    /// Frames that a port did not take although it had announced room; recovered like losses.
+    /// Frames that a port gave back or did not take although it had announced room; they go out again.
     pub tx_refused: u64,
     /// Work requests that the endpoint did not take, completed in error instead.
     pub refused_requests: u64,
@@ -261,7 +261,7 @@ impl Lane {
             if filled == 0 {
                 break;
             }
-            self.counters.tx_refused += self.tx.send(now, &self.endpoint, &mut self.ports) as u64;
+            self.counters.tx_refused += self.tx.send(now, &mut self.endpoint, &mut self.ports) as u64;
             sent += filled;
             if !self.tx.was_full() {
                 break;

@@ -27,6 +27,8 @@ pub(super) struct TxBatch {
     tails: Box<[[u8; ICRC_LEN]]>,
     /// Indexes into `frames`, port by port.
     order: Box<[u16]>,
+    /// Frames that the ports did not take or gave back, as indexes into `frames`.
+    refused: Vec<u16>,
     filled: usize,
     room: [usize; MAX_PORTS],
     /// Frames of the round for each port.
@@ -45,6 +47,7 @@ impl TxBatch {
             frames: vec![Transmit::default(); len].into_boxed_slice(),
             tails: vec![[0; ICRC_LEN]; len].into_boxed_slice(),
             order: vec![0; len].into_boxed_slice(),
+            refused: Vec::with_capacity(len),
             filled: 0,
             room: [0; MAX_PORTS],
             counts: [0; MAX_PORTS],
@@ -79,20 +82,33 @@ impl TxBatch {
         self.filled
     }
 
-    /// Hands the batch to the ports and returns how many frames they did not take.
-    pub(super) fn send(&mut self, now: Time, endpoint: &Endpoint, ports: &mut [Box<dyn Port>]) -> usize {
+    /// Hands the batch to the ports and returns how many frames they did not take. The endpoint gets these back.
+    pub(super) fn send(&mut self, now: Time, endpoint: &mut Endpoint, ports: &mut [Box<dyn Port>]) -> usize {
         self.seal(endpoint);
         self.sort();
+        self.hand_over(now, endpoint, ports);
+        for &index in &self.refused {
+            if let Some(frame) = self.frames.get(usize::from(index)) {
+                endpoint.unsent(frame);
+            }
+        }
+        self.refused.len()
+    }
+
+    fn hand_over(&mut self, now: Time, endpoint: &Endpoint, ports: &mut [Box<dyn Port>]) {
+        let mut refused = core::mem::take(&mut self.refused);
+        refused.clear();
         // The list of frames lives on the stack; its size follows the batch, because all of it is written.
         if self.filled <= 4 {
-            self.send_sized::<4>(now, endpoint, ports)
+            self.send_sized::<4>(now, endpoint, ports, &mut refused);
         } else if self.filled <= TX_BURST {
-            self.send_sized::<TX_BURST>(now, endpoint, ports)
+            self.send_sized::<TX_BURST>(now, endpoint, ports, &mut refused);
         } else if self.filled <= 128 {
-            self.send_sized::<128>(now, endpoint, ports)
+            self.send_sized::<128>(now, endpoint, ports, &mut refused);
         } else {
-            self.send_sized::<TX_BURST_BATCHED>(now, endpoint, ports)
+            self.send_sized::<TX_BURST_BATCHED>(now, endpoint, ports, &mut refused);
         }
+        self.refused = refused;
     }
 
     /// Pushes out what the ports may have held back.
@@ -147,13 +163,14 @@ impl TxBatch {
         now: Time,
         endpoint: &Endpoint,
         ports: &mut [Box<dyn Port>],
-    ) -> usize {
+        refused: &mut Vec<u16>,
+    ) {
         let order = self.order.get(..self.filled).unwrap_or_default();
         let list: [TxFrame<'_>; N] = core::array::from_fn(|at| {
             order.get(at).and_then(|&index| self.frame(endpoint, index)).unwrap_or(NO_FRAME)
         });
         let mut rest = list.get(..self.filled).unwrap_or(&list);
-        let mut refused = 0;
+        let mut start = 0;
         for (plane, port) in ports.iter_mut().enumerate() {
             let count = usize::from(self.counts.get(plane).copied().unwrap_or(0));
             if count == 0 {
@@ -161,9 +178,15 @@ impl TxBatch {
             }
             let (mine, others) = rest.split_at(count.min(rest.len()));
             rest = others;
-            refused += mine.len() - port.tx_burst(now.0, mine);
+            let taken = port.tx_burst(now.0, mine).min(mine.len());
+            let unsent = port.unsent();
+            if taken < mine.len() || !unsent.is_empty() {
+                let mine = order.get(start..start + count).unwrap_or_default();
+                refused.extend(unsent.iter().filter_map(|&at| mine.get(usize::from(at))));
+                refused.extend(mine.iter().skip(taken));
+            }
+            start += count;
         }
-        refused
     }
 
     fn frame<'a>(&'a self, endpoint: &'a Endpoint, index: u16) -> Option<TxFrame<'a>> {

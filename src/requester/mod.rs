@@ -36,10 +36,20 @@ use rtt::{PathOrder, Reordering, Rtt};
 pub(crate) enum SendKind {
     /// First transmission.
     New,
+    /// First transmission too: the last try never left the host.
+    Resend,
     /// It was declared lost.
     Retransmit,
     /// Silence: a copy of the oldest unreported packet, to make the peer speak (tail loss probe).
     Probe,
+}
+
+impl SendKind {
+    /// Whether an earlier copy may be on its way.
+    #[inline]
+    pub(crate) const fn repeats(self) -> bool {
+        matches!(self, Self::Retransmit | Self::Probe)
+    }
 }
 
 /// A packet as it leaves.
@@ -285,11 +295,14 @@ impl Requester {
     pub(crate) fn next_send(&mut self, cc: &Controller) -> Option<(u64, SendKind)> {
         if self.lost_count > 0 {
             let seq = self.lost.next_set(self.una, self.next)?;
-            if cc.may_send(u64::from(self.records.get(seq).bytes)) {
+            let record = self.records.get(seq);
+            let never_left = record.cause == Cause::Unsent;
+            if cc.may_send(u64::from(record.bytes)) {
                 self.probe_pending = false;
-                return Some((seq, SendKind::Retransmit));
+                return Some((seq, if never_left { SendKind::Resend } else { SendKind::Retransmit }));
             }
-            return self.probe_pending.then_some((seq, SendKind::Probe));
+            let kind = if never_left { SendKind::Resend } else { SendKind::Probe };
+            return self.probe_pending.then_some((seq, kind));
         }
         if self.probe_pending
             && let Some(seq) = self.probe_target()
@@ -322,7 +335,7 @@ impl Requester {
     pub(crate) fn spec(&self, seq: u64, kind: SendKind) -> Option<PacketSpec> {
         let entry = match kind {
             SendKind::New => self.queue.sending(),
-            SendKind::Retransmit | SendKind::Probe => self.queue.find(seq),
+            SendKind::Resend | SendKind::Retransmit | SendKind::Probe => self.queue.find(seq),
         };
         entry.map(|entry| entry.packet(seq, self.setup.mtu))
     }
@@ -344,7 +357,7 @@ impl Requester {
     /// The entropy value of the last transmission of `seq`, to be avoided by the next.
     pub(crate) fn last_ev(&self, seq: u64, kind: SendKind) -> Option<EvId> {
         match kind {
-            SendKind::New => None,
+            SendKind::New | SendKind::Resend => None,
             SendKind::Retransmit | SendKind::Probe => Some(EvId(self.records.get(seq).ev)),
         }
     }
@@ -370,7 +383,8 @@ impl Requester {
     #[inline(never)]
     fn commit_repeat(&mut self, seq: u64, kind: SendKind, fresh: Record, env: &mut Env<'_>) {
         let before = self.records.get(seq);
-        *self.records.get_mut(seq) = Record { retries: before.retries.saturating_add(1), ..fresh };
+        let retries = before.retries.saturating_add(u8::from(kind.repeats()));
+        *self.records.get_mut(seq) = Record { retries, ..fresh };
         if kind == SendKind::Probe {
             self.probe_pending = false;
             env.counters.tx_tail_probes += 1;
@@ -380,7 +394,12 @@ impl Requester {
             self.lost.clear(seq);
             self.lost_count -= 1;
             env.cc.on_send(u64::from(fresh.bytes));
-            env.counters.tx_retransmits += 1;
+            env.counters.tx_retransmits += u64::from(kind.repeats());
+        }
+        if !kind.repeats() {
+            // The oldest gap, so it serves as the tail probe that may be due.
+            self.probe_pending = false;
+            return;
         }
         self.newest_repeat = (self.orders, self.next);
         if seq >= self.una {
@@ -397,6 +416,34 @@ impl Requester {
             ev_bits: env.paths.ev(EvId(record.ev)),
         };
         self.repeats.note(seq, copy(before), copy(again), cause);
+    }
+
+    /// The transmission of `seq` that was committed last never left: a queue of this host was full. All is as before
+    /// it, except that a first transmission keeps its number and waits with the lost. Neither its path nor
+    /// congestion control hears of a loss, because the network had no part in it.
+    #[cold]
+    pub(crate) fn unsent(&mut self, seq: u64, kind: SendKind, cc: &mut Controller) {
+        let record = self.records.get(seq);
+        let mut held_window = true;
+        if kind.repeats() {
+            // None: too many repeats since to remember this one; then it counts as sent and lost.
+            let undone = self.repeats.undo(seq, record.order);
+            if let Some((before, cause)) = undone {
+                let Copy { sent_at, order, ev, .. } = before;
+                let retries = record.retries.saturating_sub(1);
+                *self.records.get_mut(seq) = Record { sent_at, order, ev, retries, cause, ..record };
+            }
+            held_window =
+                kind == SendKind::Retransmit || undone.is_some_and(|(_, cause)| cause != Cause::Silence);
+            self.probe_pending |= kind == SendKind::Probe;
+        } else {
+            self.records.get_mut(seq).cause = Cause::Unsent;
+        }
+        if held_window && !self.lost.test(seq) {
+            cc.on_discard(u64::from(record.bytes));
+            self.lost.set(seq);
+            self.lost_count += 1;
+        }
     }
 
     fn commit_new(&mut self, now: Time, seq: u64) {

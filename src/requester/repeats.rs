@@ -26,6 +26,8 @@ pub(crate) enum Cause {
     Time,
     /// Nothing was heard: a tail probe of a packet that was not declared lost.
     Silence,
+    /// It never left the host.
+    Unsent,
     /// The peer asked for it, its plane went down, or the retransmission timer fired.
     #[default]
     Other,
@@ -146,6 +148,11 @@ impl Repeats {
             settled: cause != Cause::Silence,
         };
         self.recent.insert((seq, again.order), repeat);
+    }
+
+    /// The repeat of `seq` at position `order` never left: forgets it, and tells what it was to repeat.
+    pub(super) fn undo(&mut self, seq: u64, order: u64) -> Option<(Copy, Cause)> {
+        self.recent.remove(&(seq, order)).map(|repeat| (repeat.before, repeat.cause))
     }
 
     #[inline]

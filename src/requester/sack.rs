@@ -144,7 +144,7 @@ impl Requester {
                 env.counters.order_rule_pauses += u64::from(self.path_order.disproved(&rtt, now));
             }
             Cause::Time => self.reordering.widen(&rtt, now.0),
-            Cause::Silence | Cause::Other => {}
+            Cause::Silence | Cause::Unsent | Cause::Other => {}
         }
     }
 

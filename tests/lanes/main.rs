@@ -8,5 +8,6 @@
 
 mod control;
 mod events;
+mod host;
 mod panic;
 mod side;

@@ -34,6 +34,10 @@ impl<P: Port> Port for Broken<P> {
         self.inner.tx_burst(now_ns, frames)
     }
 
+    fn unsent(&self) -> &[u16] {
+        self.inner.unsent()
+    }
+
     fn rx_burst(&mut self, now_ns: u64, max: usize, sink: &mut dyn FnMut(&RxFrame<'_>)) -> usize {
         assert!(!self.in_rx.load(Ordering::Relaxed), "no frame comes here");
         self.inner.rx_burst(now_ns, max, sink)

@@ -23,6 +23,9 @@ pub(crate) struct NodePlan {
     pub(crate) lateness_ns: u64,
     pub(crate) ns_per_kib: u64,
     pub(crate) queue_ns: u64,
+    /// Packets that a full queue of the host gives back, in ten-thousandths, and how long it is full then.
+    pub(crate) given_back: u32,
+    pub(crate) full_ns: u64,
     pub(crate) trimming: bool,
     pub(crate) sack_threshold: u32,
     pub(crate) quantum: u32,
@@ -202,6 +205,8 @@ fn node(rng: &mut Rng, sockets: bool) -> NodePlan {
         lateness_ns: if rng.one_in(3) { rng.sized(100, 2_000_000) } else { 0 },
         ns_per_kib: if paced { rng.sized(10, 10_000) } else { 0 },
         queue_ns: if paced { rng.sized(1, 20_000) } else { 0 },
+        given_back: if rng.one_in(3) { rng.sized(10, 5_000) as u32 } else { 0 },
+        full_ns: rng.sized(1, 200_000),
         trimming: rng.chance(7_000),
         sack_threshold: if rng.one_in(3) { rng.sized(1, 1 << 20) as u32 } else { 16 * 1024 },
         quantum: rng.sized(1, 64) as u32,

@@ -132,6 +132,8 @@ impl World {
             node.lateness_ns = node_plan.lateness_ns;
             node.ns_per_kib = node_plan.ns_per_kib;
             node.queue_ns = node_plan.queue_ns;
+            node.given_back = node_plan.given_back;
+            node.full_ns = node_plan.full_ns;
         }
         for flap in &plan.flaps {
             net.schedule_link(flap.from, flap.node, flap.port, false);

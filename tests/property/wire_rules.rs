@@ -17,6 +17,8 @@ pub(crate) struct Rule {
     pub(crate) max_wimm: usize,
     /// Next packet to be sent for the first time.
     next: u64,
+    /// Packets before it that did not leave the host yet.
+    kept: BTreeSet<u64>,
     /// One past the last packet that the peer acknowledged without a gap, as far as the sender was told.
     acked: u64,
     /// Last packets of messages with immediate that the sender does not know to be complete.
@@ -28,7 +30,7 @@ pub(crate) struct Rule {
 pub(crate) struct Rules {
     by_sender: BTreeMap<(usize, Qpn), Rule>,
     by_receiver: BTreeMap<(usize, Qpn), (usize, Qpn)>,
-    /// Data packets that each node sent.
+    /// Data packets that each node sent, those that came back included.
     pub(crate) data: [u64; 2],
     pub(crate) broken: Vec<String>,
 }
@@ -48,6 +50,7 @@ impl Rules {
             window: u64::from(mpr) * 128,
             max_wimm: max_wimm.into(),
             next: 0,
+            kept: BTreeSet::new(),
             acked: 0,
             immediates: BTreeSet::new(),
         };
@@ -68,6 +71,15 @@ impl Rules {
         }
     }
 
+    fn given_back(&mut self, node: usize, head: &WriteHead) {
+        if let Some(count) = self.data.get_mut(node) {
+            *count += 1;
+        }
+        if let Some(rule) = self.by_sender.get_mut(&(node, head.bth.dest_qpn)) {
+            rule.given_back(head);
+        }
+    }
+
     fn acknowledged(&mut self, node: usize, qpn: Qpn, psn: Psn, complete: bool) {
         let Some(key) = self.by_receiver.get(&(node, qpn)) else { return };
         let Some(rule) = self.by_sender.get_mut(key) else { return };
@@ -84,20 +96,27 @@ impl Rule {
         self.next as i64 + i64::from(psn.distance(self.initial.add(self.next as u32 & 0x00ff_ffff)))
     }
 
+    fn given_back(&mut self, head: &WriteHead) {
+        if self.seq(head.bth.psn) == self.next as i64 {
+            self.kept.insert(self.next);
+            self.next += 1;
+        }
+    }
+
     fn sent(&mut self, head: &WriteHead) -> Result<(), String> {
         let seq = self.seq(head.bth.psn);
         if seq < 0 || seq > self.next as i64 {
             return Err(format!("sent packet {seq} when {} was next", self.next));
         }
         let seq = seq as u64;
-        let fresh = seq == self.next;
+        let fresh = self.kept.remove(&seq) || seq == self.next;
         if fresh == head.bth.rtx {
             return Err(format!("sent packet {seq} with a wrong rtx bit"));
         }
         if !fresh {
             return Ok(());
         }
-        self.next += 1;
+        self.next = self.next.max(seq + 1);
         if head.imm.is_some() {
             self.immediates.insert(seq);
             if self.immediates.len() > self.max_wimm {
@@ -123,6 +142,12 @@ impl Tap for Watcher {
     fn sent(&mut self, at: Time, node: usize, packet: &Packet<'_>) {
         if let Packet::Write { head, .. } = packet {
             self.0.borrow_mut().write(at, node, head);
+        }
+    }
+
+    fn given_back(&mut self, _at: Time, node: usize, packet: &Packet<'_>) {
+        if let Packet::Write { head, .. } = packet {
+            self.0.borrow_mut().given_back(node, head);
         }
     }
 

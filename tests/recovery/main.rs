@@ -5,6 +5,7 @@
 
 mod dead_paths;
 mod flow;
+mod host;
 mod marks;
 mod reordering;
 mod silence;

@@ -19,7 +19,12 @@ use super::trace::{Fate, Trace};
 pub(crate) trait Tap {
     fn sent(&mut self, at: Time, node: usize, packet: &Packet<'_>);
     fn arrived(&mut self, at: Time, node: usize, packet: &Packet<'_>);
+    /// Left the endpoint but not the host.
+    fn given_back(&mut self, _at: Time, _node: usize, _packet: &Packet<'_>) {}
 }
+
+/// Most packets that one burst takes.
+const BURST: usize = 32;
 
 /// A port's transmit queue.
 #[derive(Clone, Copy, Debug)]
@@ -41,6 +46,10 @@ pub(crate) struct Node {
     pub(crate) ns_per_kib: u64,
     /// A port takes packets until this much is queued.
     pub(crate) queue_ns: u64,
+    /// Packets that a port takes and then gives back, as its queue is full after all; in ten-thousandths. It is
+    /// full for `full_ns` then.
+    pub(crate) given_back: u32,
+    pub(crate) full_ns: u64,
     ports: Vec<TxPort>,
     wake_at: Time,
 }
@@ -68,6 +77,8 @@ pub(crate) struct Net {
     pub(crate) data_by_port: BTreeMap<(usize, u8), usize>,
     /// Data packets that an endpoint sent on a port that it knew to be down.
     pub(crate) sent_on_down_port: u64,
+    /// Packets that ports gave back.
+    pub(crate) given_back: u64,
     pub(crate) steps: u64,
     pub(crate) max_steps: u64,
     pub(crate) max_time: Time,
@@ -134,6 +145,7 @@ impl Net {
             astray: Vec::new(),
             data_by_port: BTreeMap::new(),
             sent_on_down_port: 0,
+            given_back: 0,
             steps: 0,
             max_steps: 2_000_000,
             max_time: Time(3_600_000_000_000),
@@ -159,6 +171,8 @@ impl Net {
             lateness_ns: 0,
             ns_per_kib: 0,
             queue_ns: 0,
+            given_back: 0,
+            full_ns: 0,
             ports,
             wake_at: Time::NEVER,
         });
@@ -302,20 +316,53 @@ impl Net {
 
     /// Takes from an endpoint what it wants to send and to say.
     pub(crate) fn pump(&mut self, node: usize) {
-        let mut out = Transmit::default();
-        self.nodes[node].endpoint.begin_burst(32);
-        let mut free = self.free_ports(node);
-        while self.nodes[node].endpoint.transmit(self.now, free, &mut out) {
-            assert!(free.contains(out.port), "plane {} has no room", out.port);
-            let bytes = frame::join(&self.nodes[node].endpoint, &out);
-            self.occupy(node, out.port, bytes.len());
-            self.send(node, out.port, bytes);
-            free = self.free_ports(node);
-        }
+        while self.burst(node) {}
         while let Some(event) = self.nodes[node].endpoint.poll_event() {
             self.nodes[node].events.push(event);
         }
         self.wake_when_free(node);
+    }
+
+    /// Takes up to a burst of packets, and gives back at its end what found a queue full, as a driver does.
+    fn burst(&mut self, node: usize) -> bool {
+        let mut out = Transmit::default();
+        let mut given_back = Vec::new();
+        let mut left = BURST;
+        self.nodes[node].endpoint.begin_burst(BURST);
+        while left > 0 {
+            let free = self.free_ports(node);
+            if !self.nodes[node].endpoint.transmit(self.now, free, &mut out) {
+                break;
+            }
+            left -= 1;
+            assert!(free.contains(out.port), "plane {} has no room", out.port);
+            let faulty = self.now < self.heal_at && self.nodes[node].given_back > 0;
+            if faulty && self.rng.chance(self.nodes[node].given_back) {
+                let until = self.now.after(self.nodes[node].full_ns);
+                let port = &mut self.nodes[node].ports[usize::from(out.port)];
+                port.busy_until = port.busy_until.max(until);
+                self.tell_given_back(node, &out);
+                given_back.push(out.clone());
+                continue;
+            }
+            let bytes = frame::join(&self.nodes[node].endpoint, &out);
+            self.occupy(node, out.port, bytes.len());
+            self.send(node, out.port, bytes);
+        }
+        for packet in &given_back {
+            self.given_back += 1;
+            self.nodes[node].endpoint.unsent(packet);
+        }
+        left == 0 || !given_back.is_empty()
+    }
+
+    fn tell_given_back(&mut self, node: usize, out: &Transmit) {
+        let bytes = frame::join(&self.nodes[node].endpoint, out);
+        if let Some(tap) = self.tap.as_mut()
+            && let Some((_, packet)) = frame::decode(&bytes)
+        {
+            tap.given_back(self.now, node, &packet);
+        }
     }
 
     fn free_ports(&self, node: usize) -> PortMask {

@@ -11,6 +11,8 @@ use crate::{RxFrame, RxOrigin, TxFrame, frame};
 #[derive(Clone, Copy, Default)]
 pub(super) struct Verdict {
     pub(super) lost: bool,
+    /// The caller keeps it.
+    pub(super) unsent: bool,
     pub(super) duplicate: bool,
     pub(super) corrupt: bool,
     pub(super) ecn: bool,
@@ -24,7 +26,7 @@ impl Verdict {
     }
 
     pub(super) fn passes(&self) -> bool {
-        !self.lost && !self.duplicate && !self.changes() && self.delay_ns == 0
+        !self.lost && !self.unsent && !self.duplicate && !self.changes() && self.delay_ns == 0
     }
 }
 
@@ -66,7 +68,7 @@ impl Inside {
     }
 }
 
-/// Adds a rule's faults to the verdict; true if the frame is lost.
+/// Adds a rule's faults to the verdict; true if the frame goes no further.
 pub(super) fn apply(
     rule: &FaultRule,
     rng: &mut Xoshiro256PlusPlus,
@@ -75,10 +77,17 @@ pub(super) fn apply(
 ) -> bool {
     if rule.blackhole {
         count(&stats.blackholed);
+        verdict.lost = true;
+        return true;
+    }
+    if rule.full.hits(|| rng.next_u64()) {
+        count(&stats.unsent);
+        verdict.unsent = true;
         return true;
     }
     if rule.loss.hits(|| rng.next_u64()) {
         count(&stats.lost);
+        verdict.lost = true;
         return true;
     }
     if rule.duplicate.hits(|| rng.next_u64()) {

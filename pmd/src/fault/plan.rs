@@ -73,6 +73,8 @@ pub struct FaultRule {
     pub blackhole: bool,
     /// Frames vanish by chance.
     pub loss: Chance,
+    /// This host's transmit queue has no room: frames are given back by [`Port::unsent`](crate::Port::unsent).
+    pub full: Chance,
     /// A frame arrives twice.
     pub duplicate: Chance,
     /// A frame is held back for so many nanoseconds, and overtaken.
@@ -99,6 +101,7 @@ impl Default for FaultRule {
             down: false,
             blackhole: false,
             loss: Chance::default(),
+            full: Chance::default(),
             duplicate: Chance::default(),
             reorder: None,
             corrupt: Chance::default(),
@@ -163,6 +166,9 @@ fn parse_rule(number: usize, text: &str) -> Result<FaultRule, FaultPlanError> {
     if rule.down && (rule.looks_inside() || text.contains("dir=")) {
         return Err(error(text, "down takes a whole port; use blackhole with ev, opcode or dir".to_owned()));
     }
+    if rule.full != Chance::default() && rule.direction == Direction::Rx {
+        return Err(error(text, "full is about this host's transmit queue; leave out dir=rx".to_owned()));
+    }
     if rule.from_ns >= rule.until_ns {
         return Err(error(text, "from is not before until".to_owned()));
     }
@@ -170,7 +176,7 @@ fn parse_rule(number: usize, text: &str) -> Result<FaultRule, FaultPlanError> {
 }
 
 const SELECTORS: [&str; 6] = ["port", "ev", "opcode", "from", "until", "dir"];
-const ACTIONS: &str = "loss, dup, reorder, corrupt, delay, ecn, trim, down, blackhole";
+const ACTIONS: &str = "loss, full, dup, reorder, corrupt, delay, ecn, trim, down, blackhole";
 
 fn set(rule: &mut FaultRule, name: &str, value: Option<&str>) -> Result<(), String> {
     match (name, value) {
@@ -178,6 +184,7 @@ fn set(rule: &mut FaultRule, name: &str, value: Option<&str>) -> Result<(), Stri
         ("down", None) => rule.down = true,
         ("blackhole", None) => rule.blackhole = true,
         ("loss", Some(v)) => rule.loss = chance(v)?,
+        ("full", Some(v)) => rule.full = chance(v)?,
         ("dup", Some(v)) => rule.duplicate = chance(v)?,
         ("corrupt", Some(v)) => rule.corrupt = chance(v)?,
         ("ecn", Some(v)) => rule.ecn = chance(v)?,
@@ -282,8 +289,10 @@ mod tests {
 
     #[test]
     fn every_word_is_understood() {
-        let all = rule("loss=1%,dup=0.1%,reorder=2%:50us,corrupt=0.001,delay=20us:5us,ecn=5%,trim=1%");
+        let all =
+            rule("loss=1%,full=3%,dup=0.1%,reorder=2%:50us,corrupt=0.001,delay=20us:5us,ecn=5%,trim=1%");
         assert_eq!(all.loss, Chance::new(0.01));
+        assert_eq!(all.full, Chance::new(0.03));
         assert_eq!(all.duplicate, Chance::new(0.001));
         assert_eq!(all.reorder, Some((Chance::new(0.02), 50_000)));
         assert_eq!(all.corrupt, Chance::new(0.001));
@@ -330,6 +339,7 @@ mod tests {
             ("down=1", "down takes no value"),
             ("down,ev=1", "down takes a whole port"),
             ("loss=1%,dir=up", "dir=tx or dir=rx"),
+            ("full=1%,dir=rx", "leave out dir=rx"),
             ("loss=1%,ev=0xg", "no number"),
             ("loss=1%,opcode=wirte", "one of write, ack"),
             ("loss=1%,opcode=256", "no operation code"),

@@ -22,6 +22,8 @@ stats! {
     lost,
     /// Frames lost by `blackhole`.
     blackholed,
+    /// Frames given back to the caller by `full`.
+    unsent,
     /// Frames lost by `down`.
     down,
     /// Frames doubled.
@@ -38,7 +40,7 @@ stats! {
     ecn_not_capable,
     /// Frames cut.
     trimmed,
-    /// Frames lost because too many were held, or the port below broke its word on room.
+    /// Frames lost because too many were held, or the port below had no room for one that was held.
     overflow,
 }
 

@@ -4,7 +4,8 @@ use std::net::UdpSocket;
 
 use super::config::{FRAME_MAX, MTU_MIN, Offload, SOURCE_PORTS_MAX, SourcePorts, UdpConfig, UdpError};
 use super::socket::{
-    Buffer, ask_for_marks, bind, enable_gro, forbid_fragments, probe_gso, size_buffer, socket_address,
+    Buffer, ask_for_marks, bind, enable_gro, forbid_fragments, probe_gso, report_full_queues, size_buffer,
+    socket_address,
 };
 use super::sys::{self, RxBuffers};
 use crate::ETHERNET_LEN;
@@ -90,6 +91,7 @@ pub(super) fn open_senders(
     for port in asked {
         let socket = bind(socket_address(cfg.local, port, scope), sockets.len())?;
         forbid_fragments(&socket, cfg.local.is_ipv4()).map_err(UdpError::io("forbid fragments"))?;
+        report_full_queues(&socket, cfg.local.is_ipv4()).map_err(UdpError::io("ask for full queues"))?;
         let got = size_buffer(&socket, Buffer::Send, cfg.socket_send_bytes);
         if let Some(got) = got.map_err(UdpError::io("size a send buffer"))?.filter(|_| sockets.is_empty()) {
             let asked = cfg.socket_send_bytes >> 10;

@@ -89,6 +89,17 @@ pub(crate) fn forbid_fragments(socket: &UdpSocket, v4: bool) -> io::Result<()> {
     }
 }
 
+/// Without this the kernel calls a datagram sent that the full queue of the interface dropped (udp(7), `IP_RECVERR`).
+/// It also queues ICMP errors, which nobody reads: they may take no more memory than a receive buffer must have.
+pub(crate) fn report_full_queues(socket: &UdpSocket, v4: bool) -> io::Result<()> {
+    size_buffer(socket, Buffer::Receive, 0)?;
+    if v4 {
+        sys::set_option(socket, libc::IPPROTO_IP, libc::IP_RECVERR, 1)
+    } else {
+        sys::set_option(socket, libc::IPPROTO_IPV6, libc::IPV6_RECVERR, 1)
+    }
+}
+
 /// Asks for the marks of received datagrams: traffic class, and hop limit if wanted.
 pub(crate) fn ask_for_marks(socket: &UdpSocket, v4: bool, hop_limit: bool) -> io::Result<()> {
     let (level, class, hops) = if v4 {

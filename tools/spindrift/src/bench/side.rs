@@ -130,6 +130,7 @@ impl Counted {
             ("tx_dropped", p.tx_dropped),
             ("rx_dropped", p.rx_dropped),
             ("tx_full", p.tx_full),
+            ("tx_unsent", p.tx_unsent),
             ("tx_oversize", p.tx_oversize),
             ("tx_unsendable", p.tx_unsendable),
             ("tx_errors", p.tx_errors),
@@ -151,6 +152,7 @@ fn add(sum: &mut PortCounters, more: &PortCounters) {
     sum.tx_dropped += more.tx_dropped;
     sum.rx_dropped += more.rx_dropped;
     sum.tx_full += more.tx_full;
+    sum.tx_unsent += more.tx_unsent;
     sum.tx_oversize += more.tx_oversize;
     sum.tx_unsendable += more.tx_unsendable;
     sum.tx_errors += more.tx_errors;

@@ -1,0 +1,63 @@
+//! Ports that give frames back.
+
+use spindrift::pmd::Port;
+use spindrift::pmd::fault::FaultPort;
+use spindrift::pmd::loopback::{self, LoopbackConfig, LoopbackPort};
+use spindrift::verbs::{LaneMode, QpConfig, WcStatus};
+
+use crate::side::{THREAD, connect, side, until, write};
+
+const LEN: u32 = 1 << 16;
+
+fn crowded(ports: Vec<LoopbackPort>, seed: u64) -> Vec<Box<dyn Port>> {
+    let plan: spindrift::pmd::fault::FaultPlan = "full=30%".parse().unwrap();
+    let wrap = |(plane, port)| {
+        let port = FaultPort::new(Box::new(port), plane, plan.clone(), seed);
+        Box::new(port) as Box<dyn Port>
+    };
+    ports.into_iter().enumerate().map(wrap).collect()
+}
+
+/// Each burst loses some of its frames to a full queue, of any port and anywhere in the burst.
+fn arrives_whole(lane: LaneMode) {
+    let (left, right) = loopback::pair(3, LoopbackConfig::default());
+    let config = QpConfig::default();
+    let (mut left, mut right) =
+        (side(crowded(left, 1), lane, &config), side(crowded(right, 2), lane, &config));
+    connect(&mut left, &mut right);
+    for n in 0..64_u64 {
+        let bytes: Vec<u8> = (0..u64::from(LEN)).map(|at| (at * 31 + at / 256 + n) as u8).collect();
+        left.mr.write_at(0, &bytes).unwrap();
+        left.qp.post_send(write(&left, &right, n, LEN)).unwrap();
+        let wc = until("a completion", || {
+            left.context.poll();
+            right.context.poll();
+            left.cq.poll_one().unwrap()
+        });
+        assert_eq!((wc.wr_id, wc.status), (n, WcStatus::Success));
+        let mut got = vec![0; LEN as usize];
+        right.mr.read_at(0, &mut got).unwrap();
+        assert!(got == bytes, "message {n}");
+    }
+    let (counters, refused) = (left.context.counters(), left.context.lane_counters().tx_refused);
+    assert!(counters.tx_unsent > 100, "{counters:?}");
+    assert_eq!(counters.tx_unsent, refused, "what the ports gave back reached the endpoint");
+    assert_eq!(counters.tx_unsent_dropped, 0);
+    if matches!(lane, LaneMode::Inline) {
+        // The frames taken back are those that did not leave, so none of them comes twice. Some margin, because a busy
+        // machine draws tail probes.
+        let target = right.context.counters();
+        let twice = target.rx_duplicates + target.rx_old;
+        assert!(twice < counters.tx_unsent / 10, "{twice} came twice: {counters:?}");
+    }
+}
+
+#[test]
+fn frames_given_back_arrive_all_the_same() {
+    arrives_whole(THREAD);
+}
+
+#[test]
+fn frames_given_back_to_an_inline_lane_arrive_all_the_same() {
+    arrives_whole(LaneMode::Inline);
+}
