@@ -234,7 +234,7 @@ fn the_send_queue_is_bounded_and_drains() {
 fn receives_posted_in_init_meet_the_first_immediates() {
     for lanes in [[LaneMode::Inline; 2], [THREAD; 2]] {
         let qp = QpConfig { max_recv_wr: 3, ..QpConfig::default() };
-        let (mut left, mut right, _cables) = Setup { qp, lanes, ..Setup::default() }.unconnected();
+        let (mut left, mut right, _cables) = Setup { lanes, qp, ..Setup::default() }.unconnected();
         for round in 0..2 {
             right.qp.init().unwrap();
             for wr_id in 0..3 {
