@@ -46,12 +46,18 @@ counters! {
     rx_placed_bytes,
     /// Frames dropped: Ethernet, IP or UDP headers malformed or of another protocol.
     rx_bad_stack,
+    /// Frames dropped: IP destination is not the address of the port that they came in on.
+    rx_wrong_destination,
     /// Frames dropped: UDP destination port is not MRC's.
     rx_other_port,
     /// Frames dropped: shorter than their headers say and not marked as trimmed.
     rx_truncated,
     /// Packets dropped: invariant CRC does not match.
     rx_bad_icrc,
+    /// Packets dropped: transport version (`BTH.tver`) is not 0.
+    rx_wrong_version,
+    /// Packets dropped: partition key does not match the default partition's.
+    rx_wrong_partition,
     /// Packets dropped: transport headers malformed or opcode unknown.
     rx_malformed,
     /// Packets dropped: no such queue pair.

@@ -229,6 +229,38 @@ fn the_send_queue_is_bounded_and_drains() {
     assert_eq!(left.qp.post_recv(RecvWr { wr_id: 9 }), Err(PostError::QueueFull { max: 2 }));
 }
 
+/// A peer may send an immediate as soon as it is connected: what was posted in INIT is there for it.
+#[test]
+fn receives_posted_in_init_meet_the_first_immediates() {
+    for lanes in [[LaneMode::Inline; 2], [THREAD; 2]] {
+        let qp = QpConfig { max_recv_wr: 3, ..QpConfig::default() };
+        let (mut left, mut right, _cables) = Setup { lanes, qp, ..Setup::default() }.unconnected();
+        for round in 0..2 {
+            right.qp.init().unwrap();
+            for wr_id in 0..3 {
+                right.qp.post_recv(RecvWr { wr_id }).unwrap();
+            }
+            assert_eq!(right.qp.post_recv(RecvWr { wr_id: 9 }), Err(PostError::QueueFull { max: 3 }));
+            assert_eq!(right.qp.state(), (QpState::Init, None));
+            right.qp.connect(&left.qp.info().unwrap()).unwrap();
+            assert_eq!(right.qp.recvs_outstanding(), 3);
+            left.qp.connect(&right.qp.info().unwrap()).unwrap();
+            for wr_id in 0..3 {
+                let wr = write(&left, &right, wr_id, 0, 10);
+                left.qp.post_send(SendWr { op: SendOp::WriteWithImm(wr_id as u32), ..wr }).unwrap();
+            }
+            let received = completions(&mut right, &mut left, 3);
+            let imms: Vec<_> = received.iter().map(|wc| (wc.wr_id, wc.status, wc.imm)).collect();
+            let want: Vec<_> = (0..3).map(|n| (n, WcStatus::Success, Some(n as u32))).collect();
+            assert_eq!(imms, want, "round {round}");
+            for side in [&mut left, &mut right] {
+                side.qp.modify(QpModify::Reset).unwrap();
+                while side.cq.poll_one().unwrap().is_some() {}
+            }
+        }
+    }
+}
+
 #[test]
 fn going_to_error_flushes_in_order_and_reset_leads_out() {
     let (mut left, mut right) = Setup::default().connected();

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, UdpSocket};
 
 use spindrift_pmd::udp::{Offload, SourcePorts, UdpConfig, UdpPort};
-use spindrift_pmd::{DatagramMeta, LinkState, Port, RxOrigin, TxFrame};
+use spindrift_pmd::{DatagramMeta, LinkState, Port, PortCaps, RxOrigin, TxFrame};
 
 fn open(local: &str, offload: Offload) -> UdpPort {
     let local = local.parse().unwrap();
@@ -152,6 +152,13 @@ fn link_caps_and_hop_limit() {
     assert!(caps.notes.iter().any(|note| note.contains("65536")), "{:?}", caps.notes);
     if port.uses_gso() {
         assert_eq!(caps.same_path_batch, 15);
+    }
+    let warns = |caps: &PortCaps| caps.notes.iter().any(|note| note.contains("IPv4 with segmentation"));
+    assert_eq!(warns(&caps), port.uses_gso());
+    for (local, gso) in [("127.0.0.1", Offload::Off), ("::1", Offload::Auto)] {
+        let cfg = UdpConfig { local: local.parse().unwrap(), port: 0, gso, ..UdpConfig::default() };
+        // A host may be without IPv6.
+        assert!(UdpPort::open(&cfg).is_ok_and(|port| !warns(port.caps())) || local == "::1");
     }
     let ip = caps.local_ip;
     let head = head(ip, ip, (caps.source_ports.unwrap()[0], port.port()), 0);

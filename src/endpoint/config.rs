@@ -72,6 +72,9 @@ pub struct EndpointConfig {
     pub seed: u64,
     /// The local ports, one a plane.
     pub ports: Vec<LocalPort>,
+    /// Which plane of the network each port is on, by numbers that all hosts of the network share; empty to tell nobody.
+    /// Peers compare them when they connect, so that ports in different orders are noticed. Default empty.
+    pub plane_ids: Vec<u32>,
     /// UDP destination port to send to. Both 4971 and 4791 are accepted on receive besides.
     pub udp_port: u16,
     /// Where the entropy value travels.
@@ -113,6 +116,7 @@ impl EndpointConfig {
         Self {
             seed: 1,
             ports,
+            plane_ids: Vec::new(),
             udp_port: UDP_PORT_MRC,
             entropy: if sockets { EntropyMode::Udp } else { EntropyMode::Stev(StevOrder::SportHigh) },
             icrc: true,
@@ -140,6 +144,12 @@ impl EndpointConfig {
         }
         if self.ports.iter().any(|port| port.max_frame < Self::overhead(v6) + 256) {
             return bad("ports.max_frame", "a frame must hold the headers and 256 bytes of payload");
+        }
+        if !self.plane_ids.is_empty() && self.plane_ids.len() != self.ports.len() {
+            return bad("plane_ids", "give one for each port, or none");
+        }
+        if (1..self.plane_ids.len()).any(|at| self.plane_ids[..at].contains(&self.plane_ids[at])) {
+            return bad("plane_ids", "each port must be on a plane of its own");
         }
         let sockets = self.ports.iter().any(|port| port.source_ports.is_some());
         if sockets && self.entropy != EntropyMode::Udp {
@@ -280,7 +290,8 @@ pub struct PortAddr {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct QpInfo {
-    /// Version of this structure: 1.
+    /// Version of this structure: 1. Whoever speaks several writes the one that both speak; over
+    /// [`verbs::exchange`](crate::verbs::exchange) that is seen to.
     pub version: u32,
     /// Queue pair number, 24 bits.
     pub qpn: u32,
@@ -304,8 +315,11 @@ pub struct QpInfo {
     pub udp_port: u16,
     /// Where this side puts and looks for entropy: `stev-sport-high`, `stev-sport-low` or `udp`.
     pub entropy: String,
-    /// Ports, one a plane.
+    /// Ports, one a plane. Port *n* of one side is on the same plane as port *n* of the other.
     pub ports: Vec<PortAddr>,
+    /// The plane of each port, if it is told: see [`EndpointConfig::plane_ids`]. Compared where both sides tell.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub plane_ids: Vec<u32>,
 }
 
 impl QpInfo {

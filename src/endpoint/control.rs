@@ -228,6 +228,7 @@ impl Endpoint {
             udp_port: self.cfg.udp_port,
             entropy: entropy_name(self.cfg.entropy).to_owned(),
             ports: self.cfg.ports.iter().map(|port| PortAddr { ip: port.ip, mac: port.mac.0 }).collect(),
+            plane_ids: self.cfg.plane_ids.clone(),
         })
     }
 
@@ -276,6 +277,7 @@ impl Endpoint {
         in_range("dest_qpn", attr.dest_qpn, 3, 0x00ff_ffff, "a 24-bit queue pair number above 2")?;
         in_range("path_mtu", attr.path_mtu, 256, self.cfg.max_mtu(), "256 to what every port takes")?;
         in_range("mpr_dest", u32::from(attr.mpr_dest), 1, 255, "1 to 255 units of 128 PSNs")?;
+        in_range("udp_port", u32::from(attr.udp_port), 1, 0xffff, "1 to 65535")?;
         let index = self.peer_index(&attr.ports, attr.udp_port)?;
         let local = self.ports_up;
         let Some(peer) = self.peers.get_mut(index as usize).and_then(Option::as_mut) else {

@@ -48,7 +48,7 @@ impl Endpoint {
 
     /// A peer, or someone in its name, says which of its ports can be reached. `false` when it must not be
     /// answered: it is no peer, or says that the port it sent this from cannot be reached.
-    pub(super) fn on_port_status(&mut self, now: Time, source: &Source, mask: u32) -> bool {
+    pub(super) fn on_port_status(&mut self, now: Time, source: &Source<'_>, mask: u32) -> bool {
         let (peers, count) = self.peers_at(source.meta.src);
         if count == 0 {
             self.counters.rx_foreign_port_status += 1;
@@ -76,7 +76,7 @@ impl Endpoint {
 
     /// A packet that was accepted came from this peer: a plane that works is not left closed.
     #[cold]
-    pub(super) fn hear(&mut self, index: u32, source: &Source) {
+    pub(super) fn hear(&mut self, index: u32, source: &Source<'_>) {
         let Some(peer) = self.peers.get_mut(index as usize).and_then(Option::as_mut) else { return };
         if peer.ports_seen.hear(source.port) {
             if peer.sent_from(source.meta.src, source.port) {
@@ -88,7 +88,7 @@ impl Endpoint {
     }
 
     /// A response came from `index`. Whether it was one to a port status update or a probe of a plane.
-    pub(super) fn on_peer_response(&mut self, now: Time, index: u32, source: &Source, id: u16) -> bool {
+    pub(super) fn on_peer_response(&mut self, now: Time, index: u32, source: &Source<'_>, id: u16) -> bool {
         let Some(peer) = self.peers.get_mut(index as usize).and_then(Option::as_mut) else { return false };
         if peer.status_update.is_some_and(|update| update.is_answered_by(id)) {
             peer.status_update = None;

@@ -1,8 +1,14 @@
 //! Packets in: what is checked before anything is believed, and who gets it.
 //!
-//! In this order: the stack must parse, the port must be MRC's, a trimmed packet is told by its
-//! DSCP, the iCRC must match, the transport headers must parse, the queue pair must exist and its
-//! peer own the source address. What fails is counted and dropped.
+//! In this order: the stack must parse, the destination address must be this port's and the UDP port
+//! MRC's, a trimmed packet is told by its DSCP, the iCRC must match, version and partition must be
+//! ours, the transport headers must parse, the queue pair must exist and its peer own the source
+//! address. What fails is counted and dropped.
+//!
+//! A kernel socket is bound to its port's address, so what it delivers was sent there: the
+//! destination is compared for Ethernet frames only.
+
+use std::net::IpAddr;
 
 use spindrift_pmd::{DatagramMeta, RxFrame, RxOrigin};
 
@@ -12,8 +18,8 @@ use crate::requester::{Requester, SackVerdict};
 use crate::responder::{Arrived, Class, NackOut, Trigger, Violation};
 use crate::time::Time;
 use crate::wire::{
-    Aeth, AethKind, Bth, ICRC_LEN, NackReason, NakCode, Neth, Packet, Peth, Psn, Qpn, Seth, TrimKind,
-    TrimmedHead, Tseth, WriteHead, icrc, is_mrc_port, stack,
+    Aeth, AethKind, Bth, Foreign, ICRC_LEN, NackReason, NakCode, Neth, Packet, Peth, Psn, Qpn, Seth,
+    TrimKind, TrimmedHead, Tseth, WriteHead, icrc, is_mrc_port, stack,
 };
 use crate::work::{Wc, WcOpcode, WcStatus};
 
@@ -23,11 +29,18 @@ use super::{Endpoint, QpState};
 
 /// Where a packet came from.
 #[derive(Clone, Copy)]
-pub(super) struct Source {
-    pub(super) meta: DatagramMeta,
+pub(super) struct Source<'a> {
+    pub(super) meta: &'a DatagramMeta,
     pub(super) port: u8,
-    /// The Ethernet source address, when the port shows it.
-    pub(super) mac: Option<[u8; 6]>,
+    /// The Ethernet frame, when the port shows it.
+    frame: &'a [u8],
+}
+
+impl Source<'_> {
+    /// The Ethernet address that it came from; zero when the port does not show it.
+    pub(super) fn mac(&self) -> [u8; 6] {
+        self.frame.get(6..12).and_then(|mac| mac.try_into().ok()).unwrap_or_default()
+    }
 }
 
 /// Congestion experienced (RFC 3168).
@@ -38,22 +51,46 @@ impl Endpoint {
     pub fn receive(&mut self, now: Time, port: u8, frame: &RxFrame<'_>) {
         self.counters.rx_packets += 1;
         match frame.origin {
-            RxOrigin::Ethernet => match stack::parse(frame.data) {
+            // Looked at where it lies: a copy of it would cost as much as all these checks.
+            RxOrigin::Ethernet => match &stack::parse(frame.data) {
                 Err(_) => self.counters.rx_bad_stack += 1,
                 Ok(parsed) => {
-                    let mac = frame.data.get(6..12).and_then(|mac| mac.try_into().ok());
-                    let source = Source { meta: parsed.meta, port, mac };
-                    self.receive_datagram(now, source, parsed.mrc, parsed.truncated, |_| {
+                    if !self.is_address_of(port, parsed.meta.dst) {
+                        self.counters.rx_wrong_destination += 1;
+                        return;
+                    }
+                    let source = Source { meta: &parsed.meta, port, frame: frame.data };
+                    self.receive_datagram(now, &source, parsed.mrc, parsed.truncated, |_| {
                         icrc::verify_frame(parsed.l3)
                     });
                 }
             },
             RxOrigin::Udp(meta) => {
-                let source = Source { meta, port, mac: None };
-                self.receive_datagram(now, source, frame.data, false, |data| {
+                let source = Source { meta: &meta, port, frame: &[] };
+                self.receive_datagram(now, &source, frame.data, false, |data| {
                     icrc::verify_datagram(&meta, data)
                 });
             }
+        }
+    }
+
+    /// Whether packets to `dst` are for `port`.
+    #[inline]
+    fn is_address_of(&self, port: u8, dst: IpAddr) -> bool {
+        self.cfg.ports.get(usize::from(port)).is_some_and(|ours| match (ours.ip, dst) {
+            // As one number each.
+            (IpAddr::V6(ours), IpAddr::V6(dst)) => ours.to_bits() == dst.to_bits(),
+            (IpAddr::V4(ours), IpAddr::V4(dst)) => ours.to_bits() == dst.to_bits(),
+            _ => false,
+        })
+    }
+
+    /// Counts a packet of another version or partition.
+    #[cold]
+    fn count_foreign(&mut self, reason: Foreign) {
+        match reason {
+            Foreign::Version => self.counters.rx_wrong_version += 1,
+            Foreign::Partition => self.counters.rx_wrong_partition += 1,
         }
     }
 
@@ -61,7 +98,7 @@ impl Endpoint {
     fn receive_datagram(
         &mut self,
         now: Time,
-        source: Source,
+        source: &Source<'_>,
         data: &[u8],
         truncated: bool,
         verify: impl FnOnce(&[u8]) -> bool,
@@ -71,7 +108,7 @@ impl Endpoint {
             return;
         }
         if let Some(kind) = self.cfg.dscp.class_of_trim(source.meta.traffic_class >> 2) {
-            self.on_trimmed(&source, data, kind);
+            self.on_trimmed(source, data, kind);
             return;
         }
         if truncated {
@@ -86,14 +123,18 @@ impl Endpoint {
             self.counters.rx_bad_icrc += 1;
             return;
         }
-        match Packet::decode(body) {
-            Ok(packet) => self.dispatch(now, &source, &packet),
+        if let Err(reason) = Bth::admit(body) {
+            self.count_foreign(reason);
+            return;
+        }
+        match &Packet::decode(body) {
+            Ok(packet) => self.dispatch(now, source, packet),
             Err(_) => self.counters.rx_malformed += 1,
         }
     }
 
     #[inline]
-    fn dispatch(&mut self, now: Time, source: &Source, packet: &Packet<'_>) {
+    fn dispatch(&mut self, now: Time, source: &Source<'_>, packet: &Packet<'_>) {
         match packet {
             Packet::Write { head, payload, .. } => self.on_write(now, source, head, payload),
             Packet::Sack { bth, seth } => self.on_sack(now, source, bth, seth),
@@ -106,8 +147,14 @@ impl Endpoint {
     }
 
     /// The connected queue pair that `dest` names, if `source` is its peer's.
-    #[inline]
-    fn connected(&mut self, dest: Qpn, source: &Source) -> Option<u32> {
+    fn connected(&mut self, dest: Qpn, source: &Source<'_>) -> Option<u32> {
+        self.connected_inline(dest, source)
+    }
+
+    /// [`connected`](Self::connected) for data packets.
+    #[expect(clippy::inline_always, reason = "a call costs a data packet more than the checks themselves")]
+    #[inline(always)]
+    fn connected_inline(&mut self, dest: Qpn, source: &Source<'_>) -> Option<u32> {
         let Some(slot) = self.slot_of(dest) else {
             self.counters.rx_unknown_qp += 1;
             return None;
@@ -128,9 +175,9 @@ impl Endpoint {
         Some(slot)
     }
 
-    fn on_write(&mut self, now: Time, source: &Source, head: &WriteHead, payload: &[u8]) {
+    fn on_write(&mut self, now: Time, source: &Source<'_>, head: &WriteHead, payload: &[u8]) {
         self.counters.rx_data += 1;
-        let Some(slot) = self.connected(head.bth.dest_qpn, source) else { return };
+        let Some(slot) = self.connected_inline(head.bth.dest_qpn, source) else { return };
         let trigger = self.trigger(source, &head.bth, head.tseth);
         let Some(qp) = self.qps[slot as usize].as_deref_mut() else { return };
         if !qp.receives() {
@@ -180,10 +227,10 @@ impl Endpoint {
     }
 
     #[inline]
-    fn trigger(&self, source: &Source, bth: &Bth, tseth: Option<Tseth>) -> Trigger {
+    fn trigger(&self, source: &Source<'_>, bth: &Bth, tseth: Option<Tseth>) -> Trigger {
         Trigger {
             psn: bth.psn,
-            ev: reflected(&self.cfg, &source.meta),
+            ev: reflected(&self.cfg, source.meta),
             timestamp: tseth.map_or(0, |tseth| tseth.timestamp),
             marked: source.meta.traffic_class & 3 == CE,
             repeated: bth.rtx,
@@ -259,8 +306,12 @@ impl Endpoint {
     /// A packet that a switch cut: only BTH, METH and TSETH are read, nothing can be checked by CRC
     /// and nothing is placed. It becomes a NACK, so the worst that a forged one does is a
     /// retransmission.
-    fn on_trimmed(&mut self, source: &Source, data: &[u8], kind: TrimKind) {
+    fn on_trimmed(&mut self, source: &Source<'_>, data: &[u8], kind: TrimKind) {
         self.counters.rx_trimmed += 1;
+        if let Err(reason) = Bth::admit(data) {
+            self.count_foreign(reason);
+            return;
+        }
         let Ok(head) = TrimmedHead::decode(data) else {
             self.counters.rx_trimmed_useless += 1;
             return;
@@ -286,7 +337,7 @@ impl Endpoint {
     /// The queue pair that an acknowledgement is for, if it is one that sends and the reflected
     /// connection identifiers are its own.
     #[inline]
-    fn sender(&mut self, source: &Source, bth: &Bth, ids: Option<(u16, u16)>) -> Option<u32> {
+    fn sender(&mut self, source: &Source<'_>, bth: &Bth, ids: Option<(u16, u16)>) -> Option<u32> {
         let slot = self.connected(bth.dest_qpn, source)?;
         let qp = self.qps[slot as usize].as_deref()?;
         if qp.state != QpState::Rts {
@@ -301,7 +352,7 @@ impl Endpoint {
         Some(slot)
     }
 
-    fn on_sack(&mut self, now: Time, source: &Source, bth: &Bth, sack: &Seth) {
+    fn on_sack(&mut self, now: Time, source: &Source<'_>, bth: &Bth, sack: &Seth) {
         self.counters.rx_sacks += 1;
         let Some(slot) = self.sender(source, bth, Some((sack.spdcid, sack.dpdcid))) else { return };
         let Some(qp) = self.qps[slot as usize].as_deref_mut() else { return };
@@ -314,7 +365,7 @@ impl Endpoint {
         self.arm(slot);
     }
 
-    fn on_ack(&mut self, now: Time, source: &Source, bth: &Bth, aeth: &Aeth) {
+    fn on_ack(&mut self, now: Time, source: &Source<'_>, bth: &Bth, aeth: &Aeth) {
         match aeth.kind() {
             AethKind::Ack => self.counters.rx_acks += 1,
             AethKind::Nak(_) | AethKind::Other(_) => self.counters.rx_naks += 1,
@@ -355,7 +406,7 @@ impl Endpoint {
         self.fail_qp(slot, FailReason::PeerRefused, Some((Some(target), status)));
     }
 
-    fn on_nack(&mut self, now: Time, source: &Source, bth: &Bth, nack: &Neth) {
+    fn on_nack(&mut self, now: Time, source: &Source<'_>, bth: &Bth, nack: &Neth) {
         self.counters.rx_nacks += 1;
         let Some(slot) = self.sender(source, bth, Some((nack.spdcid, nack.dpdcid))) else { return };
         let Some(qp) = self.qps[slot as usize].as_deref_mut() else { return };
@@ -369,7 +420,7 @@ impl Endpoint {
     }
 
     /// A reliability probe: answered with a SACK that says so (MRC 1.0 section 7.4.6).
-    fn on_probe(&mut self, now: Time, source: &Source, bth: &Bth, probe: &Peth) {
+    fn on_probe(&mut self, now: Time, source: &Source<'_>, bth: &Bth, probe: &Peth) {
         self.counters.rx_probes += 1;
         let Some(slot) = self.connected(bth.dest_qpn, source) else { return };
         let mut trigger = self.trigger(source, bth, None);

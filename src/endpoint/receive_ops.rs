@@ -12,7 +12,7 @@ use super::receive::Source;
 use super::transmit::reflected;
 
 impl Endpoint {
-    pub(super) fn on_endpoint_request(&mut self, now: Time, source: &Source, bth: &Bth, erth: &Erth) {
+    pub(super) fn on_endpoint_request(&mut self, now: Time, source: &Source<'_>, bth: &Bth, erth: &Erth) {
         self.counters.rx_endpoint_requests += 1;
         if bth.dest_qpn != ENDPOINT_QPN {
             self.counters.rx_unknown_qp += 1;
@@ -41,11 +41,11 @@ impl Endpoint {
     }
 
     /// Answers an endpoint request on the path it came by, in the control class.
-    fn respond(&mut self, source: &Source, request_id: Psn, erth: &Erth) {
+    fn respond(&mut self, source: &Source<'_>, request_id: Psn, erth: &Erth) {
         let Some(port) = self.cfg.ports.get(usize::from(source.port)) else { return };
         let Ok(template) = StackTemplate::new(
             port.mac,
-            MacAddr(source.mac.unwrap_or_default()),
+            MacAddr(source.mac()),
             port.ip,
             source.meta.src,
             self.cfg.udp_port,
@@ -54,7 +54,7 @@ impl Endpoint {
             self.counters.rx_bad_stack += 1;
             return;
         };
-        let ev = reflected(&self.cfg, &source.meta);
+        let ev = reflected(&self.cfg, source.meta);
         let mut entropy = self.cfg.entropy.place(ev);
         if let Some(allowed) = ops::allowed_source_port(port.source_ports.as_ref(), ev) {
             entropy.src_port = allowed;
@@ -67,7 +67,7 @@ impl Endpoint {
         }
     }
 
-    pub(super) fn on_endpoint_response(&mut self, now: Time, source: &Source, bth: &Bth, _eeth: &Eeth) {
+    pub(super) fn on_endpoint_response(&mut self, now: Time, source: &Source<'_>, bth: &Bth, _eeth: &Eeth) {
         self.counters.rx_endpoint_responses += 1;
         let id = bth.psn.get() as u16;
         let (peers, count) = self.peers_at(source.meta.src);

@@ -56,7 +56,13 @@ pub enum VerbsError {
     },
     /// The peer does not fit.
     #[error("the peer does not fit: {0}")]
-    Refused(#[from] Refusal),
+    Refused(Box<Refusal>),
+}
+
+impl From<Refusal> for VerbsError {
+    fn from(refusal: Refusal) -> Self {
+        Self::Refused(Box::new(refusal))
+    }
 }
 
 /// A work request was not taken; nothing of it will happen.

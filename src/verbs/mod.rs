@@ -44,10 +44,14 @@
 //! let source = client_pd.register(1 << 20, Access::LOCAL_READ)?;
 //! let mut client_qp = Qp::create(&client_pd, &client_cq, &client_cq, &QpConfig::default())?;
 //!
-//! // They learn of each other (here by hand) and connect. The server expects one immediate.
+//! // The server expects one immediate. A receive may be posted from INIT on; there before the client
+//! // connects, it is there before anything can arrive.
+//! server_qp.init()?;
+//! server_qp.post_recv(RecvWr { wr_id: 7 })?;
+//!
+//! // They learn of each other (here by hand) and connect.
 //! server_qp.connect(&client_qp.info()?)?;
 //! client_qp.connect(&server_qp.info()?)?;
-//! server_qp.post_recv(RecvWr { wr_id: 7 })?;
 //!
 //! // The client writes a whole mebibyte, and says so with an immediate.
 //! source.write_at(0, b"hello, spray")?;

@@ -146,7 +146,8 @@ impl Qp {
         Ok(self.pd.context().control(|lane| lane.endpoint().qp_info(self.qpn))?.ok_or(gone)?)
     }
 
-    /// RESET → INIT: from here on receives can be posted. [`Qp::connect`] does this where it has not been done.
+    /// RESET → INIT: from here on receives can be posted, and they are there when the peer's first immediate comes.
+    /// Where this has not been done, [`Qp::connect`] does it, and leaves no time for that.
     ///
     /// # Errors
     /// [`VerbsError::Endpoint`] in any other state.
@@ -261,7 +262,7 @@ impl Qp {
     }
 
     /// Posts a receive work request: room for one immediate of the peer's. An immediate that finds none
-    /// is an error for both sides (MRC has no "receiver not ready").
+    /// is an error for both sides (MRC has no "receiver not ready"). Allowed from INIT on, see [`Qp::init`].
     ///
     /// # Errors
     /// [`PostError`]; nothing has been posted then.

@@ -55,12 +55,24 @@ pub struct Bth {
     pub psn: Psn,
 }
 
+/// Why a packet is not for this receiver, whatever else it holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Foreign {
+    /// The transport version is not 0.
+    Version,
+    /// The partition key does not match [`Bth::DEFAULT_PKEY`].
+    Partition,
+}
+
 impl Bth {
     /// Bytes of the header.
     pub const LEN: usize = 12;
 
     /// The partition key that everyone is a full member of.
     pub const DEFAULT_PKEY: u16 = 0xffff;
+
+    /// What a receiver checks in the first word: `tver` and the 15 bits of `pkey` that name the partition.
+    const ADMITTED: u32 = TVER.mask() | 0x7fff;
 
     /// A header with the default partition key and all flags clear.
     #[inline]
@@ -83,14 +95,50 @@ impl Bth {
         }
     }
 
+    /// Checks version and partition of the packet that starts with `mrc`: `tver` must be 0 (MRC 1.0 table 6-3) and
+    /// `pkey` name the default partition. As in `InfiniBand` (IBTA volume 1, section 10.9.3), the top bit of a partition
+    /// key says whether the sender is a full member; to a full member, as everyone is here, both kinds may send.
+    ///
+    /// Bytes too short for either are left to [`Bth::read`].
+    #[inline]
+    pub fn admit(mrc: &[u8]) -> Result<(), Foreign> {
+        let Some(word) = mrc.first_chunk::<4>() else { return Ok(()) };
+        let word = WORD0.get(word);
+        if word & Self::ADMITTED == u32::from(Self::DEFAULT_PKEY) & Self::ADMITTED {
+            return Ok(());
+        }
+        Err(if word & TVER.mask() == 0 { Foreign::Partition } else { Foreign::Version })
+    }
+
     /// The header in `b`, unless its opcode is not one of MRC.
     #[inline]
     pub fn from_bytes(b: &[u8; Self::LEN]) -> Result<Self, DecodeError> {
-        Ok(Self {
-            opcode: Opcode::try_from(OPCODE.get(b) as u8)?,
+        Ok(Self::of(Self::opcode_of(b)?, b))
+    }
+
+    #[inline]
+    pub(super) fn opcode_of(b: &[u8; Self::LEN]) -> Result<Opcode, DecodeError> {
+        Opcode::try_from(OPCODE.get(b) as u8)
+    }
+
+    #[inline]
+    pub(super) fn pad_of(b: &[u8; Self::LEN]) -> u8 {
+        PAD.get(b) as u8
+    }
+
+    #[inline]
+    pub(super) fn ts_of(b: &[u8; Self::LEN]) -> bool {
+        TS.flag(b)
+    }
+
+    /// The header in `b`, whose opcode is known to be this.
+    #[inline]
+    pub(super) fn of(opcode: Opcode, b: &[u8; Self::LEN]) -> Self {
+        Self {
+            opcode,
             solicited: SOLICITED.flag(b),
             migrated: MIGRATED.flag(b),
-            pad: PAD.get(b) as u8,
+            pad: Self::pad_of(b),
             tver: TVER.get(b) as u8,
             pkey: PKEY.get(b) as u16,
             var_res: VAR_RES.get(b) as u8,
@@ -98,10 +146,10 @@ impl Bth {
             ack_req: ACK_REQ.flag(b),
             reserved: RESERVED.flag(b),
             rtx: RTX.flag(b),
-            ts: TS.flag(b),
+            ts: Self::ts_of(b),
             inv_res: INV_RES.get(b) as u8,
             psn: Psn::new(PSN.get(b)),
-        })
+        }
     }
 
     /// The header as it travels. Bits of `pad`, `tver` and `inv_res` that are too many are dropped.

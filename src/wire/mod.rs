@@ -46,7 +46,7 @@ pub mod stack;
 mod tseth;
 
 pub use aeth::{Aeth, AethKind, NakCode};
-pub use bth::Bth;
+pub use bth::{Bth, Foreign};
 pub use dscp::{DscpMap, TrimKind};
 pub use eeth::{Eeth, OpPosition};
 pub use entropy::{Entropy, EntropyMode, StevOrder};

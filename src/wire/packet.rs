@@ -54,25 +54,54 @@ impl WriteHead {
     /// Fails if `mrc` ends inside the headers or is not a write.
     #[inline]
     pub fn decode(mrc: &[u8]) -> Result<(Self, &[u8]), DecodeError> {
-        let (bth, rest) = split_bth(mrc)?;
-        if !bth.opcode.is_write() {
-            return Err(DecodeError::NotAWrite(bth.opcode));
+        let (opcode, bth, rest) = split_bth(mrc)?;
+        if !opcode.is_write() {
+            return Err(DecodeError::NotAWrite(opcode));
         }
-        Self::after_bth(bth, rest)
+        let (parts, rest) = WriteParts::split(opcode, bth, rest)?;
+        Ok((parts.head(), rest))
     }
+}
 
-    /// The headers behind a BTH that is a write's.
+/// The bytes of a write's headers. They are taken apart last, where the values are wanted: moving a
+/// header's values costs more than reading them.
+struct WriteParts<'a> {
+    opcode: Opcode,
+    bth: &'a [u8; Bth::LEN],
+    meth: &'a [u8; Meth::LEN],
+    tseth: Option<&'a [u8; Tseth::LEN]>,
+    reth: &'a [u8; Reth::LEN],
+    imm: Option<&'a [u8; ImmDt::LEN]>,
+}
+
+impl<'a> WriteParts<'a> {
+    /// The headers behind a BTH that is a write's, and what follows them.
     #[inline]
-    fn after_bth(bth: Bth, rest: &[u8]) -> Result<(Self, &[u8]), DecodeError> {
+    fn split(
+        opcode: Opcode,
+        bth: &'a [u8; Bth::LEN],
+        rest: &'a [u8],
+    ) -> Result<(Self, &'a [u8]), DecodeError> {
         let (meth, tseth, rest) = split_message(bth, rest)?;
         let (reth, rest) = split(rest, "RETH")?;
-        let (imm, rest) = if bth.opcode.has_imm() {
+        let (imm, rest) = if opcode.has_imm() {
             let (imm, rest) = split(rest, "ImmDt")?;
-            (Some(ImmDt::from_bytes(imm).0), rest)
+            (Some(imm), rest)
         } else {
             (None, rest)
         };
-        Ok((Self { bth, meth, tseth, reth: Reth::from_bytes(reth), imm }, rest))
+        Ok((Self { opcode, bth, meth, tseth, reth, imm }, rest))
+    }
+
+    #[inline]
+    fn head(&self) -> WriteHead {
+        WriteHead {
+            bth: Bth::of(self.opcode, self.bth),
+            meth: Meth::from_bytes(self.meth),
+            tseth: self.tseth.map(Tseth::from_bytes),
+            reth: Reth::from_bytes(self.reth),
+            imm: self.imm.map(|imm| ImmDt::from_bytes(imm).0),
+        }
     }
 }
 
@@ -142,17 +171,18 @@ impl<'a> Packet<'a> {
     /// headers of a control packet. That the length of the payload suits the message is not checked here.
     #[inline]
     pub fn decode(mrc: &'a [u8]) -> Result<Self, DecodeError> {
-        let (bth, rest) = split_bth(mrc)?;
-        if bth.opcode.is_write() {
-            let (head, data) = WriteHead::after_bth(bth, rest)?;
+        let (opcode, bth, rest) = split_bth(mrc)?;
+        if opcode.is_write() {
+            let (parts, data) = WriteParts::split(opcode, bth, rest)?;
+            let pad = Bth::pad_of(bth);
             let Some((payload, pad)) =
-                data.len().checked_sub(bth.pad.into()).and_then(|n| data.split_at_checked(n))
+                data.len().checked_sub(pad.into()).and_then(|n| data.split_at_checked(n))
             else {
-                return Err(DecodeError::Pad { pad: bth.pad, found: data.len() });
+                return Err(DecodeError::Pad { pad, found: data.len() });
             };
-            return Ok(Self::Write { head, payload, pad });
+            return Ok(Self::Write { head: parts.head(), payload, pad });
         }
-        Self::decode_control(bth, rest)
+        Self::decode_control(Bth::of(opcode, bth), rest)
     }
 
     fn decode_control(bth: Bth, rest: &'a [u8]) -> Result<Self, DecodeError> {
@@ -220,31 +250,33 @@ impl TrimmedHead {
     /// Fails if it is not a write or was cut before the end of the headers that it announces.
     #[inline]
     pub fn decode(mrc: &[u8]) -> Result<Self, DecodeError> {
-        let (bth, rest) = split_bth(mrc)?;
-        if !bth.opcode.is_write() {
-            return Err(DecodeError::NotAWrite(bth.opcode));
+        let (opcode, bth, rest) = split_bth(mrc)?;
+        if !opcode.is_write() {
+            return Err(DecodeError::NotAWrite(opcode));
         }
         let (meth, tseth, _) = split_message(bth, rest)?;
-        Ok(Self { bth, meth, tseth })
+        let (meth, tseth) = (Meth::from_bytes(meth), tseth.map(Tseth::from_bytes));
+        Ok(Self { bth: Bth::of(opcode, bth), meth, tseth })
     }
 }
 
 #[inline]
-fn split_bth(mrc: &[u8]) -> Result<(Bth, &[u8]), DecodeError> {
+fn split_bth(mrc: &[u8]) -> Result<(Opcode, &[u8; Bth::LEN], &[u8]), DecodeError> {
     let (bth, rest) = split(mrc, "BTH")?;
-    Ok((Bth::from_bytes(bth)?, rest))
+    Ok((Bth::opcode_of(bth)?, bth, rest))
 }
+
+type Message<'a> = (&'a [u8; Meth::LEN], Option<&'a [u8; Tseth::LEN]>, &'a [u8]);
 
 /// METH and, if the BTH says so, TSETH.
 #[inline]
-fn split_message(bth: Bth, rest: &[u8]) -> Result<(Meth, Option<Tseth>, &[u8]), DecodeError> {
+fn split_message<'a>(bth: &[u8; Bth::LEN], rest: &'a [u8]) -> Result<Message<'a>, DecodeError> {
     let (meth, rest) = split(rest, "METH")?;
-    let meth = Meth::from_bytes(meth);
-    if !bth.ts {
+    if !Bth::ts_of(bth) {
         return Ok((meth, None, rest));
     }
     let (tseth, rest) = split(rest, "TSETH")?;
-    Ok((meth, Some(Tseth::from_bytes(tseth)), rest))
+    Ok((meth, Some(tseth), rest))
 }
 
 #[inline]

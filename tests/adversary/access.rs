@@ -1,12 +1,17 @@
 //! Accesses to memory that must be refused, and packets that must not even get that far.
 
-use spindrift::endpoint::{FailReason, QpModify};
+use spindrift::endpoint::{Endpoint, EndpointConfig, FailReason, QpModify};
 use spindrift::memory::Access;
-use spindrift::wire::{NakCode, Opcode, Packet, Qpn, WriteHead};
+use spindrift::pmd::{RxFrame, RxOrigin};
+use spindrift::time::Time;
+use spindrift::wire::{DscpMap, NakCode, Opcode, Packet, Qpn, WriteHead};
 
-use crate::bench::{Bench, FIRST_PSN, IOVA, LEN, VICTIM, nak, region, stranger_ip};
-use crate::support::frame::Envelope;
-use crate::support::net::address;
+use crate::bench::{
+    Bench, FIRST_PSN, IOVA, LEN, PEER, VICTIM, attacker_ip, envelope, nak, region, stranger_ip,
+};
+use crate::fuzz::one_of_each;
+use crate::support::frame::{self, Envelope};
+use crate::support::net::{address, ports};
 
 fn give_write(bench: &mut Bench, head: WriteHead, payload: &[u8]) {
     bench.give(&Packet::Write { head, payload, pad: &[] });
@@ -207,6 +212,105 @@ fn only_the_connected_peer_is_heard() {
     bench.net.inject(VICTIM, 0, &frame);
     bench.expect_counts("another peer", &[("rx_packets", 1), ("rx_data", 1), ("rx_foreign_source", 1)]);
     bench.check_healthy("another peer");
+}
+
+/// Offsets of the BTH's `tver` (lower half) and `p_key` in a frame over IPv6.
+const TVER: usize = 63;
+const PKEY: usize = 64;
+
+fn with_word0(frame: &[u8], tver: u8, pkey: u16) -> Vec<u8> {
+    let mut frame = frame.to_vec();
+    frame[TVER] = frame[TVER] & 0xf0 | tver;
+    frame[PKEY..PKEY + 2].copy_from_slice(&pkey.to_be_bytes());
+    frame::fix_icrc(&mut frame);
+    frame
+}
+
+#[test]
+fn other_versions_and_partitions_are_not_heard() {
+    let mut bench = Bench::new();
+    for packet in one_of_each(&bench) {
+        let frame = envelope().seal(&packet);
+        // The version decides what the rest means, so it is looked at first.
+        for (tver, pkey, counter) in [
+            (1, 0xffff, "rx_wrong_version"),
+            (8, 0xffff, "rx_wrong_version"),
+            (15, 0, "rx_wrong_version"),
+            (0, 0, "rx_wrong_partition"),
+            (0, 0x8000, "rx_wrong_partition"),
+            (0, 0xfffe, "rx_wrong_partition"),
+            (0, 0xbfff, "rx_wrong_partition"),
+        ] {
+            bench.mark();
+            bench.net.inject(VICTIM, 0, &with_word0(&frame, tver, pkey));
+            bench.expect_counts(&format!("{tver} {pkey:#x} {packet:?}"), &[("rx_packets", 1), (counter, 1)]);
+            assert_eq!(bench.answers(), Vec::<String>::new());
+        }
+    }
+    // A damaged packet is not said to be of another version: nothing in it is believed.
+    bench.mark();
+    let head = bench.write();
+    let frame = envelope().seal(&Packet::Write { head, payload: &[7; 8], pad: &[] });
+    let mut damaged = frame.clone();
+    damaged[TVER] ^= 1;
+    bench.net.inject(VICTIM, 0, &damaged);
+    bench.expect_counts("damaged", &[("rx_packets", 1), ("rx_bad_icrc", 1)]);
+    bench.check_healthy("other versions and partitions");
+    // A limited member of the default partition may send to a full one.
+    bench.net.inject(VICTIM, 0, &with_word0(&frame, 0, 0x7fff));
+    bench.target.expected[..8].fill(7);
+    bench.check_healthy("a limited member");
+}
+
+#[test]
+fn trimmed_packets_of_other_versions_and_partitions_draw_no_nack() {
+    let mut bench = Bench::new();
+    let trimmed = DscpMap::default().trimmed;
+    let envelope = Envelope { traffic_class: trimmed << 2, ..envelope() };
+    let frame = envelope.seal(&Packet::Write { head: bench.write(), payload: &[7; 8], pad: &[] });
+    for (tver, pkey, counter) in [(1, 0xffff, "rx_wrong_version"), (0, 0xfffe, "rx_wrong_partition")] {
+        bench.mark();
+        bench.net.inject(VICTIM, 0, &with_word0(&frame, tver, pkey));
+        bench.expect_counts(counter, &[("rx_packets", 1), (counter, 1), ("rx_trimmed", 1)]);
+        assert_eq!(bench.answers(), Vec::<String>::new());
+    }
+    bench.net.inject(VICTIM, 0, &frame);
+    assert_eq!(bench.answers(), ["Nack 1 psn fffffe"]);
+    bench.check_healthy("trimmed");
+}
+
+#[test]
+fn only_packets_to_the_address_of_the_port_are_taken() {
+    let mut bench = Bench::new();
+    let head = bench.write();
+    let packet = Packet::Write { head, payload: &[7; 8], pad: &[] };
+    let ours = |port| address(true, VICTIM, port);
+    for (what, dst, port) in [
+        ("another host's", address(true, PEER, 0), 0),
+        ("of another plane", ours(1), 0),
+        ("of another plane", ours(0), 1),
+        ("multicast", "ff02::1".parse().unwrap(), 0),
+        ("of no port", ours(0), 2),
+    ] {
+        bench.mark();
+        let frame = Envelope::new(attacker_ip(0), dst).seal(&packet);
+        bench.give_silently(port, &frame);
+        bench.expect_counts(what, &[("rx_packets", 1), ("rx_wrong_destination", 1)]);
+        assert_eq!(bench.answers(), Vec::<String>::new());
+    }
+    bench.check_healthy("other addresses");
+
+    // Over IPv4, and between the families.
+    let mut endpoint = Endpoint::new(EndpointConfig::new(ports(false, 0, 2, 1600))).unwrap();
+    let mut wrong = 0;
+    for (v4, port, is_ours) in [(true, 0, true), (true, 1, false), (false, 0, false)] {
+        let envelope = Envelope::new(address(!v4, 1, 0), address(!v4, 0, 0));
+        let frame = RxFrame { origin: RxOrigin::Ethernet, data: &envelope.seal(&packet) };
+        endpoint.receive(Time::ZERO, port, &frame);
+        wrong += u64::from(!is_ours);
+        assert_eq!(endpoint.counters().rx_wrong_destination, wrong);
+    }
+    assert_eq!(endpoint.counters().rx_unknown_qp, 1);
 }
 
 #[test]

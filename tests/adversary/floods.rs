@@ -163,7 +163,7 @@ fn trimmed_packets_cost_at_most_a_nack() {
     let Packet::Probe { bth, peth } = probe(&bench, 1) else { panic!() };
     let frame = envelope.seal(&Packet::Probe { bth, peth });
     bench.net.inject(VICTIM, 1, &frame);
-    bench.net.inject(VICTIM, 1, &envelope.wrap(&[0xca; 3]));
+    bench.net.inject(VICTIM, 1, &envelope.wrap(&[0xca, 0, 0xff, 0xff]));
     bench.expect_counts("useless", &[("rx_packets", 2), ("rx_trimmed", 2), ("rx_trimmed_useless", 2)]);
     bench.check_healthy("forged trims");
 }

@@ -15,7 +15,7 @@ use crate::support::pair::{self, Patience};
 use crate::support::rand::Rng;
 
 /// One of each kind of packet.
-fn one_of_each(bench: &Bench) -> Vec<Packet<'static>> {
+pub(crate) fn one_of_each(bench: &Bench) -> Vec<Packet<'static>> {
     let bth = |opcode| Bth::new(opcode, bench.qp.qpn, FIRST_PSN.add(1));
     let mut imm = bench.write();
     imm.bth.opcode = Opcode::WriteOnlyImm;
@@ -100,7 +100,13 @@ fn a_flipped_bit_is_noticed() {
             damaged[byte] ^= 1 << bit;
             bench.net.inject(VICTIM, 0, &damaged);
             let counted = bench.counted();
-            let fine = [("rx_bad_icrc", 1), ("rx_other_port", 1), ("rx_bad_stack", 1), ("rx_truncated", 1)];
+            let fine = [
+                ("rx_bad_icrc", 1),
+                ("rx_other_port", 1),
+                ("rx_bad_stack", 1),
+                ("rx_truncated", 1),
+                ("rx_wrong_destination", 1),
+            ];
             assert!(
                 counted.len() == 2 && counted[0] == ("rx_packets", 1) && fine.contains(&counted[1]),
                 "byte {byte} bit {bit}: {counted:?}"

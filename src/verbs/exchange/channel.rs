@@ -3,14 +3,16 @@
 //! Every message is a 32-bit big-endian length and that many bytes of JSON. Nothing is trusted: the length
 //! is bounded, memory grows only as bytes arrive, and each message has a deadline.
 
+use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
 use std::time::{Duration, Instant};
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use super::offer::{Negotiated, Offer, Refusal, negotiate};
+use super::format::{Spoken, VERSIONS, check_envelope};
+use super::offer::{Negotiated, Offer, Refusal, bounded, negotiate};
 use crate::verbs::{Mr, Qp};
 
 /// Version of the exchange's own messages.
@@ -24,6 +26,8 @@ pub const MAX_OFFERED: usize = 1024;
 
 /// Names the protocol, so that a stranger's bytes are told apart at once.
 const PROTOCOL: &str = "spindrift-exchange";
+/// Longest wait for a refused peer to take the refusal in.
+const LINGER: Duration = Duration::from_secs(1);
 /// How often a listener looks whether it shall go on.
 const ACCEPT_CHECK: Duration = Duration::from_millis(5);
 
@@ -46,7 +50,7 @@ pub enum ExchangeError {
         timeout: Duration,
     },
     /// The peer closed the connection.
-    #[error("the peer closed the set-up connection")]
+    #[error("the peer closed the set-up connection; see what it reports")]
     Closed,
     /// The peer's bytes are not a message of this protocol.
     #[error("the peer does not speak this protocol: {0}")]
@@ -75,10 +79,24 @@ pub enum ExchangeError {
 #[derive(Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "kebab-case")]
 enum Message {
-    Offer { protocol: String, version: u32, offer: Offer },
+    Offer {
+        protocol: String,
+        /// The version that the offer is written in.
+        version: u32,
+        /// Every version that the sender speaks; only that one if absent.
+        #[serde(default)]
+        versions: Vec<u32>,
+        offer: serde_json::Value,
+        #[serde(flatten)]
+        more: BTreeMap<String, serde_json::Value>,
+    },
     Ready,
-    Refuse { refusal: Refusal },
-    App { app: serde_json::Value },
+    Refuse {
+        refusal: Refusal,
+    },
+    App {
+        app: serde_json::Value,
+    },
 }
 
 /// Waits for peers.
@@ -185,6 +203,9 @@ impl Channel {
     /// `establish` gets the peer's offer and one [`Negotiated`] for each pair of queue pairs. It
     /// must leave the queue pairs ready to receive: the peer may send as soon as both sides have said so.
     ///
+    /// A peer that is not understood, or takes too long, is told so too, as far as it still listens. The connection
+    /// is of no further use after an error.
+    ///
     /// # Errors
     /// [`ExchangeError::Refused`] (the peer is told why) and [`ExchangeError::RefusedByPeer`]; else as the variants say.
     pub fn agree<E: core::fmt::Display>(
@@ -192,32 +213,96 @@ impl Channel {
         ours: &Offer,
         establish: impl FnOnce(&Offer, &[Negotiated]) -> Result<(), E>,
     ) -> Result<Offer, ExchangeError> {
-        check_sizes(ours).map_err(ExchangeError::Refused)?;
-        let theirs = self.swap_offers(ours.clone())?;
+        let hello = self.hello(ours)?;
+        let theirs = match self.swap_offers(&hello) {
+            Ok(theirs) => theirs,
+            Err(error) => {
+                if let Some(reason) = complaint(&error) {
+                    self.refuse(&reason);
+                }
+                return Err(error);
+            }
+        };
         let verdict = theirs.and_then(|theirs| {
             let agreed = fit(ours, &theirs)?;
-            establish(&theirs, &agreed)
-                .map_err(|error| Refusal::new("queue pair set-up", error, "an acceptable offer"))?;
+            establish(&theirs, &agreed).map_err(|error| {
+                Refusal::new("queue pair set-up", error, "an acceptable offer", "mend the side that failed")
+            })?;
             Ok(theirs)
         });
-        let message = match &verdict {
-            Ok(_) => Message::Ready,
-            Err(refusal) => Message::Refuse { refusal: refusal.clone() },
+        let theirs = match verdict {
+            Ok(theirs) => theirs,
+            Err(refusal) => {
+                self.refuse(&refusal);
+                return Err(ExchangeError::Refused(refusal));
+            }
         };
-        // Whoever refuses may find the peer gone already; the refusal is the error to report then.
-        let sent = self.write(&message);
-        let theirs = verdict.map_err(ExchangeError::Refused)?;
-        sent?;
+        let ready = frame(&Message::Ready)?;
+        self.write_or_hear(&ready)?;
         match self.read()? {
             Message::Ready => Ok(theirs),
             other => Err(unexpected(other)),
         }
     }
 
+    /// This side's offer as it is sent. One that no peer could take is said to the peer as well, which waits for it.
+    fn hello(&mut self, ours: &Offer) -> Result<Vec<u8>, ExchangeError> {
+        if let Err(refusal) = check_sizes(ours) {
+            self.refuse(&refusal.clone().mirrored());
+            return Err(ExchangeError::Refused(refusal));
+        }
+        let offer =
+            serde_json::to_value(ours).map_err(|error| ExchangeError::Malformed(error.to_string()))?;
+        let hello = frame(&Message::Offer {
+            protocol: PROTOCOL.to_owned(),
+            version: EXCHANGE_VERSION,
+            versions: VERSIONS.to_vec(),
+            offer,
+            more: BTreeMap::new(),
+        });
+        if let Err(ExchangeError::TooLong { len, max }) = &hello {
+            self.refuse(&too_long(*len, *max).mirrored());
+        }
+        hello
+    }
+
+    /// Tells the peer why, and waits a moment until it has heard: closing while bytes of the peer's wait to be read
+    /// resets the connection, and could take the reason with it.
+    fn refuse(&mut self, refusal: &Refusal) {
+        let told = frame(&Message::Refuse { refusal: refusal.clone() })
+            .and_then(|bytes| self.write_within(&bytes, LINGER));
+        if told.is_err() || self.stream.shutdown(Shutdown::Write).is_err() {
+            return;
+        }
+        let deadline = Deadline::after(self.timeout.min(LINGER));
+        let mut unread = [0; 4096];
+        while let Ok(left) = deadline.left() {
+            let step = self.stream.set_read_timeout(Some(left)).and_then(|()| self.stream.read(&mut unread));
+            match step {
+                Ok(0) => return,
+                Ok(_) => {}
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(_) => return,
+            }
+        }
+    }
+
+    /// Writes; a peer that closed may have said why.
+    fn write_or_hear(&mut self, framed: &[u8]) -> Result<(), ExchangeError> {
+        match self.write(framed) {
+            Err(ExchangeError::Closed) => match self.read() {
+                Ok(refusal @ Message::Refuse { .. }) => Err(unexpected(refusal)),
+                _ => Err(ExchangeError::Closed),
+            },
+            written => written,
+        }
+    }
+
     /// Exchanges and connects queue pairs, each with the peer's of the same index, and returns the peer's offer
     /// once both sides are ready to send. [`Channel::agree`] with all that is usual filled in.
     ///
-    /// A lane inside the caller's thread is not polled meanwhile; nothing is sent yet that would need it.
+    /// A lane inside the caller's thread is not polled meanwhile; nothing is sent yet that would need it. The peer may send
+    /// as soon as this returns: a side that expects immediates takes its queue pairs to INIT ([`Qp::init`]) and posts receives before.
     ///
     /// # Errors
     /// As [`Channel::agree`].
@@ -228,8 +313,9 @@ impl Channel {
         app: impl Into<String>,
     ) -> Result<Offer, ExchangeError> {
         let infos: Result<Vec<_>, _> = qps.iter().map(Qp::info).collect();
-        let infos =
-            infos.map_err(|error| ExchangeError::Refused(Refusal::new("queue pairs", error, "an offer")))?;
+        let infos = infos.map_err(|error| {
+            ExchangeError::Refused(Refusal::new("queue pairs", error, "an offer", "make them anew"))
+        })?;
         let memory = memory.iter().map(|mr| mr.remote()).collect();
         self.agree(&Offer { qps: infos, memory, app: app.into() }, |_, agreed| {
             qps.iter_mut().zip(agreed).try_for_each(|(qp, agreed)| qp.establish(agreed))
@@ -241,7 +327,7 @@ impl Channel {
     /// # Errors
     /// As the variants of [`ExchangeError`] say.
     pub fn barrier(&mut self) -> Result<(), ExchangeError> {
-        self.write(&Message::Ready)?;
+        self.write(&frame(&Message::Ready)?)?;
         match self.read()? {
             Message::Ready => Ok(()),
             other => Err(unexpected(other)),
@@ -254,7 +340,7 @@ impl Channel {
     /// [`ExchangeError::Malformed`] when it cannot be JSON; else as the variants say.
     pub fn send<T: Serialize>(&mut self, value: &T) -> Result<(), ExchangeError> {
         let app = serde_json::to_value(value).map_err(|error| ExchangeError::Malformed(error.to_string()))?;
-        self.write(&Message::App { app })
+        self.write(&frame(&Message::App { app })?)
     }
 
     /// Receives what the peer gave to [`Channel::send`].
@@ -287,38 +373,33 @@ impl Channel {
         self.timeout = timeout;
     }
 
-    fn swap_offers(&mut self, ours: Offer) -> Result<Result<Offer, Refusal>, ExchangeError> {
-        let hello = Message::Offer { protocol: PROTOCOL.to_owned(), version: EXCHANGE_VERSION, offer: ours };
+    fn swap_offers(&mut self, hello: &[u8]) -> Result<Result<Offer, Refusal>, ExchangeError> {
         // One side reads while the other writes, so that two long offers cannot block each other.
         if self.speaks_first {
-            self.write(&hello)?;
+            self.write_or_hear(hello)?;
         }
         let theirs = self.read()?;
         if !self.speaks_first {
-            self.write(&hello)?;
+            self.write_or_hear(hello)?;
         }
         Ok(match theirs {
             Message::Offer { protocol, .. } if protocol != PROTOCOL => {
-                Err(Refusal::new("set-up protocol", PROTOCOL, protocol))
+                let fix = "connect to the set-up port of a Spindrift peer";
+                Err(Refusal::new("set-up protocol", PROTOCOL, bounded(&protocol), fix))
             }
-            Message::Offer { version, .. } if version != EXCHANGE_VERSION => {
-                Err(Refusal::new("set-up version", EXCHANGE_VERSION, version))
-            }
-            Message::Offer { offer, .. } => Ok(offer),
+            Message::Offer { version, versions, offer, more, .. } => Spoken::agree(version, &versions)
+                .and_then(|spoken| check_envelope(&spoken, &more).and_then(|()| spoken.read(offer))),
             other => return Err(unexpected(other)),
         })
     }
 
-    fn write(&mut self, message: &Message) -> Result<(), ExchangeError> {
-        let body =
-            serde_json::to_vec(message).map_err(|error| ExchangeError::Malformed(error.to_string()))?;
-        if body.len() > MAX_MESSAGE_BYTES {
-            return Err(ExchangeError::TooLong { len: body.len(), max: MAX_MESSAGE_BYTES });
-        }
-        let mut framed = (body.len() as u32).to_be_bytes().to_vec();
-        framed.extend_from_slice(&body);
-        let deadline = Deadline::after(self.timeout);
-        let mut rest = framed.as_slice();
+    fn write(&mut self, framed: &[u8]) -> Result<(), ExchangeError> {
+        self.write_within(framed, self.timeout)
+    }
+
+    fn write_within(&mut self, framed: &[u8], limit: Duration) -> Result<(), ExchangeError> {
+        let deadline = Deadline::after(limit);
+        let mut rest = framed;
         while !rest.is_empty() {
             let left = deadline.left()?;
             let step = self.stream.set_write_timeout(Some(left)).and_then(|()| self.stream.write(rest));
@@ -375,6 +456,40 @@ impl Channel {
     }
 }
 
+/// What a peer should hear about an error, if it may be listening.
+fn complaint(error: &ExchangeError) -> Option<Refusal> {
+    match error {
+        ExchangeError::Timeout { timeout } => Some(Refusal::new(
+            "set-up offer",
+            format!("a limit of {timeout:?}"),
+            "sent no whole offer by then",
+            "see why the peer is slow, or raise the time-out",
+        )),
+        ExchangeError::Malformed(what) => {
+            let fix = "both sides must be Spindrift's set-up exchange";
+            Some(Refusal::new("set-up message", PROTOCOL, what, fix).cleaned())
+        }
+        ExchangeError::TooLong { len, max } => Some(too_long(*len, *max)),
+        _ => None,
+    }
+}
+
+/// A message with its length in front.
+fn frame(message: &Message) -> Result<Vec<u8>, ExchangeError> {
+    let body = serde_json::to_vec(message).map_err(|error| ExchangeError::Malformed(error.to_string()))?;
+    if body.len() > MAX_MESSAGE_BYTES {
+        return Err(ExchangeError::TooLong { len: body.len(), max: MAX_MESSAGE_BYTES });
+    }
+    let mut framed = (body.len() as u32).to_be_bytes().to_vec();
+    framed.extend_from_slice(&body);
+    Ok(framed)
+}
+
+fn too_long(len: usize, max: usize) -> Refusal {
+    let fix = "offer fewer queue pairs or less data";
+    Refusal::new("bytes of the offer", format!("at most {max}"), len, fix)
+}
+
 /// The limit for one message as a whole, so that a peer cannot hold it open byte by byte.
 struct Deadline {
     started: Instant,
@@ -399,7 +514,8 @@ impl Deadline {
 fn fit(ours: &Offer, theirs: &Offer) -> Result<Vec<Negotiated>, Refusal> {
     check_sizes(theirs)?;
     if ours.qps.len() != theirs.qps.len() {
-        return Err(Refusal::new("number of queue pairs", ours.qps.len(), theirs.qps.len()));
+        let (ours, theirs) = (ours.qps.len(), theirs.qps.len());
+        return Err(Refusal::new("number of queue pairs", ours, theirs, "offer as many on both sides"));
     }
     ours.qps.iter().zip(&theirs.qps).map(|(our, their)| negotiate(our, their)).collect()
 }
@@ -412,7 +528,7 @@ fn check_sizes(offer: &Offer) -> Result<(), Refusal> {
     ];
     for (field, len, max) in limits {
         if len > max {
-            return Err(Refusal::new(field, format!("at most {max}"), len));
+            return Err(Refusal::new(field, format!("at most {max}"), len, "offer less"));
         }
     }
     Ok(())

@@ -7,6 +7,7 @@
 //! [`QpInfo`](crate::endpoint::QpInfo) and [`RemoteMr`] there and calls [`negotiate`] itself.
 
 mod channel;
+mod format;
 mod offer;
 
 pub use channel::{

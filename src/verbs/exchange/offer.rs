@@ -4,7 +4,7 @@ use core::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::endpoint::{EndpointConfig, PortAddr, QpInfo, RtrAttr};
+use crate::endpoint::{EndpointConfig, QpInfo, RtrAttr};
 use crate::wire::{Msn, Psn};
 
 /// Smallest path MTU in bytes of payload a packet.
@@ -45,6 +45,8 @@ pub struct Offer {
 /// What two queue pairs agreed on, from the side of [`negotiate`]'s first argument.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Negotiated {
+    /// Planes that both sides have, the first ones: ports beyond them, of the side with more, are not used.
+    pub planes: usize,
     /// Attributes for INIT → RTR: the peer, and what it may send.
     pub rtr: RtrAttr,
     /// PSN range for sending, in units of 128 PSNs.
@@ -53,9 +55,9 @@ pub struct Negotiated {
     pub max_wimm: u16,
 }
 
-/// Why a peer was refused: one field, and what each side has there.
+/// Why a peer was refused: one field, what each side has there, and what to do about it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
-#[error("{field}: this side has {ours}, the peer has {theirs}")]
+#[error("{field}: this side has {ours}, the peer has {theirs}; {fix}")]
 pub struct Refusal {
     /// The field that does not fit.
     pub field: String,
@@ -63,23 +65,41 @@ pub struct Refusal {
     pub ours: String,
     /// What the refused side offered.
     pub theirs: String,
+    /// What would help, worded for both sides.
+    #[serde(default = "no_fix")]
+    pub fix: String,
+}
+
+/// For a refusal that came without advice.
+fn no_fix() -> String {
+    "see what the other side reports".to_owned()
 }
 
 impl Refusal {
-    pub(crate) fn new(field: &str, ours: impl fmt::Display, theirs: impl fmt::Display) -> Self {
-        Self { field: field.to_owned(), ours: ours.to_string(), theirs: theirs.to_string() }
+    pub(crate) fn new(
+        field: impl Into<String>,
+        ours: impl fmt::Display,
+        theirs: impl fmt::Display,
+        fix: impl Into<String>,
+    ) -> Self {
+        Self { field: field.into(), ours: ours.to_string(), theirs: theirs.to_string(), fix: fix.into() }
     }
 
     /// The same refusal with each text cut to a line of plain characters: a peer's words end up on a terminal.
     pub(crate) fn cleaned(self) -> Self {
         let clean = |text: String| text.chars().filter(|c| !c.is_control()).take(200).collect();
-        Self { field: clean(self.field), ours: clean(self.ours), theirs: clean(self.theirs) }
+        Self {
+            field: clean(self.field),
+            ours: clean(self.ours),
+            theirs: clean(self.theirs),
+            fix: clean(self.fix),
+        }
     }
 
     /// The same refusal as the refused side sees it.
     #[must_use]
     pub fn mirrored(self) -> Self {
-        Self { field: self.field, ours: self.theirs, theirs: self.ours }
+        Self { ours: self.theirs, theirs: self.ours, ..self }
     }
 }
 
@@ -87,16 +107,29 @@ impl Refusal {
 ///
 /// The MTU, the PSN range and the writes with immediate are the smaller of both; abilities are those of
 /// both; the entropy format and the iCRC must be the same; each side sends to the UDP port at which the other receives;
-/// ports (planes) are paired by index, up to the smaller count.
+/// ports (planes) are paired by index, up to the smaller count, and where both sides tell their
+/// [plane ids](QpInfo::plane_ids), those must be the same as far as that.
 ///
 /// # Errors
 /// The first field that is malformed or does not fit.
 pub fn negotiate(ours: &QpInfo, theirs: &QpInfo) -> Result<Negotiated, Refusal> {
-    refuse_unless(ours.version == theirs.version, "version", ours.version, theirs.version)?;
+    let same_version = "use versions of the software that share one";
+    refuse_unless(ours.version == theirs.version, "version", ours.version, theirs.version, same_version)?;
     check_numbers(theirs)?;
-    refuse_unless(ours.icrc == theirs.icrc, "icrc", ours.icrc, theirs.icrc)?;
-    refuse_unless(ours.entropy == theirs.entropy, "entropy", &ours.entropy, bounded(&theirs.entropy))?;
+    let icrc = "compute the iCRC on both sides or on neither";
+    refuse_unless(ours.icrc == theirs.icrc, "icrc", ours.icrc, theirs.icrc, icrc)?;
+    let entropy = "set the same entropy mode on both sides (kernel sockets need `udp`)";
+    refuse_unless(
+        ours.entropy == theirs.entropy,
+        "entropy",
+        &ours.entropy,
+        bounded(&theirs.entropy),
+        entropy,
+    )?;
+    let planes = ours.ports.len().min(theirs.ports.len());
+    check_ports(ours, theirs, planes)?;
     Ok(Negotiated {
+        planes,
         rtr: RtrAttr {
             dest_qpn: theirs.qpn,
             rq_psn: Psn::new(theirs.psn),
@@ -106,7 +139,7 @@ pub fn negotiate(ours: &QpInfo, theirs: &QpInfo) -> Result<Negotiated, Refusal> 
             max_wimm_dest: ours.max_wimm,
             dynamic_mpr: ours.dynamic_mpr && theirs.dynamic_mpr,
             trim_nack: theirs.trim_nack,
-            ports: pair_ports(&ours.ports, &theirs.ports)?,
+            ports: theirs.ports.iter().take(planes).copied().collect(),
             udp_port: theirs.udp_port,
         },
         mpr: ours.mpr.min(theirs.mpr),
@@ -116,26 +149,49 @@ pub fn negotiate(ours: &QpInfo, theirs: &QpInfo) -> Result<Negotiated, Refusal> 
 
 /// A peer's numbers come from the network: each must fit its field before it is used.
 fn check_numbers(theirs: &QpInfo) -> Result<(), Refusal> {
+    let fix = "the offer is out of range, mend the peer's settings";
     let qpn_ok = (MIN_QPN..=MAX_U24).contains(&theirs.qpn);
-    refuse_unless(qpn_ok, "qpn", "3 to 2^24-1", theirs.qpn)?;
-    refuse_unless(theirs.psn <= MAX_U24, "psn", "0 to 2^24-1", theirs.psn)?;
-    refuse_unless(theirs.mtu >= MIN_MTU, "mtu", "at least 256", theirs.mtu)?;
-    refuse_unless(theirs.mpr != 0, "mpr", "at least 1", theirs.mpr)?;
-    refuse_unless(theirs.udp_port != 0, "udp_port", "1 to 65535", theirs.udp_port)?;
+    refuse_unless(qpn_ok, "qpn", "3 to 2^24-1", theirs.qpn, fix)?;
+    refuse_unless(theirs.psn <= MAX_U24, "psn", "0 to 2^24-1", theirs.psn, fix)?;
+    refuse_unless(theirs.mtu >= MIN_MTU, "mtu", "at least 256", theirs.mtu, fix)?;
+    refuse_unless(theirs.mpr != 0, "mpr", "at least 1", theirs.mpr, fix)?;
+    refuse_unless(theirs.udp_port != 0, "udp_port", "1 to 65535", theirs.udp_port, fix)?;
     let ports_ok = (1..=MAX_PORTS).contains(&theirs.ports.len());
-    refuse_unless(ports_ok, "ports", "1 to 32", theirs.ports.len())
+    refuse_unless(ports_ok, "ports", "1 to 32", theirs.ports.len(), fix)?;
+    let ids_ok = theirs.plane_ids.is_empty() || theirs.plane_ids.len() == theirs.ports.len();
+    let needed = format!("none or {}, one a port", theirs.ports.len());
+    refuse_unless(ids_ok, "plane_ids", needed, theirs.plane_ids.len(), fix)
 }
 
-fn pair_ports(ours: &[PortAddr], theirs: &[PortAddr]) -> Result<Vec<PortAddr>, Refusal> {
-    for (plane, (our, their)) in ours.iter().zip(theirs).enumerate() {
-        let same_family = our.ip.is_ipv4() == their.ip.is_ipv4();
-        refuse_unless(same_family, &format!("IP family of port {plane}"), our.ip, their.ip)?;
+/// Whether port *n* of one side can be on the same plane as port *n* of the other, for all that both have.
+fn check_ports(ours: &QpInfo, theirs: &QpInfo, planes: usize) -> Result<(), Refusal> {
+    for (at, port) in theirs.ports.iter().enumerate() {
+        let usable = !port.ip.is_unspecified() && !port.ip.is_multicast();
+        let fix = "give each plane an address of its own";
+        refuse_unless(usable, &format!("address of port {at}"), "a host's address", port.ip, fix)?;
+        let once = theirs.ports.iter().take(at).all(|other| other.ip != port.ip);
+        refuse_unless(once, &format!("address of port {at}"), "each address once", port.ip, fix)?;
     }
-    Ok(theirs.iter().take(ours.len()).copied().collect())
+    for (at, (our, their)) in ours.ports.iter().zip(&theirs.ports).enumerate() {
+        let same_family = our.ip.is_ipv4() == their.ip.is_ipv4();
+        let fix = "use IPv4 on both sides or IPv6";
+        refuse_unless(same_family, &format!("IP family of port {at}"), our.ip, their.ip, fix)?;
+    }
+    // A side that does not tell says nothing that could be compared.
+    if ours.plane_ids.is_empty() || theirs.plane_ids.is_empty() {
+        return Ok(());
+    }
+    let (mine, peers) = (ours.plane_ids.iter().take(planes), theirs.plane_ids.iter().take(planes));
+    let fix = "list the ports of both sides in the same order of planes";
+    refuse_unless(mine.eq(peers), "plane_ids", list(&ours.plane_ids), list(&theirs.plane_ids), fix)
+}
+
+fn list(numbers: &[u32]) -> String {
+    numbers.iter().map(u32::to_string).collect::<Vec<_>>().join(", ")
 }
 
 /// Enough of a peer's text to understand it, and no more.
-fn bounded(text: &str) -> String {
+pub(super) fn bounded(text: &str) -> String {
     text.chars().take(40).collect()
 }
 
@@ -144,6 +200,7 @@ fn refuse_unless(
     field: &str,
     ours: impl fmt::Display,
     theirs: impl fmt::Display,
+    fix: &str,
 ) -> Result<(), Refusal> {
-    if fits { Ok(()) } else { Err(Refusal::new(field, ours, theirs)) }
+    if fits { Ok(()) } else { Err(Refusal::new(field, ours, theirs, fix)) }
 }

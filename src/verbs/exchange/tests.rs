@@ -7,10 +7,12 @@
 )]
 
 use std::convert::Infallible;
-use std::io::Write;
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::io::{Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::thread::Scope;
 use std::time::Duration;
+
+use serde_json::{Value, json};
 
 use super::*;
 use crate::endpoint::{PortAddr, QpInfo};
@@ -34,6 +36,7 @@ fn info(qpn: u32) -> QpInfo {
         ports: (0..4)
             .map(|p| PortAddr { ip: format!("fd00::{p}:{qpn:x}").parse().unwrap(), mac: [p; 6] })
             .collect(),
+        plane_ids: Vec::new(),
     }
 }
 
@@ -73,13 +76,50 @@ fn the_smaller_of_both_is_agreed_on() {
     assert_eq!((agreed.rtr.mpr_dest, agreed.rtr.max_wimm_dest), (32, 128));
     assert_eq!((agreed.rtr.dest_qpn, agreed.rtr.rq_psn.get(), agreed.rtr.udp_port), (11, 0xff_ff00, 4791));
     assert_eq!((agreed.rtr.trim_nack, agreed.rtr.dynamic_mpr), (true, false));
-    assert_eq!(agreed.rtr.ports, fewer);
-    assert_eq!(negotiate(&theirs, &ours).unwrap().rtr.ports, ours.ports[..2]);
+    assert_eq!((agreed.rtr.ports, agreed.planes), (fewer, 2));
+    let back = negotiate(&theirs, &ours).unwrap();
+    assert_eq!((&back.rtr.ports[..], back.planes), (&ours.ports[..2], 2));
+    // The largest numbers there are: this side's limits hold.
+    let greedy = QpInfo { mtu: u32::MAX, mpr: 255, max_wimm: u16::MAX, ..info(9) };
+    let agreed = negotiate(&ours, &greedy).unwrap();
+    assert_eq!((agreed.rtr.path_mtu, agreed.mpr, agreed.max_wimm), (4096, 32, 128));
+    // One that takes no writes with immediate is a peer like others; the verbs refuse to post any.
+    assert_eq!(negotiate(&ours, &QpInfo { max_wimm: 0, ..info(9) }).unwrap().max_wimm, 0);
+}
+
+#[test]
+fn planes_pair_by_index_and_their_numbers_must_agree_where_both_tell_them() {
+    let with = |qpn, planes: &[u32]| QpInfo {
+        ports: info(qpn).ports[..planes.len()].to_vec(),
+        plane_ids: planes.to_vec(),
+        ..info(qpn)
+    };
+    for (ours, theirs, fits) in [
+        (with(11, &[7, 8, 9]), with(12, &[7, 8, 9]), true),
+        (with(11, &[7, 8, 9]), with(12, &[7, 8]), true),
+        (with(11, &[7]), with(12, &[7, 8]), true),
+        (with(11, &[7, 8, 9]), info(12), true),
+        (info(11), with(12, &[3, 2, 1]), true),
+        (with(11, &[7, 8]), with(12, &[8, 7]), false),
+        (with(11, &[7, 8, 9]), with(12, &[7, 9]), false),
+        (with(11, &[7]), with(12, &[8]), false),
+    ] {
+        for (a, b) in [(&ours, &theirs), (&theirs, &ours)] {
+            match negotiate(a, b) {
+                Ok(agreed) => assert_eq!((fits, agreed.planes), (true, a.ports.len().min(b.ports.len()))),
+                Err(refusal) => assert_eq!((fits, refusal.field.as_str()), (false, "plane_ids")),
+            }
+        }
+    }
+    let refusal = negotiate(&with(11, &[7, 8]), &with(12, &[8, 7])).unwrap_err();
+    assert_eq!((refusal.ours.as_str(), refusal.theirs.as_str()), ("7, 8", "8, 7"));
+    assert!(refusal.fix.contains("same order"), "{refusal}");
 }
 
 #[test]
 fn what_does_not_fit_is_named() {
-    let v4 = PortAddr { ip: "192.0.2.1".parse().unwrap(), mac: [0; 6] };
+    let at = |ip: &str| PortAddr { ip: ip.parse().unwrap(), mac: [0; 6] };
+    let v4 = at("192.0.2.1");
     let cases = [
         (QpInfo { version: 2, ..info(9) }, "version"),
         (QpInfo { icrc: false, ..info(9) }, "icrc"),
@@ -92,16 +132,27 @@ fn what_does_not_fit_is_named() {
         (QpInfo { mpr: 0, ..info(9) }, "mpr"),
         (QpInfo { udp_port: 0, ..info(9) }, "udp_port"),
         (QpInfo { ports: vec![], ..info(9) }, "ports"),
+        (QpInfo { mtu: 0, ..info(9) }, "mtu"),
+        (QpInfo { mtu: 1, ..info(9) }, "mtu"),
         (QpInfo { ports: vec![v4; 33], ..info(9) }, "ports"),
         (QpInfo { ports: vec![v4], ..info(9) }, "IP family of port 0"),
+        (QpInfo { ports: vec![info(9).ports[0], v4], ..info(9) }, "IP family of port 1"),
+        (QpInfo { ports: vec![info(9).ports[0]; 2], ..info(9) }, "address of port 1"),
+        (QpInfo { ports: vec![at("::")], ..info(9) }, "address of port 0"),
+        (QpInfo { ports: vec![at("ff02::1")], ..info(9) }, "address of port 0"),
+        (QpInfo { plane_ids: vec![1, 2, 3], ..info(9) }, "plane_ids"),
     ];
     for (theirs, field) in cases {
         let refusal = negotiate(&info(10), &theirs).unwrap_err();
         assert_eq!(refusal.field, field);
         assert!(refusal.theirs.len() < 100);
+        assert!(!refusal.ours.is_empty() && !refusal.theirs.is_empty() && !refusal.fix.is_empty());
     }
     let text = negotiate(&info(10), &QpInfo { icrc: false, ..info(9) }).unwrap_err().to_string();
-    assert_eq!(text, "icrc: this side has true, the peer has false");
+    assert_eq!(
+        text,
+        "icrc: this side has true, the peer has false; compute the iCRC on both sides or on neither"
+    );
 }
 
 #[test]
@@ -177,7 +228,210 @@ fn oversized_offers_are_refused_before_anything_is_sent() {
         |mut channel| channel.agree(&offer(11), establish).unwrap_err(),
     );
     assert!(matches!(client, ExchangeError::Refused(_)), "{client}");
-    assert!(matches!(server, ExchangeError::Closed), "{server}");
+    let ExchangeError::RefusedByPeer(refusal) = server else { panic!("{server}") };
+    assert_eq!((refusal.ours.as_str(), refusal.theirs.as_str()), ("at most 4096", "4097"));
+
+    // Each part is short enough, all of them together are not.
+    let ports =
+        (0..32).map(|p| PortAddr { ip: format!("fd00::{p}").parse().unwrap(), mac: [255; 6] }).collect();
+    let big = Offer { qps: vec![QpInfo { ports, ..info(10) }; MAX_OFFERED], ..offer(10) };
+    let (client, server) = meet(
+        |address| Channel::connect(address, PATIENCE).unwrap().agree(&big, establish).unwrap_err(),
+        |mut channel| channel.agree(&offer(11), establish).unwrap_err(),
+    );
+    assert!(matches!(client, ExchangeError::TooLong { .. }), "{client}");
+    let ExchangeError::RefusedByPeer(refusal) = server else { panic!("{server}") };
+    assert_eq!((refusal.field.as_str(), refusal.ours.as_str()), ("bytes of the offer", "at most 1048576"));
+}
+
+/// An offer as JSON, to be changed at will.
+fn hello() -> Value {
+    json!({
+        "type": "offer",
+        "protocol": "spindrift-exchange",
+        "version": 1,
+        "offer": offer(10),
+    })
+}
+
+fn send(stream: &mut TcpStream, body: &[u8]) {
+    stream.write_all(&(body.len() as u32).to_be_bytes()).unwrap();
+    stream.write_all(body).unwrap();
+}
+
+/// All that the other side still says, as JSON.
+fn replies(stream: &mut TcpStream) -> Vec<Value> {
+    let mut bytes = Vec::new();
+    stream.read_to_end(&mut bytes).unwrap();
+    let mut rest = bytes.as_slice();
+    let mut messages = Vec::new();
+    while let Some((prefix, more)) = rest.split_first_chunk() {
+        let (body, more) = more.split_at(u32::from_be_bytes(*prefix) as usize);
+        messages.push(serde_json::from_slice(body).unwrap());
+        rest = more;
+    }
+    messages
+}
+
+/// A peer says `bytes` and listens: what it was told last, and what this side made of it.
+fn peer_says(bytes: &[u8]) -> (Value, ExchangeError) {
+    meet(
+        |address| {
+            let mut stream = TcpStream::connect(address).unwrap();
+            stream.write_all(bytes).unwrap();
+            let mut told = replies(&mut stream);
+            told.pop().unwrap_or(Value::Null)
+        },
+        |mut channel| channel.agree(&offer(11), establish).unwrap_err(),
+    )
+}
+
+fn framed(body: &[u8]) -> Vec<u8> {
+    [&(body.len() as u32).to_be_bytes(), body].concat()
+}
+
+#[test]
+fn every_field_that_is_missing_unknown_or_of_another_kind_is_named_on_both_sides() {
+    let cases: [(&str, Value, &str); 22] = [
+        ("/version", json!(2), "set-up version"),
+        ("/protocol", json!("other"), "set-up protocol"),
+        ("/extra", json!(1), "message.extra"),
+        ("/offer/extra", json!(1), "offer.extra"),
+        ("/offer/qps/0/svc_time", json!(true), "qps[0].svc_time"),
+        ("/offer/qps/0/ports/1/name", json!("b"), "qps[0].ports[1].name"),
+        ("/offer/memory/0/extra", json!([[]]), "memory[0].extra"),
+        ("/offer/qps", Value::Null, "offer.qps"),
+        ("/offer/qps", json!({}), "offer.qps"),
+        ("/offer/qps/0", json!("x"), "qps[0]"),
+        ("/offer/qps/0/mtu", Value::Null, "qps[0].mtu"),
+        ("/offer/qps/0/mtu", json!(1_u64 << 32), "qps[0].mtu"),
+        ("/offer/qps/0/mtu", json!(-1), "qps[0].mtu"),
+        ("/offer/qps/0/mtu", json!(0), "mtu"),
+        ("/offer/qps/0/mpr", json!(256), "qps[0].mpr"),
+        ("/offer/qps/0/entropy", json!("stev-sport-low"), "entropy"),
+        ("/offer/qps/0/icrc", json!(false), "icrc"),
+        ("/offer/qps/0/udp_port", json!(0), "udp_port"),
+        ("/offer/qps/0/version", json!(2), "qps[0].version"),
+        ("/offer/qps/0/ports", json!([]), "ports"),
+        ("/offer/qps/0/ports/0/ip", json!("nowhere"), "qps[0].ports[0].ip"),
+        ("/offer/qps/0/plane_ids", json!([4_u64 << 32]), "qps[0].plane_ids"),
+    ];
+    for (place, value, field) in cases {
+        let mut message = hello();
+        let (object, name) = place.rsplit_once('/').unwrap();
+        let parent = message.pointer_mut(object).unwrap();
+        match (parent, value) {
+            (Value::Object(parent), Value::Null) => drop(parent.remove(name)),
+            (Value::Object(parent), value) => drop(parent.insert(name.to_owned(), value)),
+            (parent, value) => parent[name.parse::<usize>().unwrap()] = value,
+        }
+        let (told, error) = peer_says(&framed(&serde_json::to_vec(&message).unwrap()));
+        let ExchangeError::Refused(refusal) = error else { panic!("{place}: {error}") };
+        assert_eq!(refusal.field, field);
+        assert_eq!(told["type"], "refuse", "{place}");
+        assert_eq!(serde_json::from_value::<Refusal>(told["refusal"].clone()).unwrap(), refusal);
+        assert!(!refusal.ours.is_empty() && !refusal.theirs.is_empty() && !refusal.fix.is_empty());
+    }
+}
+
+/// A later version: more fields, and a list of the versions that it speaks.
+fn newer(versions: Value) -> Value {
+    let mut message = hello();
+    message["version"] = json!(3);
+    message["versions"] = versions;
+    message["colour"] = json!("blue");
+    message["offer"]["colour"] = json!("blue");
+    message["offer"]["qps"][0]["version"] = json!(3);
+    message["offer"]["qps"][0]["svc_time"] = json!(true);
+    message["offer"]["qps"][0]["ports"][0]["speed"] = json!(400);
+    message["offer"]["memory"][0]["tag"] = json!(1);
+    message
+}
+
+#[test]
+fn a_newer_peer_that_speaks_our_version_is_accepted() {
+    let (told, server) = meet(
+        |address| {
+            let mut stream = TcpStream::connect(address).unwrap();
+            send(&mut stream, &serde_json::to_vec(&newer(json!([1, 2, 3]))).unwrap());
+            send(&mut stream, br#"{"type":"ready"}"#);
+            stream.shutdown(Shutdown::Write).unwrap();
+            replies(&mut stream)
+        },
+        |mut channel| {
+            let mut agreed = Vec::new();
+            let theirs = channel
+                .agree(&offer(11), |_, found| {
+                    agreed = found.to_vec();
+                    Ok::<_, Infallible>(())
+                })
+                .unwrap();
+            assert_eq!(agreed[0].rtr.dest_qpn, 10);
+            theirs
+        },
+    );
+    assert_eq!(server, offer(10));
+    assert_eq!((&told[0]["versions"], &told[1]["type"]), (&json!([1]), &json!("ready")));
+    // One that does not speak it is told what we speak.
+    for versions in [json!([2, 3]), json!([])] {
+        let (told, error) = peer_says(&framed(&serde_json::to_vec(&newer(versions)).unwrap()));
+        let ExchangeError::Refused(refusal) = error else { panic!("{error}") };
+        assert_eq!((refusal.field.as_str(), refusal.ours.as_str()), ("set-up version", "1"));
+        assert!(refusal.theirs.contains('3'));
+        assert_eq!(told["refusal"]["ours"], "1");
+    }
+}
+
+#[test]
+fn what_is_no_offer_is_answered_with_a_reason() {
+    let mut trailing = serde_json::to_vec(&hello()).unwrap();
+    trailing.extend_from_slice(b" {}");
+    let deep = [b"[".repeat(100_000), b"]".repeat(100_000)].concat();
+    let cases: [(Vec<u8>, &str); 7] = [
+        (framed(b"{}"), "set-up message"),
+        (framed(b""), "set-up message"),
+        (framed(&trailing), "set-up message"),
+        (framed(&deep), "set-up message"),
+        (framed(br#"{"type":"bye"}"#), "set-up message"),
+        (b"GET / HTTP/1.1\r\n\r\n".to_vec(), "bytes of the offer"),
+        ([&(1_u32 << 30).to_be_bytes()[..], &b" ".repeat(1 << 20)].concat(), "bytes of the offer"),
+    ];
+    for (bytes, field) in cases {
+        let (told, error) = peer_says(&bytes);
+        assert_eq!(told["refusal"]["field"], field, "{error}");
+        assert!(matches!(error, ExchangeError::Malformed(_) | ExchangeError::TooLong { .. }), "{error}");
+    }
+}
+
+#[test]
+fn half_an_offer_and_then_silence_or_the_end() {
+    let body = serde_json::to_vec(&hello()).unwrap();
+    let half = &framed(&body)[..100];
+    // Silence: told of the limit.
+    let listener = Listener::bind("127.0.0.1:0").unwrap();
+    let mut stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    stream.write_all(half).unwrap();
+    let mut channel = listener.accept(Duration::from_millis(30), || true).unwrap();
+    let error = channel.agree(&offer(11), establish).unwrap_err();
+    assert!(matches!(error, ExchangeError::Timeout { .. }), "{error}");
+    drop(channel);
+    assert_eq!(replies(&mut stream)[0]["refusal"]["field"], "set-up offer");
+    // The end, within the offer and between offer and answer.
+    for bytes in [half, &framed(&body)] {
+        let ((), error) = meet(
+            |address| TcpStream::connect(address).unwrap().write_all(bytes).unwrap(),
+            |mut channel| channel.agree(&offer(11), establish).unwrap_err(),
+        );
+        assert!(matches!(error, ExchangeError::Closed), "{error}");
+    }
+}
+
+#[test]
+fn the_names_that_are_read_are_those_that_are_written() {
+    let info = QpInfo { plane_ids: vec![1, 2, 3, 4], ..info(10) };
+    let ours = Offer { qps: vec![info], ..offer(10) };
+    let spoken = super::format::Spoken::agree(1, &[]).unwrap();
+    assert_eq!(spoken.read(serde_json::to_value(&ours).unwrap()).unwrap(), ours);
 }
 
 #[test]

@@ -7,7 +7,7 @@ use serde_json::{Value as Json, json};
 use spindrift::verbs::exchange::{Channel, RemoteMr};
 
 use super::plan::{Kind, Message, Plan, TOOL, VERSION};
-use super::{Session, pretty, while_polling, with_peer};
+use super::{Session, pretty, tell_unused_planes, while_polling, with_peer};
 use crate::bench::layout::Layout;
 use crate::bench::options::Amount;
 use crate::bench::pin::{Idle, two_cores};
@@ -93,6 +93,7 @@ impl<'a> Client<'a> {
         let mut side = Side::open(settings, nic, memory, 0)?;
         let offer = side.offer()?;
         let theirs = channel.agree(&offer, |_, agreed| side.establish(agreed)).map_err(named)?;
+        tell_unused_planes("server", &peer, &offer, &theirs);
         let remote = *theirs.memory.first().with_context(|| format!("the server {peer} offers no memory"))?;
         let idle = Idle::new(two_cores().is_some());
         Ok(Self { session, channel, side, remote, plan, layouts, peer, planes, idle })

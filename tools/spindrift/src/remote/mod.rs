@@ -15,7 +15,7 @@ use anyhow::{Context as _, Result, anyhow};
 use clap::{ArgAction, Args};
 use spindrift::endpoint::EndpointConfig;
 use spindrift::verbs::Context;
-use spindrift::verbs::exchange::{Channel, ExchangeError};
+use spindrift::verbs::exchange::{Channel, ExchangeError, Offer};
 use spindrift::wire::UDP_PORT_MRC;
 use spindrift_pmd::udp::local_addresses;
 
@@ -23,6 +23,7 @@ use crate::bench::check::{check_latency, check_planes, check_source_ports, check
 use crate::bench::nic::{Nic, open_udp};
 use crate::bench::options::{Amount, Defaults, RunArgs, Settings};
 use crate::config::{Config, PortKind};
+use crate::output::tell;
 use crate::stop::Stop;
 use crate::usage::usage;
 
@@ -274,5 +275,17 @@ fn with_peer(error: ExchangeError, role: &str, peer: &str) -> anyhow::Error {
             anyhow!("the {role} {peer} went away (it ended, was interrupted, or crashed)")
         }
         other => anyhow::Error::new(other).context(format!("{role} {peer}")),
+    }
+}
+
+/// Says so when one side has more planes than the other: the last ones carry nothing.
+fn tell_unused_planes(role: &str, peer: &str, ours: &Offer, theirs: &Offer) {
+    let ports = |offer: &Offer| offer.qps.first().map_or(0, |qp| qp.ports.len());
+    let (ours, theirs) = (ports(ours), ports(theirs));
+    if ours != theirs {
+        tell(format_args!(
+            "spindrift: this side has {ours} planes, the {role} {peer} {theirs}: the first {} are used",
+            ours.min(theirs)
+        ));
     }
 }

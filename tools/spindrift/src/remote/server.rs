@@ -7,7 +7,7 @@ use spindrift::verbs::exchange::{Channel, RemoteMr};
 
 use super::door::Door;
 use super::plan::{Kind, Message, Plan};
-use super::{Session, pretty, while_polling, with_peer};
+use super::{Session, pretty, tell_unused_planes, while_polling, with_peer};
 use crate::bench::layout::Layout;
 use crate::bench::options::Settings;
 use crate::bench::pin::{Idle, two_cores};
@@ -123,6 +123,7 @@ impl<'a> Server<'a> {
         channel.send(&Message::Accept).map_err(named)?;
         let offer = side.offer()?;
         let theirs = channel.agree(&offer, |_, agreed| side.establish(agreed)).map_err(named)?;
+        tell_unused_planes("client", &peer, &offer, &theirs);
         let remote = *theirs.memory.first().with_context(|| format!("the client {peer} offers no memory"))?;
         if !settings.json {
             say(&format!(
