@@ -208,7 +208,7 @@ fn a_reliability_probe_is_answered_with_its_id() {
 fn a_trimmed_packet_becomes_a_nack_that_says_where() {
     for (dscp, reason) in [(TRIMMED, NackReason::Trimmed), (TRIMMED_LAST_HOP, NackReason::TrimmedLastHop)] {
         let mut receiver = after_four();
-        // Two bytes more than a switch leaves.
+
         for n in [4, 6] {
             receiver.give_trimmed(&data(n), dscp);
             let neth = Neth {

@@ -1,7 +1,7 @@
 //! Losses that the requester infers itself: who is blamed, when and where the packet goes again, what it costs.
 
 use spindrift::path::EvState;
-use spindrift::wire::{Aeth, Seth};
+use spindrift::wire::{Aeth, NackReason, Seth};
 
 use crate::sender::{FULL, PACKET, RTT, Sender, Sent, Setup, same_path};
 
@@ -219,4 +219,36 @@ fn a_report_of_an_earlier_acknowledgement_is_stale() {
     sender.sack(Seth { bitmap: 1 << second.n, ..sender.answer(&second, 0) });
     assert_eq!((sender.inflight(), sender.counters().rx_stale_sack), (15, 1));
     assert_eq!((sender.sent(), sender.blamed()), (vec![], vec![]), "{first:?}");
+}
+
+/// The path of the copy that was lost has been blamed; the repeat's answer adds nothing to that.
+#[test]
+fn a_loss_is_counted_once() {
+    let (mut sender, sent) = Sender::sending(Setup::default(), 16);
+    let (lost, later) = same_path(&sent);
+    sender.wait(RTT);
+    assert_eq!(lost.n, 0);
+    sender.sack(Seth { bitmap: 0xfffe, ..sender.answer(&later, 0) });
+    let again = sender.sent_one();
+    sender.wait(RTT);
+    sender.sack(sender.answer(&again, 16));
+    assert_eq!((sender.inflight(), sender.counters().tail_suspects), (0, 0));
+    assert_eq!((sender.counters().spurious_retransmits, sender.paths().losses), (0, 1));
+    assert_eq!(sender.blamed(), [(lost.ev, EvState::AssumedBad, 1)]);
+}
+
+/// A repeat has another traffic class, which switches may queue apart: the order on its path proves nothing.
+#[test]
+fn a_repeat_is_not_judged_by_order() {
+    let (mut sender, sent) = Sender::sending(Setup { active: 4, backup: 4, ..Setup::default() }, 4);
+    sender.wait(RTT);
+    sender.nack(&sent[0], NackReason::TrimmedLastHop);
+    let again = sender.sent_one();
+    sender.post(8);
+    let new = sender.sent();
+    let later = new.iter().find(|packet| packet.ev == again.ev).unwrap();
+    sender.wait(RTT);
+    let rest = 0b1110 | (0xff << 4);
+    sender.sack(Seth { bitmap: rest, ..sender.answer(later, 0) });
+    assert_eq!((sender.sent(), sender.blamed(), sender.inflight()), (vec![], vec![], 1));
 }

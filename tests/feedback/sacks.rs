@@ -167,7 +167,12 @@ fn an_answer_to_a_probe_reports_no_packet() {
     sender.sack(Seth { pr: true, mark: Mark::AlwaysSkip, ..sender.answer(&sent[5], 0) });
     assert_eq!((sender.inflight(), sender.status().smoothed_rtt_ns), (8, 0));
     assert_eq!((sender.blamed(), sender.counters().rx_unmatched_response), (vec![], 1));
-    assert_eq!(missing(&mut sender, &sent), (0..8).collect::<Vec<_>>());
+    // Nor is any id the number of a packet that was never sent.
+    for (end, id) in [(1, i16::MAX), (2, 0x100)] {
+        sender.sack(Seth { pr: true, ack_psn_offset: id, ..sender.seth(end) });
+        assert_eq!((sender.inflight(), sender.counters().rx_forged_ack), (8 - end as u64, 0));
+    }
+    assert_eq!(missing(&mut sender, &sent), (2..8).collect::<Vec<_>>());
 }
 
 fn windowed(dynamic_mpr: bool) -> Sender {

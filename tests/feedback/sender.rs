@@ -113,7 +113,7 @@ impl Sender {
     pub(crate) fn new(setup: Setup) -> Self {
         let Setup { planes, .. } = setup;
         let mut net = Net::new(1, vec![Link::clean(1_000); planes.into()]);
-        net.max_steps = u64::MAX;
+        net.max_steps = 100_000;
         net.add(EndpointConfig {
             tail_probe_floor_ns: setup.tail_probe_floor_ns,
             ..EndpointConfig::new(ports(true, NODE, planes, 4300))

@@ -80,6 +80,12 @@ fn lose_the_first_copy(sender: &mut Sender) -> Sent {
 #[test]
 fn a_path_that_only_the_probe_survives_twice_goes_bad() {
     let mut sender = Sender::new(Setup { active: 2, backup: 2, ..Setup::default() });
+    // What both carried before is no excuse.
+    sender.post(4);
+    let sent = sender.sent();
+    sender.wait(RTT);
+    sender.sack(sender.answer(&sent[3], 4));
+    sender.ack(4, Aeth::ack(1));
     let first = lose_the_first_copy(&mut sender);
     assert_eq!((sender.counters().tail_suspects, sender.blamed()), (1, vec![]));
     let mut suspects = vec![first.ev];
@@ -219,6 +225,21 @@ fn timeouts_are_linear_then_doubling_and_then_the_queue_pair_fails() {
     assert_eq!(failure, Some(FailReason::RetryExceeded));
     assert_eq!(completions.iter().map(|wc| wc.status).collect::<Vec<_>>(), [WcStatus::RetryExceeded]);
     assert_eq!(gives_up_at(start, PATIENCE).since(start) / INTERVAL, 17);
+}
+
+/// Whatever arrives gives the queue pair all its retries back.
+#[test]
+fn news_give_the_retries_back() {
+    let (mut sender, _) = Sender::sending(patient(), 2);
+    sender.wait(4 * INTERVAL);
+    assert_eq!(sender.counters().timeouts, 3);
+    sender.sent();
+    sender.sack(sender.seth(1));
+    let start = sender.net.now;
+    sender.wait(100 * INTERVAL);
+    let mut times: Vec<_> = sender.sent().iter().map(|packet| packet.at.since(start) / INTERVAL).collect();
+    times.dedup();
+    assert_eq!((times, sender.counters().timeouts), (vec![1, 2, 3, 5, 9], 9));
 }
 
 /// Anything new that arrives starts the timers over; what is known already does not.
