@@ -197,9 +197,11 @@ impl Responder {
 
     /// The transport ACK owed: PSN up to which all is complete, and the count of messages.
     pub(crate) fn take_ack(&mut self) -> Option<(Psn, u32)> {
-        let owed = core::mem::take(&mut self.answers.ack_pending);
+        if !core::mem::take(&mut self.answers.ack_pending) {
+            return None;
+        }
         self.answers.acknowledged = self.answers.completed;
-        owed.then(|| (self.cack(), self.answers.completed & 0x00ff_ffff))
+        Some((self.cack(), self.answers.completed & 0x00ff_ffff))
     }
 
     /// The next NACK owed.

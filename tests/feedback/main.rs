@@ -1,0 +1,60 @@
+//! Every edge from feedback to path, congestion window and what is sent next. The peer is the test itself: it speaks
+//! the wire format by hand, so that each field of each answer is under its control.
+//!
+//! At the requester, one full packet being `m`:
+//!
+//! | Feedback | Path | Window | Next | Module |
+//! |---|---|---|---|---|
+//! | transport ACK | - | frees what it covers | new data; timers start over | `acks` |
+//! | transport NAK | - | - | queue pair fails | `acks` |
+//! | SACK `cack`, bitmap, trigger | - | frees what is listed | new data | `sacks` |
+//! | SACK timestamp | the round-trip time, if it is the last transmission's | grows | | `sacks` |
+//! | SACK `m` = SKIP, short queue | SKIP: passed over once | stays | | `sacks` |
+//! | SACK `m` = SKIP, long queue | SKIP | halves at most, once a round trip | | `sacks` |
+//! | SACK `m` = `ALWAYS_SKIP` | `ASSUMED_BAD`, no drop counted | stays | a probe after 1 ms | `sacks` |
+//! | SACK `mpr` | - | the PSN window, if dynamic | up to it | `sacks` |
+//! | SACK `rcvd_bytes` behind | judges nothing | frees what is listed | | `sacks` |
+//! | SACK penalty, restore | - | cut, restored | | `sacks` |
+//! | NACK trimmed | SKIP | less `m` | the packet at once, elsewhere | `nacks` |
+//! | NACK trimmed on the last hop | - | less `m` | the packet at once, elsewhere | `nacks` |
+//! | NACK of any other code | - | less `m` | the packet at once, elsewhere; retries go on | `nacks` |
+//! | NACK `UNEXP_EVENT` | - | - | queue pair fails | `nacks` |
+//! | overtaken on its path | `ASSUMED_BAD`, a drop, a backup | less `m` | the packet at once, elsewhere | `losses` |
+//! | overtaken, and its time over | `ASSUMED_BAD`, a drop, a backup | less `m` | the packet, elsewhere | `losses` |
+//! | a loss that was none | probed at once | stays | the rule that was wrong learns | `losses` |
+//! | probe answered, SKIP too | GOOD after two in a row, or SKIP | stays | another probe after 1 ms | `probes` |
+//! | probe answered `ALWAYS_SKIP`, or not | stays bad | stays | another probe, the wait doubled | `probes` |
+//! | port down, here or there | - | less `m` for each packet on it | those packets, on another plane | `planes` |
+//! | silence | - | stays | the oldest packet, elsewhere (tail probe) | `silence` |
+//! | only the tail probe answered | suspected, `ASSUMED_BAD` the second time | stays | | `silence` |
+//! | retransmission timer | the oldest packet's `ASSUMED_BAD` | less `m` for each | all, elsewhere | `silence` |
+//!
+//! At the responder (`answers`):
+//!
+//! | Packet | Answer |
+//! |---|---|
+//! | plain | none before 16 KiB, counted as at least 1 KiB each |
+//! | asks | SACK; ACK when a message is complete |
+//! | CE | SACK, `m` = SKIP |
+//! | `rtx` | SACK that shows the oldest gap |
+//! | duplicate | SACK |
+//! | old | SACK and ACK |
+//! | trimmed, on the last hop | NACK `TRIMMED`, `TRIMMED_LASTHOP` |
+//! | outside the window | none, or NACK `PSN_OOR_WINDOW` |
+//! | reliability probe | SACK, `pr` = 1 |
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
+
+mod acks;
+mod answers;
+mod losses;
+mod nacks;
+mod planes;
+mod probes;
+mod receiver;
+mod sacks;
+mod sender;
+mod silence;
+
+#[path = "../support/mod.rs"]
+mod support;
