@@ -330,7 +330,23 @@ impl Endpoint {
         self.report_retired(slot);
     }
 
-    /// The bytes of a packet that [`transmit`](Self::transmit) produced.
+    /// The bytes of a packet that [`transmit`](Self::transmit) produced. The endpoint changes none of them while
+    /// they are borrowed:
+    ///
+    /// ```compile_fail,E0502
+    /// use spindrift::endpoint::{Endpoint, Transmit};
+    /// use spindrift::pmd::RxFrame;
+    /// use spindrift::time::Time;
+    ///
+    /// fn hold(endpoint: &mut Endpoint, packet: &Transmit, frame: &RxFrame<'_>) -> u8 {
+    ///     let bytes = endpoint.payload(packet);
+    ///     endpoint.receive(Time(1), 0, frame); // may place a packet in the same memory
+    ///     bytes[0]
+    /// }
+    /// ```
+    ///
+    /// The application can, through its own handle to the memory; see
+    /// [what is not sound yet](crate::memory#what-is-not-sound-yet).
     #[inline]
     pub fn payload(&self, transmit: &Transmit) -> &[u8] {
         self.memory.slice(&transmit.payload)

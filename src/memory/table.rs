@@ -188,10 +188,21 @@ impl MemoryTable {
 
     /// Copies a packet's bytes to the address it names, if it may write there.
     ///
+    /// Takes the table exclusively, so that bytes of a region that were borrowed from this table cannot change
+    /// while they are borrowed:
+    ///
+    /// ```compile_fail,E0596
+    /// use spindrift::memory::{MemoryTable, PdId};
+    ///
+    /// fn place_while_others_read(table: &MemoryTable) {
+    ///     let _ = table.place(1, PdId(1), 0x1000, b"bytes");
+    /// }
+    /// ```
+    ///
     /// # Errors
     /// As [`MemoryTable::check_remote`]; nothing is written then.
     #[inline]
-    pub fn place(&self, rkey: u32, pd: PdId, va: u64, data: &[u8]) -> Result<(), MemoryError> {
+    pub fn place(&mut self, rkey: u32, pd: PdId, va: u64, data: &[u8]) -> Result<(), MemoryError> {
         let (slot, offset) = self.remote(rkey, pd, va, data.len() as u64)?;
         // SAFETY: `remote` checked that `offset + data.len()` is inside the region, and the slot keeps the
         // region alive. `copy_to` allows an overlap, should `data` come from this very region.
@@ -232,7 +243,8 @@ impl MemoryTable {
         }
     }
 
-    /// Refers to `len` bytes at `addr` of a pinned region, for [`MemoryTable::slice`] to look up.
+    /// Refers to `len` bytes at `addr` of a pinned region. [`Endpoint::payload`](crate::endpoint::Endpoint::payload)
+    /// looks them up for a packet.
     #[inline]
     pub fn payload(&self, slot: RegionSlot, addr: u64, len: u32) -> PayloadRef {
         let offset = self.slot(slot.0).map_or(0, |s| addr.wrapping_sub(s.iova));
@@ -241,17 +253,26 @@ impl MemoryTable {
 
     /// The bytes of a packet's payload; none if the region was released or does not hold them.
     ///
-    /// The bytes belong to the application, which may change them meanwhile: use them only to copy, to
-    /// send or to sum up, never to decide anything.
+    /// The bytes belong to the application, which may change them meanwhile (the [module](super) says what that
+    /// means): use them only to copy, to send or to sum up, never to decide anything. For that reason it is not public:
+    ///
+    /// ```compile_fail,E0624
+    /// use spindrift::memory::{MemoryTable, PayloadRef};
+    ///
+    /// let table = MemoryTable::new(1, 1);
+    /// let _ = table.slice(&PayloadRef::EMPTY);
+    /// ```
     #[inline]
-    pub fn slice(&self, payload: &PayloadRef) -> &[u8] {
+    pub(crate) fn slice(&self, payload: &PayloadRef) -> &[u8] {
         let Some(slot) = self.slot(payload.slot.0) else { return &[] };
         let len = u64::from(payload.len);
         if payload.offset.checked_add(len).is_none_or(|end| end > slot.len) {
             return &[];
         }
         // SAFETY: the range was just checked against the region, which the slot keeps alive for as long as
-        // the returned borrow of the table lasts, and whose bytes are initialised.
+        // the returned borrow of the table lasts, and whose bytes are initialised. This table writes to them
+        // only through `place`, which needs it exclusively. Not ensured: that nobody writes through a handle
+        // to the region or a registration elsewhere; see "What is not sound yet" in the module.
         unsafe {
             core::slice::from_raw_parts(
                 slot.base.0.as_ptr().add(payload.offset as usize),
