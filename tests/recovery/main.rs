@@ -6,6 +6,7 @@
 mod dead_paths;
 mod flow;
 mod marks;
+mod pauses;
 mod reordering;
 mod silence;
 
