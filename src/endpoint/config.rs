@@ -9,6 +9,7 @@ use thiserror::Error;
 use crate::congestion::CcConfig;
 use crate::memory::PdId;
 use crate::path::PathConfig;
+use crate::seed::Seed;
 use crate::wire::{DscpMap, EntropyMode, Msn, OpPosition, Psn, StevOrder, UDP_PORT_MRC};
 
 /// One local port: a plane of the NIC.
@@ -68,8 +69,10 @@ impl Default for Limits {
 /// Settings of an endpoint.
 #[derive(Clone, Debug)]
 pub struct EndpointConfig {
-    /// Seed of every random choice: queue pair numbers, keys, PSNs, entropy values.
-    pub seed: u64,
+    /// Seed of every random choice: queue pair numbers, keys, PSNs, entropy values. [`EndpointConfig::new`] sets a
+    /// fixed one, which repeats and which everybody knows: a driver outside tests has to put 256 bits from the
+    /// operating system here, as [`Context::open`](crate::verbs::Context::open) does.
+    pub seed: Seed,
     /// The local ports, one a plane.
     pub ports: Vec<LocalPort>,
     /// UDP destination port to send to. Both 4971 and 4791 are accepted on receive besides.
@@ -111,7 +114,7 @@ impl EndpointConfig {
     pub fn new(ports: Vec<LocalPort>) -> Self {
         let sockets = ports.iter().any(|port| port.source_ports.is_some());
         Self {
-            seed: 1,
+            seed: Seed::fixed(1),
             ports,
             udp_port: UDP_PORT_MRC,
             entropy: if sockets { EntropyMode::Udp } else { EntropyMode::Stev(StevOrder::SportHigh) },

@@ -7,8 +7,9 @@
 //!
 //! ```
 //! use spindrift::memory::{Access, MemoryTable, PdId, Region};
+//! use spindrift::seed::Seed;
 //!
-//! let mut table = MemoryTable::new(7, 16);
+//! let mut table = MemoryTable::new(Seed::fixed(7), 16);
 //! let region = Region::alloc_at(4096, 0x1_0000)?;
 //! let pd = PdId(1);
 //! let key = table.register(pd, region.clone(), Access::REMOTE_WRITE)?;
@@ -21,8 +22,8 @@
 //!
 //! # What the keys promise
 //!
-//! A key is 32 bits, drawn at random per registration: a slot number hidden by a secret of the table, and
-//! random bits above it. A key that was deregistered misses, also when its slot has been taken again. Every access checks
+//! A key is 32 random bits, drawn for each registration from a cryptographic generator. Keys that somebody holds tell
+//! nothing of others, but that those differ. A key that was deregistered misses, also when its slot has been taken again. Every access checks
 //! the key, the protection domain, the access rights and the range, in that order, and touches nothing
 //! when one of them fails.
 //!

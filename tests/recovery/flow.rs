@@ -57,7 +57,7 @@ impl Flow {
         net.heal_at = Time::NEVER;
         for node in [WRITER, TARGET] {
             net.add(EndpointConfig {
-                seed: seed + node as u64,
+                seed: (seed + node as u64).into(),
                 ..EndpointConfig::new(ports(true, node, planes, 4300))
             });
         }
