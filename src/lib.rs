@@ -29,6 +29,7 @@ pub mod path;
 mod requester;
 mod responder;
 mod ring;
+pub mod seed;
 pub mod time;
 pub mod verbs;
 pub mod wire;

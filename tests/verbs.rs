@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use spindrift::pmd::Port;
 use spindrift::pmd::loopback::{self, LoopbackConfig, LoopbackControl, LoopbackPort};
 use spindrift::pmd::udp::{Offload, UdpConfig, UdpPort};
+use spindrift::seed::Seed;
 use spindrift::verbs::{
     Access, Context, ContextConfig, Cq, FailReason, Idle, InlineWr, LaneMode, Mr, Pd, PostError, Qp,
     QpConfig, QpModify, QpState, RecvWr, SendOp, SendWr, VerbsError, Wc, WcOpcode, WcStatus, nic,
@@ -53,8 +54,10 @@ impl Setup {
     }
 
     fn side_on(&self, ports: Vec<Box<dyn Port>>, index: usize, udp_port: u16) -> Side {
-        let mut config =
-            ContextConfig { seed: Some(index as u64), ..ContextConfig::new(&ports).lane(self.lanes[index]) };
+        let mut config = ContextConfig {
+            seed: Some((index as u64).into()),
+            ..ContextConfig::new(&ports).lane(self.lanes[index])
+        };
         config.endpoint.udp_port = udp_port;
         let context = Context::open(ports, config).unwrap();
         let pd = context.create_pd().unwrap();
@@ -76,6 +79,44 @@ impl Setup {
         right.qp.connect(&left.qp.info().unwrap()).unwrap();
         (left, right)
     }
+}
+
+/// Keys, queue pair numbers and first PSNs of a context with four of each.
+fn numbers(seed: Option<Seed>) -> Vec<u32> {
+    let (ports, _) = loopback::pair(1, LoopbackConfig::default());
+    let ports = nic(ports);
+    let config = ContextConfig { seed, ..ContextConfig::new(&ports) };
+    let context = Context::open(ports, config).unwrap();
+    let pd = context.create_pd().unwrap();
+    let cq = context.create_cq(16).unwrap();
+    let mut numbers = Vec::new();
+    for _ in 0..4 {
+        let mr = pd.register(64, Access::REMOTE_WRITE).unwrap();
+        let qp = Qp::create(&pd, &cq, &cq, &QpConfig::default()).unwrap();
+        let info = qp.info().unwrap();
+        numbers.extend([mr.rkey(), info.qpn, info.psn]);
+    }
+    numbers
+}
+
+/// Twelve numbers of 24 bits or more: two of them agree by chance in one run of 10^5.
+#[test]
+fn an_application_that_gives_no_seed_has_numbers_of_its_own() {
+    let (one, other) = (numbers(None), numbers(None));
+    let mut all = [one, other].concat();
+    all.sort_unstable();
+    all.dedup();
+    assert_eq!(all.len(), 24, "{all:x?}");
+}
+
+#[test]
+fn a_fixed_seed_repeats_its_numbers() {
+    assert_eq!(numbers(Some(Seed::fixed(5))), numbers(Some(5.into())));
+    assert_ne!(numbers(Some(Seed::fixed(5))), numbers(Some(Seed::fixed(6))));
+    let (bytes, mut others) = ([7; 32], [7; 32]);
+    others[31] = 8;
+    assert_eq!(numbers(Some(bytes.into())), numbers(Some(bytes.into())));
+    assert_ne!(numbers(Some(bytes.into())), numbers(Some(others.into())));
 }
 
 fn pattern(len: usize, salt: usize) -> Vec<u8> {

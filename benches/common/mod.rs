@@ -46,8 +46,12 @@ impl Side {
                 same_path_batch: 1,
             })
             .collect();
-        let cfg =
-            EndpointConfig { seed: side.into(), icrc, sack_threshold_bytes, ..EndpointConfig::new(ports) };
+        let cfg = EndpointConfig {
+            seed: u64::from(side).into(),
+            icrc,
+            sack_threshold_bytes,
+            ..EndpointConfig::new(ports)
+        };
         let mut endpoint = Endpoint::new(cfg).unwrap();
         let pd = endpoint.alloc_pd();
         let region = Region::alloc(region_len).unwrap();

@@ -9,6 +9,7 @@ use thiserror::Error;
 use crate::congestion::CcConfig;
 use crate::memory::PdId;
 use crate::path::PathConfig;
+use crate::seed::Seed;
 use crate::wire::{DscpMap, EntropyMode, Msn, OpPosition, Psn, StevOrder, UDP_PORT_MRC};
 
 /// One local port: a plane of the NIC.
@@ -68,8 +69,10 @@ impl Default for Limits {
 /// Settings of an endpoint.
 #[derive(Clone, Debug)]
 pub struct EndpointConfig {
-    /// Seed of every random choice: queue pair numbers, keys, PSNs, entropy values.
-    pub seed: u64,
+    /// Seed of every random choice: queue pair numbers, keys, PSNs, entropy values. [`EndpointConfig::new`] sets a
+    /// fixed one, which repeats and which everybody knows: a driver outside tests has to put 256 bits from the
+    /// operating system here, as [`Context::open`](crate::verbs::Context::open) does.
+    pub seed: Seed,
     /// The local ports, one a plane.
     pub ports: Vec<LocalPort>,
     /// Which plane of the network each port is on, by numbers that all hosts of the network share; empty to tell nobody.
@@ -114,7 +117,7 @@ impl EndpointConfig {
     pub fn new(ports: Vec<LocalPort>) -> Self {
         let sockets = ports.iter().any(|port| port.source_ports.is_some());
         Self {
-            seed: 1,
+            seed: Seed::fixed(1),
             ports,
             plane_ids: Vec::new(),
             udp_port: UDP_PORT_MRC,
@@ -361,14 +364,34 @@ pub struct RtrAttr {
     pub udp_port: u16,
 }
 
-/// Attributes of RTR → RTS: what this side may send.
+/// Attributes of RTR → RTS: what this side may send, and how long it goes on without an answer.
+///
+/// A queue pair that hears nothing new from its peer while packets are in flight waits one timeout, then
+/// `linear_retries` more of the same length, then `exponential_retries` that double, and then fails with
+/// [`RetryExceeded`](crate::endpoint::FailReason::RetryExceeded) (MRC 1.0 table 7-1). Anything new from the peer starts
+/// all of this over. [`RtsAttr::budget_ns`] adds the waits up:
+///
+/// | `timeout` | `linear_retries` | `exponential_retries` | fails after |
+/// |---|---|---|---|
+/// | 14 | 7 | 5 | 1.2 s |
+/// | 14 | 7 | 7 | 4.4 s |
+/// | **14** | **7** | **9** (the default) | **17.3 s** |
+/// | 14 | 7 | 11 | 68.8 s |
+/// | 20 | 7 | 3 | 23.6 s |
+/// | 21 | 7 | 0 | 17.2 s |
+/// | any | any | 25 | never |
+///
+/// Between two timeouts the oldest packet is sent again, first after about two round trips (at least
+/// [`tail_probe_floor_ns`](EndpointConfig::tail_probe_floor_ns)), then at doubling intervals, from each timeout anew. So traffic resumes at the
+/// latest half a wait after a silent peer is back; with the defaults, within a third of the time that it was away
+/// or 10 ms, whichever is longer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RtsAttr {
     /// Window granted by the peer, units of 128 PSNs.
     pub mpr: u8,
     /// Writes with immediate in flight that the peer accepts.
     pub max_wimm: u16,
-    /// Retransmission timeout is 1.024 us x 2^timeout, at most 24 (17.2 s).
+    /// Retransmission timeout is 1.024 us x 2^timeout, 1 to 24 (17.2 s).
     pub timeout: u8,
     /// Timeouts at the fixed interval, at most 7.
     pub linear_retries: u8,
@@ -388,12 +411,37 @@ impl RtsAttr {
     pub const fn timeout_ns(&self) -> u64 {
         1024 << self.timeout
     }
+
+    /// How long the queue pair goes on when it hears nothing new, in nanoseconds:
+    /// `timeout_ns` x (`linear_retries` + 2^(`exponential_retries` + 1) - 1); `None` when for ever.
+    ///
+    /// ```
+    /// use spindrift::endpoint::RtsAttr;
+    ///
+    /// let budget_s = |timeout, linear_retries, exponential_retries| {
+    ///     let attr = RtsAttr { timeout, linear_retries, exponential_retries, ..RtsAttr::default() };
+    ///     attr.budget_ns().map(|ns| ns as f64 / 1e9)
+    /// };
+    /// assert!((17.2..17.3).contains(&budget_s(14, 7, 9).unwrap()), "the default");
+    /// assert!((4.3..4.4).contains(&budget_s(14, 7, 7).unwrap()));
+    /// assert_eq!(budget_s(14, 0, 0), Some(0.016777216), "one timeout");
+    /// assert_eq!(budget_s(14, 7, 25), None, "for ever");
+    /// ```
+    pub const fn budget_ns(&self) -> Option<u64> {
+        if self.exponential_retries >= Self::MAX_EXPONENTIAL {
+            return None;
+        }
+        let waits = self.linear_retries as u64 + (2 << self.exponential_retries) - 1;
+        Some(self.timeout_ns().saturating_mul(waits))
+    }
 }
 
 impl Default for RtsAttr {
-    /// Timeout 14 (16.8 ms), seven retries at that interval and seven doubling: about 4.4 s.
+    /// Timeout 14 (16.8 ms), seven retries at that interval and nine doubling: 17.3 s. A peer that stands still for
+    /// 10 s (a debugger, a snapshot of a virtual machine, a network that converges) loses nothing, and the short
+    /// first timeouts find a way around short outages soon.
     fn default() -> Self {
-        Self { mpr: 8, max_wimm: 128, timeout: 14, linear_retries: 7, exponential_retries: 7 }
+        Self { mpr: 8, max_wimm: 128, timeout: 14, linear_retries: 7, exponential_retries: 9 }
     }
 }
 

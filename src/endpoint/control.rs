@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use rand_xoshiro::rand_core::Rng;
+use rand::Rng;
 
 use crate::memory::{Access, MemoryTable, MrKey, PdId, Region};
 use crate::path::{EvEvent, EvSource, EvStatus, PathConfig, PathCounters, Paths, PortMask};
@@ -82,11 +82,13 @@ impl Endpoint {
         let paths = Paths::new(&path, self.rng.next_u64())?;
         // All that can fail comes before a slot is taken: numbers have no room for slots that leaked.
         init.cc.validate()?;
-        let slot = self.free_slots.pop().unwrap_or_else(|| {
-            self.qps.push(None);
-            self.qps.len() as u32 - 1
-        });
-        let qpn = self.draw_qpn(slot);
+        let qpn = self.draw_qpn();
+        let slot = qpn.get() & self.slot_mask();
+        if self.qps.len() <= slot as usize {
+            // Slots are taken in any order, so the highest comes soon.
+            self.qps.reserve_exact((1 << self.slot_bits) - self.qps.len());
+            self.qps.resize_with(slot as usize + 1, || None);
+        }
         let psn = init.psn.unwrap_or_else(|| Psn::new(self.rng.next_u32()));
         self.qps[slot as usize] = Some(Box::new(Qp::new(qpn, psn, QpInit { path, ..init }, paths)?));
         self.live_qps += 1;
@@ -117,11 +119,25 @@ impl Endpoint {
         in_range("mpr_dest", u32::from(init.mpr_dest), 1, 255, "1 to 255 units of 128 PSNs")
     }
 
-    /// The queue pair number of a slot: the slot in the low bits, the rest random, never 0 to 2.
-    fn draw_qpn(&mut self, slot: u32) -> Qpn {
+    const fn slot_mask(&self) -> u32 {
+        (1 << self.slot_bits) - 1
+    }
+
+    /// A random queue pair number, never 0 to 2, whose low bits are a free slot: one number says nothing of the next.
+    ///
+    /// The caller knows that a slot is free. When that takes many draws, the table is almost full, and the next free
+    /// slot after the last draw is taken.
+    fn draw_qpn(&mut self) -> Qpn {
+        const DRAWS: u32 = 64;
+        let mask = self.slot_mask();
+        let mut draws = 0;
         loop {
-            let high = self.rng.next_u32() << self.slot_bits;
-            let qpn = Qpn::new(high | slot);
+            let drawn = self.rng.next_u32();
+            draws += 1;
+            let near = if draws < DRAWS { 1 } else { mask + 1 };
+            let mut slots = (0..near).map(|step| drawn.wrapping_add(step) & mask);
+            let Some(slot) = slots.find(|&slot| self.qp(slot).is_none()) else { continue };
+            let qpn = Qpn::new(drawn & !mask | slot);
             if qpn.get() > 2 {
                 return qpn;
             }
@@ -159,7 +175,6 @@ impl Endpoint {
         self.qps[slot as usize] = None;
         self.data_list.retain(|&listed| listed != slot);
         self.control_list.retain(|&listed| listed != slot);
-        self.free_slots.push(slot);
         self.live_qps -= 1;
         Ok(())
     }

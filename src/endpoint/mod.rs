@@ -37,13 +37,13 @@ use core::cmp::Reverse;
 use std::collections::{BTreeSet, BinaryHeap, VecDeque};
 use std::net::IpAddr;
 
-use rand_xoshiro::Xoshiro256PlusPlus;
-use rand_xoshiro::rand_core::SeedableRng;
+use rand::rngs::ChaCha20Rng;
 
 use crate::counters::Counters;
 use crate::memory::MemoryTable;
 use crate::path::PortMask;
 use crate::requester::Entry;
+use crate::seed::Purpose;
 use crate::time::Time;
 use crate::wire::Qpn;
 use crate::work::{RecvWr, SendWr, Wc, WcOpcode, WcStatus};
@@ -55,13 +55,12 @@ use qp::Qp;
 #[derive(Debug)]
 pub struct Endpoint {
     cfg: EndpointConfig,
-    rng: Xoshiro256PlusPlus,
+    rng: ChaCha20Rng,
     memory: MemoryTable,
     next_pd: u32,
     pds: Vec<u32>,
+    /// Up to the highest slot that was used.
     qps: Vec<Option<Box<Qp>>>,
-    /// Slots of `qps` that are free.
-    free_slots: Vec<u32>,
     live_qps: u32,
     slot_bits: u32,
     peers: Vec<Option<Peer>>,
@@ -99,12 +98,11 @@ impl Endpoint {
         cfg.validate()?;
         let slot_bits = cfg.limits.max_qps.next_power_of_two().trailing_zeros();
         Ok(Self {
-            rng: Xoshiro256PlusPlus::seed_from_u64(cfg.seed),
-            memory: MemoryTable::new(cfg.seed ^ 0x6d65_6d6f_7279, cfg.limits.max_regions),
+            rng: cfg.seed.generator(Purpose::QueuePairs),
+            memory: MemoryTable::new(cfg.seed, cfg.limits.max_regions),
             next_pd: 1,
             pds: Vec::new(),
             qps: Vec::new(),
-            free_slots: Vec::new(),
             live_qps: 0,
             slot_bits,
             peers: Vec::new(),
@@ -115,7 +113,7 @@ impl Endpoint {
             control_list: VecDeque::new(),
             timers: BinaryHeap::with_capacity(Self::TIMER_ROOM),
             events: VecDeque::with_capacity(Self::EVENT_ROOM),
-            ops: Ops::new(cfg.seed, cfg.limits.answers_per_second),
+            ops: Ops::new(cfg.seed.generator(Purpose::Requests), cfg.limits.answers_per_second),
             given_back: VecDeque::with_capacity(Self::MAX_GIVEN_BACK),
             counters: Counters::default(),
             burst: 0,
@@ -333,7 +331,23 @@ impl Endpoint {
         self.report_retired(slot);
     }
 
-    /// The bytes of a packet that [`transmit`](Self::transmit) produced.
+    /// The bytes of a packet that [`transmit`](Self::transmit) produced. The endpoint changes none of them while
+    /// they are borrowed:
+    ///
+    /// ```compile_fail,E0502
+    /// use spindrift::endpoint::{Endpoint, Transmit};
+    /// use spindrift::pmd::RxFrame;
+    /// use spindrift::time::Time;
+    ///
+    /// fn hold(endpoint: &mut Endpoint, packet: &Transmit, frame: &RxFrame<'_>) -> u8 {
+    ///     let bytes = endpoint.payload(packet);
+    ///     endpoint.receive(Time(1), 0, frame); // may place a packet in the same memory
+    ///     bytes[0]
+    /// }
+    /// ```
+    ///
+    /// The application can, through its own handle to the memory; see
+    /// [what is not sound yet](crate::memory#what-is-not-sound-yet).
     #[inline]
     pub fn payload(&self, transmit: &Transmit) -> &[u8] {
         self.memory.slice(&transmit.payload)

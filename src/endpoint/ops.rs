@@ -3,8 +3,8 @@
 
 use std::collections::VecDeque;
 
-use rand_xoshiro::Xoshiro256PlusPlus;
-use rand_xoshiro::rand_core::{Rng, SeedableRng};
+use rand::Rng;
+use rand::rngs::ChaCha20Rng;
 
 use crate::time::Time;
 use crate::wire::{Entropy, Erth, Ev, Packet, Qpn, StackTemplate};
@@ -76,12 +76,14 @@ pub(super) struct Ops {
     stranger_answers: TokenBucket,
     probe_answers: TokenBucket,
     /// Apart from the generator of queue pair numbers and PSNs, which so do not depend on port events.
-    rng: Xoshiro256PlusPlus,
+    rng: ChaCha20Rng,
 }
 
 impl Ops {
     /// Requests remembered; an older one is forgotten when its slot is needed.
     const OUTSTANDING: usize = 256;
+    /// The part of an id that says where its request is remembered. It counts; the rest is random.
+    const SLOT_MASK: u16 = Self::OUTSTANDING as u16 - 1;
     /// Packets waiting to be sent; more are refused, as endpoint operations are not reliable.
     const MAX_OUT: usize = 512;
     /// Room that responses leave for requests: anyone can make us respond.
@@ -89,16 +91,18 @@ impl Ops {
     /// Strangers share this part of the answers that peers may have.
     const STRANGERS_DIVISOR: u32 = 16;
 
-    pub(super) fn new(seed: u64, answers_per_second: u32) -> Self {
-        Self {
+    pub(super) fn new(rng: ChaCha20Rng, answers_per_second: u32) -> Self {
+        let mut ops = Self {
             out: VecDeque::with_capacity(Self::MAX_OUT),
             outstanding: vec![None; Self::OUTSTANDING].into_boxed_slice(),
             next_id: 0,
             answers: TokenBucket::new(answers_per_second),
             stranger_answers: TokenBucket::new(answers_per_second.div_ceil(Self::STRANGERS_DIVISOR)),
             probe_answers: TokenBucket::new(answers_per_second),
-            rng: Xoshiro256PlusPlus::seed_from_u64(seed ^ 0x6f70_7365),
-        }
+            rng,
+        };
+        ops.next_id = ops.draw() & !Self::SLOT_MASK;
+        ops
     }
 
     /// A random request id, or half of an entropy value.
@@ -126,10 +130,21 @@ impl Ops {
     /// Remembers a request and returns its id.
     pub(super) fn register(&mut self, now: Time, purpose: Purpose) -> u16 {
         let id = self.next_id;
-        self.next_id = id.wrapping_add(1);
-        let slot = usize::from(id) % Self::OUTSTANDING;
+        let slot = usize::from(id & Self::SLOT_MASK);
         self.outstanding[slot] = Some(Outstanding { id, purpose, sent_at: now });
+        self.next_id = self.draw_id(id.wrapping_add(1) & Self::SLOT_MASK);
         id
+    }
+
+    /// A random id for a slot, other than that of the request that the slot remembers.
+    fn draw_id(&mut self, slot: u16) -> u16 {
+        let old = self.outstanding[usize::from(slot)].map(|request| request.id);
+        loop {
+            let id = self.draw() & !Self::SLOT_MASK | slot;
+            if old != Some(id) {
+                return id;
+            }
+        }
     }
 
     /// The request that a response with `id` answers, and when it was sent. Each is answered once.
@@ -188,10 +203,28 @@ pub(super) fn allowed_source_port(allowed: Option<&Vec<u16>>, ev: Ev) -> Option<
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::seed::{Purpose as For, Seed};
+
+    fn ops(answers_per_second: u32) -> Ops {
+        Ops::new(Seed::fixed(1).generator(For::Requests), answers_per_second)
+    }
+
+    #[test]
+    fn ids_of_requests_are_not_counted_up() {
+        let mut ops = ops(100);
+        let ids: Vec<u16> =
+            (0..1000).map(|_| ops.register(Time(1), Purpose::Application(Qpn::new(3)))).collect();
+        let steps = ids.windows(2).filter(|pair| pair[1] == pair[0].wrapping_add(1)).count();
+        assert!(steps < 20, "{steps} of 1000 follow their predecessor");
+        let mut latest = ids[1000 - Ops::OUTSTANDING..].to_vec();
+        latest.sort_unstable();
+        latest.dedup();
+        assert_eq!(latest.len(), Ops::OUTSTANDING, "those remembered differ");
+    }
 
     #[test]
     fn a_response_is_matched_once() {
-        let mut ops = Ops::new(1, 100);
+        let mut ops = ops(100);
         let id = ops.register(Time(5), Purpose::Application(Qpn::new(3)));
         assert_eq!(ops.answered(id.wrapping_add(1)), None);
         assert_eq!(ops.answered(id), Some((Purpose::Application(Qpn::new(3)), Time(5))));
@@ -200,7 +233,7 @@ mod tests {
 
     #[test]
     fn a_forgotten_request_is_not_mistaken_for_a_new_one() {
-        let mut ops = Ops::new(1, 100);
+        let mut ops = ops(100);
         let old = ops.register(Time(1), Purpose::Application(Qpn::new(1)));
         for _ in 0..Ops::OUTSTANDING {
             ops.register(Time(2), Purpose::Application(Qpn::new(2)));
@@ -210,7 +243,7 @@ mod tests {
 
     #[test]
     fn answers_are_rate_limited() {
-        let mut ops = Ops::new(1, 1_000);
+        let mut ops = ops(1_000);
         let burst = (0..1_000).filter(|_| ops.may_answer(Time(0), false)).count();
         assert_eq!(burst, 16);
         let second =

@@ -1,9 +1,12 @@
 //! The one place of the transport that reads a clock or asks the system for randomness.
 
-use core::hash::{BuildHasher, Hasher};
-use std::collections::hash_map::RandomState;
+use std::io;
 use std::time::Instant;
 
+use rand::TryRng;
+use rand::rngs::SysRng;
+
+use crate::seed::Seed;
 use crate::time::Time;
 
 /// A lane's clock: nanoseconds since the process first made one, the same on all lanes of a process.
@@ -25,10 +28,12 @@ impl Clock {
     }
 }
 
-/// A seed that nobody can guess, for keys and numbers that peers shall not predict.
+/// A seed that nobody can guess: 256 bits from the operating system.
 ///
-/// The standard library seeds its hashers from the operating system; the hash of nothing under two such
-/// keys is 64 bits of that.
-pub(crate) fn fresh_seed() -> u64 {
-    RandomState::new().build_hasher().finish() ^ RandomState::new().build_hasher().finish().rotate_left(32)
+/// # Errors
+/// The system has no random numbers to give.
+pub(crate) fn fresh_seed() -> io::Result<Seed> {
+    let mut bytes = [0; 32];
+    SysRng.try_fill_bytes(&mut bytes).map_err(|error| io::Error::other(error.to_string()))?;
+    Ok(Seed::from(bytes))
 }

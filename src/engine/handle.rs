@@ -52,6 +52,11 @@ pub enum LaneStartError {
     /// The system gave no thread.
     #[error("the lane's thread could not be started: {0}")]
     Thread(#[from] io::Error),
+    /// The system gave no random numbers for keys.
+    #[error(
+        "the system gave no random numbers for keys: {0}; give a seed only if nobody else uses the network"
+    )]
+    Random(io::Error),
     /// The thread could not be bound to the core.
     #[error("the lane's thread could not be bound to core {core}; choose one that this process may use")]
     Core {

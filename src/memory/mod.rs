@@ -7,8 +7,9 @@
 //!
 //! ```
 //! use spindrift::memory::{Access, MemoryTable, PdId, Region};
+//! use spindrift::seed::Seed;
 //!
-//! let mut table = MemoryTable::new(7, 16);
+//! let mut table = MemoryTable::new(Seed::fixed(7), 16);
 //! let region = Region::alloc_at(4096, 0x1_0000)?;
 //! let pd = PdId(1);
 //! let key = table.register(pd, region.clone(), Access::REMOTE_WRITE)?;
@@ -21,8 +22,8 @@
 //!
 //! # What the keys promise
 //!
-//! A key is 32 bits, drawn at random per registration: a slot number hidden by a secret of the table, and
-//! random bits above it. A key that was deregistered misses, also when its slot has been taken again. Every access checks
+//! A key is 32 random bits, drawn for each registration from a cryptographic generator. Keys that somebody holds tell
+//! nothing of others, but that those differ. A key that was deregistered misses, also when its slot has been taken again. Every access checks
 //! the key, the protection domain, the access rights and the range, in that order, and touches nothing
 //! when one of them fails.
 //!
@@ -31,8 +32,27 @@
 //! As in any RDMA system, registered memory is shared with the network while work requests or
 //! remote writes are in flight. Reading it then may see some packets of a message and not others;
 //! changing the source of a posted write may send either content (also, in different packets, both).
-//! The accessors of [`Region`] copy through raw pointers and never hand out Rust references to shared bytes, so such a race
-//! garbles data, and data only.
+//! The accessors of [`Region`] copy through raw pointers and hand out no Rust references to shared bytes.
+//!
+//! # What is not sound yet
+//!
+//! [`Endpoint::payload`](crate::endpoint::Endpoint::payload) gives a packet's bytes to the driver as `&[u8]`, which
+//! promises that nobody changes them while it is held. The endpoint keeps this promise for what it writes itself:
+//! [`MemoryTable::place`] and [`Endpoint::receive`](crate::endpoint::Endpoint::receive) need it exclusively. It
+//! cannot keep it for others. Each of these changes the bytes from safe code while such a slice is held, which is
+//! undefined behaviour in Rust:
+//!
+//! - [`Region::write_at`], [`Region::fill`] and [`Region::store`] on another handle to the region, or
+//!   [`Mr::write_at`](crate::verbs::Mr::write_at), which calls it;
+//! - a peer that writes to the same region through a second registration, at another endpoint.
+//!
+//! For the same reason two threads must not use these accessors on the same bytes at once, nor one thread while the lane of
+//! another places a packet there: the copies are not atomic, and Rust calls that a data race. [`Region::load`] and
+//! [`Region::store`] are atomic towards each other, not towards the copies.
+//!
+//! In practice the compiler sees only a copy or a checksum of such a slice, and a race garbles data, and data only. Until this
+//! module is rebuilt on accesses that may race, a program is sound if it leaves the source of a posted write alone until its
+//! completion, and reads a target only after the completion or the byte that tells of it.
 
 #![allow(unsafe_code, reason = "registered memory is shared with the network; this module holds all of it")]
 

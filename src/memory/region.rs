@@ -14,8 +14,9 @@ const REGION_ALIGN: usize = 4096;
 /// A range of bytes that can be registered, and the address by which peers name its first byte.
 ///
 /// That address (`iova`) is the pointer's own value unless another was asked for, which deterministic
-/// tests do. All accessors are bounds-checked and may be called while the network reads or writes the
-/// same bytes (see the [module](super) for what that means).
+/// tests do. All accessors are bounds-checked. Calling them while the network reads or writes the same
+/// bytes garbles data at worst in practice, but is a data race by Rust's rules: see
+/// [what is not sound yet](super#what-is-not-sound-yet).
 pub struct Region {
     base: NonNull<u8>,
     len: usize,
@@ -33,7 +34,8 @@ enum Owner {
 // SAFETY: `base` points to memory that lives as long as the region whatever thread drops it, and all
 // access goes through raw copies that form no references.
 unsafe impl Send for Region {}
-// SAFETY: as above; shared access is by raw copies, whose races garble bytes and nothing else.
+// SAFETY: as above; shared access is by raw copies. Two that race are not ruled out by the types, as the module
+// documentation says.
 unsafe impl Sync for Region {}
 
 impl Region {

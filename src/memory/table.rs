@@ -3,13 +3,13 @@
 use core::fmt;
 use core::ops::{BitOr, BitOrAssign};
 use core::ptr::NonNull;
-use std::collections::VecDeque;
 use std::sync::Arc;
 
-use rand_xoshiro::Xoshiro256PlusPlus;
-use rand_xoshiro::rand_core::{Rng, SeedableRng};
+use rand::Rng;
+use rand::rngs::ChaCha20Rng;
 
 use super::{MemoryError, Region};
+use crate::seed::{Purpose, Seed};
 
 /// A protection domain: queue pairs may only touch regions of their own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -91,24 +91,31 @@ impl PayloadRef {
 /// Never given out as a key.
 const NO_KEY: u32 = 0;
 
-/// Fewest random bits above the slot number in a key, however large the table.
-const MIN_TAG_BITS: u32 = 12;
+/// Most regions of a table.
+const MAX_REGIONS: u32 = 1 << 20;
+
+/// Slots of a table that holds few regions.
+const FIRST_SLOTS: usize = 16;
 
 /// All registered memory of one endpoint.
+///
+/// All 32 bits of a key are random. Its low bits are the number of its slot: a key is drawn until one meets a
+/// free slot, of which there are always at least as many as taken ones. So finding a slot costs no more than a
+/// mask, and a slot's number says nothing of when or beside what it was registered.
 #[derive(Debug)]
 pub struct MemoryTable {
+    /// As many as a power of two, or none yet.
     slots: Vec<Slot>,
-    free: VecDeque<u32>,
+    live: u32,
     max_regions: u32,
+    /// Of `slots`' length.
     index_mask: u32,
-    /// Hides slot numbers in keys.
-    secret: u32,
-    rng: Xoshiro256PlusPlus,
+    rng: ChaCha20Rng,
 }
 
 #[derive(Debug)]
 struct Slot {
-    /// [`NO_KEY`] when free.
+    /// [`NO_KEY`] if never used, the last region's key when free.
     key: u32,
     pd: PdId,
     access: Access,
@@ -132,16 +139,13 @@ unsafe impl Sync for Base {}
 
 impl MemoryTable {
     /// An empty table for up to `max_regions` regions (at most 2^20); its keys are drawn from `seed`.
-    pub fn new(seed: u64, max_regions: u32) -> Self {
-        let max_regions = max_regions.clamp(1, 1 << (32 - MIN_TAG_BITS));
-        let mut rng = Xoshiro256PlusPlus::seed_from_u64(seed);
+    pub fn new(seed: Seed, max_regions: u32) -> Self {
         Self {
             slots: Vec::new(),
-            free: VecDeque::new(),
-            max_regions,
-            index_mask: max_regions.next_power_of_two() - 1,
-            secret: rng.next_u32(),
-            rng,
+            live: 0,
+            max_regions: max_regions.clamp(1, MAX_REGIONS),
+            index_mask: 0,
+            rng: seed.generator(Purpose::Keys),
         }
     }
 
@@ -150,15 +154,19 @@ impl MemoryTable {
     /// # Errors
     /// [`MemoryError::TooMany`] when the table is full.
     pub fn register(&mut self, pd: PdId, region: Arc<Region>, access: Access) -> Result<MrKey, MemoryError> {
-        let index = self.take_slot()?;
-        let old = self.slots.get(index as usize).map_or(NO_KEY, |slot| slot.key);
-        let key = self.draw_key(index, old);
+        if self.live >= self.max_regions {
+            return Err(MemoryError::TooMany { max: self.max_regions });
+        }
+        if 2 * (self.live as usize + 1) > self.slots.len() {
+            self.grow();
+        }
+        let key = self.draw_key();
+        let index = self.index(key);
         let base = Base(region.base());
         let (iova, len) = (region.iova(), region.len() as u64);
-        let slot = Slot { key, pd, access, draining: false, uses: 0, iova, len, base, region: Some(region) };
-        match self.slots.get_mut(index as usize) {
-            Some(place) => *place = slot,
-            None => self.slots.push(slot),
+        if let Some(slot) = self.slots.get_mut(index) {
+            *slot = Slot { key, pd, access, draining: false, uses: 0, iova, len, base, region: Some(region) };
+            self.live += 1;
         }
         Ok(MrKey { lkey: key, rkey: key })
     }
@@ -188,10 +196,21 @@ impl MemoryTable {
 
     /// Copies a packet's bytes to the address it names, if it may write there.
     ///
+    /// Takes the table exclusively, so that bytes of a region that were borrowed from this table cannot change
+    /// while they are borrowed:
+    ///
+    /// ```compile_fail,E0596
+    /// use spindrift::memory::{MemoryTable, PdId};
+    ///
+    /// fn place_while_others_read(table: &MemoryTable) {
+    ///     let _ = table.place(1, PdId(1), 0x1000, b"bytes");
+    /// }
+    /// ```
+    ///
     /// # Errors
     /// As [`MemoryTable::check_remote`]; nothing is written then.
     #[inline]
-    pub fn place(&self, rkey: u32, pd: PdId, va: u64, data: &[u8]) -> Result<(), MemoryError> {
+    pub fn place(&mut self, rkey: u32, pd: PdId, va: u64, data: &[u8]) -> Result<(), MemoryError> {
         let (slot, offset) = self.remote(rkey, pd, va, data.len() as u64)?;
         // SAFETY: `remote` checked that `offset + data.len()` is inside the region, and the slot keeps the
         // region alive. `copy_to` allows an overlap, should `data` come from this very region.
@@ -232,7 +251,8 @@ impl MemoryTable {
         }
     }
 
-    /// Refers to `len` bytes at `addr` of a pinned region, for [`MemoryTable::slice`] to look up.
+    /// Refers to `len` bytes at `addr` of a pinned region. [`Endpoint::payload`](crate::endpoint::Endpoint::payload)
+    /// looks them up for a packet.
     #[inline]
     pub fn payload(&self, slot: RegionSlot, addr: u64, len: u32) -> PayloadRef {
         let offset = self.slot(slot.0).map_or(0, |s| addr.wrapping_sub(s.iova));
@@ -241,17 +261,26 @@ impl MemoryTable {
 
     /// The bytes of a packet's payload; none if the region was released or does not hold them.
     ///
-    /// The bytes belong to the application, which may change them meanwhile: use them only to copy, to
-    /// send or to sum up, never to decide anything.
+    /// The bytes belong to the application, which may change them meanwhile (the [module](super) says what that
+    /// means): use them only to copy, to send or to sum up, never to decide anything. For that reason it is not public:
+    ///
+    /// ```compile_fail,E0624
+    /// use spindrift::memory::{MemoryTable, PayloadRef};
+    ///
+    /// let table = MemoryTable::new(spindrift::seed::Seed::fixed(1), 1);
+    /// let _ = table.slice(&PayloadRef::EMPTY);
+    /// ```
     #[inline]
-    pub fn slice(&self, payload: &PayloadRef) -> &[u8] {
+    pub(crate) fn slice(&self, payload: &PayloadRef) -> &[u8] {
         let Some(slot) = self.slot(payload.slot.0) else { return &[] };
         let len = u64::from(payload.len);
         if payload.offset.checked_add(len).is_none_or(|end| end > slot.len) {
             return &[];
         }
         // SAFETY: the range was just checked against the region, which the slot keeps alive for as long as
-        // the returned borrow of the table lasts, and whose bytes are initialised.
+        // the returned borrow of the table lasts, and whose bytes are initialised. This table writes to them
+        // only through `place`, which needs it exclusively. Not ensured: that nobody writes through a handle
+        // to the region or a registration elsewhere; see "What is not sound yet" in the module.
         unsafe {
             core::slice::from_raw_parts(
                 slot.base.0.as_ptr().add(payload.offset as usize),
@@ -262,7 +291,7 @@ impl MemoryTable {
 
     /// Registrations now, those that wait for their last use included.
     pub fn regions(&self) -> usize {
-        self.slots.len() - self.free.len()
+        self.live as usize
     }
 
     /// Whether the protection domain holds registrations.
@@ -301,23 +330,28 @@ impl MemoryTable {
 
     #[inline]
     fn index(&self, key: u32) -> usize {
-        ((key ^ self.secret) & self.index_mask) as usize
+        (key & self.index_mask) as usize
     }
 
-    fn take_slot(&mut self) -> Result<u32, MemoryError> {
-        let next = self.slots.len() as u32;
-        // Slots never used come first, so that a dead key's slot (and with it the key's low bits) rests longest.
-        if next < self.max_regions {
-            return Ok(next);
+    /// Twice the slots. Keys that met different slots before do so now, too, since one more of their bits counts.
+    fn grow(&mut self) {
+        let len = (2 * self.slots.len()).max(FIRST_SLOTS);
+        let mut slots: Vec<_> = core::iter::repeat_with(|| Slot::EMPTY).take(len).collect();
+        self.index_mask = len as u32 - 1;
+        for slot in self.slots.drain(..).filter(|slot| slot.region.is_some()) {
+            if let Some(place) = slots.get_mut((slot.key & self.index_mask) as usize) {
+                *place = slot;
+            }
         }
-        self.free.pop_front().ok_or(MemoryError::TooMany { max: self.max_regions })
+        self.slots = slots;
     }
 
-    fn draw_key(&mut self, index: u32, old: u32) -> u32 {
-        let low = (index ^ self.secret) & self.index_mask;
+    /// A random key that meets a free slot, and is not the one that this slot had before.
+    fn draw_key(&mut self) -> u32 {
         loop {
-            let key = (self.rng.next_u32() & !self.index_mask) | low;
-            if key != old && key != NO_KEY {
+            let key = self.rng.next_u32();
+            let slot = self.slots.get(self.index(key));
+            if key != NO_KEY && slot.is_some_and(|slot| slot.region.is_none() && slot.key != key) {
                 return key;
             }
         }
@@ -325,15 +359,26 @@ impl MemoryTable {
 
     /// Drops the region but leaves the key, so that the slot's next key differs from it.
     fn release(&mut self, key: u32) {
-        let index = self.index(key);
         if let Some(slot) = self.slot_mut(key) {
             slot.region = None;
-            self.free.push_back(index as u32);
+            self.live -= 1;
         }
     }
 }
 
 impl Slot {
+    const EMPTY: Self = Self {
+        key: NO_KEY,
+        pd: PdId(0),
+        access: Access::LOCAL_READ,
+        draining: false,
+        uses: 0,
+        iova: 0,
+        len: 0,
+        base: Base(NonNull::dangling()),
+        region: None,
+    };
+
     /// Distance of `addr` from the first byte, if all of `len` bytes from there are inside.
     #[inline]
     fn offset_of(&self, addr: u64, len: u64) -> Result<u64, MemoryError> {

@@ -5,12 +5,13 @@ use std::sync::Arc;
 use proptest::prelude::*;
 
 use super::{Access, MemoryError, MemoryTable, PayloadRef, PdId, Region};
+use crate::seed::Seed;
 
 const PD: PdId = PdId(1);
 const BASE: u64 = 0x7000_0000;
 
 fn one(len: usize) -> (MemoryTable, Arc<Region>, u32) {
-    let mut table = MemoryTable::new(1, 8);
+    let mut table = MemoryTable::new(Seed::fixed(1), 8);
     let region = Region::alloc_at(len, BASE).unwrap();
     let key = table.register(PD, region.clone(), Access::REMOTE_WRITE).unwrap();
     (table, region, key.rkey)
@@ -145,7 +146,7 @@ fn payloads_outside_the_region_are_empty() {
 
 #[test]
 fn the_table_has_a_limit_and_slots_are_taken_again_under_new_keys() {
-    let mut table = MemoryTable::new(3, 2);
+    let mut table = MemoryTable::new(Seed::fixed(3), 2);
     let region = Region::alloc(8).unwrap();
     let register = |table: &mut MemoryTable| table.register(PD, region.clone(), Access::REMOTE_WRITE);
     let first = register(&mut table).unwrap().rkey;
@@ -161,7 +162,7 @@ fn the_table_has_a_limit_and_slots_are_taken_again_under_new_keys() {
 #[test]
 fn keys_depend_on_the_seed_alone() {
     let keys = |seed| {
-        let mut table = MemoryTable::new(seed, 100);
+        let mut table = MemoryTable::new(Seed::fixed(seed), 100);
         let region = Region::alloc(8).unwrap();
         (0..50)
             .map(|_| table.register(PD, region.clone(), Access::default()).unwrap().lkey)
@@ -173,6 +174,57 @@ fn keys_depend_on_the_seed_alone() {
     unique.sort_unstable();
     unique.dedup();
     assert_eq!(unique.len(), 50);
+}
+
+/// What two keys have in common says nothing of when they were registered: in every bit, neighbours differ in half of
+/// the cases, and so do keys that are a power of two apart, whose slots would differ in one bit if they were counted.
+#[test]
+fn keys_do_not_tell_of_each_other() {
+    const COUNT: usize = 4096;
+    let mut table = MemoryTable::new(Seed::fixed(9), COUNT as u32);
+    let region = Region::alloc(8).unwrap();
+    let keys: Vec<u32> =
+        (0..COUNT).map(|_| table.register(PD, region.clone(), Access::REMOTE_WRITE).unwrap().rkey).collect();
+    for apart in [1, 2, 4, 64, 1024] {
+        let pairs = COUNT - apart;
+        for bit in 0..32 {
+            let differ = (0..pairs).filter(|&i| (keys[i] ^ keys[i + apart]) >> bit & 1 == 1).count();
+            // Five standard deviations of a fair coin.
+            let off = differ.abs_diff(pairs / 2);
+            assert!(
+                (off * off) as f64 <= 25.0 * pairs as f64 / 4.0,
+                "{apart} apart, bit {bit}: {differ} of {pairs}"
+            );
+        }
+    }
+    let mut differences: Vec<u32> = keys.windows(2).map(|pair| pair[0] ^ pair[1]).collect();
+    differences.sort_unstable();
+    differences.dedup();
+    assert!(differences.len() > COUNT - 4, "{} different ones", differences.len());
+}
+
+/// Growing the table moves regions to other slots, and every key still opens its own.
+#[test]
+fn keys_outlive_the_growth_of_the_table() {
+    let mut table = MemoryTable::new(Seed::fixed(2), 3000);
+    let mut held = Vec::new();
+    let mut dead = Vec::new();
+    for n in 0..3000_u64 {
+        let region = Region::alloc_at(8, BASE + 8 * n).unwrap();
+        held.push((n, table.register(PD, region, Access::REMOTE_WRITE).unwrap().rkey));
+        if n % 3 == 0 {
+            let (_, key) = held.swap_remove(n as usize / 2 % held.len());
+            table.deregister(key).unwrap();
+            dead.push(key);
+        }
+    }
+    assert_eq!(table.regions(), held.len());
+    for &(n, key) in &held {
+        assert_eq!(table.check_remote(key, PD, BASE + 8 * n, 8), Ok(()));
+    }
+    assert!(
+        dead.iter().all(|&key| table.check_remote(key, PD, BASE, 0) == Err(MemoryError::UnknownKey { key }))
+    );
 }
 
 #[derive(Clone, Debug)]
@@ -214,7 +266,7 @@ impl Model {
 proptest! {
     #[test]
     fn any_sequence_agrees_with_a_model(seed: u64, steps in prop::collection::vec(step(), 1..80)) {
-        let mut table = MemoryTable::new(seed, 4);
+        let mut table = MemoryTable::new(Seed::fixed(seed), 4);
         let mut all: Vec<Model> = Vec::new();
         for (n, step) in steps.into_iter().enumerate() {
             let count = all.len().max(1);

@@ -9,6 +9,7 @@ use crate::counters::Counters;
 use crate::endpoint::{Endpoint, EndpointConfig, LocalPort};
 use crate::engine::{AsyncEvent, Lane, LaneCounters, LaneHandle, LaneMode, LaneStartError, fresh_seed};
 use crate::memory::{Access, PdId, Region};
+use crate::seed::Seed;
 
 use super::cq::Cq;
 use super::error::VerbsError;
@@ -22,9 +23,9 @@ pub fn nic<P: Port + 'static>(ports: Vec<P>) -> Vec<Box<dyn Port>> {
 /// Settings of a [`Context`].
 #[derive(Clone, Debug)]
 pub struct ContextConfig {
-    /// Seed of every random choice (keys, numbers, paths). Drawn from the operating system when not given,
-    /// so that peers cannot guess keys; give one to repeat a run.
-    pub seed: Option<u64>,
+    /// Seed of every random choice (keys, numbers, paths). When not given, 256 bits are drawn from the operating
+    /// system, so that nobody can guess keys. [`Seed::fixed`] repeats a run; its keys can be guessed.
+    pub seed: Option<Seed>,
     /// Who drives the lane.
     pub lane: LaneMode,
     /// Settings of the transport; its `seed` is replaced by the one above.
@@ -71,13 +72,14 @@ impl Context {
     /// Opens a NIC made of these ports, one a plane.
     ///
     /// # Errors
-    /// [`VerbsError::Config`] when a setting cannot work, [`VerbsError::Lane`] when the thread cannot be started.
+    /// [`VerbsError::Config`] when a setting cannot work, [`VerbsError::Lane`] when the thread cannot be started or the
+    /// system has no random numbers for a seed.
     pub fn open(ports: Vec<Box<dyn Port>>, config: ContextConfig) -> Result<Self, VerbsError> {
         let ContextConfig { seed, lane: mode, mut endpoint } = config;
         if endpoint.ports.len() != ports.len() {
             return Err(VerbsError::PortCount { configured: endpoint.ports.len(), given: ports.len() });
         }
-        endpoint.seed = seed.unwrap_or_else(fresh_seed);
+        endpoint.seed = seed.map_or_else(fresh_seed, Ok).map_err(LaneStartError::Random)?;
         let caps = ports.iter().map(|port| port.caps().clone()).collect();
         let lane = Lane::new(Endpoint::new(endpoint.clone())?, ports).map_err(LaneStartError::Thread)?;
         let shared = ContextShared { lane: LaneHandle::start(lane, mode)?, ports: caps, config: endpoint };

@@ -95,6 +95,10 @@
 //! posted on it completes, in order, as [`WcStatus::WrFlushError`], signalled or not. [`Qp::state`] tells the reason. A completion
 //! queue that overflows says so ([`CqError`]) instead of losing completions silently.
 //!
+//! A peer that falls silent is waited for: by default 17.3 s, after which the oldest request completes with
+//! [`WcStatus::RetryExceeded`] and its queue pair fails. A peer that is back before that has lost nothing. [`QpConfig::retry`] sets how
+//! long; [`RtsAttr`] has the formula and a table.
+//!
 //! A lane that panics fails everything on it: what was posted is completed as flushed as far as possible, then every
 //! completion queue reports [`CqError::LaneFailed`]; queue pairs are in ERROR, control calls and posts are refused,
 //! and [`Context::failure`] tells what happened.

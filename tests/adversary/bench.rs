@@ -65,7 +65,7 @@ pub(crate) fn stranger_ip() -> IpAddr {
 }
 
 pub(crate) fn config(node: usize) -> EndpointConfig {
-    EndpointConfig { seed: 40 + node as u64, ..EndpointConfig::new(ports(true, node, PLANES, 4300)) }
+    EndpointConfig { seed: (40 + node as u64).into(), ..EndpointConfig::new(ports(true, node, PLANES, 4300)) }
 }
 
 pub(crate) fn init(pd: PdId) -> QpInit {

@@ -1,8 +1,10 @@
 //! The life of a queue pair: states, errors, ends.
 
 use spindrift::endpoint::{
-    EndpointConfig, EndpointError, Event, FailReason, PostError, QpInfo, QpModify, QpState, RtsAttr,
+    CqId, Endpoint, EndpointConfig, EndpointError, Event, FailReason, Limits, PostError, QpCap, QpInfo,
+    QpInit, QpModify, QpState, RtsAttr,
 };
+use spindrift::path::PathConfig;
 use spindrift::time::Time;
 use spindrift::wire::{Aeth, Bth, Mark, Opcode, Packet, Psn, Qpn, Seth};
 use spindrift::work::{RecvWr, RemoteAddr, SendOp, SendWr, Sge, WcStatus};
@@ -365,4 +367,34 @@ fn transfer(bench: &mut Bench, from: End, to: End, round: u64) {
     if !alien {
         assert_eq!(target.region.first_difference(0, &bench.target.expected[..3_000]).unwrap(), None);
     }
+}
+
+/// Numbers of queue pairs made one after the other say nothing of each other, and a full endpoint still finds the last slot.
+#[test]
+fn queue_pair_numbers_do_not_tell_of_each_other() {
+    const COUNT: u32 = 4096;
+    let cfg = EndpointConfig {
+        seed: 3.into(),
+        limits: Limits { max_qps: COUNT, ..Limits::default() },
+        ..EndpointConfig::new(ports(true, 0, 1, 4300))
+    };
+    let mut endpoint = Endpoint::new(cfg).unwrap();
+    let pd = endpoint.alloc_pd();
+    let path = PathConfig { active: 4, backup: 0, ..PathConfig::new(1) };
+    let init =
+        QpInit { cap: QpCap { max_send_wr: 1, max_recv_wr: 1 }, path, ..QpInit::new(pd, CqId(0), CqId(0)) };
+    let made: Vec<Qpn> = (0..COUNT).map(|_| endpoint.create_qp(init.clone()).unwrap()).collect();
+    assert!(matches!(endpoint.create_qp(init), Err(EndpointError::Limit("limits.max_qps"))));
+    // Those made while there was room; the last ones take what is left.
+    let early = &made[..COUNT as usize / 2];
+    for bit in 0..24 {
+        let differ = early.windows(2).filter(|pair| (pair[0].get() ^ pair[1].get()) >> bit & 1 == 1).count();
+        // Five standard deviations of a fair coin thrown 2047 times.
+        assert!((911..=1137).contains(&differ), "bit {bit}: {differ}");
+    }
+    assert!(made.iter().all(|qpn| qpn.get() > 2 && endpoint.qp_state(*qpn) == Some(QpState::Reset)));
+    let mut psns: Vec<u32> = made.iter().map(|&qpn| endpoint.qp_info(qpn).unwrap().psn).collect();
+    psns.sort_unstable();
+    psns.dedup();
+    assert!(psns.len() > 4080, "{} of {COUNT} PSNs differ", psns.len());
 }

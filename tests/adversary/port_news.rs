@@ -43,7 +43,7 @@ impl Stream {
         (net.max_steps, net.max_time) = (u64::MAX, Time::NEVER);
         for node in [VICTIM, PEER] {
             net.add(EndpointConfig {
-                seed: 70 + node as u64,
+                seed: (70 + node as u64).into(),
                 ..EndpointConfig::new(ports(true, node, PLANES, 4300))
             });
             // 400 Mb/s on a plane.

@@ -8,7 +8,7 @@ use crate::source::{Mention, Module, Source};
 /// it does not name its neighbours on the same floor. A new top-level module gets a place here and in
 /// `docs/architecture.md`.
 pub(crate) const FLOORS: &[&[&str]] = &[
-    &["pmd", "srv6", "time", "ring", "counters"],
+    &["pmd", "srv6", "time", "ring", "counters", "seed"],
     &["wire"],
     &["work"],
     &["memory", "congestion", "path"],
@@ -58,7 +58,11 @@ const IMPURE: &[(&str, &str)] = &[
     ("std::*", "import what is needed by name"),
     ("rand::rng", "draw from the seeded generator"),
     ("rand::random", "draw from the seeded generator"),
-    ("rand::rngs", "draw from the seeded generator"),
+    ("rand::rngs::SysRng", "draw from the seeded generator; only src/engine asks the system"),
+    ("rand::rngs::ThreadRng", "draw from the seeded generator"),
+    ("rand::rngs::*", "import what is needed by name"),
+    ("rand::make_rng", "draw from the seeded generator"),
+    ("getrandom", "draw from the seeded generator"),
     ("rand::*", "import what is needed by name"),
     ("libc", "system calls belong to pmd/ and src/engine"),
     ("rustix", "system calls belong to pmd/ and src/engine"),

@@ -47,6 +47,7 @@ fn impure_code_is_found_however_it_is_written() {
         "std::thread_local! { static X: u8 = 0; }",
         "thread_local! { static X: u8 = 0; }",
         "fn f() -> u64 { rand::random() }",
+        "use rand::rngs::SysRng;",
         "extern crate libc;",
         "#[cfg(not(test))] use std::fs;",
         "#[cfg(any(test, feature = \"x\"))] use std::fs;",

@@ -23,7 +23,7 @@ pub(crate) struct Side {
 }
 
 pub(crate) fn side(ports: Vec<Box<dyn Port>>, lane: LaneMode, config: &QpConfig) -> Side {
-    let settings = ContextConfig { seed: Some(1), ..ContextConfig::new(&ports).lane(lane) };
+    let settings = ContextConfig { seed: Some(1.into()), ..ContextConfig::new(&ports).lane(lane) };
     let context = Context::open(ports, settings).unwrap();
     let pd = context.create_pd().unwrap();
     let cq = context.create_cq(256).unwrap();

@@ -74,7 +74,7 @@ fn endpoint_config(plan: &Plan, node: usize) -> EndpointConfig {
     if plan.nodes.iter().any(|node| node.source_ports.is_some()) {
         cfg.entropy = EntropyMode::Udp;
     }
-    cfg.seed = plan.seed ^ (node as u64) << 32;
+    cfg.seed = (plan.seed ^ (node as u64) << 32).into();
     cfg.trimming = node_plan.trimming;
     cfg.sack_threshold_bytes = node_plan.sack_threshold;
     cfg.quantum = node_plan.quantum;

@@ -1,7 +1,7 @@
 //! One queue pair between two hosts, and writes over it.
 
 use spindrift::counters::Counters;
-use spindrift::endpoint::{CqId, EndpointConfig, Event, QpInit};
+use spindrift::endpoint::{CqId, EndpointConfig, Event, QpInit, RtsAttr};
 use spindrift::memory::{Access, MrKey, Region};
 use spindrift::path::{EvState, EvStatus, PathConfig};
 use spindrift::time::Time;
@@ -15,6 +15,10 @@ pub(crate) const WRITER: usize = 0;
 pub(crate) const TARGET: usize = 1;
 const IOVA: u64 = 0x1000;
 const LEN: usize = 1 << 20;
+
+pub(crate) fn patience(attr: &RtsAttr) -> Patience {
+    Patience { timeout: attr.timeout, linear: attr.linear_retries, exponential: attr.exponential_retries }
+}
 
 pub(crate) struct Flow {
     pub(crate) net: Net,
@@ -32,13 +36,28 @@ impl Flow {
     }
 
     pub(crate) fn with(seed: u64, links: Vec<Link>, active: u16, adjust: impl Fn(QpInit) -> QpInit) -> Self {
+        Self::build(seed, links, active, adjust, &RtsAttr::default())
+    }
+
+    /// With these settings of the retransmission timer.
+    pub(crate) fn patient(seed: u64, links: Vec<Link>, active: u16, retry: &RtsAttr) -> Self {
+        Self::build(seed, links, active, |init| init, retry)
+    }
+
+    fn build(
+        seed: u64,
+        links: Vec<Link>,
+        active: u16,
+        adjust: impl Fn(QpInit) -> QpInit,
+        retry: &RtsAttr,
+    ) -> Self {
         let planes = links.len() as u8;
         let mut net = Net::new(seed, links);
         net.max_steps = 100_000_000;
         net.heal_at = Time::NEVER;
         for node in [WRITER, TARGET] {
             net.add(EndpointConfig {
-                seed: seed + node as u64,
+                seed: (seed + node as u64).into(),
                 ..EndpointConfig::new(ports(true, node, planes, 4300))
             });
         }
@@ -52,7 +71,7 @@ impl Flow {
             let init = QpInit { path: path.clone(), ..QpInit::new(pds[node], CqId(0), CqId(1)) };
             pair::create(&mut net, node, adjust(init))
         });
-        pair::connect(&mut net, ends[0], ends[1], Patience { timeout: 14, linear: 7, exponential: 7 });
+        pair::connect(&mut net, ends[0], ends[1], patience(retry));
         Self { net, ends, source: keys[0], target: keys[1], posted: 0, completed: 0 }
     }
 

@@ -7,6 +7,7 @@ mod dead_paths;
 mod flow;
 mod host;
 mod marks;
+mod pauses;
 mod reordering;
 mod silence;
 

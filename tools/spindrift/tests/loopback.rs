@@ -94,6 +94,45 @@ fn other_ways_to_run() {
     }
 }
 
+/// Flags go before the file, the file before the defaults, and the run says what came of it.
+#[test]
+fn the_retry_budget_is_set_and_shown() {
+    let retry = |args: &[&str]| {
+        let mut all = vec!["loopback", "-s", "4K", "-n", "5", "--json"];
+        all.extend(args);
+        let settings = &json(&all)["settings"];
+        ["timeout", "linear_retries", "exponential_retries", "retry_budget_s"]
+            .map(|name| settings[name].clone())
+    };
+    let path = temp("retry.toml");
+    std::fs::write(&path, "[transport]\ntimeout = 10\nlinear_retries = 3\n").unwrap();
+    let path = path.to_str().unwrap();
+    assert_eq!(retry(&[]), [14.into(), 7.into(), 9.into(), Json::from(17.280_532_48)]);
+    assert_eq!(retry(&["--config", path])[..3], [10.into(), 3.into(), Json::from(9)]);
+    let flags = ["--config", path, "--timeout", "12", "--exponential-retries", "25"];
+    assert_eq!(retry(&flags), [12.into(), 3.into(), 25.into(), Json::Null]);
+
+    let text = |args: &[&str]| stdout(&run(&[&["loopback", "-s", "4K", "-n", "5"], args].concat()));
+    assert!(text(&[]).contains("gives up after 17.3 s of silence"));
+    assert!(text(&["--exponential-retries", "25"]).contains("never gives up"));
+}
+
+/// A peer that does not answer: the error says how long that was, and what would have waited longer.
+#[test]
+fn a_silent_peer_is_given_up_with_the_way_to_wait_longer() {
+    for mode in [&["loopback"] as &[&str], &["loopback", "--latency"]] {
+        let wait =
+            ["-s", "4K", "-n", "5", "--fault", "blackhole", "--timeout", "15", "--linear-retries", "1"];
+        let output = run(&[mode, &wait, &["--exponential-retries", "1"]].concat());
+        let error = stderr(&output);
+        assert_eq!(output.status.code(), Some(1), "{error}");
+        // 33.6 ms, and four times that.
+        for part in ["retry counter exceeded", "0.1342 s", "--timeout 15", "raise --exponential-retries"] {
+            assert!(error.contains(part), "{part} in: {error}");
+        }
+    }
+}
+
 #[test]
 fn table_for_people() {
     let output = run(&["loopback", "-s", "64K", "-n", "50", "--counters", "--fault", "dup=1%"]);

@@ -47,13 +47,6 @@ fn transport(settings: &Settings) -> Result<()> {
     let ranges = [
         ("transport.hop_limit", from.hop_limit.map(u64::from), 1..=255),
         ("transport.mpr", from.mpr.map(u64::from), 1..=255),
-        ("transport.timeout", from.timeout.map(u64::from), 1..=RtsAttr::MAX_TIMEOUT.into()),
-        ("transport.linear_retries", from.linear_retries.map(u64::from), 0..=RtsAttr::MAX_LINEAR.into()),
-        (
-            "transport.exponential_retries",
-            from.exponential_retries.map(u64::from),
-            0..=RtsAttr::MAX_EXPONENTIAL.into(),
-        ),
         ("transport.tail_probe_floor_ns", from.tail_probe_floor_ns, 1..=u64::MAX),
         ("setup.port", config.setup.port.map(u64::from), 1..=65_535),
     ];
@@ -73,6 +66,40 @@ fn transport(settings: &Settings) -> Result<()> {
         )));
     }
     Ok(())
+}
+
+/// Joins what flags and file say of the retransmission timer, over the library's defaults.
+pub(super) fn retry(config: &Config, args: &RunArgs) -> Result<RtsAttr> {
+    let (base, from) = (RtsAttr::default(), &config.transport);
+    let join = |flag: (&str, Option<u64>), key: (&str, Option<u8>), default: u8, least: u64, most: u8| {
+        let name = config.origin(flag.1.is_some(), flag.0, key.0);
+        let value = flag.1.or(key.1.map(u64::from)).unwrap_or(default.into());
+        in_range(&name, value, &(least..=most.into())).map(|()| value as u8)
+    };
+    Ok(RtsAttr {
+        timeout: join(
+            ("--timeout", args.timeout),
+            ("transport.timeout", from.timeout),
+            base.timeout,
+            1,
+            RtsAttr::MAX_TIMEOUT,
+        )?,
+        linear_retries: join(
+            ("--linear-retries", args.linear_retries),
+            ("transport.linear_retries", from.linear_retries),
+            base.linear_retries,
+            0,
+            RtsAttr::MAX_LINEAR,
+        )?,
+        exponential_retries: join(
+            ("--exponential-retries", args.exponential_retries),
+            ("transport.exponential_retries", from.exponential_retries),
+            base.exponential_retries,
+            0,
+            RtsAttr::MAX_EXPONENTIAL,
+        )?,
+        ..base
+    })
 }
 
 fn congestion(settings: &Settings) -> Result<()> {

@@ -13,7 +13,7 @@ use spindrift::verbs::{QpConfig, RtsAttr};
 use spindrift::wire::{EntropyMode, StevOrder};
 use spindrift_pmd::fault::FaultPlan;
 
-use super::check::{check, parse_faults};
+use super::check::{check, parse_faults, retry};
 use crate::config::{CcName, Config, EntropyName, PortKind};
 use crate::units::{parse_duration, parse_size};
 use crate::usage::usage;
@@ -58,6 +58,15 @@ pub(crate) struct RunArgs {
     /// Congestion control [default: none].
     #[arg(long, value_enum)]
     pub(crate) cc: Option<CcName>,
+    /// Retransmission timeout: 1.024 us x 2^EXP, 1 to 24 [default: 14, 16.8 ms].
+    #[arg(long, value_name = "EXP")]
+    pub(crate) timeout: Option<u64>,
+    /// Timeouts of the same length after the first, 0 to 7 [default: 7].
+    #[arg(long, value_name = "N")]
+    pub(crate) linear_retries: Option<u64>,
+    /// Doubling timeouts after those, 0 to 24, or 25 for ever [default: 9: fails after 17.3 s of silence].
+    #[arg(long, value_name = "N")]
+    pub(crate) exponential_retries: Option<u64>,
     /// Neither compute nor check the invariant CRC.
     #[arg(long)]
     pub(crate) no_icrc: bool,
@@ -99,6 +108,8 @@ pub(crate) struct Settings {
     pub(crate) mtu: u32,
     pub(crate) cc: CcName,
     pub(crate) icrc: bool,
+    /// How long a silent peer is waited for.
+    pub(crate) retry: RtsAttr,
     /// Given, or drawn for this run.
     pub(crate) seed: Option<u64>,
     pub(crate) fault: Option<FaultPlan>,
@@ -150,6 +161,7 @@ impl Settings {
             mtu: args.mtu.or(config.transport.mtu).unwrap_or(4096),
             cc: args.cc.or(config.cc.algorithm).unwrap_or(CcName::None),
             icrc: !args.no_icrc && config.transport.icrc.unwrap_or(true),
+            retry: retry(&config, args)?,
             seed: args.seed.or(run.seed).or(defaults.seed),
             fault,
             fault_text,
@@ -191,12 +203,6 @@ impl Settings {
     pub(crate) fn queue_pair(&self, planes: usize) -> QpConfig {
         let base = QpConfig::default();
         let from = &self.config.transport;
-        let retry = RtsAttr {
-            timeout: from.timeout.unwrap_or(base.retry.timeout),
-            linear_retries: from.linear_retries.unwrap_or(base.retry.linear_retries),
-            exponential_retries: from.exponential_retries.unwrap_or(base.retry.exponential_retries),
-            ..base.retry
-        };
         QpConfig {
             max_send_wr: self.tx_depth,
             max_recv_wr: 16,
@@ -206,7 +212,7 @@ impl Settings {
             mpr: from.mpr.unwrap_or(base.mpr),
             max_wimm: from.max_wimm.unwrap_or(base.max_wimm),
             dynamic_mpr: from.dynamic_mpr.unwrap_or(base.dynamic_mpr),
-            retry,
+            retry: self.retry,
             ..QpConfig::default()
         }
     }

@@ -8,6 +8,7 @@ use spindrift::verbs::exchange::RemoteMr;
 use spindrift::verbs::{PostError, RecvWr, RemoteAddr, SendOp, SendWr, Sge, Wc, WcOpcode};
 
 use super::pin::Idle;
+use super::report::explain;
 use super::side::Side;
 
 /// Rounds before those that count.
@@ -100,7 +101,8 @@ impl<'a> Player<'a> {
 
     fn complete(&mut self, wc: &Wc) -> Result<()> {
         if !wc.status.is_success() {
-            bail!("queue pair {:#08x}: round {} failed: {}", wc.qpn.get(), wc.wr_id, wc.status);
+            let why = explain(wc.status, &self.side.retry);
+            bail!("queue pair {:#08x}: round {} failed: {why}", wc.qpn.get(), wc.wr_id);
         }
         if wc.opcode == WcOpcode::RecvRdmaWithImm {
             self.arrived += 1;

@@ -7,6 +7,7 @@ use hdrhistogram::Histogram;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 use serde_json::{Map, Value as Json, json};
+use spindrift::verbs::{RtsAttr, WcStatus};
 
 use super::options::{Amount, Settings};
 use super::side::Counted;
@@ -166,6 +167,10 @@ pub(crate) fn settings_json(settings: &Settings, planes: usize, mtu: u32) -> Map
     put("mtu", mtu.into());
     put("icrc", settings.icrc.into());
     put("cc", settings.cc.name().into());
+    put("timeout", settings.retry.timeout.into());
+    put("linear_retries", settings.retry.linear_retries.into());
+    put("exponential_retries", settings.retry.exponential_retries.into());
+    put("retry_budget_s", settings.retry.budget_ns().map(|ns| ns as f64 / 1e9).into());
     put("fault", settings.fault_text.clone().into());
     put("seed", settings.seed.into());
     match settings.amount {
@@ -180,15 +185,47 @@ pub(crate) fn settings_line(settings: &Settings, planes: usize, mtu: u32) -> Str
     let many =
         |count: usize, one: &str| if count == 1 { format!("1 {one}") } else { format!("{count} {one}s") };
     format!(
-        "port {}, {}, {}, tx depth {}, MTU {}, iCRC {}, congestion control {}",
+        "port {}, {}, {}, tx depth {}, MTU {}, iCRC {}, congestion control {}, {}",
         settings.port.name(),
         many(planes, "plane"),
         many(settings.qps, "queue pair"),
         settings.tx_depth,
         mtu,
         if settings.icrc { "on" } else { "off" },
-        settings.cc.name()
+        settings.cc.name(),
+        match settings.retry.budget_ns() {
+            Some(ns) => format!("gives up after {} of silence", seconds(ns)),
+            None => "never gives up on a silent peer".to_owned(),
+        }
     )
+}
+
+/// Seconds with three digits or more.
+fn seconds(ns: u64) -> String {
+    let seconds = ns as f64 / 1e9;
+    let decimals = if seconds >= 10.0 {
+        1
+    } else if seconds >= 1.0 {
+        2
+    } else {
+        4
+    };
+    format!("{seconds:.decimals$} s")
+}
+
+/// What a completion with an error means, and what can be done about it.
+pub(crate) fn explain(status: WcStatus, retry: &RtsAttr) -> String {
+    match retry.budget_ns() {
+        Some(ns) if status == WcStatus::RetryExceeded => format!(
+            "{status}: nothing new from the peer for {} (--timeout {}, --linear-retries {}, --exponential-retries {}); \
+             if it may be away for longer, raise --exponential-retries by 1 to wait about twice as long",
+            seconds(ns),
+            retry.timeout,
+            retry.linear_retries,
+            retry.exponential_retries
+        ),
+        _ => status.to_string(),
+    }
 }
 
 /// Counters of one side as nested objects.

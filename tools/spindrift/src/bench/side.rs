@@ -5,7 +5,7 @@ use std::sync::Arc;
 use anyhow::{Context as _, Result};
 use spindrift::counters::Counters;
 use spindrift::verbs::exchange::{Negotiated, Offer, RemoteMr};
-use spindrift::verbs::{Access, Context, ContextConfig, Cq, Mr, Pd, Qp, VerbsError};
+use spindrift::verbs::{Access, Context, ContextConfig, Cq, Mr, Pd, Qp, RtsAttr, VerbsError};
 use spindrift_pmd::PortCounters;
 use spindrift_pmd::fault::FaultStats;
 use spindrift_pmd::pcap::Capture;
@@ -25,6 +25,8 @@ pub(crate) struct Side {
     pub(crate) context: Context,
     /// Payload bytes of a packet: what was asked for, the ports take, and the peer agreed to.
     pub(crate) mtu: u32,
+    /// How long a silent peer is waited for.
+    pub(crate) retry: RtsAttr,
     faults: Vec<Arc<FaultStats>>,
     capture: Option<Capture>,
 }
@@ -38,7 +40,7 @@ impl Side {
         let mut endpoint = settings.endpoint(base.endpoint);
         endpoint.udp_port = udp_port.unwrap_or(endpoint.udp_port);
         let mtu = settings.mtu.min(endpoint.max_mtu());
-        let seed = settings.seed.map(|seed| seed.wrapping_mul(2).wrapping_add(index));
+        let seed = settings.seed.map(|seed| seed.wrapping_mul(2).wrapping_add(index).into());
         let context = Context::open(ports, ContextConfig { seed, lane: base.lane, endpoint })?;
         let pd = context.create_pd()?;
         let outstanding = settings.tx_depth as usize + 16;
@@ -50,7 +52,7 @@ impl Side {
         let config = settings.queue_pair(planes);
         let qps =
             (0..settings.qps).map(|_| Qp::create(&pd, &cq, &cq, &config)).collect::<Result<Vec<_>, _>>()?;
-        Ok(Self { qps, cq, source, target, _pd: pd, context, mtu, faults, capture })
+        Ok(Self { qps, cq, source, target, _pd: pd, context, mtu, retry: settings.retry, faults, capture })
     }
 
     /// What the peer has to know.

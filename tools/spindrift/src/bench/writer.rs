@@ -9,6 +9,7 @@ use spindrift::verbs::{RemoteAddr, SendOp, SendWr, Sge, Wc};
 use super::layout::Layout;
 use super::options::Amount;
 use super::pin::Idle;
+use super::report::explain;
 use super::side::Side;
 
 /// Shortest interval that the peak is taken over.
@@ -168,7 +169,7 @@ impl<'a> Writer<'a> {
                     "queue pair {:#08x}: write {write} of {} bytes failed: {}",
                     wc.qpn.get(),
                     self.layout.size,
-                    wc.status
+                    explain(wc.status, &self.side.retry)
                 );
             }
             let Some(completed) = self.completed.get_mut(qp) else {
