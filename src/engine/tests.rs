@@ -4,12 +4,16 @@ use std::sync::Arc;
 
 use crossbeam_queue::ArrayQueue;
 use spindrift_pmd::Port;
+use spindrift_pmd::fault::FaultPort;
 use spindrift_pmd::loopback::{self, LoopbackConfig};
 
 use super::rings::{CqEnd, Full, Overrun, cq_ring, qp_rings};
+use super::transmit::TxBatch;
 use super::{Idle, Lane, LaneHandle, LaneMode};
-use crate::endpoint::{Endpoint, EndpointConfig, LocalPort, QpInit};
-use crate::wire::Qpn;
+use crate::endpoint::{CqId, Endpoint, EndpointConfig, LocalPort, QpInit, QpModify, RtrAttr, RtsAttr};
+use crate::memory::{Access, Region};
+use crate::time::Time;
+use crate::wire::{Msn, Psn, Qpn};
 use crate::work::{RecvWr, RemoteAddr, SendOp, SendWr, Sge, Wc};
 
 const THREAD: LaneMode = LaneMode::Thread { core: None, idle: Idle::Yield };
@@ -17,6 +21,101 @@ const THREAD: LaneMode = LaneMode::Thread { core: None, idle: Idle::Yield };
 fn send(wr_id: u64) -> SendWr {
     let local = Sge { addr: 0, len: 1, lkey: 0 };
     SendWr { wr_id, op: SendOp::Write, local, remote: RemoteAddr { addr: 0, rkey: 0 }, signaled: true }
+}
+
+/// Two endpoints in virtual time, over ports that give back three frames of the writer's in ten.
+struct Crowded {
+    now: Time,
+    ends: [(Endpoint, Vec<Box<dyn Port>>, TxBatch); 2],
+    qpns: [Qpn; 2],
+    wr: SendWr,
+}
+
+impl Crowded {
+    fn new() -> Self {
+        let (left, right) = loopback::pair(3, LoopbackConfig::default());
+        let full = |(plane, port)| {
+            let plan = "full=30%".parse().unwrap();
+            Box::new(FaultPort::new(Box::new(port), plane, plan, 5)) as Box<dyn Port>
+        };
+        let left: Vec<_> = left.into_iter().enumerate().map(full).collect();
+        let right = right.into_iter().map(|port| Box::new(port) as _).collect();
+        let mut ends = [left, right].map(|ports: Vec<Box<dyn Port>>| {
+            let local = ports.iter().map(|port| LocalPort::from(port.caps())).collect();
+            let batch = TxBatch::for_ports(&ports);
+            (Endpoint::new(EndpointConfig::new(local)).unwrap(), ports, batch)
+        });
+        let mut keys = [0; 2];
+        let mut qpns = [Qpn::new(0); 2];
+        for (at, (endpoint, ..)) in ends.iter_mut().enumerate() {
+            let pd = endpoint.alloc_pd();
+            let region = Region::alloc_at(1 << 16, 0x1000).unwrap();
+            keys[at] = endpoint.register(pd, region, Access::REMOTE_WRITE).unwrap().rkey;
+            qpns[at] = endpoint.create_qp(QpInit::new(pd, CqId(0), CqId(0))).unwrap();
+        }
+        let infos = [0, 1].map(|at: usize| ends[at].0.qp_info(qpns[at]).unwrap());
+        let now = Time(1_000);
+        for (at, (endpoint, ..)) in ends.iter_mut().enumerate() {
+            let theirs = &infos[1 - at];
+            let rtr = RtrAttr {
+                dest_qpn: theirs.qpn,
+                rq_psn: Psn::new(theirs.psn),
+                rq_msn: Msn::new(theirs.msn),
+                path_mtu: theirs.mtu,
+                mpr_dest: theirs.mpr,
+                max_wimm_dest: theirs.max_wimm,
+                dynamic_mpr: false,
+                trim_nack: true,
+                ports: theirs.ports.clone(),
+                udp_port: theirs.udp_port,
+            };
+            for change in [QpModify::Init, QpModify::Rtr(Box::new(rtr)), QpModify::Rts(RtsAttr::default())] {
+                endpoint.modify_qp(now, qpns[at], change).unwrap();
+            }
+        }
+        let local = Sge { addr: 0x1000, len: 1 << 16, lkey: keys[0] };
+        let remote = RemoteAddr { addr: 0x1000, rkey: keys[1] };
+        let wr = SendWr { wr_id: 0, op: SendOp::Write, local, remote, signaled: true };
+        Self { now, ends, qpns, wr }
+    }
+
+    /// One turn of both, a microsecond later; returns how many frames came back.
+    fn turn(&mut self) -> usize {
+        self.now = self.now.after(1_000);
+        let now = self.now;
+        let mut refused = 0;
+        for (endpoint, ports, batch) in &mut self.ends {
+            for (plane, port) in ports.iter_mut().enumerate() {
+                port.rx_burst(now.0, 64, &mut |frame| endpoint.receive(now, plane as u8, frame));
+            }
+            endpoint.on_timeout(now);
+            batch.fill(now, endpoint, ports);
+            refused += batch.send(now, endpoint, ports);
+        }
+        refused
+    }
+}
+
+/// Had the wrong ones been taken back, those would arrive twice and the right ones never.
+#[test]
+fn the_frames_taken_back_are_those_that_did_not_leave() {
+    let mut net = Crowded::new();
+    let mut refused = 0;
+    for wr_id in 0..40 {
+        let (now, qpn) = (net.now, net.qpns[0]);
+        net.ends[0].0.post_send(now, qpn, SendWr { wr_id, ..net.wr }).unwrap();
+        let mut turns = 0;
+        while net.ends[0].0.qp_status(qpn).unwrap().send_outstanding > 0 {
+            refused += net.turn();
+            turns += 1;
+            assert!(turns < 1_000, "{:?}", net.ends[0].0.counters());
+        }
+    }
+    let (writer, target) = (net.ends[0].0.counters(), net.ends[1].0.counters());
+    assert!(refused > 100, "{refused}");
+    assert_eq!(writer.tx_unsent, refused as u64);
+    assert_eq!((writer.tx_retransmits, writer.tx_tail_probes), (0, 0), "{writer:?}");
+    assert_eq!((target.rx_duplicates, target.rx_old), (0, 0), "{target:?}");
 }
 
 fn lane(planes: usize) -> Lane {

@@ -43,13 +43,6 @@ fn arrives_whole(lane: LaneMode) {
     assert!(counters.tx_unsent > 100, "{counters:?}");
     assert_eq!(counters.tx_unsent, refused, "what the ports gave back reached the endpoint");
     assert_eq!(counters.tx_unsent_dropped, 0);
-    if matches!(lane, LaneMode::Inline) {
-        // The frames taken back are those that did not leave, so none of them comes twice. Some margin, because a busy
-        // machine draws tail probes.
-        let target = right.context.counters();
-        let twice = target.rx_duplicates + target.rx_old;
-        assert!(twice < counters.tx_unsent / 10, "{twice} came twice: {counters:?}");
-    }
 }
 
 #[test]
