@@ -23,10 +23,12 @@ fn send(wr_id: u64) -> SendWr {
     SendWr { wr_id, op: SendOp::Write, local, remote: RemoteAddr { addr: 0, rkey: 0 }, signaled: true }
 }
 
+type End = (Endpoint, Vec<Box<dyn Port>>, TxBatch);
+
 /// Two endpoints in virtual time, over ports that give back three frames of the writer's in ten.
 struct Crowded {
     now: Time,
-    ends: [(Endpoint, Vec<Box<dyn Port>>, TxBatch); 2],
+    ends: [End; 2],
     qpns: [Qpn; 2],
     wr: SendWr,
 }
