@@ -211,7 +211,7 @@ impl Requester {
 
     /// Smoothed round-trip time, zero before the first sample.
     pub(crate) const fn smoothed_rtt_ns(&self) -> u64 {
-        self.rtt.smoothed_ns()
+        if self.rtt.min_ns() == 0 { 0 } else { self.rtt.smoothed_ns() }
     }
 
     /// Smallest round-trip time seen, zero before the first sample.

@@ -16,19 +16,33 @@ impl Rtt {
     /// Takes in a sample in nanoseconds.
     pub(crate) fn sample(&mut self, rtt_ns: u64) {
         let rtt_ns = rtt_ns.max(1);
-        self.latest_ns = rtt_ns;
-        if self.smoothed_ns == 0 {
-            self.smoothed_ns = rtt_ns;
-            self.variation_ns = rtt_ns / 2;
+        if self.min_ns == 0 {
+            self.start(rtt_ns);
             self.min_ns = rtt_ns;
             return;
         }
+        self.latest_ns = rtt_ns;
         self.variation_ns = (3 * self.variation_ns + self.smoothed_ns.abs_diff(rtt_ns)) / 4;
         self.smoothed_ns = (7 * self.smoothed_ns + rtt_ns) / 8;
         self.min_ns = self.min_ns.min(rtt_ns);
     }
 
-    /// The smoothed value, zero before the first sample.
+    /// A packet sent once was reported after `age_ns`, by a report whose timestamp is of no use. A round trip takes no
+    /// longer than that; until the first sample it is all that is known.
+    #[cold]
+    pub(crate) fn at_most(&mut self, age_ns: u64) {
+        if self.min_ns == 0 {
+            self.start(age_ns.max(1));
+        }
+    }
+
+    const fn start(&mut self, rtt_ns: u64) {
+        self.latest_ns = rtt_ns;
+        self.smoothed_ns = rtt_ns;
+        self.variation_ns = rtt_ns / 2;
+    }
+
+    /// The smoothed value; before the first sample an upper bound, and zero before anything was reported.
     pub(crate) const fn smoothed_ns(&self) -> u64 {
         self.smoothed_ns
     }
@@ -52,6 +66,9 @@ impl Rtt {
     /// When silence means that the tail of a burst is lost: two round trips, or the classic
     /// timeout where the variation is large (RFC 8985 section 7.2); `floor_ns` before a sample.
     pub(crate) fn probe_timeout_ns(&self, floor_ns: u64) -> u64 {
+        if self.min_ns == 0 {
+            return floor_ns;
+        }
         (2 * self.smoothed_ns).max(self.spread_ns()).max(floor_ns)
     }
 }
@@ -152,6 +169,18 @@ mod tests {
         }
         assert!((19_900..=20_000).contains(&rtt.smoothed_ns()));
         assert_eq!(rtt.min_ns(), 10_000);
+    }
+
+    #[test]
+    fn an_upper_bound_stands_in_until_the_first_sample() {
+        let mut rtt = Rtt::default();
+        rtt.at_most(80_000);
+        assert_eq!((rtt.smoothed_ns(), rtt.fair_ns(), rtt.min_ns()), (80_000, 80_000, 0));
+        assert_eq!(rtt.probe_timeout_ns(5_000), 5_000);
+        rtt.sample(10_000);
+        assert_eq!((rtt.smoothed_ns(), rtt.fair_ns(), rtt.min_ns()), (10_000, 10_000, 10_000));
+        rtt.at_most(80_000);
+        assert_eq!((rtt.smoothed_ns(), rtt.fair_ns(), rtt.min_ns()), (10_000, 10_000, 10_000));
     }
 
     #[test]

@@ -3,9 +3,9 @@
 use crate::congestion::{AckSample, CongestionControl};
 use crate::path::{EvId, EvMark};
 use crate::time::Time;
-use crate::wire::{Mark, NackReason, Neth, Psn, Seth};
+use crate::wire::{Ev, Mark, NackReason, Neth, Psn, Seth};
 
-use super::loss::Evidence;
+use super::loss::{Evidence, Record};
 use super::repeats::{Answered, Cause, Listing, Proof};
 use super::{Blame, Env, Requester};
 
@@ -31,10 +31,20 @@ struct Report {
     trigger: Option<u64>,
     /// The same, in flight or not.
     answered: Option<u64>,
+    /// The timestamp and the entropy value of the copy that it answers.
+    copy: (u16, Ev),
     /// One past the cumulative acknowledgement as told, news or not.
     told_end: u64,
     /// Older than another report that was taken in: what it does not list may have arrived.
     stale: bool,
+}
+
+impl Report {
+    /// Whether this report, which answers the packet of `record`, answers another copy than its latest. Timers may put two
+    /// copies a whole round of the 16-bit timestamp apart, and then the entropy value tells.
+    fn of_another_copy(&self, record: &Record, env: &Env<'_>) -> bool {
+        self.copy != (Requester::timestamp(record.sent_at), env.paths.ev(EvId(record.ev)))
+    }
 }
 
 impl Requester {
@@ -59,6 +69,7 @@ impl Requester {
         }
         let rtt_ns = self.feedback(now, sack, &report, env);
         let newly_acked = self.take_in(now, &report, env);
+        self.bound_rtt(now);
         env.cc.on_ack(&AckSample {
             now,
             newly_acked,
@@ -97,6 +108,7 @@ impl Requester {
             trigger: (!sack.pr && trigger >= una).then_some(trigger as u64),
             told_end: (cack + 1).max(0) as u64,
             answered: (!sack.pr && trigger >= 0).then_some(trigger as u64),
+            copy: (sack.cc.tx_timestamp, sack.entropy),
             stale: cack + 1 < una || behind,
         })
     }
@@ -149,7 +161,7 @@ impl Requester {
     }
 
     /// What the SACK says of the path of the packet that triggered it. Returns the round-trip
-    /// time, valid only when the reflected timestamp is that of the packet's last transmission.
+    /// time, valid only when the SACK answers the packet's last transmission.
     fn feedback(&mut self, now: Time, sack: &Seth, report: &Report, env: &mut Env<'_>) -> Option<u64> {
         if !report.stale {
             self.last_rcvd_bytes = sack.cc.rcvd_bytes;
@@ -157,7 +169,10 @@ impl Requester {
         // The transport ACK may have completed the packet before the SACK arrives; its record is still there.
         let seq = report.answered.filter(|&seq| self.records.keeps(seq, self.next))?;
         let record = self.records.get(seq);
-        if record.order == 0 || Self::timestamp(record.sent_at) != sack.cc.tx_timestamp {
+        if record.order == 0
+            || Self::timestamp(record.sent_at) != sack.cc.tx_timestamp
+            || (record.retries > 0 && report.of_another_copy(&record, env))
+        {
             return None;
         }
         let ev = EvId(record.ev);
@@ -167,8 +182,47 @@ impl Requester {
             Mark::None | Mark::Reserved => env.paths.learn_reverse(ev),
         }
         let rtt_ns = now.since(record.sent_at);
+        // Two copies on one path, a whole round of timestamps apart: perhaps the first is answered, late.
+        if record.retries > 0 && rtt_ns < self.rtt.min_ns() {
+            return None;
+        }
         self.rtt.sample(rtt_ns);
         Some(rtt_ns)
+    }
+
+    /// Before the first sample, the age of the newest packet reported bounds the round-trip time from above.
+    #[inline]
+    fn bound_rtt(&mut self, now: Time) {
+        if self.rtt.smoothed_ns() == 0 && self.newest_order > 0 {
+            self.rtt.at_most(now.since(self.newest_sent_at));
+        }
+    }
+
+    /// A packet arrived that was sent more than once. Its latest transmission did, as far as this report tells (RFC 8985
+    /// section 6.2, step 2), unless the report answers another copy or comes sooner than any round trip was.
+    #[cold]
+    #[inline(never)]
+    fn repeated_arrived(
+        &mut self,
+        seq: u64,
+        record: &Record,
+        sack: Option<&Report>,
+        now: Time,
+        env: &Env<'_>,
+    ) {
+        let of_the_latest = match sack.filter(|report| report.answered == Some(seq)) {
+            Some(report) => !report.of_another_copy(record, env),
+            None => self.rtt.min_ns() > 0 && now.since(record.sent_at) >= self.rtt.min_ns(),
+        };
+        if !of_the_latest {
+            return;
+        }
+        self.newest_sent_at = self.newest_sent_at.max(record.sent_at);
+        self.newest_order = self.newest_order.max(record.order);
+        if record.order == self.newest_repeat.0 && self.newest_repeat.1 > self.overtaken {
+            self.overtaken = self.newest_repeat.1;
+            self.loss_check_at = now;
+        }
     }
 
     /// Marks everything the report lists as received; returns the bytes that left the network.
@@ -176,18 +230,18 @@ impl Requester {
         let before = (self.una, self.reported);
         let mut newly = 0;
         for seq in self.una..report.cack_end {
-            newly += self.deliver(seq, now, env);
+            newly += self.deliver(seq, Some(report), now, env);
         }
         let mut bits = report.bitmap;
         while bits != 0 {
             let seq = report.base + u64::from(bits.trailing_zeros());
             bits &= bits - 1;
             if seq >= report.cack_end {
-                newly += self.deliver(seq, now, env);
+                newly += self.deliver(seq, Some(report), now, env);
             }
         }
         if let Some(seq) = report.trigger.filter(|&seq| seq >= report.cack_end) {
-            newly += self.deliver(seq, now, env);
+            newly += self.deliver(seq, Some(report), now, env);
         }
         if report.cack_end > self.una {
             self.advance(report.cack_end);
@@ -204,29 +258,19 @@ impl Requester {
         self.reported = self.reported.max(una);
     }
 
-    /// Packet `seq` has arrived. Returns its bytes if they were still counted as in flight.
+    /// Packet `seq` has arrived, by a SACK or a transport ACK. Returns its bytes if they were still counted as in flight.
     #[inline]
-    fn deliver(&mut self, seq: u64, now: Time, env: &mut Env<'_>) -> u64 {
+    fn deliver(&mut self, seq: u64, sack: Option<&Report>, now: Time, env: &mut Env<'_>) -> u64 {
         if self.sacked.test(seq) {
             return 0;
         }
         self.sacked.set(seq);
         self.reported = self.reported.max(seq + 1);
         let record = self.records.get(seq);
-        if record.order < self.newest_order && record.retries == 0 {
-            // Packets of one burst bear one time stamp, so what overtook this one may show no later
-            // send time; then how late the report is tells.
-            let overtaken_by = self.newest_sent_at.since(record.sent_at);
-            let late_by = now.since(record.sent_at).saturating_sub(self.rtt.smoothed_ns());
-            self.reordering.observe(overtaken_by.max(late_by), now.0);
-        }
-        self.newest_sent_at = self.newest_sent_at.max(record.sent_at);
-        self.newest_order = self.newest_order.max(record.order);
         if record.retries == 0 {
-            self.note_order(record.ev, record.order);
-        } else if record.order == self.newest_repeat.0 && self.newest_repeat.1 > self.overtaken {
-            self.overtaken = self.newest_repeat.1;
-            self.loss_check_at = now;
+            self.first_arrived(&record, now);
+        } else {
+            self.repeated_arrived(seq, &record, sack, now, env);
         }
         if self.lost.test(seq) {
             self.lost.clear(seq);
@@ -237,6 +281,21 @@ impl Requester {
             return 0;
         }
         u64::from(record.bytes)
+    }
+
+    /// A packet arrived that was sent once.
+    #[inline]
+    fn first_arrived(&mut self, record: &Record, now: Time) {
+        if record.order < self.newest_order {
+            // Packets of one burst bear one time stamp, so what overtook this one may show no later
+            // send time; then how late the report is tells.
+            let overtaken_by = self.newest_sent_at.since(record.sent_at);
+            let late_by = now.since(record.sent_at).saturating_sub(self.rtt.smoothed_ns());
+            self.reordering.observe(overtaken_by.max(late_by), now.0);
+        } else {
+            (self.newest_order, self.newest_sent_at) = (record.order, record.sent_at);
+        }
+        self.note_order(record.ev, record.order);
     }
 
     /// The newest first transmission that arrived on an entropy value. Retransmissions are of another
@@ -300,9 +359,10 @@ impl Requester {
         if end > self.una {
             let mut newly_acked = 0;
             for seq in self.una..end {
-                newly_acked += self.deliver(seq, now, env);
+                newly_acked += self.deliver(seq, None, now, env);
             }
             self.advance(end);
+            self.bound_rtt(now);
             env.cc.on_ack(&AckSample {
                 now,
                 newly_acked,

@@ -52,6 +52,7 @@ mod nacks;
 mod planes;
 mod probes;
 mod receiver;
+mod repeats;
 mod sacks;
 mod sender;
 mod silence;

@@ -79,18 +79,22 @@ fn congestion_control_hears_nothing_of_full_queues() {
 /// A retransmission that is given back leaves everything as it was before it.
 #[test]
 fn repeats_that_did_not_leave_teach_nothing() {
-    let mut flow = crowded(4, 1, |init| init);
-    flow.net.links[0].loss = 300;
-    for node in &mut flow.net.nodes {
-        node.full_ns = 2_000;
+    let (mut lost, mut needless, mut seen) = (0, 0, 0);
+    for seed in 0..6 {
+        let mut flow = crowded(seed, 1, |init| init);
+        flow.net.links[0].loss = 300;
+        for node in &mut flow.net.nodes {
+            node.full_ns = 2_000;
+        }
+        flow.stream(400, 40_000, 4);
+        let (writer, target) = (flow.counters(WRITER), flow.counters(TARGET));
+        lost += writer.loss_same_ev + writer.loss_overdue;
+        needless += writer.spurious_retransmits;
+        seen += target.rx_duplicates + target.rx_old;
     }
-    flow.stream(400, 40_000, 4);
-    let (writer, target) = (flow.counters(WRITER), flow.counters(TARGET));
-    assert!(writer.tx_retransmits > 100, "{writer:?}");
-    // What the target had seen before, and what the writer takes for needless, are the same packets, but for the
-    // last ones on their way.
-    let seen = target.rx_duplicates + target.rx_old;
-    assert!(writer.spurious_retransmits.abs_diff(seen) * 10 <= seen + 20, "{writer:?} {target:?}");
+    // What the target had seen before, and what the writer takes for needless, are the same packets, but for an answer
+    // that waited at the target until a report that was made later had left.
+    assert!(lost > 600 && needless.abs_diff(seen) * 20 <= lost, "{lost} {needless} {seen}");
 }
 
 /// A tail probe that finds the queue full leaves as soon as there is room, not when the next one is due.
