@@ -58,6 +58,7 @@ pub(crate) struct Nic {
     pub(crate) port: Option<PortKind>,
     pub(crate) planes: Option<usize>,
     pub(crate) local: Option<Vec<IpAddr>>,
+    pub(crate) plane_ids: Option<Vec<u32>>,
     pub(crate) source_ports: Option<usize>,
     pub(crate) fault: Option<String>,
 }
