@@ -45,6 +45,7 @@ fn flags_out_of_range() {
         (&["write-bw", "127.0.0.1", "--timeout", "soon"], &["--timeout", "soon"]),
         (&["write-lat", "127.0.0.1", "--linear-retries", "9"], &["--linear-retries 9", "0 to 7"]),
         (&["write-lat", "--exponential-retries", "99"], &["--exponential-retries 99", "0 to 25"]),
+        (&["loopback", "--no-gso"], &["--no-gso", "--port udp"]),
         (&["write-bw", "-s", "0"], &["--size 0", "at least 1"]),
         (&["write-bw", "127.0.0.1", "-s", "0"], &["--size 0", "at least 1"]),
         (&["write-bw", "127.0.0.1", "-q", "1025"], &["--qp 1025", "1 to 1024"]),
@@ -88,7 +89,7 @@ fn a_fault_on_a_plane_that_is_not_there() {
 /// Each bad value stands on line 3, column 8 or behind: the place of the value and not of its section.
 #[test]
 fn a_bad_value_in_a_file_is_named_with_its_place() {
-    let cases: [(&str, &str, &str, &[&str]); 27] = [
+    let cases: [(&str, &str, &str, &[&str]); 28] = [
         ("loopback", "run", "size = 0", &["run.size", "at least 1"]),
         ("loopback", "run", "qps = 0", &["run.qps 0", "1 to 1024"]),
         ("loopback", "run", "tx_depth = 0", &["run.tx_depth 0", "1 to 16384"]),
@@ -101,6 +102,7 @@ fn a_bad_value_in_a_file_is_named_with_its_place() {
         ("loopback", "nic", "local = [\"127.0.0.1\"]\nport = \"udp\"", &["nic.local", "--planes"]),
         ("loopback", "nic", "plane_ids = [1, 2]", &["nic.plane_ids", "2 numbers for 4 planes", "--planes"]),
         ("loopback", "nic", "plane_ids = [1, 2, 3, 2]", &["nic.plane_ids", "2 stands there twice"]),
+        ("loopback", "nic", "gso = false", &["nic.gso", "--port udp"]),
         ("loopback", "transport", "mtu = 1", &["transport.mtu 1", "256"]),
         ("loopback", "transport", "udp_port = 0", &["transport.udp_port 0", "1 to 65535"]),
         ("loopback", "transport", "hop_limit = 0", &["transport.hop_limit 0", "1 to 255"]),

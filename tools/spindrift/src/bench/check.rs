@@ -36,6 +36,12 @@ pub(super) fn check(settings: &Settings, args: &RunArgs) -> Result<()> {
         Layout::new(bytes, settings.qps, settings.tx_depth)
             .map_err(|error| usage(format!("{size} {error}")))?;
     }
+    if !settings.gso && settings.port == PortKind::Loopback {
+        let name = named(args.no_gso.then_some(()), "--no-gso", "nic.gso");
+        return Err(usage(format!(
+            "{name}: a port of kind loopback has no segmentation; leave it out, or use --port udp"
+        )));
+    }
     transport(settings)?;
     congestion(settings)
 }
