@@ -1,7 +1,7 @@
 //! What random numbers are drawn from.
 //!
-//! Keys, queue pair numbers, first PSNs and request ids protect a peer from whoever does not hold them, so they come from
-//! a cryptographic generator (ChaCha20): however many of them somebody has seen, they tell nothing of the next.
+//! Keys, queue pair numbers, first PSNs and ids of requests and probes protect a peer from whoever does not hold them,
+//! so they come from a cryptographic generator (ChaCha20): however many of them somebody has seen, they tell nothing of the next.
 
 use core::fmt;
 
@@ -31,7 +31,7 @@ pub(crate) enum Purpose {
     QueuePairs,
     /// Keys of memory regions.
     Keys,
-    /// Ids and times of endpoint requests.
+    /// Ids and times of endpoint requests, ids of reliability probes.
     Requests,
 }
 

@@ -105,7 +105,7 @@ impl Ops {
         ops
     }
 
-    /// A random request id, or half of an entropy value.
+    /// A random id of a request or probe, or half of an entropy value.
     pub(super) fn draw(&mut self) -> u16 {
         (self.rng.next_u64() >> 48) as u16
     }

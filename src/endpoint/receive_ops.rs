@@ -91,11 +91,11 @@ impl Endpoint {
         }
         let Some((purpose, sent_at)) = self.ops.answered(id) else { return };
         match purpose {
-            Purpose::ReverseProbe(qpn, path_id) => {
+            Purpose::ReverseProbe(qpn, ticket) => {
                 if let Some(slot) = self.slot_of(qpn)
                     && let Some(qp) = self.qp_mut(slot)
                 {
-                    qp.paths.on_reverse_probe_answer(path_id, now);
+                    qp.paths.on_reverse_probe_answer(ticket, now);
                 }
             }
             Purpose::Application(qpn) => {

@@ -129,11 +129,11 @@ impl Endpoint {
         (qp.inbound, qp.outbound) = (false, false);
         // Armed again by the next packet in; an idle queue pair runs no timer.
         qp.reverse_check_at = Time::NEVER;
-        if let Some((ev, plane, path_id)) = qp.paths.poll_reverse_probe(now, rtt_ns, inbound, outbound) {
+        if let Some((ev, plane, ticket)) = qp.paths.poll_reverse_probe(now, rtt_ns, inbound, outbound) {
             let (index, qpn) = (qp.peer, qp.qpn);
             let id = self.ops.next_id();
             if self.queue_request(now, index, &Request { plane, ev, op: EndpointOp::EvProbe, id }) {
-                self.ops.register(now, Purpose::ReverseProbe(qpn, path_id));
+                self.ops.register(now, Purpose::ReverseProbe(qpn, ticket));
             }
         }
     }

@@ -204,7 +204,8 @@ impl Endpoint {
 
     fn transmit_control(&mut self, now: Time, slot: u32, free: PortMask, out: &mut Transmit) -> Turn {
         let Some(qp) = self.qps[slot as usize].as_deref_mut() else { return Turn::Idle };
-        if let Some(turn) = Self::transmit_probe(now, qp, &self.peers, &self.cfg, free, out) {
+        if let Some(turn) = Self::transmit_probe(now, qp, (&self.peers, &mut self.ops), &self.cfg, free, out)
+        {
             self.counters.tx_probes += 1;
             return turn;
         }
@@ -229,7 +230,7 @@ impl Endpoint {
     fn transmit_probe(
         now: Time,
         qp: &mut Qp,
-        peers: &[Option<super::peer::Peer>],
+        (peers, ops): (&[Option<super::peer::Peer>], &mut super::ops::Ops),
         cfg: &super::EndpointConfig,
         free: PortMask,
         out: &mut Transmit,
@@ -237,7 +238,7 @@ impl Endpoint {
         if qp.state != super::QpState::Rts {
             return None;
         }
-        let probe = qp.paths.poll_probe_on(now, free)?;
+        let probe = qp.paths.poll_probe(now, free, || ops.draw())?;
         let plane = qp.paths.plane(probe.ev);
         let template = template(peers, qp, plane)?;
         let peth = Peth {

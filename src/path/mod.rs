@@ -193,7 +193,7 @@ impl Paths {
         let all = PortMask::first(cfg.planes).0;
         let last_plane = select::below(&mut rng, u16::from(cfg.planes)) as u8;
         let mut paths = Self {
-            prober: Prober::new(cfg, entries.len(), &mut rng),
+            prober: Prober::new(cfg, entries.len()),
             reverse: Reverse::new(cfg, &mut rng),
             entries: entries.into_boxed_slice(),
             order,

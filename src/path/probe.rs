@@ -6,9 +6,6 @@
 //! from then on, once for every such relapse, so that a flapping path comes back only when enough
 //! probes succeed over time (MRC paper, section 3).
 
-use rand_xoshiro::SplitMix64;
-use rand_xoshiro::rand_core::Rng;
-
 use super::{BAD, EvId, EvMark, PROBING, PathConfig, Paths, PortMask, SKIP};
 use crate::time::Time;
 
@@ -54,7 +51,6 @@ pub(super) struct Prober {
     in_flight: [Option<InFlight>; MAX_PROBES_IN_FLIGHT],
     /// No probe is due before this.
     next_due: Time,
-    next_id: u16,
     /// Paths assumed bad, whatever their plane.
     pub(super) bad: u16,
     needed: u8,
@@ -64,13 +60,12 @@ pub(super) struct Prober {
 }
 
 impl Prober {
-    pub(super) fn new(cfg: &PathConfig, evs: usize, rng: &mut SplitMix64) -> Self {
+    pub(super) fn new(cfg: &PathConfig, evs: usize) -> Self {
         Self {
             due: vec![Time::NEVER; evs].into_boxed_slice(),
             history: vec![History::default(); evs].into_boxed_slice(),
             in_flight: [None; MAX_PROBES_IN_FLIGHT],
             next_due: Time::NEVER,
-            next_id: rng.next_u32() as u16,
             bad: 0,
             needed: cfg.probes_to_revive,
             interval_ns: cfg.probe_interval_ns,
@@ -94,6 +89,16 @@ impl Prober {
 
     fn record(&mut self, id: u16) -> Option<(&mut Time, &mut History)> {
         Some((self.due.get_mut(usize::from(id))?, self.history.get_mut(usize::from(id))?))
+    }
+
+    /// An id from `draw` that no probe in flight has.
+    fn fresh_id(&self, mut draw: impl FnMut() -> u16) -> u16 {
+        loop {
+            let id = draw();
+            if self.in_flight.iter().flatten().all(|flight| flight.probe.id != id) {
+                return id;
+            }
+        }
     }
 
     fn free_slot(&self) -> Option<usize> {
@@ -145,32 +150,27 @@ impl Prober {
 }
 
 impl Paths {
-    /// The next reliability probe to send, the one that has been due for longest first. At most
-    /// [`MAX_PROBES_IN_FLIGHT`] wait for an answer at a time. Planes that are down or denied are not
-    /// probed.
+    /// The next reliability probe to send on a plane in `free`, the one that has been due for longest first. At
+    /// most [`MAX_PROBES_IN_FLIGHT`] wait for an answer at a time. Planes that are down or denied are not probed.
+    ///
+    /// Its id is the first value from `draw` that no probe in flight has. Whoever can tell an id in advance can answer for a path
+    /// that carries nothing, so `draw` takes it from the endpoint's generator.
     #[inline]
-    pub fn poll_probe(&mut self, now: Time) -> Option<Probe> {
-        self.poll_probe_on(now, PortMask::ALL)
+    pub fn poll_probe(&mut self, now: Time, free: PortMask, draw: impl FnMut() -> u16) -> Option<Probe> {
+        if now < self.prober.next_due { None } else { self.start_probe(now, free, draw) }
     }
 
-    /// As [`poll_probe`](Self::poll_probe), of the paths whose plane is in `free`.
-    #[inline]
-    pub fn poll_probe_on(&mut self, now: Time, free: PortMask) -> Option<Probe> {
-        if now < self.prober.next_due { None } else { self.start_probe(now, free) }
-    }
-
-    /// Whether a probe is due: if [`poll_probe_on`](Self::poll_probe_on) has none, its plane has no room.
+    /// Whether a probe is due: if [`poll_probe`](Self::poll_probe) has none, its plane has no room.
     #[inline]
     pub fn probe_is_due(&self, now: Time) -> bool {
         self.prober.bad > 0 && self.prober.next_due <= now && self.prober.free_slot().is_some()
     }
 
     #[cold]
-    fn start_probe(&mut self, now: Time, free: PortMask) -> Option<Probe> {
+    fn start_probe(&mut self, now: Time, free: PortMask, draw: impl FnMut() -> u16) -> Option<Probe> {
         let slot = self.prober.free_slot()?;
         let (id, _) = self.most_due(free).filter(|&(_, due)| due <= now)?;
-        let probe = Probe { id: self.prober.next_id, ev: EvId(id) };
-        self.prober.next_id = self.prober.next_id.wrapping_add(1);
+        let probe = Probe { id: self.prober.fresh_id(draw), ev: EvId(id) };
         if let Some(place) = self.prober.in_flight.get_mut(slot) {
             *place = Some(InFlight { probe, sent: now });
         }

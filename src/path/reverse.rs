@@ -4,7 +4,6 @@
 //! when the queue pair sends data, from EV probes when it only receives.
 
 use rand_xoshiro::SplitMix64;
-use rand_xoshiro::rand_core::Rng;
 
 use super::select::below;
 use super::{BAD, DENIED, EvId, PathConfig, Paths, PortMask};
@@ -20,7 +19,7 @@ const REMEMBERED: usize = 4;
 
 #[derive(Clone, Copy, Debug)]
 struct Asked {
-    request_id: u16,
+    ticket: u16,
     id: u16,
 }
 
@@ -32,7 +31,7 @@ pub(super) struct Reverse {
     last_plane: u8,
     last_probed: u8,
     asked: [Option<Asked>; REMEMBERED],
-    next_request: u16,
+    next_ticket: u16,
     next_probe: Time,
     refresh_ns: u64,
 }
@@ -46,7 +45,7 @@ impl Reverse {
             last_plane: below(rng, u16::from(cfg.planes)) as u8,
             last_probed: below(rng, u16::from(cfg.planes)) as u8,
             asked: [None; REMEMBERED],
-            next_request: rng.next_u32() as u16,
+            next_ticket: 0,
             next_probe: Time::ZERO,
             refresh_ns: cfg.reverse_refresh_ns,
         }
@@ -117,11 +116,11 @@ impl Paths {
     }
 
     /// The EV probe that a queue pair should send now to keep its reverse set fresh: entropy value,
-    /// plane, request id.
+    /// plane, and a ticket for [`on_reverse_probe_answer`](Self::on_reverse_probe_answer).
     ///
     /// Once every `rtt_ns`, and no more often than `reverse_refresh_ns`, a queue pair that receives
     /// data and sends none tests a random entropy value, planes in turn (MRC paper, section 2.4).
-    /// Request ids count up from a random start; they are this queue pair's own.
+    /// Tickets count up, since they stay in this host: the id on the wire is the endpoint's, drawn at random.
     pub fn poll_reverse_probe(
         &mut self,
         now: Time,
@@ -139,19 +138,19 @@ impl Paths {
         let reverse = &mut self.reverse;
         reverse.last_probed = plane;
         reverse.next_probe = now + rtt_ns.max(reverse.refresh_ns);
-        let request_id = reverse.next_request;
-        reverse.next_request = request_id.wrapping_add(1);
+        let ticket = reverse.next_ticket;
+        reverse.next_ticket = ticket.wrapping_add(1);
         reverse.asked.rotate_right(1);
-        reverse.asked[0] = Some(Asked { request_id, id });
+        reverse.asked[0] = Some(Asked { ticket, id });
         self.counters.reverse_probes_sent += 1;
-        Some((self.ev(EvId(id)), plane, request_id))
+        Some((self.ev(EvId(id)), plane, ticket))
     }
 
     /// An EV probe was answered: its entropy value is the plane's reverse one from now on. False if no
-    /// such request is remembered.
-    pub fn on_reverse_probe_answer(&mut self, request_id: u16, now: Time) -> bool {
+    /// such probe is remembered.
+    pub fn on_reverse_probe_answer(&mut self, ticket: u16, now: Time) -> bool {
         let mut asked = self.reverse.asked.iter_mut();
-        let slot = asked.find(|slot| slot.is_some_and(|asked| asked.request_id == request_id));
+        let slot = asked.find(|slot| slot.is_some_and(|asked| asked.ticket == ticket));
         let Some(Asked { id, .. }) = slot.and_then(Option::take) else { return false };
         self.counters.reverse_probes_answered += 1;
         self.on_delivered(EvId(id), now);

@@ -1,10 +1,14 @@
 //! A path that swallows every packet is blamed and left, whatever the packets look like.
 
+use std::sync::{Arc, Mutex};
+
 use spindrift::path::EvState;
 use spindrift::time::Time;
+use spindrift::wire::Packet;
 
 use crate::flow::{Flow, TARGET, WRITER, percentile};
 use crate::support::link::{Link, Outage};
+use crate::support::net::Tap;
 
 /// One of the writer's paths in four is dead for ever.
 const DEAD: Outage = Outage { from: Time::ZERO, to: Time::NEVER, plane: 0, sender: Some(WRITER), paths: 4 };
@@ -75,4 +79,43 @@ fn lost_answers_blame_no_path() {
     assert!(bad.is_empty(), "{bad:?}");
     assert!(flow.counters(WRITER).tx_tail_probes >= 200, "the answers were lost");
     assert_eq!(flow.counters(TARGET).rx_old, flow.counters(WRITER).tx_tail_probes);
+}
+
+/// Ids of the reliability probes that a writer whose paths are half dead sends in a second.
+fn probe_ids(seed: u64) -> Vec<u16> {
+    #[derive(Default)]
+    struct Ids(Arc<Mutex<Vec<u16>>>);
+    impl Tap for Ids {
+        fn sent(&mut self, _: Time, _: usize, packet: &Packet<'_>) {
+            if let Packet::Probe { peth, .. } = packet {
+                self.0.lock().unwrap().push(peth.probe_id);
+            }
+        }
+        fn arrived(&mut self, _: Time, _: usize, _: &Packet<'_>) {}
+    }
+    let mut flow = Flow::new(seed, vec![Link::clean(5_000)], 32);
+    flow.net.outages.push(Outage { paths: 2, ..DEAD });
+    let ids = Ids::default();
+    let seen = Arc::clone(&ids.0);
+    flow.net.tap = Some(Box::new(ids));
+    for _ in 0..1_000 {
+        flow.write(64);
+    }
+    flow.net.run_for(1_000_000_000);
+    let ids = seen.lock().unwrap().clone();
+    assert!(ids.len() >= 100, "{} probes", ids.len());
+    ids
+}
+
+/// Somebody who has seen the probes so far cannot answer the next one in the name of a path that carries nothing.
+#[test]
+fn ids_of_probes_tell_nothing_of_the_next() {
+    let ids = probe_ids(7);
+    let mut steps: Vec<u16> = ids.windows(2).map(|pair| pair[1].wrapping_sub(pair[0])).collect();
+    let count = steps.len();
+    steps.sort_unstable();
+    steps.dedup();
+    assert!(steps.len() * 100 > count * 95, "{} different steps between {count} ids", steps.len());
+    assert_eq!(probe_ids(7), ids, "one seed, one run");
+    assert_ne!(probe_ids(8), ids);
 }

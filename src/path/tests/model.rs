@@ -307,7 +307,7 @@ impl Model {
     }
 
     fn probe(&mut self) {
-        while let Some(probe) = self.paths.poll_probe(self.now) {
+        while let Some(probe) = self.paths.next_probe(self.now) {
             assert!(matches!(self.health[usize::from(probe.ev.0)], Health::Bad(_)));
             assert!(PortMask(self.open()).contains(self.paths.plane(probe.ev)));
             assert!(self.in_flight.iter().all(|(other, _)| other.id != probe.id));

@@ -13,17 +13,17 @@ fn with_one_bad() -> Paths {
 fn two_answers_in_a_row_revive_a_path() {
     let mut paths = with_one_bad();
     assert_eq!(paths.next_timeout(), at_us(1000));
-    assert_eq!(paths.poll_probe(at_us(999)), None);
-    let first = paths.poll_probe(at_us(1000)).unwrap();
+    assert_eq!(paths.next_probe(at_us(999)), None);
+    let first = paths.next_probe(at_us(1000)).unwrap();
     assert_eq!(first.ev, EvId(0));
     assert_eq!(paths.next_timeout(), at_us(5000));
-    assert_eq!(paths.poll_probe(at_us(1001)), None);
+    assert_eq!(paths.next_probe(at_us(1001)), None);
 
     assert_eq!(paths.on_probe_answer(first.id, EvMark::None, at_us(1020)), Some(EvId(0)));
     assert_eq!(state(&paths, EvId(0)), EvState::AssumedBad);
     assert_eq!(paths.next_timeout(), at_us(2020));
 
-    let second = paths.poll_probe(at_us(2020)).unwrap();
+    let second = paths.next_probe(at_us(2020)).unwrap();
     assert_ne!(first.id, second.id);
     assert_eq!(paths.on_probe_answer(second.id, EvMark::None, at_us(2040)), Some(EvId(0)));
     assert_eq!(state(&paths, EvId(0)), EvState::Good);
@@ -38,7 +38,7 @@ fn a_revived_path_is_active_at_once_if_its_plane_is_short() {
     let mut paths = paths(&PathConfig { probes_to_revive: 1, ..small(2, 2, 0) });
     paths.on_loss(EvId(0), at_us(0));
     assert_eq!(paths.active_len(0), 1);
-    let probe = paths.poll_probe(at_us(1000)).unwrap();
+    let probe = paths.next_probe(at_us(1000)).unwrap();
     paths.on_probe_answer(probe.id, EvMark::SkipOnce, at_us(1020));
     assert_eq!(paths.active_len(0), 2);
     // The answer was ECN-marked: passed over once.
@@ -51,7 +51,7 @@ fn unanswered_probes_double_the_delay_up_to_the_maximum() {
     let mut delays_ms = Vec::new();
     for _ in 0..13 {
         let due = paths.next_timeout();
-        paths.poll_probe(due).unwrap();
+        paths.next_probe(due).unwrap();
         let expiry = paths.next_timeout();
         assert_eq!(expiry, due + 4 * MS);
         paths.expire_probes(expiry);
@@ -61,7 +61,7 @@ fn unanswered_probes_double_the_delay_up_to_the_maximum() {
     assert_eq!(paths.counters().probes_expired, 13);
     // An answer brings the cadence back.
     let due = paths.next_timeout();
-    let probe = paths.poll_probe(due).unwrap();
+    let probe = paths.next_probe(due).unwrap();
     paths.on_probe_answer(probe.id, EvMark::None, due);
     assert_eq!(paths.next_timeout(), due + MS);
 }
@@ -71,7 +71,7 @@ fn an_unanswered_probe_starts_the_count_again() {
     let mut paths = with_one_bad();
     let answer = |paths: &mut Paths, answered: bool| {
         let due = paths.next_timeout();
-        let probe = paths.poll_probe(due).unwrap();
+        let probe = paths.next_probe(due).unwrap();
         if answered {
             paths.on_probe_answer(probe.id, EvMark::None, due);
         } else {
@@ -89,7 +89,7 @@ fn an_unanswered_probe_starts_the_count_again() {
 #[test]
 fn an_answer_that_says_always_skip_is_none() {
     let mut paths = with_one_bad();
-    let first = paths.poll_probe(at_us(1000)).unwrap();
+    let first = paths.next_probe(at_us(1000)).unwrap();
     assert_eq!(paths.on_probe_answer(first.id, EvMark::AlwaysSkip, at_us(1010)), Some(EvId(0)));
     assert_eq!(state(&paths, EvId(0)), EvState::AssumedBad);
     assert_eq!(paths.next_timeout(), at_us(3010));
@@ -98,11 +98,11 @@ fn an_answer_that_says_always_skip_is_none() {
 #[test]
 fn late_repeated_and_forged_answers_are_counted_and_ignored() {
     let mut paths = with_one_bad();
-    let probe = paths.poll_probe(at_us(1000)).unwrap();
+    let probe = paths.next_probe(at_us(1000)).unwrap();
     assert_eq!(paths.on_probe_answer(probe.id.wrapping_add(1), EvMark::None, at_us(1010)), None);
     paths.expire_probes(at_us(5000));
     assert_eq!(paths.on_probe_answer(probe.id, EvMark::None, at_us(5001)), None);
-    let probe = paths.poll_probe(at_us(7000)).unwrap();
+    let probe = paths.next_probe(at_us(7000)).unwrap();
     assert!(paths.on_probe_answer(probe.id, EvMark::None, at_us(7010)).is_some());
     assert_eq!(paths.on_probe_answer(probe.id, EvMark::None, at_us(7011)), None);
     assert_eq!(paths.counters().probe_answers_unknown, 3);
@@ -116,12 +116,12 @@ fn a_few_in_flight_the_longest_due_first() {
         paths.on_loss(EvId(id), at_us(u64::from(id)));
     }
     let now = at_us(2000);
-    let sent: Vec<_> = std::iter::from_fn(|| paths.poll_probe(now)).map(|probe| probe.ev.0).collect();
+    let sent: Vec<_> = std::iter::from_fn(|| paths.next_probe(now)).map(|probe| probe.ev.0).collect();
     assert_eq!(sent, [0, 1, 2, 3]);
     // No slot is free: nothing to do before one expires.
     assert_eq!(paths.next_timeout(), now + 4 * MS);
     paths.expire_probes(now + 4 * MS);
-    assert_eq!(paths.poll_probe(now + 4 * MS).map(|probe| probe.ev), Some(EvId(4)));
+    assert_eq!(paths.next_probe(now + 4 * MS).map(|probe| probe.ev), Some(EvId(4)));
 }
 
 #[test]
@@ -129,7 +129,7 @@ fn a_delivery_on_a_bad_path_has_it_probed_at_once() {
     let mut paths = with_one_bad();
     paths.on_delivered(EvId(0), at_us(30));
     assert_eq!(paths.next_timeout(), at_us(30));
-    assert_eq!(paths.poll_probe(at_us(30)).map(|probe| probe.ev), Some(EvId(0)));
+    assert_eq!(paths.next_probe(at_us(30)).map(|probe| probe.ev), Some(EvId(0)));
     // It proves nothing by itself.
     assert_eq!(state(&paths, EvId(0)), EvState::AssumedBad);
     paths.on_delivered(EvId(3), at_us(30));
@@ -141,9 +141,9 @@ fn a_plane_that_is_down_is_not_probed_until_it_returns() {
     let mut paths = with_one_bad();
     paths.set_peer_ports(PortMask(0b10));
     assert_eq!(paths.next_timeout(), Time::NEVER);
-    assert_eq!(paths.poll_probe(Time(MS * 100)), None);
+    assert_eq!(paths.next_probe(Time(MS * 100)), None);
     paths.set_peer_ports(PortMask(0b11));
-    assert!(paths.poll_probe(Time(MS * 100)).is_some());
+    assert!(paths.next_probe(Time(MS * 100)).is_some());
 }
 
 #[test]
@@ -155,7 +155,7 @@ fn a_flapping_path_waits_longer_each_time() {
         paths.on_loss(EvId(0), now);
         let due = paths.next_timeout();
         waits_ms.push((due - now) / MS);
-        let probe = paths.poll_probe(due).unwrap();
+        let probe = paths.next_probe(due).unwrap();
         paths.on_probe_answer(probe.id, EvMark::None, due);
         now = due + MS;
     }
@@ -164,4 +164,17 @@ fn a_flapping_path_waits_longer_each_time() {
     now = now + 1000 * MS;
     paths.on_loss(EvId(0), now);
     assert_eq!(paths.next_timeout(), now + MS);
+}
+
+#[test]
+fn an_id_is_drawn_for_each_probe_and_none_is_in_flight_twice() {
+    let mut paths = with_one_bad();
+    paths.on_loss(EvId(1), at_us(0));
+    let mut said = [500, 500, 7].into_iter();
+    let mut draw = || said.next().unwrap();
+    let first = paths.poll_probe(at_us(1000), ALL, &mut draw).unwrap();
+    let second = paths.poll_probe(at_us(1000), ALL, &mut draw).unwrap();
+    assert_eq!((first.id, second.id), (500, 7));
+    assert_eq!(paths.on_probe_answer(7, EvMark::None, at_us(1020)), Some(second.ev));
+    assert_eq!(paths.on_probe_answer(500, EvMark::None, at_us(1020)), Some(first.ev));
 }

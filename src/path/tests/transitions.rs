@@ -32,7 +32,7 @@ fn backups_are_used_in_turn_and_a_revived_one_comes_last() {
     let [first, second] = ids(&paths, 0, true)[..] else { panic!("two active") };
     paths.on_loss(first, at_us(0));
     assert!(ids(&paths, 0, true).contains(&backups[0]));
-    let probe = paths.poll_probe(at_us(1000)).unwrap();
+    let probe = paths.next_probe(at_us(1000)).unwrap();
     assert_eq!(paths.on_probe_answer(probe.id, EvMark::None, at_us(1010)), Some(first));
     paths.on_loss(second, at_us(2000));
     assert!(ids(&paths, 0, true).contains(&backups[1]));
@@ -168,7 +168,7 @@ fn a_bad_path_that_is_denied_is_not_probed_and_is_good_when_allowed() {
     let ev = paths.ev(EvId(0));
     assert_eq!(paths.deny_ev(ev, None), 1);
     assert_eq!(paths.next_timeout(), Time::NEVER);
-    assert_eq!(paths.poll_probe(Time(10 * MS)), None);
+    assert_eq!(paths.next_probe(Time(10 * MS)), None);
     paths.allow_ev(ev, None);
     assert_eq!(state(&paths, EvId(0)), EvState::Good);
 }
@@ -206,7 +206,7 @@ fn events_tell_of_bad_and_good_only() {
     let mut paths = paths(&PathConfig { probes_to_revive: 1, ..small(1, 2, 1) });
     paths.on_ecn(EvId(1), at_us(1));
     paths.on_loss(EvId(0), at_us(2));
-    let probe = paths.poll_probe(at_us(1002)).unwrap();
+    let probe = paths.next_probe(at_us(1002)).unwrap();
     paths.on_probe_answer(probe.id, EvMark::None, at_us(1010));
     let ev = paths.ev(EvId(0));
     let event = |state| Some(EvEvent { ev, plane: 0, drop_count: 1, state });

@@ -217,9 +217,7 @@ impl Channel {
         let theirs = match self.swap_offers(&hello) {
             Ok(theirs) => theirs,
             Err(error) => {
-                if let Some(reason) = complaint(&error) {
-                    self.refuse(&reason);
-                }
+                self.explain(&error);
                 return Err(error);
             }
         };
@@ -353,6 +351,16 @@ impl Channel {
                 serde_json::from_value(app).map_err(|error| ExchangeError::Malformed(error.to_string()))
             }
             other => Err(unexpected(other)),
+        }
+    }
+
+    /// Tells the peer that what it sent was no use and why, if `error` is of that kind; [`Channel::agree`] does so itself.
+    /// Waits up to a second until the peer has heard. The connection is of no further use.
+    ///
+    /// A peer that waits in [`Channel::receive`] gets [`ExchangeError::RefusedByPeer`].
+    pub fn explain(&mut self, error: &ExchangeError) {
+        if let Some(reason) = complaint(error) {
+            self.refuse(&reason);
         }
     }
 

@@ -58,7 +58,9 @@ pub(crate) struct Nic {
     pub(crate) port: Option<PortKind>,
     pub(crate) planes: Option<usize>,
     pub(crate) local: Option<Vec<IpAddr>>,
+    pub(crate) plane_ids: Option<Vec<u32>>,
     pub(crate) source_ports: Option<usize>,
+    pub(crate) gso: Option<bool>,
     pub(crate) fault: Option<String>,
 }
 

@@ -45,6 +45,7 @@ fn flags_out_of_range() {
         (&["write-bw", "127.0.0.1", "--timeout", "soon"], &["--timeout", "soon"]),
         (&["write-lat", "127.0.0.1", "--linear-retries", "9"], &["--linear-retries 9", "0 to 7"]),
         (&["write-lat", "--exponential-retries", "99"], &["--exponential-retries 99", "0 to 25"]),
+        (&["loopback", "--no-gso"], &["--no-gso", "--port udp"]),
         (&["write-bw", "-s", "0"], &["--size 0", "at least 1"]),
         (&["write-bw", "127.0.0.1", "-s", "0"], &["--size 0", "at least 1"]),
         (&["write-bw", "127.0.0.1", "-q", "1025"], &["--qp 1025", "1 to 1024"]),
@@ -56,6 +57,16 @@ fn flags_out_of_range() {
         (&["write-bw", "--local", "203.0.113.9"], &["--local", "203.0.113.9", "spindrift ports"]),
         (&["write-bw", "--local", "127.0.0.1,127.0.0.1"], &["--local", "127.0.0.1", "twice"]),
         (&["write-bw", "--local", "127.0.0.1,::1"], &["--local", "one family"]),
+        (&["write-bw", "--plane-ids", "1,2"], &["--plane-ids", "2 numbers for 1 plane", "--local"]),
+        (
+            &["write-lat", "--local", "127.0.0.1,127.0.0.2", "--plane-ids", "7"],
+            &["--plane-ids", "1 number for 2 planes", "each plane"],
+        ),
+        (
+            &["write-bw", "--local", "127.0.0.1,127.0.0.2,127.0.0.3", "--plane-ids", "4,7,4"],
+            &["--plane-ids", "4 stands there twice", "of its own"],
+        ),
+        (&["write-bw", "--plane-ids", "blue"], &["--plane-ids", "blue"]),
         (&["write-lat", "127.0.0.1", "-D", "1s"], &["--duration", "--iters"]),
         (&["write-lat", "127.0.0.1", "-q", "4"], &["--qp 4", "write-lat", "-q 1"]),
         (&["pump", "udp", "--loopback", "-s", "0"], &["--size 0", "1 to 8960"]),
@@ -78,7 +89,7 @@ fn a_fault_on_a_plane_that_is_not_there() {
 /// Each bad value stands on line 3, column 8 or behind: the place of the value and not of its section.
 #[test]
 fn a_bad_value_in_a_file_is_named_with_its_place() {
-    let cases: [(&str, &str, &str, &[&str]); 25] = [
+    let cases: [(&str, &str, &str, &[&str]); 28] = [
         ("loopback", "run", "size = 0", &["run.size", "at least 1"]),
         ("loopback", "run", "qps = 0", &["run.qps 0", "1 to 1024"]),
         ("loopback", "run", "tx_depth = 0", &["run.tx_depth 0", "1 to 16384"]),
@@ -89,6 +100,9 @@ fn a_bad_value_in_a_file_is_named_with_its_place() {
         ("loopback", "nic", "fault = \"loss=1%,port=9\"", &["nic.fault", "port=9", "0 to 3"]),
         ("loopback", "nic", "source_ports = 0", &["nic.source_ports 0", "1 to 16384"]),
         ("loopback", "nic", "local = [\"127.0.0.1\"]\nport = \"udp\"", &["nic.local", "--planes"]),
+        ("loopback", "nic", "plane_ids = [1, 2]", &["nic.plane_ids", "2 numbers for 4 planes", "--planes"]),
+        ("loopback", "nic", "plane_ids = [1, 2, 3, 2]", &["nic.plane_ids", "2 stands there twice"]),
+        ("loopback", "nic", "gso = false", &["nic.gso", "--port udp"]),
         ("loopback", "transport", "mtu = 1", &["transport.mtu 1", "256"]),
         ("loopback", "transport", "udp_port = 0", &["transport.udp_port 0", "1 to 65535"]),
         ("loopback", "transport", "hop_limit = 0", &["transport.hop_limit 0", "1 to 255"]),

@@ -36,6 +36,12 @@ pub(super) fn check(settings: &Settings, args: &RunArgs) -> Result<()> {
         Layout::new(bytes, settings.qps, settings.tx_depth)
             .map_err(|error| usage(format!("{size} {error}")))?;
     }
+    if !settings.gso && settings.port == PortKind::Loopback {
+        let name = named(args.no_gso.then_some(()), "--no-gso", "nic.gso");
+        return Err(usage(format!(
+            "{name}: a port of kind loopback has no segmentation; leave it out, or use --port udp"
+        )));
+    }
     transport(settings)?;
     congestion(settings)
 }
@@ -145,7 +151,29 @@ pub(crate) fn check_loopback(settings: &Settings, args: &RunArgs, planes: Option
     let planes = planes.or(config.nic.planes).unwrap_or(4);
     in_range(&name, planes as u64, &(1..=EndpointConfig::MAX_PORTS as u64))?;
     check_planes(settings, args, planes, ", or raise --planes")?;
+    check_plane_ids(config, false, planes, ", or change --planes")?;
     Ok(planes)
+}
+
+/// Checks the numbers of the planes; `from_flag` says that a flag gave them, `fix` how to get more planes.
+pub(crate) fn check_plane_ids(config: &Config, from_flag: bool, planes: usize, fix: &str) -> Result<()> {
+    let Some(ids) = &config.nic.plane_ids else { return Ok(()) };
+    let name = config.origin(from_flag, "--plane-ids", "nic.plane_ids");
+    if ids.len() != planes {
+        let counted =
+            |count: usize, what: &str| format!("{count} {what}{}", if count == 1 { "" } else { "s" });
+        return Err(usage(format!(
+            "{name}: {} for {}; give one number for each plane{fix}",
+            counted(ids.len(), "number"),
+            counted(planes, "plane")
+        )));
+    }
+    match ids.iter().zip(1..).find(|&(id, next)| ids.iter().skip(next).any(|other| other == id)) {
+        Some((id, _)) => {
+            Err(usage(format!("{name}: {id} stands there twice; give each plane a number of its own")))
+        }
+        None => Ok(()),
+    }
 }
 
 /// Checks the number of source ports; `flag` is what the flag said.

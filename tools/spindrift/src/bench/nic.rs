@@ -11,7 +11,7 @@ use spindrift_pmd::Port;
 use spindrift_pmd::fault::{FaultPlan, FaultPort, FaultStats};
 use spindrift_pmd::loopback::{self, LoopbackConfig};
 use spindrift_pmd::pcap::{Capture, PcapPort};
-use spindrift_pmd::udp::{SourcePorts, UdpConfig, UdpPort};
+use spindrift_pmd::udp::{Offload, SourcePorts, UdpConfig, UdpPort};
 
 use super::options::Settings;
 use crate::usage::usage;
@@ -121,7 +121,8 @@ pub(crate) fn open_udp(settings: &Settings, local: &[IpAddr], port: u16) -> Resu
 fn try_open_udp(settings: &Settings, local: &[IpAddr], mut port: u16) -> Result<Nic> {
     let mut ports: Vec<Box<dyn Port>> = Vec::new();
     for &local in local {
-        let mut config = UdpConfig { local, port, ..UdpConfig::default() };
+        let gso = if settings.gso { Offload::Auto } else { Offload::Off };
+        let mut config = UdpConfig { local, port, gso, ..UdpConfig::default() };
         if let Some(count) = settings.config.nic.source_ports {
             config.source_ports = SourcePorts::Count(count);
         }

@@ -70,6 +70,10 @@ pub(crate) struct RunArgs {
     /// Neither compute nor check the invariant CRC.
     #[arg(long)]
     pub(crate) no_icrc: bool,
+    /// Without the kernel's segmentation offload on udp ports: each packet is sent by itself, and over IPv4 its iCRC
+    /// is right on the wire.
+    #[arg(long)]
+    pub(crate) no_gso: bool,
     /// Seed of patterns, faults, and of every random choice of the transport.
     #[arg(long, value_name = "N")]
     pub(crate) seed: Option<u64>,
@@ -108,6 +112,8 @@ pub(crate) struct Settings {
     pub(crate) mtu: u32,
     pub(crate) cc: CcName,
     pub(crate) icrc: bool,
+    /// Whether udp ports use segmentation offload, if the kernel has it.
+    pub(crate) gso: bool,
     /// How long a silent peer is waited for.
     pub(crate) retry: RtsAttr,
     /// Given, or drawn for this run.
@@ -161,6 +167,7 @@ impl Settings {
             mtu: args.mtu.or(config.transport.mtu).unwrap_or(4096),
             cc: args.cc.or(config.cc.algorithm).unwrap_or(CcName::None),
             icrc: !args.no_icrc && config.transport.icrc.unwrap_or(true),
+            gso: !args.no_gso && config.nic.gso.unwrap_or(true),
             retry: retry(&config, args)?,
             seed: args.seed.or(run.seed).or(defaults.seed),
             fault,
@@ -195,6 +202,7 @@ impl Settings {
             hop_limit: from.hop_limit.unwrap_or(base.hop_limit),
             sack_threshold_bytes: from.sack_threshold_bytes.unwrap_or(base.sack_threshold_bytes),
             tail_probe_floor_ns: from.tail_probe_floor_ns.unwrap_or(base.tail_probe_floor_ns),
+            plane_ids: self.config.nic.plane_ids.clone().unwrap_or(base.plane_ids),
             ..base
         }
     }

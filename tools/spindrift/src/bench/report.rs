@@ -12,6 +12,7 @@ use spindrift::verbs::{RtsAttr, WcStatus};
 use super::options::{Amount, Settings};
 use super::side::Counted;
 use super::writer::Measured;
+use crate::config::PortKind;
 use crate::output::tell;
 use crate::units::format_size;
 
@@ -166,6 +167,9 @@ pub(crate) fn settings_json(settings: &Settings, planes: usize, mtu: u32) -> Map
     put("tx_depth", settings.tx_depth.into());
     put("mtu", mtu.into());
     put("icrc", settings.icrc.into());
+    if settings.port == PortKind::Udp {
+        put("gso", settings.gso.into());
+    }
     put("cc", settings.cc.name().into());
     put("timeout", settings.retry.timeout.into());
     put("linear_retries", settings.retry.linear_retries.into());

@@ -10,7 +10,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result};
 use spindrift::verbs::exchange::{Channel, ExchangeError, Listener};
 
-use super::plan::Plan;
+use super::plan::{Message, Plan};
 use super::{Session, pretty};
 use crate::output::tell;
 
@@ -92,12 +92,12 @@ impl Door {
         }
         let (enter, waiting) = (self.enter.clone(), Arc::clone(&self.waiting));
         thread::spawn(move || {
-            let visitor = match channel.receive() {
+            let visitor = match first_message(&mut channel) {
                 Ok(plan) => {
                     channel.set_timeout(timeout);
                     Visitor::Client(Box::new((channel, plan)))
                 }
-                Err(error) => Visitor::Stranger { peer, reason: error.to_string() },
+                Err(reason) => Visitor::Stranger { peer, reason },
             };
             waiting.fetch_sub(1, Ordering::Relaxed);
             // The server may have ended meanwhile.
@@ -115,4 +115,19 @@ impl Door {
             _ => {}
         }
     }
+}
+
+/// The client's plan, or why the connection is turned away. The other end is told too, as far as it listens; one that
+/// said nothing is not, since that could take as long again.
+fn first_message(channel: &mut Channel) -> Result<Plan, String> {
+    let message = channel.receive().map_err(|error| {
+        if !matches!(error, ExchangeError::Timeout { .. }) {
+            channel.explain(&error);
+        }
+        error.to_string()
+    })?;
+    Plan::read(message).inspect_err(|reason| {
+        // It may have gone.
+        let _ = channel.send(&Message::Refuse { reason: reason.clone() });
+    })
 }

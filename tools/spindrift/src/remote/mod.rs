@@ -19,7 +19,7 @@ use spindrift::verbs::exchange::{Channel, ExchangeError, Offer};
 use spindrift::wire::UDP_PORT_MRC;
 use spindrift_pmd::udp::local_addresses;
 
-use crate::bench::check::{check_latency, check_planes, check_source_ports, check_udp_port};
+use crate::bench::check::{check_latency, check_plane_ids, check_planes, check_source_ports, check_udp_port};
 use crate::bench::nic::{Nic, open_udp};
 use crate::bench::options::{Amount, Defaults, RunArgs, Settings};
 use crate::config::{Config, PortKind};
@@ -47,6 +47,10 @@ pub(crate) struct RemoteArgs {
     /// Local address of each plane, in the order of the peer's planes [default: the address that leads to the peer].
     #[arg(long, value_name = "ADDR,..", value_delimiter = ',')]
     local: Vec<IpAddr>,
+    /// Number of the plane of each local address, to be told to the peer: a peer that lists other planes, or these in
+    /// another order, is refused. Any numbers, the same on all hosts.
+    #[arg(long, value_name = "N,..", value_delimiter = ',')]
+    plane_ids: Vec<u32>,
     /// Index of the local address, as `spindrift ports` lists them: one plane there.
     #[arg(
         short = 'x',
@@ -132,6 +136,9 @@ fn run(args: &RemoteArgs, kind: Kind, size: Option<u64>, iterations: u64) -> Res
         config.nic.local = Some(vec![address_of_index(index)?]);
     }
     check_local(config, &args.local)?;
+    if !args.plane_ids.is_empty() {
+        config.nic.plane_ids = Some(args.plane_ids.clone());
+    }
     config.transport.udp_port = args.udp_port.or(config.transport.udp_port);
     config.nic.source_ports = args.source_ports.or(config.nic.source_ports);
     let tcp_port = args.port.iter().rev().find_map(|port| match port {
@@ -145,7 +152,9 @@ fn run(args: &RemoteArgs, kind: Kind, size: Option<u64>, iterations: u64) -> Res
         )));
     }
     let planes = settings.local().map_or(1, <[IpAddr]>::len);
-    check_planes(&settings, &args.run, planes, ", or give this side more addresses with --local")?;
+    let more = ", or give this side more addresses with --local";
+    check_planes(&settings, &args.run, planes, more)?;
+    check_plane_ids(&settings.config, !args.plane_ids.is_empty(), planes, more)?;
     let config = &settings.config;
     let session = Session {
         kind,

@@ -1,6 +1,7 @@
 //! What client and server tell each other, over the connection that also sets the queue pairs up.
 
 use serde::{Deserialize, Serialize};
+use serde_json::Value as Json;
 
 use crate::bench::layout::Layout;
 
@@ -43,6 +44,22 @@ pub(super) struct Plan {
 }
 
 impl Plan {
+    /// Reads a client's first message, or says what is wrong with it. The version comes first: another one may mean
+    /// other fields.
+    pub(super) fn read(message: Json) -> Result<Self, String> {
+        let text = |name: &str| message.get(name).map_or_else(|| "none".to_owned(), Json::to_string);
+        if message.get("tool") != Some(&TOOL.into()) || message.get("version") != Some(&VERSION.into()) {
+            return Err(printable(&format!(
+                "the server speaks {TOOL} version {VERSION}, the client {:.40} version {:.20}",
+                text("tool"),
+                text("version")
+            )));
+        }
+        serde_json::from_value(message).map_err(|error| {
+            printable(&format!("the plan is malformed: {error}; use the same spindrift on both sides"))
+        })
+    }
+
     /// The memory of each size, or why the plan cannot be followed.
     pub(super) fn layouts(&self) -> Result<Vec<Layout>, String> {
         if self.sizes.is_empty() || self.sizes.len() > SIZES_MAX {
@@ -58,12 +75,6 @@ impl Plan {
 
     /// The server's check of a plan that came over the network.
     pub(super) fn check(&self, kind: Kind) -> Result<(), String> {
-        if self.tool != TOOL || self.version != VERSION {
-            let (tool, version) = (self.tool.chars().take(40).collect::<String>(), self.version);
-            return Err(format!(
-                "the server speaks {TOOL} version {VERSION}, the client {tool} version {version}"
-            ));
-        }
         if self.kind != kind {
             return Err(format!("the server runs {}, the client {}", kind.name(), self.kind.name()));
         }
@@ -72,6 +83,11 @@ impl Plan {
         }
         self.layouts().map(drop)
     }
+}
+
+/// A peer's words end up on a terminal: a line of plain characters.
+fn printable(text: &str) -> String {
+    text.chars().filter(|c| !c.is_control()).take(300).collect()
 }
 
 /// Messages behind the plan.

@@ -1,0 +1,210 @@
+//! What the benchmarks put on a wire: a veth pair between two network namespaces, made and removed by the test, with a
+//! raw socket on it. Needs root and `ip`; without them the test says so and passes.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing, reason = "tests")]
+#![allow(clippy::print_stderr, reason = "a skipped test says so")]
+
+mod support;
+
+use std::fs::File;
+use std::io::{BufRead, BufReader};
+use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use serde_json::Value as Json;
+use spindrift::wire::{UDP_PORT_MRC, icrc};
+
+/// Longer than any of this takes; only a hang meets it.
+const PATIENCE: Duration = Duration::from_mins(1);
+const MTU: usize = 1_500;
+/// Room for what waits to be looked at.
+const BUFFER: libc::c_int = 64 << 20;
+
+fn ip(args: &str) -> bool {
+    Command::new("ip").args(args.split_whitespace()).output().is_ok_and(|out| out.status.success())
+}
+
+/// Two namespaces, gone when dropped.
+struct Namespaces([String; 2]);
+
+impl Namespaces {
+    fn new() -> Option<Self> {
+        let this = Self(["a", "b"].map(|side| format!("sdwire-{side}-{}", std::process::id())));
+        let [a, b] = &this.0;
+        let pair = format!("link add sdwa netns {a} mtu {MTU} type veth peer name sdwb netns {b} mtu {MTU}");
+        let made = ip(&format!("netns add {a}")) && ip(&format!("netns add {b}")) && ip(&pair);
+        let up = |name: &str, device: &str, host: u8| {
+            // One segment at most: the kernel cuts batches up before the device, as it does for most hardware.
+            ip(&format!("-n {name} link set {device} gso_max_segs 1"))
+                && ip(&format!("-n {name} link set lo up"))
+                && ip(&format!("-n {name} address add 10.97.0.{host}/24 dev {device}"))
+                && ip(&format!("-n {name} address add fd97::{host}/64 dev {device} nodad"))
+                && ip(&format!("-n {name} link set {device} up"))
+        };
+        (made && up(a, "sdwa", 1) && up(b, "sdwb", 2)).then_some(this)
+    }
+
+    fn spindrift(&self, side: usize, args: &[&str]) -> Command {
+        let mut command = Command::new("ip");
+        command.args(["netns", "exec", &self.0[side], env!("CARGO_BIN_EXE_spindrift")]).args(args);
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        command
+    }
+
+    /// A socket that sees every frame on the second namespace's end of the wire, in both directions.
+    fn raw_socket(&self) -> OwnedFd {
+        let namespace = File::open(format!("/run/netns/{}", self.0[1])).unwrap();
+        let open = move || {
+            let all = i32::from((libc::ETH_P_ALL as u16).to_be());
+            // SAFETY: a live descriptor; only this short thread changes its namespace, and the socket stays there.
+            let raw = unsafe {
+                assert_eq!(libc::setns(namespace.as_raw_fd(), libc::CLONE_NEWNET), 0);
+                libc::socket(libc::AF_PACKET, libc::SOCK_RAW | libc::SOCK_CLOEXEC, all)
+            };
+            assert!(raw >= 0);
+            set(raw, libc::SO_RCVBUFFORCE, &BUFFER);
+            set(raw, libc::SO_RCVTIMEO, &libc::timeval { tv_sec: 0, tv_usec: 50_000 });
+            // SAFETY: just opened, and nobody else's.
+            unsafe { OwnedFd::from_raw_fd(raw) }
+        };
+        thread::spawn(open).join().unwrap()
+    }
+}
+
+fn set<T>(socket: libc::c_int, option: libc::c_int, value: &T) {
+    let len = size_of::<T>() as libc::socklen_t;
+    // SAFETY: the value lives during the call, and its length is right.
+    let result =
+        unsafe { libc::setsockopt(socket, libc::SOL_SOCKET, option, std::ptr::from_ref(value).cast(), len) };
+    assert_eq!(result, 0, "option {option}");
+}
+
+/// The next frame's length; `None` when none came for a while.
+fn next_frame(raw: &OwnedFd, frame: &mut [u8]) -> Option<usize> {
+    // SAFETY: the buffer is as long as it says and lives during the call.
+    let len = unsafe { libc::recv(raw.as_raw_fd(), frame.as_mut_ptr().cast(), frame.len(), 0) };
+    usize::try_from(len).ok()
+}
+
+impl Drop for Namespaces {
+    fn drop(&mut self) {
+        for name in &self.0 {
+            ip(&format!("netns del {name}"));
+        }
+    }
+}
+
+/// What was seen of MRC.
+#[derive(Debug, Default)]
+struct Seen {
+    right: u64,
+    wrong: u64,
+    longest: usize,
+}
+
+impl Seen {
+    fn note(&mut self, frame: &[u8]) {
+        let Some((_, l3)) = frame.split_at_checked(14) else { return };
+        let (udp_at, len) = match (l3.first(), l3.len()) {
+            (Some(0x45), 28..) if l3[9] == 17 => (20, usize::from(u16::from_be_bytes([l3[2], l3[3]]))),
+            (Some(0x60..=0x6f), 48..) if l3[6] == 17 => {
+                (40, 40 + usize::from(u16::from_be_bytes([l3[4], l3[5]])))
+            }
+            _ => return,
+        };
+        if u16::from_be_bytes([l3[udp_at + 2], l3[udp_at + 3]]) != UDP_PORT_MRC {
+            return;
+        }
+        self.longest = self.longest.max(len);
+        if icrc::verify_frame(&l3[..len]) {
+            self.right += 1;
+        } else {
+            self.wrong += 1;
+        }
+    }
+}
+
+/// Collects what the socket sees until `over`, and then what is left.
+fn listen(raw: &OwnedFd, over: &AtomicBool) -> Seen {
+    let mut seen = Seen::default();
+    let mut frame = vec![0; 1 << 17];
+    loop {
+        let last = over.load(Ordering::Acquire);
+        while let Some(len) = next_frame(raw, &mut frame) {
+            seen.note(&frame[..len]);
+        }
+        if last {
+            return seen;
+        }
+    }
+}
+
+/// Ends the listening, also when the test fails.
+struct OverOnDrop<'a>(&'a AtomicBool);
+
+impl Drop for OverOnDrop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Release);
+    }
+}
+
+fn wait_until_it_listens(server: &mut Child) {
+    let mut line = String::new();
+    BufReader::new(server.stderr.take().unwrap()).read_line(&mut line).unwrap();
+    assert!(line.contains("waiting for a client"), "{line}");
+}
+
+/// Runs `write-bw` over the wire; the client's object and what was seen.
+fn write_bw(namespaces: &Namespaces, address: &str, options: &[&str]) -> (Json, Seen) {
+    let raw = namespaces.raw_socket();
+    let over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let seen = scope.spawn(|| listen(&raw, &over));
+        let listening = OverOnDrop(&over);
+        let server_args = [&["write-bw", "--udp-port", "4971"] as &[&str], options].concat();
+        let mut server = namespaces.spindrift(1, &server_args).spawn().unwrap();
+        wait_until_it_listens(&mut server);
+        let client_args = [
+            &["write-bw", address, "--udp-port", "4971", "-s", "64K", "-n", "50", "--json"] as &[&str],
+            options,
+        ];
+        let client = namespaces.spindrift(0, &client_args.concat()).spawn().unwrap();
+        let client = support::end_of(client, PATIENCE, "the client");
+        let server = support::end_of(server, PATIENCE, "the server");
+        drop(listening);
+        let seen = seen.join().unwrap();
+        assert!(client.status.success() && server.status.success(), "{}", support::stderr(&client));
+        (serde_json::from_slice(&client.stdout).unwrap(), seen)
+    })
+}
+
+#[test]
+fn the_icrc_of_each_packet_that_leaves() {
+    let Some(namespaces) = Namespaces::new() else {
+        eprintln!("skipped: no permission to make network namespaces, or no `ip`");
+        return;
+    };
+    let cases: [(&str, &[&str], bool); 4] = [
+        ("fd97::2", &[], true),
+        ("fd97::2", &["--no-gso"], true),
+        ("10.97.0.2", &["--no-gso"], true),
+        // The kernel numbers the packets of a batch. That this is seen shows that the others are looked at.
+        ("10.97.0.2", &[], false),
+    ];
+    for (address, options, all_right) in cases {
+        let (client, seen) = write_bw(&namespaces, address, options);
+        let ports = &client["counters"]["ports"];
+        let (frames, calls) = (ports["tx_frames"].as_u64().unwrap(), ports["tx_calls"].as_u64().unwrap());
+        println!("{address} {options:?}: {seen:?}, {frames} frames in {calls} calls");
+        assert_eq!(client["rows"][0]["verified"], true);
+        assert_eq!(client["settings"]["gso"], options.is_empty());
+        // Bytes of 50 writes of 64 KiB, and the warm-up before them.
+        assert!(seen.right + seen.wrong > 50 * (64 << 10) / MTU as u64, "{seen:?}");
+        assert!(seen.longest <= MTU, "{seen:?}: each packet was seen by itself");
+        assert_eq!(seen.wrong == 0, all_right, "{address} {options:?}: {seen:?}");
+        assert!(!options.is_empty() || calls * 2 < frames, "{frames} frames in {calls} calls: no batches");
+    }
+}
