@@ -52,6 +52,10 @@ pub struct Limits {
     pub max_regions: u32,
     /// Endpoint requests answered in a second, and as many reliability probes.
     pub answers_per_second: u32,
+    /// PSNs by which the windows of all queue pairs with a dynamic PSN range together may exceed the least window of
+    /// each, 1,024 PSNs. It takes up to 64 bytes of memory for each PSN while packets arrive out of order. Queue pairs that
+    /// receive much get equal shares of it, up to the range negotiated.
+    pub window_budget_psns: u32,
 }
 
 impl Default for Limits {
@@ -62,6 +66,7 @@ impl Default for Limits {
             max_recv_wr: 16_384,
             max_regions: 65_536,
             answers_per_second: 100_000,
+            window_budget_psns: 1 << 17,
         }
     }
 }
