@@ -2,7 +2,13 @@
 //!
 //! A counting allocator sees every byte. Over the verbs API the goal is 16 KiB for each queue pair, of which the
 //! endpoint may take 8 KiB: idle after connecting, and idle again after a burst of small writes.
-#![allow(missing_docs, clippy::print_stdout, clippy::unwrap_used, reason = "benchmark")]
+#![allow(
+    missing_docs,
+    clippy::print_stdout,
+    clippy::unwrap_used,
+    clippy::disallowed_methods,
+    reason = "benchmark"
+)]
 
 #[path = "common/mod.rs"]
 mod common;

@@ -219,8 +219,8 @@ impl Endpoint {
             return if qp.paths.open_planes().0 == 0 { Turn::Idle } else { Turn::Blocked };
         };
         let backlog = self.events.len() > Self::EVENT_ROOM;
-        let shared = Shared { budget: &mut self.windows, crowded: &self.crowded_cqs, backlog };
-        let Some(packet) = next_answer(qp, &mut self.counters, shared) else { return Turn::Idle };
+        let mut shared = Shared { budget: &mut self.windows, crowded: &self.crowded_cqs, backlog };
+        let Some(packet) = next_answer(qp, &mut self.counters, &mut shared) else { return Turn::Idle };
         let Some(template) = template(&self.peers, qp, plane) else { return Turn::Idle };
         let entropy = self.cfg.entropy.place(ev);
         let traffic_class = dscp::traffic_class(self.cfg.dscp.control, NOT_ECT);
@@ -385,7 +385,7 @@ struct Shared<'a> {
 fn next_answer(
     qp: &mut Qp,
     counters: &mut crate::counters::Counters,
-    shared: Shared<'_>,
+    shared: &mut Shared<'_>,
 ) -> Option<Packet<'static>> {
     let dest = qp.dest_qpn;
     if let Some((psn, msn)) = qp.responder.take_ack() {

@@ -238,6 +238,26 @@ fn a_completion_queue_reports_an_overrun_after_what_it_holds() {
 }
 
 #[test]
+fn a_completion_queue_fills_up_at_three_quarters_and_has_drained_at_half() {
+    let (mut reader, mut writer) = cq_ring(8);
+    let mut out = [Wc::default(); 1];
+    let mut states = Vec::new();
+    for _ in 0..8 {
+        writer.push(Wc::default()).unwrap();
+        states.push((writer.is_filling_up(), writer.has_drained()));
+    }
+    assert_eq!(states[..4], [(false, true); 4]);
+    assert_eq!(states[4..6], [(false, false); 2]);
+    assert_eq!(states[6..], [(true, false); 2]);
+    let drained = (0..8).map(|_| (reader.poll(&mut out), writer.has_drained()).1);
+    assert_eq!(drained.collect::<Vec<_>>(), [false, false, false, true, true, true, true, true]);
+    assert!(!writer.is_filling_up());
+    drop(reader);
+    (0..8).for_each(|_| writer.push(Wc::default()).unwrap());
+    assert!(writer.has_drained(), "nobody reads it");
+}
+
+#[test]
 fn completions_for_a_dropped_queue_are_no_overrun() {
     let (reader, mut writer) = cq_ring(1);
     drop(reader);

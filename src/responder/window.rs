@@ -248,13 +248,17 @@ mod tests {
                 least_seen[at] = least_seen[at].min(granted);
                 most_seen[at] = most_seen[at].max(granted);
                 if turn % 97 == 0 {
-                    all.iter_mut().for_each(|r| r.visit(&mut budget, turn % 2 == 0));
+                    for r in &mut all {
+                        r.visit(&mut budget, turn % 2 == 0);
+                    }
                 }
                 assert_eq!(budget.charged, all.iter().map(|r| r.window.charge()).sum::<u32>());
                 assert_eq!(budget.takers, all.iter().map(|r| u32::from(r.window.takes)).sum::<u32>());
             }
             assert_eq!(least_seen, [8; 5], "seed {seed}");
-            all.iter_mut().for_each(|r| r.leave(&mut budget));
+            for r in &mut all {
+                r.leave(&mut budget);
+            }
             assert_eq!((budget.charged, budget.takers), (0, 0));
         }
         assert_eq!(most_seen[..3], [9, 16, 40]);
