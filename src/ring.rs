@@ -36,6 +36,21 @@ impl<T: Copy + Default> SeqRing<T> {
         self.slots = grown;
     }
 
+    /// Gives memory back if there is more than a window of `most` needs, keeping what is in `[low, high)`.
+    pub(crate) fn fit(&mut self, low: u64, high: u64, most: u64) {
+        if self.slots.len() as u64 <= most.max(MIN_SLOTS).next_power_of_two() {
+            return;
+        }
+        let mut smaller = Self::default();
+        if low < high {
+            smaller.ensure(low, high);
+        }
+        for seq in low..high {
+            *smaller.get_mut(seq) = self.get(seq);
+        }
+        *self = smaller;
+    }
+
     /// Whether nothing stored for a sequence number before `high` has taken the place of `seq`. A ring that grew
     /// after the window left `seq` holds the default value there.
     #[inline]
@@ -84,6 +99,21 @@ impl BitRing {
             grown[word as usize & (grown.len() - 1)] = old;
         }
         self.words = grown;
+    }
+
+    /// Gives memory back if there is more than a window of `most` needs, keeping what is in `[low, high)`.
+    pub(crate) fn fit(&mut self, low: u64, high: u64, most: u64) {
+        if self.words.len() as u64 * 64 <= (most + 2 * MIN_SLOTS).next_power_of_two() {
+            return;
+        }
+        let mut smaller = Self::default();
+        if low < high {
+            smaller.ensure(low, high);
+            for seq in (low / 64..high.div_ceil(64)).map(|word| word * 64) {
+                *smaller.word_mut(seq) = self.word(seq / 64);
+            }
+        }
+        *self = smaller;
     }
 
     #[inline]
@@ -170,6 +200,30 @@ mod tests {
         for seq in 1000..1064 {
             assert_eq!(ring.get(seq), seq as u32);
         }
+    }
+
+    #[test]
+    fn rings_that_are_too_large_shrink_around_what_is_in_use() {
+        let (mut ring, mut bits) = (SeqRing::<u32>::default(), BitRing::default());
+        ring.ensure(1000, 5096);
+        bits.ensure(1000, 5096);
+        for seq in (4000..4100).step_by(3) {
+            *ring.get_mut(seq) = seq as u32;
+            bits.set(seq);
+        }
+        ring.fit(4000, 4100, 4096);
+        bits.fit(4000, 4100, 8192 - 128);
+        assert_eq!((ring.slots.len(), bits.words.len()), (4096, 8192 / 64), "no larger than allowed");
+        ring.fit(4000, 4100, 1024);
+        bits.fit(4000, 4100, 1024);
+        assert_eq!((ring.slots.len(), bits.words.len()), (128, 256 / 64));
+        for seq in 4000..4100 {
+            assert_eq!(ring.get(seq), if seq % 3 == 1 { seq as u32 } else { 0 });
+            assert_eq!(bits.test(seq), seq % 3 == 1);
+        }
+        ring.fit(4100, 4100, 64);
+        bits.fit(4100, 4100, 64);
+        assert_eq!((ring.slots.len(), bits.words.len()), (0, 256 / 64), "a window of 64 needs 256 bits");
     }
 
     #[test]

@@ -52,6 +52,10 @@ pub struct Limits {
     pub max_regions: u32,
     /// Endpoint requests answered in a second, and as many reliability probes.
     pub answers_per_second: u32,
+    /// PSNs by which the windows of all queue pairs with a dynamic PSN range together may exceed the least window of
+    /// each, 1,024 PSNs. It takes 40 to 80 bytes of memory for each PSN while packets arrive out of order. Queue pairs that
+    /// receive much get equal shares of it, up to the range negotiated.
+    pub window_budget_psns: u32,
 }
 
 impl Default for Limits {
@@ -62,6 +66,7 @@ impl Default for Limits {
             max_recv_wr: 16_384,
             max_regions: 65_536,
             answers_per_second: 100_000,
+            window_budget_psns: 1 << 17,
         }
     }
 }
@@ -247,13 +252,14 @@ pub struct QpInit {
     pub psn: Option<Psn>,
     /// Initial message number; both peers must agree. 0 unless a test starts near the wrap.
     pub msn: Msn,
-    /// Window granted to the peer, units of 128 PSNs (at least 8 by MRC 1.0).
+    /// Window granted to the peer, units of 128 PSNs (at least 8 by MRC 1.0). The most, if it is dynamic.
     pub mpr_dest: u8,
     /// Writes with immediate the peer may have in flight.
     pub max_wimm_dest: u16,
     /// Largest path MTU to offer, bytes; what the ports take when zero.
     pub max_mtu: u32,
-    /// Take part in dynamic windows: follow `mpr` in SACKs when the peer does, too.
+    /// Take part in dynamic windows when the peer does, too: follow `mpr` in its SACKs, and grant it what
+    /// [`Limits::window_budget_psns`] allows.
     pub dynamic_mpr: bool,
 }
 

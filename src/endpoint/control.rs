@@ -193,6 +193,7 @@ impl Endpoint {
 
     fn release_peer(&mut self, slot: u32) {
         let Some(qp) = self.qps[slot as usize].as_deref_mut() else { return };
+        qp.responder.leave(&mut self.windows);
         let index = core::mem::replace(&mut qp.peer, Qp::NO_PEER);
         let place = qp.member;
         let Some(peer) = self.peers.get_mut(index as usize).and_then(Option::as_mut) else { return };

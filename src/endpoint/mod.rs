@@ -6,7 +6,8 @@
 //! 2. [`on_timeout`](Endpoint::on_timeout) when [`next_timeout`](Endpoint::next_timeout) has come,
 //! 3. [`transmit`](Endpoint::transmit) until it returns `false`, each result joined with its payload
 //!    ([`payload`](Endpoint::payload)) and its iCRC and given to a port,
-//! 4. [`poll_event`](Endpoint::poll_event) until it returns `None`.
+//! 4. [`poll_event`](Endpoint::poll_event) until it returns `None`,
+//! 5. now and then, [`reclaim`](Endpoint::reclaim), which takes memory back from idle queue pairs.
 //!
 //! `now` is an argument everywhere and randomness comes from the configured seed, so two runs with
 //! the same inputs are the same, byte for byte. Nothing allocates per packet once windows and
@@ -22,6 +23,7 @@ mod port_status;
 mod qp;
 mod receive;
 mod receive_ops;
+mod reclaim;
 mod timers;
 mod transmit;
 
@@ -42,7 +44,8 @@ use rand::rngs::ChaCha20Rng;
 use crate::counters::Counters;
 use crate::memory::MemoryTable;
 use crate::path::PortMask;
-use crate::requester::Entry;
+use crate::requester::{Entry, SpareQueues};
+use crate::responder::WindowBudget;
 use crate::seed::Purpose;
 use crate::time::Time;
 use crate::wire::Qpn;
@@ -73,6 +76,13 @@ pub struct Endpoint {
     control_list: VecDeque<u32>,
     timers: BinaryHeap<Reverse<(Time, u32)>>,
     events: VecDeque<Event>,
+    spare_queues: SpareQueues,
+    windows: WindowBudget,
+    /// Completion queues that the driver says are filling up.
+    crowded_cqs: BTreeSet<CqId>,
+    /// The next queue pair to be visited by `reclaim`, and when.
+    next_visit: u32,
+    visit_at: Time,
     ops: Ops,
     /// Packets without payload that a port had no room for after all.
     given_back: VecDeque<Transmit>,
@@ -113,6 +123,11 @@ impl Endpoint {
             control_list: VecDeque::new(),
             timers: BinaryHeap::with_capacity(Self::TIMER_ROOM),
             events: VecDeque::with_capacity(Self::EVENT_ROOM),
+            spare_queues: SpareQueues::default(),
+            windows: WindowBudget::new(cfg.limits.window_budget_psns),
+            crowded_cqs: BTreeSet::new(),
+            next_visit: 0,
+            visit_at: Time::ZERO,
             ops: Ops::new(cfg.seed.generator(Purpose::Requests), cfg.limits.answers_per_second),
             given_back: VecDeque::with_capacity(Self::MAX_GIVEN_BACK),
             counters: Counters::default(),
@@ -182,6 +197,7 @@ impl Endpoint {
         }
         let wr = SendWr { signaled: wr.signaled || qp.sig_all, ..wr };
         if let Ok(region) = self.memory.pin(wr.local.lkey, qp.pd, wr.local.addr, wr.local.len) {
+            qp.requester.make_room(&mut self.spare_queues);
             qp.requester.push(now, wr, region);
             // The first packet arms the timers, if a plane can take it.
             let stuck = qp.paths.usable_planes().0 == 0;
@@ -269,6 +285,7 @@ impl Endpoint {
                 self.events.push_back(Event::Completion { cq: qp.send_cq, wc });
             }
         }
+        qp.requester.give_room(&mut self.spare_queues);
         self.report_retired(slot);
     }
 
@@ -295,6 +312,7 @@ impl Endpoint {
             return;
         }
         qp.state = QpState::Error;
+        qp.responder.leave(&mut self.windows);
         let (psn, id) = culprit.and_then(|(at, _)| qp.requester.in_flight(at)).unzip();
         let path = id.flatten().and_then(|id| qp.paths.states().find(|path| path.id == id));
         let peer = self.peers.get(qp.peer as usize).and_then(Option::as_ref);

@@ -42,6 +42,8 @@ pub struct QpStatus {
     pub inflight_bytes: u64,
     /// Send work requests not complete.
     pub send_outstanding: u32,
+    /// PSN range granted to the peer now, see [`Limits::window_budget_psns`](super::Limits::window_budget_psns).
+    pub granted_psns: u32,
 }
 
 #[derive(Debug)]
@@ -59,7 +61,6 @@ pub(super) struct Qp {
     pub(super) member: u32,
     pub(super) dest_qpn: Qpn,
     pub(super) path_mtu: u32,
-    pub(super) mpr_dest: u8,
     pub(super) dynamic_mpr: bool,
     pub(super) trimmable: bool,
     pub(super) requester: Requester,
@@ -67,6 +68,8 @@ pub(super) struct Qp {
     pub(super) paths: Paths,
     pub(super) cc: Controller,
     pub(super) counters: QpCounters,
+    /// Packets sent and received when it was last visited.
+    pub(super) moved: u64,
     /// Send work requests that left the queue since the driver was last told.
     pub(super) retired: u32,
     /// How it failed, if it did.
@@ -107,7 +110,6 @@ impl Qp {
             member: 0,
             dest_qpn: Qpn::new(0),
             path_mtu: 256,
-            mpr_dest: init.mpr_dest,
             dynamic_mpr: false,
             trimmable: false,
             requester: Requester::new(init.cap.max_send_wr as usize, idle_requester(psn, init.msn)),
@@ -118,6 +120,7 @@ impl Qp {
             cc,
             init: Box::new(init),
             counters: QpCounters::default(),
+            moved: 0,
             retired: 0,
             in_data_list: false,
             in_control_list: false,
@@ -134,13 +137,13 @@ impl Qp {
         self.peer = peer;
         self.dest_qpn = Qpn::new(attr.dest_qpn);
         self.path_mtu = attr.path_mtu;
-        self.mpr_dest = attr.mpr_dest;
         self.dynamic_mpr = attr.dynamic_mpr && self.init.dynamic_mpr;
         self.trimmable = attr.trim_nack && cfg.trimming;
         self.responder.connect(ResponderSetup {
             initial_psn: attr.rq_psn,
             initial_msn: attr.rq_msn,
             window: u32::from(attr.mpr_dest) * 128,
+            dynamic: self.dynamic_mpr,
             max_wimm: u32::from(attr.max_wimm_dest),
             sack_threshold: cfg.sack_threshold_bytes,
         });
@@ -208,6 +211,7 @@ impl Qp {
             cwnd_bytes: self.cc.cwnd(),
             inflight_bytes: self.cc.inflight(),
             send_outstanding: self.requester.queued() as u32,
+            granted_psns: self.responder.granted_psns(),
         }
     }
 
@@ -239,6 +243,7 @@ fn idle_responder() -> ResponderSetup {
         initial_psn: Psn::new(0),
         initial_msn: Msn::new(0),
         window: 0,
+        dynamic: false,
         max_wimm: 0,
         sack_threshold: u32::MAX,
     }

@@ -3,18 +3,20 @@
 //! Answers and probes go before data. The path is chosen at the last moment, among the ports that
 //! have room, so a full port never holds back a packet that another could take.
 
+use std::collections::BTreeSet;
+
 use crate::memory::PayloadRef;
 use crate::path::PortMask;
 use crate::requester::{PacketSpec, Requester, SendKind, Sent};
-use crate::responder::{NackOut, SackOut};
+use crate::responder::{NackOut, SackOut, WindowBudget};
 use crate::time::Time;
 use crate::wire::{
     Aeth, Bth, CcState, Entropy, Ev, FTYPE_TIMESTAMP, ICRC_LEN, Mark, NackReason, Neth, Opcode, Packet, Peth,
     Psn, Qpn, Seth, StackTemplate, Tseth, WriteHead, dscp,
 };
 
-use super::Endpoint;
 use super::qp::Qp;
+use super::{CqId, Endpoint};
 
 /// A packet to send: headers, and where its payload lies.
 #[derive(Clone, Debug)]
@@ -217,7 +219,9 @@ impl Endpoint {
             // Without an open plane it would wait for ever; a port that returns lists it again.
             return if qp.paths.open_planes().0 == 0 { Turn::Idle } else { Turn::Blocked };
         };
-        let Some(packet) = next_answer(qp, &mut self.counters) else { return Turn::Idle };
+        let backlog = self.events.len() > Self::EVENT_ROOM;
+        let mut shared = Shared { budget: &mut self.windows, crowded: &self.crowded_cqs, backlog };
+        let Some(packet) = next_answer(qp, &mut self.counters, &mut shared) else { return Turn::Idle };
         let Some(template) = template(&self.peers, qp, plane) else { return Turn::Idle };
         let entropy = self.cfg.entropy.place(ev);
         let traffic_class = dscp::traffic_class(self.cfg.dscp.control, NOT_ECT);
@@ -370,8 +374,20 @@ const fn data_class(map: &dscp::DscpMap, trimmable: bool, kind: SendKind) -> u8 
     dscp::traffic_class(class, ECT0)
 }
 
+/// What a window depends on beside its own queue pair.
+struct Shared<'a> {
+    budget: &'a mut WindowBudget,
+    crowded: &'a BTreeSet<CqId>,
+    /// The driver leaves events untaken.
+    backlog: bool,
+}
+
 /// The next answer that a queue pair owes: completion first, because an application waits for it.
-fn next_answer(qp: &mut Qp, counters: &mut crate::counters::Counters) -> Option<Packet<'static>> {
+fn next_answer(
+    qp: &mut Qp,
+    counters: &mut crate::counters::Counters,
+    shared: &mut Shared<'_>,
+) -> Option<Packet<'static>> {
     let dest = qp.dest_qpn;
     if let Some((psn, msn)) = qp.responder.take_ack() {
         counters.tx_acks += 1;
@@ -391,7 +407,9 @@ fn next_answer(qp: &mut Qp, counters: &mut crate::counters::Counters) -> Option<
     let told = qp.responder.take_counts();
     counters.tx_sacks_dropped += told.triggers_dropped;
     counters.rx_out_of_order += told.out_of_order;
-    Some(sack_packet(qp.qpn, dest, &sack, qp.mpr_dest))
+    let behind = || shared.backlog || shared.crowded.contains(&qp.recv_cq);
+    let mpr = qp.responder.grant(shared.budget, behind);
+    Some(sack_packet(qp.qpn, dest, &sack, mpr))
 }
 
 fn nack_packet(qpn: Qpn, dest: Qpn, nack: &NackOut) -> Packet<'static> {

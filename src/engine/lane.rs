@@ -5,12 +5,11 @@ use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-use crossbeam_queue::ArrayQueue;
 use spindrift_pmd::{LinkState, Port, PortCounters};
 
 use super::async_events::{AsyncEvent, AsyncEvents};
 use super::clock::Clock;
-use super::rings::{CqReader, CqWriter, Doorbells, Overrun, QpIntake, QpSlot, QpSubmit, cq_ring, qp_rings};
+use super::rings::{CqReader, CqWriter, LaneRings, Overrun, QpIntake, QpSlot, QpSubmit, cq_ring, qp_rings};
 use super::transmit::TxBatch;
 use super::tuning::{LINK_CHECK_NS, RX_BURST, TX_PER_POLL};
 use crate::endpoint::{
@@ -50,13 +49,15 @@ pub struct Lane {
     clock: Clock,
     links_up: u32,
     next_link_check: Time,
-    doorbells: Doorbells,
+    rings: LaneRings,
     qps: Vec<Option<QpEntry>>,
     free_slots: Vec<QpSlot>,
     slots: BTreeMap<Qpn, QpSlot>,
     cqs: Vec<Option<CqWriter>>,
     /// Taken from the endpoint, not yet in their rings.
     completions: VecDeque<(CqId, Wc)>,
+    /// Completion queues that are filling up.
+    crowded: Vec<CqId>,
     async_events: Arc<AsyncEvents>,
 }
 
@@ -92,12 +93,13 @@ impl Lane {
             counters: LaneCounters::default(),
             clock: Clock::start(),
             next_link_check: Time::ZERO,
-            doorbells: Arc::new(ArrayQueue::new(max_qps)),
+            rings: LaneRings::new(max_qps),
             qps: Vec::new(),
             free_slots: Vec::new(),
             slots: BTreeMap::new(),
             cqs: Vec::new(),
             completions: VecDeque::new(),
+            crowded: Vec::new(),
             async_events,
         })
     }
@@ -110,6 +112,8 @@ impl Lane {
         work += self.receive(now);
         if now >= self.next_link_check {
             self.check_links(now);
+            self.relieve_queues();
+            self.endpoint.reclaim(now);
         }
         if now >= self.endpoint.next_timeout() {
             self.endpoint.on_timeout(now);
@@ -166,8 +170,8 @@ impl Lane {
     fn answer_doorbells(&mut self, now: Time) -> usize {
         let mut answered = 0;
         // Looking costs two loads; taking from an empty list would cost a fence.
-        while !self.doorbells.is_empty() {
-            let Some(slot) = self.doorbells.pop() else { break };
+        while !self.rings.doorbells.is_empty() {
+            let Some(slot) = self.rings.doorbells.pop() else { break };
             self.take_requests(now, slot);
             answered += 1;
         }
@@ -188,7 +192,7 @@ impl Lane {
                 return self.refuse(now, slot, wc);
             }
         }
-        while let Ok(wr) = intake.sends.pop() {
+        while let Some(wr) = intake.pop_send() {
             match endpoint.post_send(now, qpn, wr) {
                 Ok(()) => {}
                 Err(PostError::NoSuchQp) => {
@@ -347,7 +351,23 @@ impl Lane {
             self.counters.cq_overruns += 1;
             self.async_events.push(AsyncEvent::CqError { cq });
             self.fail_users_of(now, cq);
+        } else if writer.is_filling_up() && !self.crowded.contains(&cq) {
+            self.crowded.push(cq);
+            self.endpoint.crowd_cq(cq, true);
         }
+    }
+
+    /// Looks at completion queues that were filling up.
+    fn relieve_queues(&mut self) {
+        let Self { crowded, cqs, endpoint, .. } = self;
+        crowded.retain(|&cq| {
+            let writer = cqs.get_mut(cq.0 as usize).and_then(Option::as_mut);
+            let still = writer.is_some_and(|writer| !writer.has_drained());
+            if !still {
+                endpoint.crowd_cq(cq, false);
+            }
+            still
+        });
     }
 
     /// A queue pair whose completions can be lost must not go on (as `IBV_EVENT_CQ_ERR` in verbs).
@@ -430,7 +450,7 @@ impl Lane {
         let (send_cq, recv_cq, cap) = (init.send_cq, init.recv_cq, init.cap);
         let qpn = self.endpoint.create_qp(init)?;
         let slot = self.free_slots.pop().unwrap_or(self.qps.len() as QpSlot);
-        let (submit, intake) = qp_rings(qpn, slot, &self.doorbells, cap.max_send_wr, cap.max_recv_wr);
+        let (submit, intake) = qp_rings(qpn, slot, &self.rings, cap.max_send_wr, cap.max_recv_wr);
         let entry = Some(QpEntry { intake, send_cq, recv_cq });
         match self.qps.get_mut(slot as usize) {
             Some(place) => *place = entry,

@@ -1,26 +1,61 @@
 //! What passes between an application's thread and a lane: work requests one way, completions the other.
 //!
-//! Each queue pair has a ring of send and one of receive requests, each completion queue a ring of completions;
-//! one thread writes and one reads each of them. The lane learns which queue pairs have
+//! Each queue pair has a chain of short rings of send requests and a ring of receive requests, each completion queue a
+//! ring of completions; one thread writes and one reads each of them. The chain is one ring long unless the application
+//! gets ahead of the lane by more than that, and rings that have done their part go to the lane's other queue pairs: a
+//! queue pair need not hold memory for all requests that it may have outstanding. The lane learns which queue pairs have
 //! something from one list of doorbells. A queue pair is in that list at most once (its `armed` flag says
 //! so), so a list as long as the number of queue pairs never overflows.
 
 use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crossbeam_queue::ArrayQueue;
 use crossbeam_utils::CachePadded;
-use rtrb::{Consumer, Producer, RingBuffer};
+use rtrb::{Consumer, Producer, PushError, RingBuffer};
 
 use crate::endpoint::{FailReason, QpState};
 use crate::wire::Qpn;
 use crate::work::{RecvWr, SendWr, Wc};
+
+use super::tuning::{SEND_RING, SPARE_SEND_RINGS};
 
 /// Index of a queue pair in its lane's table.
 pub(crate) type QpSlot = u32;
 
 /// Queue pairs with something in their rings.
 pub(crate) type Doorbells = Arc<ArrayQueue<QpSlot>>;
+
+/// Both ends of a ring of send requests that nobody uses.
+type SendRing = (Producer<SendWr>, Consumer<SendWr>);
+
+/// What the queue pairs of a lane share.
+#[derive(Clone, Debug)]
+pub(super) struct LaneRings {
+    pub(super) doorbells: Doorbells,
+    spare: Arc<ArrayQueue<SendRing>>,
+}
+
+impl LaneRings {
+    /// For up to `max_qps` queue pairs.
+    pub(super) fn new(max_qps: usize) -> Self {
+        let doorbells = Arc::new(ArrayQueue::new(max_qps));
+        Self { doorbells, spare: Arc::new(ArrayQueue::new(SPARE_SEND_RINGS)) }
+    }
+
+    #[cfg(test)]
+    pub(super) fn spare_rings(&self) -> usize {
+        self.spare.len()
+    }
+}
+
+/// The ring after one that was full, and the end of that one which the application has let go.
+#[derive(Debug)]
+struct Link {
+    filled: Producer<SendWr>,
+    next: Consumer<SendWr>,
+}
 
 /// As many work requests are outstanding as the queue pair was made for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,6 +71,9 @@ struct QpFlags {
     recvs_retired: AtomicU32,
     /// The lane has failed and takes nothing more.
     closed: AtomicBool,
+    /// Links made since the start (wrapping), and those that the lane has not followed yet.
+    links: AtomicU32,
+    chain: Mutex<VecDeque<Link>>,
     /// Written when the queue pair changes its state, so that asking for it does not concern the lane.
     condition: Mutex<Condition>,
 }
@@ -48,10 +86,11 @@ pub(crate) type Condition = (QpState, Option<FailReason>);
 pub(crate) struct QpSubmit {
     sends: Producer<SendWr>,
     recvs: Producer<RecvWr>,
+    max_sends: u32,
     sends_posted: u32,
     recvs_posted: u32,
     flags: Arc<QpFlags>,
-    doorbells: Doorbells,
+    lane: LaneRings,
     slot: QpSlot,
 }
 
@@ -59,44 +98,50 @@ pub(crate) struct QpSubmit {
 #[derive(Debug)]
 pub(crate) struct QpIntake {
     pub(super) qpn: Qpn,
-    pub(super) sends: Consumer<SendWr>,
+    sends: Consumer<SendWr>,
     pub(super) recvs: Consumer<RecvWr>,
+    /// Links followed since the start (wrapping).
+    followed: u32,
     flags: Arc<QpFlags>,
+    lane: LaneRings,
 }
 
 /// Makes both halves of a queue pair's rings.
 pub(super) fn qp_rings(
     qpn: Qpn,
     slot: QpSlot,
-    doorbells: &Doorbells,
+    lane: &LaneRings,
     max_send_wr: u32,
     max_recv_wr: u32,
 ) -> (QpSubmit, QpIntake) {
-    let (send_in, sends) = RingBuffer::new(max_send_wr as usize);
+    let (send_in, sends) = RingBuffer::new(SEND_RING.min(max_send_wr as usize));
     let (recv_in, recvs) = RingBuffer::new(max_recv_wr as usize);
     let flags = Arc::new(QpFlags {
         armed: CachePadded::default(),
         sends_retired: CachePadded::default(),
         recvs_retired: AtomicU32::new(0),
         closed: AtomicBool::new(false),
+        links: AtomicU32::new(0),
+        chain: Mutex::default(),
         condition: Mutex::new((QpState::Reset, None)),
     });
     let submit = QpSubmit {
         sends: send_in,
         recvs: recv_in,
+        max_sends: max_send_wr,
         sends_posted: 0,
         recvs_posted: 0,
         flags: Arc::clone(&flags),
-        doorbells: Arc::clone(doorbells),
+        lane: lane.clone(),
         slot,
     };
-    (submit, QpIntake { qpn, sends, recvs, flags })
+    (submit, QpIntake { qpn, sends, recvs, followed: 0, flags, lane: lane.clone() })
 }
 
 impl QpSubmit {
     /// Send requests that may be outstanding.
     pub(crate) fn max_sends(&self) -> u32 {
-        self.sends.buffer().capacity() as u32
+        self.max_sends
     }
 
     /// Receive requests that may be outstanding.
@@ -120,10 +165,24 @@ impl QpSubmit {
         if self.sends_outstanding() >= self.max_sends() {
             return Err(Full);
         }
-        self.sends.push(wr).map_err(|_| Full)?;
+        if let Err(PushError::Full(wr)) = self.sends.push(wr) {
+            self.post_to_next_ring(wr);
+        }
         self.sends_posted = self.sends_posted.wrapping_add(1);
         self.ring();
         Ok(())
+    }
+
+    /// The lane is a whole ring behind: goes on in another one.
+    #[cold]
+    fn post_to_next_ring(&mut self, wr: SendWr) {
+        let (mut sends, next) = self.lane.spare.pop().unwrap_or_else(|| RingBuffer::new(SEND_RING));
+        // It is empty.
+        let _ = sends.push(wr);
+        let filled = core::mem::replace(&mut self.sends, sends);
+        self.flags.chain().push_back(Link { filled, next });
+        // Whoever sees this sees all that the ring before was given.
+        self.flags.links.store(self.flags.links.load(Ordering::Relaxed).wrapping_add(1), Ordering::Release);
     }
 
     /// Hands a receive request to the lane, if one more than those outstanding is allowed.
@@ -159,7 +218,7 @@ impl QpSubmit {
     fn ring(&self) {
         // Both sides swap this flag. If it was set already, the lane has yet to clear it, and will
         // look into the rings after that: it sees what was pushed before this swap.
-        if !self.flags.armed.swap(true, Ordering::AcqRel) && self.doorbells.push(self.slot).is_err() {
+        if !self.flags.armed.swap(true, Ordering::AcqRel) && self.lane.doorbells.push(self.slot).is_err() {
             // Cannot happen while the list is as long as the table of queue pairs; if it did, the
             // next request rings again.
             self.flags.armed.store(false, Ordering::Release);
@@ -167,7 +226,40 @@ impl QpSubmit {
     }
 }
 
+impl QpFlags {
+    fn chain(&self) -> MutexGuard<'_, VecDeque<Link>> {
+        self.chain.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
 impl QpIntake {
+    /// The oldest send request that the lane has not taken.
+    #[inline]
+    pub(super) fn pop_send(&mut self) -> Option<SendWr> {
+        loop {
+            if let Ok(wr) = self.sends.pop() {
+                return Some(wr);
+            }
+            if self.flags.links.load(Ordering::Acquire) == self.followed {
+                return None;
+            }
+            // What was posted between the two lines above is in this ring still.
+            if let Ok(wr) = self.sends.pop() {
+                return Some(wr);
+            }
+            self.follow_link();
+        }
+    }
+
+    #[cold]
+    fn follow_link(&mut self) {
+        self.followed = self.followed.wrapping_add(1);
+        let Some(Link { filled, next }) = self.flags.chain().pop_front() else { return };
+        let drained = core::mem::replace(&mut self.sends, next);
+        // Where there are spare rings enough it is dropped.
+        let _ = self.lane.spare.push((filled, drained));
+    }
+
     /// The lane has taken this queue pair off the list and is about to look into its rings.
     #[inline]
     pub(super) fn disarm(&self) {
@@ -281,6 +373,19 @@ impl CqWriter {
         }
         self.end.store(CqEnd::OVERRUN, Ordering::Release);
         Err(Overrun)
+    }
+
+    /// Whether less than a quarter is free.
+    #[inline]
+    pub(super) fn is_filling_up(&self) -> bool {
+        let quarter = self.ring.buffer().capacity() / 4;
+        // What was free when the reader was last looked at is still, and costs nothing to know.
+        self.ring.cached_slots() < quarter && self.ring.slots() < quarter
+    }
+
+    /// Whether half of it is free again, or nobody reads it any more.
+    pub(super) fn has_drained(&self) -> bool {
+        self.ring.slots() >= self.ring.buffer().capacity() / 2 || self.ring.is_abandoned()
     }
 
     /// Ends the queue after what it holds, because the lane has failed.

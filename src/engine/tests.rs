@@ -1,14 +1,12 @@
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a failed test is the message")]
 
-use std::sync::Arc;
-
-use crossbeam_queue::ArrayQueue;
 use spindrift_pmd::Port;
 use spindrift_pmd::fault::FaultPort;
 use spindrift_pmd::loopback::{self, LoopbackConfig};
 
-use super::rings::{CqEnd, Full, Overrun, cq_ring, qp_rings};
+use super::rings::{CqEnd, Full, LaneRings, Overrun, cq_ring, qp_rings};
 use super::transmit::TxBatch;
+use super::tuning::{SEND_RING, SPARE_SEND_RINGS};
 use super::{Idle, Lane, LaneHandle, LaneMode};
 use crate::endpoint::{CqId, Endpoint, EndpointConfig, LocalPort, QpInit, QpModify, RtrAttr, RtsAttr};
 use crate::memory::{Access, Region};
@@ -129,8 +127,9 @@ fn lane(planes: usize) -> Lane {
 
 #[test]
 fn a_queue_pair_is_in_the_doorbell_list_once() {
-    let bells = Arc::new(ArrayQueue::new(1));
-    let (mut submit, mut intake) = qp_rings(Qpn::new(5), 9, &bells, 4, 2);
+    let lane = LaneRings::new(1);
+    let bells = &lane.doorbells;
+    let (mut submit, mut intake) = qp_rings(Qpn::new(5), 9, &lane, 4, 2);
     submit.post_send(send(1)).unwrap();
     submit.post_send(send(2)).unwrap();
     submit.post_recv(RecvWr { wr_id: 3 }).unwrap();
@@ -138,18 +137,18 @@ fn a_queue_pair_is_in_the_doorbell_list_once() {
     submit.post_send(send(4)).unwrap();
     assert!(bells.is_empty(), "not again before the lane has looked");
     intake.disarm();
-    assert_eq!(intake.sends.pop().unwrap().wr_id, 1);
+    assert_eq!(intake.pop_send().unwrap().wr_id, 1);
     submit.post_send(send(5)).unwrap();
     assert_eq!(bells.pop(), Some(9));
 }
 
 #[test]
 fn requests_are_outstanding_until_they_are_retired_not_until_they_are_taken() {
-    let bells = Arc::new(ArrayQueue::new(1));
-    let (mut submit, mut intake) = qp_rings(Qpn::new(5), 0, &bells, 2, 1);
+    let lane = LaneRings::new(1);
+    let (mut submit, mut intake) = qp_rings(Qpn::new(5), 0, &lane, 2, 1);
     submit.post_send(send(1)).unwrap();
     submit.post_send(send(2)).unwrap();
-    while intake.sends.pop().is_ok() {}
+    while intake.pop_send().is_some() {}
     assert_eq!((submit.post_send(send(3)), submit.sends_outstanding()), (Err(Full), 2));
     intake.retire_sends(2);
     assert_eq!((submit.post_send(send(3)), submit.sends_outstanding()), (Ok(()), 1));
@@ -161,11 +160,46 @@ fn requests_are_outstanding_until_they_are_retired_not_until_they_are_taken() {
     assert_eq!((submit.sends_outstanding(), submit.recvs_outstanding()), (0, 0));
 }
 
+/// A slow lane, an application that gets ahead of it by several rings, and another queue pair that gets those rings.
+#[test]
+fn rings_of_requests_are_chained_in_order_and_used_again() {
+    let lane = LaneRings::new(2);
+    for slot in 0..2 {
+        let (mut submit, mut intake) = qp_rings(Qpn::new(5), slot, &lane, 100, 1);
+        let (mut posted, mut taken) = (0, 0);
+        for (post, take) in [(100, 30), (30, 99), (99, 100), (1, 2), (SEND_RING, 3), (1, usize::MAX)] {
+            for _ in 0..post {
+                submit.post_send(send(posted)).unwrap();
+                posted += 1;
+            }
+            assert_eq!(submit.post_send(send(posted)).is_err(), posted - taken == 100, "{posted} {taken}");
+            if posted - taken < 100 {
+                posted += 1;
+            }
+            for _ in 0..take {
+                let Some(wr) = intake.pop_send() else { break };
+                assert_eq!(wr.wr_id, taken);
+                taken += 1;
+                intake.retire_sends(1);
+            }
+        }
+        assert_eq!((taken, intake.pop_send()), (posted, None));
+        let spare = lane.spare_rings();
+        assert!((6..=8).contains(&spare), "{spare} rings for both queue pairs");
+    }
+    // A lane does not keep what one large burst took.
+    let (mut submit, mut intake) = qp_rings(Qpn::new(5), 0, &lane, 16_384, 1);
+    (0..16_384).for_each(|wr_id| submit.post_send(send(wr_id)).unwrap());
+    assert_eq!(core::iter::from_fn(|| intake.pop_send()).count(), 16_384);
+    assert_eq!(lane.spare_rings(), SPARE_SEND_RINGS);
+}
+
 #[test]
 fn no_doorbell_is_lost_between_threads() {
     const COUNT: u64 = 200_000;
-    let bells = Arc::new(ArrayQueue::new(1));
-    let (mut submit, mut intake) = qp_rings(Qpn::new(5), 0, &bells, 16, 1);
+    let lane = LaneRings::new(1);
+    let bells = &lane.doorbells;
+    let (mut submit, mut intake) = qp_rings(Qpn::new(5), 0, &lane, 50, 1);
     std::thread::scope(|scope| {
         scope.spawn(move || {
             for wr_id in 0..COUNT {
@@ -181,7 +215,7 @@ fn no_doorbell_is_lost_between_threads() {
                 continue;
             }
             intake.disarm();
-            while let Ok(wr) = intake.sends.pop() {
+            while let Some(wr) = intake.pop_send() {
                 assert_eq!(wr.wr_id, next);
                 next += 1;
                 intake.retire_sends(1);
@@ -201,6 +235,26 @@ fn a_completion_queue_reports_an_overrun_after_what_it_holds() {
     assert_eq!((out[0].wr_id, out[1].wr_id), (0, 1));
     assert_eq!((reader.poll(&mut out), reader.poll(&mut out)), (Err(CqEnd::Overrun), Err(CqEnd::Overrun)));
     assert_eq!(reader.poll(&mut []), Ok(0));
+}
+
+#[test]
+fn a_completion_queue_fills_up_at_three_quarters_and_has_drained_at_half() {
+    let (mut reader, mut writer) = cq_ring(8);
+    let mut out = [Wc::default(); 1];
+    let mut states = Vec::new();
+    for _ in 0..8 {
+        writer.push(Wc::default()).unwrap();
+        states.push((writer.is_filling_up(), writer.has_drained()));
+    }
+    assert_eq!(states[..4], [(false, true); 4]);
+    assert_eq!(states[4..6], [(false, false); 2]);
+    assert_eq!(states[6..], [(true, false); 2]);
+    let drained = (0..8).map(|_| (reader.poll(&mut out), writer.has_drained()).1);
+    assert_eq!(drained.collect::<Vec<_>>(), [false, false, false, true, true, true, true, true]);
+    assert!(!writer.is_filling_up());
+    drop(reader);
+    (0..8).for_each(|_| writer.push(Wc::default()).unwrap());
+    assert!(writer.has_drained(), "nobody reads it");
 }
 
 #[test]

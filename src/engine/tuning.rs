@@ -45,3 +45,12 @@ pub(super) const ASYNC_EVENTS: usize = 1024;
 
 /// The longest such sleep, in nanoseconds.
 pub(super) const CONTROL_SLEEP_NS: u64 = 50_000;
+
+/// Send requests that a queue pair can post before the lane has to take one, in memory of its own; beyond, it takes
+/// rings of as many from the lane's spare ones, or new ones. As many as a lane with a core of its own lets wait, and small
+/// beside the rest of a queue pair.
+pub(super) const SEND_RING: usize = 16;
+
+/// Spare rings of send requests that a lane keeps for all its queue pairs: 256 of them are about 230 KB, and a burst of
+/// 4,096 requests.
+pub(super) const SPARE_SEND_RINGS: usize = 256;

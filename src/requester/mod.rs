@@ -14,7 +14,7 @@ mod sack;
 mod timer;
 
 pub(crate) use loss::Record;
-pub(crate) use queue::{Entry, PacketSpec};
+pub(crate) use queue::{Entry, PacketSpec, SpareQueues};
 pub(crate) use sack::SackVerdict;
 pub(crate) use timer::{RetryPolicy, TimerVerdict};
 
@@ -224,6 +224,29 @@ impl Requester {
             self.start_over(now);
         }
         self.queue.push(wr, slot, self.setup.mtu);
+    }
+
+    /// Makes room for one more work request, from what other queue pairs of the endpoint do not need.
+    #[inline]
+    pub(crate) fn make_room(&mut self, spare: &mut SpareQueues) {
+        if self.queue.has_outgrown() {
+            spare.grow(&mut self.queue);
+        }
+    }
+
+    /// Gives up room that a send queue without requests does not need.
+    #[inline]
+    pub(crate) fn give_room(&mut self, spare: &mut SpareQueues) {
+        if self.queue.is_oversized() {
+            spare.shrink(&mut self.queue);
+        }
+    }
+
+    /// Gives up what a queue pair without requests, and without packets for a while, keeps of earlier packets.
+    pub(crate) fn reclaim(&mut self) {
+        if !self.busy() && self.una == self.next {
+            (self.records, self.sacked, self.lost) = Default::default();
+        }
     }
 
     /// PSN of packet `seq`.

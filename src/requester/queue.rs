@@ -93,6 +93,21 @@ pub(crate) struct SendQueue {
 }
 
 impl SendQueue {
+    /// Requests that an empty queue keeps room for.
+    const KEPT: usize = 8;
+
+    /// Whether one more request needs more room.
+    #[inline]
+    pub(crate) fn has_outgrown(&self) -> bool {
+        self.entries.len() == self.entries.capacity()
+    }
+
+    /// Whether it is empty and holds more room than an idle queue should.
+    #[inline]
+    pub(crate) fn is_oversized(&self) -> bool {
+        self.entries.is_empty() && self.entries.capacity() > Self::KEPT
+    }
+
     pub(crate) fn new(depth: usize) -> Self {
         Self {
             entries: VecDeque::new(),
@@ -181,6 +196,62 @@ impl SendQueue {
     }
 }
 
+/// Storage of send queues that have run empty, for those that outgrow theirs. All queue pairs of an endpoint share
+/// it, so that one that was busy once does not hold room for as much for ever.
+#[derive(Debug, Default)]
+pub(crate) struct SpareQueues {
+    /// By the logarithm of their size.
+    by_size: [Vec<VecDeque<Entry>>; Self::SIZES],
+    /// Entries in all of them.
+    entries: usize,
+}
+
+impl SpareQueues {
+    /// The longest send queue allowed has 2^20 entries or fewer in any sensible configuration; longer ones are not kept.
+    const SIZES: usize = 21;
+    /// Entries kept, beside one storage of each size: 320 KB.
+    const MAX: usize = 4096;
+
+    /// Makes room for more requests in a full queue.
+    #[cold]
+    pub(crate) fn grow(&mut self, queue: &mut SendQueue) {
+        let size = (queue.entries.capacity() + 1).max(SendQueue::KEPT).next_power_of_two();
+        let found = self.by_size.get_mut(size.ilog2() as usize).and_then(Vec::pop);
+        let mut larger = match found {
+            Some(storage) => {
+                self.entries -= storage.capacity();
+                storage
+            }
+            None => VecDeque::with_capacity(size),
+        };
+        larger.extend(queue.entries.drain(..));
+        let old = core::mem::replace(&mut queue.entries, larger);
+        self.keep(old);
+    }
+
+    /// Takes the storage of an empty queue, if it is large.
+    #[cold]
+    pub(crate) fn shrink(&mut self, queue: &mut SendQueue) {
+        let small = self.by_size.get_mut(SendQueue::KEPT.ilog2() as usize).and_then(Vec::pop);
+        if let Some(small) = &small {
+            self.entries -= small.capacity();
+        }
+        let old = core::mem::replace(&mut queue.entries, small.unwrap_or_default());
+        self.keep(old);
+    }
+
+    fn keep(&mut self, storage: VecDeque<Entry>) {
+        let capacity = storage.capacity();
+        let Some(same) = capacity.checked_ilog2().and_then(|size| self.by_size.get_mut(size as usize)) else {
+            return;
+        };
+        if same.is_empty() || self.entries + capacity <= Self::MAX {
+            same.push(storage);
+            self.entries += capacity;
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, reason = "tests")]
@@ -220,6 +291,52 @@ mod tests {
             ]
         );
         assert!(queue.find(5).is_none());
+    }
+
+    #[test]
+    fn storage_goes_round_between_queues() {
+        let (mut spare, mut queues) = (SpareQueues::default(), [SendQueue::new(100), SendQueue::new(100)]);
+        let mut capacities = Vec::new();
+        for turn in 0..6 {
+            let queue = &mut queues[turn % 2];
+            for len in 1..=100 {
+                if queue.has_outgrown() {
+                    spare.grow(queue);
+                }
+                queue.push(write(len, SendOp::Write), RegionSlot::default(), 256);
+                assert!(!queue.has_outgrown() || queue.len().is_power_of_two());
+            }
+            let lens: Vec<_> = core::iter::from_fn(|| queue.pop()).map(|entry| entry.wr.local.len).collect();
+            assert_eq!(lens, (1..=100).collect::<Vec<_>>(), "in order through every move");
+            assert!(queue.is_oversized());
+            spare.shrink(queue);
+            assert!(!queue.is_oversized());
+            capacities
+                .push(spare.entries + queues.iter().map(|queue| queue.entries.capacity()).sum::<usize>());
+        }
+        assert_eq!(capacities[0], 8 + 16 + 32 + 64 + 128);
+        assert_eq!(
+            capacities[1], capacities[5],
+            "the second queue, and every later burst, finds what it needs"
+        );
+        assert_eq!(spare.entries, spare.by_size.iter().flatten().map(VecDeque::capacity).sum::<usize>());
+    }
+
+    #[test]
+    fn not_all_that_was_large_once_is_kept() {
+        let mut spare = SpareQueues::default();
+        for _ in 0..100 {
+            let mut queue = SendQueue::new(2048);
+            for _ in 0..2048 {
+                if queue.has_outgrown() {
+                    queue.entries.reserve(1);
+                }
+                queue.push(write(1, SendOp::Write), RegionSlot::default(), 256);
+            }
+            while queue.pop().is_some() {}
+            spare.shrink(&mut queue);
+        }
+        assert!(spare.entries <= SpareQueues::MAX, "{}", spare.entries);
     }
 
     #[test]

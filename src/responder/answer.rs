@@ -98,6 +98,17 @@ impl Answers {
         self.triggers.reserve(Self::SPARE_TRIGGERS);
     }
 
+    /// Gives up memory that an idle queue pair has no use of. Every packet that arrived is below the next one expected.
+    pub(super) fn reclaim(&mut self) {
+        self.unreported = BitRing::default();
+        self.triggers.shrink_to(Self::SPARE_TRIGGERS);
+        self.nacks.shrink_to(0);
+    }
+
+    pub(super) fn fit(&mut self, low: u64, high: u64, most: u64) {
+        self.unreported.fit(low, high, most);
+    }
+
     pub(crate) fn unreported(&mut self, expected: u64, seq: u64) {
         self.unreported.ensure(expected, seq + 1);
         self.unreported.set(seq);
@@ -264,6 +275,7 @@ mod tests {
                 initial_psn: Psn::new(0xff_fff0),
                 initial_msn: Msn::new(0),
                 window: 1024,
+                dynamic: false,
                 max_wimm: 4,
                 sack_threshold: 16 * 1024,
             },

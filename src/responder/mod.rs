@@ -7,9 +7,11 @@
 
 mod answer;
 mod message;
+mod window;
 
 pub(crate) use answer::{NackOut, SackOut, Trigger};
 pub(crate) use message::Arrived;
+pub(crate) use window::WindowBudget;
 
 use std::collections::VecDeque;
 
@@ -18,6 +20,7 @@ use crate::wire::{Msn, NakCode, Psn};
 use crate::work::RecvWr;
 use answer::Answers;
 use message::Assembly;
+use window::Window;
 
 /// Settings fixed when the queue pair becomes ready to receive.
 #[derive(Clone, Copy, Debug)]
@@ -26,8 +29,10 @@ pub(crate) struct ResponderSetup {
     pub(crate) initial_psn: Psn,
     /// The peer's initial message number.
     pub(crate) initial_msn: Msn,
-    /// Window granted to the peer, in PSNs.
+    /// Window accepted, in PSNs.
     pub(crate) window: u32,
+    /// The window may change; `window` is the most, then, and what the peer starts with.
+    pub(crate) dynamic: bool,
     /// Writes with immediate the peer may have in flight.
     pub(crate) max_wimm: u32,
     /// Bytes received between SACKs.
@@ -68,6 +73,7 @@ pub(crate) struct ImmediateDone {
 #[derive(Debug)]
 pub(crate) struct Responder {
     setup: ResponderSetup,
+    window: Window,
     /// Next packet in order: the cumulative acknowledgement is one less.
     expected: u64,
     /// One past the highest packet received.
@@ -91,6 +97,7 @@ impl Responder {
     pub(crate) fn new(recv_depth: usize, setup: ResponderSetup) -> Self {
         Self {
             setup,
+            window: Window::new(setup.window, setup.dynamic, Self::START),
             expected: Self::START,
             highest: Self::START,
             received: BitRing::default(),

@@ -44,7 +44,9 @@ pub struct QpConfig {
     pub mpr: u8,
     /// Writes with immediate in flight, granted and used likewise. Default 128.
     pub max_wimm: u16,
-    /// The granted PSN range may change while connected. Default off.
+    /// The granted PSN range may change while connected: `mpr` is the most then, and what is granted depends on
+    /// [`Limits::window_budget_psns`](crate::endpoint::Limits::window_budget_psns) and on how fast completions are
+    /// polled. Default off.
     pub dynamic_mpr: bool,
     /// Retransmission timeout and retries; `mpr` and `max_wimm` in here are replaced by what is negotiated.
     pub retry: RtsAttr,

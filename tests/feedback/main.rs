@@ -42,6 +42,16 @@
 //! | trimmed, on the last hop | NACK `TRIMMED`, `TRIMMED_LASTHOP` |
 //! | outside the window | none, or NACK `PSN_OOR_WINDOW` |
 //! | reliability probe | SACK, `pr` = 1 |
+//!
+//! Which window its SACKs grant, if it is dynamic (`window`):
+//!
+//! | State | Window |
+//! |---|---|
+//! | just connected | what was negotiated |
+//! | receives more in a second than the least window | an equal share of the budget, up to what was negotiated |
+//! | receives less | the least |
+//! | the application takes neither completions nor events | the least |
+//! | any | what was granted once is accepted |
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 
@@ -56,6 +66,7 @@ mod repeats;
 mod sacks;
 mod sender;
 mod silence;
+mod window;
 
 #[path = "../support/mod.rs"]
 mod support;

@@ -3,7 +3,7 @@
 
 use spindrift::counters::Counters;
 use spindrift::endpoint::{CqId, EndpointConfig, PortAddr, QpInfo, QpInit};
-use spindrift::memory::{Access, MrKey, Region};
+use spindrift::memory::{Access, MrKey, PdId, Region};
 use spindrift::path::{EvSource, PathConfig};
 use spindrift::wire::{
     Aeth, Bth, Entropy, Ev, Meth, Msn, Neth, Opcode, Packet, Peth, Psn, Qpn, Reth, Seth, Tseth, WriteHead,
@@ -53,6 +53,7 @@ pub(crate) enum Answer {
 
 pub(crate) struct Receiver {
     pub(crate) net: Net,
+    pd: PdId,
     pub(crate) qp: End,
     key: MrKey,
 }
@@ -67,6 +68,11 @@ impl Receiver {
     }
 
     pub(crate) fn with(adjust: impl Fn(&mut EndpointConfig)) -> Self {
+        Self::of(adjust, |_| {})
+    }
+
+    /// With settings of the endpoint and of its queue pair.
+    pub(crate) fn of(adjust: impl Fn(&mut EndpointConfig), adjust_qp: impl Fn(&mut QpInit)) -> Self {
         let mut net = Net::new(1, vec![Link::clean(1_000)]);
         let mut cfg = EndpointConfig::new(ports(true, NODE, 1, 4300));
         adjust(&mut cfg);
@@ -74,26 +80,13 @@ impl Receiver {
         let pd = net.endpoint(NODE).alloc_pd();
         let region = Region::alloc_at(4096, 0).unwrap();
         let key = net.endpoint(NODE).register(pd, region, Access::REMOTE_WRITE).unwrap();
-        let path = PathConfig {
-            active: 1,
-            backup: 0,
-            min_active: 1,
-            source: EvSource::Explicit(vec![vec![Ev(0x1000_1000)]].into()),
-            ..PathConfig::new(1)
-        };
-        let init = QpInit { path, max_mtu: 256, mpr_dest: 3, ..QpInit::new(pd, CqId(0), CqId(1)) };
-        let qp = pair::create(&mut net, NODE, init);
-        let ours = net.endpoint(NODE).qp_info(qp.qpn).unwrap();
-        let theirs = QpInfo {
-            qpn: PEER_QPN.get(),
-            psn: FIRST.get(),
-            msn: 0,
-            ports: vec![PortAddr { ip: address(true, 9, 0), mac: [6; 6] }],
-            ..ours
-        };
-        pair::bring_up(&mut net, qp, &theirs, Patience::default());
-        net.astray.clear();
-        Self { net, qp, key }
+        let qp = connect(&mut net, pd, adjust_qp);
+        Self { net, pd, qp, key }
+    }
+
+    /// One more queue pair, to the same peer.
+    pub(crate) fn add_qp(&mut self, adjust: impl Fn(&mut QpInit)) -> End {
+        connect(&mut self.net, self.pd, adjust)
     }
 
     fn frame(&self, data: &Data) -> Vec<u8> {
@@ -173,6 +166,30 @@ impl Receiver {
     pub(crate) fn counters(&mut self) -> Counters {
         self.net.endpoint(NODE).counters().clone()
     }
+}
+
+fn connect(net: &mut Net, pd: PdId, adjust: impl Fn(&mut QpInit)) -> End {
+    let path = PathConfig {
+        active: 1,
+        backup: 0,
+        min_active: 1,
+        source: EvSource::Explicit(vec![vec![Ev(0x1000_1000)]].into()),
+        ..PathConfig::new(1)
+    };
+    let mut init = QpInit { path, max_mtu: 256, mpr_dest: 3, ..QpInit::new(pd, CqId(0), CqId(1)) };
+    adjust(&mut init);
+    let qp = pair::create(net, NODE, init);
+    let ours = net.endpoint(NODE).qp_info(qp.qpn).unwrap();
+    let theirs = QpInfo {
+        qpn: PEER_QPN.get(),
+        psn: FIRST.get(),
+        msn: 0,
+        ports: vec![PortAddr { ip: address(true, 9, 0), mac: [6; 6] }],
+        ..ours
+    };
+    pair::bring_up(net, qp, &theirs, Patience::default());
+    net.astray.clear();
+    qp
 }
 
 fn envelope(ev: Ev, traffic_class: u8) -> Envelope {

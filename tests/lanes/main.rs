@@ -11,3 +11,4 @@ mod events;
 mod host;
 mod panic;
 mod side;
+mod window;

@@ -1,0 +1,57 @@
+//! Memory that queue pairs took while they were busy, taken back when they are idle.
+
+use crate::time::Time;
+
+use super::{CqId, Endpoint};
+
+impl Endpoint {
+    /// A queue pair is visited once in this time at most; one that moved no packet in between is idle.
+    const VISIT_ROUND_NS: u64 = 1_000_000_000;
+    /// Queue pairs visited in one call: a few tens of microseconds at most.
+    const VISITED: usize = 256;
+
+    /// Visits some queue pairs if it is time to, in turn, each once a second at most.
+    ///
+    /// Queue pairs that have moved no packet since the last visit give up memory that only a busy one needs, and those
+    /// that have received little their share of [`Limits::window_budget_psns`](super::Limits::window_budget_psns). What
+    /// is given up is allocated again when it is needed. Cheap to call; without it, nothing is ever given up.
+    pub fn reclaim(&mut self, now: Time) {
+        if now < self.visit_at {
+            return;
+        }
+        let slots = self.qps.len();
+        let visits = slots.min(Self::VISITED);
+        self.visit_at =
+            now.after(Self::VISIT_ROUND_NS * Self::VISITED as u64 / slots.max(Self::VISITED) as u64);
+        for _ in 0..visits {
+            let slot = self.next_visit as usize % slots;
+            self.next_visit = slot as u32 + 1;
+            self.visit(slot);
+        }
+    }
+
+    fn visit(&mut self, slot: usize) {
+        let Some(qp) = self.qps[slot].as_deref_mut() else { return };
+        let moved = qp.counters.tx_packets + qp.counters.rx_packets;
+        let quiet = core::mem::replace(&mut qp.moved, moved) == moved;
+        qp.responder.visit(&mut self.windows, quiet);
+        if quiet {
+            qp.requester.reclaim();
+        }
+    }
+
+    /// The driver says whether a completion queue is filling up because its application is behind. Queue pairs that
+    /// report receives there grant their peers no more than the least window meanwhile, if it is dynamic.
+    pub fn crowd_cq(&mut self, cq: CqId, crowded: bool) {
+        if crowded {
+            self.crowded_cqs.insert(cq);
+        } else {
+            self.crowded_cqs.remove(&cq);
+        }
+    }
+
+    /// PSNs granted now from [`Limits::window_budget_psns`](super::Limits::window_budget_psns).
+    pub const fn window_psns_in_use(&self) -> u32 {
+        self.windows.charged_psns()
+    }
+}
