@@ -10,6 +10,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 
 mod plan;
+mod recovery;
 mod run;
 mod stream;
 mod wire_rules;
@@ -74,6 +75,7 @@ fn share(part: u64) {
     }
     println!("{total:?}");
     assert!(failed.is_empty(), "failed seeds: {failed:?}");
+    total.reached.check_shares(total.runs);
 }
 
 #[test]
