@@ -132,7 +132,7 @@ struct Plane {
     end: u16,
     /// Turns that this plane could not take for lack of room.
     debt: u8,
-    /// Which of the plane's reverse entropy values is next to be used, and to be replaced.
+    /// Whose turn it is among the plane's reverse entropy values, up and down, and which is replaced next.
     reverse_use: u8,
     reverse_learn: u8,
 }

@@ -29,6 +29,8 @@ pub(super) struct Reverse {
     slots: Box<[u16]>,
     per_plane: u8,
     last_plane: u8,
+    /// Planes are in turn downwards.
+    down: bool,
     last_probed: u8,
     asked: [Option<Asked>; REMEMBERED],
     next_ticket: u16,
@@ -43,6 +45,7 @@ impl Reverse {
             slots: vec![NONE; slots].into_boxed_slice(),
             per_plane: cfg.reverse_per_plane,
             last_plane: below(rng, u16::from(cfg.planes)) as u8,
+            down: false,
             last_probed: below(rng, u16::from(cfg.planes)) as u8,
             asked: [None; REMEMBERED],
             next_ticket: 0,
@@ -54,6 +57,16 @@ impl Reverse {
     /// Heap bytes.
     pub(super) fn memory_bytes(&self) -> usize {
         size_of_val(&*self.slots)
+    }
+
+    /// The plane in `mask` (not empty) whose turn it is. The last one of a pass is the first one of the next.
+    fn next_plane(&mut self, mask: u32) -> u8 {
+        let ahead =
+            mask & if self.down { (1 << self.last_plane) - 1 } else { u32::MAX << 1 << self.last_plane };
+        self.down ^= ahead == 0;
+        let among = if ahead == 0 { mask } else { ahead };
+        self.last_plane = (if self.down { among.ilog2() } else { among.trailing_zeros() }) as u8;
+        self.last_plane
     }
 
     fn of_plane(&mut self, plane: u8) -> &mut [u16] {
@@ -76,7 +89,10 @@ fn turn(at: u8, of: u8) -> u8 {
 }
 
 impl Paths {
-    /// The path for the next SACK, NACK or ACK, planes in turn: `None` if no plane of `free` is up.
+    /// The path for the next SACK, NACK or ACK, planes in turn, up and down: `None` if no plane of `free` is up.
+    ///
+    /// A repeated packet draws an ACK and a SACK. Were planes, or the values of a plane, taken in a circle of two, one
+    /// of them dead, every ACK could take the dead one.
     ///
     /// Planes without a working entropy value are used only when no other is left: an acknowledgement
     /// on a doubtful path is better than none.
@@ -87,8 +103,7 @@ impl Paths {
             planes = self.open & free.0;
         }
         while planes != 0 {
-            let plane = plane_after(planes, self.reverse.last_plane);
-            self.reverse.last_plane = plane;
+            let plane = self.reverse.next_plane(planes);
             if let Some(ev) = self.reverse_of(plane) {
                 return Some((ev, plane));
             }
@@ -161,8 +176,10 @@ impl Paths {
     fn reverse_of(&mut self, plane: u8) -> Option<Ev> {
         let per_plane = self.reverse.per_plane;
         let state = self.planes.get_mut(usize::from(plane))?;
-        let id = *self.reverse.of_plane(plane).get(usize::from(state.reverse_use))?;
-        state.reverse_use = turn(state.reverse_use, per_plane);
+        let at = state.reverse_use;
+        state.reverse_use = turn(at, 2 * per_plane);
+        let slot = if at < per_plane { at } else { 2 * per_plane - 1 - at };
+        let id = *self.reverse.of_plane(plane).get(usize::from(slot))?;
         // `NONE` names no entry: the plane has nothing that is allowed.
         self.entries.get(usize::from(id)).map(|entry| entry.ev)
     }

@@ -137,7 +137,8 @@ pub(crate) struct Requester {
     loss_check_at: Time,
     timer_base: Time,
     retries: u32,
-    probes: u32,
+    /// Twice the wait for the last tail probe, zero before the first.
+    least_probe_wait_ns: u64,
     probe_pending: bool,
 }
 
@@ -179,7 +180,7 @@ impl Requester {
             loss_check_at: Time::NEVER,
             timer_base: Time::ZERO,
             retries: 0,
-            probes: 0,
+            least_probe_wait_ns: 0,
             probe_pending: false,
         }
     }

@@ -38,17 +38,18 @@ pub(crate) enum TimerVerdict {
 }
 
 impl Requester {
-    /// Doublings of the tail probe's wait. Far more than fit into the longest retransmission timeout, so that
-    /// every probe moves the next one later and the timer never stands still.
-    const MAX_PROBE_DOUBLINGS: u32 = 40;
-
     fn timeout_at(&self) -> Time {
         self.setup.retry.interval_ns(self.retries).map_or(self.timer_base, |wait| self.timer_base.after(wait))
     }
 
+    /// How long after `timer_base` the next tail probe is due. Each one doubles the time waited so far, not the number
+    /// of round trips: the first round-trip time measured may be much longer than the wait before there was one.
+    fn probe_wait_ns(&self) -> u64 {
+        self.rtt.probe_timeout_ns(self.setup.probe_floor_ns).max(self.least_probe_wait_ns)
+    }
+
     fn probe_at(&self) -> Time {
-        let wait = self.rtt.probe_timeout_ns(self.setup.probe_floor_ns);
-        self.timer_base.after(wait.saturating_mul(1 << self.probes.min(Self::MAX_PROBE_DOUBLINGS)))
+        self.timer_base.after(self.probe_wait_ns())
     }
 
     /// When [`on_timer`](Self::on_timer) wants to run.
@@ -74,7 +75,7 @@ impl Requester {
             return self.on_retransmission_timeout(now, env);
         }
         if self.outstanding() && now >= self.probe_at() {
-            self.probes += 1;
+            self.least_probe_wait_ns = self.probe_wait_ns().saturating_mul(2);
             self.probe_pending = true;
         }
         TimerVerdict::GoOn
@@ -87,7 +88,7 @@ impl Requester {
             return TimerVerdict::Exhausted;
         }
         self.timer_base = now;
-        self.probes = 0;
+        self.least_probe_wait_ns = 0;
         self.probe_pending = true;
         let mut blame = Blame::Path;
         for seq in self.una..self.next {
@@ -108,7 +109,7 @@ impl Requester {
     pub(super) fn start_over(&mut self, now: Time) {
         self.timer_base = now;
         self.retries = 0;
-        self.probes = 0;
+        self.least_probe_wait_ns = 0;
     }
 }
 

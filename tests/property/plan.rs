@@ -55,6 +55,8 @@ pub(crate) struct EndPlan {
     pub(crate) sig_all: bool,
     pub(crate) messages: u64,
     pub(crate) largest: u32,
+    /// Bytes of the first message, if it is to be a long one.
+    pub(crate) long: u32,
     /// In ten-thousandths.
     pub(crate) signaled: u32,
     pub(crate) immediates: u32,
@@ -63,10 +65,22 @@ pub(crate) struct EndPlan {
     pub(crate) pause_ns: u64,
 }
 
+/// What kind of faults a run has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Weather {
+    /// Everything at once, until the network heals.
+    Chaos,
+    /// Nothing is lost and no path reorders, so nothing may be sent twice.
+    Fair,
+    /// As fair, until paths die for good.
+    DeadPath,
+}
+
 /// A whole run.
 #[derive(Clone, Debug)]
 pub(crate) struct Plan {
     pub(crate) seed: u64,
+    pub(crate) weather: Weather,
     pub(crate) v6: bool,
     pub(crate) links: Vec<Link>,
     pub(crate) heal_at: Time,
@@ -78,6 +92,8 @@ pub(crate) struct Plan {
     pub(crate) patience: Patience,
     /// The retry policy is so short that it may run out.
     pub(crate) may_fail: bool,
+    /// Recovery is judged as well as safety.
+    pub(crate) judges_recovery: bool,
 }
 
 impl Plan {
@@ -106,8 +122,9 @@ impl Plan {
         let mtu = mtu(&mut rng);
         let pair_count = rng.pick(&[1, 1, 1, 2, 3]);
         let budget = rng.sized(2_000, 1_500_000) / pair_count;
-        Self {
+        let mut plan = Self {
             seed,
+            weather: Weather::Chaos,
             v6,
             heal_at,
             outages,
@@ -118,8 +135,104 @@ impl Plan {
                 .collect(),
             patience: patience(&mut rng, may_fail),
             may_fail,
+            judges_recovery: true,
             links,
+        };
+        match rng.below(10) {
+            0..=5 => {}
+            6 | 7 => plan.be_fair(Weather::Fair),
+            _ => {
+                plan.be_fair(Weather::DeadPath);
+                plan.kill_paths(&mut rng);
+            }
         }
+        if rng.chance(4_800) {
+            plan.open_window(&mut rng);
+        }
+        plan
+    }
+
+    /// What a round trip takes at most, ns: both ways, and what the ports of both hosts hold up.
+    pub(crate) fn worst_rtt_ns(&self) -> u64 {
+        let links = self.links.iter().map(|link| {
+            // The twins of duplicated packets are late, too, and so are the answers to them.
+            let stray = if link.stray + link.duplicate > 0 { link.stray_ns } else { 0 };
+            link.delay_ns + link.spread_ns + link.jitter_ns + stray
+        });
+        let nodes = self.nodes.iter().map(|node| {
+            let full = if node.given_back > 0 { node.full_ns } else { 0 };
+            // What may be queued, and the frame that was let in last.
+            node.queue_ns + 5 * node.ns_per_kib + full + node.lateness_ns
+        });
+        2 * links.max().unwrap_or(0) + nodes.sum::<u64>()
+    }
+
+    /// One direction has thousands of packets in flight.
+    pub(crate) fn is_wide(&self) -> bool {
+        self.pairs.iter().flatten().any(|end| end.long > 0)
+    }
+
+    fn be_fair(&mut self, weather: Weather) {
+        self.weather = weather;
+        self.outages.clear();
+        self.flaps.clear();
+        self.may_fail = false;
+        // 16.8 ms, far more than a round trip.
+        self.patience = Patience { timeout: 14, linear: 7, exponential: 25 };
+        // Excluded: paths of different length, and host queues that change a round trip by more than an eighth. Until that
+        // is measured the time rule, whose least reordering window is this eighth, takes the slower packets for lost;
+        // and where packets overtake each other across paths, one that no SACK's bitmap happened to cover counts
+        // as overdue although it arrived.
+        let delay_ns = self.links.first().map_or(0, |link| link.delay_ns);
+        for link in &mut self.links {
+            *link = Link { delay_ns, stray_ns: link.stray_ns, ecn: link.ecn, ..Link::default() };
+        }
+        for node in &mut self.nodes {
+            node.lateness_ns = 0;
+            node.ns_per_kib = node.ns_per_kib.min(delay_ns / 256);
+            node.queue_ns = node.queue_ns.min(delay_ns / 32);
+            node.full_ns = node.full_ns.min(delay_ns / 32);
+            node.given_back = node.given_back.min(500);
+            node.source_ports = None;
+            node.sack_threshold = node.sack_threshold.min(16 * 1024);
+        }
+        let floor = 4 * self.worst_rtt_ns();
+        for node in &mut self.nodes {
+            // A tail probe is a repeat. Before the first round trip is measured its wait is this floor alone.
+            node.tail_probe_floor_ns = node.tail_probe_floor_ns.max(floor);
+        }
+        for end in self.pairs.iter_mut().flatten() {
+            end.denies = false;
+        }
+    }
+
+    /// From some time on, one path in a few is dead, or a whole plane of several.
+    fn kill_paths(&mut self, rng: &mut Rng) {
+        let planes = self.links.len() as u64;
+        let whole = planes > 1 && rng.one_in(3);
+        self.outages.push(Outage {
+            from: Time(rng.sized(1_000, 500_000)),
+            to: Time::NEVER,
+            plane: rng.below(planes) as u8,
+            sender: rng.pick(&[None, Some(0), Some(1)]),
+            paths: if whole { 1 } else { rng.pick(&[4, 8, 32]) },
+        });
+        for end in self.pairs.iter_mut().flatten() {
+            // So many that the floor on active paths never keeps a dead one, and that each plane has another for a repeat.
+            end.active = end.active.max(8 * planes as u16).max(16);
+            end.backup = end.backup.max(16);
+        }
+    }
+
+    /// Thousands of small packets in flight: the largest window, one long message, the smallest MTU.
+    fn open_window(&mut self, rng: &mut Rng) {
+        let Some([end, other]) = self.pairs.first_mut() else { return };
+        end.max_mtu = 256;
+        other.max_mtu = 256;
+        other.mpr = rng.range(34, 64) as u8;
+        end.messages = end.messages.max(1);
+        end.long = (4_200 + rng.below(400) as u32) * 256;
+        end.nscc = false;
     }
 }
 
@@ -242,6 +355,7 @@ fn end(rng: &mut Rng, mtu: u32, budget: u64) -> EndPlan {
         sig_all: rng.one_in(6),
         messages,
         largest,
+        long: 0,
         signaled: rng.pick(&[10_000, 5_000, 1_000, 0]),
         immediates: rng.pick(&[0, 1_000, 5_000, 10_000]),
         burst: rng.sized(1, 64),

@@ -11,7 +11,8 @@ use spindrift::time::Time;
 use spindrift::wire::{EntropyMode, Msn, Psn};
 use spindrift::work::WcOpcode;
 
-use crate::plan::{EndPlan, Plan};
+use crate::plan::{EndPlan, Plan, Weather};
+use crate::recovery::Limits;
 use crate::stream::{Memory, Stream};
 use crate::support::net::{Net, ports};
 use crate::support::pair::{self, End};
@@ -28,6 +29,7 @@ pub(crate) struct Outcome {
     pub(crate) retransmits: u64,
     pub(crate) timeouts: u64,
     pub(crate) failed_streams: u64,
+    pub(crate) reached: Reached,
     pub(crate) virtual_ns: u64,
     pub(crate) hash: u64,
 }
@@ -41,8 +43,94 @@ impl Outcome {
         self.retransmits += other.retransmits;
         self.timeouts += other.timeouts;
         self.failed_streams += other.failed_streams;
+        self.reached.add(&other.reached);
         self.virtual_ns += other.virtual_ns;
         self.hash = self.hash.rotate_left(1) ^ other.hash;
+    }
+}
+
+/// Runs that reached a situation.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Reached {
+    /// More than 4,096 packets of one direction in flight.
+    pub(crate) wide: u64,
+    /// Nothing lost and no path that reorders, so nothing sent twice.
+    pub(crate) fair: u64,
+    /// A first transmission was lost on a path that is dead for good.
+    pub(crate) dead_path: u64,
+    /// Waits were held against the bound on repair.
+    pub(crate) timed: u64,
+    pub(crate) full_host: u64,
+    pub(crate) nack: u64,
+    pub(crate) tail_probe: u64,
+    pub(crate) timeout: u64,
+    pub(crate) lost: u64,
+    pub(crate) link_down: u64,
+    pub(crate) failed: u64,
+    /// The slowest repair, in thousandths of its bound.
+    pub(crate) slowest: u64,
+}
+
+impl Reached {
+    fn of(world: &World, plan: &Plan) -> Self {
+        let counted = |value: fn(&spindrift::counters::Counters) -> u64| {
+            u64::from(world.net.nodes.iter().any(|node| value(node.endpoint.counters()) > 0))
+        };
+        let facts: Vec<_> = world.rules.borrow().facts().collect();
+        let data = world.rules.borrow().data.iter().sum::<u64>() > 0;
+        Self {
+            wide: facts.iter().any(|facts| facts.widest > 4_096).into(),
+            fair: (plan.weather == Weather::Fair && data).into(),
+            dead_path: facts.iter().any(|facts| facts.dead_paths > 0).into(),
+            timed: facts.iter().any(|facts| facts.judged > 0).into(),
+            full_host: (world.net.given_back > 0).into(),
+            nack: counted(|counters| counters.tx_nacks),
+            tail_probe: counted(|counters| counters.tx_tail_probes),
+            timeout: counted(|counters| counters.timeouts),
+            lost: counted(|counters| counters.tx_retransmits),
+            link_down: (!plan.flaps.is_empty()).into(),
+            failed: world.streams.iter().any(|stream| stream.failed).into(),
+            slowest: facts.iter().map(|facts| facts.slowest).max().unwrap_or(0),
+        }
+    }
+
+    /// Notices when the plans drift away from what they are to reach. The shares, in percent of `runs`, lie somewhat below
+    /// those of 4,000 seeds; that of wide windows is a demand.
+    pub(crate) fn check_shares(&self, runs: u64) {
+        if runs < 1_000 {
+            return;
+        }
+        let shares = [
+            ("more than 4,096 packets in flight", self.wide, 30),
+            ("nothing lost", self.fair, 15),
+            ("a dead path", self.dead_path, 3),
+            ("a bound on repair", self.timed, 40),
+            ("a full queue of the host", self.full_host, 35),
+            ("a NACK", self.nack, 8),
+            ("a tail probe", self.tail_probe, 30),
+            ("a retransmission timeout", self.timeout, 10),
+            ("a retransmission", self.lost, 45),
+            ("a link that goes down", self.link_down, 20),
+            ("a queue pair that fails", self.failed, 1),
+        ];
+        for (what, count, percent) in shares {
+            assert!(100 * count >= percent * runs, "only {count} of {runs} runs had {what}, not {percent} %");
+        }
+    }
+
+    fn add(&mut self, other: &Self) {
+        self.wide += other.wide;
+        self.fair += other.fair;
+        self.dead_path += other.dead_path;
+        self.timed += other.timed;
+        self.full_host += other.full_host;
+        self.nack += other.nack;
+        self.tail_probe += other.tail_probe;
+        self.timeout += other.timeout;
+        self.lost += other.lost;
+        self.link_down += other.link_down;
+        self.failed += other.failed;
+        self.slowest = self.slowest.max(other.slowest);
     }
 }
 
@@ -59,7 +147,7 @@ pub(crate) fn run(plan: &Plan, print: bool) -> Outcome {
     world.check_done(plan);
     world.fall_quiet();
     world.check_quiet(plan);
-    world.outcome()
+    world.outcome(plan)
 }
 
 fn endpoint_config(plan: &Plan, node: usize) -> EndpointConfig {
@@ -163,11 +251,13 @@ impl World {
         pair::connect(net, a, b, plan.patience);
         let info = |net: &mut Net, end: End| net.endpoint(end.node).qp_info(end.qpn).unwrap();
         let mtu = info(net, a).mtu.min(info(net, b).mtu);
+        let limits = Limits::of(plan);
         for (from, to, plan) in [(a, b, &ends[0]), (b, a, &ends[1])] {
             let theirs = info(net, to);
             let direction = Direction { node: from.node, qpn: from.qpn, dest: to.qpn };
-            self.rules.borrow_mut().add(direction, Psn::new(plan.psn), theirs.mpr, theirs.max_wimm);
-            let source = memory(net, from.node, pds[from.node], plan.largest as usize + 5_000, rng);
+            self.rules.borrow_mut().add(direction, Psn::new(plan.psn), theirs.mpr, theirs.max_wimm, limits);
+            let source =
+                memory(net, from.node, pds[from.node], plan.largest.max(plan.long) as usize + 5_000, rng);
             let target = memory(net, to.node, pds[to.node], Stream::target_len(plan), rng);
             self.streams.push(Stream::new((from, to), plan, mtu, source, target, rng.fork()));
         }
@@ -221,7 +311,12 @@ impl World {
             }
             Event::SendRetired { qpn, count } => {
                 let now = self.net.now;
-                self.stream(|stream| stream.from == End { node, qpn }).on_retired(now, count);
+                let rules = Rc::clone(&self.rules);
+                let stream = self.stream(|stream| stream.from == End { node, qpn });
+                stream.on_retired(now, count);
+                if !stream.failed {
+                    rules.borrow_mut().retired(now, node, qpn, count);
+                }
             }
             Event::QpFailed { qpn, reason } => {
                 assert!(
@@ -249,6 +344,13 @@ impl World {
         assert!(rules.broken.is_empty(), "{:#?}", rules.broken);
         for node in 0..2 {
             let counters = self.net.nodes[node].endpoint.counters();
+            if plan.weather == Weather::Fair {
+                let most = crate::recovery::STRAY_REPEATS * plan.pairs.len() as u64;
+                assert!(
+                    counters.rx_duplicates <= most,
+                    "node {node} got packets twice, and nothing was lost"
+                );
+            }
             assert_eq!(counters.tx_data, rules.data[node], "data packets of node {node}");
             let never = [
                 counters.rx_malformed,
@@ -312,7 +414,7 @@ impl World {
         }
     }
 
-    fn outcome(&self) -> Outcome {
+    fn outcome(&self, plan: &Plan) -> Outcome {
         let sum = |value: fn(&spindrift::counters::Counters) -> u64| {
             self.net.nodes.iter().map(|node| value(node.endpoint.counters())).sum()
         };
@@ -323,6 +425,7 @@ impl World {
             bytes: self.streams.iter().map(|stream| stream.tally.bytes).sum(),
             retransmits: sum(|counters| counters.tx_retransmits),
             timeouts: sum(|counters| counters.timeouts),
+            reached: Reached::of(self, plan),
             failed_streams: self.streams.iter().filter(|stream| stream.failed).count() as u64,
             virtual_ns: self.net.now.0,
             hash: self.net.trace.hash().into(),

@@ -74,7 +74,7 @@ pub(crate) struct Stream {
 impl Stream {
     /// Bytes of the region that a stream of `plan` writes to.
     pub(crate) fn target_len(plan: &EndPlan) -> usize {
-        2 * GUARD + plan.largest as usize * 2 + 4096
+        2 * GUARD + plan.largest.max(plan.long) as usize * 2 + 4096
     }
 
     pub(crate) fn new(
@@ -215,7 +215,10 @@ impl Stream {
     /// The next message, if there is room for it that no message under way uses.
     fn next_message(&mut self) -> Option<Message> {
         let mut rng = self.rng.clone();
-        let len = self.length(&mut rng);
+        let len = match self.tally.posted {
+            0 if self.plan.long > 0 => self.plan.long as usize,
+            _ => self.length(&mut rng),
+        };
         let start = self.cursor + rng.below(33) as usize;
         let area = GUARD..self.model.len() - GUARD;
         let start = if start + len > area.end { area.start } else { start };

@@ -7,7 +7,8 @@ use std::rc::Rc;
 use spindrift::time::Time;
 use spindrift::wire::{AethKind, Packet, Psn, Qpn, WriteHead};
 
-use crate::support::net::Tap;
+use crate::recovery::{self, Facts, Limits, Seen};
+use crate::support::net::{Hop, Tap};
 
 /// What one direction of a queue pair may do.
 #[derive(Debug)]
@@ -23,17 +24,23 @@ pub(crate) struct Rule {
     acked: u64,
     /// Last packets of messages with immediate that the sender does not know to be complete.
     immediates: BTreeSet<u64>,
+    recovery: recovery::Direction,
 }
 
 /// All directions. A data packet finds its rule by sender and destination, an acknowledgement by who gets it.
 #[derive(Debug, Default)]
 pub(crate) struct Rules {
-    by_sender: BTreeMap<(usize, Qpn), Rule>,
-    by_receiver: BTreeMap<(usize, Qpn), (usize, Qpn)>,
+    by_sender: BTreeMap<Key, Rule>,
+    by_receiver: BTreeMap<Key, Key>,
     /// Data packets that each node sent, those that came back included.
     pub(crate) data: [u64; 2],
+    /// What left last and has not been told of to the judge of recovery.
+    leaving: Option<(Key, Seen)>,
     pub(crate) broken: Vec<String>,
 }
+
+/// A node and a queue pair.
+type Key = (usize, Qpn);
 
 /// Data that node `node` sends from `qpn` to the peer's `dest`.
 #[derive(Clone, Copy, Debug)]
@@ -44,7 +51,7 @@ pub(crate) struct Direction {
 }
 
 impl Rules {
-    pub(crate) fn add(&mut self, of: Direction, initial: Psn, mpr: u8, max_wimm: u16) {
+    pub(crate) fn add(&mut self, of: Direction, initial: Psn, mpr: u8, max_wimm: u16, limits: Limits) {
         let rule = Rule {
             initial,
             window: u64::from(mpr) * 128,
@@ -53,6 +60,7 @@ impl Rules {
             kept: BTreeSet::new(),
             acked: 0,
             immediates: BTreeSet::new(),
+            recovery: recovery::Direction::new(limits, of.node),
         };
         self.by_sender.insert((of.node, of.dest), rule);
         self.by_receiver.insert((of.node, of.qpn), (of.node, of.dest));
@@ -66,25 +74,70 @@ impl Rules {
             self.broken.push(format!("{at}: data to a queue pair that nobody connected: {head:?}"));
             return;
         };
-        if let Err(what) = rule.sent(head) {
-            self.broken.push(format!("{at}: node {node} {what}: {head:?}"));
+        match rule.sent(head) {
+            Ok(seq) => {
+                let last = head.bth.opcode.is_last();
+                let (first_time, asks) = (!head.bth.rtx, head.bth.ack_req);
+                let seen = Seen::Data { seq, first_time, last, asks };
+                self.leaving = Some(((node, head.bth.dest_qpn), seen));
+            }
+            Err(what) => self.broken.push(format!("{at}: node {node} {what}: {head:?}")),
         }
     }
 
-    fn given_back(&mut self, node: usize, head: &WriteHead) {
+    /// An answer leaves `node` for the peer's queue pair `qpn`.
+    fn answer(&mut self, node: usize, qpn: Qpn) {
+        self.leaving = self.by_receiver.get(&(1 - node, qpn)).map(|&key| (key, Seen::Answer));
+    }
+
+    fn answer_given_back(&mut self, at: Time, node: usize, qpn: Qpn) {
+        let Some(key) = self.by_receiver.get(&(1 - node, qpn)) else { return };
+        if let Some(rule) = self.by_sender.get_mut(key) {
+            rule.recovery.given_back(at, Seen::Answer);
+        }
+    }
+
+    fn on_its_way(&mut self, at: Time, hop: &Hop) {
+        let Some((key, seen)) = self.leaving.take() else { return };
+        let Some(rule) = self.by_sender.get_mut(&key) else { return };
+        if let Err(what) = rule.recovery.seen(at, hop, seen) {
+            self.broken.push(format!("{at}: node {} {what}", key.0));
+        }
+    }
+
+    /// The oldest work requests of a queue pair are complete.
+    pub(crate) fn retired(&mut self, at: Time, node: usize, qpn: Qpn, count: u32) {
+        let Some(key) = self.by_receiver.get(&(node, qpn)) else { return };
+        let Some(rule) = self.by_sender.get_mut(key) else { return };
+        for _ in 0..count {
+            if let Err(what) = rule.recovery.retired(at) {
+                self.broken.push(format!("{at}: node {node} {what}"));
+            }
+        }
+    }
+
+    /// What there was to judge of recovery in each direction.
+    pub(crate) fn facts(&self) -> impl Iterator<Item = Facts> {
+        self.by_sender.values().map(|rule| rule.recovery.facts)
+    }
+
+    fn given_back(&mut self, at: Time, node: usize, head: &WriteHead) {
         if let Some(count) = self.data.get_mut(node) {
             *count += 1;
         }
         if let Some(rule) = self.by_sender.get_mut(&(node, head.bth.dest_qpn)) {
-            rule.given_back(head);
+            let seq = rule.given_back(head);
+            let (first_time, last) = (!head.bth.rtx, head.bth.opcode.is_last());
+            rule.recovery.given_back(at, Seen::Data { seq, first_time, last, asks: head.bth.ack_req });
         }
     }
 
-    fn acknowledged(&mut self, node: usize, qpn: Qpn, psn: Psn, complete: bool) {
+    fn acknowledged(&mut self, at: Time, node: usize, qpn: Qpn, psn: Psn, complete: bool) {
         let Some(key) = self.by_receiver.get(&(node, qpn)) else { return };
         let Some(rule) = self.by_sender.get_mut(key) else { return };
         let Ok(end) = u64::try_from(rule.seq(psn) + 1) else { return };
         rule.acked = rule.acked.max(end);
+        rule.recovery.acknowledged(at, end);
         if complete {
             rule.immediates.retain(|&last| last >= end);
         }
@@ -96,14 +149,16 @@ impl Rule {
         self.next as i64 + i64::from(psn.distance(self.initial.add(self.next as u32 & 0x00ff_ffff)))
     }
 
-    fn given_back(&mut self, head: &WriteHead) {
-        if self.seq(head.bth.psn) == self.next as i64 {
+    fn given_back(&mut self, head: &WriteHead) -> u64 {
+        let seq = self.seq(head.bth.psn).max(0) as u64;
+        if seq == self.next {
             self.kept.insert(self.next);
             self.next += 1;
         }
+        seq
     }
 
-    fn sent(&mut self, head: &WriteHead) -> Result<(), String> {
+    fn sent(&mut self, head: &WriteHead) -> Result<u64, String> {
         let seq = self.seq(head.bth.psn);
         if seq < 0 || seq > self.next as i64 {
             return Err(format!("sent packet {seq} when {} was next", self.next));
@@ -114,7 +169,7 @@ impl Rule {
             return Err(format!("sent packet {seq} with a wrong rtx bit"));
         }
         if !fresh {
-            return Ok(());
+            return Ok(seq);
         }
         self.next = self.next.max(seq + 1);
         if head.imm.is_some() {
@@ -131,7 +186,7 @@ impl Rule {
         if seq + 1 >= self.acked + self.window {
             return Err(format!("sent packet {seq} beyond the window at {} of {}", self.acked, self.window));
         }
-        Ok(())
+        Ok(seq)
     }
 }
 
@@ -140,24 +195,39 @@ pub(crate) struct Watcher(pub(crate) Rc<RefCell<Rules>>);
 
 impl Tap for Watcher {
     fn sent(&mut self, at: Time, node: usize, packet: &Packet<'_>) {
-        if let Packet::Write { head, .. } = packet {
-            self.0.borrow_mut().write(at, node, head);
+        let mut rules = self.0.borrow_mut();
+        rules.leaving = None;
+        match packet {
+            Packet::Write { head, .. } => rules.write(at, node, head),
+            Packet::Ack { bth, .. } | Packet::Sack { bth, .. } | Packet::Nack { bth, .. } => {
+                rules.answer(node, bth.dest_qpn);
+            }
+            _ => {}
         }
     }
 
-    fn given_back(&mut self, _at: Time, node: usize, packet: &Packet<'_>) {
-        if let Packet::Write { head, .. } = packet {
-            self.0.borrow_mut().given_back(node, head);
+    fn on_its_way(&mut self, at: Time, hop: &Hop) {
+        self.0.borrow_mut().on_its_way(at, hop);
+    }
+
+    fn given_back(&mut self, at: Time, node: usize, packet: &Packet<'_>) {
+        let mut rules = self.0.borrow_mut();
+        match packet {
+            Packet::Write { head, .. } => rules.given_back(at, node, head),
+            Packet::Ack { bth, .. } | Packet::Sack { bth, .. } | Packet::Nack { bth, .. } => {
+                rules.answer_given_back(at, node, bth.dest_qpn);
+            }
+            _ => {}
         }
     }
 
-    fn arrived(&mut self, _at: Time, node: usize, packet: &Packet<'_>) {
+    fn arrived(&mut self, at: Time, node: usize, packet: &Packet<'_>) {
         match packet {
             Packet::Sack { bth, seth } => {
-                self.0.borrow_mut().acknowledged(node, bth.dest_qpn, seth.cack, false);
+                self.0.borrow_mut().acknowledged(at, node, bth.dest_qpn, seth.cack, false);
             }
             Packet::Ack { bth, aeth } if aeth.kind() == AethKind::Ack => {
-                self.0.borrow_mut().acknowledged(node, bth.dest_qpn, bth.psn, true);
+                self.0.borrow_mut().acknowledged(at, node, bth.dest_qpn, bth.psn, true);
             }
             _ => {}
         }

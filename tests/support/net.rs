@@ -21,6 +21,19 @@ pub(crate) trait Tap {
     fn arrived(&mut self, at: Time, node: usize, packet: &Packet<'_>);
     /// Left the endpoint but not the host.
     fn given_back(&mut self, _at: Time, _node: usize, _packet: &Packet<'_>) {}
+    /// What becomes of the packet that [`sent`](Self::sent) was just told of.
+    fn on_its_way(&mut self, _at: Time, _hop: &Hop) {}
+}
+
+/// The way of one packet.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Hop {
+    pub(crate) node: usize,
+    pub(crate) port: u8,
+    /// Stands for the path: the entropy on the wire and the port.
+    pub(crate) path: u64,
+    /// Nothing usable arrives: lost, swallowed, damaged, or trimmed.
+    pub(crate) lost: bool,
 }
 
 /// Most packets that one burst takes.
@@ -405,20 +418,23 @@ impl Net {
             self.astray.push((now, bytes));
             return;
         };
+        let path = u64::from(meta.src_port) << 32 | u64::from(meta.flow_label) << 8 | u64::from(port);
         if !self.nodes[node].ports[usize::from(port)].up {
             self.sent_on_down_port += u64::from(matches!(packet, Packet::Write { .. }));
             self.trace.note(now, from, Fate::PortDown, "", &bytes);
+            self.tell_way(from, path, true);
             return;
         }
-        let path = u64::from(meta.src_port) << 32 | u64::from(meta.flow_label) << 8 | u64::from(port);
         if self.outages.iter().any(|outage| outage.swallows(now, port, node, path)) {
             self.trace.note(now, from, Fate::Swallowed, "", &bytes);
+            self.tell_way(from, path, true);
             return;
         }
         let link = self.links[usize::from(port)];
         let faulty = now < self.heal_at;
         if faulty && self.rng.chance(link.loss) {
             self.trace.note(now, from, Fate::Lost, "", &bytes);
+            self.tell_way(from, path, true);
             return;
         }
         let leaves = self.nodes[node].ports[usize::from(port)].busy_until.max(now);
@@ -432,7 +448,14 @@ impl Net {
         let at = leaves.after(link.latency(path, faulty, &mut self.rng));
         let (bytes, note) = if faulty { self.maul(&link, &from, bytes) } else { (bytes, "") };
         self.trace.note(now, from, Fate::Arrives(at), note, &bytes);
+        self.tell_way(from, path, matches!(note, " corrupt" | " trimmed"));
         self.schedule(at, Happening::Frame { node: to, port: to_port, bytes });
+    }
+
+    fn tell_way(&mut self, (node, port): (usize, u8), path: u64, lost: bool) {
+        if let Some(tap) = self.tap.as_mut() {
+            tap.on_its_way(self.now, &Hop { node, port, path, lost });
+        }
     }
 
     /// What switches and bad cables do to a packet.
