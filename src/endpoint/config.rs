@@ -104,6 +104,9 @@ pub struct EndpointConfig {
     /// Silence after which a tail loss probe is sent before any round trip was measured, and the
     /// least silence after, ns.
     pub tail_probe_floor_ns: u64,
+    /// How much longer than a round trip packets may take on other paths, as far as a new queue pair assumes: the time rule
+    /// waits for them. Measuring takes its place within some tens of round trips.
+    pub initial_reordering_ns: u64,
     /// Packets a queue pair sends before the next one has its turn.
     pub quantum: u32,
     /// Sizes fixed at start.
@@ -113,6 +116,9 @@ pub struct EndpointConfig {
 impl EndpointConfig {
     /// Most planes an endpoint can have: the width of a port status mask.
     pub const MAX_PORTS: usize = 32;
+
+    /// The longest [`initial_reordering_ns`](Self::initial_reordering_ns).
+    pub const MAX_INITIAL_REORDERING_NS: u64 = 1_000_000_000;
 
     /// Bytes of an Ethernet header.
     const ETHERNET_LEN: usize = 14;
@@ -135,6 +141,7 @@ impl EndpointConfig {
             hop_limit: 255,
             sack_threshold_bytes: 16 * 1024,
             tail_probe_floor_ns: 100_000,
+            initial_reordering_ns: 100_000,
             quantum: 32,
             limits: Limits::default(),
         }
@@ -174,6 +181,12 @@ impl EndpointConfig {
         }
         if self.quantum == 0 {
             return bad("quantum", "must be at least 1 packet");
+        }
+        if self.initial_reordering_ns > Self::MAX_INITIAL_REORDERING_NS {
+            return bad(
+                "initial_reordering_ns",
+                "must be at most 1 s: the time rule waits that long at first",
+            );
         }
         if self.tail_probe_floor_ns == 0 {
             return bad("tail_probe_floor_ns", "must be at least 1 ns, or the timer would never stand still");

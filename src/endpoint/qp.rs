@@ -173,6 +173,7 @@ impl Qp {
                     exponential: attr.exponential_retries,
                 },
                 probe_floor_ns: cfg.tail_probe_floor_ns,
+                initial_reordering_ns: cfg.initial_reordering_ns,
             },
         );
         self.requester.expect_evs(self.paths.states().count());
@@ -235,6 +236,7 @@ fn idle_requester(psn: Psn, msn: Msn) -> RequesterSetup {
         dynamic_mpr: false,
         retry: RetryPolicy { timeout_ns: 0, linear: 0, exponential: 0 },
         probe_floor_ns: 0,
+        initial_reordering_ns: 0,
     }
 }
 

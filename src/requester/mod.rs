@@ -95,6 +95,7 @@ pub(crate) struct RequesterSetup {
     pub(crate) dynamic_mpr: bool,
     pub(crate) retry: RetryPolicy,
     pub(crate) probe_floor_ns: u64,
+    pub(crate) initial_reordering_ns: u64,
 }
 
 /// The sending half of a queue pair.
@@ -172,7 +173,7 @@ impl Requester {
             newest_sent_at: Time::ZERO,
             newest_order: 0,
             rtt: Rtt::default(),
-            reordering: Reordering::default(),
+            reordering: Reordering::assumed(setup.initial_reordering_ns),
             path_order: PathOrder::default(),
             repeats: Repeats::default(),
             suspects: Suspects::default(),

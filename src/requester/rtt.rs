@@ -77,11 +77,15 @@ impl Rtt {
 ///
 /// Spraying reorders as a matter of course, so the tolerance is measured: whenever a packet that
 /// was never retransmitted is reported after one that was sent `extent` later, the window grows
-/// to cover `extent`; it shrinks by half every [`Reordering::MEMORY_RTTS`] round trips without.
+/// to cover `extent`; it shrinks by half every [`Reordering::MEMORY_RTTS`] round trips without. Nothing is measured at first,
+/// when the fastest paths are the first to report: an assumed extent stands for it, and fades likewise.
 #[derive(Clone, Copy, Debug, Default)]
+#[expect(clippy::struct_field_names, reason = "the unit stands last in a name")]
 pub(crate) struct Reordering {
     extent_ns: u64,
     seen_at_ns: u64,
+    assumed_ns: u64,
+    assumed_at_ns: u64,
 }
 
 impl Reordering {
@@ -89,6 +93,11 @@ impl Reordering {
     const MEMORY_RTTS: u64 = 16;
     /// Smallest tolerance: packets of one burst leave within this.
     const FLOOR_NS: u64 = 2_000;
+
+    /// Nothing measured: extents up to `ns` are assumed.
+    pub(crate) const fn assumed(ns: u64) -> Self {
+        Self { extent_ns: 0, seen_at_ns: 0, assumed_ns: ns, assumed_at_ns: 0 }
+    }
 
     /// A packet arrived although one sent `extent_ns` later had been reported before.
     pub(crate) fn observe(&mut self, extent_ns: u64, now_ns: u64) {
@@ -105,15 +114,30 @@ impl Reordering {
         self.seen_at_ns = now_ns;
     }
 
-    /// The tolerance now: at least an eighth of a round trip, at most a round trip and four times its variation.
+    #[cold]
+    fn fade_assumed(&mut self, memory_ns: u64, now_ns: u64) {
+        if self.assumed_at_ns == 0 {
+            self.assumed_at_ns = now_ns;
+        } else if now_ns - self.assumed_at_ns > memory_ns {
+            self.assumed_ns /= 2;
+            self.assumed_at_ns = now_ns;
+        }
+    }
+
+    /// The tolerance now: at least an eighth of a round trip, at most a round trip and four times its variation, and
+    /// no less than what is assumed.
     pub(crate) fn window_ns(&mut self, rtt: &Rtt, now_ns: u64) -> u64 {
         let memory = (Self::MEMORY_RTTS * rtt.smoothed_ns()).max(1);
         if now_ns.saturating_sub(self.seen_at_ns) > memory {
             self.extent_ns /= 2;
             self.seen_at_ns = now_ns;
         }
+        if self.assumed_ns > 0 {
+            self.fade_assumed(memory, now_ns);
+        }
         let most = rtt.spread_ns().max(Self::FLOOR_NS);
-        (self.extent_ns + self.extent_ns / 4).max(rtt.smoothed_ns() / 8).clamp(Self::FLOOR_NS, most)
+        let measured = (self.extent_ns + self.extent_ns / 4).max(rtt.smoothed_ns() / 8);
+        measured.clamp(Self::FLOOR_NS, most).max(self.assumed_ns)
     }
 }
 
@@ -200,6 +224,25 @@ mod tests {
         reordering.observe(1_000_000, 3_000_000);
         assert_eq!(reordering.window_ns(&rtt, 3_000_000), 300_000, "never more than the spread");
     }
+
+    #[test]
+    fn an_assumed_extent_fades_and_measuring_takes_its_place() {
+        let mut rtt = Rtt::default();
+        rtt.sample(10_000);
+        let mut reordering = Reordering::assumed(100_000);
+        let mut at = |now_ns| reordering.window_ns(&rtt, now_ns);
+        assert_eq!((at(5_000), at(165_000), at(165_001)), (100_000, 100_000, 50_000));
+        assert_eq!((at(165_002), at(325_001), at(325_002)), (50_000, 50_000, 25_000));
+        for _ in 0..20 {
+            reordering.window_ns(&rtt, reordering.assumed_at_ns + 160_001);
+        }
+        assert_eq!((reordering.window_ns(&rtt, 10_000_000), reordering.assumed_ns), (2_000, 0));
+        let mut reordering = Reordering::assumed(1_000);
+        assert_eq!(reordering.window_ns(&rtt, 5_000), 2_000, "the least");
+        reordering.observe(4_000, 6_000);
+        assert_eq!(reordering.window_ns(&rtt, 6_000), 5_000);
+    }
+
     #[test]
     fn the_order_rule_is_set_aside_for_longer_each_time_and_trusted_again_at_last() {
         let mut rtt = Rtt::default();

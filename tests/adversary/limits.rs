@@ -33,6 +33,16 @@ fn a_probe_timeout_of_nothing_is_refused() {
 }
 
 #[test]
+fn a_reordering_window_of_more_than_a_second_is_refused() {
+    for (initial_reordering_ns, error) in
+        [(1_000_000_000, None), (1_000_000_001, Some("initial_reordering_ns"))]
+    {
+        let cfg = EndpointConfig { initial_reordering_ns, ..config(VICTIM) };
+        assert_eq!(Endpoint::new(cfg).err().map(|e| e.setting), error);
+    }
+}
+
+#[test]
 fn the_mtu_fits_the_length_fields() {
     let mut cfg = config(VICTIM);
     for port in &mut cfg.ports {

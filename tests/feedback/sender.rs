@@ -39,6 +39,7 @@ pub(crate) struct Setup {
     pub(crate) cc: CcConfig,
     pub(crate) patience: Patience,
     pub(crate) tail_probe_floor_ns: u64,
+    pub(crate) initial_reordering_ns: u64,
     pub(crate) dynamic_mpr: bool,
     /// Window that the peer grants, in units of 128.
     pub(crate) mpr: u8,
@@ -54,6 +55,7 @@ impl Default for Setup {
             cc: cc(NsccOverrides::default()),
             patience: Patience { timeout: 14, linear: 7, exponential: 7 },
             tail_probe_floor_ns: 100_000,
+            initial_reordering_ns: 0,
             dynamic_mpr: false,
             mpr: 8,
         }
@@ -116,6 +118,7 @@ impl Sender {
         net.max_steps = 100_000;
         net.add(EndpointConfig {
             tail_probe_floor_ns: setup.tail_probe_floor_ns,
+            initial_reordering_ns: setup.initial_reordering_ns,
             ..EndpointConfig::new(ports(true, NODE, planes, 4300))
         });
         let pd = net.endpoint(NODE).alloc_pd();

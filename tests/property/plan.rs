@@ -31,6 +31,7 @@ pub(crate) struct NodePlan {
     pub(crate) quantum: u32,
     pub(crate) oor_nack: bool,
     pub(crate) tail_probe_floor_ns: u64,
+    pub(crate) initial_reordering_ns: u64,
 }
 
 /// Settings of one end of a queue pair, and the work it does.
@@ -325,6 +326,7 @@ fn node(rng: &mut Rng, sockets: bool) -> NodePlan {
         quantum: rng.sized(1, 64) as u32,
         oor_nack: rng.one_in(3),
         tail_probe_floor_ns: rng.sized(1_000, 10_000_000),
+        initial_reordering_ns: if rng.one_in(4) { 0 } else { rng.sized(1_000, 1_000_000) },
     }
 }
 

@@ -44,6 +44,8 @@ pub(crate) struct Limits {
     rtt_ns: u64,
     /// Longest first wait for a tail probe.
     probe_ns: [u64; 2],
+    /// What the time rule may wait beside what it has measured.
+    reordering_ns: [u64; 2],
 }
 
 impl Limits {
@@ -51,7 +53,8 @@ impl Limits {
         let rtt_ns = plan.worst_rtt_ns() + SLACK_NS;
         let cut = plan.outages.iter().any(|outage| outage.to == Time::NEVER);
         // Thousands of packets, or answers to them, that wait at a slow port.
-        let slow = |node: &NodePlan| node.ns_per_kib > 1_000 || node.given_back > 500 && node.full_ns > 1_000;
+        let slow =
+            |node: &NodePlan| node.ns_per_kib > 1_000 || u64::from(node.given_back) * node.full_ns > 500_000;
         // A port that is full for long again and again.
         let stuck = |node: &NodePlan| node.given_back > 1_000 && node.full_ns > 20_000;
         let congested = plan.nodes.iter().any(|node| stuck(node) || plan.is_wide() && slow(node));
@@ -70,6 +73,7 @@ impl Limits {
             rtt_ns,
             // Two round trips, or one and four times its variation, which is at most half a round trip.
             probe_ns: [0, 1].map(|node| plan.nodes[node].tail_probe_floor_ns.max(3 * rtt_ns)),
+            reordering_ns: [0, 1].map(|node| plan.nodes[node].initial_reordering_ns),
         }
     }
 
@@ -88,7 +92,7 @@ impl Limits {
     }
 
     fn repair_ns(&self, node: usize, silence_ns: u64) -> u64 {
-        self.wait_ns(node, silence_ns) + ROUND_TRIPS_TO_REPAIR * self.rtt_ns
+        self.wait_ns(node, silence_ns) + ROUND_TRIPS_TO_REPAIR * self.rtt_ns + self.reordering_ns[node]
     }
 }
 

@@ -168,6 +168,7 @@ fn endpoint_config(plan: &Plan, node: usize) -> EndpointConfig {
     cfg.quantum = node_plan.quantum;
     cfg.oor_nack = node_plan.oor_nack;
     cfg.tail_probe_floor_ns = node_plan.tail_probe_floor_ns;
+    cfg.initial_reordering_ns = node_plan.initial_reordering_ns;
     cfg
 }
 

@@ -79,6 +79,7 @@ pub(crate) struct Transport {
     pub(crate) hop_limit: Option<u8>,
     pub(crate) sack_threshold_bytes: Option<u32>,
     pub(crate) tail_probe_floor_ns: Option<u64>,
+    pub(crate) initial_reordering_ns: Option<u64>,
     pub(crate) mpr: Option<u8>,
     pub(crate) max_wimm: Option<u16>,
     pub(crate) dynamic_mpr: Option<bool>,

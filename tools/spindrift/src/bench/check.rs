@@ -54,6 +54,11 @@ fn transport(settings: &Settings) -> Result<()> {
         ("transport.hop_limit", from.hop_limit.map(u64::from), 1..=255),
         ("transport.mpr", from.mpr.map(u64::from), 1..=255),
         ("transport.tail_probe_floor_ns", from.tail_probe_floor_ns, 1..=u64::MAX),
+        (
+            "transport.initial_reordering_ns",
+            from.initial_reordering_ns,
+            0..=EndpointConfig::MAX_INITIAL_REORDERING_NS,
+        ),
         ("setup.port", config.setup.port.map(u64::from), 1..=65_535),
     ];
     for (key, value, range) in ranges {

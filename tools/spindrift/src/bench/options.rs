@@ -202,6 +202,7 @@ impl Settings {
             hop_limit: from.hop_limit.unwrap_or(base.hop_limit),
             sack_threshold_bytes: from.sack_threshold_bytes.unwrap_or(base.sack_threshold_bytes),
             tail_probe_floor_ns: from.tail_probe_floor_ns.unwrap_or(base.tail_probe_floor_ns),
+            initial_reordering_ns: from.initial_reordering_ns.unwrap_or(base.initial_reordering_ns),
             plane_ids: self.config.nic.plane_ids.clone().unwrap_or(base.plane_ids),
             ..base
         }
