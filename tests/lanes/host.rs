@@ -39,9 +39,12 @@ fn arrives_whole(lane: LaneMode) {
         right.mr.read_at(0, &mut got).unwrap();
         assert!(got == bytes, "message {n}");
     }
-    let (counters, refused) = (left.context.counters(), left.context.lane_counters().tx_refused);
+    // Probes may leave between a look at one and at the other.
+    let counters = until("what the ports gave back to reach the endpoint", || {
+        let counters = left.context.counters();
+        (counters.tx_unsent == left.context.lane_counters().tx_refused).then_some(counters)
+    });
     assert!(counters.tx_unsent > 100, "{counters:?}");
-    assert_eq!(counters.tx_unsent, refused, "what the ports gave back reached the endpoint");
     assert_eq!(counters.tx_unsent_dropped, 0);
 }
 
