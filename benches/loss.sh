@@ -1,5 +1,5 @@
 #!/bin/sh
-# Goodput under real loss: two network namespaces joined by a veth pair, and nft in the receiver's dropping packets at
+# Goodput or latency under real loss: two network namespaces joined by a veth pair, and nft in the receiver's dropping packets at
 # random. Every round runs each loss rate once, so that what disturbs the machine meets all of them alike; the figures
 # are medians over the rounds, and each ratio is taken within its round. Needs root, ip, nft and python3, and nothing
 # of the network: both namespaces are made here and removed at the end.
@@ -7,35 +7,39 @@ set -eu
 
 usage() {
     cat <<'EOF'
-usage: benches/loss.sh [--rounds N] [--seconds N] [--size SIZE] [--loss "0.1 1 5"] [-- WRITE-BW OPTIONS]
+usage: benches/loss.sh [--latency] [--rounds N] [--seconds N | --iters N] [--size SIZE] [--loss "0.1 1 5"] [-- OPTIONS]
 
+  --latency      write-lat in place of write-bw: percentiles of the time of one message
   --rounds N     rounds, each with every loss rate once [default: 5]
-  --seconds N    seconds for each run [default: 2]
-  --size SIZE    bytes of a message, as write-bw takes them [default: 64K]
+  --seconds N    seconds for each run of write-bw [default: 2]
+  --iters N      round trips for each run of write-lat [default: 20000]
+  --size SIZE    bytes of a message, as the commands take them [default: 64K]
   --loss LIST    loss rates in percent, beside 0 [default: "0.1 1 5"]
-  --             what follows goes to both ends' write-bw, such as --no-gso
+  --             what follows goes to the command on both ends, such as --no-gso
 EOF
 }
 
-rounds=5 seconds=2 size=64K rates="0.1 1 5"
+command=write-bw rounds=5 seconds=2 iters=20000 size=64K rates="0.1 1 5"
 while [ $# -gt 0 ]; do
     case $1 in
-    --rounds | --seconds | --size | --loss)
+    --rounds | --seconds | --iters | --size | --loss)
         [ $# -ge 2 ] || { echo "loss.sh: $1 needs a value" >&2; exit 2; }
         case $1 in
         --rounds) rounds=$2 ;;
         --seconds) seconds=$2 ;;
+        --iters) iters=$2 ;;
         --size) size=$2 ;;
         --loss) rates=$2 ;;
         esac
         shift 2
         ;;
+    --latency) command=write-lat; shift ;;
     --) shift; break ;;
     -h | --help) usage; exit 0 ;;
     *) echo "loss.sh: unknown argument '$1'" >&2; usage >&2; exit 2 ;;
     esac
 done
-for number in "$rounds" "$seconds"; do
+for number in "$rounds" "$seconds" "$iters"; do
     case $number in
     '' | *[!0-9]* | 0) echo "loss.sh: '$number' is no count from 1" >&2; exit 2 ;;
     esac
@@ -44,6 +48,8 @@ for tool in ip nft python3; do
     command -v "$tool" >/dev/null || { echo "loss.sh: $tool is missing; tools/setup.sh --tests installs it" >&2; exit 1; }
 done
 [ "$(id -u)" = 0 ] || { echo "loss.sh: namespaces need root; run it with sudo" >&2; exit 1; }
+
+if [ $command = write-bw ]; then amount="-D $seconds"; else amount="-n $iters"; fi
 
 cd "$(dirname "$0")/.."
 spindrift=${SPINDRIFT:-target/release/spindrift}
@@ -96,10 +102,10 @@ run() {
     shift
     out=$1
     shift
-    ip netns exec "$b" taskset -c 1 "$spindrift" write-bw --local $there -s "$size" -D "$seconds" "$@" >"$results/server" 2>&1 &
+    ip netns exec "$b" taskset -c 1 "$spindrift" $command --local $there -s "$size" "$@" >"$results/server" 2>&1 &
     server=$!
     sleep 0.5
-    ip netns exec "$a" taskset -c 0 "$spindrift" write-bw --json --local $here -s "$size" -D "$seconds" "$@" 10.77.0.2 >"$out" || {
+    ip netns exec "$a" taskset -c 0 "$spindrift" $command --json --local $here -s "$size" $amount "$@" 10.77.0.2 >"$out" || {
         echo "loss.sh: the run failed; the server said:" >&2
         cat "$results/server" >&2
         exit 1
@@ -117,19 +123,33 @@ while [ "$round" -le "$rounds" ]; do
     round=$((round + 1))
 done
 
-python3 - "$results" "$rounds" 0 $rates <<'EOF'
+python3 - "$results" "$rounds" "$command" 0 $rates <<'EOF'
 import json, statistics, sys
 
-folder, rounds, rates = sys.argv[1], int(sys.argv[2]), sys.argv[3:]
+folder, rounds, command, rates = sys.argv[1], int(sys.argv[2]), sys.argv[3], sys.argv[4:]
 runs = {rate: [json.load(open(f"{folder}/{n}-{rate}")) for n in range(1, rounds + 1)] for rate in rates}
-gbps = {rate: [run["rows"][0]["bandwidth_gbps"] for run in runs[rate]] for rate in rates}
-print(f"{'loss %':>7} {'Gb/s':>6} {'ratio':>6} {'least':>6} {'most':>6}  {'resent':>7} {'needless':>8} {'pause ms':>8}")
+
+
+def rows(rate, name):
+    return [run["rows"][0][name] for run in runs[rate]]
+
+
+def ratios(rate, name):
+    pairs = [lossy / clean for lossy, clean in zip(rows(rate, name), rows("0", name))]
+    return f"{statistics.median(pairs):6.2f} {min(pairs):6.2f} {max(pairs):6.2f}"
+
+
+def share(rate, name):
+    counts = [run["counters"]["transport"] for run in runs[rate]]
+    return f"{statistics.median(100 * count.get(name, 0) / count['tx_data'] for count in counts):7.2f}%"
+
+
+# The ratio is that of the column before it, to the run without loss of the same round.
+figures = {"write-bw": ["bandwidth_gbps"], "write-lat": ["typical_us", "p999_us", "p99_us"]}[command]
+titles = {"bandwidth_gbps": "Gb/s", "typical_us": "typical us", "p999_us": "99.9 % us", "p99_us": "99 % us"}
+heads = "".join(f"{titles[name]:>11}" for name in figures)
+print(f"{'loss %':>7}{heads} {'ratio':>6} {'least':>6} {'most':>6} {'resent':>8} {'needless':>8}")
 for rate in rates:
-    ratios = [lossy / clean for lossy, clean in zip(gbps[rate], gbps["0"])]
-    def share(name):
-        counts = [run["counters"]["transport"] for run in runs[rate]]
-        return statistics.median(100 * count.get(name, 0) / count["tx_data"] for count in counts)
-    pause = statistics.median(run["rows"][0]["longest_pause_ms"] for run in runs[rate])
-    print(f"{rate:>7} {statistics.median(gbps[rate]):6.2f} {statistics.median(ratios):6.2f} {min(ratios):6.2f} {max(ratios):6.2f}"
-          f"  {share('tx_retransmits'):6.2f}% {share('spurious_retransmits'):7.2f}% {pause:8.1f}")
+    values = "".join(f"{statistics.median(rows(rate, name)):11.2f}" for name in figures)
+    print(f"{rate:>7}{values} {ratios(rate, figures[-1])} {share(rate, 'tx_retransmits')} {share(rate, 'spurious_retransmits')}")
 EOF

@@ -112,8 +112,7 @@ missing_packages() {
 }
 
 build_tools=(cc=gcc cc=libc6-dev)
-test_tools=(ip=iproute2 tshark=tshark valgrind=valgrind iperf3=iperf3)
-optional_tools=(nft=nftables)
+test_tools=(ip=iproute2 tshark=tshark valgrind=valgrind iperf3=iperf3 nft=nftables)
 
 setup_rust "$(rust_found)"
 mapfile -t packages < <(missing_packages "${build_tools[@]}")
@@ -125,9 +124,7 @@ if $for_tests; then
     setup_rust_for_tests
     mapfile -t packages < <(missing_packages "${test_tools[@]}")
     if [ ${#packages[@]} -gt 0 ]; then
-        # What is only nice to have comes along when packages are installed anyway.
-        mapfile -t extra < <(missing_packages "${optional_tools[@]}")
-        install_packages 'tests' "${packages[@]}" "${extra[@]}"
+        install_packages 'tests' "${packages[@]}"
     fi
 fi
 if ! PATH=$path_of_user command -v cargo >/dev/null 2>&1 && ! $for_tests; then
