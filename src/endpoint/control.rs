@@ -353,13 +353,14 @@ impl Endpoint {
         // The peer takes all our ports to be up until it is told.
         if self.ports_up != PortMask::first(self.cfg.ports.len() as u8) {
             self.start_announcing(now, index);
-            self.run_peer(now, index);
+            self.run_peer(now, index, &mut { Self::SLICE });
         }
         Ok(())
     }
 
-    /// Tells the endpoint that a port went down or came up. Paths over it are left, or used again,
-    /// at once, and every peer is told by a port status update.
+    /// Tells the endpoint that a port went down or came up. Its queue pairs leave the paths over it, or use them
+    /// again: the first few at once, the others at the next calls of [`on_timeout`](Self::on_timeout), so that no
+    /// call takes long. Every peer is told by a port status update.
     pub fn port_link(&mut self, now: Time, port: u8, up: bool) {
         if usize::from(port) >= self.cfg.ports.len() || self.ports_up.contains(port) == up {
             return;
@@ -373,9 +374,6 @@ impl Endpoint {
             self.counters.tx_unsent_dropped += (before - self.given_back.len()) as u64;
         }
         self.announce_to_all(now);
-        for slot in 0..self.qps.len() as u32 {
-            self.refresh_ports(now, slot);
-        }
     }
 
     /// Gives a queue pair the port states of both sides; packets in flight on planes that close are taken as
@@ -402,6 +400,12 @@ impl Endpoint {
     /// Planes that a queue pair may use as far as the peer's ports are concerned.
     pub fn peer_planes(&self, qpn: Qpn) -> Option<PortMask> {
         self.qp(self.slot_of(qpn)?).map(|qp| qp.paths.ports().1)
+    }
+
+    /// Planes that a queue pair may use now: their ports are up on both sides, as far as it has heard.
+    pub fn planes(&self, qpn: Qpn) -> Option<PortMask> {
+        let (ours, theirs) = self.qp(self.slot_of(qpn)?)?.paths.ports();
+        Some(PortMask(ours.0 & theirs.0))
     }
 
     /// Entropy values of a queue pair with their states.

@@ -51,7 +51,7 @@ use crate::time::Time;
 use crate::wire::Qpn;
 use crate::work::{RecvWr, SendWr, Wc, WcOpcode, WcStatus};
 use ops::Ops;
-use peer::Peer;
+use peer::{Peer, Sweep};
 use qp::Qp;
 
 /// All queue pairs of one lane. See the [module documentation](self) for how it is driven.
@@ -72,6 +72,7 @@ pub struct Endpoint {
     /// Peers by address.
     peer_addrs: BTreeSet<(IpAddr, u32)>,
     ports_up: PortMask,
+    sweep: Sweep,
     data_list: VecDeque<u32>,
     control_list: VecDeque<u32>,
     timers: BinaryHeap<Reverse<(Time, u32)>>,
@@ -119,6 +120,7 @@ impl Endpoint {
             free_peers: Vec::new(),
             peer_addrs: BTreeSet::new(),
             ports_up: PortMask::first(cfg.ports.len() as u8),
+            sweep: Sweep::OVER,
             data_list: VecDeque::new(),
             control_list: VecDeque::new(),
             timers: BinaryHeap::with_capacity(Self::TIMER_ROOM),

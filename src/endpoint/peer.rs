@@ -34,6 +34,25 @@ pub(super) struct Peer {
     pub(super) armed_at: Time,
 }
 
+/// A change of our own ports on its way to the peers, from one that is drawn at random once around.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Sweep {
+    pub(super) began: Time,
+    /// The place of the next peer, of so many.
+    pub(super) next: u32,
+    pub(super) count: u32,
+    /// Places still to be visited.
+    pub(super) left: u32,
+    pub(super) told: u32,
+    /// When it goes on; never if it is over.
+    pub(super) at: Time,
+}
+
+impl Sweep {
+    pub(super) const OVER: Self =
+        Self { began: Time::ZERO, next: 0, count: 0, left: 0, told: 0, at: Time::NEVER };
+}
+
 /// A port status update under way.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct StatusUpdate {

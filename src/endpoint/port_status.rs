@@ -11,7 +11,7 @@ use crate::wire::{EndpointOp, Ev};
 
 use super::Endpoint;
 use super::ops;
-use super::peer::{Peer, StatusUpdate};
+use super::peer::{Peer, StatusUpdate, Sweep};
 use super::planes::jittered;
 use super::receive::Source;
 use super::timers::Request;
@@ -19,6 +19,8 @@ use super::timers::Request;
 impl Endpoint {
     /// Marks timers that belong to a peer rather than to a queue pair.
     pub(super) const PEER_TIMER: u32 = 1 << 31;
+    /// The timer of the sweep over all peers.
+    pub(super) const SWEEP_TIMER: u32 = u32::MAX;
 
     /// Time from the first port status update to the next when the peer does not answer, ns, give or take a
     /// quarter. It doubles with every one, up to the maximum.
@@ -32,8 +34,8 @@ impl Endpoint {
     const PUT_OFF_NS: u64 = 100_000;
     /// Peers that share an address, as far as endpoint operations are concerned.
     const SHARED: usize = 8;
-    /// Queue pairs that learn of a peer's planes in one go.
-    const SLICE: usize = 16;
+    /// Queue pairs that learn of new planes in one go, and peers that are told of our ports.
+    pub(super) const SLICE: usize = 16;
 
     /// The peers that have this address.
     pub(super) fn peers_at(&self, ip: IpAddr) -> ([u32; Self::SHARED], usize) {
@@ -66,7 +68,7 @@ impl Endpoint {
                 self.counters.peer_port_changes += 1;
                 peer.refresh_from = peer.members.len();
             }
-            self.run_peer(now, index);
+            self.run_peer(now, index, &mut { Self::SLICE });
         }
         if !believable {
             self.counters.rx_contradicting_port_status += 1;
@@ -100,12 +102,13 @@ impl Endpoint {
         {
             return false;
         }
-        self.run_peer(now, index);
+        self.run_peer(now, index, &mut { Self::SLICE });
         true
     }
 
-    /// Does what a peer is due for, and arms its timer.
-    pub(super) fn run_peer(&mut self, now: Time, index: u32) {
+    /// Does what a peer is due for, and arms its timer. At most so many of its queue pairs learn of new planes; those
+    /// that do are taken from `refreshes`.
+    pub(super) fn run_peer(&mut self, now: Time, index: u32, refreshes: &mut usize) {
         let Some(peer) = self.peers.get_mut(index as usize).and_then(Option::as_mut) else { return };
         peer.ports_seen.listen(now);
         while let Some(peer) = self.peers.get(index as usize).and_then(Option::as_ref)
@@ -122,7 +125,7 @@ impl Endpoint {
             }
         }
         self.review_planes(index);
-        self.refresh_slice(now, index);
+        self.refresh_slice(now, index, refreshes);
         self.announce_if_due(now, index);
         self.arm_peer(index);
     }
@@ -131,18 +134,19 @@ impl Endpoint {
         let Some(peer) = self.peers.get_mut(index as usize).and_then(Option::as_mut) else { return };
         if peer.ports_seen.review(self.ports_up) {
             self.counters.peer_port_changes += 1;
-            peer.refresh_from = peer.members.len();
+            self.refresh_all(index);
         }
     }
 
     /// Tells the next few queue pairs of a peer's planes, last to first. A queue pair that connects meanwhile
     /// knows them, and one that leaves gives its place to one that has been told.
-    fn refresh_slice(&mut self, now: Time, index: u32) {
-        for _ in 0..Self::SLICE {
+    fn refresh_slice(&mut self, now: Time, index: u32, refreshes: &mut usize) {
+        while *refreshes > 0 {
             let Some(peer) = self.peers.get_mut(index as usize).and_then(Option::as_mut) else { return };
             peer.refresh_from = peer.refresh_from.min(peer.members.len());
             let Some(at) = peer.refresh_from.checked_sub(1) else { break };
             peer.refresh_from = at;
+            *refreshes -= 1;
             let slot = peer.members[at];
             self.refresh_ports(now, slot);
         }
@@ -163,18 +167,41 @@ impl Endpoint {
         }
     }
 
-    /// Follows a change of our own ports: every peer is told, one after the other.
+    /// Follows a change of our own ports: every peer is told, one after the other, and so are the queue pairs
+    /// connected to it.
     pub(super) fn announce_to_all(&mut self, now: Time) {
         let count = self.peers.len() as u32;
-        let first = u32::from(self.ops.draw()) % count.max(1);
-        let mut turn = 0;
-        for index in (first..count).chain(0..first) {
-            self.review_planes(index);
-            let due = now.after(turn * Self::STATUS_PACE_NS);
+        let next = u32::from(self.ops.draw()) % count.max(1);
+        self.sweep = Sweep { began: now, next, count, left: count, told: 0, at: Time::NEVER };
+        self.run_sweep(now, &mut { Self::SLICE });
+    }
+
+    /// Goes on to the next few peers. Those that came since it began know our ports from the start.
+    pub(super) fn run_sweep(&mut self, now: Time, refreshes: &mut usize) {
+        for _ in 0..Self::SLICE.min(self.sweep.left as usize) {
+            let index = self.sweep.next;
+            self.sweep.next = (index + 1) % self.sweep.count;
+            self.sweep.left -= 1;
+            let due = self.sweep.began.after(u64::from(self.sweep.told) * Self::STATUS_PACE_NS);
             if self.start_announcing(due, index) {
-                turn += 1;
-                self.run_peer(now, index);
+                self.sweep.told += 1;
+                self.review_planes(index);
+                self.refresh_all(index);
+                self.run_peer(now, index, refreshes);
             }
+        }
+        self.sweep.at = Time::NEVER;
+        if self.sweep.left > 0 {
+            // Later than now, so that the driver has other work done in between.
+            self.sweep.at = now.after(1);
+            self.push_timer(self.sweep.at, Self::SWEEP_TIMER);
+        }
+    }
+
+    /// Has every queue pair of a peer look at the planes again, soon.
+    fn refresh_all(&mut self, index: u32) {
+        if let Some(peer) = self.peers.get_mut(index as usize).and_then(Option::as_mut) {
+            peer.refresh_from = peer.members.len();
         }
     }
 

@@ -68,6 +68,9 @@ impl Endpoint {
 
     /// Whether an entry of the heap is the one that its owner waits for.
     fn is_live(&self, at: Time, key: u32) -> bool {
+        if key == Self::SWEEP_TIMER {
+            return self.sweep.at == at;
+        }
         if key & Self::PEER_TIMER == 0 {
             return self.qp(key).is_some_and(|qp| qp.armed_at == at);
         }
@@ -77,6 +80,7 @@ impl Endpoint {
 
     /// Runs what is due.
     pub fn on_timeout(&mut self, now: Time) {
+        let mut refreshes = Self::SLICE;
         while let Some(&Reverse((at, slot))) = self.timers.peek() {
             if at > now {
                 break;
@@ -85,12 +89,16 @@ impl Endpoint {
             if !self.is_live(at, slot) {
                 continue;
             }
+            if slot == Self::SWEEP_TIMER {
+                self.run_sweep(now, &mut refreshes);
+                continue;
+            }
             if slot & Self::PEER_TIMER != 0 {
                 let index = slot & !Self::PEER_TIMER;
                 if let Some(peer) = self.peers.get_mut(index as usize).and_then(Option::as_mut) {
                     peer.armed_at = Time::NEVER;
                 }
-                self.run_peer(now, index);
+                self.run_peer(now, index, &mut refreshes);
                 continue;
             }
             let Some(qp) = self.qp_mut(slot) else { continue };

@@ -347,6 +347,8 @@ fn port_news_survive_a_stall() {
     let mut net = with_peers(PEERS, 2);
     let start = net.now;
     net.endpoint(VICTIM).port_link(start, 1, false);
+    // Long enough to decide who is to be told when.
+    net.run_for(1_000);
     net.nodes[VICTIM].lateness_ns = 10 * MS;
     let end = start.after(200 * MS);
     while net.next_at() <= end && net.step() {}
@@ -358,29 +360,39 @@ fn port_news_survive_a_stall() {
     assert_eq!(told.len(), PEERS);
 }
 
-/// Whoever has many queue pairs to one peer is not held up by news of that peer.
-#[test]
-fn news_of_a_peer_are_taken_in_in_slices() {
-    const QPS: usize = 1_000;
+/// An endpoint with `peers` peers, four planes to each, and so many queue pairs to each of them.
+fn with_members(peers: usize, each: usize) -> (Net, Vec<End>) {
     let mut net = Net::new(1, vec![Link::clean(5_000); PLANES.into()]);
     net.add(EndpointConfig::new(ports(true, VICTIM, PLANES, 4300)));
     let pd = net.endpoint(VICTIM).alloc_pd();
     let mut ends = Vec::new();
-    for _ in 0..QPS {
-        let end = pair::create(&mut net, VICTIM, init(pd));
-        let ours = net.endpoint(VICTIM).qp_info(end.qpn).unwrap();
-        let theirs = QpInfo {
-            ports: (0..PLANES).map(|port| PortAddr { ip: address(true, 9, port), mac: [6; 6] }).collect(),
-            ..attacker_info(&ours)
-        };
-        pair::bring_up(&mut net, end, &theirs, Patience::default());
-        ends.push(end);
+    for peer in 9..9 + peers {
+        for _ in 0..each {
+            let end = pair::create(&mut net, VICTIM, init(pd));
+            let ours = net.endpoint(VICTIM).qp_info(end.qpn).unwrap();
+            let ip = |port| address(true, peer, port);
+            let theirs = QpInfo {
+                ports: (0..PLANES).map(|port| PortAddr { ip: ip(port), mac: [6; 6] }).collect(),
+                ..attacker_info(&ours)
+            };
+            pair::bring_up(&mut net, end, &theirs, Patience::default());
+            ends.push(end);
+        }
     }
-    let knowing = |net: &mut Net, ends: &[End]| {
-        ends.iter()
-            .filter(|end| net.endpoint(VICTIM).peer_planes(end.qpn).is_some_and(|planes| !planes.contains(3)))
-            .count()
-    };
+    (net, ends)
+}
+
+/// How many of these use no path over the last plane any more.
+fn knowing(net: &mut Net, ends: &[End]) -> usize {
+    ends.iter()
+        .filter(|end| net.endpoint(VICTIM).planes(end.qpn).is_some_and(|planes| !planes.contains(3)))
+        .count()
+}
+
+/// Whoever has many queue pairs to one peer is not held up by news of that peer.
+#[test]
+fn news_of_a_peer_are_taken_in_in_slices() {
+    let (mut net, mut ends) = with_members(1, 1_000);
     let envelope = Envelope::new(address(true, 9, 0), address(true, VICTIM, 0));
     let now = net.now;
     let data = envelope.seal(&update(1, 0b0111));
@@ -395,4 +407,36 @@ fn news_of_a_peer_are_taken_in_in_slices() {
     }
     net.run_for(100_000);
     assert_eq!(knowing(&mut net, &ends), 800);
+}
+
+/// Nor by a change of a port of its own: no call tells more than 16 queue pairs, however many peers they belong to.
+#[test]
+fn a_change_of_our_own_port_is_taken_in_in_slices() {
+    for (peers, each) in [(1, 1_000), (100, 10), (1_000, 1)] {
+        let (mut net, ends) = with_members(peers, each);
+        let mut now = net.now.after(MS);
+        net.endpoint(VICTIM).port_link(now, 3, false);
+        let mut known = knowing(&mut net, &ends);
+        assert_eq!(known, 16, "{peers} peers at once");
+        let mut calls = 0;
+        while known < 1_000 {
+            now = now.after(1);
+            assert!(net.endpoint(VICTIM).next_timeout() <= now, "{peers} peers: {known} know");
+            net.endpoint(VICTIM).on_timeout(now);
+            let before = core::mem::replace(&mut known, knowing(&mut net, &ends));
+            assert!(known <= before + 16, "{peers} peers: {known} after {before}");
+            calls += 1;
+            assert!(calls <= 130, "{peers} peers: {known} know after {calls} calls");
+        }
+        net.now = now;
+        // It comes back before all have heard of that, and goes again.
+        net.endpoint(VICTIM).port_link(now, 3, true);
+        net.endpoint(VICTIM).port_link(now, 3, false);
+        net.run_for(2_000);
+        assert_eq!(knowing(&mut net, &ends), 1_000, "{peers} peers");
+        now = net.now;
+        net.endpoint(VICTIM).port_link(now, 3, true);
+        net.run_for(2_000);
+        assert_eq!(knowing(&mut net, &ends), 0, "{peers} peers");
+    }
 }
