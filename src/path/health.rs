@@ -98,9 +98,7 @@ impl Paths {
             self.set_flags(id, DENIED);
             changed += 1;
         }
-        if changed > 0 {
-            self.planes_changed();
-        }
+        self.planes_changed();
         changed
     }
 
@@ -116,9 +114,7 @@ impl Paths {
                 changed += 1;
             }
         }
-        if changed > 0 {
-            self.planes_changed();
-        }
+        self.planes_changed();
         changed
     }
 

@@ -347,6 +347,9 @@ impl Model {
             assert_eq!(status.drop_count, self.drops[at]);
         }
         assert!(seen.iter().all(|&seen| seen));
+        // Probing ends when this is 0.
+        let bad = self.paths.entries.iter().filter(|entry| entry.flags & BAD != 0).count();
+        assert_eq!(usize::from(self.paths.prober.bad), bad);
         for plane in 0..self.cfg.planes {
             assert_eq!(self.paths.active_len(plane), self.active(plane), "plane {plane}");
         }

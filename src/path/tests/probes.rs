@@ -178,3 +178,12 @@ fn an_id_is_drawn_for_each_probe_and_none_is_in_flight_twice() {
     assert_eq!(paths.on_probe_answer(7, EvMark::None, at_us(1020)), Some(second.ev));
     assert_eq!(paths.on_probe_answer(500, EvMark::None, at_us(1020)), Some(first.ev));
 }
+
+#[test]
+fn packets_that_arrive_on_a_good_path_leave_no_trace() {
+    let mut paths = paths(&small(1, 2, 1));
+    paths.on_delivered(EvId(0), at_us(1));
+    paths.on_loss(EvId(0), at_us(2));
+    // No relapse, which would double the delay.
+    assert_eq!(paths.next_timeout(), at_us(1_002));
+}

@@ -94,6 +94,39 @@ fn every_bad_field_is_named() {
 }
 
 #[test]
+fn every_limit_itself_is_allowed() {
+    let good = PathConfig::new(4);
+    let random = |width_bits| EvSource::Random { width_bits };
+    for cfg in [
+        PathConfig { active: 4, min_active: 1, ..good.clone() },
+        PathConfig { active: 2730, backup: 1366, ..PathConfig::new(1) },
+        PathConfig { min_active: 128, ..good.clone() },
+        PathConfig { probe_interval_max_ns: MAX_PROBE_INTERVAL_NS, ..good.clone() },
+        PathConfig { probe_interval_ns: 1_000_000_000, ..good.clone() },
+        PathConfig { reverse_per_plane: MAX_REVERSE_PER_PLANE, ..good.clone() },
+        PathConfig { active: 128, backup: 128, source: random(8), ..good.clone() },
+    ] {
+        assert_eq!(cfg.validate(), Ok(()), "{cfg:?}");
+    }
+    for beyond in [
+        PathConfig { active: 2731, backup: 1366, ..PathConfig::new(1) },
+        PathConfig { probe_interval_max_ns: MAX_PROBE_INTERVAL_NS + 1, ..good.clone() },
+        PathConfig { probe_interval_ns: 1_000_000_001, ..good.clone() },
+        PathConfig { active: 129, backup: 128, source: random(8), ..good.clone() },
+        PathConfig { source: random(7), ..good },
+    ] {
+        assert!(beyond.validate().is_err(), "{beyond:?}");
+    }
+}
+
+#[test]
+fn a_mask_has_32_planes() {
+    assert!(ALL.contains(0) && ALL.contains(31));
+    assert!(!ALL.contains(32) && !ALL.contains(255));
+    assert_eq!((PortMask::first(31).0, PortMask::first(32), PortMask::first(40)), (u32::MAX >> 1, ALL, ALL));
+}
+
+#[test]
 fn ids_of_another_queue_pair_do_no_harm() {
     let mut paths = paths(&small(2, 2, 1));
     let foreign = EvId(999);

@@ -210,8 +210,11 @@ fn events_tell_of_bad_and_good_only() {
     paths.on_probe_answer(probe.id, EvMark::None, at_us(1010));
     let ev = paths.ev(EvId(0));
     let event = |state| Some(EvEvent { ev, plane: 0, drop_count: 1, state });
+    assert!(paths.has_events());
     assert_eq!(paths.poll_event(), event(EvState::AssumedBad));
+    assert!(paths.has_events());
     assert_eq!(paths.poll_event(), event(EvState::Good));
+    assert!(!paths.has_events());
     assert_eq!(paths.poll_event(), None);
 }
 
