@@ -11,6 +11,8 @@ const HOP_BY_HOP: u8 = 0;
 const ROUTING: u8 = 43;
 const DESTINATION_OPTIONS: u8 = 60;
 const SEGMENT_ROUTING: u8 = 4;
+/// Length of a segment in a segment list, in the unit of the length of an extension header.
+const SEGMENT_UNITS: u8 = 2;
 /// Extension headers that are followed in one packet. A sender needs four at most.
 const EXTENSIONS_MAX: usize = 8;
 
@@ -34,8 +36,10 @@ pub(super) fn extensions(ip: &[u8]) -> Option<Extensions> {
         }
         let at = IPV6_LEN + found.len;
         let header = ip.get(at..at + 8)?;
-        // Routing type and segments left; the last segment of the way stands first in the list.
-        if found.next == ROUTING && header.get(2) == Some(&SEGMENT_ROUTING) && header.get(3) != Some(&0) {
+        // Length, routing type, segments left; the last segment of the way stands first in the list.
+        let has_segments = header.get(1).is_some_and(|&len| len >= SEGMENT_UNITS);
+        let on_its_way = header.get(2) == Some(&SEGMENT_ROUTING) && header.get(3) != Some(&0);
+        if found.next == ROUTING && has_segments && on_its_way {
             found.destination_at = Some(at + 8);
         }
         found.next = *header.first()?;
