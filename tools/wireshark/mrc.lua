@@ -307,7 +307,8 @@ local IPV6_LEN = 40
 local EXTENSIONS_MAX = 8
 
 -- The IPv6 header that the iCRC covers: without the extension headers, and with the destination that the packet
--- will have where it arrives. Nil if what follows the extension headers is not UDP, or they are too many.
+-- will have where it arrives. Nil if what follows the extension headers is not UDP
+-- or not in the packet, or they are too many.
 local function without_extensions(ip)
     local packet = ip.source
     local header = packet:range(ip.offset, IPV6_LEN)
@@ -330,10 +331,11 @@ local function without_extensions(ip)
         next_header = packet:range(at, 1):uint()
         len = len + (units + 1) * 8
     end
-    if next_header ~= UDP then
+    local payload_len = header:range(4, 2):uint()
+    if next_header ~= UDP or payload_len ~= 0 and payload_len <= len then
         return nil
     end
-    local payload_len = math.max(header:range(4, 2):uint() - len, 0)
+    payload_len = math.max(payload_len - len, 0)
     local length = string.char(math.floor(payload_len / 256), payload_len % 256)
     return bytes:sub(1, 4) .. length .. string.char(UDP) .. bytes:sub(8, 24) .. destination
 end

@@ -249,6 +249,74 @@ fn packets_that_the_kernel_handles_as_one_are_explained() {
     }
 }
 
+/// The frame with the length fields of IP and UDP at 0, and with this checksum of IPv4.
+fn with_open_lengths(frame: &[u8], checksum: [u8; 2]) -> Vec<u8> {
+    let mut frame = frame.to_vec();
+    let v6 = frame[12] == 0x86;
+    let (ip_len, udp_len) = if v6 { (18, 58) } else { (16, 38) };
+    frame[ip_len..ip_len + 2].fill(0);
+    frame[udp_len..udp_len + 2].fill(0);
+    if !v6 {
+        frame[24..26].copy_from_slice(&checksum);
+    }
+    frame
+}
+
+/// Linux shows such packets where it will cut them up later. The checksum of IPv4 may not be computed yet.
+#[test]
+fn an_ip_length_of_0_is_that_of_the_capture() {
+    let all = frames();
+    let (v6, v4) = (&all[0], &all[13]);
+    let mut joined = v4.clone();
+    joined.extend(&v4[42..]);
+    let hop = (0, vec![1, 4, 0, 0, 0, 0]);
+    let mut extended = with_extensions(&with_open_lengths(v6, [0, 0]), std::slice::from_ref(&hop));
+    extended[18..20].fill(0);
+    let open = [
+        with_open_lengths(v6, [0, 0]),
+        with_open_lengths(v4, [0, 0]),
+        with_open_lengths(v4, [0xab, 0xcd]),
+        extended,
+        with_open_lengths(&joined, [0, 0]),
+    ];
+    let path = capture_of("length-0.pcap", &open);
+    let json = dissect_json(&path);
+    let whole = dissect_json(&capture_of("length-whole.pcap", &[v6.clone(), v4.clone()]));
+    let packets = json["packets"].as_array().unwrap();
+    assert_eq!(packets.len(), open.len(), "{json}");
+    for (packet, reference) in packets.iter().zip([0, 1, 1, 0, 1]) {
+        let (packet, reference) = (packet.as_object().unwrap(), &whole["packets"][reference]);
+        let several = packet["notes"].to_string().contains("several packets");
+        for name in ["opcode", "bth", "meth", "reth", "payload_len", "icrc"] {
+            let same = packet.get(name).unwrap_or(&Json::Null) == &reference[name];
+            assert!(same || several && matches!(name, "payload_len" | "icrc"), "{name}: {packet:?}");
+        }
+        assert!(packet["notes"].to_string().contains("IP length 0"), "{packet:?}");
+    }
+    assert_eq!((&packets[4]["icrc"], &json["totals"]["bad_icrc"]), (&Json::Null, &0.into()));
+    assert!(packets[4]["notes"].to_string().contains("several packets of"), "{}", packets[4]);
+    let seen = stdout(&run(&["dissect", text(&path)]));
+    assert_eq!(seen.matches("the length is that of the capture").count(), open.len(), "{seen}");
+    // A length that ends inside the extension headers is wrong, not open.
+    let mut wrong = with_extensions(v6, &[hop]);
+    wrong[18..20].copy_from_slice(&[0, 8]);
+    assert_eq!(dissect_json(&capture_of("length-wrong.pcap", &[wrong]))["totals"]["packets"], 0);
+}
+
+/// Of a packet with a length of 0 that is cut in the capture, the capture still tells how long it was.
+#[test]
+fn an_ip_length_of_0_in_a_cut_frame_is_that_of_the_wire() {
+    let whole = with_open_lengths(&frames()[13], [0, 0]);
+    let mut cut = fs::read(capture_of("length-0-whole.pcap", std::slice::from_ref(&whole))).unwrap();
+    cut.truncate(24 + 16 + 80);
+    cut[32..36].copy_from_slice(&80u32.to_le_bytes());
+    let path = temp("length-0-cut.pcap");
+    fs::write(&path, cut).unwrap();
+    let packet = dissect_json(&path)["packets"][0].clone();
+    assert_eq!(packet["not_captured"], whole.len() - 80 - 4, "{packet}");
+    assert!(packet["notes"].to_string().contains("IP length 0"), "{packet}");
+}
+
 /// An endpoint over kernel sockets takes the IPv4 identification to be 0; the kernel may choose another.
 #[test]
 fn the_icrc_of_ipv4_over_kernel_sockets_is_explained() {

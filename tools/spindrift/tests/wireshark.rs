@@ -165,6 +165,9 @@ fn wireshark_follows_the_extension_headers_that_dissect_follows() {
     };
     let mut too_long = with_extensions(&plain, std::slice::from_ref(&hop));
     too_long[55] = 255;
+    let mut inside = too_long.clone();
+    inside[55] = 0;
+    inside[18..20].copy_from_slice(&[0, 8]);
     let mut other_type = segment_routing(1, &[&other, &via]);
     other_type.1[0] = 253;
     let good = [
@@ -180,8 +183,12 @@ fn wireshark_follows_the_extension_headers_that_dissect_follows() {
         on_its_way(&[other_type], &end),
         with_extensions(&plain, &vec![hop.clone(); 8]),
     ];
-    let none =
-        [with_extensions(&plain, &vec![hop.clone(); 9]), with_extensions(&plain, &vec![hop; 150]), too_long];
+    let none = [
+        with_extensions(&plain, &vec![hop.clone(); 9]),
+        with_extensions(&plain, &vec![hop; 150]),
+        too_long,
+        inside,
+    ];
     let capture = capture_of("wireshark-extensions.pcap", &[&good[..], &none].concat());
     let output = run(&["dissect", capture.to_str().unwrap(), "--json"]);
     let json: Json = serde_json::from_slice(&output.stdout).unwrap();
