@@ -83,6 +83,7 @@ pub(crate) struct Transport {
     pub(crate) mpr: Option<u8>,
     pub(crate) max_wimm: Option<u16>,
     pub(crate) dynamic_mpr: Option<bool>,
+    pub(crate) window_budget_psns: Option<u32>,
     pub(crate) timeout: Option<u8>,
     pub(crate) linear_retries: Option<u8>,
     pub(crate) exponential_retries: Option<u8>,

@@ -55,6 +55,8 @@ fn transport(settings: &Settings) -> Result<()> {
     let ranges = [
         ("transport.hop_limit", from.hop_limit.map(u64::from), 1..=255),
         ("transport.mpr", from.mpr.map(u64::from), 1..=255),
+        ("transport.max_wimm", from.max_wimm.map(u64::from), 1..=65_535),
+        ("transport.sack_threshold_bytes", from.sack_threshold_bytes.map(u64::from), 1..=u32::MAX.into()),
         ("transport.tail_probe_floor_ns", from.tail_probe_floor_ns, 1..=u64::MAX),
         (
             "transport.initial_reordering_ns",
