@@ -14,6 +14,8 @@ export PATH
 
 export CARGO_INCREMENTAL=0
 export RUST_BACKTRACE=1
+# setup installs tshark: the tests that need it must not pass without.
+export SPINDRIFT_REQUIRE_TSHARK=1
 fresh=$(od -An -N6 -tu8 /dev/urandom | tr -d ' ')
 export SPINDRIFT_FRESH="${SPINDRIFT_FRESH:-$fresh}"
 

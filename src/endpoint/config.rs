@@ -99,7 +99,7 @@ pub struct EndpointConfig {
     pub op_position: OpPosition,
     /// IPv6 hop limit or IPv4 TTL of every packet.
     pub hop_limit: u8,
-    /// Bytes received between SACKs.
+    /// Bytes received between SACKs, at least 1.
     pub sack_threshold_bytes: u32,
     /// Silence after which a tail loss probe is sent before any round trip was measured, and the
     /// least silence after, ns.
@@ -186,6 +186,12 @@ impl EndpointConfig {
             return bad(
                 "initial_reordering_ns",
                 "must be at most 1 s: the time rule waits that long at first",
+            );
+        }
+        if self.sack_threshold_bytes == 0 {
+            return bad(
+                "sack_threshold_bytes",
+                "must be at least 1 byte, which acknowledges every packet; 16384 is usual",
             );
         }
         if self.tail_probe_floor_ns == 0 {
@@ -558,4 +564,28 @@ pub enum PostError {
     /// The peer accepts no writes with immediate: the request would wait for ever.
     #[error("the peer accepts no writes with immediate: it connected with max_wimm 0")]
     NoImmediates,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn settings_that_cannot_work_are_named_with_the_fix() {
+        let port = LocalPort {
+            ip: "10.0.0.1".parse().expect("an address"),
+            mac: MacAddr([2, 0, 0, 0, 0, 1]),
+            max_frame: 1514,
+            source_ports: None,
+            same_path_batch: 1,
+        };
+        let usual = EndpointConfig::new(vec![port]);
+        assert_eq!(usual.validate(), Ok(()));
+        let least = EndpointConfig { sack_threshold_bytes: 1, ..usual.clone() };
+        assert_eq!(least.validate(), Ok(()));
+        let never = EndpointConfig { sack_threshold_bytes: 0, ..usual };
+        let error = never.validate().expect_err("0 bytes");
+        assert_eq!(error.setting, "sack_threshold_bytes");
+        assert!(error.to_string().contains("at least 1 byte"), "{error}");
+    }
 }

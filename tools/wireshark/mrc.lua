@@ -300,7 +300,48 @@ local function add_header(tree, name, tvb, at, limit)
     return at + header.len
 end
 
--- The innermost IP header and the UDP header of the packet at hand, as strings of bytes.
+local UDP, HOP_BY_HOP, ROUTING, DESTINATION_OPTIONS = 17, 0, 43, 60
+local SEGMENT_ROUTING = 4
+local IPV6_LEN = 40
+-- Extension headers that are followed in one packet, as many as `spindrift dissect` follows.
+local EXTENSIONS_MAX = 8
+
+-- The IPv6 header that the iCRC covers: without the extension headers, and with the destination that the packet
+-- will have where it arrives. Nil if what follows the extension headers is not UDP
+-- or not in the packet, or they are too many.
+local function without_extensions(ip)
+    local packet = ip.source
+    local header = packet:range(ip.offset, IPV6_LEN)
+    local bytes = header:bytes():raw()
+    local next_header, len, destination = header:range(6, 1):uint(), 0, bytes:sub(25, 40)
+    for _ = 1, EXTENSIONS_MAX do
+        if next_header ~= HOP_BY_HOP and next_header ~= ROUTING and next_header ~= DESTINATION_OPTIONS then
+            break
+        end
+        local at = ip.offset + IPV6_LEN + len
+        if at + 8 > packet:len() then
+            return nil
+        end
+        local units = packet:range(at + 1, 1):uint()
+        if next_header == ROUTING and packet:range(at + 2, 1):uint() == SEGMENT_ROUTING
+            and packet:range(at + 3, 1):uint() ~= 0 and units >= 2 and at + 24 <= packet:len() then
+            -- Segments are left; the last segment of the way stands first in the list.
+            destination = packet:range(at + 8, 16):bytes():raw()
+        end
+        next_header = packet:range(at, 1):uint()
+        len = len + (units + 1) * 8
+    end
+    local payload_len = header:range(4, 2):uint()
+    if next_header ~= UDP or payload_len ~= 0 and payload_len <= len then
+        return nil
+    end
+    payload_len = math.max(payload_len - len, 0)
+    local length = string.char(math.floor(payload_len / 256), payload_len % 256)
+    return bytes:sub(1, 4) .. length .. string.char(UDP) .. bytes:sub(8, 24) .. destination
+end
+
+-- The innermost IP header and the UDP header of the packet at hand, as strings of bytes. Nil where they are not
+-- there; with true where they are, and `spindrift dissect` does not take the packet for MRC.
 local function lower_headers()
     local ip, udp
     for _, candidates in ipairs({ { ip_field() }, { ipv6_field() } }) do
@@ -318,15 +359,17 @@ local function lower_headers()
     end
     local first = ip.range:range(0, 1):uint()
     local version = bits_of(first, 4, 4)
-    local ip_len = version == 6 and 40 or bits_of(first, 0, 4) * 4
+    local ip_len = version == 6 and IPV6_LEN or bits_of(first, 0, 4) * 4
     if ip.range:len() < ip_len or udp.range:len() < UDP_LEN then
         return nil
     end
     local ip_bytes = ip.range:range(0, ip_len):bytes():raw()
     local udp_bytes = udp.range:range(0, UDP_LEN):bytes():raw()
-    if version == 6 and ip_bytes:byte(7) ~= 17 then
-        -- The iCRC covers the packet without its extension headers.
-        ip_bytes = ip_bytes:sub(1, 4) .. udp_bytes:sub(5, 6) .. "\17" .. ip_bytes:sub(8)
+    if version == 6 and ip_bytes:byte(7) ~= UDP then
+        ip_bytes = without_extensions(ip)
+        if not ip_bytes then
+            return nil, true
+        end
     end
     return {
         version = version,
@@ -517,7 +560,11 @@ function mrc.dissector(tvb, pinfo, tree)
         end
         return 0
     end
-    dissect(tvb, pinfo, tree, lower_headers())
+    local lower, refused = lower_headers()
+    if refused then
+        return 0
+    end
+    dissect(tvb, pinfo, tree, lower)
     return tvb:len()
 end
 
@@ -527,7 +574,11 @@ mrc:register_heuristic("udp", function(tvb, pinfo, tree)
     if not is_mrc_port(pinfo.dst_port) or tvb:len() < 1 or not OPCODES[tvb:range(0, 1):uint()] then
         return false
     end
-    dissect(tvb, pinfo, tree, lower_headers())
+    local lower, refused = lower_headers()
+    if refused then
+        return false
+    end
+    dissect(tvb, pinfo, tree, lower)
     return true
 end)
 set_preference("udp.try_heuristic_first", true)

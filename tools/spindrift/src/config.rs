@@ -83,6 +83,7 @@ pub(crate) struct Transport {
     pub(crate) mpr: Option<u8>,
     pub(crate) max_wimm: Option<u16>,
     pub(crate) dynamic_mpr: Option<bool>,
+    pub(crate) window_budget_psns: Option<u32>,
     pub(crate) timeout: Option<u8>,
     pub(crate) linear_retries: Option<u8>,
     pub(crate) exponential_retries: Option<u8>,
@@ -236,4 +237,70 @@ fn size<'de, D: Deserializer<'de>>(input: D) -> Result<Option<u64>, D::Error> {
 fn duration<'de, D: Deserializer<'de>>(input: D) -> Result<Option<Duration>, D::Error> {
     let text = NumberOrText::deserialize(input)?.text();
     parse_duration(&text).map(Some).map_err(serde::de::Error::custom)
+}
+
+/// The keys that a section accepts, as its parser has them.
+#[cfg(test)]
+pub(crate) fn keys_of<'de, T: Deserialize<'de>>() -> &'static [&'static str] {
+    use serde::de::value::Error;
+    use serde::de::{Error as _, Visitor};
+
+    struct Names<'a>(&'a mut &'static [&'static str]);
+
+    impl<'de> Deserializer<'de> for Names<'_> {
+        type Error = Error;
+
+        fn deserialize_any<V: Visitor<'de>>(self, _: V) -> Result<V::Value, Error> {
+            Err(Error::custom("no section"))
+        }
+
+        fn deserialize_struct<V: Visitor<'de>>(
+            self,
+            _: &'static str,
+            fields: &'static [&'static str],
+            _: V,
+        ) -> Result<V::Value, Error> {
+            *self.0 = fields;
+            Err(Error::custom("only its names are wanted"))
+        }
+
+        serde::forward_to_deserialize_any! {
+            bool i8 i16 i32 i64 i128 u8 u16 u32 u64 u128 f32 f64 char str string bytes byte_buf option unit
+            unit_struct newtype_struct seq tuple tuple_struct map enum identifier ignored_any
+        }
+    }
+
+    let mut names: &'static [&'static str] = &[];
+    assert!(T::deserialize(Names(&mut names)).is_err());
+    names
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The table of `docs/cli.md` has a row for each section, with each of its keys.
+    #[test]
+    fn every_key_is_documented() {
+        let page = include_str!("../../../docs/cli.md");
+        let sections = [
+            ("run", keys_of::<Run>()),
+            ("nic", keys_of::<Nic>()),
+            ("transport", keys_of::<Transport>()),
+            ("transport.dscp", keys_of::<DscpMap>()),
+            ("path", keys_of::<PathSet>()),
+            ("cc", keys_of::<Cc>()),
+            ("setup", keys_of::<Setup>()),
+        ];
+        for section in keys_of::<Config>() {
+            assert!(sections.iter().any(|(name, _)| name == section), "[{section}] is checked below");
+        }
+        for (section, keys) in sections {
+            let row = page.lines().find(|line| line.starts_with(&format!("| `[{section}]`")));
+            for key in keys.iter().filter(|key| **key != "dscp") {
+                let there = row.is_some_and(|row| row.contains(&format!("`{key}`")));
+                assert!(there, "docs/cli.md, Configuration files: `{key}` of [{section}] is missing");
+            }
+        }
+    }
 }

@@ -16,7 +16,7 @@ use crate::bench::layout::Layout;
 use crate::bench::nic::{Nic, loopback_pair, udp_pair};
 use crate::bench::options::{Amount, Defaults, RunArgs, Settings};
 use crate::bench::pin::{Idle, pin, two_cores};
-use crate::bench::pingpong::Player;
+use crate::bench::pingpong::{Led, Player};
 use crate::bench::report::{
     BandwidthRow, LatencyRow, Progress, counters_json, counters_table, faults_line, settings_json,
     settings_line,
@@ -280,30 +280,33 @@ fn play(
             }
             let mut go_on =
                 || if over.load(Ordering::Acquire) { bail!("the other side ended") } else { stop.check() };
-            follower.follow(rounds, &mut go_on)?;
+            let longest_pause = follower.follow(rounds, &mut go_on)?;
             // The leader needs acknowledgements until it has ended too.
             while !over.load(Ordering::Acquire) {
                 follower.drain(&mut || Ok(()))?;
                 follower.turn();
             }
-            Ok(())
+            Ok(longest_pause)
         });
         if let Some((first, _)) = cores {
             pin(first);
         }
         let mut go_on = || stop.check();
-        let led = leader.lead(rounds, &mut go_on).and_then(|histogram| {
+        let led = leader.lead(rounds, &mut go_on).and_then(|led| {
             leader.drain(&mut go_on)?;
-            Ok(histogram)
+            Ok(led)
         });
         over.store(true, Ordering::Release);
         while !follow.is_finished() {
             leader.turn();
         }
         let followed = follow.join().unwrap_or_else(|_| bail!("the other side's thread panicked"));
-        let histogram = led?;
-        followed?;
-        Ok(LatencyRow::new(size, &histogram))
+        let led = led?;
+        let longest_pause = led.longest_pause.max(followed?);
+        let led = Led { longest_pause, ..led };
+        let row = LatencyRow::new(size, &led);
+        row.warn_of_pause(&led);
+        Ok(row)
     })
 }
 

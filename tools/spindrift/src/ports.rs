@@ -1,4 +1,6 @@
-//! `spindrift ports`: what each local address would be as a port.
+//! `spindrift ports`: what each local address would be as a port, and the settings of ports.
+
+mod settings;
 
 use std::net::IpAddr;
 
@@ -10,7 +12,7 @@ use spindrift_pmd::{Port, PortCaps};
 
 use crate::output::say;
 
-/// Lists what each local address would be as a port.
+/// Lists what each local address would be as a port, and the settings of each kind of port.
 #[derive(Args, Debug)]
 pub(crate) struct PortsArgs {
     /// Print one JSON object instead of a table.
@@ -28,7 +30,13 @@ pub(crate) fn run(args: &PortsArgs) -> Result<()> {
             .enumerate()
             .map(|(index, (interface, address, caps))| to_json(index, interface, *address, caps))
             .collect();
-        say(&json!({ "command": "ports", "version": env!("CARGO_PKG_VERSION"), "ports": ports }).to_string());
+        let object = json!({
+            "command": "ports",
+            "version": env!("CARGO_PKG_VERSION"),
+            "ports": ports,
+            "kinds": settings::to_json(),
+        });
+        say(&object.to_string());
         return Ok(());
     }
     say(&format!(
@@ -46,6 +54,9 @@ pub(crate) fn run(args: &PortsArgs) -> Result<()> {
         }
     }
     say("");
+    for line in settings::table() {
+        say(&line);
+    }
     say("index: for -x of write-bw and write-lat. max frame: bytes, Ethernet header included. batch: full");
     say(
         "packets that go to the kernel in one call (1: no segmentation offload). `spindrift loopback` needs no port.",

@@ -89,7 +89,7 @@ fn a_fault_on_a_plane_that_is_not_there() {
 /// Each bad value stands on line 3, column 8 or behind: the place of the value and not of its section.
 #[test]
 fn a_bad_value_in_a_file_is_named_with_its_place() {
-    let cases: [(&str, &str, &str, &[&str]); 28] = [
+    let cases: [(&str, &str, &str, &[&str]); 30] = [
         ("loopback", "run", "size = 0", &["run.size", "at least 1"]),
         ("loopback", "run", "qps = 0", &["run.qps 0", "1 to 1024"]),
         ("loopback", "run", "tx_depth = 0", &["run.tx_depth 0", "1 to 16384"]),
@@ -107,6 +107,13 @@ fn a_bad_value_in_a_file_is_named_with_its_place() {
         ("loopback", "transport", "udp_port = 0", &["transport.udp_port 0", "1 to 65535"]),
         ("loopback", "transport", "hop_limit = 0", &["transport.hop_limit 0", "1 to 255"]),
         ("loopback", "transport", "mpr = 0", &["transport.mpr 0", "1 to 255"]),
+        ("write-bw", "transport", "max_wimm = 0", &["transport.max_wimm 0", "1 to 65535"]),
+        (
+            "loopback",
+            "transport",
+            "sack_threshold_bytes = 0",
+            &["transport.sack_threshold_bytes 0", "1 to 4294967295"],
+        ),
         ("loopback", "transport", "timeout = 25", &["transport.timeout 25", "1 to 24"]),
         ("loopback", "transport", "linear_retries = 8", &["transport.linear_retries 8", "0 to 7"]),
         (

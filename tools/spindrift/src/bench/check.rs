@@ -17,6 +17,8 @@ use crate::usage::usage;
 
 const MTU_RANGE: RangeInclusive<u64> = 256..=8960;
 const TX_DEPTH_MAX: u64 = 16_384;
+/// Planes of `loopback` where neither flag nor file says how many.
+pub(crate) const PLANES: usize = 4;
 
 /// Checks what needs no knowledge of the planes.
 pub(super) fn check(settings: &Settings, args: &RunArgs) -> Result<()> {
@@ -53,6 +55,8 @@ fn transport(settings: &Settings) -> Result<()> {
     let ranges = [
         ("transport.hop_limit", from.hop_limit.map(u64::from), 1..=255),
         ("transport.mpr", from.mpr.map(u64::from), 1..=255),
+        ("transport.max_wimm", from.max_wimm.map(u64::from), 1..=65_535),
+        ("transport.sack_threshold_bytes", from.sack_threshold_bytes.map(u64::from), 1..=u32::MAX.into()),
         ("transport.tail_probe_floor_ns", from.tail_probe_floor_ns, 1..=u64::MAX),
         (
             "transport.initial_reordering_ns",
@@ -153,7 +157,7 @@ pub(crate) fn check_planes(settings: &Settings, args: &RunArgs, planes: usize, f
 pub(crate) fn check_loopback(settings: &Settings, args: &RunArgs, planes: Option<usize>) -> Result<usize> {
     let config = &settings.config;
     let name = config.origin(planes.is_some(), "--planes", "nic.planes");
-    let planes = planes.or(config.nic.planes).unwrap_or(4);
+    let planes = planes.or(config.nic.planes).unwrap_or(PLANES);
     in_range(&name, planes as u64, &(1..=EndpointConfig::MAX_PORTS as u64))?;
     check_planes(settings, args, planes, ", or raise --planes")?;
     check_plane_ids(config, false, planes, ", or change --planes")?;

@@ -5,6 +5,7 @@ pub(crate) mod check;
 pub(crate) mod layout;
 pub(crate) mod nic;
 pub(crate) mod options;
+pub(crate) mod pauses;
 pub(crate) mod pin;
 pub(crate) mod pingpong;
 pub(crate) mod report;

@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::Result;
 use clap::Args;
 use spindrift::congestion::CcConfig;
-use spindrift::endpoint::EndpointConfig;
+use spindrift::endpoint::{EndpointConfig, Limits};
 use spindrift::path::PathConfig;
 use spindrift::verbs::{QpConfig, RtsAttr};
 use spindrift::wire::{EntropyMode, StevOrder};
@@ -203,6 +203,10 @@ impl Settings {
             sack_threshold_bytes: from.sack_threshold_bytes.unwrap_or(base.sack_threshold_bytes),
             tail_probe_floor_ns: from.tail_probe_floor_ns.unwrap_or(base.tail_probe_floor_ns),
             initial_reordering_ns: from.initial_reordering_ns.unwrap_or(base.initial_reordering_ns),
+            limits: Limits {
+                window_budget_psns: from.window_budget_psns.unwrap_or(base.limits.window_budget_psns),
+                ..base.limits
+            },
             plane_ids: self.config.nic.plane_ids.clone().unwrap_or(base.plane_ids),
             ..base
         }
@@ -256,5 +260,33 @@ impl Settings {
     /// The planes' addresses, if any were given.
     pub(crate) fn local(&self) -> Option<&[IpAddr]> {
         self.config.nic.local.as_deref().filter(|list| !list.is_empty())
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use super::*;
+
+    fn settings_of(text: &str) -> Settings {
+        let defaults = Defaults {
+            port: PortKind::Udp,
+            size: Some(2),
+            amount: Amount::Iterations(1),
+            seed: None,
+            tx_depth: 1,
+        };
+        let settings = Settings::new(&RunArgs::default(), None, &defaults).unwrap();
+        Settings { config: toml::from_str(text).unwrap(), ..settings }
+    }
+
+    #[test]
+    fn the_window_budget_reaches_the_endpoint() {
+        let endpoint = |text| settings_of(text).endpoint(EndpointConfig::new(Vec::new()));
+        let usual = Limits::default();
+        assert_eq!(endpoint("").limits, usual);
+        let less = endpoint("transport.window_budget_psns = 4321").limits;
+        assert_eq!(less, Limits { window_budget_psns: 4321, ..usual });
+        assert_eq!(endpoint("transport.window_budget_psns = 0").limits.window_budget_psns, 0);
     }
 }

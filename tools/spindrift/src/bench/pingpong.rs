@@ -1,12 +1,13 @@
 //! Two sides that answer each other's writes: half of a round trip is the latency.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
 use hdrhistogram::Histogram;
 use spindrift::verbs::exchange::RemoteMr;
 use spindrift::verbs::{PostError, RecvWr, RemoteAddr, SendOp, SendWr, Sge, Wc, WcOpcode};
 
+use super::pauses::Pauses;
 use super::pin::Idle;
 use super::report::explain;
 use super::side::Side;
@@ -15,6 +16,8 @@ use super::side::Side;
 pub(crate) const WARM_UP: u64 = 100;
 /// Polls between two looks at whether to go on.
 const LOOK_POLLS: u32 = 1 << 14;
+/// Polls between two looks at the clock.
+const CLOCK_POLLS: u32 = 64;
 /// Receives kept posted: more than messages are ever in flight.
 const RECEIVES: u32 = 4;
 /// Longest latency that the histogram tells apart, ns.
@@ -22,6 +25,16 @@ const LONGEST_NS: u64 = 60_000_000_000;
 
 /// Asked now and then while waiting; an error ends the wait.
 pub(crate) type GoOn<'a> = &'a mut dyn FnMut() -> Result<()>;
+
+/// What the leader measured.
+#[derive(Clone, Debug)]
+pub(crate) struct Led {
+    /// Halves of the round trips, ns.
+    pub(crate) histogram: Histogram<u64>,
+    pub(crate) elapsed: Duration,
+    /// Longest time that the leader's thread was not run.
+    pub(crate) longest_pause: Duration,
+}
 
 /// One side of the game, on its first queue pair.
 ///
@@ -35,6 +48,9 @@ pub(crate) struct Player<'a> {
     with_imm: bool,
     arrived: u64,
     idle: Idle,
+    /// Start of what is measured.
+    start: Instant,
+    pauses: Pauses,
 }
 
 impl<'a> Player<'a> {
@@ -44,7 +60,8 @@ impl<'a> Player<'a> {
         let remote = remote.at(0, u64::from(size)).context("the peer's memory")?;
         side.target.region().store(size as usize - 1, 0)?;
         let with_imm = size > mtu;
-        let mut player = Self { side, size, local, remote, with_imm, arrived: 0, idle };
+        let (start, pauses) = (Instant::now(), Pauses::default());
+        let mut player = Self { side, size, local, remote, with_imm, arrived: 0, idle, start, pauses };
         if with_imm {
             while player.side.qps.first().is_some_and(|qp| qp.recvs_outstanding() < RECEIVES) {
                 player.expect_one()?;
@@ -125,17 +142,30 @@ impl<'a> Player<'a> {
                 return Ok(());
             }
             polls += 1;
+            if polls % CLOCK_POLLS == 0 {
+                self.pauses.look(self.start.elapsed());
+            }
             if polls % LOOK_POLLS == 0 {
                 go_on()?;
             }
         }
     }
 
+    /// Looks at the clock at the start of a round; those before are the warm-up's and forgotten with its pauses.
+    fn begin(&mut self, round: u64) -> Instant {
+        let now = Instant::now();
+        if round == WARM_UP {
+            (self.start, self.pauses) = (now, Pauses::default());
+        }
+        self.pauses.look(now.saturating_duration_since(self.start));
+        now
+    }
+
     /// Sends first and measures half of each round trip.
-    pub(crate) fn lead(&mut self, rounds: u64, go_on: GoOn<'_>) -> Result<Histogram<u64>> {
+    pub(crate) fn lead(&mut self, rounds: u64, go_on: GoOn<'_>) -> Result<Led> {
         let mut histogram = Histogram::new_with_bounds(1, LONGEST_NS, 3)?;
         for round in 0..WARM_UP + rounds {
-            let start = Instant::now();
+            let start = self.begin(round);
             self.send(round)?;
             self.wait(round, go_on)?;
             let half_ns = start.elapsed().as_nanos() as u64 / 2;
@@ -146,16 +176,20 @@ impl<'a> Player<'a> {
                 go_on()?;
             }
         }
-        Ok(histogram)
+        let elapsed = self.start.elapsed();
+        self.pauses.look(elapsed);
+        Ok(Led { histogram, elapsed, longest_pause: self.pauses.longest() })
     }
 
-    /// Answers so many rounds.
-    pub(crate) fn follow(&mut self, rounds: u64, go_on: GoOn<'_>) -> Result<()> {
+    /// Answers so many rounds. Returns the longest time that this thread was not run.
+    pub(crate) fn follow(&mut self, rounds: u64, go_on: GoOn<'_>) -> Result<Duration> {
         for round in 0..WARM_UP + rounds {
             self.wait(round, go_on)?;
             self.send(round)?;
+            // Behind the answer: nobody waits for this look at the clock.
+            self.begin(round);
         }
-        Ok(())
+        Ok(self.pauses.longest())
     }
 
     /// Polls until everything sent has been acknowledged.

@@ -3,21 +3,19 @@
 use std::io::{self, IsTerminal as _};
 use std::time::Duration;
 
-use hdrhistogram::Histogram;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 use serde_json::{Map, Value as Json, json};
 use spindrift::verbs::{RtsAttr, WcStatus};
 
 use super::options::{Amount, Settings};
+use super::pauses::spoils;
+use super::pingpong::Led;
 use super::side::Counted;
 use super::writer::Measured;
 use crate::config::PortKind;
 use crate::output::tell;
 use crate::units::format_size;
-
-/// Pauses up to this long are usual where cores are shared.
-const PAUSE: Duration = Duration::from_millis(20);
 
 /// One size of a bandwidth run.
 #[derive(Clone, Debug, Serialize)]
@@ -58,7 +56,7 @@ impl BandwidthRow {
 
     /// A word on standard error where the average says more about a busy machine than about the transport.
     pub(crate) fn warn_of_pause(&self, measured: &Measured) {
-        if measured.longest_pause > PAUSE && measured.longest_pause * 10 > measured.elapsed {
+        if spoils(measured.longest_pause, measured.elapsed) {
             tell(format_args!(
                 "spindrift: at {} the writer was not run for {:.0} ms of {:.0} ms: the machine is busy, the average too low",
                 format_size(self.size_bytes),
@@ -111,10 +109,13 @@ pub(crate) struct LatencyRow {
     pub(crate) p99_us: f64,
     pub(crate) p999_us: f64,
     pub(crate) max_us: f64,
+    /// Longest time in which this side's thread was not run; in `loopback` that of either side.
+    pub(crate) longest_pause_ms: f64,
 }
 
 impl LatencyRow {
-    pub(crate) fn new(size: u32, histogram: &Histogram<u64>) -> Self {
+    pub(crate) fn new(size: u32, led: &Led) -> Self {
+        let histogram = &led.histogram;
         let us = |ns: u64| ns as f64 / 1000.0;
         Self {
             size_bytes: size.into(),
@@ -125,7 +126,26 @@ impl LatencyRow {
             p99_us: us(histogram.value_at_quantile(0.99)),
             p999_us: us(histogram.value_at_quantile(0.999)),
             max_us: us(histogram.max()),
+            longest_pause_ms: led.longest_pause.as_secs_f64() * 1000.0,
         }
+    }
+
+    /// As [`BandwidthRow::warn_of_pause`].
+    pub(crate) fn warn_of_pause(&self, led: &Led) {
+        if let Some(warning) = self.pause_warning(led) {
+            tell(format_args!("{warning}"));
+        }
+    }
+
+    fn pause_warning(&self, led: &Led) -> Option<String> {
+        spoils(led.longest_pause, led.elapsed).then(|| {
+            format!(
+                "spindrift: at {} a side was not run for {:.0} ms of {:.0} ms: the machine is busy, the average too high",
+                format_size(self.size_bytes),
+                self.longest_pause_ms,
+                led.elapsed.as_secs_f64() * 1000.0
+            )
+        })
     }
 
     pub(crate) fn head() -> String {
@@ -313,5 +333,30 @@ impl Drop for Progress {
         if let Some(bar) = &self.bar {
             bar.finish_and_clear();
         }
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn latency_warns_of_a_busy_machine() {
+        let mut histogram = hdrhistogram::Histogram::new(3).unwrap();
+        histogram.record(9000).unwrap();
+        let led = |pause, elapsed| Led {
+            histogram: histogram.clone(),
+            elapsed: Duration::from_millis(elapsed),
+            longest_pause: Duration::from_millis(pause),
+        };
+        let warning = |led: &Led| LatencyRow::new(2, led).pause_warning(led);
+        let busy = warning(&led(40, 100)).unwrap();
+        assert!(
+            busy.contains("at 2 ") && busy.contains("40 ms of 100 ms") && busy.contains("busy"),
+            "{busy}"
+        );
+        assert_eq!(warning(&led(40, 1000)), None);
+        assert_eq!(warning(&led(1, 5)), None);
     }
 }

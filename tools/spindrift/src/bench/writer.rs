@@ -8,6 +8,7 @@ use spindrift::verbs::{RemoteAddr, SendOp, SendWr, Sge, Wc};
 
 use super::layout::Layout;
 use super::options::Amount;
+use super::pauses::Pauses;
 use super::pin::Idle;
 use super::report::explain;
 use super::side::Side;
@@ -130,7 +131,7 @@ impl<'a> Writer<'a> {
         }
         let elapsed = pace.start.elapsed();
         let iterations = self.completed.iter().sum::<u64>() - before;
-        let longest_pause = pace.longest_pause;
+        let longest_pause = pace.pauses.longest();
         let measured = Measured { iterations, elapsed, peak_gbps: 0.0, longest_pause };
         Ok(Measured { peak_gbps: pace.peak_gbps.max(measured.gbps(self.layout.size)), ..measured })
     }
@@ -194,8 +195,7 @@ struct Pace {
     mark: (Duration, u64),
     next_watch: Duration,
     peak_gbps: f64,
-    last_look: Duration,
-    longest_pause: Duration,
+    pauses: Pauses,
 }
 
 impl Pace {
@@ -206,15 +206,13 @@ impl Pace {
             mark: (Duration::ZERO, 0),
             next_watch: WATCH_INTERVAL,
             peak_gbps: 0.0,
-            last_look: Duration::ZERO,
-            longest_pause: Duration::ZERO,
+            pauses: Pauses::default(),
         }
     }
 
     fn look(&mut self, done: u64, watch: &mut dyn Watch) -> Result<Duration> {
         let elapsed = self.start.elapsed();
-        self.longest_pause = self.longest_pause.max(elapsed.saturating_sub(self.last_look));
-        self.last_look = elapsed;
+        self.pauses.look(elapsed);
         let (mark_time, mark_done) = self.mark;
         let interval = elapsed.saturating_sub(mark_time);
         if interval >= PEAK_INTERVAL && done - mark_done >= PEAK_MESSAGES {

@@ -30,6 +30,8 @@ pub(crate) struct Datagram {
     pub(crate) icrc: Option<Icrc>,
     /// This is not one packet but several, which the kernel handles as one: bytes of each.
     pub(crate) several: Option<usize>,
+    /// The length field of the IP header is 0: the length is that of the capture.
+    pub(crate) length_open: bool,
     /// The IP header of a trimmed packet announces less than the UDP header.
     pub(crate) shorter_than_udp: bool,
 }
@@ -61,12 +63,12 @@ pub(crate) fn datagram(
     let cut = captured.wire_len.saturating_sub(captured.data.len()).min(LONGEST_IP);
     // A frame of which only the front was kept is made whole with zeros, so that its lengths are right.
     frame.resize(kept + cut, 0);
-    let unfinished = fill_lengths(&mut frame);
+    let length_open = fill_lengths(&mut frame);
     let parsed = stack::parse(&frame)?;
     let mrc_at = ETHERNET_LEN + parsed.l3.len() - parsed.mrc.len();
     let captured_mrc = kept.saturating_sub(mrc_at).min(parsed.mrc.len());
     let not_captured = parsed.mrc.len() - captured_mrc;
-    let several = several(parsed.mrc, unfinished);
+    let several = several(parsed.mrc);
     let trimmed = trim_of(parsed.meta.traffic_class >> 2).is_some();
     let (covered, icrc) = match parsed.mrc.split_last_chunk::<ICRC_LEN>() {
         Some((covered, found)) if !trimmed && !parsed.truncated => {
@@ -81,9 +83,11 @@ pub(crate) fn datagram(
         meta: parsed.meta,
         mrc: covered.get(..captured_mrc).unwrap_or(covered).to_vec(),
         not_captured: covered.len().saturating_sub(captured_mrc),
-        // Several packets in one have not got the lengths yet that their iCRCs cover.
-        icrc: icrc.filter(|_| several.is_none()),
+        // Several packets in one have not got the lengths yet that their iCRCs cover. Where the length is open, there
+        // may be several that cannot be told apart.
+        icrc: icrc.filter(|icrc| several.is_none() && (!length_open || icrc.is_good())),
         several,
+        length_open,
         shorter_than_udp: parsed.truncated,
     })
 }
@@ -101,7 +105,7 @@ fn rebuilt_by_sockets(l3: &[u8]) -> Vec<u8> {
 
 /// Bytes of each packet where a UDP payload has several, as the kernel has them before it cuts them up or after
 /// it joined them: another header to the same queue pair, and of the next PSN or the same, follows an iCRC.
-fn several(mrc: &[u8], unfinished: bool) -> Option<usize> {
+fn several(mrc: &[u8]) -> Option<usize> {
     let first = mrc.first_chunk::<BTH_LEN>()?;
     if !is_opcode(first[0]) {
         return None;
@@ -115,8 +119,7 @@ fn several(mrc: &[u8], unfinished: bool) -> Option<usize> {
     // Packets end on four bytes.
     let found = (BTH_LEN + ICRC_LEN..mrc.len()).step_by(4).find_map(follows);
     // What follows was perhaps not captured; no interface carries so much in one piece.
-    let too_long = unfinished || mrc.len() > FRAME_MAX;
-    found.or(too_long.then_some(0))
+    found.or((mrc.len() > FRAME_MAX).then_some(0))
 }
 
 fn is_opcode(code: u8) -> bool {

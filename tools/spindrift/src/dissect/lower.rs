@@ -11,6 +11,8 @@ const HOP_BY_HOP: u8 = 0;
 const ROUTING: u8 = 43;
 const DESTINATION_OPTIONS: u8 = 60;
 const SEGMENT_ROUTING: u8 = 4;
+/// Length of a segment in a segment list, in the unit of the length of an extension header.
+const SEGMENT_UNITS: u8 = 2;
 /// Extension headers that are followed in one packet. A sender needs four at most.
 const EXTENSIONS_MAX: usize = 8;
 
@@ -34,8 +36,10 @@ pub(super) fn extensions(ip: &[u8]) -> Option<Extensions> {
         }
         let at = IPV6_LEN + found.len;
         let header = ip.get(at..at + 8)?;
-        // Routing type and segments left; the last segment of the way stands first in the list.
-        if found.next == ROUTING && header.get(2) == Some(&SEGMENT_ROUTING) && header.get(3) != Some(&0) {
+        // Length, routing type, segments left; the last segment of the way stands first in the list.
+        let has_segments = header.get(1).is_some_and(|&len| len >= SEGMENT_UNITS);
+        let on_its_way = header.get(2) == Some(&SEGMENT_ROUTING) && header.get(3) != Some(&0);
+        if found.next == ROUTING && has_segments && on_its_way {
             found.destination_at = Some(at + 8);
         }
         found.next = *header.first()?;
@@ -59,6 +63,10 @@ pub(super) fn without_extensions(frame: &mut Vec<u8>) {
     }
     let destination = found.destination_at.and_then(|at| ip.get(at..at + 16)).map(<[u8]>::to_vec);
     let payload_len = ip.get(4..6).map_or(0, |len| usize::from(len[0]) << 8 | usize::from(len[1]));
+    // 0 stays 0, which says that the length is open; a length that ends inside the extension headers is wrong.
+    if payload_len != 0 && payload_len <= found.len {
+        return;
+    }
     let Some(ip) = frame.get_mut(ETHERNET_LEN..ETHERNET_LEN + IPV6_LEN) else { return };
     ip[4..6].copy_from_slice(&(payload_len.saturating_sub(found.len) as u16).to_be_bytes());
     ip[6] = PROTOCOL_UDP;
@@ -68,8 +76,9 @@ pub(super) fn without_extensions(frame: &mut Vec<u8>) {
     frame.drain(ETHERNET_LEN + IPV6_LEN..ETHERNET_LEN + IPV6_LEN + found.len);
 }
 
-/// Fills in the lengths of a packet that is longer than its length fields hold, which then are 0. Returns
-/// whether there was one. `frame` is as long as on the wire.
+/// Fills in the lengths of a packet whose IP length field is 0: inside the kernel, before segmentation offload, the
+/// field is still open, or the packet is longer than it can say. Returns whether there was one. `frame` is as long as
+/// on the wire.
 pub(super) fn fill_lengths(frame: &mut [u8]) -> bool {
     let v6 = frame.get(12..14) == Some(&ETHERTYPE_IPV6);
     let Some(ip) = frame.get_mut(ETHERNET_LEN..) else { return false };
@@ -83,10 +92,12 @@ pub(super) fn fill_lengths(frame: &mut [u8]) -> bool {
     ip[len_at..len_at + 2].copy_from_slice(&len.to_be_bytes());
     ip[head + 4..head + 6].copy_from_slice(&udp_len.to_be_bytes());
     if !v6 {
-        // The header's checksum was that of the length 0: by RFC 1624 it loses what the length gained.
-        let old = u16::from_be_bytes([ip[10], ip[11]]);
-        let sum = u32::from(!old) + u32::from(len);
+        // The checksum of a header that is to be rewritten may be that of length 0, or not computed yet.
+        ip[10..12].fill(0);
+        let sum: u32 =
+            ip[..IPV4_LEN].chunks_exact(2).map(|word| u32::from(word[0]) << 8 | u32::from(word[1])).sum();
         let folded = (sum & 0xffff) + (sum >> 16);
+        let folded = (folded & 0xffff) + (folded >> 16);
         ip[10..12].copy_from_slice(&(!(folded as u16)).to_be_bytes());
     }
     true

@@ -71,6 +71,7 @@ struct Dissected {
     trimmed: Option<TrimKind>,
     shorter_than_udp: bool,
     several: Option<usize>,
+    length_open: bool,
 }
 
 /// What the bytes of a [`Dissected`] are.
@@ -208,6 +209,7 @@ fn print_all(
             mrc: found.mrc,
             shorter_than_udp: found.shorter_than_udp,
             several: found.several,
+            length_open: found.length_open,
         };
         let content = dissected.content();
         if args.qp.is_some_and(|qpn| !content.concerns(qpn)) {

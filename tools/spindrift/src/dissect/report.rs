@@ -161,6 +161,12 @@ fn marks(dissected: &Dissected) -> Vec<String> {
     if dissected.shorter_than_udp && dissected.trimmed.is_none() {
         marks.push("cut: IP packet shorter than its UDP header says".to_owned());
     }
+    if dissected.length_open {
+        marks.push(
+            "IP length 0, as in packets captured before segmentation offload: the length is that of the capture"
+                .to_owned(),
+        );
+    }
     if let Some(len) = dissected.several {
         let each = if len == 0 { String::new() } else { format!(" of {len} bytes") };
         marks.push(format!(

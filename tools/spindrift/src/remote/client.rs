@@ -217,10 +217,12 @@ impl<'a> Client<'a> {
         };
         let mut go_on = || life.tick(0);
         let mut player = Player::new(&mut self.side, layout.size, self.remote, mtu, self.idle)?;
-        let histogram = player.lead(rounds, &mut go_on)?;
+        let led = player.lead(rounds, &mut go_on)?;
         player.drain(&mut go_on)?;
         self.verdict(Vec::new(), rounds)?;
-        Ok(LatencyRow::new(layout.size, &histogram))
+        let row = LatencyRow::new(layout.size, &led);
+        row.warn_of_pause(&led);
+        Ok(row)
     }
 
     fn report(&self, rows: &Rows, error: Option<&anyhow::Error>) {

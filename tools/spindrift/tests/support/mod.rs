@@ -315,6 +315,33 @@ pub(crate) fn write_capture(name: &str) -> PathBuf {
     path
 }
 
+/// A capture of these frames, as they are.
+pub(crate) fn capture_of(name: &str, frames: &[Vec<u8>]) -> PathBuf {
+    let path = temp(name);
+    let capture = Capture::create(&path, 0).unwrap();
+    for frame in frames {
+        capture.record(1, &[frame]);
+    }
+    capture.flush();
+    path
+}
+
+/// The frame with extension headers between IPv6 and UDP: pairs of protocol number and body.
+pub(crate) fn with_extensions(frame: &[u8], headers: &[(u8, Vec<u8>)]) -> Vec<u8> {
+    let mut frame = frame.to_vec();
+    let mut next = 17;
+    for (protocol, body) in headers.iter().rev() {
+        let mut header = vec![next, (body.len() + 2) as u8 / 8 - 1];
+        header.extend(body);
+        frame.splice(54..54, header);
+        next = *protocol;
+    }
+    frame[20] = next;
+    let len = (frame.len() - 54) as u16;
+    frame[18..20].copy_from_slice(&len.to_be_bytes());
+    frame
+}
+
 /// Waits for the end of `child`, but no longer than `patience`; `what` names it in the failure.
 pub(crate) fn end_of(mut child: Child, patience: Duration, what: &str) -> Output {
     let start = Instant::now();

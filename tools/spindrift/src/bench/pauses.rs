@@ -1,0 +1,61 @@
+//! Times in which a thread that measures was not run: of a busy machine, averages say little.
+
+use std::time::Duration;
+
+/// Pauses up to this long are usual where cores are shared.
+const USUAL: Duration = Duration::from_millis(20);
+
+/// The longest time between two looks at the clock. Who looks often enough sees nothing longer while it runs.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Pauses {
+    last: Duration,
+    longest: Duration,
+}
+
+impl Pauses {
+    /// A look at the clock, `elapsed` since the start of the measurement.
+    pub(crate) fn look(&mut self, elapsed: Duration) {
+        self.longest = self.longest.max(elapsed.saturating_sub(self.last));
+        self.last = elapsed;
+    }
+
+    pub(crate) const fn longest(self) -> Duration {
+        self.longest
+    }
+}
+
+/// Whether a pause makes the average of a measurement of `elapsed` say more about a busy machine than about the
+/// transport: longer than usual, and more than a tenth of the time.
+pub(crate) fn spoils(pause: Duration, elapsed: Duration) -> bool {
+    pause > USUAL && pause * 10 > elapsed
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const fn ms(ms: u64) -> Duration {
+        Duration::from_millis(ms)
+    }
+
+    #[test]
+    fn long_pauses_spoil_short_measurements() {
+        assert!(spoils(ms(21), ms(209)));
+        assert!(!spoils(ms(21), ms(210)), "a tenth of the time");
+        assert!(!spoils(ms(20), ms(30)), "usual");
+        assert!(spoils(ms(500), ms(500)));
+        assert!(!spoils(Duration::ZERO, Duration::ZERO));
+    }
+
+    #[test]
+    fn the_longest_pause_is_that_between_two_looks() {
+        let mut pauses = Pauses::default();
+        for at in [3, 4, 34, 35, 60] {
+            pauses.look(ms(at));
+        }
+        assert_eq!(pauses.longest(), ms(30));
+        let mut late = Pauses::default();
+        late.look(ms(7));
+        assert_eq!(late.longest(), ms(7), "from the start to the first look");
+    }
+}

@@ -1,0 +1,217 @@
+//! The Wireshark dissector against `spindrift dissect`. tshark has to be there unless `SPINDRIFT_SKIP_TSHARK=1` says
+//! that it may be missing; with `SPINDRIFT_REQUIRE_TSHARK`, which `tools/test.sh` sets, it has to be there all the same.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing, reason = "tests")]
+
+mod support;
+
+use std::path::Path;
+use std::process::Command;
+
+use serde_json::Value as Json;
+use support::{capture_of, frames, run, stderr, stdout, with_extensions, write_capture};
+
+/// What to do where tshark may be missing.
+#[derive(Debug, PartialEq, Eq)]
+enum Tshark {
+    Use,
+    Skip,
+    Fail,
+}
+
+fn decide(there: bool, require: Option<&str>, skip: Option<&str>) -> Tshark {
+    let required = require.is_some_and(|value| !matches!(value, "" | "0"));
+    match (there, skip) {
+        (false, _) if required => Tshark::Fail,
+        (_, Some("1")) if !required => Tshark::Skip,
+        (true, _) => Tshark::Use,
+        (false, _) => Tshark::Fail,
+    }
+}
+
+#[test]
+fn a_missing_tshark_fails_unless_it_may_be_skipped() {
+    assert_eq!(decide(false, Some("1"), Some("1")), Tshark::Fail, "required says more than skipped");
+    assert_eq!(decide(false, Some("1"), None), Tshark::Fail);
+    assert_eq!(decide(false, None, None), Tshark::Fail);
+    assert_eq!(decide(false, None, Some("1")), Tshark::Skip);
+    assert_eq!(decide(true, None, Some("1")), Tshark::Skip);
+    assert_eq!(decide(true, Some("1"), Some("1")), Tshark::Use);
+    assert_eq!(decide(true, Some("0"), None), Tshark::Use);
+}
+
+/// tshark with the dissector, ready to read `capture`; `None` where the test is to be skipped.
+fn tshark(capture: &Path) -> Option<Command> {
+    let there = Command::new("tshark").arg("--version").output().is_ok_and(|output| output.status.success());
+    let var = |name| std::env::var(name).ok();
+    let (require, skip) = (var("SPINDRIFT_REQUIRE_TSHARK"), var("SPINDRIFT_SKIP_TSHARK"));
+    match decide(there, require.as_deref(), skip.as_deref()) {
+        Tshark::Use => {}
+        Tshark::Skip => {
+            eprintln!("skipped: SPINDRIFT_SKIP_TSHARK=1");
+            return None;
+        }
+        Tshark::Fail => panic!(
+            "tshark does not start; tools/setup.sh --tests installs it; SPINDRIFT_SKIP_TSHARK=1 without \
+             SPINDRIFT_REQUIRE_TSHARK goes without"
+        ),
+    }
+    let mut tshark = Command::new("tshark");
+    let script = concat!("lua_script:", env!("CARGO_MANIFEST_DIR"), "/../wireshark/mrc.lua");
+    tshark.args(["-X", script, "-T", "fields", "-E", "separator=|", "-r"]).arg(capture);
+    Some(tshark)
+}
+
+/// Names of the Wireshark fields of a packet, with their values as `dissect --json` gives them.
+fn wireshark_fields(packet: &Json) -> Vec<(String, Json)> {
+    let mut fields = Vec::new();
+    for (name, value) in packet.as_object().unwrap() {
+        match value {
+            Json::Object(header) => {
+                fields.extend(
+                    header.iter().map(|(field, value)| (format!("mrc.{name}.{field}"), value.clone())),
+                );
+            }
+            _ if name == "trimmed" || name == "payload_len" => {
+                fields.push((format!("mrc.{name}"), value.clone()));
+            }
+            _ => {}
+        }
+    }
+    fields
+}
+
+/// A value of either side as a number where it is one.
+fn normal(value: &str) -> String {
+    let digits = value.strip_prefix("0x").and_then(|digits| u64::from_str_radix(digits, 16).ok());
+    match (digits, value) {
+        (Some(number), _) => number.to_string(),
+        (None, "true" | "True") => "1".to_owned(),
+        (None, "false" | "False") => "0".to_owned(),
+        _ => value.replace(':', ""),
+    }
+}
+
+fn of_json(value: &Json) -> String {
+    match value {
+        Json::Null => String::new(),
+        Json::String(text) => normal(text),
+        other => normal(&other.to_string()),
+    }
+}
+
+/// Asserts that tshark and `dissect` find the same packets with the same fields; returns how many fields. What one of
+/// the two calls malformed has none to compare.
+fn assert_same_fields(capture: &Path) -> Option<usize> {
+    let mut tshark = tshark(capture)?;
+    let output = run(&["dissect", capture.to_str().expect("UTF-8"), "--json"]);
+    let json: Json = serde_json::from_slice(&output.stdout).expect("one JSON object");
+    let packets = json["packets"].as_array().unwrap();
+    let mut names: Vec<String> = packets.iter().flat_map(wireshark_fields).map(|(name, _)| name).collect();
+    names.sort();
+    names.dedup();
+    tshark.args(["-e", "frame.number"]);
+    for name in &names {
+        tshark.args(["-e", name]);
+    }
+    let output = tshark.output().unwrap();
+    let errors = stderr(&output);
+    assert!(output.status.success() && !errors.contains("Lua"), "{errors}");
+    let table = stdout(&output);
+    assert_eq!(table.lines().count() as u64, json["totals"]["frames"].as_u64().unwrap(), "{table}");
+    assert!(!table.contains("Lua"), "{table}");
+    for row in table.lines() {
+        let mut row = row.split('|');
+        let number = row.next().unwrap();
+        let packet = packets.iter().find(|packet| packet["number"].as_u64() == number.parse().ok());
+        if packet.is_some_and(|packet| packet["error"] != Json::Null) {
+            continue;
+        }
+        let expected = packet.map(wireshark_fields).unwrap_or_default();
+        for (name, found) in names.iter().zip(row) {
+            let ours = expected.iter().find(|(ours, _)| ours == name).map(|(_, value)| of_json(value));
+            assert_eq!(normal(found), ours.unwrap_or_default(), "frame {number}, {name}");
+        }
+    }
+    Some(names.len())
+}
+
+#[test]
+fn wireshark_agrees_on_every_field() {
+    let fields = assert_same_fields(&write_capture("tshark.pcap"));
+    assert!(fields.is_none_or(|fields| fields > 85), "every header is there: {fields:?}");
+}
+
+/// An extension header of Segment Routing with these segments, the last of the way first.
+fn segment_routing(left: u8, segments: &[&[u8]]) -> (u8, Vec<u8>) {
+    let mut body = vec![4, left, segments.len().saturating_sub(1) as u8, 0, 0, 0];
+    body.extend(segments.concat());
+    (43, body)
+}
+
+/// The iCRC covers the destination that the packet has where it arrives, which is not the one that it was captured with.
+#[test]
+fn wireshark_follows_the_extension_headers_that_dissect_follows() {
+    let plain = frames()[0].clone();
+    let end = plain[38..54].to_vec();
+    let (via, other) = ([0xfc; 16], [0xfd; 16]);
+    let hop = (0, vec![1, 4, 0, 0, 0, 0]);
+    let options = (60, vec![1, 12, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
+    // A packet on its way, with the headers and the destination that it has there.
+    let on_its_way = |headers: &[(u8, Vec<u8>)], destination: &[u8]| {
+        let mut frame = with_extensions(&plain, headers);
+        frame[38..54].copy_from_slice(destination);
+        frame
+    };
+    let mut too_long = with_extensions(&plain, std::slice::from_ref(&hop));
+    too_long[55] = 255;
+    let mut inside = too_long.clone();
+    inside[55] = 0;
+    inside[18..20].copy_from_slice(&[0, 8]);
+    let mut other_type = segment_routing(1, &[&other, &via]);
+    other_type.1[0] = 253;
+    let good = [
+        with_extensions(&plain, std::slice::from_ref(&hop)),
+        with_extensions(&plain, std::slice::from_ref(&options)),
+        on_its_way(&[segment_routing(1, &[&end, &via])], &via),
+        on_its_way(&[segment_routing(2, &[&end, &other, &via])], &via),
+        on_its_way(&[hop.clone(), options, segment_routing(1, &[&end, &via])], &via),
+        // Arrived: the list says nothing any more.
+        on_its_way(&[segment_routing(0, &[&other, &via])], &end),
+        // The last of two lists counts.
+        on_its_way(&[segment_routing(1, &[&other, &via]), segment_routing(1, &[&end, &via])], &via),
+        on_its_way(&[other_type], &end),
+        with_extensions(&plain, &vec![hop.clone(); 8]),
+    ];
+    let none = [
+        with_extensions(&plain, &vec![hop.clone(); 9]),
+        with_extensions(&plain, &vec![hop; 150]),
+        too_long,
+        inside,
+    ];
+    let capture = capture_of("wireshark-extensions.pcap", &[&good[..], &none].concat());
+    let output = run(&["dissect", capture.to_str().unwrap(), "--json"]);
+    let json: Json = serde_json::from_slice(&output.stdout).unwrap();
+    let right =
+        json["packets"].as_array().unwrap().iter().filter(|packet| packet["icrc"]["good"] == true).count();
+    assert_eq!((right, &json["totals"]["packets"]), (good.len(), &good.len().into()), "{json}");
+    assert_same_fields(&capture);
+}
+
+/// Source ports are entropy: one that another protocol has as its own takes no packet from MRC.
+#[test]
+fn no_source_port_takes_packets_from_the_wireshark_dissector() {
+    let ports = [4754u16, 910, 3250, 0xc001];
+    let frames: Vec<_> = ports
+        .iter()
+        .map(|port| {
+            let mut frame = frames()[0].clone();
+            frame[54..56].copy_from_slice(&port.to_be_bytes());
+            frame
+        })
+        .collect();
+    let path = capture_of("source-ports.pcap", &frames);
+    let Some(mut tshark) = tshark(&path) else { return };
+    let output = tshark.args(["-e", "mrc.bth.psn"]).output().unwrap();
+    assert_eq!(stdout(&output), "256\n".repeat(ports.len()));
+}
