@@ -159,7 +159,7 @@ impl Paths {
         if entry.flags & (BAD | DENIED) != 0 {
             return;
         }
-        if self.is_needed(id.0, entry.plane) {
+        if self.is_needed(entry.plane) {
             self.counters.floor_holds += 1;
             self.skip_once(id);
             return;
@@ -173,12 +173,12 @@ impl Paths {
         self.refresh_usable();
     }
 
-    /// Whether the floor on active entropy values keeps this one in use.
-    fn is_needed(&self, id: u16, plane: u8) -> bool {
+    /// Whether the floor on active entropy values keeps one of this plane in use that is neither bad nor denied. As
+    /// there are no backups then, it is active.
+    fn is_needed(&self, plane: u8) -> bool {
         let Some(state) = self.planes.get(usize::from(plane)) else { return false };
         PortMask(self.usable).contains(plane)
             && state.spare == 0
-            && self.position(state, id).is_some_and(|at| at < state.active)
             && self.active_in(self.usable) <= usize::from(self.min_active)
     }
 

@@ -187,3 +187,17 @@ fn packets_that_arrive_on_a_good_path_leave_no_trace() {
     // No relapse, which would double the delay.
     assert_eq!(paths.next_timeout(), at_us(1_002));
 }
+
+#[test]
+fn bad_paths_of_a_plane_that_returns_are_probed_at_once_and_no_others() {
+    let mut paths = paths(&small(2, 4, 2));
+    let [left, stayed] = [0, 1].map(|plane| ids(&paths, plane, true)[0]);
+    paths.on_loss(left, at_us(0));
+    paths.on_loss(stayed, at_us(0));
+    paths.set_local_ports(PortMask(0b10));
+    assert_eq!(paths.next_probe(at_us(10)), None);
+    paths.set_local_ports(ALL);
+    assert_eq!(paths.next_probe(at_us(10)).map(|probe| probe.ev), Some(left));
+    assert_eq!(paths.next_probe(at_us(10)), None);
+    assert_eq!(paths.next_probe(at_us(1_000)).map(|probe| probe.ev), Some(stayed));
+}
