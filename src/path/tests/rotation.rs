@@ -144,6 +144,17 @@ fn a_plane_stuck_for_long_does_not_flood_when_it_returns() {
 }
 
 #[test]
+fn a_plane_without_room_keeps_its_turns_while_paths_of_another_are_lost() {
+    let mut paths = paths(&small(2, 8, 16));
+    for _ in 0..10 {
+        let lost = paths.pick(PortMask(0b01), None).unwrap();
+        paths.on_loss(lost, at_us(1));
+    }
+    let after = picks(&mut paths, 30);
+    assert_eq!(counts(&paths, &after)[..2], [10, 20]);
+}
+
+#[test]
 fn no_room_anywhere_no_path() {
     let mut paths = paths(&small(4, 2, 0));
     assert_eq!(paths.pick(PortMask(0), None), None);
