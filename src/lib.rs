@@ -12,7 +12,7 @@
 //!   transport as a state machine; `now` is an argument and a run repeats from its seed.
 //! - **You want to read or write packets**: [`wire`].
 //!
-//! # The floors
+//! # The layers
 //!
 //! An arrow only ever points down: [`verbs`] → [`engine`] (lanes, the only place with a clock) → [`endpoint`] →
 //! requester, responder → [`path`], [`congestion`], [`memory`] → [`wire`], [`time`], [`work`]. The decisions that the

@@ -1,8 +1,8 @@
 //! The verbs API: what an application holds.
 //!
-//! Whoever knows `libibverbs` will find everything under its usual name. The differences: a context is opened on
-//! ports (one for each plane of the network) rather than on a device found by name; MRC has RDMA WRITE and RDMA
-//! WRITE with immediate and nothing else; and nothing is ever freed under anyone's feet.
+//! Objects and calls have the names they have in `libibverbs`. The differences: a context is opened on
+//! ports (one per plane of the network) and not on a device found by name; MRC has only RDMA WRITE and RDMA
+//! WRITE with immediate; and an object is never freed while another one uses it.
 //!
 //! | object | what it is | made by |
 //! |---|---|---|
@@ -16,8 +16,7 @@
 //!
 //! # A client and a server
 //!
-//! Both sides in one program, joined by the loopback port. On two hosts each side would open its own ports and
-//! the two would meet over [`exchange`]; the rest is the same. `examples/write.rs` in the repository is that program.
+//! Both sides in one program, joined by the loopback port:
 //!
 //! ```
 //! use spindrift::pmd::loopback;
@@ -79,6 +78,86 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
+//! # The same over UDP, in two terminals
+//!
+//! Each side opens its own ports, and the two meet over [`exchange`]. Call `server` in one program and `client` in
+//! another, each with its own address; several ports make several planes. `examples/write.rs` in the repository is such a
+//! program, with command line and error messages.
+//!
+//! ```
+//! use std::{error::Error, net::IpAddr, time::Duration};
+//!
+//! use spindrift::pmd::udp::{UdpConfig, UdpPort};
+//! use spindrift::verbs::exchange::{Channel, Listener};
+//! use spindrift::verbs::{
+//!     Access, Context, ContextConfig, Cq, Idle, LaneMode, Mr, Qp, QpConfig, RecvWr, SendOp, SendWr, Wc, nic,
+//! };
+//!
+//! const TIMEOUT: Duration = Duration::from_secs(10);
+//!
+//! /// A NIC of one port at the side's own address, and a queue pair with a mebibyte of memory.
+//! fn open(own: IpAddr) -> Result<(Cq, Mr, Qp), Box<dyn Error>> {
+//!     let ports = nic(vec![UdpPort::open(&UdpConfig { local: own, ..UdpConfig::default() })?]);
+//!     // The lane gets a thread of its own, so that it answers the peer while we wait for something else.
+//!     let lane = LaneMode::Thread { core: None, idle: Idle::Yield };
+//!     let config = ContextConfig::new(&ports).lane(lane);
+//!     let context = Context::open(ports, config)?;
+//!     let pd = context.create_pd()?;
+//!     let cq = context.create_cq(64)?;
+//!     let mr = pd.register(1 << 20, Access::REMOTE_WRITE)?;
+//!     let qp = Qp::create(&pd, &cq, &cq, &QpConfig::default())?;
+//!     Ok((cq, mr, qp))
+//! }
+//!
+//! fn wait(cq: &mut Cq) -> Result<Wc, Box<dyn Error>> {
+//!     loop {
+//!         if let Some(wc) = cq.poll_one()? {
+//!             return if wc.status.is_success() { Ok(wc) } else { Err(wc.status.to_string().into()) };
+//!         }
+//!         std::thread::yield_now();
+//!     }
+//! }
+//!
+//! fn server(own: IpAddr, listener: &Listener) -> Result<(), Box<dyn Error>> {
+//!     let (mut cq, mr, mut qp) = open(own)?;
+//!     qp.init()?;
+//!     qp.post_recv(RecvWr { wr_id: 7 })?;
+//!     let mut peer = listener.accept(TIMEOUT, || true)?;
+//!     peer.connect_qps(std::slice::from_mut(&mut qp), &[&mr], "")?;
+//!     assert_eq!(wait(&mut cq)?.imm, Some(42));
+//!     let mut bytes = [0; 12];
+//!     mr.read_at(0, &mut bytes)?;
+//!     assert_eq!(&bytes, b"hello, spray");
+//!     // Until the client has its completion: it waits for our acknowledgement.
+//!     Ok(peer.barrier()?)
+//! }
+//!
+//! fn client(own: IpAddr, server: &str) -> Result<(), Box<dyn Error>> {
+//!     let (mut cq, mr, mut qp) = open(own)?;
+//!     mr.write_at(0, b"hello, spray")?;
+//!     let mut peer = Channel::connect(server, TIMEOUT)?;
+//!     let theirs = peer.connect_qps(std::slice::from_mut(&mut qp), &[], "")?;
+//!     let target = theirs.memory.first().ok_or("the server offers no memory")?;
+//!     qp.post_send(SendWr {
+//!         wr_id: 1,
+//!         op: SendOp::WriteWithImm(42),
+//!         local: mr.sge(0, 1 << 20)?,
+//!         remote: target.at(0, 1 << 20)?,
+//!         signaled: true,
+//!     })?;
+//!     wait(&mut cq)?;
+//!     Ok(peer.barrier()?)
+//! }
+//! # let listener = Listener::bind("127.0.93.1:0")?;
+//! # let address = listener.local_addr()?.to_string();
+//! # std::thread::scope(|scope| {
+//! #     let server = scope.spawn(|| server([127, 0, 93, 1].into(), &listener).unwrap());
+//! #     client([127, 0, 93, 2].into(), &address).unwrap();
+//! #     server.join().unwrap();
+//! # });
+//! # Ok::<(), Box<dyn Error>>(())
+//! ```
+//!
 //! # Who drives
 //!
 //! A [`Context`] has one *lane*: the loop that takes work requests in, moves packets and hands completions out. By
@@ -90,12 +169,12 @@
 //!
 //! # When something fails
 //!
-//! What can be known beforehand is refused by the call, with an error that names the input. What goes
-//! wrong later completes with a [`WcStatus`] other than success and moves the queue pair to ERROR; everything else
+//! What can be checked beforehand is refused by the call, with an error that names the input. A request that fails
+//! later completes with a [`WcStatus`] other than success and moves the queue pair to ERROR; everything else
 //! posted on it completes, in order, as [`WcStatus::WrFlushError`], signalled or not. [`Qp::state`] tells the reason. A completion
 //! queue that overflows says so ([`CqError`]) instead of losing completions silently.
 //!
-//! A peer that falls silent is waited for: by default 17.3 s, after which the oldest request completes with
+//! A silent peer is waited for: by default 17.3 s, after which the oldest request completes with
 //! [`WcStatus::RetryExceeded`] and its queue pair fails. A peer that is back before that has lost nothing. [`QpConfig::retry`] sets how
 //! long; [`RtsAttr`] has the formula and a table.
 //!
