@@ -160,10 +160,24 @@ fn a_flapping_path_waits_longer_each_time() {
         now = due + MS;
     }
     assert_eq!(waits_ms, [1, 2, 4, 8, 16, 32]);
-    // A second without a loss, and it is a path like any other.
-    now = now + 1000 * MS;
+    // A second after its return, and it is a path like any other.
+    now = now + 999 * MS;
     paths.on_loss(EvId(0), now);
     assert_eq!(paths.next_timeout(), now + MS);
+}
+
+#[test]
+fn a_path_denied_and_allowed_has_no_past() {
+    let mut paths = paths(&PathConfig { probes_to_revive: 1, ..small(1, 2, 0) });
+    paths.on_loss(EvId(0), at_us(0));
+    let probe = paths.next_probe(at_us(1_000)).unwrap();
+    paths.on_probe_answer(probe.id, EvMark::None, at_us(1_000));
+    let ev = paths.ev(EvId(0));
+    paths.deny_ev(ev, None);
+    paths.allow_ev(ev, None);
+    // Otherwise this would be a relapse, and the delay 2 ms.
+    paths.on_loss(EvId(0), at_us(1_500));
+    assert_eq!(paths.next_timeout(), at_us(2_500));
 }
 
 #[test]
