@@ -34,6 +34,7 @@ pub use self::none::NoCc;
 pub use self::nscc::Nscc;
 
 use crate::time::Time;
+use crate::wire::Qpn;
 
 /// What an acknowledgement says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -114,6 +115,15 @@ pub fn build(cfg: &CcConfig, now: Time) -> Result<Controller, CcConfigError> {
         CcAlgorithm::None => Controller::None(NoCc::default()),
         CcAlgorithm::Nscc => Controller::Nscc(Nscc::new(cfg, now)),
     })
+}
+
+impl Controller {
+    /// Names the queue pair that this controller's reports are about.
+    pub(crate) fn set_qpn(&mut self, qpn: Qpn) {
+        if let Self::Nscc(nscc) = self {
+            nscc.qpn = qpn;
+        }
+    }
 }
 
 macro_rules! forward {

@@ -11,8 +11,11 @@
 //! Trimmed or lost packets shrink the window by their size, and *quick adaptation* sets it at once to
 //! what got through in the last round-trip time when that was little.
 
+use tracing::debug;
+
 use super::{AckSample, CcConfig, CongestionControl};
 use crate::time::Time;
+use crate::wire::Qpn;
 
 /// The link whose parameters the specification gives; others scale from it (UET 1.0 section 3.6.13).
 const REFERENCE_BDP_BYTES: f64 = 150_000.0;
@@ -120,6 +123,8 @@ pub struct Nscc {
     ignored: u64,
     /// The window before the receiver's first penalty.
     saved_cwnd: Option<f64>,
+    /// Whom reports are about.
+    pub(super) qpn: Qpn,
     params: Params,
 }
 
@@ -145,6 +150,7 @@ impl Nscc {
             to_ignore: 0,
             ignored: 0,
             saved_cwnd: None,
+            qpn: Qpn::new(0),
             params,
         }
     }
@@ -164,11 +170,28 @@ impl Nscc {
         self.max_cwnd as u64
     }
 
+    /// Reports a cut of the window that is no mere subtraction of what was lost or trimmed.
+    #[cold]
+    fn log_cut(&self, reason: &'static str, before: f64) {
+        debug!(
+            target: "spindrift::congestion",
+            qpn = %self.qpn,
+            reason,
+            before_bytes = before as u64,
+            cwnd_bytes = self.cwnd as u64,
+            delay_ns = self.avg_delay as u64,
+            "congestion window cut"
+        );
+    }
+
     /// The receiver asks for less: the window never exceeds what is in flight, and shrinks in proportion to
     /// what was acknowledged.
     #[cold]
     fn penalise(&mut self, penalty: u8, newly: u64) {
-        self.saved_cwnd.get_or_insert(self.cwnd);
+        if self.saved_cwnd.is_none() {
+            self.saved_cwnd = Some(self.cwnd);
+            self.log_cut("penalty of the receiver", self.cwnd);
+        }
         let cut = (u64::from(penalty) * newly) >> 7;
         self.shrink_to(self.cwnd.min(self.inflight as f64) - cut as f64);
     }
@@ -210,7 +233,9 @@ impl Nscc {
             let reason = self.trigger_qa || loss || delay > self.params.qa_threshold;
             let little = self.achieved < (self.max_cwnd as u64) >> self.params.qa_gate;
             if self.qa_end.is_some() && reason && little {
+                let before = self.cwnd;
                 self.shrink_to(self.achieved as f64);
+                self.log_cut("quick adaptation", before);
                 self.to_ignore = self.inflight;
                 self.ignored = 0;
                 self.trigger_qa = false;
@@ -251,8 +276,10 @@ impl Nscc {
         let above = self.avg_delay - self.params.target;
         if above > 0.0 && now.since(self.last_decrease) > self.base_rtt {
             let keep = 1.0 - self.params.gamma * above / self.avg_delay;
-            self.shrink_to(self.cwnd * keep.max(self.params.max_md_jump));
+            let before = self.cwnd;
+            self.shrink_to(before * keep.max(self.params.max_md_jump));
             self.last_decrease = now;
+            self.log_cut("marks and delay", before);
         }
     }
 

@@ -9,13 +9,13 @@ use crate::path::{EvEvent, EvSource, EvStatus, PathConfig, PathCounters, Paths, 
 use crate::time::Time;
 use crate::wire::{Ev, Psn, Qpn};
 
-use super::Endpoint;
 use super::config::{
     EndpointError, PortAddr, QpInfo, QpInit, QpModify, QpState, RtrAttr, RtsAttr, entropy_name,
 };
 use super::event::{Event, FailReason, QpFailure};
 use super::peer::Peer;
 use super::qp::{Qp, QpStatus};
+use super::{Endpoint, log};
 
 impl Endpoint {
     /// Makes a protection domain.
@@ -50,7 +50,10 @@ impl Endpoint {
         access: Access,
     ) -> Result<MrKey, EndpointError> {
         self.check_pd(pd)?;
-        Ok(self.memory.register(pd, region, access)?)
+        let bytes = region.len();
+        let key = self.memory.register(pd, region, access)?;
+        log::registered(bytes, access);
+        Ok(key)
     }
 
     /// Takes a region back; refused while a work request uses it.
@@ -93,6 +96,7 @@ impl Endpoint {
         self.qps[slot as usize] = Some(Box::new(Qp::new(qpn, psn, QpInit { path, ..init }, paths)?));
         self.live_qps += 1;
         self.make_room();
+        self.log_state(slot);
         Ok(qpn)
     }
 
@@ -170,6 +174,7 @@ impl Endpoint {
     /// Removes a queue pair and forgets its work requests.
     pub fn destroy_qp(&mut self, qpn: Qpn) -> Result<(), EndpointError> {
         let slot = self.find(qpn)?;
+        self.log_destroyed(slot);
         self.drop_work(slot);
         self.release_peer(slot);
         self.qps[slot as usize] = None;
@@ -255,7 +260,7 @@ impl Endpoint {
     pub fn modify_qp(&mut self, now: Time, qpn: Qpn, change: QpModify) -> Result<(), EndpointError> {
         let slot = self.find(qpn)?;
         let from = self.qp_state(qpn).unwrap_or(QpState::Reset);
-        match (change, from) {
+        let result = match (change, from) {
             (QpModify::Reset, _) => self.reset_qp(slot),
             (QpModify::Error, _) => {
                 self.fail_qp(slot, FailReason::Requested, None);
@@ -272,7 +277,11 @@ impl Endpoint {
             (QpModify::Init, _) => Err(EndpointError::BadTransition { from, to: "INIT" }),
             (QpModify::Rtr(_), _) => Err(EndpointError::BadTransition { from, to: "RTR" }),
             (QpModify::Rts(_), _) => Err(EndpointError::BadTransition { from, to: "RTS" }),
+        };
+        if self.qp_state(qpn).is_some_and(|state| state != from && state != QpState::Error) {
+            self.log_state(slot);
         }
+        result
     }
 
     fn reset_qp(&mut self, slot: u32) -> Result<(), EndpointError> {
@@ -366,6 +375,7 @@ impl Endpoint {
             return;
         }
         self.counters.port_changes += 1;
+        log::port(port, up);
         self.ports_up.0 ^= 1 << port;
         if !up {
             self.counters.tx_endpoint_dropped += self.ops.drop_plane(port);
@@ -424,6 +434,9 @@ impl Endpoint {
         let qp = self.qp_mut(slot)?;
         let event = qp.paths.poll_event();
         qp.paths_told &= event.is_some();
+        if let Some(event) = &event {
+            self.log_path(slot, event);
+        }
         event
     }
 
@@ -436,6 +449,7 @@ impl Endpoint {
     pub fn deny_ev(&mut self, qpn: Qpn, ev: Ev, plane: Option<u8>) -> usize {
         let denied = self.with_paths(qpn, |paths| paths.deny_ev(ev, plane)).unwrap_or(0);
         if denied > 0 {
+            self.log_denied(qpn, Some(ev), plane, true);
             self.events.push_back(Event::PathDenied { qpn, ev: Some(ev), plane });
         }
         denied
@@ -443,13 +457,18 @@ impl Endpoint {
 
     /// Allows an entropy value again; returns how many entries that touched.
     pub fn allow_ev(&mut self, qpn: Qpn, ev: Ev, plane: Option<u8>) -> usize {
-        self.with_paths(qpn, |paths| paths.allow_ev(ev, plane)).unwrap_or(0)
+        let allowed = self.with_paths(qpn, |paths| paths.allow_ev(ev, plane)).unwrap_or(0);
+        if allowed > 0 {
+            self.log_denied(qpn, Some(ev), plane, false);
+        }
+        allowed
     }
 
     /// Denies a whole plane to a queue pair; `false` if it was denied or does not exist.
     pub fn deny_plane(&mut self, qpn: Qpn, plane: u8) -> bool {
         let denied = self.with_paths(qpn, |paths| paths.deny_plane(plane)).unwrap_or(false);
         if denied {
+            self.log_denied(qpn, None, Some(plane), true);
             self.events.push_back(Event::PathDenied { qpn, ev: None, plane: Some(plane) });
         }
         denied
@@ -457,7 +476,11 @@ impl Endpoint {
 
     /// Allows a plane again; `false` if it was not denied.
     pub fn allow_plane(&mut self, qpn: Qpn, plane: u8) -> bool {
-        self.with_paths(qpn, |paths| paths.allow_plane(plane)).unwrap_or(false)
+        let allowed = self.with_paths(qpn, |paths| paths.allow_plane(plane)).unwrap_or(false);
+        if allowed {
+            self.log_denied(qpn, None, Some(plane), false);
+        }
+        allowed
     }
 
     fn with_paths<R>(&mut self, qpn: Qpn, act: impl FnOnce(&mut Paths) -> R) -> Option<R> {

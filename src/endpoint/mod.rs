@@ -16,6 +16,7 @@
 mod config;
 mod control;
 mod event;
+mod log;
 mod ops;
 mod peer;
 mod planes;
@@ -328,6 +329,7 @@ impl Endpoint {
             plane: path.map(|path| path.plane),
             status: culprit.map(|(_, status)| status),
         }));
+        qp.failure.as_deref().inspect(|failure| log::failed(failure));
         self.counters.qp_errors += 1;
         let mut culprit = culprit;
         while let Some(entry) = qp.requester.pop_any() {

@@ -10,6 +10,7 @@ use crate::time::Time;
 use crate::wire::{EndpointOp, Ev};
 
 use super::Endpoint;
+use super::log;
 use super::ops;
 use super::peer::{Peer, StatusUpdate, Sweep};
 use super::planes::jittered;
@@ -56,6 +57,7 @@ impl Endpoint {
             self.counters.rx_foreign_port_status += 1;
             return false;
         }
+        self.log_peer_says(source.meta.src, source.port, mask);
         let mut believable = false;
         for &index in &peers[..count] {
             let Some(peer) = self.peers.get_mut(index as usize).and_then(Option::as_mut) else { continue };
@@ -64,9 +66,11 @@ impl Endpoint {
             }
             believable = true;
             let ops = &mut self.ops;
+            let before = peer.ports_seen.open();
             if peer.ports_seen.on_update(now, mask, self.ports_up, &mut || ops.draw()) {
                 self.counters.peer_port_changes += 1;
                 peer.refresh_from = peer.members.len();
+                self.log_peer_planes(index, before);
             }
             self.run_peer(now, index, &mut { Self::SLICE });
         }
@@ -132,8 +136,10 @@ impl Endpoint {
 
     fn review_planes(&mut self, index: u32) {
         let Some(peer) = self.peers.get_mut(index as usize).and_then(Option::as_mut) else { return };
+        let before = peer.ports_seen.open();
         if peer.ports_seen.review(self.ports_up) {
             self.counters.peer_port_changes += 1;
+            self.log_peer_planes(index, before);
             self.refresh_all(index);
         }
     }
@@ -220,6 +226,7 @@ impl Endpoint {
         let Some(mut update) = peer.status_update.filter(|update| update.due <= now) else { return };
         if update.tries >= Self::STATUS_TRIES {
             peer.status_update = None;
+            log::peer_is_deaf(peer.ports.first().map(|port| port.ip));
             self.counters.tx_port_status_unheard += 1;
             return;
         }

@@ -158,6 +158,7 @@ impl Qp {
     ) -> Result<(), EndpointError> {
         let cc = CcConfig { mtu_bytes: self.path_mtu, trimming: self.trimmable, ..self.init.cc.clone() };
         self.cc = congestion::build(&cc, now)?;
+        self.cc.set_qpn(self.qpn);
         self.requester = Requester::new(
             self.init.cap.max_send_wr as usize,
             RequesterSetup {

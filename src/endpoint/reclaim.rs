@@ -2,7 +2,7 @@
 
 use crate::time::Time;
 
-use super::{CqId, Endpoint};
+use super::{CqId, Endpoint, log};
 
 impl Endpoint {
     /// A queue pair is visited once in this time at most; one that moved no packet in between is idle.
@@ -34,19 +34,22 @@ impl Endpoint {
         let Some(qp) = self.qps[slot].as_deref_mut() else { return };
         let moved = qp.counters.tx_packets + qp.counters.rx_packets;
         let quiet = core::mem::replace(&mut qp.moved, moved) == moved;
+        let before = qp.responder.granted_psns();
         qp.responder.visit(&mut self.windows, quiet);
         if quiet {
             qp.requester.reclaim();
+        }
+        if qp.responder.granted_psns() != before {
+            self.log_granted(slot as u32, before);
         }
     }
 
     /// The driver says whether a completion queue is filling up because its application is behind. Queue pairs that
     /// report receives there grant their peers no more than the least window meanwhile, if it is dynamic.
     pub fn crowd_cq(&mut self, cq: CqId, crowded: bool) {
-        if crowded {
-            self.crowded_cqs.insert(cq);
-        } else {
-            self.crowded_cqs.remove(&cq);
+        let changed = if crowded { self.crowded_cqs.insert(cq) } else { self.crowded_cqs.remove(&cq) };
+        if changed {
+            log::crowded(cq, crowded);
         }
     }
 

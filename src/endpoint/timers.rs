@@ -111,13 +111,18 @@ impl Endpoint {
     fn run_timers(&mut self, now: Time, slot: u32) {
         let Some(qp) = self.qps[slot as usize].as_deref_mut() else { return };
         if qp.state == QpState::Rts {
+            let timeouts = self.counters.timeouts;
             let (requester, mut env) = qp.requester_env(&mut self.counters);
             if requester.on_timer(now, &mut env) == TimerVerdict::Exhausted {
                 self.counters.retries_exhausted += 1;
                 self.fail_qp(slot, FailReason::RetryExceeded, Some((None, WcStatus::RetryExceeded)));
                 return;
             }
+            if self.counters.timeouts != timeouts {
+                self.log_timeout(slot);
+            }
         }
+        let Some(qp) = self.qps[slot as usize].as_deref_mut() else { return };
         if qp.paths.next_timeout() <= now {
             qp.paths.expire_probes(now);
             self.wake_control(slot);

@@ -279,7 +279,9 @@ impl Shared {
         if let Err(panic) = &result {
             let text = panic.downcast_ref::<String>().map(String::as_str);
             let text = text.or_else(|| panic.downcast_ref::<&str>().copied());
-            let _ = self.failure.set(format!("it panicked: {}", text.unwrap_or("without a message")));
+            let text = text.unwrap_or("without a message");
+            tracing::error!(target: "spindrift::lane", message_of_panic = text, "lane panicked");
+            let _ = self.failure.set(format!("it panicked: {text}"));
             lane.fail_all();
             self.board.close(lane);
         }
@@ -412,7 +414,9 @@ fn start_thread(
         // The receiver waits for exactly this message.
         let _ = report.send(on_core);
         if on_core {
+            tracing::info!(target: "spindrift::lane", core, ?idle, "lane started");
             shared.run(idle);
+            tracing::info!(target: "spindrift::lane", core, "lane stopped");
         }
     })?;
     match (core, bound.recv()) {

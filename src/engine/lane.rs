@@ -349,6 +349,7 @@ impl Lane {
         let Some(writer) = self.cqs.get_mut(cq.0 as usize).and_then(Option::as_mut) else { return };
         if writer.push(wc) == Err(Overrun) {
             self.counters.cq_overruns += 1;
+            tracing::error!(target: "spindrift::lane", cq = cq.0, "completion queue overran");
             self.async_events.push(AsyncEvent::CqError { cq });
             self.fail_users_of(now, cq);
         } else if writer.is_filling_up() && !self.crowded.contains(&cq) {

@@ -100,6 +100,11 @@ impl Requester {
         TimerVerdict::GoOn
     }
 
+    /// Retransmission timeouts since the peer last said something new, and how long the timer waits now, ns.
+    pub(crate) fn retry(&self) -> (u32, u64) {
+        (self.retries, self.setup.retry.interval_ns(self.retries).unwrap_or(0))
+    }
+
     /// The peer said something new: timers start over.
     pub(super) fn progress(&mut self, now: Time) {
         self.start_over(now);

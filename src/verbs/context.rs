@@ -83,6 +83,9 @@ impl Context {
         let caps = ports.iter().map(|port| port.caps().clone()).collect();
         let lane = Lane::new(Endpoint::new(endpoint.clone())?, ports).map_err(LaneStartError::Thread)?;
         let shared = ContextShared { lane: LaneHandle::start(lane, mode)?, ports: caps, config: endpoint };
+        for (plane, port) in shared.ports.iter().enumerate() {
+            tracing::info!(target: "spindrift::plane", plane, name = port.name, "port opened");
+        }
         Ok(Self { shared: Arc::new(shared) })
     }
 

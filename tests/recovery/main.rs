@@ -9,6 +9,7 @@ mod host;
 mod marks;
 mod pauses;
 mod reordering;
+mod reports;
 mod silence;
 
 #[path = "../support/mod.rs"]

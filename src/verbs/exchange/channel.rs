@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
+use tracing::info;
 
 use super::format::{Spoken, VERSIONS, check_envelope};
 use super::offer::{Negotiated, Offer, Refusal, bounded, negotiate};
@@ -209,6 +210,23 @@ impl Channel {
     /// # Errors
     /// [`ExchangeError::Refused`] (the peer is told why) and [`ExchangeError::RefusedByPeer`]; else as the variants say.
     pub fn agree<E: core::fmt::Display>(
+        &mut self,
+        ours: &Offer,
+        establish: impl FnOnce(&Offer, &[Negotiated]) -> Result<(), E>,
+    ) -> Result<Offer, ExchangeError> {
+        let outcome = self.try_to_agree(ours, establish);
+        let peer = &self.peer;
+        match &outcome {
+            Ok(_) => info!(target: "spindrift::setup", peer, qps = ours.qps.len(), "peer agreed"),
+            // What the peer wrote is quoted, so that it cannot forge lines of a log.
+            Err(error) => {
+                info!(target: "spindrift::setup", peer, reason = ?error.to_string(), "no agreement with peer");
+            }
+        }
+        outcome
+    }
+
+    fn try_to_agree<E: core::fmt::Display>(
         &mut self,
         ours: &Offer,
         establish: impl FnOnce(&Offer, &[Negotiated]) -> Result<(), E>,
