@@ -1,42 +1,17 @@
 //! After warm-up, nothing allocates: not per packet, not per message, on neither side.
 #![allow(clippy::unwrap_used, reason = "a failed test is the message")]
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::sync::atomic::{AtomicU64, Ordering};
-
 use spindrift::pmd::loopback::{self, LoopbackConfig, LoopbackPort};
 use spindrift::verbs::{
     Access, Context, ContextConfig, Cq, Idle, InlineWr, LaneMode, Mr, Qp, QpConfig, RecvWr, SendOp, SendWr,
     Wc, nic,
 };
 
-/// The system's allocator, counting.
-struct Counting;
-
-static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
-
-// SAFETY: every call goes to the system's allocator unchanged.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
-        // SAFETY: the caller's promise, passed on.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
-        // SAFETY: the caller's promise, passed on.
-        unsafe { System.dealloc(at, layout) }
-    }
-
-    unsafe fn realloc(&self, at: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
-        // SAFETY: the caller's promise, passed on.
-        unsafe { System.realloc(at, layout, size) }
-    }
-}
+#[path = "support/alloc.rs"]
+mod alloc;
 
 #[global_allocator]
-static ALLOCATOR: Counting = Counting;
+static ALLOCATOR: alloc::Counting = alloc::Counting;
 
 const MESSAGE_BYTES: u32 = 20_000;
 const OUTSTANDING: u32 = 16;
@@ -143,9 +118,9 @@ fn costs(lanes: [LaneMode; 2], count: u32) -> Vec<Cost> {
     let mut before = Cost::default();
     let mut rounds = Vec::with_capacity(ROUNDS as usize + 1);
     for _ in 0..=ROUNDS {
-        let allocated = ALLOCATIONS.load(Ordering::Relaxed);
+        let allocated = alloc::allocations();
         stream(&mut left, &mut right, count);
-        let allocations = ALLOCATIONS.load(Ordering::Relaxed) - allocated;
+        let allocations = alloc::allocations() - allocated;
         let counters = left.context.counters();
         let now = Cost {
             allocations,

@@ -15,5 +15,10 @@ mod messages;
 mod port_news;
 mod ports;
 
+#[path = "../support/alloc.rs"]
+mod alloc;
 #[path = "../support/mod.rs"]
 mod support;
+
+#[global_allocator]
+static ALLOCATOR: alloc::Counting = alloc::Counting;
