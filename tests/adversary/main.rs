@@ -6,6 +6,7 @@
 mod access;
 mod acks;
 mod bench;
+mod closed_peer;
 mod floods;
 mod fuzz;
 mod life;
