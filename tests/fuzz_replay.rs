@@ -13,6 +13,11 @@
 
 mod fuzz_bodies;
 
+#[path = "fuzz_bodies/endpoints/mod.rs"]
+mod endpoints;
+#[path = "support/mod.rs"]
+mod support;
+
 use std::env;
 use std::fs;
 use std::hash::{BuildHasher, RandomState};
@@ -29,6 +34,12 @@ use spindrift::wire::{
 
 /// Changes tried for each target and seed.
 const CHANGES: usize = 150_000;
+/// The same, of programs for two endpoints.
+const PROGRAMS: usize = 15_000;
+/// Every so many inputs of the replay are random all over.
+const FRESH: usize = 4;
+/// The longest of these.
+const FRESH_LEN: usize = 300;
 /// The seed that every run includes.
 const FIXED_SEED: u64 = 1;
 
@@ -71,7 +82,7 @@ fn change(rng: &mut Xoshiro256PlusPlus, input: &mut Vec<u8>, corpus: &[Vec<u8>])
     }
 }
 
-fn replay(target: &str, body: fn(&[u8])) {
+fn replay(target: &str, changes: usize, body: fn(&[u8])) {
     let corpus = read_corpus(target);
     let check = |input: &[u8], origin: &str| {
         let passed = catch_unwind(AssertUnwindSafe(|| body(input))).is_ok();
@@ -83,9 +94,14 @@ fn replay(target: &str, body: fn(&[u8])) {
     for seed in seeds() {
         println!("{target}: SPINDRIFT_FUZZ_SEED={seed}");
         let mut rng = Xoshiro256PlusPlus::seed_from_u64(seed);
-        for round in 0..CHANGES {
-            let mut input = corpus[round % corpus.len()].clone();
-            change(&mut rng, &mut input, &corpus);
+        for round in 0..changes {
+            let mut input = corpus[round / FRESH % corpus.len()].clone();
+            if round % FRESH == 0 {
+                input = vec![0; rng.next_u64() as usize % FRESH_LEN];
+                rng.fill_bytes(&mut input);
+            } else {
+                change(&mut rng, &mut input, &corpus);
+            }
             check(&input, &format!("SPINDRIFT_FUZZ_SEED={seed}"));
         }
     }
@@ -93,12 +109,17 @@ fn replay(target: &str, body: fn(&[u8])) {
 
 #[test]
 fn decode() {
-    replay("decode", fuzz_bodies::decode);
+    replay("decode", CHANGES, fuzz_bodies::decode);
 }
 
 #[test]
 fn frame() {
-    replay("frame", fuzz_bodies::frame);
+    replay("frame", CHANGES, fuzz_bodies::frame);
+}
+
+#[test]
+fn two_endpoints() {
+    replay("endpoints", PROGRAMS, endpoints::endpoints);
 }
 
 /// A packet of each kind, by name.
@@ -148,12 +169,204 @@ fn framed(mrc: &[u8], ends: [&str; 2]) -> Vec<u8> {
     frame
 }
 
+/// Programs for two endpoints, each with what it is about: settings, and instructions as in
+/// `fuzz_bodies/endpoints/steps.rs`.
+const SITUATIONS: [(&str, &[[u8; 3]]); 15] = [
+    ("writes", &[[1, 1, 0], [0, 0, 14], [0, 1, 15], [4, 0, 29], [31, 0, 0], [9, 18, 0], [31, 0, 0]]),
+    (
+        "losses",
+        &[
+            [2, 3, 8],
+            [0, 0, 15],
+            [0, 0, 15],
+            [18, 2, 0],
+            [18, 3, 0],
+            [11, 3, 16],
+            [9, 14, 0],
+            [11, 7, 16],
+            [18, 0, 0],
+            [9, 19, 0],
+            [31, 0, 0],
+        ],
+    ),
+    (
+        "reordering",
+        &[
+            [3, 2, 8],
+            [0, 0, 15],
+            [16, 7, 0],
+            [16, 3, 0],
+            [16, 5, 0],
+            [16, 0, 0],
+            [20, 1, 2],
+            [20, 0, 1],
+            [11, 3, 16],
+            [9, 12, 0],
+            [31, 0, 0],
+        ],
+    ),
+    (
+        "trims-and-marks",
+        &[
+            [4, 1, 8],
+            [0, 0, 15],
+            [23, 0, 1],
+            [23, 3, 1],
+            [21, 1, 0],
+            [21, 2, 0],
+            [11, 11, 16],
+            [0, 1, 15],
+            [23, 0, 3],
+            [31, 0, 0],
+        ],
+    ),
+    (
+        "corruption",
+        &[
+            [5, 7, 16],
+            [0, 0, 15],
+            [22, 19, 70],
+            [22, 2, 15],
+            [11, 9, 16],
+            [22, 33, 90],
+            [11, 3, 16],
+            [9, 20, 0],
+        ],
+    ),
+    (
+        "immediates",
+        &[
+            [6, 0, 0],
+            [29, 36, 5],
+            [4, 2, 26],
+            [4, 2, 28],
+            [4, 3, 25],
+            [11, 2, 16],
+            [18, 0, 0],
+            [9, 20, 0],
+            [31, 0, 0],
+            [6, 2, 3],
+            [4, 2, 25],
+        ],
+    ),
+    ("missing-receive", &[[7, 0, 0], [4, 0, 12], [0, 0, 13], [31, 0, 0], [9, 20, 0], [31, 0, 0]]),
+    ("bad-key", &[[8, 1, 0], [0, 0, 13], [7, 0, 8], [0, 0, 10], [31, 0, 0], [31, 0, 0]]),
+    (
+        "ports",
+        &[
+            [9, 3, 0],
+            [0, 0, 15],
+            [27, 0, 1],
+            [27, 2, 1],
+            [11, 4, 16],
+            [0, 0, 15],
+            [27, 1, 1],
+            [9, 18, 0],
+            [27, 0, 1],
+            [31, 0, 0],
+            [27, 4, 1],
+        ],
+    ),
+    (
+        "denied",
+        &[
+            [10, 2, 8],
+            [28, 0, 0],
+            [28, 0, 4],
+            [0, 0, 15],
+            [28, 0, 8],
+            [9, 16, 0],
+            [28, 0, 1],
+            [11, 7, 16],
+            [28, 1, 2],
+            [9, 19, 0],
+            [31, 0, 0],
+        ],
+    ),
+    (
+        "destroyed",
+        &[
+            [11, 1, 0],
+            [29, 24, 1],
+            [0, 2, 15],
+            [0, 3, 15],
+            [11, 2, 16],
+            [30, 2, 0],
+            [9, 22, 0],
+            [31, 0, 0],
+            [9, 24, 0],
+            [9, 24, 0],
+        ],
+    ),
+    (
+        "gives-up",
+        &[
+            [12, 0, 0],
+            [29, 28, 49],
+            [0, 2, 15],
+            [19, 0, 7],
+            [9, 22, 0],
+            [19, 0, 7],
+            [9, 24, 0],
+            [19, 0, 7],
+            [9, 24, 0],
+            [0, 2, 15],
+        ],
+    ),
+    (
+        "strangers",
+        &[
+            [13, 5, 0],
+            [0, 0, 15],
+            [25, 32, 3],
+            [25, 65, 1],
+            [25, 1, 80],
+            [25, 192, 0],
+            [25, 224, 2],
+            [31, 0, 0],
+        ],
+    ),
+    (
+        "forged",
+        &[
+            [14, 193, 4],
+            [0, 0, 15],
+            [24, 0, 40],
+            [24, 3, 4],
+            [24, 5, 9],
+            [11, 11, 16],
+            [25, 96, 50],
+            [25, 129, 90],
+            [31, 0, 0],
+        ],
+    ),
+    (
+        "several-pairs",
+        &[
+            [15, 3, 8],
+            [29, 1, 49],
+            [29, 98, 30],
+            [0, 0, 15],
+            [0, 2, 15],
+            [0, 4, 15],
+            [4, 3, 29],
+            [18, 4, 0],
+            [11, 15, 16],
+            [9, 15, 0],
+            [31, 0, 0],
+        ],
+    ),
+];
+
 /// Writes the corpus anew; it is part of the repository.
 #[test]
 #[ignore = "changes the repository"]
 fn write_corpus() {
-    for target in ["decode", "frame"] {
+    for target in ["decode", "endpoints", "frame"] {
         fs::create_dir_all(corpus_of(target)).unwrap();
+    }
+    for (name, program) in SITUATIONS {
+        fs::write(corpus_of("endpoints").join(name), program.as_flattened()).unwrap();
     }
     for (name, mrc) in specimens() {
         fs::write(corpus_of("decode").join(&name), &mrc).unwrap();

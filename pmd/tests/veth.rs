@@ -151,8 +151,8 @@ fn heads(a: &UdpPort, b: &UdpPort) -> Vec<Vec<u8>> {
     ports.iter().map(head).collect()
 }
 
+/// Waits, but not for ever: the kernel tells of a link a little after it was set up or changed, more so under load.
 fn link_becomes(port: &mut UdpPort, state: LinkState) -> bool {
-    // The kernel tells the other end a little later.
     (0..5_000_000).any(|_| port.link() == state)
 }
 
@@ -166,10 +166,13 @@ fn conforms_over_veth_and_sees_the_link() {
         for (a, b) in [("10.98.0.1", "10.98.0.2"), ("fd98::1", "fd98::2")] {
             let (mut a, mut b) = (namespaces.open(0, a), namespaces.open(1, b));
             assert_eq!(a.caps().max_frame, mtu + 14);
+            for port in [&mut a, &mut b] {
+                assert!(link_becomes(port, LinkState::Up), "the link was set up");
+            }
             Conformance::default().run(&mut a, &mut b);
         }
         let mut b = namespaces.open(1, "10.98.0.2");
-        assert_eq!(b.link(), LinkState::Up);
+        assert!(link_becomes(&mut b, LinkState::Up), "the link was set up");
         assert!(ip(&format!("-n {} link set sdva down", namespaces.names[0])));
         assert!(link_becomes(&mut b, LinkState::Down), "a peer that goes down takes the carrier away");
         assert!(ip(&format!("-n {} link set sdva up", namespaces.names[0])));

@@ -1,8 +1,8 @@
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a failed test is the message")]
 
-use spindrift_pmd::Port;
 use spindrift_pmd::fault::FaultPort;
-use spindrift_pmd::loopback::{self, LoopbackConfig};
+use spindrift_pmd::loopback::{self, LoopbackConfig, LoopbackPort};
+use spindrift_pmd::{LinkState, Port, PortCaps, PortCounters, RxFrame, TxFrame};
 
 use super::rings::{CqEnd, Full, LaneRings, Overrun, cq_ring, qp_rings};
 use super::transmit::TxBatch;
@@ -23,7 +23,42 @@ fn send(wr_id: u64) -> SendWr {
 
 type End = (Endpoint, Vec<Box<dyn Port>>, TxBatch);
 
-/// Two endpoints in virtual time, over ports that give back three frames of the writer's in ten.
+/// Accepts half of every third burst, whatever room it announced.
+struct Stingy {
+    port: LoopbackPort,
+    bursts: u32,
+}
+
+impl Port for Stingy {
+    fn caps(&self) -> &PortCaps {
+        self.port.caps()
+    }
+    fn link(&mut self) -> LinkState {
+        self.port.link()
+    }
+    fn tx_room(&mut self, now_ns: u64) -> usize {
+        self.port.tx_room(now_ns)
+    }
+    fn tx_burst(&mut self, now_ns: u64, frames: &[TxFrame<'_>]) -> usize {
+        self.bursts += 1;
+        let most = if self.bursts.is_multiple_of(3) { frames.len() / 2 } else { frames.len() };
+        self.port.tx_burst(now_ns, &frames[..most])
+    }
+    fn unsent(&self) -> &[u16] {
+        self.port.unsent()
+    }
+    fn flush(&mut self, now_ns: u64) {
+        self.port.flush(now_ns);
+    }
+    fn rx_burst(&mut self, now_ns: u64, max: usize, sink: &mut dyn FnMut(&RxFrame<'_>)) -> usize {
+        self.port.rx_burst(now_ns, max, sink)
+    }
+    fn counters(&self) -> PortCounters {
+        self.port.counters()
+    }
+}
+
+/// Two endpoints in virtual time; the writer's ports do not send all that they are given.
 struct Crowded {
     now: Time,
     ends: [End; 2],
@@ -32,13 +67,10 @@ struct Crowded {
 }
 
 impl Crowded {
-    fn new() -> Self {
+    /// `wrap` makes the writer's port for a plane.
+    fn new(wrap: impl Fn(usize, LoopbackPort) -> Box<dyn Port>) -> Self {
         let (left, right) = loopback::pair(3, LoopbackConfig::default());
-        let full = |(plane, port)| {
-            let plan = "full=30%".parse().unwrap();
-            Box::new(FaultPort::new(Box::new(port), plane, plan, 5)) as Box<dyn Port>
-        };
-        let left: Vec<_> = left.into_iter().enumerate().map(full).collect();
+        let left: Vec<_> = left.into_iter().enumerate().map(|(plane, port)| wrap(plane, port)).collect();
         let right = right.into_iter().map(|port| Box::new(port) as _).collect();
         let mut ends = [left, right].map(|ports: Vec<Box<dyn Port>>| {
             let local = ports.iter().map(|port| LocalPort::from(port.caps())).collect();
@@ -96,13 +128,12 @@ impl Crowded {
     }
 }
 
-/// Had the wrong ones been taken back, those would arrive twice and the right ones never.
-#[test]
-fn the_frames_taken_back_are_those_that_did_not_leave() {
-    let mut net = Crowded::new();
-    let mut refused = 0;
-    for wr_id in 0..40 {
-        let (now, qpn) = (net.now, net.qpns[0]);
+/// Every message arrives, no packet twice, and no path is blamed for what did not leave.
+fn all_arrives_once(mut net: Crowded) {
+    const MESSAGES: u64 = 40;
+    let (mut refused, qpn) = (0, net.qpns[0]);
+    for wr_id in 0..MESSAGES {
+        let now = net.now;
         net.ends[0].0.post_send(now, qpn, SendWr { wr_id, ..net.wr }).unwrap();
         let mut turns = 0;
         while net.ends[0].0.qp_status(qpn).unwrap().send_outstanding > 0 {
@@ -114,8 +145,24 @@ fn the_frames_taken_back_are_those_that_did_not_leave() {
     let (writer, target) = (net.ends[0].0.counters(), net.ends[1].0.counters());
     assert!(refused > 100, "{refused}");
     assert_eq!(writer.tx_unsent, refused as u64);
+    assert_eq!(target.rx_placed_bytes, MESSAGES * u64::from(net.wr.local.len));
     assert_eq!((writer.tx_retransmits, writer.tx_tail_probes), (0, 0), "{writer:?}");
     assert_eq!((target.rx_duplicates, target.rx_old), (0, 0), "{target:?}");
+    assert!(net.ends[0].0.ev_states(qpn).unwrap().all(|path| path.drop_count == 0), "a path is blamed");
+}
+
+/// Had the wrong ones been taken back, those would arrive twice and the right ones never.
+#[test]
+fn the_frames_taken_back_are_those_that_did_not_leave() {
+    all_arrives_once(Crowded::new(|plane, port| {
+        let plan = "full=30%".parse().unwrap();
+        Box::new(FaultPort::new(Box::new(port), plane, plan, 5))
+    }));
+}
+
+#[test]
+fn a_port_may_accept_fewer_frames_than_it_announced() {
+    all_arrives_once(Crowded::new(|_, port| Box::new(Stingy { port, bursts: 0 })));
 }
 
 fn lane(planes: usize) -> Lane {

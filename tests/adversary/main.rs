@@ -6,6 +6,7 @@
 mod access;
 mod acks;
 mod bench;
+mod closed_peer;
 mod floods;
 mod fuzz;
 mod life;
@@ -15,5 +16,10 @@ mod messages;
 mod port_news;
 mod ports;
 
+#[path = "../support/alloc.rs"]
+mod alloc;
 #[path = "../support/mod.rs"]
 mod support;
+
+#[global_allocator]
+static ALLOCATOR: alloc::Counting = alloc::Counting;

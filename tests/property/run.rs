@@ -13,7 +13,8 @@ use spindrift::work::WcOpcode;
 
 use crate::plan::{EndPlan, Plan, Weather};
 use crate::recovery::Limits;
-use crate::stream::{Memory, Stream};
+use crate::stream::Stream;
+use crate::support::ledger::Memory;
 use crate::support::net::{Net, ports};
 use crate::support::pair::{self, End};
 use crate::support::rand::Rng;
@@ -89,7 +90,7 @@ impl Reached {
             timeout: counted(|counters| counters.timeouts),
             lost: counted(|counters| counters.tx_retransmits),
             link_down: (!plan.flaps.is_empty()).into(),
-            failed: world.streams.iter().any(|stream| stream.failed).into(),
+            failed: world.streams.iter().any(|stream| stream.ledger.failed).into(),
             slowest: facts.iter().map(|facts| facts.slowest).max().unwrap_or(0),
         }
     }
@@ -303,10 +304,10 @@ impl World {
                 let end = End { node, qpn: wc.qpn };
                 match wc.opcode {
                     WcOpcode::RdmaWrite => {
-                        self.stream(|stream| stream.from == end).on_send_completion(&wc);
+                        self.stream(|stream| stream.from == end).ledger.on_send_completion(&wc);
                     }
                     WcOpcode::RecvRdmaWithImm => {
-                        self.stream(|stream| stream.to == end).on_receive_completion(&wc);
+                        self.stream(|stream| stream.to == end).ledger.on_receive_completion(&wc);
                     }
                 }
             }
@@ -315,7 +316,7 @@ impl World {
                 let rules = Rc::clone(&self.rules);
                 let stream = self.stream(|stream| stream.from == End { node, qpn });
                 stream.on_retired(now, count);
-                if !stream.failed {
+                if !stream.ledger.failed {
                     rules.borrow_mut().retired(now, node, qpn, count);
                 }
             }
@@ -325,8 +326,8 @@ impl World {
                     "node {node} queue pair {:#x} failed: {reason:?}",
                     qpn.get()
                 );
-                self.stream(|stream| stream.from == End { node, qpn }).failed = true;
-                self.stream(|stream| stream.to == End { node, qpn }).receiver_failed = true;
+                self.stream(|stream| stream.from == End { node, qpn }).ledger.failed = true;
+                self.stream(|stream| stream.to == End { node, qpn }).ledger.receiver_failed = true;
             }
             Event::PathsChanged { .. } | Event::PathDenied { .. } => {}
             Event::EvProbeAnswered { .. } => panic!("nobody asked for a probe: {event:?}"),
@@ -379,7 +380,7 @@ impl World {
                 .streams
                 .iter()
                 .filter(|stream| stream.to.node == node)
-                .map(|stream| stream.tally.bytes)
+                .map(|stream| stream.ledger.tally.bytes)
                 .sum();
             assert!(plan.may_fail || counters.rx_placed_bytes == placed, "every byte is placed once");
         }
@@ -390,7 +391,7 @@ impl World {
     fn fall_quiet(&mut self) {
         // An end that failed answers no more, and its peer may probe what it takes for bad paths for ever.
         let cut = self.net.outages.iter().any(|outage| outage.to == Time::NEVER);
-        let lonely = cut || self.streams.iter().any(|stream| stream.failed);
+        let lonely = cut || self.streams.iter().any(|stream| stream.ledger.failed);
         let patience_ns = if lonely { 10_000_000_000 } else { 900_000_000_000 };
         self.net.max_steps = self.net.steps + 200_000;
         self.net.max_time = self.net.now.max(self.net.heal_at).after(patience_ns);
@@ -422,12 +423,12 @@ impl World {
         Outcome {
             runs: 1,
             packets: self.net.trace.packets,
-            messages: self.streams.iter().map(|stream| stream.tally.posted).sum(),
-            bytes: self.streams.iter().map(|stream| stream.tally.bytes).sum(),
+            messages: self.streams.iter().map(|stream| stream.ledger.tally.posted).sum(),
+            bytes: self.streams.iter().map(|stream| stream.ledger.tally.bytes).sum(),
             retransmits: sum(|counters| counters.tx_retransmits),
             timeouts: sum(|counters| counters.timeouts),
             reached: Reached::of(self, plan),
-            failed_streams: self.streams.iter().filter(|stream| stream.failed).count() as u64,
+            failed_streams: self.streams.iter().filter(|stream| stream.ledger.failed).count() as u64,
             virtual_ns: self.net.now.0,
             hash: self.net.trace.hash().into(),
         }

@@ -8,6 +8,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "helpers of tests")]
 
 pub(crate) mod frame;
+pub(crate) mod ledger;
 pub(crate) mod link;
 pub(crate) mod net;
 pub(crate) mod pair;

@@ -36,6 +36,14 @@ pub(crate) struct Hop {
     pub(crate) lost: bool,
 }
 
+/// A packet that is neither lost nor delivered until somebody says so; it goes to `port` of `node`.
+#[derive(Clone, Debug)]
+pub(crate) struct Held {
+    pub(crate) node: usize,
+    pub(crate) port: u8,
+    pub(crate) bytes: Vec<u8>,
+}
+
 /// Most packets that one burst takes.
 const BURST: usize = 32;
 
@@ -84,6 +92,8 @@ pub(crate) struct Net {
     pub(crate) heal_at: Time,
     pub(crate) trace: Trace,
     pub(crate) tap: Option<Box<dyn Tap>>,
+    /// Where packets wait for whoever drives the network by hand; links deliver them when `None`.
+    pub(crate) held: Option<Vec<Held>>,
     /// Frames to addresses that no node has.
     pub(crate) astray: Vec<(Time, Vec<u8>)>,
     /// Data packets by node and port.
@@ -155,6 +165,7 @@ impl Net {
             heal_at: Time::ZERO,
             trace: Trace::new(200),
             tap: None,
+            held: None,
             astray: Vec::new(),
             data_by_port: BTreeMap::new(),
             sent_on_down_port: 0,
@@ -215,6 +226,11 @@ impl Net {
     pub(crate) fn inject(&mut self, node: usize, port: u8, bytes: &[u8]) {
         self.deliver(node, port, bytes);
         self.pump(node);
+    }
+
+    /// A port's link is up.
+    pub(crate) fn is_up(&self, node: usize, port: u8) -> bool {
+        self.nodes[node].ports[usize::from(port)].up
     }
 
     /// When the next thing happens; [`Time::NEVER`] when all is quiet.
@@ -289,9 +305,8 @@ impl Net {
     fn happen(&mut self, what: Happening) {
         match what {
             Happening::Frame { node, port, bytes } => {
-                if self.nodes[node].ports[usize::from(port)].up {
-                    self.deliver(node, port, &bytes);
-                    self.pump(node);
+                if self.is_up(node, port) {
+                    self.inject(node, port, &bytes);
                 }
             }
             Happening::Link { node, port, up } => {
@@ -419,7 +434,7 @@ impl Net {
             return;
         };
         let path = u64::from(meta.src_port) << 32 | u64::from(meta.flow_label) << 8 | u64::from(port);
-        if !self.nodes[node].ports[usize::from(port)].up {
+        if !self.is_up(node, port) {
             self.sent_on_down_port += u64::from(matches!(packet, Packet::Write { .. }));
             self.trace.note(now, from, Fate::PortDown, "", &bytes);
             self.tell_way(from, path, true);
@@ -428,6 +443,11 @@ impl Net {
         if self.outages.iter().any(|outage| outage.swallows(now, port, node, path)) {
             self.trace.note(now, from, Fate::Swallowed, "", &bytes);
             self.tell_way(from, path, true);
+            return;
+        }
+        if let Some(held) = &mut self.held {
+            self.trace.note(now, from, Fate::Held, "", &bytes);
+            held.push(Held { node: to, port: to_port, bytes });
             return;
         }
         let link = self.links[usize::from(port)];

@@ -17,6 +17,8 @@ pub(crate) enum Fate {
     Swallowed,
     PortDown,
     Nobody,
+    /// Waits for whoever drives the network.
+    Held,
 }
 
 struct Line {
@@ -93,6 +95,7 @@ impl Line {
             Fate::Swallowed => "SWALLOWED".to_owned(),
             Fate::PortDown => "PORT DOWN".to_owned(),
             Fate::Nobody => "to nobody".to_owned(),
+            Fate::Held => "held".to_owned(),
         };
         format!(
             "{:>14} n{}p{} {} [{fate}{}]",

@@ -9,13 +9,14 @@ mod support;
 use std::fs::File;
 use std::io::{BufRead, BufReader};
 use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
 use serde_json::Value as Json;
 use spindrift::wire::{UDP_PORT_MRC, icrc};
+use support::Running;
 
 /// Longer than any of this takes; only a hang meets it.
 const PATIENCE: Duration = Duration::from_mins(1);
@@ -151,9 +152,9 @@ impl Drop for OverOnDrop<'_> {
     }
 }
 
-fn wait_until_it_listens(server: &mut Child) {
+fn wait_until_it_listens(server: &mut Running) {
     let mut line = String::new();
-    BufReader::new(server.stderr.take().unwrap()).read_line(&mut line).unwrap();
+    BufReader::new(server.child().stderr.take().unwrap()).read_line(&mut line).unwrap();
     assert!(line.contains("waiting for a client"), "{line}");
 }
 
@@ -165,13 +166,13 @@ fn write_bw(namespaces: &Namespaces, address: &str, options: &[&str]) -> (Json, 
         let seen = scope.spawn(|| listen(&raw, &over));
         let listening = OverOnDrop(&over);
         let server_args = [&["write-bw", "--udp-port", "4971"] as &[&str], options].concat();
-        let mut server = namespaces.spindrift(1, &server_args).spawn().unwrap();
+        let mut server = Running::start(&mut namespaces.spindrift(1, &server_args));
         wait_until_it_listens(&mut server);
         let client_args = [
             &["write-bw", address, "--udp-port", "4971", "-s", "64K", "-n", "50", "--json"] as &[&str],
             options,
         ];
-        let client = namespaces.spindrift(0, &client_args.concat()).spawn().unwrap();
+        let client = Running::start(&mut namespaces.spindrift(0, &client_args.concat()));
         let client = support::end_of(client, PATIENCE, "the client");
         let server = support::end_of(server, PATIENCE, "the server");
         drop(listening);

@@ -6,11 +6,11 @@ mod support;
 
 use std::io::{BufRead, BufReader, Read as _, Write as _};
 use std::net::{Shutdown, TcpListener, TcpStream};
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use serde_json::Value as Json;
-use support::{run, spindrift, stderr, stdout};
+use support::{Running, run, spindrift, stderr, stdout};
 
 /// Longer than any of this takes; only a hang meets it.
 const PATIENCE: Duration = Duration::from_mins(1);
@@ -21,7 +21,7 @@ fn free_port() -> String {
 
 /// A server that waits for its client.
 struct Server {
-    child: Child,
+    process: Running,
     port: String,
     waiting: Option<BufReader<std::process::ChildStderr>>,
 }
@@ -31,23 +31,28 @@ impl Server {
         let port = free_port();
         let mut command = spindrift();
         command.args(args).args(["-p", &port]).stdout(Stdio::piped()).stderr(Stdio::piped());
-        let mut child = command.spawn().unwrap();
-        let mut errors = BufReader::new(child.stderr.take().unwrap());
+        let mut process = Running::start(&mut command);
+        let mut errors = BufReader::new(process.child().stderr.take().unwrap());
         let mut line = String::new();
         errors.read_line(&mut line).unwrap();
         assert!(line.contains("waiting for a client"), "{line}");
-        Self { child, port, waiting: Some(errors) }
+        Self { process, port, waiting: Some(errors) }
     }
 
     fn end(mut self) -> Output {
-        let mut rest = Vec::new();
+        let mut output = end_of(self.process);
         if let Some(mut errors) = self.waiting.take() {
-            std::io::Read::read_to_end(&mut errors, &mut rest).unwrap();
+            errors.read_to_end(&mut output.stderr).unwrap();
         }
-        let mut output = self.child.wait_with_output().unwrap();
-        output.stderr = rest;
         output
     }
+}
+
+/// A client that would go on for long.
+fn client_of(server: &Server, args: &[&str]) -> Running {
+    let mut command = spindrift();
+    command.args(["write-bw", "127.0.0.1", "-D", "10m", "-p", &server.port]).args(args);
+    Running::start(command.stdout(Stdio::piped()).stderr(Stdio::piped()))
 }
 
 fn object(output: &Output) -> Json {
@@ -68,13 +73,13 @@ fn both(command: &str, server_args: &[&str], client_args: &[&str]) -> (Json, Jso
     (object(&client), object(&server))
 }
 
-fn signal(child: &Child, name: &str) {
-    assert!(Command::new("kill").args([name, &child.id().to_string()]).status().unwrap().success());
+fn signal(process: &Running, name: &str) {
+    assert!(Command::new("kill").args([name, &process.id().to_string()]).status().unwrap().success());
 }
 
 /// Waits for the end, but not for ever.
-fn end_of(child: Child) -> Output {
-    support::end_of(child, PATIENCE, "it")
+fn end_of(process: Running) -> Output {
+    support::end_of(process, PATIENCE, "it")
 }
 
 #[test]
@@ -117,6 +122,17 @@ fn several_planes_queue_pairs_and_faults() {
     assert_eq!(server["settings"]["queue_pairs"], 3);
 }
 
+/// All that a server takes (`-q 1024`) would take tens of seconds on a machine with other work.
+#[test]
+fn many_queue_pairs() {
+    let (client, server) = both("write-bw", &[], &["-q", "200", "-t", "16", "-s", "5000", "-n", "4000"]);
+    for (side, object) in [("client", client), ("server", server)] {
+        let row = &object["rows"][0];
+        assert_eq!((&row["iterations"], &row["verified"]), (&4000.into(), &true.into()), "{side}: {object}");
+        assert_eq!(object["settings"]["queue_pairs"], 200, "{side}");
+    }
+}
+
 #[test]
 fn latency_is_measured() {
     for size in ["2", "10000"] {
@@ -132,16 +148,24 @@ fn latency_is_measured() {
 }
 
 #[test]
+fn a_failing_test_leaves_no_process_behind() {
+    let server = Server::start(&["write-bw"]);
+    let (id, port) = (server.process.id(), server.port.clone());
+    let failed = std::panic::catch_unwind(std::panic::AssertUnwindSafe(move || {
+        let server = server;
+        assert_eq!(server.port, "", "this failure is wanted");
+    }));
+    assert!(failed.is_err());
+    assert!(!std::path::Path::new(&format!("/proc/{id}")).exists(), "process {id} still runs");
+    TcpListener::bind(format!("127.0.0.1:{port}")).expect("nobody listens any more");
+}
+
+#[test]
 fn a_client_notices_that_its_server_died() {
     let server = Server::start(&["write-bw"]);
-    let client = spindrift()
-        .args(["write-bw", "127.0.0.1", "-D", "10m", "-p", &server.port])
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
+    let client = client_of(&server, &[]);
     wait_for_run(&server);
-    signal(&server.child, "-KILL");
+    signal(&server.process, "-KILL");
     let client = end_of(client);
     assert_eq!(client.status.code(), Some(1));
     let error = stderr(&client);
@@ -152,15 +176,10 @@ fn a_client_notices_that_its_server_died() {
 #[test]
 fn a_server_notices_that_its_client_died() {
     let server = Server::start(&["write-bw"]);
-    let mut client = spindrift()
-        .args(["write-bw", "127.0.0.1", "-D", "10m", "-p", &server.port])
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .spawn()
-        .unwrap();
+    let client = client_of(&server, &[]);
     wait_for_run(&server);
     signal(&client, "-KILL");
-    client.wait().unwrap();
+    end_of(client);
     let server = server.end();
     assert_eq!(server.status.code(), Some(1));
     assert!(stderr(&server).contains("went away"), "{}", stderr(&server));
@@ -169,12 +188,7 @@ fn a_server_notices_that_its_client_died() {
 #[test]
 fn ctrl_c_ends_both_sides_cleanly() {
     let server = Server::start(&["write-bw", "--json"]);
-    let client = spindrift()
-        .args(["write-bw", "127.0.0.1", "-D", "10m", "--json", "-p", &server.port])
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
+    let client = client_of(&server, &["--json"]);
     wait_for_run(&server);
     signal(&client, "-INT");
     let client = end_of(client);
@@ -189,14 +203,14 @@ fn ctrl_c_ends_both_sides_cleanly() {
 #[test]
 fn ctrl_c_ends_a_server_that_waits() {
     let server = Server::start(&["write-lat"]);
-    signal(&server.child, "-INT");
+    signal(&server.process, "-INT");
     assert_eq!(server.end().status.code(), Some(130));
 }
 
 /// Until the server's process has UDP sockets: the set-up is over or about to be.
 fn wait_for_run(server: &Server) {
     let start = Instant::now();
-    let path = format!("/proc/{}/fd", server.child.id());
+    let path = format!("/proc/{}/fd", server.process.id());
     while std::fs::read_dir(&path).unwrap().count() < 20 {
         assert!(start.elapsed() < PATIENCE, "the run does not start");
         std::thread::sleep(Duration::from_millis(5));
@@ -409,7 +423,7 @@ fn a_server_that_keeps_serving_has_more_than_one_run() {
     assert_eq!(misfit.status.code(), Some(1));
     let client = run(&["write-bw", "127.0.0.1", "-n", "20", "-p", &server.port]);
     assert!(client.status.success(), "{}", stderr(&client));
-    signal(&server.child, "-INT");
+    signal(&server.process, "-INT");
     let server = server.end();
     assert_eq!(server.status.code(), Some(130), "{}", stderr(&server));
     let objects: Vec<Json> =
@@ -433,8 +447,8 @@ fn a_server_checks_its_settings_before_it_listens() {
         // Few open files, so that the last case fails everywhere.
         let mut command = Command::new("sh");
         command.args(["-c", "ulimit -n 200; exec \"$0\" write-bw \"$@\"", env!("CARGO_BIN_EXE_spindrift")]);
-        let child = command.args(args).args(["-p", &port]).stderr(Stdio::piped()).spawn().unwrap();
-        let output = end_of(child);
+        let process = Running::start(command.args(args).args(["-p", &port]).stderr(Stdio::piped()));
+        let output = end_of(process);
         let error = stderr(&output);
         assert_eq!(output.status.code(), Some(1), "{error}");
         assert!(error.contains(part) && !error.contains("waiting"), "{error}");

@@ -342,15 +342,46 @@ pub(crate) fn with_extensions(frame: &[u8], headers: &[(u8, Vec<u8>)]) -> Vec<u8
     frame
 }
 
-/// Waits for the end of `child`, but no longer than `patience`; `what` names it in the failure.
-pub(crate) fn end_of(mut child: Child, patience: Duration, what: &str) -> Output {
-    let start = Instant::now();
-    while child.try_wait().unwrap().is_none() {
-        if start.elapsed() > patience {
-            child.kill().unwrap();
-            panic!("{what} still runs after {patience:?}");
+/// A process that does not outlive its test: when the test fails, it is killed and waited for.
+pub(crate) struct Running(Option<Child>);
+
+impl From<Child> for Running {
+    fn from(child: Child) -> Self {
+        Self(Some(child))
+    }
+}
+
+impl Running {
+    pub(crate) fn start(command: &mut Command) -> Self {
+        command.spawn().expect("the command starts").into()
+    }
+
+    pub(crate) fn child(&mut self) -> &mut Child {
+        self.0.as_mut().expect("it was not waited for yet")
+    }
+
+    pub(crate) fn id(&self) -> u32 {
+        self.0.as_ref().expect("it was not waited for yet").id()
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        if let Some(child) = &mut self.0 {
+            // Fails only if it has ended already.
+            let _ = child.kill();
+            let _ = child.wait();
         }
+    }
+}
+
+/// Waits for the end of `process`, but no longer than `patience`; `what` names it in the failure.
+pub(crate) fn end_of(process: impl Into<Running>, patience: Duration, what: &str) -> Output {
+    let mut process = process.into();
+    let start = Instant::now();
+    while process.child().try_wait().unwrap().is_none() {
+        assert!(start.elapsed() <= patience, "{what} still runs after {patience:?}");
         std::thread::sleep(Duration::from_millis(5));
     }
-    child.wait_with_output().unwrap()
+    process.0.take().unwrap().wait_with_output().unwrap()
 }

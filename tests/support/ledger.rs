@@ -1,0 +1,304 @@
+//! One direction of a queue pair as applications see it: what was posted, and what must come of it.
+
+use std::collections::VecDeque;
+use std::ops::Range;
+use std::sync::Arc;
+
+use spindrift::memory::{MrKey, Region};
+use spindrift::work::{RecvWr, RemoteAddr, SendOp, SendWr, Sge, Wc, WcStatus};
+
+use super::rand::Rng;
+
+/// Bytes before and behind the area that messages are written to, which must never change.
+pub(crate) const GUARD: usize = 64;
+
+/// A region with its keys.
+#[derive(Clone, Debug)]
+pub(crate) struct Memory {
+    pub(crate) region: Arc<Region>,
+    pub(crate) key: MrKey,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Message {
+    pub(crate) wr_id: u64,
+    pub(crate) signaled: bool,
+    pub(crate) imm: Option<u32>,
+    /// Where in the source region it starts, and where in the target region it goes.
+    pub(crate) source: usize,
+    pub(crate) target: Range<usize>,
+}
+
+/// What a direction has seen happen.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Tally {
+    pub(crate) posted: u64,
+    pub(crate) retired: u64,
+    pub(crate) completions: u64,
+    pub(crate) immediates: u64,
+    pub(crate) bytes: u64,
+}
+
+/// See the [module documentation](self).
+pub(crate) struct Ledger {
+    source: Memory,
+    source_bytes: Vec<u8>,
+    target: Memory,
+    /// What the target region holds, but for messages under way.
+    model: Vec<u8>,
+    /// Posted and neither retired nor failed.
+    under_way: VecDeque<Message>,
+    /// Failed: they may have been written in part, and be written on as long as their packets wander about.
+    failed_messages: Vec<Message>,
+    /// Signalled, in order, and not completed.
+    awaited: VecDeque<u64>,
+    /// Messages whose immediate has not come out at the peer.
+    immediates: VecDeque<Message>,
+    /// Receive work requests at the peer that no immediate has taken.
+    receives: VecDeque<u64>,
+    /// Statuses that the oldest request may fail with; all others are flushed.
+    reasons: Vec<WcStatus>,
+    /// Somebody forges packets that are right in all that is checked: bytes and immediates prove nothing.
+    pub(crate) forged: bool,
+    pub(crate) failed: bool,
+    pub(crate) receiver_failed: bool,
+    pub(crate) tally: Tally,
+}
+
+impl Ledger {
+    pub(crate) fn new(source: Memory, target: Memory, reasons: &[WcStatus], rng: &mut Rng) -> Self {
+        let source_bytes = rng.bytes(source.region.len());
+        source.region.write_at(0, &source_bytes).unwrap();
+        let model = rng.bytes(target.region.len());
+        target.region.write_at(0, &model).unwrap();
+        Self {
+            source,
+            source_bytes,
+            target,
+            model,
+            under_way: VecDeque::new(),
+            failed_messages: Vec::new(),
+            awaited: VecDeque::new(),
+            immediates: VecDeque::new(),
+            receives: VecDeque::new(),
+            reasons: reasons.to_vec(),
+            forged: false,
+            failed: false,
+            receiver_failed: false,
+            tally: Tally::default(),
+        }
+    }
+
+    /// Where messages may start and end in the target region.
+    pub(crate) fn area(&self) -> Range<usize> {
+        GUARD..self.model.len() - GUARD
+    }
+
+    pub(crate) fn source_len(&self) -> usize {
+        self.source_bytes.len()
+    }
+
+    /// Requests that hold a place in the send queue.
+    pub(crate) fn outstanding(&self) -> usize {
+        self.under_way.len()
+    }
+
+    /// Immediates under way that find no receive work request yet.
+    pub(crate) fn lacks_receives(&self) -> bool {
+        self.immediates.len() > self.receives.len()
+    }
+
+    /// Receive work requests at the peer that have not ended.
+    pub(crate) fn receives_left(&self) -> usize {
+        self.receives.len()
+    }
+
+    /// Nothing is awaited any more.
+    pub(crate) fn is_done(&self) -> bool {
+        self.failed
+            || self.under_way.is_empty()
+                && self.awaited.is_empty()
+                && (self.immediates.is_empty() || self.receiver_failed)
+    }
+
+    /// No message under way goes to `target`.
+    pub(crate) fn is_free(&self, target: &Range<usize>) -> bool {
+        let taken =
+            |message: &Message| message.target.start < target.end && target.start < message.target.end;
+        !self.under_way.iter().chain(&self.failed_messages).any(taken)
+    }
+
+    /// Takes note of a message, and returns the request to post; `completes` if its success is told.
+    pub(crate) fn post(&mut self, message: Message, completes: bool) -> SendWr {
+        let wr = SendWr {
+            wr_id: message.wr_id,
+            op: message.imm.map_or(SendOp::Write, SendOp::WriteWithImm),
+            local: Sge {
+                addr: self.source.region.iova() + message.source as u64,
+                len: message.target.len() as u32,
+                lkey: self.source.key.lkey,
+            },
+            remote: RemoteAddr {
+                addr: self.target.region.iova() + message.target.start as u64,
+                rkey: self.target.key.rkey,
+            },
+            signaled: message.signaled,
+        };
+        self.tally.posted += 1;
+        if completes {
+            self.awaited.push_back(message.wr_id);
+        }
+        if message.imm.is_some() {
+            self.immediates.push_back(message.clone());
+        }
+        self.under_way.push_back(message);
+        wr
+    }
+
+    /// Takes note of a receive work request at the peer.
+    pub(crate) fn post_recv(&mut self, wr_id: u64) -> RecvWr {
+        self.receives.push_back(wr_id);
+        RecvWr { wr_id }
+    }
+
+    /// A send completion of the queue pair that writes.
+    pub(crate) fn on_send_completion(&mut self, wc: &Wc) {
+        self.tally.completions += 1;
+        if self.failed || !wc.status.is_success() {
+            self.on_failure(wc);
+            return;
+        }
+        let expected = self.awaited.pop_front();
+        assert_eq!(Some(wc.wr_id), expected, "completions come in order, one a signalled request");
+        let at = self.under_way.iter().position(|message| message.wr_id == wc.wr_id);
+        let message = &self.under_way[at.expect("a completion comes before its request retires")];
+        assert_eq!(wc.byte_len as usize, message.target.len());
+        self.check_arrived(message, "a send completion");
+    }
+
+    fn on_failure(&mut self, wc: &Wc) {
+        let flushed = wc.status == WcStatus::WrFlushError;
+        assert!(
+            flushed && self.failed || !self.failed && self.reasons.contains(&wc.status),
+            "the oldest request ends with the reason, the others are flushed: {wc:?}"
+        );
+        let message = self.under_way.pop_front().expect("a flushed request was posted");
+        assert_eq!(wc.wr_id, message.wr_id, "requests are flushed in order");
+        self.failed_messages.push(message);
+        self.failed = true;
+        self.awaited.clear();
+    }
+
+    /// The queue pair says that `count` work requests left its queue: there is room for others.
+    pub(crate) fn on_retired(&mut self, count: u32) {
+        self.tally.retired += u64::from(count);
+        if self.failed {
+            return;
+        }
+        for _ in 0..count {
+            let message = self.under_way.pop_front().expect("what retires was posted");
+            self.check_arrived(&message, "the retirement of a request");
+            let awaited = self.awaited.front();
+            assert_ne!(awaited, Some(&message.wr_id), "a signalled request retires after its completion");
+            let sent = &self.source_bytes[message.source..message.source + message.target.len()];
+            self.tally.bytes += sent.len() as u64;
+            self.model[message.target].copy_from_slice(sent);
+        }
+    }
+
+    /// A receive completion of the peer's queue pair.
+    pub(crate) fn on_receive_completion(&mut self, wc: &Wc) {
+        assert_eq!(Some(wc.wr_id), self.receives.pop_front(), "receive requests are used in order");
+        if self.receiver_failed || wc.status == WcStatus::WrFlushError {
+            assert_eq!(wc.status, WcStatus::WrFlushError);
+            self.receiver_failed = true;
+            return;
+        }
+        self.tally.immediates += 1;
+        assert_eq!(wc.status, WcStatus::Success);
+        if self.forged {
+            self.immediates.pop_front();
+            return;
+        }
+        let message = self.immediates.pop_front().expect("an immediate that was sent");
+        assert_eq!(wc.imm, message.imm, "immediates come out in the order they were sent");
+        assert_eq!(wc.byte_len as usize, message.target.len());
+        self.check_arrived(&message, "its immediate");
+    }
+
+    fn check_arrived(&self, message: &Message, by: &str) {
+        if self.forged {
+            return;
+        }
+        let sent = self.sent(message);
+        let differs = self.target.region.first_difference(message.target.start, sent).unwrap();
+        assert_eq!(differs, None, "byte of request {:#x} not there at the time of {by}", message.wr_id);
+    }
+
+    fn sent(&self, message: &Message) -> &[u8] {
+        &self.source_bytes[message.source..message.source + message.target.len()]
+    }
+
+    /// The queue pair that writes was destroyed, and its requests with it.
+    pub(crate) fn forget_sends(&mut self) {
+        self.failed = true;
+        self.failed_messages.extend(self.under_way.drain(..));
+        self.awaited.clear();
+    }
+
+    /// The queue pair that is written to was destroyed, and its receive work requests with it.
+    pub(crate) fn forget_receives(&mut self) {
+        self.receiver_failed = true;
+        self.receives.clear();
+    }
+
+    /// What must hold at any time: memory outside the messages is as it was, and they write only their own bytes.
+    pub(crate) fn check_memory(&self) {
+        if self.forged {
+            return;
+        }
+        let mut expected = self.model.clone();
+        for message in self.under_way.iter().chain(&self.failed_messages) {
+            let area = &mut expected[message.target.clone()];
+            take_partly(&self.target.region, message, self.sent(message), area);
+        }
+        self.check_target(&expected);
+    }
+
+    /// The region that messages are read from is as it was.
+    pub(crate) fn check_source(&self) {
+        assert_eq!(
+            self.source.region.first_difference(0, &self.source_bytes).unwrap(),
+            None,
+            "source memory"
+        );
+    }
+
+    fn check_target(&self, expected: &[u8]) {
+        let differs = self.target.region.first_difference(0, expected).unwrap();
+        assert_eq!(differs, None, "memory differs from the model at this byte of {}", self.model.len());
+    }
+
+    /// What must hold when nothing is under way any more.
+    pub(crate) fn check_end(&mut self) {
+        self.failed_messages.extend(self.under_way.drain(..));
+        for message in &self.failed_messages {
+            let sent = &self.source_bytes[message.source..message.source + message.target.len()];
+            take_partly(&self.target.region, message, sent, &mut self.model[message.target.clone()]);
+        }
+        self.check_target(&self.model);
+        assert_eq!(self.tally.retired, self.tally.posted, "every request retires");
+        assert!(self.failed || self.failed_messages.is_empty());
+    }
+}
+
+/// Makes `old` what `message` has made of it: one that is under way or failed may have been written in part, and nowhere
+/// else.
+fn take_partly(target: &Region, message: &Message, sent: &[u8], old: &mut [u8]) {
+    let mut now = vec![0; old.len()];
+    target.read_at(message.target.start, &mut now).unwrap();
+    for ((old, now), sent) in old.iter_mut().zip(&now).zip(sent) {
+        assert!(now == old || now == sent, "a failed message may only write its own bytes");
+        *old = *now;
+    }
+}
