@@ -27,6 +27,7 @@ use crate::config::PortKind;
 use crate::output::{say, tell};
 use crate::stop::Stop;
 use crate::units::format_size;
+use crate::verbose::Verbosity;
 
 /// Two endpoints in this process, on two lanes: moves and verifies real memory.
 #[derive(Args, Debug)]
@@ -56,6 +57,12 @@ const LATENCY_ROUNDS: u64 = 10_000;
 const RUNNING: u8 = 0;
 const PAUSED: u8 = 1;
 const STOPPED: u8 = 2;
+
+impl LoopbackArgs {
+    pub(crate) fn verbosity(&self) -> Verbosity {
+        self.run.verbosity
+    }
+}
 
 pub(crate) fn run(args: &LoopbackArgs) -> Result<()> {
     let amount = if args.latency {

@@ -11,11 +11,13 @@ mod remote;
 mod stop;
 mod units;
 mod usage;
+mod verbose;
 
 use std::process::ExitCode;
 
 use anyhow::Result;
 use clap::{CommandFactory, Parser, Subcommand};
+use verbose::Verbosity;
 
 /// Userspace MRC transport: benchmarks and tools.
 #[derive(Parser, Debug)]
@@ -59,6 +61,15 @@ fn main() -> ExitCode {
 }
 
 fn run(command: &Command) -> Result<()> {
+    match command {
+        Command::Loopback(args) => args.verbosity(),
+        Command::WriteBw(args) | Command::WriteLat(args) => args.verbosity(),
+        Command::Pump(args) => args.verbosity(),
+        Command::Ports(args) => args.verbosity(),
+        // Its own `-v` is about packets.
+        Command::Dissect(_) => Verbosity::default(),
+    }
+    .start()?;
     match command {
         Command::Loopback(args) => loopback::run(args),
         Command::WriteBw(args) => remote::write_bw(args),

@@ -11,13 +11,22 @@ use spindrift_pmd::udp::{UdpConfig, UdpPort, local_addresses};
 use spindrift_pmd::{Port, PortCaps};
 
 use crate::output::say;
+use crate::verbose::Verbosity;
 
 /// Lists what each local address would be as a port, and the settings of each kind of port.
 #[derive(Args, Debug)]
 pub(crate) struct PortsArgs {
+    #[command(flatten)]
+    verbosity: Verbosity,
     /// Print one JSON object instead of a table.
     #[arg(long)]
     json: bool,
+}
+
+impl PortsArgs {
+    pub(crate) fn verbosity(&self) -> Verbosity {
+        self.verbosity
+    }
 }
 
 pub(crate) fn run(args: &PortsArgs) -> Result<()> {
@@ -67,7 +76,9 @@ pub(crate) fn run(args: &PortsArgs) -> Result<()> {
 /// Opens the port on a UDP port of the kernel's choice and closes it again.
 fn probe(local: IpAddr) -> Result<PortCaps, String> {
     let config = UdpConfig { local, port: 0, ..UdpConfig::default() };
-    UdpPort::open(&config).map(|port| port.caps().clone()).map_err(|error| error.to_string())
+    let caps = UdpPort::open(&config).map(|port| port.caps().clone()).map_err(|error| error.to_string());
+    tracing::info!(%local, usable = caps.is_ok(), "port tried");
+    caps
 }
 
 fn to_json(index: usize, interface: &str, address: IpAddr, caps: &Result<PortCaps, String>) -> Json {

@@ -15,6 +15,7 @@ use crate::output::{say, tell};
 use crate::stop::Stop;
 use crate::units::{format_size, parse_duration, parse_size};
 use crate::usage::usage;
+use crate::verbose::Verbosity;
 
 /// Raw pumps: the limit that a kind of port is measured against.
 #[derive(Args, Debug)]
@@ -31,6 +32,8 @@ enum PumpKind {
 
 #[derive(Args, Debug)]
 struct UdpPumpArgs {
+    #[command(flatten)]
+    verbosity: Verbosity,
     /// Address to send to; without it, this side receives.
     remote: Option<IpAddr>,
     /// Send and receive in this process, over 127.0.0.1.
@@ -62,10 +65,18 @@ struct UdpPumpArgs {
     json: bool,
 }
 
+impl PumpArgs {
+    pub(crate) fn verbosity(&self) -> Verbosity {
+        let PumpKind::Udp(args) = &self.kind;
+        args.verbosity
+    }
+}
+
 pub(crate) fn run(args: &PumpArgs) -> Result<()> {
     let PumpKind::Udp(args) = &args.kind;
     let stop = Stop::on_ctrl_c()?;
     let config = config(args)?;
+    tracing::info!(?config, "pump starts");
     let (sent, received) = if args.loopback {
         both(&config, &stop)?
     } else if args.remote.is_some() {

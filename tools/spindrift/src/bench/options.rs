@@ -17,6 +17,7 @@ use super::check::{check, parse_faults, retry};
 use crate::config::{CcName, Config, EntropyName, PortKind};
 use crate::units::{parse_duration, parse_size};
 use crate::usage::usage;
+use crate::verbose::Verbosity;
 
 /// The sizes of a sweep: 2 bytes to 8 MiB, doubling.
 const SWEEP: std::ops::RangeInclusive<u32> = 1..=23;
@@ -28,6 +29,8 @@ const BASE_RTT_NS: u64 = 50_000;
 /// Options that every benchmark has.
 #[derive(Args, Clone, Debug, Default)]
 pub(crate) struct RunArgs {
+    #[command(flatten)]
+    pub(crate) verbosity: Verbosity,
     /// Message size: 64, 64K, 4KiB, 1M [default: `loopback` sweeps, `write-bw` 64K, latency 2].
     #[arg(short, long, value_name = "SIZE", value_parser = parse_size)]
     pub(crate) size: Option<u64>,

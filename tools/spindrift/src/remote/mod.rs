@@ -26,6 +26,7 @@ use crate::config::{Config, PortKind};
 use crate::output::tell;
 use crate::stop::Stop;
 use crate::usage::usage;
+use crate::verbose::Verbosity;
 
 use self::plan::Kind;
 
@@ -69,6 +70,12 @@ pub(crate) struct RemoteArgs {
     /// Server only: after a run, wait for the next client, until Ctrl-C. One JSON object a run.
     #[arg(long, conflicts_with_all = ["server", "pcap"])]
     keep_serving: bool,
+}
+
+impl RemoteArgs {
+    pub(crate) fn verbosity(&self) -> Verbosity {
+        self.run.verbosity
+    }
 }
 
 /// `-p 18515`, or `--port udp`.

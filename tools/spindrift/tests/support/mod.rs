@@ -16,7 +16,9 @@ use spindrift_pmd::pcap::Capture;
 
 /// The command, ready for arguments.
 pub(crate) fn spindrift() -> Command {
-    Command::new(env!("CARGO_BIN_EXE_spindrift"))
+    let mut command = Command::new(env!("CARGO_BIN_EXE_spindrift"));
+    command.env_remove("SPINDRIFT_LOG");
+    command
 }
 
 /// Runs the command to its end.

@@ -1,0 +1,61 @@
+//! What the transport reports while a command runs, on standard error: `-v` and the variable `SPINDRIFT_LOG`.
+
+use std::env::{self, VarError};
+use std::io::{self, IsTerminal as _};
+
+use anyhow::Result;
+use clap::{ArgAction, Args};
+use tracing_subscriber::EnvFilter;
+
+use crate::usage::usage;
+
+/// Overrides `-v`.
+const VARIABLE: &str = "SPINDRIFT_LOG";
+
+/// How much is reported.
+#[derive(Args, Clone, Copy, Debug, Default)]
+pub(crate) struct Verbosity {
+    /// Report on standard error what happens: -v life cycle, -vv paths, congestion and timeouts too, -vvv everything.
+    /// Warnings and errors are always reported. The environment variable `SPINDRIFT_LOG` chooses in detail.
+    #[arg(short, long = "verbose", action = ArgAction::Count)]
+    verbose: u8,
+}
+
+impl Verbosity {
+    /// Starts to report, from now until the command ends.
+    ///
+    /// # Errors
+    /// `SPINDRIFT_LOG` does not make a filter.
+    pub(crate) fn start(self) -> Result<()> {
+        let text = match env::var(VARIABLE) {
+            Ok(text) if !text.trim().is_empty() => text,
+            Ok(_) | Err(VarError::NotPresent) => self.directive().to_owned(),
+            Err(VarError::NotUnicode(_)) => return Err(bad("<not UTF-8>", "it is not UTF-8")),
+        };
+        let filter = EnvFilter::builder().parse(&text).map_err(|error| bad(&text, &error.to_string()))?;
+        tracing_subscriber::fmt()
+            .with_env_filter(filter)
+            .with_writer(io::stderr)
+            .with_ansi(io::stderr().is_terminal())
+            // Standard error that takes nothing more is no reason to stop.
+            .log_internal_errors(false)
+            .init();
+        Ok(())
+    }
+
+    fn directive(self) -> &'static str {
+        match self.verbose {
+            0 => "spindrift=warn",
+            1 => "spindrift=info",
+            2 => "spindrift=debug",
+            _ => "spindrift=trace",
+        }
+    }
+}
+
+fn bad(text: &str, reason: &str) -> anyhow::Error {
+    usage(format!(
+        "{VARIABLE}={text}: {reason}; write a level (error, warn, info, debug, trace) or targets with levels, such as \
+         spindrift::path=debug,spindrift::qp=info"
+    ))
+}
