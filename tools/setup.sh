@@ -126,6 +126,12 @@ if $for_tests; then
     if [ ${#packages[@]} -gt 0 ]; then
         install_packages 'tests' "${packages[@]}"
     fi
+    # Compiled from source, as distributions do not have it. The tests do without where it cannot be had.
+    if ! cargo mutants --version >/dev/null 2>&1; then
+        say "tests: installing cargo-mutants (takes a few minutes)"
+        cargo install --quiet --locked --version '^27.1' cargo-mutants </dev/null ||
+            say "tests: cargo-mutants could not be installed; the sample of mutants will be skipped"
+    fi
 fi
 if ! PATH=$path_of_user command -v cargo >/dev/null 2>&1 && ! $for_tests; then
     die "cargo is installed ($(command -v cargo)) but not on PATH. Run:  . \"\$HOME/.cargo/env\"" "and then this again."

@@ -40,4 +40,10 @@ step 'lints' cargo clippy --locked --workspace --all-targets -- -D warnings
 step 'documentation' env RUSTDOCFLAGS=-Dwarnings cargo doc --locked --workspace --no-deps
 printf '\nFresh seeds start at SPINDRIFT_FRESH=%s; a failing seed replays with SPINDRIFT_SEED=<seed> %s\n' \
     "$SPINDRIFT_FRESH" 'cargo test --workspace'
+# A sample of small bugs planted in the core, to see that the tests notice.
+if cargo mutants --version >/dev/null 2>&1; then
+    step 'mutants' ./tools/mutants.sh sample
+else
+    printf '\n==> [%4ds] SKIPPED: mutants (cargo-mutants is missing, see the setup above)\n' "$SECONDS" >&2
+fi
 step 'tests, fuzz replay and doc tests' cargo test --locked --workspace --no-fail-fast

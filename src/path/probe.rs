@@ -163,7 +163,7 @@ impl Paths {
     /// Whether a probe is due: if [`poll_probe`](Self::poll_probe) has none, its plane has no room.
     #[inline]
     pub fn probe_is_due(&self, now: Time) -> bool {
-        self.prober.bad > 0 && self.prober.next_due <= now && self.prober.free_slot().is_some()
+        self.prober.next_due <= now && self.prober.free_slot().is_some()
     }
 
     #[cold]

@@ -185,21 +185,21 @@ impl Paths {
     }
 
     /// Replaces reverse entropy values of `plane` that are bad or denied by active ones; if there are
-    /// none, a bad one stays and a denied one gives way to any that is not denied.
+    /// none, by the bad one that was in use last.
     pub(super) fn heal_reverse(&mut self, plane: u8) {
         for slot in 0..usize::from(self.reverse.per_plane) {
             let Some(&current) = self.reverse.of_plane(plane).get(slot) else { continue };
             if current != NONE && !self.has(current, BAD | DENIED) {
                 continue;
             }
-            let choice = self.reverse_choice(plane, current);
+            let choice = self.reverse_choice(plane);
             if let Some(place) = self.reverse.of_plane(plane).get_mut(slot) {
                 *place = choice;
             }
         }
     }
 
-    fn reverse_choice(&mut self, plane: u8, current: u16) -> u16 {
+    fn reverse_choice(&mut self, plane: u8) -> u16 {
         let Some(&state) = self.planes.get(usize::from(plane)) else { return NONE };
         let from = usize::from(below(&mut self.rng, state.active));
         let slots = usize::from(plane) * usize::from(self.reverse.per_plane);
@@ -210,9 +210,7 @@ impl Paths {
         if let Some(&id) = fresh.or_else(|| in_turn.clone().next()) {
             return id;
         }
-        if current != NONE && !self.has(current, DENIED) {
-            return current;
-        }
+        // None is in use. The one that went out last comes first.
         self.ids(&state).iter().copied().find(|&id| !self.has(id, DENIED)).unwrap_or(NONE)
     }
 }

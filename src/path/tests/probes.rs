@@ -122,6 +122,7 @@ fn a_few_in_flight_the_longest_due_first() {
     assert_eq!(paths.next_timeout(), now + 4 * MS);
     paths.expire_probes(now + 4 * MS);
     assert_eq!(paths.next_probe(now + 4 * MS).map(|probe| probe.ev), Some(EvId(4)));
+    assert_eq!(paths.counters().probes_sent, 5);
 }
 
 #[test]

@@ -105,6 +105,9 @@ fn a_receive_only_queue_pair_probes_once_a_millisecond() {
     assert!(reverse_picks(&mut paths, 64).contains(&(ev, plane)));
     assert!(!paths.on_reverse_probe_answer(request, at_us(1011)));
     assert!(!paths.on_reverse_probe_answer(next_request.wrapping_add(1), at_us(1011)));
+    assert!(paths.on_reverse_probe_answer(next_request, at_us(1012)));
+    let counters = paths.counters();
+    assert_eq!((counters.reverse_probes_sent, counters.reverse_probes_answered), (2, 2));
 }
 
 #[test]
@@ -116,4 +119,45 @@ fn a_long_round_trip_slows_the_probes_and_does_not_lose_answers() {
     ask(&mut paths, Time(3 * MS)).unwrap();
     ask(&mut paths, Time(6 * MS)).unwrap();
     assert!(paths.on_reverse_probe_answer(first, Time(7 * MS)));
+}
+
+#[test]
+fn reverse_probes_test_all_planes_in_turn() {
+    let mut paths = paths(&PathConfig::new(4));
+    let planes: Vec<_> =
+        (0..8).map(|n| paths.poll_reverse_probe(Time(n * MS), RTT, true, false).unwrap().1).collect();
+    assert!(planes.windows(2).all(|pair| pair[1] == (pair[0] + 1) % 4), "{planes:?}");
+}
+
+#[test]
+fn the_values_of_a_plane_differ_as_long_as_there_are_enough() {
+    for seed in 0..50 {
+        let cfg = PathConfig { reverse_per_plane: 2, ..small(3, 3, 1) };
+        let mut paths = Paths::new(&cfg, seed).unwrap();
+        // Also once one of them was found bad.
+        for lost in [None, Some(EvId(0)), Some(EvId(5)), Some(EvId(8))] {
+            lost.iter().for_each(|&id| paths.on_loss(id, at_us(1)));
+            let mut used = reverse_picks(&mut paths, 24);
+            used.sort();
+            used.dedup();
+            assert_eq!(used.len(), 6, "seed {seed}, {lost:?}: {used:?}");
+        }
+    }
+}
+
+#[test]
+fn without_a_good_path_answers_take_the_one_that_was_lost_last() {
+    for last in 0..3 {
+        let mut paths = paths(&small(1, 3, 0));
+        for id in (0..3).filter(|&id| id != last).chain([last]) {
+            paths.on_always_skip(EvId(id), at_us(1));
+        }
+        // The floor holds one of them.
+        let held = paths.states().find(|status| status.active).unwrap().id;
+        assert_eq!(held, EvId(last));
+        paths.deny_ev(paths.ev(held), None);
+        let (ev, _) = paths.pick_reverse(ALL).unwrap();
+        let status = paths.states().find(|status| status.ev == ev).unwrap();
+        assert_ne!(status.state, EvState::Denied, "lost last {last}");
+    }
 }
