@@ -236,6 +236,7 @@ fn erth_table_7_20() {
     assert_eq!(Erth::default().to_bytes()[12..], [0, 0, 0, 1]);
 }
 
+/// Decision 3.
 #[test]
 fn eeth_table_7_22_at_either_position() {
     layout! { Eeth::default();

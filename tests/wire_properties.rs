@@ -214,6 +214,7 @@ proptest! {
         prop_assert_eq!(from.next().distance(from), 1);
     }
 
+    /// Decision 2.
     #[test]
     fn an_entropy_value_survives_the_trip(ev: u32, upper_label in 0..16_u32) {
         for mode in [EntropyMode::Stev(StevOrder::SportHigh), EntropyMode::Stev(StevOrder::SportLow), EntropyMode::Udp] {
@@ -243,6 +244,7 @@ proptest! {
         prop_assert!(!icrc::verify_frame(&frame));
     }
 
+    /// Decision 1.
     #[test]
     fn both_ports_are_accepted_beside_the_configured_one(configured: u16, port: u16) {
         prop_assert!(is_mrc_port(4791, configured) && is_mrc_port(4971, configured));

@@ -123,7 +123,7 @@ proptest! {
         prop_assert!(!parsed.truncated);
     }
 
-    /// Byte for byte, but for the UDP checksum, which we leave out.
+    /// Byte for byte, but for the UDP checksum, which we leave out (decision 20).
     #[test]
     fn we_write_what_etherparse_writes(meta in meta(), payload in vec(any::<u8>(), 0..200)) {
         let mut theirs = frame_by_etherparse(&meta, &payload);
@@ -259,6 +259,7 @@ fn a_datagram_of_two_families_or_no_length_does_not_verify() {
     }
 }
 
+/// Decision 11.
 #[test]
 fn trimmed_classes_are_told_apart() {
     let map = DscpMap::default();

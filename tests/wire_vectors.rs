@@ -148,6 +148,7 @@ fn stack_of_the_samples_parses() {
 }
 
 /// Each bit of the samples, flipped, is found out unless the rule leaves it out.
+/// Decision 12.
 #[test]
 fn icrc_covers_all_but_what_switches_may_change() {
     let ipv6_masked =

@@ -268,6 +268,7 @@ mod tests {
         }
     }
 
+    /// The message numbers are those of decision 16 of `docs/protocol.md`.
     #[test]
     fn a_message_is_cut_at_the_mtu() {
         let mut queue = SendQueue::new(4);

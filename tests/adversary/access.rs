@@ -1,4 +1,6 @@
 //! Accesses to memory that must be refused, and packets that must not even get that far.
+//!
+//! Tests decisions 21 and 24 of `docs/protocol.md`.
 
 use spindrift::endpoint::{Endpoint, EndpointConfig, FailReason, QpModify};
 use spindrift::memory::Access;

@@ -117,6 +117,7 @@ fn attributes_out_of_range_are_refused() {
     bench.check_healthy("attributes");
 }
 
+/// Decision 17.
 #[test]
 fn posting_depends_on_the_state() {
     let mut bench = Bench::new();

@@ -1,4 +1,6 @@
 //! Packets that do not form messages, that come from outside the window, or that bring too many immediates.
+//!
+//! Tests decisions 6, 18, 21 and 23 of `docs/protocol.md`.
 
 use spindrift::endpoint::{EndpointConfig, FailReason};
 use spindrift::wire::{Msn, NakCode, Opcode, Packet, WriteHead};
@@ -68,6 +70,21 @@ fn packets_must_form_messages() {
         heads[1].bth.opcode = Opcode::WriteMiddle;
         heads[2].reth.dma_len = 600;
     });
+}
+
+/// Padding is taken, answered as any packet, and written nowhere.
+#[test]
+fn padding_is_not_placed() {
+    let mut bench = Bench::new();
+    let mut head = bench.write();
+    head.bth.pad = 3;
+    head.reth.dma_len = 5;
+    bench.give(&Packet::Write { head, payload: b"hello", pad: &[0xee; 3] });
+    bench.target.expected[..5].copy_from_slice(b"hello");
+    bench.target.check("with padding");
+    assert!(!bench.answers().is_empty());
+    assert_eq!(bench.failures(), []);
+    assert_eq!(bench.count("rx_placed_bytes"), 5);
 }
 
 /// A packet whose message number cannot be is taken for a stray copy of a long gone one, unless it only shows

@@ -1,4 +1,6 @@
 //! Port status updates that are forged, and port news for thousands of peers.
+//!
+//! Tests decision 22 of `docs/protocol.md`.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,6 @@
 //! Ports that go down and up, and what the peer is told of it.
+//!
+//! Tests decisions 4 and 22 of `docs/protocol.md`.
 
 use std::cell::RefCell;
 use std::rc::Rc;

@@ -1,4 +1,6 @@
 //! What the responder answers, field by field: which packets draw a SACK, which a NACK, which nothing.
+//!
+//! Tests decisions 8, 9 and 14 of `docs/protocol.md`.
 
 use spindrift::wire::{Aeth, CcState, Ev, Mark, NackReason, Neth, Peth, Seth};
 

@@ -1,4 +1,6 @@
 //! Losses that the requester infers itself: who is blamed, when and where the packet goes again, what it costs.
+//!
+//! Tests decision 7 of `docs/protocol.md`.
 
 use spindrift::path::EvState;
 use spindrift::wire::{Aeth, NackReason, Seth};

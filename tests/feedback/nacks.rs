@@ -1,4 +1,6 @@
 //! NACKs of every code, and what a stale one does.
+//!
+//! Tests decisions 5 and 11 of `docs/protocol.md`.
 
 use spindrift::endpoint::FailReason;
 use spindrift::path::EvState;

@@ -1,4 +1,6 @@
 //! A plane goes: the packets on it are sent again elsewhere, and no path is to blame.
+//!
+//! Tests decision 22 of `docs/protocol.md`.
 
 use spindrift::path::PortMask;
 use spindrift::wire::{Bth, ENDPOINT_QPN, EndpointOp, Erth, Opcode, Packet, Psn};

@@ -1,4 +1,6 @@
 //! Reliability probes of a path that went bad: what they look like, and what each answer and none does.
+//!
+//! Tests decision 8 of `docs/protocol.md`.
 
 use spindrift::path::EvState;
 use spindrift::wire::{Mark, Opcode, Seth};

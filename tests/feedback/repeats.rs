@@ -1,5 +1,7 @@
 //! Reports of packets that were sent more than once, and reports before any round-trip time is known: what they prove
 //! of other packets (RFC 8985 section 6.2, steps 2 and 3).
+//!
+//! Tests decision 7 of `docs/protocol.md`.
 
 use spindrift::path::EvState;
 use spindrift::wire::{Aeth, Mark, Seth};

@@ -1,4 +1,6 @@
 //! Every field of a SACK that the requester acts on, and that it acts on no other.
+//!
+//! Tests decisions 5, 7 and 8 of `docs/protocol.md`.
 
 use spindrift::congestion::{CcConfig, NsccOverrides};
 use spindrift::path::EvState;

@@ -1,4 +1,6 @@
 //! Nothing comes back: tail probes, and the retransmission timer.
+//!
+//! Tests decisions 7 and 26 of `docs/protocol.md`.
 
 use spindrift::endpoint::FailReason;
 use spindrift::path::EvState;

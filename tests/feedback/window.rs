@@ -1,4 +1,6 @@
 //! Which window a responder grants (`SETH.mpr`), as its resources come and go.
+//!
+//! Tests decisions 15 and 27 of `docs/protocol.md`.
 
 use spindrift::endpoint::{CqId, QpInit};
 use spindrift::memory::{Access, Region};

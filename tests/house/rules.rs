@@ -234,6 +234,31 @@ pub(crate) fn relative_links(text: &str) -> Vec<(usize, String)> {
     links
 }
 
+/// Numbers after "decision" or "decisions" in comments, with their lines.
+pub(crate) fn decisions(text: &str) -> Vec<(usize, u32)> {
+    let mut found = Vec::new();
+    for (line, text) in (1..).zip(text.lines()) {
+        let Some((_, comment)) = text.split_once("//") else { continue };
+        let mut words = comment.split_whitespace().skip_while(|word| !is_decision(word));
+        while let Some(word) = words.next() {
+            if !is_decision(word) {
+                continue;
+            }
+            let numbers =
+                words.clone().map_while(|word| match word.trim_matches(['.', ',', ')', ':', ';']) {
+                    "and" | "to" => Some(None),
+                    number => number.parse().ok().map(Some),
+                });
+            found.extend(numbers.flatten().map(|number| (line, number)));
+        }
+    }
+    found
+}
+
+fn is_decision(word: &str) -> bool {
+    matches!(word.trim_start_matches(['(', '[']).to_ascii_lowercase().as_str(), "decision" | "decisions")
+}
+
 /// Settings that a text of decisions names, with their lines: the words in code type with an underscore
 /// in the last column of its tables and in its lines that begin with `**Setting:**`.
 pub(crate) fn settings(text: &str) -> Vec<(usize, String)> {

@@ -175,3 +175,9 @@ fn a_finding_names_place_rule_and_fix() {
         format!("src/a.rs:801: [length] 805 lines, at most {}: split the file by subject", rules::MAX_LINES);
     assert_eq!(finding.to_string(), expected);
 }
+
+#[test]
+fn decisions_are_found_in_comments() {
+    let text = "//! Tests decision 7 of it.\nlet x = 1; // Decisions 21, 23 and 6: never 9\n\"decision 4\" fn decision() {}\n/// (decision 26)";
+    assert_eq!(rules::decisions(text), [(1, 7), (2, 21), (2, 23), (2, 6), (4, 26)]);
+}

@@ -1,4 +1,6 @@
 //! A path that swallows every packet is blamed and left, whatever the packets look like.
+//!
+//! Tests decision 7 of `docs/protocol.md`.
 
 use std::sync::{Arc, Mutex};
 

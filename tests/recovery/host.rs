@@ -1,4 +1,6 @@
 //! What the host's own queues refuse goes out again, and nobody is blamed: the network had no part in it.
+//!
+//! Tests decision 25 of `docs/protocol.md`.
 
 use spindrift::congestion::CcConfig;
 use spindrift::endpoint::QpInit;

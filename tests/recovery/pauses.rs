@@ -1,4 +1,6 @@
 //! A peer that stands still for seconds loses nothing; one that never comes back is given up when the settings say.
+//!
+//! Tests decision 26 of `docs/protocol.md`.
 
 use spindrift::endpoint::{Event, FailReason, QpState, RtsAttr};
 use spindrift::time::Time;

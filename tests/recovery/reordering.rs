@@ -1,4 +1,6 @@
 //! Late is not lost: what reordering costs, and that a real loss is still found at once where packets keep order.
+//!
+//! Tests decision 7 of `docs/protocol.md`.
 
 use crate::flow::{Flow, TARGET, WRITER};
 use crate::support::link::Link;

@@ -1,4 +1,6 @@
 //! When nothing is heard, a probe goes out soon, whatever congestion control says.
+//!
+//! Tests decision 7 of `docs/protocol.md`.
 
 use spindrift::congestion::CcConfig;
 use spindrift::endpoint::QpInit;

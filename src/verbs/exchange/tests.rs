@@ -1,3 +1,5 @@
+//! Offers that fit and offers that do not. Tests decision 13 of `docs/protocol.md`.
+
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
