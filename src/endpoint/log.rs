@@ -103,22 +103,13 @@ impl Endpoint {
         let open = peer.ports_seen.open();
         let ip = peer.ports.first().map(|port| display(port.ip));
         for plane in 0..self.cfg.ports.len() as u8 {
-            match (before.contains(plane), open.contains(plane)) {
-                (true, false) => {
-                    warn!(target: "spindrift::plane", peer = ip, plane, "plane to a peer closed")
-                }
-                (false, true) => {
-                    info!(target: "spindrift::plane", peer = ip, plane, "plane to a peer opened")
-                }
-                _ => {}
+            let (was, is) = (before.contains(plane), open.contains(plane));
+            if was && !is {
+                warn!(target: "spindrift::plane", peer = ip, plane, "plane to a peer closed");
+            } else if is && !was {
+                info!(target: "spindrift::plane", peer = ip, plane, "plane to a peer opened");
             }
         }
-    }
-
-    /// A peer, or someone in its name, says which of its ports can be reached.
-    #[cold]
-    pub(super) fn log_peer_says(&self, source: IpAddr, plane: u8, mask: u32) {
-        debug!(target: "spindrift::plane", peer = %source, plane, mask, "port status update");
     }
 }
 
@@ -158,4 +149,10 @@ pub(super) fn peer_is_deaf(peer: Option<impl Display>) {
 #[cold]
 pub(super) fn crowded(cq: CqId, crowded: bool) {
     debug!(target: "spindrift::qp", cq = cq.0, crowded, "completion queue filling up");
+}
+
+/// A peer, or someone in its name, says which of its ports can be reached.
+#[cold]
+pub(super) fn peer_says(source: IpAddr, plane: u8, mask: u32) {
+    debug!(target: "spindrift::plane", peer = %source, plane, mask, "port status update");
 }

@@ -57,7 +57,7 @@ impl Endpoint {
             self.counters.rx_foreign_port_status += 1;
             return false;
         }
-        self.log_peer_says(source.meta.src, source.port, mask);
+        log::peer_says(source.meta.src, source.port, mask);
         let mut believable = false;
         for &index in &peers[..count] {
             let Some(peer) = self.peers.get_mut(index as usize).and_then(Option::as_mut) else { continue };

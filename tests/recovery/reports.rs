@@ -278,6 +278,8 @@ fn what_the_application_denies_and_allows_is_reported() {
                 ["path allowed", "", "1"]
             ]
         );
-        reports.iter().for_each(|report| about_writer(&flow, report));
+        for report in &reports {
+            about_writer(&flow, report);
+        }
     });
 }

@@ -136,7 +136,9 @@ fn the_values_of_a_plane_differ_as_long_as_there_are_enough() {
         let mut paths = Paths::new(&cfg, seed).unwrap();
         // Also once one of them was found bad.
         for lost in [None, Some(EvId(0)), Some(EvId(5)), Some(EvId(8))] {
-            lost.iter().for_each(|&id| paths.on_loss(id, at_us(1)));
+            if let Some(id) = lost {
+                paths.on_loss(id, at_us(1));
+            }
             let mut used = reverse_picks(&mut paths, 24);
             used.sort();
             used.dedup();
