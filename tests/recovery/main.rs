@@ -9,7 +9,6 @@ mod host;
 mod marks;
 mod pauses;
 mod reordering;
-mod reports;
 mod silence;
 
 #[path = "../support/mod.rs"]
