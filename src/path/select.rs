@@ -29,7 +29,7 @@ pub(super) fn select(cfg: &PathConfig, plane: usize, rng: &mut SplitMix64) -> Se
             let list = lists.get(plane).map_or(&[][..], Vec::as_slice);
             let evs = sample(list, wanted, rng);
             // A short list keeps the configured proportion of active to backup.
-            let share = if evs.len() < wanted { (evs.len() * active).div_ceil(wanted) } else { active };
+            let share = (evs.len() * active).div_ceil(wanted);
             Selection { evs, active: share }
         }
     }

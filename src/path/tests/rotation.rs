@@ -248,3 +248,45 @@ fn a_retransmission_leaves_a_slice_of_one() {
     let lost = paths.pick(ALL, None).unwrap();
     assert_ne!(paths.pick(ALL, Some(lost)), Some(lost));
 }
+
+#[test]
+fn a_retransmission_in_the_same_plane_keeps_off_paths_in_skip() {
+    for seed in 0..30 {
+        let mut paths = Paths::new(&small(1, 3, 0), seed).unwrap();
+        let lost = paths.pick(ALL, None).unwrap();
+        let marked = (0..3).map(EvId).find(|&id| id != lost).unwrap();
+        paths.on_ecn(marked, at_us(1));
+        // Whatever the rotation offers next, the second try must neither be the lost path nor the marked one.
+        let again = paths.pick(ALL, Some(lost)).unwrap();
+        assert!(again != lost && again != marked, "seed {seed}: {again:?}");
+    }
+}
+
+#[test]
+fn a_path_that_comes_back_is_used_again() {
+    let mut paths = paths(&PathConfig { probes_to_revive: 1, ..small(1, 4, 0) });
+    picks(&mut paths, 5);
+    paths.on_loss(EvId(2), at_us(0));
+    assert!(!picks(&mut paths, 20).contains(&EvId(2)));
+    let probe = paths.next_probe(at_us(1_000)).unwrap();
+    paths.on_probe_answer(probe.id, EvMark::None, at_us(1_001));
+    let used = picks(&mut paths, 40);
+    for id in 0..4 {
+        let uses = used.iter().filter(|&&used| used == EvId(id)).count();
+        assert!((9..=11).contains(&uses), "{id}: {uses} of 40");
+    }
+}
+
+#[test]
+fn a_burst_keeps_to_its_slice_when_a_path_outside_it_is_lost() {
+    let mut paths = paths(&PathConfig { spray_width: 2, ..small(1, 8, 0) });
+    paths.begin_burst(100);
+    let mut used = picks(&mut paths, 10);
+    let outside = (0..8).map(EvId).find(|id| !used.contains(id)).unwrap();
+    paths.on_loss(outside, at_us(1));
+    used.extend(picks(&mut paths, 40));
+    used.sort();
+    used.dedup();
+    // The place of the one that went out may have been taken by one of the slice's.
+    assert!(used.len() <= 3, "{used:?}");
+}
