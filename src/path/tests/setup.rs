@@ -34,6 +34,21 @@ fn no_half_of_a_random_value_is_port_zero() {
 }
 
 #[test]
+fn values_from_a_narrow_space_differ_too() {
+    let cfg = PathConfig {
+        active: 48,
+        backup: 16,
+        source: EvSource::Random { width_bits: 8 },
+        ..PathConfig::new(1)
+    };
+    for seed in 0..20 {
+        let evs: BTreeSet<u32> = Paths::new(&cfg, seed).unwrap().states().map(|s| s.ev.0).collect();
+        assert_eq!(evs.len(), 64, "seed {seed}");
+        assert!(evs.iter().all(|ev| (1..256).contains(ev)), "seed {seed}: {evs:?}");
+    }
+}
+
+#[test]
 fn explicit_values_fewer_than_asked_are_all_used() {
     let lists: Arc<[Vec<Ev>]> = Arc::new([(100..109).map(Ev).collect(), vec![Ev(7)]]);
     let paths = paths(&PathConfig { source: EvSource::Explicit(lists), ..PathConfig::new(2) });
