@@ -117,6 +117,7 @@ fn every_limit_itself_is_allowed() {
     let random = |width_bits| EvSource::Random { width_bits };
     for cfg in [
         PathConfig { active: 4, min_active: 1, ..good.clone() },
+        PathConfig::new(32),
         PathConfig { active: 2730, backup: 1366, ..PathConfig::new(1) },
         PathConfig { min_active: 128, ..good.clone() },
         PathConfig { probe_interval_max_ns: MAX_PROBE_INTERVAL_NS, ..good.clone() },
