@@ -199,6 +199,8 @@ fn a_denied_plane_is_out_until_allowed() {
     assert!(!paths.allow_plane(0));
     assert_eq!(state(&paths, EvId(0)), EvState::Good);
     assert_eq!(planes_in_use(&mut paths), PortMask(0b11));
+    assert!(paths.deny_plane(1));
+    assert!(paths.states().all(|status| (status.state == EvState::Denied) == (status.plane == 1)));
 }
 
 #[test]
