@@ -104,6 +104,7 @@ impl Endpoint {
     fn make_room(&mut self) {
         let live = self.live_qps as usize;
         self.data_list.reserve(live.saturating_sub(self.data_list.len()));
+        self.repair_list.reserve(live.saturating_sub(self.repair_list.len()));
         self.control_list.reserve(live.saturating_sub(self.control_list.len()));
         // Two entries for each queue pair and each peer, of which there are no more.
         let timers = 4 * live + Self::SPARE_TIMERS + 2;
@@ -179,6 +180,7 @@ impl Endpoint {
         self.release_peer(slot);
         self.qps[slot as usize] = None;
         self.data_list.retain(|&listed| listed != slot);
+        self.repair_list.retain(|&listed| listed != slot);
         self.control_list.retain(|&listed| listed != slot);
         self.live_qps -= 1;
         Ok(())
@@ -289,11 +291,11 @@ impl Endpoint {
         self.release_peer(slot);
         let Some(old) = self.qp(slot) else { return Ok(()) };
         let (qpn, init) = (old.qpn, (*old.init).clone());
-        let flags = (old.in_data_list, old.in_control_list);
+        let flags = (old.in_data_list, old.in_repair_list, old.in_control_list);
         let psn = init.psn.unwrap_or_else(|| Psn::new(self.rng.next_u32()));
         let paths = Paths::new(&init.path, self.rng.next_u64())?;
         let mut fresh = Qp::new(qpn, psn, init, paths)?;
-        (fresh.in_data_list, fresh.in_control_list) = flags;
+        (fresh.in_data_list, fresh.in_repair_list, fresh.in_control_list) = flags;
         self.qps[slot as usize] = Some(Box::new(fresh));
         Ok(())
     }

@@ -74,7 +74,11 @@ pub struct Endpoint {
     peer_addrs: BTreeSet<(IpAddr, u32)>,
     ports_up: PortMask,
     sweep: Sweep,
+    /// Queue pairs that may have data to send, and those that have packets to send again.
     data_list: VecDeque<u32>,
+    repair_list: VecDeque<u32>,
+    /// Packets by which repairs are ahead of new data, while both wait.
+    repairs_ahead: u32,
     control_list: VecDeque<u32>,
     timers: BinaryHeap<Reverse<(Time, u32)>>,
     events: VecDeque<Event>,
@@ -123,6 +127,8 @@ impl Endpoint {
             ports_up: PortMask::first(cfg.ports.len() as u8),
             sweep: Sweep::OVER,
             data_list: VecDeque::new(),
+            repair_list: VecDeque::new(),
+            repairs_ahead: 0,
             control_list: VecDeque::new(),
             timers: BinaryHeap::with_capacity(Self::TIMER_ROOM),
             events: VecDeque::with_capacity(Self::EVENT_ROOM),
@@ -246,16 +252,19 @@ impl Endpoint {
         }
     }
 
-    /// Puts the queue pair in the list of those that may send data.
+    /// Puts the queue pair in the lists of those that may send data.
     #[inline]
     fn wake_data(&mut self, slot: u32) {
         if let Some(qp) = self.qps[slot as usize].as_deref_mut()
-            && !qp.in_data_list
             && qp.state == QpState::Rts
             && qp.requester.has_work()
         {
-            qp.in_data_list = true;
-            self.data_list.push_back(slot);
+            if !core::mem::replace(&mut qp.in_data_list, true) {
+                self.data_list.push_back(slot);
+            }
+            if qp.requester.has_repairs() && !core::mem::replace(&mut qp.in_repair_list, true) {
+                self.repair_list.push_back(slot);
+            }
         }
     }
 

@@ -78,10 +78,14 @@ pub(super) struct Qp {
     pub(super) paths_told: bool,
     /// In the list of queue pairs that may have data to send.
     pub(super) in_data_list: bool,
+    /// In the list of queue pairs that may have packets to send again.
+    pub(super) in_repair_list: bool,
     /// In the list of queue pairs that owe an answer or a probe.
     pub(super) in_control_list: bool,
-    /// Packets sent since the queue pair's turn began, and the lane burst that was in.
+    /// Packets sent since the queue pair's turn began in either list of senders.
     pub(super) turn: u32,
+    pub(super) repair_turn: u32,
+    /// The lane burst in which it sent last.
     pub(super) burst: u64,
     /// The earliest live entry of the timer heap.
     pub(super) armed_at: Time,
@@ -123,8 +127,10 @@ impl Qp {
             moved: 0,
             retired: 0,
             in_data_list: false,
+            in_repair_list: false,
             in_control_list: false,
             turn: 0,
+            repair_turn: 0,
             burst: 0,
             armed_at: Time::NEVER,
             inbound: false,

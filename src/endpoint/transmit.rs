@@ -3,7 +3,7 @@
 //! Answers and probes go before data. The path is chosen at the last moment, among the ports that
 //! have room, so a full port never holds back a packet that another could take.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, VecDeque};
 
 use crate::memory::PayloadRef;
 use crate::path::PortMask;
@@ -105,7 +105,35 @@ impl Endpoint {
         if !self.ops.is_empty() && self.transmit_op(free, out) {
             return true;
         }
-        self.transmit_from_control_list(now, free, out) || self.transmit_from_data_list(now, free, out)
+        if self.transmit_from_control_list(now, free, out) {
+            return true;
+        }
+        if self.repair_list.is_empty() {
+            return self.transmit_from_data_list::<false>(now, free, out);
+        }
+        self.transmit_repairs_first(now, free, out)
+    }
+
+    /// Repairs go before the new data of other queue pairs: with many queue pairs, a turn comes rarely, and whoever waits
+    /// for it with a loss or a tail probe waits in vain. But a peer that asks for everything again does not keep others
+    /// from sending: once repairs are a quantum ahead, new data gets every second packet.
+    #[cold]
+    fn transmit_repairs_first(&mut self, now: Time, free: PortMask, out: &mut Transmit) -> bool {
+        let ahead = self.repairs_ahead >= self.cfg.quantum;
+        if !ahead && self.transmit_from_data_list::<true>(now, free, out) {
+            self.repairs_ahead += 1;
+            return true;
+        }
+        if self.transmit_from_data_list::<false>(now, free, out) {
+            self.repairs_ahead = self.repairs_ahead.saturating_sub(1);
+            return true;
+        }
+        ahead && self.transmit_from_data_list::<true>(now, free, out)
+    }
+
+    #[inline]
+    fn turns<const REPAIRS: bool>(&mut self) -> &mut VecDeque<u32> {
+        if REPAIRS { &mut self.repair_list } else { &mut self.data_list }
     }
 
     /// Answers, probes and endpoint packets given back that are kept; more are dropped and counted.
@@ -170,24 +198,36 @@ impl Endpoint {
     }
 
     #[inline]
-    fn transmit_from_data_list(&mut self, now: Time, free: PortMask, out: &mut Transmit) -> bool {
+    fn transmit_from_data_list<const REPAIRS: bool>(
+        &mut self,
+        now: Time,
+        free: PortMask,
+        out: &mut Transmit,
+    ) -> bool {
         let mut blocked = 0;
-        while let Some(&slot) = self.data_list.front() {
-            match self.transmit_data(now, slot, free, out) {
+        while let Some(&slot) = self.turns::<REPAIRS>().front() {
+            match self.transmit_data::<REPAIRS>(now, slot, free, out) {
                 Turn::Sent => return true,
                 Turn::Blocked => {
                     // Another queue pair may have other planes; this one keeps its turn for later.
                     blocked += 1;
-                    self.data_list.rotate_left(1);
-                    if blocked >= self.data_list.len().min(Self::MAX_BLOCKED) {
+                    let turns = self.turns::<REPAIRS>();
+                    turns.rotate_left(1);
+                    if blocked >= turns.len().min(Self::MAX_BLOCKED) {
                         break;
                     }
                 }
                 Turn::Idle => {
-                    self.data_list.pop_front();
+                    self.turns::<REPAIRS>().pop_front();
+                    if REPAIRS && self.repair_list.is_empty() {
+                        self.repairs_ahead = 0;
+                    }
                     if let Some(qp) = self.qp_mut(slot) {
-                        qp.in_data_list = false;
-                        qp.turn = 0;
+                        if REPAIRS {
+                            (qp.in_repair_list, qp.repair_turn) = (false, 0);
+                        } else {
+                            (qp.in_data_list, qp.turn) = (false, 0);
+                        }
                     }
                 }
             }
@@ -261,9 +301,15 @@ impl Endpoint {
     }
 
     #[inline]
-    fn transmit_data(&mut self, now: Time, slot: u32, free: PortMask, out: &mut Transmit) -> Turn {
+    fn transmit_data<const REPAIRS: bool>(
+        &mut self,
+        now: Time,
+        slot: u32,
+        free: PortMask,
+        out: &mut Transmit,
+    ) -> Turn {
         let Some(qp) = self.qps[slot as usize].as_deref_mut() else { return Turn::Idle };
-        if qp.state != super::QpState::Rts {
+        if qp.state != super::QpState::Rts || (REPAIRS && !qp.requester.has_repairs()) {
             return Turn::Idle;
         }
         if qp.burst != self.burst {
@@ -303,20 +349,21 @@ impl Endpoint {
         let (requester, mut env) = qp.requester_env(&mut self.counters);
         requester.commit(now, Sent { seq, kind, ev: ev_id, udp_payload: udp_payload_len as u32 }, &mut env);
         qp.outbound = true;
-        self.end_turn(slot, starts_timers);
+        self.end_turn::<REPAIRS>(slot, starts_timers);
         Turn::Sent
     }
 
     /// The queue pair has sent a packet: arm its timers, and let the next one go first when its
     /// quantum is used up.
     #[inline]
-    fn end_turn(&mut self, slot: u32, starts_timers: bool) {
+    fn end_turn<const REPAIRS: bool>(&mut self, slot: u32, starts_timers: bool) {
         let Some(qp) = self.qps[slot as usize].as_deref_mut() else { return };
         let arms = starts_timers || qp.armed_at == Time::NEVER;
-        qp.turn += 1;
-        if qp.turn >= self.cfg.quantum {
-            qp.turn = 0;
-            self.data_list.rotate_left(1);
+        let turn = if REPAIRS { &mut qp.repair_turn } else { &mut qp.turn };
+        *turn += 1;
+        if *turn >= self.cfg.quantum {
+            *turn = 0;
+            self.turns::<REPAIRS>().rotate_left(1);
         }
         if arms {
             self.arm(slot);

@@ -141,6 +141,8 @@ pub(crate) struct Requester {
     /// Twice the wait for the last tail probe, zero before the first.
     least_probe_wait_ns: u64,
     probe_pending: bool,
+    /// When the retransmission timer last expired.
+    timed_out_at: Time,
 }
 
 impl Requester {
@@ -183,6 +185,7 @@ impl Requester {
             retries: 0,
             least_probe_wait_ns: 0,
             probe_pending: false,
+            timed_out_at: Time::ZERO,
         }
     }
 
@@ -287,7 +290,13 @@ impl Requester {
     /// Whether the queue pair should be asked for packets.
     #[inline]
     pub(crate) fn has_work(&self) -> bool {
-        self.lost_count > 0 || self.probe_pending || self.new_packet_fits()
+        self.has_repairs() || self.new_packet_fits()
+    }
+
+    /// Whether packets wait to be sent again: lost ones, or a tail probe.
+    #[inline]
+    pub(crate) fn has_repairs(&self) -> bool {
+        self.lost_count > 0 || self.probe_pending
     }
 
     /// About how many packets could leave now, were there no congestion control.
@@ -594,7 +603,10 @@ impl Requester {
             }
             Loss::Overdue => {
                 env.counters.loss_overdue += 1;
-                self.declare_lost(seq, Blame::Path, Cause::Time, now, env);
+                // What was in flight when no path brought any answer says nothing of its own path.
+                let silence = self.records.get(seq).sent_at <= self.timed_out_at;
+                let blame = if silence { Blame::Nobody } else { Blame::Path };
+                self.declare_lost(seq, blame, Cause::Time, now, env);
             }
             Loss::NotYet { until } => self.loss_check_at = self.loss_check_at.min(until),
             Loss::NoEvidence => {}

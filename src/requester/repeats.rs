@@ -28,7 +28,7 @@ pub(crate) enum Cause {
     Silence,
     /// It never left the host.
     Unsent,
-    /// The peer asked for it, its plane went down, or the retransmission timer fired.
+    /// The peer asked for it, or its plane went down.
     #[default]
     Other,
 }

@@ -2,8 +2,7 @@
 
 use crate::time::Time;
 
-use super::repeats::Cause;
-use super::{Blame, Env, Requester};
+use super::{Env, Requester};
 
 /// Timer schedule of a queue pair (MRC 1.0 table 7-1): a fixed interval for `linear` timeouts,
 /// then doubling for `exponential` more; 25 exponential retries mean for ever.
@@ -81,22 +80,18 @@ impl Requester {
         TimerVerdict::GoOn
     }
 
+    /// Uses up a retry and starts the tail probes over. Silence alone does not tell lost packets from late ones, so nothing
+    /// is declared lost here: to send a whole window again to a peer that is only slow would make it slower. The answer to a
+    /// probe shows what is missing.
     fn on_retransmission_timeout(&mut self, now: Time, env: &mut Env<'_>) -> TimerVerdict {
         env.counters.timeouts += 1;
         self.retries += 1;
         if self.setup.retry.interval_ns(self.retries).is_none() {
             return TimerVerdict::Exhausted;
         }
-        self.timer_base = now;
+        (self.timer_base, self.timed_out_at) = (now, now);
         self.least_probe_wait_ns = 0;
         self.probe_pending = true;
-        let mut blame = Blame::Path;
-        for seq in self.una..self.next {
-            if !self.sacked.test(seq) && !self.lost.test(seq) {
-                self.declare_lost(seq, blame, Cause::Other, now, env);
-                blame = Blame::Nobody;
-            }
-        }
         TimerVerdict::GoOn
     }
 

@@ -27,7 +27,7 @@
 //! | port down, here or there | - | less `m` for each packet on it | those packets, on another plane | `planes` |
 //! | silence | - | stays | the oldest packet, elsewhere (tail probe) | `silence` |
 //! | only the tail probe answered | suspected, `ASSUMED_BAD` the second time | stays | | `silence` |
-//! | retransmission timer | the oldest packet's `ASSUMED_BAD` | less `m` for each | all, elsewhere | `silence` |
+//! | retransmission timer | - | stays | the oldest packet, elsewhere; then what its answer shows to be missing | `silence` |
 //!
 //! At the responder (`answers`):
 //!
@@ -66,6 +66,7 @@ mod repeats;
 mod sacks;
 mod sender;
 mod silence;
+mod turns;
 mod window;
 
 #[path = "../support/mod.rs"]
