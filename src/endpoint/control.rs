@@ -103,8 +103,7 @@ impl Endpoint {
     /// Grows what every queue pair has a place in now, so that it never grows while packets move.
     fn make_room(&mut self) {
         let live = self.live_qps as usize;
-        self.data_list.reserve(live.saturating_sub(self.data_list.len()));
-        self.repair_list.reserve(live.saturating_sub(self.repair_list.len()));
+        self.senders.make_room(live);
         self.control_list.reserve(live.saturating_sub(self.control_list.len()));
         // Two entries for each queue pair and each peer, of which there are no more.
         let timers = 4 * live + Self::SPARE_TIMERS + 2;
@@ -179,8 +178,7 @@ impl Endpoint {
         self.drop_work(slot);
         self.release_peer(slot);
         self.qps[slot as usize] = None;
-        self.data_list.retain(|&listed| listed != slot);
-        self.repair_list.retain(|&listed| listed != slot);
+        self.senders.remove(slot);
         self.control_list.retain(|&listed| listed != slot);
         self.live_qps -= 1;
         Ok(())
@@ -291,11 +289,11 @@ impl Endpoint {
         self.release_peer(slot);
         let Some(old) = self.qp(slot) else { return Ok(()) };
         let (qpn, init) = (old.qpn, (*old.init).clone());
-        let flags = (old.in_data_list, old.in_repair_list, old.in_control_list);
+        let listed = (old.places, old.in_control_list);
         let psn = init.psn.unwrap_or_else(|| Psn::new(self.rng.next_u32()));
         let paths = Paths::new(&init.path, self.rng.next_u64())?;
         let mut fresh = Qp::new(qpn, psn, init, paths)?;
-        (fresh.in_data_list, fresh.in_repair_list, fresh.in_control_list) = flags;
+        (fresh.places, fresh.in_control_list) = listed;
         self.qps[slot as usize] = Some(Box::new(fresh));
         Ok(())
     }

@@ -25,6 +25,7 @@ mod qp;
 mod receive;
 mod receive_ops;
 mod reclaim;
+mod senders;
 mod timers;
 mod transmit;
 
@@ -54,6 +55,7 @@ use crate::work::{RecvWr, SendWr, Wc, WcOpcode, WcStatus};
 use ops::Ops;
 use peer::{Peer, Sweep};
 use qp::Qp;
+use senders::{List, Senders};
 
 /// All queue pairs of one lane. See the [module documentation](self) for how it is driven.
 #[derive(Debug)]
@@ -74,11 +76,7 @@ pub struct Endpoint {
     peer_addrs: BTreeSet<(IpAddr, u32)>,
     ports_up: PortMask,
     sweep: Sweep,
-    /// Queue pairs that may have data to send, and those that have packets to send again.
-    data_list: VecDeque<u32>,
-    repair_list: VecDeque<u32>,
-    /// Packets by which repairs are ahead of new data, while both wait.
-    repairs_ahead: u32,
+    senders: Senders,
     control_list: VecDeque<u32>,
     timers: BinaryHeap<Reverse<(Time, u32)>>,
     events: VecDeque<Event>,
@@ -126,9 +124,7 @@ impl Endpoint {
             peer_addrs: BTreeSet::new(),
             ports_up: PortMask::first(cfg.ports.len() as u8),
             sweep: Sweep::OVER,
-            data_list: VecDeque::new(),
-            repair_list: VecDeque::new(),
-            repairs_ahead: 0,
+            senders: Senders::default(),
             control_list: VecDeque::new(),
             timers: BinaryHeap::with_capacity(Self::TIMER_ROOM),
             events: VecDeque::with_capacity(Self::EVENT_ROOM),
@@ -257,13 +253,15 @@ impl Endpoint {
     fn wake_data(&mut self, slot: u32) {
         if let Some(qp) = self.qps[slot as usize].as_deref_mut()
             && qp.state == QpState::Rts
-            && qp.requester.has_work()
         {
-            if !core::mem::replace(&mut qp.in_data_list, true) {
-                self.data_list.push_back(slot);
+            let [new, repairs] = &mut qp.places;
+            if !new.listed && qp.requester.has_work() {
+                new.listed = true;
+                self.senders.push(List::New, slot);
             }
-            if qp.requester.has_repairs() && !core::mem::replace(&mut qp.in_repair_list, true) {
-                self.repair_list.push_back(slot);
+            if qp.requester.has_repairs() && !repairs.listed {
+                repairs.listed = true;
+                self.senders.push(List::Repairs, slot);
             }
         }
     }

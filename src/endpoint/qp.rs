@@ -9,6 +9,7 @@ use crate::time::Time;
 use crate::wire::{Msn, Psn, Qpn};
 
 use super::config::{CqId, EndpointConfig, EndpointError, QpInit, QpState, RtrAttr, RtsAttr};
+use super::senders::Place;
 
 /// Counts of one queue pair.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -76,15 +77,10 @@ pub(super) struct Qp {
     pub(super) failure: Option<Box<super::QpFailure>>,
     /// The driver was told of path events that it has not polled yet.
     pub(super) paths_told: bool,
-    /// In the list of queue pairs that may have data to send.
-    pub(super) in_data_list: bool,
-    /// In the list of queue pairs that may have packets to send again.
-    pub(super) in_repair_list: bool,
     /// In the list of queue pairs that owe an answer or a probe.
     pub(super) in_control_list: bool,
-    /// Packets sent since the queue pair's turn began in either list of senders.
-    pub(super) turn: u32,
-    pub(super) repair_turn: u32,
+    /// Its places in the lists of those that may send data, by [`List`](super::senders::List).
+    pub(super) places: [Place; 2],
     /// The lane burst in which it sent last.
     pub(super) burst: u64,
     /// The earliest live entry of the timer heap.
@@ -126,11 +122,8 @@ impl Qp {
             counters: QpCounters::default(),
             moved: 0,
             retired: 0,
-            in_data_list: false,
-            in_repair_list: false,
             in_control_list: false,
-            turn: 0,
-            repair_turn: 0,
+            places: Default::default(),
             burst: 0,
             armed_at: Time::NEVER,
             inbound: false,

@@ -3,7 +3,7 @@
 //! Answers and probes go before data. The path is chosen at the last moment, among the ports that
 //! have room, so a full port never holds back a packet that another could take.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::BTreeSet;
 
 use crate::memory::PayloadRef;
 use crate::path::PortMask;
@@ -16,6 +16,7 @@ use crate::wire::{
 };
 
 use super::qp::Qp;
+use super::senders::{List, Place};
 use super::{CqId, Endpoint};
 
 /// A packet to send: headers, and where its payload lies.
@@ -105,35 +106,24 @@ impl Endpoint {
         if !self.ops.is_empty() && self.transmit_op(free, out) {
             return true;
         }
-        if self.transmit_from_control_list(now, free, out) {
-            return true;
-        }
-        if self.repair_list.is_empty() {
-            return self.transmit_from_data_list::<false>(now, free, out);
-        }
-        self.transmit_repairs_first(now, free, out)
-    }
-
-    /// Repairs go before the new data of other queue pairs: with many queue pairs, a turn comes rarely, and whoever waits
-    /// for it with a loss or a tail probe waits in vain. But a peer that asks for everything again does not keep others
-    /// from sending: once repairs are a quantum ahead, new data gets every second packet.
-    #[cold]
-    fn transmit_repairs_first(&mut self, now: Time, free: PortMask, out: &mut Transmit) -> bool {
-        let ahead = self.repairs_ahead >= self.cfg.quantum;
-        if !ahead && self.transmit_from_data_list::<true>(now, free, out) {
-            self.repairs_ahead += 1;
-            return true;
-        }
-        if self.transmit_from_data_list::<false>(now, free, out) {
-            self.repairs_ahead = self.repairs_ahead.saturating_sub(1);
-            return true;
-        }
-        ahead && self.transmit_from_data_list::<true>(now, free, out)
+        self.transmit_from_control_list(now, free, out) || self.transmit_from_lists(now, free, out)
     }
 
     #[inline]
-    fn turns<const REPAIRS: bool>(&mut self) -> &mut VecDeque<u32> {
-        if REPAIRS { &mut self.repair_list } else { &mut self.data_list }
+    fn transmit_from_lists(&mut self, now: Time, free: PortMask, out: &mut Transmit) -> bool {
+        if self.senders.is_empty() {
+            return false;
+        }
+        let first = if self.senders.no_repairs() { List::New } else { self.first_list() };
+        let mut list = first;
+        while !self.transmit_from_list(list, now, free, out) {
+            if list == List::New && self.senders.no_repairs() {
+                return false;
+            }
+            let Some(other) = self.senders.after(first, list) else { return false };
+            list = other;
+        }
+        true
     }
 
     /// Answers, probes and endpoint packets given back that are kept; more are dropped and counted.
@@ -197,39 +187,40 @@ impl Endpoint {
         false
     }
 
+    /// Where the next packet comes from, when some queue pairs may have repairs.
+    #[cold]
+    fn first_list(&mut self) -> List {
+        while let Some(slot) = self.senders.front(List::Repairs) {
+            if self.qp(slot).is_some_and(|qp| qp.requester.has_repairs()) {
+                break;
+            }
+            self.leave_list(List::Repairs, slot);
+        }
+        self.senders.first(self.cfg.quantum)
+    }
+
+    fn leave_list(&mut self, list: List, slot: u32) {
+        self.senders.pop(list);
+        if let Some(qp) = self.qp_mut(slot) {
+            qp.places[list as usize] = Place::default();
+        }
+    }
+
     #[inline]
-    fn transmit_from_data_list<const REPAIRS: bool>(
-        &mut self,
-        now: Time,
-        free: PortMask,
-        out: &mut Transmit,
-    ) -> bool {
+    fn transmit_from_list(&mut self, list: List, now: Time, free: PortMask, out: &mut Transmit) -> bool {
         let mut blocked = 0;
-        while let Some(&slot) = self.turns::<REPAIRS>().front() {
-            match self.transmit_data::<REPAIRS>(now, slot, free, out) {
+        while let Some(slot) = self.senders.front(list) {
+            match self.transmit_data(list, now, slot, free, out) {
                 Turn::Sent => return true,
                 Turn::Blocked => {
                     // Another queue pair may have other planes; this one keeps its turn for later.
                     blocked += 1;
-                    let turns = self.turns::<REPAIRS>();
-                    turns.rotate_left(1);
-                    if blocked >= turns.len().min(Self::MAX_BLOCKED) {
+                    self.senders.rotate(list);
+                    if blocked >= self.senders.len(list).min(Self::MAX_BLOCKED) {
                         break;
                     }
                 }
-                Turn::Idle => {
-                    self.turns::<REPAIRS>().pop_front();
-                    if REPAIRS && self.repair_list.is_empty() {
-                        self.repairs_ahead = 0;
-                    }
-                    if let Some(qp) = self.qp_mut(slot) {
-                        if REPAIRS {
-                            (qp.in_repair_list, qp.repair_turn) = (false, 0);
-                        } else {
-                            (qp.in_data_list, qp.turn) = (false, 0);
-                        }
-                    }
-                }
+                Turn::Idle => self.leave_list(list, slot),
             }
         }
         false
@@ -251,8 +242,8 @@ impl Endpoint {
             self.counters.tx_probes += 1;
             return turn;
         }
-        let probe_waits = qp.state == super::QpState::Rts && qp.paths.probe_is_due(now);
         if !qp.responder.owes() {
+            let probe_waits = qp.state == super::QpState::Rts && qp.paths.probe_is_due(now);
             return if probe_waits { Turn::Blocked } else { Turn::Idle };
         }
         let Some((ev, plane)) = qp.paths.pick_reverse(free) else {
@@ -301,15 +292,16 @@ impl Endpoint {
     }
 
     #[inline]
-    fn transmit_data<const REPAIRS: bool>(
+    fn transmit_data(
         &mut self,
+        list: List,
         now: Time,
         slot: u32,
         free: PortMask,
         out: &mut Transmit,
     ) -> Turn {
         let Some(qp) = self.qps[slot as usize].as_deref_mut() else { return Turn::Idle };
-        if qp.state != super::QpState::Rts || (REPAIRS && !qp.requester.has_repairs()) {
+        if qp.state != super::QpState::Rts {
             return Turn::Idle;
         }
         if qp.burst != self.burst {
@@ -349,21 +341,21 @@ impl Endpoint {
         let (requester, mut env) = qp.requester_env(&mut self.counters);
         requester.commit(now, Sent { seq, kind, ev: ev_id, udp_payload: udp_payload_len as u32 }, &mut env);
         qp.outbound = true;
-        self.end_turn::<REPAIRS>(slot, starts_timers);
+        self.end_turn(list, slot, starts_timers);
         Turn::Sent
     }
 
     /// The queue pair has sent a packet: arm its timers, and let the next one go first when its
     /// quantum is used up.
     #[inline]
-    fn end_turn<const REPAIRS: bool>(&mut self, slot: u32, starts_timers: bool) {
+    fn end_turn(&mut self, list: List, slot: u32, starts_timers: bool) {
         let Some(qp) = self.qps[slot as usize].as_deref_mut() else { return };
         let arms = starts_timers || qp.armed_at == Time::NEVER;
-        let turn = if REPAIRS { &mut qp.repair_turn } else { &mut qp.turn };
-        *turn += 1;
-        if *turn >= self.cfg.quantum {
-            *turn = 0;
-            self.turns::<REPAIRS>().rotate_left(1);
+        let place = &mut qp.places[list as usize];
+        place.turn += 1;
+        if place.turn >= self.cfg.quantum {
+            place.turn = 0;
+            self.senders.rotate(list);
         }
         if arms {
             self.arm(slot);

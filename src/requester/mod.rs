@@ -296,7 +296,7 @@ impl Requester {
     /// Whether packets wait to be sent again: lost ones, or a tail probe.
     #[inline]
     pub(crate) fn has_repairs(&self) -> bool {
-        self.lost_count > 0 || self.probe_pending
+        self.lost_count | u32::from(self.probe_pending) != 0
     }
 
     /// About how many packets could leave now, were there no congestion control.

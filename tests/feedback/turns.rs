@@ -38,7 +38,11 @@ impl Host {
     fn new(pairs: usize, packets: u32, cc: &CcConfig) -> Self {
         let mut net = Net::new(1, vec![Link::clean(1_000)]);
         let ports = ports(true, NODE, 1, 4300);
-        net.add(EndpointConfig { quantum: QUANTUM, tail_probe_floor_ns: FLOOR, ..EndpointConfig::new(ports) });
+        net.add(EndpointConfig {
+            quantum: QUANTUM,
+            tail_probe_floor_ns: FLOOR,
+            ..EndpointConfig::new(ports)
+        });
         let pd = net.endpoint(NODE).alloc_pd();
         let region = Region::alloc_at(1 << 20, 0).unwrap();
         let key = net.endpoint(NODE).register(pd, region, Access::REMOTE_WRITE).unwrap();

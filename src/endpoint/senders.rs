@@ -1,0 +1,112 @@
+//! Which queue pair may send data next.
+//!
+//! Queue pairs with work take turns of a quantum of packets. Those with packets to send again are in a second list
+//! that goes before the first: with many queue pairs a turn comes rarely, and a queue pair with a loss, or with a
+//! tail probe to send, waits for nothing else. But a peer that asks for everything again does not keep others from
+//! sending: once repairs are a quantum ahead, new data gets every second packet.
+
+use std::collections::VecDeque;
+
+/// The two lists. A queue pair may be in both.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum List {
+    /// Queue pairs that may have anything to send.
+    New,
+    /// Those that may have something to send again.
+    Repairs,
+}
+
+/// The place of a queue pair in a list.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Place {
+    pub(super) listed: bool,
+    /// Packets sent since its turn began.
+    pub(super) turn: u32,
+}
+
+/// Slots of queue pairs that may send, in the order of their turns.
+#[derive(Debug, Default)]
+pub(super) struct Senders {
+    lists: [VecDeque<u32>; 2],
+    /// Packets by which repairs are ahead of new data, while both wait.
+    repairs_ahead: u32,
+}
+
+impl Senders {
+    /// Whoever has anything to send is in the first list too.
+    #[inline]
+    pub(super) fn is_empty(&self) -> bool {
+        self.lists[List::New as usize].is_empty()
+    }
+
+    #[inline]
+    pub(super) fn no_repairs(&self) -> bool {
+        self.lists[List::Repairs as usize].is_empty()
+    }
+
+    #[inline]
+    pub(super) fn front(&self, list: List) -> Option<u32> {
+        self.lists[list as usize].front().copied()
+    }
+
+    #[inline]
+    pub(super) fn len(&self, list: List) -> usize {
+        self.lists[list as usize].len()
+    }
+
+    #[inline]
+    pub(super) fn push(&mut self, list: List, slot: u32) {
+        self.lists[list as usize].push_back(slot);
+    }
+
+    #[inline]
+    pub(super) fn pop(&mut self, list: List) {
+        self.lists[list as usize].pop_front();
+    }
+
+    /// The next one's turn begins.
+    #[inline]
+    pub(super) fn rotate(&mut self, list: List) {
+        self.lists[list as usize].rotate_left(1);
+    }
+
+    /// Where the next packet comes from. With many repairs, both lists in turn.
+    pub(super) fn first(&mut self, quantum: u32) -> List {
+        if self.no_repairs() {
+            self.repairs_ahead = 0;
+            return List::New;
+        }
+        if self.repairs_ahead < quantum {
+            self.repairs_ahead += 1;
+            return List::Repairs;
+        }
+        self.repairs_ahead -= 1;
+        List::New
+    }
+
+    /// Where to look after the list `tried` had nothing that could leave, if the search began at `first`.
+    #[cold]
+    pub(super) fn after(&mut self, first: List, tried: List) -> Option<List> {
+        match (first, tried) {
+            (List::Repairs, List::Repairs) => {
+                self.repairs_ahead -= 1;
+                Some(List::New)
+            }
+            (List::New, List::New) if !self.no_repairs() => Some(List::Repairs),
+            _ => None,
+        }
+    }
+
+    /// Makes room for so many queue pairs in each list.
+    pub(super) fn make_room(&mut self, pairs: usize) {
+        for list in &mut self.lists {
+            list.reserve(pairs.saturating_sub(list.len()));
+        }
+    }
+
+    pub(super) fn remove(&mut self, slot: u32) {
+        for list in &mut self.lists {
+            list.retain(|&listed| listed != slot);
+        }
+    }
+}
