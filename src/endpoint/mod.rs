@@ -248,21 +248,18 @@ impl Endpoint {
         }
     }
 
-    /// Puts the queue pair in the lists of those that may send data.
+    /// Puts the queue pair in the lists of those that may send data. Its state is looked at when it has its turn.
     #[inline]
     fn wake_data(&mut self, slot: u32) {
-        if let Some(qp) = self.qps[slot as usize].as_deref_mut()
-            && qp.state == QpState::Rts
-        {
-            let [new, repairs] = &mut qp.places;
-            if !new.listed && qp.requester.has_work() {
-                new.listed = true;
-                self.senders.push(List::New, slot);
-            }
-            if qp.requester.has_repairs() && !repairs.listed {
-                repairs.listed = true;
-                self.senders.push(List::Repairs, slot);
-            }
+        let Some(qp) = self.qps[slot as usize].as_deref_mut() else { return };
+        let [new, repairs] = &mut qp.places;
+        if !new.listed && qp.requester.has_work() {
+            new.listed = true;
+            self.senders.push(List::New, slot);
+        }
+        if qp.requester.has_repairs() && !repairs.listed {
+            repairs.listed = true;
+            self.senders.push(List::Repairs, slot);
         }
     }
 

@@ -10,6 +10,7 @@ pub(crate) struct Rtt {
     variation_ns: u64,
     latest_ns: u64,
     min_ns: u64,
+    late_after_ns: u64,
 }
 
 impl Rtt {
@@ -18,13 +19,14 @@ impl Rtt {
         let rtt_ns = rtt_ns.max(1);
         if self.min_ns == 0 {
             self.start(rtt_ns);
-            self.min_ns = rtt_ns;
+            (self.min_ns, self.late_after_ns) = (rtt_ns, self.spread_ns());
             return;
         }
         self.latest_ns = rtt_ns;
         self.variation_ns = (3 * self.variation_ns + self.smoothed_ns.abs_diff(rtt_ns)) / 4;
         self.smoothed_ns = (7 * self.smoothed_ns + rtt_ns) / 8;
         self.min_ns = self.min_ns.min(rtt_ns);
+        self.late_after_ns = (2 * self.smoothed_ns).max(self.spread_ns());
     }
 
     /// A packet sent once was reported after `age_ns`, by a report whose timestamp is of no use. A round trip takes no
@@ -63,13 +65,10 @@ impl Rtt {
         self.smoothed_ns + 4 * self.variation_ns
     }
 
-    /// When silence means that the tail of a burst is lost: two round trips, or the classic
-    /// timeout where the variation is large (RFC 8985 section 7.2); `floor_ns` before a sample.
-    pub(crate) fn probe_timeout_ns(&self, floor_ns: u64) -> u64 {
-        if self.min_ns == 0 {
-            return floor_ns;
-        }
-        (2 * self.smoothed_ns).max(self.spread_ns()).max(floor_ns)
+    /// When an answer is late: after two round trips, or the classic timeout where the variation is large (RFC 8985
+    /// section 7.2). Zero before the first sample.
+    pub(crate) const fn late_after_ns(&self) -> u64 {
+        self.late_after_ns
     }
 }
 
@@ -185,14 +184,15 @@ mod tests {
     #[test]
     fn smoothing_follows_the_samples() {
         let mut rtt = Rtt::default();
-        assert_eq!(rtt.probe_timeout_ns(5_000), 5_000);
+        assert_eq!(rtt.late_after_ns(), 0);
         rtt.sample(10_000);
-        assert_eq!((rtt.smoothed_ns(), rtt.min_ns()), (10_000, 10_000));
+        assert_eq!((rtt.smoothed_ns(), rtt.min_ns(), rtt.late_after_ns()), (10_000, 10_000, 30_000));
         for _ in 0..100 {
             rtt.sample(20_000);
         }
         assert!((19_900..=20_000).contains(&rtt.smoothed_ns()));
         assert_eq!(rtt.min_ns(), 10_000);
+        assert!((39_800..=40_100).contains(&rtt.late_after_ns()), "steady: two round trips");
     }
 
     #[test]
@@ -200,7 +200,7 @@ mod tests {
         let mut rtt = Rtt::default();
         rtt.at_most(80_000);
         assert_eq!((rtt.smoothed_ns(), rtt.fair_ns(), rtt.min_ns()), (80_000, 80_000, 0));
-        assert_eq!(rtt.probe_timeout_ns(5_000), 5_000);
+        assert_eq!(rtt.late_after_ns(), 0);
         rtt.sample(10_000);
         assert_eq!((rtt.smoothed_ns(), rtt.fair_ns(), rtt.min_ns()), (10_000, 10_000, 10_000));
         rtt.at_most(80_000);

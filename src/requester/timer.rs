@@ -25,6 +25,13 @@ impl RetryPolicy {
         let allowed = self.exponential >= Self::FOREVER || doublings <= u32::from(self.exponential);
         allowed.then(|| self.timeout_ns.saturating_mul(1 << doublings.min(24)))
     }
+
+    /// The sum of the waits before timeout number `retries`, as far as they double.
+    fn waited_ns(&self, retries: u32) -> u64 {
+        let linear = u32::from(self.linear) + 1;
+        let doublings = retries.saturating_sub(linear).min(24);
+        self.timeout_ns.saturating_mul(u64::from(retries.min(linear)) + (2 << doublings) - 2)
+    }
 }
 
 /// What a timer run found.
@@ -37,27 +44,42 @@ pub(crate) enum TimerVerdict {
 }
 
 impl Requester {
-    fn timeout_at(&self) -> Time {
-        self.setup.retry.interval_ns(self.retries).map_or(self.timer_base, |wait| self.timer_base.after(wait))
+    /// The retransmission timer runs for up to this many times its setting (InfiniBand, section 9.7.6.1.3, allows one to
+    /// four).
+    const MOST_TIMEOUTS: u64 = 4;
+    /// After a timeout, the first tail probe follows when the silence is longer by this part.
+    const SILENCE_PARTS: u64 = 4;
+
+    /// How long the retransmission timer runs: as the schedule says, or longer where an answer is late only after
+    /// `late_ns`.
+    fn timeout_ns(&self, late_ns: u64) -> u64 {
+        let retry = &self.setup.retry;
+        let late_ns = late_ns.min(retry.timeout_ns.saturating_mul(Self::MOST_TIMEOUTS));
+        retry.interval_ns(self.retries).map_or(0, |wait| wait.max(late_ns))
     }
 
     /// How long after `timer_base` the next tail probe is due. Each one doubles the time waited so far, not the number
-    /// of round trips: the first round-trip time measured may be much longer than the wait before there was one.
-    fn probe_wait_ns(&self) -> u64 {
-        self.rtt.probe_timeout_ns(self.setup.probe_floor_ns).max(self.least_probe_wait_ns)
-    }
-
-    fn probe_at(&self) -> Time {
-        self.timer_base.after(self.probe_wait_ns())
+    /// of round trips: the first round-trip time measured may be much longer than the wait before there was one. After a
+    /// timeout the series starts over, at a part of the silence so far: a peer that returns is found soon, and one that is
+    /// only slow is not made slower.
+    fn probe_wait_ns(&self, late_ns: u64) -> u64 {
+        late_ns.max(self.setup.probe_floor_ns).max(self.least_probe_wait_ns)
     }
 
     /// When [`on_timer`](Self::on_timer) wants to run.
     #[inline]
     pub(crate) fn next_timeout(&self) -> Time {
-        if !self.outstanding() {
-            return if self.busy() { self.timeout_at() } else { Time::NEVER };
+        let outstanding = self.outstanding();
+        if !outstanding && !self.busy() {
+            return Time::NEVER;
         }
-        self.loss_check_at.min(self.timeout_at()).min(self.probe_at())
+        let late_ns = self.rtt.late_after_ns();
+        let timeout_at = self.timer_base.after(self.timeout_ns(late_ns));
+        if !outstanding {
+            return timeout_at;
+        }
+        let probe_at = self.timer_base.after(self.probe_wait_ns(late_ns));
+        self.loss_check_at.min(timeout_at).min(probe_at)
     }
 
     /// Runs whatever timer is due.
@@ -70,11 +92,13 @@ impl Requester {
         if now >= self.loss_check_at {
             self.scan_overdue(now, env);
         }
-        if now >= self.timeout_at() {
+        let late_ns = self.rtt.late_after_ns();
+        if now >= self.timer_base.after(self.timeout_ns(late_ns)) {
             return self.on_retransmission_timeout(now, env);
         }
-        if self.outstanding() && now >= self.probe_at() {
-            self.least_probe_wait_ns = self.probe_wait_ns().saturating_mul(2);
+        let probe_wait_ns = self.probe_wait_ns(late_ns);
+        if self.outstanding() && now >= self.timer_base.after(probe_wait_ns) {
+            self.least_probe_wait_ns = probe_wait_ns.saturating_mul(2);
             self.probe_pending = true;
         }
         TimerVerdict::GoOn
@@ -90,14 +114,14 @@ impl Requester {
             return TimerVerdict::Exhausted;
         }
         (self.timer_base, self.timed_out_at) = (now, now);
-        self.least_probe_wait_ns = 0;
+        self.least_probe_wait_ns = self.setup.retry.waited_ns(self.retries) / Self::SILENCE_PARTS;
         self.probe_pending = true;
         TimerVerdict::GoOn
     }
 
     /// Retransmission timeouts since the peer last said something new, and how long the timer waits now, ns.
     pub(crate) fn retry(&self) -> (u32, u64) {
-        (self.retries, self.setup.retry.interval_ns(self.retries).unwrap_or(0))
+        (self.retries, self.timeout_ns(self.rtt.late_after_ns()))
     }
 
     /// The peer said something new: timers start over.
@@ -128,5 +152,17 @@ mod tests {
         );
         let forever = RetryPolicy { timeout_ns: 1, linear: 0, exponential: 25 };
         assert_eq!(forever.interval_ns(1_000), Some(1 << 24));
+        for policy in [
+            policy,
+            RetryPolicy { linear: 0, ..policy },
+            RetryPolicy { linear: 7, exponential: 24, ..policy },
+        ] {
+            let mut waited = 0;
+            for retries in 0..5 {
+                assert_eq!(policy.waited_ns(retries), waited, "{policy:?} {retries}");
+                waited += policy.interval_ns(retries).unwrap_or(0);
+            }
+        }
+        assert_eq!(forever.waited_ns(u32::MAX), 1 + (2 << 24) - 2);
     }
 }

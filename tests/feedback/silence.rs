@@ -244,6 +244,57 @@ fn the_timer_leaves_out_what_has_arrived() {
     assert_eq!(sender.blamed(), []);
 }
 
+/// Where answers take long, the timer waits for them: for two round trips or for the classic timeout, up to four intervals.
+#[test]
+fn the_timer_waits_as_long_as_answers_take() {
+    let cases: [(&[u64], u64); 4] = [
+        (&[10_000], INTERVAL),
+        (&[100_000], 300_000),
+        (&[250_000, 250_000, 250_000, 250_000, 250_000, 250_000, 250_000, 250_000, 250_000], 500_000),
+        (&[250_000, 740_000], 4 * INTERVAL),
+    ];
+    for (round_trips, expected) in cases {
+        let mut sender = Sender::new(patient());
+        for (&rtt, end) in round_trips.iter().zip(1..) {
+            sender.post(1);
+            let sent = sender.sent_one();
+            sender.wait(rtt);
+            sender.sack(sender.answer(&sent, end));
+            sender.ack(end, Aeth::ack(end as u32));
+            assert_eq!(sender.sent(), []);
+        }
+        sender.post(1);
+        let sent = sender.sent_one();
+        sender.wait(expected - 1);
+        assert_eq!(sender.sent(), [], "{round_trips:?}");
+        sender.wait(1);
+        assert_eq!(sender.sent_one().n, sent.n, "{round_trips:?}");
+    }
+}
+
+/// Tail probes after a timeout begin at a quarter of the silence: the longer it lasts, the rarer they are.
+#[test]
+fn tail_probes_are_rarer_in_a_long_silence() {
+    let setup = Setup { patience: PATIENCE, tail_probe_floor_ns: 10_000, ..Setup::default() };
+    let (mut sender, sent) = Sender::sending(setup, 1);
+    sender.wait(10 * INTERVAL);
+    let times: Vec<_> = sender.sent().iter().map(|packet| packet.at.since(sent[0].at)).collect();
+    let mut expected = Vec::new();
+    // Before the first timeout from the floor, then from a quarter of 1, 2, 3, 5 and 9 intervals.
+    for (from, to) in [(0, 1), (1, 2), (2, 3), (3, 5), (5, 9)] {
+        let (from, to) = (from * INTERVAL, to * INTERVAL);
+        let mut wait = (from / 4).max(10_000);
+        while from + wait < to {
+            expected.push(from + wait);
+            wait *= 2;
+        }
+        expected.push(to);
+    }
+    expected.push(9 * INTERVAL + 9 * INTERVAL / 4);
+    expected.retain(|&at| at <= 10 * INTERVAL);
+    assert_eq!(times, expected);
+}
+
 #[test]
 fn timeouts_are_linear_then_doubling_and_then_the_queue_pair_fails() {
     let (mut sender, sent) = Sender::sending(patient(), 1);
