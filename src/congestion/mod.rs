@@ -84,9 +84,9 @@ pub trait CongestionControl {
     /// never end.
     fn may_send(&self, bytes: u64) -> bool;
 
-    /// Whether the next packet should ask for an acknowledgement (BTH.a), because without one the
-    /// window may run out before the receiver sends one of its own accord.
-    fn wants_ack(&self) -> bool;
+    /// Whether a packet of `bytes` that goes next should ask for an acknowledgement (BTH.a), because without one
+    /// the window may run out before the receiver sends one of its own accord.
+    fn wants_ack(&self, bytes: u64) -> bool;
 
     /// The window in bytes.
     fn cwnd(&self) -> u64;
@@ -164,8 +164,8 @@ impl CongestionControl for Controller {
     }
 
     #[inline]
-    fn wants_ack(&self) -> bool {
-        forward!(self, cc => cc.wants_ack())
+    fn wants_ack(&self, bytes: u64) -> bool {
+        forward!(self, cc => cc.wants_ack(bytes))
     }
 
     fn cwnd(&self) -> u64 {

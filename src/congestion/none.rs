@@ -39,7 +39,7 @@ impl CongestionControl for NoCc {
     }
 
     #[inline]
-    fn wants_ack(&self) -> bool {
+    fn wants_ack(&self, _bytes: u64) -> bool {
         false
     }
 

@@ -369,9 +369,11 @@ impl CongestionControl for Nscc {
         self.inflight == 0 || self.inflight as f64 + self.params.mtu <= self.cwnd
     }
 
+    /// With this packet in flight, [`may_send`](Self::may_send) would refuse the next.
     #[inline]
-    fn wants_ack(&self) -> bool {
-        self.cwnd - (self.inflight as f64) < self.params.mtu || self.cwnd < self.params.ack_gen_trigger as f64
+    fn wants_ack(&self, bytes: u64) -> bool {
+        (self.inflight + bytes) as f64 + self.params.mtu > self.cwnd
+            || self.cwnd < self.params.ack_gen_trigger as f64
     }
 
     fn cwnd(&self) -> u64 {

@@ -6,7 +6,7 @@ use crate::path::{Paths, PortMask};
 use crate::requester::{Env, Requester, RequesterSetup, RetryPolicy};
 use crate::responder::{Responder, ResponderSetup};
 use crate::time::Time;
-use crate::wire::{Msn, Psn, Qpn};
+use crate::wire::{Msn, Opcode, Psn, Qpn};
 
 use super::config::{CqId, EndpointConfig, EndpointError, QpInit, QpState, RtrAttr, RtsAttr};
 use super::senders::Place;
@@ -155,7 +155,8 @@ impl Qp {
         attr: &RtsAttr,
         now: Time,
     ) -> Result<(), EndpointError> {
-        let cc = CcConfig { mtu_bytes: self.path_mtu, trimming: self.trimmable, ..self.init.cc.clone() };
+        let mtu_bytes = Requester::counted(Opcode::WriteMiddle, self.path_mtu);
+        let cc = CcConfig { mtu_bytes, trimming: self.trimmable, ..self.init.cc.clone() };
         self.cc = congestion::build(&cc, now)?;
         self.cc.set_qpn(self.qpn);
         self.requester = Requester::new(

@@ -24,7 +24,7 @@ use crate::memory::RegionSlot;
 use crate::path::{EvId, Paths, PortMask};
 use crate::ring::{BitRing, SeqRing};
 use crate::time::Time;
-use crate::wire::{Msn, Psn};
+use crate::wire::{ICRC_LEN, Msn, Opcode, Psn, WriteHead};
 use crate::work::{SendOp, SendWr};
 use loss::{Evidence, Loss, judge};
 use queue::SendQueue;
@@ -374,10 +374,17 @@ impl Requester {
         entry.map(|entry| entry.packet(seq, self.setup.mtu))
     }
 
+    /// What congestion control counts for a packet with this much payload.
+    #[inline]
+    pub(crate) const fn counted(opcode: Opcode, payload: u32) -> u32 {
+        (WriteHead::len_of(opcode, true) + ICRC_LEN) as u32 + payload + Self::NOMINAL_OVERHEAD
+    }
+
     /// Whether this packet asks the peer to answer at once.
     #[inline]
     pub(crate) fn wants_ack(&self, spec: &PacketSpec, kind: SendKind, cc: &Controller) -> bool {
-        if kind != SendKind::New || cc.wants_ack() {
+        let bytes = Self::counted(spec.opcode, spec.len);
+        if kind != SendKind::New || cc.wants_ack(u64::from(bytes)) {
             return true;
         }
         let Some(entry) = self.queue.sending() else { return true };

@@ -24,8 +24,13 @@ impl WriteHead {
     /// Bytes that [`encode`](Self::encode) writes.
     #[inline]
     pub const fn encoded_len(&self) -> usize {
-        let tseth = if self.tseth.is_some() { Tseth::LEN } else { 0 };
-        let imm = if self.bth.opcode.has_imm() { ImmDt::LEN } else { 0 };
+        Self::len_of(self.bth.opcode, self.tseth.is_some())
+    }
+
+    #[inline]
+    pub(crate) const fn len_of(opcode: Opcode, timestamp: bool) -> usize {
+        let tseth = if timestamp { Tseth::LEN } else { 0 };
+        let imm = if opcode.has_imm() { ImmDt::LEN } else { 0 };
         Bth::LEN + Meth::LEN + tseth + Reth::LEN + imm
     }
 

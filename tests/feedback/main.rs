@@ -29,6 +29,8 @@
 //! | only the tail probe answered | suspected, `ASSUMED_BAD` the second time | stays | | `silence` |
 //! | retransmission timer | - | stays | the oldest packet, elsewhere; then what its answer shows to be missing | `silence` |
 //!
+//! Which packets ask for an answer is tested in `asks`.
+//!
 //! At the responder (`answers`):
 //!
 //! | Packet | Answer |
@@ -57,6 +59,7 @@
 
 mod acks;
 mod answers;
+mod asks;
 mod losses;
 mod nacks;
 mod planes;

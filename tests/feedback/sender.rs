@@ -165,16 +165,26 @@ impl Sender {
 
     /// A write of this many full packets.
     pub(crate) fn post(&mut self, packets: u32) {
+        self.queue(packets, SendOp::Write, true);
+        self.go();
+    }
+
+    /// Posts a write of this many full packets without sending any.
+    pub(crate) fn queue(&mut self, packets: u32, op: SendOp, signaled: bool) {
         let wr = SendWr {
             wr_id: self.posted,
-            op: SendOp::Write,
+            op,
             local: Sge { addr: 0, len: packets * MTU, lkey: self.key.lkey },
             remote: RemoteAddr { addr: 0, rkey: 1 },
-            signaled: true,
+            signaled,
         };
         self.posted += 1;
         let (now, qpn) = (self.net.now, self.qp.qpn);
         self.net.endpoint(NODE).post_send(now, qpn, wr).unwrap();
+    }
+
+    /// Sends what was queued.
+    pub(crate) fn go(&mut self) {
         self.net.pump(NODE);
     }
 

@@ -123,6 +123,7 @@ fn no_delay_for_a_whole_window_fast_increase() {
     // Proportional up to one window's worth, and no more than that.
     cc.on_ack(&ack(1, 100_000, 0));
     let before = cc.cwnd();
+    assert_eq!(before, 100_000 + 3 * MTU);
     // More than the window: a quarter byte per byte from here on, and no proportional increase.
     cc.on_ack(&ack(2, MTU * 4, 999));
     assert_eq!(cc.cwnd(), before + MTU);
@@ -181,6 +182,32 @@ fn mark_high_delay_decrease_once_a_round_trip_time() {
 }
 
 #[test]
+fn decreases_are_more_than_a_round_trip_time_apart() {
+    let mut cc = congested(2 * TARGET);
+    cc.on_ack(&marked(RTT + 1, 0, 2 * TARGET));
+    let after = cc.cwnd();
+    // Too early by nothing but the edge; the period's eta comes all the same.
+    cc.on_ack(&marked(2 * RTT + 1, 0, 2 * TARGET));
+    assert_eq!(cc.cwnd(), after + 614);
+}
+
+/// It must not put off the decrease that the next mark asks for.
+#[test]
+fn an_average_delay_on_target_is_no_reason_for_a_decrease() {
+    let mut cfg = config();
+    cfg.nscc.target_delay_ns = Some(1);
+    let mut cc = halfway(&cfg);
+    // 0.0125 of 80 ns: the average is exactly on target.
+    cc.on_ack(&marked(RTT + 1, 0, 80));
+    assert_eq!(cc.avg_delay_ns(), 1);
+    let before = cc.cwnd();
+    cc.on_ack(&marked(RTT + 2, 0, 80));
+    // 1 - 0.8 * (1.9875 - 1) / 1.9875.
+    let expected = (before as f64 * 0.602_5) as u64;
+    assert!(cc.cwnd().abs_diff(expected) < 20, "{} {expected}", cc.cwnd());
+}
+
+#[test]
 fn a_decrease_leaves_at_least_half() {
     // gamma alone would leave 1 - 0.8 * 9/10 = 0.28.
     let mut cc = congested(10 * TARGET);
@@ -218,8 +245,8 @@ fn a_trim_takes_its_size_from_the_window_on_any_hop() {
     }
 }
 
-#[test]
-fn quick_adaptation_sets_the_window_to_what_got_through() {
+/// Right after a quick adaptation to six packets, and when that was.
+fn adapted() -> (Nscc, u64) {
     let mut cc = halfway(&config());
     // The first signal begins a period of base RTT + target.
     cc.on_ack(&ack(1_000, MTU, 0));
@@ -235,6 +262,12 @@ fn quick_adaptation_sets_the_window_to_what_got_through() {
     assert!(cc.cwnd() >= before);
     cc.on_ack(&ack(end, MTU, 2 * TARGET));
     assert_eq!(cc.cwnd(), 6 * MTU);
+    (cc, end)
+}
+
+#[test]
+fn quick_adaptation_sets_the_window_to_what_got_through() {
+    let (mut cc, end) = adapted();
     // What was in flight then is still to be heard of: its marks and trims change nothing.
     let in_flight = cc.inflight();
     cc.on_trim_nack(Time(end + 1), MTU, false);
@@ -243,6 +276,14 @@ fn quick_adaptation_sets_the_window_to_what_got_through() {
     cc.on_ack(&AckSample::new(Time(end + 2 * RTT), in_flight - 2 * MTU));
     // All heard of: the next trim counts again. It also ends a period in which enough got through.
     cc.on_trim_nack(Time(end + 2 * RTT), MTU, false);
+    assert_eq!(cc.cwnd(), 5 * MTU);
+}
+
+#[test]
+fn the_last_packet_in_flight_at_a_quick_adaptation_counts_again() {
+    let (mut cc, end) = adapted();
+    cc.on_ack(&AckSample::new(Time(end + 1), cc.inflight() - MTU));
+    cc.on_trim_nack(Time(end + 2), MTU, false);
     assert_eq!(cc.cwnd(), 5 * MTU);
 }
 
@@ -307,15 +348,18 @@ fn may_send_leaves_room_for_a_full_packet() {
 #[test]
 fn asks_for_acks_when_the_window_is_almost_used_or_small() {
     let mut cc = halfway(&config());
-    assert!(cc.wants_ack());
-    cc.on_discard(MTU);
-    assert!(!cc.wants_ack());
+    cc.on_discard(2 * MTU);
+    // A full packet after this one may go, or not.
+    assert!(!cc.wants_ack(MTU));
+    assert!(cc.wants_ack(MTU + 1));
+    cc.on_send(MTU);
+    assert!(cc.may_send(MTU) && cc.wants_ack(1));
     cc.on_discard(100_000);
     // Under 16 KiB the receiver would not acknowledge of its own accord.
     cc.on_loss(Time(1), 100_000 - 16 * 1024);
-    assert!(!cc.wants_ack());
+    assert!(!cc.wants_ack(MTU));
     cc.on_loss(Time(1), 1);
-    assert!(cc.wants_ack());
+    assert!(cc.wants_ack(MTU));
 }
 
 #[test]
@@ -328,7 +372,8 @@ fn no_congestion_control_only_counts() {
     assert_eq!(cc.inflight(), 7 * MTU);
     cc.on_discard(100 * MTU);
     assert_eq!(cc.inflight(), 0);
-    assert!(cc.may_send(MTU) && !cc.wants_ack());
+    assert!(cc.may_send(MTU) && !cc.wants_ack(MTU));
+    assert_eq!(cc.cwnd(), u64::MAX);
 }
 
 #[test]
@@ -356,8 +401,56 @@ fn every_bad_field_is_named() {
     for (field, change) in cases {
         assert!(with(change).unwrap_err().starts_with(field), "{field}");
     }
+    assert_eq!(with(&|cfg| cfg.nscc.qa_gate = Some(41)), Err("qa_gate = 41: at most 40".into()));
     assert_eq!(with(&|_| {}), Ok(()));
     assert_eq!(with(&|cfg| *cfg = CcConfig { link_rate_bps: 0, ..CcConfig::none() }), Ok(()));
+}
+
+#[test]
+fn the_ends_of_every_range_are_inside() {
+    let (ten_seconds, terabyte) = (10_000_000_000, 1 << 40);
+    let largest = CcConfig {
+        link_rate_bps: 100_000_000_000_000,
+        base_rtt_ns: ten_seconds,
+        mtu_bytes: 1 << 17,
+        nscc: NsccOverrides {
+            target_delay_ns: Some(ten_seconds),
+            max_cwnd_bytes: Some(terabyte),
+            alpha: Some(f64::MAX),
+            fi: Some(f64::MAX),
+            fi_scale: Some(f64::MAX),
+            eta: Some(f64::MAX),
+            gamma: Some(1.0),
+            max_md_jump: Some(1.0),
+            qa_gate: Some(40),
+            adjust_bytes_threshold: Some(terabyte),
+            adjust_period_threshold_ns: Some(ten_seconds),
+            ..NsccOverrides::default()
+        },
+        ..config()
+    };
+    assert_eq!(largest.validate(), Ok(()));
+    let smallest = CcConfig {
+        link_rate_bps: 1,
+        base_rtt_ns: 1,
+        mtu_bytes: 1,
+        nscc: NsccOverrides {
+            target_delay_ns: Some(1),
+            max_cwnd_bytes: Some(1),
+            alpha: Some(0.0),
+            fi: Some(0.0),
+            fi_scale: Some(0.0),
+            eta: Some(0.0),
+            gamma: Some(f64::MIN_POSITIVE),
+            max_md_jump: Some(f64::MIN_POSITIVE),
+            qa_gate: Some(0),
+            adjust_bytes_threshold: Some(1),
+            adjust_period_threshold_ns: Some(1),
+            ..NsccOverrides::default()
+        },
+        ..config()
+    };
+    assert_eq!(smallest.validate(), Ok(()));
 }
 
 proptest! {
