@@ -7,7 +7,7 @@
 
 use spindrift::wire::{
     Aeth, AethKind, Bth, CcState, Eeth, EndpointOp, Erth, Ev, Mark, Meth, Msn, NackReason, NakCode, Neth,
-    OpPosition, Opcode, Peth, Psn, Qpn, Reth, Seth, Tseth,
+    OpPosition, Opcode, Packet, Peth, Psn, Qpn, Reth, Seth, Tseth, WriteHead,
 };
 
 /// Positions of the bits that differ, counted from the first bit on the wire.
@@ -34,6 +34,22 @@ macro_rules! layout {
             );
         })*
     }};
+}
+
+/// Settings and logs hold them as plain numbers.
+#[test]
+fn numbers_come_from_integers_and_go_back() {
+    for value in [0, 1, 0x12_3456, 0xff_ffff] {
+        assert_eq!((Psn::from(value), u32::from(Psn::new(value))), (Psn::new(value), value));
+        assert_eq!((Qpn::from(value), u32::from(Qpn::new(value))), (Qpn::new(value), value));
+    }
+}
+
+/// Buffers are made as long as this.
+#[test]
+fn the_longest_headers() {
+    assert_eq!(WriteHead::MAX_LEN, 12 + 4 + 4 + 16 + 4);
+    assert_eq!(Packet::MAX_HEAD_LEN, 12 + 36);
 }
 
 #[test]

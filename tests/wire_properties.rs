@@ -116,6 +116,16 @@ header_keeps_every_bit! {
 
 proptest! {
     #[test]
+    fn a_decoded_base_header_encodes_to_the_same_bytes(mut bytes in any::<[u8; Bth::LEN]>(), opcode in 0..Opcode::ALL.len()) {
+        bytes[0] = Opcode::ALL[opcode] as u8;
+        let header = Bth::read(&bytes).unwrap();
+        let mut out = [0; Bth::LEN + 1];
+        prop_assert_eq!(header.write(&mut out), Bth::LEN);
+        prop_assert_eq!(&out[..Bth::LEN], bytes);
+        prop_assert_eq!(header.write(&mut [0; Bth::LEN - 1]), 0);
+    }
+
+    #[test]
     fn a_decoded_packet_encodes_to_the_same_bytes(bytes in packet_bytes()) {
         if let Ok(packet) = Packet::decode(&bytes) {
             prop_assert_eq!(packet.bth(), &Bth::read(&bytes).unwrap());

@@ -194,6 +194,17 @@ fn sample(src: &str, dst: &str) -> Vec<u8> {
     frame_by_us(&meta, &[1; 24])
 }
 
+/// The last word of the address takes every value, and with it the sum every carry.
+#[test]
+fn every_ipv4_checksum_is_right() {
+    for low in 0..=u16::MAX {
+        let frame = sample("10.0.0.1", &format!("10.0.{}.{}", low >> 8, low & 0xff));
+        let sum: u32 =
+            frame[14..34].as_chunks().0.iter().map(|word| u32::from(u16::from_be_bytes(*word))).sum();
+        assert_eq!(sum % 0xffff, 0, "10.0.{}.{}", low >> 8, low & 0xff);
+    }
+}
+
 #[test]
 fn what_we_do_not_take_is_refused_with_the_reason() {
     type Change = fn(&mut Vec<u8>);
@@ -272,6 +283,7 @@ fn trimmed_classes_are_told_apart() {
         };
         assert_eq!(map.class_of_trim(dscp), expected);
     }
+    assert_eq!(DscpMap { control: 63, ..map }.validate(), Ok(()));
     let large = DscpMap { control: 64, ..map };
     assert_eq!(large.validate(), Err(DscpError::TooLarge { name: "control", value: 64 }));
     let ambiguous = DscpMap { no_trim: 12, ..map };
