@@ -65,6 +65,12 @@ impl<T: Copy + Default> SeqRing<T> {
         self.slots.get(seq as usize & mask).copied().unwrap_or_default()
     }
 
+    /// Stores the record of `seq`, with room for everything from `low` on.
+    pub(crate) fn insert(&mut self, low: u64, seq: u64, record: T) {
+        self.ensure(low, seq + 1);
+        *self.get_mut(seq) = record;
+    }
+
     /// The record of `seq` to change in place. [`ensure`](Self::ensure) must have covered it.
     #[inline]
     pub(crate) fn get_mut(&mut self, seq: u64) -> &mut T {
@@ -116,6 +122,12 @@ impl BitRing {
         *self = smaller;
     }
 
+    /// Bits that there is room for.
+    #[cfg(test)]
+    pub(crate) const fn len(&self) -> usize {
+        self.words.len() * 64
+    }
+
     #[inline]
     fn word(&self, index: u64) -> u64 {
         let mask = self.words.len().wrapping_sub(1);
@@ -138,6 +150,12 @@ impl BitRing {
     #[inline]
     pub(crate) fn set(&mut self, seq: u64) {
         *self.word_mut(seq) |= 1 << (seq % 64);
+    }
+
+    /// Sets the bit of `seq`, with room for everything from `low` on.
+    pub(crate) fn insert(&mut self, low: u64, seq: u64) {
+        self.ensure(low, seq + 1);
+        self.set(seq);
     }
 
     /// Clears the bit of `seq`.

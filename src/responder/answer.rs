@@ -71,14 +71,14 @@ pub(crate) struct Answers {
     triggers: VecDeque<Trigger>,
     nacks: VecDeque<NackOut>,
     /// Packets above the cumulative acknowledgement that no SACK has listed yet.
-    unreported: BitRing,
+    pub(super) unreported: BitRing,
     pub(super) counts: AnswerCounts,
-    sack_bytes: u32,
+    pub(super) sack_bytes: u32,
     rcvd_bytes: u64,
     ack_pending: bool,
     nak_pending: bool,
     /// Messages completed, and as of the last transport ACK.
-    completed: u32,
+    pub(super) completed: u32,
     acknowledged: u32,
 }
 
@@ -87,7 +87,7 @@ impl Answers {
     const SPARE_TRIGGERS: usize = 8;
     /// Most triggers kept: those of the largest burst that a lane receives in one pass. Beyond it, what a trigger
     /// says of its own path is lost and counted; what has arrived is in the SACKs that are sent all the same.
-    const MAX_TRIGGERS: usize = 256;
+    pub(super) const MAX_TRIGGERS: usize = 256;
     /// Most NACKs kept; the peer's timers cover what is dropped.
     const MAX_NACKS: usize = 256;
     /// A transport ACK is sent after this many completed messages even if none asked.
@@ -105,13 +105,24 @@ impl Answers {
         self.nacks.shrink_to(0);
     }
 
+    /// Triggers and NACKs that there is room for.
+    #[cfg(test)]
+    pub(super) fn capacity(&self) -> usize {
+        self.triggers.capacity() + self.nacks.capacity()
+    }
+
+    /// Forgets the SACKs that are owed, but not what they have to list.
+    #[cfg(test)]
+    pub(super) fn take_triggers(&mut self) {
+        self.triggers.clear();
+    }
+
     pub(super) fn fit(&mut self, low: u64, high: u64, most: u64) {
         self.unreported.fit(low, high, most);
     }
 
     pub(crate) fn unreported(&mut self, expected: u64, seq: u64) {
-        self.unreported.ensure(expected, seq + 1);
-        self.unreported.set(seq);
+        self.unreported.insert(expected, seq);
     }
 
     pub(crate) fn forget(&mut self, seq: u64) {
@@ -258,152 +269,5 @@ impl Responder {
             unlisted.map_or(newest, |seq| seq.min(newest))
         };
         (base, self.received.get64(base))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    #![allow(clippy::unwrap_used, reason = "tests")]
-    use super::super::{Arrived, Class, ResponderSetup};
-    use super::*;
-    use crate::wire::Msn;
-
-    fn responder() -> Responder {
-        Responder::new(
-            4,
-            ResponderSetup {
-                initial_psn: Psn::new(0xff_fff0),
-                initial_msn: Msn::new(0),
-                window: 1024,
-                dynamic: false,
-                max_wimm: 4,
-                sack_threshold: 16 * 1024,
-            },
-        )
-    }
-
-    fn trigger(psn: Psn) -> Trigger {
-        Trigger { psn, ev: Ev(7), timestamp: 1, marked: false, repeated: false, probe_id: None }
-    }
-
-    fn give(r: &mut Responder, offset: u32, demands: bool) {
-        let psn = Psn::new(0xff_fff0).add(offset);
-        let Class::New(seq) = r.classify(psn) else { panic!("{psn:?} is not new") };
-        let packet = Arrived { dma_len: 8, len: 8, msn: Msn::new(offset as u16), ..Arrived::default() };
-        r.arrive(seq, packet, &mut |_| {}).unwrap();
-        r.count_bytes(8, 84, trigger(psn), demands);
-    }
-
-    #[test]
-    fn a_sack_is_due_every_threshold() {
-        let mut r = responder();
-        for offset in 0..15 {
-            give(&mut r, offset, false);
-            assert!(r.take_sack().is_none());
-        }
-        give(&mut r, 15, false);
-        let sack = r.take_sack().unwrap();
-        assert_eq!((sack.cack, sack.bitmap, sack.sack_offset), (Psn::new(0xff_ffff), 0, 1));
-        assert_eq!(sack.rcvd_bytes, (16 * 84_u32).div_ceil(256));
-        give(&mut r, 16, true);
-        assert_eq!(r.take_sack().unwrap().cack, Psn::new(0), "PSN wraps");
-    }
-
-    #[test]
-    fn no_threshold_is_too_large_to_count_to() {
-        let mut r = responder();
-        r.setup.sack_threshold = u32::MAX;
-        r.answers.sack_bytes = u32::MAX - 1;
-        give(&mut r, 0, false);
-        assert!(r.take_sack().is_some());
-    }
-
-    #[test]
-    fn every_arrival_is_reported_once_whatever_the_distance() {
-        let mut r = responder();
-        let arrived: Vec<u32> = (1..1000).filter(|offset| offset % 7 != 0).collect();
-        for &offset in &arrived {
-            give(&mut r, offset, false);
-        }
-        let mut reported = Vec::new();
-        while let Some(sack) = r.take_sack() {
-            assert_eq!(sack.cack, Psn::new(0xff_ffef));
-            for bit in 0..64_u32 {
-                if sack.bitmap >> bit & 1 == 1 {
-                    let psn = sack.cack.add(sack.sack_offset as u32 + bit);
-                    reported.push(psn.distance(Psn::new(0xff_fff0)) as u32);
-                }
-            }
-        }
-        reported.sort_unstable();
-        reported.dedup();
-        assert_eq!(reported, arrived);
-    }
-
-    #[test]
-    fn a_repeat_is_answered_with_the_oldest_gap() {
-        let mut r = responder();
-        for offset in 1..200 {
-            give(&mut r, offset, false);
-        }
-        while r.take_sack().is_some() {}
-        r.answer_repeat(Trigger { repeated: true, ..trigger(Psn::new(0xff_fff1)) }, false);
-        let sack = r.take_sack().unwrap();
-        assert_eq!(sack.sack_offset, 1);
-        assert_eq!(sack.bitmap, !1);
-        assert!(r.take_ack().is_none());
-    }
-
-    #[test]
-    fn every_mark_of_a_burst_is_told_and_no_plain_trigger_takes_its_place() {
-        let mut r = responder();
-        let marked = |n: u32| Trigger { marked: true, ev: Ev(n), ..trigger(Psn::new(n)) };
-        for n in 0..64 {
-            r.answer_repeat(marked(n), false);
-            r.answer_repeat(trigger(Psn::new(1_000 + n)), false);
-        }
-        let told: Vec<_> = core::iter::from_fn(|| r.take_sack()).filter(|sack| sack.trigger.marked).collect();
-        assert_eq!(
-            told.iter().map(|sack| sack.trigger.ev.0).collect::<Vec<_>>(),
-            (0..64).collect::<Vec<_>>()
-        );
-        assert_eq!(r.take_counts().triggers_dropped, 0);
-    }
-
-    #[test]
-    fn a_full_queue_keeps_the_marks_it_has_and_counts_the_others() {
-        let mut r = responder();
-        let most = Answers::MAX_TRIGGERS as u32;
-        for n in 0..most + 3 {
-            r.answer_repeat(Trigger { marked: true, ev: Ev(n), ..trigger(Psn::new(n)) }, false);
-        }
-        r.answer_repeat(trigger(Psn::new(9_999)), false);
-        assert_eq!((r.take_counts().triggers_dropped, r.take_counts().triggers_dropped), (3, 0));
-        let told: Vec<_> = core::iter::from_fn(|| r.take_sack()).map(|sack| sack.trigger.ev.0).collect();
-        assert_eq!(told, (0..most).collect::<Vec<_>>());
-    }
-
-    #[test]
-    fn a_packet_and_its_repeat_are_both_told() {
-        let mut r = responder();
-        give(&mut r, 0, true);
-        let first = trigger(Psn::new(0xff_fff0));
-        r.answer_repeat(Trigger { repeated: true, timestamp: 2, ..first }, true);
-        let told: Vec<_> = core::iter::from_fn(|| r.take_sack()).map(|sack| sack.trigger.timestamp).collect();
-        assert_eq!(told, [1, 2], "the requester learns that the first copy arrived");
-        give(&mut r, 1, true);
-        give(&mut r, 2, true);
-        assert_eq!(core::iter::from_fn(|| r.take_sack()).count(), 1, "one SACK lists both");
-    }
-
-    #[test]
-    fn the_window_is_half_open() {
-        let r = responder();
-        let at = |offset: u32| r.classify(Psn::new(0xff_fff0).add(offset));
-        assert!(matches!(at(0), Class::New(_)));
-        assert!(matches!(at(1022), Class::New(_)));
-        assert_eq!(at(1023), Class::OutOfWindow, "cack + mpr is outside, and cack is -1");
-        assert_eq!(r.classify(Psn::new(0xff_ffef)), Class::Old);
-        assert_eq!(r.classify(Psn::new(0xff_fff0).sub(1 << 23)), Class::OutOfWindow);
     }
 }

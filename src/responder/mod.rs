@@ -9,6 +9,9 @@ mod answer;
 mod message;
 mod window;
 
+#[cfg(test)]
+mod tests;
+
 pub(crate) use answer::{NackOut, SackOut, Trigger};
 pub(crate) use message::Arrived;
 pub(crate) use window::WindowBudget;
@@ -91,15 +94,12 @@ pub(crate) struct Responder {
 }
 
 impl Responder {
-    /// Room in the sequence space for old packets that arrive before anything else did.
-    const START: u64 = 1 << 24;
-
     pub(crate) fn new(recv_depth: usize, setup: ResponderSetup) -> Self {
         Self {
             setup,
-            window: Window::new(setup.window, setup.dynamic, Self::START),
-            expected: Self::START,
-            highest: Self::START,
+            window: Window::new(setup.window, setup.dynamic),
+            expected: 0,
+            highest: 0,
             received: BitRing::default(),
             stash: SeqRing::default(),
             stashed_immediates: 0,
@@ -121,7 +121,7 @@ impl Responder {
 
     #[inline]
     fn psn(&self, seq: u64) -> Psn {
-        self.setup.initial_psn.add((seq - Self::START) as u32 & 0x00ff_ffff)
+        self.setup.initial_psn.add(seq as u32)
     }
 
     /// PSN up to and including which everything has arrived.
@@ -147,7 +147,7 @@ impl Responder {
     #[inline]
     pub(crate) fn classify(&self, psn: Psn) -> Class {
         let offset = i64::from(psn.distance(self.psn(self.expected)));
-        if offset < 0 {
+        if offset.is_negative() {
             // PSN <= cack - 2^23 is indistinguishable from the far future.
             return if offset > -(1 << 23) { Class::Old } else { Class::OutOfWindow };
         }
@@ -156,7 +156,7 @@ impl Responder {
             return Class::OutOfWindow;
         }
         let seq = self.expected + offset as u64;
-        if offset > 0 && seq < self.highest && self.received.test(seq) {
+        if seq < self.highest && self.received.test(seq) {
             return Class::Duplicate;
         }
         Class::New(seq)
@@ -205,10 +205,8 @@ impl Responder {
                 return Err(self.violate(self.expected, NakCode::InvalidRequest));
             }
         }
-        self.received.ensure(self.expected, seq + 1);
-        self.stash.ensure(self.expected, seq + 1);
-        self.received.set(seq);
-        *self.stash.get_mut(seq) = packet;
+        self.received.insert(self.expected, seq);
+        self.stash.insert(self.expected, seq, packet);
         self.answers.unreported(self.expected, seq);
         self.answers.counts.out_of_order += 1;
         self.out_of_order += 1;

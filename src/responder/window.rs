@@ -60,18 +60,10 @@ impl Window {
     /// The least that MRC 1.0 asks a responder for: 1024 PSNs.
     const LEAST: u8 = 8;
 
-    pub(super) fn new(psns: u32, dynamic: bool, expected: u64) -> Self {
+    pub(super) fn new(psns: u32, dynamic: bool) -> Self {
         let most = (psns / UNIT) as u8;
         let least = if dynamic { most.min(Self::LEAST) } else { most };
-        Self {
-            least,
-            most,
-            granted: most,
-            accepted: most,
-            falls_at: expected,
-            takes: false,
-            visited: expected,
-        }
+        Self { least, most, granted: most, accepted: most, falls_at: 0, takes: false, visited: 0 }
     }
 
     const fn charge(&self) -> u32 {
@@ -203,7 +195,7 @@ mod tests {
     }
 
     fn next(r: &Responder) -> u64 {
-        r.expected - Responder::START
+        r.expected
     }
 
     fn random(state: &mut u64, below: u64) -> u64 {
@@ -296,7 +288,7 @@ mod tests {
         let mut r = responder(16);
         assert!(give(&mut r, 100));
         r.visit(&mut budget, true);
-        assert!(r.stash.keeps(0, 64) && r.received.test(Responder::START + 100));
+        assert!(r.stash.keeps(0, 64) && r.received.test(100));
         (0..100).for_each(|n| assert!(give(&mut r, n)));
         r.visit(&mut budget, false);
         assert!(r.stash.keeps(0, 64), "it was busy");

@@ -1,0 +1,323 @@
+//! The responder packet by packet.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
+
+use super::*;
+use crate::wire::{Ev, Opcode};
+
+fn responder() -> Responder {
+    Responder::new(
+        4,
+        ResponderSetup {
+            initial_psn: Psn::new(0xff_fff0),
+            initial_msn: Msn::new(0),
+            window: 1024,
+            dynamic: false,
+            max_wimm: 4,
+            sack_threshold: 16 * 1024,
+        },
+    )
+}
+
+fn trigger(psn: Psn) -> Trigger {
+    Trigger { psn, ev: Ev(7), timestamp: 1, marked: false, repeated: false, probe_id: None }
+}
+
+fn give(r: &mut Responder, offset: u32, demands: bool) {
+    let psn = Psn::new(0xff_fff0).add(offset);
+    let Class::New(seq) = r.classify(psn) else { panic!("{psn:?} is not new") };
+    let packet = Arrived { dma_len: 8, len: 8, msn: Msn::new(offset as u16), ..Arrived::default() };
+    r.arrive(seq, packet, &mut |_| {}).unwrap();
+    r.count_bytes(8, 84, trigger(psn), demands);
+}
+
+#[test]
+fn a_sack_is_due_every_threshold() {
+    let mut r = responder();
+    for offset in 0..15 {
+        give(&mut r, offset, false);
+        assert!(r.take_sack().is_none());
+    }
+    give(&mut r, 15, false);
+    let sack = r.take_sack().unwrap();
+    assert_eq!((sack.cack, sack.bitmap, sack.sack_offset), (Psn::new(0xff_ffff), 0, 1));
+    assert_eq!(sack.rcvd_bytes, (16 * 84_u32).div_ceil(256));
+    give(&mut r, 16, true);
+    assert_eq!(r.take_sack().unwrap().cack, Psn::new(0), "PSN wraps");
+}
+
+#[test]
+fn no_threshold_is_too_large_to_count_to() {
+    let mut r = responder();
+    r.setup.sack_threshold = u32::MAX;
+    r.answers.sack_bytes = u32::MAX - 1;
+    give(&mut r, 0, false);
+    assert!(r.take_sack().is_some());
+}
+
+#[test]
+fn every_arrival_is_reported_once_whatever_the_distance() {
+    let mut r = responder();
+    let arrived: Vec<u32> = (1..1000).filter(|offset| offset % 7 != 0).collect();
+    for &offset in &arrived {
+        give(&mut r, offset, false);
+    }
+    let mut reported = Vec::new();
+    while let Some(sack) = r.take_sack() {
+        assert_eq!(sack.cack, Psn::new(0xff_ffef));
+        for bit in 0..64_u32 {
+            if sack.bitmap >> bit & 1 == 1 {
+                let psn = sack.cack.add(sack.sack_offset as u32 + bit);
+                reported.push(psn.distance(Psn::new(0xff_fff0)) as u32);
+            }
+        }
+    }
+    reported.sort_unstable();
+    reported.dedup();
+    assert_eq!(reported, arrived);
+}
+
+#[test]
+fn a_repeat_is_answered_with_the_oldest_gap() {
+    let mut r = responder();
+    for offset in 1..200 {
+        give(&mut r, offset, false);
+    }
+    while r.take_sack().is_some() {}
+    r.answer_repeat(Trigger { repeated: true, ..trigger(Psn::new(0xff_fff1)) }, false);
+    let sack = r.take_sack().unwrap();
+    assert_eq!(sack.sack_offset, 1);
+    assert_eq!(sack.bitmap, !1);
+    assert!(r.take_ack().is_none());
+}
+
+#[test]
+fn every_mark_of_a_burst_is_told_and_no_plain_trigger_takes_its_place() {
+    let mut r = responder();
+    let marked = |n: u32| Trigger { marked: true, ev: Ev(n), ..trigger(Psn::new(n)) };
+    for n in 0..64 {
+        r.answer_repeat(marked(n), false);
+        r.answer_repeat(trigger(Psn::new(1_000 + n)), false);
+    }
+    let told: Vec<_> = core::iter::from_fn(|| r.take_sack()).filter(|sack| sack.trigger.marked).collect();
+    assert_eq!(told.iter().map(|sack| sack.trigger.ev.0).collect::<Vec<_>>(), (0..64).collect::<Vec<_>>());
+    assert_eq!(r.take_counts().triggers_dropped, 0);
+}
+
+#[test]
+fn a_full_queue_keeps_the_marks_it_has_and_counts_the_others() {
+    let mut r = responder();
+    let most = Answers::MAX_TRIGGERS as u32;
+    for n in 0..most + 3 {
+        r.answer_repeat(Trigger { marked: true, ev: Ev(n), ..trigger(Psn::new(n)) }, false);
+    }
+    r.answer_repeat(trigger(Psn::new(9_999)), false);
+    assert_eq!((r.take_counts().triggers_dropped, r.take_counts().triggers_dropped), (3, 0));
+    let told: Vec<_> = core::iter::from_fn(|| r.take_sack()).map(|sack| sack.trigger.ev.0).collect();
+    assert_eq!(told, (0..most).collect::<Vec<_>>());
+}
+
+#[test]
+fn a_packet_and_its_repeat_are_both_told() {
+    let mut r = responder();
+    give(&mut r, 0, true);
+    let first = trigger(Psn::new(0xff_fff0));
+    r.answer_repeat(Trigger { repeated: true, timestamp: 2, ..first }, true);
+    let told: Vec<_> = core::iter::from_fn(|| r.take_sack()).map(|sack| sack.trigger.timestamp).collect();
+    assert_eq!(told, [1, 2], "the requester learns that the first copy arrived");
+    give(&mut r, 1, true);
+    give(&mut r, 2, true);
+    assert_eq!(core::iter::from_fn(|| r.take_sack()).count(), 1, "one SACK lists both");
+}
+
+#[test]
+fn the_window_is_half_open() {
+    let r = responder();
+    let at = |offset: u32| r.classify(Psn::new(0xff_fff0).add(offset));
+    assert!(matches!(at(0), Class::New(_)));
+    assert!(matches!(at(1022), Class::New(_)));
+    assert_eq!(at(1023), Class::OutOfWindow, "cack + mpr is outside, and cack is -1");
+    assert_eq!(r.classify(Psn::new(0xff_ffef)), Class::Old);
+    assert_eq!(r.classify(Psn::new(0xff_fff0).sub(1 << 23)), Class::OutOfWindow);
+}
+
+/// The PSN of packet `n`.
+fn psn(n: u32) -> Psn {
+    Psn::new(0xff_fff0).add(n)
+}
+
+fn recv(wr_id: u64) -> RecvWr {
+    RecvWr { wr_id }
+}
+
+#[test]
+fn receive_requests_are_kept_up_to_the_depth_and_through_connecting() {
+    let mut r = responder();
+    let setup = r.setup;
+    assert!((0..4).all(|n| r.post_recv(recv(n))));
+    assert!(!r.post_recv(recv(4)), "the queue holds four");
+    r.connect(setup);
+    let taken: Vec<_> = core::iter::from_fn(|| r.pop_recv()).map(|wr| wr.wr_id).collect();
+    assert_eq!(taken, [0, 1, 2, 3]);
+}
+
+/// Whatever room the rings have to make for the first packet, no other is taken for one that arrived.
+#[test]
+fn every_packet_before_one_that_came_early_is_new_once() {
+    for early in 1..=1022 {
+        let mut r = responder();
+        give(&mut r, early, false);
+        for n in (1..early).rev() {
+            give(&mut r, n, false);
+            assert_eq!(r.classify(psn(n)), Class::Duplicate);
+        }
+        assert_eq!(r.out_of_order, early);
+        give(&mut r, 0, false);
+        assert_eq!((r.expected, r.highest, r.out_of_order), (u64::from(early) + 1, u64::from(early) + 1, 0));
+    }
+}
+
+/// Every message has a packet at least, so its number cannot run ahead of the packets.
+#[test]
+fn a_message_number_may_be_as_far_ahead_as_its_packet() {
+    let mut r = responder();
+    for received in 0..3 {
+        for ahead in 0..5 {
+            let seq = r.expected + ahead;
+            for msn in 0..8 {
+                assert_eq!(
+                    r.plausible(seq, Msn::new(received + msn)),
+                    u64::from(msn) <= ahead,
+                    "{received} {ahead} {msn}"
+                );
+            }
+            assert!(!r.plausible(seq, Msn::new(received).sub(1)));
+        }
+        give(&mut r, received.into(), false);
+    }
+}
+
+/// Four may wait for their turn at a time, however many did before.
+#[test]
+fn immediates_that_wait_are_counted_until_their_turn() {
+    let mut r = responder();
+    let mut done = Vec::new();
+    let mut early = |r: &mut Responder, n: u32, imm: bool| {
+        let Class::New(seq) = r.classify(psn(n)) else { panic!("{n} is not new") };
+        let imm = imm.then_some(n);
+        let opcode = if imm.is_some() { Opcode::WriteOnlyImm } else { Opcode::WriteOnly };
+        let rqmsn = Msn::new((n - n.div_ceil(5)) as u16);
+        let msn = Msn::new(n as u16);
+        let packet = Arrived { opcode, imm, rqmsn, msn, dma_len: 8, len: 8, ..Arrived::default() };
+        r.arrive(seq, packet, &mut |immediate| done.push(immediate.imm))
+    };
+    for round in 0..3 {
+        let first = round * 5;
+        for n in first + 1..first + 5 {
+            assert!(r.post_recv(recv(n.into())));
+            assert_eq!(early(&mut r, n, true), Ok(()));
+        }
+        assert_eq!(r.stashed_immediates, 4);
+        assert_eq!(early(&mut r, first, false), Ok(()));
+        assert_eq!(r.stashed_immediates, 0);
+    }
+    for n in 16..20 {
+        assert_eq!(early(&mut r, n, true), Ok(()));
+    }
+    let violation = Violation { psn: psn(15), code: NakCode::InvalidRequest };
+    assert_eq!(early(&mut r, 20, true), Err(violation));
+    assert_eq!(done, [1, 2, 3, 4, 6, 7, 8, 9, 11, 12, 13, 14]);
+}
+
+#[test]
+fn what_is_in_order_is_no_longer_to_be_listed() {
+    let mut r = responder();
+    // Packets that no SACK listed before their turn came.
+    for n in 1..=100 {
+        give(&mut r, n, false);
+    }
+    r.answers.take_triggers();
+    for n in [0].into_iter().chain(101..256) {
+        give(&mut r, n, false);
+    }
+    r.answers.take_triggers();
+    // The same places of the ring, once around.
+    give(&mut r, 256 + 80, true);
+    let sack = r.take_sack().unwrap();
+    assert_eq!((sack.cack, sack.sack_offset, sack.bitmap), (psn(255), 18, 1 << 63));
+    assert!(r.take_sack().is_none());
+}
+
+/// A mark, a repeat and a probe are told once, also when more than one SACK is needed to list what arrived.
+#[test]
+fn the_rest_of_a_long_list_repeats_nothing_but_the_list() {
+    for special in [
+        Trigger { marked: true, ..trigger(psn(200)) },
+        Trigger { repeated: true, ..trigger(psn(200)) },
+        Trigger { probe_id: Some(7), ..trigger(psn(200)) },
+    ] {
+        let mut r = responder();
+        for n in 1..=200 {
+            give(&mut r, n, false);
+        }
+        r.answers.take_triggers();
+        r.answer_repeat(special, false);
+        let told: Vec<_> = core::iter::from_fn(|| r.take_sack()).map(|sack| sack.trigger).collect();
+        assert_eq!(told.len(), 4);
+        assert_eq!((told[0], told[1]), (special, trigger(psn(200))));
+        assert!(told[1..].windows(2).all(|pair| pair[0] == pair[1]));
+    }
+}
+
+#[test]
+fn answers_are_owed_until_they_are_taken() {
+    let mut r = responder();
+    assert!(!r.owes());
+    give(&mut r, 0, true);
+    assert!(r.owes());
+    assert!(r.take_sack().is_some() && !r.owes());
+    assert!(r.owe_nack(NackOut { reason: 1, psn: psn(3), ev: Ev(1), timestamp: 0 }) && r.owes());
+    assert!(r.take_nack().is_some() && !r.owes());
+    r.answer_repeat(trigger(psn(0)), true);
+    assert!(r.take_sack().is_some() && r.owes());
+    assert!(r.take_ack().is_some() && !r.owes());
+    r.owe_nak();
+    assert!(!r.owes(), "no violation");
+    r.violate(5, NakCode::RemoteAccess);
+    r.owe_nak();
+    assert!(r.owes());
+    assert!(r.take_nak().is_some() && !r.owes());
+}
+
+/// Modulo 2^24.
+#[test]
+fn acknowledgements_count_completed_messages() {
+    for (completed, told) in [(0, 0), (3, 3), (0x00ff_ffff, 0x00ff_ffff), (0x1234_5678, 0x34_5678)] {
+        let mut r = responder();
+        r.answers.completed = completed;
+        r.violate(5, NakCode::RemoteAccess);
+        r.owe_last_words();
+        assert_eq!(r.take_ack(), Some((psn(0).sub(1), told)));
+        assert_eq!(r.take_nak(), Some((Violation { psn: psn(5), code: NakCode::RemoteAccess }, told)));
+    }
+}
+
+#[test]
+fn what_is_owed_needs_no_more_memory_than_the_window() {
+    let mut r = responder();
+    for n in 1..1022 {
+        give(&mut r, n, false);
+    }
+    assert!(r.answers.unreported.len() >= 1022);
+    give(&mut r, 0, false);
+    r.answers.fit(r.expected, r.highest, 128);
+    assert!(r.answers.unreported.len() <= 256);
+    for n in 0..100 {
+        r.answer_repeat(Trigger { marked: true, ..trigger(psn(n)) }, false);
+        r.owe_nack(NackOut { reason: 1, psn: psn(n), ev: Ev(1), timestamp: 0 });
+    }
+    while r.take_sack().is_some() || r.take_nack().is_some() {}
+    assert!(r.answers.capacity() >= 200);
+    r.answers.reclaim();
+    assert!(r.answers.capacity() <= 16, "{}", r.answers.capacity());
+    assert_eq!(r.answers.unreported.len(), 0);
+}
