@@ -129,3 +129,53 @@ impl AsyncEvents {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
+    use super::*;
+    use std::time::Duration;
+
+    /// Waits on the descriptor, and takes the byte that woke it.
+    fn sleeps_until_readable(events: &AsyncEvents) -> bool {
+        let stream = UnixStream::from(events.fd().try_clone_to_owned().unwrap());
+        stream.set_nonblocking(false).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+        let readable = (&stream).read(&mut [0]).is_ok_and(|count| count == 1);
+        stream.set_nonblocking(true).unwrap();
+        readable
+    }
+
+    /// Whenever the reader has found the queue empty, the next event wakes it.
+    #[test]
+    fn no_event_is_slept_through() {
+        const EVENTS: u64 = 100_000;
+        let events = AsyncEvents::new().unwrap();
+        let sleeps_on = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                for n in 0..EVENTS {
+                    // Sooner or later while the reader is about to go to sleep.
+                    while !events.queue.is_empty() && !sleeps_on.load(Ordering::Relaxed) {
+                        std::hint::spin_loop();
+                    }
+                    (0..n % 199).for_each(|_| std::hint::spin_loop());
+                    events.push(AsyncEvent::PortUp { plane: n as u8 });
+                }
+            });
+            let mut taken = 0;
+            loop {
+                while events.pop().is_some() {
+                    taken += 1;
+                }
+                if taken + events.lost() == EVENTS {
+                    break;
+                }
+                if !sleeps_until_readable(&events) {
+                    sleeps_on.store(true, Ordering::Relaxed);
+                    panic!("{taken} taken, and the reader sleeps on");
+                }
+            }
+        });
+    }
+}

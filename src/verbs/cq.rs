@@ -80,7 +80,8 @@ impl Cq {
         }
     }
 
-    pub(super) fn id(&self) -> CqId {
+    /// Which queue of its context this is, as [`AsyncEvent::CqError`](crate::verbs::AsyncEvent::CqError) names it.
+    pub fn id(&self) -> CqId {
         self.id
     }
 

@@ -202,7 +202,7 @@ pub use error::{CqError, PostError, VerbsError};
 pub use mr::Mr;
 pub use qp::{InlineWr, MAX_INLINE, Qp, QpConfig};
 
-pub use crate::endpoint::{FailReason, QpFailure, QpInfo, QpModify, QpState, RtrAttr, RtsAttr};
+pub use crate::endpoint::{CqId, FailReason, QpFailure, QpInfo, QpModify, QpState, RtrAttr, RtsAttr};
 pub use crate::engine::{AsyncEvent, ControlError, Idle, LaneMode};
 pub use crate::memory::{Access, Region};
 pub use crate::work::{RecvWr, RemoteAddr, SendOp, SendWr, Sge, Wc, WcOpcode, WcStatus};

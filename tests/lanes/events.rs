@@ -3,11 +3,13 @@
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
+use spindrift::path::EvState;
+use spindrift::pmd::loopback::{self, LoopbackConfig};
 use spindrift::time::Time;
-use spindrift::verbs::{AsyncEvent, Context, FailReason, QpModify};
+use spindrift::verbs::{AsyncEvent, Context, FailReason, QpConfig, QpModify, QpState, nic};
 use spindrift::wire::Ev;
 
-use crate::side::{THREAD, pair, until};
+use crate::side::{Side, THREAD, connect, faulty, pair, side, until, write};
 
 /// Whether the descriptor is readable within a while.
 fn is_readable(context: &Context) -> bool {
@@ -39,4 +41,101 @@ fn a_probe_a_denial_and_a_failure_are_told_in_order() {
     assert_eq!((failure.qpn, failure.reason), (qpn, FailReason::Requested));
     assert!(failure.peer.is_some() && failure.peer_qpn.get() > 2);
     assert_eq!(left.context.async_events_lost(), 0);
+}
+
+/// A pair of two planes whose left side has these faults.
+fn pair_with(plan: &str) -> (Side, Side) {
+    let (left, right) = loopback::pair(2, LoopbackConfig::default());
+    let config = QpConfig::default();
+    let (mut left, mut right) =
+        (side(faulty(left, plan, 1), THREAD, &config), side(nic(right), THREAD, &config));
+    connect(&mut left, &mut right);
+    (left, right)
+}
+
+#[test]
+fn a_port_that_loses_its_link_and_has_it_back_is_told() {
+    let (left, right) = pair_with("down,port=1,from=50ms,until=100ms");
+    for expected in [AsyncEvent::PortDown { plane: 1 }, AsyncEvent::PortUp { plane: 1 }] {
+        assert_eq!(until("an event", || left.context.poll_async_event()), expected);
+    }
+    assert_eq!(left.context.poll_async_event(), None);
+    assert_eq!(right.context.poll_async_event(), None, "its own port has its link");
+}
+
+/// Every entropy value of the plane is told as bad once, and as good once after the plane carries packets again.
+#[test]
+fn paths_that_go_bad_and_come_back_are_told() {
+    let (mut left, right) = pair_with("blackhole,port=1,until=200ms");
+    let qpn = left.qp.qpn();
+    let mut told: Vec<(Ev, Vec<EvState>)> = Vec::new();
+    let mut posted = 0;
+    until("a path that came back", || {
+        while left.cq.poll_one().unwrap().is_some() {
+            posted -= 1;
+        }
+        while posted < 16 {
+            left.qp.post_send(write(&left, &right, 1, 1 << 16)).unwrap();
+            posted += 1;
+        }
+        while let Some(event) = left.context.poll_async_event() {
+            let AsyncEvent::Path { qpn: of, change } = event else { panic!("{event:?}") };
+            assert!(of == qpn && change.drop_count > 0);
+            // Where the machine pauses this process, packets of the other plane may be taken for lost too.
+            if change.plane != 1 {
+                continue;
+            }
+            match told.iter_mut().find(|(ev, _)| *ev == change.ev) {
+                Some((_, states)) => states.push(change.state),
+                None => told.push((change.ev, vec![change.state])),
+            }
+        }
+        let back = told.iter().any(|(_, states)| states.last() == Some(&EvState::Good));
+        back.then_some(())
+    });
+    for (ev, states) in told {
+        assert_eq!(states[0], EvState::AssumedBad, "{ev:?} {states:?}");
+        assert!(states.windows(2).all(|pair| pair[0] != pair[1]), "{ev:?} {states:?}");
+    }
+}
+
+#[test]
+fn a_completion_queue_that_overruns_is_told_before_its_queue_pairs_fail() {
+    let (left, right) = loopback::pair(1, LoopbackConfig::default());
+    let config = QpConfig::default();
+    let (mut left, mut right) = (side(nic(left), THREAD, &config), side(nic(right), THREAD, &config));
+    connect(&mut left, &mut right);
+    let qpn = left.qp.qpn();
+    let mut wr_id = 0;
+    until("the overrun", || {
+        // Refused when the queue pair has failed, or is full for now.
+        wr_id += u64::from(left.qp.post_send(write(&left, &right, wr_id, 8)).is_ok());
+        (left.qp.state().0 == QpState::Error).then_some(())
+    });
+    let next = || until("an event", || left.context.poll_async_event());
+    let AsyncEvent::CqError { cq } = next() else { panic!("no overrun") };
+    assert_eq!(cq, left.cq.id());
+    let AsyncEvent::QpFatal(failure) = next() else { panic!("no failure") };
+    assert_eq!((failure.qpn, failure.reason), (qpn, FailReason::Requested));
+    assert_eq!(left.context.poll_async_event(), None);
+    assert!(wr_id > 256, "{wr_id}: the queue holds as many as it was made for");
+}
+
+/// The newest are lost: those that tell how it began are kept.
+#[test]
+fn events_that_nobody_takes_are_counted() {
+    const ROOM: u64 = 1_024;
+    let (left, _right) = pair(2, THREAD);
+    let qpn = left.qp.qpn();
+    let evs: Vec<_> = left.context.with_endpoint(|e| e.ev_states(qpn).unwrap().collect::<Vec<_>>()).unwrap();
+    let ev = evs.iter().find(|ev| ev.active).unwrap().ev;
+    for _ in 0..ROOM + 10 {
+        left.context.with_endpoint(|e| e.deny_ev(qpn, ev, None)).unwrap();
+        left.context.with_endpoint(|e| e.allow_ev(qpn, ev, None)).unwrap();
+    }
+    let lost = until("the last event", || Some(left.context.async_events_lost()).filter(|lost| *lost >= 10));
+    let events: Vec<_> = core::iter::from_fn(|| left.context.poll_async_event()).collect();
+    assert_eq!((events.len() as u64, lost), (ROOM, 10));
+    assert!(events.iter().all(|event| *event == AsyncEvent::PathDenied { qpn, ev: Some(ev), plane: None }));
+    assert!(!is_readable(&left.context));
 }

@@ -1,29 +1,18 @@
 //! Ports that give frames back.
 
-use spindrift::pmd::Port;
-use spindrift::pmd::fault::FaultPort;
-use spindrift::pmd::loopback::{self, LoopbackConfig, LoopbackPort};
+use spindrift::pmd::loopback::{self, LoopbackConfig};
 use spindrift::verbs::{LaneMode, QpConfig, WcStatus};
 
-use crate::side::{THREAD, connect, side, until, write};
+use crate::side::{THREAD, connect, faulty, side, until, write};
 
 const LEN: u32 = 1 << 16;
-
-fn crowded(ports: Vec<LoopbackPort>, seed: u64) -> Vec<Box<dyn Port>> {
-    let plan: spindrift::pmd::fault::FaultPlan = "full=30%".parse().unwrap();
-    let wrap = |(plane, port)| {
-        let port = FaultPort::new(Box::new(port), plane, plan.clone(), seed);
-        Box::new(port) as Box<dyn Port>
-    };
-    ports.into_iter().enumerate().map(wrap).collect()
-}
 
 /// Each burst loses some of its frames to a full queue, of any port and anywhere in the burst.
 fn arrives_whole(lane: LaneMode) {
     let (left, right) = loopback::pair(3, LoopbackConfig::default());
     let config = QpConfig::default();
     let (mut left, mut right) =
-        (side(crowded(left, 1), lane, &config), side(crowded(right, 2), lane, &config));
+        (side(faulty(left, "full=30%", 1), lane, &config), side(faulty(right, "full=30%", 2), lane, &config));
     connect(&mut left, &mut right);
     for n in 0..64_u64 {
         let bytes: Vec<u8> = (0..u64::from(LEN)).map(|at| (at * 31 + at / 256 + n) as u8).collect();

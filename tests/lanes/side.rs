@@ -3,7 +3,8 @@
 use std::time::{Duration, Instant};
 
 use spindrift::pmd::Port;
-use spindrift::pmd::loopback::{self, LoopbackConfig};
+use spindrift::pmd::fault::{FaultPlan, FaultPort};
+use spindrift::pmd::loopback::{self, LoopbackConfig, LoopbackPort};
 use spindrift::verbs::{
     Access, Context, ContextConfig, Cq, Idle, LaneMode, Mr, Pd, Qp, QpConfig, SendOp, SendWr, nic,
 };
@@ -30,6 +31,16 @@ pub(crate) fn side(ports: Vec<Box<dyn Port>>, lane: LaneMode, config: &QpConfig)
     let mr = pd.register(1 << 16, Access::REMOTE_WRITE).unwrap();
     let qp = Qp::create(&pd, &cq, &cq, config).unwrap();
     Side { context, pd, cq, mr, qp }
+}
+
+/// These ports behind the faults of `plan`.
+pub(crate) fn faulty(ports: Vec<LoopbackPort>, plan: &str, seed: u64) -> Vec<Box<dyn Port>> {
+    let plan: FaultPlan = plan.parse().unwrap();
+    let wrap = |(plane, port)| {
+        let port = FaultPort::new(Box::new(port), plane, plan.clone(), seed);
+        Box::new(port) as Box<dyn Port>
+    };
+    ports.into_iter().enumerate().map(wrap).collect()
 }
 
 pub(crate) fn connect(left: &mut Side, right: &mut Side) {
