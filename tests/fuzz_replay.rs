@@ -358,24 +358,32 @@ const SITUATIONS: [(&str, &[[u8; 3]]); 15] = [
     ),
 ];
 
-/// Writes the corpus anew; it is part of the repository.
-#[test]
-#[ignore = "changes the repository"]
-fn write_corpus() {
-    for target in ["decode", "endpoints", "frame"] {
-        fs::create_dir_all(corpus_of(target)).unwrap();
-    }
-    for (name, program) in SITUATIONS {
-        fs::write(corpus_of("endpoints").join(name), program.as_flattened()).unwrap();
-    }
+/// Every file of the corpus that this file describes, by target and name.
+fn described() -> Vec<(PathBuf, Vec<u8>)> {
+    let mut files: Vec<_> = SITUATIONS
+        .iter()
+        .map(|(name, program)| (corpus_of("endpoints").join(name), program.as_flattened().to_vec()))
+        .collect();
     for (name, mrc) in specimens() {
-        fs::write(corpus_of("decode").join(&name), &mrc).unwrap();
-        fs::write(corpus_of("frame").join(format!("{name}-v4")), framed(&mrc, ["192.0.2.1", "192.0.2.2"]))
-            .unwrap();
-        fs::write(
-            corpus_of("frame").join(format!("{name}-v6")),
-            framed(&mrc, ["2001:db8::1", "2001:db8::2"]),
-        )
-        .unwrap();
+        let frames = [("v4", ["192.0.2.1", "192.0.2.2"]), ("v6", ["2001:db8::1", "2001:db8::2"])];
+        for (family, ends) in frames {
+            files.push((corpus_of("frame").join(format!("{name}-{family}")), framed(&mrc, ends)));
+        }
+        files.push((corpus_of("decode").join(name), mrc));
+    }
+    files
+}
+
+/// The corpus is what this file says, and what a fuzzer added. `SPINDRIFT_WRITE_CORPUS=1` writes it anew.
+#[test]
+fn the_corpus_is_up_to_date() {
+    let write = env::var_os("SPINDRIFT_WRITE_CORPUS").is_some();
+    for (path, expected) in described() {
+        if write {
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(&path, &expected).unwrap();
+        }
+        let found = fs::read(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+        assert!(found == expected, "{} is old: run again with SPINDRIFT_WRITE_CORPUS=1", path.display());
     }
 }

@@ -1,7 +1,7 @@
 //! The one place of the transport that reads a clock or asks the system for randomness.
 
 use std::io;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use rand::TryRng;
 use rand::rngs::SysRng;
@@ -26,6 +26,31 @@ impl Clock {
     pub(super) fn now(&self) -> Time {
         Time(self.epoch.elapsed().as_nanos() as u64)
     }
+}
+
+/// A limit in real time, for what waits for peers and not for a lane.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Deadline {
+    started: Instant,
+    timeout: Duration,
+}
+
+impl Deadline {
+    #[expect(clippy::disallowed_methods, reason = "whoever waits for real peers waits in real time")]
+    pub(crate) fn after(timeout: Duration) -> Self {
+        Self { started: Instant::now(), timeout }
+    }
+
+    /// What is left of it, never zero.
+    pub(crate) fn left(&self) -> Option<Duration> {
+        self.timeout.checked_sub(self.started.elapsed()).filter(|left| !left.is_zero())
+    }
+}
+
+/// Lets this thread, on which no lane runs, wait.
+#[expect(clippy::disallowed_methods, reason = "some of the standard library cannot wait with a limit")]
+pub(crate) fn pause(duration: Duration) {
+    std::thread::sleep(duration);
 }
 
 /// A seed that nobody can guess: 256 bits from the operating system.

@@ -31,7 +31,7 @@ pub use async_events::AsyncEvent;
 pub use handle::{ControlError, Idle, LaneMode, LaneStartError};
 pub use lane::{Lane, LaneCounters};
 
-pub(crate) use clock::fresh_seed;
+pub(crate) use clock::{Deadline, fresh_seed, pause};
 pub(crate) use handle::LaneHandle;
 pub(crate) use rings::{CqEnd, CqReader, Full, QpSubmit};
 

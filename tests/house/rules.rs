@@ -21,6 +21,12 @@ pub(crate) const FLOORS: &[&[&str]] = &[
 /// Modules of `src/` that touch the machine: lanes, and the connection set-up.
 const MACHINE: &[&str] = &["engine", "verbs"];
 
+/// The one module of `src/` that reads a clock, waits and starts threads.
+const CLOCK: &str = "engine";
+
+/// What no other module that touches the machine may name, of what the core may not.
+const TIMELY: &[&str] = &["std::time", "std::thread"];
+
 /// The one module of `src/` that may contain `unsafe`.
 const UNSAFE: &str = "memory";
 
@@ -109,10 +115,13 @@ impl File<'_> {
 
 /// No clock, socket, thread, environment, file, hash order or unseeded randomness.
 pub(crate) fn purity(file: &File<'_>) -> Vec<Finding> {
-    if MACHINE.contains(&file.top()) || file.is_test {
+    if file.top() == CLOCK || file.is_test {
         return Vec::new();
     }
-    let impure = |m: &Mention| IMPURE.iter().find(|(prefix, _)| starts_with(&m.path, prefix));
+    let kept_from =
+        |prefix: &str| !MACHINE.contains(&file.top()) || TIMELY.iter().any(|of| prefix.starts_with(of));
+    let impure =
+        |m: &Mention| IMPURE.iter().find(|(prefix, _)| kept_from(prefix) && starts_with(&m.path, prefix));
     file.source
         .mentions
         .iter()

@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -14,6 +14,7 @@ use tracing::info;
 
 use super::format::{Spoken, VERSIONS, check_envelope};
 use super::offer::{Negotiated, Offer, Refusal, bounded, negotiate};
+use crate::engine::{Deadline, pause};
 use crate::verbs::{Mr, Qp};
 
 /// Version of the exchange's own messages.
@@ -131,10 +132,6 @@ impl Listener {
     ///
     /// # Errors
     /// [`ExchangeError::Cancelled`] or [`ExchangeError::Io`].
-    #[expect(
-        clippy::disallowed_methods,
-        reason = "a standard listener cannot wait with a limit, and no lane runs on this thread meanwhile"
-    )]
     pub fn accept(
         &self,
         timeout: Duration,
@@ -150,7 +147,8 @@ impl Listener {
             if !go_on() {
                 return Err(ExchangeError::Cancelled);
             }
-            std::thread::sleep(ACCEPT_CHECK);
+            // A standard listener cannot wait with a limit.
+            pause(ACCEPT_CHECK);
         }
     }
 }
@@ -292,7 +290,7 @@ impl Channel {
         }
         let deadline = Deadline::after(self.timeout.min(LINGER));
         let mut unread = [0; 4096];
-        while let Ok(left) = deadline.left() {
+        while let Some(left) = deadline.left() {
             let step = self.stream.set_read_timeout(Some(left)).and_then(|()| self.stream.read(&mut unread));
             match step {
                 Ok(0) => return,
@@ -427,7 +425,7 @@ impl Channel {
         let deadline = Deadline::after(limit);
         let mut rest = framed;
         while !rest.is_empty() {
-            let left = deadline.left()?;
+            let left = self.left(&deadline)?;
             let step = self.stream.set_write_timeout(Some(left)).and_then(|()| self.stream.write(rest));
             let written = self.step(step)?;
             rest = rest.get(written..).unwrap_or_default();
@@ -456,12 +454,17 @@ impl Channel {
 
     fn fill(&mut self, mut out: &mut [u8], deadline: &Deadline) -> Result<(), ExchangeError> {
         while !out.is_empty() {
-            let left = deadline.left()?;
+            let left = self.left(deadline)?;
             let step = self.stream.set_read_timeout(Some(left)).and_then(|()| self.stream.read(out));
             let got = self.step(step)?;
             out = out.get_mut(got..).unwrap_or_default();
         }
         Ok(())
+    }
+
+    /// What is left for a message as a whole, so that a peer cannot hold it open byte by byte.
+    fn left(&self, deadline: &Deadline) -> Result<Duration, ExchangeError> {
+        deadline.left().ok_or(ExchangeError::Timeout { timeout: self.timeout })
     }
 
     /// One read or write that made progress, must be tried again (0), or failed.
@@ -514,26 +517,6 @@ fn frame(message: &Message) -> Result<Vec<u8>, ExchangeError> {
 fn too_long(len: usize, max: usize) -> Refusal {
     let fix = "offer fewer queue pairs or less data";
     Refusal::new("bytes of the offer", format!("at most {max}"), len, fix)
-}
-
-/// The limit for one message as a whole, so that a peer cannot hold it open byte by byte.
-struct Deadline {
-    started: Instant,
-    timeout: Duration,
-}
-
-impl Deadline {
-    #[expect(clippy::disallowed_methods, reason = "set-up waits for real peers in real time")]
-    fn after(timeout: Duration) -> Self {
-        Self { started: Instant::now(), timeout }
-    }
-
-    fn left(&self) -> Result<Duration, ExchangeError> {
-        match self.timeout.checked_sub(self.started.elapsed()) {
-            Some(left) if !left.is_zero() => Ok(left),
-            _ => Err(ExchangeError::Timeout { timeout: self.timeout }),
-        }
-    }
 }
 
 /// Both offers together: counts, sizes and each pair of queue pairs.
