@@ -170,9 +170,13 @@ impl Nscc {
         self.max_cwnd as u64
     }
 
-    /// Reports a cut of the window that is no mere subtraction of what was lost or trimmed.
+    /// Reports a cut of the window that is no mere subtraction of what was lost or trimmed; nothing where it was at its
+    /// smallest before.
     #[cold]
     fn log_cut(&self, reason: &'static str, before: f64) {
+        if self.cwnd >= before {
+            return;
+        }
         debug!(
             target: "spindrift::congestion",
             qpn = %self.qpn,
@@ -188,12 +192,13 @@ impl Nscc {
     /// what was acknowledged.
     #[cold]
     fn penalise(&mut self, penalty: u8, newly: u64) {
-        if self.saved_cwnd.is_none() {
-            self.saved_cwnd = Some(self.cwnd);
-            self.log_cut("penalty of the receiver", self.cwnd);
-        }
+        let before = self.cwnd;
         let cut = (u64::from(penalty) * newly) >> 7;
-        self.shrink_to(self.cwnd.min(self.inflight as f64) - cut as f64);
+        self.shrink_to(before.min(self.inflight as f64) - cut as f64);
+        if self.saved_cwnd.is_none() {
+            self.saved_cwnd = Some(before);
+            self.log_cut("penalty of the receiver", before);
+        }
     }
 
     #[inline]

@@ -71,6 +71,8 @@ pub(super) struct Qp {
     pub(super) counters: QpCounters,
     /// Packets sent and received when it was last visited.
     pub(super) moved: u64,
+    /// The window granted when it was last visited.
+    pub(super) granted_psns: u32,
     /// Send work requests that left the queue since the driver was last told.
     pub(super) retired: u32,
     /// How it failed, if it did.
@@ -121,6 +123,7 @@ impl Qp {
             init: Box::new(init),
             counters: QpCounters::default(),
             moved: 0,
+            granted_psns: 0,
             retired: 0,
             in_control_list: false,
             places: Default::default(),
@@ -146,6 +149,7 @@ impl Qp {
             max_wimm: u32::from(attr.max_wimm_dest),
             sack_threshold: cfg.sack_threshold_bytes,
         });
+        self.granted_psns = self.responder.granted_psns();
         self.state = QpState::Rtr;
     }
 

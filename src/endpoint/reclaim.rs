@@ -34,12 +34,14 @@ impl Endpoint {
         let Some(qp) = self.qps[slot].as_deref_mut() else { return };
         let moved = qp.counters.tx_packets + qp.counters.rx_packets;
         let quiet = core::mem::replace(&mut qp.moved, moved) == moved;
-        let before = qp.responder.granted_psns();
         qp.responder.visit(&mut self.windows, quiet);
         if quiet {
             qp.requester.reclaim();
         }
-        if qp.responder.granted_psns() != before {
+        // Packets change it too, and report nothing.
+        let granted = qp.responder.granted_psns();
+        let before = core::mem::replace(&mut qp.granted_psns, granted);
+        if granted != before {
             self.log_granted(slot as u32, before);
         }
     }

@@ -1,104 +1,17 @@
-//! What the transport reports through `tracing`: each change of state once, with its queue pair, peer and path, and
-//! nothing about packets that go their way.
-//!
-//! A program of its own, because `tracing` keeps what is listened to for each place in the code: another thread that
-//! reaches such a place while nobody listens could switch it off.
+//! What an endpoint reports, in virtual time.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing, reason = "tests")]
-
-#[path = "recovery/flow.rs"]
-#[allow(dead_code, reason = "shared with another program")]
-mod flow;
-#[path = "support/mod.rs"]
-mod support;
-
-use std::cell::RefCell;
-use std::collections::BTreeMap;
-use std::fmt::Debug;
-use std::sync::Once;
-
-use spindrift::congestion::CcConfig;
+use spindrift::congestion::{self, AckSample, CcConfig, CongestionControl};
 use spindrift::endpoint::{Event, FailReason, QpInit, RtsAttr};
 use spindrift::path::{EvState, EvStatus};
 use spindrift::time::Time;
-use tracing::field::{Field, Visit};
-use tracing::subscriber::set_global_default;
-use tracing::{Level, Metadata, Subscriber, span};
+use tracing::Level;
 
 use crate::flow::{Flow, TARGET, WRITER};
+use crate::listener::{Report, listen, take, with_text};
 use crate::support::link::{Link, Outage};
 use crate::support::net::address;
 
 const MS: u64 = 1_000_000;
-
-#[derive(Clone, Debug)]
-struct Report {
-    level: Level,
-    target: &'static str,
-    fields: BTreeMap<&'static str, String>,
-}
-
-impl Report {
-    fn get(&self, field: &str) -> &str {
-        self.fields.get(field).map_or("", String::as_str)
-    }
-
-    fn text(&self) -> &str {
-        self.get("message")
-    }
-}
-
-impl Visit for Report {
-    fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
-        self.fields.insert(field.name(), format!("{value:?}"));
-    }
-}
-
-thread_local! {
-    /// The reports that came on this thread, in whose tests somebody listens.
-    static SEEN: RefCell<Vec<Report>> = const { RefCell::new(Vec::new()) };
-}
-
-/// The reports since the last call.
-fn take() -> Vec<Report> {
-    SEEN.take()
-}
-
-/// Hears all threads; each test reads its own.
-struct Listener;
-
-impl Subscriber for Listener {
-    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
-        metadata.target().starts_with("spindrift::")
-    }
-
-    fn event(&self, event: &tracing::Event<'_>) {
-        let (level, target) = (*event.metadata().level(), event.metadata().target());
-        let mut report = Report { level, target, fields: BTreeMap::new() };
-        event.record(&mut report);
-        SEEN.with_borrow_mut(|seen| seen.push(report));
-    }
-
-    fn new_span(&self, _: &span::Attributes<'_>) -> span::Id {
-        panic!("the transport has no spans");
-    }
-
-    fn record(&self, _: &span::Id, _: &span::Record<'_>) {}
-    fn record_follows_from(&self, _: &span::Id, _: &span::Id) {}
-    fn enter(&self, _: &span::Id) {}
-    fn exit(&self, _: &span::Id) {}
-}
-
-/// Starts to listen; the first thing that every test does.
-fn listen() {
-    static ONCE: Once = Once::new();
-    ONCE.call_once(|| set_global_default(Listener).unwrap());
-    take();
-}
-
-fn with_text<'a>(reports: &'a [Report], text: &str) -> Vec<&'a Report> {
-    reports.iter().filter(|report| report.text() == text).collect()
-}
 
 /// Asserts that a report is about the writer's queue pair.
 fn about_writer(flow: &Flow, report: &Report) {
@@ -292,4 +205,70 @@ fn what_the_application_denies_and_allows_is_reported() {
     for report in &reports {
         about_writer(&flow, report);
     }
+}
+
+/// A peer that hears nothing of a port that went down is reported once, when it is given up.
+#[test]
+fn a_peer_that_never_answers_is_reported() {
+    listen();
+    let mut flow = Flow::new(7, vec![Link::clean(5_000); 2], 16);
+    flow.stream(10, 10_000, 2);
+    take();
+    let deaf = Outage { from: Time::ZERO, to: Time::NEVER, plane: 0, sender: Some(WRITER), paths: 0 };
+    flow.net.outages.push(deaf);
+    let now = flow.net.now;
+    flow.net.schedule_link(now.after(1_000), WRITER, 1, false);
+    flow.net.run_for(120_000 * MS);
+    let reports = take();
+    let told = with_text(&reports, "peer never answered our port status update");
+    assert_eq!(told.len(), 1, "{reports:#?}");
+    assert_eq!((told[0].level, told[0].target), (Level::WARN, "spindrift::plane"));
+    assert_eq!(told[0].get("peer"), address(true, TARGET, 0).to_string());
+    assert_eq!(flow.counters(WRITER).tx_port_status_unheard, 1);
+}
+
+/// The first penalty of a row, with the window before it.
+#[test]
+fn a_penalty_of_the_receiver_is_reported_once() {
+    listen();
+    let mut cc = congestion::build(&CcConfig::new(10_000_000_000, 10_000, 4096), Time::ZERO).unwrap();
+    let before = cc.cwnd();
+    cc.on_send(8_192);
+    take();
+    for time in [10_000, 20_000] {
+        cc.on_ack(&AckSample { penalty: 64, ..AckSample::new(Time(time), 4_096) });
+    }
+    let reports = take();
+    assert_eq!(reports.len(), 1, "{reports:#?}");
+    assert_eq!(reports[0].get("reason"), "\"penalty of the receiver\"");
+    assert_eq!(reports[0].get("before_bytes"), before.to_string());
+}
+
+/// At most one in a round trip.
+#[test]
+fn a_cut_for_marks_and_delay_is_reported_with_what_caused_it() {
+    listen();
+    let mut cc = congestion::build(&CcConfig::new(10_000_000_000, 10_000, 4096), Time::ZERO).unwrap();
+    let mut cuts = 0;
+    for n in 1..=100_u64 {
+        cc.on_send(4_096);
+        let (before, time) = (cc.cwnd(), Time(2_500 * n));
+        take();
+        cc.on_ack(&AckSample { ecn: true, rtt_ns: Some(60_000), ..AckSample::new(time, 4_096) });
+        let reports = take();
+        // At its smallest it may have grown back by now.
+        assert!(reports.len() <= 1, "{reports:#?}");
+        assert!(reports.len() == 1 || cc.cwnd() >= before, "{before} {}", cc.cwnd());
+        if let [report] = &reports[..] {
+            assert_eq!(report.get("reason"), "\"marks and delay\"");
+            assert_eq!(report.get("before_bytes"), before.to_string());
+            // What was collected since the last adjustment is added after the cut.
+            let after: u64 = report.get("cwnd_bytes").parse().unwrap();
+            assert!((before / 2..=cc.cwnd()).contains(&after), "{before} {after} {}", cc.cwnd());
+            let delay: u64 = report.get("delay_ns").parse().unwrap();
+            assert!((1..=50_000).contains(&delay), "{delay}");
+            cuts += 1;
+        }
+    }
+    assert!((10..=20).contains(&cuts), "{cuts}");
 }
