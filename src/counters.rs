@@ -1,4 +1,4 @@
-//! Counters: every drop, refusal and unusual turn has one, with its reason in its name.
+//! Counters: one for every kind of drop, refusal and unusual event, named after its reason.
 
 /// Declares [`Counters`] and the table that names each field for people and tools.
 macro_rules! counters {

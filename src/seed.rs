@@ -1,7 +1,7 @@
-//! What random numbers are drawn from.
+//! The seed of all random numbers.
 //!
 //! Keys, queue pair numbers, first PSNs and ids of requests and probes protect a peer from whoever does not hold them,
-//! so they come from a cryptographic generator (ChaCha20): however many of them somebody has seen, they tell nothing of the next.
+//! so they come from a cryptographic generator (ChaCha20): even many of them reveal nothing about the next.
 
 use core::fmt;
 

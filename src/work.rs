@@ -1,4 +1,4 @@
-//! Work requests and work completions: what an application asks for and what it is told.
+//! Work requests and work completions.
 //!
 //! The names are those of the verbs API. MRC carries RDMA WRITE and RDMA WRITE with immediate and
 //! nothing else (MRC paper, section 2.1), so there is one local segment and one remote address.

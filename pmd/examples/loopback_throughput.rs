@@ -1,4 +1,4 @@
-//! Throughput of the loopback rings between two threads, beside one core's memory copy plus CRC.
+//! Throughput of the loopback rings between two threads, next to what one core can copy and checksum.
 //!
 //! `cargo run --release -p spindrift-pmd --example loopback_throughput [slots] [burst]`
 //!

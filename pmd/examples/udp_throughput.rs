@@ -1,4 +1,4 @@
-//! Throughput of kernel UDP: the raw pump, and the `udp` port beside it. One role a process, so that both
+//! Throughput of kernel UDP: the raw pump, and the `udp` port beside it. Each process has one role, so that the two
 //! can run in network namespaces of their own; `udp_throughput.sh` makes two joined by a veth pair.
 //!
 //! `udp_throughput pump-send|pump-receive|port-send|port-receive LOCAL REMOTE [SECONDS] [off]`

@@ -1,4 +1,4 @@
-//! Faults over any port: what a bad network would do, decided by a seed and the driver's clock.
+//! Fault injection on top of any port: what a bad network would do, decided by a seed and the driver's clock.
 //!
 //! A [`FaultPort`] wraps a port and treats each frame by the rules of a [`FaultPlan`]. Two runs with the
 //! same seed, plan, frames and times are the same. Only frames that are changed, held or doubled are copied.
@@ -6,7 +6,7 @@
 //! # The text of a plan
 //!
 //! ```text
-//! plan   = rule { ";" rule }            every rule is applied, in order, until one takes the frame away
+//! plan   = rule { ";" rule }            all rules are applied in order, until one loses the frame
 //! rule   = piece { "," piece }          at least one action; all selectors must match
 //!
 //! actions                               selectors
@@ -34,7 +34,7 @@
 //!   which a real switch would not have marked.
 //! - `trim` cuts frames longer than BYTES (default 128, Ethernet header included) and sets the DSCP (default
 //!   12). IP length and IPv4 checksum are rewritten, the UDP length is not, as trimming switches do.
-//! - `blackhole` loses frames in silence; `down` also reports [`LinkState::Down`], for both directions.
+//! - `blackhole` loses frames silently; `down` also reports [`LinkState::Down`], for both directions.
 //!
 //! ```
 //! use spindrift_pmd::{fault::{FaultPlan, FaultPort}, loopback};

@@ -1,4 +1,4 @@
-//! What the middleware has to know about the bytes of a frame: addresses, markings, lengths.
+//! What the middleware needs to know about the bytes of a frame: addresses, markings, lengths.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 

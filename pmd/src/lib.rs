@@ -1,8 +1,8 @@
 //! Ports: how frames leave and enter a lane.
 //!
 //! A [`Port`] is one plane: one NIC port, one kernel address, or one end of a shared ring. A NIC is a
-//! list of ports, and a port's index in that list is its plane number. The trait knows frames and
-//! addresses; what the bytes mean is the business of the transport above.
+//! list of ports, and a port's index in that list is its plane number. The trait deals in frames and
+//! addresses; only the transport above knows what the bytes mean.
 //!
 //! | module | what |
 //! |---|---|
@@ -10,7 +10,7 @@
 //! | [`udp`] | kernel sockets with segmentation and receive offload, no privileges needed |
 //! | [`fault`] | over any port: loss, reordering, duplication, corruption, delay, ECN marks, trimming |
 //! | [`pcap`] | over any port: a nanosecond capture file |
-//! | [`trace`] | over any port: one line of text a frame |
+//! | [`trace`] | over any port: one line of text per frame |
 //! | [`pump`] | raw UDP offload sender and receiver: the limit that the `udp` port is measured against |
 //! | `testing` | (feature `testing`) the conformance run every port must pass |
 //!

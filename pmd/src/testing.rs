@@ -1,7 +1,7 @@
-//! The conformance run: what every [`Port`] must do, whatever medium is below.
+//! The conformance run: what every [`Port`] must do, whatever the medium.
 //!
 //! The driver of a new kind of port opens two that are joined, and calls [`conformance`], or
-//! [`Conformance::run`] where peers do not send to UDP port 4971. It panics with what is wrong. Both ports are driven by the
+//! [`Conformance::run`] where peers do not send to UDP port 4971. It panics with a description of the first violation. Both ports are driven by the
 //! calling thread; the medium must be lossless at this rate.
 
 #![expect(clippy::expect_used, reason = "a failed check panics, as in any test")]

@@ -6,7 +6,7 @@
 //!
 //! Time in seconds, plane, direction, addresses and UDP ports, markings, the operation code with its name,
 //! queue pair and packet sequence number in hexadecimal, bytes of the Ethernet frame (below kernel sockets, of the UDP
-//! payload). A frame that is no UDP shows its length only.
+//! payload). For a frame that is not UDP, only its length is shown.
 
 use std::io::Write;
 use std::sync::Arc;

@@ -4,19 +4,19 @@
 //! transport's UDP port. Each entropy value is a UDP source port, and each source port is a socket of its
 //! own, so the network's ECMP hashing spreads them.
 //!
-//! It is fast by two offloads of the kernel, both found out at open and done without where they are
-//! missing ([`PortCaps::notes`](crate::PortCaps::notes) says so):
+//! Two kernel offloads make it fast. Both are probed for when the port is opened; where one is missing the port works
+//! without it, and [`PortCaps::notes`](crate::PortCaps::notes) says so:
 //!
-//! - **`UDP_SEGMENT`**: `tx_burst` gathers the frames of one source port from all over the burst, see
-//!   [`PortCaps::same_path_batch`](crate::PortCaps::same_path_batch), and one `sendmsg` sends up to 64 of them
+//! - **`UDP_SEGMENT`**: `tx_burst` collects the frames of one source port from the whole burst (see
+//!   [`PortCaps::same_path_batch`](crate::PortCaps::same_path_batch)), and one `sendmsg` sends up to 64 of them
 //!   (15 with 4096-byte payloads), straight from the callers' memory. So it pays to offer long bursts, of
 //!   few entropy values, with equal sizes.
 //! - **`UDP_GRO`**: one buffer receives a batch; the datagrams are shown in place.
 //!
-//! The kernel writes Ethernet, IP and UDP headers: of a frame's head only addresses, ports and traffic class
-//! count, and the IPv6 flow label is the kernel's own. Datagrams are never fragmented (DF is set). Nothing
-//! that the kernel refuses is fatal. What finds a send buffer or the queue of the interface full is given back
-//! ([`Port::unsent`]), and the port has no room for [`FULL_PAUSE_NS`]; anything else is counted and lost, as in a network.
+//! The kernel writes Ethernet, IP and UDP headers: it uses only the addresses, ports and traffic class
+//! of a frame's head, and chooses the IPv6 flow label itself. Datagrams are never fragmented (DF is set). No error
+//! of the kernel is fatal. If a send buffer or the queue of the interface is full, the frame is given back
+//! ([`Port::unsent`]) and the port has no room for [`FULL_PAUSE_NS`]; any other refused frame is counted and lost, as in a network.
 
 mod config;
 mod group;

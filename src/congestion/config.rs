@@ -82,7 +82,7 @@ pub enum CcConfigError {
         max: u64,
     },
     /// A factor is negative, infinite or not a number.
-    #[error("{field} = {value}: must be a number from 0 up")]
+    #[error("{field} = {value}: must be a number of at least 0")]
     Factor {
         /// The field.
         field: &'static str,
@@ -90,7 +90,7 @@ pub enum CcConfigError {
         value: f64,
     },
     /// A fraction is not in its range.
-    #[error("{field} = {value}: must be over 0 and at most 1")]
+    #[error("{field} = {value}: must be more than 0 and at most 1")]
     Fraction {
         /// The field.
         field: &'static str,

@@ -1,10 +1,10 @@
 //! How much a queue pair may have in flight.
 //!
-//! A [`Controller`] is told of every packet sent, acknowledged, trimmed and lost, and answers whether
-//! another may go. It is plain data without a clock. Bytes are nominal packet sizes: the UDP payload
+//! A [`Controller`] is told about every packet sent, acknowledged, trimmed and lost, and decides whether
+//! another may be sent. It is plain data without a clock. Bytes are nominal packet sizes: the UDP payload
 //! plus 40, so that an IPv4 and an IPv6 path, with or without segment routing, count the same.
 //!
-//! Congestion is met twice: an ECN mark first makes the queue pair leave the marked path out
+//! There are two reactions to congestion: an ECN mark first makes the queue pair skip the marked path
 //! ([`Paths::on_ecn`](crate::path::Paths::on_ecn)), and only where delay shows that all paths are full
 //! does the window shrink (MRC paper, section 2.1).
 //!

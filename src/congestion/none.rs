@@ -1,4 +1,4 @@
-//! No congestion control: what is in flight is counted, never limited.
+//! No congestion control: bytes in flight are counted but never limited.
 
 use super::{AckSample, CongestionControl};
 use crate::time::Time;

@@ -1,4 +1,4 @@
-//! What an endpoint and its queue pairs can be told, with every limit named and checked.
+//! Settings of an endpoint and its queue pairs; every limit has a name and is checked.
 
 use std::net::IpAddr;
 

@@ -1,6 +1,6 @@
 //! What an endpoint reports through [`tracing`]: changes of state, never a packet on its way.
 //!
-//! Nothing here carries a time: whoever listens has a clock, the endpoint has none. Without a listener a report costs
+//! No report carries a time: the listener has a clock, the endpoint has none. Without a listener a report costs
 //! one load. The targets and the names of the fields are listed in `docs/architecture.md`.
 
 use core::fmt::Display;

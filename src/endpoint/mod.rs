@@ -1,6 +1,6 @@
 //! The endpoint: every queue pair of one lane, without a socket, a clock or a thread.
 //!
-//! A driver owns the ports and the clock and turns this crank:
+//! A driver owns the ports and the clock, and repeats these steps:
 //!
 //! 1. [`receive`](Endpoint::receive) for every frame that came in,
 //! 2. [`on_timeout`](Endpoint::on_timeout) when [`next_timeout`](Endpoint::next_timeout) has come,

@@ -1,4 +1,4 @@
-//! Whom queue pairs are connected to: addresses, header templates, and the state of their ports.
+//! The peers that queue pairs are connected to: addresses, header templates, and the state of their ports.
 //!
 //! Queue pairs to one NIC share a [`Peer`], so that templates are stored once and a port status
 //! update reaches all of them.

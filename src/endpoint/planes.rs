@@ -1,4 +1,4 @@
-//! What is known of a peer's ports: which planes reach it, and which of them are in doubt.
+//! What is known about a peer's ports: which planes reach it, and which of them are in doubt.
 //!
 //! Anyone can forge a port status update, so an update only raises a doubt. A plane in doubt is
 //! probed until an answer comes, and is closed meanwhile if another plane remains. A plane that is

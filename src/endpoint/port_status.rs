@@ -1,6 +1,6 @@
-//! Port status updates, both ways: what a peer's say changes, and how peers hear of our ports.
+//! Port status updates in both directions: what a peer's updates change, and how peers learn about our ports.
 //!
-//! An update that comes in is a hint, checked by [`PeerPlanes`](super::planes::PeerPlanes). Ours are
+//! An update received is a hint, checked by [`PeerPlanes`](super::planes::PeerPlanes). Ours are
 //! repeated until they are answered, spread out so that many peers can be told.
 
 use std::net::IpAddr;

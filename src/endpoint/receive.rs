@@ -1,9 +1,9 @@
-//! Packets in: what is checked before anything is believed, and who gets it.
+//! Receiving: which checks a packet must pass, and which queue pair gets it.
 //!
-//! In this order: the stack must parse, the destination address must be this port's and the UDP port
-//! MRC's, a trimmed packet is told by its DSCP, the iCRC must match, version and partition must be
-//! ours, the transport headers must parse, the queue pair must exist and its peer own the source
-//! address. What fails is counted and dropped.
+//! The checks, in this order: the stack parses; the destination address is this port's and the UDP port
+//! is MRC's; the iCRC matches, unless the DSCP says that the packet was trimmed; version and partition are
+//! ours; the transport headers parse; the queue pair exists and its peer owns the source address. A packet
+//! that fails a check is counted and dropped.
 //!
 //! A kernel socket is bound to its port's address, so what it delivers was sent there: the
 //! destination is compared for Ethernet frames only.

@@ -1,4 +1,4 @@
-//! Memory that queue pairs took while they were busy, taken back when they are idle.
+//! Takes back the memory that queue pairs allocated while they were busy, once they are idle.
 
 use crate::time::Time;
 

@@ -1,8 +1,8 @@
 //! Which queue pair may send data next.
 //!
 //! Queue pairs with work take turns of a quantum of packets. Those with packets to send again are in a second list
-//! that goes before the first: with many queue pairs a turn comes rarely, and a queue pair with a loss, or with a
-//! tail probe to send, waits for nothing else. But a peer that asks for everything again does not keep others from
+//! that is served first: with many queue pairs a turn comes rarely, and a queue pair that has a loss to repair or a
+//! tail probe to send has nothing else to wait for. But a peer that asks for everything again cannot keep others from
 //! sending: once repairs are a quantum ahead, new data gets every second packet.
 
 use std::collections::VecDeque;

@@ -1,8 +1,8 @@
-//! Timers: one heap for the endpoint, at most one live entry a queue pair.
+//! Timers: one heap for the endpoint, at most one live entry per queue pair.
 //!
-//! Deadlines of a queue pair mostly move later, with every acknowledgement. So an entry is pushed
-//! only when a deadline comes *earlier* than the one armed; an entry that fires too early finds out
-//! and arms again. Acknowledgements thus never touch the heap.
+//! A queue pair's deadlines mostly move later, with every acknowledgement. So an entry is pushed
+//! only when a deadline is *earlier* than the one armed; an entry that fires too early is
+//! armed again. Acknowledgements thus never touch the heap.
 
 use core::cmp::Reverse;
 

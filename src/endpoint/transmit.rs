@@ -1,4 +1,4 @@
-//! Packets out: which queue pair has its turn, what it sends, and on which path.
+//! Sending: which queue pair has its turn, what it sends, and on which path.
 //!
 //! Answers and probes go before data. The path is chosen at the last moment, among the ports that
 //! have room, so a full port never holds back a packet that another could take.

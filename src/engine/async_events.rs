@@ -1,5 +1,5 @@
-//! What happens to a context that belongs to no completion queue: asynchronous events, in a bounded queue with a file
-//! descriptor to wait on.
+//! Asynchronous events: what happens on a context and belongs in no completion queue. They wait in a bounded queue
+//! that has a file descriptor to wait on.
 
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::io::{self, Read, Write};

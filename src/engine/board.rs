@@ -1,8 +1,8 @@
-//! Counters of a lane for readers on other threads, who neither wait for its lock nor hold it up.
+//! Counters of a lane for readers on other threads, who neither wait for the lane's lock nor slow the lane down.
 //!
 //! A reader raises a flag and sleeps; the lane sees the flag between two polls, copies its counters to the board and
 //! wakes all readers at once. It does so at most once in [`SNAPSHOT_NS`] while it is busy, and at once while it is idle, so that
-//! what readers cost is bounded however many there are. A lane that nobody asks pays one relaxed load a poll.
+//! what readers cost is bounded however many there are. A lane that nobody asks pays one relaxed load per poll.
 
 use core::sync::atomic::{AtomicBool, Ordering};
 use std::panic::{AssertUnwindSafe, catch_unwind};

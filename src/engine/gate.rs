@@ -1,4 +1,4 @@
-//! The order in which control calls get the lane, and how much of its time.
+//! In which order control calls get the lane, and how much of its time they get.
 
 use core::sync::atomic::{AtomicBool, Ordering};
 use std::collections::VecDeque;

@@ -54,7 +54,7 @@ pub enum LaneStartError {
     Thread(#[from] io::Error),
     /// The system gave no random numbers for keys.
     #[error(
-        "the system gave no random numbers for keys: {0}; give a seed only if nobody else uses the network"
+        "the system has no random numbers for keys: {0}; set a seed only if nobody else uses the network"
     )]
     Random(io::Error),
     /// The thread could not be bound to the core.
@@ -71,11 +71,11 @@ pub enum LaneStartError {
 pub enum ControlError {
     /// This thread is in the midst of another call of the same context, which it would wait for without end.
     #[error(
-        "a control call was made within another one of the same context (such as within `Context::with_endpoint`); make it when that one has returned"
+        "control call inside another control call of the same context (such as `Context::with_endpoint`); make it after that one has returned"
     )]
     Nested,
     /// The lane has panicked: nothing moves any more.
-    #[error("the context's lane has failed and nothing moves on it any more; open another one ({0})")]
+    #[error("the context's lane has failed and does no more work; open another context ({0})")]
     LaneFailed(String),
 }
 

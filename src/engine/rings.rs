@@ -1,10 +1,10 @@
-//! What passes between an application's thread and a lane: work requests one way, completions the other.
+//! The rings between an application's thread and a lane: work requests one way, completions the other.
 //!
 //! Each queue pair has a chain of short rings of send requests and a ring of receive requests, each completion queue a
 //! ring of completions; one thread writes and one reads each of them. The chain is one ring long unless the application
-//! gets ahead of the lane by more than that, and rings that have done their part go to the lane's other queue pairs: a
-//! queue pair need not hold memory for all requests that it may have outstanding. The lane learns which queue pairs have
-//! something from one list of doorbells. A queue pair is in that list at most once (its `armed` flag says
+//! gets ahead of the lane by more than that, and used-up rings go to the lane's other queue pairs: a
+//! queue pair need not hold memory for all requests that it may have outstanding. One list of doorbells tells the lane which
+//! queue pairs have work. A queue pair is in that list at most once (its `armed` flag says
 //! so), so a list as long as the number of queue pairs never overflows.
 
 use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};

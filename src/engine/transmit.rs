@@ -1,5 +1,5 @@
-//! From transmits to frames: a batch is filled from the endpoint, sealed with its checksums, and handed to the
-//! ports, each port's frames together.
+//! Turns the endpoint's transmits into frames: fills a batch, adds the checksums, and hands each port its frames in
+//! one burst.
 
 use spindrift_pmd::{Port, TxFrame};
 

@@ -1,4 +1,4 @@
-//! Every performance switch of a lane, with the reason for its value.
+//! All performance settings of a lane, each with the reason for its value.
 
 /// Frames taken from one port before the next is asked. Small enough that one busy port does not hold up
 /// acknowledgements on the others, large enough to spread a poll's fixed costs.

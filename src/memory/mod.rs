@@ -22,12 +22,12 @@
 //!
 //! # What the keys promise
 //!
-//! A key is 32 random bits, drawn for each registration from a cryptographic generator. Keys that somebody holds tell
-//! nothing of others, but that those differ. A key that was deregistered misses, also when its slot has been taken again. Every access checks
+//! A key is 32 random bits, drawn for each registration from a cryptographic generator. The keys that somebody holds reveal
+//! nothing about others, except that those differ. A deregistered key is refused, even if its slot is in use again. Every access checks
 //! the key, the protection domain, the access rights and the range, in that order, and touches nothing
 //! when one of them fails.
 //!
-//! # What the application must keep
+//! # What the application must take care of
 //!
 //! As in any RDMA system, registered memory is shared with the network while work requests or
 //! remote writes are in flight. Reading it then may see some packets of a message and not others;
@@ -115,7 +115,9 @@ pub enum MemoryError {
         max: u32,
     },
     /// A region must hold at least one byte and must not wrap around the end of the address space.
-    #[error("{len} bytes at {addr:#x} cannot be a region: it must hold a byte or more and end below 2^64")]
+    #[error(
+        "{len} bytes at {addr:#x} cannot be a region: a region has at least one byte and ends below 2^64"
+    )]
     BadRange {
         /// First address asked for.
         addr: u64,

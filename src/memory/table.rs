@@ -1,4 +1,4 @@
-//! Keys, and what each of them opens.
+//! Keys, and the memory that each of them gives access to.
 
 use core::fmt;
 use core::ops::{BitOr, BitOrAssign};

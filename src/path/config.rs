@@ -1,4 +1,4 @@
-//! What a queue pair's path set is made of, and the check that it can be made.
+//! Settings of a queue pair's path set, and the check that they can work.
 
 use std::sync::Arc;
 
@@ -107,7 +107,7 @@ pub enum PathConfigError {
     #[error("source.width_bits = {0}: must be 8 to 32")]
     Width(u8),
     /// `source` is random and too narrow for the entropy values asked for.
-    #[error("source.width_bits = {width_bits}: too narrow for {per_plane} entropy values a plane")]
+    #[error("source.width_bits = {width_bits}: too narrow for {per_plane} entropy values per plane")]
     TooNarrow {
         /// The width given.
         width_bits: u8,

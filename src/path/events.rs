@@ -1,4 +1,4 @@
-//! Changes of state that a controller wants to hear of.
+//! Changes of state that a controller wants to know about.
 
 use super::{EvEvent, EvId, EvState, Paths};
 

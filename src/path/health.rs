@@ -1,4 +1,4 @@
-//! What feedback does to an entropy value, and which ones are in use.
+//! How feedback changes the state of an entropy value, and which entropy values are in use.
 
 use super::{BAD, DENIED, EvId, EvState, Paths, Plane, PortMask, SKIP};
 use crate::time::Time;

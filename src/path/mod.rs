@@ -25,7 +25,7 @@
 //!   any -- deny --> DENIED -- allow --> GOOD
 //! ```
 //!
-//! Planes carry equal load whatever happens to their EVs, as long as they have one that works
+//! All planes carry equal load whatever happens to their EVs, as long as each has one that works
 //! (MRC paper, section 4).
 
 mod config;

@@ -1,4 +1,4 @@
-//! What can be read of the paths at any time.
+//! Snapshots of the paths, for whoever wants to look at them.
 
 use super::{BAD, DENIED, Entry, EvId, Paths, Plane, SKIP};
 use crate::wire::Ev;

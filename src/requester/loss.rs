@@ -1,9 +1,9 @@
-//! When a packet that nobody has reported counts as lost: a pure decision over one record.
+//! When an unreported packet counts as lost: a pure decision about one record.
 //!
-//! The rule is ours: MRC's own tolerance for reordering is not public. It uses both kinds of
-//! evidence that spraying leaves. Packets of one entropy value keep their order on a static path,
-//! so a later one reported and an earlier one not is proof; across paths only time tells, and the
-//! time rule is that of RFC 8985 (RACK) with a reordering window that is measured.
+//! The rule is ours: MRC's own tolerance for reordering is not public. With spraying there are two kinds of
+//! evidence. Packets of one entropy value keep their order on a static path, so it is proof if a later one
+//! was reported and an earlier one was not. Across paths only time can tell: the time rule is that of
+//! RFC 8985 (RACK), with a measured reordering window.
 
 use crate::time::Time;
 

@@ -1,4 +1,4 @@
-//! The requester: work requests in, packets out, and what acknowledgements mean for them.
+//! The requester: turns work requests into packets, and acknowledgements into completions and retransmissions.
 //!
 //! Packets are counted with 64-bit sequence numbers; a PSN is its low 24 bits plus the initial
 //! PSN. A packet has a [`Record`] from its first transmission until the peer's cumulative

@@ -1,4 +1,4 @@
-//! The send queue: work requests from posting to semantic completion, and the packets they
+//! The send queue: work requests from posting to completion, and the packets that they
 //! are cut into.
 
 use std::collections::VecDeque;

@@ -1,4 +1,4 @@
-//! Round-trip time and reordering, as measured from the packets' own records.
+//! Round-trip time and reordering, as measured from the records of the packets.
 
 use crate::time::Time;
 

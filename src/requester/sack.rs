@@ -1,4 +1,4 @@
-//! What SACK, NACK and transport ACK mean for the packets in flight.
+//! Processing of SACK, NACK and transport ACK: what each means for the packets in flight.
 
 use crate::congestion::{AckSample, CongestionControl};
 use crate::path::{EvId, EvMark};

@@ -1,4 +1,4 @@
-//! Timers of the requester: tail probes, the retransmission timer, and when losses are judged again.
+//! Timers of the requester: tail probes, the retransmission timer, and when to look for losses again.
 
 use crate::time::Time;
 

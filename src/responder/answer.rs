@@ -3,7 +3,7 @@
 //! A SACK is due when enough bytes have arrived, when a packet asks for it, carries a congestion
 //! mark or is a retransmission, and when a reliability probe asks (MRC 1.0 section 7.5). Answers
 //! are kept as flags and a few pending triggers, and are built when they are sent, so that a burst
-//! of packets costs one answer and the answer is as fresh as can be.
+//! of packets costs one answer and the answer is as fresh as possible.
 
 use std::collections::VecDeque;
 

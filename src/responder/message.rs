@@ -2,7 +2,7 @@
 //!
 //! Every packet says where its bytes go, so placement needs no message state; but a peer that
 //! skips, repeats or resizes part of a message must not be told that it is complete. This check
-//! runs in packet order, after placement, and costs a handful of comparisons.
+//! runs in packet order, after placement, and costs a few comparisons.
 
 use crate::wire::{Msn, NakCode, Opcode, WriteHead};
 

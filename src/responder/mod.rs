@@ -1,4 +1,4 @@
-//! The responder: which packets may be placed, what is complete, and what the peer must be told.
+//! The responder: decides which packets may be placed, what is complete, and what the peer must be told.
 //!
 //! Payload is placed on arrival, in any order; this module never sees it. It tracks which packets
 //! have arrived, walks them once more in order to check that they form messages and to complete

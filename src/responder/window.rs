@@ -2,11 +2,11 @@
 //! MRC 1.0 table 7-14).
 //!
 //! What a window costs the responder is the memory in which it tracks packets that arrive out of order. The negotiated
-//! range is the most that a peer is granted, and what it may use from the start. What an endpoint grants its queue pairs
-//! beyond the least range of each comes from a budget, of which those that receive much get equal shares.
+//! range is the most that a peer is granted, and what it may use from the start. Each queue pair has a least range;
+//! more than that comes from a budget of the endpoint, which the queue pairs that receive much share equally.
 //!
-//! A packet that was allowed once is accepted, whatever is granted since: the window that is *accepted* stays until the
-//! peer has no use of the older grant any more.
+//! A packet that was once allowed is accepted, whatever has been granted since: the *accepted* window stays open until
+//! the peer can no longer make use of the older grant.
 
 use super::Responder;
 

@@ -1,4 +1,4 @@
-//! What can go wrong, said so that the reader knows what to change.
+//! Errors. Each message says what to change.
 
 use crate::endpoint::{ConfigError, EndpointError, QpState};
 use crate::engine::{ControlError, LaneStartError};
@@ -15,7 +15,7 @@ pub enum VerbsError {
     Config(#[from] ConfigError),
     /// The settings were made for another number of ports.
     #[error(
-        "the settings name {configured} ports, but {given} were given; make them with `ContextConfig::new(&ports)`"
+        "the settings name {configured} ports, but {given} were given; make the settings with `ContextConfig::new(&ports)`"
     )]
     PortCount {
         /// Ports in the settings.
@@ -55,7 +55,7 @@ pub enum VerbsError {
         queue_pairs: usize,
     },
     /// The peer does not fit.
-    #[error("the peer does not fit: {0}")]
+    #[error("incompatible peer: {0}")]
     Refused(Box<Refusal>),
 }
 
@@ -87,7 +87,7 @@ pub enum PostError {
     Empty,
     /// The context's lane has panicked.
     #[error(
-        "the context's lane has failed and nothing moves on it any more; see `Context::failure`, and open another one"
+        "the context's lane has failed and does no more work; see `Context::failure`, and open another context"
     )]
     LaneFailed,
     /// More bytes than the queue pair takes inline.
@@ -116,7 +116,7 @@ pub enum CqError {
     },
     /// The context's lane has panicked. What had been posted was completed as flushed, as far as that was possible.
     #[error(
-        "the context's lane has failed and nothing moves on it any more; see `Context::failure`, and open another one"
+        "the context's lane has failed and does no more work; see `Context::failure`, and open another context"
     )]
     LaneFailed,
 }

@@ -1,4 +1,4 @@
-//! The verbs API: what an application holds.
+//! The verbs API: the objects and calls that applications use.
 //!
 //! Objects and calls have the names they have in `libibverbs`. The differences: a context is opened on
 //! ports (one per plane of the network) and not on a device found by name; MRC has only RDMA WRITE and RDMA
@@ -158,14 +158,14 @@
 //! # Ok::<(), Box<dyn Error>>(())
 //! ```
 //!
-//! # Who drives
+//! # Who drives the lane
 //!
 //! A [`Context`] has one *lane*: the loop that takes work requests in, moves packets and hands completions out. By
-//! default it runs inside the caller's thread: nothing moves unless [`Context::poll`] is called, and it should be called often,
-//! also on a side that only receives, because that is what acknowledges. With [`LaneMode::Thread`] the lane has a
+//! default it runs inside the caller's thread: nothing happens unless [`Context::poll`] is called. Call it often,
+//! also on a side that only receives: acknowledgements are sent from there. With [`LaneMode::Thread`] the lane has a
 //! thread of its own; the application only posts and polls its completion queues. Posting and polling never lock; control
 //! operations wait for the end of the lane's current poll, a few microseconds, and for those that came before; all of them
-//! together get a sixteenth of a busy lane's time. Counters and states are read without holding the lane up.
+//! together get a sixteenth of a busy lane's time. Reading counters and states does not slow the lane down.
 //!
 //! # When something fails
 //!
@@ -174,9 +174,9 @@
 //! posted on it completes, in order, as [`WcStatus::WrFlushError`], signalled or not. [`Qp::state`] tells the reason. A completion
 //! queue that overflows says so ([`CqError`]) instead of losing completions silently.
 //!
-//! A silent peer is waited for: by default 17.3 s, after which the oldest request completes with
-//! [`WcStatus::RetryExceeded`] and its queue pair fails. A peer that is back before that has lost nothing. [`QpConfig::retry`] sets how
-//! long; [`RtsAttr`] has the formula and a table.
+//! If the peer is silent, the oldest request completes with [`WcStatus::RetryExceeded`] and its queue pair fails,
+//! by default after 17.3 s. Nothing is lost if the peer comes back before that. [`QpConfig::retry`] sets the time;
+//! [`RtsAttr`] has the formula and a table.
 //!
 //! A lane that panics fails everything on it: what was posted is completed as flushed as far as possible, then every
 //! completion queue reports [`CqError::LaneFailed`]; queue pairs are in ERROR, control calls and posts are refused,

@@ -1,4 +1,4 @@
-//! Where an entropy value travels.
+//! Where in a packet an entropy value is carried.
 
 use serde::{Deserialize, Serialize};
 

@@ -5,7 +5,7 @@
 //! ones: in IPv4 the type of service, time to live and header checksum, in IPv6 the traffic class, flow label and
 //! hop limit, the UDP checksum, and the fifth byte of the BTH.
 //!
-//! The flow label being left out, that half of a structured entropy value is not protected.
+//! Since the flow label is left out, that half of a structured entropy value is not protected.
 
 use std::net::IpAddr;
 

@@ -3,11 +3,11 @@
 //! A packet is read in two steps. [`stack::parse`] takes Ethernet, IP and UDP off a frame and
 //! [`icrc::verify_frame`] checks the invariant CRC; [`Packet::decode`] then turns the bytes from the base
 //! transport header (BTH) up to the iCRC into one of seven packet kinds. Sending goes the other way:
-//! [`WriteHead::encode`] or [`Packet::encode_head`] behind the headers that [`StackTemplate::write`] laid
-//! down, and [`icrc::compute`] over both.
+//! [`StackTemplate::write`] writes the outer headers, [`WriteHead::encode`] or [`Packet::encode_head`] the
+//! transport headers after them, and [`icrc::compute`] checksums both.
 //!
 //! There is a file per header, and each offset is named once, in that file. An offset outside its header
-//! does not compile, and no input can make this module panic: what is too short or unknown is a
+//! does not compile, and no input can make this module panic: input that is too short or unknown gives a
 //! [`DecodeError`] that says what was expected. Reserved bits are kept, so that a decoded packet encodes to
 //! the same bytes.
 //!
@@ -115,7 +115,7 @@ pub enum DecodeError {
         found: usize,
     },
     /// The BTH announces more pad bytes than follow the headers.
-    #[error("the BTH announces {pad} pad bytes, found {found} bytes behind the headers")]
+    #[error("the BTH announces {pad} pad bytes, found {found} bytes after the headers")]
     Pad {
         /// Pad bytes announced, 1 to 3.
         pad: u8,

@@ -1,4 +1,4 @@
-//! Serial numbers and names that are narrower than a Rust integer.
+//! Serial numbers and identifiers that are narrower than a Rust integer.
 
 use core::fmt;
 

@@ -1,4 +1,4 @@
-//! Selective acknowledgement header (MRC 1.0 tables 7-14, 7-15) and the congestion state behind it
+//! Selective acknowledgement header (MRC 1.0 tables 7-14, 7-15) and the congestion state after it
 //! (tables 7-12, 7-13).
 
 use super::field::{Bits, U16, U32, U64, slice_forms};

@@ -97,7 +97,7 @@ pub enum StackError {
         found: u8,
     },
     /// The packet is not UDP; IPv6 extension headers are not taken either.
-    #[error("expected UDP (17) behind the IP header, found protocol {0}")]
+    #[error("expected UDP (17) after the IP header, found protocol {0}")]
     Protocol(u8),
     /// The packet is a fragment.
     #[error("expected a whole IPv4 packet, found a fragment (flags and offset {0:#06X})")]

@@ -1,4 +1,4 @@
-//! What the rules make of one frame.
+//! Applies the rules of a fault plan to one frame.
 
 use rand_xoshiro::Xoshiro256PlusPlus;
 use rand_xoshiro::rand_core::Rng as _;

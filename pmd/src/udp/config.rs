@@ -117,7 +117,7 @@ pub enum UdpError {
         opened: usize,
     },
     /// None, or more than [`SOURCE_PORTS_MAX`].
-    #[error("{0} source ports asked for; use 1 to {SOURCE_PORTS_MAX}")]
+    #[error("{0} source ports requested; use 1 to {SOURCE_PORTS_MAX}")]
     SourcePortCount(usize),
     /// Given twice, 0, or the port that peers send to.
     #[error("source port {port} is {why}; leave it out of the list")]

@@ -2,8 +2,8 @@
 //!
 //! The frames of one entropy value are scattered over a burst, because packets are sprayed one by one. A
 //! batch takes the frames of one source port, destination and traffic class, in their order, as long as
-//! they have one size; the last may be shorter. Batches of one source port never overtake each other for
-//! one destination, whatever their traffic class: who sends may take their order for granted.
+//! they have one size; the last may be shorter. Batches of one source port never overtake each other on the way to
+//! one destination, whatever their traffic class: the sender can rely on their order.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 

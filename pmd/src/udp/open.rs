@@ -1,4 +1,4 @@
-//! What opening a UDP port tries, one by one, and what it notes when the kernel lacks something.
+//! The steps of opening a UDP port, and the notes it takes where the kernel lacks something.
 
 use std::net::UdpSocket;
 

@@ -52,14 +52,14 @@ pub enum ExchangeError {
         timeout: Duration,
     },
     /// The peer closed the connection.
-    #[error("the peer closed the set-up connection; see what it reports")]
+    #[error("the peer closed the set-up connection; look at its output for the reason")]
     Closed,
     /// The peer's bytes are not a message of this protocol.
     #[error("the peer does not speak this protocol: {0}")]
     Malformed(String),
     /// A message is longer than the protocol allows.
     #[error(
-        "a set-up message of {len} bytes passes the limit of {max}; offer fewer queue pairs or less data"
+        "a set-up message of {len} bytes exceeds the limit of {max}; offer fewer queue pairs or less data"
     )]
     TooLong {
         /// Its length in bytes.
@@ -68,7 +68,7 @@ pub enum ExchangeError {
         max: usize,
     },
     /// This side refused the peer.
-    #[error("the peer does not fit: {0}")]
+    #[error("incompatible peer: {0}")]
     Refused(Refusal),
     /// The peer refused this side.
     #[error("the peer refused: {0}")]

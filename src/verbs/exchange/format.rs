@@ -1,6 +1,6 @@
 //! Reading an offer that came as JSON: which versions it is in, and that it has all fields of ours and no others.
 //!
-//! serde alone would do, but not say where: a peer that does not fit is to learn which field, and what it had there.
+//! serde alone could read it, but could not say where it fails: an incompatible peer should learn which field is wrong, and what it sent there.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;

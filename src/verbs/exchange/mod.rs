@@ -2,7 +2,7 @@
 //!
 //! MRC has no connection manager, and its specification publishes no exchange format, so this one is Spindrift's
 //! own: a TCP connection ([`Listener`], [`Channel`]) over which each side sends an [`Offer`], checks the
-//! peer's with [`negotiate`], brings its queue pairs up and says so. A peer that does not fit is refused with a reason
+//! peer's with [`negotiate`], brings its queue pairs up and says so. An incompatible peer is refused with a reason
 //! that both sides see. An application with a channel of its own serialises
 //! [`QpInfo`](crate::endpoint::QpInfo) and [`RemoteMr`] there and calls [`negotiate`] itself.
 

@@ -440,7 +440,7 @@ fn the_names_that_are_read_are_those_that_are_written() {
 fn strangers_and_the_dead_are_errors() {
     let answers: [(&[u8], &str); 4] = [
         (b"", "closed"),
-        (b"GET / HTTP/1.1\r\n\r\n", "passes the limit"),
+        (b"GET / HTTP/1.1\r\n\r\n", "exceeds the limit"),
         (b"\0\0\0\x02{}", "does not speak this protocol"),
         (b"\0\0\0\x10{\"type\":\"ready\"}", "out of turn"),
     ];

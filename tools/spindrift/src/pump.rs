@@ -95,7 +95,7 @@ pub(crate) fn run(args: &PumpArgs) -> Result<()> {
 fn config(args: &UdpPumpArgs) -> Result<PumpConfig> {
     let payload = usize::try_from(args.size).ok().filter(|size| (1..=8960).contains(size));
     let payload =
-        payload.ok_or_else(|| usage(format!("--size {}: give 1 to 8960 bytes a packet", args.size)))?;
+        payload.ok_or_else(|| usage(format!("--size {}: give 1 to 8960 bytes per packet", args.size)))?;
     if !(1..=SOURCE_PORTS_MAX).contains(&args.source_ports) {
         return Err(usage(format!("--source-ports {}: give 1 to {SOURCE_PORTS_MAX}", args.source_ports)));
     }
@@ -181,7 +181,7 @@ fn report(args: &UdpPumpArgs, config: &PumpConfig, sent: Option<&PumpStats>, rec
         Some(_) => format!("{} to {}", config.local, config.remote),
         None => format!("received on {}", config.local),
     };
-    say(&format!("spindrift pump udp: {way} port {}, {size} a packet", config.port));
+    say(&format!("spindrift pump udp: {way} port {}, {size} per packet", config.port));
     say(&format!(
         "{:>9} {:>12} {:>10} {:>12} {:>10} {:>8}  offload",
         "", "#packets", "BW[Gb/s]", "Rate[Mpps]", "#calls", "#errors"

@@ -14,12 +14,12 @@ pub(crate) fn parse_size(text: &str) -> Result<u64, String> {
         "k" | "kb" | "kib" => 1 << 10,
         "m" | "mb" | "mib" => 1 << 20,
         "g" | "gb" | "gib" => 1 << 30,
-        _ => return Err(format!("`{text}` is no size; write bytes, or 64K, 4KiB, 1M (factors of 1024)")),
+        _ => return Err(format!("`{text}` is not a size; write bytes, or 64K, 4KiB, 1M (factors of 1024)")),
     };
     let number: u64 = number
         .parse()
-        .map_err(|_| format!("`{text}` is no size; write bytes, or 64K, 4KiB, 1M (factors of 1024)"))?;
-    number.checked_mul(factor).ok_or_else(|| format!("`{text}` is more than 64 bits hold"))
+        .map_err(|_| format!("`{text}` is not a size; write bytes, or 64K, 4KiB, 1M (factors of 1024)"))?;
+    number.checked_mul(factor).ok_or_else(|| format!("`{text}` does not fit in 64 bits"))
 }
 
 /// Prints a size the way it can be given: the largest unit that divides it.
@@ -41,7 +41,7 @@ pub(crate) fn parse_duration(text: &str) -> Result<Duration, String> {
     };
     duration
         .filter(|duration| !duration.is_zero())
-        .ok_or_else(|| format!("`{text}` is no duration; write seconds, or 300ms, 2s, 1m"))
+        .ok_or_else(|| format!("`{text}` is not a duration; write seconds, or 300ms, 2s, 1m"))
 }
 
 /// Parses a 24-bit number, decimal or hexadecimal with `0x`.
@@ -52,7 +52,7 @@ pub(crate) fn parse_qpn(text: &str) -> Result<Qpn, String> {
     };
     match number {
         Ok(number) if number < 1 << 24 => Ok(Qpn::new(number)),
-        _ => Err(format!("`{text}` is no queue pair number; give 0 to 16777215, or 0x0 to 0xffffff")),
+        _ => Err(format!("`{text}` is not a queue pair number; give 0 to 16777215, or 0x0 to 0xffffff")),
     }
 }
 

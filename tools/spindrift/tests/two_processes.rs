@@ -303,7 +303,7 @@ fn strangers_do_not_stop_a_server() {
     let server = server.end();
     let error = stderr(&server);
     assert_eq!(object(&server)["rows"][0]["verified"], true);
-    assert_eq!(error.matches("is no client").count(), 3, "{error}");
+    assert_eq!(error.matches("is not a client").count(), 3, "{error}");
 }
 
 /// A message of the set-up exchange.

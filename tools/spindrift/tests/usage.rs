@@ -64,7 +64,7 @@ fn flags_out_of_range() {
         ),
         (
             &["write-bw", "--local", "127.0.0.1,127.0.0.2,127.0.0.3", "--plane-ids", "4,7,4"],
-            &["--plane-ids", "4 stands there twice", "of its own"],
+            &["--plane-ids", "4 is listed twice", "of its own"],
         ),
         (&["write-bw", "--plane-ids", "blue"], &["--plane-ids", "blue"]),
         (&["write-lat", "127.0.0.1", "-D", "1s"], &["--duration", "--iters"]),
@@ -101,7 +101,7 @@ fn a_bad_value_in_a_file_is_named_with_its_place() {
         ("loopback", "nic", "source_ports = 0", &["nic.source_ports 0", "1 to 16384"]),
         ("loopback", "nic", "local = [\"127.0.0.1\"]\nport = \"udp\"", &["nic.local", "--planes"]),
         ("loopback", "nic", "plane_ids = [1, 2]", &["nic.plane_ids", "2 numbers for 4 planes", "--planes"]),
-        ("loopback", "nic", "plane_ids = [1, 2, 3, 2]", &["nic.plane_ids", "2 stands there twice"]),
+        ("loopback", "nic", "plane_ids = [1, 2, 3, 2]", &["nic.plane_ids", "2 is listed twice"]),
         ("loopback", "nic", "gso = false", &["nic.gso", "--port udp"]),
         ("loopback", "transport", "mtu = 1", &["transport.mtu 1", "256"]),
         ("loopback", "transport", "udp_port = 0", &["transport.udp_port 0", "1 to 65535"]),

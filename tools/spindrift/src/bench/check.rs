@@ -179,7 +179,7 @@ pub(crate) fn check_plane_ids(config: &Config, from_flag: bool, planes: usize, f
     }
     match ids.iter().zip(1..).find(|&(id, next)| ids.iter().skip(next).any(|other| other == id)) {
         Some((id, _)) => {
-            Err(usage(format!("{name}: {id} stands there twice; give each plane a number of its own")))
+            Err(usage(format!("{name}: {id} is listed twice; give each plane a number of its own")))
         }
         None => Ok(()),
     }

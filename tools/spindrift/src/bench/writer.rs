@@ -174,10 +174,10 @@ impl<'a> Writer<'a> {
                 );
             }
             let Some(completed) = self.completed.get_mut(qp) else {
-                bail!("completion {:#x} of no request", wc.wr_id)
+                bail!("completion {:#x} matches no request", wc.wr_id)
             };
             if *completed & WRITE_MASK != write {
-                bail!("queue pair {qp}: write {write} completed when {completed} was due");
+                bail!("queue pair {qp}: write {write} completed, but {completed} was next");
             }
             watch.completed(qp, *completed)?;
             *completed += 1;

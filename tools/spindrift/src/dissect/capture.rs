@@ -70,10 +70,10 @@ impl Capture {
         self.frames += 1;
         Some(next.map_err(|error| match error {
             PcapError::IoError(io) if io.kind() == std::io::ErrorKind::UnexpectedEof => {
-                anyhow::anyhow!("the file ends inside the record behind frame {frames}: it was cut off")
+                anyhow::anyhow!("the file ends inside the record after frame {frames}: it was cut off")
             }
             PcapError::IoError(io) => anyhow::Error::new(io).context("cannot read on"),
-            other => anyhow::anyhow!("the record behind frame {frames} is damaged: {other}"),
+            other => anyhow::anyhow!("the record after frame {frames} is damaged: {other}"),
         }))
     }
 }

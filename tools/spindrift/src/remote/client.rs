@@ -169,7 +169,7 @@ impl<'a> Client<'a> {
                 }
                 Ok(verified)
             }
-            other => bail!("the server {} sent \"{}\" when its verdict was due", self.peer, other.name()),
+            other => bail!("the server {} sent \"{}\" instead of its verdict", self.peer, other.name()),
         }
     }
 

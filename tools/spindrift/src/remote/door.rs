@@ -87,7 +87,7 @@ impl Door {
         let peer = pretty(channel.peer());
         if self.waiting.fetch_add(1, Ordering::Relaxed) >= WAITING_MAX {
             self.waiting.fetch_sub(1, Ordering::Relaxed);
-            self.turn_away(&peer, &format!("{WAITING_MAX} connections already owe their first message"));
+            self.turn_away(&peer, &format!("{WAITING_MAX} connections have yet to send their first message"));
             return;
         }
         let (enter, waiting) = (self.enter.clone(), Arc::clone(&self.waiting));
@@ -108,9 +108,9 @@ impl Door {
     fn turn_away(&mut self, peer: &str, reason: &str) {
         self.turned_away += 1;
         match self.turned_away {
-            1..=TOLD_MAX => tell(format_args!("spindrift: {peer} is no client: {reason}; still waiting")),
+            1..=TOLD_MAX => tell(format_args!("spindrift: {peer} is not a client: {reason}; still waiting")),
             n if n == TOLD_MAX + 1 => {
-                tell(format_args!("spindrift: more connections of no client are not mentioned"));
+                tell(format_args!("spindrift: further connections that are not clients are not reported"));
             }
             _ => {}
         }

@@ -191,11 +191,11 @@ fn check_local(config: &Config, flag: &[IpAddr]) -> Result<()> {
     let name = config.origin(!flag.is_empty(), "--local", "nic.local");
     if local.len() > EndpointConfig::MAX_PORTS {
         let most = EndpointConfig::MAX_PORTS;
-        return Err(usage(format!("{name}: {} addresses; give at most {most}, one a plane", local.len())));
+        return Err(usage(format!("{name}: {} addresses; give at most {most}, one per plane", local.len())));
     }
     for (at, &address) in local.iter().enumerate() {
         if local.iter().take(at).any(|&other| other == address) {
-            return Err(usage(format!("{name}: {address} stands there twice; each plane needs its own")));
+            return Err(usage(format!("{name}: {address} is listed twice; each plane needs its own")));
         }
         if local.iter().any(|other| other.is_ipv4() != address.is_ipv4()) {
             return Err(usage(format!("{name}: IPv4 and IPv6 addresses; give one family")));

@@ -162,7 +162,7 @@ impl<'a> Server<'a> {
                 Message::Begin { index } => {
                     let layout = *self.layouts.get(index).with_context(|| {
                         format!(
-                            "the client {} asked for size number {index}, which its plan lacks",
+                            "the client {} asked for size number {index}, which is not in its plan",
                             self.peer
                         )
                     })?;
