@@ -11,6 +11,8 @@ mod queue;
 mod repeats;
 mod rtt;
 mod sack;
+#[cfg(test)]
+mod tests;
 mod timer;
 
 pub(crate) use loss::Record;

@@ -1,0 +1,295 @@
+//! The requester packet by packet.
+#![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, reason = "tests")]
+
+use super::*;
+use crate::congestion::{CcConfig, build};
+use crate::memory::RegionSlot;
+use crate::path::PathConfig;
+use crate::wire::{NackReason, Neth, Seth};
+use crate::work::{RemoteAddr, Sge};
+
+const MTU: u32 = 256;
+const FIRST_PSN: Psn = Psn::new(0xff_fff0);
+
+struct Bench {
+    r: Requester,
+    paths: Paths,
+    cc: Controller,
+    counters: Counters,
+    now: Time,
+}
+
+impl Bench {
+    fn new(adjust: impl FnOnce(&mut RequesterSetup)) -> Self {
+        let mut setup = RequesterSetup {
+            initial_psn: FIRST_PSN,
+            initial_msn: Msn::new(0),
+            mtu: MTU,
+            window: 128,
+            max_wimm: 2,
+            dynamic_mpr: false,
+            retry: RetryPolicy { timeout_ns: 1_000_000, linear: 1, exponential: 1 },
+            probe_floor_ns: 10_000,
+            initial_reordering_ns: 10_000,
+        };
+        adjust(&mut setup);
+        let paths = Paths::new(&PathConfig { active: 8, backup: 0, ..PathConfig::new(2) }, 1).unwrap();
+        let cc = build(&CcConfig::none(), Time::ZERO).unwrap();
+        let mut r = Requester::new(400, setup);
+        r.expect_evs(8);
+        Self { r, paths, cc, counters: Counters::default(), now: Time(1_000_000) }
+    }
+
+    fn post(&mut self, packets: u32, op: SendOp) {
+        let local = Sge { addr: 0x1000, len: packets * MTU, lkey: 1 };
+        let wr = SendWr { wr_id: 0, op, local, remote: RemoteAddr { addr: 0x9000, rkey: 2 }, signaled: true };
+        self.r.push(self.now, wr, RegionSlot::default());
+    }
+
+    fn commit(&mut self, seq: u64, kind: SendKind) {
+        self.now = self.now.after(1_000);
+        let spec = self.r.spec(seq, kind).unwrap();
+        let ev = self.paths.pick(self.paths.usable_planes(), self.r.last_ev(seq, kind)).unwrap();
+        let sent = Sent { seq, kind, ev, udp_payload: spec.len };
+        let mut env = Env { paths: &mut self.paths, cc: &mut self.cc, counters: &mut self.counters };
+        self.r.commit(self.now, sent, &mut env);
+    }
+
+    fn send(&mut self) -> Option<(u64, SendKind)> {
+        let (seq, kind) = self.r.next_send(&self.cc)?;
+        self.commit(seq, kind);
+        Some((seq, kind))
+    }
+
+    /// Sends all that may leave; how many packets that is.
+    fn send_all(&mut self) -> usize {
+        core::iter::from_fn(|| self.send()).count()
+    }
+
+    /// The packets before `end` are received, and complete too if `done`.
+    fn acknowledge(&mut self, end: u64, done: bool) {
+        self.now = self.now.after(5_000);
+        let cack = self.r.psn(end - 1);
+        let record = self.r.records.get(end - 1);
+        let mut seth = Seth { cack, entropy: self.paths.ev(EvId(record.ev)), ..Default::default() };
+        seth.cc.tx_timestamp = Requester::timestamp(record.sent_at);
+        let mut env = Env { paths: &mut self.paths, cc: &mut self.cc, counters: &mut self.counters };
+        assert_eq!(self.r.on_sack(self.now, &seth, &mut env), SackVerdict::Used);
+        if done {
+            assert_eq!(self.r.on_transport_ack(self.now, cack, &mut env), SackVerdict::Used);
+            while self.r.pop_done().is_some() {}
+        }
+    }
+
+    fn time_passes(&mut self) {
+        self.now = self.r.next_timeout();
+        let mut env = Env { paths: &mut self.paths, cc: &mut self.cc, counters: &mut self.counters };
+        assert_eq!(self.r.on_timer(self.now, &mut env), TimerVerdict::GoOn);
+    }
+}
+
+#[test]
+fn a_queue_is_full_at_its_depth() {
+    let mut bench = Bench::new(|_| ());
+    for n in 0..400 {
+        assert_eq!((bench.r.is_full(), bench.r.queued()), (false, n));
+        bench.post(1, SendOp::Write);
+    }
+    assert!(bench.r.is_full());
+}
+
+#[test]
+fn writes_with_immediate_need_a_peer_that_takes_them() {
+    for (max_wimm, takes) in [(0, false), (1, true)] {
+        let bench = Bench::new(|setup| setup.max_wimm = max_wimm);
+        assert_eq!((bench.r.takes(SendOp::WriteWithImm(1)), bench.r.takes(SendOp::Write)), (takes, true));
+    }
+}
+
+/// MRC 1.0 section 6.3.1: packets from `cack + 1` to before `cack + mpr` may be in flight.
+#[test]
+fn packets_leave_up_to_the_edge_of_the_window() {
+    let mut bench = Bench::new(|_| ());
+    assert!(!bench.r.busy() && !bench.r.has_work() && bench.r.sendable() == 0);
+    bench.post(100, SendOp::Write);
+    assert!(bench.r.busy() && bench.r.has_work());
+    assert_eq!((bench.r.sendable(), bench.send_all(), bench.r.sendable()), (100, 100, 0));
+    assert!(!bench.r.has_work());
+    bench.post(200, SendOp::Write);
+    assert_eq!((bench.r.sendable(), bench.send_all(), bench.r.sendable()), (27, 27, 0));
+    bench.acknowledge(3, false);
+    assert_eq!((bench.r.has_work(), bench.r.sendable(), bench.send_all()), (true, 3, 3));
+    bench.acknowledge(130, true);
+    assert_eq!((bench.r.queued(), bench.r.sendable(), bench.send_all()), (1, 127, 127));
+    bench.acknowledge(257, false);
+    assert_eq!((bench.r.sendable(), bench.send_all()), (43, 43));
+    bench.acknowledge(300, true);
+    assert!(!bench.r.busy() && !bench.r.has_work() && !bench.r.outstanding());
+}
+
+#[test]
+fn immediates_wait_until_the_peer_has_room_for_one() {
+    let mut bench = Bench::new(|_| ());
+    for packets in [2, 1, 3, 1] {
+        bench.post(packets, SendOp::WriteWithImm(7));
+    }
+    bench.post(1, SendOp::Write);
+    assert_eq!(bench.send_all(), 3, "two messages with immediate");
+    assert!(!bench.r.has_work());
+    bench.acknowledge(2, false);
+    assert_eq!(bench.send_all(), 0, "arrived, not complete");
+    bench.acknowledge(2, true);
+    assert_eq!(bench.send_all(), 3, "all of the third, though the limit is met after its first packet");
+    bench.acknowledge(6, true);
+    assert_eq!(bench.send_all(), 2, "the fourth, and a plain write after it");
+    bench.acknowledge(8, true);
+    assert_eq!((bench.r.wimm_in_flight, bench.r.busy()), (0, false));
+}
+
+/// A plain write needs no room for immediates, whatever is in flight.
+#[test]
+fn plain_writes_pass_the_limit_of_immediates() {
+    let mut bench = Bench::new(|setup| setup.max_wimm = 1);
+    bench.post(1, SendOp::WriteWithImm(7));
+    bench.post(2, SendOp::Write);
+    bench.post(1, SendOp::WriteWithImm(8));
+    assert_eq!(bench.send_all(), 3);
+}
+
+#[test]
+fn a_failure_names_the_packet_and_its_path_while_it_is_in_flight() {
+    let mut bench = Bench::new(|_| ());
+    bench.post(20, SendOp::Write);
+    assert_eq!(bench.r.in_flight(None), None);
+    for seq in 0..18 {
+        assert_eq!(bench.send(), Some((seq, SendKind::New)));
+    }
+    let ev = |bench: &Bench, seq| Some(EvId(bench.r.records.get(seq).ev));
+    assert_eq!(bench.r.in_flight(None), Some((FIRST_PSN, ev(&bench, 0))));
+    assert_eq!(bench.r.in_flight(Some(17)), Some((Psn::new(1), ev(&bench, 17))));
+    assert_eq!(bench.r.in_flight(Some(18)), Some((Psn::new(2), None)), "not sent yet");
+    bench.acknowledge(17, false);
+    assert_eq!(bench.r.in_flight(None), Some((Psn::new(1), ev(&bench, 17))));
+    assert_eq!(bench.r.in_flight(Some(16)), Some((Psn::new(0), None)), "acknowledged");
+    bench.acknowledge(18, false);
+    assert_eq!(bench.r.in_flight(None), None);
+}
+
+/// The oldest packet not reported; the end of the oldest message where only its completion is missing.
+#[test]
+fn a_tail_probe_repeats_what_makes_the_peer_answer() {
+    let mut bench = Bench::new(|_| ());
+    bench.post(3, SendOp::Write);
+    bench.post(2, SendOp::Write);
+    assert_eq!(bench.send_all(), 5);
+    bench.acknowledge(2, false);
+    bench.time_passes();
+    assert_eq!(bench.send(), Some((2, SendKind::Probe)));
+    assert_eq!((bench.send(), bench.r.has_repairs()), (None, false));
+    bench.acknowledge(5, false);
+    bench.time_passes();
+    assert_eq!(bench.send(), Some((2, SendKind::Probe)));
+    assert_eq!(bench.r.records.get(2).retries, 2);
+    bench.acknowledge(3, true);
+    bench.time_passes();
+    assert_eq!(bench.send(), Some((4, SendKind::Probe)));
+    bench.acknowledge(5, true);
+    assert_eq!((bench.r.busy(), bench.r.next_timeout()), (false, Time::NEVER));
+    assert_eq!(bench.counters.tx_tail_probes, 3);
+}
+
+/// With nothing to repeat, a probe that is due is dropped, and does not keep the queue pair among the senders.
+#[test]
+fn a_probe_without_a_target_is_forgotten() {
+    let mut bench = Bench::new(|_| ());
+    bench.post(1, SendOp::Write);
+    bench.r.probe_pending = true;
+    assert_eq!(bench.send(), Some((0, SendKind::New)), "nothing sent yet, so nothing to repeat");
+    assert!(!bench.r.has_repairs());
+}
+
+/// What a full queue of this host gives back leaves no trace: neither in the record, nor in congestion control.
+#[test]
+fn what_never_left_is_as_if_it_had_not_been_sent() {
+    let mut bench = Bench::new(|_| ());
+    bench.post(4, SendOp::Write);
+    for _ in 0..4 {
+        bench.send();
+    }
+    let packet = u64::from(MTU + Requester::NOMINAL_OVERHEAD);
+    assert_eq!(bench.cc.inflight(), 4 * packet);
+    // A first transmission: it goes out with its number, and counts as no retransmission.
+    bench.r.unsent(1, SendKind::New, &mut bench.cc);
+    assert_eq!((bench.cc.inflight(), bench.r.lost_count), (3 * packet, 1));
+    assert_eq!(bench.r.next_send(&bench.cc), Some((1, SendKind::Resend)));
+    assert_eq!(bench.r.last_ev(1, SendKind::Resend), None);
+    bench.commit(1, SendKind::Resend);
+    assert_eq!((bench.r.records.get(1).retries, bench.cc.inflight()), (0, 4 * packet));
+    bench.r.unsent(1, SendKind::Resend, &mut bench.cc);
+    assert_eq!(bench.send(), Some((1, SendKind::Resend)));
+    assert_eq!((bench.r.records.get(1).retries, bench.cc.inflight()), (0, 4 * packet));
+
+    // A retransmission: lost as before it, for the cause and with the count and path from before it.
+    let nack = |bench: &mut Bench, seq: u64| {
+        let sent_at = bench.r.records.get(seq).sent_at;
+        let nack = Neth {
+            nack_psn: bench.r.psn(seq),
+            reason: NackReason::Trimmed.into(),
+            tx_timestamp: Requester::timestamp(sent_at),
+            ..Default::default()
+        };
+        let mut env = Env { paths: &mut bench.paths, cc: &mut bench.cc, counters: &mut bench.counters };
+        assert_eq!(bench.r.on_nack(bench.now, &nack, &mut env), SackVerdict::Used);
+    };
+    nack(&mut bench, 2);
+    let before = bench.r.records.get(2);
+    assert_eq!(bench.send(), Some((2, SendKind::Retransmit)));
+    assert_eq!(bench.r.records.get(2).retries, 1);
+    bench.r.unsent(2, SendKind::Retransmit, &mut bench.cc);
+    let after = bench.r.records.get(2);
+    assert_eq!(
+        (after.sent_at, after.order, after.ev, after.retries, after.cause),
+        (before.sent_at, before.order, before.ev, 0, before.cause)
+    );
+    assert_eq!((bench.cc.inflight(), bench.r.lost_count), (3 * packet, 1));
+    assert_eq!(bench.send(), Some((2, SendKind::Retransmit)));
+    assert_eq!((bench.r.records.get(2).retries, bench.cc.inflight()), (1, 4 * packet));
+
+    // A tail probe of a packet in flight: still in flight, and the probe still due.
+    bench.time_passes();
+    let before = bench.r.records.get(0);
+    assert_eq!(bench.send(), Some((0, SendKind::Probe)));
+    assert!(!bench.r.has_repairs());
+    bench.r.unsent(0, SendKind::Probe, &mut bench.cc);
+    let after = bench.r.records.get(0);
+    assert_eq!(
+        (after.sent_at, after.order, after.ev, after.retries),
+        (before.sent_at, before.order, before.ev, 0)
+    );
+    assert_eq!((bench.cc.inflight(), bench.r.lost_count, bench.r.has_repairs()), (4 * packet, 0, true));
+    assert_eq!(bench.send(), Some((0, SendKind::Probe)));
+    assert!(!bench.r.has_repairs());
+}
+
+/// Only a queue pair without requests and packets gives up what it keeps of packets.
+#[test]
+fn only_an_idle_requester_gives_up_its_records() {
+    let mut bench = Bench::new(|_| ());
+    let kept = |bench: &mut Bench| {
+        bench.r.reclaim();
+        bench.r.records.keeps(0, 2)
+    };
+    bench.post(2, SendOp::Write);
+    bench.send_all();
+    assert!(kept(&mut bench), "in flight");
+    bench.acknowledge(2, false);
+    assert!(kept(&mut bench), "arrived, not complete");
+    bench.post(1, SendOp::Write);
+    bench.acknowledge(2, true);
+    assert!(kept(&mut bench), "another request waits");
+    bench.send_all();
+    while bench.r.pop_any().is_some() {}
+    assert!(kept(&mut bench), "in flight without a request, as after a failure");
+    bench.acknowledge(3, false);
+    assert!(!kept(&mut bench));
+}
