@@ -321,3 +321,12 @@ fn what_is_owed_needs_no_more_memory_than_the_window() {
     assert!(r.answers.capacity() <= 16, "{}", r.answers.capacity());
     assert_eq!(r.answers.unreported.len(), 0);
 }
+
+#[test]
+fn no_more_nacks_are_owed_than_the_limit() {
+    let mut r = responder();
+    let nack = |n: u32| NackOut { reason: 1, psn: psn(n), ev: Ev(1), timestamp: 0 };
+    let kept = (0..300).filter(|&n| r.owe_nack(nack(n))).count();
+    assert_eq!((kept, core::iter::from_fn(|| r.take_nack()).count()), (256, 256));
+    assert!(r.owe_nack(nack(300)));
+}
