@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use tracing::info;
 
 use super::format::{Spoken, VERSIONS, check_envelope};
-use super::offer::{Negotiated, Offer, Refusal, bounded, negotiate};
+use super::offer::{Negotiated, Offer, Refusal, bounded, negotiate, plain};
 use crate::engine::{Deadline, pause};
 use crate::verbs::{Mr, Qp};
 
@@ -363,9 +363,7 @@ impl Channel {
     /// [`ExchangeError::Malformed`] when it is not a `T`; else as the variants say.
     pub fn receive<T: DeserializeOwned>(&mut self) -> Result<T, ExchangeError> {
         match self.read()? {
-            Message::App { app } => {
-                serde_json::from_value(app).map_err(|error| ExchangeError::Malformed(error.to_string()))
-            }
+            Message::App { app } => serde_json::from_value(app).map_err(|error| unreadable(&error)),
             other => Err(unexpected(other)),
         }
     }
@@ -449,7 +447,7 @@ impl Channel {
             self.fill(part, &deadline)?;
             body.extend_from_slice(part);
         }
-        serde_json::from_slice(&body).map_err(|error| ExchangeError::Malformed(error.to_string()))
+        serde_json::from_slice(&body).map_err(|error| unreadable(&error))
     }
 
     fn fill(&mut self, mut out: &mut [u8], deadline: &Deadline) -> Result<(), ExchangeError> {
@@ -496,11 +494,16 @@ fn complaint(error: &ExchangeError) -> Option<Refusal> {
         )),
         ExchangeError::Malformed(what) => {
             let fix = "both sides must be Spindrift's set-up exchange";
-            Some(Refusal::new("set-up message", PROTOCOL, what, fix).cleaned())
+            Some(Refusal::new("set-up message", PROTOCOL, what, fix))
         }
         ExchangeError::TooLong { len, max } => Some(too_long(*len, *max)),
         _ => None,
     }
+}
+
+/// The error quotes the peer.
+fn unreadable(error: &serde_json::Error) -> ExchangeError {
+    ExchangeError::Malformed(plain(&error.to_string()))
 }
 
 /// A message with its length in front.

@@ -82,17 +82,19 @@ impl Refusal {
         theirs: impl fmt::Display,
         fix: impl Into<String>,
     ) -> Self {
-        Self { field: field.into(), ours: ours.to_string(), theirs: theirs.to_string(), fix: fix.into() }
+        // Not only `theirs` may quote the peer: it also names fields that we do not know.
+        let refusal =
+            Self { field: field.into(), ours: ours.to_string(), theirs: theirs.to_string(), fix: fix.into() };
+        refusal.cleaned()
     }
 
-    /// The same refusal with each text cut to a line of plain characters: a peer's words end up on a terminal.
+    /// The same refusal with [plain](plain) texts.
     pub(crate) fn cleaned(self) -> Self {
-        let clean = |text: String| text.chars().filter(|c| !c.is_control()).take(200).collect();
         Self {
-            field: clean(self.field),
-            ours: clean(self.ours),
-            theirs: clean(self.theirs),
-            fix: clean(self.fix),
+            field: plain(&self.field),
+            ours: plain(&self.ours),
+            theirs: plain(&self.theirs),
+            fix: plain(&self.fix),
         }
     }
 
@@ -101,6 +103,11 @@ impl Refusal {
     pub fn mirrored(self) -> Self {
         Self { ours: self.theirs, theirs: self.ours, ..self }
     }
+}
+
+/// A peer's words without control characters, and at most 200 of them: they end up on a terminal and in logs.
+pub(super) fn plain(text: &str) -> String {
+    text.chars().filter(|c| !c.is_control()).take(200).collect()
 }
 
 /// Finds what two queue pairs can do together.

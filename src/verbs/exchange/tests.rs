@@ -127,6 +127,7 @@ fn what_does_not_fit_is_named() {
         (QpInfo { icrc: false, ..info(9) }, "icrc"),
         (QpInfo { entropy: "stev-sport-low".into(), ..info(9) }, "entropy"),
         (QpInfo { entropy: "x".repeat(1 << 19), ..info(9) }, "entropy"),
+        (QpInfo { entropy: "a\u{1b}[2J\n".into(), ..info(9) }, "entropy"),
         (QpInfo { qpn: 2, ..info(9) }, "qpn"),
         (QpInfo { qpn: 1 << 24, ..info(9) }, "qpn"),
         (QpInfo { psn: 1 << 24, ..info(9) }, "psn"),
@@ -147,7 +148,7 @@ fn what_does_not_fit_is_named() {
     for (theirs, field) in cases {
         let refusal = negotiate(&info(10), &theirs).unwrap_err();
         assert_eq!(refusal.field, field);
-        assert!(refusal.theirs.len() < 100);
+        assert!(refusal.theirs.len() < 100 && !refusal.to_string().contains(char::is_control));
         assert!(!refusal.ours.is_empty() && !refusal.theirs.is_empty() && !refusal.fix.is_empty());
     }
     let text = negotiate(&info(10), &QpInfo { icrc: false, ..info(9) }).unwrap_err().to_string();
@@ -389,12 +390,13 @@ fn what_is_no_offer_is_answered_with_a_reason() {
     let mut trailing = serde_json::to_vec(&hello()).unwrap();
     trailing.extend_from_slice(b" {}");
     let deep = [b"[".repeat(100_000), b"]".repeat(100_000)].concat();
-    let cases: [(Vec<u8>, &str); 7] = [
+    let cases: [(Vec<u8>, &str); 8] = [
         (framed(b"{}"), "set-up message"),
         (framed(b""), "set-up message"),
         (framed(&trailing), "set-up message"),
         (framed(&deep), "set-up message"),
         (framed(br#"{"type":"bye"}"#), "set-up message"),
+        (framed(br#"{"type":"\u001b[2Jbye\n"}"#), "set-up message"),
         (b"GET / HTTP/1.1\r\n\r\n".to_vec(), "bytes of the offer"),
         ([&(1_u32 << 30).to_be_bytes()[..], &b" ".repeat(1 << 20)].concat(), "bytes of the offer"),
     ];
@@ -402,6 +404,7 @@ fn what_is_no_offer_is_answered_with_a_reason() {
         let (told, error) = peer_says(&bytes);
         assert_eq!(told["refusal"]["field"], field, "{error}");
         assert!(matches!(error, ExchangeError::Malformed(_) | ExchangeError::TooLong { .. }), "{error}");
+        assert!(!error.to_string().contains(char::is_control), "{error:?}");
     }
 }
 

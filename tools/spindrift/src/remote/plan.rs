@@ -1,6 +1,6 @@
 //! What client and server tell each other, over the connection that also sets the queue pairs up.
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value as Json;
 
 use crate::bench::layout::Layout;
@@ -87,7 +87,15 @@ impl Plan {
 
 /// A peer's words end up on a terminal: a line of plain characters.
 fn printable(text: &str) -> String {
-    text.chars().filter(|c| !c.is_control()).take(300).collect()
+    text.chars().filter(|c| !c.is_control()).take(1_000).collect()
+}
+
+fn printable_text<'de, D: Deserializer<'de>>(peer: D) -> Result<String, D::Error> {
+    String::deserialize(peer).map(|text| printable(&text))
+}
+
+fn printable_option<'de, D: Deserializer<'de>>(peer: D) -> Result<Option<String>, D::Error> {
+    Option::<String>::deserialize(peer).map(|text| text.map(|text| printable(&text)))
 }
 
 /// Messages behind the plan.
@@ -97,7 +105,10 @@ pub(super) enum Message {
     /// Server: the plan will be followed.
     Accept,
     /// Server: it will not.
-    Refuse { reason: String },
+    Refuse {
+        #[serde(deserialize_with = "printable_text")]
+        reason: String,
+    },
     /// Client: get ready for this size.
     Begin { index: usize },
     /// Server: ready.
@@ -107,11 +118,18 @@ pub(super) enum Message {
     /// Client: this size is done, with so many writes on each queue pair, `measured` of them after the warm-up.
     Done { writes: Vec<u64>, measured: u64 },
     /// Server: what memory holds.
-    Verdict { verified: bool, reason: Option<String> },
+    Verdict {
+        verified: bool,
+        #[serde(deserialize_with = "printable_option")]
+        reason: Option<String>,
+    },
     /// Client: the end.
     Finish,
     /// Client: it cannot go on.
-    Abort { reason: String },
+    Abort {
+        #[serde(deserialize_with = "printable_text")]
+        reason: String,
+    },
 }
 
 impl Message {
@@ -128,5 +146,29 @@ impl Message {
             Self::Finish => "finish",
             Self::Abort { .. } => "abort",
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
+    use super::*;
+
+    #[test]
+    fn what_a_peer_says_cannot_steer_a_terminal() {
+        for message in [
+            r#"{"type":"refuse","reason":"no\u001b[2J\nroom\u009b"}"#,
+            r#"{"type":"abort","reason":"no\u001b[2J\nroom\u009b"}"#,
+            r#"{"type":"verdict","verified":false,"reason":"no\u001b[2J\nroom\u009b"}"#,
+        ] {
+            let said = match serde_json::from_str(message).unwrap() {
+                Message::Refuse { reason } | Message::Abort { reason } => reason,
+                Message::Verdict { reason, .. } => reason.unwrap(),
+                other => panic!("{other:?}"),
+            };
+            assert_eq!(said, "no[2Jroom");
+        }
+        let none = serde_json::from_str(r#"{"type":"verdict","verified":true,"reason":null}"#).unwrap();
+        assert!(matches!(none, Message::Verdict { verified: true, reason: None }));
     }
 }
