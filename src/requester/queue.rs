@@ -240,6 +240,12 @@ impl SpareQueues {
         self.keep(old);
     }
 
+    /// Entries that there is room for in what is kept.
+    #[cfg(test)]
+    pub(super) const fn kept(&self) -> usize {
+        self.entries
+    }
+
     fn keep(&mut self, storage: VecDeque<Entry>) {
         let capacity = storage.capacity();
         let Some(same) = capacity.checked_ilog2().and_then(|size| self.by_size.get_mut(size as usize)) else {

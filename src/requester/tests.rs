@@ -293,3 +293,38 @@ fn only_an_idle_requester_gives_up_its_records() {
     bench.acknowledge(3, false);
     assert!(!kept(&mut bench));
 }
+
+/// The timers run from the first request of an idle queue pair, however long others wait behind it.
+#[test]
+fn only_the_first_request_starts_the_timers() {
+    let mut bench = Bench::new(|_| ());
+    assert_eq!(bench.r.next_timeout(), Time::NEVER);
+    let start = bench.now;
+    bench.post(1, SendOp::Write);
+    assert_eq!(bench.r.next_timeout(), start.after(1_000_000));
+    bench.now = start.after(400_000);
+    bench.post(1, SendOp::Write);
+    assert_eq!(bench.r.next_timeout(), start.after(1_000_000));
+}
+
+#[test]
+fn room_in_the_queue_goes_from_the_idle_to_the_busy() {
+    let (mut spare, mut benches) = (SpareQueues::default(), [Bench::new(|_| ()), Bench::new(|_| ())]);
+    let fill = |bench: &mut Bench, spare: &mut SpareQueues| {
+        for _ in 0..100 {
+            bench.r.make_room(spare);
+            bench.post(1, SendOp::Write);
+        }
+    };
+    fill(&mut benches[0], &mut spare);
+    benches[0].r.give_room(&mut spare);
+    assert!(!benches[0].r.queue.is_oversized(), "it is not empty");
+    while benches[0].r.pop_any().is_some() {}
+    assert!(benches[0].r.queue.is_oversized());
+    benches[0].r.give_room(&mut spare);
+    assert!(!benches[0].r.queue.is_oversized());
+    let kept = spare.kept();
+    assert!(kept >= 128, "{kept}");
+    fill(&mut benches[1], &mut spare);
+    assert!(spare.kept() < kept, "{} of {kept}", spare.kept());
+}

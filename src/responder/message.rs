@@ -200,6 +200,7 @@ mod tests {
             (Opcode::WriteLast, 512, 256, true),
             (Opcode::WriteLast, 600, 87, false),
             (Opcode::WriteLast, 88, 88, false),
+            (Opcode::WriteLast, 256, 256, false),
         ] {
             let packet = packet(opcode, 0, 0, dma_len, len);
             assert_eq!(packet.well_formed(256), good, "{opcode:?} {dma_len} {len}");

@@ -408,7 +408,10 @@ fn silent_connections_are_bounded_in_number_and_time() {
     let server = server.end();
     assert!(server.status.success());
     let error = stderr(&server);
-    assert!(error.contains("64 connections already owe") && error.contains("are not mentioned"), "{error}");
+    assert!(
+        error.contains("64 connections have yet to send") && error.contains("are not reported"),
+        "{error}"
+    );
 }
 
 #[test]
