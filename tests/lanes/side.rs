@@ -66,6 +66,17 @@ pub(crate) fn write(left: &Side, right: &Side, wr_id: u64, len: u32) -> SendWr {
     }
 }
 
+/// Posts a write on the left and drives both sides until it is complete there.
+pub(crate) fn complete(left: &mut Side, right: &Side, wr: SendWr) {
+    left.qp.post_send(wr).unwrap();
+    let wc = until("a completion", || {
+        right.context.poll();
+        left.context.poll();
+        left.cq.poll_one().unwrap()
+    });
+    assert!(wc.status.is_success(), "{wc:?}");
+}
+
 /// Polls until there is something.
 pub(crate) fn until<T>(what: &str, mut next: impl FnMut() -> Option<T>) -> T {
     #[expect(clippy::disallowed_methods, reason = "real lanes run in real time")]

@@ -3,7 +3,7 @@
 use spindrift::pmd::loopback::{self, LoopbackConfig};
 use spindrift::verbs::{LaneMode, QpConfig, RecvWr, SendOp, SendWr, Wc, nic};
 
-use crate::side::{Side, THREAD, connect, side, until, write};
+use crate::side::{Side, THREAD, complete, connect, side, until, write};
 
 /// PSNs granted when all is well, and the least.
 const MOST: u32 = 40 * 128;
@@ -19,13 +19,7 @@ fn pair(lane: LaneMode) -> (Side, Side) {
 
 /// A write that is complete on the left; what the right grants then.
 fn after(left: &mut Side, right: &mut Side, wr: SendWr) -> u32 {
-    left.qp.post_send(wr).unwrap();
-    let wc = until("a completion", || {
-        right.context.poll();
-        left.context.poll();
-        left.cq.poll_one().unwrap()
-    });
-    assert!(wc.status.is_success(), "{wc:?}");
+    complete(left, right, wr);
     granted(right)
 }
 

@@ -11,7 +11,7 @@ use spindrift::verbs::{Context, ContextConfig, Idle, LaneMode, QpConfig, RecvWr,
 use tracing::Level;
 
 use crate::listener::{Report, listen, take, take_of_lanes, with_text};
-use crate::side::{Side, connect, pair, side, until, write};
+use crate::side::{complete, connect, pair, side, until, write};
 
 /// The only report with this text.
 #[track_caller]
@@ -119,17 +119,6 @@ fn a_completion_queue_that_overruns_is_reported_once() {
     assert_eq!(failed.get("qpn"), left.qp.qpn().to_string());
 }
 
-/// One write from the left that is complete.
-fn transfer(left: &mut Side, right: &Side, wr: SendWr) {
-    left.qp.post_send(wr).unwrap();
-    let wc = until("a completion", || {
-        right.context.poll();
-        left.context.poll();
-        left.cq.poll_one().unwrap()
-    });
-    assert!(wc.status.is_success(), "{wc:?}");
-}
-
 /// A window that follows its receiver's resources is reported as it stands at the receiver's visits, each change once.
 #[test]
 fn a_full_completion_queue_and_the_windows_it_narrows_are_reported() {
@@ -144,7 +133,7 @@ fn a_full_completion_queue_and_the_windows_it_narrows_are_reported() {
     for wr_id in 0..200 {
         right.qp.post_recv(RecvWr { wr_id }).unwrap();
         let wr = SendWr { op: SendOp::WriteWithImm(1), ..write(&left, &right, wr_id, 8) };
-        transfer(&mut left, &right, wr);
+        complete(&mut left, &right, wr);
     }
     let mut reports = take();
     let filling = one(&reports, Level::DEBUG, "spindrift::qp", "completion queue filling up");
@@ -162,7 +151,7 @@ fn a_full_completion_queue_and_the_windows_it_narrows_are_reported() {
     };
     until("a window that fell and rose again", || {
         let wr = write(&left, &right, 0, 1 << 16);
-        transfer(&mut left, &right, wr);
+        complete(&mut left, &right, wr);
         reports.extend(take());
         if windows(&reports).len() == 1 {
             while right.cq.poll_one().unwrap().is_some() {}
