@@ -110,6 +110,19 @@ fn a_window_that_is_not_dynamic_or_at_the_least_never_changes() {
     }
 }
 
+/// Queue pairs whose windows do not change have no part in what the others share.
+#[test]
+fn fixed_windows_take_no_share() {
+    let mut windows = Windows::new(1, 40, 32);
+    for (mpr, is_dynamic) in [(40, false), (LEAST, true)] {
+        let init = move |init: &mut QpInit| (init.mpr_dest, init.dynamic_mpr) = (mpr, is_dynamic);
+        windows.qps.push((windows.receiver.add_qp(init), 0));
+        let last = windows.qps.len() - 1;
+        assert_eq!((windows.receive(last, 1), windows.receive(last, 6000)), (mpr, mpr));
+    }
+    assert_eq!((windows.receive(0, 1), windows.receive(0, 6000)), (40, 40), "32 units beyond the least");
+}
+
 #[test]
 fn without_a_budget_a_busy_queue_pair_falls_to_the_least_and_no_further() {
     let mut windows = Windows::new(1, 40, 0);

@@ -89,7 +89,7 @@ fn a_fault_on_a_plane_that_is_not_there() {
 /// Each bad value stands on line 3, column 8 or behind: the place of the value and not of its section.
 #[test]
 fn a_bad_value_in_a_file_is_named_with_its_place() {
-    let cases: [(&str, &str, &str, &[&str]); 30] = [
+    let cases: [(&str, &str, &str, &[&str]); 33] = [
         ("loopback", "run", "size = 0", &["run.size", "at least 1"]),
         ("loopback", "run", "qps = 0", &["run.qps 0", "1 to 1024"]),
         ("loopback", "run", "tx_depth = 0", &["run.tx_depth 0", "1 to 16384"]),
@@ -98,7 +98,9 @@ fn a_bad_value_in_a_file_is_named_with_its_place() {
         ("loopback", "nic", "planes = 33", &["nic.planes 33", "1 to 32"]),
         ("loopback", "nic", "fault = \"lose=1%\"", &["nic.fault", "lose=1%"]),
         ("loopback", "nic", "fault = \"loss=1%,port=9\"", &["nic.fault", "port=9", "0 to 3"]),
-        ("loopback", "nic", "source_ports = 0", &["nic.source_ports 0", "1 to 16384"]),
+        ("write-bw", "nic", "source_ports = 0", &["nic.source_ports 0", "1 to 16384"]),
+        ("loopback", "nic", "source_ports = 64", &["nic.source_ports", "loopback", "--port udp"]),
+        ("loopback", "nic", "local = [\"127.0.0.1\"]", &["nic.local", "loopback", "--port udp"]),
         ("loopback", "nic", "local = [\"127.0.0.1\"]\nport = \"udp\"", &["nic.local", "--planes"]),
         ("loopback", "nic", "plane_ids = [1, 2]", &["nic.plane_ids", "2 numbers for 4 planes", "--planes"]),
         ("loopback", "nic", "plane_ids = [1, 2, 3, 2]", &["nic.plane_ids", "2 is listed twice"]),
@@ -107,6 +109,7 @@ fn a_bad_value_in_a_file_is_named_with_its_place() {
         ("loopback", "transport", "udp_port = 0", &["transport.udp_port 0", "1 to 65535"]),
         ("loopback", "transport", "hop_limit = 0", &["transport.hop_limit 0", "1 to 255"]),
         ("loopback", "transport", "mpr = 0", &["transport.mpr 0", "1 to 255"]),
+        ("loopback", "transport", "window_budget_psns = 9", &["window_budget_psns", "dynamic_mpr = true"]),
         ("write-bw", "transport", "max_wimm = 0", &["transport.max_wimm 0", "1 to 65535"]),
         (
             "loopback",

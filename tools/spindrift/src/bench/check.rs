@@ -38,14 +38,33 @@ pub(super) fn check(settings: &Settings, args: &RunArgs) -> Result<()> {
         Layout::new(bytes, settings.qps, settings.tx_depth)
             .map_err(|error| usage(format!("{size} {error}")))?;
     }
-    if !settings.gso && settings.port == PortKind::Loopback {
-        let name = named(args.no_gso.then_some(()), "--no-gso", "nic.gso");
+    if settings.port == PortKind::Loopback {
+        ring_has_no_sockets(settings, args)?;
+    }
+    transport(settings)?;
+    congestion(settings)
+}
+
+/// Refuses what is about kernel sockets where there are none.
+fn ring_has_no_sockets(settings: &Settings, args: &RunArgs) -> Result<()> {
+    let config = &settings.config;
+    if !settings.gso {
+        let name = config.origin(args.no_gso, "--no-gso", "nic.gso");
         return Err(usage(format!(
             "{name}: a port of kind loopback has no segmentation; leave it out, or use --port udp"
         )));
     }
-    transport(settings)?;
-    congestion(settings)
+    for (key, given) in
+        [("nic.local", config.nic.local.is_some()), ("nic.source_ports", config.nic.source_ports.is_some())]
+    {
+        if given {
+            let place = config.place(key);
+            return Err(usage(format!(
+                "{place}: a port of kind loopback has no sockets; leave it out, or use --port udp"
+            )));
+        }
+    }
+    Ok(())
 }
 
 /// Checks the file's settings of the transport, which have no flag.
@@ -72,6 +91,12 @@ fn transport(settings: &Settings) -> Result<()> {
     }
     if let Some(Err(error)) = from.dscp.map(|dscp| dscp.validate()) {
         return Err(usage(format!("{}: {error}", config.place("transport.dscp"))));
+    }
+    if from.window_budget_psns.is_some() && from.dynamic_mpr != Some(true) {
+        let place = config.place("transport.window_budget_psns");
+        return Err(usage(format!(
+            "{place}: only dynamic windows draw on the budget; leave it out, or write dynamic_mpr = true"
+        )));
     }
     let stev = matches!(from.entropy, Some(EntropyName::StevSportHigh | EntropyName::StevSportLow));
     if stev && settings.port == PortKind::Udp {
