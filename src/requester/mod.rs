@@ -493,11 +493,11 @@ impl Requester {
         if !self.outstanding() {
             self.start_over(now);
         }
-        let low = self.una.min(seq);
-        self.records.ensure(low, seq + 1);
-        self.sacked.ensure(low, seq + 1);
-        self.lost.ensure(low, seq + 1);
-        self.next = seq + 1;
+        let (low, end) = (self.una.min(seq), seq + 1);
+        self.records.ensure(low, end);
+        self.sacked.ensure(low, end);
+        self.lost.ensure(low, end);
+        self.next = end;
         if let Some(entry) = self.queue.sending() {
             if seq == entry.first && entry.imm().is_some() {
                 self.wimm_in_flight += 1;

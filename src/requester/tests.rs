@@ -271,6 +271,98 @@ fn what_never_left_is_as_if_it_had_not_been_sent() {
     assert!(!bench.r.has_repairs());
 }
 
+/// A packet that was lost goes back among the lost with the cause for which it was, whatever kind of repeat did not leave.
+#[test]
+fn a_repeat_that_never_left_is_lost_for_the_cause_from_before() {
+    let mut bench = Bench::new(|_| ());
+    bench.post(4, SendOp::Write);
+    assert_eq!(bench.send_all(), 4);
+    let packet = u64::from(MTU + Requester::NOMINAL_OVERHEAD);
+    for (seq, kind, cause) in [(1, SendKind::Retransmit, Cause::Time), (2, SendKind::Probe, Cause::Order)] {
+        let mut env = Env { paths: &mut bench.paths, cc: &mut bench.cc, counters: &mut bench.counters };
+        bench.r.declare_lost(seq, Blame::Nobody, cause, bench.now, &mut env);
+        assert_eq!((bench.cc.inflight(), bench.r.lost_count), (3 * packet, 1));
+        bench.commit(seq, kind);
+        assert_eq!((bench.cc.inflight(), bench.r.lost_count), (4 * packet, 0));
+        bench.r.unsent(seq, kind, &mut bench.cc);
+        assert_eq!((bench.cc.inflight(), bench.r.lost_count), (3 * packet, 1));
+        assert_eq!((bench.r.records.get(seq).cause, bench.r.records.get(seq).retries), (cause, 0));
+        assert_eq!(bench.send(), Some((seq, SendKind::Retransmit)));
+    }
+}
+
+/// So many repeats have followed that nothing is remembered of this one: it is lost until it is sent again.
+#[test]
+fn a_forgotten_retransmission_that_never_left_is_lost() {
+    let mut bench = Bench::new(|_| ());
+    bench.post(1, SendOp::Write);
+    assert_eq!(bench.send_all(), 1);
+    let mut env = Env { paths: &mut bench.paths, cc: &mut bench.cc, counters: &mut bench.counters };
+    bench.r.declare_lost(0, Blame::Nobody, Cause::Time, bench.now, &mut env);
+    assert_eq!(bench.send(), Some((0, SendKind::Retransmit)));
+    bench.r.repeats = Repeats::default();
+    bench.r.unsent(0, SendKind::Retransmit, &mut bench.cc);
+    assert_eq!((bench.cc.inflight(), bench.r.lost_count), (0, 1));
+    assert_eq!(bench.send(), Some((0, SendKind::Retransmit)));
+}
+
+/// A NAK condemns the request of its packet; those before it are complete as far as its count of messages says.
+#[test]
+fn a_nak_condemns_a_request_in_flight() {
+    let mut bench = Bench::new(|_| ());
+    for packets in [2, 2, 3] {
+        bench.post(packets, SendOp::Write);
+    }
+    for _ in 0..5 {
+        bench.send();
+    }
+    let nak = |bench: &mut Bench, seq: u64, msn: u32| bench.r.on_nak(bench.r.psn(seq), msn);
+    assert_eq!(nak(&mut bench, 5, 2), None, "not sent yet");
+    assert_eq!((nak(&mut bench, 3, 0), bench.r.done), (Some(2), 0), "the first is not complete at the peer");
+    assert_eq!((nak(&mut bench, 4, 1), bench.r.done), (Some(4), 0), "nor is the second");
+    assert_eq!((nak(&mut bench, 3, 1), bench.r.done), (Some(2), 2));
+    assert_eq!(nak(&mut bench, 1, 0), None, "complete, though the application has not been told");
+    assert_eq!((nak(&mut bench, 4, 2), bench.r.done), (Some(4), 4));
+}
+
+/// Each of the rings has room for a packet before it is counted in: the slot of the oldest one is not taken for it.
+#[test]
+fn the_newest_packet_has_a_place_of_its_own() {
+    for slots in [64, 128] {
+        let mut bench = Bench::new(|setup| setup.window = 256);
+        bench.post(200, SendOp::Write);
+        for _ in 0..=slots {
+            bench.send();
+        }
+        assert_eq!(bench.r.records.get(0).order, 1);
+        bench.r.sacked.set(slots);
+        bench.r.lost.set(slots);
+        assert!(!bench.r.sacked.test(0) && !bench.r.lost.test(0));
+    }
+}
+
+/// The packets before the last one reported are judged, each of them and no other.
+#[test]
+fn time_is_up_for_every_hole_before_the_last_report() {
+    for (first, end) in [(0, 40), (30, 93), (30, 94), (30, 95), (20, 120), (90, 95)] {
+        let mut bench = Bench::new(|_| ());
+        bench.post(125, SendOp::Write);
+        assert_eq!(bench.send_all(), 125);
+        if first > 0 {
+            bench.acknowledge(first, false);
+        }
+        let holes = [first, (first + end) / 2, end - 2];
+        for seq in (first..end).filter(|seq| !holes.contains(seq)) {
+            bench.r.sacked.set(seq);
+        }
+        (bench.r.reported, bench.r.newest_sent_at) = (end, bench.r.records.get(end - 1).sent_at);
+        let mut env = Env { paths: &mut bench.paths, cc: &mut bench.cc, counters: &mut bench.counters };
+        bench.r.scan_overdue(bench.now.after(1_000_000), &mut env);
+        let lost: Vec<u64> = (0..256).filter(|&seq| bench.r.lost.test(seq)).collect();
+        assert_eq!((lost, bench.r.lost_count), (holes.to_vec(), 3), "{first} to {end}");
+    }
+}
+
 /// Only a queue pair without requests and packets gives up what it keeps of packets.
 #[test]
 fn only_an_idle_requester_gives_up_its_records() {
@@ -305,6 +397,16 @@ fn only_the_first_request_starts_the_timers() {
     bench.now = start.after(400_000);
     bench.post(1, SendOp::Write);
     assert_eq!(bench.r.next_timeout(), start.after(1_000_000));
+    // The first packet in flight starts them anew, further ones do not.
+    bench.send();
+    let sent = bench.now;
+    let probe = bench.r.next_timeout();
+    assert!(probe > sent && probe < start.after(1_000_000));
+    bench.now = sent.after(5_000);
+    bench.send();
+    assert_eq!(bench.r.next_timeout(), probe);
+    bench.time_passes();
+    assert_eq!((bench.now, bench.r.has_repairs()), (probe, true));
 }
 
 #[test]
