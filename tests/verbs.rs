@@ -237,10 +237,13 @@ fn inline_bytes_may_be_reused_at_once() {
         let bytes = [i as u8; 8];
         let remote = right.mr.remote().at(i * 8, 8).unwrap();
         let wr = InlineWr { wr_id: i, op: SendOp::Write, remote, signaled: false };
-        while left.qp.post_send_inline(&bytes, wr) == Err(PostError::QueueFull { max: depth as u32 }) {
-            left.context.poll();
-            right.context.poll();
-        }
+        let full = Err(PostError::QueueFull { max: depth as u32 });
+        let mut posted = full;
+        drive(&mut left, &mut right, "room in the queue", |left, _| {
+            posted = left.qp.post_send_inline(&bytes, wr);
+            posted != full
+        });
+        posted.unwrap();
     }
     drive(&mut left, &mut right, "all retired", |left, _| left.qp.sends_outstanding() == 0);
     let want: Vec<u8> = (0..3 * depth).flat_map(|i| [i as u8; 8]).collect();
