@@ -570,22 +570,114 @@ pub enum PostError {
 mod tests {
     use super::*;
 
-    #[test]
-    fn settings_that_cannot_work_are_named_with_the_fix() {
-        let port = LocalPort {
-            ip: "10.0.0.1".parse().expect("an address"),
-            mac: MacAddr([2, 0, 0, 0, 0, 1]),
+    fn port(last: u8) -> LocalPort {
+        LocalPort {
+            ip: [10, 0, 0, last].into(),
+            mac: MacAddr([2, 0, 0, 0, 0, last]),
             max_frame: 1514,
             source_ports: None,
             same_path_batch: 1,
+        }
+    }
+
+    /// The setting that is refused after this change to one that works.
+    fn refused(change: impl FnOnce(&mut EndpointConfig)) -> Option<&'static str> {
+        let mut config = EndpointConfig::new((1..=2).map(port).collect());
+        change(&mut config);
+        config.validate().err().map(|error| error.setting)
+    }
+
+    #[test]
+    fn settings_that_cannot_work_are_named() {
+        assert_eq!(refused(|_| ()), None);
+        assert_eq!(refused(|config| config.udp_port = 0), Some("udp_port"));
+        assert_eq!(refused(|config| config.quantum = 0), Some("quantum"));
+        assert_eq!(refused(|config| config.hop_limit = 0), Some("hop_limit"));
+        assert_eq!(refused(|config| config.tail_probe_floor_ns = 0), Some("tail_probe_floor_ns"));
+        assert_eq!(refused(|config| config.dscp.control = 64), Some("dscp"));
+        assert_eq!(refused(|config| config.sack_threshold_bytes = 1), None);
+        assert_eq!(refused(|config| config.sack_threshold_bytes = 0), Some("sack_threshold_bytes"));
+        for (qps, want) in [(0, Some("limits.max_qps")), (1, None), (1 << 20, None)] {
+            assert_eq!(refused(|config| config.limits.max_qps = qps), want, "{qps}");
+        }
+        assert_eq!(refused(|config| config.limits.max_qps = (1 << 20) + 1), Some("limits.max_qps"));
+        for (extra, want) in [(0, None), (1, Some("initial_reordering_ns"))] {
+            let ns = EndpointConfig::MAX_INITIAL_REORDERING_NS + extra;
+            assert_eq!(refused(|config| config.initial_reordering_ns = ns), want);
+        }
+        let error = EndpointConfig::new(Vec::new()).validate().expect_err("no ports");
+        assert!(error.to_string().contains("between 1 and 32"), "{error}");
+    }
+
+    #[test]
+    fn ports_are_as_many_and_as_large_as_headers_and_masks_allow() {
+        for (count, want) in [(0, Some("ports")), (1, None), (32, None), (33, Some("ports"))] {
+            assert_eq!(refused(|config| config.ports = (1..=count).map(port).collect()), want, "{count}");
+        }
+        let v6 = |config: &mut EndpointConfig, at: usize| {
+            config.ports[at].ip = [0xfd00, 0, 0, 0, 0, 0, 0, 1].into()
         };
-        let usual = EndpointConfig::new(vec![port]);
-        assert_eq!(usual.validate(), Ok(()));
-        let least = EndpointConfig { sack_threshold_bytes: 1, ..usual.clone() };
-        assert_eq!(least.validate(), Ok(()));
-        let never = EndpointConfig { sack_threshold_bytes: 0, ..usual };
-        let error = never.validate().expect_err("0 bytes");
-        assert_eq!(error.setting, "sack_threshold_bytes");
-        assert!(error.to_string().contains("at least 1 byte"), "{error}");
+        assert_eq!(refused(|config| v6(config, 0)), Some("ports"), "of two families");
+        // Ethernet, IP, UDP, BTH with its MRC words, RETH, immediate, and iCRC; then 256 bytes.
+        for (is_v6, least) in [
+            (false, 14 + 20 + 8 + 12 + 8 + 16 + 4 + 4 + 256),
+            (true, 14 + 40 + 8 + 12 + 8 + 16 + 4 + 4 + 256),
+        ] {
+            for (size, want) in [(least - 1, Some("ports.max_frame")), (least, None)] {
+                let change = |config: &mut EndpointConfig| {
+                    (0..2).filter(|_| is_v6).for_each(|at| v6(config, at));
+                    config.ports[1].max_frame = size;
+                };
+                assert_eq!(refused(change), want, "{size}");
+            }
+            let mut config = EndpointConfig::new((1..=2).map(port).collect());
+            (0..2).filter(|_| is_v6).for_each(|at| v6(&mut config, at));
+            config.ports[1].max_frame = least + 10;
+            assert_eq!(config.max_mtu(), 266, "of the smaller one");
+            config.ports.iter_mut().for_each(|port| port.max_frame = 100_000);
+            assert_eq!(config.max_mtu() as usize, 14 + 65_535 - (least - 256));
+        }
+    }
+
+    #[test]
+    fn planes_have_a_number_each_or_none() {
+        for (ids, want) in [
+            (vec![], None),
+            (vec![7, 3], None),
+            (vec![7], Some("plane_ids")),
+            (vec![7, 3, 1], Some("plane_ids")),
+            (vec![7, 7], Some("plane_ids")),
+        ] {
+            assert_eq!(refused(|config| config.plane_ids.clone_from(&ids)), want, "{ids:?}");
+        }
+    }
+
+    /// What the kernel's sockets cannot carry is refused, and is not the default for them.
+    #[test]
+    fn sockets_carry_the_entropy_in_the_source_port() {
+        let sockets = |config: &mut EndpointConfig| config.ports[1].source_ports = Some(vec![50_000]);
+        assert_eq!(refused(sockets), Some("entropy"));
+        let mut ports = vec![port(1), port(2)];
+        ports[1].source_ports = Some(vec![50_000]);
+        let config = EndpointConfig::new(ports);
+        assert_eq!((config.entropy, config.validate()), (EntropyMode::Udp, Ok(())));
+        assert_eq!(refused(|config| config.entropy = EntropyMode::Udp), None);
+    }
+
+    /// MRC 1.0 table 7-1: the timeout doubles with each step, and so do the exponential retries.
+    #[test]
+    fn the_retry_budget_adds_up_every_wait() {
+        let attr = |timeout, linear_retries, exponential_retries| RtsAttr {
+            timeout,
+            linear_retries,
+            exponential_retries,
+            ..RtsAttr::default()
+        };
+        assert_eq!((attr(1, 0, 0).timeout_ns(), attr(24, 0, 0).timeout_ns()), (2048, 1024 << 24));
+        assert_eq!(attr(1, 0, 0).budget_ns(), Some(2048));
+        assert_eq!(attr(1, 3, 0).budget_ns(), Some(4 * 2048));
+        assert_eq!(attr(1, 3, 2).budget_ns(), Some((1 + 3 + 2 + 4) * 2048));
+        assert_eq!(attr(1, 0, 24).budget_ns(), Some(((1 << 25) - 1) * 2048));
+        assert_eq!(attr(1, 0, 25).budget_ns(), None);
     }
 }

@@ -91,6 +91,9 @@ mod tests {
     fn across_paths_only_time_tells() {
         assert_eq!(judge(&RECORD, &evidence(), Time(3_499)), Loss::NotYet { until: Time(3_500) });
         assert_eq!(judge(&RECORD, &evidence(), Time(3_500)), Loss::Overdue);
+        // Two packets of one burst have one time: either may be judged by the other.
+        let same = Evidence { newest_sent_at: RECORD.sent_at, ..evidence() };
+        assert_eq!(judge(&RECORD, &same, Time(3_499)), Loss::NotYet { until: Time(3_500) });
     }
 
     #[test]
