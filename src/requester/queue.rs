@@ -284,6 +284,7 @@ mod tests {
         let seen: Vec<_> = (0..5)
             .map(|seq| {
                 let p = queue.find(seq).unwrap().packet(seq, 256);
+                assert_eq!(p.local_addr - 0x1000, p.reth.va - 0x9000);
                 (p.opcode, p.reth.va, p.len, p.imm, p.msn.get(), p.rqmsn.get(), p.reth.dma_len)
             })
             .collect();
@@ -298,6 +299,17 @@ mod tests {
             ]
         );
         assert!(queue.find(5).is_none());
+    }
+
+    #[test]
+    fn messages_are_numbered_from_the_agreed_number_on() {
+        let mut queue = SendQueue::new(4);
+        queue.start_at(Msn::new(0xffff));
+        for op in [SendOp::Write, SendOp::WriteWithImm(1), SendOp::WriteWithImm(2)] {
+            queue.push(write(1, op), RegionSlot::default(), 256);
+        }
+        let numbers = |seq| queue.find(seq).map(|entry| (entry.msn.get(), entry.rqmsn.get()));
+        assert_eq!([0, 1, 2].map(numbers), [Some((0xffff, 0)), Some((0, 0xffff)), Some((1, 0))]);
     }
 
     #[test]
@@ -327,6 +339,24 @@ mod tests {
             "the second queue, and every later burst, finds what it needs"
         );
         assert_eq!(spare.entries, spare.by_size.iter().flatten().map(VecDeque::capacity).sum::<usize>());
+    }
+
+    /// Beyond the limit, one storage of each size is kept.
+    #[test]
+    fn no_more_storage_is_kept_than_the_limit() {
+        let mut spare = SpareQueues::default();
+        let mut give = |capacity| {
+            let before = spare.kept();
+            spare.keep(VecDeque::with_capacity(capacity));
+            spare.kept() - before
+        };
+        for n in 1..=40 {
+            assert_eq!(give(128), if 128 * n <= SpareQueues::MAX { 128 } else { 0 }, "number {n}");
+        }
+        for capacity in [8, 256, 8192] {
+            assert_eq!((give(capacity), give(capacity)), (capacity, 0));
+        }
+        assert_eq!(give(1 << 21), 0, "no size for it");
     }
 
     #[test]

@@ -308,6 +308,14 @@ mod tests {
         assert_eq!(proofs(&mut repeats, None, listing(5, 8)), []);
         assert_eq!(proofs(&mut repeats, Some(answer(1_000_000, 2)), listing(5, 8)), []);
         assert_eq!(proofs(&mut repeats, None, listing(7, 12)), []);
+        // Nor does a second answer to the repeat, though the first one listed the packet.
+        let mut repeats = repeated(Cause::Time);
+        assert_eq!(proofs(&mut repeats, Some(answer(1_000_000, 2)), listing(5, 8)), []);
+        assert_eq!(proofs(&mut repeats, Some(answer(1_000_000, 2)), listing(6, 9)), []);
+        // Packet 7 is the one that this report waits for.
+        let mut repeats = repeated(Cause::Time);
+        assert_eq!(proofs(&mut repeats, None, listing(5, 7)), []);
+        assert_eq!(proofs(&mut repeats, Some(answer(1_000_000, 2)), listing(6, 9)), []);
     }
 
     #[test]
@@ -316,6 +324,9 @@ mod tests {
         assert!(!listing(0x00ff_fffe, 0).follows(listing(3, 0)));
         assert!(listing(3, 5).follows(listing(3, 4)) && !listing(3, 4).follows(listing(3, 4)));
         assert!(!listing(2, 9).follows(listing(3, 4)), "fewer bytes received, whatever it acknowledges");
+        assert!(
+            listing(0x80_0002, 0).follows(listing(3, 0)) && !listing(0x80_0003, 0).follows(listing(3, 0))
+        );
     }
 
     #[test]
@@ -371,5 +382,8 @@ mod tests {
         assert!(suspects.suspect(1, 60, 40));
         assert!(!suspects.suspect(3, 70, 80), "something sent later arrived");
         assert!(!suspects.suspect(3, 90, 80));
+        assert!(!suspects.suspect(4, 50, 40));
+        assert!(!suspects.suspect(4, 30, 40), "an older copy, judged late");
+        assert!(suspects.suspect(4, 60, 40), "and the suspicion stands");
     }
 }
