@@ -396,3 +396,6 @@ fn recv_flushed(qp: &Qp, wr: RecvWr) -> Event {
     };
     Event::Completion { cq: qp.recv_cq, wc }
 }
+
+#[cfg(test)]
+mod tests;

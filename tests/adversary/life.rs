@@ -1,16 +1,16 @@
 //! The life of a queue pair: states, errors, ends.
 
 use spindrift::endpoint::{
-    CqId, Endpoint, EndpointConfig, EndpointError, Event, FailReason, Limits, PostError, QpCap, QpInfo,
-    QpInit, QpModify, QpState, RtsAttr,
+    CqId, Endpoint, EndpointConfig, EndpointError, Event, FailReason, Limits, PostError, QpCap, QpFailure,
+    QpInfo, QpInit, QpModify, QpState, RtsAttr,
 };
 use spindrift::path::PathConfig;
 use spindrift::time::Time;
-use spindrift::wire::{Aeth, Bth, Mark, Opcode, Packet, Psn, Qpn, Seth};
+use spindrift::wire::{Aeth, Bth, EntropyMode, Ev, Mark, Opcode, Packet, Psn, Qpn, Seth, StevOrder};
 use spindrift::work::{RecvWr, RemoteAddr, SendOp, SendWr, Sge, WcStatus};
 
 use crate::bench::{
-    ATTACKER_QPN, Bench, IOVA, PEER, SHORT, VICTIM, attacker_info, completions, first_sent, init,
+    ATTACKER_QPN, Bench, IOVA, PEER, SHORT, VICTIM, attacker_info, attacker_ip, completions, first_sent, init,
 };
 use crate::support::frame;
 use crate::support::net::ports;
@@ -256,6 +256,19 @@ fn a_silent_peer_is_given_up_on_schedule() {
         let waits = 1 + u64::from(patience.linear) + u64::from(patience.exponential);
         assert_eq!(bench.count("timeouts"), waits);
         assert_eq!(bench.count("retries_exhausted"), 1);
+        let oldest = psn_of_first(&bench);
+        let (plane, ev) = last_path(&bench, oldest);
+        let failure = QpFailure {
+            qpn: bench.qp.qpn,
+            reason: FailReason::RetryExceeded,
+            peer: Some(attacker_ip(0)),
+            peer_qpn: ATTACKER_QPN,
+            psn: Some(oldest),
+            ev: Some(ev),
+            plane: Some(plane),
+            status: Some(WcStatus::RetryExceeded),
+        };
+        assert_eq!(bench.net.endpoint(VICTIM).qp_failure(bench.qp.qpn), Some(failure));
         bench.check_healthy("a silent peer");
     }
 }
@@ -295,6 +308,14 @@ fn a_far_deadline_does_not_hide_a_near_one() {
 fn psn_of_first(bench: &Bench) -> Psn {
     let (_, packet) = frame::decode(&bench.net.astray[0].1).unwrap();
     packet.bth().psn
+}
+
+/// The plane and the entropy value of the last copy of a packet.
+fn last_path(bench: &Bench, psn: Psn) -> (u8, Ev) {
+    let copies = bench.net.astray.iter().filter_map(|(_, frame)| frame::decode(frame));
+    let (meta, _) = copies.filter(|(_, packet)| packet.bth().psn == psn).last().unwrap();
+    let plane = (0..2).find(|&plane| attacker_ip(plane) == meta.dst).unwrap();
+    (plane, EntropyMode::Stev(StevOrder::SportHigh).extract(meta.src_port, meta.flow_label))
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 use spindrift::congestion::CcConfig;
 use spindrift::endpoint::{Endpoint, EndpointConfig, Event, FailReason, Limits, QpState};
+use spindrift::time::Time;
 use spindrift::wire::{Aeth, Bth, NakCode, Opcode, Packet, Psn};
 use spindrift::work::WcStatus;
 
@@ -81,6 +82,21 @@ fn a_request_without_a_plane_is_given_up_too() {
 
 fn first_psn(bench: &Bench) -> Psn {
     frame::decode(&bench.net.astray[0].1).unwrap().1.bth().psn
+}
+
+/// The timer of such a request runs from the moment it is posted, though nothing is sent.
+#[test]
+fn a_request_without_a_plane_starts_its_own_timer() {
+    let mut bench = Bench::with(|_| {}, SHORT);
+    let now = bench.net.now;
+    for port in 0..2 {
+        bench.net.endpoint(VICTIM).port_link(now, port, false);
+    }
+    bench.net.run_for(100_000_000_000);
+    assert_eq!(bench.net.endpoint(VICTIM).next_timeout(), Time::NEVER, "nothing else runs");
+    bench.post_to_attacker(1, 1_000);
+    let timeout_ns = 1024 << SHORT.timeout;
+    assert_eq!(bench.net.endpoint(VICTIM).next_timeout(), bench.net.now.after(timeout_ns));
 }
 
 /// The acknowledgement and the NAK behind it take different planes, and the NAK may come first.

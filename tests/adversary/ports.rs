@@ -11,7 +11,7 @@ use spindrift::time::Time;
 use spindrift::wire::{EndpointOp, Packet};
 use spindrift::work::{RemoteAddr, SendOp, SendWr, Sge};
 
-use crate::bench::{Memory, PEER, VICTIM, config, init, region};
+use crate::bench::{Bench, Memory, PEER, VICTIM, config, envelope, init, region};
 use crate::support::link::{Link, Outage};
 use crate::support::net::{Net, Tap};
 use crate::support::pair::{self, End, Patience};
@@ -147,4 +147,26 @@ fn all_ports_down_and_up_again() {
     assert!(planes.net.now >= now.after(30_000_000));
     assert_eq!(planes.send().map(|count| count > 0), [true, true]);
     assert_eq!(planes.net.sent_on_down_port, 0);
+}
+
+/// An answer that no plane can take is owed until one can.
+#[test]
+fn what_is_owed_while_every_port_is_down_is_told_afterwards() {
+    let mut bench = Bench::new();
+    let packet = Packet::Write { head: bench.write(), payload: &[7; 8], pad: &[] };
+    bench.give_silently(0, &envelope().seal(&packet));
+    let now = bench.net.now;
+    for port in [0, 1] {
+        bench.net.endpoint(VICTIM).port_link(now, port, false);
+    }
+    bench.net.run_for(1_000_000);
+    assert_eq!(bench.answers(), [""; 0]);
+    let now = bench.net.now;
+    bench.net.endpoint(VICTIM).port_link(now, 1, true);
+    bench.net.pump(VICTIM);
+    let told = bench
+        .answers()
+        .into_iter()
+        .filter(|answer| answer.starts_with("Sack cack") || answer.starts_with("Ack"));
+    assert_eq!(told.collect::<Vec<_>>(), ["Ack psn fffffe", "Sack cack fffffe bits 0"]);
 }

@@ -346,6 +346,7 @@ impl Net {
     pub(crate) fn pump(&mut self, node: usize) {
         while self.burst(node) {}
         while let Some(event) = self.nodes[node].endpoint.poll_event() {
+            assert!(!matches!(event, Event::SendRetired { count: 0, .. }), "an event that says nothing");
             self.nodes[node].events.push(event);
         }
         self.wake_when_free(node);
