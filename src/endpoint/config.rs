@@ -615,7 +615,7 @@ mod tests {
             assert_eq!(refused(|config| config.ports = (1..=count).map(port).collect()), want, "{count}");
         }
         let v6 = |config: &mut EndpointConfig, at: usize| {
-            config.ports[at].ip = [0xfd00, 0, 0, 0, 0, 0, 0, 1].into()
+            config.ports[at].ip = [0xfd00, 0, 0, 0, 0, 0, 0, 1].into();
         };
         assert_eq!(refused(|config| v6(config, 0)), Some("ports"), "of two families");
         // Ethernet, IP, UDP, BTH with its MRC words, RETH, immediate, and iCRC; then 256 bytes.

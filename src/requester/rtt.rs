@@ -220,7 +220,9 @@ mod tests {
         assert_eq!(reordering.window_ns(&rtt, 0), 12_500);
         reordering.observe(40_000, 1_000);
         assert_eq!(reordering.window_ns(&rtt, 1_000), 50_000);
-        assert_eq!(reordering.window_ns(&rtt, 3_000_000), 25_000);
+        // Remembered for 16 round trips, to the nanosecond.
+        assert_eq!(reordering.window_ns(&rtt, 1_601_000), 50_000);
+        assert_eq!(reordering.window_ns(&rtt, 1_601_001), 25_000);
         reordering.observe(1_000_000, 3_000_000);
         assert_eq!(reordering.window_ns(&rtt, 3_000_000), 300_000, "never more than the spread");
     }

@@ -351,7 +351,7 @@ fn time_is_up_for_every_hole_before_the_last_report() {
         if first > 0 {
             bench.acknowledge(first, false);
         }
-        let holes = [first, (first + end) / 2, end - 2];
+        let holes = [first, u64::midpoint(first, end), end - 2];
         for seq in (first..end).filter(|seq| !holes.contains(seq)) {
             bench.r.sacked.set(seq);
         }

@@ -312,8 +312,8 @@ fn psn_of_first(bench: &Bench) -> Psn {
 
 /// The plane and the entropy value of the last copy of a packet.
 fn last_path(bench: &Bench, psn: Psn) -> (u8, Ev) {
-    let copies = bench.net.astray.iter().filter_map(|(_, frame)| frame::decode(frame));
-    let (meta, _) = copies.filter(|(_, packet)| packet.bth().psn == psn).last().unwrap();
+    let mut copies = bench.net.astray.iter().rev().filter_map(|(_, frame)| frame::decode(frame));
+    let (meta, _) = copies.find(|(_, packet)| packet.bth().psn == psn).unwrap();
     let plane = (0..2).find(|&plane| attacker_ip(plane) == meta.dst).unwrap();
     (plane, EntropyMode::Stev(StevOrder::SportHigh).extract(meta.src_port, meta.flow_label))
 }
