@@ -54,17 +54,19 @@ fn ring_has_no_sockets(settings: &Settings, args: &RunArgs) -> Result<()> {
             "{name}: a port of kind loopback has no segmentation; leave it out, or use --port udp"
         )));
     }
-    for (key, given) in
-        [("nic.local", config.nic.local.is_some()), ("nic.source_ports", config.nic.source_ports.is_some())]
-    {
-        if given {
-            let place = config.place(key);
-            return Err(usage(format!(
-                "{place}: a port of kind loopback has no sockets; leave it out, or use --port udp"
-            )));
-        }
+    if config.nic.port == Some(PortKind::Udp) {
+        // A file for kernel sockets, and a flag that goes before it.
+        return Ok(());
     }
-    Ok(())
+    let keys =
+        [("nic.local", config.nic.local.is_some()), ("nic.source_ports", config.nic.source_ports.is_some())];
+    match keys.iter().find(|(_, given)| *given) {
+        Some((key, _)) => Err(usage(format!(
+            "{}: a port of kind loopback has no sockets; leave it out, or use --port udp",
+            config.place(key)
+        ))),
+        None => Ok(()),
+    }
 }
 
 /// Checks the file's settings of the transport, which have no flag.
