@@ -12,7 +12,7 @@ PATH="$PATH:${CARGO_HOME:-${HOME:-/root}/.cargo}/bin"
 
 core=(congestion endpoint path requester responder wire)
 # Those whose survivors were all looked at. The sample keeps to them: there a survivor is news.
-judged=(congestion path wire)
+judged=(congestion path responder wire)
 sample_size=20
 
 usage='usage: tools/mutants.sh all [MODULE..] | sample [SEED]'
@@ -63,7 +63,7 @@ export CARGO_TARGET_DIR=$PWD/target/mutants
 export SPINDRIFT_SEEDS=${SPINDRIFT_SEEDS:-150}
 unset SPINDRIFT_FRESH SPINDRIFT_SEED SPINDRIFT_JUDGE
 targets=(--lib)
-for test in adversary feedback property recovery reports smoke wire_layout wire_properties wire_vectors; do
+for test in adversary feedback property recovery reports smoke wire_layout wire_properties wire_stack wire_vectors; do
     targets+=("--test=$test")
 done
 # Long, and what they test is tested by shorter ones too.
