@@ -131,7 +131,7 @@ impl Reordering {
             self.extent_ns /= 2;
             self.seen_at_ns = now_ns;
         }
-        if self.assumed_ns > 0 {
+        if self.assumed_ns != 0 {
             self.fade_assumed(memory, now_ns);
         }
         let most = rtt.spread_ns().max(Self::FLOOR_NS);
