@@ -569,16 +569,7 @@ pub enum PostError {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn port(last: u8) -> LocalPort {
-        LocalPort {
-            ip: [10, 0, 0, last].into(),
-            mac: MacAddr([2, 0, 0, 0, 0, last]),
-            max_frame: 1514,
-            source_ports: None,
-            same_path_batch: 1,
-        }
-    }
+    use crate::endpoint::tests::port;
 
     /// The setting that is refused after this change to one that works.
     fn refused(change: impl FnOnce(&mut EndpointConfig)) -> Option<&'static str> {

@@ -8,6 +8,17 @@ use crate::memory::{Access, Region};
 use crate::wire::{Msn, Psn};
 use crate::work::{RemoteAddr, SendOp, Sge};
 
+/// A port that carries any entropy value.
+pub(super) fn port(last: u8) -> LocalPort {
+    LocalPort {
+        ip: [10, 0, 0, last].into(),
+        mac: MacAddr([2, 0, 0, 0, 0, last]),
+        max_frame: 1514,
+        source_ports: None,
+        same_path_batch: 1,
+    }
+}
+
 /// An endpoint with a queue pair in RTS, whose peer says nothing.
 struct Alone {
     endpoint: Endpoint,
@@ -18,14 +29,7 @@ struct Alone {
 
 impl Alone {
     fn new() -> Self {
-        let port = LocalPort {
-            ip: [10, 0, 0, 1].into(),
-            mac: MacAddr([2; 6]),
-            max_frame: 1514,
-            source_ports: None,
-            same_path_batch: 1,
-        };
-        let mut endpoint = Endpoint::new(EndpointConfig::new(vec![port])).unwrap();
+        let mut endpoint = Endpoint::new(EndpointConfig::new(vec![port(1)])).unwrap();
         let pd = endpoint.alloc_pd();
         let qpn = endpoint.create_qp(QpInit::new(pd, CqId(0), CqId(1))).unwrap();
         let info = endpoint.qp_info(qpn).unwrap();

@@ -186,22 +186,14 @@ impl Endpoint {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, reason = "tests")]
-    use spindrift_pmd::MacAddr;
-
     use super::*;
-    use crate::endpoint::{EndpointConfig, LocalPort};
+    use crate::endpoint::EndpointConfig;
+    use crate::endpoint::tests::port;
 
     /// Near deadlines that come and go while a far one waits must not pile up in the heap.
     #[test]
     fn dead_timers_are_dropped() {
-        let port = LocalPort {
-            ip: [10, 0, 0, 1].into(),
-            mac: MacAddr([2; 6]),
-            max_frame: 1514,
-            source_ports: None,
-            same_path_batch: 1,
-        };
-        let mut endpoint = Endpoint::new(EndpointConfig::new(vec![port])).unwrap();
+        let mut endpoint = Endpoint::new(EndpointConfig::new(vec![port(1)])).unwrap();
         for near in 0..100_000 {
             endpoint.push_timer(Time(1_000_000_000), 0);
             endpoint.push_timer(Time(near), 0);

@@ -193,6 +193,14 @@ impl Bench {
         }
     }
 
+    /// Every port of the victim goes down or comes up.
+    pub(crate) fn all_links(&mut self, up: bool) {
+        let now = self.net.now;
+        for port in 0..PLANES {
+            self.net.endpoint(VICTIM).port_link(now, port, up);
+        }
+    }
+
     /// What the victim sent to the attacker since the last look.
     pub(crate) fn answers(&mut self) -> Vec<String> {
         let frames = core::mem::take(&mut self.net.astray);

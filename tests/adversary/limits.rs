@@ -57,10 +57,7 @@ fn the_mtu_fits_the_length_fields() {
 #[test]
 fn a_request_without_a_plane_is_given_up_too() {
     let mut bench = Bench::with(|_| {}, SHORT);
-    let now = bench.net.now;
-    for port in 0..2 {
-        bench.net.endpoint(VICTIM).port_link(now, port, false);
-    }
+    bench.all_links(false);
     bench.mark();
     bench.post_to_attacker(1, 1_000);
     let mut events = Vec::new();
@@ -73,10 +70,7 @@ fn a_request_without_a_plane_is_given_up_too() {
     let ends: Vec<_> = completions(&events).iter().map(|wc| (wc.wr_id, wc.status)).collect();
     assert_eq!(ends, [(1, WcStatus::RetryExceeded)]);
     assert!(events.contains(&Event::QpFailed { qpn: bench.qp.qpn, reason: FailReason::RetryExceeded }));
-    let now = bench.net.now;
-    for port in 0..2 {
-        bench.net.endpoint(VICTIM).port_link(now, port, true);
-    }
+    bench.all_links(true);
     bench.check_healthy("no plane");
 }
 
@@ -88,10 +82,7 @@ fn first_psn(bench: &Bench) -> Psn {
 #[test]
 fn a_request_without_a_plane_starts_its_own_timer() {
     let mut bench = Bench::with(|_| {}, SHORT);
-    let now = bench.net.now;
-    for port in 0..2 {
-        bench.net.endpoint(VICTIM).port_link(now, port, false);
-    }
+    bench.all_links(false);
     bench.net.run_for(100_000_000_000);
     assert_eq!(bench.net.endpoint(VICTIM).next_timeout(), Time::NEVER, "nothing else runs");
     bench.post_to_attacker(1, 1_000);

@@ -155,10 +155,7 @@ fn what_is_owed_while_every_port_is_down_is_told_afterwards() {
     let mut bench = Bench::new();
     let packet = Packet::Write { head: bench.write(), payload: &[7; 8], pad: &[] };
     bench.give_silently(0, &envelope().seal(&packet));
-    let now = bench.net.now;
-    for port in [0, 1] {
-        bench.net.endpoint(VICTIM).port_link(now, port, false);
-    }
+    bench.all_links(false);
     bench.net.run_for(1_000_000);
     assert_eq!(bench.answers(), [""; 0]);
     let now = bench.net.now;

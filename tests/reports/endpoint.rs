@@ -89,12 +89,18 @@ fn paths_that_die_and_come_back_are_reported_once() {
     assert_eq!(reports.len(), bad.len(), "{reports:#?}");
 }
 
-#[test]
-fn ports_that_go_down_and_up_are_reported_on_both_sides() {
+/// A flow over two planes that has carried data; what was reported until then is dropped.
+fn two_planes(seed: u64) -> Flow {
     listen();
-    let mut flow = Flow::new(4, vec![Link::clean(5_000); 2], 16);
+    let mut flow = Flow::new(seed, vec![Link::clean(5_000); 2], 16);
     flow.stream(10, 10_000, 2);
     take();
+    flow
+}
+
+#[test]
+fn ports_that_go_down_and_up_are_reported_on_both_sides() {
+    let mut flow = two_planes(4);
     let writer = address(true, WRITER, 0).to_string();
     for (up, texts, level) in [
         (false, ["port is down", "plane to a peer closed"], Level::WARN),
@@ -210,10 +216,7 @@ fn what_the_application_denies_and_allows_is_reported() {
 /// A peer that hears nothing of a port that went down is reported once, when it is given up.
 #[test]
 fn a_peer_that_never_answers_is_reported() {
-    listen();
-    let mut flow = Flow::new(7, vec![Link::clean(5_000); 2], 16);
-    flow.stream(10, 10_000, 2);
-    take();
+    let mut flow = two_planes(7);
     let deaf = Outage { from: Time::ZERO, to: Time::NEVER, plane: 0, sender: Some(WRITER), paths: 0 };
     flow.net.outages.push(deaf);
     let now = flow.net.now;
