@@ -5,7 +5,7 @@ use spindrift_pmd::MacAddr;
 
 use super::*;
 use crate::memory::{Access, Region};
-use crate::wire::{Msn, Psn};
+use crate::wire::{EntropyMode, Msn, Psn, StevOrder};
 use crate::work::{RemoteAddr, SendOp, Sge};
 
 /// A port that carries any entropy value.
@@ -85,4 +85,38 @@ fn a_queue_pair_is_listed_once_however_much_it_has_to_send() {
     assert_eq!((alone.transmit(), alone.endpoint.senders.len(List::New)), (3, 0));
     alone.post();
     assert_eq!(alone.endpoint.senders.len(List::New), 1);
+}
+
+/// The names are part of what peers tell each other: another version must find the same.
+#[test]
+fn each_mode_of_entropy_has_its_name_in_what_the_peer_is_told() {
+    for (mode, name) in [
+        (EntropyMode::Stev(StevOrder::SportHigh), "stev-sport-high"),
+        (EntropyMode::Stev(StevOrder::SportLow), "stev-sport-low"),
+        (EntropyMode::Udp, "udp"),
+    ] {
+        let mut cfg = EndpointConfig::new(vec![port(1)]);
+        cfg.entropy = mode;
+        let mut endpoint = Endpoint::new(cfg).unwrap();
+        let pd = endpoint.alloc_pd();
+        let qpn = endpoint.create_qp(QpInit::new(pd, CqId(0), CqId(1))).unwrap();
+        assert_eq!(endpoint.qp_info(qpn).unwrap().entropy, name);
+    }
+}
+
+#[test]
+fn protection_domains_are_all_different() {
+    let mut endpoint = Endpoint::new(EndpointConfig::new(vec![port(1)])).unwrap();
+    let pds = [(); 3].map(|()| endpoint.alloc_pd());
+    assert!(pds[0] != pds[1] && pds[1] != pds[2] && pds[0] != pds[2], "{pds:?}");
+    assert!(endpoint.dealloc_pd(pds[1]).is_ok());
+    assert_eq!(endpoint.dealloc_pd(pds[1]), Err(EndpointError::Pd(pds[1].0, "does not exist")));
+    assert!(!pds.contains(&endpoint.alloc_pd()), "a number that was given out before");
+    // What belongs to one domain keeps that one alone.
+    let qpn = endpoint.create_qp(QpInit::new(pds[0], CqId(0), CqId(1))).unwrap();
+    assert!(endpoint.dealloc_pd(pds[2]).is_ok());
+    let held = Err(EndpointError::Pd(pds[0].0, "still has memory regions or queue pairs"));
+    assert_eq!(endpoint.dealloc_pd(pds[0]), held);
+    endpoint.destroy_qp(qpn).unwrap();
+    assert!(endpoint.dealloc_pd(pds[0]).is_ok());
 }

@@ -83,8 +83,11 @@ mod tests {
     fn a_later_packet_on_the_same_path_is_proof() {
         let seen = Evidence { newest_on_ev: Some(11), newest_sent_at: Time(0), ..evidence() };
         assert_eq!(judge(&RECORD, &seen, Time(1_001)), Loss::OvertakenOnItsPath);
-        let older = Evidence { newest_on_ev: Some(9), ..evidence() };
-        assert_eq!(judge(&RECORD, &older, Time(1_001)), Loss::NotYet { until: Time(3_500) });
+        // What was sent before it proves nothing, nor does the packet itself.
+        for not_later in [9, 10] {
+            let seen = Evidence { newest_on_ev: Some(not_later), ..evidence() };
+            assert_eq!(judge(&RECORD, &seen, Time(1_001)), Loss::NotYet { until: Time(3_500) });
+        }
     }
 
     #[test]

@@ -257,9 +257,12 @@ mod tests {
         assert!(order.holds(Time(6_401_000)));
         assert!(order.disproved(&rtt, Time(6_401_000)), "and again at once");
         assert!(!order.holds(Time(19_200_000)) && order.holds(Time(19_201_000)));
-        let much_later = Time(19_201_000 + 8 * 12_800_000 + 1);
-        assert!(order.disproved(&rtt, much_later));
-        assert!(order.holds(much_later.after(6_400_000)), "a fresh start");
+        let sound_from = Time(19_201_000 + 8 * 12_800_000 + 1);
+        let mut too_soon = order.clone();
+        assert!(too_soon.disproved(&rtt, Time(sound_from.0 - 1)));
+        assert_eq!(too_soon.aside_ns, 25_600_000, "one nanosecond short");
+        assert!(order.disproved(&rtt, sound_from));
+        assert!(order.holds(sound_from.after(6_400_000)), "a fresh start");
     }
 
     #[test]
