@@ -102,7 +102,7 @@ fn requester_sack(pair: &mut Pair, frame: &Frame) {
 
 fn frame_of(endpoint: &spindrift::endpoint::Endpoint, out: &Transmit) -> Frame {
     let mut bytes = out.head().to_vec();
-    bytes.extend_from_slice(endpoint.payload(out));
+    endpoint.payload(out).append_to(&mut bytes, usize::MAX);
     bytes.extend_from_slice(&[0; 4]);
     Frame { port: out.port, bytes }
 }

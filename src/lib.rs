@@ -18,7 +18,7 @@
 //! requester, responder → [`path`], [`congestion`], [`memory`] → [`wire`], [`time`], [`work`]. The decisions that the
 //! public MRC sources leave open are listed, with their reasons and settings, in `docs/protocol.md` of the repository.
 
-#![deny(unsafe_code)]
+#![forbid(unsafe_code)]
 
 pub mod congestion;
 pub mod counters;

@@ -46,4 +46,5 @@ if cargo mutants --version >/dev/null 2>&1; then
 else
     printf '\n==> [%4ds] SKIPPED: mutants (cargo-mutants is missing, see the setup above)\n' "$SECONDS" >&2
 fi
+step 'sanitizers' ./tools/sanitize.sh
 step 'tests, fuzz replay and doc tests' cargo test --locked --workspace --no-fail-fast

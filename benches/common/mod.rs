@@ -99,7 +99,7 @@ impl Side {
             let payload = self.endpoint.payload(&out);
             let mut bytes = Vec::with_capacity(128 + payload.len());
             bytes.extend_from_slice(out.head());
-            bytes.extend_from_slice(payload);
+            payload.append_to(&mut bytes, usize::MAX);
             let crc = if self.endpoint.config().icrc {
                 icrc::compute(&out.head()[14..], payload, &[])
             } else {

@@ -88,7 +88,12 @@ fn send(mut ports: Vec<LoopbackPort>, burst: usize, crc: bool, stop: &AtomicBool
                     if crc {
                         std::hint::black_box(crc32fast::hash(payload));
                     }
-                    TxFrame { head: &HEAD, udp_payload_at: 62, payload, tail: &[0; 4] }
+                    TxFrame {
+                        head: &HEAD,
+                        udp_payload_at: 62,
+                        payload: payload.into(),
+                        tail: (&[0; 4]).into(),
+                    }
                 })
                 .collect();
             at += port.tx_burst(0, &frames) * PAYLOAD;

@@ -53,8 +53,8 @@ fn port_send(port: &mut UdpPort, local: IpAddr, remote: IpAddr, duration: Durati
                 TxFrame {
                     head,
                     udp_payload_at: head.len() - 40,
-                    payload: &memory[at..at + PAYLOAD],
-                    tail: &[0; 4],
+                    payload: (&memory[at..at + PAYLOAD]).into(),
+                    tail: (&[0; 4]).into(),
                 }
             })
             .collect();

@@ -59,7 +59,7 @@ use std::sync::atomic::Ordering;
 use rand_xoshiro::Xoshiro256PlusPlus;
 use rand_xoshiro::rand_core::{Rng as _, SeedableRng as _};
 
-use crate::{ETHERNET_LEN, LinkState, Port, PortCaps, PortCounters, RxFrame, RxOrigin, TxFrame, frame};
+use crate::{ETHERNET_LEN, LinkState, Port, PortCaps, PortCounters, RxFrame, RxOrigin, Tail, TxFrame, frame};
 use held::HeldFrames;
 use judge::{Inside, Verdict, apply};
 pub use plan::{Chance, Direction, FaultPlan, FaultPlanError, FaultRule, Trim};
@@ -108,7 +108,7 @@ struct TxShape {
 impl TxShape {
     fn frame<'a>(&self, bytes: &'a [u8]) -> TxFrame<'a> {
         let (head, payload) = bytes.split_at(self.head_len.min(bytes.len()));
-        TxFrame { head, udp_payload_at: self.udp_payload_at, payload, tail: &[] }
+        TxFrame { head, udp_payload_at: self.udp_payload_at, payload: payload.into(), tail: Tail::Bytes(&[]) }
     }
 }
 
@@ -187,9 +187,9 @@ impl<P: Port + ?Sized> FaultPort<P> {
         let shape = TxShape { head_len: frame.head.len(), udp_payload_at: frame.udp_payload_at };
         let mut bytes = std::mem::take(&mut self.faults.scratch);
         bytes.clear();
-        for piece in [frame.head, frame.payload, frame.tail] {
-            bytes.extend_from_slice(piece);
-        }
+        bytes.extend_from_slice(frame.head);
+        frame.payload.append_to(&mut bytes, usize::MAX);
+        bytes.extend_from_slice(frame.tail(&mut [0; 4]));
         self.faults.change_tx(&mut bytes, shape, verdict);
         if verdict.duplicate {
             self.faults.hold_tx(&bytes, shape, verdict.delay_ns);

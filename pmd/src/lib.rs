@@ -8,6 +8,7 @@
 //! |---|---|
 //! | [`loopback`] | two ends of a shared ring, for two lanes of one process |
 //! | [`udp`] | kernel sockets with segmentation and receive offload, no privileges needed |
+//! | [`memory`] | the bytes that frames are sent from: regions that anybody may change at any time, and payloads |
 //! | [`fault`] | over any port: loss, reordering, duplication, corruption, delay, ECN marks, trimming |
 //! | [`pcap`] | over any port: a nanosecond capture file |
 //! | [`trace`] | over any port: one line of text per frame |
@@ -21,7 +22,7 @@
 //!
 //! let (mut left, mut right) = loopback::pair(1, loopback::LoopbackConfig::default());
 //! let now_ns = 0;
-//! let frame = TxFrame { head: &[0; 62], udp_payload_at: 62, payload: b"bytes", tail: &[] };
+//! let frame = TxFrame { head: &[0; 62], udp_payload_at: 62, payload: b"bytes".into(), tail: (&[]).into() };
 //! assert_eq!(left[0].tx_burst(now_ns, &[frame]), 1);
 //! left[0].flush(now_ns);
 //! let got = right[0].rx_burst(now_ns, 32, &mut |frame| assert_eq!(&frame.data[62..], b"bytes"));
@@ -31,6 +32,7 @@
 pub mod fault;
 mod frame;
 pub mod loopback;
+pub mod memory;
 pub mod pcap;
 pub mod pump;
 #[cfg(feature = "testing")]
@@ -40,6 +42,8 @@ pub mod udp;
 
 use std::fmt;
 use std::net::IpAddr;
+
+use memory::Payload;
 
 /// Bytes of an Ethernet header.
 pub const ETHERNET_LEN: usize = 14;
@@ -87,13 +91,85 @@ pub struct TxFrame<'a> {
     pub head: &'a [u8],
     /// Offset in `head` of the first byte after the UDP header.
     pub udp_payload_at: usize,
-    /// Application bytes, often straight from registered memory.
-    pub payload: &'a [u8],
-    /// Padding and checksum after the payload.
-    pub tail: &'a [u8],
+    /// Application bytes, often a part of registered memory.
+    pub payload: Payload<'a>,
+    /// What follows the payload.
+    pub tail: Tail<'a>,
 }
 
-impl TxFrame<'_> {
+/// The end of a frame, after its payload.
+#[derive(Clone, Copy, Debug)]
+pub enum Tail<'a> {
+    /// These bytes.
+    Bytes(&'a [u8]),
+    /// Four bytes that the port computes: the CRC-32 of Ethernet, least significant byte first, continued over the payload
+    /// from this value, which is the CRC of what comes before it (0 if nothing does).
+    ///
+    /// A port that copies sums up its copy, which is in the cache and which nobody else changes.
+    Crc32(u32),
+}
+
+impl Tail<'_> {
+    /// Bytes of a CRC.
+    pub const CRC_LEN: usize = 4;
+
+    /// Length in bytes.
+    #[inline]
+    pub fn len(&self) -> usize {
+        match self {
+            Self::Bytes(bytes) => bytes.len(),
+            Self::Crc32(_) => Self::CRC_LEN,
+        }
+    }
+
+    /// Whether there are no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+impl<'a> From<&'a [u8]> for Tail<'a> {
+    fn from(bytes: &'a [u8]) -> Self {
+        Self::Bytes(bytes)
+    }
+}
+
+impl<'a, const N: usize> From<&'a [u8; N]> for Tail<'a> {
+    fn from(bytes: &'a [u8; N]) -> Self {
+        Self::Bytes(bytes)
+    }
+}
+
+/// The CRC-32 of Ethernet, continued from `state` over `bytes`.
+fn crc32(state: u32, bytes: &[u8]) -> u32 {
+    let mut hasher = crc32fast::Hasher::new_with_initial(state);
+    hasher.update(bytes);
+    hasher.finalize()
+}
+
+impl<'a> TxFrame<'a> {
+    /// What follows the UDP header, up to the tail.
+    #[inline]
+    pub fn udp_payload(&self) -> [Payload<'a>; 2] {
+        [self.head.get(self.udp_payload_at..).unwrap_or_default().into(), self.payload]
+    }
+
+    /// The tail's bytes: those given, or the CRC computed now, in `room`.
+    #[inline]
+    pub fn tail<'b>(&self, room: &'b mut [u8; Tail::CRC_LEN]) -> &'b [u8]
+    where
+        'a: 'b,
+    {
+        match self.tail {
+            Tail::Bytes(bytes) => bytes,
+            Tail::Crc32(mut state) => {
+                self.payload.for_each_chunk(|bytes| state = crc32(state, bytes));
+                *room = state.to_le_bytes();
+                room
+            }
+        }
+    }
+
     /// Bytes of the whole Ethernet frame.
     pub fn len(&self) -> usize {
         self.head.len() + self.payload.len() + self.tail.len()
@@ -197,7 +273,8 @@ pub trait Port: Send {
     /// Frames that the next `tx_burst` surely accepts.
     fn tx_room(&mut self, now_ns: u64) -> usize;
 
-    /// Sends a prefix of `frames` and returns its length. Bytes are copied or sent before it returns.
+    /// Sends a prefix of `frames` and returns its length. Bytes are copied or sent before it returns. Frames whose
+    /// payload is [virtual](Payload) are unsendable where bytes have to leave this process.
     /// An accepted frame may still be lost (link down, too long): then it is counted in
     /// [`PortCounters::tx_dropped`], as a network would lose it. Or it may be given back: see
     /// [`unsent`](Self::unsent).

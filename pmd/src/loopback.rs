@@ -239,7 +239,7 @@ mod tests {
     use super::*;
 
     fn frame(payload: &[u8]) -> TxFrame<'_> {
-        TxFrame { head: &[0; 62], udp_payload_at: 62, payload, tail: &[7; 4] }
+        TxFrame { head: &[0; 62], udp_payload_at: 62, payload: payload.into(), tail: (&[7; 4]).into() }
     }
 
     #[test]

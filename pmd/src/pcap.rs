@@ -24,6 +24,7 @@ use std::io::{self, Write};
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use crate::memory::Payload;
 use crate::{LinkState, Port, PortCaps, PortCounters, RxFrame, RxOrigin, TxFrame, frame};
 
 /// First word of a pcap file with nanosecond timestamps.
@@ -55,12 +56,12 @@ struct Writer {
 }
 
 impl Writer {
-    fn record(&mut self, now_ns: u64, pieces: &[&[u8]]) {
+    fn record(&mut self, now_ns: u64, pieces: &[Payload<'_>]) {
         if self.error.is_some() {
             self.counters.missed += 1;
             return;
         }
-        let len: usize = pieces.iter().map(|piece| piece.len()).sum();
+        let len: usize = pieces.iter().map(Payload::len).sum();
         let kept = len.min(SNAP_LEN as usize);
         if self.buffer.len() + 16 + kept > BUFFER {
             self.write_out();
@@ -71,9 +72,8 @@ impl Writer {
         }
         let mut rest = kept;
         for piece in pieces {
-            let take = piece.len().min(rest);
-            self.buffer.extend_from_slice(&piece[..take]);
-            rest -= take;
+            piece.append_to(&mut self.buffer, rest);
+            rest -= piece.len().min(rest);
         }
         self.counters.frames += 1;
         self.counters.bytes += len as u64;
@@ -125,7 +125,7 @@ impl Capture {
     }
 
     /// Adds one frame, given in pieces.
-    pub fn record(&self, now_ns: u64, pieces: &[&[u8]]) {
+    pub fn record(&self, now_ns: u64, pieces: &[Payload<'_>]) {
         self.lock().record(now_ns, pieces);
     }
 
@@ -182,7 +182,9 @@ impl<P: Port + ?Sized> Port for PcapPort<P> {
         let unsent = self.inner.unsent();
         for (i, frame) in frames.iter().enumerate().take(taken) {
             if unsent.binary_search(&(i as u16)).is_err() {
-                writer.record(now_ns, &[frame.head, frame.payload, frame.tail]);
+                let mut room = [0; 4];
+                let tail = frame.tail(&mut room);
+                writer.record(now_ns, &[frame.head.into(), frame.payload, tail.into()]);
             }
         }
         taken
@@ -200,11 +202,11 @@ impl<P: Port + ?Sized> Port for PcapPort<P> {
         let capture = &self.capture;
         self.inner.rx_burst(now_ns, max, &mut |frame| {
             match &frame.origin {
-                RxOrigin::Ethernet => capture.record(now_ns, &[frame.data]),
+                RxOrigin::Ethernet => capture.record(now_ns, &[frame.data.into()]),
                 RxOrigin::Udp(meta) => {
                     let mut head = [0; 62];
                     let len = frame::synthesise(meta, frame.data.len(), &mut head);
-                    capture.record(now_ns, &[&head[..len], frame.data]);
+                    capture.record(now_ns, &[(&head[..len]).into(), frame.data.into()]);
                 }
             }
             sink(frame);

@@ -11,6 +11,7 @@ use std::net::{IpAddr, Ipv4Addr, UdpSocket};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use crate::memory::Payload;
 use crate::udp::sys::{self, Destination, RxBuffers, TxScratch};
 use crate::udp::{
     BATCH_BYTES_MAX, Buffer, GRO_BUFFER, Offload, SEGMENTS_MAX, UdpError, ask_for_marks, bind, enable_gro,
@@ -165,7 +166,7 @@ impl Sender {
         let first = self.at;
         let packets = (0..self.count).map(|i| {
             let from = first + i * self.payload;
-            [&[0xC7; HEAD][..], &self.memory[from..from + self.payload], &[0; TAIL]]
+            [&[0xC7; HEAD][..], &self.memory[from..from + self.payload], &[0; TAIL]].map(Payload::from)
         });
         let segment = (self.payload + HEAD + TAIL) as u16;
         let outcome = if self.stats.offload && self.count > 1 {

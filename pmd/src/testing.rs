@@ -7,8 +7,10 @@
 #![expect(clippy::expect_used, reason = "a failed check panics, as in any test")]
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
-use crate::{DatagramMeta, LinkState, Port, RxOrigin, TxFrame, frame};
+use crate::memory::Region;
+use crate::{DatagramMeta, LinkState, Port, RxOrigin, Tail, TxFrame, frame};
 
 /// How often an empty port is asked before frames count as lost.
 const PATIENCE: usize = 3_000_000;
@@ -45,16 +47,25 @@ struct Frame {
     head: Vec<u8>,
     udp_payload_at: usize,
     payload: Vec<u8>,
+    /// Holds the payload from `OFFSET` on, if that is not sent as a slice.
+    region: Option<Arc<Region>>,
     tail: Vec<u8>,
+    /// The port has to compute the tail from this.
+    crc: Option<u32>,
 }
+
+/// Where a payload starts in its region.
+const OFFSET: usize = 13;
 
 impl Frame {
     fn borrow(&self) -> TxFrame<'_> {
+        let shared = self.region.as_ref().map(|region| region.payload(OFFSET, self.payload.len()));
         TxFrame {
             head: &self.head,
             udp_payload_at: self.udp_payload_at,
-            payload: &self.payload,
-            tail: &self.tail,
+            payload: shared
+                .map_or_else(|| (&self.payload).into(), |shared| shared.expect("it holds the payload")),
+            tail: self.crc.map_or_else(|| self.tail[..].into(), Tail::Crc32),
         }
     }
 
@@ -122,7 +133,20 @@ fn frames(tx: &dyn Port, rx: &dyn Port, dst_port: u16, round: usize) -> Vec<Fram
             let udp_payload_at = frame::synthesise(&meta, 12 + len + 4, &mut full);
             let mut head = full[..udp_payload_at].to_vec();
             head.extend([0xC7, 0, 0, 0, round as u8, 0, 0, 0, 0, 0, 0, i as u8]);
-            Frame { head, udp_payload_at, payload, tail: vec![!(i as u8); i % 5] }
+            let region = (i % 2 == 0).then(|| Region::alloc(OFFSET + len + 1).expect("memory"));
+            if let Some(region) = &region {
+                region.write_at(OFFSET, &payload).expect("it has room for the payload");
+            }
+            let crc = (i % 3 == 0).then_some(i as u32 * 0x0123_4567);
+            let tail = match crc {
+                Some(state) => {
+                    let mut hasher = crc32fast::Hasher::new_with_initial(state);
+                    hasher.update(&payload);
+                    hasher.finalize().to_le_bytes().to_vec()
+                }
+                None => vec![!(i as u8); i % 5],
+            };
+            Frame { head, udp_payload_at, payload, region, tail, crc }
         })
         .collect()
 }
@@ -196,7 +220,8 @@ fn oversize(tx: &mut dyn Port, dst_port: u16, clock: &mut u64) {
     let at = frame::synthesise(&meta, 0, &mut head);
     let payload = vec![0; caps.max_frame - at + 1];
     let before = tx.counters();
-    let frame = TxFrame { head: &head[..at], udp_payload_at: at, payload: &payload, tail: &[] };
+    let frame =
+        TxFrame { head: &head[..at], udp_payload_at: at, payload: (&payload).into(), tail: (&[]).into() };
     *clock += 1000;
     assert_eq!(tx.tx_burst(*clock, &[frame]), 1, "a frame too long is accepted and dropped");
     let now = tx.counters();

@@ -12,6 +12,7 @@ use std::io::Write;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use crate::memory::Payload;
 use crate::{DatagramMeta, LinkState, Port, PortCaps, PortCounters, RxFrame, RxOrigin, TxFrame, frame};
 
 /// Bytes of the base transport header: operation code, queue pair and sequence number are in it.
@@ -55,11 +56,12 @@ struct Line<'a> {
 impl Lines {
     fn sent(&mut self, now_ns: u64, sent: &TxFrame<'_>) {
         let mut transport = [0; BTH_LEN];
-        let after_udp = [sent.head.get(sent.udp_payload_at..).unwrap_or_default(), sent.payload, sent.tail];
         let mut at = 0;
-        for (to, from) in transport.iter_mut().zip(after_udp.into_iter().flatten()) {
-            *to = *from;
-            at += 1;
+        for piece in sent.udp_payload() {
+            at += piece.read(&mut transport[at..]);
+        }
+        if at < BTH_LEN {
+            at += Payload::from(sent.tail(&mut [0; 4])).read(&mut transport[at..]);
         }
         let meta = frame::parse(sent.head).map(|(meta, _)| meta);
         self.write(&Line { now_ns, direction: "tx", meta, transport: &transport[..at], len: sent.len() });

@@ -39,8 +39,10 @@ pub(crate) use socket::{
 };
 use sys::{Destination, RxBuffers, TxScratch};
 
+use crate::memory::Payload;
 use crate::{
-    DatagramMeta, ETHERNET_LEN, LinkState, MacAddr, Port, PortCaps, PortCounters, RxFrame, RxOrigin, TxFrame,
+    DatagramMeta, ETHERNET_LEN, LinkState, MacAddr, Port, PortCaps, PortCounters, RxFrame, RxOrigin, Tail,
+    TxFrame,
 };
 
 /// Frames that one `tx_burst` looks at.
@@ -69,6 +71,8 @@ pub struct UdpPort {
     by_port: Box<[u16]>,
     grouper: Grouper,
     scratch: TxScratch,
+    /// The CRC of each frame of a burst that has one to be computed.
+    crcs: Box<[[u8; Tail::CRC_LEN]]>,
     gso: bool,
     /// Frames of the last burst that were given back.
     unsent: Vec<u16>,
@@ -130,6 +134,7 @@ impl UdpPort {
             senders,
             by_port,
             scratch: TxScratch::default(),
+            crcs: vec![[0; Tail::CRC_LEN]; MAX_BURST].into_boxed_slice(),
             gso,
             unsent: Vec::with_capacity(MAX_BURST),
             full_until_ns: 0,
@@ -153,10 +158,13 @@ impl UdpPort {
     fn plan(&mut self, frames: &[TxFrame<'_>]) {
         self.grouper.start();
         for (i, frame) in frames.iter().enumerate() {
-            let found =
-                group::destination(frame).map(|(port, key)| (self.by_port[port as usize], key)).filter(
-                    |&(socket, key)| socket != NO_SOCKET && key.dst.is_ipv4() == self.caps.local_ip.is_ipv4(),
-                );
+            let found = group::destination(frame)
+                .map(|(port, key)| (self.by_port[port as usize], key))
+                .filter(|&(socket, key)| {
+                    socket != NO_SOCKET
+                        && key.dst.is_ipv4() == self.caps.local_ip.is_ipv4()
+                        && frame.payload.as_ptr().is_some()
+                });
             let Some((socket, key)) = found else {
                 self.counters.tx_unsendable += 1;
                 self.counters.tx_dropped += 1;
@@ -168,6 +176,7 @@ impl UdpPort {
                 self.counters.tx_dropped += 1;
                 continue;
             }
+            frame.tail(&mut self.crcs[i]);
             self.grouper.add(i, group::Key { socket, ..key }, len - frame.udp_payload_at);
         }
     }
@@ -210,7 +219,7 @@ impl UdpPort {
     fn send_segmented(&mut self, batch: &Batch, frames: &[TxFrame<'_>]) -> io::Result<()> {
         let to = self.destination(batch);
         let Some(socket) = self.senders.get(batch.key.socket as usize) else { return Ok(()) };
-        let pieces = self.grouper.frames(batch).filter_map(|i| frames.get(i)).flat_map(udp_payload);
+        let pieces = self.grouper.frames(batch).flat_map(|i| datagram(&frames[i], &self.crcs[i]));
         self.counters.tx_calls += 1;
         self.scratch.send(socket, &to, Some(batch.segment as u16), pieces)
     }
@@ -222,7 +231,7 @@ impl UdpPort {
         let mut done = 0;
         while done < batch.count {
             let Some(socket) = self.senders.get(batch.key.socket as usize) else { return true };
-            let rest = self.grouper.frames(batch).skip(done).filter_map(|i| frames.get(i)).map(udp_payload);
+            let rest = self.grouper.frames(batch).skip(done).map(|i| datagram(&frames[i], &self.crcs[i]));
             self.counters.tx_calls += 1;
             match self.scratch.send_each(socket, &to, rest) {
                 Ok(sent) => {
@@ -327,8 +336,14 @@ impl Again {
     }
 }
 
-fn udp_payload<'a>(frame: &TxFrame<'a>) -> [&'a [u8]; 3] {
-    [frame.head.get(frame.udp_payload_at..).unwrap_or_default(), frame.payload, frame.tail]
+/// What a frame has after the UDP header; `crc` is its tail, unless it brings its own.
+fn datagram<'a>(frame: &TxFrame<'a>, crc: &'a [u8]) -> [Payload<'a>; 3] {
+    let [head, payload] = frame.udp_payload();
+    let tail = match frame.tail {
+        Tail::Bytes(bytes) => bytes,
+        Tail::Crc32(_) => crc,
+    };
+    [head, payload, tail.into()]
 }
 
 fn is_full(error: &io::Error) -> bool {

@@ -8,10 +8,11 @@ use std::time::Duration;
 use pcap_file::DataLink;
 use pcap_file::pcap::PcapReader;
 use spindrift_pmd::loopback::{LoopbackConfig, pair};
+use spindrift_pmd::memory::{Payload, Region};
 use spindrift_pmd::pcap::{Capture, PcapPort};
 use spindrift_pmd::trace::TracePort;
 use spindrift_pmd::udp::{SourcePorts, UdpConfig, UdpPort};
-use spindrift_pmd::{Port, TxFrame};
+use spindrift_pmd::{Port, Tail, TxFrame};
 
 #[derive(Clone, Default)]
 struct Shared(Arc<Mutex<Vec<u8>>>);
@@ -62,7 +63,8 @@ fn both_ends_of_a_ring_in_one_file_with_nanoseconds() {
     let wrap = |ports: Vec<_>| PcapPort::new(Box::new(ports.into_iter().next().unwrap()), capture.clone());
     let (mut a, mut b) = (wrap(a), wrap(b));
     let head = head([10, 0, 0, 1], [10, 0, 0, 2], (0xc001, 4971));
-    let frame = TxFrame { head: &head, udp_payload_at: 42, payload: b"payload", tail: b"tail" };
+    let frame =
+        TxFrame { head: &head, udp_payload_at: 42, payload: b"payload".into(), tail: (b"tail").into() };
     a.tx_burst(1_234_567_891, &[frame]);
     b.rx_burst(1_234_567_999, 8, &mut |_| ());
     assert!(file.bytes().is_empty(), "collected, not yet written");
@@ -75,6 +77,23 @@ fn both_ends_of_a_ring_in_one_file_with_nanoseconds() {
     assert_eq!((counters.frames, counters.bytes, counters.missed), (2, 130, 0));
 }
 
+/// The check value of CRC-32, over a payload that is part of a region.
+#[test]
+fn a_tail_that_the_port_computes_is_captured_as_it_leaves() {
+    let file = Shared::default();
+    let capture = Capture::to(Box::new(file.clone()), 0);
+    let (mut a, mut b) = pair(1, LoopbackConfig::default());
+    let mut port = PcapPort::new(Box::new(a.remove(0)), capture.clone());
+    let head = head([10, 0, 0, 1], [10, 0, 0, 2], (0xc001, 4971));
+    let region = Region::from_vec(b"..123456789..".to_vec()).unwrap();
+    let payload = region.payload(2, 9).unwrap();
+    port.tx_burst(0, &[TxFrame { head: &head, udp_payload_at: 42, payload, tail: Tail::Crc32(0) }]);
+    capture.flush();
+    let whole = [&head[..], b"123456789\x26\x39\xf4\xcb"].concat();
+    assert_eq!(packets(&file.bytes())[0].1, whole);
+    assert_eq!(b[0].rx_burst(0, 8, &mut |frame| assert_eq!(frame.data, whole)), 1);
+}
+
 #[test]
 fn a_kernel_socket_s_datagram_gets_headers() {
     let file = Shared::default();
@@ -84,7 +103,10 @@ fn a_kernel_socket_s_datagram_gets_headers() {
     let (dst_port, src_port) = (port.port(), port.caps().source_ports.as_ref().unwrap()[0]);
     let mut port = PcapPort::new(Box::new(port), Capture::to(Box::new(file.clone()), 0));
     let head = head([127, 0, 0, 1], [127, 0, 0, 1], (src_port, dst_port));
-    port.tx_burst(5, &[TxFrame { head: &head, udp_payload_at: 42, payload: b"hello", tail: &[] }]);
+    port.tx_burst(
+        5,
+        &[TxFrame { head: &head, udp_payload_at: 42, payload: b"hello".into(), tail: (&[]).into() }],
+    );
     for _ in 0..1_000_000 {
         if port.rx_burst(6, 8, &mut |frame| assert_eq!(&frame.data[12..], b"hello")) > 0 {
             break;
@@ -128,7 +150,7 @@ fn a_full_disk_ends_the_capture_not_the_traffic() {
     let mut port = PcapPort::new(Box::new(a.remove(0)), capture.clone());
     let head = head([10, 0, 0, 1], [10, 0, 0, 2], (1, 2));
     let payload = [7; 4096];
-    let frame = TxFrame { head: &head, udp_payload_at: 42, payload: &payload, tail: &[] };
+    let frame = TxFrame { head: &head, udp_payload_at: 42, payload: (&payload).into(), tail: (&[]).into() };
     for _ in 0..600 {
         assert_eq!(port.tx_burst(0, &[frame]), 1);
         assert_eq!(b[0].rx_burst(0, 8, &mut |_| ()), 1);
@@ -152,8 +174,16 @@ fn trace_lines() {
     let mut b = TracePort::new(Box::new(b.remove(0)), 3, Box::new(text.clone()));
     let head = head([10, 0, 0, 1], [10, 0, 0, 2], (0xc001, 4971));
     // The transport header may be split over the pieces.
-    let split = TxFrame { head: &head[..42], udp_payload_at: 42, payload: &head[42..], tail: &[] };
-    a.tx_burst(12_345, &[split, TxFrame { head: &[0; 20], udp_payload_at: 20, payload: &[], tail: &[] }]);
+    let split = TxFrame {
+        head: &head[..42],
+        udp_payload_at: 42,
+        payload: (&head[42..46]).into(),
+        tail: (&head[46..]).into(),
+    };
+    a.tx_burst(
+        12_345,
+        &[split, TxFrame { head: &[0; 20], udp_payload_at: 20, payload: Payload::EMPTY, tail: (&[]).into() }],
+    );
     b.rx_burst(1_000_012_400, 8, &mut |_| ());
     let text = String::from_utf8(text.bytes()).unwrap();
     let flow = "10.0.0.1.49153 > 10.0.0.2.4971 dscp 10 ecn 2 fl 00000 sack 0xdc qp 00012b psn 000100 len 54";
@@ -171,7 +201,10 @@ fn a_trace_that_cannot_be_written_is_counted() {
     let (mut a, _b) = pair(1, LoopbackConfig::default());
     let mut port = TracePort::new(Box::new(a.remove(0)), 0, Box::new(SmallDisk { left: 0 }));
     let failed = port.failed();
-    port.tx_burst(0, &[TxFrame { head: &[0; 20], udp_payload_at: 20, payload: &[], tail: &[] }]);
+    port.tx_burst(
+        0,
+        &[TxFrame { head: &[0; 20], udp_payload_at: 20, payload: Payload::EMPTY, tail: (&[]).into() }],
+    );
     assert_eq!(failed.load(std::sync::atomic::Ordering::Relaxed), 1);
     assert_eq!(port.counters().tx_frames, 1);
 }

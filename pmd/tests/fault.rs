@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 
 use spindrift_pmd::fault::{FaultPort, FaultStats};
 use spindrift_pmd::loopback::{LoopbackConfig, LoopbackPort, pair};
-use spindrift_pmd::{LinkState, Port, TxFrame};
+use spindrift_pmd::{LinkState, Port, Tail, TxFrame};
 
 const SOURCE_PORT: u16 = 0xc001;
 const LABEL: u16 = 0x2222;
@@ -47,8 +47,8 @@ fn send(port: &mut dyn Port, now_ns: u64, frames: &[Vec<u8>]) {
         .map(|f| TxFrame {
             head: &f[..74],
             udp_payload_at: 62,
-            payload: &f[74..f.len() - 4],
-            tail: &f[f.len() - 4..],
+            payload: (&f[74..f.len() - 4]).into(),
+            tail: (&f[f.len() - 4..]).into(),
         })
         .collect();
     assert_eq!(port.tx_burst(now_ns, &frames), frames.len());
@@ -243,7 +243,12 @@ fn a_full_port_below_loses_nothing() {
     let frames: Vec<_> = (0..20).map(|n| frame(n, 0xc7)).collect();
     let borrowed: Vec<_> = frames
         .iter()
-        .map(|f| TxFrame { head: &f[..62], udp_payload_at: 62, payload: &f[62..], tail: &[] })
+        .map(|f| TxFrame {
+            head: &f[..62],
+            udp_payload_at: 62,
+            payload: (&f[62..]).into(),
+            tail: (&[]).into(),
+        })
         .collect();
     let (mut sent, mut got) = (0, Vec::new());
     for step in 0..100 {
@@ -297,4 +302,19 @@ fn frames_that_the_port_below_gives_back_keep_their_numbers() {
         all.sort_unstable();
         assert!(all.into_iter().eq(round * 20..round * 20 + 20), "round {round}");
     }
+}
+
+/// Frames that are held are copied with the tail that the port below would have computed.
+#[test]
+fn a_held_frame_has_its_checksum() {
+    let mut net = net("delay=5us", 1);
+    let whole = frame(7, 0xc7);
+    let payload = (&whole[74..]).into();
+    let sent = TxFrame { head: &whole[..74], udp_payload_at: 62, payload, tail: Tail::Crc32(0x1234_5678) };
+    assert_eq!(net.tx.tx_burst(0, &[sent]), 1);
+    net.tx.flush(6_000);
+    let mut crc = crc32fast::Hasher::new_with_initial(0x1234_5678);
+    crc.update(&whole[74..]);
+    let expected = [&whole[..], &crc.finalize().to_le_bytes()].concat();
+    assert_eq!(receive(&mut net.rx, 6_000), [expected]);
 }

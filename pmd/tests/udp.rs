@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::net::{IpAddr, UdpSocket};
 
+use spindrift_pmd::memory::Region;
 use spindrift_pmd::udp::{Offload, SourcePorts, UdpConfig, UdpPort};
 use spindrift_pmd::{DatagramMeta, LinkState, Port, PortCaps, RxOrigin, TxFrame};
 
@@ -81,7 +82,12 @@ fn burst_arrives(src: &str, dst: &str, offload: Offload) {
     let frames: Vec<_> = heads
         .iter()
         .zip(&payloads)
-        .map(|(head, payload)| TxFrame { head, udp_payload_at: head.len() - 4, payload, tail: &[0xee; 4] })
+        .map(|(head, payload)| TxFrame {
+            head,
+            udp_payload_at: head.len() - 4,
+            payload: payload.into(),
+            tail: (&[0xee; 4]).into(),
+        })
         .collect();
     assert_eq!(a.tx_burst(0, &frames), 120);
     a.flush(0);
@@ -135,7 +141,12 @@ fn any_mix_of_offloads_understands_each_other() {
         let port = a.caps().source_ports.as_ref().unwrap()[0];
         let head = head(a.caps().local_ip, b.caps().local_ip, (port, b.port()), 0);
         let payload = [5; 3000];
-        let frame = TxFrame { head: &head, udp_payload_at: head.len(), payload: &payload, tail: &[] };
+        let frame = TxFrame {
+            head: &head,
+            udp_payload_at: head.len(),
+            payload: (&payload).into(),
+            tail: (&[]).into(),
+        };
         a.tx_burst(0, &[frame; 20]);
         let got = receive(&mut b, 20);
         assert_eq!(got.len(), 20);
@@ -162,10 +173,14 @@ fn link_caps_and_hop_limit() {
     }
     let ip = caps.local_ip;
     let head = head(ip, ip, (caps.source_ports.unwrap()[0], port.port()), 0);
-    let frame = TxFrame { head: &head, udp_payload_at: 42, payload: b"to myself", tail: &[] };
+    let frame = TxFrame { head: &head, udp_payload_at: 42, payload: b"to myself".into(), tail: (&[]).into() };
     port.tx_burst(0, &[frame]);
     let got = receive(&mut port, 1);
     assert_eq!((got[0].0.hop_limit, &got[0].1[..]), (64, &b"to myself"[..]));
+}
+
+fn frame<'a>(head: &'a [u8], payload: &'a [u8]) -> TxFrame<'a> {
+    TxFrame { head, udp_payload_at: 42, payload: payload.into(), tail: (&[]).into() }
 }
 
 #[test]
@@ -177,18 +192,19 @@ fn what_cannot_be_sent_is_counted_and_the_rest_goes() {
     let foreign_port = head(from, to, (1, b.port()), 0);
     let v6 = head("::1".parse().unwrap(), "::1".parse().unwrap(), (port, b.port()), 0);
     let long = vec![0; 9014];
-    let frame = |head, payload| TxFrame { head, udp_payload_at: 42, payload, tail: &[] };
+    let nowhere = Region::virtual_at(100, 0).unwrap();
     let burst = [
         frame(&foreign_port, b"no socket"),
         frame(&good, b"good"),
         TxFrame { udp_payload_at: 62, ..frame(&v6, b"other family") },
         frame(&good, &long),
         frame(&[0; 50], b"no IP"),
+        TxFrame { payload: nowhere.payload(0, 50).unwrap(), ..frame(&good, b"") },
     ];
-    assert_eq!(a.tx_burst(0, &burst), 5);
+    assert_eq!(a.tx_burst(0, &burst), 6);
     assert_eq!(receive(&mut b, 1)[0].1, b"good");
     let counters = a.counters();
-    assert_eq!((counters.tx_unsendable, counters.tx_oversize, counters.tx_dropped), (3, 1, 4));
+    assert_eq!((counters.tx_unsendable, counters.tx_oversize, counters.tx_dropped), (4, 1, 5));
 }
 
 #[test]
@@ -197,7 +213,7 @@ fn an_unreachable_peer_is_counted_not_fatal() {
     let port = a.caps().source_ports.as_ref().unwrap()[0];
     // Bound to 127.0.0.1, a socket cannot reach another network.
     let head = head(a.caps().local_ip, "192.0.2.1".parse().unwrap(), (port, 4971), 0);
-    let frame = TxFrame { head: &head, udp_payload_at: 42, payload: b"lost", tail: &[] };
+    let frame = TxFrame { head: &head, udp_payload_at: 42, payload: b"lost".into(), tail: (&[]).into() };
     for _ in 0..3 {
         assert_eq!(a.tx_burst(0, &[frame; 3]), 3);
     }

@@ -92,8 +92,8 @@ fn a_full_interface_queue_gives_frames_back() {
         let frame = |i: &u16| TxFrame {
             head: &heads[usize::from(*i) % heads.len()],
             udp_payload_at: heads[0].len(),
-            payload: &payload,
-            tail: &tails[usize::from(*i)],
+            payload: (&payload).into(),
+            tail: (&tails[usize::from(*i)]).into(),
         };
         let (mut waiting, mut seen): (Vec<u16>, Vec<u16>) = ((0..FRAMES).collect(), Vec::new());
         let (mut now, mut idle, mut turned_away) = (0, 0, 0);

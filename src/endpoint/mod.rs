@@ -44,7 +44,7 @@ use std::net::IpAddr;
 use rand::rngs::ChaCha20Rng;
 
 use crate::counters::Counters;
-use crate::memory::MemoryTable;
+use crate::memory::{MemoryTable, Payload};
 use crate::path::PortMask;
 use crate::requester::{Entry, SpareQueues};
 use crate::responder::WindowBudget;
@@ -357,26 +357,10 @@ impl Endpoint {
         self.report_retired(slot);
     }
 
-    /// The bytes of a packet that [`transmit`](Self::transmit) produced. The endpoint changes none of them while
-    /// they are borrowed:
-    ///
-    /// ```compile_fail,E0502
-    /// use spindrift::endpoint::{Endpoint, Transmit};
-    /// use spindrift::pmd::RxFrame;
-    /// use spindrift::time::Time;
-    ///
-    /// fn hold(endpoint: &mut Endpoint, packet: &Transmit, frame: &RxFrame<'_>) -> u8 {
-    ///     let bytes = endpoint.payload(packet);
-    ///     endpoint.receive(Time(1), 0, frame); // may place a packet in the same memory
-    ///     bytes[0]
-    /// }
-    /// ```
-    ///
-    /// The application can, through its own handle to the memory; see
-    /// [what is not sound yet](crate::memory#what-is-not-sound-yet).
+    /// The bytes of a packet that [`transmit`](Self::transmit) produced, as long as its work request has not completed.
     #[inline]
-    pub fn payload(&self, transmit: &Transmit) -> &[u8] {
-        self.memory.slice(&transmit.payload)
+    pub fn payload(&self, transmit: &Transmit) -> Payload<'_> {
+        self.memory.bytes(&transmit.payload)
     }
 }
 

@@ -449,7 +449,7 @@ fn count_refusal(counters: &mut Counters, error: MemoryError) {
     match error {
         MemoryError::WrongPd { .. } => counters.rx_wrong_pd += 1,
         MemoryError::NoAccess { .. } => counters.rx_no_access += 1,
-        MemoryError::OutOfBounds { .. } => counters.rx_out_of_bounds += 1,
+        MemoryError::Region(_) => counters.rx_out_of_bounds += 1,
         _ => counters.rx_bad_rkey += 1,
     }
 }

@@ -1,10 +1,11 @@
 //! Turns the endpoint's transmits into frames: fills a batch, adds the checksums, and hands each port its frames in
 //! one burst.
 
-use spindrift_pmd::{Port, TxFrame};
+use spindrift_pmd::{Port, Tail, TxFrame};
 
 use super::tuning::{TX_BURST, TX_BURST_BATCHED};
 use crate::endpoint::{Endpoint, Transmit};
+use crate::memory::Payload;
 use crate::path::PortMask;
 use crate::time::Time;
 use crate::wire::{ICRC_LEN, icrc};
@@ -23,8 +24,8 @@ fn batched(ports: &[Box<dyn Port>]) -> bool {
 /// The frames of one round, and the room that each port had for them.
 pub(super) struct TxBatch {
     frames: Box<[Transmit]>,
-    /// The iCRC of each: MRC packets carry no padding (MRC 1.0 table 6-3: pad is 0).
-    tails: Box<[[u8; ICRC_LEN]]>,
+    /// The iCRC of each, up to the payload. MRC packets carry no padding (MRC 1.0 table 6-3: pad is 0).
+    crcs: Box<[u32]>,
     /// Indexes into `frames`, port by port.
     order: Box<[u16]>,
     /// Frames that the ports did not take or gave back, as indexes into `frames`.
@@ -37,7 +38,8 @@ pub(super) struct TxBatch {
     dirty: u32,
 }
 
-const NO_FRAME: TxFrame<'static> = TxFrame { head: &[], udp_payload_at: 0, payload: &[], tail: &[] };
+const NO_FRAME: TxFrame<'static> =
+    TxFrame { head: &[], udp_payload_at: 0, payload: Payload::EMPTY, tail: Tail::Bytes(&[]) };
 
 impl TxBatch {
     /// A batch as long as is good for these ports.
@@ -45,7 +47,7 @@ impl TxBatch {
         let len = if batched(ports) { TX_BURST_BATCHED } else { TX_BURST };
         Self {
             frames: vec![Transmit::default(); len].into_boxed_slice(),
-            tails: vec![[0; ICRC_LEN]; len].into_boxed_slice(),
+            crcs: vec![0; len].into_boxed_slice(),
             order: vec![0; len].into_boxed_slice(),
             refused: Vec::with_capacity(len),
             filled: 0,
@@ -121,14 +123,13 @@ impl TxBatch {
         self.dirty = 0;
     }
 
-    /// Computes every frame's iCRC.
+    /// Begins every frame's iCRC, which its port goes on with.
     fn seal(&mut self, endpoint: &Endpoint) {
         if !endpoint.config().icrc {
             return;
         }
-        for (frame, tail) in self.frames.iter().zip(&mut self.tails).take(self.filled) {
-            let l3_head = frame.head().get(ETHERNET_LEN..).unwrap_or_default();
-            *tail = icrc::compute(l3_head, endpoint.payload(frame), &[]);
+        for (frame, crc) in self.frames.iter().zip(&mut self.crcs).take(self.filled) {
+            *crc = icrc::before_payload(frame.head().get(ETHERNET_LEN..).unwrap_or_default());
         }
     }
 
@@ -191,7 +192,8 @@ impl TxBatch {
 
     fn frame<'a>(&'a self, endpoint: &'a Endpoint, index: u16) -> Option<TxFrame<'a>> {
         let frame = self.frames.get(usize::from(index))?;
-        let tail = self.tails.get(usize::from(index))?;
+        let crc = *self.crcs.get(usize::from(index))?;
+        let tail = if endpoint.config().icrc { Tail::Crc32(crc) } else { Tail::Bytes(&[0; ICRC_LEN]) };
         Some(TxFrame {
             head: frame.head(),
             udp_payload_at: usize::from(frame.udp_payload_at),

@@ -1,9 +1,8 @@
 //! Registered memory: the bytes that packets are read from and written to, and the keys that guard them.
 //!
-//! This is the one module of the transport that may use `unsafe`. It is kept small for that reason:
-//! [`Region`] owns (or borrows) a range of bytes and gives bounds-checked access through raw pointers;
-//! [`MemoryTable`] maps random keys to regions and answers, for every packet, whether it may touch the
-//! bytes it names.
+//! [`Region`], which ports share ([`spindrift_pmd::memory`]), owns (or borrows) a range of bytes and copies in and out
+//! of it whatever others do at the same time. [`MemoryTable`] maps random keys to regions and answers, for every
+//! packet, whether it may touch the bytes it names.
 //!
 //! ```
 //! use spindrift::memory::{Access, MemoryTable, PdId, Region};
@@ -31,35 +30,13 @@
 //!
 //! As in any RDMA system, registered memory is shared with the network while work requests or
 //! remote writes are in flight. Reading it then may see some packets of a message and not others;
-//! changing the source of a posted write may send either content (also, in different packets, both).
-//! The accessors of [`Region`] copy through raw pointers and hand out no Rust references to shared bytes.
-//!
-//! # What is not sound yet
-//!
-//! [`Endpoint::payload`](crate::endpoint::Endpoint::payload) gives a packet's bytes to the driver as `&[u8]`, which
-//! promises that nobody changes them while it is held. The endpoint keeps this promise for what it writes itself:
-//! [`MemoryTable::place`] and [`Endpoint::receive`](crate::endpoint::Endpoint::receive) need it exclusively. It
-//! cannot keep it for others. Each of these changes the bytes from safe code while such a slice is held, which is
-//! undefined behaviour in Rust:
-//!
-//! - [`Region::write_at`], [`Region::fill`] and [`Region::store`] on another handle to the region, or
-//!   [`Mr::write_at`](crate::verbs::Mr::write_at), which calls it;
-//! - a peer that writes to the same region through a second registration, at another endpoint.
-//!
-//! For the same reason two threads must not use these accessors on the same bytes at once, nor one thread while the lane of
-//! another places a packet there: the copies are not atomic, and Rust calls that a data race. [`Region::load`] and
-//! [`Region::store`] are atomic towards each other, not towards the copies.
-//!
-//! In practice the compiler sees only a copy or a checksum of such a slice, and a race garbles data, and data only. Until this
-//! module is rebuilt on accesses that may race, a program is sound if it leaves the source of a posted write alone until its
-//! completion, and reads a target only after the completion or the byte that tells of it.
+//! changing the source of a posted write may send either content (also, in different packets, both). That is all that
+//! a race does: bytes are copied by accesses that may meet others, and no Rust reference to them is ever lent.
+//! [`spindrift_pmd::memory`] tells what can be waited for in memory itself.
 
-#![allow(unsafe_code, reason = "registered memory is shared with the network; this module holds all of it")]
-
-mod region;
 mod table;
 
-pub use region::Region;
+pub use spindrift_pmd::memory::{Payload, Region, RegionError};
 pub use table::{Access, MemoryTable, MrKey, PayloadRef, PdId, RegionSlot};
 
 /// Why memory could not be registered or touched.
@@ -90,18 +67,6 @@ pub enum MemoryError {
         /// The right that is missing.
         needed: Access,
     },
-    /// The range is not inside the region.
-    #[error("{len} bytes at {addr:#x} are not inside the region of {region_len} bytes at {region_addr:#x}")]
-    OutOfBounds {
-        /// First address of the access.
-        addr: u64,
-        /// Length of the access in bytes.
-        len: u64,
-        /// First address of the region.
-        region_addr: u64,
-        /// Length of the region in bytes.
-        region_len: u64,
-    },
     /// Work requests still use the region.
     #[error("{uses} work requests still use the region; wait for their completions, or drop the handle")]
     Busy {
@@ -114,22 +79,9 @@ pub enum MemoryError {
         /// The table's limit.
         max: u32,
     },
-    /// A region must hold at least one byte and must not wrap around the end of the address space.
-    #[error(
-        "{len} bytes at {addr:#x} cannot be a region: a region has at least one byte and ends below 2^64"
-    )]
-    BadRange {
-        /// First address asked for.
-        addr: u64,
-        /// Length asked for in bytes.
-        len: u64,
-    },
-    /// The allocator refused.
-    #[error("{len} bytes of memory could not be allocated")]
-    OutOfMemory {
-        /// Length asked for in bytes.
-        len: u64,
-    },
+    /// The memory itself could not be had, or does not hold the range.
+    #[error(transparent)]
+    Region(#[from] RegionError),
 }
 
 #[cfg(test)]

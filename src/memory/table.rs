@@ -2,13 +2,12 @@
 
 use core::fmt;
 use core::ops::{BitOr, BitOrAssign};
-use core::ptr::NonNull;
 use std::sync::Arc;
 
 use rand::Rng;
 use rand::rngs::ChaCha20Rng;
 
-use super::{MemoryError, Region};
+use super::{MemoryError, Payload, Region};
 use crate::seed::{Purpose, Seed};
 
 /// A protection domain: queue pairs may only touch regions of their own.
@@ -122,20 +121,8 @@ struct Slot {
     /// No new use: waits for `uses` to reach zero.
     draining: bool,
     uses: u32,
-    iova: u64,
-    len: u64,
-    base: Base,
     region: Option<Arc<Region>>,
 }
-
-/// Where a region's bytes are. Valid while the slot's `region` is there.
-#[derive(Clone, Copy, Debug)]
-struct Base(NonNull<u8>);
-
-// SAFETY: the pointer is used only while the slot's `Region`, itself `Send + Sync`, is alive.
-unsafe impl Send for Base {}
-// SAFETY: as above; a shared table reads and copies through the pointer but forms no exclusive reference.
-unsafe impl Sync for Base {}
 
 impl MemoryTable {
     /// An empty table for up to `max_regions` regions (at most 2^20); its keys are drawn from `seed`.
@@ -162,10 +149,8 @@ impl MemoryTable {
         }
         let key = self.draw_key();
         let index = self.index(key);
-        let base = Base(region.base());
-        let (iova, len) = (region.iova(), region.len() as u64);
         if let Some(slot) = self.slots.get_mut(index) {
-            *slot = Slot { key, pd, access, draining: false, uses: 0, iova, len, base, region: Some(region) };
+            *slot = Slot { key, pd, access, draining: false, uses: 0, region: Some(region) };
             self.live += 1;
         }
         Ok(MrKey { lkey: key, rkey: key })
@@ -196,48 +181,34 @@ impl MemoryTable {
 
     /// Copies a packet's bytes to the address it names, if it may write there.
     ///
-    /// Takes the table exclusively, so that bytes of a region that were borrowed from this table cannot change
-    /// while they are borrowed:
-    ///
-    /// ```compile_fail,E0596
-    /// use spindrift::memory::{MemoryTable, PdId};
-    ///
-    /// fn place_while_others_read(table: &MemoryTable) {
-    ///     let _ = table.place(1, PdId(1), 0x1000, b"bytes");
-    /// }
-    /// ```
-    ///
     /// # Errors
     /// As [`MemoryTable::check_remote`]; nothing is written then.
     #[inline]
-    pub fn place(&mut self, rkey: u32, pd: PdId, va: u64, data: &[u8]) -> Result<(), MemoryError> {
-        let (slot, offset) = self.remote(rkey, pd, va, data.len() as u64)?;
-        // SAFETY: `remote` checked that `offset + data.len()` is inside the region, and the slot keeps the
-        // region alive. `copy_to` allows an overlap, should `data` come from this very region.
-        unsafe { data.as_ptr().copy_to(slot.base.0.as_ptr().add(offset as usize), data.len()) };
-        Ok(())
+    pub fn place(&self, rkey: u32, pd: PdId, va: u64, data: &[u8]) -> Result<(), MemoryError> {
+        Ok(self.remote(rkey, pd)?.write_to(va, data)?)
     }
 
     /// Whether a peer may write `len` bytes at `va`. A range of zero bytes must lie inside the region too.
     ///
     /// # Errors
     /// [`MemoryError::UnknownKey`], [`WrongPd`](MemoryError::WrongPd), [`NoAccess`](MemoryError::NoAccess) or
-    /// [`OutOfBounds`](MemoryError::OutOfBounds).
+    /// [`OutOfBounds`](super::RegionError::OutOfBounds).
     #[inline]
     pub fn check_remote(&self, rkey: u32, pd: PdId, va: u64, len: u64) -> Result<(), MemoryError> {
-        self.remote(rkey, pd, va, len).map(|_| ())
+        self.remote(rkey, pd)?.offset_of(va, len)?;
+        Ok(())
     }
 
     /// Counts one more work request that sends from `len` bytes at `addr`.
     ///
     /// # Errors
-    /// [`MemoryError::UnknownKey`], [`WrongPd`](MemoryError::WrongPd) or [`OutOfBounds`](MemoryError::OutOfBounds).
+    /// [`MemoryError::UnknownKey`], [`WrongPd`](MemoryError::WrongPd) or [`OutOfBounds`](super::RegionError::OutOfBounds).
     pub fn pin(&mut self, lkey: u32, pd: PdId, addr: u64, len: u32) -> Result<RegionSlot, MemoryError> {
         let slot = self.live(lkey)?;
         if slot.pd != pd {
             return Err(MemoryError::WrongPd { key: lkey });
         }
-        slot.offset_of(addr, u64::from(len))?;
+        slot.region.as_deref().map(|region| region.offset_of(addr, u64::from(len))).transpose()?;
         slot.uses += 1;
         Ok(RegionSlot(lkey))
     }
@@ -255,38 +226,16 @@ impl MemoryTable {
     /// looks them up for a packet.
     #[inline]
     pub fn payload(&self, slot: RegionSlot, addr: u64, len: u32) -> PayloadRef {
-        let offset = self.slot(slot.0).map_or(0, |s| addr.wrapping_sub(s.iova));
+        let offset = self.region(slot.0).map_or(0, |region| addr.wrapping_sub(region.iova()));
         PayloadRef { slot, offset, len }
     }
 
     /// The bytes of a packet's payload; none if the region was released or does not hold them.
-    ///
-    /// The bytes belong to the application, which may change them meanwhile (the [module](super) says what that
-    /// means): use them only to copy, to send or to sum up, never to decide anything. For that reason it is not public:
-    ///
-    /// ```compile_fail,E0624
-    /// use spindrift::memory::{MemoryTable, PayloadRef};
-    ///
-    /// let table = MemoryTable::new(spindrift::seed::Seed::fixed(1), 1);
-    /// let _ = table.slice(&PayloadRef::EMPTY);
-    /// ```
     #[inline]
-    pub(crate) fn slice(&self, payload: &PayloadRef) -> &[u8] {
-        let Some(slot) = self.slot(payload.slot.0) else { return &[] };
-        let len = u64::from(payload.len);
-        if payload.offset.checked_add(len).is_none_or(|end| end > slot.len) {
-            return &[];
-        }
-        // SAFETY: the range was just checked against the region, which the slot keeps alive for as long as
-        // the returned borrow of the table lasts, and whose bytes are initialised. This table writes to them
-        // only through `place`, which needs it exclusively. Not ensured: that nobody writes through a handle
-        // to the region or a registration elsewhere; see "What is not sound yet" in the module.
-        unsafe {
-            core::slice::from_raw_parts(
-                slot.base.0.as_ptr().add(payload.offset as usize),
-                payload.len as usize,
-            )
-        }
+    pub fn bytes(&self, payload: &PayloadRef) -> Payload<'_> {
+        let Some(region) = self.region(payload.slot.0) else { return Payload::EMPTY };
+        let offset = usize::try_from(payload.offset).unwrap_or(usize::MAX);
+        region.payload(offset, payload.len as usize).unwrap_or_default()
     }
 
     /// Registrations now, those that wait for their last use included.
@@ -299,17 +248,23 @@ impl MemoryTable {
         self.slots.iter().any(|slot| slot.region.is_some() && slot.pd == pd)
     }
 
+    /// The region that a peer may write to by this key.
     #[inline]
-    fn remote(&self, rkey: u32, pd: PdId, va: u64, len: u64) -> Result<(&Slot, u64), MemoryError> {
-        let slot =
-            self.slot(rkey).filter(|slot| !slot.draining).ok_or(MemoryError::UnknownKey { key: rkey })?;
+    fn remote(&self, rkey: u32, pd: PdId) -> Result<&Region, MemoryError> {
+        let unknown = MemoryError::UnknownKey { key: rkey };
+        let slot = self.slot(rkey).filter(|slot| !slot.draining).ok_or(unknown)?;
         if slot.pd != pd {
             return Err(MemoryError::WrongPd { key: rkey });
         }
         if !slot.access.contains(Access::REMOTE_WRITE) {
             return Err(MemoryError::NoAccess { key: rkey, needed: Access::REMOTE_WRITE });
         }
-        Ok((slot, slot.offset_of(va, len)?))
+        slot.region.as_deref().ok_or(unknown)
+    }
+
+    #[inline]
+    fn region(&self, key: u32) -> Option<&Region> {
+        self.slot(key)?.region.as_deref()
     }
 
     fn live(&mut self, key: u32) -> Result<&mut Slot, MemoryError> {
@@ -367,24 +322,6 @@ impl MemoryTable {
 }
 
 impl Slot {
-    const EMPTY: Self = Self {
-        key: NO_KEY,
-        pd: PdId(0),
-        access: Access::LOCAL_READ,
-        draining: false,
-        uses: 0,
-        iova: 0,
-        len: 0,
-        base: Base(NonNull::dangling()),
-        region: None,
-    };
-
-    /// Distance of `addr` from the first byte, if all of `len` bytes from there are inside.
-    #[inline]
-    fn offset_of(&self, addr: u64, len: u64) -> Result<u64, MemoryError> {
-        match addr.checked_sub(self.iova) {
-            Some(offset) if offset <= self.len && len <= self.len - offset => Ok(offset),
-            _ => Err(MemoryError::OutOfBounds { addr, len, region_addr: self.iova, region_len: self.len }),
-        }
-    }
+    const EMPTY: Self =
+        Self { key: NO_KEY, pd: PdId(0), access: Access::LOCAL_READ, draining: false, uses: 0, region: None };
 }

@@ -23,53 +23,10 @@ fn bytes(region: &Region) -> Vec<u8> {
     all
 }
 
-#[test]
-fn allocated_memory_is_zero_and_on_a_page() {
-    let region = Region::alloc(10_000).unwrap();
-    assert_eq!(region.iova() % 4096, 0);
-    assert!(bytes(&region).iter().all(|&b| b == 0));
-    assert_eq!(Region::alloc(0).unwrap_err(), MemoryError::BadRange { addr: 0, len: 0 });
-    assert!(matches!(Region::alloc_at(2, u64::MAX), Err(MemoryError::BadRange { .. })));
-    assert!(matches!(Region::alloc(usize::MAX), Err(MemoryError::BadRange { .. })));
-    assert!(matches!(Region::alloc(isize::MAX as usize), Err(MemoryError::OutOfMemory { .. })));
-}
-
-#[test]
-fn a_vector_and_raw_memory_become_regions() {
-    let mut spare = Vec::with_capacity(100);
-    spare.extend_from_slice(b"abc");
-    let region = Region::from_vec(spare).unwrap();
-    assert_eq!(bytes(&region), b"abc");
-    assert!(Region::from_vec(Vec::new()).is_err());
-
-    let mut backing = [0u8; 16];
-    // SAFETY: the array outlives the region, and is not looked at before the region is gone.
-    let region = unsafe { Region::from_raw(backing.as_mut_ptr(), 16) }.unwrap();
-    region.write_at(4, b"raw").unwrap();
-    drop(region);
-    assert_eq!(&backing[4..7], b"raw");
-    // SAFETY: a null pointer is refused before it is used.
-    assert!(unsafe { Region::from_raw(core::ptr::null_mut(), 16) }.is_err());
-}
-
-#[test]
-fn accessors_check_bounds() {
-    let region = Region::alloc(100).unwrap();
-    region.write_at(98, b"xy").unwrap();
-    assert!(matches!(region.write_at(99, b"xy"), Err(MemoryError::OutOfBounds { .. })));
-    assert!(region.write_at(usize::MAX, b"xy").is_err());
-    assert!(region.read_at(100, &mut []).is_ok());
-    assert!(region.read_at(101, &mut []).is_err());
-    region.fill(0, 100, 7).unwrap();
-    assert!(region.fill(1, 100, 7).is_err());
-    region.store(99, 8).unwrap();
-    assert_eq!(region.load(99), Ok(8));
-    assert!(region.load(100).is_err());
-    let mut want = [7; 100];
-    assert_eq!(region.first_difference(0, &want), Ok(Some(99)));
-    want[99] = 8;
-    assert_eq!(region.first_difference(0, &want), Ok(None));
-    assert!(region.first_difference(1, &want).is_err());
+fn sent(table: &MemoryTable, payload: &PayloadRef) -> Vec<u8> {
+    let mut all = Vec::new();
+    table.bytes(payload).append_to(&mut all, usize::MAX);
+    all
 }
 
 #[test]
@@ -124,22 +81,22 @@ fn a_dropped_handle_drains() {
     assert!(table.pin(key, PD, BASE, 4).is_err(), "no new work request");
     assert!(table.place(key, PD, BASE, b"x").is_err(), "no new remote write");
     let payload = table.payload(pins[0], BASE, 10);
-    assert_eq!(table.slice(&payload), b"still here");
+    assert_eq!(sent(&table, &payload), b"still here");
     table.unpin(pins[0]);
     assert_eq!(Arc::strong_count(&region), 2);
     table.unpin(pins[1]);
     assert_eq!(Arc::strong_count(&region), 1);
-    assert_eq!(table.slice(&payload), b"");
+    assert_eq!(sent(&table, &payload), b"");
 }
 
 #[test]
 fn payloads_outside_the_region_are_empty() {
     let (mut table, _region, key) = one(64);
     let pin = table.pin(key, PD, BASE + 8, 56).unwrap();
-    assert_eq!(table.slice(&table.payload(pin, BASE + 63, 1)).len(), 1);
-    assert_eq!(table.slice(&table.payload(pin, BASE + 64, 1)).len(), 0);
-    assert_eq!(table.slice(&table.payload(pin, BASE - 1, 1)).len(), 0);
-    assert_eq!(table.slice(&PayloadRef::EMPTY), b"");
+    assert_eq!(table.bytes(&table.payload(pin, BASE + 63, 1)).len(), 1);
+    assert_eq!(table.bytes(&table.payload(pin, BASE + 64, 1)).len(), 0);
+    assert_eq!(table.bytes(&table.payload(pin, BASE - 1, 1)).len(), 0);
+    assert!(table.bytes(&PayloadRef::EMPTY).is_empty());
     assert!(table.pin(key, PD, BASE + 8, 57).is_err());
     assert!(table.pin(key, PdId(9), BASE, 1).is_err());
 }

@@ -2,7 +2,7 @@
 
 use crate::endpoint::{ConfigError, EndpointError, QpState};
 use crate::engine::{ControlError, LaneStartError};
-use crate::memory::MemoryError;
+use crate::memory::{MemoryError, RegionError};
 
 use super::exchange::Refusal;
 
@@ -119,4 +119,10 @@ pub enum CqError {
         "the context's lane has failed and does no more work; see `Context::failure`, and open another context"
     )]
     LaneFailed,
+}
+
+impl From<RegionError> for VerbsError {
+    fn from(error: RegionError) -> Self {
+        Self::Memory(error.into())
+    }
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::memory::{Access, MemoryError, MrKey, Region};
+use crate::memory::{Access, MrKey, Region, RegionError};
 use crate::work::{RemoteAddr, Sge};
 
 use super::context::Pd;
@@ -60,8 +60,8 @@ impl Mr {
     /// `len` bytes from `offset` on, as the source of a work request.
     ///
     /// # Errors
-    /// [`MemoryError::OutOfBounds`].
-    pub fn sge(&self, offset: usize, len: u32) -> Result<Sge, MemoryError> {
+    /// [`RegionError::OutOfBounds`].
+    pub fn sge(&self, offset: usize, len: u32) -> Result<Sge, RegionError> {
         let addr = inside(&self.remote(), offset as u64, u64::from(len))?;
         Ok(Sge { addr, len, lkey: self.lkey() })
     }
@@ -74,23 +74,23 @@ impl Mr {
     /// Copies `bytes` to `offset` bytes from the start.
     ///
     /// # Errors
-    /// [`MemoryError::OutOfBounds`], and nothing is written.
-    pub fn write_at(&self, offset: usize, bytes: &[u8]) -> Result<(), MemoryError> {
+    /// [`RegionError::OutOfBounds`], and nothing is written.
+    pub fn write_at(&self, offset: usize, bytes: &[u8]) -> Result<(), RegionError> {
         self.region.write_at(offset, bytes)
     }
 
     /// Copies `out.len()` bytes from `offset` bytes after the start.
     ///
     /// # Errors
-    /// [`MemoryError::OutOfBounds`], and `out` is left as it was.
-    pub fn read_at(&self, offset: usize, out: &mut [u8]) -> Result<(), MemoryError> {
+    /// [`RegionError::OutOfBounds`], and `out` is left as it was.
+    pub fn read_at(&self, offset: usize, out: &mut [u8]) -> Result<(), RegionError> {
         self.region.read_at(offset, out)
     }
 
     /// Ends the registration: the key is invalid from here on, and the memory freed (if nothing else owns it).
     ///
     /// # Errors
-    /// [`MemoryError::Busy`] while work requests use it, with the registration itself, unchanged.
+    /// [`MemoryError::Busy`](crate::memory::MemoryError::Busy) while work requests use it, with the registration itself, unchanged.
     pub fn deregister(mut self) -> Result<(), (Self, VerbsError)> {
         match self.pd.context().control(|lane| lane.endpoint_mut().deregister(self.key.rkey)) {
             Ok(Ok(())) => {
@@ -116,17 +116,17 @@ impl RemoteMr {
     /// `len` bytes from `offset` on, as the target of a work request.
     ///
     /// # Errors
-    /// [`MemoryError::OutOfBounds`].
-    pub fn at(&self, offset: u64, len: u64) -> Result<RemoteAddr, MemoryError> {
+    /// [`RegionError::OutOfBounds`].
+    pub fn at(&self, offset: u64, len: u64) -> Result<RemoteAddr, RegionError> {
         Ok(RemoteAddr { addr: inside(self, offset, len)?, rkey: self.rkey })
     }
 }
 
-fn inside(region: &RemoteMr, offset: u64, len: u64) -> Result<u64, MemoryError> {
+fn inside(region: &RemoteMr, offset: u64, len: u64) -> Result<u64, RegionError> {
     let fits = offset.checked_add(len).is_some_and(|end| end <= region.len);
     match region.addr.checked_add(offset) {
         Some(addr) if fits => Ok(addr),
-        addr => Err(MemoryError::OutOfBounds {
+        addr => Err(RegionError::OutOfBounds {
             addr: addr.unwrap_or(u64::MAX),
             len,
             region_addr: region.addr,

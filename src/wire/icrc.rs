@@ -10,6 +10,7 @@
 use std::net::IpAddr;
 
 use spindrift_pmd::DatagramMeta;
+use spindrift_pmd::memory::Payload;
 
 use super::ICRC_LEN;
 
@@ -27,11 +28,12 @@ const BTH_MASKED: usize = 5;
 const IPV4_MASKED: usize = IPV4_LEN + UDP_LEN + BTH_MASKED;
 const IPV6_MASKED: usize = IPV6_LEN + UDP_LEN + BTH_MASKED;
 
-/// The iCRC of a packet in three pieces: `l3_head` from the IP header to the last MRC header, payload, pad.
+/// The CRC of a packet up to its payload, `l3_head` from the IP header to the last MRC header, to be continued over
+/// the payload as [`Tail::Crc32`](spindrift_pmd::Tail::Crc32) says.
 ///
 /// The version in the first byte decides between IPv4 (without options) and IPv6.
 #[inline]
-pub fn compute(l3_head: &[u8], payload: &[u8], pad: &[u8]) -> [u8; ICRC_LEN] {
+pub fn before_payload(l3_head: &[u8]) -> u32 {
     let mut room = [0; HEAD_ROOM];
     let (head, more) = l3_head.split_at_checked(HEAD_ROOM).unwrap_or((l3_head, &[]));
     let mut crc = crc32fast::Hasher::new_with_initial(AFTER_LINK_HEADER);
@@ -40,10 +42,16 @@ pub fn compute(l3_head: &[u8], payload: &[u8], pad: &[u8]) -> [u8; ICRC_LEN] {
         mask(copy);
         crc.update(copy);
     }
-    for piece in [more, payload, pad] {
-        if !piece.is_empty() {
-            crc.update(piece);
-        }
+    crc.update(more);
+    crc.finalize()
+}
+
+/// The iCRC of a packet in three pieces: as [`before_payload`], payload, pad.
+#[inline]
+pub fn compute<'a>(l3_head: &[u8], payload: impl Into<Payload<'a>>, pad: &[u8]) -> [u8; ICRC_LEN] {
+    let mut crc = crc32fast::Hasher::new_with_initial(before_payload(l3_head));
+    for piece in [payload.into(), pad.into()] {
+        piece.for_each_chunk(|bytes| crc.update(bytes));
     }
     crc.finalize().to_le_bytes()
 }

@@ -17,7 +17,7 @@ pub(crate) fn join(endpoint: &Endpoint, transmit: &Transmit) -> Vec<u8> {
     assert_eq!(payload.len(), transmit.payload.len as usize, "the payload of a packet to send must be there");
     let mut frame = Vec::with_capacity(head.len() + payload.len() + ICRC_LEN);
     frame.extend_from_slice(head);
-    frame.extend_from_slice(payload);
+    payload.append_to(&mut frame, usize::MAX);
     frame.extend_from_slice(&icrc::compute(&head[ETHERNET..], payload, &[]));
     frame
 }

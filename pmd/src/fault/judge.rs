@@ -41,7 +41,7 @@ pub(super) struct Inside {
 impl Inside {
     pub(super) fn of_tx(frame: &TxFrame<'_>) -> Option<Self> {
         let (meta, at) = frame::parse(frame.head)?;
-        let opcode = frame.head.get(at).or(frame.payload.first()).copied();
+        let opcode = frame.head.get(at).copied().or_else(|| frame.payload.first());
         Some(Self { src_port: meta.src_port, flow_label: meta.flow_label, opcode })
     }
 

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crossbeam_utils::CachePadded;
 
-use crate::TxFrame;
+use crate::{Tail, TxFrame, crc32};
 
 const LINE: usize = 64;
 /// `offset` and `len` at the start of a slot.
@@ -55,6 +55,18 @@ pub(super) struct Producer {
     tail: usize,
     /// The consumer's `head` as last seen: looked up again only when the ring seems full.
     head_seen: usize,
+    /// CRCs to be computed before the frames are published. Not at once, since the slots' memory comes from the
+    /// consumer's cache: while it is on its way, the next payloads are copied.
+    sums: Vec<Sum>,
+}
+
+/// The CRC at the end of a frame that is not published yet.
+struct Sum {
+    slot: usize,
+    /// Where the payload starts in the slot, and its length.
+    at: usize,
+    len: usize,
+    state: u32,
 }
 
 /// The receiving end.
@@ -87,7 +99,10 @@ pub(super) fn ring(slots: usize, frame_max: usize) -> (Producer, Consumer) {
         head: CachePadded::new(AtomicUsize::new(0)),
         tail: CachePadded::new(AtomicUsize::new(0)),
     });
-    (Producer { shared: Arc::clone(&shared), tail: 0, head_seen: 0 }, Consumer { shared, head: 0 })
+    (
+        Producer { shared: Arc::clone(&shared), tail: 0, head_seen: 0, sums: Vec::with_capacity(slots) },
+        Consumer { shared, head: 0 },
+    )
 }
 
 impl Producer {
@@ -109,20 +124,27 @@ impl Producer {
         if len > self.shared.frame_max || self.room(1) == 0 {
             return false;
         }
-        let head_len = frame.head.len();
+        let (head_len, payload_len) = (frame.head.len(), frame.payload.len());
         let offset = (SLOT_HEAD + head_len).next_multiple_of(LINE) - head_len;
         let slot = self.shared.slot(self.tail);
         // SAFETY: the slot is the producer's (`room` > 0, not yet published). `offset` is at most
         // SLOT_HEAD + LINE - 1 and `len` at most frame_max, so the pieces end inside the stride; slots
-        // are 64-byte aligned, so the two words are aligned. The sources are live slices and cannot
+        // are 64-byte aligned, so the two words are aligned, and were zeroed when made. The sources are live slices and cannot
         // overlap the slot: nobody holds a reference into an unpublished slot.
         unsafe {
             slot.cast::<u32>().write(offset as u32);
             slot.cast::<u32>().add(1).write(len as u32);
             let mut at = slot.add(offset);
-            for piece in [frame.head, frame.payload, frame.tail] {
-                at.copy_from_nonoverlapping(piece.as_ptr(), piece.len());
-                at = at.add(piece.len());
+            at.copy_from_nonoverlapping(frame.head.as_ptr(), head_len);
+            at = at.add(head_len);
+            let rest = std::slice::from_raw_parts_mut(at, len - head_len);
+            let (copy, tail) = rest.split_at_mut(payload_len);
+            frame.payload.read(copy);
+            match frame.tail {
+                Tail::Bytes(bytes) => tail.copy_from_slice(bytes),
+                Tail::Crc32(state) => {
+                    self.sums.push(Sum { slot: self.tail, at: offset + head_len, len: payload_len, state });
+                }
             }
         }
         self.tail = self.tail.wrapping_add(1);
@@ -130,7 +152,15 @@ impl Producer {
     }
 
     /// Makes all pushed frames visible to the consumer.
-    pub(super) fn publish(&self) {
+    pub(super) fn publish(&mut self) {
+        for sum in self.sums.drain(..) {
+            // SAFETY: the slot is the producer's still, and `push` wrote `len` bytes there and left room for the CRC.
+            unsafe {
+                let copy = self.shared.slot(sum.slot).add(sum.at);
+                let crc = crc32(sum.state, std::slice::from_raw_parts(copy, sum.len)).to_le_bytes();
+                copy.add(sum.len).copy_from_nonoverlapping(crc.as_ptr(), crc.len());
+            }
+        }
         // Release: the slots' bytes are written before the new tail is seen.
         self.shared.tail.store(self.tail, Ordering::Release);
     }
@@ -167,6 +197,7 @@ impl Consumer {
 mod tests {
     #![allow(clippy::disallowed_methods, reason = "tests")]
     use super::*;
+    use crate::memory::Payload;
     use rand_xoshiro::Xoshiro256PlusPlus;
     use rand_xoshiro::rand_core::{Rng as _, SeedableRng as _};
 
@@ -199,8 +230,8 @@ mod tests {
                         let frame = TxFrame {
                             head: &all[..head],
                             udp_payload_at: 0,
-                            payload: &all[head..head + payload],
-                            tail: &all[head + payload..],
+                            payload: (&all[head..head + payload]).into(),
+                            tail: (&all[head + payload..]).into(),
                         };
                         while !tx.push(&frame) {
                             tx.publish();
@@ -236,8 +267,8 @@ mod tests {
             let frame = TxFrame {
                 head: &all[..head],
                 udp_payload_at: 0,
-                payload: &all[head..690],
-                tail: &all[690..],
+                payload: (&all[head..690]).into(),
+                tail: (&all[690..]).into(),
             };
             for _ in 0..2 {
                 assert!(tx.push(&frame));
@@ -256,7 +287,12 @@ mod tests {
     fn too_long_is_refused() {
         let (mut tx, _rx) = ring(2, 64);
         let long = [0; 65];
-        assert!(!tx.push(&TxFrame { head: &long, udp_payload_at: 0, payload: &[], tail: &[] }));
+        assert!(!tx.push(&TxFrame {
+            head: &long,
+            udp_payload_at: 0,
+            payload: Payload::EMPTY,
+            tail: (&[]).into()
+        }));
         assert_eq!(tx.room(9), 2);
     }
 }

@@ -162,6 +162,7 @@ impl Grouper {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::memory::Payload;
 
     fn key(socket: u16, dst: u8) -> Key {
         Key { socket, dst: IpAddr::from([10, 0, 0, dst]), dst_port: 4971, traffic_class: 0 }
@@ -211,26 +212,36 @@ mod tests {
         (v6[14], v6[15]) = (0x6a, 0xb0);
         v6[38..54].copy_from_slice(&Ipv6Addr::LOCALHOST.octets());
         v6[54..58].copy_from_slice(&[0xc0, 1, 0x13, 0x6b]);
-        let frame = |head| TxFrame { head, udp_payload_at: 62, payload: &[], tail: &[] };
+        let frame = |head| TxFrame { head, udp_payload_at: 62, payload: Payload::EMPTY, tail: (&[]).into() };
         let (port, key) = destination(&frame(&v6)).unwrap();
         assert_eq!((port, key.dst_port, key.traffic_class), (0xc001, 4971, 0xab));
         assert_eq!(key.dst, IpAddr::V6(Ipv6Addr::LOCALHOST));
         let mut v4 = [0; 42];
         (v4[14], v4[15]) = (0x45, 2);
         v4[30..34].copy_from_slice(&[127, 0, 0, 2]);
-        let frame = TxFrame { head: &v4, udp_payload_at: 42, payload: &[], tail: &[] };
+        let frame = TxFrame { head: &v4, udp_payload_at: 42, payload: Payload::EMPTY, tail: (&[]).into() };
         let (_, key) = destination(&frame).unwrap();
         assert_eq!((key.dst, key.traffic_class), (IpAddr::from([127, 0, 0, 2]), 2));
         for (len, at) in [(0, 0), (42, 7), (20, 42), (62, 62)] {
             let head = vec![0; len];
             assert_eq!(
-                destination(&TxFrame { head: &head, udp_payload_at: at, payload: &[], tail: &[] }),
+                destination(&TxFrame {
+                    head: &head,
+                    udp_payload_at: at,
+                    payload: Payload::EMPTY,
+                    tail: (&[]).into()
+                }),
                 None
             );
         }
         for len in 0..42 {
             assert_eq!(
-                destination(&TxFrame { head: &v4[..len], udp_payload_at: len, payload: &[], tail: &[] }),
+                destination(&TxFrame {
+                    head: &v4[..len],
+                    udp_payload_at: len,
+                    payload: Payload::EMPTY,
+                    tail: (&[]).into()
+                }),
                 None
             );
         }

@@ -9,6 +9,8 @@ use std::os::fd::AsRawFd;
 
 use libc::{c_int, c_void, cmsghdr, iovec, mmsghdr, msghdr, sockaddr_in, sockaddr_in6};
 
+use crate::memory::Payload;
+
 fn check(rc: c_int) -> io::Result<()> {
     if rc < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
@@ -264,11 +266,10 @@ pub(crate) struct TxScratch {
 // SAFETY: the pointers inside are written, used and forgotten within one call.
 unsafe impl Send for TxScratch {}
 
-fn push_pieces<'a>(iovs: &mut Vec<iovec>, pieces: impl IntoIterator<Item = &'a [u8]>) {
-    iovs.extend(pieces.into_iter().filter(|piece| !piece.is_empty()).map(|piece| iovec {
+fn push_pieces<'a>(iovs: &mut Vec<iovec>, pieces: impl IntoIterator<Item = Payload<'a>>) {
+    iovs.extend(pieces.into_iter().filter(|piece| !piece.is_empty()).filter_map(|piece| {
         // The kernel only reads what it sends.
-        iov_base: piece.as_ptr().cast_mut().cast::<c_void>(),
-        iov_len: piece.len(),
+        Some(iovec { iov_base: piece.as_ptr()?.cast_mut().cast::<c_void>(), iov_len: piece.len() })
     }));
 }
 
@@ -279,7 +280,7 @@ impl TxScratch {
         fd: &impl AsRawFd,
         to: &Destination,
         segment: Option<u16>,
-        pieces: impl Iterator<Item = &'a [u8]>,
+        pieces: impl Iterator<Item = Payload<'a>>,
     ) -> io::Result<()> {
         self.iovs.clear();
         push_pieces(&mut self.iovs, pieces);
@@ -308,7 +309,7 @@ impl TxScratch {
         &mut self,
         fd: &impl AsRawFd,
         to: &Destination,
-        datagrams: impl Iterator<Item = [&'a [u8]; 3]>,
+        datagrams: impl Iterator<Item = [Payload<'a>; 3]>,
     ) -> io::Result<usize> {
         const MOST: usize = 64;
         self.iovs.clear();

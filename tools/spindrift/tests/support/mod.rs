@@ -309,9 +309,9 @@ fn shortened(frame: &[u8], less: usize) -> Vec<u8> {
 pub(crate) fn write_capture(name: &str) -> PathBuf {
     let path = temp(name);
     let capture = Capture::create(&path, 1_700_000_000_000_000_000).expect("the capture can be created");
-    capture.record(0, &[&[0xff; 14], b"not IP"]);
+    capture.record(0, &[(&[0xff; 14]).into(), b"not IP".into()]);
     for (number, frame) in frames().iter().enumerate() {
-        capture.record(number as u64 * 1000 + 1, &[frame]);
+        capture.record(number as u64 * 1000 + 1, &[frame.into()]);
     }
     capture.flush();
     path
@@ -322,7 +322,7 @@ pub(crate) fn capture_of(name: &str, frames: &[Vec<u8>]) -> PathBuf {
     let path = temp(name);
     let capture = Capture::create(&path, 0).unwrap();
     for frame in frames {
-        capture.record(1, &[frame]);
+        capture.record(1, &[frame.into()]);
     }
     capture.flush();
     path

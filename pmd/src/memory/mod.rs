@@ -1,0 +1,75 @@
+//! Memory that the application, the transport, ports and peers share.
+//!
+//! A [`Region`] is a range of bytes that may change at any time: a peer writes to it while the application reads, the
+//! application writes while a port sends from it. So nothing here lends a Rust reference to its bytes. They are copied
+//! in and out, bounds checked, by copies that may race with others ([`Region::read_at`], [`Region::write_at`]), or
+//! read and written singly ([`Region::load`], [`Region::store`]). A race garbles data, and data only: no access through
+//! this module is undefined behaviour, whatever other threads, peers and work requests do meanwhile. The exceptions are
+//! marked `unsafe` and say what they rely on: [`Region::from_raw`] and [`Region::view`].
+//!
+//! A [`Payload`] is what a frame carries: a part of a region, or a slice.
+//!
+//! # Waiting for a byte
+//!
+//! A write to a region, by [`Region::write_at`] or by a packet that is placed, stores its last byte last, with release
+//! ordering, and [`Region::load`] reads with acquire ordering. So who sees the last byte of a write sees all of that
+//! write, and all that the writing thread did before. That is as far as it goes for MRC: the packets of a message take
+//! different paths and are placed as they come, so the last byte of a message says nothing of its other packets. Wait
+//! for the completion, or keep the message to one packet.
+
+#![allow(
+    unsafe_code,
+    reason = "shared memory is read and written through raw pointers; this module holds them all"
+)]
+
+mod copy;
+mod payload;
+mod region;
+
+pub use payload::Payload;
+pub use region::Region;
+
+/// Why memory could not be had or touched.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum RegionError {
+    /// The range is not inside the region.
+    #[error("{len} bytes at {addr:#x} are not inside the region of {region_len} bytes at {region_addr:#x}")]
+    OutOfBounds {
+        /// First address of the access.
+        addr: u64,
+        /// Length of the access in bytes.
+        len: u64,
+        /// First address of the region.
+        region_addr: u64,
+        /// Length of the region in bytes.
+        region_len: u64,
+    },
+    /// A region must hold at least one byte and must not wrap around the end of the address space.
+    #[error(
+        "{len} bytes at {addr:#x} cannot be a region: a region has at least one byte and ends below 2^64"
+    )]
+    BadRange {
+        /// First address asked for.
+        addr: u64,
+        /// Length asked for in bytes.
+        len: u64,
+    },
+    /// The allocator refused.
+    #[error("{len} bytes of memory could not be allocated")]
+    OutOfMemory {
+        /// Length asked for in bytes.
+        len: u64,
+    },
+    /// The system refused to map memory.
+    #[error("{len} bytes could not be mapped: {}", std::io::Error::from_raw_os_error(*.errno))]
+    Map {
+        /// Length asked for in bytes.
+        len: u64,
+        /// The system's error number.
+        errno: i32,
+    },
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,167 @@
+//! What a frame carries.
+
+use std::fmt;
+use std::mem::MaybeUninit;
+
+use super::{Region, RegionError};
+
+/// Bytes that a frame carries: a slice that nobody changes, or a part of a [`Region`], which anybody may change at any time.
+///
+/// It is a reference, as long as it lives; only copies of the bytes can be had. Those of a *virtual* region, which
+/// has a length and no bytes, read as zeros.
+///
+/// ```
+/// use spindrift_pmd::memory::{Payload, Region};
+///
+/// let region = Region::alloc(4096)?;
+/// region.write_at(100, b"shared")?;
+/// let mut out = [0; 6];
+/// for payload in [region.payload(100, 6)?, Payload::from(b"shared")] {
+///     assert_eq!((payload.len(), payload.read(&mut out)), (6, 6));
+///     assert_eq!(&out, b"shared");
+/// }
+/// # Ok::<(), spindrift_pmd::memory::RegionError>(())
+/// ```
+#[derive(Clone, Copy)]
+pub struct Payload<'a> {
+    bytes: Bytes<'a>,
+}
+
+#[derive(Clone, Copy)]
+enum Bytes<'a> {
+    Own(&'a [u8]),
+    /// The range lies inside the region.
+    Shared {
+        region: &'a Region,
+        offset: usize,
+        len: usize,
+    },
+}
+
+/// Bytes copied at a time where something wants to look at them.
+const CHUNK: usize = 4096;
+
+impl<'a> Payload<'a> {
+    /// No bytes.
+    pub const EMPTY: Self = Self { bytes: Bytes::Own(&[]) };
+
+    pub(super) fn of_region(region: &'a Region, offset: usize, len: usize) -> Result<Self, RegionError> {
+        region.check(offset, len)?;
+        Ok(Self { bytes: Bytes::Shared { region, offset, len } })
+    }
+
+    /// Length in bytes.
+    #[inline]
+    pub fn len(&self) -> usize {
+        match self.bytes {
+            Bytes::Own(bytes) => bytes.len(),
+            Bytes::Shared { len, .. } => len,
+        }
+    }
+
+    /// Whether there are no bytes.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The region that the bytes are part of, and their distance from its first byte. `None` for a slice.
+    pub fn region(&self) -> Option<(&'a Region, usize)> {
+        match self.bytes {
+            Bytes::Own(_) => None,
+            Bytes::Shared { region, offset, .. } => Some((region, offset)),
+        }
+    }
+
+    /// Where the bytes are, for the kernel or a device to read; `None` if they are virtual.
+    ///
+    /// Reading through the pointer in this process is a data race unless nobody writes meanwhile.
+    #[inline]
+    pub fn as_ptr(&self) -> Option<*const u8> {
+        match self.bytes {
+            Bytes::Own(bytes) => Some(bytes.as_ptr()),
+            Bytes::Shared { region, offset, .. } => {
+                Some(region.base()?.as_ptr().wrapping_add(offset).cast_const())
+            }
+        }
+    }
+
+    /// Copies the first bytes, as many as fit, and returns how many.
+    #[inline]
+    pub fn read(&self, out: &mut [u8]) -> usize {
+        let count = out.len().min(self.len());
+        let out = &mut out[..count];
+        match self.bytes {
+            Bytes::Own(bytes) => out.copy_from_slice(&bytes[..count]),
+            Bytes::Shared { region, offset, .. } => region.copy_out(offset, out),
+        }
+        count
+    }
+
+    /// Appends the first `most` bytes, or all if there are fewer.
+    pub fn append_to(&self, out: &mut Vec<u8>, most: usize) {
+        let start = out.len();
+        out.resize(start + most.min(self.len()), 0);
+        self.read(&mut out[start..]);
+    }
+
+    /// The first byte, if there is one.
+    pub fn first(&self) -> Option<u8> {
+        let mut byte = [0];
+        (self.read(&mut byte) == 1).then_some(byte[0])
+    }
+
+    /// Shows all bytes in order, in pieces of any length: those of a slice where they are, those of a region as a copy.
+    #[inline]
+    pub fn for_each_chunk(&self, mut show: impl FnMut(&[u8])) {
+        match self.bytes {
+            Bytes::Own([]) => {}
+            Bytes::Own(bytes) => show(bytes),
+            Bytes::Shared { region, offset, len } => {
+                let mut room = [MaybeUninit::uninit(); CHUNK];
+                let mut at = 0;
+                while at < len {
+                    let chunk = region.copy_out_to(offset + at, &mut room[..CHUNK.min(len - at)]);
+                    at += chunk.len();
+                    show(chunk);
+                }
+            }
+        }
+    }
+}
+
+impl Default for Payload<'_> {
+    fn default() -> Self {
+        Self::EMPTY
+    }
+}
+
+impl<'a> From<&'a [u8]> for Payload<'a> {
+    #[inline]
+    fn from(bytes: &'a [u8]) -> Self {
+        Self { bytes: Bytes::Own(bytes) }
+    }
+}
+
+impl<'a, const N: usize> From<&'a [u8; N]> for Payload<'a> {
+    fn from(bytes: &'a [u8; N]) -> Self {
+        Self { bytes: Bytes::Own(bytes) }
+    }
+}
+
+impl<'a> From<&'a Vec<u8>> for Payload<'a> {
+    fn from(bytes: &'a Vec<u8>) -> Self {
+        Self { bytes: Bytes::Own(bytes) }
+    }
+}
+
+impl fmt::Debug for Payload<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.bytes {
+            Bytes::Own(bytes) => write!(f, "Payload({} bytes)", bytes.len()),
+            Bytes::Shared { region, offset, len } => {
+                write!(f, "Payload({len} bytes at {offset} of {region:?})")
+            }
+        }
+    }
+}
