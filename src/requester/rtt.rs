@@ -258,7 +258,7 @@ mod tests {
         assert!(order.disproved(&rtt, Time(6_401_000)), "and again at once");
         assert!(!order.holds(Time(19_200_000)) && order.holds(Time(19_201_000)));
         let sound_from = Time(19_201_000 + 8 * 12_800_000 + 1);
-        let mut too_soon = order.clone();
+        let mut too_soon = order;
         assert!(too_soon.disproved(&rtt, Time(sound_from.0 - 1)));
         assert_eq!(too_soon.aside_ns, 25_600_000, "one nanosecond short");
         assert!(order.disproved(&rtt, sound_from));
