@@ -219,8 +219,8 @@ impl Requester {
         }
         self.newest_sent_at = self.newest_sent_at.max(record.sent_at);
         self.newest_order = self.newest_order.max(record.order);
-        if record.order == self.newest_repeat.0 && self.newest_repeat.1 > self.overtaken {
-            self.overtaken = self.newest_repeat.1;
+        if record.order == self.newest_repeat.0 {
+            self.overtaken = self.overtaken.max(self.newest_repeat.1);
             self.loss_check_at = now;
         }
     }
@@ -243,9 +243,7 @@ impl Requester {
         if let Some(seq) = report.trigger.filter(|&seq| seq >= report.cack_end) {
             newly += self.deliver(seq, Some(report), now, env);
         }
-        if report.cack_end > self.una {
-            self.advance(report.cack_end);
-        }
+        self.advance(report.cack_end);
         if newly > 0 || (self.una, self.reported) != before {
             self.progress(now);
         }
@@ -301,7 +299,7 @@ impl Requester {
     /// The newest first transmission that arrived on an entropy value. Retransmissions are of another
     /// traffic class, which switches may queue apart, so the order rule leaves them out.
     #[inline]
-    fn note_order(&mut self, ev: u16, order: u64) {
+    pub(super) fn note_order(&mut self, ev: u16, order: u64) {
         let at = usize::from(ev);
         if self.newest_on_ev.len() <= at {
             self.newest_on_ev = grown(&self.newest_on_ev, at + 1);
@@ -322,9 +320,7 @@ impl Requester {
                 break;
             }
             holes &= holes - 1;
-            if seq > self.una {
-                self.judge_hole(seq, &evidence, now, env);
-            }
+            self.judge_hole(seq, &evidence, now, env);
         }
         if now >= self.loss_check_at {
             self.scan_overdue(now, env);

@@ -1,6 +1,8 @@
 //! The requester packet by packet.
 #![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, reason = "tests")]
 
+mod reports;
+
 use super::*;
 use crate::congestion::{CcConfig, build};
 use crate::memory::RegionSlot;

@@ -1,0 +1,209 @@
+//! What the reports of the peer tell of packets and paths, and what they do not.
+
+use super::*;
+
+/// A report: the packets before `cack_end` and those of `listed` have arrived. It answers this copy of packet `of.0`.
+fn report(
+    bench: &mut Bench,
+    cack_end: u64,
+    listed: &[u64],
+    of: (u64, Record),
+    adjust: impl FnOnce(&mut Seth),
+) {
+    let mut seth = Seth {
+        cack: bench.r.psn(cack_end.wrapping_sub(1)),
+        ack_psn_offset: (of.0 as i64 - (cack_end as i64 - 1)) as i16,
+        sack_offset: 1,
+        bitmap: listed.iter().map(|seq| 1 << (seq - cack_end)).sum(),
+        entropy: bench.paths.ev(EvId(of.1.ev)),
+        ..Default::default()
+    };
+    seth.cc.tx_timestamp = Requester::timestamp(of.1.sent_at);
+    seth.cc.rcvd_bytes = bench.r.last_rcvd_bytes + 1;
+    adjust(&mut seth);
+    let mut env = Env { paths: &mut bench.paths, cc: &mut bench.cc, counters: &mut bench.counters };
+    assert_eq!(bench.r.on_sack(bench.now, &seth, &mut env), SackVerdict::Used);
+}
+
+fn record(bench: &Bench, seq: u64) -> (u64, Record) {
+    (seq, bench.r.records.get(seq))
+}
+
+/// `packets` packets in flight.
+fn sent(packets: u32) -> Bench {
+    let mut bench = Bench::new(|_| ());
+    bench.post(packets, SendOp::Write);
+    assert_eq!(bench.send_all(), packets as usize);
+    bench
+}
+
+/// Packet `seq` is lost, for no path's fault, and sent again.
+fn repeat(bench: &mut Bench, seq: u64) {
+    let mut env = Env { paths: &mut bench.paths, cc: &mut bench.cc, counters: &mut bench.counters };
+    bench.r.declare_lost(seq, Blame::Nobody, Cause::Other, bench.now, &mut env);
+    assert_eq!(bench.send(), Some((seq, SendKind::Retransmit)));
+}
+
+/// A later answer to the repeat of a packet that was listed before proves that the first copy had arrived. Listed is
+/// what the cumulative acknowledgement ends with, and what the bitmap names.
+#[test]
+fn a_packet_listed_before_its_repeat_is_answered_was_repeated_needlessly() {
+    // The packet repeated; where the first report ends, what it lists and answers; and the same of the second.
+    for (repeated, first, second) in [
+        (0, (1, vec![2], 2), (2, vec![2])),
+        (2, (1, vec![2, 4], 4), (1, vec![2, 4, 5])),
+        (2, (1, vec![2, 3, 4], 4), (6, vec![])),
+    ] {
+        let mut bench = sent(6);
+        repeat(&mut bench, repeated);
+        let answered = record(&bench, first.2);
+        report(&mut bench, first.0, &first.1, answered, |_| ());
+        assert_eq!(bench.counters.spurious_retransmits, 0);
+        let again = record(&bench, repeated);
+        report(&mut bench, second.0, &second.1, again, |_| ());
+        assert_eq!((bench.counters.spurious_retransmits, bench.counters.tail_suspects), (1, 0), "{repeated}");
+    }
+    // Not listed before: nothing is proved.
+    let mut bench = sent(6);
+    repeat(&mut bench, 2);
+    let answered = record(&bench, 4);
+    report(&mut bench, 1, &[3, 4], answered, |_| ());
+    let again = record(&bench, 2);
+    report(&mut bench, 1, &[2, 3, 4, 5], again, |_| ());
+    assert_eq!(bench.counters.spurious_retransmits, 0);
+}
+
+/// What the answer to a probe reflects is the probe's: it says nothing of the packet that it acknowledges.
+#[test]
+fn the_answer_to_a_probe_is_no_answer_to_a_packet() {
+    let mut bench = sent(2);
+    let first = record(&bench, 0);
+    report(&mut bench, 1, &[], first, |seth| seth.pr = true);
+    assert_eq!((bench.r.una, bench.r.rtt.min_ns()), (1, 0));
+    let second = record(&bench, 1);
+    report(&mut bench, 2, &[], second, |_| ());
+    assert!(bench.r.rtt.min_ns() > 0);
+}
+
+#[test]
+fn repeats_are_remembered_for_sixteen_round_trips() {
+    let mut bench = sent(6);
+    let first = record(&bench, 0);
+    bench.now = first.1.sent_at.after(1_000_000);
+    report(&mut bench, 1, &[], first, |_| ());
+    repeat(&mut bench, 2);
+    let again = bench.r.records.get(2).sent_at;
+    for (after_ns, remembered) in [(15_900_000, true), (16_100_000, false)] {
+        bench.now = again.after(after_ns);
+        let first = record(&bench, 0);
+        report(&mut bench, 1, &[], first, |seth| seth.cc.tx_timestamp ^= 1);
+        assert_eq!(!bench.r.repeats.is_empty(), remembered, "{after_ns} ns, {:?}", bench.r.rtt);
+    }
+}
+
+/// The answer to a repeat may come as soon as any answer did, but not sooner.
+#[test]
+fn an_answer_to_a_repeat_counts_from_the_shortest_round_trip_on() {
+    for (rtt_ns, counts) in [(99_999, false), (100_000, true)] {
+        let mut bench = sent(6);
+        for (seq, after_ns) in [(0, 100_000), (1, 500_000)] {
+            let of = record(&bench, seq);
+            bench.now = of.1.sent_at.after(after_ns);
+            report(&mut bench, seq + 1, &[], of, |_| ());
+        }
+        repeat(&mut bench, 2);
+        let again = record(&bench, 2);
+        bench.now = again.1.sent_at.after(rtt_ns);
+        let before = bench.r.rtt.smoothed_ns();
+        report(&mut bench, 3, &[], again, |_| ());
+        assert_eq!(bench.r.rtt.smoothed_ns() < before, counts, "{rtt_ns}");
+    }
+}
+
+/// Reports that answer no copy that is known bound the round-trip time by the age of the newest packet, once.
+#[test]
+fn the_first_report_bounds_the_round_trip_time() {
+    let unknown = |seth: &mut Seth| seth.cc.tx_timestamp ^= 1;
+    let mut bench = sent(3);
+    let first = record(&bench, 0);
+    bench.now = bench.now.after(50_000);
+    report(&mut bench, 0, &[], first, |seth| {
+        unknown(seth);
+        seth.ack_psn_offset = 0;
+    });
+    assert_eq!(bench.r.rtt.smoothed_ns(), 0, "nothing has arrived");
+    report(&mut bench, 1, &[], first, unknown);
+    let bound = bench.r.rtt.smoothed_ns();
+    assert_eq!(bound, bench.now.since(first.1.sent_at));
+    bench.now = bench.now.after(500_000);
+    report(&mut bench, 2, &[], first, unknown);
+    assert_eq!(bench.r.rtt.smoothed_ns(), bound);
+}
+
+/// Which copy of a repeated packet arrived is unknown while no round trip was measured.
+#[test]
+fn a_repeat_that_arrives_before_any_round_trip_proves_nothing_of_later_packets() {
+    let mut bench = sent(2);
+    repeat(&mut bench, 0);
+    bench.now = bench.now.after(50_000);
+    let psn = bench.r.psn(0);
+    let mut env = Env { paths: &mut bench.paths, cc: &mut bench.cc, counters: &mut bench.counters };
+    bench.r.on_transport_ack(bench.now, psn, &mut env);
+    assert_eq!((bench.r.una, bench.r.newest_order), (1, 0));
+}
+
+/// The arrival of the newest repeat shows that everything sent before it has been overtaken; that of an older one does not.
+#[test]
+fn only_the_newest_repeat_overtakes() {
+    let mut bench = sent(6);
+    repeat(&mut bench, 0);
+    repeat(&mut bench, 1);
+    let older = record(&bench, 0);
+    report(&mut bench, 1, &[], older, |_| ());
+    assert_eq!(bench.r.overtaken, 0);
+    let newest = record(&bench, 1);
+    report(&mut bench, 2, &[], newest, |_| ());
+    assert_eq!(bench.r.overtaken, 6);
+}
+
+/// A hole that is filled is progress, although neither end of what was reported moves.
+#[test]
+fn a_hole_filled_starts_the_timers_anew() {
+    let mut bench = sent(6);
+    for listed in [&[4][..], &[2, 4]] {
+        let of = record(&bench, listed[0]);
+        bench.now = bench.now.after(5_000);
+        report(&mut bench, 1, listed, of, |_| ());
+        assert_eq!((bench.r.timer_base, bench.r.reported), (bench.now, 5));
+    }
+    let of = record(&bench, 2);
+    let before = bench.now;
+    bench.now = bench.now.after(5_000);
+    report(&mut bench, 1, &[2, 4], of, |_| ());
+    assert_eq!(bench.r.timer_base, before, "nothing new");
+}
+
+/// A packet is lost once, however often the peer says that it is missing.
+#[test]
+fn a_hole_is_judged_until_it_is_lost() {
+    let mut bench = sent(8);
+    bench.acknowledge(1, false);
+    bench.now = bench.now.after(10_000_000);
+    for top in [4, 5, 6] {
+        let of = record(&bench, top);
+        let listed: Vec<u64> = [3].into_iter().chain(4..=top).collect();
+        report(&mut bench, 1, &listed, of, |seth| seth.cc.tx_timestamp ^= 1);
+        let lost = bench.counters.loss_overdue + bench.counters.loss_same_ev;
+        assert_eq!((lost, bench.r.lost_count), (2, 2), "up to {top}");
+    }
+}
+
+#[test]
+fn the_newest_on_each_path_is_kept_for_any_number_of_paths() {
+    let mut bench = Bench::new(|_| ());
+    for ev in [0, 63, 64, 65, 128, 300] {
+        bench.r.note_order(ev, 7);
+        bench.r.note_order(ev, 6);
+        assert_eq!(bench.r.newest_on_ev[usize::from(ev)], 7);
+    }
+}
