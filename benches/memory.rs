@@ -176,8 +176,8 @@ fn endpoint() {
         let wr = SendWr {
             wr_id: 0,
             op: SendOp::Write,
-            local: Sge { addr: a.region.iova(), len: 65_536, lkey: a.key },
-            remote: RemoteAddr { addr: b.region.iova(), rkey: b.key },
+            local: Sge { addr: a.region.iova(), len: 65_536, lkey: a.key.lkey },
+            remote: RemoteAddr { addr: b.region.iova(), rkey: b.key.rkey },
             signaled: true,
         };
         if let Err(error) = a.endpoint.post_send(now, qa, wr) {

@@ -48,8 +48,8 @@ fn planes_used(a: &mut Side, b: &mut Side, now: Time, down: Option<u8>) -> Vec<u
     b.transmit(now + 1_000, usize::MAX, &mut answers);
     a.receive(now + 2_000, &answers);
     let now = now + 2_000;
-    let local = Sge { addr: a.region.iova(), len: 65_536, lkey: a.key };
-    let remote = RemoteAddr { addr: b.region.iova(), rkey: b.key };
+    let local = Sge { addr: a.region.iova(), len: 65_536, lkey: a.key.lkey };
+    let remote = RemoteAddr { addr: b.region.iova(), rkey: b.key.rkey };
     let wr = SendWr { wr_id: 0, op: SendOp::Write, local, remote, signaled: false };
     a.endpoint.post_send(now, qa, wr).unwrap();
     let mut frames = Vec::new();

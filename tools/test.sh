@@ -47,4 +47,5 @@ else
     printf '\n==> [%4ds] SKIPPED: mutants (cargo-mutants is missing, see the setup above)\n' "$SECONDS" >&2
 fi
 step 'sanitizers' ./tools/sanitize.sh
+step 'model of the memory space' ./tools/model.sh
 step 'tests, fuzz replay and doc tests' cargo test --locked --workspace --no-fail-fast

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use spindrift::endpoint::{
     CqId, Endpoint, EndpointConfig, Event, LocalPort, QpCap, QpInit, QpModify, RtrAttr, RtsAttr, Transmit,
 };
-use spindrift::memory::{Access, PdId, Region};
+use spindrift::memory::{Access, MrKey, PdId, Region};
 use spindrift::path::PortMask;
 use spindrift::pmd::{MacAddr, RxFrame, RxOrigin};
 use spindrift::time::Time;
@@ -32,7 +32,7 @@ pub struct Side {
     pub endpoint: Endpoint,
     pub pd: PdId,
     pub region: Arc<Region>,
-    pub key: u32,
+    pub key: MrKey,
 }
 
 impl Side {
@@ -55,8 +55,8 @@ impl Side {
         let mut endpoint = Endpoint::new(cfg).unwrap();
         let pd = endpoint.alloc_pd();
         let region = Region::alloc(region_len).unwrap();
-        let key =
-            endpoint.register(pd, region.clone(), Access::LOCAL_WRITE | Access::REMOTE_WRITE).unwrap().rkey;
+        let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
+        let key = endpoint.register(pd, region.clone(), access).unwrap();
         Self { endpoint, pd, region, key }
     }
 
@@ -152,8 +152,8 @@ impl Pair {
         SendWr {
             wr_id: 0,
             op: SendOp::Write,
-            local: Sge { addr: self.a.region.iova(), len, lkey: self.a.key },
-            remote: RemoteAddr { addr: self.b.region.iova(), rkey: self.b.key },
+            local: Sge { addr: self.a.region.iova(), len, lkey: self.a.key.lkey },
+            remote: RemoteAddr { addr: self.b.region.iova(), rkey: self.b.key.rkey },
             signaled: true,
         }
     }

@@ -534,10 +534,7 @@ pub enum EndpointError {
     /// The congestion control settings cannot work.
     #[error(transparent)]
     Congestion(#[from] crate::congestion::CcConfigError),
-    /// The protection domain does not exist or is in use.
-    #[error("protection domain {0} {1}")]
-    Pd(u32, &'static str),
-    /// The memory table refused.
+    /// The memory space refused.
     #[error(transparent)]
     Memory(#[from] crate::memory::MemoryError),
     /// The peer's ports do not fit ours.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use rand::Rng;
 
-use crate::memory::{Access, MemoryTable, MrKey, PdId, Region};
+use crate::memory::{Access, MemoryError, MemoryView, MrKey, PdId, Region};
 use crate::path::{EvEvent, EvSource, EvStatus, PathConfig, PathCounters, Paths, PortMask};
 use crate::time::Time;
 use crate::wire::{Ev, Psn, Qpn};
@@ -20,55 +20,60 @@ use super::{Endpoint, log};
 impl Endpoint {
     /// Makes a protection domain.
     pub fn alloc_pd(&mut self) -> PdId {
-        let pd = self.next_pd;
-        self.next_pd += 1;
-        self.pds.push(pd);
-        PdId(pd)
+        self.memory.space().alloc_pd()
     }
 
     /// Removes a protection domain that nothing belongs to any more.
+    ///
+    /// # Errors
+    /// As [`MemorySpace::dealloc_pd`](crate::memory::MemorySpace::dealloc_pd).
     pub fn dealloc_pd(&mut self, pd: PdId) -> Result<(), EndpointError> {
-        let Some(at) = self.pds.iter().position(|&known| known == pd.0) else {
-            return Err(EndpointError::Pd(pd.0, "does not exist"));
-        };
-        if self.memory.pd_in_use(pd) || self.qps.iter().flatten().any(|qp| qp.pd == pd) {
-            return Err(EndpointError::Pd(pd.0, "still has memory regions or queue pairs"));
-        }
-        self.pds.swap_remove(at);
-        Ok(())
-    }
-
-    fn check_pd(&self, pd: PdId) -> Result<(), EndpointError> {
-        if self.pds.contains(&pd.0) { Ok(()) } else { Err(EndpointError::Pd(pd.0, "does not exist")) }
+        Ok(self.memory.space().dealloc_pd(pd)?)
     }
 
     /// Registers memory in a protection domain.
+    ///
+    /// # Errors
+    /// As [`MemorySpace::register`](crate::memory::MemorySpace::register).
     pub fn register(
         &mut self,
         pd: PdId,
         region: Arc<Region>,
         access: Access,
     ) -> Result<MrKey, EndpointError> {
-        self.check_pd(pd)?;
-        let bytes = region.len();
-        let key = self.memory.register(pd, region, access)?;
-        log::registered(bytes, access);
+        let key = self.memory.space().register(pd, region, access)?;
+        self.memory.sync();
         Ok(key)
     }
 
-    /// Takes a region back; refused while a work request uses it.
+    /// Takes a region back; refused while a work request uses it. For an endpoint that shares its memory space with
+    /// no other: those who do use [`MemorySpace::deregister`](crate::memory::MemorySpace::deregister).
+    ///
+    /// # Errors
+    /// As [`MemorySpace::deregister`](crate::memory::MemorySpace::deregister).
     pub fn deregister(&mut self, rkey: u32) -> Result<(), EndpointError> {
-        Ok(self.memory.deregister(rkey)?)
+        let space = self.memory.space().clone();
+        space.deregister::<MemoryError>(rkey, |visit| {
+            visit(&mut self.memory);
+            Ok(())
+        })?;
+        Ok(())
     }
 
-    /// Makes a key invalid at once; the memory is kept until no work request uses it.
+    /// Makes the keys of a registration invalid at once; the memory is kept until no work request uses it.
     pub fn invalidate(&mut self, rkey: u32) {
-        self.memory.invalidate(rkey);
+        self.memory.space().invalidate(rkey);
+        self.memory.sync();
     }
 
-    /// The registered memory.
-    pub const fn memory(&self) -> &MemoryTable {
+    /// The registered memory, as this endpoint sees it.
+    pub const fn memory(&self) -> &MemoryView {
         &self.memory
+    }
+
+    /// The same, for what ends a registration.
+    pub const fn memory_mut(&mut self) -> &mut MemoryView {
+        &mut self.memory
     }
 
     /// Makes a queue pair in RESET.
@@ -76,7 +81,7 @@ impl Endpoint {
     /// # Errors
     /// Names the limit that is reached or the setting that is out of range.
     pub fn create_qp(&mut self, init: QpInit) -> Result<Qpn, EndpointError> {
-        self.check_pd(init.pd)?;
+        let pd = self.memory.space().join_pd(init.pd)?;
         self.check_init(&init)?;
         if self.live_qps >= self.cfg.limits.max_qps {
             return Err(EndpointError::Limit("limits.max_qps"));
@@ -93,7 +98,7 @@ impl Endpoint {
             self.qps.resize_with(slot as usize + 1, || None);
         }
         let psn = init.psn.unwrap_or_else(|| Psn::new(self.rng.next_u32()));
-        self.qps[slot as usize] = Some(Box::new(Qp::new(qpn, psn, QpInit { path, ..init }, paths)?));
+        self.qps[slot as usize] = Some(Box::new(Qp::new(qpn, pd, psn, QpInit { path, ..init }, paths)?));
         self.live_qps += 1;
         self.make_room();
         self.log_state(slot);
@@ -292,7 +297,8 @@ impl Endpoint {
         let listed = (old.places, old.in_control_list);
         let psn = init.psn.unwrap_or_else(|| Psn::new(self.rng.next_u32()));
         let paths = Paths::new(&init.path, self.rng.next_u64())?;
-        let mut fresh = Qp::new(qpn, psn, init, paths)?;
+        let pd = self.memory.space().join_pd(init.pd)?;
+        let mut fresh = Qp::new(qpn, pd, psn, init, paths)?;
         (fresh.places, fresh.in_control_list) = listed;
         self.qps[slot as usize] = Some(Box::new(fresh));
         Ok(())

@@ -9,7 +9,6 @@ use std::net::IpAddr;
 use tracing::field::display;
 use tracing::{debug, error, info, warn};
 
-use crate::memory::Access;
 use crate::path::{EvEvent, EvState, PortMask};
 use crate::wire::{Ev, Qpn};
 
@@ -123,12 +122,6 @@ pub(super) fn failed(failure: &QpFailure) {
     }
     let (psn, ev, status) = (failure.psn.map(display), failure.ev.map(display), failure.status.map(display));
     of_qp!(error, "spindrift::qp", who, ?reason, psn, ev, plane, status, "queue pair failed");
-}
-
-/// The key stays out of it: it opens the memory to whoever reads the log.
-#[cold]
-pub(super) fn registered(bytes: usize, access: Access) {
-    debug!(target: "spindrift::memory", bytes, ?access, "memory registered");
 }
 
 #[cold]

@@ -44,7 +44,7 @@ use std::net::IpAddr;
 use rand::rngs::ChaCha20Rng;
 
 use crate::counters::Counters;
-use crate::memory::{MemoryTable, Payload};
+use crate::memory::{MemorySpace, MemoryView, Payload};
 use crate::path::PortMask;
 use crate::requester::{Entry, SpareQueues};
 use crate::responder::WindowBudget;
@@ -62,9 +62,7 @@ use senders::{List, Senders};
 pub struct Endpoint {
     cfg: EndpointConfig,
     rng: ChaCha20Rng,
-    memory: MemoryTable,
-    next_pd: u32,
-    pds: Vec<u32>,
+    memory: MemoryView,
     /// Up to the highest slot that was used.
     qps: Vec<Option<Box<Qp>>>,
     live_qps: u32,
@@ -104,18 +102,26 @@ impl Endpoint {
     /// until they are due, so it holds more than one for each queue pair.
     const TIMER_ROOM: usize = 64;
 
-    /// An endpoint without queue pairs.
+    /// An endpoint without queue pairs, with a memory space of its own.
     ///
     /// # Errors
     /// [`ConfigError`] names the setting that cannot work.
     pub fn new(cfg: EndpointConfig) -> Result<Self, ConfigError> {
+        let memory = MemorySpace::new(cfg.seed, cfg.limits.max_regions);
+        Self::with_memory(cfg, &memory)
+    }
+
+    /// An endpoint without queue pairs, whose protection domains and registered memory are those of a space that
+    /// others share. Of the limits, `max_regions` is the space's.
+    ///
+    /// # Errors
+    /// [`ConfigError`] names the setting that cannot work.
+    pub fn with_memory(cfg: EndpointConfig, memory: &MemorySpace) -> Result<Self, ConfigError> {
         cfg.validate()?;
         let slot_bits = cfg.limits.max_qps.next_power_of_two().trailing_zeros();
         Ok(Self {
             rng: cfg.seed.generator(Purpose::QueuePairs),
-            memory: MemoryTable::new(cfg.seed, cfg.limits.max_regions),
-            next_pd: 1,
-            pds: Vec::new(),
+            memory: memory.view(),
             qps: Vec::new(),
             live_qps: 0,
             slot_bits,
@@ -201,7 +207,7 @@ impl Endpoint {
             return Err(PostError::NoImmediates);
         }
         let wr = SendWr { signaled: wr.signaled || qp.sig_all, ..wr };
-        if let Ok(region) = self.memory.pin(wr.local.lkey, qp.pd, wr.local.addr, wr.local.len) {
+        if let Ok(region) = self.memory.pin(wr.local.lkey, qp.pd.id(), wr.local.addr, wr.local.len) {
             qp.requester.make_room(&mut self.spare_queues);
             qp.requester.push(now, wr, region);
             // The first packet arms the timers, if a plane can take it.

@@ -1,7 +1,7 @@
 //! One queue pair: its two halves, its paths, and its state machine.
 
 use crate::congestion::{self, CcConfig, CongestionControl, Controller};
-use crate::memory::PdId;
+use crate::memory::PdMember;
 use crate::path::{Paths, PortMask};
 use crate::requester::{Env, Requester, RequesterSetup, RetryPolicy};
 use crate::responder::{Responder, ResponderSetup};
@@ -50,7 +50,7 @@ pub struct QpStatus {
 #[derive(Debug)]
 pub(super) struct Qp {
     pub(super) qpn: Qpn,
-    pub(super) pd: PdId,
+    pub(super) pd: PdMember,
     pub(super) send_cq: CqId,
     pub(super) recv_cq: CqId,
     pub(super) sig_all: bool,
@@ -98,11 +98,17 @@ impl Qp {
     pub(super) const NO_PEER: u32 = u32::MAX;
 
     /// A queue pair in RESET.
-    pub(super) fn new(qpn: Qpn, psn: Psn, init: QpInit, paths: Paths) -> Result<Self, EndpointError> {
+    pub(super) fn new(
+        qpn: Qpn,
+        pd: PdMember,
+        psn: Psn,
+        init: QpInit,
+        paths: Paths,
+    ) -> Result<Self, EndpointError> {
         let cc = congestion::build(&init.cc, Time::ZERO)?;
         Ok(Self {
             qpn,
-            pd: init.pd,
+            pd,
             send_cq: init.send_cq,
             recv_cq: init.recv_cq,
             sig_all: init.sig_all,

@@ -246,7 +246,7 @@ impl Endpoint {
         if !arrived.well_formed(qp.path_mtu) {
             self.counters.rx_bad_length += 1;
             arrived.error = Some(NakCode::InvalidRequest);
-        } else if let Err(error) = self.memory.place(head.reth.rkey, qp.pd, head.reth.va, payload) {
+        } else if let Err(error) = self.memory.place(head.reth.rkey, qp.pd.id(), head.reth.va, payload) {
             count_refusal(&mut self.counters, error);
             arrived.error = Some(NakCode::RemoteAccess);
         } else {

@@ -4,7 +4,7 @@
 use spindrift_pmd::MacAddr;
 
 use super::*;
-use crate::memory::{Access, Region};
+use crate::memory::{Access, MemoryError, Region};
 use crate::wire::{EntropyMode, Msn, Psn, StevOrder};
 use crate::work::{RemoteAddr, SendOp, Sge};
 
@@ -110,12 +110,12 @@ fn protection_domains_are_all_different() {
     let pds = [(); 3].map(|()| endpoint.alloc_pd());
     assert!(pds[0] != pds[1] && pds[1] != pds[2] && pds[0] != pds[2], "{pds:?}");
     assert!(endpoint.dealloc_pd(pds[1]).is_ok());
-    assert_eq!(endpoint.dealloc_pd(pds[1]), Err(EndpointError::Pd(pds[1].0, "does not exist")));
+    assert_eq!(endpoint.dealloc_pd(pds[1]), Err(MemoryError::NoSuchPd { pd: pds[1].0 }.into()));
     assert!(!pds.contains(&endpoint.alloc_pd()), "a number that was given out before");
     // What belongs to one domain keeps that one alone.
     let qpn = endpoint.create_qp(QpInit::new(pds[0], CqId(0), CqId(1))).unwrap();
     assert!(endpoint.dealloc_pd(pds[2]).is_ok());
-    let held = Err(EndpointError::Pd(pds[0].0, "still has memory regions or queue pairs"));
+    let held = Err(MemoryError::PdInUse { pd: pds[0].0 }.into());
     assert_eq!(endpoint.dealloc_pd(pds[0]), held);
     endpoint.destroy_qp(qpn).unwrap();
     assert!(endpoint.dealloc_pd(pds[0]).is_ok());

@@ -196,9 +196,7 @@ impl LaneHandle {
         self.shared.control_waiting.store(true, Ordering::Release);
         let mut held = self.shared.lock();
         self.shared.control_waiting.store(false, Ordering::Release);
-        if let Some(message) = self.shared.failure.get() {
-            return Err(ControlError::LaneFailed(message.clone()));
-        }
+        self.check_alive()?;
         let lane = &mut *held.lane;
         lane.settle();
         // For whoever reads counters within the operation.
@@ -232,6 +230,15 @@ impl LaneHandle {
         // A control call shows the counters, so nothing is left to do in one; nested, the one around it has.
         let _ = self.control(|_| ());
         self.shared.board.read_as_it_is(pick)
+    }
+
+    /// # Errors
+    /// [`ControlError::LaneFailed`].
+    pub(crate) fn check_alive(&self) -> Result<(), ControlError> {
+        match self.failure() {
+            Some(message) => Err(ControlError::LaneFailed(message.to_owned())),
+            None => Ok(()),
+        }
     }
 
     /// What the lane said when it panicked, if it did.

@@ -114,6 +114,8 @@ impl Lane {
             self.check_links(now);
             self.relieve_queues();
             self.endpoint.reclaim(now);
+            // Memory that was dropped elsewhere is freed by the last lane that learns of it.
+            self.endpoint.memory_mut().sync();
         }
         if now >= self.endpoint.next_timeout() {
             self.endpoint.on_timeout(now);

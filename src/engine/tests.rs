@@ -77,12 +77,12 @@ impl Crowded {
             let batch = TxBatch::for_ports(&ports);
             (Endpoint::new(EndpointConfig::new(local)).unwrap(), ports, batch)
         });
-        let mut keys = [0; 2];
+        let mut keys = Vec::new();
         let mut qpns = [Qpn::new(0); 2];
         for (at, (endpoint, ..)) in ends.iter_mut().enumerate() {
             let pd = endpoint.alloc_pd();
             let region = Region::alloc_at(1 << 16, 0x1000).unwrap();
-            keys[at] = endpoint.register(pd, region, Access::REMOTE_WRITE).unwrap().rkey;
+            keys.push(endpoint.register(pd, region, Access::REMOTE_WRITE).unwrap());
             qpns[at] = endpoint.create_qp(QpInit::new(pd, CqId(0), CqId(0))).unwrap();
         }
         let infos = [0, 1].map(|at: usize| ends[at].0.qp_info(qpns[at]).unwrap());
@@ -105,8 +105,8 @@ impl Crowded {
                 endpoint.modify_qp(now, qpns[at], change).unwrap();
             }
         }
-        let local = Sge { addr: 0x1000, len: 1 << 16, lkey: keys[0] };
-        let remote = RemoteAddr { addr: 0x1000, rkey: keys[1] };
+        let local = Sge { addr: 0x1000, len: 1 << 16, lkey: keys[0].lkey };
+        let remote = RemoteAddr { addr: 0x1000, rkey: keys[1].rkey };
         let wr = SendWr { wr_id: 0, op: SendOp::Write, local, remote, signaled: true };
         Self { now, ends, qpns, wr }
     }

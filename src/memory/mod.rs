@@ -1,18 +1,20 @@
 //! Registered memory: the bytes that packets are read from and written to, and the keys that guard them.
 //!
 //! [`Region`], which ports share ([`spindrift_pmd::memory`]), owns (or borrows) a range of bytes and copies in and out
-//! of it whatever others do at the same time. [`MemoryTable`] maps random keys to regions and answers, for every
+//! of it whatever others do at the same time. A [`MemorySpace`] holds protection domains and registrations for all
+//! lanes of a context; each lane has a [`MemoryView`] of it, which maps random keys to regions and answers, for every
 //! packet, whether it may touch the bytes it names.
 //!
 //! ```
-//! use spindrift::memory::{Access, MemoryTable, PdId, Region};
+//! use spindrift::memory::{Access, MemorySpace, Region};
 //! use spindrift::seed::Seed;
 //!
-//! let mut table = MemoryTable::new(Seed::fixed(7), 16);
+//! let space = MemorySpace::new(Seed::fixed(7), 16);
+//! let mut lane = space.view();
 //! let region = Region::alloc_at(4096, 0x1_0000)?;
-//! let pd = PdId(1);
-//! let key = table.register(pd, region.clone(), Access::REMOTE_WRITE)?;
-//! table.place(key.rkey, pd, 0x1_0010, b"bytes")?;
+//! let pd = space.alloc_pd();
+//! let key = space.register(pd, region.clone(), Access::REMOTE_WRITE)?;
+//! lane.place(key.rkey, pd, 0x1_0010, b"bytes")?;
 //! let mut got = [0; 5];
 //! region.read_at(0x10, &mut got)?;
 //! assert_eq!(&got, b"bytes");
@@ -21,8 +23,9 @@
 //!
 //! # What the keys promise
 //!
-//! A key is 32 random bits, drawn for each registration from a cryptographic generator. The keys that somebody holds reveal
-//! nothing about others, except that those differ. A deregistered key is refused, even if its slot is in use again. Every access checks
+//! A registration has two keys of 32 random bits, drawn from a cryptographic generator: one for this side's work
+//! requests (lkey), one for peers (rkey). The keys that somebody holds reveal nothing about others, except that those
+//! differ; an lkey opens nothing to a peer. A deregistered key is refused, even if its slot is in use again. Every access checks
 //! the key, the protection domain, the access rights and the range, in that order, and touches nothing
 //! when one of them fails.
 //!
@@ -34,10 +37,107 @@
 //! a race does: bytes are copied by accesses that may meet others, and no Rust reference to them is ever lent.
 //! [`spindrift_pmd::memory`] tells what can be waited for in memory itself.
 
-mod table;
+mod keys;
+mod space;
+mod sync;
+mod view;
 
+pub use space::{MemorySpace, PdMember};
 pub use spindrift_pmd::memory::{Payload, Region, RegionError};
-pub use table::{Access, MemoryTable, MrKey, PayloadRef, PdId, RegionSlot};
+pub use view::MemoryView;
+
+use core::fmt;
+use core::ops::{BitOr, BitOrAssign};
+
+/// A protection domain: queue pairs may only touch regions of their own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct PdId(pub u32);
+
+/// What a registration allows, besides being read as the source of this side's own work requests.
+#[derive(Clone, Copy, PartialEq, Eq, Default)]
+pub struct Access(u8);
+
+impl Access {
+    /// Read by this side's own work requests; nobody else may touch it.
+    pub const LOCAL_READ: Self = Self(0);
+    /// This side's own work requests may write (no work request of MRC does so yet).
+    pub const LOCAL_WRITE: Self = Self(1);
+    /// The peers of the protection domain's queue pairs may write.
+    pub const REMOTE_WRITE: Self = Self(2);
+
+    /// Whether every right of `other` is granted.
+    pub const fn contains(self, other: Self) -> bool {
+        self.0 & other.0 == other.0
+    }
+}
+
+impl BitOr for Access {
+    type Output = Self;
+    fn bitor(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+}
+
+impl BitOrAssign for Access {
+    fn bitor_assign(&mut self, other: Self) {
+        self.0 |= other.0;
+    }
+}
+
+impl fmt::Debug for Access {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self.0 {
+            0 => "LOCAL_READ",
+            1 => "LOCAL_WRITE",
+            2 => "REMOTE_WRITE",
+            _ => "LOCAL_WRITE | REMOTE_WRITE",
+        })
+    }
+}
+
+/// The keys of a registration, two random numbers that say nothing of each other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MrKey {
+    /// For this side's own work requests.
+    pub lkey: u32,
+    /// To be told to peers that shall write here.
+    pub rkey: u32,
+}
+
+/// A region in use by a work request, from [`MemoryView::pin`] to [`MemoryView::unpin`].
+///
+/// The default value names no region.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RegionSlot {
+    index: u32,
+    turn: u32,
+}
+
+impl RegionSlot {
+    const NONE: Self = Self { index: u32::MAX, turn: 0 };
+}
+
+impl Default for RegionSlot {
+    fn default() -> Self {
+        Self::NONE
+    }
+}
+
+/// Bytes of a pinned region, as a packet's payload refers to them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PayloadRef {
+    /// The region.
+    pub slot: RegionSlot,
+    /// Distance from the region's first byte, in bytes.
+    pub offset: u64,
+    /// Length in bytes.
+    pub len: u32,
+}
+
+impl PayloadRef {
+    /// No bytes: for packets without a payload.
+    pub const EMPTY: Self = Self { slot: RegionSlot::NONE, offset: 0, len: 0 };
+}
 
 /// Why memory could not be registered or touched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -73,16 +173,40 @@ pub enum MemoryError {
         /// How many of them.
         uses: u32,
     },
-    /// The table holds as many regions as it was made for.
+    /// The space holds as many regions as it was made for.
     #[error("all {max} memory regions are in use; raise max_regions, or deregister some")]
     TooMany {
-        /// The table's limit.
+        /// The space's limit.
         max: u32,
+    },
+    /// There is no such protection domain.
+    #[error("protection domain {pd} does not exist")]
+    NoSuchPd {
+        /// Its number.
+        pd: u32,
+    },
+    /// Something belongs to the protection domain.
+    #[error("protection domain {pd} still has memory regions or queue pairs")]
+    PdInUse {
+        /// Its number.
+        pd: u32,
+    },
+    /// A registration cannot end safely, since some lanes were not asked.
+    #[error(
+        "{visited} of {views} views of the memory space were visited; deregister by what knows all of them"
+    )]
+    ViewsLeftOut {
+        /// Views that were visited.
+        visited: u32,
+        /// Views that there are.
+        views: u32,
     },
     /// The memory itself could not be had, or does not hold the range.
     #[error(transparent)]
     Region(#[from] RegionError),
 }
 
-#[cfg(test)]
+#[cfg(all(test, spindrift_loom))]
+mod model;
+#[cfg(all(test, not(spindrift_loom)))]
 mod tests;

@@ -8,7 +8,7 @@ use spindrift_pmd::{Port, PortCaps, PortCounters};
 use crate::counters::Counters;
 use crate::endpoint::{Endpoint, EndpointConfig, LocalPort};
 use crate::engine::{AsyncEvent, Lane, LaneCounters, LaneHandle, LaneMode, LaneStartError, fresh_seed};
-use crate::memory::{Access, PdId, Region};
+use crate::memory::{Access, MemorySpace, PdId, Region};
 use crate::seed::Seed;
 
 use super::cq::Cq;
@@ -57,6 +57,7 @@ pub struct Context {
 
 struct ContextShared {
     lane: LaneHandle,
+    memory: MemorySpace,
     ports: Vec<PortCaps>,
     config: EndpointConfig,
 }
@@ -81,8 +82,11 @@ impl Context {
         }
         endpoint.seed = seed.map_or_else(fresh_seed, Ok).map_err(LaneStartError::Random)?;
         let caps = ports.iter().map(|port| port.caps().clone()).collect();
-        let lane = Lane::new(Endpoint::new(endpoint.clone())?, ports).map_err(LaneStartError::Thread)?;
-        let shared = ContextShared { lane: LaneHandle::start(lane, mode)?, ports: caps, config: endpoint };
+        let memory = MemorySpace::new(endpoint.seed, endpoint.limits.max_regions);
+        let lane = Endpoint::with_memory(endpoint.clone(), &memory)?;
+        let lane = Lane::new(lane, ports).map_err(LaneStartError::Thread)?;
+        let lane = LaneHandle::start(lane, mode)?;
+        let shared = ContextShared { lane, memory, ports: caps, config: endpoint };
         for (plane, port) in shared.ports.iter().enumerate() {
             tracing::info!(target: "spindrift::plane", plane, name = port.name, "port opened");
         }
@@ -131,9 +135,10 @@ impl Context {
     /// A new protection domain.
     ///
     /// # Errors
-    /// [`VerbsError::Control`].
+    /// [`VerbsError::Control`] if the lane has failed.
     pub fn create_pd(&self) -> Result<Pd, VerbsError> {
-        let id = self.control(|lane| lane.endpoint_mut().alloc_pd())?;
+        self.check_alive()?;
+        let id = self.memory().alloc_pd();
         Ok(Pd { shared: Arc::new(PdShared { context: self.clone(), id }) })
     }
 
@@ -187,6 +192,30 @@ impl Context {
         self.shared.lane.control_at_last(operation);
     }
 
+    pub(super) fn memory(&self) -> &MemorySpace {
+        &self.shared.memory
+    }
+
+    /// Ends a registration that nothing uses.
+    pub(super) fn deregister(&self, rkey: u32) -> Result<(), VerbsError> {
+        self.memory().deregister(rkey, |visit| self.control(|lane| visit(lane.endpoint_mut().memory_mut())))
+    }
+
+    /// Ends a registration for anything that is posted or arrives after this call.
+    pub(super) fn invalidate(&self, rkey: u32) {
+        let memory = self.memory().clone();
+        // Within a control call, which has taken in what was posted before.
+        self.control_at_last(move |lane| {
+            memory.invalidate(rkey);
+            lane.endpoint_mut().memory_mut().sync();
+        });
+    }
+
+    /// Nothing new is made on a lane that has failed.
+    pub(super) fn check_alive(&self) -> Result<(), VerbsError> {
+        Ok(self.shared.lane.check_alive()?)
+    }
+
     /// Takes in what was posted, where the lane runs inside the caller's thread.
     pub(super) fn settle_inline(&self) {
         if self.shared.lane.is_inline() {
@@ -235,7 +264,7 @@ impl Pd {
     /// ([`Region::from_raw`]). A region may be registered more than once.
     ///
     /// # Errors
-    /// [`VerbsError::Endpoint`] when keys run out, [`VerbsError::Control`].
+    /// [`VerbsError::Memory`] when keys run out, [`VerbsError::Control`] if the lane has failed.
     pub fn register_region(&self, region: Arc<Region>, access: Access) -> Result<Mr, VerbsError> {
         Mr::create(self, region, access)
     }

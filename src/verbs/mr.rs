@@ -26,8 +26,8 @@ pub struct Mr {
 
 impl Mr {
     pub(super) fn create(pd: &Pd, region: Arc<Region>, access: Access) -> Result<Self, VerbsError> {
-        let shared = Arc::clone(&region);
-        let key = pd.context().control(|lane| lane.endpoint_mut().register(pd.id(), shared, access))??;
+        pd.context().check_alive()?;
+        let key = pd.context().memory().register(pd.id(), Arc::clone(&region), access)?;
         Ok(Self { pd: pd.clone(), region, key, registered: true })
     }
 
@@ -92,12 +92,11 @@ impl Mr {
     /// # Errors
     /// [`MemoryError::Busy`](crate::memory::MemoryError::Busy) while work requests use it, with the registration itself, unchanged.
     pub fn deregister(mut self) -> Result<(), (Self, VerbsError)> {
-        match self.pd.context().control(|lane| lane.endpoint_mut().deregister(self.key.rkey)) {
-            Ok(Ok(())) => {
+        match self.pd.context().deregister(self.key.rkey) {
+            Ok(()) => {
                 self.registered = false;
                 Ok(())
             }
-            Ok(Err(error)) => Err((self, error.into())),
             Err(error) => Err((self, error)),
         }
     }
@@ -106,8 +105,7 @@ impl Mr {
 impl Drop for Mr {
     fn drop(&mut self) {
         if self.registered {
-            let rkey = self.key.rkey;
-            self.pd.context().control_at_last(move |lane| lane.endpoint_mut().invalidate(rkey));
+            self.pd.context().invalidate(self.key.rkey);
         }
     }
 }

@@ -1,11 +1,9 @@
 //! Queue pairs.
 
-use std::sync::Arc;
-
 use crate::congestion::CcConfig;
 use crate::endpoint::{FailReason, QpCap, QpInfo, QpInit, QpModify, QpState, RtsAttr};
 use crate::engine::{Full, QpSubmit};
-use crate::memory::{Access, Region};
+use crate::memory::Access;
 use crate::path::PathConfig;
 use crate::wire::{Msn, Psn, Qpn};
 use crate::work::{RecvWr, RemoteAddr, SendOp, SendWr, Sge};
@@ -14,6 +12,7 @@ use super::context::Pd;
 use super::cq::Cq;
 use super::error::{PostError, VerbsError};
 use super::exchange::{Negotiated, negotiate};
+use super::mr::Mr;
 
 /// Most bytes that a queue pair may take inline.
 pub const MAX_INLINE: u32 = 4096;
@@ -95,8 +94,7 @@ pub struct Qp {
 /// Memory that inline sends are copied to: one piece for each send work request.
 #[derive(Debug)]
 struct InlineArena {
-    region: Arc<Region>,
-    lkey: u32,
+    mr: Mr,
     piece: u32,
     pieces: u32,
     next: u32,
@@ -128,15 +126,8 @@ impl Qp {
             ..QpInit::new(pd.id(), send_cq.id(), recv_cq.id())
         };
         let created = pd.context().control(|lane| lane.create_qp(init)).and_then(|made| Ok(made?));
-        match created {
-            Ok((qpn, submit)) => {
-                Ok(Self { pd: pd.clone(), qpn, submit, inline, retry: config.retry, state: QpState::Reset })
-            }
-            Err(error) => {
-                InlineArena::release(inline, pd);
-                Err(error)
-            }
-        }
+        let (qpn, submit) = created?;
+        Ok(Self { pd: pd.clone(), qpn, submit, inline, retry: config.retry, state: QpState::Reset })
     }
 
     /// What a peer has to know to connect; see [`exchange`](super::exchange) for ways to carry it.
@@ -304,7 +295,6 @@ impl Drop for Qp {
     fn drop(&mut self) {
         let qpn = self.qpn;
         self.pd.context().control_at_last(move |lane| lane.destroy_qp(qpn));
-        InlineArena::release(self.inline.take(), &self.pd);
     }
 }
 
@@ -336,12 +326,8 @@ impl InlineArena {
         if piece == 0 || pieces == 0 {
             return Ok(None);
         }
-        let region = Region::alloc(piece as usize * pieces as usize)?;
-        let shared = Arc::clone(&region);
-        let key = pd
-            .context()
-            .control(|lane| lane.endpoint_mut().register(pd.id(), shared, Access::LOCAL_READ))??;
-        Ok(Some(Self { region, lkey: key.lkey, piece, pieces, next: 0 }))
+        let mr = pd.register(piece as usize * pieces as usize, Access::LOCAL_READ)?;
+        Ok(Some(Self { mr, piece, pieces, next: 0 }))
     }
 
     /// Copies the bytes to the next piece.
@@ -351,15 +337,8 @@ impl InlineArena {
             return None;
         }
         let offset = self.next as usize * self.piece as usize;
-        self.region.write_at(offset, bytes).ok()?;
+        self.mr.write_at(offset, bytes).ok()?;
         self.next = if self.next + 1 == self.pieces { 0 } else { self.next + 1 };
-        Some(Sge { addr: self.region.iova() + offset as u64, len: bytes.len() as u32, lkey: self.lkey })
-    }
-
-    fn release(arena: Option<Self>, pd: &Pd) {
-        if let Some(arena) = arena {
-            let lkey = arena.lkey;
-            pd.context().control_at_last(move |lane| lane.endpoint_mut().invalidate(lkey));
-        }
+        self.mr.sge(offset, bytes.len() as u32).ok()
     }
 }

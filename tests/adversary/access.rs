@@ -56,6 +56,11 @@ fn memory_is_guarded_by_key_domain_right_and_range() {
         head.reth.rkey = 0;
         head
     });
+    refused("the key for our own requests", "rx_bad_rkey", access, |bench| {
+        let mut head = bench.write();
+        head.reth.rkey = bench.target.key.lkey;
+        head
+    });
     refused("stale rkey", "rx_bad_rkey", access, |bench| {
         let mut head = bench.write();
         let old = region(&mut bench.net, VICTIM, bench.pd, (IOVA, LEN), Access::REMOTE_WRITE);

@@ -113,7 +113,7 @@ fn a_control_call_within_another_returns() {
             let context = left.context.clone();
             let pd = context.create_pd().unwrap();
             let (spare, access) = (pd.register(64, Access::LOCAL_READ).unwrap(), Access::LOCAL_READ);
-            let lkey = spare.lkey();
+            let rkey = spare.rkey();
             let nested = |error: VerbsError| {
                 assert!(matches!(error, VerbsError::Control(ControlError::Nested)), "{error}");
             };
@@ -121,9 +121,10 @@ fn a_control_call_within_another_returns() {
             context
                 .with_endpoint(|endpoint| {
                     nested(context.with_endpoint(|_| ()).unwrap_err());
-                    nested(context.create_pd().unwrap_err());
                     nested(context.create_cq(4).unwrap_err());
-                    nested(pd.register(64, access).unwrap_err());
+                    // Memory belongs to no lane.
+                    let more = context.create_pd().unwrap().register(64, access).unwrap();
+                    nested(more.deregister().unwrap_err().1);
                     nested(left.qp.info().unwrap_err());
                     nested(left.qp.modify(QpModify::Error).unwrap_err());
                     assert_eq!(left.qp.state(), (QpState::Rts, None));
@@ -136,7 +137,7 @@ fn a_control_call_within_another_returns() {
                     assert_eq!(endpoint.memory().regions(), regions, "not while the endpoint is lent");
                 })
                 .unwrap();
-            let known = context.with_endpoint(move |endpoint| endpoint.deregister(lkey)).unwrap();
+            let known = context.with_endpoint(move |endpoint| endpoint.deregister(rkey)).unwrap();
             assert!(known.is_err(), "the dropped registration ended with the call that it was dropped in");
             right.qp.modify(QpModify::Error).unwrap();
         });

@@ -10,5 +10,6 @@ mod control;
 mod events;
 mod host;
 mod panic;
+mod registrations;
 mod side;
 mod window;

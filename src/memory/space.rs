@@ -1,0 +1,303 @@
+//! The registrations of a context, which all of its lanes share.
+
+use core::fmt;
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+
+use rand::rngs::ChaCha20Rng;
+use tracing::debug;
+
+use super::keys::KeyTable;
+use super::sync::{AtomicU64, Mutex, MutexGuard, Ordering, PoisonError};
+use super::view::MemoryView;
+use super::{Access, MemoryError, MrKey, PdId, Region};
+use crate::seed::{Purpose, Seed};
+
+/// Most regions of a space.
+const MAX_REGIONS: u32 = 1 << 20;
+
+/// Changes that are kept for views that have not seen them, even if there are fewer registrations.
+const CHANGES_KEPT: usize = 64;
+
+/// Protection domains and registered memory. Clones are handles to the same space.
+///
+/// Nobody looks a key up here for a packet: each lane has a [`MemoryView`] of its own ([`MemorySpace::view`]), a copy
+/// that no other thread touches, and takes in what has changed when the [version](MemoryView::sync) has. Registering
+/// is done when it returns, whatever lanes do: a view that meets a key it does not know looks for changes before it refuses it.
+/// What ends a registration must meet every view once: [`MemorySpace::deregister`].
+#[derive(Clone)]
+pub struct MemorySpace {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    /// Changes so far; written with `state` locked.
+    version: AtomicU64,
+    state: Mutex<State>,
+}
+
+pub(super) struct State {
+    rng: ChaCha20Rng,
+    max_regions: u32,
+    /// By rkey.
+    registrations: KeyTable<Registration>,
+    lkeys: KeyTable<()>,
+    /// Live domains, and how many registrations and queue pairs belong to each.
+    domains: BTreeMap<u32, u32>,
+    next_pd: u32,
+    /// The latest changes, oldest first.
+    changes: VecDeque<Change>,
+    /// Changes ever.
+    version: u64,
+    views: u32,
+}
+
+pub(super) struct Registration {
+    pub(super) lkey: u32,
+    pub(super) pd: PdId,
+    pub(super) access: Access,
+    pub(super) region: Arc<Region>,
+    /// No key opens it any more, but it was in use when somebody wanted to end it.
+    ended: bool,
+}
+
+/// A registration that began or ended.
+#[derive(Clone, Copy)]
+pub(super) struct Change {
+    pub(super) rkey: u32,
+    pub(super) lkey: u32,
+    pub(super) began: bool,
+}
+
+impl MemorySpace {
+    /// An empty space for up to `max_regions` registrations (at most 2^20); its keys are drawn from `seed`.
+    pub fn new(seed: Seed, max_regions: u32) -> Self {
+        let state = State {
+            rng: seed.generator(Purpose::Keys),
+            max_regions: max_regions.clamp(1, MAX_REGIONS),
+            registrations: KeyTable::new(),
+            lkeys: KeyTable::new(),
+            domains: BTreeMap::new(),
+            next_pd: 1,
+            changes: VecDeque::new(),
+            version: 0,
+            views: 0,
+        };
+        Self { shared: Arc::new(Shared { version: AtomicU64::new(0), state: Mutex::new(state) }) }
+    }
+
+    /// A lane's view of the space.
+    pub fn view(&self) -> MemoryView {
+        self.lock().views += 1;
+        MemoryView::new(self.clone())
+    }
+
+    /// Makes a protection domain.
+    pub fn alloc_pd(&self) -> PdId {
+        let mut state = self.lock();
+        let pd = state.next_pd;
+        state.next_pd += 1;
+        state.domains.insert(pd, 0);
+        PdId(pd)
+    }
+
+    /// Removes a protection domain that nothing belongs to any more.
+    ///
+    /// # Errors
+    /// [`MemoryError::NoSuchPd`], [`MemoryError::PdInUse`].
+    pub fn dealloc_pd(&self, pd: PdId) -> Result<(), MemoryError> {
+        let mut state = self.lock();
+        match state.members(pd)? {
+            0 => {
+                state.domains.remove(&pd.0);
+                Ok(())
+            }
+            _ => Err(MemoryError::PdInUse { pd: pd.0 }),
+        }
+    }
+
+    /// Keeps a protection domain alive for a queue pair.
+    ///
+    /// # Errors
+    /// [`MemoryError::NoSuchPd`].
+    pub fn join_pd(&self, pd: PdId) -> Result<PdMember, MemoryError> {
+        *self.lock().members(pd)? += 1;
+        Ok(PdMember { space: self.clone(), pd })
+    }
+
+    /// Makes a region reachable under new random keys. It may be registered more than once.
+    ///
+    /// # Errors
+    /// [`MemoryError::NoSuchPd`]; [`MemoryError::TooMany`] when the space is full.
+    pub fn register(&self, pd: PdId, region: Arc<Region>, access: Access) -> Result<MrKey, MemoryError> {
+        let bytes = region.len();
+        let mut state = self.lock();
+        state.members(pd)?;
+        if state.registrations.len() >= state.max_regions {
+            return Err(MemoryError::TooMany { max: state.max_regions });
+        }
+        *state.members(pd)? += 1;
+        let State { rng, registrations, lkeys, .. } = &mut *state;
+        let (rkey, lkey) = (registrations.draw(rng), lkeys.draw(rng));
+        lkeys.insert(lkey, ());
+        registrations.insert(rkey, Registration { lkey, pd, access, region, ended: false });
+        self.tell(&mut state, Change { rkey, lkey, began: true });
+        drop(state);
+        // The keys stay out of it: they open the memory to whoever reads the log.
+        debug!(target: "spindrift::memory", bytes, ?access, "memory registered");
+        Ok(MrKey { lkey, rkey })
+    }
+
+    /// Ends a registration. When this succeeds, no lane will touch the memory again for it, and it may be reused or freed.
+    ///
+    /// `each_view` calls what it is given for every view of the space, one after the other, while its lane does
+    /// nothing else, and after the lane has taken in all work requests that were posted before.
+    ///
+    /// # Errors
+    /// [`MemoryError::UnknownKey`]. [`MemoryError::Busy`] while work requests use the region; nothing has changed then, unless some were
+    /// posted while this ran: then the keys may have ended, those requests go on, and the call is to be repeated.
+    /// [`MemoryError::ViewsLeftOut`] if `each_view` missed some. And what `each_view` returns.
+    pub fn deregister<E: From<MemoryError>>(
+        &self,
+        rkey: u32,
+        mut each_view: impl FnMut(&mut dyn FnMut(&mut MemoryView)) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let unknown = MemoryError::UnknownKey { key: rkey };
+        let lkey = self.lock().registrations.get(rkey).ok_or(unknown)?.lkey;
+        let mut check_unused = || -> Result<(), E> {
+            let (mut uses, mut visited) = (0, 0);
+            each_view(&mut |view| {
+                view.sync();
+                uses += view.uses(lkey);
+                visited += 1;
+            })?;
+            let views = self.lock().views;
+            if visited < views {
+                return Err(MemoryError::ViewsLeftOut { visited, views }.into());
+            }
+            if uses > 0 { Err(MemoryError::Busy { uses }.into()) } else { Ok(()) }
+        };
+        check_unused()?;
+        self.end(rkey);
+        // No view opens the region from here on, and if none has it open now, none ever will.
+        check_unused()?;
+        drop(self.lock().forget(rkey));
+        Ok(())
+    }
+
+    /// Ends a registration for anything new, on each lane as soon as it [looks](MemoryView::sync). Work requests that
+    /// use the region go on, and the last of them releases it. An unknown key is ignored.
+    pub fn invalidate(&self, rkey: u32) {
+        self.end(rkey);
+        // Not with the lock held: it may be the last handle to much memory.
+        drop(self.lock().forget(rkey));
+    }
+
+    /// Registrations that have not ended.
+    pub fn regions(&self) -> usize {
+        self.lock().registrations.len() as usize
+    }
+
+    fn end(&self, rkey: u32) {
+        let mut state = self.lock();
+        let Some(registration) = state.registrations.get_mut(rkey).filter(|live| !live.ended) else { return };
+        registration.ended = true;
+        let lkey = registration.lkey;
+        self.tell(&mut state, Change { rkey, lkey, began: false });
+    }
+
+    fn tell(&self, state: &mut State, change: Change) {
+        let kept = CHANGES_KEPT.max(2 * state.registrations.len() as usize);
+        while state.changes.len() >= kept {
+            state.changes.pop_front();
+        }
+        state.changes.push_back(change);
+        state.version += 1;
+        self.shared.version.store(state.version, Ordering::Release);
+    }
+
+    #[inline]
+    pub(super) fn version(&self) -> u64 {
+        self.shared.version.load(Ordering::Acquire)
+    }
+
+    pub(super) fn lock(&self) -> MutexGuard<'_, State> {
+        self.shared.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn leave(&self) {
+        self.lock().views -= 1;
+    }
+}
+
+impl State {
+    fn members(&mut self, pd: PdId) -> Result<&mut u32, MemoryError> {
+        self.domains.get_mut(&pd.0).ok_or(MemoryError::NoSuchPd { pd: pd.0 })
+    }
+
+    fn forget(&mut self, rkey: u32) -> Option<Registration> {
+        let registration = self.registrations.remove(rkey)?;
+        self.lkeys.remove(registration.lkey);
+        self.leave_pd(registration.pd);
+        Some(registration)
+    }
+
+    fn leave_pd(&mut self, pd: PdId) {
+        if let Ok(members) = self.members(pd) {
+            *members -= 1;
+        }
+    }
+
+    pub(super) const fn version(&self) -> u64 {
+        self.version
+    }
+
+    /// What changed after `version`, or `None` if that is too long ago.
+    pub(super) fn changes_since(&self, version: u64) -> Option<impl Iterator<Item = Change>> {
+        let missed = usize::try_from(self.version - version).ok()?;
+        let known = self.changes.len().checked_sub(missed)?;
+        Some(self.changes.range(known..).copied())
+    }
+
+    /// The registration of these two keys, if it has not ended.
+    pub(super) fn live(&self, rkey: u32, lkey: u32) -> Option<&Registration> {
+        self.registrations.get(rkey).filter(|live| live.lkey == lkey && !live.ended)
+    }
+
+    /// Every rkey, with its registration, that has not ended.
+    pub(super) fn all_live(&self) -> impl Iterator<Item = (u32, &Registration)> {
+        self.registrations.iter().filter(|(_, live)| !live.ended)
+    }
+
+    /// Slots of the tables of rkeys and lkeys.
+    pub(super) const fn slots(&self) -> (usize, usize) {
+        (self.registrations.slots(), self.lkeys.slots())
+    }
+}
+
+impl fmt::Debug for MemorySpace {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("MemorySpace").field("regions", &self.regions()).finish_non_exhaustive()
+    }
+}
+
+/// A queue pair's place in its protection domain, which stays as long as this is held.
+#[derive(Debug)]
+pub struct PdMember {
+    space: MemorySpace,
+    pd: PdId,
+}
+
+impl PdMember {
+    /// The domain.
+    #[inline]
+    pub const fn id(&self) -> PdId {
+        self.pd
+    }
+}
+
+impl Drop for PdMember {
+    fn drop(&mut self) {
+        self.space.lock().leave_pd(self.pd);
+    }
+}

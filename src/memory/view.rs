@@ -1,0 +1,269 @@
+//! What one lane knows of the registered memory.
+
+use core::fmt;
+use std::sync::Arc;
+
+use super::keys::KeyTable;
+use super::space::{MemorySpace, Registration};
+use super::{Access, MemoryError, Payload, PayloadRef, PdId, Region, RegionSlot};
+
+/// One lane's view of a [`MemorySpace`]: keys are looked up here without a lock, since nobody else has it.
+pub struct MemoryView {
+    space: MemorySpace,
+    /// The version of the space that this view shows.
+    seen: u64,
+    /// What peers may write, by rkey.
+    targets: KeyTable<Target>,
+    /// Indices of `sources` by lkey.
+    lkeys: KeyTable<u32>,
+    sources: Vec<Source>,
+    /// Indices of `sources` that name no region.
+    free: Vec<u32>,
+    /// Indices of `sources` that no key opens any more, but that work requests use.
+    draining: Vec<u32>,
+}
+
+struct Target {
+    pd: PdId,
+    access: Access,
+    lkey: u32,
+    region: Arc<Region>,
+}
+
+impl Target {
+    /// The region that a peer may write to by this key.
+    #[inline]
+    fn open(known: Option<&Self>, rkey: u32, pd: PdId) -> Result<&Region, MemoryError> {
+        let target = known.ok_or(MemoryError::UnknownKey { key: rkey })?;
+        if target.pd != pd {
+            return Err(MemoryError::WrongPd { key: rkey });
+        }
+        if !target.access.contains(Access::REMOTE_WRITE) {
+            return Err(MemoryError::NoAccess { key: rkey, needed: Access::REMOTE_WRITE });
+        }
+        Ok(&target.region)
+    }
+}
+
+/// A region that work requests send from.
+struct Source {
+    region: Option<Arc<Region>>,
+    pd: PdId,
+    lkey: u32,
+    uses: u32,
+    ended: bool,
+    /// How often this place was given to a region: tells its pins from those of earlier ones.
+    turn: u32,
+}
+
+impl MemoryView {
+    pub(super) fn new(space: MemorySpace) -> Self {
+        let mut view = Self {
+            space,
+            seen: 0,
+            targets: KeyTable::new(),
+            lkeys: KeyTable::new(),
+            sources: Vec::new(),
+            free: Vec::new(),
+            draining: Vec::new(),
+        };
+        view.sync();
+        view
+    }
+
+    /// The space it shows.
+    pub const fn space(&self) -> &MemorySpace {
+        &self.space
+    }
+
+    /// Takes in what was registered and what ended since the last time. Without a change that costs one load.
+    #[inline]
+    pub fn sync(&mut self) {
+        if self.space.version() != self.seen {
+            self.catch_up();
+        }
+    }
+
+    #[cold]
+    fn catch_up(&mut self) {
+        let space = self.space.clone();
+        // Regions whose last handle was here are freed after the lock.
+        let mut released = Vec::new();
+        let state = space.lock();
+        let (targets, lkeys) = state.slots();
+        self.targets.reserve(targets);
+        self.lkeys.reserve(lkeys);
+        if let Some(changes) = state.changes_since(self.seen) {
+            for change in changes {
+                // A registration may have ended since it began.
+                match state.live(change.rkey, change.lkey) {
+                    Some(live) if change.began => self.add(change.rkey, live),
+                    _ => released.extend(self.end(change.rkey, change.lkey)),
+                }
+            }
+        } else {
+            let gone = |(rkey, target): (u32, &Target)| {
+                state.live(rkey, target.lkey).is_none().then_some((rkey, target.lkey))
+            };
+            let gone: Vec<_> = self.targets.iter().filter_map(gone).collect();
+            for (rkey, lkey) in gone {
+                released.extend(self.end(rkey, lkey));
+            }
+            for (rkey, live) in state.all_live() {
+                self.add(rkey, live);
+            }
+        }
+        self.seen = state.version();
+        drop(state);
+    }
+
+    fn add(&mut self, rkey: u32, live: &Registration) {
+        if self.targets.get(rkey).is_some() {
+            return;
+        }
+        let Registration { lkey, pd, access, ref region, .. } = *live;
+        let target = Target { pd, access, lkey, region: Arc::clone(region) };
+        self.targets.insert(rkey, target);
+        let index = self.free.pop().unwrap_or(self.sources.len() as u32);
+        let turn = self.sources.get(index as usize).map_or(0, |before| before.turn.wrapping_add(1));
+        let source = Source { region: Some(Arc::clone(region)), pd, lkey, uses: 0, ended: false, turn };
+        match self.sources.get_mut(index as usize) {
+            Some(place) => *place = source,
+            None => self.sources.push(source),
+        }
+        self.lkeys.insert(lkey, index);
+    }
+
+    /// Forgets both keys, and returns the region if nothing uses it.
+    fn end(&mut self, rkey: u32, lkey: u32) -> Option<Arc<Region>> {
+        self.targets.get(rkey).filter(|target| target.lkey == lkey)?;
+        self.targets.remove(rkey);
+        let index = self.lkeys.remove(lkey)?;
+        let source = self.sources.get_mut(index as usize)?;
+        source.ended = true;
+        if source.uses == 0 {
+            return self.release(index);
+        }
+        self.draining.push(index);
+        None
+    }
+
+    fn release(&mut self, index: u32) -> Option<Arc<Region>> {
+        self.free.push(index);
+        self.sources.get_mut(index as usize)?.region.take()
+    }
+
+    /// Copies a packet's bytes to the address it names, if it may write there. A key that is not known is looked for among
+    /// what has changed.
+    ///
+    /// # Errors
+    /// As [`MemoryView::check_remote`]; nothing is written then.
+    #[inline]
+    pub fn place(&mut self, rkey: u32, pd: PdId, va: u64, data: &[u8]) -> Result<(), MemoryError> {
+        let target = match self.targets.get(rkey) {
+            None => {
+                self.sync();
+                self.targets.get(rkey)
+            }
+            known => known,
+        };
+        Ok(Target::open(target, rkey, pd)?.write_to(va, data)?)
+    }
+
+    /// Whether a peer may write `len` bytes at `va`. A range of zero bytes must lie inside the region too.
+    ///
+    /// # Errors
+    /// [`MemoryError::UnknownKey`], [`WrongPd`](MemoryError::WrongPd), [`NoAccess`](MemoryError::NoAccess) or
+    /// [`OutOfBounds`](super::RegionError::OutOfBounds).
+    #[inline]
+    pub fn check_remote(&self, rkey: u32, pd: PdId, va: u64, len: u64) -> Result<(), MemoryError> {
+        Target::open(self.targets.get(rkey), rkey, pd)?.offset_of(va, len)?;
+        Ok(())
+    }
+
+    /// Counts one more work request that sends from `len` bytes at `addr`. A key that is not known is looked for
+    /// among what has changed.
+    ///
+    /// # Errors
+    /// [`MemoryError::UnknownKey`], [`WrongPd`](MemoryError::WrongPd) or [`OutOfBounds`](super::RegionError::OutOfBounds).
+    pub fn pin(&mut self, lkey: u32, pd: PdId, addr: u64, len: u32) -> Result<RegionSlot, MemoryError> {
+        let unknown = MemoryError::UnknownKey { key: lkey };
+        let &index = match self.lkeys.get(lkey) {
+            None => {
+                self.sync();
+                self.lkeys.get(lkey).ok_or(unknown)?
+            }
+            Some(known) => known,
+        };
+        let source = self.sources.get_mut(index as usize).ok_or(unknown)?;
+        if source.pd != pd {
+            return Err(MemoryError::WrongPd { key: lkey });
+        }
+        source.region.as_ref().ok_or(unknown)?.offset_of(addr, u64::from(len))?;
+        source.uses += 1;
+        Ok(RegionSlot { index, turn: source.turn })
+    }
+
+    /// One work request less; call it once for every [`MemoryView::pin`].
+    pub fn unpin(&mut self, pinned: RegionSlot) {
+        let Some(source) = self.sources.get_mut(pinned.index as usize) else { return };
+        if source.turn != pinned.turn || source.uses == 0 {
+            return;
+        }
+        source.uses -= 1;
+        if source.uses == 0 && source.ended {
+            self.draining.retain(|&index| index != pinned.index);
+            self.release(pinned.index);
+        }
+    }
+
+    /// Work requests of this lane that send from the region.
+    pub fn uses(&self, lkey: u32) -> u32 {
+        let open = self.lkeys.get(lkey).into_iter();
+        let sources = open.chain(&self.draining).filter_map(|&index| self.sources.get(index as usize));
+        sources.filter(|source| source.lkey == lkey).map(|source| source.uses).sum()
+    }
+
+    /// Refers to `len` bytes at `addr` of a pinned region. [`Endpoint::payload`](crate::endpoint::Endpoint::payload)
+    /// looks them up for a packet.
+    #[inline]
+    pub fn payload(&self, slot: RegionSlot, addr: u64, len: u32) -> PayloadRef {
+        let offset = self.source(slot).map_or(0, |region| addr.wrapping_sub(region.iova()));
+        PayloadRef { slot, offset, len }
+    }
+
+    /// The bytes of a packet's payload; none if the region was released or does not hold them.
+    #[inline]
+    pub fn bytes(&self, payload: &PayloadRef) -> Payload<'_> {
+        let Some(region) = self.source(payload.slot) else { return Payload::EMPTY };
+        let offset = usize::try_from(payload.offset).unwrap_or(usize::MAX);
+        region.payload(offset, payload.len as usize).unwrap_or_default()
+    }
+
+    #[inline]
+    fn source(&self, slot: RegionSlot) -> Option<&Region> {
+        let source = self.sources.get(slot.index as usize)?;
+        source.region.as_deref().filter(|_| source.turn == slot.turn)
+    }
+
+    /// Regions that this lane has in its view, those that wait for their last use included.
+    pub fn regions(&self) -> usize {
+        self.sources.len() - self.free.len()
+    }
+}
+
+impl Drop for MemoryView {
+    fn drop(&mut self) {
+        self.space.leave();
+    }
+}
+
+impl fmt::Debug for MemoryView {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("MemoryView")
+            .field("regions", &self.regions())
+            .field("draining", &self.draining.len())
+            .field("seen", &self.seen)
+            .finish_non_exhaustive()
+    }
+}
