@@ -206,7 +206,9 @@ pub enum MemoryError {
     Region(#[from] RegionError),
 }
 
-#[cfg(all(test, spindrift_loom))]
+#[cfg(test)]
+#[cfg(spindrift_loom)]
 mod model;
-#[cfg(all(test, not(spindrift_loom)))]
+#[cfg(test)]
+#[cfg(not(spindrift_loom))]
 mod tests;

@@ -31,7 +31,7 @@ pub struct MemorySpace {
 }
 
 struct Shared {
-    /// Changes so far; written with `state` locked.
+    /// Changes so far. Written with `state` locked.
     version: AtomicU64,
     state: Mutex<State>,
 }
@@ -47,8 +47,6 @@ pub(super) struct State {
     next_pd: u32,
     /// The latest changes, oldest first.
     changes: VecDeque<Change>,
-    /// Changes ever.
-    version: u64,
     views: u32,
 }
 
@@ -66,7 +64,6 @@ pub(super) struct Registration {
 pub(super) struct Change {
     pub(super) rkey: u32,
     pub(super) lkey: u32,
-    pub(super) began: bool,
 }
 
 impl MemorySpace {
@@ -80,7 +77,6 @@ impl MemorySpace {
             domains: BTreeMap::new(),
             next_pd: 1,
             changes: VecDeque::new(),
-            version: 0,
             views: 0,
         };
         Self { shared: Arc::new(Shared { version: AtomicU64::new(0), state: Mutex::new(state) }) }
@@ -141,7 +137,7 @@ impl MemorySpace {
         let (rkey, lkey) = (registrations.draw(rng), lkeys.draw(rng));
         lkeys.insert(lkey, ());
         registrations.insert(rkey, Registration { lkey, pd, access, region, ended: false });
-        self.tell(&mut state, Change { rkey, lkey, began: true });
+        self.tell(&mut state, Change { rkey, lkey });
         drop(state);
         // The keys stay out of it: they open the memory to whoever reads the log.
         debug!(target: "spindrift::memory", bytes, ?access, "memory registered");
@@ -203,19 +199,32 @@ impl MemorySpace {
         let Some(registration) = state.registrations.get_mut(rkey).filter(|live| !live.ended) else { return };
         registration.ended = true;
         let lkey = registration.lkey;
-        self.tell(&mut state, Change { rkey, lkey, began: false });
+        self.tell(&mut state, Change { rkey, lkey });
     }
 
     fn tell(&self, state: &mut State, change: Change) {
-        let kept = CHANGES_KEPT.max(2 * state.registrations.len() as usize);
+        // Who missed as many changes as there are registrations may as well look at those.
+        let kept = CHANGES_KEPT.max(state.registrations.len() as usize);
         while state.changes.len() >= kept {
             state.changes.pop_front();
         }
         state.changes.push_back(change);
-        state.version += 1;
-        self.shared.version.store(state.version, Ordering::Release);
+        // Nobody else writes while the state is locked.
+        self.shared.version.store(self.version() + 1, Ordering::Release);
     }
 
+    /// What changed after `version`, or `None` if that is too long ago.
+    pub(super) fn changes_since<'a>(
+        &self,
+        state: &'a State,
+        version: u64,
+    ) -> Option<impl Iterator<Item = Change> + use<'a>> {
+        let missed = usize::try_from(self.version() - version).ok()?;
+        let known = state.changes.len().checked_sub(missed)?;
+        Some(state.changes.range(known..).copied())
+    }
+
+    /// Changes so far. While the state is locked, those that it shows.
     #[inline]
     pub(super) fn version(&self) -> u64 {
         self.shared.version.load(Ordering::Acquire)
@@ -246,17 +255,6 @@ impl State {
         if let Ok(members) = self.members(pd) {
             *members -= 1;
         }
-    }
-
-    pub(super) const fn version(&self) -> u64 {
-        self.version
-    }
-
-    /// What changed after `version`, or `None` if that is too long ago.
-    pub(super) fn changes_since(&self, version: u64) -> Option<impl Iterator<Item = Change>> {
-        let missed = usize::try_from(self.version - version).ok()?;
-        let known = self.changes.len().checked_sub(missed)?;
-        Some(self.changes.range(known..).copied())
     }
 
     /// The registration of these two keys, if it has not ended.

@@ -4,8 +4,9 @@ use std::sync::Arc;
 
 use proptest::prelude::*;
 
+use super::keys::KeyTable;
 use super::{Access, MemoryError, MemorySpace, MemoryView, MrKey, PayloadRef, PdId, Region, RegionSlot};
-use crate::seed::Seed;
+use crate::seed::{Purpose, Seed};
 
 const BASE: u64 = 0x7000_0000;
 
@@ -243,6 +244,37 @@ fn keys_do_not_tell_of_each_other() {
     }
 }
 
+#[test]
+fn rights_add_up() {
+    let [read, local, remote] = [Access::LOCAL_READ, Access::LOCAL_WRITE, Access::REMOTE_WRITE];
+    let both = local | remote;
+    let mut grown = read;
+    grown |= local;
+    assert_eq!(grown, local);
+    grown |= remote;
+    assert_eq!(grown, both);
+    let grants = |of: Access| [read, local, remote, both].map(|right| of.contains(right));
+    assert_eq!(grants(read), [true, false, false, false]);
+    assert_eq!(grants(local), [true, true, false, false]);
+    assert_eq!(grants(remote), [true, false, true, false]);
+    assert_eq!(grants(both), [true; 4]);
+    let names = [read, local, remote, both].map(|access| format!("{access:?}"));
+    assert_eq!(names, ["LOCAL_READ", "LOCAL_WRITE", "REMOTE_WRITE", "LOCAL_WRITE | REMOTE_WRITE"]);
+}
+
+/// So that a key is drawn in two tries on average, however many there are.
+#[test]
+fn at_least_half_of_the_slots_are_free() {
+    let mut table = KeyTable::new();
+    let mut rng = Seed::fixed(8).generator(Purpose::Keys);
+    for n in 1..=1000 {
+        let key = table.draw(&mut rng);
+        table.insert(key, n);
+        assert!(table.slots() >= 2 * table.len() as usize, "{} of {}", table.len(), table.slots());
+        assert!(table.slots() <= 64.max(4 * n), "no more memory than that takes");
+    }
+}
+
 /// Growing the table moves regions to other slots, and every key still opens its own, in a view that took every step
 /// and in one that took none.
 #[test]
@@ -312,6 +344,46 @@ fn a_view_that_lags_far_behind_catches_up() {
         bench.view.unpin(pin);
     }
     assert_eq!(regions.each_ref().map(Arc::strong_count), [4, 4, 1, 1]);
+}
+
+#[test]
+fn changes_are_remembered_one_by_one() {
+    let bench = Bench::new(4, 400);
+    let missed = |version| {
+        let state = bench.space.lock();
+        bench.space.changes_since(&state, version).map(Iterator::count)
+    };
+    let region = Region::alloc(8).unwrap();
+    let keys: Vec<_> = (0..64).map(|_| bench.register(&region).unwrap()).collect();
+    assert_eq!([0, 61, 64].map(missed), [Some(64), Some(3), Some(0)]);
+    bench.space.invalidate(keys[0].rkey);
+    assert_eq!([0, 1, 64].map(missed), [None, Some(64), Some(1)]);
+    // As many as there are registrations.
+    for _ in 0..100 {
+        bench.register(&region).unwrap();
+    }
+    assert_eq!([1, 2, 165].map(missed), [None, Some(163), Some(0)]);
+}
+
+/// Between the two visits of `deregister`, so much else happens that a view has to look at everything.
+#[test]
+fn a_view_that_lags_learns_of_an_end_that_is_not_over() {
+    let (Bench { space, view: mut pinning, pd }, _region, key) = Bench::one(64);
+    let mut lagging = space.view();
+    let spare = Region::alloc(8).unwrap();
+    let result = space.deregister::<MemoryError>(key.rkey, |visit| {
+        for _ in 0..100 {
+            let spare = space.register(pd, spare.clone(), Access::LOCAL_READ)?;
+            space.invalidate(spare.rkey);
+        }
+        visit(&mut pinning);
+        visit(&mut lagging);
+        let _ = pinning.pin(key.lkey, pd, BASE, 1);
+        Ok(())
+    });
+    assert_eq!(result, Err(MemoryError::Busy { uses: 1 }));
+    assert_eq!(lagging.check_remote(key.rkey, pd, BASE, 1), Err(MemoryError::UnknownKey { key: key.rkey }));
+    assert_eq!((space.regions(), pinning.regions(), lagging.regions()), (1, 1, 0));
 }
 
 #[test]

@@ -93,12 +93,12 @@ impl MemoryView {
         let (targets, lkeys) = state.slots();
         self.targets.reserve(targets);
         self.lkeys.reserve(lkeys);
-        if let Some(changes) = state.changes_since(self.seen) {
+        if let Some(changes) = space.changes_since(&state, self.seen) {
             for change in changes {
-                // A registration may have ended since it began.
                 match state.live(change.rkey, change.lkey) {
-                    Some(live) if change.began => self.add(change.rkey, live),
-                    _ => released.extend(self.end(change.rkey, change.lkey)),
+                    Some(live) => self.add(change.rkey, live),
+                    // It has ended, with this change or a later one.
+                    None => released.extend(self.end(change.rkey, change.lkey)),
                 }
             }
         } else {
@@ -113,7 +113,7 @@ impl MemoryView {
                 self.add(rkey, live);
             }
         }
-        self.seen = state.version();
+        self.seen = space.version();
         drop(state);
     }
 
