@@ -85,7 +85,7 @@ fn requester_packet(pair: &mut Pair, out: &mut Transmit) -> bool {
 
 #[inline(never)]
 fn responder_packet(pair: &mut Pair, frame: &Frame) {
-    let rx = RxFrame { origin: RxOrigin::Ethernet, data: &frame.bytes };
+    let rx = RxFrame::whole(RxOrigin::Ethernet, &frame.bytes);
     pair.b.endpoint.receive(pair.now, frame.port, &rx);
 }
 
@@ -96,7 +96,7 @@ fn responder_answer(pair: &mut Pair, out: &mut Transmit) -> bool {
 
 #[inline(never)]
 fn requester_sack(pair: &mut Pair, frame: &Frame) {
-    let rx = RxFrame { origin: RxOrigin::Ethernet, data: &frame.bytes };
+    let rx = RxFrame::whole(RxOrigin::Ethernet, &frame.bytes);
     pair.a.endpoint.receive(pair.now, frame.port, &rx);
 }
 

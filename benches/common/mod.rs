@@ -112,11 +112,7 @@ impl Side {
 
     pub fn receive(&mut self, now: Time, frames: &[Frame]) {
         for frame in frames {
-            self.endpoint.receive(
-                now,
-                frame.port,
-                &RxFrame { origin: RxOrigin::Ethernet, data: &frame.bytes },
-            );
+            self.endpoint.receive(now, frame.port, &RxFrame::whole(RxOrigin::Ethernet, &frame.bytes));
         }
     }
 

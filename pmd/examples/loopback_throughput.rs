@@ -93,6 +93,7 @@ fn send(mut ports: Vec<LoopbackPort>, burst: usize, crc: bool, stop: &AtomicBool
                         udp_payload_at: 62,
                         payload: payload.into(),
                         tail: (&[0; 4]).into(),
+                        ticket: 0,
                     }
                 })
                 .collect();

@@ -55,6 +55,7 @@ fn port_send(port: &mut UdpPort, local: IpAddr, remote: IpAddr, duration: Durati
                     udp_payload_at: head.len() - 40,
                     payload: (&memory[at..at + PAYLOAD]).into(),
                     tail: (&[0; 4]).into(),
+                    ticket: 0,
                 }
             })
             .collect();

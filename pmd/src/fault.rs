@@ -108,7 +108,13 @@ struct TxShape {
 impl TxShape {
     fn frame<'a>(&self, bytes: &'a [u8]) -> TxFrame<'a> {
         let (head, payload) = bytes.split_at(self.head_len.min(bytes.len()));
-        TxFrame { head, udp_payload_at: self.udp_payload_at, payload: payload.into(), tail: Tail::Bytes(&[]) }
+        TxFrame {
+            head,
+            udp_payload_at: self.udp_payload_at,
+            payload: payload.into(),
+            tail: Tail::Bytes(&[]),
+            ticket: 0,
+        }
     }
 }
 
@@ -333,7 +339,7 @@ impl Faults {
         }
         let mut bytes = std::mem::take(&mut self.scratch);
         bytes.clear();
-        bytes.extend_from_slice(frame.data);
+        frame.append_to(&mut bytes);
         let mut origin = frame.origin;
         self.change_rx(&mut bytes, &mut origin, &verdict);
         if verdict.duplicate {
@@ -341,7 +347,7 @@ impl Faults {
         }
         let shown = verdict.delay_ns == 0;
         if shown {
-            sink(&RxFrame { origin, data: &bytes });
+            sink(&RxFrame::whole(origin, &bytes));
         } else {
             self.hold_rx(&bytes, origin, verdict.delay_ns);
         }
@@ -357,7 +363,7 @@ impl Faults {
             if self.is_down() {
                 count(&self.stats.down);
             } else {
-                sink(&RxFrame { origin: held.shape, data: &held.bytes });
+                sink(&RxFrame::whole(held.shape, &held.bytes));
                 shown += 1;
             }
             self.rx_held.recycle(held);
@@ -422,6 +428,14 @@ impl<P: Port + ?Sized> Port for FaultPort<P> {
             shown += usize::from(faults.receive(frame, sink));
         });
         shown
+    }
+
+    fn reap(&mut self) -> u64 {
+        self.inner.reap()
+    }
+
+    fn recall(&mut self) {
+        self.inner.recall();
     }
 
     fn next_event_ns(&self) -> Option<u64> {

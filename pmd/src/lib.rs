@@ -13,7 +13,7 @@
 //! | [`pcap`] | over any port: a nanosecond capture file |
 //! | [`trace`] | over any port: one line of text per frame |
 //! | [`pump`] | raw UDP offload sender and receiver: the limit that the `udp` port is measured against |
-//! | `testing` | (feature `testing`) the conformance run every port must pass |
+//! | `testing` | (feature `testing`) how to write a port, and the conformance run that every port must pass |
 //!
 //! A poll loop drives a port like this:
 //!
@@ -22,7 +22,7 @@
 //!
 //! let (mut left, mut right) = loopback::pair(1, loopback::LoopbackConfig::default());
 //! let now_ns = 0;
-//! let frame = TxFrame { head: &[0; 62], udp_payload_at: 62, payload: b"bytes".into(), tail: (&[]).into() };
+//! let frame = TxFrame { head: &[0; 62], udp_payload_at: 62, payload: b"bytes".into(), tail: (&[]).into(), ticket: 0 };
 //! assert_eq!(left[0].tx_burst(now_ns, &[frame]), 1);
 //! left[0].flush(now_ns);
 //! let got = right[0].rx_burst(now_ns, 32, &mut |frame| assert_eq!(&frame.data[62..], b"bytes"));
@@ -95,6 +95,9 @@ pub struct TxFrame<'a> {
     pub payload: Payload<'a>,
     /// What follows the payload.
     pub tail: Tail<'a>,
+    /// The sender's number of a frame whose payload is part of a region: never smaller than those of the frames before
+    /// it. See [`Port::reap`].
+    pub ticket: u64,
 }
 
 /// The end of a frame, after its payload.
@@ -190,13 +193,42 @@ pub enum RxOrigin {
     Udp(DatagramMeta),
 }
 
-/// One received frame; the bytes are the port's and end with the call that shows them.
+/// One received frame: the bytes of `data`, then those of `rest`. They are there until the call that shows them ends.
 #[derive(Clone, Copy, Debug)]
 pub struct RxFrame<'a> {
     /// Where `data` starts.
     pub origin: RxOrigin,
-    /// The bytes.
+    /// The whole frame, or its first part with all headers in it. Private to the port: nobody changes it.
     pub data: &'a [u8],
+    /// The parts that lie elsewhere: further buffers, or the sender's own memory, which may change while it is read.
+    pub rest: &'a [Payload<'a>],
+}
+
+impl<'a> RxFrame<'a> {
+    /// A frame that lies in one place.
+    #[inline]
+    pub const fn whole(origin: RxOrigin, data: &'a [u8]) -> Self {
+        Self { origin, data, rest: &[] }
+    }
+
+    /// Length in bytes, from where `origin` says on.
+    #[inline]
+    pub fn len(&self) -> usize {
+        self.data.len() + self.rest.iter().map(Payload::len).sum::<usize>()
+    }
+
+    /// Whether there are no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Appends a copy of all bytes.
+    pub fn append_to(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(self.data);
+        for piece in self.rest {
+            piece.append_to(out, usize::MAX);
+        }
+    }
 }
 
 /// Whether a port can carry frames now.
@@ -225,6 +257,8 @@ pub struct PortCaps {
     pub source_ports: Option<Vec<u16>>,
     /// Frames of one source port and one size that pay to be sent in one burst; 1 = no gain.
     pub same_path_batch: usize,
+    /// Whether the port may keep payloads that are part of a region when `tx_burst` has returned: see [`Port::reap`].
+    pub holds_payloads: bool,
     /// What a user should know, such as an offload that the kernel lacks.
     pub notes: Vec<String>,
 }
@@ -273,8 +307,9 @@ pub trait Port: Send {
     /// Frames that the next `tx_burst` surely accepts.
     fn tx_room(&mut self, now_ns: u64) -> usize;
 
-    /// Sends a prefix of `frames` and returns its length. Bytes are copied or sent before it returns. Frames whose
-    /// payload is [virtual](Payload) are unsendable where bytes have to leave this process.
+    /// Sends a prefix of `frames` and returns its length. Bytes are copied or sent before it returns, but for payloads
+    /// that are part of a region, if the [capabilities](PortCaps::holds_payloads) say so: see [`reap`](Self::reap).
+    /// Frames whose payload is [virtual](Payload) are unsendable where bytes have to leave this process.
     /// An accepted frame may still be lost (link down, too long): then it is counted in
     /// [`PortCounters::tx_dropped`], as a network would lose it. Or it may be given back: see
     /// [`unsent`](Self::unsent).
@@ -290,6 +325,19 @@ pub trait Port: Send {
 
     /// Shows up to `max` received frames to `sink`, in order of arrival, and returns how many.
     fn rx_burst(&mut self, now_ns: u64, max: usize, sink: &mut dyn FnMut(&RxFrame<'_>)) -> usize;
+
+    /// Lets go of what the medium is done with, and returns the smallest [ticket](TxFrame::ticket) of a frame whose
+    /// payload the port still holds, `u64::MAX` if there is none.
+    ///
+    /// A port that holds the payload of a frame refers to its bytes where they are, and keeps their region alive. What
+    /// is written there meanwhile may be what arrives, so the sender must not say that a work request is complete
+    /// before. A port that holds no payloads returns `u64::MAX`.
+    fn reap(&mut self) -> u64;
+
+    /// Makes the port hold no payload: when it returns, each frame has been sent, copied or dropped. It may take as long as
+    /// the medium needs, so it is for the rare case that a sender cannot wait. Nothing
+    /// to do for a port that holds no payloads.
+    fn recall(&mut self);
 
     /// When the port has to be polled again even if nothing else happens, such as for a delayed frame.
     fn next_event_ns(&self) -> Option<u64> {
@@ -321,6 +369,12 @@ impl<P: Port + ?Sized> Port for Box<P> {
     }
     fn rx_burst(&mut self, now_ns: u64, max: usize, sink: &mut dyn FnMut(&RxFrame<'_>)) -> usize {
         (**self).rx_burst(now_ns, max, sink)
+    }
+    fn reap(&mut self) -> u64 {
+        (**self).reap()
+    }
+    fn recall(&mut self) {
+        (**self).recall();
     }
     fn next_event_ns(&self) -> Option<u64> {
         (**self).next_event_ns()

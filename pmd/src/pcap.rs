@@ -56,12 +56,12 @@ struct Writer {
 }
 
 impl Writer {
-    fn record(&mut self, now_ns: u64, pieces: &[Payload<'_>]) {
+    fn record<'a>(&mut self, now_ns: u64, pieces: impl Iterator<Item = &'a Payload<'a>> + Clone) {
         if self.error.is_some() {
             self.counters.missed += 1;
             return;
         }
-        let len: usize = pieces.iter().map(Payload::len).sum();
+        let len: usize = pieces.clone().map(Payload::len).sum();
         let kept = len.min(SNAP_LEN as usize);
         if self.buffer.len() + 16 + kept > BUFFER {
             self.write_out();
@@ -126,7 +126,7 @@ impl Capture {
 
     /// Adds one frame, given in pieces.
     pub fn record(&self, now_ns: u64, pieces: &[Payload<'_>]) {
-        self.lock().record(now_ns, pieces);
+        self.lock().record(now_ns, pieces.iter());
     }
 
     /// Writes out what is collected.
@@ -184,7 +184,7 @@ impl<P: Port + ?Sized> Port for PcapPort<P> {
             if unsent.binary_search(&(i as u16)).is_err() {
                 let mut room = [0; 4];
                 let tail = frame.tail(&mut room);
-                writer.record(now_ns, &[frame.head.into(), frame.payload, tail.into()]);
+                writer.record(now_ns, [frame.head.into(), frame.payload, tail.into()].iter());
             }
         }
         taken
@@ -201,16 +201,24 @@ impl<P: Port + ?Sized> Port for PcapPort<P> {
     fn rx_burst(&mut self, now_ns: u64, max: usize, sink: &mut dyn FnMut(&RxFrame<'_>)) -> usize {
         let capture = &self.capture;
         self.inner.rx_burst(now_ns, max, &mut |frame| {
-            match &frame.origin {
-                RxOrigin::Ethernet => capture.record(now_ns, &[frame.data.into()]),
-                RxOrigin::Udp(meta) => {
-                    let mut head = [0; 62];
-                    let len = frame::synthesise(meta, frame.data.len(), &mut head);
-                    capture.record(now_ns, &[(&head[..len]).into(), frame.data.into()]);
-                }
-            }
+            let mut head = [0; 62];
+            let len = match &frame.origin {
+                RxOrigin::Ethernet => 0,
+                RxOrigin::Udp(meta) => frame::synthesise(meta, frame.len(), &mut head),
+            };
+            capture
+                .lock()
+                .record(now_ns, [(&head[..len]).into(), frame.data.into()].iter().chain(frame.rest));
             sink(frame);
         })
+    }
+
+    fn reap(&mut self) -> u64 {
+        self.inner.reap()
+    }
+
+    fn recall(&mut self) {
+        self.inner.recall();
     }
 
     fn next_event_ns(&self) -> Option<u64> {

@@ -3,6 +3,117 @@
 //! The driver of a new kind of port opens two that are joined, and calls [`conformance`], or
 //! [`Conformance::run`] where peers do not send to UDP port 4971. It panics with a description of the first violation. Both ports are driven by the
 //! calling thread; the medium must be lossless at this rate.
+//!
+//! # Writing a port
+//!
+//! A port is one plane and knows frames and addresses, no more. What it has to get right, beside the bytes:
+//!
+//! - **Room.** What [`Port::tx_room`] promises, the next burst takes. What finds a queue of this host full is given
+//!   back, by a shorter count or by [`Port::unsent`], and counted as lost nowhere.
+//! - **Order.** Frames of one source port and traffic class leave in the order given.
+//! - **Payloads.** A frame's pieces are valid during the call. A port that copies them, or lets the kernel, says so
+//!   ([`PortCaps::holds_payloads`](crate::PortCaps::holds_payloads)), returns `u64::MAX` from [`Port::reap`] and has
+//!   nothing to do in [`Port::recall`]. One that refers to them keeps the [`Region`] (a clone of the `Arc`) and the
+//!   frame's [ticket](TxFrame::ticket) until the medium is done, and copies payloads that are no part of a region. A device
+//!   that needs memory mapped maps a region when it first sees it, and forgets it when the last share is dropped (a
+//!   `Weak` tells).
+//! - **Tails.** For [`Tail::Crc32`] the port computes four bytes over what it sends, best over its own copy.
+//! - **Receiving.** All headers of a frame lie in [`RxFrame::data`], which nobody changes; the payload may lie in further
+//!   buffers. All of it may be used again when the sink has returned.
+//! - **Counting.** Each frame is counted once, as sent, dropped (and why) or not sent.
+//! - **Patience.** No call waits, except `recall`, and that not for a peer that may be dead.
+//!
+//! A port that passes copies of frames through queues of this process:
+//!
+//! ```
+//! use std::collections::VecDeque;
+//! use std::sync::{Arc, Mutex};
+//!
+//! use spindrift_pmd::{LinkState, MacAddr, Port, PortCaps, PortCounters, RxFrame, RxOrigin, TxFrame, testing};
+//!
+//! type Queue = Arc<Mutex<VecDeque<Vec<u8>>>>;
+//!
+//! struct Mailbox {
+//!     caps: PortCaps,
+//!     counters: PortCounters,
+//!     out: Queue,
+//!     inbox: Queue,
+//! }
+//!
+//! const ROOM: usize = 64;
+//!
+//! impl Port for Mailbox {
+//!     fn caps(&self) -> &PortCaps {
+//!         &self.caps
+//!     }
+//!     fn link(&mut self) -> LinkState {
+//!         LinkState::Up
+//!     }
+//!     fn tx_room(&mut self, _now_ns: u64) -> usize {
+//!         ROOM - self.out.lock().unwrap().len()
+//!     }
+//!     fn tx_burst(&mut self, _now_ns: u64, frames: &[TxFrame<'_>]) -> usize {
+//!         let mut out = self.out.lock().unwrap();
+//!         let taken = frames.len().min(ROOM - out.len());
+//!         for frame in &frames[..taken] {
+//!             if frame.len() > self.caps.max_frame {
+//!                 self.counters.tx_oversize += 1;
+//!                 self.counters.tx_dropped += 1;
+//!                 continue;
+//!             }
+//!             let mut bytes = frame.head.to_vec();
+//!             frame.payload.append_to(&mut bytes, usize::MAX);
+//!             bytes.extend_from_slice(frame.tail(&mut [0; 4]));
+//!             self.counters.tx_frames += 1;
+//!             self.counters.tx_bytes += bytes.len() as u64;
+//!             out.push_back(bytes);
+//!         }
+//!         self.counters.tx_full += u64::from(taken < frames.len());
+//!         taken
+//!     }
+//!     fn unsent(&self) -> &[u16] {
+//!         &[]
+//!     }
+//!     fn flush(&mut self, _now_ns: u64) {}
+//!     fn rx_burst(&mut self, _now_ns: u64, max: usize, sink: &mut dyn FnMut(&RxFrame<'_>)) -> usize {
+//!         let mut shown = 0;
+//!         while shown < max {
+//!             let Some(frame) = self.inbox.lock().unwrap().pop_front() else { break };
+//!             self.counters.rx_frames += 1;
+//!             self.counters.rx_bytes += frame.len() as u64;
+//!             sink(&RxFrame::whole(RxOrigin::Ethernet, &frame));
+//!             shown += 1;
+//!         }
+//!         shown
+//!     }
+//!     fn reap(&mut self) -> u64 {
+//!         u64::MAX
+//!     }
+//!     fn recall(&mut self) {}
+//!     fn counters(&self) -> PortCounters {
+//!         self.counters
+//!     }
+//! }
+//!
+//! let (left, right) = (Queue::default(), Queue::default());
+//! let port = |n: u8, out: &Queue, inbox: &Queue| Mailbox {
+//!     caps: PortCaps {
+//!         name: format!("mailbox {n}"),
+//!         local_ip: [10, 0, 0, n].into(),
+//!         mac: MacAddr([2, 0, 0, 0, 0, n]),
+//!         max_frame: 4352,
+//!         max_burst: ROOM,
+//!         source_ports: None,
+//!         same_path_batch: 1,
+//!         holds_payloads: false,
+//!         notes: Vec::new(),
+//!     },
+//!     counters: PortCounters::default(),
+//!     out: Arc::clone(out),
+//!     inbox: Arc::clone(inbox),
+//! };
+//! testing::conformance(&mut port(1, &left, &right), &mut port(2, &right, &left));
+//! ```
 
 #![expect(clippy::expect_used, reason = "a failed check panics, as in any test")]
 
@@ -10,7 +121,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::memory::Region;
-use crate::{DatagramMeta, LinkState, Port, RxOrigin, Tail, TxFrame, frame};
+use crate::{DatagramMeta, LinkState, Port, RxFrame, RxOrigin, Tail, TxFrame, frame};
 
 /// How often an empty port is asked before frames count as lost.
 const PATIENCE: usize = 3_000_000;
@@ -58,7 +169,7 @@ struct Frame {
 const OFFSET: usize = 13;
 
 impl Frame {
-    fn borrow(&self) -> TxFrame<'_> {
+    fn borrow(&self, ticket: u64) -> TxFrame<'_> {
         let shared = self.region.as_ref().map(|region| region.payload(OFFSET, self.payload.len()));
         TxFrame {
             head: &self.head,
@@ -66,11 +177,19 @@ impl Frame {
             payload: shared
                 .map_or_else(|| (&self.payload).into(), |shared| shared.expect("it holds the payload")),
             tail: self.crc.map_or_else(|| self.tail[..].into(), Tail::Crc32),
+            ticket,
         }
     }
 
     fn udp_payload(&self) -> Vec<u8> {
         [&self.head[self.udp_payload_at..], &self.payload, &self.tail].concat()
+    }
+
+    /// Changes what the payload was sent from.
+    fn spoil(&self) {
+        if let Some(region) = &self.region {
+            region.fill(0, region.len(), 0xa5).expect("inside");
+        }
     }
 }
 
@@ -96,9 +215,9 @@ fn one_way(tx: &mut dyn Port, rx: &mut dyn Port, dst_port: u16, clock: &mut u64)
     assert_eq!(tx.link(), LinkState::Up, "links are up");
     assert_eq!(rx.rx_burst(*clock, 8, &mut |_| ()), 0, "nothing was sent yet");
     assert_eq!(tx.tx_burst(*clock, &[]), 0, "an empty burst");
-    for round in 0..6 {
+    for round in 0..8 {
         let frames = frames(tx, rx, dst_port, round);
-        exchange(tx, rx, &frames, clock);
+        exchange(tx, rx, &frames, clock, round >= 6);
     }
     oversize(tx, dst_port, clock);
 }
@@ -151,9 +270,14 @@ fn frames(tx: &dyn Port, rx: &dyn Port, dst_port: u16, round: usize) -> Vec<Fram
         .collect()
 }
 
-/// All arrive whole, once, with their marks, and those of one source port and class in order.
-fn exchange(tx: &mut dyn Port, rx: &mut dyn Port, frames: &[Frame], clock: &mut u64) {
-    let borrowed: Vec<_> = frames.iter().map(Frame::borrow).collect();
+/// All arrive whole, once, with their marks, and those of one source port and class in order, though a region changes
+/// as soon as the port lets go of it: by itself, or because it is told to.
+fn exchange(tx: &mut dyn Port, rx: &mut dyn Port, frames: &[Frame], clock: &mut u64, recall: bool) {
+    // Numbers with gaps, larger than in the bursts before.
+    let first = *clock;
+    let borrowed: Vec<_> =
+        frames.iter().enumerate().map(|(i, frame)| frame.borrow(first + 3 * i as u64)).collect();
+    let mut spoiled = 0;
     let before = (tx.counters(), rx.counters());
     let (mut sent, mut got, mut idle) = (0, Vec::new(), 0);
     while got.len() < frames.len() {
@@ -164,14 +288,34 @@ fn exchange(tx: &mut dyn Port, rx: &mut dyn Port, frames: &[Frame], clock: &mut 
         assert!(taken <= borrowed.len() - sent, "tx_burst took more than there was");
         sent += taken;
         tx.flush(*clock);
+        if recall {
+            tx.recall();
+            assert_eq!(tx.reap(), u64::MAX, "a port that was told to let go of all payloads holds none");
+        }
+        let held_from = tx.reap();
+        assert!(tx.caps().holds_payloads || held_from == u64::MAX, "a port that copies holds nothing");
+        while spoiled < sent && borrowed[spoiled].ticket < held_from {
+            frames[spoiled].spoil();
+            spoiled += 1;
+        }
         let count = got.len();
-        let returned = rx.rx_burst(*clock, 7, &mut |frame| got.push(read(frame.origin, frame.data)));
+        let returned = rx.rx_burst(*clock, 7, &mut |frame| got.push(read(frame)));
         assert_eq!(returned, got.len() - count, "rx_burst returns what it showed");
         assert!(returned <= 7, "rx_burst shows at most what was asked for");
         idle = if returned == 0 { idle + 1 } else { 0 };
         assert!(idle < PATIENCE, "{} of {} frames arrived: {:?}", got.len(), frames.len(), rx.counters());
     }
     assert_eq!(rx.rx_burst(*clock, 64, &mut |_| ()), 0, "nothing arrives twice");
+    for _ in 0..PATIENCE {
+        *clock += 1000;
+        tx.flush(*clock);
+        if tx.reap() == u64::MAX {
+            break;
+        }
+    }
+    assert_eq!(tx.reap(), u64::MAX, "what has arrived is not held");
+    let shares = frames.iter().filter_map(|frame| frame.region.as_ref()).map(Arc::strong_count);
+    assert!(shares.max().is_none_or(|most| most == 1), "a region that is not held is not kept");
     let mut last: BTreeMap<(u16, u8), usize> = BTreeMap::new();
     let mut seen = vec![false; frames.len()];
     for (meta, data) in got {
@@ -193,12 +337,16 @@ fn exchange(tx: &mut dyn Port, rx: &mut dyn Port, frames: &[Frame], clock: &mut 
     assert_eq!(tx_now.tx_dropped, before.0.tx_dropped, "nothing was dropped");
 }
 
-fn read(origin: RxOrigin, data: &[u8]) -> (DatagramMeta, Vec<u8>) {
-    match origin {
-        RxOrigin::Udp(meta) => (meta, data.to_vec()),
+fn read(frame: &RxFrame<'_>) -> (DatagramMeta, Vec<u8>) {
+    let mut data = Vec::new();
+    frame.append_to(&mut data);
+    assert_eq!(data.len(), frame.len(), "a frame has the bytes of all its parts");
+    match frame.origin {
+        RxOrigin::Udp(meta) => (meta, data),
         RxOrigin::Ethernet => {
-            let (meta, at) = frame::parse(data).expect("a UDP frame arrives as one");
-            (meta, data[at..].to_vec())
+            let (meta, at) =
+                frame::parse(frame.data).expect("a UDP frame arrives as one, with all headers in front");
+            (meta, data.split_off(at))
         }
     }
 }
@@ -220,8 +368,13 @@ fn oversize(tx: &mut dyn Port, dst_port: u16, clock: &mut u64) {
     let at = frame::synthesise(&meta, 0, &mut head);
     let payload = vec![0; caps.max_frame - at + 1];
     let before = tx.counters();
-    let frame =
-        TxFrame { head: &head[..at], udp_payload_at: at, payload: (&payload).into(), tail: (&[]).into() };
+    let frame = TxFrame {
+        head: &head[..at],
+        udp_payload_at: at,
+        payload: (&payload).into(),
+        tail: (&[]).into(),
+        ticket: 0,
+    };
     *clock += 1000;
     assert_eq!(tx.tx_burst(*clock, &[frame]), 1, "a frame too long is accepted and dropped");
     let now = tx.counters();

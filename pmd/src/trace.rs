@@ -74,7 +74,7 @@ impl Lines {
         };
         let transport = found.and_then(|(_, at)| frame.data.get(at..)).unwrap_or_default();
         let meta = found.map(|(meta, _)| meta);
-        self.write(&Line { now_ns, direction: "rx", meta, transport, len: frame.data.len() });
+        self.write(&Line { now_ns, direction: "rx", meta, transport, len: frame.len() });
     }
 
     fn write(&mut self, line: &Line<'_>) {
@@ -153,6 +153,14 @@ impl<P: Port + ?Sized> Port for TracePort<P> {
             lines.received(now_ns, frame);
             sink(frame);
         })
+    }
+
+    fn reap(&mut self) -> u64 {
+        self.inner.reap()
+    }
+
+    fn recall(&mut self) {
+        self.inner.recall();
     }
 
     fn next_event_ns(&self) -> Option<u64> {

@@ -120,6 +120,7 @@ impl UdpPort {
             max_burst: MAX_BURST,
             source_ports: Some(ports),
             same_path_batch: if gso { (BATCH_BYTES_MAX / usual).min(SEGMENTS_MAX) } else { 1 },
+            holds_payloads: false,
             notes,
         };
         Ok(Self {
@@ -306,7 +307,7 @@ impl UdpPort {
                 if shown == max {
                     break;
                 }
-                sink(&RxFrame { origin, data });
+                sink(&RxFrame::whole(origin, data));
                 shown += 1;
                 bytes += data.len();
                 self.cursor.1 += data.len();
@@ -415,6 +416,12 @@ impl Port for UdpPort {
     }
 
     fn flush(&mut self, _now_ns: u64) {}
+
+    fn reap(&mut self) -> u64 {
+        u64::MAX
+    }
+
+    fn recall(&mut self) {}
 
     fn rx_burst(&mut self, _now_ns: u64, max: usize, sink: &mut dyn FnMut(&RxFrame<'_>)) -> usize {
         let mut shown = self.show(max, sink);

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use pcap_file::DataLink;
 use pcap_file::pcap::PcapReader;
+use spindrift_pmd::fault::FaultPort;
 use spindrift_pmd::loopback::{LoopbackConfig, pair};
 use spindrift_pmd::memory::{Payload, Region};
 use spindrift_pmd::pcap::{Capture, PcapPort};
@@ -63,8 +64,13 @@ fn both_ends_of_a_ring_in_one_file_with_nanoseconds() {
     let wrap = |ports: Vec<_>| PcapPort::new(Box::new(ports.into_iter().next().unwrap()), capture.clone());
     let (mut a, mut b) = (wrap(a), wrap(b));
     let head = head([10, 0, 0, 1], [10, 0, 0, 2], (0xc001, 4971));
-    let frame =
-        TxFrame { head: &head, udp_payload_at: 42, payload: b"payload".into(), tail: (b"tail").into() };
+    let frame = TxFrame {
+        head: &head,
+        udp_payload_at: 42,
+        payload: b"payload".into(),
+        tail: (b"tail").into(),
+        ticket: 0,
+    };
     a.tx_burst(1_234_567_891, &[frame]);
     b.rx_burst(1_234_567_999, 8, &mut |_| ());
     assert!(file.bytes().is_empty(), "collected, not yet written");
@@ -87,7 +93,10 @@ fn a_tail_that_the_port_computes_is_captured_as_it_leaves() {
     let head = head([10, 0, 0, 1], [10, 0, 0, 2], (0xc001, 4971));
     let region = Region::from_vec(b"..123456789..".to_vec()).unwrap();
     let payload = region.payload(2, 9).unwrap();
-    port.tx_burst(0, &[TxFrame { head: &head, udp_payload_at: 42, payload, tail: Tail::Crc32(0) }]);
+    port.tx_burst(
+        0,
+        &[TxFrame { head: &head, udp_payload_at: 42, payload, tail: Tail::Crc32(0), ticket: 0 }],
+    );
     capture.flush();
     let whole = [&head[..], b"123456789\x26\x39\xf4\xcb"].concat();
     assert_eq!(packets(&file.bytes())[0].1, whole);
@@ -105,7 +114,13 @@ fn a_kernel_socket_s_datagram_gets_headers() {
     let head = head([127, 0, 0, 1], [127, 0, 0, 1], (src_port, dst_port));
     port.tx_burst(
         5,
-        &[TxFrame { head: &head, udp_payload_at: 42, payload: b"hello".into(), tail: (&[]).into() }],
+        &[TxFrame {
+            head: &head,
+            udp_payload_at: 42,
+            payload: b"hello".into(),
+            tail: (&[]).into(),
+            ticket: 0,
+        }],
     );
     for _ in 0..1_000_000 {
         if port.rx_burst(6, 8, &mut |frame| assert_eq!(&frame.data[12..], b"hello")) > 0 {
@@ -150,7 +165,13 @@ fn a_full_disk_ends_the_capture_not_the_traffic() {
     let mut port = PcapPort::new(Box::new(a.remove(0)), capture.clone());
     let head = head([10, 0, 0, 1], [10, 0, 0, 2], (1, 2));
     let payload = [7; 4096];
-    let frame = TxFrame { head: &head, udp_payload_at: 42, payload: (&payload).into(), tail: (&[]).into() };
+    let frame = TxFrame {
+        head: &head,
+        udp_payload_at: 42,
+        payload: (&payload).into(),
+        tail: (&[]).into(),
+        ticket: 0,
+    };
     for _ in 0..600 {
         assert_eq!(port.tx_burst(0, &[frame]), 1);
         assert_eq!(b[0].rx_burst(0, 8, &mut |_| ()), 1);
@@ -179,10 +200,20 @@ fn trace_lines() {
         udp_payload_at: 42,
         payload: (&head[42..46]).into(),
         tail: (&head[46..]).into(),
+        ticket: 0,
     };
     a.tx_burst(
         12_345,
-        &[split, TxFrame { head: &[0; 20], udp_payload_at: 20, payload: Payload::EMPTY, tail: (&[]).into() }],
+        &[
+            split,
+            TxFrame {
+                head: &[0; 20],
+                udp_payload_at: 20,
+                payload: Payload::EMPTY,
+                tail: (&[]).into(),
+                ticket: 0,
+            },
+        ],
     );
     b.rx_burst(1_000_012_400, 8, &mut |_| ());
     let text = String::from_utf8(text.bytes()).unwrap();
@@ -203,8 +234,49 @@ fn a_trace_that_cannot_be_written_is_counted() {
     let failed = port.failed();
     port.tx_burst(
         0,
-        &[TxFrame { head: &[0; 20], udp_payload_at: 20, payload: Payload::EMPTY, tail: (&[]).into() }],
+        &[TxFrame {
+            head: &[0; 20],
+            udp_payload_at: 20,
+            payload: Payload::EMPTY,
+            tail: (&[]).into(),
+            ticket: 0,
+        }],
     );
     assert_eq!(failed.load(std::sync::atomic::Ordering::Relaxed), 1);
     assert_eq!(port.counters().tx_frames, 1);
+}
+
+/// A payload that the receiver reads where the sender has it is seen by everything on the way, and may be copied there.
+#[test]
+fn middleware_sees_frames_that_lie_in_several_places() {
+    let (file, lines) = (Shared::default(), Shared::default());
+    let capture = Capture::to(Box::new(file.clone()), 0);
+    let (mut a, mut b) = pair(1, LoopbackConfig::default());
+    let faulty = FaultPort::new(Box::new(b.remove(0)), 0, "dup=100%,dir=rx".parse().unwrap(), 1);
+    let captured = PcapPort::new(Box::new(faulty), capture.clone());
+    let mut rx = TracePort::new(Box::new(captured), 0, Box::new(lines.clone()));
+    let head = head([10, 0, 0, 1], [10, 0, 0, 2], (0xc001, 4971));
+    let bytes: Vec<u8> = (0..1000).map(|n| n as u8).collect();
+    let region = Region::from_vec(bytes.clone()).unwrap();
+    let payload = region.payload(7, 900).unwrap();
+    let frame = TxFrame { head: &head, udp_payload_at: 42, payload, tail: (b"tail").into(), ticket: 3 };
+    a[0].tx_burst(0, &[frame]);
+    assert_eq!(a[0].reap(), 3, "the receiver has not looked yet");
+    let whole = [&head[..], &bytes[7..907], b"tail"].concat();
+    let mut seen = Vec::new();
+    for now_ns in 1..4 {
+        rx.rx_burst(now_ns, 8, &mut |frame| {
+            assert_eq!(frame.len(), whole.len());
+            let mut bytes = Vec::new();
+            frame.append_to(&mut bytes);
+            seen.push(bytes);
+        });
+    }
+    assert_eq!((seen, a[0].reap()), (vec![whole.clone(); 2], u64::MAX));
+    capture.flush();
+    assert!(packets(&file.bytes()).into_iter().map(|(_, bytes)| bytes).eq([whole.clone(), whole.clone()]));
+    drop(rx);
+    let text = String::from_utf8(lines.bytes()).unwrap();
+    let end = format!(" len {}", whole.len());
+    assert!(text.lines().count() == 2 && text.lines().all(|line| line.ends_with(&end)), "{text}");
 }

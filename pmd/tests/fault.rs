@@ -49,6 +49,7 @@ fn send(port: &mut dyn Port, now_ns: u64, frames: &[Vec<u8>]) {
             udp_payload_at: 62,
             payload: (&f[74..f.len() - 4]).into(),
             tail: (&f[f.len() - 4..]).into(),
+            ticket: 0,
         })
         .collect();
     assert_eq!(port.tx_burst(now_ns, &frames), frames.len());
@@ -248,6 +249,7 @@ fn a_full_port_below_loses_nothing() {
             udp_payload_at: 62,
             payload: (&f[62..]).into(),
             tail: (&[]).into(),
+            ticket: 0,
         })
         .collect();
     let (mut sent, mut got) = (0, Vec::new());
@@ -310,7 +312,13 @@ fn a_held_frame_has_its_checksum() {
     let mut net = net("delay=5us", 1);
     let whole = frame(7, 0xc7);
     let payload = (&whole[74..]).into();
-    let sent = TxFrame { head: &whole[..74], udp_payload_at: 62, payload, tail: Tail::Crc32(0x1234_5678) };
+    let sent = TxFrame {
+        head: &whole[..74],
+        udp_payload_at: 62,
+        payload,
+        tail: Tail::Crc32(0x1234_5678),
+        ticket: 0,
+    };
     assert_eq!(net.tx.tx_burst(0, &[sent]), 1);
     net.tx.flush(6_000);
     let mut crc = crc32fast::Hasher::new_with_initial(0x1234_5678);

@@ -87,6 +87,7 @@ fn burst_arrives(src: &str, dst: &str, offload: Offload) {
             udp_payload_at: head.len() - 4,
             payload: payload.into(),
             tail: (&[0xee; 4]).into(),
+            ticket: 0,
         })
         .collect();
     assert_eq!(a.tx_burst(0, &frames), 120);
@@ -146,6 +147,7 @@ fn any_mix_of_offloads_understands_each_other() {
             udp_payload_at: head.len(),
             payload: (&payload).into(),
             tail: (&[]).into(),
+            ticket: 0,
         };
         a.tx_burst(0, &[frame; 20]);
         let got = receive(&mut b, 20);
@@ -173,14 +175,20 @@ fn link_caps_and_hop_limit() {
     }
     let ip = caps.local_ip;
     let head = head(ip, ip, (caps.source_ports.unwrap()[0], port.port()), 0);
-    let frame = TxFrame { head: &head, udp_payload_at: 42, payload: b"to myself".into(), tail: (&[]).into() };
+    let frame = TxFrame {
+        head: &head,
+        udp_payload_at: 42,
+        payload: b"to myself".into(),
+        tail: (&[]).into(),
+        ticket: 0,
+    };
     port.tx_burst(0, &[frame]);
     let got = receive(&mut port, 1);
     assert_eq!((got[0].0.hop_limit, &got[0].1[..]), (64, &b"to myself"[..]));
 }
 
 fn frame<'a>(head: &'a [u8], payload: &'a [u8]) -> TxFrame<'a> {
-    TxFrame { head, udp_payload_at: 42, payload: payload.into(), tail: (&[]).into() }
+    TxFrame { head, udp_payload_at: 42, payload: payload.into(), tail: (&[]).into(), ticket: 0 }
 }
 
 #[test]
@@ -213,7 +221,8 @@ fn an_unreachable_peer_is_counted_not_fatal() {
     let port = a.caps().source_ports.as_ref().unwrap()[0];
     // Bound to 127.0.0.1, a socket cannot reach another network.
     let head = head(a.caps().local_ip, "192.0.2.1".parse().unwrap(), (port, 4971), 0);
-    let frame = TxFrame { head: &head, udp_payload_at: 42, payload: b"lost".into(), tail: (&[]).into() };
+    let frame =
+        TxFrame { head: &head, udp_payload_at: 42, payload: b"lost".into(), tail: (&[]).into(), ticket: 0 };
     for _ in 0..3 {
         assert_eq!(a.tx_burst(0, &[frame; 3]), 3);
     }

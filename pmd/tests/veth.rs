@@ -94,6 +94,7 @@ fn a_full_interface_queue_gives_frames_back() {
             udp_payload_at: heads[0].len(),
             payload: (&payload).into(),
             tail: (&tails[usize::from(*i)]).into(),
+            ticket: 0,
         };
         let (mut waiting, mut seen): (Vec<u16>, Vec<u16>) = ((0..FRAMES).collect(), Vec::new());
         let (mut now, mut idle, mut turned_away) = (0, 0, 0);

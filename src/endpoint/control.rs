@@ -197,6 +197,7 @@ impl Endpoint {
         let Some(qp) = self.qps[slot as usize].as_deref_mut() else { return };
         while let Some(entry) = qp.requester.pop_any() {
             self.memory.unpin(entry.slot);
+            self.recall |= entry.held_until > self.released;
         }
         while qp.responder.pop_recv().is_some() {}
     }

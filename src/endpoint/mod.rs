@@ -6,7 +6,8 @@
 //! 2. [`on_timeout`](Endpoint::on_timeout) when [`next_timeout`](Endpoint::next_timeout) has come,
 //! 3. [`transmit`](Endpoint::transmit) until it returns `false`, each result joined with its payload
 //!    ([`payload`](Endpoint::payload)) and its iCRC and given to a port,
-//! 4. [`poll_event`](Endpoint::poll_event) until it returns `None`,
+//! 4. [`poll_event`](Endpoint::poll_event) until it returns `None`; if its ports hold payloads, then as
+//!    [`release_before`](Endpoint::release_before) and [`take_recall`](Endpoint::take_recall) say,
 //! 5. now and then, [`reclaim`](Endpoint::reclaim), which takes memory back from idle queue pairs.
 //!
 //! `now` is an argument everywhere and randomness comes from the configured seed, so two runs with
@@ -46,7 +47,7 @@ use rand::rngs::ChaCha20Rng;
 use crate::counters::Counters;
 use crate::memory::{MemorySpace, MemoryView, Payload};
 use crate::path::PortMask;
-use crate::requester::{Entry, SpareQueues};
+use crate::requester::{Entry, NotDone, SpareQueues};
 use crate::responder::WindowBudget;
 use crate::seed::Purpose;
 use crate::time::Time;
@@ -88,6 +89,13 @@ pub struct Endpoint {
     ops: Ops,
     /// Packets without payload that a port had no room for after all.
     given_back: VecDeque<Transmit>,
+    /// The next data packet's.
+    next_ticket: u64,
+    /// Ports hold no payload of a packet with a smaller ticket.
+    released: u64,
+    /// Queue pairs whose oldest request only waits for that, and whether one has ended that could not.
+    held: Vec<u32>,
+    recall: bool,
     counters: Counters,
     burst: u64,
     burst_hint: usize,
@@ -141,6 +149,10 @@ impl Endpoint {
             visit_at: Time::ZERO,
             ops: Ops::new(cfg.seed.generator(Purpose::Requests), cfg.limits.answers_per_second),
             given_back: VecDeque::with_capacity(Self::MAX_GIVEN_BACK),
+            next_ticket: 0,
+            released: u64::MAX,
+            held: Vec::new(),
+            recall: false,
             counters: Counters::default(),
             burst: 0,
             burst_hint: 0,
@@ -287,19 +299,65 @@ impl Endpoint {
         }
     }
 
-    /// Completes every work request that the transport acknowledgement has passed.
+    /// Completes every work request that the transport acknowledgement has passed and that no port holds a part of.
     fn complete_sends(&mut self, slot: u32) {
+        self.complete_released(slot, self.released);
+    }
+
+    fn complete_released(&mut self, slot: u32, released: u64) {
         let Some(qp) = self.qps[slot as usize].as_deref_mut() else { return };
-        while let Some(entry) = qp.requester.pop_done() {
-            self.memory.unpin(entry.slot);
-            qp.retired += 1;
-            if entry.wr.signaled {
-                let wc = send_wc(qp.qpn, &entry, WcStatus::Success);
-                self.events.push_back(Event::Completion { cq: qp.send_cq, wc });
+        let end = loop {
+            match qp.requester.pop_done(released) {
+                Ok(entry) => {
+                    self.memory.unpin(entry.slot);
+                    self.recall |= entry.held_until > self.released;
+                    qp.retired += 1;
+                    if entry.wr.signaled {
+                        let wc = send_wc(qp.qpn, &entry, WcStatus::Success);
+                        self.events.push_back(Event::Completion { cq: qp.send_cq, wc });
+                    }
+                }
+                Err(end) => break end,
             }
+        };
+        if end == NotDone::Held && !qp.held {
+            qp.held = true;
+            self.held.push(slot);
         }
         qp.requester.give_room(&mut self.spare_queues);
         self.report_retired(slot);
+    }
+
+    /// Takes note that ports hold no payload of data packets that left before the one with this
+    /// [ticket](Transmit::ticket), and completes what waited for that. A ticket beyond the last one means all that have
+    /// left so far.
+    ///
+    /// A driver whose ports [hold payloads](spindrift_pmd::PortCaps::holds_payloads) calls this with 0 before it sends
+    /// anything, and again with what [`Port::reap`](spindrift_pmd::Port::reap) says, the least of all ports, while
+    /// [`waits_for_release`](Self::waits_for_release) is true. Without the first call nothing ever waits.
+    pub fn release_before(&mut self, ticket: u64) {
+        self.released = ticket.min(self.next_ticket);
+        for at in (0..self.held.len()).rev() {
+            let slot = self.held.swap_remove(at);
+            if let Some(qp) = self.qp_mut(slot) {
+                qp.held = false;
+                self.complete_sends(slot);
+            }
+        }
+    }
+
+    /// Whether a request is complete but for payload that a port holds.
+    #[inline]
+    pub const fn waits_for_release(&self) -> bool {
+        !self.held.is_empty()
+    }
+
+    /// Whether requests ended, since the last call, of which ports may still hold payload: with an error, or because
+    /// their queue pair is gone. The driver makes its ports [let go](spindrift_pmd::Port::recall) of everything before
+    /// it passes on the next event.
+    #[inline]
+    pub const fn take_recall(&mut self) -> bool {
+        core::mem::replace(&mut self.recall, false)
     }
 
     fn report_retired(&mut self, slot: u32) {
@@ -341,9 +399,13 @@ impl Endpoint {
         }));
         qp.failure.as_deref().inspect(|failure| log::failed(failure));
         self.counters.qp_errors += 1;
+        // What the peer has acknowledged ends well; the driver sees to what ports hold of it.
+        self.complete_released(slot, u64::MAX);
+        let Some(qp) = self.qps[slot as usize].as_deref_mut() else { return };
         let mut culprit = culprit;
         while let Some(entry) = qp.requester.pop_any() {
             self.memory.unpin(entry.slot);
+            self.recall |= entry.held_until > self.released;
             qp.retired += 1;
             let status = match culprit {
                 Some((at, status)) if at.is_none_or(|first| first == entry.first) => {

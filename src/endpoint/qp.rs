@@ -81,6 +81,8 @@ pub(super) struct Qp {
     pub(super) paths_told: bool,
     /// In the list of queue pairs that owe an answer or a probe.
     pub(super) in_control_list: bool,
+    /// In the list of those that wait for ports to let go of payload.
+    pub(super) held: bool,
     /// Its places in the lists of those that may send data, by [`List`](super::senders::List).
     pub(super) places: [Place; 2],
     /// The lane burst in which it sent last.
@@ -132,6 +134,7 @@ impl Qp {
             granted_psns: 0,
             retired: 0,
             in_control_list: false,
+            held: false,
             places: Default::default(),
             burst: 0,
             armed_at: Time::NEVER,

@@ -13,7 +13,7 @@ use std::net::IpAddr;
 use spindrift_pmd::{DatagramMeta, RxFrame, RxOrigin};
 
 use crate::counters::Counters;
-use crate::memory::MemoryError;
+use crate::memory::{MemoryError, Pieces};
 use crate::requester::{Requester, SackVerdict};
 use crate::responder::{Arrived, Class, NackOut, Trigger, Violation};
 use crate::time::Time;
@@ -48,11 +48,11 @@ const CE: u8 = 0b11;
 
 impl Endpoint {
     /// Takes in a frame that arrived on `port`.
-    pub fn receive(&mut self, now: Time, port: u8, frame: &RxFrame<'_>) {
+    pub fn receive<'a>(&mut self, now: Time, port: u8, frame: &RxFrame<'a>) {
         self.counters.rx_packets += 1;
         match frame.origin {
             // Looked at where it lies: a copy of it would cost as much as all these checks.
-            RxOrigin::Ethernet => match &stack::parse(frame.data) {
+            RxOrigin::Ethernet => match &stack::parse_front(frame.data, frame.len() - frame.data.len()) {
                 Err(_) => self.counters.rx_bad_stack += 1,
                 Ok(parsed) => {
                     if !self.is_address_of(port, parsed.meta.dst) {
@@ -60,16 +60,20 @@ impl Endpoint {
                         return;
                     }
                     let source = Source { meta: &parsed.meta, port, frame: frame.data };
-                    self.receive_datagram(now, &source, parsed.mrc, parsed.truncated, |_| {
-                        icrc::verify_frame(parsed.l3)
+                    // Ethernet pads short frames.
+                    let rest = if parsed.elsewhere == 0 { &[] } else { frame.rest };
+                    let whole = |front: &'a [u8]| {
+                        Pieces::new(front, rest).first_bytes(front.len() + parsed.elsewhere)
+                    };
+                    self.receive_datagram(now, &source, whole(parsed.mrc), parsed.truncated, || {
+                        icrc::verify_frame(whole(parsed.l3))
                     });
                 }
             },
             RxOrigin::Udp(meta) => {
                 let source = Source { meta: &meta, port, frame: &[] };
-                self.receive_datagram(now, &source, frame.data, false, |data| {
-                    icrc::verify_datagram(&meta, data)
-                });
+                let data = Pieces::new(frame.data, frame.rest);
+                self.receive_datagram(now, &source, data, false, || icrc::verify_datagram(&meta, data));
             }
         }
     }
@@ -99,44 +103,59 @@ impl Endpoint {
         &mut self,
         now: Time,
         source: &Source<'_>,
-        data: &[u8],
+        data: Pieces<'_>,
         truncated: bool,
-        verify: impl FnOnce(&[u8]) -> bool,
+        verify: impl FnOnce() -> bool,
     ) {
         if !is_mrc_port(source.meta.dst_port, self.cfg.udp_port) {
             self.counters.rx_other_port += 1;
             return;
         }
         if let Some(kind) = self.cfg.dscp.class_of_trim(source.meta.traffic_class >> 2) {
-            self.on_trimmed(source, data, kind);
+            self.on_trimmed(source, data.front(), kind);
             return;
         }
         if truncated {
             self.counters.rx_truncated += 1;
             return;
         }
-        let Some(body) = data.len().checked_sub(ICRC_LEN).and_then(|len| data.get(..len)) else {
+        let Some(body) = data.without_last(ICRC_LEN) else {
             self.counters.rx_malformed += 1;
             return;
         };
-        if self.cfg.icrc && !verify(data) {
+        if self.cfg.icrc && !verify() {
             self.counters.rx_bad_icrc += 1;
             return;
         }
-        if let Err(reason) = Bth::admit(body) {
+        if let Err(reason) = Bth::admit(body.front()) {
             self.count_foreign(reason);
             return;
         }
-        match &Packet::decode(body) {
+        if body.front().len() < body.len() {
+            return self.receive_parts(now, source, body);
+        }
+        match &Packet::decode(body.front()) {
             Ok(packet) => self.dispatch(now, source, packet),
             Err(_) => self.counters.rx_malformed += 1,
+        }
+    }
+
+    /// A packet that is long enough to be in several parts: a write, and nothing else.
+    fn receive_parts(&mut self, now: Time, source: &Source<'_>, body: Pieces<'_>) {
+        let write = WriteHead::decode(body.front()).ok().and_then(|(head, first)| {
+            let (_, data) = body.split_front(body.front().len() - first.len())?;
+            Some((head, data.without_last(head.bth.pad.into())?))
+        });
+        match &write {
+            Some((head, payload)) => self.on_write(now, source, head, *payload),
+            None => self.counters.rx_malformed += 1,
         }
     }
 
     #[inline]
     fn dispatch(&mut self, now: Time, source: &Source<'_>, packet: &Packet<'_>) {
         match packet {
-            Packet::Write { head, payload, .. } => self.on_write(now, source, head, payload),
+            Packet::Write { head, payload, .. } => self.on_write(now, source, head, (*payload).into()),
             Packet::Sack { bth, seth } => self.on_sack(now, source, bth, seth),
             Packet::Ack { bth, aeth } => self.on_ack(now, source, bth, aeth),
             Packet::Nack { bth, neth } => self.on_nack(now, source, bth, neth),
@@ -175,7 +194,7 @@ impl Endpoint {
         Some(slot)
     }
 
-    fn on_write(&mut self, now: Time, source: &Source<'_>, head: &WriteHead, payload: &[u8]) {
+    fn on_write(&mut self, now: Time, source: &Source<'_>, head: &WriteHead, payload: Pieces<'_>) {
         self.counters.rx_data += 1;
         let Some(slot) = self.connected_inline(head.bth.dest_qpn, source) else { return };
         let trigger = self.trigger(source, &head.bth, head.tseth);
@@ -240,7 +259,7 @@ impl Endpoint {
 
     /// A packet inside the window that was not seen before: place it, then take it into account.
     #[inline]
-    fn accept(&mut self, slot: u32, seq: u64, head: &WriteHead, payload: &[u8], trigger: Trigger) {
+    fn accept(&mut self, slot: u32, seq: u64, head: &WriteHead, payload: Pieces<'_>, trigger: Trigger) {
         let Some(qp) = self.qps[slot as usize].as_deref_mut() else { return };
         let mut arrived = Arrived::new(head, payload.len());
         if !arrived.well_formed(qp.path_mtu) {

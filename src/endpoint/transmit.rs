@@ -32,6 +32,8 @@ pub struct Transmit {
     pub head: [u8; Self::HEAD_ROOM],
     /// The payload in registered memory; read it with [`Endpoint::payload`].
     pub payload: PayloadRef,
+    /// Data packets are numbered as they leave: see [`Endpoint::release_before`].
+    pub ticket: u64,
     /// What to take back if it does not leave.
     origin: Origin,
 }
@@ -64,6 +66,7 @@ impl Default for Transmit {
             udp_payload_at: 0,
             head: [0; Self::HEAD_ROOM],
             payload: PayloadRef::EMPTY,
+            ticket: 0,
             origin: Origin::Control,
         }
     }
@@ -330,6 +333,7 @@ impl Endpoint {
         out.udp_payload_at = stack_len as u8;
         out.head_len = (stack_len + mrc_len) as u8;
         out.payload = self.memory.payload(spec.slot, spec.local_addr, spec.len);
+        out.ticket = self.next_ticket;
         out.origin = Origin::Data { slot, seq, kind };
         qp.counters.tx_packets += 1;
         qp.counters.tx_bytes += u64::from(spec.len);
@@ -339,7 +343,10 @@ impl Endpoint {
         // The first packet in flight starts timers, which may be earlier than what is armed.
         let starts_timers = !qp.requester.outstanding();
         let (requester, mut env) = qp.requester_env(&mut self.counters);
-        requester.commit(now, Sent { seq, kind, ev: ev_id, udp_payload: udp_payload_len as u32 }, &mut env);
+        let ticket = self.next_ticket;
+        self.next_ticket += 1;
+        let sent = Sent { seq, kind, ev: ev_id, udp_payload: udp_payload_len as u32, ticket };
+        requester.commit(now, sent, &mut env);
         qp.outbound = true;
         self.end_turn(list, slot, starts_timers);
         Turn::Sent

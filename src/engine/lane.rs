@@ -11,7 +11,7 @@ use super::async_events::{AsyncEvent, AsyncEvents};
 use super::clock::Clock;
 use super::rings::{CqReader, CqWriter, LaneRings, Overrun, QpIntake, QpSlot, QpSubmit, cq_ring, qp_rings};
 use super::transmit::TxBatch;
-use super::tuning::{LINK_CHECK_NS, RX_BURST, TX_PER_POLL};
+use super::tuning::{LINK_CHECK_NS, RECALL_AFTER_NS, RX_BURST, TX_PER_POLL};
 use crate::endpoint::{
     CqId, Endpoint, EndpointError, Event, FailReason, PostError, QpInit, QpModify, QpState,
 };
@@ -49,6 +49,7 @@ pub struct Lane {
     clock: Clock,
     links_up: u32,
     next_link_check: Time,
+    holds: Holds,
     rings: LaneRings,
     qps: Vec<Option<QpEntry>>,
     free_slots: Vec<QpSlot>,
@@ -59,6 +60,15 @@ pub struct Lane {
     /// Completion queues that are filling up.
     crowded: Vec<CqId>,
     async_events: Arc<AsyncEvents>,
+}
+
+/// What ports hold of what was sent.
+struct Holds {
+    /// Whether any port does at all.
+    any: bool,
+    /// The oldest ticket held when somebody last waited for it, and since when it was the oldest.
+    oldest: u64,
+    since: Time,
 }
 
 /// A queue pair as its lane knows it.
@@ -82,8 +92,12 @@ impl Lane {
     ///
     /// # Errors
     /// The system gave no pair of sockets for the asynchronous events.
-    pub fn new(endpoint: Endpoint, ports: Vec<Box<dyn Port>>) -> io::Result<Self> {
+    pub fn new(mut endpoint: Endpoint, ports: Vec<Box<dyn Port>>) -> io::Result<Self> {
         let async_events = Arc::new(AsyncEvents::new()?);
+        let any = ports.iter().any(|port| port.caps().holds_payloads);
+        if any {
+            endpoint.release_before(0);
+        }
         let max_qps = endpoint.config().limits.max_qps.max(1) as usize;
         Ok(Self {
             tx: TxBatch::for_ports(&ports),
@@ -93,6 +107,7 @@ impl Lane {
             counters: LaneCounters::default(),
             clock: Clock::start(),
             next_link_check: Time::ZERO,
+            holds: Holds { any, oldest: u64::MAX, since: Time::ZERO },
             rings: LaneRings::new(max_qps),
             qps: Vec::new(),
             free_slots: Vec::new(),
@@ -114,11 +129,17 @@ impl Lane {
             self.check_links(now);
             self.relieve_queues();
             self.endpoint.reclaim(now);
-            // Memory that was dropped elsewhere is freed by the last lane that learns of it.
+            // Memory that was dropped elsewhere is freed by the last lane that learns of it, and the last port.
             self.endpoint.memory_mut().sync();
+            if self.holds.any {
+                self.reap();
+            }
         }
         if now >= self.endpoint.next_timeout() {
             self.endpoint.on_timeout(now);
+        }
+        if self.endpoint.waits_for_release() {
+            self.release(now);
         }
         work += self.transmit(now);
         work += self.deliver_events(now);
@@ -159,7 +180,9 @@ impl Lane {
     /// When the lane must be polled again though nothing arrives.
     pub(super) fn next_timer(&self) -> Time {
         let ports = self.ports.iter().filter_map(Port::next_event_ns).min();
-        self.endpoint.next_timeout().min(ports.map_or(Time::NEVER, Time))
+        // Nothing arrives when a port lets go of payload.
+        let release = if self.endpoint.waits_for_release() { self.next_link_check } else { Time::NEVER };
+        self.endpoint.next_timeout().min(release).min(ports.map_or(Time::NEVER, Time))
     }
 
     /// Takes all requests in that were posted before this call, and delivers what is due.
@@ -242,6 +265,30 @@ impl Lane {
         received
     }
 
+    /// The oldest ticket of which a port holds payload.
+    fn reap(&mut self) -> u64 {
+        self.ports.iter_mut().map(Port::reap).min().unwrap_or(u64::MAX)
+    }
+
+    /// Completes requests whose payload the ports let go of.
+    fn release(&mut self, now: Time) {
+        let oldest = self.reap();
+        self.endpoint.release_before(oldest);
+        if oldest != self.holds.oldest {
+            (self.holds.oldest, self.holds.since) = (oldest, now);
+        } else if self.endpoint.waits_for_release() && now >= self.holds.since.after(RECALL_AFTER_NS) {
+            self.recall();
+        }
+    }
+
+    #[cold]
+    fn recall(&mut self) {
+        for port in &mut self.ports {
+            port.recall();
+        }
+        self.endpoint.release_before(u64::MAX);
+    }
+
     fn check_links(&mut self, now: Time) {
         self.next_link_check = now.after(LINK_CHECK_NS);
         for (plane, port) in self.ports.iter_mut().enumerate() {
@@ -283,6 +330,9 @@ impl Lane {
     fn deliver_events(&mut self, now: Time) -> usize {
         let mut delivered = 0;
         loop {
+            if self.endpoint.take_recall() {
+                self.recall();
+            }
             let events = self.take_events();
             if events == 0 {
                 return delivered;

@@ -50,6 +50,12 @@ impl Port for Stingy {
     fn flush(&mut self, now_ns: u64) {
         self.port.flush(now_ns);
     }
+    fn reap(&mut self) -> u64 {
+        self.port.reap()
+    }
+    fn recall(&mut self) {
+        self.port.recall();
+    }
     fn rx_burst(&mut self, now_ns: u64, max: usize, sink: &mut dyn FnMut(&RxFrame<'_>)) -> usize {
         self.port.rx_burst(now_ns, max, sink)
     }

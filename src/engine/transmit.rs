@@ -39,7 +39,7 @@ pub(super) struct TxBatch {
 }
 
 const NO_FRAME: TxFrame<'static> =
-    TxFrame { head: &[], udp_payload_at: 0, payload: Payload::EMPTY, tail: Tail::Bytes(&[]) };
+    TxFrame { head: &[], udp_payload_at: 0, payload: Payload::EMPTY, tail: Tail::Bytes(&[]), ticket: 0 };
 
 impl TxBatch {
     /// A batch as long as is good for these ports.
@@ -199,6 +199,7 @@ impl TxBatch {
             udp_payload_at: usize::from(frame.udp_payload_at),
             payload: endpoint.payload(frame),
             tail,
+            ticket: frame.ticket,
         })
     }
 }

@@ -43,7 +43,7 @@ mod sync;
 mod view;
 
 pub use space::{MemorySpace, PdMember};
-pub use spindrift_pmd::memory::{Payload, Region, RegionError};
+pub use spindrift_pmd::memory::{Payload, Pieces, Region, RegionError};
 pub use view::MemoryView;
 
 use core::fmt;

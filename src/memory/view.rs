@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::keys::KeyTable;
 use super::space::{MemorySpace, Registration};
-use super::{Access, MemoryError, Payload, PayloadRef, PdId, Region, RegionSlot};
+use super::{Access, MemoryError, Payload, PayloadRef, PdId, Pieces, Region, RegionSlot};
 
 /// One lane's view of a [`MemorySpace`]: keys are looked up here without a lock, since nobody else has it.
 pub struct MemoryView {
@@ -159,7 +159,13 @@ impl MemoryView {
     /// # Errors
     /// As [`MemoryView::check_remote`]; nothing is written then.
     #[inline]
-    pub fn place(&mut self, rkey: u32, pd: PdId, va: u64, data: &[u8]) -> Result<(), MemoryError> {
+    pub fn place<'a>(
+        &mut self,
+        rkey: u32,
+        pd: PdId,
+        va: u64,
+        data: impl Into<Pieces<'a>>,
+    ) -> Result<(), MemoryError> {
         let target = match self.targets.get(rkey) {
             None => {
                 self.sync();
@@ -167,7 +173,7 @@ impl MemoryView {
             }
             known => known,
         };
-        Ok(Target::open(target, rkey, pd)?.write_to(va, data)?)
+        Ok(Target::open(target, rkey, pd)?.place(va, &data.into())?)
     }
 
     /// Whether a peer may write `len` bytes at `va`. A range of zero bytes must lie inside the region too.
@@ -241,9 +247,9 @@ impl MemoryView {
     }
 
     #[inline]
-    fn source(&self, slot: RegionSlot) -> Option<&Region> {
+    fn source(&self, slot: RegionSlot) -> Option<&Arc<Region>> {
         let source = self.sources.get(slot.index as usize)?;
-        source.region.as_deref().filter(|_| source.turn == slot.turn)
+        source.region.as_ref().filter(|_| source.turn == slot.turn)
     }
 
     /// Regions that this lane has in its view, those that wait for their last use included.

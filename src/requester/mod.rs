@@ -63,6 +63,17 @@ pub(crate) struct Sent {
     pub(crate) ev: EvId,
     /// Bytes of UDP payload.
     pub(crate) udp_payload: u32,
+    /// Its number among all data packets of the endpoint.
+    pub(crate) ticket: u64,
+}
+
+/// Why the oldest work request cannot be completed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum NotDone {
+    /// There is none, or the peer has not acknowledged all of it.
+    Unacknowledged,
+    /// A port holds, or may hold, payload of it.
+    Held,
 }
 
 /// Why a packet is declared lost, which decides who is blamed.
@@ -282,11 +293,11 @@ impl Requester {
         Some((self.psn(seq), ev))
     }
 
-    /// Whether a work request waits for its end, sent or not. Without a usable plane it may never be sent, and
+    /// Whether a work request waits for the peer, sent or not. Without a usable plane it may never be sent, and
     /// then the retransmission timer ends the wait as it does for what was sent.
     #[inline]
     pub(crate) fn busy(&self) -> bool {
-        self.queue.front().is_some()
+        self.done < self.queue.end() && self.queue.len() > 0
     }
 
     /// Whether the queue pair should be asked for packets.
@@ -358,7 +369,7 @@ impl Requester {
         let target = if self.una < self.next {
             Some(self.una)
         } else {
-            self.queue.front().map(|entry| entry.end() - 1).filter(|&last| last < self.next)
+            self.queue.find(self.done).map(|entry| entry.end() - 1).filter(|&last| last < self.next)
         };
         if target.is_none() {
             self.probe_pending = false;
@@ -407,11 +418,14 @@ impl Requester {
 
     /// The packet leaves now.
     pub(crate) fn commit(&mut self, now: Time, sent: Sent, env: &mut Env<'_>) {
-        let Sent { seq, kind, ev, udp_payload } = sent;
+        let Sent { seq, kind, ev, udp_payload, ticket } = sent;
         self.orders += 1;
         let bytes = udp_payload + Self::NOMINAL_OVERHEAD;
         if kind == SendKind::New {
+            self.queue.sends(ticket);
             self.commit_new(now, seq);
+        } else {
+            self.queue.sends_again(seq, ticket);
         }
         let fresh = Record { sent_at: now, order: self.orders, bytes, ev: ev.0, ..Record::default() };
         if kind == SendKind::New {
@@ -508,17 +522,20 @@ impl Requester {
         }
     }
 
-    /// Takes the oldest work request off if it is complete.
-    pub(crate) fn pop_done(&mut self) -> Option<Entry> {
-        if self.queue.front()?.end() > self.done {
-            return None;
+    /// Takes the oldest work request off if the peer has acknowledged it and no port holds its payload. Ports may hold
+    /// that of packets from ticket `released` on.
+    pub(crate) fn pop_done(&mut self, released: u64) -> Result<Entry, NotDone> {
+        let front =
+            self.queue.front().filter(|entry| entry.end() <= self.done).ok_or(NotDone::Unacknowledged)?;
+        if front.held_until > released {
+            return Err(NotDone::Held);
         }
-        let entry = self.queue.pop()?;
+        let entry = self.queue.pop().ok_or(NotDone::Unacknowledged)?;
         self.completed = self.completed.wrapping_add(1);
         if entry.imm().is_some() {
             self.wimm_in_flight -= 1;
         }
-        Some(entry)
+        Ok(entry)
     }
 
     /// Takes the oldest work request off, complete or not: the queue pair has failed.

@@ -17,6 +17,8 @@ pub(crate) struct Entry {
     pub(crate) packets: u32,
     pub(crate) msn: Msn,
     pub(crate) rqmsn: Msn,
+    /// One past the ticket of its newest packet, 0 before the first. Ports let go of its payload in that order.
+    pub(crate) held_until: u64,
 }
 
 impl Entry {
@@ -152,7 +154,7 @@ impl SendQueue {
                 rqmsn
             }
         };
-        self.entries.push_back(Entry { wr, slot, first: self.end, packets, msn, rqmsn });
+        self.entries.push_back(Entry { wr, slot, first: self.end, packets, msn, rqmsn, held_until: 0 });
         self.end += u64::from(packets);
     }
 
@@ -160,6 +162,22 @@ impl SendQueue {
     #[inline]
     pub(crate) fn sending(&self) -> Option<&Entry> {
         self.entries.get(self.sending)
+    }
+
+    /// A packet of the entry being sent leaves with this ticket.
+    #[inline]
+    pub(crate) fn sends(&mut self, ticket: u64) {
+        if let Some(entry) = self.entries.get_mut(self.sending) {
+            entry.held_until = ticket + 1;
+        }
+    }
+
+    /// Packet `seq` leaves again with this ticket.
+    pub(crate) fn sends_again(&mut self, seq: u64, ticket: u64) {
+        let at = self.entries.partition_point(|entry| entry.end() <= seq);
+        if let Some(entry) = self.entries.get_mut(at) {
+            entry.held_until = ticket + 1;
+        }
     }
 
     /// Whether the entry being sent is the last one queued.

@@ -10,7 +10,7 @@
 use std::net::IpAddr;
 
 use spindrift_pmd::DatagramMeta;
-use spindrift_pmd::memory::Payload;
+use spindrift_pmd::memory::{Payload, Pieces};
 
 use super::ICRC_LEN;
 
@@ -56,23 +56,33 @@ pub fn compute<'a>(l3_head: &[u8], payload: impl Into<Payload<'a>>, pad: &[u8]) 
     crc.finalize().to_le_bytes()
 }
 
-/// Whether the iCRC at the end of `l3`, which starts at the IP header, is right.
+/// Whether the iCRC at the end of `l3`, which starts at the IP header, is right. What switches may change must lie in
+/// the first piece.
 #[inline]
-pub fn verify_frame(l3: &[u8]) -> bool {
-    let Some((covered, icrc)) = l3.split_last_chunk::<ICRC_LEN>() else { return false };
-    let masked = if is_ipv6(l3) { IPV6_MASKED } else { IPV4_MASKED };
-    let Some((head, rest)) = covered.split_at_checked(masked) else { return false };
-    compute(head, rest, &[]) == *icrc
+pub fn verify_frame<'a>(l3: impl Into<Pieces<'a>>) -> bool {
+    let l3 = l3.into();
+    let masked = if is_ipv6(l3.front()) { IPV6_MASKED } else { IPV4_MASKED };
+    l3.split_front(masked).is_some_and(|(head, rest)| is_followed_by_icrc(head, rest))
 }
 
-/// Whether the iCRC at the end of `udp_payload`, which a kernel socket received, is right.
+/// Whether `rest` ends with the iCRC of `l3_head` and itself.
+#[inline]
+fn is_followed_by_icrc(l3_head: &[u8], rest: Pieces<'_>) -> bool {
+    let Some((covered, icrc)) = rest.split_last::<ICRC_LEN>() else { return false };
+    let mut crc = crc32fast::Hasher::new_with_initial(before_payload(l3_head));
+    covered.for_each_chunk(|bytes| crc.update(bytes));
+    crc.finalize().to_le_bytes() == icrc
+}
+
+/// Whether the iCRC at the end of `udp_payload`, which a kernel socket received, is right. The front of the BTH must lie
+/// in the first piece.
 ///
 /// The IP header is put together from `meta`. For IPv4 its identification is taken to be 0 and "don't fragment" to
 /// be set, since sockets do not tell; our own ports send it so.
 #[inline]
-pub fn verify_datagram(meta: &DatagramMeta, udp_payload: &[u8]) -> bool {
-    let Some((covered, icrc)) = udp_payload.split_last_chunk::<ICRC_LEN>() else { return false };
-    let Some((bth, rest)) = covered.split_first_chunk::<BTH_MASKED>() else { return false };
+pub fn verify_datagram<'a>(meta: &DatagramMeta, udp_payload: impl Into<Pieces<'a>>) -> bool {
+    let udp_payload = udp_payload.into();
+    let Some((bth, rest)) = udp_payload.split_front(BTH_MASKED) else { return false };
     let Ok(udp_len) = u16::try_from(UDP_LEN + udp_payload.len()) else { return false };
     match (meta.src, meta.dst) {
         (IpAddr::V4(src), IpAddr::V4(dst)) => {
@@ -88,7 +98,7 @@ pub fn verify_datagram(meta: &DatagramMeta, udp_payload: &[u8]) -> bool {
                 bth,
             ];
             join(&mut head, &fields);
-            compute(&head, rest, &[]) == *icrc
+            is_followed_by_icrc(&head, rest)
         }
         (IpAddr::V6(src), IpAddr::V6(dst)) => {
             let mut head = [0; IPV6_MASKED];
@@ -102,7 +112,7 @@ pub fn verify_datagram(meta: &DatagramMeta, udp_payload: &[u8]) -> bool {
                 bth,
             ];
             join(&mut head, &fields);
-            compute(&head, rest, &[]) == *icrc
+            is_followed_by_icrc(&head, rest)
         }
         _ => false,
     }

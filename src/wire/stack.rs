@@ -258,6 +258,8 @@ pub struct Parsed<'a> {
     pub l3: &'a [u8],
     /// What is there of the UDP payload; ends with the iCRC if nothing is missing.
     pub mrc: &'a [u8],
+    /// Bytes of the IP packet, behind these, that lie elsewhere: see [`parse_front`].
+    pub elsewhere: usize,
     /// The UDP header announces more than the IP packet holds: a switch trimmed it.
     pub truncated: bool,
 }
@@ -269,18 +271,25 @@ pub struct Parsed<'a> {
 /// covers what it would.
 #[inline]
 pub fn parse(frame: &[u8]) -> Result<Parsed<'_>, StackError> {
+    parse_front(frame, 0)
+}
+
+/// The same for the first part of a frame, which holds these headers at least and is followed by `more` bytes that lie
+/// elsewhere.
+#[inline]
+pub fn parse_front(frame: &[u8], more: usize) -> Result<Parsed<'_>, StackError> {
     let Some(ethernet) = frame.first_chunk::<ETHERNET_LEN>() else {
         return Err(StackError::Short { layer: "Ethernet", needed: ETHERNET_LEN, found: frame.len() });
     };
     match ethernet::TYPE.get(ethernet) {
-        ETHERTYPE_IPV6 => parse_ipv6(frame),
-        ETHERTYPE_IPV4 => parse_ipv4(frame),
+        ETHERTYPE_IPV6 => parse_ipv6(frame, more),
+        ETHERTYPE_IPV4 => parse_ipv4(frame, more),
         other => Err(StackError::EtherType(other)),
     }
 }
 
 #[inline]
-fn parse_ipv6(frame: &[u8]) -> Result<Parsed<'_>, StackError> {
+fn parse_ipv6(frame: &[u8], more: usize) -> Result<Parsed<'_>, StackError> {
     let h = headers::<IPV6_STACK_LEN>(frame, "IPv6 and UDP")?;
     let class_label = ipv6::VERSION_CLASS_LABEL.get(h);
     if class_label >> 28 != 6 {
@@ -299,11 +308,11 @@ fn parse_ipv6(frame: &[u8]) -> Result<Parsed<'_>, StackError> {
         hop_limit: ipv6::HOP_LIMIT.get(h),
     };
     let ip_len = IPV6_LEN + usize::from(ipv6::PAYLOAD_LEN.get(h));
-    datagram(frame, meta, (IPV6_LEN, ip_len), ipv6::UDP_LENGTH.get(h).into())
+    datagram((frame, more), meta, (IPV6_LEN, ip_len), ipv6::UDP_LENGTH.get(h).into())
 }
 
 #[inline]
-fn parse_ipv4(frame: &[u8]) -> Result<Parsed<'_>, StackError> {
+fn parse_ipv4(frame: &[u8], more: usize) -> Result<Parsed<'_>, StackError> {
     let h = headers::<IPV4_STACK_LEN>(frame, "IPv4 and UDP")?;
     let version = ipv4::VERSION_IHL.get(h);
     if version != VERSION_4_NO_OPTIONS {
@@ -327,7 +336,7 @@ fn parse_ipv4(frame: &[u8]) -> Result<Parsed<'_>, StackError> {
         traffic_class: ipv4::TOS.get(h),
         hop_limit: ipv4::TTL.get(h),
     };
-    datagram(frame, meta, (IPV4_LEN, ipv4::TOTAL_LEN.get(h).into()), ipv4::UDP_LENGTH.get(h).into())
+    datagram((frame, more), meta, (IPV4_LEN, ipv4::TOTAL_LEN.get(h).into()), ipv4::UDP_LENGTH.get(h).into())
 }
 
 #[inline]
@@ -338,15 +347,18 @@ fn headers<'a, const N: usize>(frame: &'a [u8], layer: &'static str) -> Result<&
 /// Cuts the IP packet of `ip_len` bytes, `ip_head` of them its header, and its UDP payload out of `frame`.
 #[inline]
 fn datagram(
-    frame: &[u8],
+    (frame, more): (&[u8], usize),
     meta: DatagramMeta,
     (ip_head, ip_len): (usize, usize),
     udp_len: usize,
 ) -> Result<Parsed<'_>, StackError> {
-    let (needed, found) = (ETHERNET_LEN + ip_len, frame.len());
-    let Some(l3) = frame.get(ETHERNET_LEN..needed) else {
+    let (needed, found) = (ETHERNET_LEN + ip_len, frame.len() + more);
+    let elsewhere = needed.saturating_sub(frame.len());
+    if elsewhere > more {
         return Err(StackError::Short { layer: "IP length", needed, found });
-    };
+    }
+    // Its headers are there, so this is not empty.
+    let l3 = frame.get(ETHERNET_LEN..needed - elsewhere).unwrap_or_default();
     let Some(mrc) = l3.get(ip_head + UDP_LEN..) else {
         return Err(StackError::UdpLength { expected: ip_len.saturating_sub(ip_head), found: udp_len });
     };
@@ -354,5 +366,5 @@ fn datagram(
     if udp_len < expected {
         return Err(StackError::UdpLength { expected, found: udp_len });
     }
-    Ok(Parsed { meta, l3, mrc, truncated: udp_len > expected })
+    Ok(Parsed { meta, l3, mrc, elsewhere, truncated: udp_len > expected })
 }

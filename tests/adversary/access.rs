@@ -312,7 +312,8 @@ fn only_packets_to_the_address_of_the_port_are_taken() {
     let mut wrong = 0;
     for (v4, port, is_ours) in [(true, 0, true), (true, 1, false), (false, 0, false)] {
         let envelope = Envelope::new(address(!v4, 1, 0), address(!v4, 0, 0));
-        let frame = RxFrame { origin: RxOrigin::Ethernet, data: &envelope.seal(&packet) };
+        let bytes = envelope.seal(&packet);
+        let frame = RxFrame::whole(RxOrigin::Ethernet, &bytes);
         endpoint.receive(Time::ZERO, port, &frame);
         wrong += u64::from(!is_ours);
         assert_eq!(endpoint.counters().rx_wrong_destination, wrong);

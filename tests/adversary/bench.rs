@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use spindrift::counters::Counters;
 use spindrift::endpoint::{CqId, EndpointConfig, Event, FailReason, PortAddr, QpInfo, QpInit};
-use spindrift::memory::{Access, MrKey, PdId, Region};
+use spindrift::memory::{Access, MrKey, Payload, PdId, Region};
 use spindrift::pmd::{RxFrame, RxOrigin};
 use spindrift::time::Time;
 use spindrift::wire::{Bth, Meth, Msn, NakCode, Opcode, Packet, Psn, Qpn, Reth, Tseth, WriteHead};
@@ -179,7 +179,18 @@ impl Bench {
     /// Gives without letting the victim answer.
     pub(crate) fn give_silently(&mut self, port: u8, bytes: &[u8]) {
         let now = self.net.now;
-        self.net.endpoint(VICTIM).receive(now, port, &RxFrame { origin: RxOrigin::Ethernet, data: bytes });
+        self.net.endpoint(VICTIM).receive(now, port, &RxFrame::whole(RxOrigin::Ethernet, bytes));
+    }
+
+    /// Gives a packet whose bytes from `cut` on, or counted from the end if negative, lie elsewhere.
+    pub(crate) fn give_in_parts(&mut self, packet: &Packet<'_>, cut: isize) {
+        let bytes = envelope().seal(packet);
+        let cut = if cut < 0 { bytes.len().saturating_add_signed(cut) } else { cut.unsigned_abs() };
+        let rest = [Payload::from(&bytes[cut..])];
+        let (now, frame) =
+            (self.net.now, RxFrame { origin: RxOrigin::Ethernet, data: &bytes[..cut], rest: &rest });
+        self.net.endpoint(VICTIM).receive(now, 0, &frame);
+        self.net.pump(VICTIM);
     }
 
     /// A write that would be accepted as the attacker's first packet.

@@ -3,10 +3,10 @@
 //! Tests decisions 6, 18, 21 and 23 of `docs/protocol.md`.
 
 use spindrift::endpoint::{EndpointConfig, FailReason};
-use spindrift::wire::{Msn, NakCode, Opcode, Packet, WriteHead};
+use spindrift::wire::{Aeth, Bth, Msn, NakCode, Opcode, Packet, WriteHead};
 use spindrift::work::{RecvWr, WcStatus};
 
-use crate::bench::{Bench, FIRST_MSN, FIRST_PSN, IOVA, MAX_WIMM, MTU, VICTIM, nak};
+use crate::bench::{Bench, FIRST_MSN, FIRST_PSN, IOVA, LEN, MAX_WIMM, MTU, VICTIM, nak};
 use crate::support::pair::Patience;
 
 /// The three packets of a message of 600 bytes.
@@ -254,4 +254,71 @@ fn an_immediate_must_find_a_receive_request_and_its_number() {
     give_immediate(&mut bench, head);
     assert_eq!(bench.count("rx_invalid_request"), 1);
     bench.check_healthy("wrong receive number");
+}
+
+/// Where a frame lies in the port's buffers changes nothing, as long as its headers lie in the first.
+#[test]
+fn a_frame_may_lie_in_several_buffers() {
+    const HEADERS: isize = 62 + 12 + 4 + 4 + 16;
+    for (cut, whole) in
+        [(HEADERS, true), (HEADERS + 1, true), (HEADERS + 99, true), (-5, true), (-4, true), (-1, true)]
+            .into_iter()
+            .chain([(HEADERS - 1, false), (75, false), (74, false), (70, false)])
+    {
+        let mut bench = Bench::new();
+        let mut head = bench.write();
+        head.reth.dma_len = 100;
+        let payload = [7; 100];
+        bench.give_in_parts(&Packet::Write { head, payload: &payload, pad: &[] }, cut);
+        let expected: &[_] =
+            if whole { &[("rx_data", 1), ("rx_packets", 1), ("rx_placed_bytes", 100)] } else { &[] };
+        let counted = bench.counted();
+        assert!(expected.iter().all(|count| counted.contains(count)), "{cut}: {counted:?}");
+        assert_eq!(bench.count("rx_malformed"), u64::from(!whole), "{cut}: {counted:?}");
+        if whole {
+            bench.target.expected[..100].fill(7);
+        }
+        bench.check_healthy("a packet in parts");
+    }
+}
+
+/// What ends up in another buffer is no less part of the packet.
+#[test]
+fn a_packet_in_several_buffers_is_checked_as_a_whole() {
+    let mut bench = Bench::new();
+    let head = bench.write();
+    // Eight bytes announced, more sent.
+    bench.give_in_parts(&Packet::Write { head, payload: &[9; 60], pad: &[] }, -40);
+    assert_eq!(bench.count("rx_bad_length"), 1);
+    assert_eq!(bench.failures(), [(bench.qp.qpn, FailReason::PeerViolation)]);
+    bench.check_healthy("too long");
+    // A region that the payload does not fit into, but its first buffer does.
+    let mut bench = Bench::new();
+    let mut head = bench.write();
+    (head.reth.va, head.reth.dma_len) = (IOVA + LEN as u64 - 50, 100);
+    bench.give_in_parts(&Packet::Write { head, payload: &[9; 100], pad: &[] }, -80);
+    assert_eq!(
+        (bench.count("rx_remote_access"), bench.count("rx_placed_bytes")),
+        (0, 0),
+        "{:?}",
+        bench.counted()
+    );
+    assert_eq!(bench.failures(), [(bench.qp.qpn, FailReason::PeerViolation)]);
+    bench.check_healthy("out of bounds");
+    // Padding is no payload.
+    let mut bench = Bench::new();
+    let mut head = bench.write();
+    head.bth.pad = 3;
+    bench.give_in_parts(&Packet::Write { head, payload: &[9; 8], pad: &[0; 3] }, -9);
+    assert_eq!(bench.count("rx_placed_bytes"), 8);
+    bench.target.expected[..8].fill(9);
+    bench.check_healthy("padded");
+    // Control packets end with their header.
+    let mut bench = Bench::new();
+    let bth = Bth::new(Opcode::Ack, bench.qp.qpn, FIRST_PSN);
+    let ack = Packet::Ack { bth, aeth: Aeth::ack(0) };
+    bench.give_in_parts(&ack, -4);
+    assert_eq!((bench.count("rx_acks"), bench.count("rx_malformed")), (1, 0));
+    bench.give_in_parts(&ack, -5);
+    assert_eq!((bench.count("rx_acks"), bench.count("rx_malformed")), (1, 1));
 }

@@ -322,7 +322,7 @@ fn port_news_reach_ten_thousand_peers() {
             let answer = Envelope::new(meta.dst, address(true, VICTIM, 0))
                 .seal(&Packet::EndpointResponse { bth, eeth });
             let now = net.now;
-            net.endpoint(VICTIM).receive(now, 0, &RxFrame { origin: RxOrigin::Ethernet, data: &answer });
+            net.endpoint(VICTIM).receive(now, 0, &RxFrame::whole(RxOrigin::Ethernet, &answer));
         }
         if net.now.since(start) > 5_000 * MS || !net.step() {
             break;
@@ -398,7 +398,7 @@ fn news_of_a_peer_are_taken_in_in_slices() {
     let envelope = Envelope::new(address(true, 9, 0), address(true, VICTIM, 0));
     let now = net.now;
     let data = envelope.seal(&update(1, 0b0111));
-    net.endpoint(VICTIM).receive(now, 0, &RxFrame { origin: RxOrigin::Ethernet, data: &data });
+    net.endpoint(VICTIM).receive(now, 0, &RxFrame::whole(RxOrigin::Ethernet, &data));
     assert_eq!(knowing(&mut net, &ends), 16);
     // Some go while others are yet to hear of it.
     for end in ends.split_off(900) {

@@ -60,6 +60,7 @@
 mod acks;
 mod answers;
 mod asks;
+mod holds;
 mod losses;
 mod nacks;
 mod planes;

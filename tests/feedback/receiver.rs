@@ -133,7 +133,7 @@ impl Receiver {
     fn receive(&mut self, frame: &[u8]) {
         use spindrift::pmd::{RxFrame, RxOrigin};
         let now = self.net.now;
-        self.net.endpoint(NODE).receive(now, 0, &RxFrame { origin: RxOrigin::Ethernet, data: frame });
+        self.net.endpoint(NODE).receive(now, 0, &RxFrame::whole(RxOrigin::Ethernet, frame));
     }
 
     /// What left since the last look.

@@ -284,7 +284,7 @@ impl Sender {
     pub(crate) fn sack_silently(&mut self, seth: Seth) {
         let bytes = Envelope::new(peer_ip(0), address(true, NODE, 0)).seal(&self.sack_packet(seth));
         let now = self.net.now;
-        let frame = RxFrame { origin: RxOrigin::Ethernet, data: &bytes };
+        let frame = RxFrame::whole(RxOrigin::Ethernet, &bytes);
         self.net.endpoint(NODE).receive(now, 0, &frame);
     }
 

@@ -116,7 +116,7 @@ impl Host {
         let packet = Packet::Nack { bth: Bth::new(Opcode::Nack, self.pairs[pair].qpn, psn), neth };
         let bytes = Envelope::new(peer_ip(0), address(true, NODE, 0)).seal(&packet);
         let now = self.net.now;
-        let frame = RxFrame { origin: RxOrigin::Ethernet, data: &bytes };
+        let frame = RxFrame::whole(RxOrigin::Ethernet, &bytes);
         self.net.endpoint(NODE).receive(now, 0, &frame);
     }
 

@@ -1,6 +1,7 @@
 //! What the fuzz targets check, shared with the replay that runs on a stable compiler.
 
 use etherparse::{NetSlice, SlicedPacket, TransportSlice};
+use spindrift::memory::{Payload, Pieces};
 use spindrift::wire::stack::{self, Parsed};
 use spindrift::wire::{
     Aeth, Bth, Eeth, Erth, ImmDt, Meth, Neth, Packet, Peth, Reth, Seth, TrimmedHead, Tseth, WriteHead, icrc,
@@ -67,9 +68,44 @@ pub(crate) fn frame(data: &[u8]) {
         etherparse_agrees(data, &parsed);
     }
     icrcs_agree(&parsed);
+    in_parts(data, &parsed);
     decode(parsed.mrc);
     if let Some((mrc, _)) = parsed.mrc.split_last_chunk::<4>() {
         decode(mrc);
+    }
+}
+
+/// A frame that is cut anywhere behind its headers says the same, and has the same iCRC.
+fn in_parts(data: &[u8], whole: &Parsed<'_>) {
+    let headers = 14 + whole.l3.len() - whole.mrc.len();
+    let end = 14 + whole.l3.len();
+    let cut = headers + 5 + usize::from(data[data.len() - 1]);
+    for cut in [headers, cut, end.saturating_sub(2), end, data.len()] {
+        let Some((front, more)) = data.split_at_checked(cut).filter(|_| cut >= headers) else { continue };
+        let parsed = stack::parse_front(front, more.len()).unwrap();
+        let elsewhere = end.saturating_sub(cut);
+        assert_eq!(
+            (parsed.meta, parsed.truncated, parsed.elsewhere),
+            (whole.meta, whole.truncated, elsewhere)
+        );
+        assert_eq!(
+            (parsed.l3, parsed.mrc),
+            (&whole.l3[..end.min(cut) - 14], &whole.mrc[..end.min(cut) - headers])
+        );
+        let rest = [Payload::from(&more[..elsewhere / 2]), Payload::from(&more[elsewhere / 2..])];
+        let l3 = Pieces::new(parsed.l3, &rest).first_bytes(whole.l3.len());
+        assert_eq!(l3.len(), whole.l3.len());
+        if cut >= headers + 5 {
+            assert_eq!(icrc::verify_frame(l3), icrc::verify_frame(whole.l3));
+            let mrc = Pieces::new(parsed.mrc, &rest).first_bytes(whole.mrc.len());
+            assert_eq!(
+                icrc::verify_datagram(&parsed.meta, mrc),
+                icrc::verify_datagram(&parsed.meta, whole.mrc)
+            );
+        }
+        if elsewhere > 0 {
+            assert!(stack::parse_front(front, elsewhere - 1).is_err(), "it ends early");
+        }
     }
 }
 

@@ -93,6 +93,12 @@ fn paths_that_go_bad_and_come_back_are_told() {
         let back = told.iter().any(|(_, states)| states.last() == Some(&EvState::Good));
         back.then_some(())
     });
+    let lost =
+        left.context.with_endpoint(move |e| e.path_counters(qpn).map(|paths| paths.events_lost)).unwrap();
+    if lost != Some(0) {
+        // A pause brought more changes at once than are kept, and counted the rest: then one may be missing here too.
+        return;
+    }
     for (ev, states) in told {
         assert_eq!(states[0], EvState::AssumedBad, "{ev:?} {states:?}");
         assert!(states.windows(2).all(|pair| pair[0] != pair[1]), "{ev:?} {states:?}");

@@ -8,6 +8,7 @@
 
 mod control;
 mod events;
+mod holds;
 mod host;
 mod panic;
 mod registrations;

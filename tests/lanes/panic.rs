@@ -47,6 +47,14 @@ impl<P: Port> Port for Broken<P> {
         self.inner.flush(now_ns);
     }
 
+    fn reap(&mut self) -> u64 {
+        self.inner.reap()
+    }
+
+    fn recall(&mut self) {
+        self.inner.recall();
+    }
+
     fn link(&mut self) -> LinkState {
         self.inner.link()
     }

@@ -78,6 +78,12 @@ impl Port for Broken {
 
     fn flush(&mut self, _: u64) {}
 
+    fn reap(&mut self) -> u64 {
+        u64::MAX
+    }
+
+    fn recall(&mut self) {}
+
     fn link(&mut self) -> LinkState {
         LinkState::Up
     }

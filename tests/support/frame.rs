@@ -3,8 +3,11 @@
 use std::net::IpAddr;
 
 use spindrift::endpoint::{Endpoint, Transmit};
-use spindrift::pmd::{DatagramMeta, MacAddr};
+use spindrift::memory::{Payload, Region};
+use spindrift::pmd::{DatagramMeta, MacAddr, RxFrame, RxOrigin};
 use spindrift::wire::{Entropy, ICRC_LEN, Packet, StackTemplate, UDP_PORT_MRC, dscp, icrc, stack};
+
+use super::rand::mix;
 
 const ETHERNET: usize = 14;
 
@@ -27,6 +30,21 @@ pub(crate) fn decode(frame: &[u8]) -> Option<(DatagramMeta, Packet<'_>)> {
     let parsed = stack::parse(frame).ok()?;
     let body = parsed.mrc.len().checked_sub(ICRC_LEN).and_then(|len| parsed.mrc.get(..len))?;
     Some((parsed.meta, Packet::decode(body).ok()?))
+}
+
+/// Shows a frame as a port with several buffers would, or with the sender's own memory among them: cut at places that its
+/// bytes decide, behind the first `headers` bytes. A short one is left whole.
+pub(crate) fn in_parts(bytes: &[u8], headers: usize, origin: RxOrigin, show: impl FnOnce(&RxFrame<'_>)) {
+    let last = bytes.last_chunk().map_or(0, |last| mix(u64::from_le_bytes(*last)));
+    if bytes.len() < headers + 150 || last % 3 == 0 {
+        return show(&RxFrame::whole(origin, bytes));
+    }
+    let first = headers + (last >> 8) as usize % (bytes.len() - headers);
+    let second =
+        if last % 3 == 1 { bytes.len() } else { first + (last >> 32) as usize % (bytes.len() - first) };
+    let region = Region::from_vec(bytes.to_vec()).unwrap();
+    let rest = [region.payload(first, second - first).unwrap(), Payload::from(&bytes[second..])];
+    show(&RxFrame { origin, data: &bytes[..first], rest: &rest });
 }
 
 /// Whether nothing is missing and the iCRC is right.

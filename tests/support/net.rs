@@ -6,7 +6,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use spindrift::endpoint::{Endpoint, EndpointConfig, Event, LocalPort, Transmit};
 use spindrift::path::PortMask;
-use spindrift::pmd::{DatagramMeta, MacAddr, RxFrame, RxOrigin};
+use spindrift::pmd::{DatagramMeta, MacAddr, RxOrigin};
 use spindrift::time::Time;
 use spindrift::wire::{DscpMap, Packet, stack};
 
@@ -332,13 +332,17 @@ impl Net {
         }
         let (now, target) = (self.now, &mut self.nodes[node]);
         if !target.sockets {
-            target.endpoint.receive(now, port, &RxFrame { origin: RxOrigin::Ethernet, data: bytes });
+            frame::in_parts(bytes, 110, RxOrigin::Ethernet, |frame| {
+                target.endpoint.receive(now, port, frame)
+            });
         } else if let Ok(parsed) = stack::parse(bytes)
             && !parsed.truncated
         {
             // A socket hands over what the kernel took for a whole datagram.
             let meta: DatagramMeta = parsed.meta;
-            target.endpoint.receive(now, port, &RxFrame { origin: RxOrigin::Udp(meta), data: parsed.mrc });
+            frame::in_parts(parsed.mrc, 48, RxOrigin::Udp(meta), |frame| {
+                target.endpoint.receive(now, port, frame)
+            });
         }
     }
 

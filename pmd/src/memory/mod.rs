@@ -7,7 +7,8 @@
 //! this module is undefined behaviour, whatever other threads, peers and work requests do meanwhile. The exceptions are
 //! marked `unsafe` and say what they rely on: [`Region::from_raw`] and [`Region::view`].
 //!
-//! A [`Payload`] is what a frame carries: a part of a region, or a slice.
+//! A [`Payload`] is what a frame carries: a part of a region, or a slice. [`Pieces`] are what is left of it at the receiver,
+//! where it may lie in several places.
 //!
 //! # Waiting for a byte
 //!
@@ -24,9 +25,11 @@
 
 mod copy;
 mod payload;
+mod pieces;
 mod region;
 
 pub use payload::Payload;
+pub use pieces::Pieces;
 pub use region::Region;
 
 /// Why memory could not be had or touched.

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::mem::MaybeUninit;
+use std::sync::Arc;
 
 use super::{Region, RegionError};
 
@@ -32,7 +33,7 @@ enum Bytes<'a> {
     Own(&'a [u8]),
     /// The range lies inside the region.
     Shared {
-        region: &'a Region,
+        region: &'a Arc<Region>,
         offset: usize,
         len: usize,
     },
@@ -45,7 +46,7 @@ impl<'a> Payload<'a> {
     /// No bytes.
     pub const EMPTY: Self = Self { bytes: Bytes::Own(&[]) };
 
-    pub(super) fn of_region(region: &'a Region, offset: usize, len: usize) -> Result<Self, RegionError> {
+    pub(super) fn of_region(region: &'a Arc<Region>, offset: usize, len: usize) -> Result<Self, RegionError> {
         region.check(offset, len)?;
         Ok(Self { bytes: Bytes::Shared { region, offset, len } })
     }
@@ -66,7 +67,7 @@ impl<'a> Payload<'a> {
     }
 
     /// The region that the bytes are part of, and their distance from its first byte. `None` for a slice.
-    pub fn region(&self) -> Option<(&'a Region, usize)> {
+    pub fn region(&self) -> Option<(&'a Arc<Region>, usize)> {
         match self.bytes {
             Bytes::Own(_) => None,
             Bytes::Shared { region, offset, .. } => Some((region, offset)),
@@ -96,6 +97,39 @@ impl<'a> Payload<'a> {
             Bytes::Shared { region, offset, .. } => region.copy_out(offset, out),
         }
         count
+    }
+
+    /// The first `most` bytes, or all if there are fewer.
+    #[inline]
+    pub fn first_bytes(self, most: usize) -> Self {
+        let bytes = match self.bytes {
+            Bytes::Own(bytes) => Bytes::Own(&bytes[..most.min(bytes.len())]),
+            Bytes::Shared { region, offset, len } => Bytes::Shared { region, offset, len: len.min(most) },
+        };
+        Self { bytes }
+    }
+
+    /// What follows the first `count` bytes, nothing if there are no more.
+    #[inline]
+    pub fn skip(self, count: usize) -> Self {
+        let bytes = match self.bytes {
+            Bytes::Own(bytes) => Bytes::Own(bytes.get(count..).unwrap_or_default()),
+            Bytes::Shared { region, offset, len } => {
+                let count = count.min(len);
+                Bytes::Shared { region, offset: offset + count, len: len - count }
+            }
+        };
+        Self { bytes }
+    }
+
+    /// Copies all bytes to `offset` bytes from the start of `target`, the last one last and with release ordering, if
+    /// they fit there. Where they are part of the same region and overlap, the target is left with some mixture of them.
+    #[inline]
+    pub(super) fn copy_to(&self, target: &Region, offset: usize) -> Result<(), RegionError> {
+        match self.bytes {
+            Bytes::Own(bytes) => target.write_at(offset, bytes),
+            Bytes::Shared { region, offset: from, len } => region.copy_to(from, len, target, offset),
+        }
     }
 
     /// Appends the first `most` bytes, or all if there are fewer.

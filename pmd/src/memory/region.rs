@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 
 use super::copy::copy;
-use super::{Payload, RegionError};
+use super::{Payload, Pieces, RegionError};
 
 /// Alignment of allocated regions in bytes: a page, so that drivers can map them whole.
 const REGION_ALIGN: usize = 4096;
@@ -213,7 +213,7 @@ impl Region {
     /// # Errors
     /// [`RegionError::OutOfBounds`].
     #[inline]
-    pub fn payload(&self, offset: usize, len: usize) -> Result<Payload<'_>, RegionError> {
+    pub fn payload(self: &Arc<Self>, offset: usize, len: usize) -> Result<Payload<'_>, RegionError> {
         Payload::of_region(self, offset, len)
     }
 
@@ -238,6 +238,48 @@ impl Region {
         let offset = self.offset_of(addr, bytes.len() as u64)?;
         // SAFETY: just checked.
         unsafe { self.copy_in(offset, bytes) };
+        Ok(())
+    }
+
+    /// Copies what a frame carries to the address `addr`, as a peer names it: piece by piece, the last byte of each last
+    /// and with release ordering.
+    ///
+    /// # Errors
+    /// [`RegionError::OutOfBounds`] if not all of it fits there, and nothing is written.
+    #[inline]
+    pub fn place(&self, addr: u64, data: &Pieces<'_>) -> Result<(), RegionError> {
+        let mut at = self.offset_of(addr, data.len() as u64)?;
+        if data.front().len() == data.len() {
+            // SAFETY: just checked.
+            unsafe { self.copy_in(at, data.front()) };
+            return Ok(());
+        }
+        for piece in data.iter() {
+            piece.copy_to(self, at)?;
+            at += piece.len();
+        }
+        Ok(())
+    }
+
+    /// Copies `len` bytes from `from` on to `offset` bytes from the start of `target`, like [`Region::write_at`].
+    pub(super) fn copy_to(
+        &self,
+        from: usize,
+        len: usize,
+        target: &Self,
+        offset: usize,
+    ) -> Result<(), RegionError> {
+        self.check(from, len)?;
+        target.check(offset, len)?;
+        let (Some(to), Some(rest)) = (target.base, len.checked_sub(1)) else { return Ok(()) };
+        let Some(source) = self.base else { return target.fill(offset, len, 0) };
+        // SAFETY: both ranges were just checked, and the two regions are alive. Every access may race with others.
+        unsafe {
+            let (source, to) = (source.add(from).as_ptr(), to.add(offset).as_ptr());
+            copy(source, to, rest);
+            let last = AtomicU8::from_ptr(source.add(rest)).load(Ordering::Relaxed);
+            AtomicU8::from_ptr(to.add(rest)).store(last, Ordering::Release);
+        }
         Ok(())
     }
 

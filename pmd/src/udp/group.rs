@@ -212,14 +212,21 @@ mod tests {
         (v6[14], v6[15]) = (0x6a, 0xb0);
         v6[38..54].copy_from_slice(&Ipv6Addr::LOCALHOST.octets());
         v6[54..58].copy_from_slice(&[0xc0, 1, 0x13, 0x6b]);
-        let frame = |head| TxFrame { head, udp_payload_at: 62, payload: Payload::EMPTY, tail: (&[]).into() };
+        let frame = |head| TxFrame {
+            head,
+            udp_payload_at: 62,
+            payload: Payload::EMPTY,
+            tail: (&[]).into(),
+            ticket: 0,
+        };
         let (port, key) = destination(&frame(&v6)).unwrap();
         assert_eq!((port, key.dst_port, key.traffic_class), (0xc001, 4971, 0xab));
         assert_eq!(key.dst, IpAddr::V6(Ipv6Addr::LOCALHOST));
         let mut v4 = [0; 42];
         (v4[14], v4[15]) = (0x45, 2);
         v4[30..34].copy_from_slice(&[127, 0, 0, 2]);
-        let frame = TxFrame { head: &v4, udp_payload_at: 42, payload: Payload::EMPTY, tail: (&[]).into() };
+        let frame =
+            TxFrame { head: &v4, udp_payload_at: 42, payload: Payload::EMPTY, tail: (&[]).into(), ticket: 0 };
         let (_, key) = destination(&frame).unwrap();
         assert_eq!((key.dst, key.traffic_class), (IpAddr::from([127, 0, 0, 2]), 2));
         for (len, at) in [(0, 0), (42, 7), (20, 42), (62, 62)] {
@@ -229,7 +236,8 @@ mod tests {
                     head: &head,
                     udp_payload_at: at,
                     payload: Payload::EMPTY,
-                    tail: (&[]).into()
+                    tail: (&[]).into(),
+                    ticket: 0
                 }),
                 None
             );
@@ -240,7 +248,8 @@ mod tests {
                     head: &v4[..len],
                     udp_payload_at: len,
                     payload: Payload::EMPTY,
-                    tail: (&[]).into()
+                    tail: (&[]).into(),
+                    ticket: 0
                 }),
                 None
             );

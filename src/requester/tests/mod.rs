@@ -52,7 +52,7 @@ impl Bench {
         self.now = self.now.after(1_000);
         let spec = self.r.spec(seq, kind).unwrap();
         let ev = self.paths.pick(self.paths.usable_planes(), self.r.last_ev(seq, kind)).unwrap();
-        let sent = Sent { seq, kind, ev, udp_payload: spec.len };
+        let sent = Sent { seq, kind, ev, udp_payload: spec.len, ticket: 0 };
         let mut env = Env { paths: &mut self.paths, cc: &mut self.cc, counters: &mut self.counters };
         self.r.commit(self.now, sent, &mut env);
     }
@@ -79,7 +79,7 @@ impl Bench {
         assert_eq!(self.r.on_sack(self.now, &seth, &mut env), SackVerdict::Used);
         if done {
             assert_eq!(self.r.on_transport_ack(self.now, cack, &mut env), SackVerdict::Used);
-            while self.r.pop_done().is_some() {}
+            while self.r.pop_done(u64::MAX).is_ok() {}
         }
     }
 

@@ -1,0 +1,131 @@
+//! Bytes that lie in several places.
+
+use super::Payload;
+
+/// The first `len` bytes of a slice and what follows it, such as the payload of a received frame: what lies behind the
+/// headers in the port's first buffer, then what lies elsewhere, without the end that is not part of the payload.
+///
+/// ```
+/// use spindrift_pmd::memory::{Payload, Pieces};
+///
+/// let rest = [Payload::from(b"defg"), Payload::from(b"hi")];
+/// let pieces = Pieces::new(b"abc", &rest);
+/// let all: Vec<_> = pieces.iter().map(|piece| piece.len()).collect();
+/// assert_eq!((pieces.len(), all), (9, vec![3, 4, 2]));
+/// assert_eq!(pieces.split_last::<3>().map(|(front, last)| (front.len(), last)), Some((6, *b"ghi")));
+/// ```
+#[derive(Clone, Copy, Debug)]
+pub struct Pieces<'a> {
+    first: &'a [u8],
+    rest: &'a [Payload<'a>],
+    len: usize,
+}
+
+impl<'a> Pieces<'a> {
+    /// All bytes of `first`, then those of `rest`.
+    #[inline]
+    pub fn new(first: &'a [u8], rest: &'a [Payload<'a>]) -> Self {
+        Self { first, rest, len: first.len() + rest.iter().map(Payload::len).sum::<usize>() }
+    }
+
+    /// The first `len` bytes, or all if there are fewer.
+    #[inline]
+    pub fn first_bytes(self, len: usize) -> Self {
+        Self { len: self.len.min(len), ..self }
+    }
+
+    /// Takes `count` bytes off the front, if they lie in the first piece.
+    #[inline]
+    pub fn split_front(self, count: usize) -> Option<(&'a [u8], Self)> {
+        let len = self.len.checked_sub(count)?;
+        let (front, first) = self.first.split_at_checked(count)?;
+        Some((front, Self { first, len, ..self }))
+    }
+
+    /// What lies in the first piece.
+    #[inline]
+    pub fn front(&self) -> &'a [u8] {
+        self.first.get(..self.len).unwrap_or(self.first)
+    }
+
+    /// Length in bytes.
+    #[inline]
+    pub const fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether there are no bytes.
+    #[inline]
+    pub const fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// The pieces in order, none of them empty.
+    #[inline]
+    pub fn iter(&self) -> impl Iterator<Item = Payload<'a>> {
+        let mut left = self.len;
+        core::iter::once(Payload::from(self.first)).chain(self.rest.iter().copied()).filter_map(
+            move |piece| {
+                let piece = piece.first_bytes(left);
+                left -= piece.len();
+                (!piece.is_empty()).then_some(piece)
+            },
+        )
+    }
+
+    /// All but the last `count` bytes, or `None` if there are fewer.
+    #[inline]
+    pub fn without_last(self, count: usize) -> Option<Self> {
+        Some(Self { len: self.len.checked_sub(count)?, ..self })
+    }
+
+    /// The last `N` bytes, and what precedes them; `None` if there are fewer.
+    #[inline]
+    pub fn split_last<const N: usize>(self) -> Option<(Self, [u8; N])> {
+        if self.rest.is_empty() {
+            let (front, last) = self.front().split_last_chunk()?;
+            return Some((front.into(), *last));
+        }
+        let front = self.without_last(N)?;
+        let mut last = [0; N];
+        let (mut skip, mut filled) = (front.len, 0);
+        for piece in self.iter() {
+            let part = piece.skip(skip);
+            skip -= piece.len() - part.len();
+            filled += part.read(last.get_mut(filled..).unwrap_or_default());
+        }
+        Some((front, last))
+    }
+
+    /// Shows all bytes in order, in pieces of any length: those of slices where they are, those of regions as copies.
+    #[inline]
+    pub fn for_each_chunk(&self, mut show: impl FnMut(&[u8])) {
+        if self.rest.is_empty() {
+            return show(self.front());
+        }
+        for piece in self.iter() {
+            piece.for_each_chunk(&mut show);
+        }
+    }
+}
+
+impl<'a, const N: usize> From<&'a [u8; N]> for Pieces<'a> {
+    #[inline]
+    fn from(bytes: &'a [u8; N]) -> Self {
+        Self::from(&bytes[..])
+    }
+}
+
+impl<'a> From<&'a Vec<u8>> for Pieces<'a> {
+    #[inline]
+    fn from(bytes: &'a Vec<u8>) -> Self {
+        Self::from(&bytes[..])
+    }
+}
+
+impl<'a> From<&'a [u8]> for Pieces<'a> {
+    #[inline]
+    fn from(bytes: &'a [u8]) -> Self {
+        Self { first: bytes, rest: &[], len: bytes.len() }
+    }
+}
