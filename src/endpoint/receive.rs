@@ -13,12 +13,12 @@ use std::net::IpAddr;
 use spindrift_pmd::{DatagramMeta, RxFrame, RxOrigin};
 
 use crate::counters::Counters;
-use crate::memory::{MemoryError, Pieces};
+use crate::memory::{MemoryError, MemoryView, PdId, Pieces};
 use crate::requester::{Requester, SackVerdict};
 use crate::responder::{Arrived, Class, NackOut, Trigger, Violation};
 use crate::time::Time;
 use crate::wire::{
-    Aeth, AethKind, Bth, Foreign, ICRC_LEN, NackReason, NakCode, Neth, Packet, Peth, Psn, Qpn, Seth,
+    Aeth, AethKind, Bth, Foreign, ICRC_LEN, NackReason, NakCode, Neth, Packet, Peth, Psn, Qpn, Reth, Seth,
     TrimKind, TrimmedHead, Tseth, WriteHead, icrc, is_mrc_port, stack,
 };
 use crate::work::{Wc, WcOpcode, WcStatus};
@@ -46,36 +46,138 @@ impl Source<'_> {
 /// Congestion experienced (RFC 3168).
 const CE: u8 = 0b11;
 
+/// What follows the UDP header: a slice, or parts that lie in several places.
+trait Data<'a>: Copy {
+    /// Copies it to where the packet says.
+    fn place(self, memory: &mut MemoryView, pd: PdId, reth: &Reth) -> Result<(), MemoryError>;
+    /// What is in the first place, all headers among it.
+    fn front(self) -> &'a [u8];
+    fn without_last(self, count: usize) -> Option<Self>;
+    fn len(self) -> usize;
+}
+
+impl<'a> Data<'a> for &'a [u8] {
+    #[inline]
+    fn place(self, memory: &mut MemoryView, pd: PdId, reth: &Reth) -> Result<(), MemoryError> {
+        memory.place(reth.rkey, pd, reth.va, self)
+    }
+
+    #[inline]
+    fn front(self) -> &'a [u8] {
+        self
+    }
+
+    #[inline]
+    fn without_last(self, count: usize) -> Option<Self> {
+        self.len().checked_sub(count).and_then(|len| self.get(..len))
+    }
+
+    #[inline]
+    fn len(self) -> usize {
+        <[u8]>::len(self)
+    }
+}
+
+impl<'a> Data<'a> for Pieces<'a> {
+    fn place(self, memory: &mut MemoryView, pd: PdId, reth: &Reth) -> Result<(), MemoryError> {
+        memory.place_pieces(reth.rkey, pd, reth.va, &self)
+    }
+
+    fn front(self) -> &'a [u8] {
+        Pieces::front(&self)
+    }
+
+    fn without_last(self, count: usize) -> Option<Self> {
+        Pieces::without_last(self, count)
+    }
+
+    fn len(self) -> usize {
+        Pieces::len(&self)
+    }
+}
+
 impl Endpoint {
     /// Takes in a frame that arrived on `port`.
-    pub fn receive<'a>(&mut self, now: Time, port: u8, frame: &RxFrame<'a>) {
+    pub fn receive(&mut self, now: Time, port: u8, frame: &RxFrame<'_>) {
         self.counters.rx_packets += 1;
-        match frame.origin {
+        if frame.rest.is_empty() {
+            self.receive_whole(now, port, frame.origin, frame.data);
+        } else {
+            self.receive_parts(now, port, frame);
+        }
+    }
+
+    #[inline]
+    fn receive_whole(&mut self, now: Time, port: u8, origin: RxOrigin, data: &[u8]) {
+        match origin {
             // Looked at where it lies: a copy of it would cost as much as all these checks.
-            RxOrigin::Ethernet => match &stack::parse_front(frame.data, frame.len() - frame.data.len()) {
+            RxOrigin::Ethernet => match &stack::parse(data) {
                 Err(_) => self.counters.rx_bad_stack += 1,
                 Ok(parsed) => {
+                    let source = Source { meta: &parsed.meta, port, frame: data };
                     if !self.is_address_of(port, parsed.meta.dst) {
                         self.counters.rx_wrong_destination += 1;
                         return;
                     }
-                    let source = Source { meta: &parsed.meta, port, frame: frame.data };
-                    // Ethernet pads short frames.
-                    let rest = if parsed.elsewhere == 0 { &[] } else { frame.rest };
-                    let whole = |front: &'a [u8]| {
-                        Pieces::new(front, rest).first_bytes(front.len() + parsed.elsewhere)
-                    };
-                    self.receive_datagram(now, &source, whole(parsed.mrc), parsed.truncated, || {
-                        icrc::verify_frame(whole(parsed.l3))
-                    });
+                    let verify = || icrc::verify_frame(parsed.l3);
+                    if let Some(body) = self.admit(&source, parsed.mrc, parsed.truncated, verify) {
+                        self.receive_packet(now, &source, body);
+                    }
                 }
             },
             RxOrigin::Udp(meta) => {
                 let source = Source { meta: &meta, port, frame: &[] };
-                let data = Pieces::new(frame.data, frame.rest);
-                self.receive_datagram(now, &source, data, false, || icrc::verify_datagram(&meta, data));
+                if let Some(body) = self.admit(&source, data, false, || icrc::verify_datagram(&meta, data)) {
+                    self.receive_packet(now, &source, body);
+                }
             }
         }
+    }
+
+    /// A frame that lies in several places. A write's payload is placed from there; any other, which should be short, and
+    /// one whose headers are not in one place, is joined first.
+    #[inline(never)]
+    fn receive_parts(&mut self, now: Time, port: u8, frame: &RxFrame<'_>) {
+        let RxFrame { origin, data, rest } = *frame;
+        let (meta, l3, mrc, elsewhere) = match origin {
+            RxOrigin::Ethernet => match stack::parse_front(data, frame.len() - data.len()) {
+                Ok(parsed) if !parsed.truncated => {
+                    (parsed.meta, Some(parsed.l3), parsed.mrc, parsed.elsewhere)
+                }
+                _ => return self.receive_joined(now, port, frame),
+            },
+            RxOrigin::Udp(meta) => (meta, None, data, frame.len() - data.len()),
+        };
+        let Ok((head, first)) = WriteHead::decode(mrc) else {
+            return self.receive_joined(now, port, frame);
+        };
+        let source = Source { meta: &meta, port, frame: if l3.is_some() { data } else { &[] } };
+        if l3.is_some() && !self.is_address_of(port, meta.dst) {
+            self.counters.rx_wrong_destination += 1;
+            return;
+        }
+        let headers = mrc.len() - first.len();
+        // What pads the frame is left out.
+        let mrc = Pieces::new(mrc, rest).first_bytes(mrc.len() + elsewhere);
+        let verify = || match l3 {
+            Some(l3) => icrc::verify_frame(Pieces::new(l3, rest).first_bytes(l3.len() + elsewhere)),
+            None => icrc::verify_datagram(&meta, mrc),
+        };
+        if let Some(body) = self.admit(&source, mrc, false, verify) {
+            let payload =
+                body.split_front(headers).and_then(|(_, data)| data.without_last(head.bth.pad.into()));
+            match payload {
+                Some(payload) => self.on_write(now, &source, &head, payload),
+                None => self.counters.rx_malformed += 1,
+            }
+        }
+    }
+
+    #[cold]
+    fn receive_joined(&mut self, now: Time, port: u8, frame: &RxFrame<'_>) {
+        let mut whole = Vec::new();
+        frame.append_to(&mut whole);
+        self.receive_whole(now, port, frame.origin, &whole);
     }
 
     /// Whether packets to `dst` are for `port`.
@@ -98,64 +200,54 @@ impl Endpoint {
         }
     }
 
+    /// The checks that any datagram must pass, and the packet without its iCRC if it has. A trimmed one ends here.
     #[inline]
-    fn receive_datagram(
+    fn admit<'a, D: Data<'a>>(
         &mut self,
-        now: Time,
         source: &Source<'_>,
-        data: Pieces<'_>,
+        data: D,
         truncated: bool,
         verify: impl FnOnce() -> bool,
-    ) {
+    ) -> Option<D> {
         if !is_mrc_port(source.meta.dst_port, self.cfg.udp_port) {
             self.counters.rx_other_port += 1;
-            return;
+            return None;
         }
         if let Some(kind) = self.cfg.dscp.class_of_trim(source.meta.traffic_class >> 2) {
             self.on_trimmed(source, data.front(), kind);
-            return;
+            return None;
         }
         if truncated {
             self.counters.rx_truncated += 1;
-            return;
+            return None;
         }
         let Some(body) = data.without_last(ICRC_LEN) else {
             self.counters.rx_malformed += 1;
-            return;
+            return None;
         };
         if self.cfg.icrc && !verify() {
             self.counters.rx_bad_icrc += 1;
-            return;
+            return None;
         }
         if let Err(reason) = Bth::admit(body.front()) {
             self.count_foreign(reason);
-            return;
+            return None;
         }
-        if body.front().len() < body.len() {
-            return self.receive_parts(now, source, body);
-        }
-        match &Packet::decode(body.front()) {
-            Ok(packet) => self.dispatch(now, source, packet),
-            Err(_) => self.counters.rx_malformed += 1,
-        }
+        Some(body)
     }
 
-    /// A packet that is long enough to be in several parts: a write, and nothing else.
-    fn receive_parts(&mut self, now: Time, source: &Source<'_>, body: Pieces<'_>) {
-        let write = WriteHead::decode(body.front()).ok().and_then(|(head, first)| {
-            let (_, data) = body.split_front(body.front().len() - first.len())?;
-            Some((head, data.without_last(head.bth.pad.into())?))
-        });
-        match &write {
-            Some((head, payload)) => self.on_write(now, source, head, *payload),
-            None => self.counters.rx_malformed += 1,
+    #[inline]
+    fn receive_packet(&mut self, now: Time, source: &Source<'_>, body: &[u8]) {
+        match &Packet::decode(body) {
+            Ok(packet) => self.dispatch(now, source, packet),
+            Err(_) => self.counters.rx_malformed += 1,
         }
     }
 
     #[inline]
     fn dispatch(&mut self, now: Time, source: &Source<'_>, packet: &Packet<'_>) {
         match packet {
-            Packet::Write { head, payload, .. } => self.on_write(now, source, head, (*payload).into()),
+            Packet::Write { head, payload, .. } => self.on_write(now, source, head, *payload),
             Packet::Sack { bth, seth } => self.on_sack(now, source, bth, seth),
             Packet::Ack { bth, aeth } => self.on_ack(now, source, bth, aeth),
             Packet::Nack { bth, neth } => self.on_nack(now, source, bth, neth),
@@ -194,7 +286,8 @@ impl Endpoint {
         Some(slot)
     }
 
-    fn on_write(&mut self, now: Time, source: &Source<'_>, head: &WriteHead, payload: Pieces<'_>) {
+    #[inline]
+    fn on_write<'a>(&mut self, now: Time, source: &Source<'_>, head: &WriteHead, payload: impl Data<'a>) {
         self.counters.rx_data += 1;
         let Some(slot) = self.connected_inline(head.bth.dest_qpn, source) else { return };
         let trigger = self.trigger(source, &head.bth, head.tseth);
@@ -259,13 +352,20 @@ impl Endpoint {
 
     /// A packet inside the window that was not seen before: place it, then take it into account.
     #[inline]
-    fn accept(&mut self, slot: u32, seq: u64, head: &WriteHead, payload: Pieces<'_>, trigger: Trigger) {
+    fn accept<'a>(
+        &mut self,
+        slot: u32,
+        seq: u64,
+        head: &WriteHead,
+        payload: impl Data<'a>,
+        trigger: Trigger,
+    ) {
         let Some(qp) = self.qps[slot as usize].as_deref_mut() else { return };
         let mut arrived = Arrived::new(head, payload.len());
         if !arrived.well_formed(qp.path_mtu) {
             self.counters.rx_bad_length += 1;
             arrived.error = Some(NakCode::InvalidRequest);
-        } else if let Err(error) = self.memory.place(head.reth.rkey, qp.pd.id(), head.reth.va, payload) {
+        } else if let Err(error) = payload.place(&mut self.memory, qp.pd.id(), &head.reth) {
             count_refusal(&mut self.counters, error);
             arrived.error = Some(NakCode::RemoteAccess);
         } else {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::keys::KeyTable;
 use super::space::{MemorySpace, Registration};
-use super::{Access, MemoryError, Payload, PayloadRef, PdId, Pieces, Region, RegionSlot};
+use super::{Access, MemoryError, Payload, PayloadRef, PdId, Pieces, Region, RegionError, RegionSlot};
 
 /// One lane's view of a [`MemorySpace`]: keys are looked up here without a lock, since nobody else has it.
 pub struct MemoryView {
@@ -159,12 +159,30 @@ impl MemoryView {
     /// # Errors
     /// As [`MemoryView::check_remote`]; nothing is written then.
     #[inline]
-    pub fn place<'a>(
+    pub fn place(&mut self, rkey: u32, pd: PdId, va: u64, data: &[u8]) -> Result<(), MemoryError> {
+        self.place_by(rkey, pd, |region| region.write_to(va, data))
+    }
+
+    /// The same for bytes that lie in several places.
+    ///
+    /// # Errors
+    /// As [`MemoryView::check_remote`]; nothing is written then.
+    pub fn place_pieces(
         &mut self,
         rkey: u32,
         pd: PdId,
         va: u64,
-        data: impl Into<Pieces<'a>>,
+        data: &Pieces<'_>,
+    ) -> Result<(), MemoryError> {
+        self.place_by(rkey, pd, |region| region.place(va, data))
+    }
+
+    #[inline]
+    fn place_by(
+        &mut self,
+        rkey: u32,
+        pd: PdId,
+        copy: impl FnOnce(&Region) -> Result<(), RegionError>,
     ) -> Result<(), MemoryError> {
         let target = match self.targets.get(rkey) {
             None => {
@@ -173,7 +191,7 @@ impl MemoryView {
             }
             known => known,
         };
-        Ok(Target::open(target, rkey, pd)?.place(va, &data.into())?)
+        Ok(copy(Target::open(target, rkey, pd)?)?)
     }
 
     /// Whether a peer may write `len` bytes at `va`. A range of zero bytes must lie inside the region too.

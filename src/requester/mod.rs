@@ -422,8 +422,7 @@ impl Requester {
         self.orders += 1;
         let bytes = udp_payload + Self::NOMINAL_OVERHEAD;
         if kind == SendKind::New {
-            self.queue.sends(ticket);
-            self.commit_new(now, seq);
+            self.commit_new(now, seq, ticket);
         } else {
             self.queue.sends_again(seq, ticket);
         }
@@ -503,7 +502,7 @@ impl Requester {
         }
     }
 
-    fn commit_new(&mut self, now: Time, seq: u64) {
+    fn commit_new(&mut self, now: Time, seq: u64, ticket: u64) {
         if !self.outstanding() {
             self.start_over(now);
         }
@@ -512,7 +511,8 @@ impl Requester {
         self.sacked.ensure(low, end);
         self.lost.ensure(low, end);
         self.next = end;
-        if let Some(entry) = self.queue.sending() {
+        if let Some(entry) = self.queue.sending_mut() {
+            entry.held_until = ticket + 1;
             if seq == entry.first && entry.imm().is_some() {
                 self.wimm_in_flight += 1;
             }

@@ -164,12 +164,10 @@ impl SendQueue {
         self.entries.get(self.sending)
     }
 
-    /// A packet of the entry being sent leaves with this ticket.
+    /// The same, to note what has left.
     #[inline]
-    pub(crate) fn sends(&mut self, ticket: u64) {
-        if let Some(entry) = self.entries.get_mut(self.sending) {
-            entry.held_until = ticket + 1;
-        }
+    pub(crate) fn sending_mut(&mut self) -> Option<&mut Entry> {
+        self.entries.get_mut(self.sending)
     }
 
     /// Packet `seq` leaves again with this ticket.

@@ -271,13 +271,19 @@ pub struct Parsed<'a> {
 /// covers what it would.
 #[inline]
 pub fn parse(frame: &[u8]) -> Result<Parsed<'_>, StackError> {
-    parse_front(frame, 0)
+    parse_with(frame, 0)
 }
 
 /// The same for the first part of a frame, which holds these headers at least and is followed by `more` bytes that lie
 /// elsewhere.
 #[inline]
 pub fn parse_front(frame: &[u8], more: usize) -> Result<Parsed<'_>, StackError> {
+    parse_with(frame, more)
+}
+
+#[expect(clippy::inline_always, reason = "for whole frames `more` is 0, and nothing is left of it")]
+#[inline(always)]
+fn parse_with(frame: &[u8], more: usize) -> Result<Parsed<'_>, StackError> {
     let Some(ethernet) = frame.first_chunk::<ETHERNET_LEN>() else {
         return Err(StackError::Short { layer: "Ethernet", needed: ETHERNET_LEN, found: frame.len() });
     };

@@ -333,7 +333,7 @@ impl Net {
         let (now, target) = (self.now, &mut self.nodes[node]);
         if !target.sockets {
             frame::in_parts(bytes, 110, RxOrigin::Ethernet, |frame| {
-                target.endpoint.receive(now, port, frame)
+                target.endpoint.receive(now, port, frame);
             });
         } else if let Ok(parsed) = stack::parse(bytes)
             && !parsed.truncated
@@ -341,7 +341,7 @@ impl Net {
             // A socket hands over what the kernel took for a whole datagram.
             let meta: DatagramMeta = parsed.meta;
             frame::in_parts(parsed.mrc, 48, RxOrigin::Udp(meta), |frame| {
-                target.endpoint.receive(now, port, frame)
+                target.endpoint.receive(now, port, frame);
             });
         }
     }

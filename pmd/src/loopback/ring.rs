@@ -61,7 +61,6 @@ unsafe impl Send for Shared {}
 unsafe impl Sync for Shared {}
 
 impl Shared {
-    #[expect(clippy::cast_ptr_alignment, reason = "slots are aligned to a cache line")]
     fn slot(&self, index: usize) -> NonNull<SlotHead> {
         let at = (index & (self.slots - 1)) * self.stride;
         // SAFETY: the masked index is below `slots`, so `at` lies inside the allocation.
@@ -420,7 +419,7 @@ mod tests {
         frames
     }
 
-    fn frame_of<'a>(all: &'a [u8], (head, payload): (usize, usize), ticket: u64) -> TxFrame<'a> {
+    fn frame_of(all: &[u8], (head, payload): (usize, usize), ticket: u64) -> TxFrame<'_> {
         TxFrame {
             head: &all[..head],
             udp_payload_at: 0,

@@ -101,6 +101,7 @@ impl<'a> Payload<'a> {
 
     /// The first `most` bytes, or all if there are fewer.
     #[inline]
+    #[must_use]
     pub fn first_bytes(self, most: usize) -> Self {
         let bytes = match self.bytes {
             Bytes::Own(bytes) => Bytes::Own(&bytes[..most.min(bytes.len())]),
@@ -111,6 +112,7 @@ impl<'a> Payload<'a> {
 
     /// What follows the first `count` bytes, nothing if there are no more.
     #[inline]
+    #[must_use]
     pub fn skip(self, count: usize) -> Self {
         let bytes = match self.bytes {
             Bytes::Own(bytes) => Bytes::Own(bytes.get(count..).unwrap_or_default()),

@@ -30,6 +30,7 @@ impl<'a> Pieces<'a> {
 
     /// The first `len` bytes, or all if there are fewer.
     #[inline]
+    #[must_use]
     pub fn first_bytes(self, len: usize) -> Self {
         Self { len: self.len.min(len), ..self }
     }

@@ -249,11 +249,6 @@ impl Region {
     #[inline]
     pub fn place(&self, addr: u64, data: &Pieces<'_>) -> Result<(), RegionError> {
         let mut at = self.offset_of(addr, data.len() as u64)?;
-        if data.front().len() == data.len() {
-            // SAFETY: just checked.
-            unsafe { self.copy_in(at, data.front()) };
-            return Ok(());
-        }
         for piece in data.iter() {
             piece.copy_to(self, at)?;
             at += piece.len();
