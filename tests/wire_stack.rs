@@ -123,6 +123,30 @@ proptest! {
         prop_assert!(!parsed.truncated);
     }
 
+    /// Of a frame whose end lies elsewhere, the front says the same.
+    #[test]
+    fn the_front_of_a_frame_says_the_same(
+        meta in meta(),
+        payload in vec(any::<u8>(), 0..200),
+        fill in 0..20_usize,
+        cut in 0..240_usize,
+    ) {
+        let mut frame = frame_by_us(&meta, &payload);
+        let ip_end = frame.len();
+        let headers = ip_end - payload.len();
+        frame.resize(ip_end + fill, 0);
+        let cut = (headers + cut).min(frame.len());
+        let parsed = stack::parse_front(&frame[..cut], frame.len() - cut).unwrap();
+        prop_assert_eq!(parsed.meta, meta);
+        prop_assert_eq!(parsed.l3, &frame[14..cut.min(ip_end)]);
+        prop_assert_eq!(parsed.mrc, &frame[headers..cut.min(ip_end)]);
+        prop_assert_eq!((parsed.elsewhere, parsed.truncated), (ip_end.saturating_sub(cut), false));
+        for more in 0..parsed.elsewhere {
+            let short = StackError::Short { layer: "IP length", needed: ip_end, found: cut + more };
+            prop_assert_eq!(stack::parse_front(&frame[..cut], more), Err(short));
+        }
+    }
+
     /// Byte for byte, but for the UDP checksum, which we leave out (decision 20).
     #[test]
     fn we_write_what_etherparse_writes(meta in meta(), payload in vec(any::<u8>(), 0..200)) {
