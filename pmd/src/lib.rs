@@ -165,9 +165,8 @@ impl<'a> TxFrame<'a> {
     {
         match self.tail {
             Tail::Bytes(bytes) => bytes,
-            Tail::Crc32(mut state) => {
-                self.payload.for_each_chunk(|bytes| state = crc32(state, bytes));
-                *room = state.to_le_bytes();
+            Tail::Crc32(state) => {
+                *room = self.payload.crc32(state).to_le_bytes();
                 room
             }
         }

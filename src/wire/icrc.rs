@@ -49,11 +49,8 @@ pub fn before_payload(l3_head: &[u8]) -> u32 {
 /// The iCRC of a packet in three pieces: as [`before_payload`], payload, pad.
 #[inline]
 pub fn compute<'a>(l3_head: &[u8], payload: impl Into<Payload<'a>>, pad: &[u8]) -> [u8; ICRC_LEN] {
-    let mut crc = crc32fast::Hasher::new_with_initial(before_payload(l3_head));
-    for piece in [payload.into(), pad.into()] {
-        piece.for_each_chunk(|bytes| crc.update(bytes));
-    }
-    crc.finalize().to_le_bytes()
+    let crc = payload.into().crc32(before_payload(l3_head));
+    Payload::from(pad).crc32(crc).to_le_bytes()
 }
 
 /// Whether the iCRC at the end of `l3`, which starts at the IP header, is right. What switches may change must lie in
@@ -69,9 +66,7 @@ pub fn verify_frame<'a>(l3: impl Into<Pieces<'a>>) -> bool {
 #[inline]
 fn is_followed_by_icrc(l3_head: &[u8], rest: Pieces<'_>) -> bool {
     let Some((covered, icrc)) = rest.split_last::<ICRC_LEN>() else { return false };
-    let mut crc = crc32fast::Hasher::new_with_initial(before_payload(l3_head));
-    covered.for_each_chunk(|bytes| crc.update(bytes));
-    crc.finalize().to_le_bytes() == icrc
+    covered.crc32(before_payload(l3_head)).to_le_bytes() == icrc
 }
 
 /// Whether the iCRC at the end of `udp_payload`, which a kernel socket received, is right. The front of the BTH must lie

@@ -408,7 +408,7 @@ mod tests {
 
     fn joined(data: &[u8], rest: &[Payload<'_>]) -> Vec<u8> {
         let mut all = Vec::new();
-        Pieces::new(data, rest).for_each_chunk(|bytes| all.extend_from_slice(bytes));
+        Pieces::new(data, rest).iter().for_each(|piece| piece.append_to(&mut all, usize::MAX));
         all
     }
 

@@ -24,6 +24,7 @@
 )]
 
 mod copy;
+mod crc;
 mod payload;
 mod pieces;
 mod region;

@@ -1,10 +1,10 @@
 //! What a frame carries.
 
 use std::fmt;
-use std::mem::MaybeUninit;
 use std::sync::Arc;
 
 use super::{Region, RegionError};
+use crate::crc32;
 
 /// Bytes that a frame carries: a slice that nobody changes, or a part of a [`Region`], which anybody may change at any time.
 ///
@@ -38,9 +38,6 @@ enum Bytes<'a> {
         len: usize,
     },
 }
-
-/// Bytes copied at a time where something wants to look at them.
-const CHUNK: usize = 4096;
 
 impl<'a> Payload<'a> {
     /// No bytes.
@@ -147,21 +144,13 @@ impl<'a> Payload<'a> {
         (self.read(&mut byte) == 1).then_some(byte[0])
     }
 
-    /// Shows all bytes in order, in pieces of any length: those of a slice where they are, those of a region as a copy.
+    /// The CRC-32 of Ethernet, continued over all bytes from `state`, which is the CRC of what precedes them (0 if
+    /// nothing does).
     #[inline]
-    pub fn for_each_chunk(&self, mut show: impl FnMut(&[u8])) {
+    pub fn crc32(&self, state: u32) -> u32 {
         match self.bytes {
-            Bytes::Own([]) => {}
-            Bytes::Own(bytes) => show(bytes),
-            Bytes::Shared { region, offset, len } => {
-                let mut room = [MaybeUninit::uninit(); CHUNK];
-                let mut at = 0;
-                while at < len {
-                    let chunk = region.copy_out_to(offset + at, &mut room[..CHUNK.min(len - at)]);
-                    at += chunk.len();
-                    show(chunk);
-                }
-            }
+            Bytes::Own(bytes) => crc32(state, bytes),
+            Bytes::Shared { region, offset, len } => region.crc32(offset, len, state),
         }
     }
 }

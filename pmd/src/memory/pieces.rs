@@ -98,15 +98,10 @@ impl<'a> Pieces<'a> {
         Some((front, last))
     }
 
-    /// Shows all bytes in order, in pieces of any length: those of slices where they are, those of regions as copies.
+    /// The CRC-32 of Ethernet over all bytes, as [`Payload::crc32`].
     #[inline]
-    pub fn for_each_chunk(&self, mut show: impl FnMut(&[u8])) {
-        if self.rest.is_empty() {
-            return show(self.front());
-        }
-        for piece in self.iter() {
-            piece.for_each_chunk(&mut show);
-        }
+    pub fn crc32(&self, state: u32) -> u32 {
+        self.iter().fold(state, |state, piece| piece.crc32(state))
     }
 }
 

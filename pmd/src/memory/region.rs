@@ -2,14 +2,15 @@
 
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::fmt;
-use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 
 use super::copy::copy;
+use super::crc::crc32_shared;
 use super::{Payload, Pieces, RegionError};
+use crate::crc32;
 
 /// Alignment of allocated regions in bytes: a page, so that drivers can map them whole.
 const REGION_ALIGN: usize = 4096;
@@ -306,24 +307,24 @@ impl Region {
     /// As [`Region::read_at`]; a range that is not inside is a defect of the caller's.
     #[inline]
     pub(super) fn copy_out(&self, offset: usize, out: &mut [u8]) {
-        // SAFETY: bytes that are initialised are so afterwards too: `copy_out_to` writes all of them, and nothing else.
-        let out = unsafe { &mut *(std::ptr::from_mut(out) as *mut [MaybeUninit<u8>]) };
-        self.copy_out_to(offset, out);
+        assert!(self.check(offset, out.len()).is_ok(), "the caller checked the range");
+        match self.base {
+            // SAFETY: the range was just checked, and `out` is private to the caller.
+            Some(base) => unsafe { copy(base.add(offset).as_ptr(), out.as_mut_ptr(), out.len()) },
+            None => out.fill(0),
+        }
     }
 
-    /// The same into bytes that may be uninitialised, and returns them.
-    #[inline]
-    pub(super) fn copy_out_to<'a>(&self, offset: usize, out: &'a mut [MaybeUninit<u8>]) -> &'a [u8] {
-        assert!(self.check(offset, out.len()).is_ok(), "the caller checked the range");
-        let (to, len) = (out.as_mut_ptr().cast::<u8>(), out.len());
-        // SAFETY: the range was just checked, `out` is private to the caller, and every byte of it is written.
-        unsafe {
-            match self.base {
-                Some(base) => copy(base.add(offset).as_ptr(), to, len),
-                None => to.write_bytes(0, len),
-            }
-            std::slice::from_raw_parts(to, len)
+    /// The CRC-32 of Ethernet, continued from `state`; a range that is not inside is a defect of the caller's.
+    pub(super) fn crc32(&self, offset: usize, len: usize, state: u32) -> u32 {
+        assert!(self.check(offset, len).is_ok(), "the caller checked the range");
+        if let Some(base) = self.base {
+            // SAFETY: the range is inside the region.
+            return unsafe { crc32_shared(state, base.add(offset).as_ptr(), len) };
         }
+        let zeros = [0; 1024];
+        let parts = (0..len).step_by(zeros.len());
+        parts.fold(state, |state, at| crc32(state, zeros.get(..len - at).unwrap_or(&zeros)))
     }
 
     /// Sets `len` bytes from `offset` on to `byte`.

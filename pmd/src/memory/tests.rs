@@ -2,7 +2,8 @@ use std::fs::File;
 use std::os::fd::{AsFd, FromRawFd, OwnedFd};
 use std::sync::Arc;
 
-use super::{Payload, Region, RegionError};
+use super::{Payload, Pieces, Region, RegionError};
+use crate::crc32;
 
 fn bytes(region: &Region) -> Vec<u8> {
     let mut all = vec![0; region.len()];
@@ -114,12 +115,10 @@ fn a_virtual_region_has_a_length_and_no_bytes() {
     assert_eq!((out, region.load(5)), ([0; 9], Ok(0)));
     let payload = region.payload(4096, 3000).unwrap();
     assert_eq!((payload.len(), payload.as_ptr()), (3000, None));
-    let mut shown = 0;
-    payload.for_each_chunk(|chunk| {
-        assert!(chunk.iter().all(|&byte| byte == 0));
-        shown += chunk.len();
-    });
-    assert_eq!(shown, 3000);
+    for (len, state) in [(0, 5), (1, 0), (1023, 9), (1024, 7), (1025, 1), (3000, 0x1234_5678)] {
+        let part = payload.first_bytes(len);
+        assert_eq!(part.crc32(state), crc32(state, &vec![0; len]), "{len}");
+    }
     // SAFETY: there are no bytes.
     assert_eq!(unsafe { region.view(0, 10) }, Ok(None));
 }
@@ -136,9 +135,15 @@ fn a_payload_reads_the_same_from_a_slice_and_from_a_region() {
     assert!(own.region().is_none() && own.as_ptr() == Some(data.as_ptr()));
     for payload in [shared, own] {
         assert_eq!((payload.len(), payload.is_empty(), payload.first()), (3000, false, Some(data[0])));
-        let mut chunks = Vec::new();
-        payload.for_each_chunk(|chunk| chunks.extend_from_slice(chunk));
-        assert_eq!(chunks, data);
+        assert_eq!(payload.crc32(0xabcd), crc32(0xabcd, &data));
+        for at in [0, 1, 1500, 2999, 3000, 3001, usize::MAX] {
+            let mut halves = Vec::new();
+            let (front, back) = (payload.first_bytes(at), payload.skip(at));
+            assert_eq!((front.len(), back.len()), (at.min(3000), 3000 - at.min(3000)));
+            front.append_to(&mut halves, usize::MAX);
+            back.append_to(&mut halves, usize::MAX);
+            assert_eq!(halves, data, "{at}");
+        }
         for most in [0, 1, 2999, 3000, 3001] {
             let mut appended = b"before".to_vec();
             payload.append_to(&mut appended, most);
@@ -154,8 +159,94 @@ fn a_payload_reads_the_same_from_a_slice_and_from_a_region() {
     }
     let none = region.payload(4000, 0).unwrap();
     assert!(none.is_empty() && none.first().is_none() && Payload::EMPTY.is_empty());
-    none.for_each_chunk(|_| panic!("no bytes"));
-    Payload::EMPTY.for_each_chunk(|_| panic!("no bytes"));
+    assert_eq!((none.crc32(3), Payload::EMPTY.crc32(3)), (3, 3));
+}
+
+#[test]
+fn pieces_are_one_after_the_other() {
+    let data: Vec<u8> = (0..100).collect();
+    let region = Region::from_vec(data.clone()).unwrap();
+    for cuts in
+        [[0, 0, 0], [0, 0, 100], [10, 10, 10], [10, 60, 97], [0, 99, 99], [98, 99, 100], [100, 100, 100]]
+    {
+        let [a, b, c] = cuts;
+        let rest = [
+            region.payload(a, b - a).unwrap(),
+            Payload::from(&data[b..c]),
+            region.payload(c, 100 - c).unwrap(),
+        ];
+        let all = Pieces::new(&data[..a], &rest);
+        assert_eq!((all.len(), all.is_empty(), all.front()), (100, false, &data[..a]));
+        for len in [0, 1, 9, 10, 11, 60, 96, 97, 99, 100, 101] {
+            let part = all.first_bytes(len);
+            let len = len.min(100);
+            assert_eq!((part.len(), part.is_empty(), part.front()), (len, len == 0, &data[..a.min(len)]));
+            assert!(part.iter().all(|piece| !piece.is_empty()));
+            let mut bytes = Vec::new();
+            part.iter().for_each(|piece| piece.append_to(&mut bytes, usize::MAX));
+            assert_eq!((&bytes, part.crc32(8)), (&data[..len].to_vec(), crc32(8, &data[..len])), "{cuts:?}");
+            assert_eq!(all.without_last(100 - len).map(|part| part.len()), Some(len));
+            match part.split_last::<4>() {
+                Some((front, last)) => {
+                    assert_eq!((front.len(), &last[..]), (len - 4, &data[len - 4..len]), "{cuts:?}");
+                }
+                None => assert!(len < 4),
+            }
+            match part.split_front(9) {
+                Some((front, back)) => {
+                    assert_eq!(
+                        (front, back.len(), back.crc32(0)),
+                        (&data[..9], len - 9, crc32(0, &data[9..len]))
+                    );
+                }
+                None => assert!(len < 9 || a < 9),
+            }
+            // To where a packet says, and nowhere else.
+            for target in [Region::alloc_at(120, 0x1000).unwrap(), region.clone()] {
+                let mut expected = vec![0; target.len()];
+                target.read_at(0, &mut expected).unwrap();
+                if target.len() == 120 {
+                    expected[7..7 + len].copy_from_slice(&data[..len]);
+                    target.place(0x1007, &part).unwrap();
+                }
+                assert_eq!(target.first_difference(0, &expected).unwrap(), None, "{cuts:?} {len}");
+                let beyond = target.iova() + (target.len() - len) as u64 + 1;
+                assert!(target.place(beyond, &part).is_err());
+                assert_eq!(target.first_difference(0, &expected).unwrap(), None, "{cuts:?} {len}");
+            }
+        }
+        assert!(all.without_last(101).is_none());
+    }
+    let whole = Pieces::from(&data);
+    assert_eq!((whole.front(), whole.split_last::<2>().unwrap().1), (&data[..], [98, 99]));
+}
+
+#[test]
+fn pieces_of_virtual_regions_are_zeros_and_those_placed_there_are_forgotten() {
+    let nowhere = Region::virtual_at(3000, 0x1000).unwrap();
+    let rest = [nowhere.payload(0, 3000).unwrap()];
+    let target = Region::from_vec(vec![7; 3002]).unwrap();
+    target.place(target.iova() + 1, &Pieces::new(&[], &rest)).unwrap();
+    assert_eq!(target.first_difference(0, &[&[7][..], &[0; 3000], &[7]].concat()).unwrap(), None);
+    let rest = [target.payload(0, 3000).unwrap()];
+    assert!(nowhere.place(0x1000, &Pieces::new(&[], &rest)).is_ok());
+    assert!(nowhere.place(0x1001, &Pieces::new(&[], &rest)).is_err());
+}
+
+/// A source that overlaps its target garbles data at most.
+#[test]
+fn bytes_that_move_within_a_region_come_from_it() {
+    for (from, to) in [(0, 1), (1, 0), (0, 500), (500, 0), (33, 0), (0, 33), (7, 7)] {
+        let region = Region::from_vec((0..2000).map(|at| 1 + (at % 200) as u8).collect()).unwrap();
+        let rest = [region.payload(from, 1000).unwrap()];
+        region.place(region.iova() + to, &Pieces::new(&[], &rest)).unwrap();
+        let mut bytes = [0; 2000];
+        region.read_at(0, &mut bytes).unwrap();
+        assert!(bytes.iter().all(|byte| (1..=200).contains(byte)));
+        let (before, after) = (to as usize, to as usize + 1000);
+        let kept = |at: usize| bytes[at] == 1 + (at % 200) as u8;
+        assert!((0..before).all(kept) && (after..2000).all(kept), "{from} {to}");
+    }
 }
 
 /// A memfd of `len` bytes.
@@ -250,7 +341,8 @@ fn accesses_may_race() {
         let mut out = [0; 4096];
         for _ in 0..200 {
             region.read_at(0, &mut out).unwrap();
-            payload.for_each_chunk(|chunk| out[..chunk.len()].copy_from_slice(chunk));
+            payload.crc32(0);
+            payload.read(&mut out);
             assert!(out.iter().all(|byte| [0, 0x11, 0x22].contains(byte)));
             assert!([0, 0x11, 0x22].contains(&region.load(9).unwrap()));
         }

@@ -1,0 +1,272 @@
+//! The CRC-32 of Ethernet over bytes that anybody may change at the same moment.
+//!
+//! A library's kernel takes a slice, which memory that somebody else may write must never be. So the bulk is folded here,
+//! by assembly that loads the bytes as the copies of `copy.rs` do: 256 bytes become 256 others with the same
+//! CRC as often as there are more (V. Gopal and others, *Fast CRC Computation for Generic Polynomials Using PCLMULQDQ
+//! Instruction*, Intel, 2009). What is left is private, and goes to the library.
+
+use core::mem::MaybeUninit;
+
+use super::copy::copy;
+use crate::crc32;
+
+/// The longest that is left of any kernel's folding: as much as it folds at a time, and almost as much again.
+const LEFT: usize = 512;
+
+/// The CRC continued from `state` over `len` bytes.
+///
+/// # Safety
+/// `src` must be valid for reads of `len` bytes. Others may access them meanwhile, by atomic accesses of one byte.
+#[inline]
+pub(super) unsafe fn crc32_shared(state: u32, src: *const u8, len: usize) -> u32 {
+    // SAFETY: as the caller promises.
+    unsafe { machine::crc32_shared(state, src, len) }
+}
+
+/// By copies of `LEFT` bytes.
+unsafe fn by_copies(mut state: u32, src: *const u8, len: usize) -> u32 {
+    let mut room = [MaybeUninit::<u8>::uninit(); LEFT];
+    let mut at = 0;
+    while at < len {
+        let count = LEFT.min(len - at);
+        // SAFETY: the caller's bytes, of which `count` fit into `room` and are then initialised.
+        let bytes = unsafe {
+            copy(src.add(at), room.as_mut_ptr().cast::<u8>(), count);
+            core::slice::from_raw_parts(room.as_ptr().cast::<u8>(), count)
+        };
+        state = crc32(state, bytes);
+        at += count;
+    }
+    state
+}
+
+#[cfg(not(all(target_arch = "x86_64", not(any(miri, spindrift_instrumented)))))]
+mod machine {
+    pub(super) use super::by_copies as crc32_shared;
+}
+
+#[cfg(all(target_arch = "x86_64", not(any(miri, spindrift_instrumented))))]
+mod machine {
+    use core::arch::asm;
+    use core::mem::MaybeUninit;
+
+    use super::{LEFT, by_copies, copy, crc32};
+
+    /// Below these lengths, the registers are not worth filling.
+    const LEAST_512: usize = 512;
+    const LEAST_128: usize = 192;
+
+    #[inline]
+    pub(super) unsafe fn crc32_shared(state: u32, src: *const u8, len: usize) -> u32 {
+        // SAFETY: as the caller promises, and the kernels run where their instructions are known.
+        unsafe {
+            if len >= LEAST_512 && has_512() {
+                folded::<256>(state, src, len, fold_512)
+            } else if len >= LEAST_128 && is_x86_feature_detected!("pclmulqdq") {
+                folded::<64>(state, src, len, fold_128)
+            } else {
+                by_copies(state, src, len)
+            }
+        }
+    }
+
+    #[inline]
+    fn has_512() -> bool {
+        is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("vpclmulqdq")
+    }
+
+    /// Folds whole blocks of `BLOCK` bytes into one, and takes the CRC of that and the rest.
+    ///
+    /// # Safety
+    /// As for `crc32_shared`; `len` is at least `BLOCK`, and `fold` may be called.
+    #[inline]
+    unsafe fn folded<const BLOCK: usize>(
+        state: u32,
+        src: *const u8,
+        len: usize,
+        fold: unsafe fn(u32, *const u8, usize, *mut u8),
+    ) -> u32 {
+        const { assert!(2 * BLOCK <= LEFT, "a block, and almost another") };
+        let mut room = [MaybeUninit::<u8>::uninit(); LEFT];
+        let (blocks, rest) = (len / BLOCK, len % BLOCK);
+        let to = room.as_mut_ptr().cast::<u8>();
+        // SAFETY: `fold` writes `BLOCK` bytes, the copy fewer behind them, and that many are then initialised.
+        let left = unsafe {
+            // The register is the inverse of what callers see.
+            fold(!state, src, blocks, to);
+            copy(src.add(len - rest), to.add(BLOCK), rest);
+            core::slice::from_raw_parts(to, BLOCK + rest)
+        };
+        // The block has taken the register in: the library begins with an empty one.
+        crc32(!0, left)
+    }
+
+    /// x to the power of `n` modulo the polynomial, bits reversed, as the multiplication wants it.
+    const fn power(n: u32) -> u64 {
+        let mut value = 0x8000_0000_u32;
+        let mut at = 0;
+        while at < n {
+            value = (value >> 1) ^ if value & 1 == 1 { 0xedb8_8320 } else { 0 };
+            at += 1;
+        }
+        (value as u64) << 1
+    }
+
+    /// What moves the two halves of 128 bits forward by `bits`.
+    const fn forward(bits: u32) -> [u64; 2] {
+        [power(bits + 32), power(bits - 32)]
+    }
+
+    static FORWARD_512: [u64; 2] = forward(512);
+    static FORWARD_2048: [u64; 2] = forward(2048);
+
+    /// Folds `blocks` of 256 bytes, at least one, into the one at `to`. The first takes in the CRC register.
+    ///
+    /// # Safety
+    /// The blocks are valid for reads, `to` for writes of 256 bytes, and the processor has AVX-512F and VPCLMULQDQ.
+    unsafe fn fold_512(register: u32, src: *const u8, blocks: usize, to: *mut u8) {
+        // SAFETY: reads the blocks and the constant, and writes `to`. The registers are among those that a call may change,
+        // and their upper parts are left zero, as for a call.
+        unsafe {
+            asm!(
+                "vmovd xmm4, esi",
+                "vbroadcasti32x4 zmm5, [rcx]",
+                "vpxorq zmm0, zmm4, [rdi]",
+                "vmovdqu64 zmm1, [rdi + 64]",
+                "vmovdqu64 zmm2, [rdi + 128]",
+                "vmovdqu64 zmm3, [rdi + 192]",
+                "dec rdx",
+                "jz 3f",
+                "2:",
+                "add rdi, 256",
+                "vpclmulqdq zmm6, zmm0, zmm5, 0x00",
+                "vpclmulqdq zmm7, zmm1, zmm5, 0x00",
+                "vpclmulqdq zmm8, zmm2, zmm5, 0x00",
+                "vpclmulqdq zmm9, zmm3, zmm5, 0x00",
+                "vpclmulqdq zmm0, zmm0, zmm5, 0x11",
+                "vpclmulqdq zmm1, zmm1, zmm5, 0x11",
+                "vpclmulqdq zmm2, zmm2, zmm5, 0x11",
+                "vpclmulqdq zmm3, zmm3, zmm5, 0x11",
+                "vpternlogq zmm0, zmm6, [rdi], 0x96",
+                "vpternlogq zmm1, zmm7, [rdi + 64], 0x96",
+                "vpternlogq zmm2, zmm8, [rdi + 128], 0x96",
+                "vpternlogq zmm3, zmm9, [rdi + 192], 0x96",
+                "dec rdx",
+                "jnz 2b",
+                "3:",
+                "vmovdqu64 [rax], zmm0",
+                "vmovdqu64 [rax + 64], zmm1",
+                "vmovdqu64 [rax + 128], zmm2",
+                "vmovdqu64 [rax + 192], zmm3",
+                "vzeroupper",
+                inout("rdi") src => _,
+                inout("rdx") blocks => _,
+                in("rsi") u64::from(register),
+                in("rcx") &raw const FORWARD_2048,
+                in("rax") to,
+                out("xmm0") _, out("xmm1") _, out("xmm2") _, out("xmm3") _, out("xmm4") _,
+                out("xmm5") _, out("xmm6") _, out("xmm7") _, out("xmm8") _, out("xmm9") _,
+                options(nostack),
+            );
+        }
+    }
+
+    /// The same by blocks of 64 bytes.
+    ///
+    /// # Safety
+    /// The blocks are valid for reads, `to` for writes of 64 bytes, and the processor has PCLMULQDQ.
+    unsafe fn fold_128(register: u32, src: *const u8, blocks: usize, to: *mut u8) {
+        // SAFETY: reads the blocks and the constant, and writes `to`.
+        unsafe {
+            asm!(
+                "movdqu xmm0, [{src}]",
+                "movdqu xmm1, [{src} + 16]",
+                "movdqu xmm2, [{src} + 32]",
+                "movdqu xmm3, [{src} + 48]",
+                "movdqu xmm5, [{forward}]",
+                "movd xmm4, {register:e}",
+                "pxor xmm0, xmm4",
+                "dec {blocks}",
+                "jz 3f",
+                "2:",
+                "add {src}, 64",
+                "movdqa xmm6, xmm0",
+                "movdqa xmm7, xmm1",
+                "movdqa xmm8, xmm2",
+                "movdqa xmm9, xmm3",
+                "pclmulqdq xmm6, xmm5, 0x00",
+                "pclmulqdq xmm7, xmm5, 0x00",
+                "pclmulqdq xmm8, xmm5, 0x00",
+                "pclmulqdq xmm9, xmm5, 0x00",
+                "pclmulqdq xmm0, xmm5, 0x11",
+                "pclmulqdq xmm1, xmm5, 0x11",
+                "pclmulqdq xmm2, xmm5, 0x11",
+                "pclmulqdq xmm3, xmm5, 0x11",
+                "pxor xmm0, xmm6",
+                "pxor xmm1, xmm7",
+                "pxor xmm2, xmm8",
+                "pxor xmm3, xmm9",
+                "movdqu xmm6, [{src}]",
+                "movdqu xmm7, [{src} + 16]",
+                "movdqu xmm8, [{src} + 32]",
+                "movdqu xmm9, [{src} + 48]",
+                "pxor xmm0, xmm6",
+                "pxor xmm1, xmm7",
+                "pxor xmm2, xmm8",
+                "pxor xmm3, xmm9",
+                "dec {blocks}",
+                "jnz 2b",
+                "3:",
+                "movdqu [{to}], xmm0",
+                "movdqu [{to} + 16], xmm1",
+                "movdqu [{to} + 32], xmm2",
+                "movdqu [{to} + 48], xmm3",
+                src = inout(reg) src => _,
+                blocks = inout(reg) blocks => _,
+                register = in(reg) register,
+                forward = in(reg) &raw const FORWARD_512,
+                to = in(reg) to,
+                out("xmm0") _, out("xmm1") _, out("xmm2") _, out("xmm3") _, out("xmm4") _,
+                out("xmm5") _, out("xmm6") _, out("xmm7") _, out("xmm8") _, out("xmm9") _,
+                options(nostack),
+            );
+        }
+    }
+
+    #[cfg(test)]
+    mod tests {
+        use super::*;
+
+        /// The constants of the paper's reference code and of zlib.
+        #[test]
+        fn constants_are_those_published() {
+            assert_eq!(FORWARD_512, [0x1_5444_2bd4, 0x1_c6e4_1596]);
+        }
+
+        /// Each kernel against the library: every length, alignment and state, and no byte beyond.
+        #[test]
+        fn every_kernel_agrees_with_the_library() {
+            let bytes: Vec<u8> = (0..2100_u32).map(|n| (n.wrapping_mul(0x9e37_79b9) >> 13) as u8).collect();
+            for len in (0..1400).chain([2047, 2048, 2049]) {
+                let at = len % 37;
+                let part = &bytes[at..at + len];
+                for state in [0, !0, 0x1234_5678 ^ len as u32] {
+                    let expected = crc32(state, part);
+                    // SAFETY: the bytes are `part`'s, and each kernel is asked only where it may run.
+                    unsafe {
+                        assert_eq!(crc32_shared(state, part.as_ptr(), len), expected, "{len}");
+                        assert_eq!(by_copies(state, part.as_ptr(), len), expected, "{len} by copies");
+                        if len >= 64 && is_x86_feature_detected!("pclmulqdq") {
+                            let crc = folded::<64>(state, part.as_ptr(), len, fold_128);
+                            assert_eq!(crc, expected, "{len} by 128 bits");
+                        }
+                        if len >= 256 && has_512() {
+                            let crc = folded::<256>(state, part.as_ptr(), len, fold_512);
+                            assert_eq!(crc, expected, "{len} by 512 bits");
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
