@@ -164,8 +164,8 @@ mod machine {
                 in("rsi") u64::from(register),
                 in("rcx") &raw const FORWARD_2048,
                 in("rax") to,
-                out("xmm0") _, out("xmm1") _, out("xmm2") _, out("xmm3") _, out("xmm4") _,
-                out("xmm5") _, out("xmm6") _, out("xmm7") _, out("xmm8") _, out("xmm9") _,
+                // All of them: `vzeroupper` changes also those that are not named above.
+                clobber_abi("sysv64"),
                 options(nostack),
             );
         }
