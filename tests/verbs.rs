@@ -8,6 +8,8 @@
 
 use std::time::{Duration, Instant};
 
+use spindrift::congestion::CcConfig;
+use spindrift::path::PathConfig;
 use spindrift::pmd::Port;
 use spindrift::pmd::loopback::{self, LoopbackConfig, LoopbackControl, LoopbackPort};
 use spindrift::pmd::udp::{Offload, UdpConfig, UdpPort};
@@ -271,6 +273,48 @@ fn the_send_queue_is_bounded_and_drains() {
         left.qp.post_recv(RecvWr { wr_id }).unwrap();
     }
     assert_eq!(left.qp.post_recv(RecvWr { wr_id: 9 }), Err(PostError::QueueFull { max: 2 }));
+}
+
+/// Each setting of a queue pair reaches the transport.
+#[test]
+fn a_queue_pair_is_made_as_it_was_asked_for() {
+    let qp = QpConfig {
+        path: PathConfig { active: 12, backup: 4, ..PathConfig::new(4) },
+        cc: CcConfig::new(400_000_000_000, 8_000, 4_096),
+        psn: Some(0x12_3456),
+        msn: 0x789,
+        max_mtu: 256,
+        mpr: 1,
+        max_wimm: 3,
+        dynamic_mpr: true,
+        max_send_wr: 5,
+        max_recv_wr: 6,
+        ..QpConfig::default()
+    };
+    let (left, right) = Setup { qp, ..Setup::default() }.connected();
+    let info = left.qp.info().unwrap();
+    assert_eq!((info.psn, info.msn, info.mtu), (0x12_3456, 0x789, 256));
+    assert_eq!((info.mpr, info.max_wimm, info.dynamic_mpr), (1, 3, true));
+    let qpn = left.qp.qpn();
+    let (evs, cwnd) = left
+        .context
+        .with_endpoint(|endpoint| {
+            let evs = endpoint.ev_states(qpn).unwrap().count();
+            (evs, endpoint.qp_status(qpn).unwrap().cwnd_bytes)
+        })
+        .unwrap();
+    assert_eq!(evs, 16);
+    assert!(cwnd < u64::MAX, "none would have no window");
+    // What is sent without an answer is as much as the peer granted.
+    let wide = QpConfig { mpr: 1, max_mtu: 256, ..QpConfig::default() };
+    let (mut left, right_too) = Setup { qp: wide, ..Setup::default() }.connected();
+    left.qp.post_send(write(&left, &right_too, 1, 0, 1 << 20)).unwrap();
+    for _ in 0..200 {
+        left.context.poll();
+    }
+    let counters = left.context.counters();
+    assert_eq!(counters.tx_data - counters.tx_retransmits, 128);
+    drop((right, right_too));
 }
 
 /// A peer may send an immediate as soon as it is connected: what was posted in INIT is there for it.

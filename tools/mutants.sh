@@ -12,7 +12,7 @@ PATH="$PATH:${CARGO_HOME:-${HOME:-/root}/.cargo}/bin"
 
 core=(congestion endpoint path requester responder wire)
 # Those whose survivors were all looked at. The sample keeps to them: there a survivor is news.
-judged=(congestion path responder wire)
+judged=(congestion path requester responder wire)
 sample_size=20
 
 usage='usage: tools/mutants.sh all [MODULE..] | sample [SEED]'

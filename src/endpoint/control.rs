@@ -1,5 +1,6 @@
 //! Control operations: protection domains, memory, queue pairs and their states, deny lists.
 
+use core::ops::RangeInclusive;
 use std::sync::Arc;
 
 use rand::Rng;
@@ -132,22 +133,16 @@ impl Endpoint {
         (1 << self.slot_bits) - 1
     }
 
-    /// A random queue pair number, never 0 to 2, whose low bits are a free slot: one number says nothing of the next.
+    /// A random queue pair number, none of those that stand for something else, whose low bits are a free slot: one
+    /// number says nothing of the next.
     ///
-    /// The caller knows that a slot is free. When that takes many draws, the table is almost full, and the next free
-    /// slot after the last draw is taken.
+    /// The caller knows that a slot is free. If it is the only one, this takes about as many draws as there are slots.
     fn draw_qpn(&mut self) -> Qpn {
-        const DRAWS: u32 = 64;
-        let mask = self.slot_mask();
-        let mut draws = 0;
+        const RESERVED: RangeInclusive<u32> = 0..=2;
         loop {
-            let drawn = self.rng.next_u32();
-            draws += 1;
-            let near = if draws < DRAWS { 1 } else { mask + 1 };
-            let mut slots = (0..near).map(|step| drawn.wrapping_add(step) & mask);
-            let Some(slot) = slots.find(|&slot| self.qp(slot).is_none()) else { continue };
-            let qpn = Qpn::new(drawn & !mask | slot);
-            if qpn.get() > 2 {
+            let qpn = Qpn::new(self.rng.next_u32());
+            let slot = qpn.get() & self.slot_mask();
+            if self.qp(slot).is_none() && !RESERVED.contains(&qpn.get()) {
                 return qpn;
             }
         }

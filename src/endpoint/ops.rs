@@ -204,6 +204,7 @@ pub(super) fn allowed_source_port(allowed: Option<&Vec<u16>>, ev: Ev) -> Option<
 mod tests {
     use super::*;
     use crate::seed::{Purpose as For, Seed};
+    use crate::wire::{Bth, EndpointOp, Opcode, Psn};
 
     fn ops(answers_per_second: u32) -> Ops {
         Ops::new(Seed::fixed(1).generator(For::Requests), answers_per_second)
@@ -239,6 +240,49 @@ mod tests {
             ops.register(Time(2), Purpose::Application(Qpn::new(2)));
         }
         assert_eq!(ops.answered(old), None);
+    }
+
+    /// A request over `plane`.
+    fn op(plane: u8) -> OpOut {
+        let ip = |last: u8| [10, 0, 0, last].into();
+        let mac = spindrift_pmd::MacAddr([2; 6]);
+        let bth = Bth::new(Opcode::EndpointRequest, Qpn::new(2), Psn::new(7));
+        OpOut {
+            plane,
+            template: StackTemplate::new(mac, mac, ip(1), ip(2), 4793, 64).unwrap(),
+            entropy: Entropy { src_port: 1, flow_label: 0 },
+            packet: Packet::EndpointRequest { bth, erth: request(EndpointOp::EvProbe, 5, 6) },
+            control_class: true,
+        }
+    }
+
+    #[test]
+    fn what_waits_for_a_port_that_goes_down_is_dropped_and_counted() {
+        let mut ops = ops(100);
+        assert!(ops.is_empty());
+        for plane in [0, 1, 2, 1, 1, 0] {
+            assert!(ops.push(op(plane)));
+        }
+        assert_eq!((ops.drop_plane(1), ops.drop_plane(1), ops.is_empty()), (3, 0, false));
+        let left: Vec<u8> = core::iter::from_fn(|| ops.pop(u32::MAX)).map(|op| op.plane).collect();
+        assert_eq!((left, ops.is_empty()), (vec![0, 2, 0], true));
+    }
+
+    #[test]
+    fn requests_have_what_they_were_given_and_zeros() {
+        let erth = request(EndpointOp::PortStatusUpdate, 0x8000_0001, 0x1234);
+        let expected = Erth { op: EndpointOp::PortStatusUpdate, ..Erth::default() };
+        assert_eq!(Erth { port_status_mask: 0, tx_timestamp: 0, ..erth }, expected);
+        assert_eq!((erth.port_status_mask, erth.tx_timestamp), (0x8000_0001, 0x1234));
+    }
+
+    #[test]
+    fn answers_leave_from_source_ports_that_there_are() {
+        let ports = vec![100, 101, 102];
+        let chosen = [0, 1, 2, 3, 4, 0xc000_c000].map(|ev| allowed_source_port(Some(&ports), Ev(ev)));
+        assert_eq!(chosen, [100, 101, 102, 100, 101, 100].map(Some));
+        assert_eq!(allowed_source_port(None, Ev(7)), None, "any will do");
+        assert_eq!(allowed_source_port(Some(&Vec::new()), Ev(7)), None);
     }
 
     #[test]

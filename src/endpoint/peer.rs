@@ -124,3 +124,37 @@ impl Peer {
         self.ports.iter().position(|addr| addr.ip == ip).map(|at| at as u8)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::port;
+    use super::*;
+
+    #[test]
+    fn answers_to_updates_are_those_since_the_last_change() {
+        for first_id in [100, u16::MAX] {
+            let update = StatusUpdate { due: Time::ZERO, tries: 5, sent: 3, first_id };
+            let answered =
+                (0..6).filter(|&n| update.is_answered_by(first_id.wrapping_add(n).wrapping_sub(2)));
+            assert_eq!(answered.collect::<Vec<_>>(), [2, 3, 4]);
+            assert!(!StatusUpdate { sent: 0, ..update }.is_answered_by(first_id), "none was sent");
+        }
+    }
+
+    #[test]
+    fn a_peer_is_known_by_each_of_its_addresses_on_every_plane() {
+        let ip = |last: u8| IpAddr::from([10, 0, 0, last]);
+        // The last two ports share an address.
+        let ports: Vec<_> = [7, 8, 9, 9].map(|last| PortAddr { ip: ip(last), mac: [6; 6] }).into();
+        let cfg = EndpointConfig::new((1..5).map(port).collect());
+        let peer = Peer::new(&cfg, &ports, 4793).unwrap();
+        for plane in 0..5 {
+            assert!([7, 8, 9].iter().all(|&last| peer.owns(ip(last), plane)));
+            assert!(!peer.owns(ip(10), plane));
+            assert_eq!([7, 8, 10].map(|last| peer.port_of(ip(last), plane)), [Some(0), Some(1), None]);
+            assert_eq!(peer.port_of(ip(9), plane), Some(if plane == 3 { 3 } else { 2 }));
+            let from = [7, 8, 9].map(|last| peer.sent_from(ip(last), plane));
+            assert_eq!(from, [plane == 0, plane == 1, plane == 2 || plane == 3]);
+        }
+    }
+}

@@ -146,7 +146,8 @@ impl Endpoint {
                 }
                 _ => return self.receive_joined(now, port, frame),
             },
-            RxOrigin::Udp(meta) => (meta, None, data, frame.len() - data.len()),
+            // All of the rest, which is no more than this.
+            RxOrigin::Udp(meta) => (meta, None, data, frame.len()),
         };
         let Ok((head, first)) = WriteHead::decode(mrc) else {
             return self.receive_joined(now, port, frame);

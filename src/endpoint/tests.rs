@@ -1,11 +1,15 @@
 //! What only the inside of an endpoint shows.
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "tests")]
 
+use std::collections::BTreeSet;
+
 use spindrift_pmd::MacAddr;
 
 use super::*;
+use crate::congestion::CcConfig;
 use crate::memory::{Access, MemoryError, Region};
-use crate::wire::{EntropyMode, Msn, Psn, StevOrder};
+use crate::path::PathConfig;
+use crate::wire::{EntropyMode, Ev, Msn, Psn, StevOrder, stack};
 use crate::work::{RemoteAddr, SendOp, Sge};
 
 /// A port that carries any entropy value.
@@ -29,12 +33,21 @@ struct Alone {
 
 impl Alone {
     fn new() -> Self {
-        let mut endpoint = Endpoint::new(EndpointConfig::new(vec![port(1)])).unwrap();
+        Self::with(|_| {}, |_| {})
+    }
+
+    /// With other settings of the queue pair, and of what the peer says.
+    fn with(adjust: impl Fn(&mut QpInit), adjust_peer: impl Fn(&mut RtrAttr)) -> Self {
+        let ip = |last| [0xfd00, 0, 0, 0, 0, 0, 0, last].into();
+        let mut endpoint =
+            Endpoint::new(EndpointConfig::new(vec![LocalPort { ip: ip(1), ..port(1) }])).unwrap();
         let pd = endpoint.alloc_pd();
-        let qpn = endpoint.create_qp(QpInit::new(pd, CqId(0), CqId(1))).unwrap();
+        let mut init = QpInit::new(pd, CqId(0), CqId(1));
+        adjust(&mut init);
+        let qpn = endpoint.create_qp(init).unwrap();
         let info = endpoint.qp_info(qpn).unwrap();
-        let peer = PortAddr { ip: [10, 0, 0, 2].into(), mac: [4; 6] };
-        let rtr = RtrAttr {
+        let peer = PortAddr { ip: ip(2), mac: [4; 6] };
+        let mut rtr = RtrAttr {
             dest_qpn: 77,
             rq_psn: Psn::new(0),
             rq_msn: Msn::new(0),
@@ -46,6 +59,7 @@ impl Alone {
             ports: vec![peer],
             udp_port: info.udp_port,
         };
+        adjust_peer(&mut rtr);
         let now = Time(1_000);
         for change in [QpModify::Init, QpModify::Rtr(Box::new(rtr)), QpModify::Rts(RtsAttr::default())] {
             endpoint.modify_qp(now, qpn, change).unwrap();
@@ -84,7 +98,190 @@ fn a_queue_pair_is_listed_once_however_much_it_has_to_send() {
     }
     assert_eq!((alone.transmit(), alone.endpoint.senders.len(List::New)), (3, 0));
     alone.post();
-    assert_eq!(alone.endpoint.senders.len(List::New), 1);
+    assert_eq!((alone.endpoint.senders.len(List::New), alone.endpoint.senders.len(List::Repairs)), (1, 0));
+    // The same for what goes out again.
+    alone.transmit();
+    while alone.endpoint.senders.len(List::Repairs) == 0 {
+        alone.now = alone.endpoint.next_timeout();
+        assert!(alone.now < Time::NEVER);
+        alone.endpoint.on_timeout(alone.now);
+    }
+    for _ in 0..3 {
+        assert_eq!(alone.endpoint.senders.len(List::Repairs), 1);
+        alone.post();
+    }
+}
+
+/// A table of one slot leaves 64 draws little hope, and one that is full but for a slot as little.
+#[test]
+fn every_slot_can_be_had() {
+    for max_qps in [1, 2, 5, 512] {
+        let limits = Limits { max_qps, ..Limits::default() };
+        let mut endpoint =
+            Endpoint::new(EndpointConfig { limits, ..EndpointConfig::new(vec![port(1)]) }).unwrap();
+        let pd = endpoint.alloc_pd();
+        let init = QpInit::new(pd, CqId(0), CqId(1));
+        let mut qpns: Vec<Qpn> = (0..max_qps).map(|_| endpoint.create_qp(init.clone()).unwrap()).collect();
+        assert_eq!(endpoint.create_qp(init.clone()), Err(EndpointError::Limit("limits.max_qps")));
+        let mut known: Vec<Qpn> = endpoint.qpns().collect();
+        known.sort_unstable();
+        qpns.sort_unstable();
+        assert_eq!(known, qpns);
+        // One leaves and one comes, whichever it is: the number is another, the slot the same.
+        let slots = max_qps.next_power_of_two() - 1;
+        for qpn in qpns {
+            endpoint.destroy_qp(qpn).unwrap();
+            let heir = endpoint.create_qp(init.clone()).unwrap();
+            assert!(heir.get() > 2 && heir.get() <= 0xff_ffff && heir != qpn, "{heir:?}");
+            assert!(!max_qps.is_power_of_two() || heir.get() & slots == qpn.get() & slots);
+        }
+        assert_eq!(endpoint.qpns().count(), max_qps as usize);
+    }
+}
+
+#[test]
+fn a_queue_pair_has_the_limits_of_its_endpoint() {
+    let limits = Limits { max_send_wr: 8, max_recv_wr: 4, ..Limits::default() };
+    let mut endpoint =
+        Endpoint::new(EndpointConfig { limits, ..EndpointConfig::new(vec![port(1)]) }).unwrap();
+    let init = QpInit::new(endpoint.alloc_pd(), CqId(0), CqId(1));
+    for (max_send_wr, max_recv_wr, mpr_dest, refused) in [
+        (8, 4, 1, None),
+        (1, 0, 255, None),
+        (0, 4, 1, Some("cap.max_send_wr")),
+        (9, 4, 1, Some("cap.max_send_wr")),
+        (8, 5, 1, Some("cap.max_recv_wr")),
+        (8, 4, 0, Some("mpr_dest")),
+    ] {
+        let cap = QpCap { max_send_wr, max_recv_wr };
+        let made = endpoint.create_qp(QpInit { cap, mpr_dest, ..init.clone() });
+        let named = match made {
+            Ok(_) => None,
+            Err(EndpointError::BadAttribute { name, .. }) => Some(name),
+            Err(other) => panic!("{other}"),
+        };
+        assert_eq!(named, refused);
+    }
+}
+
+/// What the ports cannot do is not asked of them, also after a reset.
+#[test]
+fn paths_are_as_the_ports_allow() {
+    let width = |source_ports: Option<Vec<u16>>, batch, active, spray_width| {
+        let ports: Vec<_> = (1..=2)
+            .map(|last| LocalPort {
+                source_ports: source_ports.clone(),
+                same_path_batch: batch,
+                ..port(last)
+            })
+            .collect();
+        let mut endpoint = Endpoint::new(EndpointConfig::new(ports)).unwrap();
+        let init = QpInit::new(endpoint.alloc_pd(), CqId(0), CqId(1));
+        let path = PathConfig { active, spray_width, min_active: 1, ..PathConfig::new(7) };
+        let qpn = endpoint.create_qp(QpInit { path, ..init }).unwrap();
+        let slot = endpoint.slot_of(qpn).unwrap();
+        let before = endpoint.qp(slot).unwrap().init.path.clone();
+        let paths = |endpoint: &Endpoint| {
+            let mut evs: Vec<_> =
+                endpoint.ev_states(qpn).unwrap().map(|status| (status.plane, status.ev)).collect();
+            evs.sort_unstable();
+            evs
+        };
+        let evs = paths(&endpoint);
+        endpoint.modify_qp(Time(1), qpn, QpModify::Reset).unwrap();
+        assert_eq!(paths(&endpoint).len(), evs.len());
+        assert_eq!(before.planes, 2, "as there are ports");
+        (before.active, before.spray_width, evs)
+    };
+    let any = |batch, active, spray| {
+        let (active, spray, _) = width(None, batch, active, spray);
+        (active, spray)
+    };
+    assert_eq!(any(1, 16, 0), (16, 0), "a burst takes all");
+    assert_eq!(any(2, 16, 0), (16, 16));
+    assert_eq!(any(2, 16, 3), (16, 3), "as was asked for");
+    assert_eq!(any(1, 16, 3), (16, 3));
+    assert_eq!(any(1, 1, 0), (2, 0), "one a plane");
+    let (_, _, evs) = width(Some(vec![100, 101, 102]), 1, 16, 0);
+    let expected = [0, 1].iter().flat_map(|&plane| [100, 101, 102].map(|ev| (plane, Ev(ev))));
+    assert_eq!(evs, expected.collect::<Vec<_>>());
+}
+
+#[test]
+fn windows_change_where_both_sides_want_that() {
+    for (ours, theirs) in [(false, false), (false, true), (true, false), (true, true)] {
+        let alone = Alone::with(|init| init.dynamic_mpr = ours, |peer| peer.dynamic_mpr = theirs);
+        let slot = alone.endpoint.slot_of(alone.qpn).unwrap();
+        assert_eq!(alone.endpoint.qp(slot).unwrap().dynamic_mpr, ours && theirs);
+    }
+}
+
+/// Delay tells more where nothing is trimmed, whatever the settings were made for.
+#[test]
+fn congestion_control_knows_whether_switches_trim() {
+    let control = |trimming, trim_nack| {
+        let cc = CcConfig { trimming, ..CcConfig::new(400_000_000_000, 8_000, 4_096) };
+        let alone = Alone::with(|init| init.cc = cc.clone(), |peer| peer.trim_nack = trim_nack);
+        let slot = alone.endpoint.slot_of(alone.qpn).unwrap();
+        format!("{:?}", alone.endpoint.qp(slot).unwrap().cc)
+    };
+    let ([a, b], [c, d]) =
+        ([true, false].map(|set| control(set, true)), [true, false].map(|set| control(set, false)));
+    assert!(a == b && c == d && a != c, "{a} {b} {c} {d}");
+}
+
+/// A peer that does not answer is told again and again, each time on another path; one that cannot be told is not said
+/// to have been.
+#[test]
+fn news_of_ports_take_many_paths() {
+    let mut alone = Alone::new();
+    let sent =
+        |alone: &Alone| alone.endpoint.peers[0].as_ref().unwrap().status_update.map(|update| update.sent);
+    alone.endpoint.port_link(alone.now, 0, false);
+    for _ in 0..5 {
+        alone.now = alone.endpoint.next_timeout();
+        alone.endpoint.on_timeout(alone.now);
+    }
+    assert_eq!(sent(&alone), Some(0), "there is no plane");
+    alone.endpoint.port_link(alone.now, 0, true);
+    let (mut ports, mut labels) = (BTreeSet::new(), BTreeSet::new());
+    let mut packet = Transmit::default();
+    for n in 0..50 {
+        assert_eq!(sent(&alone), Some(n + 1));
+        assert!(alone.endpoint.transmit(alone.now, PortMask(1), &mut packet));
+        let mut frame = packet.head().to_vec();
+        frame.extend_from_slice(&[0; 4]);
+        let meta = stack::parse(&frame).unwrap().meta;
+        ports.insert(meta.src_port);
+        labels.insert(meta.flow_label);
+        while sent(&alone) == Some(n + 1) {
+            alone.now = alone.endpoint.next_timeout();
+            alone.endpoint.on_timeout(alone.now);
+        }
+    }
+    assert!(ports.len() > 45 && labels.len() > 45, "{ports:x?} {labels:x?}");
+}
+
+/// A port that goes down takes with it what it gave back and what waits for it, and nothing else.
+#[test]
+fn what_a_port_gave_back_is_dropped_with_it() {
+    for (port, kept) in [(0, 1), (1, 2)] {
+        let mut endpoint = Endpoint::new(EndpointConfig::new((1..=2).map(self::port).collect())).unwrap();
+        let mut packet = Transmit::default();
+        for from in [0, 1, 0] {
+            packet.port = from;
+            endpoint.unsent(&packet);
+        }
+        for _ in 0..2 {
+            endpoint.port_link(Time(1), port, false);
+            endpoint.port_link(Time(1), 7, false);
+        }
+        let counters = endpoint.counters();
+        assert_eq!((counters.tx_unsent, counters.tx_unsent_dropped), (3, 3 - kept));
+        assert_eq!(counters.port_changes, 1, "there is no port 7, and port {port} was down already");
+        let left: Vec<u8> = endpoint.given_back.iter().map(|packet| packet.port).collect();
+        assert_eq!(left, vec![1 - port; kept as usize]);
+    }
 }
 
 /// The names are part of what peers tell each other: another version must find the same.

@@ -8,7 +8,7 @@ use core::cmp::Reverse;
 
 use crate::requester::TimerVerdict;
 use crate::time::Time;
-use crate::wire::{Bth, ENDPOINT_QPN, EndpointOp, Ev, FTYPE_TIMESTAMP, Opcode, Packet, Psn};
+use crate::wire::{Bth, ENDPOINT_QPN, EndpointOp, Ev, Opcode, Packet, Psn};
 use crate::work::WcStatus;
 
 use super::event::FailReason;
@@ -157,8 +157,7 @@ impl Endpoint {
         let plane = request.plane;
         let Some(&template) = peer.templates.get(usize::from(plane)) else { return false };
         let timestamp = crate::requester::Requester::timestamp(now);
-        let mut erth = ops::request(request.op, self.ports_up.0, timestamp);
-        erth.ftype = FTYPE_TIMESTAMP;
+        let erth = ops::request(request.op, self.ports_up.0, timestamp);
         let bth = Bth::new(Opcode::EndpointRequest, ENDPOINT_QPN, Psn::new(u32::from(request.id)));
         let entropy = self.cfg.entropy.place(request.ev);
         let packet = Packet::EndpointRequest { bth, erth };

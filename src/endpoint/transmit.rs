@@ -11,8 +11,8 @@ use crate::requester::{PacketSpec, Requester, SendKind, Sent};
 use crate::responder::{NackOut, SackOut, WindowBudget};
 use crate::time::Time;
 use crate::wire::{
-    Aeth, Bth, CcState, Entropy, Ev, FTYPE_TIMESTAMP, ICRC_LEN, Mark, NackReason, Neth, Opcode, Packet, Peth,
-    Psn, Qpn, Seth, StackTemplate, Tseth, WriteHead, dscp,
+    Aeth, Bth, CcState, Entropy, Ev, ICRC_LEN, Mark, NackReason, Neth, Opcode, Packet, Peth, Psn, Qpn, Seth,
+    StackTemplate, Tseth, WriteHead, dscp,
 };
 
 use super::qp::Qp;
@@ -284,7 +284,6 @@ impl Endpoint {
             spdcid: qp.qpn.low16(),
             dpdcid: qp.dest_qpn.low16(),
             tx_timestamp: Requester::timestamp(now),
-            ftype: FTYPE_TIMESTAMP,
             ..Peth::default()
         };
         let packet = Packet::Probe { bth: Bth::new(Opcode::Probe, qp.dest_qpn, Psn::new(0)), peth };

@@ -107,6 +107,19 @@ fn answers_that_cannot_leave_are_bounded() {
     bench.check_healthy("answers that cannot leave");
 }
 
+/// Nobody told us the Ethernet address of a stranger, so the answer goes to where the request came from.
+#[test]
+fn strangers_are_answered_where_they_are() {
+    let mut bench = Bench::new();
+    let mut frame =
+        Envelope::new(stranger_ip(), address(true, VICTIM, 0)).seal(&request(EndpointOp::EvProbe, 5, 0));
+    let mac = [0x0a, 1, 2, 3, 4, 5];
+    frame[6..12].copy_from_slice(&mac);
+    bench.net.inject(VICTIM, 0, &frame);
+    let answers: Vec<_> = bench.net.astray.iter().map(|(_, bytes)| bytes[..6].to_vec()).collect();
+    assert_eq!(answers, [mac]);
+}
+
 #[test]
 fn strangers_have_no_say_about_ports() {
     let mut bench = Bench::new();

@@ -13,6 +13,7 @@ mod life;
 mod limits;
 mod many;
 mod messages;
+mod parts;
 mod port_news;
 mod ports;
 

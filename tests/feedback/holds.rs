@@ -82,6 +82,12 @@ fn a_request_that_is_only_held_runs_into_no_timer() {
     sender.post(2);
     sender.sent();
     sender.ack(2, Aeth::ack(0));
+    let now = sender.net.now;
+    // Nor is there anything that a plane must be there for.
+    sender.net.endpoint(0).port_link(now, 0, false);
+    sender.wait(100_000_000_000);
+    let now = sender.net.now;
+    sender.net.endpoint(0).port_link(now, 0, true);
     sender.wait(100_000_000_000);
     assert_eq!((sender.sent(), sender.ended().1, waits(&mut sender)), (vec![], None, true));
     // A later one has its own time.
@@ -121,6 +127,22 @@ fn a_failure_ends_held_requests_well_and_calls_their_payload_back() {
     assert_eq!(seen, [(0, good), (1, good), (2, bad), (3, flushed)]);
     assert_eq!(failure, Some(FailReason::PeerRefused));
     assert_eq!(released(&mut sender, u64::MAX), NONE);
+}
+
+/// The same where the failure leaves nothing else that a port holds.
+#[test]
+fn what_was_acknowledged_is_called_back_from_ports_too() {
+    let mut sender = holding();
+    sender.post(1);
+    sender.post(2);
+    sender.ack(3, Aeth::ack(0));
+    assert!(!recall(&mut sender) && sender.ended().0.is_empty());
+    let (now, qpn) = (sender.net.now, sender.qp.qpn);
+    sender.net.endpoint(0).modify_qp(now, qpn, QpModify::Error).unwrap();
+    assert!(recall(&mut sender));
+    sender.go();
+    let ended: Vec<_> = sender.ended().0.iter().map(|wc| (wc.wr_id, wc.status)).collect();
+    assert_eq!(ended, [(0, WcStatus::Success), (1, WcStatus::Success)]);
 }
 
 /// Nothing is called back that no port can have.

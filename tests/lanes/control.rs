@@ -104,6 +104,20 @@ fn a_lane_that_sleeps_answers_at_once() {
     });
 }
 
+/// A lane with nothing to do looks when its next timer is due, not before.
+#[test]
+fn a_lane_with_nothing_to_do_sleeps() {
+    let sleepy = LaneMode::Thread { core: None, idle: Idle::Nap(Duration::from_hours(1)) };
+    let (left, right) = pair(1, sleepy);
+    std::thread::park_timeout(Duration::from_millis(100));
+    let before = left.context.lane_counters().polls;
+    std::thread::park_timeout(Duration::from_millis(300));
+    // Each look at the counters wakes it for some thousand polls.
+    let polls = left.context.lane_counters().polls - before;
+    assert!(polls < 50_000, "{polls}");
+    drop((left, right));
+}
+
 /// Every control call within a control call says so; what only reads or ends something works.
 #[test]
 fn a_control_call_within_another_returns() {

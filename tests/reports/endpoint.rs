@@ -193,6 +193,7 @@ fn what_the_application_denies_and_allows_is_reported() {
     endpoint.deny_ev(qpn, ev, Some(plane));
     endpoint.deny_plane(qpn, 1);
     endpoint.allow_ev(qpn, ev, Some(plane));
+    endpoint.allow_ev(qpn, ev, Some(plane));
     endpoint.allow_plane(qpn, 1);
     endpoint.allow_plane(qpn, 1);
     let reports = take();
