@@ -312,8 +312,10 @@ fn a_queue_pair_is_made_as_it_was_asked_for() {
     for _ in 0..200 {
         left.context.poll();
     }
-    let counters = left.context.counters();
-    assert_eq!(counters.tx_data - counters.tx_retransmits, 128);
+    let qpn = left.qp.qpn();
+    let status = left.context.with_endpoint(|endpoint| endpoint.qp_status(qpn).unwrap()).unwrap();
+    // MRC 1.0 section 6.3.1: the window ends before `cack` + 128. A slow machine sends tail probes, too.
+    assert_eq!(status.counters.tx_packets - status.counters.tx_repeats, 127);
     drop((right, right_too));
 }
 
