@@ -358,7 +358,6 @@ impl Endpoint {
         in_range("exponential_retries", u32::from(attr.exponential_retries), 0, most, "at most 25")?;
         let Some(qp) = self.qps[slot as usize].as_deref_mut() else { return Ok(()) };
         qp.ready_to_send(&self.cfg, attr, now)?;
-        qp.reverse_check_at = now;
         let index = qp.peer;
         self.arm(slot);
         // The peer takes all our ports to be up until it is told.

@@ -409,16 +409,15 @@ impl Endpoint {
     #[inline]
     fn after_data(&mut self, now: Time, slot: u32) {
         let Some(qp) = self.qps[slot as usize].as_deref_mut() else { return };
-        if !qp.inbound {
-            qp.inbound = true;
+        let first = !core::mem::replace(&mut qp.inbound, true);
+        if first {
             let refresh_ns = qp.requester.smoothed_rtt_ns().max(qp.init.path.reverse_refresh_ns);
-            qp.reverse_check_at = qp.reverse_check_at.min(now.after(refresh_ns));
+            qp.reverse_check_at = now.after(refresh_ns);
         }
-        let rearm = qp.reverse_check_at < qp.armed_at && qp.receives();
         if qp.responder.owes() {
             self.wake_control(slot);
         }
-        if rearm {
+        if first {
             self.arm(slot);
         }
     }

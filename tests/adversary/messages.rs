@@ -92,19 +92,25 @@ fn padding_is_not_placed() {
 #[test]
 fn message_numbers_must_count_up_one_by_one() {
     type Spoil = fn(&mut [WriteHead; 3]);
-    let spoils: [(&str, Spoil); 3] = [
-        ("jumps ahead", |heads| heads.iter_mut().for_each(|head| head.meth.msn = Msn::new(7))),
-        ("falls back", |heads| heads.iter_mut().for_each(|head| head.meth.msn = Msn::new(0xfffe))),
-        ("changes inside", |heads| heads[1].meth.msn = FIRST_MSN.next()),
+    /// For each order: taken for strays, and requests that are invalid.
+    type Counts = [(u64, u64); 3];
+    let spoils: [(&str, Spoil, Counts); 3] = [
+        ("jumps ahead", |heads| heads.iter_mut().for_each(|head| head.meth.msn = Msn::new(7)), [(3, 0); 3]),
+        (
+            "falls back",
+            |heads| heads.iter_mut().for_each(|head| head.meth.msn = Msn::new(0xfffe)),
+            [(3, 0); 3],
+        ),
+        ("changes inside", |heads| heads[1].meth.msn = FIRST_MSN.next(), [(1, 0), (0, 1), (0, 1)]),
     ];
-    for (what, spoil) in spoils {
-        for order in [[0, 1, 2], [2, 1, 0], [1, 2, 0]] {
+    for (what, spoil, expected) in spoils {
+        for (order, expected) in [[0, 1, 2], [2, 1, 0], [1, 2, 0]].into_iter().zip(expected) {
             let mut bench = Bench::new();
             let mut heads = message(&bench);
             spoil(&mut heads);
             give_all(&mut bench, &order.map(|n| heads[n]));
             let (stray, invalid) = (bench.count("rx_implausible_msn"), bench.count("rx_invalid_request"));
-            assert!(stray + invalid >= 1, "{what} {order:?}: {:?}", bench.counted());
+            assert_eq!((stray, invalid), expected, "{what} {order:?}: {:?}", bench.counted());
             assert_eq!(bench.failures().len() as u64, invalid, "{what} {order:?}");
             let complete = format!("Ack psn {:06x}", FIRST_PSN.add(2).get());
             assert!(!bench.answers().contains(&complete), "{what} {order:?}");
@@ -159,12 +165,13 @@ fn a_packet_is_placed_once() {
     later.bth.psn = FIRST_PSN.add(5);
     later.meth.msn = Msn::new(3);
     later.reth.va = IOVA + 100;
-    bench.give(&Packet::Write { head: later, payload: &[5; 8], pad: &[] });
-    bench.target.expected[100..108].fill(5);
+    later.reth.dma_len = 12;
+    bench.give(&Packet::Write { head: later, payload: &[5; 12], pad: &[] });
+    bench.target.expected[100..112].fill(5);
     bench.mark();
     // The same packets with other bytes: one is old, one a duplicate.
     bench.give(&Packet::Write { head, payload: &[2; 8], pad: &[] });
-    bench.give(&Packet::Write { head: later, payload: &[6; 8], pad: &[] });
+    bench.give(&Packet::Write { head: later, payload: &[6; 12], pad: &[] });
     bench.expect_counts(
         "repeats",
         &[
@@ -176,6 +183,9 @@ fn a_packet_is_placed_once() {
             ("tx_acks", 1),
         ],
     );
+    let qpn = bench.qp.qpn;
+    let counters = bench.net.endpoint(VICTIM).qp_status(qpn).unwrap().counters;
+    assert_eq!((counters.rx_packets, counters.rx_bytes), (2, 20), "what was placed");
     bench.check_healthy("repeats");
 }
 

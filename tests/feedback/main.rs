@@ -45,6 +45,14 @@
 //! | outside the window | none, or NACK `PSN_OOR_WINDOW` |
 //! | reliability probe | SACK, `pr` = 1 |
 //!
+//! Which way answers take when no data goes out (`reverse`):
+//!
+//! | Data | Probe | Answers |
+//! |---|---|---|
+//! | comes in | of a random entropy value, after the refresh time, one at most | on the last one answered |
+//! | none | none | |
+//! | goes out too | none | |
+//!
 //! Which window its SACKs grant, if it is dynamic (`window`):
 //!
 //! | State | Window |
@@ -67,6 +75,7 @@ mod planes;
 mod probes;
 mod receiver;
 mod repeats;
+mod reverse;
 mod sacks;
 mod sender;
 mod silence;

@@ -14,7 +14,7 @@ use crate::support::link::Link;
 use crate::support::net::{Net, address, ports};
 use crate::support::pair::{self, End, Patience};
 
-const NODE: usize = 0;
+pub(crate) const NODE: usize = 0;
 pub(crate) const FIRST: Psn = Psn::new(0xff_fff8);
 pub(crate) const PEER_QPN: Qpn = Qpn::new(0x0bad);
 pub(crate) const LEN: u32 = 8;
@@ -55,7 +55,7 @@ pub(crate) struct Receiver {
     pub(crate) net: Net,
     pd: PdId,
     pub(crate) qp: End,
-    key: MrKey,
+    pub(crate) key: MrKey,
 }
 
 pub(crate) fn psn(n: i32) -> Psn {
