@@ -169,6 +169,26 @@ fn framed(mrc: &[u8], ends: [&str; 2]) -> Vec<u8> {
     frame
 }
 
+/// The same inside outer packets: without a routing header, and with one.
+fn encapsulated(frame: &[u8]) -> Vec<(&'static str, Vec<u8>)> {
+    let inner = &frame[14..];
+    let around = |routing: &[u8]| {
+        let protocol = if inner[0] >> 4 == 6 { 41 } else { 4 };
+        let mut bytes = [&frame[..12], &[0x86, 0xdd, 0x60, 0x20, 0, 0]].concat();
+        bytes.extend(((routing.len() + inner.len()) as u16).to_be_bytes());
+        bytes.extend([if routing.is_empty() { protocol } else { 43 }, 64]);
+        bytes.extend([[0x20; 16], [0xfc; 16]].concat());
+        bytes.extend(routing);
+        if let Some(next) = bytes.get_mut(54).filter(|_| !routing.is_empty()) {
+            *next = protocol;
+        }
+        bytes.extend(inner);
+        bytes
+    };
+    let routing = [&[0, 4, 4, 0, 1, 0, 0, 0][..], &[0xfc; 32]].concat();
+    vec![("outer", around(&[])), ("routed", around(&routing))]
+}
+
 /// Programs for two endpoints, each with what it is about: settings, and instructions as in
 /// `fuzz_bodies/endpoints/steps.rs`.
 const SITUATIONS: [(&str, &[[u8; 3]]); 15] = [
@@ -367,7 +387,13 @@ fn described() -> Vec<(PathBuf, Vec<u8>)> {
     for (name, mrc) in specimens() {
         let frames = [("v4", ["192.0.2.1", "192.0.2.2"]), ("v6", ["2001:db8::1", "2001:db8::2"])];
         for (family, ends) in frames {
-            files.push((corpus_of("frame").join(format!("{name}-{family}")), framed(&mrc, ends)));
+            let frame = framed(&mrc, ends);
+            if name.contains("writefirst") || name == "sack" {
+                for (around, bytes) in encapsulated(&frame) {
+                    files.push((corpus_of("frame").join(format!("{name}-{family}-{around}")), bytes));
+                }
+            }
+            files.push((corpus_of("frame").join(format!("{name}-{family}")), frame));
         }
         files.push((corpus_of("decode").join(name), mrc));
     }

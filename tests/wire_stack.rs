@@ -244,7 +244,7 @@ fn what_we_do_not_take_is_refused_with_the_reason() {
     ];
     let v6: [(Change, StackError); 6] = [
         (|f| f[14] = 0x45, StackError::Version { expected: 0x60, found: 0x45 }),
-        (|f| f[20] = 43, StackError::Protocol(43)),
+        (|f| f[20] = 60, StackError::Protocol(60)),
         (|f| f[59] -= 1, StackError::UdpLength { expected: 32, found: 31 }),
         (|f| f[18..20].fill(0), StackError::UdpLength { expected: 0, found: 32 }),
         (|f| f.truncate(30), StackError::Short { layer: "IPv6 and UDP", needed: 62, found: 30 }),

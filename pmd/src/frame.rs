@@ -6,8 +6,10 @@ use crate::{DatagramMeta, ETHERNET_LEN};
 
 const UDP_LEN: usize = 8;
 const IPV6_LEN: usize = 40;
-const PROTOCOL_IPV6: u8 = 41;
+const PROTOCOL_IPV4: u8 = 4;
 const PROTOCOL_UDP: u8 = 17;
+const PROTOCOL_IPV6: u8 = 41;
+const PROTOCOL_ROUTING: u8 = 43;
 
 /// Operation codes that the middleware knows by name: first, last, name.
 pub(crate) const OPCODES: [(u8, u8, &str); 7] = [
@@ -25,14 +27,27 @@ fn word(bytes: &[u8], at: usize) -> Option<u16> {
 }
 
 /// Reads the UDP datagram in an Ethernet frame, of which the headers suffice, and where its payload starts.
-/// Looks through IPv6 around IPv6; markings are the outermost ones. `None`: no UDP.
+/// Looks through outer IPv6 headers, with or without a routing header; markings are the outermost ones. `None`: no UDP.
 pub(crate) fn parse(frame: &[u8]) -> Option<(DatagramMeta, usize)> {
     let mut at = ETHERNET_LEN;
     let traffic_class = traffic_class(frame)?;
     let mut version = frame.get(at)? >> 4;
-    while version == 6 && *frame.get(at + 6)? == PROTOCOL_IPV6 {
-        at += IPV6_LEN;
-        version = frame.get(at)? >> 4;
+    while version == 6 {
+        let (mut next, mut len) = (*frame.get(at + 6)?, IPV6_LEN);
+        if next == PROTOCOL_ROUTING {
+            let routing = frame.get(at + IPV6_LEN..at + IPV6_LEN + 2)?;
+            next = routing[0];
+            len += 8 + usize::from(routing[1]) * 8;
+        }
+        version = match next {
+            PROTOCOL_IPV6 => 6,
+            PROTOCOL_IPV4 => 4,
+            _ => break,
+        };
+        at += len;
+        if frame.get(at)? >> 4 != version {
+            return None;
+        }
     }
     let ip = frame.get(at..)?;
     let (src, dst, flow_label, hop_limit, protocol, len): (IpAddr, IpAddr, _, _, _, _) = match version {
@@ -209,6 +224,32 @@ mod tests {
         assert_eq!(parse(&frame), Some((DatagramMeta { traffic_class: 3, ..inner_meta }, 102)));
         for len in 0..102 {
             assert_eq!(parse(&frame[..len]), None);
+        }
+    }
+
+    /// Also with segments left: the middleware stands at the start of the way as well as at its end.
+    #[test]
+    fn looks_past_a_routing_header() {
+        for ends in [["10.0.0.1", "10.0.0.2"], ["fd00::1", "fd00::2"]] {
+            let inner_meta = meta(ends[0], ends[1]);
+            let mut inner = [0; 62];
+            let inner_len = synthesise(&inner_meta, 0, &mut inner);
+            let protocol = if inner_meta.src.is_ipv6() { PROTOCOL_IPV6 } else { PROTOCOL_IPV4 };
+            let mut frame = vec![0; 54 + 8 + 32];
+            frame[12..15].copy_from_slice(&[0x86, 0xdd, 0x60]);
+            frame[20] = PROTOCOL_ROUTING;
+            frame[54..58].copy_from_slice(&[protocol, 4, 4, 2]);
+            frame.extend(&inner[14..inner_len]);
+            set_traffic_class(&mut frame, 3);
+            let len = frame.len();
+            assert_eq!(parse(&frame), Some((DatagramMeta { traffic_class: 3, ..inner_meta }, len)));
+            for len in 0..len {
+                assert_eq!(parse(&frame[..len]), None);
+            }
+            frame[54] = PROTOCOL_IPV4 + PROTOCOL_IPV6 - protocol;
+            assert_eq!(parse(&frame), None, "of the other version");
+            frame[54] = PROTOCOL_ROUTING;
+            assert_eq!(parse(&frame), None, "a second routing header");
         }
     }
 }

@@ -10,7 +10,7 @@ use crate::time::Time;
 use crate::wire::{Entropy, Erth, Ev, Packet, Qpn, StackTemplate};
 
 /// An endpoint packet waiting to be sent.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct OpOut {
     pub(super) plane: u8,
     pub(super) template: StackTemplate,

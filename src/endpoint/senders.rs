@@ -110,3 +110,57 @@ impl Senders {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const QUANTUM: u32 = 3;
+
+    fn senders(new: &[u32], repairs: &[u32]) -> Senders {
+        let mut senders = Senders::default();
+        for (list, slots) in [(List::New, new), (List::Repairs, repairs)] {
+            for &slot in slots {
+                senders.push(list, slot);
+            }
+        }
+        senders
+    }
+
+    /// Repairs may be a quantum ahead; what they do not use counts for nothing.
+    #[test]
+    fn repairs_go_first_by_a_quantum() {
+        use List::{New, Repairs};
+        let mut both = senders(&[1], &[2]);
+        let order: Vec<_> = (0..8).map(|_| both.first(QUANTUM)).collect();
+        assert_eq!(order, [Repairs, Repairs, Repairs, New, Repairs, New, Repairs, New]);
+        both.pop(Repairs);
+        assert_eq!(both.first(QUANTUM), New);
+        both.push(Repairs, 2);
+        let order: Vec<_> = (0..4).map(|_| both.first(QUANTUM)).collect();
+        assert_eq!(order, [Repairs, Repairs, Repairs, New], "without repairs, it begins anew");
+        let mut blocked = senders(&[1], &[2]);
+        for _ in 0..9 {
+            assert_eq!(blocked.first(QUANTUM), Repairs, "those before could not leave");
+            assert_eq!(blocked.after(Repairs, Repairs), Some(New));
+            assert_eq!(blocked.after(Repairs, New), None);
+        }
+    }
+
+    #[test]
+    fn where_new_data_cannot_leave_repairs_may() {
+        let mut both = senders(&[1], &[2]);
+        assert_eq!(both.after(List::New, List::New), Some(List::Repairs));
+        assert_eq!(both.after(List::New, List::Repairs), None);
+        assert_eq!(senders(&[1], &[]).after(List::New, List::New), None);
+    }
+
+    #[test]
+    fn who_goes_leaves_both_lists() {
+        let mut both = senders(&[1, 2, 3], &[3, 2]);
+        both.remove(2);
+        assert_eq!(both.lists, [VecDeque::from([1, 3]), VecDeque::from([3])]);
+        both.remove(3);
+        assert_eq!((both.len(List::New), both.no_repairs(), both.front(List::New)), (1, true, Some(1)));
+    }
+}

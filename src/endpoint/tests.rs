@@ -8,7 +8,7 @@ use spindrift_pmd::MacAddr;
 use super::*;
 use crate::congestion::CcConfig;
 use crate::memory::{Access, MemoryError, Region};
-use crate::path::PathConfig;
+use crate::path::{EvId, PathConfig};
 use crate::wire::{EntropyMode, Ev, Msn, Psn, StevOrder, stack};
 use crate::work::{RemoteAddr, SendOp, Sge};
 
@@ -110,6 +110,43 @@ fn a_queue_pair_is_listed_once_however_much_it_has_to_send() {
         assert_eq!(alone.endpoint.senders.len(List::Repairs), 1);
         alone.post();
     }
+}
+
+/// Told at once, and once until somebody has seen all of them.
+#[test]
+fn news_of_paths_are_told_once() {
+    let Alone { mut endpoint, qpn, now, .. } = Alone::new();
+    let slot = endpoint.slot_of(qpn).unwrap();
+    let mut told = |lost: Option<u16>, seen: bool| {
+        if let Some(id) = lost {
+            endpoint.qp_mut(slot).unwrap().paths.on_loss(EvId(id), now);
+        }
+        endpoint.arm(slot);
+        let events = core::iter::from_fn(|| endpoint.poll_event()).collect::<Vec<_>>();
+        while seen && endpoint.poll_ev_event(qpn).is_some() {}
+        events.iter().filter(|event| matches!(event, Event::PathsChanged { .. })).count()
+    };
+    assert_eq!(told(None, false), 0);
+    assert_eq!([Some(0), Some(1), None].map(|lost| told(lost, false)), [1, 0, 0]);
+    assert_eq!(told(Some(2), true), 0);
+    assert_eq!([None, Some(3), Some(4)].map(|lost| told(lost, false)), [0, 1, 0]);
+}
+
+/// However many queue pairs there were, those that are left have few entries in the heap.
+#[test]
+fn dead_timers_go_when_their_owners_are_gone() {
+    let mut alone = Alone::new();
+    let init = QpInit::new(alone.endpoint.alloc_pd(), CqId(0), CqId(1));
+    let others: Vec<_> = (0..100).map(|_| alone.endpoint.create_qp(init.clone()).unwrap()).collect();
+    for at in 1..200 {
+        alone.endpoint.push_timer(Time(at), 0);
+    }
+    assert!(alone.endpoint.timers.len() >= 199, "none is in the way");
+    for qpn in others {
+        alone.endpoint.destroy_qp(qpn).unwrap();
+    }
+    alone.endpoint.push_timer(Time(200), 0);
+    assert!(alone.endpoint.timers.len() <= Endpoint::SPARE_TIMERS, "{}", alone.endpoint.timers.len());
 }
 
 /// A table of one slot leaves 64 draws little hope, and one that is full but for a slot as little.

@@ -155,7 +155,7 @@ impl Endpoint {
     pub(super) fn queue_request(&mut self, now: Time, index: u32, request: &Request) -> bool {
         let Some(peer) = self.peers.get(index as usize).and_then(Option::as_ref) else { return false };
         let plane = request.plane;
-        let Some(&template) = peer.templates.get(usize::from(plane)) else { return false };
+        let Some(template) = peer.templates.get(usize::from(plane)).cloned() else { return false };
         let timestamp = crate::requester::Requester::timestamp(now);
         let erth = ops::request(request.op, self.ports_up.0, timestamp);
         let bth = Bth::new(Opcode::EndpointRequest, ENDPOINT_QPN, Psn::new(u32::from(request.id)));

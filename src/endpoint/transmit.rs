@@ -10,6 +10,7 @@ use crate::path::PortMask;
 use crate::requester::{PacketSpec, Requester, SendKind, Sent};
 use crate::responder::{NackOut, SackOut, WindowBudget};
 use crate::time::Time;
+use crate::wire::stack::STACK_LEN_MAX;
 use crate::wire::{
     Aeth, Bth, CcState, Entropy, Ev, ICRC_LEN, Mark, NackReason, Neth, Opcode, Packet, Peth, Psn, Qpn, Seth,
     StackTemplate, Tseth, WriteHead, dscp,
@@ -26,6 +27,8 @@ pub struct Transmit {
     pub port: u8,
     /// Bytes of `head` in use.
     pub head_len: u8,
+    /// Offset in `head` of the IP header next to UDP, where what the iCRC covers starts: 14 without an outer packet.
+    pub l3_at: u8,
     /// Offset in `head` of the first byte behind the UDP header.
     pub udp_payload_at: u8,
     /// Ethernet, IP, UDP and MRC headers.
@@ -48,13 +51,20 @@ enum Origin {
 }
 
 impl Transmit {
-    /// Bytes for all headers: 62 for Ethernet, IPv6 and UDP, 48 for the longest MRC headers, 18 to spare.
-    pub const HEAD_ROOM: usize = 128;
+    /// Bytes for all headers: those of the longest route, with an outer packet around IPv6 and a routing header of
+    /// four segments, and the longest MRC headers.
+    pub const HEAD_ROOM: usize = STACK_LEN_MAX + Packet::MAX_HEAD_LEN;
 
     /// The headers.
     #[inline]
     pub fn head(&self) -> &[u8] {
         &self.head[..usize::from(self.head_len)]
+    }
+
+    /// The headers from the IP header next to UDP on, which the iCRC covers.
+    #[inline]
+    pub fn l3(&self) -> &[u8] {
+        self.head().get(usize::from(self.l3_at)..).unwrap_or_default()
     }
 }
 
@@ -63,6 +73,7 @@ impl Default for Transmit {
         Self {
             port: 0,
             head_len: 0,
+            l3_at: 0,
             udp_payload_at: 0,
             head: [0; Self::HEAD_ROOM],
             payload: PayloadRef::EMPTY,
@@ -329,6 +340,7 @@ impl Endpoint {
         let stack_len = template.write(&mut out.head, entropy, class, udp_payload_len);
         head.encode(&mut out.head[stack_len..]);
         out.port = plane;
+        out.l3_at = template.l3_at() as u8;
         out.udp_payload_at = stack_len as u8;
         out.head_len = (stack_len + mrc_len) as u8;
         out.payload = self.memory.payload(spec.slot, spec.local_addr, spec.len);
@@ -389,6 +401,7 @@ fn write_control(out: &mut Transmit, route: &Route<'_>, packet: &Packet<'_>) {
         route.template.write(&mut out.head, route.entropy, route.traffic_class, mrc_len + ICRC_LEN);
     out.head[stack_len..stack_len + mrc_len].copy_from_slice(&mrc[..mrc_len]);
     out.port = route.plane;
+    out.l3_at = route.template.l3_at() as u8;
     out.udp_payload_at = stack_len as u8;
     out.head_len = (stack_len + mrc_len) as u8;
     out.payload = PayloadRef::EMPTY;

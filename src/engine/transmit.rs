@@ -10,9 +10,6 @@ use crate::path::PortMask;
 use crate::time::Time;
 use crate::wire::{ICRC_LEN, icrc};
 
-/// Bytes of an Ethernet header, which the iCRC does not cover.
-const ETHERNET_LEN: usize = 14;
-
 /// Most ports of one endpoint.
 const MAX_PORTS: usize = 32;
 
@@ -129,7 +126,7 @@ impl TxBatch {
             return;
         }
         for (frame, crc) in self.frames.iter().zip(&mut self.crcs).take(self.filled) {
-            *crc = icrc::before_payload(frame.head().get(ETHERNET_LEN..).unwrap_or_default());
+            *crc = icrc::before_payload(frame.l3());
         }
     }
 

@@ -1,28 +1,47 @@
-//! Ethernet, IP and UDP around a packet.
+//! Ethernet, IP and UDP around a packet, and the outer headers of source routing.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+mod outer;
+mod parse;
 
-use spindrift_pmd::{DatagramMeta, MacAddr};
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use spindrift_pmd::MacAddr;
 
 use super::Entropy;
 use super::field::{Bytes, U8, U16, U32};
+
+pub use outer::Outer;
+use outer::OuterHeaders;
+pub use parse::{Parsed, parse, parse_front};
 
 const ETHERNET_LEN: usize = 14;
 const IPV4_LEN: usize = 20;
 const IPV6_LEN: usize = 40;
 const UDP_LEN: usize = 8;
+/// Bytes of IPv4 and UDP headers.
+const IPV4_UDP_LEN: usize = IPV4_LEN + UDP_LEN;
+/// Bytes of IPv6 and UDP headers.
+const IPV6_UDP_LEN: usize = IPV6_LEN + UDP_LEN;
 /// Bytes of Ethernet, IPv4 and UDP headers.
-pub const IPV4_STACK_LEN: usize = ETHERNET_LEN + IPV4_LEN + UDP_LEN;
+pub const IPV4_STACK_LEN: usize = ETHERNET_LEN + IPV4_UDP_LEN;
 /// Bytes of Ethernet, IPv6 and UDP headers.
-pub const IPV6_STACK_LEN: usize = ETHERNET_LEN + IPV6_LEN + UDP_LEN;
+pub const IPV6_STACK_LEN: usize = ETHERNET_LEN + IPV6_UDP_LEN;
+/// Bytes of the longest headers: outer IPv6 with four segments in its routing header around IPv6.
+pub const STACK_LEN_MAX: usize = IPV6_STACK_LEN + OuterHeaders::MAX_LEN;
 
 const ETHERTYPE_IPV4: u16 = 0x0800;
 const ETHERTYPE_IPV6: u16 = 0x86dd;
+const PROTOCOL_IPV4: u8 = 4;
 const PROTOCOL_UDP: u8 = 17;
+const PROTOCOL_IPV6: u8 = 41;
+const PROTOCOL_ROUTING: u8 = 43;
 const VERSION_4_NO_OPTIONS: u8 = 0x45;
 const VERSION_6: u32 = 6 << 28;
 const DONT_FRAGMENT: u16 = 0x4000;
 const FLOW_LABEL: u32 = 0x000f_ffff;
+/// Congestion experienced (RFC 3168).
+const CE: u8 = 0b11;
 
 /// Offsets in a frame.
 mod ethernet {
@@ -32,37 +51,50 @@ mod ethernet {
     pub(super) const TYPE: U16<12> = U16;
 }
 
-/// Offsets in a frame that holds IPv4 without options.
+/// Offsets in IPv4 without options, and UDP.
 mod ipv4 {
     use super::{Bytes, U8, U16};
-    pub(super) const VERSION_IHL: U8<14> = U8;
-    pub(super) const TOS: U8<15> = U8;
-    pub(super) const TOTAL_LEN: U16<16> = U16;
-    pub(super) const FRAGMENT: U16<20> = U16;
-    pub(super) const TTL: U8<22> = U8;
-    pub(super) const PROTOCOL: U8<23> = U8;
-    pub(super) const CHECKSUM: U16<24> = U16;
-    pub(super) const SRC: Bytes<26, 4> = Bytes;
-    pub(super) const DST: Bytes<30, 4> = Bytes;
-    pub(super) const HEADER: Bytes<14, 20> = Bytes;
-    pub(super) const SRC_PORT: U16<34> = U16;
-    pub(super) const DST_PORT: U16<36> = U16;
-    pub(super) const UDP_LENGTH: U16<38> = U16;
+    pub(super) const VERSION_IHL: U8<0> = U8;
+    pub(super) const TOS: U8<1> = U8;
+    pub(super) const TOTAL_LEN: U16<2> = U16;
+    pub(super) const FRAGMENT: U16<6> = U16;
+    pub(super) const TTL: U8<8> = U8;
+    pub(super) const PROTOCOL: U8<9> = U8;
+    pub(super) const CHECKSUM: U16<10> = U16;
+    pub(super) const SRC: Bytes<12, 4> = Bytes;
+    pub(super) const DST: Bytes<16, 4> = Bytes;
+    pub(super) const HEADER: Bytes<0, 20> = Bytes;
+    pub(super) const SRC_PORT: U16<20> = U16;
+    pub(super) const DST_PORT: U16<22> = U16;
+    pub(super) const UDP_LENGTH: U16<24> = U16;
 }
 
-/// Offsets in a frame that holds IPv6 without extension headers.
+/// Offsets in IPv6, and UDP behind it.
 mod ipv6 {
     use super::{Bytes, U8, U16, U32};
-    pub(super) const VERSION_CLASS_LABEL: U32<14> = U32;
-    pub(super) const PAYLOAD_LEN: U16<18> = U16;
-    pub(super) const NEXT_HEADER: U8<20> = U8;
-    pub(super) const HOP_LIMIT: U8<21> = U8;
-    pub(super) const SRC: Bytes<22, 16> = Bytes;
-    pub(super) const DST: Bytes<38, 16> = Bytes;
-    pub(super) const SRC_PORT: U16<54> = U16;
-    pub(super) const DST_PORT: U16<56> = U16;
-    pub(super) const UDP_LENGTH: U16<58> = U16;
+    pub(super) const VERSION_CLASS_LABEL: U32<0> = U32;
+    pub(super) const PAYLOAD_LEN: U16<4> = U16;
+    pub(super) const NEXT_HEADER: U8<6> = U8;
+    pub(super) const HOP_LIMIT: U8<7> = U8;
+    pub(super) const SRC: Bytes<8, 16> = Bytes;
+    pub(super) const DST: Bytes<24, 16> = Bytes;
+    pub(super) const SRC_PORT: U16<40> = U16;
+    pub(super) const DST_PORT: U16<42> = U16;
+    pub(super) const UDP_LENGTH: U16<44> = U16;
 }
+
+/// Offsets in a routing header.
+mod routing {
+    use super::U8;
+    pub(super) const NEXT_HEADER: U8<0> = U8;
+    pub(super) const LEN: U8<1> = U8;
+    pub(super) const TYPE: U8<2> = U8;
+    pub(super) const SEGMENTS_LEFT: U8<3> = U8;
+    pub(super) const LAST_ENTRY: U8<4> = U8;
+}
+/// Bytes of a routing header without its segments.
+const ROUTING_LEN: usize = 8;
+const SEGMENT_LEN: usize = 16;
 
 /// Why a frame does not hold a UDP datagram that we take, or a template cannot be made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -96,9 +128,13 @@ pub enum StackError {
         /// What it is.
         found: u8,
     },
-    /// The packet is not UDP; IPv6 extension headers are not taken either.
-    #[error("expected UDP (17) after the IP header, found protocol {0}")]
+    /// The packet is neither UDP nor an IP packet around UDP; of the IPv6 extension headers only a routing header of an
+    /// outer packet is taken.
+    #[error("expected UDP (17), in IPv6 also IPv6 (41) or IPv4 (4) around UDP, found protocol {0}")]
     Protocol(u8),
+    /// The packet has not come to the end of its routing header: it is for somebody else.
+    #[error("expected a routing header with no segments left, found {0}")]
+    SegmentsLeft(u8),
     /// The packet is a fragment.
     #[error("expected a whole IPv4 packet, found a fragment (flags and offset {0:#06X})")]
     Fragment(u16),
@@ -115,10 +151,16 @@ pub enum StackError {
     },
 }
 
-/// The headers that all packets to one address of a peer share.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct StackTemplate(Kind);
+/// The headers that all packets of one route share: from a port of ours, over the next hop, to an address of a peer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StackTemplate {
+    kind: Kind,
+    l3_at: u8,
+    /// Shared, so that a copy of the template stays small.
+    outer: Option<Arc<OuterHeaders>>,
+}
 
+/// Ethernet, IP and UDP, as they are without an outer packet but for the type of the frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     V4 {
@@ -132,7 +174,7 @@ enum Kind {
 }
 
 impl StackTemplate {
-    /// Headers from `src_ip` to `dst_ip`, as seen on the Ethernet segment between `src_mac` and `dst_mac`.
+    /// Headers from `src_ip` to `dst_ip`, as seen on the Ethernet segment between `src_mac` and the next hop, `dst_mac`.
     ///
     /// `hop_limit` is the time to live in IPv4. Fails if the addresses are of different families.
     pub fn new(
@@ -143,47 +185,70 @@ impl StackTemplate {
         dst_port: u16,
         hop_limit: u8,
     ) -> Result<Self, StackError> {
-        match (src_ip, dst_ip) {
+        let kind = match (src_ip, dst_ip) {
             (IpAddr::V4(src), IpAddr::V4(dst)) => {
-                let mut headers = [0; IPV4_STACK_LEN];
-                put_ethernet(&mut headers, src_mac, dst_mac, ETHERTYPE_IPV4);
-                ipv4::VERSION_IHL.set(&mut headers, VERSION_4_NO_OPTIONS);
-                ipv4::FRAGMENT.set(&mut headers, DONT_FRAGMENT);
-                ipv4::TTL.set(&mut headers, hop_limit);
-                ipv4::PROTOCOL.set(&mut headers, PROTOCOL_UDP);
-                ipv4::SRC.set(&mut headers, src.octets());
-                ipv4::DST.set(&mut headers, dst.octets());
-                ipv4::DST_PORT.set(&mut headers, dst_port);
-                let sum = words_sum(ipv4::HEADER.get(&headers));
-                Ok(Self(Kind::V4 { headers, sum }))
+                let mut ip = [0; IPV4_UDP_LEN];
+                ipv4::VERSION_IHL.set(&mut ip, VERSION_4_NO_OPTIONS);
+                ipv4::FRAGMENT.set(&mut ip, DONT_FRAGMENT);
+                ipv4::TTL.set(&mut ip, hop_limit);
+                ipv4::PROTOCOL.set(&mut ip, PROTOCOL_UDP);
+                ipv4::SRC.set(&mut ip, src.octets());
+                ipv4::DST.set(&mut ip, dst.octets());
+                ipv4::DST_PORT.set(&mut ip, dst_port);
+                let headers = behind_ethernet(src_mac, dst_mac, ETHERTYPE_IPV4, ip);
+                Kind::V4 { headers, sum: words_sum(ipv4::HEADER.get(&ip)) }
             }
             (IpAddr::V6(src), IpAddr::V6(dst)) => {
-                let mut headers = [0; IPV6_STACK_LEN];
-                put_ethernet(&mut headers, src_mac, dst_mac, ETHERTYPE_IPV6);
-                ipv6::NEXT_HEADER.set(&mut headers, PROTOCOL_UDP);
-                ipv6::HOP_LIMIT.set(&mut headers, hop_limit);
-                ipv6::SRC.set(&mut headers, src.octets());
-                ipv6::DST.set(&mut headers, dst.octets());
-                ipv6::DST_PORT.set(&mut headers, dst_port);
-                Ok(Self(Kind::V6 { headers }))
+                let mut ip = [0; IPV6_UDP_LEN];
+                ipv6::NEXT_HEADER.set(&mut ip, PROTOCOL_UDP);
+                ipv6::HOP_LIMIT.set(&mut ip, hop_limit);
+                ipv6::SRC.set(&mut ip, src.octets());
+                ipv6::DST.set(&mut ip, dst.octets());
+                ipv6::DST_PORT.set(&mut ip, dst_port);
+                Kind::V6 { headers: behind_ethernet(src_mac, dst_mac, ETHERTYPE_IPV6, ip) }
             }
-            (src, dst) => Err(StackError::MixedFamilies { src, dst }),
-        }
+            (src, dst) => return Err(StackError::MixedFamilies { src, dst }),
+        };
+        Ok(Self { kind, l3_at: ETHERNET_LEN as u8, outer: None })
     }
 
-    /// Bytes of the headers: 42 for IPv4, 62 for IPv6.
+    /// The same packets inside an outer IPv6 packet, which takes them along a path (RFC 8986 section 5.2).
+    #[must_use]
+    pub fn through(mut self, outer: &Outer) -> Self {
+        let protocol = match &mut self.kind {
+            Kind::V6 { .. } => PROTOCOL_IPV6,
+            Kind::V4 { headers, .. } => {
+                ethernet::TYPE.set(headers, ETHERTYPE_IPV6);
+                PROTOCOL_IPV4
+            }
+        };
+        let outer = OuterHeaders::new(outer, protocol);
+        self.l3_at = (ETHERNET_LEN + outer.len()) as u8;
+        self.outer = Some(Arc::new(outer));
+        self
+    }
+
+    /// Bytes in front of the IP header next to UDP, where what the iCRC covers starts: 14 without an outer packet.
+    #[inline]
+    pub const fn l3_at(&self) -> usize {
+        self.l3_at as usize
+    }
+
+    /// Bytes of the headers: 42 for IPv4, 62 for IPv6, and those of the outer packet.
     #[inline]
     pub const fn header_len(&self) -> usize {
-        match self.0 {
-            Kind::V4 { .. } => IPV4_STACK_LEN,
-            Kind::V6 { .. } => IPV6_STACK_LEN,
-        }
+        let inner = match self.kind {
+            Kind::V4 { .. } => IPV4_UDP_LEN,
+            Kind::V6 { .. } => IPV6_UDP_LEN,
+        };
+        self.l3_at() + inner
     }
 
     /// Writes the headers of a datagram with `udp_payload_len` bytes to the front of `out` and returns their length.
     ///
     /// Returns 0 and leaves `out` alone if it is too short or if IP cannot hold that much. The UDP checksum is 0,
-    /// as in `RoCEv2`; IPv4 goes with identification 0 and "don't fragment", and drops the flow label.
+    /// as in `RoCEv2`; IPv4 goes with identification 0 and "don't fragment", and drops the flow label. An outer
+    /// packet has the same traffic class and the same flow label.
     #[inline]
     pub fn write(
         &self,
@@ -192,48 +257,99 @@ impl StackTemplate {
         traffic_class: u8,
         udp_payload_len: usize,
     ) -> usize {
-        let ip_room = match self.0 {
-            Kind::V4 { .. } => IPV4_LEN,
-            Kind::V6 { .. } => 0,
+        match &self.outer {
+            None => self.kind.write(out, entropy, traffic_class, udp_payload_len),
+            Some(outer) => self.write_encapsulated(outer, out, entropy, traffic_class, udp_payload_len),
+        }
+    }
+
+    #[cold]
+    fn write_encapsulated(
+        &self,
+        outer: &OuterHeaders,
+        out: &mut [u8],
+        entropy: Entropy,
+        traffic_class: u8,
+        udp_payload_len: usize,
+    ) -> usize {
+        let mut room = [0; IPV6_STACK_LEN];
+        let plain_len = self.kind.write(&mut room, entropy, traffic_class, udp_payload_len);
+        let Some((ethernet, inner)) = room.get(..plain_len).and_then(<[u8]>::split_first_chunk) else {
+            return 0;
+        };
+        let Some(out) = out.get_mut(..self.header_len()) else { return 0 };
+        let Some((link, rest)) = out.split_first_chunk_mut::<ETHERNET_LEN>() else { return 0 };
+        let (around, place) = rest.split_at_mut(outer.len());
+        if !outer.write(around, entropy, traffic_class, inner.len() + udp_payload_len) {
+            return 0;
+        }
+        *link = *ethernet;
+        place.copy_from_slice(inner);
+        self.header_len()
+    }
+}
+
+impl Kind {
+    #[inline]
+    fn write(&self, out: &mut [u8], entropy: Entropy, traffic_class: u8, udp_payload_len: usize) -> usize {
+        let ip_room = match self {
+            Self::V4 { .. } => IPV4_LEN,
+            Self::V6 { .. } => 0,
         };
         let udp_len = udp_payload_len.saturating_add(UDP_LEN);
         if udp_len > u16::MAX as usize - ip_room {
             return 0;
         }
         let udp_len = udp_len as u16;
-        match &self.0 {
-            Kind::V6 { headers } => {
-                let Some(out) = out.first_chunk_mut() else { return 0 };
+        match self {
+            Self::V6 { headers } => {
+                let Some(out) = out.first_chunk_mut::<IPV6_STACK_LEN>() else { return 0 };
                 *out = *headers;
-                let class_label = (u32::from(traffic_class) << 20) | (entropy.flow_label & FLOW_LABEL);
-                ipv6::VERSION_CLASS_LABEL.set(out, VERSION_6 | class_label);
-                ipv6::PAYLOAD_LEN.set(out, udp_len);
-                ipv6::SRC_PORT.set(out, entropy.src_port);
-                ipv6::UDP_LENGTH.set(out, udp_len);
+                let Some(ip) = out.last_chunk_mut::<IPV6_UDP_LEN>() else { return 0 };
+                ipv6::VERSION_CLASS_LABEL.set(ip, class_and_label(traffic_class, entropy));
+                ipv6::PAYLOAD_LEN.set(ip, udp_len);
+                ipv6::SRC_PORT.set(ip, entropy.src_port);
+                ipv6::UDP_LENGTH.set(ip, udp_len);
                 IPV6_STACK_LEN
             }
-            Kind::V4 { headers, sum } => {
-                let Some(out) = out.first_chunk_mut() else { return 0 };
+            Self::V4 { headers, sum } => {
+                let Some(out) = out.first_chunk_mut::<IPV4_STACK_LEN>() else { return 0 };
                 *out = *headers;
+                let Some(ip) = out.last_chunk_mut::<IPV4_UDP_LEN>() else { return 0 };
                 let total_len = udp_len + IPV4_LEN as u16;
-                ipv4::TOS.set(out, traffic_class);
-                ipv4::TOTAL_LEN.set(out, total_len);
-                ipv4::CHECKSUM.set(out, !fold(sum + u32::from(traffic_class) + u32::from(total_len)));
-                ipv4::SRC_PORT.set(out, entropy.src_port);
-                ipv4::UDP_LENGTH.set(out, udp_len);
+                ipv4::TOS.set(ip, traffic_class);
+                ipv4::TOTAL_LEN.set(ip, total_len);
+                ipv4::CHECKSUM.set(ip, !fold(sum + u32::from(traffic_class) + u32::from(total_len)));
+                ipv4::SRC_PORT.set(ip, entropy.src_port);
+                ipv4::UDP_LENGTH.set(ip, udp_len);
                 IPV4_STACK_LEN
             }
         }
     }
 }
 
-fn put_ethernet<const N: usize>(headers: &mut [u8; N], src: MacAddr, dst: MacAddr, ethertype: u16) {
-    // Every frame is at least this long, so the copy always happens.
-    if let Some(ethernet) = headers.first_chunk_mut::<ETHERNET_LEN>() {
-        ethernet::DST.set(ethernet, dst.0);
-        ethernet::SRC.set(ethernet, src.0);
-        ethernet::TYPE.set(ethernet, ethertype);
+/// An Ethernet header, and `ip` behind it.
+fn behind_ethernet<const M: usize, const N: usize>(
+    src: MacAddr,
+    dst: MacAddr,
+    ethertype: u16,
+    ip: [u8; M],
+) -> [u8; N] {
+    const { assert!(ETHERNET_LEN + M == N, "the two make up the stack") };
+    let mut headers = [0; N];
+    ethernet::DST.set(&mut headers, dst.0);
+    ethernet::SRC.set(&mut headers, src.0);
+    ethernet::TYPE.set(&mut headers, ethertype);
+    if let Some(room) = headers.last_chunk_mut() {
+        *room = ip;
     }
+    headers
+}
+
+/// The first word of an IPv6 header.
+#[inline]
+fn class_and_label(traffic_class: u8, entropy: Entropy) -> u32 {
+    VERSION_6 | (u32::from(traffic_class) << 20) | (entropy.flow_label & FLOW_LABEL)
 }
 
 /// Sum of the 16-bit words of an IPv4 header.
@@ -247,130 +363,4 @@ fn words_sum(header: [u8; IPV4_LEN]) -> u32 {
 const fn fold(sum: u32) -> u16 {
     let sum = (sum & 0xffff) + (sum >> 16);
     ((sum & 0xffff) + (sum >> 16)) as u16
-}
-
-/// A UDP datagram found in a frame.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Parsed<'a> {
-    /// Addresses and markings.
-    pub meta: DatagramMeta,
-    /// From the IP header to the end of the IP packet.
-    pub l3: &'a [u8],
-    /// What is there of the UDP payload; ends with the iCRC if nothing is missing.
-    pub mrc: &'a [u8],
-    /// Bytes of the IP packet, behind these, that lie elsewhere: see [`parse_front`].
-    pub elsewhere: usize,
-    /// The UDP header announces more than the IP packet holds: a switch trimmed it.
-    pub truncated: bool,
-}
-
-/// Takes Ethernet, IP and UDP headers off `frame`.
-///
-/// What follows the IP packet (Ethernet pads short frames) is ignored. Not taken, with the reason as the error: VLAN
-/// tags, IPv4 options and fragments, IPv6 extension headers. The UDP checksum is not looked at; the iCRC
-/// covers what it would.
-#[inline]
-pub fn parse(frame: &[u8]) -> Result<Parsed<'_>, StackError> {
-    parse_with(frame, 0)
-}
-
-/// The same for the first part of a frame, which holds these headers at least and is followed by `more` bytes that lie
-/// elsewhere.
-#[inline]
-pub fn parse_front(frame: &[u8], more: usize) -> Result<Parsed<'_>, StackError> {
-    parse_with(frame, more)
-}
-
-#[expect(clippy::inline_always, reason = "for whole frames `more` is 0, and nothing is left of it")]
-#[inline(always)]
-fn parse_with(frame: &[u8], more: usize) -> Result<Parsed<'_>, StackError> {
-    let Some(ethernet) = frame.first_chunk::<ETHERNET_LEN>() else {
-        return Err(StackError::Short { layer: "Ethernet", needed: ETHERNET_LEN, found: frame.len() });
-    };
-    match ethernet::TYPE.get(ethernet) {
-        ETHERTYPE_IPV6 => parse_ipv6(frame, more),
-        ETHERTYPE_IPV4 => parse_ipv4(frame, more),
-        other => Err(StackError::EtherType(other)),
-    }
-}
-
-#[inline]
-fn parse_ipv6(frame: &[u8], more: usize) -> Result<Parsed<'_>, StackError> {
-    let h = headers::<IPV6_STACK_LEN>(frame, "IPv6 and UDP")?;
-    let class_label = ipv6::VERSION_CLASS_LABEL.get(h);
-    if class_label >> 28 != 6 {
-        return Err(StackError::Version { expected: 0x60, found: (class_label >> 24) as u8 });
-    }
-    if ipv6::NEXT_HEADER.get(h) != PROTOCOL_UDP {
-        return Err(StackError::Protocol(ipv6::NEXT_HEADER.get(h)));
-    }
-    let meta = DatagramMeta {
-        src: IpAddr::V6(Ipv6Addr::from(ipv6::SRC.get(h))),
-        dst: IpAddr::V6(Ipv6Addr::from(ipv6::DST.get(h))),
-        src_port: ipv6::SRC_PORT.get(h),
-        dst_port: ipv6::DST_PORT.get(h),
-        flow_label: class_label & FLOW_LABEL,
-        traffic_class: (class_label >> 20) as u8,
-        hop_limit: ipv6::HOP_LIMIT.get(h),
-    };
-    let ip_len = IPV6_LEN + usize::from(ipv6::PAYLOAD_LEN.get(h));
-    datagram((frame, more), meta, (IPV6_LEN, ip_len), ipv6::UDP_LENGTH.get(h).into())
-}
-
-#[inline]
-fn parse_ipv4(frame: &[u8], more: usize) -> Result<Parsed<'_>, StackError> {
-    let h = headers::<IPV4_STACK_LEN>(frame, "IPv4 and UDP")?;
-    let version = ipv4::VERSION_IHL.get(h);
-    if version != VERSION_4_NO_OPTIONS {
-        return Err(StackError::Version { expected: VERSION_4_NO_OPTIONS, found: version });
-    }
-    if fold(words_sum(ipv4::HEADER.get(h))) != 0xffff {
-        return Err(StackError::Checksum);
-    }
-    if ipv4::FRAGMENT.get(h) & !DONT_FRAGMENT != 0 {
-        return Err(StackError::Fragment(ipv4::FRAGMENT.get(h)));
-    }
-    if ipv4::PROTOCOL.get(h) != PROTOCOL_UDP {
-        return Err(StackError::Protocol(ipv4::PROTOCOL.get(h)));
-    }
-    let meta = DatagramMeta {
-        src: IpAddr::V4(Ipv4Addr::from(ipv4::SRC.get(h))),
-        dst: IpAddr::V4(Ipv4Addr::from(ipv4::DST.get(h))),
-        src_port: ipv4::SRC_PORT.get(h),
-        dst_port: ipv4::DST_PORT.get(h),
-        flow_label: 0,
-        traffic_class: ipv4::TOS.get(h),
-        hop_limit: ipv4::TTL.get(h),
-    };
-    datagram((frame, more), meta, (IPV4_LEN, ipv4::TOTAL_LEN.get(h).into()), ipv4::UDP_LENGTH.get(h).into())
-}
-
-#[inline]
-fn headers<'a, const N: usize>(frame: &'a [u8], layer: &'static str) -> Result<&'a [u8; N], StackError> {
-    frame.first_chunk().ok_or(StackError::Short { layer, needed: N, found: frame.len() })
-}
-
-/// Cuts the IP packet of `ip_len` bytes, `ip_head` of them its header, and its UDP payload out of `frame`.
-#[inline]
-fn datagram(
-    (frame, more): (&[u8], usize),
-    meta: DatagramMeta,
-    (ip_head, ip_len): (usize, usize),
-    udp_len: usize,
-) -> Result<Parsed<'_>, StackError> {
-    let (needed, found) = (ETHERNET_LEN + ip_len, frame.len() + more);
-    let elsewhere = needed.saturating_sub(frame.len());
-    if elsewhere > more {
-        return Err(StackError::Short { layer: "IP length", needed, found });
-    }
-    // Its headers are there, so this is not empty.
-    let l3 = frame.get(ETHERNET_LEN..needed - elsewhere).unwrap_or_default();
-    let Some(mrc) = l3.get(ip_head + UDP_LEN..) else {
-        return Err(StackError::UdpLength { expected: ip_len.saturating_sub(ip_head), found: udp_len });
-    };
-    let expected = ip_len - ip_head;
-    if udp_len < expected {
-        return Err(StackError::UdpLength { expected, found: udp_len });
-    }
-    Ok(Parsed { meta, l3, mrc, elsewhere, truncated: udp_len > expected })
 }

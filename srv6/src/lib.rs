@@ -15,9 +15,13 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+mod segments;
+
 use std::fmt;
 use std::net::Ipv6Addr;
 use std::str::FromStr;
+
+pub use segments::Segments;
 
 const USID_BITS: u32 = 16;
 const BLOCK_BITS: u32 = 32;
@@ -49,6 +53,11 @@ pub enum CarrierError {
     /// Not an IPv6 address.
     #[error("\"{0}\" is not an IPv6 address; write a carrier like fcbb:bb00:a01:e001:201::")]
     NotAnAddress(String),
+    /// No path, or a longer one than a packet has room for.
+    #[error(
+        "{0} segments given, a path has one to five: the destination, and up to four in a routing header"
+    )]
+    Segments(usize),
 }
 
 /// A carrier of the F3216 format: 32-bit block, six places for 16-bit uSIDs.

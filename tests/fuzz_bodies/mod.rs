@@ -1,6 +1,6 @@
 //! What the fuzz targets check, shared with the replay that runs on a stable compiler.
 
-use etherparse::{NetSlice, SlicedPacket, TransportSlice};
+use etherparse::{IpNumber, Ipv6Header, Ipv6RawExtHeader, NetSlice, SlicedPacket, TransportSlice};
 use spindrift::memory::{Payload, Pieces};
 use spindrift::wire::stack::{self, Parsed};
 use spindrift::wire::{
@@ -62,10 +62,12 @@ pub(crate) fn frame(data: &[u8]) {
         Ok(parsed) => parsed,
         Err(error) => return assert!(!error.to_string().is_empty()),
     };
-    assert_eq!(parsed.l3, &data[14..14 + parsed.l3.len()]);
+    let l3_at = parsed.l3.as_ptr() as usize - data.as_ptr() as usize;
+    assert_eq!(parsed.l3, &data[l3_at..l3_at + parsed.l3.len()]);
     assert!(parsed.l3.ends_with(parsed.mrc));
+    let outer_class = (l3_at > 14).then(|| outer(&data[14..], l3_at - 14, parsed.l3.len()));
     if !parsed.truncated {
-        etherparse_agrees(data, &parsed);
+        etherparse_agrees(if outer_class.is_some() { parsed.l3 } else { &data[14..] }, &parsed, outer_class);
     }
     icrcs_agree(&parsed);
     in_parts(data, &parsed);
@@ -75,10 +77,30 @@ pub(crate) fn frame(data: &[u8]) {
     }
 }
 
+/// Checks the outer packet at the front of `data` around one of `inner_len` bytes at `inner_at`, and returns its
+/// traffic class.
+fn outer(data: &[u8], inner_at: usize, inner_len: usize) -> u8 {
+    let (header, rest) = Ipv6Header::from_slice(data).unwrap();
+    assert!(inner_at + inner_len <= 40 + usize::from(header.payload_length));
+    let mut next = header.next_header;
+    if next == IpNumber::IPV6_ROUTE_HEADER {
+        let (routing, _) = Ipv6RawExtHeader::from_slice(rest).unwrap();
+        assert_eq!(inner_at, 40 + routing.header_len());
+        assert_eq!(routing.payload()[1], 0, "no segments are left");
+        next = routing.next_header;
+    } else {
+        assert_eq!(inner_at, 40);
+    }
+    let inner = if data[inner_at] >> 4 == 6 { IpNumber::IPV6 } else { IpNumber::IPV4 };
+    assert_eq!(next, inner);
+    header.traffic_class
+}
+
 /// A frame that is cut anywhere behind its headers says the same, and has the same iCRC.
 fn in_parts(data: &[u8], whole: &Parsed<'_>) {
-    let headers = 14 + whole.l3.len() - whole.mrc.len();
-    let end = 14 + whole.l3.len();
+    let l3_at = whole.l3.as_ptr() as usize - data.as_ptr() as usize;
+    let headers = l3_at + whole.l3.len() - whole.mrc.len();
+    let end = l3_at + whole.l3.len();
     let cut = headers + 5 + usize::from(data[data.len() - 1]);
     for cut in [headers, cut, end.saturating_sub(2), end, data.len()] {
         let Some((front, more)) = data.split_at_checked(cut).filter(|_| cut >= headers) else { continue };
@@ -90,7 +112,7 @@ fn in_parts(data: &[u8], whole: &Parsed<'_>) {
         );
         assert_eq!(
             (parsed.l3, parsed.mrc),
-            (&whole.l3[..end.min(cut) - 14], &whole.mrc[..end.min(cut) - headers])
+            (&whole.l3[..end.min(cut) - l3_at], &whole.mrc[..end.min(cut) - headers])
         );
         let rest = [Payload::from(&more[..elsewhere / 2]), Payload::from(&more[elsewhere / 2..])];
         let l3 = Pieces::new(parsed.l3, &rest).first_bytes(whole.l3.len());
@@ -109,15 +131,17 @@ fn in_parts(data: &[u8], whole: &Parsed<'_>) {
     }
 }
 
-fn etherparse_agrees(data: &[u8], parsed: &Parsed<'_>) {
-    let packet = SlicedPacket::from_ethernet(data).unwrap();
+/// That etherparse reads the IP packet `ip` as we do, inside an outer one of `outer_class` if there is one.
+fn etherparse_agrees(ip: &[u8], parsed: &Parsed<'_>, outer_class: Option<u8>) {
+    let packet = SlicedPacket::from_ip(ip).unwrap();
     let meta = parsed.meta;
+    let class = |own: u8| outer_class.map_or(own, |outer| if own & 3 == 3 { outer | 3 } else { outer });
     match packet.net {
         Some(NetSlice::Ipv4(ip)) => {
             let header = ip.header();
             assert_eq!(meta.src, IpAddr::from(header.source_addr()));
             assert_eq!(meta.dst, IpAddr::from(header.destination_addr()));
-            assert_eq!(meta.traffic_class, header.dcp().value() << 2 | header.ecn().value());
+            assert_eq!(meta.traffic_class, class(header.dcp().value() << 2 | header.ecn().value()));
             assert_eq!((meta.hop_limit, meta.flow_label), (header.ttl(), 0));
             assert!(!ip.is_payload_fragmented());
         }
@@ -125,7 +149,7 @@ fn etherparse_agrees(data: &[u8], parsed: &Parsed<'_>) {
             let header = ip.header();
             assert_eq!(meta.src, IpAddr::from(header.source_addr()));
             assert_eq!(meta.dst, IpAddr::from(header.destination_addr()));
-            assert_eq!(meta.traffic_class, header.traffic_class());
+            assert_eq!(meta.traffic_class, class(header.traffic_class()));
             assert_eq!((meta.hop_limit, meta.flow_label), (header.hop_limit(), header.flow_label().value()));
         }
         other => panic!("etherparse sees {other:?}"),

@@ -54,18 +54,19 @@ pub(crate) struct Grouper {
     stamp: u32,
 }
 
-/// Reads where a frame goes from its headers. `None`: no IP, or headers too short.
+/// Reads where a frame goes from its headers. `None`: no IP, headers too short, or something between IP and UDP,
+/// which the kernel would not write.
 pub(crate) fn destination(frame: &TxFrame<'_>) -> Option<(u16, Key)> {
     let udp = frame.udp_payload_at.checked_sub(8)?;
     let ports = frame.head.get(udp..frame.udp_payload_at)?;
     let word = |at: usize| u16::from_be_bytes([ports[at], ports[at + 1]]);
     let ip = frame.head.get(ETHERNET_LEN..udp)?;
-    let (dst, traffic_class) = match ip.first()? >> 4 {
-        4 => {
+    let (dst, traffic_class) = match (ip.first()? >> 4, ip.len()) {
+        (4, 20) => {
             let dst: [u8; 4] = ip.get(16..20)?.try_into().ok()?;
             (Ipv4Addr::from(dst).into(), ip[1])
         }
-        6 => {
+        (6, 40) => {
             let dst: [u8; 16] = ip.get(24..40)?.try_into().ok()?;
             (Ipv6Addr::from(dst).into(), ip[0] << 4 | ip[1] >> 4)
         }
@@ -241,6 +242,12 @@ mod tests {
                 }),
                 None
             );
+        }
+        // Something stands between IP and UDP.
+        for (head, ip_len) in [(&v6[..], 40), (&v4[..], 20)] {
+            let longer = [&head[..14 + ip_len], &[0; 8], &head[14 + ip_len..]].concat();
+            let frame = TxFrame { head: &longer, udp_payload_at: longer.len(), ..frame };
+            assert_eq!(destination(&frame), None);
         }
         for len in 0..42 {
             assert_eq!(

@@ -1,0 +1,85 @@
+//! The outer headers of source routing: IPv6, and a segment routing header where one address cannot hold the path.
+
+use std::net::Ipv6Addr;
+
+use spindrift_srv6::Segments;
+
+use super::{Entropy, IPV6_LEN, PROTOCOL_ROUTING, ROUTING_LEN, SEGMENT_LEN, class_and_label, ipv6, routing};
+
+/// The outer packet that takes packets along a path (RFC 8986 section 5.2, `H.Encaps.Red`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Outer {
+    /// Source address, which a switch answers that cannot go on.
+    pub src: Ipv6Addr,
+    /// The addresses that the packet visits. The first one is its destination address; the others, if there are any, are
+    /// listed in a segment routing header (RFC 8754 section 2).
+    pub segments: Segments,
+    /// Hops that the outer packet may take.
+    pub hop_limit: u8,
+}
+
+/// These headers as bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct OuterHeaders {
+    len: u8,
+    bytes: [u8; Self::MAX_LEN],
+}
+
+impl OuterHeaders {
+    /// Bytes of the longest: a routing header of four segments.
+    pub(super) const MAX_LEN: usize = IPV6_LEN + ROUTING_LEN + SEGMENT_LEN * (Segments::CAPACITY - 1);
+
+    /// The headers in front of a packet of `protocol`.
+    pub(super) fn new(outer: &Outer, protocol: u8) -> Self {
+        let mut bytes = [0; Self::MAX_LEN];
+        ipv6::HOP_LIMIT.set(&mut bytes, outer.hop_limit);
+        ipv6::SRC.set(&mut bytes, outer.src.octets());
+        ipv6::DST.set(&mut bytes, outer.segments.destination().octets());
+        ipv6::NEXT_HEADER.set(&mut bytes, protocol);
+        let later = outer.segments.later();
+        if later.is_empty() {
+            return Self { len: IPV6_LEN as u8, bytes };
+        }
+        ipv6::NEXT_HEADER.set(&mut bytes, PROTOCOL_ROUTING);
+        let count = later.len() as u8;
+        let (_, behind) = bytes.split_at_mut(IPV6_LEN);
+        if let Some((header, list)) = behind.split_first_chunk_mut::<ROUTING_LEN>() {
+            routing::NEXT_HEADER.set(header, protocol);
+            routing::LEN.set(header, count * (SEGMENT_LEN / 8) as u8);
+            routing::TYPE.set(header, Self::SEGMENT_ROUTING);
+            // The destination is not listed, so the first segment that is comes next.
+            routing::SEGMENTS_LEFT.set(header, count);
+            routing::LAST_ENTRY.set(header, count - 1);
+            let (places, _) = list.as_chunks_mut();
+            for (place, segment) in places.iter_mut().zip(later.iter().rev()) {
+                *place = segment.octets();
+            }
+        }
+        Self { len: (IPV6_LEN + ROUTING_LEN + SEGMENT_LEN * later.len()) as u8, bytes }
+    }
+
+    /// The type of a segment routing header.
+    const SEGMENT_ROUTING: u8 = 4;
+
+    #[inline]
+    pub(super) const fn len(&self) -> usize {
+        self.len as usize
+    }
+
+    /// Writes the headers of an outer packet around `inner_len` bytes into `out`, which is as long as they are. `false` if
+    /// IP cannot hold that much.
+    pub(super) fn write(
+        &self,
+        out: &mut [u8],
+        entropy: Entropy,
+        traffic_class: u8,
+        inner_len: usize,
+    ) -> bool {
+        let Ok(payload_len) = u16::try_from(self.len() - IPV6_LEN + inner_len) else { return false };
+        out.copy_from_slice(self.bytes.get(..out.len()).unwrap_or_default());
+        let Some(ip) = out.first_chunk_mut::<IPV6_LEN>() else { return false };
+        ipv6::VERSION_CLASS_LABEL.set(ip, class_and_label(traffic_class, entropy));
+        ipv6::PAYLOAD_LEN.set(ip, payload_len);
+        true
+    }
+}
