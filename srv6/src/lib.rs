@@ -1,4 +1,5 @@
-//! SRv6 uSID carriers: a path through the fabric, written in one IPv6 address.
+//! SRv6 uSID carriers: a path through the fabric, written in one IPv6 address, and [profiles](EvProfile), which make
+//! one of an entropy value.
 //!
 //! An [`F3216`] carrier is a 32-bit locator block followed by up to six 16-bit uSIDs (RFC 9800, NEXT-CSID
 //! flavor with a locator block of 32 bits and a locator-node length of 16). A switch that owns the first
@@ -15,12 +16,14 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+mod profile;
 mod segments;
 
 use std::fmt;
 use std::net::Ipv6Addr;
 use std::str::FromStr;
 
+pub use profile::{EvProfile, Field, ProfileError};
 pub use segments::Segments;
 
 const USID_BITS: u32 = 16;
@@ -67,6 +70,9 @@ pub struct F3216(u128);
 impl F3216 {
     /// Places for uSIDs.
     pub const CAPACITY: usize = 6;
+
+    /// The places of a carrier in an [`EvProfile`]: block and uSIDs.
+    pub const FORMAT: [u8; 1 + Self::CAPACITY] = [32, 16, 16, 16, 16, 16, 16];
 
     /// A carrier of `block` and `usids`, first hop first.
     pub fn new(block: u32, usids: &[u16]) -> Result<Self, CarrierError> {

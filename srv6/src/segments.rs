@@ -36,6 +36,15 @@ impl Segments {
         self.addresses[0]
     }
 
+    /// Puts `address` at a place, counted from 0; the list grows to there. Places beyond [`CAPACITY`](Self::CAPACITY) are
+    /// left alone.
+    pub(crate) fn set(&mut self, at: usize, address: Ipv6Addr) {
+        if let Some(place) = self.addresses.get_mut(at) {
+            *place = address;
+            self.len = self.len.max(at as u8 + 1);
+        }
+    }
+
     /// What the routing header lists, in the order of travel.
     pub fn later(&self) -> &[Ipv6Addr] {
         self.addresses.get(1..usize::from(self.len)).unwrap_or_default()
