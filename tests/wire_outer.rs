@@ -16,8 +16,8 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use spindrift::pmd::MacAddr;
 use spindrift::wire::stack::{self, Outer, STACK_LEN_MAX, StackError, StackTemplate};
-use spindrift::wire::{Entropy, icrc};
-use spindrift_srv6::Segments;
+use spindrift::wire::{Entropy, EntropyMode, Ev, StevOrder, icrc};
+use spindrift_srv6::{EvProfile, Field, Segments};
 
 const SRC_MAC: MacAddr = MacAddr([2, 0, 0, 0, 0, 1]);
 const NEXT_HOP: MacAddr = MacAddr([2, 0, 0, 0, 0, 2]);
@@ -31,18 +31,40 @@ struct Way {
     class: u8,
 }
 
+/// Paths of one to five addresses, each of which takes some bits of the entropy value, or none.
+fn varying() -> impl Strategy<Value = EvProfile> {
+    vec((any::<u32>(), any::<u16>(), 0..=6_u8), 1..=5).prop_map(|addresses| {
+        let fields = addresses.into_iter().flat_map(|(block, usid, bits)| {
+            let usids = [Field::low_bits(16, usid.into(), bits), Field::fixed(16, u32::from(usid ^ 1))];
+            [Field::fixed(32, block)].into_iter().chain(usids)
+        });
+        let fields: Vec<_> = fields.collect();
+        EvProfile::new(&[32, 16, 80].repeat(fields.len() / 3), &fields).unwrap()
+    })
+}
+
 fn way() -> impl Strategy<Value = Way> {
     let address = any::<[u8; 16]>().prop_map(Ipv6Addr::from);
-    let segments = vec(address.clone(), 1..=5).prop_map(|list| Segments::new(&list).unwrap());
-    let outer = (address, segments, any::<u8>());
+    let fixed = vec(address.clone(), 1..=5).prop_map(|list| Segments::new(&list).unwrap().into());
+    let path = prop_oneof![fixed, varying()];
+    let outer = (address, path, any::<u8>());
     (any::<bool>(), outer, any::<u16>(), 0..1_u32 << 20, any::<u8>()).prop_map(
-        |(v6, (src, segments, hop_limit), src_port, flow_label, class)| Way {
+        |(v6, (src, path, hop_limit), src_port, flow_label, class)| Way {
             v6,
-            outer: Outer { src, segments, hop_limit },
+            outer: Outer { src, path, hop_limit },
             entropy: Entropy { src_port, flow_label },
             class,
         },
     )
+}
+
+const STEV: EntropyMode = EntropyMode::Stev(StevOrder::SportHigh);
+
+impl Way {
+    /// The addresses that its packets visit.
+    fn segments(&self) -> Segments {
+        self.outer.path.expand(STEV.extract(self.entropy.src_port, self.entropy.flow_label).0)
+    }
 }
 
 fn plain(v6: bool) -> StackTemplate {
@@ -62,13 +84,14 @@ fn frame_of(template: &StackTemplate, way: &Way, payload: &[u8]) -> Vec<u8> {
 /// The frame as it is with and without an outer packet.
 fn frames(way: &Way, payload: &[u8]) -> [Vec<u8>; 2] {
     let template = plain(way.v6);
-    [template.clone().through(&way.outer), template].map(|template| frame_of(&template, way, payload))
+    [template.clone().through(&way.outer, STEV), template].map(|template| frame_of(&template, way, payload))
 }
 
 /// What etherparse puts around the IP packet `inner`.
 fn outer_by_etherparse(way: &Way, inner: &[u8]) -> Vec<u8> {
     let protocol = if way.v6 { IpNumber::IPV6 } else { IpNumber::IPV4 };
-    let later = way.outer.segments.later();
+    let segments = way.segments();
+    let later = segments.later();
     let routing = (!later.is_empty()).then(|| {
         let count = later.len() as u8;
         // Type 4, segments left, last entry, flags, tag (RFC 8754 section 2); the list starts with the last segment.
@@ -84,7 +107,7 @@ fn outer_by_etherparse(way: &Way, inner: &[u8]) -> Vec<u8> {
         next_header: if routing.is_some() { IpNumber::IPV6_ROUTE_HEADER } else { protocol },
         hop_limit: way.outer.hop_limit,
         source: way.outer.src.octets(),
-        destination: way.outer.segments.destination().octets(),
+        destination: segments.destination().octets(),
     };
     let mut out = [&NEXT_HOP.0[..], &SRC_MAC.0, &[0x86, 0xdd]].concat();
     header.write(&mut out).unwrap();
@@ -97,7 +120,7 @@ fn outer_by_etherparse(way: &Way, inner: &[u8]) -> Vec<u8> {
 
 /// The packet at its destination, where no segments are left.
 fn arrived(way: &Way, mut frame: Vec<u8>) -> Vec<u8> {
-    if !way.outer.segments.later().is_empty() {
+    if !way.segments().later().is_empty() {
         frame[57] = 0;
     }
     frame
@@ -119,7 +142,7 @@ proptest! {
         cut in 0..240_usize,
     ) {
         let [frame, plain] = frames(&way, &payload);
-        let template = self::plain(way.v6).through(&way.outer);
+        let template = self::plain(way.v6).through(&way.outer, STEV);
         let (l3_at, headers, end) = (template.l3_at(), template.header_len(), frame.len());
         prop_assert_eq!(&frame[l3_at..], &plain[14..]);
         let mut frame = arrived(&way, frame);
@@ -170,7 +193,8 @@ proptest! {
 fn sample(v6: bool, later: usize) -> (Way, Vec<u8>) {
     let list: Vec<_> =
         (1..=later as u16 + 1).map(|n| Ipv6Addr::new(0xfcbb, 0xbb00, n, 0, 0, 0, 0, 0)).collect();
-    let outer = Outer { src: Ipv6Addr::LOCALHOST, segments: Segments::new(&list).unwrap(), hop_limit: 9 };
+    let path = Segments::new(&list).unwrap().into();
+    let outer = Outer { src: Ipv6Addr::LOCALHOST, path, hop_limit: 9 };
     let way = Way { v6, outer, entropy: Entropy { src_port: 7, flow_label: 0xabcde }, class: 0x2a };
     let frame = frames(&way, &[1; 24])[0].clone();
     (way, frame)
@@ -197,7 +221,7 @@ fn markings_are_those_of_the_outer_packet() {
     ] {
         for v6 in [false, true] {
             let (_, mut frame) = sample(v6, 0);
-            let ip = plain(v6).through(&sample(v6, 0).0.outer).l3_at();
+            let ip = plain(v6).through(&sample(v6, 0).0.outer, STEV).l3_at();
             assert_eq!(ip, 54);
             if v6 {
                 let [a, b] = (0x6000_u16 | inner << 4).to_be_bytes();
@@ -242,13 +266,29 @@ fn what_we_do_not_take_inside_is_refused_with_the_reason() {
     }
 }
 
+/// The entropy value is the one that the receiver finds in source port and flow label.
+#[test]
+fn the_path_is_that_of_the_entropy_value() {
+    let ev = Ev(0x9abc_def0);
+    for mode in [STEV, EntropyMode::Stev(StevOrder::SportLow), EntropyMode::Udp] {
+        let path = EvProfile::new(&[96, 32], &[Field::fixed(32, 1), Field::low_bits(32, 0, 32)]).unwrap();
+        let outer = Outer { src: Ipv6Addr::LOCALHOST, path, hop_limit: 9 };
+        let mut out = [0; STACK_LEN_MAX];
+        let len = plain(true).through(&outer, mode).write(&mut out, mode.place(ev), 0, 4);
+        let meta = stack::parse(&[&out[..len], &[0; 4]].concat()).unwrap().meta;
+        let found = mode.extract(meta.src_port, meta.flow_label);
+        assert_eq!(found, if mode == EntropyMode::Udp { Ev(0xdef0) } else { ev });
+        assert_eq!(out[50..54], found.0.to_be_bytes());
+    }
+}
+
 /// The longest headers, and the longest packet that the length of the outer one can tell of.
 #[test]
 fn a_route_knows_its_room() {
     for v6 in [false, true] {
         for later in 0..=4 {
             let (way, _) = sample(v6, later);
-            let route = plain(v6).through(&way.outer);
+            let route = plain(v6).through(&way.outer, STEV);
             let routing = if later == 0 { 0 } else { 8 + 16 * later };
             assert_eq!(route.l3_at(), 54 + routing);
             assert_eq!(route.header_len(), 54 + routing + if v6 { 48 } else { 28 });
@@ -265,7 +305,7 @@ fn a_route_knows_its_room() {
         }
     }
     let (way, _) = sample(true, 4);
-    assert_eq!(plain(true).through(&way.outer).header_len(), STACK_LEN_MAX);
+    assert_eq!(plain(true).through(&way.outer, STEV).header_len(), STACK_LEN_MAX);
 }
 
 /// Of an encapsulated packet, the iCRC covers what it covers without the outer packet.
@@ -273,7 +313,7 @@ fn a_route_knows_its_room() {
 fn the_icrc_is_that_of_the_inner_packet() {
     for v6 in [false, true] {
         let (way, mut frame) = sample(v6, 2);
-        let l3_at = plain(v6).through(&way.outer).l3_at();
+        let l3_at = plain(v6).through(&way.outer, STEV).l3_at();
         let end = frame.len() - 4;
         let crc = icrc::compute(&frame[l3_at..end], &[], &[]);
         frame[end..].copy_from_slice(&crc);

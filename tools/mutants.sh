@@ -63,7 +63,7 @@ export CARGO_TARGET_DIR=$PWD/target/mutants
 export SPINDRIFT_SEEDS=${SPINDRIFT_SEEDS:-150}
 unset SPINDRIFT_FRESH SPINDRIFT_SEED SPINDRIFT_JUDGE
 targets=(--lib)
-for test in adversary feedback property recovery reports smoke wire_layout wire_outer wire_properties wire_stack wire_vectors; do
+for test in adversary feedback property recovery reports routes smoke wire_layout wire_outer wire_properties wire_stack wire_vectors; do
     targets+=("--test=$test")
 done
 # Long, and what they test is tested by shorter ones too.

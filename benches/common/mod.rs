@@ -12,7 +12,8 @@ use std::net::Ipv6Addr;
 use std::sync::Arc;
 
 use spindrift::endpoint::{
-    CqId, Endpoint, EndpointConfig, Event, LocalPort, QpCap, QpInit, QpModify, RtrAttr, RtsAttr, Transmit,
+    CqId, Endpoint, EndpointConfig, Event, LocalPort, QpCap, QpInfo, QpInit, QpModify, RtrAttr, RtsAttr,
+    Transmit,
 };
 use spindrift::memory::{Access, MrKey, PdId, Region};
 use spindrift::path::PortMask;
@@ -37,6 +38,11 @@ pub struct Side {
 
 impl Side {
     pub fn new(side: u16, icrc: bool, region_len: usize, sack_threshold_bytes: u32) -> Self {
+        Self::with(side, region_len, |cfg| EndpointConfig { icrc, sack_threshold_bytes, ..cfg })
+    }
+
+    /// With other settings.
+    pub fn with(side: u16, region_len: usize, adjust: impl FnOnce(EndpointConfig) -> EndpointConfig) -> Self {
         let ports = (0..4)
             .map(|plane| LocalPort {
                 ip: Ipv6Addr::new(0xfd00, plane, 0, 0, 0, 0, 0, side).into(),
@@ -46,13 +52,8 @@ impl Side {
                 same_path_batch: 1,
             })
             .collect();
-        let cfg = EndpointConfig {
-            seed: u64::from(side).into(),
-            icrc,
-            sack_threshold_bytes,
-            ..EndpointConfig::new(ports)
-        };
-        let mut endpoint = Endpoint::new(cfg).unwrap();
+        let cfg = EndpointConfig { seed: u64::from(side).into(), ..EndpointConfig::new(ports) };
+        let mut endpoint = Endpoint::new(adjust(cfg)).unwrap();
         let pd = endpoint.alloc_pd();
         let region = Region::alloc(region_len).unwrap();
         let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
@@ -70,19 +71,7 @@ impl Side {
     }
 
     pub fn connect_at(&mut self, now: Time, ours: Qpn, peer: &Side, theirs: Qpn, mtu: u32) {
-        let info = peer.endpoint.qp_info(theirs).unwrap();
-        let rtr = RtrAttr {
-            dest_qpn: info.qpn,
-            rq_psn: Psn::new(info.psn),
-            rq_msn: Msn::new(info.msn),
-            path_mtu: mtu,
-            mpr_dest: 8,
-            max_wimm_dest: 128,
-            dynamic_mpr: false,
-            trim_nack: true,
-            ports: info.ports,
-            udp_port: info.udp_port,
-        };
+        let rtr = rtr(&peer.endpoint.qp_info(theirs).unwrap(), mtu);
         self.endpoint.modify_qp(now, ours, QpModify::Init).unwrap();
         self.endpoint.modify_qp(now, ours, QpModify::Rtr(Box::new(rtr))).unwrap();
         self.endpoint.modify_qp(now, ours, QpModify::Rts(RtsAttr::default())).unwrap();
@@ -100,11 +89,8 @@ impl Side {
             let mut bytes = Vec::with_capacity(128 + payload.len());
             bytes.extend_from_slice(out.head());
             payload.append_to(&mut bytes, usize::MAX);
-            let crc = if self.endpoint.config().icrc {
-                icrc::compute(&out.head()[14..], payload, &[])
-            } else {
-                [0; 4]
-            };
+            let crc =
+                if self.endpoint.config().icrc { icrc::compute(out.l3(), payload, &[]) } else { [0; 4] };
             bytes.extend_from_slice(&crc);
             frames.push(Frame { port: out.port, bytes });
         }
@@ -123,6 +109,22 @@ impl Side {
     }
 }
 
+/// How to connect to a peer's queue pair.
+pub fn rtr(info: &QpInfo, mtu: u32) -> RtrAttr {
+    RtrAttr {
+        dest_qpn: info.qpn,
+        rq_psn: Psn::new(info.psn),
+        rq_msn: Msn::new(info.msn),
+        path_mtu: mtu,
+        mpr_dest: 8,
+        max_wimm_dest: 128,
+        dynamic_mpr: false,
+        trim_nack: true,
+        ports: info.ports.clone(),
+        udp_port: info.udp_port,
+    }
+}
+
 /// A connected pair and a virtual clock.
 pub struct Pair {
     pub a: Side,
@@ -136,8 +138,13 @@ impl Pair {
     pub fn new(mtu: u32, icrc: bool, region_len: usize) -> Self {
         // One SACK every four packets whatever the MTU, as at 4096 bytes with the default threshold.
         let threshold = mtu.max(1024) * 4;
-        let mut a = Side::new(1, icrc, region_len, threshold);
-        let mut b = Side::new(2, icrc, region_len, threshold);
+        let a = Side::new(1, icrc, region_len, threshold);
+        let b = Side::new(2, icrc, region_len, threshold);
+        Self::of(a, b, mtu)
+    }
+
+    /// Connects the two.
+    pub fn of(mut a: Side, mut b: Side, mtu: u32) -> Self {
         let (qa, qb) = (a.create_qp(128), b.create_qp(128));
         a.connect(qa, &b, qb, mtu);
         b.connect(qb, &a, qa, mtu);

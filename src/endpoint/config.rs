@@ -10,7 +10,10 @@ use crate::congestion::CcConfig;
 use crate::memory::PdId;
 use crate::path::PathConfig;
 use crate::seed::Seed;
+use crate::wire::stack::Outer;
 use crate::wire::{DscpMap, EntropyMode, Msn, OpPosition, Psn, StevOrder, UDP_PORT_MRC};
+
+use super::routes::{Route, Routes};
 
 /// One local port: a plane of the NIC.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -83,6 +86,9 @@ pub struct EndpointConfig {
     /// Which plane of the network each port is on, by numbers that all hosts of the network share; empty to tell nobody.
     /// Peers compare them when they connect, so that ports in different orders are noticed. Default empty.
     pub plane_ids: Vec<u32>,
+    /// Next hops and source-routed paths to peers; without one, packets go as they are to the peer's Ethernet address.
+    /// Default none.
+    pub routes: Vec<Route>,
     /// UDP destination port to send to. Both 4971 and 4791 are accepted on receive besides.
     pub udp_port: u16,
     /// Where the entropy value travels.
@@ -131,6 +137,7 @@ impl EndpointConfig {
             seed: Seed::fixed(1),
             ports,
             plane_ids: Vec::new(),
+            routes: Vec::new(),
             udp_port: UDP_PORT_MRC,
             entropy: if sockets { EntropyMode::Udp } else { EntropyMode::Stev(StevOrder::SportHigh) },
             icrc: true,
@@ -156,9 +163,6 @@ impl EndpointConfig {
         let v6 = self.ports[0].ip.is_ipv6();
         if self.ports.iter().any(|port| port.ip.is_ipv6() != v6) {
             return bad("ports", "all ports must be of one address family");
-        }
-        if self.ports.iter().any(|port| port.max_frame < Self::overhead(v6) + 256) {
-            return bad("ports.max_frame", "a frame must hold the headers and 256 bytes of payload");
         }
         if !self.plane_ids.is_empty() && self.plane_ids.len() != self.ports.len() {
             return bad("plane_ids", "give one for each port, or none");
@@ -197,6 +201,10 @@ impl EndpointConfig {
         if self.tail_probe_floor_ns == 0 {
             return bad("tail_probe_floor_ns", "must be at least 1 ns, or the timer would never stand still");
         }
+        Routes::new(self)?;
+        if self.max_mtu() < 256 {
+            return bad("ports.max_frame", "a frame must hold the headers and 256 bytes of payload");
+        }
         if let Err(error) = self.dscp.validate() {
             return bad("dscp", &error.to_string());
         }
@@ -207,17 +215,22 @@ impl EndpointConfig {
     }
 
     /// Bytes of a frame that are not payload: Ethernet, IP, UDP, the longest request headers with
-    /// an immediate, and the iCRC.
+    /// an immediate, and the iCRC. Outer headers of routes come on top.
     pub const fn overhead(v6: bool) -> usize {
         Self::ETHERNET_LEN + if v6 { 40 } else { 20 } + 8 + 12 + 4 + 4 + 16 + 4 + 4
     }
 
-    /// Largest payload every port can take in one packet, in bytes.
+    /// Largest payload every port can take in one packet, in bytes, whatever route it takes.
     pub fn max_mtu(&self) -> u32 {
-        let smallest = self.ports.iter().map(|port| port.max_frame).min().unwrap_or(0);
-        let v6 = self.ports.first().is_some_and(|port| port.ip.is_ipv6());
         // Whatever a port takes, the length fields of IP and UDP have 16 bits.
-        smallest.min(Self::ETHERNET_LEN + usize::from(u16::MAX)).saturating_sub(Self::overhead(v6)) as u32
+        let longest = Self::ETHERNET_LEN + usize::from(u16::MAX);
+        let room = (0..).zip(&self.ports).map(|(at, port)| {
+            let outer = self.routes.iter().filter(|route| route.port == at);
+            let outer =
+                outer.filter_map(|route| route.outer.as_ref()).map(Outer::header_len).max().unwrap_or(0);
+            port.max_frame.min(longest).saturating_sub(Self::overhead(port.ip.is_ipv6()) + outer)
+        });
+        room.min().unwrap_or(0) as u32
     }
 }
 
@@ -565,6 +578,10 @@ pub enum PostError {
 
 #[cfg(test)]
 mod tests {
+    use std::net::Ipv6Addr;
+
+    use spindrift_srv6::{EvProfile, Field, Segments};
+
     use super::*;
     use crate::endpoint::tests::port;
 
@@ -638,6 +655,94 @@ mod tests {
         ] {
             assert_eq!(refused(|config| config.plane_ids.clone_from(&ids)), want, "{ids:?}");
         }
+    }
+
+    /// The first route that cannot work is named, with the reason.
+    #[test]
+    fn routes_that_cannot_work_are_named() {
+        let outer = |bits: u8| {
+            let path = EvProfile::new(&[96, 32], &[Field::fixed(32, 1), Field::low_bits(32, 0, bits)]);
+            Outer { src: Ipv6Addr::LOCALHOST, path: path.expect("it fits"), hop_limit: 9 }
+        };
+        let why = |v6: bool, mode: Option<EntropyMode>, route: Route, more: Option<Route>| {
+            let mut config = EndpointConfig::new((1..=2).map(port).collect());
+            if v6 {
+                config.ports.iter_mut().for_each(|port| port.ip = Ipv6Addr::LOCALHOST.into());
+            }
+            config.entropy = mode.unwrap_or(config.entropy);
+            config.routes = [route].into_iter().chain(more).collect();
+            config.validate().map_err(|error| {
+                assert_eq!(error.setting, "routes");
+                assert_eq!(Routes::new(&config).map(|_| ()), Err(error.clone()));
+                error.why
+            })
+        };
+        let to = |text: &str| Route::new(text.parse().expect("a prefix"), 1);
+        let with = |bits| Route { outer: Some(outer(bits)), ..to("::/0") };
+        let v4_with = |bits| Route { outer: Some(outer(bits)), ..to("0.0.0.0/0") };
+        let low = Some(EntropyMode::Stev(StevOrder::SportLow));
+        let udp = Some(EntropyMode::Udp);
+        for good in [
+            why(true, None, with(32), None),
+            why(true, low, with(32), None),
+            why(true, udp, with(0), None),
+            why(false, None, v4_with(16), Some(to("10.0.0.0/8"))),
+            why(false, low, v4_with(0), None),
+            why(false, None, v4_with(16), Some(Route { port: 0, ..v4_with(16) })),
+        ] {
+            assert_eq!(good, Ok(()));
+        }
+        let not_carried = "outer.path takes the first";
+        for (result, want) in [
+            (
+                why(true, None, Route { port: 2, ..to("::/0") }, None),
+                "there is no such port, the last one is port 1",
+            ),
+            (why(false, None, to("::/0"), None), "family of the port's, 10.0.0.2"),
+            (why(true, None, to("0.0.0.0/0"), None), "family of the port's, ::1"),
+            (why(false, None, to("10.1.0.0/8"), None), "bits behind the prefix; write 10.0.0.0/8"),
+            (
+                why(
+                    true,
+                    None,
+                    Route { outer: Some(Outer { hop_limit: 0, ..outer(1) }), ..to("::/0") },
+                    None,
+                ),
+                "hop_limit",
+            ),
+            (why(true, udp, with(1), None), not_carried),
+            (why(false, None, v4_with(17), None), not_carried),
+            (why(false, low, v4_with(1), None), not_carried),
+            (why(true, None, with(3), Some(to("::/0"))), "one before it for the same"),
+        ] {
+            let why = result.expect_err("it cannot work");
+            assert!(why.contains(want), "{why:?} says nothing of {want:?}");
+        }
+        let second =
+            why(true, None, with(3), Some(Route { port: 9, ..to("fd00::/64") })).expect_err("no port 9");
+        assert!(second.starts_with("route 2 (to fd00::/64, port 9): "), "{second}");
+    }
+
+    /// Where the kernel makes the headers, there is nothing to say about them.
+    #[test]
+    fn sockets_have_no_routes_of_ours() {
+        let refused = |at: u8, change: fn(&mut Route)| {
+            let mut ports = vec![port(1), port(2)];
+            ports[1].source_ports = Some(vec![50_000]);
+            let mut config = EndpointConfig::new(ports);
+            let mut route = Route::new("10.0.0.0/8".parse().expect("a prefix"), at);
+            change(&mut route);
+            config.routes = vec![route];
+            config.validate().map_err(|error| error.why.contains("kernel sockets"))
+        };
+        let hop: fn(&mut Route) = |route| route.next_hop = Some(MacAddr([2; 6]));
+        let outer: fn(&mut Route) = |route| {
+            let path = Segments::from(Ipv6Addr::LOCALHOST).into();
+            route.outer = Some(Outer { src: Ipv6Addr::LOCALHOST, path, hop_limit: 9 });
+        };
+        assert_eq!([hop, outer].map(|change| refused(0, change)), [Ok(()), Ok(())]);
+        assert_eq!([hop, outer].map(|change| refused(1, change)), [Err(true), Err(true)]);
+        assert_eq!(refused(1, |_| ()), Ok(()));
     }
 
     /// What the kernel's sockets cannot carry is refused, and is not the default for them.

@@ -157,11 +157,13 @@ impl Endpoint {
             .iter()
             .map(|port| Some(port.source_ports.as_ref()?.iter().map(|&p| Ev(u32::from(p))).collect()))
             .collect();
+        let narrow = |width_bits: u8| width_bits.min(self.cfg.entropy.width_bits() as u8);
         let source = match (sockets, &wanted.source) {
             (Some(lists), _) => EvSource::Explicit(lists.into()),
             (None, EvSource::Explicit(lists)) => EvSource::Explicit(Arc::clone(lists)),
-            (None, EvSource::Random { width_bits }) => {
-                EvSource::Random { width_bits: (*width_bits).min(self.cfg.entropy.width_bits() as u8) }
+            (None, EvSource::Random { width_bits }) => EvSource::Random { width_bits: narrow(*width_bits) },
+            (None, EvSource::Routed { profiles, width_bits }) => {
+                EvSource::Routed { profiles: Arc::clone(profiles), width_bits: narrow(*width_bits) }
             }
         };
         let active = wanted.active.max(u16::from(planes));
@@ -305,6 +307,7 @@ impl Endpoint {
         in_range("path_mtu", attr.path_mtu, 256, self.cfg.max_mtu(), "256 to what every port takes")?;
         in_range("mpr_dest", u32::from(attr.mpr_dest), 1, 255, "1 to 255 units of 128 PSNs")?;
         in_range("udp_port", u32::from(attr.udp_port), 1, 0xffff, "1 to 65535")?;
+        let drawn = self.draw_routed(slot, &attr.ports)?;
         let index = self.peer_index(&attr.ports, attr.udp_port)?;
         let local = self.ports_up;
         let Some(peer) = self.peers.get_mut(index as usize).and_then(Option::as_mut) else {
@@ -315,11 +318,28 @@ impl Endpoint {
         peer.members.push(slot);
         let (member, open) = (peer.members.len() as u32 - 1, peer.ports_seen.open());
         let Some(qp) = self.qps[slot as usize].as_deref_mut() else { return Ok(()) };
+        if let Some(paths) = drawn {
+            qp.paths = paths;
+        }
         qp.connect(&self.cfg, attr, index);
         qp.member = member;
         qp.set_ports(local, open);
         self.arm_peer(index);
         Ok(())
+    }
+
+    /// The entropy values of a queue pair that are chosen once its peer is known, because packets to there are
+    /// source-routed.
+    fn draw_routed(&mut self, slot: u32, peer: &[PortAddr]) -> Result<Option<Paths>, EndpointError> {
+        let Some(qp) = self.qp(slot) else { return Ok(None) };
+        let wanted = &qp.init.path;
+        let Some(source) = self.routes.ev_source(&self.cfg, &wanted.source, peer)? else { return Ok(None) };
+        let path = PathConfig { source, ..wanted.clone() };
+        let mut paths = Paths::new(&path, self.rng.next_u64())?;
+        if let Some(qp) = self.qp(slot) {
+            paths.deny_as(&qp.paths);
+        }
+        Ok(Some(paths))
     }
 
     /// The peer with these addresses, made if it is new.
@@ -334,7 +354,7 @@ impl Endpoint {
                 return Ok(index);
             }
         }
-        let peer = Peer::new(&self.cfg, ports, udp_port)?;
+        let peer = Peer::new(&self.cfg, &self.routes, ports, udp_port)?;
         let at = self.free_peers.pop().unwrap_or_else(|| {
             self.peers.push(None);
             self.peers.len() as u32 - 1

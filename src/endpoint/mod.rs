@@ -26,6 +26,7 @@ mod qp;
 mod receive;
 mod receive_ops;
 mod reclaim;
+mod routes;
 mod senders;
 mod timers;
 mod transmit;
@@ -35,7 +36,9 @@ pub use config::{
     QpInit, QpModify, QpState, RtrAttr, RtsAttr, entropy_name,
 };
 pub use event::{Event, FailReason, QpFailure};
+pub use ipnet::IpNet;
 pub use qp::{QpCounters, QpStatus};
+pub use routes::Route;
 pub use transmit::Transmit;
 
 use core::cmp::Reverse;
@@ -56,12 +59,14 @@ use crate::work::{RecvWr, SendWr, Wc, WcOpcode, WcStatus};
 use ops::Ops;
 use peer::{Peer, Sweep};
 use qp::Qp;
+use routes::Routes;
 use senders::{List, Senders};
 
 /// All queue pairs of one lane. See the [module documentation](self) for how it is driven.
 #[derive(Debug)]
 pub struct Endpoint {
     cfg: EndpointConfig,
+    routes: Routes,
     rng: ChaCha20Rng,
     memory: MemoryView,
     /// Up to the highest slot that was used.
@@ -128,6 +133,7 @@ impl Endpoint {
         cfg.validate()?;
         let slot_bits = cfg.limits.max_qps.next_power_of_two().trailing_zeros();
         Ok(Self {
+            routes: Routes::new(&cfg)?,
             rng: cfg.seed.generator(Purpose::QueuePairs),
             memory: memory.view(),
             qps: Vec::new(),

@@ -5,13 +5,12 @@
 
 use std::net::IpAddr;
 
-use spindrift_pmd::MacAddr;
-
 use crate::time::Time;
 use crate::wire::StackTemplate;
 
 use super::config::{EndpointConfig, EndpointError, PortAddr};
 use super::planes::PeerPlanes;
+use super::routes::Routes;
 
 /// A peer NIC.
 #[derive(Debug)]
@@ -75,19 +74,17 @@ impl StatusUpdate {
 impl Peer {
     pub(super) fn new(
         cfg: &EndpointConfig,
+        routes: &Routes,
         ports: &[PortAddr],
         udp_port: u16,
     ) -> Result<Self, EndpointError> {
         if ports.is_empty() || ports.len() > EndpointConfig::MAX_PORTS {
             return Err(EndpointError::Ports(format!("{} given, 1 to 32 needed", ports.len())));
         }
-        let templates = cfg
-            .ports
-            .iter()
+        let templates = (0..)
+            .zip(&cfg.ports)
             .zip(ports)
-            .map(|(ours, theirs)| {
-                StackTemplate::new(ours.mac, MacAddr(theirs.mac), ours.ip, theirs.ip, udp_port, cfg.hop_limit)
-            })
+            .map(|(ours, theirs)| routes.template(cfg, ours, theirs, udp_port))
             .collect::<Result<Vec<_>, _>>()
             .map_err(|error| EndpointError::Ports(error.to_string()))?;
         Ok(Self {
@@ -147,7 +144,7 @@ mod tests {
         // The last two ports share an address.
         let ports: Vec<_> = [7, 8, 9, 9].map(|last| PortAddr { ip: ip(last), mac: [6; 6] }).into();
         let cfg = EndpointConfig::new((1..5).map(port).collect());
-        let peer = Peer::new(&cfg, &ports, 4793).unwrap();
+        let peer = Peer::new(&cfg, &Routes::default(), &ports, 4793).unwrap();
         for plane in 0..5 {
             assert!([7, 8, 9].iter().all(|&last| peer.owns(ip(last), plane)));
             assert!(!peer.owns(ip(10), plane));

@@ -1,11 +1,10 @@
 //! Endpoint requests and responses that arrive (MRC 1.0 sections 7.4.7 and 7.4.8).
 
-use spindrift_pmd::MacAddr;
-
 use crate::time::Time;
-use crate::wire::{Bth, ENDPOINT_QPN, Eeth, EndpointOp, Erth, Opcode, Packet, Psn, StackTemplate};
+use crate::wire::{Bth, ENDPOINT_QPN, Eeth, EndpointOp, Erth, Opcode, Packet, Psn};
 
 use super::Endpoint;
+use super::config::PortAddr;
 use super::event::Event;
 use super::ops::{self, OpOut, Purpose};
 use super::receive::Source;
@@ -43,18 +42,13 @@ impl Endpoint {
     /// Answers an endpoint request on the path it came by, in the control class.
     fn respond(&mut self, source: &Source<'_>, request_id: Psn, erth: &Erth) {
         let Some(port) = self.cfg.ports.get(usize::from(source.port)) else { return };
-        let Ok(template) = StackTemplate::new(
-            port.mac,
-            MacAddr(source.mac()),
-            port.ip,
-            source.meta.src,
-            self.cfg.udp_port,
-            self.cfg.hop_limit,
-        ) else {
+        let peer = PortAddr { ip: source.meta.src, mac: source.mac() };
+        let ours = (source.port, port);
+        let Ok(template) = self.routes.template(&self.cfg, ours, &peer, self.cfg.udp_port) else {
             self.counters.rx_bad_stack += 1;
             return;
         };
-        let ev = reflected(&self.cfg, source.meta);
+        let ev = self.routes.answer_ev(source.port, peer.ip, reflected(&self.cfg, source.meta));
         let mut entropy = self.cfg.entropy.place(ev);
         if let Some(allowed) = ops::allowed_source_port(port.source_ports.as_ref(), ev) {
             entropy.src_port = allowed;

@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use spindrift_srv6::{EvProfile, ProfileError};
+
 use crate::wire::Ev;
 
 /// Most planes a NIC may have: a plane is a bit of the 32-bit port mask of a Port Status Update
@@ -37,6 +39,16 @@ pub enum EvSource {
     /// A plane that lists fewer values than asked for uses all of them, split between active and
     /// backup in the configured proportion.
     Explicit(Arc<[Vec<Ev>]>),
+    /// Drawn at random from the values of each plane's profile, of which there may be fewer than asked for, as above.
+    /// Planes without one have values as [`Random`](Self::Random) draws them.
+    ///
+    /// An endpoint whose [routes](crate::endpoint::Route) lead through an outer packet draws so without being told.
+    Routed {
+        /// The profile of each plane.
+        profiles: Arc<[Option<EvProfile>]>,
+        /// Width of a value on planes without a profile.
+        width_bits: u8,
+    },
 }
 
 /// The path set of a queue pair: sizes, source of the entropy values, probe cadence.
@@ -114,10 +126,10 @@ pub enum PathConfigError {
         /// Active and backup entropy values of one plane.
         per_plane: usize,
     },
-    /// `source` is explicit and its number of lists is not the number of planes.
-    #[error("source: {lists} lists of entropy values for {planes} planes")]
-    ExplicitPlanes {
-        /// Lists given.
+    /// `source` has lists or profiles, and not one for each plane.
+    #[error("source: {lists} lists or profiles of entropy values for {planes} planes")]
+    SourcePlanes {
+        /// Lists or profiles given.
         lists: usize,
         /// The planes asked for.
         planes: u8,
@@ -132,6 +144,14 @@ pub enum PathConfigError {
         plane: u8,
         /// The value.
         ev: Ev,
+    },
+    /// `source` is explicit, and an entropy value has no path to the peer.
+    #[error("source: plane {plane}: {why}")]
+    NoPath {
+        /// The plane.
+        plane: u8,
+        /// What is wrong with the value.
+        why: ProfileError,
     },
     /// `probe_interval_ns` is 0 or more than `probe_interval_max_ns`.
     #[error("probe_interval_ns = {interval}: must be 1 to probe_interval_max_ns ({max})")]
@@ -217,21 +237,13 @@ impl PathConfig {
     fn validate_source(&self) -> Result<(), PathConfigError> {
         use PathConfigError as E;
         match &self.source {
-            EvSource::Random { width_bits } => {
-                if !(8..=32).contains(width_bits) {
-                    return Err(E::Width(*width_bits));
-                }
-                // A quarter of the space, so that drawing distinct values at random stays quick.
-                let per_plane = self.active_per_plane() + self.backup_per_plane();
-                if per_plane as u64 > (1_u64 << width_bits) / 4 {
-                    return Err(E::TooNarrow { width_bits: *width_bits, per_plane });
-                }
-                Ok(())
+            EvSource::Random { width_bits } => self.validate_width(*width_bits),
+            EvSource::Routed { profiles, width_bits } => {
+                self.one_each(profiles.len())?;
+                self.validate_width(*width_bits)
             }
             EvSource::Explicit(lists) => {
-                if lists.len() != usize::from(self.planes) {
-                    return Err(E::ExplicitPlanes { lists: lists.len(), planes: self.planes });
-                }
+                self.one_each(lists.len())?;
                 for (plane, list) in (0..).zip(lists.iter()) {
                     if list.is_empty() {
                         return Err(E::ExplicitEmpty(plane));
@@ -244,6 +256,27 @@ impl PathConfig {
                 }
                 Ok(())
             }
+        }
+    }
+
+    fn validate_width(&self, width_bits: u8) -> Result<(), PathConfigError> {
+        if !(8..=32).contains(&width_bits) {
+            return Err(PathConfigError::Width(width_bits));
+        }
+        // A quarter of the space, so that drawing distinct values at random stays quick.
+        let per_plane = self.active_per_plane() + self.backup_per_plane();
+        if per_plane as u64 > (1_u64 << width_bits) / 4 {
+            return Err(PathConfigError::TooNarrow { width_bits, per_plane });
+        }
+        Ok(())
+    }
+
+    /// Checks that there is one list or profile for each plane.
+    fn one_each(&self, lists: usize) -> Result<(), PathConfigError> {
+        if lists == usize::from(self.planes) {
+            Ok(())
+        } else {
+            Err(PathConfigError::SourcePlanes { lists, planes: self.planes })
         }
     }
 

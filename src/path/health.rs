@@ -138,6 +138,15 @@ impl Paths {
         changed
     }
 
+    /// Denies what `other` denies: planes, and entropy values that both have.
+    pub(crate) fn deny_as(&mut self, other: &Self) {
+        for id in (0..other.entries.len() as u16).map(EvId).filter(|&id| other.has(id.0, DENIED)) {
+            self.deny_ev(other.ev(id), Some(other.plane(id)));
+        }
+        self.denied_planes = other.denied_planes;
+        self.planes_changed();
+    }
+
     /// Active entropy values of `plane`, whether it is up or not.
     pub fn active_len(&self, plane: u8) -> usize {
         self.planes.get(usize::from(plane)).map_or(0, |state| usize::from(state.active))

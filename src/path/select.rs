@@ -3,6 +3,8 @@
 use rand_xoshiro::SplitMix64;
 use rand_xoshiro::rand_core::Rng;
 
+use spindrift_srv6::EvProfile;
+
 use super::config::{EvSource, PathConfig};
 use crate::wire::Ev;
 
@@ -23,16 +25,20 @@ pub(super) fn below(rng: &mut SplitMix64, n: u16) -> u16 {
 pub(super) fn select(cfg: &PathConfig, plane: usize, rng: &mut SplitMix64) -> Selection {
     let active = cfg.active_per_plane();
     let wanted = active + cfg.backup_per_plane();
-    match &cfg.source {
-        EvSource::Random { width_bits } => Selection { evs: draw(*width_bits, wanted, rng), active },
+    let evs = match &cfg.source {
+        EvSource::Random { width_bits } => draw(*width_bits, wanted, rng),
         EvSource::Explicit(lists) => {
             let list = lists.get(plane).map_or(&[][..], Vec::as_slice);
-            let evs = sample(list, wanted, rng);
-            // A short list keeps the configured proportion of active to backup.
-            let share = (evs.len() * active).div_ceil(wanted);
-            Selection { evs, active: share }
+            sample(list.to_vec(), wanted, rng)
         }
-    }
+        EvSource::Routed { profiles, width_bits } => match profiles.get(plane) {
+            Some(Some(profile)) => draw_paths(profile, wanted, rng),
+            _ => draw(*width_bits, wanted, rng),
+        },
+    };
+    // If there are too few, the proportion of active to backup is as configured.
+    let share = (evs.len() * active).div_ceil(wanted);
+    Selection { evs, active: share }
 }
 
 /// `count` distinct random values. The width has at least four times as many, so few draws repeat.
@@ -48,14 +54,31 @@ fn draw(width_bits: u8, count: usize, rng: &mut SplitMix64) -> Vec<Ev> {
     evs
 }
 
+/// `count` distinct values of a profile, or all if it has fewer.
+fn draw_paths(profile: &EvProfile, count: usize, rng: &mut SplitMix64) -> Vec<Ev> {
+    // Few enough to list them, or so many that few draws repeat.
+    if profile.count() <= 4 * count as u64 {
+        let all = (0..profile.count()).filter_map(|n| profile.nth(n)).map(Ev).collect();
+        return sample(all, count, rng);
+    }
+    let mut evs = Vec::with_capacity(count);
+    while evs.len() < count {
+        let n = (u64::from(rng.next_u32()) * profile.count()) >> 32;
+        let ev = Ev(profile.nth(n).unwrap_or_default());
+        if !evs.contains(&ev) {
+            evs.push(ev);
+        }
+    }
+    evs
+}
+
 /// Whether one of the 16-bit halves that may become the UDP source port is zero.
 fn has_port_zero(ev: Ev, width_bits: u8) -> bool {
     ev.0 as u16 == 0 || (width_bits > 16 && ev.0 >> 16 == 0)
 }
 
-/// A random subset of `list` in random order, at most `wanted` long.
-fn sample(list: &[Ev], wanted: usize, rng: &mut SplitMix64) -> Vec<Ev> {
-    let mut evs = list.to_vec();
+/// A random subset of `evs` in random order, at most `wanted` long.
+fn sample(mut evs: Vec<Ev>, wanted: usize, rng: &mut SplitMix64) -> Vec<Ev> {
     let take = wanted.min(evs.len());
     for at in 0..take {
         let left = (evs.len() - at).min(usize::from(u16::MAX)) as u16;

@@ -8,8 +8,8 @@ use std::sync::Arc;
 
 use spindrift_pmd::MacAddr;
 
-use super::Entropy;
 use super::field::{Bytes, U8, U16, U32};
+use super::{Entropy, EntropyMode};
 
 pub use outer::Outer;
 use outer::OuterHeaders;
@@ -212,9 +212,10 @@ impl StackTemplate {
         Ok(Self { kind, l3_at: ETHERNET_LEN as u8, outer: None })
     }
 
-    /// The same packets inside an outer IPv6 packet, which takes them along a path (RFC 8986 section 5.2).
+    /// The same packets inside an outer IPv6 packet, which takes them along the path of their entropy value (RFC 8986
+    /// section 5.2), as `entropy` puts it into the fields that [`write`](Self::write) gets.
     #[must_use]
-    pub fn through(mut self, outer: &Outer) -> Self {
+    pub fn through(mut self, outer: &Outer, entropy: EntropyMode) -> Self {
         let protocol = match &mut self.kind {
             Kind::V6 { .. } => PROTOCOL_IPV6,
             Kind::V4 { headers, .. } => {
@@ -222,7 +223,7 @@ impl StackTemplate {
                 PROTOCOL_IPV4
             }
         };
-        let outer = OuterHeaders::new(outer, protocol);
+        let outer = OuterHeaders::new(outer, entropy, protocol);
         self.l3_at = (ETHERNET_LEN + outer.len()) as u8;
         self.outer = Some(Arc::new(outer));
         self

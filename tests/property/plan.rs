@@ -83,6 +83,8 @@ pub(crate) struct Plan {
     pub(crate) seed: u64,
     pub(crate) weather: Weather,
     pub(crate) v6: bool,
+    /// Packets go inside outer ones, along a path written there.
+    pub(crate) routed: bool,
     pub(crate) links: Vec<Link>,
     pub(crate) heal_at: Time,
     pub(crate) outages: Vec<Outage>,
@@ -127,6 +129,8 @@ impl Plan {
             seed,
             weather: Weather::Chaos,
             v6,
+            // Drawn apart, so that what else a seed stands for does not depend on it.
+            routed: !sockets && Rng::new(!seed).one_in(4),
             heal_at,
             outages,
             flaps,

@@ -1,15 +1,18 @@
 //! Carrying out a plan, and what is demanded of the whole.
 
 use std::cell::RefCell;
+use std::net::Ipv6Addr;
 use std::rc::Rc;
 
 use spindrift::congestion::CcConfig;
-use spindrift::endpoint::{CqId, EndpointConfig, Event, FailReason, QpCap, QpInit};
+use spindrift::endpoint::{CqId, EndpointConfig, Event, FailReason, QpCap, QpInit, Route};
 use spindrift::memory::{Access, PdId, Region};
 use spindrift::path::PathConfig;
 use spindrift::time::Time;
+use spindrift::wire::stack::Outer;
 use spindrift::wire::{EntropyMode, Msn, Psn};
 use spindrift::work::WcOpcode;
+use spindrift_srv6::{EvProfile, F3216, Field};
 
 use crate::plan::{EndPlan, Plan, Weather};
 use crate::recovery::Limits;
@@ -164,6 +167,9 @@ fn endpoint_config(plan: &Plan, node: usize) -> EndpointConfig {
         cfg.entropy = EntropyMode::Udp;
     }
     cfg.seed = (plan.seed ^ (node as u64) << 32).into();
+    if plan.routed {
+        cfg.routes = (0..plan.links.len() as u8).map(|port| route(plan, node, port)).collect();
+    }
     cfg.trimming = node_plan.trimming;
     cfg.sack_threshold_bytes = node_plan.sack_threshold;
     cfg.quantum = node_plan.quantum;
@@ -171,6 +177,17 @@ fn endpoint_config(plan: &Plan, node: usize) -> EndpointConfig {
     cfg.tail_probe_floor_ns = node_plan.tail_probe_floor_ns;
     cfg.initial_reordering_ns = node_plan.initial_reordering_ns;
     cfg
+}
+
+/// A route to everybody, by as many paths as there are, or by less than a queue pair asks for.
+fn route(plan: &Plan, node: usize, port: u8) -> Route {
+    let bits = [16, 6, 3][(plan.seed % 3) as usize];
+    let fields = [Field::fixed(32, 0xfcbb_bb00), Field::low_bits(16, 0, bits), Field::fixed(16, port.into())];
+    let path = EvProfile::new(&F3216::FORMAT, &fields).expect("a profile");
+    let src = Ipv6Addr::new(0xfd0f, 0, 0, 0, 0, 0, node as u16, port.into());
+    let to = if plan.v6 { "::/0" } else { "0.0.0.0/0" };
+    let outer = Some(Outer { src, path, hop_limit: 64 });
+    Route { outer, ..Route::new(to.parse().expect("a prefix"), port) }
 }
 
 fn qp_init(plan: &Plan, end: &EndPlan, pd: PdId, number: usize) -> QpInit {

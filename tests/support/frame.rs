@@ -11,7 +11,7 @@ use super::rand::mix;
 
 const ETHERNET: usize = 14;
 
-/// Bytes that a switch leaves of a trimmed frame.
+/// Bytes that a switch leaves of a trimmed frame, beside an outer IP header.
 pub(crate) const TRIMMED_LEN: usize = 128;
 
 /// Headers, payload and iCRC as they go on the wire.
@@ -21,7 +21,7 @@ pub(crate) fn join(endpoint: &Endpoint, transmit: &Transmit) -> Vec<u8> {
     let mut frame = Vec::with_capacity(head.len() + payload.len() + ICRC_LEN);
     frame.extend_from_slice(head);
     payload.append_to(&mut frame, usize::MAX);
-    frame.extend_from_slice(&icrc::compute(&head[ETHERNET..], payload, &[]));
+    frame.extend_from_slice(&icrc::compute(transmit.l3(), payload, &[]));
     frame
 }
 
@@ -56,6 +56,12 @@ fn is_v4(frame: &[u8]) -> bool {
     frame[12..14] == [0x08, 0x00]
 }
 
+/// Bytes of an outer header without a routing header, if there is one.
+pub(crate) fn outer_len(frame: &[u8]) -> usize {
+    const INNER: [u8; 2] = [4, 41];
+    if !is_v4(frame) && INNER.contains(&frame[20]) { 40 } else { 0 }
+}
+
 pub(crate) fn traffic_class(frame: &[u8]) -> u8 {
     if is_v4(frame) { frame[15] } else { frame[14] << 4 | frame[15] >> 4 }
 }
@@ -83,7 +89,7 @@ pub(crate) fn mark_congested(frame: &mut [u8]) -> bool {
 
 /// Cuts the payload off and says so in the DSCP. The UDP length stays, as switches leave it.
 pub(crate) fn trim(frame: &mut Vec<u8>, dscp: u8) {
-    frame.truncate(TRIMMED_LEN);
+    frame.truncate(TRIMMED_LEN + outer_len(frame));
     let class = dscp::traffic_class(dscp, traffic_class(frame) & 3);
     let ip_len = frame.len() - ETHERNET;
     if is_v4(frame) {

@@ -332,7 +332,7 @@ impl Net {
         }
         let (now, target) = (self.now, &mut self.nodes[node]);
         if !target.sockets {
-            frame::in_parts(bytes, 110, RxOrigin::Ethernet, |frame| {
+            frame::in_parts(bytes, 110 + frame::outer_len(bytes), RxOrigin::Ethernet, |frame| {
                 target.endpoint.receive(now, port, frame);
             });
         } else if let Ok(parsed) = stack::parse(bytes)

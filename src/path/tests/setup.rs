@@ -3,6 +3,8 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use spindrift_srv6::{EvProfile, Field};
+
 use super::*;
 
 #[test]
@@ -74,6 +76,79 @@ fn explicit_values_more_than_asked_are_a_random_subset() {
     assert_ne!(chosen(1), chosen(2));
 }
 
+fn profile(bits: u8, max: u32) -> EvProfile {
+    let field = Field { max, ..Field::low_bits(32, 0, bits) };
+    EvProfile::new(&[96, 32], &[Field::fixed(32, 1), field]).unwrap()
+}
+
+fn routed(planes: u8, profiles: Vec<Option<EvProfile>>) -> PathConfig {
+    let source = EvSource::Routed { profiles: profiles.into(), width_bits: 16 };
+    PathConfig { source, ..PathConfig::new(planes) }
+}
+
+/// As many as asked for where there are more, all where there are fewer; random, and alike for equal seeds.
+#[test]
+fn values_of_a_profile_are_drawn_from_all_that_it_has() {
+    // Of 192, of four times as many and one more, of all that there can be, of five.
+    let cases = [
+        (8, 191, 192, 128),
+        (10, 767, 192, 128),
+        (10, 768, 192, 128),
+        (32, u32::MAX, 192, 128),
+        (3, 4, 5, 4),
+    ];
+    for (bits, max, count, active) in cases {
+        let profile = profile(bits, max);
+        let cfg = routed(1, vec![Some(profile.clone())]);
+        let chosen = |seed| {
+            let paths = Paths::new(&cfg, seed).unwrap();
+            assert_eq!(paths.active_len(0), active);
+            paths.states().map(|s| s.ev).collect::<Vec<_>>()
+        };
+        let evs = chosen(1);
+        let distinct: BTreeSet<_> = evs.iter().copied().collect();
+        assert_eq!((distinct.len(), evs.len()), (count, count));
+        assert!(evs.iter().all(|ev| profile.check(ev.0) == Ok(())));
+        assert_eq!(chosen(1), evs);
+        assert_ne!(chosen(2), evs);
+        // From one end to the other, each as likely as the next.
+        let seen: BTreeSet<_> = (0..40).flat_map(chosen).collect();
+        let least = if profile.count() < 1000 { profile.count() as usize } else { 7600 };
+        assert!(seen.len() >= least, "{} of {}", seen.len(), profile.count());
+        let (first, last) = (seen.first().unwrap().0, seen.last().unwrap().0);
+        let end = profile.nth(profile.count() - 1).unwrap();
+        assert!(first <= end / 64 && last >= end - end / 64, "{first:#x} to {last:#x}");
+    }
+}
+
+/// Planes without a profile are as without source routing.
+#[test]
+fn planes_without_a_profile_draw_as_ever() {
+    let paths = Paths::new(&routed(2, vec![None, Some(profile(4, 15))]), 3).unwrap();
+    let of = |plane| paths.states().filter(move |s| s.plane == plane).map(|s| s.ev.0).collect::<Vec<_>>();
+    assert_eq!((of(0).len(), of(1).len()), (96, 16));
+    assert!(of(0).iter().all(|&ev| ev != 0 && ev < 1 << 16));
+    assert!(of(1).iter().all(|&ev| ev.trailing_zeros() >= 28));
+}
+
+/// What was denied stays so, and nothing else is.
+#[test]
+fn denials_pass_to_values_drawn_anew() {
+    let cfg = routed(2, vec![Some(profile(3, 7)), Some(profile(3, 7))]);
+    let mut before = Paths::new(&cfg, 1).unwrap();
+    let ev = Ev(5 << 29);
+    assert_eq!(before.deny_ev(ev, Some(1)), 1);
+    before.deny_plane(0);
+    let mut after = Paths::new(&cfg, 2).unwrap();
+    after.deny_as(&before);
+    assert_eq!((after.open_planes(), after.usable_planes()), (PortMask(2), PortMask(2)));
+    for state in after.states() {
+        assert_eq!(state.state == EvState::Denied, state.plane == 0 || state.ev == ev);
+    }
+    assert_eq!((after.allow_ev(ev, None), after.allow_plane(0)), (1, true));
+    assert_eq!(after.open_planes(), PortMask(3));
+}
+
 #[test]
 fn every_bad_field_is_named() {
     let good = PathConfig::new(4);
@@ -99,6 +174,15 @@ fn every_bad_field_is_named() {
             PathConfig { active: 512, source: EvSource::Random { width_bits: 8 }, ..good.clone() },
         ),
         ("source", PathConfig { source: explicit(vec![two(); 3]), ..good.clone() }),
+        ("source: 3 lists or profiles", routed(4, vec![None; 3])),
+        ("source: 5 lists or profiles", routed(4, vec![None; 5])),
+        (
+            "source.width_bits",
+            PathConfig {
+                source: EvSource::Routed { profiles: vec![None; 4].into(), width_bits: 33 },
+                ..good.clone()
+            },
+        ),
         ("source", PathConfig { source: explicit(vec![two(), two(), vec![], two()]), ..good.clone() }),
         (
             "source: plane 3 lists entropy value 0x5 twice",

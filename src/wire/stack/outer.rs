@@ -2,27 +2,42 @@
 
 use std::net::Ipv6Addr;
 
-use spindrift_srv6::Segments;
+use spindrift_srv6::{EvProfile, Segments};
 
-use super::{Entropy, IPV6_LEN, PROTOCOL_ROUTING, ROUTING_LEN, SEGMENT_LEN, class_and_label, ipv6, routing};
+use crate::wire::{Entropy, EntropyMode};
+
+use super::{IPV6_LEN, PROTOCOL_ROUTING, ROUTING_LEN, SEGMENT_LEN, class_and_label, ipv6, routing};
 
 /// The outer packet that takes packets along a path (RFC 8986 section 5.2, `H.Encaps.Red`).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Outer {
     /// Source address, which a switch answers that cannot go on.
     pub src: Ipv6Addr,
-    /// The addresses that the packet visits. The first one is its destination address; the others, if there are any, are
-    /// listed in a segment routing header (RFC 8754 section 2).
-    pub segments: Segments,
+    /// The addresses that a packet visits, by its entropy value. The first one is its destination address; the others, if
+    /// there are any, are listed in a segment routing header (RFC 8754 section 2).
+    pub path: EvProfile,
     /// Hops that the outer packet may take.
     pub hop_limit: u8,
 }
 
+impl Outer {
+    /// Bytes of these headers: 40, and 8 plus 16 for each address in a routing header.
+    pub fn header_len(&self) -> usize {
+        match self.path.addresses() {
+            1 => IPV6_LEN,
+            count => IPV6_LEN + ROUTING_LEN + SEGMENT_LEN * (count - 1),
+        }
+    }
+}
+
 /// These headers as bytes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct OuterHeaders {
     len: u8,
+    /// With the path of entropy value 0.
     bytes: [u8; Self::MAX_LEN],
+    path: EvProfile,
+    entropy: EntropyMode,
 }
 
 impl OuterHeaders {
@@ -30,15 +45,17 @@ impl OuterHeaders {
     pub(super) const MAX_LEN: usize = IPV6_LEN + ROUTING_LEN + SEGMENT_LEN * (Segments::CAPACITY - 1);
 
     /// The headers in front of a packet of `protocol`.
-    pub(super) fn new(outer: &Outer, protocol: u8) -> Self {
+    pub(super) fn new(outer: &Outer, entropy: EntropyMode, protocol: u8) -> Self {
+        let (len, path) = (outer.header_len() as u8, outer.path.clone());
+        let segments = path.base();
         let mut bytes = [0; Self::MAX_LEN];
         ipv6::HOP_LIMIT.set(&mut bytes, outer.hop_limit);
         ipv6::SRC.set(&mut bytes, outer.src.octets());
-        ipv6::DST.set(&mut bytes, outer.segments.destination().octets());
+        ipv6::DST.set(&mut bytes, segments.destination().octets());
         ipv6::NEXT_HEADER.set(&mut bytes, protocol);
-        let later = outer.segments.later();
+        let later = segments.later();
         if later.is_empty() {
-            return Self { len: IPV6_LEN as u8, bytes };
+            return Self { len, bytes, path, entropy };
         }
         ipv6::NEXT_HEADER.set(&mut bytes, PROTOCOL_ROUTING);
         let count = later.len() as u8;
@@ -55,7 +72,7 @@ impl OuterHeaders {
                 *place = segment.octets();
             }
         }
-        Self { len: (IPV6_LEN + ROUTING_LEN + SEGMENT_LEN * later.len()) as u8, bytes }
+        Self { len, bytes, path, entropy }
     }
 
     /// The type of a segment routing header.
@@ -77,6 +94,17 @@ impl OuterHeaders {
     ) -> bool {
         let Ok(payload_len) = u16::try_from(self.len() - IPV6_LEN + inner_len) else { return false };
         out.copy_from_slice(self.bytes.get(..out.len()).unwrap_or_default());
+        let ev = self.entropy.extract(entropy.src_port, entropy.flow_label);
+        for (at, address) in self.path.varying(ev.0) {
+            let place = match at {
+                0 => IPV6_LEN - SEGMENT_LEN,
+                // The last segment is listed first.
+                later => out.len() - SEGMENT_LEN * later,
+            };
+            if let Some(room) = out.get_mut(place..place + SEGMENT_LEN) {
+                room.copy_from_slice(&address.octets());
+            }
+        }
         let Some(ip) = out.first_chunk_mut::<IPV6_LEN>() else { return false };
         ipv6::VERSION_CLASS_LABEL.set(ip, class_and_label(traffic_class, entropy));
         ipv6::PAYLOAD_LEN.set(ip, payload_len);

@@ -1,0 +1,186 @@
+//! The ways to peers that their addresses alone do not give: a next hop, and source-routed paths.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use ipnet::IpNet;
+use spindrift_pmd::MacAddr;
+use spindrift_srv6::EvProfile;
+
+use crate::path::{EvSource, PathConfigError};
+use crate::wire::stack::{Outer, StackError, StackTemplate};
+use crate::wire::{EntropyMode, Ev};
+
+use super::config::{ConfigError, EndpointConfig, LocalPort, PortAddr};
+
+/// How packets from one of our ports travel to peers with certain addresses. Where no route fits, they go as they are to
+/// the Ethernet address of the peer's port.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Route {
+    /// Addresses of the peers. Of the routes of a port that fit, that with the longest prefix counts.
+    pub to: IpNet,
+    /// The port that packets leave by, counted from 0 as in [`EndpointConfig::ports`].
+    pub port: u8,
+    /// Ethernet address of the next hop. Default: that of the peer's port.
+    pub next_hop: Option<MacAddr>,
+    /// The outer packet that takes packets along the path of their entropy value. Queue pairs then draw their entropy values
+    /// from those that the path's profile has, when they are connected (MRC paper, section 2.2). Default: none, switches
+    /// choose the path by hashing.
+    pub outer: Option<Outer>,
+}
+
+impl Route {
+    /// A route to `to` from `port` that is like none, as an exception to others.
+    pub const fn new(to: IpNet, port: u8) -> Self {
+        Self { to, port, next_hop: None, outer: None }
+    }
+
+    /// What is wrong with it.
+    fn check(&self, cfg: &EndpointConfig) -> Result<(), String> {
+        let Some(port) = cfg.ports.get(usize::from(self.port)) else {
+            return Err(format!("there is no such port, the last one is port {}", cfg.ports.len() - 1));
+        };
+        if self.to.addr().is_ipv6() != port.ip.is_ipv6() {
+            return Err(format!("the addresses are not of the family of the port's, {}", port.ip));
+        }
+        if self.to.trunc() != self.to {
+            return Err(format!("there are bits behind the prefix; write {}", self.to.trunc()));
+        }
+        if port.source_ports.is_some() && (self.next_hop.is_some() || self.outer.is_some()) {
+            return Err(
+                "the port is a set of kernel sockets: the kernel chooses next hop and headers".to_owned()
+            );
+        }
+        let Some(outer) = &self.outer else { return Ok(()) };
+        if outer.hop_limit == 0 {
+            return Err("outer.hop_limit must be at least 1".to_owned());
+        }
+        let bits = outer.path.bits();
+        if !carries(cfg.entropy, bits, port.ip.is_ipv6()) {
+            return Err(format!(
+                "outer.path takes the first {bits} bits of the entropy value, which packets do not carry: entropy must be \
+                 `stev-sport-high` or `stev-sport-low`, and over IPv4 up to 16 bits are carried by the first one"
+            ));
+        }
+        Ok(())
+    }
+
+    /// The entropy value itself if there is a path of it, and otherwise one of which there is.
+    fn own(&self, ev: Ev) -> Ev {
+        match &self.outer {
+            Some(Outer { path, .. }) if path.check(ev.0).is_err() => {
+                Ev(path.nth(u64::from(ev.0) % path.count()).unwrap_or_default())
+            }
+            _ => ev,
+        }
+    }
+}
+
+/// Whether the first `bits` bits of an entropy value come out as they went in.
+fn carries(mode: EntropyMode, bits: u32, v6: bool) -> bool {
+    let all = Ev(!u32::MAX.checked_shr(bits).unwrap_or(0));
+    let entropy = mode.place(all);
+    mode.extract(entropy.src_port, if v6 { entropy.flow_label } else { 0 }) == all
+}
+
+/// The routes of an endpoint, for looking up.
+#[derive(Debug, Default)]
+pub(super) struct Routes {
+    by_prefix: BTreeMap<(u8, IpNet), Route>,
+    /// Lengths of prefixes, longest first.
+    lengths: Vec<u8>,
+}
+
+impl Routes {
+    /// Fails if a route cannot work, or if two are for the same.
+    pub(super) fn new(cfg: &EndpointConfig) -> Result<Self, ConfigError> {
+        let mut routes = Self::default();
+        for (number, route) in (1..).zip(&cfg.routes) {
+            let result = route.check(cfg).and_then(|()| {
+                match routes.by_prefix.insert((route.port, route.to), route.clone()) {
+                    None => Ok(()),
+                    Some(_) => Err("there is one before it for the same addresses and port".to_owned()),
+                }
+            });
+            if let Err(why) = result {
+                let why = format!("route {number} (to {}, port {}): {why}", route.to, route.port);
+                return Err(ConfigError { setting: "routes", why });
+            }
+            routes.lengths.push(route.to.prefix_len());
+        }
+        routes.lengths.sort_unstable_by_key(|&len| core::cmp::Reverse(len));
+        routes.lengths.dedup();
+        Ok(routes)
+    }
+
+    /// The route from `port` to `ip`, if there is one.
+    fn find(&self, port: u8, ip: IpAddr) -> Option<&Route> {
+        self.lengths.iter().find_map(|&len| {
+            // Fails for a prefix of IPv6 addresses that is longer than one of IPv4.
+            let to = IpNet::new(ip, len).ok()?.trunc();
+            self.by_prefix.get(&(port, to))
+        })
+    }
+
+    /// The headers of packets from our port with index `port`, which is `ours`, to a peer.
+    pub(super) fn template(
+        &self,
+        cfg: &EndpointConfig,
+        (port, ours): (u8, &LocalPort),
+        theirs: &PortAddr,
+        udp_port: u16,
+    ) -> Result<StackTemplate, StackError> {
+        let route = self.find(port, theirs.ip);
+        let next_hop = route.and_then(|route| route.next_hop).unwrap_or(MacAddr(theirs.mac));
+        let template = StackTemplate::new(ours.mac, next_hop, ours.ip, theirs.ip, udp_port, cfg.hop_limit)?;
+        Ok(match route.and_then(|route| route.outer.as_ref()) {
+            Some(outer) => template.through(outer, cfg.entropy),
+            None => template,
+        })
+    }
+
+    /// The entropy value for an answer to a packet that came in with `ev`: the same, unless the peer's paths have values
+    /// of which there is none on the way back.
+    pub(super) fn answer_ev(&self, port: u8, ip: IpAddr, ev: Ev) -> Ev {
+        self.find(port, ip).map_or(ev, |route| route.own(ev))
+    }
+
+    /// Where a queue pair's entropy values come from when its peer has these ports: `None` if from where they came before
+    /// it had a peer. `wanted` is valid.
+    ///
+    /// # Errors
+    /// A value that was listed has no path.
+    pub(super) fn ev_source(
+        &self,
+        cfg: &EndpointConfig,
+        wanted: &EvSource,
+        peer: &[PortAddr],
+    ) -> Result<Option<EvSource>, PathConfigError> {
+        let profile = |port: u8, addr: Option<&PortAddr>| {
+            let outer = self.find(port, addr?.ip)?.outer.as_ref()?;
+            Some(outer.path.clone())
+        };
+        let planes = 0..cfg.ports.len() as u8;
+        let profiles: Arc<[Option<EvProfile>]> =
+            planes.map(|port| profile(port, peer.get(usize::from(port)))).collect();
+        if profiles.iter().all(Option::is_none) {
+            return Ok(None);
+        }
+        match wanted {
+            EvSource::Explicit(lists) => {
+                for (plane, (list, profile)) in (0..).zip(lists.iter().zip(&*profiles)) {
+                    let Some(profile) = profile else { continue };
+                    let bad = list.iter().find_map(|ev| profile.check(ev.0).err());
+                    if let Some(why) = bad {
+                        return Err(PathConfigError::NoPath { plane, why });
+                    }
+                }
+                Ok(None)
+            }
+            EvSource::Random { width_bits } | EvSource::Routed { width_bits, .. } => {
+                Ok(Some(EvSource::Routed { profiles, width_bits: *width_bits }))
+            }
+        }
+    }
+}
