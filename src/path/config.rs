@@ -40,7 +40,8 @@ pub enum EvSource {
     /// backup in the configured proportion.
     Explicit(Arc<[Vec<Ev>]>),
     /// Drawn at random from the values of each plane's profile, of which there may be fewer than asked for, as above.
-    /// Planes without one have values as [`Random`](Self::Random) draws them.
+    /// Planes without one have values as [`Random`](Self::Random) draws them. With one, the UDP source port may be 0,
+    /// since only what unpacks the outer packet can see it.
     ///
     /// An endpoint whose [routes](crate::endpoint::Route) lead through an outer packet draws so without being told.
     Routed {

@@ -58,8 +58,10 @@ fn is_v4(frame: &[u8]) -> bool {
 
 /// Bytes of an outer header without a routing header, if there is one.
 pub(crate) fn outer_len(frame: &[u8]) -> usize {
-    const INNER: [u8; 2] = [4, 41];
-    if !is_v4(frame) && INNER.contains(&frame[20]) { 40 } else { 0 }
+    match frame.get(12..21) {
+        Some([0x86, 0xdd, .., 4 | 41]) => 40,
+        _ => 0,
+    }
 }
 
 pub(crate) fn traffic_class(frame: &[u8]) -> u8 {
