@@ -10,9 +10,8 @@ use crate::path::{EvEvent, EvSource, EvStatus, PathConfig, PathCounters, Paths, 
 use crate::time::Time;
 use crate::wire::{Ev, Psn, Qpn};
 
-use super::config::{
-    EndpointError, PortAddr, QpInfo, QpInit, QpModify, QpState, RtrAttr, RtsAttr, entropy_name,
-};
+use super::attr::{PortAddr, QpInfo, QpInit, QpModify, QpState, RtrAttr, RtsAttr, entropy_name};
+use super::error::EndpointError;
 use super::event::{Event, FailReason, QpFailure};
 use super::peer::Peer;
 use super::qp::{Qp, QpStatus};

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use crate::wire::{Ev, Psn, Qpn};
 use crate::work::{Wc, WcStatus};
 
-use super::config::CqId;
+use super::attr::CqId;
 
 /// Why a queue pair went to the error state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -12,7 +12,7 @@ use tracing::{debug, error, info, warn};
 use crate::path::{EvEvent, EvState, PortMask};
 use crate::wire::{Ev, Qpn};
 
-use super::config::CqId;
+use super::attr::CqId;
 use super::event::FailReason;
 use super::{Endpoint, QpFailure};
 

@@ -14,8 +14,10 @@
 //! the same inputs are the same, byte for byte. Nothing allocates per packet once windows and
 //! queues have reached their sizes.
 
+mod attr;
 mod config;
 mod control;
+mod error;
 mod event;
 mod log;
 mod ops;
@@ -31,10 +33,9 @@ mod senders;
 mod timers;
 mod transmit;
 
-pub use config::{
-    ConfigError, CqId, EndpointConfig, EndpointError, Limits, LocalPort, PortAddr, PostError, QpCap, QpInfo,
-    QpInit, QpModify, QpState, RtrAttr, RtsAttr, entropy_name,
-};
+pub use attr::{CqId, PortAddr, QpCap, QpInfo, QpInit, QpModify, QpState, RtrAttr, RtsAttr, entropy_name};
+pub use config::{ConfigError, EndpointConfig, Limits, LocalPort};
+pub use error::{EndpointError, PostError};
 pub use event::{Event, FailReason, QpFailure};
 pub use ipnet::IpNet;
 pub use qp::{QpCounters, QpStatus};

@@ -8,7 +8,9 @@ use std::net::IpAddr;
 use crate::time::Time;
 use crate::wire::StackTemplate;
 
-use super::config::{EndpointConfig, EndpointError, PortAddr};
+use super::attr::PortAddr;
+use super::config::EndpointConfig;
+use super::error::EndpointError;
 use super::planes::PeerPlanes;
 use super::routes::Routes;
 

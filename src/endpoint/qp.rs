@@ -8,7 +8,9 @@ use crate::responder::{Responder, ResponderSetup};
 use crate::time::Time;
 use crate::wire::{Msn, Opcode, Psn, Qpn};
 
-use super::config::{CqId, EndpointConfig, EndpointError, QpInit, QpState, RtrAttr, RtsAttr};
+use super::attr::{CqId, QpInit, QpState, RtrAttr, RtsAttr};
+use super::config::EndpointConfig;
+use super::error::EndpointError;
 use super::senders::Place;
 
 /// Counts of one queue pair.

@@ -4,7 +4,7 @@ use crate::time::Time;
 use crate::wire::{Bth, ENDPOINT_QPN, Eeth, EndpointOp, Erth, Opcode, Packet, Psn};
 
 use super::Endpoint;
-use super::config::PortAddr;
+use super::attr::PortAddr;
 use super::event::Event;
 use super::ops::{self, OpOut, Purpose};
 use super::receive::Source;

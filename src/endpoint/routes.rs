@@ -12,7 +12,8 @@ use crate::path::{EvSource, PathConfigError};
 use crate::wire::stack::{Outer, StackError, StackTemplate};
 use crate::wire::{EntropyMode, Ev};
 
-use super::config::{ConfigError, EndpointConfig, LocalPort, PortAddr};
+use super::attr::PortAddr;
+use super::config::{ConfigError, EndpointConfig, LocalPort};
 
 /// How packets from one of our ports travel to peers with certain addresses. Where no route fits, they go as they are to
 /// the Ethernet address of the peer's port.
@@ -182,5 +183,104 @@ impl Routes {
                 Ok(Some(EvSource::Routed { profiles, width_bits: *width_bits }))
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv6Addr;
+
+    use spindrift_srv6::{Field, Segments};
+
+    use super::*;
+    use crate::endpoint::tests::port;
+    use crate::wire::StevOrder;
+
+    /// The first route that cannot work is named, with the reason.
+    #[test]
+    fn routes_that_cannot_work_are_named() {
+        let outer = |bits: u8| {
+            let path = EvProfile::new(&[96, 32], &[Field::fixed(32, 1), Field::low_bits(32, 0, bits)]);
+            Outer { src: Ipv6Addr::LOCALHOST, path: path.expect("it fits"), hop_limit: 9 }
+        };
+        let why = |v6: bool, mode: Option<EntropyMode>, route: Route, more: Option<Route>| {
+            let mut config = EndpointConfig::new((1..=2).map(port).collect());
+            if v6 {
+                config.ports.iter_mut().for_each(|port| port.ip = Ipv6Addr::LOCALHOST.into());
+            }
+            config.entropy = mode.unwrap_or(config.entropy);
+            config.routes = [route].into_iter().chain(more).collect();
+            config.validate().map_err(|error| {
+                assert_eq!(error.setting, "routes");
+                assert_eq!(Routes::new(&config).map(|_| ()), Err(error.clone()));
+                error.why
+            })
+        };
+        let to = |text: &str| Route::new(text.parse().expect("a prefix"), 1);
+        let with = |bits| Route { outer: Some(outer(bits)), ..to("::/0") };
+        let v4_with = |bits| Route { outer: Some(outer(bits)), ..to("0.0.0.0/0") };
+        let low = Some(EntropyMode::Stev(StevOrder::SportLow));
+        let udp = Some(EntropyMode::Udp);
+        for good in [
+            why(true, None, with(32), None),
+            why(true, low, with(32), None),
+            why(true, udp, with(0), None),
+            why(false, None, v4_with(16), Some(to("10.0.0.0/8"))),
+            why(false, low, v4_with(0), None),
+            why(false, None, v4_with(16), Some(Route { port: 0, ..v4_with(16) })),
+        ] {
+            assert_eq!(good, Ok(()));
+        }
+        let not_carried = "outer.path takes the first";
+        for (result, want) in [
+            (
+                why(true, None, Route { port: 2, ..to("::/0") }, None),
+                "there is no such port, the last one is port 1",
+            ),
+            (why(false, None, to("::/0"), None), "family of the port's, 10.0.0.2"),
+            (why(true, None, to("0.0.0.0/0"), None), "family of the port's, ::1"),
+            (why(false, None, to("10.1.0.0/8"), None), "bits behind the prefix; write 10.0.0.0/8"),
+            (
+                why(
+                    true,
+                    None,
+                    Route { outer: Some(Outer { hop_limit: 0, ..outer(1) }), ..to("::/0") },
+                    None,
+                ),
+                "hop_limit",
+            ),
+            (why(true, udp, with(1), None), not_carried),
+            (why(false, None, v4_with(17), None), not_carried),
+            (why(false, low, v4_with(1), None), not_carried),
+            (why(true, None, with(3), Some(to("::/0"))), "one before it for the same"),
+        ] {
+            let why = result.expect_err("it cannot work");
+            assert!(why.contains(want), "{why:?} says nothing of {want:?}");
+        }
+        let second =
+            why(true, None, with(3), Some(Route { port: 9, ..to("fd00::/64") })).expect_err("no port 9");
+        assert!(second.starts_with("route 2 (to fd00::/64, port 9): "), "{second}");
+    }
+
+    /// Where the kernel makes the headers, there is nothing to say about them.
+    #[test]
+    fn sockets_have_no_routes_of_ours() {
+        let refused = |at: u8, change: fn(&mut Route)| {
+            let mut ports = vec![port(1), port(2)];
+            ports[1].source_ports = Some(vec![50_000]);
+            let mut config = EndpointConfig::new(ports);
+            let mut route = Route::new("10.0.0.0/8".parse().expect("a prefix"), at);
+            change(&mut route);
+            config.routes = vec![route];
+            config.validate().map_err(|error| error.why.contains("kernel sockets"))
+        };
+        let hop: fn(&mut Route) = |route| route.next_hop = Some(MacAddr([2; 6]));
+        let outer: fn(&mut Route) = |route| {
+            let path = Segments::from(Ipv6Addr::LOCALHOST).into();
+            route.outer = Some(Outer { src: Ipv6Addr::LOCALHOST, path, hop_limit: 9 });
+        };
+        assert_eq!([hop, outer].map(|change| refused(0, change)), [Ok(()), Ok(())]);
+        assert_eq!([hop, outer].map(|change| refused(1, change)), [Err(true), Err(true)]);
+        assert_eq!(refused(1, |_| ()), Ok(()));
     }
 }

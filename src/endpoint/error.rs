@@ -1,0 +1,68 @@
+//! Why an endpoint refuses a call.
+
+use thiserror::Error;
+
+use super::attr::QpState;
+
+/// A control operation that was refused.
+#[derive(Clone, Debug, Error, PartialEq)]
+#[non_exhaustive]
+pub enum EndpointError {
+    /// No queue pair of that number.
+    #[error("no queue pair {0:#08x}")]
+    NoSuchQp(u32),
+    /// The state machine does not allow the change.
+    #[error("queue pair is in {from:?}; {to} is not reachable from there")]
+    BadTransition {
+        /// Current state.
+        from: QpState,
+        /// State asked for.
+        to: &'static str,
+    },
+    /// An attribute is out of range.
+    #[error("attribute `{name}` is {value}: {why}")]
+    BadAttribute {
+        /// Its name.
+        name: &'static str,
+        /// Its value.
+        value: u64,
+        /// What is allowed.
+        why: &'static str,
+    },
+    /// A limit of the endpoint is reached.
+    #[error("limit `{0}` is reached; raise it in the endpoint's settings")]
+    Limit(&'static str),
+    /// The path settings cannot work.
+    #[error(transparent)]
+    Path(#[from] crate::path::PathConfigError),
+    /// The congestion control settings cannot work.
+    #[error(transparent)]
+    Congestion(#[from] crate::congestion::CcConfigError),
+    /// The memory space refused.
+    #[error(transparent)]
+    Memory(#[from] crate::memory::MemoryError),
+    /// The peer's ports do not fit ours.
+    #[error("peer's ports: {0}")]
+    Ports(String),
+}
+
+/// A work request that was not taken.
+#[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum PostError {
+    /// No queue pair of that number.
+    #[error("no such queue pair")]
+    NoSuchQp,
+    /// The queue is full.
+    #[error("queue is full: wait for completions or make the queue pair with a larger capacity")]
+    QueueFull,
+    /// The state does not allow it: sends need RTS, receives INIT or later.
+    #[error("queue pair is in {0:?}")]
+    WrongState(QpState),
+    /// A message has 1 to 2^32-1 bytes (MRC 1.0 section 5.1); an immediate does not travel alone.
+    #[error("message is empty: MRC messages have 1 to 4294967295 bytes, with an immediate too")]
+    Empty,
+    /// The peer accepts no writes with immediate: the request would wait for ever.
+    #[error("the peer accepts no writes with immediate: it connected with max_wimm 0")]
+    NoImmediates,
+}
