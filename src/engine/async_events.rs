@@ -1,13 +1,13 @@
 //! Asynchronous events: what happens on a context and belongs in no completion queue. They wait in a bounded queue
 //! that has a file descriptor to wait on.
 
-use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::io::{self, Read, Write};
+use core::sync::atomic::{AtomicU64, Ordering};
+use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::os::unix::net::UnixStream;
 
 use crossbeam_queue::ArrayQueue;
 
+use super::signal::Signal;
 use super::tuning::ASYNC_EVENTS;
 use crate::endpoint::{CqId, QpFailure};
 use crate::path::EvEvent;
@@ -70,24 +70,12 @@ pub enum AsyncEvent {
 pub(crate) struct AsyncEvents {
     queue: ArrayQueue<AsyncEvent>,
     lost: AtomicU64,
-    /// A byte is in the stream.
-    signalled: AtomicBool,
-    bell: UnixStream,
-    ear: UnixStream,
+    signal: Signal,
 }
 
 impl AsyncEvents {
     pub(super) fn new() -> io::Result<Self> {
-        let (bell, ear) = UnixStream::pair()?;
-        bell.set_nonblocking(true)?;
-        ear.set_nonblocking(true)?;
-        Ok(Self {
-            queue: ArrayQueue::new(ASYNC_EVENTS),
-            lost: AtomicU64::new(0),
-            signalled: AtomicBool::new(false),
-            bell,
-            ear,
-        })
+        Ok(Self { queue: ArrayQueue::new(ASYNC_EVENTS), lost: AtomicU64::new(0), signal: Signal::new()? })
     }
 
     /// Adds an event; the newest is lost, and counted, when the queue is full.
@@ -95,7 +83,7 @@ impl AsyncEvents {
         if self.queue.push(event).is_err() {
             self.lost.fetch_add(1, Ordering::Relaxed);
         }
-        self.signal();
+        self.signal.raise();
     }
 
     /// The oldest event. After `None` the descriptor is readable again only when another event comes.
@@ -103,13 +91,10 @@ impl AsyncEvents {
         if let Some(event) = self.queue.pop() {
             return Some(event);
         }
-        let mut bytes = [0; 8];
-        while (&self.ear).read(&mut bytes).is_ok_and(|count| count > 0) {}
-        self.signalled.swap(false, Ordering::AcqRel);
-        // An event that came before the flag was lowered made no sound.
+        self.signal.lower();
         let late = self.queue.pop();
         if !self.queue.is_empty() {
-            self.signal();
+            self.signal.raise();
         }
         late
     }
@@ -119,14 +104,7 @@ impl AsyncEvents {
     }
 
     pub(crate) fn fd(&self) -> BorrowedFd<'_> {
-        self.ear.as_fd()
-    }
-
-    fn signal(&self) {
-        if !self.signalled.swap(true, Ordering::AcqRel) {
-            // One byte fits: the stream is drained before the flag is lowered.
-            let _ = (&self.bell).write(&[1]);
-        }
+        self.signal.as_fd()
     }
 }
 
@@ -134,17 +112,9 @@ impl AsyncEvents {
 mod tests {
     #![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
     use super::*;
+    use crate::engine::clock::Deadline;
+    use core::sync::atomic::AtomicBool;
     use std::time::Duration;
-
-    /// Waits on the descriptor, and takes the byte that woke it.
-    fn sleeps_until_readable(events: &AsyncEvents) -> bool {
-        let stream = UnixStream::from(events.fd().try_clone_to_owned().unwrap());
-        stream.set_nonblocking(false).unwrap();
-        stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
-        let readable = (&stream).read(&mut [0]).is_ok_and(|count| count == 1);
-        stream.set_nonblocking(true).unwrap();
-        readable
-    }
 
     /// Whenever the reader has found the queue empty, the next event wakes it.
     #[test]
@@ -171,7 +141,7 @@ mod tests {
                 if taken + events.lost() == EVENTS {
                     break;
                 }
-                if !sleeps_until_readable(&events) {
+                if !events.signal.wait(Some(&Deadline::after(Duration::from_secs(10)))).unwrap() {
                     sleeps_on.store(true, Ordering::Relaxed);
                     panic!("{taken} taken, and the reader sleeps on");
                 }

@@ -14,7 +14,9 @@ use super::board::{Board, Snapshot};
 use super::clock::Clock;
 use super::gate::Gate;
 use super::lane::Lane;
+use super::rings::Doorbells;
 use super::tuning::{CONTROL_SLEEP_NS, IDLE_POLLS, POLLS_PER_LOCK, YIELDS_BEFORE_NAP, YIELDS_BEFORE_SLEEP};
+use super::waker::Waker;
 use crate::time::Time;
 
 /// Who drives a lane.
@@ -41,7 +43,8 @@ pub enum Idle {
     /// Gives the core to whoever else wants it after some tens of microseconds, between polls: for shared cores.
     #[default]
     Yield,
-    /// As [`Idle::Yield`], and after about a millisecond sleeps for this long (or to the next timer) between polls. What arrives meanwhile waits as long.
+    /// As [`Idle::Yield`], and after about a millisecond sleeps for this long (or to the next timer) between polls. What
+    /// is posted meanwhile wakes it; what arrives meanwhile waits.
     Nap(Duration),
 }
 
@@ -105,6 +108,14 @@ struct Shared {
     deferred: Mutex<Vec<Deferred>>,
     /// What the lane said when it panicked. Set with the lane locked.
     failure: OnceLock<String>,
+    /// Of a lane that naps.
+    sleep: Option<Sleep>,
+}
+
+/// What ends the nap of a lane.
+struct Sleep {
+    waker: Arc<Waker>,
+    doorbells: Doorbells,
 }
 
 type Deferred = Box<dyn FnOnce(&mut Lane) + Send>;
@@ -131,8 +142,13 @@ fn this_thread() -> usize {
 
 impl LaneHandle {
     /// Starts to drive a lane.
-    pub(crate) fn start(lane: Lane, mode: LaneMode) -> Result<Self, LaneStartError> {
+    pub(crate) fn start(mut lane: Lane, mode: LaneMode) -> Result<Self, LaneStartError> {
         let events = lane.async_events();
+        let naps = matches!(mode, LaneMode::Thread { idle: Idle::Nap(_), .. });
+        let sleep = naps.then(|| {
+            let waker = Arc::default();
+            Sleep { doorbells: lane.wake(&waker), waker }
+        });
         let shared = Arc::new(Shared {
             lane: Mutex::new(lane),
             holder: AtomicUsize::new(0),
@@ -145,6 +161,7 @@ impl LaneHandle {
             stop: AtomicBool::new(false),
             deferred: Mutex::default(),
             failure: OnceLock::new(),
+            sleep,
         });
         let thread = match mode {
             LaneMode::Inline => None,
@@ -185,9 +202,7 @@ impl LaneHandle {
     /// # Errors
     /// [`ControlError`], and the operation does not run.
     pub(crate) fn control<R>(&self, operation: impl FnOnce(&mut Lane) -> R) -> Result<R, ControlError> {
-        if self.shared.is_held_here() {
-            return Err(ControlError::Nested);
-        }
+        self.check_not_nested()?;
         let mut pass = self.shared.gate.enter();
         if let Some(lane) = &self.thread {
             self.shared.wait_for_share(lane.thread(), || pass.wait_ns());
@@ -248,6 +263,11 @@ impl LaneHandle {
 
     pub(crate) fn async_events(&self) -> &AsyncEvents {
         &self.events
+    }
+
+    /// Whether the calling thread is in a control call, in which waiting for the lane would never end.
+    pub(crate) fn check_not_nested(&self) -> Result<(), ControlError> {
+        if self.shared.is_held_here() { Err(ControlError::Nested) } else { Ok(()) }
     }
 
     /// Whether the lane runs inside the caller's thread.
@@ -353,8 +373,11 @@ impl Shared {
             if pace.is_idle() && idle != Idle::Spin {
                 thread::yield_now();
             }
-            if nap_ns > 0 && !self.stopped() {
-                thread::park_timeout(Duration::from_nanos(nap_ns));
+            if nap_ns > 0
+                && !self.stopped()
+                && let Some(Sleep { waker, doorbells }) = &self.sleep
+            {
+                waker.nap(Duration::from_nanos(nap_ns), || !doorbells.is_empty());
             }
         }
     }

@@ -8,10 +8,14 @@ use std::sync::Arc;
 use spindrift_pmd::{LinkState, Port, PortCounters};
 
 use super::async_events::{AsyncEvent, AsyncEvents};
+use super::channel::EventChannel;
 use super::clock::Clock;
-use super::rings::{CqReader, CqWriter, LaneRings, Overrun, QpIntake, QpSlot, QpSubmit, cq_ring, qp_rings};
+use super::rings::{
+    CqReader, CqWriter, Doorbells, LaneRings, Overrun, QpIntake, QpSlot, QpSubmit, cq_ring, qp_rings,
+};
 use super::transmit::TxBatch;
 use super::tuning::{LINK_CHECK_NS, RECALL_AFTER_NS, RX_BURST, TX_PER_POLL};
+use super::waker::Waker;
 use crate::endpoint::{
     CqId, Endpoint, EndpointError, Event, FailReason, PostError, QpInit, QpModify, QpState,
 };
@@ -156,6 +160,12 @@ impl Lane {
     /// The transport state, for control operations.
     pub fn endpoint_mut(&mut self) -> &mut Endpoint {
         &mut self.endpoint
+    }
+
+    /// Where what is posted to this lane is listed. Queue pairs that are made after this call wake a thread that naps.
+    pub(super) fn wake(&mut self, waker: &Arc<Waker>) -> Doorbells {
+        self.rings.wake(waker);
+        Arc::clone(&self.rings.doorbells)
     }
 
     pub(super) fn async_events(&self) -> Arc<AsyncEvents> {
@@ -474,14 +484,15 @@ impl Lane {
 
 /// Control operations of the verbs layer, called with the lane locked.
 impl Lane {
-    pub(crate) fn create_cq(&mut self, depth: u32) -> (CqId, CqReader) {
-        let (reader, writer) = cq_ring(depth);
+    pub(crate) fn create_cq(&mut self, depth: u32, channel: Option<&Arc<EventChannel>>) -> (CqId, CqReader) {
         let index = self.cqs.iter().position(Option::is_none).unwrap_or(self.cqs.len());
+        let cq = CqId(index as u32);
+        let (reader, writer) = cq_ring(cq, depth, channel);
         match self.cqs.get_mut(index) {
             Some(place) => *place = Some(writer),
             None => self.cqs.push(Some(writer)),
         }
-        (CqId(index as u32), reader)
+        (cq, reader)
     }
 
     /// How many queue pairs report to this completion queue.

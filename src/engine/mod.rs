@@ -19,18 +19,22 @@
 
 mod async_events;
 mod board;
+mod channel;
 mod clock;
 mod gate;
 mod handle;
 mod lane;
 mod rings;
+mod signal;
 mod transmit;
 mod tuning;
+mod waker;
 
 pub use async_events::AsyncEvent;
 pub use handle::{ControlError, Idle, LaneMode, LaneStartError};
 pub use lane::{Lane, LaneCounters};
 
+pub(crate) use channel::EventChannel;
 pub(crate) use clock::{Deadline, fresh_seed, pause};
 pub(crate) use handle::LaneHandle;
 pub(crate) use rings::{CqEnd, CqReader, Full, QpSubmit};

@@ -15,11 +15,13 @@ use crossbeam_queue::ArrayQueue;
 use crossbeam_utils::CachePadded;
 use rtrb::{Consumer, Producer, PushError, RingBuffer};
 
-use crate::endpoint::{FailReason, QpState};
+use crate::endpoint::{CqId, FailReason, QpState};
 use crate::wire::Qpn;
 use crate::work::{RecvWr, SendWr, Wc};
 
+use super::channel::{CqBell, EventChannel};
 use super::tuning::{SEND_RING, SPARE_SEND_RINGS};
+use super::waker::Waker;
 
 /// Index of a queue pair in its lane's table.
 pub(crate) type QpSlot = u32;
@@ -35,13 +37,20 @@ type SendRing = (Producer<SendWr>, Consumer<SendWr>);
 pub(super) struct LaneRings {
     pub(super) doorbells: Doorbells,
     spare: Arc<ArrayQueue<SendRing>>,
+    /// Only of a lane whose thread may sleep: for the others, posting costs nothing more.
+    waker: Option<Arc<Waker>>,
 }
 
 impl LaneRings {
     /// For up to `max_qps` queue pairs.
     pub(super) fn new(max_qps: usize) -> Self {
         let doorbells = Arc::new(ArrayQueue::new(max_qps));
-        Self { doorbells, spare: Arc::new(ArrayQueue::new(SPARE_SEND_RINGS)) }
+        Self { doorbells, spare: Arc::new(ArrayQueue::new(SPARE_SEND_RINGS)), waker: None }
+    }
+
+    /// Lets what is posted from now on to queue pairs that are yet to be made wake a thread that naps.
+    pub(super) fn wake(&mut self, waker: &Arc<Waker>) {
+        self.waker = Some(Arc::clone(waker));
     }
 
     #[cfg(test)]
@@ -218,10 +227,16 @@ impl QpSubmit {
     fn ring(&self) {
         // Both sides swap this flag. If it was set already, the lane has yet to clear it, and will
         // look into the rings after that: it sees what was pushed before this swap.
-        if !self.flags.armed.swap(true, Ordering::AcqRel) && self.lane.doorbells.push(self.slot).is_err() {
+        if self.flags.armed.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        if self.lane.doorbells.push(self.slot).is_err() {
             // Cannot happen while the list is as long as the table of queue pairs; if it did, the
             // next request rings again.
             self.flags.armed.store(false, Ordering::Release);
+        }
+        if let Some(waker) = &self.lane.waker {
+            waker.wake();
         }
     }
 }
@@ -324,6 +339,7 @@ impl CqEnd {
 pub(crate) struct CqReader {
     ring: Consumer<Wc>,
     end: Arc<AtomicU8>,
+    bell: Option<Arc<CqBell>>,
 }
 
 /// The lane's half of a completion queue.
@@ -331,13 +347,16 @@ pub(crate) struct CqReader {
 pub(crate) struct CqWriter {
     ring: Producer<Wc>,
     end: Arc<AtomicU8>,
+    bell: Option<Arc<CqBell>>,
 }
 
-/// Makes both halves of a completion queue for `depth` completions.
-pub(super) fn cq_ring(depth: u32) -> (CqReader, CqWriter) {
+/// Makes both halves of a completion queue for `depth` completions, which tells of them on a channel if it has one.
+pub(super) fn cq_ring(cq: CqId, depth: u32, channel: Option<&Arc<EventChannel>>) -> (CqReader, CqWriter) {
     let (writer, reader) = RingBuffer::new(depth as usize);
     let end = Arc::new(AtomicU8::new(CqEnd::OPEN));
-    (CqReader { ring: reader, end: Arc::clone(&end) }, CqWriter { ring: writer, end })
+    let bell = channel.map(|channel| Arc::new(CqBell::new(cq, channel)));
+    let reader = CqReader { ring: reader, end: Arc::clone(&end), bell: bell.clone() };
+    (reader, CqWriter { ring: writer, end, bell })
 }
 
 impl CqReader {
@@ -358,6 +377,21 @@ impl CqReader {
         }
         Err(if end == CqEnd::OVERRUN { CqEnd::Overrun } else { CqEnd::LaneFailed })
     }
+
+    /// Makes the next completion, or the end of the queue, an event on its channel. Whether there is something to poll
+    /// already, which may make no event any more; [`None`] if the queue has no channel.
+    pub(crate) fn arm(&self) -> Option<bool> {
+        self.bell.as_ref()?.arm();
+        Some(self.ring.slots() > 0 || self.end.load(Ordering::Acquire) != CqEnd::OPEN)
+    }
+}
+
+impl Drop for CqReader {
+    fn drop(&mut self) {
+        if let Some(bell) = &self.bell {
+            bell.silence();
+        }
+    }
 }
 
 impl CqWriter {
@@ -368,11 +402,14 @@ impl CqWriter {
         if self.end.load(Ordering::Relaxed) != CqEnd::OPEN {
             return Ok(());
         }
-        if self.ring.push(wc).is_ok() || self.ring.is_abandoned() {
-            return Ok(());
+        let taken = self.ring.push(wc).is_ok() || self.ring.is_abandoned();
+        if !taken {
+            self.end.store(CqEnd::OVERRUN, Ordering::Release);
         }
-        self.end.store(CqEnd::OVERRUN, Ordering::Release);
-        Err(Overrun)
+        if let Some(bell) = &self.bell {
+            bell.ring();
+        }
+        if taken { Ok(()) } else { Err(Overrun) }
     }
 
     /// Whether less than a quarter is free.
@@ -392,6 +429,9 @@ impl CqWriter {
     pub(super) fn fail(&mut self) {
         if self.end.load(Ordering::Relaxed) == CqEnd::OPEN {
             self.end.store(CqEnd::LANE_FAILED, Ordering::Release);
+        }
+        if let Some(bell) = &self.bell {
+            bell.fail();
         }
     }
 

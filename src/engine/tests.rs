@@ -279,7 +279,7 @@ fn no_doorbell_is_lost_between_threads() {
 
 #[test]
 fn a_completion_queue_reports_an_overrun_after_what_it_holds() {
-    let (mut reader, mut writer) = cq_ring(2);
+    let (mut reader, mut writer) = cq_ring(CqId(0), 2, None);
     let wc = |wr_id| Wc { wr_id, ..Wc::default() };
     let pushed: Vec<_> = (0..4).map(|id| writer.push(wc(id))).collect();
     assert_eq!(pushed, [Ok(()), Ok(()), Err(Overrun), Ok(())], "reported once");
@@ -292,7 +292,7 @@ fn a_completion_queue_reports_an_overrun_after_what_it_holds() {
 
 #[test]
 fn a_completion_queue_fills_up_at_three_quarters_and_has_drained_at_half() {
-    let (mut reader, mut writer) = cq_ring(8);
+    let (mut reader, mut writer) = cq_ring(CqId(0), 8, None);
     let mut out = [Wc::default(); 1];
     let mut states = Vec::new();
     for _ in 0..8 {
@@ -312,7 +312,7 @@ fn a_completion_queue_fills_up_at_three_quarters_and_has_drained_at_half() {
 
 #[test]
 fn completions_for_a_dropped_queue_are_no_overrun() {
-    let (reader, mut writer) = cq_ring(1);
+    let (reader, mut writer) = cq_ring(CqId(0), 1, None);
     drop(reader);
     assert_eq!((writer.push(Wc::default()), writer.push(Wc::default())), (Ok(()), Ok(())));
     assert!(writer.is_abandoned());
@@ -321,16 +321,16 @@ fn completions_for_a_dropped_queue_are_no_overrun() {
 #[test]
 fn completion_queue_numbers_are_used_again_only_when_nobody_reports_there() {
     let mut lane = lane(1);
-    let (first, first_reader) = lane.create_cq(4);
-    let (second, _second_reader) = lane.create_cq(4);
+    let (first, first_reader) = lane.create_cq(4, None);
+    let (second, _second_reader) = lane.create_cq(4, None);
     let pd = lane.endpoint_mut().alloc_pd();
     let (qpn, _submit) = lane.create_qp(QpInit::new(pd, first, first)).unwrap();
     drop(first_reader);
     lane.drop_cq(first);
-    let (third, _third_reader) = lane.create_cq(4);
+    let (third, _third_reader) = lane.create_cq(4, None);
     assert!(third != first && third != second);
     lane.destroy_qp(qpn);
-    assert_eq!(lane.create_cq(4).0, first, "free once its last queue pair is gone");
+    assert_eq!(lane.create_cq(4, None).0, first, "free once its last queue pair is gone");
 }
 
 #[test]

@@ -11,6 +11,7 @@ use crate::engine::{AsyncEvent, Lane, LaneCounters, LaneHandle, LaneMode, LaneSt
 use crate::memory::{Access, MemorySpace, PdId, Region};
 use crate::seed::Seed;
 
+use super::comp_channel::CompChannel;
 use super::cq::Cq;
 use super::error::VerbsError;
 use super::mr::Mr;
@@ -147,7 +148,24 @@ impl Context {
     /// # Errors
     /// [`VerbsError::OutOfRange`].
     pub fn create_cq(&self, depth: u32) -> Result<Cq, VerbsError> {
-        Cq::create(self, depth)
+        Cq::create(self, depth, None)
+    }
+
+    /// The same, of a queue that can tell of its completions on a channel.
+    ///
+    /// # Errors
+    /// [`VerbsError::OutOfRange`], [`VerbsError::OtherContext`].
+    pub fn create_cq_with_channel(&self, depth: u32, channel: &CompChannel) -> Result<Cq, VerbsError> {
+        Cq::create(self, depth, Some(channel))
+    }
+
+    /// A completion channel, to wait on for completions.
+    ///
+    /// # Errors
+    /// [`VerbsError::Channel`] when the system has no file descriptor left, [`VerbsError::Control`] if the lane has failed.
+    pub fn create_comp_channel(&self) -> Result<CompChannel, VerbsError> {
+        self.check_alive()?;
+        CompChannel::create(self)
     }
 
     /// The transport's counters.
@@ -222,6 +240,15 @@ impl Context {
             // Within a control call, that one has.
             let _ = self.control(|_| ());
         }
+    }
+
+    /// Whoever waits for the lane within a control call waits for ever.
+    pub(super) fn check_not_nested(&self) -> Result<(), VerbsError> {
+        Ok(self.shared.lane.check_not_nested()?)
+    }
+
+    pub(super) fn is_inline(&self) -> bool {
+        self.shared.lane.is_inline()
     }
 
     pub(super) fn is_same(&self, other: &Self) -> bool {

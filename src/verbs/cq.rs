@@ -5,6 +5,7 @@ use crate::engine::{CqEnd, CqReader};
 use crate::wire::Qpn;
 use crate::work::{Wc, WcOpcode, WcStatus};
 
+use super::comp_channel::CompChannel;
 use super::context::Context;
 use super::error::{CqError, VerbsError};
 
@@ -29,12 +30,20 @@ pub struct Cq {
 }
 
 impl Cq {
-    pub(super) fn create(context: &Context, depth: u32) -> Result<Self, VerbsError> {
+    pub(super) fn create(
+        context: &Context,
+        depth: u32,
+        channel: Option<&CompChannel>,
+    ) -> Result<Self, VerbsError> {
         if !(1..=MAX_CQ_DEPTH).contains(&depth) {
             let allowed = format!("1 to {MAX_CQ_DEPTH}");
             return Err(VerbsError::OutOfRange { name: "depth", value: u64::from(depth), allowed });
         }
-        let (id, reader) = context.control(|lane| lane.create_cq(depth))?;
+        if channel.is_some_and(|channel| !channel.context().is_same(context)) {
+            return Err(VerbsError::OtherContext("completion channel"));
+        }
+        let channel = channel.map(CompChannel::events);
+        let (id, reader) = context.control(|lane| lane.create_cq(depth, channel))?;
         Ok(Self { context: context.clone(), id, reader: Some(reader), depth })
     }
 
@@ -61,6 +70,18 @@ impl Cq {
         let count = self.poll(&mut one)?;
         let [wc] = one;
         Ok((count == 1).then_some(wc))
+    }
+
+    /// Makes the next completion an event on the queue's channel (`ibv_req_notify_cq`), as the end of the queue is too.
+    /// One call, one event. Returns whether there are completions to poll already: those make no event, so poll them
+    /// before you wait.
+    ///
+    /// MRC has no solicited events (its BTH says so with 0), so there is no choice of which completions count.
+    ///
+    /// # Errors
+    /// [`VerbsError::NoChannel`].
+    pub fn req_notify(&mut self) -> Result<bool, VerbsError> {
+        self.reader.as_ref().and_then(CqReader::arm).ok_or(VerbsError::NoChannel)
     }
 
     /// The completions it can hold.

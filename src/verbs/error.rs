@@ -48,6 +48,12 @@ pub enum VerbsError {
     /// Two objects of different contexts were put together.
     #[error("the {0} was made by another context; use one context for all objects of a queue pair")]
     OtherContext(&'static str),
+    /// The completion queue can tell nobody of its completions.
+    #[error("the completion queue has no channel; make it with `Context::create_cq_with_channel`")]
+    NoChannel,
+    /// The system gave no file descriptor, or could not wait for it.
+    #[error("the completion channel cannot be used: {0}")]
+    Channel(std::io::Error),
     /// A completion queue still has queue pairs.
     #[error("{queue_pairs} queue pairs still use the completion queue; drop them first")]
     CqInUse {

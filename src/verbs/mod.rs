@@ -189,6 +189,7 @@
 //! an object ends when that call does); the lane (and its
 //! thread) ends with the last object of its context.
 
+mod comp_channel;
 mod context;
 mod cq;
 mod error;
@@ -196,6 +197,7 @@ pub mod exchange;
 mod mr;
 mod qp;
 
+pub use comp_channel::CompChannel;
 pub use context::{Context, ContextConfig, Pd, nic};
 pub use cq::{Cq, MAX_CQ_DEPTH};
 pub use error::{CqError, PostError, VerbsError};

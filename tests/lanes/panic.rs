@@ -64,14 +64,14 @@ impl<P: Port> Port for Broken<P> {
     }
 }
 
-struct Bench {
-    left: Side,
-    right: Side,
+pub(crate) struct Bench {
+    pub(crate) left: Side,
+    pub(crate) right: Side,
     in_tx: Arc<AtomicBool>,
-    in_rx: Arc<AtomicBool>,
+    pub(crate) in_rx: Arc<AtomicBool>,
 }
 
-fn bench(lane: LaneMode) -> Bench {
+pub(crate) fn bench(lane: LaneMode) -> Bench {
     let (ours, theirs) = loopback::pair(1, LoopbackConfig::default());
     let (in_tx, in_rx) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
     let broken = |inner| Broken { inner, in_tx: Arc::clone(&in_tx), in_rx: Arc::clone(&in_rx) };

@@ -6,7 +6,8 @@ use spindrift::pmd::Port;
 use spindrift::pmd::fault::{FaultPlan, FaultPort};
 use spindrift::pmd::loopback::{self, LoopbackConfig, LoopbackPort};
 use spindrift::verbs::{
-    Access, Context, ContextConfig, Cq, Idle, LaneMode, Mr, Pd, Qp, QpConfig, SendOp, SendWr, nic,
+    Access, CompChannel, Context, ContextConfig, Cq, Idle, LaneMode, Mr, Pd, Qp, QpConfig, SendOp, SendWr,
+    nic,
 };
 
 pub(crate) const THREAD: LaneMode = LaneMode::Thread { core: None, idle: Idle::Yield };
@@ -18,6 +19,7 @@ const PATIENCE: Duration = Duration::from_mins(1);
 pub(crate) struct Side {
     pub(crate) context: Context,
     pub(crate) pd: Pd,
+    pub(crate) channel: CompChannel,
     pub(crate) cq: Cq,
     pub(crate) mr: Mr,
     pub(crate) qp: Qp,
@@ -27,10 +29,11 @@ pub(crate) fn side(ports: Vec<Box<dyn Port>>, lane: LaneMode, config: &QpConfig)
     let settings = ContextConfig { seed: Some(1.into()), ..ContextConfig::new(&ports).lane(lane) };
     let context = Context::open(ports, settings).unwrap();
     let pd = context.create_pd().unwrap();
-    let cq = context.create_cq(256).unwrap();
+    let channel = context.create_comp_channel().unwrap();
+    let cq = context.create_cq_with_channel(256, &channel).unwrap();
     let mr = pd.register(1 << 16, Access::REMOTE_WRITE).unwrap();
     let qp = Qp::create(&pd, &cq, &cq, config).unwrap();
-    Side { context, pd, cq, mr, qp }
+    Side { context, pd, channel, cq, mr, qp }
 }
 
 /// These ports behind the faults of `plan`.

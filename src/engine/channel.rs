@@ -1,0 +1,135 @@
+//! Completion channels: where completion queues say that something has come, with a file descriptor to wait on.
+
+use core::sync::atomic::{AtomicBool, Ordering};
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+
+use crossbeam_queue::SegQueue;
+
+use super::clock::Deadline;
+use super::signal::Signal;
+use crate::endpoint::CqId;
+
+/// The queues that have said something, in the order in which they did.
+#[derive(Debug)]
+pub(crate) struct EventChannel {
+    /// Each queue is in here once at most.
+    queue: SegQueue<Arc<CqBell>>,
+    signal: Signal,
+    /// A lane that writes here has failed: what is in the queue is the last.
+    failed: AtomicBool,
+}
+
+/// One completion queue's part of its channel, shared by both halves of the queue.
+///
+/// The lane adds completions and then looks at `armed`; the application sets `armed` and then looks for completions. Both
+/// swap it, so one of them sees what the other did.
+#[derive(Debug)]
+pub(super) struct CqBell {
+    cq: CqId,
+    channel: Arc<EventChannel>,
+    /// The next completion is an event.
+    armed: AtomicBool,
+    /// It is in the channel's queue.
+    queued: AtomicBool,
+    /// The application has dropped the completion queue.
+    gone: AtomicBool,
+}
+
+impl EventChannel {
+    pub(crate) fn new() -> io::Result<Self> {
+        Ok(Self { queue: SegQueue::new(), signal: Signal::new()?, failed: AtomicBool::new(false) })
+    }
+
+    /// The completion queue that has said something longest ago. The descriptor is readable after that only if
+    /// there is another.
+    pub(crate) fn take(&self) -> Option<CqId> {
+        let mut found = None;
+        while found.is_none()
+            && let Some(bell) = self.queue.pop()
+        {
+            // Lowered before the application looks into the queue: what comes after that look is an event of its own.
+            bell.queued.swap(false, Ordering::AcqRel);
+            found = (!bell.gone.load(Ordering::Relaxed)).then_some(bell.cq);
+        }
+        if self.queue.is_empty() && !self.has_failed() {
+            self.signal.lower();
+            if !self.queue.is_empty() || self.has_failed() {
+                self.signal.raise();
+            }
+        }
+        found
+    }
+
+    /// Whether there is nothing to take, without a system call.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.queue.is_empty()
+    }
+
+    /// Waits until there is something to take or the lane has failed; for ever when there is no deadline. Whether there
+    /// may be.
+    pub(crate) fn wait(&self, deadline: Option<&Deadline>) -> io::Result<bool> {
+        self.signal.wait(deadline)
+    }
+
+    pub(crate) fn has_failed(&self) -> bool {
+        self.failed.load(Ordering::Acquire)
+    }
+
+    /// Nothing more comes from a lane that writes here. The descriptor stays readable.
+    fn fail(&self) {
+        self.failed.store(true, Ordering::Release);
+        self.signal.raise();
+    }
+}
+
+impl AsFd for EventChannel {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.signal.as_fd()
+    }
+}
+
+impl CqBell {
+    pub(super) fn new(cq: CqId, channel: &Arc<EventChannel>) -> Self {
+        Self {
+            cq,
+            channel: Arc::clone(channel),
+            armed: AtomicBool::new(false),
+            queued: AtomicBool::new(false),
+            gone: AtomicBool::new(false),
+        }
+    }
+
+    /// The next completion is to be an event. The caller then looks for those that have come already.
+    pub(super) fn arm(&self) {
+        self.armed.swap(true, Ordering::AcqRel);
+    }
+
+    /// A completion has been added, or the queue has ended.
+    #[inline]
+    pub(super) fn ring(self: &Arc<Self>) {
+        if self.armed.swap(false, Ordering::AcqRel) {
+            self.tell();
+        }
+    }
+
+    #[cold]
+    fn tell(self: &Arc<Self>) {
+        if !self.queued.swap(true, Ordering::AcqRel) {
+            self.channel.queue.push(Arc::clone(self));
+            self.channel.signal.raise();
+        }
+    }
+
+    /// The lane has failed.
+    pub(super) fn fail(self: &Arc<Self>) {
+        self.ring();
+        self.channel.fail();
+    }
+
+    /// Nobody wants to know any more.
+    pub(super) fn silence(&self) {
+        self.gone.store(true, Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,86 @@
+//! Completion channels.
+
+use core::time::Duration;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+
+use crate::endpoint::CqId;
+use crate::engine::{Deadline, EventChannel};
+
+use super::context::Context;
+use super::error::VerbsError;
+
+/// Where completion queues tell that a completion has come, so that an application can sleep until then
+/// (`ibv_comp_channel`).
+///
+/// A queue made with [`Context::create_cq_with_channel`] tells of the next completion once it has been asked to with
+/// [`Cq::req_notify`](super::Cq::req_notify). To lose no wake-up: ask, poll until the queue is empty, then wait, by
+/// [`CompChannel::get_event`] or by `poll`, `epoll` or an event loop on the descriptor ([`AsFd`]), which is readable while
+/// events wait; only `get_event` and [`CompChannel::try_event`] read from it. Any number of queues of a context may
+/// share a channel, and any number of threads may wait on it; each event goes to one of them.
+///
+/// Clones are handles to the same channel.
+///
+/// Where the lane runs inside the caller's thread, `get_event` drives it while it waits. Nothing happens while the caller sleeps on
+/// the descriptor itself: give such a lane a thread of its own ([`LaneMode::Thread`](super::LaneMode::Thread)).
+#[derive(Clone, Debug)]
+pub struct CompChannel {
+    context: Context,
+    events: Arc<EventChannel>,
+}
+
+impl CompChannel {
+    pub(super) fn create(context: &Context) -> Result<Self, VerbsError> {
+        let events = EventChannel::new().map_err(VerbsError::Channel)?;
+        Ok(Self { context: context.clone(), events: Arc::new(events) })
+    }
+
+    /// Waits for an event, for ever when there is no timeout, and returns the queue that it is about
+    /// (`ibv_get_cq_event`). [`None`] after the timeout. Events need no acknowledgement; those of dropped queues are dropped.
+    ///
+    /// # Errors
+    /// [`VerbsError::Control`] when the lane has failed and nothing more will come, or within
+    /// [`Context::with_endpoint`]; [`VerbsError::Channel`].
+    pub fn get_event(&self, timeout: Option<Duration>) -> Result<Option<CqId>, VerbsError> {
+        self.context.check_not_nested()?;
+        let deadline = timeout.map(Deadline::after);
+        loop {
+            if !self.events.is_empty()
+                && let Some(cq) = self.try_event()
+            {
+                return Ok(Some(cq));
+            }
+            if self.events.has_failed() {
+                self.context.check_alive()?;
+            }
+            let is_over = if self.context.is_inline() {
+                self.context.poll();
+                deadline.is_some_and(|deadline| deadline.left().is_none())
+            } else {
+                !self.events.wait(deadline.as_ref()).map_err(VerbsError::Channel)?
+            };
+            if is_over {
+                return Ok(self.try_event());
+            }
+        }
+    }
+
+    /// The oldest event, if there is one; see [`CompChannel::get_event`].
+    pub fn try_event(&self) -> Option<CqId> {
+        self.events.take()
+    }
+
+    pub(super) fn context(&self) -> &Context {
+        &self.context
+    }
+
+    pub(super) fn events(&self) -> &Arc<EventChannel> {
+        &self.events
+    }
+}
+
+impl AsFd for CompChannel {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.events.as_fd()
+    }
+}
