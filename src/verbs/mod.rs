@@ -10,6 +10,7 @@
 //! | [`Pd`] | protection domain: queue pairs write only to memory of their own | [`Context::create_pd`] |
 //! | [`Mr`] | registered memory, with keys | [`Pd::register`] |
 //! | [`Cq`] | completion queue, bounded | [`Context::create_cq`] |
+//! | [`CompChannel`] | where completion queues wake who waits for them | [`Context::create_comp_channel`] |
 //! | [`Qp`] | queue pair: one side of a reliable connection | [`Qp::create`] |
 //! | [`SendWr`], [`RecvWr`] | work requests | [`Qp::post_send`], [`Qp::post_recv`] |
 //! | [`Wc`] | work completion | [`Cq::poll`] |
@@ -166,6 +167,31 @@
 //! thread of its own; the application only posts and polls its completion queues. Posting and polling never lock; control
 //! operations wait for the end of the lane's current poll, a few microseconds, and for those that came before; all of them
 //! together get a sixteenth of a busy lane's time. Reading counters and states does not slow the lane down.
+//!
+//! # Sleeping until something completes
+//!
+//! Polling a completion queue is the fastest way to learn of a completion, and costs a core. An application with other
+//! things to do waits on a [`CompChannel`] instead, or adds its descriptor to the event loop that it has:
+//!
+//! ```
+//! # use spindrift::verbs::{CompChannel, Cq, Wc};
+//! /// Sleeps until there are completions. Made with `context.create_cq_with_channel(depth, &channel)`.
+//! fn next(cq: &mut Cq, channel: &CompChannel, out: &mut [Wc]) -> Result<usize, Box<dyn std::error::Error>> {
+//!     loop {
+//!         let count = cq.poll(out)?;
+//!         if count > 0 {
+//!             return Ok(count);
+//!         }
+//!         // A completion that came between the poll and this call makes no event: poll once more.
+//!         if !cq.req_notify()? {
+//!             channel.get_event(None)?;
+//!         }
+//!     }
+//! }
+//! ```
+//!
+//! A lane that is to leave its core alone while nothing happens has [`Idle::Nap`]: what is posted wakes it; what arrives
+//! waits for the end of the nap.
 //!
 //! # When something fails
 //!

@@ -4,7 +4,7 @@ use std::os::fd::AsFd;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
+use rustix::event::epoll;
 use spindrift::pmd::loopback::{self, LoopbackConfig};
 use spindrift::verbs::{
     CompChannel, ControlError, CqError, Idle, LaneMode, Qp, QpConfig, RecvWr, SendOp, SendWr, VerbsError,
@@ -12,15 +12,14 @@ use spindrift::verbs::{
 };
 
 use crate::panic::{Bench, bench};
-use crate::side::{Side, THREAD, connect, pair, returns, side, until, write};
+use crate::side::{self as sides, Side, THREAD, connect, pair, returns, side, until, write};
 
 const SOON: Option<Duration> = Some(Duration::from_millis(20));
 /// Longer than anything here takes.
 const PATIENCE: Option<Duration> = Some(Duration::from_mins(1));
 
 fn is_readable(channel: &CompChannel) -> bool {
-    let fd = channel.as_fd();
-    poll(&mut [PollFd::new(&fd, PollFlags::IN)], Some(&Timespec::default())).unwrap() == 1
+    sides::is_readable(channel.as_fd())
 }
 
 /// Waits until all that was posted has completed, without a look at the completion queue.

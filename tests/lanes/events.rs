@@ -1,7 +1,5 @@
 //! Asynchronous events reach the application, and the descriptor says when.
 
-use std::os::unix::net::UnixStream;
-use std::time::Duration;
 
 use spindrift::path::EvState;
 use spindrift::pmd::loopback::{self, LoopbackConfig};
@@ -9,16 +7,10 @@ use spindrift::time::Time;
 use spindrift::verbs::{AsyncEvent, Context, FailReason, QpConfig, QpModify, QpState, nic};
 use spindrift::wire::Ev;
 
-use crate::side::{Side, THREAD, connect, faulty, pair, side, until, write};
+use crate::side::{self as sides, Side, THREAD, connect, faulty, pair, side, until, write};
 
-/// Whether the descriptor is readable within a while.
 fn is_readable(context: &Context) -> bool {
-    let stream = UnixStream::from(context.async_fd().try_clone_to_owned().unwrap());
-    stream.set_nonblocking(false).unwrap();
-    stream.set_read_timeout(Some(Duration::from_millis(20))).unwrap();
-    let readable = std::io::Read::read(&mut &stream, &mut [0]).is_ok();
-    stream.set_nonblocking(true).unwrap();
-    readable
+    sides::is_readable(context.async_fd())
 }
 
 #[test]

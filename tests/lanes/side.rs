@@ -1,7 +1,9 @@
 //! Two connected sides, and waiting for what they do.
 
+use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use spindrift::pmd::Port;
 use spindrift::pmd::fault::{FaultPlan, FaultPort};
 use spindrift::pmd::loopback::{self, LoopbackConfig, LoopbackPort};
@@ -78,6 +80,11 @@ pub(crate) fn complete(left: &mut Side, right: &Side, wr: SendWr) {
         left.cq.poll_one().unwrap()
     });
     assert!(wc.status.is_success(), "{wc:?}");
+}
+
+/// Whether a descriptor is readable now.
+pub(crate) fn is_readable(fd: BorrowedFd<'_>) -> bool {
+    poll(&mut [PollFd::from_borrowed_fd(fd, PollFlags::IN)], Some(&Timespec::default())).unwrap() == 1
 }
 
 /// Polls until there is something.
