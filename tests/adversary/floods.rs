@@ -1,12 +1,12 @@
 //! Floods of what must be answered, and port news from those whom nobody asked.
 
-use spindrift::endpoint::EndpointConfig;
-use spindrift::wire::{Bth, ENDPOINT_QPN, EndpointOp, Erth, Opcode, Packet, Peth, Psn};
+use spindrift::endpoint::{EndpointConfig, QpModify};
+use spindrift::wire::{Bth, ENDPOINT_QPN, EndpointOp, Erth, Opcode, Packet, Peth, Psn, Seth};
 
 use crate::alloc::held_by_thread;
 use crate::bench::{ATTACKER_QPN, Bench, VICTIM, attacker_ip, stranger_ip};
 use crate::support::frame::Envelope;
-use crate::support::net::address;
+use crate::support::net::{address, ports};
 use crate::support::pair::Patience;
 
 /// Answers a second in these tests; a hundredth of it may come at once.
@@ -175,4 +175,53 @@ fn trimmed_packets_cost_at_most_a_nack() {
     bench.net.inject(VICTIM, 1, &envelope.wrap(&[0xca, 0, 0xff, 0xff]));
     bench.expect_counts("useless", &[("rx_packets", 2), ("rx_trimmed", 2), ("rx_trimmed_useless", 2)]);
     bench.check_healthy("forged trims");
+}
+
+/// A write of the attacker's that the last switch trimmed.
+fn trimmed(bench: &Bench) -> Vec<u8> {
+    let mut envelope = Envelope::new(attacker_ip(0), address(true, VICTIM, 0));
+    envelope.traffic_class = EndpointConfig::new(ports(true, VICTIM, 1, 4300)).dscp.trimmed_last_hop << 2;
+    envelope.seal(&Packet::Write { head: bench.write(), payload: &[1; 8], pad: &[] })
+}
+
+/// What is trimmed and not wanted makes no NACK: by an endpoint without trimming, or a packet that has arrived.
+#[test]
+fn trimmed_packets_that_nobody_misses_are_dropped() {
+    let useless = [("rx_packets", 1), ("rx_trimmed", 1), ("rx_trimmed_useless", 1)];
+    let mut bench = Bench::with(|cfg| cfg.trimming = false, Patience::default());
+    let frame = trimmed(&bench);
+    bench.net.inject(VICTIM, 0, &frame);
+    bench.expect_counts("no trimming", &useless);
+    assert_eq!(bench.answers(), Vec::<String>::new());
+
+    let mut bench = Bench::new();
+    let head = bench.write();
+    bench.give(&Packet::Write { head, payload: &[1; 8], pad: &[] });
+    bench.answers();
+    bench.mark();
+    let frame = trimmed(&bench);
+    bench.net.inject(VICTIM, 0, &frame);
+    bench.expect_counts("a packet that has arrived", &useless);
+    assert_eq!(bench.answers(), Vec::<String>::new());
+}
+
+/// Each kind of packet for a queue pair that has ended is dropped and counted once.
+#[test]
+fn a_queue_pair_in_error_answers_nothing() {
+    let mut bench = Bench::new();
+    let (now, qpn) = (bench.net.now, bench.qp.qpn);
+    bench.net.endpoint(VICTIM).modify_qp(now, qpn, QpModify::Error).unwrap();
+    bench.answers();
+    let seth = Seth { spdcid: ATTACKER_QPN.get() as u16, dpdcid: qpn.get() as u16, ..Seth::default() };
+    let sack = Packet::Sack { bth: Bth::new(Opcode::Sack, qpn, Psn::new(0)), seth };
+    for (packet, kind) in [(probe(&bench, 1), "rx_probes"), (sack, "rx_sacks")] {
+        bench.mark();
+        bench.give(&packet);
+        bench.expect_counts(kind, &[("rx_packets", 1), (kind, 1), ("rx_wrong_state", 1)]);
+    }
+    bench.mark();
+    let frame = trimmed(&bench);
+    bench.net.inject(VICTIM, 0, &frame);
+    bench.expect_counts("trimmed", &[("rx_packets", 1), ("rx_trimmed", 1), ("rx_trimmed_useless", 1)]);
+    assert_eq!(bench.answers(), Vec::<String>::new());
 }

@@ -1,6 +1,5 @@
 //! Asynchronous events reach the application, and the descriptor says when.
 
-
 use spindrift::path::EvState;
 use spindrift::pmd::loopback::{self, LoopbackConfig};
 use spindrift::time::Time;
