@@ -5,8 +5,8 @@
 
 use core::fmt;
 
-use rand::SeedableRng;
 use rand::rngs::ChaCha20Rng;
+use rand::{Rng, SeedableRng};
 
 /// 256 bits that decide every random choice of an endpoint.
 ///
@@ -44,6 +44,19 @@ impl Seed {
         Self(bytes)
     }
 
+    /// The seed of one of several endpoints that belong together; the first keeps this one.
+    pub(crate) fn of_part(self, number: u32) -> Self {
+        if number == 0 {
+            return self;
+        }
+        let mut rng = ChaCha20Rng::from_seed(self.0);
+        // Beyond the streams of all purposes.
+        rng.set_stream(1 << 32 | u64::from(number));
+        let mut bytes = [0; 32];
+        rng.fill_bytes(&mut bytes);
+        Self(bytes)
+    }
+
     /// The generator for a purpose, at its start.
     pub(crate) fn generator(&self, purpose: Purpose) -> ChaCha20Rng {
         let mut rng = ChaCha20Rng::from_seed(self.0);
@@ -73,22 +86,22 @@ impl fmt::Debug for Seed {
 
 #[cfg(test)]
 mod tests {
-    use rand::Rng;
-
     use super::*;
 
     #[test]
-    fn every_bit_of_a_seed_and_every_purpose_counts() {
+    fn every_bit_of_a_seed_every_purpose_and_every_part_count() {
         let mut seen = Vec::new();
         for bit in 0..256 {
             let mut bytes = [0; 32];
             bytes[bit / 8] = 1 << (bit % 8);
             for purpose in [Purpose::QueuePairs, Purpose::Keys, Purpose::Requests] {
-                seen.push(Seed::from(bytes).generator(purpose).next_u64());
+                for part in 0..3 {
+                    seen.push(Seed::from(bytes).of_part(part).generator(purpose).next_u64());
+                }
             }
         }
         seen.sort_unstable();
         seen.dedup();
-        assert_eq!(seen.len(), 3 * 256);
+        assert_eq!(seen.len(), 3 * 3 * 256);
     }
 }

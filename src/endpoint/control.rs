@@ -141,7 +141,8 @@ impl Endpoint {
         loop {
             let qpn = Qpn::new(self.rng.next_u32());
             let slot = qpn.get() & self.slot_mask();
-            if self.qp(slot).is_none() && !RESERVED.contains(&qpn.get()) {
+            let own = self.cfg.qpns.has(qpn) && !RESERVED.contains(&qpn.get());
+            if own && self.qp(slot).is_none() {
                 return qpn;
             }
         }

@@ -34,7 +34,7 @@ mod timers;
 mod transmit;
 
 pub use attr::{CqId, PortAddr, QpCap, QpInfo, QpInit, QpModify, QpState, RtrAttr, RtsAttr, entropy_name};
-pub use config::{ConfigError, EndpointConfig, Limits, LocalPort};
+pub use config::{ConfigError, EndpointConfig, Limits, LocalPort, QpnShare};
 pub use error::{EndpointError, PostError};
 pub use event::{Event, FailReason, QpFailure};
 pub use ipnet::IpNet;

@@ -21,11 +21,15 @@ pub enum AsyncEvent {
     QpFatal(QpFailure),
     /// A port of this NIC lost its link, as the port reported it.
     PortDown {
+        /// The lane whose port it is.
+        lane: u32,
         /// The port's plane.
         plane: u8,
     },
     /// A port of this NIC has its link back, as the port reported it.
     PortUp {
+        /// The lane whose port it is.
+        lane: u32,
         /// The port's plane.
         plane: u8,
     },
@@ -61,7 +65,7 @@ pub enum AsyncEvent {
         /// Round-trip time, ns.
         rtt_ns: u64,
     },
-    /// The lane has panicked.
+    /// A lane has panicked. The context's other lanes end with it.
     LaneFailed,
 }
 
@@ -130,7 +134,7 @@ mod tests {
                         std::hint::spin_loop();
                     }
                     (0..n % 199).for_each(|_| std::hint::spin_loop());
-                    events.push(AsyncEvent::PortUp { plane: n as u8 });
+                    events.push(AsyncEvent::PortUp { lane: 0, plane: n as u8 });
                 }
             });
             let mut taken = 0;

@@ -17,7 +17,7 @@ pub(crate) struct EventChannel {
     /// Each queue is in here once at most.
     queue: SegQueue<Arc<CqBell>>,
     signal: Signal,
-    /// A lane that writes here has failed: what is in the queue is the last.
+    /// The context's lanes have failed: what is in the queue is the last.
     failed: AtomicBool,
 }
 
@@ -77,8 +77,8 @@ impl EventChannel {
         self.failed.load(Ordering::Acquire)
     }
 
-    /// Nothing more comes from a lane that writes here. The descriptor stays readable.
-    fn fail(&self) {
+    /// Nothing more comes. The descriptor stays readable.
+    pub(super) fn fail(&self) {
         self.failed.store(true, Ordering::Release);
         self.signal.raise();
     }
@@ -120,12 +120,6 @@ impl CqBell {
             self.channel.queue.push(Arc::clone(self));
             self.channel.signal.raise();
         }
-    }
-
-    /// The lane has failed.
-    pub(super) fn fail(self: &Arc<Self>) {
-        self.ring();
-        self.channel.fail();
     }
 
     /// Nobody wants to know any more.

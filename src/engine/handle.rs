@@ -4,14 +4,14 @@ use core::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use core::time::Duration;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, mpsc};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::thread::{self, JoinHandle, Thread};
 
 use core_affinity::CoreId;
 
-use super::async_events::AsyncEvents;
 use super::board::{Board, Snapshot};
 use super::clock::Clock;
+use super::common::Common;
 use super::gate::Gate;
 use super::lane::Lane;
 use super::rings::Doorbells;
@@ -78,19 +78,20 @@ pub enum ControlError {
     )]
     Nested,
     /// The lane has panicked: nothing moves any more.
-    #[error("the context's lane has failed and does no more work; open another context ({0})")]
+    #[error("a lane of the context has failed, and the context does no more work; open another one ({0})")]
     LaneFailed(String),
 }
 
 /// A lane and the thread that drives it, if it has one.
-pub(crate) struct LaneHandle {
+pub(super) struct LaneHandle {
     shared: Arc<Shared>,
-    events: Arc<AsyncEvents>,
     thread: Option<JoinHandle<()>>,
 }
 
-struct Shared {
+/// A lane as all who reach for it see it.
+pub(super) struct Shared {
     lane: Mutex<Lane>,
+    common: Arc<Common>,
     /// The thread that holds the lane, see [`this_thread`]; 0 when nobody does.
     holder: AtomicUsize,
     gate: Gate,
@@ -104,10 +105,8 @@ struct Shared {
     /// The lane's thread finds nothing to do.
     idle: AtomicBool,
     stop: AtomicBool,
-    /// What could not be done within a control call, to be done at its end.
-    deferred: Mutex<Vec<Deferred>>,
-    /// What the lane said when it panicked. Set with the lane locked.
-    failure: OnceLock<String>,
+    /// The lane has been ended, after it or another failed. Changed with the lane locked.
+    ended: AtomicBool,
     /// Of a lane that naps.
     sleep: Option<Sleep>,
 }
@@ -117,8 +116,6 @@ struct Sleep {
     waker: Arc<Waker>,
     doorbells: Doorbells,
 }
-
-type Deferred = Box<dyn FnOnce(&mut Lane) + Send>;
 
 /// The lane, locked.
 struct Held<'a> {
@@ -133,7 +130,7 @@ impl Drop for Held<'_> {
 }
 
 /// A number that no other living thread has, and never 0.
-fn this_thread() -> usize {
+pub(super) fn this_thread() -> usize {
     thread_local! {
         static MARK: u8 = const { 0 };
     }
@@ -141,15 +138,15 @@ fn this_thread() -> usize {
 }
 
 impl LaneHandle {
-    /// Starts to drive a lane.
-    pub(crate) fn start(mut lane: Lane, mode: LaneMode) -> Result<Self, LaneStartError> {
-        let events = lane.async_events();
+    /// A lane that nobody drives yet: [`LaneHandle::run`] follows.
+    pub(super) fn new(mut lane: Lane, mode: LaneMode) -> Self {
         let naps = matches!(mode, LaneMode::Thread { idle: Idle::Nap(_), .. });
         let sleep = naps.then(|| {
             let waker = Arc::default();
             Sleep { doorbells: lane.wake(&waker), waker }
         });
         let shared = Arc::new(Shared {
+            common: Arc::clone(lane.common()),
             lane: Mutex::new(lane),
             holder: AtomicUsize::new(0),
             gate: Gate::new(Clock::start()),
@@ -159,20 +156,27 @@ impl LaneHandle {
             last_control: AtomicU32::new(0),
             idle: AtomicBool::new(false),
             stop: AtomicBool::new(false),
-            deferred: Mutex::default(),
-            failure: OnceLock::new(),
+            ended: AtomicBool::new(false),
             sleep,
         });
-        let thread = match mode {
-            LaneMode::Inline => None,
-            LaneMode::Thread { core, idle } => Some(start_thread(&shared, core, idle)?),
-        };
-        Ok(Self { shared, events, thread })
+        Self { shared, thread: None }
+    }
+
+    /// Starts the lane's own thread, if it is to have one.
+    pub(super) fn run(&mut self, mode: LaneMode) -> Result<(), LaneStartError> {
+        if let LaneMode::Thread { core, idle } = mode {
+            self.thread = Some(start_thread(&self.shared, core, idle)?);
+        }
+        Ok(())
+    }
+
+    pub(super) fn shared(&self) -> &Arc<Shared> {
+        &self.shared
     }
 
     /// One turn of the lane. A lane with a thread of its own needs none: then this gives the core away for a moment,
     /// so that a caller who waits in a loop does not starve the lane. Within a control call it does nothing.
-    pub(crate) fn poll(&self) -> usize {
+    pub(super) fn poll(&self) -> usize {
         if self.thread.is_some() {
             thread::yield_now();
             return 0;
@@ -188,6 +192,7 @@ impl LaneHandle {
             Ok(work) => work,
             Err(panic) => {
                 drop(held);
+                self.shared.common.end_all();
                 resume_unwind(panic)
             }
         }
@@ -201,8 +206,7 @@ impl LaneHandle {
     ///
     /// # Errors
     /// [`ControlError`], and the operation does not run.
-    pub(crate) fn control<R>(&self, operation: impl FnOnce(&mut Lane) -> R) -> Result<R, ControlError> {
-        self.check_not_nested()?;
+    pub(super) fn control<R>(&self, operation: impl FnOnce(&mut Lane) -> R) -> Result<R, ControlError> {
         let mut pass = self.shared.gate.enter();
         if let Some(lane) = &self.thread {
             self.shared.wait_for_share(lane.thread(), || pass.wait_ns());
@@ -217,61 +221,43 @@ impl LaneHandle {
         // For whoever reads counters within the operation.
         self.shared.board.post(lane);
         let result = operation(lane);
-        self.shared.run_deferred(lane);
         lane.settle();
         self.shared.last_control.store(self.shared.turns.load(Ordering::Relaxed), Ordering::Relaxed);
         Ok(result)
     }
 
-    /// As [`LaneHandle::control`] for what ends an object; within a control call it runs at the end of that one.
-    pub(crate) fn control_at_last(&self, operation: impl FnOnce(&mut Lane) + Send + 'static) {
-        if self.shared.is_held_here() {
-            self.shared.deferred().push(Box::new(operation));
-            return;
-        }
-        // Not nested: it runs, or the lane has failed and with it all that it held.
-        let _ = self.control(operation);
-    }
-
     /// Reads what the lane counts, taken after this call began and after everything that the caller has seen of the
-    /// lane's work. Any number of readers at once costs a lane with a thread of its own no more than one. Within a control
-    /// call these are the counters as that call found them.
-    pub(crate) fn counters<R>(&self, pick: impl FnOnce(&Snapshot) -> R) -> R {
-        if let Some(lane) = &self.thread
-            && !self.shared.is_held_here()
-        {
+    /// lane's work. Any number of readers at once costs a lane with a thread of its own no more than one.
+    pub(super) fn counters<R>(&self, pick: impl FnOnce(&Snapshot) -> R) -> R {
+        if let Some(lane) = &self.thread {
             return self.shared.board.read(|| lane.thread().unpark(), pick);
         }
-        // A control call shows the counters, so nothing is left to do in one; nested, the one around it has.
+        // A control call shows the counters, so nothing is left to do in one.
         let _ = self.control(|_| ());
+        self.counters_as_they_are(pick)
+    }
+
+    /// Reads the counters as they were shown last.
+    pub(super) fn counters_as_they_are<R>(&self, pick: impl FnOnce(&Snapshot) -> R) -> R {
         self.shared.board.read_as_it_is(pick)
     }
 
     /// # Errors
     /// [`ControlError::LaneFailed`].
-    pub(crate) fn check_alive(&self) -> Result<(), ControlError> {
-        match self.failure() {
+    fn check_alive(&self) -> Result<(), ControlError> {
+        match self.shared.common.failure() {
             Some(message) => Err(ControlError::LaneFailed(message.to_owned())),
             None => Ok(()),
         }
     }
 
-    /// What the lane said when it panicked, if it did.
-    pub(crate) fn failure(&self) -> Option<&str> {
-        self.shared.failure.get().map(String::as_str)
-    }
-
-    pub(crate) fn async_events(&self) -> &AsyncEvents {
-        &self.events
-    }
-
-    /// Whether the calling thread is in a control call, in which waiting for the lane would never end.
-    pub(crate) fn check_not_nested(&self) -> Result<(), ControlError> {
-        if self.shared.is_held_here() { Err(ControlError::Nested) } else { Ok(()) }
+    /// Whether the calling thread is in a control call of this lane.
+    pub(super) fn is_held_here(&self) -> bool {
+        self.shared.is_held_here()
     }
 
     /// Whether the lane runs inside the caller's thread.
-    pub(crate) fn is_inline(&self) -> bool {
+    pub(super) fn is_inline(&self) -> bool {
         self.thread.is_none()
     }
 }
@@ -296,7 +282,7 @@ impl Shared {
     }
 
     fn failed(&self) -> bool {
-        self.failure.get().is_some()
+        self.common.failure().is_some()
     }
 
     /// Lets the lane work. If it panics, all who use it are told before anyone else gets hold of it.
@@ -308,27 +294,27 @@ impl Shared {
             let text = text.or_else(|| panic.downcast_ref::<&str>().copied());
             let text = text.unwrap_or("without a message");
             tracing::error!(target: "spindrift::lane", message_of_panic = text, "lane panicked");
-            let _ = self.failure.set(format!("it panicked: {text}"));
+            self.common.fail(format!("it panicked: {text}"));
+            self.end_lane(lane);
+        }
+        result
+    }
+
+    /// Ends the lane, since it or another has failed.
+    pub(super) fn end(&self) {
+        self.end_lane(&mut self.lock().lane);
+    }
+
+    fn end_lane(&self, lane: &mut Lane) {
+        if !self.ended.swap(true, Ordering::Relaxed) {
             lane.fail_all();
             self.board.close(lane);
         }
-        result
     }
 
     /// Whether the calling thread holds the lane. Only the holder writes its own number, so no order is needed.
     fn is_held_here(&self) -> bool {
         self.holder.load(Ordering::Relaxed) == this_thread()
-    }
-
-    fn deferred(&self) -> MutexGuard<'_, Vec<Deferred>> {
-        self.deferred.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn run_deferred(&self, lane: &mut Lane) {
-        let deferred = core::mem::take(&mut *self.deferred());
-        for operation in deferred {
-            operation(lane);
-        }
     }
 
     fn stopped(&self) -> bool {
@@ -379,6 +365,9 @@ impl Shared {
             {
                 waker.nap(Duration::from_nanos(nap_ns), || !doorbells.is_empty());
             }
+        }
+        if self.failed() {
+            self.common.end_all();
         }
     }
 

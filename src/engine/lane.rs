@@ -7,12 +7,11 @@ use std::sync::Arc;
 
 use spindrift_pmd::{LinkState, Port, PortCounters};
 
-use super::async_events::{AsyncEvent, AsyncEvents};
-use super::channel::EventChannel;
+use super::async_events::AsyncEvent;
 use super::clock::Clock;
-use super::rings::{
-    CqReader, CqWriter, Doorbells, LaneRings, Overrun, QpIntake, QpSlot, QpSubmit, cq_ring, qp_rings,
-};
+use super::common::Common;
+use super::cq::{CqCore, CqLoss, CqWriter};
+use super::rings::{Doorbells, LaneRings, QpIntake, QpSlot, QpSubmit, qp_rings};
 use super::transmit::TxBatch;
 use super::tuning::{LINK_CHECK_NS, RECALL_AFTER_NS, RX_BURST, TX_PER_POLL};
 use super::waker::Waker;
@@ -44,6 +43,30 @@ pub struct LaneCounters {
     pub cq_overruns: u64,
 }
 
+impl LaneCounters {
+    /// Adds another lane's counts to these.
+    pub fn add(&mut self, other: &Self) {
+        let Self {
+            polls,
+            idle_polls,
+            doorbells,
+            rx_frames,
+            tx_frames,
+            tx_refused,
+            refused_requests,
+            cq_overruns,
+        } = other;
+        self.polls += polls;
+        self.idle_polls += idle_polls;
+        self.doorbells += doorbells;
+        self.rx_frames += rx_frames;
+        self.tx_frames += tx_frames;
+        self.tx_refused += tx_refused;
+        self.refused_requests += refused_requests;
+        self.cq_overruns += cq_overruns;
+    }
+}
+
 /// An endpoint with its ports and a clock.
 pub struct Lane {
     pub(super) endpoint: Endpoint,
@@ -63,7 +86,11 @@ pub struct Lane {
     completions: VecDeque<(CqId, Wc)>,
     /// Completion queues that are filling up.
     crowded: Vec<CqId>,
-    async_events: Arc<AsyncEvents>,
+    /// Which of its context's lanes this is, and what it shares with the others.
+    number: u32,
+    common: Arc<Common>,
+    /// Overruns of which this lane has heard.
+    overruns_seen: u32,
 }
 
 /// What ports hold of what was sent.
@@ -95,15 +122,24 @@ impl Lane {
     /// Joins an endpoint and the ports that its configuration was made from, in the same order.
     ///
     /// # Errors
-    /// The system gave no pair of sockets for the asynchronous events.
-    pub fn new(mut endpoint: Endpoint, ports: Vec<Box<dyn Port>>) -> io::Result<Self> {
-        let async_events = Arc::new(AsyncEvents::new()?);
+    /// The system gave no file descriptor for the asynchronous events.
+    pub fn new(endpoint: Endpoint, ports: Vec<Box<dyn Port>>) -> io::Result<Self> {
+        Ok(Self::of_context(endpoint, ports, 0, &Arc::new(Common::new()?)))
+    }
+
+    /// The same for the lane with this number of a context that has others.
+    pub(crate) fn of_context(
+        mut endpoint: Endpoint,
+        ports: Vec<Box<dyn Port>>,
+        number: u32,
+        common: &Arc<Common>,
+    ) -> Self {
         let any = ports.iter().any(|port| port.caps().holds_payloads);
         if any {
             endpoint.release_before(0);
         }
         let max_qps = endpoint.config().limits.max_qps.max(1) as usize;
-        Ok(Self {
+        Self {
             tx: TxBatch::for_ports(&ports),
             links_up: (1u64 << ports.len().min(32)).wrapping_sub(1) as u32,
             endpoint,
@@ -119,8 +155,10 @@ impl Lane {
             cqs: Vec::new(),
             completions: VecDeque::new(),
             crowded: Vec::new(),
-            async_events,
-        })
+            number,
+            common: Arc::clone(common),
+            overruns_seen: 0,
+        }
     }
 
     /// One turn of the loop: everything that is there to be done now. Returns how much that was (requests,
@@ -132,6 +170,7 @@ impl Lane {
         if now >= self.next_link_check {
             self.check_links(now);
             self.relieve_queues();
+            self.heed_overruns(now);
             self.endpoint.reclaim(now);
             // Memory that was dropped elsewhere is freed by the last lane that learns of it, and the last port.
             self.endpoint.memory_mut().sync();
@@ -168,8 +207,8 @@ impl Lane {
         Arc::clone(&self.rings.doorbells)
     }
 
-    pub(super) fn async_events(&self) -> Arc<AsyncEvents> {
-        Arc::clone(&self.async_events)
+    pub(super) fn common(&self) -> &Arc<Common> {
+        &self.common
     }
 
     /// What the lane has counted.
@@ -307,11 +346,11 @@ impl Lane {
             if up != (self.links_up & bit != 0) {
                 self.links_up ^= bit;
                 self.endpoint.port_link(now, plane as u8, up);
-                let plane = plane as u8;
-                self.async_events.push(if up {
-                    AsyncEvent::PortUp { plane }
+                let (lane, plane) = (self.number, plane as u8);
+                self.common.events.push(if up {
+                    AsyncEvent::PortUp { lane, plane }
                 } else {
-                    AsyncEvent::PortDown { plane }
+                    AsyncEvent::PortDown { lane, plane }
                 });
             }
         }
@@ -380,7 +419,7 @@ impl Lane {
                         entry.intake.set_condition(QpState::Error, Some(reason));
                     }
                     if let Some(failure) = self.endpoint.qp_failure(qpn) {
-                        self.async_events.push(AsyncEvent::QpFatal(failure));
+                        self.common.events.push(AsyncEvent::QpFatal(failure));
                     }
                 }
                 event => self.tell(event),
@@ -394,14 +433,14 @@ impl Lane {
         match event {
             Event::PathsChanged { qpn } => {
                 while let Some(change) = self.endpoint.poll_ev_event(qpn) {
-                    self.async_events.push(AsyncEvent::Path { qpn, change });
+                    self.common.events.push(AsyncEvent::Path { qpn, change });
                 }
             }
             Event::PathDenied { qpn, ev, plane } => {
-                self.async_events.push(AsyncEvent::PathDenied { qpn, ev, plane });
+                self.common.events.push(AsyncEvent::PathDenied { qpn, ev, plane });
             }
             Event::EvProbeAnswered { qpn, request_id, rtt_ns } => {
-                self.async_events.push(AsyncEvent::EvProbeAnswered { qpn, request_id, rtt_ns });
+                self.common.events.push(AsyncEvent::EvProbeAnswered { qpn, request_id, rtt_ns });
             }
             Event::Completion { .. } | Event::SendRetired { .. } | Event::QpFailed { .. } => {}
         }
@@ -409,14 +448,34 @@ impl Lane {
 
     fn push_completion(&mut self, now: Time, cq: CqId, wc: Wc) {
         let Some(writer) = self.cqs.get_mut(cq.0 as usize).and_then(Option::as_mut) else { return };
-        if writer.push(wc) == Err(Overrun) {
-            self.counters.cq_overruns += 1;
-            tracing::error!(target: "spindrift::lane", cq = cq.0, "completion queue overran");
-            self.async_events.push(AsyncEvent::CqError { cq });
-            self.fail_users_of(now, cq);
-        } else if writer.is_filling_up() && !self.crowded.contains(&cq) {
-            self.crowded.push(cq);
-            self.endpoint.crowd_cq(cq, true);
+        match writer.push(wc) {
+            Ok(()) => {
+                if writer.is_filling_up() && !self.crowded.contains(&cq) {
+                    self.crowded.push(cq);
+                    self.endpoint.crowd_cq(cq, true);
+                }
+            }
+            Err(CqLoss::Overrun) => {
+                self.counters.cq_overruns += 1;
+                tracing::error!(target: "spindrift::lane", cq = cq.0, "completion queue overran");
+                self.common.events.push(AsyncEvent::CqError { cq });
+                self.common.cqs.count_overrun();
+                self.fail_users_of(now, cq);
+            }
+            Err(CqLoss::Ended) => self.fail_users_of(now, cq),
+        }
+    }
+
+    /// Fails the queue pairs here whose completion queue another lane has ended.
+    fn heed_overruns(&mut self, now: Time) {
+        let overruns = self.common.cqs.overruns();
+        if core::mem::replace(&mut self.overruns_seen, overruns) == overruns {
+            return;
+        }
+        for cq in 0..self.cqs.len() {
+            if self.cqs[cq].as_mut().is_some_and(CqWriter::has_ended) {
+                self.fail_users_of(now, CqId(cq as u32));
+            }
         }
     }
 
@@ -451,10 +510,9 @@ impl Lane {
     }
 }
 
-/// The end of a lane that panicked.
+/// The end of a lane that panicked, or of which another did.
 impl Lane {
-    /// Fails every queue pair: what was posted is flushed, as far as the state that the panic left allows, and every
-    /// completion queue reports its end after that.
+    /// Fails every queue pair: what was posted is flushed, as far as the state that the panic left allows.
     pub(super) fn fail_all(&mut self) {
         let now = self.clock.now();
         for slot in 0..self.qps.len() as QpSlot {
@@ -475,33 +533,18 @@ impl Lane {
                 entry.intake.set_condition(QpState::Error, Some(reason));
             }
         }
-        for writer in self.cqs.iter_mut().flatten() {
-            writer.fail();
-        }
-        self.async_events.push(AsyncEvent::LaneFailed);
     }
 }
 
 /// Control operations of the verbs layer, called with the lane locked.
 impl Lane {
-    pub(crate) fn create_cq(&mut self, depth: u32, channel: Option<&Arc<EventChannel>>) -> (CqId, CqReader) {
-        let index = self.cqs.iter().position(Option::is_none).unwrap_or(self.cqs.len());
-        let cq = CqId(index as u32);
-        let (reader, writer) = cq_ring(cq, depth, channel);
-        match self.cqs.get_mut(index) {
-            Some(place) => *place = Some(writer),
-            None => self.cqs.push(Some(writer)),
-        }
-        (cq, reader)
-    }
-
     /// How many queue pairs report to this completion queue.
     pub(crate) fn cq_users(&self, cq: CqId) -> usize {
         self.qps.iter().flatten().filter(|entry| entry.send_cq == cq || entry.recv_cq == cq).count()
     }
 
-    /// Forgets a completion queue if no queue pair reports to it; else its completions are dropped from now on,
-    /// and the number is free once the last of its queue pairs is gone.
+    /// Forgets a completion queue that the application has dropped if no queue pair reports to it; else its completions
+    /// are dropped from now on, and it is forgotten once the last of its queue pairs here is gone.
     pub(crate) fn drop_cq(&mut self, cq: CqId) {
         if self.cq_users(cq) == 0
             && let Some(place) = self.cqs.get_mut(cq.0 as usize)
@@ -510,9 +553,26 @@ impl Lane {
         }
     }
 
-    pub(crate) fn create_qp(&mut self, init: QpInit) -> Result<(Qpn, QpSubmit), EndpointError> {
+    /// Makes sure that the lane can write to a completion queue.
+    fn join_cq(&mut self, core: &Arc<CqCore>) {
+        let index = core.id().0 as usize;
+        if self.cqs.len() <= index {
+            self.cqs.resize_with(index + 1, || None);
+        }
+        self.cqs[index].get_or_insert_with(|| CqWriter::new(core, self.number));
+    }
+
+    /// Makes a queue pair that reports to these queues, whose numbers `init` has, sends first.
+    pub(crate) fn create_qp(
+        &mut self,
+        init: QpInit,
+        cqs: [&Arc<CqCore>; 2],
+    ) -> Result<(Qpn, QpSubmit), EndpointError> {
         let (send_cq, recv_cq, cap) = (init.send_cq, init.recv_cq, init.cap);
         let qpn = self.endpoint.create_qp(init)?;
+        for cq in cqs {
+            self.join_cq(cq);
+        }
         let slot = self.free_slots.pop().unwrap_or(self.qps.len() as QpSlot);
         let (submit, intake) = qp_rings(qpn, slot, &self.rings, cap.max_send_wr, cap.max_recv_wr);
         let entry = Some(QpEntry { intake, send_cq, recv_cq });

@@ -13,6 +13,10 @@
 //!  cq.poll ◀──ring──── completions
 //! ```
 //!
+//! A context may have several lanes. Each has its own endpoint, ports, rings and lock; what they share
+//! (completion queues, asynchronous events, their common end) no packet needs, but for completions, which have a ring
+//! of each lane. Memory is shared below them, in [`memory`](crate::memory).
+//!
 //! Data crosses threads by bounded lock-free rings. Control operations (create, modify, register) lock the lane between
 //! two polls; a lane with a thread of its own steps aside for them, one at a time, in the order in which they
 //! came, for a bounded share of its time. Counters and the states of queue pairs are read without that lock.
@@ -21,7 +25,10 @@ mod async_events;
 mod board;
 mod channel;
 mod clock;
+mod common;
+mod cq;
 mod gate;
+mod group;
 mod handle;
 mod lane;
 mod rings;
@@ -34,10 +41,13 @@ pub use async_events::AsyncEvent;
 pub use handle::{ControlError, Idle, LaneMode, LaneStartError};
 pub use lane::{Lane, LaneCounters};
 
+pub(crate) use async_events::AsyncEvents;
 pub(crate) use channel::EventChannel;
 pub(crate) use clock::{Deadline, fresh_seed, pause};
-pub(crate) use handle::LaneHandle;
-pub(crate) use rings::{CqEnd, CqReader, Full, QpSubmit};
+pub(crate) use common::Common;
+pub(crate) use cq::{CqCore, CqEnd, CqReader};
+pub(crate) use group::Lanes;
+pub(crate) use rings::{Full, QpSubmit};
 
 #[cfg(test)]
 mod tests;

@@ -1,13 +1,13 @@
-//! The rings between an application's thread and a lane: work requests one way, completions the other.
+//! The rings from an application's thread to a lane: work requests. (Completions go the other way: [`cq`](super::cq).)
 //!
-//! Each queue pair has a chain of short rings of send requests and a ring of receive requests, each completion queue a
-//! ring of completions; one thread writes and one reads each of them. The chain is one ring long unless the application
+//! Each queue pair has a chain of short rings of send requests and a ring of receive requests; one thread writes and one
+//! reads each of them. The chain is one ring long unless the application
 //! gets ahead of the lane by more than that, and used-up rings go to the lane's other queue pairs: a
 //! queue pair need not hold memory for all requests that it may have outstanding. One list of doorbells tells the lane which
 //! queue pairs have work. A queue pair is in that list at most once (its `armed` flag says
 //! so), so a list as long as the number of queue pairs never overflows.
 
-use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -15,11 +15,10 @@ use crossbeam_queue::ArrayQueue;
 use crossbeam_utils::CachePadded;
 use rtrb::{Consumer, Producer, PushError, RingBuffer};
 
-use crate::endpoint::{CqId, FailReason, QpState};
+use crate::endpoint::{FailReason, QpState};
 use crate::wire::Qpn;
-use crate::work::{RecvWr, SendWr, Wc};
+use crate::work::{RecvWr, SendWr};
 
-use super::channel::{CqBell, EventChannel};
 use super::tuning::{SEND_RING, SPARE_SEND_RINGS};
 use super::waker::Waker;
 
@@ -313,130 +312,4 @@ impl QpIntake {
 #[inline]
 fn retire(total: &AtomicU32, count: u32) {
     total.store(total.load(Ordering::Relaxed).wrapping_add(count), Ordering::Release);
-}
-
-/// The completion queue lost a completion: nothing after it can be trusted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Overrun;
-
-/// Why a completion queue has ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum CqEnd {
-    /// It overran.
-    Overrun,
-    /// Its lane has failed.
-    LaneFailed,
-}
-
-impl CqEnd {
-    const OPEN: u8 = 0;
-    const OVERRUN: u8 = 1;
-    const LANE_FAILED: u8 = 2;
-}
-
-/// The application's half of a completion queue.
-#[derive(Debug)]
-pub(crate) struct CqReader {
-    ring: Consumer<Wc>,
-    end: Arc<AtomicU8>,
-    bell: Option<Arc<CqBell>>,
-}
-
-/// The lane's half of a completion queue.
-#[derive(Debug)]
-pub(crate) struct CqWriter {
-    ring: Producer<Wc>,
-    end: Arc<AtomicU8>,
-    bell: Option<Arc<CqBell>>,
-}
-
-/// Makes both halves of a completion queue for `depth` completions, which tells of them on a channel if it has one.
-pub(super) fn cq_ring(cq: CqId, depth: u32, channel: Option<&Arc<EventChannel>>) -> (CqReader, CqWriter) {
-    let (writer, reader) = RingBuffer::new(depth as usize);
-    let end = Arc::new(AtomicU8::new(CqEnd::OPEN));
-    let bell = channel.map(|channel| Arc::new(CqBell::new(cq, channel)));
-    let reader = CqReader { ring: reader, end: Arc::clone(&end), bell: bell.clone() };
-    (reader, CqWriter { ring: writer, end, bell })
-}
-
-impl CqReader {
-    /// Moves completions to `out`, oldest first, and returns how many; its end is reported once all
-    /// completions before it have been taken.
-    #[inline]
-    pub(crate) fn poll(&mut self, out: &mut [Wc]) -> Result<usize, CqEnd> {
-        // Read before the ring: if it says that the queue has ended, every good completion is visible already.
-        let end = self.end.load(Ordering::Acquire);
-        let mut count = 0;
-        for place in out.iter_mut() {
-            let Ok(wc) = self.ring.pop() else { break };
-            *place = wc;
-            count += 1;
-        }
-        if count > 0 || end == CqEnd::OPEN || out.is_empty() {
-            return Ok(count);
-        }
-        Err(if end == CqEnd::OVERRUN { CqEnd::Overrun } else { CqEnd::LaneFailed })
-    }
-
-    /// Makes the next completion, or the end of the queue, an event on its channel. Whether there is something to poll
-    /// already, which may make no event any more; [`None`] if the queue has no channel.
-    pub(crate) fn arm(&self) -> Option<bool> {
-        self.bell.as_ref()?.arm();
-        Some(self.ring.slots() > 0 || self.end.load(Ordering::Acquire) != CqEnd::OPEN)
-    }
-}
-
-impl Drop for CqReader {
-    fn drop(&mut self) {
-        if let Some(bell) = &self.bell {
-            bell.silence();
-        }
-    }
-}
-
-impl CqWriter {
-    /// Adds a completion. [`Overrun`] is returned once, when the first one does not fit; completions
-    /// after that are dropped, as are those of a queue that the application has dropped.
-    #[inline]
-    pub(super) fn push(&mut self, wc: Wc) -> Result<(), Overrun> {
-        if self.end.load(Ordering::Relaxed) != CqEnd::OPEN {
-            return Ok(());
-        }
-        let taken = self.ring.push(wc).is_ok() || self.ring.is_abandoned();
-        if !taken {
-            self.end.store(CqEnd::OVERRUN, Ordering::Release);
-        }
-        if let Some(bell) = &self.bell {
-            bell.ring();
-        }
-        if taken { Ok(()) } else { Err(Overrun) }
-    }
-
-    /// Whether less than a quarter is free.
-    #[inline]
-    pub(super) fn is_filling_up(&self) -> bool {
-        let quarter = self.ring.buffer().capacity() / 4;
-        // What was free when the reader was last looked at is still, and costs nothing to know.
-        self.ring.cached_slots() < quarter && self.ring.slots() < quarter
-    }
-
-    /// Whether half of it is free again, or nobody reads it any more.
-    pub(super) fn has_drained(&self) -> bool {
-        self.ring.slots() >= self.ring.buffer().capacity() / 2 || self.ring.is_abandoned()
-    }
-
-    /// Ends the queue after what it holds, because the lane has failed.
-    pub(super) fn fail(&mut self) {
-        if self.end.load(Ordering::Relaxed) == CqEnd::OPEN {
-            self.end.store(CqEnd::LANE_FAILED, Ordering::Release);
-        }
-        if let Some(bell) = &self.bell {
-            bell.fail();
-        }
-    }
-
-    /// Whether the application has dropped its half.
-    pub(super) fn is_abandoned(&self) -> bool {
-        self.ring.is_abandoned()
-    }
 }

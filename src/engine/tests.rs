@@ -1,18 +1,20 @@
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a failed test is the message")]
 
+use std::sync::Arc;
+
 use spindrift_pmd::fault::FaultPort;
 use spindrift_pmd::loopback::{self, LoopbackConfig, LoopbackPort};
 use spindrift_pmd::{LinkState, Port, PortCaps, PortCounters, RxFrame, TxFrame};
 
-use super::rings::{CqEnd, Full, LaneRings, Overrun, cq_ring, qp_rings};
+use super::rings::{Full, LaneRings, qp_rings};
 use super::transmit::TxBatch;
 use super::tuning::{SEND_RING, SPARE_SEND_RINGS};
-use super::{Idle, Lane, LaneHandle, LaneMode};
+use super::{Idle, Lane, LaneMode, Lanes};
 use crate::endpoint::{CqId, Endpoint, EndpointConfig, LocalPort, QpInit, QpModify, RtrAttr, RtsAttr};
 use crate::memory::{Access, Region};
 use crate::time::Time;
 use crate::wire::{Msn, Psn, Qpn};
-use crate::work::{RecvWr, RemoteAddr, SendOp, SendWr, Sge, Wc};
+use crate::work::{RecvWr, RemoteAddr, SendOp, SendWr, Sge};
 
 const THREAD: LaneMode = LaneMode::Thread { core: None, idle: Idle::Yield };
 
@@ -278,67 +280,35 @@ fn no_doorbell_is_lost_between_threads() {
 }
 
 #[test]
-fn a_completion_queue_reports_an_overrun_after_what_it_holds() {
-    let (mut reader, mut writer) = cq_ring(CqId(0), 2, None);
-    let wc = |wr_id| Wc { wr_id, ..Wc::default() };
-    let pushed: Vec<_> = (0..4).map(|id| writer.push(wc(id))).collect();
-    assert_eq!(pushed, [Ok(()), Ok(()), Err(Overrun), Ok(())], "reported once");
-    let mut out = [Wc::default(); 4];
-    assert_eq!(reader.poll(&mut out), Ok(2));
-    assert_eq!((out[0].wr_id, out[1].wr_id), (0, 1));
-    assert_eq!((reader.poll(&mut out), reader.poll(&mut out)), (Err(CqEnd::Overrun), Err(CqEnd::Overrun)));
-    assert_eq!(reader.poll(&mut []), Ok(0));
-}
-
-#[test]
-fn a_completion_queue_fills_up_at_three_quarters_and_has_drained_at_half() {
-    let (mut reader, mut writer) = cq_ring(CqId(0), 8, None);
-    let mut out = [Wc::default(); 1];
-    let mut states = Vec::new();
-    for _ in 0..8 {
-        writer.push(Wc::default()).unwrap();
-        states.push((writer.is_filling_up(), writer.has_drained()));
-    }
-    assert_eq!(states[..4], [(false, true); 4]);
-    assert_eq!(states[4..6], [(false, false); 2]);
-    assert_eq!(states[6..], [(true, false); 2]);
-    let drained = (0..8).map(|_| (reader.poll(&mut out), writer.has_drained()).1);
-    assert_eq!(drained.collect::<Vec<_>>(), [false, false, false, true, true, true, true, true]);
-    assert!(!writer.is_filling_up());
-    drop(reader);
-    (0..8).for_each(|_| writer.push(Wc::default()).unwrap());
-    assert!(writer.has_drained(), "nobody reads it");
-}
-
-#[test]
-fn completions_for_a_dropped_queue_are_no_overrun() {
-    let (reader, mut writer) = cq_ring(CqId(0), 1, None);
-    drop(reader);
-    assert_eq!((writer.push(Wc::default()), writer.push(Wc::default())), (Ok(()), Ok(())));
-    assert!(writer.is_abandoned());
-}
-
-#[test]
 fn completion_queue_numbers_are_used_again_only_when_nobody_reports_there() {
     let mut lane = lane(1);
-    let (first, first_reader) = lane.create_cq(4, None);
-    let (second, _second_reader) = lane.create_cq(4, None);
+    let cqs = Arc::clone(&lane.common().cqs);
+    let first = cqs.create(4, None);
+    let second = cqs.create(4, None);
+    let id = first.core().id();
+    assert_ne!(id, second.core().id());
     let pd = lane.endpoint_mut().alloc_pd();
-    let (qpn, _submit) = lane.create_qp(QpInit::new(pd, first, first)).unwrap();
-    drop(first_reader);
-    lane.drop_cq(first);
-    let (third, _third_reader) = lane.create_cq(4, None);
-    assert!(third != first && third != second);
+    let (qpn, _submit) = lane.create_qp(QpInit::new(pd, id, id), [first.core(); 2]).unwrap();
+    assert_eq!((lane.cq_users(id), first.core().lanes()), (1, 1));
+    drop(first);
+    lane.drop_cq(id);
+    let third = cqs.create(4, None);
+    assert!(![id, second.core().id()].contains(&third.core().id()));
     lane.destroy_qp(qpn);
-    assert_eq!(lane.create_cq(4, None).0, first, "free once its last queue pair is gone");
+    assert_eq!(cqs.create(4, None).core().id(), id, "free once its last queue pair is gone");
+}
+
+fn start(lane: Lane, mode: LaneMode) -> Lanes {
+    let common = Arc::clone(lane.common());
+    Lanes::start([(lane, mode)], common).unwrap()
 }
 
 #[test]
 fn control_operations_reach_a_busy_lane_and_dropping_it_joins() {
-    let handle = LaneHandle::start(lane(4), LaneMode::Thread { core: None, idle: Idle::Spin }).unwrap();
+    let handle = start(lane(4), LaneMode::Thread { core: None, idle: Idle::Spin });
     let mut last = 0;
     for _ in 0..200 {
-        let polls = handle.control(|lane| lane.counters().polls).unwrap();
+        let polls = handle.control(0, |lane| lane.counters().polls).unwrap();
         assert!(polls >= last);
         last = polls;
     }
@@ -354,8 +324,8 @@ fn a_lane_alone_is_idle() {
     assert_eq!((lane.poll(), lane.poll()), (0, 0));
     assert_eq!(lane.counters().polls, 3);
     assert_eq!(lane.port_counters().count(), 2);
-    let handle = LaneHandle::start(lane, THREAD).unwrap();
-    while handle.control(|lane| lane.counters().idle_polls).unwrap() < 10 {
+    let handle = start(lane, THREAD);
+    while handle.control(0, |lane| lane.counters().idle_polls).unwrap() < 10 {
         handle.poll();
     }
 }

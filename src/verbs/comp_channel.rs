@@ -32,7 +32,9 @@ pub struct CompChannel {
 impl CompChannel {
     pub(super) fn create(context: &Context) -> Result<Self, VerbsError> {
         let events = EventChannel::new().map_err(VerbsError::Channel)?;
-        Ok(Self { context: context.clone(), events: Arc::new(events) })
+        let events = Arc::new(events);
+        context.add_channel(&events);
+        Ok(Self { context: context.clone(), events })
     }
 
     /// Waits for an event, for ever when there is no timeout, and returns the queue that it is about
@@ -53,7 +55,7 @@ impl CompChannel {
             if self.events.has_failed() {
                 self.context.check_alive()?;
             }
-            let is_over = if self.context.is_inline() {
+            let is_over = if self.context.any_inline() {
                 self.context.poll();
                 deadline.is_some_and(|deadline| deadline.left().is_none())
             } else {

@@ -6,10 +6,14 @@ use std::sync::Arc;
 use spindrift_pmd::{Port, PortCaps, PortCounters};
 
 use crate::counters::Counters;
-use crate::endpoint::{Endpoint, EndpointConfig, LocalPort};
-use crate::engine::{AsyncEvent, Lane, LaneCounters, LaneHandle, LaneMode, LaneStartError, fresh_seed};
+use crate::endpoint::{CqId, Endpoint, EndpointConfig, LocalPort, QpnShare};
+use crate::engine::{
+    AsyncEvent, Common, CqCore, CqReader, EventChannel, Lane, LaneCounters, LaneMode, LaneStartError, Lanes,
+    fresh_seed,
+};
 use crate::memory::{Access, MemorySpace, PdId, Region};
 use crate::seed::Seed;
+use crate::wire::Qpn;
 
 use super::comp_channel::CompChannel;
 use super::cq::Cq;
@@ -27,9 +31,10 @@ pub struct ContextConfig {
     /// Seed of every random choice (keys, numbers, paths). When not given, 256 bits are drawn from the operating
     /// system, so that nobody can guess keys. [`Seed::fixed`] repeats a run; its keys can be guessed.
     pub seed: Option<Seed>,
-    /// Who drives the lane.
-    pub lane: LaneMode,
-    /// Settings of the transport; its `seed` is replaced by the one above.
+    /// Who drives each lane. Default: one lane, inside the caller's thread.
+    pub lanes: Vec<LaneMode>,
+    /// Settings of the transport on each lane. Its `seed` is replaced by the one above, its `qpns` and, but on the first lane, what
+    /// its `ports` say beside `max_frame` by what the lane has.
     pub endpoint: EndpointConfig,
 }
 
@@ -37,17 +42,25 @@ impl ContextConfig {
     /// Defaults that suit these ports, for a lane inside the caller's thread.
     pub fn new(ports: &[Box<dyn Port>]) -> Self {
         let local = ports.iter().map(|port| LocalPort::from(port.caps())).collect();
-        Self { seed: None, lane: LaneMode::Inline, endpoint: EndpointConfig::new(local) }
+        Self { seed: None, lanes: vec![LaneMode::Inline], endpoint: EndpointConfig::new(local) }
     }
 
-    /// The same on a thread of its own, as [`LaneMode::Thread`] says.
+    /// The same with one lane that is driven so.
     #[must_use]
     pub fn lane(self, lane: LaneMode) -> Self {
-        Self { lane, ..self }
+        self.lanes([lane])
+    }
+
+    /// The same with lanes that are driven so, for [`Context::open_lanes`].
+    #[must_use]
+    pub fn lanes(self, lanes: impl Into<Vec<LaneMode>>) -> Self {
+        Self { lanes: lanes.into(), ..self }
     }
 }
 
-/// A NIC in use: its ports, the transport on them and the lane that drives both.
+/// A NIC in use: its ports, the transport on them and the lanes that drive both.
+///
+/// A lane is one loop with ports of its own, for one core; see [`Context::open_lanes`].
 ///
 /// Clones are handles to the same context. It ends, and a thread of its own is joined, when all handles and
 /// everything made from them have been dropped.
@@ -57,78 +70,129 @@ pub struct Context {
 }
 
 struct ContextShared {
-    lane: LaneHandle,
+    lanes: Lanes,
     memory: MemorySpace,
-    ports: Vec<PortCaps>,
+    /// Of each lane, by plane.
+    ports: Vec<Vec<PortCaps>>,
     config: EndpointConfig,
 }
 
 impl core::fmt::Debug for Context {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        let names: Vec<_> = self.shared.ports.iter().map(|port| port.name.as_str()).collect();
+        let names: Vec<_> = self.shared.ports.iter().flatten().map(|port| port.name.as_str()).collect();
         f.debug_struct("Context").field("ports", &names).finish_non_exhaustive()
     }
 }
 
 impl Context {
-    /// Opens a NIC made of these ports, one a plane.
+    /// Most lanes of a context.
+    pub const MAX_LANES: usize = QpnShare::MAX as usize;
+
+    /// Opens a NIC made of these ports, one a plane, with one lane.
     ///
     /// # Errors
-    /// [`VerbsError::Config`] when a setting cannot work, [`VerbsError::Lane`] when the thread cannot be started or the
-    /// system has no random numbers for a seed.
+    /// [`VerbsError::Config`] when a setting cannot work, [`VerbsError::LaneCount`] when the settings are for more lanes,
+    /// [`VerbsError::Lane`] when the thread cannot be started or the system has no random numbers for a seed.
     pub fn open(ports: Vec<Box<dyn Port>>, config: ContextConfig) -> Result<Self, VerbsError> {
-        let ContextConfig { seed, lane: mode, mut endpoint } = config;
-        if endpoint.ports.len() != ports.len() {
-            return Err(VerbsError::PortCount { configured: endpoint.ports.len(), given: ports.len() });
+        Self::open_lanes(vec![ports], config)
+    }
+
+    /// Opens a NIC with several lanes, driven as [`ContextConfig::lanes`] says. Each has ports of its own, one a plane, all
+    /// in the same order. A queue pair lives on one lane ([`QpConfig::lane`](super::QpConfig::lane)), and its peer sends to the
+    /// addresses of that lane's ports, so no two lanes may have the same address. Memory, protection domains, completion
+    /// queues and completion channels are shared by all lanes.
+    ///
+    /// # Errors
+    /// As [`Context::open`], and [`VerbsError::PortCount`] when a lane has another number of ports than the settings name.
+    pub fn open_lanes(lanes: Vec<Vec<Box<dyn Port>>>, config: ContextConfig) -> Result<Self, VerbsError> {
+        let ContextConfig { seed, lanes: modes, mut endpoint } = config;
+        let (configured, given) = (modes.len(), lanes.len());
+        if configured != given || !(1..=Self::MAX_LANES).contains(&given) {
+            return Err(VerbsError::LaneCount { configured, given, most: Self::MAX_LANES });
+        }
+        let configured = endpoint.ports.len();
+        if let Some(ports) = lanes.iter().find(|ports| ports.len() != configured) {
+            return Err(VerbsError::PortCount { configured, given: ports.len() });
         }
         endpoint.seed = seed.map_or_else(fresh_seed, Ok).map_err(LaneStartError::Random)?;
-        let caps = ports.iter().map(|port| port.caps().clone()).collect();
+        let caps: Vec<Vec<_>> =
+            lanes.iter().map(|ports| ports.iter().map(|port| port.caps().clone()).collect()).collect();
         let memory = MemorySpace::new(endpoint.seed, endpoint.limits.max_regions);
-        let lane = Endpoint::with_memory(endpoint.clone(), &memory)?;
-        let lane = Lane::new(lane, ports).map_err(LaneStartError::Thread)?;
-        let lane = LaneHandle::start(lane, mode)?;
-        let shared = ContextShared { lane, memory, ports: caps, config: endpoint };
-        for (plane, port) in shared.ports.iter().enumerate() {
-            tracing::info!(target: "spindrift::plane", plane, name = port.name, "port opened");
+        let common = Arc::new(Common::new().map_err(LaneStartError::Thread)?);
+        let mut made = Vec::with_capacity(given);
+        for ((number, ports), mode) in (0u32..).zip(lanes).zip(modes) {
+            let settings = settings_of(&endpoint, number, given, &caps);
+            let transport = Endpoint::with_memory(settings, &memory)?;
+            made.push((Lane::of_context(transport, ports, number, &common), mode));
+        }
+        let lanes = Lanes::start(made, common)?;
+        let shared = ContextShared { lanes, memory, ports: caps, config: endpoint };
+        for (lane, ports) in shared.ports.iter().enumerate() {
+            for (plane, port) in ports.iter().enumerate() {
+                tracing::info!(target: "spindrift::plane", lane, plane, name = port.name, "port opened");
+            }
         }
         Ok(Self { shared: Arc::new(shared) })
     }
 
-    /// One turn of a lane that runs inside the caller's thread: sends, receives and completes what is there to be done now,
-    /// and returns how much that was. Call it often. Where the lane has a thread of its own, this only gives the
-    /// caller's core away for a moment and returns 0, so that waiting loops look the same.
-    pub fn poll(&self) -> usize {
-        self.shared.lane.poll()
+    /// How many lanes there are. They are numbered from 0.
+    pub fn lanes(&self) -> usize {
+        self.shared.lanes.len()
     }
 
-    /// What the lane said when it panicked, if it did. Nothing moves on this context any more then; in
+    /// The lane that a queue pair of this context with this number lives on.
+    pub fn lane_of(&self, qpn: Qpn) -> usize {
+        QpnShare::owner(qpn, self.lanes() as u32) as usize
+    }
+
+    /// One turn of all lanes that run inside the caller's thread: sends, receives and completes what is there to be done now,
+    /// and returns how much that was. Call it often. Where all lanes have threads of their own, this only gives the
+    /// caller's core away for a moment and returns 0, so that waiting loops look the same.
+    pub fn poll(&self) -> usize {
+        self.shared.lanes.poll()
+    }
+
+    /// The same for one lane: so an application's own threads can drive one each.
+    ///
+    /// # Panics
+    /// There is no such lane.
+    pub fn poll_lane(&self, lane: usize) -> usize {
+        self.shared.lanes.poll_lane(lane)
+    }
+
+    /// What a lane said when it panicked, if one did. Nothing moves on this context any more then; in
     /// [`LaneMode::Inline`] the panic itself has passed through [`Context::poll`].
     pub fn failure(&self) -> Option<&str> {
-        self.shared.lane.failure()
+        self.shared.lanes.failure()
     }
 
     /// The oldest asynchronous event, if there is one; see [`AsyncEvent`] for what is told. The queue holds 1024.
     pub fn poll_async_event(&self) -> Option<AsyncEvent> {
-        self.shared.lane.async_events().pop()
+        self.shared.lanes.async_events().pop()
     }
 
     /// Events lost because the queue was full.
     pub fn async_events_lost(&self) -> u64 {
-        self.shared.lane.async_events().lost()
+        self.shared.lanes.async_events().lost()
     }
 
     /// Readable while asynchronous events wait: wait on it, then call [`Context::poll_async_event`] until `None`.
     /// Only that reads from it.
     pub fn async_fd(&self) -> BorrowedFd<'_> {
-        self.shared.lane.async_events().fd()
+        self.shared.lanes.async_events().fd()
     }
 
-    /// What the ports are and can do, by plane.
+    /// What the ports are and can do, by plane; those of the first lane where there are several.
     pub fn ports(&self) -> &[PortCaps] {
-        &self.shared.ports
+        self.ports_of(0)
     }
 
-    /// The settings in use.
+    /// What the ports of a lane are and can do, by plane; nothing when there is no such lane.
+    pub fn ports_of(&self, lane: usize) -> &[PortCaps] {
+        self.shared.ports.get(lane).map_or(&[], Vec::as_slice)
+    }
+
+    /// The settings in use; of the first lane where there are several.
     pub fn config(&self) -> &EndpointConfig {
         &self.shared.config
     }
@@ -168,26 +232,36 @@ impl Context {
         CompChannel::create(self)
     }
 
-    /// The transport's counters.
+    /// The transport's counters, those of all lanes added up.
     ///
     /// They are taken after this call began, so they include all work that the caller has seen the completions of. A
     /// lane with a thread of its own is not held up: it shows its counters to all who ask at the end of a poll, while busy at
-    /// most once a millisecond, and a call waits that long at most.
+    /// most once a millisecond, and a call waits that long at most for each.
     pub fn counters(&self) -> Counters {
-        self.shared.lane.counters(|seen| seen.transport.clone())
+        self.shared.lanes.transport_counters()
     }
 
-    /// The lane's counters, as [`Context::counters`].
+    /// The lanes' own counters, likewise.
     pub fn lane_counters(&self) -> LaneCounters {
-        self.shared.lane.counters(|seen| seen.lane)
+        self.shared.lanes.lane_counters()
     }
 
-    /// Each port's counters, by plane, as [`Context::counters`].
+    /// The transport's and the lane's own counters of one lane, likewise.
+    ///
+    /// # Panics
+    /// There is no such lane.
+    pub fn counters_of(&self, lane: usize) -> (Counters, LaneCounters) {
+        self.shared.lanes.counters(lane, |seen| (seen.transport.clone(), seen.lane))
+    }
+
+    /// Each port's counters, likewise: by plane, lane after lane.
     pub fn port_counters(&self) -> Vec<PortCounters> {
-        self.shared.lane.counters(|seen| seen.ports.clone())
+        (0..self.lanes())
+            .flat_map(|lane| self.shared.lanes.counters(lane, |seen| seen.ports.clone()))
+            .collect()
     }
 
-    /// Looks at or changes the transport's state between two polls: path states, deny lists, whatever
+    /// Looks at or changes the transport's state on the first lane between two polls: path states, deny lists, whatever
     /// has no method here. Changing what this API's own objects stand for (their queue pairs and
     /// registrations) confuses them, and no one else.
     ///
@@ -198,16 +272,97 @@ impl Context {
     /// [`VerbsError::Control`] within another control call of this context on the same thread. Counters and states can be read there, as that
     /// call found them, and objects dropped.
     pub fn with_endpoint<R>(&self, operation: impl FnOnce(&mut Endpoint) -> R) -> Result<R, VerbsError> {
-        self.control(|lane| operation(lane.endpoint_mut()))
+        self.with_endpoint_of(0, operation)
     }
 
-    pub(super) fn control<R>(&self, operation: impl FnOnce(&mut Lane) -> R) -> Result<R, VerbsError> {
-        Ok(self.shared.lane.control(operation)?)
+    /// The same on any lane, such as that of a queue pair ([`Context::lane_of`]).
+    ///
+    /// # Errors
+    /// As [`Context::with_endpoint`], and [`VerbsError::OutOfRange`] when there is no such lane.
+    pub fn with_endpoint_of<R>(
+        &self,
+        lane: usize,
+        operation: impl FnOnce(&mut Endpoint) -> R,
+    ) -> Result<R, VerbsError> {
+        self.check_lane(lane)?;
+        self.control(lane, |lane| operation(lane.endpoint_mut()))
+    }
+
+    /// # Errors
+    /// [`VerbsError::OutOfRange`] when there is no such lane.
+    fn check_lane(&self, lane: usize) -> Result<(), VerbsError> {
+        let lanes = self.lanes();
+        if lane < lanes {
+            return Ok(());
+        }
+        let allowed = format!("less than {lanes}, the number of lanes");
+        Err(VerbsError::OutOfRange { name: "lane", value: lane as u64, allowed })
+    }
+
+    /// The lane for a new queue pair.
+    pub(super) fn place(&self, placement: Placement) -> Result<usize, VerbsError> {
+        match placement {
+            Placement::RoundRobin => Ok(self.shared.lanes.next_turn()),
+            Placement::On(lane) => self.check_lane(lane).map(|()| lane),
+            Placement::FewestQueuePairs => {
+                let mut counts = Vec::with_capacity(self.lanes());
+                for lane in 0..self.lanes() {
+                    counts.push(self.control(lane, |lane| lane.endpoint().qpns().count())?);
+                }
+                let least = (0..).zip(counts).min_by_key(|&(_, count)| count);
+                Ok(least.map_or(0, |(lane, _)| lane))
+            }
+        }
+    }
+
+    pub(super) fn control<R>(
+        &self,
+        lane: usize,
+        operation: impl FnOnce(&mut Lane) -> R,
+    ) -> Result<R, VerbsError> {
+        Ok(self.shared.lanes.control(lane, operation)?)
     }
 
     /// Ends an object; at the end of the control call, if this is within one.
-    pub(super) fn control_at_last(&self, operation: impl FnOnce(&mut Lane) + Send + 'static) {
-        self.shared.lane.control_at_last(operation);
+    pub(super) fn control_at_last(&self, lane: usize, operation: impl FnOnce(&mut Lane) + Send + 'static) {
+        self.shared.lanes.control_at_last(lane, operation);
+    }
+
+    pub(super) fn create_cq_reader(
+        &self,
+        depth: u32,
+        channel: Option<&Arc<EventChannel>>,
+    ) -> Result<CqReader, VerbsError> {
+        self.check_alive()?;
+        Ok(self.shared.lanes.cqs().create(depth, channel))
+    }
+
+    /// How many queue pairs report to a completion queue.
+    pub(super) fn cq_users(&self, cq: &CqCore) -> Result<usize, VerbsError> {
+        self.check_alive()?;
+        self.check_not_nested()?;
+        let mut users = 0;
+        for lane in self.lanes_of_cq(cq) {
+            users += self.control(lane, |lane| lane.cq_users(cq.id()))?;
+        }
+        Ok(users)
+    }
+
+    /// Lets the lanes forget a completion queue that nobody reads any more.
+    pub(super) fn drop_cq(&self, cq: &CqCore) {
+        let id: CqId = cq.id();
+        for lane in self.lanes_of_cq(cq) {
+            self.control_at_last(lane, move |lane| lane.drop_cq(id));
+        }
+    }
+
+    fn lanes_of_cq(&self, cq: &CqCore) -> impl Iterator<Item = usize> {
+        let lanes = cq.lanes();
+        (0..self.lanes()).filter(move |lane| lanes >> lane & 1 == 1)
+    }
+
+    pub(super) fn add_channel(&self, channel: &Arc<EventChannel>) {
+        self.shared.lanes.cqs().add_channel(channel);
     }
 
     pub(super) fn memory(&self) -> &MemorySpace {
@@ -216,44 +371,75 @@ impl Context {
 
     /// Ends a registration that nothing uses.
     pub(super) fn deregister(&self, rkey: u32) -> Result<(), VerbsError> {
-        self.memory().deregister(rkey, |visit| self.control(|lane| visit(lane.endpoint_mut().memory_mut())))
+        self.memory().deregister(rkey, |visit| {
+            (0..self.lanes())
+                .try_for_each(|lane| self.control(lane, |lane| visit(lane.endpoint_mut().memory_mut())))
+        })
     }
 
     /// Ends a registration for anything that is posted or arrives after this call.
     pub(super) fn invalidate(&self, rkey: u32) {
+        // Each takes in first what was posted before.
+        (0..self.lanes()).for_each(|lane| self.control_at_last(lane, |_| ()));
         let memory = self.memory().clone();
-        // Within a control call, which has taken in what was posted before.
-        self.control_at_last(move |lane| {
-            memory.invalidate(rkey);
-            lane.endpoint_mut().memory_mut().sync();
-        });
+        self.control_at_last(0, move |_| memory.invalidate(rkey));
+        for lane in 0..self.lanes() {
+            self.control_at_last(lane, |lane| lane.endpoint_mut().memory_mut().sync());
+        }
     }
 
     /// Nothing new is made on a lane that has failed.
     pub(super) fn check_alive(&self) -> Result<(), VerbsError> {
-        Ok(self.shared.lane.check_alive()?)
+        Ok(self.shared.lanes.check_alive()?)
     }
 
-    /// Takes in what was posted, where the lane runs inside the caller's thread.
-    pub(super) fn settle_inline(&self) {
-        if self.shared.lane.is_inline() {
-            // Within a control call, that one has.
-            let _ = self.control(|_| ());
+    /// Takes in what was posted to a lane that runs inside the caller's thread.
+    pub(super) fn settle_inline(&self, lane: usize) {
+        if self.shared.lanes.is_inline(lane) {
+            // Within a control call of that lane, that one has.
+            let _ = self.control(lane, |_| ());
         }
     }
 
     /// Whoever waits for the lane within a control call waits for ever.
     pub(super) fn check_not_nested(&self) -> Result<(), VerbsError> {
-        Ok(self.shared.lane.check_not_nested()?)
+        Ok(self.shared.lanes.check_not_nested()?)
     }
 
-    pub(super) fn is_inline(&self) -> bool {
-        self.shared.lane.is_inline()
+    pub(super) fn any_inline(&self) -> bool {
+        self.shared.lanes.any_inline()
     }
 
     pub(super) fn is_same(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.shared, &other.shared)
     }
+}
+
+/// The settings of one of `lanes` lanes, made from those of the first.
+fn settings_of(first: &EndpointConfig, number: u32, lanes: usize, caps: &[Vec<PortCaps>]) -> EndpointConfig {
+    let mut own = EndpointConfig {
+        seed: first.seed.of_part(number),
+        qpns: QpnShare { index: number, of: lanes as u32 },
+        ..first.clone()
+    };
+    if number > 0 {
+        for (port, caps) in own.ports.iter_mut().zip(caps.get(number as usize).into_iter().flatten()) {
+            *port = LocalPort { max_frame: port.max_frame.min(caps.max_frame), ..LocalPort::from(caps) };
+        }
+    }
+    own
+}
+
+/// Which lane of its context a queue pair lives on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Placement {
+    /// The lanes take turns.
+    #[default]
+    RoundRobin,
+    /// The lane that has the fewest queue pairs now.
+    FewestQueuePairs,
+    /// The lane with this number.
+    On(usize),
 }
 
 /// A protection domain: queue pairs write only to memory of their own domain.
@@ -311,7 +497,7 @@ impl Drop for PdShared {
         // All that could keep it busy holds a handle to it, and is gone; memory that still drains keeps
         // the endpoint's own entry until then.
         let id = self.id;
-        self.context.control_at_last(move |lane| {
+        self.context.control_at_last(0, move |lane| {
             let _ = lane.endpoint_mut().dealloc_pd(id);
         });
     }

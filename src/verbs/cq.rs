@@ -1,7 +1,9 @@
 //! Completion queues.
 
+use std::sync::Arc;
+
 use crate::endpoint::CqId;
-use crate::engine::{CqEnd, CqReader};
+use crate::engine::{CqCore, CqEnd, CqReader};
 use crate::wire::Qpn;
 use crate::work::{Wc, WcOpcode, WcStatus};
 
@@ -20,12 +22,14 @@ pub const MAX_CQ_DEPTH: u32 = 1 << 22;
 /// before another request takes the place of the one it is for. A completed request makes room in its queue at once,
 /// polled or not.
 ///
+/// Queue pairs of several lanes of its context may report to one queue. Completions of one queue pair come in order; those of queue
+/// pairs on different lanes come in any, and there is room for `depth` of each lane.
+///
 /// Completions for a dropped queue are dropped too.
 #[derive(Debug)]
 pub struct Cq {
     context: Context,
-    id: CqId,
-    reader: Option<CqReader>,
+    reader: CqReader,
     depth: u32,
 }
 
@@ -42,9 +46,8 @@ impl Cq {
         if channel.is_some_and(|channel| !channel.context().is_same(context)) {
             return Err(VerbsError::OtherContext("completion channel"));
         }
-        let channel = channel.map(CompChannel::events);
-        let (id, reader) = context.control(|lane| lane.create_cq(depth, channel))?;
-        Ok(Self { context: context.clone(), id, reader: Some(reader), depth })
+        let reader = context.create_cq_reader(depth, channel.map(CompChannel::events))?;
+        Ok(Self { context: context.clone(), reader, depth })
     }
 
     /// Moves completions to `out`, oldest first, and returns how many there were (0 when none).
@@ -53,8 +56,7 @@ impl Cq {
     /// [`CqError`], after all completions before it.
     #[inline]
     pub fn poll(&mut self, out: &mut [Wc]) -> Result<usize, CqError> {
-        let Some(reader) = self.reader.as_mut() else { return Ok(0) };
-        reader.poll(out).map_err(|end| match end {
+        self.reader.poll(out).map_err(|end| match end {
             CqEnd::Overrun => CqError::Overrun { depth: self.depth },
             CqEnd::LaneFailed => CqError::LaneFailed,
         })
@@ -81,10 +83,10 @@ impl Cq {
     /// # Errors
     /// [`VerbsError::NoChannel`].
     pub fn req_notify(&mut self) -> Result<bool, VerbsError> {
-        self.reader.as_ref().and_then(CqReader::arm).ok_or(VerbsError::NoChannel)
+        self.reader.arm().ok_or(VerbsError::NoChannel)
     }
 
-    /// The completions it can hold.
+    /// The completions that it can hold from the queue pairs of each lane.
     pub fn depth(&self) -> u32 {
         self.depth
     }
@@ -94,7 +96,7 @@ impl Cq {
     /// # Errors
     /// [`VerbsError::CqInUse`] while queue pairs report here, with the queue itself.
     pub fn destroy(self) -> Result<(), (Self, VerbsError)> {
-        match self.context.control(|lane| lane.cq_users(self.id)) {
+        match self.context.cq_users(self.reader.core()) {
             Ok(0) => Ok(()),
             Ok(queue_pairs) => Err((self, VerbsError::CqInUse { queue_pairs })),
             Err(error) => Err((self, error)),
@@ -103,7 +105,11 @@ impl Cq {
 
     /// Which queue of its context this is, as [`AsyncEvent::CqError`](crate::verbs::AsyncEvent::CqError) names it.
     pub fn id(&self) -> CqId {
-        self.id
+        self.reader.core().id()
+    }
+
+    pub(super) fn core(&self) -> &Arc<CqCore> {
+        self.reader.core()
     }
 
     pub(super) fn context(&self) -> &Context {
@@ -113,10 +119,9 @@ impl Cq {
 
 impl Drop for Cq {
     fn drop(&mut self) {
-        // The reader goes first: the lane sees then that nobody reads.
-        self.reader = None;
-        let id = self.id;
-        self.context.control_at_last(move |lane| lane.drop_cq(id));
+        // First: the lanes see then that nobody reads.
+        self.reader.abandon();
+        self.context.drop_cq(self.reader.core());
     }
 }
 

@@ -23,6 +23,18 @@ pub enum VerbsError {
         /// Ports given.
         given: usize,
     },
+    /// The settings were made for another number of lanes, or there are too many.
+    #[error(
+        "the settings are for {configured} lanes, and ports were given for {given}; set as many in `ContextConfig::lanes`, 1 to {most}"
+    )]
+    LaneCount {
+        /// Lanes in the settings.
+        configured: usize,
+        /// Lanes that ports were given for.
+        given: usize,
+        /// Most lanes of a context.
+        most: usize,
+    },
     /// The lane could not be started.
     #[error(transparent)]
     Lane(#[from] LaneStartError),

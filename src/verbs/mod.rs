@@ -161,12 +161,15 @@
 //!
 //! # Who drives the lane
 //!
-//! A [`Context`] has one *lane*: the loop that takes work requests in, moves packets and hands completions out. By
+//! A [`Context`] has a *lane*: the loop that takes work requests in, moves packets and hands completions out. By
 //! default it runs inside the caller's thread: nothing happens unless [`Context::poll`] is called. Call it often,
 //! also on a side that only receives: acknowledgements are sent from there. With [`LaneMode::Thread`] the lane has a
 //! thread of its own; the application only posts and polls its completion queues. Posting and polling never lock; control
 //! operations wait for the end of the lane's current poll, a few microseconds, and for those that came before; all of them
 //! together get a sixteenth of a busy lane's time. Reading counters and states does not slow the lane down.
+//!
+//! One lane keeps one core busy. [`Context::open_lanes`] makes several, each with ports of its own: queue pairs are spread
+//! over them ([`QpConfig::lane`]), and share memory and completion queues all the same.
 //!
 //! # Sleeping until something completes
 //!
@@ -204,7 +207,7 @@
 //! by default after 17.3 s. Nothing is lost if the peer comes back before that. [`QpConfig::retry`] sets the time;
 //! [`RtsAttr`] has the formula and a table.
 //!
-//! A lane that panics fails everything on it: what was posted is completed as flushed as far as possible, then every
+//! A lane that panics fails its whole context: what was posted is completed as flushed as far as possible, then every
 //! completion queue reports [`CqError::LaneFailed`]; queue pairs are in ERROR, control calls and posts are refused,
 //! and [`Context::failure`] tells what happened.
 //!
@@ -224,7 +227,7 @@ mod mr;
 mod qp;
 
 pub use comp_channel::CompChannel;
-pub use context::{Context, ContextConfig, Pd, nic};
+pub use context::{Context, ContextConfig, Pd, Placement, nic};
 pub use cq::{Cq, MAX_CQ_DEPTH};
 pub use error::{CqError, PostError, VerbsError};
 pub use mr::Mr;

@@ -8,7 +8,7 @@ use crate::path::PathConfig;
 use crate::wire::{Msn, Psn, Qpn};
 use crate::work::{RecvWr, RemoteAddr, SendOp, SendWr, Sge};
 
-use super::context::Pd;
+use super::context::{Pd, Placement};
 use super::cq::Cq;
 use super::error::{PostError, VerbsError};
 use super::exchange::{Negotiated, negotiate};
@@ -28,6 +28,8 @@ pub struct QpConfig {
     pub max_inline: u32,
     /// Every send work request is signalled. Default off.
     pub sig_all: bool,
+    /// The lane of the context that it lives on. Default: the lanes take turns.
+    pub lane: Placement,
     /// Entropy values and their health.
     pub path: PathConfig,
     /// Congestion control.
@@ -59,6 +61,7 @@ impl Default for QpConfig {
             max_recv_wr,
             max_inline: 0,
             sig_all: false,
+            lane: Placement::default(),
             path: PathConfig::new(1),
             cc: CcConfig::none(),
             max_mtu: 4096,
@@ -83,6 +86,7 @@ impl Default for QpConfig {
 #[derive(Debug)]
 pub struct Qp {
     pd: Pd,
+    lane: usize,
     qpn: Qpn,
     submit: QpSubmit,
     inline: Option<InlineArena>,
@@ -125,9 +129,10 @@ impl Qp {
             dynamic_mpr: config.dynamic_mpr,
             ..QpInit::new(pd.id(), send_cq.id(), recv_cq.id())
         };
-        let created = pd.context().control(|lane| lane.create_qp(init)).and_then(|made| Ok(made?));
-        let (qpn, submit) = created?;
-        Ok(Self { pd: pd.clone(), qpn, submit, inline, retry: config.retry, state: QpState::Reset })
+        let lane = pd.context().place(config.lane)?;
+        let cqs = [send_cq.core(), recv_cq.core()];
+        let (qpn, submit) = pd.context().control(lane, |lane| lane.create_qp(init, cqs))??;
+        Ok(Self { pd: pd.clone(), lane, qpn, submit, inline, retry: config.retry, state: QpState::Reset })
     }
 
     /// What a peer has to know to connect; see [`exchange`](super::exchange) for ways to carry it.
@@ -136,7 +141,7 @@ impl Qp {
     /// [`VerbsError::Endpoint`] should the queue pair be gone, which a living handle rules out.
     pub fn info(&self) -> Result<QpInfo, VerbsError> {
         let gone = crate::endpoint::EndpointError::NoSuchQp(self.qpn.get());
-        Ok(self.pd.context().control(|lane| lane.endpoint().qp_info(self.qpn))?.ok_or(gone)?)
+        Ok(self.pd.context().control(self.lane, |lane| lane.endpoint().qp_info(self.qpn))?.ok_or(gone)?)
     }
 
     /// RESET → INIT: from here on receives can be posted, and they are there when the peer's first immediate comes.
@@ -184,7 +189,7 @@ impl Qp {
             QpModify::Rts(_) => QpState::Rts,
             QpModify::Error => QpState::Error,
         };
-        self.pd.context().control(|lane| lane.modify_qp(self.qpn, change))??;
+        self.pd.context().control(self.lane, |lane| lane.modify_qp(self.qpn, change))??;
         if to == QpState::Reset {
             self.submit.forget_outstanding();
         }
@@ -197,13 +202,18 @@ impl Qp {
     /// Whoever has seen a completion in error sees ERROR here. Asking does not hold up a lane that has a thread of its
     /// own; in the caller's thread, what was posted before is taken in first.
     pub fn state(&self) -> (QpState, Option<FailReason>) {
-        self.pd.context().settle_inline();
+        self.pd.context().settle_inline(self.lane);
         self.submit.condition()
     }
 
     /// Its number.
     pub fn qpn(&self) -> Qpn {
         self.qpn
+    }
+
+    /// The lane of its context that it lives on.
+    pub fn lane(&self) -> usize {
+        self.lane
     }
 
     /// Its protection domain.
@@ -294,7 +304,7 @@ impl Qp {
 impl Drop for Qp {
     fn drop(&mut self) {
         let qpn = self.qpn;
-        self.pd.context().control_at_last(move |lane| lane.destroy_qp(qpn));
+        self.pd.context().control_at_last(self.lane, move |lane| lane.destroy_qp(qpn));
     }
 }
 

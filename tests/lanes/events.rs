@@ -47,7 +47,7 @@ fn pair_with(plan: &str) -> (Side, Side) {
 #[test]
 fn a_port_that_loses_its_link_and_has_it_back_is_told() {
     let (left, right) = pair_with("down,port=1,from=50ms,until=100ms");
-    for expected in [AsyncEvent::PortDown { plane: 1 }, AsyncEvent::PortUp { plane: 1 }] {
+    for expected in [AsyncEvent::PortDown { lane: 0, plane: 1 }, AsyncEvent::PortUp { lane: 0, plane: 1 }] {
         assert_eq!(until("an event", || left.context.poll_async_event()), expected);
     }
     assert_eq!(left.context.poll_async_event(), None);

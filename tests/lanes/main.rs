@@ -11,6 +11,7 @@ mod control;
 mod events;
 mod holds;
 mod host;
+mod many;
 mod panic;
 mod registrations;
 mod side;

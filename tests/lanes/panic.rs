@@ -14,10 +14,10 @@ use spindrift::verbs::{
 use crate::side::{Side, THREAD, connect, returns, side, until, write};
 
 /// A port with a defect that can be switched on.
-struct Broken<P> {
-    inner: P,
-    in_tx: Arc<AtomicBool>,
-    in_rx: Arc<AtomicBool>,
+pub(crate) struct Broken<P> {
+    pub(crate) inner: P,
+    pub(crate) in_tx: Arc<AtomicBool>,
+    pub(crate) in_rx: Arc<AtomicBool>,
 }
 
 impl<P: Port> Port for Broken<P> {

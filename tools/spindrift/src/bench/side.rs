@@ -41,7 +41,7 @@ impl Side {
         endpoint.udp_port = udp_port.unwrap_or(endpoint.udp_port);
         let mtu = settings.mtu.min(endpoint.max_mtu());
         let seed = settings.seed.map(|seed| seed.wrapping_mul(2).wrapping_add(index).into());
-        let context = Context::open(ports, ContextConfig { seed, lane: base.lane, endpoint })?;
+        let context = Context::open(ports, ContextConfig { seed, lanes: base.lanes, endpoint })?;
         let pd = context.create_pd()?;
         let outstanding = settings.tx_depth as usize + 16;
         let cq = context.create_cq((outstanding * settings.qps) as u32)?;

@@ -1,0 +1,59 @@
+//! What the lanes of a context share.
+
+use core::sync::atomic::{AtomicBool, Ordering};
+use std::io;
+use std::sync::{Arc, OnceLock, Weak};
+
+use super::async_events::{AsyncEvent, AsyncEvents};
+use super::cq::CqTable;
+use super::handle::Shared;
+
+/// Shared by the lanes of a context: nothing that a packet needs.
+#[derive(Debug)]
+pub(crate) struct Common {
+    pub(crate) events: AsyncEvents,
+    pub(crate) cqs: Arc<CqTable>,
+    /// What the first lane that panicked said.
+    failure: OnceLock<String>,
+    /// The end of all lanes has been told.
+    told: AtomicBool,
+    lanes: OnceLock<Box<[Weak<Shared>]>>,
+}
+
+impl Common {
+    pub(crate) fn new() -> io::Result<Self> {
+        Ok(Self {
+            events: AsyncEvents::new()?,
+            cqs: Arc::default(),
+            failure: OnceLock::new(),
+            told: AtomicBool::new(false),
+            lanes: OnceLock::new(),
+        })
+    }
+
+    /// The lanes that share this, before any of them works.
+    pub(super) fn introduce(&self, lanes: Box<[Weak<Shared>]>) {
+        let _ = self.lanes.set(lanes);
+    }
+
+    /// A lane has panicked. The caller ends that lane and then, no longer holding it, all others with
+    /// [`Common::end_all`].
+    pub(super) fn fail(&self, message: String) {
+        let _ = self.failure.set(message);
+    }
+
+    pub(super) fn failure(&self) -> Option<&str> {
+        self.failure.get().map(String::as_str)
+    }
+
+    /// Ends all lanes after one has failed: what is posted is flushed everywhere before any completion queue ends.
+    #[cold]
+    pub(super) fn end_all(&self) {
+        let lanes = self.lanes.get().into_iter().flatten();
+        lanes.filter_map(Weak::upgrade).for_each(|lane| lane.end());
+        self.cqs.fail();
+        if !self.told.swap(true, Ordering::AcqRel) {
+            self.events.push(AsyncEvent::LaneFailed);
+        }
+    }
+}

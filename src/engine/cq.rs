@@ -1,0 +1,524 @@
+//! Completion queues: one reader, and a ring of completions from each lane whose queue pairs report there.
+//!
+//! A ring is made when the first queue pair of its lane comes, so lanes share nothing but the word that says how the queue
+//! has ended and how many rings it has. Completions of one queue pair come in order, since it stays on its lane; those of
+//! queue pairs on different lanes come in any order.
+
+use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use rtrb::{Consumer, Producer, RingBuffer};
+
+use super::channel::{CqBell, EventChannel};
+use crate::endpoint::CqId;
+use crate::work::Wc;
+
+/// Why a completion queue has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum CqEnd {
+    /// It overran.
+    Overrun,
+    /// A lane of its context has failed.
+    LaneFailed,
+}
+
+impl CqEnd {
+    /// The part of [`CqCore::state`] that says this, and what it says while the queue is in use.
+    const MASK: u32 = 0xff;
+    const OPEN: u32 = 0;
+    const OVERRUN: u32 = 1;
+    const LANE_FAILED: u32 = 2;
+
+    const fn code(self) -> u32 {
+        match self {
+            Self::Overrun => Self::OVERRUN,
+            Self::LaneFailed => Self::LANE_FAILED,
+        }
+    }
+
+    const fn of(state: u32) -> Option<Self> {
+        match state & Self::MASK {
+            Self::OPEN => None,
+            Self::OVERRUN => Some(Self::Overrun),
+            _ => Some(Self::LaneFailed),
+        }
+    }
+}
+
+/// A completion did not get to its queue, and the queue pairs that report there must not go on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum CqLoss {
+    /// The queue had no room. Nothing after this can be trusted.
+    Overrun,
+    /// The queue had ended before, for all lanes.
+    Ended,
+}
+
+/// What all that belong to a completion queue see.
+#[derive(Debug)]
+pub(crate) struct CqCore {
+    id: CqId,
+    depth: u32,
+    /// How it ended, and in the bits above how many rings have been added since the start: a reader looks at both at once.
+    state: AtomicU32,
+    /// Rings that the reader has not taken over.
+    added: Mutex<Vec<Consumer<Wc>>>,
+    /// Lanes that have a ring, as bits.
+    lanes: AtomicU32,
+    /// The application has dropped its half.
+    abandoned: AtomicBool,
+    bell: Option<Arc<CqBell>>,
+    table: Weak<CqTable>,
+}
+
+impl CqCore {
+    const ONE_RING: u32 = CqEnd::MASK + 1;
+
+    pub(crate) fn id(&self) -> CqId {
+        self.id
+    }
+
+    /// The lanes whose queue pairs report here or did, as bits.
+    pub(crate) fn lanes(&self) -> u32 {
+        self.lanes.load(Ordering::Acquire)
+    }
+
+    /// Ends the queue after what its rings hold, unless it has ended. Whether this call did it.
+    fn end(&self, end: CqEnd) -> bool {
+        let open = |state: u32| CqEnd::of(state).is_none().then_some(state | end.code());
+        self.state.fetch_update(Ordering::AcqRel, Ordering::Relaxed, open).is_ok()
+    }
+
+    /// Whether the application has dropped its half.
+    fn is_abandoned(&self) -> bool {
+        self.abandoned.load(Ordering::Acquire)
+    }
+
+    #[inline]
+    fn ring(&self) {
+        if let Some(bell) = &self.bell {
+            bell.ring();
+        }
+    }
+
+    fn added(&self) -> MutexGuard<'_, Vec<Consumer<Wc>>> {
+        self.added.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for CqCore {
+    fn drop(&mut self) {
+        if let Some(table) = self.table.upgrade() {
+            let mut entries = table.lock();
+            if let Some(place) = entries.queues.get_mut(self.id.0 as usize) {
+                *place = None;
+            }
+            entries.free.push(self.id);
+        }
+    }
+}
+
+/// The application's half of a completion queue.
+#[derive(Debug)]
+pub(crate) struct CqReader {
+    rings: Vec<Consumer<Wc>>,
+    /// The ring that is read first, so that none waits for the others to be empty.
+    turn: usize,
+    /// What has been reported is not taken back, whatever a lane adds that had not seen the end.
+    ended: Option<CqEnd>,
+    core: Arc<CqCore>,
+}
+
+impl CqReader {
+    /// Moves completions to `out`, oldest first, and returns how many; its end is reported once all
+    /// completions before it have been taken.
+    #[inline]
+    pub(crate) fn poll(&mut self, out: &mut [Wc]) -> Result<usize, CqEnd> {
+        // Read before the rings: if it says that the queue has ended, every good completion is visible already.
+        let state = self.core.state.load(Ordering::Acquire);
+        if self.is_behind(state) {
+            self.take_rings();
+        }
+        let count = match self.rings.as_mut_slice() {
+            [ring] => drain(ring, out),
+            _ => self.poll_in_turn(out),
+        };
+        if count > 0 && self.ended.is_none() {
+            return Ok(count);
+        }
+        self.report(state, out.is_empty())
+    }
+
+    #[inline]
+    fn is_behind(&self, state: u32) -> bool {
+        state / CqCore::ONE_RING != self.rings.len() as u32
+    }
+
+    #[cold]
+    fn take_rings(&mut self) {
+        self.rings.append(&mut self.core.added());
+    }
+
+    fn poll_in_turn(&mut self, out: &mut [Wc]) -> usize {
+        let rings = self.rings.len();
+        let mut count = 0;
+        for _ in 0..rings {
+            let ring = self.turn;
+            self.turn = (ring + 1) % rings;
+            count += drain(&mut self.rings[ring], &mut out[count..]);
+            if count == out.len() {
+                break;
+            }
+        }
+        count
+    }
+
+    #[inline]
+    fn report(&mut self, state: u32, is_look: bool) -> Result<usize, CqEnd> {
+        match CqEnd::of(state) {
+            Some(end) if !is_look => {
+                self.ended = Some(end);
+                Err(end)
+            }
+            _ => Ok(0),
+        }
+    }
+
+    /// Makes the next completion, or the end of the queue, an event on its channel. Whether there is something to poll
+    /// already, which may make no event any more; [`None`] if the queue has no channel.
+    pub(crate) fn arm(&mut self) -> Option<bool> {
+        self.core.bell.as_ref()?.arm();
+        let state = self.core.state.load(Ordering::Acquire);
+        if self.is_behind(state) {
+            self.take_rings();
+        }
+        Some(self.rings.iter().any(|ring| ring.slots() > 0) || CqEnd::of(state).is_some())
+    }
+
+    /// Nobody reads the queue any more.
+    pub(crate) fn abandon(&self) {
+        self.core.abandoned.store(true, Ordering::Release);
+        if let Some(bell) = &self.core.bell {
+            bell.silence();
+        }
+    }
+
+    /// What its lanes see of it.
+    pub(crate) fn core(&self) -> &Arc<CqCore> {
+        &self.core
+    }
+}
+
+impl Drop for CqReader {
+    fn drop(&mut self) {
+        self.abandon();
+    }
+}
+
+#[inline]
+fn drain(ring: &mut Consumer<Wc>, out: &mut [Wc]) -> usize {
+    let mut count = 0;
+    for place in out {
+        let Ok(wc) = ring.pop() else { break };
+        *place = wc;
+        count += 1;
+    }
+    count
+}
+
+/// A lane's half of a completion queue.
+#[derive(Debug)]
+pub(super) struct CqWriter {
+    ring: Producer<Wc>,
+    /// The lane knows that the queue has ended.
+    ended: bool,
+    lane: u32,
+    core: Arc<CqCore>,
+}
+
+impl CqWriter {
+    /// The half of the lane with this number, which has none yet.
+    pub(super) fn new(core: &Arc<CqCore>, lane: u32) -> Self {
+        let (ring, reader) = RingBuffer::new(core.depth as usize);
+        core.lanes.fetch_or(1 << lane, Ordering::AcqRel);
+        let mut added = core.added();
+        added.push(reader);
+        core.state.fetch_add(CqCore::ONE_RING, Ordering::AcqRel);
+        drop(added);
+        Self { ring, ended: false, lane, core: Arc::clone(core) }
+    }
+
+    /// Adds a completion. [`CqLoss`] is returned once, for the first that is lost; completions after that are dropped, as
+    /// are those of a queue that the application has dropped.
+    #[inline]
+    pub(super) fn push(&mut self, wc: Wc) -> Result<(), CqLoss> {
+        if CqEnd::of(self.core.state.load(Ordering::Relaxed)).is_some() {
+            return self.notice_end();
+        }
+        let taken = self.ring.push(wc).is_ok() || self.core.is_abandoned();
+        let overran = !taken && self.core.end(CqEnd::Overrun);
+        self.core.ring();
+        match (taken, overran) {
+            (true, _) => Ok(()),
+            (false, true) => {
+                self.ended = true;
+                Err(CqLoss::Overrun)
+            }
+            (false, false) => self.notice_end(),
+        }
+    }
+
+    #[cold]
+    fn notice_end(&mut self) -> Result<(), CqLoss> {
+        if core::mem::replace(&mut self.ended, true) { Ok(()) } else { Err(CqLoss::Ended) }
+    }
+
+    /// Whether the queue has ended and this lane did not know.
+    pub(super) fn has_ended(&mut self) -> bool {
+        CqEnd::of(self.core.state.load(Ordering::Relaxed)).is_some() && self.notice_end().is_err()
+    }
+
+    /// Whether less than a quarter is free.
+    #[inline]
+    pub(super) fn is_filling_up(&self) -> bool {
+        let quarter = self.ring.buffer().capacity() / 4;
+        // What was free when the reader was last looked at is still, and costs nothing to know.
+        self.ring.cached_slots() < quarter && self.ring.slots() < quarter
+    }
+
+    /// Whether half of it is free again, or nobody reads it any more.
+    pub(super) fn has_drained(&self) -> bool {
+        self.ring.slots() >= self.ring.buffer().capacity() / 2 || self.is_abandoned()
+    }
+
+    /// Whether the application has dropped its half.
+    pub(super) fn is_abandoned(&self) -> bool {
+        self.core.is_abandoned()
+    }
+}
+
+impl Drop for CqWriter {
+    fn drop(&mut self) {
+        self.core.lanes.fetch_and(!(1 << self.lane), Ordering::AcqRel);
+    }
+}
+
+/// The completion queues and completion channels of a context, for what concerns all of them.
+#[derive(Debug, Default)]
+pub(crate) struct CqTable {
+    entries: Mutex<Entries>,
+    /// Queues that a lane has ended; the others look for them when this changes.
+    overruns: AtomicU32,
+}
+
+#[derive(Debug, Default)]
+struct Entries {
+    queues: Vec<Option<Weak<CqCore>>>,
+    free: Vec<CqId>,
+    channels: Vec<Weak<EventChannel>>,
+    /// Nothing more comes.
+    failed: bool,
+}
+
+impl CqTable {
+    /// A completion queue for `depth` completions from each lane, which tells of them on a channel if it has one.
+    pub(crate) fn create(self: &Arc<Self>, depth: u32, channel: Option<&Arc<EventChannel>>) -> CqReader {
+        let mut entries = self.lock();
+        let id = entries.free.pop().unwrap_or(CqId(entries.queues.len() as u32));
+        let core = Arc::new(CqCore {
+            id,
+            depth,
+            state: AtomicU32::new(if entries.failed { CqEnd::LANE_FAILED } else { CqEnd::OPEN }),
+            added: Mutex::default(),
+            lanes: AtomicU32::new(0),
+            abandoned: AtomicBool::new(false),
+            bell: channel.map(|channel| Arc::new(CqBell::new(id, channel))),
+            table: Arc::downgrade(self),
+        });
+        let entry = Some(Arc::downgrade(&core));
+        match entries.queues.get_mut(id.0 as usize) {
+            Some(place) => *place = entry,
+            None => entries.queues.push(entry),
+        }
+        drop(entries);
+        CqReader { rings: Vec::new(), turn: 0, ended: None, core }
+    }
+
+    /// Lets a channel know when nothing more comes.
+    pub(crate) fn add_channel(&self, channel: &Arc<EventChannel>) {
+        let mut entries = self.lock();
+        entries.channels.retain(|channel| channel.strong_count() > 0);
+        entries.channels.push(Arc::downgrade(channel));
+        if entries.failed {
+            channel.fail();
+        }
+    }
+
+    /// How often a queue has overrun.
+    #[inline]
+    pub(super) fn overruns(&self) -> u32 {
+        self.overruns.load(Ordering::Relaxed)
+    }
+
+    /// Lets the other lanes look for a queue that has overrun.
+    pub(super) fn count_overrun(&self) {
+        self.overruns.fetch_add(1, Ordering::Release);
+    }
+
+    /// Ends all queues after what they hold: no lane writes to them any more.
+    pub(super) fn fail(&self) {
+        let mut entries = self.lock();
+        entries.failed = true;
+        let queues: Vec<_> = entries.queues.iter().flatten().filter_map(Weak::upgrade).collect();
+        let channels: Vec<_> = entries.channels.iter().filter_map(Weak::upgrade).collect();
+        // What is dropped below may be the last handle of a queue, which takes this lock.
+        drop(entries);
+        for queue in &queues {
+            queue.end(CqEnd::LaneFailed);
+            queue.ring();
+        }
+        for channel in &channels {
+            channel.fail();
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Entries> {
+        self.entries.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
+    use super::*;
+
+    fn queue(depth: u32, lanes: u32) -> (CqReader, Vec<CqWriter>) {
+        let reader = Arc::new(CqTable::default()).create(depth, None);
+        let writers = (0..lanes).map(|lane| CqWriter::new(reader.core(), lane)).collect();
+        (reader, writers)
+    }
+
+    fn wc(wr_id: u64) -> Wc {
+        Wc { wr_id, ..Wc::default() }
+    }
+
+    /// All that a poll with room for `room` brings.
+    fn poll(reader: &mut CqReader, room: usize) -> Result<Vec<u64>, CqEnd> {
+        let mut out = vec![Wc::default(); room];
+        let count = reader.poll(&mut out)?;
+        Ok(out[..count].iter().map(|wc| wc.wr_id).collect())
+    }
+
+    #[test]
+    fn an_overrun_is_reported_after_what_the_queue_holds() {
+        let (mut reader, mut writers) = queue(2, 1);
+        let pushed: Vec<_> = (0..4).map(|id| writers[0].push(wc(id))).collect();
+        assert_eq!(pushed, [Ok(()), Ok(()), Err(CqLoss::Overrun), Ok(())], "reported once");
+        assert_eq!(poll(&mut reader, 4), Ok(vec![0, 1]));
+        assert_eq!((poll(&mut reader, 4), poll(&mut reader, 4)), (Err(CqEnd::Overrun), Err(CqEnd::Overrun)));
+        assert_eq!(poll(&mut reader, 0), Ok(vec![]));
+        assert!(!writers[0].has_ended(), "it knows");
+    }
+
+    #[test]
+    fn it_fills_up_at_three_quarters_and_has_drained_at_half() {
+        let (mut reader, mut writers) = queue(8, 1);
+        let writer = &mut writers[0];
+        let mut states = Vec::new();
+        for _ in 0..8 {
+            writer.push(wc(0)).unwrap();
+            states.push((writer.is_filling_up(), writer.has_drained()));
+        }
+        assert_eq!(states[..4], [(false, true); 4]);
+        assert_eq!(states[4..6], [(false, false); 2]);
+        assert_eq!(states[6..], [(true, false); 2]);
+        let drained = (0..8).map(|_| (poll(&mut reader, 1).unwrap(), writer.has_drained()).1);
+        assert_eq!(drained.collect::<Vec<_>>(), [false, false, false, true, true, true, true, true]);
+        assert!(!writer.is_filling_up());
+        drop(reader);
+        (0..8).for_each(|_| writer.push(wc(0)).unwrap());
+        assert!(writer.has_drained(), "nobody reads it");
+    }
+
+    #[test]
+    fn completions_for_a_dropped_queue_are_no_overrun() {
+        let (reader, mut writers) = queue(1, 2);
+        drop(reader);
+        for writer in &mut writers {
+            assert_eq!((writer.push(wc(0)), writer.push(wc(1))), (Ok(()), Ok(())));
+            assert!(writer.is_abandoned());
+        }
+    }
+
+    /// A reader with little room takes from each lane in turn, and a ring that comes while it reads is read too.
+    #[test]
+    fn no_lane_waits_for_the_others() {
+        let (mut reader, mut writers) = queue(8, 2);
+        (0..6).for_each(|id| writers[0].push(wc(id)).unwrap());
+        (10..12).for_each(|id| writers[1].push(wc(id)).unwrap());
+        assert_eq!(poll(&mut reader, 1), Ok(vec![0]));
+        assert_eq!(poll(&mut reader, 1), Ok(vec![10]));
+        let mut third = CqWriter::new(reader.core(), 2);
+        third.push(wc(20)).unwrap();
+        assert_eq!(poll(&mut reader, 3), Ok(vec![1, 2, 3]));
+        assert_eq!(poll(&mut reader, 5), Ok(vec![11, 20, 4, 5]));
+        assert_eq!((poll(&mut reader, 5), reader.core().lanes()), (Ok(vec![]), 0b111));
+        drop(third);
+        assert_eq!(reader.core().lanes(), 0b11);
+    }
+
+    #[test]
+    fn an_overrun_ends_the_queue_for_all_lanes_and_each_hears_of_it_once() {
+        let (mut reader, mut writers) = queue(2, 3);
+        let [one, other, third] = writers.as_mut_slice() else { unreachable!() };
+        other.push(wc(10)).unwrap();
+        assert_eq!((one.push(wc(0)), one.push(wc(1))), (Ok(()), Ok(())));
+        assert!(!other.has_ended());
+        assert_eq!(one.push(wc(2)), Err(CqLoss::Overrun));
+        assert_eq!((other.push(wc(11)), other.push(wc(12))), (Err(CqLoss::Ended), Ok(())));
+        assert_eq!((third.has_ended(), third.has_ended(), third.push(wc(20))), (true, false, Ok(())));
+        assert_eq!(poll(&mut reader, 8), Ok(vec![0, 1, 10]));
+        assert_eq!(poll(&mut reader, 8), Err(CqEnd::Overrun));
+        // A lane that had looked before the end came and adds its completion after.
+        third.ring.push(wc(21)).unwrap();
+        assert_eq!(poll(&mut reader, 8), Err(CqEnd::Overrun), "for ever");
+    }
+
+    #[test]
+    fn when_a_lane_fails_all_queues_end_and_those_made_later() {
+        let table = Arc::new(CqTable::default());
+        let (mut plain, mut overrun) = (table.create(1, None), table.create(1, None));
+        let mut writer = CqWriter::new(overrun.core(), 0);
+        assert_eq!((writer.push(wc(0)), writer.push(wc(1))), (Ok(()), Err(CqLoss::Overrun)));
+        drop(table.create(1, None));
+        table.fail();
+        assert_eq!(poll(&mut plain, 1), Err(CqEnd::LaneFailed));
+        assert_eq!((poll(&mut overrun, 1), poll(&mut overrun, 1)), (Ok(vec![0]), Err(CqEnd::Overrun)));
+        assert_eq!(poll(&mut table.create(1, None), 1), Err(CqEnd::LaneFailed));
+    }
+
+    /// The reader looks at the rings after it has seen the end: nothing that came before is left out.
+    #[test]
+    fn nothing_is_lost_between_threads() {
+        const COUNT: u64 = 50_000;
+        let (mut reader, writers) = queue(COUNT as u32, 0);
+        drop(writers);
+        let core = Arc::clone(reader.core());
+        std::thread::scope(|scope| {
+            for lane in 0..2 {
+                let core = &core;
+                scope.spawn(move || {
+                    let mut writer = CqWriter::new(core, lane);
+                    (0..COUNT).for_each(|n| writer.push(wc(n * 2 + u64::from(lane))).unwrap());
+                });
+            }
+            let mut next = [0, 0];
+            while next != [COUNT; 2] {
+                for id in poll(&mut reader, 16).unwrap() {
+                    assert_eq!(id / 2, next[id as usize % 2], "in order");
+                    next[id as usize % 2] += 1;
+                }
+            }
+        });
+    }
+}

@@ -1,0 +1,190 @@
+//! The lanes of a context, as the verbs layer reaches them.
+
+use core::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
+
+use super::board::Snapshot;
+use super::common::Common;
+use super::cq::CqTable;
+use super::handle::{ControlError, LaneHandle, LaneMode, LaneStartError, this_thread};
+use super::lane::Lane;
+use super::{AsyncEvents, LaneCounters};
+use crate::counters::Counters;
+
+/// All lanes of a context. When one panics, all end: what was posted is flushed, and nothing new is taken.
+pub(crate) struct Lanes {
+    all: Box<[LaneHandle]>,
+    common: Arc<Common>,
+    /// Whose turn it is to get a queue pair.
+    turn: AtomicUsize,
+    /// What could not be done within a control call, to be done by its thread when it is over.
+    deferred: Mutex<Vec<Deferred>>,
+}
+
+struct Deferred {
+    thread: usize,
+    lane: usize,
+    operation: Box<dyn FnOnce(&mut Lane) + Send>,
+}
+
+impl Lanes {
+    /// Starts to drive lanes that were made for one context, in the order of their numbers.
+    pub(crate) fn start(
+        lanes: impl IntoIterator<Item = (Lane, LaneMode)>,
+        common: Arc<Common>,
+    ) -> Result<Self, LaneStartError> {
+        let (mut lanes, modes): (Vec<_>, Vec<_>) =
+            lanes.into_iter().map(|(lane, mode)| (LaneHandle::new(lane, mode), mode)).unzip();
+        common.introduce(lanes.iter().map(|lane| Arc::downgrade(lane.shared())).collect());
+        for (lane, mode) in lanes.iter_mut().zip(modes) {
+            lane.run(mode)?;
+        }
+        let (turn, deferred) = (AtomicUsize::new(0), Mutex::default());
+        Ok(Self { all: lanes.into(), common, turn, deferred })
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.all.len()
+    }
+
+    /// One turn of each lane that has no thread of its own. Where all have one, this gives the core away for a moment, so that
+    /// a caller who waits in a loop does not starve them. Within a control call it does nothing.
+    pub(crate) fn poll(&self) -> usize {
+        if !self.any_inline() {
+            thread::yield_now();
+            return 0;
+        }
+        if self.is_held_here() {
+            return 0;
+        }
+        self.all.iter().filter(|lane| lane.is_inline()).map(LaneHandle::poll).sum()
+    }
+
+    /// One turn of one lane, likewise.
+    pub(crate) fn poll_lane(&self, lane: usize) -> usize {
+        let lane = &self.all[lane];
+        if !lane.is_inline() {
+            thread::yield_now();
+            return 0;
+        }
+        if self.is_held_here() { 0 } else { lane.poll() }
+    }
+
+    /// Runs a control operation on one lane, as [`LaneHandle::control`].
+    ///
+    /// # Errors
+    /// [`ControlError`], and the operation does not run.
+    pub(crate) fn control<R>(
+        &self,
+        lane: usize,
+        operation: impl FnOnce(&mut Lane) -> R,
+    ) -> Result<R, ControlError> {
+        self.check_not_nested()?;
+        let result = self.all[lane].control(operation);
+        self.run_deferred();
+        result
+    }
+
+    /// As [`Lanes::control`] for what ends an object; within a control call it runs when that one is over.
+    pub(crate) fn control_at_last(&self, lane: usize, operation: impl FnOnce(&mut Lane) + Send + 'static) {
+        if self.is_held_here() {
+            let operation = Box::new(operation);
+            self.deferred().push(Deferred { thread: this_thread(), lane, operation });
+            return;
+        }
+        // Not nested: it runs, or the lane has failed and with it all that it held.
+        let _ = self.control(lane, operation);
+    }
+
+    fn run_deferred(&self) {
+        loop {
+            let mut deferred = self.deferred();
+            let Some(next) = deferred.iter().position(|deferred| deferred.thread == this_thread()) else {
+                return;
+            };
+            let Deferred { lane, operation, .. } = deferred.remove(next);
+            drop(deferred);
+            let _ = self.all[lane].control(operation);
+        }
+    }
+
+    fn deferred(&self) -> MutexGuard<'_, Vec<Deferred>> {
+        self.deferred.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Reads what a lane counts, as [`LaneHandle::counters`]. Within a control call the counters of lanes without a thread of
+    /// their own are those that were shown last: for its own lane, as it found them.
+    pub(crate) fn counters<R>(&self, lane: usize, pick: impl FnOnce(&Snapshot) -> R) -> R {
+        let lane = &self.all[lane];
+        if lane.is_held_here() || (lane.is_inline() && self.is_held_here()) {
+            lane.counters_as_they_are(pick)
+        } else {
+            lane.counters(pick)
+        }
+    }
+
+    /// The transport's counters, all lanes together.
+    pub(crate) fn transport_counters(&self) -> Counters {
+        let mut sum = Counters::default();
+        (0..self.len()).for_each(|lane| self.counters(lane, |seen| sum.add(&seen.transport)));
+        sum
+    }
+
+    /// The lanes' own counters, all together.
+    pub(crate) fn lane_counters(&self) -> LaneCounters {
+        let mut sum = LaneCounters::default();
+        (0..self.len()).for_each(|lane| self.counters(lane, |seen| sum.add(&seen.lane)));
+        sum
+    }
+
+    /// # Errors
+    /// [`ControlError::LaneFailed`].
+    pub(crate) fn check_alive(&self) -> Result<(), ControlError> {
+        match self.failure() {
+            Some(message) => Err(ControlError::LaneFailed(message.to_owned())),
+            None => Ok(()),
+        }
+    }
+
+    /// What the first lane that panicked said.
+    pub(crate) fn failure(&self) -> Option<&str> {
+        self.common.failure()
+    }
+
+    pub(crate) fn async_events(&self) -> &AsyncEvents {
+        &self.common.events
+    }
+
+    pub(crate) fn cqs(&self) -> &Arc<CqTable> {
+        &self.common.cqs
+    }
+
+    /// Whether the calling thread is in a control call, in which waiting for a lane might never end.
+    ///
+    /// # Errors
+    /// [`ControlError::Nested`].
+    pub(crate) fn check_not_nested(&self) -> Result<(), ControlError> {
+        if self.is_held_here() { Err(ControlError::Nested) } else { Ok(()) }
+    }
+
+    /// Of any lane: two threads that each held one and wanted the other's would wait without end.
+    fn is_held_here(&self) -> bool {
+        self.all.iter().any(LaneHandle::is_held_here)
+    }
+
+    /// Whether a lane runs inside the caller's thread.
+    pub(crate) fn is_inline(&self, lane: usize) -> bool {
+        self.all[lane].is_inline()
+    }
+
+    /// Whether any lane does.
+    pub(crate) fn any_inline(&self) -> bool {
+        self.all.iter().any(LaneHandle::is_inline)
+    }
+
+    /// The lane that gets the next queue pair when they take turns.
+    pub(crate) fn next_turn(&self) -> usize {
+        self.turn.fetch_add(1, Ordering::Relaxed) % self.len()
+    }
+}
