@@ -14,7 +14,7 @@ use spindrift::verbs::{
 };
 
 use crate::panic::Broken;
-use crate::side::{THREAD, is_readable, returns, until};
+use crate::side::{THREAD, all_of, is_readable, returns, until};
 
 /// One side with several lanes, whose queue pairs all report to one queue.
 struct Many {
@@ -247,15 +247,7 @@ fn lanes_end_together() {
             if mode == LaneMode::Inline {
                 assert!(catch_unwind(AssertUnwindSafe(|| left.context.poll())).is_err());
             }
-            let mut seen = Vec::new();
-            let end = until("the end of the completion queue", || match left.cq.poll_one() {
-                Ok(wc) => {
-                    seen.extend(wc.map(|wc| (wc.wr_id, wc.status)));
-                    None
-                }
-                Err(end) => Some(end),
-            });
-            seen.sort_unstable_by_key(|&(wr_id, _)| wr_id);
+            let (seen, end) = all_of(&mut left.cq);
             assert_eq!(end, CqError::LaneFailed);
             assert_eq!(seen, [0, 1, 10, 11].map(|wr_id| (wr_id, WcStatus::WrFlushError)));
             for qp in &mut left.qps {

@@ -11,7 +11,7 @@ use spindrift::verbs::{
     VerbsError, WcStatus, nic,
 };
 
-use crate::side::{Side, THREAD, connect, returns, side, until, write};
+use crate::side::{Side, THREAD, all_of, connect, returns, side, write};
 
 /// A port with a defect that can be switched on.
 pub(crate) struct Broken<P> {
@@ -86,16 +86,8 @@ pub(crate) fn bench(lane: LaneMode) -> Bench {
 
 /// Everything of a context whose lane has failed says so; three sends and two receives were posted.
 fn check_all_told(left: &mut Side, right: &Side, text: &str) {
-    let mut seen = Vec::new();
-    let end = until("the end of the completion queue", || match left.cq.poll_one() {
-        Ok(wc) => {
-            seen.extend(wc.map(|wc| (wc.wr_id, wc.status)));
-            None
-        }
-        Err(end) => Some(end),
-    });
+    let (seen, end) = all_of(&mut left.cq);
     assert_eq!(end, CqError::LaneFailed);
-    seen.sort_unstable_by_key(|&(wr_id, _)| wr_id);
     let flushed: Vec<_> = [1, 2, 3, 11, 12].map(|wr_id| (wr_id, WcStatus::WrFlushError)).into();
     assert_eq!(seen, flushed, "each once");
     assert_eq!(left.cq.poll_one(), Err(CqError::LaneFailed), "for ever");

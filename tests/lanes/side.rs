@@ -8,8 +8,8 @@ use spindrift::pmd::Port;
 use spindrift::pmd::fault::{FaultPlan, FaultPort};
 use spindrift::pmd::loopback::{self, LoopbackConfig, LoopbackPort};
 use spindrift::verbs::{
-    Access, CompChannel, Context, ContextConfig, Cq, Idle, LaneMode, Mr, Pd, Qp, QpConfig, SendOp, SendWr,
-    nic,
+    Access, CompChannel, Context, ContextConfig, Cq, CqError, Idle, LaneMode, Mr, Pd, Qp, QpConfig, SendOp,
+    SendWr, WcStatus, nic,
 };
 
 pub(crate) const THREAD: LaneMode = LaneMode::Thread { core: None, idle: Idle::Yield };
@@ -80,6 +80,20 @@ pub(crate) fn complete(left: &mut Side, right: &Side, wr: SendWr) {
         left.cq.poll_one().unwrap()
     });
     assert!(wc.status.is_success(), "{wc:?}");
+}
+
+/// What a completion queue holds until it ends, by request, and its end.
+pub(crate) fn all_of(cq: &mut Cq) -> (Vec<(u64, WcStatus)>, CqError) {
+    let mut seen = Vec::new();
+    let end = until("the end of the completion queue", || match cq.poll_one() {
+        Ok(wc) => {
+            seen.extend(wc.map(|wc| (wc.wr_id, wc.status)));
+            None
+        }
+        Err(end) => Some(end),
+    });
+    seen.sort_unstable_by_key(|&(wr_id, _)| wr_id);
+    (seen, end)
 }
 
 /// Whether a descriptor is readable now.
