@@ -60,6 +60,8 @@ counters! {
     rx_wrong_partition,
     /// Packets dropped: transport headers malformed or opcode unknown.
     rx_malformed,
+    /// Packets passed on to another lane with the same address.
+    rx_other_lane,
     /// Packets dropped: no such queue pair.
     rx_unknown_qp,
     /// Packets dropped: source address is not the connected peer's.

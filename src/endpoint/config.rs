@@ -7,9 +7,10 @@ use thiserror::Error;
 
 use crate::seed::Seed;
 use crate::wire::stack::Outer;
-use crate::wire::{DscpMap, EntropyMode, OpPosition, Qpn, StevOrder, UDP_PORT_MRC};
+use crate::wire::{DscpMap, EntropyMode, OpPosition, StevOrder, UDP_PORT_MRC};
 
 use super::routes::{Route, Routes};
+use super::share::QpnShare;
 
 /// One local port: a plane of the NIC.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -70,35 +71,6 @@ impl Default for Limits {
     }
 }
 
-/// The part of all queue pair numbers that an endpoint gives to its queue pairs, where several lanes of one NIC have
-/// an endpoint each: a number tells which of them it belongs to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct QpnShare {
-    /// Which part, from 0.
-    pub index: u32,
-    /// How many parts there are.
-    pub of: u32,
-}
-
-impl QpnShare {
-    /// All numbers.
-    pub const ALL: Self = Self { index: 0, of: 1 };
-
-    /// Most parts: the top four bits of a number decide, and the first part needs two values of them, since a few numbers
-    /// with none of these bits stand for something else.
-    pub const MAX: u32 = 15;
-
-    /// The part of `of` that a number is in.
-    pub const fn owner(qpn: Qpn, of: u32) -> u32 {
-        (qpn.get() >> 20) % of
-    }
-
-    /// Whether a number is in this part.
-    pub(super) const fn has(self, qpn: Qpn) -> bool {
-        Self::owner(qpn, self.of) == self.index
-    }
-}
-
 /// Settings of an endpoint.
 #[derive(Clone, Debug)]
 pub struct EndpointConfig {
@@ -106,7 +78,8 @@ pub struct EndpointConfig {
     /// fixed one, which repeats and which everybody knows: a driver outside tests has to put 256 bits from the
     /// operating system here, as [`Context::open`](crate::verbs::Context::open) does.
     pub seed: Seed,
-    /// The queue pair numbers that it may give. Default all.
+    /// The queue pair numbers that it may give. Default all. A driver whose endpoints share addresses passes packets on
+    /// between them, see [`Endpoint::take_forward`](super::Endpoint::take_forward).
     pub qpns: QpnShare,
     /// The local ports, one a plane.
     pub ports: Vec<LocalPort>,

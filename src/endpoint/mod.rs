@@ -30,16 +30,18 @@ mod receive_ops;
 mod reclaim;
 mod routes;
 mod senders;
+mod share;
 mod timers;
 mod transmit;
 
 pub use attr::{CqId, PortAddr, QpCap, QpInfo, QpInit, QpModify, QpState, RtrAttr, RtsAttr, entropy_name};
-pub use config::{ConfigError, EndpointConfig, Limits, LocalPort, QpnShare};
+pub use config::{ConfigError, EndpointConfig, Limits, LocalPort};
 pub use error::{EndpointError, PostError};
 pub use event::{Event, FailReason, QpFailure};
 pub use ipnet::IpNet;
 pub use qp::{QpCounters, QpStatus};
 pub use routes::Route;
+pub use share::{Forward, QpnShare};
 pub use transmit::Transmit;
 
 use core::cmp::Reverse;
@@ -107,6 +109,9 @@ pub struct Endpoint {
     burst_hint: usize,
     /// Packets of one entropy value that it pays to send together, on any port.
     same_path_batch: usize,
+    /// How the packet at hand came from another endpoint, and where it goes on.
+    forwarded: Option<Forward>,
+    forward: Option<Forward>,
 }
 
 impl Endpoint {
@@ -154,7 +159,7 @@ impl Endpoint {
             crowded_cqs: BTreeSet::new(),
             next_visit: 0,
             visit_at: Time::ZERO,
-            ops: Ops::new(cfg.seed.generator(Purpose::Requests), cfg.limits.answers_per_second),
+            ops: Ops::new(cfg.seed.generator(Purpose::Requests), cfg.limits.answers_per_second, cfg.qpns),
             given_back: VecDeque::with_capacity(Self::MAX_GIVEN_BACK),
             next_ticket: 0,
             released: u64::MAX,
@@ -164,6 +169,8 @@ impl Endpoint {
             burst: 0,
             burst_hint: 0,
             same_path_batch: cfg.ports.iter().map(|port| port.same_path_batch).max().unwrap_or(1).max(1),
+            forwarded: None,
+            forward: None,
             cfg,
         })
     }

@@ -6,6 +6,7 @@ use std::collections::VecDeque;
 use rand::Rng;
 use rand::rngs::ChaCha20Rng;
 
+use super::share::QpnShare;
 use crate::time::Time;
 use crate::wire::{Entropy, Erth, Ev, Packet, Qpn, StackTemplate};
 
@@ -75,6 +76,8 @@ pub(super) struct Ops {
     answers: TokenBucket,
     stranger_answers: TokenBucket,
     probe_answers: TokenBucket,
+    rounds: TokenBucket,
+    share: QpnShare,
     /// Apart from the generator of queue pair numbers and PSNs, which so do not depend on port events.
     rng: ChaCha20Rng,
 }
@@ -91,7 +94,7 @@ impl Ops {
     /// Strangers share this part of the answers that peers may have.
     const STRANGERS_DIVISOR: u32 = 16;
 
-    pub(super) fn new(rng: ChaCha20Rng, answers_per_second: u32) -> Self {
+    pub(super) fn new(rng: ChaCha20Rng, answers_per_second: u32, share: QpnShare) -> Self {
         let mut ops = Self {
             out: VecDeque::with_capacity(Self::MAX_OUT),
             outstanding: vec![None; Self::OUTSTANDING].into_boxed_slice(),
@@ -99,15 +102,27 @@ impl Ops {
             answers: TokenBucket::new(answers_per_second),
             stranger_answers: TokenBucket::new(answers_per_second.div_ceil(Self::STRANGERS_DIVISOR)),
             probe_answers: TokenBucket::new(answers_per_second),
+            rounds: TokenBucket::new(answers_per_second),
+            share,
             rng,
         };
-        ops.next_id = ops.draw() & !Self::SLOT_MASK;
+        ops.next_id = ops.draw_id() & !Self::SLOT_MASK;
         ops
     }
 
-    /// A random id of a request or probe, or half of an entropy value.
+    /// A random number: the id of a reliability probe, half of an entropy value.
     pub(super) fn draw(&mut self) -> u16 {
         (self.rng.next_u64() >> 48) as u16
+    }
+
+    /// A random id of a request, one of those that are this endpoint's. Its top four bits say whose it is.
+    pub(super) fn draw_id(&mut self) -> u16 {
+        loop {
+            let id = self.draw();
+            if self.share.has_request(id) {
+                return id;
+            }
+        }
     }
 
     /// Whether one more endpoint request may be answered now. Strangers, who may probe paths before they
@@ -122,6 +137,12 @@ impl Ops {
         self.probe_answers.take(now)
     }
 
+    /// Whether one more port status update may be shown to the other endpoints with the same addresses. Anyone can send
+    /// them.
+    pub(super) fn may_go_round(&mut self, now: Time) -> bool {
+        self.rounds.take(now)
+    }
+
     /// The id that the next request will have.
     pub(super) const fn next_id(&self) -> u16 {
         self.next_id
@@ -132,15 +153,15 @@ impl Ops {
         let id = self.next_id;
         let slot = usize::from(id & Self::SLOT_MASK);
         self.outstanding[slot] = Some(Outstanding { id, purpose, sent_at: now });
-        self.next_id = self.draw_id(id.wrapping_add(1) & Self::SLOT_MASK);
+        self.next_id = self.draw_next_id(id.wrapping_add(1) & Self::SLOT_MASK);
         id
     }
 
     /// A random id for a slot, other than that of the request that the slot remembers.
-    fn draw_id(&mut self, slot: u16) -> u16 {
+    fn draw_next_id(&mut self, slot: u16) -> u16 {
         let old = self.outstanding[usize::from(slot)].map(|request| request.id);
         loop {
-            let id = self.draw() & !Self::SLOT_MASK | slot;
+            let id = self.draw_id() & !Self::SLOT_MASK | slot;
             if old != Some(id) {
                 return id;
             }
@@ -207,7 +228,7 @@ mod tests {
     use crate::wire::{Bth, EndpointOp, Opcode, Psn};
 
     fn ops(answers_per_second: u32) -> Ops {
-        Ops::new(Seed::fixed(1).generator(For::Requests), answers_per_second)
+        Ops::new(Seed::fixed(1).generator(For::Requests), answers_per_second, QpnShare::ALL)
     }
 
     #[test]

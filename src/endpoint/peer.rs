@@ -62,14 +62,20 @@ pub(super) struct StatusUpdate {
     pub(super) tries: u8,
     /// Updates sent; fewer than tries if no plane was up.
     pub(super) sent: u8,
-    /// Request id of the first update that says what is true now, drawn at random; those that follow count
-    /// up. An answer to an earlier one confirms what is no longer so.
+    /// Request id of the first update that says what is true now, drawn at random; those that follow differ in the
+    /// last eight bits. An answer to an earlier one confirms what is no longer so.
     pub(super) first_id: u16,
 }
 
 impl StatusUpdate {
+    /// The request id of the next update.
+    pub(super) const fn next_id(self) -> u16 {
+        // The top four bits say whose it is, so they stay.
+        self.first_id ^ self.sent as u16
+    }
+
     pub(super) const fn is_answered_by(self, id: u16) -> bool {
-        id.wrapping_sub(self.first_id) < self.sent as u16
+        id ^ self.first_id < self.sent as u16
     }
 }
 
@@ -131,12 +137,13 @@ mod tests {
 
     #[test]
     fn answers_to_updates_are_those_since_the_last_change() {
-        for first_id in [100, u16::MAX] {
-            let update = StatusUpdate { due: Time::ZERO, tries: 5, sent: 3, first_id };
-            let answered =
-                (0..6).filter(|&n| update.is_answered_by(first_id.wrapping_add(n).wrapping_sub(2)));
-            assert_eq!(answered.collect::<Vec<_>>(), [2, 3, 4]);
-            assert!(!StatusUpdate { sent: 0, ..update }.is_answered_by(first_id), "none was sent");
+        for first_id in [0, 100, 0x0fff, u16::MAX] {
+            let update = |sent| StatusUpdate { due: Time::ZERO, tries: 5, sent, first_id };
+            let sent = [0, 1, 2].map(|sent| update(sent).next_id());
+            let answered: Vec<_> = (0..=u16::MAX).filter(|&id| update(3).is_answered_by(id)).collect();
+            assert_eq!(answered.len(), 3);
+            assert!(sent.iter().all(|id| answered.contains(id) && id >> 12 == first_id >> 12), "{sent:?}");
+            assert!(!update(0).is_answered_by(first_id), "none was sent");
         }
     }
 

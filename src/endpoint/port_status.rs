@@ -15,6 +15,7 @@ use super::ops;
 use super::peer::{Peer, StatusUpdate, Sweep};
 use super::planes::jittered;
 use super::receive::Source;
+use super::share::Heard;
 use super::timers::Request;
 
 impl Endpoint {
@@ -49,35 +50,30 @@ impl Endpoint {
         (found, count)
     }
 
-    /// A peer, or someone in its name, says which of its ports can be reached. `false` when it must not be
-    /// answered: it is no peer, or says that the port it sent this from cannot be reached.
-    pub(super) fn on_port_status(&mut self, now: Time, source: &Source<'_>, mask: u32) -> bool {
+    /// A peer, or someone in its name, says which of its ports can be reached. Only what is believed is answered.
+    pub(super) fn on_port_status(&mut self, now: Time, source: &Source<'_>, mask: u32) -> Heard {
         let (peers, count) = self.peers_at(source.meta.src);
         if count == 0 {
-            self.counters.rx_foreign_port_status += 1;
-            return false;
+            return Heard::Stranger;
         }
         log::peer_says(source.meta.src, source.port, mask);
-        let mut believable = false;
+        let mut heard = Heard::Contradiction;
         for &index in &peers[..count] {
             let Some(peer) = self.peers.get_mut(index as usize).and_then(Option::as_mut) else { continue };
             if peer.port_of(source.meta.src, source.port).is_some_and(|port| mask >> port & 1 == 0) {
                 continue;
             }
-            believable = true;
+            heard = Heard::Believed;
             let ops = &mut self.ops;
             let before = peer.ports_seen.open();
-            if peer.ports_seen.on_update(now, mask, self.ports_up, &mut || ops.draw()) {
+            if peer.ports_seen.on_update(now, mask, self.ports_up, &mut || ops.draw_id()) {
                 self.counters.peer_port_changes += 1;
                 peer.refresh_from = peer.members.len();
                 self.log_peer_planes(index, before);
             }
             self.run_peer(now, index, &mut { Self::SLICE });
         }
-        if !believable {
-            self.counters.rx_contradicting_port_status += 1;
-        }
-        believable
+        heard
     }
 
     /// A packet that was accepted came from this peer: a plane that works is not left closed.
@@ -102,7 +98,7 @@ impl Endpoint {
         }
         let ops = &mut self.ops;
         if !peer.sent_from(source.meta.src, source.port)
-            || !peer.ports_seen.on_answer(now, source.port, id, &mut || ops.draw())
+            || !peer.ports_seen.on_answer(now, source.port, id, &mut || ops.draw_id())
         {
             return false;
         }
@@ -213,7 +209,7 @@ impl Endpoint {
 
     /// Starts telling a peer at `due` which of our ports can be reached. `false` if there is no such peer.
     pub(super) fn start_announcing(&mut self, due: Time, index: u32) -> bool {
-        let first_id = self.ops.draw();
+        let first_id = self.ops.draw_id();
         let Some(peer) = self.peers.get_mut(index as usize).and_then(Option::as_mut) else { return false };
         peer.status_update = Some(StatusUpdate { due, tries: 0, sent: 0, first_id });
         true
@@ -232,7 +228,7 @@ impl Endpoint {
         }
         let usable = PortMask(up.0 & peer.ports_seen.open().0);
         let plane = nth_plane(usable, u32::from(update.tries));
-        let id = update.first_id.wrapping_add(u16::from(update.sent));
+        let id = update.next_id();
         let refused = plane
             .is_some_and(|plane| !self.push_request(now, index, plane, EndpointOp::PortStatusUpdate, id));
         let (wait, most) = if refused {

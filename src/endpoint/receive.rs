@@ -3,7 +3,8 @@
 //! The checks, in this order: the stack parses; the destination address is this port's and the UDP port
 //! is MRC's; the iCRC matches, unless the DSCP says that the packet was trimmed; version and partition are
 //! ours; the transport headers parse; the queue pair exists and its peer owns the source address. A packet
-//! that fails a check is counted and dropped.
+//! that fails a check is counted and dropped. Where several endpoints share addresses, a packet of another one goes there
+//! before its iCRC is checked.
 //!
 //! A kernel socket is bound to its port's address, so what it delivers was sent there: the
 //! destination is compared for Ethernet frames only.
@@ -212,6 +213,9 @@ impl Endpoint {
     ) -> Option<D> {
         if !is_mrc_port(source.meta.dst_port, self.cfg.udp_port) {
             self.counters.rx_other_port += 1;
+            return None;
+        }
+        if self.cfg.qpns.of > 1 && self.passes_on(data.front()) {
             return None;
         }
         if let Some(kind) = self.cfg.dscp.class_of_trim(source.meta.traffic_class >> 2) {

@@ -8,30 +8,40 @@ use super::attr::PortAddr;
 use super::event::Event;
 use super::ops::{self, OpOut, Purpose};
 use super::receive::Source;
+use super::share::Heard;
 use super::transmit::reflected;
 
 impl Endpoint {
     pub(super) fn on_endpoint_request(&mut self, now: Time, source: &Source<'_>, bth: &Bth, erth: &Erth) {
-        self.counters.rx_endpoint_requests += 1;
+        self.counters.rx_endpoint_requests += u64::from(!self.is_forwarded());
         if bth.dest_qpn != ENDPOINT_QPN {
             self.counters.rx_unknown_qp += 1;
             return;
         }
-        match erth.op {
+        let stranger = match erth.op {
             // Taken in whether it may be answered or not; what it costs is bounded by itself.
             EndpointOp::PortStatusUpdate => {
-                if !self.on_port_status(now, source, erth.port_status_mask) {
-                    return;
+                let heard = self.on_port_status(now, source, erth.port_status_mask);
+                match self.end_of_round(now, heard) {
+                    Some(Heard::Believed) => false,
+                    Some(Heard::Stranger) => {
+                        self.counters.rx_foreign_port_status += 1;
+                        return;
+                    }
+                    Some(Heard::Contradiction) => {
+                        self.counters.rx_contradicting_port_status += 1;
+                        return;
+                    }
+                    None => return,
                 }
             }
             // Anyone may ask whether a path works: it changes nothing and is rate limited.
-            EndpointOp::EvProbe => {}
+            EndpointOp::EvProbe => self.peers_at(source.meta.src).1 == 0,
             EndpointOp::Reserved2 | EndpointOp::Reserved3 => {
                 self.counters.rx_malformed += 1;
                 return;
             }
-        }
-        let stranger = self.peers_at(source.meta.src).1 == 0;
+        };
         if self.ops.may_answer(now, stranger) {
             self.respond(source, bth.psn, erth);
         } else {

@@ -4,11 +4,15 @@ use core::sync::atomic::{AtomicBool, Ordering};
 use std::io;
 use std::sync::{Arc, OnceLock, Weak};
 
+use spindrift_pmd::RxFrame;
+
 use super::async_events::{AsyncEvent, AsyncEvents};
 use super::cq::CqTable;
 use super::handle::Shared;
+use super::inbox::Inbox;
+use crate::endpoint::Forward;
 
-/// Shared by the lanes of a context: nothing that a packet needs.
+/// Shared by the lanes of a context: nothing that a packet needs which comes in on the right lane.
 #[derive(Debug)]
 pub(crate) struct Common {
     pub(crate) events: AsyncEvents,
@@ -18,22 +22,37 @@ pub(crate) struct Common {
     /// The end of all lanes has been told.
     told: AtomicBool,
     lanes: OnceLock<Box<[Weak<Shared>]>>,
+    /// One a lane, if there are several.
+    pub(super) inboxes: Box<[Inbox]>,
 }
 
 impl Common {
-    pub(crate) fn new() -> io::Result<Self> {
+    /// For so many lanes.
+    pub(crate) fn new(lanes: usize) -> io::Result<Self> {
+        let inboxes = if lanes > 1 { lanes } else { 0 };
         Ok(Self {
             events: AsyncEvents::new()?,
             cqs: Arc::default(),
             failure: OnceLock::new(),
             told: AtomicBool::new(false),
             lanes: OnceLock::new(),
+            inboxes: (0..inboxes).map(|_| Inbox::new()).collect(),
         })
     }
 
     /// The lanes that share this, before any of them works.
     pub(super) fn introduce(&self, lanes: Box<[Weak<Shared>]>) {
         let _ = self.lanes.set(lanes);
+    }
+
+    /// Of the lane with this number, if there are others.
+    pub(super) fn inbox(&self, lane: u32) -> Option<&Inbox> {
+        self.inboxes.get(lane as usize)
+    }
+
+    /// Gives a frame to the lane that it is for; `false` if that one has no room.
+    pub(super) fn hand_over(&self, plane: u8, frame: &RxFrame<'_>, forward: Forward) -> bool {
+        self.inbox(forward.to()).is_some_and(|inbox| inbox.put(plane, frame, forward))
     }
 
     /// A lane has panicked. The caller ends that lane and then, no longer holding it, all others with

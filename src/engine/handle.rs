@@ -44,7 +44,7 @@ pub enum Idle {
     #[default]
     Yield,
     /// As [`Idle::Yield`], and after about a millisecond sleeps for this long (or to the next timer) between polls. What
-    /// is posted meanwhile wakes it; what arrives meanwhile waits.
+    /// is posted meanwhile, or handed over by another lane, wakes it; what arrives meanwhile waits.
     Nap(Duration),
 }
 
@@ -115,6 +115,7 @@ pub(super) struct Shared {
 struct Sleep {
     waker: Arc<Waker>,
     doorbells: Doorbells,
+    number: u32,
 }
 
 /// The lane, locked.
@@ -143,7 +144,7 @@ impl LaneHandle {
         let naps = matches!(mode, LaneMode::Thread { idle: Idle::Nap(_), .. });
         let sleep = naps.then(|| {
             let waker = Arc::default();
-            Sleep { doorbells: lane.wake(&waker), waker }
+            Sleep { doorbells: lane.wake(&waker), waker, number: lane.number() }
         });
         let shared = Arc::new(Shared {
             common: Arc::clone(lane.common()),
@@ -361,9 +362,11 @@ impl Shared {
             }
             if nap_ns > 0
                 && !self.stopped()
-                && let Some(Sleep { waker, doorbells }) = &self.sleep
+                && let Some(Sleep { waker, doorbells, number }) = &self.sleep
             {
-                waker.nap(Duration::from_nanos(nap_ns), || !doorbells.is_empty());
+                let inbox = self.common.inbox(*number);
+                let is_posted = || !doorbells.is_empty() || inbox.is_some_and(|inbox| !inbox.is_empty());
+                waker.nap(Duration::from_nanos(nap_ns), is_posted);
             }
         }
         if self.failed() {

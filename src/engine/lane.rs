@@ -13,7 +13,7 @@ use super::common::Common;
 use super::cq::{CqCore, CqLoss, CqWriter};
 use super::rings::{Doorbells, LaneRings, QpIntake, QpSlot, QpSubmit, qp_rings};
 use super::transmit::TxBatch;
-use super::tuning::{LINK_CHECK_NS, RECALL_AFTER_NS, RX_BURST, TX_PER_POLL};
+use super::tuning::{INBOX_BURST, LINK_CHECK_NS, RECALL_AFTER_NS, RX_BURST, TX_PER_POLL};
 use super::waker::Waker;
 use crate::endpoint::{
     CqId, Endpoint, EndpointError, Event, FailReason, PostError, QpInit, QpModify, QpState,
@@ -41,6 +41,10 @@ pub struct LaneCounters {
     pub refused_requests: u64,
     /// Completion queues that overran.
     pub cq_overruns: u64,
+    /// Frames taken in that came in on another lane.
+    pub taken_over: u64,
+    /// Frames for another lane that were dropped because that one did not keep up.
+    pub handover_lost: u64,
 }
 
 impl LaneCounters {
@@ -55,6 +59,8 @@ impl LaneCounters {
             tx_refused,
             refused_requests,
             cq_overruns,
+            taken_over,
+            handover_lost,
         } = other;
         self.polls += polls;
         self.idle_polls += idle_polls;
@@ -64,6 +70,8 @@ impl LaneCounters {
         self.tx_refused += tx_refused;
         self.refused_requests += refused_requests;
         self.cq_overruns += cq_overruns;
+        self.taken_over += taken_over;
+        self.handover_lost += handover_lost;
     }
 }
 
@@ -124,7 +132,7 @@ impl Lane {
     /// # Errors
     /// The system gave no file descriptor for the asynchronous events.
     pub fn new(endpoint: Endpoint, ports: Vec<Box<dyn Port>>) -> io::Result<Self> {
-        Ok(Self::of_context(endpoint, ports, 0, &Arc::new(Common::new()?)))
+        Ok(Self::of_context(endpoint, ports, 0, &Arc::new(Common::new(1)?)))
     }
 
     /// The same for the lane with this number of a context that has others.
@@ -204,7 +212,14 @@ impl Lane {
     /// Where what is posted to this lane is listed. Queue pairs that are made after this call wake a thread that naps.
     pub(super) fn wake(&mut self, waker: &Arc<Waker>) -> Doorbells {
         self.rings.wake(waker);
+        if let Some(inbox) = self.common.inbox(self.number) {
+            inbox.wake(waker);
+        }
         Arc::clone(&self.rings.doorbells)
+    }
+
+    pub(super) const fn number(&self) -> u32 {
+        self.number
     }
 
     pub(super) fn common(&self) -> &Arc<Common> {
@@ -304,6 +319,9 @@ impl Lane {
     }
 
     fn receive(&mut self, now: Time) -> usize {
+        if !self.common.inboxes.is_empty() {
+            return self.receive_for_all(now);
+        }
         let Self { endpoint, ports, .. } = self;
         let mut received = 0;
         for (plane, port) in ports.iter_mut().enumerate() {
@@ -312,6 +330,39 @@ impl Lane {
         }
         self.counters.rx_frames += received as u64;
         received
+    }
+
+    /// The same for one of several lanes, which may share addresses: what is another's goes there, and what others
+    /// took for this one is taken in.
+    fn receive_for_all(&mut self, now: Time) -> usize {
+        let Self { endpoint, ports, counters, common, .. } = self;
+        let mut received = 0;
+        for (plane, port) in (0u8..).zip(ports) {
+            received += port.rx_burst(now.0, RX_BURST, &mut |frame| {
+                endpoint.receive(now, plane, frame);
+                if let Some(forward) = endpoint.take_forward() {
+                    counters.handover_lost += u64::from(!common.hand_over(plane, frame, forward));
+                }
+            });
+        }
+        counters.rx_frames += received as u64;
+        let Some(inbox) = common.inbox(self.number) else { return received };
+        let mut taken = 0;
+        // Looking costs two loads; taking from an empty one would cost a fence.
+        while taken < INBOX_BURST
+            && !inbox.is_empty()
+            && let Some(handed) = inbox.take()
+        {
+            let frame = handed.frame();
+            endpoint.receive_forwarded(now, handed.plane, &frame, handed.forward);
+            if let Some(forward) = endpoint.take_forward() {
+                counters.handover_lost += u64::from(!common.hand_over(handed.plane, &frame, forward));
+            }
+            inbox.give_back(handed);
+            taken += 1;
+        }
+        counters.taken_over += taken as u64;
+        received + taken
     }
 
     /// The oldest ticket of which a port holds payload.

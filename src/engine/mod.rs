@@ -17,6 +17,8 @@
 //! (completion queues, asynchronous events, their common end) no packet needs, but for completions, which have a ring
 //! of each lane. Memory is shared below them, in [`memory`](crate::memory).
 //!
+//! Lanes with the same addresses hand over what comes in on the wrong one, to an inbox of the right one.
+//!
 //! Data crosses threads by bounded lock-free rings. Control operations (create, modify, register) lock the lane between
 //! two polls; a lane with a thread of its own steps aside for them, one at a time, in the order in which they
 //! came, for a bounded share of its time. Counters and the states of queue pairs are read without that lock.
@@ -30,6 +32,7 @@ mod cq;
 mod gate;
 mod group;
 mod handle;
+mod inbox;
 mod lane;
 mod rings;
 mod signal;

@@ -24,6 +24,13 @@ pub(super) const LINK_CHECK_NS: u64 = 10_000;
 /// far above what a peer takes that is there, far below what an application would notice.
 pub(super) const RECALL_AFTER_NS: u64 = 1_000_000;
 
+/// Frames that other lanes have handed to a lane and that it has not taken in yet; more are dropped. As many as a lane
+/// that is away for a millisecond may find waiting, at a million packets a second.
+pub(super) const INBOX_FRAMES: usize = 1024;
+
+/// Frames taken from there in one poll, as from a port.
+pub(super) const INBOX_BURST: usize = RX_BURST;
+
 /// Polls that a threaded lane makes before it looks up from its lock (it does so at once when a control call waits).
 pub(super) const POLLS_PER_LOCK: usize = 64;
 

@@ -98,12 +98,16 @@ impl Context {
     }
 
     /// Opens a NIC with several lanes, driven as [`ContextConfig::lanes`] says. Each has ports of its own, one a plane, all
-    /// in the same order. A queue pair lives on one lane ([`QpConfig::lane`](super::QpConfig::lane)), and its peer sends to the
-    /// addresses of that lane's ports, so no two lanes may have the same address. Memory, protection domains, completion
-    /// queues and completion channels are shared by all lanes.
+    /// in the same order. A queue pair lives on one lane ([`QpConfig::lane`](super::QpConfig::lane)). Memory, protection
+    /// domains, completion queues and completion channels are shared by all lanes.
+    ///
+    /// Lanes may have addresses of their own, or share them, plane by plane, as the receive queues of one NIC do. A packet
+    /// that comes in on another lane than its queue pair's is handed over, which costs a copy and is counted
+    /// ([`Counters::rx_other_lane`]).
     ///
     /// # Errors
-    /// As [`Context::open`], and [`VerbsError::PortCount`] when a lane has another number of ports than the settings name.
+    /// As [`Context::open`], [`VerbsError::PortCount`] when a lane has another number of ports than the settings name, and
+    /// [`VerbsError::LaneAddresses`] when an address belongs to one plane here and to another there.
     pub fn open_lanes(lanes: Vec<Vec<Box<dyn Port>>>, config: ContextConfig) -> Result<Self, VerbsError> {
         let ContextConfig { seed, lanes: modes, mut endpoint } = config;
         let (configured, given) = (modes.len(), lanes.len());
@@ -118,10 +122,12 @@ impl Context {
         let caps: Vec<Vec<_>> =
             lanes.iter().map(|ports| ports.iter().map(|port| port.caps().clone()).collect()).collect();
         let memory = MemorySpace::new(endpoint.seed, endpoint.limits.max_regions);
-        let common = Arc::new(Common::new().map_err(LaneStartError::Thread)?);
+        let common = Arc::new(Common::new(given).map_err(LaneStartError::Thread)?);
+        let settings: Vec<_> =
+            (0..given as u32).map(|number| settings_of(&endpoint, number, given, &caps)).collect();
+        check_addresses(&settings)?;
         let mut made = Vec::with_capacity(given);
-        for ((number, ports), mode) in (0u32..).zip(lanes).zip(modes) {
-            let settings = settings_of(&endpoint, number, given, &caps);
+        for (((number, ports), mode), settings) in (0u32..).zip(lanes).zip(modes).zip(settings) {
             let transport = Endpoint::with_memory(settings, &memory)?;
             made.push((Lane::of_context(transport, ports, number, &common), mode));
         }
@@ -428,6 +434,21 @@ fn settings_of(first: &EndpointConfig, number: u32, lanes: usize, caps: &[Vec<Po
         }
     }
     own
+}
+
+/// An address that several lanes have is on the same plane of each, for it is there that a packet is handed over.
+fn check_addresses(lanes: &[EndpointConfig]) -> Result<(), VerbsError> {
+    for (lane, here) in lanes.iter().enumerate() {
+        for (plane, LocalPort { ip: address, .. }) in here.ports.iter().enumerate() {
+            let elsewhere = |there: &EndpointConfig| {
+                there.ports[plane].ip != *address && there.ports.iter().any(|port| port.ip == *address)
+            };
+            if let Some(other) = lanes.iter().position(elsewhere) {
+                return Err(VerbsError::LaneAddresses { address: *address, lane, plane, other });
+            }
+        }
+    }
+    Ok(())
 }
 
 /// Which lane of its context a queue pair lives on.

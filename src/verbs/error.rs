@@ -1,5 +1,7 @@
 //! Errors. Each message says what to change.
 
+use std::net::IpAddr;
+
 use crate::endpoint::{ConfigError, EndpointError, QpState};
 use crate::engine::{ControlError, LaneStartError};
 use crate::memory::{MemoryError, RegionError};
@@ -34,6 +36,20 @@ pub enum VerbsError {
         given: usize,
         /// Most lanes of a context.
         most: usize,
+    },
+    /// Two lanes have the same address on different planes.
+    #[error(
+        "address {address} is on plane {plane} of lane {lane}, but on another plane of lane {other}; give lanes that share addresses their ports in the same order"
+    )]
+    LaneAddresses {
+        /// The address.
+        address: IpAddr,
+        /// A lane that has it.
+        lane: usize,
+        /// On which plane.
+        plane: usize,
+        /// The lane that has it on another.
+        other: usize,
     },
     /// The lane could not be started.
     #[error(transparent)]

@@ -16,6 +16,7 @@ mod messages;
 mod parts;
 mod port_news;
 mod ports;
+mod shares;
 
 #[path = "../support/alloc.rs"]
 mod alloc;

@@ -14,5 +14,6 @@ mod host;
 mod many;
 mod panic;
 mod registrations;
+mod shared;
 mod side;
 mod window;

@@ -17,41 +17,58 @@ use crate::panic::Broken;
 use crate::side::{THREAD, all_of, is_readable, returns, until};
 
 /// One side with several lanes, whose queue pairs all report to one queue.
-struct Many {
-    context: Context,
-    pd: Pd,
-    cq: Cq,
-    mr: Mr,
-    qps: Vec<Qp>,
+pub(crate) struct Many {
+    pub(crate) context: Context,
+    pub(crate) pd: Pd,
+    pub(crate) cq: Cq,
+    pub(crate) mr: Mr,
+    pub(crate) qps: Vec<Qp>,
 }
 
-type Lanes = Vec<Vec<Box<dyn Port>>>;
+pub(crate) type Lanes = Vec<Vec<Box<dyn Port>>>;
 
 /// The ports of both sides: each lane has a pair of its own.
-fn ports(lanes: usize, planes: usize) -> (Lanes, Lanes) {
-    (0..lanes)
-        .map(|_| loopback::pair(planes, LoopbackConfig::default()))
-        .map(|(left, right)| (nic(left), nic(right)))
-        .unzip()
+pub(crate) fn ports(lanes: usize, planes: usize) -> (Lanes, Lanes) {
+    ports_of(lanes, planes, LoopbackConfig::default())
 }
 
-fn open(lanes: Lanes, mode: LaneMode) -> Context {
+pub(crate) fn ports_of(lanes: usize, planes: usize, config: LoopbackConfig) -> (Lanes, Lanes) {
+    (0..lanes).map(|_| loopback::pair(planes, config)).map(|(left, right)| (nic(left), nic(right))).unzip()
+}
+
+pub(crate) fn open(lanes: Lanes, mode: LaneMode) -> Context {
     let settings = ContextConfig::new(&lanes[0]).lanes(vec![mode; lanes.len()]);
     Context::open_lanes(lanes, ContextConfig { seed: Some(7.into()), ..settings }).unwrap()
 }
 
 fn many(lanes: Lanes, mode: LaneMode, qps: usize, depth: u32) -> Many {
-    let context = open(lanes, mode);
+    side_of(open(lanes, mode), qps, depth, |_| Placement::RoundRobin)
+}
+
+fn side_of(context: Context, qps: usize, depth: u32, place: impl Fn(usize) -> Placement) -> Many {
     let pd = context.create_pd().unwrap();
     let cq = context.create_cq(depth).unwrap();
     let mr = pd.register(1 << 16, Access::REMOTE_WRITE).unwrap();
-    let qps = (0..qps).map(|_| Qp::create(&pd, &cq, &cq, &QpConfig::default()).unwrap()).collect();
+    let create = |qp| {
+        let config = QpConfig { lane: place(qp), ..QpConfig::default() };
+        Qp::create(&pd, &cq, &cq, &config).unwrap()
+    };
+    let qps = (0..qps).map(create).collect();
     Many { context, pd, cq, mr, qps }
 }
 
 fn pair(lanes: usize, mode: LaneMode, qps: usize, depth: u32) -> (Many, Many) {
     let (left, right) = ports(lanes, 2);
     let (mut left, mut right) = (many(left, mode, qps, depth), many(right, mode, qps, depth));
+    connect(&mut left, &mut right);
+    (left, right)
+}
+
+/// The same of these contexts, whose queue pairs are on the lanes that these functions say.
+pub(crate) fn pair_at(contexts: [Context; 2], qps: usize, lanes: [fn(usize) -> usize; 2]) -> (Many, Many) {
+    let [left, right] = contexts;
+    let mut left = side_of(left, qps, 4096, |qp| Placement::On(lanes[0](qp)));
+    let mut right = side_of(right, qps, 4096, |qp| Placement::On(lanes[1](qp)));
     connect(&mut left, &mut right);
     (left, right)
 }
@@ -64,7 +81,7 @@ fn connect(left: &mut Many, right: &mut Many) {
 }
 
 /// A write of the eighth of the memory that belongs to queue pair `qp`.
-fn write(left: &Many, right: &Many, qp: usize, wr_id: u64) -> SendWr {
+pub(crate) fn write(left: &Many, right: &Many, qp: usize, wr_id: u64) -> SendWr {
     const LEN: u32 = 1 << 13;
     SendWr {
         wr_id,
@@ -75,7 +92,7 @@ fn write(left: &Many, right: &Many, qp: usize, wr_id: u64) -> SendWr {
     }
 }
 
-fn next(left: &mut Many, right: &Many) -> Wc {
+pub(crate) fn next(left: &mut Many, right: &Many) -> Wc {
     until("a completion", || {
         left.context.poll();
         right.context.poll();

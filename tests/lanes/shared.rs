@@ -1,0 +1,131 @@
+//! Lanes with the same addresses: a packet may come in on any of them.
+
+use std::time::Duration;
+
+use spindrift::pmd::loopback::{self, LoopbackConfig};
+use spindrift::verbs::{Context, ContextConfig, Idle, LaneMode, VerbsError, WcStatus, nic};
+
+use crate::many::{Many, next, open, pair_at, ports, ports_of, write};
+use crate::side::{THREAD, faulty, until};
+
+const LANES: usize = 3;
+
+/// Queue pair `n` is on lane `n % 3` here and on the one after it there, so each packet comes in on the wrong one.
+fn crossed(mode: LaneMode, qps: usize, config: LoopbackConfig) -> (Many, Many) {
+    let (left, right) = ports_of(LANES, 2, config);
+    pair_at([open(left, mode), open(right, mode)], qps, [|qp| qp % LANES, |qp| (qp + 1) % LANES])
+}
+
+#[test]
+fn packets_that_come_in_on_the_wrong_lane_are_handed_over() {
+    const QPS: usize = 8;
+    for mode in [LaneMode::Inline, THREAD] {
+        let (mut left, right) = crossed(mode, QPS, LoopbackConfig::default());
+        let bytes: Vec<u8> = (0..1 << 16).map(|n: u32| (n.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
+        left.mr.write_at(0, &bytes).unwrap();
+        for round in 0..20 {
+            for qp in 0..QPS {
+                let wr = write(&left, &right, qp, round * QPS as u64 + qp as u64);
+                left.qps[qp].post_send(wr).unwrap();
+            }
+        }
+        for _ in 0..20 * QPS {
+            assert_eq!(next(&mut left, &right).status, WcStatus::Success);
+        }
+        let mut arrived = vec![0; 1 << 16];
+        right.mr.read_at(0, &mut arrived).unwrap();
+        assert!(arrived == bytes);
+        for (side, what) in [(&left, "left"), (&right, "right")] {
+            // What the other side sent last may still be on its way.
+            let transport = until("all packets on the wrong lane, each counted once, and taken over", || {
+                left.context.poll();
+                right.context.poll();
+                let (transport, lanes) = (side.context.counters(), side.context.lane_counters());
+                // Probes are answered where they come in.
+                let asked = transport.rx_endpoint_requests + transport.rx_endpoint_responses;
+                let counts =
+                    [transport.rx_packets, transport.rx_other_lane + asked, lanes.taken_over + asked];
+                (counts == [lanes.rx_frames; 3]).then_some(transport)
+            });
+            assert_eq!((transport.rx_unknown_qp, transport.rx_bad_icrc), (0, 0), "{what}");
+        }
+    }
+}
+
+/// One that does not keep up loses packets, and nothing else.
+#[test]
+fn a_full_inbox_loses_packets_that_come_again() {
+    let small = LoopbackConfig { frame_max: 512, ..LoopbackConfig::default() };
+    let (mut left, right) = crossed(LaneMode::Inline, 8, small);
+    for n in 0..100 * 8 {
+        let wr = write(&left, &right, n % 8, n as u64);
+        left.qps[n % 8].post_send(wr).unwrap();
+    }
+    until("a full inbox", || {
+        left.context.poll();
+        // Lane 2 takes nothing in.
+        right.context.poll_lane(0);
+        right.context.poll_lane(1);
+        (right.context.counters_of(1).1.handover_lost > 0).then_some(())
+    });
+    for _ in 0..100 * 8 {
+        assert_eq!(next(&mut left, &right).status, WcStatus::Success);
+    }
+    assert!(right.context.lane_counters().handover_lost < right.context.lane_counters().taken_over);
+}
+
+/// Frames for a lane that would nap for ten minutes wake it.
+#[test]
+fn a_napping_lane_wakes_when_a_frame_is_handed_over() {
+    let napping = LaneMode::Thread { core: None, idle: Idle::Nap(Duration::from_mins(10)) };
+    let (left, right) = ports(2, 1);
+    let settings = ContextConfig::new(&right[0]).lanes([THREAD, napping]);
+    let right = Context::open_lanes(right, settings).unwrap();
+    let (mut left, right) = pair_at([open(left, THREAD), right], 1, [|_| 0, |_| 1]);
+    for wr_id in 0..20 {
+        until("the nap", || {
+            let polls = right.context.counters_of(1).1.polls;
+            #[expect(clippy::disallowed_methods, reason = "nothing tells of a lane that sleeps")]
+            std::thread::sleep(Duration::from_millis(5));
+            (right.context.counters_of(1).1.polls <= polls + 2).then_some(())
+        });
+        let wr = write(&left, &right, 0, wr_id);
+        left.qps[0].post_send(wr).unwrap();
+        assert_eq!(next(&mut left, &right).wr_id, wr_id);
+    }
+}
+
+/// The news comes in on a lane that has no queue pair with that peer, and so does the answer.
+#[test]
+fn port_news_reach_the_lane_that_they_concern() {
+    let (mut theirs, mut ours) = (Vec::new(), Vec::new());
+    for lane in 0..2 {
+        let (left, right) = loopback::pair(2, LoopbackConfig::default());
+        ours.push(nic(left));
+        let plan = if lane == 0 { "down,port=1,from=50ms" } else { "" };
+        theirs.push(faulty(right, plan, 1));
+    }
+    let sides = [open(ours, THREAD), open(theirs, THREAD)];
+    let (left, right) = pair_at(sides, 1, [|_| 1, |_| 0]);
+    until("the news", || {
+        let heard = left.context.counters_of(1).0.peer_port_changes > 0;
+        (heard && right.context.counters_of(0).0.rx_endpoint_responses > 0).then_some(())
+    });
+    let (first, second) = (left.context.counters_of(0).0, left.context.counters_of(1).0);
+    assert_eq!((first.rx_endpoint_requests, second.rx_endpoint_requests), (1, 0), "where it came in");
+    assert_eq!((first.tx_endpoint_responses, second.tx_endpoint_responses), (0, 1));
+    assert_eq!(first.rx_foreign_port_status, 0);
+    let asked = right.context.counters_of(0).0;
+    assert_eq!((asked.tx_endpoint_requests, asked.rx_unmatched_response), (1, 0), "told once, and heard");
+}
+
+#[test]
+fn lanes_that_share_addresses_crosswise_are_refused() {
+    let (mut lanes, _) = ports(2, 2);
+    lanes[1].swap(0, 1);
+    let settings = ContextConfig::new(&lanes[0]).lanes([LaneMode::Inline; 2]);
+    let error = Context::open_lanes(lanes, settings).unwrap_err();
+    let VerbsError::LaneAddresses { address, lane: 0, plane: 0, other: 1 } = error else { panic!("{error}") };
+    let text = error.to_string();
+    assert!(text.contains(&address.to_string()) && text.contains("in the same order"), "{text}");
+}
