@@ -92,6 +92,18 @@ pub(crate) fn write(left: &Many, right: &Many, qp: usize, wr_id: u64) -> SendWr 
     }
 }
 
+/// Fills the memory on the left and posts writes of all of it, so many of each part. Queue pair `n` of `m` has the requests `n`, `n + m`...
+pub(crate) fn post_rounds(left: &mut Many, right: &Many, rounds: u64) -> Vec<u8> {
+    let bytes: Vec<u8> = (0..1 << 16).map(|n: u32| (n.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
+    left.mr.write_at(0, &bytes).unwrap();
+    let qps = left.qps.len();
+    for wr_id in 0..rounds * qps as u64 {
+        let wr = write(left, right, wr_id as usize % qps, wr_id);
+        left.qps[wr_id as usize % qps].post_send(wr).unwrap();
+    }
+    bytes
+}
+
 pub(crate) fn next(left: &mut Many, right: &Many) -> Wc {
     until("a completion", || {
         left.context.poll();
@@ -106,14 +118,7 @@ fn queue_pairs_are_spread_and_share_memory_and_a_completion_queue() {
     for mode in [LaneMode::Inline, THREAD] {
         let (mut left, right) = pair(3, mode, QPS, 256);
         assert_eq!(left.context.lanes(), 3);
-        let bytes: Vec<u8> = (0..1 << 16).map(|n: u32| (n.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
-        left.mr.write_at(0, &bytes).unwrap();
-        for round in 0..20 {
-            for qp in 0..QPS {
-                let wr = write(&left, &right, qp, round * QPS as u64 + qp as u64);
-                left.qps[qp].post_send(wr).unwrap();
-            }
-        }
+        let bytes = post_rounds(&mut left, &right, 20);
         let mut done = [0; QPS];
         for _ in 0..20 * QPS {
             let wc = next(&mut left, &right);

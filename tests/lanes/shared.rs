@@ -5,7 +5,7 @@ use std::time::Duration;
 use spindrift::pmd::loopback::{self, LoopbackConfig};
 use spindrift::verbs::{Context, ContextConfig, Idle, LaneMode, VerbsError, WcStatus, nic};
 
-use crate::many::{Many, next, open, pair_at, ports, ports_of, write};
+use crate::many::{Many, next, open, pair_at, ports, ports_of, post_rounds, write};
 use crate::side::{THREAD, faulty, until};
 
 const LANES: usize = 3;
@@ -21,14 +21,7 @@ fn packets_that_come_in_on_the_wrong_lane_are_handed_over() {
     const QPS: usize = 8;
     for mode in [LaneMode::Inline, THREAD] {
         let (mut left, right) = crossed(mode, QPS, LoopbackConfig::default());
-        let bytes: Vec<u8> = (0..1 << 16).map(|n: u32| (n.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
-        left.mr.write_at(0, &bytes).unwrap();
-        for round in 0..20 {
-            for qp in 0..QPS {
-                let wr = write(&left, &right, qp, round * QPS as u64 + qp as u64);
-                left.qps[qp].post_send(wr).unwrap();
-            }
-        }
+        let bytes = post_rounds(&mut left, &right, 20);
         for _ in 0..20 * QPS {
             assert_eq!(next(&mut left, &right).status, WcStatus::Success);
         }
