@@ -35,6 +35,7 @@ pub mod loopback;
 pub mod memory;
 pub mod pcap;
 pub mod pump;
+mod steering;
 #[cfg(feature = "testing")]
 pub mod testing;
 pub mod trace;
@@ -44,6 +45,7 @@ use std::fmt;
 use std::net::IpAddr;
 
 use memory::Payload;
+pub use steering::Steering;
 
 /// Bytes of an Ethernet header.
 pub const ETHERNET_LEN: usize = 14;

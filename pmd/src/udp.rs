@@ -2,7 +2,8 @@
 //!
 //! One plane is one local address. Datagrams arrive at one socket, bound to that address and the
 //! transport's UDP port. Each entropy value is a UDP source port, and each source port is a socket of its
-//! own, so the network's ECMP hashing spreads them.
+//! own, so the network's ECMP hashing spreads them. Several lanes may each have a receive queue of one address
+//! ([`UdpPort::open_queues`]).
 //!
 //! Two kernel offloads make it fast. Both are probed for when the port is opened; where one is missing the port works
 //! without it, and [`PortCaps::notes`](crate::PortCaps::notes) says so:
@@ -32,7 +33,8 @@ pub use config::{FRAME_MAX, MTU_MIN, Offload, SOURCE_PORTS_MAX, SourcePorts, Udp
 pub(crate) use group::{BATCH_BYTES_MAX, SEGMENTS_MAX};
 use group::{Batch, Grouper};
 pub(crate) use open::GRO_BUFFER;
-use open::{frame_limit, open_senders, set_up_receiver, use_gso};
+use open::{Queue, frame_limit, open_senders, set_up_receiver, use_gso};
+use socket::steer;
 pub(crate) use socket::{
     Buffer, ask_for_marks, bind, enable_gro, forbid_fragments, interface_of, probe_gso, size_buffer,
     socket_address,
@@ -41,8 +43,8 @@ use sys::{Destination, RxBuffers, TxScratch};
 
 use crate::memory::Payload;
 use crate::{
-    DatagramMeta, ETHERNET_LEN, LinkState, MacAddr, Port, PortCaps, PortCounters, RxFrame, RxOrigin, Tail,
-    TxFrame,
+    DatagramMeta, ETHERNET_LEN, LinkState, MacAddr, Port, PortCaps, PortCounters, RxFrame, RxOrigin,
+    Steering, Tail, TxFrame,
 };
 
 /// Frames that one `tx_burst` looks at.
@@ -90,30 +92,67 @@ impl UdpPort {
     /// When the address is not local, a port is taken, or a setting does not fit; the message names the
     /// setting and the way out.
     pub fn open(cfg: &UdpConfig) -> Result<Self, UdpError> {
+        Self::open_queue(cfg, Queue::ONLY)
+    }
+
+    /// Opens several ports on one address and UDP port, one for each of several lanes: receive queues, among which the kernel
+    /// shares the datagrams out. It steers what it has coalesced, or what came as one segmentation batch, by the first of
+    /// them. Where it cannot steer, datagrams arrive at any queue, and a [note](PortCaps::notes) says so.
+    ///
+    /// Close them together: when one is closed, the kernel gives its number to the last.
+    ///
+    /// # Errors
+    /// As [`UdpPort::open`], and [`UdpError::Queues`] for none or more than [`Steering::QUEUES_MAX`].
+    pub fn open_queues(cfg: &UdpConfig, queues: usize, steering: &Steering) -> Result<Vec<Self>, UdpError> {
+        if !(1..=Steering::QUEUES_MAX).contains(&queues) {
+            return Err(UdpError::Queues(queues));
+        }
+        let mut ports = Vec::with_capacity(queues);
+        let mut cfg = cfg.clone();
+        for number in 0..queues {
+            let port = Self::open_queue(&cfg, Queue { number, of: queues })?;
+            cfg.port = port.port;
+            ports.push(port);
+        }
+        let steered =
+            ports.first().filter(|_| queues > 1).map(|port| steer(&port.receiver, steering, queues));
+        if let Some(Err(e)) = steered {
+            for port in &mut ports {
+                port.caps.notes.push(format!("datagrams are not steered to their queues ({e})"));
+            }
+        }
+        Ok(ports)
+    }
+
+    fn open_queue(cfg: &UdpConfig, queue: Queue) -> Result<Self, UdpError> {
         if !(1..=1024).contains(&cfg.receive_buffers) {
             return Err(UdpError::ReceiveBuffers(cfg.receive_buffers));
         }
         let mut notes = Vec::new();
         let interface = interface_of(cfg.local)?;
         let scope = interface.as_ref().map_or(0, |i| i.scope);
-        let receiver = bind(socket_address(cfg.local, cfg.port, scope), 0)?;
+        let receiver = queue.bind(socket_address(cfg.local, cfg.port, scope), 0)?;
         let port = receiver.local_addr().map_err(UdpError::io("read the bound port"))?.port();
         let interface = interface.map(|i| i.name).unwrap_or_default();
         let max_frame = frame_limit(cfg, &receiver, &interface, &mut notes)?;
         let buffers = set_up_receiver(cfg, &receiver, max_frame, &mut notes)?;
-        let (senders, ports) = open_senders(cfg, port, scope, &mut notes)?;
+        let (senders, ports) = open_senders(cfg, queue, port, scope, &mut notes)?;
         let gso = use_gso(cfg, &senders, &mut notes);
         let mut by_port = vec![NO_SOCKET; 1 << 16].into_boxed_slice();
         for (i, &port) in ports.iter().enumerate() {
             by_port[port as usize] = i as u16;
         }
+        let mut name = format!(
+            "udp {} port {port} on {}",
+            cfg.local,
+            if interface.is_empty() { "?" } else { &interface }
+        );
+        if queue.of > 1 {
+            name.push_str(&format!(", queue {} of {}", queue.number, queue.of));
+        }
         let usual = (max_frame - ETHERNET_LEN).min(USUAL_DATAGRAM);
         let caps = PortCaps {
-            name: format!(
-                "udp {} port {port} on {}",
-                cfg.local,
-                if interface.is_empty() { "?" } else { &interface }
-            ),
+            name,
             local_ip: cfg.local,
             mac: MacAddr::default(),
             max_frame,

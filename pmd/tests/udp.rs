@@ -6,7 +6,7 @@ use std::net::{IpAddr, UdpSocket};
 
 use spindrift_pmd::memory::Region;
 use spindrift_pmd::udp::{Offload, SourcePorts, UdpConfig, UdpPort};
-use spindrift_pmd::{DatagramMeta, LinkState, Port, PortCaps, RxOrigin, TxFrame};
+use spindrift_pmd::{DatagramMeta, LinkState, Port, PortCaps, RxOrigin, Steering, TxFrame};
 
 fn open(local: &str, offload: Offload) -> UdpPort {
     let local = local.parse().unwrap();
@@ -277,6 +277,96 @@ fn errors_name_the_setting_and_the_way_out() {
     let text = error(&UdpConfig { mtu: Some(100_000), ..cfg.clone() });
     assert!(text.contains("576 to 65536") && text.contains("ip link set lo"), "{text}");
     assert!(error(&UdpConfig { receive_buffers: 0, ..cfg }).contains("receive_buffers"));
+}
+
+/// A rule with an exception, and one without.
+const RULES: [Steering; 2] =
+    [Steering { byte: 5, exception: Some((0xd9, 10)) }, Steering { byte: 1, exception: None }];
+
+fn queues(local: &str, count: usize, steering: &Steering) -> Vec<UdpPort> {
+    let cfg = UdpConfig {
+        local: local.parse().unwrap(),
+        port: 0,
+        source_ports: SourcePorts::Count(2),
+        ..UdpConfig::default()
+    };
+    UdpPort::open_queues(&cfg, count, steering).unwrap()
+}
+
+/// The kernel runs the same rule as we do, whatever the payload and its length.
+#[test]
+fn datagrams_are_steered_to_their_queues() {
+    for (local, rule) in ["127.0.0.1", "::1"].into_iter().flat_map(|ip| RULES.map(|rule| (ip, rule))) {
+        for count in [2, 3, 7, 16] {
+            let mut ports = queues(local, count, &rule);
+            let to = (ports[0].caps().local_ip, ports[0].port());
+            assert!(
+                ports.iter().all(|port| port.port() == to.1 && port.caps().notes == ports[0].caps().notes)
+            );
+            let sender = UdpSocket::bind((to.0, 0)).unwrap();
+            let mut expected = vec![Vec::new(); count];
+            for n in 0..256_usize {
+                let mut payload: Vec<u8> = (0..12).map(|at| (n * 0x61 + at * 0x35) as u8).collect();
+                payload[0] = if n % 3 == 0 { 0xd9 } else { n as u8 };
+                payload.truncate(if n % 5 == 0 { 1 + n % 11 } else { 12 });
+                sender.send_to(&payload, to).unwrap();
+                expected[rule.queue(&payload, count)].push(payload);
+            }
+            for (number, (port, expected)) in ports.iter_mut().zip(expected).enumerate() {
+                let got = receive(port, expected.len());
+                assert!(
+                    !expected.is_empty() && port.caps().name.ends_with(&format!("queue {number} of {count}"))
+                );
+                assert!(
+                    got.into_iter().map(|(_, data)| data).eq(expected),
+                    "{rule:?}: queue {number} of {count}"
+                );
+            }
+            assert!(ports.iter_mut().all(|port| port.rx_burst(0, 1, &mut |_| ()) == 0), "none twice");
+        }
+    }
+}
+
+/// What is shared among the queues of one port is shared with no other.
+#[test]
+fn the_address_of_queues_is_taken() {
+    let ports = queues("127.0.0.1", 2, &RULES[0]);
+    let cfg = UdpConfig { port: ports[0].port(), ..UdpConfig::default() };
+    assert!(error(&cfg).contains("in use"));
+    let text = UdpPort::open_queues(&cfg, 2, &RULES[0]).map(|_| ()).unwrap_err().to_string();
+    assert!(text.contains("in use"), "{text}");
+    drop(ports);
+    let ports = UdpPort::open_queues(&cfg, 1, &RULES[0]).unwrap();
+    assert!(!ports[0].caps().name.contains("queue"));
+    assert!(UdpPort::open_queues(&cfg, 2, &RULES[0]).is_err(), "one queue shares nothing");
+    for count in [0, 17] {
+        let text = UdpPort::open_queues(&cfg, count, &RULES[0]).map(|_| ()).unwrap_err().to_string();
+        assert!(text.contains(&format!("{count} receive queues requested; use 1 to 16")), "{text}");
+    }
+}
+
+#[test]
+fn queues_send_from_ports_of_their_own_or_from_all_of_a_list() {
+    let ports = queues("127.0.0.1", 3, &RULES[0]);
+    let mut all: Vec<u16> = ports.iter().flat_map(|port| port.caps().source_ports.clone().unwrap()).collect();
+    all.sort_unstable();
+    all.dedup();
+    assert_eq!(all.len(), 6);
+    drop(ports);
+    let cfg = UdpConfig { port: 0, source_ports: SourcePorts::List(all.clone()), ..UdpConfig::default() };
+    let mut ports = UdpPort::open_queues(&cfg, 3, &RULES[0]).unwrap();
+    let mut to = UdpPort::open(&UdpConfig { port: 0, ..UdpConfig::default() }).unwrap();
+    let ip = to.caps().local_ip;
+    for port in &mut ports {
+        assert_eq!(port.caps().source_ports.as_ref(), Some(&all));
+        let heads: Vec<_> = all.iter().map(|&from| head(ip, ip, (from, to.port()), 0)).collect();
+        let frames: Vec<_> = heads.iter().map(|head| frame(head, &[1; 40])).collect();
+        assert_eq!(port.tx_burst(0, &frames), 6);
+        let from: Vec<u16> = receive(&mut to, 6).iter().map(|(meta, _)| meta.src_port).collect();
+        assert_eq!(from, all);
+    }
+    let cfg = UdpConfig { port: 0, ..cfg };
+    assert!(UdpPort::open_queues(&cfg, 3, &RULES[0]).map(|_| ()).unwrap_err().to_string().contains("in use"));
 }
 
 #[test]

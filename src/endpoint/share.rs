@@ -5,7 +5,7 @@
 //! queue pairs of all endpoints: it goes round, and the last one answers if any of them believed it. So what is
 //! answered has been learnt everywhere, and what is lost on its way the peer repeats.
 
-use spindrift_pmd::RxFrame;
+use spindrift_pmd::{RxFrame, Steering};
 
 use super::Endpoint;
 use crate::time::Time;
@@ -28,6 +28,14 @@ impl QpnShare {
     /// Most parts: the top four bits of a number decide, and the first part needs two values of them, since a few numbers
     /// with none of these bits stand for something else.
     pub const MAX: u32 = 15;
+
+    /// The same for what shares packets out before any lane sees them: the queue of a packet is the index of its owner. A
+    /// request to the endpoint, which any of them can answer, goes to the first.
+    pub const STEERING: Steering = Steering {
+        // The first byte of BTH's destination queue pair; of responses, which name none, the second of its PSN.
+        byte: 5,
+        exception: Some((Opcode::EndpointResponse as u8, 10)),
+    };
 
     /// The part of `of` that a queue pair number is in.
     pub const fn owner(qpn: Qpn, of: u32) -> u32 {

@@ -25,6 +25,34 @@ pub fn nic<P: Port + 'static>(ports: Vec<P>) -> Vec<Box<dyn Port>> {
     ports.into_iter().map(|port| Box::new(port) as Box<dyn Port>).collect()
 }
 
+/// A NIC whose ports, one a plane, have several receive queues each, as [`Context::open_lanes`] takes it: queue `n` of each
+/// port belongs to lane `n`.
+///
+/// ```
+/// use spindrift::endpoint::QpnShare;
+/// use spindrift::pmd::udp::{UdpConfig, UdpPort};
+/// use spindrift::verbs::{Context, ContextConfig, LaneMode, nic_of_queues};
+///
+/// let config = UdpConfig { port: 0, ..UdpConfig::default() };
+/// let plane = UdpPort::open_queues(&config, 2, &QpnShare::STEERING)?;
+/// let udp_port = plane[0].port();
+/// let lanes = nic_of_queues(vec![plane]);
+/// let mut config = ContextConfig::new(&lanes[0]).lanes([LaneMode::Inline; 2]);
+/// config.endpoint.udp_port = udp_port;
+/// assert_eq!(Context::open_lanes(lanes, config)?.lanes(), 2);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub fn nic_of_queues<P: Port + 'static>(planes: Vec<Vec<P>>) -> Vec<Vec<Box<dyn Port>>> {
+    let most = planes.iter().map(Vec::len).max().unwrap_or_default();
+    let mut lanes: Vec<_> = (0..most).map(|_| Vec::with_capacity(planes.len())).collect();
+    for queues in planes {
+        for (lane, queue) in lanes.iter_mut().zip(queues) {
+            lane.push(Box::new(queue) as Box<dyn Port>);
+        }
+    }
+    lanes
+}
+
 /// Settings of a [`Context`].
 #[derive(Clone, Debug)]
 pub struct ContextConfig {
@@ -103,7 +131,7 @@ impl Context {
     ///
     /// Lanes may have addresses of their own, or share them, plane by plane, as the receive queues of one NIC do. A packet
     /// that comes in on another lane than its queue pair's is handed over, which costs a copy and is counted
-    /// ([`Counters::rx_other_lane`]).
+    /// ([`Counters::rx_other_lane`]). Ports that steer by [`QpnShare::STEERING`] spare that; see [`nic_of_queues`].
     ///
     /// # Errors
     /// As [`Context::open`], [`VerbsError::PortCount`] when a lane has another number of ports than the settings name, and

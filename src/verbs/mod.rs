@@ -227,7 +227,7 @@ mod mr;
 mod qp;
 
 pub use comp_channel::CompChannel;
-pub use context::{Context, ContextConfig, Pd, Placement, nic};
+pub use context::{Context, ContextConfig, Pd, Placement, nic, nic_of_queues};
 pub use cq::{Cq, MAX_CQ_DEPTH};
 pub use error::{CqError, PostError, VerbsError};
 pub use mr::Mr;

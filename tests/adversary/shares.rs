@@ -3,7 +3,9 @@
 use spindrift::endpoint::{Endpoint, EndpointConfig, Forward, QpnShare};
 use spindrift::pmd::{RxFrame, RxOrigin};
 use spindrift::time::Time;
-use spindrift::wire::{Bth, ENDPOINT_QPN, Eeth, EndpointOp, Erth, Ev, OpPosition, Opcode, Packet, Psn, Qpn};
+use spindrift::wire::{
+    Bth, ENDPOINT_QPN, Eeth, EndpointOp, Erth, Ev, OpPosition, Opcode, Packet, Psn, Qpn, stack,
+};
 
 use crate::bench::{Bench, VICTIM, config, envelope, stranger_ip};
 use crate::support::frame::{self, Envelope};
@@ -64,6 +66,10 @@ impl Shared {
             self.endpoint(to).receive_forwarded(now, 0, &frame, forward);
             next = self.endpoint(to).take_forward();
         }
+        let mrc = stack::parse(bytes).unwrap().mrc;
+        let steered = QpnShare::STEERING.queue(mrc, OF as usize) as u32;
+        // Anybody answers a request, or it goes round.
+        assert!(mrc[0] == Opcode::EndpointRequest as u8 || visited.last() == Some(&steered), "{visited:?}");
         visited
     }
 

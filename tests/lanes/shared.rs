@@ -2,8 +2,10 @@
 
 use std::time::Duration;
 
+use spindrift::endpoint::QpnShare;
 use spindrift::pmd::loopback::{self, LoopbackConfig};
-use spindrift::verbs::{Context, ContextConfig, Idle, LaneMode, VerbsError, WcStatus, nic};
+use spindrift::pmd::udp::{SourcePorts, UdpConfig, UdpPort};
+use spindrift::verbs::{Context, ContextConfig, Idle, LaneMode, VerbsError, WcStatus, nic, nic_of_queues};
 
 use crate::many::{Many, next, open, pair_at, ports, ports_of, post_rounds, write};
 use crate::side::{THREAD, faulty, until};
@@ -43,6 +45,56 @@ fn packets_that_come_in_on_the_wrong_lane_are_handed_over() {
             assert_eq!((transport.rx_unknown_qp, transport.rx_bad_icrc), (0, 0), "{what}");
         }
     }
+}
+
+/// Over the receive queues of kernel sockets each packet comes in on its lane, so nothing is handed over.
+#[test]
+fn kernel_sockets_steer_packets_to_their_lanes() {
+    const QPS: usize = 8;
+    for (mode, ips) in [(LaneMode::Inline, [1, 3]), (THREAD, [5, 7])] {
+        let contexts = ips.map(|first: u8| {
+            let planes = [first, first + 1].map(|last| {
+                let local = [127, 83, 8, last].into();
+                UdpPort::open_queues(&UdpConfig { local, ..UdpConfig::default() }, LANES, &QpnShare::STEERING)
+            });
+            open(nic_of_queues(planes.map(Result::unwrap).into()), mode)
+        });
+        let (mut left, right) = pair_at(contexts, QPS, [|qp| qp % LANES, |qp| (qp + 1) % LANES]);
+        let bytes = post_rounds(&mut left, &right, 40);
+        for _ in 0..40 * QPS {
+            assert_eq!(next(&mut left, &right).status, WcStatus::Success);
+        }
+        let mut arrived = vec![0; 1 << 16];
+        right.mr.read_at(0, &mut arrived).unwrap();
+        assert!(arrived == bytes);
+        for side in [&left, &right] {
+            assert_eq!(side.context.counters().rx_other_lane, 0);
+            for lane in 0..LANES {
+                assert!(side.context.counters_of(lane).0.rx_packets > 0, "lane {lane}");
+            }
+        }
+    }
+}
+
+/// One segmentation batch with packets for several lanes comes in on one of them.
+#[test]
+fn batches_for_several_lanes_are_taken_apart() {
+    let planes = [11, 12].map(|last| {
+        let local = [127, 83, 8, last].into();
+        let config = UdpConfig { local, source_ports: SourcePorts::Count(1), ..UdpConfig::default() };
+        UdpPort::open_queues(&config, LANES, &QpnShare::STEERING).unwrap()
+    });
+    let [left, right] = planes.map(|queues| open(nic_of_queues(vec![queues]), LaneMode::Inline));
+    let (mut left, right) = pair_at([left, right], 6, [|_| 0, |qp| qp % LANES]);
+    let bytes = post_rounds(&mut left, &right, 40);
+    for _ in 0..40 * 6 {
+        assert_eq!(next(&mut left, &right).status, WcStatus::Success);
+    }
+    let mut arrived = vec![0; 1 << 16];
+    right.mr.read_at(0, &mut arrived).unwrap();
+    assert!(arrived[..6 << 13] == bytes[..6 << 13]);
+    let (transport, lanes) = (right.context.counters(), right.context.lane_counters());
+    assert!(transport.rx_other_lane > 0 && lanes.taken_over == transport.rx_other_lane, "{transport:?}");
 }
 
 /// One that does not keep up loses packets, and nothing else.

@@ -3,6 +3,8 @@
 use std::io;
 use std::net::{IpAddr, Ipv4Addr};
 
+use crate::Steering;
+
 /// The UDP source ports that a port can send from, each one a path through the network.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SourcePorts {
@@ -37,7 +39,8 @@ pub struct UdpConfig {
     pub local: IpAddr,
     /// UDP port that peers send to. 0: chosen by the kernel, see [`UdpPort::port`](super::UdpPort::port). Default 4971.
     pub port: u16,
-    /// Source ports to send from. Default 32 of the kernel's choice.
+    /// Source ports to send from. Default 32 of the kernel's choice. Of [several queues](super::UdpPort::open_queues)
+    /// each has so many of its own, or all have those of the list.
     pub source_ports: SourcePorts,
     /// Segmentation offload (`UDP_SEGMENT`): one system call sends a batch. Default `Auto`.
     ///
@@ -142,6 +145,9 @@ pub enum UdpError {
     /// A setting out of its range.
     #[error("receive_buffers is {0}; use 1 to 1024")]
     ReceiveBuffers(usize),
+    /// None, or more than a rule tells apart.
+    #[error("{0} receive queues requested; use 1 to {max}", max = Steering::QUEUES_MAX)]
+    Queues(usize),
     /// Anything else the kernel says.
     #[error("cannot {what}: {source}")]
     Io {

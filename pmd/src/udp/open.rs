@@ -1,17 +1,41 @@
 //! The steps of opening a UDP port, and the notes it takes where the kernel lacks something.
 
-use std::net::UdpSocket;
+use std::net::{SocketAddr, UdpSocket};
 
 use super::config::{FRAME_MAX, MTU_MIN, Offload, SOURCE_PORTS_MAX, SourcePorts, UdpConfig, UdpError};
 use super::socket::{
-    Buffer, ask_for_marks, bind, enable_gro, forbid_fragments, probe_gso, report_full_queues, size_buffer,
-    socket_address,
+    Buffer, ask_for_marks, bind, bind_too, enable_gro, forbid_fragments, probe_gso, report_full_queues,
+    share, size_buffer, socket_address,
 };
 use super::sys::{self, RxBuffers};
 use crate::ETHERNET_LEN;
 
 /// Bytes of a receive buffer with coalescing: the longest UDP datagram there is.
 pub(crate) const GRO_BUFFER: usize = 65_536;
+
+/// One of the receive queues of an address and UDP port.
+#[derive(Clone, Copy)]
+pub(super) struct Queue {
+    pub(super) number: usize,
+    pub(super) of: usize,
+}
+
+impl Queue {
+    /// The queue of a port that has one.
+    pub(super) const ONLY: Self = Self { number: 0, of: 1 };
+
+    /// A socket of this queue, for an address and port that the other queues have too.
+    pub(super) fn bind(self, address: SocketAddr, opened: usize) -> Result<UdpSocket, UdpError> {
+        if self.number > 0 {
+            return bind_too(address, opened);
+        }
+        let socket = bind(address, opened)?;
+        if self.of > 1 {
+            share(&socket)?;
+        }
+        Ok(socket)
+    }
+}
 
 /// Longest frame: what the interface carries or the setting says.
 pub(super) fn frame_limit(
@@ -72,6 +96,7 @@ pub(super) fn set_up_receiver(
 
 pub(super) fn open_senders(
     cfg: &UdpConfig,
+    queue: Queue,
     receive_port: u16,
     scope: u32,
     notes: &mut Vec<String>,
@@ -89,7 +114,10 @@ pub(super) fn open_senders(
     let mut sockets = Vec::with_capacity(asked.len());
     let mut ports = Vec::with_capacity(asked.len());
     for port in asked {
-        let socket = bind(socket_address(cfg.local, port, scope), sockets.len())?;
+        let address = socket_address(cfg.local, port, scope);
+        // The kernel chooses other ports for each queue.
+        let socket =
+            if port == 0 { bind(address, sockets.len())? } else { queue.bind(address, sockets.len())? };
         forbid_fragments(&socket, cfg.local.is_ipv4()).map_err(UdpError::io("forbid fragments"))?;
         report_full_queues(&socket, cfg.local.is_ipv4()).map_err(UdpError::io("ask for full queues"))?;
         let got = size_buffer(&socket, Buffer::Send, cfg.socket_send_bytes);

@@ -7,6 +7,7 @@ use libc::c_int;
 
 use super::config::UdpError;
 use super::sys;
+use crate::Steering;
 
 /// The interface that owns a local address.
 #[derive(Clone, Debug)]
@@ -46,16 +47,60 @@ pub(crate) fn socket_address(ip: IpAddr, port: u16, scope: u32) -> SocketAddr {
     }
 }
 
-/// A socket bound to `address`. `opened` sockets were opened before.
+/// A socket bound to `address`, which no other socket has. `opened` sockets were opened before.
 pub(crate) fn bind(address: SocketAddr, opened: usize) -> Result<UdpSocket, UdpError> {
+    UdpSocket::bind(address).map_err(|source| explain(source, address, opened))
+}
+
+/// Lets sockets of this process [join](bind_too) this one. It was bound as the only one of its address and port, which
+/// no other program can take after that unless it belongs to the same user and asks to share them.
+pub(crate) fn share(socket: &UdpSocket) -> Result<(), UdpError> {
+    sys::set_option(socket, libc::SOL_SOCKET, libc::SO_REUSEPORT, 1).map_err(UdpError::io("share a UDP port"))
+}
+
+/// Another socket bound to `address`, where one is that has been [shared](share). The kernel numbers them as they come.
+pub(crate) fn bind_too(address: SocketAddr, opened: usize) -> Result<UdpSocket, UdpError> {
+    sys::bind_too(address).map_err(|source| explain(source, address, opened))
+}
+
+fn explain(source: io::Error, address: SocketAddr, opened: usize) -> UdpError {
     let (ip, port) = (address.ip(), address.port());
-    UdpSocket::bind(address).map_err(|source| match source.raw_os_error() {
+    match source.raw_os_error() {
         Some(libc::EADDRNOTAVAIL) => UdpError::NotLocal { address: ip, known: known_addresses() },
         Some(libc::EADDRINUSE) => UdpError::PortInUse { address: ip, port },
         Some(libc::EACCES | libc::EPERM) => UdpError::Permission { address: ip, port },
         Some(libc::EMFILE | libc::ENFILE) => UdpError::TooManyFiles { opened },
         _ => UdpError::Io { what: "bind a UDP socket", source },
-    })
+    }
+}
+
+/// Has the kernel share datagrams out among the sockets that share an address and port, of which this is one.
+pub(crate) fn steer(socket: &UdpSocket, steering: &Steering, sockets: usize) -> io::Result<()> {
+    sys::attach_selector(socket, &selector(steering, sockets as u32))
+}
+
+/// The rule as a classic BPF program, which sees the UDP payload. A load past its end returns 0.
+fn selector(steering: &Steering, sockets: u32) -> Vec<libc::sock_filter> {
+    const LOAD_BYTE: u32 = libc::BPF_LD | libc::BPF_B | libc::BPF_ABS;
+    let step = |code: u32, jt, jf, k| libc::sock_filter { code: code as u16, jt, jf, k };
+    let load = |offset: u8| step(LOAD_BYTE, 0, 0, offset.into());
+    let mut program = Vec::new();
+    if let Some((first, offset)) = steering.exception {
+        program.extend([
+            load(0),
+            step(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, 0, 2, first.into()),
+            load(offset),
+            // Past the load below.
+            step(libc::BPF_JMP | libc::BPF_JA, 0, 0, 1),
+        ]);
+    }
+    program.extend([
+        load(steering.byte),
+        step(libc::BPF_ALU | libc::BPF_RSH | libc::BPF_K, 0, 0, 4),
+        step(libc::BPF_ALU | libc::BPF_MOD | libc::BPF_K, 0, 0, sockets),
+        step(libc::BPF_RET | libc::BPF_A, 0, 0, 0),
+    ]);
+    program
 }
 
 /// Which of the two buffers of a socket.

@@ -4,8 +4,8 @@
 use std::ffi::CStr;
 use std::io;
 use std::mem::{size_of, zeroed};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::os::fd::AsRawFd;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::os::fd::{AsRawFd, FromRawFd};
 
 use libc::{c_int, c_void, cmsghdr, iovec, mmsghdr, msghdr, sockaddr_in, sockaddr_in6};
 
@@ -29,6 +29,31 @@ pub(crate) fn option(fd: &impl AsRawFd, level: c_int, name: c_int) -> io::Result
     // SAFETY: both pointers are to live integers, `len` holds the size of the first.
     check(unsafe { libc::getsockopt(fd.as_raw_fd(), level, name, (&raw mut value).cast(), &raw mut len) })?;
     Ok(value)
+}
+
+/// A socket bound to an address and port that others may have too, if all of them share it (`SO_REUSEPORT`).
+pub(crate) fn bind_too(address: SocketAddr) -> io::Result<UdpSocket> {
+    let family = if address.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
+    // SAFETY: takes integers only.
+    let fd = unsafe { libc::socket(family, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0) };
+    check(fd)?;
+    // SAFETY: the descriptor is open, a UDP socket's, and nobody else's.
+    let socket = unsafe { UdpSocket::from_raw_fd(fd) };
+    set_option(&socket, libc::SOL_SOCKET, libc::SO_REUSEPORT, 1)?;
+    let (raw, len) = RawAddress::new(address);
+    // SAFETY: the pointer is to a live socket address of the length given.
+    check(unsafe { libc::bind(fd, (&raw const raw).cast(), len as libc::socklen_t) })?;
+    Ok(socket)
+}
+
+/// Gives the sockets that share an address and port a program that selects one for each datagram.
+pub(crate) fn attach_selector(fd: &impl AsRawFd, program: &[libc::sock_filter]) -> io::Result<()> {
+    let program =
+        libc::sock_fprog { len: program.len() as libc::c_ushort, filter: program.as_ptr().cast_mut() };
+    let (level, name) = (libc::SOL_SOCKET, libc::SO_ATTACH_REUSEPORT_CBPF);
+    let len = size_of::<libc::sock_fprog>() as libc::socklen_t;
+    // SAFETY: the pointer is to a live description, of the length given, of a live program, which the kernel copies.
+    check(unsafe { libc::setsockopt(fd.as_raw_fd(), level, name, (&raw const program).cast(), len) })
 }
 
 /// Waits for room in the send buffer.
