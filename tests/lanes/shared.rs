@@ -18,18 +18,23 @@ fn crossed(mode: LaneMode, qps: usize, config: LoopbackConfig) -> (Many, Many) {
     pair_at([open(left, mode), open(right, mode)], qps, [|qp| qp % LANES, |qp| (qp + 1) % LANES])
 }
 
+/// Writes so many of all parts of the memory, one for each of eight queue pairs; all arrive.
+fn write_rounds(left: &mut Many, right: &Many, rounds: u64) {
+    let bytes = post_rounds(left, right, rounds);
+    for _ in 0..rounds * left.qps.len() as u64 {
+        assert_eq!(next(left, right).status, WcStatus::Success);
+    }
+    let mut arrived = vec![0; 1 << 16];
+    right.mr.read_at(0, &mut arrived).unwrap();
+    assert!(arrived == bytes);
+}
+
 #[test]
 fn packets_that_come_in_on_the_wrong_lane_are_handed_over() {
     const QPS: usize = 8;
     for mode in [LaneMode::Inline, THREAD] {
         let (mut left, right) = crossed(mode, QPS, LoopbackConfig::default());
-        let bytes = post_rounds(&mut left, &right, 20);
-        for _ in 0..20 * QPS {
-            assert_eq!(next(&mut left, &right).status, WcStatus::Success);
-        }
-        let mut arrived = vec![0; 1 << 16];
-        right.mr.read_at(0, &mut arrived).unwrap();
-        assert!(arrived == bytes);
+        write_rounds(&mut left, &right, 20);
         for (side, what) in [(&left, "left"), (&right, "right")] {
             // What the other side sent last may still be on its way.
             let transport = until("all packets on the wrong lane, each counted once, and taken over", || {
@@ -60,13 +65,7 @@ fn kernel_sockets_steer_packets_to_their_lanes() {
             open(nic_of_queues(planes.map(Result::unwrap).into()), mode)
         });
         let (mut left, right) = pair_at(contexts, QPS, [|qp| qp % LANES, |qp| (qp + 1) % LANES]);
-        let bytes = post_rounds(&mut left, &right, 40);
-        for _ in 0..40 * QPS {
-            assert_eq!(next(&mut left, &right).status, WcStatus::Success);
-        }
-        let mut arrived = vec![0; 1 << 16];
-        right.mr.read_at(0, &mut arrived).unwrap();
-        assert!(arrived == bytes);
+        write_rounds(&mut left, &right, 40);
         for side in [&left, &right] {
             assert_eq!(side.context.counters().rx_other_lane, 0);
             for lane in 0..LANES {
@@ -85,14 +84,8 @@ fn batches_for_several_lanes_are_taken_apart() {
         UdpPort::open_queues(&config, LANES, &QpnShare::STEERING).unwrap()
     });
     let [left, right] = planes.map(|queues| open(nic_of_queues(vec![queues]), LaneMode::Inline));
-    let (mut left, right) = pair_at([left, right], 6, [|_| 0, |qp| qp % LANES]);
-    let bytes = post_rounds(&mut left, &right, 40);
-    for _ in 0..40 * 6 {
-        assert_eq!(next(&mut left, &right).status, WcStatus::Success);
-    }
-    let mut arrived = vec![0; 1 << 16];
-    right.mr.read_at(0, &mut arrived).unwrap();
-    assert!(arrived[..6 << 13] == bytes[..6 << 13]);
+    let (mut left, right) = pair_at([left, right], 8, [|_| 0, |qp| qp % LANES]);
+    write_rounds(&mut left, &right, 40);
     let (transport, lanes) = (right.context.counters(), right.context.lane_counters());
     assert!(transport.rx_other_lane > 0 && lanes.taken_over == transport.rx_other_lane, "{transport:?}");
 }

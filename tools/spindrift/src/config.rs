@@ -57,6 +57,7 @@ pub(crate) struct Run {
 pub(crate) struct Nic {
     pub(crate) port: Option<PortKind>,
     pub(crate) planes: Option<usize>,
+    pub(crate) lanes: Option<usize>,
     pub(crate) local: Option<Vec<IpAddr>>,
     pub(crate) plane_ids: Option<Vec<u32>>,
     pub(crate) source_ports: Option<usize>,

@@ -1,13 +1,12 @@
 //! `spindrift loopback`: two endpoints in one process write to each other's memory.
 
-use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
 use anyhow::{Result, bail};
 use clap::Args;
 use serde_json::{Value as Json, json};
-use spindrift::memory::Region;
 use spindrift::verbs::Context;
 
 use crate::bench::baseline::Baseline;
@@ -15,7 +14,7 @@ use crate::bench::check::{check_latency, check_loopback, check_source_ports, che
 use crate::bench::layout::Layout;
 use crate::bench::nic::{Nic, loopback_pair, udp_pair};
 use crate::bench::options::{Amount, Defaults, RunArgs, Settings};
-use crate::bench::pin::{Idle, pin, two_cores};
+use crate::bench::pin::Cores;
 use crate::bench::pingpong::{Led, Player};
 use crate::bench::report::{
     BandwidthRow, LatencyRow, Progress, counters_json, counters_table, faults_line, settings_json,
@@ -29,7 +28,7 @@ use crate::stop::Stop;
 use crate::units::format_size;
 use crate::verbose::Verbosity;
 
-/// Two endpoints in this process, on two lanes: moves and verifies real memory.
+/// Two endpoints in this process, each on a lane of its own: moves and verifies real memory.
 #[derive(Args, Debug)]
 pub(crate) struct LoopbackArgs {
     #[command(flatten)]
@@ -93,7 +92,8 @@ struct Pair {
     planes: usize,
     /// Where both sides receive, if their ports are sockets.
     udp_port: Option<u16>,
-    cores: Option<(usize, usize)>,
+    /// The writer's and the target's.
+    cores: [Cores; 2],
 }
 
 impl Pair {
@@ -115,19 +115,28 @@ impl Pair {
         let mut writer = Side::open(&settings, left, memory, 0)?;
         let mut target = Side::open(&settings, right, memory, 1)?;
         writer.connect(&mut target)?;
-        Ok(Self { settings, writer, target, layouts, planes, udp_port, cores: two_cores() })
+        let cores = Cores::of_pair(settings.lanes);
+        Ok(Self { settings, writer, target, layouts, planes, udp_port, cores })
     }
 
     fn header(&self, what: &str) -> String {
-        let cores = match self.cores {
-            Some((first, second)) => format!("cores {first} and {second}"),
-            None => "one core for both sides".to_owned(),
+        let cores: Vec<_> = self.pinned().map(|core| core.to_string()).collect();
+        let cores = match (cores.as_slice(), self.settings.lanes) {
+            ([writer, target], 1) => format!("cores {writer} and {target}"),
+            ([], 1) => "one core for both sides".to_owned(),
+            ([], lanes) => format!("fewer cores than the {} that both sides want", 2 * lanes),
+            (many, _) => format!("cores {}", many.join(", ")),
         };
         let udp_port = self.udp_port.map(|port| format!(", UDP port {port}")).unwrap_or_default();
         format!(
             "spindrift loopback, {what}: {}{udp_port}, {cores}",
             settings_line(&self.settings, self.planes, self.writer.mtu)
         )
+    }
+
+    /// The cores of the writer, then the target's.
+    fn pinned(&self) -> impl Iterator<Item = usize> {
+        self.cores.iter().flat_map(|cores| &cores.pinned).copied()
     }
 
     fn bandwidth(mut self, stop: &Stop) -> Result<()> {
@@ -142,18 +151,19 @@ impl Pair {
 
     fn measure_all(&mut self, stop: &Stop, rows: &mut Vec<BandwidthRow>) -> Result<()> {
         let Self { settings, writer, target, layouts, cores, .. } = self;
-        let cores = *cores;
+        let [writers, targets] = &*cores;
         let helper = Helper::default();
         let context = target.context.clone();
         thread::scope(|scope| {
-            scope.spawn(|| helper.serve(&context, cores.map(|(_, second)| second)));
             let _stop_helper = StopOnDrop(&helper.state);
-            if let Some((first, _)) = cores {
-                pin(first);
+            for lane in 0..settings.lanes {
+                let (helper, context) = (&helper, &context);
+                scope.spawn(move || helper.serve(context, lane, targets));
             }
+            writers.pin(0);
             for layout in layouts.iter() {
                 let mut run = Measure { settings, writer, target, layout, helper: &helper, stop };
-                let row = run.row(cores.is_some())?;
+                let row = run.row(writers)?;
                 if !settings.json {
                     say(&row.line());
                 }
@@ -219,10 +229,7 @@ impl Pair {
     fn settings_json(&self) -> Json {
         let mut map = settings_json(&self.settings, self.planes, self.writer.mtu);
         map.insert("udp_port".to_owned(), self.udp_port.into());
-        map.insert(
-            "cores".to_owned(),
-            self.cores.map(|(first, second)| [first, second]).into_iter().flatten().collect(),
-        );
+        map.insert("cores".to_owned(), self.pinned().collect());
         Json::Object(map)
     }
 
@@ -256,7 +263,7 @@ impl Pair {
 
     fn play_all(&mut self, rounds: u64, stop: &Stop, rows: &mut Vec<LatencyRow>) -> Result<()> {
         for layout in &self.layouts {
-            let row = play(&mut self.writer, &mut self.target, layout.size, rounds, self.cores, stop)?;
+            let row = play(&mut self.writer, &mut self.target, layout.size, rounds, &self.cores, stop)?;
             if !self.settings.json {
                 say(&row.line());
             }
@@ -272,19 +279,18 @@ fn play(
     target: &mut Side,
     size: u32,
     rounds: u64,
-    cores: Option<(usize, usize)>,
+    cores: &[Cores; 2],
     stop: &Stop,
 ) -> Result<LatencyRow> {
     let (to_writer, to_target, mtu) = (writer.remote(), target.remote(), writer.mtu);
-    let idle = Idle::new(cores.is_some());
+    let [leading, following] = cores;
+    let idle = leading.idle();
     let mut leader = Player::new(writer, size, to_target, mtu, idle)?;
     let mut follower = Player::new(target, size, to_writer, mtu, idle)?;
     let over = AtomicBool::new(false);
     thread::scope(|scope| {
         let follow = scope.spawn(|| {
-            if let Some((_, second)) = cores {
-                pin(second);
-            }
+            following.pin(0);
             let mut go_on =
                 || if over.load(Ordering::Acquire) { bail!("the other side ended") } else { stop.check() };
             let longest_pause = follower.follow(rounds, &mut go_on)?;
@@ -295,9 +301,7 @@ fn play(
             }
             Ok(longest_pause)
         });
-        if let Some((first, _)) = cores {
-            pin(first);
-        }
+        leading.pin(0);
         let mut go_on = || stop.check();
         let led = leader.lead(rounds, &mut go_on).and_then(|led| {
             leader.drain(&mut go_on)?;
@@ -317,24 +321,22 @@ fn play(
     })
 }
 
-/// The thread that drives the target's lane.
+/// The threads that drive the target's lanes.
 #[derive(Default)]
 struct Helper {
     state: AtomicU8,
 }
 
 impl Helper {
-    fn serve(&self, context: &Context, core: Option<usize>) {
-        if let Some(core) = core {
-            pin(core);
-        }
-        let mut idle = Idle::new(core.is_some());
+    fn serve(&self, context: &Context, lane: usize, cores: &Cores) {
+        cores.pin(lane);
+        let mut idle = cores.idle();
         loop {
             match self.state.load(Ordering::Relaxed) {
                 STOPPED => return,
                 // The baseline has the machine to itself.
                 PAUSED => thread::sleep(Duration::from_micros(50)),
-                _ => idle.after(context.poll()),
+                _ => idle.after(context.poll_lane(lane)),
             }
         }
     }
@@ -364,7 +366,7 @@ struct Measure<'a> {
 }
 
 impl Measure<'_> {
-    fn row(&mut self, own_core: bool) -> Result<BandwidthRow> {
+    fn row(&mut self, cores: &Cores) -> Result<BandwidthRow> {
         let Self { settings, layout, helper, .. } = *self;
         let pattern = layout.pattern(settings.seed.unwrap_or_default());
         self.writer.source.write_at(0, &pattern)?;
@@ -376,26 +378,31 @@ impl Measure<'_> {
         helper.set(RUNNING);
 
         let remote = self.target.remote();
-        let mut writer = Writer::new(self.writer, *layout, remote, settings.tx_depth, Idle::new(own_core))?;
+        let mut writer = Writer::new(self.writer, *layout, remote, settings.tx_depth, cores)?;
         let region = self.target.target.region();
         let mut watch = LoopbackWatch {
             stop: self.stop,
             progress: Progress::new(layout.size.into(), settings.amount),
             amount: settings.amount,
-            layout,
-            region,
-            pattern: &pattern,
-            sampled: 0,
-            wrong: 0,
+        };
+        let [sampled, wrong] = [const { AtomicU64::new(0) }; 2];
+        let sample = |qp: usize, write: u64| {
+            if write.is_multiple_of(SAMPLE_EVERY) {
+                sampled.fetch_add(1, Ordering::Relaxed);
+                if !layout.sample(region, &pattern, (qp, write), SAMPLE_BYTES)? {
+                    wrong.fetch_add(1, Ordering::Relaxed);
+                }
+            }
+            Ok(())
         };
         let warm_up = layout.slots * layout.qps as u64;
-        writer.run(Amount::Iterations(warm_up), &mut watch)?;
-        let measured = writer.run(settings.amount, &mut watch)?;
-        let LoopbackWatch { sampled, wrong, .. } = watch;
+        writer.run(Amount::Iterations(warm_up), &mut watch, &sample)?;
+        let measured = writer.run(settings.amount, &mut watch, &sample)?;
+        let (sampled, wrong) = (sampled.load(Ordering::Relaxed), wrong.load(Ordering::Relaxed));
 
         helper.set(PAUSED);
         (0..behind).for_each(|_| baseline.run());
-        let mismatch = layout.check(region, &pattern, writer.writes())?;
+        let mismatch = layout.check(region, &pattern, &writer.writes())?;
         if let Some(mismatch) = mismatch {
             tell(format_args!(
                 "spindrift: byte {} of the target is wrong (queue pair {})",
@@ -411,31 +418,15 @@ impl Measure<'_> {
     }
 }
 
-/// Samples memory while the run goes on.
 struct LoopbackWatch<'a> {
     stop: &'a Stop,
     progress: Progress,
     amount: Amount,
-    layout: &'a Layout,
-    region: &'a Region,
-    pattern: &'a [u8],
-    sampled: u64,
-    wrong: u64,
 }
 
 impl Watch for LoopbackWatch<'_> {
     fn tick(&mut self, done: u64, elapsed: Duration) -> Result<()> {
         self.progress.set(self.amount, done, elapsed);
         self.stop.check()
-    }
-
-    fn completed(&mut self, qp: usize, write: u64) -> Result<()> {
-        if write.is_multiple_of(SAMPLE_EVERY) {
-            self.sampled += 1;
-            if !self.layout.sample(self.region, self.pattern, (qp, write), SAMPLE_BYTES)? {
-                self.wrong += 1;
-            }
-        }
-        Ok(())
     }
 }

@@ -40,6 +40,41 @@ fn moves_and_verifies_memory() {
     assert!(counters["target"]["transport"]["rx_placed_bytes"].as_u64().unwrap() >= 328 << 16);
 }
 
+/// Each lane writes its queue pairs' share, over ports of its own.
+#[test]
+fn several_lanes_share_the_queue_pairs() {
+    for (port, planes) in [("loopback", "2"), ("udp", "1")] {
+        let json = json(&[
+            "loopback",
+            "--port",
+            port,
+            "--planes",
+            planes,
+            "--lanes",
+            "3",
+            "-q",
+            "5",
+            "-s",
+            "20000",
+            "-n",
+            "1001",
+            "--fault",
+            "loss=0.5%",
+            "--seed",
+            "3",
+            "--json",
+        ]);
+        assert_rows(&json, &[20_000]);
+        assert_eq!(json["rows"][0]["iterations"], 1001);
+        assert_eq!((&json["settings"]["lanes"], &json["settings"]["queue_pairs"]), (&3.into(), &5.into()));
+        let target = &json["counters"]["target"];
+        assert!(target["transport"]["rx_placed_bytes"].as_u64().unwrap() >= 1001 * 20_000, "{target}");
+        assert_eq!(target["transport"]["rx_other_lane"], Json::Null, "each lane got what was its own");
+    }
+    let timed = json(&["loopback", "--lanes", "2", "-q", "2", "-s", "64", "-D", "50ms", "--json"]);
+    assert_rows(&timed, &[64]);
+}
+
 #[test]
 fn every_size_of_the_sweep() {
     let json = json(&["loopback", "-a", "-n", "3", "--tx-depth", "2", "--json"]);

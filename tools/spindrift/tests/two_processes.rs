@@ -123,6 +123,27 @@ fn several_planes_queue_pairs_and_faults() {
 }
 
 /// All that a server takes (`-q 1024`) would take tens of seconds on a machine with other work.
+/// Each side has as many as it likes: what one batch brings for several lanes is handed over.
+#[test]
+fn several_lanes_on_each_side() {
+    let (client, server) = both(
+        "write-bw",
+        &["--lanes", "3", "--local", "127.0.0.1,127.0.0.3"],
+        &["--lanes", "2", "--local", "127.0.0.2,127.0.0.4", "-q", "7", "-n", "700", "-s", "30000"],
+    );
+    assert_eq!((&client["settings"]["lanes"], &server["settings"]["lanes"]), (&2.into(), &3.into()));
+    assert_eq!(
+        (&client["rows"][0]["verified"], &server["rows"][0]["verified"]),
+        (&true.into(), &true.into())
+    );
+    assert_eq!(
+        (&client["rows"][0]["iterations"], &server["rows"][0]["iterations"]),
+        (&700.into(), &700.into())
+    );
+    let counted = &server["counters"];
+    assert_eq!(counted["transport"]["rx_other_lane"], counted["lanes"]["taken_over"], "{counted}");
+}
+
 #[test]
 fn many_queue_pairs() {
     let (client, server) = both("write-bw", &[], &["-q", "200", "-t", "16", "-s", "5000", "-n", "4000"]);

@@ -6,7 +6,7 @@ use std::ops::RangeInclusive;
 use anyhow::Result;
 use spindrift::endpoint::EndpointConfig;
 use spindrift::path::PathConfig;
-use spindrift::verbs::RtsAttr;
+use spindrift::verbs::{Context, RtsAttr};
 use spindrift_pmd::fault::FaultPlan;
 use spindrift_pmd::udp::SOURCE_PORTS_MAX;
 
@@ -27,6 +27,8 @@ pub(super) fn check(settings: &Settings, args: &RunArgs) -> Result<()> {
     let range = |name: String, value: u64, range: RangeInclusive<u64>| in_range(&name, value, &range);
     range(named(args.mtu.map(drop), "--mtu", "transport.mtu"), settings.mtu.into(), MTU_RANGE)?;
     range(named(args.qp.map(drop), "--qp", "run.qps"), settings.qps as u64, 1..=Settings::QPS_MAX.into())?;
+    let lanes = named(args.lanes.map(drop), "--lanes", "nic.lanes");
+    range(lanes, settings.lanes as u64, 1..=Context::MAX_LANES as u64)?;
     let depth = settings.tx_depth.into();
     range(named(args.tx_depth.map(drop), "--tx-depth", "run.tx_depth"), depth, 1..=TX_DEPTH_MAX)?;
     if settings.amount == Amount::Iterations(0) {
@@ -180,12 +182,24 @@ pub(crate) fn check_planes(settings: &Settings, args: &RunArgs, planes: usize, f
     })
 }
 
+/// Checks that every lane has a queue pair, on the side that says how many there are.
+pub(crate) fn check_lanes(settings: &Settings, args: &RunArgs) -> Result<()> {
+    let Settings { lanes, qps, config, .. } = settings;
+    if lanes <= qps {
+        return Ok(());
+    }
+    let name = config.origin(args.lanes.is_some(), "--lanes", "nic.lanes");
+    let have = if *qps == 1 { "1 queue pair keeps one" } else { &format!("{qps} queue pairs keep as many") };
+    Err(usage(format!("{name} {lanes}: {have} busy; give -q {lanes} or more, or fewer lanes")))
+}
+
 /// Checks the number of planes of `loopback`.
 pub(crate) fn check_loopback(settings: &Settings, args: &RunArgs, planes: Option<usize>) -> Result<usize> {
     let config = &settings.config;
     let name = config.origin(planes.is_some(), "--planes", "nic.planes");
     let planes = planes.or(config.nic.planes).unwrap_or(PLANES);
     in_range(&name, planes as u64, &(1..=EndpointConfig::MAX_PORTS as u64))?;
+    check_lanes(settings, args)?;
     check_planes(settings, args, planes, ", or raise --planes")?;
     check_plane_ids(config, false, planes, ", or change --planes")?;
     Ok(planes)
@@ -236,6 +250,10 @@ pub(crate) fn check_latency(settings: &Settings, args: &RunArgs, what: &str) -> 
     if settings.qps != 1 {
         let name = config.origin(args.qp.is_some(), "--qp", "run.qps");
         return Err(usage(format!("{name} {}: {what} uses one queue pair; give -q 1", settings.qps)));
+    }
+    if settings.lanes != 1 {
+        let name = config.origin(args.lanes.is_some(), "--lanes", "nic.lanes");
+        return Err(usage(format!("{name} {}: {what} uses one lane; leave it out", settings.lanes)));
     }
     Ok(())
 }

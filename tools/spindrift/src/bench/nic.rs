@@ -5,7 +5,8 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use anyhow::{Context as _, Result};
-use spindrift::endpoint::EndpointConfig;
+use spindrift::endpoint::{EndpointConfig, QpnShare};
+use spindrift::verbs::{nic, nic_of_queues};
 use spindrift::wire::DscpMap;
 use spindrift_pmd::Port;
 use spindrift_pmd::fault::{FaultPlan, FaultPort, FaultStats};
@@ -25,7 +26,8 @@ const PORT_TRIES: usize = 16;
 
 /// The ports of one side.
 pub(crate) struct Nic {
-    pub(crate) ports: Vec<Box<dyn Port>>,
+    /// Of each lane, by plane.
+    pub(crate) lanes: Vec<Vec<Box<dyn Port>>>,
     /// UDP port at which this side receives, if its ports know.
     pub(crate) udp_port: Option<u16>,
     pub(crate) faults: Vec<Arc<FaultStats>>,
@@ -33,34 +35,43 @@ pub(crate) struct Nic {
 }
 
 impl Nic {
-    fn new(ports: Vec<Box<dyn Port>>, udp_port: Option<u16>) -> Self {
-        Self { ports, udp_port, faults: Vec::new(), capture: None }
+    fn new(lanes: Vec<Vec<Box<dyn Port>>>, udp_port: Option<u16>) -> Self {
+        Self { lanes, udp_port, faults: Vec::new(), capture: None }
+    }
+
+    pub(crate) fn planes(&self) -> usize {
+        self.lanes.first().map_or(0, Vec::len)
+    }
+
+    /// The same with something around every port, told by lane and plane.
+    fn wrapped(mut self, mut wrap: impl FnMut(usize, usize, Box<dyn Port>) -> Box<dyn Port>) -> Self {
+        for (lane, ports) in self.lanes.iter_mut().enumerate() {
+            *ports = ports.drain(..).enumerate().map(|(plane, port)| wrap(lane, plane, port)).collect();
+        }
+        self
     }
 
     /// Captures below the faults: what the network carries.
-    pub(crate) fn with_capture(mut self, settings: &Settings) -> Result<Self> {
+    pub(crate) fn with_capture(self, settings: &Settings) -> Result<Self> {
         let Some(path) = &settings.pcap else { return Ok(self) };
         let capture = Capture::create(path, lane_epoch_ns()).context("--pcap")?;
-        let wrap = |port| Box::new(PcapPort::new(port, capture.clone())) as Box<dyn Port>;
-        self.ports = self.ports.into_iter().map(wrap).collect();
-        self.capture = Some(capture);
-        Ok(self)
+        let nic = self.wrapped(|_, _, port| Box::new(PcapPort::new(port, capture.clone())));
+        Ok(Self { capture: Some(capture), ..nic })
     }
 
-    /// Puts faults around every port. `side` makes the two sides' faults differ.
-    pub(crate) fn with_faults(mut self, settings: &Settings, side: u64) -> Self {
+    /// Puts faults around every port. `side` makes the two sides' faults differ; those of lanes do too.
+    pub(crate) fn with_faults(self, settings: &Settings, side: u64) -> Self {
         let Some(plan) = &settings.fault else { return self };
         let plan = recognisable(plan, settings.config.transport.dscp.unwrap_or_default());
         let seed = settings.seed.unwrap_or_default() ^ side.wrapping_mul(0xd1b5_4a32_d192_ed03);
         let mut faults = Vec::new();
-        let wrap = |(plane, port)| {
+        let nic = self.wrapped(|lane, plane, port| {
+            let seed = seed ^ (lane as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
             let port = FaultPort::new(port, plane, plan.clone(), seed);
             faults.push(port.stats());
-            Box::new(port) as Box<dyn Port>
-        };
-        self.ports = self.ports.into_iter().enumerate().map(wrap).collect();
-        self.faults = faults;
-        self
+            Box::new(port)
+        });
+        Self { faults, ..nic }
     }
 }
 
@@ -76,15 +87,13 @@ fn recognisable(plan: &FaultPlan, dscp: DscpMap) -> FaultPlan {
     plan
 }
 
-/// Two NICs joined by rings.
+/// Two NICs joined by rings, lane by lane.
 pub(crate) fn loopback_pair(settings: &Settings, planes: usize) -> [Nic; 2] {
     let frame_max = settings.mtu as usize + FRAME_ROOM;
     let config = LoopbackConfig { frame_max, ..LoopbackConfig::default() };
-    let (left, right) = loopback::pair(planes, config);
-    [left, right].map(|ports| {
-        let ports = ports.into_iter().map(|port| Box::new(port) as Box<dyn Port>).collect();
-        Nic::new(ports, None)
-    })
+    let pairs = (0..settings.lanes).map(|_| loopback::pair(planes, config));
+    let (left, right) = pairs.map(|(left, right)| (nic(left), nic(right))).unzip();
+    [left, right].map(|lanes| Nic::new(lanes, None))
 }
 
 /// Two NICs of kernel sockets on this machine's loopback addresses: side 0 on 127.0.0.1, 127.0.0.3, ..; side 1
@@ -119,18 +128,19 @@ pub(crate) fn open_udp(settings: &Settings, local: &[IpAddr], port: u16) -> Resu
 }
 
 fn try_open_udp(settings: &Settings, local: &[IpAddr], mut port: u16) -> Result<Nic> {
-    let mut ports: Vec<Box<dyn Port>> = Vec::new();
+    let mut planes = Vec::new();
     for &local in local {
         let gso = if settings.gso { Offload::Auto } else { Offload::Off };
         let mut config = UdpConfig { local, port, gso, ..UdpConfig::default() };
         if let Some(count) = settings.config.nic.source_ports {
             config.source_ports = SourcePorts::Count(count);
         }
-        let opened = UdpPort::open(&config).with_context(|| format!("cannot open a port on {local}"))?;
-        port = opened.port();
-        ports.push(Box::new(opened));
+        let queues = UdpPort::open_queues(&config, settings.lanes, &QpnShare::STEERING)
+            .with_context(|| format!("cannot open a port on {local}"))?;
+        port = queues.first().map_or(port, UdpPort::port);
+        planes.push(queues);
     }
-    Ok(Nic::new(ports, Some(port)))
+    Ok(Nic::new(nic_of_queues(planes), Some(port)))
 }
 
 /// Nanoseconds from 1970 to the epoch of the lanes' clock, which is the first use of it: about now.

@@ -52,6 +52,9 @@ pub(crate) struct RunArgs {
     /// Queue pairs [default: 1].
     #[arg(short, long, value_name = "N")]
     pub(crate) qp: Option<u32>,
+    /// Lanes of this side: threads that share the queue pairs, for a core each [default: 1].
+    #[arg(long, value_name = "N")]
+    pub(crate) lanes: Option<usize>,
     /// Messages in flight on each queue pair [default: 128].
     #[arg(short, long, value_name = "N")]
     pub(crate) tx_depth: Option<u32>,
@@ -111,6 +114,7 @@ pub(crate) struct Settings {
     pub(crate) sizes: Vec<u64>,
     pub(crate) amount: Amount,
     pub(crate) qps: usize,
+    pub(crate) lanes: usize,
     pub(crate) tx_depth: u32,
     pub(crate) mtu: u32,
     pub(crate) cc: CcName,
@@ -166,6 +170,7 @@ impl Settings {
             sizes,
             amount,
             qps: args.qp.or(run.qps).unwrap_or(1) as usize,
+            lanes: args.lanes.or(config.nic.lanes).unwrap_or(1),
             tx_depth: args.tx_depth.or(run.tx_depth).unwrap_or(defaults.tx_depth),
             mtu: args.mtu.or(config.transport.mtu).unwrap_or(4096),
             cc: args.cc.or(config.cc.algorithm).unwrap_or(CcName::None),

@@ -2,17 +2,48 @@
 
 use core_affinity::CoreId;
 
-/// Two cores of this process's own for the two sides, if it has as many.
-pub(crate) fn two_cores() -> Option<(usize, usize)> {
-    match core_affinity::get_core_ids()?.as_slice() {
-        [first, second, ..] => Some((first.id, second.id)),
-        _ => None,
+/// The cores that the lanes of one side have for themselves.
+#[derive(Clone, Debug)]
+pub(crate) struct Cores {
+    /// By lane; empty where the scheduler chooses.
+    pub(crate) pinned: Vec<usize>,
+    /// There is one for each lane, pinned or not.
+    own: bool,
+}
+
+impl Cores {
+    /// Cores for the lanes of two sides in this process: all of their own, or none.
+    pub(crate) fn of_pair(lanes: usize) -> [Self; 2] {
+        let cores: Vec<usize> = available();
+        let mut chunks = cores.chunks_exact(lanes);
+        match [chunks.next(), chunks.next()] {
+            [Some(first), Some(second)] => {
+                [first, second].map(|pinned| Self { pinned: pinned.to_vec(), own: true })
+            }
+            _ => [(); 2].map(|()| Self { pinned: Vec::new(), own: false }),
+        }
+    }
+
+    /// The scheduler's choice, for one side of two that may be on one host.
+    pub(crate) fn any(lanes: usize) -> Self {
+        Self { pinned: Vec::new(), own: available().len() > lanes }
+    }
+
+    /// Binds this thread, which drives a lane. Where that is not allowed, the scheduler's choice will do.
+    pub(crate) fn pin(&self, lane: usize) {
+        if let Some(&id) = self.pinned.get(lane) {
+            core_affinity::set_for_current(CoreId { id });
+        }
+    }
+
+    /// What a lane does when it finds nothing.
+    pub(crate) fn idle(&self) -> Idle {
+        Idle::new(self.own)
     }
 }
 
-/// Binds this thread. Where that is not allowed, the scheduler's choice will do.
-pub(crate) fn pin(core: usize) {
-    core_affinity::set_for_current(CoreId { id: core });
+fn available() -> Vec<usize> {
+    core_affinity::get_core_ids().unwrap_or_default().iter().map(|core| core.id).collect()
 }
 
 /// What to do between polls that found nothing.
@@ -24,7 +55,7 @@ pub(crate) struct Idle {
 
 impl Idle {
     /// With a core for each side, spinning is fastest; else the other side needs the core.
-    pub(crate) fn new(own_core: bool) -> Self {
+    fn new(own_core: bool) -> Self {
         Self { polls: 0, before_yield: if own_core { 4096 } else { 4 } }
     }
 

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, bail};
 use hdrhistogram::Histogram;
 use spindrift::verbs::exchange::RemoteMr;
-use spindrift::verbs::{PostError, RecvWr, RemoteAddr, SendOp, SendWr, Sge, Wc, WcOpcode};
+use spindrift::verbs::{Cq, PostError, RecvWr, RemoteAddr, SendOp, SendWr, Sge, Wc, WcOpcode};
 
 use super::pauses::Pauses;
 use super::pin::Idle;
@@ -36,7 +36,7 @@ pub(crate) struct Led {
     pub(crate) longest_pause: Duration,
 }
 
-/// One side of the game, on its first queue pair.
+/// One side of the game, on its first queue pair and only lane.
 ///
 /// A write of one packet is seen by its last byte in memory, as perftest does. The packets of a larger one
 /// arrive in any order, so it carries an immediate, which says that all of it is there.
@@ -103,7 +103,7 @@ impl<'a> Player<'a> {
     /// One turn of the lane.
     fn poll(&mut self) -> Result<()> {
         let work = self.side.context.poll();
-        while let Some(wc) = self.side.cq.poll_one()? {
+        while let Some(wc) = self.side.cqs.first_mut().map(Cq::poll_one).transpose()?.flatten() {
             self.complete(&wc)?;
         }
         self.idle.after(work);

@@ -183,6 +183,7 @@ pub(crate) fn settings_json(settings: &Settings, planes: usize, mtu: u32) -> Map
     let mut put = |name: &str, value: Json| map.insert(name.to_owned(), value);
     put("port", settings.port.name().into());
     put("planes", planes.into());
+    put("lanes", settings.lanes.into());
     put("queue_pairs", settings.qps.into());
     put("tx_depth", settings.tx_depth.into());
     put("mtu", mtu.into());
@@ -209,9 +210,10 @@ pub(crate) fn settings_line(settings: &Settings, planes: usize, mtu: u32) -> Str
     let many =
         |count: usize, one: &str| if count == 1 { format!("1 {one}") } else { format!("{count} {one}s") };
     format!(
-        "port {}, {}, {}, tx depth {}, MTU {}, iCRC {}, congestion control {}, {}",
+        "port {}, {}{}, {}, tx depth {}, MTU {}, iCRC {}, congestion control {}, {}",
         settings.port.name(),
         many(planes, "plane"),
+        if settings.lanes == 1 { String::new() } else { format!(", {} lanes", settings.lanes) },
         many(settings.qps, "queue pair"),
         settings.tx_depth,
         mtu,
@@ -254,8 +256,10 @@ pub(crate) fn explain(status: WcStatus, retry: &RtsAttr) -> String {
 
 /// Counters of one side as nested objects.
 pub(crate) fn counters_json(counted: &Counted) -> Json {
-    let mut groups: Map<String, Json> =
-        ["transport", "ports", "faults"].map(|name| (name.to_owned(), json!({}))).into_iter().collect();
+    let mut groups: Map<String, Json> = ["transport", "lanes", "ports", "faults"]
+        .map(|name| (name.to_owned(), json!({})))
+        .into_iter()
+        .collect();
     for (group, name, value) in counted.list() {
         if let Some(Json::Object(group)) = groups.get_mut(group) {
             group.insert(name.to_owned(), value.into());
@@ -268,7 +272,7 @@ pub(crate) fn counters_json(counted: &Counted) -> Json {
 pub(crate) fn counters_table(sides: &[(&str, &Counted)]) -> String {
     let lists: Vec<_> = sides.iter().map(|(_, counted)| counted.list()).collect();
     let mut names: Vec<(&str, &str)> = Vec::new();
-    for group in ["transport", "ports", "faults"] {
+    for group in ["transport", "lanes", "ports", "faults"] {
         for (found, name, _) in lists.iter().flatten() {
             if *found == group && !names.contains(&(group, name)) {
                 names.push((group, name));

@@ -1,11 +1,14 @@
-//! One side of a run: its ports, lane, memory and queue pairs.
+//! One side of a run: its ports, lanes, memory and queue pairs.
 
 use std::sync::Arc;
 
 use anyhow::{Context as _, Result};
 use spindrift::counters::Counters;
+use spindrift::engine::LaneCounters;
 use spindrift::verbs::exchange::{Negotiated, Offer, RemoteMr};
-use spindrift::verbs::{Access, Context, ContextConfig, Cq, Mr, Pd, Qp, RtsAttr, VerbsError};
+use spindrift::verbs::{
+    Access, Context, ContextConfig, Cq, LaneMode, Mr, Pd, Placement, Qp, QpConfig, RtsAttr, VerbsError,
+};
 use spindrift_pmd::PortCounters;
 use spindrift_pmd::fault::FaultStats;
 use spindrift_pmd::pcap::Capture;
@@ -16,7 +19,8 @@ use super::options::Settings;
 /// Everything between an application and its ports. The fields go in the order in which they must end.
 pub(crate) struct Side {
     pub(crate) qps: Vec<Qp>,
-    pub(crate) cq: Cq,
+    /// One for each lane.
+    pub(crate) cqs: Vec<Cq>,
     /// Where writes of this side come from.
     pub(crate) source: Mr,
     /// Where the peer writes to.
@@ -34,25 +38,32 @@ pub(crate) struct Side {
 impl Side {
     /// Opens a side with so many bytes of memory each for source and target.
     pub(crate) fn open(settings: &Settings, nic: Nic, memory: usize, index: u64) -> Result<Self> {
-        let Nic { ports, udp_port, faults, capture } = nic;
-        let planes = ports.len();
-        let base = ContextConfig::new(&ports);
+        let planes = nic.planes();
+        let Nic { lanes, udp_port, faults, capture } = nic;
+        let base = ContextConfig::new(lanes.first().context("no lane")?);
         let mut endpoint = settings.endpoint(base.endpoint);
         endpoint.udp_port = udp_port.unwrap_or(endpoint.udp_port);
         let mtu = settings.mtu.min(endpoint.max_mtu());
         let seed = settings.seed.map(|seed| seed.wrapping_mul(2).wrapping_add(index).into());
-        let context = Context::open(ports, ContextConfig { seed, lanes: base.lanes, endpoint })?;
+        let modes = vec![LaneMode::Inline; lanes.len()];
+        let context = Context::open_lanes(lanes, ContextConfig { seed, lanes: modes, endpoint })?;
         let pd = context.create_pd()?;
         let outstanding = settings.tx_depth as usize + 16;
-        let cq = context.create_cq((outstanding * settings.qps) as u32)?;
+        let of_a_lane = settings.qps.div_ceil(context.lanes());
+        let cqs = (0..context.lanes()).map(|_| context.create_cq((outstanding * of_a_lane) as u32));
+        let cqs = cqs.collect::<Result<Vec<_>, _>>()?;
         let register = |access| {
             pd.register(memory, access).with_context(|| format!("cannot register {memory} bytes of memory"))
         };
         let (source, target) = (register(Access::LOCAL_READ)?, register(Access::REMOTE_WRITE)?);
         let config = settings.queue_pair(planes);
-        let qps =
-            (0..settings.qps).map(|_| Qp::create(&pd, &cq, &cq, &config)).collect::<Result<Vec<_>, _>>()?;
-        Ok(Self { qps, cq, source, target, _pd: pd, context, mtu, retry: settings.retry, faults, capture })
+        let lanes = cqs.iter().enumerate().cycle().take(settings.qps);
+        let qps = lanes.map(|(lane, cq)| {
+            let config = QpConfig { lane: Placement::On(lane), ..config.clone() };
+            Qp::create(&pd, cq, cq, &config)
+        });
+        let qps = qps.collect::<Result<Vec<_>, _>>()?;
+        Ok(Self { qps, cqs, source, target, _pd: pd, context, mtu, retry: settings.retry, faults, capture })
     }
 
     /// What the peer has to know.
@@ -97,7 +108,8 @@ impl Side {
             }
         }
         faults.retain(|(_, value)| *value > 0);
-        Counted { transport: self.context.counters(), ports, faults }
+        let (transport, lanes) = (self.context.counters(), self.context.lane_counters());
+        Counted { transport, lanes, ports, faults }
     }
 
     /// Writes the capture out; says why if it could not be written.
@@ -115,6 +127,7 @@ impl Side {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Counted {
     pub(crate) transport: Counters,
+    pub(crate) lanes: LaneCounters,
     pub(crate) ports: PortCounters,
     pub(crate) faults: Vec<(&'static str, u64)>,
 }
@@ -123,6 +136,8 @@ impl Counted {
     /// Group, name and value of all that are not 0.
     pub(crate) fn list(&self) -> Vec<(&'static str, &'static str, u64)> {
         let transport = self.transport.iter().map(|(name, _, value)| ("transport", name, value));
+        let lanes = [("taken_over", self.lanes.taken_over), ("handover_lost", self.lanes.handover_lost)]
+            .map(|(name, value)| ("lanes", name, value));
         let p = &self.ports;
         let ports = [
             ("tx_frames", p.tx_frames),
@@ -142,7 +157,7 @@ impl Counted {
         ]
         .map(|(name, value)| ("ports", name, value));
         let faults = self.faults.iter().map(|&(name, value)| ("faults", name, value));
-        transport.chain(ports).chain(faults).filter(|(_, _, value)| *value > 0).collect()
+        transport.chain(lanes).chain(ports).chain(faults).filter(|(_, _, value)| *value > 0).collect()
     }
 }
 

@@ -1,26 +1,24 @@
-//! Keeps a window of writes in flight on every queue pair and measures.
+//! Keeps a window of writes in flight on every queue pair and measures: a thread for each lane, with its own queue pairs and
+//! completion queue.
 
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Barrier, Mutex, PoisonError};
+use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, bail};
+use anyhow::{Error, Result, bail};
+use spindrift::verbs::Wc;
 use spindrift::verbs::exchange::RemoteMr;
-use spindrift::verbs::{RemoteAddr, SendOp, SendWr, Sge, Wc};
 
 use super::layout::Layout;
 use super::options::Amount;
+pub(crate) use super::pace::Watch;
+use super::pace::{Pace, gbps};
 use super::pauses::Pauses;
-use super::pin::Idle;
-use super::report::explain;
+use super::pin::Cores;
 use super::side::Side;
-
-/// Shortest interval that the peak is taken over.
-const PEAK_INTERVAL: Duration = Duration::from_millis(10);
-/// Fewest messages in it: with less, where one happens to end would matter.
-const PEAK_MESSAGES: u64 = 16;
-/// How often the watcher is asked.
-const WATCH_INTERVAL: Duration = Duration::from_millis(100);
-/// Polls between two looks at the clock.
-const CLOCK_POLLS: u32 = 64;
+pub(crate) use super::worker::Check;
+use super::worker::{Stream, Worker};
 
 /// What one size gave.
 #[derive(Clone, Copy, Debug, Default)]
@@ -28,7 +26,7 @@ pub(crate) struct Measured {
     pub(crate) iterations: u64,
     pub(crate) elapsed: Duration,
     pub(crate) peak_gbps: f64,
-    /// Longest time that this thread was not run, or stuck in one turn.
+    /// Longest time that a thread was not run, or stuck in one turn.
     pub(crate) longest_pause: Duration,
 }
 
@@ -42,33 +40,12 @@ impl Measured {
     }
 }
 
-fn gbps(iterations: u64, size: u32, elapsed: Duration) -> f64 {
-    (iterations * u64::from(size)) as f64 * 8.0 / elapsed.as_secs_f64().max(1e-9) / 1e9
-}
-
-/// Looks at a run from time to time.
-pub(crate) trait Watch {
-    /// Called about every 100 ms with the completed messages and the time since the start; an error ends the run.
-    fn tick(&mut self, done: u64, elapsed: Duration) -> Result<()>;
-
-    /// Called for each completed write, before its slot is used again.
-    fn completed(&mut self, _qp: usize, _write: u64) -> Result<()> {
-        Ok(())
-    }
-}
-
 /// Writes of one size.
 pub(crate) struct Writer<'a> {
-    side: &'a mut Side,
     layout: Layout,
-    depth: u64,
-    local: Sge,
-    remote: RemoteAddr,
-    idle: Idle,
-    /// Writes posted on each queue pair since the target was cleared.
-    posted: Vec<u64>,
-    completed: Vec<u64>,
-    wcs: [Wc; 64],
+    first: Worker<'a>,
+    others: Vec<Worker<'a>>,
+    cores: Cores,
 }
 
 impl<'a> Writer<'a> {
@@ -77,152 +54,245 @@ impl<'a> Writer<'a> {
         layout: Layout,
         remote: RemoteMr,
         depth: u32,
-        idle: Idle,
+        cores: &Cores,
     ) -> Result<Self> {
         // Both checked once for all slots.
         let local = side.source.sge(0, layout.size)?;
         let remote = remote.at(0, layout.footprint())?;
-        let none = vec![0; side.qps.len()];
-        Ok(Self {
-            side,
-            depth: layout.depth(depth),
+        let (context, retry, depth) = (&side.context, side.retry, layout.depth(depth));
+        let worker = |(lane, cq)| Worker {
+            lane,
+            context: context.clone(),
+            streams: Vec::new(),
+            cq,
             layout,
+            depth,
             local,
             remote,
-            idle,
-            posted: none.clone(),
-            completed: none,
+            idle: cores.idle(),
+            retry,
             wcs: [Wc::default(); 64],
-        })
+        };
+        let mut workers: Vec<_> = side.cqs.iter_mut().enumerate().map(worker).collect();
+        for (number, qp) in side.qps.iter_mut().enumerate() {
+            if let Some(worker) = workers.get_mut(qp.lane()) {
+                worker.streams.push(Stream { number, qp, posted: 0, completed: 0 });
+            }
+        }
+        let mut workers = workers.into_iter();
+        let Some(first) = workers.next() else { bail!("no lane") };
+        Ok(Self { layout, first, others: workers.collect(), cores: cores.clone() })
     }
 
     /// Complete writes of each queue pair.
-    pub(crate) fn writes(&self) -> &[u64] {
-        &self.completed
+    pub(crate) fn writes(&self) -> Vec<u64> {
+        let mut writes = vec![0; self.layout.qps];
+        for stream in self.others.iter().chain([&self.first]).flat_map(|worker| &worker.streams) {
+            if let Some(writes) = writes.get_mut(stream.number) {
+                *writes = stream.completed;
+            }
+        }
+        writes
     }
 
     /// Writes until the amount is reached and everything posted is complete.
-    pub(crate) fn run(&mut self, amount: Amount, watch: &mut dyn Watch) -> Result<Measured> {
-        let before: u64 = self.completed.iter().sum();
-        let mut left = match amount {
-            Amount::Iterations(n) => n,
-            Amount::Time(_) => u64::MAX,
-        };
-        let mut done = 0;
-        let mut pace = Pace::new(self.layout.size);
-        let mut polls = 0;
-        loop {
-            left -= self.post(left)?;
-            let work = self.side.context.poll();
-            let newly = self.complete(watch)?;
-            done += newly;
-            self.idle.after(work + newly as usize);
-            polls += 1;
-            if polls >= CLOCK_POLLS {
-                polls = 0;
-                let elapsed = pace.look(done, watch)?;
-                if matches!(amount, Amount::Time(time) if elapsed >= time) {
-                    left = 0;
-                }
-            }
-            if left == 0 && self.posted == self.completed {
-                break;
-            }
-        }
-        let elapsed = pace.start.elapsed();
-        let iterations = self.completed.iter().sum::<u64>() - before;
-        let longest_pause = pace.pauses.longest();
+    pub(crate) fn run(
+        &mut self,
+        amount: Amount,
+        watch: &mut dyn Watch,
+        check: Check<'_>,
+    ) -> Result<Measured> {
+        let Self { layout, first, others, cores } = self;
+        let run = Run::new(amount, others.len() + 1);
+        let mut shares = Shares { amount, qps: layout.qps, before: 0 };
+        let share = shares.next(first.streams.len());
+        let (pace, longest) = thread::scope(|scope| {
+            let threads: Vec<_> = others
+                .iter_mut()
+                .map(|worker| {
+                    let (run, cores, share) = (&run, &*cores, shares.next(worker.streams.len()));
+                    scope.spawn(move || {
+                        cores.pin(worker.lane);
+                        run.aside(worker, share, check)
+                    })
+                })
+                .collect();
+            let pace = run.at_the_clock(first, share, watch, check);
+            // One that panicked has said so on standard error, and failed the run.
+            let pauses = threads.into_iter().map(|thread| thread.join().unwrap_or_default());
+            (pace, pauses.max().unwrap_or_default())
+        });
+        let (elapsed, iterations) = (pace.start.elapsed(), run.result()?);
+        let longest_pause = pace.pauses.longest().max(longest);
         let measured = Measured { iterations, elapsed, peak_gbps: 0.0, longest_pause };
-        Ok(Measured { peak_gbps: pace.peak_gbps.max(measured.gbps(self.layout.size)), ..measured })
-    }
-
-    /// Posts what the windows take, at most `left`, and returns how many.
-    fn post(&mut self, left: u64) -> Result<u64> {
-        let mut posted_now = 0;
-        for (qp, handle) in self.side.qps.iter_mut().enumerate() {
-            let (Some(posted), Some(&completed)) = (self.posted.get_mut(qp), self.completed.get(qp)) else {
-                continue;
-            };
-            while posted_now < left && *posted - completed < self.depth {
-                let source = self.layout.source(qp, *posted) as u64;
-                let target = self.layout.target(qp, *posted) as u64;
-                handle.post_send(SendWr {
-                    wr_id: (qp as u64) << 48 | (*posted & WRITE_MASK),
-                    op: SendOp::Write,
-                    local: Sge { addr: self.local.addr + source, ..self.local },
-                    remote: RemoteAddr { addr: self.remote.addr + target, ..self.remote },
-                    signaled: true,
-                })?;
-                *posted += 1;
-                posted_now += 1;
-            }
-        }
-        Ok(posted_now)
-    }
-
-    /// Takes completions; each must be the next of its queue pair, and a success.
-    fn complete(&mut self, watch: &mut dyn Watch) -> Result<u64> {
-        let count = self.side.cq.poll(&mut self.wcs)?;
-        for wc in self.wcs.iter().take(count) {
-            let (qp, write) = ((wc.wr_id >> 48) as usize, wc.wr_id & WRITE_MASK);
-            if !wc.status.is_success() {
-                bail!(
-                    "queue pair {:#08x}: write {write} of {} bytes failed: {}",
-                    wc.qpn.get(),
-                    self.layout.size,
-                    explain(wc.status, &self.side.retry)
-                );
-            }
-            let Some(completed) = self.completed.get_mut(qp) else {
-                bail!("completion {:#x} matches no request", wc.wr_id)
-            };
-            if *completed & WRITE_MASK != write {
-                bail!("queue pair {qp}: write {write} completed, but {completed} was next");
-            }
-            watch.completed(qp, *completed)?;
-            *completed += 1;
-        }
-        Ok(count as u64)
+        Ok(Measured { peak_gbps: pace.peak_gbps.max(measured.gbps(layout.size)), ..measured })
     }
 }
 
-const WRITE_MASK: u64 = (1 << 48) - 1;
-
-/// The clock of a run.
-struct Pace {
-    start: Instant,
-    size: u32,
-    mark: (Duration, u64),
-    next_watch: Duration,
-    peak_gbps: f64,
-    pauses: Pauses,
+/// How many messages each lane writes: as many for each queue pair.
+struct Shares {
+    amount: Amount,
+    qps: usize,
+    /// Queue pairs that have their share.
+    before: usize,
 }
 
-impl Pace {
-    fn new(size: u32) -> Self {
+impl Shares {
+    /// The share of the next so many queue pairs.
+    fn next(&mut self, qps: usize) -> u64 {
+        let Amount::Iterations(all) = self.amount else {
+            return if qps == 0 { 0 } else { u64::MAX };
+        };
+        let up_to = |qps: usize| (u128::from(all) * qps as u128 / self.qps.max(1) as u128) as u64;
+        let share = up_to(self.before + qps) - up_to(self.before);
+        self.before += qps;
+        share
+    }
+}
+
+/// What the threads of a run share.
+struct Run {
+    amount: Amount,
+    /// Nobody starts before all are there.
+    start: Barrier,
+    /// Messages complete on each lane, about.
+    done: Box<[AtomicU64]>,
+    /// Lanes that have messages to write or in flight.
+    writing: AtomicUsize,
+    /// Set with the first error.
+    failed: AtomicBool,
+    error: Mutex<Option<Error>>,
+}
+
+impl Run {
+    fn new(amount: Amount, lanes: usize) -> Self {
         Self {
-            start: Instant::now(),
-            size,
-            mark: (Duration::ZERO, 0),
-            next_watch: WATCH_INTERVAL,
-            peak_gbps: 0.0,
-            pauses: Pauses::default(),
+            amount,
+            start: Barrier::new(lanes),
+            done: (0..lanes).map(|_| AtomicU64::new(0)).collect(),
+            writing: AtomicUsize::new(lanes),
+            failed: AtomicBool::new(false),
+            error: Mutex::new(None),
         }
     }
 
-    fn look(&mut self, done: u64, watch: &mut dyn Watch) -> Result<Duration> {
-        let elapsed = self.start.elapsed();
-        self.pauses.look(elapsed);
-        let (mark_time, mark_done) = self.mark;
-        let interval = elapsed.saturating_sub(mark_time);
-        if interval >= PEAK_INTERVAL && done - mark_done >= PEAK_MESSAGES {
-            self.peak_gbps = self.peak_gbps.max(gbps(done - mark_done, self.size, interval));
-            self.mark = (elapsed, done);
+    /// Messages complete on all lanes.
+    fn done(&self) -> u64 {
+        self.done.iter().map(|done| done.load(Ordering::Relaxed)).sum()
+    }
+
+    fn note(&self, lane: usize, done: u64) {
+        if let Some(counter) = self.done.get(lane) {
+            counter.store(done, Ordering::Relaxed);
         }
-        if elapsed >= self.next_watch {
-            self.next_watch = elapsed + WATCH_INTERVAL;
-            watch.tick(done, elapsed)?;
+    }
+
+    fn has_failed(&self) -> bool {
+        self.failed.load(Ordering::Relaxed)
+    }
+
+    fn is_over(&self, elapsed: Duration) -> bool {
+        matches!(self.amount, Amount::Time(time) if elapsed >= time)
+    }
+
+    /// Writes a lane's share, and drives it until all lanes have done so. An error ends them all.
+    fn take_part(
+        &self,
+        worker: &mut Worker<'_>,
+        share: u64,
+        check: Check<'_>,
+        clock: &mut dyn FnMut() -> Result<Duration>,
+    ) {
+        let part = Part(self);
+        let lane = worker.lane;
+        let wrote = worker.write(share, check, &mut |done| {
+            self.note(lane, done);
+            let elapsed = clock()?;
+            if self.has_failed() {
+                bail!("another lane failed");
+            }
+            Ok(self.is_over(elapsed))
+        });
+        let result = wrote.and_then(|done| {
+            self.note(lane, done);
+            drop(part);
+            worker.serve(&mut || {
+                clock()?;
+                Ok(self.has_failed() || self.writing.load(Ordering::Acquire) == 0)
+            })
+        });
+        if let Err(error) = result {
+            // The first one is why the others ended.
+            self.error.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
+            self.failed.store(true, Ordering::Relaxed);
         }
-        Ok(elapsed)
+    }
+
+    /// As [`Run::take_part`], and keeps the time of all.
+    fn at_the_clock(
+        &self,
+        worker: &mut Worker<'_>,
+        share: u64,
+        watch: &mut dyn Watch,
+        check: Check<'_>,
+    ) -> Pace {
+        self.start.wait();
+        let mut pace = Pace::new(worker.layout.size);
+        self.take_part(worker, share, check, &mut || pace.look(self.done(), watch));
+        pace
+    }
+
+    /// As [`Run::take_part`]. Returns the longest time that the thread was not run.
+    fn aside(&self, worker: &mut Worker<'_>, share: u64, check: Check<'_>) -> Duration {
+        self.start.wait();
+        let (start, mut pauses) = (Instant::now(), Pauses::default());
+        self.take_part(worker, share, check, &mut || {
+            let elapsed = start.elapsed();
+            pauses.look(elapsed);
+            Ok(elapsed)
+        });
+        pauses.longest()
+    }
+
+    /// The messages of all lanes, or why one failed.
+    fn result(self) -> Result<u64> {
+        let done = self.done();
+        match self.error.into_inner().unwrap_or_else(PoisonError::into_inner) {
+            Some(error) => Err(error),
+            None if self.failed.into_inner() => bail!("the thread of a lane panicked"),
+            None => Ok(done),
+        }
+    }
+}
+
+/// A lane that still writes.
+struct Part<'a>(&'a Run);
+
+impl Drop for Part<'_> {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            self.0.failed.store(true, Ordering::Relaxed);
+        }
+        self.0.writing.fetch_sub(1, Ordering::Release);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lanes_write_as_much_for_each_queue_pair() {
+        let shares = |all, lanes: &[usize]| {
+            let mut shares = Shares { amount: Amount::Iterations(all), qps: lanes.iter().sum(), before: 0 };
+            lanes.iter().map(|&qps| shares.next(qps)).collect::<Vec<_>>()
+        };
+        assert_eq!(shares(100, &[1]), [100]);
+        assert_eq!(shares(100, &[3, 2]), [60, 40]);
+        assert_eq!(shares(100, &[1, 1, 1]).iter().sum::<u64>(), 100);
+        assert_eq!(shares(1, &[1, 1, 0]), [0, 1, 0]);
+        assert_eq!(shares(u64::MAX, &[1, 1]).iter().sum::<u64>(), u64::MAX);
+        let mut timed = Shares { amount: Amount::Time(Duration::ZERO), qps: 2, before: 0 };
+        assert_eq!([2, 0].map(|qps| timed.next(qps)), [u64::MAX, 0]);
     }
 }

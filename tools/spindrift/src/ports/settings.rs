@@ -55,6 +55,7 @@ fn settings_of(kind: PortKind) -> Vec<PortSetting> {
     let all = [
         setting("nic.port", "port", BOTH, "kind of port", Json::Null, quoted, kind.name()),
         setting("nic.planes", "planes", BOTH, "planes", PLANES.into(), "2", "2"),
+        setting("nic.lanes", "lanes", BOTH, "lanes", 1.into(), "2", "2"),
         setting(
             "nic.local",
             "local",

@@ -10,7 +10,7 @@ use super::plan::{Kind, Message, Plan, TOOL, VERSION};
 use super::{Session, pretty, tell_unused_planes, while_polling, with_peer};
 use crate::bench::layout::Layout;
 use crate::bench::options::Amount;
-use crate::bench::pin::{Idle, two_cores};
+use crate::bench::pin::Cores;
 use crate::bench::pingpong::Player;
 use crate::bench::report::{
     BandwidthRow, LatencyRow, Progress, counters_json, counters_table, faults_line, settings_json,
@@ -60,7 +60,7 @@ struct Client<'a> {
     layouts: Vec<Layout>,
     peer: String,
     planes: usize,
-    idle: Idle,
+    cores: Cores,
 }
 
 impl<'a> Client<'a> {
@@ -88,15 +88,15 @@ impl<'a> Client<'a> {
             other => bail!("the server {peer} sent \"{}\" when \"accept\" was due", other.name()),
         }
         let nic = session.open_nic(&channel)?;
-        let planes = nic.ports.len();
+        let planes = nic.planes();
         let memory = layouts.iter().map(Layout::memory).max().unwrap_or_default();
         let mut side = Side::open(settings, nic, memory, 0)?;
         let offer = side.offer()?;
         let theirs = channel.agree(&offer, |_, agreed| side.establish(agreed)).map_err(named)?;
         tell_unused_planes("server", &peer, &offer, &theirs);
         let remote = *theirs.memory.first().with_context(|| format!("the server {peer} offers no memory"))?;
-        let idle = Idle::new(two_cores().is_some());
-        Ok(Self { session, channel, side, remote, plan, layouts, peer, planes, idle })
+        let cores = Cores::any(settings.lanes);
+        Ok(Self { session, channel, side, remote, plan, layouts, peer, planes, cores })
     }
 
     fn measure_all(&mut self, rows: &mut Rows) -> Result<()> {
@@ -186,7 +186,7 @@ impl<'a> Client<'a> {
             progress: Progress::new(layout.size.into(), settings.amount),
             amount: settings.amount,
         };
-        let mut writer = Writer::new(&mut self.side, layout, self.remote, settings.tx_depth, self.idle)?;
+        let mut writer = Writer::new(&mut self.side, layout, self.remote, settings.tx_depth, &self.cores)?;
         let peer = &self.peer;
         let blame = |error: anyhow::Error| {
             if error.is::<crate::stop::Interrupted>() {
@@ -196,9 +196,11 @@ impl<'a> Client<'a> {
             }
         };
         let warm_up = layout.slots * layout.qps as u64;
-        writer.run(Amount::Iterations(warm_up), &mut watch).map_err(blame)?;
-        let measured = writer.run(settings.amount, &mut watch).map_err(blame)?;
-        let writes = writer.writes().to_vec();
+        // The server compares its memory when all is done.
+        let unchecked = |_, _| Ok(());
+        writer.run(Amount::Iterations(warm_up), &mut watch, &unchecked).map_err(blame)?;
+        let measured = writer.run(settings.amount, &mut watch, &unchecked).map_err(blame)?;
+        let writes = writer.writes();
         drop(watch);
         let verified = self.verdict(writes, measured.iterations)?;
         let row = BandwidthRow::new(layout.size, &measured, verified);
@@ -216,7 +218,7 @@ impl<'a> Client<'a> {
             last: Instant::now(),
         };
         let mut go_on = || life.tick(0);
-        let mut player = Player::new(&mut self.side, layout.size, self.remote, mtu, self.idle)?;
+        let mut player = Player::new(&mut self.side, layout.size, self.remote, mtu, self.cores.idle())?;
         let led = player.lead(rounds, &mut go_on)?;
         player.drain(&mut go_on)?;
         self.verdict(Vec::new(), rounds)?;

@@ -8,6 +8,7 @@ mod server;
 use std::fs::OpenOptions;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
 use std::str::FromStr;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
@@ -19,7 +20,9 @@ use spindrift::verbs::exchange::{Channel, ExchangeError, Offer};
 use spindrift::wire::UDP_PORT_MRC;
 use spindrift_pmd::udp::local_addresses;
 
-use crate::bench::check::{check_latency, check_plane_ids, check_planes, check_source_ports, check_udp_port};
+use crate::bench::check::{
+    check_lanes, check_latency, check_plane_ids, check_planes, check_source_ports, check_udp_port,
+};
 use crate::bench::nic::{Nic, open_udp};
 use crate::bench::options::{Amount, Defaults, RunArgs, Settings};
 use crate::config::{Config, PortKind};
@@ -158,6 +161,9 @@ fn run(args: &RemoteArgs, kind: Kind, size: Option<u64>, iterations: u64) -> Res
             "{place}: with --keep-serving each run would overwrite it; leave one out"
         )));
     }
+    if args.server.is_some() {
+        check_lanes(&settings, &args.run)?;
+    }
     let planes = settings.local().map_or(1, <[IpAddr]>::len);
     let more = ", or give this side more addresses with --local";
     check_planes(&settings, &args.run, planes, more)?;
@@ -271,17 +277,35 @@ fn pretty(address: &str) -> String {
     )
 }
 
-/// Does something that blocks, such as waiting for the peer's message, while the lane goes on.
+/// Does something that blocks, such as waiting for the peer's message, while the lanes go on, each on a thread of its own.
 fn while_polling<R: Send>(context: &Context, blocking: impl FnOnce() -> R + Send) -> Result<R> {
-    thread::scope(|scope| {
-        let waiting = scope.spawn(blocking);
-        while !waiting.is_finished() {
-            if context.poll() == 0 {
+    let over = AtomicBool::new(false);
+    let drive = |lane: usize, over: &dyn Fn() -> bool| {
+        while !over() {
+            if context.poll_lane(lane) == 0 {
                 thread::yield_now();
             }
         }
+    };
+    thread::scope(|scope| {
+        let _over = SetOnDrop(&over);
+        let waiting = scope.spawn(blocking);
+        for lane in 1..context.lanes() {
+            let (drive, over) = (&drive, &over);
+            scope.spawn(move || drive(lane, &|| over.load(Ordering::Relaxed)));
+        }
+        drive(0, &|| waiting.is_finished());
         waiting.join().map_err(|_| anyhow!("a thread panicked"))
     })
+}
+
+/// Ends threads however their scope is left.
+struct SetOnDrop<'a>(&'a AtomicBool);
+
+impl Drop for SetOnDrop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
 }
 
 /// An error of the set-up connection, naming the peer.

@@ -10,7 +10,7 @@ use super::plan::{Kind, Message, Plan};
 use super::{Session, pretty, tell_unused_planes, while_polling, with_peer};
 use crate::bench::layout::Layout;
 use crate::bench::options::Settings;
-use crate::bench::pin::{Idle, two_cores};
+use crate::bench::pin::Cores;
 use crate::bench::pingpong::Player;
 use crate::bench::report::{counters_json, counters_table, faults_line, settings_json, settings_line};
 use crate::bench::side::Side;
@@ -96,7 +96,7 @@ struct Server<'a> {
     layouts: Vec<Layout>,
     peer: String,
     planes: usize,
-    idle: Idle,
+    cores: Cores,
 }
 
 impl<'a> Server<'a> {
@@ -118,7 +118,7 @@ impl<'a> Server<'a> {
             // The client learns why; that it may be gone changes nothing.
             let _ = channel.send(&Message::Refuse { reason: format!("{error:#}") });
         })?;
-        let planes = nic.ports.len();
+        let planes = nic.planes();
         let mut side = Side::open(&settings, nic, memory, 1)?;
         channel.send(&Message::Accept).map_err(named)?;
         let offer = side.offer()?;
@@ -133,8 +133,8 @@ impl<'a> Server<'a> {
             ));
             say(&format!("{:>9} {:>12}  verified", "#bytes", "#iterations"));
         }
-        let idle = Idle::new(two_cores().is_some());
-        Ok(Self { session, settings, channel, side, remote, plan, layouts, peer, planes, idle })
+        let cores = Cores::any(settings.lanes);
+        Ok(Self { session, settings, channel, side, remote, plan, layouts, peer, planes, cores })
     }
 
     /// The client's next message; the lane goes on meanwhile.
@@ -210,7 +210,7 @@ impl<'a> Server<'a> {
     fn latency(&mut self, layout: &Layout) -> Result<Row> {
         let mtu = self.side.mtu;
         let (stop, peer) = (&self.session.stop, &self.peer);
-        let mut player = Player::new(&mut self.side, layout.size, self.remote, mtu, self.idle)?;
+        let mut player = Player::new(&mut self.side, layout.size, self.remote, mtu, self.cores.idle())?;
         let ready = self.channel.send(&Message::Ready);
         ready.map_err(|error| with_peer(error, "client", &self.peer))?;
         let channel = &self.channel;

@@ -1,0 +1,129 @@
+//! One lane's part of the writes: keeps a window of them in flight on each of its queue pairs.
+
+use anyhow::{Result, bail};
+use spindrift::verbs::{Context, Cq, Qp, RemoteAddr, RtsAttr, SendOp, SendWr, Sge, Wc};
+
+use super::layout::Layout;
+use super::pin::Idle;
+use super::report::explain;
+
+/// Polls between two looks at the clock.
+const CLOCK_POLLS: u32 = 64;
+const WRITE_MASK: u64 = (1 << 48) - 1;
+
+/// Asked about each completed write, by queue pair and number, before its slot is used again.
+pub(crate) type Check<'a> = &'a (dyn Fn(usize, u64) -> Result<()> + Sync);
+
+/// A queue pair of a lane.
+pub(super) struct Stream<'a> {
+    /// Its number among all of the run.
+    pub(super) number: usize,
+    pub(super) qp: &'a mut Qp,
+    /// Writes posted since the target was cleared.
+    pub(super) posted: u64,
+    pub(super) completed: u64,
+}
+
+/// One lane's queue pairs and their completion queue.
+pub(super) struct Worker<'a> {
+    pub(super) lane: usize,
+    pub(super) context: Context,
+    pub(super) streams: Vec<Stream<'a>>,
+    pub(super) cq: &'a mut Cq,
+    pub(super) layout: Layout,
+    /// Writes in flight on each queue pair.
+    pub(super) depth: u64,
+    pub(super) local: Sge,
+    pub(super) remote: RemoteAddr,
+    pub(super) idle: Idle,
+    pub(super) retry: RtsAttr,
+    pub(super) wcs: [Wc; 64],
+}
+
+impl Worker<'_> {
+    /// Writes `left` messages, fewer if `clock` says that the time is over, until all that was posted is complete. `clock` is told
+    /// now and then how many are.
+    pub(super) fn write(
+        &mut self,
+        mut left: u64,
+        check: Check<'_>,
+        clock: &mut dyn FnMut(u64) -> Result<bool>,
+    ) -> Result<u64> {
+        let mut done = 0;
+        let mut polls = 0;
+        loop {
+            left -= self.post(left)?;
+            let work = self.context.poll_lane(self.lane);
+            let newly = self.complete(check)?;
+            done += newly;
+            self.idle.after(work + newly as usize);
+            polls += 1;
+            if polls >= CLOCK_POLLS {
+                polls = 0;
+                if clock(done)? {
+                    left = 0;
+                }
+            }
+            if left == 0 && self.streams.iter().all(|stream| stream.posted == stream.completed) {
+                return Ok(done);
+            }
+        }
+    }
+
+    /// Drives the lane for others: peers may want answers, and other lanes what came in here.
+    pub(super) fn serve(&mut self, clock: &mut dyn FnMut() -> Result<bool>) -> Result<()> {
+        while !clock()? {
+            for _ in 0..CLOCK_POLLS {
+                self.idle.after(self.context.poll_lane(self.lane));
+            }
+        }
+        Ok(())
+    }
+
+    /// Posts what the windows take, at most `left`, and returns how many.
+    fn post(&mut self, left: u64) -> Result<u64> {
+        let mut posted_now = 0;
+        for (place, stream) in self.streams.iter_mut().enumerate() {
+            while posted_now < left && stream.posted - stream.completed < self.depth {
+                let source = self.layout.source(stream.number, stream.posted) as u64;
+                let target = self.layout.target(stream.number, stream.posted) as u64;
+                stream.qp.post_send(SendWr {
+                    wr_id: (place as u64) << 48 | (stream.posted & WRITE_MASK),
+                    op: SendOp::Write,
+                    local: Sge { addr: self.local.addr + source, ..self.local },
+                    remote: RemoteAddr { addr: self.remote.addr + target, ..self.remote },
+                    signaled: true,
+                })?;
+                stream.posted += 1;
+                posted_now += 1;
+            }
+        }
+        Ok(posted_now)
+    }
+
+    /// Takes completions; each must be the next of its queue pair, and a success.
+    fn complete(&mut self, check: Check<'_>) -> Result<u64> {
+        let count = self.cq.poll(&mut self.wcs)?;
+        for wc in self.wcs.iter().take(count) {
+            let (place, write) = ((wc.wr_id >> 48) as usize, wc.wr_id & WRITE_MASK);
+            if !wc.status.is_success() {
+                bail!(
+                    "queue pair {:#08x}: write {write} of {} bytes failed: {}",
+                    wc.qpn.get(),
+                    self.layout.size,
+                    explain(wc.status, &self.retry)
+                );
+            }
+            let Some(stream) = self.streams.get_mut(place) else {
+                bail!("completion {:#x} matches no request", wc.wr_id)
+            };
+            let (number, next) = (stream.number, stream.completed);
+            if next & WRITE_MASK != write {
+                bail!("queue pair {number}: write {write} completed, but {next} was next");
+            }
+            check(number, next)?;
+            stream.completed += 1;
+        }
+        Ok(count as u64)
+    }
+}
