@@ -45,7 +45,7 @@ use std::fmt;
 use std::net::IpAddr;
 
 use memory::Payload;
-pub use steering::Steering;
+pub use steering::{Steering, SteeringException};
 
 /// Bytes of an Ethernet header.
 pub const ETHERNET_LEN: usize = 14;

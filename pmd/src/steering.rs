@@ -9,8 +9,19 @@
 pub struct Steering {
     /// Offset in the UDP payload of the byte whose upper four bits, modulo the number of queues, are the queue's number.
     pub byte: u8,
-    /// Where that byte is instead in datagrams that begin with a certain byte: that byte, and the offset.
-    pub exception: Option<(u8, u8)>,
+    /// Where that byte is instead in some datagrams.
+    pub exception: Option<SteeringException>,
+}
+
+/// Datagrams told by their first byte.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SteeringException {
+    /// Bits of the first byte that are looked at.
+    pub mask: u8,
+    /// What they must be.
+    pub value: u8,
+    /// Offset of the byte whose upper four bits decide.
+    pub byte: u8,
 }
 
 impl Steering {
@@ -23,7 +34,7 @@ impl Steering {
     /// There are no queues.
     pub fn queue(&self, payload: &[u8], queues: usize) -> usize {
         let offset = match (self.exception, payload.first()) {
-            (Some((first, offset)), Some(&byte)) if byte == first => offset,
+            (Some(exception), Some(first)) if first & exception.mask == exception.value => exception.byte,
             _ => self.byte,
         };
         payload.get(usize::from(offset)).map_or(0, |byte| usize::from(byte >> 4) % queues)

@@ -6,7 +6,9 @@ use std::net::{IpAddr, UdpSocket};
 
 use spindrift_pmd::memory::Region;
 use spindrift_pmd::udp::{Offload, SourcePorts, UdpConfig, UdpPort};
-use spindrift_pmd::{DatagramMeta, LinkState, Port, PortCaps, RxOrigin, Steering, TxFrame};
+use spindrift_pmd::{
+    DatagramMeta, LinkState, Port, PortCaps, RxOrigin, Steering, SteeringException, TxFrame,
+};
 
 fn open(local: &str, offload: Offload) -> UdpPort {
     let local = local.parse().unwrap();
@@ -280,8 +282,10 @@ fn errors_name_the_setting_and_the_way_out() {
 }
 
 /// A rule with an exception, and one without.
-const RULES: [Steering; 2] =
-    [Steering { byte: 5, exception: Some((0xd9, 10)) }, Steering { byte: 1, exception: None }];
+const RULES: [Steering; 2] = [
+    Steering { byte: 5, exception: Some(SteeringException { mask: 0xfe, value: 0xd8, byte: 10 }) },
+    Steering { byte: 1, exception: None },
+];
 
 fn queues(local: &str, count: usize, steering: &Steering) -> Vec<UdpPort> {
     let cfg = UdpConfig {
@@ -307,7 +311,7 @@ fn datagrams_are_steered_to_their_queues() {
             let mut expected = vec![Vec::new(); count];
             for n in 0..256_usize {
                 let mut payload: Vec<u8> = (0..12).map(|at| (n * 0x61 + at * 0x35) as u8).collect();
-                payload[0] = if n % 3 == 0 { 0xd9 } else { n as u8 };
+                payload[0] = if n % 3 == 0 { 0xd8 + (n % 2) as u8 } else { n as u8 };
                 payload.truncate(if n % 5 == 0 { 1 + n % 11 } else { 12 });
                 sender.send_to(&payload, to).unwrap();
                 expected[rule.queue(&payload, count)].push(payload);

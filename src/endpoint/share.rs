@@ -5,7 +5,7 @@
 //! queue pairs of all endpoints: it goes round, and the last one answers if any of them believed it. So what is
 //! answered has been learnt everywhere, and what is lost on its way the peer repeats.
 
-use spindrift_pmd::{RxFrame, Steering};
+use spindrift_pmd::{RxFrame, Steering, SteeringException};
 
 use super::Endpoint;
 use crate::time::Time;
@@ -30,11 +30,13 @@ impl QpnShare {
     pub const MAX: u32 = 15;
 
     /// The same for what shares packets out before any lane sees them: the queue of a packet is the index of its owner. A
-    /// request to the endpoint, which any of them can answer, goes to the first.
+    /// request to the endpoint, which any of them can answer, goes by its id too, so that lanes share the work, and answers to
+    /// different lanes of a peer that has as many do not mix.
     pub const STEERING: Steering = Steering {
-        // The first byte of BTH's destination queue pair; of responses, which name none, the second of its PSN.
+        // The first byte of BTH's destination queue pair.
         byte: 5,
-        exception: Some((Opcode::EndpointResponse as u8, 10)),
+        // Requests and responses name none; their id is the lower 16 bits of BTH's PSN.
+        exception: Some(SteeringException { mask: 0xfe, value: Opcode::EndpointRequest as u8, byte: 10 }),
     };
 
     /// The part of `of` that a queue pair number is in.

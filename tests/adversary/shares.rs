@@ -4,7 +4,7 @@ use spindrift::endpoint::{Endpoint, EndpointConfig, Forward, QpnShare};
 use spindrift::pmd::{RxFrame, RxOrigin};
 use spindrift::time::Time;
 use spindrift::wire::{
-    Bth, ENDPOINT_QPN, Eeth, EndpointOp, Erth, Ev, OpPosition, Opcode, Packet, Psn, Qpn, stack,
+    Bth, ENDPOINT_QPN, Eeth, EndpointOp, Erth, Ev, ICRC_LEN, OpPosition, Opcode, Packet, Psn, Qpn, stack,
 };
 
 use crate::bench::{Bench, VICTIM, config, envelope, stranger_ip};
@@ -68,8 +68,13 @@ impl Shared {
         }
         let mrc = stack::parse(bytes).unwrap().mrc;
         let steered = QpnShare::STEERING.queue(mrc, OF as usize) as u32;
-        // Anybody answers a request, or it goes round.
-        assert!(mrc[0] == Opcode::EndpointRequest as u8 || visited.last() == Some(&steered), "{visited:?}");
+        match Packet::decode(&mrc[..mrc.len() - ICRC_LEN]) {
+            // Anybody answers it, or it goes round.
+            Ok(Packet::EndpointRequest { bth, .. }) => {
+                assert_eq!(steered, QpnShare::owner_of_request(bth.psn.get() as u16, OF));
+            }
+            _ => assert_eq!(visited.last(), Some(&steered), "{visited:?}"),
+        }
         visited
     }
 

@@ -7,7 +7,7 @@ use libc::c_int;
 
 use super::config::UdpError;
 use super::sys;
-use crate::Steering;
+use crate::{Steering, SteeringException};
 
 /// The interface that owns a local address.
 #[derive(Clone, Debug)]
@@ -85,11 +85,12 @@ fn selector(steering: &Steering, sockets: u32) -> Vec<libc::sock_filter> {
     let step = |code: u32, jt, jf, k| libc::sock_filter { code: code as u16, jt, jf, k };
     let load = |offset: u8| step(LOAD_BYTE, 0, 0, offset.into());
     let mut program = Vec::new();
-    if let Some((first, offset)) = steering.exception {
+    if let Some(SteeringException { mask, value, byte }) = steering.exception {
         program.extend([
             load(0),
-            step(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, 0, 2, first.into()),
-            load(offset),
+            step(libc::BPF_ALU | libc::BPF_AND | libc::BPF_K, 0, 0, mask.into()),
+            step(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, 0, 2, value.into()),
+            load(byte),
             // Past the load below.
             step(libc::BPF_JMP | libc::BPF_JA, 0, 0, 1),
         ]);
