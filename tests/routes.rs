@@ -163,7 +163,7 @@ fn entropy_values_are_drawn_when_the_peer_is_known() {
         assert!(!pair.a.endpoint.deny_plane(qa, 3), "it is denied still");
         seen.extend(after[0].iter().copied());
         // In a second life it is as in the first.
-        pair.a.endpoint.modify_qp(pair.now, qa, QpModify::Reset).unwrap();
+        let qa = pair.a.endpoint.modify_qp(pair.now, qa, QpModify::Reset).unwrap();
         assert!(pair.a.endpoint.deny_plane(qa, 3), "a reset forgets that");
         pair.a.endpoint.destroy_qp(qa).unwrap();
     }
@@ -221,7 +221,7 @@ fn a_listed_entropy_value_without_a_path_is_refused() {
         let info = b.endpoint.qp_info(qb).unwrap();
         let rtr = common::rtr(&info, 1024);
         a.endpoint.modify_qp(Time(1), qa, QpModify::Init).unwrap();
-        let result = a.endpoint.modify_qp(Time(1), qa, QpModify::Rtr(Box::new(rtr)));
+        let result = a.endpoint.modify_qp(Time(1), qa, QpModify::Rtr(Box::new(rtr))).map(|_| ());
         (
             result,
             a.endpoint.ev_states(qa).unwrap().map(|state| (state.plane, state.ev)).collect::<BTreeSet<_>>(),

@@ -251,7 +251,8 @@ impl Default for RtsAttr {
 /// A state change to ask for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum QpModify {
-    /// Back to RESET from any state: all work is dropped without completions.
+    /// Back to RESET from any state: all work is dropped without completions, and the queue pair has another number from
+    /// then on. Packets of its earlier life, late from the network, meet no queue pair.
     Reset,
     /// RESET → INIT.
     Init,

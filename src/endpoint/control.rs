@@ -81,6 +81,11 @@ impl Endpoint {
     /// # Errors
     /// Names the limit that is reached or the setting that is out of range.
     pub fn create_qp(&mut self, init: QpInit) -> Result<Qpn, EndpointError> {
+        self.make_qp(init, None)
+    }
+
+    /// Makes a queue pair whose number is not that of the one that it comes after.
+    fn make_qp(&mut self, init: QpInit, before: Option<Qpn>) -> Result<Qpn, EndpointError> {
         let pd = self.memory.space().join_pd(init.pd)?;
         self.check_init(&init)?;
         if self.live_qps >= self.cfg.limits.max_qps {
@@ -90,7 +95,7 @@ impl Endpoint {
         let paths = Paths::new(&path, self.rng.next_u64())?;
         // All that can fail comes before a slot is taken: numbers have no room for slots that leaked.
         init.cc.validate()?;
-        let qpn = self.draw_qpn();
+        let qpn = self.draw_qpn(before);
         let slot = qpn.get() & self.slot_mask();
         if self.qps.len() <= slot as usize {
             // Slots are taken in any order, so the highest comes soon.
@@ -133,19 +138,33 @@ impl Endpoint {
     }
 
     /// A random queue pair number, none of those that stand for something else, whose low bits are a free slot: one
-    /// number says nothing of the next.
+    /// number says nothing of the next. It is another one than `before`, unless no other is left.
     ///
     /// The caller knows that a slot is free. If it is the only one, this takes about as many draws as there are slots.
-    fn draw_qpn(&mut self) -> Qpn {
-        const RESERVED: RangeInclusive<u32> = 0..=2;
+    fn draw_qpn(&mut self, before: Option<Qpn>) -> Qpn {
+        let avoided = before.filter(|&before| self.has_other_than(before));
         loop {
             let qpn = Qpn::new(self.rng.next_u32());
             let slot = qpn.get() & self.slot_mask();
-            let own = self.cfg.qpns.has(qpn) && !RESERVED.contains(&qpn.get());
-            if own && self.qp(slot).is_none() {
+            if self.may_give(qpn) && self.qp(slot).is_none() && Some(qpn) != avoided {
                 return qpn;
             }
         }
+    }
+
+    fn may_give(&self, qpn: Qpn) -> bool {
+        const RESERVED: RangeInclusive<u32> = 0..=2;
+        self.cfg.qpns.has(qpn) && !RESERVED.contains(&qpn.get())
+    }
+
+    /// Whether there is a number to give besides one whose slot is free.
+    pub(super) fn has_other_than(&self, qpn: Qpn) -> bool {
+        let is_last_slot = self.live_qps + 1 >= 1 << self.slot_bits;
+        // Only with as many slots as there can be does one number of a slot differ from the next in the bits that tell
+        // whose it is.
+        let slot = qpn.get() & self.slot_mask();
+        let mut of_its_slot = (0..16).map(|top| Qpn::new(top << 20 | slot));
+        !is_last_slot || self.slot_bits < 20 || of_its_slot.any(|other| other != qpn && self.may_give(other))
     }
 
     /// Path settings with planes and entropy source as the ports dictate.
@@ -177,13 +196,18 @@ impl Endpoint {
     pub fn destroy_qp(&mut self, qpn: Qpn) -> Result<(), EndpointError> {
         let slot = self.find(qpn)?;
         self.log_destroyed(slot);
+        self.remove_qp(slot);
+        Ok(())
+    }
+
+    fn remove_qp(&mut self, slot: u32) -> Option<Box<Qp>> {
         self.drop_work(slot);
         self.release_peer(slot);
-        self.qps[slot as usize] = None;
         self.senders.remove(slot);
         self.control_list.retain(|&listed| listed != slot);
-        self.live_qps -= 1;
-        Ok(())
+        let removed = self.qps[slot as usize].take();
+        self.live_qps -= u32::from(removed.is_some());
+        removed
     }
 
     fn find(&self, qpn: Qpn) -> Result<u32, EndpointError> {
@@ -256,15 +280,16 @@ impl Endpoint {
         })
     }
 
-    /// Moves a queue pair through its states.
+    /// Moves a queue pair through its states, and returns its number: [`QpModify::Reset`] gives it another one, all others
+    /// leave it as it is.
     ///
     /// # Errors
     /// [`EndpointError::BadTransition`] or the attribute that is out of range; the state is unchanged then.
-    pub fn modify_qp(&mut self, now: Time, qpn: Qpn, change: QpModify) -> Result<(), EndpointError> {
+    pub fn modify_qp(&mut self, now: Time, qpn: Qpn, change: QpModify) -> Result<Qpn, EndpointError> {
         let slot = self.find(qpn)?;
         let from = self.qp_state(qpn).unwrap_or(QpState::Reset);
         let result = match (change, from) {
-            (QpModify::Reset, _) => self.reset_qp(slot),
+            (QpModify::Reset, _) => return self.reset_qp(slot, qpn),
             (QpModify::Error, _) => {
                 self.fail_qp(slot, FailReason::Requested, None);
                 Ok(())
@@ -284,22 +309,16 @@ impl Endpoint {
         if self.qp_state(qpn).is_some_and(|state| state != from && state != QpState::Error) {
             self.log_state(slot);
         }
-        result
+        result.map(|()| qpn)
     }
 
-    fn reset_qp(&mut self, slot: u32) -> Result<(), EndpointError> {
-        self.drop_work(slot);
-        self.release_peer(slot);
-        let Some(old) = self.qp(slot) else { return Ok(()) };
-        let (qpn, init) = (old.qpn, (*old.init).clone());
-        let listed = (old.places, old.in_control_list);
-        let psn = init.psn.unwrap_or_else(|| Psn::new(self.rng.next_u32()));
-        let paths = Paths::new(&init.path, self.rng.next_u64())?;
-        let pd = self.memory.space().join_pd(init.pd)?;
-        let mut fresh = Qp::new(qpn, pd, psn, init, paths)?;
-        (fresh.places, fresh.in_control_list) = listed;
-        self.qps[slot as usize] = Some(Box::new(fresh));
-        Ok(())
+    /// Makes a queue pair anew. What is still on its way to the old number cannot be taken for something of the next
+    /// connection.
+    fn reset_qp(&mut self, slot: u32, qpn: Qpn) -> Result<Qpn, EndpointError> {
+        self.log_reset(slot);
+        // Kept until the new one has joined its protection domain.
+        let old = self.remove_qp(slot).ok_or(EndpointError::NoSuchQp(qpn.get()))?;
+        self.make_qp((*old.init).clone(), Some(qpn))
     }
 
     fn make_rtr(&mut self, now: Time, slot: u32, attr: &RtrAttr) -> Result<(), EndpointError> {

@@ -52,6 +52,13 @@ impl Endpoint {
         of_qp!(info, "spindrift::qp", who, state = ?qp.state, path_mtu = qp.path_mtu, "queue pair changed its state");
     }
 
+    /// The number is about to change; the next report has the new one.
+    #[cold]
+    pub(super) fn log_reset(&self, slot: u32) {
+        let Some(who) = self.who(slot) else { return };
+        of_qp!(info, "spindrift::qp", who, "queue pair reset");
+    }
+
     #[cold]
     pub(super) fn log_destroyed(&self, slot: u32) {
         let Some(who) = self.who(slot) else { return };

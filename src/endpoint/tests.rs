@@ -201,6 +201,48 @@ fn a_queue_pair_has_the_limits_of_its_endpoint() {
     }
 }
 
+/// A full endpoint draws another number as long as there is one: where many queue pairs share the numbers with other
+/// lanes, a slot may have just one.
+#[test]
+fn a_reset_queue_pair_has_another_number_if_there_is_one() {
+    let endpoint = |max_qps, of| {
+        let cfg = EndpointConfig {
+            limits: Limits { max_qps, ..Limits::default() },
+            qpns: QpnShare { index: of - 1, of },
+            ..EndpointConfig::new(vec![port(1)])
+        };
+        Endpoint::new(cfg).unwrap()
+    };
+    for (max_qps, of) in [(1, 1), (1, 15), (2, 1), (4, 3), (64, 15)] {
+        let mut endpoint = endpoint(max_qps, of);
+        let path = PathConfig { active: 4, backup: 0, ..PathConfig::new(1) };
+        let init = QpInit { path, ..QpInit::new(endpoint.alloc_pd(), CqId(0), CqId(1)) };
+        let mut made: Vec<_> = (0..max_qps).map(|_| endpoint.create_qp(init.clone()).unwrap()).collect();
+        for turn in 0..200 {
+            let which = turn % made.len();
+            let old = made[which];
+            made[which] = endpoint.modify_qp(Time(1), old, QpModify::Reset).unwrap();
+            assert_ne!(made[which], old);
+            let mut known: Vec<_> = endpoint.qpns().collect();
+            let mut ours = made.clone();
+            known.sort_unstable_by_key(|qpn| qpn.get());
+            ours.sort_unstable_by_key(|qpn| qpn.get());
+            assert_eq!(known, ours);
+            assert!(made.iter().all(|&qpn| QpnShare::owner(qpn, of) == of - 1 && qpn.get() > 2));
+        }
+    }
+    let full = |of| {
+        let mut endpoint = endpoint(1 << 20, of);
+        let number = (of - 1) << 20 | 5;
+        endpoint.live_qps = (1 << 20) - 1;
+        let when_full = endpoint.has_other_than(Qpn::new(number));
+        endpoint.live_qps -= 1;
+        (when_full, endpoint.has_other_than(Qpn::new(number)))
+    };
+    assert_eq!(full(1), (true, true));
+    assert_eq!(full(15), (false, true), "one number a slot");
+}
+
 /// What the ports cannot do is not asked of them, also after a reset.
 #[test]
 fn paths_are_as_the_ports_allow() {
@@ -218,15 +260,15 @@ fn paths_are_as_the_ports_allow() {
         let qpn = endpoint.create_qp(QpInit { path, ..init }).unwrap();
         let slot = endpoint.slot_of(qpn).unwrap();
         let before = endpoint.qp(slot).unwrap().init.path.clone();
-        let paths = |endpoint: &Endpoint| {
+        let paths = |endpoint: &Endpoint, qpn| {
             let mut evs: Vec<_> =
                 endpoint.ev_states(qpn).unwrap().map(|status| (status.plane, status.ev)).collect();
             evs.sort_unstable();
             evs
         };
-        let evs = paths(&endpoint);
-        endpoint.modify_qp(Time(1), qpn, QpModify::Reset).unwrap();
-        assert_eq!(paths(&endpoint).len(), evs.len());
+        let evs = paths(&endpoint, qpn);
+        let anew = endpoint.modify_qp(Time(1), qpn, QpModify::Reset).unwrap();
+        assert_eq!(paths(&endpoint, anew).len(), evs.len());
         assert_eq!(before.planes, 2, "as there are ports");
         (before.active, before.spray_width, evs)
     };

@@ -635,15 +635,25 @@ impl Lane {
         Ok((qpn, submit))
     }
 
-    pub(crate) fn modify_qp(&mut self, qpn: Qpn, change: QpModify) -> Result<(), EndpointError> {
-        self.endpoint.modify_qp(self.clock.now(), qpn, change)?;
+    /// The number that the queue pair has from now on.
+    pub(crate) fn modify_qp(&mut self, qpn: Qpn, change: QpModify) -> Result<Qpn, EndpointError> {
+        let before = qpn;
+        let qpn = self.endpoint.modify_qp(self.clock.now(), before, change)?;
+        if qpn != before
+            && let Some(slot) = self.slots.remove(&before)
+        {
+            self.slots.insert(qpn, slot);
+            if let Some(entry) = self.entry(slot) {
+                entry.intake.qpn = qpn;
+            }
+        }
         // ERROR comes with its reason, as an event.
         if let Some(state) = self.endpoint.qp_state(qpn).filter(|&state| state != QpState::Error)
             && let Some(entry) = self.entry_of(qpn)
         {
             entry.intake.set_condition(state, None);
         }
-        Ok(())
+        Ok(qpn)
     }
 
     /// Ends a queue pair. The lane must have settled, so that no doorbell of it is left.

@@ -167,9 +167,9 @@ impl QpSubmit {
         self.recvs_posted.wrapping_sub(self.flags.recvs_retired.load(Ordering::Acquire))
     }
 
-    /// Hands a send request to the lane, if one more than those outstanding is allowed.
+    /// Takes a send request, if one more than those outstanding is allowed. [`QpSubmit::ring`] tells the lane of it.
     #[inline]
-    pub(crate) fn post_send(&mut self, wr: SendWr) -> Result<(), Full> {
+    pub(crate) fn push_send(&mut self, wr: SendWr) -> Result<(), Full> {
         if self.sends_outstanding() >= self.max_sends() {
             return Err(Full);
         }
@@ -177,7 +177,6 @@ impl QpSubmit {
             self.post_to_next_ring(wr);
         }
         self.sends_posted = self.sends_posted.wrapping_add(1);
-        self.ring();
         Ok(())
     }
 
@@ -193,15 +192,14 @@ impl QpSubmit {
         self.flags.links.store(self.flags.links.load(Ordering::Relaxed).wrapping_add(1), Ordering::Release);
     }
 
-    /// Hands a receive request to the lane, if one more than those outstanding is allowed.
+    /// Takes a receive request, if one more than those outstanding is allowed. [`QpSubmit::ring`] tells the lane of it.
     #[inline]
-    pub(crate) fn post_recv(&mut self, wr: RecvWr) -> Result<(), Full> {
+    pub(crate) fn push_recv(&mut self, wr: RecvWr) -> Result<(), Full> {
         if self.recvs_outstanding() >= self.max_recvs() {
             return Err(Full);
         }
         self.recvs.push(wr).map_err(|_| Full)?;
         self.recvs_posted = self.recvs_posted.wrapping_add(1);
-        self.ring();
         Ok(())
     }
 
@@ -222,8 +220,9 @@ impl QpSubmit {
         *self.flags.condition.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Tells the lane that there are requests.
     #[inline]
-    fn ring(&self) {
+    pub(crate) fn ring(&self) {
         // Both sides swap this flag. If it was set already, the lane has yet to clear it, and will
         // look into the rings after that: it sees what was pushed before this swap.
         if self.flags.armed.swap(true, Ordering::AcqRel) {

@@ -6,7 +6,7 @@ use spindrift_pmd::fault::FaultPort;
 use spindrift_pmd::loopback::{self, LoopbackConfig, LoopbackPort};
 use spindrift_pmd::{LinkState, Port, PortCaps, PortCounters, RxFrame, TxFrame};
 
-use super::rings::{Full, LaneRings, qp_rings};
+use super::rings::{Full, LaneRings, QpSubmit, qp_rings};
 use super::transmit::TxBatch;
 use super::tuning::{SEND_RING, SPARE_SEND_RINGS};
 use super::{Idle, Lane, LaneMode, Lanes};
@@ -180,20 +180,28 @@ fn lane(planes: usize) -> Lane {
     Lane::new(Endpoint::new(EndpointConfig::new(local)).unwrap(), ports).unwrap()
 }
 
+fn post_send(submit: &mut QpSubmit, wr: SendWr) -> Result<(), Full> {
+    submit.push_send(wr).inspect(|()| submit.ring())
+}
+
+fn post_recv(submit: &mut QpSubmit, wr: RecvWr) -> Result<(), Full> {
+    submit.push_recv(wr).inspect(|()| submit.ring())
+}
+
 #[test]
 fn a_queue_pair_is_in_the_doorbell_list_once() {
     let lane = LaneRings::new(1);
     let bells = &lane.doorbells;
     let (mut submit, mut intake) = qp_rings(Qpn::new(5), 9, &lane, 4, 2);
-    submit.post_send(send(1)).unwrap();
-    submit.post_send(send(2)).unwrap();
-    submit.post_recv(RecvWr { wr_id: 3 }).unwrap();
+    post_send(&mut submit, send(1)).unwrap();
+    post_send(&mut submit, send(2)).unwrap();
+    post_recv(&mut submit, RecvWr { wr_id: 3 }).unwrap();
     assert_eq!((bells.pop(), bells.pop()), (Some(9), None));
-    submit.post_send(send(4)).unwrap();
+    post_send(&mut submit, send(4)).unwrap();
     assert!(bells.is_empty(), "not again before the lane has looked");
     intake.disarm();
     assert_eq!(intake.pop_send().unwrap().wr_id, 1);
-    submit.post_send(send(5)).unwrap();
+    post_send(&mut submit, send(5)).unwrap();
     assert_eq!(bells.pop(), Some(9));
 }
 
@@ -201,14 +209,14 @@ fn a_queue_pair_is_in_the_doorbell_list_once() {
 fn requests_are_outstanding_until_they_are_retired_not_until_they_are_taken() {
     let lane = LaneRings::new(1);
     let (mut submit, mut intake) = qp_rings(Qpn::new(5), 0, &lane, 2, 1);
-    submit.post_send(send(1)).unwrap();
-    submit.post_send(send(2)).unwrap();
+    post_send(&mut submit, send(1)).unwrap();
+    post_send(&mut submit, send(2)).unwrap();
     while intake.pop_send().is_some() {}
-    assert_eq!((submit.post_send(send(3)), submit.sends_outstanding()), (Err(Full), 2));
+    assert_eq!((post_send(&mut submit, send(3)), submit.sends_outstanding()), (Err(Full), 2));
     intake.retire_sends(2);
-    assert_eq!((submit.post_send(send(3)), submit.sends_outstanding()), (Ok(()), 1));
-    submit.post_recv(RecvWr { wr_id: 1 }).unwrap();
-    assert_eq!(submit.post_recv(RecvWr { wr_id: 2 }), Err(Full));
+    assert_eq!((post_send(&mut submit, send(3)), submit.sends_outstanding()), (Ok(()), 1));
+    post_recv(&mut submit, RecvWr { wr_id: 1 }).unwrap();
+    assert_eq!(post_recv(&mut submit, RecvWr { wr_id: 2 }), Err(Full));
     intake.retire_recv();
     assert_eq!(submit.recvs_outstanding(), 0);
     submit.forget_outstanding();
@@ -224,10 +232,14 @@ fn rings_of_requests_are_chained_in_order_and_used_again() {
         let (mut posted, mut taken) = (0, 0);
         for (post, take) in [(100, 30), (30, 99), (99, 100), (1, 2), (SEND_RING, 3), (1, usize::MAX)] {
             for _ in 0..post {
-                submit.post_send(send(posted)).unwrap();
+                post_send(&mut submit, send(posted)).unwrap();
                 posted += 1;
             }
-            assert_eq!(submit.post_send(send(posted)).is_err(), posted - taken == 100, "{posted} {taken}");
+            assert_eq!(
+                post_send(&mut submit, send(posted)).is_err(),
+                posted - taken == 100,
+                "{posted} {taken}"
+            );
             if posted - taken < 100 {
                 posted += 1;
             }
@@ -244,7 +256,7 @@ fn rings_of_requests_are_chained_in_order_and_used_again() {
     }
     // A lane does not keep what one large burst took.
     let (mut submit, mut intake) = qp_rings(Qpn::new(5), 0, &lane, 16_384, 1);
-    (0..16_384).for_each(|wr_id| submit.post_send(send(wr_id)).unwrap());
+    (0..16_384).for_each(|wr_id| post_send(&mut submit, send(wr_id)).unwrap());
     assert_eq!(core::iter::from_fn(|| intake.pop_send()).count(), 16_384);
     assert_eq!(lane.spare_rings(), SPARE_SEND_RINGS);
 }
@@ -258,7 +270,7 @@ fn no_doorbell_is_lost_between_threads() {
     std::thread::scope(|scope| {
         scope.spawn(move || {
             for wr_id in 0..COUNT {
-                while submit.post_send(send(wr_id)).is_err() {
+                while post_send(&mut submit, send(wr_id)).is_err() {
                     std::thread::yield_now();
                 }
             }

@@ -124,6 +124,9 @@ pub enum PostError {
         "the context's lane has failed and does no more work; see `Context::failure`, and open another context"
     )]
     LaneFailed,
+    /// The queue pair's [`Qp`](super::Qp) has been dropped.
+    #[error("the queue pair is gone; keep its `Qp` for as long as others post to it")]
+    Dropped,
     /// More bytes than the queue pair takes inline.
     #[error(
         "{len} bytes are more than the {max} that this queue pair takes inline; register them, or raise `QpConfig::max_inline`"
@@ -134,6 +137,16 @@ pub enum PostError {
         /// The limit in bytes.
         max: u32,
     },
+}
+
+/// A list of work requests was not taken to its end (the `bad_wr` of `ibv_post_send`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("work request {index} of the list was not taken, nor any after it: {error}")]
+pub struct BadWr {
+    /// The first that was not taken, counted from 0: as many have been posted.
+    pub index: usize,
+    /// Why it was not.
+    pub error: PostError,
 }
 
 /// A completion queue has ended. Its queue pairs are in the error state.

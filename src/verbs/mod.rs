@@ -12,6 +12,7 @@
 //! | [`Cq`] | completion queue, bounded | [`Context::create_cq`] |
 //! | [`CompChannel`] | where completion queues wake who waits for them | [`Context::create_comp_channel`] |
 //! | [`Qp`] | queue pair: one side of a reliable connection | [`Qp::create`] |
+//! | [`QpPoster`] | what several threads post to one queue pair with | [`Qp::share`] |
 //! | [`SendWr`], [`RecvWr`] | work requests | [`Qp::post_send`], [`Qp::post_recv`] |
 //! | [`Wc`] | work completion | [`Cq::poll`] |
 //!
@@ -164,12 +165,41 @@
 //! A [`Context`] has a *lane*: the loop that takes work requests in, moves packets and hands completions out. By
 //! default it runs inside the caller's thread: nothing happens unless [`Context::poll`] is called. Call it often,
 //! also on a side that only receives: acknowledgements are sent from there. With [`LaneMode::Thread`] the lane has a
-//! thread of its own; the application only posts and polls its completion queues. Posting and polling never lock; control
+//! thread of its own; the application only posts and polls its completion queues. Posting and polling never lock (but for [`QpPoster`]); control
 //! operations wait for the end of the lane's current poll, a few microseconds, and for those that came before; all of them
 //! together get a sixteenth of a busy lane's time. Reading counters and states does not slow the lane down.
 //!
 //! One lane keeps one core busy. [`Context::open_lanes`] makes several, each with ports of its own: queue pairs are spread
 //! over them ([`QpConfig::lane`]), and share memory and completion queues all the same.
+//!
+//! # Posting lists, and from several threads
+//!
+//! [`Qp::post_sends`] takes a list of requests and rings the lane's bell once. A [`Qp`] belongs to one thread at a time, which
+//! is what makes posting free of locks; where several threads have something to send to the same peer, the cheapest way is a
+//! queue pair for each of them, on one completion queue or several. Where they must share one, [`Qp::share`] gives them
+//! handles that take a lock for each post or list:
+//!
+//! ```
+//! # use spindrift::verbs::{PostError, Qp, QpPoster, SendWr};
+//! /// Each thread posts its own requests; `qp` stays with who connects it and takes it down.
+//! fn spread(qp: Qp, work: &[Vec<SendWr>]) -> Qp {
+//!     let (qp, poster) = qp.share();
+//!     std::thread::scope(|scope| {
+//!         for part in work {
+//!             let poster: QpPoster = poster.clone();
+//!             scope.spawn(move || {
+//!                 let mut left = part.as_slice();
+//!                 while let Err(bad) = poster.post_sends(left) {
+//!                     assert!(matches!(bad.error, PostError::QueueFull { .. }), "{bad}");
+//!                     left = &left[bad.index..];
+//!                     std::thread::yield_now();
+//!                 }
+//!             });
+//!         }
+//!     });
+//!     qp
+//! }
+//! ```
 //!
 //! # Sleeping until something completes
 //!
@@ -224,14 +254,16 @@ mod cq;
 mod error;
 pub mod exchange;
 mod mr;
+mod post;
 mod qp;
 
 pub use comp_channel::CompChannel;
 pub use context::{Context, ContextConfig, Pd, Placement, nic, nic_of_queues};
 pub use cq::{Cq, MAX_CQ_DEPTH};
-pub use error::{CqError, PostError, VerbsError};
+pub use error::{BadWr, CqError, PostError, VerbsError};
 pub use mr::Mr;
-pub use qp::{InlineWr, MAX_INLINE, Qp, QpConfig};
+pub use post::{InlineWr, MAX_INLINE, QpPoster};
+pub use qp::{Qp, QpConfig};
 
 pub use crate::endpoint::{CqId, FailReason, QpFailure, QpInfo, QpModify, QpState, RtrAttr, RtsAttr};
 pub use crate::engine::{AsyncEvent, ControlError, Idle, LaneMode};

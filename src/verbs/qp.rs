@@ -1,21 +1,18 @@
 //! Queue pairs.
 
 use crate::congestion::CcConfig;
-use crate::endpoint::{FailReason, QpCap, QpInfo, QpInit, QpModify, QpState, RtsAttr};
-use crate::engine::{Full, QpSubmit};
-use crate::memory::Access;
+use std::sync::{Arc, Mutex};
+
+use crate::endpoint::{EndpointError, FailReason, QpCap, QpInfo, QpInit, QpModify, QpState, RtsAttr};
 use crate::path::PathConfig;
 use crate::wire::{Msn, Psn, Qpn};
-use crate::work::{RecvWr, RemoteAddr, SendOp, SendWr, Sge};
+use crate::work::{RecvWr, SendWr};
 
 use super::context::{Pd, Placement};
 use super::cq::Cq;
-use super::error::{PostError, VerbsError};
+use super::error::{BadWr, PostError, VerbsError};
 use super::exchange::{Negotiated, negotiate};
-use super::mr::Mr;
-
-/// Most bytes that a queue pair may take inline.
-pub const MAX_INLINE: u32 = 4096;
+use super::post::{InlineArena, InlineWr, Posting, QpPoster, lock};
 
 /// Settings of a queue pair.
 #[derive(Clone, Debug)]
@@ -24,7 +21,7 @@ pub struct QpConfig {
     pub max_send_wr: u32,
     /// Receive work requests that may be outstanding. Default 128.
     pub max_recv_wr: u32,
-    /// Bytes of an inline send, at most [`MAX_INLINE`]; each send work request costs as much memory. Default 0: none.
+    /// Bytes of an inline send, at most [`MAX_INLINE`](super::MAX_INLINE); each send work request costs as much memory. Default 0: none.
     pub max_inline: u32,
     /// Every send work request is signalled. Default off.
     pub sig_all: bool,
@@ -83,25 +80,49 @@ impl Default for QpConfig {
 ///
 /// Work requests complete in the order in which they were posted. Dropping a queue pair ends it at once; requests
 /// not complete by then never will be.
+///
+/// One thread posts through it, without a lock. To post from several, [share](Qp::share) it.
 #[derive(Debug)]
 pub struct Qp {
+    // Ended before what is posted to it, and the memory for inline sends, go.
+    end: End,
+    posting: Holder,
+    retry: RtsAttr,
+}
+
+/// A queue pair's place in its context, where it ends when this is dropped.
+#[derive(Debug)]
+struct End {
     pd: Pd,
     lane: usize,
     qpn: Qpn,
-    submit: QpSubmit,
-    inline: Option<InlineArena>,
-    retry: RtsAttr,
-    /// As far as this handle has brought it; the lane may have moved it on to ERROR.
-    state: QpState,
+    /// What posts to it, if that is shared.
+    shared: Option<Arc<Mutex<Posting>>>,
 }
 
-/// Memory that inline sends are copied to: one piece for each send work request.
+/// Who posts to a queue pair.
 #[derive(Debug)]
-struct InlineArena {
-    mr: Mr,
-    piece: u32,
-    pieces: u32,
-    next: u32,
+enum Holder {
+    Own(Posting),
+    Shared(Arc<Mutex<Posting>>),
+}
+
+impl Holder {
+    #[inline]
+    fn with<R>(&self, act: impl FnOnce(&Posting) -> R) -> R {
+        match self {
+            Self::Own(posting) => act(posting),
+            Self::Shared(posting) => act(&lock(posting)),
+        }
+    }
+
+    #[inline]
+    fn with_mut<R>(&mut self, act: impl FnOnce(&mut Posting) -> R) -> R {
+        match self {
+            Self::Own(posting) => act(posting),
+            Self::Shared(posting) => act(&mut lock(posting)),
+        }
+    }
 }
 
 impl Qp {
@@ -132,7 +153,27 @@ impl Qp {
         let lane = pd.context().place(config.lane)?;
         let cqs = [send_cq.core(), recv_cq.core()];
         let (qpn, submit) = pd.context().control(lane, |lane| lane.create_qp(init, cqs))??;
-        Ok(Self { pd: pd.clone(), lane, qpn, submit, inline, retry: config.retry, state: QpState::Reset })
+        Ok(Self {
+            end: End { pd: pd.clone(), lane, qpn, shared: None },
+            posting: Holder::Own(Posting::new(qpn, submit, inline)),
+            retry: config.retry,
+        })
+    }
+
+    /// Lets other threads post to it too: each takes a clone of the second handle. The first is the queue pair as before; as
+    /// long as it lives, the queue pair does.
+    ///
+    /// From here on a post takes a lock, as `ibv_post_send` does without a thread domain: some ten nanoseconds while
+    /// nobody else posts at the same moment. A list of requests takes it once.
+    pub fn share(self) -> (Self, QpPoster) {
+        let Self { mut end, posting, retry } = self;
+        let shared = match posting {
+            Holder::Own(posting) => Arc::new(Mutex::new(posting)),
+            Holder::Shared(posting) => posting,
+        };
+        end.shared = Some(Arc::clone(&shared));
+        let poster = QpPoster::new(Arc::clone(&shared));
+        (Self { end, posting: Holder::Shared(shared), retry }, poster)
     }
 
     /// What a peer has to know to connect; see [`exchange`](super::exchange) for ways to carry it.
@@ -140,8 +181,9 @@ impl Qp {
     /// # Errors
     /// [`VerbsError::Endpoint`] should the queue pair be gone, which a living handle rules out.
     pub fn info(&self) -> Result<QpInfo, VerbsError> {
-        let gone = crate::endpoint::EndpointError::NoSuchQp(self.qpn.get());
-        Ok(self.pd.context().control(self.lane, |lane| lane.endpoint().qp_info(self.qpn))?.ok_or(gone)?)
+        let End { pd, lane, qpn, .. } = &self.end;
+        let gone = EndpointError::NoSuchQp(qpn.get());
+        Ok(pd.context().control(*lane, |lane| lane.endpoint().qp_info(*qpn))?.ok_or(gone)?)
     }
 
     /// RESET → INIT: from here on receives can be posted, and they are there when the peer's first immediate comes.
@@ -170,7 +212,7 @@ impl Qp {
     /// # Errors
     /// [`VerbsError::Endpoint`].
     pub fn establish(&mut self, agreed: &Negotiated) -> Result<(), VerbsError> {
-        if self.state == QpState::Reset {
+        if self.posting.with(|posting| posting.state) == QpState::Reset {
             self.modify(QpModify::Init)?;
         }
         self.modify(QpModify::Rtr(Box::new(agreed.rtr.clone())))?;
@@ -178,6 +220,8 @@ impl Qp {
     }
 
     /// One step of the state machine, with all its attributes.
+    ///
+    /// After [`QpModify::Reset`] it has another [number](Qp::qpn), which the next [`Qp::info`] tells the peer.
     ///
     /// # Errors
     /// [`VerbsError::Endpoint`] when the step is not allowed from here or an attribute is out of range.
@@ -189,11 +233,24 @@ impl Qp {
             QpModify::Rts(_) => QpState::Rts,
             QpModify::Error => QpState::Error,
         };
-        self.pd.context().control(self.lane, |lane| lane.modify_qp(self.qpn, change))??;
-        if to == QpState::Reset {
-            self.submit.forget_outstanding();
-        }
-        self.state = to;
+        let from = self.posting.with_mut(|posting| {
+            let from = posting.state;
+            // Nothing may be posted by others between the moment when the lane drops all requests and the moment when
+            // they are forgotten here.
+            if to == QpState::Reset {
+                posting.state = to;
+            }
+            from
+        });
+        let End { pd, lane, qpn, .. } = &self.end;
+        let changed = pd.context().control(*lane, |lane| lane.modify_qp(*qpn, change));
+        let changed = changed.and_then(|changed| Ok(changed?));
+        self.posting.with_mut(|posting| match changed {
+            Ok(qpn) if to == QpState::Reset => posting.start_over(qpn),
+            Ok(_) => posting.state = to,
+            Err(_) => posting.state = from,
+        });
+        self.end.qpn = changed?;
         Ok(())
     }
 
@@ -202,23 +259,23 @@ impl Qp {
     /// Whoever has seen a completion in error sees ERROR here. Asking does not hold up a lane that has a thread of its
     /// own; in the caller's thread, what was posted before is taken in first.
     pub fn state(&self) -> (QpState, Option<FailReason>) {
-        self.pd.context().settle_inline(self.lane);
-        self.submit.condition()
+        self.end.pd.context().settle_inline(self.end.lane);
+        self.posting.with(Posting::condition)
     }
 
-    /// Its number.
+    /// Its number, until it is reset.
     pub fn qpn(&self) -> Qpn {
-        self.qpn
+        self.end.qpn
     }
 
     /// The lane of its context that it lives on.
     pub fn lane(&self) -> usize {
-        self.lane
+        self.end.lane
     }
 
     /// Its protection domain.
     pub fn pd(&self) -> &Pd {
-        &self.pd
+        &self.end.pd
     }
 
     /// Posts a send work request. Its bytes must stay as they are until it completes.
@@ -230,12 +287,17 @@ impl Qp {
     /// [`PostError`]; nothing has been posted then.
     #[inline]
     pub fn post_send(&mut self, wr: SendWr) -> Result<(), PostError> {
-        if wr.local.len == 0 {
-            return Err(PostError::Empty);
-        }
-        self.may_send()?;
-        let max = self.submit.max_sends();
-        self.submit.post_send(wr).map_err(|Full| PostError::QueueFull { max })
+        self.posting.with_mut(|posting| posting.post_send(wr))
+    }
+
+    /// Posts a list of send work requests, in order, and tells the lane once: what each costs beyond being copied, the
+    /// list costs one time.
+    ///
+    /// # Errors
+    /// [`BadWr`] names the first that was not taken, and why. Those before it have been posted, none after it has.
+    #[inline]
+    pub fn post_sends(&mut self, wrs: &[SendWr]) -> Result<(), BadWr> {
+        self.posting.with_mut(|posting| posting.post_sends(wrs))
     }
 
     /// Posts a send work request for bytes that are copied now and need not be registered;
@@ -245,23 +307,7 @@ impl Qp {
     /// [`PostError`]; nothing has been posted then.
     #[inline]
     pub fn post_send_inline(&mut self, bytes: &[u8], wr: InlineWr) -> Result<(), PostError> {
-        if bytes.is_empty() {
-            return Err(PostError::Empty);
-        }
-        self.may_send()?;
-        let max = self.submit.max_sends();
-        // Requests finish in order and there is a piece for each that may be outstanding: with fewer than
-        // that, the piece used longest ago is free again.
-        if self.submit.sends_outstanding() >= max {
-            return Err(PostError::QueueFull { max });
-        }
-        let too_long = |max| PostError::InlineTooLong { len: bytes.len(), max };
-        let arena = self.inline.as_mut().ok_or(too_long(0))?;
-        let local = arena.place(bytes).ok_or(too_long(arena.piece))?;
-        let InlineWr { wr_id, op, remote, signaled } = wr;
-        self.submit
-            .post_send(SendWr { wr_id, op, local, remote, signaled })
-            .map_err(|Full| PostError::QueueFull { max })
+        self.posting.with_mut(|posting| posting.post_send_inline(bytes, wr))
     }
 
     /// Posts a receive work request: room for one immediate of the peer's. An immediate that finds none
@@ -271,84 +317,36 @@ impl Qp {
     /// [`PostError`]; nothing has been posted then.
     #[inline]
     pub fn post_recv(&mut self, wr: RecvWr) -> Result<(), PostError> {
-        if self.state == QpState::Reset {
-            return Err(PostError::WrongState(self.state));
-        }
-        if self.submit.is_closed() {
-            return Err(PostError::LaneFailed);
-        }
-        let max = self.submit.max_recvs();
-        self.submit.post_recv(wr).map_err(|Full| PostError::QueueFull { max })
+        self.posting.with_mut(|posting| posting.post_recv(wr))
+    }
+
+    /// Posts a list of receive work requests, as [`Qp::post_sends`] does.
+    ///
+    /// # Errors
+    /// [`BadWr`], likewise.
+    #[inline]
+    pub fn post_recvs(&mut self, wrs: &[RecvWr]) -> Result<(), BadWr> {
+        self.posting.with_mut(|posting| posting.post_recvs(wrs))
     }
 
     /// Send work requests posted and not complete, those included that will not signal.
     pub fn sends_outstanding(&self) -> u32 {
-        self.submit.sends_outstanding()
+        self.posting.with(Posting::sends_outstanding)
     }
 
     /// Receive work requests posted and not consumed.
     pub fn recvs_outstanding(&self) -> u32 {
-        self.submit.recvs_outstanding()
-    }
-
-    #[inline]
-    fn may_send(&self) -> Result<(), PostError> {
-        match self.state {
-            QpState::Rts | QpState::Error if self.submit.is_closed() => Err(PostError::LaneFailed),
-            QpState::Rts | QpState::Error => Ok(()),
-            state => Err(PostError::WrongState(state)),
-        }
+        self.posting.with(Posting::recvs_outstanding)
     }
 }
 
-impl Drop for Qp {
+impl Drop for End {
     fn drop(&mut self) {
+        // What others post from now on is refused, so that the lane hears of nothing after it has forgotten.
+        if let Some(shared) = &self.shared {
+            lock(shared).ended = true;
+        }
         let qpn = self.qpn;
         self.pd.context().control_at_last(self.lane, move |lane| lane.destroy_qp(qpn));
-    }
-}
-
-/// A send work request whose bytes are given apart, for [`Qp::post_send_inline`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct InlineWr {
-    /// The application's own name for the request; comes back in its completion.
-    pub wr_id: u64,
-    /// The operation.
-    pub op: SendOp,
-    /// Where the bytes go.
-    pub remote: RemoteAddr,
-    /// Whether success produces a completion.
-    pub signaled: bool,
-}
-
-impl InlineArena {
-    fn create(pd: &Pd, config: &QpConfig) -> Result<Option<Self>, VerbsError> {
-        let (piece, pieces) = (config.max_inline, config.max_send_wr);
-        if piece > MAX_INLINE {
-            let allowed = format!("at most {MAX_INLINE}");
-            return Err(VerbsError::OutOfRange { name: "max_inline", value: u64::from(piece), allowed });
-        }
-        let limit = pd.context().config().limits.max_send_wr;
-        if pieces > limit {
-            let allowed = format!("at most {limit}, see `EndpointConfig::limits`");
-            return Err(VerbsError::OutOfRange { name: "max_send_wr", value: u64::from(pieces), allowed });
-        }
-        if piece == 0 || pieces == 0 {
-            return Ok(None);
-        }
-        let mr = pd.register(piece as usize * pieces as usize, Access::LOCAL_READ)?;
-        Ok(Some(Self { mr, piece, pieces, next: 0 }))
-    }
-
-    /// Copies the bytes to the next piece.
-    #[inline]
-    fn place(&mut self, bytes: &[u8]) -> Option<Sge> {
-        if bytes.len() > self.piece as usize {
-            return None;
-        }
-        let offset = self.next as usize * self.piece as usize;
-        self.mr.write_at(offset, bytes).ok()?;
-        self.next = if self.next + 1 == self.pieces { 0 } else { self.next + 1 };
-        self.mr.sge(offset, bytes.len() as u32).ok()
     }
 }

@@ -189,9 +189,9 @@ fn revive(bench: &mut Bench) {
     if bench.net.endpoint(VICTIM).qp_state(qpn) == Some(QpState::Rts) {
         return;
     }
-    bench.net.endpoint(VICTIM).modify_qp(now, qpn, QpModify::Reset).unwrap();
-    let ours = bench.net.endpoint(VICTIM).qp_info(qpn).unwrap();
+    bench.qp.qpn = bench.net.endpoint(VICTIM).modify_qp(now, qpn, QpModify::Reset).unwrap();
     let end = bench.qp;
+    let ours = bench.net.endpoint(VICTIM).qp_info(end.qpn).unwrap();
     pair::bring_up(&mut bench.net, end, &attacker_info(&ours), Patience::default());
 }
 

@@ -1,5 +1,7 @@
 //! The life of a queue pair: states, errors, ends.
 
+use std::collections::BTreeSet;
+
 use spindrift::endpoint::{
     CqId, Endpoint, EndpointConfig, EndpointError, Event, FailReason, Limits, PostError, QpCap, QpFailure,
     QpInfo, QpInit, QpModify, QpState, RtsAttr,
@@ -16,7 +18,7 @@ use crate::support::frame;
 use crate::support::net::ports;
 use crate::support::pair::{self, End, Patience, gives_up_at, rtr_attr, rts_attr};
 
-fn modify(bench: &mut Bench, qpn: Qpn, change: QpModify) -> Result<(), EndpointError> {
+fn modify(bench: &mut Bench, qpn: Qpn, change: QpModify) -> Result<Qpn, EndpointError> {
     let now = bench.net.now;
     bench.net.endpoint(VICTIM).modify_qp(now, qpn, change)
 }
@@ -41,7 +43,7 @@ fn post(bench: &mut Bench, qpn: Qpn, wr: SendWr) -> Result<(), PostError> {
 fn states_follow_each_other_in_order_only() {
     use QpState::{Error, Init, Reset, Rtr, Rts};
     let mut bench = Bench::new();
-    let qpn = bench.net.endpoint(VICTIM).create_qp(init(bench.pd)).unwrap();
+    let mut qpn = bench.net.endpoint(VICTIM).create_qp(init(bench.pd)).unwrap();
     let ours = bench.net.endpoint(VICTIM).qp_info(qpn).unwrap();
     let theirs = attacker_info(&ours);
     let to_init = || QpModify::Init;
@@ -55,9 +57,9 @@ fn states_follow_each_other_in_order_only() {
         (Error, vec![QpModify::Error]),
     ] {
         for (change, allowed_from) in [(to_init(), Reset), (to_rtr(), Init), (to_rts(), Rtr)] {
-            modify(&mut bench, qpn, QpModify::Reset).unwrap();
+            qpn = modify(&mut bench, qpn, QpModify::Reset).unwrap();
             for step in &path {
-                modify(&mut bench, qpn, step.clone()).unwrap();
+                assert_eq!(modify(&mut bench, qpn, step.clone()), Ok(qpn));
             }
             assert_eq!(bench.net.endpoint(VICTIM).qp_state(qpn), Some(state));
             let result = modify(&mut bench, qpn, change.clone());
@@ -329,8 +331,9 @@ fn destroy_and_reset_forget_work() {
         let key = bench.target.key.rkey;
         assert!(bench.net.endpoint(VICTIM).deregister(key).is_err(), "in use");
         if reset {
-            modify(&mut bench, qpn, QpModify::Reset).unwrap();
-            assert_eq!(bench.net.endpoint(VICTIM).qp_state(qpn), Some(QpState::Reset));
+            let anew = modify(&mut bench, qpn, QpModify::Reset).unwrap();
+            assert_eq!(bench.net.endpoint(VICTIM).qp_state(anew), Some(QpState::Reset));
+            assert_eq!(bench.net.endpoint(VICTIM).qp_state(qpn), None, "the old number is nobody's");
         } else {
             bench.net.endpoint(VICTIM).destroy_qp(qpn).unwrap();
             assert_eq!(bench.net.endpoint(VICTIM).destroy_qp(qpn), Err(EndpointError::NoSuchQp(qpn.get())));
@@ -348,17 +351,45 @@ fn destroy_and_reset_forget_work() {
 fn a_reset_queue_pair_connects_again() {
     let mut bench = Bench::new();
     let pd = bench.net.endpoint(PEER).alloc_pd();
-    let peer = pair::create(&mut bench.net, PEER, init(pd));
-    let victim = bench.qp;
+    let mut peer = pair::create(&mut bench.net, PEER, init(pd));
+    let mut victim = bench.qp;
+    let mut numbers = BTreeSet::new();
     for round in 0..20 {
-        for end in [victim, peer] {
+        for end in [&mut victim, &mut peer] {
             let now = bench.net.now;
-            bench.net.endpoint(end.node).modify_qp(now, end.qpn, QpModify::Reset).unwrap();
+            end.qpn = bench.net.endpoint(end.node).modify_qp(now, end.qpn, QpModify::Reset).unwrap();
+            numbers.insert(end.qpn);
         }
         pair::connect(&mut bench.net, victim, peer, Patience::default());
         transfer(&mut bench, victim, peer, round);
     }
+    assert_eq!(numbers.len(), 40, "each life has a number of its own");
+    bench.qp = victim;
     bench.check_healthy("many connections");
+}
+
+/// A write of an earlier life that comes late: to the memory that the next life uses too, with the PSN that is expected
+/// first there.
+#[test]
+fn packets_of_an_earlier_life_change_nothing() {
+    let mut bench = Bench::new();
+    for life in 0..10 {
+        let late = bench.write();
+        let (now, old) = (bench.net.now, bench.qp.qpn);
+        bench.qp.qpn = bench.net.endpoint(VICTIM).modify_qp(now, old, QpModify::Reset).unwrap();
+        let (end, ours) = (bench.qp, bench.net.endpoint(VICTIM).qp_info(bench.qp.qpn).unwrap());
+        assert_eq!(ours.qpn, end.qpn.get());
+        pair::bring_up(&mut bench.net, end, &attacker_info(&ours), Patience::default());
+        bench.mark();
+        bench.give(&Packet::Write { head: late, payload: &[0x5a; 8], pad: &[] });
+        bench.target.check("a late write");
+        assert_eq!(bench.count("rx_unknown_qp"), 1, "life {life}");
+        // The same with the number of this life is what the queue pair waits for.
+        let head = bench.write();
+        bench.give(&Packet::Write { head, payload: &[life; 8], pad: &[] });
+        bench.target.expected[..8].fill(life);
+        bench.target.check("a write of this life");
+    }
 }
 
 fn transfer(bench: &mut Bench, from: End, to: End, round: u64) {

@@ -216,7 +216,7 @@ fn a_queue_pair_that_goes_takes_its_turn_along() {
     let (gone, reset) = (host.pairs[0].qpn, host.pairs[1].qpn);
     let now = host.net.now;
     host.net.endpoint(NODE).destroy_qp(gone).unwrap();
-    host.net.endpoint(NODE).modify_qp(now, reset, QpModify::Reset).unwrap();
+    let reset = host.net.endpoint(NODE).modify_qp(now, reset, QpModify::Reset).unwrap();
     assert_eq!(host.net.endpoint(NODE).qp_state(reset), Some(QpState::Reset));
     assert_eq!(host.send(10), []);
 }

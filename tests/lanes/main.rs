@@ -13,6 +13,7 @@ mod holds;
 mod host;
 mod many;
 mod panic;
+mod posters;
 mod registrations;
 mod shared;
 mod side;

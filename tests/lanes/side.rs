@@ -28,11 +28,16 @@ pub(crate) struct Side {
 }
 
 pub(crate) fn side(ports: Vec<Box<dyn Port>>, lane: LaneMode, config: &QpConfig) -> Side {
+    side_with_cq(ports, lane, config, 256)
+}
+
+/// The same with a completion queue of this depth.
+pub(crate) fn side_with_cq(ports: Vec<Box<dyn Port>>, lane: LaneMode, config: &QpConfig, depth: u32) -> Side {
     let settings = ContextConfig { seed: Some(1.into()), ..ContextConfig::new(&ports).lane(lane) };
     let context = Context::open(ports, settings).unwrap();
     let pd = context.create_pd().unwrap();
     let channel = context.create_comp_channel().unwrap();
-    let cq = context.create_cq_with_channel(256, &channel).unwrap();
+    let cq = context.create_cq_with_channel(depth, &channel).unwrap();
     let mr = pd.register(1 << 16, Access::REMOTE_WRITE).unwrap();
     let qp = Qp::create(&pd, &cq, &cq, config).unwrap();
     Side { context, pd, channel, cq, mr, qp }
