@@ -1,7 +1,8 @@
 //! Work requests and work completions.
 //!
 //! The names are those of the verbs API. MRC carries RDMA WRITE and RDMA WRITE with immediate and
-//! nothing else (MRC paper, section 2.1), so there is one local segment and one remote address.
+//! nothing else (MRC paper, section 2.1), so a request has one remote address, and one local scatter/gather element
+//! ([`SendWr`]) or several ([`GatherWr`]).
 
 use core::fmt;
 
@@ -17,6 +18,9 @@ pub struct Sge {
     /// Local key of the region.
     pub lkey: u32,
 }
+
+/// Most scatter/gather elements of a send work request.
+pub const MAX_SGE: u32 = 16;
 
 /// A place in the peer's registered memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,6 +54,54 @@ pub struct SendWr {
     pub remote: RemoteAddr,
     /// Whether success produces a completion. Failure always does.
     pub signaled: bool,
+}
+
+/// A send work request whose bytes come from several places: the peer gets them one after the other, as one message.
+///
+/// A packet that lies in one element is sent from there, as that of a [`SendWr`] is. Where a packet takes bytes of several
+/// elements, the lane copies them together first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GatherWr<'a> {
+    /// The application's own name for the request; comes back in its completion.
+    pub wr_id: u64,
+    /// The operation.
+    pub op: SendOp,
+    /// Where the bytes come from, in order: up to [`QpCap::max_send_sge`](crate::endpoint::QpCap::max_send_sge)
+    /// elements, 1 to 2^32-1 bytes in all. An element of length 0 stands for no bytes, whatever its key.
+    pub local: &'a [Sge],
+    /// Where the bytes go.
+    pub remote: RemoteAddr,
+    /// Whether success produces a completion. Failure always does.
+    pub signaled: bool,
+}
+
+impl GatherWr<'_> {
+    /// Bytes of the message.
+    pub fn len(&self) -> u64 {
+        self.local.iter().map(|sge| u64::from(sge.len)).sum()
+    }
+
+    /// Whether there are no bytes; such a request is refused.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The elements that have bytes.
+    pub(crate) fn elements(&self) -> impl Iterator<Item = Sge> + Clone {
+        self.local.iter().copied().filter(|sge| sge.len > 0)
+    }
+
+    /// The element that all bytes are in, if there is just one.
+    pub(crate) fn only_element(&self) -> Option<Sge> {
+        let mut elements = self.elements();
+        elements.next().filter(|_| elements.next().is_none())
+    }
+
+    /// The same request with this element in place of its own.
+    pub(crate) fn with_one(&self, local: Sge) -> SendWr {
+        let Self { wr_id, op, remote, signaled, .. } = *self;
+        SendWr { wr_id, op, local, remote, signaled }
+    }
 }
 
 /// A receive work request: it is consumed by one immediate and names no buffer, because the

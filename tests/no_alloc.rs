@@ -3,8 +3,8 @@
 
 use spindrift::pmd::loopback::{self, LoopbackConfig, LoopbackPort};
 use spindrift::verbs::{
-    Access, Context, ContextConfig, Cq, Idle, InlineWr, LaneMode, Mr, Qp, QpConfig, RecvWr, SendOp, SendWr,
-    Wc, nic,
+    Access, Context, ContextConfig, Cq, GatherWr, Idle, InlineWr, LaneMode, Mr, Qp, QpConfig, RecvWr, SendOp,
+    SendWr, Wc, nic,
 };
 
 #[path = "support/alloc.rs"]
@@ -30,12 +30,12 @@ fn side(ports: Vec<LoopbackPort>, lane: LaneMode) -> Side {
     let pd = context.create_pd().unwrap();
     let cq = context.create_cq(256).unwrap();
     let mr = pd.register((OUTSTANDING * MESSAGE_BYTES) as usize, Access::REMOTE_WRITE).unwrap();
-    let config = QpConfig { max_inline: 32, mpr: 32, ..QpConfig::default() };
+    let config = QpConfig { max_inline: 32, max_send_sge: 4, mpr: 32, ..QpConfig::default() };
     let qp = Qp::create(&pd, &cq, &cq, &config).unwrap();
     Side { context, cq, mr, qp }
 }
 
-/// Posts `count` messages, a plain, an inline and an immediate in turn, never more than [`OUTSTANDING`] at a time.
+/// Posts `count` messages, a plain, an inline, an immediate and one of several elements in turn, never more than [`OUTSTANDING`] at a time.
 fn stream(left: &mut Side, right: &mut Side, count: u32) {
     let (mut posted, mut done, mut receives) = (0, 0, 0);
     let mut seen = [Wc::default(); 32];
@@ -62,7 +62,13 @@ fn post(left: &mut Side, right: &Side, number: u32) {
     let remote = right.mr.remote().at(u64::from(offset), u64::from(MESSAGE_BYTES)).unwrap();
     let wr_id = u64::from(number);
     let local = left.mr.sge(offset as usize, MESSAGE_BYTES).unwrap();
-    match number % 3 {
+    match number % 4 {
+        3 => {
+            // Packets of one element, of two and of three.
+            let part = |from: u32, len| left.mr.sge((offset + from) as usize, len).unwrap();
+            let local = &[part(0, 100), part(100, 50), part(150, 9000), part(9150, MESSAGE_BYTES - 9150)];
+            left.qp.post_gather(GatherWr { wr_id, op: SendOp::Write, local, remote, signaled: true })
+        }
         0 => left.qp.post_send(SendWr { wr_id, op: SendOp::Write, local, remote, signaled: true }),
         1 => {
             let wr = InlineWr { wr_id, op: SendOp::Write, remote, signaled: true };

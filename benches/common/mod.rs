@@ -62,7 +62,7 @@ impl Side {
     }
 
     pub fn create_qp(&mut self, depth: u32) -> Qpn {
-        let cap = QpCap { max_send_wr: depth, max_recv_wr: depth };
+        let cap = QpCap { max_send_wr: depth, max_recv_wr: depth, ..QpCap::default() };
         self.endpoint.create_qp(QpInit { cap, ..QpInit::new(self.pd, CqId(0), CqId(0)) }).unwrap()
     }
 

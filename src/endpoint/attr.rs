@@ -20,11 +20,13 @@ pub struct QpCap {
     pub max_send_wr: u32,
     /// Receive work requests outstanding.
     pub max_recv_wr: u32,
+    /// Scatter/gather elements of a send work request, 1 to [`MAX_SGE`](crate::work::MAX_SGE).
+    pub max_send_sge: u32,
 }
 
 impl Default for QpCap {
     fn default() -> Self {
-        Self { max_send_wr: 128, max_recv_wr: 128 }
+        Self { max_send_wr: 128, max_recv_wr: 128, max_send_sge: 1 }
     }
 }
 

@@ -9,6 +9,7 @@ use crate::memory::{Access, MemoryError, MemoryView, MrKey, PdId, Region};
 use crate::path::{EvEvent, EvSource, EvStatus, PathConfig, PathCounters, Paths, PortMask};
 use crate::time::Time;
 use crate::wire::{Ev, Psn, Qpn};
+use crate::work::MAX_SGE;
 
 use super::attr::{PortAddr, QpInfo, QpInit, QpModify, QpState, RtrAttr, RtsAttr, entropy_name};
 use super::error::EndpointError;
@@ -130,6 +131,7 @@ impl Endpoint {
             limits.max_recv_wr,
             "at most limits.max_recv_wr",
         )?;
+        in_range("cap.max_send_sge", init.cap.max_send_sge, 1, MAX_SGE, "1 to 16")?;
         in_range("mpr_dest", u32::from(init.mpr_dest), 1, 255, "1 to 255 units of 128 PSNs")
     }
 
@@ -216,8 +218,7 @@ impl Endpoint {
 
     fn drop_work(&mut self, slot: u32) {
         let Some(qp) = self.qps[slot as usize].as_deref_mut() else { return };
-        while let Some(entry) = qp.requester.pop_any() {
-            self.memory.unpin(entry.slot);
+        while let Some(entry) = qp.requester.pop_any(|pinned| self.memory.unpin(pinned)) {
             self.recall |= entry.held_until > self.released;
         }
         while qp.responder.pop_recv().is_some() {}

@@ -62,6 +62,12 @@ pub enum PostError {
     /// A message has 1 to 2^32-1 bytes (MRC 1.0 section 5.1); an immediate does not travel alone.
     #[error("message is empty: MRC messages have 1 to 4294967295 bytes, with an immediate too")]
     Empty,
+    /// More than 2^32-1 bytes (MRC 1.0 section 5.1).
+    #[error("message is too long: MRC messages have 1 to 4294967295 bytes")]
+    TooLong,
+    /// More scatter/gather elements than the queue pair was made for.
+    #[error("too many scatter/gather elements: make the queue pair with a larger `max_send_sge`")]
+    TooManySges,
     /// The peer accepts no writes with immediate: the request would wait for ever.
     #[error("the peer accepts no writes with immediate: it connected with max_wimm 0")]
     NoImmediates,

@@ -51,14 +51,14 @@ use std::net::IpAddr;
 use rand::rngs::ChaCha20Rng;
 
 use crate::counters::Counters;
-use crate::memory::{MemorySpace, MemoryView, Payload};
+use crate::memory::{MemoryError, MemorySpace, MemoryView, Payload};
 use crate::path::PortMask;
-use crate::requester::{Entry, NotDone, SpareQueues};
+use crate::requester::{Entry, NotDone, Piece, Source, SpareQueues};
 use crate::responder::WindowBudget;
 use crate::seed::Purpose;
 use crate::time::Time;
 use crate::wire::Qpn;
-use crate::work::{RecvWr, SendWr, Wc, WcOpcode, WcStatus};
+use crate::work::{GatherWr, RecvWr, SendWr, Sge, Wc, WcOpcode, WcStatus};
 use ops::Ops;
 use peer::{Peer, Sweep};
 use qp::Qp;
@@ -212,7 +212,49 @@ impl Endpoint {
     /// A request that cannot be carried out (bad key, range outside the region) completes with an
     /// error and fails the queue pair, as in verbs; what the caller can know beforehand is refused
     /// here.
+    #[inline]
     pub fn post_send(&mut self, now: Time, qpn: Qpn, wr: SendWr) -> Result<(), PostError> {
+        self.post(now, qpn, wr, |qp, memory| {
+            let Sge { addr, len, lkey } = wr.local;
+            Ok(Source::Region(memory.pin(lkey, qp.pd.id(), addr, len)?))
+        })
+    }
+
+    /// Posts a send work request of several elements, in the same way.
+    pub fn post_gather(&mut self, now: Time, qpn: Qpn, wr: GatherWr<'_>) -> Result<(), PostError> {
+        let qp = self.slot_of(qpn).and_then(|slot| self.qp(slot)).ok_or(PostError::NoSuchQp)?;
+        if wr.local.len() > qp.init.cap.max_send_sge as usize {
+            return Err(PostError::TooManySges);
+        }
+        if let Some(only) = wr.only_element() {
+            return self.post_send(now, qpn, wr.with_one(only));
+        }
+        let len = u32::try_from(wr.len()).map_err(|_| PostError::TooLong)?;
+        // Its bytes have no addresses but their distance from the first.
+        let all = Sge { addr: 0, len, lkey: 0 };
+        self.post(now, qpn, wr.with_one(all), |qp, memory| {
+            let mut pieces = qp.requester.begin_pieces();
+            for Sge { addr, len, lkey } in wr.elements() {
+                match memory.pin(lkey, qp.pd.id(), addr, len) {
+                    Ok(slot) => qp.requester.add_piece(&mut pieces, Piece { slot, addr, len }),
+                    Err(error) => {
+                        qp.requester.take_back_pieces(pieces, |pinned| memory.unpin(pinned));
+                        return Err(error);
+                    }
+                }
+            }
+            Ok(Source::Pieces(pieces))
+        })
+    }
+
+    #[inline]
+    fn post(
+        &mut self,
+        now: Time,
+        qpn: Qpn,
+        wr: SendWr,
+        pin: impl FnOnce(&mut Qp, &mut MemoryView) -> Result<Source, MemoryError>,
+    ) -> Result<(), PostError> {
         let slot = self.slot_of(qpn).ok_or(PostError::NoSuchQp)?;
         let Some(qp) = self.qps[slot as usize].as_deref_mut() else { return Err(PostError::NoSuchQp) };
         if wr.local.len == 0 {
@@ -233,9 +275,9 @@ impl Endpoint {
             return Err(PostError::NoImmediates);
         }
         let wr = SendWr { signaled: wr.signaled || qp.sig_all, ..wr };
-        if let Ok(region) = self.memory.pin(wr.local.lkey, qp.pd.id(), wr.local.addr, wr.local.len) {
+        if let Ok(source) = pin(qp, &mut self.memory) {
             qp.requester.make_room(&mut self.spare_queues);
-            qp.requester.push(now, wr, region);
+            qp.requester.push(now, wr, source);
             // The first packet arms the timers, if a plane can take it.
             let stuck = qp.paths.usable_planes().0 == 0;
             self.wake_data(slot);
@@ -321,9 +363,8 @@ impl Endpoint {
     fn complete_released(&mut self, slot: u32, released: u64) {
         let Some(qp) = self.qps[slot as usize].as_deref_mut() else { return };
         let end = loop {
-            match qp.requester.pop_done(released) {
+            match qp.requester.pop_done(released, |pinned| self.memory.unpin(pinned)) {
                 Ok(entry) => {
-                    self.memory.unpin(entry.slot);
                     self.recall |= entry.held_until > self.released;
                     qp.retired += 1;
                     if entry.wr.signaled {
@@ -417,8 +458,7 @@ impl Endpoint {
         self.complete_released(slot, u64::MAX);
         let Some(qp) = self.qps[slot as usize].as_deref_mut() else { return };
         let mut culprit = culprit;
-        while let Some(entry) = qp.requester.pop_any() {
-            self.memory.unpin(entry.slot);
+        while let Some(entry) = qp.requester.pop_any(|pinned| self.memory.unpin(pinned)) {
             self.recall |= entry.held_until > self.released;
             qp.retired += 1;
             let status = match culprit {
@@ -441,8 +481,12 @@ impl Endpoint {
 
     /// The bytes of a packet that [`transmit`](Self::transmit) produced, as long as its work request has not completed.
     #[inline]
-    pub fn payload(&self, transmit: &Transmit) -> Payload<'_> {
-        self.memory.bytes(&transmit.payload)
+    pub fn payload<'a>(&'a self, transmit: &'a Transmit) -> Payload<'a> {
+        if transmit.payload.is_gathered() {
+            transmit.gathered()
+        } else {
+            self.memory.bytes(&transmit.payload)
+        }
     }
 }
 

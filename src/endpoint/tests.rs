@@ -190,7 +190,7 @@ fn a_queue_pair_has_the_limits_of_its_endpoint() {
         (8, 5, 1, Some("cap.max_recv_wr")),
         (8, 4, 0, Some("mpr_dest")),
     ] {
-        let cap = QpCap { max_send_wr, max_recv_wr };
+        let cap = QpCap { max_send_wr, max_recv_wr, ..QpCap::default() };
         let made = endpoint.create_qp(QpInit { cap, mpr_dest, ..init.clone() });
         let named = match made {
             Ok(_) => None,
@@ -198,6 +198,13 @@ fn a_queue_pair_has_the_limits_of_its_endpoint() {
             Err(other) => panic!("{other}"),
         };
         assert_eq!(named, refused);
+    }
+    for (max_send_sge, taken) in [(0, false), (1, true), (16, true), (17, false)] {
+        let cap = QpCap { max_send_sge, max_send_wr: 8, max_recv_wr: 4 };
+        let made = endpoint.create_qp(QpInit { cap, ..init.clone() });
+        assert_eq!(made.is_ok(), taken, "{made:?}");
+        let named = made.err().is_none_or(|error| error.to_string().contains("max_send_sge"));
+        assert!(named, "{max_send_sge}");
     }
 }
 

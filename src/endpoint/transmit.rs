@@ -5,9 +5,9 @@
 
 use std::collections::BTreeSet;
 
-use crate::memory::PayloadRef;
+use crate::memory::{MemoryView, Payload, PayloadRef};
 use crate::path::PortMask;
-use crate::requester::{PacketSpec, Requester, SendKind, Sent};
+use crate::requester::{PacketSpec, Piece, Requester, SendKind, Sent, Source};
 use crate::responder::{NackOut, SackOut, WindowBudget};
 use crate::time::Time;
 use crate::wire::stack::STACK_LEN_MAX;
@@ -33,12 +33,14 @@ pub struct Transmit {
     pub udp_payload_at: u8,
     /// Ethernet, IP, UDP and MRC headers.
     pub head: [u8; Self::HEAD_ROOM],
-    /// The payload in registered memory; read it with [`Endpoint::payload`].
+    /// Where the payload is, and its length; read it with [`Endpoint::payload`].
     pub payload: PayloadRef,
     /// Data packets are numbered as they leave: see [`Endpoint::release_before`].
     pub ticket: u64,
     /// What to take back if it does not leave.
     origin: Origin,
+    /// The payload, if it was copied together from several places; otherwise of no meaning.
+    gathered: Vec<u8>,
 }
 
 /// Which state a packet was made from.
@@ -61,6 +63,40 @@ impl Transmit {
         &self.head[..usize::from(self.head_len)]
     }
 
+    #[inline]
+    pub(super) fn gathered(&self) -> Payload<'_> {
+        self.gathered.get(..self.payload.len as usize).unwrap_or_default().into()
+    }
+
+    /// Refers to the packet's bytes if they lie in one place, or copies them together. A virtual region gives zeros.
+    #[cold]
+    fn gather(&mut self, memory: &MemoryView, spec: &PacketSpec, pieces: impl Iterator<Item = Piece>) {
+        self.gathered.clear();
+        // From the end of the piece before to the first byte of the packet.
+        let mut skip = spec.local_addr;
+        let mut left = spec.len;
+        for piece in pieces {
+            let len = u64::from(piece.len);
+            if skip >= len {
+                skip -= len;
+                continue;
+            }
+            let part = left.min((len - skip) as u32);
+            let part_ref = memory.payload(piece.slot, piece.addr + skip, part);
+            if part == spec.len {
+                self.payload = part_ref;
+                return;
+            }
+            memory.bytes(&part_ref).append_to(&mut self.gathered, usize::MAX);
+            skip = 0;
+            left -= part;
+            if left == 0 {
+                break;
+            }
+        }
+        self.payload = PayloadRef::gathered(spec.len);
+    }
+
     /// The headers from the IP header next to UDP on, which the iCRC covers.
     #[inline]
     pub fn l3(&self) -> &[u8] {
@@ -79,6 +115,7 @@ impl Default for Transmit {
             payload: PayloadRef::EMPTY,
             ticket: 0,
             origin: Origin::Control,
+            gathered: Vec::new(),
         }
     }
 }
@@ -343,7 +380,12 @@ impl Endpoint {
         out.l3_at = template.l3_at() as u8;
         out.udp_payload_at = stack_len as u8;
         out.head_len = (stack_len + mrc_len) as u8;
-        out.payload = self.memory.payload(spec.slot, spec.local_addr, spec.len);
+        match spec.source {
+            Source::Region(slot) => out.payload = self.memory.payload(slot, spec.local_addr, spec.len),
+            Source::Pieces(pieces) => {
+                out.gather(&self.memory, &spec, qp.requester.pieces(pieces).copied());
+            }
+        }
         out.ticket = self.next_ticket;
         out.origin = Origin::Data { slot, seq, kind };
         qp.counters.tx_packets += 1;

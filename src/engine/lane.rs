@@ -20,7 +20,7 @@ use crate::endpoint::{
 };
 use crate::time::Time;
 use crate::wire::Qpn;
-use crate::work::{Wc, WcOpcode, WcStatus};
+use crate::work::{GatherWr, SendWr, Wc, WcOpcode, WcStatus};
 
 /// What a lane counts beside its endpoint and its ports.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -281,8 +281,16 @@ impl Lane {
                 return self.refuse(now, slot, wc);
             }
         }
-        while let Some(wr) = intake.pop_send() {
-            match endpoint.post_send(now, qpn, wr) {
+        while let Some(posted) = intake.pop_send() {
+            let wr = posted.wr;
+            let taken = if posted.is_gather() {
+                let SendWr { wr_id, op, remote, signaled, .. } = wr;
+                let local = intake.elements();
+                endpoint.post_gather(now, qpn, GatherWr { wr_id, op, local, remote, signaled })
+            } else {
+                endpoint.post_send(now, qpn, wr)
+            };
+            match taken {
                 Ok(()) => {}
                 Err(PostError::NoSuchQp) => {
                     let wc = refused(qpn, wr.wr_id, WcOpcode::RdmaWrite, PostError::NoSuchQp);
@@ -625,7 +633,7 @@ impl Lane {
             self.join_cq(cq);
         }
         let slot = self.free_slots.pop().unwrap_or(self.qps.len() as QpSlot);
-        let (submit, intake) = qp_rings(qpn, slot, &self.rings, cap.max_send_wr, cap.max_recv_wr);
+        let (submit, intake) = qp_rings(qpn, slot, &self.rings, cap);
         let entry = Some(QpEntry { intake, send_cq, recv_cq });
         match self.qps.get_mut(slot as usize) {
             Some(place) => *place = entry,

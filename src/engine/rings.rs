@@ -15,9 +15,9 @@ use crossbeam_queue::ArrayQueue;
 use crossbeam_utils::CachePadded;
 use rtrb::{Consumer, Producer, PushError, RingBuffer};
 
-use crate::endpoint::{FailReason, QpState};
+use crate::endpoint::{FailReason, QpCap, QpState};
 use crate::wire::Qpn;
-use crate::work::{RecvWr, SendWr};
+use crate::work::{RecvWr, SendWr, Sge};
 
 use super::tuning::{SEND_RING, SPARE_SEND_RINGS};
 use super::waker::Waker;
@@ -28,8 +28,23 @@ pub(crate) type QpSlot = u32;
 /// Queue pairs with something in their rings.
 pub(crate) type Doorbells = Arc<ArrayQueue<QpSlot>>;
 
+/// A send request on its way to the lane.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Posted {
+    /// Of a request of several elements, the length of the message is all that its element says.
+    pub(super) wr: SendWr,
+    /// How many elements wait in the ring of elements, if it has several.
+    elements: u8,
+}
+
+impl Posted {
+    pub(super) const fn is_gather(&self) -> bool {
+        self.elements > 0
+    }
+}
+
 /// Both ends of a ring of send requests that nobody uses.
-type SendRing = (Producer<SendWr>, Consumer<SendWr>);
+type SendRing = (Producer<Posted>, Consumer<Posted>);
 
 /// What the queue pairs of a lane share.
 #[derive(Clone, Debug)]
@@ -61,8 +76,8 @@ impl LaneRings {
 /// The ring after one that was full, and the end of that one which the application has let go.
 #[derive(Debug)]
 struct Link {
-    filled: Producer<SendWr>,
-    next: Consumer<SendWr>,
+    filled: Producer<Posted>,
+    next: Consumer<Posted>,
 }
 
 /// As many work requests are outstanding as the queue pair was made for.
@@ -92,7 +107,10 @@ pub(crate) type Condition = (QpState, Option<FailReason>);
 /// The application's half of a queue pair.
 #[derive(Debug)]
 pub(crate) struct QpSubmit {
-    sends: Producer<SendWr>,
+    sends: Producer<Posted>,
+    /// The elements of requests that have several, as many as there may be; none where requests have one.
+    elements: Option<Producer<Sge>>,
+    max_sge: u32,
     recvs: Producer<RecvWr>,
     max_sends: u32,
     sends_posted: u32,
@@ -106,7 +124,8 @@ pub(crate) struct QpSubmit {
 #[derive(Debug)]
 pub(crate) struct QpIntake {
     pub(super) qpn: Qpn,
-    sends: Consumer<SendWr>,
+    sends: Consumer<Posted>,
+    elements: Option<Box<Elements>>,
     pub(super) recvs: Consumer<RecvWr>,
     /// Links followed since the start (wrapping).
     followed: u32,
@@ -114,16 +133,24 @@ pub(crate) struct QpIntake {
     lane: LaneRings,
 }
 
+/// Elements of send requests, and those of the request that the lane took last.
+#[derive(Debug)]
+struct Elements {
+    ring: Consumer<Sge>,
+    taken: Vec<Sge>,
+}
+
 /// Makes both halves of a queue pair's rings.
-pub(super) fn qp_rings(
-    qpn: Qpn,
-    slot: QpSlot,
-    lane: &LaneRings,
-    max_send_wr: u32,
-    max_recv_wr: u32,
-) -> (QpSubmit, QpIntake) {
+pub(super) fn qp_rings(qpn: Qpn, slot: QpSlot, lane: &LaneRings, cap: QpCap) -> (QpSubmit, QpIntake) {
+    let QpCap { max_send_wr, max_recv_wr, max_send_sge } = cap;
     let (send_in, sends) = RingBuffer::new(SEND_RING.min(max_send_wr as usize));
     let (recv_in, recvs) = RingBuffer::new(max_recv_wr as usize);
+    let (element_in, elements) = (max_send_sge > 1)
+        .then(|| RingBuffer::new(max_send_wr as usize * max_send_sge as usize))
+        .map(|(element_in, ring)| {
+            (element_in, Box::new(Elements { ring, taken: Vec::with_capacity(max_send_sge as usize) }))
+        })
+        .unzip();
     let flags = Arc::new(QpFlags {
         armed: CachePadded::default(),
         sends_retired: CachePadded::default(),
@@ -135,6 +162,8 @@ pub(super) fn qp_rings(
     });
     let submit = QpSubmit {
         sends: send_in,
+        elements: element_in,
+        max_sge: max_send_sge,
         recvs: recv_in,
         max_sends: max_send_wr,
         sends_posted: 0,
@@ -143,7 +172,7 @@ pub(super) fn qp_rings(
         lane: lane.clone(),
         slot,
     };
-    (submit, QpIntake { qpn, sends, recvs, followed: 0, flags, lane: lane.clone() })
+    (submit, QpIntake { qpn, sends, elements, recvs, followed: 0, flags, lane: lane.clone() })
 }
 
 impl QpSubmit {
@@ -167,14 +196,40 @@ impl QpSubmit {
         self.recvs_posted.wrapping_sub(self.flags.recvs_retired.load(Ordering::Acquire))
     }
 
+    /// Scatter/gather elements of a send request.
+    pub(crate) fn max_sge(&self) -> u32 {
+        self.max_sge
+    }
+
     /// Takes a send request, if one more than those outstanding is allowed. [`QpSubmit::ring`] tells the lane of it.
     #[inline]
     pub(crate) fn push_send(&mut self, wr: SendWr) -> Result<(), Full> {
+        self.push(Posted { wr, elements: 0 })
+    }
+
+    /// Takes a send request of several elements, up to [`QpSubmit::max_sge`], likewise; `wr` has the length of all.
+    pub(crate) fn push_gather(
+        &mut self,
+        wr: SendWr,
+        elements: impl Iterator<Item = Sge> + Clone,
+    ) -> Result<(), Full> {
         if self.sends_outstanding() >= self.max_sends() {
             return Err(Full);
         }
-        if let Err(PushError::Full(wr)) = self.sends.push(wr) {
-            self.post_to_next_ring(wr);
+        let count = elements.clone().count();
+        // There is room for those of all requests that may be outstanding: they leave before their request does.
+        let room = self.elements.as_mut().and_then(|ring| ring.write_chunk_uninit(count).ok()).ok_or(Full)?;
+        room.fill_from_iter(elements);
+        self.push(Posted { wr, elements: count as u8 })
+    }
+
+    #[inline]
+    fn push(&mut self, posted: Posted) -> Result<(), Full> {
+        if self.sends_outstanding() >= self.max_sends() {
+            return Err(Full);
+        }
+        if let Err(PushError::Full(posted)) = self.sends.push(posted) {
+            self.post_to_next_ring(posted);
         }
         self.sends_posted = self.sends_posted.wrapping_add(1);
         Ok(())
@@ -182,10 +237,10 @@ impl QpSubmit {
 
     /// The lane is a whole ring behind: goes on in another one.
     #[cold]
-    fn post_to_next_ring(&mut self, wr: SendWr) {
+    fn post_to_next_ring(&mut self, posted: Posted) {
         let (mut sends, next) = self.lane.spare.pop().unwrap_or_else(|| RingBuffer::new(SEND_RING));
         // It is empty.
-        let _ = sends.push(wr);
+        let _ = sends.push(posted);
         let filled = core::mem::replace(&mut self.sends, sends);
         self.flags.chain().push_back(Link { filled, next });
         // Whoever sees this sees all that the ring before was given.
@@ -246,19 +301,40 @@ impl QpFlags {
 }
 
 impl QpIntake {
-    /// The oldest send request that the lane has not taken.
+    /// The oldest send request that the lane has not taken. If it has several elements, [`QpIntake::elements`] are these.
     #[inline]
-    pub(super) fn pop_send(&mut self) -> Option<SendWr> {
+    pub(super) fn pop_send(&mut self) -> Option<Posted> {
+        let posted = self.pop_posted()?;
+        if posted.is_gather() {
+            self.take_elements(usize::from(posted.elements));
+        }
+        Some(posted)
+    }
+
+    fn take_elements(&mut self, count: usize) {
+        let Some(elements) = self.elements.as_deref_mut() else { return };
+        elements.taken.clear();
+        // They were written before the request was.
+        elements.taken.extend(elements.ring.read_chunk(count).into_iter().flatten());
+    }
+
+    /// The elements of the request taken last, if it has several.
+    pub(super) fn elements(&self) -> &[Sge] {
+        self.elements.as_deref().map_or(&[], |elements| &elements.taken)
+    }
+
+    #[inline]
+    fn pop_posted(&mut self) -> Option<Posted> {
         loop {
-            if let Ok(wr) = self.sends.pop() {
-                return Some(wr);
+            if let Ok(posted) = self.sends.pop() {
+                return Some(posted);
             }
             if self.flags.links.load(Ordering::Acquire) == self.followed {
                 return None;
             }
             // What was posted between the two lines above is in this ring still.
-            if let Ok(wr) = self.sends.pop() {
-                return Some(wr);
+            if let Ok(posted) = self.sends.pop() {
+                return Some(posted);
             }
             self.follow_link();
         }

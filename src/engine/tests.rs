@@ -10,7 +10,7 @@ use super::rings::{Full, LaneRings, QpSubmit, qp_rings};
 use super::transmit::TxBatch;
 use super::tuning::{SEND_RING, SPARE_SEND_RINGS};
 use super::{Idle, Lane, LaneMode, Lanes};
-use crate::endpoint::{CqId, Endpoint, EndpointConfig, LocalPort, QpInit, QpModify, RtrAttr, RtsAttr};
+use crate::endpoint::{CqId, Endpoint, EndpointConfig, LocalPort, QpCap, QpInit, QpModify, RtrAttr, RtsAttr};
 use crate::memory::{Access, Region};
 use crate::time::Time;
 use crate::wire::{Msn, Psn, Qpn};
@@ -21,6 +21,10 @@ const THREAD: LaneMode = LaneMode::Thread { core: None, idle: Idle::Yield };
 fn send(wr_id: u64) -> SendWr {
     let local = Sge { addr: 0, len: 1, lkey: 0 };
     SendWr { wr_id, op: SendOp::Write, local, remote: RemoteAddr { addr: 0, rkey: 0 }, signaled: true }
+}
+
+const fn cap(max_send_wr: u32, max_recv_wr: u32) -> QpCap {
+    QpCap { max_send_wr, max_recv_wr, max_send_sge: 1 }
 }
 
 type End = (Endpoint, Vec<Box<dyn Port>>, TxBatch);
@@ -192,7 +196,7 @@ fn post_recv(submit: &mut QpSubmit, wr: RecvWr) -> Result<(), Full> {
 fn a_queue_pair_is_in_the_doorbell_list_once() {
     let lane = LaneRings::new(1);
     let bells = &lane.doorbells;
-    let (mut submit, mut intake) = qp_rings(Qpn::new(5), 9, &lane, 4, 2);
+    let (mut submit, mut intake) = qp_rings(Qpn::new(5), 9, &lane, cap(4, 2));
     post_send(&mut submit, send(1)).unwrap();
     post_send(&mut submit, send(2)).unwrap();
     post_recv(&mut submit, RecvWr { wr_id: 3 }).unwrap();
@@ -200,7 +204,7 @@ fn a_queue_pair_is_in_the_doorbell_list_once() {
     post_send(&mut submit, send(4)).unwrap();
     assert!(bells.is_empty(), "not again before the lane has looked");
     intake.disarm();
-    assert_eq!(intake.pop_send().unwrap().wr_id, 1);
+    assert_eq!(intake.pop_send().unwrap().wr.wr_id, 1);
     post_send(&mut submit, send(5)).unwrap();
     assert_eq!(bells.pop(), Some(9));
 }
@@ -208,7 +212,7 @@ fn a_queue_pair_is_in_the_doorbell_list_once() {
 #[test]
 fn requests_are_outstanding_until_they_are_retired_not_until_they_are_taken() {
     let lane = LaneRings::new(1);
-    let (mut submit, mut intake) = qp_rings(Qpn::new(5), 0, &lane, 2, 1);
+    let (mut submit, mut intake) = qp_rings(Qpn::new(5), 0, &lane, cap(2, 1));
     post_send(&mut submit, send(1)).unwrap();
     post_send(&mut submit, send(2)).unwrap();
     while intake.pop_send().is_some() {}
@@ -228,7 +232,7 @@ fn requests_are_outstanding_until_they_are_retired_not_until_they_are_taken() {
 fn rings_of_requests_are_chained_in_order_and_used_again() {
     let lane = LaneRings::new(2);
     for slot in 0..2 {
-        let (mut submit, mut intake) = qp_rings(Qpn::new(5), slot, &lane, 100, 1);
+        let (mut submit, mut intake) = qp_rings(Qpn::new(5), slot, &lane, cap(100, 1));
         let (mut posted, mut taken) = (0, 0);
         for (post, take) in [(100, 30), (30, 99), (99, 100), (1, 2), (SEND_RING, 3), (1, usize::MAX)] {
             for _ in 0..post {
@@ -244,8 +248,8 @@ fn rings_of_requests_are_chained_in_order_and_used_again() {
                 posted += 1;
             }
             for _ in 0..take {
-                let Some(wr) = intake.pop_send() else { break };
-                assert_eq!(wr.wr_id, taken);
+                let Some(posted) = intake.pop_send() else { break };
+                assert_eq!(posted.wr.wr_id, taken);
                 taken += 1;
                 intake.retire_sends(1);
             }
@@ -255,10 +259,51 @@ fn rings_of_requests_are_chained_in_order_and_used_again() {
         assert!((6..=8).contains(&spare), "{spare} rings for both queue pairs");
     }
     // A lane does not keep what one large burst took.
-    let (mut submit, mut intake) = qp_rings(Qpn::new(5), 0, &lane, 16_384, 1);
+    let (mut submit, mut intake) = qp_rings(Qpn::new(5), 0, &lane, cap(16_384, 1));
     (0..16_384).for_each(|wr_id| post_send(&mut submit, send(wr_id)).unwrap());
     assert_eq!(core::iter::from_fn(|| intake.pop_send()).count(), 16_384);
     assert_eq!(lane.spare_rings(), SPARE_SEND_RINGS);
+}
+
+/// Requests with one element and with several, through every turn of the rings, with a lane that is behind by several.
+#[test]
+fn elements_come_with_their_request() {
+    const DEPTH: u64 = 50;
+    let element = |wr_id: u64, n: u64| Sge { addr: wr_id << 8 | n, len: 1 + n as u32, lkey: 7 };
+    // All, several, none.
+    let elements = |wr_id: u64| [16, 2 + wr_id % 7, 0][(wr_id % 3) as usize];
+    let lane = LaneRings::new(1);
+    let (mut submit, mut intake) = qp_rings(Qpn::new(5), 0, &lane, QpCap { max_send_sge: 16, ..cap(50, 1) });
+    let (mut posted, mut taken) = (0, 0);
+    for (post, take) in [(DEPTH, 10), (10, 49), (49, DEPTH), (3, 2), (40, 41), (DEPTH, DEPTH)] {
+        for _ in 0..post {
+            let count = elements(posted);
+            let list = (0..count).map(|n| element(posted, n));
+            if count > 0 { submit.push_gather(send(posted), list) } else { submit.push_send(send(posted)) }
+                .unwrap();
+            posted += 1;
+        }
+        if posted - taken == DEPTH {
+            let more = (0..16).map(|n| element(posted, n));
+            assert_eq!(submit.push_gather(send(posted), more), Err(Full));
+        }
+        for _ in 0..take {
+            let next = intake.pop_send().unwrap();
+            assert_eq!((next.wr.wr_id, next.is_gather()), (taken, elements(taken) > 0));
+            if next.is_gather() {
+                let expected: Vec<_> = (0..elements(taken)).map(|n| element(taken, n)).collect();
+                assert_eq!(intake.elements(), expected);
+            }
+            taken += 1;
+            intake.retire_sends(1);
+        }
+    }
+    assert_eq!(intake.pop_send(), None);
+
+    // A queue pair for one element has no room for several.
+    let (mut submit, intake) = qp_rings(Qpn::new(5), 0, &lane, cap(4, 1));
+    assert_eq!(submit.push_gather(send(0), (0..2).map(|n| element(0, n))), Err(Full));
+    assert_eq!((submit.sends_outstanding(), intake.elements()), (0, &[][..]));
 }
 
 #[test]
@@ -266,7 +311,7 @@ fn no_doorbell_is_lost_between_threads() {
     const COUNT: u64 = 200_000;
     let lane = LaneRings::new(1);
     let bells = &lane.doorbells;
-    let (mut submit, mut intake) = qp_rings(Qpn::new(5), 0, &lane, 50, 1);
+    let (mut submit, mut intake) = qp_rings(Qpn::new(5), 0, &lane, cap(50, 1));
     std::thread::scope(|scope| {
         scope.spawn(move || {
             for wr_id in 0..COUNT {
@@ -282,8 +327,8 @@ fn no_doorbell_is_lost_between_threads() {
                 continue;
             }
             intake.disarm();
-            while let Some(wr) = intake.pop_send() {
-                assert_eq!(wr.wr_id, next);
+            while let Some(posted) = intake.pop_send() {
+                assert_eq!(posted.wr.wr_id, next);
                 next += 1;
                 intake.retire_sends(1);
             }

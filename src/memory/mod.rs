@@ -137,6 +137,17 @@ pub struct PayloadRef {
 impl PayloadRef {
     /// No bytes: for packets without a payload.
     pub const EMPTY: Self = Self { slot: RegionSlot::NONE, offset: 0, len: 0 };
+
+    /// Bytes that have been copied together from several places, and are part of no region.
+    pub(crate) const fn gathered(len: u32) -> Self {
+        Self { len, ..Self::EMPTY }
+    }
+
+    /// Whether the bytes are part of no region, or there are none.
+    #[inline]
+    pub(crate) const fn is_gathered(&self) -> bool {
+        self.slot.index == RegionSlot::NONE.index
+    }
 }
 
 /// Why memory could not be registered or touched.

@@ -16,7 +16,7 @@ mod tests;
 mod timer;
 
 pub(crate) use loss::Record;
-pub(crate) use queue::{Entry, PacketSpec, SpareQueues};
+pub(crate) use queue::{Entry, PacketSpec, Piece, Pieces, Source, SpareQueues};
 pub(crate) use sack::SackVerdict;
 pub(crate) use timer::{RetryPolicy, TimerVerdict};
 
@@ -237,11 +237,31 @@ impl Requester {
         self.rtt.min_ns()
     }
 
-    pub(crate) fn push(&mut self, now: Time, wr: SendWr, slot: RegionSlot) {
+    pub(crate) fn push(&mut self, now: Time, wr: SendWr, source: Source) {
         if !self.busy() {
             self.start_over(now);
         }
-        self.queue.push(wr, slot, self.setup.mtu);
+        self.queue.push(wr, source, self.setup.mtu);
+    }
+
+    /// Begins the list of pieces of the next work request.
+    pub(crate) fn begin_pieces(&self) -> Pieces {
+        self.queue.begin_pieces()
+    }
+
+    /// Adds a piece to the list begun last.
+    pub(crate) fn add_piece(&mut self, pieces: &mut Pieces, piece: Piece) {
+        self.queue.add_piece(pieces, piece);
+    }
+
+    /// There will be no such request: `unpin` gets back what was pinned for it.
+    pub(crate) fn take_back_pieces(&mut self, pieces: Pieces, unpin: impl FnMut(RegionSlot)) {
+        self.queue.take_back_pieces(pieces, unpin);
+    }
+
+    /// The pieces of a request that are not done, in order.
+    pub(crate) fn pieces(&self, pieces: Pieces) -> impl Iterator<Item = &Piece> {
+        self.queue.pieces(pieces)
     }
 
     /// Makes room for one more work request, from what other queue pairs of the endpoint do not need.
@@ -264,6 +284,7 @@ impl Requester {
     pub(crate) fn reclaim(&mut self) {
         if !self.busy() && self.una == self.next {
             (self.records, self.sacked, self.lost) = Default::default();
+            self.queue.forget_room_for_pieces();
         }
     }
 
@@ -523,14 +544,18 @@ impl Requester {
     }
 
     /// Takes the oldest work request off if the peer has acknowledged it and no port holds its payload. Ports may hold
-    /// that of packets from ticket `released` on.
-    pub(crate) fn pop_done(&mut self, released: u64) -> Result<Entry, NotDone> {
+    /// that of packets from ticket `released` on. `unpin` gets back what was pinned for the request.
+    pub(crate) fn pop_done(
+        &mut self,
+        released: u64,
+        unpin: impl FnMut(RegionSlot),
+    ) -> Result<Entry, NotDone> {
         let front =
             self.queue.front().filter(|entry| entry.end() <= self.done).ok_or(NotDone::Unacknowledged)?;
         if front.held_until > released {
             return Err(NotDone::Held);
         }
-        let entry = self.queue.pop().ok_or(NotDone::Unacknowledged)?;
+        let entry = self.queue.pop(unpin).ok_or(NotDone::Unacknowledged)?;
         self.completed = self.completed.wrapping_add(1);
         if entry.imm().is_some() {
             self.wimm_in_flight -= 1;
@@ -538,9 +563,10 @@ impl Requester {
         Ok(entry)
     }
 
-    /// Takes the oldest work request off, complete or not: the queue pair has failed.
-    pub(crate) fn pop_any(&mut self) -> Option<Entry> {
-        self.queue.pop()
+    /// Takes the oldest work request off, complete or not: the queue pair has failed. `unpin` gets back what was pinned
+    /// for it.
+    pub(crate) fn pop_any(&mut self, unpin: impl FnMut(RegionSlot)) -> Option<Entry> {
+        self.queue.pop(unpin)
     }
 
     /// A transport NAK for `psn`: which work request it condemns. `msn` is its count of messages

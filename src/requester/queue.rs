@@ -7,12 +7,38 @@ use crate::memory::RegionSlot;
 use crate::wire::{Msn, Opcode, Reth};
 use crate::work::{SendOp, SendWr};
 
+/// Where the bytes of a work request are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Source {
+    /// In one region, from the address in the request on.
+    Region(RegionSlot),
+    /// In several places; the address in the request is 0, so those of its bytes are their distances from the first.
+    Pieces(Pieces),
+}
+
+/// The pieces of one work request, by their place in the send queue's list.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Pieces {
+    /// Counted from the first piece ever (wrapping).
+    first: u32,
+    count: u32,
+}
+
+/// A part of a work request's bytes, at least one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Piece {
+    /// The region, pinned.
+    pub(crate) slot: RegionSlot,
+    pub(crate) addr: u64,
+    pub(crate) len: u32,
+}
+
 /// A work request on its way. It covers packets `first..first + packets` of the queue pair's
 /// packet sequence.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Entry {
     pub(crate) wr: SendWr,
-    pub(crate) slot: RegionSlot,
+    pub(crate) source: Source,
     pub(crate) first: u64,
     pub(crate) packets: u32,
     pub(crate) msn: Msn,
@@ -59,7 +85,7 @@ impl Entry {
                 dma_len: self.wr.local.len,
             },
             imm: if last { self.imm() } else { None },
-            slot: self.slot,
+            source: self.source,
             local_addr: self.wr.local.addr + offset,
             len,
             last,
@@ -75,7 +101,8 @@ pub(crate) struct PacketSpec {
     pub(crate) rqmsn: Msn,
     pub(crate) reth: Reth,
     pub(crate) imm: Option<u32>,
-    pub(crate) slot: RegionSlot,
+    pub(crate) source: Source,
+    /// Of its first byte; the distance from the first byte of the message if that lies in several places.
     pub(crate) local_addr: u64,
     pub(crate) len: u32,
     pub(crate) last: bool,
@@ -85,6 +112,9 @@ pub(crate) struct PacketSpec {
 #[derive(Debug)]
 pub(crate) struct SendQueue {
     entries: VecDeque<Entry>,
+    /// The pieces of those entries that have several, in order, and how many there were before them (wrapping).
+    pieces: VecDeque<Piece>,
+    past_pieces: u32,
     /// Index of the entry whose packets are being sent for the first time.
     sending: usize,
     /// Packet sequence number after the last queued packet.
@@ -113,6 +143,8 @@ impl SendQueue {
     pub(crate) fn new(depth: usize) -> Self {
         Self {
             entries: VecDeque::new(),
+            pieces: VecDeque::new(),
+            past_pieces: 0,
             sending: 0,
             end: 0,
             next_msn: Msn::new(0),
@@ -140,8 +172,35 @@ impl SendQueue {
         self.entries.len()
     }
 
-    /// Queues a request whose source region is pinned in `slot`.
-    pub(crate) fn push(&mut self, wr: SendWr, slot: RegionSlot, mtu: u32) {
+    pub(crate) fn begin_pieces(&self) -> Pieces {
+        Pieces { first: self.past_pieces.wrapping_add(self.pieces.len() as u32), count: 0 }
+    }
+
+    pub(crate) fn add_piece(&mut self, pieces: &mut Pieces, piece: Piece) {
+        self.pieces.push_back(piece);
+        pieces.count += 1;
+    }
+
+    pub(crate) fn take_back_pieces(&mut self, pieces: Pieces, mut unpin: impl FnMut(RegionSlot)) {
+        for _ in 0..pieces.count {
+            self.pieces.pop_back().inspect(|piece| unpin(piece.slot));
+        }
+    }
+
+    pub(crate) fn pieces(&self, pieces: Pieces) -> impl Iterator<Item = &Piece> {
+        let at = pieces.first.wrapping_sub(self.past_pieces) as usize;
+        self.pieces.iter().skip(at).take(pieces.count as usize)
+    }
+
+    /// Gives up room that an idle queue does not need.
+    pub(crate) fn forget_room_for_pieces(&mut self) {
+        if self.pieces.is_empty() {
+            self.pieces = VecDeque::new();
+        }
+    }
+
+    /// Queues a request whose bytes are pinned.
+    pub(crate) fn push(&mut self, wr: SendWr, source: Source, mtu: u32) {
         let packets = wr.local.len.div_ceil(mtu).max(1);
         let msn = self.next_msn;
         self.next_msn = msn.next();
@@ -154,7 +213,7 @@ impl SendQueue {
                 rqmsn
             }
         };
-        self.entries.push_back(Entry { wr, slot, first: self.end, packets, msn, rqmsn, held_until: 0 });
+        self.entries.push_back(Entry { wr, source, first: self.end, packets, msn, rqmsn, held_until: 0 });
         self.end += u64::from(packets);
     }
 
@@ -204,10 +263,20 @@ impl SendQueue {
         self.entries.front()
     }
 
-    /// Takes the oldest entry off.
-    pub(crate) fn pop(&mut self) -> Option<Entry> {
+    /// Takes the oldest entry off, and gives back what was pinned for it.
+    #[inline]
+    pub(crate) fn pop(&mut self, mut unpin: impl FnMut(RegionSlot)) -> Option<Entry> {
         let entry = self.entries.pop_front()?;
         self.sending = self.sending.saturating_sub(1);
+        match entry.source {
+            Source::Region(slot) => unpin(slot),
+            Source::Pieces(pieces) => {
+                for _ in 0..pieces.count {
+                    self.pieces.pop_front().inspect(|piece| unpin(piece.slot));
+                }
+                self.past_pieces = self.past_pieces.wrapping_add(pieces.count);
+            }
+        }
         Some(entry)
     }
 }
@@ -294,9 +363,9 @@ mod tests {
     #[test]
     fn a_message_is_cut_at_the_mtu() {
         let mut queue = SendQueue::new(4);
-        queue.push(write(600, SendOp::WriteWithImm(9)), RegionSlot::default(), 256);
-        queue.push(write(256, SendOp::Write), RegionSlot::default(), 256);
-        queue.push(write(1, SendOp::WriteWithImm(1)), RegionSlot::default(), 256);
+        queue.push(write(600, SendOp::WriteWithImm(9)), Source::Region(RegionSlot::default()), 256);
+        queue.push(write(256, SendOp::Write), Source::Region(RegionSlot::default()), 256);
+        queue.push(write(1, SendOp::WriteWithImm(1)), Source::Region(RegionSlot::default()), 256);
         let seen: Vec<_> = (0..5)
             .map(|seq| {
                 let p = queue.find(seq).unwrap().packet(seq, 256);
@@ -322,10 +391,50 @@ mod tests {
         let mut queue = SendQueue::new(4);
         queue.start_at(Msn::new(0xffff));
         for op in [SendOp::Write, SendOp::WriteWithImm(1), SendOp::WriteWithImm(2)] {
-            queue.push(write(1, op), RegionSlot::default(), 256);
+            queue.push(write(1, op), Source::Region(RegionSlot::default()), 256);
         }
         let numbers = |seq| queue.find(seq).map(|entry| (entry.msn.get(), entry.rqmsn.get()));
         assert_eq!([0, 1, 2].map(numbers), [Some((0xffff, 0)), Some((0, 0xffff)), Some((1, 0))]);
+    }
+
+    /// Whatever was pinned is given back once, with its request; the numbers of pieces wrap.
+    #[test]
+    fn pieces_leave_with_their_request() {
+        let mut queue = SendQueue::new(100);
+        queue.past_pieces = u32::MAX - 2;
+        let piece = |n: u32| Piece { slot: RegionSlot::default(), addr: n.into(), len: 1 + n };
+        let add = |queue: &mut SendQueue, numbers: core::ops::Range<u32>| {
+            let mut pieces = queue.begin_pieces();
+            numbers.for_each(|n| queue.add_piece(&mut pieces, piece(n)));
+            pieces
+        };
+        let mut posted = Vec::new();
+        for (first, count) in [(0, 2), (2, 16), (18, 3)] {
+            let pieces = add(&mut queue, first..first + count);
+            queue.push(write(600, SendOp::Write), Source::Pieces(pieces), 256);
+            queue.push(write(600, SendOp::Write), Source::Region(RegionSlot::default()), 256);
+            posted.push((pieces, first..first + count));
+            // One that comes to nothing.
+            let none = add(&mut queue, 90..95);
+            let mut given_back = 0;
+            queue.take_back_pieces(none, |_| given_back += 1);
+            assert_eq!(given_back, 5);
+        }
+        for (at, (pieces, numbers)) in posted.iter().enumerate() {
+            for (pieces, numbers) in &posted[at..] {
+                let found: Vec<_> = queue.pieces(*pieces).copied().collect();
+                assert_eq!(found, numbers.clone().map(piece).collect::<Vec<_>>());
+            }
+            let mut unpinned = 0;
+            let entry = queue.pop(|_| unpinned += 1).unwrap();
+            assert_eq!((entry.source, unpinned), (Source::Pieces(*pieces), numbers.len()));
+            assert!(queue.pop(|_| unpinned += 1).is_some());
+            assert_eq!(unpinned, numbers.len() + 1);
+        }
+        assert!(queue.pieces.is_empty() && queue.pop(|_| ()).is_none());
+        assert!(queue.pieces.capacity() > 0);
+        queue.forget_room_for_pieces();
+        assert_eq!(queue.pieces.capacity(), 0);
     }
 
     #[test]
@@ -338,10 +447,11 @@ mod tests {
                 if queue.has_outgrown() {
                     spare.grow(queue);
                 }
-                queue.push(write(len, SendOp::Write), RegionSlot::default(), 256);
+                queue.push(write(len, SendOp::Write), Source::Region(RegionSlot::default()), 256);
                 assert!(!queue.has_outgrown() || queue.len().is_power_of_two());
             }
-            let lens: Vec<_> = core::iter::from_fn(|| queue.pop()).map(|entry| entry.wr.local.len).collect();
+            let lens: Vec<_> =
+                core::iter::from_fn(|| queue.pop(|_| ())).map(|entry| entry.wr.local.len).collect();
             assert_eq!(lens, (1..=100).collect::<Vec<_>>(), "in order through every move");
             assert!(queue.is_oversized());
             spare.shrink(queue);
@@ -384,9 +494,9 @@ mod tests {
                 if queue.has_outgrown() {
                     queue.entries.reserve(1);
                 }
-                queue.push(write(1, SendOp::Write), RegionSlot::default(), 256);
+                queue.push(write(1, SendOp::Write), Source::Region(RegionSlot::default()), 256);
             }
-            while queue.pop().is_some() {}
+            while queue.pop(|_| ()).is_some() {}
             spare.shrink(&mut queue);
         }
         assert!(spare.entries <= SpareQueues::MAX, "{}", spare.entries);
@@ -395,7 +505,7 @@ mod tests {
     #[test]
     fn the_largest_message_has_more_packets_than_psns() {
         let mut queue = SendQueue::new(1);
-        queue.push(write(u32::MAX, SendOp::Write), RegionSlot::default(), 256);
+        queue.push(write(u32::MAX, SendOp::Write), Source::Region(RegionSlot::default()), 256);
         assert!(queue.is_full());
         let entry = *queue.front().unwrap();
         assert_eq!(entry.packets, 1 << 24);

@@ -119,6 +119,22 @@ pub enum PostError {
     /// A message has 1 to 2^32-1 bytes (MRC 1.0 section 5.1), with an immediate too.
     #[error("the message is empty; an MRC message has at least one byte, with an immediate too")]
     Empty,
+    /// A message has at most 2^32-1 bytes (MRC 1.0 section 5.1).
+    #[error("the message has {len} bytes; an MRC message has at most 4294967295: make several of it")]
+    TooLong {
+        /// Bytes of all elements.
+        len: u64,
+    },
+    /// More scatter/gather elements than the queue pair was made for.
+    #[error(
+        "the request has {count} scatter/gather elements and the queue pair takes {max}; raise `QpConfig::max_send_sge` (up to 16)"
+    )]
+    TooManySges {
+        /// Elements given.
+        count: usize,
+        /// The limit.
+        max: u32,
+    },
     /// The context's lane has panicked.
     #[error(
         "the context's lane has failed and does no more work; see `Context::failure`, and open another context"

@@ -13,7 +13,7 @@
 //! | [`CompChannel`] | where completion queues wake who waits for them | [`Context::create_comp_channel`] |
 //! | [`Qp`] | queue pair: one side of a reliable connection | [`Qp::create`] |
 //! | [`QpPoster`] | what several threads post to one queue pair with | [`Qp::share`] |
-//! | [`SendWr`], [`RecvWr`] | work requests | [`Qp::post_send`], [`Qp::post_recv`] |
+//! | [`SendWr`], [`GatherWr`], [`RecvWr`] | work requests | [`Qp::post_send`], [`Qp::post_gather`], [`Qp::post_recv`] |
 //! | [`Wc`] | work completion | [`Cq::poll`] |
 //!
 //! # A client and a server
@@ -172,6 +172,21 @@
 //! One lane keeps one core busy. [`Context::open_lanes`] makes several, each with ports of its own: queue pairs are spread
 //! over them ([`QpConfig::lane`]), and share memory and completion queues all the same.
 //!
+//! # Bytes from several places
+//!
+//! [`Qp::post_gather`] sends up to [`MAX_SGE`] pieces of registered memory as one message: a header and its body, or the
+//! rows of a tile. [`QpConfig::max_send_sge`] makes room for them.
+//!
+//! ```
+//! # use spindrift::verbs::{GatherWr, Mr, Qp, RemoteAddr, SendOp};
+//! /// A header of 64 bytes from one region, then 4 KiB of another.
+//! fn send(qp: &mut Qp, header: &Mr, body: &Mr, remote: RemoteAddr) -> Result<(), Box<dyn std::error::Error>> {
+//!     let local = [header.sge(0, 64)?, body.sge(0, 4096)?];
+//!     qp.post_gather(GatherWr { wr_id: 1, op: SendOp::Write, local: &local, remote, signaled: true })?;
+//!     Ok(())
+//! }
+//! ```
+//!
 //! # Posting lists, and from several threads
 //!
 //! [`Qp::post_sends`] takes a list of requests and rings the lane's bell once. A [`Qp`] belongs to one thread at a time, which
@@ -268,4 +283,4 @@ pub use qp::{Qp, QpConfig};
 pub use crate::endpoint::{CqId, FailReason, QpFailure, QpInfo, QpModify, QpState, RtrAttr, RtsAttr};
 pub use crate::engine::{AsyncEvent, ControlError, Idle, LaneMode};
 pub use crate::memory::{Access, Region};
-pub use crate::work::{RecvWr, RemoteAddr, SendOp, SendWr, Sge, Wc, WcOpcode, WcStatus};
+pub use crate::work::{GatherWr, MAX_SGE, RecvWr, RemoteAddr, SendOp, SendWr, Sge, Wc, WcOpcode, WcStatus};

@@ -6,7 +6,7 @@ use crate::endpoint::{FailReason, QpState};
 use crate::engine::{Full, QpSubmit};
 use crate::memory::Access;
 use crate::wire::Qpn;
-use crate::work::{RecvWr, RemoteAddr, SendOp, SendWr, Sge};
+use crate::work::{GatherWr, RecvWr, RemoteAddr, SendOp, SendWr, Sge};
 
 use super::context::Pd;
 use super::error::{BadWr, PostError, VerbsError};
@@ -57,6 +57,18 @@ impl QpPoster {
     /// [`BadWr`] names the first that was not taken; those before it have been posted, none after it has.
     pub fn post_sends(&self, wrs: &[SendWr]) -> Result<(), BadWr> {
         lock(&self.posting).post_sends(wrs)
+    }
+
+    /// # Errors
+    /// [`PostError`]; nothing has been posted then.
+    pub fn post_gather(&self, wr: GatherWr<'_>) -> Result<(), PostError> {
+        lock(&self.posting).post_gather(wr)
+    }
+
+    /// # Errors
+    /// [`BadWr`] names the first that was not taken; those before it have been posted, none after it has.
+    pub fn post_gathers(&self, wrs: &[GatherWr<'_>]) -> Result<(), BadWr> {
+        lock(&self.posting).post_gathers(wrs)
     }
 
     /// # Errors
@@ -153,6 +165,18 @@ impl Posting {
     }
 
     #[inline]
+    pub(super) fn post_gather(&mut self, wr: GatherWr<'_>) -> Result<(), PostError> {
+        self.push_gather(wr)?;
+        self.submit.ring();
+        Ok(())
+    }
+
+    #[inline]
+    pub(super) fn post_gathers(&mut self, wrs: &[GatherWr<'_>]) -> Result<(), BadWr> {
+        self.push_all(wrs, Self::push_gather)
+    }
+
+    #[inline]
     pub(super) fn post_send_inline(&mut self, bytes: &[u8], wr: InlineWr) -> Result<(), PostError> {
         if bytes.is_empty() {
             return Err(PostError::Empty);
@@ -191,6 +215,24 @@ impl Posting {
         self.may_send()?;
         let max = self.submit.max_sends();
         self.submit.push_send(wr).map_err(|Full| PostError::QueueFull { max })
+    }
+
+    fn push_gather(&mut self, wr: GatherWr<'_>) -> Result<(), PostError> {
+        let (count, most) = (wr.local.len(), self.submit.max_sge());
+        if count > most as usize {
+            return Err(PostError::TooManySges { count, max: most });
+        }
+        if let Some(only) = wr.only_element() {
+            return self.push_send(wr.with_one(only));
+        }
+        let len = u32::try_from(wr.len()).map_err(|_| PostError::TooLong { len: wr.len() })?;
+        if len == 0 {
+            return Err(PostError::Empty);
+        }
+        self.may_send()?;
+        let max = self.submit.max_sends();
+        let all = wr.with_one(Sge { addr: 0, len, lkey: 0 });
+        self.submit.push_gather(all, wr.elements()).map_err(|Full| PostError::QueueFull { max })
     }
 
     #[inline]

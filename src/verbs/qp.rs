@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use crate::endpoint::{EndpointError, FailReason, QpCap, QpInfo, QpInit, QpModify, QpState, RtsAttr};
 use crate::path::PathConfig;
 use crate::wire::{Msn, Psn, Qpn};
-use crate::work::{RecvWr, SendWr};
+use crate::work::{GatherWr, RecvWr, SendWr};
 
 use super::context::{Pd, Placement};
 use super::cq::Cq;
@@ -21,6 +21,9 @@ pub struct QpConfig {
     pub max_send_wr: u32,
     /// Receive work requests that may be outstanding. Default 128.
     pub max_recv_wr: u32,
+    /// Scatter/gather elements of a send work request, 1 to [`MAX_SGE`](super::MAX_SGE): see [`Qp::post_gather`]. With more
+    /// than one, each send work request costs 16 bytes for each. Default 1.
+    pub max_send_sge: u32,
     /// Bytes of an inline send, at most [`MAX_INLINE`](super::MAX_INLINE); each send work request costs as much memory. Default 0: none.
     pub max_inline: u32,
     /// Every send work request is signalled. Default off.
@@ -52,10 +55,11 @@ pub struct QpConfig {
 
 impl Default for QpConfig {
     fn default() -> Self {
-        let QpCap { max_send_wr, max_recv_wr } = QpCap::default();
+        let QpCap { max_send_wr, max_recv_wr, max_send_sge } = QpCap::default();
         Self {
             max_send_wr,
             max_recv_wr,
+            max_send_sge,
             max_inline: 0,
             sig_all: false,
             lane: Placement::default(),
@@ -138,7 +142,11 @@ impl Qp {
         }
         let inline = InlineArena::create(pd, config)?;
         let init = QpInit {
-            cap: QpCap { max_send_wr: config.max_send_wr, max_recv_wr: config.max_recv_wr },
+            cap: QpCap {
+                max_send_wr: config.max_send_wr,
+                max_recv_wr: config.max_recv_wr,
+                max_send_sge: config.max_send_sge,
+            },
             sig_all: config.sig_all,
             path: config.path.clone(),
             cc: config.cc.clone(),
@@ -298,6 +306,28 @@ impl Qp {
     #[inline]
     pub fn post_sends(&mut self, wrs: &[SendWr]) -> Result<(), BadWr> {
         self.posting.with_mut(|posting| posting.post_sends(wrs))
+    }
+
+    /// Posts a send work request whose bytes come from several places, up to [`QpConfig::max_send_sge`] of them. They must
+    /// stay as they are until it completes; the list of places need not.
+    ///
+    /// If a local key is bad, whichever it is, the request completes with
+    /// [`WcStatus::LocalProtectionError`](crate::work::WcStatus::LocalProtectionError), and nothing of it is sent.
+    ///
+    /// # Errors
+    /// [`PostError`]; nothing has been posted then.
+    #[inline]
+    pub fn post_gather(&mut self, wr: GatherWr<'_>) -> Result<(), PostError> {
+        self.posting.with_mut(|posting| posting.post_gather(wr))
+    }
+
+    /// Posts a list of these, as [`Qp::post_sends`] does.
+    ///
+    /// # Errors
+    /// [`BadWr`], likewise.
+    #[inline]
+    pub fn post_gathers(&mut self, wrs: &[GatherWr<'_>]) -> Result<(), BadWr> {
+        self.posting.with_mut(|posting| posting.post_gathers(wrs))
     }
 
     /// Posts a send work request for bytes that are copied now and need not be registered;

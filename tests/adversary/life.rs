@@ -434,8 +434,11 @@ fn queue_pair_numbers_do_not_tell_of_each_other() {
     let mut endpoint = Endpoint::new(cfg).unwrap();
     let pd = endpoint.alloc_pd();
     let path = PathConfig { active: 4, backup: 0, ..PathConfig::new(1) };
-    let init =
-        QpInit { cap: QpCap { max_send_wr: 1, max_recv_wr: 1 }, path, ..QpInit::new(pd, CqId(0), CqId(0)) };
+    let init = QpInit {
+        cap: QpCap { max_send_wr: 1, max_recv_wr: 1, ..QpCap::default() },
+        path,
+        ..QpInit::new(pd, CqId(0), CqId(0))
+    };
     let made: Vec<Qpn> = (0..COUNT).map(|_| endpoint.create_qp(init.clone()).unwrap()).collect();
     assert!(matches!(endpoint.create_qp(init), Err(EndpointError::Limit("limits.max_qps"))));
     // Those made while there was room; the last ones take what is left.

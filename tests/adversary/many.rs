@@ -33,7 +33,7 @@ fn ten_thousand_queue_pairs_each_carry_data_both_ways() {
     for _ in 0..PAIRS {
         let pair = [VICTIM, PEER].map(|node| {
             let path = PathConfig { active: 8, backup: 4, ..PathConfig::new(2) };
-            let cap = QpCap { max_send_wr: 4, max_recv_wr: 4 };
+            let cap = QpCap { max_send_wr: 4, max_recv_wr: 4, ..QpCap::default() };
             pair::create(&mut net, node, QpInit { path, cap, ..init(pds[node]) })
         });
         pair::connect(&mut net, pair[0], pair[1], Patience::default());

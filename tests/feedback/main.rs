@@ -68,6 +68,7 @@
 mod acks;
 mod answers;
 mod asks;
+mod gathers;
 mod holds;
 mod losses;
 mod nacks;

@@ -2,16 +2,19 @@
 //! comes back.
 
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use spindrift::congestion::{CcConfig, NsccOverrides};
 use spindrift::counters::Counters;
-use spindrift::endpoint::{CqId, EndpointConfig, Event, FailReason, PortAddr, QpInfo, QpInit, QpStatus};
-use spindrift::memory::{Access, MrKey, Region};
+use spindrift::endpoint::{
+    CqId, EndpointConfig, Event, FailReason, PortAddr, PostError, QpCap, QpInfo, QpInit, QpStatus,
+};
+use spindrift::memory::{Access, MrKey, PdId, Region};
 use spindrift::path::{EvSource, EvState, EvStatus, PathConfig, PathCounters};
 use spindrift::pmd::{RxFrame, RxOrigin};
 use spindrift::time::Time;
 use spindrift::wire::{Aeth, Bth, Ev, NackReason, Neth, Opcode, Packet, Peth, Psn, Qpn, Seth};
-use spindrift::work::{RemoteAddr, SendOp, SendWr, Sge, Wc};
+use spindrift::work::{GatherWr, RemoteAddr, SendOp, SendWr, Sge, Wc};
 
 use crate::support::frame::{self, Envelope};
 use crate::support::link::Link;
@@ -96,7 +99,9 @@ pub(crate) struct SentProbe {
 pub(crate) struct Sender {
     pub(crate) net: Net,
     pub(crate) qp: End,
-    key: MrKey,
+    pub(crate) pd: PdId,
+    pub(crate) key: MrKey,
+    pub(crate) region: Arc<Region>,
     posted: u64,
     data: Vec<Sent>,
     probes: Vec<SentProbe>,
@@ -123,7 +128,7 @@ impl Sender {
         });
         let pd = net.endpoint(NODE).alloc_pd();
         let region = Region::alloc_at(1 << 20, 0).unwrap();
-        let key = net.endpoint(NODE).register(pd, region, Access::REMOTE_WRITE).unwrap();
+        let key = net.endpoint(NODE).register(pd, Arc::clone(&region), Access::REMOTE_WRITE).unwrap();
         let lists = (0..planes).map(|plane| evs(plane, setup.active + setup.backup)).collect::<Vec<_>>();
         let path = PathConfig {
             active: setup.active * u16::from(planes),
@@ -137,6 +142,7 @@ impl Sender {
             cc: setup.cc,
             psn: Some(FIRST),
             max_mtu: MTU,
+            cap: QpCap { max_send_sge: 5, ..QpCap::default() },
             dynamic_mpr: setup.dynamic_mpr,
             ..QpInit::new(pd, CqId(0), CqId(1))
         };
@@ -150,7 +156,7 @@ impl Sender {
         };
         pair::bring_up(&mut net, qp, &theirs, setup.patience);
         net.astray.clear();
-        Self { net, qp, key, posted: 0, data: Vec::new(), probes: Vec::new() }
+        Self { net, qp, pd, key, region, posted: 0, data: Vec::new(), probes: Vec::new() }
     }
 
     /// A sender that has just sent this many packets of one message, and what left.
@@ -181,6 +187,29 @@ impl Sender {
         self.posted += 1;
         let (now, qpn) = (self.net.now, self.qp.qpn);
         self.net.endpoint(NODE).post_send(now, qpn, wr).unwrap();
+    }
+
+    /// Registers other memory with these bytes.
+    pub(crate) fn memory(&mut self, bytes: Vec<u8>) -> Sge {
+        let (len, pd) = (bytes.len() as u32, self.pd);
+        let region = Region::from_vec(bytes).unwrap();
+        let addr = region.iova();
+        let key = self.net.endpoint(NODE).register(pd, region, Access::LOCAL_READ).unwrap();
+        Sge { addr, len, lkey: key.lkey }
+    }
+
+    /// Posts a write of these elements without sending any of it.
+    pub(crate) fn queue_gather(&mut self, local: &[Sge]) -> Result<(), PostError> {
+        let remote = RemoteAddr { addr: 0, rkey: 1 };
+        let wr = GatherWr { wr_id: self.posted, op: SendOp::Write, local, remote, signaled: true };
+        let (now, qpn) = (self.net.now, self.qp.qpn);
+        self.net.endpoint(NODE).post_gather(now, qpn, wr).inspect(|()| self.posted += 1)
+    }
+
+    /// Requests that use these elements, each one.
+    pub(crate) fn uses(&mut self, sges: &[Sge]) -> Vec<u32> {
+        let memory = self.net.endpoint(NODE).memory();
+        sges.iter().map(|sge| memory.uses(sge.lkey)).collect()
     }
 
     /// Sends what was queued.

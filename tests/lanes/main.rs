@@ -9,6 +9,7 @@
 mod channel;
 mod control;
 mod events;
+mod gather;
 mod holds;
 mod host;
 mod many;

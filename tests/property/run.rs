@@ -192,7 +192,7 @@ fn route(plan: &Plan, node: usize, port: u8) -> Route {
 
 fn qp_init(plan: &Plan, end: &EndPlan, pd: PdId, number: usize) -> QpInit {
     let mut init = QpInit::new(pd, CqId(2 * number as u32), CqId(2 * number as u32 + 1));
-    init.cap = QpCap { max_send_wr: end.depth, max_recv_wr: 1024 };
+    init.cap = QpCap { max_send_wr: end.depth, max_recv_wr: 1024, max_send_sge: 16 };
     init.psn = Some(Psn::new(end.psn));
     init.msn = Msn::new(end.msn);
     init.mpr_dest = end.mpr;
@@ -278,7 +278,10 @@ impl World {
             let source =
                 memory(net, from.node, pds[from.node], plan.largest.max(plan.long) as usize + 5_000, rng);
             let target = memory(net, to.node, pds[to.node], Stream::target_len(plan), rng);
-            self.streams.push(Stream::new((from, to), plan, mtu, source, target, rng.fork()));
+            // Drawn apart, so that what else a seed stands for does not depend on it.
+            let mut apart = Rng::new(!source.region.iova());
+            let mirror = memory(net, from.node, pds[from.node], source.region.len(), &mut apart);
+            self.streams.push(Stream::new((from, to), plan, mtu, [source, mirror, target], rng.fork()));
         }
     }
 
@@ -427,6 +430,8 @@ impl World {
         for stream in &self.streams {
             let status = self.net.nodes[stream.from.node].endpoint.qp_status(stream.from.qpn).unwrap();
             assert_eq!(status.send_outstanding, 0, "{status:?}");
+            let memory = self.net.nodes[stream.from.node].endpoint.memory();
+            assert_eq!(stream.lkeys().map(|lkey| memory.uses(lkey)), [0; 2], "memory is still in use");
             if !plan.may_fail {
                 assert_eq!(status.inflight_bytes, 0, "congestion control forgot bytes: {status:?}");
             }

@@ -4,7 +4,7 @@ use spindrift::time::Time;
 use spindrift::work::WcStatus;
 
 use crate::plan::EndPlan;
-use crate::support::ledger::{GUARD, Ledger, Memory, Message};
+use crate::support::ledger::{GUARD, Ledger, Memory, Message, gather};
 use crate::support::net::Net;
 use crate::support::pair::End;
 use crate::support::rand::Rng;
@@ -15,6 +15,8 @@ pub(crate) struct Stream {
     plan: EndPlan,
     mtu: u32,
     rng: Rng,
+    /// The same bytes as in the source, in memory of their own.
+    mirror: Memory,
     pub(crate) ledger: Ledger,
     cursor: usize,
     pub(crate) next_post_at: Time,
@@ -30,21 +32,27 @@ impl Stream {
         (from, to): (End, End),
         plan: &EndPlan,
         mtu: u32,
-        source: Memory,
-        target: Memory,
+        [source, mirror, target]: [Memory; 3],
         mut rng: Rng,
     ) -> Self {
         let ledger = Ledger::new(source, target, &[WcStatus::RetryExceeded], &mut rng);
+        mirror.region.write_at(0, ledger.source_bytes()).unwrap();
         Self {
             from,
             to,
             plan: plan.clone(),
             mtu,
+            mirror,
             ledger,
             cursor: GUARD,
             next_post_at: Time(rng.below(plan.pause_ns + 1)),
             rng,
         }
+    }
+
+    /// The keys of the memory that it sends from.
+    pub(crate) fn lkeys(&self) -> [u32; 2] {
+        [self.ledger.source(), &self.mirror].map(|memory| memory.key.lkey)
     }
 
     pub(crate) fn all_posted(&self) -> bool {
@@ -119,7 +127,14 @@ impl Stream {
         }
         let completes = message.signaled || self.plan.sig_all;
         let wr = self.ledger.post(message, completes);
-        net.endpoint(self.from.node).post_send(now, self.from.qpn, wr).unwrap();
+        // Drawn apart, so that what else a seed stands for does not depend on it.
+        let mut rng = Rng::new(wr.wr_id ^ wr.local.addr);
+        if rng.one_in(3) {
+            let local = self.ledger.split(&wr.local, &self.mirror, self.mtu, &mut rng);
+            net.endpoint(self.from.node).post_gather(now, self.from.qpn, gather(&wr, &local)).unwrap();
+        } else {
+            net.endpoint(self.from.node).post_send(now, self.from.qpn, wr).unwrap();
+        }
     }
 
     /// The next message, if there is room for it that no message under way uses.

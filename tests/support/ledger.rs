@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use spindrift::memory::{MrKey, Region};
-use spindrift::work::{RecvWr, RemoteAddr, SendOp, SendWr, Sge, Wc, WcStatus};
+use spindrift::work::{GatherWr, MAX_SGE, RecvWr, RemoteAddr, SendOp, SendWr, Sge, Wc, WcStatus};
 
 use super::rand::Rng;
 
@@ -65,6 +65,12 @@ pub(crate) struct Ledger {
     pub(crate) tally: Tally,
 }
 
+/// The same request with these elements.
+pub(crate) fn gather<'a>(wr: &SendWr, local: &'a [Sge]) -> GatherWr<'a> {
+    let &SendWr { wr_id, op, remote, signaled, .. } = wr;
+    GatherWr { wr_id, op, local, remote, signaled }
+}
+
 impl Ledger {
     pub(crate) fn new(source: Memory, target: Memory, reasons: &[WcStatus], rng: &mut Rng) -> Self {
         let source_bytes = rng.bytes(source.region.len());
@@ -92,6 +98,36 @@ impl Ledger {
     /// Where messages may start and end in the target region.
     pub(crate) fn area(&self) -> Range<usize> {
         GUARD..self.model.len() - GUARD
+    }
+
+    pub(crate) fn source(&self) -> &Memory {
+        &self.source
+    }
+
+    pub(crate) fn source_bytes(&self) -> &[u8] {
+        &self.source_bytes
+    }
+
+    /// The bytes of `whole`, an element of the source, in up to [`MAX_SGE`] elements: short ones, long ones, empty ones,
+    /// some of them in `mirror`, which holds the same bytes elsewhere.
+    pub(crate) fn split(&self, whole: &Sge, mirror: &Memory, mtu: u32, rng: &mut Rng) -> Vec<Sge> {
+        let count = rng.range(1, MAX_SGE.into());
+        let mut left = *whole;
+        let mut elements = Vec::new();
+        for number in 1..=count {
+            let most = u64::from(left.len);
+            let len = match rng.below(4) {
+                _ if number == count => most,
+                0 => 0,
+                1 => rng.below(most + 1),
+                _ => rng.sized(1, 2 * u64::from(mtu)).min(most),
+            } as u32;
+            let offset = left.addr - self.source.region.iova();
+            let mirrored = Sge { addr: mirror.region.iova() + offset, len, lkey: mirror.key.lkey };
+            elements.push(if rng.one_in(2) { mirrored } else { Sge { len, ..left } });
+            left = Sge { addr: left.addr + u64::from(len), len: left.len - len, ..left };
+        }
+        elements
     }
 
     pub(crate) fn source_len(&self) -> usize {

@@ -45,7 +45,7 @@ impl Bench {
     fn post(&mut self, packets: u32, op: SendOp) {
         let local = Sge { addr: 0x1000, len: packets * MTU, lkey: 1 };
         let wr = SendWr { wr_id: 0, op, local, remote: RemoteAddr { addr: 0x9000, rkey: 2 }, signaled: true };
-        self.r.push(self.now, wr, RegionSlot::default());
+        self.r.push(self.now, wr, Source::Region(RegionSlot::default()));
     }
 
     fn commit(&mut self, seq: u64, kind: SendKind) {
@@ -79,7 +79,7 @@ impl Bench {
         assert_eq!(self.r.on_sack(self.now, &seth, &mut env), SackVerdict::Used);
         if done {
             assert_eq!(self.r.on_transport_ack(self.now, cack, &mut env), SackVerdict::Used);
-            while self.r.pop_done(u64::MAX).is_ok() {}
+            while self.r.pop_done(u64::MAX, |_| ()).is_ok() {}
         }
     }
 
@@ -382,7 +382,7 @@ fn only_an_idle_requester_gives_up_its_records() {
     bench.acknowledge(2, true);
     assert!(kept(&mut bench), "another request waits");
     bench.send_all();
-    while bench.r.pop_any().is_some() {}
+    while bench.r.pop_any(|_| ()).is_some() {}
     assert!(kept(&mut bench), "in flight without a request, as after a failure");
     bench.acknowledge(3, false);
     assert!(!kept(&mut bench));
@@ -423,7 +423,7 @@ fn room_in_the_queue_goes_from_the_idle_to_the_busy() {
     fill(&mut benches[0], &mut spare);
     benches[0].r.give_room(&mut spare);
     assert!(!benches[0].r.queue.is_oversized(), "it is not empty");
-    while benches[0].r.pop_any().is_some() {}
+    while benches[0].r.pop_any(|_| ()).is_some() {}
     assert!(benches[0].r.queue.is_oversized());
     benches[0].r.give_room(&mut spare);
     assert!(!benches[0].r.queue.is_oversized());

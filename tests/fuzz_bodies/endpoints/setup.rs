@@ -5,6 +5,7 @@ use spindrift::endpoint::{CqId, EndpointConfig, QpCap, QpInit};
 use spindrift::memory::PdId;
 use spindrift::path::PathConfig;
 use spindrift::wire::{Msn, Psn};
+use spindrift::work::MAX_SGE;
 
 use crate::support::net::ports;
 use crate::support::pair::Patience;
@@ -83,7 +84,7 @@ impl PairSetup {
 
     pub(crate) fn init(&self, setup: &Setup, pd: PdId) -> QpInit {
         let mut init = QpInit {
-            cap: QpCap { max_send_wr: self.depth, max_recv_wr: 1024 },
+            cap: QpCap { max_send_wr: self.depth, max_recv_wr: 1024, max_send_sge: MAX_SGE },
             sig_all: self.sig_all,
             psn: Some(Psn::new(self.psn)),
             msn: Msn::new(if self.psn == 0 { 0 } else { 0xffff }),

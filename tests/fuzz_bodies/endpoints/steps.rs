@@ -4,8 +4,9 @@ use spindrift::endpoint::PostError;
 
 use super::world::World;
 use crate::support::frame::{self, Envelope};
-use crate::support::ledger::Message;
+use crate::support::ledger::{Message, gather};
 use crate::support::net::{Held, address};
+use crate::support::rand::Rng;
 
 /// Queue pairs of a world, at most.
 const MAX_PAIRS: usize = 3;
@@ -94,11 +95,18 @@ impl World {
             target,
         };
         let mut wr = ledger.post(message, signaled || pair.setup.sig_all);
+        let mut apart = Rng::new(wr.local.addr ^ u64::from(b));
+        let local = ledger.split(&wr.local, ledger.source(), pair.setup.mtu, &mut apart);
         wr.remote.rkey ^= key_change;
         pair.flawed |= ledger.lacks_receives();
         let end = pair.ends[from];
         let now = self.net.now;
-        self.net.endpoint(end.node).post_send(now, end.qpn, wr).expect("there is room");
+        let endpoint = self.net.endpoint(end.node);
+        if b & 0x10 == 0 {
+            endpoint.post_send(now, end.qpn, wr).expect("there is room");
+        } else {
+            endpoint.post_gather(now, end.qpn, gather(&wr, &local)).expect("there is room");
+        }
         self.net.pump(end.node);
     }
 
