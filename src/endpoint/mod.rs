@@ -212,15 +212,12 @@ impl Endpoint {
     /// A request that cannot be carried out (bad key, range outside the region) completes with an
     /// error and fails the queue pair, as in verbs; what the caller can know beforehand is refused
     /// here.
-    #[inline]
     pub fn post_send(&mut self, now: Time, qpn: Qpn, wr: SendWr) -> Result<(), PostError> {
-        self.post(now, qpn, wr, |qp, memory| {
-            let Sge { addr, len, lkey } = wr.local;
-            Ok(Source::Region(memory.pin(lkey, qp.pd.id(), addr, len)?))
-        })
+        self.post(now, qpn, wr, &[])
     }
 
     /// Posts a send work request of several elements, in the same way.
+    #[cold]
     pub fn post_gather(&mut self, now: Time, qpn: Qpn, wr: GatherWr<'_>) -> Result<(), PostError> {
         let qp = self.slot_of(qpn).and_then(|slot| self.qp(slot)).ok_or(PostError::NoSuchQp)?;
         if wr.local.len() > qp.init.cap.max_send_sge as usize {
@@ -232,29 +229,11 @@ impl Endpoint {
         let len = u32::try_from(wr.len()).map_err(|_| PostError::TooLong)?;
         // Its bytes have no addresses but their distance from the first.
         let all = Sge { addr: 0, len, lkey: 0 };
-        self.post(now, qpn, wr.with_one(all), |qp, memory| {
-            let mut pieces = qp.requester.begin_pieces();
-            for Sge { addr, len, lkey } in wr.elements() {
-                match memory.pin(lkey, qp.pd.id(), addr, len) {
-                    Ok(slot) => qp.requester.add_piece(&mut pieces, Piece { slot, addr, len }),
-                    Err(error) => {
-                        qp.requester.take_back_pieces(pieces, |pinned| memory.unpin(pinned));
-                        return Err(error);
-                    }
-                }
-            }
-            Ok(Source::Pieces(pieces))
-        })
+        self.post(now, qpn, wr.with_one(all), wr.local)
     }
 
-    #[inline]
-    fn post(
-        &mut self,
-        now: Time,
-        qpn: Qpn,
-        wr: SendWr,
-        pin: impl FnOnce(&mut Qp, &mut MemoryView) -> Result<Source, MemoryError>,
-    ) -> Result<(), PostError> {
+    /// Posts a request with the element in it, or with several others.
+    fn post(&mut self, now: Time, qpn: Qpn, wr: SendWr, elements: &[Sge]) -> Result<(), PostError> {
         let slot = self.slot_of(qpn).ok_or(PostError::NoSuchQp)?;
         let Some(qp) = self.qps[slot as usize].as_deref_mut() else { return Err(PostError::NoSuchQp) };
         if wr.local.len == 0 {
@@ -275,7 +254,13 @@ impl Endpoint {
             return Err(PostError::NoImmediates);
         }
         let wr = SendWr { signaled: wr.signaled || qp.sig_all, ..wr };
-        if let Ok(source) = pin(qp, &mut self.memory) {
+        let Sge { addr, len, lkey } = wr.local;
+        let source = if elements.is_empty() {
+            self.memory.pin(lkey, qp.pd.id(), addr, len).map(Source::Region)
+        } else {
+            pin_pieces(qp, &mut self.memory, elements)
+        };
+        if let Ok(source) = source {
             qp.requester.make_room(&mut self.spare_queues);
             qp.requester.push(now, wr, source);
             // The first packet arms the timers, if a plane can take it.
@@ -488,6 +473,22 @@ impl Endpoint {
             self.memory.bytes(&transmit.payload)
         }
     }
+}
+
+/// Pins the memory of all elements, or of none.
+#[cold]
+fn pin_pieces(qp: &mut Qp, memory: &mut MemoryView, elements: &[Sge]) -> Result<Source, MemoryError> {
+    let mut pieces = qp.requester.begin_pieces();
+    for &Sge { addr, len, lkey } in elements.iter().filter(|sge| sge.len > 0) {
+        match memory.pin(lkey, qp.pd.id(), addr, len) {
+            Ok(slot) => qp.requester.add_piece(&mut pieces, Piece { slot, addr, len }),
+            Err(error) => {
+                qp.requester.take_back_pieces(pieces, |pinned| memory.unpin(pinned));
+                return Err(error);
+            }
+        }
+    }
+    Ok(Source::Pieces(pieces))
 }
 
 fn send_wc(qpn: Qpn, entry: &Entry, status: WcStatus) -> Wc {

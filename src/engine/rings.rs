@@ -311,6 +311,7 @@ impl QpIntake {
         Some(posted)
     }
 
+    #[cold]
     fn take_elements(&mut self, count: usize) {
         let Some(elements) = self.elements.as_deref_mut() else { return };
         elements.taken.clear();

@@ -187,6 +187,13 @@ impl SendQueue {
         }
     }
 
+    #[cold]
+    fn drop_pieces(&mut self, oldest: Pieces, unpin: impl FnMut(RegionSlot)) {
+        let count = self.pieces.len().min(oldest.count as usize);
+        self.pieces.drain(..count).map(|piece| piece.slot).for_each(unpin);
+        self.past_pieces = self.past_pieces.wrapping_add(oldest.count);
+    }
+
     pub(crate) fn pieces(&self, pieces: Pieces) -> impl Iterator<Item = &Piece> {
         let at = pieces.first.wrapping_sub(self.past_pieces) as usize;
         self.pieces.iter().skip(at).take(pieces.count as usize)
@@ -270,12 +277,7 @@ impl SendQueue {
         self.sending = self.sending.saturating_sub(1);
         match entry.source {
             Source::Region(slot) => unpin(slot),
-            Source::Pieces(pieces) => {
-                for _ in 0..pieces.count {
-                    self.pieces.pop_front().inspect(|piece| unpin(piece.slot));
-                }
-                self.past_pieces = self.past_pieces.wrapping_add(pieces.count);
-            }
+            Source::Pieces(pieces) => self.drop_pieces(pieces, unpin),
         }
         Some(entry)
     }
