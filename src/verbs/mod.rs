@@ -265,7 +265,10 @@ pub use mr::Mr;
 pub use post::{InlineWr, MAX_INLINE, QpPoster};
 pub use qp::{Qp, QpConfig};
 
-pub use crate::endpoint::{CqId, FailReason, QpFailure, QpInfo, QpModify, QpState, RtrAttr, RtsAttr};
+pub use crate::endpoint::{
+    CqId, FailReason, QpAttr, QpCap, QpCounters, QpFailure, QpInfo, QpModify, QpPeer, QpState, RetryAttr,
+    RtrAttr, RtsAttr,
+};
 pub use crate::engine::{AsyncEvent, ControlError, Idle, LaneMode};
 pub use crate::memory::{Access, Region};
 pub use crate::work::{RecvWr, RemoteAddr, SendOp, SendWr, Sge, Wc, WcOpcode, WcStatus};

@@ -70,6 +70,7 @@ mod answers;
 mod asks;
 mod holds;
 mod losses;
+mod modify;
 mod nacks;
 mod planes;
 mod probes;
