@@ -2,10 +2,10 @@
 
 use spindrift::congestion::{CcConfig, CcConfigError, NsccOverrides};
 use spindrift::endpoint::{EndpointError, FailReason, QpAttr, QpModify, RetryAttr};
-use spindrift::wire::Aeth;
+use spindrift::wire::{Aeth, Seth};
 use spindrift::work::WcStatus;
 
-use crate::sender::{FULL, MTU, PACKET, RTT, Sender, Setup, cc};
+use crate::sender::{FIRST, FULL, MTU, PACKET, RTT, Sender, Setup, cc};
 use crate::support::pair::Patience;
 
 const PATIENCE: Patience = Patience { timeout: 8, linear: 2, exponential: 3 };
@@ -298,4 +298,22 @@ fn congestion_control_that_cannot_work_is_refused_and_changes_nothing() {
         "{refused:?}"
     );
     assert_eq!(sender.query(), before);
+}
+
+/// What a query tells of the requester, while it changes.
+#[test]
+fn a_query_follows_round_trips_and_the_window() {
+    let (mut sender, sent) = Sender::sending(Setup { dynamic_mpr: true, ..Setup::default() }, 2);
+    sender.wait(10_000);
+    sender.sack(sender.answer(&sent[0], 1));
+    sender.wait(40_000);
+    sender.sack(Seth { mpr: 4, ..sender.answer(&sent[1], 2) });
+    let attr = sender.query();
+    assert_eq!((attr.min_rtt_ns, attr.smoothed_rtt_ns), (10_000, (7 * 10_000 + 50_000) / 8));
+    assert_eq!((attr.window_psns, attr.rts.unwrap().mpr), (4 * 128, 8));
+    assert_eq!((attr.sq_psn, attr.next_sq_psn, attr.sends_outstanding), (FIRST, FIRST.add(2), 1));
+    let status = sender.status();
+    assert_eq!((attr.smoothed_rtt_ns, attr.min_rtt_ns), (status.smoothed_rtt_ns, status.min_rtt_ns));
+    assert_eq!((attr.cwnd_bytes, attr.inflight_bytes), (status.cwnd_bytes, status.inflight_bytes));
+    assert_eq!((attr.counters, attr.granted_psns), (status.counters, status.granted_psns));
 }
