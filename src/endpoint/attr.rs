@@ -217,6 +217,19 @@ impl RtsAttr {
         1024 << self.timeout
     }
 
+    /// The part that can be changed in RTS.
+    pub const fn retry(&self) -> RetryAttr {
+        let Self { timeout, linear_retries, exponential_retries, .. } = *self;
+        RetryAttr { timeout, linear_retries, exponential_retries }
+    }
+
+    /// The same with another part that can be changed in RTS.
+    #[must_use]
+    pub const fn with_retry(self, retry: RetryAttr) -> Self {
+        let RetryAttr { timeout, linear_retries, exponential_retries } = retry;
+        Self { timeout, linear_retries, exponential_retries, ..self }
+    }
+
     /// How long the queue pair goes on when it hears nothing new, in nanoseconds:
     /// `timeout_ns` x (`linear_retries` + 2^(`exponential_retries` + 1) - 1); `None` when for ever.
     ///
@@ -250,8 +263,30 @@ impl Default for RtsAttr {
     }
 }
 
-/// A state change to ask for.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// Attributes of [`RtsAttr`] that can be changed in RTS ([`QpModify::Retry`]): how long a queue pair goes on without an answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RetryAttr {
+    /// Retransmission timeout is 1.024 us x 2^timeout, 1 to 24 (17.2 s).
+    pub timeout: u8,
+    /// Timeouts at the fixed interval, at most 7.
+    pub linear_retries: u8,
+    /// Timeouts at doubling intervals after those, at most 25; 25 means for ever.
+    pub exponential_retries: u8,
+}
+
+/// A change to ask for: of the state, or of attributes that may change in RTS.
+///
+/// | change | from | to |
+/// |---|---|---|
+/// | [`Reset`](Self::Reset) | any state | RESET |
+/// | [`Init`](Self::Init) | RESET | INIT |
+/// | [`Rtr`](Self::Rtr) | INIT | RTR |
+/// | [`Rts`](Self::Rts) | RTR | RTS |
+/// | [`Retry`](Self::Retry), [`Congestion`](Self::Congestion) | RTS | RTS |
+/// | [`Error`](Self::Error) | any state | ERROR |
+///
+/// Anything else is refused, and so is an attribute that is out of range. A change that is refused changes nothing.
+#[derive(Clone, Debug, PartialEq)]
 pub enum QpModify {
     /// Back to RESET from any state: all work is dropped without completions, and the queue pair has another number from
     /// then on. Packets of its earlier life, late from the network, meet no queue pair.
@@ -262,6 +297,17 @@ pub enum QpModify {
     Rtr(Box<RtrAttr>),
     /// RTR → RTS.
     Rts(RtsAttr),
+    /// RTS → RTS: another retransmission timeout, and other numbers of retries, in force at once and until RESET.
+    ///
+    /// If the timer is running, the current wait gets the length that it has with the new attributes, counted from when
+    /// the wait began; if that much time has passed, the timeout comes at once. Timeouts since the peer last said
+    /// something new still count: if they are more than the retries allowed now, the queue pair fails at the end of the current
+    /// wait, which is as long as the last one allowed. A smoothed round-trip time that is longer than the timeout
+    /// makes the timer wait for it, as ever.
+    Retry(RetryAttr),
+    /// RTS → RTS: other congestion control, in force at once and until RESET. It starts as on a new queue pair,
+    /// with a full window and nothing measured, but what is in flight stays counted. `mtu_bytes` and `trimming` are replaced by what the peers agreed on.
+    Congestion(Box<CcConfig>),
     /// To ERROR from any state: all work is flushed.
     Error,
 }

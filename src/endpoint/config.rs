@@ -227,15 +227,17 @@ impl EndpointConfig {
 
     /// Largest payload every port can take in one packet, in bytes, whatever route it takes.
     pub fn max_mtu(&self) -> u32 {
+        (0..self.ports.len()).map(|plane| self.max_mtu_of(plane)).min().unwrap_or(0)
+    }
+
+    /// Largest payload that the port of this plane can take in one packet, likewise; 0 when there is no such port.
+    pub fn max_mtu_of(&self, plane: usize) -> u32 {
         // Whatever a port takes, the length fields of IP and UDP have 16 bits.
         let longest = Self::ETHERNET_LEN + usize::from(u16::MAX);
-        let room = (0..).zip(&self.ports).map(|(at, port)| {
-            let outer = self.routes.iter().filter(|route| route.port == at);
-            let outer =
-                outer.filter_map(|route| route.outer.as_ref()).map(Outer::header_len).max().unwrap_or(0);
-            port.max_frame.min(longest).saturating_sub(Self::overhead(port.ip.is_ipv6()) + outer)
-        });
-        room.min().unwrap_or(0) as u32
+        let Some(port) = self.ports.get(plane) else { return 0 };
+        let outer = self.routes.iter().filter(|route| usize::from(route.port) == plane);
+        let outer = outer.filter_map(|route| route.outer.as_ref()).map(Outer::header_len).max().unwrap_or(0);
+        port.max_frame.min(longest).saturating_sub(Self::overhead(port.ip.is_ipv6()) + outer) as u32
     }
 }
 

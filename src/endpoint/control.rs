@@ -11,7 +11,7 @@ use crate::time::Time;
 use crate::wire::{Ev, Psn, Qpn};
 use crate::work::MAX_SGE;
 
-use super::attr::{PortAddr, QpInfo, QpInit, QpModify, QpState, RtrAttr, RtsAttr, entropy_name};
+use super::attr::{PortAddr, QpInfo, QpInit, QpModify, QpState, RetryAttr, RtrAttr, RtsAttr, entropy_name};
 use super::error::EndpointError;
 use super::event::{Event, FailReason, QpFailure};
 use super::peer::Peer;
@@ -281,11 +281,11 @@ impl Endpoint {
         })
     }
 
-    /// Moves a queue pair through its states, and returns its number: [`QpModify::Reset`] gives it another one, all others
-    /// leave it as it is.
+    /// Moves a queue pair through its states, or changes attributes in RTS, and returns its number: [`QpModify::Reset`]
+    /// gives it another one, all others leave it as it is.
     ///
     /// # Errors
-    /// [`EndpointError::BadTransition`] or the attribute that is out of range; the state is unchanged then.
+    /// [`EndpointError::BadTransition`], [`EndpointError::NotInRts`], or the attribute that is out of range; nothing has changed then.
     pub fn modify_qp(&mut self, now: Time, qpn: Qpn, change: QpModify) -> Result<Qpn, EndpointError> {
         let slot = self.find(qpn)?;
         let from = self.qp_state(qpn).unwrap_or(QpState::Reset);
@@ -303,6 +303,18 @@ impl Endpoint {
             }
             (QpModify::Rtr(attr), QpState::Init) => self.make_rtr(now, slot, &attr),
             (QpModify::Rts(attr), QpState::Rtr) => self.make_rts(now, slot, &attr),
+            (QpModify::Retry(attr), QpState::Rts) => self.set_retry(slot, attr),
+            (QpModify::Congestion(cc), QpState::Rts) => {
+                let qp = self.qps[slot as usize].as_deref_mut();
+                let changed = qp.map_or(Ok(()), |qp| qp.set_congestion(cc, now));
+                // It may allow what the old one did not.
+                self.wake_data(slot);
+                changed
+            }
+            (QpModify::Retry(_), state) => Err(EndpointError::NotInRts { what: "retry attributes", state }),
+            (QpModify::Congestion(_), state) => {
+                Err(EndpointError::NotInRts { what: "congestion control", state })
+            }
             (QpModify::Init, _) => Err(EndpointError::BadTransition { from, to: "INIT" }),
             (QpModify::Rtr(_), _) => Err(EndpointError::BadTransition { from, to: "RTR" }),
             (QpModify::Rts(_), _) => Err(EndpointError::BadTransition { from, to: "RTS" }),
@@ -386,16 +398,7 @@ impl Endpoint {
 
     fn make_rts(&mut self, now: Time, slot: u32, attr: &RtsAttr) -> Result<(), EndpointError> {
         in_range("mpr", u32::from(attr.mpr), 1, 255, "1 to 255 units of 128 PSNs")?;
-        in_range("timeout", u32::from(attr.timeout), 1, u32::from(RtsAttr::MAX_TIMEOUT), "1 to 24")?;
-        in_range(
-            "linear_retries",
-            u32::from(attr.linear_retries),
-            0,
-            u32::from(RtsAttr::MAX_LINEAR),
-            "at most 7",
-        )?;
-        let most = u32::from(RtsAttr::MAX_EXPONENTIAL);
-        in_range("exponential_retries", u32::from(attr.exponential_retries), 0, most, "at most 25")?;
+        check_retry(attr.retry())?;
         let Some(qp) = self.qps[slot as usize].as_deref_mut() else { return Ok(()) };
         qp.ready_to_send(&self.cfg, attr, now)?;
         let index = qp.peer;
@@ -405,6 +408,17 @@ impl Endpoint {
             self.start_announcing(now, index);
             self.run_peer(now, index, &mut { Self::SLICE });
         }
+        Ok(())
+    }
+
+    /// Changes the retry attributes in RTS. A timer that was set for later is set anew; one that was set for earlier finds
+    /// nothing to do and is set anew then.
+    fn set_retry(&mut self, slot: u32, attr: RetryAttr) -> Result<(), EndpointError> {
+        check_retry(attr)?;
+        if let Some(qp) = self.qp_mut(slot) {
+            qp.set_retry(attr);
+        }
+        self.arm(slot);
         Ok(())
     }
 
@@ -532,6 +546,14 @@ impl Endpoint {
         self.arm(slot);
         Some(result)
     }
+}
+
+fn check_retry(attr: RetryAttr) -> Result<(), EndpointError> {
+    let RetryAttr { timeout, linear_retries, exponential_retries } = attr;
+    in_range("timeout", timeout.into(), 1, RtsAttr::MAX_TIMEOUT.into(), "1 to 24")?;
+    in_range("linear_retries", linear_retries.into(), 0, RtsAttr::MAX_LINEAR.into(), "at most 7")?;
+    let most = RtsAttr::MAX_EXPONENTIAL.into();
+    in_range("exponential_retries", exponential_retries.into(), 0, most, "at most 25")
 }
 
 fn in_range(

@@ -19,6 +19,14 @@ pub enum EndpointError {
         /// State asked for.
         to: &'static str,
     },
+    /// Attributes that can be changed in RTS only.
+    #[error("the {what} can be changed in RTS only, and the queue pair is in {state:?}")]
+    NotInRts {
+        /// What was to be changed.
+        what: &'static str,
+        /// Current state.
+        state: QpState,
+    },
     /// An attribute is out of range.
     #[error("attribute `{name}` is {value}: {why}")]
     BadAttribute {

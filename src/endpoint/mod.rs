@@ -25,6 +25,7 @@ mod peer;
 mod planes;
 mod port_status;
 mod qp;
+mod query;
 mod receive;
 mod receive_ops;
 mod reclaim;
@@ -34,12 +35,15 @@ mod share;
 mod timers;
 mod transmit;
 
-pub use attr::{CqId, PortAddr, QpCap, QpInfo, QpInit, QpModify, QpState, RtrAttr, RtsAttr, entropy_name};
+pub use attr::{
+    CqId, PortAddr, QpCap, QpInfo, QpInit, QpModify, QpState, RetryAttr, RtrAttr, RtsAttr, entropy_name,
+};
 pub use config::{ConfigError, EndpointConfig, Limits, LocalPort};
 pub use error::{EndpointError, PostError};
 pub use event::{Event, FailReason, QpFailure};
 pub use ipnet::IpNet;
 pub use qp::{QpCounters, QpStatus};
+pub use query::{QpAttr, QpPeer};
 pub use routes::Route;
 pub use share::{Forward, QpnShare};
 pub use transmit::Transmit;

@@ -8,7 +8,7 @@ use crate::responder::{Responder, ResponderSetup};
 use crate::time::Time;
 use crate::wire::{Msn, Opcode, Psn, Qpn};
 
-use super::attr::{CqId, QpInit, QpState, RtrAttr, RtsAttr};
+use super::attr::{CqId, QpInit, QpState, RetryAttr, RtrAttr, RtsAttr};
 use super::config::EndpointConfig;
 use super::error::EndpointError;
 use super::senders::Place;
@@ -66,6 +66,10 @@ pub(super) struct Qp {
     pub(super) path_mtu: u32,
     pub(super) dynamic_mpr: bool,
     pub(super) trimmable: bool,
+    /// What it was brought to RTS with, and what of it has been changed since.
+    pub(super) rts: Option<RtsAttr>,
+    /// Congestion control that took the place of what it was made with.
+    pub(super) other_cc: Option<Box<CcConfig>>,
     pub(super) requester: Requester,
     pub(super) responder: Responder,
     pub(super) paths: Paths,
@@ -124,6 +128,8 @@ impl Qp {
             path_mtu: 256,
             dynamic_mpr: false,
             trimmable: false,
+            rts: None,
+            other_cc: None,
             requester: Requester::new(init.cap.max_send_wr as usize, idle_requester(psn, init.msn)),
             responder: Responder::new(init.cap.max_recv_wr as usize, idle_responder()),
             paths,
@@ -170,10 +176,7 @@ impl Qp {
         attr: &RtsAttr,
         now: Time,
     ) -> Result<(), EndpointError> {
-        let mtu_bytes = Requester::counted(Opcode::WriteMiddle, self.path_mtu);
-        let cc = CcConfig { mtu_bytes, trimming: self.trimmable, ..self.init.cc.clone() };
-        self.cc = congestion::build(&cc, now)?;
-        self.cc.set_qpn(self.qpn);
+        self.cc = self.build_cc(&self.init.cc, now)?;
         self.requester = Requester::new(
             self.init.cap.max_send_wr as usize,
             RequesterSetup {
@@ -183,17 +186,44 @@ impl Qp {
                 window: u32::from(attr.mpr) * 128,
                 max_wimm: u32::from(attr.max_wimm),
                 dynamic_mpr: self.dynamic_mpr,
-                retry: RetryPolicy {
-                    timeout_ns: attr.timeout_ns(),
-                    linear: attr.linear_retries,
-                    exponential: attr.exponential_retries,
-                },
+                retry: policy(attr),
                 probe_floor_ns: cfg.tail_probe_floor_ns,
                 initial_reordering_ns: cfg.initial_reordering_ns,
             },
         );
         self.requester.expect_evs(self.paths.states().count());
+        self.rts = Some(*attr);
         self.state = QpState::Rts;
+        Ok(())
+    }
+
+    /// Congestion control with these settings, as the connection dictates some of them.
+    pub(super) fn cc_config(&self, cc: &CcConfig) -> CcConfig {
+        let mtu_bytes = Requester::counted(Opcode::WriteMiddle, self.path_mtu);
+        CcConfig { mtu_bytes, trimming: self.trimmable, ..cc.clone() }
+    }
+
+    fn build_cc(&self, cc: &CcConfig, now: Time) -> Result<Controller, EndpointError> {
+        let mut controller = congestion::build(&self.cc_config(cc), now)?;
+        controller.set_qpn(self.qpn);
+        Ok(controller)
+    }
+
+    /// Other retry attributes, in RTS.
+    pub(super) fn set_retry(&mut self, retry: RetryAttr) {
+        if let Some(rts) = &mut self.rts {
+            *rts = rts.with_retry(retry);
+            self.requester.set_retry(policy(rts));
+        }
+    }
+
+    /// Other congestion control, in RTS. What is in flight is accounted for by the records of its packets, so the new
+    /// controller takes the same bytes out again that the old one was told of.
+    pub(super) fn set_congestion(&mut self, cc: Box<CcConfig>, now: Time) -> Result<(), EndpointError> {
+        let mut controller = self.build_cc(&cc, now)?;
+        controller.on_send(self.cc.inflight());
+        self.cc = controller;
+        self.other_cc = Some(cc);
         Ok(())
     }
 
@@ -239,6 +269,14 @@ impl Qp {
         counters: &'a mut crate::counters::Counters,
     ) -> (&'a mut Requester, Env<'a>) {
         (&mut self.requester, Env { paths: &mut self.paths, cc: &mut self.cc, counters })
+    }
+}
+
+const fn policy(attr: &RtsAttr) -> RetryPolicy {
+    RetryPolicy {
+        timeout_ns: attr.timeout_ns(),
+        linear: attr.linear_retries,
+        exponential: attr.exponential_retries,
     }
 }
 

@@ -1,6 +1,6 @@
 //! Counters of a lane for readers on other threads, who neither wait for the lane's lock nor slow the lane down.
 //!
-//! A reader raises a flag and sleeps; the lane sees the flag between two polls, copies its counters to the board and
+//! A reader raises a flag and sleeps; the lane sees the flag between two polls, copies its counters and what changes about its ports to the board and
 //! wakes all readers at once. It does so at most once in [`SNAPSHOT_NS`] while it is busy, and at once while it is idle, so that
 //! what readers cost is bounded however many there are. A lane that nobody asks pays one relaxed load per poll.
 
@@ -8,19 +8,33 @@ use core::sync::atomic::{AtomicBool, Ordering};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
 
-use spindrift_pmd::PortCounters;
+use spindrift_pmd::{LinkState, PortCounters};
 
 use super::lane::{Lane, LaneCounters};
 use super::tuning::SNAPSHOT_NS;
 use crate::counters::Counters;
 use crate::time::Time;
 
+/// What changes about a port.
+#[derive(Clone, Debug)]
+pub(crate) struct PortNews {
+    pub(crate) link: LinkState,
+    pub(crate) counters: PortCounters,
+    pub(crate) notes: Vec<String>,
+}
+
+impl Default for PortNews {
+    fn default() -> Self {
+        Self { link: LinkState::Up, counters: PortCounters::default(), notes: Vec::new() }
+    }
+}
+
 /// All that a lane counts, taken between two polls.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Snapshot {
     pub(crate) transport: Counters,
     pub(crate) lane: LaneCounters,
-    pub(crate) ports: Vec<PortCounters>,
+    pub(crate) ports: Vec<PortNews>,
 }
 
 impl Snapshot {
@@ -28,8 +42,15 @@ impl Snapshot {
     pub(super) fn refresh(&mut self, lane: &Lane) {
         self.transport.clone_from(lane.endpoint().counters());
         self.lane = lane.counters();
-        self.ports.clear();
-        self.ports.extend(lane.port_counters());
+        self.ports.resize_with(lane.ports.len(), PortNews::default);
+        for (plane, (news, port)) in (0..).zip(self.ports.iter_mut().zip(&lane.ports)) {
+            news.link = lane.link(plane);
+            news.counters = port.counters();
+            let notes = &port.caps().notes;
+            if news.notes != *notes {
+                news.notes.clone_from(notes);
+            }
+        }
     }
 }
 

@@ -224,6 +224,11 @@ impl LaneHandle {
         let result = operation(lane);
         lane.settle();
         self.shared.last_control.store(self.shared.turns.load(Ordering::Relaxed), Ordering::Relaxed);
+        drop(held);
+        // The operation may have brought a timer forward.
+        if let Some(Sleep { waker, .. }) = &self.shared.sleep {
+            waker.wake();
+        }
         Ok(result)
     }
 
@@ -332,7 +337,7 @@ impl Shared {
         let mut tries = 0;
         while !self.stopped() && !self.failed() {
             let rest = if self.idle.load(Ordering::Relaxed) { 0 } else { wait_ns() };
-            let turned = self.turns.load(Ordering::Relaxed) != self.last_control.load(Ordering::Relaxed);
+            let turned = !self.is_fresh_from_control();
             if rest == 0 && turned {
                 return;
             }
@@ -347,6 +352,11 @@ impl Shared {
                 thread::park_timeout(Duration::from_nanos(rest.clamp(1, CONTROL_SLEEP_NS)));
             }
         }
+    }
+
+    /// Whether a control call has run since the last turn.
+    fn is_fresh_from_control(&self) -> bool {
+        self.turns.load(Ordering::Relaxed) == self.last_control.load(Ordering::Relaxed)
     }
 
     /// The life of a lane's thread.
@@ -366,7 +376,8 @@ impl Shared {
             {
                 let inbox = self.common.inbox(*number);
                 let is_posted = || !doorbells.is_empty() || inbox.is_some_and(|inbox| !inbox.is_empty());
-                waker.nap(Duration::from_nanos(nap_ns), is_posted);
+                // A control call since the last turn may have brought a timer forward.
+                waker.nap(Duration::from_nanos(nap_ns), || is_posted() || self.is_fresh_from_control());
             }
         }
         if self.failed() {

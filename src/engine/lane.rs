@@ -236,6 +236,11 @@ impl Lane {
         self.ports.iter().map(Port::counters)
     }
 
+    /// Whether a port's link was up when the lane last looked.
+    pub(super) const fn link(&self, plane: u8) -> LinkState {
+        if self.links_up >> plane & 1 == 1 { LinkState::Up } else { LinkState::Down }
+    }
+
     /// The lane's time now.
     pub fn now(&self) -> Time {
         self.clock.now()

@@ -45,6 +45,7 @@ pub use handle::{ControlError, Idle, LaneMode, LaneStartError};
 pub use lane::{Lane, LaneCounters};
 
 pub(crate) use async_events::AsyncEvents;
+pub(crate) use board::Snapshot;
 pub(crate) use channel::EventChannel;
 pub(crate) use clock::{Deadline, fresh_seed, pause};
 pub(crate) use common::Common;

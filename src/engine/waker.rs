@@ -7,7 +7,7 @@ use std::thread::{self, Thread};
 
 /// Between a lane's thread that goes to sleep when nothing is posted, and whoever posts.
 ///
-/// One says that it sleeps and then looks for something posted; the other posts and then looks for a sleeper. Both swap the
+/// One says that it sleeps and then looks for something posted, or for a control call since its last turn; the other posts and then looks for a sleeper. Both swap the
 /// same flag, so one of them sees what the other did.
 #[derive(Debug, Default)]
 pub(super) struct Waker {

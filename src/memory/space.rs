@@ -189,6 +189,11 @@ impl MemorySpace {
         drop(self.lock().forget(rkey));
     }
 
+    /// Most registrations at a time.
+    pub fn max_regions(&self) -> u32 {
+        self.lock().max_regions
+    }
+
     /// Registrations that have not ended.
     pub fn regions(&self) -> usize {
         self.lock().registrations.len() as usize

@@ -223,6 +223,16 @@ impl Requester {
         self.setup.max_wimm > 0 || matches!(op, SendOp::Write)
     }
 
+    /// PSN of the next packet to be sent for the first time.
+    pub(crate) fn next_psn(&self) -> Psn {
+        self.psn(self.next)
+    }
+
+    /// PSNs that the peer grants now.
+    pub(crate) const fn window_psns(&self) -> u32 {
+        self.window
+    }
+
     pub(crate) fn queued(&self) -> usize {
         self.queue.len()
     }

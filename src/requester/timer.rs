@@ -16,14 +16,21 @@ pub(crate) struct RetryPolicy {
 impl RetryPolicy {
     const FOREVER: u8 = 25;
 
+    /// Timeouts that it goes on after.
+    fn retries(&self) -> u32 {
+        if self.exponential >= Self::FOREVER {
+            return u32::MAX;
+        }
+        u32::from(self.linear) + u32::from(self.exponential)
+    }
+
     /// The wait before timeout number `retries + 1`, or `None` when there is none left.
     fn interval_ns(&self, retries: u32) -> Option<u64> {
         if retries <= u32::from(self.linear) {
             return Some(self.timeout_ns);
         }
         let doublings = retries - u32::from(self.linear);
-        let allowed = self.exponential >= Self::FOREVER || doublings <= u32::from(self.exponential);
-        allowed.then(|| self.timeout_ns.saturating_mul(1 << doublings.min(24)))
+        (retries <= self.retries()).then(|| self.timeout_ns.saturating_mul(1 << doublings.min(24)))
     }
 
     /// The sum of the waits before timeout number `retries`, as far as they double.
@@ -55,7 +62,9 @@ impl Requester {
     fn timeout_ns(&self, late_ns: u64) -> u64 {
         let retry = &self.setup.retry;
         let late_ns = late_ns.min(retry.timeout_ns.saturating_mul(Self::MOST_TIMEOUTS));
-        retry.interval_ns(self.retries).map_or(0, |wait| wait.max(late_ns))
+        // Where the schedule was cut to fewer retries than are used up, its last wait is the one that runs.
+        let retries = self.retries.min(retry.retries());
+        retry.interval_ns(retries).map_or(0, |wait| wait.max(late_ns))
     }
 
     /// How long after `timer_base` the next tail probe is due. Each one doubles the time waited so far, not the number
@@ -117,6 +126,12 @@ impl Requester {
         self.least_probe_wait_ns = self.setup.retry.waited_ns(self.retries) / Self::SILENCE_PARTS;
         self.probe_pending = true;
         TimerVerdict::GoOn
+    }
+
+    /// Another schedule for the timer, at once: the wait that runs began when it began and gets the length that it has in this
+    /// schedule, and timeouts that have passed count as retries used up.
+    pub(crate) const fn set_retry(&mut self, retry: RetryPolicy) {
+        self.setup.retry = retry;
     }
 
     /// Retransmission timeouts since the peer last said something new, and how long the timer waits now, ns.

@@ -129,6 +129,20 @@ impl Responder {
         self.psn(self.expected).sub(1)
     }
 
+    /// PSN of the next packet in order.
+    pub(crate) fn next_psn(&self) -> Psn {
+        self.psn(self.expected)
+    }
+
+    pub(crate) const fn setup(&self) -> &ResponderSetup {
+        &self.setup
+    }
+
+    /// Receive work requests that no immediate has consumed.
+    pub(crate) fn recvs_queued(&self) -> usize {
+        self.recv_queue.len()
+    }
+
     /// Queues a receive work request; `false` when the queue is full.
     pub(crate) fn post_recv(&mut self, wr: RecvWr) -> bool {
         let fits = self.recv_queue.len() < self.recv_depth;

@@ -89,6 +89,11 @@ impl Responder {
         self.window.granted as u32 * UNIT
     }
 
+    /// The most that is ever granted, in units of 128 PSNs: what was negotiated.
+    pub(crate) const fn most_units(&self) -> u8 {
+        self.window.most
+    }
+
     /// What a SACK that leaves now grants, in units of 128 PSNs: no more than the least while the application is
     /// `behind` with what it was told.
     #[inline]

@@ -3,13 +3,13 @@
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
-use spindrift_pmd::{Port, PortCaps, PortCounters};
+use spindrift_pmd::{Port, PortCaps};
 
 use crate::counters::Counters;
 use crate::endpoint::{CqId, Endpoint, EndpointConfig, LocalPort, QpnShare};
 use crate::engine::{
     AsyncEvent, Common, CqCore, CqReader, EventChannel, Lane, LaneCounters, LaneMode, LaneStartError, Lanes,
-    fresh_seed,
+    Snapshot, fresh_seed,
 };
 use crate::memory::{Access, MemorySpace, PdId, Region};
 use crate::seed::Seed;
@@ -19,6 +19,7 @@ use super::comp_channel::CompChannel;
 use super::cq::Cq;
 use super::error::VerbsError;
 use super::mr::Mr;
+use super::query::PortAttr;
 
 /// A NIC of these ports, one a plane, as [`Context::open`] takes it.
 pub fn nic<P: Port + 'static>(ports: Vec<P>) -> Vec<Box<dyn Port>> {
@@ -100,8 +101,8 @@ pub struct Context {
 struct ContextShared {
     lanes: Lanes,
     memory: MemorySpace,
-    /// Of each lane, by plane.
-    ports: Vec<Vec<PortCaps>>,
+    /// Of each lane, by plane, as they were when they were opened.
+    ports: Vec<Vec<PortAttr>>,
     config: EndpointConfig,
 }
 
@@ -154,17 +155,17 @@ impl Context {
         let settings: Vec<_> =
             (0..given as u32).map(|number| settings_of(&endpoint, number, given, &caps)).collect();
         check_addresses(&settings)?;
+        let ports = settings.iter().zip(&caps).enumerate();
+        let ports = ports.map(|(lane, (settings, caps))| PortAttr::of_lane(lane, settings, caps)).collect();
         let mut made = Vec::with_capacity(given);
         for (((number, ports), mode), settings) in (0u32..).zip(lanes).zip(modes).zip(settings) {
             let transport = Endpoint::with_memory(settings, &memory)?;
             made.push((Lane::of_context(transport, ports, number, &common), mode));
         }
         let lanes = Lanes::start(made, common)?;
-        let shared = ContextShared { lanes, memory, ports: caps, config: endpoint };
-        for (lane, ports) in shared.ports.iter().enumerate() {
-            for (plane, port) in ports.iter().enumerate() {
-                tracing::info!(target: "spindrift::plane", lane, plane, name = port.name, "port opened");
-            }
+        let shared = ContextShared { lanes, memory, ports, config: endpoint };
+        for PortAttr { lane, plane, name, .. } in shared.ports.iter().flatten() {
+            tracing::info!(target: "spindrift::plane", lane, plane, name, "port opened");
         }
         Ok(Self { shared: Arc::new(shared) })
     }
@@ -214,16 +215,6 @@ impl Context {
     /// Only that reads from it.
     pub fn async_fd(&self) -> BorrowedFd<'_> {
         self.shared.lanes.async_events().fd()
-    }
-
-    /// What the ports are and can do, by plane; those of the first lane where there are several.
-    pub fn ports(&self) -> &[PortCaps] {
-        self.ports_of(0)
-    }
-
-    /// What the ports of a lane are and can do, by plane; nothing when there is no such lane.
-    pub fn ports_of(&self, lane: usize) -> &[PortCaps] {
-        self.shared.ports.get(lane).map_or(&[], Vec::as_slice)
     }
 
     /// The settings in use; of the first lane where there are several.
@@ -288,13 +279,6 @@ impl Context {
         self.shared.lanes.counters(lane, |seen| (seen.transport.clone(), seen.lane))
     }
 
-    /// Each port's counters, likewise: by plane, lane after lane.
-    pub fn port_counters(&self) -> Vec<PortCounters> {
-        (0..self.lanes())
-            .flat_map(|lane| self.shared.lanes.counters(lane, |seen| seen.ports.clone()))
-            .collect()
-    }
-
     /// Looks at or changes the transport's state on the first lane between two polls: path states, deny lists, whatever
     /// has no method here. Changing what this API's own objects stand for (their queue pairs and
     /// registrations) confuses them, and no one else.
@@ -324,7 +308,7 @@ impl Context {
 
     /// # Errors
     /// [`VerbsError::OutOfRange`] when there is no such lane.
-    fn check_lane(&self, lane: usize) -> Result<(), VerbsError> {
+    pub(super) fn check_lane(&self, lane: usize) -> Result<(), VerbsError> {
         let lanes = self.lanes();
         if lane < lanes {
             return Ok(());
@@ -347,6 +331,16 @@ impl Context {
                 Ok(least.map_or(0, |(lane, _)| lane))
             }
         }
+    }
+
+    /// The ports of each lane, by plane, as they were when they were opened.
+    pub(super) fn port_attrs(&self) -> &[Vec<PortAttr>] {
+        &self.shared.ports
+    }
+
+    /// Reads what a lane shows, as [`Context::counters`] does.
+    pub(super) fn with_snapshot<R>(&self, lane: usize, pick: impl FnOnce(&Snapshot) -> R) -> R {
+        self.shared.lanes.counters(lane, pick)
     }
 
     pub(super) fn control<R>(

@@ -160,6 +160,27 @@
 //! # Ok::<(), Box<dyn Error>>(())
 //! ```
 //!
+//! # What there is, and what can still be changed
+//!
+//! | call | in `libibverbs` | tells or changes |
+//! |---|---|---|
+//! | [`Context::query_device`] | `ibv_query_device` | limits, abilities, what is in use: [`DeviceAttr`] |
+//! | [`Context::query_port`], [`Context::query_ports`] | `ibv_query_port` | address, link, frame size, counters: [`PortAttr`] |
+//! | [`Qp::query`] | `ibv_query_qp` | state, connection, progress, attributes in force: [`QpAttr`] |
+//! | [`Qp::modify`] | `ibv_modify_qp` | the state; in RTS also retries and congestion control: [`QpModify`] |
+//!
+//! To change one retry attribute of a connected queue pair and keep the others:
+//!
+//! ```
+//! # use spindrift::verbs::{Qp, QpModify, RetryAttr, VerbsError};
+//! fn set_timeout(qp: &mut Qp, timeout: u8) -> Result<(), VerbsError> {
+//!     if let Some(rts) = qp.query()?.rts {
+//!         qp.modify(QpModify::Retry(RetryAttr { timeout, ..rts.retry() }))?;
+//!     }
+//!     Ok(())
+//! }
+//! ```
+//!
 //! # Who drives the lane
 //!
 //! A [`Context`] has a *lane*: the loop that takes work requests in, moves packets and hands completions out. By
@@ -249,7 +270,7 @@
 //! queue that overflows says so ([`CqError`]) instead of losing completions silently.
 //!
 //! If the peer is silent, the oldest request completes with [`WcStatus::RetryExceeded`] and its queue pair fails,
-//! by default after 17.3 s. Nothing is lost if the peer comes back before that. [`QpConfig::retry`] sets the time;
+//! by default after 17.3 s. Nothing is lost if the peer comes back before that. [`QpConfig::retry`] sets the time, [`QpModify::Retry`] changes it while connected;
 //! [`RtsAttr`] has the formula and a table.
 //!
 //! A lane that panics fails its whole context: what was posted is completed as flushed as far as possible, then every
@@ -271,6 +292,7 @@ pub mod exchange;
 mod mr;
 mod post;
 mod qp;
+mod query;
 
 pub use comp_channel::CompChannel;
 pub use context::{Context, ContextConfig, Pd, Placement, nic, nic_of_queues};
@@ -279,8 +301,12 @@ pub use error::{BadWr, CqError, PostError, VerbsError};
 pub use mr::Mr;
 pub use post::{InlineWr, MAX_INLINE, QpPoster};
 pub use qp::{Qp, QpConfig};
+pub use query::{DeviceAttr, DeviceCaps, PortAttr, WrOpcode};
 
-pub use crate::endpoint::{CqId, FailReason, QpFailure, QpInfo, QpModify, QpState, RtrAttr, RtsAttr};
+pub use crate::endpoint::{
+    CqId, FailReason, QpAttr, QpCap, QpCounters, QpFailure, QpInfo, QpModify, QpPeer, QpState, RetryAttr,
+    RtrAttr, RtsAttr,
+};
 pub use crate::engine::{AsyncEvent, ControlError, Idle, LaneMode};
 pub use crate::memory::{Access, Region};
 pub use crate::work::{GatherWr, MAX_SGE, RecvWr, RemoteAddr, SendOp, SendWr, Sge, Wc, WcOpcode, WcStatus};

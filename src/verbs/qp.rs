@@ -3,7 +3,7 @@
 use crate::congestion::CcConfig;
 use std::sync::{Arc, Mutex};
 
-use crate::endpoint::{EndpointError, FailReason, QpCap, QpInfo, QpInit, QpModify, QpState, RtsAttr};
+use crate::endpoint::{EndpointError, FailReason, QpAttr, QpCap, QpInfo, QpInit, QpModify, QpState, RtsAttr};
 use crate::path::PathConfig;
 use crate::wire::{Msn, Psn, Qpn};
 use crate::work::{GatherWr, RecvWr, SendWr};
@@ -92,6 +92,7 @@ pub struct Qp {
     end: End,
     posting: Holder,
     retry: RtsAttr,
+    max_inline: u32,
 }
 
 /// A queue pair's place in its context, where it ends when this is dropped.
@@ -165,6 +166,7 @@ impl Qp {
             end: End { pd: pd.clone(), lane, qpn, shared: None },
             posting: Holder::Own(Posting::new(qpn, submit, inline)),
             retry: config.retry,
+            max_inline: config.max_inline,
         })
     }
 
@@ -174,14 +176,14 @@ impl Qp {
     /// From here on a post takes a lock, as `ibv_post_send` does without a thread domain: some ten nanoseconds while
     /// nobody else posts at the same moment. A list of requests takes it once.
     pub fn share(self) -> (Self, QpPoster) {
-        let Self { mut end, posting, retry } = self;
+        let Self { mut end, posting, retry, max_inline } = self;
         let shared = match posting {
             Holder::Own(posting) => Arc::new(Mutex::new(posting)),
             Holder::Shared(posting) => posting,
         };
         end.shared = Some(Arc::clone(&shared));
         let poster = QpPoster::new(Arc::clone(&shared));
-        (Self { end, posting: Holder::Shared(shared), retry }, poster)
+        (Self { end, posting: Holder::Shared(shared), retry, max_inline }, poster)
     }
 
     /// What a peer has to know to connect; see [`exchange`](super::exchange) for ways to carry it.
@@ -192,6 +194,20 @@ impl Qp {
         let End { pd, lane, qpn, .. } = &self.end;
         let gone = EndpointError::NoSuchQp(qpn.get());
         Ok(pd.context().control(*lane, |lane| lane.endpoint().qp_info(*qpn))?.ok_or(gone)?)
+    }
+
+    /// All that is known of it now (`ibv_query_qp`), in any state: what it was made with, whom it is connected to, and how far
+    /// it has come. What was posted before is taken in first.
+    ///
+    /// This is a control call. [`Qp::state`] and [`Qp::sends_outstanding`] cost the lane nothing.
+    ///
+    /// # Errors
+    /// [`VerbsError::Control`] within another control call, or if the lane has failed.
+    pub fn query(&self) -> Result<QpAttr, VerbsError> {
+        let End { pd, lane, qpn, .. } = &self.end;
+        let gone = EndpointError::NoSuchQp(qpn.get());
+        let attr = pd.context().control(*lane, |lane| lane.endpoint().query_qp(*qpn))?.ok_or(gone)?;
+        Ok(QpAttr { max_inline: self.max_inline, ..attr })
     }
 
     /// RESET → INIT: from here on receives can be posted, and they are there when the peer's first immediate comes.
@@ -227,18 +243,26 @@ impl Qp {
         self.modify(QpModify::Rts(RtsAttr { mpr: agreed.mpr, max_wimm: agreed.max_wimm, ..self.retry }))
     }
 
-    /// One step of the state machine, with all its attributes.
+    /// One step of the state machine, with all its attributes, or a change of attributes in RTS: [`QpModify`] has the table.
+    ///
+    /// ```
+    /// # use spindrift::verbs::{Qp, QpModify, RetryAttr, VerbsError};
+    /// /// Gives up after a second (1.024 us x 2^14 x (7 + 2^6 - 1) = 1.2 s) from here on.
+    /// fn hurry(qp: &mut Qp) -> Result<(), VerbsError> {
+    ///     qp.modify(QpModify::Retry(RetryAttr { timeout: 14, linear_retries: 7, exponential_retries: 5 }))
+    /// }
+    /// ```
     ///
     /// After [`QpModify::Reset`] it has another [number](Qp::qpn), which the next [`Qp::info`] tells the peer.
     ///
     /// # Errors
-    /// [`VerbsError::Endpoint`] when the step is not allowed from here or an attribute is out of range.
+    /// [`VerbsError::Endpoint`] when the step is not allowed from here or an attribute is out of range; nothing has changed then.
     pub fn modify(&mut self, change: QpModify) -> Result<(), VerbsError> {
         let to = match change {
             QpModify::Reset => QpState::Reset,
             QpModify::Init => QpState::Init,
             QpModify::Rtr(_) => QpState::Rtr,
-            QpModify::Rts(_) => QpState::Rts,
+            QpModify::Rts(_) | QpModify::Retry(_) | QpModify::Congestion(_) => QpState::Rts,
             QpModify::Error => QpState::Error,
         };
         let from = self.posting.with_mut(|posting| {

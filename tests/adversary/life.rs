@@ -2,9 +2,10 @@
 
 use std::collections::BTreeSet;
 
+use spindrift::congestion::CcConfig;
 use spindrift::endpoint::{
     CqId, Endpoint, EndpointConfig, EndpointError, Event, FailReason, Limits, PostError, QpCap, QpFailure,
-    QpInfo, QpInit, QpModify, QpState, RtsAttr,
+    QpInfo, QpInit, QpModify, QpState, RetryAttr, RtsAttr,
 };
 use spindrift::path::PathConfig;
 use spindrift::time::Time;
@@ -49,6 +50,8 @@ fn states_follow_each_other_in_order_only() {
     let to_init = || QpModify::Init;
     let to_rtr = || QpModify::Rtr(Box::new(rtr_attr(&ours, &theirs)));
     let to_rts = || QpModify::Rts(rts_attr(&theirs, Patience::default()));
+    let retry = QpModify::Retry(RetryAttr { timeout: 1, linear_retries: 0, exponential_retries: 0 });
+    let congestion = QpModify::Congestion(Box::new(CcConfig::none()));
     for (state, path) in [
         (Reset, vec![]),
         (Init, vec![to_init()]),
@@ -56,7 +59,13 @@ fn states_follow_each_other_in_order_only() {
         (Rts, vec![to_init(), to_rtr(), to_rts()]),
         (Error, vec![QpModify::Error]),
     ] {
-        for (change, allowed_from) in [(to_init(), Reset), (to_rtr(), Init), (to_rts(), Rtr)] {
+        for (change, allowed_from) in [
+            (to_init(), Reset),
+            (to_rtr(), Init),
+            (to_rts(), Rtr),
+            (retry.clone(), Rts),
+            (congestion.clone(), Rts),
+        ] {
             qpn = modify(&mut bench, qpn, QpModify::Reset).unwrap();
             for step in &path {
                 assert_eq!(modify(&mut bench, qpn, step.clone()), Ok(qpn));

@@ -71,6 +71,7 @@ mod asks;
 mod gathers;
 mod holds;
 mod losses;
+mod modify;
 mod nacks;
 mod planes;
 mod probes;

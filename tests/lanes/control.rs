@@ -68,7 +68,7 @@ fn counters_include_all_that_completed_before() {
             let counters = left.context.counters();
             assert!(counters.tx_data >= packets, "{} of {packets}", counters.tx_data);
             assert!(left.context.lane_counters().tx_frames >= packets);
-            let ports: u64 = left.context.port_counters().iter().map(|port| port.tx_frames).sum();
+            let ports: u64 = left.context.query_ports().iter().map(|port| port.counters.tx_frames).sum();
             assert!(ports >= packets, "{ports} of {packets}");
         });
     }

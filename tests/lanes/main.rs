@@ -15,6 +15,7 @@ mod host;
 mod many;
 mod panic;
 mod posters;
+mod query;
 mod registrations;
 mod shared;
 mod side;

@@ -97,8 +97,8 @@ impl Side {
     /// Everything that was counted, for people: name and value, without what is 0.
     pub(crate) fn counted(&self) -> Counted {
         let mut ports = PortCounters::default();
-        for port in self.context.port_counters() {
-            add(&mut ports, &port);
+        for port in self.context.query_ports() {
+            add(&mut ports, &port.counters);
         }
         let mut faults: Vec<(&'static str, u64)> = Vec::new();
         for (name, value) in self.faults.iter().flat_map(|stats| stats.list()) {

@@ -1,0 +1,243 @@
+//! What a context can do and what its ports are: `ibv_query_device` and `ibv_query_port`.
+
+use std::net::IpAddr;
+use std::ops::RangeInclusive;
+
+use spindrift_pmd::{LinkState, MacAddr, PortCaps, PortCounters};
+
+use crate::endpoint::EndpointConfig;
+use crate::path::MAX_EVS;
+use crate::wire::EntropyMode;
+use crate::work::SendOp;
+
+use super::context::Context;
+use super::cq::MAX_CQ_DEPTH;
+use super::error::VerbsError;
+use super::exchange::MIN_MTU;
+use super::post::MAX_INLINE;
+
+/// What a context can do, where its limits are, and how much of them is in use.
+///
+/// Each limit is the one that is enforced: as much is accepted, and one more is refused.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DeviceAttr {
+    /// Lanes, numbered from 0.
+    pub lanes: usize,
+    /// Ports of each lane: planes of the network, numbered from 0.
+    pub planes: usize,
+    /// Queue pairs of all lanes together.
+    pub max_qps: u32,
+    /// Queue pairs of each lane.
+    pub max_qps_per_lane: u32,
+    /// Queue pairs that there are, in any state.
+    pub qps: u32,
+    /// Send work requests outstanding on a queue pair; at least 1.
+    pub max_send_wr: u32,
+    /// Receive work requests outstanding on a queue pair; may be 0.
+    pub max_recv_wr: u32,
+    /// Bytes of an inline send.
+    pub max_inline: u32,
+    /// Completions that a completion queue holds of each lane; at least 1.
+    pub max_cq_depth: u32,
+    /// Registered memory regions.
+    pub max_regions: u32,
+    /// Registered memory regions that there are. A queue pair that takes inline sends has one of its own.
+    pub regions: u32,
+    /// Bytes of a message: at least 1, with an immediate too.
+    pub msg_len: RangeInclusive<u32>,
+    /// Bytes of payload of a packet, the path MTU. Queue pairs on a lane whose ports all take more can have more: see
+    /// [`PortAttr::max_mtu`].
+    pub path_mtu: RangeInclusive<u32>,
+    /// Window granted to a peer, in units of 128 PSNs.
+    pub mpr: RangeInclusive<u8>,
+    /// PSNs that windows which change may have together on each lane, beyond the least window of each queue pair. 0: they stay at the least.
+    pub window_budget_psns: u32,
+    /// Writes with immediate that a peer may have in flight. 0: none are accepted.
+    pub max_wimm: RangeInclusive<u16>,
+    /// Entropy values of a queue pair, in use and in reserve.
+    pub max_evs: usize,
+    /// Where the entropy value travels.
+    pub entropy: EntropyMode,
+    /// Bits of an entropy value that reach the wire.
+    pub entropy_width_bits: u32,
+    /// What can be posted. MRC has no send, no read and no atomic operations.
+    pub opcodes: &'static [WrOpcode],
+    /// What can be turned on and off.
+    pub caps: DeviceCaps,
+}
+
+/// Abilities of a context, as its settings say. A queue pair uses those that its peer has too.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(clippy::struct_excessive_bools, reason = "each is on or off by itself")]
+pub struct DeviceCaps {
+    /// Data is marked as trimmable, and trimmed packets are answered with NACKs.
+    pub trimming: bool,
+    /// The invariant CRC is computed and checked.
+    pub icrc: bool,
+    /// Windows may change while connected, where a queue pair asks for it (`dynamic_mpr`).
+    pub dynamic_mpr: bool,
+    /// Packets beyond the receive window are answered with a NACK.
+    pub oor_nack: bool,
+}
+
+/// Operations of send work requests (`ibv_wr_opcode`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum WrOpcode {
+    /// RDMA WRITE.
+    RdmaWrite,
+    /// RDMA WRITE with immediate.
+    RdmaWriteWithImm,
+}
+
+impl WrOpcode {
+    const ALL: &'static [Self] = &[Self::RdmaWrite, Self::RdmaWriteWithImm];
+}
+
+impl From<SendOp> for WrOpcode {
+    fn from(op: SendOp) -> Self {
+        match op {
+            SendOp::Write => Self::RdmaWrite,
+            SendOp::WriteWithImm(_) => Self::RdmaWriteWithImm,
+        }
+    }
+}
+
+/// A port: what it is, what it can do, and what it has done.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PortAttr {
+    /// The lane that it belongs to.
+    pub lane: usize,
+    /// The plane of the network that it is on: its place in the list of ports.
+    pub plane: usize,
+    /// For people: kind and address.
+    pub name: String,
+    /// The address that packets leave from.
+    pub ip: IpAddr,
+    /// Ethernet address; zero where a kernel socket hides it.
+    pub mac: MacAddr,
+    /// Whether the link is up, as the lane saw it last; it looks every 10 us while it is driven.
+    pub link: LinkState,
+    /// Longest Ethernet frame in bytes that is sent here, header included.
+    pub max_frame: usize,
+    /// Largest payload of a packet in bytes that fits in such a frame. The least of a lane's ports bounds the path MTU of its
+    /// queue pairs.
+    pub max_mtu: u32,
+    /// Most frames that are sent in one burst.
+    pub max_burst: usize,
+    /// The only UDP source ports that can be used; `None`: any.
+    pub source_ports: Option<Vec<u16>>,
+    /// Frames of one source port and one size that pay to be sent in one burst; 1: no gain.
+    pub same_path_batch: usize,
+    /// Whether the port may keep payload for a while when a packet has left. Its request completes only after that.
+    pub holds_payloads: bool,
+    /// What a user should know, such as an offload that the kernel lacks.
+    pub notes: Vec<String>,
+    /// What went through since it was opened, and what did not.
+    pub counters: PortCounters,
+}
+
+impl PortAttr {
+    /// The ports of a lane with these settings, before anything has happened.
+    pub(super) fn of_lane(lane: usize, settings: &EndpointConfig, caps: &[PortCaps]) -> Vec<Self> {
+        let ports = settings.ports.iter().zip(caps).enumerate();
+        ports
+            .map(|(plane, (local, caps))| Self {
+                lane,
+                plane,
+                name: caps.name.clone(),
+                ip: local.ip,
+                mac: local.mac,
+                link: LinkState::Up,
+                max_frame: local.max_frame,
+                max_mtu: settings.max_mtu_of(plane),
+                max_burst: caps.max_burst,
+                source_ports: local.source_ports.clone(),
+                same_path_batch: local.same_path_batch,
+                holds_payloads: caps.holds_payloads,
+                notes: caps.notes.clone(),
+                counters: PortCounters::default(),
+            })
+            .collect()
+    }
+}
+
+impl Context {
+    /// What this context can do, where its limits are, and how much is in use (`ibv_query_device`). The queue pairs of each lane
+    /// are counted by a control call.
+    ///
+    /// # Errors
+    /// [`VerbsError::Control`] within another control call, or if a lane has failed.
+    pub fn query_device(&self) -> Result<DeviceAttr, VerbsError> {
+        let config = self.config();
+        let limits = &config.limits;
+        let mut qps = 0;
+        for lane in 0..self.lanes() {
+            qps += self.control(lane, |lane| lane.endpoint().qpns().count())? as u32;
+        }
+        let least_mtu = self.port_attrs().iter().flatten().map(|port| port.max_mtu).min();
+        Ok(DeviceAttr {
+            lanes: self.lanes(),
+            planes: config.ports.len(),
+            max_qps: limits.max_qps * self.lanes() as u32,
+            max_qps_per_lane: limits.max_qps,
+            qps,
+            max_send_wr: limits.max_send_wr,
+            max_recv_wr: limits.max_recv_wr,
+            max_inline: MAX_INLINE,
+            max_cq_depth: MAX_CQ_DEPTH,
+            max_regions: self.memory().max_regions(),
+            regions: self.memory().regions() as u32,
+            msg_len: 1..=u32::MAX,
+            path_mtu: MIN_MTU..=least_mtu.unwrap_or(MIN_MTU),
+            mpr: 1..=u8::MAX,
+            window_budget_psns: limits.window_budget_psns,
+            max_wimm: 0..=u16::MAX,
+            max_evs: MAX_EVS,
+            entropy: config.entropy,
+            entropy_width_bits: config.entropy.width_bits(),
+            opcodes: WrOpcode::ALL,
+            caps: DeviceCaps {
+                trimming: config.trimming,
+                icrc: config.icrc,
+                dynamic_mpr: true,
+                oor_nack: config.oor_nack,
+            },
+        })
+    }
+
+    /// A port: what it is and what it has done (`ibv_query_port`). A context with one lane has lane 0.
+    ///
+    /// Link, notes and counters are taken after this call began. A lane with a thread of its own is not held up: see
+    /// [`Context::counters`]. Ports of a lane that has failed are shown as they were then.
+    ///
+    /// # Errors
+    /// [`VerbsError::OutOfRange`] when there is no such lane or plane.
+    pub fn query_port(&self, lane: usize, plane: usize) -> Result<PortAttr, VerbsError> {
+        self.check_lane(lane)?;
+        let mut ports = self.live_ports(lane);
+        let planes = ports.len();
+        if plane >= planes {
+            let allowed = format!("less than {planes}, the number of planes");
+            return Err(VerbsError::OutOfRange { name: "plane", value: plane as u64, allowed });
+        }
+        Ok(ports.swap_remove(plane))
+    }
+
+    /// All ports, likewise: by plane, lane after lane.
+    pub fn query_ports(&self) -> Vec<PortAttr> {
+        (0..self.lanes()).flat_map(|lane| self.live_ports(lane)).collect()
+    }
+
+    fn live_ports(&self, lane: usize) -> Vec<PortAttr> {
+        let mut ports = self.port_attrs().get(lane).cloned().unwrap_or_default();
+        self.with_snapshot(lane, |seen| {
+            for (port, live) in ports.iter_mut().zip(&seen.ports) {
+                port.link = live.link;
+                port.counters = live.counters;
+                port.notes.clone_from(&live.notes);
+            }
+        });
+        ports
+    }
+}
