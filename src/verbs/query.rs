@@ -8,7 +8,7 @@ use spindrift_pmd::{LinkState, MacAddr, PortCaps, PortCounters};
 use crate::endpoint::EndpointConfig;
 use crate::path::MAX_EVS;
 use crate::wire::EntropyMode;
-use crate::work::SendOp;
+use crate::work::{MAX_SGE, SendOp};
 
 use super::context::Context;
 use super::cq::MAX_CQ_DEPTH;
@@ -35,6 +35,8 @@ pub struct DeviceAttr {
     pub max_send_wr: u32,
     /// Receive work requests outstanding on a queue pair; may be 0.
     pub max_recv_wr: u32,
+    /// Scatter/gather elements of a send work request; at least 1.
+    pub max_send_sge: u32,
     /// Bytes of an inline send.
     pub max_inline: u32,
     /// Completions that a completion queue holds of each lane; at least 1.
@@ -184,6 +186,7 @@ impl Context {
             qps,
             max_send_wr: limits.max_send_wr,
             max_recv_wr: limits.max_recv_wr,
+            max_send_sge: MAX_SGE,
             max_inline: MAX_INLINE,
             max_cq_depth: MAX_CQ_DEPTH,
             max_regions: self.memory().max_regions(),

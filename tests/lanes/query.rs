@@ -290,6 +290,7 @@ fn a_limit_that_is_told_is_the_limit_that_holds() {
     let full = QpConfig {
         max_send_wr: attr.max_send_wr,
         max_recv_wr: attr.max_recv_wr,
+        max_send_sge: attr.max_send_sge,
         max_inline: attr.max_inline,
         mpr: *attr.mpr.end(),
         max_wimm: *attr.max_wimm.end(),
@@ -304,6 +305,8 @@ fn a_limit_that_is_told_is_the_limit_that_holds() {
         (QpConfig { max_send_wr: attr.max_send_wr + 1, ..full.clone() }, "max_send_wr"),
         (QpConfig { max_send_wr: 0, max_inline: 0, ..full.clone() }, "max_send_wr"),
         (QpConfig { max_recv_wr: attr.max_recv_wr + 1, ..full.clone() }, "max_recv_wr"),
+        (QpConfig { max_send_sge: attr.max_send_sge + 1, ..full.clone() }, "max_send_sge"),
+        (QpConfig { max_send_sge: 0, ..full.clone() }, "max_send_sge"),
         (QpConfig { max_inline: attr.max_inline + 1, ..full.clone() }, "max_inline"),
         (QpConfig { mpr: attr.mpr.start() - 1, ..full.clone() }, "mpr"),
         (
