@@ -2,6 +2,8 @@
 //!
 //! Tests decisions 8, 9 and 14 of `docs/protocol.md`.
 
+use spindrift::endpoint::Transmit;
+use spindrift::path::PortMask;
 use spindrift::wire::{Aeth, CcState, Ev, Mark, NackReason, Neth, Peth, Seth};
 
 use crate::receiver::{
@@ -293,4 +295,22 @@ fn an_ack_is_sent_after_sixty_four_messages() {
     assert!(receiver.answers().iter().all(|answer| matches!(answer, Answer::Sack(..))));
     receiver.give(&[data(63)]);
     assert_eq!(receiver.answers().first(), Some(&Answer::Ack(63, Aeth::ack(64))));
+}
+
+/// Answers wait for a port that they can take, and for nothing else.
+#[test]
+fn answers_wait_for_their_port() {
+    let mut receiver = Receiver::new();
+    let first = receiver.qp;
+    for qp in [receiver.add_qp(|_| {}), first] {
+        receiver.qp = qp;
+        receiver.give_silently(&[Data { ack_req: true, ..data(0) }]);
+    }
+    let (now, mut out) = (receiver.net.now, Transmit::default());
+    let endpoint = receiver.net.endpoint(receiver.qp.node);
+    for _ in 0..3 {
+        assert!(!endpoint.transmit(now, PortMask(0b10), &mut out), "another port has room");
+    }
+    let sent = core::iter::from_fn(|| endpoint.transmit(now, PortMask(0b01), &mut out).then_some(())).count();
+    assert_eq!(sent, 4, "an acknowledgement and a SACK each");
 }
