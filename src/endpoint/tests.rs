@@ -455,7 +455,10 @@ fn data_that_a_port_gave_back_is_sent_again() {
         alone.post();
         let mut first = Transmit::default();
         assert!(alone.endpoint.transmit(alone.now, PortMask(1), &mut first));
-        assert_eq!(alone.endpoint.counters().tx_data_bytes, 64);
+        let counters = alone.endpoint.counters();
+        assert_eq!((counters.tx_data, counters.tx_data_bytes), (1, 64));
+        let counters = alone.endpoint.qp_status(alone.qpn).unwrap().counters;
+        assert_eq!(counters, QpCounters { tx_packets: 1, tx_bytes: 64, ..QpCounters::default() });
         if fails {
             alone.endpoint.modify_qp(alone.now, alone.qpn, QpModify::Error).unwrap();
         }
@@ -590,6 +593,9 @@ fn only_paths_that_there_are_are_denied() {
     assert_eq!(deny(Ev(status.ev.0 ^ 1)), (0, false));
     assert_eq!(deny(status.ev), (1, true));
     assert_eq!(deny(status.ev), (0, false), "it is denied already");
+    assert_eq!([(); 2].map(|()| endpoint.allow_ev(qpn, status.ev, None)), [1, 0]);
+    assert_eq!([(); 2].map(|()| endpoint.deny_plane(qpn, 0)), [true, false]);
+    assert_eq!([(); 2].map(|()| endpoint.allow_plane(qpn, 0)), [true, false]);
 }
 
 /// Of the entropy values of a queue pair, a burst takes as many as its settings say, and the next burst others.

@@ -313,4 +313,25 @@ fn answers_wait_for_their_port() {
     }
     let sent = core::iter::from_fn(|| endpoint.transmit(now, PortMask(0b01), &mut out).then_some(())).count();
     assert_eq!(sent, 4, "an acknowledgement and a SACK each");
+    let counters = receiver.counters();
+    assert_eq!((counters.tx_acks, counters.tx_sacks), (2, 2));
+}
+
+/// Each answer is counted once, and so is each that there was no room for.
+#[test]
+fn answers_are_counted() {
+    const MARKS: i32 = 300;
+    let mut receiver = after_four();
+    receiver.give_trimmed(&data(4), TRIMMED);
+    receiver.give_trimmed(&data(5), TRIMMED);
+    assert_eq!((receiver.counters().tx_nacks, receiver.answers().len()), (2, 2));
+    // Packet 4 is missing still.
+    for n in 5..5 + MARKS {
+        receiver.give_silently(&[Data { class: CE, ..data(n) }]);
+    }
+    receiver.give(&[]);
+    let sacks = receiver.answers().len() as u64;
+    let counters = receiver.counters();
+    assert_eq!((counters.tx_sacks, counters.tx_sacks_dropped), (sacks, MARKS as u64 - sacks));
+    assert!(counters.tx_sacks_dropped > 0 && counters.rx_out_of_order == MARKS as u64);
 }
