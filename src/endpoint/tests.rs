@@ -673,6 +673,13 @@ fn repairs_leave_where_new_data_is_blocked() {
     }
     assert!(endpoint.transmit(now, PortMask(0b01), &mut out), "the repair");
     assert!(!endpoint.transmit(now, PortMask(0b01), &mut out));
+    // Behind a few that are blocked, one that may send is found.
+    post(&mut endpoint, now, qpns[0]);
+    while endpoint.senders.front(List::New) != endpoint.slot_of(qpns[0]) {
+        endpoint.senders.rotate(List::New);
+    }
+    (2..endpoint.senders.len(List::New)).for_each(|_| endpoint.senders.rotate(List::New));
+    assert!(endpoint.transmit(now, PortMask(0b01), &mut out));
     let others = (0..100).filter(|_| endpoint.transmit(now, PortMask(0b10), &mut out)).count();
     assert_eq!(others, qpns.len() - 1, "they kept their turns");
 }
