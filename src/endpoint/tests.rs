@@ -47,18 +47,7 @@ impl Alone {
         let qpn = endpoint.create_qp(init).unwrap();
         let info = endpoint.qp_info(qpn).unwrap();
         let peer = PortAddr { ip: ip(2), mac: [4; 6] };
-        let mut rtr = RtrAttr {
-            dest_qpn: 77,
-            rq_psn: Psn::new(0),
-            rq_msn: Msn::new(0),
-            path_mtu: info.mtu,
-            mpr_dest: info.mpr,
-            max_wimm_dest: info.max_wimm,
-            dynamic_mpr: false,
-            trim_nack: true,
-            ports: vec![peer],
-            udp_port: info.udp_port,
-        };
+        let mut rtr = RtrAttr { path_mtu: info.mtu, mpr_dest: info.mpr, ..rtr_to(vec![peer], info.udp_port) };
         adjust_peer(&mut rtr);
         let now = Time(1_000);
         for change in [QpModify::Init, QpModify::Rtr(Box::new(rtr)), QpModify::Rts(RtsAttr::default())] {
@@ -248,6 +237,8 @@ fn a_reset_queue_pair_has_another_number_if_there_is_one() {
     };
     assert_eq!(full(1), (true, true));
     assert_eq!(full(15), (false, true), "one number a slot");
+    // Where there are fewer slots, the bits in between tell numbers of a slot apart.
+    assert!(endpoint(1, 15).has_other_than(Qpn::new(14 << 20)));
 }
 
 /// What the ports cannot do is not asked of them, also after a reset.
@@ -402,4 +393,360 @@ fn protection_domains_are_all_different() {
     assert_eq!(endpoint.dealloc_pd(pds[0]), held);
     endpoint.destroy_qp(qpn).unwrap();
     assert!(endpoint.dealloc_pd(pds[0]).is_ok());
+}
+
+/// In turn, and each once in a second at most: those visited lately wait until the others had their turn.
+#[test]
+fn every_queue_pair_is_visited_once_a_second() {
+    const SECOND: u64 = 1_000_000_000;
+    let visits = |qps: u32, calls: &[(u64, u64)]| {
+        let limits = Limits { max_qps: qps, ..Limits::default() };
+        let mut endpoint =
+            Endpoint::new(EndpointConfig { limits, ..EndpointConfig::new(vec![port(1)]) }).unwrap();
+        let path = PathConfig { active: 4, backup: 0, ..PathConfig::new(1) };
+        let init = QpInit { path, ..QpInit::new(endpoint.alloc_pd(), CqId(0), CqId(1)) };
+        (0..qps).for_each(|_| assert!(endpoint.create_qp(init.clone()).is_ok()));
+        let mut seen = Vec::new();
+        for &(at, rx_packets) in calls {
+            endpoint
+                .qps
+                .iter_mut()
+                .flatten()
+                .for_each(|qp| (qp.counters.tx_packets, qp.counters.rx_packets) = (1, rx_packets));
+            endpoint.reclaim(Time(at));
+            seen.push(endpoint.qps.iter().flatten().filter(|qp| qp.moved == 1 + rx_packets).count());
+        }
+        seen
+    };
+    assert_eq!(visits(4, &[(0, 5), (SECOND - 1, 6), (SECOND, 6)]), [4, 0, 4]);
+    let half = SECOND / 2;
+    let calls = [
+        (0, 5),
+        (half - 1, 5),
+        (half, 5),
+        (2 * half - 1, 6),
+        (2 * half, 6),
+        (3 * half - 1, 6),
+        (3 * half, 6),
+    ];
+    assert_eq!(visits(512, &calls), [256, 256, 512, 0, 256, 256, 512]);
+}
+
+/// What a port refused is kept up to a limit, and goes out on that port when it has room.
+#[test]
+fn what_a_port_gave_back_goes_out_on_it_later() {
+    let mut endpoint = Endpoint::new(EndpointConfig::new((1..=2).map(port).collect())).unwrap();
+    let kept = Endpoint::MAX_GIVEN_BACK;
+    let mut packet = Transmit::default();
+    packet.port = 1;
+    for number in 0..=kept {
+        packet.head_len = number as u8;
+        endpoint.unsent(&packet);
+    }
+    let counters = endpoint.counters();
+    assert_eq!((counters.tx_unsent, counters.tx_unsent_dropped), (kept as u64 + 1, 1));
+    let mut out = Transmit::default();
+    assert!(!endpoint.transmit(Time(1), PortMask(0b01), &mut out), "the other port");
+    for number in 0..kept {
+        assert!(endpoint.transmit(Time(1), PortMask(0b10), &mut out));
+        assert_eq!((out.port, out.head_len), (1, number as u8), "in their order");
+    }
+    assert!(!endpoint.transmit(Time(1), PortMask(0b11), &mut out));
+}
+
+/// Nobody waits for a timer to send it again; a queue pair that failed meanwhile sends nothing.
+#[test]
+fn data_that_a_port_gave_back_is_sent_again() {
+    for fails in [false, true] {
+        let mut alone = Alone::new();
+        alone.post();
+        let mut first = Transmit::default();
+        assert!(alone.endpoint.transmit(alone.now, PortMask(1), &mut first));
+        let counters = alone.endpoint.counters();
+        assert_eq!((counters.tx_data, counters.tx_data_bytes), (1, 64));
+        let counters = alone.endpoint.qp_status(alone.qpn).unwrap().counters;
+        assert_eq!(counters, QpCounters { tx_packets: 1, tx_bytes: 64, ..QpCounters::default() });
+        if fails {
+            alone.endpoint.modify_qp(alone.now, alone.qpn, QpModify::Error).unwrap();
+        }
+        alone.endpoint.unsent(&first);
+        assert_eq!(alone.transmit(), usize::from(!fails));
+        assert_eq!(alone.endpoint.counters().tx_unsent_dropped, 0);
+    }
+}
+
+#[test]
+fn a_queue_pair_that_goes_leaves_the_turns_of_others() {
+    let mut alone = Alone::new();
+    let init = QpInit::new(alone.endpoint.alloc_pd(), CqId(0), CqId(1));
+    let other = alone.endpoint.create_qp(init).unwrap();
+    let slots = [alone.qpn, other].map(|qpn| alone.endpoint.slot_of(qpn).unwrap());
+    for slot in [slots[0], slots[1], slots[0], slots[1]] {
+        alone.endpoint.wake_control(slot);
+    }
+    assert_eq!(alone.endpoint.control_list, slots, "each once");
+    alone.endpoint.destroy_qp(other).unwrap();
+    assert_eq!(alone.endpoint.control_list, [slots[0]]);
+}
+
+/// What a queue pair accepts from a peer that has these ports.
+fn rtr_to(ports: Vec<PortAddr>, udp_port: u16) -> RtrAttr {
+    RtrAttr {
+        dest_qpn: 77,
+        rq_psn: Psn::new(0),
+        rq_msn: Msn::new(0),
+        path_mtu: 1024,
+        mpr_dest: 8,
+        max_wimm_dest: 128,
+        dynamic_mpr: false,
+        trim_nack: true,
+        ports,
+        udp_port,
+    }
+}
+
+/// Queue pairs to one peer learn of its ports together, so what differs in anything is another peer.
+#[test]
+fn peers_are_told_apart_by_all_their_addresses() {
+    let mut endpoint = Endpoint::new(EndpointConfig::new((1..=2).map(port).collect())).unwrap();
+    let pd = endpoint.alloc_pd();
+    let addr = |last, mac| PortAddr { ip: [10, 0, 0, last].into(), mac: [mac; 6] };
+    let mut connect = |ports: [PortAddr; 2], udp_port| {
+        let qpn = endpoint.create_qp(QpInit::new(pd, CqId(0), CqId(1))).unwrap();
+        let rtr = rtr_to(ports.to_vec(), udp_port);
+        endpoint.modify_qp(Time(1), qpn, QpModify::Init).unwrap();
+        endpoint.modify_qp(Time(1), qpn, QpModify::Rtr(Box::new(rtr))).unwrap();
+        let slot = endpoint.slot_of(qpn).unwrap();
+        endpoint.qp(slot).unwrap().peer
+    };
+    let peers = [
+        ([addr(11, 1), addr(12, 2)], 4791),
+        ([addr(11, 1), addr(12, 3)], 4791),
+        ([addr(11, 1), addr(13, 2)], 4791),
+        ([addr(11, 1), addr(12, 2)], 4971),
+        ([addr(14, 1), addr(12, 2)], 4791),
+    ];
+    for _ in 0..2 {
+        assert_eq!(peers.map(|(ports, udp_port)| connect(ports, udp_port)), [0, 1, 2, 3, 4]);
+    }
+}
+
+/// A peer takes all our ports to be up until it is told.
+#[test]
+fn a_new_peer_is_told_of_ports_that_are_down_alone() {
+    for down in [false, true] {
+        let mut endpoint = Endpoint::new(EndpointConfig::new((1..=2).map(port).collect())).unwrap();
+        if down {
+            endpoint.port_link(Time(1), 1, false);
+        }
+        let pd = endpoint.alloc_pd();
+        let qpn = endpoint.create_qp(QpInit::new(pd, CqId(0), CqId(1))).unwrap();
+        let info = endpoint.qp_info(qpn).unwrap();
+        let rtr = rtr_to(info.ports, info.udp_port);
+        for change in [QpModify::Init, QpModify::Rtr(Box::new(rtr)), QpModify::Rts(RtsAttr::default())] {
+            endpoint.modify_qp(Time(1), qpn, change).unwrap();
+        }
+        assert_eq!(endpoint.planes(qpn), Some(PortMask(if down { 0b01 } else { 0b11 })));
+        assert_eq!(endpoint.peers[0].as_ref().unwrap().status_update.is_some(), down);
+        let mut out = Transmit::default();
+        assert_eq!(endpoint.transmit(Time(1), PortMask(0b11), &mut out), down, "at once");
+    }
+}
+
+/// A lane that cannot go on fails its queue pairs; with nothing under way that is all there is to tell.
+#[test]
+fn an_abandoned_queue_pair_fails() {
+    let mut alone = Alone::new();
+    let events =
+        |alone: &mut Alone| -> Vec<_> { core::iter::from_fn(|| alone.endpoint.poll_event()).collect() };
+    events(&mut alone);
+    alone.endpoint.abandon_qp(alone.qpn);
+    let failed = Event::QpFailed { qpn: alone.qpn, reason: FailReason::LaneFailed };
+    assert_eq!(events(&mut alone), [failed]);
+    alone.endpoint.abandon_qp(alone.qpn);
+    assert_eq!(events(&mut alone), [], "once");
+}
+
+#[test]
+fn an_invalid_key_is_no_source() {
+    let mut alone = Alone::new();
+    let slot = alone.endpoint.slot_of(alone.qpn).unwrap();
+    let pd = alone.endpoint.qp(slot).unwrap().init.pd;
+    let region = Region::alloc_at(4096, 0x9000).unwrap();
+    let key = alone.endpoint.register(pd, region, Access::REMOTE_WRITE).unwrap();
+    let wr = SendWr { local: Sge { addr: 0x9000, len: 64, lkey: key.lkey }, ..alone.wr };
+    let statuses = |alone: &mut Alone| -> Vec<_> {
+        core::iter::from_fn(|| alone.endpoint.poll_event())
+            .filter_map(|event| if let Event::Completion { wc, .. } = event { Some(wc.status) } else { None })
+            .collect()
+    };
+    alone.endpoint.post_send(alone.now, alone.qpn, wr).unwrap();
+    assert_eq!(statuses(&mut alone), []);
+    alone.endpoint.invalidate(key.rkey);
+    alone.endpoint.post_send(alone.now, alone.qpn, wr).unwrap();
+    assert_eq!(statuses(&mut alone), [WcStatus::WrFlushError, WcStatus::LocalProtectionError]);
+}
+
+/// Nothing is said to be denied that was not there.
+#[test]
+fn only_paths_that_there_are_are_denied() {
+    let Alone { mut endpoint, qpn, .. } = Alone::new();
+    let status = endpoint.ev_states(qpn).unwrap().next().unwrap();
+    let mut deny = |ev| {
+        let count = endpoint.deny_ev(qpn, ev, None);
+        let denied = |event| matches!(event, Event::PathDenied { .. });
+        (count, core::iter::from_fn(|| endpoint.poll_event()).any(denied))
+    };
+    assert_eq!(deny(Ev(status.ev.0 ^ 1)), (0, false));
+    assert_eq!(deny(status.ev), (1, true));
+    assert_eq!(deny(status.ev), (0, false), "it is denied already");
+    assert_eq!([(); 2].map(|()| endpoint.allow_ev(qpn, status.ev, None)), [1, 0]);
+    assert_eq!([(); 2].map(|()| endpoint.deny_plane(qpn, 0)), [true, false]);
+    assert_eq!([(); 2].map(|()| endpoint.allow_plane(qpn, 0)), [true, false]);
+}
+
+/// Of the entropy values of a queue pair, a burst takes as many as its settings say, and the next burst others.
+#[test]
+fn a_burst_keeps_to_a_part_of_the_entropy_values() {
+    let mut alone = Alone::with(
+        |init| init.path = PathConfig { active: 8, backup: 0, spray_width: 2, ..PathConfig::new(1) },
+        |_| {},
+    );
+    let mut burst = |hint| {
+        let mut packet = Transmit::default();
+        let mut evs = BTreeSet::new();
+        (0..8).for_each(|_| alone.post());
+        alone.endpoint.begin_burst(hint);
+        for _ in 0..8 {
+            assert!(alone.endpoint.transmit(alone.now, PortMask(1), &mut packet));
+            let mut frame = packet.head().to_vec();
+            frame.extend_from_slice(&[0; 64 + 4]);
+            let meta = stack::parse(&frame).unwrap().meta;
+            evs.insert((meta.src_port, meta.flow_label));
+        }
+        evs
+    };
+    assert_eq!(burst(1).len(), 1, "no more than packets are expected");
+    let bursts = [burst(8), burst(8)];
+    assert!(bursts.iter().all(|evs| evs.len() == 2), "{bursts:?}");
+    assert!(bursts[0].is_disjoint(&bursts[1]));
+}
+
+/// However many queue pairs with new data wait for another port, those with repairs are looked at.
+#[test]
+fn repairs_leave_where_new_data_is_blocked() {
+    let mut endpoint =
+        Endpoint::new(EndpointConfig { quantum: 1, ..EndpointConfig::new((1..=2).map(port).collect()) })
+            .unwrap();
+    let pd = endpoint.alloc_pd();
+    let key = endpoint.register(pd, Region::alloc_at(4096, 0x1000).unwrap(), Access::LOCAL_READ).unwrap();
+    let mut now = Time(1_000);
+    let connect = |endpoint: &mut Endpoint| {
+        let path = PathConfig { active: 4, backup: 0, min_active: 1, ..PathConfig::new(1) };
+        let qpn = endpoint.create_qp(QpInit { path, ..QpInit::new(pd, CqId(0), CqId(1)) }).unwrap();
+        let peer = [11, 12].map(|last| PortAddr { ip: [10, 0, 0, last].into(), mac: [4; 6] });
+        let rtr = rtr_to(peer.to_vec(), 4791);
+        for change in [QpModify::Init, QpModify::Rtr(Box::new(rtr)), QpModify::Rts(RtsAttr::default())] {
+            endpoint.modify_qp(now, qpn, change).unwrap();
+        }
+        qpn
+    };
+    let post = |endpoint: &mut Endpoint, now, qpn| {
+        let wr = SendWr {
+            wr_id: 0,
+            op: SendOp::Write,
+            local: Sge { addr: 0x1000, len: 64, lkey: key.lkey },
+            remote: RemoteAddr { addr: 0x1000, rkey: 1 },
+            signaled: true,
+        };
+        endpoint.post_send(now, qpn, wr).unwrap();
+    };
+    let qpns: Vec<_> = (0..70).map(|_| connect(&mut endpoint)).collect();
+    let mut out = Transmit::default();
+    post(&mut endpoint, now, qpns[0]);
+    assert!(endpoint.transmit(now, PortMask(0b01), &mut out));
+    for &qpn in &qpns[1..] {
+        assert!(endpoint.deny_plane(qpn, 0));
+        post(&mut endpoint, now, qpn);
+    }
+    while endpoint.senders.len(List::Repairs) == 0 {
+        now = endpoint.next_timeout();
+        endpoint.on_timeout(now);
+    }
+    // Repairs are a quantum ahead, and the queue pair with one is the last of those with new data.
+    assert_eq!(endpoint.senders.first(1), List::Repairs);
+    while endpoint.senders.front(List::New) != endpoint.slot_of(qpns[1]) {
+        endpoint.senders.rotate(List::New);
+    }
+    assert!(endpoint.transmit(now, PortMask(0b01), &mut out), "the repair");
+    assert!(!endpoint.transmit(now, PortMask(0b01), &mut out));
+    // Behind a few that are blocked, one that may send is found.
+    post(&mut endpoint, now, qpns[0]);
+    while endpoint.senders.front(List::New) != endpoint.slot_of(qpns[0]) {
+        endpoint.senders.rotate(List::New);
+    }
+    (2..endpoint.senders.len(List::New)).for_each(|_| endpoint.senders.rotate(List::New));
+    assert!(endpoint.transmit(now, PortMask(0b01), &mut out));
+    let others = (0..100).filter(|_| endpoint.transmit(now, PortMask(0b10), &mut out)).count();
+    assert_eq!(others, qpns.len() - 1, "they kept their turns");
+}
+
+/// The headers' length is told in a byte.
+#[test]
+fn the_longest_headers_fit() {
+    const { assert!(Transmit::HEAD_ROOM <= u8::MAX as usize) };
+}
+
+/// What a queue pair keeps of packets it gives up when none has moved between two visits.
+#[test]
+fn only_quiet_queue_pairs_give_memory_up() {
+    let mut alone = Alone::new();
+    let slot = alone.endpoint.slot_of(alone.qpn).unwrap();
+    let mut kept = |acts: bool| {
+        if acts {
+            alone.post();
+            assert_eq!(alone.transmit(), 1);
+            let qp = alone.endpoint.qps[slot as usize].as_deref_mut().unwrap();
+            let psn = qp.requester.psn(qp.counters.tx_packets - 1);
+            let (requester, mut env) = qp.requester_env(&mut alone.endpoint.counters);
+            requester.on_transport_ack(alone.now, psn, &mut env);
+            alone.endpoint.complete_sends(slot);
+        }
+        (alone.endpoint.next_visit, alone.endpoint.visit_at) = (slot, Time::ZERO);
+        alone.endpoint.reclaim(alone.now);
+        format!("{:?}", alone.endpoint.qp(slot).unwrap().requester).len()
+    };
+    let idle = [kept(false), kept(false)][1];
+    for _ in 0..2 {
+        assert!(kept(true) > idle + 100);
+        assert!(kept(false) < idle + 100);
+    }
+}
+
+/// While its port has no room, a probe needs no timer: it goes out as soon as there is room.
+#[test]
+fn a_probe_waits_for_its_port_without_a_timer() {
+    let mut alone = Alone::new();
+    let slot = alone.endpoint.slot_of(alone.qpn).unwrap();
+    alone.endpoint.qp_mut(slot).unwrap().paths.on_loss(EvId(0), alone.now);
+    alone.endpoint.arm(slot);
+    alone.now = alone.endpoint.next_timeout();
+    alone.endpoint.on_timeout(alone.now);
+    let mut out = Transmit::default();
+    for _ in 0..2 {
+        assert!(!alone.endpoint.transmit(alone.now, PortMask(0b10), &mut out));
+        assert!(alone.endpoint.next_timeout() > alone.now);
+    }
+    assert_eq!((alone.transmit(), alone.endpoint.counters().tx_probes), (1, 1));
+}
+
+#[test]
+fn requests_for_a_port_that_goes_down_are_dropped_and_counted() {
+    let mut alone = Alone::new();
+    for ev in [5, 6] {
+        alone.endpoint.send_ev_probe(alone.now, alone.qpn, 0, Ev(ev)).unwrap();
+    }
+    alone.endpoint.port_link(alone.now, 0, false);
+    assert_eq!(alone.endpoint.counters().tx_endpoint_dropped, 2);
+    assert_eq!(alone.transmit(), 0);
 }

@@ -2,6 +2,8 @@
 //!
 //! Tests decisions 8, 9 and 14 of `docs/protocol.md`.
 
+use spindrift::endpoint::Transmit;
+use spindrift::path::PortMask;
 use spindrift::wire::{Aeth, CcState, Ev, Mark, NackReason, Neth, Peth, Seth};
 
 use crate::receiver::{
@@ -293,4 +295,43 @@ fn an_ack_is_sent_after_sixty_four_messages() {
     assert!(receiver.answers().iter().all(|answer| matches!(answer, Answer::Sack(..))));
     receiver.give(&[data(63)]);
     assert_eq!(receiver.answers().first(), Some(&Answer::Ack(63, Aeth::ack(64))));
+}
+
+/// Answers wait for a port that they can take, and for nothing else.
+#[test]
+fn answers_wait_for_their_port() {
+    let mut receiver = Receiver::new();
+    let first = receiver.qp;
+    for qp in [receiver.add_qp(|_| {}), first] {
+        receiver.qp = qp;
+        receiver.give_silently(&[Data { ack_req: true, ..data(0) }]);
+    }
+    let (now, mut out) = (receiver.net.now, Transmit::default());
+    let endpoint = receiver.net.endpoint(receiver.qp.node);
+    for _ in 0..3 {
+        assert!(!endpoint.transmit(now, PortMask(0b10), &mut out), "another port has room");
+    }
+    let sent = core::iter::from_fn(|| endpoint.transmit(now, PortMask(0b01), &mut out).then_some(())).count();
+    assert_eq!(sent, 4, "an acknowledgement and a SACK each");
+    let counters = receiver.counters();
+    assert_eq!((counters.tx_acks, counters.tx_sacks), (2, 2));
+}
+
+/// Each answer is counted once, and so is each that there was no room for.
+#[test]
+fn answers_are_counted() {
+    const MARKS: i32 = 300;
+    let mut receiver = after_four();
+    receiver.give_trimmed(&data(4), TRIMMED);
+    receiver.give_trimmed(&data(5), TRIMMED);
+    assert_eq!((receiver.counters().tx_nacks, receiver.answers().len()), (2, 2));
+    // Packet 4 is missing still.
+    for n in 5..5 + MARKS {
+        receiver.give_silently(&[Data { class: CE, ..data(n) }]);
+    }
+    receiver.give(&[]);
+    let sacks = receiver.answers().len() as u64;
+    let counters = receiver.counters();
+    assert_eq!((counters.tx_sacks, counters.tx_sacks_dropped), (sacks, MARKS as u64 - sacks));
+    assert!(counters.tx_sacks_dropped > 0 && counters.rx_out_of_order == MARKS as u64);
 }

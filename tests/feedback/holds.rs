@@ -65,7 +65,7 @@ fn a_repeat_is_held_like_the_first_copy() {
     sender.sent();
     sender.wait(150_000);
     let probe = sender.sent_one();
-    assert_eq!((probe.n, probe.rtx), (0, true));
+    assert_eq!((probe.n, probe.rtx, sender.status().counters.tx_repeats), (0, true, 1));
     sender.ack(3, Aeth::ack(0));
     assert_eq!(
         (released(&mut sender, 3), waits(&mut sender)),

@@ -108,11 +108,16 @@ impl Receiver {
 
     /// Gives packets without letting the responder answer in between.
     pub(crate) fn give(&mut self, packets: &[Data]) {
+        self.give_silently(packets);
+        self.net.pump(NODE);
+    }
+
+    /// Gives packets without letting the responder answer.
+    pub(crate) fn give_silently(&mut self, packets: &[Data]) {
         for data in packets {
             let frame = self.frame(data);
             self.receive(&frame);
         }
-        self.net.pump(NODE);
     }
 
     /// Gives what a switch left of a packet. The header says which class it put it in.
