@@ -452,11 +452,10 @@ impl Endpoint {
             return;
         }
         qp.set_ports(new.0, new.1);
-        if qp.state == QpState::Rts {
-            // Those that were closed before have nothing in flight.
-            let closed = PortMask(!(new.0.0 & new.1.0));
+        let lost = old.0.0 & old.1.0 & !(new.0.0 & new.1.0);
+        if lost != 0 && qp.state == QpState::Rts {
             let (requester, mut env) = qp.requester_env(&mut self.counters);
-            requester.planes_lost(now, closed, &mut env);
+            requester.planes_lost(now, PortMask(lost), &mut env);
         }
         self.wake_answers(slot);
         self.wake_data(slot);

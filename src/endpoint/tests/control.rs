@@ -1,0 +1,166 @@
+//! Peers, ports, keys and denied paths; visits to queue pairs.
+
+use super::*;
+
+/// In turn, and each once in a second at most: those visited lately wait until the others had their turn.
+#[test]
+fn every_queue_pair_is_visited_once_a_second() {
+    const SECOND: u64 = 1_000_000_000;
+    let visits = |qps: u32, calls: &[(u64, u64)]| {
+        let limits = Limits { max_qps: qps, ..Limits::default() };
+        let mut endpoint =
+            Endpoint::new(EndpointConfig { limits, ..EndpointConfig::new(vec![port(1)]) }).unwrap();
+        let path = PathConfig { active: 4, backup: 0, ..PathConfig::new(1) };
+        let init = QpInit { path, ..QpInit::new(endpoint.alloc_pd(), CqId(0), CqId(1)) };
+        (0..qps).for_each(|_| assert!(endpoint.create_qp(init.clone()).is_ok()));
+        let mut seen = Vec::new();
+        for &(at, rx_packets) in calls {
+            endpoint
+                .qps
+                .iter_mut()
+                .flatten()
+                .for_each(|qp| (qp.counters.tx_packets, qp.counters.rx_packets) = (1, rx_packets));
+            endpoint.reclaim(Time(at));
+            seen.push(endpoint.qps.iter().flatten().filter(|qp| qp.moved == 1 + rx_packets).count());
+        }
+        seen
+    };
+    assert_eq!(visits(4, &[(0, 5), (SECOND - 1, 6), (SECOND, 6)]), [4, 0, 4]);
+    let half = SECOND / 2;
+    let calls = [
+        (0, 5),
+        (half - 1, 5),
+        (half, 5),
+        (2 * half - 1, 6),
+        (2 * half, 6),
+        (3 * half - 1, 6),
+        (3 * half, 6),
+    ];
+    assert_eq!(visits(512, &calls), [256, 256, 512, 0, 256, 256, 512]);
+}
+
+/// Queue pairs to one peer learn of its ports together, so what differs in anything is another peer.
+#[test]
+fn peers_are_told_apart_by_all_their_addresses() {
+    let mut endpoint = Endpoint::new(EndpointConfig::new((1..=2).map(port).collect())).unwrap();
+    let pd = endpoint.alloc_pd();
+    let addr = |last, mac| PortAddr { ip: [10, 0, 0, last].into(), mac: [mac; 6] };
+    let mut connect = |ports: [PortAddr; 2], udp_port| {
+        let qpn = endpoint.create_qp(QpInit::new(pd, CqId(0), CqId(1))).unwrap();
+        let rtr = rtr_to(ports.to_vec(), udp_port);
+        endpoint.modify_qp(Time(1), qpn, QpModify::Init).unwrap();
+        endpoint.modify_qp(Time(1), qpn, QpModify::Rtr(Box::new(rtr))).unwrap();
+        let slot = endpoint.slot_of(qpn).unwrap();
+        endpoint.qp(slot).unwrap().peer
+    };
+    let peers = [
+        ([addr(11, 1), addr(12, 2)], 4791),
+        ([addr(11, 1), addr(12, 3)], 4791),
+        ([addr(11, 1), addr(13, 2)], 4791),
+        ([addr(11, 1), addr(12, 2)], 4971),
+        ([addr(14, 1), addr(12, 2)], 4791),
+    ];
+    for _ in 0..2 {
+        assert_eq!(peers.map(|(ports, udp_port)| connect(ports, udp_port)), [0, 1, 2, 3, 4]);
+    }
+}
+
+/// A peer takes all our ports to be up until it is told.
+#[test]
+fn a_new_peer_is_told_of_ports_that_are_down_alone() {
+    for down in [false, true] {
+        let mut endpoint = Endpoint::new(EndpointConfig::new((1..=2).map(port).collect())).unwrap();
+        if down {
+            endpoint.port_link(Time(1), 1, false);
+        }
+        let pd = endpoint.alloc_pd();
+        let qpn = endpoint.create_qp(QpInit::new(pd, CqId(0), CqId(1))).unwrap();
+        let info = endpoint.qp_info(qpn).unwrap();
+        let rtr = rtr_to(info.ports, info.udp_port);
+        for change in [QpModify::Init, QpModify::Rtr(Box::new(rtr)), QpModify::Rts(RtsAttr::default())] {
+            endpoint.modify_qp(Time(1), qpn, change).unwrap();
+        }
+        assert_eq!(endpoint.planes(qpn), Some(PortMask(if down { 0b01 } else { 0b11 })));
+        assert_eq!(endpoint.peers[0].as_ref().unwrap().status_update.is_some(), down);
+        let mut out = Transmit::default();
+        assert_eq!(endpoint.transmit(Time(1), PortMask(0b11), &mut out), down, "at once");
+    }
+}
+
+/// A lane that cannot go on fails its queue pairs; with nothing under way that is all there is to tell.
+#[test]
+fn an_abandoned_queue_pair_fails() {
+    let mut alone = Alone::new();
+    let events =
+        |alone: &mut Alone| -> Vec<_> { core::iter::from_fn(|| alone.endpoint.poll_event()).collect() };
+    events(&mut alone);
+    alone.endpoint.abandon_qp(alone.qpn);
+    let failed = Event::QpFailed { qpn: alone.qpn, reason: FailReason::LaneFailed };
+    assert_eq!(events(&mut alone), [failed]);
+    alone.endpoint.abandon_qp(alone.qpn);
+    assert_eq!(events(&mut alone), [], "once");
+}
+
+#[test]
+fn an_invalid_key_is_no_source() {
+    let mut alone = Alone::new();
+    let slot = alone.endpoint.slot_of(alone.qpn).unwrap();
+    let pd = alone.endpoint.qp(slot).unwrap().init.pd;
+    let region = Region::alloc_at(4096, 0x9000).unwrap();
+    let key = alone.endpoint.register(pd, region, Access::REMOTE_WRITE).unwrap();
+    let wr = SendWr { local: Sge { addr: 0x9000, len: 64, lkey: key.lkey }, ..alone.wr };
+    let statuses = |alone: &mut Alone| -> Vec<_> {
+        core::iter::from_fn(|| alone.endpoint.poll_event())
+            .filter_map(|event| if let Event::Completion { wc, .. } = event { Some(wc.status) } else { None })
+            .collect()
+    };
+    alone.endpoint.post_send(alone.now, alone.qpn, wr).unwrap();
+    assert_eq!(statuses(&mut alone), []);
+    alone.endpoint.invalidate(key.rkey);
+    alone.endpoint.post_send(alone.now, alone.qpn, wr).unwrap();
+    assert_eq!(statuses(&mut alone), [WcStatus::WrFlushError, WcStatus::LocalProtectionError]);
+}
+
+/// Nothing is said to be denied that was not there.
+#[test]
+fn only_paths_that_there_are_are_denied() {
+    let Alone { mut endpoint, qpn, .. } = Alone::new();
+    let status = endpoint.ev_states(qpn).unwrap().next().unwrap();
+    let mut deny = |ev| {
+        let count = endpoint.deny_ev(qpn, ev, None);
+        let denied = |event| matches!(event, Event::PathDenied { .. });
+        (count, core::iter::from_fn(|| endpoint.poll_event()).any(denied))
+    };
+    assert_eq!(deny(Ev(status.ev.0 ^ 1)), (0, false));
+    assert_eq!(deny(status.ev), (1, true));
+    assert_eq!(deny(status.ev), (0, false), "it is denied already");
+    assert_eq!([(); 2].map(|()| endpoint.allow_ev(qpn, status.ev, None)), [1, 0]);
+    assert_eq!([(); 2].map(|()| endpoint.deny_plane(qpn, 0)), [true, false]);
+    assert_eq!([(); 2].map(|()| endpoint.allow_plane(qpn, 0)), [true, false]);
+}
+
+/// What a queue pair keeps of packets it gives up when none has moved between two visits.
+#[test]
+fn only_quiet_queue_pairs_give_memory_up() {
+    let mut alone = Alone::new();
+    let slot = alone.endpoint.slot_of(alone.qpn).unwrap();
+    let mut kept = |acts: bool| {
+        if acts {
+            alone.post();
+            assert_eq!(alone.transmit(), 1);
+            let qp = alone.endpoint.qps[slot as usize].as_deref_mut().unwrap();
+            let psn = qp.requester.psn(qp.counters.tx_packets - 1);
+            let (requester, mut env) = qp.requester_env(&mut alone.endpoint.counters);
+            requester.on_transport_ack(alone.now, psn, &mut env);
+            alone.endpoint.complete_sends(slot);
+        }
+        (alone.endpoint.next_visit, alone.endpoint.visit_at) = (slot, Time::ZERO);
+        alone.endpoint.reclaim(alone.now);
+        format!("{:?}", alone.endpoint.qp(slot).unwrap().requester).len()
+    };
+    let idle = [kept(false), kept(false)][1];
+    for _ in 0..2 {
+        assert!(kept(true) > idle + 100);
+        assert!(kept(false) < idle + 100);
+    }
+}

@@ -1,0 +1,180 @@
+//! Who sends next, what waits for a port, and what a port gave back.
+
+use super::*;
+
+/// What a port refused is kept up to a limit, and goes out on that port when it has room.
+#[test]
+fn what_a_port_gave_back_goes_out_on_it_later() {
+    let mut endpoint = Endpoint::new(EndpointConfig::new((1..=2).map(port).collect())).unwrap();
+    let kept = Endpoint::MAX_GIVEN_BACK;
+    let mut packet = Transmit::default();
+    packet.port = 1;
+    for number in 0..=kept {
+        packet.head_len = number as u8;
+        endpoint.unsent(&packet);
+    }
+    let counters = endpoint.counters();
+    assert_eq!((counters.tx_unsent, counters.tx_unsent_dropped), (kept as u64 + 1, 1));
+    let mut out = Transmit::default();
+    assert!(!endpoint.transmit(Time(1), PortMask(0b01), &mut out), "the other port");
+    for number in 0..kept {
+        assert!(endpoint.transmit(Time(1), PortMask(0b10), &mut out));
+        assert_eq!((out.port, out.head_len), (1, number as u8), "in their order");
+    }
+    assert!(!endpoint.transmit(Time(1), PortMask(0b11), &mut out));
+}
+
+/// Nobody waits for a timer to send it again; a queue pair that failed meanwhile sends nothing.
+#[test]
+fn data_that_a_port_gave_back_is_sent_again() {
+    for fails in [false, true] {
+        let mut alone = Alone::new();
+        alone.post();
+        let mut first = Transmit::default();
+        assert!(alone.endpoint.transmit(alone.now, PortMask(1), &mut first));
+        let counters = alone.endpoint.counters();
+        assert_eq!((counters.tx_data, counters.tx_data_bytes), (1, 64));
+        let counters = alone.endpoint.qp_status(alone.qpn).unwrap().counters;
+        assert_eq!(counters, QpCounters { tx_packets: 1, tx_bytes: 64, ..QpCounters::default() });
+        if fails {
+            alone.endpoint.modify_qp(alone.now, alone.qpn, QpModify::Error).unwrap();
+        }
+        alone.endpoint.unsent(&first);
+        assert_eq!(alone.transmit(), usize::from(!fails));
+        assert_eq!(alone.endpoint.counters().tx_unsent_dropped, 0);
+    }
+}
+
+#[test]
+fn a_queue_pair_that_goes_leaves_the_turns_of_others() {
+    let mut alone = Alone::new();
+    let init = QpInit::new(alone.endpoint.alloc_pd(), CqId(0), CqId(1));
+    let other = alone.endpoint.create_qp(init).unwrap();
+    let slots = [alone.qpn, other].map(|qpn| alone.endpoint.slot_of(qpn).unwrap());
+    for slot in [slots[0], slots[1], slots[0], slots[1]] {
+        alone.endpoint.wake_control(slot);
+    }
+    assert_eq!(alone.endpoint.control_list, slots, "each once");
+    alone.endpoint.destroy_qp(other).unwrap();
+    assert_eq!(alone.endpoint.control_list, [slots[0]]);
+}
+
+/// Of the entropy values of a queue pair, a burst takes as many as its settings say, and the next burst others.
+#[test]
+fn a_burst_keeps_to_a_part_of_the_entropy_values() {
+    let mut alone = Alone::with(
+        |init| init.path = PathConfig { active: 8, backup: 0, spray_width: 2, ..PathConfig::new(1) },
+        |_| {},
+    );
+    let mut burst = |hint| {
+        let mut packet = Transmit::default();
+        let mut evs = BTreeSet::new();
+        (0..8).for_each(|_| alone.post());
+        alone.endpoint.begin_burst(hint);
+        for _ in 0..8 {
+            assert!(alone.endpoint.transmit(alone.now, PortMask(1), &mut packet));
+            let mut frame = packet.head().to_vec();
+            frame.extend_from_slice(&[0; 64 + 4]);
+            let meta = stack::parse(&frame).unwrap().meta;
+            evs.insert((meta.src_port, meta.flow_label));
+        }
+        evs
+    };
+    assert_eq!(burst(1).len(), 1, "no more than packets are expected");
+    let bursts = [burst(8), burst(8)];
+    assert!(bursts.iter().all(|evs| evs.len() == 2), "{bursts:?}");
+    assert!(bursts[0].is_disjoint(&bursts[1]));
+}
+
+/// However many queue pairs with new data wait for another port, those with repairs are looked at.
+#[test]
+fn repairs_leave_where_new_data_is_blocked() {
+    let mut endpoint =
+        Endpoint::new(EndpointConfig { quantum: 1, ..EndpointConfig::new((1..=2).map(port).collect()) })
+            .unwrap();
+    let pd = endpoint.alloc_pd();
+    let key = endpoint.register(pd, Region::alloc_at(4096, 0x1000).unwrap(), Access::LOCAL_READ).unwrap();
+    let mut now = Time(1_000);
+    let connect = |endpoint: &mut Endpoint| {
+        let path = PathConfig { active: 4, backup: 0, min_active: 1, ..PathConfig::new(1) };
+        let qpn = endpoint.create_qp(QpInit { path, ..QpInit::new(pd, CqId(0), CqId(1)) }).unwrap();
+        let peer = [11, 12].map(|last| PortAddr { ip: [10, 0, 0, last].into(), mac: [4; 6] });
+        let rtr = rtr_to(peer.to_vec(), 4791);
+        for change in [QpModify::Init, QpModify::Rtr(Box::new(rtr)), QpModify::Rts(RtsAttr::default())] {
+            endpoint.modify_qp(now, qpn, change).unwrap();
+        }
+        qpn
+    };
+    let post = |endpoint: &mut Endpoint, now, qpn| {
+        let wr = SendWr {
+            wr_id: 0,
+            op: SendOp::Write,
+            local: Sge { addr: 0x1000, len: 64, lkey: key.lkey },
+            remote: RemoteAddr { addr: 0x1000, rkey: 1 },
+            signaled: true,
+        };
+        endpoint.post_send(now, qpn, wr).unwrap();
+    };
+    let qpns: Vec<_> = (0..70).map(|_| connect(&mut endpoint)).collect();
+    let mut out = Transmit::default();
+    post(&mut endpoint, now, qpns[0]);
+    assert!(endpoint.transmit(now, PortMask(0b01), &mut out));
+    for &qpn in &qpns[1..] {
+        assert!(endpoint.deny_plane(qpn, 0));
+        post(&mut endpoint, now, qpn);
+    }
+    while endpoint.senders.len(List::Repairs) == 0 {
+        now = endpoint.next_timeout();
+        endpoint.on_timeout(now);
+    }
+    // Repairs are a quantum ahead, and the queue pair with one is the last of those with new data.
+    assert_eq!(endpoint.senders.first(1), List::Repairs);
+    while endpoint.senders.front(List::New) != endpoint.slot_of(qpns[1]) {
+        endpoint.senders.rotate(List::New);
+    }
+    assert!(endpoint.transmit(now, PortMask(0b01), &mut out), "the repair");
+    assert!(!endpoint.transmit(now, PortMask(0b01), &mut out));
+    // Behind a few that are blocked, one that may send is found.
+    post(&mut endpoint, now, qpns[0]);
+    while endpoint.senders.front(List::New) != endpoint.slot_of(qpns[0]) {
+        endpoint.senders.rotate(List::New);
+    }
+    (2..endpoint.senders.len(List::New)).for_each(|_| endpoint.senders.rotate(List::New));
+    assert!(endpoint.transmit(now, PortMask(0b01), &mut out));
+    let others = (0..100).filter(|_| endpoint.transmit(now, PortMask(0b10), &mut out)).count();
+    assert_eq!(others, qpns.len() - 1, "they kept their turns");
+}
+
+/// The headers' length is told in a byte.
+#[test]
+fn the_longest_headers_fit() {
+    const { assert!(Transmit::HEAD_ROOM <= u8::MAX as usize) };
+}
+
+/// While its port has no room, a probe needs no timer: it goes out as soon as there is room.
+#[test]
+fn a_probe_waits_for_its_port_without_a_timer() {
+    let mut alone = Alone::new();
+    let slot = alone.endpoint.slot_of(alone.qpn).unwrap();
+    alone.endpoint.qp_mut(slot).unwrap().paths.on_loss(EvId(0), alone.now);
+    alone.endpoint.arm(slot);
+    alone.now = alone.endpoint.next_timeout();
+    alone.endpoint.on_timeout(alone.now);
+    let mut out = Transmit::default();
+    for _ in 0..2 {
+        assert!(!alone.endpoint.transmit(alone.now, PortMask(0b10), &mut out));
+        assert!(alone.endpoint.next_timeout() > alone.now);
+    }
+    assert_eq!((alone.transmit(), alone.endpoint.counters().tx_probes), (1, 1));
+}
+
+#[test]
+fn requests_for_a_port_that_goes_down_are_dropped_and_counted() {
+    let mut alone = Alone::new();
+    for ev in [5, 6] {
+        alone.endpoint.send_ev_probe(alone.now, alone.qpn, 0, Ev(ev)).unwrap();
+    }
+    alone.endpoint.port_link(alone.now, 0, false);
+    assert_eq!(alone.endpoint.counters().tx_endpoint_dropped, 2);
+    assert_eq!(alone.transmit(), 0);
+}
