@@ -109,12 +109,15 @@ fn a_completion_queue_that_overruns_is_told_before_its_queue_pairs_fail() {
         wr_id += u64::from(left.qp.post_send(write(&left, &right, wr_id, 8)).is_ok());
         (left.qp.state().0 == QpState::Error).then_some(())
     });
-    let next = || until("an event", || left.context.poll_async_event());
-    let AsyncEvent::CqError { cq } = next() else { panic!("no overrun") };
+    // A machine that pauses a lane for long may make a path look bad meanwhile.
+    let ends = |event: &AsyncEvent| matches!(event, AsyncEvent::CqError { .. } | AsyncEvent::QpFatal(_));
+    let next = || until("an event", || left.context.poll_async_event().filter(ends));
+    let AsyncEvent::CqError { cq } = next() else { panic!("the failure comes first") };
     assert_eq!(cq, left.cq.id());
-    let AsyncEvent::QpFatal(failure) = next() else { panic!("no failure") };
+    let AsyncEvent::QpFatal(failure) = next() else { panic!("a second overrun") };
     assert_eq!((failure.qpn, failure.reason), (qpn, FailReason::Requested));
-    assert_eq!(left.context.poll_async_event(), None);
+    let rest = core::iter::from_fn(|| left.context.poll_async_event());
+    assert_eq!(rest.filter(ends).collect::<Vec<_>>(), []);
     assert!(wr_id > 256, "{wr_id}: the queue holds as many as it was made for");
 }
 

@@ -150,11 +150,14 @@ fn port_news_reach_the_lane_that_they_concern() {
         (heard && right.context.counters_of(0).0.rx_endpoint_responses > 0).then_some(())
     });
     let (first, second) = (left.context.counters_of(0).0, left.context.counters_of(1).0);
-    assert_eq!((first.rx_endpoint_requests, second.rx_endpoint_requests), (1, 0), "where it came in");
-    assert_eq!((first.tx_endpoint_responses, second.tx_endpoint_responses), (0, 1));
-    assert_eq!(first.rx_foreign_port_status, 0);
+    // A machine that pauses a lane for long may have the news told again; `adversary shares` counts in virtual time.
     let asked = right.context.counters_of(0).0;
-    assert_eq!((asked.tx_endpoint_requests, asked.rx_unmatched_response), (1, 0), "told once, and heard");
+    let told = 1..=asked.tx_endpoint_requests;
+    assert!(told.contains(&first.rx_endpoint_requests), "{first:?}");
+    assert!(told.contains(&second.tx_endpoint_responses), "{second:?}");
+    assert_eq!((second.rx_endpoint_requests, first.tx_endpoint_responses), (0, 0), "where it came in");
+    assert_eq!(first.rx_foreign_port_status, 0);
+    assert!(asked.rx_unmatched_response < asked.tx_endpoint_requests, "{asked:?}");
 }
 
 #[test]
