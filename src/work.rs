@@ -60,6 +60,17 @@ pub struct SendWr {
 ///
 /// A packet that lies in one element is sent from there, as that of a [`SendWr`] is. Where a packet takes bytes of several
 /// elements, the lane copies them together first.
+///
+/// ```
+/// use spindrift::work::{GatherWr, RemoteAddr, SendOp, Sge};
+///
+/// let sge = |addr, len| Sge { addr, len, lkey: 7 };
+/// let remote = RemoteAddr { addr: 0x9000, rkey: 9 };
+/// let local = &[sge(0x1000, 64), sge(0x8000, 0), sge(0x4000, 4096)];
+/// let wr = GatherWr { wr_id: 1, op: SendOp::Write, local, remote, signaled: true };
+/// assert_eq!((wr.len(), wr.is_empty()), (4160, false));
+/// assert!(GatherWr { local: &[sge(0, 0)], ..wr }.is_empty());
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GatherWr<'a> {
     /// The application's own name for the request; comes back in its completion.

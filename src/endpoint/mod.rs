@@ -217,7 +217,7 @@ impl Endpoint {
     /// error and fails the queue pair, as in verbs; what the caller can know beforehand is refused
     /// here.
     pub fn post_send(&mut self, now: Time, qpn: Qpn, wr: SendWr) -> Result<(), PostError> {
-        self.post(now, qpn, wr, &[])
+        self.post(now, qpn, wr, None)
     }
 
     /// Posts a send work request of several elements, in the same way.
@@ -233,11 +233,17 @@ impl Endpoint {
         let len = u32::try_from(wr.len()).map_err(|_| PostError::TooLong)?;
         // Its bytes have no addresses but their distance from the first.
         let all = Sge { addr: 0, len, lkey: 0 };
-        self.post(now, qpn, wr.with_one(all), wr.local)
+        self.post(now, qpn, wr.with_one(all), Some(&wr))
     }
 
-    /// Posts a request with the element in it, or with several others.
-    fn post(&mut self, now: Time, qpn: Qpn, wr: SendWr, elements: &[Sge]) -> Result<(), PostError> {
+    /// Posts a request with the element in it, or with those of `gather`.
+    fn post(
+        &mut self,
+        now: Time,
+        qpn: Qpn,
+        wr: SendWr,
+        gather: Option<&GatherWr<'_>>,
+    ) -> Result<(), PostError> {
         let slot = self.slot_of(qpn).ok_or(PostError::NoSuchQp)?;
         let Some(qp) = self.qps[slot as usize].as_deref_mut() else { return Err(PostError::NoSuchQp) };
         if wr.local.len == 0 {
@@ -259,10 +265,9 @@ impl Endpoint {
         }
         let wr = SendWr { signaled: wr.signaled || qp.sig_all, ..wr };
         let Sge { addr, len, lkey } = wr.local;
-        let source = if elements.is_empty() {
-            self.memory.pin(lkey, qp.pd.id(), addr, len).map(Source::Region)
-        } else {
-            pin_pieces(qp, &mut self.memory, elements)
+        let source = match gather {
+            None => self.memory.pin(lkey, qp.pd.id(), addr, len).map(Source::Region),
+            Some(gather) => pin_pieces(qp, &mut self.memory, gather),
         };
         if let Ok(source) = source {
             qp.requester.make_room(&mut self.spare_queues);
@@ -481,9 +486,9 @@ impl Endpoint {
 
 /// Pins the memory of all elements, or of none.
 #[cold]
-fn pin_pieces(qp: &mut Qp, memory: &mut MemoryView, elements: &[Sge]) -> Result<Source, MemoryError> {
+fn pin_pieces(qp: &mut Qp, memory: &mut MemoryView, gather: &GatherWr<'_>) -> Result<Source, MemoryError> {
     let mut pieces = qp.requester.begin_pieces();
-    for &Sge { addr, len, lkey } in elements.iter().filter(|sge| sge.len > 0) {
+    for Sge { addr, len, lkey } in gather.elements() {
         match memory.pin(lkey, qp.pd.id(), addr, len) {
             Ok(slot) => qp.requester.add_piece(&mut pieces, Piece { slot, addr, len }),
             Err(error) => {

@@ -71,6 +71,7 @@ fn bytes_come_together(lane: LaneMode) {
     right.qp.post_recvs(&[RecvWr { wr_id: 0 }; COUNT / 4]).unwrap();
     let (qp, poster) = left.qp.share();
     left.qp = qp;
+    let one = |posted: Result<(), _>| posted.map(|()| 1).map_err(|error| BadWr { index: 0, error });
     let (mut posted, mut done) = (0, 0);
     while done < COUNT {
         let rest = &wrs[posted..];
@@ -78,7 +79,8 @@ fn bytes_come_together(lane: LaneMode) {
             _ if rest.is_empty() => Ok(0),
             0 => poster.post_gathers(&rest[..rest.len().min(19)]).map(|()| rest.len().min(19)),
             1 => left.qp.post_gathers(rest).map(|()| rest.len()),
-            _ => left.qp.post_gather(rest[0]).map(|()| 1).map_err(|error| BadWr { index: 0, error }),
+            _ if posted % 2 == 0 => one(poster.post_gather(rest[0])),
+            _ => one(left.qp.post_gather(rest[0])),
         };
         posted += result.unwrap_or_else(|bad| {
             assert_eq!(bad.error, PostError::QueueFull { max: 40 });
@@ -149,6 +151,22 @@ fn what_is_no_message_is_refused_at_once() {
         let named = made.as_ref().err().is_none_or(|error| error.to_string().contains("max_send_sge"));
         assert_eq!((made.is_ok(), named), (is_taken, true), "{max_send_sge}");
     }
+}
+
+/// A queue pair for one element takes a list of one.
+#[test]
+fn one_element_needs_no_room_for_several() {
+    let (mut left, mut right, target) = two_sides(LaneMode::Inline, &QpConfig::default());
+    connect(&mut left, &mut right);
+    let sge = left.mr.sge(0, 300).unwrap();
+    let remote = target.remote().at(0, 300).unwrap();
+    left.qp.post_gather(to(remote, &[sge])).unwrap();
+    let wc = until("a completion", || {
+        right.context.poll();
+        left.context.poll();
+        left.cq.poll_one().unwrap()
+    });
+    assert_eq!((wc.status, wc.byte_len), (WcStatus::Success, 300));
 }
 
 /// Every element's memory is in use until the request is done, also that of the last.
