@@ -77,9 +77,7 @@ fn a_new_peer_is_told_of_ports_that_are_down_alone() {
         let qpn = endpoint.create_qp(QpInit::new(pd, CqId(0), CqId(1))).unwrap();
         let info = endpoint.qp_info(qpn).unwrap();
         let rtr = rtr_to(info.ports, info.udp_port);
-        for change in [QpModify::Init, QpModify::Rtr(Box::new(rtr)), QpModify::Rts(RtsAttr::default())] {
-            endpoint.modify_qp(Time(1), qpn, change).unwrap();
-        }
+        to_rts(&mut endpoint, Time(1), qpn, rtr);
         assert_eq!(endpoint.planes(qpn), Some(PortMask(if down { 0b01 } else { 0b11 })));
         assert_eq!(endpoint.peers[0].as_ref().unwrap().status_update.is_some(), down);
         let mut out = Transmit::default();

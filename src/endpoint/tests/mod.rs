@@ -34,6 +34,24 @@ struct Alone {
     wr: SendWr,
 }
 
+/// Takes all the steps from RESET to RTS.
+fn to_rts(endpoint: &mut Endpoint, now: Time, qpn: Qpn, rtr: RtrAttr) {
+    for change in [QpModify::Init, QpModify::Rtr(Box::new(rtr)), QpModify::Rts(RtsAttr::default())] {
+        endpoint.modify_qp(now, qpn, change).unwrap();
+    }
+}
+
+/// A write of 64 bytes from 0x1000 on.
+fn write(lkey: u32) -> SendWr {
+    SendWr {
+        wr_id: 0,
+        op: SendOp::Write,
+        local: Sge { addr: 0x1000, len: 64, lkey },
+        remote: RemoteAddr { addr: 0x1000, rkey: 1 },
+        signaled: true,
+    }
+}
+
 impl Alone {
     fn new() -> Self {
         Self::with(|_| {}, |_| {})
@@ -53,18 +71,9 @@ impl Alone {
         let mut rtr = RtrAttr { path_mtu: info.mtu, mpr_dest: info.mpr, ..rtr_to(vec![peer], info.udp_port) };
         adjust_peer(&mut rtr);
         let now = Time(1_000);
-        for change in [QpModify::Init, QpModify::Rtr(Box::new(rtr)), QpModify::Rts(RtsAttr::default())] {
-            endpoint.modify_qp(now, qpn, change).unwrap();
-        }
+        to_rts(&mut endpoint, now, qpn, rtr);
         let key = endpoint.register(pd, Region::alloc_at(4096, 0x1000).unwrap(), Access::LOCAL_READ).unwrap();
-        let wr = SendWr {
-            wr_id: 0,
-            op: SendOp::Write,
-            local: Sge { addr: 0x1000, len: 64, lkey: key.lkey },
-            remote: RemoteAddr { addr: 0x1000, rkey: 1 },
-            signaled: true,
-        };
-        Self { endpoint, qpn, now, wr }
+        Self { endpoint, qpn, now, wr: write(key.lkey) }
     }
 
     fn post(&mut self) {

@@ -100,20 +100,11 @@ fn repairs_leave_where_new_data_is_blocked() {
         let qpn = endpoint.create_qp(QpInit { path, ..QpInit::new(pd, CqId(0), CqId(1)) }).unwrap();
         let peer = [11, 12].map(|last| PortAddr { ip: [10, 0, 0, last].into(), mac: [4; 6] });
         let rtr = rtr_to(peer.to_vec(), 4791);
-        for change in [QpModify::Init, QpModify::Rtr(Box::new(rtr)), QpModify::Rts(RtsAttr::default())] {
-            endpoint.modify_qp(now, qpn, change).unwrap();
-        }
+        to_rts(endpoint, now, qpn, rtr);
         qpn
     };
     let post = |endpoint: &mut Endpoint, now, qpn| {
-        let wr = SendWr {
-            wr_id: 0,
-            op: SendOp::Write,
-            local: Sge { addr: 0x1000, len: 64, lkey: key.lkey },
-            remote: RemoteAddr { addr: 0x1000, rkey: 1 },
-            signaled: true,
-        };
-        endpoint.post_send(now, qpn, wr).unwrap();
+        endpoint.post_send(now, qpn, write(key.lkey)).unwrap();
     };
     let qpns: Vec<_> = (0..70).map(|_| connect(&mut endpoint)).collect();
     let mut out = Transmit::default();
