@@ -22,6 +22,9 @@ pub const SLOTS_RANGE: (usize, usize) = (2, 1 << 16);
 /// Shortest and longest `frame_max` in bytes.
 pub const FRAME_MAX_RANGE: (usize, usize) = (128, 65_550);
 
+/// The shortest payload that is handed over by reference: a shorter one is copied sooner than its region is kept.
+pub const BY_REFERENCE: usize = 512;
+
 /// Sizes and addresses of a loopback pair.
 #[derive(Clone, Copy, Debug)]
 pub struct LoopbackConfig {

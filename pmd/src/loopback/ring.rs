@@ -18,12 +18,11 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use crossbeam_utils::CachePadded;
 
+use super::BY_REFERENCE;
 use crate::memory::{Payload, Region};
 use crate::{Tail, TxFrame, crc32};
 
 const LINE: usize = 64;
-/// The shortest payload that is handed over by reference: a shorter one is copied sooner than its region is kept.
-const BY_REFERENCE: usize = 512;
 
 /// What a slot starts with.
 #[repr(C)]

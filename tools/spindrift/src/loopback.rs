@@ -1,6 +1,7 @@
 //! `spindrift loopback`: two endpoints in one process write to each other's memory.
 
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+use std::sync::{Condvar, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
@@ -17,11 +18,13 @@ use crate::bench::options::{Amount, Defaults, RunArgs, Settings};
 use crate::bench::pin::Cores;
 use crate::bench::pingpong::{Led, Player};
 use crate::bench::report::{
-    BandwidthRow, LatencyRow, Progress, counters_json, counters_table, faults_line, settings_json,
-    settings_line,
+    BandwidthRow, Columns, LatencyRow, Progress, PumpCells, counters_json, counters_table, faults_line,
+    settings_json, settings_line,
 };
 use crate::bench::side::Side;
-use crate::bench::writer::{Watch, Writer};
+use crate::bench::two_cores::{PumpPlan, TwoCores, core_latency_ns};
+use crate::bench::writer::{Measured, Watch, Writer};
+use crate::bench::yardstick::{Cut, Yardstick};
 use crate::config::PortKind;
 use crate::output::{say, tell};
 use crate::stop::Stop;
@@ -142,7 +145,7 @@ impl Pair {
     fn bandwidth(mut self, stop: &Stop) -> Result<()> {
         if !self.settings.json {
             say(&self.header("bandwidth of RDMA writes"));
-            say(&BandwidthRow::head(true));
+            say(&BandwidthRow::head(Columns::Cores));
         }
         let mut rows = Vec::new();
         let result = self.measure_all(stop, &mut rows);
@@ -150,20 +153,21 @@ impl Pair {
     }
 
     fn measure_all(&mut self, stop: &Stop, rows: &mut Vec<BandwidthRow>) -> Result<()> {
-        let Self { settings, writer, target, layouts, cores, .. } = self;
+        let Self { settings, writer, target, layouts, cores, planes, .. } = self;
         let [writers, targets] = &*cores;
         let helper = Helper::default();
         let context = target.context.clone();
         thread::scope(|scope| {
-            let _stop_helper = StopOnDrop(&helper.state);
+            let _stop_helper = StopOnDrop(&helper);
             for lane in 0..settings.lanes {
                 let (helper, context) = (&helper, &context);
                 scope.spawn(move || helper.serve(context, lane, targets));
             }
             writers.pin(0);
             for layout in layouts.iter() {
-                let mut run = Measure { settings, writer, target, layout, helper: &helper, stop };
-                let row = run.row(writers)?;
+                let (helper, planes) = (&helper, *planes);
+                let mut run = Measure { settings, writer, target, layout, planes, cores, helper, stop };
+                let row = run.row()?;
                 if !settings.json {
                     say(&row.line());
                 }
@@ -180,6 +184,7 @@ impl Pair {
     fn report(&self, rows: &[BandwidthRow], result: Result<()>) -> Result<()> {
         let result = result.and_then(|()| self.writer.finish_capture());
         let summary = rows.iter().find(|row| row.size_bytes == SUMMARY_SIZE).or(rows.last());
+        let beside = summary.and_then(|row| row.beside.as_ref());
         let counted = [self.writer.counted(), self.target.counted()];
         if self.settings.json {
             let object = json!({
@@ -190,6 +195,9 @@ impl Pair {
                 "summary_size_bytes": summary.map(|row| row.size_bytes),
                 "baseline_gbps": summary.and_then(|row| row.baseline_gbps),
                 "ratio": summary.and_then(|row| row.ratio),
+                "pump_gbps": beside.map(|beside| beside.pump_gbps),
+                "pump_ratio": beside.map(|beside| beside.pump_ratio),
+                "disturbed": beside.map(|beside| beside.disturbed),
                 "verified": result.is_ok() && !rows.is_empty() && rows.iter().all(|row| row.verified),
                 "counters": { "writer": counters_json(&counted[0]), "target": counters_json(&counted[1]) },
                 "error": result.as_ref().err().map(|error| format!("{error:#}")),
@@ -208,6 +216,15 @@ impl Pair {
         let (size, mtu) = (format_size(row.size_bytes), self.writer.mtu);
         let baseline = row.baseline_gbps.unwrap_or_default();
         say("");
+        if let Some(beside) = &row.beside {
+            say(&format!(
+                "pump: two cores in the same seconds, {}: {:.2} Gb/s at {size}; ratio of BW average to it: {:.2}{}",
+                beside.pump,
+                beside.pump_gbps,
+                beside.pump_ratio,
+                if beside.disturbed { ", disturbed by other load" } else { "" }
+            ));
+        }
         say(&format!(
             "baseline: one core copying the same bytes and computing their CRC, {mtu} bytes at a time: {baseline:.2} Gb/s at {size}"
         ));
@@ -325,6 +342,9 @@ fn play(
 #[derive(Default)]
 struct Helper {
     state: AtomicU8,
+    /// Those that pause sleep here.
+    paused: Mutex<()>,
+    change: Condvar,
 }
 
 impl Helper {
@@ -334,24 +354,33 @@ impl Helper {
         loop {
             match self.state.load(Ordering::Relaxed) {
                 STOPPED => return,
-                // The baseline has the machine to itself.
-                PAUSED => thread::sleep(Duration::from_micros(50)),
+                // The pump and the baseline have the machine to themselves.
+                PAUSED => self.sleep(),
                 _ => idle.after(context.poll_lane(lane)),
             }
         }
     }
 
+    fn sleep(&self) {
+        let paused = self.paused.lock().unwrap_or_else(PoisonError::into_inner);
+        let still = |(): &mut ()| self.state.load(Ordering::Relaxed) == PAUSED;
+        drop(self.change.wait_while(paused, still));
+    }
+
     fn set(&self, state: u8) {
+        let paused = self.paused.lock().unwrap_or_else(PoisonError::into_inner);
         self.state.store(state, Ordering::Relaxed);
+        drop(paused);
+        self.change.notify_all();
     }
 }
 
 /// Ends the helper however the scope is left.
-struct StopOnDrop<'a>(&'a AtomicU8);
+struct StopOnDrop<'a>(&'a Helper);
 
 impl Drop for StopOnDrop<'_> {
     fn drop(&mut self) {
-        self.0.store(STOPPED, Ordering::Relaxed);
+        self.0.set(STOPPED);
     }
 }
 
@@ -361,30 +390,28 @@ struct Measure<'a> {
     writer: &'a mut Side,
     target: &'a mut Side,
     layout: &'a Layout,
+    planes: usize,
+    cores: &'a [Cores; 2],
     helper: &'a Helper,
     stop: &'a Stop,
 }
 
 impl Measure<'_> {
-    fn row(&mut self, cores: &Cores) -> Result<BandwidthRow> {
-        let Self { settings, layout, helper, .. } = *self;
+    fn row(&mut self) -> Result<BandwidthRow> {
+        let Self { settings, layout, helper, cores, .. } = *self;
         let pattern = layout.pattern(settings.seed.unwrap_or_default());
         self.writer.source.write_at(0, &pattern)?;
         layout.clear(self.target.target.region())?;
         let mut baseline = Baseline::new(layout, &pattern, self.writer.mtu);
+        let mut beside = Beside::new(self)?;
         let [before, behind] = BASELINE_RUNS;
-        helper.set(PAUSED);
         (0..before).for_each(|_| baseline.run());
-        helper.set(RUNNING);
+        beside.first_slice()?;
 
         let remote = self.target.remote();
-        let mut writer = Writer::new(self.writer, *layout, remote, settings.tx_depth, cores)?;
+        let [writers, _] = cores;
+        let mut writer = Writer::new(self.writer, *layout, remote, settings.tx_depth, writers)?;
         let region = self.target.target.region();
-        let mut watch = LoopbackWatch {
-            stop: self.stop,
-            progress: Progress::new(layout.size.into(), settings.amount),
-            amount: settings.amount,
-        };
         let [sampled, wrong] = [const { AtomicU64::new(0) }; 2];
         let sample = |qp: usize, write: u64| {
             if write.is_multiple_of(SAMPLE_EVERY) {
@@ -395,14 +422,27 @@ impl Measure<'_> {
             }
             Ok(())
         };
+        let mut watch = LoopbackWatch {
+            stop: self.stop,
+            progress: Progress::new(layout.size.into(), settings.amount),
+            amount: settings.amount,
+            before: Measured::default(),
+        };
         let warm_up = layout.slots * layout.qps as u64;
         writer.run(Amount::Iterations(warm_up), &mut watch, &sample)?;
-        let measured = writer.run(settings.amount, &mut watch, &sample)?;
+        let mut measured = Measured::default();
+        while let Some(piece) = beside.cut.next(settings.amount, measured.elapsed) {
+            watch.before = measured;
+            measured = measured.and(writer.run(piece, &mut watch, &sample)?);
+            beside.slice()?;
+        }
         let (sampled, wrong) = (sampled.load(Ordering::Relaxed), wrong.load(Ordering::Relaxed));
 
+        let (pump, yardstick) = beside.end()?;
         helper.set(PAUSED);
         (0..behind).for_each(|_| baseline.run());
         let mismatch = layout.check(region, &pattern, &writer.writes())?;
+        helper.set(RUNNING);
         if let Some(mismatch) = mismatch {
             tell(format_args!(
                 "spindrift: byte {} of the target is wrong (queue pair {})",
@@ -414,7 +454,62 @@ impl Measure<'_> {
         row.warn_of_pause(&measured);
         let baseline = baseline.gbps();
         let ratio = row.bandwidth_gbps / baseline;
-        Ok(BandwidthRow { baseline_gbps: Some(baseline), ratio: Some(ratio), sampled: Some(sampled), ..row })
+        let beside = PumpCells::new(pump, &yardstick, row.bandwidth_gbps);
+        Ok(BandwidthRow {
+            baseline_gbps: Some(baseline),
+            ratio: Some(ratio),
+            beside: Some(beside),
+            sampled: Some(sampled),
+            ..row
+        })
+    }
+}
+
+/// The pump of two cores beside a run, while which the target's lanes sleep.
+struct Beside<'a> {
+    pump: TwoCores<'a>,
+    cores: &'a [Cores; 2],
+    helper: &'a Helper,
+    cut: Cut,
+    latency_before_ns: f64,
+    slices: Vec<f64>,
+}
+
+impl<'a> Beside<'a> {
+    /// The target's lanes sleep from here to the end of the first slice.
+    fn new(run: &Measure<'a>) -> Result<Self> {
+        let Measure { settings, cores, helper, planes, .. } = *run;
+        let plan = PumpPlan {
+            layout: *run.layout,
+            mtu: run.writer.mtu,
+            icrc: settings.icrc,
+            planes,
+            lanes: settings.lanes,
+            cores,
+        };
+        let pump = TwoCores::new(plan, run.writer.source.region().clone())?;
+        let cut = Cut::of(settings.amount);
+        helper.set(PAUSED);
+        Ok(Self { pump, cores, helper, cut, latency_before_ns: 0.0, slices: Vec::new() })
+    }
+
+    fn first_slice(&mut self) -> Result<()> {
+        self.latency_before_ns = core_latency_ns(self.cores)?;
+        self.slice()
+    }
+
+    fn slice(&mut self) -> Result<()> {
+        self.helper.set(PAUSED);
+        self.slices.push(self.pump.run(self.cut.slice)?);
+        self.helper.set(RUNNING);
+        Ok(())
+    }
+
+    /// What the pump did, and what came of it.
+    fn end(self) -> Result<(&'static str, Yardstick)> {
+        self.helper.set(PAUSED);
+        let latency_ns = Some([self.latency_before_ns, core_latency_ns(self.cores)?]);
+        Ok((self.pump.steps(), Yardstick { slices: self.slices, latency_ns }))
     }
 }
 
@@ -422,11 +517,14 @@ struct LoopbackWatch<'a> {
     stop: &'a Stop,
     progress: Progress,
     amount: Amount,
+    /// The pieces of the run that are over.
+    before: Measured,
 }
 
 impl Watch for LoopbackWatch<'_> {
     fn tick(&mut self, done: u64, elapsed: Duration) -> Result<()> {
-        self.progress.set(self.amount, done, elapsed);
+        let before = &self.before;
+        self.progress.set(self.amount, before.iterations + done, before.elapsed + elapsed);
         self.stop.check()
     }
 }

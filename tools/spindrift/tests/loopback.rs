@@ -14,6 +14,22 @@ fn json(args: &[&str]) -> Json {
     serde_json::from_slice(&output.stdout).expect("one JSON object")
 }
 
+/// What is said of the pump agrees with itself.
+fn assert_pump(row: &Json) {
+    let of = |field: &str| row[field].as_f64().unwrap();
+    let slices: Vec<_> =
+        row["pump_slices_gbps"].as_array().unwrap().iter().map(|slice| slice.as_f64().unwrap()).collect();
+    assert!(slices.len() >= 2 && slices.iter().all(|&slice| slice > 0.0), "{row}");
+    let mean = slices.iter().sum::<f64>() / slices.len() as f64;
+    assert!((of("pump_gbps") / mean - 1.0).abs() < 1e-9, "{row}");
+    assert!((of("pump_ratio") * mean / of("bandwidth_gbps") - 1.0).abs() < 1e-9, "{row}");
+    let latency = ["core_latency_before_ns", "core_latency_after_ns"].map(of);
+    assert!(latency.iter().all(|&ns| ns > 0.0), "{row}");
+    let moved = |before: f64, after: f64| (after - before).abs() > 0.15 * before;
+    let disturbed = slices.iter().any(|&slice| moved(slices[0], slice)) || moved(latency[0], latency[1]);
+    assert_eq!(row["disturbed"], disturbed, "{row}");
+}
+
 fn assert_rows(json: &Json, sizes: &[u64]) {
     let rows = json["rows"].as_array().unwrap();
     let found: Vec<_> = rows.iter().map(|row| row["size_bytes"].as_u64().unwrap()).collect();
@@ -24,6 +40,7 @@ fn assert_rows(json: &Json, sizes: &[u64]) {
         {
             assert!(row[field].as_f64().unwrap() > 0.0, "{field}: {row}");
         }
+        assert_pump(row);
     }
     assert_eq!((&json["verified"], &json["error"]), (&true.into(), &Json::Null));
 }
@@ -33,7 +50,9 @@ fn moves_and_verifies_memory() {
     let json = json(&["loopback", "--size", "64K", "-n", "200", "--json"]);
     assert_rows(&json, &[65_536]);
     assert_eq!(json["rows"][0]["iterations"], 200);
-    assert_eq!(json["ratio"], json["rows"][0]["ratio"]);
+    for field in ["baseline_gbps", "ratio", "pump_gbps", "pump_ratio", "disturbed"] {
+        assert_eq!(json[field], json["rows"][0][field], "{field}");
+    }
     assert_eq!(json["settings"]["planes"], 4);
     let counters = &json["counters"];
     // 128 slots once for warm-up, then 200 messages, of 16 packets each.
@@ -178,6 +197,9 @@ fn table_for_people() {
         "BW average[Gb/s]",
         "65536",
         " yes",
+        "pump[Gb/s]",
+        "one-way[ns]",
+        "pump: two cores in the same seconds, CRC, pointer | CRC + copy: ",
         "baseline: one core",
         "ratio of BW average",
         "transport.tx_data",

@@ -92,6 +92,19 @@ impl Layout {
         self.at(qp, write % self.slots)
     }
 
+    /// Source and target of the writes of these queue pairs in order, one of each in turn, without end.
+    pub(crate) fn in_turn(
+        self,
+        qps: impl Iterator<Item = usize> + Clone,
+    ) -> impl Iterator<Item = (usize, usize)> {
+        let slots = move |lap| (0..self.slots).map(move |slot| (lap, slot));
+        (0..self.slots).cycle().flat_map(slots).flat_map(move |(lap, slot)| {
+            // As `source` has it, without divisions.
+            let from = if lap + slot < self.slots { lap + slot } else { lap + slot - self.slots };
+            qps.clone().map(move |qp| (self.at(qp, from), self.at(qp, slot)))
+        })
+    }
+
     /// Bytes for the whole source, different for each seed and size.
     pub(crate) fn pattern(&self, seed: u64) -> Vec<u8> {
         let mut rng = Xoshiro256PlusPlus::seed_from_u64(seed ^ u64::from(self.size).rotate_left(32));
@@ -187,6 +200,16 @@ mod tests {
         assert_eq!(last_write_to(3, 4, 4), Some(3));
         assert_eq!(last_write_to(1, 4, 10), Some(9));
         assert_eq!(last_write_to(2, 4, 10), Some(6));
+    }
+
+    #[test]
+    fn writes_in_turn_are_the_writes_by_number() {
+        let layout = Layout::new(100, 3, 4).unwrap();
+        let turns: Vec<_> = layout.in_turn([0, 2].into_iter()).take(80).collect();
+        let by_number = (0..40).flat_map(|write| [0, 2].map(|qp| (qp, write)));
+        let expected: Vec<_> =
+            by_number.map(|(qp, write)| (layout.source(qp, write), layout.target(qp, write))).collect();
+        assert_eq!(turns, expected);
     }
 
     /// Writes by hand; then each kind of damage is found.

@@ -11,5 +11,7 @@ pub(crate) mod pin;
 pub(crate) mod pingpong;
 pub(crate) mod report;
 pub(crate) mod side;
+pub(crate) mod two_cores;
 mod worker;
 pub(crate) mod writer;
+pub(crate) mod yardstick;

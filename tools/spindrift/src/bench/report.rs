@@ -13,6 +13,7 @@ use super::pauses::spoils;
 use super::pingpong::Led;
 use super::side::Counted;
 use super::writer::Measured;
+use super::yardstick::Yardstick;
 use crate::config::PortKind;
 use crate::output::tell;
 use crate::units::format_size;
@@ -30,12 +31,54 @@ pub(crate) struct BandwidthRow {
     pub(crate) baseline_gbps: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) ratio: Option<f64>,
+    /// The pump that ran in the same seconds, if one did.
+    #[serde(flatten)]
+    pub(crate) beside: Option<PumpCells>,
     pub(crate) verified: bool,
     /// Longest time in which the writer's thread was not run.
     pub(crate) longest_pause_ms: f64,
     /// Writes compared while the run went on.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) sampled: Option<u64>,
+}
+
+/// What the pump beside a run reached.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct PumpCells {
+    /// What it did.
+    pub(crate) pump: &'static str,
+    pub(crate) pump_gbps: f64,
+    /// Bandwidth over `pump_gbps`.
+    pub(crate) pump_ratio: f64,
+    pub(crate) pump_slices_gbps: Vec<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) core_latency_before_ns: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) core_latency_after_ns: Option<f64>,
+    pub(crate) disturbed: bool,
+}
+
+impl PumpCells {
+    pub(crate) fn new(pump: &'static str, yardstick: &Yardstick, bandwidth_gbps: f64) -> Self {
+        let pump_gbps = yardstick.gbps();
+        Self {
+            pump,
+            pump_gbps,
+            pump_ratio: if pump_gbps > 0.0 { bandwidth_gbps / pump_gbps } else { 0.0 },
+            pump_slices_gbps: yardstick.slices.clone(),
+            core_latency_before_ns: yardstick.latency_ns.map(|[before, _]| before),
+            core_latency_after_ns: yardstick.latency_ns.map(|[_, after]| after),
+            disturbed: yardstick.disturbed(),
+        }
+    }
+}
+
+/// Which columns a table of bandwidths has besides the usual ones.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Columns {
+    Usual,
+    /// The two-core pump and the core latency.
+    Cores,
 }
 
 impl BandwidthRow {
@@ -48,6 +91,7 @@ impl BandwidthRow {
             message_rate_mpps: measured.mpps(),
             baseline_gbps: None,
             ratio: None,
+            beside: None,
             verified,
             longest_pause_ms: measured.longest_pause.as_secs_f64() * 1000.0,
             sampled: None,
@@ -66,30 +110,38 @@ impl BandwidthRow {
         }
     }
 
-    pub(crate) fn head(with_baseline: bool) -> String {
+    pub(crate) fn head(columns: Columns) -> String {
         let mut line = format!(
-            "{:>9} {:>12} {:>15} {:>18} {:>14}",
+            "{:>9} {:>12} {:>14} {:>17} {:>14}",
             "#bytes", "#iterations", "BW peak[Gb/s]", "BW average[Gb/s]", "MsgRate[Mpps]"
         );
-        if with_baseline {
-            line += &format!(" {:>15} {:>6}", "baseline[Gb/s]", "ratio");
+        if columns != Columns::Usual {
+            line += &format!(" {:>10} {:>6}", "pump[Gb/s]", "ratio");
+        }
+        if columns == Columns::Cores {
+            line += &format!(" {:>11}", "one-way[ns]");
         }
         line + "  verified"
     }
 
     pub(crate) fn line(&self) -> String {
         let mut line = format!(
-            "{:>9} {:>12} {:>15} {:>18} {:>14.6}",
+            "{:>9} {:>12} {:>14} {:>17} {:>14.6}",
             self.size_bytes,
             self.iterations,
             significant(self.bandwidth_peak_gbps),
             significant(self.bandwidth_gbps),
             self.message_rate_mpps
         );
-        if let (Some(baseline), Some(ratio)) = (self.baseline_gbps, self.ratio) {
-            line += &format!(" {:>15} {ratio:>6.2}", significant(baseline));
+        if let Some(beside) = &self.beside {
+            line += &format!(" {:>10} {:>6.2}", significant(beside.pump_gbps), beside.pump_ratio);
+            if let (Some(before), Some(after)) = (beside.core_latency_before_ns, beside.core_latency_after_ns)
+            {
+                line += &format!(" {:>11}", format!("{before:.0}, {after:.0}"));
+            }
         }
-        line + if self.verified { "  yes" } else { "  NO" }
+        line += if self.verified { "  yes" } else { "  NO" };
+        line + if self.beside.as_ref().is_some_and(|beside| beside.disturbed) { "  disturbed" } else { "" }
     }
 }
 

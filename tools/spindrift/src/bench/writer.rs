@@ -35,6 +35,16 @@ impl Measured {
         gbps(self.iterations, size, self.elapsed)
     }
 
+    /// This and a later piece of the same run.
+    pub(crate) fn and(self, later: Self) -> Self {
+        Self {
+            iterations: self.iterations + later.iterations,
+            elapsed: self.elapsed + later.elapsed,
+            peak_gbps: self.peak_gbps.max(later.peak_gbps),
+            longest_pause: self.longest_pause.max(later.longest_pause),
+        }
+    }
+
     pub(crate) fn mpps(&self) -> f64 {
         self.iterations as f64 / self.elapsed.as_secs_f64().max(1e-9) / 1e6
     }

@@ -13,7 +13,7 @@ use crate::bench::options::Amount;
 use crate::bench::pin::Cores;
 use crate::bench::pingpong::Player;
 use crate::bench::report::{
-    BandwidthRow, LatencyRow, Progress, counters_json, counters_table, faults_line, settings_json,
+    BandwidthRow, Columns, LatencyRow, Progress, counters_json, counters_table, faults_line, settings_json,
     settings_line,
 };
 use crate::bench::side::Side;
@@ -108,7 +108,8 @@ impl<'a> Client<'a> {
                 self.peer,
                 settings_line(settings, self.planes, self.side.mtu)
             ));
-            let head = if kind == Kind::WriteBw { BandwidthRow::head(false) } else { LatencyRow::head() };
+            let head =
+                if kind == Kind::WriteBw { BandwidthRow::head(Columns::Usual) } else { LatencyRow::head() };
             say(&head);
         }
         for index in 0..self.layouts.len() {

@@ -1,0 +1,148 @@
+//! The yardstick of a run: how fast the raw pump is in the same seconds, and whether the machine held still.
+
+use std::time::Duration;
+
+use super::options::Amount;
+
+/// A pump or a latency that moved by more than this part means a machine that others disturb.
+const STEADY: f64 = 0.15;
+/// Shortest and longest slice of a pump.
+const SLICE: [Duration; 2] = [Duration::from_millis(50), Duration::from_millis(200)];
+/// All slices together take this part of a run, if they are not at their shortest.
+const PART: u32 = 5;
+/// Shortest piece of a run that is cut, and most pieces.
+const PIECE: Duration = Duration::from_millis(300);
+const PIECES_MAX: u32 = 8;
+
+/// How a run is cut into pieces, with a slice of the pump before, between and after them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Cut {
+    pub(crate) piece: Amount,
+    pub(crate) slice: Duration,
+}
+
+impl Cut {
+    /// A number of messages is not cut: nobody knows how long they take.
+    pub(crate) fn of(amount: Amount) -> Self {
+        let [shortest, longest] = SLICE;
+        let Amount::Time(time) = amount else { return Self { piece: amount, slice: shortest } };
+        let pieces = (time.as_nanos() / PIECE.as_nanos()).clamp(1, PIECES_MAX.into()) as u32;
+        let slice = (time / PART / (pieces + 1)).clamp(shortest, longest);
+        Self { piece: Amount::Time(time / pieces), slice }
+    }
+
+    /// The next piece of a run of which so much is over; none if less than half a piece is left.
+    pub(crate) fn next(&self, whole: Amount, over: Duration) -> Option<Amount> {
+        let (Amount::Time(time), Amount::Time(piece)) = (whole, self.piece) else {
+            return over.is_zero().then_some(self.piece);
+        };
+        let left = time.saturating_sub(over);
+        (left > Duration::ZERO && left >= piece / 2).then_some(Amount::Time(piece.min(left)))
+    }
+}
+
+/// What the pump and the core latency were beside a run.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Yardstick {
+    /// Gb/s, in the order of time.
+    pub(crate) slices: Vec<f64>,
+    /// Before and after, in nanoseconds.
+    pub(crate) latency_ns: Option<[f64; 2]>,
+}
+
+impl Yardstick {
+    /// The mean of all slices, in Gb/s.
+    pub(crate) fn gbps(&self) -> f64 {
+        self.slices.iter().sum::<f64>() / self.slices.len().max(1) as f64
+    }
+
+    /// Whether a slice is off the first one, or the latency after the run off the one before.
+    pub(crate) fn disturbed(&self) -> bool {
+        let first = self.slices.first().copied().unwrap_or_default();
+        let pump = self.slices.iter().any(|&slice| moved(first, slice));
+        let latency = self.latency_ns.is_some_and(|[before, after]| moved(before, after));
+        self.slices.is_empty() || pump || latency
+    }
+}
+
+/// Whether a value went up or down by more than the steady part of what it was. What is no positive number never held still.
+fn moved(before: f64, after: f64) -> bool {
+    let steady = before > 0.0 && before.is_finite() && (after - before).abs() <= STEADY * before;
+    !steady
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const fn ms(ms: u64) -> Duration {
+        Duration::from_millis(ms)
+    }
+
+    #[test]
+    fn disturbed_is_more_than_15_percent_up_or_down() {
+        for base in [0.001, 100.0, 3e6] {
+            for (percent, expected) in
+                [(0.0, false), (14.9, false), (-14.9, false), (15.1, true), (-15.1, true), (-100.0, true)]
+            {
+                let other = base * (1.0 + percent / 100.0);
+                assert_eq!(moved(base, other), expected, "{base} {percent} %");
+                let pump = Yardstick { slices: vec![base, base, other, base], latency_ns: None };
+                assert_eq!(pump.disturbed(), expected, "pump {base} {percent} %");
+                let latency = Yardstick { slices: vec![base, base], latency_ns: Some([base, other]) };
+                assert_eq!(latency.disturbed(), expected, "latency {base} {percent} %");
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_no_number_is_disturbed() {
+        for (before, after) in [
+            (0.0, 0.0),
+            (0.0, 1.0),
+            (1.0, f64::NAN),
+            (f64::NAN, 1.0),
+            (f64::NAN, f64::NAN),
+            (f64::INFINITY, 1.0),
+            (1.0, f64::INFINITY),
+            (-1.0, -1.0),
+        ] {
+            assert!(moved(before, after), "{before} {after}");
+        }
+        let nothing = Yardstick::default();
+        assert!(nothing.disturbed() && nothing.gbps().abs() < f64::EPSILON);
+    }
+
+    #[test]
+    fn the_rate_is_the_mean() {
+        let yardstick = Yardstick { slices: vec![90.0, 100.0, 110.0], latency_ns: None };
+        assert!((yardstick.gbps() - 100.0).abs() < 1e-9);
+    }
+
+    #[test]
+    fn pieces_make_up_the_whole() {
+        let whole = Amount::Time(ms(900));
+        let cut = Cut::of(whole);
+        assert_eq!(cut.next(whole, ms(0)), Some(Amount::Time(ms(300))));
+        assert_eq!(cut.next(whole, ms(301)), Some(Amount::Time(ms(300))));
+        assert_eq!(cut.next(whole, ms(610)), Some(Amount::Time(ms(290))));
+        assert_eq!(cut.next(whole, ms(760)), None, "less than half a piece");
+        assert_eq!(cut.next(whole, ms(2000)), None);
+        let counted = Amount::Iterations(9);
+        let cut = Cut::of(counted);
+        assert_eq!(cut.next(counted, ms(0)), Some(counted));
+        assert_eq!(cut.next(counted, ms(1)), None);
+    }
+
+    #[test]
+    fn slices_are_short_and_pieces_few() {
+        let cut = |time| Cut::of(Amount::Time(ms(time)));
+        assert_eq!(cut(20), Cut { piece: Amount::Time(ms(20)), slice: ms(50) });
+        assert_eq!(cut(300), Cut { piece: Amount::Time(ms(300)), slice: ms(50) });
+        assert_eq!(cut(1200), Cut { piece: Amount::Time(ms(300)), slice: ms(50) });
+        assert_eq!(cut(4500), Cut { piece: Amount::Time(Duration::from_micros(562_500)), slice: ms(100) });
+        assert_eq!(cut(60_000), Cut { piece: Amount::Time(ms(7500)), slice: ms(200) });
+        let counted = Amount::Iterations(9);
+        assert_eq!(Cut::of(counted), Cut { piece: counted, slice: ms(50) });
+    }
+}
