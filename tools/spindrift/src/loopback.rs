@@ -24,7 +24,7 @@ use crate::bench::report::{
 use crate::bench::side::Side;
 use crate::bench::two_cores::{PumpPlan, TwoCores, core_latency_ns};
 use crate::bench::writer::{Measured, Watch, Writer};
-use crate::bench::yardstick::{Cut, Yardstick};
+use crate::bench::yardstick::{Cut, Yardstick, warm_up};
 use crate::config::PortKind;
 use crate::output::{say, tell};
 use crate::stop::Stop;
@@ -494,6 +494,7 @@ impl<'a> Beside<'a> {
     }
 
     fn first_slice(&mut self) -> Result<()> {
+        warm_up(|time| self.pump.run(time))?;
         self.latency_before_ns = core_latency_ns(self.cores)?;
         self.slice()
     }

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use anyhow::Result;
+
 use super::options::Amount;
 
 /// A pump or a latency that moved by more than this part means a machine that others disturb.
@@ -13,6 +15,26 @@ const PART: u32 = 5;
 /// Shortest piece of a run that is cut, and most pieces.
 const PIECE: Duration = Duration::from_millis(300);
 const PIECES_MAX: u32 = 8;
+
+/// What the pump is warmed up with: slices of this length, at least and at most so many, until two in turn are this
+/// much alike.
+const WARM_UP_SLICE: Duration = Duration::from_millis(20);
+const WARM_UPS: core::ops::RangeInclusive<u32> = 6..=25;
+const ALIKE: f64 = 0.05;
+
+/// Runs `pump`, which returns the rate of a slice, until it has come to its speed: a processor that was idle takes its
+/// time, and what it does meanwhile is not worth being measured.
+pub(crate) fn warm_up(mut pump: impl FnMut(Duration) -> Result<f64>) -> Result<()> {
+    let mut before = 0.0;
+    for slice in 1..=*WARM_UPS.end() {
+        let now = pump(WARM_UP_SLICE)?;
+        if WARM_UPS.contains(&slice) && !moved(before, now, ALIKE) {
+            break;
+        }
+        before = now;
+    }
+    Ok(())
+}
 
 /// How a run is cut into pieces, with a slice of the pump before, between and after them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,15 +81,15 @@ impl Yardstick {
     /// Whether a slice is off the first one, or the latency after the run off the one before.
     pub(crate) fn disturbed(&self) -> bool {
         let first = self.slices.first().copied().unwrap_or_default();
-        let pump = self.slices.iter().any(|&slice| moved(first, slice));
-        let latency = self.latency_ns.is_some_and(|[before, after]| moved(before, after));
+        let pump = self.slices.iter().any(|&slice| moved(first, slice, STEADY));
+        let latency = self.latency_ns.is_some_and(|[before, after]| moved(before, after, STEADY));
         self.slices.is_empty() || pump || latency
     }
 }
 
-/// Whether a value went up or down by more than the steady part of what it was. What is no positive number never held still.
-fn moved(before: f64, after: f64) -> bool {
-    let steady = before > 0.0 && before.is_finite() && (after - before).abs() <= STEADY * before;
+/// Whether a value went up or down by more than this part of what it was. What is no positive number never held still.
+fn moved(before: f64, after: f64, part: f64) -> bool {
+    let steady = before > 0.0 && before.is_finite() && (after - before).abs() <= part * before;
     !steady
 }
 
@@ -86,7 +108,7 @@ mod tests {
                 [(0.0, false), (14.9, false), (-14.9, false), (15.1, true), (-15.1, true), (-100.0, true)]
             {
                 let other = base * (1.0 + percent / 100.0);
-                assert_eq!(moved(base, other), expected, "{base} {percent} %");
+                assert_eq!(moved(base, other, STEADY), expected, "{base} {percent} %");
                 let pump = Yardstick { slices: vec![base, base, other, base], latency_ns: None };
                 assert_eq!(pump.disturbed(), expected, "pump {base} {percent} %");
                 let latency = Yardstick { slices: vec![base, base], latency_ns: Some([base, other]) };
@@ -107,10 +129,29 @@ mod tests {
             (1.0, f64::INFINITY),
             (-1.0, -1.0),
         ] {
-            assert!(moved(before, after), "{before} {after}");
+            assert!(moved(before, after, STEADY), "{before} {after}");
         }
         let nothing = Yardstick::default();
         assert!(nothing.disturbed() && nothing.gbps().abs() < f64::EPSILON);
+    }
+
+    #[test]
+    fn a_pump_is_warm_when_two_slices_are_alike() {
+        let slices_of = |rates: &[f64]| {
+            let mut next = rates.iter().copied().chain(core::iter::repeat(0.0));
+            let mut slices = 0;
+            let slice = |time| {
+                assert_eq!(time, WARM_UP_SLICE);
+                slices += 1;
+                Ok(next.next().unwrap_or_default())
+            };
+            warm_up(slice).map(|()| slices).unwrap_or_default()
+        };
+        assert_eq!(slices_of(&[25.0, 25.0, 25.0, 25.0, 100.0, 104.9]), 6, "not before the least number");
+        assert_eq!(slices_of(&[25.0, 25.0, 25.0, 25.0, 25.0, 50.0, 60.0, 62.0]), 8);
+        assert_eq!(slices_of(&[0.0, 0.0, 0.0, 100.0, 94.9, 90.1, 85.0, 85.0]), 8, "down as well as up");
+        assert_eq!(slices_of(&[]), *WARM_UPS.end(), "never");
+        assert!(warm_up(|_| Err(anyhow::anyhow!("no pump"))).is_err());
     }
 
     #[test]
