@@ -1,7 +1,7 @@
 //! What an endpoint reports, in virtual time.
 
 use spindrift::congestion::{self, AckSample, CcConfig, CongestionControl};
-use spindrift::endpoint::{Event, FailReason, QpInit, RtsAttr};
+use spindrift::endpoint::{Event, FailReason, QpInit, QpModify, RtsAttr};
 use spindrift::path::{EvState, EvStatus};
 use spindrift::time::Time;
 use tracing::Level;
@@ -212,6 +212,29 @@ fn what_the_application_denies_and_allows_is_reported() {
     for report in &reports {
         about_writer(&flow, report);
     }
+    // Which of two calls is reported does not show in what both brought.
+    let endpoint = flow.net.endpoint(WRITER);
+    for (denied, allowed) in [(1, 1), (0, 0)] {
+        let EvStatus { ev, plane, .. } = endpoint.ev_states(qpn).unwrap().next().unwrap();
+        if denied == 1 {
+            endpoint.deny_ev(qpn, ev, Some(plane));
+        }
+        assert_eq!(take().len(), denied);
+        endpoint.allow_ev(qpn, ev, Some(plane));
+        assert_eq!(take().len(), allowed);
+    }
+}
+
+/// What changes in RTS is no new state.
+#[test]
+fn changes_without_a_new_state_are_not_reported_as_one() {
+    listen();
+    let mut flow = Flow::new(11, vec![Link::clean(5_000)], 16);
+    let (now, qpn) = (flow.net.now, flow.ends[WRITER].qpn);
+    take();
+    let endpoint = flow.net.endpoint(WRITER);
+    endpoint.modify_qp(now, qpn, QpModify::Retry(RtsAttr::default().retry())).unwrap();
+    assert!(take().is_empty());
 }
 
 /// A peer that hears nothing of a port that went down is reported once, when it is given up.

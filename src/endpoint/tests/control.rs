@@ -65,6 +65,30 @@ fn peers_are_told_apart_by_all_their_addresses() {
     }
 }
 
+/// The last queue pair of a peer takes it along, and its place is given to another.
+#[test]
+fn a_peer_is_kept_while_it_has_queue_pairs() {
+    let mut endpoint = Endpoint::new(EndpointConfig::new(vec![port(1)])).unwrap();
+    let pd = endpoint.alloc_pd();
+    let connect = |endpoint: &mut Endpoint, last| {
+        let qpn = endpoint.create_qp(QpInit::new(pd, CqId(0), CqId(1))).unwrap();
+        let peer = PortAddr { ip: [10, 0, 0, last].into(), mac: [4; 6] };
+        to_rts(endpoint, Time(1), qpn, rtr_to(vec![peer], 4791));
+        qpn
+    };
+    let members = |endpoint: &Endpoint| -> Vec<_> {
+        endpoint.peers.iter().map(|peer| peer.as_ref().map(|peer| peer.members.len())).collect()
+    };
+    let qpns = [11, 11, 12].map(|last| connect(&mut endpoint, last));
+    assert_eq!(members(&endpoint), [Some(2), Some(1)]);
+    endpoint.destroy_qp(qpns[0]).unwrap();
+    assert_eq!(members(&endpoint), [Some(1), Some(1)]);
+    endpoint.modify_qp(Time(1), qpns[1], QpModify::Reset).unwrap();
+    assert_eq!(members(&endpoint), [None, Some(1)]);
+    connect(&mut endpoint, 13);
+    assert_eq!(members(&endpoint), [Some(1), Some(1)]);
+}
+
 /// A peer takes all our ports to be up until it is told.
 #[test]
 fn a_new_peer_is_told_of_ports_that_are_down_alone() {

@@ -136,6 +136,54 @@ fn repairs_leave_where_new_data_is_blocked() {
     assert_eq!(others, qpns.len() - 1, "they kept their turns");
 }
 
+/// Repairs that cannot leave do not hold up the new data of others.
+#[test]
+fn new_data_leaves_when_repairs_cannot() {
+    let mut alone = Alone::with(|init| init.path = PathConfig { min_active: 1, ..init.path.clone() }, |_| {});
+    alone.post();
+    assert_eq!(alone.transmit(), 1);
+    while alone.endpoint.senders.len(List::Repairs) == 0 {
+        alone.now = alone.endpoint.next_timeout();
+        alone.endpoint.on_timeout(alone.now);
+    }
+    assert!(alone.endpoint.deny_plane(alone.qpn, 0));
+    let pd = alone.endpoint.qp(alone.endpoint.slot_of(alone.qpn).unwrap()).unwrap().init.pd;
+    let other = alone.endpoint.create_qp(QpInit::new(pd, CqId(0), CqId(1))).unwrap();
+    let info = alone.endpoint.qp_info(alone.qpn).unwrap();
+    let peer = PortAddr { ip: [0xfd00, 0, 0, 0, 0, 0, 0, 9].into(), mac: [4; 6] };
+    let rtr = RtrAttr { path_mtu: info.mtu, ..rtr_to(vec![peer], info.udp_port) };
+    to_rts(&mut alone.endpoint, alone.now, other, rtr);
+    alone.endpoint.post_send(alone.now, other, alone.wr).unwrap();
+    // Whichever has its turn first.
+    let turns = alone.endpoint.config().quantum;
+    assert_eq!(alone.endpoint.senders.first(turns), List::Repairs);
+    let mut out = Transmit::default();
+    assert!(alone.endpoint.transmit(alone.now, PortMask(1), &mut out));
+    let slot = alone.endpoint.slot_of(other).unwrap();
+    assert_eq!(alone.endpoint.qp(slot).unwrap().counters.tx_packets, 1);
+}
+
+/// The first packet in flight has a timer of its own, whatever was armed before; and one is never without.
+#[test]
+fn a_packet_in_flight_has_a_timer() {
+    let mut alone = Alone::new();
+    let slot = alone.endpoint.slot_of(alone.qpn).unwrap();
+    let day = Time(86_400_000_000_000);
+    for (outstanding, armed_at) in [(false, day), (true, Time::NEVER)] {
+        alone.endpoint.timers.clear();
+        alone.endpoint.qp_mut(slot).unwrap().armed_at = armed_at;
+        alone.post();
+        assert_eq!(alone.endpoint.qp(slot).unwrap().requester.outstanding(), outstanding);
+        assert_eq!(alone.transmit(), 1);
+        assert!(alone.endpoint.next_timeout() < day);
+    }
+    // Armed already, so another one changes nothing.
+    let armed = alone.endpoint.timers.len();
+    alone.post();
+    assert_eq!(alone.transmit(), 1);
+    assert_eq!(alone.endpoint.timers.len(), armed);
+}
+
 /// The headers' length is told in a byte.
 #[test]
 fn the_longest_headers_fit() {
