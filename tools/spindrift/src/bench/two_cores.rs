@@ -241,10 +241,13 @@ impl Window {
         let End::After(time) = self.end else { return false };
         let now = Instant::now();
         let elapsed = now.duration_since(self.start);
-        if self.from.is_none() && elapsed >= time / WARM_UP {
-            self.from = Some((now, bytes));
-        }
-        if self.gbps.is_none() && elapsed >= time {
+        let (_, before) = *match &mut self.from {
+            Some(from) => from,
+            None if elapsed >= time / WARM_UP => self.from.insert((now, bytes)),
+            None => return false,
+        };
+        // On a busy machine the producer may not have had its turn yet.
+        if self.gbps.is_none() && elapsed >= time && bytes > before {
             self.gbps = Some(self.rate(now, bytes));
         }
         self.gbps.is_some()
