@@ -217,8 +217,13 @@ impl Pair {
         let baseline = row.baseline_gbps.unwrap_or_default();
         say("");
         if let Some(beside) = &row.beside {
+            let each = match (self.pinned().next(), self.settings.lanes) {
+                (None, _) => "two threads per lane",
+                (_, 1) => "two cores",
+                _ => "two cores per lane",
+            };
             say(&format!(
-                "pump: two cores in the same seconds, {}: {:.2} Gb/s at {size}; ratio of BW average to it: {:.2}{}",
+                "pump: {each} in the same seconds, {}: {:.2} Gb/s at {size}; ratio of BW average to it: {:.2}{}",
                 beside.pump,
                 beside.pump_gbps,
                 beside.pump_ratio,
