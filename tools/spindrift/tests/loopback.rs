@@ -216,7 +216,7 @@ fn table_for_people() {
         "BW average[Gb/s]",
         "pump[Gb/s]",
         "one-way[ns]",
-        "pump: two cores in the same seconds, CRC, pointer | CRC + copy",
+        "in the same seconds, CRC, pointer | CRC + copy: ",
         "65536",
         " yes",
         "baseline: one core",
