@@ -197,41 +197,76 @@ impl Sender {
 /// # Errors
 /// When the socket cannot be opened. What goes wrong later is counted.
 pub fn receive(cfg: &PumpConfig, stop: &AtomicBool) -> Result<PumpStats, UdpError> {
-    let socket = bind(socket_address(cfg.local, cfg.port, scope_of(cfg.local)?), 0)?;
-    size_buffer(&socket, Buffer::Receive, SOCKET_BYTES).map_err(UdpError::io("size the receive buffer"))?;
-    ask_for_marks(&socket, cfg.local.is_ipv4(), false).map_err(UdpError::io("ask for ECN marks"))?;
-    let offload = cfg.gro == Offload::Auto && enable_gro(&socket).is_ok();
-    let mut buffers = RxBuffers::new(if offload { 8 } else { 64 }, if offload { GRO_BUFFER } else { 9216 });
-    let mut stats = PumpStats { offload, ..PumpStats::default() };
-    let mut first: Option<Instant> = None;
-    let mut last = clock();
-    while !stop.load(Ordering::Relaxed) && cfg.bytes.is_none_or(|bytes| stats.payload_bytes < bytes) {
-        match buffers.receive(&socket) {
-            Ok(count) => {
-                last = clock();
-                let start = *first.get_or_insert(last);
-                stats.calls += 1;
-                for (message, _) in (0..count).filter_map(|i| buffers.message(i)) {
-                    let packets = message.len.div_ceil(message.segment);
-                    stats.packets += packets as u64;
-                    stats.payload_bytes += message.len.saturating_sub(packets * (HEAD + TAIL)) as u64;
-                }
-                stats.elapsed = last.duration_since(start);
-                if stats.elapsed >= cfg.duration {
-                    break;
-                }
-            }
-            Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
-                let idle = last.elapsed();
-                if first.is_some() && idle > IDLE_END {
-                    break;
-                }
-                if idle > SPIN {
-                    sys::wait_readable(&socket, RECEIVE_WAIT_MS);
-                }
-            }
-            Err(_) => stats.errors += 1,
-        }
+    Ok(Receiver::open(cfg)?.run(stop))
+}
+
+/// A receiver whose socket is open: what is sent from now on is not refused.
+#[derive(Debug)]
+pub struct Receiver {
+    socket: UdpSocket,
+    port: u16,
+    duration: Duration,
+    bytes: Option<u64>,
+    offload: bool,
+}
+
+impl Receiver {
+    /// Opens the socket. If the settings have port 0, the kernel chooses one.
+    ///
+    /// # Errors
+    /// When that cannot be done.
+    pub fn open(cfg: &PumpConfig) -> Result<Self, UdpError> {
+        let socket = bind(socket_address(cfg.local, cfg.port, scope_of(cfg.local)?), 0)?;
+        size_buffer(&socket, Buffer::Receive, SOCKET_BYTES)
+            .map_err(UdpError::io("size the receive buffer"))?;
+        ask_for_marks(&socket, cfg.local.is_ipv4(), false).map_err(UdpError::io("ask for ECN marks"))?;
+        let port = socket.local_addr().map_err(UdpError::io("read the port of the socket"))?.port();
+        let offload = cfg.gro == Offload::Auto && enable_gro(&socket).is_ok();
+        Ok(Self { socket, port, duration: cfg.duration, bytes: cfg.bytes, offload })
     }
-    Ok(stats)
+
+    /// The UDP port.
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// As [`receive`].
+    pub fn run(self, stop: &AtomicBool) -> PumpStats {
+        let Self { socket, offload, .. } = &self;
+        let offload = *offload;
+        let mut buffers =
+            RxBuffers::new(if offload { 8 } else { 64 }, if offload { GRO_BUFFER } else { 9216 });
+        let mut stats = PumpStats { offload, ..PumpStats::default() };
+        let mut first: Option<Instant> = None;
+        let mut last = clock();
+        while !stop.load(Ordering::Relaxed) && self.bytes.is_none_or(|bytes| stats.payload_bytes < bytes) {
+            match buffers.receive(socket) {
+                Ok(count) => {
+                    last = clock();
+                    let start = *first.get_or_insert(last);
+                    stats.calls += 1;
+                    for (message, _) in (0..count).filter_map(|i| buffers.message(i)) {
+                        let packets = message.len.div_ceil(message.segment);
+                        stats.packets += packets as u64;
+                        stats.payload_bytes += message.len.saturating_sub(packets * (HEAD + TAIL)) as u64;
+                    }
+                    stats.elapsed = last.duration_since(start);
+                    if stats.elapsed >= self.duration {
+                        break;
+                    }
+                }
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
+                    let idle = last.elapsed();
+                    if first.is_some() && idle > IDLE_END {
+                        break;
+                    }
+                    if idle > SPIN {
+                        sys::wait_readable(socket, RECEIVE_WAIT_MS);
+                    }
+                }
+                Err(_) => stats.errors += 1,
+            }
+        }
+        stats
+    }
 }

@@ -52,7 +52,7 @@ const SUMMARY_SIZE: u64 = 64 << 10;
 /// Of each queue pair's writes, one in so many is compared while the run goes on.
 const SAMPLE_EVERY: u64 = 61;
 const SAMPLE_BYTES: usize = 256;
-/// Runs of the baseline before and behind each measurement.
+/// Runs of the baseline before and after each measurement.
 const BASELINE_RUNS: [usize; 2] = [2, 3];
 const LATENCY_ROUNDS: u64 = 10_000;
 
@@ -217,8 +217,13 @@ impl Pair {
         let baseline = row.baseline_gbps.unwrap_or_default();
         say("");
         if let Some(beside) = &row.beside {
+            let each = match (self.pinned().next(), self.settings.lanes) {
+                (None, _) => "two threads per lane",
+                (_, 1) => "two cores",
+                _ => "two cores per lane",
+            };
             say(&format!(
-                "pump: two cores in the same seconds, {}: {:.2} Gb/s at {size}; ratio of BW average to it: {:.2}{}",
+                "pump: {each} in the same seconds, {}: {:.2} Gb/s at {size}; ratio of BW average to it: {:.2}{}",
                 beside.pump,
                 beside.pump_gbps,
                 beside.pump_ratio,
@@ -398,7 +403,7 @@ struct Measure<'a> {
 
 impl Measure<'_> {
     fn row(&mut self) -> Result<BandwidthRow> {
-        let Self { settings, layout, helper, cores, .. } = *self;
+        let Self { settings, layout, cores, .. } = *self;
         let pattern = layout.pattern(settings.seed.unwrap_or_default());
         self.writer.source.write_at(0, &pattern)?;
         layout.clear(self.target.target.region())?;
@@ -439,10 +444,8 @@ impl Measure<'_> {
         let (sampled, wrong) = (sampled.load(Ordering::Relaxed), wrong.load(Ordering::Relaxed));
 
         let (pump, yardstick) = beside.end()?;
-        helper.set(PAUSED);
         (0..behind).for_each(|_| baseline.run());
         let mismatch = layout.check(region, &pattern, &writer.writes())?;
-        helper.set(RUNNING);
         if let Some(mismatch) = mismatch {
             tell(format_args!(
                 "spindrift: byte {} of the target is wrong (queue pair {})",
@@ -465,7 +468,7 @@ impl Measure<'_> {
     }
 }
 
-/// The pump of two cores beside a run, while which the target's lanes sleep.
+/// The pump of two cores beside a run. The target's lanes sleep while it runs.
 struct Beside<'a> {
     pump: TwoCores<'a>,
     cores: &'a [Cores; 2],
@@ -506,7 +509,7 @@ impl<'a> Beside<'a> {
         Ok(())
     }
 
-    /// What the pump did, and what came of it.
+    /// What the pump did, and what came of it. The target's lanes sleep from here on.
     fn end(self) -> Result<(&'static str, Yardstick)> {
         self.helper.set(PAUSED);
         let latency_ns = Some([self.latency_before_ns, core_latency_ns(self.cores)?]);

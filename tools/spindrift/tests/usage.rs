@@ -75,6 +75,13 @@ fn flags_out_of_range() {
         (&["write-bw", "--plane-ids", "blue"], &["--plane-ids", "blue"]),
         (&["write-lat", "127.0.0.1", "-D", "1s"], &["--duration", "--iters"]),
         (&["write-lat", "127.0.0.1", "-q", "4"], &["--qp 4", "write-lat", "-q 1"]),
+        (&["write-bw", "--with-pump"], &["--with-pump", "client", "address of a server"]),
+        (&["write-lat", "127.0.0.1", "--with-pump"], &["--with-pump", "write-bw"]),
+        (
+            &["write-bw", "127.0.0.1", "--with-pump", "--port", "loopback"],
+            &["--port loopback", "spindrift loopback"],
+        ),
+        (&["loopback", "--with-pump"], &["--with-pump"]),
         (&["pump", "udp", "--loopback", "-s", "0"], &["--size 0", "1 to 8960"]),
         (&["pump", "udp", "--loopback", "--source-ports", "0"], &["--source-ports 0", "16384"]),
     ] {

@@ -77,6 +77,8 @@ impl PumpCells {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Columns {
     Usual,
+    /// The pump.
+    Pump,
     /// The two-core pump and the core latency.
     Cores,
 }

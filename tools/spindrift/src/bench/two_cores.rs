@@ -241,10 +241,13 @@ impl Window {
         let End::After(time) = self.end else { return false };
         let now = Instant::now();
         let elapsed = now.duration_since(self.start);
-        if self.from.is_none() && elapsed >= time / WARM_UP {
-            self.from = Some((now, bytes));
-        }
-        if self.gbps.is_none() && elapsed >= time {
+        let (_, before) = *match &mut self.from {
+            Some(from) => from,
+            None if elapsed >= time / WARM_UP => self.from.insert((now, bytes)),
+            None => return false,
+        };
+        // On a busy machine the producer may not have had its turn yet.
+        if self.gbps.is_none() && elapsed >= time && bytes > before {
             self.gbps = Some(self.rate(now, bytes));
         }
         self.gbps.is_some()
@@ -395,9 +398,10 @@ impl Drop for CloseOnDrop<'_> {
     }
 }
 
-/// Round trips of a cache line between two looks at the clock, most such groups, and the time for all.
+/// Round trips of a cache line between two looks at the clock.
 const ROUND_TRIPS: u64 = 16;
-const GROUPS: u64 = 255;
+/// Fewest and most such groups; those between are taken in this time.
+const GROUPS: [usize; 2] = [15, 255];
 const LATENCY_TIME: Duration = Duration::from_millis(10);
 
 /// The time in which a cache line gets from the first writer's core to its target's, in nanoseconds: half of a round trip, the
@@ -424,8 +428,9 @@ pub(crate) fn core_latency_ns(cores: &[Cores; 2]) -> Result<f64> {
             first.pin(0);
             let (mut idle, mut number) = (first.idle(), 0);
             let mut groups = Vec::new();
+            let [fewest, most] = GROUPS;
             let start = Instant::now();
-            while groups.is_empty() || (groups.len() < GROUPS as usize && start.elapsed() < LATENCY_TIME) {
+            while groups.len() < fewest || (groups.len() < most && start.elapsed() < LATENCY_TIME) {
                 let since = Instant::now();
                 for _ in 0..ROUND_TRIPS {
                     number += 1;

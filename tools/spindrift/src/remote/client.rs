@@ -6,18 +6,20 @@ use anyhow::{Context as _, Result, anyhow, bail};
 use serde_json::{Value as Json, json};
 use spindrift::verbs::exchange::{Channel, RemoteMr};
 
-use super::plan::{Kind, Message, Plan, TOOL, VERSION};
+use super::plan::{Kind, Message, Plan, TOOL, VERSION, VERSION_WITH_PUMP};
+use super::pump::{Sending, first_address};
 use super::{Session, pretty, tell_unused_planes, while_polling, with_peer};
 use crate::bench::layout::Layout;
 use crate::bench::options::Amount;
 use crate::bench::pin::Cores;
 use crate::bench::pingpong::Player;
 use crate::bench::report::{
-    BandwidthRow, Columns, LatencyRow, Progress, counters_json, counters_table, faults_line, settings_json,
-    settings_line,
+    BandwidthRow, Columns, LatencyRow, Progress, PumpCells, counters_json, counters_table, faults_line,
+    settings_json, settings_line,
 };
 use crate::bench::side::Side;
-use crate::bench::writer::{Watch, Writer};
+use crate::bench::writer::{Measured, Watch, Writer};
+use crate::bench::yardstick::{Cut, Yardstick};
 use crate::output::{say, tell};
 use crate::stop::Stop;
 
@@ -61,6 +63,8 @@ struct Client<'a> {
     peer: String,
     planes: usize,
     cores: Cores,
+    /// The pump beside each row, if one was asked for.
+    pump: Option<Sending>,
 }
 
 impl<'a> Client<'a> {
@@ -68,13 +72,14 @@ impl<'a> Client<'a> {
         let settings = &session.settings;
         let plan = Plan {
             tool: TOOL.to_owned(),
-            version: VERSION,
+            version: if session.with_pump { VERSION_WITH_PUMP } else { VERSION },
             kind: session.kind,
             queue_pairs: settings.qps,
             tx_depth: settings.tx_depth,
             sizes: settings.sizes.clone(),
             rounds: if let Amount::Iterations(n) = settings.amount { n } else { 0 },
             seed: settings.seed.unwrap_or(1),
+            with_pump: session.with_pump,
         };
         let layouts = plan.layouts().map_err(|reason| anyhow!(reason))?;
         let mut channel = Channel::connect((server, session.tcp_port), session.timeout)
@@ -84,6 +89,9 @@ impl<'a> Client<'a> {
         channel.send(&plan).map_err(named)?;
         match channel.receive().map_err(named)? {
             Message::Accept => {}
+            Message::Refuse { reason } if session.with_pump && reason.contains("version") => bail!(
+                "the server {peer} refused: {reason}; if it is older, update it, or run without --with-pump"
+            ),
             Message::Refuse { reason } => bail!("the server {peer} refused: {reason}"),
             other => bail!("the server {peer} sent \"{}\" when \"accept\" was due", other.name()),
         }
@@ -96,7 +104,13 @@ impl<'a> Client<'a> {
         tell_unused_planes("server", &peer, &offer, &theirs);
         let remote = *theirs.memory.first().with_context(|| format!("the server {peer} offers no memory"))?;
         let cores = Cores::any(settings.lanes);
-        Ok(Self { session, channel, side, remote, plan, layouts, peer, planes, cores })
+        let pump = if session.with_pump {
+            let (local, remote) = (first_address(&offer)?, first_address(&theirs)?);
+            Some(Sending { local, remote, payload: side.mtu as usize, gso: settings.gso })
+        } else {
+            None
+        };
+        Ok(Self { session, channel, side, remote, plan, layouts, peer, planes, cores, pump })
     }
 
     fn measure_all(&mut self, rows: &mut Rows) -> Result<()> {
@@ -108,9 +122,8 @@ impl<'a> Client<'a> {
                 self.peer,
                 settings_line(settings, self.planes, self.side.mtu)
             ));
-            let head =
-                if kind == Kind::WriteBw { BandwidthRow::head(Columns::Usual) } else { LatencyRow::head() };
-            say(&head);
+            let columns = if self.pump.is_some() { Columns::Pump } else { Columns::Usual };
+            say(&if kind == Kind::WriteBw { BandwidthRow::head(columns) } else { LatencyRow::head() });
         }
         for index in 0..self.layouts.len() {
             self.session.stop.check()?;
@@ -186,6 +199,19 @@ impl<'a> Client<'a> {
             },
             progress: Progress::new(layout.size.into(), settings.amount),
             amount: settings.amount,
+            before: Measured::default(),
+        };
+        let pump = self.pump;
+        let mut cut = Cut::of(settings.amount);
+        if pump.is_none() {
+            cut.piece = settings.amount;
+        }
+        let mut beside = Yardstick::default();
+        let mut slice = |watch: &mut RemoteWatch<'_>| {
+            let Some(pump) = pump else { return Ok(()) };
+            let Life { channel, peer, stop, .. } = &mut watch.life;
+            beside.slices.push(pump.slice(channel, peer, cut.slice, stop.flag())?);
+            stop.check()
         };
         let mut writer = Writer::new(&mut self.side, layout, self.remote, settings.tx_depth, &self.cores)?;
         let peer = &self.peer;
@@ -200,13 +226,20 @@ impl<'a> Client<'a> {
         // The server compares its memory when all is done.
         let unchecked = |_, _| Ok(());
         writer.run(Amount::Iterations(warm_up), &mut watch, &unchecked).map_err(blame)?;
-        let measured = writer.run(settings.amount, &mut watch, &unchecked).map_err(blame)?;
+        slice(&mut watch)?;
+        let mut measured = Measured::default();
+        while let Some(piece) = cut.next(settings.amount, measured.elapsed) {
+            watch.before = measured;
+            measured = measured.and(writer.run(piece, &mut watch, &unchecked).map_err(blame)?);
+            slice(&mut watch)?;
+        }
         let writes = writer.writes();
         drop(watch);
         let verified = self.verdict(writes, measured.iterations)?;
         let row = BandwidthRow::new(layout.size, &measured, verified);
         row.warn_of_pause(&measured);
-        Ok(row)
+        let beside = pump.map(|_| PumpCells::new("UDP sockets", &beside, row.bandwidth_gbps));
+        Ok(BandwidthRow { beside, ..row })
     }
 
     fn latency(&mut self, index: usize) -> Result<LatencyRow> {
@@ -301,11 +334,14 @@ struct RemoteWatch<'a> {
     life: Life<'a>,
     progress: Progress,
     amount: Amount,
+    /// The pieces of the run that are over.
+    before: Measured,
 }
 
 impl Watch for RemoteWatch<'_> {
     fn tick(&mut self, done: u64, elapsed: Duration) -> Result<()> {
-        self.progress.set(self.amount, done, elapsed);
-        self.life.tick(done)
+        let before = &self.before;
+        self.progress.set(self.amount, before.iterations + done, before.elapsed + elapsed);
+        self.life.tick(before.iterations + done)
     }
 }

@@ -3,6 +3,7 @@
 mod client;
 mod door;
 mod plan;
+mod pump;
 mod server;
 
 use std::fs::OpenOptions;
@@ -70,6 +71,9 @@ pub(crate) struct RemoteArgs {
     /// UDP source ports of each plane: its paths [default: 32].
     #[arg(long, value_name = "N")]
     source_ports: Option<usize>,
+    /// `write-bw`, client only: beside each row the raw UDP pump in the same seconds, from the client to the server.
+    #[arg(long)]
+    with_pump: bool,
     /// Server only: after a run, wait for the next client, until Ctrl-C. One JSON object a run.
     #[arg(long, conflicts_with_all = ["server", "pcap"])]
     keep_serving: bool,
@@ -116,6 +120,7 @@ struct Session {
     tcp_port: u16,
     timeout: Duration,
     keep_serving: bool,
+    with_pump: bool,
     stop: Stop,
 }
 
@@ -133,6 +138,7 @@ fn run(args: &RemoteArgs, kind: Kind, size: Option<u64>, iterations: u64) -> Res
             "{name} loopback: that joins two lanes of one process; use `spindrift loopback`"
         )));
     }
+    check_pump(args, kind)?;
     if kind == Kind::WriteLat {
         check_latency(&settings, &args.run, "write-lat")?;
     }
@@ -174,6 +180,7 @@ fn run(args: &RemoteArgs, kind: Kind, size: Option<u64>, iterations: u64) -> Res
         tcp_port: tcp_port.or(config.setup.port).unwrap_or(TCP_PORT),
         timeout: config.setup.timeout.unwrap_or(TIMEOUT),
         keep_serving: args.keep_serving,
+        with_pump: args.with_pump,
         settings,
         stop: Stop::on_ctrl_c()?,
     };
@@ -181,6 +188,18 @@ fn run(args: &RemoteArgs, kind: Kind, size: Option<u64>, iterations: u64) -> Res
         Some(server) => client::run(&session, server),
         None => server::run(&session),
     }
+}
+
+/// The pump runs beside bandwidth, and the client decides about it.
+fn check_pump(args: &RemoteArgs, kind: Kind) -> Result<()> {
+    let refused = match (args.with_pump, kind, &args.server) {
+        (true, Kind::WriteLat, _) => "a pump has a rate and no latency; use it with write-bw",
+        (true, Kind::WriteBw, None) => {
+            "the client decides what is run; give it there, or give this side the address of a server"
+        }
+        _ => return Ok(()),
+    };
+    Err(usage(format!("--with-pump: {refused}")))
 }
 
 fn address_of_index(index: usize) -> Result<IpAddr> {

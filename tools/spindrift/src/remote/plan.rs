@@ -9,6 +9,8 @@ use crate::bench::layout::Layout;
 pub(super) const TOOL: &str = "spindrift-benchmark";
 /// Version of these messages.
 pub(super) const VERSION: u32 = 1;
+/// The version of a run with a pump, which servers of the other one do not know.
+pub(super) const VERSION_WITH_PUMP: u32 = 2;
 /// Most sizes of a run.
 const SIZES_MAX: usize = 64;
 
@@ -41,6 +43,9 @@ pub(super) struct Plan {
     /// Rounds of ping-pong; unused for bandwidth.
     pub(super) rounds: u64,
     pub(super) seed: u64,
+    /// The client will ask for slices of the raw pump.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(super) with_pump: bool,
 }
 
 impl Plan {
@@ -48,9 +53,10 @@ impl Plan {
     /// other fields.
     pub(super) fn read(message: Json) -> Result<Self, String> {
         let text = |name: &str| message.get(name).map_or_else(|| "none".to_owned(), Json::to_string);
-        if message.get("tool") != Some(&TOOL.into()) || message.get("version") != Some(&VERSION.into()) {
+        let known = [VERSION, VERSION_WITH_PUMP].map(|version| Some(Json::from(version)));
+        if message.get("tool") != Some(&TOOL.into()) || !known.contains(&message.get("version").cloned()) {
             return Err(printable(&format!(
-                "the server speaks {TOOL} version {VERSION}, the client {:.40} version {:.20}",
+                "the server speaks {TOOL} version {VERSION} or {VERSION_WITH_PUMP}, the client {:.40} version {:.20}",
                 text("tool"),
                 text("version")
             )));
@@ -77,6 +83,9 @@ impl Plan {
     pub(super) fn check(&self, kind: Kind) -> Result<(), String> {
         if self.kind != kind {
             return Err(format!("the server runs {}, the client {}", kind.name(), self.kind.name()));
+        }
+        if self.with_pump && kind != Kind::WriteBw {
+            return Err(format!("--with-pump is for write-bw, not for {}", kind.name()));
         }
         if !(1..=1024).contains(&self.queue_pairs) || !(1..=16_384).contains(&self.tx_depth) {
             return Err("1 to 1024 queue pairs and a tx depth of 1 to 16384 can be used".to_owned());
@@ -115,6 +124,14 @@ pub(super) enum Message {
     Ready,
     /// Client: still running.
     Alive { done: u64 },
+    /// Client: get ready to receive a slice of the raw pump, packets with so many bytes of payload.
+    Pump { payload_bytes: usize },
+    /// Server: ready, on this UDP port of the first plane's address.
+    PumpReady { port: u16 },
+    /// Client: everything was sent.
+    PumpSent,
+    /// Server: what came, from the first to the last packet.
+    Pumped { payload_bytes: u64, elapsed_ns: u64 },
     /// Client: this size is done, with so many writes on each queue pair, `measured` of them after the warm-up.
     Done { writes: Vec<u64>, measured: u64 },
     /// Server: what memory holds.
@@ -141,6 +158,10 @@ impl Message {
             Self::Begin { .. } => "begin",
             Self::Ready => "ready",
             Self::Alive { .. } => "alive",
+            Self::Pump { .. } => "pump",
+            Self::PumpReady { .. } => "pump-ready",
+            Self::PumpSent => "pump-sent",
+            Self::Pumped { .. } => "pumped",
             Self::Done { .. } => "done",
             Self::Verdict { .. } => "verdict",
             Self::Finish => "finish",

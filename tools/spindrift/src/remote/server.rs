@@ -1,5 +1,7 @@
 //! The server: offers memory, and says in the end whether it holds what was written.
 
+use std::net::IpAddr;
+
 use anyhow::{Context as _, Result, bail};
 use serde::Serialize;
 use serde_json::json;
@@ -7,6 +9,7 @@ use spindrift::verbs::exchange::{Channel, RemoteMr};
 
 use super::door::Door;
 use super::plan::{Kind, Message, Plan};
+use super::pump::{first_address, receive_slice};
 use super::{Session, pretty, tell_unused_planes, while_polling, with_peer};
 use crate::bench::layout::Layout;
 use crate::bench::options::Settings;
@@ -97,6 +100,8 @@ struct Server<'a> {
     peer: String,
     planes: usize,
     cores: Cores,
+    /// Where slices of the pump arrive.
+    pump_at: IpAddr,
 }
 
 impl<'a> Server<'a> {
@@ -134,7 +139,8 @@ impl<'a> Server<'a> {
             say(&format!("{:>9} {:>12}  verified", "#bytes", "#iterations"));
         }
         let cores = Cores::any(settings.lanes);
-        Ok(Self { session, settings, channel, side, remote, plan, layouts, peer, planes, cores })
+        let pump_at = first_address(&offer)?;
+        Ok(Self { session, settings, channel, side, remote, plan, layouts, peer, planes, cores, pump_at })
     }
 
     /// The client's next message; the lane goes on meanwhile.
@@ -145,6 +151,9 @@ impl<'a> Server<'a> {
             self.session.stop.check()?;
             match received.map_err(|error| with_peer(error, "client", &self.peer))? {
                 Message::Alive { .. } => {}
+                Message::Pump { payload_bytes } if self.plan.with_pump => {
+                    receive_slice(&mut self.channel, &self.peer, self.pump_at, payload_bytes)?;
+                }
                 Message::Abort { reason } => bail!("the client {} gave up: {reason}", self.peer),
                 other => return Ok(other),
             }
