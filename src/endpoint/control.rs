@@ -97,10 +97,10 @@ impl Endpoint {
         // All that can fail comes before a slot is taken: numbers have no room for slots that leaked.
         init.cc.validate()?;
         let qpn = self.draw_qpn(before);
-        let slot = qpn.get() & self.slot_mask();
+        let slot = qpn.get() & self.slot_mask;
         if self.qps.len() <= slot as usize {
             // Slots are taken in any order, so the highest comes soon.
-            self.qps.reserve_exact((1 << self.slot_bits) - self.qps.len());
+            self.qps.reserve_exact(self.slot_mask as usize + 1 - self.qps.len());
             self.qps.resize_with(slot as usize + 1, || None);
         }
         let psn = init.psn.unwrap_or_else(|| Psn::new(self.rng.next_u32()));
@@ -135,10 +135,6 @@ impl Endpoint {
         in_range("mpr_dest", u32::from(init.mpr_dest), 1, 255, "1 to 255 units of 128 PSNs")
     }
 
-    const fn slot_mask(&self) -> u32 {
-        (1 << self.slot_bits) - 1
-    }
-
     /// A random queue pair number, none of those that stand for something else, whose low bits are a free slot: one
     /// number says nothing of the next. It is another one than `before`, unless no other is left.
     ///
@@ -147,7 +143,7 @@ impl Endpoint {
         let avoided = before.filter(|&before| self.has_other_than(before));
         loop {
             let qpn = Qpn::new(self.rng.next_u32());
-            let slot = qpn.get() & self.slot_mask();
+            let slot = qpn.get() & self.slot_mask;
             if self.may_give(qpn) && self.qp(slot).is_none() && Some(qpn) != avoided {
                 return qpn;
             }
@@ -161,12 +157,14 @@ impl Endpoint {
 
     /// Whether there is a number to give besides one whose slot is free.
     pub(super) fn has_other_than(&self, qpn: Qpn) -> bool {
-        let is_last_slot = self.live_qps + 1 >= 1 << self.slot_bits;
+        let is_last_slot = self.live_qps >= self.slot_mask;
         // Only with as many slots as there can be does one number of a slot differ from the next in the bits that tell
         // whose it is.
-        let slot = qpn.get() & self.slot_mask();
+        let slot = qpn.get() & self.slot_mask;
         let mut of_its_slot = (0..16).map(|top| Qpn::new(top << 20 | slot));
-        !is_last_slot || self.slot_bits < 20 || of_its_slot.any(|other| other != qpn && self.may_give(other))
+        !is_last_slot
+            || self.slot_mask < 0xf_ffff
+            || of_its_slot.any(|other| other != qpn && self.may_give(other))
     }
 
     /// Path settings with planes and entropy source as the ports dictate.

@@ -21,12 +21,14 @@ mod error;
 mod event;
 mod log;
 mod ops;
+mod origin;
 mod peer;
 mod planes;
 mod port_status;
 mod qp;
 mod query;
 mod receive;
+mod receive_data;
 mod receive_ops;
 mod reclaim;
 mod routes;
@@ -58,7 +60,7 @@ use crate::counters::Counters;
 use crate::memory::{MemoryError, MemorySpace, MemoryView, Payload};
 use crate::path::PortMask;
 use crate::requester::{Entry, NotDone, Piece, Source, SpareQueues};
-use crate::responder::WindowBudget;
+use crate::responder::{ImmediateDone, WindowBudget};
 use crate::seed::Purpose;
 use crate::time::Time;
 use crate::wire::Qpn;
@@ -79,7 +81,8 @@ pub struct Endpoint {
     /// Up to the highest slot that was used.
     qps: Vec<Option<Box<Qp>>>,
     live_qps: u32,
-    slot_bits: u32,
+    /// Low bits of a queue pair number that are its slot.
+    slot_mask: u32,
     peers: Vec<Option<Peer>>,
     /// Slots of `peers` that are free.
     free_peers: Vec<u32>,
@@ -108,6 +111,8 @@ pub struct Endpoint {
     /// Queue pairs whose oldest request only waits for that, and whether one has ended that could not.
     held: Vec<u32>,
     recall: bool,
+    /// Immediates whose turn has come, until the packet that they came with is dealt with.
+    immediates: Vec<ImmediateDone>,
     counters: Counters,
     burst: u64,
     burst_hint: usize,
@@ -141,14 +146,14 @@ impl Endpoint {
     /// [`ConfigError`] names the setting that cannot work.
     pub fn with_memory(cfg: EndpointConfig, memory: &MemorySpace) -> Result<Self, ConfigError> {
         cfg.validate()?;
-        let slot_bits = cfg.limits.max_qps.next_power_of_two().trailing_zeros();
+        let slot_mask = cfg.limits.max_qps.next_power_of_two() - 1;
         Ok(Self {
             routes: Routes::new(&cfg)?,
             rng: cfg.seed.generator(Purpose::QueuePairs),
             memory: memory.view(),
             qps: Vec::new(),
             live_qps: 0,
-            slot_bits,
+            slot_mask,
             peers: Vec::new(),
             free_peers: Vec::new(),
             peer_addrs: BTreeSet::new(),
@@ -169,6 +174,7 @@ impl Endpoint {
             released: u64::MAX,
             held: Vec::new(),
             recall: false,
+            immediates: Vec::new(),
             counters: Counters::default(),
             burst: 0,
             burst_hint: 0,
@@ -196,7 +202,7 @@ impl Endpoint {
 
     #[inline]
     fn slot_of(&self, qpn: Qpn) -> Option<u32> {
-        let slot = qpn.get() & ((1 << self.slot_bits) - 1);
+        let slot = qpn.get() & self.slot_mask;
         let qp = self.qps.get(slot as usize)?.as_ref()?;
         (qp.qpn == qpn).then_some(slot)
     }

@@ -111,11 +111,16 @@ impl Peer {
     /// Whether `ip` is one of the peer's addresses; `port`, where the packet came in, is tried first.
     #[inline]
     pub(super) fn owns(&self, ip: IpAddr, port: u8) -> bool {
-        self.ports.get(usize::from(port)).is_some_and(|addr| addr.ip == ip)
-            || self.ports.iter().any(|addr| addr.ip == ip)
+        self.sent_from(ip, port) || self.owns_elsewhere(ip)
+    }
+
+    #[cold]
+    fn owns_elsewhere(&self, ip: IpAddr) -> bool {
+        self.ports.iter().any(|addr| addr.ip == ip)
     }
 
     /// Whether a packet that came in on our `port` from `ip` left the peer on the same plane.
+    #[inline]
     pub(super) fn sent_from(&self, ip: IpAddr, port: u8) -> bool {
         self.ports.get(usize::from(port)).is_some_and(|addr| addr.ip == ip)
     }

@@ -12,9 +12,9 @@ use crate::wire::{EndpointOp, Ev};
 use super::Endpoint;
 use super::log;
 use super::ops;
+use super::origin::Source;
 use super::peer::{Peer, StatusUpdate, Sweep};
 use super::planes::jittered;
-use super::receive::Source;
 use super::share::Heard;
 use super::timers::Request;
 

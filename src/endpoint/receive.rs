@@ -9,48 +9,30 @@
 //! A kernel socket is bound to its port's address, so what it delivers was sent there: the
 //! destination is compared for Ethernet frames only.
 
+use core::hint::cold_path;
 use std::net::IpAddr;
 
-use spindrift_pmd::{DatagramMeta, RxFrame, RxOrigin};
+use spindrift_pmd::{RxFrame, RxOrigin};
 
-use crate::counters::Counters;
-use crate::memory::{MemoryError, MemoryView, PdId, Pieces};
+use crate::memory::{Payload, Pieces, Room};
 use crate::requester::{Requester, SackVerdict};
-use crate::responder::{Arrived, Class, NackOut, Trigger, Violation};
+use crate::responder::Trigger;
 use crate::time::Time;
 use crate::wire::{
-    Aeth, AethKind, Bth, Foreign, ICRC_LEN, NackReason, NakCode, Neth, Packet, Peth, Psn, Qpn, Reth, Seth,
-    TrimKind, TrimmedHead, Tseth, WriteHead, icrc, is_mrc_port, stack,
+    Aeth, AethKind, Bth, Foreign, ICRC_LEN, NakCode, Neth, Packet, Peth, Psn, Qpn, Seth, WriteView, icrc,
+    is_mrc_port, stack,
 };
-use crate::work::{Wc, WcOpcode, WcStatus};
+use crate::work::WcStatus;
 
-use super::event::{Event, FailReason};
-use super::transmit::reflected;
+use super::event::FailReason;
+use super::origin::{Meta, Origin, Source};
+use super::receive_data::trigger_of;
 use super::{Endpoint, QpState};
 
-/// Where a packet came from.
-#[derive(Clone, Copy)]
-pub(super) struct Source<'a> {
-    pub(super) meta: &'a DatagramMeta,
-    pub(super) port: u8,
-    /// The Ethernet frame, when the port shows it.
-    frame: &'a [u8],
-}
-
-impl Source<'_> {
-    /// The Ethernet address that it came from; zero when the port does not show it.
-    pub(super) fn mac(&self) -> [u8; 6] {
-        self.frame.get(6..12).and_then(|mac| mac.try_into().ok()).unwrap_or_default()
-    }
-}
-
-/// Congestion experienced (RFC 3168).
-const CE: u8 = 0b11;
-
 /// What follows the UDP header: a slice, or parts that lie in several places.
-trait Data<'a>: Copy {
+pub(super) trait Data<'a>: Copy {
     /// Copies it to where the packet says.
-    fn place(self, memory: &mut MemoryView, pd: PdId, reth: &Reth) -> Result<(), MemoryError>;
+    fn fill(self, room: Room<'_>);
     /// What is in the first place, all headers among it.
     fn front(self) -> &'a [u8];
     fn without_last(self, count: usize) -> Option<Self>;
@@ -59,8 +41,8 @@ trait Data<'a>: Copy {
 
 impl<'a> Data<'a> for &'a [u8] {
     #[inline]
-    fn place(self, memory: &mut MemoryView, pd: PdId, reth: &Reth) -> Result<(), MemoryError> {
-        memory.place(reth.rkey, pd, reth.va, self)
+    fn fill(self, room: Room<'_>) {
+        room.fill(self);
     }
 
     #[inline]
@@ -80,8 +62,8 @@ impl<'a> Data<'a> for &'a [u8] {
 }
 
 impl<'a> Data<'a> for Pieces<'a> {
-    fn place(self, memory: &mut MemoryView, pd: PdId, reth: &Reth) -> Result<(), MemoryError> {
-        memory.place_pieces(reth.rkey, pd, reth.va, &self)
+    fn fill(self, room: Room<'_>) {
+        room.place(self);
     }
 
     fn front(self) -> &'a [u8] {
@@ -110,28 +92,47 @@ impl Endpoint {
 
     #[inline]
     fn receive_whole(&mut self, now: Time, port: u8, origin: RxOrigin, data: &[u8]) {
+        if matches!(origin, RxOrigin::Ethernet)
+            && let Some(plain) = stack::parse_plain(data, 0)
+        {
+            let source = Origin { meta: plain.meta, port };
+            self.receive_datagram(now, source, plain.mrc, plain.truncated, || icrc::verify_frame(plain.l3));
+        } else {
+            self.receive_other(now, port, origin, data);
+        }
+    }
+
+    /// A frame with another stack than IPv6 alone, or none that can be parsed.
+    fn receive_other(&mut self, now: Time, port: u8, origin: RxOrigin, data: &[u8]) {
         match origin {
-            // Looked at where it lies: a copy of it would cost as much as all these checks.
             RxOrigin::Ethernet => match &stack::parse(data) {
                 Err(_) => self.counters.rx_bad_stack += 1,
                 Ok(parsed) => {
-                    let source = Source { meta: &parsed.meta, port, frame: data };
-                    if !self.is_address_of(port, parsed.meta.dst) {
-                        self.counters.rx_wrong_destination += 1;
-                        return;
-                    }
+                    let source = Source::new(&parsed.meta, port, data);
                     let verify = || icrc::verify_frame(parsed.l3);
-                    if let Some(body) = self.admit(&source, parsed.mrc, parsed.truncated, verify) {
-                        self.receive_packet(now, &source, body);
-                    }
+                    self.receive_datagram(now, source.origin(), parsed.mrc, parsed.truncated, verify);
                 }
             },
             RxOrigin::Udp(meta) => {
-                let source = Source { meta: &meta, port, frame: &[] };
-                if let Some(body) = self.admit(&source, data, false, || icrc::verify_datagram(&meta, data)) {
-                    self.receive_packet(now, &source, body);
-                }
+                let source = Source::new(&meta, port, &[]);
+                self.receive_datagram(now, source.origin(), data, false, || {
+                    icrc::verify_datagram(&meta, data)
+                });
             }
+        }
+    }
+
+    #[inline]
+    fn receive_datagram<M: Meta>(
+        &mut self,
+        now: Time,
+        source: Origin<M>,
+        mrc: &[u8],
+        truncated: bool,
+        verify: impl FnOnce() -> bool,
+    ) {
+        if let Some(body) = self.admit(source, mrc, truncated, verify) {
+            self.receive_body(now, source, body);
         }
     }
 
@@ -140,38 +141,52 @@ impl Endpoint {
     #[inline(never)]
     fn receive_parts(&mut self, now: Time, port: u8, frame: &RxFrame<'_>) {
         let RxFrame { origin, data, rest } = *frame;
-        let (meta, l3, mrc, elsewhere) = match origin {
-            RxOrigin::Ethernet => match stack::parse_front(data, frame.len() - data.len()) {
-                Ok(parsed) if !parsed.truncated => {
-                    (parsed.meta, Some(parsed.l3), parsed.mrc, parsed.elsewhere)
+        let more = frame.len() - data.len();
+        match origin {
+            RxOrigin::Ethernet => {
+                if let Some(plain) = stack::parse_plain(data, more)
+                    && !plain.truncated
+                {
+                    let source = Origin { meta: plain.meta, port };
+                    let mrc = pieces(plain.mrc, rest, plain.elsewhere);
+                    let verify = || icrc::verify_frame(pieces(plain.l3, rest, plain.elsewhere));
+                    self.receive_write(now, source, mrc, frame, verify);
+                } else if let Ok(parsed) = &stack::parse_front(data, more)
+                    && !parsed.truncated
+                {
+                    let source = Source::new(&parsed.meta, port, data);
+                    let mrc = pieces(parsed.mrc, rest, parsed.elsewhere);
+                    let verify = || icrc::verify_frame(pieces(parsed.l3, rest, parsed.elsewhere));
+                    self.receive_write(now, source.origin(), mrc, frame, verify);
+                } else {
+                    self.receive_joined(now, port, frame);
                 }
-                _ => return self.receive_joined(now, port, frame),
-            },
-            // All of the rest, which is no more than this.
-            RxOrigin::Udp(meta) => (meta, None, data, frame.len()),
-        };
-        let Ok((head, first)) = WriteHead::decode(mrc) else {
-            return self.receive_joined(now, port, frame);
-        };
-        let source = Source { meta: &meta, port, frame: if l3.is_some() { data } else { &[] } };
-        if l3.is_some() && !self.is_address_of(port, meta.dst) {
-            self.counters.rx_wrong_destination += 1;
-            return;
-        }
-        let headers = mrc.len() - first.len();
-        // What pads the frame is left out.
-        let mrc = Pieces::new(mrc, rest).first_bytes(mrc.len() + elsewhere);
-        let verify = || match l3 {
-            Some(l3) => icrc::verify_frame(Pieces::new(l3, rest).first_bytes(l3.len() + elsewhere)),
-            None => icrc::verify_datagram(&meta, mrc),
-        };
-        if let Some(body) = self.admit(&source, mrc, false, verify) {
-            let payload =
-                body.split_front(headers).and_then(|(_, data)| data.without_last(head.bth.pad.into()));
-            match payload {
-                Some(payload) => self.on_write(now, &source, &head, payload),
-                None => self.counters.rx_malformed += 1,
             }
+            RxOrigin::Udp(meta) => {
+                let source = Source::new(&meta, port, &[]);
+                let mrc = Pieces::new(data, rest);
+                self.receive_write(now, source.origin(), mrc, frame, || icrc::verify_datagram(&meta, mrc));
+            }
+        }
+    }
+
+    /// The datagram `mrc` of a frame that lies in several places, if it is a write.
+    #[inline]
+    fn receive_write<M: Meta>(
+        &mut self,
+        now: Time,
+        source: Origin<M>,
+        mrc: Pieces<'_>,
+        frame: &RxFrame<'_>,
+        verify: impl FnOnce() -> bool,
+    ) {
+        let Some((head, _)) = WriteView::split(mrc.front()) else {
+            return self.receive_joined(now, source.port, frame);
+        };
+        let Some(body) = self.admit(source, mrc, false, verify) else { return };
+        match body.split_front(head.len()).and_then(|(_, data)| data.without_last(head.pad().into())) {
+            Some(payload) => self.on_write(now, source, head, payload),
+            None => self.counters.rx_malformed += 1,
         }
     }
 
@@ -195,7 +210,7 @@ impl Endpoint {
 
     /// Counts a packet of another version or partition.
     #[cold]
-    fn count_foreign(&mut self, reason: Foreign) {
+    pub(super) fn count_foreign(&mut self, reason: Foreign) {
         match reason {
             Foreign::Version => self.counters.rx_wrong_version += 1,
             Foreign::Partition => self.counters.rx_wrong_partition += 1,
@@ -204,34 +219,39 @@ impl Endpoint {
 
     /// The checks that any datagram must pass, and the packet without its iCRC if it has. A trimmed one ends here.
     #[inline]
-    fn admit<'a, D: Data<'a>>(
+    fn admit<'a, D: Data<'a>, M: Meta>(
         &mut self,
-        source: &Source<'_>,
+        source: Origin<M>,
         data: D,
         truncated: bool,
         verify: impl FnOnce() -> bool,
     ) -> Option<D> {
-        if !is_mrc_port(source.meta.dst_port, self.cfg.udp_port) {
-            self.counters.rx_other_port += 1;
+        // What a kernel socket delivers was sent to it.
+        if source.meta.mac().is_some() && !self.is_address_of(source.port, source.meta.dst()) {
+            count(&mut self.counters.rx_wrong_destination);
+            return None;
+        }
+        if !is_mrc_port(source.meta.dst_port(), self.cfg.udp_port) {
+            count(&mut self.counters.rx_other_port);
             return None;
         }
         if self.cfg.qpns.of > 1 && self.passes_on(data.front()) {
             return None;
         }
-        if let Some(kind) = self.cfg.dscp.class_of_trim(source.meta.traffic_class >> 2) {
+        if let Some(kind) = self.cfg.dscp.class_of_trim(source.meta.traffic_class() >> 2) {
             self.on_trimmed(source, data.front(), kind);
             return None;
         }
         if truncated {
-            self.counters.rx_truncated += 1;
+            count(&mut self.counters.rx_truncated);
             return None;
         }
         let Some(body) = data.without_last(ICRC_LEN) else {
-            self.counters.rx_malformed += 1;
+            count(&mut self.counters.rx_malformed);
             return None;
         };
         if self.cfg.icrc && !verify() {
-            self.counters.rx_bad_icrc += 1;
+            count(&mut self.counters.rx_bad_icrc);
             return None;
         }
         if let Err(reason) = Bth::admit(body.front()) {
@@ -242,219 +262,70 @@ impl Endpoint {
     }
 
     #[inline]
-    fn receive_packet(&mut self, now: Time, source: &Source<'_>, body: &[u8]) {
-        match &Packet::decode(body) {
-            Ok(packet) => self.dispatch(now, source, packet),
-            Err(_) => self.counters.rx_malformed += 1,
+    fn receive_body<M: Meta>(&mut self, now: Time, source: Origin<M>, body: &[u8]) {
+        let Some((head, data)) = WriteView::split(body) else {
+            cold_path();
+            return self.receive_control(now, source, body);
+        };
+        match data.without_last(head.pad().into()) {
+            Some(payload) => self.on_write(now, source, head, payload),
+            None => count(&mut self.counters.rx_malformed),
         }
     }
 
-    #[inline]
-    fn dispatch(&mut self, now: Time, source: &Source<'_>, packet: &Packet<'_>) {
-        match packet {
-            Packet::Write { head, payload, .. } => self.on_write(now, source, head, *payload),
-            Packet::Sack { bth, seth } => self.on_sack(now, source, bth, seth),
-            Packet::Ack { bth, aeth } => self.on_ack(now, source, bth, aeth),
-            Packet::Nack { bth, neth } => self.on_nack(now, source, bth, neth),
-            Packet::Probe { bth, peth } => self.on_probe(now, source, bth, peth),
-            Packet::EndpointRequest { bth, erth } => self.on_endpoint_request(now, source, bth, erth),
-            Packet::EndpointResponse { bth, eeth } => self.on_endpoint_response(now, source, bth, eeth),
+    /// A packet that is not a write.
+    #[inline(never)]
+    fn receive_control<M: Meta>(&mut self, now: Time, source: Origin<M>, body: &[u8]) {
+        source.read(|source| self.dispatch(now, source, body));
+    }
+
+    fn dispatch(&mut self, now: Time, source: &Source<'_>, body: &[u8]) {
+        match &Packet::decode(body) {
+            Ok(Packet::Sack { bth, seth }) => self.on_sack(now, source, bth, seth),
+            Ok(Packet::Ack { bth, aeth }) => self.on_ack(now, source, bth, aeth),
+            Ok(Packet::Nack { bth, neth }) => self.on_nack(now, source, bth, neth),
+            Ok(Packet::Probe { bth, peth }) => self.on_probe(now, source, bth, peth),
+            Ok(Packet::EndpointRequest { bth, erth }) => self.on_endpoint_request(now, source, bth, erth),
+            Ok(Packet::EndpointResponse { bth, eeth }) => self.on_endpoint_response(now, source, bth, eeth),
+            Ok(Packet::Write { .. }) | Err(_) => self.counters.rx_malformed += 1,
         }
     }
 
     /// The connected queue pair that `dest` names, if `source` is its peer's.
     fn connected(&mut self, dest: Qpn, source: &Source<'_>) -> Option<u32> {
-        self.connected_inline(dest, source)
+        self.connected_inline(dest, source.origin())
     }
 
     /// [`connected`](Self::connected) for data packets.
     #[expect(clippy::inline_always, reason = "a call costs a data packet more than the checks themselves")]
     #[inline(always)]
-    fn connected_inline(&mut self, dest: Qpn, source: &Source<'_>) -> Option<u32> {
+    pub(super) fn connected_inline<M: Meta>(&mut self, dest: Qpn, source: Origin<M>) -> Option<u32> {
         let Some(slot) = self.slot_of(dest) else {
-            self.counters.rx_unknown_qp += 1;
+            count(&mut self.counters.rx_unknown_qp);
             return None;
         };
-        let qp = self.qps[slot as usize].as_deref()?;
+        let Some(qp) = self.qps[slot as usize].as_deref() else {
+            cold_path();
+            return None;
+        };
         let Some(peer) = self.peers.get(qp.peer as usize).and_then(Option::as_ref) else {
-            self.counters.rx_wrong_state += 1;
+            count(&mut self.counters.rx_wrong_state);
             return None;
         };
-        if !peer.owns(source.meta.src, source.port) {
-            self.counters.rx_foreign_source += 1;
+        if !peer.owns(source.meta.src(), source.port) {
+            count(&mut self.counters.rx_foreign_source);
             return None;
         }
         if peer.ports_seen.any_in_doubt() {
             let index = qp.peer;
-            self.hear(index, source);
+            self.hear_from(index, source);
         }
         Some(slot)
     }
 
-    #[inline]
-    fn on_write<'a>(&mut self, now: Time, source: &Source<'_>, head: &WriteHead, payload: impl Data<'a>) {
-        self.counters.rx_data += 1;
-        let Some(slot) = self.connected_inline(head.bth.dest_qpn, source) else { return };
-        let trigger = self.trigger(source, &head.bth, head.tseth);
-        let Some(qp) = self.qps[slot as usize].as_deref_mut() else { return };
-        if !qp.receives() {
-            self.counters.rx_wrong_state += 1;
-            // A peer that has not heard our NAK goes on retransmitting: tell it again.
-            qp.responder.owe_nak();
-            if qp.responder.owes() {
-                self.wake_control(slot);
-            }
-            return;
-        }
-        if trigger.marked {
-            self.counters.rx_ecn_marked += 1;
-        }
-        match qp.responder.classify(head.bth.psn) {
-            Class::New(seq) if !qp.responder.plausible(seq, head.meth.msn) => {
-                self.counters.rx_implausible_msn += 1;
-            }
-            Class::New(seq) => self.accept(slot, seq, head, payload, trigger),
-            Class::Duplicate => {
-                self.counters.rx_duplicates += 1;
-                qp.responder.answer_repeat(Trigger { repeated: true, ..trigger }, false);
-            }
-            Class::Old => {
-                self.counters.rx_old += 1;
-                qp.responder.answer_repeat(Trigger { repeated: true, ..trigger }, true);
-            }
-            Class::OutOfWindow => self.out_of_window(slot, trigger),
-        }
-        self.after_data(now, slot);
-    }
-
-    fn out_of_window(&mut self, slot: u32, trigger: Trigger) {
-        self.counters.rx_out_of_window += 1;
-        if self.cfg.oor_nack {
-            self.owe_nack(slot, NackReason::PsnOutOfWindow, trigger);
-        }
-    }
-
-    fn owe_nack(&mut self, slot: u32, reason: NackReason, trigger: Trigger) {
-        let Some(qp) = self.qps[slot as usize].as_deref_mut() else { return };
-        let nack =
-            NackOut { reason: reason.into(), psn: trigger.psn, ev: trigger.ev, timestamp: trigger.timestamp };
-        if !qp.responder.owe_nack(nack) {
-            self.counters.tx_nacks_dropped += 1;
-        }
-    }
-
-    #[inline]
-    fn trigger(&self, source: &Source<'_>, bth: &Bth, tseth: Option<Tseth>) -> Trigger {
-        Trigger {
-            psn: bth.psn,
-            ev: reflected(&self.cfg, source.meta),
-            timestamp: tseth.map_or(0, |tseth| tseth.timestamp),
-            marked: source.meta.traffic_class & 3 == CE,
-            repeated: bth.rtx,
-            probe_id: None,
-        }
-    }
-
-    /// A packet inside the window that was not seen before: place it, then take it into account.
-    #[inline]
-    fn accept<'a>(
-        &mut self,
-        slot: u32,
-        seq: u64,
-        head: &WriteHead,
-        payload: impl Data<'a>,
-        trigger: Trigger,
-    ) {
-        let Some(qp) = self.qps[slot as usize].as_deref_mut() else { return };
-        let mut arrived = Arrived::new(head, payload.len());
-        if !arrived.well_formed(qp.path_mtu) {
-            self.counters.rx_bad_length += 1;
-            arrived.error = Some(NakCode::InvalidRequest);
-        } else if let Err(error) = payload.place(&mut self.memory, qp.pd.id(), &head.reth) {
-            count_refusal(&mut self.counters, error);
-            arrived.error = Some(NakCode::RemoteAccess);
-        } else {
-            self.counters.rx_placed_bytes += payload.len() as u64;
-            qp.counters.rx_packets += 1;
-            qp.counters.rx_bytes += payload.len() as u64;
-        }
-        let (qpn, cq) = (qp.qpn, qp.recv_cq);
-        let events = &mut self.events;
-        let result = qp.responder.arrive(seq, arrived, &mut |done| {
-            let wc = Wc {
-                wr_id: done.wr.wr_id,
-                status: WcStatus::Success,
-                opcode: WcOpcode::RecvRdmaWithImm,
-                byte_len: done.byte_len,
-                imm: Some(done.imm),
-                qpn,
-            };
-            events.push_back(Event::Completion { cq, wc });
-        });
-        let nominal = (head.encoded_len() + ICRC_LEN + payload.len()) as u32 + Requester::NOMINAL_OVERHEAD;
-        qp.responder.count_bytes(payload.len() as u32, nominal, trigger, head.bth.ack_req);
-        if let Err(violation) = result {
-            self.on_violation(slot, violation);
-        }
-    }
-
-    fn on_violation(&mut self, slot: u32, violation: Violation) {
-        match violation.code {
-            NakCode::InvalidRequest => self.counters.rx_invalid_request += 1,
-            NakCode::RemoteOperational => self.counters.rx_no_receive += 1,
-            NakCode::RemoteAccess | NakCode::PsnSequence => {}
-        }
-        if let Some(qp) = self.qp_mut(slot) {
-            qp.responder.owe_last_words();
-        }
-        self.fail_qp(slot, FailReason::PeerViolation, None);
-    }
-
-    #[inline]
-    fn after_data(&mut self, now: Time, slot: u32) {
-        let Some(qp) = self.qps[slot as usize].as_deref_mut() else { return };
-        let first = !core::mem::replace(&mut qp.inbound, true);
-        if first {
-            let refresh_ns = qp.requester.smoothed_rtt_ns().max(qp.init.path.reverse_refresh_ns);
-            qp.reverse_check_at = now.after(refresh_ns);
-        }
-        if qp.responder.owes() {
-            self.wake_control(slot);
-        }
-        if first {
-            self.arm(slot);
-        }
-    }
-
-    /// A packet that a switch cut: only BTH, METH and TSETH are read, nothing can be checked by CRC
-    /// and nothing is placed. It becomes a NACK, so the worst that a forged one does is a
-    /// retransmission.
-    fn on_trimmed(&mut self, source: &Source<'_>, data: &[u8], kind: TrimKind) {
-        self.counters.rx_trimmed += 1;
-        if let Err(reason) = Bth::admit(data) {
-            self.count_foreign(reason);
-            return;
-        }
-        let Ok(head) = TrimmedHead::decode(data) else {
-            self.counters.rx_trimmed_useless += 1;
-            return;
-        };
-        let Some(slot) = self.connected(head.bth.dest_qpn, source) else { return };
-        let trigger = self.trigger(source, &head.bth, head.tseth);
-        let Some(qp) = self.qps[slot as usize].as_deref_mut() else { return };
-        if !qp.receives()
-            || !self.cfg.trimming
-            || !matches!(qp.responder.classify(head.bth.psn), Class::New(_))
-        {
-            self.counters.rx_trimmed_useless += 1;
-            return;
-        }
-        let reason = match kind {
-            TrimKind::Fabric => NackReason::Trimmed,
-            TrimKind::LastHop => NackReason::TrimmedLastHop,
-        };
-        self.owe_nack(slot, reason, trigger);
-        self.wake_control(slot);
+    #[cold]
+    fn hear_from<M: Meta>(&mut self, index: u32, source: Origin<M>) {
+        source.read(|source| self.hear(index, source));
     }
 
     /// The queue pair that an acknowledgement is for, if it is one that sends and the reflected
@@ -546,7 +417,6 @@ impl Endpoint {
     fn on_probe(&mut self, now: Time, source: &Source<'_>, bth: &Bth, probe: &Peth) {
         self.counters.rx_probes += 1;
         let Some(slot) = self.connected(bth.dest_qpn, source) else { return };
-        let mut trigger = self.trigger(source, bth, None);
         let Some(qp) = self.qps[slot as usize].as_deref_mut() else { return };
         if !qp.receives() {
             self.counters.rx_wrong_state += 1;
@@ -560,19 +430,22 @@ impl Endpoint {
             self.counters.rx_rate_limited += 1;
             return;
         }
-        trigger.psn = qp.responder.cack();
-        trigger.timestamp = probe.tx_timestamp;
-        trigger.probe_id = Some(probe.probe_id);
-        qp.responder.answer_repeat(trigger, false);
+        let cack = qp.responder.cack();
+        let trigger = trigger_of(self.cfg.entropy, source, cack, probe.tx_timestamp, bth.rtx);
+        qp.responder.answer_repeat(Trigger { probe_id: Some(probe.probe_id), ..trigger }, false);
         self.wake_control(slot);
     }
 }
 
-fn count_refusal(counters: &mut Counters, error: MemoryError) {
-    match error {
-        MemoryError::WrongPd { .. } => counters.rx_wrong_pd += 1,
-        MemoryError::NoAccess { .. } => counters.rx_no_access += 1,
-        MemoryError::Region(_) => counters.rx_out_of_bounds += 1,
-        _ => counters.rx_bad_rkey += 1,
-    }
+/// A packet that starts with `front` and goes on with so many bytes of `rest`; what pads the frame is left out.
+#[inline]
+fn pieces<'a>(front: &'a [u8], rest: &'a [Payload<'a>], elsewhere: usize) -> Pieces<'a> {
+    Pieces::new(front, rest).first_bytes(front.len() + elsewhere)
+}
+
+/// Counts what is rare, so that the compiler knows.
+#[cold]
+#[inline(never)]
+pub(super) const fn count(counter: &mut u64) {
+    *counter += 1;
 }

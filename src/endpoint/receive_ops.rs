@@ -7,9 +7,8 @@ use super::Endpoint;
 use super::attr::PortAddr;
 use super::event::Event;
 use super::ops::{self, OpOut, Purpose};
-use super::receive::Source;
+use super::origin::Source;
 use super::share::Heard;
-use super::transmit::reflected;
 
 impl Endpoint {
     pub(super) fn on_endpoint_request(&mut self, now: Time, source: &Source<'_>, bth: &Bth, erth: &Erth) {
@@ -58,7 +57,11 @@ impl Endpoint {
             self.counters.rx_bad_stack += 1;
             return;
         };
-        let ev = self.routes.answer_ev(source.port, peer.ip, reflected(&self.cfg, source.meta));
+        let ev = self.routes.answer_ev(
+            source.port,
+            peer.ip,
+            self.cfg.entropy.extract(source.meta.src_port, source.meta.flow_label),
+        );
         let mut entropy = self.cfg.entropy.place(ev);
         if let Some(allowed) = ops::allowed_source_port(port.source_ports.as_ref(), ev) {
             entropy.src_port = allowed;

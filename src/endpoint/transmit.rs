@@ -12,7 +12,7 @@ use crate::responder::{NackOut, SackOut, WindowBudget};
 use crate::time::Time;
 use crate::wire::stack::STACK_LEN_MAX;
 use crate::wire::{
-    Aeth, Bth, CcState, Entropy, Ev, ICRC_LEN, Mark, NackReason, Neth, Opcode, Packet, Peth, Psn, Qpn, Seth,
+    Aeth, Bth, CcState, Entropy, ICRC_LEN, Mark, NackReason, Neth, Opcode, Packet, Peth, Psn, Qpn, Seth,
     StackTemplate, Tseth, WriteHead, dscp,
 };
 
@@ -556,10 +556,4 @@ fn sack_packet(qpn: Qpn, dest: Qpn, sack: &SackOut, mpr: u8) -> Packet<'static> 
 /// given as the oldest that can be.
 fn ack_offset(psn: Psn, cack: Psn) -> i16 {
     psn.distance(cack).clamp(i32::from(i16::MIN), i32::from(i16::MAX)) as i16
-}
-
-/// The reflected entropy value of a received packet.
-#[inline]
-pub(super) fn reflected(cfg: &super::EndpointConfig, meta: &spindrift_pmd::DatagramMeta) -> Ev {
-    cfg.entropy.extract(meta.src_port, meta.flow_label)
 }

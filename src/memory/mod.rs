@@ -43,8 +43,9 @@ mod sync;
 mod view;
 
 pub use space::{MemorySpace, PdMember};
-pub use spindrift_pmd::memory::{Payload, Pieces, Region, RegionError};
+pub use spindrift_pmd::memory::{Payload, Pieces, Region, RegionError, Room};
 pub use view::MemoryView;
+pub(crate) use view::Target;
 
 use core::fmt;
 use core::ops::{BitOr, BitOrAssign};

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::keys::KeyTable;
 use super::space::{MemorySpace, Registration};
-use super::{Access, MemoryError, Payload, PayloadRef, PdId, Pieces, Region, RegionError, RegionSlot};
+use super::{Access, MemoryError, Payload, PayloadRef, PdId, Region, RegionSlot, Room};
 
 /// One lane's view of a [`MemorySpace`]: keys are looked up here without a lock, since nobody else has it.
 pub struct MemoryView {
@@ -23,7 +23,7 @@ pub struct MemoryView {
     draining: Vec<u32>,
 }
 
-struct Target {
+pub(crate) struct Target {
     pd: PdId,
     access: Access,
     lkey: u32,
@@ -42,6 +42,18 @@ impl Target {
             return Err(MemoryError::NoAccess { key: rkey, needed: Access::REMOTE_WRITE });
         }
         Ok(&target.region)
+    }
+
+    /// Where a peer may write `len` bytes at `va` by this key.
+    #[inline]
+    pub(crate) fn room(
+        known: Option<&Self>,
+        rkey: u32,
+        pd: PdId,
+        va: u64,
+        len: usize,
+    ) -> Result<Room<'_>, MemoryError> {
+        Ok(Self::open(known, rkey, pd)?.room(va, len)?)
     }
 }
 
@@ -160,38 +172,25 @@ impl MemoryView {
     /// As [`MemoryView::check_remote`]; nothing is written then.
     #[inline]
     pub fn place(&mut self, rkey: u32, pd: PdId, va: u64, data: &[u8]) -> Result<(), MemoryError> {
-        self.place_by(rkey, pd, |region| region.write_to(va, data))
-    }
-
-    /// The same for bytes that lie in several places.
-    ///
-    /// # Errors
-    /// As [`MemoryView::check_remote`]; nothing is written then.
-    pub fn place_pieces(
-        &mut self,
-        rkey: u32,
-        pd: PdId,
-        va: u64,
-        data: &Pieces<'_>,
-    ) -> Result<(), MemoryError> {
-        self.place_by(rkey, pd, |region| region.place(va, data))
-    }
-
-    #[inline]
-    fn place_by(
-        &mut self,
-        rkey: u32,
-        pd: PdId,
-        copy: impl FnOnce(&Region) -> Result<(), RegionError>,
-    ) -> Result<(), MemoryError> {
-        let target = match self.targets.get(rkey) {
-            None => {
-                self.sync();
-                self.targets.get(rkey)
-            }
+        let target = match self.target(rkey) {
+            None => self.new_target(rkey),
             known => known,
         };
-        Ok(copy(Target::open(target, rkey, pd)?)?)
+        Target::room(target, rkey, pd, va, data.len())?.fill(data);
+        Ok(())
+    }
+
+    /// What the key of a peer opens, as far as this view has kept up.
+    #[inline]
+    pub(crate) fn target(&self, rkey: u32) -> Option<&Target> {
+        self.targets.get(rkey)
+    }
+
+    /// The same for a key that was not found: among what has changed.
+    #[cold]
+    pub(crate) fn new_target(&mut self, rkey: u32) -> Option<&Target> {
+        self.sync();
+        self.targets.get(rkey)
     }
 
     /// Whether a peer may write `len` bytes at `va`. A range of zero bytes must lie inside the region too.

@@ -158,16 +158,21 @@ impl Responder {
     const MIN_PACKET_ADD: u32 = 1024;
 
     /// A packet of `payload` bytes (`nominal` for congestion control) has arrived for the first
-    /// time; `demands` when it asks for a SACK by itself.
+    /// time. Whether a SACK is due for it: it `demands` one, as one does whose trigger is special, or enough bytes
+    /// have arrived.
     #[inline]
-    pub(crate) fn count_bytes(&mut self, payload: u32, nominal: u32, trigger: Trigger, demands: bool) {
+    #[must_use]
+    pub(crate) fn count_bytes(&mut self, payload: u32, nominal: u32, demands: bool) -> bool {
         let answers = &mut self.answers;
         answers.rcvd_bytes += u64::from(nominal);
         answers.sack_bytes = answers.sack_bytes.saturating_add(payload.max(Self::MIN_PACKET_ADD));
-        if demands || trigger.is_special() || answers.sack_bytes >= self.setup.sack_threshold {
-            answers.sack_bytes = 0;
-            answers.push(trigger);
-        }
+        demands || answers.sack_bytes >= self.setup.sack_threshold
+    }
+
+    /// Owes the SACK that is due.
+    pub(crate) fn owe_sack(&mut self, trigger: Trigger) {
+        self.answers.sack_bytes = 0;
+        self.answers.push(trigger);
     }
 
     /// A packet seen before, or a probe: always answered with a SACK. `old` packets, which the

@@ -4,7 +4,9 @@
 //! skips, repeats or resizes part of a message must not be told that it is complete. This check
 //! runs in packet order, after placement, and costs a few comparisons.
 
-use crate::wire::{Msn, NakCode, Opcode, WriteHead};
+use core::hint::cold_path;
+
+use crate::wire::{Msn, NakCode, Opcode, WriteView};
 
 /// What the in-order check needs of a packet.
 #[derive(Clone, Copy, Debug)]
@@ -19,7 +21,8 @@ pub(crate) struct Arrived {
     pub(crate) rkey: u32,
     pub(crate) dma_len: u32,
     pub(crate) len: u32,
-    pub(crate) imm: Option<u32>,
+    /// Immediate data, if the opcode calls for them.
+    pub(crate) imm: u32,
 }
 
 impl Default for Arrived {
@@ -34,26 +37,28 @@ impl Default for Arrived {
             rkey: 0,
             dma_len: 0,
             len: 0,
-            imm: None,
+            imm: 0,
         }
     }
 }
 
 impl Arrived {
-    /// Takes what is needed from a decoded packet with `len` bytes of payload.
+    /// Takes what is needed from a packet with `len` bytes of payload, which was refused on arrival if there is an
+    /// `error`.
     #[inline]
-    pub(crate) fn new(head: &WriteHead, len: usize) -> Self {
+    pub(crate) fn new(head: WriteView<'_>, len: usize, error: Option<NakCode>) -> Self {
+        let (meth, reth) = (head.meth(), head.reth());
         Self {
-            opcode: head.bth.opcode,
-            ack_req: head.bth.ack_req,
-            error: None,
-            msn: head.meth.msn,
-            rqmsn: head.meth.rqmsn,
-            va: head.reth.va,
-            rkey: head.reth.rkey,
-            dma_len: head.reth.dma_len,
+            opcode: head.opcode(),
+            ack_req: head.ack_req(),
+            error,
+            msn: meth.msn,
+            rqmsn: meth.rqmsn,
+            va: reth.va,
+            rkey: reth.rkey,
+            dma_len: reth.dma_len,
             len: len as u32,
-            imm: head.imm,
+            imm: head.last_word(),
         }
     }
 
@@ -74,6 +79,14 @@ impl Arrived {
     }
 }
 
+impl Arrived {
+    /// Whether its bytes are among the `remaining` ones of its message, and all of them if and only if it is the last.
+    #[inline]
+    const fn fits(&self, remaining: u32) -> bool {
+        self.len <= remaining && self.opcode.is_last() == (self.len == remaining)
+    }
+}
+
 /// The message being assembled, if one is under way.
 #[derive(Clone, Copy, Debug)]
 struct Open {
@@ -81,6 +94,16 @@ struct Open {
     remaining: u32,
     rkey: u32,
     dma_len: u32,
+}
+
+impl Open {
+    #[inline]
+    const fn goes_on_with(&self, packet: &Arrived) -> bool {
+        packet.va == self.next_va
+            && packet.rkey == self.rkey
+            && packet.dma_len == self.dma_len
+            && packet.fits(self.remaining)
+    }
 }
 
 /// Checks packets in order.
@@ -106,42 +129,43 @@ impl Assembly {
     #[inline]
     pub(crate) fn step(&mut self, packet: &Arrived) -> Result<bool, NakCode> {
         if let Some(code) = packet.error {
+            cold_path();
             return Err(code);
         }
         if packet.msn != self.next_msn {
+            cold_path();
             return Err(NakCode::InvalidRequest);
         }
-        let open = match (self.open, packet.opcode.is_first()) {
-            (None, true) => Open {
-                next_va: packet.va,
-                remaining: packet.dma_len,
-                rkey: packet.rkey,
-                dma_len: packet.dma_len,
-            },
-            (Some(open), false) => open,
-            (None, false) | (Some(_), true) => return Err(NakCode::InvalidRequest),
-        };
-        let fits = packet.va == open.next_va
-            && packet.rkey == open.rkey
-            && packet.dma_len == open.dma_len
-            && packet.len <= open.remaining
-            && packet.opcode.is_last() == (packet.len == open.remaining);
-        if !fits {
-            return Err(NakCode::InvalidRequest);
+        let last = packet.opcode.is_last();
+        match (&mut self.open, packet.opcode.is_first()) {
+            (Some(open), false) if open.goes_on_with(packet) => {
+                if !last {
+                    open.next_va = open.next_va.wrapping_add(packet.len.into());
+                    open.remaining -= packet.len;
+                    return Ok(false);
+                }
+                self.open = None;
+            }
+            (None, true) if packet.fits(packet.dma_len) => {
+                if !last {
+                    self.open = Some(Open {
+                        next_va: packet.va.wrapping_add(packet.len.into()),
+                        remaining: packet.dma_len - packet.len,
+                        rkey: packet.rkey,
+                        dma_len: packet.dma_len,
+                    });
+                    return Ok(false);
+                }
+            }
+            _ => {
+                cold_path();
+                return Err(NakCode::InvalidRequest);
+            }
         }
-        if !packet.opcode.is_last() {
-            let len = packet.len;
-            self.open = Some(Open {
-                next_va: open.next_va.wrapping_add(u64::from(len)),
-                remaining: open.remaining - len,
-                ..open
-            });
-            return Ok(false);
-        }
-        self.open = None;
         self.next_msn = self.next_msn.next();
-        if packet.imm.is_some() {
+        if packet.opcode.has_imm() {
             if packet.rqmsn != self.next_rqmsn {
+                cold_path();
                 return Err(NakCode::InvalidRequest);
             }
             self.next_rqmsn = self.next_rqmsn.next();

@@ -186,33 +186,42 @@ impl Responder {
     }
 
     /// Takes in a new packet whose payload, if it was acceptable, has been placed. Immediates that
-    /// became complete are handed to `done` in order.
+    /// became complete are added to `done` in order.
+    #[expect(clippy::inline_always, reason = "for a packet in order the value is never put together then")]
+    #[inline(always)]
     pub(crate) fn arrive(
         &mut self,
         seq: u64,
-        packet: Arrived,
-        done: &mut dyn FnMut(ImmediateDone),
+        packet: impl FnOnce() -> Arrived,
+        done: &mut Vec<ImmediateDone>,
     ) -> Result<(), Violation> {
         if seq != self.expected {
-            return self.stash(seq, packet);
+            return self.stash(seq, packet());
         }
-        self.step(packet, done)?;
+        self.step(&packet(), done)?;
+        if self.out_of_order > 0 { self.unstash(done) } else { Ok(()) }
+    }
+
+    /// Takes the packets in order that waited for the one before them.
+    #[inline(never)]
+    fn unstash(&mut self, done: &mut Vec<ImmediateDone>) -> Result<(), Violation> {
         while self.expected < self.highest && self.received.test(self.expected) {
             let seq = self.expected;
             let packet = self.stash.get(seq);
             self.received.clear(seq);
             self.answers.forget(seq);
             self.out_of_order -= 1;
-            if packet.imm.is_some() {
+            if packet.opcode.has_imm() {
                 self.stashed_immediates -= 1;
             }
-            self.step(packet, done)?;
+            self.step(&packet, done)?;
         }
         Ok(())
     }
 
+    #[inline(never)]
     fn stash(&mut self, seq: u64, packet: Arrived) -> Result<(), Violation> {
-        if packet.imm.is_some() {
+        if packet.opcode.has_imm() {
             self.stashed_immediates += 1;
             if self.stashed_immediates > self.setup.max_wimm {
                 // A NAK vouches for all before it, so it names the first packet that is missing.
@@ -229,18 +238,19 @@ impl Responder {
     }
 
     /// The next packet in order.
-    #[inline]
-    fn step(&mut self, packet: Arrived, done: &mut dyn FnMut(ImmediateDone)) -> Result<(), Violation> {
+    #[expect(clippy::inline_always, reason = "see `arrive`")]
+    #[inline(always)]
+    fn step(&mut self, packet: &Arrived, done: &mut Vec<ImmediateDone>) -> Result<(), Violation> {
         let seq = self.expected;
-        let complete = match self.assembly.step(&packet) {
+        let complete = match self.assembly.step(packet) {
             Ok(complete) => complete,
             Err(code) => return Err(self.violate(seq, code)),
         };
-        if complete && let Some(imm) = packet.imm {
+        if complete && packet.opcode.has_imm() {
             let Some(wr) = self.recv_queue.pop_front() else {
                 return Err(self.violate(seq, NakCode::RemoteOperational));
             };
-            done(ImmediateDone { wr, imm, byte_len: packet.dma_len });
+            done.push(ImmediateDone { wr, imm: packet.imm, byte_len: packet.dma_len });
         }
         self.expected = seq + 1;
         self.highest = self.highest.max(self.expected);
@@ -250,6 +260,7 @@ impl Responder {
         Ok(())
     }
 
+    #[cold]
     fn violate(&mut self, seq: u64, code: NakCode) -> Violation {
         let violation = Violation { psn: self.psn(seq), code };
         self.violation = Some(violation);

@@ -26,8 +26,10 @@ fn give(r: &mut Responder, offset: u32, demands: bool) {
     let psn = Psn::new(0xff_fff0).add(offset);
     let Class::New(seq) = r.classify(psn) else { panic!("{psn:?} is not new") };
     let packet = Arrived { dma_len: 8, len: 8, msn: Msn::new(offset as u16), ..Arrived::default() };
-    r.arrive(seq, packet, &mut |_| {}).unwrap();
-    r.count_bytes(8, 84, trigger(psn), demands);
+    r.arrive(seq, || packet, &mut Vec::new()).unwrap();
+    if r.count_bytes(8, 84, demands) {
+        r.owe_sack(trigger(psn));
+    }
 }
 
 /// All SACKs owed. A responder that never ends owing them fails here instead of hanging.
@@ -210,12 +212,11 @@ fn immediates_that_wait_are_counted_until_their_turn() {
     let mut done = Vec::new();
     let mut early = |r: &mut Responder, n: u32, imm: bool| {
         let Class::New(seq) = r.classify(psn(n)) else { panic!("{n} is not new") };
-        let imm = imm.then_some(n);
-        let opcode = if imm.is_some() { Opcode::WriteOnlyImm } else { Opcode::WriteOnly };
+        let opcode = if imm { Opcode::WriteOnlyImm } else { Opcode::WriteOnly };
         let rqmsn = Msn::new((n - n.div_ceil(5)) as u16);
         let msn = Msn::new(n as u16);
-        let packet = Arrived { opcode, imm, rqmsn, msn, dma_len: 8, len: 8, ..Arrived::default() };
-        r.arrive(seq, packet, &mut |immediate| done.push(immediate.imm))
+        let packet = Arrived { opcode, imm: n, rqmsn, msn, dma_len: 8, len: 8, ..Arrived::default() };
+        r.arrive(seq, || packet, &mut done)
     };
     for round in 0..3 {
         let first = round * 5;
@@ -232,6 +233,7 @@ fn immediates_that_wait_are_counted_until_their_turn() {
     }
     let violation = Violation { psn: psn(15), code: NakCode::InvalidRequest };
     assert_eq!(early(&mut r, 20, true), Err(violation));
+    let done: Vec<_> = done.iter().map(|immediate| immediate.imm).collect();
     assert_eq!(done, [1, 2, 3, 4, 6, 7, 8, 9, 11, 12, 13, 14]);
 }
 

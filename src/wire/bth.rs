@@ -121,6 +121,12 @@ impl Bth {
         Opcode::try_from(OPCODE.get(b) as u8)
     }
 
+    /// The opcode, if it is a write's.
+    #[inline]
+    pub(super) fn write_opcode_of(b: &[u8; Self::LEN]) -> Option<Opcode> {
+        Opcode::write(OPCODE.get(b) as u8)
+    }
+
     #[inline]
     pub(super) fn pad_of(b: &[u8; Self::LEN]) -> u8 {
         PAD.get(b) as u8
@@ -129,6 +135,26 @@ impl Bth {
     #[inline]
     pub(super) fn ts_of(b: &[u8; Self::LEN]) -> bool {
         TS.flag(b)
+    }
+
+    #[inline]
+    pub(super) fn dest_qpn_of(b: &[u8; Self::LEN]) -> Qpn {
+        Qpn::new(DEST_QPN.get(b))
+    }
+
+    #[inline]
+    pub(super) fn ack_req_of(b: &[u8; Self::LEN]) -> bool {
+        ACK_REQ.flag(b)
+    }
+
+    #[inline]
+    pub(super) fn rtx_of(b: &[u8; Self::LEN]) -> bool {
+        RTX.flag(b)
+    }
+
+    #[inline]
+    pub(super) fn psn_of(b: &[u8; Self::LEN]) -> Psn {
+        Psn::new(PSN.get(b))
     }
 
     /// The header in `b`, whose opcode is known to be this.
@@ -142,13 +168,13 @@ impl Bth {
             tver: TVER.get(b) as u8,
             pkey: PKEY.get(b) as u16,
             var_res: VAR_RES.get(b) as u8,
-            dest_qpn: Qpn::new(DEST_QPN.get(b)),
-            ack_req: ACK_REQ.flag(b),
+            dest_qpn: Self::dest_qpn_of(b),
+            ack_req: Self::ack_req_of(b),
             reserved: RESERVED.flag(b),
-            rtx: RTX.flag(b),
+            rtx: Self::rtx_of(b),
             ts: Self::ts_of(b),
             inv_res: INV_RES.get(b) as u8,
-            psn: Psn::new(PSN.get(b)),
+            psn: Self::psn_of(b),
         }
     }
 

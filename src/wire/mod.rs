@@ -55,6 +55,7 @@ pub use meth::Meth;
 pub use neth::{NackReason, Neth};
 pub use num::{Ev, Msn, Psn, Qpn};
 pub use opcode::Opcode;
+pub(crate) use packet::WriteView;
 pub use packet::{Packet, TrimmedHead, WriteHead};
 pub use peth::Peth;
 pub use reth::{ImmDt, Reth};

@@ -56,6 +56,20 @@ impl Opcode {
         self as u8
     }
 
+    /// The opcode of a part of a write with this code.
+    #[inline]
+    pub(super) const fn write(code: u8) -> Option<Self> {
+        Some(match code {
+            0xC6 => Self::WriteFirst,
+            0xC7 => Self::WriteMiddle,
+            0xC8 => Self::WriteLast,
+            0xC9 => Self::WriteLastImm,
+            0xCA => Self::WriteOnly,
+            0xCB => Self::WriteOnlyImm,
+            _ => return None,
+        })
+    }
+
     /// Whether the packet is part of an RDMA write and so carries METH and RETH.
     #[inline]
     pub const fn is_write(self) -> bool {
@@ -86,13 +100,10 @@ impl TryFrom<u8> for Opcode {
 
     #[inline]
     fn try_from(code: u8) -> Result<Self, DecodeError> {
+        if let Some(write) = Self::write(code) {
+            return Ok(write);
+        }
         Ok(match code {
-            0xC6 => Self::WriteFirst,
-            0xC7 => Self::WriteMiddle,
-            0xC8 => Self::WriteLast,
-            0xC9 => Self::WriteLastImm,
-            0xCA => Self::WriteOnly,
-            0xCB => Self::WriteOnlyImm,
             0xD1 => Self::Ack,
             0xD8 => Self::EndpointRequest,
             0xD9 => Self::EndpointResponse,

@@ -1,6 +1,8 @@
 //! Whole packets, from the BTH to the iCRC.
 
-use super::{Aeth, Bth, DecodeError, Eeth, Erth, ImmDt, Meth, Neth, Opcode, Peth, Reth, Seth, Tseth, field};
+use super::{
+    Aeth, Bth, DecodeError, Eeth, Erth, ImmDt, Meth, Neth, Opcode, Peth, Psn, Qpn, Reth, Seth, Tseth, field,
+};
 
 /// The headers of an RDMA write packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,54 +61,153 @@ impl WriteHead {
     /// Fails if `mrc` ends inside the headers or is not a write.
     #[inline]
     pub fn decode(mrc: &[u8]) -> Result<(Self, &[u8]), DecodeError> {
-        let (opcode, bth, rest) = split_bth(mrc)?;
-        if !opcode.is_write() {
-            return Err(DecodeError::NotAWrite(opcode));
-        }
-        let (parts, rest) = WriteParts::split(opcode, bth, rest)?;
-        Ok((parts.head(), rest))
+        let (opcode, bth, _) = split_bth(mrc)?;
+        let (view, rest) = WriteView::read(opcode, bth, mrc)?;
+        Ok((view.head(), rest))
     }
 }
 
-/// The bytes of a write's headers. They are taken apart last, where the values are wanted: moving a
-/// header's values costs more than reading them.
-struct WriteParts<'a> {
+/// The headers of an RDMA write packet where they lie, each field read when it is asked for: a receiver wants few of
+/// them, and moving the values of all costs more than reading those.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct WriteView<'a> {
     opcode: Opcode,
-    bth: &'a [u8; Bth::LEN],
-    meth: &'a [u8; Meth::LEN],
-    tseth: Option<&'a [u8; Tseth::LEN]>,
-    reth: &'a [u8; Reth::LEN],
-    imm: Option<&'a [u8; ImmDt::LEN]>,
+    /// All of them and nothing else.
+    headers: &'a [u8],
 }
 
-impl<'a> WriteParts<'a> {
-    /// The headers behind a BTH that is a write's, and what follows them.
+/// BTH and METH, which every write packet starts with.
+type Front = [u8; Bth::LEN + Meth::LEN];
+
+impl<'a> WriteView<'a> {
+    /// Splits `mrc`, a packet without its iCRC, into headers and what follows them (payload and pad).
+    ///
+    /// Nothing if `mrc` ends inside the headers or is not a write.
     #[inline]
-    fn split(
-        opcode: Opcode,
-        bth: &'a [u8; Bth::LEN],
-        rest: &'a [u8],
-    ) -> Result<(Self, &'a [u8]), DecodeError> {
-        let (meth, tseth, rest) = split_message(bth, rest)?;
-        let (reth, rest) = split(rest, "RETH")?;
-        let (imm, rest) = if opcode.has_imm() {
-            let (imm, rest) = split(rest, "ImmDt")?;
-            (Some(imm), rest)
-        } else {
-            (None, rest)
-        };
-        Ok((Self { opcode, bth, meth, tseth, reth, imm }, rest))
+    pub(crate) fn split(mrc: &'a [u8]) -> Option<(Self, &'a [u8])> {
+        let bth = mrc.first_chunk()?;
+        let opcode = Bth::write_opcode_of(bth)?;
+        let (headers, rest) = mrc.split_at_checked(WriteHead::len_of(opcode, Bth::ts_of(bth)))?;
+        Some((Self { opcode, headers }, rest))
     }
 
     #[inline]
-    fn head(&self) -> WriteHead {
-        WriteHead {
-            bth: Bth::of(self.opcode, self.bth),
-            meth: Meth::from_bytes(self.meth),
-            tseth: self.tseth.map(Tseth::from_bytes),
-            reth: Reth::from_bytes(self.reth),
-            imm: self.imm.map(|imm| ImmDt::from_bytes(imm).0),
+    fn front(&self) -> &'a Front {
+        // As long as that, always.
+        self.headers.first_chunk().unwrap_or(&[0; _])
+    }
+
+    #[inline]
+    fn bth(&self) -> &'a [u8; Bth::LEN] {
+        self.front().first_chunk().unwrap_or(&[0; _])
+    }
+
+    #[inline]
+    fn tseth(&self) -> Option<&'a [u8; Tseth::LEN]> {
+        let (_, behind) = self.headers.split_first_chunk::<{ Bth::LEN + Meth::LEN }>()?;
+        if Bth::ts_of(self.bth()) { behind.first_chunk() } else { None }
+    }
+
+    /// Why a packet cannot be [split](Self::split).
+    #[cold]
+    fn missing(bth: &[u8; Bth::LEN], opcode: Opcode, mut found: usize) -> DecodeError {
+        if !opcode.is_write() {
+            return DecodeError::NotAWrite(opcode);
         }
+        let tseth = if Bth::ts_of(bth) { Tseth::LEN } else { 0 };
+        let imm = if opcode.has_imm() { ImmDt::LEN } else { 0 };
+        for (header, needed) in [("METH", Meth::LEN), ("TSETH", tseth), ("RETH", Reth::LEN), ("ImmDt", imm)] {
+            if found < needed {
+                return DecodeError::Short { header, needed, found };
+            }
+            found -= needed;
+        }
+        DecodeError::NotAWrite(opcode)
+    }
+
+    /// The same with the reason.
+    #[inline]
+    fn read(opcode: Opcode, bth: &[u8; Bth::LEN], mrc: &'a [u8]) -> Result<(Self, &'a [u8]), DecodeError> {
+        Self::split(mrc).ok_or_else(|| Self::missing(bth, opcode, mrc.len() - Bth::LEN))
+    }
+
+    /// All of them, read.
+    #[inline]
+    pub(crate) fn head(&self) -> WriteHead {
+        WriteHead {
+            bth: Bth::of(self.opcode, self.bth()),
+            meth: self.meth(),
+            tseth: self.tseth().map(Tseth::from_bytes),
+            reth: self.reth(),
+            imm: self.opcode.has_imm().then(|| self.last_word()),
+        }
+    }
+
+    /// Bytes that they take.
+    #[inline]
+    pub(crate) const fn len(&self) -> usize {
+        self.headers.len()
+    }
+
+    #[inline]
+    pub(crate) const fn opcode(&self) -> Opcode {
+        self.opcode
+    }
+
+    #[inline]
+    pub(crate) fn dest_qpn(&self) -> Qpn {
+        Bth::dest_qpn_of(self.bth())
+    }
+
+    #[inline]
+    pub(crate) fn psn(&self) -> Psn {
+        Bth::psn_of(self.bth())
+    }
+
+    /// Whether the packet asks for a SACK by itself: it asks for an answer, or was sent before.
+    #[inline]
+    pub(crate) fn demands_sack(&self) -> bool {
+        self.ack_req() | self.rtx()
+    }
+
+    #[inline]
+    pub(crate) fn ack_req(&self) -> bool {
+        Bth::ack_req_of(self.bth())
+    }
+
+    #[inline]
+    pub(crate) fn rtx(&self) -> bool {
+        Bth::rtx_of(self.bth())
+    }
+
+    #[inline]
+    pub(crate) fn pad(&self) -> u8 {
+        Bth::pad_of(self.bth())
+    }
+
+    #[inline]
+    pub(crate) fn meth(&self) -> Meth {
+        Meth::from_bytes(self.front().last_chunk().unwrap_or(&[0; _]))
+    }
+
+    /// The timestamp of the TSETH; 0 if there is none.
+    #[inline]
+    pub(crate) fn timestamp(&self) -> u16 {
+        self.tseth().map_or(0, Tseth::timestamp_of)
+    }
+
+    #[inline]
+    pub(crate) fn reth(&self) -> Reth {
+        let imm = if self.opcode.has_imm() { ImmDt::LEN } else { 0 };
+        let upto = self.headers.len().saturating_sub(imm);
+        let reth = self.headers.get(..upto).and_then(|headers| headers.last_chunk());
+        reth.map_or_else(Reth::default, Reth::from_bytes)
+    }
+
+    /// The last word of the headers: the immediate data, if the opcode calls for them.
+    #[inline]
+    pub(crate) fn last_word(&self) -> u32 {
+        self.headers.last_chunk().map_or(0, |imm| ImmDt::from_bytes(imm).0)
     }
 }
 
@@ -178,14 +279,14 @@ impl<'a> Packet<'a> {
     pub fn decode(mrc: &'a [u8]) -> Result<Self, DecodeError> {
         let (opcode, bth, rest) = split_bth(mrc)?;
         if opcode.is_write() {
-            let (parts, data) = WriteParts::split(opcode, bth, rest)?;
-            let pad = Bth::pad_of(bth);
+            let (view, data) = WriteView::read(opcode, bth, mrc)?;
+            let pad = view.pad();
             let Some((payload, pad)) =
                 data.len().checked_sub(pad.into()).and_then(|n| data.split_at_checked(n))
             else {
                 return Err(DecodeError::Pad { pad, found: data.len() });
             };
-            return Ok(Self::Write { head: parts.head(), payload, pad });
+            return Ok(Self::Write { head: view.head(), payload, pad });
         }
         Self::decode_control(Bth::of(opcode, bth), rest)
     }

@@ -14,6 +14,7 @@ use super::{Entropy, EntropyMode};
 pub use outer::Outer;
 use outer::OuterHeaders;
 pub use parse::{Parsed, parse, parse_front};
+pub(crate) use parse::{V6, parse_plain};
 
 const ETHERNET_LEN: usize = 14;
 const IPV4_LEN: usize = 20;

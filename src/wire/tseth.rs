@@ -32,11 +32,16 @@ impl Tseth {
         Self { timestamp, tsr: false, reserved: 0, ftype: FTYPE_TIMESTAMP }
     }
 
+    #[inline]
+    pub(super) fn timestamp_of(b: &[u8; Self::LEN]) -> u16 {
+        TIMESTAMP.get(b) as u16
+    }
+
     /// The header in `b`.
     #[inline]
     pub fn from_bytes(b: &[u8; Self::LEN]) -> Self {
         Self {
-            timestamp: TIMESTAMP.get(b) as u16,
+            timestamp: Self::timestamp_of(b),
             tsr: TSR.flag(b),
             reserved: RESERVED.get(b) as u16,
             ftype: FTYPE.get(b) as u8,

@@ -37,7 +37,8 @@ mod machine {
         };
     }
 
-    #[inline]
+    // In line, the loops would take every register from the caller.
+    #[inline(never)]
     pub(super) unsafe fn copy(src: *const u8, dst: *mut u8, len: usize) {
         // SAFETY: each arm touches `len` bytes from both pointers on, since `len` is at least what its registers hold
         // and at most twice that, or what the loops ask for.

@@ -31,7 +31,7 @@ mod region;
 
 pub use payload::Payload;
 pub use pieces::Pieces;
-pub use region::Region;
+pub use region::{Region, Room};
 
 /// Why memory could not be had or touched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]

@@ -43,6 +43,37 @@ unsafe impl Send for Region {}
 // SAFETY: as above.
 unsafe impl Sync for Region {}
 
+/// A range of a region, known to be inside it: where bytes that arrive will go.
+#[derive(Clone, Copy, Debug)]
+pub struct Room<'a> {
+    region: &'a Region,
+    offset: usize,
+    len: usize,
+}
+
+impl Room<'_> {
+    /// Copies `bytes`, of which no more count than there is room for, to its start. The last one is stored last, with
+    /// release ordering.
+    #[inline]
+    pub fn fill(self, bytes: &[u8]) {
+        let bytes = bytes.get(..self.len).unwrap_or(bytes);
+        // SAFETY: the room is inside the region, and the bytes are no more.
+        unsafe { self.region.copy_in(self.offset, bytes) };
+    }
+
+    /// Copies what a frame carries, of which no more counts than there is room for, to its start: piece by piece, the
+    /// last byte of each last and with release ordering.
+    #[inline]
+    pub fn place(self, data: Pieces<'_>) {
+        let mut at = self.offset;
+        for piece in data.first_bytes(self.len).iter() {
+            let copied = piece.copy_to(self.region, at);
+            debug_assert!(copied.is_ok(), "both ranges were checked");
+            at += piece.len();
+        }
+    }
+}
+
 impl Region {
     /// `len` zeroed bytes on a page boundary, named by their own address.
     ///
@@ -230,30 +261,22 @@ impl Region {
         Ok(())
     }
 
-    /// Copies `bytes` to the address `addr`, as a peer names it, like [`Region::write_at`].
+    /// The `len` bytes from the address `addr` on, as a peer names it.
     ///
     /// # Errors
-    /// [`RegionError::OutOfBounds`], and nothing is written.
+    /// [`RegionError::OutOfBounds`].
     #[inline]
-    pub fn write_to(&self, addr: u64, bytes: &[u8]) -> Result<(), RegionError> {
-        let offset = self.offset_of(addr, bytes.len() as u64)?;
-        // SAFETY: just checked.
-        unsafe { self.copy_in(offset, bytes) };
-        Ok(())
+    pub fn room(&self, addr: u64, len: usize) -> Result<Room<'_>, RegionError> {
+        Ok(Room { offset: self.offset_of(addr, len as u64)?, len, region: self })
     }
 
-    /// Copies what a frame carries to the address `addr`, as a peer names it: piece by piece, the last byte of each last
-    /// and with release ordering.
+    /// Copies what a frame carries to the address `addr`, as a peer names it, like [`Room::place`].
     ///
     /// # Errors
     /// [`RegionError::OutOfBounds`] if not all of it fits there, and nothing is written.
     #[inline]
     pub fn place(&self, addr: u64, data: &Pieces<'_>) -> Result<(), RegionError> {
-        let mut at = self.offset_of(addr, data.len() as u64)?;
-        for piece in data.iter() {
-            piece.copy_to(self, at)?;
-            at += piece.len();
-        }
+        self.room(addr, data.len())?.place(*data);
         Ok(())
     }
 

@@ -1,13 +1,14 @@
 //! Taking the headers off a frame.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use core::hint::cold_path;
+use std::net::{Ipv4Addr, Ipv6Addr};
 
 use spindrift_pmd::DatagramMeta;
 
 use super::{
     CE, DONT_FRAGMENT, ETHERNET_LEN, ETHERTYPE_IPV4, ETHERTYPE_IPV6, FLOW_LABEL, IPV4_LEN, IPV4_UDP_LEN,
-    IPV6_LEN, IPV6_UDP_LEN, PROTOCOL_IPV4, PROTOCOL_IPV6, PROTOCOL_ROUTING, PROTOCOL_UDP, ROUTING_LEN,
-    StackError, UDP_LEN, VERSION_4_NO_OPTIONS, ethernet, fold, ipv4, ipv6, routing, words_sum,
+    IPV6_LEN, IPV6_STACK_LEN, IPV6_UDP_LEN, PROTOCOL_IPV4, PROTOCOL_IPV6, PROTOCOL_ROUTING, PROTOCOL_UDP,
+    ROUTING_LEN, StackError, UDP_LEN, VERSION_4_NO_OPTIONS, ethernet, fold, ipv4, ipv6, routing, words_sum,
 };
 
 /// A UDP datagram found in a frame.
@@ -45,6 +46,94 @@ pub fn parse_front(frame: &[u8], more: usize) -> Result<Parsed<'_>, StackError> 
     parse_with(frame, more)
 }
 
+/// An IPv6 datagram without an outer packet: the same as [`Parsed`], with addresses and markings left where they lie.
+#[derive(Clone, Copy)]
+pub(crate) struct Plain<'a> {
+    pub(crate) meta: V6<'a>,
+    pub(crate) l3: &'a [u8],
+    pub(crate) mrc: &'a [u8],
+    pub(crate) elsewhere: usize,
+    pub(crate) truncated: bool,
+}
+
+/// Ethernet, IPv6 and UDP headers.
+#[derive(Clone, Copy)]
+pub(crate) struct V6<'a>(&'a [u8; IPV6_STACK_LEN]);
+
+impl<'a> V6<'a> {
+    #[inline]
+    fn ip(self) -> &'a [u8; IPV6_UDP_LEN] {
+        const { assert!(IPV6_UDP_LEN <= IPV6_STACK_LEN, "so there is such a chunk") };
+        self.0.last_chunk().unwrap_or(&[0; _])
+    }
+
+    /// Ethernet address of the sender.
+    pub(crate) fn src_mac(self) -> [u8; 6] {
+        ethernet::SRC.get(self.0)
+    }
+
+    #[inline]
+    pub(crate) fn src(self) -> Ipv6Addr {
+        ipv6::SRC.get(self.ip()).into()
+    }
+
+    #[inline]
+    pub(crate) fn dst(self) -> Ipv6Addr {
+        ipv6::DST.get(self.ip()).into()
+    }
+
+    #[inline]
+    pub(crate) fn src_port(self) -> u16 {
+        ipv6::SRC_PORT.get(self.ip())
+    }
+
+    #[inline]
+    pub(crate) fn dst_port(self) -> u16 {
+        ipv6::DST_PORT.get(self.ip())
+    }
+
+    #[inline]
+    pub(crate) fn flow_label(self) -> u32 {
+        ipv6::VERSION_CLASS_LABEL.get(self.ip()) & FLOW_LABEL
+    }
+
+    #[inline]
+    pub(crate) fn traffic_class(self) -> u8 {
+        (ipv6::VERSION_CLASS_LABEL.get(self.ip()) >> 20) as u8
+    }
+
+    /// All of it, read.
+    #[inline]
+    pub(crate) fn read(self) -> DatagramMeta {
+        DatagramMeta {
+            src: self.src().into(),
+            dst: self.dst().into(),
+            src_port: self.src_port(),
+            dst_port: self.dst_port(),
+            flow_label: self.flow_label(),
+            traffic_class: self.traffic_class(),
+            hop_limit: ipv6::HOP_LIMIT.get(self.ip()),
+        }
+    }
+}
+
+/// What [`parse_front`] finds, if that is an IPv6 datagram without an outer packet. Any other frame, and any that has
+/// something wrong with it, is left to that.
+#[inline]
+pub(crate) fn parse_plain(frame: &[u8], more: usize) -> Option<Plain<'_>> {
+    let Some(headers) = frame.first_chunk::<IPV6_STACK_LEN>() else {
+        cold_path();
+        return None;
+    };
+    if ethernet::TYPE.get(headers) != ETHERTYPE_IPV6 {
+        cold_path();
+        return None;
+    }
+    let place = Place { frame, more, at: ETHERNET_LEN, outer_end: None };
+    let (_, Cut { l3, mrc, elsewhere, truncated }) = parse_ipv6_udp(place).ok()?;
+    Some(Plain { meta: V6(headers), l3, mrc, elsewhere, truncated })
+}
+
 /// Where an IP packet lies.
 #[derive(Clone, Copy)]
 struct Place<'a> {
@@ -71,31 +160,42 @@ fn parse_with(frame: &[u8], more: usize) -> Result<Parsed<'_>, StackError> {
     }
 }
 
+#[inline]
+fn parse_ipv6(place: Place<'_>) -> Result<Parsed<'_>, StackError> {
+    match parse_ipv6_udp(place) {
+        Ok((h, Cut { l3, mrc, elsewhere, truncated })) => {
+            let class_label = ipv6::VERSION_CLASS_LABEL.get(h);
+            let meta = DatagramMeta {
+                src: Ipv6Addr::from(ipv6::SRC.get(h)).into(),
+                dst: Ipv6Addr::from(ipv6::DST.get(h)).into(),
+                src_port: ipv6::SRC_PORT.get(h),
+                dst_port: ipv6::DST_PORT.get(h),
+                flow_label: class_label & FLOW_LABEL,
+                traffic_class: (class_label >> 20) as u8,
+                hop_limit: ipv6::HOP_LIMIT.get(h),
+            };
+            Ok(Parsed { meta, l3, mrc, elsewhere, truncated })
+        }
+        Err(StackError::Protocol(_)) if place.outer_end.is_none() => parse_encapsulated(place),
+        Err(error) => Err(error),
+    }
+}
+
 #[expect(clippy::inline_always, reason = "`at` and `outer_end` are constants where there is no outer packet")]
 #[inline(always)]
-fn parse_ipv6(place: Place<'_>) -> Result<Parsed<'_>, StackError> {
+fn parse_ipv6_udp(place: Place<'_>) -> Result<(&[u8; IPV6_UDP_LEN], Cut<'_>), StackError> {
     let h = place.headers::<IPV6_UDP_LEN>("IPv6 and UDP")?;
     let class_label = ipv6::VERSION_CLASS_LABEL.get(h);
     if class_label >> 28 != 6 {
+        cold_path();
         return Err(StackError::Version { expected: 0x60, found: (class_label >> 24) as u8 });
     }
     if ipv6::NEXT_HEADER.get(h) != PROTOCOL_UDP {
-        return match place.outer_end {
-            None => parse_encapsulated(place),
-            Some(_) => Err(StackError::Protocol(ipv6::NEXT_HEADER.get(h))),
-        };
+        cold_path();
+        return Err(StackError::Protocol(ipv6::NEXT_HEADER.get(h)));
     }
-    let meta = DatagramMeta {
-        src: IpAddr::V6(Ipv6Addr::from(ipv6::SRC.get(h))),
-        dst: IpAddr::V6(Ipv6Addr::from(ipv6::DST.get(h))),
-        src_port: ipv6::SRC_PORT.get(h),
-        dst_port: ipv6::DST_PORT.get(h),
-        flow_label: class_label & FLOW_LABEL,
-        traffic_class: (class_label >> 20) as u8,
-        hop_limit: ipv6::HOP_LIMIT.get(h),
-    };
     let ip_len = IPV6_LEN + usize::from(ipv6::PAYLOAD_LEN.get(h));
-    datagram(place, meta, (IPV6_LEN, ip_len), ipv6::UDP_LENGTH.get(h).into())
+    Ok((h, cut(place, (IPV6_LEN, ip_len), ipv6::UDP_LENGTH.get(h).into())?))
 }
 
 #[expect(clippy::inline_always, reason = "as for IPv6")]
@@ -116,15 +216,18 @@ fn parse_ipv4(place: Place<'_>) -> Result<Parsed<'_>, StackError> {
         return Err(StackError::Protocol(ipv4::PROTOCOL.get(h)));
     }
     let meta = DatagramMeta {
-        src: IpAddr::V4(Ipv4Addr::from(ipv4::SRC.get(h))),
-        dst: IpAddr::V4(Ipv4Addr::from(ipv4::DST.get(h))),
+        src: Ipv4Addr::from(ipv4::SRC.get(h)).into(),
+        dst: Ipv4Addr::from(ipv4::DST.get(h)).into(),
         src_port: ipv4::SRC_PORT.get(h),
         dst_port: ipv4::DST_PORT.get(h),
         flow_label: 0,
         traffic_class: ipv4::TOS.get(h),
         hop_limit: ipv4::TTL.get(h),
     };
-    datagram(place, meta, (IPV4_LEN, ipv4::TOTAL_LEN.get(h).into()), ipv4::UDP_LENGTH.get(h).into())
+    let ip_len = ipv4::TOTAL_LEN.get(h).into();
+    let Cut { l3, mrc, elsewhere, truncated } =
+        cut(place, (IPV4_LEN, ip_len), ipv4::UDP_LENGTH.get(h).into())?;
+    Ok(Parsed { meta, l3, mrc, elsewhere, truncated })
 }
 
 /// The packet inside the IPv6 packet at `place`.
@@ -171,29 +274,87 @@ impl<'a> Place<'a> {
     }
 }
 
+/// An IP packet and its UDP payload, as in [`Parsed`].
+struct Cut<'a> {
+    l3: &'a [u8],
+    mrc: &'a [u8],
+    elsewhere: usize,
+    truncated: bool,
+}
+
 /// Cuts the IP packet of `ip_len` bytes, `ip_head` of them its header, and its UDP payload out of the frame.
 #[expect(clippy::inline_always, reason = "as for IPv6")]
 #[inline(always)]
-fn datagram(
+fn cut(
     Place { frame, more, at, outer_end }: Place<'_>,
-    meta: DatagramMeta,
     (ip_head, ip_len): (usize, usize),
     udp_len: usize,
-) -> Result<Parsed<'_>, StackError> {
+) -> Result<Cut<'_>, StackError> {
     // A switch that trims mends the length of the outer packet alone.
     let end = outer_end.map_or(at + ip_len, |outer_end| outer_end.min(at + ip_len));
     let elsewhere = end.saturating_sub(frame.len());
     if elsewhere > more {
+        cold_path();
         return Err(StackError::Short { layer: "IP length", needed: end, found: frame.len() + more });
     }
     // Its headers are there, so this is not empty.
     let l3 = frame.get(at..end - elsewhere).unwrap_or_default();
     let Some(mrc) = l3.get(ip_head + UDP_LEN..) else {
+        cold_path();
         return Err(StackError::UdpLength { expected: ip_len.saturating_sub(ip_head), found: udp_len });
     };
     let expected = ip_len - ip_head;
     if udp_len < expected {
+        cold_path();
         return Err(StackError::UdpLength { expected, found: udp_len });
     }
-    Ok(Parsed { meta, l3, mrc, elsewhere, truncated: udp_len > end - at - ip_head })
+    Ok(Cut { l3, mrc, elsewhere, truncated: udp_len > end - at - ip_head })
+}
+
+#[cfg(test)]
+mod tests {
+    use rand::rngs::ChaCha20Rng;
+    use rand::{Rng, RngExt, SeedableRng};
+
+    use super::super::StackTemplate;
+    use super::*;
+    use crate::wire::Entropy;
+    use spindrift_pmd::MacAddr;
+
+    /// What the path of data packets finds is what the other finds, in part of a frame as in the whole, and nothing
+    /// where that finds an error, IPv4 or an outer packet.
+    #[test]
+    fn plain_datagrams_are_found_alike() {
+        let mut rng = ChaCha20Rng::seed_from_u64(11);
+        let ip = |last| Ipv6Addr::new(0xfd00, 1, 2, 3, 4, 5, 6, last).into();
+        let template = StackTemplate::new(MacAddr([2; 6]), MacAddr([4; 6]), ip(1), ip(2), 4971, 64).unwrap();
+        let (mut plain_found, mut errors) = (0, 0);
+        for _ in 0..100_000 {
+            let entropy = Entropy { src_port: rng.random(), flow_label: rng.random_range(0..1 << 20) };
+            let mut frame = vec![0; IPV6_STACK_LEN + rng.random_range(0..80)];
+            let payload = frame.len() - IPV6_STACK_LEN;
+            template.write(&mut frame, entropy, rng.random(), payload);
+            if rng.random() {
+                // One of the bytes that lengths, versions and protocols are in, most of the time.
+                let at = *[12, 13, 14, 18, 19, 20, 58, 59, rng.random_range(0..frame.len())]
+                    .get(rng.random_range(0..9))
+                    .unwrap();
+                frame[at] = if rng.random() { rng.random() } else { frame[at] ^ 1 << rng.random_range(0..8) };
+            }
+            frame.extend((0..rng.random_range(0..3)).map(|_| rng.next_u32() as u8));
+            let cut = if rng.random() { frame.len() } else { rng.random_range(0..=frame.len()) };
+            let (front, more) = (&frame[..cut], frame.len() - cut);
+            let is_plain = front.get(12..14) == Some(&[0x86, 0xdd]) && front.get(20) == Some(&PROTOCOL_UDP);
+            let expected = parse_front(front, more).ok().filter(|_| is_plain);
+            let found = parse_plain(front, more).map(|plain| {
+                assert_eq!(plain.meta.src_mac(), front[6..12]);
+                let Plain { meta, l3, mrc, elsewhere, truncated } = plain;
+                Parsed { meta: meta.read(), l3, mrc, elsewhere, truncated }
+            });
+            assert_eq!(found, expected, "{front:?} and {more}");
+            plain_found += u32::from(found.is_some());
+            errors += u32::from(found.is_none());
+        }
+        assert!(plain_found > 20_000 && errors > 20_000, "{plain_found} {errors}");
+    }
 }
