@@ -312,6 +312,7 @@ fn cut(
 }
 
 #[cfg(test)]
+#[expect(clippy::indexing_slicing, reason = "test")]
 mod tests {
     use rand::rngs::ChaCha20Rng;
     use rand::{Rng, RngExt, SeedableRng};
