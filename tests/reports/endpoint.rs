@@ -117,6 +117,7 @@ fn ports_that_go_down_and_up_are_reported_on_both_sides() {
         assert_eq!((loud[0].get("peer"), loud[1].get("peer")), ("", writer.as_str()));
         let says = with_text(&reports, "port status update");
         assert_eq!((says.len(), says[0].get("mask")), (1, if up { "3" } else { "1" }));
+        assert_eq!(flow.counters(TARGET).peer_port_changes, if up { 2 } else { 1 });
     }
 }
 
