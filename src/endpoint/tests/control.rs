@@ -145,7 +145,7 @@ fn news_of_ports_take_the_planes_that_work_in_turn() {
     let (mask, local) = (0b0111, endpoint.ports_up);
     endpoint.peers[0].as_mut().unwrap().ports_seen.on_update(now, mask, local, &mut || 7);
     endpoint.port_link(now, 0, false);
-    let mut planes = Vec::new();
+    let (mut planes, mut probes) = (Vec::new(), 0);
     let mut out = Transmit::default();
     while planes.len() < 8 {
         while endpoint.transmit(now, PortMask(0b1111), &mut out) {
@@ -157,12 +157,16 @@ fn news_of_ports_take_the_planes_that_work_in_turn() {
             // The others ask whether the closed plane works again.
             if erth.op == EndpointOp::PortStatusUpdate {
                 planes.push(out.port);
+            } else {
+                probes += 1;
             }
         }
+        assert_eq!(endpoint.counters().tx_plane_probes, probes);
         now = endpoint.next_timeout();
         endpoint.on_timeout(now);
     }
     assert_eq!(planes, [1, 2, 1, 2, 1, 2, 1, 2]);
+    assert!(probes > 1);
 }
 
 /// A lane that cannot go on fails its queue pairs; with nothing under way that is all there is to tell.
