@@ -120,6 +120,7 @@ fn a_silent_peer_is_told_of_ports_less_and_less_often() {
     let mut waits = Vec::new();
     while let Some(update) = alone.endpoint.peers[0].as_ref().unwrap().status_update {
         waits.push(update.due.since(alone.now));
+        assert!(waits.len() <= 64, "{waits:?}");
         alone.transmit();
         alone.now = update.due;
         alone.endpoint.on_timeout(alone.now);
@@ -163,6 +164,7 @@ fn news_of_ports_take_the_planes_that_work_in_turn() {
         }
         assert_eq!(endpoint.counters().tx_plane_probes, probes);
         now = endpoint.next_timeout();
+        assert!(now < Time::NEVER, "nothing is due");
         endpoint.on_timeout(now);
     }
     assert_eq!(planes, [1, 2, 1, 2, 1, 2, 1, 2]);
