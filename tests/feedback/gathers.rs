@@ -112,6 +112,18 @@ impl Concat for Vec<(Vec<u8>, bool)> {
     }
 }
 
+/// An element that is as long as a packet fills none where packets begin within it.
+#[test]
+fn an_element_as_long_as_a_packet_is_split_between_two() {
+    let mut sender = Sender::new(Setup::default());
+    let sges = [(1, 100), (2, 256), (3, 156)].map(|(number, len)| memory(&mut sender, number, len));
+    let all = bytes_of(&mut sender, &sges);
+    sender.queue_gather(&sges).unwrap();
+    let mut out = Transmit::default();
+    let sent: Vec<_> = core::iter::from_fn(|| next(&mut sender, &mut out)).collect();
+    assert_eq!(sent, [(all[..256].to_vec(), false), (all[256..].to_vec(), false)]);
+}
+
 /// An application may write to the memory before the request is done; what is sent again is what is there then.
 #[test]
 fn a_repeat_is_read_anew() {

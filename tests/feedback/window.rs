@@ -227,7 +227,7 @@ fn a_driver_that_leaves_events_untaken_narrows_the_windows() {
     let mut windows = Windows::new(1, 40, 1000);
     let qpn = windows.qps[0].0.qpn;
     assert_eq!(windows.receive(0, 2000), 40);
-    for (events, granted) in [(200, 40), (300, LEAST), (0, 40)] {
+    for (events, granted) in [(256, 40), (257, LEAST), (0, 40)] {
         let endpoint = windows.receiver.net.endpoint(0);
         // Each of them tells the driver that a path was denied; the simulated driver sends before it looks.
         for _ in 0..events {

@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use spindrift::congestion::CcConfig;
@@ -10,7 +10,7 @@ use spindrift::endpoint::PortAddr;
 use spindrift::memory::MemoryError;
 use spindrift::path::{MAX_EVS, PathConfig};
 use spindrift::pmd::loopback::{self, LoopbackConfig, LoopbackPort};
-use spindrift::pmd::{LinkState, Port};
+use spindrift::pmd::{LinkState, Port, PortCaps, PortCounters, RxFrame, TxFrame};
 use spindrift::verbs::{
     Access, Context, ContextConfig, ControlError, FailReason, Idle, LaneMode, MAX_CQ_DEPTH, MAX_INLINE,
     Placement, PostError, Qp, QpAttr, QpConfig, QpModify, QpState, RecvWr, RetryAttr, RtsAttr, SendOp,
@@ -443,6 +443,86 @@ fn a_port_says_what_it_is_and_what_went_through() {
                 (links(&left.context) == want).then_some(())
             });
         }
+    }
+}
+
+/// A port that finds out while it runs what a user should know.
+struct Noting {
+    inner: LoopbackPort,
+    caps: PortCaps,
+    refused: Arc<AtomicBool>,
+}
+
+impl Port for Noting {
+    fn caps(&self) -> &PortCaps {
+        &self.caps
+    }
+
+    fn tx_room(&mut self, now_ns: u64) -> usize {
+        self.inner.tx_room(now_ns)
+    }
+
+    fn tx_burst(&mut self, now_ns: u64, frames: &[TxFrame<'_>]) -> usize {
+        self.inner.tx_burst(now_ns, frames)
+    }
+
+    fn unsent(&self) -> &[u16] {
+        self.inner.unsent()
+    }
+
+    fn rx_burst(&mut self, now_ns: u64, max: usize, sink: &mut dyn FnMut(&RxFrame<'_>)) -> usize {
+        if self.refused.swap(false, Ordering::Relaxed) {
+            self.caps.notes.push("refused while running".to_owned());
+        }
+        self.inner.rx_burst(now_ns, max, sink)
+    }
+
+    fn flush(&mut self, now_ns: u64) {
+        self.inner.flush(now_ns);
+    }
+
+    fn reap(&mut self) -> u64 {
+        self.inner.reap()
+    }
+
+    fn recall(&mut self) {
+        self.inner.recall();
+    }
+
+    fn link(&mut self) -> LinkState {
+        self.inner.link()
+    }
+
+    fn counters(&self) -> PortCounters {
+        self.inner.counters()
+    }
+}
+
+/// A kernel may refuse an offload only when it is used.
+#[test]
+fn what_a_port_notes_while_it_runs_is_told() {
+    for mode in [LaneMode::Inline, THREAD] {
+        let refused = Arc::new(AtomicBool::new(false));
+        let noting = |(plane, inner): (usize, LoopbackPort)| {
+            let mut caps = inner.caps().clone();
+            caps.notes = vec![format!("noted at open by port {plane}")];
+            let refused = if plane == 1 { Arc::clone(&refused) } else { Arc::default() };
+            Noting { inner, caps, refused }
+        };
+        let (ours, _theirs) = loopback::pair(2, LoopbackConfig::default());
+        let context = open(vec![nic(ours.into_iter().enumerate().map(noting).collect())], mode);
+        let notes = |plane| context.query_port(0, plane).unwrap().notes;
+        let at_open = [0, 1].map(|plane| vec![format!("noted at open by port {plane}")]);
+        assert_eq!([notes(0), notes(1)], at_open);
+        refused.store(true, Ordering::Relaxed);
+        let news = until("the note", || {
+            context.poll();
+            let now = [notes(0), notes(1)];
+            (now != at_open).then_some(now)
+        });
+        let [first, mut second] = at_open;
+        second.push("refused while running".to_owned());
+        assert_eq!(news, [first, second]);
     }
 }
 

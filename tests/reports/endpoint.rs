@@ -117,6 +117,7 @@ fn ports_that_go_down_and_up_are_reported_on_both_sides() {
         assert_eq!((loud[0].get("peer"), loud[1].get("peer")), ("", writer.as_str()));
         let says = with_text(&reports, "port status update");
         assert_eq!((says.len(), says[0].get("mask")), (1, if up { "3" } else { "1" }));
+        assert_eq!(flow.counters(TARGET).peer_port_changes, if up { 2 } else { 1 });
     }
 }
 
@@ -235,6 +236,21 @@ fn changes_without_a_new_state_are_not_reported_as_one() {
     let endpoint = flow.net.endpoint(WRITER);
     endpoint.modify_qp(now, qpn, QpModify::Retry(RtsAttr::default().retry())).unwrap();
     assert!(take().is_empty());
+}
+
+/// The first report has the old number, the second the new one, which has no peer yet.
+#[test]
+fn a_reset_is_reported_with_both_numbers() {
+    let mut flow = two_planes(12);
+    let (now, qpn) = (flow.net.now, flow.ends[WRITER].qpn);
+    let anew = flow.net.endpoint(WRITER).modify_qp(now, qpn, QpModify::Reset).unwrap();
+    let reports = take();
+    let texts: Vec<_> = reports.iter().map(Report::text).collect();
+    assert_eq!(texts, ["queue pair reset", "queue pair changed its state"], "{reports:#?}");
+    about_writer(&flow, &reports[0]);
+    assert_eq!((reports[0].level, reports[0].target), (Level::INFO, "spindrift::qp"));
+    assert_eq!([reports[1].get("qpn"), reports[1].get("state")], [&*anew.to_string(), "Reset"]);
+    assert_eq!(reports[1].get("peer"), "");
 }
 
 /// A peer that hears nothing of a port that went down is reported once, when it is given up.

@@ -1,6 +1,7 @@
 //! Peers, ports, keys and denied paths; visits to queue pairs.
 
 use super::*;
+use crate::wire::{EndpointOp, Packet};
 
 /// In turn, and each once in a second at most: those visited lately wait until the others had their turn.
 #[test]
@@ -107,6 +108,67 @@ fn a_new_peer_is_told_of_ports_that_are_down_alone() {
         let mut out = Transmit::default();
         assert_eq!(endpoint.transmit(Time(1), PortMask(0b11), &mut out), down, "at once");
     }
+}
+
+/// A peer that does not answer is told less and less often, and is left alone in the end.
+#[test]
+fn a_silent_peer_is_told_of_ports_less_and_less_often() {
+    const MS: u64 = 1_000_000;
+    let mut alone = Alone::new();
+    alone.endpoint.port_link(alone.now, 0, false);
+    alone.endpoint.port_link(alone.now, 0, true);
+    let mut waits = Vec::new();
+    while let Some(update) = alone.endpoint.peers[0].as_ref().unwrap().status_update {
+        waits.push(update.due.since(alone.now));
+        assert!(waits.len() <= 64, "{waits:?}");
+        alone.transmit();
+        alone.now = update.due;
+        alone.endpoint.on_timeout(alone.now);
+    }
+    for (n, &wait) in waits.iter().enumerate() {
+        let about = (MS << n.min(10)).min(1_000 * MS);
+        assert!((about / 4 * 3..=about / 4 * 5).contains(&wait), "{n}: {wait} ns");
+    }
+    let counters = alone.endpoint.counters();
+    assert_eq!((waits.len(), counters.tx_port_status_unheard), (64, 1));
+    assert_eq!(counters.tx_endpoint_requests, 64);
+}
+
+/// One that is down here or closed there would carry nothing.
+#[test]
+fn news_of_ports_take_the_planes_that_work_in_turn() {
+    let mut endpoint = Endpoint::new(EndpointConfig::new((1..=4).map(port).collect())).unwrap();
+    let pd = endpoint.alloc_pd();
+    let qpn = endpoint.create_qp(QpInit::new(pd, CqId(0), CqId(1))).unwrap();
+    let info = endpoint.qp_info(qpn).unwrap();
+    let mut now = Time(1_000);
+    to_rts(&mut endpoint, now, qpn, rtr_to(info.ports, info.udp_port));
+    let (mask, local) = (0b0111, endpoint.ports_up);
+    endpoint.peers[0].as_mut().unwrap().ports_seen.on_update(now, mask, local, &mut || 7);
+    endpoint.port_link(now, 0, false);
+    let (mut planes, mut probes) = (Vec::new(), 0);
+    let mut out = Transmit::default();
+    while planes.len() < 8 {
+        while endpoint.transmit(now, PortMask(0b1111), &mut out) {
+            let mut frame = out.head().to_vec();
+            frame.extend_from_slice(&[0; 4]);
+            let mrc = stack::parse(&frame).unwrap().mrc;
+            let packet = Packet::decode(&mrc[..mrc.len() - 4]);
+            let Ok(Packet::EndpointRequest { erth, .. }) = packet else { panic!("{packet:?}") };
+            // The others ask whether the closed plane works again.
+            if erth.op == EndpointOp::PortStatusUpdate {
+                planes.push(out.port);
+            } else {
+                probes += 1;
+            }
+        }
+        assert_eq!(endpoint.counters().tx_plane_probes, probes);
+        now = endpoint.next_timeout();
+        assert!(now < Time::NEVER, "nothing is due");
+        endpoint.on_timeout(now);
+    }
+    assert_eq!(planes, [1, 2, 1, 2, 1, 2, 1, 2]);
+    assert!(probes > 1);
 }
 
 /// A lane that cannot go on fails its queue pairs; with nothing under way that is all there is to tell.

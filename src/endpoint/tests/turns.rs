@@ -217,3 +217,51 @@ fn requests_for_a_port_that_goes_down_are_dropped_and_counted() {
     assert_eq!(alone.endpoint.counters().tx_endpoint_dropped, 2);
     assert_eq!(alone.transmit(), 0);
 }
+
+/// The peer acknowledges all that was sent; the events of that.
+fn acknowledged(alone: &mut Alone) -> Vec<Event> {
+    let slot = alone.endpoint.slot_of(alone.qpn).unwrap();
+    let qp = alone.endpoint.qps[slot as usize].as_deref_mut().unwrap();
+    let psn = qp.requester.psn(qp.counters.tx_packets - 1);
+    let (requester, mut env) = qp.requester_env(&mut alone.endpoint.counters);
+    requester.on_transport_ack(alone.now, psn, &mut env);
+    alone.endpoint.complete_sends(slot);
+    core::iter::from_fn(|| alone.endpoint.poll_event()).collect()
+}
+
+/// A driver counts what its queue pairs may still take, so it is told of every request that ended, however it did.
+#[test]
+fn requests_that_ended_are_told_with_their_number() {
+    let mut alone = Alone::new();
+    let retired = |events: &[Event]| -> Vec<u32> {
+        let count =
+            |event: &Event| if let Event::SendRetired { count, .. } = event { Some(*count) } else { None };
+        events.iter().filter_map(count).collect()
+    };
+    for signaled in [true, false, false] {
+        alone.wr.signaled = signaled;
+        alone.post();
+    }
+    assert_eq!(alone.transmit(), 3);
+    assert_eq!(retired(&acknowledged(&mut alone)), [3]);
+    assert!(retired(&acknowledged(&mut alone)).is_empty(), "none is left");
+    (0..2).for_each(|_| alone.post());
+    alone.endpoint.modify_qp(alone.now, alone.qpn, QpModify::Error).unwrap();
+    // One that is posted after that ends at once.
+    alone.post();
+    let events: Vec<_> = core::iter::from_fn(|| alone.endpoint.poll_event()).collect();
+    assert_eq!(retired(&events), [2, 1]);
+}
+
+#[test]
+fn requests_complete_if_they_or_their_queue_pair_say_so() {
+    for (sig_all, signaled) in [(false, false), (false, true), (true, false), (true, true)] {
+        let mut alone = Alone::with(|init| init.sig_all = sig_all, |_| {});
+        alone.wr.signaled = signaled;
+        alone.post();
+        assert_eq!(alone.transmit(), 1);
+        let events = acknowledged(&mut alone);
+        let completes = events.iter().any(|event| matches!(event, Event::Completion { .. }));
+        assert_eq!(completes, sig_all || signaled, "{events:?}");
+    }
+}
