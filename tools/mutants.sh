@@ -60,7 +60,7 @@ esac
 # mutants that it alone finds are found by its first seeds.
 export CARGO_INCREMENTAL=1
 export CARGO_TARGET_DIR=$PWD/target/mutants
-export SPINDRIFT_SEEDS=${SPINDRIFT_SEEDS:-150}
+export SPINDRIFT_SEEDS=${SPINDRIFT_SEEDS:-100}
 unset SPINDRIFT_FRESH SPINDRIFT_SEED SPINDRIFT_JUDGE
 targets=(--lib)
 for test in adversary feedback property recovery reports routes smoke wire_layout wire_outer wire_properties wire_stack wire_vectors; do
@@ -70,7 +70,7 @@ done
 skipped=(forged_updates_hardly_slow one_forged_update_without ten_thousand_queue_pairs)
 
 status=0
-cargo mutants --config tests/mutants.toml --output target --package spindrift --timeout 60 --no-times \
+cargo mutants --config tests/mutants.toml --output target --package spindrift --timeout 120 --no-times \
     "${selection[@]}" "${targets[@]/#/--cargo-arg=}" -- --locked -- "${skipped[@]/#/--skip=}" || status=$?
 case $status in
     # 3: a mutant hung, which the tests notice too.
