@@ -20,3 +20,4 @@ mod registrations;
 mod shared;
 mod side;
 mod window;
+mod wrapped;

@@ -5,13 +5,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use spindrift::pmd::loopback::{self, LoopbackConfig};
-use spindrift::pmd::{LinkState, Port, PortCaps, PortCounters, RxFrame, TxFrame};
+use spindrift::pmd::{Port, PortCaps, RxFrame, TxFrame};
 use spindrift::verbs::{
     Access, AsyncEvent, ControlError, CqError, FailReason, LaneMode, PostError, QpConfig, QpState, RecvWr,
     VerbsError, WcStatus, nic,
 };
 
 use crate::side::{Side, THREAD, all_of, connect, returns, side, write};
+use crate::wrapped::left_to_inner;
 
 /// A port with a defect that can be switched on.
 pub(crate) struct Broken<P> {
@@ -25,42 +26,16 @@ impl<P: Port> Port for Broken<P> {
         self.inner.caps()
     }
 
-    fn tx_room(&mut self, now_ns: u64) -> usize {
-        self.inner.tx_room(now_ns)
-    }
+    left_to_inner!();
 
     fn tx_burst(&mut self, now_ns: u64, frames: &[TxFrame<'_>]) -> usize {
         assert!(!self.in_tx.load(Ordering::Relaxed), "no frame leaves here");
         self.inner.tx_burst(now_ns, frames)
     }
 
-    fn unsent(&self) -> &[u16] {
-        self.inner.unsent()
-    }
-
     fn rx_burst(&mut self, now_ns: u64, max: usize, sink: &mut dyn FnMut(&RxFrame<'_>)) -> usize {
         assert!(!self.in_rx.load(Ordering::Relaxed), "no frame comes here");
         self.inner.rx_burst(now_ns, max, sink)
-    }
-
-    fn flush(&mut self, now_ns: u64) {
-        self.inner.flush(now_ns);
-    }
-
-    fn reap(&mut self) -> u64 {
-        self.inner.reap()
-    }
-
-    fn recall(&mut self) {
-        self.inner.recall();
-    }
-
-    fn link(&mut self) -> LinkState {
-        self.inner.link()
-    }
-
-    fn counters(&self) -> PortCounters {
-        self.inner.counters()
     }
 }
 

@@ -10,7 +10,7 @@ use spindrift::endpoint::PortAddr;
 use spindrift::memory::MemoryError;
 use spindrift::path::{MAX_EVS, PathConfig};
 use spindrift::pmd::loopback::{self, LoopbackConfig, LoopbackPort};
-use spindrift::pmd::{LinkState, Port, PortCaps, PortCounters, RxFrame, TxFrame};
+use spindrift::pmd::{LinkState, Port, PortCaps, RxFrame, TxFrame};
 use spindrift::verbs::{
     Access, Context, ContextConfig, ControlError, FailReason, Idle, LaneMode, MAX_CQ_DEPTH, MAX_INLINE,
     Placement, PostError, Qp, QpAttr, QpConfig, QpModify, QpState, RecvWr, RetryAttr, RtsAttr, SendOp,
@@ -21,6 +21,7 @@ use spindrift::wire::{EntropyMode, Psn, StevOrder};
 use crate::many::{Lanes, open, ports};
 use crate::panic::Broken;
 use crate::side::{Side, THREAD, all_of, complete, connect, pair, side, until, write};
+use crate::wrapped::left_to_inner;
 
 /// Two sides that differ in all that can differ.
 fn unequal() -> (Side, Side) {
@@ -458,16 +459,10 @@ impl Port for Noting {
         &self.caps
     }
 
-    fn tx_room(&mut self, now_ns: u64) -> usize {
-        self.inner.tx_room(now_ns)
-    }
+    left_to_inner!();
 
     fn tx_burst(&mut self, now_ns: u64, frames: &[TxFrame<'_>]) -> usize {
         self.inner.tx_burst(now_ns, frames)
-    }
-
-    fn unsent(&self) -> &[u16] {
-        self.inner.unsent()
     }
 
     fn rx_burst(&mut self, now_ns: u64, max: usize, sink: &mut dyn FnMut(&RxFrame<'_>)) -> usize {
@@ -475,26 +470,6 @@ impl Port for Noting {
             self.caps.notes.push("refused while running".to_owned());
         }
         self.inner.rx_burst(now_ns, max, sink)
-    }
-
-    fn flush(&mut self, now_ns: u64) {
-        self.inner.flush(now_ns);
-    }
-
-    fn reap(&mut self) -> u64 {
-        self.inner.reap()
-    }
-
-    fn recall(&mut self) {
-        self.inner.recall();
-    }
-
-    fn link(&mut self) -> LinkState {
-        self.inner.link()
-    }
-
-    fn counters(&self) -> PortCounters {
-        self.inner.counters()
     }
 }
 
