@@ -24,6 +24,11 @@ impl<T: Copy + Default> SeqRing<T> {
         }
     }
 
+    /// How many sequence numbers in a row there is room for.
+    pub(crate) const fn room(&self) -> u64 {
+        self.slots.len() as u64
+    }
+
     #[cold]
     fn grow(&mut self, low: u64, need: u64) {
         let mut grown =
@@ -94,6 +99,11 @@ impl BitRing {
         if need > self.words.len() as u64 * 64 {
             self.grow(low, need);
         }
+    }
+
+    /// How many bits in a row there is room for, with 64 read from any of them.
+    pub(crate) const fn room(&self) -> u64 {
+        (self.words.len() as u64 * 64).saturating_sub(2 * MIN_SLOTS)
     }
 
     #[cold]

@@ -36,6 +36,7 @@ mod senders;
 mod share;
 mod timers;
 mod transmit;
+mod transmit_data;
 
 pub use attr::{
     CqId, PortAddr, QpCap, QpInfo, QpInit, QpModify, QpState, RetryAttr, RtrAttr, RtsAttr, entropy_name,
@@ -59,7 +60,7 @@ use rand::rngs::ChaCha20Rng;
 use crate::counters::Counters;
 use crate::memory::{MemoryError, MemorySpace, MemoryView, Payload};
 use crate::path::PortMask;
-use crate::requester::{Entry, NotDone, Piece, Source, SpareQueues};
+use crate::requester::{Entry, NotDone, Source, SpareQueues};
 use crate::responder::{ImmediateDone, WindowBudget};
 use crate::seed::Purpose;
 use crate::time::Time;
@@ -367,7 +368,7 @@ impl Endpoint {
                 Ok(entry) => {
                     self.recall |= entry.held_until > self.released;
                     qp.retired += 1;
-                    if entry.wr.signaled {
+                    if entry.signaled {
                         let wc = send_wc(qp.qpn, &entry, WcStatus::Success);
                         self.events.push_back(Event::Completion { cq: qp.send_cq, wc });
                     }
@@ -496,7 +497,7 @@ fn pin_pieces(qp: &mut Qp, memory: &mut MemoryView, gather: &GatherWr<'_>) -> Re
     let mut pieces = qp.requester.begin_pieces();
     for Sge { addr, len, lkey } in gather.elements() {
         match memory.pin(lkey, qp.pd.id(), addr, len) {
-            Ok(slot) => qp.requester.add_piece(&mut pieces, Piece { slot, addr, len }),
+            Ok(piece) => qp.requester.add_piece(&mut pieces, piece),
             Err(error) => {
                 qp.requester.take_back_pieces(pieces, |pinned| memory.unpin(pinned));
                 return Err(error);
@@ -507,8 +508,8 @@ fn pin_pieces(qp: &mut Qp, memory: &mut MemoryView, gather: &GatherWr<'_>) -> Re
 }
 
 fn send_wc(qpn: Qpn, entry: &Entry, status: WcStatus) -> Wc {
-    let byte_len = if status.is_success() { entry.wr.local.len } else { 0 };
-    Wc { wr_id: entry.wr.wr_id, status, opcode: WcOpcode::RdmaWrite, byte_len, imm: None, qpn }
+    let byte_len = if status.is_success() { entry.len } else { 0 };
+    Wc { wr_id: entry.wr_id, status, opcode: WcOpcode::RdmaWrite, byte_len, imm: None, qpn }
 }
 
 fn recv_flushed(qp: &Qp, wr: RecvWr) -> Event {

@@ -33,12 +33,6 @@ pub(super) struct Senders {
 }
 
 impl Senders {
-    /// Whoever has anything to send is in the first list too.
-    #[inline]
-    pub(super) fn is_empty(&self) -> bool {
-        self.lists[List::New as usize].is_empty()
-    }
-
     #[inline]
     pub(super) fn no_repairs(&self) -> bool {
         self.lists[List::Repairs as usize].is_empty()
@@ -60,8 +54,8 @@ impl Senders {
     }
 
     #[inline]
-    pub(super) fn pop(&mut self, list: List) {
-        self.lists[list as usize].pop_front();
+    pub(super) fn pop(&mut self, list: List) -> Option<u32> {
+        self.lists[list as usize].pop_front()
     }
 
     /// The next one's turn begins.

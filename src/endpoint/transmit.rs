@@ -7,13 +7,13 @@ use std::collections::BTreeSet;
 
 use crate::memory::{MemoryView, Payload, PayloadRef};
 use crate::path::PortMask;
-use crate::requester::{PacketSpec, Piece, Requester, SendKind, Sent, Source};
+use crate::requester::{PacketSpec, Requester, SendKind};
 use crate::responder::{NackOut, SackOut, WindowBudget};
 use crate::time::Time;
 use crate::wire::stack::STACK_LEN_MAX;
 use crate::wire::{
     Aeth, Bth, CcState, Entropy, ICRC_LEN, Mark, NackReason, Neth, Opcode, Packet, Peth, Psn, Qpn, Seth,
-    StackTemplate, Tseth, WriteHead, dscp,
+    StackTemplate, dscp,
 };
 
 use super::qp::Qp;
@@ -38,14 +38,14 @@ pub struct Transmit {
     /// Data packets are numbered as they leave: see [`Endpoint::release_before`].
     pub ticket: u64,
     /// What to take back if it does not leave.
-    origin: Origin,
+    pub(super) origin: Origin,
     /// The payload, if it was copied together from several places; otherwise of no meaning.
     gathered: Vec<u8>,
 }
 
 /// Which state a packet was made from.
 #[derive(Clone, Copy, Debug)]
-enum Origin {
+pub(super) enum Origin {
     /// None that cannot be found in its headers.
     Control,
     /// Data packet `seq` of the queue pair in `slot`.
@@ -70,29 +70,14 @@ impl Transmit {
 
     /// Refers to the packet's bytes if they lie in one place, or copies them together. A virtual region gives zeros.
     #[cold]
-    fn gather(&mut self, memory: &MemoryView, spec: &PacketSpec, pieces: impl Iterator<Item = Piece>) {
+    pub(super) fn gather(&mut self, memory: &MemoryView, spec: PacketSpec<'_>) {
         self.gathered.clear();
-        // From the end of the piece before to the first byte of the packet.
-        let mut skip = spec.local_addr;
-        let mut left = spec.len;
-        for piece in pieces {
-            let len = u64::from(piece.len);
-            if skip >= len {
-                skip -= len;
-                continue;
-            }
-            let part = left.min((len - skip) as u32);
-            let part_ref = memory.payload(piece.slot, piece.addr + skip, part);
-            if part == spec.len {
-                self.payload = part_ref;
+        for part in spec.parts() {
+            if part.len == spec.len {
+                self.payload = part;
                 return;
             }
-            memory.bytes(&part_ref).append_to(&mut self.gathered, usize::MAX);
-            skip = 0;
-            left -= part;
-            if left == 0 {
-                break;
-            }
+            memory.bytes(&part).append_to(&mut self.gathered, usize::MAX);
         }
         self.payload = PayloadRef::gathered(spec.len);
     }
@@ -121,12 +106,12 @@ impl Default for Transmit {
 }
 
 /// ECN codepoint of data: ECN-capable transport (0), so that switches may mark it (RFC 3168).
-const ECT0: u8 = 0b10;
+pub(super) const ECT0: u8 = 0b10;
 /// ECN codepoint of everything else.
 const NOT_ECT: u8 = 0;
 
 /// What came of asking a queue pair for a packet.
-enum Turn {
+pub(super) enum Turn {
     Sent,
     /// No port that it could use has room.
     Blocked,
@@ -151,21 +136,26 @@ impl Endpoint {
         if free.0 == 0 {
             return false;
         }
-        if !self.given_back.is_empty() && self.transmit_given_back(free, out) {
+        let only_data = self.given_back.is_empty() && self.ops.is_empty() && self.control_list.is_empty();
+        if !only_data && self.transmit_before_data(now, free, out) {
             return true;
         }
-        if !self.ops.is_empty() && self.transmit_op(free, out) {
-            return true;
+        if self.senders.no_repairs() {
+            return self.transmit_new(now, free, out);
         }
-        self.transmit_from_control_list(now, free, out) || self.transmit_from_lists(now, free, out)
+        self.transmit_from_lists(now, free, out)
     }
 
-    #[inline]
+    #[inline(never)]
+    fn transmit_before_data(&mut self, now: Time, free: PortMask, out: &mut Transmit) -> bool {
+        (!self.given_back.is_empty() && self.transmit_given_back(free, out))
+            || (!self.ops.is_empty() && self.transmit_op(free, out))
+            || self.transmit_from_control_list(now, free, out)
+    }
+
+    #[cold]
     fn transmit_from_lists(&mut self, now: Time, free: PortMask, out: &mut Transmit) -> bool {
-        if self.senders.is_empty() {
-            return false;
-        }
-        let first = if self.senders.no_repairs() { List::New } else { self.first_list() };
+        let first = self.first_list();
         let mut list = first;
         while !self.transmit_from_list(list, now, free, out) {
             if list == List::New && self.senders.no_repairs() {
@@ -213,7 +203,6 @@ impl Endpoint {
         true
     }
 
-    #[inline]
     fn transmit_from_control_list(&mut self, now: Time, free: PortMask, out: &mut Transmit) -> bool {
         let mut blocked = 0;
         while let Some(&slot) = self.control_list.front() {
@@ -239,42 +228,74 @@ impl Endpoint {
     }
 
     /// Where the next packet comes from, when some queue pairs may have repairs.
-    #[cold]
     fn first_list(&mut self) -> List {
         while let Some(slot) = self.senders.front(List::Repairs) {
             if self.qp(slot).is_some_and(|qp| qp.requester.has_repairs()) {
                 break;
             }
-            self.leave_list(List::Repairs, slot);
+            self.leave_list(List::Repairs);
         }
         self.senders.first(self.cfg.quantum)
     }
 
-    fn leave_list(&mut self, list: List, slot: u32) {
-        self.senders.pop(list);
+    /// The one at the front of the list leaves it.
+    fn leave_list(&mut self, list: List) {
+        let Some(slot) = self.senders.pop(list) else { return };
         if let Some(qp) = self.qp_mut(slot) {
             qp.places[list as usize] = Place::default();
         }
     }
 
-    #[inline]
+    /// A packet of the queue pair whose turn it is, or of one that follows if it has none now.
     fn transmit_from_list(&mut self, list: List, now: Time, free: PortMask, out: &mut Transmit) -> bool {
+        let Some(slot) = self.senders.front(list) else { return false };
+        let turn = self.transmit_any(list, now, slot, free, out);
+        self.transmit_behind(list, turn, now, free, out)
+    }
+
+    /// The same for first transmissions, inlined: where nothing else waits, all data goes this way.
+    #[inline]
+    fn transmit_new(&mut self, now: Time, free: PortMask, out: &mut Transmit) -> bool {
+        let Some(slot) = self.senders.front(List::New) else { return false };
+        match self.transmit_data(List::New, now, slot, free, out) {
+            Turn::Sent => true,
+            turn => self.transmit_behind(List::New, turn, now, free, out),
+        }
+    }
+
+    /// [`transmit_data`](Self::transmit_data), out of line.
+    #[inline(never)]
+    fn transmit_any(&mut self, list: List, now: Time, slot: u32, free: PortMask, out: &mut Transmit) -> Turn {
+        self.transmit_data(list, now, slot, free, out)
+    }
+
+    /// Goes through the list until a packet leaves; `turn` is what came of the queue pair at its front.
+    #[cold]
+    fn transmit_behind(
+        &mut self,
+        list: List,
+        mut turn: Turn,
+        now: Time,
+        free: PortMask,
+        out: &mut Transmit,
+    ) -> bool {
         let mut blocked = 0;
-        while let Some(slot) = self.senders.front(list) {
-            match self.transmit_data(list, now, slot, free, out) {
+        loop {
+            match turn {
                 Turn::Sent => return true,
                 Turn::Blocked => {
                     // Another queue pair may have other planes; this one keeps its turn for later.
                     blocked += 1;
                     self.senders.rotate(list);
                     if blocked >= self.senders.len(list).min(Self::MAX_BLOCKED) {
-                        break;
+                        return false;
                     }
                 }
-                Turn::Idle => self.leave_list(list, slot),
+                Turn::Idle => self.leave_list(list),
             }
+            let Some(slot) = self.senders.front(list) else { return false };
+            turn = self.transmit_any(list, now, slot, free, out);
         }
-        false
     }
 
     fn transmit_op(&mut self, free: PortMask, out: &mut Transmit) -> bool {
@@ -340,90 +361,14 @@ impl Endpoint {
         write_control(out, &Route { plane, template, entropy, traffic_class }, &packet);
         Some(Turn::Sent)
     }
-
-    #[inline]
-    fn transmit_data(
-        &mut self,
-        list: List,
-        now: Time,
-        slot: u32,
-        free: PortMask,
-        out: &mut Transmit,
-    ) -> Turn {
-        let Some(qp) = self.qps[slot as usize].as_deref_mut() else { return Turn::Idle };
-        if qp.state != super::QpState::Rts {
-            return Turn::Idle;
-        }
-        if qp.burst != self.burst {
-            qp.burst = self.burst;
-            // As many entropy values as fill a batch each, on ports that gain from that.
-            let packets = qp.requester.sendable().min(self.burst_hint);
-            qp.paths.begin_burst(packets.div_ceil(self.same_path_batch));
-        }
-        let Some((seq, kind)) = qp.requester.next_send(&qp.cc) else { return Turn::Idle };
-        let Some(spec) = qp.requester.spec(seq, kind) else { return Turn::Idle };
-        let avoid = qp.requester.last_ev(seq, kind);
-        let Some(ev_id) = qp.paths.pick(free, avoid) else {
-            // Without a usable plane it would wait for ever; a path that returns lists it again.
-            return if qp.paths.usable_planes().0 == 0 { Turn::Idle } else { Turn::Blocked };
-        };
-        let plane = qp.paths.plane(ev_id);
-        let Some(template) = template(&self.peers, qp, plane) else { return Turn::Idle };
-        let head = write_head_of(qp, now, &spec, seq, kind);
-        let mrc_len = head.encoded_len();
-        let class = data_class(&self.cfg.dscp, qp.trimmable, kind);
-        let entropy = self.cfg.entropy.place(qp.paths.ev(ev_id));
-        let udp_payload_len = mrc_len + spec.len as usize + ICRC_LEN;
-        let stack_len = template.write(&mut out.head, entropy, class, udp_payload_len);
-        head.encode(&mut out.head[stack_len..]);
-        out.port = plane;
-        out.l3_at = template.l3_at() as u8;
-        out.udp_payload_at = stack_len as u8;
-        out.head_len = (stack_len + mrc_len) as u8;
-        match spec.source {
-            Source::Region(slot) => out.payload = self.memory.payload(slot, spec.local_addr, spec.len),
-            Source::Pieces(pieces) => {
-                out.gather(&self.memory, &spec, qp.requester.pieces(pieces).copied());
-            }
-        }
-        out.ticket = self.next_ticket;
-        out.origin = Origin::Data { slot, seq, kind };
-        qp.counters.tx_packets += 1;
-        qp.counters.tx_bytes += u64::from(spec.len);
-        qp.counters.tx_repeats += u64::from(kind.repeats());
-        self.counters.tx_data += 1;
-        self.counters.tx_data_bytes += u64::from(spec.len);
-        // The first packet in flight starts timers, which may be earlier than what is armed.
-        let starts_timers = !qp.requester.outstanding();
-        let (requester, mut env) = qp.requester_env(&mut self.counters);
-        let ticket = self.next_ticket;
-        self.next_ticket += 1;
-        let sent = Sent { seq, kind, ev: ev_id, udp_payload: udp_payload_len as u32, ticket };
-        requester.commit(now, sent, &mut env);
-        qp.outbound = true;
-        self.end_turn(list, slot, starts_timers);
-        Turn::Sent
-    }
-
-    /// The queue pair has sent a packet: arm its timers, and let the next one go first when its
-    /// quantum is used up.
-    #[inline]
-    fn end_turn(&mut self, list: List, slot: u32, starts_timers: bool) {
-        let Some(qp) = self.qps[slot as usize].as_deref_mut() else { return };
-        let arms = starts_timers || qp.armed_at == Time::NEVER;
-        let place = &mut qp.places[list as usize];
-        place.turn += 1;
-        if place.turn >= self.cfg.quantum {
-            place.turn = 0;
-            self.senders.rotate(list);
-        }
-        if arms {
-            self.arm(slot);
-        }
-    }
 }
 
-fn template<'a>(peers: &'a [Option<super::peer::Peer>], qp: &Qp, plane: u8) -> Option<&'a StackTemplate> {
+#[inline]
+pub(super) fn template<'a>(
+    peers: &'a [Option<super::peer::Peer>],
+    qp: &Qp,
+    plane: u8,
+) -> Option<&'a StackTemplate> {
     peers.get(qp.peer as usize)?.as_ref()?.templates.get(usize::from(plane))
 }
 
@@ -448,30 +393,6 @@ fn write_control(out: &mut Transmit, route: &Route<'_>, packet: &Packet<'_>) {
     out.head_len = (stack_len + mrc_len) as u8;
     out.payload = PayloadRef::EMPTY;
     out.origin = Origin::Control;
-}
-
-#[inline]
-fn write_head_of(qp: &Qp, now: Time, spec: &PacketSpec, seq: u64, kind: SendKind) -> WriteHead {
-    let mut bth = Bth::new(spec.opcode, qp.dest_qpn, qp.requester.psn(seq));
-    bth.ack_req = qp.requester.wants_ack(spec, kind, &qp.cc);
-    bth.rtx = kind.repeats();
-    bth.ts = true;
-    WriteHead {
-        bth,
-        meth: crate::wire::Meth { rqmsn: spec.rqmsn, msn: spec.msn },
-        tseth: Some(Tseth::new(Requester::timestamp(now))),
-        reth: spec.reth,
-        imm: spec.imm,
-    }
-}
-
-const fn data_class(map: &dscp::DscpMap, trimmable: bool, kind: SendKind) -> u8 {
-    let class = match (trimmable, kind) {
-        (false, _) => map.no_trim,
-        (true, SendKind::New | SendKind::Resend) => map.trimmable,
-        (true, SendKind::Retransmit | SendKind::Probe) => map.trimmable_retx,
-    };
-    dscp::traffic_class(class, ECT0)
 }
 
 /// What a window depends on beside its own queue pair.

@@ -139,6 +139,13 @@ impl PayloadRef {
     /// No bytes: for packets without a payload.
     pub const EMPTY: Self = Self { slot: RegionSlot::NONE, offset: 0, len: 0 };
 
+    /// `len` of the bytes, from `skip` on. Too many are none when they are read: see [`MemoryView::bytes`].
+    #[inline]
+    #[must_use]
+    pub const fn part(&self, skip: u64, len: u32) -> Self {
+        Self { slot: self.slot, offset: self.offset.wrapping_add(skip), len }
+    }
+
     /// Bytes that have been copied together from several places, and are part of no region.
     pub(crate) const fn gathered(len: u32) -> Self {
         Self { len, ..Self::EMPTY }

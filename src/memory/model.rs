@@ -106,8 +106,8 @@ fn a_work_request_keeps_its_memory() {
                 let pin = fabric.lanes[1].lock().unwrap().pin(key.lkey, fabric.pd, BASE, 8);
                 if let Ok(pin) = pin {
                     let mut view = fabric.lanes[1].lock().unwrap();
-                    assert_eq!(view.bytes(&view.payload(pin, BASE, 8)).len(), 8);
-                    view.unpin(pin);
+                    assert_eq!(view.bytes(&pin).len(), 8);
+                    view.unpin(pin.slot);
                 }
             })
         };

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use proptest::prelude::*;
 
 use super::keys::KeyTable;
-use super::{Access, MemoryError, MemorySpace, MemoryView, MrKey, PayloadRef, PdId, Region, RegionSlot};
+use super::{Access, MemoryError, MemorySpace, MemoryView, MrKey, PayloadRef, PdId, Region};
 use crate::seed::{Purpose, Seed};
 
 const BASE: u64 = 0x7000_0000;
@@ -38,7 +38,7 @@ impl Bench {
         deregister(&self.space, rkey, &mut [&mut self.view])
     }
 
-    fn pin(&mut self, key: MrKey, addr: u64, len: u32) -> Result<RegionSlot, MemoryError> {
+    fn pin(&mut self, key: MrKey, addr: u64, len: u32) -> Result<PayloadRef, MemoryError> {
         self.view.pin(key.lkey, self.pd, addr, len)
     }
 }
@@ -100,7 +100,7 @@ fn deregistering_is_refused_while_in_use_and_the_old_keys_miss() {
     assert_eq!(bench.deregister(key.rkey), Err(MemoryError::Busy { uses: 1 }));
     bench.view.place(key.rkey, bench.pd, BASE, b"x").unwrap();
     assert_eq!(bench.space.dealloc_pd(bench.pd), Err(MemoryError::PdInUse { pd: bench.pd.0 }));
-    bench.view.unpin(pin);
+    bench.view.unpin(pin.slot);
     bench.deregister(key.rkey).unwrap();
     assert_eq!(bench.deregister(key.rkey), Err(MemoryError::UnknownKey { key: key.rkey }));
     assert!(bench.view.place(key.rkey, bench.pd, BASE, b"x").is_err());
@@ -119,11 +119,11 @@ fn an_invalid_registration_drains() {
     bench.view.sync();
     assert!(bench.pin(key, BASE, 4).is_err(), "no new work request");
     assert!(bench.view.place(key.rkey, bench.pd, BASE, b"x").is_err(), "no new remote write");
-    let payload = bench.view.payload(pins[0], BASE, 10);
+    let payload = pins[0].part(0, 10);
     assert_eq!(sent(&bench.view, &payload), b"still here");
-    bench.view.unpin(pins[0]);
+    bench.view.unpin(pins[0].slot);
     assert_eq!((Arc::strong_count(&region), bench.view.regions()), (2, 1));
-    bench.view.unpin(pins[1]);
+    bench.view.unpin(pins[1].slot);
     assert_eq!((Arc::strong_count(&region), bench.view.regions()), (1, 0));
     assert_eq!(sent(&bench.view, &payload), b"");
 }
@@ -133,18 +133,18 @@ fn an_invalid_registration_drains() {
 fn pins_end_with_their_region() {
     let (mut bench, _region, key) = Bench::one(64);
     let old = bench.pin(key, BASE, 4).unwrap();
-    let payload = bench.view.payload(old, BASE, 4);
-    bench.view.unpin(old);
+    let payload = old;
+    bench.view.unpin(old.slot);
     bench.deregister(key.rkey).unwrap();
     let secret = Region::alloc_at(64, BASE).unwrap();
     secret.write_at(0, b"secret").unwrap();
     let key = bench.register(&secret).unwrap();
     let new = bench.pin(key, BASE, 4).unwrap();
     assert_eq!(sent(&bench.view, &payload), b"");
-    bench.view.unpin(old);
+    bench.view.unpin(old.slot);
     assert_eq!(bench.deregister(key.rkey), Err(MemoryError::Busy { uses: 1 }));
-    bench.view.unpin(new);
-    bench.view.unpin(new);
+    bench.view.unpin(new.slot);
+    bench.view.unpin(new.slot);
     bench.deregister(key.rkey).unwrap();
 }
 
@@ -152,8 +152,9 @@ fn pins_end_with_their_region() {
 fn payloads_outside_the_region_are_empty() {
     let (mut bench, _region, key) = Bench::one(64);
     let pin = bench.pin(key, BASE + 8, 56).unwrap();
-    let len = |addr, len| bench.view.bytes(&bench.view.payload(pin, addr, len)).len();
-    assert_eq!((len(BASE + 63, 1), len(BASE + 64, 1), len(BASE - 1, 1)), (1, 0, 0));
+    assert_eq!((pin.offset, pin.len), (8, 56));
+    let len = |skip: i64, len| bench.view.bytes(&pin.part(skip as u64, len)).len();
+    assert_eq!([len(55, 1), len(56, 1), len(54, 3), len(-8, 1), len(-9, 1)], [1, 0, 0, 1, 0]);
     assert!(bench.view.bytes(&PayloadRef::EMPTY).is_empty());
     assert!(bench.pin(key, BASE + 8, 57).is_err());
     let other = bench.space.alloc_pd();
@@ -306,7 +307,7 @@ fn keys_outlive_the_growth_of_the_table() {
         for &MrKey { lkey, rkey } in &dead {
             let unknown = |key| Err(MemoryError::UnknownKey { key });
             assert_eq!(view.check_remote(rkey, bench.pd, BASE, 0), unknown(rkey));
-            assert_eq!(view.pin(lkey, bench.pd, BASE, 0), unknown(lkey).map(|()| RegionSlot::default()));
+            assert_eq!(view.pin(lkey, bench.pd, BASE, 0), unknown(lkey).map(|()| PayloadRef::EMPTY));
         }
     }
 }
@@ -340,8 +341,8 @@ fn a_view_that_lags_far_behind_catches_up() {
     let uses = [stays, stays_in_use, goes, goes_in_use].map(|key| bench.view.uses(key.lkey));
     assert_eq!(uses, [0, 1, 0, 1]);
     for pin in pins {
-        assert_eq!(bench.view.bytes(&bench.view.payload(pin, BASE, 64)).len(), 64);
-        bench.view.unpin(pin);
+        assert_eq!(bench.view.bytes(&pin.part(0, 64)).len(), 64);
+        bench.view.unpin(pin.slot);
     }
     assert_eq!(regions.each_ref().map(Arc::strong_count), [4, 4, 1, 1]);
 }
@@ -395,7 +396,7 @@ fn all_views_are_asked_before_memory_goes() {
     let pin = second.pin(key.lkey, pd, BASE, 64).unwrap();
     let busy = Err(MemoryError::Busy { uses: 1 });
     assert_eq!(deregister(&space, key.rkey, &mut [&mut first, &mut second]), busy);
-    second.unpin(pin);
+    second.unpin(pin.slot);
     deregister(&space, key.rkey, &mut [&mut first, &mut second]).unwrap();
     assert_eq!(Arc::strong_count(&region), 1);
     drop(second);
@@ -420,7 +421,7 @@ fn a_request_posted_meanwhile_holds_the_memory() {
     assert_eq!(try_it(&mut view), Err(MemoryError::Busy { uses: 1 }));
     assert!(view.check_remote(key.rkey, pd, BASE, 1).is_err(), "the keys have ended");
     assert_eq!((space.regions(), view.regions()), (1, 1));
-    view.unpin(pin.unwrap());
+    view.unpin(pin.unwrap().slot);
     deregister(&space, key.rkey, &mut [&mut view]).unwrap();
     assert_eq!((Arc::strong_count(&region), space.regions()), (1, 0));
 }
@@ -454,7 +455,7 @@ struct Model {
     region: Arc<Region>,
     bytes: Vec<u8>,
     /// With the views that they belong to.
-    pins: Vec<(usize, RegionSlot)>,
+    pins: Vec<(usize, PayloadRef)>,
     valid: bool,
     /// Views that may not know yet that it ended.
     unaware: [bool; 2],
@@ -510,7 +511,7 @@ proptest! {
                 }
                 Step::Unpin(k) => {
                     if let Some((v, pin)) = all[index(k)].pins.pop() {
-                        views[v].unpin(pin);
+                        views[v].unpin(pin.slot);
                     }
                 }
                 Step::Place(k, v, at, len) => {
@@ -529,7 +530,7 @@ proptest! {
             for m in &all {
                 prop_assert_eq!(&bytes(&m.region), &m.bytes);
                 for &(v, pin) in &m.pins {
-                    prop_assert_eq!(&sent(&views[v], &views[v].payload(pin, BASE, 64)), &m.bytes);
+                    prop_assert_eq!(&sent(&views[v], &pin), &m.bytes);
                 }
             }
         }

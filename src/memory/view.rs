@@ -204,12 +204,12 @@ impl MemoryView {
         Ok(())
     }
 
-    /// Counts one more work request that sends from `len` bytes at `addr`. A key that is not known is looked for
-    /// among what has changed.
+    /// Counts one more work request that sends from `len` bytes at `addr`, and says where they are. A key that is not
+    /// known is looked for among what has changed.
     ///
     /// # Errors
     /// [`MemoryError::UnknownKey`], [`WrongPd`](MemoryError::WrongPd) or [`OutOfBounds`](super::RegionError::OutOfBounds).
-    pub fn pin(&mut self, lkey: u32, pd: PdId, addr: u64, len: u32) -> Result<RegionSlot, MemoryError> {
+    pub fn pin(&mut self, lkey: u32, pd: PdId, addr: u64, len: u32) -> Result<PayloadRef, MemoryError> {
         let unknown = MemoryError::UnknownKey { key: lkey };
         let &index = match self.lkeys.get(lkey) {
             None => {
@@ -222,12 +222,12 @@ impl MemoryView {
         if source.pd != pd {
             return Err(MemoryError::WrongPd { key: lkey });
         }
-        source.region.as_ref().ok_or(unknown)?.offset_of(addr, u64::from(len))?;
+        let offset = source.region.as_ref().ok_or(unknown)?.offset_of(addr, u64::from(len))? as u64;
         source.uses += 1;
-        Ok(RegionSlot { index, turn: source.turn })
+        Ok(PayloadRef { slot: RegionSlot { index, turn: source.turn }, offset, len })
     }
 
-    /// One work request less; call it once for every [`MemoryView::pin`].
+    /// One work request less; call it once for every [`MemoryView::pin`], with the slot that it gave.
     pub fn unpin(&mut self, pinned: RegionSlot) {
         let Some(source) = self.sources.get_mut(pinned.index as usize) else { return };
         if source.turn != pinned.turn || source.uses == 0 {
@@ -245,14 +245,6 @@ impl MemoryView {
         let open = self.lkeys.get(lkey).into_iter();
         let sources = open.chain(&self.draining).filter_map(|&index| self.sources.get(index as usize));
         sources.filter(|source| source.lkey == lkey).map(|source| source.uses).sum()
-    }
-
-    /// Refers to `len` bytes at `addr` of a pinned region. [`Endpoint::payload`](crate::endpoint::Endpoint::payload)
-    /// looks them up for a packet.
-    #[inline]
-    pub fn payload(&self, slot: RegionSlot, addr: u64, len: u32) -> PayloadRef {
-        let offset = self.source(slot).map_or(0, |region| addr.wrapping_sub(region.iova()));
-        PayloadRef { slot, offset, len }
     }
 
     /// The bytes of a packet's payload; none if the region was released or does not hold them.

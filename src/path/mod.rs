@@ -77,6 +77,14 @@ impl PortMask {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct EvId(pub u16);
 
+/// The path of a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Picked {
+    pub(crate) id: EvId,
+    pub(crate) ev: Ev,
+    pub(crate) plane: u8,
+}
+
 /// What the answer to a reliability probe says of its path: the `m` field of the SACK
 /// (MRC 1.0 table 7-14).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -3,7 +3,7 @@
 use rand_xoshiro::SplitMix64;
 
 use super::select::below;
-use super::{EvId, Paths, Plane, PortMask, SKIP};
+use super::{Entry, EvId, Paths, Picked, Plane, PortMask, SKIP};
 
 /// Most turns a plane without room saves up. Enough for a full transmit ring of a small port; more
 /// would let a plane that was stuck for long flood its path when it gets room again.
@@ -25,6 +25,14 @@ impl Paths {
             None => self.pick_among(self.usable & free.0),
             Some(avoid) => self.pick_avoiding(self.usable & free.0, avoid),
         }
+    }
+
+    /// The same, with what the packet needs to know of the path.
+    #[inline(always)]
+    #[expect(clippy::inline_always, reason = "the path of every packet; measured by benches/instructions.rs")]
+    pub(crate) fn pick_path(&mut self, free: PortMask, avoid: Option<EvId>) -> Option<Picked> {
+        let id = self.pick(free, avoid)?;
+        self.entries.get(usize::from(id.0)).map(|&Entry { ev, plane, .. }| Picked { id, ev, plane })
     }
 
     /// Limits the coming packets to a slice of the active entropy values, so that a port that sends
@@ -57,7 +65,8 @@ impl Paths {
     }
 
     /// Chooses among the planes of `eligible`, a part of `usable`.
-    #[inline]
+    #[inline(always)]
+    #[expect(clippy::inline_always, reason = "the path of every packet; measured by benches/instructions.rs")]
     fn pick_among(&mut self, eligible: u32) -> Option<EvId> {
         let due = eligible & self.round;
         if due == 0 { self.pick_in_new_round(eligible) } else { self.pick_from(due) }

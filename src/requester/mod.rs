@@ -11,61 +11,29 @@ mod queue;
 mod repeats;
 mod rtt;
 mod sack;
+mod send;
 #[cfg(test)]
 mod tests;
 mod timer;
 
 pub(crate) use loss::Record;
-pub(crate) use queue::{Entry, PacketSpec, Piece, Pieces, Source, SpareQueues};
+pub(crate) use queue::{Entry, PacketSpec, Pieces, Source, SpareQueues};
 pub(crate) use sack::SackVerdict;
+pub(crate) use send::{Leaving, SendKind};
 pub(crate) use timer::{RetryPolicy, TimerVerdict};
 
 use crate::congestion::{CongestionControl, Controller};
 use crate::counters::Counters;
-use crate::memory::RegionSlot;
+use crate::memory::{PayloadRef, RegionSlot};
 use crate::path::{EvId, Paths, PortMask};
 use crate::ring::{BitRing, SeqRing};
 use crate::time::Time;
-use crate::wire::{ICRC_LEN, Msn, Opcode, Psn, WriteHead};
+use crate::wire::{Msn, Psn};
 use crate::work::{SendOp, SendWr};
 use loss::{Evidence, Loss, judge};
 use queue::SendQueue;
-use repeats::{Cause, Copy, Repeats, Suspects};
+use repeats::{Cause, Repeats, Suspects};
 use rtt::{PathOrder, Reordering, Rtt};
-
-/// What a packet was sent for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum SendKind {
-    /// First transmission.
-    New,
-    /// First transmission too: the last try never left the host.
-    Resend,
-    /// It was declared lost.
-    Retransmit,
-    /// Silence: a copy of the oldest unreported packet, to make the peer speak (tail loss probe).
-    Probe,
-}
-
-impl SendKind {
-    /// Whether an earlier copy may be on its way.
-    #[inline]
-    pub(crate) const fn repeats(self) -> bool {
-        matches!(self, Self::Retransmit | Self::Probe)
-    }
-}
-
-/// A packet as it leaves.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Sent {
-    pub(crate) seq: u64,
-    pub(crate) kind: SendKind,
-    /// The path chosen.
-    pub(crate) ev: EvId,
-    /// Bytes of UDP payload.
-    pub(crate) udp_payload: u32,
-    /// Its number among all data packets of the endpoint.
-    pub(crate) ticket: u64,
-}
 
 /// Why the oldest work request cannot be completed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -111,6 +79,11 @@ pub(crate) struct RequesterSetup {
     pub(crate) initial_reordering_ns: u64,
 }
 
+#[inline]
+fn psn_of(setup: &RequesterSetup, seq: u64) -> Psn {
+    setup.initial_psn.add(seq as u32 & 0x00ff_ffff)
+}
+
 /// The sending half of a queue pair.
 #[derive(Debug)]
 pub(crate) struct Requester {
@@ -134,6 +107,8 @@ pub(crate) struct Requester {
     records: SeqRing<Record>,
     sacked: BitRing,
     lost: BitRing,
+    /// How many packets in a row these three have room for.
+    room: u64,
     lost_count: u32,
     wimm_in_flight: u32,
     /// Messages completed (wrapping).
@@ -159,11 +134,6 @@ pub(crate) struct Requester {
 }
 
 impl Requester {
-    /// UDP payload length + 40: the nominal packet size that congestion control counts.
-    pub(crate) const NOMINAL_OVERHEAD: u32 = 40;
-    /// Ask for an acknowledgement at least on every this many messages.
-    const ACK_EVERY_MESSAGES: u16 = 16;
-
     pub(crate) fn new(depth: usize, setup: RequesterSetup) -> Self {
         let mut queue = SendQueue::new(depth);
         queue.start_at(setup.initial_msn);
@@ -180,6 +150,7 @@ impl Requester {
             records: SeqRing::default(),
             sacked: BitRing::default(),
             lost: BitRing::default(),
+            room: 0,
             lost_count: 0,
             wimm_in_flight: 0,
             completed: 0,
@@ -260,18 +231,13 @@ impl Requester {
     }
 
     /// Adds a piece to the list begun last.
-    pub(crate) fn add_piece(&mut self, pieces: &mut Pieces, piece: Piece) {
+    pub(crate) fn add_piece(&mut self, pieces: &mut Pieces, piece: PayloadRef) {
         self.queue.add_piece(pieces, piece);
     }
 
     /// There will be no such request: `unpin` gets back what was pinned for it.
     pub(crate) fn take_back_pieces(&mut self, pieces: Pieces, unpin: impl FnMut(RegionSlot)) {
         self.queue.take_back_pieces(pieces, unpin);
-    }
-
-    /// The pieces of a request that are not done, in order.
-    pub(crate) fn pieces(&self, pieces: Pieces) -> impl Iterator<Item = &Piece> {
-        self.queue.pieces(pieces)
     }
 
     /// Makes room for one more work request, from what other queue pairs of the endpoint do not need.
@@ -293,7 +259,7 @@ impl Requester {
     /// Gives up what a queue pair without requests, and without packets for a while, keeps of earlier packets.
     pub(crate) fn reclaim(&mut self) {
         if !self.busy() && self.una == self.next {
-            (self.records, self.sacked, self.lost) = Default::default();
+            (self.records, self.sacked, self.lost, self.room) = Default::default();
             self.queue.forget_room_for_pieces();
         }
     }
@@ -301,7 +267,7 @@ impl Requester {
     /// PSN of packet `seq`.
     #[inline]
     pub(crate) fn psn(&self, seq: u64) -> Psn {
-        self.setup.initial_psn.add(seq as u32 & 0x00ff_ffff)
+        psn_of(&self.setup, seq)
     }
 
     /// The packet that `psn` names: the one nearest to the oldest outstanding. May lie before
@@ -309,6 +275,22 @@ impl Requester {
     #[inline]
     fn seq_of(&self, psn: Psn) -> i64 {
         self.una as i64 + i64::from(psn.distance(self.psn(self.una)))
+    }
+
+    /// Makes room for what is kept of the packets from the oldest outstanding to before `end`.
+    #[inline]
+    fn make_room_until(&mut self, end: u64) {
+        if end - self.una > self.room {
+            self.grow(self.una, end);
+        }
+    }
+
+    #[cold]
+    fn grow(&mut self, low: u64, end: u64) {
+        self.records.ensure(low, end);
+        self.sacked.ensure(low, end);
+        self.lost.ensure(low, end);
+        self.room = self.records.room().min(self.sacked.room()).min(self.lost.room());
     }
 
     /// Whether anything sent is not yet complete.
@@ -348,209 +330,6 @@ impl Requester {
         let window_end = (self.una + u64::from(self.window)).saturating_sub(1);
         let new = self.queue.end().min(window_end).saturating_sub(self.next);
         self.lost_count as usize + new as usize
-    }
-
-    #[inline]
-    fn new_packet_fits(&self) -> bool {
-        // MRC 1.0 section 6.3.1: [cack + 1, cack + mpr), and una = cack + 1.
-        if self.next + 1 >= self.una + u64::from(self.window) {
-            return false;
-        }
-        match self.queue.sending() {
-            None => false,
-            Some(entry) => {
-                matches!(entry.wr.op, SendOp::Write)
-                    || self.next != entry.first
-                    || self.wimm_in_flight < self.setup.max_wimm
-            }
-        }
-    }
-
-    /// What to send next: the oldest gap, then a tail probe, then new data. A due tail probe goes out whatever
-    /// congestion control says, because silence means that nothing else will open the window soon; if something
-    /// is lost, the oldest gap is the probe.
-    #[inline]
-    pub(crate) fn next_send(&mut self, cc: &Controller) -> Option<(u64, SendKind)> {
-        if self.lost_count > 0 {
-            let seq = self.lost.next_set(self.una, self.next)?;
-            let record = self.records.get(seq);
-            let never_left = record.cause == Cause::Unsent;
-            if cc.may_send(u64::from(record.bytes)) {
-                self.probe_pending = false;
-                return Some((seq, if never_left { SendKind::Resend } else { SendKind::Retransmit }));
-            }
-            let kind = if never_left { SendKind::Resend } else { SendKind::Probe };
-            return self.probe_pending.then_some((seq, kind));
-        }
-        if self.probe_pending
-            && let Some(seq) = self.probe_target()
-        {
-            return Some((seq, SendKind::Probe));
-        }
-        if !self.new_packet_fits() || !cc.may_send(u64::from(self.setup.mtu)) {
-            return None;
-        }
-        Some((self.next, SendKind::New))
-    }
-
-    /// The oldest packet not reported; if all are reported and only the completion is missing,
-    /// the last packet of the oldest message, because the peer answers any old PSN with a
-    /// transport ACK.
-    fn probe_target(&mut self) -> Option<u64> {
-        let target = if self.una < self.next {
-            Some(self.una)
-        } else {
-            self.queue.find(self.done).map(|entry| entry.end() - 1).filter(|&last| last < self.next)
-        };
-        if target.is_none() {
-            self.probe_pending = false;
-        }
-        target
-    }
-
-    /// The packet to send for `seq`; for [`SendKind::New`] the entry being sent is at hand.
-    #[inline]
-    pub(crate) fn spec(&self, seq: u64, kind: SendKind) -> Option<PacketSpec> {
-        let entry = match kind {
-            SendKind::New => self.queue.sending(),
-            SendKind::Resend | SendKind::Retransmit | SendKind::Probe => self.queue.find(seq),
-        };
-        entry.map(|entry| entry.packet(seq, self.setup.mtu))
-    }
-
-    /// What congestion control counts for a packet with this much payload.
-    #[inline]
-    pub(crate) const fn counted(opcode: Opcode, payload: u32) -> u32 {
-        (WriteHead::len_of(opcode, true) + ICRC_LEN) as u32 + payload + Self::NOMINAL_OVERHEAD
-    }
-
-    /// Whether this packet asks the peer to answer at once.
-    #[inline]
-    pub(crate) fn wants_ack(&self, spec: &PacketSpec, kind: SendKind, cc: &Controller) -> bool {
-        let bytes = Self::counted(spec.opcode, spec.len);
-        if kind != SendKind::New || cc.wants_ack(u64::from(bytes)) {
-            return true;
-        }
-        let Some(entry) = self.queue.sending() else { return true };
-        spec.last
-            && (entry.wr.signaled
-                || entry.imm().is_some()
-                || self.queue.sending_is_last()
-                || entry.msn.get() % Self::ACK_EVERY_MESSAGES == 0)
-    }
-
-    /// The entropy value of the last transmission of `seq`, to be avoided by the next.
-    pub(crate) fn last_ev(&self, seq: u64, kind: SendKind) -> Option<EvId> {
-        match kind {
-            SendKind::New | SendKind::Resend => None,
-            SendKind::Retransmit | SendKind::Probe => Some(EvId(self.records.get(seq).ev)),
-        }
-    }
-
-    /// The packet leaves now.
-    pub(crate) fn commit(&mut self, now: Time, sent: Sent, env: &mut Env<'_>) {
-        let Sent { seq, kind, ev, udp_payload, ticket } = sent;
-        self.orders += 1;
-        let bytes = udp_payload + Self::NOMINAL_OVERHEAD;
-        if kind == SendKind::New {
-            self.commit_new(now, seq, ticket);
-        } else {
-            self.queue.sends_again(seq, ticket);
-        }
-        let fresh = Record { sent_at: now, order: self.orders, bytes, ev: ev.0, ..Record::default() };
-        if kind == SendKind::New {
-            *self.records.get_mut(seq) = fresh;
-            env.cc.on_send(u64::from(bytes));
-        } else {
-            self.commit_repeat(seq, kind, fresh, env);
-        }
-    }
-
-    /// A packet leaves again.
-    #[inline(never)]
-    fn commit_repeat(&mut self, seq: u64, kind: SendKind, fresh: Record, env: &mut Env<'_>) {
-        let before = self.records.get(seq);
-        let retries = before.retries.saturating_add(u8::from(kind.repeats()));
-        *self.records.get_mut(seq) = Record { retries, ..fresh };
-        if kind == SendKind::Probe {
-            self.probe_pending = false;
-            env.counters.tx_tail_probes += 1;
-        }
-        let was_lost = self.lost.test(seq);
-        if was_lost {
-            self.lost.clear(seq);
-            self.lost_count -= 1;
-            env.cc.on_send(u64::from(fresh.bytes));
-            env.counters.tx_retransmits += u64::from(kind.repeats());
-        }
-        if !kind.repeats() {
-            // The oldest gap, so it serves as the tail probe that may be due.
-            self.probe_pending = false;
-            return;
-        }
-        self.newest_repeat = (self.orders, self.next);
-        if seq >= self.una {
-            let cause = if was_lost { before.cause } else { Cause::Silence };
-            self.note_repeat(seq, &before, &fresh, cause, env);
-        }
-    }
-
-    fn note_repeat(&mut self, seq: u64, before: &Record, again: &Record, cause: Cause, env: &Env<'_>) {
-        let copy = |record: &Record| Copy {
-            sent_at: record.sent_at,
-            order: record.order,
-            ev: record.ev,
-            ev_bits: env.paths.ev(EvId(record.ev)),
-        };
-        self.repeats.note(seq, copy(before), copy(again), cause);
-    }
-
-    /// The transmission of `seq` that was committed last never left: a queue of this host was full. All is as before
-    /// it, except that a first transmission keeps its number and waits with the lost. Neither its path nor
-    /// congestion control hears of a loss, because the network had no part in it.
-    #[cold]
-    pub(crate) fn unsent(&mut self, seq: u64, kind: SendKind, cc: &mut Controller) {
-        let record = self.records.get(seq);
-        let mut held_window = true;
-        if kind.repeats() {
-            // None: too many repeats since to remember this one; then it counts as sent and lost.
-            let undone = self.repeats.undo(seq, record.order);
-            if let Some((before, cause)) = undone {
-                let Copy { sent_at, order, ev, .. } = before;
-                let retries = record.retries.saturating_sub(1);
-                *self.records.get_mut(seq) = Record { sent_at, order, ev, retries, cause, ..record };
-            }
-            held_window =
-                kind == SendKind::Retransmit || undone.is_some_and(|(_, cause)| cause != Cause::Silence);
-            self.probe_pending |= kind == SendKind::Probe;
-        } else {
-            self.records.get_mut(seq).cause = Cause::Unsent;
-        }
-        if held_window && !self.lost.test(seq) {
-            cc.on_discard(u64::from(record.bytes));
-            self.lost.set(seq);
-            self.lost_count += 1;
-        }
-    }
-
-    fn commit_new(&mut self, now: Time, seq: u64, ticket: u64) {
-        if !self.outstanding() {
-            self.start_over(now);
-        }
-        let (low, end) = (self.una.min(seq), seq + 1);
-        self.records.ensure(low, end);
-        self.sacked.ensure(low, end);
-        self.lost.ensure(low, end);
-        self.next = end;
-        if let Some(entry) = self.queue.sending_mut() {
-            entry.held_until = ticket + 1;
-            if seq == entry.first && entry.imm().is_some() {
-                self.wimm_in_flight += 1;
-            }
-            if self.next == entry.end() {
-                self.queue.sent();
-            }
-        }
     }
 
     /// Takes the oldest work request off if the peer has acknowledged it and no port holds its payload. Ports may hold

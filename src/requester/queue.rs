@@ -3,16 +3,16 @@
 
 use std::collections::VecDeque;
 
-use crate::memory::RegionSlot;
-use crate::wire::{Msn, Opcode, Reth};
-use crate::work::{SendOp, SendWr};
+use crate::memory::{PayloadRef, RegionSlot};
+use crate::wire::{Meth, Msn, Opcode, Reth, WriteHead};
+use crate::work::{RemoteAddr, SendOp, SendWr, Sge};
 
 /// Where the bytes of a work request are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Source {
-    /// In one region, from the address in the request on.
-    Region(RegionSlot),
-    /// In several places; the address in the request is 0, so those of its bytes are their distances from the first.
+    /// In one place, pinned.
+    Region(PayloadRef),
+    /// In several places.
     Pieces(Pieces),
 }
 
@@ -24,20 +24,16 @@ pub(crate) struct Pieces {
     count: u32,
 }
 
-/// A part of a work request's bytes, at least one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Piece {
-    /// The region, pinned.
-    pub(crate) slot: RegionSlot,
-    pub(crate) addr: u64,
-    pub(crate) len: u32,
-}
-
 /// A work request on its way. It covers packets `first..first + packets` of the queue pair's
 /// packet sequence.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Entry {
-    pub(crate) wr: SendWr,
+    pub(crate) wr_id: u64,
+    pub(crate) op: SendOp,
+    pub(crate) signaled: bool,
+    /// Bytes of the message.
+    pub(crate) len: u32,
+    pub(crate) remote: RemoteAddr,
     pub(crate) source: Source,
     pub(crate) first: u64,
     pub(crate) packets: u32,
@@ -55,66 +51,170 @@ impl Entry {
 
     /// The immediate, if the request carries one.
     pub(crate) const fn imm(&self) -> Option<u32> {
-        match self.wr.op {
+        match self.op {
             SendOp::Write => None,
             SendOp::WriteWithImm(imm) => Some(imm),
         }
     }
+}
 
-    /// What packet `seq` of this message looks like (MRC 1.0 tables 6-3 to 6-9).
-    pub(crate) fn packet(&self, seq: u64, mtu: u32) -> PacketSpec {
-        let index = (seq - self.first) as u32;
-        let offset = u64::from(index) * u64::from(mtu);
-        let len = u64::from(mtu).min(u64::from(self.wr.local.len) - offset) as u32;
-        let last = index + 1 == self.packets;
-        let opcode = match (index == 0, last, self.imm().is_some()) {
-            (true, true, false) => Opcode::WriteOnly,
-            (true, true, true) => Opcode::WriteOnlyImm,
-            (true, false, _) => Opcode::WriteFirst,
-            (false, false, _) => Opcode::WriteMiddle,
-            (false, true, false) => Opcode::WriteLast,
-            (false, true, true) => Opcode::WriteLastImm,
-        };
-        PacketSpec {
-            opcode,
-            msn: self.msn,
-            rqmsn: self.rqmsn,
-            reth: Reth {
-                va: self.wr.remote.addr.wrapping_add(offset),
-                rkey: self.wr.remote.rkey,
-                dma_len: self.wr.local.len,
-            },
-            imm: if last { self.imm() } else { None },
-            source: self.source,
-            local_addr: self.wr.local.addr + offset,
-            len,
-            last,
-        }
+/// Which part of which kind of message a packet is: a bit each, so that it takes one register.
+#[derive(Clone, Copy, Debug)]
+struct Form(u8);
+
+impl Form {
+    const FIRST: u8 = 1;
+    const LAST: u8 = 2;
+    const WIMM: u8 = 4;
+
+    #[inline]
+    const fn has(self, bits: u8) -> bool {
+        self.0 & bits == bits
+    }
+
+    /// MRC 1.0 tables 6-3 to 6-9.
+    #[inline]
+    const fn opcode(self) -> Opcode {
+        use Opcode::{WriteFirst, WriteLast, WriteLastImm, WriteMiddle, WriteOnly, WriteOnlyImm};
+        const BY_FORM: [Opcode; 8] = [
+            WriteMiddle,
+            WriteFirst,
+            WriteLast,
+            WriteOnly,
+            WriteMiddle,
+            WriteFirst,
+            WriteLastImm,
+            WriteOnlyImm,
+        ];
+        BY_FORM[(self.0 & 7) as usize]
     }
 }
 
-/// Everything about one packet that follows from its work request.
+/// One packet of a work request: what its headers say, and where its payload lies. What comes from the request as it
+/// is, is read when it is asked for.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct PacketSpec {
-    pub(crate) opcode: Opcode,
-    pub(crate) msn: Msn,
-    pub(crate) rqmsn: Msn,
-    pub(crate) reth: Reth,
-    pub(crate) imm: Option<u32>,
-    pub(crate) source: Source,
-    /// Of its first byte; the distance from the first byte of the message if that lies in several places.
-    pub(crate) local_addr: u64,
+pub(crate) struct PacketSpec<'a> {
+    /// Bytes of payload.
     pub(crate) len: u32,
-    pub(crate) last: bool,
+    /// Whether the end of its message should be acknowledged at once.
+    pub(crate) ack_req: bool,
+    form: Form,
+    /// Distance of its first byte from that of the message.
+    offset: u64,
+    entry: &'a Entry,
+    pieces: &'a PieceList,
+}
+
+impl<'a> PacketSpec<'a> {
+    /// Packet `seq` of a message.
+    #[inline(always)]
+    #[expect(clippy::inline_always, reason = "the path of every packet; measured by benches/instructions.rs")]
+    fn new(entry: &'a Entry, pieces: &'a PieceList, seq: u64, mtu: u32, ends_queue: bool) -> Self {
+        let index = (seq - entry.first) as u32;
+        let offset = u64::from(index) * u64::from(mtu);
+        let len = u64::from(mtu).min(u64::from(entry.len) - offset) as u32;
+        let last = index + 1 == entry.packets;
+        let wimm = entry.imm().is_some();
+        let form = Form(u8::from(index == 0) | (u8::from(last) << 1) | (u8::from(wimm) << 2));
+        let ack_req = last
+            && (entry.signaled
+                || wimm
+                || ends_queue
+                || entry.msn.get().is_multiple_of(SendQueue::ACK_EVERY_MESSAGES));
+        Self { len, ack_req, form, offset, entry, pieces }
+    }
+
+    #[inline]
+    pub(crate) const fn opcode(&self) -> Opcode {
+        self.form.opcode()
+    }
+
+    /// Whether it starts a message with an immediate.
+    #[inline]
+    pub(crate) const fn starts_wimm(&self) -> bool {
+        self.form.has(Form::FIRST | Form::WIMM)
+    }
+
+    /// Bytes of MRC headers, with a timestamp.
+    #[inline]
+    pub(crate) const fn head_len(&self) -> usize {
+        if self.form.has(Form::LAST | Form::WIMM) {
+            WriteHead::len_of(Opcode::WriteLastImm, true)
+        } else {
+            WriteHead::len_of(Opcode::WriteLast, true)
+        }
+    }
+
+    /// The message header.
+    #[inline]
+    pub(crate) fn meth(&self) -> Meth {
+        Meth { rqmsn: self.entry.rqmsn, msn: self.entry.msn }
+    }
+
+    /// The RDMA header.
+    #[inline]
+    pub(crate) fn reth(&self) -> Reth {
+        let RemoteAddr { addr, rkey } = self.entry.remote;
+        Reth { va: addr.wrapping_add(self.offset), rkey, dma_len: self.entry.len }
+    }
+
+    /// The immediate data, if the packet carries any.
+    #[inline]
+    pub(crate) fn imm(&self) -> Option<u32> {
+        if self.form.has(Form::LAST) { self.entry.imm() } else { None }
+    }
+
+    /// Where its bytes are, if the message's lie in one place.
+    #[inline]
+    pub(crate) fn payload(&self) -> Option<PayloadRef> {
+        match &self.entry.source {
+            Source::Region(whole) => Some(whole.part(self.offset, self.len)),
+            Source::Pieces(_) => None,
+        }
+    }
+
+    /// Where its bytes are, piece by piece and in order.
+    pub(crate) fn parts(&self) -> impl Iterator<Item = PayloadRef> + use<'a> {
+        let (one, several) = match self.entry.source {
+            Source::Region(whole) => (Some(whole), None),
+            Source::Pieces(pieces) => (None, Some(self.pieces.of(pieces).copied())),
+        };
+        // From the start of the piece to the first byte of the packet; below 0, the packet began before it.
+        let (mut skip, mut left) = (self.offset, self.len);
+        one.into_iter().chain(several.into_iter().flatten()).filter_map(move |piece| {
+            let len = u64::from(piece.len);
+            if skip >= len {
+                skip -= len;
+                return None;
+            }
+            let part = piece.part(skip, left.min((len - skip) as u32));
+            skip = 0;
+            left -= part.len;
+            (part.len > 0).then_some(part)
+        })
+    }
+}
+
+/// The pieces of those entries that have several, in order.
+#[derive(Debug, Default)]
+struct PieceList {
+    pieces: VecDeque<PayloadRef>,
+    /// How many there were before them (wrapping).
+    past: u32,
+}
+
+impl PieceList {
+    fn of(&self, pieces: Pieces) -> impl Iterator<Item = &PayloadRef> {
+        let at = pieces.first.wrapping_sub(self.past) as usize;
+        self.pieces.iter().skip(at).take(pieces.count as usize)
+    }
 }
 
 /// Work requests in posting order. The front is the oldest that is not complete.
 #[derive(Debug)]
 pub(crate) struct SendQueue {
     entries: VecDeque<Entry>,
-    /// The pieces of those entries that have several, in order, and how many there were before them (wrapping).
-    pieces: VecDeque<Piece>,
-    past_pieces: u32,
+    pieces: PieceList,
     /// Index of the entry whose packets are being sent for the first time.
     sending: usize,
     /// Packet sequence number after the last queued packet.
@@ -125,6 +225,8 @@ pub(crate) struct SendQueue {
 }
 
 impl SendQueue {
+    /// Ask for an acknowledgement at least on every this many messages.
+    const ACK_EVERY_MESSAGES: u16 = 16;
     /// Requests that an empty queue keeps room for.
     const KEPT: usize = 8;
 
@@ -143,8 +245,7 @@ impl SendQueue {
     pub(crate) fn new(depth: usize) -> Self {
         Self {
             entries: VecDeque::new(),
-            pieces: VecDeque::new(),
-            past_pieces: 0,
+            pieces: PieceList::default(),
             sending: 0,
             end: 0,
             next_msn: Msn::new(0),
@@ -173,45 +274,42 @@ impl SendQueue {
     }
 
     pub(crate) fn begin_pieces(&self) -> Pieces {
-        Pieces { first: self.past_pieces.wrapping_add(self.pieces.len() as u32), count: 0 }
+        Pieces { first: self.pieces.past.wrapping_add(self.pieces.pieces.len() as u32), count: 0 }
     }
 
-    pub(crate) fn add_piece(&mut self, pieces: &mut Pieces, piece: Piece) {
-        self.pieces.push_back(piece);
+    pub(crate) fn add_piece(&mut self, pieces: &mut Pieces, piece: PayloadRef) {
+        self.pieces.pieces.push_back(piece);
         pieces.count += 1;
     }
 
     pub(crate) fn take_back_pieces(&mut self, pieces: Pieces, mut unpin: impl FnMut(RegionSlot)) {
         for _ in 0..pieces.count {
-            self.pieces.pop_back().inspect(|piece| unpin(piece.slot));
+            self.pieces.pieces.pop_back().inspect(|piece| unpin(piece.slot));
         }
     }
 
     #[cold]
     fn drop_pieces(&mut self, oldest: Pieces, unpin: impl FnMut(RegionSlot)) {
-        let count = self.pieces.len().min(oldest.count as usize);
-        self.pieces.drain(..count).map(|piece| piece.slot).for_each(unpin);
-        self.past_pieces = self.past_pieces.wrapping_add(oldest.count);
-    }
-
-    pub(crate) fn pieces(&self, pieces: Pieces) -> impl Iterator<Item = &Piece> {
-        let at = pieces.first.wrapping_sub(self.past_pieces) as usize;
-        self.pieces.iter().skip(at).take(pieces.count as usize)
+        let PieceList { pieces, past } = &mut self.pieces;
+        let count = pieces.len().min(oldest.count as usize);
+        pieces.drain(..count).map(|piece| piece.slot).for_each(unpin);
+        *past = past.wrapping_add(oldest.count);
     }
 
     /// Gives up room that an idle queue does not need.
     pub(crate) fn forget_room_for_pieces(&mut self) {
-        if self.pieces.is_empty() {
-            self.pieces = VecDeque::new();
+        if self.pieces.pieces.is_empty() {
+            self.pieces.pieces = VecDeque::new();
         }
     }
 
     /// Queues a request whose bytes are pinned.
     pub(crate) fn push(&mut self, wr: SendWr, source: Source, mtu: u32) {
-        let packets = wr.local.len.div_ceil(mtu).max(1);
+        let SendWr { wr_id, op, local: Sge { len, .. }, remote, signaled } = wr;
+        let packets = len.div_ceil(mtu).max(1);
         let msn = self.next_msn;
         self.next_msn = msn.next();
-        let rqmsn = match wr.op {
+        let rqmsn = match op {
             // MRC 1.0 table 6-8: meaningful for writes with immediate, 0 otherwise.
             SendOp::Write => Msn::new(0),
             SendOp::WriteWithImm(_) => {
@@ -220,8 +318,27 @@ impl SendQueue {
                 rqmsn
             }
         };
-        self.entries.push_back(Entry { wr, source, first: self.end, packets, msn, rqmsn, held_until: 0 });
+        let first = self.end;
+        self.entries.push_back(Entry {
+            wr_id,
+            op,
+            signaled,
+            len,
+            remote,
+            source,
+            first,
+            packets,
+            msn,
+            rqmsn,
+            held_until: 0,
+        });
         self.end += u64::from(packets);
+    }
+
+    /// Whether there is a packet that has not been sent.
+    #[inline]
+    pub(crate) fn has_unsent(&self) -> bool {
+        self.sending < self.entries.len()
     }
 
     /// The entry whose packets are being sent for the first time.
@@ -230,28 +347,29 @@ impl SendQueue {
         self.entries.get(self.sending)
     }
 
-    /// The same, to note what has left.
-    #[inline]
-    pub(crate) fn sending_mut(&mut self) -> Option<&mut Entry> {
-        self.entries.get_mut(self.sending)
+    /// Packet `seq`, the next of those not sent, leaves with this ticket.
+    #[inline(always)]
+    #[expect(clippy::inline_always, reason = "the path of every packet; measured by benches/instructions.rs")]
+    pub(crate) fn send_next(&mut self, seq: u64, mtu: u32, ticket: u64) -> Option<PacketSpec<'_>> {
+        let ends_queue = self.sending + 1 >= self.entries.len();
+        let entry = self.entries.get_mut(self.sending)?;
+        entry.held_until = ticket + 1;
+        let spec = PacketSpec::new(entry, &self.pieces, seq, mtu, ends_queue);
+        self.sending += usize::from(spec.form.has(Form::LAST));
+        Some(spec)
     }
 
-    /// Packet `seq` leaves again with this ticket.
-    pub(crate) fn sends_again(&mut self, seq: u64, ticket: u64) {
+    /// Ports may keep the payload of packet `seq` until this ticket is released.
+    pub(crate) fn hold_until(&mut self, seq: u64, ticket: u64) {
         let at = self.entries.partition_point(|entry| entry.end() <= seq);
         if let Some(entry) = self.entries.get_mut(at) {
-            entry.held_until = ticket + 1;
+            entry.held_until = ticket;
         }
     }
 
-    /// Whether the entry being sent is the last one queued.
-    pub(crate) fn sending_is_last(&self) -> bool {
-        self.sending + 1 >= self.entries.len()
-    }
-
-    /// All packets of the entry being sent have left.
-    pub(crate) fn sent(&mut self) {
-        self.sending += 1;
+    /// Packet `seq`, sent before or not.
+    pub(crate) fn packet(&self, seq: u64, mtu: u32) -> Option<PacketSpec<'_>> {
+        self.find(seq).map(|entry| PacketSpec::new(entry, &self.pieces, seq, mtu, false))
     }
 
     /// The entry that packet `seq` belongs to.
@@ -276,7 +394,7 @@ impl SendQueue {
         let entry = self.entries.pop_front()?;
         self.sending = self.sending.saturating_sub(1);
         match entry.source {
-            Source::Region(slot) => unpin(slot),
+            Source::Region(payload) => unpin(payload.slot),
             Source::Pieces(pieces) => self.drop_pieces(pieces, unpin),
         }
         Some(entry)
@@ -349,7 +467,6 @@ impl SpareQueues {
 mod tests {
     #![allow(clippy::unwrap_used, reason = "tests")]
     use super::*;
-    use crate::work::{RemoteAddr, Sge};
 
     fn write(len: u32, op: SendOp) -> SendWr {
         SendWr {
@@ -361,18 +478,25 @@ mod tests {
         }
     }
 
+    fn region() -> Source {
+        Source::Region(PayloadRef { offset: 0x1000, len: u32::MAX, ..PayloadRef::EMPTY })
+    }
+
     /// The message numbers are those of decision 16 of `docs/protocol.md`.
     #[test]
     fn a_message_is_cut_at_the_mtu() {
         let mut queue = SendQueue::new(4);
-        queue.push(write(600, SendOp::WriteWithImm(9)), Source::Region(RegionSlot::default()), 256);
-        queue.push(write(256, SendOp::Write), Source::Region(RegionSlot::default()), 256);
-        queue.push(write(1, SendOp::WriteWithImm(1)), Source::Region(RegionSlot::default()), 256);
+        queue.push(write(600, SendOp::WriteWithImm(9)), region(), 256);
+        queue.push(write(256, SendOp::Write), region(), 256);
+        queue.push(write(1, SendOp::WriteWithImm(1)), region(), 256);
         let seen: Vec<_> = (0..5)
             .map(|seq| {
-                let p = queue.find(seq).unwrap().packet(seq, 256);
-                assert_eq!(p.local_addr - 0x1000, p.reth.va - 0x9000);
-                (p.opcode, p.reth.va, p.len, p.imm, p.msn.get(), p.rqmsn.get(), p.reth.dma_len)
+                let p = queue.packet(seq, 256).unwrap();
+                let (reth, meth, payload) = (p.reth(), p.meth(), p.payload().unwrap());
+                assert_eq!((payload.offset - 0x1000, payload.len), (reth.va - 0x9000, p.len));
+                assert!(p.parts().eq([payload]));
+                assert_eq!(p.head_len(), WriteHead::len_of(p.opcode(), true));
+                (p.opcode(), reth.va, p.len, p.imm(), meth.msn.get(), meth.rqmsn.get(), reth.dma_len)
             })
             .collect();
         assert_eq!(
@@ -393,7 +517,7 @@ mod tests {
         let mut queue = SendQueue::new(4);
         queue.start_at(Msn::new(0xffff));
         for op in [SendOp::Write, SendOp::WriteWithImm(1), SendOp::WriteWithImm(2)] {
-            queue.push(write(1, op), Source::Region(RegionSlot::default()), 256);
+            queue.push(write(1, op), region(), 256);
         }
         let numbers = |seq| queue.find(seq).map(|entry| (entry.msn.get(), entry.rqmsn.get()));
         assert_eq!([0, 1, 2].map(numbers), [Some((0xffff, 0)), Some((0, 0xffff)), Some((1, 0))]);
@@ -403,8 +527,8 @@ mod tests {
     #[test]
     fn pieces_leave_with_their_request() {
         let mut queue = SendQueue::new(100);
-        queue.past_pieces = u32::MAX - 2;
-        let piece = |n: u32| Piece { slot: RegionSlot::default(), addr: n.into(), len: 1 + n };
+        queue.pieces.past = u32::MAX - 2;
+        let piece = |n: u32| PayloadRef { slot: RegionSlot::default(), offset: n.into(), len: 1 + n };
         let add = |queue: &mut SendQueue, numbers: core::ops::Range<u32>| {
             let mut pieces = queue.begin_pieces();
             numbers.for_each(|n| queue.add_piece(&mut pieces, piece(n)));
@@ -414,7 +538,7 @@ mod tests {
         for (first, count) in [(0, 2), (2, 16), (18, 3)] {
             let pieces = add(&mut queue, first..first + count);
             queue.push(write(600, SendOp::Write), Source::Pieces(pieces), 256);
-            queue.push(write(600, SendOp::Write), Source::Region(RegionSlot::default()), 256);
+            queue.push(write(600, SendOp::Write), region(), 256);
             posted.push((pieces, first..first + count));
             // One that comes to nothing.
             let none = add(&mut queue, 90..95);
@@ -424,7 +548,7 @@ mod tests {
         }
         for (at, (pieces, numbers)) in posted.iter().enumerate() {
             for (pieces, numbers) in &posted[at..] {
-                let found: Vec<_> = queue.pieces(*pieces).copied().collect();
+                let found: Vec<_> = queue.pieces.of(*pieces).copied().collect();
                 assert_eq!(found, numbers.clone().map(piece).collect::<Vec<_>>());
             }
             let mut unpinned = 0;
@@ -433,10 +557,10 @@ mod tests {
             assert!(queue.pop(|_| unpinned += 1).is_some());
             assert_eq!(unpinned, numbers.len() + 1);
         }
-        assert!(queue.pieces.is_empty() && queue.pop(|_| ()).is_none());
-        assert!(queue.pieces.capacity() > 0);
+        assert!(queue.pieces.pieces.is_empty() && queue.pop(|_| ()).is_none());
+        assert!(queue.pieces.pieces.capacity() > 0);
         queue.forget_room_for_pieces();
-        assert_eq!(queue.pieces.capacity(), 0);
+        assert_eq!(queue.pieces.pieces.capacity(), 0);
     }
 
     #[test]
@@ -449,11 +573,10 @@ mod tests {
                 if queue.has_outgrown() {
                     spare.grow(queue);
                 }
-                queue.push(write(len, SendOp::Write), Source::Region(RegionSlot::default()), 256);
+                queue.push(write(len, SendOp::Write), region(), 256);
                 assert!(!queue.has_outgrown() || queue.len().is_power_of_two());
             }
-            let lens: Vec<_> =
-                core::iter::from_fn(|| queue.pop(|_| ())).map(|entry| entry.wr.local.len).collect();
+            let lens: Vec<_> = core::iter::from_fn(|| queue.pop(|_| ())).map(|entry| entry.len).collect();
             assert_eq!(lens, (1..=100).collect::<Vec<_>>(), "in order through every move");
             assert!(queue.is_oversized());
             spare.shrink(queue);
@@ -496,7 +619,7 @@ mod tests {
                 if queue.has_outgrown() {
                     queue.entries.reserve(1);
                 }
-                queue.push(write(1, SendOp::Write), Source::Region(RegionSlot::default()), 256);
+                queue.push(write(1, SendOp::Write), region(), 256);
             }
             while queue.pop(|_| ()).is_some() {}
             spare.shrink(&mut queue);
@@ -507,11 +630,11 @@ mod tests {
     #[test]
     fn the_largest_message_has_more_packets_than_psns() {
         let mut queue = SendQueue::new(1);
-        queue.push(write(u32::MAX, SendOp::Write), Source::Region(RegionSlot::default()), 256);
+        queue.push(write(u32::MAX, SendOp::Write), region(), 256);
         assert!(queue.is_full());
         let entry = *queue.front().unwrap();
         assert_eq!(entry.packets, 1 << 24);
-        let last = entry.packet(entry.end() - 1, 256);
-        assert_eq!((last.opcode, last.len), (Opcode::WriteLast, 255));
+        let last = queue.packet(entry.end() - 1, 256).unwrap();
+        assert_eq!((last.opcode(), last.len), (Opcode::WriteLast, 255));
     }
 }

@@ -19,8 +19,8 @@ fn bytes_of(sender: &mut Sender, sges: &[Sge]) -> Vec<u8> {
     for sge in sges.iter().filter(|sge| sge.len > 0) {
         let pinned = endpoint.memory_mut().pin(sge.lkey, sender.pd, sge.addr, sge.len).unwrap();
         let memory = endpoint.memory_mut();
-        memory.bytes(&memory.payload(pinned, sge.addr, sge.len)).append_to(&mut all, usize::MAX);
-        memory.unpin(pinned);
+        memory.bytes(&pinned).append_to(&mut all, usize::MAX);
+        memory.unpin(pinned.slot);
     }
     all
 }

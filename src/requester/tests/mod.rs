@@ -5,9 +5,8 @@ mod reports;
 
 use super::*;
 use crate::congestion::{CcConfig, build};
-use crate::memory::RegionSlot;
 use crate::path::PathConfig;
-use crate::wire::{NackReason, Neth, Seth};
+use crate::wire::{NackReason, Neth, Opcode, Seth};
 use crate::work::{RemoteAddr, Sge};
 
 const MTU: u32 = 256;
@@ -45,16 +44,20 @@ impl Bench {
     fn post(&mut self, packets: u32, op: SendOp) {
         let local = Sge { addr: 0x1000, len: packets * MTU, lkey: 1 };
         let wr = SendWr { wr_id: 0, op, local, remote: RemoteAddr { addr: 0x9000, rkey: 2 }, signaled: true };
-        self.r.push(self.now, wr, Source::Region(RegionSlot::default()));
+        self.r.push(self.now, wr, Source::Region(PayloadRef { len: packets * MTU, ..PayloadRef::EMPTY }));
     }
 
     fn commit(&mut self, seq: u64, kind: SendKind) {
         self.now = self.now.after(1_000);
-        let spec = self.r.spec(seq, kind).unwrap();
         let ev = self.paths.pick(self.paths.usable_planes(), self.r.last_ev(seq, kind)).unwrap();
-        let sent = Sent { seq, kind, ev, udp_payload: spec.len, ticket: 0 };
-        let mut env = Env { paths: &mut self.paths, cc: &mut self.cc, counters: &mut self.counters };
-        self.r.commit(self.now, sent, &mut env);
+        let sent = if kind == SendKind::New {
+            self.r.send_new(self.now, ev, 0, &mut self.cc)
+        } else {
+            let mut env = Env { paths: &mut self.paths, cc: &mut self.cc, counters: &mut self.counters };
+            self.r.send_again(self.now, (seq, kind), ev, 0, &mut env)
+        };
+        let sent = sent.unwrap();
+        assert_eq!((sent.seq, sent.kind, sent.psn), (seq, kind, self.r.psn(seq)));
     }
 
     fn send(&mut self) -> Option<(u64, SendKind)> {
@@ -218,7 +221,7 @@ fn what_never_left_is_as_if_it_had_not_been_sent() {
     for _ in 0..4 {
         bench.send();
     }
-    let packet = u64::from(MTU + Requester::NOMINAL_OVERHEAD);
+    let packet = u64::from(Requester::counted(Opcode::WriteMiddle, MTU));
     assert_eq!(bench.cc.inflight(), 4 * packet);
     // A first transmission: it goes out with its number, and counts as no retransmission.
     bench.r.unsent(1, SendKind::New, &mut bench.cc);
@@ -279,7 +282,7 @@ fn a_repeat_that_never_left_is_lost_for_the_cause_from_before() {
     let mut bench = Bench::new(|_| ());
     bench.post(4, SendOp::Write);
     assert_eq!(bench.send_all(), 4);
-    let packet = u64::from(MTU + Requester::NOMINAL_OVERHEAD);
+    let packet = u64::from(Requester::counted(Opcode::WriteMiddle, MTU));
     for (seq, kind, cause) in [(1, SendKind::Retransmit, Cause::Time), (2, SendKind::Probe, Cause::Order)] {
         let mut env = Env { paths: &mut bench.paths, cc: &mut bench.cc, counters: &mut bench.counters };
         bench.r.declare_lost(seq, Blame::Nobody, cause, bench.now, &mut env);

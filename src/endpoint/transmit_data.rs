@@ -1,0 +1,209 @@
+//! Data packets on their way out: what runs for every one of them.
+
+use core::hint::cold_path;
+
+use crate::memory::MemoryView;
+use crate::path::{Picked, PortMask};
+use crate::requester::{Env, Leaving, Requester, SendKind};
+use crate::time::Time;
+use crate::wire::{Bth, ICRC_LEN, Qpn, StackTemplate, Tseth, WriteHead, dscp};
+
+use super::config::EndpointConfig;
+use super::qp::Qp;
+use super::senders::List;
+use super::transmit::{ECT0, Origin, Transmit, Turn, template};
+use super::{Endpoint, QpState};
+
+impl Endpoint {
+    /// The next packet of the queue pair in `slot`. What is not the first transmission of a packet, or comes to nothing,
+    /// is out of line, so that the values of the common case stay in registers.
+    #[inline(always)]
+    #[expect(clippy::inline_always, reason = "the path of every packet; measured by benches/instructions.rs")]
+    pub(super) fn transmit_data(
+        &mut self,
+        list: List,
+        now: Time,
+        slot: u32,
+        free: PortMask,
+        out: &mut Transmit,
+    ) -> Turn {
+        let Some(qp) = self.qps.get_mut(slot as usize).and_then(Option::as_deref_mut) else {
+            cold_path();
+            return Turn::Idle;
+        };
+        if qp.state != QpState::Rts {
+            cold_path();
+            return Turn::Idle;
+        }
+        if qp.burst != self.burst {
+            qp.burst = self.burst;
+            begin_burst(qp, self.burst_hint, self.same_path_batch);
+        }
+        if qp.requester.has_repairs() {
+            return self.transmit_repair(list, now, slot, free, out);
+        }
+        if !qp.requester.may_send_new(&qp.cc) {
+            cold_path();
+            return Turn::Idle;
+        }
+        let Some(path) = qp.paths.pick_path(free, None) else { return without_path(qp) };
+        let Some(template) = template(&self.peers, qp, path.plane) else {
+            cold_path();
+            return Turn::Idle;
+        };
+        // The first packet in flight starts timers, which may be earlier than what is armed.
+        let starts_timers = !qp.requester.outstanding();
+        let ticket = self.next_ticket;
+        let Some(packet) = qp.requester.send_new(now, path.id, ticket, &mut qp.cc) else {
+            cold_path();
+            return Turn::Idle;
+        };
+        let to = To { qpn: qp.dest_qpn, trimmable: qp.trimmable, path, template };
+        write_packet(out, now, &to, &packet, &self.cfg, &self.memory);
+        out.ticket = ticket;
+        out.origin = Origin::Data { slot, seq: packet.seq, kind: SendKind::New };
+        self.next_ticket = ticket + 1;
+        let bytes = u64::from(packet.spec.len);
+        qp.counters.tx_packets += 1;
+        qp.counters.tx_bytes += bytes;
+        self.counters.tx_data += 1;
+        self.counters.tx_data_bytes += bytes;
+        qp.outbound = true;
+        let place = &mut qp.places[list as usize];
+        place.turn += 1;
+        if place.turn >= self.cfg.quantum || starts_timers || qp.armed_at == Time::NEVER {
+            self.end_turn(list, slot, starts_timers);
+        }
+        Turn::Sent
+    }
+
+    /// The same where something is to be sent again. It goes first, but may have to wait for congestion control, or
+    /// come to nothing.
+    #[cold]
+    fn transmit_repair(
+        &mut self,
+        list: List,
+        now: Time,
+        slot: u32,
+        free: PortMask,
+        out: &mut Transmit,
+    ) -> Turn {
+        let Some(qp) = self.qps.get_mut(slot as usize).and_then(Option::as_deref_mut) else {
+            return Turn::Idle;
+        };
+        let Some((seq, kind)) = qp.requester.next_send(&qp.cc) else { return Turn::Idle };
+        let avoid = qp.requester.last_ev(seq, kind);
+        let Some(path) = qp.paths.pick_path(free, avoid) else { return without_path(qp) };
+        let Some(template) = template(&self.peers, qp, path.plane) else { return Turn::Idle };
+        let to = To { qpn: qp.dest_qpn, trimmable: qp.trimmable, path, template };
+        let starts_timers = !qp.requester.outstanding();
+        let ticket = self.next_ticket;
+        let sent = if kind == SendKind::New {
+            qp.requester.send_new(now, path.id, ticket, &mut qp.cc)
+        } else {
+            let mut env = Env { paths: &mut qp.paths, cc: &mut qp.cc, counters: &mut self.counters };
+            qp.requester.send_again(now, (seq, kind), path.id, ticket, &mut env)
+        };
+        let Some(packet) = sent else { return Turn::Idle };
+        write_packet(out, now, &to, &packet, &self.cfg, &self.memory);
+        out.ticket = ticket;
+        out.origin = Origin::Data { slot, seq, kind };
+        self.next_ticket = ticket + 1;
+        let bytes = u64::from(packet.spec.len);
+        qp.counters.tx_packets += 1;
+        qp.counters.tx_bytes += bytes;
+        qp.counters.tx_repeats += u64::from(kind.repeats());
+        self.counters.tx_data += 1;
+        self.counters.tx_data_bytes += bytes;
+        qp.outbound = true;
+        qp.places[list as usize].turn += 1;
+        self.end_turn(list, slot, starts_timers);
+        Turn::Sent
+    }
+
+    /// The queue pair has sent a packet: arm its timers, and let the next one go first when its
+    /// quantum is used up.
+    #[cold]
+    fn end_turn(&mut self, list: List, slot: u32, starts_timers: bool) {
+        let quantum = self.cfg.quantum;
+        let Some(qp) = self.qp_mut(slot) else { return };
+        let arms = starts_timers || qp.armed_at == Time::NEVER;
+        let place = &mut qp.places[list as usize];
+        if place.turn >= quantum {
+            place.turn = 0;
+            self.senders.rotate(list);
+        }
+        if arms {
+            self.arm(slot);
+        }
+    }
+}
+
+/// As many entropy values as fill a batch each, on ports that gain from that.
+#[inline(never)]
+fn begin_burst(qp: &mut Qp, most: usize, same_path_batch: usize) {
+    let packets = qp.requester.sendable().min(most);
+    qp.paths.begin_burst(packets.div_ceil(same_path_batch));
+}
+
+/// Without a usable plane it would wait for ever; a path that returns lists it again.
+#[cold]
+fn without_path(qp: &Qp) -> Turn {
+    if qp.paths.usable_planes().0 == 0 { Turn::Idle } else { Turn::Blocked }
+}
+
+/// Where a packet goes, and how.
+struct To<'a> {
+    qpn: Qpn,
+    trimmable: bool,
+    path: Picked,
+    template: &'a StackTemplate,
+}
+
+/// Writes a packet that leaves.
+#[inline(always)]
+#[expect(clippy::inline_always, reason = "the path of every packet; measured by benches/instructions.rs")]
+fn write_packet(
+    out: &mut Transmit,
+    now: Time,
+    to: &To<'_>,
+    packet: &Leaving<'_>,
+    cfg: &EndpointConfig,
+    memory: &MemoryView,
+) {
+    let spec = &packet.spec;
+    let mut bth = Bth::new(spec.opcode(), to.qpn, packet.psn);
+    bth.ack_req = packet.ack_req;
+    bth.rtx = packet.kind.repeats();
+    bth.ts = true;
+    let mrc_len = spec.head_len();
+    let class = data_class(&cfg.dscp, to.trimmable, packet.kind);
+    let entropy = cfg.entropy.place(to.path.ev);
+    let stack_len = to.template.write(&mut out.head, entropy, class, mrc_len + spec.len as usize + ICRC_LEN);
+    // Made here, since what waits in registers for the stack to be written would go through memory.
+    let head = WriteHead {
+        bth,
+        meth: spec.meth(),
+        tseth: Some(Tseth::new(Requester::timestamp(now))),
+        reth: spec.reth(),
+        imm: spec.imm(),
+    };
+    head.encode(&mut out.head[stack_len..]);
+    out.port = to.path.plane;
+    out.l3_at = to.template.l3_at() as u8;
+    out.udp_payload_at = stack_len as u8;
+    out.head_len = (stack_len + mrc_len) as u8;
+    match spec.payload() {
+        Some(payload) => out.payload = payload,
+        None => out.gather(memory, *spec),
+    }
+}
+
+const fn data_class(map: &dscp::DscpMap, trimmable: bool, kind: SendKind) -> u8 {
+    let class = match (trimmable, kind) {
+        (false, _) => map.no_trim,
+        (true, SendKind::New | SendKind::Resend) => map.trimmable,
+        (true, SendKind::Retransmit | SendKind::Probe) => map.trimmable_retx,
+    };
+    dscp::traffic_class(class, ECT0)
+}

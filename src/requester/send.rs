@@ -1,0 +1,247 @@
+//! What is sent next, and what is kept of it.
+//!
+//! Packets leave in order for the first time, one after another of the request that has its turn, and this runs for
+//! every one of them: [`Requester::may_send_new`] and [`Requester::send_new`]. What is sent again has its own way,
+//! which costs more and is rare.
+
+use core::hint::cold_path;
+
+use crate::congestion::{CongestionControl, Controller};
+use crate::path::EvId;
+use crate::time::Time;
+use crate::wire::{ICRC_LEN, Opcode, Psn, WriteHead};
+
+use super::repeats::{Cause, Copy};
+use super::{Entry, Env, PacketSpec, Record, Requester, psn_of};
+
+/// What a packet was sent for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum SendKind {
+    /// First transmission.
+    New,
+    /// First transmission too: the last try never left the host.
+    Resend,
+    /// It was declared lost.
+    Retransmit,
+    /// Silence: a copy of the oldest unreported packet, to make the peer speak (tail loss probe).
+    Probe,
+}
+
+impl SendKind {
+    /// Whether an earlier copy may be on its way.
+    #[inline]
+    pub(crate) const fn repeats(self) -> bool {
+        matches!(self, Self::Retransmit | Self::Probe)
+    }
+}
+
+/// A packet that leaves: what its headers say, and where its payload lies.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Leaving<'a> {
+    pub(crate) seq: u64,
+    pub(crate) kind: SendKind,
+    pub(crate) psn: Psn,
+    /// The peer is asked to answer at once.
+    pub(crate) ack_req: bool,
+    pub(crate) spec: PacketSpec<'a>,
+}
+
+impl Requester {
+    /// UDP payload length + 40: the nominal packet size that congestion control counts.
+    pub(crate) const NOMINAL_OVERHEAD: u32 = 40;
+
+    /// What congestion control counts for a packet with a timestamp and this much payload.
+    #[inline]
+    pub(crate) const fn counted(opcode: Opcode, payload: u32) -> u32 {
+        Self::nominal(WriteHead::len_of(opcode, true), payload)
+    }
+
+    #[inline]
+    const fn nominal(head_len: usize, payload: u32) -> u32 {
+        (head_len + ICRC_LEN) as u32 + payload + Self::NOMINAL_OVERHEAD
+    }
+
+    /// Whether the window has room for a packet sent for the first time, and there is one.
+    #[inline]
+    pub(super) fn new_packet_fits(&self) -> bool {
+        // MRC 1.0 section 6.3.1: [cack + 1, cack + mpr), and una = cack + 1.
+        if self.next + 1 >= self.una + u64::from(self.window) || !self.queue.has_unsent() {
+            return false;
+        }
+        self.wimm_in_flight < self.setup.max_wimm || self.passes_the_limit_of_immediates()
+    }
+
+    /// Whether the next packet starts no message that the peer might have no room for.
+    fn passes_the_limit_of_immediates(&self) -> bool {
+        let starts_one = |entry: &Entry| self.next == entry.first && entry.imm().is_some();
+        self.queue.sending().is_some_and(|entry| !starts_one(entry))
+    }
+
+    /// Whether a packet may leave for the first time now. Repairs, if there are any, come first.
+    #[inline]
+    pub(crate) fn may_send_new(&self, cc: &Controller) -> bool {
+        self.new_packet_fits() && cc.may_send(u64::from(self.setup.mtu))
+    }
+
+    /// What to send next: the oldest gap, then a tail probe, then new data. A due tail probe goes out whatever
+    /// congestion control says, because silence means that nothing else will open the window soon; if something
+    /// is lost, the oldest gap is the probe.
+    ///
+    /// Where there are [no repairs](Self::has_repairs), [`may_send_new`](Self::may_send_new) says as much and is quicker.
+    pub(crate) fn next_send(&mut self, cc: &Controller) -> Option<(u64, SendKind)> {
+        if self.lost_count > 0 {
+            let seq = self.lost.next_set(self.una, self.next)?;
+            let record = self.records.get(seq);
+            let never_left = record.cause == Cause::Unsent;
+            if cc.may_send(u64::from(record.bytes)) {
+                self.probe_pending = false;
+                return Some((seq, if never_left { SendKind::Resend } else { SendKind::Retransmit }));
+            }
+            let kind = if never_left { SendKind::Resend } else { SendKind::Probe };
+            return self.probe_pending.then_some((seq, kind));
+        }
+        if self.probe_pending
+            && let Some(seq) = self.probe_target()
+        {
+            return Some((seq, SendKind::Probe));
+        }
+        self.may_send_new(cc).then_some((self.next, SendKind::New))
+    }
+
+    /// The oldest packet not reported; if all are reported and only the completion is missing,
+    /// the last packet of the oldest message, because the peer answers any old PSN with a
+    /// transport ACK.
+    fn probe_target(&mut self) -> Option<u64> {
+        let target = if self.una < self.next {
+            Some(self.una)
+        } else {
+            self.queue.find(self.done).map(|entry| entry.end() - 1).filter(|&last| last < self.next)
+        };
+        if target.is_none() {
+            self.probe_pending = false;
+        }
+        target
+    }
+
+    /// The entropy value of the last transmission of `seq`, to be avoided by the next.
+    pub(crate) fn last_ev(&self, seq: u64, kind: SendKind) -> Option<EvId> {
+        kind.repeats().then(|| EvId(self.records.get(seq).ev))
+    }
+
+    /// The next packet leaves for the first time, with a ticket among all data packets of the endpoint. Nothing if
+    /// there is none.
+    // Inlined, so that what is known of the packet stays in registers until it is written.
+    #[inline(always)]
+    #[expect(clippy::inline_always, reason = "the path of every packet; measured by benches/instructions.rs")]
+    pub(crate) fn send_new(
+        &mut self,
+        now: Time,
+        ev: EvId,
+        ticket: u64,
+        cc: &mut Controller,
+    ) -> Option<Leaving<'_>> {
+        let seq = self.next;
+        if !self.outstanding() {
+            cold_path();
+            self.start_over(now);
+        }
+        self.make_room_until(seq + 1);
+        let Some(spec) = self.queue.send_next(seq, self.setup.mtu, ticket) else {
+            cold_path();
+            return None;
+        };
+        self.wimm_in_flight += u32::from(spec.starts_wimm());
+        let bytes = Self::nominal(spec.head_len(), spec.len);
+        let ack_req = spec.ack_req || cc.wants_ack(u64::from(bytes));
+        cc.on_send(u64::from(bytes));
+        self.next = seq + 1;
+        self.orders += 1;
+        *self.records.get_mut(seq) =
+            Record { sent_at: now, order: self.orders, bytes, ev: ev.0, ..Record::default() };
+        let psn = psn_of(&self.setup, seq);
+        Some(Leaving { seq, kind: SendKind::New, psn, ack_req, spec })
+    }
+
+    /// Packet `seq` leaves again. Nothing if its request is gone.
+    #[inline(never)]
+    pub(crate) fn send_again(
+        &mut self,
+        now: Time,
+        (seq, kind): (u64, SendKind),
+        ev: EvId,
+        ticket: u64,
+        env: &mut Env<'_>,
+    ) -> Option<Leaving<'_>> {
+        self.queue.hold_until(seq, ticket + 1);
+        let spec = self.queue.packet(seq, self.setup.mtu)?;
+        let bytes = Self::nominal(spec.head_len(), spec.len);
+        self.orders += 1;
+        let before = self.records.get(seq);
+        let retries = before.retries.saturating_add(u8::from(kind.repeats()));
+        let fresh =
+            Record { sent_at: now, order: self.orders, bytes, ev: ev.0, retries, ..Record::default() };
+        *self.records.get_mut(seq) = fresh;
+        self.count_again(seq, kind, &before, &fresh, env);
+        let spec = self.queue.packet(seq, self.setup.mtu)?;
+        let psn = psn_of(&self.setup, seq);
+        Some(Leaving { seq, kind, psn, ack_req: true, spec })
+    }
+
+    fn count_again(&mut self, seq: u64, kind: SendKind, before: &Record, fresh: &Record, env: &mut Env<'_>) {
+        if kind == SendKind::Probe {
+            self.probe_pending = false;
+            env.counters.tx_tail_probes += 1;
+        }
+        let was_lost = self.lost.test(seq);
+        if was_lost {
+            self.lost.clear(seq);
+            self.lost_count -= 1;
+            env.cc.on_send(u64::from(fresh.bytes));
+            env.counters.tx_retransmits += u64::from(kind.repeats());
+        }
+        if !kind.repeats() {
+            // The oldest gap, so it serves as the tail probe that may be due.
+            self.probe_pending = false;
+            return;
+        }
+        self.newest_repeat = (self.orders, self.next);
+        if seq >= self.una {
+            let cause = if was_lost { before.cause } else { Cause::Silence };
+            let copy = |record: &Record| Copy {
+                sent_at: record.sent_at,
+                order: record.order,
+                ev: record.ev,
+                ev_bits: env.paths.ev(EvId(record.ev)),
+            };
+            self.repeats.note(seq, copy(before), copy(fresh), cause);
+        }
+    }
+
+    /// The transmission of `seq` that was sent last never left: a queue of this host was full. All is as before
+    /// it, except that a first transmission keeps its number and waits with the lost. Neither its path nor
+    /// congestion control hears of a loss, because the network had no part in it.
+    #[cold]
+    pub(crate) fn unsent(&mut self, seq: u64, kind: SendKind, cc: &mut Controller) {
+        let record = self.records.get(seq);
+        let mut held_window = true;
+        if kind.repeats() {
+            // None: too many repeats since to remember this one; then it counts as sent and lost.
+            let undone = self.repeats.undo(seq, record.order);
+            if let Some((before, cause)) = undone {
+                let Copy { sent_at, order, ev, .. } = before;
+                let retries = record.retries.saturating_sub(1);
+                *self.records.get_mut(seq) = Record { sent_at, order, ev, retries, cause, ..record };
+            }
+            held_window =
+                kind == SendKind::Retransmit || undone.is_some_and(|(_, cause)| cause != Cause::Silence);
+            self.probe_pending |= kind == SendKind::Probe;
+        } else {
+            self.records.get_mut(seq).cause = Cause::Unsent;
+        }
+        if held_window && !self.lost.test(seq) {
+            cc.on_discard(u64::from(record.bytes));
+            self.lost.set(seq);
+            self.lost_count += 1;
+        }
+    }
+}
