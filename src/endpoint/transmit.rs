@@ -136,21 +136,32 @@ impl Endpoint {
         if free.0 == 0 {
             return false;
         }
-        let only_data = self.given_back.is_empty() && self.ops.is_empty() && self.control_list.is_empty();
-        if !only_data && self.transmit_before_data(now, free, out) {
-            return true;
+        if self.given_back.is_empty() && self.ops.is_empty() && self.control_list.is_empty() {
+            self.transmit_from_senders(now, free, out)
+        } else {
+            self.transmit_control_first(now, free, out)
         }
-        if self.senders.no_repairs() {
-            return self.transmit_new(now, free, out);
-        }
-        self.transmit_from_lists(now, free, out)
     }
 
     #[inline(never)]
-    fn transmit_before_data(&mut self, now: Time, free: PortMask, out: &mut Transmit) -> bool {
+    fn transmit_control_first(&mut self, now: Time, free: PortMask, out: &mut Transmit) -> bool {
         (!self.given_back.is_empty() && self.transmit_given_back(free, out))
             || (!self.ops.is_empty() && self.transmit_op(free, out))
             || self.transmit_from_control_list(now, free, out)
+            || self.transmit_from_senders(now, free, out)
+    }
+
+    /// Data: from the one list that is in use where nothing is lost, or from two.
+    #[inline(never)]
+    fn transmit_from_senders(&mut self, now: Time, free: PortMask, out: &mut Transmit) -> bool {
+        if !self.senders.no_repairs() {
+            return self.transmit_from_lists(now, free, out);
+        }
+        let Some(slot) = self.senders.front(List::New) else { return false };
+        match self.transmit_data(List::New, now, slot, free, out) {
+            Turn::Sent => true,
+            turn => self.transmit_behind(List::New, turn, now, free, out),
+        }
     }
 
     #[cold]
@@ -251,16 +262,6 @@ impl Endpoint {
         let Some(slot) = self.senders.front(list) else { return false };
         let turn = self.transmit_any(list, now, slot, free, out);
         self.transmit_behind(list, turn, now, free, out)
-    }
-
-    /// The same for first transmissions, inlined: where nothing else waits, all data goes this way.
-    #[inline]
-    fn transmit_new(&mut self, now: Time, free: PortMask, out: &mut Transmit) -> bool {
-        let Some(slot) = self.senders.front(List::New) else { return false };
-        match self.transmit_data(List::New, now, slot, free, out) {
-            Turn::Sent => true,
-            turn => self.transmit_behind(List::New, turn, now, free, out),
-        }
     }
 
     /// [`transmit_data`](Self::transmit_data), out of line.
@@ -382,11 +383,9 @@ struct Route<'a> {
 
 /// Writes a packet without payload.
 fn write_control(out: &mut Transmit, route: &Route<'_>, packet: &Packet<'_>) {
-    let mut mrc = [0; Packet::MAX_HEAD_LEN];
-    let mrc_len = packet.encode_head(&mut mrc);
-    let stack_len =
-        route.template.write(&mut out.head, route.entropy, route.traffic_class, mrc_len + ICRC_LEN);
-    out.head[stack_len..stack_len + mrc_len].copy_from_slice(&mrc[..mrc_len]);
+    let stack_len = route.template.header_len();
+    let mrc_len = packet.encode_head(&mut out.head[stack_len..]);
+    route.template.write(&mut out.head, route.entropy, route.traffic_class, mrc_len + ICRC_LEN);
     out.port = route.plane;
     out.l3_at = route.template.l3_at() as u8;
     out.udp_payload_at = stack_len as u8;

@@ -4,7 +4,7 @@
 
 use spindrift::endpoint::Transmit;
 use spindrift::path::PortMask;
-use spindrift::wire::{Aeth, CcState, Ev, Mark, NackReason, Neth, Peth, Seth};
+use spindrift::wire::{Aeth, CcState, Ev, Mark, NackReason, NakCode, Neth, Peth, Seth};
 
 use crate::receiver::{
     Answer, CE, DATA, Data, LEN, NOMINAL, PEER_QPN, Receiver, TRIMMED, TRIMMED_LAST_HOP, data, psn,
@@ -137,6 +137,30 @@ fn a_packet_marked_by_a_switch_draws_a_sack_that_says_skip() {
         assert_eq!(receiver.answers(), []);
     }
     assert_eq!(receiver.counters().rx_ecn_marked, 1);
+}
+
+/// A mark tells of the path, although the write will be refused once those before it have arrived.
+#[test]
+fn the_mark_of_a_packet_to_be_refused_is_told() {
+    for class in [DATA, CE] {
+        let mut receiver = after_four();
+        let key = receiver.key;
+        receiver.key.rkey ^= 1;
+        receiver.give(&[Data { class, ..data(5) }]);
+        let marks: Vec<_> = receiver
+            .answers()
+            .iter()
+            .map(|answer| match answer {
+                Answer::Sack(seth, _) => (seth.mark, seth.entropy),
+                other => panic!("{other:?}"),
+            })
+            .collect();
+        assert_eq!(marks, Vec::from_iter((class == CE).then(|| (Mark::SkipOnce, data(5).ev))));
+        receiver.key = key;
+        receiver.give(&[data(4)]);
+        let nak = Answer::Ack(5, Aeth::nak(NakCode::RemoteAccess, 5));
+        assert!(receiver.answers().contains(&nak));
+    }
 }
 
 /// Each mark of a burst names its own path; a plain packet after it does not take its place.
