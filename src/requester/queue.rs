@@ -65,6 +65,7 @@ struct Form(u8);
 impl Form {
     const FIRST: u8 = 1;
     const LAST: u8 = 2;
+    /// Of a message with an immediate.
     const WIMM: u8 = 4;
 
     #[inline]
@@ -179,7 +180,7 @@ impl<'a> PacketSpec<'a> {
             Source::Region(whole) => (Some(whole), None),
             Source::Pieces(pieces) => (None, Some(self.pieces.of(pieces).copied())),
         };
-        // From the start of the piece to the first byte of the packet; below 0, the packet began before it.
+        // From the start of a piece to the packet's first byte, 0 once that is behind.
         let (mut skip, mut left) = (self.offset, self.len);
         one.into_iter().chain(several.into_iter().flatten()).filter_map(move |piece| {
             let len = u64::from(piece.len);
