@@ -2,6 +2,7 @@
 
 use core::hint::cold_path;
 
+use crate::counters::Counters;
 use crate::memory::MemoryView;
 use crate::path::{Picked, PortMask};
 use crate::requester::{Env, Leaving, Requester, SendKind};
@@ -9,7 +10,7 @@ use crate::time::Time;
 use crate::wire::{Bth, ICRC_LEN, Qpn, StackTemplate, Tseth, WriteHead, dscp};
 
 use super::config::EndpointConfig;
-use super::qp::Qp;
+use super::qp::{Qp, QpCounters};
 use super::senders::List;
 use super::transmit::{ECT0, Origin, Transmit, Turn, template};
 use super::{Endpoint, QpState};
@@ -62,12 +63,8 @@ impl Endpoint {
         write_packet(out, now, &to, &packet, &self.cfg, &self.memory);
         out.ticket = ticket;
         out.origin = Origin::Data { slot, seq: packet.seq, kind: SendKind::New };
+        count(SendKind::New, packet.spec.len, &mut qp.counters, &mut self.counters);
         self.next_ticket = ticket + 1;
-        let bytes = u64::from(packet.spec.len);
-        qp.counters.tx_packets += 1;
-        qp.counters.tx_bytes += bytes;
-        self.counters.tx_data += 1;
-        self.counters.tx_data_bytes += bytes;
         qp.outbound = true;
         let place = &mut qp.places[list as usize];
         place.turn += 1;
@@ -96,7 +93,6 @@ impl Endpoint {
         let Some(path) = qp.paths.pick_path(free, avoid) else { return without_path(qp) };
         let Some(template) = template(&self.peers, qp, path.plane) else { return Turn::Idle };
         let to = To { qpn: qp.dest_qpn, trimmable: qp.trimmable, path, template };
-        let starts_timers = !qp.requester.outstanding();
         let ticket = self.next_ticket;
         let sent = if kind == SendKind::New {
             qp.requester.send_new(now, path.id, ticket, &mut qp.cc)
@@ -108,26 +104,21 @@ impl Endpoint {
         write_packet(out, now, &to, &packet, &self.cfg, &self.memory);
         out.ticket = ticket;
         out.origin = Origin::Data { slot, seq, kind };
+        count(kind, packet.spec.len, &mut qp.counters, &mut self.counters);
         self.next_ticket = ticket + 1;
-        let bytes = u64::from(packet.spec.len);
-        qp.counters.tx_packets += 1;
-        qp.counters.tx_bytes += bytes;
-        qp.counters.tx_repeats += u64::from(kind.repeats());
-        self.counters.tx_data += 1;
-        self.counters.tx_data_bytes += bytes;
         qp.outbound = true;
         qp.places[list as usize].turn += 1;
-        self.end_turn(list, slot, starts_timers);
+        self.end_turn(list, slot, true);
         Turn::Sent
     }
 
-    /// The queue pair has sent a packet: arm its timers, and let the next one go first when its
-    /// quantum is used up.
+    /// The queue pair has sent a packet: arm its timers, if asked to or if none is armed, and let the next one go first
+    /// when its quantum is used up.
     #[cold]
-    fn end_turn(&mut self, list: List, slot: u32, starts_timers: bool) {
+    fn end_turn(&mut self, list: List, slot: u32, mut arms: bool) {
         let quantum = self.cfg.quantum;
         let Some(qp) = self.qp_mut(slot) else { return };
-        let arms = starts_timers || qp.armed_at == Time::NEVER;
+        arms |= qp.armed_at == Time::NEVER;
         let place = &mut qp.places[list as usize];
         if place.turn >= quantum {
             place.turn = 0;
@@ -144,6 +135,16 @@ impl Endpoint {
 fn begin_burst(qp: &mut Qp, most: usize, same_path_batch: usize) {
     let packets = qp.requester.sendable().min(most);
     qp.paths.begin_burst(packets.div_ceil(same_path_batch));
+}
+
+/// Counts a packet that leaves with `len` bytes of payload.
+#[inline]
+fn count(kind: SendKind, len: u32, of_pair: &mut QpCounters, counters: &mut Counters) {
+    of_pair.tx_packets += 1;
+    of_pair.tx_bytes += u64::from(len);
+    of_pair.tx_repeats += u64::from(kind.repeats());
+    counters.tx_data += 1;
+    counters.tx_data_bytes += u64::from(len);
 }
 
 /// Without a usable plane it would wait for ever; a path that returns lists it again.
