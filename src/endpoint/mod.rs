@@ -10,6 +10,8 @@
 //!    [`release_before`](Endpoint::release_before) and [`take_recall`](Endpoint::take_recall) say,
 //! 5. now and then, [`reclaim`](Endpoint::reclaim), which takes memory back from idle queue pairs.
 //!
+//! One that was kept from that for a while says so, by [`been_away`](Endpoint::been_away), before it goes on.
+//!
 //! `now` is an argument everywhere and randomness comes from the configured seed, so two runs with
 //! the same inputs are the same, byte for byte. Nothing allocates per packet once windows and
 //! queues have reached their sizes.
@@ -94,6 +96,8 @@ pub struct Endpoint {
     senders: Senders,
     control_list: VecDeque<u32>,
     timers: BinaryHeap<Reverse<(Time, u32)>>,
+    /// No timer runs before.
+    timers_from: Time,
     events: VecDeque<Event>,
     spare_queues: SpareQueues,
     windows: WindowBudget,
@@ -163,6 +167,7 @@ impl Endpoint {
             senders: Senders::default(),
             control_list: VecDeque::new(),
             timers: BinaryHeap::with_capacity(Self::TIMER_ROOM),
+            timers_from: Time::ZERO,
             events: VecDeque::with_capacity(Self::EVENT_ROOM),
             spare_queues: SpareQueues::default(),
             windows: WindowBudget::new(cfg.limits.window_budget_psns),

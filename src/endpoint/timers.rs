@@ -24,10 +24,32 @@ pub(super) struct Request {
 }
 
 impl Endpoint {
+    /// How long what arrived while the driver was away has time to be taken in, at most, before timers run: a few polls,
+    /// and longer than most round trips across a fabric.
+    const RETURN_NS: u64 = 250_000;
+
     /// When [`on_timeout`](Self::on_timeout) should be called; [`Time::NEVER`] when nothing runs.
     #[inline]
     pub fn next_timeout(&self) -> Time {
-        self.timers.peek().map_or(Time::NEVER, |Reverse((at, _))| *at)
+        self.timers.peek().map_or(Time::NEVER, |Reverse((at, _))| (*at).max(self.timers_from))
+    }
+
+    /// The driver should have gone on at `from`, which is after everything before this call, and does so at `until`,
+    /// which is now: its thread was not run, say. That time does not make a packet late, and no timer runs for as long
+    /// again, 250 us at most, so that answers that wait at the ports are heard first.
+    ///
+    /// A driver that is away again and again holds a timer up once.
+    pub fn been_away(&mut self, from: Time, until: Time) {
+        let due = self.timers.peek().map_or(Time::NEVER, |Reverse((at, _))| *at);
+        if due > from {
+            self.timers_from = until.after(until.since(from).min(Self::RETURN_NS));
+        }
+        // A queue pair with packets in flight waits for something.
+        for Reverse((_, key)) in &self.timers {
+            if let Some(qp) = self.qps.get_mut(*key as usize).and_then(Option::as_mut) {
+                qp.requester.been_away(from, until);
+            }
+        }
     }
 
     /// Makes sure that the queue pair's next deadline is in the heap.
@@ -80,6 +102,9 @@ impl Endpoint {
 
     /// Runs what is due.
     pub fn on_timeout(&mut self, now: Time) {
+        if now < self.timers_from {
+            return;
+        }
         let mut refreshes = Self::SLICE;
         while let Some(&Reverse((at, slot))) = self.timers.peek() {
             if at > now {

@@ -408,6 +408,7 @@ impl Shared {
             // A reader may have been in the way when the board was to be renewed for it.
             Idle::Nap(_) if self.board.is_wanted() => 0,
             Idle::Nap(nap) if pace.idle_polls >= IDLE_POLLS + YIELDS_BEFORE_NAP => {
+                lane.nap();
                 (nap.as_nanos() as u64).min(lane.next_timer().since(lane.now()))
             }
             _ => 0,

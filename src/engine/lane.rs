@@ -13,7 +13,7 @@ use super::common::Common;
 use super::cq::{CqCore, CqLoss, CqWriter};
 use super::rings::{Doorbells, LaneRings, QpIntake, QpSlot, QpSubmit, qp_rings};
 use super::transmit::TxBatch;
-use super::tuning::{INBOX_BURST, LINK_CHECK_NS, RECALL_AFTER_NS, RX_BURST, TX_PER_POLL};
+use super::tuning::{AWAY_NS, INBOX_BURST, LINK_CHECK_NS, RECALL_AFTER_NS, RX_BURST, TX_PER_POLL};
 use super::waker::Waker;
 use crate::endpoint::{
     CqId, Endpoint, EndpointError, Event, FailReason, PostError, QpInit, QpModify, QpState,
@@ -29,6 +29,8 @@ pub struct LaneCounters {
     pub polls: u64,
     /// Polls that found nothing to do.
     pub idle_polls: u64,
+    /// Times that the lane was kept from running for longer than any poll takes.
+    pub interruptions: u64,
     /// Doorbells answered: a queue pair had posted something.
     pub doorbells: u64,
     /// Frames taken from ports.
@@ -53,6 +55,7 @@ impl LaneCounters {
         let Self {
             polls,
             idle_polls,
+            interruptions,
             doorbells,
             rx_frames,
             tx_frames,
@@ -64,6 +67,7 @@ impl LaneCounters {
         } = other;
         self.polls += polls;
         self.idle_polls += idle_polls;
+        self.interruptions += interruptions;
         self.doorbells += doorbells;
         self.rx_frames += rx_frames;
         self.tx_frames += tx_frames;
@@ -82,6 +86,8 @@ pub struct Lane {
     pub(super) tx: TxBatch,
     pub(super) counters: LaneCounters,
     clock: Clock,
+    /// When the last poll began; [`Time::NEVER`] if the lane napped since.
+    polled_at: Time,
     links_up: u32,
     next_link_check: Time,
     holds: Holds,
@@ -154,6 +160,7 @@ impl Lane {
             ports,
             counters: LaneCounters::default(),
             clock: Clock::start(),
+            polled_at: Time::NEVER,
             next_link_check: Time::ZERO,
             holds: Holds { any, oldest: u64::MAX, since: Time::ZERO },
             rings: LaneRings::new(max_qps),
@@ -173,6 +180,11 @@ impl Lane {
     /// frames, completions), so that a driver sees when the lane is idle.
     pub fn poll(&mut self) -> usize {
         let now = self.clock.now();
+        if now.since(self.polled_at) > AWAY_NS {
+            self.counters.interruptions += 1;
+            self.endpoint.been_away(self.polled_at, now);
+        }
+        self.polled_at = now;
         let mut work = self.answer_doorbells(now);
         work += self.receive(now);
         if now >= self.next_link_check {
@@ -244,6 +256,11 @@ impl Lane {
     /// The lane's time now.
     pub fn now(&self) -> Time {
         self.clock.now()
+    }
+
+    /// The lane will not be polled for a while, since it has nothing to do.
+    pub(super) const fn nap(&mut self) {
+        self.polled_at = Time::NEVER;
     }
 
     /// When the lane must be polled again though nothing arrives.

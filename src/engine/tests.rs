@@ -9,8 +9,11 @@ use spindrift_pmd::{LinkState, Port, PortCaps, PortCounters, RxFrame, TxFrame};
 use super::rings::{Full, LaneRings, QpSubmit, qp_rings};
 use super::transmit::TxBatch;
 use super::tuning::{SEND_RING, SPARE_SEND_RINGS};
-use super::{Idle, Lane, LaneMode, Lanes};
-use crate::endpoint::{CqId, Endpoint, EndpointConfig, LocalPort, QpCap, QpInit, QpModify, RtrAttr, RtsAttr};
+use super::{Idle, Lane, LaneCounters, LaneMode, Lanes};
+use crate::counters::Counters;
+use crate::endpoint::{
+    CqId, Endpoint, EndpointConfig, LocalPort, QpCap, QpInfo, QpInit, QpModify, RtrAttr, RtsAttr,
+};
 use crate::memory::{Access, Region};
 use crate::time::Time;
 use crate::wire::{Msn, Psn, Qpn};
@@ -25,6 +28,23 @@ fn send(wr_id: u64) -> SendWr {
 
 const fn cap(max_send_wr: u32, max_recv_wr: u32) -> QpCap {
     QpCap { max_send_wr, max_recv_wr, max_send_sge: 1 }
+}
+
+/// The way of a queue pair to RTS, for this peer.
+fn to_rts(theirs: &QpInfo) -> [QpModify; 3] {
+    let rtr = RtrAttr {
+        dest_qpn: theirs.qpn,
+        rq_psn: Psn::new(theirs.psn),
+        rq_msn: Msn::new(theirs.msn),
+        path_mtu: theirs.mtu,
+        mpr_dest: theirs.mpr,
+        max_wimm_dest: theirs.max_wimm,
+        dynamic_mpr: false,
+        trim_nack: true,
+        ports: theirs.ports.clone(),
+        udp_port: theirs.udp_port,
+    };
+    [QpModify::Init, QpModify::Rtr(Box::new(rtr)), QpModify::Rts(RtsAttr::default())]
 }
 
 type End = (Endpoint, Vec<Box<dyn Port>>, TxBatch);
@@ -100,20 +120,7 @@ impl Crowded {
         let infos = [0, 1].map(|at: usize| ends[at].0.qp_info(qpns[at]).unwrap());
         let now = Time(1_000);
         for (at, (endpoint, ..)) in ends.iter_mut().enumerate() {
-            let theirs = &infos[1 - at];
-            let rtr = RtrAttr {
-                dest_qpn: theirs.qpn,
-                rq_psn: Psn::new(theirs.psn),
-                rq_msn: Msn::new(theirs.msn),
-                path_mtu: theirs.mtu,
-                mpr_dest: theirs.mpr,
-                max_wimm_dest: theirs.max_wimm,
-                dynamic_mpr: false,
-                trim_nack: true,
-                ports: theirs.ports.clone(),
-                udp_port: theirs.udp_port,
-            };
-            for change in [QpModify::Init, QpModify::Rtr(Box::new(rtr)), QpModify::Rts(RtsAttr::default())] {
+            for change in to_rts(&infos[1 - at]) {
                 endpoint.modify_qp(now, qpns[at], change).unwrap();
             }
         }
@@ -138,6 +145,71 @@ impl Crowded {
         }
         refused
     }
+}
+
+/// A write from one lane to another in real time, which `pause` falls into when its packets have left and are not
+/// answered yet. Returns what the writer's lane and its transport counted.
+fn write_with(pause: impl FnOnce(&mut Lane)) -> (LaneCounters, Counters) {
+    let (left, right) = loopback::pair(2, LoopbackConfig::default());
+    let mut lanes = [left, right].map(lane_over);
+    let cqs = lanes.each_ref().map(|lane| lane.common().cqs.create(4, None));
+    let mut keys = Vec::new();
+    let mut qps = Vec::new();
+    for (lane, cq) in lanes.iter_mut().zip(&cqs) {
+        let pd = lane.endpoint_mut().alloc_pd();
+        let region = Region::alloc_at(1 << 16, 0x1000).unwrap();
+        keys.push(lane.endpoint_mut().register(pd, region, Access::REMOTE_WRITE).unwrap());
+        let init = QpInit::new(pd, cq.core().id(), cq.core().id());
+        qps.push(lane.create_qp(init, [cq.core(); 2]).unwrap());
+    }
+    let infos = [0, 1].map(|at: usize| lanes[at].endpoint().qp_info(qps[at].0).unwrap());
+    for (at, lane) in lanes.iter_mut().enumerate() {
+        for change in to_rts(&infos[1 - at]) {
+            lane.modify_qp(qps[at].0, change).unwrap();
+        }
+    }
+    let local = Sge { addr: 0x1000, len: 1 << 16, lkey: keys[0].lkey };
+    let remote = RemoteAddr { addr: 0x1000, rkey: keys[1].rkey };
+    let wr = SendWr { wr_id: 0, op: SendOp::Write, local, remote, signaled: true };
+    post_send(&mut qps[0].1, wr).unwrap();
+    lanes[0].poll();
+    pause(&mut lanes[0]);
+    let mut polls = 0;
+    while lanes[0].endpoint().qp_status(qps[0].0).unwrap().send_outstanding > 0 {
+        lanes[0].poll();
+        lanes[1].poll();
+        polls += 1;
+        assert!(polls < 10_000_000, "{:?}", lanes[0].endpoint().counters());
+    }
+    assert_eq!(lanes[1].endpoint().counters().rx_placed_bytes, 1 << 16);
+    (lanes[0].counters(), lanes[0].endpoint().counters().clone())
+}
+
+/// Three times as long as the retransmission timer. The peer is not run either, so nothing waits at the ports.
+#[expect(clippy::disallowed_methods, reason = "a lane reads a real clock")]
+fn pause_50_ms() {
+    std::thread::sleep(core::time::Duration::from_millis(50));
+}
+
+#[test]
+fn a_lane_that_was_not_run_does_not_time_out() {
+    let (lane, transport) = write_with(|_| pause_50_ms());
+    assert!(lane.interruptions > 0, "{lane:?}");
+    assert_eq!((transport.timeouts, transport.tx_retransmits), (0, 0), "{transport:?}");
+}
+
+/// It had nothing to do, and its timers wake it: time passes.
+#[test]
+fn a_nap_is_no_interruption() {
+    let mut interruptions = 0;
+    let (lane, transport) = write_with(|lane| {
+        interruptions = lane.counters().interruptions;
+        lane.nap();
+        pause_50_ms();
+        lane.poll();
+        assert_eq!(lane.counters().interruptions, interruptions);
+    });
+    assert_eq!(transport.timeouts, 1, "{lane:?}");
 }
 
 /// Every message arrives, no packet twice, and no path is blamed for what did not leave.
@@ -178,7 +250,10 @@ fn a_port_may_accept_fewer_frames_than_it_announced() {
 }
 
 fn lane(planes: usize) -> Lane {
-    let (ports, _) = loopback::pair(planes, LoopbackConfig::default());
+    lane_over(loopback::pair(planes, LoopbackConfig::default()).0)
+}
+
+fn lane_over(ports: Vec<LoopbackPort>) -> Lane {
     let ports: Vec<Box<dyn Port>> = ports.into_iter().map(|port| Box::new(port) as _).collect();
     let local = ports.iter().map(|port| LocalPort::from(port.caps())).collect();
     Lane::new(Endpoint::new(EndpointConfig::new(local)).unwrap(), ports).unwrap()

@@ -20,6 +20,10 @@ pub(super) const TX_PER_POLL: usize = 4 * TX_BURST;
 /// far above a poll.
 pub(super) const LINK_CHECK_NS: u64 = 10_000;
 
+/// A lane whose polls lie further apart than this, in nanoseconds, was kept from running: a poll that sends and receives
+/// as much as one can takes less, and a scheduler that runs something else meanwhile takes more.
+pub(super) const AWAY_NS: u64 = 250_000;
+
 /// How long a completed request waits, in nanoseconds, for ports to let go of its payload before they are made to:
 /// far above what a peer takes that is there, far below what an application would notice.
 pub(super) const RECALL_AFTER_NS: u64 = 1_000_000;

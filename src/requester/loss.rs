@@ -7,6 +7,7 @@
 
 use crate::time::Time;
 
+use super::away::Away;
 use super::repeats::Cause;
 
 /// What the requester remembers of a packet's latest transmission.
@@ -38,6 +39,8 @@ pub(crate) struct Evidence {
     pub(crate) rtt_ns: u64,
     /// How far packets overtake each other, ns.
     pub(crate) reordering_ns: u64,
+    /// When the driver was away: that does not make a packet late.
+    pub(crate) away: Away,
 }
 
 /// The verdict on one packet.
@@ -64,8 +67,11 @@ pub(crate) fn judge(record: &Record, evidence: &Evidence, now: Time) -> Loss {
     if record.sent_at > evidence.newest_sent_at {
         return Loss::NoEvidence;
     }
-    let until = record.sent_at.after(evidence.rtt_ns + evidence.reordering_ns);
-    if until <= now { Loss::Overdue } else { Loss::NotYet { until } }
+    let age_ns = evidence.away.since(record.sent_at, now);
+    match (evidence.rtt_ns + evidence.reordering_ns).saturating_sub(age_ns) {
+        0 => Loss::Overdue,
+        left_ns => Loss::NotYet { until: now.after(left_ns) },
+    }
 }
 
 #[cfg(test)]
@@ -76,7 +82,13 @@ mod tests {
         Record { sent_at: Time(1_000), order: 10, bytes: 100, ev: 3, retries: 0, cause: Cause::Other };
 
     fn evidence() -> Evidence {
-        Evidence { newest_on_ev: None, newest_sent_at: Time(1_500), rtt_ns: 2_000, reordering_ns: 500 }
+        Evidence {
+            newest_on_ev: None,
+            newest_sent_at: Time(1_500),
+            rtt_ns: 2_000,
+            reordering_ns: 500,
+            away: Away::default(),
+        }
     }
 
     #[test]
@@ -97,6 +109,19 @@ mod tests {
         // Two packets of one burst have one time: either may be judged by the other.
         let same = Evidence { newest_sent_at: RECORD.sent_at, ..evidence() };
         assert_eq!(judge(&RECORD, &same, Time(3_499)), Loss::NotYet { until: Time(3_500) });
+    }
+
+    #[test]
+    fn while_the_driver_is_away_nothing_becomes_late() {
+        // Sent in the last turn before, or before that.
+        for from in [1_000, 1_200] {
+            let back = Evidence { away: Away::new(Time(from), Time(from + 50_000)), ..evidence() };
+            assert_eq!(judge(&RECORD, &back, Time(53_499)), Loss::NotYet { until: Time(53_500) });
+            assert_eq!(judge(&RECORD, &back, Time(53_500)), Loss::Overdue);
+        }
+        // Sent in the first turn after.
+        let back = Evidence { away: Away::new(Time(900), Time(1_000)), ..evidence() };
+        assert_eq!(judge(&RECORD, &back, Time(3_500)), Loss::Overdue);
     }
 
     #[test]

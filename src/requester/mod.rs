@@ -6,6 +6,7 @@
 //! acknowledgement passes its last packet, because a SACK may run ahead of what the peer's
 //! application can see (MRC 1.0: SACK is reliability, AETH is completion).
 
+mod away;
 mod loss;
 mod queue;
 mod repeats;
@@ -30,6 +31,7 @@ use crate::ring::{BitRing, SeqRing};
 use crate::time::Time;
 use crate::wire::{Msn, Psn};
 use crate::work::{SendOp, SendWr};
+use away::Away;
 use loss::{Evidence, Loss, judge};
 use queue::SendQueue;
 use repeats::{Cause, Repeats, Suspects};
@@ -131,6 +133,7 @@ pub(crate) struct Requester {
     probe_pending: bool,
     /// When the retransmission timer last expired.
     timed_out_at: Time,
+    away: Away,
 }
 
 impl Requester {
@@ -170,6 +173,7 @@ impl Requester {
             least_probe_wait_ns: 0,
             probe_pending: false,
             timed_out_at: Time::ZERO,
+            away: Away::default(),
         }
     }
 
@@ -406,12 +410,18 @@ impl Requester {
         }
     }
 
+    /// The driver did not run between these times, and was never away later.
+    pub(crate) const fn been_away(&mut self, from: Time, until: Time) {
+        self.away = Away::new(from, until);
+    }
+
     fn evidence(&mut self, now: Time) -> Evidence {
         Evidence {
             newest_on_ev: None,
             newest_sent_at: self.newest_sent_at,
             rtt_ns: self.rtt.fair_ns(),
             reordering_ns: self.reordering.window_ns(&self.rtt, now.0),
+            away: self.away,
         }
     }
 

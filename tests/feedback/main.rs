@@ -28,6 +28,7 @@
 //! | silence | - | stays | the oldest packet, elsewhere (tail probe) | `silence` |
 //! | only the tail probe answered | suspected, `ASSUMED_BAD` the second time | stays | | `silence` |
 //! | retransmission timer | - | stays | the oldest packet, elsewhere; then what its answer shows to be missing | `silence` |
+//! | the driver was away | - | stays | what its timers say, 250 us later at the earliest | `away` |
 //!
 //! Which packets ask for an answer is tested in `asks`.
 //!
@@ -68,6 +69,7 @@
 mod acks;
 mod answers;
 mod asks;
+mod away;
 mod gathers;
 mod holds;
 mod losses;

@@ -221,6 +221,14 @@ impl Sender {
         self.net.run_for(ns);
     }
 
+    /// The driver is away for this long: nothing is done until it comes back.
+    pub(crate) fn away(&mut self, ns: u64) {
+        let from = self.net.now;
+        self.net.now = from.after(ns);
+        let until = self.net.now;
+        self.net.endpoint(NODE).been_away(from, until);
+    }
+
     /// Data packets that left since the last look.
     pub(crate) fn sent(&mut self) -> Vec<Sent> {
         self.collect();

@@ -136,8 +136,13 @@ impl Counted {
     /// Group, name and value of all that are not 0.
     pub(crate) fn list(&self) -> Vec<(&'static str, &'static str, u64)> {
         let transport = self.transport.iter().map(|(name, _, value)| ("transport", name, value));
-        let lanes = [("taken_over", self.lanes.taken_over), ("handover_lost", self.lanes.handover_lost)]
-            .map(|(name, value)| ("lanes", name, value));
+        let l = &self.lanes;
+        let lanes = [
+            ("interruptions", l.interruptions),
+            ("taken_over", l.taken_over),
+            ("handover_lost", l.handover_lost),
+        ]
+        .map(|(name, value)| ("lanes", name, value));
         let p = &self.ports;
         let ports = [
             ("tx_frames", p.tx_frames),

@@ -1,0 +1,55 @@
+//! Time in which the driver of the endpoint did not run.
+
+use crate::time::Time;
+
+/// The last time that the driver was away: its thread did not run, or did something else.
+///
+/// A packet that bears the time of the driver's last turn before may have left only when it came back, and whatever
+/// arrived meanwhile is read late. So this time says nothing of packets and paths.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Away {
+    from: Time,
+    until: Time,
+}
+
+impl Away {
+    pub(crate) const fn new(from: Time, until: Time) -> Self {
+        Self { from, until }
+    }
+
+    /// Whether the driver was away between these two times, neither of which lies within.
+    #[inline]
+    pub(crate) fn falls_between(&self, earlier: Time, later: Time) -> bool {
+        earlier <= self.from && self.until <= later
+    }
+
+    /// Nanoseconds from `earlier` to `later` without those in which the driver was away.
+    #[inline]
+    pub(crate) fn since(&self, earlier: Time, later: Time) -> u64 {
+        let away_ns = if self.falls_between(earlier, later) { self.until.since(self.from) } else { 0 };
+        later.since(earlier) - away_ns
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_lies_between_is_left_out() {
+        let away = Away::new(Time(100), Time(900));
+        for (earlier, later, ns) in [
+            (100, 900, 0),
+            (99, 900, 1),
+            (100, 901, 1),
+            (0, 1_000, 200),
+            (0, 100, 100),
+            (40, 70, 30),
+            (900, 950, 50),
+            (950, 900, 0),
+        ] {
+            assert_eq!(away.since(Time(earlier), Time(later)), ns, "{earlier} to {later}");
+        }
+        assert_eq!(Away::default().since(Time::ZERO, Time(7)), 7);
+    }
+}
