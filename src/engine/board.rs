@@ -10,7 +10,8 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
 
 use spindrift_pmd::{LinkState, PortCounters};
 
-use super::lane::{Lane, LaneCounters};
+use super::counters::LaneCounters;
+use super::lane::Lane;
 use super::tuning::SNAPSHOT_NS;
 use crate::counters::Counters;
 use crate::time::Time;

@@ -28,6 +28,7 @@ mod board;
 mod channel;
 mod clock;
 mod common;
+mod counters;
 mod cq;
 mod gate;
 mod group;
@@ -41,8 +42,9 @@ mod tuning;
 mod waker;
 
 pub use async_events::AsyncEvent;
+pub use counters::LaneCounters;
 pub use handle::{ControlError, Idle, LaneMode, LaneStartError};
-pub use lane::{Lane, LaneCounters};
+pub use lane::Lane;
 
 pub(crate) use async_events::AsyncEvents;
 pub(crate) use board::Snapshot;
