@@ -4,6 +4,10 @@
 //! nothing else (MRC paper, section 2.1), so a request has one remote address, and one local scatter/gather element
 //! ([`SendWr`]) or several ([`GatherWr`]).
 
+mod srq;
+
+pub use srq::{SharedRecvQueue, SrqId};
+
 use core::fmt;
 
 use crate::wire::Qpn;

@@ -1,6 +1,7 @@
 //! Attributes of queue pairs: what they are made of, what peers tell each other, and the changes of state.
 
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
@@ -8,6 +9,7 @@ use crate::congestion::CcConfig;
 use crate::memory::PdId;
 use crate::path::PathConfig;
 use crate::wire::{EntropyMode, Msn, Psn, StevOrder};
+use crate::work::SharedRecvQueue;
 
 /// A completion queue of the driver: the endpoint only hands the number back with completions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -18,7 +20,7 @@ pub struct CqId(pub u32);
 pub struct QpCap {
     /// Send work requests outstanding.
     pub max_send_wr: u32,
-    /// Receive work requests outstanding.
+    /// Receive work requests outstanding; 0 with a shared receive queue.
     pub max_recv_wr: u32,
     /// Scatter/gather elements of a send work request, 1 to [`MAX_SGE`](crate::work::MAX_SGE).
     pub max_send_sge: u32,
@@ -39,8 +41,10 @@ pub struct QpInit {
     pub send_cq: CqId,
     /// Where receive completions go.
     pub recv_cq: CqId,
-    /// Sizes.
+    /// Sizes. With `srq`, `max_recv_wr` counts for nothing.
     pub cap: QpCap,
+    /// Where immediates find receive work requests, if not in a queue of the queue pair's own.
+    pub srq: Option<Arc<SharedRecvQueue>>,
     /// Every send work request is signalled.
     pub sig_all: bool,
     /// Entropy values and their health. `planes` and `source` follow the ports.
@@ -71,6 +75,7 @@ impl QpInit {
             send_cq,
             recv_cq,
             cap: QpCap::default(),
+            srq: None,
             sig_all: false,
             path: PathConfig::new(1),
             cc: CcConfig::none(),

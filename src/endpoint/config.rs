@@ -48,6 +48,8 @@ pub struct Limits {
     pub max_send_wr: u32,
     /// Receive work requests outstanding on a queue pair.
     pub max_recv_wr: u32,
+    /// Receive work requests that a shared receive queue holds.
+    pub max_srq_wr: u32,
     /// Registered memory regions.
     pub max_regions: u32,
     /// Endpoint requests answered in a second, and as many reliability probes.
@@ -64,6 +66,7 @@ impl Default for Limits {
             max_qps: 16_384,
             max_send_wr: 16_384,
             max_recv_wr: 16_384,
+            max_srq_wr: 1 << 20,
             max_regions: 65_536,
             answers_per_second: 100_000,
             window_budget_psns: 1 << 17,

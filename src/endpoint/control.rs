@@ -86,7 +86,10 @@ impl Endpoint {
     }
 
     /// Makes a queue pair whose number is not that of the one that it comes after.
-    fn make_qp(&mut self, init: QpInit, before: Option<Qpn>) -> Result<Qpn, EndpointError> {
+    fn make_qp(&mut self, mut init: QpInit, before: Option<Qpn>) -> Result<Qpn, EndpointError> {
+        if init.srq.is_some() {
+            init.cap.max_recv_wr = 0;
+        }
         let pd = self.memory.space().join_pd(init.pd)?;
         self.check_init(&init)?;
         if self.live_qps >= self.cfg.limits.max_qps {

@@ -64,6 +64,9 @@ pub enum PostError {
     /// The queue is full.
     #[error("queue is full: wait for completions or make the queue pair with a larger capacity")]
     QueueFull,
+    /// The queue pair takes receive work requests from a queue that it shares with others.
+    #[error("receives of this queue pair come from its shared receive queue: post them there")]
+    SharedReceives,
     /// The state does not allow it: sends need RTS, receives INIT or later.
     #[error("queue pair is in {0:?}")]
     WrongState(QpState),

@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 use crate::wire::{Ev, Psn, Qpn};
-use crate::work::{Wc, WcStatus};
+use crate::work::{SrqId, Wc, WcStatus};
 
 use super::attr::CqId;
 
@@ -94,5 +94,10 @@ pub enum Event {
         request_id: u16,
         /// Round-trip time, ns.
         rtt_ns: u64,
+    },
+    /// A shared receive queue has fewer work requests than its limit, which is gone now.
+    SrqLimitReached {
+        /// The queue.
+        srq: SrqId,
     },
 }

@@ -307,10 +307,14 @@ impl Endpoint {
         self.report_retired(slot);
     }
 
-    /// Posts a receive work request: one is consumed by every immediate that arrives.
+    /// Posts a receive work request: one is consumed by every immediate that arrives. Those of a queue pair with a shared
+    /// receive queue come from there.
     pub fn post_recv(&mut self, qpn: Qpn, wr: RecvWr) -> Result<(), PostError> {
         let slot = self.slot_of(qpn).ok_or(PostError::NoSuchQp)?;
         let Some(qp) = self.qps[slot as usize].as_deref_mut() else { return Err(PostError::NoSuchQp) };
+        if qp.responder.receives().srq().is_some() {
+            return Err(PostError::SharedReceives);
+        }
         match qp.state {
             QpState::Reset => Err(PostError::WrongState(QpState::Reset)),
             QpState::Error => {

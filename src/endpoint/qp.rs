@@ -1,10 +1,12 @@
 //! One queue pair: its two halves, its paths, and its state machine.
 
+use std::sync::Arc;
+
 use crate::congestion::{self, CcConfig, CongestionControl, Controller};
 use crate::memory::PdMember;
 use crate::path::{Paths, PortMask};
 use crate::requester::{Env, Requester, RequesterSetup, RetryPolicy};
-use crate::responder::{Responder, ResponderSetup};
+use crate::responder::{Receives, Responder, ResponderSetup};
 use crate::time::Time;
 use crate::wire::{Msn, Opcode, Psn, Qpn};
 
@@ -114,6 +116,10 @@ impl Qp {
         paths: Paths,
     ) -> Result<Self, EndpointError> {
         let cc = congestion::build(&init.cc, Time::ZERO)?;
+        let receives = match &init.srq {
+            Some(srq) => Receives::Shared(Arc::clone(srq)),
+            None => Receives::own(init.cap.max_recv_wr as usize),
+        };
         Ok(Self {
             qpn,
             pd,
@@ -131,7 +137,7 @@ impl Qp {
             rts: None,
             other_cc: None,
             requester: Requester::new(init.cap.max_send_wr as usize, idle_requester(psn, init.msn)),
-            responder: Responder::new(init.cap.max_recv_wr as usize, idle_responder()),
+            responder: Responder::new(receives, idle_responder()),
             paths,
             failure: None,
             paths_told: false,

@@ -2,6 +2,7 @@
 
 use crate::congestion::CcConfig;
 use crate::wire::{Psn, Qpn};
+use crate::work::SrqId;
 
 use super::Endpoint;
 use super::attr::{CqId, PortAddr, QpCap, QpState, RtsAttr};
@@ -30,6 +31,8 @@ pub struct QpAttr {
     pub send_cq: CqId,
     /// Where receive completions go.
     pub recv_cq: CqId,
+    /// The shared receive queue that it takes receive work requests from, if not from its own.
+    pub srq: Option<SrqId>,
     /// Whom it is connected to, from RTR on.
     pub peer: Option<QpPeer>,
     /// Largest payload of a packet in bytes, from RTR on; 0 before.
@@ -66,7 +69,7 @@ pub struct QpAttr {
     pub min_rtt_ns: u64,
     /// Send work requests not complete.
     pub sends_outstanding: u32,
-    /// Receive work requests not consumed.
+    /// Receive work requests of its own that are not consumed.
     pub recvs_outstanding: u32,
     /// Counts since it was made or reset.
     pub counters: QpCounters,
@@ -111,6 +114,7 @@ impl Qp {
             sig_all: self.sig_all,
             send_cq: self.send_cq,
             recv_cq: self.recv_cq,
+            srq: responder.receives().srq(),
             path_mtu: if connected { self.path_mtu } else { 0 },
             sq_psn: self.psn,
             next_sq_psn: requester.next_psn(),

@@ -170,6 +170,7 @@ impl Endpoint {
                 qpn: qp.qpn,
             };
             self.events.push_back(Event::Completion { cq: qp.recv_cq, wc });
+            self.events.extend(done.low.map(|srq| Event::SrqLimitReached { srq }));
         }
     }
 

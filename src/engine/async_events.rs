@@ -12,6 +12,7 @@ use super::tuning::ASYNC_EVENTS;
 use crate::endpoint::{CqId, QpFailure};
 use crate::path::EvEvent;
 use crate::wire::{Ev, Qpn};
+use crate::work::SrqId;
 
 /// Something that happened to a context, in the spirit of `ibv_get_async_event`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -65,6 +66,11 @@ pub enum AsyncEvent {
         /// Round-trip time, ns.
         rtt_ns: u64,
     },
+    /// A shared receive queue has fewer work requests than its limit, which is gone now: see `Srq::set_limit`.
+    SrqLimitReached {
+        /// The queue.
+        srq: SrqId,
+    },
     /// A lane has panicked. The context's other lanes end with it.
     LaneFailed,
 }
@@ -83,7 +89,7 @@ impl AsyncEvents {
     }
 
     /// Adds an event; the newest is lost, and counted, when the queue is full.
-    pub(super) fn push(&self, event: AsyncEvent) {
+    pub(crate) fn push(&self, event: AsyncEvent) {
         if self.queue.push(event).is_err() {
             self.lost.fetch_add(1, Ordering::Relaxed);
         }

@@ -65,6 +65,8 @@ struct QpEntry {
     intake: QpIntake,
     send_cq: CqId,
     recv_cq: CqId,
+    /// Its receive requests come from a queue of several queue pairs: they are not counted here.
+    shares_recvs: bool,
 }
 
 impl core::fmt::Debug for Lane {
@@ -434,6 +436,7 @@ impl Lane {
                 Event::Completion { cq, wc } => {
                     if wc.opcode == WcOpcode::RecvRdmaWithImm
                         && let Some(entry) = self.entry_of(wc.qpn)
+                        && !entry.shares_recvs
                     {
                         entry.intake.retire_recv();
                     }
@@ -467,6 +470,7 @@ impl Lane {
             Event::EvProbeAnswered { qpn, request_id, rtt_ns } => {
                 self.common.events.push(AsyncEvent::EvProbeAnswered { qpn, request_id, rtt_ns });
             }
+            Event::SrqLimitReached { srq } => self.common.events.push(AsyncEvent::SrqLimitReached { srq }),
             Event::Completion { .. } | Event::SendRetired { .. } | Event::QpFailed { .. } => {}
         }
     }
@@ -593,14 +597,18 @@ impl Lane {
         init: QpInit,
         cqs: [&Arc<CqCore>; 2],
     ) -> Result<(Qpn, QpSubmit), EndpointError> {
-        let (send_cq, recv_cq, cap) = (init.send_cq, init.recv_cq, init.cap);
+        let (send_cq, recv_cq, mut cap) = (init.send_cq, init.recv_cq, init.cap);
+        let shares_recvs = init.srq.is_some();
+        if shares_recvs {
+            cap.max_recv_wr = 0;
+        }
         let qpn = self.endpoint.create_qp(init)?;
         for cq in cqs {
             self.join_cq(cq);
         }
         let slot = self.free_slots.pop().unwrap_or(self.qps.len() as QpSlot);
         let (submit, intake) = qp_rings(qpn, slot, &self.rings, cap);
-        let entry = Some(QpEntry { intake, send_cq, recv_cq });
+        let entry = Some(QpEntry { intake, send_cq, recv_cq, shares_recvs });
         match self.qps.get_mut(slot as usize) {
             Some(place) => *place = entry,
             None => self.qps.push(entry),

@@ -7,6 +7,7 @@
 
 mod answer;
 mod message;
+mod receives;
 mod window;
 
 #[cfg(test)]
@@ -14,13 +15,12 @@ mod tests;
 
 pub(crate) use answer::{NackOut, SackOut, Trigger};
 pub(crate) use message::Arrived;
+pub(crate) use receives::Receives;
 pub(crate) use window::WindowBudget;
-
-use std::collections::VecDeque;
 
 use crate::ring::{BitRing, SeqRing};
 use crate::wire::{Msn, NakCode, Psn};
-use crate::work::RecvWr;
+use crate::work::{RecvWr, SrqId};
 use answer::Answers;
 use message::Assembly;
 use window::Window;
@@ -70,6 +70,8 @@ pub(crate) struct ImmediateDone {
     pub(crate) wr: RecvWr,
     pub(crate) imm: u32,
     pub(crate) byte_len: u32,
+    /// The shared receive queue that has fewer requests than its limit now.
+    pub(crate) low: Option<SrqId>,
 }
 
 /// The receiving half of a queue pair.
@@ -87,14 +89,13 @@ pub(crate) struct Responder {
     /// Packets received beyond `expected`.
     out_of_order: u32,
     assembly: Assembly,
-    recv_queue: VecDeque<RecvWr>,
-    recv_depth: usize,
+    receives: Receives,
     answers: Answers,
     violation: Option<Violation>,
 }
 
 impl Responder {
-    pub(crate) fn new(recv_depth: usize, setup: ResponderSetup) -> Self {
+    pub(crate) fn new(receives: Receives, setup: ResponderSetup) -> Self {
         Self {
             setup,
             window: Window::new(setup.window, setup.dynamic),
@@ -105,8 +106,7 @@ impl Responder {
             stashed_immediates: 0,
             out_of_order: 0,
             assembly: Assembly::new(setup.initial_msn),
-            recv_queue: VecDeque::new(),
-            recv_depth,
+            receives,
             answers: Answers::default(),
             violation: None,
         }
@@ -114,8 +114,8 @@ impl Responder {
 
     /// Starts over with the peer's parameters; posted receive work requests stay.
     pub(crate) fn connect(&mut self, setup: ResponderSetup) {
-        let recv_queue = core::mem::take(&mut self.recv_queue);
-        *self = Self { recv_queue, ..Self::new(self.recv_depth, setup) };
+        let receives = core::mem::replace(&mut self.receives, Receives::own(0));
+        *self = Self::new(receives, setup);
         self.answers.make_room();
     }
 
@@ -138,23 +138,24 @@ impl Responder {
         &self.setup
     }
 
-    /// Receive work requests that no immediate has consumed.
+    /// Where its immediates find receive work requests.
+    pub(crate) const fn receives(&self) -> &Receives {
+        &self.receives
+    }
+
+    /// Receive work requests of its own that no immediate has consumed.
     pub(crate) fn recvs_queued(&self) -> usize {
-        self.recv_queue.len()
+        self.receives.len()
     }
 
-    /// Queues a receive work request; `false` when the queue is full.
+    /// Queues a receive work request of its own; `false` when the queue is full.
     pub(crate) fn post_recv(&mut self, wr: RecvWr) -> bool {
-        let fits = self.recv_queue.len() < self.recv_depth;
-        if fits {
-            self.recv_queue.push_back(wr);
-        }
-        fits
+        self.receives.post(wr)
     }
 
-    /// Takes a receive work request back, oldest first: the queue pair has failed.
+    /// Takes a receive work request of its own back, oldest first: the queue pair has failed.
     pub(crate) fn pop_recv(&mut self) -> Option<RecvWr> {
-        self.recv_queue.pop_front()
+        self.receives.take_back()
     }
 
     /// Places `psn` in the window.
@@ -247,10 +248,10 @@ impl Responder {
             Err(code) => return Err(self.violate(seq, code)),
         };
         if complete && packet.opcode.has_imm() {
-            let Some(wr) = self.recv_queue.pop_front() else {
+            let Some((wr, low)) = self.receives.consume() else {
                 return Err(self.violate(seq, NakCode::RemoteOperational));
             };
-            done.push(ImmediateDone { wr, imm: packet.imm, byte_len: packet.dma_len });
+            done.push(ImmediateDone { wr, imm: packet.imm, byte_len: packet.dma_len, low });
         }
         self.expected = seq + 1;
         self.highest = self.highest.max(self.expected);

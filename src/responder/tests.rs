@@ -6,7 +6,7 @@ use crate::wire::{Ev, Opcode};
 
 fn responder() -> Responder {
     Responder::new(
-        4,
+        Receives::own(4),
         ResponderSetup {
             initial_psn: Psn::new(0xff_fff0),
             initial_msn: Msn::new(0),

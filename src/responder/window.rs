@@ -172,7 +172,7 @@ impl Responder {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
-    use super::super::{Arrived, Class, ResponderSetup};
+    use super::super::{Arrived, Class, Receives, ResponderSetup};
     use super::*;
     use crate::wire::{Msn, Psn};
 
@@ -182,7 +182,7 @@ mod tests {
         let sack_threshold = u32::MAX;
         let setup =
             ResponderSetup { initial_psn, initial_msn, window, dynamic: true, max_wimm: 0, sack_threshold };
-        Responder::new(0, setup)
+        Responder::new(Receives::own(0), setup)
     }
 
     /// Packet `n` arrives; whether it was taken.

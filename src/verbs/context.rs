@@ -1,5 +1,6 @@
 //! Contexts and protection domains.
 
+use core::sync::atomic::{AtomicU32, Ordering};
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
@@ -14,12 +15,14 @@ use crate::engine::{
 use crate::memory::{Access, MemorySpace, PdId, Region};
 use crate::seed::Seed;
 use crate::wire::Qpn;
+use crate::work::SrqId;
 
 use super::comp_channel::CompChannel;
 use super::cq::Cq;
 use super::error::VerbsError;
 use super::mr::Mr;
 use super::query::PortAttr;
+use super::srq::Srq;
 
 /// A NIC of these ports, one a plane, as [`Context::open`] takes it.
 pub fn nic<P: Port + 'static>(ports: Vec<P>) -> Vec<Box<dyn Port>> {
@@ -104,6 +107,8 @@ struct ContextShared {
     /// Of each lane, by plane, as they were when they were opened.
     ports: Vec<Vec<PortAttr>>,
     config: EndpointConfig,
+    /// Shared receive queues made so far.
+    srqs: AtomicU32,
 }
 
 impl core::fmt::Debug for Context {
@@ -163,7 +168,7 @@ impl Context {
             made.push((Lane::of_context(transport, ports, number, &common), mode));
         }
         let lanes = Lanes::start(made, common)?;
-        let shared = ContextShared { lanes, memory, ports, config: endpoint };
+        let shared = ContextShared { lanes, memory, ports, config: endpoint, srqs: AtomicU32::new(0) };
         for PortAttr { lane, plane, name, .. } in shared.ports.iter().flatten() {
             tracing::info!(target: "spindrift::plane", lane, plane, name, "port opened");
         }
@@ -246,6 +251,17 @@ impl Context {
     /// [`VerbsError::OutOfRange`], [`VerbsError::OtherContext`].
     pub fn create_cq_with_channel(&self, depth: u32, channel: &CompChannel) -> Result<Cq, VerbsError> {
         Cq::create(self, depth, Some(channel))
+    }
+
+    /// A shared receive queue for up to `max_wr` receive work requests that have not been consumed; at most
+    /// [`Limits::max_srq_wr`](crate::endpoint::Limits::max_srq_wr). Each takes 16 bytes, posted or not.
+    ///
+    /// # Errors
+    /// [`VerbsError::OutOfRange`], [`VerbsError::Control`] if the lane has failed.
+    pub fn create_srq(&self, max_wr: u32) -> Result<Srq, VerbsError> {
+        self.check_alive()?;
+        let id = SrqId(self.shared.srqs.fetch_add(1, Ordering::Relaxed));
+        Srq::create(self, id, max_wr)
     }
 
     /// A completion channel, to wait on for completions.
@@ -391,6 +407,11 @@ impl Context {
 
     pub(super) fn add_channel(&self, channel: &Arc<EventChannel>) {
         self.shared.lanes.cqs().add_channel(channel);
+    }
+
+    /// Tells the application of something that no lane has seen.
+    pub(super) fn report(&self, event: AsyncEvent) {
+        self.shared.lanes.async_events().push(event);
     }
 
     pub(super) fn memory(&self) -> &MemorySpace {

@@ -103,9 +103,9 @@ impl From<Refusal> for VerbsError {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PostError {
-    /// As many work requests are outstanding as the queue pair was made for.
+    /// As many work requests are outstanding as the queue was made for.
     #[error(
-        "all {max} work requests are outstanding; wait for completions, or raise the queue's size in `QpConfig`"
+        "all {max} work requests are outstanding; wait for completions, or make the queue larger (`QpConfig`, `Context::create_srq`)"
     )]
     QueueFull {
         /// The queue's size.
@@ -116,6 +116,11 @@ pub enum PostError {
         "the queue pair is in {0:?}; sends need RTS (see `Qp::connect`), receives INIT or later (see `Qp::init`)"
     )]
     WrongState(QpState),
+    /// The queue pair was made with a shared receive queue.
+    #[error(
+        "the queue pair takes receives from its shared receive queue; post them there (`Srq::post_recv`), or make it without `QpConfig::srq`"
+    )]
+    SharedReceives,
     /// A message has 1 to 2^32-1 bytes (MRC 1.0 section 5.1), with an immediate too.
     #[error("the message is empty; an MRC message has at least one byte, with an immediate too")]
     Empty,

@@ -13,6 +13,7 @@
 //! | [`CompChannel`] | where completion queues wake who waits for them | [`Context::create_comp_channel`] |
 //! | [`Qp`] | queue pair: one side of a reliable connection | [`Qp::create`] |
 //! | [`QpPoster`] | what several threads post to one queue pair with | [`Qp::share`] |
+//! | [`Srq`] | shared receive queue: receives for several queue pairs | [`Context::create_srq`] |
 //! | [`SendWr`], [`GatherWr`], [`RecvWr`] | work requests | [`Qp::post_send`], [`Qp::post_gather`], [`Qp::post_recv`] |
 //! | [`Wc`] | work completion | [`Cq::poll`] |
 //!
@@ -293,6 +294,7 @@ mod mr;
 mod post;
 mod qp;
 mod query;
+mod srq;
 
 pub use comp_channel::CompChannel;
 pub use context::{Context, ContextConfig, Pd, Placement, nic, nic_of_queues};
@@ -302,6 +304,7 @@ pub use mr::Mr;
 pub use post::{InlineWr, MAX_INLINE, QpPoster};
 pub use qp::{Qp, QpConfig};
 pub use query::{DeviceAttr, DeviceCaps, PortAttr, WrOpcode};
+pub use srq::{Srq, SrqAttr};
 
 pub use crate::endpoint::{
     CqId, FailReason, QpAttr, QpCap, QpCounters, QpFailure, QpInfo, QpModify, QpPeer, QpState, RetryAttr,
@@ -309,4 +312,6 @@ pub use crate::endpoint::{
 };
 pub use crate::engine::{AsyncEvent, ControlError, Idle, LaneMode};
 pub use crate::memory::{Access, Region};
-pub use crate::work::{GatherWr, MAX_SGE, RecvWr, RemoteAddr, SendOp, SendWr, Sge, Wc, WcOpcode, WcStatus};
+pub use crate::work::{
+    GatherWr, MAX_SGE, RecvWr, RemoteAddr, SendOp, SendWr, Sge, SrqId, Wc, WcOpcode, WcStatus,
+};

@@ -116,12 +116,23 @@ pub(super) fn lock(posting: &Mutex<Posting>) -> MutexGuard<'_, Posting> {
     posting.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// Posts requests up to the first that is refused.
+#[inline]
+pub(super) fn post_each<W: Copy>(
+    wrs: &[W],
+    mut post: impl FnMut(W) -> Result<(), PostError>,
+) -> Result<(), BadWr> {
+    wrs.iter().enumerate().try_for_each(|(index, &wr)| post(wr).map_err(|error| BadWr { index, error }))
+}
+
 /// Hands requests to a queue pair's lane, after all checks that can be made here.
 #[derive(Debug)]
 pub(super) struct Posting {
     pub(super) qpn: Qpn,
     submit: QpSubmit,
     inline: Option<InlineArena>,
+    /// Receives come from a shared receive queue.
+    shares_recvs: bool,
     /// As far as the application has brought it; the lane may have moved it on to ERROR.
     pub(super) state: QpState,
     /// The queue pair has been dropped.
@@ -129,8 +140,13 @@ pub(super) struct Posting {
 }
 
 impl Posting {
-    pub(super) const fn new(qpn: Qpn, submit: QpSubmit, inline: Option<InlineArena>) -> Self {
-        Self { qpn, submit, inline, state: QpState::Reset, ended: false }
+    pub(super) const fn new(
+        qpn: Qpn,
+        submit: QpSubmit,
+        inline: Option<InlineArena>,
+        shares_recvs: bool,
+    ) -> Self {
+        Self { qpn, submit, inline, shares_recvs, state: QpState::Reset, ended: false }
     }
 
     /// The queue pair was reset.
@@ -240,6 +256,9 @@ impl Posting {
         if self.ended {
             return Err(PostError::Dropped);
         }
+        if self.shares_recvs {
+            return Err(PostError::SharedReceives);
+        }
         if self.state == QpState::Reset {
             return Err(PostError::WrongState(self.state));
         }
@@ -257,14 +276,11 @@ impl Posting {
         wrs: &[W],
         mut push: impl FnMut(&mut Self, W) -> Result<(), PostError>,
     ) -> Result<(), BadWr> {
-        let refused = wrs.iter().enumerate().find_map(|(index, &wr)| {
-            let error = push(self, wr).err()?;
-            Some(BadWr { index, error })
-        });
-        if refused.map_or(wrs.len(), |bad| bad.index) > 0 {
+        let result = post_each(wrs, |wr| push(self, wr));
+        if result.map_or_else(|bad| bad.index, |()| wrs.len()) > 0 {
             self.submit.ring();
         }
-        refused.map_or(Ok(()), Err)
+        result
     }
 
     #[inline]

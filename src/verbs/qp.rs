@@ -13,14 +13,17 @@ use super::cq::Cq;
 use super::error::{BadWr, PostError, VerbsError};
 use super::exchange::{Negotiated, negotiate};
 use super::post::{InlineArena, InlineWr, Posting, QpPoster, lock};
+use super::srq::Srq;
 
 /// Settings of a queue pair.
 #[derive(Clone, Debug)]
 pub struct QpConfig {
     /// Send work requests that may be outstanding. Default 128.
     pub max_send_wr: u32,
-    /// Receive work requests that may be outstanding. Default 128.
+    /// Receive work requests that may be outstanding. Default 128. With `srq` it counts for nothing.
     pub max_recv_wr: u32,
+    /// Where immediates find receive work requests, if not in a queue of the queue pair's own. Default none.
+    pub srq: Option<Srq>,
     /// Scatter/gather elements of a send work request, 1 to [`MAX_SGE`](super::MAX_SGE): see [`Qp::post_gather`]. With more
     /// than one, each send work request costs 16 bytes for each. Default 1.
     pub max_send_sge: u32,
@@ -59,6 +62,7 @@ impl Default for QpConfig {
         Self {
             max_send_wr,
             max_recv_wr,
+            srq: None,
             max_send_sge,
             max_inline: 0,
             sig_all: false,
@@ -141,6 +145,9 @@ impl Qp {
                 return Err(VerbsError::OtherContext(name));
             }
         }
+        if config.srq.as_ref().is_some_and(|srq| !srq.context().is_same(pd.context())) {
+            return Err(VerbsError::OtherContext("shared receive queue"));
+        }
         let inline = InlineArena::create(pd, config)?;
         let init = QpInit {
             cap: QpCap {
@@ -148,6 +155,7 @@ impl Qp {
                 max_recv_wr: config.max_recv_wr,
                 max_send_sge: config.max_send_sge,
             },
+            srq: config.srq.as_ref().map(|srq| Arc::clone(srq.queue())),
             sig_all: config.sig_all,
             path: config.path.clone(),
             cc: config.cc.clone(),
@@ -164,7 +172,7 @@ impl Qp {
         let (qpn, submit) = pd.context().control(lane, |lane| lane.create_qp(init, cqs))??;
         Ok(Self {
             end: End { pd: pd.clone(), lane, qpn, shared: None },
-            posting: Holder::Own(Posting::new(qpn, submit, inline)),
+            posting: Holder::Own(Posting::new(qpn, submit, inline, config.srq.is_some())),
             retry: config.retry,
             max_inline: config.max_inline,
         })
@@ -365,7 +373,8 @@ impl Qp {
     }
 
     /// Posts a receive work request: room for one immediate of the peer's. An immediate that finds none
-    /// is an error for both sides (MRC has no "receiver not ready"). Allowed from INIT on, see [`Qp::init`].
+    /// is an error for both sides (MRC has no "receiver not ready"). Allowed from INIT on, see [`Qp::init`]; never with
+    /// [`QpConfig::srq`], which has the receives then.
     ///
     /// # Errors
     /// [`PostError`]; nothing has been posted then.

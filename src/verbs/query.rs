@@ -35,6 +35,8 @@ pub struct DeviceAttr {
     pub max_send_wr: u32,
     /// Receive work requests outstanding on a queue pair; may be 0.
     pub max_recv_wr: u32,
+    /// Receive work requests that a shared receive queue holds; at least 1.
+    pub max_srq_wr: u32,
     /// Scatter/gather elements of a send work request; at least 1.
     pub max_send_sge: u32,
     /// Bytes of an inline send.
@@ -186,6 +188,7 @@ impl Context {
             qps,
             max_send_wr: limits.max_send_wr,
             max_recv_wr: limits.max_recv_wr,
+            max_srq_wr: limits.max_srq_wr,
             max_send_sge: MAX_SGE,
             max_inline: MAX_INLINE,
             max_cq_depth: MAX_CQ_DEPTH,

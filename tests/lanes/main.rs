@@ -19,5 +19,6 @@ mod query;
 mod registrations;
 mod shared;
 mod side;
+mod srq;
 mod window;
 mod wrapped;

@@ -73,7 +73,7 @@ pub(crate) fn pair_at(contexts: [Context; 2], qps: usize, lanes: [fn(usize) -> u
     (left, right)
 }
 
-fn connect(left: &mut Many, right: &mut Many) {
+pub(crate) fn connect(left: &mut Many, right: &mut Many) {
     for (ours, theirs) in left.qps.iter_mut().zip(&mut right.qps) {
         ours.connect(&theirs.info().unwrap()).unwrap();
         theirs.connect(&ours.info().unwrap()).unwrap();

@@ -350,7 +350,9 @@ impl World {
                 self.stream(|stream| stream.to == End { node, qpn }).ledger.receiver_failed = true;
             }
             Event::PathsChanged { .. } | Event::PathDenied { .. } => {}
-            Event::EvProbeAnswered { .. } => panic!("nobody asked for a probe: {event:?}"),
+            Event::EvProbeAnswered { .. } | Event::SrqLimitReached { .. } => {
+                panic!("nobody asked for it: {event:?}")
+            }
         }
     }
 

@@ -154,7 +154,9 @@ impl World {
                 pair.ledgers[1 - end].receiver_failed = true;
             }
             Event::PathsChanged { .. } | Event::PathDenied { .. } => {}
-            Event::EvProbeAnswered { .. } => panic!("nobody asked for a probe: {event:?}"),
+            Event::EvProbeAnswered { .. } | Event::SrqLimitReached { .. } => {
+                panic!("nobody asked for it: {event:?}")
+            }
         }
     }
 

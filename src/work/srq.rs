@@ -1,0 +1,129 @@
+//! Shared receive queues.
+
+use core::sync::atomic::{AtomicU32, Ordering};
+
+use crossbeam_queue::ArrayQueue;
+
+use super::RecvWr;
+
+/// Number of a shared receive queue. Whoever makes queues gives them numbers: here they only come back in events.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct SrqId(pub u32);
+
+/// A shared receive queue (IBTA volume 1, section 10.2.9; `ibv_srq`): receive work requests for several queue pairs, each
+/// consumed by whichever has the next immediate.
+///
+/// Any number of threads may post while any number of endpoints take: it has no lock, and no endpoint need be told of what is
+/// posted.
+#[derive(Debug)]
+pub struct SharedRecvQueue {
+    id: SrqId,
+    queue: ArrayQueue<RecvWr>,
+    /// 0: nobody wants to be told.
+    limit: AtomicU32,
+}
+
+impl SharedRecvQueue {
+    /// A queue that holds up to `max_wr` requests, at least one.
+    pub fn new(id: SrqId, max_wr: u32) -> Self {
+        Self { id, queue: ArrayQueue::new(max_wr.max(1) as usize), limit: AtomicU32::new(0) }
+    }
+
+    /// Its number.
+    pub const fn id(&self) -> SrqId {
+        self.id
+    }
+
+    /// The requests that it holds at most.
+    pub fn max_wr(&self) -> u32 {
+        self.queue.capacity() as u32
+    }
+
+    /// The requests that nothing has consumed. They may be fewer by the time this returns.
+    pub fn outstanding(&self) -> u32 {
+        self.queue.len() as u32
+    }
+
+    /// Adds a request; `false` when the queue is full.
+    #[inline]
+    pub fn post(&self, wr: RecvWr) -> bool {
+        self.queue.push(wr).is_ok()
+    }
+
+    /// Takes the oldest request.
+    ///
+    /// If another thread is in the midst of posting to an empty queue, this waits for it: for a few instructions, or until that
+    /// thread runs again. The choice would otherwise be to fail a queue pair whose receive is as good as there.
+    #[inline]
+    pub fn take(&self) -> Option<RecvWr> {
+        self.queue.pop()
+    }
+
+    /// The limit in force; 0 when there is none.
+    pub fn limit(&self) -> u32 {
+        self.limit.load(Ordering::SeqCst)
+    }
+
+    /// Sets the limit below which [`SharedRecvQueue::reaches_limit`] says so, once; 0 ends it.
+    pub fn set_limit(&self, limit: u32) {
+        self.limit.store(limit, Ordering::SeqCst);
+    }
+
+    /// Whether there are fewer requests than the limit says. The limit is gone then: of all who ask, one is told.
+    ///
+    /// Whoever takes requests and whoever sets a limit ask afterwards. The queue and the limit are read and written in one order
+    /// that all threads agree on, so that one of them sees what the other did.
+    #[inline]
+    pub fn reaches_limit(&self) -> bool {
+        let limit = self.limit();
+        // Exchanged, and not set: a limit set anew meanwhile is not this one.
+        limit > 0
+            && self.outstanding() < limit
+            && self.limit.compare_exchange(limit, 0, Ordering::SeqCst, Ordering::SeqCst).is_ok()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn queue(max_wr: u32, posted: u64) -> SharedRecvQueue {
+        let queue = SharedRecvQueue::new(SrqId(3), max_wr);
+        for wr_id in 0..posted {
+            assert!(queue.post(RecvWr { wr_id }));
+        }
+        queue
+    }
+
+    #[test]
+    fn requests_come_back_in_order_and_no_more_than_there_is_room_for() {
+        let queue = queue(3, 3);
+        assert!(!queue.post(RecvWr { wr_id: 3 }));
+        assert_eq!((queue.id(), queue.max_wr(), queue.outstanding()), (SrqId(3), 3, 3));
+        assert_eq!(queue.take(), Some(RecvWr { wr_id: 0 }));
+        assert!(queue.post(RecvWr { wr_id: 4 }));
+        let rest: Vec<_> = core::iter::from_fn(|| queue.take()).map(|wr| wr.wr_id).collect();
+        assert_eq!((rest, queue.outstanding()), (vec![1, 2, 4], 0));
+    }
+
+    #[test]
+    fn the_limit_is_reached_once_each_time_it_is_set() {
+        let queue = queue(4, 4);
+        assert!(!queue.reaches_limit(), "nobody wants to know");
+        queue.set_limit(3);
+        assert!(!queue.reaches_limit());
+        queue.take();
+        assert!(!queue.reaches_limit(), "as many as the limit");
+        queue.take();
+        assert_eq!((queue.limit(), queue.reaches_limit()), (3, true));
+        assert_eq!((queue.limit(), queue.reaches_limit()), (0, false));
+        queue.set_limit(3);
+        assert!(queue.reaches_limit(), "there are fewer already");
+        queue.set_limit(1);
+        queue.take();
+        assert!(!queue.reaches_limit());
+        queue.take();
+        queue.set_limit(0);
+        assert!(!queue.reaches_limit());
+    }
+}
