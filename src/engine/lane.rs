@@ -243,7 +243,7 @@ impl Lane {
         };
         intake.disarm();
         let qpn = intake.qpn;
-        while let Ok(wr) = intake.recvs.pop() {
+        while let Some(wr) = intake.pop_recv() {
             if let Err(error) = endpoint.post_recv(qpn, wr) {
                 let wc = refused(qpn, wr.wr_id, WcOpcode::RecvRdmaWithImm, error);
                 return self.refuse(now, slot, wc);

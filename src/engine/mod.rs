@@ -25,6 +25,7 @@
 
 mod async_events;
 mod board;
+mod chain;
 mod channel;
 mod clock;
 mod common;

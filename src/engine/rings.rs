@@ -1,25 +1,23 @@
 //! The rings from an application's thread to a lane: work requests. (Completions go the other way: [`cq`](super::cq).)
 //!
-//! Each queue pair has a chain of short rings of send requests and a ring of receive requests; one thread writes and one
-//! reads each of them. The chain is one ring long unless the application
-//! gets ahead of the lane by more than that, and used-up rings go to the lane's other queue pairs: a
-//! queue pair need not hold memory for all requests that it may have outstanding. One list of doorbells tells the lane which
+//! Each queue pair has a [queue](super::chain) of send requests and one of receive requests; one thread writes and one
+//! reads each of them. One list of doorbells tells the lane which
 //! queue pairs have work. A queue pair is in that list at most once (its `armed` flag says
 //! so), so a list as long as the number of queue pairs never overflows.
 
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use crossbeam_queue::ArrayQueue;
 use crossbeam_utils::CachePadded;
-use rtrb::{Consumer, Producer, PushError, RingBuffer};
+use rtrb::{Consumer, Producer, RingBuffer};
 
 use crate::endpoint::{FailReason, QpCap, QpState};
 use crate::wire::Qpn;
 use crate::work::{RecvWr, SendWr, Sge};
 
-use super::tuning::{SEND_RING, SPARE_SEND_RINGS};
+use super::chain::{Links, QueueIn, QueueOut, SpareRings};
+use super::tuning::{RECV_RING, SEND_RING, SPARE_RECV_RINGS, SPARE_SEND_RINGS};
 use super::waker::Waker;
 
 /// Index of a queue pair in its lane's table.
@@ -43,14 +41,12 @@ impl Posted {
     }
 }
 
-/// Both ends of a ring of send requests that nobody uses.
-type SendRing = (Producer<Posted>, Consumer<Posted>);
-
 /// What the queue pairs of a lane share.
 #[derive(Clone, Debug)]
 pub(super) struct LaneRings {
     pub(super) doorbells: Doorbells,
-    spare: Arc<ArrayQueue<SendRing>>,
+    sends: SpareRings<Posted>,
+    recvs: SpareRings<RecvWr>,
     /// Only of a lane whose thread may sleep: for the others, posting costs nothing more.
     waker: Option<Arc<Waker>>,
 }
@@ -59,7 +55,12 @@ impl LaneRings {
     /// For up to `max_qps` queue pairs.
     pub(super) fn new(max_qps: usize) -> Self {
         let doorbells = Arc::new(ArrayQueue::new(max_qps));
-        Self { doorbells, spare: Arc::new(ArrayQueue::new(SPARE_SEND_RINGS)), waker: None }
+        Self {
+            doorbells,
+            sends: SpareRings::new(SEND_RING, SPARE_SEND_RINGS),
+            recvs: SpareRings::new(RECV_RING, SPARE_RECV_RINGS),
+            waker: None,
+        }
     }
 
     /// Lets what is posted from now on to queue pairs that are yet to be made wake a thread that naps.
@@ -68,16 +69,9 @@ impl LaneRings {
     }
 
     #[cfg(test)]
-    pub(super) fn spare_rings(&self) -> usize {
-        self.spare.len()
+    pub(super) fn spare_rings(&self) -> [usize; 2] {
+        [self.sends.len(), self.recvs.len()]
     }
-}
-
-/// The ring after one that was full, and the end of that one which the application has let go.
-#[derive(Debug)]
-struct Link {
-    filled: Producer<Posted>,
-    next: Consumer<Posted>,
 }
 
 /// As many work requests are outstanding as the queue pair was made for.
@@ -94,9 +88,8 @@ struct QpFlags {
     recvs_retired: AtomicU32,
     /// The lane has failed and takes nothing more.
     closed: AtomicBool,
-    /// Links made since the start (wrapping), and those that the lane has not followed yet.
-    links: AtomicU32,
-    chain: Mutex<VecDeque<Link>>,
+    sends: Links<Posted>,
+    recvs: Links<RecvWr>,
     /// Written when the queue pair changes its state, so that asking for it does not concern the lane.
     condition: Mutex<Condition>,
 }
@@ -107,12 +100,13 @@ pub(crate) type Condition = (QpState, Option<FailReason>);
 /// The application's half of a queue pair.
 #[derive(Debug)]
 pub(crate) struct QpSubmit {
-    sends: Producer<Posted>,
+    sends: QueueIn<Posted>,
     /// The elements of requests that have several, as many as there may be; none where requests have one.
     elements: Option<Producer<Sge>>,
     max_sge: u32,
-    recvs: Producer<RecvWr>,
+    recvs: QueueIn<RecvWr>,
     max_sends: u32,
+    max_recvs: u32,
     sends_posted: u32,
     recvs_posted: u32,
     flags: Arc<QpFlags>,
@@ -124,13 +118,10 @@ pub(crate) struct QpSubmit {
 #[derive(Debug)]
 pub(crate) struct QpIntake {
     pub(super) qpn: Qpn,
-    sends: Consumer<Posted>,
+    sends: QueueOut<Posted>,
     elements: Option<Box<Elements>>,
-    pub(super) recvs: Consumer<RecvWr>,
-    /// Links followed since the start (wrapping).
-    followed: u32,
+    recvs: QueueOut<RecvWr>,
     flags: Arc<QpFlags>,
-    lane: LaneRings,
 }
 
 /// Elements of send requests, and those of the request that the lane took last.
@@ -143,8 +134,8 @@ struct Elements {
 /// Makes both halves of a queue pair's rings.
 pub(super) fn qp_rings(qpn: Qpn, slot: QpSlot, lane: &LaneRings, cap: QpCap) -> (QpSubmit, QpIntake) {
     let QpCap { max_send_wr, max_recv_wr, max_send_sge } = cap;
-    let (send_in, sends) = RingBuffer::new(SEND_RING.min(max_send_wr as usize));
-    let (recv_in, recvs) = RingBuffer::new(max_recv_wr as usize);
+    let (send_in, send_links, sends) = lane.sends.queue(max_send_wr as usize);
+    let (recv_in, recv_links, recvs) = lane.recvs.queue(max_recv_wr as usize);
     let (element_in, elements) = (max_send_sge > 1)
         .then(|| RingBuffer::new(max_send_wr as usize * max_send_sge as usize))
         .map(|(element_in, ring)| {
@@ -156,8 +147,8 @@ pub(super) fn qp_rings(qpn: Qpn, slot: QpSlot, lane: &LaneRings, cap: QpCap) -> 
         sends_retired: CachePadded::default(),
         recvs_retired: AtomicU32::new(0),
         closed: AtomicBool::new(false),
-        links: AtomicU32::new(0),
-        chain: Mutex::default(),
+        sends: send_links,
+        recvs: recv_links,
         condition: Mutex::new((QpState::Reset, None)),
     });
     let submit = QpSubmit {
@@ -166,13 +157,14 @@ pub(super) fn qp_rings(qpn: Qpn, slot: QpSlot, lane: &LaneRings, cap: QpCap) -> 
         max_sge: max_send_sge,
         recvs: recv_in,
         max_sends: max_send_wr,
+        max_recvs: max_recv_wr,
         sends_posted: 0,
         recvs_posted: 0,
         flags: Arc::clone(&flags),
         lane: lane.clone(),
         slot,
     };
-    (submit, QpIntake { qpn, sends, elements, recvs, followed: 0, flags, lane: lane.clone() })
+    (submit, QpIntake { qpn, sends, elements, recvs, flags })
 }
 
 impl QpSubmit {
@@ -183,7 +175,7 @@ impl QpSubmit {
 
     /// Receive requests that may be outstanding.
     pub(crate) fn max_recvs(&self) -> u32 {
-        self.recvs.buffer().capacity() as u32
+        self.max_recvs
     }
 
     /// Send requests posted and not finished.
@@ -228,23 +220,9 @@ impl QpSubmit {
         if self.sends_outstanding() >= self.max_sends() {
             return Err(Full);
         }
-        if let Err(PushError::Full(posted)) = self.sends.push(posted) {
-            self.post_to_next_ring(posted);
-        }
+        self.sends.push(&self.flags.sends, posted);
         self.sends_posted = self.sends_posted.wrapping_add(1);
         Ok(())
-    }
-
-    /// The lane is a whole ring behind: goes on in another one.
-    #[cold]
-    fn post_to_next_ring(&mut self, posted: Posted) {
-        let (mut sends, next) = self.lane.spare.pop().unwrap_or_else(|| RingBuffer::new(SEND_RING));
-        // It is empty.
-        let _ = sends.push(posted);
-        let filled = core::mem::replace(&mut self.sends, sends);
-        self.flags.chain().push_back(Link { filled, next });
-        // Whoever sees this sees all that the ring before was given.
-        self.flags.links.store(self.flags.links.load(Ordering::Relaxed).wrapping_add(1), Ordering::Release);
     }
 
     /// Takes a receive request, if one more than those outstanding is allowed. [`QpSubmit::ring`] tells the lane of it.
@@ -253,7 +231,7 @@ impl QpSubmit {
         if self.recvs_outstanding() >= self.max_recvs() {
             return Err(Full);
         }
-        self.recvs.push(wr).map_err(|_| Full)?;
+        self.recvs.push(&self.flags.recvs, wr);
         self.recvs_posted = self.recvs_posted.wrapping_add(1);
         Ok(())
     }
@@ -294,17 +272,11 @@ impl QpSubmit {
     }
 }
 
-impl QpFlags {
-    fn chain(&self) -> MutexGuard<'_, VecDeque<Link>> {
-        self.chain.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
 impl QpIntake {
     /// The oldest send request that the lane has not taken. If it has several elements, [`QpIntake::elements`] are these.
     #[inline]
     pub(super) fn pop_send(&mut self) -> Option<Posted> {
-        let posted = self.pop_posted()?;
+        let posted = self.sends.pop(&self.flags.sends)?;
         if posted.is_gather() {
             self.take_elements(usize::from(posted.elements));
         }
@@ -324,30 +296,10 @@ impl QpIntake {
         self.elements.as_deref().map_or(&[], |elements| &elements.taken)
     }
 
+    /// The oldest receive request that the lane has not taken.
     #[inline]
-    fn pop_posted(&mut self) -> Option<Posted> {
-        loop {
-            if let Ok(posted) = self.sends.pop() {
-                return Some(posted);
-            }
-            if self.flags.links.load(Ordering::Acquire) == self.followed {
-                return None;
-            }
-            // What was posted between the two lines above is in this ring still.
-            if let Ok(posted) = self.sends.pop() {
-                return Some(posted);
-            }
-            self.follow_link();
-        }
-    }
-
-    #[cold]
-    fn follow_link(&mut self) {
-        self.followed = self.followed.wrapping_add(1);
-        let Some(Link { filled, next }) = self.flags.chain().pop_front() else { return };
-        let drained = core::mem::replace(&mut self.sends, next);
-        // Where there are spare rings enough it is dropped.
-        let _ = self.lane.spare.push((filled, drained));
+    pub(super) fn pop_recv(&mut self) -> Option<RecvWr> {
+        self.recvs.pop(&self.flags.recvs)
     }
 
     /// The lane has taken this queue pair off the list and is about to look into its rings.

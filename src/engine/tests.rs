@@ -8,7 +8,7 @@ use spindrift_pmd::{LinkState, Port, PortCaps, PortCounters, RxFrame, TxFrame};
 
 use super::rings::{Full, LaneRings, QpSubmit, qp_rings};
 use super::transmit::TxBatch;
-use super::tuning::{SEND_RING, SPARE_SEND_RINGS};
+use super::tuning::{RECV_RING, SEND_RING, SPARE_SEND_RINGS};
 use super::{Idle, Lane, LaneCounters, LaneMode, Lanes};
 use crate::counters::Counters;
 use crate::endpoint::{
@@ -330,14 +330,36 @@ fn rings_of_requests_are_chained_in_order_and_used_again() {
             }
         }
         assert_eq!((taken, intake.pop_send()), (posted, None));
-        let spare = lane.spare_rings();
+        let [spare, _] = lane.spare_rings();
         assert!((6..=8).contains(&spare), "{spare} rings for both queue pairs");
     }
     // A lane does not keep what one large burst took.
     let (mut submit, mut intake) = qp_rings(Qpn::new(5), 0, &lane, cap(16_384, 1));
     (0..16_384).for_each(|wr_id| post_send(&mut submit, send(wr_id)).unwrap());
     assert_eq!(core::iter::from_fn(|| intake.pop_send()).count(), 16_384);
-    assert_eq!(lane.spare_rings(), SPARE_SEND_RINGS);
+    assert_eq!(lane.spare_rings(), [SPARE_SEND_RINGS, 0]);
+}
+
+/// Receives are chained likewise: all of a deep queue at once, and again when the lane has taken them.
+#[test]
+fn receives_are_chained_in_order() {
+    const DEPTH: u64 = 10 * RECV_RING as u64 + 7;
+    let lane = LaneRings::new(1);
+    let (mut submit, mut intake) = qp_rings(Qpn::new(5), 0, &lane, cap(1, DEPTH as u32));
+    for turn in 0..3 {
+        for wr_id in turn * DEPTH..(turn + 1) * DEPTH {
+            submit.push_recv(RecvWr { wr_id }).unwrap();
+        }
+        assert_eq!(submit.push_recv(RecvWr { wr_id: 0 }), Err(Full));
+        assert_eq!(u64::from(submit.recvs_outstanding()), DEPTH);
+        let taken = core::iter::from_fn(|| intake.pop_recv()).map(|wr| wr.wr_id);
+        assert!(taken.eq(turn * DEPTH..(turn + 1) * DEPTH));
+        (0..DEPTH).for_each(|_| intake.retire_recv());
+        assert!((9..=10).contains(&lane.spare_rings()[1]), "{:?}", lane.spare_rings());
+    }
+    // None is needed where none may be posted.
+    let (mut submit, mut intake) = qp_rings(Qpn::new(5), 0, &lane, cap(1, 0));
+    assert_eq!((submit.push_recv(RecvWr { wr_id: 0 }), intake.pop_recv()), (Err(Full), None));
 }
 
 /// Requests with one element and with several, through every turn of the rings, with a lane that is behind by several.

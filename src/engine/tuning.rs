@@ -69,3 +69,10 @@ pub(super) const SEND_RING: usize = 16;
 /// Spare rings of send requests that a lane keeps for all its queue pairs: 256 of them are about 230 KB, and a burst of
 /// 4,096 requests.
 pub(super) const SPARE_SEND_RINGS: usize = 256;
+
+/// The same for receive requests, which are 8 bytes each: beside the 512 that a ring takes by itself, twice as many cost
+/// little.
+pub(super) const RECV_RING: usize = 32;
+
+/// Spare rings of receive requests that a lane keeps: about 200 KB, and 8,192 requests.
+pub(super) const SPARE_RECV_RINGS: usize = 256;

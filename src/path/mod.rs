@@ -201,7 +201,7 @@ impl Paths {
         let all = PortMask::first(cfg.planes).0;
         let last_plane = select::below(&mut rng, u16::from(cfg.planes)) as u8;
         let mut paths = Self {
-            prober: Prober::new(cfg, entries.len()),
+            prober: Prober::new(cfg, entries.len() as u16),
             reverse: Reverse::new(cfg, &mut rng),
             entries: entries.into_boxed_slice(),
             order,

@@ -45,9 +45,12 @@ struct History {
 
 #[derive(Clone, Debug)]
 pub(super) struct Prober {
-    /// For a bad path, when the next probe is due; for one that was revived, when that was; else NEVER.
+    /// For a bad path, when the next probe is due; for one that was revived, when that was; else NEVER. Like `history`
+    /// empty until a path goes bad: most queue pairs never have one.
     due: Box<[Time]>,
     history: Box<[History]>,
+    /// How many paths there are.
+    paths: u16,
     in_flight: [Option<InFlight>; MAX_PROBES_IN_FLIGHT],
     /// No probe is due before this.
     next_due: Time,
@@ -60,10 +63,11 @@ pub(super) struct Prober {
 }
 
 impl Prober {
-    pub(super) fn new(cfg: &PathConfig, evs: usize) -> Self {
+    pub(super) fn new(cfg: &PathConfig, paths: u16) -> Self {
         Self {
-            due: vec![Time::NEVER; evs].into_boxed_slice(),
-            history: vec![History::default(); evs].into_boxed_slice(),
+            due: Box::default(),
+            history: Box::default(),
+            paths,
             in_flight: [None; MAX_PROBES_IN_FLIGHT],
             next_due: Time::NEVER,
             bad: 0,
@@ -72,6 +76,14 @@ impl Prober {
             interval_max_ns: cfg.probe_interval_max_ns,
             timeout_ns: cfg.probe_timeout_ns,
         }
+    }
+
+    /// Makes room for what is kept of bad paths.
+    #[cold]
+    fn make_room(&mut self) {
+        let paths = usize::from(self.paths);
+        self.due = vec![Time::NEVER; paths].into_boxed_slice();
+        self.history = vec![History::default(); paths].into_boxed_slice();
     }
 
     /// Heap bytes.
@@ -112,6 +124,9 @@ impl Prober {
 
     fn first(&mut self, id: u16, now: Time) {
         let max = self.interval_max_ns;
+        if self.due.is_empty() {
+            self.make_room();
+        }
         let Some((due, history)) = self.record(id) else { return };
         let relapse = *due != Time::NEVER && now.since(*due) < max;
         let relapses = if relapse { (history.relapses + 1).min(MAX_DOUBLINGS) } else { 0 };

@@ -116,7 +116,9 @@ pub(crate) struct Requester {
     /// Messages completed (wrapping).
     completed: u32,
     orders: u64,
+    /// By entropy value, up to `evs`; empty while nothing has been reported since the queue pair was idle.
     newest_on_ev: Box<[u64]>,
+    evs: usize,
     newest_sent_at: Time,
     newest_order: u64,
     rtt: Rtt,
@@ -159,6 +161,7 @@ impl Requester {
             completed: 0,
             orders: 0,
             newest_on_ev: Box::default(),
+            evs: 64,
             newest_sent_at: Time::ZERO,
             newest_order: 0,
             rtt: Rtt::default(),
@@ -177,10 +180,10 @@ impl Requester {
         }
     }
 
-    /// Makes room for what is kept of each of `evs` entropy values, so that a loss that brings a backup
-    /// into use allocates nothing.
-    pub(crate) fn expect_evs(&mut self, evs: usize) {
-        self.newest_on_ev = vec![0; evs].into_boxed_slice();
+    /// Says how many entropy values there are, so that what is kept of each has room at once: a loss that brings a
+    /// backup into use allocates nothing.
+    pub(crate) const fn expect_evs(&mut self, evs: usize) {
+        self.evs = evs;
     }
 
     /// The 16-bit timestamp in units of 128 ns that TSETH carries (MRC 1.0 table 6-6).
@@ -264,7 +267,12 @@ impl Requester {
     pub(crate) fn reclaim(&mut self) {
         if !self.busy() && self.una == self.next {
             (self.records, self.sacked, self.lost, self.room) = Default::default();
-            self.queue.forget_room_for_pieces();
+            // What arrived says nothing of packets that are yet to leave, but for the suspicions that it has cleared.
+            let newest_on_ev = core::mem::take(&mut self.newest_on_ev);
+            self.suspects.keep_standing(|ev| newest_on_ev.get(usize::from(ev)).copied().unwrap_or(0));
+            // Whatever answers these has been on its way since before the queue pair fell silent.
+            self.repeats = Repeats::default();
+            self.queue.give_up_room();
         }
     }
 

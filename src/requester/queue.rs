@@ -297,9 +297,10 @@ impl SendQueue {
         *past = past.wrapping_add(oldest.count);
     }
 
-    /// Gives up room that an idle queue does not need.
-    pub(crate) fn forget_room_for_pieces(&mut self) {
-        if self.pieces.pieces.is_empty() {
+    /// Gives up the room of a queue without requests.
+    pub(crate) fn give_up_room(&mut self) {
+        if self.entries.is_empty() {
+            self.entries = VecDeque::new();
             self.pieces.pieces = VecDeque::new();
         }
     }
@@ -559,9 +560,9 @@ mod tests {
             assert_eq!(unpinned, numbers.len() + 1);
         }
         assert!(queue.pieces.pieces.is_empty() && queue.pop(|_| ()).is_none());
-        assert!(queue.pieces.pieces.capacity() > 0);
-        queue.forget_room_for_pieces();
-        assert_eq!(queue.pieces.pieces.capacity(), 0);
+        assert!(queue.pieces.pieces.capacity() > 0 && queue.entries.capacity() > 0);
+        queue.give_up_room();
+        assert_eq!((queue.pieces.pieces.capacity(), queue.entries.capacity()), (0, 0));
     }
 
     #[test]

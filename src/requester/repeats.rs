@@ -233,6 +233,12 @@ impl Suspects {
         }
         again
     }
+
+    /// Keeps the suspicions that stand: those on entropy values on which nothing has arrived since, by their newest positions
+    /// known to have arrived.
+    pub(super) fn keep_standing(&mut self, newest: impl Fn(u16) -> u64) {
+        self.lost_at.retain(|&ev, &mut first| newest(ev) < first);
+    }
 }
 
 #[cfg(test)]
@@ -385,5 +391,16 @@ mod tests {
         assert!(!suspects.suspect(4, 50, 40));
         assert!(!suspects.suspect(4, 30, 40), "an older copy, judged late");
         assert!(suspects.suspect(4, 60, 40), "and the suspicion stands");
+    }
+
+    #[test]
+    fn suspicions_that_something_has_cleared_are_not_kept() {
+        let mut suspects = Suspects::default();
+        for ev in 1..=3 {
+            assert!(!suspects.suspect(ev, 10, 0));
+        }
+        suspects.keep_standing(|ev| [0, 9, 10, 11][usize::from(ev)]);
+        // From here on nobody knows what had arrived before.
+        assert_eq!([1, 2, 3].map(|ev| suspects.suspect(ev, 20, 0)), [true, false, false]);
     }
 }

@@ -302,7 +302,7 @@ impl Requester {
     pub(super) fn note_order(&mut self, ev: u16, order: u64) {
         let at = usize::from(ev);
         if self.newest_on_ev.len() <= at {
-            self.newest_on_ev = grown(&self.newest_on_ev, at + 1);
+            self.newest_on_ev = grown(&self.newest_on_ev, (at + 1).max(self.evs));
         }
         self.newest_on_ev[at] = self.newest_on_ev[at].max(order);
     }
@@ -419,7 +419,7 @@ impl Requester {
 }
 
 fn grown(old: &[u64], len: usize) -> Box<[u64]> {
-    let mut grown = vec![0; len.next_power_of_two().max(64)].into_boxed_slice();
+    let mut grown = vec![0; len].into_boxed_slice();
     grown[..old.len()].copy_from_slice(old);
     grown
 }

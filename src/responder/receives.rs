@@ -59,11 +59,59 @@ impl Receives {
         }
     }
 
+    /// Gives up room that the requests in a queue of the queue pair's own do not take.
+    pub(super) fn reclaim(&mut self) {
+        if let Self::Own { queue, .. } = self {
+            queue.shrink_to_fit();
+        }
+    }
+
     /// Takes the oldest request back, since the queue pair has failed. What others may use stays where it is.
     pub(super) fn take_back(&mut self) -> Option<RecvWr> {
         match self {
             Self::Own { queue, .. } => queue.pop_front(),
             Self::Shared(_) => None,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_queue_of_its_own_has_room_for_so_many() {
+        let mut own = Receives::own(100);
+        let posted = (0..200).take_while(|&wr_id| own.post(RecvWr { wr_id })).count();
+        assert_eq!((posted, own.len(), own.srq()), (100, 100, None));
+        assert_eq!(own.consume(), Some((RecvWr { wr_id: 0 }, None)));
+        assert_eq!(own.take_back(), Some(RecvWr { wr_id: 1 }));
+        assert!((200..202).all(|wr_id| own.post(RecvWr { wr_id })) && !own.post(RecvWr { wr_id: 202 }));
+        (2..95).for_each(|wr_id| assert_eq!(own.consume(), Some((RecvWr { wr_id }, None))));
+        let capacity = |own: &Receives| match own {
+            Receives::Own { queue, .. } => queue.capacity(),
+            Receives::Shared(_) => 0,
+        };
+        assert!(capacity(&own) >= 100);
+        own.reclaim();
+        assert!(capacity(&own) < 16, "{own:?}");
+        let left: Vec<_> = core::iter::from_fn(|| own.take_back()).map(|wr| wr.wr_id).collect();
+        assert_eq!(left, [95, 96, 97, 98, 99, 200, 201]);
+        assert_eq!((own.consume(), own.len()), (None, 0));
+    }
+
+    #[test]
+    fn a_shared_queue_is_only_taken_from() {
+        let queue = Arc::new(SharedRecvQueue::new(SrqId(7), 4));
+        let mut shared = Receives::Shared(Arc::clone(&queue));
+        assert!(!shared.post(RecvWr { wr_id: 0 }));
+        assert!((1..4).all(|wr_id| queue.post(RecvWr { wr_id })));
+        queue.set_limit(2);
+        shared.reclaim();
+        assert_eq!((shared.take_back(), shared.len(), shared.srq()), (None, 0, Some(SrqId(7))));
+        assert_eq!(shared.consume(), Some((RecvWr { wr_id: 1 }, None)));
+        assert_eq!(shared.consume(), Some((RecvWr { wr_id: 2 }, Some(SrqId(7)))));
+        assert_eq!(shared.consume(), Some((RecvWr { wr_id: 3 }, None)));
+        assert_eq!(shared.consume(), None);
     }
 }

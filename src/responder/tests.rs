@@ -340,3 +340,17 @@ fn no_more_nacks_are_owed_than_the_limit() {
     assert_eq!((kept, core::iter::from_fn(|| r.take_nack()).take(1_000).count()), (256, 256));
     assert!(r.owe_nack(nack(300)));
 }
+
+/// What a burst has left behind is given up once nothing has moved between two visits.
+#[test]
+fn only_a_quiet_responder_gives_up_room() {
+    let mut r = Responder::new(Receives::own(100), *responder().setup());
+    (0..100).for_each(|wr_id| assert!(r.post_recv(RecvWr { wr_id })));
+    while r.pop_recv().is_some() {}
+    let mut budget = WindowBudget::new(0);
+    let held = |r: &Responder| matches!(r.receives(), Receives::Own { queue, .. } if queue.capacity() >= 100);
+    r.visit(&mut budget, false);
+    assert!(held(&r));
+    r.visit(&mut budget, true);
+    assert!(!held(&r));
+}

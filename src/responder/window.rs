@@ -151,6 +151,7 @@ impl Responder {
         if quiet && self.out_of_order == 0 {
             (self.received, self.stash) = Default::default();
             self.answers.reclaim();
+            self.receives.reclaim();
         }
     }
 

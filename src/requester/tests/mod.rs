@@ -388,7 +388,25 @@ fn only_an_idle_requester_gives_up_its_records() {
     while bench.r.pop_any(|_| ()).is_some() {}
     assert!(kept(&mut bench), "in flight without a request, as after a failure");
     bench.acknowledge(3, false);
+    assert!(!bench.r.newest_on_ev.is_empty());
     assert!(!kept(&mut bench));
+    assert!(bench.r.newest_on_ev.is_empty());
+}
+
+/// What was suspected of a path before it was idle stands, unless the path has carried something since; what is told of repeats
+/// from then is not waited for.
+#[test]
+fn an_idle_requester_keeps_the_suspicions_that_stand() {
+    let mut bench = Bench::new(|_| ());
+    let copy = |order| repeats::Copy { sent_at: Time(1), order, ev: 0, ev_bits: crate::wire::Ev(1) };
+    bench.r.repeats.note(0, copy(1), copy(2), Cause::Time);
+    for ev in [1, 2] {
+        assert!(!bench.r.suspects.suspect(ev, 10, 0));
+    }
+    bench.r.note_order(2, 20);
+    bench.r.reclaim();
+    assert!(bench.r.repeats.is_empty() && bench.r.newest_on_ev.is_empty());
+    assert_eq!([1, 2].map(|ev| bench.r.suspects.suspect(ev, 30, 0)), [true, false]);
 }
 
 /// The timers run from the first request of an idle queue pair, however long others wait behind it.
