@@ -209,6 +209,7 @@ impl MemoryView {
     ///
     /// # Errors
     /// [`MemoryError::UnknownKey`], [`WrongPd`](MemoryError::WrongPd) or [`OutOfBounds`](super::RegionError::OutOfBounds).
+    #[inline]
     pub fn pin(&mut self, lkey: u32, pd: PdId, addr: u64, len: u32) -> Result<PayloadRef, MemoryError> {
         let unknown = MemoryError::UnknownKey { key: lkey };
         let &index = match self.lkeys.get(lkey) {
@@ -228,6 +229,7 @@ impl MemoryView {
     }
 
     /// One work request less; call it once for every [`MemoryView::pin`], with the slot that it gave.
+    #[inline]
     pub fn unpin(&mut self, pinned: RegionSlot) {
         let Some(source) = self.sources.get_mut(pinned.index as usize) else { return };
         if source.turn != pinned.turn || source.uses == 0 {
@@ -235,9 +237,15 @@ impl MemoryView {
         }
         source.uses -= 1;
         if source.uses == 0 && source.ended {
-            self.draining.retain(|&index| index != pinned.index);
-            self.release(pinned.index);
+            self.drained(pinned.index);
         }
+    }
+
+    /// The last work request of a registration that has ended is done.
+    #[cold]
+    fn drained(&mut self, drained: u32) {
+        self.draining.retain(|&index| index != drained);
+        self.release(drained);
     }
 
     /// Work requests of this lane that send from the region.

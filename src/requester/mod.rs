@@ -225,11 +225,13 @@ impl Requester {
         self.rtt.min_ns()
     }
 
-    pub(crate) fn push(&mut self, now: Time, wr: SendWr, source: Source) {
+    /// Queues a request whose bytes are pinned, to be signalled if it or its queue pair says so.
+    #[inline]
+    pub(crate) fn push(&mut self, now: Time, wr: &SendWr, sig_all: bool, source: Source) {
         if !self.busy() {
             self.start_over(now);
         }
-        self.queue.push(wr, source, self.setup.mtu);
+        self.queue.push(wr, sig_all, source, self.setup.mtu);
     }
 
     /// Begins the list of pieces of the next work request.

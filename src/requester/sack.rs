@@ -228,10 +228,7 @@ impl Requester {
     /// Marks everything the report lists as received; returns the bytes that left the network.
     fn take_in(&mut self, now: Time, report: &Report, env: &mut Env<'_>) -> u64 {
         let before = (self.una, self.reported);
-        let mut newly = 0;
-        for seq in self.una..report.cack_end {
-            newly += self.deliver(seq, Some(report), now, env);
-        }
+        let mut newly = self.deliver_below(report.cack_end, Some(report), now, env);
         let mut bits = report.bitmap;
         while bits != 0 {
             let seq = report.base + u64::from(bits.trailing_zeros());
@@ -256,21 +253,47 @@ impl Requester {
         self.reported = self.reported.max(una);
     }
 
-    /// Packet `seq` has arrived, by a SACK or a transport ACK. Returns its bytes if they were still counted as in flight.
-    #[inline]
+    /// Every packet before `end` has arrived; the caller [advances](Self::advance) there. Returns the bytes of those that were
+    /// still counted as in flight.
+    fn deliver_below(&mut self, end: u64, sack: Option<&Report>, now: Time, env: &mut Env<'_>) -> u64 {
+        let mut newly = 0;
+        let mut at = self.una;
+        while at < end {
+            let count = (end - at).min(64);
+            // They need not be marked: nobody looks at them again.
+            let mut news = !self.sacked.get64(at) & (u64::MAX >> (64 - count));
+            while news != 0 {
+                let seq = at + u64::from(news.trailing_zeros());
+                news &= news - 1;
+                newly += self.arrived(seq, sack, now, env);
+            }
+            at += count;
+        }
+        newly
+    }
+
+    /// Packet `seq`, above the cumulative acknowledgement, has arrived, by a SACK or a transport ACK. Returns its bytes if they
+    /// were still counted as in flight.
     fn deliver(&mut self, seq: u64, sack: Option<&Report>, now: Time, env: &mut Env<'_>) -> u64 {
         if self.sacked.test(seq) {
             return 0;
         }
         self.sacked.set(seq);
         self.reported = self.reported.max(seq + 1);
+        self.arrived(seq, sack, now, env)
+    }
+
+    /// Takes note that packet `seq` has arrived, the first time that this is told. Returns its bytes if they were still counted
+    /// as in flight.
+    #[inline]
+    fn arrived(&mut self, seq: u64, sack: Option<&Report>, now: Time, env: &mut Env<'_>) -> u64 {
         let record = self.records.get(seq);
         if record.retries == 0 {
             self.first_arrived(&record, now);
         } else {
             self.repeated_arrived(seq, &record, sack, now, env);
         }
-        if self.lost.test(seq) {
+        if self.lost_count > 0 && self.lost.test(seq) {
             self.lost.clear(seq);
             self.lost_count -= 1;
             env.counters.spurious_losses += 1;
@@ -353,10 +376,7 @@ impl Requester {
         }
         self.done = end;
         if end > self.una {
-            let mut newly_acked = 0;
-            for seq in self.una..end {
-                newly_acked += self.deliver(seq, None, now, env);
-            }
+            let newly_acked = self.deliver_below(end, None, now, env);
             self.advance(end);
             self.bound_rtt(now);
             env.cc.on_ack(&AckSample {

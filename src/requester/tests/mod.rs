@@ -44,7 +44,12 @@ impl Bench {
     fn post(&mut self, packets: u32, op: SendOp) {
         let local = Sge { addr: 0x1000, len: packets * MTU, lkey: 1 };
         let wr = SendWr { wr_id: 0, op, local, remote: RemoteAddr { addr: 0x9000, rkey: 2 }, signaled: true };
-        self.r.push(self.now, wr, Source::Region(PayloadRef { len: packets * MTU, ..PayloadRef::EMPTY }));
+        self.r.push(
+            self.now,
+            &wr,
+            false,
+            Source::Region(PayloadRef { len: packets * MTU, ..PayloadRef::EMPTY }),
+        );
     }
 
     fn commit(&mut self, seq: u64, kind: SendKind) {
