@@ -1,0 +1,136 @@
+//! Queues from an application's thread to a lane that are as long as they need to be.
+//!
+//! A queue is a chain of short rings: one ring long unless the application gets ahead of the lane by more than that, and
+//! used-up rings go to the lane's other queue pairs. So a queue pair need not hold memory for all requests that it may have
+//! outstanding. One thread writes and one reads; neither waits for the other but at the link from a ring to the next.
+
+use core::sync::atomic::{AtomicU32, Ordering};
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use crossbeam_queue::ArrayQueue;
+use rtrb::{Consumer, Producer, PushError, RingBuffer};
+
+/// Both ends of a ring that nobody uses.
+type Ring<T> = (Producer<T>, Consumer<T>);
+
+/// Rings that a lane keeps for all its queue pairs.
+#[derive(Debug)]
+pub(super) struct SpareRings<T> {
+    rings: Arc<ArrayQueue<Ring<T>>>,
+    /// Items of each.
+    size: usize,
+}
+
+impl<T> Clone for SpareRings<T> {
+    fn clone(&self) -> Self {
+        Self { rings: Arc::clone(&self.rings), size: self.size }
+    }
+}
+
+impl<T> SpareRings<T> {
+    /// Up to `kept` rings of `size` items.
+    pub(super) fn new(size: usize, kept: usize) -> Self {
+        Self { rings: Arc::new(ArrayQueue::new(kept)), size }
+    }
+
+    /// Both ends of a queue that never has more than `most` items in it, and what they share.
+    pub(super) fn queue(&self, most: usize) -> (QueueIn<T>, Links<T>, QueueOut<T>) {
+        let (last, first) = RingBuffer::new(self.size.min(most));
+        let links = Links { made: AtomicU32::new(0), waiting: Mutex::default(), spare: self.clone() };
+        (QueueIn { last }, links, QueueOut { first, followed: 0 })
+    }
+
+    #[cfg(test)]
+    pub(super) fn len(&self) -> usize {
+        self.rings.len()
+    }
+}
+
+/// The ring after one that was full, and the end of that one which the application has let go.
+#[derive(Debug)]
+struct Link<T> {
+    filled: Producer<T>,
+    next: Consumer<T>,
+}
+
+/// The links of a queue, which both sides see: they lie with what else these share.
+#[derive(Debug)]
+pub(super) struct Links<T> {
+    /// Made since the start (wrapping).
+    made: AtomicU32,
+    /// Those that the lane has not followed yet.
+    waiting: Mutex<VecDeque<Link<T>>>,
+    spare: SpareRings<T>,
+}
+
+impl<T> Links<T> {
+    fn waiting(&self) -> MutexGuard<'_, VecDeque<Link<T>>> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Where the application puts items in.
+#[derive(Debug)]
+pub(super) struct QueueIn<T> {
+    last: Producer<T>,
+}
+
+impl<T> QueueIn<T> {
+    /// Adds an item. How many there may be is the caller's to see to.
+    #[inline]
+    pub(super) fn push(&mut self, links: &Links<T>, item: T) {
+        if let Err(PushError::Full(item)) = self.last.push(item) {
+            self.push_to_next_ring(links, item);
+        }
+    }
+
+    /// The lane is a whole ring behind: goes on in another one.
+    #[cold]
+    fn push_to_next_ring(&mut self, links: &Links<T>, item: T) {
+        let (mut last, next) = links.spare.rings.pop().unwrap_or_else(|| RingBuffer::new(links.spare.size));
+        // It is empty.
+        let _ = last.push(item);
+        let filled = core::mem::replace(&mut self.last, last);
+        links.waiting().push_back(Link { filled, next });
+        // Whoever sees this sees all that the ring before was given.
+        links.made.store(links.made.load(Ordering::Relaxed).wrapping_add(1), Ordering::Release);
+    }
+}
+
+/// Where the lane takes them out.
+#[derive(Debug)]
+pub(super) struct QueueOut<T> {
+    first: Consumer<T>,
+    /// Links followed since the start (wrapping).
+    followed: u32,
+}
+
+impl<T> QueueOut<T> {
+    /// The oldest item.
+    #[inline]
+    pub(super) fn pop(&mut self, links: &Links<T>) -> Option<T> {
+        loop {
+            if let Ok(item) = self.first.pop() {
+                return Some(item);
+            }
+            if links.made.load(Ordering::Acquire) == self.followed {
+                return None;
+            }
+            // What was put in between the two lines above is in this ring still.
+            if let Ok(item) = self.first.pop() {
+                return Some(item);
+            }
+            self.follow_link(links);
+        }
+    }
+
+    #[cold]
+    fn follow_link(&mut self, links: &Links<T>) {
+        self.followed = self.followed.wrapping_add(1);
+        let Some(Link { filled, next }) = links.waiting().pop_front() else { return };
+        let drained = core::mem::replace(&mut self.first, next);
+        // Where there are spare rings enough it is dropped.
+        let _ = links.spare.rings.push((filled, drained));
+    }
+}
