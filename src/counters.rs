@@ -148,6 +148,8 @@ counters! {
     tx_retransmits,
     /// Data packets repeated because of silence (tail loss probes).
     tx_tail_probes,
+    /// Times that a queue pair began to wait for a congestion window that it shares.
+    tx_cwnd_waits,
     /// NACKs not sent: too many owed at once.
     tx_nacks_dropped,
     /// Congestion marks and repeats not told by a SACK of their own: too many owed at once.

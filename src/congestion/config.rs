@@ -23,6 +23,9 @@ pub struct CcConfig {
     pub mtu_bytes: u32,
     /// Whether the switches trim packets instead of dropping them. Default true.
     pub trimming: bool,
+    /// One window for all queue pairs of a lane that go to the same peer with the same settings, instead of one for each.
+    /// Default false.
+    pub shared: bool,
     /// NSCC parameters that shall not follow from the link.
     pub nscc: NsccOverrides,
 }
@@ -117,6 +120,7 @@ impl CcConfig {
             base_rtt_ns,
             mtu_bytes,
             trimming: true,
+            shared: false,
             nscc: NsccOverrides::default(),
         }
     }

@@ -226,6 +226,7 @@ impl Endpoint {
     }
 
     fn release_peer(&mut self, slot: u32) {
+        self.leave_cwnd(slot);
         let Some(qp) = self.qps[slot as usize].as_deref_mut() else { return };
         qp.responder.leave(&mut self.windows);
         let index = core::mem::replace(&mut qp.peer, Qp::NO_PEER);
@@ -252,7 +253,7 @@ impl Endpoint {
 
     /// State, counts, round-trip time and window of a queue pair.
     pub fn qp_status(&self, qpn: Qpn) -> Option<QpStatus> {
-        self.qp(self.slot_of(qpn)?).map(Qp::status)
+        self.qp(self.slot_of(qpn)?).map(|qp| qp.status(&self.cwnds))
     }
 
     /// Every live queue pair.
@@ -306,8 +307,12 @@ impl Endpoint {
             (QpModify::Rts(attr), QpState::Rtr) => self.make_rts(now, slot, &attr),
             (QpModify::Retry(attr), QpState::Rts) => self.set_retry(slot, attr),
             (QpModify::Congestion(cc), QpState::Rts) => {
-                let qp = self.qps[slot as usize].as_deref_mut();
-                let changed = qp.map_or(Ok(()), |qp| qp.set_congestion(cc, now));
+                let changed = self.enter_cwnd(slot, &cc, now);
+                if changed.is_ok()
+                    && let Some(qp) = self.qp_mut(slot)
+                {
+                    qp.other_cc = Some(cc);
+                }
                 // It may allow what the old one did not.
                 self.wake_data(slot);
                 changed
@@ -401,8 +406,12 @@ impl Endpoint {
         in_range("mpr", u32::from(attr.mpr), 1, 255, "1 to 255 units of 128 PSNs")?;
         check_retry(attr.retry())?;
         let Some(qp) = self.qps[slot as usize].as_deref_mut() else { return Ok(()) };
-        qp.ready_to_send(&self.cfg, attr, now)?;
-        let index = qp.peer;
+        let (index, cc) = (qp.peer, qp.init.cc.clone());
+        // All that can fail comes first.
+        self.enter_cwnd(slot, &cc, now)?;
+        if let Some(qp) = self.qps[slot as usize].as_deref_mut() {
+            qp.ready_to_send(&self.cfg, attr);
+        }
         self.arm(slot);
         // The peer takes all our ports to be up until it is told.
         if self.ports_up != PortMask::first(self.cfg.ports.len() as u8) {
@@ -455,11 +464,11 @@ impl Endpoint {
         qp.set_ports(new.0, new.1);
         let lost = old.0.0 & old.1.0 & !(new.0.0 & new.1.0);
         if lost != 0 && qp.state == QpState::Rts {
-            let (requester, mut env) = qp.requester_env(&mut self.counters);
+            let (requester, mut env) = qp.requester_env(&mut self.cwnds, &mut self.counters);
             requester.planes_lost(now, PortMask(lost), &mut env);
         }
         self.wake_answers(slot);
-        self.wake_data(slot);
+        self.go_on(slot);
         self.arm(slot);
     }
 

@@ -19,6 +19,7 @@
 mod attr;
 mod config;
 mod control;
+mod cwnd;
 mod error;
 mod event;
 mod log;
@@ -68,6 +69,7 @@ use crate::seed::Purpose;
 use crate::time::Time;
 use crate::wire::Qpn;
 use crate::work::{GatherWr, RecvWr, SendWr, Sge, Wc, WcOpcode, WcStatus};
+use cwnd::SharedCwnds;
 use ops::Ops;
 use peer::{Peer, Sweep};
 use qp::Qp;
@@ -94,6 +96,7 @@ pub struct Endpoint {
     ports_up: PortMask,
     sweep: Sweep,
     senders: Senders,
+    cwnds: SharedCwnds,
     control_list: VecDeque<u32>,
     timers: BinaryHeap<Reverse<(Time, u32)>>,
     /// No timer runs before.
@@ -165,6 +168,7 @@ impl Endpoint {
             ports_up: PortMask::first(cfg.ports.len() as u8),
             sweep: Sweep::OVER,
             senders: Senders::default(),
+            cwnds: SharedCwnds::default(),
             control_list: VecDeque::new(),
             timers: BinaryHeap::with_capacity(Self::TIMER_ROOM),
             timers_from: Time::ZERO,
@@ -287,7 +291,9 @@ impl Endpoint {
             qp.requester.push(now, wr, qp.sig_all, source);
             // The first packet arms the timers, if a plane can take it.
             let stuck = qp.paths.usable_planes().0 == 0;
-            self.wake_data(slot);
+            if !qp.places[List::New as usize].listed {
+                self.wake_data(slot);
+            }
             if stuck {
                 self.arm(slot);
             }
@@ -450,6 +456,8 @@ impl Endpoint {
         }
         qp.state = QpState::Error;
         qp.responder.leave(&mut self.windows);
+        self.leave_cwnd(slot);
+        let Some(qp) = self.qps[slot as usize].as_deref_mut() else { return };
         let (psn, id) = culprit.and_then(|(at, _)| qp.requester.in_flight(at)).unzip();
         let path = id.flatten().and_then(|id| qp.paths.states().find(|path| path.id == id));
         let peer = self.peers.get(qp.peer as usize).and_then(Option::as_ref);

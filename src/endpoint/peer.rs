@@ -25,6 +25,8 @@ pub(super) struct Peer {
     pub(super) ports_seen: PeerPlanes,
     /// Slots of the queue pairs connected to it.
     pub(super) members: Vec<u32>,
+    /// Congestion windows that some of them share.
+    pub(super) cwnds: Vec<u32>,
     /// `members` below this have not heard of the last change of planes.
     pub(super) refresh_from: usize,
     /// When the next of them should; never if all have.
@@ -101,6 +103,7 @@ impl Peer {
             ports_seen: PeerPlanes::new(templates.len() as u8),
             templates,
             members: Vec::new(),
+            cwnds: Vec::new(),
             refresh_from: 0,
             refresh_at: Time::NEVER,
             status_update: None,

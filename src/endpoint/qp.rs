@@ -2,16 +2,17 @@
 
 use std::sync::Arc;
 
-use crate::congestion::{self, CcConfig, CongestionControl, Controller};
+use crate::congestion::{self, CcConfig, CongestionControl};
 use crate::memory::PdMember;
 use crate::path::{Paths, PortMask};
-use crate::requester::{Env, Requester, RequesterSetup, RetryPolicy};
+use crate::requester::{Requester, RequesterSetup, RetryPolicy};
 use crate::responder::{Receives, Responder, ResponderSetup};
 use crate::time::Time;
 use crate::wire::{Msn, Opcode, Psn, Qpn};
 
 use super::attr::{CqId, QpInit, QpState, RetryAttr, RtrAttr, RtsAttr};
 use super::config::EndpointConfig;
+use super::cwnd::{Cwnd, SharedCwnds};
 use super::error::EndpointError;
 use super::senders::Place;
 
@@ -41,9 +42,9 @@ pub struct QpStatus {
     pub smoothed_rtt_ns: u64,
     /// Smallest round-trip time, ns; 0 before the first sample.
     pub min_rtt_ns: u64,
-    /// Congestion window, bytes; `u64::MAX` without congestion control.
+    /// Congestion window, bytes; `u64::MAX` without congestion control. Of all who share it.
     pub cwnd_bytes: u64,
-    /// Bytes in flight as congestion control counts them.
+    /// Bytes in flight as congestion control counts them, of all who share the window.
     pub inflight_bytes: u64,
     /// Send work requests not complete.
     pub send_outstanding: u32,
@@ -75,7 +76,10 @@ pub(super) struct Qp {
     pub(super) requester: Requester,
     pub(super) responder: Responder,
     pub(super) paths: Paths,
-    pub(super) cc: Controller,
+    pub(super) cwnd: Cwnd,
+    /// It stands in the queue of the window that it shares, and counts as listed for new data: it comes when it is its turn
+    /// there.
+    pub(super) waits_for_cwnd: bool,
     pub(super) counters: QpCounters,
     /// Packets sent and received when it was last visited.
     pub(super) moved: u64,
@@ -115,7 +119,7 @@ impl Qp {
         init: QpInit,
         paths: Paths,
     ) -> Result<Self, EndpointError> {
-        let cc = congestion::build(&init.cc, Time::ZERO)?;
+        let cwnd = Cwnd::Own(congestion::build(&init.cc, Time::ZERO)?);
         let receives = match &init.srq {
             Some(srq) => Receives::Shared(Arc::clone(srq)),
             None => Receives::own(init.cap.max_recv_wr as usize),
@@ -141,7 +145,8 @@ impl Qp {
             paths,
             failure: None,
             paths_told: false,
-            cc,
+            cwnd,
+            waits_for_cwnd: false,
             init: Box::new(init),
             counters: QpCounters::default(),
             moved: 0,
@@ -176,13 +181,7 @@ impl Qp {
         self.state = QpState::Rtr;
     }
 
-    pub(super) fn ready_to_send(
-        &mut self,
-        cfg: &EndpointConfig,
-        attr: &RtsAttr,
-        now: Time,
-    ) -> Result<(), EndpointError> {
-        self.cc = self.build_cc(&self.init.cc, now)?;
+    pub(super) fn ready_to_send(&mut self, cfg: &EndpointConfig, attr: &RtsAttr) {
         self.requester = Requester::new(
             self.init.cap.max_send_wr as usize,
             RequesterSetup {
@@ -200,7 +199,6 @@ impl Qp {
         self.requester.expect_evs(self.paths.states().count());
         self.rts = Some(*attr);
         self.state = QpState::Rts;
-        Ok(())
     }
 
     /// Congestion control with these settings, as the connection dictates some of them.
@@ -209,28 +207,12 @@ impl Qp {
         CcConfig { mtu_bytes, trimming: self.trimmable, ..cc.clone() }
     }
 
-    fn build_cc(&self, cc: &CcConfig, now: Time) -> Result<Controller, EndpointError> {
-        let mut controller = congestion::build(&self.cc_config(cc), now)?;
-        controller.set_qpn(self.qpn);
-        Ok(controller)
-    }
-
     /// Other retry attributes, in RTS.
     pub(super) fn set_retry(&mut self, retry: RetryAttr) {
         if let Some(rts) = &mut self.rts {
             *rts = rts.with_retry(retry);
             self.requester.set_retry(policy(rts));
         }
-    }
-
-    /// Other congestion control, in RTS. What is in flight is accounted for by the records of its packets, so the new
-    /// controller takes the same bytes out again that the old one was told of.
-    pub(super) fn set_congestion(&mut self, cc: Box<CcConfig>, now: Time) -> Result<(), EndpointError> {
-        let mut controller = self.build_cc(&cc, now)?;
-        controller.on_send(self.cc.inflight());
-        self.cc = controller;
-        self.other_cc = Some(cc);
-        Ok(())
     }
 
     /// Whether packets from the peer are taken in.
@@ -255,26 +237,18 @@ impl Qp {
         self.requester.next_timeout().min(paths).min(self.reverse_check_at)
     }
 
-    pub(super) fn status(&self) -> QpStatus {
+    pub(super) fn status(&self, cwnds: &SharedCwnds) -> QpStatus {
+        let cc = self.cwnd.get(cwnds);
         QpStatus {
             state: self.state,
             counters: self.counters,
             smoothed_rtt_ns: self.requester.smoothed_rtt_ns(),
             min_rtt_ns: self.requester.min_rtt_ns(),
-            cwnd_bytes: self.cc.cwnd(),
-            inflight_bytes: self.cc.inflight(),
+            cwnd_bytes: cc.cwnd(),
+            inflight_bytes: cc.inflight(),
             send_outstanding: self.requester.queued() as u32,
             granted_psns: self.responder.granted_psns(),
         }
-    }
-
-    /// The requester with what it works on.
-    #[inline]
-    pub(super) fn requester_env<'a>(
-        &'a mut self,
-        counters: &'a mut crate::counters::Counters,
-    ) -> (&'a mut Requester, Env<'a>) {
-        (&mut self.requester, Env { paths: &mut self.paths, cc: &mut self.cc, counters })
     }
 }
 

@@ -6,6 +6,7 @@ use crate::work::SrqId;
 
 use super::Endpoint;
 use super::attr::{CqId, PortAddr, QpCap, QpState, RtsAttr};
+use super::cwnd::SharedCwnds;
 use super::event::QpFailure;
 use super::qp::{Qp, QpCounters};
 
@@ -59,9 +60,9 @@ pub struct QpAttr {
     pub dynamic_mpr: bool,
     /// Congestion control in force. From RTS on, `mtu_bytes` and `trimming` are what the connection made of them.
     pub cc: CcConfig,
-    /// Congestion window in bytes; `u64::MAX` without congestion control.
+    /// Congestion window in bytes, of all who share it; `u64::MAX` without congestion control.
     pub cwnd_bytes: u64,
-    /// Bytes in flight as congestion control counts them.
+    /// Bytes in flight as congestion control counts them, of all who share the window.
     pub inflight_bytes: u64,
     /// Smoothed round-trip time in nanoseconds; 0 before the first sample.
     pub smoothed_rtt_ns: u64,
@@ -95,14 +96,14 @@ impl Endpoint {
             ports: peer.ports.clone(),
             udp_port: peer.udp_port,
         });
-        Some(qp.attr(peer))
+        Some(qp.attr(peer, &self.cwnds))
     }
 }
 
 impl Qp {
-    fn attr(&self, peer: Option<QpPeer>) -> QpAttr {
+    fn attr(&self, peer: Option<QpPeer>, cwnds: &SharedCwnds) -> QpAttr {
         let Self { init, requester, responder, .. } = self;
-        let status = self.status();
+        let status = self.status(cwnds);
         let connected = peer.is_some();
         let cc = self.other_cc.as_deref().unwrap_or(&init.cc);
         QpAttr {

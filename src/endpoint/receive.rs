@@ -353,9 +353,9 @@ impl Endpoint {
         if sack.pr && qp.paths.on_probe_answer(sack.probe_id(), Requester::mark_of(sack), now).is_none() {
             self.counters.rx_unmatched_response += 1;
         }
-        let (requester, mut env) = qp.requester_env(&mut self.counters);
+        let (requester, mut env) = qp.requester_env(&mut self.cwnds, &mut self.counters);
         requester.on_sack(now, sack, &mut env);
-        self.wake_data(slot);
+        self.go_on(slot);
         self.arm(slot);
     }
 
@@ -368,10 +368,10 @@ impl Endpoint {
         match aeth.kind() {
             AethKind::Ack => {
                 let Some(qp) = self.qps[slot as usize].as_deref_mut() else { return };
-                let (requester, mut env) = qp.requester_env(&mut self.counters);
+                let (requester, mut env) = qp.requester_env(&mut self.cwnds, &mut self.counters);
                 requester.on_transport_ack(now, bth.psn, &mut env);
                 self.complete_sends(slot);
-                self.wake_data(slot);
+                self.go_on(slot);
                 self.arm(slot);
             }
             AethKind::Nak(code) => self.on_nak(slot, bth.psn, aeth.msn, code),
@@ -404,12 +404,12 @@ impl Endpoint {
         self.counters.rx_nacks += 1;
         let Some(slot) = self.sender(source, bth, Some((nack.spdcid, nack.dpdcid))) else { return };
         let Some(qp) = self.qps[slot as usize].as_deref_mut() else { return };
-        let (requester, mut env) = qp.requester_env(&mut self.counters);
+        let (requester, mut env) = qp.requester_env(&mut self.cwnds, &mut self.counters);
         if requester.on_nack(now, nack, &mut env) == SackVerdict::Fatal {
             self.fail_qp(slot, FailReason::PeerFatal, Some((None, WcStatus::FatalError)));
             return;
         }
-        self.wake_data(slot);
+        self.go_on(slot);
         self.arm(slot);
     }
 

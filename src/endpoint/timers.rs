@@ -137,7 +137,7 @@ impl Endpoint {
         let Some(qp) = self.qps[slot as usize].as_deref_mut() else { return };
         if qp.state == QpState::Rts {
             let timeouts = self.counters.timeouts;
-            let (requester, mut env) = qp.requester_env(&mut self.counters);
+            let (requester, mut env) = qp.requester_env(&mut self.cwnds, &mut self.counters);
             if requester.on_timer(now, &mut env) == TimerVerdict::Exhausted {
                 self.counters.retries_exhausted += 1;
                 self.fail_qp(slot, FailReason::RetryExceeded, Some((None, WcStatus::RetryExceeded)));
@@ -153,7 +153,7 @@ impl Endpoint {
             self.wake_control(slot);
         }
         self.check_reverse_paths(now, slot);
-        self.wake_data(slot);
+        self.go_on(slot);
     }
 
     /// Keeps the reverse paths of a queue pair that only receives fresh (MRC paper, section 2.4).

@@ -195,8 +195,8 @@ impl Endpoint {
             Origin::Data { slot, seq, kind } => {
                 let Some(qp) = self.qps.get_mut(slot as usize).and_then(Option::as_deref_mut) else { return };
                 if qp.state == super::QpState::Rts {
-                    qp.requester.unsent(seq, kind, &mut qp.cc);
-                    self.wake_data(slot);
+                    qp.requester.unsent(seq, kind, qp.cwnd.stir(&mut self.cwnds));
+                    self.go_on(slot);
                 }
             }
         }
@@ -252,9 +252,13 @@ impl Endpoint {
     /// The one at the front of the list leaves it.
     fn leave_list(&mut self, list: List) {
         let Some(slot) = self.senders.pop(list) else { return };
-        if let Some(qp) = self.qp_mut(slot) {
-            qp.places[list as usize] = Place::default();
+        if let Some(qp) = self.qps[slot as usize].as_deref_mut() {
+            let waits = list == List::New && qp.waits_for_cwnd;
+            qp.places[list as usize] = Place { listed: waits, ..Place::default() };
+            // It may leave room in a window that others wait for.
+            qp.cwnd.stir(&mut self.cwnds);
         }
+        self.wake_waiting();
     }
 
     /// A packet of the queue pair whose turn it is, or of one that follows if it has none now.
@@ -326,7 +330,7 @@ impl Endpoint {
         let backlog = self.events.len() > Self::EVENT_ROOM;
         let mut shared = Shared { budget: &mut self.windows, crowded: &self.crowded_cqs, backlog };
         let Some(packet) = next_answer(qp, &mut self.counters, &mut shared) else { return Turn::Idle };
-        let Some(template) = template(&self.peers, qp, plane) else { return Turn::Idle };
+        let Some(template) = template(&self.peers, qp.peer, plane) else { return Turn::Idle };
         let entropy = self.cfg.entropy.place(ev);
         let traffic_class = dscp::traffic_class(self.cfg.dscp.control, NOT_ECT);
         write_control(out, &Route { plane, template, entropy, traffic_class }, &packet);
@@ -348,7 +352,7 @@ impl Endpoint {
         }
         let probe = qp.paths.poll_probe(now, free, || ops.draw())?;
         let plane = qp.paths.plane(probe.ev);
-        let template = template(peers, qp, plane)?;
+        let template = template(peers, qp.peer, plane)?;
         let peth = Peth {
             probe_id: probe.id,
             spdcid: qp.qpn.low16(),
@@ -365,12 +369,8 @@ impl Endpoint {
 }
 
 #[inline]
-pub(super) fn template<'a>(
-    peers: &'a [Option<super::peer::Peer>],
-    qp: &Qp,
-    plane: u8,
-) -> Option<&'a StackTemplate> {
-    peers.get(qp.peer as usize)?.as_ref()?.templates.get(usize::from(plane))
+pub(super) fn template(peers: &[Option<super::peer::Peer>], peer: u32, plane: u8) -> Option<&StackTemplate> {
+    peers.get(peer as usize)?.as_ref()?.templates.get(usize::from(plane))
 }
 
 /// Which way a packet without payload takes.

@@ -43,19 +43,20 @@ impl Endpoint {
         if qp.requester.has_repairs() {
             return self.transmit_repair(list, now, slot, free, out);
         }
-        if !qp.requester.may_send_new(&qp.cc) {
+        let cc = qp.cwnd.get_mut(&mut self.cwnds);
+        if !qp.requester.may_send_new(cc) {
             cold_path();
-            return Turn::Idle;
+            return self.pass(list, slot);
         }
         let Some(path) = qp.paths.pick_path(free, None) else { return without_path(qp) };
-        let Some(template) = template(&self.peers, qp, path.plane) else {
+        let Some(template) = template(&self.peers, qp.peer, path.plane) else {
             cold_path();
             return Turn::Idle;
         };
         // The first packet in flight starts timers, which may be earlier than what is armed.
         let starts_timers = !qp.requester.outstanding();
         let ticket = self.next_ticket;
-        let Some(packet) = qp.requester.send_new(now, path.id, ticket, &mut qp.cc) else {
+        let Some(packet) = qp.requester.send_new(now, path.id, ticket, cc) else {
             cold_path();
             return Turn::Idle;
         };
@@ -88,16 +89,19 @@ impl Endpoint {
         let Some(qp) = self.qps.get_mut(slot as usize).and_then(Option::as_deref_mut) else {
             return Turn::Idle;
         };
-        let Some((seq, kind)) = qp.requester.next_send(&qp.cc) else { return Turn::Idle };
+        let Some((seq, kind)) = qp.requester.next_send(qp.cwnd.get(&self.cwnds)) else {
+            return self.pass(list, slot);
+        };
         let avoid = qp.requester.last_ev(seq, kind);
         let Some(path) = qp.paths.pick_path(free, avoid) else { return without_path(qp) };
-        let Some(template) = template(&self.peers, qp, path.plane) else { return Turn::Idle };
+        let Some(template) = template(&self.peers, qp.peer, path.plane) else { return Turn::Idle };
         let to = To { qpn: qp.dest_qpn, trimmable: qp.trimmable, path, template };
         let ticket = self.next_ticket;
         let sent = if kind == SendKind::New {
-            qp.requester.send_new(now, path.id, ticket, &mut qp.cc)
+            qp.requester.send_new(now, path.id, ticket, qp.cwnd.get_mut(&mut self.cwnds))
         } else {
-            let mut env = Env { paths: &mut qp.paths, cc: &mut qp.cc, counters: &mut self.counters };
+            let cc = qp.cwnd.get_mut(&mut self.cwnds);
+            let mut env = Env { paths: &mut qp.paths, cc, counters: &mut self.counters };
             qp.requester.send_again(now, (seq, kind), path.id, ticket, &mut env)
         };
         let Some(packet) = sent else { return Turn::Idle };

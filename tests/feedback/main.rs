@@ -30,7 +30,7 @@
 //! | retransmission timer | - | stays | the oldest packet, elsewhere; then what its answer shows to be missing | `silence` |
 //! | the driver was away | - | stays | what its timers say, 250 us later at the earliest | `away` |
 //!
-//! Which packets ask for an answer is tested in `asks`.
+//! Which packets ask for an answer is tested in `asks`, windows that queue pairs share in `shared_cwnd`.
 //!
 //! At the responder (`answers`):
 //!
@@ -82,6 +82,7 @@ mod repeats;
 mod reverse;
 mod sacks;
 mod sender;
+mod shared_cwnd;
 mod silence;
 mod turns;
 mod window;

@@ -2,10 +2,10 @@
 
 use spindrift::congestion::{CcConfig, NsccOverrides};
 use spindrift::endpoint::{CqId, EndpointConfig, PortAddr, QpInfo, QpInit, QpModify, QpState, Transmit};
-use spindrift::memory::{Access, MrKey, Region};
+use spindrift::memory::{Access, MrKey, PdId, Region};
 use spindrift::path::{PathConfig, PortMask};
 use spindrift::pmd::{RxFrame, RxOrigin};
-use spindrift::wire::{Bth, Ev, NackReason, Neth, Opcode, Packet, Psn, Qpn};
+use spindrift::wire::{Aeth, Bth, Ev, NackReason, Neth, Opcode, Packet, Psn, Qpn};
 use spindrift::work::{RemoteAddr, SendOp, SendWr, Sge};
 
 use crate::sender::{MTU, PACKET, peer_ip};
@@ -14,18 +14,21 @@ use crate::support::link::Link;
 use crate::support::net::{Net, address, ports};
 use crate::support::pair::{self, End, Patience};
 
-const NODE: usize = 0;
+pub(crate) const NODE: usize = 0;
 const FIRST: Psn = Psn::new(0xff_fff0);
 const QUANTUM: u32 = 4;
-const FLOOR: u64 = 100_000;
+pub(crate) const FLOOR: u64 = 100_000;
 
 /// A packet as it left: which queue pair's, its number, and whether it was sent before.
-type Sent = (usize, i32, bool);
+pub(crate) type Sent = (usize, i32, bool);
 
 /// An endpoint with several queue pairs, which sends when it is told to.
-struct Host {
-    net: Net,
-    pairs: Vec<End>,
+pub(crate) struct Host {
+    pub(crate) net: Net,
+    pub(crate) pairs: Vec<End>,
+    /// Whom each is connected to.
+    peers: Vec<u8>,
+    pd: PdId,
     key: MrKey,
 }
 
@@ -34,8 +37,15 @@ fn peer_qpn(pair: usize) -> Qpn {
 }
 
 impl Host {
-    /// Every queue pair has `packets` to send.
+    /// Every queue pair has `packets` to send, to one peer.
     fn new(pairs: usize, packets: u32, cc: &CcConfig) -> Self {
+        let mut host = Self::of((0..pairs).map(|_| (0, cc.clone())));
+        (0..pairs).for_each(|pair| host.post(pair, packets));
+        host
+    }
+
+    /// A queue pair for each of these peers, with that congestion control.
+    pub(crate) fn of(pairs: impl IntoIterator<Item = (u8, CcConfig)>) -> Self {
         let mut net = Net::new(1, vec![Link::clean(1_000)]);
         let ports = ports(true, NODE, 1, 4300);
         net.add(EndpointConfig {
@@ -46,32 +56,33 @@ impl Host {
         let pd = net.endpoint(NODE).alloc_pd();
         let region = Region::alloc_at(1 << 20, 0).unwrap();
         let key = net.endpoint(NODE).register(pd, region, Access::REMOTE_WRITE).unwrap();
-        let mut host = Self { net, pairs: Vec::new(), key };
-        for pair in 0..pairs {
-            let path = PathConfig { active: 8, backup: 0, ..PathConfig::new(1) };
-            let init = QpInit {
-                path,
-                cc: cc.clone(),
-                psn: Some(FIRST),
-                max_mtu: MTU,
-                ..QpInit::new(pd, CqId(0), CqId(1))
-            };
-            let end = pair::create(&mut host.net, NODE, init);
-            let ours = host.net.endpoint(NODE).qp_info(end.qpn).unwrap();
-            let theirs = QpInfo {
-                qpn: peer_qpn(pair).get(),
-                ports: vec![PortAddr { ip: peer_ip(0), mac: [6; 6] }],
-                ..ours
-            };
-            let patience = Patience { timeout: 14, linear: 7, exponential: 7 };
-            pair::bring_up(&mut host.net, end, &theirs, patience);
-            host.pairs.push(end);
+        let mut host = Self { net, pairs: Vec::new(), peers: Vec::new(), pd, key };
+        for (peer, cc) in pairs {
+            host.add(peer, cc);
         }
-        (0..pairs).for_each(|pair| host.post(pair, packets));
         host
     }
 
-    fn post(&mut self, pair: usize, packets: u32) {
+    /// One more queue pair, for this peer.
+    pub(crate) fn add(&mut self, peer: u8, cc: CcConfig) {
+        let pair = self.pairs.len();
+        let path = PathConfig { active: 8, backup: 0, ..PathConfig::new(1) };
+        let init =
+            QpInit { path, cc, psn: Some(FIRST), max_mtu: MTU, ..QpInit::new(self.pd, CqId(0), CqId(1)) };
+        let end = pair::create(&mut self.net, NODE, init);
+        let ours = self.net.endpoint(NODE).qp_info(end.qpn).unwrap();
+        let theirs = QpInfo {
+            qpn: peer_qpn(pair).get(),
+            ports: vec![PortAddr { ip: peer_ip(peer), mac: [6; 6] }],
+            ..ours
+        };
+        let patience = Patience { timeout: 14, linear: 7, exponential: 7 };
+        pair::bring_up(&mut self.net, end, &theirs, patience);
+        self.pairs.push(end);
+        self.peers.push(peer);
+    }
+
+    pub(crate) fn post(&mut self, pair: usize, packets: u32) {
         let wr = SendWr {
             wr_id: 0,
             op: SendOp::Write,
@@ -100,12 +111,12 @@ impl Host {
         }
     }
 
-    fn send(&mut self, packets: usize) -> Vec<Sent> {
+    pub(crate) fn send(&mut self, packets: usize) -> Vec<Sent> {
         (0..packets).map_while(|_| self.transmit()).collect()
     }
 
     /// The peer asks for packet `n` of a queue pair again.
-    fn nack(&mut self, pair: usize, n: i32) {
+    pub(crate) fn nack(&mut self, pair: usize, n: i32) {
         let psn = FIRST.add(n as u32);
         let neth = Neth {
             spdcid: peer_qpn(pair).low16(),
@@ -114,13 +125,23 @@ impl Host {
             ..Neth::new(NackReason::TrimmedLastHop, psn, Ev(0))
         };
         let packet = Packet::Nack { bth: Bth::new(Opcode::Nack, self.pairs[pair].qpn, psn), neth };
-        let bytes = Envelope::new(peer_ip(0), address(true, NODE, 0)).seal(&packet);
+        self.give(pair, &packet);
+    }
+
+    /// The first `packets` packets of a queue pair have arrived.
+    pub(crate) fn ack(&mut self, pair: usize, packets: u32) {
+        let bth = Bth::new(Opcode::Ack, self.pairs[pair].qpn, FIRST.add(packets - 1));
+        self.give(pair, &Packet::Ack { bth, aeth: Aeth::ack(0) });
+    }
+
+    fn give(&mut self, pair: usize, packet: &Packet<'_>) {
+        let bytes = Envelope::new(peer_ip(self.peers[pair]), address(true, NODE, 0)).seal(packet);
         let now = self.net.now;
         let frame = RxFrame::whole(RxOrigin::Ethernet, &bytes);
         self.net.endpoint(NODE).receive(now, 0, &frame);
     }
 
-    fn pass(&mut self, ns: u64) {
+    pub(crate) fn pass(&mut self, ns: u64) {
         self.net.now = self.net.now.after(ns);
         let now = self.net.now;
         self.net.endpoint(NODE).on_timeout(now);
@@ -128,7 +149,7 @@ impl Host {
 }
 
 /// New packets `from..` of a queue pair.
-fn new(pair: usize, from: i32, packets: i32) -> Vec<Sent> {
+pub(crate) fn new(pair: usize, from: i32, packets: i32) -> Vec<Sent> {
     (from..from + packets).map(|n| (pair, n, false)).collect()
 }
 

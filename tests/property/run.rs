@@ -71,6 +71,7 @@ pub(crate) struct Reached {
     pub(crate) lost: u64,
     pub(crate) link_down: u64,
     pub(crate) failed: u64,
+    pub(crate) cwnd_wait: u64,
     /// The slowest repair, in thousandths of its bound.
     pub(crate) slowest: u64,
 }
@@ -94,6 +95,7 @@ impl Reached {
             lost: counted(|counters| counters.tx_retransmits),
             link_down: (!plan.flaps.is_empty()).into(),
             failed: world.streams.iter().any(|stream| stream.ledger.failed).into(),
+            cwnd_wait: counted(|counters| counters.tx_cwnd_waits),
             slowest: facts.iter().map(|facts| facts.slowest).max().unwrap_or(0),
         }
     }
@@ -116,6 +118,7 @@ impl Reached {
             ("a retransmission", self.lost, 45),
             ("a link that goes down", self.link_down, 20),
             ("a queue pair that fails", self.failed, 1),
+            ("a wait for a shared congestion window", self.cwnd_wait, 8),
         ];
         for (what, count, percent) in shares {
             assert!(100 * count >= percent * runs, "only {count} of {runs} runs had {what}, not {percent} %");
@@ -134,6 +137,7 @@ impl Reached {
         self.lost += other.lost;
         self.link_down += other.link_down;
         self.failed += other.failed;
+        self.cwnd_wait += other.cwnd_wait;
         self.slowest = self.slowest.max(other.slowest);
     }
 }
@@ -214,6 +218,11 @@ fn qp_init(plan: &Plan, end: &EndPlan, pd: PdId, number: usize) -> QpInit {
     if end.nscc {
         let slowest = plan.links.iter().map(|link| link.delay_ns + link.spread_ns).max().unwrap_or(1_000);
         init.cc = CcConfig::new(100_000_000_000, 2 * slowest, end.max_mtu);
+        // Those whose packets are as long share one window, of which a few packets are in each message.
+        init.cc.shared = plan.seed.is_multiple_of(3);
+        if init.cc.shared {
+            init.cc.nscc.max_cwnd_bytes = Some(12 * u64::from(end.max_mtu));
+        }
     }
     init
 }

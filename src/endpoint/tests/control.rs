@@ -234,7 +234,8 @@ fn only_quiet_queue_pairs_give_memory_up() {
             assert_eq!(alone.transmit(), 1);
             let qp = alone.endpoint.qps[slot as usize].as_deref_mut().unwrap();
             let psn = qp.requester.psn(qp.counters.tx_packets - 1);
-            let (requester, mut env) = qp.requester_env(&mut alone.endpoint.counters);
+            let (requester, mut env) =
+                qp.requester_env(&mut alone.endpoint.cwnds, &mut alone.endpoint.counters);
             requester.on_transport_ack(alone.now, psn, &mut env);
             alone.endpoint.complete_sends(slot);
         }

@@ -312,7 +312,7 @@ fn congestion_control_knows_whether_switches_trim() {
         let cc = CcConfig { trimming, ..CcConfig::new(400_000_000_000, 8_000, 4_096) };
         let alone = Alone::with(|init| init.cc = cc.clone(), |peer| peer.trim_nack = trim_nack);
         let slot = alone.endpoint.slot_of(alone.qpn).unwrap();
-        format!("{:?}", alone.endpoint.qp(slot).unwrap().cc)
+        format!("{:?}", alone.endpoint.qp(slot).unwrap().cwnd)
     };
     let ([a, b], [c, d]) =
         ([true, false].map(|set| control(set, true)), [true, false].map(|set| control(set, false)));

@@ -223,7 +223,7 @@ fn acknowledged(alone: &mut Alone) -> Vec<Event> {
     let slot = alone.endpoint.slot_of(alone.qpn).unwrap();
     let qp = alone.endpoint.qps[slot as usize].as_deref_mut().unwrap();
     let psn = qp.requester.psn(qp.counters.tx_packets - 1);
-    let (requester, mut env) = qp.requester_env(&mut alone.endpoint.counters);
+    let (requester, mut env) = qp.requester_env(&mut alone.endpoint.cwnds, &mut alone.endpoint.counters);
     requester.on_transport_ack(alone.now, psn, &mut env);
     alone.endpoint.complete_sends(slot);
     core::iter::from_fn(|| alone.endpoint.poll_event()).collect()

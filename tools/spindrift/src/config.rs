@@ -113,6 +113,7 @@ pub(crate) struct Cc {
     pub(crate) algorithm: Option<CcName>,
     pub(crate) link_rate_gbps: Option<f64>,
     pub(crate) base_rtt_ns: Option<u64>,
+    pub(crate) shared: Option<bool>,
 }
 
 /// The TCP connection that sets two hosts up.

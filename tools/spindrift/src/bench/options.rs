@@ -262,7 +262,8 @@ impl Settings {
         let from = &self.config.cc;
         let gbps = from.link_rate_gbps.unwrap_or(LINK_RATE_GBPS * planes as f64);
         let rtt = from.base_rtt_ns.unwrap_or(BASE_RTT_NS);
-        CcConfig::new((gbps * 1e9) as u64, rtt, self.mtu)
+        let shared = from.shared.unwrap_or_default();
+        CcConfig { shared, ..CcConfig::new((gbps * 1e9) as u64, rtt, self.mtu) }
     }
 
     /// The planes' addresses, if any were given.
@@ -286,6 +287,17 @@ mod tests {
         };
         let settings = Settings::new(&RunArgs::default(), None, &defaults).unwrap();
         Settings { config: toml::from_str(text).unwrap(), ..settings }
+    }
+
+    #[test]
+    fn congestion_windows_are_shared_if_the_file_says_so() {
+        let cc = |text| settings_of(text).congestion(2);
+        let nscc = Settings { cc: CcName::Nscc, ..settings_of("") };
+        assert!(!nscc.congestion(2).shared);
+        let shared = Settings { cc: CcName::Nscc, ..settings_of("cc.shared = true") };
+        assert_eq!(shared.congestion(2), CcConfig { shared: true, ..nscc.congestion(2) });
+        // Without congestion control there is nothing to share.
+        assert_eq!(cc("cc.shared = true"), CcConfig::none());
     }
 
     #[test]
