@@ -4,6 +4,8 @@
 //! another may be sent. It is plain data without a clock. Bytes are nominal packet sizes: the UDP payload
 //! plus 40, so that an IPv4 and an IPv6 path, with or without segment routing, count the same.
 //!
+//! A queue pair has a controller of its own, or shares one with others to the same peer ([`CcConfig::shared`]).
+//!
 //! There are two reactions to congestion: an ECN mark first makes the queue pair skip the marked path
 //! ([`Paths::on_ecn`](crate::path::Paths::on_ecn)), and only where delay shows that all paths are full
 //! does the window shrink (MRC paper, section 2.1).

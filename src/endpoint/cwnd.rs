@@ -5,6 +5,9 @@
 //! *stirs* the window, and then as many as it has room for join the senders, who has waited for longest first. Who leaves the
 //! senders stirs it too, since it may have had nothing to send: so as long as there is room, somebody who may use it is
 //! among the senders, or nobody waits.
+//!
+//! A queue pair whose retransmission timer expires *steps aside* until it makes progress: what it has in flight is long gone,
+//! and would keep the others out of the window until the queue pair fails.
 
 use std::collections::VecDeque;
 
@@ -17,7 +20,7 @@ use super::peer::Peer;
 use super::qp::Qp;
 use super::senders::List;
 use super::transmit::Turn;
-use super::{Endpoint, EndpointError};
+use super::{Endpoint, EndpointError, QpState};
 
 /// What limits what a queue pair has in flight.
 #[derive(Debug)]
@@ -109,8 +112,9 @@ impl SharedCwnds {
     /// The queue pair in `slot` shares the window no longer; its packets of `bytes` in flight count no more.
     fn leave(&mut self, index: u32, slot: u32, bytes: u64) -> Left {
         let cwnd = &mut self.all[index as usize];
-        let copy = cwnd.cc.clone();
+        let mut copy = cwnd.cc.clone();
         cwnd.cc.on_discard(bytes);
+        copy.on_discard(cwnd.cc.inflight());
         cwnd.waiting.retain(|&waiting| waiting != slot);
         cwnd.members -= 1;
         let was_last = cwnd.members == 0;
@@ -143,7 +147,7 @@ impl SharedCwnds {
     }
 }
 
-/// A window as it was before a queue pair left it, and whether that was the last one.
+/// A window as it was when a queue pair left it, with what that has in flight, and whether it was the last one.
 struct Left {
     copy: Controller,
     was_last: bool,
@@ -187,11 +191,12 @@ impl Endpoint {
         self.leave_cwnd(slot);
         if let Some(qp) = self.qp_mut(slot) {
             qp.cwnd = entered;
+            qp.is_aside = false;
         }
         Ok(())
     }
 
-    /// Takes a queue pair out of the window that it shares, if it does. It keeps a copy, to be looked at.
+    /// Takes a queue pair out of the window that it shares, if it does. It keeps a copy of its own.
     pub(super) fn leave_cwnd(&mut self, slot: u32) {
         let Some(qp) = self.qps[slot as usize].as_deref_mut() else { return };
         let Cwnd::Shared(index) = qp.cwnd else { return };
@@ -224,7 +229,34 @@ impl Endpoint {
         Turn::Idle
     }
 
-    /// The queue pair has heard something: it may send, and so may others that share its window.
+    /// The retransmission timer of a queue pair has expired.
+    pub(super) fn step_aside(&mut self, slot: u32) {
+        let Some(qp) = self.qp_mut(slot) else { return };
+        if matches!(qp.cwnd, Cwnd::Shared(_)) {
+            qp.is_aside = true;
+            self.leave_cwnd(slot);
+        }
+    }
+
+    /// The peer of a queue pair has answered: it may send, and so may others that share its window.
+    pub(super) fn heard(&mut self, now: Time, slot: u32) {
+        if self.qp(slot).is_some_and(|qp| qp.is_aside) {
+            self.come_back(now, slot);
+        }
+        self.go_on(slot);
+    }
+
+    #[cold]
+    fn come_back(&mut self, now: Time, slot: u32) {
+        let Some(qp) = self.qp(slot).filter(|qp| qp.state == QpState::Rts && !qp.requester.retries()) else {
+            return;
+        };
+        let cc = qp.other_cc.as_deref().unwrap_or(&qp.init.cc).clone();
+        // It was entered with the same settings before.
+        let _ = self.enter_cwnd(slot, &cc, now);
+    }
+
+    /// Something has changed for a queue pair: it may send, and so may others that share its window.
     pub(super) fn go_on(&mut self, slot: u32) {
         self.wake_data(slot);
         self.wake_waiting();

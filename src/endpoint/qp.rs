@@ -80,6 +80,8 @@ pub(super) struct Qp {
     /// It stands in the queue of the window that it shares, and counts as listed for new data: it comes when it is its turn
     /// there.
     pub(super) waits_for_cwnd: bool,
+    /// It has left the window that it shares until it makes progress again.
+    pub(super) is_aside: bool,
     pub(super) counters: QpCounters,
     /// Packets sent and received when it was last visited.
     pub(super) moved: u64,
@@ -101,9 +103,8 @@ pub(super) struct Qp {
     pub(super) burst: u64,
     /// The earliest live entry of the timer heap.
     pub(super) armed_at: Time,
-    /// Data came in, or left, since reverse paths were last considered.
+    /// Data came in since reverse paths were last considered.
     pub(super) inbound: bool,
-    pub(super) outbound: bool,
     pub(super) reverse_check_at: Time,
 }
 
@@ -147,6 +148,7 @@ impl Qp {
             paths_told: false,
             cwnd,
             waits_for_cwnd: false,
+            is_aside: false,
             init: Box::new(init),
             counters: QpCounters::default(),
             moved: 0,
@@ -158,7 +160,6 @@ impl Qp {
             burst: 0,
             armed_at: Time::NEVER,
             inbound: false,
-            outbound: false,
             reverse_check_at: Time::NEVER,
         })
     }

@@ -355,7 +355,7 @@ impl Endpoint {
         }
         let (requester, mut env) = qp.requester_env(&mut self.cwnds, &mut self.counters);
         requester.on_sack(now, sack, &mut env);
-        self.go_on(slot);
+        self.heard(now, slot);
         self.arm(slot);
     }
 
@@ -371,7 +371,7 @@ impl Endpoint {
                 let (requester, mut env) = qp.requester_env(&mut self.cwnds, &mut self.counters);
                 requester.on_transport_ack(now, bth.psn, &mut env);
                 self.complete_sends(slot);
-                self.go_on(slot);
+                self.heard(now, slot);
                 self.arm(slot);
             }
             AethKind::Nak(code) => self.on_nak(slot, bth.psn, aeth.msn, code),
@@ -409,7 +409,7 @@ impl Endpoint {
             self.fail_qp(slot, FailReason::PeerFatal, Some((None, WcStatus::FatalError)));
             return;
         }
-        self.go_on(slot);
+        self.heard(now, slot);
         self.arm(slot);
     }
 

@@ -145,6 +145,7 @@ impl Endpoint {
             }
             if self.counters.timeouts != timeouts {
                 self.log_timeout(slot);
+                self.step_aside(slot);
             }
         }
         let Some(qp) = self.qps[slot as usize].as_deref_mut() else { return };
@@ -163,11 +164,10 @@ impl Endpoint {
             return;
         }
         let rtt_ns = qp.requester.smoothed_rtt_ns();
-        let (inbound, outbound) = (qp.inbound, qp.outbound);
-        (qp.inbound, qp.outbound) = (false, false);
+        let inbound = core::mem::take(&mut qp.inbound);
         // Armed again by the next packet in; an idle queue pair runs no timer.
         qp.reverse_check_at = Time::NEVER;
-        if let Some((ev, plane, ticket)) = qp.paths.poll_reverse_probe(now, rtt_ns, inbound, outbound) {
+        if let Some((ev, plane, ticket)) = qp.paths.poll_reverse_probe(now, rtt_ns, inbound) {
             let (index, qpn) = (qp.peer, qp.qpn);
             let id = self.ops.next_id();
             if self.queue_request(now, index, &Request { plane, ev, op: EndpointOp::EvProbe, id }) {

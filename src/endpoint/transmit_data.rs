@@ -66,7 +66,6 @@ impl Endpoint {
         out.origin = Origin::Data { slot, seq: packet.seq, kind: SendKind::New };
         count(SendKind::New, packet.spec.len, &mut qp.counters, &mut self.counters);
         self.next_ticket = ticket + 1;
-        qp.outbound = true;
         let place = &mut qp.places[list as usize];
         place.turn += 1;
         if place.turn >= self.cfg.quantum || starts_timers || qp.armed_at == Time::NEVER {
@@ -110,7 +109,6 @@ impl Endpoint {
         out.origin = Origin::Data { slot, seq, kind };
         count(kind, packet.spec.len, &mut qp.counters, &mut self.counters);
         self.next_ticket = ticket + 1;
-        qp.outbound = true;
         qp.places[list as usize].turn += 1;
         self.end_turn(list, slot, true);
         Turn::Sent

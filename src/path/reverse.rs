@@ -1,7 +1,7 @@
 //! The reverse set: the paths that SACK, NACK and ACK take (MRC paper, section 2.4).
 //!
 //! One entropy value per plane (or a few), each the last one known to work: learned from data SACKs
-//! when the queue pair sends data, from EV probes when it only receives.
+//! while they come, from EV probes when data comes in and no SACK does.
 
 use rand_xoshiro::SplitMix64;
 
@@ -32,6 +32,8 @@ pub(super) struct Reverse {
     /// Planes are in turn downwards.
     down: bool,
     last_probed: u8,
+    /// A SACK has shown a path to be up since it was last asked for a probe.
+    learned: bool,
     asked: [Option<Asked>; REMEMBERED],
     next_ticket: u16,
     next_probe: Time,
@@ -47,6 +49,7 @@ impl Reverse {
             last_plane: below(rng, u16::from(cfg.planes)) as u8,
             down: false,
             last_probed: below(rng, u16::from(cfg.planes)) as u8,
+            learned: false,
             asked: [None; REMEMBERED],
             next_ticket: 0,
             next_probe: Time::ZERO,
@@ -115,6 +118,12 @@ impl Paths {
     /// A SACK for data sent on this path arrived: the path is known to be up.
     #[inline]
     pub fn learn_reverse(&mut self, id: EvId) {
+        self.reverse.learned = true;
+        self.keep_reverse(id);
+    }
+
+    #[inline]
+    fn keep_reverse(&mut self, id: EvId) {
         let Some(&entry) = self.entries.get(usize::from(id.0)) else { return };
         let Some(state) = self.planes.get_mut(usize::from(entry.plane)) else { return };
         if entry.flags & (BAD | DENIED) != 0 {
@@ -134,16 +143,18 @@ impl Paths {
     /// plane, and a ticket for [`on_reverse_probe_answer`](Self::on_reverse_probe_answer).
     ///
     /// Once every `rtt_ns`, and no more often than `reverse_refresh_ns`, a queue pair that receives
-    /// data and sends none tests a random entropy value, planes in turn (MRC paper, section 2.4).
+    /// data and has not [learned](Self::learn_reverse) a path since tests a random entropy value, planes in turn (MRC
+    /// paper, section 2.4: one that only receives). One that sends too but gets no SACK may be one whose peer hears none
+    /// either, since the paths of answers are dead both ways: then neither would ever learn.
     /// Tickets count up, since they stay in this host: the id on the wire is the endpoint's, drawn at random.
     pub fn poll_reverse_probe(
         &mut self,
         now: Time,
         rtt_ns: u64,
         inbound_active: bool,
-        outbound_active: bool,
     ) -> Option<(Ev, u8, u16)> {
-        if !inbound_active || outbound_active || self.usable == 0 || now < self.reverse.next_probe {
+        let learned = core::mem::take(&mut self.reverse.learned);
+        if !inbound_active || learned || self.usable == 0 || now < self.reverse.next_probe {
             return None;
         }
         let plane = plane_after(self.usable, self.reverse.last_probed);
@@ -169,7 +180,7 @@ impl Paths {
         let Some(Asked { id, .. }) = slot.and_then(Option::take) else { return false };
         self.counters.reverse_probes_answered += 1;
         self.on_delivered(EvId(id), now);
-        self.learn_reverse(EvId(id));
+        self.keep_reverse(EvId(id));
         true
     }
 

@@ -308,6 +308,11 @@ impl Requester {
         self.room = self.records.room().min(self.sacked.room()).min(self.lost.room());
     }
 
+    /// Whether the retransmission timer has expired since the last progress.
+    pub(crate) const fn retries(&self) -> bool {
+        self.retries > 0
+    }
+
     /// What congestion control counts as in flight of this queue pair, in bytes.
     pub(crate) fn bytes_in_flight(&self) -> u64 {
         let in_flight = (self.una..self.next).filter(|&seq| !self.sacked.test(seq) && !self.lost.test(seq));

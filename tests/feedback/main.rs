@@ -46,13 +46,13 @@
 //! | outside the window | none, or NACK `PSN_OOR_WINDOW` |
 //! | reliability probe | SACK, `pr` = 1 |
 //!
-//! Which way answers take when no data goes out (`reverse`):
+//! Which way answers take (`reverse`):
 //!
 //! | Data | Probe | Answers |
 //! |---|---|---|
 //! | comes in | of a random entropy value, after the refresh time, one at most | on the last one answered |
 //! | none | none | |
-//! | goes out too | none | |
+//! | goes out too, and SACKs come | none | on those that SACKs show to work |
 //!
 //! Which window its SACKs grant, if it is dynamic (`window`):
 //!

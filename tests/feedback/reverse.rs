@@ -1,12 +1,12 @@
-//! The paths of answers, kept fresh by probes while no data goes out (MRC paper, section 2.4).
+//! The paths of answers, kept fresh by probes while no SACKs come: decision 30.
 
 use spindrift::endpoint::QpInit;
 use spindrift::path::{EvSource, PathConfig};
 use spindrift::time::Time;
-use spindrift::wire::{Aeth, Bth, ENDPOINT_QPN, Eeth, EndpointOp, Ev, OpPosition, Opcode, Packet, Psn};
+use spindrift::wire::{Bth, ENDPOINT_QPN, Eeth, EndpointOp, Ev, OpPosition, Opcode, Packet, Psn, Seth};
 use spindrift::work::{RemoteAddr, SendOp, SendWr, Sge};
 
-use crate::receiver::{NODE, Receiver, data};
+use crate::receiver::{NODE, PEER_QPN, Receiver, data};
 use crate::support::frame::{self, Envelope};
 use crate::support::net::address;
 
@@ -181,28 +181,37 @@ fn an_answer_is_taken_once() {
     assert_eq!(receiver.counters().rx_unmatched_response, 2);
 }
 
-/// The SACKs for data that goes out tell which paths work.
+/// The SACKs for data that goes out tell which paths work. Where none comes, perhaps the peer hears none either: the
+/// paths of answers may be dead both ways, and one of both has to look for another.
 #[test]
-fn data_out_makes_probes_needless() {
-    let mut receiver = receiver(4);
-    let (start, qpn) = (receiver.net.now, receiver.qp.qpn);
-    let wr = SendWr {
-        wr_id: 1,
-        op: SendOp::Write,
-        local: Sge { addr: 0, len: 8, lkey: receiver.key.lkey },
-        remote: RemoteAddr { addr: 0, rkey: 1 },
-        signaled: true,
-    };
-    receiver.net.endpoint(NODE).post_send(start, qpn, wr).unwrap();
-    receiver.give(&[data(0)]);
-    let (_, sent) = core::mem::take(&mut receiver.net.astray).remove(0);
-    let Some((_, Packet::Write { head, .. })) = frame::decode(&sent) else { panic!("{sent:02x?}") };
-    let ack = Packet::Ack { bth: Bth::new(Opcode::Ack, qpn, head.bth.psn), aeth: Aeth::ack(0) };
-    inject(&mut receiver, PEER, &ack);
-    receiver.net.run_for(2 * REFRESH);
-    assert_eq!(probed(&mut receiver), []);
-    // Nothing has gone out since.
-    receiver.give(&[data(1)]);
-    receiver.net.run_for(2 * REFRESH);
-    assert_eq!(probed(&mut receiver), [start.after(3 * REFRESH)]);
+fn sacks_make_probes_needless_and_data_out_alone_does_not() {
+    for answered in [true, false] {
+        let mut receiver = receiver(4);
+        let (start, qpn) = (receiver.net.now, receiver.qp.qpn);
+        let wr = SendWr {
+            wr_id: 1,
+            op: SendOp::Write,
+            local: Sge { addr: 0, len: 8, lkey: receiver.key.lkey },
+            remote: RemoteAddr { addr: 0, rkey: 1 },
+            signaled: true,
+        };
+        receiver.net.endpoint(NODE).post_send(start, qpn, wr).unwrap();
+        receiver.give(&[data(0)]);
+        let (_, sent) = core::mem::take(&mut receiver.net.astray).remove(0);
+        let Some((_, Packet::Write { head, .. })) = frame::decode(&sent) else { panic!("{sent:02x?}") };
+        let psn = head.bth.psn;
+        if answered {
+            let mut seth =
+                Seth { spdcid: PEER_QPN.low16(), dpdcid: qpn.low16(), cack: psn, ..Seth::default() };
+            seth.cc.tx_timestamp = head.tseth.unwrap().timestamp;
+            inject(&mut receiver, PEER, &Packet::Sack { bth: Bth::new(Opcode::Sack, qpn, psn), seth });
+        }
+        receiver.net.run_for(2 * REFRESH);
+        let first = if answered { vec![] } else { vec![start.after(REFRESH)] };
+        assert_eq!(probed(&mut receiver), first);
+        // No SACK has come since.
+        receiver.give(&[data(1)]);
+        receiver.net.run_for(2 * REFRESH);
+        assert_eq!(probed(&mut receiver), [start.after(3 * REFRESH)]);
+    }
 }

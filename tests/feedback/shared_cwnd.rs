@@ -1,4 +1,4 @@
-//! Congestion windows that the queue pairs to one peer share (NSCC allows one window for each destination).
+//! Congestion windows that the queue pairs to one peer share: decision 29.
 
 use spindrift::congestion::{CcConfig, NsccOverrides};
 use spindrift::endpoint::{QpModify, Transmit};
@@ -7,6 +7,9 @@ use spindrift::wire::Qpn;
 
 use crate::sender::PACKET;
 use crate::turns::{FLOOR, Host, NODE, new};
+
+/// The retransmission timer of these queue pairs.
+const TIMEOUT: u64 = 1024 << 14;
 
 /// A window of so many packets that is shared.
 fn window(packets: u64) -> CcConfig {
@@ -200,4 +203,32 @@ fn what_never_left_makes_room() {
     assert_eq!(host.window(0), (4, 8));
     assert_eq!(host.send(100).len(), 4);
     assert_eq!(host.window(0), (8, 8));
+}
+
+/// Whose retransmission timer expires leaves the others alone until it hears something again.
+#[test]
+fn who_hears_nothing_steps_aside() {
+    let mut host = sharing(2);
+    assert_eq!(host.send(100).len(), 8);
+    host.pass(TIMEOUT / 2);
+    host.ack(1, 1);
+    host.send(100);
+    assert_eq!(host.window(0), (8, 8));
+    // That of the other has begun anew when it was answered.
+    host.pass(TIMEOUT / 2 + TIMEOUT / 4);
+    let (silent, other) = (host.window(0).0, host.window(1).0);
+    assert_eq!((silent + other, silent >= 4, other < 8), (8, true, true));
+    assert!(host.send(100).contains(&(0, 0, true)));
+    assert_eq!(
+        [0, 1].map(|pair| host.window(pair)),
+        [(8, 8), (8, 8)],
+        "all of the window, and one of its own"
+    );
+    host.nack(0, 1);
+    assert_eq!(host.window(1), (8, 8), "an answer, but no progress");
+    // Progress brings it back, with what it has in flight.
+    host.ack(0, 1);
+    assert_eq!(host.window(0), host.window(1));
+    assert_eq!(host.window(0), (15, 8));
+    assert_eq!(host.send(100), []);
 }

@@ -173,6 +173,12 @@ impl Plan {
     }
 
     /// One direction has thousands of packets in flight.
+    /// Whether queue pairs with NSCC share a window.
+    pub(crate) fn shares_cwnds(&self) -> bool {
+        let nscc = self.pairs.iter().flatten().filter(|end| end.nscc).count();
+        self.seed.is_multiple_of(3) && nscc > 1
+    }
+
     pub(crate) fn is_wide(&self) -> bool {
         self.pairs.iter().flatten().any(|end| end.long > 0)
     }

@@ -67,8 +67,11 @@ impl Limits {
             other_path: judges
                 && plan.weather == Weather::DeadPath
                 && plan.outages.iter().all(|outage| outage.paths > 1),
-            // Not where ports go down, paths are denied or a host is slow: then it is the plan that lets nothing be sent.
-            repair: judges && !(congested || steered || !plan.flaps.is_empty() || cut && plan.may_fail),
+            // Not where ports go down, paths are denied or a host is slow: then it is the plan that lets nothing be sent. Nor
+            // where a queue pair may wait for others.
+            repair: judges
+                && !(congested || steered || !plan.flaps.is_empty() || cut && plan.may_fail)
+                && !plan.shares_cwnds(),
             patience: plan.patience,
             rtt_ns,
             // Two round trips, or one and four times its variation, which is at most half a round trip.

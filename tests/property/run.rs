@@ -118,7 +118,7 @@ impl Reached {
             ("a retransmission", self.lost, 45),
             ("a link that goes down", self.link_down, 20),
             ("a queue pair that fails", self.failed, 1),
-            ("a wait for a shared congestion window", self.cwnd_wait, 8),
+            ("a wait for a shared congestion window", self.cwnd_wait, 4),
         ];
         for (what, count, percent) in shares {
             assert!(100 * count >= percent * runs, "only {count} of {runs} runs had {what}, not {percent} %");
@@ -219,7 +219,7 @@ fn qp_init(plan: &Plan, end: &EndPlan, pd: PdId, number: usize) -> QpInit {
         let slowest = plan.links.iter().map(|link| link.delay_ns + link.spread_ns).max().unwrap_or(1_000);
         init.cc = CcConfig::new(100_000_000_000, 2 * slowest, end.max_mtu);
         // Those whose packets are as long share one window, of which a few packets are in each message.
-        init.cc.shared = plan.seed.is_multiple_of(3);
+        init.cc.shared = plan.shares_cwnds();
         if init.cc.shared {
             init.cc.nscc.max_cwnd_bytes = Some(12 * u64::from(end.max_mtu));
         }

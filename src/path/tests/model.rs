@@ -231,7 +231,7 @@ impl Model {
             Op::PickReverse(free) => self.pick_reverse(free),
             Op::LearnReverse(id) => self.paths.learn_reverse(self.id(id)),
             Op::ReverseProbe { answer } => {
-                let probe = self.paths.poll_reverse_probe(self.now, 10 * US, true, false);
+                let probe = self.paths.poll_reverse_probe(self.now, 10 * US, true);
                 if let Some((_, plane, request)) = probe {
                     assert!(PortMask(self.open()).contains(plane));
                     assert!(!answer || self.paths.on_reverse_probe_answer(request, self.now));

@@ -93,11 +93,12 @@ fn a_plane_without_good_paths_is_used_only_when_it_is_the_last() {
 #[test]
 fn a_receive_only_queue_pair_probes_once_a_millisecond() {
     let mut paths = paths(&PathConfig::new(4));
-    assert_eq!(paths.poll_reverse_probe(at_us(0), RTT, false, false), None);
-    assert_eq!(paths.poll_reverse_probe(at_us(0), RTT, true, true), None);
-    let (ev, plane, request) = paths.poll_reverse_probe(at_us(5), RTT, true, false).unwrap();
-    assert_eq!(paths.poll_reverse_probe(at_us(1004), RTT, true, false), None);
-    let (_, next_plane, next_request) = paths.poll_reverse_probe(at_us(1005), RTT, true, false).unwrap();
+    assert_eq!(paths.poll_reverse_probe(at_us(0), RTT, false), None);
+    paths.learn_reverse(EvId(0));
+    assert_eq!(paths.poll_reverse_probe(at_us(0), RTT, true), None, "a SACK came");
+    let (ev, plane, request) = paths.poll_reverse_probe(at_us(5), RTT, true).unwrap();
+    assert_eq!(paths.poll_reverse_probe(at_us(1004), RTT, true), None);
+    let (_, next_plane, next_request) = paths.poll_reverse_probe(at_us(1005), RTT, true).unwrap();
     assert_eq!(next_plane, (plane + 1) % 4);
     assert_ne!(next_request, request);
 
@@ -113,7 +114,7 @@ fn a_receive_only_queue_pair_probes_once_a_millisecond() {
 #[test]
 fn a_long_round_trip_slows_the_probes_and_does_not_lose_answers() {
     let mut paths = paths(&PathConfig::new(2));
-    let ask = |paths: &mut Paths, now| paths.poll_reverse_probe(now, 3 * MS, true, false);
+    let ask = |paths: &mut Paths, now| paths.poll_reverse_probe(now, 3 * MS, true);
     let (_, _, first) = ask(&mut paths, Time(0)).unwrap();
     assert_eq!(ask(&mut paths, Time(2 * MS)), None);
     ask(&mut paths, Time(3 * MS)).unwrap();
@@ -125,7 +126,7 @@ fn a_long_round_trip_slows_the_probes_and_does_not_lose_answers() {
 fn reverse_probes_test_all_planes_in_turn() {
     let mut paths = paths(&PathConfig::new(4));
     let planes: Vec<_> =
-        (0..8).map(|n| paths.poll_reverse_probe(Time(n * MS), RTT, true, false).unwrap().1).collect();
+        (0..8).map(|n| paths.poll_reverse_probe(Time(n * MS), RTT, true).unwrap().1).collect();
     assert!(planes.windows(2).all(|pair| pair[1] == (pair[0] + 1) % 4), "{planes:?}");
 }
 
