@@ -74,6 +74,16 @@ fn a_driver_that_is_away_again_and_again_holds_a_timer_up_once() {
     assert_eq!((sender.sent().len(), sender.counters().timeouts), (1, late + 1));
 }
 
+/// So does one that became due in the very moment at which the driver left again.
+#[test]
+fn a_timer_due_when_the_driver_leaves_again_has_been_held_up() {
+    let (mut sender, sent) = Sender::sending(Setup { tail_probe_floor_ns: 5 * MS, ..Setup::default() }, 4);
+    sender.away(5 * MS);
+    sender.away(5 * MS);
+    sender.wait(0);
+    assert_eq!(sender.sent_one().at, sent[0].at.after(10 * MS));
+}
+
 /// The first packet of two bears the time of the turn before the driver was away. It may have left after that, just before
 /// the second, and is not late because the second overtook it.
 #[test]
