@@ -280,7 +280,7 @@ fn the_send_queue_is_bounded_and_drains() {
 fn a_queue_pair_is_made_as_it_was_asked_for() {
     let qp = QpConfig {
         path: PathConfig { active: 12, backup: 4, ..PathConfig::new(4) },
-        cc: CcConfig::new(400_000_000_000, 8_000, 4_096),
+        cc: Some(CcConfig::new(400_000_000_000, 8_000, 4_096)),
         psn: Some(0x12_3456),
         msn: 0x789,
         max_mtu: 256,

@@ -241,6 +241,19 @@ pub enum LinkState {
     Down,
 }
 
+/// What is at the other end of a port's link.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Medium {
+    /// This host alone: memory, or a loopback interface. Nobody else shares the way.
+    #[default]
+    Host,
+    /// A network, where queues build up that others share.
+    Network {
+        /// What the link carries in bits per second, if the device knows.
+        rate_bps: Option<u64>,
+    },
+}
+
 /// What a port is and can do. Fixed at open, except `notes`.
 #[derive(Clone, Debug)]
 pub struct PortCaps {
@@ -260,6 +273,8 @@ pub struct PortCaps {
     pub same_path_batch: usize,
     /// Whether the port may keep payloads that are part of a region when `tx_burst` has returned: see [`Port::reap`].
     pub holds_payloads: bool,
+    /// What frames travel over. Congestion control is on by default where that is a network.
+    pub medium: Medium,
     /// What a user should know, such as an offload that the kernel lacks.
     pub notes: Vec<String>,
 }

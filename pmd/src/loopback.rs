@@ -14,7 +14,7 @@ use std::net::{IpAddr, Ipv6Addr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 
-use crate::{LinkState, MacAddr, Port, PortCaps, PortCounters, RxFrame, RxOrigin, TxFrame};
+use crate::{LinkState, MacAddr, Medium, Port, PortCaps, PortCounters, RxFrame, RxOrigin, TxFrame};
 use ring::{Consumer, Producer};
 
 /// Fewest and most slots of a ring.
@@ -142,6 +142,7 @@ fn caps(cfg: &LoopbackConfig, plane: usize, side: usize) -> PortCaps {
         source_ports: None,
         same_path_batch: 1,
         holds_payloads: true,
+        medium: Medium::Host,
         notes: Vec::new(),
     }
 }

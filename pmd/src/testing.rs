@@ -29,7 +29,9 @@
 //! use std::collections::VecDeque;
 //! use std::sync::{Arc, Mutex};
 //!
-//! use spindrift_pmd::{LinkState, MacAddr, Port, PortCaps, PortCounters, RxFrame, RxOrigin, TxFrame, testing};
+//! use spindrift_pmd::{
+//!     LinkState, MacAddr, Medium, Port, PortCaps, PortCounters, RxFrame, RxOrigin, TxFrame, testing,
+//! };
 //!
 //! type Queue = Arc<Mutex<VecDeque<Vec<u8>>>>;
 //!
@@ -106,6 +108,7 @@
 //!         source_ports: None,
 //!         same_path_batch: 1,
 //!         holds_payloads: false,
+//!         medium: Medium::Host,
 //!         notes: Vec::new(),
 //!     },
 //!     counters: PortCounters::default(),

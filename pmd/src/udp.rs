@@ -20,6 +20,7 @@
 //! ([`Port::unsent`]) and the port has no room for [`FULL_PAUSE_NS`]; any other refused frame is counted and lost, as in a network.
 
 mod config;
+mod ethtool;
 mod group;
 mod open;
 mod socket;
@@ -160,6 +161,7 @@ impl UdpPort {
             source_ports: Some(ports),
             same_path_batch: if gso { (BATCH_BYTES_MAX / usual).min(SEGMENTS_MAX) } else { 1 },
             holds_payloads: false,
+            medium: sys::medium(&receiver, &interface),
             notes,
         };
         Ok(Self {

@@ -8,7 +8,7 @@ use std::process::Command;
 
 use spindrift_pmd::testing::Conformance;
 use spindrift_pmd::udp::{SourcePorts, UdpConfig, UdpPort};
-use spindrift_pmd::{DatagramMeta, LinkState, Port, TxFrame};
+use spindrift_pmd::{DatagramMeta, LinkState, Medium, Port, TxFrame};
 
 fn ip(args: &str) -> bool {
     Command::new("ip").args(args.split_whitespace()).output().is_ok_and(|out| out.status.success())
@@ -178,5 +178,24 @@ fn conforms_over_veth_and_sees_the_link() {
         assert!(link_becomes(&mut b, LinkState::Down), "a peer that goes down takes the carrier away");
         assert!(ip(&format!("-n {} link set sdva up", namespaces.names[0])));
         assert!(link_becomes(&mut b, LinkState::Up));
+    }
+}
+
+/// What the drivers of virtual links say of their rate (10 Gb/s, 10 Mb/s) means nothing.
+#[test]
+fn a_port_knows_a_network_from_its_own_host_and_believes_no_rate_of_a_virtual_link() {
+    let Some(namespaces) = Namespaces::new(1400) else {
+        eprintln!("skipped: no permission to make network namespaces, or no `ip`");
+        return;
+    };
+    let medium = |address: &str| namespaces.open(0, address).caps().medium;
+    assert!(ip(&format!("-n {} link set lo up", namespaces.names[0])));
+    assert_eq!([medium("127.0.0.1"), medium("127.0.0.9")], [Medium::Host; 2]);
+    let unknown = Medium::Network { rate_bps: None };
+    assert_eq!([medium("10.98.0.1"), medium("fd98::1")], [unknown; 2]);
+    let inside = |command: &str| ip(&format!("-n {} {command}", namespaces.names[0]));
+    if inside("tuntap add mode tun name sdtun") {
+        assert!(inside("address add 10.99.0.1/24 dev sdtun"));
+        assert_eq!(medium("10.99.0.1"), unknown);
     }
 }

@@ -102,6 +102,11 @@ pub enum CcConfigError {
     },
 }
 
+/// Largest and initial window in bandwidth-delay products.
+pub(super) const MAX_WINDOW_BDP: f64 = 1.5;
+/// Full packets in the largest window between hosts where software sends and receives, at least.
+const LEAST_SOFTWARE_WINDOW: u64 = 32;
+
 /// 100 Tb/s: beyond any NIC, and far from overflow.
 const MAX_RATE_BPS: u64 = 100_000_000_000_000;
 /// Ten seconds.
@@ -123,6 +128,32 @@ impl CcConfig {
             shared: false,
             nscc: NsccOverrides::default(),
         }
+    }
+
+    /// What a link is taken to carry that does not say: 100 Gb/s.
+    pub const USUAL_LINK_BPS: u64 = 100_000_000_000;
+
+    /// Round-trip time of an idle network between hosts where software sends and receives: 50 us.
+    pub const SOFTWARE_RTT_NS: u64 = 50_000;
+
+    /// NSCC for hosts where software sends and receives.
+    ///
+    /// The largest window is 1.5 bandwidth-delay products of the link and the round-trip time given, and does not follow
+    /// that time down as in [`new`](Self::new): packets also wait for the turns of the lanes at both ends, so a
+    /// window that suits the network alone would leave the link idle. For the same reason it is at least 32 full packets,
+    /// half of what a lane takes from a port at a time, however slow the link. Delay alone is no reason for a quick adaptation, even
+    /// where nothing is trimmed, because a lane that its host does not run delays packets by more than a network.
+    pub fn for_software(link_rate_bps: u64, base_rtt_ns: u64, mtu_bytes: u32) -> Self {
+        let link = Self::new(link_rate_bps, base_rtt_ns, mtu_bytes);
+        let of_link = (MAX_WINDOW_BDP * link.bdp_bytes()) as u64;
+        let max_cwnd_bytes = Some(of_link.clamp(LEAST_SOFTWARE_WINDOW * u64::from(mtu_bytes), MAX_BYTES));
+        let nscc = NsccOverrides { max_cwnd_bytes, qa_threshold_ns: Some(u64::MAX), ..link.nscc };
+        Self { nscc, ..link }
+    }
+
+    /// The bandwidth-delay product.
+    fn bdp_bytes(&self) -> f64 {
+        self.link_rate_bps as f64 / 8e9 * self.base_rtt_ns as f64
     }
 
     /// No congestion control.

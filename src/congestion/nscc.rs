@@ -13,6 +13,7 @@
 
 use tracing::debug;
 
+use super::config::MAX_WINDOW_BDP;
 use super::{AckSample, CcConfig, CongestionControl};
 use crate::time::Time;
 use crate::wire::Qpn;
@@ -20,9 +21,6 @@ use crate::wire::Qpn;
 /// The link whose parameters the specification gives; others scale from it (UET 1.0 section 3.6.13).
 const REFERENCE_BDP_BYTES: f64 = 150_000.0;
 const REFERENCE_RTT_NS: f64 = 12_000.0;
-
-/// Largest and initial window in bandwidth-delay products.
-const MAX_WINDOW_BDP: f64 = 1.5;
 
 /// Weight of a new sample in the average delay. The specification leaves the filter open; this is the
 /// value of its reference simulation (htsim).

@@ -136,6 +136,7 @@ impl SharedCwnds {
         let Self { all, stirred, .. } = self;
         for index in stirred.drain(..) {
             let SharedCwnd { cc, cfg, waiting, is_stirred, .. } = &mut all[index as usize];
+            debug_assert!(*is_stirred, "a window is stirred once, and has as many woken as it has room for");
             *is_stirred = false;
             let packet = u64::from(cfg.mtu_bytes);
             if cc.may_send(packet) {

@@ -10,6 +10,7 @@ use crate::time::Time;
 use crate::wire::{Bth, ICRC_LEN, Qpn, StackTemplate, Tseth, WriteHead, dscp};
 
 use super::config::EndpointConfig;
+use super::cwnd::SharedCwnds;
 use super::qp::{Qp, QpCounters};
 use super::senders::List;
 use super::transmit::{ECT0, Origin, Transmit, Turn, template};
@@ -38,7 +39,7 @@ impl Endpoint {
         }
         if qp.burst != self.burst {
             qp.burst = self.burst;
-            begin_burst(qp, self.burst_hint, self.same_path_batch);
+            begin_burst(qp, &self.cwnds, self.burst_hint, self.same_path_batch);
         }
         if qp.requester.has_repairs() {
             return self.transmit_repair(list, now, slot, free, out);
@@ -134,8 +135,8 @@ impl Endpoint {
 
 /// As many entropy values as fill a batch each, on ports that gain from that.
 #[inline(never)]
-fn begin_burst(qp: &mut Qp, most: usize, same_path_batch: usize) {
-    let packets = qp.requester.sendable().min(most);
+fn begin_burst(qp: &mut Qp, cwnds: &SharedCwnds, most: usize, same_path_batch: usize) {
+    let packets = qp.requester.sendable(qp.cwnd.get(cwnds)).min(most);
     qp.paths.begin_burst(packets.div_ceil(same_path_batch));
 }
 

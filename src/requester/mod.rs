@@ -29,7 +29,7 @@ use crate::memory::{PayloadRef, RegionSlot};
 use crate::path::{EvId, Paths, PortMask};
 use crate::ring::{BitRing, SeqRing};
 use crate::time::Time;
-use crate::wire::{Msn, Psn};
+use crate::wire::{Msn, Opcode, Psn};
 use crate::work::{SendOp, SendWr};
 use away::Away;
 use loss::{Evidence, Loss, judge};
@@ -351,11 +351,13 @@ impl Requester {
         self.lost_count | u32::from(self.probe_pending) != 0
     }
 
-    /// About how many packets could leave now, were there no congestion control.
-    pub(crate) fn sendable(&self) -> usize {
+    /// About how many packets may leave now.
+    pub(crate) fn sendable(&self, cc: &Controller) -> usize {
         let window_end = (self.una + u64::from(self.window)).saturating_sub(1);
         let new = self.queue.end().min(window_end).saturating_sub(self.next);
-        self.lost_count as usize + new as usize
+        let room = cc.cwnd().saturating_sub(cc.inflight())
+            / u64::from(Self::counted(Opcode::WriteMiddle, self.setup.mtu));
+        (u64::from(self.lost_count) + new).min(room) as usize
     }
 
     /// Takes the oldest work request off if the peer has acknowledged it and no port holds its payload. Ports may hold

@@ -35,8 +35,9 @@ pub struct QpConfig {
     pub lane: Placement,
     /// Entropy values and their health.
     pub path: PathConfig,
-    /// Congestion control.
-    pub cc: CcConfig,
+    /// Congestion control. Default: what [`Context::default_cc`](super::Context::default_cc) says of its lane's ports, which is NSCC
+    /// where one reaches a network.
+    pub cc: Option<CcConfig>,
     /// Largest payload of a packet in bytes; what the ports take when 0. Default 4096.
     pub max_mtu: u32,
     /// First PSN sent; random when not given (the default).
@@ -68,7 +69,7 @@ impl Default for QpConfig {
             sig_all: false,
             lane: Placement::default(),
             path: PathConfig::new(1),
-            cc: CcConfig::none(),
+            cc: None,
             max_mtu: 4096,
             psn: None,
             msn: 0,
@@ -149,6 +150,7 @@ impl Qp {
             return Err(VerbsError::OtherContext("shared receive queue"));
         }
         let inline = InlineArena::create(pd, config)?;
+        let lane = pd.context().place(config.lane)?;
         let init = QpInit {
             cap: QpCap {
                 max_send_wr: config.max_send_wr,
@@ -158,7 +160,7 @@ impl Qp {
             srq: config.srq.as_ref().map(|srq| Arc::clone(srq.queue())),
             sig_all: config.sig_all,
             path: config.path.clone(),
-            cc: config.cc.clone(),
+            cc: config.cc.clone().unwrap_or_else(|| pd.context().default_cc(lane)),
             psn: config.psn.map(Psn::new),
             msn: Msn::new(config.msn),
             mpr_dest: config.mpr,
@@ -167,7 +169,6 @@ impl Qp {
             dynamic_mpr: config.dynamic_mpr,
             ..QpInit::new(pd.id(), send_cq.id(), recv_cq.id())
         };
-        let lane = pd.context().place(config.lane)?;
         let cqs = [send_cq.core(), recv_cq.core()];
         let (qpn, submit) = pd.context().control(lane, |lane| lane.create_qp(init, cqs))??;
         Ok(Self {

@@ -3,8 +3,9 @@
 use std::net::IpAddr;
 use std::ops::RangeInclusive;
 
-use spindrift_pmd::{LinkState, MacAddr, PortCaps, PortCounters};
+use spindrift_pmd::{LinkState, MacAddr, Medium, PortCaps, PortCounters};
 
+use crate::congestion::CcConfig;
 use crate::endpoint::EndpointConfig;
 use crate::path::MAX_EVS;
 use crate::wire::EntropyMode;
@@ -135,6 +136,8 @@ pub struct PortAttr {
     pub same_path_batch: usize,
     /// Whether the port may keep payload for a while when a packet has left. Its request completes only after that.
     pub holds_payloads: bool,
+    /// What packets travel over, and what the link carries.
+    pub medium: Medium,
     /// What a user should know, such as an offload that the kernel lacks.
     pub notes: Vec<String>,
     /// What went through since it was opened, and what did not.
@@ -159,6 +162,7 @@ impl PortAttr {
                 source_ports: local.source_ports.clone(),
                 same_path_batch: local.same_path_batch,
                 holds_payloads: caps.holds_payloads,
+                medium: caps.medium,
                 notes: caps.notes.clone(),
                 counters: PortCounters::default(),
             })
@@ -233,6 +237,26 @@ impl Context {
     /// All ports, likewise: by plane, lane after lane.
     pub fn query_ports(&self) -> Vec<PortAttr> {
         (0..self.lanes()).flat_map(|lane| self.live_ports(lane)).collect()
+    }
+
+    /// The congestion control of a queue pair on this lane that names none itself: none where the lane's ports stay within this host.
+    /// Otherwise [NSCC for software](CcConfig::for_software), for the links of those that reach a network, taken together; a
+    /// link that does not tell its rate counts as [100 Gb/s](CcConfig::USUAL_LINK_BPS).
+    ///
+    /// # Panics
+    /// There is no such lane.
+    pub fn default_cc(&self, lane: usize) -> CcConfig {
+        let ports = &self.port_attrs()[lane];
+        let rate = |port: &PortAttr| match port.medium {
+            Medium::Host => None,
+            Medium::Network { rate_bps } => Some(rate_bps.unwrap_or(CcConfig::USUAL_LINK_BPS)),
+        };
+        let rates: Vec<_> = ports.iter().filter_map(rate).collect();
+        if rates.is_empty() {
+            return CcConfig::none();
+        }
+        let mtu = ports.iter().map(|port| port.max_mtu).min().unwrap_or(MIN_MTU);
+        CcConfig::for_software(rates.iter().sum(), CcConfig::SOFTWARE_RTT_NS, mtu)
     }
 
     fn live_ports(&self, lane: usize) -> Vec<PortAttr> {

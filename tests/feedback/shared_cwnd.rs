@@ -55,6 +55,9 @@ fn queue_pairs_to_one_peer_share_a_window() {
     let mut host = sharing(3);
     assert_eq!(host.send(100), [new(0, 0, 4), new(1, 0, 4)].concat());
     assert_eq!([0, 1, 2].map(|pair| host.window(pair)), [(8, 8); 3]);
+    let waits = |host: &Host| host.net.nodes[NODE].endpoint.counters().tx_cwnd_waits;
+    assert_eq!(waits(&host), 3, "each is counted once, however often it is asked");
+    assert_eq!((host.send(100), waits(&host)), (vec![], 3));
     // Who has waited for longest sends next, whoever was answered.
     host.ack(0, 2);
     assert_eq!((host.window(2), host.send(100)), ((6, 8), new(2, 0, 2)));
@@ -133,6 +136,8 @@ fn a_window_that_nobody_uses_is_forgotten() {
     let mut host = sharing(2);
     for round in 1..=3 {
         assert_eq!(host.send(100).len(), 8, "{round}");
+        host.nack(2 * round - 2, 0);
+        assert_eq!(host.window(2 * round - 1), (7, 7));
         (2 * round - 2..2 * round).for_each(|pair| host.modify(pair, QpModify::Error));
         (0..2).for_each(|_| host.add(0, window(8)));
         assert_eq!(host.window(2 * round), (0, 8));
@@ -140,6 +145,31 @@ fn a_window_that_nobody_uses_is_forgotten() {
         let endpoint = format!("{:?}", host.net.nodes[NODE].endpoint);
         assert_eq!(endpoint.matches("SharedCwnd {").count(), 1);
     }
+}
+
+/// Nor does it take others along, or keep those that come from joining them.
+#[test]
+fn a_window_that_is_forgotten_leaves_those_with_other_settings() {
+    let mut host = Host::of([(0, window(8)), (0, window(4)), (0, window(6))]);
+    (0..3).for_each(|pair| host.post(pair, 20));
+    assert_eq!(host.send(100).len(), 8 + 4 + 6);
+    host.net.endpoint(NODE).destroy_qp(host.pairs[0].qpn).unwrap();
+    for (pair, packets) in [(3, 4), (4, 6), (5, 8)] {
+        host.add(0, window(packets));
+        assert_eq!(host.window(pair), (if packets == 8 { 0 } else { packets }, packets));
+    }
+}
+
+/// As many are woken as there is room for, and not one for all of it.
+#[test]
+fn who_wait_take_turns_with_the_room_that_comes() {
+    let mut host = Host::of((0..3).map(|_| (0, window(8))));
+    host.post(0, 8);
+    assert_eq!(host.send(100), new(0, 0, 8));
+    (1..3).for_each(|pair| host.post(pair, 20));
+    assert_eq!(host.send(100), []);
+    host.ack(0, 8);
+    assert_eq!(host.send(100), [new(1, 0, 4), new(2, 0, 4)].concat());
 }
 
 #[test]

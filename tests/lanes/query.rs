@@ -10,7 +10,7 @@ use spindrift::endpoint::PortAddr;
 use spindrift::memory::MemoryError;
 use spindrift::path::{MAX_EVS, PathConfig};
 use spindrift::pmd::loopback::{self, LoopbackConfig, LoopbackPort};
-use spindrift::pmd::{LinkState, Port, PortCaps, RxFrame, TxFrame};
+use spindrift::pmd::{LinkState, Medium, Port, PortCaps, RxFrame, TxFrame};
 use spindrift::verbs::{
     Access, Context, ContextConfig, ControlError, FailReason, Idle, LaneMode, MAX_CQ_DEPTH, MAX_INLINE,
     Placement, PostError, Qp, QpAttr, QpConfig, QpModify, QpState, RecvWr, RetryAttr, RtsAttr, SendOp,
@@ -31,7 +31,7 @@ fn unequal() -> (Side, Side) {
         max_recv_wr: 5,
         max_inline: 40,
         sig_all: true,
-        cc: CcConfig::new(100_000_000_000, 12_000, 4096),
+        cc: Some(CcConfig::new(100_000_000_000, 12_000, 4096)),
         max_mtu: 2048,
         psn: Some(0xff_fffe),
         mpr: 20,
@@ -498,6 +498,44 @@ fn what_a_port_notes_while_it_runs_is_told() {
         let [first, mut second] = at_open;
         second.push("refused while running".to_owned());
         assert_eq!(news, [first, second]);
+    }
+}
+
+fn on(media: &[Medium]) -> Vec<Box<dyn Port>> {
+    let (ours, _theirs) = loopback::pair(media.len(), LoopbackConfig::default());
+    let port = |(inner, &medium): (LoopbackPort, &Medium)| {
+        let caps = PortCaps { medium, ..inner.caps().clone() };
+        Noting { inner, caps, refused: Arc::default() }
+    };
+    nic(ours.into_iter().zip(media).map(port).collect())
+}
+
+/// Decision 31. Within a host there is nobody to share a way with, and nothing limits a queue pair that does not ask for it.
+#[test]
+fn congestion_control_is_on_where_a_port_reaches_a_network() {
+    let network = |gbps: u64| Medium::Network { rate_bps: Some(gbps * 1_000_000_000) };
+    let unknown = Medium::Network { rate_bps: None };
+    let lanes =
+        [[Medium::Host; 3], [unknown, Medium::Host, network(25)], [network(400), network(200), unknown]];
+    let context = open(lanes.iter().map(|lane| on(lane)).collect(), LaneMode::Inline);
+    for (lane, media) in lanes.iter().enumerate() {
+        let ports: Vec<_> = (0..3).map(|plane| context.query_port(lane, plane).unwrap()).collect();
+        assert!(ports.iter().map(|port| &port.medium).eq(media));
+        let mtu = ports[0].max_mtu;
+        let software = |gbps: u64| CcConfig::for_software(gbps * 1_000_000_000, 50_000, mtu);
+        let want = [CcConfig::none(), software(125), software(700)][lane].clone();
+        assert_eq!(context.default_cc(lane), want);
+
+        let pd = context.create_pd().unwrap();
+        let cq = context.create_cq(16).unwrap();
+        let of = |cc| {
+            let config = QpConfig { cc, lane: Placement::On(lane), ..QpConfig::default() };
+            Qp::create(&pd, &cq, &cq, &config).unwrap().query().unwrap().cc
+        };
+        assert_eq!(of(None), want, "lane {lane}");
+        assert_eq!(of(Some(CcConfig::none())), CcConfig::none(), "lane {lane}: who asks is asked");
+        let own = CcConfig { shared: true, ..CcConfig::new(10_000_000_000, 7_000, 1_024) };
+        assert_eq!(of(Some(own.clone())), own, "lane {lane}");
     }
 }
 

@@ -9,9 +9,11 @@ use std::os::fd::{AsRawFd, FromRawFd};
 
 use libc::{c_int, c_void, cmsghdr, iovec, mmsghdr, msghdr, sockaddr_in, sockaddr_in6};
 
+use super::ethtool;
+use crate::Medium;
 use crate::memory::Payload;
 
-fn check(rc: c_int) -> io::Result<()> {
+pub(super) fn check(rc: c_int) -> io::Result<()> {
     if rc < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
@@ -134,7 +136,7 @@ unsafe fn read_address(address: *const libc::sockaddr) -> Option<(IpAddr, u32)> 
     }
 }
 
-fn interface_request(name: &str) -> libc::ifreq {
+pub(super) fn interface_request(name: &str) -> libc::ifreq {
     // SAFETY: all-zero bytes are a valid `ifreq`.
     let mut request: libc::ifreq = unsafe { zeroed() };
     // The last byte stays zero.
@@ -156,14 +158,26 @@ pub(crate) fn mtu(fd: &impl AsRawFd, name: &str) -> io::Result<usize> {
 
 /// Whether the interface is up and has carrier.
 pub(crate) fn is_running(fd: &impl AsRawFd, name: &str) -> io::Result<bool> {
+    let wanted = libc::IFF_UP | libc::IFF_RUNNING;
+    Ok(interface_flags(fd, name)? & wanted == wanted)
+}
+
+/// `IFF_*` of the interface.
+fn interface_flags(fd: &impl AsRawFd, name: &str) -> io::Result<c_int> {
     let mut request = interface_request(name);
     // SAFETY: SIOCGIFFLAGS fills in `ifru_flags` of a live, named request.
-    let flags = unsafe {
+    unsafe {
         check(libc::ioctl(fd.as_raw_fd(), libc::SIOCGIFFLAGS as libc::Ioctl, &raw mut request))?;
-        c_int::from(request.ifr_ifru.ifru_flags)
-    };
-    let wanted = libc::IFF_UP | libc::IFF_RUNNING;
-    Ok(flags & wanted == wanted)
+        Ok(c_int::from(request.ifr_ifru.ifru_flags))
+    }
+}
+
+/// What the interface is connected to.
+pub(crate) fn medium(fd: &impl AsRawFd, name: &str) -> Medium {
+    match interface_flags(fd, name) {
+        Ok(flags) if flags & libc::IFF_LOOPBACK != 0 => Medium::Host,
+        _ => Medium::Network { rate_bps: ethtool::rate_bps(fd, name) },
+    }
 }
 
 /// Where a datagram goes and how it is marked.

@@ -75,6 +75,35 @@ fn a_tiny_round_trip_time_leaves_one_packet() {
     assert!(cc.may_send(MTU));
 }
 
+/// Decision 31.
+#[test]
+fn between_software_the_maximum_stays_and_has_room_for_a_burst() {
+    let mut cc = nscc(&CcConfig::for_software(RATE, RTT, MTU as u32));
+    assert_eq!((cc.cwnd(), cc.max_cwnd(), cc.base_rtt_ns()), (MAX_CWND, MAX_CWND, RTT));
+    cc.on_send(MTU);
+    cc.on_ack(&AckSample { rtt_ns: Some(RTT / 4), ..AckSample::new(Time(1), MTU) });
+    assert_eq!((cc.max_cwnd(), cc.base_rtt_ns()), (MAX_CWND, RTT / 4));
+    // 1 Gb/s for 50 us are 6,250 bytes.
+    let slow = nscc(&CcConfig::for_software(1_000_000_000, 50_000, MTU as u32));
+    assert_eq!((slow.cwnd(), slow.max_cwnd()), (32 * MTU, 32 * MTU));
+    // Packets that took very long, while little got through.
+    let untrimmed = CcConfig { trimming: false, ..CcConfig::for_software(RATE, RTT, MTU as u32) };
+    let mut cc = nscc(&untrimmed);
+    for now in [0, 100_000, 200_000] {
+        cc.on_send(MTU);
+        cc.on_ack(&ack(now, MTU, 1_000_000));
+    }
+    assert_eq!(cc.cwnd(), MAX_CWND);
+    // All else is as for hardware, and what is refused there is refused here.
+    let hardware = config();
+    let software = CcConfig::for_software(RATE, RTT, MTU as u32);
+    assert_eq!(CcConfig { nscc: hardware.nscc, ..software }, hardware);
+    assert_eq!(CcConfig::for_software(u64::MAX, RTT, 4096).validate().unwrap_err().to_string(), {
+        CcConfig::new(u64::MAX, RTT, 4096).validate().unwrap_err().to_string()
+    });
+    assert_eq!(CcConfig::for_software(100_000_000_000_000, 10_000_000_000, 4096).validate(), Ok(()));
+}
+
 #[test]
 fn an_ack_without_a_certain_round_trip_time_only_frees_the_window() {
     let mut cc = halfway(&config());

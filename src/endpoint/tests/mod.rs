@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 use spindrift_pmd::MacAddr;
 
 use super::*;
-use crate::congestion::CcConfig;
+use crate::congestion::{CcConfig, NsccOverrides};
 use crate::memory::{Access, MemoryError, Region};
 use crate::path::{EvId, PathConfig};
 use crate::wire::{EntropyMode, Ev, Msn, Psn, StevOrder, stack};

@@ -1,6 +1,8 @@
 //! Who sends next, what waits for a port, and what a port gave back.
 
 use super::*;
+use crate::requester::Requester;
+use crate::wire::Opcode;
 
 /// What a port refused is kept up to a limit, and goes out on that port when it has room.
 #[test]
@@ -84,6 +86,39 @@ fn a_burst_keeps_to_a_part_of_the_entropy_values() {
     let bursts = [burst(8), burst(8)];
     assert!(bursts.iter().all(|evs| evs.len() == 2), "{bursts:?}");
     assert!(bursts[0].is_disjoint(&bursts[1]));
+}
+
+/// Decision 31: where a port gains from packets of one path, those that may leave share as many paths as they fill, however many more
+/// wait for the congestion window.
+#[test]
+fn a_burst_that_the_congestion_window_cuts_short_takes_fewer_entropy_values() {
+    for (window, paths) in [(4, 1), (5, 2), (100, 2)] {
+        let full = u64::from(Requester::counted(Opcode::WriteMiddle, 256));
+        let max_cwnd_bytes = Some(window * full);
+        let nscc = NsccOverrides { max_cwnd_bytes, ..NsccOverrides::default() };
+        let mut alone = Alone::with(
+            |init| {
+                init.path = PathConfig { active: 8, backup: 0, spray_width: 8, ..PathConfig::new(1) };
+                init.cc = CcConfig { nscc, ..CcConfig::new(100_000_000_000, 12_000, 4096) };
+            },
+            |peer| peer.path_mtu = 256,
+        );
+        alone.endpoint.same_path_batch = 4;
+        alone.wr.local.len = 256;
+        (0..8).for_each(|_| alone.post());
+        alone.endpoint.begin_burst(100);
+        let mut packet = Transmit::default();
+        let mut evs = BTreeSet::new();
+        let mut sent = 0;
+        while alone.endpoint.transmit(alone.now, PortMask(1), &mut packet) {
+            let mut frame = packet.head().to_vec();
+            frame.extend_from_slice(&[0; 256 + 4]);
+            let meta = stack::parse(&frame).unwrap().meta;
+            evs.insert((meta.src_port, meta.flow_label));
+            sent += 1;
+        }
+        assert_eq!((sent, evs.len()), (window.min(8), paths), "window of {window}");
+    }
 }
 
 /// However many queue pairs with new data wait for another port, those with repairs are looked at.

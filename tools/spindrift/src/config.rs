@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 use serde::{Deserialize, Deserializer};
+use spindrift::congestion::CcAlgorithm;
 use spindrift::wire::{DscpMap, OpPosition};
 
 use toml::de::DeTable;
@@ -148,15 +149,27 @@ impl PortKind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum CcName {
+    /// `nscc` where a port reaches a network, else `none`.
+    Auto,
     /// No limit but the receive window.
     None,
     /// Network-signalled congestion control.
     Nscc,
 }
 
+impl From<CcAlgorithm> for CcName {
+    fn from(algorithm: CcAlgorithm) -> Self {
+        match algorithm {
+            CcAlgorithm::None => Self::None,
+            CcAlgorithm::Nscc => Self::Nscc,
+        }
+    }
+}
+
 impl CcName {
     pub(crate) const fn name(self) -> &'static str {
         match self {
+            Self::Auto => "auto",
             Self::None => "none",
             Self::Nscc => "nscc",
         }

@@ -133,7 +133,7 @@ impl Pair {
         let udp_port = self.udp_port.map(|port| format!(", UDP port {port}")).unwrap_or_default();
         format!(
             "spindrift loopback, {what}: {}{udp_port}, {cores}",
-            settings_line(&self.settings, self.planes, self.writer.mtu)
+            settings_line(&self.settings, self.writer.in_use)
         )
     }
 
@@ -213,7 +213,7 @@ impl Pair {
     }
 
     fn explain(&self, row: &BandwidthRow) {
-        let (size, mtu) = (format_size(row.size_bytes), self.writer.mtu);
+        let (size, mtu) = (format_size(row.size_bytes), self.writer.in_use.mtu);
         let baseline = row.baseline_gbps.unwrap_or_default();
         say("");
         if let Some(beside) = &row.beside {
@@ -249,7 +249,7 @@ impl Pair {
     }
 
     fn settings_json(&self) -> Json {
-        let mut map = settings_json(&self.settings, self.planes, self.writer.mtu);
+        let mut map = settings_json(&self.settings, self.writer.in_use);
         map.insert("udp_port".to_owned(), self.udp_port.into());
         map.insert("cores".to_owned(), self.pinned().collect());
         Json::Object(map)
@@ -304,7 +304,7 @@ fn play(
     cores: &[Cores; 2],
     stop: &Stop,
 ) -> Result<LatencyRow> {
-    let (to_writer, to_target, mtu) = (writer.remote(), target.remote(), writer.mtu);
+    let (to_writer, to_target, mtu) = (writer.remote(), target.remote(), writer.in_use.mtu);
     let [leading, following] = cores;
     let idle = leading.idle();
     let mut leader = Player::new(writer, size, to_target, mtu, idle)?;
@@ -407,7 +407,7 @@ impl Measure<'_> {
         let pattern = layout.pattern(settings.seed.unwrap_or_default());
         self.writer.source.write_at(0, &pattern)?;
         layout.clear(self.target.target.region())?;
-        let mut baseline = Baseline::new(layout, &pattern, self.writer.mtu);
+        let mut baseline = Baseline::new(layout, &pattern, self.writer.in_use.mtu);
         let mut beside = Beside::new(self)?;
         let [before, behind] = BASELINE_RUNS;
         (0..before).for_each(|_| baseline.run());
@@ -484,7 +484,7 @@ impl<'a> Beside<'a> {
         let Measure { settings, cores, helper, planes, .. } = *run;
         let plan = PumpPlan {
             layout: *run.layout,
-            mtu: run.writer.mtu,
+            mtu: run.writer.in_use.mtu,
             icrc: settings.icrc,
             planes,
             lanes: settings.lanes,

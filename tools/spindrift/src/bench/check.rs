@@ -4,6 +4,7 @@
 use std::ops::RangeInclusive;
 
 use anyhow::Result;
+use spindrift::congestion::CcConfig;
 use spindrift::endpoint::EndpointConfig;
 use spindrift::path::PathConfig;
 use spindrift::verbs::{Context, RtsAttr};
@@ -12,7 +13,7 @@ use spindrift_pmd::udp::SOURCE_PORTS_MAX;
 
 use super::layout::Layout;
 use super::options::{Amount, RunArgs, Settings};
-use crate::config::{CcName, Config, EntropyName, PortKind};
+use crate::config::{Config, EntropyName, PortKind};
 use crate::usage::usage;
 
 const MTU_RANGE: RangeInclusive<u64> = 256..=8960;
@@ -148,10 +149,9 @@ pub(super) fn retry(config: &Config, args: &RunArgs) -> Result<RtsAttr> {
 
 fn congestion(settings: &Settings) -> Result<()> {
     let config = &settings.config;
-    if settings.cc == CcName::None {
-        return Ok(());
-    }
-    settings.congestion(1).validate().map_err(|error| {
+    // As on ports that reach a network, so that what the file says counts.
+    let default = CcConfig::for_software(CcConfig::USUAL_LINK_BPS, CcConfig::SOFTWARE_RTT_NS, settings.mtu);
+    settings.congestion(1, &default).validate().map_err(|error| {
         let text = error.to_string();
         let key = if text.starts_with("link_rate_bps") { "cc.link_rate_gbps" } else { "cc.base_rtt_ns" };
         usage(format!("{}: {text}", config.place(key)))

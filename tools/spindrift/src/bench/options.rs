@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 use clap::Args;
-use spindrift::congestion::CcConfig;
+use spindrift::congestion::{CcAlgorithm, CcConfig};
 use spindrift::endpoint::{EndpointConfig, Limits};
 use spindrift::path::PathConfig;
 use spindrift::verbs::{QpConfig, RtsAttr};
@@ -21,10 +21,6 @@ use crate::verbose::Verbosity;
 
 /// The sizes of a sweep: 2 bytes to 8 MiB, doubling.
 const SWEEP: std::ops::RangeInclusive<u32> = 1..=23;
-/// Defaults of congestion control: a plane of 100 Gb/s.
-const LINK_RATE_GBPS: f64 = 100.0;
-/// An idle path over kernel sockets or a ring that another thread serves.
-const BASE_RTT_NS: u64 = 50_000;
 
 /// Options that every benchmark has.
 #[derive(Args, Clone, Debug, Default)]
@@ -61,7 +57,7 @@ pub(crate) struct RunArgs {
     /// Payload bytes of a packet [default: 4096, or what the ports take].
     #[arg(short, long, value_name = "BYTES")]
     pub(crate) mtu: Option<u32>,
-    /// Congestion control [default: none].
+    /// Congestion control [default: auto, which is nscc where a port reaches a network and none within one host].
     #[arg(long, value_enum)]
     pub(crate) cc: Option<CcName>,
     /// Retransmission timeout: 1.024 us x 2^EXP, 1 to 24 [default: 14, 16.8 ms].
@@ -173,7 +169,7 @@ impl Settings {
             lanes: args.lanes.or(config.nic.lanes).unwrap_or(1),
             tx_depth: args.tx_depth.or(run.tx_depth).unwrap_or(defaults.tx_depth),
             mtu: args.mtu.or(config.transport.mtu).unwrap_or(4096),
-            cc: args.cc.or(config.cc.algorithm).unwrap_or(CcName::None),
+            cc: args.cc.or(config.cc.algorithm).unwrap_or(CcName::Auto),
             icrc: !args.no_icrc && config.transport.icrc.unwrap_or(true),
             gso: !args.no_gso && config.nic.gso.unwrap_or(true),
             retry: retry(&config, args)?,
@@ -220,15 +216,15 @@ impl Settings {
         }
     }
 
-    /// The settings of each queue pair. `planes` is how many ports share the link rate.
-    pub(crate) fn queue_pair(&self, planes: usize) -> QpConfig {
+    /// The settings of each queue pair, with this congestion control.
+    pub(crate) fn queue_pair(&self, cc: CcConfig) -> QpConfig {
         let base = QpConfig::default();
         let from = &self.config.transport;
         QpConfig {
             max_send_wr: self.tx_depth,
             max_recv_wr: 16,
             path: self.paths(base.path),
-            cc: self.congestion(planes),
+            cc: Some(cc),
             max_mtu: self.mtu,
             mpr: from.mpr.unwrap_or(base.mpr),
             max_wimm: from.max_wimm.unwrap_or(base.max_wimm),
@@ -255,15 +251,25 @@ impl Settings {
         }
     }
 
-    pub(super) fn congestion(&self, planes: usize) -> CcConfig {
-        if self.cc == CcName::None {
+    /// Congestion control over so many planes: `default`, which the ports ask for, where neither flag nor file says otherwise.
+    pub(super) fn congestion(&self, planes: usize, default: &CcConfig) -> CcConfig {
+        let limits = match self.cc {
+            CcName::Auto => default.algorithm == CcAlgorithm::Nscc,
+            CcName::None => false,
+            CcName::Nscc => true,
+        };
+        if !limits {
             return CcConfig::none();
         }
         let from = &self.config.cc;
-        let gbps = from.link_rate_gbps.unwrap_or(LINK_RATE_GBPS * planes as f64);
-        let rtt = from.base_rtt_ns.unwrap_or(BASE_RTT_NS);
+        let of_ports = match default.algorithm {
+            CcAlgorithm::Nscc => default.link_rate_bps,
+            CcAlgorithm::None => CcConfig::USUAL_LINK_BPS * planes as u64,
+        };
+        let rate = from.link_rate_gbps.map_or(of_ports, |gbps| (gbps * 1e9) as u64);
+        let rtt = from.base_rtt_ns.unwrap_or(CcConfig::SOFTWARE_RTT_NS);
         let shared = from.shared.unwrap_or_default();
-        CcConfig { shared, ..CcConfig::new((gbps * 1e9) as u64, rtt, self.mtu) }
+        CcConfig { shared, ..CcConfig::for_software(rate, rtt, self.mtu) }
     }
 
     /// The planes' addresses, if any were given.
@@ -291,13 +297,31 @@ mod tests {
 
     #[test]
     fn congestion_windows_are_shared_if_the_file_says_so() {
-        let cc = |text| settings_of(text).congestion(2);
-        let nscc = Settings { cc: CcName::Nscc, ..settings_of("") };
-        assert!(!nscc.congestion(2).shared);
-        let shared = Settings { cc: CcName::Nscc, ..settings_of("cc.shared = true") };
-        assert_eq!(shared.congestion(2), CcConfig { shared: true, ..nscc.congestion(2) });
+        let cc = |cc, text| Settings { cc, ..settings_of(text) }.congestion(2, &CcConfig::none());
+        let nscc = cc(CcName::Nscc, "");
+        assert!(!nscc.shared);
+        assert_eq!(cc(CcName::Nscc, "cc.shared = true"), CcConfig { shared: true, ..nscc });
         // Without congestion control there is nothing to share.
-        assert_eq!(cc("cc.shared = true"), CcConfig::none());
+        assert_eq!(cc(CcName::None, "cc.shared = true"), CcConfig::none());
+    }
+
+    #[test]
+    fn the_ports_decide_on_congestion_control_where_nobody_else_does() {
+        let of_ports = CcConfig::for_software(25_000_000_000, 50_000, 4096);
+        let cc = |cc, text, default: &CcConfig| Settings { cc, ..settings_of(text) }.congestion(2, default);
+        assert_eq!(settings_of("").cc, CcName::Auto);
+        assert_eq!(cc(CcName::Auto, "", &of_ports), of_ports);
+        assert_eq!(cc(CcName::Auto, "", &CcConfig::none()), CcConfig::none());
+        assert_eq!(cc(CcName::None, "", &of_ports), CcConfig::none());
+        // Ports within a host have no rate: 100 Gb/s each.
+        let usual = CcConfig::for_software(200_000_000_000, 50_000, 4096);
+        assert_eq!(cc(CcName::Nscc, "", &CcConfig::none()), usual);
+        assert_eq!(cc(CcName::Nscc, "", &of_ports), of_ports);
+        // The file knows better.
+        let known = CcConfig::for_software(40_000_000_000, 8_000, 4096);
+        let text = "cc.link_rate_gbps = 40\ncc.base_rtt_ns = 8000";
+        assert_eq!(cc(CcName::Auto, text, &of_ports), known);
+        assert_eq!(cc(CcName::Auto, text, &CcConfig::none()), CcConfig::none());
     }
 
     #[test]

@@ -11,7 +11,7 @@ use spindrift::verbs::{RtsAttr, WcStatus};
 use super::options::{Amount, Settings};
 use super::pauses::spoils;
 use super::pingpong::Led;
-use super::side::Counted;
+use super::side::{Counted, InUse};
 use super::writer::Measured;
 use super::yardstick::Yardstick;
 use crate::config::PortKind;
@@ -232,20 +232,20 @@ impl LatencyRow {
 }
 
 /// What was run, for the JSON object.
-pub(crate) fn settings_json(settings: &Settings, planes: usize, mtu: u32) -> Map<String, Json> {
+pub(crate) fn settings_json(settings: &Settings, in_use: InUse) -> Map<String, Json> {
     let mut map = Map::new();
     let mut put = |name: &str, value: Json| map.insert(name.to_owned(), value);
     put("port", settings.port.name().into());
-    put("planes", planes.into());
+    put("planes", in_use.planes.into());
     put("lanes", settings.lanes.into());
     put("queue_pairs", settings.qps.into());
     put("tx_depth", settings.tx_depth.into());
-    put("mtu", mtu.into());
+    put("mtu", in_use.mtu.into());
     put("icrc", settings.icrc.into());
     if settings.port == PortKind::Udp {
         put("gso", settings.gso.into());
     }
-    put("cc", settings.cc.name().into());
+    put("cc", in_use.cc.name().into());
     put("timeout", settings.retry.timeout.into());
     put("linear_retries", settings.retry.linear_retries.into());
     put("exponential_retries", settings.retry.exponential_retries.into());
@@ -260,19 +260,19 @@ pub(crate) fn settings_json(settings: &Settings, planes: usize, mtu: u32) -> Map
 }
 
 /// What was run, for people.
-pub(crate) fn settings_line(settings: &Settings, planes: usize, mtu: u32) -> String {
+pub(crate) fn settings_line(settings: &Settings, in_use: InUse) -> String {
     let many =
         |count: usize, one: &str| if count == 1 { format!("1 {one}") } else { format!("{count} {one}s") };
     format!(
         "port {}, {}{}, {}, tx depth {}, MTU {}, iCRC {}, congestion control {}, {}",
         settings.port.name(),
-        many(planes, "plane"),
+        many(in_use.planes, "plane"),
         if settings.lanes == 1 { String::new() } else { format!(", {} lanes", settings.lanes) },
         many(settings.qps, "queue pair"),
         settings.tx_depth,
-        mtu,
+        in_use.mtu,
         if settings.icrc { "on" } else { "off" },
-        settings.cc.name(),
+        in_use.cc.name(),
         match settings.retry.budget_ns() {
             Some(ns) => format!("gives up after {} of silence", seconds(ns)),
             None => "never gives up on a silent peer".to_owned(),

@@ -15,6 +15,23 @@ use spindrift_pmd::pcap::Capture;
 
 use super::nic::Nic;
 use super::options::Settings;
+use crate::config::CcName;
+
+/// What a side has made of its settings.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct InUse {
+    pub(crate) planes: usize,
+    /// Payload bytes of a packet: what was asked for, the ports take, and the peer agreed to.
+    pub(crate) mtu: u32,
+    pub(crate) cc: CcName,
+}
+
+impl InUse {
+    /// Where it did not come to that.
+    pub(crate) fn of_nobody(settings: &Settings) -> Self {
+        Self { planes: 0, mtu: settings.mtu, cc: settings.cc }
+    }
+}
 
 /// Everything between an application and its ports. The fields go in the order in which they must end.
 pub(crate) struct Side {
@@ -27,8 +44,7 @@ pub(crate) struct Side {
     pub(crate) target: Mr,
     _pd: Pd,
     pub(crate) context: Context,
-    /// Payload bytes of a packet: what was asked for, the ports take, and the peer agreed to.
-    pub(crate) mtu: u32,
+    pub(crate) in_use: InUse,
     /// How long a silent peer is waited for.
     pub(crate) retry: RtsAttr,
     faults: Vec<Arc<FaultStats>>,
@@ -56,14 +72,27 @@ impl Side {
             pd.register(memory, access).with_context(|| format!("cannot register {memory} bytes of memory"))
         };
         let (source, target) = (register(Access::LOCAL_READ)?, register(Access::REMOTE_WRITE)?);
-        let config = settings.queue_pair(planes);
+        let cc = settings.congestion(planes, &context.default_cc(0));
+        let in_use = InUse { planes, mtu, cc: cc.algorithm.into() };
+        let config = settings.queue_pair(cc);
         let lanes = cqs.iter().enumerate().cycle().take(settings.qps);
         let qps = lanes.map(|(lane, cq)| {
             let config = QpConfig { lane: Placement::On(lane), ..config.clone() };
             Qp::create(&pd, cq, cq, &config)
         });
         let qps = qps.collect::<Result<Vec<_>, _>>()?;
-        Ok(Self { qps, cqs, source, target, _pd: pd, context, mtu, retry: settings.retry, faults, capture })
+        Ok(Self {
+            qps,
+            cqs,
+            source,
+            target,
+            _pd: pd,
+            context,
+            in_use,
+            retry: settings.retry,
+            faults,
+            capture,
+        })
     }
 
     /// What the peer has to know.
@@ -85,7 +114,7 @@ impl Side {
     pub(crate) fn establish(&mut self, agreed: &[Negotiated]) -> Result<(), VerbsError> {
         for (qp, agreed) in self.qps.iter_mut().zip(agreed) {
             qp.establish(agreed)?;
-            self.mtu = self.mtu.min(agreed.rtr.path_mtu);
+            self.in_use.mtu = self.in_use.mtu.min(agreed.rtr.path_mtu);
         }
         Ok(())
     }

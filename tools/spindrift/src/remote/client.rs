@@ -17,7 +17,7 @@ use crate::bench::report::{
     BandwidthRow, Columns, LatencyRow, Progress, PumpCells, counters_json, counters_table, faults_line,
     settings_json, settings_line,
 };
-use crate::bench::side::Side;
+use crate::bench::side::{InUse, Side};
 use crate::bench::writer::{Measured, Watch, Writer};
 use crate::bench::yardstick::{Cut, Yardstick};
 use crate::output::{say, tell};
@@ -61,7 +61,6 @@ struct Client<'a> {
     plan: Plan,
     layouts: Vec<Layout>,
     peer: String,
-    planes: usize,
     cores: Cores,
     /// The pump beside each row, if one was asked for.
     pump: Option<Sending>,
@@ -96,7 +95,6 @@ impl<'a> Client<'a> {
             other => bail!("the server {peer} sent \"{}\" when \"accept\" was due", other.name()),
         }
         let nic = session.open_nic(&channel)?;
-        let planes = nic.planes();
         let memory = layouts.iter().map(Layout::memory).max().unwrap_or_default();
         let mut side = Side::open(settings, nic, memory, 0)?;
         let offer = side.offer()?;
@@ -106,11 +104,11 @@ impl<'a> Client<'a> {
         let cores = Cores::any(settings.lanes);
         let pump = if session.with_pump {
             let (local, remote) = (first_address(&offer)?, first_address(&theirs)?);
-            Some(Sending { local, remote, payload: side.mtu as usize, gso: settings.gso })
+            Some(Sending { local, remote, payload: side.in_use.mtu as usize, gso: settings.gso })
         } else {
             None
         };
-        Ok(Self { session, channel, side, remote, plan, layouts, peer, planes, cores, pump })
+        Ok(Self { session, channel, side, remote, plan, layouts, peer, cores, pump })
     }
 
     fn measure_all(&mut self, rows: &mut Rows) -> Result<()> {
@@ -120,7 +118,7 @@ impl<'a> Client<'a> {
                 "spindrift {} to {}: {}",
                 kind.name(),
                 self.peer,
-                settings_line(settings, self.planes, self.side.mtu)
+                settings_line(settings, self.side.in_use)
             ));
             let columns = if self.pump.is_some() { Columns::Pump } else { Columns::Usual };
             say(&if kind == Kind::WriteBw { BandwidthRow::head(columns) } else { LatencyRow::head() });
@@ -244,7 +242,7 @@ impl<'a> Client<'a> {
 
     fn latency(&mut self, index: usize) -> Result<LatencyRow> {
         let layout = self.begin(index)?;
-        let (mtu, rounds) = (self.side.mtu, self.plan.rounds);
+        let (mtu, rounds) = (self.side.in_use.mtu, self.plan.rounds);
         let mut life = Life {
             channel: &mut self.channel,
             peer: &self.peer,
@@ -286,13 +284,13 @@ fn object(
     rows: &Rows,
     error: Option<&anyhow::Error>,
 ) -> Json {
-    let (planes, mtu) = client.map_or((0, session.settings.mtu), |client| (client.planes, client.side.mtu));
+    let in_use = client.map_or_else(|| InUse::of_nobody(&session.settings), |client| client.side.in_use);
     let mut object = json!({
         "command": session.kind.name(),
         "version": env!("CARGO_PKG_VERSION"),
         "role": "client",
         "server": server,
-        "settings": settings_json(&session.settings, planes, mtu),
+        "settings": settings_json(&session.settings, in_use),
         "counters": client.map(|client| counters_json(&client.side.counted())),
         "error": error.map(|error| format!("{error:#}")),
     });

@@ -16,7 +16,7 @@ use crate::bench::options::Settings;
 use crate::bench::pin::Cores;
 use crate::bench::pingpong::Player;
 use crate::bench::report::{counters_json, counters_table, faults_line, settings_json, settings_line};
-use crate::bench::side::Side;
+use crate::bench::side::{InUse, Side};
 use crate::output::{say, tell};
 
 /// What the server saw of one size.
@@ -52,13 +52,13 @@ fn serve_next(session: &Session, door: &mut Door) -> Result<()> {
     let result = serve(session, door, &mut server, &mut rows);
     let settings = server.as_ref().map_or(&session.settings, |server| &server.settings);
     let counted = server.as_ref().map(|server| server.side.counted());
-    let (planes, mtu) = server.as_ref().map_or((0, settings.mtu), |server| (server.planes, server.side.mtu));
+    let in_use = server.as_ref().map_or_else(|| InUse::of_nobody(settings), |server| server.side.in_use);
     if settings.json {
         let object = json!({
             "command": session.kind.name(),
             "version": env!("CARGO_PKG_VERSION"),
             "role": "server",
-            "settings": settings_json(settings, planes, mtu),
+            "settings": settings_json(settings, in_use),
             "rows": rows,
             "counters": counted.as_ref().map(counters_json),
             "error": result.as_ref().err().map(|error| format!("{error:#}")),
@@ -98,7 +98,6 @@ struct Server<'a> {
     plan: Plan,
     layouts: Vec<Layout>,
     peer: String,
-    planes: usize,
     cores: Cores,
     /// Where slices of the pump arrive.
     pump_at: IpAddr,
@@ -123,7 +122,6 @@ impl<'a> Server<'a> {
             // The client learns why; that it may be gone changes nothing.
             let _ = channel.send(&Message::Refuse { reason: format!("{error:#}") });
         })?;
-        let planes = nic.planes();
         let mut side = Side::open(&settings, nic, memory, 1)?;
         channel.send(&Message::Accept).map_err(named)?;
         let offer = side.offer()?;
@@ -134,13 +132,13 @@ impl<'a> Server<'a> {
             say(&format!(
                 "spindrift {} from {peer}: {}",
                 session.kind.name(),
-                settings_line(&settings, planes, side.mtu)
+                settings_line(&settings, side.in_use)
             ));
             say(&format!("{:>9} {:>12}  verified", "#bytes", "#iterations"));
         }
         let cores = Cores::any(settings.lanes);
         let pump_at = first_address(&offer)?;
-        Ok(Self { session, settings, channel, side, remote, plan, layouts, peer, planes, cores, pump_at })
+        Ok(Self { session, settings, channel, side, remote, plan, layouts, peer, cores, pump_at })
     }
 
     /// The client's next message; the lane goes on meanwhile.
@@ -217,7 +215,7 @@ impl<'a> Server<'a> {
     }
 
     fn latency(&mut self, layout: &Layout) -> Result<Row> {
-        let mtu = self.side.mtu;
+        let mtu = self.side.in_use.mtu;
         let (stop, peer) = (&self.session.stop, &self.peer);
         let mut player = Player::new(&mut self.side, layout.size, self.remote, mtu, self.cores.idle())?;
         let ready = self.channel.send(&Message::Ready);
