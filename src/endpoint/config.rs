@@ -284,6 +284,12 @@ mod tests {
             let ns = EndpointConfig::MAX_INITIAL_REORDERING_NS + extra;
             assert_eq!(refused(|config| config.initial_reordering_ns = ns), want);
         }
+        for (index, of, works) in
+            [(0, 1, true), (14, 15, true), (1, 1, false), (2, 2, false), (0, 0, false), (0, 16, false)]
+        {
+            let want = (!works).then_some("qpns");
+            assert_eq!(refused(|config| config.qpns = QpnShare { index, of }), want, "{index} of {of}");
+        }
         let error = EndpointConfig::new(Vec::new()).validate().expect_err("no ports");
         assert!(error.to_string().contains("between 1 and 32"), "{error}");
     }
