@@ -99,7 +99,7 @@ mod tests {
 
     fn of_speed(speed_high: u16, speed_low: u16) -> Option<u64> {
         // SAFETY: zero bytes are valid integers.
-        LinkSettings { speed_high, speed_low, ..unsafe { zeroed() } }.rate_bps()
+        LinkSettings { speed_low, speed_high, ..unsafe { zeroed() } }.rate_bps()
     }
 
     #[test]
