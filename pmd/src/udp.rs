@@ -20,7 +20,6 @@
 //! ([`Port::unsent`]) and the port has no room for [`FULL_PAUSE_NS`]; any other refused frame is counted and lost, as in a network.
 
 mod config;
-mod ethtool;
 mod group;
 mod open;
 mod socket;

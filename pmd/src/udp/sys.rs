@@ -1,6 +1,8 @@
 //! The system calls of the UDP port that the standard library lacks. All `unsafe` of the UDP port and the
 //! pump is here. Linux only.
 
+mod ethtool;
+
 use std::ffi::CStr;
 use std::io;
 use std::mem::{size_of, zeroed};
@@ -9,11 +11,10 @@ use std::os::fd::{AsRawFd, FromRawFd};
 
 use libc::{c_int, c_void, cmsghdr, iovec, mmsghdr, msghdr, sockaddr_in, sockaddr_in6};
 
-use super::ethtool;
 use crate::Medium;
 use crate::memory::Payload;
 
-pub(super) fn check(rc: c_int) -> io::Result<()> {
+fn check(rc: c_int) -> io::Result<()> {
     if rc < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
@@ -136,7 +137,7 @@ unsafe fn read_address(address: *const libc::sockaddr) -> Option<(IpAddr, u32)> 
     }
 }
 
-pub(super) fn interface_request(name: &str) -> libc::ifreq {
+fn interface_request(name: &str) -> libc::ifreq {
     // SAFETY: all-zero bytes are a valid `ifreq`.
     let mut request: libc::ifreq = unsafe { zeroed() };
     // The last byte stays zero.

@@ -5,7 +5,7 @@ use std::io;
 use std::mem::{offset_of, zeroed};
 use std::os::fd::AsRawFd;
 
-use super::sys::{check, interface_request};
+use super::{check, interface_request};
 
 /// `SIOCETHTOOL` (linux/sockios.h).
 const SIOCETHTOOL: u32 = 0x8946;
