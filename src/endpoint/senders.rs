@@ -58,6 +58,11 @@ impl Senders {
         self.lists[list as usize].pop_front()
     }
 
+    /// Whose turn it is, and who follows.
+    pub(super) fn in_turn(&self, list: List) -> impl Iterator<Item = u32> {
+        self.lists[list as usize].iter().copied()
+    }
+
     /// The next one's turn begins.
     #[inline]
     pub(super) fn rotate(&mut self, list: List) {

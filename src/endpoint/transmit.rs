@@ -1,6 +1,6 @@
 //! Sending: which queue pair has its turn, what it sends, and on which path.
 //!
-//! Answers and probes go before data. The path is chosen at the last moment, among the ports that
+//! Answers and probes go before data, but behind the data of short messages. The path is chosen at the last moment, among the ports that
 //! have room, so a full port never holds back a packet that another could take.
 
 use std::collections::BTreeSet;
@@ -141,6 +141,33 @@ impl Endpoint {
         } else {
             self.transmit_control_first(now, free, out)
         }
+    }
+
+    /// Whether answers or probes wait to be sent.
+    pub fn owes_answers(&self) -> bool {
+        !self.control_list.is_empty()
+    }
+
+    /// Data packets that may go ahead of answers.
+    pub const AHEAD: usize = 4;
+
+    /// Whether the next packet is data of a short message that should go ahead of the answers that are owed: an
+    /// application waits for it, and answers may take a driver longer to send than the message. A driver asks before it
+    /// sends anything else, lets at most [`AHEAD`](Self::AHEAD) packets go in this way
+    /// ([`transmit_ahead`](Self::transmit_ahead)), and sends them before it asks for more.
+    pub fn goes_ahead(&self) -> bool {
+        if self.control_list.is_empty() || !self.given_back.is_empty() || !self.senders.no_repairs() {
+            return false;
+        }
+        // Whoever has sent its last packet is still there, and leaves when the next one is asked for.
+        let in_turn = self.senders.in_turn(List::New).take(Self::AHEAD).filter_map(|slot| self.qp(slot));
+        let mut left = in_turn.map(|qp| qp.requester.sendable(qp.cwnd.get(&self.cwnds)));
+        left.find(|&left| left > 0).is_some_and(|left| left <= Self::AHEAD)
+    }
+
+    /// As [`transmit`](Self::transmit), for data that [goes ahead](Self::goes_ahead).
+    pub fn transmit_ahead(&mut self, now: Time, free: PortMask, out: &mut Transmit) -> bool {
+        free.0 != 0 && self.goes_ahead() && self.transmit_from_senders(now, free, out)
     }
 
     #[inline(never)]
@@ -320,10 +347,11 @@ impl Endpoint {
             return turn;
         }
         if !qp.responder.owes() {
+            qp.paths.end_answers();
             let probe_waits = qp.state == super::QpState::Rts && qp.paths.probe_is_due(now);
             return if probe_waits { Turn::Blocked } else { Turn::Idle };
         }
-        let Some((ev, plane)) = qp.paths.pick_reverse(free) else {
+        let Some((ev, plane)) = qp.paths.pick_reverse(free, qp.responder.owes_ack()) else {
             // Without an open plane it would wait for ever; a port that returns lists it again.
             return if qp.paths.open_planes().0 == 0 { Turn::Idle } else { Turn::Blocked };
         };
@@ -402,34 +430,35 @@ struct Shared<'a> {
     backlog: bool,
 }
 
-/// The next answer that a queue pair owes: completion first, because an application waits for it.
+/// The next answer that a queue pair owes. The ACK comes behind the SACK, which is longer: ports that batch frames of
+/// one path send both at once, since only the last frame of a batch may be shorter. Whoever reads them has both anyway.
 fn next_answer(
     qp: &mut Qp,
     counters: &mut crate::counters::Counters,
     shared: &mut Shared<'_>,
 ) -> Option<Packet<'static>> {
     let dest = qp.dest_qpn;
-    if let Some((psn, msn)) = qp.responder.take_ack() {
-        counters.tx_acks += 1;
-        return Some(Packet::Ack { bth: Bth::new(Opcode::Ack, dest, psn), aeth: Aeth::ack(msn) });
-    }
-    if let Some((violation, msn)) = qp.responder.take_nak() {
-        counters.tx_naks += 1;
-        let bth = Bth::new(Opcode::Ack, dest, violation.psn);
-        return Some(Packet::Ack { bth, aeth: Aeth::nak(violation.code, msn) });
-    }
     if let Some(nack) = qp.responder.take_nack() {
         counters.tx_nacks += 1;
         return Some(nack_packet(qp.qpn, dest, &nack));
     }
-    let sack = qp.responder.take_sack()?;
-    counters.tx_sacks += 1;
-    let told = qp.responder.take_counts();
-    counters.tx_sacks_dropped += told.triggers_dropped;
-    counters.rx_out_of_order += told.out_of_order;
-    let behind = || shared.backlog || shared.crowded.contains(&qp.recv_cq);
-    let mpr = qp.responder.grant(shared.budget, behind);
-    Some(sack_packet(qp.qpn, dest, &sack, mpr))
+    if let Some(sack) = qp.responder.take_sack() {
+        counters.tx_sacks += 1;
+        let told = qp.responder.take_counts();
+        counters.tx_sacks_dropped += told.triggers_dropped;
+        counters.rx_out_of_order += told.out_of_order;
+        let behind = || shared.backlog || shared.crowded.contains(&qp.recv_cq);
+        let mpr = qp.responder.grant(shared.budget, behind);
+        return Some(sack_packet(qp.qpn, dest, &sack, mpr));
+    }
+    if let Some((psn, msn)) = qp.responder.take_ack() {
+        counters.tx_acks += 1;
+        return Some(Packet::Ack { bth: Bth::new(Opcode::Ack, dest, psn), aeth: Aeth::ack(msn) });
+    }
+    let (violation, msn) = qp.responder.take_nak()?;
+    counters.tx_naks += 1;
+    let bth = Bth::new(Opcode::Ack, dest, violation.psn);
+    Some(Packet::Ack { bth, aeth: Aeth::nak(violation.code, msn) })
 }
 
 fn nack_packet(qpn: Qpn, dest: Qpn, nack: &NackOut) -> Packet<'static> {

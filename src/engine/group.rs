@@ -8,7 +8,7 @@ use super::board::Snapshot;
 use super::common::Common;
 use super::cq::CqTable;
 use super::handle::{ControlError, LaneHandle, LaneMode, LaneStartError, this_thread};
-use super::lane::Lane;
+use super::lane::{Driver, Lane};
 use super::{AsyncEvents, LaneCounters};
 use crate::counters::Counters;
 
@@ -50,7 +50,7 @@ impl Lanes {
 
     /// One turn of each lane that has no thread of its own. Where all have one, this gives the core away for a moment, so that
     /// a caller who waits in a loop does not starve them. Within a control call it does nothing.
-    pub(crate) fn poll(&self) -> usize {
+    pub(crate) fn poll(&self, driver: Driver) -> usize {
         if !self.any_inline() {
             thread::yield_now();
             return 0;
@@ -58,17 +58,17 @@ impl Lanes {
         if self.is_held_here() {
             return 0;
         }
-        self.all.iter().filter(|lane| lane.is_inline()).map(LaneHandle::poll).sum()
+        self.all.iter().filter(|lane| lane.is_inline()).map(|lane| lane.poll(driver)).sum()
     }
 
     /// One turn of one lane, likewise.
-    pub(crate) fn poll_lane(&self, lane: usize) -> usize {
+    pub(crate) fn poll_lane(&self, lane: usize, driver: Driver) -> usize {
         let lane = &self.all[lane];
         if !lane.is_inline() {
             thread::yield_now();
             return 0;
         }
-        if self.is_held_here() { 0 } else { lane.poll() }
+        if self.is_held_here() { 0 } else { lane.poll(driver) }
     }
 
     /// Runs a control operation on one lane, as [`LaneHandle::control`].

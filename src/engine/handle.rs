@@ -13,7 +13,7 @@ use super::board::{Board, Snapshot};
 use super::clock::Clock;
 use super::common::Common;
 use super::gate::Gate;
-use super::lane::Lane;
+use super::lane::{Driver, Lane};
 use super::rings::Doorbells;
 use super::tuning::{CONTROL_SLEEP_NS, IDLE_POLLS, POLLS_PER_LOCK, YIELDS_BEFORE_NAP, YIELDS_BEFORE_SLEEP};
 use super::waker::Waker;
@@ -177,7 +177,7 @@ impl LaneHandle {
 
     /// One turn of the lane. A lane with a thread of its own needs none: then this gives the core away for a moment,
     /// so that a caller who waits in a loop does not starve the lane. Within a control call it does nothing.
-    pub(super) fn poll(&self) -> usize {
+    pub(super) fn poll(&self, driver: Driver) -> usize {
         if self.thread.is_some() {
             thread::yield_now();
             return 0;
@@ -189,7 +189,7 @@ impl LaneHandle {
         if self.shared.failed() {
             return 0;
         }
-        match self.shared.guarded(&mut held.lane, Lane::poll) {
+        match self.shared.guarded(&mut held.lane, |lane| lane.turn(driver)) {
             Ok(work) => work,
             Err(panic) => {
                 drop(held);

@@ -14,7 +14,7 @@ use super::counters::LaneCounters;
 use super::cq::{CqCore, CqLoss, CqWriter};
 use super::rings::{Doorbells, LaneRings, QpIntake, QpSlot, QpSubmit, qp_rings};
 use super::transmit::TxBatch;
-use super::tuning::{AWAY_NS, INBOX_BURST, LINK_CHECK_NS, RECALL_AFTER_NS, RX_BURST, TX_PER_POLL};
+use super::tuning::{AWAY_NS, INBOX_BURST, LINK_CHECK_NS, RECALL_AFTER_NS, RX_BURST, RX_FEW, TX_PER_POLL};
 use super::waker::Waker;
 use crate::endpoint::{
     CqId, Endpoint, EndpointError, Event, FailReason, PostError, QpInit, QpModify, QpState,
@@ -49,6 +49,17 @@ pub struct Lane {
     common: Arc<Common>,
     /// Overruns of which this lane has heard.
     overruns_seen: u32,
+    /// Answers wait for the next turn.
+    answers_wait: bool,
+}
+
+/// How soon whoever drives a lane gives it its next turn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Driver {
+    /// Perhaps late.
+    MayPause,
+    /// At once.
+    Busy,
 }
 
 /// What ports hold of what was sent.
@@ -119,12 +130,23 @@ impl Lane {
             number,
             common: Arc::clone(common),
             overruns_seen: 0,
+            answers_wait: false,
         }
     }
 
     /// One turn of the loop: everything that is there to be done now. Returns how much that was (requests,
     /// frames, completions), so that a driver sees when the lane is idle.
     pub fn poll(&mut self) -> usize {
+        self.turn(Driver::MayPause)
+    }
+
+    /// The same for a driver that polls without a pause: the answers to a few frames wait for the next poll, and go out
+    /// behind what the application posts in between. They may take longer to send than its reply to what arrived.
+    pub fn poll_busy(&mut self) -> usize {
+        self.turn(Driver::Busy)
+    }
+
+    pub(super) fn turn(&mut self, driver: Driver) -> usize {
         let now = self.clock.now();
         if now.since(self.polled_at) > AWAY_NS {
             self.counters.interruptions += 1;
@@ -132,7 +154,11 @@ impl Lane {
         }
         self.polled_at = now;
         let mut work = self.answer_doorbells(now);
-        work += self.receive(now);
+        if core::mem::take(&mut self.answers_wait) {
+            work += self.transmit(now);
+        }
+        let received = self.receive(now);
+        work += received;
         if now >= self.next_link_check {
             self.check_links(now);
             self.relieve_queues();
@@ -150,7 +176,11 @@ impl Lane {
         if self.endpoint.waits_for_release() {
             self.release(now);
         }
-        work += self.transmit(now);
+        self.answers_wait =
+            driver == Driver::Busy && (1..=RX_FEW).contains(&received) && self.endpoint.owes_answers();
+        if !self.answers_wait {
+            work += self.transmit(now);
+        }
         work += self.deliver_events(now);
         self.counters.polls += 1;
         self.counters.idle_polls += u64::from(work == 0);
@@ -384,7 +414,10 @@ impl Lane {
     }
 
     fn transmit(&mut self, now: Time) -> usize {
-        let mut sent = 0;
+        let mut sent = self.tx.fill_ahead(now, &mut self.endpoint, &mut self.ports);
+        if sent > 0 {
+            self.counters.tx_refused += self.tx.send(now, &mut self.endpoint, &mut self.ports) as u64;
+        }
         while sent < TX_PER_POLL {
             let filled = self.tx.fill(now, &mut self.endpoint, &mut self.ports);
             if filled == 0 {

@@ -45,6 +45,7 @@ mod waker;
 pub use async_events::AsyncEvent;
 pub use counters::LaneCounters;
 pub use handle::{ControlError, Idle, LaneMode, LaneStartError};
+pub(crate) use lane::Driver;
 pub use lane::Lane;
 
 pub(crate) use async_events::AsyncEvents;

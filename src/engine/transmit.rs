@@ -61,15 +61,44 @@ impl TxBatch {
 
     /// Asks the endpoint for packets while any port has room, and returns how many it had.
     pub(super) fn fill(&mut self, now: Time, endpoint: &mut Endpoint, ports: &mut [Box<dyn Port>]) -> usize {
+        self.fill_from(self.frames.len(), endpoint, ports, now, |endpoint, free, frame| {
+            endpoint.transmit(now, free, frame)
+        })
+    }
+
+    /// The same for packets that go ahead of answers.
+    pub(super) fn fill_ahead(
+        &mut self,
+        now: Time,
+        endpoint: &mut Endpoint,
+        ports: &mut [Box<dyn Port>],
+    ) -> usize {
+        if !endpoint.goes_ahead() {
+            return 0;
+        }
+        self.fill_from(Endpoint::AHEAD, endpoint, ports, now, |endpoint, free, frame| {
+            endpoint.transmit_ahead(now, free, frame)
+        })
+    }
+
+    #[inline]
+    fn fill_from(
+        &mut self,
+        most: usize,
+        endpoint: &mut Endpoint,
+        ports: &mut [Box<dyn Port>],
+        now: Time,
+        mut next: impl FnMut(&mut Endpoint, PortMask, &mut Transmit) -> bool,
+    ) -> usize {
         let mut free = 0;
         for (plane, (port, room)) in ports.iter_mut().zip(&mut self.room).enumerate() {
             *room = port.tx_room(now.0);
             free |= u32::from(*room > 0) << plane;
         }
         self.filled = 0;
-        endpoint.begin_burst(self.frames.len());
-        for frame in &mut self.frames {
-            if free == 0 || !endpoint.transmit(now, PortMask(free), frame) {
+        endpoint.begin_burst(most);
+        for frame in self.frames.iter_mut().take(most) {
+            if free == 0 || !next(endpoint, PortMask(free), frame) {
                 break;
             }
             self.filled += 1;

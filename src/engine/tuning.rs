@@ -4,6 +4,10 @@
 /// acknowledgements on the others, large enough to spread a poll's fixed costs.
 pub(super) const RX_BURST: usize = 64;
 
+/// Most frames received in one poll of a busy driver whose answers wait for the next: a short message, or a reply to one
+/// with the answers to what went before. With more, a peer waits for room rather than for a reply.
+pub(super) const RX_FEW: usize = 4;
+
 /// Frames built before they are handed to the ports. Sixteen full packets stay in the first-level cache
 /// between the checksum's pass over the payload and the port's copy.
 pub(super) const TX_BURST: usize = 16;

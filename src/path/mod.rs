@@ -10,7 +10,7 @@
 //! | [`on_ecn`](Paths::on_ecn), [`on_trim`](Paths::on_trim), [`on_always_skip`](Paths::on_always_skip), [`on_loss`](Paths::on_loss), [`on_delivered`](Paths::on_delivered) | [`pick`](Paths::pick) |
 //! | [`on_probe_answer`](Paths::on_probe_answer), [`expire_probes`](Paths::expire_probes) | [`poll_probe`](Paths::poll_probe), [`next_timeout`](Paths::next_timeout) |
 //! | [`set_local_ports`](Paths::set_local_ports), [`set_peer_ports`](Paths::set_peer_ports), [`deny_ev`](Paths::deny_ev), [`deny_plane`](Paths::deny_plane) | [`usable_planes`](Paths::usable_planes), [`states`](Paths::states), [`poll_event`](Paths::poll_event) |
-//! | [`learn_reverse`](Paths::learn_reverse), [`on_reverse_probe_answer`](Paths::on_reverse_probe_answer) | [`pick_reverse`](Paths::pick_reverse), [`poll_reverse_probe`](Paths::poll_reverse_probe) |
+//! | [`learn_reverse`](Paths::learn_reverse), [`on_reverse_probe_answer`](Paths::on_reverse_probe_answer) | [`pick_reverse`](Paths::pick_reverse), [`end_answers`](Paths::end_answers), [`poll_reverse_probe`](Paths::poll_reverse_probe) |
 //!
 //! An EV's life (MRC 1.0, figure 5):
 //!
@@ -140,8 +140,7 @@ struct Plane {
     end: u16,
     /// Turns that this plane could not take for lack of room.
     debt: u8,
-    /// Whose turn it is among the plane's reverse entropy values, up and down, and which is replaced next.
-    reverse_use: u8,
+    /// Which of the plane's reverse entropy values is replaced next.
     reverse_learn: u8,
 }
 

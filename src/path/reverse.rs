@@ -23,14 +23,23 @@ struct Asked {
     id: u16,
 }
 
+/// Whose turn it is.
+#[derive(Clone, Copy, Debug)]
+struct Turn {
+    plane: u8,
+    /// Which of the plane's values.
+    slot: u8,
+}
+
 #[derive(Clone, Debug)]
 pub(super) struct Reverse {
     /// `per_plane` entropy values of plane 0, then of plane 1, and so on.
     slots: Box<[u16]>,
     per_plane: u8,
-    last_plane: u8,
-    /// Planes are in turn downwards.
-    down: bool,
+    /// Of answers without an ACK and with one.
+    turns: [Turn; 2],
+    /// Which of the two is under way.
+    going: Option<bool>,
     last_probed: u8,
     /// A SACK has shown a path to be up since it was last asked for a probe.
     learned: bool,
@@ -43,11 +52,12 @@ pub(super) struct Reverse {
 impl Reverse {
     pub(super) fn new(cfg: &PathConfig, rng: &mut SplitMix64) -> Self {
         let slots = usize::from(cfg.planes) * usize::from(cfg.reverse_per_plane);
+        let plane = below(rng, u16::from(cfg.planes)) as u8;
         Self {
             slots: vec![NONE; slots].into_boxed_slice(),
             per_plane: cfg.reverse_per_plane,
-            last_plane: below(rng, u16::from(cfg.planes)) as u8,
-            down: false,
+            turns: [Turn { plane, slot: 0 }; 2],
+            going: None,
             last_probed: below(rng, u16::from(cfg.planes)) as u8,
             learned: false,
             asked: [None; REMEMBERED],
@@ -62,14 +72,15 @@ impl Reverse {
         size_of_val(&*self.slots)
     }
 
-    /// The plane in `mask` (not empty) whose turn it is. The last one of a pass is the first one of the next.
-    fn next_plane(&mut self, mask: u32) -> u8 {
-        let ahead =
-            mask & if self.down { (1 << self.last_plane) - 1 } else { u32::MAX << 1 << self.last_plane };
-        self.down ^= ahead == 0;
-        let among = if ahead == 0 { mask } else { ahead };
-        self.last_plane = (if self.down { among.ilog2() } else { among.trailing_zeros() }) as u8;
-        self.last_plane
+    /// The next turn among `planes` (not empty) of answers with or without an ACK.
+    fn advance(&mut self, acks: bool, planes: u32) {
+        let per_plane = self.per_plane;
+        let at = &mut self.turns[usize::from(acks)];
+        let plane = plane_after(planes, at.plane);
+        if plane <= at.plane {
+            at.slot = turn(at.slot, per_plane);
+        }
+        at.plane = plane;
     }
 
     fn of_plane(&mut self, plane: u8) -> &mut [u16] {
@@ -92,27 +103,39 @@ fn turn(at: u8, of: u8) -> u8 {
 }
 
 impl Paths {
-    /// The path for the next SACK, NACK or ACK, planes in turn, up and down: `None` if no plane of `free` is up.
+    /// The path for the next SACK, NACK or ACK: `None` if no plane of `free` is up.
     ///
-    /// A repeated packet draws an ACK and a SACK. Were planes, or the values of a plane, taken in a circle of two, one
-    /// of them dead, every ACK could take the dead one.
+    /// Answers that leave together take one path, until [`end_answers`](Self::end_answers), as long as its port has room. Those
+    /// with an ACK among them (`acks`) take the planes and their values in turn, and so do those without, each among
+    /// themselves: whatever else is answered in between, repeats draw ACKs over every path.
     ///
     /// Planes without a working entropy value are used only when no other is left: an acknowledgement
     /// on a doubtful path is better than none.
     #[inline]
-    pub fn pick_reverse(&mut self, free: PortMask) -> Option<(Ev, u8)> {
-        let mut planes = self.usable & free.0;
-        if planes == 0 {
-            planes = self.open & free.0;
+    pub fn pick_reverse(&mut self, free: PortMask, acks: bool) -> Option<(Ev, u8)> {
+        let all = if self.usable & free.0 == 0 { self.open } else { self.usable };
+        let mut planes = all & free.0;
+        if planes != 0 && self.reverse.going != Some(acks) {
+            self.reverse.going = Some(acks);
+            self.reverse.advance(acks, all);
         }
+        let Turn { plane: mut at, slot } = self.reverse.turns[usize::from(acks)];
         while planes != 0 {
-            let plane = self.reverse.next_plane(planes);
-            if let Some(ev) = self.reverse_of(plane) {
-                return Some((ev, plane));
+            if planes >> at & 1 == 0 {
+                at = plane_after(planes, at);
             }
-            planes &= !(1 << plane);
+            if let Some(ev) = self.reverse_of(at, slot) {
+                return Some((ev, at));
+            }
+            planes &= !(1 << at);
         }
         None
+    }
+
+    /// No more answers are owed: the next ones take another path.
+    #[inline]
+    pub fn end_answers(&mut self) {
+        self.reverse.going = None;
     }
 
     /// A SACK for data sent on this path arrived: the path is known to be up.
@@ -184,12 +207,7 @@ impl Paths {
         true
     }
 
-    fn reverse_of(&mut self, plane: u8) -> Option<Ev> {
-        let per_plane = self.reverse.per_plane;
-        let state = self.planes.get_mut(usize::from(plane))?;
-        let at = state.reverse_use;
-        state.reverse_use = turn(at, 2 * per_plane);
-        let slot = if at < per_plane { at } else { 2 * per_plane - 1 - at };
+    fn reverse_of(&mut self, plane: u8, slot: u8) -> Option<Ev> {
         let id = *self.reverse.of_plane(plane).get(usize::from(slot))?;
         // `NONE` names no entry: the plane has nothing that is allowed.
         self.entries.get(usize::from(id)).map(|entry| entry.ev)

@@ -216,6 +216,12 @@ impl Responder {
         a.ack_pending || a.nak_pending || !a.triggers.is_empty() || !a.nacks.is_empty()
     }
 
+    /// Whether one of them is a transport ACK.
+    #[inline]
+    pub(crate) fn owes_ack(&self) -> bool {
+        self.answers.ack_pending
+    }
+
     /// The NAK owed, with the count of messages completed before it.
     pub(crate) fn take_nak(&mut self) -> Option<(Violation, u32)> {
         let owed = core::mem::take(&mut self.answers.nak_pending);

@@ -9,8 +9,8 @@ use spindrift_pmd::{Port, PortCaps};
 use crate::counters::Counters;
 use crate::endpoint::{CqId, Endpoint, EndpointConfig, LocalPort, QpnShare};
 use crate::engine::{
-    AsyncEvent, Common, CqCore, CqReader, EventChannel, Lane, LaneCounters, LaneMode, LaneStartError, Lanes,
-    Snapshot, fresh_seed,
+    AsyncEvent, Common, CqCore, CqReader, Driver, EventChannel, Lane, LaneCounters, LaneMode, LaneStartError,
+    Lanes, Snapshot, fresh_seed,
 };
 use crate::memory::{Access, MemorySpace, PdId, Region};
 use crate::seed::Seed;
@@ -189,7 +189,7 @@ impl Context {
     /// and returns how much that was. Call it often. Where all lanes have threads of their own, this only gives the
     /// caller's core away for a moment and returns 0, so that waiting loops look the same.
     pub fn poll(&self) -> usize {
-        self.shared.lanes.poll()
+        self.shared.lanes.poll(Driver::MayPause)
     }
 
     /// The same for one lane: so an application's own threads can drive one each.
@@ -197,7 +197,22 @@ impl Context {
     /// # Panics
     /// There is no such lane.
     pub fn poll_lane(&self, lane: usize) -> usize {
-        self.shared.lanes.poll_lane(lane)
+        self.shared.lanes.poll_lane(lane, Driver::MayPause)
+    }
+
+    /// As [`Context::poll`], for applications that poll without a pause and reply to short messages at once: the answers
+    /// to the few packets of such a message wait for the next poll, and leave behind what is posted in between. Over kernel
+    /// sockets that halves a round trip and more. Before a pause, call [`Context::poll`]: it sends what waits.
+    pub fn poll_busy(&self) -> usize {
+        self.shared.lanes.poll(Driver::Busy)
+    }
+
+    /// The same for one lane.
+    ///
+    /// # Panics
+    /// There is no such lane.
+    pub fn poll_lane_busy(&self, lane: usize) -> usize {
+        self.shared.lanes.poll_lane(lane, Driver::Busy)
     }
 
     /// What a lane said when it panicked, if one did. Nothing moves on this context any more then; in

@@ -165,5 +165,5 @@ fn what_is_owed_while_every_port_is_down_is_told_afterwards() {
         .answers()
         .into_iter()
         .filter(|answer| answer.starts_with("Sack cack") || answer.starts_with("Ack"));
-    assert_eq!(told.collect::<Vec<_>>(), ["Ack psn fffffe", "Sack cack fffffe bits 0"]);
+    assert_eq!(told.collect::<Vec<_>>(), ["Sack cack fffffe bits 0", "Ack psn fffffe"]);
 }

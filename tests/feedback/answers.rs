@@ -29,7 +29,7 @@ fn a_packet_that_asks_gets_an_ack_and_a_sack_with_every_field() {
     receiver.give(&[asking]);
     let cc = CcState { tx_timestamp: asking.timestamp, rcvd_bytes: units(5), ..CcState::default() };
     let seth = Seth { entropy: asking.ev, cc, ..receiver.seth(5) };
-    assert_eq!(receiver.answers(), [Answer::Ack(4, Aeth::ack(5)), Answer::Sack(seth, false)]);
+    assert_eq!(receiver.answers(), [Answer::Sack(seth, false), Answer::Ack(4, Aeth::ack(5))]);
 }
 
 /// A packet out of order that asks: a SACK and no ACK. One of the low half, one of the high half.
@@ -197,7 +197,7 @@ fn a_duplicate_draws_a_sack_and_an_old_packet_an_ack_too() {
     receiver.give(&[old]);
     let cc = CcState { tx_timestamp: 0x888, ..cc };
     let seth = Seth { entropy: old.ev, ack_psn_offset: -2, cc, ..seth };
-    assert_eq!(receiver.answers(), [Answer::Ack(3, Aeth::ack(4)), Answer::Sack(seth, true)]);
+    assert_eq!(receiver.answers(), [Answer::Sack(seth, true), Answer::Ack(3, Aeth::ack(4))]);
 }
 
 #[test]
@@ -318,7 +318,7 @@ fn an_ack_is_sent_after_sixty_four_messages() {
     receiver.give(&(0..63).map(data).collect::<Vec<_>>());
     assert!(receiver.answers().iter().all(|answer| matches!(answer, Answer::Sack(..))));
     receiver.give(&[data(63)]);
-    assert_eq!(receiver.answers().first(), Some(&Answer::Ack(63, Aeth::ack(64))));
+    assert_eq!(receiver.answers().last(), Some(&Answer::Ack(63, Aeth::ack(64))));
 }
 
 /// Answers wait for a port that they can take, and for nothing else.

@@ -6,6 +6,7 @@
     reason = "a failed test is the message"
 )]
 
+mod busy;
 mod channel;
 mod control;
 mod events;

@@ -28,7 +28,8 @@ fn assert_nobody_blamed(flow: &mut Flow) {
     assert_eq!(writer.tx_unsent + target.tx_unsent, flow.net.given_back, "each is counted");
     assert_eq!(writer.tx_unsent_dropped + target.tx_unsent_dropped, 0);
     assert_eq!(writer.loss_same_ev + writer.loss_overdue + writer.loss_nack, 0, "{writer:?}");
-    assert_eq!((writer.tx_retransmits, writer.timeouts, writer.tail_suspects), (0, 0, 0), "{writer:?}");
+    // One SACK may answer a packet that waited and its tail probe, which makes the packet's path a suspect and no more.
+    assert_eq!((writer.tx_retransmits, writer.timeouts), (0, 0), "{writer:?}");
 }
 
 #[test]

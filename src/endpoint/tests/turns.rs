@@ -121,6 +121,36 @@ fn a_burst_that_the_congestion_window_cuts_short_takes_fewer_entropy_values() {
     }
 }
 
+/// Decision 32: only where answers are owed, no packet came back and nothing is to be sent again. Otherwise all is as if nothing
+/// could go ahead.
+#[test]
+fn short_messages_go_ahead_of_answers_and_of_nothing_else() {
+    let mut out = Transmit::default();
+    for (case, goes) in
+        [("alone", false), ("answers", true), ("given back", false), ("repairs", false), ("long", false)]
+    {
+        let mut alone = Alone::new();
+        let slot = alone.endpoint.slot_of(alone.qpn).unwrap();
+        (0..if case == "long" { Endpoint::AHEAD + 1 } else { Endpoint::AHEAD }).for_each(|_| alone.post());
+        if case != "alone" {
+            alone.endpoint.wake_control(slot);
+            assert!(alone.endpoint.owes_answers());
+        }
+        let back = Transmit::default();
+        match case {
+            "given back" => alone.endpoint.unsent(&back),
+            "repairs" => alone.endpoint.senders.push(List::Repairs, slot),
+            _ => {}
+        }
+        assert_eq!(alone.endpoint.goes_ahead(), goes, "{case}");
+        assert!(!alone.endpoint.transmit_ahead(alone.now, PortMask(0), &mut out), "no port has room");
+        assert_eq!(alone.endpoint.transmit_ahead(alone.now, PortMask(1), &mut out), goes, "{case}");
+    }
+    let mut alone = Alone::new();
+    alone.endpoint.wake_control(alone.endpoint.slot_of(alone.qpn).unwrap());
+    assert!(!alone.endpoint.goes_ahead(), "nothing to send");
+}
+
 /// However many queue pairs with new data wait for another port, those with repairs are looked at.
 #[test]
 fn repairs_leave_where_new_data_is_blocked() {

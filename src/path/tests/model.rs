@@ -31,7 +31,8 @@ enum Op {
     AllowEv(u8),
     DenyPlane(u8),
     AllowPlane(u8),
-    PickReverse(u32),
+    PickReverse(u32, bool),
+    EndAnswers,
     LearnReverse(u8),
     ReverseProbe { answer: bool },
 }
@@ -63,7 +64,8 @@ fn op() -> impl Strategy<Value = Op> {
         3 => any::<u8>().prop_map(Op::AllowEv),
         1 => (0_u8..6).prop_map(Op::DenyPlane),
         2 => (0_u8..6).prop_map(Op::AllowPlane),
-        4 => mask().prop_map(Op::PickReverse),
+        4 => (mask(), any::<bool>()).prop_map(|(free, acks)| Op::PickReverse(free, acks)),
+        2 => Just(Op::EndAnswers),
         2 => any::<u8>().prop_map(Op::LearnReverse),
         2 => any::<bool>().prop_map(|answer| Op::ReverseProbe { answer }),
     ]
@@ -228,7 +230,8 @@ impl Model {
                 self.keep_floor();
                 self.paths.allow_plane(plane);
             }
-            Op::PickReverse(free) => self.pick_reverse(free),
+            Op::PickReverse(free, acks) => self.pick_reverse(free, acks),
+            Op::EndAnswers => self.paths.end_answers(),
             Op::LearnReverse(id) => self.paths.learn_reverse(self.id(id)),
             Op::ReverseProbe { answer } => {
                 let probe = self.paths.poll_reverse_probe(self.now, 10 * US, true);
@@ -256,19 +259,24 @@ impl Model {
         }
     }
 
-    fn pick_reverse(&mut self, free: u32) {
+    fn pick_reverse(&mut self, free: u32, acks: bool) {
         let (open, usable) = (self.open() & free, self.usable() & free);
         let allowed = |health: &Health| *health != Health::Denied;
         let some = (0..self.cfg.planes).any(|plane| {
             PortMask(open).contains(plane) && self.in_plane(plane).any(|id| allowed(&self.health[id]))
         });
-        let picked = self.paths.pick_reverse(PortMask(free));
+        let picked = self.paths.pick_reverse(PortMask(free), acks);
         assert_eq!(picked.is_some(), some);
         let Some((ev, plane)) = picked else { return };
         assert!(PortMask(open).contains(plane));
         let id = self.in_plane(plane).find(|&id| self.paths.ev(EvId(id as u16)) == ev).unwrap();
         assert!(allowed(&self.health[id]));
         assert!(usable == 0 || self.health[id] == Health::Good);
+        assert_eq!(
+            self.paths.pick_reverse(PortMask(free), acks),
+            picked,
+            "what leaves together takes one path"
+        );
     }
 
     fn deny_ev(&mut self, id: EvId) {

@@ -1,11 +1,20 @@
 //! The reverse set.
 
+use std::collections::BTreeSet;
+
 use super::*;
 
 const RTT: u64 = 10 * US;
 
+/// The path of one answer alone.
+fn reverse_pick(paths: &mut Paths, acks: bool) -> (Ev, u8) {
+    let picked = paths.pick_reverse(ALL, acks).unwrap();
+    paths.end_answers();
+    picked
+}
+
 fn reverse_picks(paths: &mut Paths, count: usize) -> Vec<(Ev, u8)> {
-    (0..count).map(|_| paths.pick_reverse(ALL).unwrap()).collect()
+    (0..count).map(|_| reverse_pick(paths, false)).collect()
 }
 
 #[test]
@@ -20,18 +29,52 @@ fn planes_carry_equal_parts_with_one_value_each() {
     }
 }
 
-/// A repeated packet draws an ACK and a SACK: were paths taken in turn, every ACK could take the one that is dead.
 #[test]
-fn every_second_answer_uses_all_planes_and_all_values() {
-    let both = [PathConfig::new(2), PathConfig { reverse_per_plane: 2, ..small(1, 6, 0) }];
-    for config in both {
-        let mut paths = paths(&config);
-        for first in [0, 1] {
-            let mut used: Vec<_> =
-                reverse_picks(&mut paths, 200).into_iter().skip(first).step_by(2).collect();
-            used.sort();
-            used.dedup();
-            assert_eq!(used.len(), 2, "{used:?}");
+fn answers_that_leave_together_take_one_path_while_it_has_room() {
+    let mut paths = paths(&PathConfig { reverse_per_plane: 2, ..small(3, 6, 0) });
+    for acks in [false, true, true, false] {
+        let first = paths.pick_reverse(ALL, acks).unwrap();
+        assert_eq!(paths.pick_reverse(ALL, acks), Some(first));
+        let others = PortMask(0b111 & !(1 << first.1));
+        let other = paths.pick_reverse(others, acks).unwrap();
+        assert_eq!(other.1, (first.1 + 1) % 3, "the plane that follows");
+        assert_eq!(paths.pick_reverse(ALL, acks), Some(first), "it has room again");
+        paths.end_answers();
+        assert_eq!(reverse_pick(&mut paths, acks).1, (first.1 + 1) % 3);
+    }
+}
+
+/// Whatever is answered between two repeats, and though each packet may fill its port, the ACKs that the repeats draw take all
+/// paths: one of them works.
+#[test]
+fn acks_take_all_paths_whatever_is_answered_in_between() {
+    let configs = [
+        PathConfig::new(2),
+        PathConfig::new(3),
+        PathConfig { reverse_per_plane: 2, ..small(1, 6, 0) },
+        PathConfig { reverse_per_plane: 3, ..small(2, 6, 0) },
+    ];
+    for (config, fills) in configs.iter().flat_map(|config| [(config, false), (config, true)]) {
+        let all = usize::from(config.planes) * usize::from(config.reverse_per_plane);
+        for (sacks, between) in [(0, 0), (1, 0), (1, 1), (1, 2), (2, 1), (1, 3), (3, 0)] {
+            let mut paths = paths(config);
+            let mut used = BTreeSet::new();
+            for _ in 0..all {
+                for _ in 0..between {
+                    reverse_pick(&mut paths, false);
+                }
+                let mut free = ALL;
+                let mut last = None;
+                for _ in 0..=sacks {
+                    last = paths.pick_reverse(free, true);
+                    if fills && config.planes > 1 {
+                        free = PortMask(ALL.0 & !(1 << last.unwrap().1));
+                    }
+                }
+                used.extend(last);
+                paths.end_answers();
+            }
+            assert_eq!(used.len(), all, "{sacks} SACKs, {between} between, fills {fills}: {used:?}");
         }
     }
 }
@@ -41,10 +84,11 @@ fn a_plane_without_room_or_link_is_passed_over() {
     let mut paths = paths(&PathConfig::new(4));
     paths.set_local_ports(PortMask(0b0111));
     for _ in 0..20 {
-        let (_, plane) = paths.pick_reverse(PortMask(0b1110)).unwrap();
+        let (_, plane) = paths.pick_reverse(PortMask(0b1110), false).unwrap();
+        paths.end_answers();
         assert!(plane == 1 || plane == 2);
     }
-    assert_eq!(paths.pick_reverse(PortMask(0b1000)), None);
+    assert_eq!(paths.pick_reverse(PortMask(0b1000), false), None);
 }
 
 #[test]
@@ -87,7 +131,7 @@ fn a_plane_without_good_paths_is_used_only_when_it_is_the_last() {
     let mut paths = paths(&small(2, 1, 0));
     paths.on_loss(EvId(0), at_us(1));
     assert!(reverse_picks(&mut paths, 10).iter().all(|&(_, plane)| plane == 1));
-    assert_eq!(paths.pick_reverse(PortMask(0b01)), Some((paths.ev(EvId(0)), 0)));
+    assert_eq!(paths.pick_reverse(PortMask(0b01), false), Some((paths.ev(EvId(0)), 0)));
 }
 
 #[test]
@@ -159,7 +203,7 @@ fn without_a_good_path_answers_take_the_one_that_was_lost_last() {
         let held = paths.states().find(|status| status.active).unwrap().id;
         assert_eq!(held, EvId(last));
         paths.deny_ev(paths.ev(held), None);
-        let (ev, _) = paths.pick_reverse(ALL).unwrap();
+        let (ev, _) = paths.pick_reverse(ALL, false).unwrap();
         let status = paths.states().find(|status| status.ev == ev).unwrap();
         assert_ne!(status.state, EvState::Denied, "lost last {last}");
     }

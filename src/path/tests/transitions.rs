@@ -127,7 +127,7 @@ fn all_ports_down_no_path() {
     let mut paths = paths(&PathConfig::new(2));
     paths.set_local_ports(PortMask(0));
     assert_eq!(paths.pick(ALL, None), None);
-    assert_eq!(paths.pick_reverse(ALL), None);
+    assert_eq!(paths.pick_reverse(ALL, false), None);
     paths.set_local_ports(PortMask(0b10));
     assert!(paths.pick(ALL, None).is_some());
 }
@@ -180,10 +180,10 @@ fn the_deny_list_is_stronger_than_the_floor() {
         paths.deny_ev(paths.ev(EvId(id)), None);
     }
     assert_eq!(paths.pick(ALL, None), None);
-    assert_eq!(paths.pick_reverse(ALL), None);
+    assert_eq!(paths.pick_reverse(ALL, false), None);
     paths.allow_ev(paths.ev(EvId(1)), None);
     assert_eq!(paths.pick(ALL, None), Some(EvId(1)));
-    assert_eq!(paths.pick_reverse(ALL), Some((paths.ev(EvId(1)), 0)));
+    assert_eq!(paths.pick_reverse(ALL, false), Some((paths.ev(EvId(1)), 0)));
 }
 
 #[test]

@@ -100,9 +100,14 @@ impl<'a> Player<'a> {
         }
     }
 
-    /// One turn of the lane.
+    /// One turn of the lane, within the game: the next one, or a message, follows at once.
     fn poll(&mut self) -> Result<()> {
-        let work = self.side.context.poll();
+        let work = self.side.context.poll_busy();
+        self.see(work)
+    }
+
+    /// Takes completions after a turn that found so much work.
+    fn see(&mut self, work: usize) -> Result<()> {
         while let Some(wc) = self.side.cqs.first_mut().map(Cq::poll_one).transpose()?.flatten() {
             self.complete(&wc)?;
         }
@@ -196,7 +201,8 @@ impl<'a> Player<'a> {
     pub(crate) fn drain(&mut self, go_on: GoOn<'_>) -> Result<()> {
         let mut polls = 0;
         while self.side.qps.first().is_some_and(|qp| qp.sends_outstanding() > 0) {
-            self.poll()?;
+            let work = self.side.context.poll();
+            self.see(work)?;
             polls += 1;
             if polls % LOOK_POLLS == 0 {
                 go_on()?;
