@@ -112,6 +112,19 @@ fn what_a_busy_driver_owes_leaves_with_the_next_turn() {
     }
 }
 
+/// What waits for nobody's reply leaves with the turn in which it is posted, and with the one that makes room for it.
+#[test]
+fn without_answers_owed_a_busy_driver_sends_at_once() {
+    let (left, mut right, trace) = traced();
+    for wr_id in 0..2 {
+        right.qp.post_send(write(&right, &left, wr_id, 64)).unwrap();
+        // The second time, the answers to the first are received before it.
+        assert!(right.context.poll_busy() > 0);
+        assert_eq!(trace.take(), ["write"]);
+        left.context.poll();
+    }
+}
+
 /// Who sends as many waits for room, not for a reply.
 #[test]
 fn more_than_four_frames_are_answered_at_once() {

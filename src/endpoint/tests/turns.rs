@@ -149,6 +149,9 @@ fn short_messages_go_ahead_of_answers_and_of_nothing_else() {
     let mut alone = Alone::new();
     alone.endpoint.wake_control(alone.endpoint.slot_of(alone.qpn).unwrap());
     assert!(!alone.endpoint.goes_ahead(), "nothing to send");
+    alone.post();
+    assert!(alone.endpoint.transmit_ahead(alone.now, PortMask(1), &mut out));
+    assert!(!alone.endpoint.goes_ahead(), "nothing left to send, though it is still in turn");
 }
 
 /// However many queue pairs with new data wait for another port, those with repairs are looked at.
