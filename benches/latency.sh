@@ -3,6 +3,8 @@
 # Every round runs each of them once, so that what disturbs the machine meets all alike; the figures are medians over the
 # rounds of each run's median, and each ratio is taken within its round. Needs sockperf and python3; uses loopback addresses.
 set -eu
+name=latency.sh
+. "$(dirname "$0")/common/checks.sh"
 
 usage() {
     cat <<'EOF'
@@ -20,7 +22,7 @@ rounds=5 seconds=2 iters=50000 sizes="64 4096"
 while [ $# -gt 0 ]; do
     case $1 in
     --rounds | --seconds | --iters | --sizes)
-        [ $# -ge 2 ] || { echo "latency.sh: $1 needs a value" >&2; exit 2; }
+        [ $# -ge 2 ] || fail 2 "$1 needs a value"
         case $1 in
         --rounds) rounds=$2 ;;
         --seconds) seconds=$2 ;;
@@ -34,18 +36,9 @@ while [ $# -gt 0 ]; do
     *) echo "latency.sh: unknown argument '$1'" >&2; usage >&2; exit 2 ;;
     esac
 done
-for number in "$rounds" "$seconds" "$iters" $sizes; do
-    case $number in
-    '' | *[!0-9]* | 0) echo "latency.sh: '$number' is no count from 1" >&2; exit 2 ;;
-    esac
-done
-for tool in sockperf python3 taskset; do
-    command -v "$tool" >/dev/null || { echo "latency.sh: $tool is missing; apt-get install $tool" >&2; exit 1; }
-done
-
-cd "$(dirname "$0")/.."
-spindrift=${SPINDRIFT:-target/release/spindrift}
-[ -x "$spindrift" ] || { echo "latency.sh: $spindrift is missing; cargo build --release -p spindrift-cli builds it" >&2; exit 1; }
+need_counts "$rounds" "$seconds" "$iters" $sizes
+need_tools 'apt-get install sockperf python3 util-linux installs it' sockperf python3 taskset
+need_spindrift
 
 results=$(mktemp -d)
 server=

@@ -4,6 +4,8 @@
 # are medians over the rounds, and each ratio is taken within its round. Needs root, ip, nft and python3, and nothing
 # of the network: both namespaces are made here and removed at the end.
 set -eu
+name=loss.sh
+. "$(dirname "$0")/common/checks.sh"
 
 usage() {
     cat <<'EOF'
@@ -23,7 +25,7 @@ command=write-bw rounds=5 seconds=2 iters=20000 size=64K rates="0.1 1 5"
 while [ $# -gt 0 ]; do
     case $1 in
     --rounds | --seconds | --iters | --size | --loss)
-        [ $# -ge 2 ] || { echo "loss.sh: $1 needs a value" >&2; exit 2; }
+        [ $# -ge 2 ] || fail 2 "$1 needs a value"
         case $1 in
         --rounds) rounds=$2 ;;
         --seconds) seconds=$2 ;;
@@ -39,21 +41,13 @@ while [ $# -gt 0 ]; do
     *) echo "loss.sh: unknown argument '$1'" >&2; usage >&2; exit 2 ;;
     esac
 done
-for number in "$rounds" "$seconds" "$iters"; do
-    case $number in
-    '' | *[!0-9]* | 0) echo "loss.sh: '$number' is no count from 1" >&2; exit 2 ;;
-    esac
-done
-for tool in ip nft python3; do
-    command -v "$tool" >/dev/null || { echo "loss.sh: $tool is missing; tools/setup.sh --tests installs it" >&2; exit 1; }
-done
-[ "$(id -u)" = 0 ] || { echo "loss.sh: namespaces need root; run it with sudo" >&2; exit 1; }
+need_counts "$rounds" "$seconds" "$iters"
+need_tools 'tools/setup.sh --tests installs it' ip nft python3
+[ "$(id -u)" = 0 ] || fail 1 "namespaces need root; run it with sudo"
 
 if [ $command = write-bw ]; then amount="-D $seconds"; else amount="-n $iters"; fi
 
-cd "$(dirname "$0")/.."
-spindrift=${SPINDRIFT:-target/release/spindrift}
-[ -x "$spindrift" ] || { echo "loss.sh: $spindrift is missing; cargo build --release -p spindrift-cli builds it" >&2; exit 1; }
+need_spindrift
 
 a=spin-loss-a-$$ b=spin-loss-b-$$
 results=$(mktemp -d)
