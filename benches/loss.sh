@@ -6,6 +6,7 @@
 set -eu
 name=loss.sh
 . "$(dirname "$0")/common/checks.sh"
+. "$(dirname "$0")/common/veth.sh"
 
 usage() {
     cat <<'EOF'
@@ -43,37 +44,13 @@ while [ $# -gt 0 ]; do
 done
 need_counts "$rounds" "$seconds" "$iters"
 need_tools 'tools/setup.sh --tests installs it' ip nft python3
-[ "$(id -u)" = 0 ] || fail 1 "namespaces need root; run it with sudo"
+need_root
 
 if [ $command = write-bw ]; then amount="-D $seconds"; else amount="-n $iters"; fi
 
 need_spindrift
 
-a=spin-loss-a-$$ b=spin-loss-b-$$
-results=$(mktemp -d)
-server=
-finish() {
-    [ -z "$server" ] || kill "$server" 2>/dev/null || true
-    ip netns del "$a" 2>/dev/null || true
-    ip netns del "$b" 2>/dev/null || true
-    [ -n "$keep" ] || rm -rf "$results"
-}
-keep=${KEEP:-}; [ -z "$keep" ] || results=$keep
-trap finish EXIT
-trap 'exit 130' INT TERM
-
-ip netns add "$a"
-ip netns add "$b"
-# Chosen interface indices: a veth made with the default ones can clash with those of its peer's namespace.
-ip link add veth-a index 771 netns "$a" mtu 9000 type veth peer name veth-b index 772 netns "$b" mtu 9000
-for p in 0 1 2 3; do
-    ip -n "$a" addr add 10.77.$p.1/24 dev veth-a
-    ip -n "$b" addr add 10.77.$p.2/24 dev veth-b
-done
-ip -n "$a" link set veth-a up
-ip -n "$b" link set veth-b up
-here=10.77.0.1,10.77.1.1,10.77.2.1,10.77.3.1
-there=10.77.0.2,10.77.1.2,10.77.2.2,10.77.3.2
+join_namespaces
 
 # Drops this many in a thousand of the UDP packets that come in, on both sides: answers are lost too. The rule is there
 # without loss as well, since looking at each packet takes time.
@@ -99,16 +76,7 @@ run() {
     shift
     out=$1
     shift
-    ip netns exec "$b" taskset -c 1 "$spindrift" $command --local $there -s "$size" "$@" >"$results/server" 2>&1 &
-    server=$!
-    sleep 0.5
-    ip netns exec "$a" taskset -c 0 "$spindrift" $command --json --local $here -s "$size" $amount "$@" 10.77.0.2 >"$out" || {
-        echo "loss.sh: the run failed; the server said:" >&2
-        cat "$results/server" >&2
-        exit 1
-    }
-    wait "$server" || { echo "loss.sh: the server failed:" >&2; cat "$results/server" >&2; server=; exit 1; }
-    server=
+    both_sides "$out" "$command -s $size $*" "--local $there" --json --local "$here" $amount 10.77.0.2
 }
 
 round=1

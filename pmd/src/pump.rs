@@ -2,23 +2,25 @@
 //!
 //! Sender and receiver use the sockets, offloads and packet size of the [`udp`](crate::udp) port, and nothing
 //! else: the sender gathers header, payload and tail of each packet from memory and knows no
-//! acknowledgement; the receiver looks at no byte. The transport over the `udp` port is measured against this.
+//! acknowledgement; the receiver looks at no byte. The transport over the `udp` port is measured against this. What of
+//! the distance is its own, and what any transport has to pay, [`PumpConfig::crc_copy`] tells.
 //!
 //! Both block their thread until the limit that the settings give, or until `stop` is set.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, UdpSocket};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::memory::Payload;
+use crate::memory::{Payload, Region, RegionError};
 use crate::udp::sys::{self, Destination, RxBuffers, TxScratch};
 use crate::udp::{
     BATCH_BYTES_MAX, Buffer, GRO_BUFFER, Offload, SEGMENTS_MAX, UdpError, ask_for_marks, bind, enable_gro,
     forbid_fragments, interface_of, probe_gso, size_buffer, socket_address,
 };
 
-/// Memory that payload is gathered from, in bytes.
+/// Memory that payload is gathered from, and that it is copied to, in bytes.
 const MEMORY: usize = 1 << 20;
 /// Transport headers before the payload of a packet and the checksum after it, in bytes, as on a write
 /// packet with all its headers.
@@ -41,7 +43,7 @@ pub struct PumpConfig {
     pub remote: IpAddr,
     /// UDP port of the receiver. Default 4971.
     pub port: u16,
-    /// Payload bytes of a packet; 44 bytes of headers and checksum are added. Default 4096.
+    /// Payload bytes of a packet, at least 1; 44 bytes of headers and checksum are added. Default 4096.
     pub payload: usize,
     /// The sender's sockets, used in turn. Default 1.
     pub source_ports: usize,
@@ -53,6 +55,10 @@ pub struct PumpConfig {
     pub gso: Offload,
     /// Receive coalescing. Default `Auto`.
     pub gro: Offload,
+    /// Do with payload what no transport can go without: the sender writes the CRC-32 of each packet behind it; the
+    /// receiver computes it again, compares, and copies the payload to memory of its own. To be set on both sides.
+    /// Default `false`.
+    pub crc_copy: bool,
 }
 
 impl Default for PumpConfig {
@@ -68,6 +74,7 @@ impl Default for PumpConfig {
             bytes: None,
             gso: Offload::Auto,
             gro: Offload::Auto,
+            crc_copy: false,
         }
     }
 }
@@ -83,7 +90,8 @@ pub struct PumpStats {
     pub elapsed: Duration,
     /// System calls that moved packets.
     pub calls: u64,
-    /// Packets that the kernel refused to send, or receive errors.
+    /// Packets that the kernel refused to send, or receive errors; with [`PumpConfig::crc_copy`] also packets received
+    /// with a wrong CRC.
     pub errors: u64,
     /// Whether batches went through the kernel in one piece.
     pub offload: bool,
@@ -148,26 +156,44 @@ struct Sender {
     /// Packets of a batch.
     count: usize,
     at: usize,
+    /// What goes behind the payload of each packet of a batch.
+    tails: Vec<[u8; TAIL]>,
+    crc_copy: bool,
     scratch: TxScratch,
     stats: PumpStats,
 }
 
 impl Sender {
     fn new(cfg: &PumpConfig, to: Destination, kernel_segments: bool) -> Self {
-        let payload = cfg.payload.min(BATCH_BYTES_MAX - HEAD - TAIL);
+        let payload = cfg.payload.clamp(1, BATCH_BYTES_MAX - HEAD - TAIL);
         let offload = cfg.gso == Offload::Auto && kernel_segments;
         let count = (BATCH_BYTES_MAX / (payload + HEAD + TAIL)).min(SEGMENTS_MAX);
         let stats = PumpStats { offload, ..PumpStats::default() };
-        let memory = vec![0x5a; MEMORY + BATCH_BYTES_MAX];
-        Self { to, memory, payload, count, at: 0, scratch: TxScratch::default(), stats }
+        // Bytes that differ from packet to packet, so that a wrong one has a wrong CRC.
+        let memory = (0..MEMORY + BATCH_BYTES_MAX).map(|at| (at / 251) as u8).collect();
+        let tails = vec![[0; TAIL]; count];
+        Self {
+            to,
+            memory,
+            payload,
+            count,
+            at: 0,
+            tails,
+            crc_copy: cfg.crc_copy,
+            scratch: TxScratch::default(),
+            stats,
+        }
     }
 
     fn batch(&mut self, socket: &UdpSocket) {
-        let first = self.at;
-        let packets = (0..self.count).map(|i| {
-            let from = first + i * self.payload;
-            [&[0xC7; HEAD][..], &self.memory[from..from + self.payload], &[0; TAIL]].map(Payload::from)
-        });
+        let payloads = self.memory[self.at..].chunks_exact(self.payload);
+        if self.crc_copy {
+            for (tail, payload) in self.tails.iter_mut().zip(payloads.clone()) {
+                *tail = Payload::from(payload).crc32(0).to_be_bytes();
+            }
+        }
+        let packets = self.tails.iter().zip(payloads);
+        let packets = packets.map(|(tail, payload)| [&[0xC7; HEAD][..], payload, tail].map(Payload::from));
         let segment = (self.payload + HEAD + TAIL) as u16;
         let outcome = if self.stats.offload && self.count > 1 {
             self.scratch.send(socket, &self.to, Some(segment), packets.flatten()).map(|()| self.count)
@@ -208,6 +234,8 @@ pub struct Receiver {
     duration: Duration,
     bytes: Option<u64>,
     offload: bool,
+    /// Where payload is copied to, if it is.
+    memory: Option<Placing>,
 }
 
 impl Receiver {
@@ -222,7 +250,9 @@ impl Receiver {
         ask_for_marks(&socket, cfg.local.is_ipv4(), false).map_err(UdpError::io("ask for ECN marks"))?;
         let port = socket.local_addr().map_err(UdpError::io("read the port of the socket"))?.port();
         let offload = cfg.gro == Offload::Auto && enable_gro(&socket).is_ok();
-        Ok(Self { socket, port, duration: cfg.duration, bytes: cfg.bytes, offload })
+        let memory = cfg.crc_copy.then(Placing::new).transpose();
+        let memory = memory.map_err(|error| UdpError::io("allocate memory")(io::Error::other(error)))?;
+        Ok(Self { socket, port, duration: cfg.duration, bytes: cfg.bytes, offload, memory })
     }
 
     /// The UDP port.
@@ -232,26 +262,29 @@ impl Receiver {
 
     /// As [`receive`].
     pub fn run(self, stop: &AtomicBool) -> PumpStats {
-        let Self { socket, offload, .. } = &self;
-        let offload = *offload;
+        let Self { socket, duration, bytes: limit, offload, mut memory, .. } = self;
         let mut buffers =
             RxBuffers::new(if offload { 8 } else { 64 }, if offload { GRO_BUFFER } else { 9216 });
         let mut stats = PumpStats { offload, ..PumpStats::default() };
         let mut first: Option<Instant> = None;
         let mut last = clock();
-        while !stop.load(Ordering::Relaxed) && self.bytes.is_none_or(|bytes| stats.payload_bytes < bytes) {
-            match buffers.receive(socket) {
+        while !stop.load(Ordering::Relaxed) && limit.is_none_or(|bytes| stats.payload_bytes < bytes) {
+            match buffers.receive(&socket) {
                 Ok(count) => {
                     last = clock();
                     let start = *first.get_or_insert(last);
                     stats.calls += 1;
-                    for (message, _) in (0..count).filter_map(|i| buffers.message(i)) {
+                    for (message, bytes) in (0..count).filter_map(|i| buffers.message(i)) {
                         let packets = message.len.div_ceil(message.segment);
                         stats.packets += packets as u64;
                         stats.payload_bytes += message.len.saturating_sub(packets * (HEAD + TAIL)) as u64;
+                        if let Some(memory) = &mut memory {
+                            let wrong = bytes.chunks(message.segment).filter(|packet| !memory.place(packet));
+                            stats.errors += wrong.count() as u64;
+                        }
                     }
                     stats.elapsed = last.duration_since(start);
-                    if stats.elapsed >= self.duration {
+                    if stats.elapsed >= duration {
                         break;
                     }
                 }
@@ -261,12 +294,66 @@ impl Receiver {
                         break;
                     }
                     if idle > SPIN {
-                        sys::wait_readable(socket, RECEIVE_WAIT_MS);
+                        sys::wait_readable(&socket, RECEIVE_WAIT_MS);
                     }
                 }
                 Err(_) => stats.errors += 1,
             }
         }
         stats
+    }
+}
+
+/// Memory that received payload is copied to, packet behind packet, and again from the start.
+#[derive(Debug)]
+struct Placing {
+    region: Arc<Region>,
+    at: usize,
+}
+
+impl Placing {
+    fn new() -> Result<Self, RegionError> {
+        Ok(Self { region: Region::alloc(MEMORY)?, at: 0 })
+    }
+
+    /// Copies the payload of a packet, if its CRC is right.
+    fn place(&mut self, packet: &[u8]) -> bool {
+        let Some((payload, tail)) = packet.get(HEAD..).and_then(<[u8]>::split_last_chunk::<TAIL>) else {
+            return false;
+        };
+        if Payload::from(payload).crc32(0).to_be_bytes() != *tail {
+            return false;
+        }
+        let at = if self.at + payload.len() > MEMORY { 0 } else { self.at };
+        self.at = at + payload.len();
+        self.region.write_at(at, payload).is_ok()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
+    use super::*;
+
+    #[test]
+    fn payload_with_a_right_crc_is_copied_to_memory() {
+        let mut placing = Placing::new().unwrap();
+        let packet = |byte: u8, len: usize| {
+            let payload = vec![byte; len];
+            let tail = Payload::from(&payload[..]).crc32(0).to_be_bytes();
+            [&[0xC7; HEAD][..], &payload, &tail].concat()
+        };
+        let size = MEMORY / 2 - 1;
+        for (byte, want) in [(1, [1, 0]), (2, [1, 2]), (3, [3, 2]), (4, [3, 4])] {
+            assert!(placing.place(&packet(byte, size)));
+            assert_eq!([0, size].map(|at| placing.region.load(at).unwrap()), want, "round the end");
+        }
+        for at in [HEAD, HEAD + 8, HEAD + 9] {
+            let mut damaged = packet(5, 9);
+            damaged[at] ^= 1;
+            assert!(!placing.place(&damaged), "{at}");
+        }
+        assert!(!placing.place(&packet(0, 0)[..HEAD + TAIL - 1]), "too short");
+        assert_eq!([0, size].map(|at| placing.region.load(at).unwrap()), [3, 4], "as before");
     }
 }

@@ -14,7 +14,12 @@ fn free_port(ip: &str) -> u16 {
 
 #[test]
 fn pumps_with_and_without_offload() {
-    for (ip, offload) in [("127.0.0.1", Offload::Auto), ("127.0.0.1", Offload::Off), ("::1", Offload::Auto)] {
+    for (ip, offload, crc_copy) in [
+        ("127.0.0.1", Offload::Auto, false),
+        ("127.0.0.1", Offload::Auto, true),
+        ("127.0.0.1", Offload::Off, true),
+        ("::1", Offload::Auto, false),
+    ] {
         let cfg = PumpConfig {
             local: ip.parse().unwrap(),
             remote: ip.parse().unwrap(),
@@ -24,6 +29,7 @@ fn pumps_with_and_without_offload() {
             gro: offload,
             duration: Duration::from_mins(1),
             bytes: Some(8 << 20),
+            crc_copy,
             ..PumpConfig::default()
         };
         let stop = AtomicBool::new(false);
@@ -37,11 +43,34 @@ fn pumps_with_and_without_offload() {
             let got = receiver.join().unwrap().unwrap();
             assert!(got.payload_bytes >= 8 << 20 && got.payload_bytes % 4096 == 0, "{got:?}");
             assert!(got.gbps() > 0.0 && got.mpps() > 0.0);
+            assert_eq!(got.errors, 0, "every CRC is right");
             if got.offload {
                 assert!(got.calls < got.packets, "{got:?}");
             }
         });
     }
+}
+
+/// A receiver that looks at the CRC sees that the sender writes none.
+#[test]
+fn wrong_crcs_are_counted() {
+    let receiving = PumpConfig {
+        port: free_port("127.0.0.1"),
+        duration: Duration::from_mins(1),
+        bytes: Some(1 << 20),
+        crc_copy: true,
+        ..PumpConfig::default()
+    };
+    let sending = PumpConfig { crc_copy: false, ..receiving.clone() };
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let receiver = scope.spawn(|| receive(&receiving, &stop));
+        while !receiver.is_finished() {
+            assert_eq!(send(&sending, &stop).unwrap().errors, 0);
+        }
+        let got = receiver.join().unwrap().unwrap();
+        assert!(got.packets >= 256 && got.errors == got.packets, "{got:?}");
+    });
 }
 
 #[test]

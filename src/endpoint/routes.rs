@@ -262,6 +262,30 @@ mod tests {
         assert!(second.starts_with("route 2 (to fd00::/64, port 9): "), "{second}");
     }
 
+    /// The outer packet with the most addresses counts, and of the ports those that it leaves by.
+    #[test]
+    fn outer_packets_leave_less_room_for_payload() {
+        let mut config = EndpointConfig::new((1..=3).map(port).collect());
+        config.ports.iter_mut().for_each(|port| port.ip = Ipv6Addr::LOCALHOST.into());
+        let room = config.ports[0].max_frame as u32 - EndpointConfig::overhead(true) as u32;
+        let through = |to: &str, port, addresses: usize| {
+            let path = Segments::new(&vec![Ipv6Addr::LOCALHOST; addresses]).expect("they fit").into();
+            let outer = Outer { src: Ipv6Addr::LOCALHOST, path, hop_limit: 9 };
+            Route { outer: Some(outer), ..Route::new(to.parse().expect("a prefix"), port) }
+        };
+        config.routes = vec![
+            through("fd00::/16", 1, 1),
+            through("fd01::/16", 1, 4),
+            through("fd02::/16", 1, 2),
+            Route::new("fd03::/16".parse().expect("a prefix"), 1),
+            through("fd00::/16", 2, 1),
+        ];
+        // IPv6, and a segment routing header of three addresses.
+        let left = [0, 40 + 8 + 3 * 16, 40].map(|outer| room - outer);
+        assert_eq!([0, 1, 2].map(|plane| config.max_mtu_of(plane)), left);
+        assert_eq!((config.max_mtu(), config.max_mtu_of(3)), (left[1], 0));
+    }
+
     /// Where the kernel makes the headers, there is nothing to say about them.
     #[test]
     fn sockets_have_no_routes_of_ours() {

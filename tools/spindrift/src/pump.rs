@@ -60,6 +60,10 @@ struct UdpPumpArgs {
     /// Without the kernel's receive offload.
     #[arg(long)]
     no_gro: bool,
+    /// Write the CRC-32 of each packet behind it; on the other side check it, and copy the payload to memory. To be given on
+    /// both sides.
+    #[arg(long)]
+    crc_copy: bool,
     /// Print one JSON object instead of a table.
     #[arg(long)]
     json: bool,
@@ -121,6 +125,7 @@ fn config(args: &UdpPumpArgs) -> Result<PumpConfig> {
         duration: args.duration,
         gso: offload(args.no_gso),
         gro: offload(args.no_gro),
+        crc_copy: args.crc_copy,
         ..PumpConfig::default()
     })
 }
@@ -155,6 +160,9 @@ fn moved_something(
     if received.is_some_and(|received| received.packets == 0) {
         bail!("nothing was received on {} port {}", config.local, config.port);
     }
+    if received.is_some_and(|received| config.crc_copy && received.errors >= received.packets) {
+        bail!("no packet had the right CRC: give --crc-copy to the sender too");
+    }
     Ok(())
 }
 
@@ -169,6 +177,7 @@ fn report(args: &UdpPumpArgs, config: &PumpConfig, sent: Option<&PumpStats>, rec
                 "port": config.port,
                 "payload_bytes": config.payload,
                 "source_ports": config.source_ports,
+                "crc_copy": config.crc_copy,
             },
             "sent": sent.map(stats_json),
             "received": received.map(stats_json),
@@ -181,7 +190,8 @@ fn report(args: &UdpPumpArgs, config: &PumpConfig, sent: Option<&PumpStats>, rec
         Some(_) => format!("{} to {}", config.local, config.remote),
         None => format!("received on {}", config.local),
     };
-    say(&format!("spindrift pump udp: {way} port {}, {size} per packet", config.port));
+    let with = if config.crc_copy { ", with CRC and copy" } else { "" };
+    say(&format!("spindrift pump udp: {way} port {}, {size} per packet{with}", config.port));
     say(&format!(
         "{:>9} {:>12} {:>10} {:>12} {:>10} {:>8}  offload",
         "", "#packets", "BW[Gb/s]", "Rate[Mpps]", "#calls", "#errors"
