@@ -19,23 +19,8 @@ EOF
 }
 
 rounds=5 seconds=2 iters=50000 sizes="64 4096"
-while [ $# -gt 0 ]; do
-    case $1 in
-    --rounds | --seconds | --iters | --sizes)
-        [ $# -ge 2 ] || fail 2 "$1 needs a value"
-        case $1 in
-        --rounds) rounds=$2 ;;
-        --seconds) seconds=$2 ;;
-        --iters) iters=$2 ;;
-        --sizes) sizes=$2 ;;
-        esac
-        shift 2
-        ;;
-    --) shift; break ;;
-    -h | --help) usage; exit 0 ;;
-    *) echo "latency.sh: unknown argument '$1'" >&2; usage >&2; exit 2 ;;
-    esac
-done
+read_options 'rounds seconds iters sizes' '' "$@"
+shift $taken
 need_counts "$rounds" "$seconds" "$iters" $sizes
 need_tools 'apt-get install sockperf python3 util-linux installs it' sockperf python3 taskset
 need_spindrift

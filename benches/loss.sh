@@ -22,31 +22,14 @@ usage: benches/loss.sh [--latency] [--rounds N] [--seconds N | --iters N] [--siz
 EOF
 }
 
-command=write-bw rounds=5 seconds=2 iters=20000 size=64K rates="0.1 1 5"
-while [ $# -gt 0 ]; do
-    case $1 in
-    --rounds | --seconds | --iters | --size | --loss)
-        [ $# -ge 2 ] || fail 2 "$1 needs a value"
-        case $1 in
-        --rounds) rounds=$2 ;;
-        --seconds) seconds=$2 ;;
-        --iters) iters=$2 ;;
-        --size) size=$2 ;;
-        --loss) rates=$2 ;;
-        esac
-        shift 2
-        ;;
-    --latency) command=write-lat; shift ;;
-    --) shift; break ;;
-    -h | --help) usage; exit 0 ;;
-    *) echo "loss.sh: unknown argument '$1'" >&2; usage >&2; exit 2 ;;
-    esac
-done
+latency= rounds=5 seconds=2 iters=20000 size=64K loss="0.1 1 5"
+read_options 'rounds seconds iters size loss' 'latency' "$@"
+shift $taken
 need_counts "$rounds" "$seconds" "$iters"
 need_tools 'tools/setup.sh --tests installs it' ip nft python3
 need_root
 
-if [ $command = write-bw ]; then amount="-D $seconds"; else amount="-n $iters"; fi
+if [ -z "$latency" ]; then command=write-bw amount="-D $seconds"; else command=write-lat amount="-n $iters"; fi
 
 need_spindrift
 
@@ -81,14 +64,14 @@ run() {
 
 round=1
 while [ "$round" -le "$rounds" ]; do
-    for rate in 0 $rates; do
+    for rate in 0 $loss; do
         mille=$(python3 -c 'import sys; print(round(float(sys.argv[1]) * 10))' "$rate")
         run "$mille" "$results/$round-$rate" "$@"
     done
     round=$((round + 1))
 done
 
-python3 - "$results" "$rounds" "$command" 0 $rates <<'EOF'
+python3 - "$results" "$rounds" "$command" 0 $loss <<'EOF'
 import json, statistics, sys
 
 folder, rounds, command, rates = sys.argv[1], int(sys.argv[2]), sys.argv[3], sys.argv[4:]

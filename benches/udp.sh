@@ -20,22 +20,8 @@ EOF
 }
 
 rounds=5 seconds=2 size=1M
-while [ $# -gt 0 ]; do
-    case $1 in
-    --rounds | --seconds | --size)
-        [ $# -ge 2 ] || fail 2 "$1 needs a value"
-        case $1 in
-        --rounds) rounds=$2 ;;
-        --seconds) seconds=$2 ;;
-        --size) size=$2 ;;
-        esac
-        shift 2
-        ;;
-    --) shift; break ;;
-    -h | --help) usage; exit 0 ;;
-    *) echo "udp.sh: unknown argument '$1'" >&2; usage >&2; exit 2 ;;
-    esac
-done
+read_options 'rounds seconds size' '' "$@"
+shift $taken
 [ $# -gt 0 ] || set -- -t 2
 need_counts "$rounds" "$seconds"
 need_tools 'apt-get install iproute2 iperf3 python3 util-linux installs it' ip iperf3 python3 taskset

@@ -5,6 +5,44 @@ fail() {
     exit "$1"
 }
 
+# Reads the options of a script, up to the end or `--`, into variables of their names: $1 lists those with a value, $2 those
+# without, which become `yes`; the others are the script's arguments. Sets `taken`, how many of them to shift away.
+read_options() {
+    valued=" $1 " flags=" $2 " taken=0
+    shift 2
+    while [ $# -gt 0 ]; do
+        case $1 in
+        --) taken=$((taken + 1)); return ;;
+        -h | --help) usage; exit 0 ;;
+        esac
+        option=${1#--}
+        # A name, so that `eval` sees nothing else.
+        case $1 in
+        --*[!a-z]* | [!-]* | -[!-]*) option= ;;
+        esac
+        case ${option:+$valued} in
+        *" $option "*)
+            [ $# -ge 2 ] || fail 2 "$1 needs a value"
+            eval "$option=\$2"
+            taken=$((taken + 2))
+            shift 2
+            continue
+            ;;
+        esac
+        case ${option:+$flags} in
+        *" $option "*)
+            eval "$option=yes"
+            taken=$((taken + 1))
+            shift
+            continue
+            ;;
+        esac
+        echo "$name: unknown argument '$1'" >&2
+        usage >&2
+        exit 2
+    done
+}
+
 # Every argument is a whole number from 1.
 need_counts() {
     for number; do
