@@ -34,8 +34,9 @@ finish() {
 trap finish EXIT
 trap 'exit 130' INT TERM
 
-# An address and port that nobody else is likely to use.
-ip=127.77.0.1 port=18619
+# An address and ports that nobody else is likely to use; one for each, since what sockperf leaves behind when it is
+# interrupted would hold up the other for a minute.
+ip=127.77.0.1 port=18619 sockperf_port=18620
 
 failed() {
     echo "latency.sh: $1 failed:" >&2
@@ -44,10 +45,10 @@ failed() {
 }
 
 sockperf_run() {
-    taskset -c 0 sockperf server --ip $ip -p $port --nonblocked $2 >"$results/server" 2>&1 &
+    taskset -c 0 sockperf server --ip $ip -p $sockperf_port --nonblocked $2 >"$results/server" 2>&1 &
     server=$!
     sleep 0.5
-    taskset -c 1 sockperf ping-pong -i $ip -p $port --nonblocked $2 -m "$3" -t "$seconds" --full-rtt >"$results/client" 2>&1 ||
+    taskset -c 1 sockperf ping-pong -i $ip -p $sockperf_port --nonblocked $2 -m "$3" -t "$seconds" --full-rtt >"$results/client" 2>&1 ||
         failed "sockperf"
     kill $server
     wait $server 2>/dev/null || true
