@@ -34,9 +34,9 @@ finish() {
 trap finish EXIT
 trap 'exit 130' INT TERM
 
-# An address and ports that nobody else is likely to use; one for each, since what sockperf leaves behind when it is
-# interrupted would hold up the other for a minute.
-ip=127.77.0.1 port=18619 sockperf_port=18620
+# An address and ports that nobody else is likely to use. A connection of sockperf that is interrupted holds its port for a
+# minute, so every run has another.
+ip=127.77.0.1 port=18619 sockperf_port=$((18620 + $$ % 1000))
 
 failed() {
     echo "latency.sh: $1 failed:" >&2
@@ -50,7 +50,7 @@ sockperf_run() {
     sleep 0.5
     taskset -c 1 sockperf ping-pong -i $ip -p $sockperf_port --nonblocked $2 -m "$3" -t "$seconds" --full-rtt >"$results/client" 2>&1 ||
         failed "sockperf"
-    kill $server
+    kill $server 2>/dev/null || true
     wait $server 2>/dev/null || true
     server=
     sed -n 's/.*percentile 50\.000 = *//p' "$results/client" >"$results/$1"
