@@ -33,8 +33,9 @@ pub(crate) struct Evidence {
     /// Order of the newest transmission on the same entropy value that was reported, when the
     /// report says for certain that the packet judged was missing at that moment.
     pub(crate) newest_on_ev: Option<u64>,
-    /// Send time of the most recently sent packet that was reported.
-    pub(crate) newest_sent_at: Time,
+    /// Order of the newest transmission that was reported. Packets of one burst have one send time, and only their order
+    /// tells which of them the report of another proves anything about (RFC 8985 section 6.2).
+    pub(crate) newest_order: u64,
     /// What a round trip may fairly take, ns.
     pub(crate) rtt_ns: u64,
     /// How far packets overtake each other, ns.
@@ -64,7 +65,7 @@ pub(crate) fn judge(record: &Record, evidence: &Evidence, now: Time) -> Loss {
     if evidence.newest_on_ev.is_some_and(|newest| newest > record.order) {
         return Loss::OvertakenOnItsPath;
     }
-    if record.sent_at > evidence.newest_sent_at {
+    if record.order > evidence.newest_order {
         return Loss::NoEvidence;
     }
     let age_ns = evidence.away.since(record.sent_at, now);
@@ -84,7 +85,7 @@ mod tests {
     fn evidence() -> Evidence {
         Evidence {
             newest_on_ev: None,
-            newest_sent_at: Time(1_500),
+            newest_order: 15,
             rtt_ns: 2_000,
             reordering_ns: 500,
             away: Away::default(),
@@ -93,7 +94,7 @@ mod tests {
 
     #[test]
     fn a_later_packet_on_the_same_path_is_proof() {
-        let seen = Evidence { newest_on_ev: Some(11), newest_sent_at: Time(0), ..evidence() };
+        let seen = Evidence { newest_on_ev: Some(11), newest_order: 0, ..evidence() };
         assert_eq!(judge(&RECORD, &seen, Time(1_001)), Loss::OvertakenOnItsPath);
         // What was sent before it proves nothing, nor does the packet itself.
         for not_later in [9, 10] {
@@ -106,9 +107,8 @@ mod tests {
     fn across_paths_only_time_tells() {
         assert_eq!(judge(&RECORD, &evidence(), Time(3_499)), Loss::NotYet { until: Time(3_500) });
         assert_eq!(judge(&RECORD, &evidence(), Time(3_500)), Loss::Overdue);
-        // Two packets of one burst have one time: either may be judged by the other.
-        let same = Evidence { newest_sent_at: RECORD.sent_at, ..evidence() };
-        assert_eq!(judge(&RECORD, &same, Time(3_499)), Loss::NotYet { until: Time(3_500) });
+        let next = Evidence { newest_order: 11, ..evidence() };
+        assert_eq!(judge(&RECORD, &next, Time(3_499)), Loss::NotYet { until: Time(3_500) });
     }
 
     #[test]
@@ -126,7 +126,8 @@ mod tests {
 
     #[test]
     fn silence_alone_is_no_evidence() {
-        let none = Evidence { newest_sent_at: Time(999), ..evidence() };
+        // Nor is what was sent before, if it was at the same time.
+        let none = Evidence { newest_order: 9, ..evidence() };
         assert_eq!(judge(&RECORD, &none, Time(1_000_000)), Loss::NoEvidence);
     }
 }

@@ -442,7 +442,7 @@ impl Requester {
     fn evidence(&mut self, now: Time) -> Evidence {
         Evidence {
             newest_on_ev: None,
-            newest_sent_at: self.newest_sent_at,
+            newest_order: self.newest_order,
             rtt_ns: self.rtt.fair_ns(),
             reordering_ns: self.reordering.window_ns(&self.rtt, now.0),
             away: self.away,

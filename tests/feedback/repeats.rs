@@ -3,7 +3,7 @@
 //!
 //! Tests decision 7 of `docs/protocol.md`.
 
-use spindrift::wire::{Aeth, Mark, Seth};
+use spindrift::wire::{Aeth, Mark, NackReason, Seth};
 
 use crate::sender::{RTT, Sender, Sent, Setup};
 use crate::support::pair::Patience;
@@ -91,6 +91,25 @@ fn the_first_copy_of_a_probed_packet_shows_nothing_of_the_others() {
         let expected = if probe_answered { vec![1, 2, 3] } else { vec![] };
         assert_eq!(sender.sent_numbers(), expected);
         assert_eq!(sender.counters().loss_overdue, expected.len() as u64);
+    }
+}
+
+/// Two repeats of one burst, which have one send time.
+#[test]
+fn an_answer_proves_nothing_of_what_left_behind_it_at_the_same_time() {
+    for (answered, end, bitmap, again) in [(0, 1, 0b10, vec![]), (1, 0, 0b110, vec![0])] {
+        let (mut sender, sent) = Sender::sending(Setup::default(), 3);
+        sender.wait(RTT);
+        sender.sack(Seth { bitmap: 0b100, ..sender.answer(&sent[2], 0) });
+        sender.nack(&sent[0], NackReason::Trimmed);
+        sender.nack(&sent[1], NackReason::Trimmed);
+        let repeats = sender.sent();
+        assert_eq!(repeats.iter().map(|repeat| repeat.n).collect::<Vec<_>>(), [0, 1]);
+        assert_eq!(repeats[0].at, repeats[1].at);
+        sender.wait(RTT);
+        sender.sack(Seth { bitmap, ..sender.answer(&repeats[answered], end) });
+        sender.wait(20_000);
+        assert_eq!(sender.sent_numbers(), again, "{answered} is answered");
     }
 }
 

@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use spindrift::endpoint::{Endpoint, EndpointConfig, Event, LocalPort, Transmit};
+use spindrift::endpoint::{Endpoint, EndpointConfig, Event, LocalPort, PortRoom, Transmit};
 use spindrift::path::PortMask;
 use spindrift::pmd::{DatagramMeta, MacAddr, RxOrigin};
 use spindrift::time::Time;
@@ -110,6 +110,8 @@ pub(crate) struct Net {
     happenings: BTreeMap<u64, Happening>,
     next_id: u64,
     rng: Rng,
+    /// The burst that an endpoint fills.
+    frames: Vec<Transmit>,
 }
 
 /// Address of a node's port.
@@ -178,6 +180,7 @@ impl Net {
             happenings: BTreeMap::new(),
             next_id: 0,
             rng: Rng::new(seed ^ 0x006e_6574),
+            frames: vec![Transmit::default(); BURST],
         }
     }
 
@@ -358,35 +361,35 @@ impl Net {
 
     /// Takes up to a burst of packets, and gives back at its end what found a queue full, as a driver does.
     fn burst(&mut self, node: usize) -> bool {
-        let mut out = Transmit::default();
+        let mut room = self.room(node);
+        let free = room.free();
+        let mut frames = core::mem::take(&mut self.frames);
+        let filled = self.nodes[node].endpoint.transmit_burst(self.now, &mut room, &mut frames);
         let mut given_back = Vec::new();
-        let mut left = BURST;
-        self.nodes[node].endpoint.begin_burst(BURST);
-        while left > 0 {
-            let free = self.free_ports(node);
-            if !self.nodes[node].endpoint.transmit(self.now, free, &mut out) {
-                break;
-            }
-            left -= 1;
+        let mut full = PortMask(0);
+        for (at, out) in frames.iter().enumerate().take(filled) {
             assert!(free.contains(out.port), "plane {} has no room", out.port);
             let faulty = self.now < self.heal_at && self.nodes[node].given_back > 0;
-            if faulty && self.rng.chance(self.nodes[node].given_back) {
+            // Behind a frame that finds the queue full, so do the others.
+            if full.contains(out.port) || faulty && self.rng.chance(self.nodes[node].given_back) {
+                full.0 |= 1 << out.port;
                 let until = self.now.after(self.nodes[node].full_ns);
                 let port = &mut self.nodes[node].ports[usize::from(out.port)];
                 port.busy_until = port.busy_until.max(until);
-                self.tell_given_back(node, &out);
-                given_back.push(out.clone());
+                self.tell_given_back(node, out);
+                given_back.push(at);
                 continue;
             }
-            let bytes = frame::join(&self.nodes[node].endpoint, &out);
+            let bytes = frame::join(&self.nodes[node].endpoint, out);
             self.occupy(node, out.port, bytes.len());
             self.send(node, out.port, bytes);
         }
-        for packet in &given_back {
+        for at in given_back {
             self.given_back += 1;
-            self.nodes[node].endpoint.unsent(packet);
+            self.nodes[node].endpoint.unsent(&frames[at]);
         }
-        left == 0 || !given_back.is_empty()
+        self.frames = frames;
+        filled > 0
     }
 
     fn tell_given_back(&mut self, node: usize, out: &Transmit) {
@@ -398,11 +401,17 @@ impl Net {
         }
     }
 
-    fn free_ports(&self, node: usize) -> PortMask {
+    /// How many of the longest frames find room in each port's queue.
+    fn room(&self, node: usize) -> PortRoom {
         let node = &self.nodes[node];
-        let free =
-            (0..).zip(&node.ports).filter(|(_, port)| port.busy_until.since(self.now) <= node.queue_ns);
-        PortMask(free.fold(0, |mask, (port, _)| mask | 1 << port))
+        let frame_ns = 5 * node.ns_per_kib;
+        let mut room = PortRoom::default();
+        for (port, state) in (0..).zip(&node.ports) {
+            let left_ns = node.queue_ns.checked_sub(state.busy_until.since(self.now));
+            let more = |left_ns: u64| left_ns.checked_div(frame_ns).map_or(BURST, |more| more as usize);
+            room.set(port, left_ns.map_or(0, |left_ns| 1 + more(left_ns)));
+        }
+        room
     }
 
     fn occupy(&mut self, node: usize, port: u8, bytes: usize) {

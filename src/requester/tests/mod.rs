@@ -384,7 +384,7 @@ fn time_is_up_for_every_hole_before_the_last_report() {
         for seq in (first..end).filter(|seq| !holes.contains(seq)) {
             bench.r.sacked.set(seq);
         }
-        (bench.r.reported, bench.r.newest_sent_at) = (end, bench.r.records.get(end - 1).sent_at);
+        (bench.r.reported, bench.r.newest_order) = (end, bench.r.records.get(end - 1).order);
         let mut env = Env { paths: &mut bench.paths, cc: &mut bench.cc, counters: &mut bench.counters };
         bench.r.scan_overdue(bench.now.after(1_000_000), &mut env);
         let lost: Vec<u64> = (0..256).filter(|&seq| bench.r.lost.test(seq)).collect();
