@@ -103,17 +103,17 @@ fn turn(at: u8, of: u8) -> u8 {
 }
 
 impl Paths {
-    /// The path for the next SACK, NACK or ACK: `None` if no plane of `free` is up.
+    /// The path for the next SACK, NACK or ACK: `None` if none of the planes that it may take is in `free`.
     ///
     /// Answers that leave together take one path, until [`end_answers`](Self::end_answers), as long as its port has room. Those
     /// with an ACK among them (`acks`) take the planes and their values in turn, and so do those without, each among
     /// themselves: whatever else is answered in between, repeats draw ACKs over every path.
     ///
-    /// Planes without a working entropy value are used only when no other is left: an acknowledgement
-    /// on a doubtful path is better than none.
+    /// Planes without a working entropy value are used only when no other is up: an acknowledgement on a doubtful path
+    /// is better than none, but not better than one that waits until a port has room.
     #[inline]
     pub fn pick_reverse(&mut self, free: PortMask, acks: bool) -> Option<(Ev, u8)> {
-        let all = if self.usable & free.0 == 0 { self.open } else { self.usable };
+        let all = if self.usable == 0 { self.open } else { self.usable };
         let mut planes = all & free.0;
         if planes != 0 && self.reverse.going != Some(acks) {
             self.reverse.going = Some(acks);

@@ -528,6 +528,26 @@ mod tests {
         assert_eq!([0, 1, 2].map(numbers), [Some((0xffff, 0)), Some((0, 0xffff)), Some((1, 0))]);
     }
 
+    /// Each packet names the bytes that it takes of each piece, and no piece that it takes none of.
+    #[test]
+    fn a_packet_takes_its_bytes_from_the_pieces_that_hold_them() {
+        let mut queue = SendQueue::new(4);
+        let mut pieces = queue.begin_pieces();
+        for (slot, len) in [100, 156, 300, 256, 1].into_iter().enumerate() {
+            let offset = 1_000 * slot as u64;
+            queue.add_piece(&mut pieces, PayloadRef { slot: RegionSlot::default(), offset, len });
+        }
+        queue.push(&write(813, SendOp::Write), false, Source::Pieces(pieces), 256);
+        let parts = |seq| {
+            let packet = queue.packet(seq, 256).unwrap();
+            packet.parts().map(|part| (part.offset, part.len)).collect::<Vec<_>>()
+        };
+        assert_eq!(parts(0), [(0, 100), (1_000, 156)]);
+        assert_eq!(parts(1), [(2_000, 256)]);
+        assert_eq!(parts(2), [(2_256, 44), (3_000, 212)]);
+        assert_eq!(parts(3), [(3_212, 44), (4_000, 1)]);
+    }
+
     /// Whatever was pinned is given back once, with its request; the numbers of pieces wrap.
     #[test]
     fn pieces_leave_with_their_request() {

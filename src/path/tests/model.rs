@@ -260,15 +260,16 @@ impl Model {
     }
 
     fn pick_reverse(&mut self, free: u32, acks: bool) {
-        let (open, usable) = (self.open() & free, self.usable() & free);
+        let usable = self.usable();
+        let planes = PortMask(free & if usable == 0 { self.open() } else { usable });
         let allowed = |health: &Health| *health != Health::Denied;
         let some = (0..self.cfg.planes).any(|plane| {
-            PortMask(open).contains(plane) && self.in_plane(plane).any(|id| allowed(&self.health[id]))
+            planes.contains(plane) && self.in_plane(plane).any(|id| allowed(&self.health[id]))
         });
         let picked = self.paths.pick_reverse(PortMask(free), acks);
         assert_eq!(picked.is_some(), some);
         let Some((ev, plane)) = picked else { return };
-        assert!(PortMask(open).contains(plane));
+        assert!(planes.contains(plane));
         let id = self.in_plane(plane).find(|&id| self.paths.ev(EvId(id as u16)) == ev).unwrap();
         assert!(allowed(&self.health[id]));
         assert!(usable == 0 || self.health[id] == Health::Good);

@@ -131,6 +131,8 @@ fn a_plane_without_good_paths_is_used_only_when_it_is_the_last() {
     let mut paths = paths(&small(2, 1, 0));
     paths.on_loss(EvId(0), at_us(1));
     assert!(reverse_picks(&mut paths, 10).iter().all(|&(_, plane)| plane == 1));
+    assert_eq!(paths.pick_reverse(PortMask(0b01), false), None, "the other one will have room again");
+    paths.set_local_ports(PortMask(0b01));
     assert_eq!(paths.pick_reverse(PortMask(0b01), false), Some((paths.ev(EvId(0)), 0)));
 }
 
