@@ -206,7 +206,7 @@ impl Responder {
     /// Takes the packets in order that waited for the one before them.
     #[inline(never)]
     fn unstash(&mut self, done: &mut Vec<ImmediateDone>) -> Result<(), Violation> {
-        while self.expected < self.highest && self.received.test(self.expected) {
+        while self.received.test(self.expected) {
             let seq = self.expected;
             let packet = self.stash.get(seq);
             self.received.clear(seq);

@@ -54,6 +54,22 @@ fn a_sack_is_due_every_threshold() {
     assert_eq!(r.take_sack().unwrap().cack, Psn::new(0), "PSN wraps");
 }
 
+/// What a queue pair says of itself.
+#[test]
+fn it_knows_the_next_packet_in_order_and_the_receives_that_wait() {
+    let mut r = responder();
+    assert_eq!((r.next_psn(), r.cack(), r.recvs_queued()), (Psn::new(0xff_fff0), Psn::new(0xff_ffef), 0));
+    (0..3).for_each(|wr_id| assert!(r.post_recv(RecvWr { wr_id })));
+    for offset in [0, 1, 3] {
+        give(&mut r, offset, false);
+    }
+    assert_eq!((r.next_psn(), r.recvs_queued()), (Psn::new(0xff_fff2), 3));
+    give(&mut r, 2, false);
+    assert_eq!((r.next_psn(), r.cack()), (Psn::new(0xff_fff4), Psn::new(0xff_fff3)));
+    assert_eq!(r.pop_recv(), Some(RecvWr { wr_id: 0 }));
+    assert_eq!(r.recvs_queued(), 2);
+}
+
 #[test]
 fn no_threshold_is_too_large_to_count_to() {
     let mut r = responder();

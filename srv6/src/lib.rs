@@ -1,5 +1,5 @@
 //! SRv6 uSID carriers: a path through the fabric, written in one IPv6 address, and [profiles](EvProfile), which make
-//! one of an entropy value.
+//! one of an entropy value; and the [`Forwarder`], which is what a switch on the path does to the packet.
 //!
 //! An [`F3216`] carrier is a 32-bit locator block followed by up to six 16-bit uSIDs (RFC 9800, NEXT-CSID
 //! flavor with a locator block of 32 bits and a locator-node length of 16). A switch that owns the first
@@ -16,6 +16,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+mod forwarder;
 mod profile;
 mod segments;
 
@@ -23,6 +24,7 @@ use std::fmt;
 use std::net::Ipv6Addr;
 use std::str::FromStr;
 
+pub use forwarder::{Behavior, Dropped, Forwarder, TableError, Verdict};
 pub use profile::{EvProfile, Field, ProfileError};
 pub use segments::Segments;
 

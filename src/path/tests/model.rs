@@ -263,9 +263,8 @@ impl Model {
         let usable = self.usable();
         let planes = PortMask(free & if usable == 0 { self.open() } else { usable });
         let allowed = |health: &Health| *health != Health::Denied;
-        let some = (0..self.cfg.planes).any(|plane| {
-            planes.contains(plane) && self.in_plane(plane).any(|id| allowed(&self.health[id]))
-        });
+        let some = (0..self.cfg.planes)
+            .any(|plane| planes.contains(plane) && self.in_plane(plane).any(|id| allowed(&self.health[id])));
         let picked = self.paths.pick_reverse(PortMask(free), acks);
         assert_eq!(picked.is_some(), some);
         let Some((ev, plane)) = picked else { return };
