@@ -6,9 +6,9 @@
 //! - The earlier copy arrived: the repeat was needless, and the rule that asked for it learns from it, as
 //!   RFC 8985 section 6.2 lets RACK learn from a duplicate SACK.
 //! - The later copy arrived and nothing is heard of the earlier one: that copy was lost, although no later packet
-//!   overtook it (RFC 8985 section 7.4.2 infers the same for a tail loss probe). Its entropy value is suspected, and
-//!   blamed when this happens to its next packet too. The first time proves little: if the peer stood still,
-//!   both copies arrive in one burst, and one SACK may answer for both.
+//!   overtook it (RFC 8985 section 7.4.2 infers the same for a tail loss probe). So were the copies before that one, if
+//!   there are more. Their entropy values are suspected, and blamed when this happens to their next packets too. The first
+//!   time proves little: if the peer stood still, all copies arrive in one burst, and one SACK may answer for them.
 
 use std::collections::BTreeMap;
 
@@ -169,9 +169,11 @@ impl Repeats {
         listed: impl Fn(u64) -> bool,
         mut prove: impl FnMut(Proof),
     ) {
+        let answered_at = self.position_of(answered);
         for (&(seq, _), repeat) in &mut self.recent {
-            let which =
-                answered.filter(|answered| answered.seq == seq).and_then(|answered| answered.which(repeat));
+            let answered = answered.filter(|answered| answered.seq == seq);
+            let which = answered.and_then(|answered| answered.which(repeat));
+            let behind_it = answered.is_some() && answered_at.is_some_and(|order| repeat.again.order < order);
             match which {
                 Some(Which::Again) if repeat.answered.is_none() => repeat.answered = Some(now),
                 _ => {}
@@ -192,11 +194,23 @@ impl Repeats {
                     prove(Proof::Needless { ev, cause: repeat.cause });
                 }
                 (repeat.needless, repeat.settled) = (true, true);
-            } else if matches!(which, Some(Which::Again)) && !repeat.settled {
+            } else if (matches!(which, Some(Which::Again)) || behind_it && repeat.listed == Some(now))
+                && !repeat.settled
+            {
+                // Of several repeats one is answered: those before it were probably lost like the first copy, if no report
+                // listed the packet earlier.
                 repeat.settled = true;
                 prove(Proof::Lost { ev, order });
             }
         }
+    }
+
+    /// Where among all transmissions the repeat is that a SACK answers.
+    fn position_of(&self, answered: Option<&Answered>) -> Option<u64> {
+        let answered = answered?;
+        let copies = self.recent.range((answered.seq, 0)..=(answered.seq, u64::MAX));
+        let mut again = copies.filter(|(_, repeat)| matches!(answered.which(repeat), Some(Which::Again)));
+        again.next().map(|(&(_, order), _)| order)
     }
 
     /// Forgets the oldest packets' repeats that were sent before `before`: nobody will speak of them any more.
@@ -289,6 +303,37 @@ mod tests {
         assert_eq!(proofs(&mut repeats, Some(answer(1_000_000, 2)), listing(5, 8)), [], "once");
         let late = [Proof::Needless { ev: 1, cause: Cause::Silence }];
         assert_eq!(proofs(&mut repeats, Some(answer(0, 1)), listing(6, 8)), late, "and yet it was only late");
+    }
+
+    /// Of several tail probes one gets through. Packet 8 has nothing to do with it.
+    #[test]
+    fn an_answer_to_the_last_of_three_copies_means_that_both_before_it_were_lost() {
+        let three = || {
+            let mut repeats = repeated(Cause::Silence);
+            repeats.note(7, copy(1_000_000, 20, 2), copy(3_000_000, 30, 3), Cause::Silence);
+            repeats.note(8, copy(0, 11, 4), copy(1_000_000, 21, 5), Cause::Silence);
+            repeats
+        };
+        let (first, second) = (Proof::Lost { ev: 1, order: 10 }, Proof::Lost { ev: 2, order: 20 });
+        let last = Some(answer(3_000_000, 3));
+        let mut repeats = three();
+        assert_eq!(proofs(&mut repeats, last, listing(5, 8)), [first, second]);
+        assert_eq!(proofs(&mut repeats, last, listing(5, 8)), [], "once");
+        let late = [Proof::Needless { ev: 1, cause: Cause::Silence }];
+        assert_eq!(proofs(&mut repeats, Some(answer(0, 1)), listing(6, 8)), late, "and yet it was only late");
+        // The second arrived, and so the third was not needed.
+        let needless = [Proof::Needless { ev: 2, cause: Cause::Silence }];
+        let mut repeats = three();
+        assert_eq!(proofs(&mut repeats, Some(answer(1_000_000, 2)), listing(5, 8)), [first, needless[0]]);
+        assert_eq!(proofs(&mut repeats, last, listing(6, 9)), []);
+        // One of them arrived, nobody knows which.
+        let mut repeats = three();
+        assert_eq!(proofs(&mut repeats, None, listing(5, 8)), []);
+        assert_eq!(proofs(&mut repeats, last, listing(6, 9)), needless);
+        // A copy that was declared lost has been blamed for it.
+        let mut repeats = repeated(Cause::Time);
+        repeats.note(7, copy(1_000_000, 20, 2), copy(3_000_000, 30, 3), Cause::Silence);
+        assert_eq!(proofs(&mut repeats, last, listing(5, 8)), [second]);
     }
 
     #[test]

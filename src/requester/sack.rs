@@ -186,6 +186,9 @@ impl Requester {
         if record.retries > 0 && rtt_ns < self.rtt.min_ns() {
             return None;
         }
+        if record.retries > 0 {
+            self.overtakes(&record, now);
+        }
         self.rtt.sample(rtt_ns);
         Some(rtt_ns)
     }
@@ -214,9 +217,15 @@ impl Requester {
             Some(report) => !report.of_another_copy(record, env),
             None => self.rtt.min_ns() > 0 && now.since(record.sent_at) >= self.rtt.min_ns(),
         };
-        if !of_the_latest {
-            return;
+        if of_the_latest {
+            self.overtakes(record, now);
         }
+    }
+
+    /// The latest transmission of a packet that was sent more than once has arrived, and overtaken all that left before it and
+    /// has not been reported.
+    #[cold]
+    fn overtakes(&mut self, record: &Record, now: Time) {
         self.newest_sent_at = self.newest_sent_at.max(record.sent_at);
         self.newest_order = self.newest_order.max(record.order);
         if record.order == self.newest_repeat.0 {

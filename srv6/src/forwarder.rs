@@ -283,14 +283,15 @@ impl<'a> Ipv6<'a> {
         segment.map(|&octets| Some(octets.into())).ok_or(Dropped::RoutingHeader)
     }
 
-    /// Where the packet inside starts, if the path is at its end and that is an IPv6 packet.
+    /// Where the packet inside starts, if the path is at its end and that is an IPv6 packet. A routing header that is none of a
+    /// path is passed over (RFC 8200 section 4.4).
     fn inner(&mut self) -> Option<usize> {
-        let (next, len) = match self.routing().ok()? {
-            None => (self.header[NEXT_HEADER], 0),
-            Some(header) => match header {
-                [next, _, _, 0, ..] => (*next, header.len()),
-                _ => return None,
-            },
+        let (next, len) = if self.header[NEXT_HEADER] == ROUTING {
+            let goes_on = self.routing().is_ok_and(|header| header.is_some_and(|header| header[3] > 0));
+            let &[next, units, ..] = &*self.rest else { return None };
+            (if goes_on { ROUTING } else { next }, 8 * (usize::from(units) + 1))
+        } else {
+            (self.header[NEXT_HEADER], 0)
         };
         (next == IPV6 && self.rest.len() >= len + HEADER_LEN).then_some(HEADER_LEN + len)
     }

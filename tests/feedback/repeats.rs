@@ -77,6 +77,21 @@ fn an_acknowledgement_of_a_repeat_is_judged_by_its_age() {
     }
 }
 
+/// The transport ACK came over a faster path, and too soon to prove anything. The SACK behind it does.
+#[test]
+fn the_answer_to_a_repeat_counts_even_if_the_packet_is_acknowledged_already() {
+    let (mut sender, sent, again) = overdue();
+    sender.wait(RTT - 1);
+    sender.ack(3, Aeth::ack(2));
+    sender.wait(1);
+    sender.sack(sender.answer(&sent[1], 3));
+    sender.wait(RTT);
+    assert!(sender.sent_numbers().is_empty(), "an answer to the first copy");
+    sender.sack(sender.answer(&again, 3));
+    sender.wait(10 * RTT / 4);
+    assert_eq!(sender.sent_numbers(), [3]);
+}
+
 /// The peer stood still; then it answers the first copies, one by one.
 #[test]
 fn the_first_copy_of_a_probed_packet_shows_nothing_of_the_others() {

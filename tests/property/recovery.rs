@@ -29,6 +29,9 @@ pub(crate) const STRAY_REPEATS: u64 = 16;
 /// Time that a round trip may take beside the network's part, ns: both hosts act at once in virtual time.
 const SLACK_NS: u64 = 10_000;
 
+/// The path of a packet that has not left.
+const UNKNOWN_PATH: u64 = u64::MAX;
+
 /// What the judge allows in a run.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limits {
@@ -227,7 +230,7 @@ impl Direction {
                 } else {
                     // Excluded: a probe for a packet that had arrived. The requester takes its path, not that of the
                     // copy before, for the last one.
-                    self.note_path(seq, 0);
+                    self.note_path(seq, UNKNOWN_PATH);
                 }
                 self.note_sent(at, seq);
             }
@@ -306,7 +309,7 @@ impl Direction {
         let Some(at) = seq.checked_sub(self.base) else { return };
         let at = at as usize;
         if self.paths.len() <= at {
-            self.paths.resize(at + 1, 0);
+            self.paths.resize(at + 1, UNKNOWN_PATH);
         }
         self.paths[at] = path;
     }

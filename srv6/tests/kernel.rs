@@ -1,0 +1,324 @@
+//! The forwarder beside Linux: the same packets go through both, with the same segments and routes, and what comes out
+//! must be the same, byte for byte from the IPv6 header on. Needs root and `ip` in two network namespaces, which the test makes and
+//! removes; without them it says so and passes.
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    clippy::print_stderr,
+    reason = "tests"
+)]
+#![allow(clippy::disallowed_methods, reason = "programs are started, and time passes")]
+
+use std::collections::BTreeMap;
+use std::ffi::CString;
+use std::fs::File;
+use std::net::Ipv6Addr;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use rand::rngs::SmallRng;
+use rand::{RngExt, SeedableRng};
+use spindrift_srv6::{Behavior, F3216, Forwarder, Verdict};
+
+const BLOCK: u32 = 0xfcbb_bb00;
+/// uSIDs of the switch: its own, that of its link to port 1, and one that takes outer packets off.
+const NODE: u16 = 0xa01;
+const LINK: u16 = 0xe101;
+const END: u16 = 0xb02;
+/// uSIDs of switches behind ports 1 and 2.
+const BEHIND: [u16; 2] = [0xe001, 0x201];
+/// A uSID that nobody has.
+const NOBODY: u16 = 0x999;
+
+/// Sources of all packets start with this, and nothing else on the wires does.
+const SOURCE: Ipv6Addr = Ipv6Addr::new(0xfd77, 0, 0, 0, 0, 0, 0, 1);
+/// Destinations inside, behind port 1 and port 2, and one that there is no route to.
+const INSIDE: [&str; 3] = ["fd71::5", "fd72::5", "fd73::5"];
+
+/// Longer than any packet takes; only one that is lost meets it.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+fn ip(args: &str) -> bool {
+    Command::new("ip").args(args.split_whitespace()).output().is_ok_and(|out| out.status.success())
+}
+
+/// The number of a port's device in both namespaces.
+fn index(port: usize, at_switch: bool) -> usize {
+    70 + 2 * port + usize::from(at_switch)
+}
+
+fn mac(port: usize, at_switch: bool) -> [u8; 6] {
+    [2, 0, 0, 0, 7, index(port, at_switch) as u8]
+}
+
+/// The switch and the neighbours around it, gone when dropped.
+struct Lab {
+    switch: String,
+    outside: String,
+}
+
+impl Lab {
+    /// A switch with three ports; the other end of each is `out0` to `out2`, outside. Port 0 is where packets come from.
+    fn new() -> Option<Self> {
+        let [switch, outside] =
+            ["switch", "outside"].map(|side| format!("sdsrv6-{side}-{}", std::process::id()));
+        let this = Self { switch, outside };
+        this.build().then_some(this)
+    }
+
+    fn build(&self) -> bool {
+        let Self { switch, outside } = self;
+        let sysctl = |name: &str, value: u8| {
+            let setting = format!("net.ipv6.conf.{name}={value}");
+            let mut command = Command::new("ip");
+            command.args(["netns", "exec", switch, "sysctl", "-qw", &setting]);
+            command.output().is_ok_and(|out| out.status.success())
+        };
+        let mut made = ip(&format!("netns add {switch}")) && ip(&format!("netns add {outside}"));
+        made = made && sysctl("all.forwarding", 1) && sysctl("all.seg6_enabled", 1);
+        for port in 0..3 {
+            let mac = |at_switch| mac(port, at_switch).map(|byte| format!("{byte:02x}")).join(":");
+            let end = |name: &str, netns: &str, at_switch| {
+                let (mac, index) = (mac(at_switch), index(port, at_switch));
+                format!("{name}{port} index {index} address {mac} netns {netns}")
+            };
+            let pair = format!(
+                "link add {} type veth peer name {}",
+                end("p", switch, true),
+                end("out", outside, false)
+            );
+            made = made
+                && ip(&pair)
+                && ip(&format!("-n {switch} link set p{port} addrgenmode none up"))
+                && ip(&format!("-n {outside} link set out{port} addrgenmode none up"))
+                && sysctl(&format!("p{port}.seg6_enabled"), 1)
+                && ip(&format!("-n {switch} -6 address add fd7f:{port}::1/64 dev p{port} nodad"))
+                && ip(&format!(
+                    "-n {switch} -6 neigh add fd7f:{port}::2 lladdr {} dev p{port} nud permanent",
+                    mac(false)
+                ));
+        }
+        let route = |to: &str, how: &str| ip(&format!("-n {switch} -6 route add {to} {how}"));
+        let local = |usid: u16, action: &str| {
+            route(&format!("{}/48", carrier(&[usid])), &format!("encap seg6local action {action}"))
+        };
+        let flavor = "flavors next-csid lblen 32 nflen 16";
+        made && local(NODE, &format!("End {flavor} dev p0"))
+            && local(LINK, &format!("End.X nh6 fd7f:1::2 oif p1 {flavor} dev p1"))
+            && local(END, "End.DT6 table 254 dev p0")
+            && (1..=2).all(|port| {
+                let via = format!("via fd7f:{port}::2 dev p{port}");
+                route(&format!("{}/48", carrier(&[BEHIND[port - 1]])), &via)
+                    && route(&format!("fd7{port}::/16"), &via)
+            })
+    }
+
+    /// A socket outside that sends to and hears from a port.
+    fn open(&self, port: usize) -> OwnedFd {
+        let namespace = File::open(format!("/run/netns/{}", self.outside)).unwrap();
+        let device = CString::new(format!("out{port}")).unwrap();
+        let open = move || {
+            let all = (libc::ETH_P_ALL as u16).to_be();
+            // SAFETY: plain calls with live values of the right sizes; only this short thread changes its namespace, and
+            // the socket stays there, nobody else's.
+            unsafe {
+                assert_eq!(libc::setns(namespace.as_raw_fd(), libc::CLONE_NEWNET), 0);
+                let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
+                let socket = OwnedFd::from_raw_fd(libc::socket(libc::AF_PACKET, kind, i32::from(all)));
+                let mut address: libc::sockaddr_ll = core::mem::zeroed();
+                address.sll_family = libc::AF_PACKET as u16;
+                address.sll_protocol = all;
+                address.sll_ifindex = libc::if_nametoindex(device.as_ptr()) as i32;
+                let len = size_of::<libc::sockaddr_ll>() as libc::socklen_t;
+                assert_eq!(libc::bind(socket.as_raw_fd(), (&raw const address).cast(), len), 0);
+                socket
+            }
+        };
+        std::thread::spawn(open).join().unwrap()
+    }
+}
+
+impl Drop for Lab {
+    fn drop(&mut self) {
+        ip(&format!("netns del {}", self.switch));
+        ip(&format!("netns del {}", self.outside));
+    }
+}
+
+fn send(socket: &OwnedFd, frame: &[u8]) {
+    // SAFETY: the bytes live during the call.
+    let sent = unsafe { libc::send(socket.as_raw_fd(), frame.as_ptr().cast(), frame.len(), 0) };
+    assert_eq!(sent, frame.len() as isize, "{}", std::io::Error::last_os_error());
+}
+
+/// A frame that came in; `None` when there is none now.
+fn receive(socket: &OwnedFd) -> Option<Vec<u8>> {
+    let mut frame = vec![0; 2048];
+    loop {
+        // SAFETY: `from` and `len` are live and of the right size, and the buffer is as long as is said.
+        let (len, from) = unsafe {
+            let mut from: libc::sockaddr_ll = core::mem::zeroed();
+            let mut room = size_of::<libc::sockaddr_ll>() as libc::socklen_t;
+            let buffer = frame.as_mut_ptr().cast();
+            let len = libc::recvfrom(
+                socket.as_raw_fd(),
+                buffer,
+                frame.len(),
+                0,
+                (&raw mut from).cast(),
+                &raw mut room,
+            );
+            (len, from)
+        };
+        if from.sll_pkttype == libc::PACKET_OUTGOING {
+            continue;
+        }
+        frame.truncate(usize::try_from(len).ok()?);
+        return Some(frame);
+    }
+}
+
+fn carrier(usids: &[u16]) -> Ipv6Addr {
+    F3216::new(BLOCK, usids).unwrap().address()
+}
+
+/// The same segments and routes.
+fn forwarder() -> Forwarder<usize> {
+    let mut switch = Forwarder::default();
+    let mut segment =
+        |usid, behavior| switch.add_segment(carrier(&[usid]).try_into().unwrap(), behavior).unwrap();
+    segment(NODE, Behavior::Node);
+    segment(LINK, Behavior::Adjacency(1));
+    segment(END, Behavior::Decapsulate);
+    for port in 1..=2 {
+        switch.add_route(format!("{}/48", carrier(&[BEHIND[port - 1]])).parse().unwrap(), [port]).unwrap();
+        switch.add_route(format!("fd7{port}::/16").parse().unwrap(), [port]).unwrap();
+    }
+    switch
+}
+
+/// Which port a packet leaves by, and as what.
+fn expected(switch: &Forwarder<usize>, packet: &[u8]) -> Option<(usize, Vec<u8>)> {
+    let mut packet = packet.to_vec();
+    match switch.forward(&mut packet).ok()? {
+        Verdict::Forward(&port) => Some((port, packet)),
+        Verdict::Inner(at) => expected(switch, &packet[at..]),
+        Verdict::Deliver => None,
+    }
+}
+
+fn header(next: u8, hop_limit: u8, to: Ipv6Addr, rest: &[u8]) -> Vec<u8> {
+    let mut packet = vec![0x60, 0x21, 0x23, 0x45, 0, rest.len() as u8, next, hop_limit];
+    packet.extend(SOURCE.octets());
+    packet.extend(to.octets());
+    packet.extend(rest);
+    packet
+}
+
+/// A packet with a number in it, of a kind and along a path that are drawn at random.
+fn draw(number: u32, rng: &mut SmallRng) -> Vec<u8> {
+    let path = |rng: &mut SmallRng| {
+        let all = [NODE, NODE, NODE, LINK, END, BEHIND[0], BEHIND[1], NOBODY];
+        let usids: Vec<u16> =
+            (0..rng.random_range(1..=6)).map(|_| all[rng.random_range(0..all.len())]).collect();
+        carrier(&usids)
+    };
+    let hop_limit = [1, 2, 3, 64, 255][rng.random_range(0..5)];
+    let inside = INSIDE[rng.random_range(0..3)].parse().unwrap();
+    let mut udp = vec![0xc0, 1, 0x12, 0x83, 0, 12, 0, 0];
+    udp.extend(number.to_be_bytes());
+    let inner = header(17, hop_limit, inside, &udp);
+    let to = path(rng);
+    match rng.random_range(0..8) {
+        0 => inner,
+        1 => header(17, hop_limit, to, &udp),
+        2..5 => header(41, hop_limit, to, &inner),
+        _ => {
+            let segments = rng.random_range(1..=3_u8);
+            let left = rng.random_range(0..=segments);
+            let mut routing = vec![41, 2 * segments, 4, left, segments - 1, 0, 0, 0];
+            (0..segments).for_each(|_| routing.extend(path(rng).octets()));
+            // A header that contradicts itself, or is another. (The kernel also reads what may stand behind the segments.)
+            match rng.random_range(0..20) {
+                0 => routing[1] = rng.random_range(0..2 * segments),
+                1 => routing[2] = rng.random_range(0..4),
+                2 => routing[3] = rng.random_range(0..=255),
+                _ => {}
+            }
+            routing.extend(inner);
+            header(43, hop_limit, to, &routing)
+        }
+    }
+}
+
+/// The number at the end of a packet, if it is one of ours.
+fn number_of(packet: &[u8]) -> Option<u32> {
+    let ours = packet.len() > 40 && packet[8..24] == SOURCE.octets();
+    ours.then(|| u32::from_be_bytes(*packet.last_chunk().unwrap()))
+}
+
+/// A packet, and what should become of it.
+struct Sent {
+    packet: Vec<u8>,
+    out: Option<(usize, Vec<u8>)>,
+}
+
+/// What the kernel has made of the packets that are out, each as expected; how many came out of each port.
+fn arrivals(sockets: &[OwnedFd; 3], sent: &BTreeMap<u32, Sent>) -> [usize; 3] {
+    let mut expected = sent.values().filter(|sent| sent.out.is_some()).count();
+    let mut arrived = [0; 3];
+    let deadline = Instant::now() + PATIENCE;
+    while expected > 0 {
+        assert!(Instant::now() < deadline, "{expected} packets did not come");
+        for (port, socket) in sockets.iter().enumerate() {
+            while let Some(frame) = receive(socket) {
+                let Some(number) = number_of(&frame[14..]) else { continue };
+                let Sent { packet, out } = &sent[&number];
+                assert_eq!(
+                    Some((port, &frame[14..])),
+                    out.as_ref().map(|(to, out)| (*to, &out[..])),
+                    "{packet:02x?}"
+                );
+                assert_eq!(frame[..6], mac(port, false));
+                arrived[port] += 1;
+                expected -= 1;
+            }
+        }
+    }
+    arrived
+}
+
+#[test]
+fn the_kernel_forwards_the_same_packets_the_same_way() {
+    const BATCHES: u32 = 64;
+    const BATCH: u32 = 64;
+    let Some(lab) = Lab::new() else {
+        eprintln!(
+            "skipped: no permission to make network namespaces, no `ip`, or a kernel without seg6local"
+        );
+        return;
+    };
+    let sockets = [0, 1, 2].map(|port| lab.open(port));
+    let (switch, mut rng) = (forwarder(), SmallRng::seed_from_u64(7));
+    let mut arrived = [0; 3];
+    for batch in 0..BATCHES {
+        // The last of each batch comes out for sure, so that whatever is ahead of it has come, too.
+        let last = header(17, 64, INSIDE[0].parse().unwrap(), &(batch * BATCH + BATCH - 1).to_be_bytes());
+        let mut sent = BTreeMap::new();
+        for number in batch * BATCH..(batch + 1) * BATCH {
+            let packet = if number % BATCH == BATCH - 1 { last.clone() } else { draw(number, &mut rng) };
+            let mut frame = [mac(0, true), mac(0, false)].concat();
+            frame.extend([0x86, 0xdd]);
+            frame.extend(&packet);
+            send(&sockets[0], &frame);
+            sent.insert(number, Sent { out: expected(&switch, &packet), packet });
+        }
+        for (sum, count) in arrived.iter_mut().zip(arrivals(&sockets, &sent)) {
+            *sum += count;
+        }
+    }
+    eprintln!("{arrived:?} of {} packets left by each port", BATCHES * BATCH);
+    assert!(arrived[0] == 0 && arrived[1] > 300 && arrived[2] > 300, "{arrived:?}");
+}
