@@ -196,6 +196,30 @@ proptest! {
         }
     }
 
+    /// The header that the packet ends in, what it takes and what is there of it.
+    #[test]
+    fn a_write_that_is_cut_short_says_where(head in write_head()) {
+        let mut out = [0xee; 48];
+        let len = head.encode(&mut out);
+        let layout = [
+            ("BTH", 12),
+            ("METH", 4),
+            ("TSETH", if head.bth.ts { 4 } else { 0 }),
+            ("RETH", 16),
+            ("ImmDt", if head.bth.opcode.has_imm() { 4 } else { 0 }),
+        ];
+        let mut starts = 0;
+        for (header, needed) in layout {
+            for found in 0..needed {
+                let error = DecodeError::Short { header, needed, found };
+                prop_assert_eq!(WriteHead::decode(&out[..starts + found]), Err(error));
+            }
+            starts += needed;
+        }
+        prop_assert_eq!(starts, len);
+        prop_assert_eq!(WriteHead::decode(&out[..len]), Ok((head, &[][..])));
+    }
+
     #[test]
     fn only_writes_are_trimmed(bytes in packet_bytes()) {
         let opcode = Bth::read(&bytes).unwrap().opcode;
