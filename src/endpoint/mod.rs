@@ -4,8 +4,8 @@
 //!
 //! 1. [`receive`](Endpoint::receive) for every frame that came in,
 //! 2. [`on_timeout`](Endpoint::on_timeout) when [`next_timeout`](Endpoint::next_timeout) has come,
-//! 3. [`transmit_burst`](Endpoint::transmit_burst) until it has nothing, or [`transmit`](Endpoint::transmit) packet by
-//!    packet; each result joined with its payload ([`payload`](Endpoint::payload)) and its iCRC and given to a port,
+//! 3. [`transmit`](Endpoint::transmit) until it returns `false`, each result joined with its payload
+//!    ([`payload`](Endpoint::payload)) and its iCRC and given to a port,
 //! 4. [`poll_event`](Endpoint::poll_event) until it returns `None`; if its ports hold payloads, then as
 //!    [`release_before`](Endpoint::release_before) and [`take_recall`](Endpoint::take_recall) say,
 //! 5. now and then, [`reclaim`](Endpoint::reclaim), which takes memory back from idle queue pairs.
@@ -52,7 +52,7 @@ pub use qp::{QpCounters, QpStatus};
 pub use query::{QpAttr, QpPeer};
 pub use routes::Route;
 pub use share::{Forward, QpnShare};
-pub use transmit::{PortRoom, Transmit};
+pub use transmit::Transmit;
 
 use core::cmp::Reverse;
 use std::collections::{BTreeSet, BinaryHeap, VecDeque};

@@ -3,7 +3,6 @@
 //! Answers and probes go before data, but behind the data of short messages. The path is chosen at the last moment, among the ports that
 //! have room, so a full port never holds back a packet that another could take.
 
-use core::hint::cold_path;
 use std::collections::BTreeSet;
 
 use crate::memory::{MemoryView, Payload, PayloadRef};
@@ -111,60 +110,9 @@ pub(super) const ECT0: u8 = 0b10;
 /// ECN codepoint of everything else.
 const NOT_ECT: u8 = 0;
 
-/// How many packets each port has room for.
-#[derive(Clone, Debug)]
-pub struct PortRoom {
-    free: PortMask,
-    left: [u16; Self::PORTS],
-}
-
-impl PortRoom {
-    /// Most ports of one endpoint.
-    pub const PORTS: usize = 32;
-
-    /// Room for one packet on every port of `free`.
-    #[inline]
-    fn of_one(free: PortMask) -> Self {
-        Self { free, left: [1; Self::PORTS] }
-    }
-
-    /// The ports that have room.
-    #[inline]
-    pub const fn free(&self) -> PortMask {
-        self.free
-    }
-
-    /// The port has room for so many packets.
-    #[inline]
-    pub fn set(&mut self, port: u8, packets: usize) {
-        let Some(left) = self.left.get_mut(usize::from(port)) else { return };
-        *left = packets.min(usize::from(u16::MAX)) as u16;
-        self.free.0 = self.free.0 & !(1 << port) | u32::from(packets > 0) << port;
-    }
-
-    /// A packet goes to the port.
-    #[inline]
-    pub(super) fn take(&mut self, port: u8) {
-        let Some(left) = self.left.get_mut(usize::from(port)) else { return };
-        *left = left.saturating_sub(1);
-        if *left == 0 {
-            cold_path();
-            self.free.0 &= !(1 << port);
-        }
-    }
-}
-
-impl Default for PortRoom {
-    /// No room anywhere.
-    fn default() -> Self {
-        Self { free: PortMask(0), left: [0; Self::PORTS] }
-    }
-}
-
-/// What came of asking a queue pair for packets.
+/// What came of asking a queue pair for a packet.
 pub(super) enum Turn {
-    /// So many, at least one.
-    Sent(usize),
+    Sent,
     /// No port that it could use has room.
     Blocked,
     /// It has nothing to send now.
@@ -185,43 +133,14 @@ impl Endpoint {
 
     /// Fills `out` with the next packet whose port is in `free`; `false` when there is none now.
     pub fn transmit(&mut self, now: Time, free: PortMask, out: &mut Transmit) -> bool {
-        self.transmit_some(now, &mut PortRoom::of_one(free), core::slice::from_mut(out)) > 0
-    }
-
-    /// Fills `frames` with the next packets for as long as ports have room, and returns how many there are. It
-    /// [begins a burst](Self::begin_burst) of as many as there are frames.
-    pub fn transmit_burst(&mut self, now: Time, room: &mut PortRoom, frames: &mut [Transmit]) -> usize {
-        self.begin_burst(frames.len());
-        let mut filled = 0;
-        while let Some(rest) = frames.get_mut(filled..) {
-            match self.transmit_some(now, room, rest) {
-                0 => break,
-                more => filled += more,
-            }
+        if free.0 == 0 {
+            return false;
         }
-        filled
-    }
-
-    /// At least one packet, if there is one and a frame for it: a burst is filled from queue pairs in turn.
-    #[inline]
-    fn transmit_some(&mut self, now: Time, room: &mut PortRoom, frames: &mut [Transmit]) -> usize {
-        if room.free().0 == 0 || frames.is_empty() {
-            return 0;
-        }
-        let nothing_first = self.given_back.is_empty() && self.ops.is_empty() && self.control_list.is_empty();
-        if nothing_first && self.senders.no_repairs() {
-            return self.transmit_new(now, room, frames);
-        }
-        let Some(out) = frames.first_mut() else { return 0 };
-        let sent = if nothing_first {
-            self.transmit_from_lists(now, room.free(), out)
+        if self.given_back.is_empty() && self.ops.is_empty() && self.control_list.is_empty() {
+            self.transmit_from_senders(now, free, out)
         } else {
-            self.transmit_control_first(now, room.free(), out)
-        };
-        if sent {
-            room.take(out.port);
+            self.transmit_control_first(now, free, out)
         }
-        usize::from(sent)
     }
 
     /// Whether answers or probes wait to be sent.
@@ -234,7 +153,7 @@ impl Endpoint {
 
     /// Whether the next packet is data of a short message that should go ahead of the answers that are owed: an
     /// application waits for it, and answers may take a driver longer to send than the message. A driver asks before it
-    /// sends anything else, offers at most [`AHEAD`](Self::AHEAD) frames to be filled in this way
+    /// sends anything else, lets at most [`AHEAD`](Self::AHEAD) packets go in this way
     /// ([`transmit_ahead`](Self::transmit_ahead)), and sends them before it asks for more.
     pub fn goes_ahead(&self) -> bool {
         if self.control_list.is_empty() || !self.given_back.is_empty() || !self.senders.no_repairs() {
@@ -246,21 +165,9 @@ impl Endpoint {
         left.find(|&left| left > 0).is_some_and(|left| left <= Self::AHEAD)
     }
 
-    /// As [`transmit_burst`](Self::transmit_burst), for data that [goes ahead](Self::goes_ahead).
-    pub fn transmit_ahead(&mut self, now: Time, room: &mut PortRoom, frames: &mut [Transmit]) -> usize {
-        self.begin_burst(frames.len());
-        let mut filled = 0;
-        while let Some(rest) = frames.get_mut(filled..)
-            && !rest.is_empty()
-            && room.free().0 != 0
-            && self.goes_ahead()
-        {
-            match self.transmit_new(now, room, rest) {
-                0 => break,
-                more => filled += more,
-            }
-        }
-        filled
+    /// As [`transmit`](Self::transmit), for data that [goes ahead](Self::goes_ahead).
+    pub fn transmit_ahead(&mut self, now: Time, free: PortMask, out: &mut Transmit) -> bool {
+        free.0 != 0 && self.goes_ahead() && self.transmit_from_senders(now, free, out)
     }
 
     #[inline(never)]
@@ -271,22 +178,16 @@ impl Endpoint {
             || self.transmit_from_senders(now, free, out)
     }
 
-    /// Data, where nobody has anything to send again.
-    #[inline]
-    fn transmit_new(&mut self, now: Time, room: &mut PortRoom, frames: &mut [Transmit]) -> usize {
-        let Some(slot) = self.senders.front(List::New) else { return 0 };
-        match self.transmit_run(List::New, now, slot, room, frames) {
-            Turn::Sent(count) => count,
-            turn => self.transmit_behind(List::New, turn, now, room, frames),
-        }
-    }
-
     /// Data: from the one list that is in use where nothing is lost, or from two.
+    #[inline(never)]
     fn transmit_from_senders(&mut self, now: Time, free: PortMask, out: &mut Transmit) -> bool {
-        if self.senders.no_repairs() {
-            self.transmit_new(now, &mut PortRoom::of_one(free), core::slice::from_mut(out)) > 0
-        } else {
-            self.transmit_from_lists(now, free, out)
+        if !self.senders.no_repairs() {
+            return self.transmit_from_lists(now, free, out);
+        }
+        let Some(slot) = self.senders.front(List::New) else { return false };
+        match self.transmit_data(List::New, now, slot, free, out) {
+            Turn::Sent => true,
+            turn => self.transmit_behind(List::New, turn, now, free, out),
         }
     }
 
@@ -344,7 +245,7 @@ impl Endpoint {
         let mut blocked = 0;
         while let Some(&slot) = self.control_list.front() {
             match self.transmit_control(now, slot, free, out) {
-                Turn::Sent(_) => return true,
+                Turn::Sent => return true,
                 Turn::Blocked => {
                     blocked += 1;
                     self.control_list.rotate_left(1);
@@ -390,37 +291,42 @@ impl Endpoint {
     /// A packet of the queue pair whose turn it is, or of one that follows if it has none now.
     fn transmit_from_list(&mut self, list: List, now: Time, free: PortMask, out: &mut Transmit) -> bool {
         let Some(slot) = self.senders.front(list) else { return false };
-        let (room, frames) = (&mut PortRoom::of_one(free), core::slice::from_mut(out));
-        let turn = self.transmit_run(list, now, slot, room, frames);
-        self.transmit_behind(list, turn, now, room, frames) > 0
+        let turn = self.transmit_any(list, now, slot, free, out);
+        self.transmit_behind(list, turn, now, free, out)
     }
 
-    /// Goes through the list until packets leave; `turn` is what came of the queue pair at its front.
+    /// [`transmit_data`](Self::transmit_data), out of line.
+    #[inline(never)]
+    fn transmit_any(&mut self, list: List, now: Time, slot: u32, free: PortMask, out: &mut Transmit) -> Turn {
+        self.transmit_data(list, now, slot, free, out)
+    }
+
+    /// Goes through the list until a packet leaves; `turn` is what came of the queue pair at its front.
     #[cold]
     fn transmit_behind(
         &mut self,
         list: List,
         mut turn: Turn,
         now: Time,
-        room: &mut PortRoom,
-        frames: &mut [Transmit],
-    ) -> usize {
+        free: PortMask,
+        out: &mut Transmit,
+    ) -> bool {
         let mut blocked = 0;
         loop {
             match turn {
-                Turn::Sent(count) => return count,
+                Turn::Sent => return true,
                 Turn::Blocked => {
                     // Another queue pair may have other planes; this one keeps its turn for later.
                     blocked += 1;
                     self.senders.rotate(list);
                     if blocked >= self.senders.len(list).min(Self::MAX_BLOCKED) {
-                        return 0;
+                        return false;
                     }
                 }
                 Turn::Idle => self.leave_list(list),
             }
-            let Some(slot) = self.senders.front(list) else { return 0 };
-            turn = self.transmit_run(list, now, slot, room, frames);
+            let Some(slot) = self.senders.front(list) else { return false };
+            turn = self.transmit_any(list, now, slot, free, out);
         }
     }
 
@@ -456,7 +362,7 @@ impl Endpoint {
         let entropy = self.cfg.entropy.place(ev);
         let traffic_class = dscp::traffic_class(self.cfg.dscp.control, NOT_ECT);
         write_control(out, &Route { plane, template, entropy, traffic_class }, &packet);
-        Turn::Sent(1)
+        Turn::Sent
     }
 
     /// A reliability probe of an entropy value assumed bad, if one is due and its plane has room
@@ -486,7 +392,7 @@ impl Endpoint {
         let entropy = cfg.entropy.place(qp.paths.ev(probe.ev));
         let traffic_class = dscp::traffic_class(cfg.dscp.no_trim, ECT0);
         write_control(out, &Route { plane, template, entropy, traffic_class }, &packet);
-        Some(Turn::Sent(1))
+        Some(Turn::Sent)
     }
 }
 

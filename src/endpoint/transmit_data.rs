@@ -4,7 +4,7 @@ use core::hint::cold_path;
 
 use crate::counters::Counters;
 use crate::memory::MemoryView;
-use crate::path::Picked;
+use crate::path::{Picked, PortMask};
 use crate::requester::{Env, Leaving, Requester, SendKind};
 use crate::time::Time;
 use crate::wire::{Bth, ICRC_LEN, Qpn, StackTemplate, Tseth, WriteHead, dscp};
@@ -13,21 +13,21 @@ use super::config::EndpointConfig;
 use super::cwnd::SharedCwnds;
 use super::qp::{Qp, QpCounters};
 use super::senders::List;
-use super::transmit::{ECT0, Origin, PortRoom, Transmit, Turn, template};
+use super::transmit::{ECT0, Origin, Transmit, Turn, template};
 use super::{Endpoint, QpState};
 
 impl Endpoint {
-    /// Fills frames with packets of the queue pair in `slot`, as many as it has and may send in this turn. What is not
-    /// the first transmission of a packet, or comes to nothing, is out of line, so that the values of the common case
-    /// stay in registers.
-    #[inline(never)]
-    pub(super) fn transmit_run(
+    /// The next packet of the queue pair in `slot`. What is not the first transmission of a packet, or comes to nothing,
+    /// is out of line, so that the values of the common case stay in registers.
+    #[inline(always)]
+    #[expect(clippy::inline_always, reason = "the path of every packet; measured by benches/instructions.rs")]
+    pub(super) fn transmit_data(
         &mut self,
         list: List,
         now: Time,
         slot: u32,
-        room: &mut PortRoom,
-        frames: &mut [Transmit],
+        free: PortMask,
+        out: &mut Transmit,
     ) -> Turn {
         let Some(qp) = self.qps.get_mut(slot as usize).and_then(Option::as_deref_mut) else {
             cold_path();
@@ -42,55 +42,37 @@ impl Endpoint {
             begin_burst(qp, &self.cwnds, self.burst_hint, self.same_path_batch);
         }
         if qp.requester.has_repairs() {
-            let Some(out) = frames.first_mut() else { return Turn::Idle };
-            return self.transmit_repair(list, now, slot, room, out);
+            return self.transmit_repair(list, now, slot, free, out);
         }
-        let Some(peer) = self.peers.get(qp.peer as usize).and_then(Option::as_ref) else {
+        let cc = qp.cwnd.get_mut(&mut self.cwnds);
+        if !qp.requester.may_send_new(cc) {
+            cold_path();
+            return self.pass(list, slot);
+        }
+        let Some(path) = qp.paths.pick_path(free, None) else { return without_path(qp) };
+        let Some(template) = template(&self.peers, qp.peer, path.plane) else {
             cold_path();
             return Turn::Idle;
         };
-        let cc = qp.cwnd.get_mut(&mut self.cwnds);
         // The first packet in flight starts timers, which may be earlier than what is armed.
         let starts_timers = !qp.requester.outstanding();
-        let place = &mut qp.places[list as usize];
-        let turn_left = self.cfg.quantum.saturating_sub(place.turn).max(1);
-        let (mut sent, mut bytes) = (0, 0);
-        let mut stop = Stop::Idle;
-        for out in frames.iter_mut().take(turn_left as usize) {
-            if !qp.requester.may_send_new(cc) {
-                stop = Stop::Held;
-                break;
-            }
-            let Some(path) = qp.paths.pick_path(room.free(), None) else {
-                stop = Stop::WithoutPath;
-                break;
-            };
-            let Some(template) = peer.templates.get(usize::from(path.plane)) else { break };
-            let ticket = self.next_ticket + u64::from(sent);
-            let Some(packet) = qp.requester.send_new(now, path.id, ticket, cc) else { break };
-            let to = To { qpn: qp.dest_qpn, trimmable: qp.trimmable, path, template };
-            write_packet(out, now, &to, &packet, &self.cfg, &self.memory);
-            out.ticket = ticket;
-            out.origin = Origin::Data { slot, seq: packet.seq, kind: SendKind::New };
-            bytes += u64::from(packet.spec.len);
-            sent += 1;
-            room.take(path.plane);
-        }
-        if sent == 0 {
+        let ticket = self.next_ticket;
+        let Some(packet) = qp.requester.send_new(now, path.id, ticket, cc) else {
             cold_path();
-            return match stop {
-                Stop::Held => self.pass(list, slot),
-                Stop::WithoutPath => without_path(qp),
-                Stop::Idle => Turn::Idle,
-            };
-        }
-        self.next_ticket += u64::from(sent);
-        count(SendKind::New, sent, bytes, &mut qp.counters, &mut self.counters);
-        place.turn += sent;
+            return Turn::Idle;
+        };
+        let to = To { qpn: qp.dest_qpn, trimmable: qp.trimmable, path, template };
+        write_packet(out, now, &to, &packet, &self.cfg, &self.memory);
+        out.ticket = ticket;
+        out.origin = Origin::Data { slot, seq: packet.seq, kind: SendKind::New };
+        count(SendKind::New, packet.spec.len, &mut qp.counters, &mut self.counters);
+        self.next_ticket = ticket + 1;
+        let place = &mut qp.places[list as usize];
+        place.turn += 1;
         if place.turn >= self.cfg.quantum || starts_timers || qp.armed_at == Time::NEVER {
             self.end_turn(list, slot, starts_timers);
         }
-        Turn::Sent(sent as usize)
+        Turn::Sent
     }
 
     /// The same where something is to be sent again. It goes first, but may have to wait for congestion control, or
@@ -101,7 +83,7 @@ impl Endpoint {
         list: List,
         now: Time,
         slot: u32,
-        room: &mut PortRoom,
+        free: PortMask,
         out: &mut Transmit,
     ) -> Turn {
         let Some(qp) = self.qps.get_mut(slot as usize).and_then(Option::as_deref_mut) else {
@@ -111,7 +93,7 @@ impl Endpoint {
             return self.pass(list, slot);
         };
         let avoid = qp.requester.last_ev(seq, kind);
-        let Some(path) = qp.paths.pick_path(room.free(), avoid) else { return without_path(qp) };
+        let Some(path) = qp.paths.pick_path(free, avoid) else { return without_path(qp) };
         let Some(template) = template(&self.peers, qp.peer, path.plane) else { return Turn::Idle };
         let to = To { qpn: qp.dest_qpn, trimmable: qp.trimmable, path, template };
         let ticket = self.next_ticket;
@@ -126,12 +108,11 @@ impl Endpoint {
         write_packet(out, now, &to, &packet, &self.cfg, &self.memory);
         out.ticket = ticket;
         out.origin = Origin::Data { slot, seq, kind };
-        count(kind, 1, packet.spec.len.into(), &mut qp.counters, &mut self.counters);
+        count(kind, packet.spec.len, &mut qp.counters, &mut self.counters);
         self.next_ticket = ticket + 1;
-        room.take(path.plane);
         qp.places[list as usize].turn += 1;
         self.end_turn(list, slot, true);
-        Turn::Sent(1)
+        Turn::Sent
     }
 
     /// The queue pair has sent a packet: arm its timers, if asked to or if none is armed, and let the next one go first
@@ -159,23 +140,14 @@ fn begin_burst(qp: &mut Qp, cwnds: &SharedCwnds, most: usize, same_path_batch: u
     qp.paths.begin_burst(packets.div_ceil(same_path_batch));
 }
 
-/// Counts packets that leave with `bytes` of payload in all.
+/// Counts a packet that leaves with `len` bytes of payload.
 #[inline]
-fn count(kind: SendKind, packets: u32, bytes: u64, of_pair: &mut QpCounters, counters: &mut Counters) {
-    let packets = u64::from(packets);
-    of_pair.tx_packets += packets;
-    of_pair.tx_bytes += bytes;
-    of_pair.tx_repeats += if kind.repeats() { packets } else { 0 };
-    counters.tx_data += packets;
-    counters.tx_data_bytes += bytes;
-}
-
-/// Why no more packets of a queue pair leave.
-enum Stop {
-    /// The window is full, or nothing is left to send.
-    Held,
-    WithoutPath,
-    Idle,
+fn count(kind: SendKind, len: u32, of_pair: &mut QpCounters, counters: &mut Counters) {
+    of_pair.tx_packets += 1;
+    of_pair.tx_bytes += u64::from(len);
+    of_pair.tx_repeats += u64::from(kind.repeats());
+    counters.tx_data += 1;
+    counters.tx_data_bytes += u64::from(len);
 }
 
 /// Without a usable plane it would wait for ever; a path that returns lists it again.

@@ -9,7 +9,7 @@
 //!  post_send ──ring──▶ doorbells ─▶ endpoint.post_send
 //!                      ports.rx_burst ─▶ endpoint.receive
 //!                      timers, link states
-//!                      endpoint.transmit_burst ─▶ iCRC ─▶ ports.tx_burst, flush
+//!                      endpoint.transmit ─▶ iCRC ─▶ ports.tx_burst, flush
 //!  cq.poll ◀──ring──── completions
 //! ```
 //!

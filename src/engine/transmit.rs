@@ -4,12 +4,14 @@
 use spindrift_pmd::{Port, Tail, TxFrame};
 
 use super::tuning::{TX_BURST, TX_BURST_BATCHED};
-use crate::endpoint::{Endpoint, PortRoom, Transmit};
+use crate::endpoint::{Endpoint, Transmit};
 use crate::memory::Payload;
+use crate::path::PortMask;
 use crate::time::Time;
 use crate::wire::{ICRC_LEN, icrc};
 
-const MAX_PORTS: usize = PortRoom::PORTS;
+/// Most ports of one endpoint.
+const MAX_PORTS: usize = 32;
 
 /// Whether any port gains from many frames of one path at a time.
 fn batched(ports: &[Box<dyn Port>]) -> bool {
@@ -26,7 +28,7 @@ pub(super) struct TxBatch {
     /// Frames that the ports did not take or gave back, as indexes into `frames`.
     refused: Vec<u16>,
     filled: usize,
-    room: PortRoom,
+    room: [usize; MAX_PORTS],
     /// Frames of the round for each port.
     counts: [u16; MAX_PORTS],
     /// Ports given frames since the last flush.
@@ -46,7 +48,7 @@ impl TxBatch {
             order: vec![0; len].into_boxed_slice(),
             refused: Vec::with_capacity(len),
             filled: 0,
-            room: PortRoom::default(),
+            room: [0; MAX_PORTS],
             counts: [0; MAX_PORTS],
             dirty: 0,
         }
@@ -59,9 +61,9 @@ impl TxBatch {
 
     /// Asks the endpoint for packets while any port has room, and returns how many it had.
     pub(super) fn fill(&mut self, now: Time, endpoint: &mut Endpoint, ports: &mut [Box<dyn Port>]) -> usize {
-        self.look_for_room(now, ports);
-        self.filled = endpoint.transmit_burst(now, &mut self.room, &mut self.frames);
-        self.filled
+        self.fill_from(self.frames.len(), endpoint, ports, now, |endpoint, free, frame| {
+            endpoint.transmit(now, free, frame)
+        })
     }
 
     /// The same for packets that go ahead of answers.
@@ -74,17 +76,38 @@ impl TxBatch {
         if !endpoint.goes_ahead() {
             return 0;
         }
-        self.look_for_room(now, ports);
-        let most = Endpoint::AHEAD.min(self.frames.len());
-        let frames = self.frames.get_mut(..most).unwrap_or_default();
-        self.filled = endpoint.transmit_ahead(now, &mut self.room, frames);
-        self.filled
+        self.fill_from(Endpoint::AHEAD, endpoint, ports, now, |endpoint, free, frame| {
+            endpoint.transmit_ahead(now, free, frame)
+        })
     }
 
-    fn look_for_room(&mut self, now: Time, ports: &mut [Box<dyn Port>]) {
-        for (plane, port) in ports.iter_mut().enumerate() {
-            self.room.set(plane as u8, port.tx_room(now.0));
+    #[inline]
+    fn fill_from(
+        &mut self,
+        most: usize,
+        endpoint: &mut Endpoint,
+        ports: &mut [Box<dyn Port>],
+        now: Time,
+        mut next: impl FnMut(&mut Endpoint, PortMask, &mut Transmit) -> bool,
+    ) -> usize {
+        let mut free = 0;
+        for (plane, (port, room)) in ports.iter_mut().zip(&mut self.room).enumerate() {
+            *room = port.tx_room(now.0);
+            free |= u32::from(*room > 0) << plane;
         }
+        self.filled = 0;
+        endpoint.begin_burst(most);
+        for frame in self.frames.iter_mut().take(most) {
+            if free == 0 || !next(endpoint, PortMask(free), frame) {
+                break;
+            }
+            self.filled += 1;
+            if let Some(room) = self.room.get_mut(usize::from(frame.port)) {
+                *room = room.saturating_sub(1);
+                free &= !(u32::from(*room == 0) << frame.port);
+            }
+        }
+        self.filled
     }
 
     /// Hands the batch to the ports and returns how many frames they did not take. The endpoint gets these back.

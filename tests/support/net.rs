@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use spindrift::endpoint::{Endpoint, EndpointConfig, Event, LocalPort, PortRoom, Transmit};
+use spindrift::endpoint::{Endpoint, EndpointConfig, Event, LocalPort, Transmit};
 use spindrift::path::PortMask;
 use spindrift::pmd::{DatagramMeta, MacAddr, RxOrigin};
 use spindrift::time::Time;
@@ -361,14 +361,11 @@ impl Net {
 
     /// Takes up to a burst of packets, and gives back at its end what found a queue full, as a driver does.
     fn burst(&mut self, node: usize) -> bool {
-        let mut room = self.room(node);
-        let free = room.free();
-        let mut frames = core::mem::take(&mut self.frames);
-        let filled = self.nodes[node].endpoint.transmit_burst(self.now, &mut room, &mut frames);
+        let filled = self.fill(node);
+        let frames = core::mem::take(&mut self.frames);
         let mut given_back = Vec::new();
         let mut full = PortMask(0);
         for (at, out) in frames.iter().enumerate().take(filled) {
-            assert!(free.contains(out.port), "plane {} has no room", out.port);
             let faulty = self.now < self.heal_at && self.nodes[node].given_back > 0;
             // Behind a frame that finds the queue full, so do the others.
             if full.contains(out.port) || faulty && self.rng.chance(self.nodes[node].given_back) {
@@ -392,6 +389,23 @@ impl Net {
         filled > 0
     }
 
+    /// Asks for packets while any port has room.
+    fn fill(&mut self, node: usize) -> usize {
+        let mut room = self.room(node);
+        let endpoint = &mut self.nodes[node].endpoint;
+        endpoint.begin_burst(BURST);
+        for (filled, out) in self.frames.iter_mut().enumerate() {
+            let free = (0..).zip(&room).filter(|(_, left)| **left > 0);
+            let free = PortMask(free.fold(0, |mask, (port, _)| mask | 1 << port));
+            if !endpoint.transmit(self.now, free, out) {
+                return filled;
+            }
+            assert!(free.contains(out.port), "plane {} has no room", out.port);
+            room[usize::from(out.port)] -= 1;
+        }
+        BURST
+    }
+
     fn tell_given_back(&mut self, node: usize, out: &Transmit) {
         let bytes = frame::join(&self.nodes[node].endpoint, out);
         if let Some(tap) = self.tap.as_mut()
@@ -402,16 +416,12 @@ impl Net {
     }
 
     /// How many of the longest frames find room in each port's queue.
-    fn room(&self, node: usize) -> PortRoom {
+    fn room(&self, node: usize) -> Vec<usize> {
         let node = &self.nodes[node];
         let frame_ns = 5 * node.ns_per_kib;
-        let mut room = PortRoom::default();
-        for (port, state) in (0..).zip(&node.ports) {
-            let left_ns = node.queue_ns.checked_sub(state.busy_until.since(self.now));
-            let more = |left_ns: u64| left_ns.checked_div(frame_ns).map_or(BURST, |more| more as usize);
-            room.set(port, left_ns.map_or(0, |left_ns| 1 + more(left_ns)));
-        }
-        room
+        let more = |left_ns: u64| left_ns.checked_div(frame_ns).map_or(BURST, |more| more as usize);
+        let left_ns = |port: &TxPort| node.queue_ns.checked_sub(port.busy_until.since(self.now));
+        node.ports.iter().map(|port| left_ns(port).map_or(0, |left_ns| 1 + more(left_ns))).collect()
     }
 
     fn occupy(&mut self, node: usize, port: u8, bytes: usize) {

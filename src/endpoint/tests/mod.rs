@@ -1,7 +1,6 @@
 //! What only the inside of an endpoint shows.
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "tests")]
 
-mod bursts;
 mod control;
 mod turns;
 
