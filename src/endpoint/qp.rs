@@ -8,7 +8,7 @@ use crate::path::{Paths, PortMask};
 use crate::requester::{Requester, RequesterSetup, RetryPolicy};
 use crate::responder::{Receives, Responder, ResponderSetup};
 use crate::time::Time;
-use crate::wire::{Msn, Opcode, Psn, Qpn};
+use crate::wire::{Ev, Msn, Opcode, Psn, Qpn};
 
 use super::attr::{CqId, QpInit, QpState, RetryAttr, RtrAttr, RtsAttr};
 use super::config::EndpointConfig;
@@ -195,6 +195,7 @@ impl Qp {
                 retry: policy(attr),
                 probe_floor_ns: cfg.tail_probe_floor_ns,
                 initial_reordering_ns: cfg.initial_reordering_ns,
+                ev_mask: cfg.entropy.carried(Ev(u32::MAX), cfg.ports.iter().all(|port| port.ip.is_ipv6())).0,
             },
         );
         self.requester.expect_evs(self.paths.states().count());
@@ -272,6 +273,7 @@ fn idle_requester(psn: Psn, msn: Msn) -> RequesterSetup {
         retry: RetryPolicy { timeout_ns: 0, linear: 0, exponential: 0 },
         probe_floor_ns: 0,
         initial_reordering_ns: 0,
+        ev_mask: 0,
     }
 }
 

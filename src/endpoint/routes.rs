@@ -81,8 +81,7 @@ impl Route {
 /// Whether the first `bits` bits of an entropy value come out as they went in.
 fn carries(mode: EntropyMode, bits: u32, v6: bool) -> bool {
     let all = Ev(!u32::MAX.checked_shr(bits).unwrap_or(0));
-    let entropy = mode.place(all);
-    mode.extract(entropy.src_port, if v6 { entropy.flow_label } else { 0 }) == all
+    mode.carried(all, v6) == all
 }
 
 /// The routes of an endpoint, for looking up.

@@ -79,6 +79,8 @@ pub(crate) struct RequesterSetup {
     pub(crate) retry: RetryPolicy,
     pub(crate) probe_floor_ns: u64,
     pub(crate) initial_reordering_ns: u64,
+    /// Bits of entropy values that packets carry, and SACKs reflect.
+    pub(crate) ev_mask: u32,
 }
 
 #[inline]

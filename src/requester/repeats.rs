@@ -205,6 +205,15 @@ impl Repeats {
         }
     }
 
+    /// Whether an answer to the repeat of `seq` at position `order` may as well be one to a copy before it, as far as is
+    /// remembered: timestamps a whole round apart on one path, or one that nothing is known of.
+    pub(super) fn may_be_mistaken(&self, seq: u64, order: u64) -> bool {
+        let Some(Repeat { again, .. }) = self.recent.get(&(seq, order)) else { return true };
+        let name = |copy: &Copy| (Requester::timestamp(copy.sent_at), copy.ev_bits);
+        let mut copies = self.recent.range((seq, 0)..=(seq, order));
+        copies.any(|(_, repeat)| name(&repeat.before) == name(again))
+    }
+
     /// Where among all transmissions the repeat is that a SACK answers.
     fn position_of(&self, answered: Option<&Answered>) -> Option<u64> {
         let answered = answered?;
@@ -396,6 +405,19 @@ mod tests {
         let mut same = Repeats::default();
         same.note(7, copy(0, 10, 1), copy(round_ns, 20, 1), Cause::Silence);
         assert_eq!(proofs(&mut same, Some(answer(0, 1)), listing(5, 8)), [], "nothing tells them apart");
+    }
+
+    #[test]
+    fn copies_of_one_path_and_timestamp_may_be_mistaken() {
+        let round_ns = 1 << 23;
+        let mut repeats = Repeats::default();
+        repeats.note(7, copy(0, 10, 1), copy(5, 20, 2), Cause::Silence);
+        repeats.note(7, copy(5, 20, 2), copy(round_ns, 30, 3), Cause::Silence);
+        repeats.note(7, copy(round_ns, 30, 3), copy(2 * round_ns, 40, 1), Cause::Silence);
+        repeats.note(8, copy(0, 11, 1), copy(round_ns, 31, 1), Cause::Silence);
+        assert_eq!([20, 30, 40].map(|order| repeats.may_be_mistaken(7, order)), [false, false, true]);
+        assert!(repeats.may_be_mistaken(8, 31));
+        assert!(repeats.may_be_mistaken(7, 50) && repeats.may_be_mistaken(9, 20), "nothing is known of them");
     }
 
     #[test]

@@ -42,8 +42,10 @@ struct Report {
 impl Report {
     /// Whether this report, which answers the packet of `record`, answers another copy than its latest. Timers may put two
     /// copies a whole round of the 16-bit timestamp apart, and then the entropy value tells.
-    fn of_another_copy(&self, record: &Record, env: &Env<'_>) -> bool {
-        self.copy != (Requester::timestamp(record.sent_at), env.paths.ev(EvId(record.ev)))
+    fn of_another_copy(&self, record: &Record, ev_mask: u32, env: &Env<'_>) -> bool {
+        let (timestamp, Ev(ev)) = self.copy;
+        timestamp != Requester::timestamp(record.sent_at)
+            || (ev ^ env.paths.ev(EvId(record.ev)).0) & ev_mask != 0
     }
 }
 
@@ -171,7 +173,7 @@ impl Requester {
         let record = self.records.get(seq);
         if record.order == 0
             || Self::timestamp(record.sent_at) != sack.cc.tx_timestamp
-            || (record.retries > 0 && report.of_another_copy(&record, env))
+            || (record.retries > 0 && report.of_another_copy(&record, self.setup.ev_mask, env))
         {
             return None;
         }
@@ -182,11 +184,11 @@ impl Requester {
             Mark::None | Mark::Reserved => env.paths.learn_reverse(ev),
         }
         let rtt_ns = now.since(record.sent_at);
-        // Two copies on one path, a whole round of timestamps apart: perhaps the first is answered, late.
-        if record.retries > 0 && rtt_ns < self.rtt.min_ns() {
-            return None;
-        }
         if record.retries > 0 {
+            // Two copies on one path, a whole round of timestamps apart: perhaps the first is answered, late.
+            if rtt_ns < self.rtt.min_ns() && self.repeats.may_be_mistaken(seq, record.order) {
+                return None;
+            }
             self.overtakes(&record, now);
         }
         self.rtt.sample(rtt_ns);
@@ -214,7 +216,7 @@ impl Requester {
         env: &Env<'_>,
     ) {
         let of_the_latest = match sack.filter(|report| report.answered == Some(seq)) {
-            Some(report) => !report.of_another_copy(record, env),
+            Some(report) => !report.of_another_copy(record, self.setup.ev_mask, env),
             None => self.rtt.min_ns() > 0 && now.since(record.sent_at) >= self.rtt.min_ns(),
         };
         if of_the_latest {

@@ -9,7 +9,7 @@ use core::hint::cold_path;
 use crate::congestion::{CongestionControl, Controller};
 use crate::path::EvId;
 use crate::time::Time;
-use crate::wire::{ICRC_LEN, Opcode, Psn, WriteHead};
+use crate::wire::{Ev, ICRC_LEN, Opcode, Psn, WriteHead};
 
 use super::repeats::{Cause, Copy};
 use super::{Entry, Env, PacketSpec, Record, Requester, psn_of};
@@ -211,7 +211,7 @@ impl Requester {
                 sent_at: record.sent_at,
                 order: record.order,
                 ev: record.ev,
-                ev_bits: env.paths.ev(EvId(record.ev)),
+                ev_bits: Ev(env.paths.ev(EvId(record.ev)).0 & self.setup.ev_mask),
             };
             self.repeats.note(seq, copy(before), copy(fresh), cause);
         }

@@ -64,6 +64,13 @@ impl EntropyMode {
         }
     }
 
+    /// What the other side reads of `ev` when it has gone out: less than there is of it over IPv4, which has no flow label.
+    #[inline]
+    pub const fn carried(self, ev: Ev, v6: bool) -> Ev {
+        let Entropy { src_port, flow_label } = self.place(ev);
+        self.extract(src_port, if v6 { flow_label } else { 0 })
+    }
+
     /// The entropy value of a packet that arrived with these fields.
     #[inline]
     pub const fn extract(self, src_port: u16, flow_label: u32) -> Ev {

@@ -170,6 +170,17 @@ fn an_answer_faster_than_any_may_be_to_the_first_copy() {
     assert_eq!((sender.status().smoothed_rtt_ns, sender.status().min_rtt_ns), (RTT, RTT));
 }
 
+/// Elsewhere the copies are told apart, and the fastest round trip may be that of a repeat: if only repeats get through, there is no other.
+#[test]
+fn a_repeat_may_be_answered_faster_than_anything_before() {
+    let (mut sender, sent, again) = overdue();
+    sender.wait(RTT - 1);
+    sender.sack(sender.answer(&again, 3));
+    assert_eq!(sender.status().min_rtt_ns, RTT - 1);
+    sender.wait(10 * RTT / 4);
+    assert_eq!((sender.sent_numbers(), sent.len()), (vec![3], 4), "it overtook what left before it");
+}
+
 /// The first report brings no time. That it came after 10 us bounds the round trip, and the rule goes by that.
 #[test]
 fn before_a_round_trip_is_known_the_age_of_the_first_report_stands_for_it() {

@@ -6,7 +6,7 @@ mod reports;
 use super::*;
 use crate::congestion::{CcConfig, NsccOverrides, build};
 use crate::path::PathConfig;
-use crate::wire::{NackReason, Neth, Opcode, Seth};
+use crate::wire::{Ev, NackReason, Neth, Opcode, Seth};
 use crate::work::{RemoteAddr, Sge};
 
 const MTU: u32 = 256;
@@ -23,6 +23,7 @@ struct Bench {
 impl Bench {
     fn new(adjust: impl FnOnce(&mut RequesterSetup)) -> Self {
         let mut setup = RequesterSetup {
+            ev_mask: u32::MAX,
             initial_psn: FIRST_PSN,
             initial_msn: Msn::new(0),
             mtu: MTU,
@@ -422,7 +423,7 @@ fn only_an_idle_requester_gives_up_its_records() {
 #[test]
 fn an_idle_requester_keeps_the_suspicions_that_stand() {
     let mut bench = Bench::new(|_| ());
-    let copy = |order| repeats::Copy { sent_at: Time(1), order, ev: 0, ev_bits: crate::wire::Ev(1) };
+    let copy = |order| repeats::Copy { sent_at: Time(1), order, ev: 0, ev_bits: Ev(1) };
     bench.r.repeats.note(0, copy(1), copy(2), Cause::Time);
     for ev in [1, 2] {
         assert!(!bench.r.suspects.suspect(ev, 10, 0));
