@@ -64,7 +64,8 @@ pub struct PathConfig {
     /// Entropy values that replace failed ones of the same plane. Default 64.
     pub backup: u16,
     /// Losses never reduce the active entropy values of the usable planes below this (the OCP API's
-    /// `ev_min_active`). Default 4.
+    /// `ev_min_active`). Planes with backups to spare put more to use than their share for it; where there are
+    /// none, paths that lost packets stay in use. Default 4.
     pub min_active: u16,
     /// Planes, that is NIC ports, 1 to [`MAX_PLANES`].
     pub planes: u8,

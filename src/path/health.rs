@@ -9,6 +9,22 @@ impl Plane {
     fn is_short(&self) -> bool {
         self.active < self.target
     }
+
+    /// Puts the first of the backup set to use.
+    fn lend(&mut self, sliced: bool) {
+        self.active += 1;
+        self.spare -= 1;
+        self.clamp(sliced);
+    }
+
+    /// Makes those in use beyond the plane's share backups again.
+    fn take_back(&mut self, sliced: bool) {
+        if self.active > self.target {
+            self.spare += self.active - self.target;
+            self.active = self.target;
+            self.clamp(sliced);
+        }
+    }
 }
 
 impl Paths {
@@ -40,8 +56,8 @@ impl Paths {
     /// A packet on this path was lost, not trimmed: the path is assumed to have failed and goes out of
     /// use at once, a backup of the same plane takes its place (MRC paper, sections 2.1 and 4).
     ///
-    /// If no backup is left and this one is needed to keep `min_active` paths, it stays in use, is
-    /// passed over once, and `floor_holds` counts it.
+    /// If no backup is left on any plane and this one is needed to keep `min_active` paths, it stays in
+    /// use, is passed over once, and `floor_holds` counts it.
     pub fn on_loss(&mut self, id: EvId, now: Time) {
         let Some(entry) = self.entries.get_mut(usize::from(id.0)) else { return };
         entry.drops = entry.drops.saturating_add(1);
@@ -178,23 +194,41 @@ impl Paths {
         self.set_flags(id.0, BAD);
         self.schedule_first_probe(id, now);
         self.push_event(id, EvState::AssumedBad);
+        self.share_backups();
         self.heal_reverse(plane);
         self.refresh_usable();
     }
 
     /// Whether the floor on active entropy values keeps one of this plane in use that is neither bad nor denied. As
-    /// there are no backups then, it is active.
+    /// no plane has backups left then, it is active.
     fn is_needed(&self, plane: u8) -> bool {
-        let Some(state) = self.planes.get(usize::from(plane)) else { return false };
-        PortMask(self.usable).contains(plane)
-            && state.spare == 0
-            && self.active_in(self.usable) <= usize::from(self.min_active)
+        let good = |state: &Plane| state.active + state.spare;
+        PortMask(self.usable).contains(plane) && self.sum(self.usable, good) <= self.min_active
     }
 
-    /// Active entropy values of the planes in `mask`.
-    fn active_in(&self, mask: u32) -> usize {
+    /// Active entropy values of the planes that are open.
+    fn active_open(&self) -> u16 {
+        self.sum(self.open, |state| state.active)
+    }
+
+    /// What `count` says of the planes in `mask`, in sum: at most the number of entropy values.
+    fn sum(&self, mask: u32, count: impl Fn(&Plane) -> u16) -> u16 {
         let planes = (0..).zip(self.planes.iter());
-        planes.filter(|(plane, _)| mask >> plane & 1 == 1).map(|(_, state)| usize::from(state.active)).sum()
+        planes.filter(|(plane, _)| mask >> plane & 1 == 1).map(|(_, state)| count(state)).sum()
+    }
+
+    /// Where planes have fewer than `min_active` in use together, those that have backups put them to use, beyond
+    /// their own share: a dead path of another plane is not kept for the floor's sake.
+    fn share_backups(&mut self) {
+        let sliced = self.sliced;
+        self.planes.iter_mut().for_each(|state| state.take_back(sliced));
+        while self.active_open() < self.min_active {
+            let open = self.open;
+            let lenders = (0..).zip(self.planes.iter_mut());
+            let lenders = lenders.filter(|(plane, state)| open >> plane & 1 == 1 && state.spare > 0);
+            let Some((_, state)) = lenders.min_by_key(|(_, state)| state.active) else { return };
+            state.lend(sliced);
+        }
     }
 
     /// Follows a change of ports or of the deny list.
@@ -212,10 +246,11 @@ impl Paths {
         self.find_next_probe();
     }
 
-    /// Puts bad entropy values back to use when ports or the deny list leave fewer than `min_active`:
-    /// a path that may be bad is better than none.
+    /// Puts bad entropy values back to use when ports or the deny list leave fewer than `min_active`, backups
+    /// included: a path that may be bad is better than none.
     fn keep_floor(&mut self) {
-        while self.active_in(self.open) < usize::from(self.min_active) {
+        self.share_backups();
+        while self.active_open() < self.min_active {
             let bad = self.entries.iter().zip(0..).filter(|(entry, _)| {
                 entry.flags & BAD != 0
                     && PortMask(self.open).contains(entry.plane)
@@ -233,6 +268,7 @@ impl Paths {
         self.prober.bad -= 1;
         self.set_flags(id.0, flags);
         self.bring_back(id.0);
+        self.share_backups();
         self.push_event(id, EvState::Good);
     }
 

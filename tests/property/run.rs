@@ -208,8 +208,7 @@ fn qp_init(plan: &Plan, end: &EndPlan, pd: PdId, number: usize) -> QpInit {
     init.path = PathConfig {
         active,
         backup: end.backup,
-        // A floor keeps dead paths in use, and is judged by the tests of `path`. With one path alone, repeats have no other.
-        min_active: active.min(if plan.weather == Weather::DeadPath { 2 } else { 4 }),
+        min_active: active.min(4),
         spray_width: end.spray_width,
         probes_to_revive: end.probes_to_revive,
         probe_interval_ns: end.probe_interval_ns,

@@ -1,5 +1,5 @@
 //! Random events against a reference model that knows only how many entropy values of a plane are
-//! good: the active ones are as many of them as the plane wants.
+//! good: the active ones are as many of them as the plane wants, and more where the planes have too few together.
 
 use proptest::prelude::*;
 
@@ -135,9 +135,25 @@ impl Model {
         usize::from(self.cfg.active / u16::from(self.cfg.planes))
     }
 
-    /// All good ones up to the target.
-    fn active(&self, plane: u8) -> usize {
+    /// All good ones up to the target, without what the plane lends.
+    fn own(&self, plane: u8) -> usize {
         self.good(plane).min(self.target())
+    }
+
+    /// All good ones up to the target, and those of open planes beyond it that the floor asks for: the plane with
+    /// the fewest lends first.
+    fn active(&self, plane: u8) -> usize {
+        let open = |plane: &u8| PortMask(self.open()).contains(*plane);
+        let mut active: Vec<_> = (0..self.cfg.planes).map(|plane| self.own(plane)).collect();
+        while (0..self.cfg.planes).filter(open).map(|plane| active[usize::from(plane)]).sum::<usize>()
+            < self.floor()
+        {
+            let lenders = (0..self.cfg.planes).filter(open);
+            let lenders = lenders.filter(|&plane| active[usize::from(plane)] < self.good(plane));
+            let Some(plane) = lenders.min_by_key(|&plane| active[usize::from(plane)]) else { break };
+            active[usize::from(plane)] += 1;
+        }
+        active[usize::from(plane)]
     }
 
     fn usable(&self) -> u32 {
@@ -158,9 +174,9 @@ impl Model {
     fn assume_bad(&mut self, id: EvId) {
         let plane = self.paths.plane(id);
         let at = usize::from(id.0);
-        let needed = self.good(plane) <= self.target()
-            && PortMask(self.usable()).contains(plane)
-            && self.active_in(self.usable()) <= self.floor();
+        let usable = PortMask(self.usable());
+        let good = (0..self.cfg.planes).filter(|&plane| usable.contains(plane)).map(|plane| self.good(plane));
+        let needed = usable.contains(plane) && good.sum::<usize>() <= self.floor();
         if self.health[at] == Health::Good && !needed {
             self.health[at] = Health::Bad(0);
         }
@@ -174,7 +190,7 @@ impl Model {
                 let plane = self.paths.plane(EvId(id as u16));
                 matches!(self.health[id], Health::Bad(_))
                     && open.contains(plane)
-                    && self.active(plane) < self.target()
+                    && self.own(plane) < self.target()
             });
             let fewest = bad.min_by_key(|&id| self.active(self.paths.plane(EvId(id as u16))));
             let Some(id) = fewest else { return };

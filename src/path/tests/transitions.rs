@@ -76,6 +76,35 @@ fn the_floor_keeps_the_last_paths_in_use() {
 }
 
 #[test]
+fn backups_of_other_planes_keep_the_floor_and_go_back_when_paths_return() {
+    let mut paths = paths(&PathConfig { min_active: 4, probes_to_revive: 1, ..small(2, 2, 3) });
+    for &id in [ids(&paths, 1, true), ids(&paths, 1, false)].concat().iter() {
+        paths.on_loss(id, at_us(1));
+    }
+    assert_eq!(
+        (paths.active_len(0), paths.active_len(1)),
+        (4, 0),
+        "a dead path is kept for the floor's sake"
+    );
+    assert_eq!((paths.usable_planes(), paths.counters().floor_holds), (PortMask(0b01), 0));
+    let mut used = picks(&mut paths, 400);
+    used.sort();
+    used.dedup();
+    assert_eq!(used.len(), 4);
+    // Good ones are no backups of a plane that is closed.
+    paths.set_local_ports(PortMask(0b10));
+    assert_eq!((paths.active_len(0), paths.active_len(1)), (2, 2));
+    paths.set_local_ports(ALL);
+    assert_eq!((paths.active_len(0), paths.active_len(1)), (2, 2), "back to the share of each");
+    // One more is lost and answers its probe.
+    paths.on_loss(ids(&paths, 1, true)[0], at_us(2));
+    assert_eq!((paths.active_len(0), paths.active_len(1)), (3, 1));
+    let probe = paths.next_probe(Time(10 * MS)).unwrap();
+    paths.on_probe_answer(probe.id, EvMark::None, Time(10 * MS));
+    assert_eq!((paths.active_len(0), paths.active_len(1)), (2, 2));
+}
+
+#[test]
 fn always_skip_is_as_bad_as_a_loss_but_no_drop() {
     let mut paths = paths(&small(1, 2, 1));
     paths.on_always_skip(EvId(0), at_us(1));
