@@ -78,7 +78,7 @@ fn the_floor_keeps_the_last_paths_in_use() {
 #[test]
 fn backups_of_other_planes_keep_the_floor_and_go_back_when_paths_return() {
     let mut paths = paths(&PathConfig { min_active: 4, probes_to_revive: 1, ..small(2, 2, 3) });
-    for &id in [ids(&paths, 1, true), ids(&paths, 1, false)].concat().iter() {
+    for id in [ids(&paths, 1, true), ids(&paths, 1, false)].concat() {
         paths.on_loss(id, at_us(1));
     }
     assert_eq!(

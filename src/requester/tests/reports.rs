@@ -124,6 +124,18 @@ fn an_answer_to_a_repeat_counts_from_the_shortest_round_trip_on() {
     }
 }
 
+/// A packet that was sent once has no other copy: its answer counts whatever it says of the path, and however fast it is.
+#[test]
+fn an_answer_to_a_packet_sent_once_cannot_be_mistaken() {
+    let mut bench = sent(3);
+    for (seq, rtt_ns) in [(0, 100_000), (1, 90_000), (2, 80_000)] {
+        let of = record(&bench, seq);
+        bench.now = of.1.sent_at.after(rtt_ns);
+        report(&mut bench, seq + 1, &[], of, |seth| seth.entropy.0 ^= u32::from(seq == 2));
+        assert_eq!(bench.r.rtt.min_ns(), rtt_ns);
+    }
+}
+
 /// Over IPv4 one half of an entropy value goes unseen. The other names the copy that is answered.
 #[test]
 fn an_answer_names_its_copy_by_what_packets_carry() {
