@@ -16,6 +16,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+mod fabric;
 mod forwarder;
 mod profile;
 mod segments;
@@ -24,6 +25,7 @@ use std::fmt;
 use std::net::Ipv6Addr;
 use std::str::FromStr;
 
+pub use fabric::{End, Fabric, FabricError, FabricHost, Hop, Link, Node, Shape, Walk, Walker};
 pub use forwarder::{Behavior, Dropped, Forwarder, TableError, Verdict};
 pub use profile::{EvProfile, Field, ProfileError};
 pub use segments::Segments;
@@ -83,6 +85,11 @@ impl F3216 {
         }
         let empty = Self((block as u128) << (128 - BLOCK_BITS));
         usids.iter().try_fold(empty, |carrier, &usid| carrier.push(usid))
+    }
+
+    /// A carrier of one uSID, which is not 0.
+    const fn of_one(block: u32, usid: u16) -> Self {
+        Self((block as u128) << (128 - BLOCK_BITS) | (usid as u128) << (128 - BLOCK_BITS - USID_BITS))
     }
 
     /// The first 32 bits.

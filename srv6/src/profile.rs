@@ -292,7 +292,7 @@ impl From<Segments> for EvProfile {
 }
 
 /// The lowest `bits` bits (all of them from 32 on).
-const fn ones(bits: u32) -> u32 {
+pub(crate) const fn ones(bits: u32) -> u32 {
     if bits >= EV_BITS { u32::MAX } else { (1 << bits) - 1 }
 }
 

@@ -1,0 +1,453 @@
+//! A fabric of one or two tiers and several planes: names, addresses, uSIDs, paths and the tables of its switches.
+
+mod walk;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::net::Ipv6Addr;
+
+use ipnet::Ipv6Net;
+
+use crate::profile::ones;
+use crate::{Behavior, EvProfile, F3216, Field, Forwarder, TableError};
+
+pub use walk::{End, Hop, Walk, Walker};
+
+const BLOCK_BITS: u8 = crate::BLOCK_BITS as u8;
+const USID_BITS: u8 = crate::USID_BITS as u8;
+/// Bits of the numbers in a uSID, behind the two of the [`Role`].
+const PLANE_BITS: u32 = 5;
+const NUMBER_BITS: u32 = 9;
+/// Bits of an address in front of the T0 switch's number: the prefix of a fabric is no longer.
+const SUBNET_AT: u8 = 48;
+
+/// What a uSID names, in its first two bits: none is zero, which would end a carrier.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Role {
+    T0 = 1,
+    T1 = 2,
+    Host = 3,
+}
+
+/// How large a fabric is, and where its addresses come from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Shape {
+    /// Planes: each is a network of its own, and each host has a port in each. 1 to 32.
+    pub planes: u8,
+    /// T0 switches in each plane, 1 to 512.
+    pub t0: u16,
+    /// T1 switches in each plane, each joined to every T0 switch. 0 to 512; 0 only where there is one T0 switch.
+    pub t1: u16,
+    /// The block of all uSIDs, 32 bits long.
+    pub block: Ipv6Net,
+    /// What the addresses of hosts start with, at most 48 bits long.
+    pub prefix: Ipv6Net,
+}
+
+/// A host and its place: the same T0 switch, and the same port of it, in each plane.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct FabricHost {
+    /// Its name: ASCII letters, digits, `-`, `_` and `.`, at most 63.
+    pub name: String,
+    /// Number of its T0 switch.
+    pub t0: u16,
+    /// The port of the T0 switch that it is joined to, 0 to 511.
+    pub downlink: u16,
+}
+
+/// A host or a switch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Node {
+    /// The host with this number.
+    Host(u16),
+    /// A switch that hosts are joined to.
+    T0 {
+        /// Its plane.
+        plane: u8,
+        /// Its number in the plane.
+        number: u16,
+    },
+    /// A switch that joins T0 switches.
+    T1 {
+        /// Its plane.
+        plane: u8,
+        /// Its number in the plane, and that of the uplinks to it.
+        number: u16,
+    },
+}
+
+/// A cable: the lower tier's node, and the upper one's.
+pub type Link = (Node, Node);
+
+/// Why there can be no such fabric.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum FabricError {
+    /// A number is out of its range.
+    #[error("{setting} = {value}: must be {min} to {max}")]
+    Range {
+        /// A field of [`Shape`].
+        setting: &'static str,
+        /// What was given.
+        value: u16,
+        /// The least that can be.
+        min: u16,
+        /// The most.
+        max: u16,
+    },
+    /// T0 switches that nothing joins.
+    #[error("t1 = 0: {0} T0 switches need T1 switches between them; set t1 to 1 or more, or t0 to 1")]
+    Apart(u16),
+    /// A prefix is of the wrong length, or has something behind it.
+    #[error("{setting} = {prefix}: {why}")]
+    Prefix {
+        /// A field of [`Shape`].
+        setting: &'static str,
+        /// What was given.
+        prefix: Ipv6Net,
+        /// What is wrong with it.
+        why: &'static str,
+    },
+    /// Nothing to join.
+    #[error("there are no hosts")]
+    NoHosts,
+    /// More hosts than numbers for them.
+    #[error("{0} hosts given: at most {max}", max = u16::MAX)]
+    Hosts(usize),
+    /// Something is wrong with a host.
+    #[error("{setting} of host \"{name}\": {why}")]
+    Host {
+        /// Its number.
+        number: usize,
+        /// Its name.
+        name: String,
+        /// A field of [`FabricHost`].
+        setting: &'static str,
+        /// What is wrong.
+        why: String,
+    },
+}
+
+/// A fabric: planes of T0 and T1 switches, each T0 switch joined to all T1 switches of its plane and each host to one T0
+/// switch of every plane (MRC paper, section 2.1).
+///
+/// Its uSIDs follow the paper's scheme (section 2.3): the plane is in each of them, the uplink that a packet takes is in that of the T1
+/// switch, and the port of the last T0 switch in that of the destination. A uSID has two bits that tell what it names
+/// (1 a T0 switch, 2 a T1 switch, 3 a host), five for the plane, and nine for the number: of the switch, or of the host's port at
+/// its T0 switch, which alone knows it. A path is `T0, T1, T0, host`, or `T0, host` between hosts of one T0 switch, and the
+/// entropy value chooses the T1 switch with its first bits.
+///
+/// A host has one address in each plane: the prefix, the number of its T0 switch in the fourth 16-bit group, the
+/// plane in the seventh, and one more than its port in the last.
+///
+/// ```
+/// use spindrift_srv6::{Fabric, FabricHost, Node, Shape};
+///
+/// let shape = Shape { planes: 2, t0: 2, t1: 4, ..Shape::default() };
+/// let host = |name: &str, t0| FabricHost { name: name.into(), t0, downlink: 0 };
+/// let fabric = Fabric::new(shape, vec![host("h1", 0), host("h2", 1)])?;
+/// let (h1, h2) = (fabric.host("h1").ok_or("h1")?, fabric.host("h2").ok_or("h2")?);
+/// let paths = fabric.paths(h1, h2, 1).ok_or("plane 1")?;
+/// assert_eq!(paths.count(), 4);
+/// assert_eq!(paths.expand(0xc000_0000).destination().to_string(), "fcbb:bb00:4200:8203:4201:c200::");
+/// let walk = fabric.walker().walk(h1, h2, 1, 0xc000_0000).ok_or("plane 1")?;
+/// let names: Vec<_> = walk.hops.iter().map(|hop| fabric.name(hop.node)).collect();
+/// assert_eq!(names, ["h1", "p1-t0-0", "p1-t1-3", "p1-t0-1", "h2"]);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Fabric {
+    shape: Shape,
+    hosts: Vec<FabricHost>,
+}
+
+impl Default for Shape {
+    /// One plane with one switch; uSIDs in `fcbb:bb00::/32` and hosts in `fd5d:7072::/48`.
+    fn default() -> Self {
+        Self {
+            planes: 1,
+            t0: 1,
+            t1: 0,
+            block: Ipv6Net::new_assert(Ipv6Addr::new(0xfcbb, 0xbb00, 0, 0, 0, 0, 0, 0), 32),
+            prefix: Ipv6Net::new_assert(Ipv6Addr::new(0xfd5d, 0x7072, 0, 0, 0, 0, 0, 0), SUBNET_AT),
+        }
+    }
+}
+
+impl Shape {
+    fn check(&self) -> Result<(), FabricError> {
+        let most = 1 << NUMBER_BITS;
+        let ranges = [
+            ("planes", u16::from(self.planes), 1, 1 << PLANE_BITS),
+            ("t0", self.t0, 1, most),
+            ("t1", self.t1, 0, most),
+        ];
+        for (setting, value, min, max) in ranges {
+            if !(min..=max).contains(&value) {
+                return Err(FabricError::Range { setting, value, min, max });
+            }
+        }
+        if self.t1 == 0 && self.t0 > 1 {
+            return Err(FabricError::Apart(self.t0));
+        }
+        let bad = |setting, prefix, why| Err(FabricError::Prefix { setting, prefix, why });
+        if self.block.prefix_len() != BLOCK_BITS {
+            return bad("block", self.block, "a block has 32 bits, as in fcbb:bb00::/32");
+        }
+        if self.prefix.prefix_len() > SUBNET_AT {
+            return bad("prefix", self.prefix, "at most 48 bits, as in fd5d:7072::/48");
+        }
+        for (setting, prefix) in [("block", self.block), ("prefix", self.prefix)] {
+            if prefix.trunc() != prefix {
+                return bad(setting, prefix, "there are bits behind the prefix");
+            }
+        }
+        if self.block.contains(&self.prefix) || self.prefix.contains(&self.block) {
+            return bad("prefix", self.prefix, "it overlaps the block of the uSIDs");
+        }
+        Ok(())
+    }
+}
+
+impl Fabric {
+    /// The fabric of this shape with these hosts.
+    ///
+    /// # Errors
+    /// What cannot be, by name: see [`FabricError`].
+    pub fn new(shape: Shape, hosts: Vec<FabricHost>) -> Result<Self, FabricError> {
+        shape.check()?;
+        if hosts.is_empty() {
+            return Err(FabricError::NoHosts);
+        }
+        if hosts.len() > usize::from(u16::MAX) {
+            return Err(FabricError::Hosts(hosts.len()));
+        }
+        let (mut names, mut places) = (BTreeSet::new(), BTreeMap::new());
+        for (number, host) in hosts.iter().enumerate() {
+            let FabricHost { name, t0, downlink } = host;
+            let bad = |setting, why| Err(FabricError::Host { number, name: name.clone(), setting, why });
+            let fits = |letter: char| letter.is_ascii_alphanumeric() || "-_.".contains(letter);
+            if name.is_empty() || name.len() > 63 || !name.chars().all(fits) {
+                let allowed = "a name has 1 to 63 ASCII letters, digits, '-', '_' and '.'";
+                return bad("name", allowed.to_owned());
+            }
+            if switch_named(name).is_some() {
+                return bad("name", "switches have names of this form".to_owned());
+            }
+            if !names.insert(name) {
+                return bad("name", "another host has the same name".to_owned());
+            }
+            if *t0 >= shape.t0 {
+                return bad("t0", format!("there is no T0 switch {t0}, the last one is {}", shape.t0 - 1));
+            }
+            if *downlink >= 1 << NUMBER_BITS {
+                return bad("downlink", format!("{downlink} is more than {}", (1 << NUMBER_BITS) - 1));
+            }
+            if let Some(other) = places.insert((t0, downlink), name) {
+                return bad("downlink", format!("port {downlink} of T0 switch {t0} is taken by \"{other}\""));
+            }
+        }
+        Ok(Self { shape, hosts })
+    }
+
+    /// The shape that it was made of.
+    pub const fn shape(&self) -> &Shape {
+        &self.shape
+    }
+
+    /// The hosts, in the order of their numbers.
+    pub fn hosts(&self) -> &[FabricHost] {
+        &self.hosts
+    }
+
+    /// The number of a host.
+    pub fn host(&self, name: &str) -> Option<u16> {
+        self.hosts.iter().position(|host| host.name == name).map(|at| at as u16)
+    }
+
+    /// All nodes: hosts, then the switches plane by plane.
+    pub fn nodes(&self) -> impl Iterator<Item = Node> + '_ {
+        let Shape { planes, t0, t1, .. } = self.shape;
+        let switches = (0..planes).flat_map(move |plane| {
+            let lower = (0..t0).map(move |number| Node::T0 { plane, number });
+            lower.chain((0..t1).map(move |number| Node::T1 { plane, number }))
+        });
+        (0..self.hosts.len() as u16).map(Node::Host).chain(switches)
+    }
+
+    /// All links, plane by plane: those of hosts, then those between switches.
+    pub fn links(&self) -> impl Iterator<Item = Link> + '_ {
+        let Shape { planes, t0, t1, .. } = self.shape;
+        (0..planes).flat_map(move |plane| {
+            let down = (0..).zip(&self.hosts);
+            let down = down.map(move |(host, at)| (Node::Host(host), Node::T0 { plane, number: at.t0 }));
+            let up = (0..t0).flat_map(move |lower| {
+                let lower = Node::T0 { plane, number: lower };
+                (0..t1).map(move |upper| (lower, Node::T1 { plane, number: upper }))
+            });
+            down.chain(up)
+        })
+    }
+
+    /// The link between two nodes, named in either order.
+    pub fn link(&self, a: Node, b: Node) -> Option<Link> {
+        let link = (a.min(b), a.max(b));
+        self.links().find(|&other| other == link)
+    }
+
+    /// What a node is called: a host by its name, a switch by plane, tier and number, as in `p0-t1-3`.
+    pub fn name(&self, node: Node) -> String {
+        match node {
+            Node::Host(host) => {
+                self.hosts.get(usize::from(host)).map_or_else(String::new, |at| at.name.clone())
+            }
+            switch => switch.to_string(),
+        }
+    }
+
+    /// The node of this name.
+    pub fn node(&self, name: &str) -> Option<Node> {
+        let Shape { planes, t0, t1, .. } = self.shape;
+        match switch_named(name) {
+            Some(node @ Node::T0 { plane, number }) => (plane < planes && number < t0).then_some(node),
+            Some(node @ Node::T1 { plane, number }) => (plane < planes && number < t1).then_some(node),
+            _ => self.host(name).map(Node::Host),
+        }
+    }
+
+    /// The address of a host's port in a plane; `None` where there is no such host or plane.
+    pub fn address(&self, host: u16, plane: u8) -> Option<Ipv6Addr> {
+        let at = self.hosts.get(usize::from(host))?;
+        (plane < self.shape.planes).then(|| self.address_at(at, plane))
+    }
+
+    /// The prefix of the hosts at a T0 switch, which is the same in each plane.
+    pub fn subnet(&self, t0: u16) -> Ipv6Net {
+        let bits = self.shape.prefix.addr().to_bits() | u128::from(t0) << 64;
+        Ipv6Net::new_assert(Ipv6Addr::from_bits(bits), 64)
+    }
+
+    /// The paths of a plane between two hosts, which may be one and the same: one for each T1 switch, or a single one
+    /// where both are at one T0 switch. `None` where there is no such host or plane.
+    pub fn paths(&self, from: u16, to: u16, plane: u8) -> Option<EvProfile> {
+        let (from, to) = (self.hosts.get(usize::from(from))?, self.hosts.get(usize::from(to))?);
+        if plane >= self.shape.planes {
+            return None;
+        }
+        let fixed = |role, number| Field::fixed(USID_BITS, usid(role, plane, number).into());
+        let mut fields = vec![Field::fixed(BLOCK_BITS, self.block()), fixed(Role::T0, from.t0)];
+        if from.t0 != to.t0 {
+            let largest = u32::from(self.shape.t1.checked_sub(1)?);
+            let mask = ones(u32::BITS - largest.leading_zeros());
+            fields.push(Field { max: largest, mask, ..fixed(Role::T1, 0) });
+            fields.push(fixed(Role::T0, to.t0));
+        }
+        fields.push(fixed(Role::Host, to.downlink));
+        EvProfile::new(&F3216::FORMAT, &fields).ok()
+    }
+
+    /// The tables of a node: its segments, and plain routes to the hosts, of which a T0 switch spreads those that lead up over all T1
+    /// switches of its plane. A host passes nothing on.
+    pub fn forwarder(&self, node: Node) -> Forwarder<Node> {
+        let mut tables = Forwarder::new(hash_key(node));
+        let filled = match node {
+            Node::Host(host) => self.fill_host(&mut tables, host),
+            Node::T0 { plane, number } => self.fill_t0(&mut tables, plane, number),
+            Node::T1 { plane, number } => self.fill_t1(&mut tables, plane, number),
+        };
+        debug_assert_eq!(filled, Ok(()), "each entry is there once and well-formed");
+        tables
+    }
+
+    fn fill_host(&self, tables: &mut Forwarder<Node>, host: u16) -> Result<(), TableError> {
+        let Some(at) = self.hosts.get(usize::from(host)) else { return Ok(()) };
+        for plane in 0..self.shape.planes {
+            tables.add_own(self.address_at(at, plane));
+            tables.add_segment(self.segment(Role::Host, plane, at.downlink), Behavior::Decapsulate)?;
+        }
+        Ok(())
+    }
+
+    fn fill_t0(&self, tables: &mut Forwarder<Node>, plane: u8, number: u16) -> Result<(), TableError> {
+        tables.add_segment(self.segment(Role::T0, plane, number), Behavior::Node)?;
+        for (host, at) in (0..).zip(&self.hosts).filter(|(_, at)| at.t0 == number) {
+            let below = [Node::Host(host)];
+            tables.add_route(self.segment(Role::Host, plane, at.downlink).prefix(), below)?;
+            tables.add_route(self.address_at(at, plane).into(), below)?;
+        }
+        let up: Vec<_> = (0..self.shape.t1).map(|number| Node::T1 { plane, number }).collect();
+        for (number, &upper) in (0..).zip(&up) {
+            tables.add_route(self.segment(Role::T1, plane, number).prefix(), [upper])?;
+        }
+        for other in (0..self.shape.t0).filter(|&other| other != number) {
+            tables.add_route(self.subnet(other), up.clone())?;
+        }
+        Ok(())
+    }
+
+    fn fill_t1(&self, tables: &mut Forwarder<Node>, plane: u8, number: u16) -> Result<(), TableError> {
+        tables.add_segment(self.segment(Role::T1, plane, number), Behavior::Node)?;
+        for number in 0..self.shape.t0 {
+            let below = [Node::T0 { plane, number }];
+            tables.add_route(self.segment(Role::T0, plane, number).prefix(), below)?;
+            tables.add_route(self.subnet(number), below)?;
+        }
+        Ok(())
+    }
+
+    fn block(&self) -> u32 {
+        (self.shape.block.addr().to_bits() >> (u128::BITS - u32::from(BLOCK_BITS))) as u32
+    }
+
+    /// The carrier of one uSID.
+    fn segment(&self, role: Role, plane: u8, number: u16) -> F3216 {
+        F3216::of_one(self.block(), usid(role, plane, number))
+    }
+
+    fn address_at(&self, host: &FabricHost, plane: u8) -> Ipv6Addr {
+        let port = u128::from(plane) << 16 | u128::from(host.downlink + 1);
+        Ipv6Addr::from_bits(self.subnet(host.t0).addr().to_bits() | port)
+    }
+}
+
+/// Never 0: roles begin at 1.
+const fn usid(role: Role, plane: u8, number: u16) -> u16 {
+    (role as u16) << (PLANE_BITS + NUMBER_BITS) | (plane as u16) << NUMBER_BITS | number
+}
+
+/// Switches decide differently about flows.
+fn hash_key(node: Node) -> u64 {
+    let key = |tier: u64, plane: u8, number: u16| tier << 32 | u64::from(plane) << 16 | u64::from(number);
+    match node {
+        Node::Host(host) => key(0, 0, host),
+        Node::T0 { plane, number } => key(1, plane, number),
+        Node::T1 { plane, number } => key(2, plane, number),
+    }
+}
+
+/// The switch that has this name in a fabric that is large enough.
+fn switch_named(name: &str) -> Option<Node> {
+    let (plane, rest) = name.strip_prefix('p')?.split_once('-')?;
+    let (tier, number) = rest.split_once('-')?;
+    let (plane, number) = (plane.parse().ok()?, number.parse().ok()?);
+    let node = match tier {
+        "t0" => Node::T0 { plane, number },
+        "t1" => Node::T1 { plane, number },
+        _ => return None,
+    };
+    // As it would be written: no leading zeros or signs.
+    (node.to_string() == name).then_some(node)
+}
+
+impl fmt::Display for Node {
+    /// A host by its number: its name is the fabric's to tell.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Host(host) => write!(f, "host {host}"),
+            Self::T0 { plane, number } => write!(f, "p{plane}-t0-{number}"),
+            Self::T1 { plane, number } => write!(f, "p{plane}-t1-{number}"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;
