@@ -1,7 +1,6 @@
 //! Configuration files: TOML, with every key of the command line and the settings of the transport that
 //! have no flag. `docs/cli.md` lists the keys.
 
-use std::fs;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -11,10 +10,8 @@ use serde::{Deserialize, Deserializer};
 use spindrift::congestion::CcAlgorithm;
 use spindrift::wire::{DscpMap, OpPosition};
 
-use toml::de::DeTable;
-
+use crate::toml_file::TomlFile;
 use crate::units::{parse_duration, parse_size};
-use crate::usage::usage;
 
 /// A configuration file. What it leaves out has the defaults of the command.
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -28,13 +25,7 @@ pub(crate) struct Config {
     pub(crate) setup: Setup,
     /// The file, to name the place of a value in an error.
     #[serde(skip)]
-    file: Option<File>,
-}
-
-#[derive(Clone, Debug)]
-struct File {
-    name: String,
-    text: String,
+    file: Option<TomlFile>,
 }
 
 /// What is done.
@@ -189,40 +180,25 @@ impl Config {
     /// Reads a file; everything is the default without one.
     pub(crate) fn load(path: Option<&Path>) -> Result<Self> {
         let Some(path) = path else { return Ok(Self::default()) };
-        let name = path.display().to_string();
-        let text = fs::read_to_string(path)
-            .map_err(|error| usage(format!("cannot read the configuration {name}: {error}")))?;
-        // The parser's message has line, column and the line itself.
-        let mut config: Self = toml::from_str(&text)
-            .map_err(|error| usage(format!("{name}: {}", error.to_string().trim_end())))?;
-        config.file = Some(File { name, text });
+        let file = TomlFile::read(path, "configuration")?;
+        let mut config: Self = file.parse()?;
+        config.file = Some(file);
         Ok(config)
     }
 
     /// Names where a value came from: the flag if it was given, else the key in the file.
     pub(crate) fn origin(&self, from_flag: bool, flag: &str, key: &str) -> String {
-        if from_flag || self.find(key).is_none() { flag.to_owned() } else { self.place(key) }
+        let place = if from_flag { None } else { self.find(key) };
+        place.unwrap_or_else(|| flag.to_owned())
     }
 
     /// Names a key in the file with its line and column, `key` alone if it is not there.
     pub(crate) fn place(&self, key: &str) -> String {
-        match self.find(key) {
-            Some((name, line, column)) => format!("{name}: line {line}, column {column}: {key}"),
-            None => key.to_owned(),
-        }
+        self.find(key).unwrap_or_else(|| key.to_owned())
     }
 
-    /// File, line and column of a value, such as `nic.fault`.
-    fn find(&self, key: &str) -> Option<(&str, usize, usize)> {
-        let File { name, text } = self.file.as_ref()?;
-        let mut table = DeTable::parse(text).ok()?;
-        let (section, field) = key.split_once('.')?;
-        let mut section = table.get_mut().remove(section)?;
-        let at = section.get_mut().get(field)?.span().start;
-        let before = text.get(..at)?;
-        let line_start = before.rfind('\n').map_or(0, |newline| newline + 1);
-        let column = before.get(line_start..)?.chars().count() + 1;
-        Some((name, before.matches('\n').count() + 1, column))
+    fn find(&self, key: &str) -> Option<String> {
+        self.file.as_ref()?.place(key)
     }
 }
 

@@ -5,10 +5,13 @@ mod config;
 mod dissect;
 mod loopback;
 mod output;
+mod path;
 mod ports;
 mod pump;
 mod remote;
 mod stop;
+mod toml_file;
+mod topology;
 mod units;
 mod usage;
 mod verbose;
@@ -37,6 +40,7 @@ enum Command {
     Dissect(dissect::DissectArgs),
     Pump(pump::PumpArgs),
     Ports(ports::PortsArgs),
+    Path(path::PathArgs),
 }
 
 fn main() -> ExitCode {
@@ -66,8 +70,8 @@ fn run(command: &Command) -> Result<()> {
         Command::WriteBw(args) | Command::WriteLat(args) => args.verbosity(),
         Command::Pump(args) => args.verbosity(),
         Command::Ports(args) => args.verbosity(),
-        // Its own `-v` is about packets.
-        Command::Dissect(_) => Verbosity::default(),
+        // The one has its own `-v`, about packets; nothing happens in the other.
+        Command::Dissect(_) | Command::Path(_) => Verbosity::default(),
     }
     .start()?;
     match command {
@@ -77,6 +81,7 @@ fn run(command: &Command) -> Result<()> {
         Command::Pump(args) => pump::run(args),
         Command::Ports(args) => ports::run(args),
         Command::Dissect(args) => dissect::run(args),
+        Command::Path(args) => path::run(args),
     }
 }
 

@@ -46,13 +46,25 @@ pub(crate) fn parse_duration(text: &str) -> Result<Duration, String> {
 
 /// Parses a 24-bit number, decimal or hexadecimal with `0x`.
 pub(crate) fn parse_qpn(text: &str) -> Result<Qpn, String> {
-    let number = match text.strip_prefix("0x").or_else(|| text.strip_prefix("0X")) {
-        Some(digits) => u32::from_str_radix(digits, 16),
-        None => text.parse(),
-    };
-    match number {
-        Ok(number) if number < 1 << 24 => Ok(Qpn::new(number)),
+    match parse_number(text) {
+        Some(number) if number < 1 << 24 => Ok(Qpn::new(number)),
         _ => Err(format!("`{text}` is not a queue pair number; give 0 to 16777215, or 0x0 to 0xffffff")),
+    }
+}
+
+/// Parses an entropy value, decimal or hexadecimal with `0x`.
+pub(crate) fn parse_ev(text: &str) -> Result<u32, String> {
+    parse_number(text).ok_or_else(|| {
+        format!("`{text}` is not an entropy value; give 32 bits, as in 0x80000000 or 2147483648")
+    })
+}
+
+fn parse_number(text: &str) -> Option<u32> {
+    match text.strip_prefix("0x").or_else(|| text.strip_prefix("0X")) {
+        // `from_str_radix` would take a sign, too.
+        Some(digits) if digits.starts_with('+') => None,
+        Some(digits) => u32::from_str_radix(digits, 16).ok(),
+        None => text.parse().ok(),
     }
 }
 
@@ -103,5 +115,15 @@ mod tests {
         assert_eq!(parse_qpn("66"), Ok(Qpn::new(66)));
         assert!(parse_qpn("16777216").is_err());
         assert!(parse_qpn("x").is_err());
+    }
+
+    #[test]
+    fn entropy_values_have_32_bits() {
+        for (text, ev) in [("0x80000000", 1 << 31), ("0XFfffFfff", u32::MAX), ("12", 12)] {
+            assert_eq!(parse_ev(text), Ok(ev));
+        }
+        for text in ["", "0x", "0x100000000", "4294967296", "-1", "0x+1", "x"] {
+            assert!(parse_ev(text).is_err_and(|error| error.contains(text)), "{text}");
+        }
     }
 }
