@@ -173,7 +173,7 @@ impl Repeats {
         for (&(seq, _), repeat) in &mut self.recent {
             let answered = answered.filter(|answered| answered.seq == seq);
             let which = answered.and_then(|answered| answered.which(repeat));
-            let behind_it = answered.is_some() && answered_at.is_some_and(|order| repeat.again.order < order);
+            let behind_it = answered.is_some() && answered_at.is_some_and(|order| order > repeat.again.order);
             match which {
                 Some(Which::Again) if repeat.answered.is_none() => repeat.answered = Some(now),
                 _ => {}

@@ -1,5 +1,6 @@
 //! A fabric of one or two tiers and several planes: names, addresses, uSIDs, paths and the tables of its switches.
 
+mod tables;
 mod walk;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -9,8 +10,9 @@ use std::net::Ipv6Addr;
 use ipnet::Ipv6Net;
 
 use crate::profile::ones;
-use crate::{Behavior, EvProfile, F3216, Field, Forwarder, TableError};
+use crate::{EvProfile, F3216, Field};
 
+pub use tables::Tables;
 pub use walk::{End, Hop, Walk, Walker};
 
 const BLOCK_BITS: u8 = crate::BLOCK_BITS as u8;
@@ -345,53 +347,10 @@ impl Fabric {
         EvProfile::new(&F3216::FORMAT, &fields).ok()
     }
 
-    /// The tables of a node: its segments, and plain routes to the hosts, of which a T0 switch spreads those that lead up over all T1
-    /// switches of its plane. A host passes nothing on.
-    pub fn forwarder(&self, node: Node) -> Forwarder<Node> {
-        let mut tables = Forwarder::new(hash_key(node));
-        let filled = match node {
-            Node::Host(host) => self.fill_host(&mut tables, host),
-            Node::T0 { plane, number } => self.fill_t0(&mut tables, plane, number),
-            Node::T1 { plane, number } => self.fill_t1(&mut tables, plane, number),
-        };
-        debug_assert_eq!(filled, Ok(()), "each entry is there once and well-formed");
-        tables
-    }
-
-    fn fill_host(&self, tables: &mut Forwarder<Node>, host: u16) -> Result<(), TableError> {
-        let Some(at) = self.hosts.get(usize::from(host)) else { return Ok(()) };
-        for plane in 0..self.shape.planes {
-            tables.add_own(self.address_at(at, plane));
-            tables.add_segment(self.segment(Role::Host, plane, at.downlink), Behavior::Decapsulate)?;
-        }
-        Ok(())
-    }
-
-    fn fill_t0(&self, tables: &mut Forwarder<Node>, plane: u8, number: u16) -> Result<(), TableError> {
-        tables.add_segment(self.segment(Role::T0, plane, number), Behavior::Node)?;
-        for (host, at) in (0..).zip(&self.hosts).filter(|(_, at)| at.t0 == number) {
-            let below = [Node::Host(host)];
-            tables.add_route(self.segment(Role::Host, plane, at.downlink).prefix(), below)?;
-            tables.add_route(self.address_at(at, plane).into(), below)?;
-        }
-        let up: Vec<_> = (0..self.shape.t1).map(|number| Node::T1 { plane, number }).collect();
-        for (number, &upper) in (0..).zip(&up) {
-            tables.add_route(self.segment(Role::T1, plane, number).prefix(), [upper])?;
-        }
-        for other in (0..self.shape.t0).filter(|&other| other != number) {
-            tables.add_route(self.subnet(other), up.clone())?;
-        }
-        Ok(())
-    }
-
-    fn fill_t1(&self, tables: &mut Forwarder<Node>, plane: u8, number: u16) -> Result<(), TableError> {
-        tables.add_segment(self.segment(Role::T1, plane, number), Behavior::Node)?;
-        for number in 0..self.shape.t0 {
-            let below = [Node::T0 { plane, number }];
-            tables.add_route(self.segment(Role::T0, plane, number).prefix(), below)?;
-            tables.add_route(self.subnet(number), below)?;
-        }
-        Ok(())
+    /// The first uSID of a host's paths in a plane: that of its T0 switch. `None` where there is no such host or plane.
+    pub fn first_segment(&self, host: u16, plane: u8) -> Option<F3216> {
+        let at = self.hosts.get(usize::from(host))?;
+        (plane < self.shape.planes).then(|| self.segment(Role::T0, plane, at.t0))
     }
 
     fn block(&self) -> u32 {
@@ -412,16 +371,6 @@ impl Fabric {
 /// Never 0: roles begin at 1.
 const fn usid(role: Role, plane: u8, number: u16) -> u16 {
     (role as u16) << (PLANE_BITS + NUMBER_BITS) | (plane as u16) << NUMBER_BITS | number
-}
-
-/// Switches decide differently about flows.
-fn hash_key(node: Node) -> u64 {
-    let key = |tier: u64, plane: u8, number: u16| tier << 32 | u64::from(plane) << 16 | u64::from(number);
-    match node {
-        Node::Host(host) => key(0, 0, host),
-        Node::T0 { plane, number } => key(1, plane, number),
-        Node::T1 { plane, number } => key(2, plane, number),
-    }
 }
 
 /// The switch that has this name in a fabric that is large enough.

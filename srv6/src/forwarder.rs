@@ -193,8 +193,8 @@ impl<T> Forwarder<T> {
 }
 
 impl F3216 {
-    /// The prefix of all addresses that start with the carrier's block and first uSID.
-    pub(crate) fn prefix(self) -> Ipv6Net {
+    /// The prefix of all addresses that start with the carrier's block and first uSID, as a switch's table has it.
+    pub fn prefix(self) -> Ipv6Net {
         let first = Ipv6Addr::from_bits(u128::from(self.locator()) << (128 - LOCATOR_BITS));
         Ipv6Net::new_assert(first, LOCATOR_BITS as u8)
     }

@@ -57,6 +57,7 @@ fn uses_the_usids_of_the_scheme_and_shifts_them() {
     assert_eq!(destinations, expected);
     assert_eq!(fabric.address(1, 1).unwrap().to_string(), "fd5d:7072:0:2::1:8");
     assert_eq!(fabric.subnet(2).to_string(), "fd5d:7072:0:2::/64");
+    assert_eq!(fabric.first_segment(1, 1).unwrap().to_string(), "fcbb:bb00:4202::");
     // Three bits for five switches: the others are none.
     let paths = fabric.paths(0, 1, 1).unwrap();
     assert_eq!((paths.bits(), paths.nth(4), paths.check(0xa000_0000).is_err()), (3, Some(0x8000_0000), true));
@@ -113,6 +114,7 @@ fn who_is_not_there_has_no_path() {
     }
     assert_eq!((walker.send(4, 0, &mut []), walker.send(0, 2, &mut [])), (None, None));
     assert_eq!((fabric.address(4, 0), fabric.address(0, 2)), (None, None));
+    assert_eq!((fabric.first_segment(4, 0), fabric.first_segment(0, 2)), (None, None));
     assert_eq!(walker.send(0, 0, &mut []).unwrap().end, End::Dropped(Dropped::NotIpv6));
 }
 

@@ -3,6 +3,7 @@
 mod bench;
 mod config;
 mod dissect;
+mod lab;
 mod loopback;
 mod output;
 mod path;
@@ -41,6 +42,7 @@ enum Command {
     Pump(pump::PumpArgs),
     Ports(ports::PortsArgs),
     Path(path::PathArgs),
+    Lab(lab::LabArgs),
 }
 
 fn main() -> ExitCode {
@@ -70,8 +72,8 @@ fn run(command: &Command) -> Result<()> {
         Command::WriteBw(args) | Command::WriteLat(args) => args.verbosity(),
         Command::Pump(args) => args.verbosity(),
         Command::Ports(args) => args.verbosity(),
-        // The one has its own `-v`, about packets; nothing happens in the other.
-        Command::Dissect(_) | Command::Path(_) => Verbosity::default(),
+        // The first has its own `-v`, about packets; in the others the transport does nothing.
+        Command::Dissect(_) | Command::Path(_) | Command::Lab(_) => Verbosity::default(),
     }
     .start()?;
     match command {
@@ -82,6 +84,7 @@ fn run(command: &Command) -> Result<()> {
         Command::Ports(args) => ports::run(args),
         Command::Dissect(args) => dissect::run(args),
         Command::Path(args) => path::run(args),
+        Command::Lab(args) => lab::run(args),
     }
 }
 

@@ -16,7 +16,7 @@ use crate::usage::usage;
 /// that cross a link.
 #[derive(Args, Debug)]
 pub(crate) struct PathArgs {
-    /// Topology file (examples in configs/fabric/).
+    /// Topology file (examples in configs/lab/).
     #[arg(short, long, value_name = "FILE")]
     topology: PathBuf,
     /// Host that sends; without --link, the first one of the file unless given.

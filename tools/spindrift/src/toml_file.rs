@@ -37,6 +37,11 @@ impl TomlFile {
         &self.name
     }
 
+    /// What it says, word for word.
+    pub(crate) fn text(&self) -> &str {
+        &self.text
+    }
+
     /// Names a key that is in the file, such as `nic.fault` or `host.2.t0`, with file, line and column.
     pub(crate) fn place(&self, key: &str) -> Option<String> {
         let (line, column) = self.find(key)?;

@@ -40,7 +40,11 @@ struct HostTable {
 
 /// Reads the fabric of a topology file.
 pub(crate) fn load(path: &Path) -> Result<Fabric> {
-    let file = TomlFile::read(path, "topology")?;
+    fabric(&TomlFile::read(path, "topology")?)
+}
+
+/// The fabric that a file tells of.
+pub(crate) fn fabric(file: &TomlFile) -> Result<Fabric> {
     let topology: Topology = file.parse()?;
     let default = Shape::default();
     let FabricTable { planes, t0, t1, block, prefix, hosts_per_t0 } = topology.fabric;
@@ -53,13 +57,13 @@ pub(crate) fn load(path: &Path) -> Result<Fabric> {
     };
     let hosts = match hosts_per_t0 {
         Some(_) if !topology.host.is_empty() => {
-            let place = place(&file, "fabric.hosts_per_t0");
+            let place = place(file, "fabric.hosts_per_t0");
             return Err(usage(format!("{place}: hosts are listed, too; leave out this key or all [[host]]")));
         }
         Some(each) => many(shape.t0, each),
         None => listed(topology.host),
     };
-    Fabric::new(shape, hosts).map_err(|error| explain(&file, hosts_per_t0.is_some(), &error))
+    Fabric::new(shape, hosts).map_err(|error| explain(file, hosts_per_t0.is_some(), &error))
 }
 
 /// As many hosts at each T0 switch, called h1, h2 and so on.

@@ -8,7 +8,7 @@ use std::fs;
 
 use support::{spindrift, stderr, stdout, temp};
 
-const TWO_PLANE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../configs/fabric/two-plane.toml");
+const TWO_PLANE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../configs/lab/two-plane.toml");
 
 /// Output and status of `spindrift path` with the topology of two planes.
 fn path(args: &[&str]) -> (String, String, Option<i32>) {

@@ -1,0 +1,230 @@
+//! `spindrift lab`: a fabric on this machine, whose hosts and switches are network namespaces of the kernel.
+
+mod ip;
+mod plan;
+mod state;
+
+use std::os::unix::process::CommandExt as _;
+use std::path::PathBuf;
+
+use anyhow::{Context as _, Result, bail};
+use clap::{Args, Subcommand};
+use serde_json::{Value as Json, json};
+use spindrift_srv6::{Fabric, Node};
+
+use crate::output::{say, tell};
+use crate::stop::Stop;
+use crate::toml_file::TomlFile;
+use crate::topology;
+use crate::usage::usage;
+use ip::Ip;
+use plan::{Interface, LabPlan, SWITCH_SYSCTLS, SYSCTLS};
+use state::Lab;
+
+/// Namespaces beyond which a machine gets slow.
+const MAX_NODES: usize = 100;
+
+/// Builds a fabric on this machine: hosts and switches as network namespaces, joined by virtual links, the switches forwarding
+/// by SRv6 uSIDs and by plain routes in the kernel. Needs root and iproute2.
+#[derive(Args, Debug)]
+pub(crate) struct LabArgs {
+    #[command(subcommand)]
+    command: LabCommand,
+}
+
+#[derive(Subcommand, Debug)]
+enum LabCommand {
+    /// Builds the lab of a topology file.
+    Up {
+        #[command(flatten)]
+        lab: LabName,
+        /// Topology file (examples in configs/lab/).
+        topology: PathBuf,
+    },
+    /// Ends what runs in a lab and removes it, whatever state it is in.
+    Down {
+        #[command(flatten)]
+        lab: LabName,
+    },
+    /// Runs a command on a host or a switch.
+    Exec {
+        #[command(flatten)]
+        lab: LabName,
+        /// Host or switch, such as h1 or p0-t1-3.
+        node: String,
+        /// The command and its arguments, after `--`.
+        #[arg(last = true, required = true)]
+        command: Vec<String>,
+    },
+    /// Shows each link with its state and traffic.
+    Status {
+        #[command(flatten)]
+        lab: LabName,
+        /// Print one JSON object instead of a table.
+        #[arg(long)]
+        json: bool,
+    },
+}
+
+#[derive(Args, Debug)]
+struct LabName {
+    /// Which lab, where there are several: letters and digits.
+    #[arg(long, value_name = "NAME", default_value = "lab", value_parser = lab_name)]
+    name: String,
+}
+
+fn lab_name(text: &str) -> Result<String, String> {
+    let fits = (1..=16).contains(&text.len()) && text.chars().all(|letter| letter.is_ascii_alphanumeric());
+    if fits { Ok(text.to_owned()) } else { Err(format!("`{text}` has not 1 to 16 ASCII letters and digits")) }
+}
+
+pub(crate) fn run(args: &LabArgs) -> Result<()> {
+    match &args.command {
+        LabCommand::Up { lab, topology } => up(&lab.name, &TomlFile::read(topology, "topology")?),
+        LabCommand::Down { lab } => down(&lab.name),
+        LabCommand::Exec { lab, node, command } => exec(&lab.name, node, command),
+        LabCommand::Status { lab, json } => status(&lab.name, *json),
+    }
+}
+
+fn up(name: &str, file: &TomlFile) -> Result<()> {
+    let fabric = topology::fabric(file)?;
+    let nodes = fabric.nodes().count();
+    if nodes > MAX_NODES {
+        return Err(usage(format!(
+            "{}: {nodes} hosts and switches, a lab has {MAX_NODES} at most; `spindrift path` takes larger fabrics",
+            file.name()
+        )));
+    }
+    let stop = Stop::on_ctrl_c()?;
+    let ip = Ip::find()?;
+    let lab = Lab::create(name, file.text())?;
+    if let Err(error) = build(&ip, &LabPlan::new(&fabric, name), &stop) {
+        // What went wrong first is what the user wants to know, and Ctrl-C ends `ip`, too.
+        let error = stop.check().err().unwrap_or(error);
+        if let Err(left) = lab.remove(&ip) {
+            tell(format_args!("spindrift: {left:#}"));
+        }
+        return Err(error);
+    }
+    let (hosts, links) = (fabric.hosts().len(), fabric.links().count());
+    say(&format!("lab \"{name}\" is up: {hosts} hosts, {} switches, {links} links", nodes - hosts));
+    for (host, number) in fabric.hosts().iter().zip(0..).take(4) {
+        let addresses = (0..fabric.shape().planes).filter_map(|plane| fabric.address(number, plane));
+        let addresses: Vec<_> = addresses.map(|address| address.to_string()).collect();
+        say(&format!("  {:<12} {}", host.name, addresses.join(" ")));
+    }
+    say(&format!("run something on a host:  spindrift lab exec{} HOST -- COMMAND", name_flag(name)));
+    say(&format!("remove it:                spindrift lab down{}", name_flag(name)));
+    Ok(())
+}
+
+fn build(ip: &Ip, plan: &LabPlan<'_>, stop: &Stop) -> Result<()> {
+    ip.batch(None, &plan.namespaces())?;
+    for node in plan.fabric.nodes() {
+        stop.check()?;
+        let switch = if matches!(node, Node::Host(_)) { &[] } else { &SWITCH_SYSCTLS as &[_] };
+        ip.sysctl(&plan.namespace(node), &[&SYSCTLS, switch].concat())?;
+    }
+    stop.check()?;
+    ip.batch(None, &plan.cables())?;
+    for node in plan.fabric.nodes() {
+        stop.check()?;
+        ip.batch(Some(&plan.namespace(node)), &plan.node(node))?;
+    }
+    stop.check()
+}
+
+fn down(name: &str) -> Result<()> {
+    let ip = Ip::find()?;
+    match Lab::open(name).remove(&ip)? {
+        0 => say(&format!("there is no lab \"{name}\"")),
+        removed => say(&format!("lab \"{name}\" is gone: {removed} namespaces removed")),
+    }
+    Ok(())
+}
+
+fn exec(name: &str, node: &str, command: &[String]) -> Result<()> {
+    let ip = Ip::find()?;
+    let fabric = fabric(name)?;
+    let plan = LabPlan::new(&fabric, name);
+    let found = fabric.node(node).ok_or_else(|| {
+        let names: Vec<_> = fabric.nodes().take(8).map(|node| fabric.name(node)).collect();
+        usage(format!("{node}: no such node in lab \"{name}\"; it has {} ..", names.join(", ")))
+    })?;
+    let namespace = plan.namespace(found);
+    // Returns only if it fails: from here on this process is the command, with its signals and its exit status.
+    let error = ip.command().args(["netns", "exec", &namespace]).args(command).exec();
+    Err(error).with_context(|| format!("cannot run ip netns exec {namespace}"))
+}
+
+/// The fabric of a lab that is up.
+fn fabric(name: &str) -> Result<Fabric> {
+    let Some(file) = Lab::open(name).topology()? else {
+        bail!("there is no lab \"{name}\"; build one with `spindrift lab up{} FILE`", name_flag(name));
+    };
+    topology::fabric(&file)
+}
+
+/// The option that names a lab, where it is needed.
+fn name_flag(name: &str) -> String {
+    if name == "lab" { String::new() } else { format!(" --name {name}") }
+}
+
+/// What the kernel says of one end of a link.
+struct EndState {
+    up: bool,
+    tx_packets: u64,
+    rx_packets: u64,
+    dropped: u64,
+}
+
+fn status(name: &str, as_json: bool) -> Result<()> {
+    let ip = Ip::find()?;
+    let fabric = fabric(name)?;
+    let plan = LabPlan::new(&fabric, name);
+    let mut links = Vec::new();
+    if !as_json {
+        say(&format!(
+            "{:<28} {:<28} {:<6} {:>12} {:>12} {:>9}",
+            "lower end", "upper end", "state", "packets up", "packets down", "dropped"
+        ));
+    }
+    let mut states = ip::Links::default();
+    for (_, [lower, upper]) in plan.links() {
+        let mut state = |end: &Interface| states.of(&ip, &plan.namespace(end.node), &end.name);
+        let (low, high) = (state(&lower)?, state(&upper)?);
+        let up = low.up && high.up;
+        let end = |end: &Interface| format!("{} {}", fabric.name(end.node), end.name);
+        let dropped = low.dropped + high.dropped;
+        if as_json {
+            links.push(json!({
+                "lower": { "node": fabric.name(lower.node), "interface": lower.name, "up": low.up },
+                "upper": { "node": fabric.name(upper.node), "interface": upper.name, "up": high.up },
+                "up": up,
+                "packets_up": low.tx_packets,
+                "packets_down": low.rx_packets,
+                "dropped": dropped,
+            }));
+        } else {
+            let word = if up { "up" } else { "down" };
+            say(&format!(
+                "{:<28} {:<28} {word:<6} {:>12} {:>12} {dropped:>9}",
+                end(&lower),
+                end(&upper),
+                low.tx_packets,
+                low.rx_packets
+            ));
+        }
+    }
+    if as_json {
+        let object: Json = json!({
+            "command": "lab status",
+            "version": env!("CARGO_PKG_VERSION"),
+            "name": name,
+            "links": links,
+        });
+        say(&object.to_string());
+    }
+    Ok(())
+}

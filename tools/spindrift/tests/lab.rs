@@ -1,0 +1,316 @@
+//! `spindrift lab`: what it builds carries packets over the paths that `spindrift path` tells of, and nothing is left of it. Needs root,
+//! `ip` and network namespaces, which the lab makes and removes; without them the tests say so and pass.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing, reason = "tests")]
+#![allow(clippy::print_stderr, reason = "tests that are skipped say so")]
+
+mod support;
+
+use std::fs::{self, File};
+use std::io::ErrorKind;
+use std::net::{Ipv6Addr, UdpSocket};
+use std::os::fd::AsRawFd as _;
+use std::os::unix::process::CommandExt as _;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+use support::{end_of, spindrift, stderr, stdout};
+
+/// Longer than anything takes; only what hangs meets it.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+fn config(name: &str) -> String {
+    format!("{}/../../configs/lab/{name}", env!("CARGO_MANIFEST_DIR"))
+}
+
+/// A name for a lab, which is gone when this is dropped. One at a time: the machine is small.
+struct Lab {
+    name: String,
+    _alone: MutexGuard<'static, ()>,
+}
+
+impl Drop for Lab {
+    fn drop(&mut self) {
+        let _ = self.command(&["down"]).output();
+    }
+}
+
+impl Lab {
+    /// `None` where there can be no labs.
+    fn new(test: &str) -> Option<Self> {
+        static ALONE: Mutex<()> = Mutex::new(());
+        let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+        let name = format!("{test}{}", std::process::id());
+        let probe = format!("sdlab-{name}-probe");
+        let ip = |args: &[&str]| Command::new("ip").args(args).output().is_ok_and(|out| out.status.success());
+        if !ip(&["netns", "add", &probe]) {
+            eprintln!("SKIPPED: a lab needs root, iproute2 and network namespaces");
+            return None;
+        }
+        assert!(ip(&["netns", "delete", &probe]));
+        Some(Self { name, _alone: alone })
+    }
+
+    fn command(&self, args: &[&str]) -> Command {
+        let mut command = spindrift();
+        command.args(["lab", args[0], "--name", &self.name]).args(&args[1..]);
+        command
+    }
+
+    /// Output, messages and status.
+    fn run(&self, args: &[&str]) -> (String, String, Option<i32>) {
+        let child =
+            self.command(args).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
+        let output = end_of(child.unwrap(), PATIENCE, &format!("lab {args:?}"));
+        (stdout(&output), stderr(&output), output.status.code())
+    }
+
+    fn up(&self, topology: &str) {
+        let (out, error, status) = self.run(&["up", &config(topology)]);
+        assert_eq!((error.as_str(), status), ("", Some(0)), "{out}");
+        assert!(out.starts_with(&format!("lab \"{}\" is up: ", self.name)), "{out}");
+    }
+
+    fn namespace(&self, node: &str) -> String {
+        format!("sdlab-{}-{node}", self.name)
+    }
+
+    /// What is left of it: namespaces, and its folder.
+    fn left(&self) -> Vec<String> {
+        let list = Command::new("ip").args(["netns", "list"]).output().unwrap();
+        let mut left: Vec<_> = stdout(&list)
+            .lines()
+            .filter(|line| line.starts_with(&self.namespace("")))
+            .map(str::to_owned)
+            .collect();
+        let folder = PathBuf::from("/run/spindrift/lab").join(&self.name);
+        left.extend(folder.exists().then(|| folder.display().to_string()));
+        left
+    }
+
+    /// A socket on a host, at one of its addresses.
+    fn socket(&self, host: &str, address: Ipv6Addr, port: u16) -> UdpSocket {
+        let namespace = File::open(format!("/run/netns/{}", self.namespace(host))).unwrap();
+        let open = move || {
+            // SAFETY: a plain call with a live descriptor; only this short thread changes its namespace, and the socket stays there.
+            assert_eq!(unsafe { libc::setns(namespace.as_raw_fd(), libc::CLONE_NEWNET) }, 0);
+            UdpSocket::bind((address, port)).unwrap()
+        };
+        std::thread::spawn(open).join().unwrap()
+    }
+
+    fn links(&self) -> Vec<Value> {
+        let (out, error, status) = self.run(&["status", "--json"]);
+        assert_eq!(status, Some(0), "{error}");
+        let object: Value = serde_json::from_str(&out).unwrap();
+        object["links"].as_array().unwrap().clone()
+    }
+
+    /// Packets that went up from a T0 switch to each T1 switch.
+    fn up_packets(&self, t0: &str) -> Vec<u64> {
+        let of = |link: &Value| link["lower"]["node"] == t0;
+        self.links().iter().filter(|link| of(link)).map(|link| link["packets_up"].as_u64().unwrap()).collect()
+    }
+}
+
+/// Datagrams sent for each path: far more than what nodes say to each other.
+const DATAGRAMS: usize = 100;
+
+/// Sends datagrams and waits for all of them. Nothing is lost: the receiver has room for all.
+fn send(from: &[UdpSocket], to: &UdpSocket) {
+    let address = to.local_addr().unwrap();
+    to.set_read_timeout(Some(PATIENCE)).unwrap();
+    for number in 0..DATAGRAMS {
+        from[number % from.len()].send_to(&[number as u8], address).unwrap();
+    }
+    let mut bytes = [0; 16];
+    for _ in 0..DATAGRAMS {
+        to.recv_from(&mut bytes).expect("every datagram arrives");
+    }
+}
+
+/// How many went up to each T1 switch meanwhile, without what nodes say to each other.
+fn risen(before: &[u64], after: &[u64]) -> Vec<bool> {
+    before.iter().zip(after).map(|(before, after)| (after - before) as usize >= DATAGRAMS).collect()
+}
+
+/// The kernel sends packets over each path that `spindrift path` tells of, and over all of them where it chooses.
+#[test]
+fn packets_take_the_paths_that_are_told() {
+    let Some(lab) = Lab::new("paths") else { return };
+    lab.up("two-plane.toml");
+    assert!(lab.links().iter().all(|link| link["up"] == true), "{:?}", lab.links());
+    for plane in 0..2_u16 {
+        let address = |t0: u16, host: u16| Ipv6Addr::new(0xfd5d, 0x7072, 0, t0, 0, 0, plane, host);
+        let (from, to) = (address(0, 1), address(1, 1));
+        let receiver = lab.socket("h3", to, 4971);
+        let sender = [lab.socket("h1", from, 0)];
+        let switch = format!("p{plane}-t0-0");
+        for (ev, upper) in (0..4_u32).map(|number| (number << 30, number as usize)) {
+            let told = spindrift()
+                .args(["path", "--topology", &config("two-plane.toml"), "--to", "h3", "--json"])
+                .args(["--plane", &plane.to_string(), "--ev", &ev.to_string()])
+                .output();
+            let told: Value = serde_json::from_str(&stdout(&told.unwrap())).unwrap();
+            let carrier = told["paths"][0]["hops"][0]["destination"].as_str().unwrap();
+            let route = format!(
+                "-n {} -6 route replace {to}/128 encap seg6 mode encap.red segs {carrier} dev eth{plane} src {from}",
+                lab.namespace("h1")
+            );
+            let added = Command::new("ip").args(route.split(' ')).output().unwrap();
+            assert!(added.status.success(), "{route}: {}", stderr(&added));
+            let before = lab.up_packets(&switch);
+            send(&sender, &receiver);
+            let expected: Vec<_> = (0..4).map(|at| at == upper).collect();
+            assert_eq!(risen(&before, &lab.up_packets(&switch)), expected, "{carrier}");
+        }
+        // Back over the plain routes: each source port has its path.
+        let many: Vec<_> = (0..25).map(|_| lab.socket("h3", to, 0)).collect();
+        let (back, switch) = (lab.socket("h1", from, 4971), format!("p{plane}-t0-1"));
+        let before = lab.up_packets(&switch);
+        send(&many, &back);
+        let rose: Vec<_> =
+            before.iter().zip(lab.up_packets(&switch)).map(|(before, after)| after - before).collect();
+        // Twenty-five paths of four datagrams at four switches.
+        assert!(rose.iter().all(|&rise| (4..96).contains(&rise)), "{rose:?}");
+    }
+}
+
+#[test]
+fn every_topology_given_is_built_and_carries_packets() {
+    for name in ["one-plane.toml", "four-plane.toml", "two-tier.toml"] {
+        let Some(lab) = Lab::new("given") else { return };
+        lab.up(name);
+        let links = lab.links();
+        assert!(links.iter().all(|link| link["up"] == true), "{links:?}");
+        let hosts: Vec<_> = links.iter().filter(|link| link["lower"]["node"] == "h1").collect();
+        for plane in 0..hosts.len() as u16 {
+            let (t0, host) = if name == "two-tier.toml" { (2, 1) } else { (0, 2) };
+            let address = |t0: u16, host: u16| Ipv6Addr::new(0xfd5d, 0x7072, 0, t0, 0, 0, plane, host);
+            let other = if t0 == 2 { "h3" } else { "h2" };
+            send(&[lab.socket("h1", address(0, 1), 0)], &lab.socket(other, address(t0, host), 4971));
+        }
+        let (_, error, status) = lab.run(&["down"]);
+        assert_eq!((error.as_str(), status), ("", Some(0)));
+    }
+}
+
+#[test]
+fn nothing_is_left_of_a_lab() {
+    let Some(lab) = Lab::new("left") else { return };
+    let (out, error, status) = lab.run(&["status"]);
+    assert!(status == Some(1) && out.is_empty() && error.contains("there is no lab"), "{error}");
+    lab.up("one-plane.toml");
+    assert_eq!(lab.left().len(), 4);
+    // Twice is once too often, and harms nothing.
+    let (_, error, status) = lab.run(&["up", &config("one-plane.toml")]);
+    assert!(
+        status == Some(1) && error.contains("already") && error.contains("lab down --name left"),
+        "{error}"
+    );
+    assert_eq!(lab.left().len(), 4);
+    // What runs there is ended.
+    let sleeper = lab.command(&["exec", "h1", "--", "sleep", "1000"]).spawn().unwrap();
+    let inside = || {
+        let pids = Command::new("ip").args(["netns", "pids", &lab.namespace("h1")]).output().unwrap();
+        stdout(&pids).lines().any(|line| line.trim() == sleeper.id().to_string())
+    };
+    let patience = Instant::now() + PATIENCE;
+    while !inside() {
+        assert!(Instant::now() < patience, "it never runs in the lab");
+        std::thread::yield_now();
+    }
+    let (out, error, status) = lab.run(&["down"]);
+    assert_eq!((error.as_str(), status), ("", Some(0)));
+    assert!(out.contains("3 namespaces removed"), "{out}");
+    assert!(!end_of(sleeper, PATIENCE, "sleep").status.success());
+    assert_eq!(lab.left(), [""; 0]);
+    // Once more is no error.
+    let (out, error, status) = lab.run(&["down"]);
+    assert!(status == Some(0) && error.is_empty() && out.contains("there is no lab"), "{out}{error}");
+}
+
+#[test]
+fn what_a_crash_left_is_removed() {
+    let Some(lab) = Lab::new("crash") else { return };
+    // A namespace is in the way: the lab cannot be built, and nothing is left.
+    let add = |node: &str| {
+        let added = Command::new("ip").args(["netns", "add", &lab.namespace(node)]).output().unwrap();
+        assert!(added.status.success());
+    };
+    add("h2");
+    let (out, error, status) = lab.run(&["up", &config("one-plane.toml")]);
+    assert!(status == Some(1) && out.is_empty(), "{out}");
+    assert!(
+        error.contains("ip netns add") && error.contains("h2") && error.contains("File exists"),
+        "{error}"
+    );
+    assert_eq!(lab.left(), [""; 0]);
+    // A build that was killed half-way.
+    let folder = PathBuf::from("/run/spindrift/lab").join(&lab.name);
+    fs::create_dir_all(&folder).unwrap();
+    add("h1");
+    let (_, error, status) = lab.run(&["up", &config("one-plane.toml")]);
+    assert!(status == Some(1) && error.contains("already"), "{error}");
+    let (_, error, status) = lab.run(&["exec", "h1", "--", "true"]);
+    assert!(status == Some(1) && error.contains("there is no lab"), "{error}");
+    let (out, error, status) = lab.run(&["down"]);
+    assert!(status == Some(0) && error.is_empty() && out.contains("1 namespaces removed"), "{out}{error}");
+    assert_eq!(lab.left(), [""; 0]);
+    // And one whose nodes are not all there any more.
+    lab.up("one-plane.toml");
+    let deleted = Command::new("ip").args(["netns", "delete", &lab.namespace("p0-t0-0")]).output().unwrap();
+    assert!(deleted.status.success());
+    let (_, error, status) = lab.run(&["status"]);
+    assert!(status == Some(1) && error.contains("the lab is not whole, remove it"), "{error}");
+}
+
+#[test]
+fn commands_run_on_nodes() {
+    let Some(lab) = Lab::new("exec") else { return };
+    lab.up("one-plane.toml");
+    let (out, _, status) =
+        lab.run(&["exec", "p0-t0-0", "--", "sh", "-c", "cd /sys/class/net && echo *; exit 7"]);
+    assert_eq!((out.as_str(), status), ("down0 down1 lo\n", Some(7)));
+    let (out, error, status) = lab.run(&["exec", "h9", "--", "true"]);
+    assert_eq!((out.as_str(), status), ("", Some(2)));
+    assert!(error.contains("h9: no such node") && error.contains("h1, h2, p0-t0-0"), "{error}");
+}
+
+#[test]
+fn wrong_input_is_named() {
+    let named = |args: &[&str], status, parts: &[&str]| {
+        let output = spindrift().arg("lab").args(args).output().unwrap();
+        let error = stderr(&output);
+        assert_eq!((stdout(&output).as_str(), output.status.code()), ("", Some(status)), "{args:?}: {error}");
+        assert!(parts.iter().all(|part| error.contains(part)), "{args:?}: {error}");
+    };
+    named(&["up", "/no/such.toml"], 2, &["cannot read the topology /no/such.toml"]);
+    named(&["up"], 2, &["TOPOLOGY"]);
+    named(&["down", "--name", "a/b"], 2, &["--name", "`a/b`", "letters and digits"]);
+    named(&["down", "--name", "12345678901234567"], 2, &["1 to 16"]);
+    named(&["exec", "h1", "true"], 2, &["true"]);
+    let large = support::temp("large.toml");
+    fs::write(&large, "[fabric]\nplanes = 32\nt0 = 2\nt1 = 1\nhosts_per_t0 = 3").unwrap();
+    named(&["up", large.to_str().unwrap()], 2, &["102 hosts and switches", "100 at most"]);
+}
+
+#[test]
+fn without_root_the_reason_is_given() {
+    let mut command = spindrift();
+    command.args(["lab", "up", &config("one-plane.toml")]).uid(65_534);
+    match command.output() {
+        Ok(output) => {
+            let error = stderr(&output);
+            assert_eq!(output.status.code(), Some(1), "{error}");
+            assert!(error.contains("needs root") && error.contains("CAP_NET_ADMIN"), "{error}");
+        }
+        Err(error) => {
+            assert_eq!(error.kind(), ErrorKind::PermissionDenied);
+            eprintln!("SKIPPED: no other user may run the command here");
+        }
+    }
+}
