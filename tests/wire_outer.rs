@@ -149,6 +149,11 @@ proptest! {
         frame.resize(end + fill, 0);
         let (parsed, direct) = (stack::parse(&frame).unwrap(), stack::parse(&plain).unwrap());
         prop_assert_eq!(parsed, direct);
+        // What the outer packet has behind the inner one is no part of that.
+        let mut longer = frame.clone();
+        let outer_len = (longer.len() - 54) as u16;
+        longer[18..20].copy_from_slice(&outer_len.to_be_bytes());
+        prop_assert_eq!(stack::parse(&longer).unwrap(), direct);
         let cut = (headers + cut).min(frame.len());
         let front = stack::parse_front(&frame[..cut], frame.len() - cut).unwrap();
         prop_assert_eq!(front.meta, direct.meta);

@@ -167,6 +167,10 @@ fn packets_take_the_paths_that_are_told() {
             let expected: Vec<_> = (0..4).map(|at| at == upper).collect();
             assert_eq!(risen(&before, &lab.up_packets(&switch)), expected, "{carrier}");
         }
+        // A port of the switch that goes down takes nothing else along: the last path works on.
+        let other = ["exec", &switch, "--", "ip", "link", "set", "down1", "down"];
+        assert_eq!(lab.run(&other).2, Some(0));
+        send(&sender, &receiver);
         // Back over the plain routes: each source port has its path.
         let many: Vec<_> = (0..25).map(|_| lab.socket("h3", to, 0)).collect();
         let (back, switch) = (lab.socket("h1", from, 4971), format!("p{plane}-t0-1"));
@@ -274,10 +278,34 @@ fn commands_run_on_nodes() {
     lab.up("one-plane.toml");
     let (out, _, status) =
         lab.run(&["exec", "p0-t0-0", "--", "sh", "-c", "cd /sys/class/net && echo *; exit 7"]);
-    assert_eq!((out.as_str(), status), ("down0 down1 lo\n", Some(7)));
+    assert_eq!((out.as_str(), status), ("down0 down1 lo sr0 sr1\n", Some(7)));
     let (out, error, status) = lab.run(&["exec", "h9", "--", "true"]);
     assert_eq!((out.as_str(), status), ("", Some(2)));
     assert!(error.contains("h9: no such node") && error.contains("h1, h2, p0-t0-0"), "{error}");
+}
+
+#[test]
+fn the_lab_is_drawn_as_it_is() {
+    let Some(lab) = Lab::new("graph") else { return };
+    lab.up("one-plane.toml");
+    let file = support::temp("lab.svg");
+    let draw = || {
+        let (out, error, status) = lab.run(&["graph", "-o", file.to_str().unwrap()]);
+        assert_eq!((out.as_str(), error.as_str(), status), ("", "", Some(0)));
+        fs::read_to_string(&file).unwrap()
+    };
+    let whole = draw();
+    let of_file =
+        spindrift().args(["lab", "graph", "--topology", &config("one-plane.toml")]).output().unwrap();
+    assert_eq!(whole, stdout(&of_file));
+    let (_, error, status) = lab.run(&["exec", "h2", "--", "ip", "link", "set", "eth0", "down"]);
+    assert_eq!(status, Some(0), "{error}");
+    let broken = draw();
+    assert!(
+        broken.contains("<title>h2:p0-t0-0 (down)</title>") && broken.contains("<title>h1:p0-t0-0</title>"),
+        "{broken}"
+    );
+    assert_eq!(broken.matches("stroke-dasharray").count(), 1);
 }
 
 #[test]

@@ -1,11 +1,14 @@
 //! `spindrift lab`: a fabric on this machine, whose hosts and switches are network namespaces of the kernel.
 
+mod graph;
 mod ip;
 mod plan;
 mod state;
 
+use std::collections::BTreeSet;
+use std::fs;
 use std::os::unix::process::CommandExt as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail};
 use clap::{Args, Subcommand};
@@ -64,6 +67,17 @@ enum LabCommand {
         #[arg(long)]
         json: bool,
     },
+    /// Draws a lab, or the fabric of a topology file, as SVG.
+    Graph {
+        #[command(flatten)]
+        lab: LabName,
+        /// Draw the fabric of this file instead, which needs neither a lab nor root.
+        #[arg(short, long, value_name = "FILE")]
+        topology: Option<PathBuf>,
+        /// File for the picture; standard output without it.
+        #[arg(short, long, value_name = "FILE")]
+        output: Option<PathBuf>,
+    },
 }
 
 #[derive(Args, Debug)]
@@ -84,6 +98,9 @@ pub(crate) fn run(args: &LabArgs) -> Result<()> {
         LabCommand::Down { lab } => down(&lab.name),
         LabCommand::Exec { lab, node, command } => exec(&lab.name, node, command),
         LabCommand::Status { lab, json } => status(&lab.name, *json),
+        LabCommand::Graph { lab, topology, output } => {
+            graph(&lab.name, topology.as_deref(), output.as_deref())
+        }
     }
 }
 
@@ -169,6 +186,30 @@ fn fabric(name: &str) -> Result<Fabric> {
 /// The option that names a lab, where it is needed.
 fn name_flag(name: &str) -> String {
     if name == "lab" { String::new() } else { format!(" --name {name}") }
+}
+
+fn graph(name: &str, topology: Option<&Path>, output: Option<&Path>) -> Result<()> {
+    let svg = if let Some(path) = topology {
+        graph::draw(&topology::load(path)?, |_| false)
+    } else {
+        let ip = Ip::find()?;
+        let fabric = fabric(name)?;
+        let plan = LabPlan::new(&fabric, name);
+        let (mut states, mut down) = (ip::Links::default(), BTreeSet::new());
+        for (link, ends) in plan.links() {
+            for end in &ends {
+                if !states.of(&ip, &plan.namespace(end.node), &end.name)?.up {
+                    down.insert(link);
+                }
+            }
+        }
+        graph::draw(&fabric, |link| down.contains(&link))
+    };
+    let Some(path) = output else {
+        say(svg.trim_end());
+        return Ok(());
+    };
+    fs::write(path, svg).with_context(|| format!("cannot write {}", path.display()))
 }
 
 /// What the kernel says of one end of a link.

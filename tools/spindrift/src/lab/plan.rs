@@ -19,6 +19,10 @@ const FIRST_INDEX: usize = 1000;
 /// Every packet fits with an outer header around it.
 const MTU: u32 = 9216;
 
+/// A pair of interfaces that a node has to itself. The kernel binds each segment of its own to an interface, and forgets it when that goes
+/// down; `lo` does not do, and these stay up whatever becomes of the links.
+const SEGMENTS: [&str; 2] = ["sr0", "sr1"];
+
 /// Link-local addresses of the two ends of a link.
 const UPPER: &str = "fe80::1";
 const LOWER: &str = "fe80::2";
@@ -101,8 +105,13 @@ impl<'a> LabPlan<'a> {
             let Interface { node, name, index } = end;
             format!("{name} index {index} address {} mtu {MTU} netns {}", end.mac(), self.namespace(*node))
         };
-        self.links().fold(String::new(), |mut lines, (_, [lower, upper])| {
-            let _ = writeln!(lines, "link add {} type veth peer name {}", end(&lower), end(&upper));
+        let own = self.fabric.nodes().zip((FIRST_INDEX + 2 * self.fabric.links().count()..).step_by(2));
+        let own = own.map(|(node, first)| {
+            let [one, other] = SEGMENTS.map(str::to_owned);
+            [Interface { node, name: one, index: first }, Interface { node, name: other, index: first + 1 }]
+        });
+        self.links().map(|(_, ends)| ends).chain(own).fold(String::new(), |mut lines, [one, other]| {
+            let _ = writeln!(lines, "link add {} type veth peer name {}", end(&one), end(&other));
             lines
         })
     }
@@ -113,7 +122,9 @@ impl<'a> LabPlan<'a> {
         let mut add = |line: std::fmt::Arguments<'_>| {
             let _ = writeln!(lines, "{line}");
         };
-        let mut any = None;
+        for name in SEGMENTS {
+            add(format_args!("link set {name} up"));
+        }
         for (_, [lower, upper]) in self.links() {
             let (own, other, from, to) = match node {
                 node if lower.node == node => (lower, upper, LOWER, UPPER),
@@ -124,7 +135,6 @@ impl<'a> LabPlan<'a> {
             add(format_args!("link set {name} up"));
             add(format_args!("address add {from}/64 dev {name} nodad"));
             add(format_args!("neighbour add {to} lladdr {} dev {name} nud permanent", other.mac()));
-            any.get_or_insert(own.name);
         }
         let tables = self.fabric.tables(node);
         if let Node::Host(host) = node {
@@ -152,8 +162,7 @@ impl<'a> LabPlan<'a> {
                 ),
             };
             let prefix = segment.prefix();
-            let dev = any.as_deref().unwrap_or("lo");
-            add(format_args!("route add {prefix} encap seg6local action {action} dev {dev}"));
+            add(format_args!("route add {prefix} encap seg6local action {action} dev {}", SEGMENTS[0]));
         }
         for (to, next_hops) in &tables.routes {
             let hop =
@@ -209,16 +218,21 @@ mod tests {
         let cables = plan.cables();
         let first = "link add eth0 index 1000 address 02:00:5d:00:03:e8 mtu 9216 netns sdlab-x-a \
                      type veth peer name down3 index 1001 address 02:00:5d:00:03:e9 mtu 9216 netns sdlab-x-p0-t0-0";
-        assert_eq!((lines(&cables)[0], lines(&cables).len()), (first, 2 * (2 + 4)));
+        assert_eq!((lines(&cables)[0], lines(&cables).len()), (first, 2 * (2 + 4) + 2 + 2 * 4));
         let node = |name| plan.node(fabric.node(name).unwrap());
         let t0 = node("p0-t0-0");
+        let own = "link add sr0 index 1024 address 02:00:5d:00:04:00 mtu 9216 netns sdlab-x-a \
+                   type veth peer name sr1 index 1025 address 02:00:5d:00:04:01 mtu 9216 netns sdlab-x-a";
+        assert_eq!(lines(&cables)[12], own);
         for line in [
+            "link set sr0 up",
+            "link set sr1 up",
             "link set down3 up",
             "link set up1 up",
             "address add fe80::1/64 dev down3 nodad",
             "address add fe80::2/64 dev up0 nodad",
             "neighbour add fe80::2 lladdr 02:00:5d:00:03:e8 dev down3 nud permanent",
-            "route add fcbb:bb00:4000::/48 encap seg6local action End flavors next-csid lblen 32 nflen 16 dev down3",
+            "route add fcbb:bb00:4000::/48 encap seg6local action End flavors next-csid lblen 32 nflen 16 dev sr0",
             "route add fcbb:bb00:c003::/48 via fe80::2 dev down3",
             "route add fd5d:7072::4/128 via fe80::2 dev down3",
             "route add fcbb:bb00:8001::/48 via fe80::1 dev up1",
@@ -228,7 +242,7 @@ mod tests {
         }
         let t1 = node("p1-t1-1");
         for line in [
-            "route add fcbb:bb00:8201::/48 encap seg6local action End flavors next-csid lblen 32 nflen 16 dev down0",
+            "route add fcbb:bb00:8201::/48 encap seg6local action End flavors next-csid lblen 32 nflen 16 dev sr0",
             "route add fcbb:bb00:4201::/48 via fe80::2 dev down1",
             "route add fd5d:7072:0:1::/64 via fe80::2 dev down1",
         ] {
@@ -239,7 +253,7 @@ mod tests {
             "address add fd5d:7072::1:4/128 dev eth1 nodad",
             "route add fd5d:7072:0:1::1:1/128 via fe80::1 dev eth1 src fd5d:7072::1:4",
             "route add fcbb:bb00:4200::/48 via fe80::1 dev eth1",
-            "route add fcbb:bb00:c203::/48 encap seg6local action End.DT6 table 255 dev eth0",
+            "route add fcbb:bb00:c203::/48 encap seg6local action End.DT6 table 255 dev sr0",
         ] {
             assert!(lines(&a).contains(&line), "{line}\n{a}");
         }
