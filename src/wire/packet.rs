@@ -423,3 +423,53 @@ fn put_two<const N: usize>(bth: &Bth, header: &[u8; N], out: &mut [u8]) -> usize
 fn append<const N: usize>(header: &[u8; N], out: &mut [u8], at: usize) -> usize {
     out.get_mut(at..).map_or(0, |rest| field::put(header, rest))
 }
+
+#[cfg(test)]
+#[expect(clippy::indexing_slicing, reason = "test")]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn head() -> impl Strategy<Value = WriteHead> {
+        let writes = Opcode::ALL.into_iter().filter(|opcode| opcode.is_write()).collect::<Vec<_>>();
+        let parts =
+            (any::<[u8; 11]>(), any::<[u8; 4]>(), any::<Option<[u8; 4]>>(), any::<[u8; 16]>(), any::<u32>());
+        (proptest::sample::select(writes), parts).prop_map(|(opcode, (bth, meth, tseth, reth, imm))| {
+            let mut bytes = [opcode.code(); Bth::LEN];
+            bytes[1..].copy_from_slice(&bth);
+            WriteHead {
+                bth: Bth::of(opcode, &bytes),
+                meth: Meth::from_bytes(&meth),
+                tseth: tseth.map(|tseth| Tseth::from_bytes(&tseth)),
+                reth: Reth::from_bytes(&reth),
+                imm: opcode.has_imm().then_some(imm),
+            }
+        })
+    }
+
+    proptest! {
+        /// What is read where it lies is what was written, field by field. The `ts` bit is that of the headers there are.
+        #[test]
+        fn a_view_tells_what_was_written(head in head(), payload in proptest::collection::vec(any::<u8>(), 0..20)) {
+            let mut packet = [0; WriteHead::MAX_LEN];
+            let len = head.encode(&mut packet);
+            let packet = [&packet[..len], &payload].concat();
+            let (view, rest) = WriteView::split(&packet).unwrap();
+            prop_assert_eq!(rest, &payload[..]);
+            let bth = Bth { ts: head.tseth.is_some(), ..head.bth };
+            prop_assert_eq!(view.head(), WriteHead { bth, ..head });
+            prop_assert_eq!((view.len(), view.opcode()), (len, bth.opcode));
+            prop_assert_eq!((view.dest_qpn(), view.psn(), view.pad()), (bth.dest_qpn, bth.psn, bth.pad));
+            prop_assert_eq!((view.ack_req(), view.rtx()), (bth.ack_req, bth.rtx));
+            prop_assert_eq!(view.demands_sack(), bth.ack_req || bth.rtx);
+            prop_assert_eq!(view.meth(), head.meth);
+            prop_assert_eq!(view.timestamp(), head.tseth.map_or(0, |tseth| tseth.timestamp));
+            prop_assert_eq!(view.reth(), head.reth);
+            prop_assert!(head.imm.is_none_or(|imm| imm == view.last_word()));
+            for short in 0..len {
+                prop_assert!(WriteView::split(&packet[..short]).is_none());
+            }
+        }
+    }
+}
