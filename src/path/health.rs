@@ -19,11 +19,10 @@ impl Plane {
 
     /// Makes those in use beyond the plane's share backups again.
     fn take_back(&mut self, sliced: bool) {
-        if self.active > self.target {
-            self.spare += self.active - self.target;
-            self.active = self.target;
-            self.clamp(sliced);
-        }
+        let lent = self.active.saturating_sub(self.target);
+        self.spare += lent;
+        self.active -= lent;
+        self.clamp(sliced);
     }
 }
 
