@@ -219,44 +219,49 @@ mod tests {
         let first = "link add eth0 index 1000 address 02:00:5d:00:03:e8 mtu 9216 netns sdlab-x-a \
                      type veth peer name down3 index 1001 address 02:00:5d:00:03:e9 mtu 9216 netns sdlab-x-p0-t0-0";
         assert_eq!((lines(&cables)[0], lines(&cables).len()), (first, 2 * (2 + 4) + 2 + 2 * 4));
-        let node = |name| plan.node(fabric.node(name).unwrap());
-        let t0 = node("p0-t0-0");
+        let has = |node: &str, expected: &[&str]| {
+            let commands = plan.node(fabric.node(node).unwrap());
+            for line in expected {
+                assert!(lines(&commands).contains(line), "{line}\n{commands}");
+            }
+        };
         let own = "link add sr0 index 1024 address 02:00:5d:00:04:00 mtu 9216 netns sdlab-x-a \
                    type veth peer name sr1 index 1025 address 02:00:5d:00:04:01 mtu 9216 netns sdlab-x-a";
         assert_eq!(lines(&cables)[12], own);
-        for line in [
-            "link set sr0 up",
-            "link set sr1 up",
-            "link set down3 up",
-            "link set up1 up",
-            "address add fe80::1/64 dev down3 nodad",
-            "address add fe80::2/64 dev up0 nodad",
-            "neighbour add fe80::2 lladdr 02:00:5d:00:03:e8 dev down3 nud permanent",
-            "route add fcbb:bb00:4000::/48 encap seg6local action End flavors next-csid lblen 32 nflen 16 dev sr0",
-            "route add fcbb:bb00:c003::/48 via fe80::2 dev down3",
-            "route add fd5d:7072::4/128 via fe80::2 dev down3",
-            "route add fcbb:bb00:8001::/48 via fe80::1 dev up1",
-            "route add fd5d:7072:0:1::/64 nexthop via fe80::1 dev up0 nexthop via fe80::1 dev up1",
-        ] {
-            assert!(lines(&t0).contains(&line), "{line}\n{t0}");
-        }
-        let t1 = node("p1-t1-1");
-        for line in [
-            "route add fcbb:bb00:8201::/48 encap seg6local action End flavors next-csid lblen 32 nflen 16 dev sr0",
-            "route add fcbb:bb00:4201::/48 via fe80::2 dev down1",
-            "route add fd5d:7072:0:1::/64 via fe80::2 dev down1",
-        ] {
-            assert!(lines(&t1).contains(&line), "{line}\n{t1}");
-        }
-        let a = node("a");
-        for line in [
-            "address add fd5d:7072::1:4/128 dev eth1 nodad",
-            "route add fd5d:7072:0:1::1:1/128 via fe80::1 dev eth1 src fd5d:7072::1:4",
-            "route add fcbb:bb00:4200::/48 via fe80::1 dev eth1",
-            "route add fcbb:bb00:c203::/48 encap seg6local action End.DT6 table 255 dev sr0",
-        ] {
-            assert!(lines(&a).contains(&line), "{line}\n{a}");
-        }
+        has(
+            "p0-t0-0",
+            &[
+                "link set sr0 up",
+                "link set sr1 up",
+                "link set down3 up",
+                "link set up1 up",
+                "address add fe80::1/64 dev down3 nodad",
+                "address add fe80::2/64 dev up0 nodad",
+                "neighbour add fe80::2 lladdr 02:00:5d:00:03:e8 dev down3 nud permanent",
+                "route add fcbb:bb00:4000::/48 encap seg6local action End flavors next-csid lblen 32 nflen 16 dev sr0",
+                "route add fcbb:bb00:c003::/48 via fe80::2 dev down3",
+                "route add fd5d:7072::4/128 via fe80::2 dev down3",
+                "route add fcbb:bb00:8001::/48 via fe80::1 dev up1",
+                "route add fd5d:7072:0:1::/64 nexthop via fe80::1 dev up0 nexthop via fe80::1 dev up1",
+            ],
+        );
+        has(
+            "p1-t1-1",
+            &[
+                "route add fcbb:bb00:8201::/48 encap seg6local action End flavors next-csid lblen 32 nflen 16 dev sr0",
+                "route add fcbb:bb00:4201::/48 via fe80::2 dev down1",
+                "route add fd5d:7072:0:1::/64 via fe80::2 dev down1",
+            ],
+        );
+        has(
+            "a",
+            &[
+                "address add fd5d:7072::1:4/128 dev eth1 nodad",
+                "route add fd5d:7072:0:1::1:1/128 via fe80::1 dev eth1 src fd5d:7072::1:4",
+                "route add fcbb:bb00:4200::/48 via fe80::1 dev eth1",
+                "route add fcbb:bb00:c203::/48 encap seg6local action End.DT6 table 255 dev sr0",
+            ],
+        );
     }
 
     #[test]
