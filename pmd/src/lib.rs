@@ -145,13 +145,6 @@ impl<'a, const N: usize> From<&'a [u8; N]> for Tail<'a> {
     }
 }
 
-/// The CRC-32 of Ethernet, continued from `state` over `bytes`.
-fn crc32(state: u32, bytes: &[u8]) -> u32 {
-    let mut hasher = crc32fast::Hasher::new_with_initial(state);
-    hasher.update(bytes);
-    hasher.finalize()
-}
-
 impl<'a> TxFrame<'a> {
     /// What follows the UDP header, up to the tail.
     #[inline]

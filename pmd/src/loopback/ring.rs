@@ -3,7 +3,7 @@
 //!
 //! `tail` counts frames published, `head` frames released; both only grow (and wrap). The producer
 //! alone writes the slots `tail..head + slots`, the consumer alone reads `head..tail`. A slot is a [`SlotHead`],
-//! then the frame, placed so that its payload starts on a cache line.
+//! then the frame, placed so that a payload in it starts on a cache line.
 //!
 //! Of a long payload that is part of a region, only the place is handed over: the slot names region and offset, and the
 //! producer keeps the region alive until `head` has passed the slot. If it cannot wait for that, it copies the payload into
@@ -19,8 +19,8 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use crossbeam_utils::CachePadded;
 
 use super::BY_REFERENCE;
-use crate::memory::{Payload, Region};
-use crate::{Tail, TxFrame, crc32};
+use crate::memory::{Payload, Region, crc32};
+use crate::{Tail, TxFrame};
 
 const LINE: usize = 64;
 
@@ -183,9 +183,13 @@ impl Producer {
             return false;
         }
         let (head_len, payload_len) = (frame.head.len(), frame.payload.len());
-        let offset = (SLOT_HEAD + head_len).next_multiple_of(LINE) - head_len;
         let by_reference = frame.payload.region().filter(|_| payload_len >= BY_REFERENCE);
-        let elsewhere = if by_reference.is_some() { payload_len } else { 0 };
+        // Alone, headers and tail are together and next to the slot's head, on as few lines as there can be: each
+        // comes from the other core.
+        let (offset, elsewhere) = match by_reference {
+            Some(_) => (SLOT_HEAD, payload_len),
+            None => ((SLOT_HEAD + head_len).next_multiple_of(LINE) - head_len, 0),
+        };
         let slot = self.shared.slot(self.tail);
         let slot_head = SlotHead {
             offset: offset as u32,

@@ -1,17 +1,60 @@
 //! The CRC-32 of Ethernet over bytes that anybody may change at the same moment.
 //!
 //! A library's kernel takes a slice, which memory that somebody else may write must never be. So the bulk is folded here,
-//! by assembly that loads the bytes as the copies of `copy.rs` do: 256 bytes become 256 others with the same
-//! CRC as often as there are more (V. Gopal and others, *Fast CRC Computation for Generic Polynomials Using PCLMULQDQ
+//! by assembly that loads the bytes as the copies of `copy.rs` do: 256 bytes become others with the same
+//! CRC as often as there are more, and 64 in the end (V. Gopal and others, *Fast CRC Computation for Generic Polynomials Using PCLMULQDQ
 //! Instruction*, Intel, 2009). What is left is private, and goes to the library.
 
 use core::mem::MaybeUninit;
 
 use super::copy::copy;
-use crate::crc32;
 
-/// The longest that is left of any kernel's folding: as much as it folds at a time, and almost as much again.
+#[cfg(all(target_arch = "x86_64", not(miri)))]
+mod short;
+
+/// The most that is handled at a time of bytes that were copied or folded.
 const LEFT: usize = 512;
+
+/// Below this length the library has no kernel.
+#[cfg(all(target_arch = "x86_64", not(miri)))]
+const SHORT: usize = 128;
+
+/// The CRC continued from `state` over bytes that nobody else changes.
+#[inline]
+pub(crate) fn crc32(state: u32, bytes: &[u8]) -> u32 {
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    if bytes.len() < SHORT && short::known() {
+        // SAFETY: the processor has what the function is compiled for.
+        if let Some(crc) = unsafe { short::crc32(state, bytes) } {
+            return crc;
+        }
+    }
+    by_library(state, bytes)
+}
+
+pub(super) fn by_library(state: u32, bytes: &[u8]) -> u32 {
+    let mut hasher = crc32fast::Hasher::new_with_initial(state);
+    hasher.update(bytes);
+    hasher.finalize()
+}
+
+/// x to the power of `n` modulo the polynomial, bits reversed, as the multiplication wants it.
+#[cfg(target_arch = "x86_64")]
+const fn power(n: u32) -> u64 {
+    let mut value = 0x8000_0000_u32;
+    let mut at = 0;
+    while at < n {
+        value = (value >> 1) ^ if value & 1 == 1 { 0xedb8_8320 } else { 0 };
+        at += 1;
+    }
+    (value as u64) << 1
+}
+
+/// What moves the two halves of 128 bits forward by `bits`.
+#[cfg(target_arch = "x86_64")]
+const fn forward(bits: u32) -> [u64; 2] {
+    [power(bits + 32), power(bits - 32)]
+}
 
 /// The CRC continued from `state` over `len` bytes.
 ///
@@ -48,13 +91,16 @@ mod machine {
 #[cfg(all(target_arch = "x86_64", not(any(miri, spindrift_instrumented))))]
 mod machine {
     use core::arch::asm;
-    use core::mem::MaybeUninit;
+    use core::arch::x86_64::__m128i;
 
-    use super::{LEFT, by_copies, copy, crc32};
+    use super::{by_copies, copy, forward, short};
 
     /// Below these lengths, the registers are not worth filling.
     const LEAST_512: usize = 512;
-    const LEAST_128: usize = 192;
+    const LEAST_128: usize = 128;
+
+    /// Bytes of a register that a kernel leaves.
+    const FOLDED: usize = 16;
 
     #[inline]
     pub(super) unsafe fn crc32_shared(state: u32, src: *const u8, len: usize) -> u32 {
@@ -62,7 +108,7 @@ mod machine {
         unsafe {
             if len >= LEAST_512 && has_512() {
                 folded::<256>(state, src, len, fold_512)
-            } else if len >= LEAST_128 && is_x86_feature_detected!("pclmulqdq") {
+            } else if len >= LEAST_128 && short::known() {
                 folded::<64>(state, src, len, fold_128)
             } else {
                 by_copies(state, src, len)
@@ -72,60 +118,58 @@ mod machine {
 
     #[inline]
     fn has_512() -> bool {
-        is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("vpclmulqdq")
+        is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("vpclmulqdq") && short::known()
     }
 
-    /// Folds whole blocks of `BLOCK` bytes into one, and takes the CRC of that and the rest.
+    /// Folds whole blocks of `BLOCK` bytes, and takes the CRC of what that leaves and the rest.
     ///
     /// # Safety
     /// As for `crc32_shared`; `len` is at least `BLOCK`, and `fold` may be called.
     #[inline]
+    #[target_feature(enable = "pclmulqdq,sse4.1")]
     unsafe fn folded<const BLOCK: usize>(
         state: u32,
         src: *const u8,
         len: usize,
-        fold: unsafe fn(u32, *const u8, usize, *mut u8),
+        fold: unsafe fn(u32, *const u8, usize) -> __m128i,
     ) -> u32 {
-        const { assert!(2 * BLOCK <= LEFT, "a block, and almost another") };
-        let mut room = [MaybeUninit::<u8>::uninit(); LEFT];
+        const { assert!(FOLDED + BLOCK <= ROOM, "what is folded, and almost a block") };
         let (blocks, rest) = (len / BLOCK, len % BLOCK);
-        let to = room.as_mut_ptr().cast::<u8>();
-        // SAFETY: `fold` writes `BLOCK` bytes, the copy fewer behind them, and that many are then initialised.
-        let left = unsafe {
-            // The register is the inverse of what callers see.
-            fold(!state, src, blocks, to);
-            copy(src.add(len - rest), to.add(BLOCK), rest);
-            core::slice::from_raw_parts(to, BLOCK + rest)
-        };
-        // The block has taken the register in: the library begins with an empty one.
-        crc32(!0, left)
-    }
-
-    /// x to the power of `n` modulo the polynomial, bits reversed, as the multiplication wants it.
-    const fn power(n: u32) -> u64 {
-        let mut value = 0x8000_0000_u32;
-        let mut at = 0;
-        while at < n {
-            value = (value >> 1) ^ if value & 1 == 1 { 0xedb8_8320 } else { 0 };
-            at += 1;
+        // SAFETY: as the caller promises. The rest is private once it was copied, and fits in behind the place of what
+        // was folded.
+        unsafe {
+            // The register is the inverse of what callers see. The block takes it in.
+            let block = fold(!state, src, blocks);
+            if rest == 0 {
+                return short::continued(block, &[]);
+            }
+            let mut room = [0; ROOM];
+            let bytes = room.split_at_mut(FOLDED + rest).0;
+            copy(src.add(len - rest), bytes.as_mut_ptr().add(FOLDED), rest);
+            short::continued(block, bytes)
         }
-        (value as u64) << 1
     }
 
-    /// What moves the two halves of 128 bits forward by `bits`.
-    const fn forward(bits: u32) -> [u64; 2] {
-        [power(bits + 32), power(bits - 32)]
-    }
+    /// For the longest rest, behind what was folded.
+    const ROOM: usize = FOLDED + 256;
 
     static FORWARD_512: [u64; 2] = forward(512);
     static FORWARD_2048: [u64; 2] = forward(2048);
 
-    /// Folds `blocks` of 256 bytes, at least one, into the one at `to`. The first takes in the CRC register.
+    /// What moves the first three of four registers to the place of the last, and then three quarters of that one.
+    static TOGETHER: [[u64; 2]; 7] =
+        [forward(1536), forward(1024), forward(512), forward(384), forward(256), forward(128), [0, 0]];
+
+    /// Folds `blocks` of 256 bytes, at least one, into 16. The first takes in the CRC register.
+    ///
+    /// What is left never goes through memory: a load of what was just stored waits, on some processors, for all
+    /// stores before it, and before it is the copy of another payload.
     ///
     /// # Safety
-    /// The blocks are valid for reads, `to` for writes of 256 bytes, and the processor has AVX-512F and VPCLMULQDQ.
-    unsafe fn fold_512(register: u32, src: *const u8, blocks: usize, to: *mut u8) {
-        // SAFETY: reads the blocks and the constant, and writes `to`. The registers are among those that a call may change,
+    /// The blocks are valid for reads, and the processor has AVX-512F and VPCLMULQDQ.
+    unsafe fn fold_512(register: u32, src: *const u8, blocks: usize) -> __m128i {
+        let block;
+        // SAFETY: reads the blocks and the constants. The registers are among those that a call may change,
         // and their upper parts are left zero, as for a call.
         unsafe {
             asm!(
@@ -154,29 +198,53 @@ mod machine {
                 "dec rdx",
                 "jnz 2b",
                 "3:",
-                "vmovdqu64 [rax], zmm0",
-                "vmovdqu64 [rax + 64], zmm1",
-                "vmovdqu64 [rax + 128], zmm2",
-                "vmovdqu64 [rax + 192], zmm3",
+                // Four registers into the last: each of the others from as far away as it is.
+                "vbroadcasti32x4 zmm5, [rax]",
+                "vbroadcasti32x4 zmm6, [rax + 16]",
+                "vbroadcasti32x4 zmm7, [rax + 32]",
+                "vpclmulqdq zmm8, zmm0, zmm5, 0x00",
+                "vpclmulqdq zmm9, zmm1, zmm6, 0x00",
+                "vpclmulqdq zmm10, zmm2, zmm7, 0x00",
+                "vpclmulqdq zmm0, zmm0, zmm5, 0x11",
+                "vpclmulqdq zmm1, zmm1, zmm6, 0x11",
+                "vpclmulqdq zmm2, zmm2, zmm7, 0x11",
+                "vpternlogq zmm3, zmm8, zmm9, 0x96",
+                "vpternlogq zmm10, zmm0, zmm1, 0x96",
+                "vpternlogq zmm3, zmm2, zmm10, 0x96",
+                // The same with the quarters of the register that is left.
+                "vmovdqu64 zmm5, [rax + 48]",
+                "vpclmulqdq zmm6, zmm3, zmm5, 0x00",
+                "vpclmulqdq zmm7, zmm3, zmm5, 0x11",
+                "vextracti32x4 xmm3, zmm3, 3",
+                "vpxorq zmm6, zmm6, zmm7",
+                "vextracti64x4 ymm7, zmm6, 1",
+                "vpxorq ymm6, ymm6, ymm7",
+                "vextracti128 xmm7, ymm6, 1",
+                "vpternlogq zmm3, zmm6, zmm7, 0x96",
+                "vmovdqa xmm0, xmm3",
                 "vzeroupper",
                 inout("rdi") src => _,
                 inout("rdx") blocks => _,
                 in("rsi") u64::from(register),
                 in("rcx") &raw const FORWARD_2048,
-                in("rax") to,
+                in("rax") &raw const TOGETHER,
+                out("xmm0") block,
                 // All of them: `vzeroupper` changes also those that are not named above.
                 clobber_abi("sysv64"),
                 options(nostack),
             );
         }
+        block
     }
 
     /// The same by blocks of 64 bytes.
     ///
     /// # Safety
-    /// The blocks are valid for reads, `to` for writes of 64 bytes, and the processor has PCLMULQDQ.
-    unsafe fn fold_128(register: u32, src: *const u8, blocks: usize, to: *mut u8) {
-        // SAFETY: reads the blocks and the constant, and writes `to`.
+    /// The blocks are valid for reads.
+    #[target_feature(enable = "pclmulqdq,sse4.1")]
+    unsafe fn fold_128(register: u32, src: *const u8, blocks: usize) -> __m128i {
+        let (first, second, third, last): (__m128i, __m128i, __m128i, __m128i);
+        // SAFETY: reads the blocks and the constant.
         unsafe {
             asm!(
                 "movdqu xmm0, [{src}]",
@@ -217,24 +285,21 @@ mod machine {
                 "dec {blocks}",
                 "jnz 2b",
                 "3:",
-                "movdqu [{to}], xmm0",
-                "movdqu [{to} + 16], xmm1",
-                "movdqu [{to} + 32], xmm2",
-                "movdqu [{to} + 48], xmm3",
                 src = inout(reg) src => _,
                 blocks = inout(reg) blocks => _,
                 register = in(reg) register,
                 forward = in(reg) &raw const FORWARD_512,
-                to = in(reg) to,
-                out("xmm0") _, out("xmm1") _, out("xmm2") _, out("xmm3") _, out("xmm4") _,
+                out("xmm0") first, out("xmm1") second, out("xmm2") third, out("xmm3") last, out("xmm4") _,
                 out("xmm5") _, out("xmm6") _, out("xmm7") _, out("xmm8") _, out("xmm9") _,
-                options(nostack),
+                options(nostack, readonly),
             );
         }
+        [second, third, last].into_iter().fold(first, |block, next| short::onto(block, next))
     }
 
     #[cfg(test)]
     mod tests {
+        use super::super::{by_library, crc32};
         use super::*;
 
         /// The constants of the paper's reference code and of zlib.
@@ -251,7 +316,8 @@ mod machine {
                 let at = len % 37;
                 let part = &bytes[at..at + len];
                 for state in [0, !0, 0x1234_5678 ^ len as u32] {
-                    let expected = crc32(state, part);
+                    let expected = by_library(state, part);
+                    assert_eq!(crc32(state, part), expected, "{len} private bytes");
                     // SAFETY: the bytes are `part`'s, and each kernel is asked only where it may run.
                     unsafe {
                         assert_eq!(crc32_shared(state, part.as_ptr(), len), expected, "{len}");

@@ -29,6 +29,7 @@ mod payload;
 mod pieces;
 mod region;
 
+pub(crate) use crc::crc32;
 pub use payload::Payload;
 pub use pieces::Pieces;
 pub use region::{Region, Room};

@@ -3,8 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use super::{Region, RegionError};
-use crate::crc32;
+use super::{Region, RegionError, crc32};
 
 /// Bytes that a frame carries: a slice that nobody changes, or a part of a [`Region`], which anybody may change at any time.
 ///

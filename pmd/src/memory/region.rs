@@ -8,9 +8,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 
 use super::copy::copy;
-use super::crc::crc32_shared;
+use super::crc::{crc32, crc32_shared};
 use super::{Payload, Pieces, RegionError};
-use crate::crc32;
 
 /// Alignment of allocated regions in bytes: a page, so that drivers can map them whole.
 const REGION_ALIGN: usize = 4096;

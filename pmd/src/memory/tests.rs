@@ -2,8 +2,8 @@ use std::fs::File;
 use std::os::fd::{AsFd, FromRawFd, OwnedFd};
 use std::sync::Arc;
 
+use super::crc::by_library as crc32;
 use super::{Payload, Pieces, Region, RegionError};
-use crate::crc32;
 
 fn bytes(region: &Region) -> Vec<u8> {
     let mut all = vec![0; region.len()];
