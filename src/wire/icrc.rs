@@ -10,15 +10,12 @@
 use std::net::IpAddr;
 
 use spindrift_pmd::DatagramMeta;
-use spindrift_pmd::memory::{Payload, Pieces};
+use spindrift_pmd::memory::{Payload, Pieces, crc32_with_ones};
 
 use super::ICRC_LEN;
 
 /// CRC register after the eight bytes of ones, inverted as [`Payload::crc32`] has it.
 const AFTER_LINK_HEADER: u32 = !0xdebb_20e3;
-
-/// Room for IP, UDP and the longest headers that the transport writes; what a caller gives beyond is read in place.
-const HEAD_ROOM: usize = 128;
 
 const IPV4_LEN: usize = 20;
 const IPV6_LEN: usize = 40;
@@ -28,18 +25,40 @@ const BTH_MASKED: usize = 5;
 const IPV4_MASKED: usize = IPV4_LEN + UDP_LEN + BTH_MASKED;
 const IPV6_MASKED: usize = IPV6_LEN + UDP_LEN + BTH_MASKED;
 
+/// What switches may change in an IPv4 packet.
+static IPV4_ONES: [u8; 64] = {
+    let mut ones = [0; 64];
+    ones[1] = 0xff;
+    ones[8] = 0xff;
+    ones[10] = 0xff;
+    ones[11] = 0xff;
+    ones[IPV4_LEN + 6] = 0xff;
+    ones[IPV4_LEN + 7] = 0xff;
+    ones[IPV4_LEN + UDP_LEN + 4] = 0xff;
+    ones
+};
+/// What switches may change in an IPv6 packet.
+static IPV6_ONES: [u8; 64] = {
+    let mut ones = [0; 64];
+    ones[0] = 0x0f;
+    ones[1] = 0xff;
+    ones[2] = 0xff;
+    ones[3] = 0xff;
+    ones[7] = 0xff;
+    ones[IPV6_LEN + 6] = 0xff;
+    ones[IPV6_LEN + 7] = 0xff;
+    ones[IPV6_LEN + UDP_LEN + 4] = 0xff;
+    ones
+};
+
 /// The CRC of a packet up to its payload, `l3_head` from the IP header to the last MRC header, to be continued over
 /// the payload as [`Tail::Crc32`](spindrift_pmd::Tail::Crc32) says.
 ///
 /// The version in the first byte decides between IPv4 (without options) and IPv6.
 #[inline]
 pub fn before_payload(l3_head: &[u8]) -> u32 {
-    let mut room = [0; HEAD_ROOM];
-    let (head, more) = l3_head.split_at_checked(HEAD_ROOM).unwrap_or((l3_head, &[]));
-    let copy = room.get_mut(..head.len()).unwrap_or_default();
-    copy.copy_from_slice(head);
-    mask(copy);
-    Pieces::new(copy, &[more.into()]).crc32(AFTER_LINK_HEADER)
+    let ones = if is_ipv6(l3_head) { &IPV6_ONES } else { &IPV4_ONES };
+    crc32_with_ones(AFTER_LINK_HEADER, l3_head, ones)
 }
 
 /// The iCRC of a packet in three pieces: as [`before_payload`], payload, pad.
@@ -139,29 +158,4 @@ fn join(out: &mut [u8], pieces: &[&[u8]]) {
 #[inline]
 fn is_ipv6(l3: &[u8]) -> bool {
     l3.first().is_some_and(|first| first >> 4 == 6)
-}
-
-/// Puts ones where a switch may change something. A head too short for its headers is left alone; no packet has one.
-#[inline]
-fn mask(head: &mut [u8]) {
-    if is_ipv6(head) {
-        let Some(head) = head.first_chunk_mut::<IPV6_MASKED>() else { return };
-        head[0] |= 0x0f;
-        head[1] = 0xff;
-        head[2] = 0xff;
-        head[3] = 0xff;
-        head[7] = 0xff;
-        head[IPV6_LEN + 6] = 0xff;
-        head[IPV6_LEN + 7] = 0xff;
-        head[IPV6_LEN + UDP_LEN + 4] = 0xff;
-    } else {
-        let Some(head) = head.first_chunk_mut::<IPV4_MASKED>() else { return };
-        head[1] = 0xff;
-        head[8] = 0xff;
-        head[10] = 0xff;
-        head[11] = 0xff;
-        head[IPV4_LEN + 6] = 0xff;
-        head[IPV4_LEN + 7] = 0xff;
-        head[IPV4_LEN + UDP_LEN + 4] = 0xff;
-    }
 }

@@ -19,10 +19,15 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use crossbeam_utils::CachePadded;
 
 use super::BY_REFERENCE;
-use crate::memory::{Payload, Region, crc32};
+use crate::memory::{Payload, Region, crc32, prefetch_to_write};
 use crate::{Tail, TxFrame};
 
 const LINE: usize = 64;
+
+/// How many slots ahead the producer asks for one.
+const AHEAD: usize = 6;
+/// Lines of a slot that it asks for: its head, a frame's headers and what follows a payload that is elsewhere.
+const AHEAD_LINES: usize = 3;
 
 /// What a slot starts with.
 #[repr(C)]
@@ -190,6 +195,7 @@ impl Producer {
             Some(_) => (SLOT_HEAD, payload_len),
             None => ((SLOT_HEAD + head_len).next_multiple_of(LINE) - head_len, 0),
         };
+        self.prefetch(self.tail.wrapping_add(AHEAD));
         let slot = self.shared.slot(self.tail);
         let slot_head = SlotHead {
             offset: offset as u32,
@@ -225,6 +231,16 @@ impl Producer {
         }
         self.tail = self.tail.wrapping_add(1);
         true
+    }
+
+    /// Asks the processor for a slot that is known to be free. It comes from the consumer's cache, and stores
+    /// to one that is not there yet hold up all that follow.
+    #[inline]
+    fn prefetch(&self, index: usize) {
+        if index.wrapping_sub(self.head_seen) < self.shared.slots {
+            let slot = self.shared.slot(index).cast::<u8>().as_ptr();
+            (0..AHEAD_LINES).for_each(|line| prefetch_to_write(slot.wrapping_add(line * LINE)));
+        }
     }
 
     /// The frame being written refers to `region`.

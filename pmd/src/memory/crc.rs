@@ -32,6 +32,36 @@ pub(crate) fn crc32(state: u32, bytes: &[u8]) -> u32 {
     by_library(state, bytes)
 }
 
+/// Bytes that [`crc32_with_ones`] may take for others.
+const ONES: usize = 64;
+
+/// The CRC-32 of Ethernet, continued from `state` over bytes of which those bits count as ones that are set in `ones`,
+/// such as the fields of a header that may change on the way.
+///
+/// ```
+/// use spindrift_pmd::memory::{Payload, crc32_with_ones};
+///
+/// let mut ones = [0; 64];
+/// ones[1] = 0xf0;
+/// assert_eq!(crc32_with_ones(0, &[1, 2, 3], &ones), Payload::from(&[1, 0xf2, 3]).crc32(0));
+/// ```
+#[inline]
+pub fn crc32_with_ones(state: u32, bytes: &[u8], ones: &[u8; ONES]) -> u32 {
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    if bytes.len() < SHORT && short::known() {
+        // SAFETY: the processor has what the function is compiled for.
+        if let Some(crc) = unsafe { short::crc32_with_ones(state, bytes, ones) } {
+            return crc;
+        }
+    }
+    let (head, rest) = bytes.split_at_checked(ONES).unwrap_or((bytes, &[]));
+    let mut room = *ones;
+    for (byte, &given) in room.iter_mut().zip(head) {
+        *byte |= given;
+    }
+    crc32(crc32(state, room.split_at(head.len()).0), rest)
+}
+
 pub(super) fn by_library(state: u32, bytes: &[u8]) -> u32 {
     let mut hasher = crc32fast::Hasher::new_with_initial(state);
     hasher.update(bytes);
@@ -299,7 +329,7 @@ mod machine {
 
     #[cfg(test)]
     mod tests {
-        use super::super::{by_library, crc32};
+        use super::super::{ONES, by_library, crc32, crc32_with_ones};
         use super::*;
 
         /// The constants of the paper's reference code and of zlib.
@@ -318,6 +348,15 @@ mod machine {
                 for state in [0, !0, 0x1234_5678 ^ len as u32] {
                     let expected = by_library(state, part);
                     assert_eq!(crc32(state, part), expected, "{len} private bytes");
+                    let mut ones = [0; ONES];
+                    assert_eq!(crc32_with_ones(state, part, &ones), expected, "{len}, none of them changed");
+                    let mut changed = part.to_vec();
+                    for (at, byte) in changed.iter_mut().enumerate().take(ONES) {
+                        ones[at] = (at * 5 + len) as u8;
+                        *byte |= ones[at];
+                    }
+                    let with_ones = by_library(state, &changed);
+                    assert_eq!(crc32_with_ones(state, part, &ones), with_ones, "{len} with ones");
                     // SAFETY: the bytes are `part`'s, and each kernel is asked only where it may run.
                     unsafe {
                         assert_eq!(crc32_shared(state, part.as_ptr(), len), expected, "{len}");

@@ -30,9 +30,22 @@ mod pieces;
 mod region;
 
 pub(crate) use crc::crc32;
+pub use crc::crc32_with_ones;
 pub use payload::Payload;
 pub use pieces::Pieces;
 pub use region::{Region, Room};
+
+/// Asks the processor for the line at an address, which may be any, to write to it.
+#[inline]
+pub(crate) fn prefetch_to_write(at: *const u8) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: a hint; it changes nothing that the program could see, and an address without memory is passed over.
+    unsafe {
+        core::arch::x86_64::_mm_prefetch::<{ core::arch::x86_64::_MM_HINT_ET0 }>(at.cast());
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = at;
+}
 
 /// Why memory could not be had or touched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]

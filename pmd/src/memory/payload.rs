@@ -70,6 +70,15 @@ impl<'a> Payload<'a> {
         }
     }
 
+    /// The bytes, if they are those of a slice.
+    #[inline]
+    pub(super) const fn slice(&self) -> Option<&'a [u8]> {
+        match self.bytes {
+            Bytes::Own(bytes) => Some(bytes),
+            Bytes::Shared { .. } => None,
+        }
+    }
+
     /// Where the bytes are, for the kernel or a device to read; `None` if they are virtual.
     ///
     /// Reading through the pointer in this process is a data race unless nobody writes meanwhile.

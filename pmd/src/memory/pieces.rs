@@ -88,6 +88,9 @@ impl<'a> Pieces<'a> {
             return Some((front.into(), *last));
         }
         let front = self.without_last(N)?;
+        if let Some(last) = self.last_of_all() {
+            return Some((front, last));
+        }
         let mut last = [0; N];
         let (mut skip, mut filled) = (front.len, 0);
         for piece in self.iter() {
@@ -96,6 +99,14 @@ impl<'a> Pieces<'a> {
             filled += part.read(last.get_mut(filled..).unwrap_or_default());
         }
         Some((front, last))
+    }
+
+    /// The last `N` bytes, if nothing was cut off the end and they lie in a slice that is the last piece.
+    #[inline]
+    fn last_of_all<const N: usize>(&self) -> Option<[u8; N]> {
+        let last = self.rest.last()?.slice()?.last_chunk()?;
+        let all = self.first.len() + self.rest.iter().map(Payload::len).sum::<usize>();
+        (self.len == all).then_some(*last)
     }
 
     /// The CRC-32 of Ethernet over all bytes, as [`Payload::crc32`].

@@ -6,10 +6,10 @@
 
 use core::arch::x86_64::{
     __m128i, _mm_and_si128, _mm_blendv_epi8, _mm_clmulepi64_si128, _mm_cvtsi32_si128, _mm_extract_epi32,
-    _mm_set_epi64x, _mm_shuffle_epi8, _mm_srli_si128, _mm_xor_si128,
+    _mm_or_si128, _mm_set_epi64x, _mm_setzero_si128, _mm_shuffle_epi8, _mm_srli_si128, _mm_xor_si128,
 };
 
-use super::{forward, power};
+use super::{ONES, forward, power};
 
 /// Bytes of a register.
 const BLOCK: usize = 16;
@@ -56,6 +56,21 @@ pub(super) fn crc32(state: u32, bytes: &[u8]) -> Option<u32> {
     // The register is the inverse of what callers see.
     let register = _mm_cvtsi32_si128(!state as i32);
     Some(continued(_mm_xor_si128(load(*bytes.first_chunk()?), register), bytes))
+}
+
+/// The same where the bits that are set in `ones` count as ones, or nothing for fewer bytes than that has.
+#[target_feature(enable = "pclmulqdq,sse4.1")]
+pub(super) fn crc32_with_ones(state: u32, bytes: &[u8], ones: &[u8; ONES]) -> Option<u32> {
+    let head = bytes.first_chunk::<ONES>()?;
+    let mut block = _mm_setzero_si128();
+    let mut register = _mm_cvtsi32_si128(!state as i32);
+    for (&bytes, &ones) in head.as_chunks().0.iter().zip(ones.as_chunks().0) {
+        let next = _mm_xor_si128(_mm_or_si128(load(bytes), load(ones)), register);
+        block = onto(block, next);
+        register = _mm_setzero_si128();
+    }
+    // The last block of the head is in front of what is left of the bytes.
+    Some(continued(block, bytes.get(ONES - BLOCK..)?))
 }
 
 /// The CRC of 16 bytes, which have taken in the register before them, and of `bytes`, of which the first 16 do not
