@@ -25,29 +25,27 @@ const BTH_MASKED: usize = 5;
 const IPV4_MASKED: usize = IPV4_LEN + UDP_LEN + BTH_MASKED;
 const IPV6_MASKED: usize = IPV6_LEN + UDP_LEN + BTH_MASKED;
 
-/// What switches may change in an IPv4 packet.
-static IPV4_ONES: [u8; 64] = {
+/// What switches may change: in an IP header of this length, here the whole bytes given, then the UDP checksum and the
+/// fifth byte of the BTH.
+#[expect(clippy::indexing_slicing, reason = "evaluated when this is compiled")]
+const fn ones<const N: usize>(ip_len: usize, of_ip: [usize; N]) -> [u8; 64] {
     let mut ones = [0; 64];
-    ones[1] = 0xff;
-    ones[8] = 0xff;
-    ones[10] = 0xff;
-    ones[11] = 0xff;
-    ones[IPV4_LEN + 6] = 0xff;
-    ones[IPV4_LEN + 7] = 0xff;
-    ones[IPV4_LEN + UDP_LEN + 4] = 0xff;
+    let mut rest: &[usize] = &of_ip;
+    while let [at, more @ ..] = rest {
+        ones[*at] = 0xff;
+        rest = more;
+    }
+    ones[ip_len + 6] = 0xff;
+    ones[ip_len + 7] = 0xff;
+    ones[ip_len + UDP_LEN + 4] = 0xff;
     ones
-};
-/// What switches may change in an IPv6 packet.
+}
+
+static IPV4_ONES: [u8; 64] = ones(IPV4_LEN, [1, 8, 10, 11]);
 static IPV6_ONES: [u8; 64] = {
-    let mut ones = [0; 64];
+    let mut ones = ones(IPV6_LEN, [1, 2, 3, 7]);
+    // The version next to the traffic class stays.
     ones[0] = 0x0f;
-    ones[1] = 0xff;
-    ones[2] = 0xff;
-    ones[3] = 0xff;
-    ones[7] = 0xff;
-    ones[IPV6_LEN + 6] = 0xff;
-    ones[IPV6_LEN + 7] = 0xff;
-    ones[IPV6_LEN + UDP_LEN + 4] = 0xff;
     ones
 };
 
