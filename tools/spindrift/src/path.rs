@@ -50,7 +50,7 @@ pub(crate) fn run(args: &PathArgs) -> Result<()> {
     let (from, to) = (host("--from", &args.from)?, host("--to", &args.to)?);
     let mut told = match &args.link {
         Some(text) => {
-            let link = link(fabric, text)?;
+            let link = topology::link(fabric, text).map_err(|why| usage(format!("--link {text}: {why}")))?;
             across(args, fabric, link, from, to)?
         }
         // The option parser sees to `to`.
@@ -71,25 +71,6 @@ fn host(fabric: &Fabric, flag: &str, name: &str) -> Result<u16> {
             names.push("..");
         }
         usage(format!("{flag} {name}: no such host; the topology has {}", names.join(", ")))
-    })
-}
-
-fn link(fabric: &Fabric, text: &str) -> Result<Link> {
-    let bad = |why: String| usage(format!("--link {text}: {why}"));
-    let (a, b) = text
-        .split_once(':')
-        .ok_or_else(|| bad("write the names of two nodes, as in h1:p0-t0-0 or p0-t0-0:p0-t1-3".to_owned()))?;
-    let node = |name: &str| {
-        fabric.node(name).ok_or_else(|| {
-            bad(format!(
-                "there is no node \"{name}\"; hosts have their names, switches are called p0-t0-0 or p0-t1-3"
-            ))
-        })
-    };
-    let (a, b) = (node(a)?, node(b)?);
-    fabric.link(a, b).ok_or_else(|| {
-        let (a, b) = (fabric.name(a), fabric.name(b));
-        bad(format!("{a} and {b} are not joined; hosts are joined to a T0 switch of each plane, and those to all T1 switches of their plane"))
     })
 }
 
@@ -175,7 +156,7 @@ fn path_json(fabric: &Fabric, plane: u8, ev: u32, walk: &Walk) -> Json {
 
 /// The paths that cross a link, between the hosts asked for.
 fn across(args: &PathArgs, fabric: &Fabric, link: Link, from: Option<u16>, to: Option<u16>) -> Result<Json> {
-    let name = format!("{}:{}", fabric.name(link.0), fabric.name(link.1));
+    let name = topology::link_name(fabric, link);
     let (Node::T0 { plane, .. } | Node::T1 { plane, .. }) = link.1 else {
         return Err(usage(format!("--link {name}: it is in no plane")));
     };

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use anyhow::{Error, Result};
 use serde::Deserialize;
-use spindrift_srv6::{Fabric, FabricError, FabricHost, Shape};
+use spindrift_srv6::{Fabric, FabricError, FabricHost, Link, Shape};
 
 use crate::toml_file::TomlFile;
 use crate::usage::usage;
@@ -84,6 +84,30 @@ fn listed(hosts: Vec<HostTable>) -> Vec<FabricHost> {
         FabricHost { name, t0, downlink }
     };
     hosts.into_iter().map(&mut place).collect()
+}
+
+/// The link between two nodes, written as `h1:p0-t0-0`.
+pub(crate) fn link(fabric: &Fabric, text: &str) -> Result<Link, String> {
+    let (a, b) = text
+        .split_once(':')
+        .ok_or_else(|| "write the names of two nodes, as in h1:p0-t0-0 or p0-t0-0:p0-t1-3".to_owned())?;
+    let node = |name: &str| {
+        fabric.node(name).ok_or_else(|| {
+            format!(
+                "there is no node \"{name}\"; hosts have their names, switches are called p0-t0-0 or p0-t1-3"
+            )
+        })
+    };
+    let (a, b) = (node(a)?, node(b)?);
+    fabric.link(a, b).ok_or_else(|| {
+        let (a, b) = (fabric.name(a), fabric.name(b));
+        format!("{a} and {b} are not joined; hosts are joined to a T0 switch of each plane, and those to all T1 switches of their plane")
+    })
+}
+
+/// What [`link`] understands, the lower end first.
+pub(crate) fn link_name(fabric: &Fabric, link: Link) -> String {
+    format!("{}:{}", fabric.name(link.0), fabric.name(link.1))
 }
 
 fn place(file: &TomlFile, key: &str) -> String {

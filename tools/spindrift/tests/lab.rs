@@ -6,115 +6,17 @@
 
 mod support;
 
-use std::fs::{self, File};
+use std::fs;
 use std::io::ErrorKind;
 use std::net::{Ipv6Addr, UdpSocket};
-use std::os::fd::AsRawFd as _;
 use std::os::unix::process::CommandExt as _;
 use std::path::PathBuf;
-use std::process::{Command, Stdio};
-use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::process::Command;
+use std::time::Instant;
 
 use serde_json::Value;
+use support::lab::{Lab, PATIENCE, config};
 use support::{end_of, spindrift, stderr, stdout};
-
-/// Longer than anything takes; only what hangs meets it.
-const PATIENCE: Duration = Duration::from_secs(20);
-
-fn config(name: &str) -> String {
-    format!("{}/../../configs/lab/{name}", env!("CARGO_MANIFEST_DIR"))
-}
-
-/// A name for a lab, which is gone when this is dropped. One at a time: the machine is small.
-struct Lab {
-    name: String,
-    _alone: MutexGuard<'static, ()>,
-}
-
-impl Drop for Lab {
-    fn drop(&mut self) {
-        let _ = self.command(&["down"]).output();
-    }
-}
-
-impl Lab {
-    /// `None` where there can be no labs.
-    fn new(test: &str) -> Option<Self> {
-        static ALONE: Mutex<()> = Mutex::new(());
-        let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
-        let name = format!("{test}{}", std::process::id());
-        let probe = format!("sdlab-{name}-probe");
-        let ip = |args: &[&str]| Command::new("ip").args(args).output().is_ok_and(|out| out.status.success());
-        if !ip(&["netns", "add", &probe]) {
-            eprintln!("SKIPPED: a lab needs root, iproute2 and network namespaces");
-            return None;
-        }
-        assert!(ip(&["netns", "delete", &probe]));
-        Some(Self { name, _alone: alone })
-    }
-
-    fn command(&self, args: &[&str]) -> Command {
-        let mut command = spindrift();
-        command.args(["lab", args[0], "--name", &self.name]).args(&args[1..]);
-        command
-    }
-
-    /// Output, messages and status.
-    fn run(&self, args: &[&str]) -> (String, String, Option<i32>) {
-        let child =
-            self.command(args).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
-        let output = end_of(child.unwrap(), PATIENCE, &format!("lab {args:?}"));
-        (stdout(&output), stderr(&output), output.status.code())
-    }
-
-    fn up(&self, topology: &str) {
-        let (out, error, status) = self.run(&["up", &config(topology)]);
-        assert_eq!((error.as_str(), status), ("", Some(0)), "{out}");
-        assert!(out.starts_with(&format!("lab \"{}\" is up: ", self.name)), "{out}");
-    }
-
-    fn namespace(&self, node: &str) -> String {
-        format!("sdlab-{}-{node}", self.name)
-    }
-
-    /// What is left of it: namespaces, and its folder.
-    fn left(&self) -> Vec<String> {
-        let list = Command::new("ip").args(["netns", "list"]).output().unwrap();
-        let mut left: Vec<_> = stdout(&list)
-            .lines()
-            .filter(|line| line.starts_with(&self.namespace("")))
-            .map(str::to_owned)
-            .collect();
-        let folder = PathBuf::from("/run/spindrift/lab").join(&self.name);
-        left.extend(folder.exists().then(|| folder.display().to_string()));
-        left
-    }
-
-    /// A socket on a host, at one of its addresses.
-    fn socket(&self, host: &str, address: Ipv6Addr, port: u16) -> UdpSocket {
-        let namespace = File::open(format!("/run/netns/{}", self.namespace(host))).unwrap();
-        let open = move || {
-            // SAFETY: a plain call with a live descriptor; only this short thread changes its namespace, and the socket stays there.
-            assert_eq!(unsafe { libc::setns(namespace.as_raw_fd(), libc::CLONE_NEWNET) }, 0);
-            UdpSocket::bind((address, port)).unwrap()
-        };
-        std::thread::spawn(open).join().unwrap()
-    }
-
-    fn links(&self) -> Vec<Value> {
-        let (out, error, status) = self.run(&["status", "--json"]);
-        assert_eq!(status, Some(0), "{error}");
-        let object: Value = serde_json::from_str(&out).unwrap();
-        object["links"].as_array().unwrap().clone()
-    }
-
-    /// Packets that went up from a T0 switch to each T1 switch.
-    fn up_packets(&self, t0: &str) -> Vec<u64> {
-        let of = |link: &Value| link["lower"]["node"] == t0;
-        self.links().iter().filter(|link| of(link)).map(|link| link["packets_up"].as_u64().unwrap()).collect()
-    }
-}
 
 /// Datagrams sent for each path: far more than what nodes say to each other.
 const DATAGRAMS: usize = 100;

@@ -22,8 +22,25 @@ struct Layout<'a> {
     width: u32,
 }
 
-/// Draws a fabric. Links for which `is_down` holds are dashed and grey.
-pub(super) fn draw(fabric: &Fabric, is_down: impl Fn(Link) -> bool) -> String {
+/// What is wrong with a link.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Look {
+    pub(super) down: bool,
+    pub(super) faults: Vec<String>,
+}
+
+impl Look {
+    /// For the title: in brackets, if there is something.
+    fn words(&self) -> String {
+        let down = self.down.then_some("down").into_iter();
+        let faults = self.faults.iter().map(String::as_str).filter(|&fault| fault != "down");
+        let words = down.chain(faults).collect::<Vec<_>>().join(" ");
+        if words.is_empty() { words } else { format!(" ({words})") }
+    }
+}
+
+/// Draws a fabric. Links that are down are grey and dashed, those with other faults black and dotted.
+pub(super) fn draw(fabric: &Fabric, look: impl Fn(Link) -> Look) -> String {
     let layout = Layout::new(fabric);
     let height = layout.row(0) + BOX.1 / 2 + MARGIN;
     let mut svg = String::new();
@@ -44,13 +61,16 @@ pub(super) fn draw(fabric: &Fabric, is_down: impl Fn(Link) -> bool) -> String {
     for link in fabric.links() {
         let ((x1, y1), (x2, y2)) = (layout.middle(link.0), layout.middle(link.1));
         let (from, to) = (y1 - BOX.1 / 2, y2 + BOX.1 / 2);
-        let (stroke, dash) = if is_down(link) {
-            ("#999999", " stroke-dasharray=\"4 4\"")
-        } else {
-            (colour(plane_of(link)), "")
+        let look = look(link);
+        let (stroke, dash) = match &look {
+            Look { down: true, .. } => ("#999999", " stroke-dasharray=\"4 4\""),
+            Look { faults, .. } if !faults.is_empty() => {
+                ("black", " stroke-width=\"2\" stroke-dasharray=\"1 3\"")
+            }
+            _ => (colour(plane_of(link)), ""),
         };
         let (a, b) = (fabric.name(link.0), fabric.name(link.1));
-        let state = if dash.is_empty() { "" } else { " (down)" };
+        let state = look.words();
         let _ = writeln!(
             svg,
             "<line x1=\"{x1}\" y1=\"{from}\" x2=\"{x2}\" y2=\"{to}\" stroke=\"{stroke}\"{dash}><title>{a}:{b}{state}</title></line>"
@@ -155,7 +175,7 @@ mod tests {
         for (planes, t0, t1, hosts) in [(1, 1, 0, 2), (2, 2, 4, 4), (4, 1, 0, 12), (2, 3, 6, 3)] {
             let fabric = fabric(planes, t0, t1, hosts);
             let layout = Layout::new(&fabric);
-            let svg = draw(&fabric, |_| false);
+            let svg = draw(&fabric, |_| Look::default());
             assert_eq!(svg.matches("<line ").count(), fabric.links().count());
             assert_eq!(svg.matches("<rect ").count(), 1 + fabric.nodes().count());
             assert!(!svg.contains("stroke-dasharray"));
@@ -169,13 +189,25 @@ mod tests {
     }
 
     #[test]
-    fn links_that_are_down_look_so() {
+    fn what_is_wrong_with_links_is_seen() {
         let fabric = fabric(2, 2, 2, 2);
-        let down = fabric.links().nth(3).unwrap();
-        let svg = draw(&fabric, |link| link == down);
-        let dashed: Vec<_> = svg.lines().filter(|line| line.contains("stroke-dasharray")).collect();
-        let name = format!("<title>{}:{} (down)</title>", fabric.name(down.0), fabric.name(down.1));
-        assert!(dashed.len() == 1 && dashed[0].contains(&name), "{dashed:?}");
+        let broken = fabric.links().nth(3).unwrap();
+        let name = format!("{}:{}", fabric.name(broken.0), fabric.name(broken.1));
+        for (down, faults, stroke, words) in [
+            (true, &["down"] as &[_], "4 4", " (down)"),
+            (true, &[], "4 4", " (down)"),
+            (true, &["down", "loss=1%"], "4 4", " (down loss=1%)"),
+            (false, &["loss=1%", "rate=1Gbit"], "1 3", " (loss=1% rate=1Gbit)"),
+        ] {
+            let look = Look { down, faults: faults.iter().map(ToString::to_string).collect() };
+            let svg = draw(&fabric, |link| if link == broken { look.clone() } else { Look::default() });
+            let dashed: Vec<_> = svg.lines().filter(|line| line.contains("stroke-dasharray")).collect();
+            let (dash, title) = (format!("\"{stroke}\""), format!("<title>{name}{words}</title>"));
+            assert!(
+                dashed.len() == 1 && dashed[0].contains(&dash) && dashed[0].contains(&title),
+                "{dashed:?}"
+            );
+        }
     }
 
     #[test]

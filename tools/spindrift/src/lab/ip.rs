@@ -1,17 +1,19 @@
-//! `ip` of iproute2, which knows all that a lab needs of the kernel.
+//! `ip` and `tc` of iproute2 and `nft` of nftables, which know all that a lab needs of the kernel.
 
 use std::collections::BTreeMap;
 use std::io::Write as _;
+use std::os::unix::process::CommandExt as _;
 use std::process::{Child, Command, Output, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result, anyhow, bail};
+use anyhow::{Context as _, Result, bail};
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal};
 use serde::Deserialize;
+use serde_json::Value as Json;
 
-use super::EndState;
+use super::status::EndState;
 
 /// How long a process has to end after a signal.
 const GRACE: Duration = Duration::from_secs(2);
@@ -44,17 +46,46 @@ impl Ip {
         Command::new(self.program)
     }
 
-    /// Runs commands, one a line, in a namespace or in this one, up to the first that fails.
+    /// Runs commands of `ip`, one a line, in a namespace or in this one, up to the first that fails.
     pub(super) fn batch(&self, namespace: Option<&str>, lines: &str) -> Result<()> {
         let mut command = self.command();
         if let Some(namespace) = namespace {
             command.args(["-n", namespace]);
         }
-        command.args(["-batch", "-"]).stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped());
-        let mut child = command.spawn().context("cannot run ip")?;
-        let output =
-            feed(&mut child, lines).and_then(|()| child.wait_with_output().context("ip was lost"))?;
-        if output.status.success() { Ok(()) } else { Err(failed(namespace, lines, &output)) }
+        command.args(["-batch", "-"]);
+        Started::new(command, Program::Ip, namespace, lines)?.end()
+    }
+
+    /// Has a program begin with commands in a namespace, one a line.
+    pub(super) fn start(&self, program: Program, namespace: &str, lines: &str) -> Result<Started> {
+        let command = match program {
+            Program::Ip | Program::Tc => {
+                let mut command = Command::new(program.name());
+                command.args(["-n", namespace, "-batch", "-"]);
+                command
+            }
+            Program::Nft => {
+                let mut command = self.command();
+                command.args(["netns", "exec", namespace, program.name(), "-f", "-"]);
+                command
+            }
+        };
+        Started::new(command, program, Some(namespace), lines)
+    }
+
+    /// The counters of a namespace's packet filter: names, and packets.
+    pub(super) fn counters(&self, namespace: &str) -> Result<Vec<(String, u64)>> {
+        let output = self.inside(namespace, &["nft", "-j", "list", "counters"])?;
+        if !output.status.success() {
+            bail!("nft -j list counters in {namespace}: {}", text(&output.stderr));
+        }
+        let told: Json =
+            serde_json::from_slice(&output.stdout).context("nft -j list counters printed something else")?;
+        let counters = told["nftables"].as_array().into_iter().flatten().filter_map(|object| {
+            let counter = object.get("counter")?;
+            Some((counter["name"].as_str()?.to_owned(), counter["packets"].as_u64()?))
+        });
+        Ok(counters.collect())
     }
 
     /// Sets settings of the kernel, each as `name=value`, in a namespace.
@@ -138,26 +169,76 @@ impl Ip {
     }
 }
 
-/// Gives a program its input.
-fn feed(child: &mut Child, lines: &str) -> Result<()> {
-    let Some(mut input) = child.stdin.take() else { return Ok(()) };
-    // One that has seen enough closes its input; its status tells why.
-    match input.write_all(lines.as_bytes()) {
-        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
-            Err(error).context("cannot write to ip")
+/// What takes commands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Program {
+    Ip,
+    Tc,
+    Nft,
+}
+
+impl Program {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Ip => "ip",
+            Self::Tc => "tc",
+            Self::Nft => "nft",
         }
-        _ => Ok(()),
     }
 }
 
-/// What a failed batch says, with the line that it failed at.
-fn failed(namespace: Option<&str>, lines: &str, output: &Output) -> anyhow::Error {
-    let said = text(&output.stderr);
-    let number =
-        said.rsplit_once("Command failed -:").and_then(|(_, number)| number.trim().parse::<usize>().ok());
-    let line = number.and_then(|number| lines.lines().nth(number.checked_sub(1)?)).unwrap_or("-batch");
-    let place = namespace.map_or_else(String::new, |namespace| format!(" in {namespace}"));
-    anyhow!("ip {line}{place}: {}", said.lines().next().unwrap_or("failed"))
+/// A program at work on commands.
+pub(super) struct Started {
+    child: Child,
+    program: Program,
+    namespace: Option<String>,
+    lines: String,
+}
+
+impl Started {
+    fn new(mut command: Command, program: Program, namespace: Option<&str>, lines: &str) -> Result<Self> {
+        command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped());
+        // Ctrl-C is for this process, which stops where it leaves no half of a thing.
+        command.process_group(0);
+        let mut child = command.spawn().with_context(|| format!("cannot run {}", program.name()))?;
+        // One that has seen enough closes its input; its status tells why.
+        match child.stdin.take().map(|mut input| input.write_all(lines.as_bytes())) {
+            Some(Err(error)) if error.kind() != std::io::ErrorKind::BrokenPipe => {
+                let written = Err(error).with_context(|| format!("cannot write to {}", program.name()));
+                child.wait().with_context(|| format!("{} was lost", program.name()))?;
+                written
+            }
+            _ => {
+                Ok(Self { child, program, namespace: namespace.map(str::to_owned), lines: lines.to_owned() })
+            }
+        }
+    }
+
+    /// Waits for its end. What it could not do is an error.
+    pub(super) fn end(self) -> Result<()> {
+        let Self { child, program, namespace, lines } = self;
+        let output = child.wait_with_output().with_context(|| format!("{} was lost", program.name()))?;
+        if output.status.success() {
+            return Ok(());
+        }
+        let said = text(&output.stderr);
+        let said = said.lines().next().unwrap_or("failed");
+        let place = namespace.map_or_else(String::new, |namespace| format!(" in {namespace}"));
+        let name = program.name();
+        if program == Program::Nft && said.contains("exec of \"nft\" failed") {
+            bail!("cannot run nft, of nftables; `apt-get install nftables` installs it");
+        }
+        let line =
+            failed_line(&text(&output.stderr)).and_then(|number| lines.lines().nth(number.checked_sub(1)?));
+        bail!("{name} {}{place}: {said}", line.unwrap_or("-batch"))
+    }
+}
+
+/// The number of the line that failed: the last thing that `ip` and `tc` say, and the first that `nft` does.
+fn failed_line(said: &str) -> Option<usize> {
+    let batch = said.rsplit_once("Command failed -:").map(|(_, number)| number.trim());
+    let nft = || said.strip_prefix("/dev/stdin:")?.split(':').next();
+    batch.or_else(nft)?.parse().ok()
 }
 
 fn text(bytes: &[u8]) -> String {

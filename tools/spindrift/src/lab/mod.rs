@@ -1,27 +1,36 @@
 //! `spindrift lab`: a fabric on this machine, whose hosts and switches are network namespaces of the kernel.
 
+mod fault;
+mod faults;
 mod graph;
 mod ip;
 mod plan;
+mod rules;
+mod schedule;
 mod state;
+mod status;
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
 use clap::{Args, Subcommand};
-use serde_json::{Value as Json, json};
 use spindrift_srv6::{Fabric, Node};
 
 use crate::output::{say, tell};
 use crate::stop::Stop;
 use crate::toml_file::TomlFile;
 use crate::topology;
+use crate::units::parse_duration;
 use crate::usage::usage;
+use fault::LinkFault;
+use faults::{Faults, Place};
 use ip::Ip;
-use plan::{Interface, LabPlan, SWITCH_SYSCTLS, SYSCTLS};
+use plan::{LabPlan, SWITCH_SYSCTLS, SYSCTLS};
+use schedule::{Entry, Times};
 use state::Lab;
 
 /// Namespaces beyond which a machine gets slow.
@@ -59,7 +68,17 @@ enum LabCommand {
         #[arg(last = true, required = true)]
         command: Vec<String>,
     },
-    /// Shows each link with its state and traffic.
+    /// Breaks a link, or the links of a host or switch: for good, for a time, or as a schedule has it.
+    Fault(FaultArgs),
+    /// Ends faults: all, or those of a link, a host or a switch.
+    Heal {
+        #[command(flatten)]
+        lab: LabName,
+        /// Link, such as h1:p0-t0-0, host or switch.
+        #[arg(value_name = "WHERE")]
+        place: Option<String>,
+    },
+    /// Shows each link with its state, traffic and faults.
     Status {
         #[command(flatten)]
         lab: LabName,
@@ -81,6 +100,34 @@ enum LabCommand {
 }
 
 #[derive(Args, Debug)]
+#[command(
+    override_usage = "spindrift lab fault [OPTIONS] <WHERE> <ACTION>\n       spindrift lab fault [OPTIONS] --schedule <FILE>"
+)]
+struct FaultArgs {
+    #[command(flatten)]
+    lab: LabName,
+    /// Link, such as h1:p0-t0-0, or a host or switch, such as p0-t1-3, for all its links.
+    #[arg(value_name = "WHERE", required_unless_present = "schedule", requires = "fault")]
+    place: Option<String>,
+    /// What happens: down, blackhole, loss=P%, ecn=P% or rate=R; with ,dir=up or ,dir=down in one direction, with ,ev=EV or
+    /// ,sport=PORT to some packets.
+    #[arg(value_name = "ACTION")]
+    fault: Option<LinkFault>,
+    /// End it after this time, or on Ctrl-C; without, it lasts until `lab heal`.
+    #[arg(long = "for", value_name = "TIME", value_parser = parse_duration)]
+    lasts: Option<Duration>,
+    /// Begin it again and again, this time after it began last, until Ctrl-C.
+    #[arg(long, value_name = "TIME", value_parser = parse_duration, requires = "lasts")]
+    every: Option<Duration>,
+    /// End after so many times.
+    #[arg(long, value_name = "N", requires = "every")]
+    times: Option<u32>,
+    /// Faults and their times from this TOML file (example in configs/schedules/).
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["place", "fault", "lasts", "every", "times"])]
+    schedule: Option<PathBuf>,
+}
+
+#[derive(Args, Debug)]
 struct LabName {
     /// Which lab, where there are several: letters and digits.
     #[arg(long, value_name = "NAME", default_value = "lab", value_parser = lab_name)]
@@ -97,7 +144,9 @@ pub(crate) fn run(args: &LabArgs) -> Result<()> {
         LabCommand::Up { lab, topology } => up(&lab.name, &TomlFile::read(topology, "topology")?),
         LabCommand::Down { lab } => down(&lab.name),
         LabCommand::Exec { lab, node, command } => exec(&lab.name, node, command),
-        LabCommand::Status { lab, json } => status(&lab.name, *json),
+        LabCommand::Fault(args) => fault(args),
+        LabCommand::Heal { lab, place } => heal(&lab.name, place.as_deref()),
+        LabCommand::Status { lab, json } => status::status(&lab.name, *json),
         LabCommand::Graph { lab, topology, output } => {
             graph(&lab.name, topology.as_deref(), output.as_deref())
         }
@@ -175,6 +224,52 @@ fn exec(name: &str, node: &str, command: &[String]) -> Result<()> {
     Err(error).with_context(|| format!("cannot run ip netns exec {namespace}"))
 }
 
+fn fault(args: &FaultArgs) -> Result<()> {
+    let ip = Ip::find()?;
+    let name = &args.lab.name;
+    let fabric = fabric(name)?;
+    let plan = LabPlan::new(&fabric, name);
+    let faults = Faults::new(Lab::open(name), &plan, &ip);
+    if let Some(path) = &args.schedule {
+        let entries = schedule::load(&TomlFile::read(path, "schedule")?, &fabric)?;
+        return schedule::play(&faults, &fabric, &entries, &Stop::on_ctrl_c()?);
+    }
+    // The option parser sees to both.
+    let (Some(place), Some(fault)) = (&args.place, args.fault) else { return Ok(()) };
+    let times = Times { at: Duration::ZERO, lasts: args.lasts, every: args.every, count: args.times };
+    let entry = Entry::new(&fabric, place, fault, times).map_err(|(key, why)| {
+        let given = match key {
+            "where" => format!("WHERE {place}"),
+            "action" => format!("ACTION {fault}"),
+            option => format!("--{option}"),
+        };
+        usage(format!("{given}: {why}"))
+    })?;
+    if args.lasts.is_some() {
+        return schedule::play(&faults, &fabric, &[entry], &Stop::on_ctrl_c()?);
+    }
+    let links = faults.change(|set| schedule::begin(set, &fabric, "", &entry))?;
+    say(&format!("{place}: {fault} on {}", count(links, "link")));
+    say(&format!("end it:  spindrift lab heal{} {place}", name_flag(name)));
+    Ok(())
+}
+
+fn heal(name: &str, place: Option<&str>) -> Result<()> {
+    let ip = Ip::find()?;
+    let fabric = fabric(name)?;
+    let plan = LabPlan::new(&fabric, name);
+    let faults = Faults::new(Lab::open(name), &plan, &ip);
+    let parse = |text| Place::parse(&fabric, text).map_err(|why| usage(format!("WHERE {text}: {why}")));
+    let place = place.map(parse).transpose()?;
+    let links = faults.change(|set| set.heal(place))?;
+    say(&format!("{} healed", count(links, "link")));
+    Ok(())
+}
+
+fn count(number: usize, what: &str) -> String {
+    if number == 1 { format!("1 {what}") } else { format!("{number} {what}s") }
+}
+
 /// The fabric of a lab that is up.
 fn fabric(name: &str) -> Result<Fabric> {
     let Some(file) = Lab::open(name).topology()? else {
@@ -190,82 +285,28 @@ fn name_flag(name: &str) -> String {
 
 fn graph(name: &str, topology: Option<&Path>, output: Option<&Path>) -> Result<()> {
     let svg = if let Some(path) = topology {
-        graph::draw(&topology::load(path)?, |_| false)
+        graph::draw(&topology::load(path)?, |_| graph::Look::default())
     } else {
         let ip = Ip::find()?;
         let fabric = fabric(name)?;
         let plan = LabPlan::new(&fabric, name);
-        let (mut states, mut down) = (ip::Links::default(), BTreeSet::new());
+        let mut states = ip::Links::default();
+        let mut looks = BTreeMap::<_, graph::Look>::new();
         for (link, ends) in plan.links() {
             for end in &ends {
                 if !states.of(&ip, &plan.namespace(end.node), &end.name)?.up {
-                    down.insert(link);
+                    looks.entry(link).or_default().down = true;
                 }
             }
         }
-        graph::draw(&fabric, |link| down.contains(&link))
+        for broken in Faults::new(Lab::open(name), &plan, &ip).read()?.all {
+            looks.entry(broken.link).or_default().faults.push(broken.fault.to_string());
+        }
+        graph::draw(&fabric, |link| looks.get(&link).cloned().unwrap_or_default())
     };
     let Some(path) = output else {
         say(svg.trim_end());
         return Ok(());
     };
     fs::write(path, svg).with_context(|| format!("cannot write {}", path.display()))
-}
-
-/// What the kernel says of one end of a link.
-struct EndState {
-    up: bool,
-    tx_packets: u64,
-    rx_packets: u64,
-    dropped: u64,
-}
-
-fn status(name: &str, as_json: bool) -> Result<()> {
-    let ip = Ip::find()?;
-    let fabric = fabric(name)?;
-    let plan = LabPlan::new(&fabric, name);
-    let mut links = Vec::new();
-    if !as_json {
-        say(&format!(
-            "{:<28} {:<28} {:<6} {:>12} {:>12} {:>9}",
-            "lower end", "upper end", "state", "packets up", "packets down", "dropped"
-        ));
-    }
-    let mut states = ip::Links::default();
-    for (_, [lower, upper]) in plan.links() {
-        let mut state = |end: &Interface| states.of(&ip, &plan.namespace(end.node), &end.name);
-        let (low, high) = (state(&lower)?, state(&upper)?);
-        let up = low.up && high.up;
-        let end = |end: &Interface| format!("{} {}", fabric.name(end.node), end.name);
-        let dropped = low.dropped + high.dropped;
-        if as_json {
-            links.push(json!({
-                "lower": { "node": fabric.name(lower.node), "interface": lower.name, "up": low.up },
-                "upper": { "node": fabric.name(upper.node), "interface": upper.name, "up": high.up },
-                "up": up,
-                "packets_up": low.tx_packets,
-                "packets_down": low.rx_packets,
-                "dropped": dropped,
-            }));
-        } else {
-            let word = if up { "up" } else { "down" };
-            say(&format!(
-                "{:<28} {:<28} {word:<6} {:>12} {:>12} {dropped:>9}",
-                end(&lower),
-                end(&upper),
-                low.tx_packets,
-                low.rx_packets
-            ));
-        }
-    }
-    if as_json {
-        let object: Json = json!({
-            "command": "lab status",
-            "version": env!("CARGO_PKG_VERSION"),
-            "name": name,
-            "links": links,
-        });
-        say(&object.to_string());
-    }
-    Ok(())
 }

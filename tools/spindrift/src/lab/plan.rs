@@ -177,6 +177,19 @@ impl<'a> LabPlan<'a> {
     }
 }
 
+impl LabPlan<'_> {
+    /// Commands that bring an interface up again and give back what the kernel took from it as it went down: its addresses and
+    /// neighbours, and the routes over it.
+    pub(super) fn restore(&self, interface: &Interface) -> String {
+        let all = self.node(interface.node);
+        let own = all.lines().filter(|line| line.split(' ').any(|word| word == interface.name));
+        own.fold(String::new(), |mut lines, line| {
+            let _ = writeln!(lines, "{}", line.replacen(" add ", " replace ", 1));
+            lines
+        })
+    }
+}
+
 impl Interface {
     /// Locally administered, and as unique as the number.
     fn mac(&self) -> String {

@@ -26,6 +26,16 @@ impl Lab {
         Self { name: name.to_owned(), folder: PathBuf::from(FOLDER).join(name) }
     }
 
+    /// A file of what is known of it.
+    pub(super) fn file(&self, name: &str) -> PathBuf {
+        self.folder.join(name)
+    }
+
+    /// The file with the topology, which is there as long as the lab.
+    pub(super) fn topology_path(&self) -> PathBuf {
+        self.file(TOPOLOGY)
+    }
+
     /// Takes the name, and keeps the topology under it.
     pub(super) fn create(name: &str, topology: &str) -> Result<Self> {
         let lab = Self::open(name);
@@ -41,7 +51,7 @@ impl Lab {
             }
             Err(error) => return Err(error).with_context(|| format!("cannot make the folder {folder}")),
         }
-        let written = fs::write(lab.folder.join(TOPOLOGY), topology);
+        let written = fs::write(lab.topology_path(), topology);
         if let Err(error) = written {
             lab.forget()?;
             return Err(error).with_context(|| format!("cannot write to {folder}"));
@@ -51,7 +61,7 @@ impl Lab {
 
     /// The topology that it was built from; `None` if there is no such lab.
     pub(super) fn topology(&self) -> Result<Option<TomlFile>> {
-        let path = self.folder.join(TOPOLOGY);
+        let path = self.topology_path();
         if !path.exists() {
             return Ok(None);
         }

@@ -2,6 +2,8 @@
 
 #![allow(dead_code, reason = "not every test file uses all of it")]
 
+pub(crate) mod lab;
+
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::process::{Child, Command, Output};

@@ -1,0 +1,300 @@
+//! What can be wrong with a link of a lab, and how people write it.
+
+use std::fmt;
+use std::str::FromStr;
+
+/// One thing that is wrong with a link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct LinkFault {
+    pub(super) action: Action,
+    /// Which way; both without it.
+    pub(super) dir: Option<Dir>,
+    /// To which packets; to all without it.
+    pub(super) packets: Option<Packets>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Action {
+    /// No end has a carrier.
+    Down,
+    /// Packets are lost, and no end can tell.
+    Blackhole,
+    /// Packets are lost by chance.
+    Loss(Chance),
+    /// Packets that can be marked are, by chance.
+    Ecn(Chance),
+    /// Bits per second.
+    Rate(u64),
+}
+
+/// In millionths, 1 to 1,000,000.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Chance(pub(super) u32);
+
+impl Chance {
+    pub(super) const ALWAYS: Self = Self(1_000_000);
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Dir {
+    /// From the lower to the upper end: away from the hosts.
+    Up,
+    Down,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Packets {
+    /// Those of an entropy value: its upper half is the UDP source port, its lower half is in the flow label.
+    Ev(u32),
+    /// Those of a UDP source port.
+    Port(u16),
+}
+
+const ACTIONS: &str = "down, blackhole, loss=P%, ecn=P%, rate=R";
+const SELECTORS: &str = "dir=up, dir=down, ev=EV, sport=PORT";
+
+impl LinkFault {
+    /// Whether the switches' packet filters see to it.
+    pub(super) fn is_filter(&self) -> bool {
+        matches!(self.action, Action::Blackhole | Action::Loss(_) | Action::Ecn(_))
+    }
+
+    /// The directions that it is about.
+    pub(super) fn dirs(&self) -> impl Iterator<Item = Dir> {
+        let only = self.dir;
+        [Dir::Up, Dir::Down].into_iter().filter(move |&dir| only.is_none_or(|only| only == dir))
+    }
+}
+
+impl FromStr for LinkFault {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (mut action, mut dir, mut packets) = (None, None, None);
+        for piece in text.split(',').map(str::trim) {
+            let (name, value) = match piece.split_once('=') {
+                Some((name, value)) => (name.trim(), Some(value.trim())),
+                None => (piece, None),
+            };
+            let bad = |why: String| format!("`{piece}`: {why}");
+            match name {
+                "dir" => put(&mut dir, parse_dir(value)).map_err(bad)?,
+                "ev" | "sport" => put(&mut packets, parse_packets(name, value)).map_err(bad)?,
+                _ => put(&mut action, parse_action(name, value)).map_err(bad)?,
+            }
+        }
+        let action =
+            action.ok_or_else(|| format!("`{text}` says nothing that happens; add one of {ACTIONS}"))?;
+        if action == Action::Down && (dir.is_some() || packets.is_some()) {
+            return Err(format!(
+                "`{text}`: down takes the whole link; use blackhole for some packets of it, or for one direction"
+            ));
+        }
+        if matches!(action, Action::Rate(_)) && packets.is_some() {
+            return Err(format!("`{text}`: a rate is that of all packets; leave out ev and sport"));
+        }
+        Ok(Self { action, dir, packets })
+    }
+}
+
+/// Keeps a value that was not given yet.
+fn put<T>(place: &mut Option<T>, value: Result<T, String>) -> Result<(), String> {
+    match place.replace(value?) {
+        None => Ok(()),
+        Some(_) => Err("there is one such piece already; write two faults".to_owned()),
+    }
+}
+
+fn parse_action(name: &str, value: Option<&str>) -> Result<Action, String> {
+    match (name, value) {
+        ("down", None) => Ok(Action::Down),
+        ("blackhole", None) => Ok(Action::Blackhole),
+        ("loss", Some(chance)) => parse_chance(chance).map(Action::Loss),
+        ("ecn", Some(chance)) => parse_chance(chance).map(Action::Ecn),
+        ("rate", Some(rate)) => parse_rate(rate).map(Action::Rate),
+        ("down" | "blackhole", Some(_)) => Err(format!("{name} takes no value")),
+        ("loss" | "ecn", None) => Err(format!("write a chance, as in {name}=5%")),
+        ("rate", None) => Err("write bits per second, as in rate=100M".to_owned()),
+        ("", None) => Err("there is nothing before or after a comma".to_owned()),
+        _ => Err(format!("unknown; faults are {ACTIONS}, and with them {SELECTORS}")),
+    }
+}
+
+fn parse_dir(value: Option<&str>) -> Result<Dir, String> {
+    match value {
+        Some("up") => Ok(Dir::Up),
+        Some("down") => Ok(Dir::Down),
+        _ => Err("write dir=up (away from the hosts) or dir=down".to_owned()),
+    }
+}
+
+fn parse_packets(name: &str, value: Option<&str>) -> Result<Packets, String> {
+    let value = value.unwrap_or_default();
+    if name == "ev" {
+        crate::units::parse_ev(value).map(Packets::Ev)
+    } else {
+        let port = value.parse().map_err(|_| "write a UDP port, 0 to 65535, as in sport=49152".to_owned());
+        port.map(Packets::Port)
+    }
+}
+
+/// The same spellings as in the faults of ports.
+fn parse_chance(text: &str) -> Result<Chance, String> {
+    let percent = text.strip_suffix('%');
+    let value = percent.unwrap_or(text).trim().parse::<f64>();
+    let value = value.map_err(|_| format!("\"{text}\" is no chance; write 1% or 0.01"))?;
+    if percent.is_none() && value >= 1.0 {
+        return Err(format!("\"{text}\" is ambiguous; write {text}% or 100%"));
+    }
+    let millionths = value * if percent.is_some() { 1e4 } else { 1e6 };
+    if (0.999_999..=1e6).contains(&millionths) {
+        Ok(Chance(millionths.round() as u32))
+    } else {
+        Err(format!("{text} lies outside 0.0001% to 100%"))
+    }
+}
+
+/// Bits per second with factors of 1000: `100M`, `1.5Gbit`.
+fn parse_rate(text: &str) -> Result<u64, String> {
+    let bad =
+        || format!("\"{text}\" is no rate; write bits per second, as in 100M or 1.5Gbit (factors of 1000)");
+    let short = text.strip_suffix("bit").or_else(|| text.strip_suffix("bit/s")).unwrap_or(text);
+    let number = short.trim_end_matches(|letter: char| letter.is_ascii_alphabetic());
+    let factor = match short.get(number.len()..) {
+        Some("") => 1.0,
+        Some("k" | "K") => 1e3,
+        Some("M") => 1e6,
+        Some("G") => 1e9,
+        _ => return Err(bad()),
+    };
+    let rate = number.trim().parse::<f64>().map_err(|_| bad())? * factor;
+    if (MIN_RATE..=MAX_RATE).contains(&rate) {
+        Ok(rate.round() as u64)
+    } else {
+        Err(format!("{text} lies outside 64kbit to 1000Gbit"))
+    }
+}
+
+/// Below, one packet takes longer than a second.
+const MIN_RATE: f64 = 64e3;
+const MAX_RATE: f64 = 1e12;
+
+impl fmt::Display for LinkFault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.action {
+            Action::Down => f.write_str("down")?,
+            Action::Blackhole => f.write_str("blackhole")?,
+            Action::Loss(chance) => write!(f, "loss={chance}")?,
+            Action::Ecn(chance) => write!(f, "ecn={chance}")?,
+            Action::Rate(rate) => {
+                let (factor, unit) = [(1_000_000_000, "G"), (1_000_000, "M"), (1000, "k")]
+                    .into_iter()
+                    .find(|(factor, _)| rate % factor == 0)
+                    .unwrap_or((1, ""));
+                write!(f, "rate={}{unit}bit", rate / factor)?;
+            }
+        }
+        match self.dir {
+            Some(Dir::Up) => f.write_str(",dir=up")?,
+            Some(Dir::Down) => f.write_str(",dir=down")?,
+            None => {}
+        }
+        match self.packets {
+            Some(Packets::Ev(ev)) => write!(f, ",ev={ev:#010x}"),
+            Some(Packets::Port(port)) => write!(f, ",sport={port}"),
+            None => Ok(()),
+        }
+    }
+}
+
+impl fmt::Display for Chance {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}%", f64::from(self.0) / 1e4)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_word_is_understood_and_written_as_it_is_read() {
+        let fault = |action, dir, packets| LinkFault { action, dir, packets };
+        let loss = |millionths| Action::Loss(Chance(millionths));
+        for (text, expected, written) in [
+            ("down", fault(Action::Down, None, None), "down"),
+            ("blackhole", fault(Action::Blackhole, None, None), "blackhole"),
+            ("loss=5%", fault(loss(50_000), None, None), "loss=5%"),
+            ("loss=0.05", fault(loss(50_000), None, None), "loss=5%"),
+            ("loss=0.0001%", fault(loss(1), None, None), "loss=0.0001%"),
+            ("loss=100%", fault(loss(1_000_000), None, None), "loss=100%"),
+            (
+                "dir=up, ecn = 12.5%",
+                fault(Action::Ecn(Chance(125_000)), Some(Dir::Up), None),
+                "ecn=12.5%,dir=up",
+            ),
+            (
+                "blackhole,dir=down,ev=0x40000000",
+                fault(Action::Blackhole, Some(Dir::Down), Some(Packets::Ev(1 << 30))),
+                "blackhole,dir=down,ev=0x40000000",
+            ),
+            ("loss=2%,sport=0", fault(loss(20_000), None, Some(Packets::Port(0))), "loss=2%,sport=0"),
+            ("rate=100M", fault(Action::Rate(100_000_000), None, None), "rate=100Mbit"),
+            (
+                "rate=1.5Gbit,dir=up",
+                fault(Action::Rate(1_500_000_000), Some(Dir::Up), None),
+                "rate=1500Mbit,dir=up",
+            ),
+            ("rate=64000", fault(Action::Rate(64_000), None, None), "rate=64kbit"),
+            ("rate=64001bit/s", fault(Action::Rate(64_001), None, None), "rate=64001bit"),
+            ("rate=1000Gbit", fault(Action::Rate(1_000_000_000_000), None, None), "rate=1000Gbit"),
+        ] {
+            assert_eq!(text.parse(), Ok(expected), "{text}");
+            assert_eq!((expected.to_string().as_str(), written.parse()), (written, Ok(expected)));
+        }
+    }
+
+    #[test]
+    fn errors_name_the_piece_and_the_fix() {
+        for (text, parts) in [
+            ("", ["", "comma"]),
+            ("down,", ["``", "comma"]),
+            ("up", ["`up`", "blackhole, loss=P%"]),
+            ("down=1", ["`down=1`", "no value"]),
+            ("loss", ["`loss`", "loss=5%"]),
+            ("loss=5", ["`loss=5`", "write 5% or 100%"]),
+            ("loss=0%", ["0%", "outside"]),
+            ("loss=0.00009%", ["0.00009%", "outside"]),
+            ("loss=101%", ["101%", "outside"]),
+            ("loss=-1%", ["-1%", "outside"]),
+            ("ecn=NaN%", ["NaN%", "outside"]),
+            ("ecn=often", ["often", "1% or 0.01"]),
+            ("rate", ["`rate`", "rate=100M"]),
+            ("rate=63999", ["63999", "64kbit"]),
+            ("rate=1001G", ["1001G", "1000Gbit"]),
+            ("rate=5T", ["5T", "1.5Gbit"]),
+            ("rate=fast", ["fast", "100M"]),
+            ("rate=inf", ["inf", "100M"]),
+            ("loss=1%,dir=left", ["`dir=left`", "dir=up"]),
+            ("loss=1%,ev=x", ["`ev=x`", "0x80000000"]),
+            ("loss=1%,sport=65536", ["`sport=65536`", "65535"]),
+            ("loss=1%,ev=1,sport=1", ["`sport=1`", "two faults"]),
+            ("loss=1%,ecn=1%", ["`ecn=1%`", "two faults"]),
+            ("dir=up", ["`dir=up`", "add one of"]),
+            ("down,dir=up", ["down,dir=up", "blackhole"]),
+            ("down,sport=1", ["down,sport=1", "blackhole"]),
+            ("rate=1M,ev=1", ["rate=1M,ev=1", "leave out"]),
+        ] {
+            let error = text.parse::<LinkFault>().unwrap_err();
+            assert!(parts.iter().all(|part| error.contains(part)), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn directions_are_both_unless_one_is_given() {
+        let dirs = |text: &str| text.parse::<LinkFault>().unwrap().dirs().collect::<Vec<_>>();
+        assert_eq!(dirs("blackhole"), [Dir::Up, Dir::Down]);
+        assert_eq!(dirs("blackhole,dir=up"), [Dir::Up]);
+        assert_eq!(dirs("blackhole,dir=down"), [Dir::Down]);
+    }
+}

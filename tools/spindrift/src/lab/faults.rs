@@ -1,0 +1,328 @@
+//! The faults of a lab: what is wrong with its links, kept in its folder and brought about in its namespaces.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::{self, File};
+use std::path::PathBuf;
+
+use anyhow::{Context as _, Result, bail};
+use serde::{Deserialize, Serialize};
+use spindrift_srv6::{Fabric, Link, Node};
+
+use super::fault::{Dir, LinkFault};
+use super::ip::{Ip, Program, Started};
+use super::plan::LabPlan;
+use super::rules::{self, Broken, Commands};
+use super::state::Lab;
+use crate::topology;
+
+/// A part of a fabric: one link, or those of a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Place {
+    Link(Link),
+    Node(Node),
+}
+
+impl Place {
+    /// Understands `h1:p0-t0-0` and `p0-t1-3`.
+    pub(super) fn parse(fabric: &Fabric, text: &str) -> Result<Self, String> {
+        if text.contains(':') {
+            return topology::link(fabric, text).map(Self::Link);
+        }
+        let node = fabric.node(text).ok_or_else(|| {
+            format!(
+                "there is no node \"{text}\"; hosts have their names, switches are called p0-t0-0 or p0-t1-3, and links h1:p0-t0-0"
+            )
+        })?;
+        Ok(Self::Node(node))
+    }
+
+    /// Whether a link is part of it.
+    fn has(self, link: Link) -> bool {
+        match self {
+            Self::Link(own) => own == link,
+            Self::Node(node) => link.0 == node || link.1 == node,
+        }
+    }
+
+    /// A fault here as faults of links. A packet that a switch forwards crosses two of its links: what happens to packets of a switch
+    /// happens to them as they come in, once.
+    pub(super) fn faults(self, fabric: &Fabric, fault: LinkFault) -> Vec<(Link, LinkFault)> {
+        let links = fabric.links().filter(|&link| self.has(link));
+        let each = |link: Link| match self {
+            Self::Node(node) if fault.is_filter() && !matches!(node, Node::Host(_)) => {
+                let inwards = if link.1 == node { Dir::Up } else { Dir::Down };
+                let fits = fault.dirs().any(|dir| dir == inwards);
+                fits.then_some((link, LinkFault { dir: Some(inwards), ..fault }))
+            }
+            _ => Some((link, fault)),
+        };
+        links.filter_map(each).collect()
+    }
+}
+
+/// All faults of a lab, and the number of the next one.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct FaultSet {
+    pub(super) all: Vec<Broken>,
+    next: u32,
+}
+
+impl FaultSet {
+    /// Adds a fault. One of the same owner that is of the same kind, on the same packets, is replaced.
+    pub(super) fn add(&mut self, owner: &str, link: Link, fault: LinkFault) {
+        let replaces = |old: &Broken| {
+            let same = std::mem::discriminant(&old.fault.action) == std::mem::discriminant(&fault.action);
+            let packets = (old.fault.dir, old.fault.packets) == (fault.dir, fault.packets);
+            (old.owner.as_str(), old.link) == (owner, link) && same && packets
+        };
+        self.all.retain(|old| !replaces(old));
+        self.all.push(Broken { id: self.next, owner: owner.to_owned(), link, fault });
+        self.next += 1;
+    }
+
+    /// Ends the faults of an owner.
+    pub(super) fn end(&mut self, owner: &str) {
+        self.all.retain(|broken| broken.owner != owner);
+    }
+
+    /// Ends the faults of a place, or all, whoever owns them. Returns how many links had some.
+    pub(super) fn heal(&mut self, place: Option<Place>) -> usize {
+        let healed = |broken: &Broken| place.is_none_or(|place| place.has(broken.link));
+        let mut links: Vec<_> =
+            self.all.iter().filter(|broken| healed(broken)).map(|broken| broken.link).collect();
+        self.all.retain(|broken| !healed(broken));
+        links.sort_unstable();
+        links.dedup();
+        links.len()
+    }
+}
+
+/// What is in the file.
+#[derive(Debug, Default, Serialize, Deserialize)]
+struct Written {
+    next: u32,
+    faults: Vec<WrittenFault>,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+struct WrittenFault {
+    id: u32,
+    owner: String,
+    link: String,
+    fault: String,
+}
+
+/// What became of commands.
+#[derive(Default)]
+struct Done {
+    error: Option<anyhow::Error>,
+    /// Nodes whose filters are as they were: `nft` does all that it is given, or nothing.
+    untouched: BTreeSet<Node>,
+}
+
+/// The faults of a lab that is up.
+pub(super) struct Faults<'a> {
+    plan: &'a LabPlan<'a>,
+    ip: &'a Ip,
+    lab: Lab,
+}
+
+impl<'a> Faults<'a> {
+    pub(super) fn new(lab: Lab, plan: &'a LabPlan<'a>, ip: &'a Ip) -> Self {
+        Self { plan, ip, lab }
+    }
+
+    fn path(&self) -> PathBuf {
+        self.lab.file("faults.json")
+    }
+
+    /// The faults that there are.
+    pub(super) fn read(&self) -> Result<FaultSet> {
+        let path = self.path();
+        if !path.exists() {
+            return Ok(FaultSet::default());
+        }
+        let name = path.display();
+        let text = fs::read(&path).with_context(|| format!("cannot read {name}"))?;
+        let broken = || format!("{name} is damaged; remove the lab");
+        let written: Written = serde_json::from_slice(&text).with_context(broken)?;
+        let fault = |WrittenFault { id, owner, link, fault }| {
+            let link = topology::link(self.plan.fabric, &link)?;
+            Ok(Broken { id, owner, link, fault: fault.parse()? })
+        };
+        let all = written.faults.into_iter().map(fault).collect::<Result<_, String>>();
+        let all = all.map_err(anyhow::Error::msg).with_context(broken)?;
+        Ok(FaultSet { all, next: written.next })
+    }
+
+    fn write(&self, set: &FaultSet) -> Result<()> {
+        let fault = |Broken { id, owner, link, fault }: &Broken| WrittenFault {
+            id: *id,
+            owner: owner.clone(),
+            link: topology::link_name(self.plan.fabric, *link),
+            fault: fault.to_string(),
+        };
+        let written = Written { next: set.next, faults: set.all.iter().map(fault).collect() };
+        let text = serde_json::to_vec(&written).context("faults as JSON")?;
+        let (path, new) = (self.path(), self.lab.file("faults.new"));
+        // All or nothing, for those who read meanwhile, and after a crash.
+        let put = fs::write(&new, text).and_then(|()| fs::rename(&new, &path));
+        put.with_context(|| format!("cannot write {}", path.display()))
+    }
+
+    /// Changes the faults and the lab with them. Where that fails, they are what they were. One process at a time does this.
+    pub(super) fn change<T>(&self, edit: impl FnOnce(&mut FaultSet) -> T) -> Result<T> {
+        let _one_at_a_time = self.lock()?;
+        let old = self.read()?;
+        let mut new = old.clone();
+        let result = edit(&mut new);
+        // Written first: whatever stops this process, no fault is left that nobody knows of.
+        self.write(&new)?;
+        let done = self.run(rules::change(self.plan, &old.all, &new.all));
+        if let Some(error) = done.error {
+            // The first error is the one that tells. What cannot be taken back stays in the file.
+            let back = rules::change(self.plan, &new.all, &old.all).into_iter();
+            let needed = |commands: &Commands| {
+                !done.untouched.contains(&commands.node) || commands.program != Program::Nft
+            };
+            if self.run(back.filter(needed).collect()).error.is_none() {
+                self.write(&old)?;
+            }
+            return Err(error);
+        }
+        Ok(result)
+    }
+
+    fn lock(&self) -> Result<File> {
+        let path = self.lab.topology_path();
+        let lock = File::open(&path).and_then(|file| file.lock().map(|()| file));
+        let lock = lock.with_context(|| format!("cannot lock {}; is the lab gone?", path.display()))?;
+        if !path.exists() {
+            bail!("the lab is gone");
+        }
+        Ok(lock)
+    }
+
+    /// All nodes at once: a switch that dies is one event.
+    fn run(&self, all: Vec<Commands>) -> Done {
+        let start = |Commands { node, program, lines }: Commands| {
+            (node, program, self.ip.start(program, &self.plan.namespace(node), &lines))
+        };
+        let started: Vec<_> = all.into_iter().map(start).collect();
+        let mut done = Done::default();
+        // Each is waited for, whatever becomes of the others.
+        for (node, program, started) in started {
+            if let Err(error) = started.and_then(Started::end) {
+                if program == Program::Nft {
+                    done.untouched.insert(node);
+                }
+                done.error.get_or_insert(error);
+            }
+        }
+        done
+    }
+
+    /// How many packets each fault has taken or marked, by number; those whose work is not counted are left out.
+    pub(super) fn counts(&self, set: &FaultSet) -> Result<BTreeMap<u32, u64>> {
+        let mut nodes: Vec<_> = rules::change(self.plan, &[], &set.all)
+            .into_iter()
+            .filter(|commands| commands.program == Program::Nft)
+            .map(|commands| commands.node)
+            .collect();
+        nodes.dedup();
+        let mut counts = BTreeMap::new();
+        for node in nodes {
+            for (name, packets) in self.ip.counters(&self.plan.namespace(node))? {
+                let fault = set.all.iter().find(|broken| broken.counter() == name);
+                if let Some(fault) = fault {
+                    *counts.entry(fault.id).or_default() += packets;
+                }
+            }
+        }
+        Ok(counts)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use spindrift_srv6::{FabricHost, Shape};
+
+    use super::*;
+
+    fn fabric() -> Fabric {
+        let host = |name: &str, t0| FabricHost { name: name.to_owned(), t0, downlink: 0 };
+        let shape = Shape { planes: 2, t0: 2, t1: 2, ..Shape::default() };
+        Fabric::new(shape, vec![host("a", 0), host("b", 1)]).unwrap()
+    }
+
+    fn place(fabric: &Fabric, text: &str) -> Place {
+        Place::parse(fabric, text).unwrap()
+    }
+
+    #[test]
+    fn what_a_switch_forwards_is_hit_as_it_comes_in() {
+        let fabric = fabric();
+        let on = |at: &str, fault: &str| {
+            let all = place(&fabric, at).faults(&fabric, fault.parse().unwrap()).into_iter();
+            all.map(|(link, fault)| format!("{} {fault}", topology::link_name(&fabric, link)))
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(
+            on("p0-t0-0", "loss=5%,sport=7"),
+            [
+                "a:p0-t0-0 loss=5%,dir=up,sport=7",
+                "p0-t0-0:p0-t1-0 loss=5%,dir=down,sport=7",
+                "p0-t0-0:p0-t1-1 loss=5%,dir=down,sport=7"
+            ]
+        );
+        assert_eq!(on("p0-t0-0", "blackhole,dir=up"), ["a:p0-t0-0 blackhole,dir=up"]);
+        assert_eq!(
+            on("p1-t1-1", "ecn=5%"),
+            ["p1-t0-0:p1-t1-1 ecn=5%,dir=up", "p1-t0-1:p1-t1-1 ecn=5%,dir=up"]
+        );
+        assert_eq!(on("p1-t1-1", "ecn=5%,dir=down"), [""; 0]);
+        // Whole links, and those of a host, are as they are told.
+        assert_eq!(on("p1-t1-1", "rate=1G,dir=down").len(), 2);
+        assert_eq!(on("p0-t0-1", "down"), ["b:p0-t0-1 down", "p0-t0-1:p0-t1-0 down", "p0-t0-1:p0-t1-1 down"]);
+        assert_eq!(on("a", "loss=5%"), ["a:p0-t0-0 loss=5%", "a:p1-t0-0 loss=5%"]);
+        assert_eq!(on("p0-t0-0:a", "loss=5%"), ["a:p0-t0-0 loss=5%"]);
+    }
+
+    #[test]
+    fn faults_add_up_and_replace_only_their_like() {
+        let fabric = fabric();
+        let link = fabric.links().next().unwrap();
+        let other = fabric.links().nth(1).unwrap();
+        let mut set = FaultSet::default();
+        let mut add = |owner: &str, link, fault: &str| set.add(owner, link, fault.parse().unwrap());
+        for (owner, link, fault) in [
+            ("", link, "loss=1%"),
+            ("", link, "loss=1%,dir=up"),
+            ("", link, "loss=1%,sport=1"),
+            ("", link, "ecn=1%"),
+            ("9.0", link, "loss=2%"),
+            ("", other, "loss=3%"),
+            ("", link, "loss=4%"),
+        ] {
+            add(owner, link, fault);
+        }
+        let all = |set: &FaultSet| {
+            set.all.iter().map(|broken| format!("{} {}", broken.id, broken.fault)).collect::<Vec<_>>()
+        };
+        assert_eq!(
+            all(&set),
+            ["1 loss=1%,dir=up", "2 loss=1%,sport=1", "3 ecn=1%", "4 loss=2%", "5 loss=3%", "6 loss=4%"]
+        );
+        set.end("9.1");
+        set.end("9");
+        assert_eq!(set.all.len(), 6);
+        set.end("9.0");
+        assert_eq!(set.all.len(), 5);
+        assert_eq!(set.heal(Some(Place::Link(other))), 1);
+        assert_eq!((set.all.len(), set.heal(Some(Place::Link(other)))), (4, 0));
+        assert_eq!((set.heal(None), set.all.len()), (1, 0));
+        // Numbers go on.
+        set.add("", link, "down".parse().unwrap());
+        assert_eq!(set.all.first().map(|broken| broken.id), Some(7));
+    }
+}

@@ -1,0 +1,312 @@
+//! Faults as the commands of `ip`, `tc` and `nft` that bring them about.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
+
+use spindrift_srv6::{Link, Node};
+
+use super::fault::{Action, Chance, Dir, LinkFault, Packets};
+use super::ip::Program;
+use super::plan::{Interface, LabPlan};
+
+/// The table of the packet filter in each switch, and its chain. A chain cannot be called `forward`.
+const TABLE: &str = "inet spindrift";
+const CHAIN: &str = "links";
+
+/// A fault of a link.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Broken {
+    /// No two faults of a lab ever share one.
+    pub(super) id: u32,
+    /// Who will end it: nobody, or an entry of a schedule.
+    pub(super) owner: String,
+    pub(super) link: Link,
+    pub(super) fault: LinkFault,
+}
+
+impl Broken {
+    /// The counter of what it did.
+    pub(super) fn counter(&self) -> String {
+        format!("f{}", self.id)
+    }
+}
+
+/// Commands of one program for one node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Commands {
+    pub(super) node: Node,
+    pub(super) program: Program,
+    pub(super) lines: String,
+}
+
+/// The commands that lead from some faults to others.
+pub(super) fn change(plan: &LabPlan<'_>, old: &[Broken], new: &[Broken]) -> Vec<Commands> {
+    let mut commands = Vec::new();
+    // A link whose faults change its carrier, and the nodes whose filters change, are those that are named.
+    let ends: BTreeMap<Link, [Interface; 2]> = plan
+        .links()
+        .filter(|(link, _)| [old, new].concat().iter().any(|broken| broken.link == *link))
+        .collect();
+    let mut carriers = BTreeMap::<Node, String>::new();
+    let mut queues = BTreeMap::<Node, String>::new();
+    for (&link, [lower, upper]) in &ends {
+        match (is_down(old, link), is_down(new, link)) {
+            (false, true) => {
+                *carriers.entry(upper.node).or_default() += &format!("link set {} down\n", upper.name);
+            }
+            (true, false) => *carriers.entry(upper.node).or_default() += &plan.restore(upper),
+            _ => {}
+        }
+        for (dir, end) in [(Dir::Up, lower), (Dir::Down, upper)] {
+            let (before, after) = (rate(old, link, dir), rate(new, link, dir));
+            if before != after {
+                *queues.entry(end.node).or_default() += &shape(&end.name, after);
+            }
+        }
+    }
+    let (before, after) = (filters(&ends, old), filters(&ends, new));
+    let nodes: BTreeSet<Node> = before.keys().chain(after.keys()).copied().collect();
+    for node in nodes {
+        let (before, after) = (before.get(&node), after.get(&node));
+        if before != after {
+            let lines = filter(before.map_or(&[], |rules| rules), after.map_or(&[], |rules| rules));
+            commands.push(Commands { node, program: Program::Nft, lines });
+        }
+    }
+    commands.extend(queues.into_iter().map(|(node, lines)| Commands { node, program: Program::Tc, lines }));
+    commands.extend(carriers.into_iter().map(|(node, lines)| Commands { node, program: Program::Ip, lines }));
+    commands
+}
+
+/// Whether a link is down.
+pub(super) fn is_down(all: &[Broken], link: Link) -> bool {
+    all.iter().any(|broken| broken.link == link && broken.fault.action == Action::Down)
+}
+
+/// The lowest of the rates that a link has in a direction.
+fn rate(all: &[Broken], link: Link, dir: Dir) -> Option<u64> {
+    let rates = all.iter().filter_map(|broken| match broken.fault.action {
+        Action::Rate(rate) if broken.link == link && broken.fault.dirs().any(|its| its == dir) => Some(rate),
+        _ => None,
+    });
+    rates.min()
+}
+
+/// A command that limits what an interface sends.
+fn shape(interface: &str, rate: Option<u64>) -> String {
+    let Some(rate) = rate else { return format!("qdisc delete dev {interface} root\n") };
+    // A millisecond at full speed, and two of the longest packets at least.
+    let burst = (rate / 8 / 1000).max(20_000);
+    format!("qdisc replace dev {interface} root tbf rate {rate}bit burst {burst}b latency 10ms\n")
+}
+
+/// A rule of a packet filter, and the counter that it has.
+type Rule = (String, String);
+
+/// The rules that each switch has for some faults. Every packet on a link is forwarded by a switch at one of its ends: by the upper one
+/// where it goes down or comes from a host, by the lower one otherwise.
+fn filters(ends: &BTreeMap<Link, [Interface; 2]>, all: &[Broken]) -> BTreeMap<Node, Vec<Rule>> {
+    let mut rules = BTreeMap::<Node, Vec<Rule>>::new();
+    for broken in all.iter().filter(|broken| broken.fault.is_filter()) {
+        let Some([lower, upper]) = ends.get(&broken.link) else { continue };
+        for dir in broken.fault.dirs() {
+            let (end, key) = match (dir, lower.node) {
+                (Dir::Up, Node::Host(_)) => (upper, "iifname"),
+                (Dir::Up, _) => (lower, "oifname"),
+                (Dir::Down, _) => (upper, "oifname"),
+            };
+            let counter = broken.counter();
+            let statements = statements(&broken.fault, &counter);
+            let of_node = rules.entry(end.node).or_default();
+            for packets in matches(broken.fault.packets) {
+                of_node.push((counter.clone(), format!("{key} \"{}\"{packets}{statements}", end.name)));
+            }
+        }
+    }
+    rules
+}
+
+/// How packets are told from others: of those inside outer packets, the UDP header is behind the inner IPv6 header.
+fn matches(packets: Option<Packets>) -> Vec<String> {
+    let port = |port: u32, label: &str| {
+        vec![format!(" udp sport {port}{label}"), format!(" meta l4proto 41 @th,320,16 {port}{label}")]
+    };
+    match packets {
+        None => vec![String::new()],
+        Some(Packets::Port(number)) => port(number.into(), ""),
+        Some(Packets::Ev(ev)) => port(ev >> 16, &format!(" ip6 flowlabel & 0xffff == {}", ev & 0xffff)),
+    }
+}
+
+fn statements(fault: &LinkFault, counter: &str) -> String {
+    let by_chance = |chance: Chance| {
+        if chance == Chance::ALWAYS {
+            String::new()
+        } else {
+            format!(" numgen random mod 1000000 < {}", chance.0)
+        }
+    };
+    match fault.action {
+        Action::Loss(chance) => format!("{} counter name {counter} drop", by_chance(chance)),
+        Action::Ecn(chance) => {
+            format!(" ip6 ecn != not-ect{} counter name {counter} ip6 ecn set ce", by_chance(chance))
+        }
+        Action::Blackhole | Action::Down | Action::Rate(_) => format!(" counter name {counter} drop"),
+    }
+}
+
+/// Input of `nft` that replaces the rules of a switch at once and keeps the counters of those that stay.
+fn filter(old: &[Rule], new: &[Rule]) -> String {
+    let counters = |rules: &[Rule]| rules.iter().map(|(counter, _)| counter.clone()).collect::<BTreeSet<_>>();
+    let mut text = format!("add table {TABLE}\n");
+    if new.is_empty() {
+        return text + &format!("delete table {TABLE}\n");
+    }
+    let mut line = |line: std::fmt::Arguments<'_>| {
+        let _ = writeln!(text, "{line}");
+    };
+    line(format_args!("add chain {TABLE} {CHAIN} {{ type filter hook forward priority 0; policy accept; }}"));
+    line(format_args!("flush chain {TABLE} {CHAIN}"));
+    let kept = counters(new);
+    for gone in counters(old).difference(&kept) {
+        // Whether it is there or not.
+        line(format_args!("add counter {TABLE} {gone}\ndelete counter {TABLE} {gone}"));
+    }
+    for counter in &kept {
+        line(format_args!("add counter {TABLE} {counter}"));
+    }
+    for (_, rule) in new {
+        line(format_args!("add rule {TABLE} {CHAIN} {rule}"));
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use spindrift_srv6::{Fabric, FabricHost, Shape};
+
+    use super::*;
+
+    fn fabric() -> Fabric {
+        let host = |name: &str, t0| FabricHost { name: name.to_owned(), t0, downlink: 0 };
+        let shape = Shape { planes: 1, t0: 2, t1: 2, ..Shape::default() };
+        Fabric::new(shape, vec![host("a", 0), host("b", 1)]).unwrap()
+    }
+
+    fn broken(fabric: &Fabric, id: u32, link: (&str, &str), fault: &str) -> Broken {
+        let node = |name| fabric.node(name).unwrap();
+        let link = fabric.link(node(link.0), node(link.1)).unwrap();
+        Broken { id, owner: String::new(), link, fault: fault.parse().unwrap() }
+    }
+
+    /// The commands from some faults to others: node, program, lines.
+    fn commands(fabric: &Fabric, old: &[Broken], new: &[Broken]) -> Vec<(String, Program, String)> {
+        let plan = LabPlan::new(fabric, "x");
+        let all = change(&plan, old, new).into_iter();
+        all.map(|commands| (fabric.name(commands.node), commands.program, commands.lines)).collect()
+    }
+
+    #[test]
+    fn packets_are_taken_at_the_switch_that_forwards_them_onto_or_off_the_link() {
+        let fabric = fabric();
+        for (link, fault, node, rule) in [
+            (("a", "p0-t0-0"), "blackhole,dir=up", "p0-t0-0", "iifname \"down0\" counter name f7 drop"),
+            (("a", "p0-t0-0"), "blackhole,dir=down", "p0-t0-0", "oifname \"down0\" counter name f7 drop"),
+            (("p0-t0-1", "p0-t1-0"), "blackhole,dir=up", "p0-t0-1", "oifname \"up0\" counter name f7 drop"),
+            (
+                ("p0-t0-1", "p0-t1-0"),
+                "blackhole,dir=down",
+                "p0-t1-0",
+                "oifname \"down1\" counter name f7 drop",
+            ),
+            (
+                ("p0-t0-1", "p0-t1-0"),
+                "loss=0.5%,dir=down",
+                "p0-t1-0",
+                "oifname \"down1\" numgen random mod 1000000 < 5000 counter name f7 drop",
+            ),
+            (
+                ("p0-t0-1", "p0-t1-0"),
+                "ecn=100%,dir=down",
+                "p0-t1-0",
+                "oifname \"down1\" ip6 ecn != not-ect counter name f7 ip6 ecn set ce",
+            ),
+        ] {
+            let lines = format!(
+                "add table inet spindrift\n\
+                 add chain inet spindrift links {{ type filter hook forward priority 0; policy accept; }}\n\
+                 flush chain inet spindrift links\n\
+                 add counter inet spindrift f7\n\
+                 add rule inet spindrift links {rule}\n"
+            );
+            let new = [broken(&fabric, 7, link, fault)];
+            let there = vec![(node.to_owned(), Program::Nft, lines)];
+            assert_eq!(commands(&fabric, &[], &new), there, "{fault}");
+            let gone = "add table inet spindrift\ndelete table inet spindrift\n".to_owned();
+            assert_eq!(commands(&fabric, &new, &[]), [(node.to_owned(), Program::Nft, gone)]);
+            assert_eq!(commands(&fabric, &new, &new), []);
+        }
+    }
+
+    #[test]
+    fn both_directions_of_a_link_share_a_counter_and_what_is_over_loses_its_own() {
+        let fabric = fabric();
+        let link = ("a", "p0-t0-0");
+        let old = [broken(&fabric, 1, link, "loss=1%"), broken(&fabric, 2, link, "blackhole,sport=9")];
+        let all = commands(&fabric, &[], &old);
+        let [(_, _, lines)] = &*all else { panic!("{all:?}") };
+        assert_eq!(lines.matches("add counter inet spindrift f1\n").count(), 1);
+        assert_eq!((lines.matches(" f1 drop").count(), lines.matches(" f2 drop").count()), (2, 4));
+        let all = commands(&fabric, &old, &old[1..]);
+        let [(_, _, lines)] = &*all else { panic!("{all:?}") };
+        assert!(
+            lines.contains("delete counter inet spindrift f1\n")
+                && !lines.contains("delete counter inet spindrift f2")
+        );
+        assert!(!lines.contains(" f1 drop") && lines.contains("add counter inet spindrift f2\n"));
+    }
+
+    #[test]
+    fn the_lowest_rate_counts_in_each_direction() {
+        let fabric = fabric();
+        let link = ("p0-t0-0", "p0-t1-1");
+        let (both, up) = (broken(&fabric, 1, link, "rate=2G"), broken(&fabric, 2, link, "rate=8M,dir=up"));
+        let limit = |rate: &str, burst: &str, interface: &str| {
+            format!("qdisc replace dev {interface} root tbf rate {rate}bit burst {burst}b latency 10ms\n")
+        };
+        let tc = |node: &str, lines: String| (node.to_owned(), Program::Tc, lines);
+        assert_eq!(
+            commands(&fabric, &[], &[both.clone(), up.clone()]),
+            [
+                tc("p0-t0-0", limit("8000000", "20000", "up1")),
+                tc("p0-t1-1", limit("2000000000", "250000", "down0"))
+            ]
+        );
+        let old = [both.clone(), up.clone()];
+        assert_eq!(commands(&fabric, &old, &[both]), [tc("p0-t0-0", limit("2000000000", "250000", "up1"))]);
+        assert_eq!(
+            commands(&fabric, &old, &[up]),
+            [tc("p0-t1-1", "qdisc delete dev down0 root\n".to_owned())]
+        );
+    }
+
+    #[test]
+    fn an_interface_comes_back_with_what_the_kernel_took() {
+        let fabric = fabric();
+        let link = ("p0-t0-1", "p0-t1-1");
+        let down = [broken(&fabric, 1, link, "down")];
+        let twice = [down.as_slice(), &[broken(&fabric, 2, link, "down")]].concat();
+        let ip = |lines: &str| vec![("p0-t1-1".to_owned(), Program::Ip, lines.to_owned())];
+        assert_eq!(commands(&fabric, &[], &down), ip("link set down1 down\n"));
+        // One of two is over.
+        assert_eq!(commands(&fabric, &twice, &down), []);
+        assert_eq!(
+            commands(&fabric, &down, &[]),
+            ip("link set down1 up\n\
+                address replace fe80::1/64 dev down1 nodad\n\
+                neighbour replace fe80::2 lladdr 02:00:5d:00:03:f2 dev down1 nud permanent\n\
+                route replace fcbb:bb00:4001::/48 via fe80::2 dev down1\n\
+                route replace fd5d:7072:0:1::/64 via fe80::2 dev down1\n")
+        );
+    }
+}

@@ -1,0 +1,325 @@
+//! When faults begin and end.
+
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+use serde::Deserialize;
+use spindrift_srv6::Fabric;
+
+use super::fault::LinkFault;
+use super::faults::{FaultSet, Faults, Place};
+use crate::output::say;
+use crate::stop::Stop;
+use crate::toml_file::TomlFile;
+use crate::units::parse_duration;
+use crate::usage::usage;
+
+/// How long this sleeps before it looks for Ctrl-C again.
+const NAP: Duration = Duration::from_millis(20);
+
+/// A fault of a place.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Entry {
+    /// The place as the user wrote it.
+    pub(super) name: String,
+    pub(super) place: Place,
+    pub(super) fault: LinkFault,
+    pub(super) times: Times,
+}
+
+/// When an entry begins, after the start, and ends.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Times {
+    pub(super) at: Duration,
+    /// Until the schedule ends without it.
+    pub(super) lasts: Option<Duration>,
+    pub(super) every: Option<Duration>,
+    /// How often, where it comes again; without an end if not given.
+    pub(super) count: Option<u32>,
+}
+
+impl Entry {
+    /// Says what is wrong, and with which of `where`, `action`, `every` and `times`.
+    pub(super) fn new(
+        fabric: &Fabric,
+        name: &str,
+        fault: LinkFault,
+        times: Times,
+    ) -> Result<Self, (&'static str, String)> {
+        let place = Place::parse(fabric, name).map_err(|why| ("where", why))?;
+        if place.faults(fabric, fault).is_empty() {
+            return Err(("action", format!("nothing comes to {name} that way: \"{fault}\" changes nothing")));
+        }
+        times.check()?;
+        Ok(Self { name: name.to_owned(), place, fault, times })
+    }
+}
+
+impl Times {
+    /// Says what is wrong, and with which of `every` and `times`.
+    fn check(&self) -> Result<(), (&'static str, String)> {
+        match (self.lasts, self.every, self.count) {
+            (None, Some(_), _) => Err((
+                "every",
+                "a fault that comes again has to end first; say how long it lasts with `for`".to_owned(),
+            )),
+            (Some(lasts), Some(every), _) if lasts >= every => Err((
+                "every",
+                format!(
+                    "a fault that lasts {lasts:?} cannot come every {every:?}; it needs a time without it"
+                ),
+            )),
+            (_, None, Some(_)) => Err(("times", "how far apart they are is missing: `every`".to_owned())),
+            (_, _, Some(0)) => Err(("times", "write 1 or more".to_owned())),
+            _ => Ok(()),
+        }
+    }
+
+    /// The time of an event: beginning and end of the first round, of the second, and so on.
+    fn event(&self, number: u32) -> Option<Duration> {
+        let (round, ends) = (number / 2, number % 2 == 1);
+        let rounds = if self.every.is_some() { self.count.unwrap_or(u32::MAX / 2) } else { 1 };
+        if round >= rounds {
+            return None;
+        }
+        let begin = self.at.checked_add(self.every.unwrap_or_default().checked_mul(round)?)?;
+        if ends { begin.checked_add(self.lasts?) } else { Some(begin) }
+    }
+}
+
+/// Something that happens to an entry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Event {
+    at: Duration,
+    entry: usize,
+    begins: bool,
+}
+
+/// The events of a schedule in order.
+struct Timeline<'a> {
+    times: &'a [Times],
+    /// How many events of each entry were.
+    next: Vec<u32>,
+}
+
+impl<'a> Timeline<'a> {
+    fn new(times: &'a [Times]) -> Self {
+        Self { times, next: vec![0; times.len()] }
+    }
+
+    fn peek(&self) -> Option<Event> {
+        let event = |(entry, (times, &number)): (usize, (&Times, &u32))| {
+            Some(Event { at: times.event(number)?, entry, begins: number % 2 == 0 })
+        };
+        let all = self.times.iter().zip(&self.next).enumerate().filter_map(event);
+        // What ends makes room for what begins.
+        all.min_by_key(|event| (event.at, event.begins, event.entry))
+    }
+
+    /// The events that come next, all of one time.
+    fn next(&mut self) -> Option<Vec<Event>> {
+        let first = self.peek()?;
+        let mut events = Vec::new();
+        while let Some(event) = self.peek().filter(|event| event.at == first.at) {
+            if let Some(number) = self.next.get_mut(event.entry) {
+                *number += 1;
+            }
+            events.push(event);
+        }
+        Some(events)
+    }
+}
+
+/// Brings faults about and ends them, as their times tell, until all is over or the user wants an end. Then none of them is left.
+pub(super) fn play(faults: &Faults<'_>, fabric: &Fabric, entries: &[Entry], stop: &Stop) -> Result<()> {
+    let owner = |entry: usize| format!("{}.{entry}", std::process::id());
+    let played = run(faults, fabric, entries, stop, &owner);
+    let healed = faults.change(|set| (0..entries.len()).for_each(|entry| set.end(&owner(entry))));
+    // Why it ended first.
+    played.and(healed)
+}
+
+fn run(
+    faults: &Faults<'_>,
+    fabric: &Fabric,
+    entries: &[Entry],
+    stop: &Stop,
+    owner: &impl Fn(usize) -> String,
+) -> Result<()> {
+    let times: Vec<_> = entries.iter().map(|entry| entry.times).collect();
+    let mut timeline = Timeline::new(&times);
+    let start = Instant::now();
+    while let Some(events) = timeline.next() {
+        let due = events.first().map_or(Duration::ZERO, |event| event.at);
+        wait(start, Some(due), stop)?;
+        let apply = |set: &mut FaultSet| {
+            for event in &events {
+                let Some(entry) = entries.get(event.entry) else { continue };
+                let owner = owner(event.entry);
+                if event.begins {
+                    begin(set, fabric, &owner, entry);
+                } else {
+                    set.end(&owner);
+                }
+            }
+        };
+        faults.change(apply)?;
+        let at = start.elapsed().as_secs_f64();
+        for (event, entry) in events.iter().filter_map(|event| Some((event, entries.get(event.entry)?))) {
+            let what = if event.begins { "" } else { " ends" };
+            say(&format!("{at:>9.3} s  {}: {}{what}", entry.name, entry.fault));
+        }
+    }
+    if times.iter().any(|times| times.lasts.is_none()) { wait(start, None, stop) } else { Ok(()) }
+}
+
+/// Adds the fault of an entry. Returns on how many links.
+pub(super) fn begin(set: &mut FaultSet, fabric: &Fabric, owner: &str, entry: &Entry) -> usize {
+    let faults = entry.place.faults(fabric, entry.fault);
+    for &(link, fault) in &faults {
+        set.add(owner, link, fault);
+    }
+    faults.len()
+}
+
+/// Waits until a time after the start, or for ever. The user may want an end before.
+fn wait(start: Instant, until: Option<Duration>, stop: &Stop) -> Result<()> {
+    loop {
+        stop.check()?;
+        let left = until.map_or(NAP, |until| until.saturating_sub(start.elapsed()));
+        if left.is_zero() {
+            return Ok(());
+        }
+        std::thread::sleep(left.min(NAP));
+    }
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Schedule {
+    #[serde(default)]
+    fault: Vec<FaultTable>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct FaultTable {
+    at: Option<String>,
+    r#where: Option<String>,
+    action: Option<String>,
+    r#for: Option<String>,
+    every: Option<String>,
+    times: Option<u32>,
+}
+
+/// The entries of a schedule in a file, `[[fault]]` each.
+pub(super) fn load(file: &TomlFile, fabric: &Fabric) -> Result<Vec<Entry>> {
+    let schedule: Schedule = file.parse()?;
+    if schedule.fault.is_empty() {
+        return Err(usage(format!("{}: there is no [[fault]] in it", file.name())));
+    }
+    schedule.fault.iter().enumerate().map(|(number, table)| entry(file, fabric, number, table)).collect()
+}
+
+fn entry(file: &TomlFile, fabric: &Fabric, number: usize, table: &FaultTable) -> Result<Entry> {
+    // A key that is not there has no place; the table has one.
+    let wrong = |key: &str, why: String| {
+        let whole = format!("fault.{number}");
+        let place = file.place(&format!("{whole}.{key}")).or_else(|| file.place(&whole));
+        usage(format!("{}: {why}", place.unwrap_or_else(|| file.name().to_owned())))
+    };
+    let needed = |key: &str, value: &Option<String>| {
+        value.clone().ok_or_else(|| wrong(key, format!("`{key}` is missing")))
+    };
+    let time = |key: &str, value: &Option<String>| {
+        value.as_ref().map(|text| parse_duration(text).map_err(|why| wrong(key, why))).transpose()
+    };
+    let name = needed("where", &table.r#where)?;
+    let fault = needed("action", &table.action)?.parse().map_err(|why| wrong("action", why))?;
+    let at = match table.at.as_deref() {
+        // What is written as a duration is longer than nothing.
+        None | Some("0" | "0s") => Duration::ZERO,
+        Some(_) => time("at", &table.at)?.unwrap_or_default(),
+    };
+    let (lasts, every) = (time("for", &table.r#for)?, time("every", &table.every)?);
+    let times = Times { at, lasts, every, count: table.times };
+    Entry::new(fabric, &name, fault, times).map_err(|(key, why)| wrong(key, why))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::keys_of;
+
+    const fn s(seconds: u64) -> Duration {
+        Duration::from_secs(seconds)
+    }
+
+    fn timeline(times: &[Times], most: usize) -> Vec<(u64, Vec<(usize, bool)>)> {
+        let mut timeline = Timeline::new(times);
+        let next = || {
+            let events = timeline.next()?;
+            let at = events[0].at;
+            assert!(events.iter().all(|event| event.at == at));
+            Some((at.as_secs(), events.iter().map(|event| (event.entry, event.begins)).collect()))
+        };
+        std::iter::from_fn(next).take(most).collect()
+    }
+
+    #[test]
+    fn events_come_in_order() {
+        let once = Times { at: s(2), lasts: Some(s(3)), ..Times::default() };
+        let lasting = Times { at: s(5), ..Times::default() };
+        let flapping = Times { lasts: Some(s(2)), every: Some(s(5)), count: Some(2), ..Times::default() };
+        assert_eq!(
+            timeline(&[lasting, once, flapping], 99),
+            [
+                (0, vec![(2, true)]),
+                (2, vec![(2, false), (1, true)]),
+                (5, vec![(1, false), (0, true), (2, true)]),
+                (7, vec![(2, false)]),
+            ]
+        );
+        assert_eq!(timeline(&[], 99), []);
+    }
+
+    #[test]
+    fn flapping_has_no_end_unless_it_is_counted() {
+        let flapping = Times { at: s(1), lasts: Some(s(1)), every: Some(s(10)), count: None };
+        let events = timeline(&[flapping], 2001);
+        assert_eq!(events[2000], (10_001, vec![(0, true)]));
+        let last = Times { count: Some(3), ..flapping };
+        assert_eq!(timeline(&[last], 99).last(), Some(&(22, vec![(0, false)])));
+    }
+
+    #[test]
+    fn times_fit_together() {
+        let check = |lasts, every, count| {
+            let times = Times { at: s(0), lasts, every, count };
+            times.check().map_err(|(key, _)| key)
+        };
+        for (lasts, every, count, result) in [
+            (None, None, None, Ok(())),
+            (Some(s(1)), None, None, Ok(())),
+            (Some(s(1)), Some(s(2)), None, Ok(())),
+            (Some(s(1)), Some(s(2)), Some(1), Ok(())),
+            (None, Some(s(2)), None, Err("every")),
+            (Some(s(2)), Some(s(2)), None, Err("every")),
+            (Some(s(1)), None, Some(3), Err("times")),
+            (Some(s(1)), Some(s(2)), Some(0), Err("times")),
+        ] {
+            assert_eq!(check(lasts, every, count), result);
+        }
+    }
+
+    /// The table of `docs/cli.md` has each key.
+    #[test]
+    fn every_key_is_documented() {
+        let page = include_str!("../../../../docs/cli.md");
+        let row = page.lines().find(|line| line.starts_with("| `[[fault]]`"));
+        for key in keys_of::<FaultTable>() {
+            let there = row.is_some_and(|row| row.contains(&format!("`{key}`")));
+            assert!(there, "docs/cli.md, Schedules: `{key}` is missing");
+        }
+    }
+}

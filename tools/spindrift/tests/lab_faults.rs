@@ -1,0 +1,648 @@
+//! `spindrift lab fault`: what it breaks is broken, nothing else is, and what is healed is as it was. Needs root, `ip`, `tc`, `nft` and
+//! network namespaces; without them the tests say so and pass.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing, reason = "tests")]
+
+mod support;
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::{BufRead as _, BufReader};
+use std::net::{Ipv6Addr, UdpSocket};
+use std::os::fd::AsRawFd as _;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+use support::lab::{Lab, PATIENCE, config};
+use support::{Running, end_of, stderr, stdout};
+
+/// How long nothing has to arrive before nothing is taken to be on its way.
+const QUIET: Duration = Duration::from_millis(100);
+
+/// Few enough for the receiver's buffer.
+const DATAGRAMS: usize = 100;
+
+/// Fewer, since they are longer.
+const BURST: usize = 70;
+
+/// What a lab says of its faults.
+impl Lab {
+    fn ok(&self, args: &[&str]) -> String {
+        let (out, error, status) = self.run(args);
+        assert_eq!((error.as_str(), status), ("", Some(0)), "{args:?}: {out}");
+        out
+    }
+
+    fn wrong(&self, args: &[&str], status: i32, parts: &[&str]) {
+        let (out, error, found) = self.run(args);
+        assert_eq!((out.as_str(), found), ("", Some(status)), "{args:?}: {error}");
+        assert!(parts.iter().all(|part| error.contains(part)), "{args:?}: {error}");
+    }
+
+    /// The faults of each link that has some, with how many packets they took.
+    fn faults(&self) -> BTreeMap<String, Vec<(String, Option<u64>)>> {
+        let fault = |fault: &Value| (fault["fault"].as_str().unwrap().to_owned(), fault["packets"].as_u64());
+        let of = |link: &Value| link["faults"].as_array().unwrap().iter().map(fault).collect::<Vec<_>>();
+        let all = self.links().into_iter().map(|link| (name(&link), of(&link)));
+        all.filter(|(_, faults)| !faults.is_empty()).collect()
+    }
+
+    /// The names of all faults, and of their links.
+    fn named(&self) -> Vec<String> {
+        let all = self.faults().into_iter();
+        all.flat_map(|(link, faults)| faults.into_iter().map(move |(fault, _)| format!("{link} {fault}")))
+            .collect()
+    }
+
+    /// How many packets all faults took.
+    fn taken(&self) -> usize {
+        self.faults().values().flatten().map(|(_, packets)| packets.unwrap_or(0) as usize).sum()
+    }
+
+    /// The links that are down.
+    fn down(&self) -> Vec<String> {
+        self.links().iter().filter(|link| link["up"] != true).map(name).collect()
+    }
+
+    /// What the kernel of each node knows, one thing a line.
+    fn kernel(&self) -> BTreeMap<String, Vec<String>> {
+        let nodes = Command::new("ip").args(["netns", "list"]).output().unwrap();
+        let nodes: Vec<_> = stdout(&nodes)
+            .lines()
+            .filter_map(|line| line.split(' ').next().filter(|name| name.starts_with(&self.namespace(""))))
+            .map(str::to_owned)
+            .collect();
+        let of = |node: &String| {
+            let mut lines = Vec::new();
+            for what in
+                ["-o link", "-o -6 address", "-o -6 route show table all", "-6 neighbour show nud permanent"]
+            {
+                let ip = Command::new("ip").args(["-n", node]).args(what.split(' ')).output().unwrap();
+                lines.extend(stdout(&ip).lines().map(str::to_owned));
+            }
+            lines.sort();
+            lines
+        };
+        nodes.iter().map(|node| (node.clone(), of(node))).collect()
+    }
+}
+
+fn name(link: &Value) -> String {
+    format!("{}:{}", link["lower"]["node"].as_str().unwrap(), link["upper"]["node"].as_str().unwrap())
+}
+
+/// The address of a host in `configs/lab`.
+fn address(t0: u16, plane: u16, host: u16) -> Ipv6Addr {
+    Ipv6Addr::new(0xfd5d, 0x7072, 0, t0, 0, 0, plane, host)
+}
+
+/// Sends datagrams with a flow label.
+fn send(from: &UdpSocket, to: &UdpSocket, label: u32, count: usize) {
+    let std::net::SocketAddr::V6(mut address) = to.local_addr().unwrap() else { panic!("IPv6") };
+    address.set_flowinfo(label.to_be());
+    for number in 0..count {
+        // Where there is no carrier, there is no route.
+        let _ = from.send_to(&[number as u8; 64], address);
+    }
+}
+
+/// Sends datagrams and counts those that arrive: all of them, or those that do until it gets quiet.
+fn arrive(from: &UdpSocket, to: &UdpSocket, label: u32, expected: usize) -> usize {
+    send(from, to, label, DATAGRAMS);
+    received(to, expected)
+}
+
+fn received(to: &UdpSocket, expected: usize) -> usize {
+    let mut bytes = [0; 2048];
+    let mut count = 0;
+    loop {
+        to.set_read_timeout(Some(if count < expected { PATIENCE } else { QUIET })).unwrap();
+        match to.recv(&mut bytes) {
+            Ok(_) => count += 1,
+            Err(_) => return count,
+        }
+    }
+}
+
+fn set(socket: &UdpSocket, option: i32, value: i32) {
+    let len = size_of_val(&value) as u32;
+    // SAFETY: a plain call with a live descriptor, and the address and the length of a value that outlives it.
+    let result = unsafe {
+        libc::setsockopt(
+            socket.as_raw_fd(),
+            libc::IPPROTO_IPV6,
+            option,
+            std::ptr::from_ref(&value).cast(),
+            len,
+        )
+    };
+    assert_eq!(result, 0, "option {option}");
+}
+
+/// So that flow labels are those of the address.
+const IPV6_FLOWINFO_SEND: i32 = 33;
+
+#[test]
+fn filters_take_the_packets_that_they_are_told() {
+    let Some(lab) = Lab::new("filters") else { return };
+    lab.up("one-plane.toml");
+    let one = lab.socket("h1", address(0, 0, 1), 20_000);
+    let two = lab.socket("h2", address(0, 0, 2), 30_000);
+    for socket in [&one, &two] {
+        set(socket, IPV6_FLOWINFO_SEND, 1);
+    }
+    let label = 0x5678;
+    let both = |expected: (bool, bool)| {
+        let there = |yes| if yes { DATAGRAMS } else { 0 };
+        let (to, fro) = (there(expected.0), there(expected.1));
+        let found = (arrive(&one, &two, label, to), arrive(&two, &one, label, fro));
+        (found == (to, fro)).then_some(2 * DATAGRAMS - to - fro).ok_or(found)
+    };
+    assert_eq!(both((true, true)), Ok(0));
+    for (place, fault, there, back) in [
+        ("h1:p0-t0-0", "blackhole", false, false),
+        ("p0-t0-0:h1", "blackhole,dir=up", false, true),
+        ("h1:p0-t0-0", "blackhole,dir=down", true, false),
+        ("h2:p0-t0-0", "loss=100%,dir=up", true, false),
+        ("h2:p0-t0-0", "loss=100%,dir=down", false, true),
+        ("h1", "blackhole", false, false),
+        ("h1", "blackhole,dir=down", true, false),
+        // What a switch forwards is lost once, as it comes in.
+        ("p0-t0-0", "blackhole", false, false),
+        ("p0-t0-0", "loss=100%,dir=up", false, false),
+        ("h1:p0-t0-0", "blackhole,sport=20000", false, true),
+        ("h1:p0-t0-0", "blackhole,sport=20001", true, true),
+        ("p0-t0-0", "blackhole,sport=30000", true, false),
+        ("h2:p0-t0-0", "blackhole,ev=0x4e205678", false, true),
+        ("h2:p0-t0-0", "blackhole,ev=0x4e205679", true, true),
+        ("h2:p0-t0-0", "blackhole,ev=0x4e215678", true, true),
+        ("h2:p0-t0-0", "loss=100%,dir=up,ev=0x4e205678", true, true),
+    ] {
+        let said = lab.ok(&["fault", place, fault]);
+        assert!(said.starts_with(&format!("{place}: {fault} on ")), "{said}");
+        let lost = both((there, back));
+        assert_eq!(lost, Ok(lab.taken()), "{place} {fault}: {:?}", lab.faults());
+        lab.ok(&["heal", place]);
+        assert_eq!((lab.named(), both((true, true))), (vec![], Ok(0)), "{place} {fault}");
+    }
+    // The upper four bits of the flow label are no part of an entropy value.
+    lab.ok(&["fault", "h1:p0-t0-0", "blackhole,ev=0x4e205678"]);
+    assert_eq!(arrive(&one, &two, 0x9_5678, 0), 0);
+}
+
+#[test]
+fn entropy_values_inside_outer_packets_are_seen() {
+    let Some(lab) = Lab::new("inside") else { return };
+    lab.up("two-plane.toml");
+    let (from, to) = (address(0, 1, 1), address(1, 1, 1));
+    let (sender, receiver) = (lab.socket("h1", from, 0x4000), lab.socket("h3", to, 4971));
+    set(&sender, IPV6_FLOWINFO_SEND, 1);
+    let route = format!(
+        "-n {} -6 route replace {to}/128 encap seg6 mode encap.red segs fcbb:bb00:4200:8201:4201:c200:: dev eth1 src {from}",
+        lab.namespace("h1")
+    );
+    assert!(Command::new("ip").args(route.split(' ')).status().unwrap().success());
+    assert_eq!(arrive(&sender, &receiver, 0x12, DATAGRAMS), DATAGRAMS);
+    for (link, fault, arrives) in [
+        ("p1-t0-0:p1-t1-1", "blackhole,ev=0x40000012", false),
+        ("p1-t0-1:p1-t1-1", "blackhole,ev=0x40000012,dir=down", false),
+        ("p1-t0-0:p1-t1-1", "blackhole,ev=0x40000012,dir=down", true),
+        ("p1-t0-0:p1-t1-1", "blackhole,ev=0x40000013", true),
+        ("p1-t0-0:p1-t1-1", "blackhole,ev=0x41000012", true),
+        ("p1-t0-0:p1-t1-0", "blackhole", true),
+        ("p1-t1-1", "blackhole,sport=16384", false),
+        ("p1-t1-1", "blackhole,sport=16385", true),
+        ("h3:p1-t0-1", "loss=100%", false),
+    ] {
+        lab.ok(&["fault", link, fault]);
+        let expected = if arrives { DATAGRAMS } else { 0 };
+        assert_eq!(arrive(&sender, &receiver, 0x12, expected), expected, "{link} {fault}");
+        assert_eq!(lab.taken(), DATAGRAMS - expected, "{link} {fault}");
+        lab.ok(&["heal"]);
+    }
+}
+
+#[test]
+fn losses_have_the_chance_that_is_given_and_add_up() {
+    let Some(lab) = Lab::new("loss") else { return };
+    lab.up("one-plane.toml");
+    let (one, two) = (lab.socket("h1", address(0, 0, 1), 0), lab.socket("h2", address(0, 0, 2), 0));
+    lab.ok(&["fault", "h1:p0-t0-0", "loss=30%"]);
+    let rounds = 20;
+    let mut arrived = 0;
+    let send = |arrived: &mut usize| {
+        for _ in 0..rounds {
+            *arrived += arrive(&one, &two, 0, 0);
+        }
+    };
+    send(&mut arrived);
+    // Whatever comes late is counted, too: a packet is lost or arrives.
+    arrived += received(&two, 0);
+    let (sent, lost) = (rounds * DATAGRAMS, lab.taken());
+    assert_eq!(arrived + lost, sent);
+    // Six deviations of a binomial distribution.
+    assert!(lost.abs_diff(sent * 3 / 10) < 125, "{lost}");
+    // Another fault of the same switch: what the first one took stays counted, and each has its share.
+    lab.ok(&["fault", "h2:p0-t0-0", "loss=50%"]);
+    assert_eq!(lab.taken(), lost);
+    let before = lost;
+    arrived = 0;
+    send(&mut arrived);
+    arrived += received(&two, 0);
+    let lost = lab.taken() - before;
+    assert_eq!(arrived + lost, sent);
+    assert!(lost.abs_diff(sent * 65 / 100) < 130, "{lost}");
+    // The same fault again replaces the first one, and counts from nothing.
+    lab.ok(&["fault", "h1:p0-t0-0", "loss=1%"]);
+    lab.ok(&["heal", "h2:p0-t0-0"]);
+    assert_eq!((lab.named(), lab.taken()), (vec!["h1:p0-t0-0 loss=1%".to_owned()], 0));
+}
+
+#[test]
+fn packets_that_can_be_marked_are() {
+    let Some(lab) = Lab::new("ecn") else { return };
+    lab.up("one-plane.toml");
+    let (one, two) = (lab.socket("h1", address(0, 0, 1), 0), lab.socket("h2", address(0, 0, 2), 0));
+    // The receiver counts marks.
+    let filter = "table inet t { counter marked { }; chain c { type filter hook input priority 0; ip6 ecn ce counter name marked; }; }";
+    lab.ok(&["exec", "h2", "--", "nft", filter]);
+    let marked = || {
+        let told = lab.ok(&["exec", "h2", "--", "nft", "-j", "list", "counters"]);
+        let told: Value = serde_json::from_str(&told).unwrap();
+        told["nftables"][1]["counter"]["packets"].as_u64().unwrap() as usize
+    };
+    lab.ok(&["fault", "h2:p0-t0-0", "ecn=100%"]);
+    for (class, marks) in [(0, 0), (2, DATAGRAMS), (1, DATAGRAMS)] {
+        set(&one, libc::IPV6_TCLASS, class);
+        let before = (marked(), lab.taken());
+        assert_eq!(arrive(&one, &two, 0, DATAGRAMS), DATAGRAMS);
+        assert_eq!((marked() - before.0, lab.taken() - before.1), (marks, marks), "class {class}");
+    }
+    lab.ok(&["heal"]);
+    let before = marked();
+    assert_eq!(arrive(&one, &two, 0, DATAGRAMS), DATAGRAMS);
+    assert_eq!(marked(), before);
+    // By chance, too.
+    lab.ok(&["fault", "p0-t0-0", "ecn=50%"]);
+    for _ in 0..10 {
+        assert_eq!(arrive(&one, &two, 0, DATAGRAMS), DATAGRAMS);
+    }
+    let marks = marked() - before;
+    assert!(marks == lab.taken() && marks.abs_diff(500) < 100, "{marks}");
+}
+
+#[test]
+fn rates_are_kept() {
+    let Some(lab) = Lab::new("rate") else { return };
+    lab.up("one-plane.toml");
+    // Sockets of their own, for what comes late.
+    let burst = |from, to, fast: bool| {
+        let at = |host| lab.socket(&format!("h{host}"), address(0, 0, host), 0);
+        let (from, to) = (at(from), at(to));
+        let start = Instant::now();
+        for _ in 0..BURST {
+            from.send_to(&[0; 1000], to.local_addr().unwrap()).unwrap();
+        }
+        let sent = start.elapsed();
+        (received(&to, if fast { BURST } else { 0 }), sent)
+    };
+    for (place, fault, there, back) in [
+        ("h1:p0-t0-0", "rate=1M,dir=up", false, true),
+        ("h1:p0-t0-0", "rate=1M,dir=down", true, false),
+        ("h2:p0-t0-0", "rate=1M", false, false),
+        ("p0-t0-0", "rate=100G", true, true),
+    ] {
+        lab.ok(&["fault", place, fault]);
+        for (from, to, fast) in [(1, 2, there), (2, 1, back)] {
+            let (arrived, sent) = burst(from, to, fast);
+            // What goes at once and what waits, each of twenty packets, and what the time adds to them.
+            let slow = 10..44 + (sent.as_secs_f64() * 125.0) as usize;
+            assert!(
+                if fast { arrived == BURST } else { slow.contains(&arrived) },
+                "{place} {fault}: {arrived} in {sent:?}"
+            );
+        }
+        lab.ok(&["heal", place]);
+    }
+    // The lowest rate counts, and the other one after it.
+    lab.ok(&["fault", "h1", "rate=1M,dir=up"]);
+    lab.ok(&["fault", "h1:p0-t0-0", "rate=10G"]);
+    assert!(burst(1, 2, false).0 < BURST);
+    lab.ok(&["fault", "h1", "rate=1G,dir=up"]);
+    assert_eq!((burst(1, 2, true).0, lab.named().len()), (BURST, 2));
+}
+
+#[test]
+fn what_was_down_is_as_it_was_before() {
+    let Some(lab) = Lab::new("down") else { return };
+    lab.up("two-plane.toml");
+    let (from, to) = (lab.socket("h1", address(0, 0, 1), 0), lab.socket("h3", address(1, 0, 1), 0));
+    let before = lab.kernel();
+    let settle = |what: &str, done: &dyn Fn() -> bool| {
+        let patience = Instant::now() + PATIENCE;
+        while !done() {
+            assert!(Instant::now() < patience, "{what}");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    };
+    for (place, links, cut) in [
+        ("h1:p0-t0-0", vec!["h1:p0-t0-0"], true),
+        ("h3:p0-t0-1", vec!["h3:p0-t0-1"], true),
+        ("p0-t0-0:p0-t1-2", vec!["p0-t0-0:p0-t1-2"], false),
+        ("p0-t1-1", vec!["p0-t0-0:p0-t1-1", "p0-t0-1:p0-t1-1"], false),
+        ("h2", vec!["h2:p0-t0-0", "h2:p1-t0-0"], false),
+        (
+            "p1-t0-0",
+            vec![
+                "h1:p1-t0-0",
+                "h2:p1-t0-0",
+                "p1-t0-0:p1-t1-0",
+                "p1-t0-0:p1-t1-1",
+                "p1-t0-0:p1-t1-2",
+                "p1-t0-0:p1-t1-3",
+            ],
+            false,
+        ),
+    ] {
+        lab.ok(&["fault", place, "down"]);
+        assert_eq!(lab.down(), links, "{place}");
+        assert!(lab.kernel() != before, "{place}");
+        settle("no carrier", &|| {
+            lab.links().iter().all(|link| {
+                let down = links.contains(&name(link).as_str());
+                (link["lower"]["up"] == false, link["upper"]["up"] == false) == (down, down)
+            })
+        });
+        // The T0 switches notice, and use the ways that are left.
+        let expected = if cut { 0 } else { DATAGRAMS };
+        settle("packets find their way", &|| arrive(&from, &to, 0, 0) == expected);
+        lab.ok(&["heal", place]);
+        settle("all is as it was before", &|| lab.kernel() == before);
+        assert_eq!(arrive(&from, &to, 0, DATAGRAMS), DATAGRAMS, "{place}");
+    }
+}
+
+/// A command that runs on, and its lines.
+fn start(lab: &Lab, args: &[&str]) -> (Running, Box<dyn Iterator<Item = String>>) {
+    let mut command = lab.command(&[&["fault"], args].concat());
+    let mut process = Running::start(command.stdout(Stdio::piped()).stderr(Stdio::piped()));
+    let lines = BufReader::new(process.child().stdout.take().unwrap()).lines().map(Result::unwrap);
+    (process, Box::new(lines))
+}
+
+fn interrupt(process: &mut Running) {
+    assert!(Command::new("kill").args(["-INT", &process.id().to_string()]).status().unwrap().success());
+}
+
+#[test]
+fn faults_end_by_themselves() {
+    let Some(lab) = Lab::new("timed") else { return };
+    lab.up("one-plane.toml");
+    let out = lab.ok(&["fault", "h1:p0-t0-0", "down", "--for", "100ms", "--every", "200ms", "--times", "2"]);
+    let lines: Vec<_> = out.lines().map(|line| line.split_once(" s  ").unwrap()).collect();
+    let what: Vec<_> = lines.iter().map(|(_, what)| *what).collect();
+    assert_eq!(
+        what,
+        ["h1:p0-t0-0: down", "h1:p0-t0-0: down ends", "h1:p0-t0-0: down", "h1:p0-t0-0: down ends"]
+    );
+    let times: Vec<f64> = lines.iter().map(|(time, _)| time.trim().parse().unwrap()).collect();
+    let due = [0.0, 0.1, 0.2, 0.3];
+    assert!(times.iter().zip(due).all(|(time, due)| *time >= due), "{times:?}");
+    assert_eq!((lab.named(), lab.down()), (vec![], vec![]));
+
+    // What is there besides stays: faults add up, and each ends by itself.
+    lab.ok(&["fault", "h1:p0-t0-0", "down"]);
+    lab.ok(&["fault", "h1:p0-t0-0", "down", "--for", "50ms"]);
+    assert_eq!(
+        (lab.named(), lab.down()),
+        (vec!["h1:p0-t0-0 down".to_owned()], vec!["h1:p0-t0-0".to_owned()])
+    );
+    lab.ok(&["heal"]);
+    assert_eq!(lab.down(), [""; 0]);
+
+    // Ctrl-C ends it.
+    let (mut child, mut lines) = start(&lab, &["h2:p0-t0-0", "blackhole", "--for", "1h"]);
+    assert!(lines.next().unwrap().ends_with(" s  h2:p0-t0-0: blackhole"));
+    lab.ok(&["fault", "h2:p0-t0-0", "loss=1%"]);
+    assert_eq!(lab.named(), ["h2:p0-t0-0 blackhole", "h2:p0-t0-0 loss=1%"]);
+    interrupt(&mut child);
+    let output = end_of(child, PATIENCE, "fault");
+    assert_eq!((stderr(&output).as_str(), output.status.code()), ("spindrift: interrupted\n", Some(130)));
+    assert_eq!(lab.named(), ["h2:p0-t0-0 loss=1%"]);
+
+    // Of one that is killed, `heal` ends what is left.
+    let (mut child, mut lines) = start(&lab, &["p0-t0-0", "down", "--for", "1h"]);
+    assert!(lines.next().is_some());
+    child.child().kill().unwrap();
+    assert!(!end_of(child, PATIENCE, "fault").status.success());
+    assert_eq!(lab.down(), ["h1:p0-t0-0", "h2:p0-t0-0"]);
+    assert_eq!(lab.ok(&["heal"]), "2 links healed\n");
+    assert_eq!((lab.down(), lab.named()), (vec![], vec![]));
+}
+
+#[test]
+fn schedules_are_played() {
+    let Some(lab) = Lab::new("schedule") else { return };
+    lab.up("two-plane.toml");
+    let file = support::temp("schedule.toml");
+    let schedule = |text: &str| fs::write(&file, text).unwrap();
+    let file = file.to_str().unwrap();
+    schedule(
+        "[[fault]]\nat = '100ms'\nwhere = 'h1:p0-t0-0'\naction = 'down'\nfor = '100ms'\n\
+         [[fault]]\nwhere = 'p1-t1-3'\naction = 'loss=5%'\nfor = '50ms'\nevery = '100ms'\ntimes = 2\n\
+         [[fault]]\nat = '150ms'\nwhere = 'h2'\naction = 'rate=1G,dir=up'\nfor = '50ms'\n",
+    );
+    let out = lab.ok(&["fault", "--schedule", file]);
+    let what: Vec<_> = out.lines().map(|line| line.split_once(" s  ").unwrap().1).collect();
+    assert_eq!(
+        what,
+        [
+            "p1-t1-3: loss=5%",
+            "p1-t1-3: loss=5% ends",
+            "h1:p0-t0-0: down",
+            "p1-t1-3: loss=5%",
+            "p1-t1-3: loss=5% ends",
+            "h2: rate=1Gbit,dir=up",
+            "h1:p0-t0-0: down ends",
+            "h2: rate=1Gbit,dir=up ends",
+        ]
+    );
+    assert_eq!((lab.named(), lab.down()), (vec![], vec![]));
+    // What has no end of its own ends with the command.
+    schedule("[[fault]]\nwhere = 'h1:p0-t0-0'\naction = 'ecn=1%'\n");
+    let (mut child, mut lines) = start(&lab, &["--schedule", file]);
+    assert!(lines.next().unwrap().ends_with("h1:p0-t0-0: ecn=1%"));
+    assert_eq!(lab.named(), ["h1:p0-t0-0 ecn=1%"]);
+    interrupt(&mut child);
+    assert_eq!(end_of(child, PATIENCE, "schedule").status.code(), Some(130));
+    assert_eq!(lab.named(), [""; 0]);
+    // The one that is given begins well.
+    let (mut child, mut lines) = start(&lab, &["--schedule", &config("../schedules/two-plane.toml")]);
+    assert!(lines.next().unwrap().ends_with("h1:p0-t0-0: down"));
+    interrupt(&mut child);
+    assert_eq!(end_of(child, PATIENCE, "schedule").status.code(), Some(130));
+    assert_eq!(lab.down(), [""; 0]);
+    // What is wrong in one is named with its place.
+    for (text, parts) in [
+        ("", &["no [[fault]]"] as &[_]),
+        ("[[fault]]\naction = 'down'\n", &["line 1", "`where` is missing"]),
+        ("[[fault]]\nwhere = 'h1'\n", &["line 1", "`action` is missing"]),
+        ("[[fault]]\nwhere = 'h1'\naction = 'up'\n", &["line 3, column 10", "fault.0.action", "`up`"]),
+        ("[[fault]]\naction = 'down'\nwhere = 'h9'\n", &["line 3, column 9", "no node \"h9\""]),
+        ("[[fault]]\naction = 'down'\nwhere = 'h1'\nat = 'soon'\n", &["line 4", "`soon` is not a duration"]),
+        ("[[fault]]\naction = 'down'\nwhere = 'h1'\ntimes = 2\n", &["line 4", "`every`"]),
+        ("[[fault]]\naction = 'down'\nwhere = 'h1'\nevery = '1s'\n", &["line 4", "`for`"]),
+        ("[[fault]]\naction = 'down'\nwhere = 'h1'\ntimes = -1\n", &["line 4", "-1"]),
+        ("[[fault]]\naction = 'down'\nwhere = 'h1'\nlong = '1s'\n", &["line 4", "long"]),
+    ] {
+        schedule(text);
+        lab.wrong(&["fault", "--schedule", file], 2, &[&[file] as &[_], parts].concat());
+    }
+    lab.wrong(&["fault", "--schedule", "/no/such.toml"], 2, &["cannot read the schedule /no/such.toml"]);
+}
+
+#[test]
+fn commands_at_the_same_time_do_not_lose_each_others_faults() {
+    let Some(lab) = Lab::new("race") else { return };
+    lab.up("two-plane.toml");
+    let places = [
+        "p0-t0-0:p0-t1-0",
+        "p0-t0-0:p0-t1-1",
+        "p0-t0-0:p0-t1-2",
+        "p0-t0-0:p0-t1-3",
+        "h1:p0-t0-0",
+        "h2:p0-t0-0",
+    ];
+    let started: Vec<_> = places.iter().map(|place| start(&lab, &[place, "loss=1%"])).collect();
+    for (child, _lines) in started {
+        assert!(end_of(child, PATIENCE, "fault").status.success());
+    }
+    assert_eq!(lab.named().len(), places.len());
+    let rules = lab.ok(&["exec", "p0-t0-0", "--", "nft", "list", "ruleset"]);
+    assert_eq!(rules.matches(" drop").count(), 4 + 2 + 2, "{rules}");
+    lab.ok(&["heal", "p0-t0-0"]);
+    assert_eq!(lab.ok(&["exec", "p0-t0-0", "--", "nft", "list", "ruleset"]), "");
+}
+
+#[test]
+fn what_cannot_be_brought_about_is_not_there() {
+    let Some(lab) = Lab::new("fails") else { return };
+    lab.up("one-plane.toml");
+    lab.ok(&["fault", "h1:p0-t0-0", "loss=1%"]);
+    // Without nft, but with ip.
+    let path = support::temp("path");
+    fs::create_dir_all(&path).unwrap();
+    let ip = Command::new("sh").args(["-c", "command -v ip"]).output().unwrap();
+    let _ = std::os::unix::fs::symlink(stdout(&ip).trim(), path.join("ip"));
+    let command = |args: &[&str]| {
+        let output = lab.command(args).env("PATH", &path).output().unwrap();
+        (stderr(&output), output.status.code())
+    };
+    let (error, status) = command(&["fault", "h2:p0-t0-0", "loss=2%"]);
+    assert!(status == Some(1) && error.contains("nft, of nftables") && error.contains("apt-get"), "{error}");
+    assert_eq!(lab.named(), ["h1:p0-t0-0 loss=1%"]);
+    let (error, status) = command(&["heal"]);
+    assert!(status == Some(1) && error.contains("nft, of nftables"), "{error}");
+    assert_eq!(lab.named(), ["h1:p0-t0-0 loss=1%"]);
+    // A lab that is damaged says so.
+    let faults = format!("/run/spindrift/lab/{}/faults.json", lab.name);
+    fs::write(&faults, "{").unwrap();
+    lab.wrong(&["heal"], 1, &[&faults, "damaged; remove the lab"]);
+    fs::remove_file(&faults).unwrap();
+    // What a program cannot do is told with the command that failed.
+    lab.ok(&["exec", "p0-t0-0", "--", "ip", "link", "delete", "down0"]);
+    lab.wrong(
+        &["fault", "h1:p0-t0-0", "down"],
+        1,
+        &["ip link set down0 down", "p0-t0-0", "Cannot find device"],
+    );
+    lab.wrong(
+        &["fault", "h1:p0-t0-0", "rate=1M,dir=down"],
+        1,
+        &["tc qdisc replace dev down0", "p0-t0-0", "Cannot find device"],
+    );
+}
+
+#[test]
+fn wrong_input_is_named() {
+    let Some(lab) = Lab::new("wrong") else { return };
+    lab.wrong(&["fault", "h1", "down"], 1, &["there is no lab", "spindrift lab up --name"]);
+    lab.wrong(&["heal"], 1, &["there is no lab"]);
+    lab.up("two-plane.toml");
+    for (args, parts) in [
+        (&["fault", "h9", "down"] as &[_], &["WHERE h9", "no node \"h9\""] as &[_]),
+        (&["fault", "h1:h2", "down"], &["WHERE h1:h2", "not joined"]),
+        (&["fault", "h1:p9-t0-0", "down"], &["no node \"p9-t0-0\""]),
+        (&["fault", "h1", "loss=200%"], &["ACTION", "loss=200%", "outside"]),
+        (&["fault", "h1", "up"], &["`up`", "blackhole"]),
+        (&["fault", "h1"], &["ACTION"]),
+        (&["fault"], &["WHERE", "--schedule <FILE>"]),
+        (&["fault", "h1", "down", "loss=1%"], &["loss=1%"]),
+        (
+            &["fault", "p0-t1-0", "blackhole,dir=down"],
+            &["ACTION blackhole,dir=down", "nothing comes to p0-t1-0"],
+        ),
+        (&["fault", "h1", "down", "--for", "0"], &["--for", "`0` is not a duration"]),
+        (&["fault", "h1", "down", "--every", "1s"], &["--for"]),
+        (&["fault", "h1", "down", "--for", "1s", "--every", "1s"], &["--every", "cannot come every 1s"]),
+        (&["fault", "h1", "down", "--for", "1s", "--times", "2"], &["--every"]),
+        (&["fault", "h1", "down", "--for", "1s", "--every", "2s", "--times", "0"], &["--times", "1 or more"]),
+        (&["fault", "h1", "down", "--schedule", "x"], &["--schedule"]),
+        (&["heal", "h9"], &["WHERE h9", "no node"]),
+    ] {
+        lab.wrong(args, 2, parts);
+    }
+    assert_eq!(lab.named(), [""; 0]);
+    assert_eq!(lab.ok(&["heal"]), "0 links healed\n");
+}
+
+/// Writes between two hosts go on while links and switches fail around them, and every byte is right.
+#[test]
+fn writes_ride_out_failures() {
+    let Some(lab) = Lab::new("writes") else { return };
+    lab.up("two-plane.toml");
+    let pair = |t0| format!("{},{}", address(t0, 0, 1), address(t0, 1, 1));
+    let exec = |host: &str, args: &[&str]| {
+        let mut command = lab.command(&["exec", host, "--", env!("CARGO_BIN_EXE_spindrift"), "write-bw"]);
+        command.args(args).args(["--json"]).stdout(Stdio::piped()).stderr(Stdio::piped());
+        Running::start(&mut command)
+    };
+    let mut server = exec("h3", &["--local", &pair(1)]);
+    let mut waiting = BufReader::new(server.child().stderr.take().unwrap());
+    let mut line = String::new();
+    waiting.read_line(&mut line).unwrap();
+    assert!(line.contains("waiting for a client"), "{line}");
+    let client = exec("h1", &["--local", &pair(0), "-D", "4", &address(1, 0, 1).to_string()]);
+    let file = support::temp("writes.toml");
+    let faults = "[[fault]]\nat = '500ms'\nwhere = 'h1:p0-t0-0'\naction = 'down'\nfor = '400ms'\n\
+                  [[fault]]\nat = '1200ms'\nwhere = 'h3:p1-t0-1'\naction = 'blackhole'\nfor = '400ms'\n\
+                  [[fault]]\nat = '2s'\nwhere = 'p0-t1-1'\naction = 'down'\nfor = '300ms'\n\
+                  [[fault]]\nat = '2s'\nwhere = 'p1-t0-0'\naction = 'loss=5%'\nfor = '500ms'\n";
+    fs::write(&file, faults).unwrap();
+    lab.ok(&["fault", "--schedule", file.to_str().unwrap()]);
+    for (who, process) in [("client", client), ("server", server)] {
+        let output = end_of(process, PATIENCE, who);
+        assert!(output.status.success(), "{who}: {}", stderr(&output));
+        let object: Value = serde_json::from_str(stdout(&output).lines().last().unwrap()).unwrap();
+        assert_eq!(object["error"], Value::Null, "{who}");
+        if who == "client" {
+            // It saw its own link go and come back, and noticed what it was not told of.
+            let seen = &object["counters"]["transport"];
+            assert_eq!(seen["port_changes"], 2, "{seen}");
+            assert!(seen["tx_retransmits"].as_u64().unwrap() > 0, "{seen}");
+        }
+    }
+}
+
+#[test]
+fn the_picture_shows_faults() {
+    let Some(lab) = Lab::new("drawn") else { return };
+    lab.up("one-plane.toml");
+    lab.ok(&["fault", "h1:p0-t0-0", "down"]);
+    lab.ok(&["fault", "h2:p0-t0-0", "loss=1%"]);
+    let svg = lab.ok(&["graph"]);
+    for title in ["<title>h1:p0-t0-0 (down)</title>", "<title>h2:p0-t0-0 (loss=1%)</title>"] {
+        assert!(svg.contains(title), "{svg}");
+    }
+}
