@@ -550,6 +550,16 @@ fn what_cannot_be_brought_about_is_not_there() {
     fs::write(&faults, "{").unwrap();
     lab.wrong(&["heal"], 1, &[&faults, "damaged; remove the lab"]);
     fs::remove_file(&faults).unwrap();
+    // What is to be ended may not have begun: a process was killed between the two.
+    for fault in ["rate=1G", "loss=1%", "down"] {
+        lab.ok(&["fault", "p0-t0-0", fault]);
+    }
+    for undo in ["tc qdisc delete dev down0 root", "nft delete table inet spindrift", "ip link set down1 up"]
+    {
+        lab.ok(&[&["exec", "p0-t0-0", "--"], &*undo.split(' ').collect::<Vec<_>>()].concat());
+    }
+    assert_eq!(lab.ok(&["heal"]), "2 links healed\n");
+    assert_eq!((lab.named(), lab.down()), (vec![], vec![]));
     // What a program cannot do is told with the command that failed.
     lab.ok(&["exec", "p0-t0-0", "--", "ip", "link", "delete", "down0"]);
     lab.wrong(

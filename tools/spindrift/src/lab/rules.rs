@@ -94,7 +94,9 @@ fn rate(all: &[Broken], link: Link, dir: Dir) -> Option<u64> {
 
 /// A command that limits what an interface sends.
 fn shape(interface: &str, rate: Option<u64>) -> String {
-    let Some(rate) = rate else { return format!("qdisc delete dev {interface} root\n") };
+    // Whether one is there or not: a process may have been killed before it made one.
+    let none = || format!("qdisc replace dev {interface} root pfifo\nqdisc delete dev {interface} root\n");
+    let Some(rate) = rate else { return none() };
     // A millisecond at full speed, and two of the longest packets at least.
     let burst = (rate / 8 / 1000).max(20_000);
     format!("qdisc replace dev {interface} root tbf rate {rate}bit burst {burst}b latency 10ms\n")
@@ -286,7 +288,7 @@ mod tests {
         assert_eq!(commands(&fabric, &old, &[both]), [tc("p0-t0-0", limit("2000000000", "250000", "up1"))]);
         assert_eq!(
             commands(&fabric, &old, &[up]),
-            [tc("p0-t1-1", "qdisc delete dev down0 root\n".to_owned())]
+            [tc("p0-t1-1", "qdisc replace dev down0 root pfifo\nqdisc delete dev down0 root\n".to_owned())]
         );
     }
 
