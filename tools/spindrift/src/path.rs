@@ -9,7 +9,7 @@ use spindrift_srv6::{End, EvProfile, Fabric, Link, Node, Walk, Walker};
 
 use crate::output::say;
 use crate::topology;
-use crate::units::parse_ev;
+use crate::units::{count, parse_ev};
 use crate::usage::usage;
 
 /// Tells where packets go in a fabric: the path of an entropy value hop by hop, all paths between two hosts, or those
@@ -212,8 +212,4 @@ fn evs(paths: &EvProfile) -> impl Iterator<Item = u32> + '_ {
 
 fn names(fabric: &Fabric, nodes: impl Iterator<Item = Node>) -> String {
     nodes.map(|node| fabric.name(node)).collect::<Vec<_>>().join(" ")
-}
-
-fn count(number: u64, what: &str) -> String {
-    if number == 1 { format!("1 {what}") } else { format!("{number} {what}s") }
 }

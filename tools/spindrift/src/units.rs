@@ -59,6 +59,11 @@ pub(crate) fn parse_ev(text: &str) -> Result<u32, String> {
     })
 }
 
+/// So many of something: `1 link`, `2 links`.
+pub(crate) fn count(number: u64, what: &str) -> String {
+    if number == 1 { format!("1 {what}") } else { format!("{number} {what}s") }
+}
+
 fn parse_number(text: &str) -> Option<u32> {
     match text.strip_prefix("0x").or_else(|| text.strip_prefix("0X")) {
         // `from_str_radix` would take a sign, too.
@@ -107,6 +112,11 @@ mod tests {
         for text in ["", "0", "-1", "soon", "inf", "5 parsecs"] {
             assert!(parse_duration(text).is_err_and(|error| error.contains(text)), "{text}");
         }
+    }
+
+    #[test]
+    fn one_of_something_is_no_plural() {
+        assert_eq!([0, 1, 2].map(|number| count(number, "link")), ["0 links", "1 link", "2 links"]);
     }
 
     #[test]

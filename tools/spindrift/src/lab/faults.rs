@@ -245,15 +245,8 @@ impl<'a> Faults<'a> {
 
 #[cfg(test)]
 mod tests {
-    use spindrift_srv6::{FabricHost, Shape};
-
     use super::*;
-
-    fn fabric() -> Fabric {
-        let host = |name: &str, t0| FabricHost { name: name.to_owned(), t0, downlink: 0 };
-        let shape = Shape { planes: 2, t0: 2, t1: 2, ..Shape::default() };
-        Fabric::new(shape, vec![host("a", 0), host("b", 1)]).unwrap()
-    }
+    use crate::lab::plan::two_hosts;
 
     fn place(fabric: &Fabric, text: &str) -> Place {
         Place::parse(fabric, text).unwrap()
@@ -261,7 +254,7 @@ mod tests {
 
     #[test]
     fn what_a_switch_forwards_is_hit_as_it_comes_in() {
-        let fabric = fabric();
+        let fabric = two_hosts(2);
         let on = |at: &str, fault: &str| {
             let all = place(&fabric, at).faults(&fabric, fault.parse().unwrap()).into_iter();
             all.map(|(link, fault)| format!("{} {fault}", topology::link_name(&fabric, link)))
@@ -290,7 +283,7 @@ mod tests {
 
     #[test]
     fn faults_add_up_and_replace_only_their_like() {
-        let fabric = fabric();
+        let fabric = two_hosts(2);
         let link = fabric.links().next().unwrap();
         let other = fabric.links().nth(1).unwrap();
         let mut set = FaultSet::default();

@@ -24,7 +24,7 @@ use crate::output::{say, tell};
 use crate::stop::Stop;
 use crate::toml_file::TomlFile;
 use crate::topology;
-use crate::units::parse_duration;
+use crate::units::{count, parse_duration};
 use crate::usage::usage;
 use fault::LinkFault;
 use faults::{Faults, Place};
@@ -249,7 +249,7 @@ fn fault(args: &FaultArgs) -> Result<()> {
         return schedule::play(&faults, &fabric, &[entry], &Stop::on_ctrl_c()?);
     }
     let links = faults.change(|set| schedule::begin(set, &fabric, "", &entry))?;
-    say(&format!("{place}: {fault} on {}", count(links, "link")));
+    say(&format!("{place}: {fault} on {}", count(links as u64, "link")));
     say(&format!("end it:  spindrift lab heal{} {place}", name_flag(name)));
     Ok(())
 }
@@ -262,12 +262,8 @@ fn heal(name: &str, place: Option<&str>) -> Result<()> {
     let parse = |text| Place::parse(&fabric, text).map_err(|why| usage(format!("WHERE {text}: {why}")));
     let place = place.map(parse).transpose()?;
     let links = faults.change(|set| set.heal(place))?;
-    say(&format!("{} healed", count(links, "link")));
+    say(&format!("{} healed", count(links as u64, "link")));
     Ok(())
-}
-
-fn count(number: usize, what: &str) -> String {
-    if number == 1 { format!("1 {what}") } else { format!("{number} {what}s") }
 }
 
 /// The fabric of a lab that is up.

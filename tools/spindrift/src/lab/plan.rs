@@ -209,6 +209,16 @@ fn link_local(node: Node, neighbour: Node) -> &'static str {
     if neighbour > node { UPPER } else { LOWER }
 }
 
+/// A fabric of two T0 and two T1 switches in each plane, with a host `a` and a host `b` at one T0 switch each.
+#[cfg(test)]
+pub(super) fn two_hosts(planes: u8) -> Fabric {
+    use spindrift_srv6::{FabricHost, Shape};
+
+    let host = |name: &str, t0| FabricHost { name: name.to_owned(), t0, downlink: 0 };
+    let shape = Shape { planes, t0: 2, t1: 2, ..Shape::default() };
+    Fabric::new(shape, vec![host("a", 0), host("b", 1)]).expect("a fabric")
+}
+
 #[cfg(test)]
 mod tests {
     use spindrift_srv6::{FabricHost, Shape};

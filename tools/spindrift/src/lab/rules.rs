@@ -185,15 +185,10 @@ fn filter(old: &[Rule], new: &[Rule]) -> String {
 
 #[cfg(test)]
 mod tests {
-    use spindrift_srv6::{Fabric, FabricHost, Shape};
+    use spindrift_srv6::Fabric;
 
     use super::*;
-
-    fn fabric() -> Fabric {
-        let host = |name: &str, t0| FabricHost { name: name.to_owned(), t0, downlink: 0 };
-        let shape = Shape { planes: 1, t0: 2, t1: 2, ..Shape::default() };
-        Fabric::new(shape, vec![host("a", 0), host("b", 1)]).unwrap()
-    }
+    use crate::lab::plan::two_hosts;
 
     fn broken(fabric: &Fabric, id: u32, link: (&str, &str), fault: &str) -> Broken {
         let node = |name| fabric.node(name).unwrap();
@@ -210,7 +205,7 @@ mod tests {
 
     #[test]
     fn packets_are_taken_at_the_switch_that_forwards_them_onto_or_off_the_link() {
-        let fabric = fabric();
+        let fabric = two_hosts(1);
         for (link, fault, node, rule) in [
             (("a", "p0-t0-0"), "blackhole,dir=up", "p0-t0-0", "iifname \"down0\" counter name f7 drop"),
             (("a", "p0-t0-0"), "blackhole,dir=down", "p0-t0-0", "oifname \"down0\" counter name f7 drop"),
@@ -252,7 +247,7 @@ mod tests {
 
     #[test]
     fn both_directions_of_a_link_share_a_counter_and_what_is_over_loses_its_own() {
-        let fabric = fabric();
+        let fabric = two_hosts(1);
         let link = ("a", "p0-t0-0");
         let old = [broken(&fabric, 1, link, "loss=1%"), broken(&fabric, 2, link, "blackhole,sport=9")];
         let all = commands(&fabric, &[], &old);
@@ -270,7 +265,7 @@ mod tests {
 
     #[test]
     fn the_lowest_rate_counts_in_each_direction() {
-        let fabric = fabric();
+        let fabric = two_hosts(1);
         let link = ("p0-t0-0", "p0-t1-1");
         let (both, up) = (broken(&fabric, 1, link, "rate=2G"), broken(&fabric, 2, link, "rate=8M,dir=up"));
         let limit = |rate: &str, burst: &str, interface: &str| {
@@ -294,7 +289,7 @@ mod tests {
 
     #[test]
     fn an_interface_comes_back_with_what_the_kernel_took() {
-        let fabric = fabric();
+        let fabric = two_hosts(1);
         let link = ("p0-t0-1", "p0-t1-1");
         let down = [broken(&fabric, 1, link, "down")];
         let twice = [down.as_slice(), &[broken(&fabric, 2, link, "down")]].concat();
