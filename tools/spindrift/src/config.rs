@@ -10,6 +10,7 @@ use serde::{Deserialize, Deserializer};
 use spindrift::congestion::CcAlgorithm;
 use spindrift::wire::{DscpMap, OpPosition};
 
+use crate::bench::source_ports::SourcePortSet;
 use crate::toml_file::TomlFile;
 use crate::units::{parse_duration, parse_size};
 
@@ -52,7 +53,8 @@ pub(crate) struct Nic {
     pub(crate) lanes: Option<usize>,
     pub(crate) local: Option<Vec<IpAddr>>,
     pub(crate) plane_ids: Option<Vec<u32>>,
-    pub(crate) source_ports: Option<usize>,
+    #[serde(deserialize_with = "source_ports")]
+    pub(crate) source_ports: Option<SourcePortSet>,
     pub(crate) gso: Option<bool>,
     pub(crate) fault: Option<String>,
 }
@@ -228,6 +230,11 @@ fn size<'de, D: Deserializer<'de>>(input: D) -> Result<Option<u64>, D::Error> {
 fn duration<'de, D: Deserializer<'de>>(input: D) -> Result<Option<Duration>, D::Error> {
     let text = NumberOrText::deserialize(input)?.text();
     parse_duration(&text).map(Some).map_err(serde::de::Error::custom)
+}
+
+fn source_ports<'de, D: Deserializer<'de>>(input: D) -> Result<Option<SourcePortSet>, D::Error> {
+    let text = NumberOrText::deserialize(input)?.text();
+    text.parse().map(Some).map_err(serde::de::Error::custom)
 }
 
 /// The keys that a section accepts, as its parser has them.

@@ -59,6 +59,9 @@ fn flags_out_of_range() {
         (&["write-bw", "-x", "999"], &["-x 999", "spindrift ports"]),
         (&["write-bw", "--port", "loopback"], &["--port loopback", "spindrift loopback"]),
         (&["write-bw", "--source-ports", "0"], &["--source-ports 0", "1 to 16384"]),
+        (&["write-bw", "--source-ports", "9-8"], &["--source-ports", "9-8", "above the last"]),
+        (&["write-bw", "--source-ports", "1-20000"], &["--source-ports 1-20000", "1 to 16384"]),
+        (&["write-bw", "--source-ports", "many"], &["--source-ports", "many", "50000-50031"]),
         (&["write-bw", "--udp-port", "0"], &["--udp-port 0", "1 to 65535"]),
         (&["write-bw", "--local", "203.0.113.9"], &["--local", "203.0.113.9", "spindrift ports"]),
         (&["write-bw", "--local", "127.0.0.1,127.0.0.1"], &["--local", "127.0.0.1", "twice"]),
@@ -84,6 +87,19 @@ fn flags_out_of_range() {
         (&["loopback", "--with-pump"], &["--with-pump"]),
         (&["pump", "udp", "--loopback", "-s", "0"], &["--size 0", "1 to 8960"]),
         (&["pump", "udp", "--loopback", "--source-ports", "0"], &["--source-ports 0", "16384"]),
+    ] {
+        assert_refused(args, parts);
+    }
+}
+
+#[test]
+fn samples_of_nothing() {
+    for (args, parts) in [
+        (&["write-lat", "127.0.0.1", "--samples", "x"] as &[_], &["--samples", "write-bw"] as &[_]),
+        (&["write-bw", "--sample-interval", "1ms"], &["--samples"]),
+        (&["write-bw", "--samples", "x", "--sample-interval", "99us"], &["--sample-interval 99", "100µs or"]),
+        (&["write-bw", "--samples", "x", "--sample-interval", "0"], &["--sample-interval", "duration"]),
+        (&["write-bw", "--samples", "x", "--keep-serving"], &["--samples", "--keep-serving"]),
     ] {
         assert_refused(args, parts);
     }

@@ -13,6 +13,7 @@ use spindrift_pmd::udp::SOURCE_PORTS_MAX;
 
 use super::layout::Layout;
 use super::options::{Amount, RunArgs, Settings};
+use super::source_ports::SourcePortSet;
 use crate::config::{Config, EntropyName, PortKind};
 use crate::usage::usage;
 
@@ -227,10 +228,14 @@ pub(crate) fn check_plane_ids(config: &Config, from_flag: bool, planes: usize, f
 }
 
 /// Checks the number of source ports; `flag` is what the flag said.
-pub(crate) fn check_source_ports(config: &Config, flag: Option<usize>) -> Result<()> {
+pub(crate) fn check_source_ports(config: &Config, flag: Option<SourcePortSet>) -> Result<()> {
     let name = config.origin(flag.is_some(), "--source-ports", "nic.source_ports");
-    let count = flag.or(config.nic.source_ports);
-    count.map_or(Ok(()), |count| in_range(&name, count as u64, &(1..=SOURCE_PORTS_MAX as u64)))
+    match flag.or(config.nic.source_ports) {
+        Some(set) if !(1..=SOURCE_PORTS_MAX).contains(&set.len()) => {
+            Err(usage(format!("{name} {set}: give 1 to {SOURCE_PORTS_MAX} ports")))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Checks the UDP port to receive on; `flag` is what the flag said.

@@ -12,7 +12,7 @@ use spindrift_pmd::Port;
 use spindrift_pmd::fault::{FaultPlan, FaultPort, FaultStats};
 use spindrift_pmd::loopback::{self, LoopbackConfig};
 use spindrift_pmd::pcap::{Capture, PcapPort};
-use spindrift_pmd::udp::{Offload, SourcePorts, UdpConfig, UdpPort};
+use spindrift_pmd::udp::{Offload, UdpConfig, UdpPort};
 
 use super::options::Settings;
 use crate::usage::usage;
@@ -132,8 +132,8 @@ fn try_open_udp(settings: &Settings, local: &[IpAddr], mut port: u16) -> Result<
     for &local in local {
         let gso = if settings.gso { Offload::Auto } else { Offload::Off };
         let mut config = UdpConfig { local, port, gso, ..UdpConfig::default() };
-        if let Some(count) = settings.config.nic.source_ports {
-            config.source_ports = SourcePorts::Count(count);
+        if let Some(set) = settings.config.nic.source_ports {
+            config.source_ports = set.into();
         }
         let queues = UdpPort::open_queues(&config, settings.lanes, &QpnShare::STEERING)
             .with_context(|| format!("cannot open a port on {local}"))?;

@@ -21,6 +21,9 @@ pub(super) fn gbps(iterations: u64, size: u32, elapsed: Duration) -> f64 {
 pub(crate) trait Watch {
     /// Called about every 100 ms with the completed messages and the time since the start; an error ends the run.
     fn tick(&mut self, done: u64, elapsed: Duration) -> Result<()>;
+
+    /// Called at each look at the clock, every few polls.
+    fn look(&mut self, _now: Instant) {}
 }
 
 /// The clock of a run.
@@ -47,8 +50,10 @@ impl Pace {
 
     /// A look at the clock, by which so many messages are complete. Returns the time since the start.
     pub(super) fn look(&mut self, done: u64, watch: &mut dyn Watch) -> Result<Duration> {
-        let elapsed = self.start.elapsed();
+        let now = Instant::now();
+        let elapsed = now.saturating_duration_since(self.start);
         self.pauses.look(elapsed);
+        watch.look(now);
         let (mark_time, mark_done) = self.mark;
         let interval = elapsed.saturating_sub(mark_time);
         if interval >= PEAK_INTERVAL && done - mark_done >= PEAK_MESSAGES {

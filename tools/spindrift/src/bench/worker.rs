@@ -7,8 +7,8 @@ use super::layout::Layout;
 use super::pin::Idle;
 use super::report::explain;
 
-/// Polls between two looks at the clock.
-const CLOCK_POLLS: u32 = 64;
+/// Polls and packets between two looks at the clock.
+const CLOCK_STEPS: usize = 64;
 const WRITE_MASK: u64 = (1 << 48) - 1;
 
 /// Asked about each completed write, by queue pair and number, before its slot is used again.
@@ -50,16 +50,16 @@ impl Worker<'_> {
         clock: &mut dyn FnMut(u64) -> Result<bool>,
     ) -> Result<u64> {
         let mut done = 0;
-        let mut polls = 0;
+        let mut steps = 0;
         loop {
             left -= self.post(left)?;
             let work = self.context.poll_lane(self.lane);
             let newly = self.complete(check)?;
             done += newly;
             self.idle.after(work + newly as usize);
-            polls += 1;
-            if polls >= CLOCK_POLLS {
-                polls = 0;
+            steps += 1 + work;
+            if steps >= CLOCK_STEPS {
+                steps = 0;
                 if clock(done)? {
                     left = 0;
                 }
@@ -73,7 +73,7 @@ impl Worker<'_> {
     /// Drives the lane for others: peers may want answers, and other lanes what came in here.
     pub(super) fn serve(&mut self, clock: &mut dyn FnMut() -> Result<bool>) -> Result<()> {
         while !clock()? {
-            for _ in 0..CLOCK_POLLS {
+            for _ in 0..CLOCK_STEPS {
                 self.idle.after(self.context.poll_lane(self.lane));
             }
         }

@@ -8,7 +8,7 @@ use spindrift::verbs::exchange::{Channel, RemoteMr};
 
 use super::plan::{Kind, Message, Plan, TOOL, VERSION, VERSION_WITH_PUMP};
 use super::pump::{Sending, first_address};
-use super::{Session, pretty, tell_unused_planes, while_polling, with_peer};
+use super::{Session, pretty, sample, tell_unused_planes, while_polling, with_peer};
 use crate::bench::layout::Layout;
 use crate::bench::options::Amount;
 use crate::bench::pin::Cores;
@@ -17,6 +17,7 @@ use crate::bench::report::{
     BandwidthRow, Columns, LatencyRow, Progress, PumpCells, counters_json, counters_table, faults_line,
     settings_json, settings_line,
 };
+use crate::bench::samples::Sampler;
 use crate::bench::side::{InUse, Side};
 use crate::bench::writer::{Measured, Watch, Writer};
 use crate::bench::yardstick::{Cut, Yardstick};
@@ -42,7 +43,8 @@ pub(super) fn run(session: &Session, server: &str) -> Result<()> {
         // The server may be gone; then there is nobody to tell.
         let _ = client.channel.send(&Message::Abort { reason: format!("{error:#}") });
     }
-    let result = result.and_then(|()| client.side.finish_capture());
+    let sampled = client.sampler.as_mut().map_or(Ok(()), Sampler::finish);
+    let result = result.and(sampled).and_then(|()| client.side.finish_capture());
     client.report(&rows, result.as_ref().err());
     result
 }
@@ -64,6 +66,7 @@ struct Client<'a> {
     cores: Cores,
     /// The pump beside each row, if one was asked for.
     pump: Option<Sending>,
+    sampler: Option<Sampler>,
 }
 
 impl<'a> Client<'a> {
@@ -108,7 +111,8 @@ impl<'a> Client<'a> {
         } else {
             None
         };
-        Ok(Self { session, channel, side, remote, plan, layouts, peer, cores, pump })
+        let sampler = session.sampler(&side)?;
+        Ok(Self { session, channel, side, remote, plan, layouts, peer, cores, pump, sampler })
     }
 
     fn measure_all(&mut self, rows: &mut Rows) -> Result<()> {
@@ -157,7 +161,9 @@ impl<'a> Client<'a> {
 
     fn receive(&mut self) -> Result<Message> {
         let channel = &mut self.channel;
-        let received = while_polling(&self.side.context, || channel.receive())?;
+        let received = while_polling(&self.side.context, || channel.receive(), &mut |now| {
+            sample(&mut self.sampler, now)
+        })?;
         received.map_err(|error| with_peer(error, "server", &self.peer))
     }
 
@@ -198,6 +204,7 @@ impl<'a> Client<'a> {
             progress: Progress::new(layout.size.into(), settings.amount),
             amount: settings.amount,
             before: Measured::default(),
+            sampler: &mut self.sampler,
         };
         let pump = self.pump;
         let mut cut = Cut::of(settings.amount);
@@ -334,6 +341,7 @@ struct RemoteWatch<'a> {
     amount: Amount,
     /// The pieces of the run that are over.
     before: Measured,
+    sampler: &'a mut Option<Sampler>,
 }
 
 impl Watch for RemoteWatch<'_> {
@@ -341,5 +349,9 @@ impl Watch for RemoteWatch<'_> {
         let before = &self.before;
         self.progress.set(self.amount, before.iterations + done, before.elapsed + elapsed);
         self.life.tick(before.iterations + done)
+    }
+
+    fn look(&mut self, now: Instant) {
+        sample(self.sampler, now);
     }
 }

@@ -8,10 +8,11 @@ mod server;
 
 use std::fs::OpenOptions;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
+use std::path::PathBuf;
 use std::str::FromStr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, anyhow};
 use clap::{ArgAction, Args};
@@ -26,9 +27,13 @@ use crate::bench::check::{
 };
 use crate::bench::nic::{Nic, open_udp};
 use crate::bench::options::{Amount, Defaults, RunArgs, Settings};
+use crate::bench::samples::{Sampler, SamplesConfig, USUAL_INTERVAL};
+use crate::bench::side::Side;
+use crate::bench::source_ports::SourcePortSet;
 use crate::config::{Config, PortKind};
 use crate::output::tell;
 use crate::stop::Stop;
+use crate::units::parse_duration;
 use crate::usage::usage;
 use crate::verbose::Verbosity;
 
@@ -38,6 +43,8 @@ use self::plan::Kind;
 const TCP_PORT: u16 = 18_515;
 /// Limit for each message of the set-up.
 const TIMEOUT: Duration = Duration::from_secs(10);
+/// Shortest time between two samples: taking one takes some microseconds.
+const SAMPLE_INTERVAL_MIN: Duration = Duration::from_micros(100);
 
 /// Options of both commands.
 #[derive(Args, Debug)]
@@ -68,14 +75,21 @@ pub(crate) struct RemoteArgs {
     /// UDP port to receive on [default: 4971, or any other if that is taken].
     #[arg(long, value_name = "PORT")]
     udp_port: Option<u16>,
-    /// UDP source ports of each plane: its paths [default: 32].
+    /// UDP source ports of each plane, its paths: how many of the kernel's choice, or which, as in 50000-50031
+    /// [default: 32].
     #[arg(long, value_name = "N")]
-    source_ports: Option<usize>,
+    source_ports: Option<SourcePortSet>,
     /// `write-bw`, client only: beside each row the raw UDP pump in the same seconds, from the client to the server.
     #[arg(long)]
     with_pump: bool,
+    /// `write-bw`: what this side does at short intervals, to a file: a JSON object on each line.
+    #[arg(long, value_name = "FILE")]
+    samples: Option<PathBuf>,
+    /// Time between two samples [default: 10ms].
+    #[arg(long, value_name = "TIME", value_parser = parse_duration, requires = "samples")]
+    sample_interval: Option<Duration>,
     /// Server only: after a run, wait for the next client, until Ctrl-C. One JSON object a run.
-    #[arg(long, conflicts_with_all = ["server", "pcap"])]
+    #[arg(long, conflicts_with_all = ["server", "pcap", "samples"])]
     keep_serving: bool,
 }
 
@@ -121,6 +135,7 @@ struct Session {
     timeout: Duration,
     keep_serving: bool,
     with_pump: bool,
+    samples: Option<SamplesConfig>,
     stop: Stop,
 }
 
@@ -139,6 +154,7 @@ fn run(args: &RemoteArgs, kind: Kind, size: Option<u64>, iterations: u64) -> Res
         )));
     }
     check_pump(args, kind)?;
+    let samples = samples(args, kind)?;
     if kind == Kind::WriteLat {
         check_latency(&settings, &args.run, "write-lat")?;
     }
@@ -181,6 +197,7 @@ fn run(args: &RemoteArgs, kind: Kind, size: Option<u64>, iterations: u64) -> Res
         timeout: config.setup.timeout.unwrap_or(TIMEOUT),
         keep_serving: args.keep_serving,
         with_pump: args.with_pump,
+        samples,
         settings,
         stop: Stop::on_ctrl_c()?,
     };
@@ -200,6 +217,21 @@ fn check_pump(args: &RemoteArgs, kind: Kind) -> Result<()> {
         _ => return Ok(()),
     };
     Err(usage(format!("--with-pump: {refused}")))
+}
+
+fn samples(args: &RemoteArgs, kind: Kind) -> Result<Option<SamplesConfig>> {
+    let Some(path) = args.samples.clone() else { return Ok(None) };
+    if kind == Kind::WriteLat {
+        return Err(usage(
+            "--samples: a ping-pong has one packet in flight, and nothing to watch; use it with write-bw"
+                .to_owned(),
+        ));
+    }
+    let interval = args.sample_interval.unwrap_or(USUAL_INTERVAL);
+    if interval < SAMPLE_INTERVAL_MIN {
+        return Err(usage(format!("--sample-interval {interval:?}: give {SAMPLE_INTERVAL_MIN:?} or more")));
+    }
+    Ok(Some(SamplesConfig { path, interval }))
 }
 
 fn address_of_index(index: usize) -> Result<IpAddr> {
@@ -244,6 +276,17 @@ impl Session {
         let nic = self.open_ports(&local)?;
         Ok(nic.with_capture(&self.settings)?.with_faults(&self.settings, u64::from(std::process::id())))
     }
+
+    fn sampler(&self, side: &Side) -> Result<Option<Sampler>> {
+        self.samples.as_ref().map(|samples| Sampler::new(samples, side)).transpose()
+    }
+}
+
+/// Takes a sample if one is wanted and due.
+fn sample(sampler: &mut Option<Sampler>, now: Instant) {
+    if let Some(sampler) = sampler {
+        sampler.look(now);
+    }
 }
 
 impl Session {
@@ -265,6 +308,9 @@ impl Session {
         if let Some(path) = &self.settings.pcap {
             let opened = OpenOptions::new().append(true).create(true).open(path);
             opened.with_context(|| format!("--pcap {}: cannot be written", path.display()))?;
+        }
+        if let Some(samples) = &self.samples {
+            samples.create()?;
         }
         Ok(())
     }
@@ -296,10 +342,15 @@ fn pretty(address: &str) -> String {
     )
 }
 
-/// Does something that blocks, such as waiting for the peer's message, while the lanes go on, each on a thread of its own.
-fn while_polling<R: Send>(context: &Context, blocking: impl FnOnce() -> R + Send) -> Result<R> {
+/// Does something that blocks, such as waiting for the peer's message, while the lanes go on, each on a thread of its own. `look`
+/// is called now and then.
+fn while_polling<R: Send>(
+    context: &Context,
+    blocking: impl FnOnce() -> R + Send,
+    look: &mut dyn FnMut(Instant),
+) -> Result<R> {
     let over = AtomicBool::new(false);
-    let drive = |lane: usize, over: &dyn Fn() -> bool| {
+    let drive = |lane: usize, over: &mut dyn FnMut() -> bool| {
         while !over() {
             if context.poll_lane(lane) == 0 {
                 thread::yield_now();
@@ -311,9 +362,12 @@ fn while_polling<R: Send>(context: &Context, blocking: impl FnOnce() -> R + Send
         let waiting = scope.spawn(blocking);
         for lane in 1..context.lanes() {
             let (drive, over) = (&drive, &over);
-            scope.spawn(move || drive(lane, &|| over.load(Ordering::Relaxed)));
+            scope.spawn(move || drive(lane, &mut || over.load(Ordering::Relaxed)));
         }
-        drive(0, &|| waiting.is_finished());
+        drive(0, &mut || {
+            look(Instant::now());
+            waiting.is_finished()
+        });
         waiting.join().map_err(|_| anyhow!("a thread panicked"))
     })
 }

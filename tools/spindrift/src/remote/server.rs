@@ -10,12 +10,13 @@ use spindrift::verbs::exchange::{Channel, RemoteMr};
 use super::door::Door;
 use super::plan::{Kind, Message, Plan};
 use super::pump::{first_address, receive_slice};
-use super::{Session, pretty, tell_unused_planes, while_polling, with_peer};
+use super::{Session, pretty, sample, tell_unused_planes, while_polling, with_peer};
 use crate::bench::layout::Layout;
 use crate::bench::options::Settings;
 use crate::bench::pin::Cores;
 use crate::bench::pingpong::Player;
 use crate::bench::report::{counters_json, counters_table, faults_line, settings_json, settings_line};
+use crate::bench::samples::Sampler;
 use crate::bench::side::{InUse, Side};
 use crate::output::{say, tell};
 
@@ -84,8 +85,9 @@ fn serve<'a>(
 ) -> Result<()> {
     let client = door.next_client(session)?;
     let connected = server.insert(Server::connect(session, client)?);
-    connected.follow(rows)?;
-    connected.side.finish_capture()
+    let followed = connected.follow(rows);
+    let sampled = connected.sampler.as_mut().map_or(Ok(()), Sampler::finish);
+    followed.and(sampled).and_then(|()| connected.side.finish_capture())
 }
 
 struct Server<'a> {
@@ -101,6 +103,7 @@ struct Server<'a> {
     cores: Cores,
     /// Where slices of the pump arrive.
     pump_at: IpAddr,
+    sampler: Option<Sampler>,
 }
 
 impl<'a> Server<'a> {
@@ -138,14 +141,17 @@ impl<'a> Server<'a> {
         }
         let cores = Cores::any(settings.lanes);
         let pump_at = first_address(&offer)?;
-        Ok(Self { session, settings, channel, side, remote, plan, layouts, peer, cores, pump_at })
+        let sampler = session.sampler(&side)?;
+        Ok(Self { session, settings, channel, side, remote, plan, layouts, peer, cores, pump_at, sampler })
     }
 
     /// The client's next message; the lane goes on meanwhile.
     fn receive(&mut self) -> Result<Message> {
         loop {
             let channel = &mut self.channel;
-            let received = while_polling(&self.side.context, || channel.receive())?;
+            let received = while_polling(&self.side.context, || channel.receive(), &mut |now| {
+                sample(&mut self.sampler, now)
+            })?;
             self.session.stop.check()?;
             match received.map_err(|error| with_peer(error, "client", &self.peer))? {
                 Message::Alive { .. } => {}

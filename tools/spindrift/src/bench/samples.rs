@@ -1,0 +1,260 @@
+//! What a side looks like at short intervals: a line of JSON for each sample and for each change of an entropy value.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{BufWriter, Write as _};
+use std::path::PathBuf;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use anyhow::{Context as _, Result};
+use serde::{Deserialize, Serialize};
+use spindrift::path::{EvId, EvState, EvStatus};
+use spindrift::verbs::{Context, Qp};
+use spindrift::wire::Qpn;
+use spindrift_pmd::LinkState;
+
+use super::side::Side;
+
+/// How often a sample is taken if nobody says.
+pub(crate) const USUAL_INTERVAL: Duration = Duration::from_millis(10);
+
+/// Where samples go and how often they are taken.
+#[derive(Clone, Debug)]
+pub(crate) struct SamplesConfig {
+    pub(crate) path: PathBuf,
+    pub(crate) interval: Duration,
+}
+
+impl SamplesConfig {
+    /// Creates the file, empty.
+    pub(crate) fn create(&self) -> Result<File> {
+        File::create(&self.path)
+            .with_context(|| format!("--samples {}: cannot be written", self.path.display()))
+    }
+}
+
+/// A line of the file.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "type", rename_all = "kebab-case")]
+pub(crate) enum Line {
+    Sample(Sample),
+    Ev(EvLine),
+}
+
+/// What a side had done by a moment. Counts are since it was opened, of all lanes and queue pairs together; those with the names of
+/// transport counters are those.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Sample {
+    /// Nanoseconds since 1970.
+    pub(crate) unix_ns: u64,
+    pub(crate) rx_placed_bytes: u64,
+    pub(crate) tx_data: u64,
+    pub(crate) tx_data_bytes: u64,
+    pub(crate) tx_retransmits: u64,
+    pub(crate) tx_tail_probes: u64,
+    pub(crate) rx_data: u64,
+    pub(crate) rx_ecn_marked: u64,
+    pub(crate) rx_trimmed: u64,
+    /// Losses declared, whatever they were seen by.
+    pub(crate) losses: u64,
+    pub(crate) spurious_retransmits: u64,
+    pub(crate) timeouts: u64,
+    pub(crate) qp_errors: u64,
+    pub(crate) planes: Vec<PlaneSample>,
+}
+
+/// A plane in a sample.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct PlaneSample {
+    /// Whether the link is up at this side's port, on every lane.
+    pub(crate) up: bool,
+    pub(crate) tx_bytes: u64,
+    pub(crate) rx_bytes: u64,
+    /// Entropy values in use, of all queue pairs.
+    pub(crate) good: u64,
+    /// In use, and passed over once more for congestion.
+    pub(crate) skip: u64,
+    /// Good, and in reserve.
+    pub(crate) reserve: u64,
+    pub(crate) assumed_bad: u64,
+    pub(crate) denied: u64,
+}
+
+/// The state that an entropy value came to by a moment.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct EvLine {
+    pub(crate) unix_ns: u64,
+    /// Which queue pair of the run, from 0.
+    pub(crate) queue_pair: usize,
+    pub(crate) plane: u8,
+    pub(crate) ev: u32,
+    pub(crate) state: StateName,
+    /// In the active set; else in reserve or out of use.
+    pub(crate) active: bool,
+    /// Packets lost on it.
+    pub(crate) drops: u32,
+}
+
+/// The state of an entropy value, by name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum StateName {
+    Good,
+    Skip,
+    AssumedBad,
+    Denied,
+}
+
+impl From<EvState> for StateName {
+    fn from(state: EvState) -> Self {
+        match state {
+            EvState::Good => Self::Good,
+            EvState::Skip => Self::Skip,
+            EvState::AssumedBad => Self::AssumedBad,
+            EvState::Denied => Self::Denied,
+        }
+    }
+}
+
+/// Takes samples of a side. The thread that drives the first lane asks for them: they cost no lock of another thread's there.
+pub(crate) struct Sampler {
+    out: BufWriter<File>,
+    path: PathBuf,
+    interval: Duration,
+    /// Wall clock and monotonic clock at one moment. From then on only the second counts: steps of the first do no harm.
+    epoch: (u64, Instant),
+    next: Instant,
+    context: Context,
+    /// Lane and number of each queue pair.
+    qps: Vec<(usize, Qpn)>,
+    /// As far as they were told.
+    told: BTreeMap<(usize, EvId), (StateName, bool)>,
+    /// The first error; nothing more is written then.
+    error: Option<anyhow::Error>,
+}
+
+impl Sampler {
+    /// Begins with a sample at the first look.
+    pub(crate) fn new(config: &SamplesConfig, side: &Side) -> Result<Self> {
+        let (wall, now) = (SystemTime::now(), Instant::now());
+        let since_1970 = wall.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos() as u64);
+        Ok(Self {
+            out: BufWriter::new(config.create()?),
+            path: config.path.clone(),
+            interval: config.interval,
+            epoch: (since_1970, now),
+            next: now,
+            context: side.context.clone(),
+            qps: side.qps.iter().map(|qp: &Qp| (qp.lane(), qp.qpn())).collect(),
+            told: BTreeMap::new(),
+            error: None,
+        })
+    }
+
+    /// Takes a sample if one is due. What goes wrong is kept for [`Sampler::finish`]: a run is not ended for it.
+    pub(crate) fn look(&mut self, now: Instant) {
+        if now < self.next || self.error.is_some() {
+            return;
+        }
+        // After a pause the grid stays: samples of two sides are to be laid beside each other.
+        let behind = now.duration_since(self.next).as_nanos() / self.interval.as_nanos().max(1);
+        self.next += self.interval * (behind as u32).saturating_add(1);
+        if let Err(error) = self.take(now) {
+            self.error = Some(error);
+        }
+    }
+
+    /// The last sample, and the end of the file.
+    pub(crate) fn finish(&mut self) -> Result<()> {
+        if self.error.is_none() {
+            let result = self.take(Instant::now()).and_then(|()| Ok(self.out.flush()?));
+            self.error = result.err();
+        }
+        match self.error.take() {
+            Some(error) => {
+                Err(error.context(format!("--samples {}: the file is not complete", self.path.display())))
+            }
+            None => Ok(()),
+        }
+    }
+
+    fn take(&mut self, now: Instant) -> Result<()> {
+        let (epoch_ns, epoch) = self.epoch;
+        let unix_ns = epoch_ns + now.duration_since(epoch).as_nanos() as u64;
+        let mut planes = Vec::new();
+        for port in self.context.query_ports() {
+            if planes.len() <= port.plane {
+                planes.resize(port.plane + 1, PlaneSample { up: true, ..PlaneSample::default() });
+            }
+            let Some(plane) = planes.get_mut(port.plane) else { continue };
+            plane.up &= port.link == LinkState::Up;
+            plane.tx_bytes += port.counters.tx_bytes;
+            plane.rx_bytes += port.counters.rx_bytes;
+        }
+        for (number, (lane, qpn)) in self.qps.clone().into_iter().enumerate() {
+            let states: Vec<EvStatus> = self
+                .context
+                .with_endpoint_of(lane, |endpoint| endpoint.ev_states(qpn).into_iter().flatten().collect())?;
+            for status in states {
+                let state = StateName::from(status.state);
+                if let Some(plane) = planes.get_mut(usize::from(status.plane)) {
+                    *plane.count(state, status.active) += 1;
+                }
+                self.tell(unix_ns, number, state, &status)?;
+            }
+        }
+        let counters = self.context.counters();
+        self.write(&Line::Sample(Sample {
+            unix_ns,
+            rx_placed_bytes: counters.rx_placed_bytes,
+            tx_data: counters.tx_data,
+            tx_data_bytes: counters.tx_data_bytes,
+            tx_retransmits: counters.tx_retransmits,
+            tx_tail_probes: counters.tx_tail_probes,
+            rx_data: counters.rx_data,
+            rx_ecn_marked: counters.rx_ecn_marked,
+            rx_trimmed: counters.rx_trimmed,
+            losses: counters.loss_same_ev + counters.loss_overdue + counters.loss_nack,
+            spurious_retransmits: counters.spurious_retransmits,
+            timeouts: counters.timeouts,
+            qp_errors: counters.qp_errors,
+            planes,
+        }))
+    }
+
+    /// Writes what an entropy value came to, if that is news.
+    fn tell(&mut self, unix_ns: u64, queue_pair: usize, state: StateName, status: &EvStatus) -> Result<()> {
+        // SKIP lasts one turn, and is told by its number in the samples.
+        let lasting = if state == StateName::Skip { StateName::Good } else { state };
+        let news = (lasting, status.active);
+        if self.told.insert((queue_pair, status.id), news) == Some(news) {
+            return Ok(());
+        }
+        self.write(&Line::Ev(EvLine {
+            unix_ns,
+            queue_pair,
+            plane: status.plane,
+            ev: status.ev.0,
+            state: lasting,
+            active: status.active,
+            drops: status.drop_count,
+        }))
+    }
+
+    fn write(&mut self, line: &Line) -> Result<()> {
+        serde_json::to_writer(&mut self.out, line)?;
+        Ok(self.out.write_all(b"\n")?)
+    }
+}
+
+impl PlaneSample {
+    fn count(&mut self, state: StateName, active: bool) -> &mut u64 {
+        match state {
+            StateName::AssumedBad => &mut self.assumed_bad,
+            StateName::Denied => &mut self.denied,
+            _ if !active => &mut self.reserve,
+            StateName::Good => &mut self.good,
+            StateName::Skip => &mut self.skip,
+        }
+    }
+}
