@@ -162,7 +162,7 @@ impl<'a> Client<'a> {
     fn receive(&mut self) -> Result<Message> {
         let channel = &mut self.channel;
         let received = while_polling(&self.side.context, || channel.receive(), &mut |now| {
-            sample(&mut self.sampler, now)
+            sample(&mut self.sampler, now);
         })?;
         received.map_err(|error| with_peer(error, "server", &self.peer))
     }

@@ -150,7 +150,7 @@ impl<'a> Server<'a> {
         loop {
             let channel = &mut self.channel;
             let received = while_polling(&self.side.context, || channel.receive(), &mut |now| {
-                sample(&mut self.sampler, now)
+                sample(&mut self.sampler, now);
             })?;
             self.session.stop.check()?;
             match received.map_err(|error| with_peer(error, "client", &self.peer))? {
