@@ -167,7 +167,7 @@ impl Sampler {
     /// The last sample, and the end of the file.
     pub(crate) fn finish(&mut self) -> Result<()> {
         if self.error.is_none() {
-            let result = self.take(Instant::now()).and_then(|()| Ok(self.out.flush()?));
+            let result = self.take(Instant::now());
             self.error = result.err();
         }
         match self.error.take() {
@@ -219,7 +219,9 @@ impl Sampler {
             timeouts: counters.timeouts,
             qp_errors: counters.qp_errors,
             planes,
-        }))
+        }))?;
+        // Whoever watches the file sees it at once.
+        Ok(self.out.flush()?)
     }
 
     /// Writes what an entropy value came to, if that is news.

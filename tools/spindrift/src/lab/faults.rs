@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use spindrift_srv6::{Fabric, Link, Node};
 
 use super::fault::{Dir, LinkFault};
-use super::ip::{Ip, Program, Started};
+use super::ip::{Ip, Program, Ready, Started};
 use super::plan::LabPlan;
 use super::rules::{self, Broken, Commands};
 use super::state::Lab;
@@ -172,25 +172,28 @@ impl<'a> Faults<'a> {
 
     /// Changes the faults and the lab with them. Where that fails, they are what they were. One process at a time does this.
     pub(super) fn change<T>(&self, edit: impl FnOnce(&mut FaultSet) -> T) -> Result<T> {
-        let _one_at_a_time = self.lock()?;
+        let mut result = None;
+        self.prepare(|set| result = Some(edit(set)))?.apply()?;
+        result.context("nothing was changed")
+    }
+
+    /// Has all ready for a change, so that it happens within milliseconds of the word. No other process can change anything meanwhile.
+    pub(super) fn prepare(&self, edit: impl FnOnce(&mut FaultSet)) -> Result<Prepared<'_, 'a>> {
+        let one_at_a_time = self.lock()?;
         let old = self.read()?;
         let mut new = old.clone();
-        let result = edit(&mut new);
-        // Written first: whatever stops this process, no fault is left that nobody knows of.
-        self.write(&new)?;
-        let done = self.run(rules::change(self.plan, &old.all, &new.all));
-        if let Some(error) = done.error {
-            // The first error is the one that tells. What cannot be taken back stays in the file.
-            let back = rules::change(self.plan, &new.all, &old.all).into_iter();
-            let needed = |commands: &Commands| {
-                !done.untouched.contains(&commands.node) || commands.program != Program::Nft
-            };
-            if self.run(back.filter(needed).collect()).error.is_none() {
-                self.write(&old)?;
-            }
-            return Err(error);
-        }
-        Ok(result)
+        edit(&mut new);
+        let work = self.ready(rules::change(self.plan, &old.all, &new.all))?;
+        Ok(Prepared { faults: self, _one_at_a_time: one_at_a_time, old, new, work })
+    }
+
+    /// All nodes at once: a switch that dies is one event.
+    fn ready(&self, all: Vec<Commands>) -> Result<Vec<(Commands, Ready)>> {
+        let ready = |commands: Commands| {
+            let ready = self.ip.ready(commands.program, &self.plan.namespace(commands.node))?;
+            Ok((commands, ready))
+        };
+        all.into_iter().map(ready).collect()
     }
 
     fn lock(&self) -> Result<File> {
@@ -201,25 +204,6 @@ impl<'a> Faults<'a> {
             bail!("the lab is gone");
         }
         Ok(lock)
-    }
-
-    /// All nodes at once: a switch that dies is one event.
-    fn run(&self, all: Vec<Commands>) -> Done {
-        let start = |Commands { node, program, lines }: Commands| {
-            (node, program, self.ip.start(program, &self.plan.namespace(node), &lines))
-        };
-        let started: Vec<_> = all.into_iter().map(start).collect();
-        let mut done = Done::default();
-        // Each is waited for, whatever becomes of the others.
-        for (node, program, started) in started {
-            if let Err(error) = started.and_then(Started::end) {
-                if program == Program::Nft {
-                    done.untouched.insert(node);
-                }
-                done.error.get_or_insert(error);
-            }
-        }
-        done
     }
 
     /// How many packets each fault has taken or marked, by number; those whose work is not counted are left out.
@@ -240,6 +224,57 @@ impl<'a> Faults<'a> {
             }
         }
         Ok(counts)
+    }
+}
+
+/// A change that waits for the word.
+pub(super) struct Prepared<'a, 'l> {
+    faults: &'a Faults<'l>,
+    _one_at_a_time: File,
+    old: FaultSet,
+    new: FaultSet,
+    work: Vec<(Commands, Ready)>,
+}
+
+impl Prepared<'_, '_> {
+    /// Brings it about.
+    pub(super) fn apply(self) -> Result<()> {
+        let Self { faults, _one_at_a_time, old, new, work } = self;
+        // Written first: whatever stops this process, no fault is left that nobody knows of.
+        faults.write(&new)?;
+        let done = Done::of(work);
+        if let Some(error) = done.error {
+            // The first error is the one that tells. What cannot be taken back stays in the file.
+            let back = rules::change(faults.plan, &new.all, &old.all).into_iter();
+            let needed = |commands: &Commands| {
+                !done.untouched.contains(&commands.node) || commands.program != Program::Nft
+            };
+            let taken_back = faults.ready(back.filter(needed).collect()).map(Done::of);
+            if taken_back.is_ok_and(|done| done.error.is_none()) {
+                faults.write(&old)?;
+            }
+            return Err(error);
+        }
+        Ok(())
+    }
+}
+
+impl Done {
+    /// Does it all, and waits for each, whatever becomes of the others.
+    fn of(work: Vec<(Commands, Ready)>) -> Self {
+        let go =
+            |(Commands { node, program, lines }, ready): (Commands, Ready)| (node, program, ready.go(&lines));
+        let started: Vec<_> = work.into_iter().map(go).collect();
+        let mut done = Self::default();
+        for (node, program, started) in started {
+            if let Err(error) = started.and_then(Started::end) {
+                if program == Program::Nft {
+                    done.untouched.insert(node);
+                }
+                done.error.get_or_insert(error);
+            }
+        }
+        done
     }
 }
 

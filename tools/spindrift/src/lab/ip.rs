@@ -53,11 +53,11 @@ impl Ip {
             command.args(["-n", namespace]);
         }
         command.args(["-batch", "-"]);
-        Started::new(command, Program::Ip, namespace, lines)?.end()
+        Ready::new(command, Program::Ip, namespace)?.go(lines)?.end()
     }
 
-    /// Has a program begin with commands in a namespace, one a line.
-    pub(super) fn start(&self, program: Program, namespace: &str, lines: &str) -> Result<Started> {
+    /// Has a program wait in a namespace, for commands to be given to it, one a line.
+    pub(super) fn ready(&self, program: Program, namespace: &str) -> Result<Ready> {
         let command = match program {
             Program::Ip | Program::Tc => {
                 let mut command = Command::new(program.name());
@@ -70,7 +70,7 @@ impl Ip {
                 command
             }
         };
-        Started::new(command, program, Some(namespace), lines)
+        Ready::new(command, program, Some(namespace))
     }
 
     /// The counters of a namespace's packet filter: names, and packets.
@@ -187,6 +187,48 @@ impl Program {
     }
 }
 
+/// A program that waits for commands. Without any it ends, with this.
+pub(super) struct Ready {
+    /// Until it has commands.
+    child: Option<Child>,
+    program: Program,
+    namespace: Option<String>,
+}
+
+impl Ready {
+    fn new(mut command: Command, program: Program, namespace: Option<&str>) -> Result<Self> {
+        command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped());
+        // Ctrl-C is for this process, which stops where it leaves no half of a thing.
+        command.process_group(0);
+        let child = command.spawn().with_context(|| format!("cannot run {}", program.name()))?;
+        Ok(Self { child: Some(child), program, namespace: namespace.map(str::to_owned) })
+    }
+
+    /// Has it do its commands.
+    pub(super) fn go(mut self, lines: &str) -> Result<Started> {
+        let program = self.program;
+        let mut child = self.child.take().with_context(|| format!("{} has ended", program.name()))?;
+        // One that has seen enough closes its input; its status tells why.
+        match child.stdin.take().map(|mut input| input.write_all(lines.as_bytes())) {
+            Some(Err(error)) if error.kind() != std::io::ErrorKind::BrokenPipe => {
+                let written = Err(error).with_context(|| format!("cannot write to {}", program.name()));
+                child.wait().with_context(|| format!("{} was lost", program.name()))?;
+                written
+            }
+            _ => Ok(Started { child, program, namespace: self.namespace.take(), lines: lines.to_owned() }),
+        }
+    }
+}
+
+impl Drop for Ready {
+    fn drop(&mut self) {
+        if let Some(mut child) = self.child.take() {
+            // It was to do nothing, and has nothing to say. This closes its input first.
+            let _ = child.wait();
+        }
+    }
+}
+
 /// A program at work on commands.
 pub(super) struct Started {
     child: Child,
@@ -196,24 +238,6 @@ pub(super) struct Started {
 }
 
 impl Started {
-    fn new(mut command: Command, program: Program, namespace: Option<&str>, lines: &str) -> Result<Self> {
-        command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped());
-        // Ctrl-C is for this process, which stops where it leaves no half of a thing.
-        command.process_group(0);
-        let mut child = command.spawn().with_context(|| format!("cannot run {}", program.name()))?;
-        // One that has seen enough closes its input; its status tells why.
-        match child.stdin.take().map(|mut input| input.write_all(lines.as_bytes())) {
-            Some(Err(error)) if error.kind() != std::io::ErrorKind::BrokenPipe => {
-                let written = Err(error).with_context(|| format!("cannot write to {}", program.name()));
-                child.wait().with_context(|| format!("{} was lost", program.name()))?;
-                written
-            }
-            _ => {
-                Ok(Self { child, program, namespace: namespace.map(str::to_owned), lines: lines.to_owned() })
-            }
-        }
-    }
-
     /// Waits for its end. What it could not do is an error.
     pub(super) fn end(self) -> Result<()> {
         let Self { child, program, namespace, lines } = self;

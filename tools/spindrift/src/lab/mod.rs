@@ -6,6 +6,7 @@ mod graph;
 mod ip;
 mod plan;
 mod rules;
+mod run;
 mod schedule;
 mod state;
 mod status;
@@ -14,7 +15,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
 use clap::{Args, Subcommand};
@@ -30,7 +31,7 @@ use fault::LinkFault;
 use faults::{Faults, Place};
 use ip::Ip;
 use plan::{LabPlan, SWITCH_SYSCTLS, SYSCTLS};
-use schedule::{Entry, Times};
+use schedule::{Conductor, Entry, Times};
 use state::Lab;
 
 /// Namespaces beyond which a machine gets slow.
@@ -78,6 +79,8 @@ enum LabCommand {
         #[arg(value_name = "WHERE")]
         place: Option<String>,
     },
+    /// Runs an experiment: builds its lab, writes through it while its faults happen, and tells how that went.
+    Run(run::RunArgs),
     /// Shows each link with its state, traffic and faults.
     Status {
         #[command(flatten)]
@@ -146,6 +149,7 @@ pub(crate) fn run(args: &LabArgs) -> Result<()> {
         LabCommand::Exec { lab, node, command } => exec(&lab.name, node, command),
         LabCommand::Fault(args) => fault(args),
         LabCommand::Heal { lab, place } => heal(&lab.name, place.as_deref()),
+        LabCommand::Run(args) => run::run(args),
         LabCommand::Status { lab, json } => status::status(&lab.name, *json),
         LabCommand::Graph { lab, topology, output } => {
             graph(&lab.name, topology.as_deref(), output.as_deref())
@@ -154,26 +158,9 @@ pub(crate) fn run(args: &LabArgs) -> Result<()> {
 }
 
 fn up(name: &str, file: &TomlFile) -> Result<()> {
-    let fabric = topology::fabric(file)?;
-    let nodes = fabric.nodes().count();
-    if nodes > MAX_NODES {
-        return Err(usage(format!(
-            "{}: {nodes} hosts and switches, a lab has {MAX_NODES} at most; `spindrift path` takes larger fabrics",
-            file.name()
-        )));
-    }
-    let stop = Stop::on_ctrl_c()?;
-    let ip = Ip::find()?;
-    let lab = Lab::create(name, file.text())?;
-    if let Err(error) = build(&ip, &LabPlan::new(&fabric, name), &stop) {
-        // What went wrong first is what the user wants to know, and Ctrl-C ends `ip`, too.
-        let error = stop.check().err().unwrap_or(error);
-        if let Err(left) = lab.remove(&ip) {
-            tell(format_args!("spindrift: {left:#}"));
-        }
-        return Err(error);
-    }
-    let (hosts, links) = (fabric.hosts().len(), fabric.links().count());
+    let fabric = small_fabric(file)?;
+    create(&Ip::find()?, name, file, &LabPlan::new(&fabric, name), &Stop::on_ctrl_c()?)?;
+    let (nodes, hosts, links) = (fabric.nodes().count(), fabric.hosts().len(), fabric.links().count());
     say(&format!("lab \"{name}\" is up: {hosts} hosts, {} switches, {links} links", nodes - hosts));
     for (host, number) in fabric.hosts().iter().zip(0..).take(4) {
         let addresses = (0..fabric.shape().planes).filter_map(|plane| fabric.address(number, plane));
@@ -183,6 +170,33 @@ fn up(name: &str, file: &TomlFile) -> Result<()> {
     say(&format!("run something on a host:  spindrift lab exec{} HOST -- COMMAND", name_flag(name)));
     say(&format!("remove it:                spindrift lab down{}", name_flag(name)));
     Ok(())
+}
+
+/// The fabric of a file, if a machine can have it as a lab.
+fn small_fabric(file: &TomlFile) -> Result<Fabric> {
+    let fabric = topology::fabric(file)?;
+    let nodes = fabric.nodes().count();
+    if nodes > MAX_NODES {
+        return Err(usage(format!(
+            "{}: {nodes} hosts and switches, a lab has {MAX_NODES} at most; `spindrift path` takes larger fabrics",
+            file.name()
+        )));
+    }
+    Ok(fabric)
+}
+
+/// Builds a lab. Where that fails, nothing of it is left.
+fn create(ip: &Ip, name: &str, file: &TomlFile, plan: &LabPlan<'_>, stop: &Stop) -> Result<Lab> {
+    let lab = Lab::create(name, file.text())?;
+    if let Err(error) = build(ip, plan, stop) {
+        // What went wrong first is what the user wants to know, and Ctrl-C ends `ip`, too.
+        let error = stop.check().err().unwrap_or(error);
+        if let Err(left) = lab.remove(ip) {
+            tell(format_args!("spindrift: {left:#}"));
+        }
+        return Err(error);
+    }
+    Ok(lab)
 }
 
 fn build(ip: &Ip, plan: &LabPlan<'_>, stop: &Stop) -> Result<()> {
@@ -232,7 +246,7 @@ fn fault(args: &FaultArgs) -> Result<()> {
     let faults = Faults::new(Lab::open(name), &plan, &ip);
     if let Some(path) = &args.schedule {
         let entries = schedule::load(&TomlFile::read(path, "schedule")?, &fabric)?;
-        return schedule::play(&faults, &fabric, &entries, &Stop::on_ctrl_c()?);
+        return play(&faults, &fabric, &entries);
     }
     // The option parser sees to both.
     let (Some(place), Some(fault)) = (&args.place, args.fault) else { return Ok(()) };
@@ -246,12 +260,30 @@ fn fault(args: &FaultArgs) -> Result<()> {
         usage(format!("{given}: {why}"))
     })?;
     if args.lasts.is_some() {
-        return schedule::play(&faults, &fabric, &[entry], &Stop::on_ctrl_c()?);
+        return play(&faults, &fabric, &[entry]);
     }
     let links = faults.change(|set| schedule::begin(set, &fabric, "", &entry))?;
     say(&format!("{place}: {fault} on {}", count(links as u64, "link")));
     say(&format!("end it:  spindrift lab heal{} {place}", name_flag(name)));
     Ok(())
+}
+
+/// Plays a schedule until it is over or the user wants an end.
+fn play(faults: &Faults<'_>, fabric: &Fabric, entries: &[Entry]) -> Result<()> {
+    let (stop, start) = (Stop::on_ctrl_c()?, Instant::now());
+    let mut told = |happened: &schedule::Happened| {
+        let at = happened.to.duration_since(start).as_secs_f64();
+        for line in happened.lines(entries) {
+            say(&format!("{at:>9.3} s  {line}"));
+        }
+    };
+    let check = || stop.check();
+    schedule::play(
+        faults,
+        fabric,
+        entries,
+        &mut Conductor { start, until: None, check: &check, told: &mut told },
+    )
 }
 
 fn heal(name: &str, place: Option<&str>) -> Result<()> {

@@ -8,14 +8,14 @@ use spindrift_srv6::Fabric;
 
 use super::fault::LinkFault;
 use super::faults::{FaultSet, Faults, Place};
-use crate::output::say;
-use crate::stop::Stop;
 use crate::toml_file::TomlFile;
 use crate::units::parse_duration;
 use crate::usage::usage;
 
 /// How long this sleeps before it looks for Ctrl-C again.
 const NAP: Duration = Duration::from_millis(20);
+/// How long before its time a change is prepared: programs take their time to start, the more so on a busy machine.
+const LEAD: Duration = Duration::from_millis(200);
 
 /// A fault of a place.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -89,10 +89,10 @@ impl Times {
 
 /// Something that happens to an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Event {
-    at: Duration,
-    entry: usize,
-    begins: bool,
+pub(super) struct Event {
+    pub(super) at: Duration,
+    pub(super) entry: usize,
+    pub(super) begins: bool,
 }
 
 /// The events of a schedule in order.
@@ -130,47 +130,86 @@ impl<'a> Timeline<'a> {
     }
 }
 
-/// Brings faults about and ends them, as their times tell, until all is over or the user wants an end. Then none of them is left.
-pub(super) fn play(faults: &Faults<'_>, fabric: &Fabric, entries: &[Entry], stop: &Stop) -> Result<()> {
-    let owner = |entry: usize| format!("{}.{entry}", std::process::id());
-    let played = run(faults, fabric, entries, stop, &owner);
+/// What a schedule is played to.
+pub(super) struct Conductor<'a> {
+    /// When it began.
+    pub(super) start: Instant,
+    /// When it is over, after the start. Without it, when no fault is left; never if one has no end.
+    pub(super) until: Option<Duration>,
+    /// An error ends it at once.
+    pub(super) check: &'a dyn Fn() -> Result<()>,
+    /// Is told what has happened.
+    pub(super) told: &'a mut dyn FnMut(&Happened),
+}
+
+/// Faults that began and ended, all at one time.
+#[derive(Clone, Debug)]
+pub(super) struct Happened {
+    pub(super) events: Vec<Event>,
+    /// When the lab began to be changed, and when that was done.
+    pub(super) from: Instant,
+    pub(super) to: Instant,
+}
+
+/// Brings faults about and ends them, as their times tell, until all is over. Then none of them is left.
+pub(super) fn play(
+    faults: &Faults<'_>,
+    fabric: &Fabric,
+    entries: &[Entry],
+    conductor: &mut Conductor<'_>,
+) -> Result<()> {
+    let played = run(faults, fabric, entries, conductor);
     let healed = faults.change(|set| (0..entries.len()).for_each(|entry| set.end(&owner(entry))));
     // Why it ended first.
     played.and(healed)
 }
 
-fn run(
-    faults: &Faults<'_>,
-    fabric: &Fabric,
-    entries: &[Entry],
-    stop: &Stop,
-    owner: &impl Fn(usize) -> String,
-) -> Result<()> {
+/// Who begins and ends the faults of an entry: this process, and no other that plays a schedule.
+fn owner(entry: usize) -> String {
+    format!("{}.{entry}", std::process::id())
+}
+
+fn run(faults: &Faults<'_>, fabric: &Fabric, entries: &[Entry], conductor: &mut Conductor<'_>) -> Result<()> {
     let times: Vec<_> = entries.iter().map(|entry| entry.times).collect();
     let mut timeline = Timeline::new(&times);
-    let start = Instant::now();
     while let Some(events) = timeline.next() {
         let due = events.first().map_or(Duration::ZERO, |event| event.at);
-        wait(start, Some(due), stop)?;
-        let apply = |set: &mut FaultSet| {
-            for event in &events {
-                let Some(entry) = entries.get(event.entry) else { continue };
-                let owner = owner(event.entry);
-                if event.begins {
-                    begin(set, fabric, &owner, entry);
-                } else {
-                    set.end(&owner);
-                }
-            }
-        };
-        faults.change(apply)?;
-        let at = start.elapsed().as_secs_f64();
-        for (event, entry) in events.iter().filter_map(|event| Some((event, entries.get(event.entry)?))) {
-            let what = if event.begins { "" } else { " ends" };
-            say(&format!("{at:>9.3} s  {}: {}{what}", entry.name, entry.fault));
+        if conductor.until.is_some_and(|until| due >= until) {
+            break;
         }
+        conductor.wait(Some(due.saturating_sub(LEAD)))?;
+        let change =
+            faults.prepare(|set| events.iter().for_each(|event| apply(set, fabric, entries, event)))?;
+        conductor.wait(Some(due))?;
+        let from = Instant::now();
+        change.apply()?;
+        (conductor.told)(&Happened { events, from, to: Instant::now() });
     }
-    if times.iter().any(|times| times.lasts.is_none()) { wait(start, None, stop) } else { Ok(()) }
+    let lasting = times.iter().any(|times| times.lasts.is_none());
+    if lasting || conductor.until.is_some() { conductor.wait(conductor.until) } else { Ok(()) }
+}
+
+/// Begins or ends the faults of an entry.
+pub(super) fn apply(set: &mut FaultSet, fabric: &Fabric, entries: &[Entry], event: &Event) {
+    let owner = owner(event.entry);
+    match entries.get(event.entry) {
+        Some(entry) if event.begins => {
+            begin(set, fabric, &owner, entry);
+        }
+        _ => set.end(&owner),
+    }
+}
+
+impl Happened {
+    /// A line for each fault that began or ended.
+    pub(super) fn lines(&self, entries: &[Entry]) -> Vec<String> {
+        let line = |event: &Event| {
+            let entry = entries.get(event.entry)?;
+            let what = if event.begins { "" } else { " ends" };
+            Some(format!("{}: {}{what}", entry.name, entry.fault))
+        };
+        self.events.iter().filter_map(line).collect()
+    }
 }
 
 /// Adds the fault of an entry. Returns on how many links.
@@ -182,15 +221,17 @@ pub(super) fn begin(set: &mut FaultSet, fabric: &Fabric, owner: &str, entry: &En
     faults.len()
 }
 
-/// Waits until a time after the start, or for ever. The user may want an end before.
-fn wait(start: Instant, until: Option<Duration>, stop: &Stop) -> Result<()> {
-    loop {
-        stop.check()?;
-        let left = until.map_or(NAP, |until| until.saturating_sub(start.elapsed()));
-        if left.is_zero() {
-            return Ok(());
+impl Conductor<'_> {
+    /// Waits until a time after the start, or for ever.
+    fn wait(&self, until: Option<Duration>) -> Result<()> {
+        loop {
+            (self.check)()?;
+            let left = until.map_or(NAP, |until| until.saturating_sub(self.start.elapsed()));
+            if left.is_zero() {
+                return Ok(());
+            }
+            std::thread::sleep(left.min(NAP));
         }
-        std::thread::sleep(left.min(NAP));
     }
 }
 
@@ -203,7 +244,7 @@ struct Schedule {
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-struct FaultTable {
+pub(super) struct FaultTable {
     at: Option<String>,
     r#where: Option<String>,
     action: Option<String>,
@@ -218,7 +259,12 @@ pub(super) fn load(file: &TomlFile, fabric: &Fabric) -> Result<Vec<Entry>> {
     if schedule.fault.is_empty() {
         return Err(usage(format!("{}: there is no [[fault]] in it", file.name())));
     }
-    schedule.fault.iter().enumerate().map(|(number, table)| entry(file, fabric, number, table)).collect()
+    entries(file, fabric, &schedule.fault)
+}
+
+/// The entries of the tables called `fault` in a file.
+pub(super) fn entries(file: &TomlFile, fabric: &Fabric, tables: &[FaultTable]) -> Result<Vec<Entry>> {
+    tables.iter().enumerate().map(|(number, table)| entry(file, fabric, number, table)).collect()
 }
 
 fn entry(file: &TomlFile, fabric: &Fabric, number: usize, table: &FaultTable) -> Result<Entry> {

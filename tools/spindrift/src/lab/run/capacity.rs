@@ -1,0 +1,103 @@
+//! What a fabric can carry while some of its links are broken.
+
+use spindrift_srv6::{Fabric, Link, Node};
+
+use crate::lab::fault::{Action, Dir};
+use crate::lab::rules::Broken;
+
+/// Bits per second that can go from a host to another one: in each plane, the least of the host's link, of the ways through the
+/// T1 switches together, and of the other host's link. A link that is down, or that loses packets whichever they are, carries nothing, since the
+/// transport avoids it. Faults of single entropy values leave everything as it is.
+pub(super) fn capacity(fabric: &Fabric, rate: f64, broken: &[Broken], from: u16, to: u16) -> f64 {
+    (0..fabric.shape().planes).map(|plane| of_plane(fabric, rate, broken, plane, from, to)).sum()
+}
+
+fn of_plane(fabric: &Fabric, rate: f64, broken: &[Broken], plane: u8, from: u16, to: u16) -> f64 {
+    let t0 = |host: u16| {
+        let at = fabric.hosts().get(usize::from(host))?;
+        Some(Node::T0 { plane, number: at.t0 })
+    };
+    let (Some(first), Some(last)) = (t0(from), t0(to)) else { return 0.0 };
+    let of = |link: Link, dir: Dir| of_link(rate, broken, link, dir);
+    let hosts = of((Node::Host(from), first), Dir::Up).min(of((Node::Host(to), last), Dir::Down));
+    if first == last {
+        return hosts;
+    }
+    let through = |number: u16| {
+        let t1 = Node::T1 { plane, number };
+        of((first, t1), Dir::Up).min(of((last, t1), Dir::Down))
+    };
+    hosts.min((0..fabric.shape().t1).map(through).sum())
+}
+
+fn of_link(rate: f64, broken: &[Broken], link: Link, dir: Dir) -> f64 {
+    let here = broken
+        .iter()
+        .map(|broken| (broken.link, broken.fault))
+        .filter(|(at, fault)| *at == link && fault.packets.is_none() && fault.dirs().any(|its| its == dir));
+    here.fold(rate, |left, (_, fault)| match fault.action {
+        Action::Down | Action::Blackhole | Action::Loss(_) => 0.0,
+        Action::Rate(rate) => left.min(rate as f64),
+        Action::Ecn(_) => left,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    #![expect(clippy::float_cmp, reason = "these are exact")]
+    use super::*;
+    use crate::lab::plan::two_hosts;
+    use crate::topology;
+
+    fn broken(fabric: &Fabric, all: &[&str]) -> Vec<Broken> {
+        let one = |text: &&str| {
+            let (at, fault) = text.split_once(' ').unwrap();
+            let (link, fault) = (topology::link(fabric, at).unwrap(), fault.parse().unwrap());
+            Broken { id: 0, owner: String::new(), link, fault }
+        };
+        all.iter().map(one).collect()
+    }
+
+    /// Two planes of two T0 and two T1 switches, links of 100: a on one T0 switch, b on the other.
+    #[test]
+    fn the_narrowest_part_of_each_plane_counts() {
+        let fabric = two_hosts(2);
+        for (faults, there, back) in [
+            (&[] as &[&str], 200.0, 200.0),
+            (&["a:p0-t0-0 down"], 100.0, 100.0),
+            (&["b:p1-t0-1 blackhole"], 100.0, 100.0),
+            (&["a:p0-t0-0 blackhole,dir=up"], 100.0, 200.0),
+            (&["a:p0-t0-0 blackhole,dir=down"], 200.0, 100.0),
+            (&["a:p0-t0-0 loss=1%", "a:p1-t0-0 ecn=100%"], 100.0, 100.0),
+            (&["a:p0-t0-0 loss=100%,sport=7", "a:p1-t0-0 blackhole,ev=1"], 200.0, 200.0),
+            // One of two ways between the switches is enough for one host; none is not.
+            (&["p0-t0-0:p0-t1-0 down"], 200.0, 200.0),
+            (&["p0-t0-0:p0-t1-0 down", "p0-t0-1:p0-t1-1 down"], 100.0, 100.0),
+            (&["p0-t0-0:p0-t1-0 rate=30M", "p0-t0-1:p0-t1-1 rate=20M"], 150.0, 150.0),
+            (&["p0-t0-0:p0-t1-0 blackhole,dir=up", "p0-t0-0:p0-t1-1 rate=20M,dir=up"], 120.0, 200.0),
+            (&["a:p0-t0-0 rate=40M", "a:p0-t0-0 rate=60M", "b:p0-t0-1 rate=50M"], 140.0, 140.0),
+            (&["a:p0-t0-0 rate=400M"], 200.0, 200.0),
+            (&["a:p0-t0-0 down", "b:p1-t0-1 down"], 0.0, 0.0),
+        ] {
+            let broken = broken(&fabric, faults);
+            let of = |from, to| capacity(&fabric, 100e6, &broken, from, to) / 1e6;
+            assert_eq!((of(0, 1), of(1, 0)), (there, back), "{faults:?}");
+        }
+        assert_eq!(capacity(&fabric, f64::INFINITY, &[], 0, 1), f64::INFINITY);
+        let slow = broken(&fabric, &["a:p0-t0-0 rate=5M", "a:p1-t0-0 rate=7M"]);
+        assert_eq!(capacity(&fabric, f64::INFINITY, &slow, 0, 1), 12e6);
+    }
+
+    /// Hosts at one T0 switch need no other.
+    #[test]
+    fn neighbours_need_only_their_own_links() {
+        let file = "[fabric]\nplanes = 1\nt0 = 2\nt1 = 1\nhosts_per_t0 = 2\n";
+        let path = std::env::temp_dir().join(format!("spindrift-neighbours-{}.toml", std::process::id()));
+        std::fs::write(&path, file).unwrap();
+        let fabric = topology::load(&path).unwrap();
+        std::fs::remove_file(path).unwrap();
+        let broken = broken(&fabric, &["p0-t0-0:p0-t1-0 down"]);
+        let of = |from, to| capacity(&fabric, 9.0, &broken, from, to);
+        assert_eq!((of(0, 1), of(0, 2), of(2, 3)), (9.0, 0.0, 9.0));
+    }
+}

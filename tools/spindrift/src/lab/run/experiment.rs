@@ -1,0 +1,309 @@
+//! Experiments: TOML files that say which lab, which traffic, and which faults. `docs/cli.md` lists the keys.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::Result;
+use serde::Deserialize;
+use spindrift_srv6::Fabric;
+
+use crate::lab::fault::{Action, LinkFault};
+use crate::lab::schedule::{self, Entry, FaultTable};
+use crate::lab::small_fabric;
+use crate::toml_file::TomlFile;
+use crate::units::parse_duration;
+use crate::usage::usage;
+
+/// Nothing happens before, so that the rate without faults is known.
+pub(super) const QUIET: Duration = Duration::from_millis(500);
+
+/// An experiment that can be run.
+#[derive(Debug)]
+pub(super) struct Experiment {
+    /// What its results are called: the name of the file without its ending.
+    pub(super) name: String,
+    pub(super) title: String,
+    pub(super) topology: TomlFile,
+    pub(super) fabric: Fabric,
+    pub(super) duration: Duration,
+    /// Bits per second of each link in each direction.
+    pub(super) link_rate: Option<u64>,
+    pub(super) flows: Vec<Flow>,
+    pub(super) entries: Vec<Entry>,
+}
+
+/// Writes from one host to another.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Flow {
+    pub(super) from: u16,
+    pub(super) to: u16,
+    pub(super) start: Duration,
+    /// Options of `write-bw` for both sides, for the client and for the server.
+    pub(super) options: Vec<String>,
+    pub(super) client_options: Vec<String>,
+    pub(super) server_options: Vec<String>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct File {
+    experiment: ExperimentTable,
+    #[serde(default)]
+    flow: Vec<FlowTable>,
+    #[serde(default)]
+    fault: Vec<FaultTable>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct ExperimentTable {
+    title: Option<String>,
+    topology: Option<PathBuf>,
+    duration: Option<String>,
+    link_rate: Option<String>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct FlowTable {
+    from: Option<String>,
+    to: Option<String>,
+    both: Option<bool>,
+    start: Option<String>,
+    options: Vec<String>,
+    client_options: Vec<String>,
+    server_options: Vec<String>,
+}
+
+impl Experiment {
+    /// Reads an experiment and all that it names.
+    pub(super) fn read(path: &Path) -> Result<Self> {
+        let file = TomlFile::read(path, "experiment")?;
+        let File { experiment, flow, fault } = file.parse()?;
+        let reader = Reader { file: &file };
+        let title = reader.needed("experiment", "title", experiment.title.as_ref())?.clone();
+        let topology = reader.needed("experiment", "topology", experiment.topology.as_ref())?;
+        let topology = path.parent().unwrap_or(Path::new("")).join(topology);
+        let topology = TomlFile::read(&topology, "topology")
+            .map_err(|why| reader.wrong("experiment", "topology", &format!("{why:#}")))?;
+        let fabric = small_fabric(&topology)?;
+        let duration = reader.needed("experiment", "duration", experiment.duration.as_ref())?;
+        let duration =
+            parse_duration(duration).map_err(|why| reader.wrong("experiment", "duration", &why))?;
+        if duration < 2 * QUIET {
+            return Err(reader.wrong("experiment", "duration", &format!("give {:?} or more", 2 * QUIET)));
+        }
+        let link_rate = experiment.link_rate.map(|text| reader.rate(&text)).transpose()?;
+        if flow.is_empty() {
+            return Err(usage(format!("{}: there is no [[flow]] in it", file.name())));
+        }
+        let mut flows = Vec::new();
+        for (number, table) in flow.into_iter().enumerate() {
+            flows.extend(reader.flow(&fabric, duration, number, table)?);
+        }
+        let entries = schedule::entries(&file, &fabric, &fault)?;
+        for (number, entry) in entries.iter().enumerate() {
+            let at = entry.times.at;
+            if at < QUIET || at >= duration {
+                let why = format!(
+                    "faults begin after the first {QUIET:?}, in which the rate without them is measured, and before the end at {duration:?}"
+                );
+                return Err(reader.wrong(&format!("fault.{number}"), "at", &why));
+            }
+        }
+        let name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+        Ok(Self { name, title, topology, fabric, duration, link_rate, flows, entries })
+    }
+}
+
+/// Reads tables, and says where something is wrong.
+struct Reader<'a> {
+    file: &'a TomlFile,
+}
+
+impl Reader<'_> {
+    fn wrong(&self, table: &str, key: &str, why: &str) -> anyhow::Error {
+        // A key that is not there has no place; its table has one.
+        let place = self.file.place(&format!("{table}.{key}")).or_else(|| self.file.place(table));
+        usage(format!("{}: {why}", place.unwrap_or_else(|| self.file.name().to_owned())))
+    }
+
+    fn needed<'v, T>(&self, table: &str, key: &str, value: Option<&'v T>) -> Result<&'v T> {
+        value.ok_or_else(|| self.wrong(table, key, &format!("`{key}` is missing")))
+    }
+
+    fn rate(&self, text: &str) -> Result<u64> {
+        let fault = format!("rate={text}").parse::<LinkFault>();
+        let why = match fault {
+            Ok(LinkFault { action: Action::Rate(rate), dir: None, packets: None }) => return Ok(rate),
+            Ok(_) => format!("`{text}` is not a rate; write 100M or 1.5Gbit"),
+            Err(why) => why,
+        };
+        Err(self.wrong("experiment", "link_rate", &why))
+    }
+
+    /// The flow of a table, or two, one each way.
+    fn flow(&self, fabric: &Fabric, whole: Duration, number: usize, table: FlowTable) -> Result<Vec<Flow>> {
+        let place = format!("flow.{number}");
+        let host = |key: &str, name: Option<&String>| {
+            let name = self.needed(&place, key, name)?;
+            fabric.host(name).ok_or_else(|| self.wrong(&place, key, &format!("there is no host \"{name}\"")))
+        };
+        let (from, to) = (host("from", table.from.as_ref())?, host("to", table.to.as_ref())?);
+        if from == to {
+            return Err(self.wrong(&place, "to", "a flow has two ends; name another host"));
+        }
+        let start = match table.start.as_deref() {
+            None | Some("0" | "0s") => Duration::ZERO,
+            Some(text) => parse_duration(text).map_err(|why| self.wrong(&place, "start", &why))?,
+        };
+        if start + QUIET > whole {
+            let why = format!("begins too late to be measured: the experiment ends at {whole:?}");
+            return Err(self.wrong(&place, "start", &why));
+        }
+        let FlowTable { options, client_options, server_options, .. } = table;
+        let there = Flow { from, to, start, options, client_options, server_options };
+        let back = Flow { from: to, to: from, ..there.clone() };
+        Ok([there, back].into_iter().take(if table.both == Some(true) { 2 } else { 1 }).collect())
+    }
+}
+
+impl Flow {
+    /// What it is called.
+    pub(super) fn name(&self, fabric: &Fabric) -> String {
+        let host = |number: u16| fabric.hosts().get(usize::from(number)).map_or("", |host| &host.name);
+        format!("{}-{}", host(self.from), host(self.to))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+    use crate::config::keys_of;
+
+    /// An experiment of the lab with two planes, with these lines in its sections.
+    fn read(experiment: &str, rest: &str) -> Result<Experiment, String> {
+        use std::sync::atomic::{AtomicU32, Ordering};
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let folder =
+            std::env::temp_dir().join(format!("spindrift-experiment-{}-{number}", std::process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        fs::write(folder.join("lab.toml"), include_str!("../../../../../configs/lab/two-plane.toml"))
+            .unwrap();
+        let path = folder.join("test.toml");
+        fs::write(&path, format!("[experiment]\n{experiment}{rest}")).unwrap();
+        let read = Experiment::read(&path).map_err(|error| format!("{error:#}"));
+        fs::remove_dir_all(folder).unwrap();
+        read
+    }
+
+    const GOOD: &str = "title = \"T\"\ntopology = \"lab.toml\"\nduration = \"2s\"\n";
+    const FLOW: &str = "[[flow]]\nfrom = \"h1\"\nto = \"h3\"\n";
+
+    #[test]
+    fn an_experiment_is_read_whole() {
+        let text = format!(
+            "{FLOW}both = true\nstart = \"500ms\"\noptions = [\"-x\"]\nclient_options = [\"-y\"]\nserver_options = [\"-z\"]\n\
+             [[flow]]\nfrom = \"h2\"\nto = \"h1\"\n\
+             [[fault]]\nat = \"500ms\"\nwhere = \"h1:p0-t0-0\"\naction = \"down\"\n"
+        );
+        let read = read(&format!("{GOOD}link_rate = \"1.5Gbit\"\n"), &text).unwrap();
+        assert_eq!((read.name.as_str(), read.title.as_str()), ("test", "T"));
+        assert_eq!((read.duration, read.link_rate), (Duration::from_secs(2), Some(1_500_000_000)));
+        let flow = |from, to, start, options: [&[&str]; 3]| {
+            let [options, client_options, server_options] =
+                options.map(|list| list.iter().map(|&text| text.to_owned()).collect());
+            Flow { from, to, start: Duration::from_millis(start), options, client_options, server_options }
+        };
+        let all = [&["-x"] as &[_], &["-y"], &["-z"]];
+        assert_eq!(read.flows, [flow(0, 2, 500, all), flow(2, 0, 500, all), flow(1, 0, 0, [&[]; 3])]);
+        assert_eq!(read.flows.first().map(|flow| flow.name(&read.fabric)).as_deref(), Some("h1-h3"));
+        assert_eq!(read.entries.len(), 1);
+    }
+
+    #[test]
+    fn what_is_wrong_is_named_with_its_place() {
+        let fault = |lines: &str| format!("{FLOW}[[fault]]\nwhere = \"h1\"\naction = \"down\"\n{lines}");
+        for (experiment, rest, parts) in [
+            (GOOD, String::new(), &["no [[flow]]"] as &[&str]),
+            (
+                "topology = \"lab.toml\"\nduration = \"2s\"\n",
+                FLOW.to_owned(),
+                &["`title` is missing", "line 1"],
+            ),
+            ("title = \"T\"\nduration = \"2s\"\n", FLOW.to_owned(), &["`topology` is missing"]),
+            ("title = \"T\"\ntopology = \"lab.toml\"\n", FLOW.to_owned(), &["`duration` is missing"]),
+            (
+                "title = \"T\"\ntopology = \"no.toml\"\nduration = \"2s\"\n",
+                FLOW.to_owned(),
+                &["line 3, column 12: experiment.topology", "no.toml"],
+            ),
+            (
+                "title = \"T\"\ntopology = \"lab.toml\"\nduration = \"soon\"\n",
+                FLOW.to_owned(),
+                &["line 4, column 12: experiment.duration", "`soon`"],
+            ),
+            (
+                "title = \"T\"\ntopology = \"lab.toml\"\nduration = \"999ms\"\n",
+                FLOW.to_owned(),
+                &["experiment.duration", "1s or more"],
+            ),
+            (
+                &format!("{GOOD}link_rate = \"fast\"\n"),
+                FLOW.to_owned(),
+                &["line 5, column 13", "link_rate", "fast"],
+            ),
+            (&format!("{GOOD}link_rate = \"5M,dir=up\"\n"), FLOW.to_owned(), &["link_rate", "5M,dir=up"]),
+            (&format!("{GOOD}speed = 1\n"), FLOW.to_owned(), &["unknown field `speed`", "line 5"]),
+            (GOOD, FLOW.replace("h3", "h9"), &["line 7, column 6: flow.0.to", "no host \"h9\""]),
+            (GOOD, FLOW.replace("h3", "h1"), &["flow.0.to", "another host"]),
+            (GOOD, "[[flow]]\nto = \"h1\"\n".to_owned(), &["line 5, column 1: flow.0", "`from` is missing"]),
+            (GOOD, format!("{FLOW}start = \"x\"\n"), &["line 8, column 9: flow.0.start", "`x`"]),
+            (GOOD, format!("{FLOW}start = \"1501ms\"\n"), &["flow.0.start", "2s"]),
+            (GOOD, fault("at = \"499ms\"\n"), &["line 11, column 6: fault.0.at", "500ms"]),
+            (GOOD, fault(""), &["line 8, column 1: fault.0", "500ms"]),
+            (GOOD, fault("at = \"2s\"\n"), &["fault.0.at", "the end at 2s"]),
+            (
+                GOOD,
+                fault("at = \"1s\"\n").replace("\"h1\"\naction", "\"h7\"\naction"),
+                &["fault.0.where", "h7"],
+            ),
+        ] {
+            let error = read(experiment, &rest).unwrap_err();
+            assert!(parts.iter().all(|part| error.contains(part)), "{parts:?}: {error}");
+        }
+    }
+
+    /// Each experiment that is given can be read, and says in its first line what it is after.
+    #[test]
+    fn the_given_experiments_are_good() {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../configs/experiments");
+        let mut count = 0;
+        for entry in fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            let read = Experiment::read(&path).unwrap();
+            assert!(read.duration <= Duration::from_mins(1), "{}", read.name);
+            assert!(fs::read_to_string(&path).unwrap().starts_with("# After "), "{}", read.name);
+            count += 1;
+        }
+        assert!(count > 0);
+    }
+
+    /// The tables of `docs/cli.md` have each key.
+    #[test]
+    fn every_key_is_documented() {
+        let page = include_str!("../../../../../docs/cli.md");
+        for (row, keys) in
+            [("| `[experiment]`", keys_of::<ExperimentTable>()), ("| `[[flow]]`", keys_of::<FlowTable>())]
+        {
+            let row = page.lines().find(|line| line.starts_with(row));
+            for key in keys {
+                let there = row.is_some_and(|row| row.contains(&format!("`{key}`")));
+                assert!(there, "docs/cli.md, Experiments: `{key}` is missing");
+            }
+        }
+    }
+}

@@ -1,0 +1,181 @@
+//! `spindrift lab run`: an experiment from its file to its summary.
+
+mod capacity;
+mod experiment;
+mod outcome;
+mod record;
+mod recovery;
+mod report;
+mod traffic;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+use std::thread;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use anyhow::{Context as _, Result, bail};
+use clap::Args;
+
+use self::experiment::Experiment;
+use self::outcome::{Outcome, Run};
+use self::traffic::{Begin, Ended, Files, Stage};
+use super::faults::Faults;
+use super::ip::Ip;
+use super::plan::LabPlan;
+use super::schedule::{self, Conductor, Happened};
+use super::{LabName, create};
+use crate::lab::fault::{Action, LinkFault};
+use crate::lab::state::Lab;
+use crate::output::{say, tell};
+use crate::stop::Stop;
+
+/// How long flows have to begin.
+const PATIENCE: Duration = Duration::from_secs(30);
+const NAP: Duration = Duration::from_millis(5);
+
+#[derive(Args, Debug)]
+pub(super) struct RunArgs {
+    #[command(flatten)]
+    lab: LabName,
+    /// Experiment file (examples in configs/experiments/).
+    experiment: PathBuf,
+    /// Folder for the results [default: results/NAME, by the name of the file].
+    #[arg(short, long, value_name = "FOLDER")]
+    output: Option<PathBuf>,
+}
+
+pub(super) fn run(args: &RunArgs) -> Result<()> {
+    let experiment = Experiment::read(&args.experiment)?;
+    let ip = Ip::find()?;
+    let stop = Stop::on_ctrl_c()?;
+    let folder = args.output.clone().unwrap_or_else(|| Path::new("results").join(&experiment.name));
+    let raw = folder.join("raw");
+    fs::create_dir_all(&raw).with_context(|| format!("--output: cannot make {}", raw.display()))?;
+    let plan = LabPlan::new(&experiment.fabric, &args.lab.name);
+    let lab = create(&ip, &args.lab.name, &experiment.topology, &plan, &stop)?;
+    let program = std::env::current_exe().context("cannot find this program's own file")?;
+    let check = || stop.check();
+    let stage = Stage { experiment: &experiment, plan: &plan, ip: &ip, program, folder: &raw, check: &check };
+    let faults = Faults::new(Lab::open(&args.lab.name), &plan, &ip);
+    let played = play(&stage, &faults, &stop);
+    let removed = lab.remove(&ip);
+    // Ctrl-C ends the processes, too; and why it ended first counts.
+    let played = stop.check().and(played);
+    let run = match (played, removed) {
+        (Ok(run), removed) => removed.map(|_| run)?,
+        (Err(error), Ok(_)) => return Err(error),
+        (Err(error), Err(left)) => {
+            tell(format_args!("spindrift: {left:#}"));
+            return Err(error);
+        }
+    };
+    let outcome = Outcome::of(&experiment, run)?;
+    let summary = report::write(&experiment, &outcome, &folder)?;
+    say(summary.trim_end());
+    say(&format!("\nresults: {}", folder.display()));
+    outcome.check()
+}
+
+/// Runs the flows while the faults happen.
+fn play(stage: &Stage<'_>, faults: &Faults<'_>, stop: &Stop) -> Result<Run> {
+    let experiment = stage.experiment;
+    if let Some(rate) = experiment.link_rate {
+        let fault = LinkFault { action: Action::Rate(rate), dir: None, packets: None };
+        faults.change(|set| experiment.fabric.links().for_each(|link| set.add("", link, fault)))?;
+    }
+    let names = names(experiment);
+    let begin = Begin::default();
+    let happened = Mutex::new(Vec::<Happened>::new());
+    thread::scope(|scope| {
+        let flows: Vec<_> = experiment
+            .flows
+            .iter()
+            .zip(&names)
+            .enumerate()
+            .map(|(number, (flow, name))| {
+                let begin = &begin;
+                scope.spawn(move || stage.flow(number, flow, name, begin))
+            })
+            .collect();
+        let check = || {
+            if begin.has_failed() {
+                return Err(Ended.into());
+            }
+            stop.check()
+        };
+        let played = begin_all(stage, &names, &begin, &check).and_then(|(start, start_ns)| {
+            let mut told = |happened_now: &Happened| {
+                let at = happened_now.from.duration_since(start).as_secs_f64();
+                for line in happened_now.lines(&experiment.entries) {
+                    tell(format_args!("{at:>9.3} s  {line}"));
+                }
+                if let Ok(mut all) = happened.lock() {
+                    all.push(happened_now.clone());
+                }
+            };
+            let until = Some(experiment.duration);
+            let mut conductor = Conductor { start, until, check: &check, told: &mut told };
+            schedule::play(faults, &experiment.fabric, &experiment.entries, &mut conductor)?;
+            Ok((start, start_ns))
+        });
+        if played.is_err() {
+            begin.fail();
+        }
+        let (mut said, mut errors) = (Vec::new(), Vec::new());
+        for flow in flows {
+            match flow.join().unwrap_or_else(|_| bail!("a thread panicked")) {
+                Ok(flow) => said.push(flow),
+                Err(error) => errors.push(error),
+            }
+        }
+        let start = played.map_err(|error| errors.push(error)).ok();
+        // What ended because of something else has nothing to say of it.
+        errors.sort_by_key(anyhow::Error::is::<Ended>);
+        if let Some(error) = errors.into_iter().next() {
+            return Err(error);
+        }
+        let (start, start_ns) = start.context("the experiment did not begin")?;
+        let files = names.iter().map(|name| Files::of(stage.folder, name)).collect();
+        let happened = happened.into_inner().unwrap_or_default();
+        Ok(Run { start, start_ns, names: names.clone(), files, said, happened })
+    })
+}
+
+/// Waits until all flows that begin at once are under way: that is when the experiment starts. The time is also told in nanoseconds since 1970.
+fn begin_all(
+    stage: &Stage<'_>,
+    names: &[String],
+    begin: &Begin,
+    check: &dyn Fn() -> Result<()>,
+) -> Result<(Instant, u64)> {
+    let waiting = Instant::now();
+    for (flow, name) in stage.experiment.flows.iter().zip(names) {
+        while flow.start.is_zero() && !stage.flows(name) {
+            check()?;
+            if waiting.elapsed() > PATIENCE {
+                bail!("flow {name}: nothing arrives");
+            }
+            thread::sleep(NAP);
+        }
+    }
+    let (start, wall) = (Instant::now(), SystemTime::now());
+    begin.set(start);
+    Ok((start, wall.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos() as u64)))
+}
+
+/// A name for each flow.
+fn names(experiment: &Experiment) -> Vec<String> {
+    let mut names = Vec::<String>::new();
+    for flow in &experiment.flows {
+        let name = flow.name(&experiment.fabric);
+        let same = experiment
+            .flows
+            .iter()
+            .take(names.len())
+            .filter(|other| (other.from, other.to) == (flow.from, flow.to));
+        let same = same.count();
+        names.push(if same == 0 { name } else { format!("{name}.{}", same + 1) });
+    }
+    names
+}

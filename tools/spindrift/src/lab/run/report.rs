@@ -1,0 +1,232 @@
+//! Results for people and tools.
+
+use std::fmt::Write as _;
+use std::fs::File;
+use std::io::{BufWriter, Write as _};
+use std::path::Path;
+
+use anyhow::{Context as _, Result};
+use serde_json::{Value as Json, json};
+
+use super::experiment::Experiment;
+use super::outcome::{Effect, EventOutcome, FlowOutcome, Outcome};
+use super::recovery::ENOUGH;
+use crate::bench::samples::{PlaneSample, StateName};
+use crate::units::count;
+
+/// Milliseconds of a row of the table.
+const ROW_MS: usize = 10;
+
+/// Writes all results to a folder, and returns the summary.
+pub(super) fn write(experiment: &Experiment, outcome: &Outcome, folder: &Path) -> Result<String> {
+    let summary = summary(experiment, outcome);
+    put(folder, "summary.md", |file| file.write_all(summary.as_bytes()))?;
+    put(folder, "samples.csv", |file| samples(experiment, outcome, file))?;
+    put(folder, "evs.csv", |file| evs(outcome, file))?;
+    let mut object = serde_json::to_string_pretty(&object(experiment, outcome))?;
+    object.push('\n');
+    put(folder, "result.json", |file| file.write_all(object.as_bytes()))?;
+    Ok(summary)
+}
+
+fn put(
+    folder: &Path,
+    name: &str,
+    write: impl FnOnce(&mut BufWriter<File>) -> std::io::Result<()>,
+) -> Result<()> {
+    let path = folder.join(name);
+    let written = File::create(&path).and_then(|file| {
+        let mut file = BufWriter::new(file);
+        write(&mut file)?;
+        file.flush()
+    });
+    written.with_context(|| format!("cannot write {}", path.display()))
+}
+
+/// One row for each flow and ten milliseconds.
+fn samples(experiment: &Experiment, outcome: &Outcome, out: &mut impl std::io::Write) -> std::io::Result<()> {
+    let planes = usize::from(experiment.fabric.shape().planes);
+    write!(out, "time_ms,flow,gbps,losses,retransmits,timeouts,ecn_marked")?;
+    for plane in 0..planes {
+        for name in ["gbps", "up", "good", "skip", "reserve", "assumed_bad", "denied"] {
+            write!(out, ",p{plane}_{name}")?;
+        }
+    }
+    writeln!(out)?;
+    let length_ms = experiment.duration.as_millis() as usize;
+    for flow in &outcome.flows {
+        let edges = || (0..=length_ms / ROW_MS).map(|row| (row * ROW_MS) as f64);
+        let counts = |side: &super::record::Side, count: fn(&crate::bench::samples::Sample) -> u64| {
+            let counts = side.counts(edges(), count);
+            counts.windows(2).map(|pair| (pair[1] - pair[0]).round()).collect::<Vec<_>>()
+        };
+        let sent = [
+            counts(&flow.sender, |sample| sample.losses),
+            counts(&flow.sender, |sample| sample.tx_retransmits),
+            counts(&flow.sender, |sample| sample.timeouts),
+            counts(&flow.receiver, |sample| sample.rx_ecn_marked),
+        ];
+        let arrived: Vec<_> = (0..planes)
+            .map(|plane| {
+                flow.receiver.arrivals(length_ms, move |sample| {
+                    sample.planes.get(plane).map_or(0, |plane| plane.rx_bytes)
+                })
+            })
+            .collect();
+        for row in 0..length_ms / ROW_MS {
+            let span = row * ROW_MS..(row + 1) * ROW_MS;
+            write!(out, "{},{},{:.6}", span.start, flow.name, flow.arrivals.mean_bps(span.clone()) / 1e9)?;
+            for counts in &sent {
+                write!(out, ",{}", counts.get(row).copied().unwrap_or_default())?;
+            }
+            let latest = flow.sender.latest(span.end as f64);
+            for (plane, arrived) in arrived.iter().enumerate() {
+                let state = latest.and_then(|sample| sample.planes.get(plane)).copied().unwrap_or_default();
+                let PlaneSample { up, good, skip, reserve, assumed_bad, denied, .. } = state;
+                let gbps = arrived.mean_bps(span.clone()) / 1e9;
+                write!(out, ",{gbps:.6},{},{good},{skip},{reserve},{assumed_bad},{denied}", u8::from(up))?;
+            }
+            writeln!(out)?;
+        }
+    }
+    Ok(())
+}
+
+/// One row for each entropy value and change of its state.
+fn evs(outcome: &Outcome, out: &mut impl std::io::Write) -> std::io::Result<()> {
+    writeln!(out, "time_ms,flow,queue_pair,plane,ev,state,active,drops")?;
+    for flow in &outcome.flows {
+        for (at, line) in &flow.sender.evs {
+            let state = match line.state {
+                StateName::Good => "good",
+                StateName::Skip => "skip",
+                StateName::AssumedBad => "assumed-bad",
+                StateName::Denied => "denied",
+            };
+            let (queue_pair, plane, ev) = (line.queue_pair, line.plane, line.ev);
+            let (active, drops) = (u8::from(line.active), line.drops);
+            writeln!(out, "{at:.3},{},{queue_pair},{plane},{ev},{state},{active},{drops}", flow.name)?;
+        }
+    }
+    Ok(())
+}
+
+fn object(experiment: &Experiment, outcome: &Outcome) -> Json {
+    let flow = |flow: &FlowOutcome| {
+        json!({
+            "name": flow.name,
+            "start_ms": flow.start_ms,
+            "baseline_gbps": flow.baseline_bps / 1e9,
+            "verified": flow.verified,
+            "qp_errors": flow.qp_errors,
+            "client": flow.said.client,
+            "server": flow.said.server,
+        })
+    };
+    json!({
+        "experiment": experiment.name,
+        "title": experiment.title,
+        "version": env!("CARGO_PKG_VERSION"),
+        "topology": experiment.topology.name(),
+        "duration_ms": experiment.duration.as_millis() as u64,
+        "link_rate_bps": experiment.link_rate,
+        "flows": outcome.flows.iter().map(flow).collect::<Vec<_>>(),
+        "events": outcome.events,
+    })
+}
+
+/// A page in Markdown.
+fn summary(experiment: &Experiment, outcome: &Outcome) -> String {
+    let mut page = format!("# {}\n\n", experiment.title);
+    let shape = experiment.fabric.shape();
+    let links = experiment
+        .link_rate
+        .map_or_else(String::new, |rate| format!(", links of {} Mb/s in each direction", rate as f64 / 1e6));
+    let planes = count(shape.planes.into(), "plane");
+    let _ = writeln!(page, "{planes}{links}, {} s.\n", experiment.duration.as_secs_f64());
+    for flow in &outcome.flows {
+        let verdict = if flow.verified { "every byte verified" } else { "MEMORY IS WRONG" };
+        let errors = match flow.qp_errors {
+            0 => "no queue pair error".to_owned(),
+            errors => count(errors, "QUEUE PAIR ERROR"),
+        };
+        let writes = flow.said.client["rows"][0]["iterations"].as_u64().unwrap_or_default();
+        let baseline = flow.baseline_bps / 1e9;
+        let _ = writeln!(
+            page,
+            "- flow {}: {baseline:.3} Gb/s before anything happened; {}, {verdict}, {errors}",
+            flow.name,
+            count(writes, "write")
+        );
+    }
+    if outcome.events.is_empty() {
+        return page;
+    }
+    let _ = writeln!(
+        page,
+        "\nRecovered: at {:.0} % of what can still pass, in ms after the lab began to be changed. Rates in Gb/s.\n",
+        ENOUGH * 100.0
+    );
+    let head =
+        ["at s", "what", "flow", "can pass", "mean", "recovered", "goal", "gap ms", "lost", "repeated"];
+    let mut rows = vec![head.map(str::to_owned).to_vec()];
+    for event in &outcome.events {
+        for (number, effect) in event.flows.iter().enumerate() {
+            rows.push(row(event, effect, number == 0));
+        }
+    }
+    page + &table(&rows)
+}
+
+fn row(event: &EventOutcome, effect: &Effect, first: bool) -> Vec<String> {
+    let what = match event.what.as_slice() {
+        [one, two, more @ ..] if !more.is_empty() => format!("{one}, {two} and {} more", more.len()),
+        few => few.join(", "),
+    };
+    let recovered = match effect.recovery_ms {
+        Some(after) => format!("{after:.0}"),
+        None if effect.possible_gbps == 0.0 => "-".to_owned(),
+        None => "NO".to_owned(),
+    };
+    let goal = match (event.goal_ms, effect.recovery_ms) {
+        (None, _) => "-".to_owned(),
+        (Some(_), None) if effect.possible_gbps == 0.0 => "-".to_owned(),
+        (Some(goal), Some(after)) if after <= goal => format!("{goal:.0}: met"),
+        (Some(goal), _) => format!("{goal:.0}: missed"),
+    };
+    let (at, what) =
+        if first { (format!("{:.3}", event.at_ms / 1e3), what) } else { (String::new(), String::new()) };
+    vec![
+        at,
+        what,
+        effect.flow.clone(),
+        format!("{:.3}", effect.possible_gbps),
+        format!("{:.3}", effect.mean_gbps),
+        recovered,
+        goal,
+        format!("{:.0}", effect.longest_gap_ms),
+        effect.losses.to_string(),
+        effect.retransmits.to_string(),
+    ]
+}
+
+/// A table in Markdown that can be read as it is.
+fn table(rows: &[Vec<String>]) -> String {
+    let columns = rows.first().map_or(0, Vec::len);
+    let width =
+        |column: usize| rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count()).max();
+    let widths: Vec<_> = (0..columns).map(|column| width(column).unwrap_or_default()).collect();
+    let line = |row: &[String]| {
+        let cells = row.iter().zip(&widths).map(|(cell, &width)| format!(" {cell:<width$} "));
+        format!("|{}|\n", cells.collect::<Vec<_>>().join("|"))
+    };
+    let mut text = String::new();
+    for (number, row) in rows.iter().enumerate() {
+        text += &line(row);
+        if number == 0 {
+            let rule: Vec<_> = widths.iter().map(|&width| "-".repeat(width + 2)).collect();
+            text += &format!("|{}|\n", rule.join("|"));
+        }
+    }
+    text
+}

@@ -1,0 +1,251 @@
+//! The processes that write, and what they say.
+
+use std::fmt;
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Stdio};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, bail};
+use serde_json::Value as Json;
+
+use super::experiment::{Experiment, Flow};
+use crate::bench::samples::{Line, Sample};
+use crate::lab::ip::Ip;
+use crate::lab::plan::LabPlan;
+use spindrift_srv6::Node;
+
+/// How often a process is looked at.
+const NAP: Duration = Duration::from_millis(5);
+/// How long a process has for what takes milliseconds.
+const PATIENCE: Duration = Duration::from_secs(20);
+/// Clients write for so much longer than the experiment takes, for they may begin before it does.
+const EXTRA: Duration = Duration::from_millis(300);
+/// TCP port of the set-up of the first flow.
+const FIRST_PORT: usize = 18_515;
+
+/// Starts processes of this program on hosts of a lab.
+pub(super) struct Stage<'a> {
+    pub(super) experiment: &'a Experiment,
+    pub(super) plan: &'a LabPlan<'a>,
+    pub(super) ip: &'a Ip,
+    pub(super) program: PathBuf,
+    /// Where the processes' output and samples go.
+    pub(super) folder: &'a Path,
+    /// An error once all have to end.
+    pub(super) check: &'a (dyn Fn() -> Result<()> + Sync),
+}
+
+/// A process, which ends with this.
+struct Process {
+    child: Child,
+    /// For people: which it is.
+    name: String,
+    /// Its standard output and standard error.
+    output: PathBuf,
+    messages: PathBuf,
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        // It has ended, or nobody waits for what it has to say.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Files of a flow.
+#[derive(Clone, Debug)]
+pub(super) struct Files {
+    folder: PathBuf,
+    flow: String,
+}
+
+impl Files {
+    pub(super) fn of(folder: &Path, flow: &str) -> Self {
+        Self { folder: folder.to_owned(), flow: flow.to_owned() }
+    }
+
+    pub(super) fn samples(&self, role: &str) -> PathBuf {
+        self.file(role, "samples.jsonl")
+    }
+
+    fn file(&self, role: &str, ending: &str) -> PathBuf {
+        self.folder.join(format!("{}.{role}.{ending}", self.flow))
+    }
+}
+
+/// What both sides of a flow said when they had ended.
+#[derive(Clone, Debug)]
+pub(super) struct Said {
+    pub(super) client: Json,
+    pub(super) server: Json,
+}
+
+/// A flow was ended for a reason that is not its own.
+#[derive(Debug)]
+pub(super) struct Ended;
+
+impl fmt::Display for Ended {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("ended, since something else failed")
+    }
+}
+
+impl std::error::Error for Ended {}
+
+/// When all that begins at once had begun.
+#[derive(Default)]
+pub(super) struct Begin {
+    start: Mutex<Option<Instant>>,
+    failed: AtomicBool,
+}
+
+impl Begin {
+    pub(super) fn set(&self, start: Instant) {
+        *self.start.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = Some(start);
+    }
+
+    fn get(&self) -> Option<Instant> {
+        *self.start.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+
+    /// Ends all flows, for one has failed, or what else there is.
+    pub(super) fn fail(&self) {
+        self.failed.store(true, Ordering::Relaxed);
+    }
+
+    pub(super) fn has_failed(&self) -> bool {
+        self.failed.load(Ordering::Relaxed)
+    }
+}
+
+impl Stage<'_> {
+    /// Runs a flow to its end. One that fails ends the others.
+    pub(super) fn flow(&self, number: usize, flow: &Flow, name: &str, begin: &Begin) -> Result<Said> {
+        let said = self.both(number, flow, name, begin);
+        if said.is_err() {
+            begin.fail();
+        }
+        said.with_context(|| format!("flow {name}"))
+    }
+
+    fn both(&self, number: usize, flow: &Flow, name: &str, begin: &Begin) -> Result<Said> {
+        let port = ["-p".to_owned(), (FIRST_PORT + number).to_string()];
+        let files = Files::of(self.folder, name);
+        let mut server =
+            self.start(&files, "server", flow.to, &[&port, &flow.options, &flow.server_options])?;
+        self.wait(begin, Some(PATIENCE), "a server takes too long to start", || {
+            Ok(server.has_ended()? || server.messages()?.contains("waiting for a client"))
+        })?;
+        if server.has_ended()? {
+            bail!("{}", server.why()?);
+        }
+        if !flow.start.is_zero() {
+            self.wait(begin, None, "", || {
+                Ok(begin.get().is_some_and(|start| start.elapsed() >= flow.start))
+            })?;
+        }
+        let length = self.experiment.duration.saturating_sub(flow.start) + EXTRA;
+        let length = format!("{}ms", length.as_millis());
+        let address = self.addresses(flow.to).into_iter().next().unwrap_or_default();
+        let more = ["-D".to_owned(), length, address];
+        let options: &[&[String]] = &[&port, &flow.options, &flow.client_options, &more];
+        let mut client = self.start(&files, "client", flow.from, options)?;
+        self.wait(begin, None, "", || client.has_ended())?;
+        let client = client.end()?;
+        self.wait(begin, Some(PATIENCE), "the server does not end", || server.has_ended())?;
+        Ok(Said { client, server: server.end()? })
+    }
+
+    /// Whether a flow's packets arrive.
+    pub(super) fn flows(&self, name: &str) -> bool {
+        let path = Files::of(self.folder, name).samples("server");
+        let samples = fs::read_to_string(path).unwrap_or_default();
+        // The last line may not be whole.
+        samples
+            .lines()
+            .filter_map(|line| serde_json::from_str(line).ok())
+            .any(|line| matches!(line, Line::Sample(Sample { rx_placed_bytes, .. }) if rx_placed_bytes > 0))
+    }
+
+    fn wait(
+        &self,
+        begin: &Begin,
+        patience: Option<Duration>,
+        why: &str,
+        mut done: impl FnMut() -> Result<bool>,
+    ) -> Result<()> {
+        let start = Instant::now();
+        while !done()? {
+            (self.check)()?;
+            if begin.has_failed() {
+                return Err(Ended.into());
+            }
+            if patience.is_some_and(|patience| start.elapsed() > patience) {
+                bail!("{why}");
+            }
+            thread::sleep(NAP);
+        }
+        Ok(())
+    }
+
+    /// The addresses of a host, plane by plane.
+    fn addresses(&self, host: u16) -> Vec<String> {
+        let fabric = &self.experiment.fabric;
+        (0..fabric.shape().planes)
+            .filter_map(|plane| Some(fabric.address(host, plane)?.to_string()))
+            .collect()
+    }
+
+    /// Starts one side of a flow, with these options.
+    fn start(&self, files: &Files, role: &str, host: u16, options: &[&[String]]) -> Result<Process> {
+        let (output, messages) = (files.file(role, "json"), files.file(role, "log"));
+        let namespace = self.plan.namespace(Node::Host(host));
+        let mut command = self.ip.command();
+        command.args(["netns", "exec", &namespace]).arg(&self.program).arg("write-bw");
+        command.args(["--json", "--local", &self.addresses(host).join(",")]);
+        command.arg("--samples").arg(files.samples(role)).args(["--sample-interval", "1ms"]);
+        command.args(options.iter().copied().flatten()).stdin(Stdio::null());
+        let create =
+            |path: &Path| File::create(path).with_context(|| format!("cannot write {}", path.display()));
+        command.stdout(create(&output)?).stderr(create(&messages)?);
+        let child = command.spawn().with_context(|| format!("cannot run ip netns exec {namespace}"))?;
+        let host = self.experiment.fabric.name(Node::Host(host));
+        Ok(Process { child, name: format!("the {role} on {host}"), output, messages })
+    }
+}
+
+impl Process {
+    fn has_ended(&mut self) -> Result<bool> {
+        Ok(self.child.try_wait().with_context(|| format!("cannot wait for {}", self.name))?.is_some())
+    }
+
+    fn messages(&self) -> Result<String> {
+        let path = &self.messages;
+        fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))
+    }
+
+    /// What it printed, if all went well.
+    fn end(mut self) -> Result<Json> {
+        let status = self.child.wait().with_context(|| format!("cannot wait for {}", self.name))?;
+        if !status.success() {
+            bail!("{}", self.why()?);
+        }
+        let output =
+            fs::read(&self.output).with_context(|| format!("cannot read {}", self.output.display()))?;
+        serde_json::from_slice(&output)
+            .with_context(|| format!("{} printed something else than JSON", self.name))
+    }
+
+    /// Why it failed.
+    fn why(&self) -> Result<String> {
+        let messages = self.messages()?;
+        let messages = messages.lines().filter(|line| !line.contains("waiting for a client"));
+        let text = messages.collect::<Vec<_>>().join("; ");
+        Ok(format!("{} failed: {text}", self.name))
+    }
+}

@@ -1,0 +1,247 @@
+//! `spindrift lab run`: experiments whose figures can be told beforehand, and what goes wrong with others. Needs root, `ip`, `tc`, `nft`
+//! and network namespaces; without them the tests say so and pass.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing, reason = "tests")]
+
+mod support;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::Value as Json;
+use support::lab::{Lab, PATIENCE, config};
+use support::{end_of, stderr};
+
+/// A folder for an experiment and its results.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new(name: &str) -> Self {
+        let path = support::temp(name);
+        fs::create_dir_all(&path).unwrap();
+        Self(path)
+    }
+
+    fn experiment(&self, topology: &str, section: &str, rest: &str) -> String {
+        let path = self.0.join("test.toml");
+        let (topology, title) = (config(topology), "A test");
+        let text =
+            format!("[experiment]\ntitle = \"{title}\"\ntopology = \"{topology}\"\n{section}\n{rest}\n");
+        fs::write(&path, text).unwrap();
+        path.display().to_string()
+    }
+
+    fn results(&self) -> PathBuf {
+        self.0.join("results")
+    }
+
+    fn read(&self, name: &str) -> String {
+        fs::read_to_string(self.results().join(name)).unwrap()
+    }
+
+    fn result(&self) -> Json {
+        serde_json::from_str(&self.read("result.json")).unwrap()
+    }
+
+    /// The rows of a table, by column.
+    fn table(&self, name: &str) -> Vec<Vec<(String, String)>> {
+        let text = self.read(name);
+        let mut lines = text.lines().map(|line| line.split(',').map(str::to_owned).collect::<Vec<_>>());
+        let head = lines.next().unwrap();
+        let row = |line: Vec<String>| {
+            assert_eq!(line.len(), head.len());
+            head.iter().cloned().zip(line).collect()
+        };
+        lines.map(row).collect()
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+fn cell<'a>(row: &'a [(String, String)], name: &str) -> &'a str {
+    &row.iter().find(|(column, _)| column == name).unwrap_or_else(|| panic!("{name}")).1
+}
+
+fn number(row: &[(String, String)], name: &str) -> f64 {
+    cell(row, name).parse().unwrap()
+}
+
+impl Lab {
+    fn run_experiment(&self, path: &str, results: &Path) -> (String, String, Option<i32>) {
+        self.run(&["run", path, "-o", results.to_str().unwrap()])
+    }
+}
+
+/// Links of 100 Mb/s in two planes: the rate is halved while one is silent, and all else is told of that.
+#[test]
+fn a_silent_link_is_told_in_all_results() {
+    let Some(lab) = Lab::new("silent") else { return };
+    let folder = Folder::new("lab-run-silent");
+    let path = folder.experiment(
+        "two-plane.toml",
+        "duration = \"3s\"\nlink_rate = \"100M\"",
+        "[[flow]]\nfrom = \"h1\"\nto = \"h3\"\noptions = [\"--no-gso\"]\nclient_options = [\"-q\", \"2\", \"-t\", \"16\"]\n\
+         [[fault]]\nat = \"1s\"\nwhere = \"h3:p1-t0-1\"\naction = \"blackhole\"\nfor = \"1s\"",
+    );
+    let (out, error, status) = lab.run_experiment(&path, &folder.results());
+    assert_eq!(status, Some(0), "{error}");
+    assert_eq!(lab.left(), [""; 0], "nothing is left");
+    assert!(error.contains("1.000 s  h3:p1-t0-1: blackhole\n"), "{error}");
+    let result = folder.result();
+    let flow = &result["flows"][0];
+    assert_eq!((&flow["name"], &flow["verified"]), (&"h1-h3".into(), &true.into()));
+    let baseline = flow["baseline_gbps"].as_f64().unwrap();
+    assert!((0.12..0.2).contains(&baseline), "two links of 0.1 Gb/s: {baseline}");
+    let events = result["events"].as_array().unwrap();
+    let of = |number: usize, name: &str| events[number]["flows"][0][name].as_f64().unwrap();
+    let told: Vec<_> = events
+        .iter()
+        .map(|event| (event["what"][0].as_str().unwrap(), event["goal_ms"].as_f64().unwrap()))
+        .collect();
+    assert_eq!(told, [("h3:p1-t0-1: blackhole", 50.0), ("h3:p1-t0-1: blackhole ends", 1000.0)]);
+    assert!((of(0, "possible_gbps") - baseline / 2.0).abs() < 1e-6 && of(0, "mean_gbps") < 0.1);
+    assert!((of(1, "possible_gbps") - baseline).abs() < 1e-6 && of(1, "mean_gbps") > 0.1);
+    assert!(of(0, "losses") > 0.0 && of(0, "recovery_ms") < 1000.0);
+    assert!(events[0]["flows"][0]["recovery_ms"].is_number(), "{result}");
+
+    // In the table, plane 1 carries nothing meanwhile, plane 0 goes on, and entropy values of plane 1 are bad.
+    let rows = folder.table("samples.csv");
+    assert_eq!(rows.len(), 300);
+    for row in &rows {
+        let at = number(row, "time_ms");
+        let (first, second) = (number(row, "p0_gbps"), number(row, "p1_gbps"));
+        assert!(!(1100.0..1990.0).contains(&at) || second == 0.0, "{at}");
+        assert!(first < 0.2 && second < 0.2, "{at}: {first} {second}");
+    }
+    let within = |from: f64, to: f64| {
+        rows.iter().filter(move |row| (from..to).contains(&number(row, "time_ms"))).collect::<Vec<_>>()
+    };
+    let mean = |rows: &[&Vec<(String, String)>], name: &str| {
+        rows.iter().map(|row| number(row, name)).sum::<f64>() / rows.len() as f64
+    };
+    let dark = within(1100.0, 2000.0);
+    assert!(mean(&dark, "p0_gbps") > 0.06 && mean(&dark, "p1_assumed_bad") > 8.0);
+    assert!((mean(&dark, "gbps") - of(0, "mean_gbps")).abs() < 0.02);
+    assert_eq!(cell(dark[0], "p1_up"), "1", "nobody can see it");
+    let late = within(2500.0, 3000.0);
+    assert!(mean(&late, "p1_gbps") > 0.05, "it carries again");
+    let evs = folder.table("evs.csv");
+    let bad = |row: &&Vec<(String, String)>| cell(row, "state") == "assumed-bad" && cell(row, "plane") == "1";
+    let soon = evs.iter().filter(bad).filter(|row| (1000.0..1200.0).contains(&number(row, "time_ms")));
+    assert!(soon.count() > 8, "{evs:?}");
+
+    let summary = folder.read("summary.md");
+    assert!(out.starts_with(summary.trim_end()), "{out}");
+    for part in
+        ["# A test\n", "2 planes, links of 100 Mb/s", "every byte verified, no queue pair error", "50: "]
+    {
+        assert!(summary.contains(part), "{part}: {summary}");
+    }
+}
+
+/// A later flow is an event for the others; two flows between the same hosts have names of their own; unlimited links leave the rate as
+/// it is while there is a way.
+#[test]
+fn flows_begin_when_they_are_told_to() {
+    let Some(lab) = Lab::new("flows") else { return };
+    let folder = Folder::new("lab-run-flows");
+    let path = folder.experiment(
+        "one-plane.toml",
+        "duration = \"1500ms\"",
+        "[[flow]]\nfrom = \"h1\"\nto = \"h2\"\nclient_options = [\"-t\", \"2\"]\n\
+         [[flow]]\nfrom = \"h1\"\nto = \"h2\"\nstart = \"700ms\"\nclient_options = [\"-t\", \"2\"]",
+    );
+    let (_, error, status) = lab.run_experiment(&path, &folder.results());
+    assert_eq!((error.as_str(), status), ("", Some(0)));
+    let result = folder.result();
+    let names: Vec<_> = result["flows"].as_array().unwrap().iter().map(|flow| &flow["name"]).collect();
+    assert_eq!(names, ["h1-h2", "h1-h2.2"]);
+    let events = result["events"].as_array().unwrap();
+    assert_eq!((events.len(), &events[0]["what"][0]), (1, &"flow h1-h2.2 begins".into()));
+    for (number, effect) in events[0]["flows"].as_array().unwrap().iter().enumerate() {
+        let baseline = &result["flows"][number]["baseline_gbps"];
+        assert_eq!((&effect["flow"], &effect["possible_gbps"]), (names[number], baseline));
+    }
+    let early = folder.table("samples.csv").into_iter();
+    let mut early = early.filter(|row| cell(row, "flow") == "h1-h2.2" && number(row, "time_ms") < 690.0);
+    assert!(early.all(|row| number(&row, "gbps") == 0.0));
+    assert_eq!(lab.left(), [""; 0]);
+}
+
+/// What cannot be run says so, and leaves nothing.
+#[test]
+fn what_goes_wrong_is_told() {
+    let Some(lab) = Lab::new("wrong") else { return };
+    let folder = Folder::new("lab-run-wrong");
+    let flow = "[[flow]]\nfrom = \"h1\"\nto = \"h2\"\n";
+    let wrong = |path: &str, code: i32, parts: &[&str]| {
+        let (_, error, status) = lab.run_experiment(path, &folder.results());
+        assert_eq!(status, Some(code), "{error}");
+        assert!(parts.iter().all(|part| error.contains(part)), "{parts:?}: {error}");
+        assert_eq!(lab.left(), [""; 0], "{parts:?}");
+    };
+    wrong("no-such.toml", 2, &["cannot read the experiment no-such.toml"]);
+    let path = folder.experiment("one-plane.toml", "duration = \"1s\"", "");
+    wrong(&path, 2, &["test.toml", "[[flow]]"]);
+    let path =
+        folder.experiment("one-plane.toml", "duration = \"1s\"", &format!("{flow}options = [\"--fast\"]"));
+    wrong(&path, 1, &["flow h1-h2: the server on h2 failed", "--fast"]);
+    let path = folder.experiment(
+        "one-plane.toml",
+        "duration = \"1s\"",
+        &format!("{flow}client_options = [\"-m\", \"1\"]"),
+    );
+    wrong(&path, 1, &["flow h1-h2: the client on h1 failed", "--mtu"]);
+    fs::write(folder.0.join("file"), "").unwrap();
+    let (_, error, status) = lab.run(&["run", &path, "-o", folder.0.join("file").to_str().unwrap()]);
+    assert_eq!(status, Some(1));
+    assert!(error.contains("--output: cannot make"), "{error}");
+    // A lab that is there is not touched.
+    lab.up("one-plane.toml");
+    let there = lab.left();
+    let (_, error, status) = lab.run_experiment(&path, &folder.results());
+    assert_eq!(status, Some(1));
+    assert!(error.contains("already"), "{error}");
+    assert_eq!(lab.left(), there);
+}
+
+/// Ctrl-C in the midst of it.
+#[test]
+fn an_interrupted_experiment_leaves_nothing() {
+    let Some(lab) = Lab::new("ended") else { return };
+    let folder = Folder::new("lab-run-ended");
+    let path = folder.experiment(
+        "one-plane.toml",
+        "duration = \"60s\"",
+        "[[flow]]\nfrom = \"h1\"\nto = \"h2\"\n[[fault]]\nat = \"500ms\"\nwhere = \"h1\"\naction = \"ecn=1%\"",
+    );
+    let results = folder.results();
+    let mut command = lab.command(&["run", &path, "-o", results.to_str().unwrap()]);
+    let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let start = Instant::now();
+    while lab.links_or_none().is_none_or(|links| links.iter().all(|link| link["faults"][0].is_null())) {
+        assert!(start.elapsed() < PATIENCE, "the fault does not come");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    assert!(Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap().success());
+    let output = end_of(child, PATIENCE, "lab run");
+    assert_eq!(output.status.code(), Some(130), "{}", stderr(&output));
+    assert!(stderr(&output).contains("interrupted"), "{}", stderr(&output));
+    assert_eq!(lab.left(), [""; 0]);
+    assert!(!results.join("result.json").exists());
+}
+
+impl Lab {
+    /// Its links, once it is up.
+    fn links_or_none(&self) -> Option<Vec<Json>> {
+        let (out, _, status) = self.run(&["status", "--json"]);
+        let object: Json = serde_json::from_str(&out).ok().filter(|_| status == Some(0))?;
+        object["links"].as_array().cloned()
+    }
+}
