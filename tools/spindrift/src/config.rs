@@ -237,6 +237,17 @@ fn source_ports<'de, D: Deserializer<'de>>(input: D) -> Result<Option<SourcePort
     text.parse().map(Some).map_err(serde::de::Error::custom)
 }
 
+/// Checks that the row of a section in `docs/cli.md` has each of these keys.
+#[cfg(test)]
+pub(crate) fn assert_documented(section: &str, keys: &[&str]) {
+    let page = include_str!("../../../docs/cli.md");
+    let row = page.lines().find(|line| line.starts_with(&format!("| `{section}`")));
+    for key in keys {
+        let there = row.is_some_and(|row| row.contains(&format!("`{key}`")));
+        assert!(there, "docs/cli.md: `{key}` of {section} is missing");
+    }
+}
+
 /// The keys that a section accepts, as its parser has them.
 #[cfg(test)]
 pub(crate) fn keys_of<'de, T: Deserialize<'de>>() -> &'static [&'static str] {
@@ -280,7 +291,6 @@ mod tests {
     /// The table of `docs/cli.md` has a row for each section, with each of its keys.
     #[test]
     fn every_key_is_documented() {
-        let page = include_str!("../../../docs/cli.md");
         let sections = [
             ("run", keys_of::<Run>()),
             ("nic", keys_of::<Nic>()),
@@ -294,11 +304,8 @@ mod tests {
             assert!(sections.iter().any(|(name, _)| name == section), "[{section}] is checked below");
         }
         for (section, keys) in sections {
-            let row = page.lines().find(|line| line.starts_with(&format!("| `[{section}]`")));
-            for key in keys.iter().filter(|key| **key != "dscp") {
-                let there = row.is_some_and(|row| row.contains(&format!("`{key}`")));
-                assert!(there, "docs/cli.md, Configuration files: `{key}` of [{section}] is missing");
-            }
+            let keys: Vec<_> = keys.iter().copied().filter(|key| *key != "dscp").collect();
+            assert_documented(&format!("[{section}]"), &keys);
         }
     }
 }

@@ -44,6 +44,15 @@ pub(crate) fn parse_duration(text: &str) -> Result<Duration, String> {
         .ok_or_else(|| format!("`{text}` is not a duration; write seconds, or 300ms, 2s, 1m"))
 }
 
+/// Parses a time after the start: a duration, or `0`, which is where nothing is given.
+pub(crate) fn parse_offset(text: Option<&str>) -> Result<Duration, String> {
+    match text {
+        // What is written as a duration is longer than nothing.
+        None | Some("0" | "0s") => Ok(Duration::ZERO),
+        Some(text) => parse_duration(text),
+    }
+}
+
 /// Parses a 24-bit number, decimal or hexadecimal with `0x`.
 pub(crate) fn parse_qpn(text: &str) -> Result<Qpn, String> {
     match parse_number(text) {
@@ -112,6 +121,14 @@ mod tests {
         for text in ["", "0", "-1", "soon", "inf", "5 parsecs"] {
             assert!(parse_duration(text).is_err_and(|error| error.contains(text)), "{text}");
         }
+    }
+
+    #[test]
+    fn times_after_the_start_may_be_nothing() {
+        for (text, ms) in [(None, 0), (Some("0"), 0), (Some("0s"), 0), (Some("300ms"), 300)] {
+            assert_eq!(parse_offset(text), Ok(Duration::from_millis(ms)), "{text:?}");
+        }
+        assert!(parse_offset(Some("soon")).is_err_and(|error| error.contains("`soon`")));
     }
 
     #[test]

@@ -9,7 +9,7 @@ use spindrift_srv6::Fabric;
 use super::fault::LinkFault;
 use super::faults::{FaultSet, Faults, Place};
 use crate::toml_file::TomlFile;
-use crate::units::parse_duration;
+use crate::units::{parse_duration, parse_offset};
 use crate::usage::usage;
 
 /// How long this sleeps before it looks for Ctrl-C again.
@@ -282,11 +282,7 @@ fn entry(file: &TomlFile, fabric: &Fabric, number: usize, table: &FaultTable) ->
     };
     let name = needed("where", &table.r#where)?;
     let fault = needed("action", &table.action)?.parse().map_err(|why| wrong("action", why))?;
-    let at = match table.at.as_deref() {
-        // What is written as a duration is longer than nothing.
-        None | Some("0" | "0s") => Duration::ZERO,
-        Some(_) => time("at", &table.at)?.unwrap_or_default(),
-    };
+    let at = parse_offset(table.at.as_deref()).map_err(|why| wrong("at", why))?;
     let (lasts, every) = (time("for", &table.r#for)?, time("every", &table.every)?);
     let times = Times { at, lasts, every, count: table.times };
     Entry::new(fabric, &name, fault, times).map_err(|(key, why)| wrong(key, why))
@@ -295,7 +291,7 @@ fn entry(file: &TomlFile, fabric: &Fabric, number: usize, table: &FaultTable) ->
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::keys_of;
+    use crate::config::{assert_documented, keys_of};
 
     const fn s(seconds: u64) -> Duration {
         Duration::from_secs(seconds)
@@ -361,11 +357,6 @@ mod tests {
     /// The table of `docs/cli.md` has each key.
     #[test]
     fn every_key_is_documented() {
-        let page = include_str!("../../../../docs/cli.md");
-        let row = page.lines().find(|line| line.starts_with("| `[[fault]]`"));
-        for key in keys_of::<FaultTable>() {
-            let there = row.is_some_and(|row| row.contains(&format!("`{key}`")));
-            assert!(there, "docs/cli.md, Schedules: `{key}` is missing");
-        }
+        assert_documented("[[fault]]", keys_of::<FaultTable>());
     }
 }
