@@ -378,7 +378,7 @@ impl Endpoint {
         if qp.state != super::QpState::Rts {
             return None;
         }
-        let probe = qp.paths.poll_probe(now, free, || ops.draw())?;
+        let probe = qp.paths.poll_probe(now, free, qp.requester.late_after_ns(), || ops.draw())?;
         let plane = qp.paths.plane(probe.ev);
         let template = template(peers, qp.peer, plane)?;
         let peth = Peth {

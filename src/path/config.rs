@@ -76,9 +76,9 @@ pub struct PathConfig {
     /// Longest delay between two probes of one entropy value; the delay doubles with every
     /// unanswered probe up to this. Default 1 s.
     pub probe_interval_max_ns: u64,
-    /// A probe not answered in this time counts as lost. Default 4 ms: many round trips even under
-    /// congestion, and less than the 8.39 ms after which the 16-bit timestamp that the answer
-    /// reflects is ambiguous (MRC 1.0 table 6-6, 128 ns units).
+    /// A probe not answered in this time counts as lost, unless the round-trip times measured say that an answer may take
+    /// longer. Default 4 ms: many round trips even under congestion, and less than the 8.39 ms after which the 16-bit
+    /// timestamp that the answer reflects is ambiguous (MRC 1.0 table 6-6, 128 ns units).
     pub probe_timeout_ns: u64,
     /// Consecutive answered probes that bring an entropy value back. Default 2.
     pub probes_to_revive: u8,

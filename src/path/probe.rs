@@ -29,7 +29,8 @@ pub struct Probe {
 #[derive(Clone, Copy, Debug)]
 struct InFlight {
     probe: Probe,
-    sent: Time,
+    /// When it is given up.
+    until: Time,
 }
 
 /// How probing one path has gone.
@@ -122,6 +123,11 @@ impl Prober {
         self.interval_ns.saturating_mul(1 << doublings).min(self.interval_max_ns)
     }
 
+    /// How long a probe waits for its answer.
+    fn wait_ns(&self, patience_ns: u64) -> u64 {
+        self.timeout_ns.max(patience_ns.min(self.interval_max_ns))
+    }
+
     fn first(&mut self, id: u16, now: Time) {
         let max = self.interval_max_ns;
         if self.due.is_empty() {
@@ -168,11 +174,21 @@ impl Paths {
     /// The next reliability probe to send on a plane in `free`, the one that has been due for longest first. At
     /// most [`MAX_PROBES_IN_FLIGHT`] wait for an answer at a time. Planes that are down or denied are not probed.
     ///
+    /// It waits for its answer for `probe_timeout_ns`, or `patience_ns` if that is longer: when an answer is late by the
+    /// round-trip times measured, which the queues on the way may have made longer than any setting. No peer makes it
+    /// wait for more than `probe_interval_max_ns` that way.
+    ///
     /// Its id is the first value from `draw` that no probe in flight has. Whoever can tell an id in advance can answer for a path
     /// that carries nothing, so `draw` takes it from the endpoint's generator.
     #[inline]
-    pub fn poll_probe(&mut self, now: Time, free: PortMask, draw: impl FnMut() -> u16) -> Option<Probe> {
-        if now < self.prober.next_due { None } else { self.start_probe(now, free, draw) }
+    pub fn poll_probe(
+        &mut self,
+        now: Time,
+        free: PortMask,
+        patience_ns: u64,
+        draw: impl FnMut() -> u16,
+    ) -> Option<Probe> {
+        if now < self.prober.next_due { None } else { self.start_probe(now, free, patience_ns, draw) }
     }
 
     /// Whether a probe is due: if [`poll_probe`](Self::poll_probe) has none, its plane has no room.
@@ -182,12 +198,19 @@ impl Paths {
     }
 
     #[cold]
-    fn start_probe(&mut self, now: Time, free: PortMask, draw: impl FnMut() -> u16) -> Option<Probe> {
+    fn start_probe(
+        &mut self,
+        now: Time,
+        free: PortMask,
+        patience_ns: u64,
+        draw: impl FnMut() -> u16,
+    ) -> Option<Probe> {
         let slot = self.prober.free_slot()?;
         let (id, _) = self.most_due(free).filter(|&(_, due)| due <= now)?;
         let probe = Probe { id: self.prober.fresh_id(draw), ev: EvId(id) };
+        let until = now + self.prober.wait_ns(patience_ns);
         if let Some(place) = self.prober.in_flight.get_mut(slot) {
-            *place = Some(InFlight { probe, sent: now });
+            *place = Some(InFlight { probe, until });
         }
         self.set_flags(id, BAD | PROBING);
         self.counters.probes_sent += 1;
@@ -225,12 +248,12 @@ impl Paths {
         Some(id)
     }
 
-    /// Gives up probes that were not answered in `probe_timeout_ns`.
+    /// Gives up probes that were not answered in time; see [`poll_probe`](Self::poll_probe).
     pub fn expire_probes(&mut self, now: Time) {
         let mut expired = false;
         for slot in 0..MAX_PROBES_IN_FLIGHT {
             let Some(place) = self.prober.in_flight.get_mut(slot) else { continue };
-            if !place.is_some_and(|flight| now >= flight.sent + self.prober.timeout_ns) {
+            if !place.is_some_and(|flight| now >= flight.until) {
                 continue;
             }
             let Some(flight) = place.take() else { continue };
@@ -260,8 +283,7 @@ impl Paths {
     /// When [`expire_probes`](Self::expire_probes) next has something to do: [`next_timeout`](Self::next_timeout)
     /// for a caller that asks for probes anyway.
     pub fn next_expiry(&self) -> Time {
-        let waiting =
-            self.prober.in_flight.iter().flatten().map(|flight| flight.sent + self.prober.timeout_ns);
+        let waiting = self.prober.in_flight.iter().flatten().map(|flight| flight.until);
         waiting.min().unwrap_or(Time::NEVER)
     }
 

@@ -227,6 +227,11 @@ impl Requester {
         self.rtt.min_ns()
     }
 
+    /// When an answer is late, after what it answers was sent; zero before the first sample.
+    pub(crate) const fn late_after_ns(&self) -> u64 {
+        self.rtt.late_after_ns()
+    }
+
     /// Queues a request whose bytes are pinned, to be signalled if it or its queue pair says so.
     #[inline(always)]
     #[expect(clippy::inline_always, reason = "the way of every request; measured by benches/instructions.rs")]

@@ -1,6 +1,6 @@
 //! A path that swallows every packet is blamed and left, whatever the packets look like.
 //!
-//! Tests decision 7 of `docs/protocol.md`.
+//! Tests decisions 7 and 8 of `docs/protocol.md`.
 
 use std::sync::{Arc, Mutex};
 
@@ -120,4 +120,26 @@ fn ids_of_probes_tell_nothing_of_the_next() {
     assert!(steps.len() * 100 > count * 95, "{} different steps between {count} ids", steps.len());
     assert_eq!(probe_ids(7), ids, "one seed, one run");
     assert_ne!(probe_ids(8), ids);
+}
+
+/// Paths so long that an answer to a probe takes longer than `probe_timeout_ns`: they come back all the same, and soon.
+#[test]
+fn paths_longer_than_the_probe_timeout_come_back() {
+    const MS: u64 = 1_000_000;
+    let mut flow = Flow::new(9, vec![Link::clean(6 * MS)], 32);
+    flow.write(100_000);
+    let mended = flow.net.now.after(200 * MS);
+    flow.net.outages.push(Outage { to: mended, ..DEAD });
+    let (mut most, mut back) = (0, Time::NEVER);
+    while flow.net.now < mended.after(2_000 * MS) && back == Time::NEVER {
+        flow.write(100_000);
+        most = most.max(flow.bad());
+        if flow.net.now >= mended && flow.bad() == 0 {
+            back = flow.net.now;
+        }
+    }
+    println!("{most} bad, back {} us after the path was mended", back.since(mended) / 1_000);
+    assert!(most >= 2, "the dead paths are known");
+    // Delays have doubled to 128 ms by then, and two answers are needed, of four probes at a time.
+    assert!(back.since(mended) < 600 * MS);
 }

@@ -56,17 +56,21 @@ fn state(paths: &Paths, id: EvId) -> EvState {
 
 /// Takes probes as an endpoint does, with a generator that says everything three times.
 trait NextProbe {
-    fn next_probe(&mut self, now: Time) -> Option<Probe>;
+    fn next_probe(&mut self, now: Time) -> Option<Probe> {
+        self.patient_probe(now, 0)
+    }
+
+    fn patient_probe(&mut self, now: Time, patience_ns: u64) -> Option<Probe>;
 }
 
 impl NextProbe for Paths {
-    fn next_probe(&mut self, now: Time) -> Option<Probe> {
+    fn patient_probe(&mut self, now: Time, patience_ns: u64) -> Option<Probe> {
         let mut said = (now.0 as u32).wrapping_mul(0x9e37_79b1) >> 16;
         let draw = || {
             said += 1;
             (said / 3) as u16
         };
-        self.poll_probe(now, ALL, draw)
+        self.poll_probe(now, ALL, patience_ns, draw)
     }
 }
 

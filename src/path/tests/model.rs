@@ -22,7 +22,7 @@ enum Op {
     AlwaysSkip(u8),
     Delivered(u8),
     Advance(u32),
-    Probe,
+    Probe { patience_ns: u32 },
     Answer { which: u8, mark: EvMark },
     ForgedAnswer(u16),
     LocalPorts(u32),
@@ -55,7 +55,7 @@ fn op() -> impl Strategy<Value = Op> {
         2 => any::<u8>().prop_map(Op::AlwaysSkip),
         4 => any::<u8>().prop_map(Op::Delivered),
         6 => (0_u32..5_000_000).prop_map(Op::Advance),
-        8 => Just(Op::Probe),
+        8 => prop_oneof![Just(0), 0_u32..20_000_000].prop_map(|patience_ns| Op::Probe { patience_ns }),
         8 => (any::<u8>(), mark()).prop_map(|(which, mark)| Op::Answer { which, mark }),
         1 => any::<u16>().prop_map(Op::ForgedAnswer),
         2 => mask().prop_map(Op::LocalPorts),
@@ -95,6 +95,7 @@ struct Model {
     local: u32,
     peer: u32,
     denied_planes: u32,
+    /// Each with the time when it is given up.
     in_flight: Vec<(Probe, Time)>,
 }
 
@@ -217,7 +218,7 @@ impl Model {
             }
             Op::Delivered(id) => self.paths.on_delivered(self.id(id), self.now),
             Op::Advance(ns) => self.advance(self.now + u64::from(ns)),
-            Op::Probe => self.probe(),
+            Op::Probe { patience_ns } => self.probe(u64::from(patience_ns)),
             Op::Answer { which, mark } => self.answer(usize::from(which), mark),
             Op::ForgedAnswer(id) => {
                 if !self.in_flight.iter().any(|(probe, _)| probe.id == id) {
@@ -319,8 +320,7 @@ impl Model {
 
     fn advance(&mut self, now: Time) {
         self.now = now;
-        let timeout = self.cfg.probe_timeout_ns;
-        let (gone, waiting) = self.in_flight.drain(..).partition(|&(_, sent)| now >= sent + timeout);
+        let (gone, waiting) = self.in_flight.drain(..).partition(|&(_, until)| now >= until);
         self.in_flight = waiting;
         for (probe, _) in gone {
             if let Health::Bad(answers) = &mut self.health[usize::from(probe.ev.0)] {
@@ -330,12 +330,13 @@ impl Model {
         self.paths.expire_probes(now);
     }
 
-    fn probe(&mut self) {
-        while let Some(probe) = self.paths.next_probe(self.now) {
+    fn probe(&mut self, patience_ns: u64) {
+        let until = self.now + self.cfg.probe_timeout_ns.max(patience_ns);
+        while let Some(probe) = self.paths.patient_probe(self.now, patience_ns) {
             assert!(matches!(self.health[usize::from(probe.ev.0)], Health::Bad(_)));
             assert!(PortMask(self.open()).contains(self.paths.plane(probe.ev)));
             assert!(self.in_flight.iter().all(|(other, _)| other.id != probe.id));
-            self.in_flight.push((probe, self.now));
+            self.in_flight.push((probe, until));
             assert!(self.in_flight.len() <= MAX_PROBES_IN_FLIGHT);
         }
         assert!(self.paths.next_timeout() > self.now, "woken for nothing");
@@ -409,7 +410,7 @@ impl Model {
             }
             assert!(next - self.now <= self.cfg.probe_interval_max_ns);
             self.advance(next.max(self.now));
-            self.probe();
+            self.probe(0);
         }
         self.check();
         assert!(self.health.iter().all(|health| *health == Health::Good), "not healed: {:?}", self.health);

@@ -66,6 +66,44 @@ fn unanswered_probes_double_the_delay_up_to_the_maximum() {
     assert_eq!(paths.next_timeout(), due + MS);
 }
 
+/// Through a full queue an answer takes longer than the setting says. A probe that went unheard would stay so for ever.
+#[test]
+fn a_probe_waits_for_as_long_as_round_trips_take() {
+    let waits = |patience_ns| {
+        let mut paths = with_one_bad();
+        paths.patient_probe(at_us(1000), patience_ns).unwrap();
+        let expiry = paths.next_timeout();
+        assert_eq!(expiry, paths.next_expiry());
+        paths.expire_probes(Time(expiry.0 - 1));
+        assert_eq!(paths.counters().probes_expired, 0);
+        paths.expire_probes(expiry);
+        assert_eq!(paths.counters().probes_expired, 1);
+        expiry - at_us(1000)
+    };
+    assert_eq!([0, 4 * MS, 4 * MS + 1, 1000 * MS].map(waits), [4 * MS, 4 * MS, 4 * MS + 1, 1000 * MS]);
+    // No peer that answers late makes it longer than the longest delay.
+    assert_eq!([1000 * MS + 1, u64::MAX].map(waits), [1000 * MS; 2]);
+
+    let long = PathConfig { probe_timeout_ns: 2000 * MS, ..small(2, 4, 2) };
+    let mut paths = paths(&long);
+    paths.on_loss(EvId(0), at_us(0));
+    paths.patient_probe(at_us(1000), u64::MAX).unwrap();
+    assert_eq!(paths.next_expiry(), at_us(1000) + 2000 * MS, "a setting that is longer");
+}
+
+#[test]
+fn each_probe_waits_by_the_round_trips_of_its_time() {
+    let mut paths = with_one_bad();
+    paths.on_loss(EvId(1), at_us(0));
+    let patient = paths.patient_probe(at_us(1000), 50 * MS).unwrap();
+    paths.patient_probe(at_us(1000), 0).unwrap();
+    assert_eq!(paths.next_expiry(), at_us(5000));
+    paths.expire_probes(at_us(5000));
+    assert_eq!(paths.counters().probes_expired, 1);
+    assert_eq!(paths.next_expiry(), at_us(51_000));
+    assert_eq!(paths.on_probe_answer(patient.id, EvMark::None, at_us(50_999)), Some(EvId(0)));
+}
+
 #[test]
 fn an_unanswered_probe_starts_the_count_again() {
     let mut paths = with_one_bad();
@@ -187,8 +225,8 @@ fn an_id_is_drawn_for_each_probe_and_none_is_in_flight_twice() {
     paths.on_loss(EvId(1), at_us(0));
     let mut said = [500, 500, 7].into_iter();
     let mut draw = || said.next().unwrap();
-    let first = paths.poll_probe(at_us(1000), ALL, &mut draw).unwrap();
-    let second = paths.poll_probe(at_us(1000), ALL, &mut draw).unwrap();
+    let first = paths.poll_probe(at_us(1000), ALL, 0, &mut draw).unwrap();
+    let second = paths.poll_probe(at_us(1000), ALL, 0, &mut draw).unwrap();
     assert_eq!((first.id, second.id), (500, 7));
     assert_eq!(paths.on_probe_answer(7, EvMark::None, at_us(1020)), Some(second.ev));
     assert_eq!(paths.on_probe_answer(500, EvMark::None, at_us(1020)), Some(first.ev));
