@@ -140,7 +140,8 @@ counters! {
     tx_plane_probes,
     /// Endpoint responses sent.
     tx_endpoint_responses,
-    /// Packets counted as sent that a full queue of this host gave back; they go out again.
+    /// Packets that a full queue of this host gave back. They go out again, and what was counted for data is taken back
+    /// until then.
     tx_unsent,
     /// Packets without payload that a full queue gave back and that were dropped: too many, or their port went down.
     tx_unsent_dropped,

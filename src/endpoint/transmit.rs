@@ -18,6 +18,7 @@ use crate::wire::{
 
 use super::qp::Qp;
 use super::senders::{List, Place};
+use super::transmit_data::uncount;
 use super::{CqId, Endpoint};
 
 /// A packet to send: headers, and where its payload lies.
@@ -208,7 +209,7 @@ impl Endpoint {
     /// Answers, probes and endpoint packets given back that are kept; more are dropped and counted.
     pub(super) const MAX_GIVEN_BACK: usize = 256;
 
-    /// Takes back a packet of the burst under way that did not leave, because a queue of this host was full: see
+    /// Takes back a packet of the burst under way that did not leave, because a queue of this host was full, and what was counted for it: see
     /// [`Port::unsent`](spindrift_pmd::Port::unsent). It goes out again when a port has room. Nobody is
     /// blamed: the network had no part in it.
     #[cold]
@@ -220,8 +221,10 @@ impl Endpoint {
             }
             Origin::Control => self.counters.tx_unsent_dropped += 1,
             Origin::Data { slot, seq, kind } => {
-                let Some(qp) = self.qps.get_mut(slot as usize).and_then(Option::as_deref_mut) else { return };
-                if qp.state == super::QpState::Rts {
+                let mut qp = self.qps.get_mut(slot as usize).and_then(Option::as_deref_mut);
+                let of_pair = qp.as_mut().map(|qp| &mut qp.counters);
+                uncount(kind, packet.payload.len, of_pair, &mut self.counters);
+                if let Some(qp) = qp.filter(|qp| qp.state == super::QpState::Rts) {
                     qp.requester.unsent(seq, kind, qp.cwnd.stir(&mut self.cwnds));
                     self.go_on(slot);
                 }

@@ -150,6 +150,21 @@ fn count(kind: SendKind, len: u32, of_pair: &mut QpCounters, counters: &mut Coun
     counters.tx_data_bytes += u64::from(len);
 }
 
+/// Takes back what was counted for a packet that never left. The queue pair may be gone or reset by now.
+#[cold]
+pub(super) fn uncount(kind: SendKind, len: u32, of_pair: Option<&mut QpCounters>, counters: &mut Counters) {
+    let less = |count: &mut u64, by: u64| *count = count.saturating_sub(by);
+    if let Some(of_pair) = of_pair {
+        less(&mut of_pair.tx_packets, 1);
+        less(&mut of_pair.tx_bytes, len.into());
+        less(&mut of_pair.tx_repeats, kind.repeats().into());
+    }
+    less(&mut counters.tx_data, 1);
+    less(&mut counters.tx_data_bytes, len.into());
+    less(&mut counters.tx_retransmits, (kind == SendKind::Retransmit).into());
+    less(&mut counters.tx_tail_probes, (kind == SendKind::Probe).into());
+}
+
 /// Without a usable plane it would wait for ever; a path that returns lists it again.
 #[cold]
 fn without_path(qp: &Qp) -> Turn {

@@ -188,16 +188,19 @@ impl Requester {
     }
 
     fn count_again(&mut self, seq: u64, kind: SendKind, before: &Record, fresh: &Record, env: &mut Env<'_>) {
-        if kind == SendKind::Probe {
-            self.probe_pending = false;
-            env.counters.tx_tail_probes += 1;
+        match kind {
+            SendKind::Probe => {
+                self.probe_pending = false;
+                env.counters.tx_tail_probes += 1;
+            }
+            SendKind::Retransmit => env.counters.tx_retransmits += 1,
+            SendKind::New | SendKind::Resend => {}
         }
         let was_lost = self.lost.test(seq);
         if was_lost {
             self.lost.clear(seq);
             self.lost_count -= 1;
             env.cc.on_send(u64::from(fresh.bytes));
-            env.counters.tx_retransmits += u64::from(kind.repeats());
         }
         if !kind.repeats() {
             // The oldest gap, so it serves as the tail probe that may be due.

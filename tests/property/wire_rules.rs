@@ -122,9 +122,6 @@ impl Rules {
     }
 
     fn given_back(&mut self, at: Time, node: usize, head: &WriteHead) {
-        if let Some(count) = self.data.get_mut(node) {
-            *count += 1;
-        }
         if let Some(rule) = self.by_sender.get_mut(&(node, head.bth.dest_qpn)) {
             let seq = rule.given_back(head);
             let (first_time, last) = (!head.bth.rtx, head.bth.opcode.is_last());

@@ -1,7 +1,7 @@
 //! One queue pair between two hosts, and writes over it.
 
 use spindrift::counters::Counters;
-use spindrift::endpoint::{CqId, EndpointConfig, Event, QpInit, RtsAttr};
+use spindrift::endpoint::{CqId, EndpointConfig, Event, QpInit, QpStatus, RtsAttr};
 use spindrift::memory::{Access, MrKey, Region};
 use spindrift::path::{EvState, EvStatus, PathConfig};
 use spindrift::time::Time;
@@ -127,6 +127,11 @@ impl Flow {
 
     pub(crate) fn counters(&mut self, node: usize) -> Counters {
         self.net.endpoint(node).counters().clone()
+    }
+
+    pub(crate) fn status(&mut self, node: usize) -> QpStatus {
+        let qpn = self.ends[node].qpn;
+        self.net.endpoint(node).qp_status(qpn).unwrap()
     }
 
     pub(crate) fn evs(&mut self) -> Vec<EvStatus> {

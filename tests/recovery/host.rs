@@ -2,12 +2,17 @@
 //!
 //! Tests decision 25 of `docs/protocol.md`.
 
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex};
+
 use spindrift::congestion::CcConfig;
 use spindrift::endpoint::QpInit;
 use spindrift::time::Time;
+use spindrift::wire::Packet;
 
 use crate::flow::{Flow, TARGET, WRITER};
 use crate::support::link::{Link, Outage};
+use crate::support::net::Tap;
 
 /// Half of what either host sends finds a queue full that is empty again 20 us later.
 fn crowded(seed: u64, planes: usize, adjust: impl Fn(QpInit) -> QpInit) -> Flow {
@@ -162,4 +167,53 @@ fn answers_held_for_a_port_that_goes_down_are_dropped() {
     flow.net.run_for(10_000);
     assert!(flow.counters(TARGET).tx_unsent_dropped > 0);
     flow.finish_all_but(0);
+}
+
+/// Data packets that left a host, and those of them that had left before.
+#[derive(Clone, Default)]
+struct Left(Arc<Mutex<LeftCounts>>);
+
+#[derive(Debug, Default)]
+struct LeftCounts {
+    packets: u64,
+    bytes: u64,
+    repeats: u64,
+    psns: BTreeSet<u32>,
+}
+
+impl Tap for Left {
+    fn sent(&mut self, _: Time, node: usize, packet: &Packet<'_>) {
+        if let Packet::Write { head, payload, .. } = packet
+            && node == WRITER
+        {
+            let counts = &mut *self.0.lock().unwrap();
+            counts.packets += 1;
+            counts.bytes += payload.len() as u64;
+            counts.repeats += u64::from(!counts.psns.insert(head.bth.psn.get()));
+        }
+    }
+    fn arrived(&mut self, _: Time, _: usize, _: &Packet<'_>) {}
+}
+
+/// Of all that finds queues full, only what leaves at last is counted as sent, and only what left before as repeated.
+#[test]
+fn what_is_counted_as_sent_has_left() {
+    let lossy = Link { loss: 500, ..Link::clean(5_000) };
+    let mut flow = Flow::with(7, vec![lossy; 2], 16, |init| init);
+    flow.net.nodes[WRITER].given_back = 3_000;
+    flow.net.nodes[WRITER].full_ns = 20_000;
+    let left = Left::default();
+    flow.net.tap = Some(Box::new(left.clone()));
+    flow.stream(300, 40_000, 4);
+    for _ in 0..300 {
+        // Its loss is found out by tail probes alone.
+        flow.write(64);
+    }
+    let (counters, pair) = (flow.counters(WRITER), flow.status(WRITER).counters);
+    let left = left.0.lock().unwrap();
+    println!("{} packets, {} repeats, {} given back", left.packets, left.repeats, counters.tx_unsent);
+    assert!(counters.tx_unsent > 100 && counters.tx_retransmits > 10 && counters.tx_tail_probes > 10);
+    assert_eq!((counters.tx_data, counters.tx_data_bytes), (left.packets, left.bytes));
+    assert_eq!(counters.tx_retransmits + counters.tx_tail_probes, left.repeats);
+    assert_eq!((pair.tx_packets, pair.tx_bytes, pair.tx_repeats), (left.packets, left.bytes, left.repeats));
 }

@@ -42,7 +42,12 @@ fn data_that_a_port_gave_back_is_sent_again() {
             alone.endpoint.modify_qp(alone.now, alone.qpn, QpModify::Error).unwrap();
         }
         alone.endpoint.unsent(&first);
+        let counters = alone.endpoint.counters();
+        assert_eq!((counters.tx_data, counters.tx_data_bytes, counters.tx_unsent), (0, 0, 1));
+        let counters = alone.endpoint.qp_status(alone.qpn).unwrap().counters;
+        assert_eq!(counters, QpCounters::default());
         assert_eq!(alone.transmit(), usize::from(!fails));
+        assert_eq!(alone.endpoint.counters().tx_data, u64::from(!fails));
         assert_eq!(alone.endpoint.counters().tx_unsent_dropped, 0);
     }
 }

@@ -128,6 +128,14 @@ fn a_silent_link_is_told_in_all_results() {
     let dark = within(1100.0, 2000.0);
     assert!(mean(&dark, "p0_gbps") > 0.06 && mean(&dark, "p1_assumed_bad") > 8.0);
     assert!((mean(&dark, "gbps") - of(0, "mean_gbps")).abs() < 0.02);
+    assert!(mean(&dark, "cwnd_bytes") > 8_000.0 && mean(&dark, "inflight_bytes") > 4_000.0);
+    assert!(
+        (100.0..1e6).contains(&mean(&dark, "rtt_us")),
+        "a full queue of 10 ms: {}",
+        mean(&dark, "rtt_us")
+    );
+    // What the host's own full queue refused, again and again, is not sent again.
+    assert!(of(0, "retransmits") <= of(0, "losses") + 100.0, "{result}");
     assert_eq!(cell(dark[0], "p1_up"), "1", "nobody can see it");
     let late = within(2500.0, 3000.0);
     assert!(mean(&late, "p1_gbps") > 0.05, "it carries again");

@@ -128,6 +128,21 @@ fn samples(path: &Path) -> (Vec<Json>, Vec<Json>) {
     lines.partition(|line| line["type"] == "sample")
 }
 
+/// Only the client limits what it has in flight, and only it sends anything that is answered.
+fn assert_windows(taken: &[Json], last: &Json) {
+    assert!(last["cwnd_bytes"].is_null() && last["rtt_ns"].is_null() && last["min_rtt_ns"].is_null());
+    assert_eq!(last["inflight_bytes"], 0);
+    let busy = |sample: &&Json| sample["inflight_bytes"].as_u64().unwrap() > 20_000;
+    assert!(taken.iter().filter(busy).count() > taken.len() / 4, "128 writes wait for each queue pair");
+    let most = |name: &str| taken.iter().map(|sample| sample[name].as_u64().unwrap()).max().unwrap();
+    // Losses make a window smaller than what is in flight already.
+    assert!(most("inflight_bytes") <= most("cwnd_bytes") + 5_000);
+    for sample in taken.iter().filter(|sample| !sample["rtt_ns"].is_null()) {
+        assert!(sample["min_rtt_ns"].as_u64() <= sample["rtt_ns"].as_u64(), "{sample}");
+    }
+    assert!(taken.last().unwrap()["min_rtt_ns"].as_u64().unwrap() > 1_000);
+}
+
 /// Each side at short intervals, to the end: samples that only grow, the last of which is what the run says of itself.
 #[test]
 fn samples_tell_what_a_side_did_and_when() {
@@ -141,6 +156,7 @@ fn samples_tell_what_a_side_did_and_when() {
         &[
             &["--local", locals[1], "--samples", client_file, "--sample-interval", "2ms", "-q", "2"]
                 as &[_],
+            &["--cc", "nscc"],
             &["-s", "20000", "-D", "400ms", "--source-ports", "41000-41015", "--fault", "loss=1%,port=1"],
         ]
         .concat(),
@@ -184,6 +200,7 @@ fn samples_tell_what_a_side_did_and_when() {
         }
         assert!(planes[0]["good"].as_u64().unwrap() > 0);
     }
+    assert_windows(&samples(&files[0]).0, samples(&files[1]).0.last().unwrap());
     // What was lost on plane 1 shows there, and the source ports are those that were asked for.
     let (taken, evs) = samples(&files[0]);
     assert!(taken.last().unwrap()["losses"].as_u64().unwrap() > 0);

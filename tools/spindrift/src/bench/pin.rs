@@ -24,9 +24,9 @@ impl Cores {
         }
     }
 
-    /// The scheduler's choice, for one side of two that may be on one host.
-    pub(crate) fn any(lanes: usize) -> Self {
-        Self { pinned: Vec::new(), own: available().len() > lanes }
+    /// The scheduler's choice, for one side of two that may be on one host. `shared`: with others that are busy, too.
+    pub(crate) fn any(lanes: usize, shared: bool) -> Self {
+        Self { pinned: Vec::new(), own: !shared && enough_for(lanes + 1) }
     }
 
     /// Binds this thread, which drives a lane. Where that is not allowed, the scheduler's choice will do.
@@ -40,6 +40,11 @@ impl Cores {
     pub(crate) fn idle(&self) -> Idle {
         Idle::new(self.own)
     }
+}
+
+/// Whether this host has a core for each of so many threads.
+pub(crate) fn enough_for(threads: usize) -> bool {
+    available().len() >= threads
 }
 
 fn available() -> Vec<usize> {

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context as _, Result};
 use serde::{Deserialize, Serialize};
+use spindrift::endpoint::QpStatus;
 use spindrift::path::{EvId, EvState, EvStatus};
 use spindrift::verbs::{Context, Qp};
 use spindrift::wire::Qpn;
@@ -60,6 +61,14 @@ pub(crate) struct Sample {
     pub(crate) spurious_retransmits: u64,
     pub(crate) timeouts: u64,
     pub(crate) qp_errors: u64,
+    /// Mean congestion window of the queue pairs that have one.
+    pub(crate) cwnd_bytes: Option<u64>,
+    /// Mean of what the queue pairs have in flight, as congestion control counts it.
+    pub(crate) inflight_bytes: u64,
+    /// Longest smoothed round-trip time of a queue pair; absent before the first sample of one.
+    pub(crate) rtt_ns: Option<u64>,
+    /// Shortest round-trip time that a queue pair has seen.
+    pub(crate) min_rtt_ns: Option<u64>,
     pub(crate) planes: Vec<PlaneSample>,
 }
 
@@ -191,11 +200,14 @@ impl Sampler {
             plane.tx_bytes += port.counters.tx_bytes;
             plane.rx_bytes += port.counters.rx_bytes;
         }
+        let mut statuses = Vec::with_capacity(self.qps.len());
         for (number, (lane, qpn)) in self.qps.clone().into_iter().enumerate() {
-            let states: Vec<EvStatus> = self
-                .context
-                .with_endpoint_of(lane, |endpoint| endpoint.ev_states(qpn).into_iter().flatten().collect())?;
-            for status in states {
+            let (evs, status) = self.context.with_endpoint_of(lane, |endpoint| {
+                let evs: Vec<EvStatus> = endpoint.ev_states(qpn).into_iter().flatten().collect();
+                (evs, endpoint.qp_status(qpn))
+            })?;
+            statuses.extend(status);
+            for status in evs {
                 let state = StateName::from(status.state);
                 if let Some(plane) = planes.get_mut(usize::from(status.plane)) {
                     *plane.count(state, status.active) += 1;
@@ -218,6 +230,10 @@ impl Sampler {
             spurious_retransmits: counters.spurious_retransmits,
             timeouts: counters.timeouts,
             qp_errors: counters.qp_errors,
+            cwnd_bytes: mean(statuses.iter().map(|qp| qp.cwnd_bytes).filter(|&cwnd| cwnd < u64::MAX)),
+            inflight_bytes: mean(statuses.iter().map(|qp| qp.inflight_bytes)).unwrap_or_default(),
+            rtt_ns: measured(&statuses, |qp| qp.smoothed_rtt_ns).max(),
+            min_rtt_ns: measured(&statuses, |qp| qp.min_rtt_ns).min(),
             planes,
         }))?;
         // Whoever watches the file sees it at once.
@@ -247,6 +263,17 @@ impl Sampler {
         serde_json::to_writer(&mut self.out, line)?;
         Ok(self.out.write_all(b"\n")?)
     }
+}
+
+fn mean(values: impl Iterator<Item = u64>) -> Option<u64> {
+    let (sum, count) =
+        values.fold((0_u64, 0_u64), |(sum, count), value| (sum.saturating_add(value), count + 1));
+    sum.checked_div(count)
+}
+
+/// Times of the queue pairs that have measured one.
+fn measured(statuses: &[QpStatus], time: fn(&QpStatus) -> u64) -> impl Iterator<Item = u64> {
+    statuses.iter().map(time).filter(|&ns| ns > 0)
 }
 
 impl PlaneSample {

@@ -104,7 +104,7 @@ impl<'a> Client<'a> {
         let theirs = channel.agree(&offer, |_, agreed| side.establish(agreed)).map_err(named)?;
         tell_unused_planes("server", &peer, &offer, &theirs);
         let remote = *theirs.memory.first().with_context(|| format!("the server {peer} offers no memory"))?;
-        let cores = Cores::any(settings.lanes);
+        let cores = Cores::any(settings.lanes, session.share_cores);
         let pump = if session.with_pump {
             let (local, remote) = (first_address(&offer)?, first_address(&theirs)?);
             Some(Sending { local, remote, payload: side.in_use.mtu as usize, gso: settings.gso })

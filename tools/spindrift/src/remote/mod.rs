@@ -88,6 +88,9 @@ pub(crate) struct RemoteArgs {
     /// Time between two samples [default: 10ms].
     #[arg(long, value_name = "TIME", value_parser = parse_duration, requires = "samples")]
     sample_interval: Option<Duration>,
+    /// This host's cores are shared with other busy processes: give a core away as soon as there is nothing to do.
+    #[arg(long)]
+    share_cores: bool,
     /// Server only: after a run, wait for the next client, until Ctrl-C. One JSON object a run.
     #[arg(long, conflicts_with_all = ["server", "pcap", "samples"])]
     keep_serving: bool,
@@ -135,6 +138,7 @@ struct Session {
     timeout: Duration,
     keep_serving: bool,
     with_pump: bool,
+    share_cores: bool,
     samples: Option<SamplesConfig>,
     stop: Stop,
 }
@@ -197,6 +201,7 @@ fn run(args: &RemoteArgs, kind: Kind, size: Option<u64>, iterations: u64) -> Res
         timeout: config.setup.timeout.unwrap_or(TIMEOUT),
         keep_serving: args.keep_serving,
         with_pump: args.with_pump,
+        share_cores: args.share_cores,
         samples,
         settings,
         stop: Stop::on_ctrl_c()?,

@@ -139,7 +139,7 @@ impl<'a> Server<'a> {
             ));
             say(&format!("{:>9} {:>12}  verified", "#bytes", "#iterations"));
         }
-        let cores = Cores::any(settings.lanes);
+        let cores = Cores::any(settings.lanes, session.share_cores);
         let pump_at = first_address(&offer)?;
         let sampler = session.sampler(&side)?;
         Ok(Self { session, settings, channel, side, remote, plan, layouts, peer, cores, pump_at, sampler })

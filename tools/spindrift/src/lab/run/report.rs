@@ -11,7 +11,7 @@ use serde_json::{Value as Json, json};
 use super::experiment::Experiment;
 use super::outcome::{Effect, EventOutcome, FlowOutcome, Outcome};
 use super::recovery::ENOUGH;
-use crate::bench::samples::{PlaneSample, StateName};
+use crate::bench::samples::{PlaneSample, Sample, StateName};
 use crate::units::count;
 
 /// Milliseconds of a row of the table.
@@ -46,7 +46,7 @@ fn put(
 /// One row for each flow and ten milliseconds.
 fn samples(experiment: &Experiment, outcome: &Outcome, out: &mut impl std::io::Write) -> std::io::Result<()> {
     let planes = usize::from(experiment.fabric.shape().planes);
-    write!(out, "time_ms,flow,gbps,losses,retransmits,timeouts,ecn_marked")?;
+    write!(out, "time_ms,flow,gbps,losses,retransmits,timeouts,ecn_marked,cwnd_bytes,inflight_bytes,rtt_us")?;
     for plane in 0..planes {
         for name in ["gbps", "up", "good", "skip", "reserve", "assumed_bad", "denied"] {
             write!(out, ",p{plane}_{name}")?;
@@ -56,7 +56,7 @@ fn samples(experiment: &Experiment, outcome: &Outcome, out: &mut impl std::io::W
     let length_ms = experiment.duration.as_millis() as usize;
     for flow in &outcome.flows {
         let edges = || (0..=length_ms / ROW_MS).map(|row| (row * ROW_MS) as f64);
-        let counts = |side: &super::record::Side, count: fn(&crate::bench::samples::Sample) -> u64| {
+        let counts = |side: &super::record::Side, count: fn(&Sample) -> u64| {
             let counts = side.counts(edges(), count);
             counts.windows(2).map(|pair| (pair[1] - pair[0]).round()).collect::<Vec<_>>()
         };
@@ -80,6 +80,7 @@ fn samples(experiment: &Experiment, outcome: &Outcome, out: &mut impl std::io::W
                 write!(out, ",{}", counts.get(row).copied().unwrap_or_default())?;
             }
             let latest = flow.sender.latest(span.end as f64);
+            write!(out, ",{}", latest.map_or_else(|| ",,".to_owned(), window))?;
             for (plane, arrived) in arrived.iter().enumerate() {
                 let state = latest.and_then(|sample| sample.planes.get(plane)).copied().unwrap_or_default();
                 let PlaneSample { up, good, skip, reserve, assumed_bad, denied, .. } = state;
@@ -90,6 +91,13 @@ fn samples(experiment: &Experiment, outcome: &Outcome, out: &mut impl std::io::W
         }
     }
     Ok(())
+}
+
+/// Congestion window, bytes in flight and round-trip time; empty where there is none.
+fn window(sample: &Sample) -> String {
+    let cwnd = sample.cwnd_bytes.map_or_else(String::new, |bytes| bytes.to_string());
+    let rtt = sample.rtt_ns.map_or_else(String::new, |ns| format!("{:.1}", ns as f64 / 1e3));
+    format!("{cwnd},{},{rtt}", sample.inflight_bytes)
 }
 
 /// One row for each entropy value and change of its state.

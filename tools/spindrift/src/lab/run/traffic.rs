@@ -13,6 +13,7 @@ use anyhow::{Context as _, Result, bail};
 use serde_json::Value as Json;
 
 use super::experiment::{Experiment, Flow};
+use crate::bench::pin::enough_for;
 use crate::bench::samples::{Line, Sample};
 use crate::lab::ip::Ip;
 use crate::lab::plan::LabPlan;
@@ -209,6 +210,9 @@ impl Stage<'_> {
         command.args(["netns", "exec", &namespace]).arg(&self.program).arg("write-bw");
         command.args(["--json", "--local", &self.addresses(host).join(",")]);
         command.arg("--samples").arg(files.samples(role)).args(["--sample-interval", "1ms"]);
+        if !enough_for(2 * self.experiment.flows.len()) {
+            command.arg("--share-cores");
+        }
         command.args(options.iter().copied().flatten()).stdin(Stdio::null());
         let create =
             |path: &Path| File::create(path).with_context(|| format!("cannot write {}", path.display()));
