@@ -15,7 +15,7 @@ use super::ops;
 use super::origin::Source;
 use super::peer::{Peer, StatusUpdate, Sweep};
 use super::planes::jittered;
-use super::share::Heard;
+use super::share::{AnswerPorts, Heard};
 use super::timers::Request;
 
 impl Endpoint {
@@ -35,7 +35,7 @@ impl Endpoint {
     /// Time until a request that the full queue refused is tried again, ns, give or take a quarter.
     const PUT_OFF_NS: u64 = 100_000;
     /// Peers that share an address, as far as endpoint operations are concerned.
-    const SHARED: usize = 8;
+    pub(super) const SHARED: usize = 8;
     /// Queue pairs that learn of new planes in one go, and peers that are told of our ports.
     pub(super) const SLICE: usize = 16;
 
@@ -48,6 +48,18 @@ impl Endpoint {
             count += 1;
         }
         (found, count)
+    }
+
+    /// Where answers to what comes from this address go, as far as this endpoint knows.
+    pub(super) fn answer_ports(&self, ip: IpAddr) -> AnswerPorts {
+        let (peers, count) = self.peers_at(ip);
+        let mut ports = AnswerPorts::default();
+        for &index in &peers[..count] {
+            if let Some(peer) = self.peers.get(index as usize).and_then(Option::as_ref) {
+                ports.add(peer.udp_port);
+            }
+        }
+        ports
     }
 
     /// A peer, or someone in its name, says which of its ports can be reached. Only what is believed is answered.

@@ -17,17 +17,18 @@ impl Endpoint {
             self.counters.rx_unknown_qp += 1;
             return;
         }
-        let stranger = match erth.op {
+        let known = self.answer_ports(source.meta.src);
+        let (stranger, answer_to) = match erth.op {
             // Taken in whether it may be answered or not; what it costs is bounded by itself.
             EndpointOp::PortStatusUpdate => {
                 let heard = self.on_port_status(now, source, erth.port_status_mask);
-                match self.end_of_round(now, heard) {
-                    Some(Heard::Believed) => false,
-                    Some(Heard::Stranger) => {
+                match self.end_of_round(now, heard, known) {
+                    Some((Heard::Believed, answer_to)) => (false, answer_to),
+                    Some((Heard::Stranger, _)) => {
                         self.counters.rx_foreign_port_status += 1;
                         return;
                     }
-                    Some(Heard::Contradiction) => {
+                    Some((Heard::Contradiction, _)) => {
                         self.counters.rx_contradicting_port_status += 1;
                         return;
                     }
@@ -35,25 +36,33 @@ impl Endpoint {
                 }
             }
             // Anyone may ask whether a path works: it changes nothing and is rate limited.
-            EndpointOp::EvProbe => self.peers_at(source.meta.src).1 == 0,
+            EndpointOp::EvProbe if known.is_empty() => {
+                let Some((_, nobody)) = self.end_of_round(now, Heard::Stranger, known) else { return };
+                (true, nobody)
+            }
+            EndpointOp::EvProbe => (false, known),
             EndpointOp::Reserved2 | EndpointOp::Reserved3 => {
                 self.counters.rx_malformed += 1;
                 return;
             }
         };
-        if self.ops.may_answer(now, stranger) {
-            self.respond(source, bth.psn, erth);
-        } else {
-            self.counters.rx_rate_limited += 1;
+        // A stranger listens where everybody does.
+        let usual = answer_to.is_empty().then_some(self.cfg.udp_port);
+        for udp_port in answer_to.iter().chain(usual) {
+            if self.ops.may_answer(now, stranger) {
+                self.respond(source, udp_port, bth.psn, erth);
+            } else {
+                self.counters.rx_rate_limited += 1;
+            }
         }
     }
 
     /// Answers an endpoint request on the path it came by, in the control class.
-    fn respond(&mut self, source: &Source<'_>, request_id: Psn, erth: &Erth) {
+    fn respond(&mut self, source: &Source<'_>, udp_port: u16, request_id: Psn, erth: &Erth) {
         let Some(port) = self.cfg.ports.get(usize::from(source.port)) else { return };
         let peer = PortAddr { ip: source.meta.src, mac: source.mac() };
         let ours = (source.port, port);
-        let Ok(template) = self.routes.template(&self.cfg, ours, &peer, self.cfg.udp_port) else {
+        let Ok(template) = self.routes.template(&self.cfg, ours, &peer, udp_port) else {
             self.counters.rx_bad_stack += 1;
             return;
         };

@@ -3,7 +3,8 @@
 //! A queue pair number tells which endpoint it belongs to, and so does a request id. What comes in on another one is
 //! [passed on](Endpoint::take_forward) as it is, before it is checked any further. A port status update concerns the
 //! queue pairs of all endpoints: it goes round, and the last one answers if any of them believed it. So what is
-//! answered has been learnt everywhere, and what is lost on its way the peer repeats.
+//! answered has been learnt everywhere, and what is lost on its way the peer repeats. A probe goes round until it comes to
+//! an endpoint that is connected to its sender, and so knows where the answer goes.
 
 use spindrift_pmd::{RxFrame, Steering, SteeringException};
 
@@ -74,15 +75,45 @@ impl Forward {
     }
 }
 
-/// A port status update on its way past all endpoints.
+/// A request on its way past the endpoints: a port status update past all, a probe until one knows its sender.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Round {
     /// Endpoints that it visits after the next one.
     left: u32,
     heard: Heard,
+    answer_to: AnswerPorts,
 }
 
-/// What a port status update is to those that it has visited, the best of it last.
+/// The UDP ports that peers with one address listen on: an answer goes to each. A request does not say which of them sent it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct AnswerPorts {
+    /// 0 is none.
+    ports: [u16; Endpoint::SHARED],
+}
+
+impl AnswerPorts {
+    /// One more, unless it is there or there are too many.
+    pub(super) fn add(&mut self, udp_port: u16) {
+        if let Some(place) = self.ports.iter_mut().find(|port| matches!(**port, 0) || **port == udp_port) {
+            *place = udp_port;
+        }
+    }
+
+    fn with(mut self, more: Self) -> Self {
+        more.iter().for_each(|port| self.add(port));
+        self
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = u16> {
+        self.ports.into_iter().filter(|&port| port != 0)
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.iter().next().is_none()
+    }
+}
+
+/// What a request is to those that it has visited, the best of it last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Heard {
     /// Its sender is the peer of none.
@@ -128,20 +159,25 @@ impl Endpoint {
         elsewhere
     }
 
-    /// What a port status update is to all endpoints, when this is the last that it visits; else it goes on.
-    pub(super) fn end_of_round(&mut self, now: Time, heard: Heard) -> Option<Heard> {
+    /// What a request is to all endpoints, and where its answer goes, when this is the last that it visits; else it goes on.
+    pub(super) fn end_of_round(
+        &mut self,
+        now: Time,
+        heard: Heard,
+        answer_to: AnswerPorts,
+    ) -> Option<(Heard, AnswerPorts)> {
         let QpnShare { index, of } = self.cfg.qpns;
         let so_far = self.forwarded.and_then(|forward| forward.round);
-        let Round { left, heard } = match so_far {
-            Some(round) => Round { heard: heard.max(round.heard), ..round },
-            None => Round { left: of - 1, heard },
+        let (left, heard, answer_to) = match so_far {
+            Some(round) => (round.left, heard.max(round.heard), round.answer_to.with(answer_to)),
+            None => (of - 1, heard, answer_to),
         };
-        let Some(left) = left.checked_sub(1) else { return Some(heard) };
+        let Some(left) = left.checked_sub(1) else { return Some((heard, answer_to)) };
         if so_far.is_none() && !self.ops.may_go_round(now) {
             self.counters.rx_rate_limited += 1;
             return None;
         }
-        self.pass_on(Forward { to: (index + 1) % of, round: Some(Round { left, heard }) });
+        self.pass_on(Forward { to: (index + 1) % of, round: Some(Round { left, heard, answer_to }) });
         None
     }
 

@@ -5,6 +5,7 @@
 
 mod access;
 mod acks;
+mod answer_ports;
 mod bench;
 mod closed_peer;
 mod floods;

@@ -1,6 +1,7 @@
 //! Endpoints that share addresses: what comes in on the wrong one goes to the right one, once.
 
-use spindrift::endpoint::{Endpoint, EndpointConfig, Forward, QpnShare};
+use spindrift::endpoint::{Endpoint, EndpointConfig, Forward, QpnShare, Transmit};
+use spindrift::path::PortMask;
 use spindrift::pmd::{RxFrame, RxOrigin};
 use spindrift::time::Time;
 use spindrift::wire::{
@@ -157,11 +158,16 @@ fn one_endpoint_passes_nothing_on() {
     assert_eq!(bench.count("tx_endpoint_responses"), 1);
 }
 
+/// Only an endpoint that is connected to whoever asks knows where the answer goes; a stranger is answered by the last.
 #[test]
-fn probes_are_answered_where_they_come_in_and_responses_go_to_whoever_asked() {
+fn probes_are_answered_by_who_knows_the_sender_and_responses_go_to_whoever_asked() {
     let mut shared = Shared::new();
     for first in [0, 1, 2] {
-        assert_eq!(shared.give(first, &envelope().seal(&request(EndpointOp::EvProbe, 0))), [first]);
+        let path = [vec![0, 1], vec![1], vec![2, 0, 1]][first as usize].clone();
+        assert_eq!(shared.give(first, &envelope().seal(&request(EndpointOp::EvProbe, 0))), path);
+        let stranger = Envelope::new(stranger_ip(), address(true, VICTIM, 0));
+        let round: Vec<u32> = (0..OF).map(|step| (first + step) % OF).collect();
+        assert_eq!(shared.give(first, &stranger.seal(&request(EndpointOp::EvProbe, 0))), round);
         for owner in [0_u32, 1, 2] {
             for top in (0..16).filter(|top| top % OF == owner) {
                 let bth = Bth::new(Opcode::EndpointResponse, ENDPOINT_QPN, Psn::new(top << 12 | 0x345));
@@ -172,9 +178,32 @@ fn probes_are_answered_where_they_come_in_and_responses_go_to_whoever_asked() {
             }
         }
     }
-    assert_eq!(shared.counts("tx_endpoint_responses"), [1, 1, 1]);
-    assert_eq!(shared.counts("rx_endpoint_requests"), [1, 1, 1]);
+    assert_eq!(shared.counts("tx_endpoint_responses"), [1, 1 + 3, 1]);
+    assert_eq!(shared.counts("rx_endpoint_requests"), [2, 2, 2]);
     assert_eq!(shared.counts("rx_unmatched_response"), [18, 15, 15]);
+}
+
+/// Whoever answers a port status update at the end of its round does so where the peer listens, known to it or not.
+#[test]
+fn the_last_of_a_round_answers_where_the_first_of_them_knows() {
+    for first in [0_u32, 1, 2] {
+        let mut shared = Shared::new();
+        let ip = crate::answer_ports::connect(&mut shared.bench, 30, 40_001);
+        let frame =
+            Envelope::new(ip, address(true, VICTIM, 0)).seal(&request(EndpointOp::PortStatusUpdate, 0b11));
+        let last = *shared.give(first, &frame).last().unwrap();
+        let mut out = Transmit::default();
+        let now = shared.bench.net.now;
+        let mut answered = Vec::new();
+        while shared.endpoint(last).transmit(now, PortMask::ALL, &mut out) {
+            let bytes = frame::join(shared.endpoint(last), &out);
+            let (meta, packet) = frame::decode(&bytes).unwrap();
+            if matches!(packet, Packet::EndpointResponse { .. }) {
+                answered.push((meta.dst, meta.dst_port));
+            }
+        }
+        assert_eq!(answered, [(ip, 40_001)], "first at {first}");
+    }
 }
 
 /// All learn of it, and the last one answers if any of them believed it.

@@ -122,6 +122,20 @@ fn the_pump_runs_beside_the_writes() {
 }
 
 /// The lines of a file of samples, by type.
+/// Two processes of one host cannot listen on one port, and what one of them asks the other answers where it listens.
+#[test]
+fn sides_that_listen_on_different_ports_hear_each_others_answers() {
+    let (_, server) = both(
+        "write-bw",
+        &["--local", "127.0.0.31", "--udp-port", "45817"],
+        &["--local", "127.0.0.32", "--udp-port", "45818", "-D", "300ms"],
+    );
+    let count = |name: &str| server["counters"]["transport"][name].as_u64().unwrap_or(0);
+    let (asked, heard) = (count("tx_endpoint_requests"), count("rx_endpoint_responses"));
+    assert!(asked > 10 && heard > asked / 2, "{asked} probes for the paths of answers, {heard} answered");
+    assert_eq!(count("rx_unmatched_response"), 0);
+}
+
 fn samples(path: &Path) -> (Vec<Json>, Vec<Json>) {
     let text = fs::read_to_string(path).unwrap();
     let lines = text.lines().map(|line| serde_json::from_str::<Json>(line).unwrap());
