@@ -188,7 +188,13 @@ impl Paths {
         patience_ns: u64,
         draw: impl FnMut() -> u16,
     ) -> Option<Probe> {
-        if now < self.prober.next_due { None } else { self.start_probe(now, free, patience_ns, draw) }
+        if now < self.prober.next_due {
+            return None;
+        }
+        let (slot, ev) = self.due_probe(now, free)?;
+        let probe = Probe { id: self.prober.fresh_id(draw), ev };
+        self.start_probe(slot, probe, now + self.prober.wait_ns(patience_ns));
+        Some(probe)
     }
 
     /// Whether a probe is due: if [`poll_probe`](Self::poll_probe) has none, its plane has no room.
@@ -197,25 +203,22 @@ impl Paths {
         self.prober.next_due <= now && self.prober.free_slot().is_some()
     }
 
+    /// The path whose probe is due, and where to remember it.
     #[cold]
-    fn start_probe(
-        &mut self,
-        now: Time,
-        free: PortMask,
-        patience_ns: u64,
-        draw: impl FnMut() -> u16,
-    ) -> Option<Probe> {
+    fn due_probe(&self, now: Time, free: PortMask) -> Option<(usize, EvId)> {
         let slot = self.prober.free_slot()?;
         let (id, _) = self.most_due(free).filter(|&(_, due)| due <= now)?;
-        let probe = Probe { id: self.prober.fresh_id(draw), ev: EvId(id) };
-        let until = now + self.prober.wait_ns(patience_ns);
+        Some((slot, EvId(id)))
+    }
+
+    #[cold]
+    fn start_probe(&mut self, slot: usize, probe: Probe, until: Time) {
         if let Some(place) = self.prober.in_flight.get_mut(slot) {
             *place = Some(InFlight { probe, until });
         }
-        self.set_flags(id, BAD | PROBING);
+        self.set_flags(probe.ev.0, BAD | PROBING);
         self.counters.probes_sent += 1;
         self.find_next_probe();
-        Some(probe)
     }
 
     /// The peer answered a reliability probe (SACK with `pr` = 1, MRC 1.0 table 7-14). Returns the path
