@@ -45,6 +45,23 @@ impl Folder {
         serde_json::from_str(&self.read("result.json")).unwrap()
     }
 
+    fn assert_pictures(&self) {
+        let svg = self.read("figure.svg");
+        for part in [
+            "A test",
+            "flow h1-h3",
+            "can pass",
+            "plane 1",
+            "assumed bad",
+            "1: at 1.00",
+            "h3:p1-t0-1: blackhole",
+        ] {
+            assert!(svg.contains(part), "{part}");
+        }
+        let png = fs::read(self.results().join("figure.png")).unwrap();
+        assert!(png.starts_with(b"\x89PNG\r\n\x1a\n") && png.ends_with(b"IEND\xae\x42\x60\x82"));
+    }
+
     /// The rows of a table, by column.
     fn table(&self, name: &str) -> Vec<Vec<(String, String)>> {
         let text = self.read(name);
@@ -151,6 +168,7 @@ fn a_silent_link_is_told_in_all_results() {
     {
         assert!(summary.contains(part), "{part}: {summary}");
     }
+    folder.assert_pictures();
 }
 
 /// A later flow is an event for the others; two flows between the same hosts have names of their own; unlimited links leave the rate as

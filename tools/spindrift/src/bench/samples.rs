@@ -89,6 +89,13 @@ pub(crate) struct PlaneSample {
     pub(crate) denied: u64,
 }
 
+impl PlaneSample {
+    /// All entropy values of the plane.
+    pub(crate) fn evs(&self) -> u64 {
+        self.good + self.skip + self.reserve + self.assumed_bad + self.denied
+    }
+}
+
 /// The state that an entropy value came to by a moment.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct EvLine {

@@ -2,10 +2,12 @@
 
 mod capacity;
 mod experiment;
+mod figure;
 mod outcome;
 mod record;
 mod recovery;
 mod report;
+mod series;
 mod traffic;
 
 use std::fs;

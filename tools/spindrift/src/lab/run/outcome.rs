@@ -58,12 +58,35 @@ pub(super) struct FlowOutcome {
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct EventOutcome {
     pub(super) at_ms: f64,
+    pub(super) kind: EventKind,
     /// How long it took to change the lab. Packets may feel it from the first to the last moment.
     pub(super) took_ms: f64,
     pub(super) what: Vec<String>,
     /// Within what time traffic should be itself again.
     pub(super) goal_ms: Option<f64>,
     pub(super) flows: Vec<Effect>,
+}
+
+impl EventOutcome {
+    /// What happened, in a line.
+    pub(super) fn in_short(&self) -> String {
+        match self.what.as_slice() {
+            [one, two, more @ ..] if !more.is_empty() => format!("{one}, {two} and {} more", more.len()),
+            few => few.join(", "),
+        }
+    }
+}
+
+/// What an event is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub(super) enum EventKind {
+    /// Faults began, and perhaps others ended.
+    Fault,
+    /// Faults ended.
+    Repair,
+    /// A flow began.
+    Flow,
 }
 
 /// What it did to a flow, until the next event.
@@ -143,6 +166,7 @@ fn ms(start: Instant, at: Instant) -> f64 {
 /// An event before its effects are known.
 struct Known {
     at_ms: f64,
+    kind: EventKind,
     took_ms: f64,
     what: Vec<String>,
     goal_ms: Option<f64>,
@@ -172,6 +196,11 @@ fn events(
             }
             Known {
                 at_ms: ms(start, happened.from),
+                kind: if happened.events.iter().any(|event| event.begins) {
+                    EventKind::Fault
+                } else {
+                    EventKind::Repair
+                },
                 took_ms: ms(happened.from, happened.to),
                 what: happened.lines(&experiment.entries),
                 goal_ms: goal_ms(experiment, &happened.events),
@@ -184,7 +213,8 @@ fn events(
         let before = place.checked_sub(1).and_then(|before| known.get(before));
         let capacities = before.map_or_else(|| whole.clone(), |before| before.capacities.clone());
         let what = vec![format!("flow {} begins", flow.name)];
-        known.insert(place, Known { at_ms: flow.start_ms, took_ms: 0.0, what, goal_ms: None, capacities });
+        let (at_ms, kind) = (flow.start_ms, EventKind::Flow);
+        known.insert(place, Known { at_ms, kind, took_ms: 0.0, what, goal_ms: None, capacities });
     }
     let end_ms = experiment.duration.as_secs_f64() * 1e3;
     let ends: Vec<_> = known.iter().skip(1).map(|event| event.at_ms).chain([end_ms]).collect();
@@ -201,6 +231,7 @@ fn events(
     let outcome = |(event, until_ms): (Known, f64)| EventOutcome {
         flows: effects(&event, until_ms),
         at_ms: event.at_ms,
+        kind: event.kind,
         took_ms: event.took_ms,
         what: event.what,
         goal_ms: event.goal_ms,

@@ -9,13 +9,15 @@ use anyhow::{Context as _, Result};
 use serde_json::{Value as Json, json};
 
 use super::experiment::Experiment;
+use super::figure;
 use super::outcome::{Effect, EventOutcome, FlowOutcome, Outcome};
 use super::recovery::ENOUGH;
+use super::series::{PlaneStep, Step, steps};
 use crate::bench::samples::{PlaneSample, Sample, StateName};
 use crate::units::count;
 
-/// Milliseconds of a row of the table.
-const ROW_MS: usize = 10;
+/// Milliseconds of a row of the table of samples, and the least of a step of the figure.
+pub(super) const STEP_MS: usize = 10;
 
 /// Writes all results to a folder, and returns the summary.
 pub(super) fn write(experiment: &Experiment, outcome: &Outcome, folder: &Path) -> Result<String> {
@@ -26,6 +28,12 @@ pub(super) fn write(experiment: &Experiment, outcome: &Outcome, folder: &Path) -
     let mut object = serde_json::to_string_pretty(&object(experiment, outcome))?;
     object.push('\n');
     put(folder, "result.json", |file| file.write_all(object.as_bytes()))?;
+    let planes = usize::from(experiment.fabric.shape().planes);
+    let length_ms = experiment.duration.as_millis() as usize;
+    let figure = figure::draw(&experiment.title, planes, length_ms, outcome);
+    put(folder, "figure.svg", |file| file.write_all(figure.svg().as_bytes()))?;
+    let png = figure.png()?;
+    put(folder, "figure.png", |file| file.write_all(&png))?;
     Ok(summary)
 }
 
@@ -55,37 +63,16 @@ fn samples(experiment: &Experiment, outcome: &Outcome, out: &mut impl std::io::W
     writeln!(out)?;
     let length_ms = experiment.duration.as_millis() as usize;
     for flow in &outcome.flows {
-        let edges = || (0..=length_ms / ROW_MS).map(|row| (row * ROW_MS) as f64);
-        let counts = |side: &super::record::Side, count: fn(&Sample) -> u64| {
-            let counts = side.counts(edges(), count);
-            counts.windows(2).map(|pair| (pair[1] - pair[0]).round()).collect::<Vec<_>>()
-        };
-        let sent = [
-            counts(&flow.sender, |sample| sample.losses),
-            counts(&flow.sender, |sample| sample.tx_retransmits),
-            counts(&flow.sender, |sample| sample.timeouts),
-            counts(&flow.receiver, |sample| sample.rx_ecn_marked),
-        ];
-        let arrived: Vec<_> = (0..planes)
-            .map(|plane| {
-                flow.receiver.arrivals(length_ms, move |sample| {
-                    sample.planes.get(plane).map_or(0, |plane| plane.rx_bytes)
-                })
-            })
-            .collect();
-        for row in 0..length_ms / ROW_MS {
-            let span = row * ROW_MS..(row + 1) * ROW_MS;
-            write!(out, "{},{},{:.6}", span.start, flow.name, flow.arrivals.mean_bps(span.clone()) / 1e9)?;
-            for counts in &sent {
-                write!(out, ",{}", counts.get(row).copied().unwrap_or_default())?;
-            }
-            let latest = flow.sender.latest(span.end as f64);
-            write!(out, ",{}", latest.map_or_else(|| ",,".to_owned(), window))?;
-            for (plane, arrived) in arrived.iter().enumerate() {
-                let state = latest.and_then(|sample| sample.planes.get(plane)).copied().unwrap_or_default();
+        for Step { span_ms, bps, losses, retransmits, timeouts, ecn_marked, sender, planes } in
+            steps(flow, planes, length_ms, STEP_MS)
+        {
+            write!(out, "{},{},{:.6}", span_ms.start, flow.name, bps / 1e9)?;
+            write!(out, ",{losses},{retransmits},{timeouts},{ecn_marked}")?;
+            write!(out, ",{}", sender.map_or_else(|| ",,".to_owned(), window))?;
+            for PlaneStep { bps, state } in planes {
                 let PlaneSample { up, good, skip, reserve, assumed_bad, denied, .. } = state;
-                let gbps = arrived.mean_bps(span.clone()) / 1e9;
-                write!(out, ",{gbps:.6},{},{good},{skip},{reserve},{assumed_bad},{denied}", u8::from(up))?;
+                let (gbps, up) = (bps / 1e9, u8::from(up));
+                write!(out, ",{gbps:.6},{up},{good},{skip},{reserve},{assumed_bad},{denied}")?;
             }
             writeln!(out)?;
         }
@@ -187,10 +174,6 @@ fn summary(experiment: &Experiment, outcome: &Outcome) -> String {
 }
 
 fn row(event: &EventOutcome, effect: &Effect, first: bool) -> Vec<String> {
-    let what = match event.what.as_slice() {
-        [one, two, more @ ..] if !more.is_empty() => format!("{one}, {two} and {} more", more.len()),
-        few => few.join(", "),
-    };
     let recovered = match effect.recovery_ms {
         Some(after) => format!("{after:.0}"),
         None if effect.possible_gbps == 0.0 => "-".to_owned(),
@@ -202,8 +185,11 @@ fn row(event: &EventOutcome, effect: &Effect, first: bool) -> Vec<String> {
         (Some(goal), Some(after)) if after <= goal => format!("{goal:.0}: met"),
         (Some(goal), _) => format!("{goal:.0}: missed"),
     };
-    let (at, what) =
-        if first { (format!("{:.3}", event.at_ms / 1e3), what) } else { (String::new(), String::new()) };
+    let (at, what) = if first {
+        (format!("{:.3}", event.at_ms / 1e3), event.in_short())
+    } else {
+        (String::new(), String::new())
+    };
     vec![
         at,
         what,

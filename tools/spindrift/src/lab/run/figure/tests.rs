@@ -1,0 +1,177 @@
+use super::*;
+use crate::bench::samples::Sample;
+use crate::lab::run::outcome::Effect;
+use crate::lab::run::record::Side;
+use crate::lab::run::recovery::Arrivals;
+use crate::lab::run::traffic::Said;
+
+fn flow(name: &str) -> FlowOutcome {
+    FlowOutcome {
+        name: name.to_owned(),
+        start_ms: 0.0,
+        sender: Side::default(),
+        receiver: Side::default(),
+        arrivals: Arrivals::default(),
+        baseline_bps: 1e9,
+        verified: true,
+        qp_errors: 0,
+        said: Said { client: serde_json::Value::Null, server: serde_json::Value::Null },
+    }
+}
+
+/// Samples at the edges of two steps of 10 ms. All counts are `scale` times what they are else.
+fn side(scale: u64, planes: [PlaneSample; 2]) -> Side {
+    let sample = |number: u64| Sample {
+        losses: scale * 3 * number * number,
+        tx_retransmits: scale * 5 * number,
+        timeouts: scale * 7 * number,
+        rx_ecn_marked: scale * 11 * number,
+        planes: planes
+            .map(|plane| PlaneSample { rx_bytes: scale * plane.rx_bytes * number, ..plane })
+            .to_vec(),
+        ..Sample::default()
+    };
+    Side { times_ms: vec![0.0, 10.0, 20.0], samples: (0..3).map(sample).collect(), evs: Vec::new() }
+}
+
+/// What a line is called, its colour and its points.
+type Drawn<'a> = (&'a str, &'a str, Vec<(f64, f64)>);
+
+fn lines(panel: &Panel) -> Vec<Drawn<'_>> {
+    let mut all = Vec::new();
+    for plot in &panel.plots {
+        let Plot::Line(line) = plot else { panic!("not a line") };
+        let points = line.data.iter().map(|point| (point.x, point.y)).collect();
+        all.push((line.legend_label.as_deref().unwrap_or_default(), line.color.as_str(), points));
+    }
+    all
+}
+
+#[test]
+fn panels_show_what_was_sampled() {
+    let states = PlaneSample {
+        up: true,
+        good: 1,
+        skip: 2,
+        reserve: 3,
+        assumed_bad: 4,
+        denied: 5,
+        ..Default::default()
+    };
+    let down = PlaneSample { up: false, good: 100, ..states };
+    let rates = [12_500, 25_000].map(|rx_bytes| PlaneSample { rx_bytes, ..Default::default() });
+    let mut flow = flow("a-b");
+    (flow.sender, flow.receiver) = (side(1, [states, down]), side(100, rates));
+    flow.arrivals.0 = [vec![1e6; 10], vec![2e6; 10]].concat();
+    let steps = steps(&flow, 2, 25, 10);
+    assert_eq!(steps.len(), 2, "a rest is left out");
+    assert_eq!(steps[1].span_ms, 10..20);
+    assert_eq!((steps[1].timeouts, steps[1].ecn_marked), (7.0, 1100.0));
+    let possible = [(0.0, 3.0), (0.02, 3.0)];
+    assert_eq!(
+        lines(&goodput(&steps, &possible)),
+        [("arrived", ARRIVED, vec![(0.005, 1.0), (0.015, 2.0)]), ("can pass", "black", possible.to_vec()),]
+    );
+    assert_eq!(
+        lines(&of_planes(&steps)),
+        [
+            ("plane 0", PLANES[0], vec![(0.005, 1.0), (0.015, 1.0)]),
+            ("plane 1", PLANES[1], vec![(0.005, 2.0), (0.015, 2.0)]),
+        ]
+    );
+    let packets = losses(&steps, 10);
+    assert_eq!(
+        lines(&packets),
+        [
+            ("lost", LOST, vec![(0.005, 3.0), (0.015, 9.0)]),
+            ("sent again", ARRIVED, vec![(0.005, 5.0), (0.015, 5.0)]),
+        ]
+    );
+    assert_eq!(packets.layout.y_label.as_deref(), Some("packets in 10 ms"));
+    let states = super::states(&steps);
+    let [Plot::StackedArea(area)] = states.plots.as_slice() else { panic!("one area") };
+    let of: Vec<_> = area.labels.iter().flatten().zip(&area.series).collect();
+    let of: Vec<_> = of.iter().map(|(name, series)| (name.as_str(), series[0], series[1])).collect();
+    assert_eq!(
+        of,
+        [
+            ("good", 1.0, 1.0),
+            ("skipped once", 2.0, 2.0),
+            ("in reserve", 3.0, 3.0),
+            ("assumed bad", 4.0, 4.0),
+            ("denied", 5.0, 5.0),
+            ("own port down", 114.0, 114.0),
+        ]
+    );
+    assert_eq!(area.x, [0.005, 0.015]);
+}
+
+fn event(at_ms: f64, kind: EventKind, flow: &str, possible_gbps: f64) -> EventOutcome {
+    let effect = Effect {
+        flow: flow.to_owned(),
+        possible_gbps,
+        recovery_ms: None,
+        longest_gap_ms: 0.0,
+        least_gbps: 0.0,
+        mean_gbps: 0.0,
+        losses: 0,
+        retransmits: 0,
+    };
+    let what = vec![format!("{kind:?}")];
+    EventOutcome { at_ms, kind, took_ms: 0.0, what, goal_ms: None, flows: vec![effect] }
+}
+
+#[test]
+fn what_can_pass_changes_with_the_events_of_a_flow() {
+    let mut flow = flow("a-b");
+    (flow.start_ms, flow.baseline_bps) = (500.0, 4e9);
+    let events = vec![
+        event(1000.0, EventKind::Fault, "a-b", 2.0),
+        event(1500.0, EventKind::Flow, "b-a", 9.0),
+        event(2000.0, EventKind::Repair, "a-b", 3.0),
+    ];
+    let outcome = Outcome { flows: Vec::new(), events };
+    assert_eq!(
+        possible(&flow, &outcome, 4000.0),
+        [(0.5, 4.0), (1.0, 4.0), (1.0, 2.0), (2.0, 2.0), (2.0, 3.0), (4.0, 3.0)]
+    );
+    let layout = with_events(Layout::new((0.0, 1.0), (0.0, 1.0)), &outcome, true);
+    let lines: Vec<_> = layout
+        .reference_lines
+        .iter()
+        .map(|line| (line.value, line.color.as_str(), line.label.as_deref().unwrap_or_default()))
+        .collect();
+    assert_eq!(lines, [(1.0, FAULT, "1"), (1.5, FLOW, "2"), (2.0, REPAIR, "3")]);
+    assert_eq!(told(&outcome), ["1: at 1.000 s, Fault", "2: at 1.500 s, Flow", "3: at 2.000 s, Repair"]);
+    let many = Outcome { flows: Vec::new(), events: vec![event(1.0, EventKind::Fault, "x", 0.0); 14] };
+    assert_eq!((told(&many).len(), told(&many)[12].as_str()), (13, "and 2 more"));
+}
+
+#[test]
+fn long_experiments_have_longer_steps() {
+    assert_eq!([1000, 10_000, 10_001, 20_000, 60_000].map(step_ms), [10, 10, 20, 20, 60]);
+}
+
+/// Many flows and planes, flows of which nothing is known, and times without an event.
+#[test]
+fn everything_can_be_drawn() {
+    for (planes, flows) in [(1, 1), (8, 2), (32, 5)] {
+        let outcome = Outcome {
+            flows: (0..flows).map(|number| flow(&format!("f{number}"))).collect(),
+            events: vec![event(100.0, EventKind::Fault, "f0", 0.0)],
+        };
+        let picture = draw("Much & <little>", planes, 1000, &outcome);
+        let svg = picture.svg();
+        assert!(svg.starts_with("<svg") && svg.trim_end().ends_with("</svg>"));
+        for part in [
+            "Much &amp; &lt;little&gt;",
+            "flow f0",
+            "plane 0",
+            &format!("plane {}", planes - 1),
+            "1: at 0.100 s, Fault",
+        ] {
+            assert!(svg.contains(part), "{part}");
+        }
+        assert_eq!(picture.png().unwrap().get(..8), Some(b"\x89PNG\r\n\x1a\n".as_slice()));
+    }
+}

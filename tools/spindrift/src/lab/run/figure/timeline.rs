@@ -1,0 +1,201 @@
+//! Entropy values one by one: what each was to its queue pair, over time.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use kuva::plot::LinePlot;
+use kuva::render::layout::{Layout, TickFormat};
+use kuva::render::plots::Plot;
+
+use super::super::record::Side;
+use super::{BAD, DENIED, Panel, RESERVE, USED};
+use crate::bench::samples::{EvLine, StateName};
+
+/// Where more changed, a picture of each says less than the sums.
+const MAX_ROWS: usize = 24;
+
+/// What an entropy value is to its queue pair.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Role {
+    Used,
+    Reserve,
+    Bad,
+    Denied,
+}
+
+impl Role {
+    const ALL: [Self; 4] = [Self::Used, Self::Reserve, Self::Bad, Self::Denied];
+
+    fn of(line: &EvLine) -> Self {
+        match (line.state, line.active) {
+            (StateName::Good | StateName::Skip, true) => Self::Used,
+            (StateName::Good | StateName::Skip, false) => Self::Reserve,
+            (StateName::AssumedBad, _) => Self::Bad,
+            (StateName::Denied, _) => Self::Denied,
+        }
+    }
+
+    fn style(self) -> (&'static str, &'static str) {
+        match self {
+            Self::Used => ("in use", USED),
+            Self::Reserve => ("in reserve", RESERVE),
+            Self::Bad => ("assumed bad", BAD),
+            Self::Denied => ("denied", DENIED),
+        }
+    }
+}
+
+/// An entropy value over time.
+#[derive(Debug, PartialEq)]
+pub(super) struct Life {
+    /// Queue pair, plane, and its number.
+    pub(super) ev: (usize, u8, u32),
+    /// From when to when it was what, in ms: ascending, without a gap.
+    pub(super) spans: Vec<(f64, f64, Role)>,
+}
+
+/// The entropy values that became something else within the experiment; none if they are too many to be told apart.
+pub(super) fn lives(sender: &Side, length_ms: f64) -> Vec<Life> {
+    let mut changes = BTreeMap::<(usize, u8, u32), Vec<(f64, Role)>>::new();
+    for (at_ms, line) in sender.evs.iter().filter(|(at_ms, _)| *at_ms < length_ms) {
+        let role = Role::of(line);
+        let known = changes.entry((line.queue_pair, line.plane, line.ev)).or_default();
+        match known.last_mut() {
+            // What it was before the experiment, or was only for a moment, does not show.
+            Some(last) if last.0 >= *at_ms || *at_ms <= 0.0 => last.1 = role,
+            Some(last) if last.1 == role => {}
+            _ => known.push((at_ms.max(0.0), role)),
+        }
+    }
+    changes.retain(|_, roles| roles.len() > 1);
+    if changes.len() > MAX_ROWS {
+        return Vec::new();
+    }
+    let life = |(ev, roles): (_, Vec<(f64, Role)>)| {
+        let ends = roles.iter().skip(1).map(|next| next.0).chain([length_ms]);
+        let spans = roles.iter().zip(ends).map(|(&(from, role), to)| (from, to, role));
+        Life { ev, spans: spans.collect() }
+    };
+    changes.into_iter().map(life).collect()
+}
+
+/// A bar for each entropy value; the first is at the top.
+pub(super) fn panel(lives: &[Life]) -> Panel {
+    let mut plots = Vec::new();
+    for role in Role::ALL {
+        let (name, color) = role.style();
+        let mut legend = Some(name);
+        for (row, life) in lives.iter().rev().enumerate() {
+            for &(from, to, _) in life.spans.iter().filter(|(.., its)| *its == role) {
+                let y = row as f64 + 0.5;
+                let points = [(from / 1e3, y), (to / 1e3, y)];
+                let mut bar = LinePlot::new().with_data(points).with_color(color).with_stroke_width(6.0);
+                if let Some(legend) = legend.take() {
+                    bar = bar.with_legend(legend);
+                }
+                plots.push(Plot::Line(bar));
+            }
+        }
+    }
+    Panel::new("EV (queue pair, plane)", plots).map_layout(|layout| name_rows(layout, lives))
+}
+
+/// Each row has the name of its entropy value instead of a number.
+fn name_rows(layout: Layout, lives: &[Life]) -> Layout {
+    let name = |life: &Life| format!("{} ({}, {})", life.ev.2, life.ev.0, life.ev.1);
+    let names: Vec<_> = lives.iter().rev().map(name).collect();
+    let tick = move |y: f64| {
+        let row = (y - 0.5).round();
+        let named = (y - 0.5 - row).abs() < 1e-6 && row >= 0.0;
+        names.get(row as usize).filter(|_| named).cloned().unwrap_or_default()
+    };
+    layout
+        .with_y_axis_max(lives.len() as f64)
+        .with_y_tick_step(0.5)
+        .with_y_tick_format(TickFormat::Custom(Arc::new(tick)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn side(lines: &[(f64, u32, StateName, bool)]) -> Side {
+        let line = |&(at_ms, ev, state, active): &_| {
+            (at_ms, EvLine { unix_ns: 0, queue_pair: 1, plane: 2, ev, state, active, drops: 0 })
+        };
+        Side { evs: lines.iter().map(line).collect(), ..Side::default() }
+    }
+
+    #[test]
+    fn what_changed_within_the_experiment_has_a_row() {
+        let (good, bad, denied) = (StateName::Good, StateName::AssumedBad, StateName::Denied);
+        let side = side(&[
+            // Another takes the place of one that loses packets.
+            (-20.0, 9, good, true),
+            (-20.0, 7, good, false),
+            // What happened before does not count.
+            (-20.0, 3, good, true),
+            (-10.0, 3, bad, false),
+            (-20.0, 4, denied, false),
+            (100.0, 7, good, true),
+            (100.0, 9, bad, false),
+            // Only the state that a moment ends with shows, and news that change nothing do not.
+            (150.0, 9, denied, false),
+            (150.0, 9, good, false),
+            (170.0, 9, good, false),
+            // First heard of late, and at the end.
+            (120.0, 5, good, true),
+            (400.0, 3, good, true),
+        ]);
+        let (first, second) = ((1, 2, 7), (1, 2, 9));
+        let (used, reserve) = (Role::Used, Role::Reserve);
+        assert_eq!(
+            lives(&side, 400.0),
+            [
+                Life { ev: first, spans: vec![(0.0, 100.0, reserve), (100.0, 400.0, used)] },
+                Life {
+                    ev: second,
+                    spans: vec![(0.0, 100.0, used), (100.0, 150.0, Role::Bad), (150.0, 400.0, reserve)]
+                },
+            ]
+        );
+        assert_eq!(lives(&side, 400.5).len(), 3);
+    }
+
+    #[test]
+    fn too_many_rows_are_none() {
+        let many = |number: u32| {
+            let lines = |ev| [(0.0, ev, StateName::Good, true), (5.0, ev, StateName::AssumedBad, false)];
+            side(&(0..number).flat_map(lines).collect::<Vec<_>>())
+        };
+        assert_eq!(lives(&many(24), 10.0).len(), 24);
+        assert_eq!(lives(&many(25), 10.0), []);
+    }
+
+    #[test]
+    fn each_row_has_its_bars_and_its_name() {
+        let life = |ev, role| Life { ev, spans: vec![(0.0, 500.0, Role::Bad), (500.0, 2000.0, role)] };
+        let lives = [life((0, 1, 61_000), Role::Used), life((3, 0, 7), Role::Denied)];
+        let panel = panel(&lives);
+        let bars: Vec<_> = panel
+            .plots
+            .iter()
+            .map(|plot| {
+                let Plot::Line(bar) = plot else { panic!("bars are lines") };
+                let ends: Vec<_> = bar.data.iter().map(|point| (point.x, point.y)).collect();
+                (ends, bar.color.as_str(), bar.legend_label.as_deref())
+            })
+            .collect();
+        assert_eq!(
+            bars,
+            [
+                (vec![(0.5, 1.5), (2.0, 1.5)], USED, Some("in use")),
+                (vec![(0.0, 0.5), (0.5, 0.5)], BAD, Some("assumed bad")),
+                (vec![(0.0, 1.5), (0.5, 1.5)], BAD, None),
+                (vec![(0.5, 0.5), (2.0, 0.5)], DENIED, Some("denied")),
+            ]
+        );
+        let named = [0.0, 0.5, 1.0, 1.5, 2.5].map(|y| panel.layout.y_tick_format.format(y));
+        assert_eq!(named, ["", "7 (3, 0)", "", "61000 (0, 1)", ""]);
+    }
+}

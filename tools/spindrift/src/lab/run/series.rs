@@ -1,0 +1,72 @@
+//! A flow over time, in equal steps: what arrived, and how the sender saw its paths.
+
+use std::ops::Range;
+
+use super::outcome::FlowOutcome;
+use super::record::Side;
+use crate::bench::samples::{PlaneSample, Sample};
+
+/// One step.
+#[derive(Clone, Debug)]
+pub(super) struct Step<'a> {
+    /// Milliseconds after the start of the experiment.
+    pub(super) span_ms: Range<usize>,
+    /// Payload that was placed at the receiver, bits per second.
+    pub(super) bps: f64,
+    /// Counts within the step.
+    pub(super) losses: f64,
+    pub(super) retransmits: f64,
+    pub(super) timeouts: f64,
+    pub(super) ecn_marked: f64,
+    /// The sender's latest sample.
+    pub(super) sender: Option<&'a Sample>,
+    pub(super) planes: Vec<PlaneStep>,
+}
+
+/// A plane in a step.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct PlaneStep {
+    /// What arrived at the receiver's port, bits per second.
+    pub(super) bps: f64,
+    /// How the sender saw the plane.
+    pub(super) state: PlaneSample,
+}
+
+/// The first `length_ms` of the experiment in steps of `step_ms`. A shorter rest at the end is left out.
+pub(super) fn steps(flow: &FlowOutcome, planes: usize, length_ms: usize, step_ms: usize) -> Vec<Step<'_>> {
+    let number = length_ms / step_ms.max(1);
+    let within = |side: &Side, count: fn(&Sample) -> u64| {
+        let edges = (0..=number).map(|edge| (edge * step_ms) as f64);
+        let counts = side.counts(edges, count);
+        counts.windows(2).map(|pair| pair[1] - pair[0]).map(f64::round).collect::<Vec<_>>()
+    };
+    let losses = within(&flow.sender, |sample| sample.losses);
+    let retransmits = within(&flow.sender, |sample| sample.tx_retransmits);
+    let timeouts = within(&flow.sender, |sample| sample.timeouts);
+    let ecn_marked = within(&flow.receiver, |sample| sample.rx_ecn_marked);
+    let rx_bytes =
+        |plane: usize| move |sample: &Sample| sample.planes.get(plane).map_or(0, |plane| plane.rx_bytes);
+    let arrived: Vec<_> =
+        (0..planes).map(|plane| flow.receiver.arrivals(length_ms, rx_bytes(plane))).collect();
+    let step = |step: usize| {
+        let span_ms = step * step_ms..(step + 1) * step_ms;
+        let of = |counts: &[f64]| counts.get(step).copied().unwrap_or_default();
+        let sender = flow.sender.latest(span_ms.end as f64);
+        let state = |plane: usize| sender.and_then(|sample| sample.planes.get(plane)).copied();
+        let planes = arrived.iter().enumerate().map(|(plane, arrived)| PlaneStep {
+            bps: arrived.mean_bps(span_ms.clone()),
+            state: state(plane).unwrap_or_default(),
+        });
+        Step {
+            bps: flow.arrivals.mean_bps(span_ms.clone()),
+            losses: of(&losses),
+            retransmits: of(&retransmits),
+            timeouts: of(&timeouts),
+            ecn_marked: of(&ecn_marked),
+            sender,
+            planes: planes.collect(),
+            span_ms,
+        }
+    };
+    (0..number).map(step).collect()
+}
