@@ -17,10 +17,15 @@ const NONE: u16 = u16::MAX;
 /// does not make every answer late.
 const REMEMBERED: usize = 4;
 
+/// The longest interval of probes that a queue pair comes to by itself, in units of `reverse_refresh_ns`.
+/// With [`REMEMBERED`], answers are of use after round trips of up to four times as long.
+const MAX_REFRESHES: u64 = 32;
+
 #[derive(Clone, Copy, Debug)]
 struct Asked {
     ticket: u16,
     id: u16,
+    sent_at: Time,
 }
 
 /// Whose turn it is.
@@ -47,6 +52,10 @@ pub(super) struct Reverse {
     next_ticket: u16,
     next_probe: Time,
     refresh_ns: u64,
+    /// From one probe to the next: a round trip, as far as the answers to probes tell.
+    interval_ns: u64,
+    /// Probes since the last answer.
+    unanswered: u8,
 }
 
 impl Reverse {
@@ -64,6 +73,8 @@ impl Reverse {
             next_ticket: 0,
             next_probe: Time::ZERO,
             refresh_ns: cfg.reverse_refresh_ns,
+            interval_ns: cfg.reverse_refresh_ns,
+            unanswered: 0,
         }
     }
 
@@ -81,6 +92,35 @@ impl Reverse {
             at.slot = turn(at.slot, per_plane);
         }
         at.plane = plane;
+    }
+
+    /// Remembers a probe of `id`, and says when the next one may follow. Answers that come after their probes were forgotten are of
+    /// no use: while there are none, the interval doubles.
+    fn ask(&mut self, id: u16, now: Time, rtt_ns: u64) -> u16 {
+        if usize::from(self.unanswered) >= REMEMBERED {
+            self.interval_ns = self.bounded(self.interval_ns.saturating_mul(2));
+        }
+        self.unanswered = self.unanswered.saturating_add(1);
+        self.next_probe = now + rtt_ns.max(self.interval_ns);
+        let ticket = self.next_ticket;
+        self.next_ticket = ticket.wrapping_add(1);
+        self.asked.rotate_right(1);
+        self.asked[0] = Some(Asked { ticket, id, sent_at: now });
+        ticket
+    }
+
+    /// The entropy value of the probe with this ticket, if it is remembered.
+    fn answered(&mut self, ticket: u16, now: Time) -> Option<u16> {
+        let mut asked = self.asked.iter_mut();
+        let slot = asked.find(|slot| slot.is_some_and(|asked| asked.ticket == ticket))?;
+        let Asked { id, sent_at, .. } = slot.take()?;
+        self.interval_ns = self.bounded(now.since(sent_at));
+        self.unanswered = 0;
+        Some(id)
+    }
+
+    fn bounded(&self, interval_ns: u64) -> u64 {
+        interval_ns.clamp(self.refresh_ns, self.refresh_ns.saturating_mul(MAX_REFRESHES))
     }
 
     fn of_plane(&mut self, plane: u8) -> &mut [u16] {
@@ -165,10 +205,11 @@ impl Paths {
     /// The EV probe that a queue pair should send now to keep its reverse set fresh: entropy value,
     /// plane, and a ticket for [`on_reverse_probe_answer`](Self::on_reverse_probe_answer).
     ///
-    /// Once every `rtt_ns`, and no more often than `reverse_refresh_ns`, a queue pair that receives
+    /// Once every round trip, and no more often than `reverse_refresh_ns`, a queue pair that receives
     /// data and has not [learned](Self::learn_reverse) a path since tests a random entropy value, planes in turn (MRC
     /// paper, section 2.4: one that only receives). One that sends too but gets no SACK may be one whose peer hears none
-    /// either, since the paths of answers are dead both ways: then neither would ever learn.
+    /// either, since the paths of answers are dead both ways: then neither would ever learn. The round trip is `rtt_ns`, or what
+    /// the answers to these probes took if that is longer: a queue pair that only receives has no other.
     /// Tickets count up, since they stay in this host: the id on the wire is the endpoint's, drawn at random.
     pub fn poll_reverse_probe(
         &mut self,
@@ -184,13 +225,8 @@ impl Paths {
         let state = self.planes.get(usize::from(plane))?;
         let at = below(&mut self.rng, state.active);
         let id = *self.active_ids(state).get(usize::from(at))?;
-        let reverse = &mut self.reverse;
-        reverse.last_probed = plane;
-        reverse.next_probe = now + rtt_ns.max(reverse.refresh_ns);
-        let ticket = reverse.next_ticket;
-        reverse.next_ticket = ticket.wrapping_add(1);
-        reverse.asked.rotate_right(1);
-        reverse.asked[0] = Some(Asked { ticket, id });
+        self.reverse.last_probed = plane;
+        let ticket = self.reverse.ask(id, now, rtt_ns);
         self.counters.reverse_probes_sent += 1;
         Some((self.ev(EvId(id)), plane, ticket))
     }
@@ -198,9 +234,7 @@ impl Paths {
     /// An EV probe was answered: its entropy value is the plane's reverse one from now on. False if no
     /// such probe is remembered.
     pub fn on_reverse_probe_answer(&mut self, ticket: u16, now: Time) -> bool {
-        let mut asked = self.reverse.asked.iter_mut();
-        let slot = asked.find(|slot| slot.is_some_and(|asked| asked.ticket == ticket));
-        let Some(Asked { id, .. }) = slot.and_then(Option::take) else { return false };
+        let Some(id) = self.reverse.answered(ticket, now) else { return false };
         self.counters.reverse_probes_answered += 1;
         self.on_delivered(EvId(id), now);
         self.keep_reverse(EvId(id));

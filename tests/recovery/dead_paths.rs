@@ -1,6 +1,6 @@
 //! A path that swallows every packet is blamed and left, whatever the packets look like.
 //!
-//! Tests decisions 7 and 8 of `docs/protocol.md`.
+//! Tests decisions 7, 8 and 30 of `docs/protocol.md`.
 
 use std::sync::{Arc, Mutex};
 
@@ -142,4 +142,33 @@ fn paths_longer_than_the_probe_timeout_come_back() {
     assert!(most >= 2, "the dead paths are known");
     // Delays have doubled to 128 ms by then, and two answers are needed, of four probes at a time.
     assert!(back.since(mended) < 600 * MS);
+}
+
+/// The target only receives, all the time, and round trips take longer than it remembers a probe of each millisecond: answers leave
+/// a path that died all the same, after a few round trips.
+#[test]
+fn answers_leave_a_dead_path_when_round_trips_are_long() {
+    const MS: u64 = 1_000_000;
+    let rtt_ms = 12;
+    let longest: Vec<_> = (0..16)
+        .map(|seed| {
+            let mut flow = Flow::new(seed, vec![Link::clean(rtt_ms / 2 * MS)], 32);
+            let mut waiting = Vec::new();
+            for ms in 0..500 {
+                if ms == 200 {
+                    let from = flow.net.now;
+                    flow.net.outages.push(Outage { from, sender: Some(TARGET), paths: 2, ..DEAD });
+                }
+                flow.post(4096);
+                flow.net.run_for(MS);
+                waiting.push(flow.waiting());
+            }
+            assert!(waiting[..200].iter().all(|&writes| writes <= rtt_ms + 1), "{waiting:?}");
+            waiting.into_iter().max().unwrap()
+        })
+        .collect();
+    println!("after the path of answers died, up to {longest:?} writes of 1 ms wait");
+    let cut_off = longest.iter().filter(|&&writes| writes > rtt_ms + 2).count();
+    assert!(cut_off >= 4, "the case this is about: {cut_off}");
+    assert!(longest.iter().all(|&writes| writes < 8 * rtt_ms), "{longest:?}");
 }

@@ -106,6 +106,12 @@ impl Flow {
         self.completed = completed;
     }
 
+    /// Writes that are not complete yet.
+    pub(crate) fn waiting(&mut self) -> u64 {
+        self.finish_all_but(u64::MAX);
+        self.posted - self.completed
+    }
+
     /// One write on its own; how long it took, ns.
     pub(crate) fn write(&mut self, len: u32) -> u64 {
         let start = self.net.now;

@@ -168,11 +168,70 @@ fn a_long_round_trip_slows_the_probes_and_does_not_lose_answers() {
     assert!(paths.on_reverse_probe_answer(first, Time(7 * MS)));
 }
 
+/// A queue pair that only receives has no round-trip time of its own. Probes every millisecond would forget each one before its
+/// answer comes.
+#[test]
+fn answers_tell_how_long_a_round_trip_is() {
+    for (rtt_ms, interval_ms) in [(3, 3), (22, 22), (32, 32), (100, 32)] {
+        let mut paths = paths(&PathConfig::new(2));
+        let (mut sent, mut used) = (Vec::new(), Vec::new());
+        for now in 0..2000 {
+            let at = Time(now * MS);
+            if let Some((.., ticket)) = paths.poll_reverse_probe(at, 0, true) {
+                sent.push((now, ticket));
+            }
+            for &(then, ticket) in sent.iter().filter(|(then, _)| then + rtt_ms == now) {
+                if paths.on_reverse_probe_answer(ticket, at) {
+                    used.push(then);
+                }
+            }
+        }
+        let times: Vec<_> = sent.iter().map(|(then, _)| *then).collect();
+        assert_eq!(times[..4], [0, 1, 2, 3], "as often as may be at first: {times:?}");
+        let first_of_use = used[0];
+        assert!(first_of_use < 2 * rtt_ms, "{rtt_ms} ms: the first answer of use was of {first_of_use}");
+        let late: Vec<_> = times.into_iter().skip_while(|&then| then < 3 * rtt_ms + 32).collect();
+        assert!(late.windows(2).all(|pair| pair[1] - pair[0] == interval_ms), "{rtt_ms} ms: {late:?}");
+        let in_time = late.iter().filter(|&&then| then + rtt_ms < 2000);
+        assert!(in_time.clone().count() > 40 && in_time.clone().all(|then| used.contains(then)), "{used:?}");
+    }
+}
+
+/// The interval grows while no answer comes at all, not when some are lost, and a shorter round trip is noticed.
+#[test]
+fn only_silence_slows_reverse_probes_down() {
+    let mut paths = paths(&PathConfig::new(2));
+    let mut now = 0;
+    let ask = |paths: &mut Paths, now: &mut u64| {
+        let before = *now;
+        loop {
+            if let Some((.., ticket)) = paths.poll_reverse_probe(Time(*now * MS), 0, true) {
+                return (*now - before, ticket);
+            }
+            *now += 1;
+        }
+    };
+    let silence: Vec<_> = (0..12).map(|_| ask(&mut paths, &mut now).0).collect();
+    assert_eq!(silence, [0, 1, 1, 1, 1, 2, 4, 8, 16, 32, 32, 32]);
+    let (_, ticket) = ask(&mut paths, &mut now);
+    assert!(paths.on_reverse_probe_answer(ticket, Time(now * MS) + 10 * US));
+    // Three of four are lost, all the time.
+    ask(&mut paths, &mut now);
+    for _ in 0..20 {
+        let (waited, ticket) = ask(&mut paths, &mut now);
+        assert_eq!(waited, 1);
+        assert!(paths.on_reverse_probe_answer(ticket, Time(now * MS) + 10 * US));
+        for _ in 0..3 {
+            assert_eq!(ask(&mut paths, &mut now).0, 1);
+        }
+    }
+}
+
 #[test]
 fn reverse_probes_test_all_planes_in_turn() {
     let mut paths = paths(&PathConfig::new(4));
     let planes: Vec<_> =
-        (0..8).map(|n| paths.poll_reverse_probe(Time(n * MS), RTT, true).unwrap().1).collect();
+        (0..8).map(|n| paths.poll_reverse_probe(Time(32 * n * MS), RTT, true).unwrap().1).collect();
     assert!(planes.windows(2).all(|pair| pair[1] == (pair[0] + 1) % 4), "{planes:?}");
 }
 
