@@ -1,0 +1,279 @@
+//! Programs on interfaces, by routing netlink (`RTM_SETLINK` with `IFLA_XDP`): such a program stays when its process ends.
+
+use std::io;
+use std::os::fd::{AsFd as _, AsRawFd as _};
+
+use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
+
+use crate::{Error, Program, sys};
+
+/// Who runs a program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// The driver, before the kernel makes anything of the packet. Not all drivers can.
+    Native,
+    /// The network stack, for any driver.
+    Generic,
+}
+
+/// What becomes of a program that an interface has already.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Existing {
+    /// It stays, and attaching fails.
+    Refuse,
+    /// The new one takes its place, and no packet comes between.
+    Replace,
+}
+
+/// The program of an interface.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Attached {
+    /// Who runs it.
+    pub mode: Mode,
+    /// Its number in the kernel.
+    pub program: u32,
+}
+
+const GET_LINK: u16 = libc::RTM_GETLINK;
+const SET_LINK: u16 = libc::RTM_SETLINK;
+/// `IFLA_XDP`, and what is in it.
+const XDP: u16 = 43;
+const XDP_FD: u16 = 1;
+const XDP_ATTACHED: u16 = 2;
+const XDP_FLAGS: u16 = 3;
+const XDP_PROGRAM: u16 = 4;
+const NESTED: u16 = 1 << 15;
+/// The type of an attribute without its flags.
+const KIND: u16 = (1 << 14) - 1;
+
+const IF_NONE: u32 = 1;
+const GENERIC: u32 = 1 << 1;
+const NATIVE: u32 = 1 << 2;
+
+/// `NLMSGERR_ATTR_MSG`: the error in words.
+const IN_WORDS: u16 = 1;
+/// The request that an error answers is left out.
+const CAPPED: u16 = 0x100;
+/// Attributes follow an error.
+const WITH_ATTRIBUTES: u16 = 0x200;
+
+const HEADER_LEN: usize = 16;
+const LINK_LEN: usize = 16;
+const ADMIN: &str = "CAP_NET_ADMIN in the interface's network namespace";
+
+impl Mode {
+    fn flag(self) -> u32 {
+        match self {
+            Self::Native => NATIVE,
+            Self::Generic => GENERIC,
+        }
+    }
+}
+
+/// Has an interface of this thread's network namespace run a program on each packet that comes in. It runs until it is
+/// [detached](detach) or replaced, or the interface goes.
+///
+/// # Errors
+/// If there is a program already and it shall stay, the driver cannot run it, or the process may not do this.
+pub fn attach(interface: u32, program: &Program, mode: Mode, existing: Existing) -> Result<(), Error> {
+    let only_if_none = if existing == Existing::Refuse { IF_NONE } else { 0 };
+    set(interface, program.as_fd().as_raw_fd(), mode.flag() | only_if_none, "attach an XDP program to")
+        .map_err(|error| match error {
+            // In one mode or the other.
+            Error::System { source, .. }
+                if matches!(source.raw_os_error(), Some(libc::EBUSY | libc::EEXIST)) =>
+            {
+                let program = attached(interface).ok().flatten().map(|attached| attached.program);
+                Error::Busy { interface, program }
+            }
+            error => error,
+        })
+}
+
+/// Takes the program off an interface. Nothing happens if there is none.
+///
+/// # Errors
+/// If there is no such interface, or the process may not do this.
+pub fn detach(interface: u32, mode: Mode) -> Result<(), Error> {
+    set(interface, -1, mode.flag(), "take the XDP program off")
+}
+
+/// The program that an interface has.
+///
+/// # Errors
+/// If there is no such interface.
+pub fn attached(interface: u32) -> Result<Option<Attached>, Error> {
+    let what = || format!("ask for the XDP program of interface {interface}");
+    let answer = request(GET_LINK, interface, &[]).map_err(|failure| failure.into_error(what()))?;
+    let xdp = attributes(answer.get(LINK_LEN..).unwrap_or_default()).find(|&(kind, _)| kind == XDP);
+    let (mut mode, mut program) = (None, None);
+    for (kind, value) in attributes(xdp.map_or(&[], |(_, value)| value)) {
+        match (kind, value) {
+            (XDP_ATTACHED, [1]) => mode = Some(Mode::Native),
+            (XDP_ATTACHED, [2]) => mode = Some(Mode::Generic),
+            (XDP_PROGRAM, value) => program = value.first_chunk().map(|&bytes| u32::from_ne_bytes(bytes)),
+            _ => {}
+        }
+    }
+    Ok(mode.zip(program).map(|(mode, program)| Attached { mode, program }))
+}
+
+fn set(interface: u32, program: i32, flags: u32, what: &str) -> Result<(), Error> {
+    let mut xdp = Vec::new();
+    put(&mut xdp, XDP_FD, &program.to_ne_bytes());
+    put(&mut xdp, XDP_FLAGS, &flags.to_ne_bytes());
+    let mut all = Vec::new();
+    put(&mut all, XDP | NESTED, &xdp);
+    request(SET_LINK, interface, &all)
+        .map_err(|failure| failure.into_error(format!("{what} interface {interface}")))?;
+    Ok(())
+}
+
+/// An error, and what the kernel says of it.
+struct Failure {
+    source: io::Error,
+    reason: Option<String>,
+}
+
+impl Failure {
+    fn into_error(self, what: String) -> Error {
+        match Error::system(what, self.source, ADMIN) {
+            Error::System { what, source, .. } => Error::System { what, source, reason: self.reason },
+            error => error,
+        }
+    }
+}
+
+impl From<io::Error> for Failure {
+    fn from(source: io::Error) -> Self {
+        Self { source, reason: None }
+    }
+}
+
+impl From<rustix::io::Errno> for Failure {
+    fn from(error: rustix::io::Errno) -> Self {
+        io::Error::from(error).into()
+    }
+}
+
+/// Asks for something of a link, and returns what the answer has behind its header.
+fn request(kind: u16, interface: u32, attributes: &[u8]) -> Result<Vec<u8>, Failure> {
+    let close = SocketFlags::CLOEXEC;
+    let socket = rustix::net::socket_with(AddressFamily::NETLINK, SocketType::RAW, close, None)?;
+    sys::tell_errors_in_words(socket.as_fd());
+    let mut flags = libc::NLM_F_REQUEST as u16;
+    if kind != GET_LINK {
+        flags |= libc::NLM_F_ACK as u16;
+    }
+    let mut message = Vec::with_capacity(HEADER_LEN + LINK_LEN + attributes.len());
+    message.extend(((HEADER_LEN + LINK_LEN + attributes.len()) as u32).to_ne_bytes());
+    message.extend(kind.to_ne_bytes());
+    message.extend(flags.to_ne_bytes());
+    // Sequence number and port: there is one request on this socket.
+    message.extend([0; 8]);
+    // Any family, any type of device.
+    message.extend([0; 4]);
+    message.extend(interface.to_ne_bytes());
+    message.extend([0; 8]);
+    message.extend(attributes);
+    rustix::net::send(&socket, &message, SendFlags::empty())?;
+    let mut answer = vec![0; 1 << 16];
+    let (len, _) = rustix::net::recv(&socket, &mut answer[..], RecvFlags::empty())?;
+    answer.truncate(len);
+    outcome(&answer)
+}
+
+/// What an answer has behind its header, or its error.
+fn outcome(answer: &[u8]) -> Result<Vec<u8>, Failure> {
+    let malformed = || io::Error::new(io::ErrorKind::InvalidData, "the kernel's answer is malformed");
+    let (header, rest) = answer.split_first_chunk::<HEADER_LEN>().ok_or_else(malformed)?;
+    let &[l0, l1, l2, l3, k0, k1, f0, f1, ..] = header;
+    let len = u32::from_ne_bytes([l0, l1, l2, l3]) as usize;
+    let (kind, flags) = (u16::from_ne_bytes([k0, k1]), u16::from_ne_bytes([f0, f1]));
+    let body = len.checked_sub(HEADER_LEN).and_then(|len| rest.get(..len)).ok_or_else(malformed)?;
+    if i32::from(kind) != libc::NLMSG_ERROR {
+        return Ok(body.to_vec());
+    }
+    let (code, rest) = body.split_first_chunk::<4>().ok_or_else(malformed)?;
+    let code = i32::from_ne_bytes(*code);
+    if code == 0 {
+        return Ok(Vec::new());
+    }
+    // The header of the request, and all of it in old kernels.
+    let mut reason = None;
+    if flags & (CAPPED | WITH_ATTRIBUTES) == CAPPED | WITH_ATTRIBUTES {
+        let words =
+            attributes(rest.get(HEADER_LEN..).unwrap_or_default()).find(|&(kind, _)| kind == IN_WORDS);
+        reason = words.map(|(_, text)| String::from_utf8_lossy(text).trim_end_matches('\0').to_owned());
+    }
+    Err(Failure { source: io::Error::from_raw_os_error(code.wrapping_neg()), reason })
+}
+
+/// Appends an attribute.
+fn put(to: &mut Vec<u8>, kind: u16, value: &[u8]) {
+    to.extend((4 + value.len() as u16).to_ne_bytes());
+    to.extend(kind.to_ne_bytes());
+    to.extend(value);
+    to.resize(to.len().next_multiple_of(4), 0);
+}
+
+/// The attributes in some bytes: kinds without their flags, and values. What does not fit ends them.
+fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
+    std::iter::from_fn(move || {
+        let &[l0, l1, k0, k1, ..] = bytes else { return None };
+        let len = usize::from(u16::from_ne_bytes([l0, l1]));
+        let value = bytes.get(4..len)?;
+        bytes = bytes.get(len.next_multiple_of(4)..).unwrap_or_default();
+        Some((u16::from_ne_bytes([k0, k1]) & KIND, value))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// An answer of the kernel.
+    fn answer(kind: u16, flags: u16, body: &[u8]) -> Vec<u8> {
+        let mut bytes = ((HEADER_LEN + body.len()) as u32).to_ne_bytes().to_vec();
+        bytes.extend(kind.to_ne_bytes());
+        bytes.extend(flags.to_ne_bytes());
+        bytes.extend([0; 8]);
+        bytes.extend(body);
+        bytes
+    }
+
+    #[test]
+    fn errors_come_with_the_kernels_words() {
+        let error = libc::NLMSG_ERROR as u16;
+        let refused = |flags, rest: &[u8]| {
+            let body = [&(-libc::ERANGE).to_ne_bytes()[..], rest].concat();
+            outcome(&answer(error, flags, &body))
+                .map_err(|failure| (failure.source.raw_os_error(), failure.reason))
+        };
+        let mut rest = vec![0; HEADER_LEN];
+        put(&mut rest, IN_WORDS, b"too large\0");
+        let words = Some("too large".to_owned());
+        assert_eq!(refused(CAPPED | WITH_ATTRIBUTES, &rest), Err((Some(libc::ERANGE), words)));
+        assert_eq!(refused(0, &rest), Err((Some(libc::ERANGE), None)));
+        assert_eq!(refused(CAPPED | WITH_ATTRIBUTES, &[]), Err((Some(libc::ERANGE), None)));
+        assert_eq!(outcome(&answer(error, CAPPED, &[0; 20])).ok(), Some(Vec::new()));
+        assert_eq!(outcome(&answer(GET_LINK, 0, b"link")).ok(), Some(b"link".to_vec()));
+    }
+
+    #[test]
+    fn malformed_answers_are_errors() {
+        let whole = answer(libc::NLMSG_ERROR as u16, 0, &[0; 4]);
+        for len in 0..whole.len() {
+            assert!(outcome(&whole[..len]).is_err(), "{len}");
+        }
+        let mut short = whole.clone();
+        short[0] = 15;
+        assert!(outcome(&short).is_err());
+        assert_eq!(attributes(&[3, 0, 1, 0]).count(), 0);
+        assert_eq!(attributes(&[9, 0, 1, 0, 1, 2, 3, 4]).count(), 0);
+        let mut two = Vec::new();
+        put(&mut two, 7, &[1]);
+        put(&mut two, 8 | NESTED, &[2, 3, 4, 5]);
+        assert_eq!(attributes(&two).collect::<Vec<_>>(), [(7, &[1][..]), (8, &[2, 3, 4, 5][..])]);
+    }
+}

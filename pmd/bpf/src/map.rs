@@ -1,0 +1,73 @@
+use std::fmt;
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+
+use crate::{Error, sys};
+
+/// Numbers of 64 bits that programs and processes share. It lives as long as somebody has it: this value, another process, or
+/// a program that is loaded.
+#[derive(Debug)]
+pub struct Array {
+    name: String,
+    fd: OwnedFd,
+    len: usize,
+}
+
+impl Array {
+    /// As many numbers as a program can reach.
+    pub const MAX_LEN: usize = (i16::MAX as usize + 1) / 8;
+
+    /// `len` zeros. The kernel knows the array by the first 15 letters of `name`.
+    ///
+    /// # Errors
+    /// If there are none or more than [`MAX_LEN`](Self::MAX_LEN), or the kernel refuses.
+    pub fn new(name: &str, len: usize) -> Result<Self, Error> {
+        if !(1..=Self::MAX_LEN).contains(&len) {
+            let what = format!("{len} numbers; an array has 1 to {}", Self::MAX_LEN);
+            return Err(Error::Map { name: name.to_owned(), what });
+        }
+        let fd = sys::array_create(name, 8 * len as u32)
+            .map_err(|error| Error::system(format!("make the map {name}"), error, "CAP_BPF"))?;
+        Ok(Self { name: name.to_owned(), fd, len })
+    }
+
+    /// The array that the kernel has under a number, which [`id`](Self::id) tells.
+    ///
+    /// # Errors
+    /// If there is none, or something else.
+    pub fn by_id(id: u32) -> Result<Self, Error> {
+        let what = || format!("open the map {id}");
+        let fd = sys::map_by_id(id).map_err(|error| Error::system(what(), error, "CAP_SYS_ADMIN"))?;
+        let info = sys::map_info(&fd).map_err(|error| Error::system(what(), error, "CAP_BPF"))?;
+        if !info.is_single_array() {
+            return Err(Error::Map { name: id.to_string(), what: "not an array of numbers".to_owned() });
+        }
+        Ok(Self { name: id.to_string(), fd, len: info.value_size as usize / 8 })
+    }
+
+    /// Its number in the kernel.
+    pub fn id(&self) -> Result<u32, Error> {
+        let info = sys::map_info(&self.fd);
+        let info = info.map_err(|error| Error::system(format!("ask for {self}"), error, "CAP_BPF"))?;
+        Ok(info.id)
+    }
+
+    /// The numbers as they are now; each is whole, but they may be of different moments.
+    pub fn read(&self) -> Result<Vec<u64>, Error> {
+        let mut numbers = vec![0; self.len];
+        sys::array_read(&self.fd, &mut numbers)
+            .map_err(|error| Error::system(format!("read {self}"), error, "CAP_BPF"))?;
+        Ok(numbers)
+    }
+}
+
+impl fmt::Display for Array {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "the map {}", self.name)
+    }
+}
+
+impl AsRawFd for Array {
+    fn as_raw_fd(&self) -> RawFd {
+        self.fd.as_raw_fd()
+    }
+}
