@@ -62,7 +62,6 @@ const AF_INET6: i32 = 10;
 const UDP: i32 = 17;
 /// Traffic class and flow label, as they are in the header's first four bytes.
 const FLOW_INFO: u64 = u32::from_ne_bytes([0x0f, 0xff, 0xff, 0xff]) as u64;
-const MAX_IP_LEN: i32 = 0xffff;
 
 /// Keys that are tried one after the other before halves are worth it.
 const FEW: usize = 3;
@@ -72,7 +71,7 @@ pub(crate) fn text<'maps>(tables: &Tables, counts: &'maps Array) -> Assembler<'m
     let mut text = Text::new(counts);
     text.headers();
     text.ports(tables);
-    text.addresses();
+    text.source();
     text.segments(tables);
     text.look_up();
     text.send();
@@ -120,7 +119,6 @@ impl<'maps> Text<'maps> {
         self.asm.load(Half, R1, PACKET, at::PAYLOAD_LEN).swap(R1, Half);
         self.asm.alu(Alu::Add, R1, i32::from(at::PAYLOAD));
         self.pass_if(Cond::NotEqual, R1, LEN);
-        self.pass_if(Cond::Greater, R1, MAX_IP_LEN + i32::from(at::IPV6));
     }
 
     /// Packets to the port that they come in by.
@@ -142,15 +140,13 @@ impl<'maps> Text<'maps> {
         self.asm.place(ours);
     }
 
-    /// Addresses that may be forwarded. Those that start with zeros (none, this node, IPv4), those of a link and those of groups are
-    /// the kernel's to judge.
-    fn addresses(&mut self) {
-        for address in [at::SOURCE, at::DESTINATION] {
-            self.asm.load(Byte, R1, PACKET, address);
-            self.pass_if(Cond::GreaterOrEqual, R1, 0xfe);
-            self.asm.load(Double, R1, PACKET, address);
-            self.pass_if(Cond::Equal, R1, 0);
-        }
+    /// Senders whose packets may be forwarded. Those that start with zeros (none, this node, IPv4), those of a link and groups are the
+    /// kernel's to judge; of destinations, its routes say it.
+    fn source(&mut self) {
+        self.asm.load(Byte, R1, PACKET, at::SOURCE);
+        self.pass_if(Cond::GreaterOrEqual, R1, 0xfe);
+        self.asm.load(Double, R1, PACKET, at::SOURCE);
+        self.pass_if(Cond::Equal, R1, 0);
     }
 
     /// The switch's own segments; what is for none of them is routed.

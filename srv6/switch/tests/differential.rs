@@ -46,6 +46,9 @@ const PORTS: usize = 5;
 /// Longest packets of port 2 and of the others.
 const MTU: [usize; 2] = [1400, 1500];
 
+/// Of IPv6.
+const ETHER_TYPE: [u8; 2] = [0x86, 0xdd];
+
 /// Longer than any packet takes; only one that is lost meets it.
 const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -88,12 +91,7 @@ impl Lab {
 
     fn build(&self) -> bool {
         let Self { switch, outside } = self;
-        let sysctl = |name: &str, value: u8| {
-            let setting = format!("net.ipv6.conf.{name}={value}");
-            let mut command = Command::new("ip");
-            command.args(["netns", "exec", switch, "sysctl", "-qw", &setting]);
-            command.output().is_ok_and(|out| out.status.success())
-        };
+        let sysctl = |name: &str, value| self.sysctl(&format!("conf.{name}"), value);
         let mut made = ip(&format!("netns add {switch}")) && ip(&format!("netns add {outside}"));
         made = made && sysctl("all.forwarding", 1) && sysctl("all.seg6_enabled", 1);
         for port in 0..PORTS {
@@ -133,6 +131,15 @@ impl Lab {
                 route(&format!("{}/48", carrier(&[BEHIND[port - 1]])), &via)
                     && route(&format!("fd7{port}::/16"), &via)
             })
+            && route("fd74::/16", "nexthop via fd7f:1::2 dev p1 nexthop via fd7f:2::2 dev p2")
+    }
+
+    /// Sets a setting of IPv6 at the switch.
+    fn sysctl(&self, name: &str, value: u8) -> bool {
+        let mut command = Command::new("ip");
+        let setting = format!("net.ipv6.{name}={value}");
+        command.args(["netns", "exec", &self.switch, "sysctl", "-qw", &setting]);
+        command.output().is_ok_and(|out| out.status.success())
     }
 
     /// A socket outside that sends to and hears from a port.
@@ -384,18 +391,23 @@ fn arrivals(sockets: &[OwnedFd; PORTS], sent: &BTreeMap<u32, Sent>) -> [usize; P
     arrived
 }
 
+/// A frame from the other end of a port.
+fn framed(port: usize, packet: &[u8]) -> Vec<u8> {
+    [&mac(port, true)[..], &mac(port, false), &ETHER_TYPE, packet].concat()
+}
+
 /// A frame as it comes to a port, what should become of it, and whether the program takes it.
 fn frame(number: u32, port: usize, switch: &Forwarder<usize>, rng: &mut SmallRng) -> (Vec<u8>, Sent, bool) {
     let inside = INSIDE[rng.random_range(0..2)].parse().unwrap();
     let end = number.to_be_bytes();
-    let mut to = mac(port, true);
+    let (mut to, mut kind) = (mac(port, true), ETHER_TYPE);
     let mut packet = draw(number, rng);
     let mut out = expected(switch, &packet);
     let mut plain = taken(&packet) && out.is_some();
     match rng.random_range(0..40) {
         0 => {
             // To somebody else.
-            to[5] ^= 0x80;
+            to[rng.random_range(1..6)] ^= 0x80;
             (out, plain) = (None, false);
         }
         1 => {
@@ -407,8 +419,19 @@ fn frame(number: u32, port: usize, switch: &Forwarder<usize>, rng: &mut SmallRng
             plain = false;
         }
         3 => {
-            packet = header(17, 64, carrier(&[NODE, BEHIND[0]]), &[[0; 4], end].concat());
-            packet[8..24].copy_from_slice(&"fe80::1".parse::<Ipv6Addr>().unwrap().octets());
+            let paths = [carrier(&[NODE, BEHIND[0]]), carrier(&[LINK, NOBODY]), inside];
+            packet = header(17, 64, paths[rng.random_range(0..3)], &[[0; 4], end].concat());
+            let sources = ["fe80::1", "ff0e::1", "::1", "::", "::ffff:1.2.3.4"];
+            let source: Ipv6Addr = sources[rng.random_range(0..5)].parse().unwrap();
+            packet[8..24].copy_from_slice(&source.octets());
+            (out, plain) = (None, false);
+        }
+        8 => {
+            packet[0] ^= 0x20;
+            (out, plain) = (None, false);
+        }
+        9 => {
+            kind[1] ^= 1;
             (out, plain) = (None, false);
         }
         4 => {
@@ -428,21 +451,20 @@ fn frame(number: u32, port: usize, switch: &Forwarder<usize>, rng: &mut SmallRng
         _ => {}
     }
     let mut frame = [to, mac(port, false)].concat();
-    frame.extend([0x86, 0xdd]);
+    frame.extend(kind);
     frame.extend(&packet);
     (frame, Sent { packet, out }, plain)
+}
+
+fn skipped() {
+    eprintln!("skipped: no permission to make network namespaces, no `ip`, or a kernel without seg6local");
 }
 
 /// Sends packets through the kernel, with the program or without, and through the forwarder.
 fn compare(name: &str, mode: Option<Mode>) {
     const BATCHES: u32 = 64;
     const BATCH: u32 = 64;
-    let Some(lab) = Lab::new(name) else {
-        eprintln!(
-            "skipped: no permission to make network namespaces, no `ip`, or a kernel without seg6local"
-        );
-        return;
-    };
+    let Some(lab) = Lab::new(name) else { return skipped() };
     let program = mode.map(|mode| lab.attach(mode));
     let sockets = core::array::from_fn(|port| lab.open(port));
     let (switch, mut rng) = (forwarder(), SmallRng::seed_from_u64(7));
@@ -456,7 +478,7 @@ fn compare(name: &str, mode: Option<Mode>) {
             if number % BATCH == BATCH - 1 {
                 let rest = [[0; 4], number.to_be_bytes()].concat();
                 let packet = header(17, 64, INSIDE[0].parse().unwrap(), &rest);
-                frame = [&mac(port, true)[..], &mac(port, false), &[0x86, 0xdd], &packet].concat();
+                frame = framed(port, &packet);
                 (this, plain) = (Sent { out: expected(&switch, &packet), packet }, true);
             }
             send(&sockets[port], &frame);
@@ -489,4 +511,71 @@ fn so_does_the_program_in_the_driver() {
 #[test]
 fn so_does_the_program_in_the_network_stack() {
     compare("generic", Some(Mode::Generic));
+}
+
+/// The port that each packet leaves by, of those that come in by port 0 with their numbers at their ends.
+fn choices(sockets: &[OwnedFd; PORTS], packets: &[Vec<u8>]) -> Vec<usize> {
+    let mut chosen = vec![None; packets.len()];
+    let deadline = Instant::now() + PATIENCE;
+    for batch in packets.chunks(64) {
+        batch.iter().for_each(|packet| send(&sockets[0], &framed(0, packet)));
+        let mut left = batch.len();
+        while left > 0 {
+            assert!(Instant::now() < deadline, "{left} packets did not come");
+            for (port, socket) in sockets.iter().enumerate() {
+                while let Some(frame) = receive(socket) {
+                    let Some(packet) = frame.get(54..).filter(|_| frame[38..40] == [0xfd, 0x74]) else {
+                        continue;
+                    };
+                    let number = u32::from_be_bytes(*packet.last_chunk().unwrap());
+                    assert_eq!(chosen[number as usize].replace(port), None);
+                    left -= 1;
+                }
+            }
+        }
+    }
+    chosen.into_iter().map(Option::unwrap).collect()
+}
+
+/// Of several next hops, the program takes the one that the kernel takes, whichever part of a packet differs.
+#[test]
+fn both_choose_the_same_of_several_next_hops() {
+    let Some(lab) = Lab::new("multipath") else { return skipped() };
+    let sockets = core::array::from_fn(|port| lab.open(port));
+    let mut rng = SmallRng::seed_from_u64(8);
+    // What differs: flow label, source, destination, ports, protocol.
+    for (policy, counts) in [(0, [true, true, true, false]), (1, [false, true, true, true])] {
+        assert!(lab.sysctl("fib_multipath_hash_policy", policy));
+        for what in 0..5 {
+            let packets: Vec<_> = (0..192_u32)
+                .map(|number| {
+                    let mut udp = vec![0xc0, 1, 0x12, 0x83, 0, 12, 0, 0];
+                    udp.extend(number.to_be_bytes());
+                    let mut packet = header(17, 64, "fd74::5".parse().unwrap(), &udp);
+                    match what {
+                        0 => packet[2..4].fill_with(|| rng.random()),
+                        1 => packet[20..24].fill_with(|| rng.random()),
+                        2 => packet[36..40].fill_with(|| rng.random()),
+                        3 => packet[40..44].fill_with(|| rng.random()),
+                        _ if number % 2 == 0 => {}
+                        // Without ports that the program looks at.
+                        _ => packet[6] = 59,
+                    }
+                    packet
+                })
+                .collect();
+            let kernel = choices(&sockets, &packets);
+            let program = lab.attach(Mode::Generic);
+            assert_eq!(choices(&sockets, &packets), kernel, "policy {policy}, {what}");
+            assert_eq!(program.counts().unwrap().forwarded, packets.len() as u64);
+            within(&lab.switch, || program.detach(Mode::Generic).unwrap());
+            let first = kernel.iter().filter(|&&port| port == 1).count();
+            // Whether they all leave by the same port says nothing of protocols, of which there are two.
+            let spread = first > 0 && first < packets.len();
+            assert!(
+                counts.get(what).is_none_or(|&counts| counts == spread),
+                "policy {policy}, {what}: {first}"
+            );
+        }
+    }
 }
