@@ -518,7 +518,9 @@ fn choices(sockets: &[OwnedFd; PORTS], packets: &[Vec<u8>]) -> Vec<usize> {
     let mut chosen = vec![None; packets.len()];
     let deadline = Instant::now() + PATIENCE;
     for batch in packets.chunks(64) {
-        batch.iter().for_each(|packet| send(&sockets[0], &framed(0, packet)));
+        for packet in batch {
+            send(&sockets[0], &framed(0, packet));
+        }
         let mut left = batch.len();
         while left > 0 {
             assert!(Instant::now() < deadline, "{left} packets did not come");
