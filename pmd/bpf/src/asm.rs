@@ -136,6 +136,7 @@ const MODE_MEM: u8 = 0x60;
 const MODE_ATOMIC: u8 = 0xc0;
 const TO_BIG_ENDIAN: u8 = 0xd8;
 const ADD: i32 = 0x00;
+const COMPARE_EXCHANGE: i32 = 0xf1;
 const CALL: u8 = 0x80;
 const EXIT: u8 = 0x90;
 const LOAD_IMM64: u8 = 0x18;
@@ -221,6 +222,12 @@ impl<'maps> Assembler<'maps> {
         self.push(insn(CLASS_STX | MODE_ATOMIC | Width::Double as u8, dst, src as u8, offset, ADD))
     }
 
+    /// Replaces the eight bytes at `dst + offset` by `src` if they are what `R0` holds, at once. `R0` then holds what they were.
+    pub fn compare_exchange(&mut self, dst: Reg, offset: i16, src: Reg) -> &mut Self {
+        let op = CLASS_STX | MODE_ATOMIC | Width::Double as u8;
+        self.push(insn(op, dst, src as u8, offset, COMPARE_EXCHANGE))
+    }
+
     /// Goes on at a label.
     pub fn jump(&mut self, to: Label) -> &mut Self {
         self.jumps.push((self.insns.len(), to));
@@ -279,8 +286,14 @@ impl<'maps> Assembler<'maps> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(i32)]
 pub enum Helper {
+    /// `() -> nanoseconds since the machine started`.
+    Now = 5,
+    /// `() -> a random number of 32 bits`.
+    Random = 7,
     /// `(interface, 0) -> verdict`.
     Redirect = 23,
+    /// `(context, bytes more or, if negative, less) -> 0 or a negative error`. All addresses in the packet have to be loaded again.
+    AdjustTail = 65,
     /// `(context, parameters, their size, flags) -> 0, a positive reason or a negative error`.
     FibLookup = 69,
     /// `(context) -> bytes of the packet in all of its buffers`.

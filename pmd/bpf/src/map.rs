@@ -1,7 +1,7 @@
 use std::fmt;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 
-use crate::{Error, sys};
+use crate::{Assembler, Error, Program, Reg, Width, sys, verdict};
 
 /// Numbers of 64 bits that programs and processes share. It lives as long as somebody has it: this value, another process, or
 /// a program that is loaded.
@@ -51,12 +51,41 @@ impl Array {
         Ok(info.id)
     }
 
+    /// How many numbers it has.
+    #[expect(clippy::len_without_is_empty, reason = "there is always one")]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
     /// The numbers as they are now; each is whole, but they may be of different moments.
     pub fn read(&self) -> Result<Vec<u64>, Error> {
         let mut numbers = vec![0; self.len];
         sys::array_read(&self.fd, &mut numbers)
             .map_err(|error| Error::system(format!("read {self}"), error, "CAP_BPF"))?;
         Ok(numbers)
+    }
+
+    /// Sets some of the numbers to 0, and leaves the others as they are, whatever programs do with them meanwhile.
+    ///
+    /// # Errors
+    /// If there is no such number, or the process may not run programs.
+    pub fn clear(&self, numbers: &[usize]) -> Result<(), Error> {
+        if let Some(none) = numbers.iter().find(|&&at| at >= self.len) {
+            let what = format!("number {none}; the array has {}", self.len);
+            return Err(Error::Map { name: self.name.clone(), what });
+        }
+        if numbers.is_empty() {
+            return Ok(());
+        }
+        // The kernel writes whole values, and this one has all the numbers in it.
+        let mut text = Assembler::new();
+        text.array(Reg::R1, self);
+        for &at in numbers {
+            text.store(Width::Double, Reg::R1, 8 * at as i16, 0);
+        }
+        text.mov(Reg::R0, verdict::PASS).exit();
+        Program::load("clear", text)?.run(&[0; 64])?;
+        Ok(())
     }
 }
 

@@ -176,10 +176,71 @@ fn numbers_of_an_array_are_shared() {
 }
 
 #[test]
+fn a_number_is_exchanged_for_what_it_is_and_cleared_alone() {
+    let array = match Array::new("spindrift_test", 3) {
+        Ok(array) => array,
+        Err(error @ Error::Permission { .. }) => return eprintln!("skipped: {error}"),
+        Err(error) => panic!("{error}"),
+    };
+    let exchange = |expected: i32, new: i32| {
+        let mut text = Assembler::new();
+        text.array(Reg::R1, &array).mov(Reg::R0, expected).mov(Reg::R2, new);
+        text.compare_exchange(Reg::R1, 8, Reg::R2).exit();
+        run(text).unwrap()
+    };
+    assert_eq!(exchange(0, 5), 0);
+    assert_eq!(array.read().unwrap(), [0, 5, 0]);
+    assert_eq!(exchange(0, 6), 5);
+    assert_eq!(array.read().unwrap(), [0, 5, 0]);
+    assert_eq!(exchange(5, 6), 5);
+    assert_eq!(array.read().unwrap(), [0, 6, 0]);
+
+    let mut text = Assembler::new();
+    text.array(Reg::R1, &array).imm64(Reg::R2, u64::MAX);
+    for offset in [0, 8, 16] {
+        text.store(Width::Double, Reg::R1, offset, Reg::R2);
+    }
+    text.mov(Reg::R0, 0).exit();
+    run(text);
+    array.clear(&[]).unwrap();
+    array.clear(&[1]).unwrap();
+    assert_eq!(array.read().unwrap(), [u64::MAX, 0, u64::MAX]);
+    array.clear(&[0, 2]).unwrap();
+    assert_eq!(array.read().unwrap(), [0; 3]);
+    let error = array.clear(&[0, 3]).unwrap_err().to_string();
+    assert!(error.contains("number 3"), "{error}");
+}
+
+#[test]
 fn helpers_are_called() {
     let mut text = Assembler::new();
     text.call(Helper::BufferLen).exit();
-    assert!(run(text).is_none_or(|len| len == 64));
+    let Some(len) = run(text) else { return };
+    assert_eq!(len, 64);
+
+    // Time passes, and is that of the system's own clock.
+    let now = || {
+        let mut text = Assembler::new();
+        text.call(Helper::Now).alu(Alu::Div, Reg::R0, 1_000_000).exit();
+        i64::from(run(text).unwrap())
+    };
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    let time = time.tv_sec * 1000 + time.tv_nsec / 1_000_000;
+    let late = now().wrapping_sub(time) & 0xffff_ffff;
+    assert!(late < 10_000, "{late} ms");
+
+    let random = || {
+        let mut text = Assembler::new();
+        text.call(Helper::Random).exit();
+        run(text).unwrap()
+    };
+    let drawn: std::collections::BTreeSet<_> = (0..8).map(|_| random()).collect();
+    assert!(drawn.len() > 4, "{drawn:?}");
+
+    let mut text = Assembler::new();
+    text.mov(Reg::R2, -7).call(Helper::AdjustTail).exit();
+    let ran = load(text).unwrap().run(&PACKET).unwrap();
+    assert_eq!((ran.verdict, &ran.packet[..]), (0, &PACKET[..57]));
 }
 
 #[test]

@@ -6,14 +6,18 @@
 //! segments: neighbour discovery, packets for the switch itself, ends of paths, routing headers, errors that are told by ICMP.
 //!
 //! What the kernel does to packets that it forwards, such as packet filters and queueing disciplines, does not happen to those that the
-//! program takes.
+//! program takes. It has [`Rules`] of its own instead: loss and marks by chance, and virtual queues that mark, trim and drop.
+//! A change of the rules is another program in the place of the first; counters and queues go on.
 
+mod rules;
 mod text;
 
 use std::collections::BTreeMap;
 
 use spindrift_bpf::{Array, Existing, Mode, Program};
 use spindrift_srv6::{Behavior, F3216, TableError};
+
+pub use rules::{Action, Crossing, Fault, Packets, Queue, Rules, Trim};
 
 /// A link of a switch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,15 +45,29 @@ pub enum SwitchError {
     /// Its segments contradict each other.
     #[error(transparent)]
     Table(#[from] TableError),
-    /// It has no ports.
-    #[error("a switch without ports forwards nothing")]
-    NoPorts,
+    /// It has no ports, or too many.
+    #[error("a switch has 1 to {max} ports, not {0}", max = Switch::MAX_PORTS)]
+    Ports(usize),
     /// Two ports have the same interface.
     #[error("two ports have interface {0}")]
     PortTwice(u32),
     /// A segment leads to a link that is none of the switch's.
     #[error("a segment leads to interface {0}, which is no port of the switch")]
     NoPort(u32),
+    /// A rule is about a link that is none of the switch's.
+    #[error("a rule is about interface {0}, which is no port of the switch")]
+    RuleNoPort(u32),
+    /// A rule contradicts itself or another.
+    #[error("a rule for interface {interface}: {what}")]
+    Rule {
+        /// The port's interface.
+        interface: u32,
+        /// What is wrong.
+        what: &'static str,
+    },
+    /// The numbers are not those of the switch.
+    #[error("the map {0} is not that of the switch")]
+    Other(u32),
     /// The kernel does not take the program.
     #[error(transparent)]
     Bpf(#[from] spindrift_bpf::Error),
@@ -58,13 +76,24 @@ pub enum SwitchError {
 /// What a switch has done with packets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Sent on by the program.
+    /// Sent on by its programs.
     pub forwarded: u64,
     /// Left to the kernel.
     pub passed: u64,
 }
 
-/// Places of the numbers that the program shares with us.
+/// What the queue of a port has done with packets, as long as there was one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct QueueCounts {
+    /// Marked CE.
+    pub marked: u64,
+    /// Trimmed.
+    pub trimmed: u64,
+    /// Dropped.
+    pub dropped: u64,
+}
+
+/// Places of the numbers that programs share with us: these, then the counters of faults, then those of each port.
 #[derive(Clone, Copy, Debug)]
 #[repr(u8)]
 enum Count {
@@ -76,7 +105,23 @@ impl Count {
     const ALL: usize = 2;
 }
 
+/// Places among the numbers of a port.
+#[derive(Clone, Copy, Debug)]
+#[repr(u8)]
+enum PortCount {
+    /// When its queue will be empty, in the kernel's nanoseconds.
+    EmptyAt,
+    Marked,
+    Trimmed,
+    Dropped,
+}
+
+impl PortCount {
+    const ALL: usize = 4;
+}
+
 /// Ports by their interfaces, and segments by block and uSID.
+#[derive(Debug)]
 struct Tables {
     ports: BTreeMap<u32, Port>,
     segments: BTreeMap<u64, Behavior<NextHop>>,
@@ -85,8 +130,8 @@ struct Tables {
 impl Tables {
     fn new(ports: &[Port], segments: &[(F3216, Behavior<NextHop>)]) -> Result<Self, SwitchError> {
         let mut this = Self { ports: BTreeMap::new(), segments: BTreeMap::new() };
-        if ports.is_empty() {
-            return Err(SwitchError::NoPorts);
+        if !(1..=Switch::MAX_PORTS).contains(&ports.len()) {
+            return Err(SwitchError::Ports(ports.len()));
         }
         for &port in ports {
             if this.ports.insert(port.interface, port).is_some() {
@@ -109,29 +154,138 @@ impl Tables {
         }
         Ok(this)
     }
+
+    /// How many numbers a switch has.
+    fn numbers(&self) -> usize {
+        Count::ALL + Switch::COUNTERS + PortCount::ALL * self.ports.len()
+    }
+
+    /// The place of a number of a port.
+    fn place(&self, interface: u32, count: PortCount) -> usize {
+        let before = self.ports.range(..interface).count();
+        Count::ALL + Switch::COUNTERS + PortCount::ALL * before + count as usize
+    }
 }
 
-/// A switch: a program in the kernel with its counters, on no port at first.
+/// The place of a counter of faults.
+fn place_of_counter(counter: usize) -> usize {
+    Count::ALL + counter
+}
+
+/// A switch: its tables, and numbers in the kernel that its programs share. They outlive this value, as long as a program that uses them
+/// is on some interface.
 #[derive(Debug)]
 pub struct Switch {
-    ports: Vec<u32>,
-    program: Program,
-    counts: Array,
+    tables: Tables,
+    numbers: Array,
 }
 
 impl Switch {
-    /// A switch with these ports and segments. Its routes are the kernel's.
+    /// The most ports.
+    pub const MAX_PORTS: usize = 256;
+    /// How many counters its faults have.
+    pub const COUNTERS: usize = 2048;
+
+    /// A switch with these ports and segments, whose numbers are all 0. Its routes are the kernel's.
     ///
     /// # Errors
-    /// If the tables contradict themselves or the process may not load programs.
-    pub fn load(ports: &[Port], segments: &[(F3216, Behavior<NextHop>)]) -> Result<Self, SwitchError> {
+    /// If the tables contradict themselves or the process may not make maps.
+    pub fn new(ports: &[Port], segments: &[(F3216, Behavior<NextHop>)]) -> Result<Self, SwitchError> {
         let tables = Tables::new(ports, segments)?;
-        let counts = Array::new("usid_switch", Count::ALL)?;
-        let program = Program::load("usid_switch", text::text(&tables, &counts))?;
-        Ok(Self { ports: tables.ports.into_keys().collect(), program, counts })
+        let numbers = Array::new("usid_switch", tables.numbers())?;
+        Ok(Self { tables, numbers })
     }
 
-    /// Has every port take its packets through the switch. The ports are those of this thread's network namespace, and stay so when the
+    /// The switch with these tables that somebody has made, by the [`id`](Self::id) of its numbers.
+    ///
+    /// # Errors
+    /// If the tables contradict themselves, or the numbers are not those of such a switch.
+    pub fn resume(
+        ports: &[Port],
+        segments: &[(F3216, Behavior<NextHop>)],
+        id: u32,
+    ) -> Result<Self, SwitchError> {
+        let tables = Tables::new(ports, segments)?;
+        let numbers = Array::by_id(id)?;
+        if numbers.len() != tables.numbers() {
+            return Err(SwitchError::Other(id));
+        }
+        Ok(Self { tables, numbers })
+    }
+
+    /// What [`resume`](Self::resume) finds its numbers by.
+    ///
+    /// # Errors
+    /// If the process may not ask.
+    pub fn id(&self) -> Result<u32, SwitchError> {
+        Ok(self.numbers.id()?)
+    }
+
+    /// The program that forwards by the switch's tables and these rules, loaded, on no port yet.
+    ///
+    /// # Errors
+    /// If the rules are not for this switch or the process may not load programs.
+    pub fn load(&self, rules: &Rules) -> Result<Pipeline, SwitchError> {
+        rules.check(&self.tables, Self::COUNTERS)?;
+        let program = Program::load("usid_switch", text::text(&self.tables, rules, &self.numbers))?;
+        Ok(Pipeline { ports: self.tables.ports.keys().copied().collect(), program })
+    }
+
+    /// What it has done so far.
+    ///
+    /// # Errors
+    /// If the process may not ask.
+    pub fn counts(&self) -> Result<Counts, SwitchError> {
+        let all = self.numbers.read()?;
+        let count = |at: Count| all.get(at as usize).copied().unwrap_or_default();
+        Ok(Counts { forwarded: count(Count::Forwarded), passed: count(Count::Passed) })
+    }
+
+    /// All counters of its faults.
+    ///
+    /// # Errors
+    /// If the process may not ask.
+    pub fn counters(&self) -> Result<Vec<u64>, SwitchError> {
+        let all = self.numbers.read()?;
+        Ok(all.into_iter().skip(place_of_counter(0)).take(Self::COUNTERS).collect())
+    }
+
+    /// Sets counters to 0, for faults that are to use them.
+    ///
+    /// # Errors
+    /// If there is no such counter, or the process may not do it.
+    pub fn clear(&self, counters: &[usize]) -> Result<(), SwitchError> {
+        let places: Vec<_> = counters.iter().map(|&counter| place_of_counter(counter)).collect();
+        Ok(self.numbers.clear(&places)?)
+    }
+
+    /// What the queue of a port has done; nothing, if there is none or no such port.
+    ///
+    /// # Errors
+    /// If the process may not ask.
+    pub fn queue(&self, interface: u32) -> Result<QueueCounts, SwitchError> {
+        if !self.tables.ports.contains_key(&interface) {
+            return Ok(QueueCounts::default());
+        }
+        let all = self.numbers.read()?;
+        let count = |at| all.get(self.tables.place(interface, at)).copied().unwrap_or_default();
+        Ok(QueueCounts {
+            marked: count(PortCount::Marked),
+            trimmed: count(PortCount::Trimmed),
+            dropped: count(PortCount::Dropped),
+        })
+    }
+}
+
+/// A program for the ports of a switch. Those of which it is on keep it when this value goes.
+#[derive(Debug)]
+pub struct Pipeline {
+    ports: Vec<u32>,
+    program: Program,
+}
+
+impl Pipeline {
+    /// Has every port take its packets through the program. The ports are those of this thread's network namespace, and stay so when the
     /// process ends. In [`Mode::Native`] what is at the other end of a `veth` port must take packets as frames: a
     /// program of its own, or generic receive offload (`ethtool -K NAME gro on`), is what makes it.
     ///
@@ -149,7 +303,18 @@ impl Switch {
         Ok(())
     }
 
-    /// Leaves all packets of all ports to the kernel again.
+    /// Like [`attach`](Self::attach), in the place of the programs that the ports have. Each packet meets the old one or the new one.
+    ///
+    /// # Errors
+    /// At the first port that cannot have it; those before have it.
+    pub fn replace(&self, mode: Mode) -> Result<(), SwitchError> {
+        for &port in &self.ports {
+            spindrift_bpf::attach(port, &self.program, mode, Existing::Replace)?;
+        }
+        Ok(())
+    }
+
+    /// Leaves all packets of all ports to the kernel again, whichever program they have.
     ///
     /// # Errors
     /// If a port is gone; the others are done first.
@@ -157,16 +322,6 @@ impl Switch {
         let ends = self.ports.iter().map(|&port| spindrift_bpf::detach(port, mode));
         // All of them, not only up to the first error.
         ends.fold(Ok(()), Result::and).map_err(SwitchError::from)
-    }
-
-    /// What it has done so far.
-    ///
-    /// # Errors
-    /// If the process may not ask.
-    pub fn counts(&self) -> Result<Counts, SwitchError> {
-        let all = self.counts.read()?;
-        let count = |at: Count| all.get(at as usize).copied().unwrap_or_default();
-        Ok(Counts { forwarded: count(Count::Forwarded), passed: count(Count::Passed) })
     }
 }
 
@@ -188,7 +343,7 @@ mod tests {
             |error: Option<String>, part: &str| assert!(error.as_ref().unwrap().contains(part), "{error:?}");
         has(error(&[port(7), port(7)], &[]), "interface 7");
         has(error(&[port(8)], &both), "interface 7");
-        has(error(&[], &[]), "without ports");
+        has(error(&[], &[]), "1 to 256 ports");
         let twice = [(segment(&[1]), Behavior::Node), (segment(&[1]), Behavior::Decapsulate)];
         has(error(&[port(8)], &twice), "fcbb:bb00:1::/48");
         has(error(&[port(8)], &[(segment(&[1, 2]), Behavior::Node)]), "fcbb:bb00:1:2::");

@@ -1,11 +1,13 @@
-//! The text of a switch's program, made from its tables.
+//! The text of a switch's program, made from its tables and rules.
+
+mod rules;
 
 use std::mem;
 
 use spindrift_bpf::{Alu, Array, Assembler, Cond, Helper, Label, Reg, Width, context, verdict};
 use spindrift_srv6::Behavior;
 
-use crate::{Count, NextHop, Port, Tables};
+use crate::{Count, NextHop, Port, Rules, Tables};
 
 use Reg::{R0, R1, R2, R3, R4, R5, R6, R7, R8, R9, R10};
 use Width::{Byte, Double, Half, Word};
@@ -13,6 +15,8 @@ use Width::{Byte, Double, Half, Word};
 /// What registers hold all along.
 const CONTEXT: Reg = R6;
 const PACKET: Reg = R7;
+/// Behind the packet's first buffer.
+const END: Reg = R8;
 /// Bytes of the packet, whatever number of buffers they are in.
 const LEN: Reg = R9;
 
@@ -32,10 +36,14 @@ mod at {
     pub(super) const PORT_TO: i16 = PAYLOAD + 2;
     /// Packets that have no UDP header's length behind the IPv6 header are left to the kernel.
     pub(super) const SHORTEST: i16 = PAYLOAD + 8;
+    /// Of IPv6 in IPv6.
+    pub(super) const INNER_PORT_FROM: i16 = PAYLOAD + 40;
+    /// Bytes of the header of IPv6.
+    pub(super) const IPV6_LEN: u16 = 40;
 }
 
 /// Offsets on the stack, below the frame: the parameters of `bpf_fib_lookup`, whose call changes the destination, and below them
-/// that destination.
+/// that destination, and what rules need.
 mod on {
     const LOOKUP: i16 = -(super::LOOKUP_LEN as i16);
     pub(super) const FAMILY: i16 = LOOKUP;
@@ -52,6 +60,8 @@ mod on {
     pub(super) const MAC_FROM: i16 = LOOKUP + 52;
     pub(super) const MAC_TO: i16 = LOOKUP + 58;
     pub(super) const DESTINATION: i16 = LOOKUP - 16;
+    /// The UDP source port that rules ask for.
+    pub(super) const UDP_PORT: i16 = DESTINATION - 8;
 }
 
 /// Bytes of the parameters of `bpf_fib_lookup`.
@@ -67,13 +77,15 @@ const FLOW_INFO: u64 = u32::from_ne_bytes([0x0f, 0xff, 0xff, 0xff]) as u64;
 const FEW: usize = 3;
 
 /// The program of a switch.
-pub(crate) fn text<'maps>(tables: &Tables, counts: &'maps Array) -> Assembler<'maps> {
-    let mut text = Text::new(counts);
+pub(crate) fn text<'maps>(tables: &Tables, rules: &Rules, numbers: &'maps Array) -> Assembler<'maps> {
+    let mut text = Text::new(numbers);
     text.headers();
     text.ports(tables);
     text.source();
     text.segments(tables);
     text.look_up();
+    text.asm.place(text.send);
+    text.rules(tables, rules);
     text.send();
     text.leave();
     text.asm
@@ -82,7 +94,7 @@ pub(crate) fn text<'maps>(tables: &Tables, counts: &'maps Array) -> Assembler<'m
 /// A program as it grows: packets go from each part to the next, unless they leave it for `pass` or `send`.
 struct Text<'maps> {
     asm: Assembler<'maps>,
-    counts: &'maps Array,
+    numbers: &'maps Array,
     /// The kernel sees to the packet, of which nothing has changed.
     pass: Label,
     /// The packet leaves as the stack tells.
@@ -90,10 +102,10 @@ struct Text<'maps> {
 }
 
 impl<'maps> Text<'maps> {
-    fn new(counts: &'maps Array) -> Self {
+    fn new(numbers: &'maps Array) -> Self {
         let mut asm = Assembler::new();
         let (pass, send) = (asm.label(), asm.label());
-        Self { asm, counts, pass, send }
+        Self { asm, numbers, pass, send }
     }
 
     fn pass_if(&mut self, cond: Cond, reg: Reg, than: impl Into<spindrift_bpf::Operand>) {
@@ -103,9 +115,9 @@ impl<'maps> Text<'maps> {
     /// IPv6, whole, and not at the end of its life.
     fn headers(&mut self) {
         self.asm.mov(CONTEXT, R1).call(Helper::BufferLen).mov(LEN, R0);
-        self.asm.load(Word, PACKET, CONTEXT, context::DATA).load(Word, R8, CONTEXT, context::DATA_END);
+        self.asm.load(Word, PACKET, CONTEXT, context::DATA).load(Word, END, CONTEXT, context::DATA_END);
         self.asm.mov(R1, PACKET).alu(Alu::Add, R1, i32::from(at::SHORTEST));
-        self.pass_if(Cond::Greater, R1, R8);
+        self.pass_if(Cond::Greater, R1, END);
         self.asm.load(Half, R1, PACKET, at::ETHER_TYPE);
         self.pass_if(Cond::NotEqual, R1, ETHER_TYPE_IPV6);
         self.asm.load(Byte, R1, PACKET, at::IPV6).alu(Alu::ShiftRight, R1, 4);
@@ -242,7 +254,6 @@ impl<'maps> Text<'maps> {
 
     /// Sends the packet to where the stack tells.
     fn send(&mut self) {
-        self.asm.place(self.send);
         for (place, from) in [(at::MAC_TO, on::MAC_TO), (at::MAC_FROM, on::MAC_FROM)] {
             for offset in [0, 2, 4] {
                 self.asm.load(Half, R1, R10, from + offset).store(Half, PACKET, place + offset, R1);
@@ -254,19 +265,19 @@ impl<'maps> Text<'maps> {
         }
         self.asm.load(Byte, R1, PACKET, at::HOP_LIMIT).alu(Alu::Sub, R1, 1);
         self.asm.store(Byte, PACKET, at::HOP_LIMIT, R1);
-        self.count(Count::Forwarded);
+        self.count(Count::Forwarded as usize);
         self.asm.load(Word, R1, R10, on::INTERFACE).mov(R2, 0).call(Helper::Redirect).exit();
     }
 
     fn leave(&mut self) {
         self.asm.place(self.pass);
-        self.count(Count::Passed);
+        self.count(Count::Passed as usize);
         self.asm.mov(R0, verdict::PASS).exit();
     }
 
-    fn count(&mut self, count: Count) {
-        let offset = count as usize * mem::size_of::<u64>();
-        self.asm.array(R1, self.counts).mov(R2, 1).atomic_add(R1, offset as i16, R2);
+    /// Adds one to a number. Changes `R1` and `R2`.
+    fn count(&mut self, place: usize) {
+        self.asm.array(R1, self.numbers).mov(R2, 1).atomic_add(R1, offset_of(place), R2);
     }
 
     /// Goes to the label of the key that `reg` holds. Keys are in order, and none comes twice. Changes `R0`.
@@ -291,4 +302,9 @@ impl<'maps> Text<'maps> {
 fn halves_of(mac: [u8; 6]) -> (u32, u16) {
     let [b0, b1, b2, b3, b4, b5] = mac;
     (u32::from_ne_bytes([b0, b1, b2, b3]), u16::from_ne_bytes([b4, b5]))
+}
+
+/// Where a number is in the array, which has no more than a program can reach.
+fn offset_of(place: usize) -> i16 {
+    (place * mem::size_of::<u64>()) as i16
 }
