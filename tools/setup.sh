@@ -112,7 +112,7 @@ missing_packages() {
 }
 
 build_tools=(cc=gcc cc=libc6-dev)
-test_tools=(ip=iproute2 sysctl=procps tshark=tshark valgrind=valgrind iperf3=iperf3 nft=nftables)
+test_tools=(ip=iproute2 sysctl=procps tshark=tshark valgrind=valgrind iperf3=iperf3 nft=nftables ethtool=ethtool ping=iputils-ping)
 
 setup_rust "$(rust_found)"
 mapfile -t packages < <(missing_packages "${build_tools[@]}")

@@ -70,7 +70,7 @@ pub struct Queue {
     pub interface: u32,
     /// Bits per second, of frames from the Ethernet header on; [`MIN_RATE`](Self::MIN_RATE) or more.
     pub rate: u64,
-    /// A packet that would wait longer is trimmed or dropped; [`MAX_WAIT`](Self::MAX_WAIT) at most.
+    /// A packet that would wait longer is trimmed or dropped; [`MAX_WAIT`](Self::MAX_WAIT) at most, and exact to a microsecond.
     pub limit: Duration,
     /// A packet that would wait longer is marked CE if it may be; `None` for never.
     pub mark: Option<Duration>,
@@ -82,7 +82,7 @@ impl Queue {
     /// The slowest, in bits per second.
     pub const MIN_RATE: u64 = 1000;
     /// The longest.
-    pub const MAX_WAIT: Duration = Duration::from_secs(1);
+    pub const MAX_WAIT: Duration = Duration::from_mins(1);
 }
 
 /// How a switch trims packets: the front stays, with another DSCP (SAI's `SAI_SWITCH_ATTR_PACKET_TRIM_SIZE` and
@@ -131,7 +131,7 @@ impl Rules {
                 return wrong(interface, "a queue has 1000 bits per second or more");
             }
             if queue.limit > Queue::MAX_WAIT || queue.mark.is_some_and(|mark| mark > Queue::MAX_WAIT) {
-                return wrong(interface, "packets wait a second at most");
+                return wrong(interface, "packets wait a minute at most");
             }
             let Some(trim) = &queue.trim else { continue };
             if trim.size < Trim::MIN_SIZE {

@@ -141,7 +141,9 @@ fn faults_hit_the_packets_that_they_name() {
                 let packet = drawn.packet(number, 64, &mut rng);
                 send(&sockets[from], &framed(from, &packet));
                 let (out, met) = drawn.after(&packet, &faults);
-                met.into_iter().for_each(|counter| counters[counter] += 1);
+                for counter in met {
+                    counters[counter] += 1;
+                }
                 forwarded += u64::from(out.is_some());
                 sent.insert(number, Sent { packet, out: out.map(|out| (drawn.to, out)) });
             }
@@ -327,7 +329,10 @@ fn a_queue_marks_trims_and_drops_as_it_fills() {
         let Some(lab) = Lab::new("queue") else { return skipped() };
         let sockets = lab.sockets();
         let trim = Trim { size: 48, of: vec![33, 8], dscp: 12 };
-        let rules = Rules { faults: Vec::new(), queues: vec![queue(Some(trim))] };
+        // The others are fast, and in no order.
+        let fast = |port| Queue { interface: interface(port), rate: 1_000_000_000, ..queue(None) };
+        let queues = vec![fast(4), queue(Some(trim)), fast(3), fast(2), fast(0)];
+        let rules = Rules { faults: Vec::new(), queues };
         let (switch, pipeline) = lab.attach(mode, &rules);
         let settle = || thread::sleep(DRAINED);
         let count = || switch.queue(interface(1)).unwrap();
@@ -411,8 +416,8 @@ fn rules_that_a_switch_cannot_follow_are_refused() {
     refused(&queues(&[&Queue { interface: 9, ..good.clone() }]), "interface 9, which is no port");
     refused(&queues(&[&Queue { rate: Queue::MIN_RATE - 1, ..good.clone() }]), "1000 bits");
     let late = Queue::MAX_WAIT + Duration::from_nanos(1);
-    refused(&queues(&[&Queue { limit: late, ..good.clone() }]), "a second");
-    refused(&queues(&[&Queue { mark: Some(late), ..good.clone() }]), "a second");
+    refused(&queues(&[&Queue { limit: late, ..good.clone() }]), "a minute");
+    refused(&queues(&[&Queue { mark: Some(late), ..good.clone() }]), "a minute");
     let trims = |trim: Trim| queues(&[&Queue { trim: Some(trim), ..good.clone() }]);
     refused(&trims(Trim { size: 47, ..trim.clone() }), "48 bytes");
     refused(&trims(Trim { of: vec![64], ..trim.clone() }), "0 to 63");

@@ -1,10 +1,12 @@
 //! Topology files: TOML, from which the names, addresses and paths of a fabric follow. `docs/cli.md` lists the keys.
 
 use std::collections::BTreeSet;
+use std::fmt;
 use std::path::Path;
 
 use anyhow::{Error, Result};
-use serde::Deserialize;
+use clap::ValueEnum;
+use serde::{Deserialize, Serialize};
 use spindrift_srv6::{Fabric, FabricError, FabricHost, Link, Shape};
 
 use crate::toml_file::TomlFile;
@@ -14,6 +16,8 @@ use crate::usage::usage;
 #[serde(deny_unknown_fields)]
 struct Topology {
     fabric: FabricTable,
+    #[serde(default)]
+    lab: LabTable,
     #[serde(default)]
     host: Vec<HostTable>,
 }
@@ -29,6 +33,35 @@ struct FabricTable {
     hosts_per_t0: Option<u16>,
 }
 
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct LabTable {
+    switch: SwitchKind,
+}
+
+/// What forwards packets in the switches of a lab.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum SwitchKind {
+    /// The kernel: `seg6local` and plain routes.
+    #[default]
+    Kernel,
+    /// An XDP program in the driver; the kernel has what it leaves.
+    Xdp,
+    /// The same program in the network stack: for devices whose drivers have no XDP.
+    XdpGeneric,
+}
+
+impl fmt::Display for SwitchKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Kernel => "kernel",
+            Self::Xdp => "xdp",
+            Self::XdpGeneric => "xdp-generic",
+        })
+    }
+}
+
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct HostTable {
@@ -41,6 +74,11 @@ struct HostTable {
 /// Reads the fabric of a topology file.
 pub(crate) fn load(path: &Path) -> Result<Fabric> {
     fabric(&TomlFile::read(path, "topology")?)
+}
+
+/// The kind of switches that a file asks for.
+pub(crate) fn switch(file: &TomlFile) -> Result<SwitchKind> {
+    Ok(file.parse::<Topology>()?.lab.switch)
 }
 
 /// The fabric that a file tells of.
@@ -148,6 +186,7 @@ mod tests {
     #[test]
     fn every_key_is_documented() {
         assert_documented("[fabric]", keys_of::<FabricTable>());
+        assert_documented("[lab]", keys_of::<LabTable>());
         assert_documented("[[host]]", keys_of::<HostTable>());
     }
 }

@@ -15,7 +15,7 @@ use std::process::Command;
 use std::time::Instant;
 
 use serde_json::Value;
-use support::lab::{Lab, PATIENCE, config};
+use support::lab::{KINDS, Lab, PATIENCE, config};
 use support::{end_of, spindrift, stderr, stdout};
 
 /// Datagrams sent for each path: far more than what nodes say to each other.
@@ -42,46 +42,47 @@ fn risen(before: &[u64], after: &[u64]) -> Vec<bool> {
 /// The kernel sends packets over each path that `spindrift path` tells of, and over all of them where it chooses.
 #[test]
 fn packets_take_the_paths_that_are_told() {
-    let Some(lab) = Lab::new("paths") else { return };
-    lab.up("two-plane.toml");
-    assert!(lab.links().iter().all(|link| link["up"] == true), "{:?}", lab.links());
-    for plane in 0..2_u16 {
-        let address = |t0: u16, host: u16| Ipv6Addr::new(0xfd5d, 0x7072, 0, t0, 0, 0, plane, host);
-        let (from, to) = (address(0, 1), address(1, 1));
-        let receiver = lab.socket("h3", to, 4971);
-        let sender = [lab.socket("h1", from, 0)];
-        let switch = format!("p{plane}-t0-0");
-        for (ev, upper) in (0..4_u32).map(|number| (number << 30, number as usize)) {
-            let told = spindrift()
-                .args(["path", "--topology", &config("two-plane.toml"), "--to", "h3", "--json"])
-                .args(["--plane", &plane.to_string(), "--ev", &ev.to_string()])
-                .output();
-            let told: Value = serde_json::from_str(&stdout(&told.unwrap())).unwrap();
-            let carrier = told["paths"][0]["hops"][0]["destination"].as_str().unwrap();
-            let route = format!(
-                "-n {} -6 route replace {to}/128 encap seg6 mode encap.red segs {carrier} dev eth{plane} src {from}",
-                lab.namespace("h1")
-            );
-            let added = Command::new("ip").args(route.split(' ')).output().unwrap();
-            assert!(added.status.success(), "{route}: {}", stderr(&added));
-            let before = lab.up_packets(&switch);
+    for lab in Lab::each("paths", &KINDS) {
+        lab.up("two-plane.toml");
+        assert!(lab.links().iter().all(|link| link["up"] == true), "{:?}", lab.links());
+        for plane in 0..2_u16 {
+            let address = |t0: u16, host: u16| Ipv6Addr::new(0xfd5d, 0x7072, 0, t0, 0, 0, plane, host);
+            let (from, to) = (address(0, 1), address(1, 1));
+            let receiver = lab.socket("h3", to, 4971);
+            let sender = [lab.socket("h1", from, 0)];
+            let switch = format!("p{plane}-t0-0");
+            for (ev, upper) in (0..4_u32).map(|number| (number << 30, number as usize)) {
+                let told = spindrift()
+                    .args(["path", "--topology", &config("two-plane.toml"), "--to", "h3", "--json"])
+                    .args(["--plane", &plane.to_string(), "--ev", &ev.to_string()])
+                    .output();
+                let told: Value = serde_json::from_str(&stdout(&told.unwrap())).unwrap();
+                let carrier = told["paths"][0]["hops"][0]["destination"].as_str().unwrap();
+                let route = format!(
+                    "-n {} -6 route replace {to}/128 encap seg6 mode encap.red segs {carrier} dev eth{plane} src {from}",
+                    lab.namespace("h1")
+                );
+                let added = Command::new("ip").args(route.split(' ')).output().unwrap();
+                assert!(added.status.success(), "{route}: {}", stderr(&added));
+                let before = lab.up_packets(&switch);
+                send(&sender, &receiver);
+                let expected: Vec<_> = (0..4).map(|at| at == upper).collect();
+                assert_eq!(risen(&before, &lab.up_packets(&switch)), expected, "{carrier}");
+            }
+            // A port of the switch that goes down takes nothing else along: the last path works on.
+            let other = ["exec", &switch, "--", "ip", "link", "set", "down1", "down"];
+            assert_eq!(lab.run(&other).2, Some(0));
             send(&sender, &receiver);
-            let expected: Vec<_> = (0..4).map(|at| at == upper).collect();
-            assert_eq!(risen(&before, &lab.up_packets(&switch)), expected, "{carrier}");
+            // Back over the plain routes: each source port has its path.
+            let many: Vec<_> = (0..25).map(|_| lab.socket("h3", to, 0)).collect();
+            let (back, switch) = (lab.socket("h1", from, 4971), format!("p{plane}-t0-1"));
+            let before = lab.up_packets(&switch);
+            send(&many, &back);
+            let rose: Vec<_> =
+                before.iter().zip(lab.up_packets(&switch)).map(|(before, after)| after - before).collect();
+            // Twenty-five paths of four datagrams at four switches.
+            assert!(rose.iter().all(|&rise| (4..96).contains(&rise)), "{rose:?}");
         }
-        // A port of the switch that goes down takes nothing else along: the last path works on.
-        let other = ["exec", &switch, "--", "ip", "link", "set", "down1", "down"];
-        assert_eq!(lab.run(&other).2, Some(0));
-        send(&sender, &receiver);
-        // Back over the plain routes: each source port has its path.
-        let many: Vec<_> = (0..25).map(|_| lab.socket("h3", to, 0)).collect();
-        let (back, switch) = (lab.socket("h1", from, 4971), format!("p{plane}-t0-1"));
-        let before = lab.up_packets(&switch);
-        send(&many, &back);
-        let rose: Vec<_> =
-            before.iter().zip(lab.up_packets(&switch)).map(|(before, after)| after - before).collect();
-        // Twenty-five paths of four datagrams at four switches.
-        assert!(rose.iter().all(|&rise| (4..96).contains(&rise)), "{rose:?}");
     }
 }
 
@@ -243,4 +244,63 @@ fn without_root_the_reason_is_given() {
             eprintln!("SKIPPED: no other user may run the command here");
         }
     }
+}
+
+/// The option says what forwards, or else the topology; what there is says so, and what is missing for it is named.
+#[test]
+fn switches_are_of_the_kind_that_is_asked_for() {
+    let Some(lab) = Lab::new("kinds") else { return };
+    let file = support::temp("kinds.toml");
+    let topology =
+        |section: &str| fs::write(&file, format!("{section}\n[fabric]\n[[host]]\nname = \"h1\"\n")).unwrap();
+    let file = file.to_str().unwrap();
+    for (args, section, kind) in [
+        (&[][..], "", "kernel"),
+        (&["--switch", "xdp"], "[lab]", "xdp"),
+        (&[], "[lab]\nswitch = \"xdp-generic\"", "xdp-generic"),
+        (&["--switch", "kernel"], "[lab]\nswitch = \"xdp\"", "kernel"),
+    ] {
+        topology(section);
+        let (out, error, status) = lab.run(&[&["up", file], args].concat());
+        assert_eq!((error.as_str(), status), ("", Some(0)), "{out}");
+        let switches = if kind == "kernel" { String::new() } else { format!(" ({kind})") };
+        assert!(out.contains(&format!(", 1 switches{switches}, ")), "{out}");
+        let told = lab.status();
+        assert_eq!(told["switch"], kind);
+        let names: Vec<_> = told["switches"].as_array().unwrap().iter().map(|one| &one["name"]).collect();
+        let (table, ..) = lab.run(&["status"]);
+        assert_eq!(names, if kind == "kernel" { vec![] } else { vec!["p0-t0-0"] });
+        assert_eq!(table.contains(&format!("\nswitch ({kind}) ")), kind != "kernel", "{table}");
+        if kind == "xdp-generic" {
+            let state = format!("/run/spindrift/lab/{}/switches.json", lab.name);
+            for (text, part) in
+                [("{", "damaged"), ("{\"kind\":\"xdp\",\"numbers\":{\"p0-t0-0\":0}}", "not whole")]
+            {
+                fs::write(&state, text).unwrap();
+                let (_, error, status) = lab.run(&["status"]);
+                assert!(status == Some(1) && error.contains(part) && error.contains("remove"), "{error}");
+            }
+        }
+        assert_eq!(lab.run(&["down"]).2, Some(0));
+    }
+    topology("[lab]\nswitch = \"fast\"");
+    for (args, part) in [(&[][..], "line 2, column 10"), (&["--switch", "slow"], "`slow`")] {
+        let (out, error, status) = lab.run(&[&["up", file], args].concat());
+        let kinds = ["kernel", "xdp", "xdp-generic"];
+        assert_eq!((out.as_str(), status), ("", Some(2)), "{error}");
+        let error = error.replace('\'', "`");
+        assert!(error.contains(part) && kinds.iter().all(|kind| error.contains(kind)), "{error}");
+    }
+    // Without ethtool, but with all else.
+    let path = support::temp("no-ethtool");
+    fs::create_dir_all(&path).unwrap();
+    for program in ["ip", "sysctl", "tc"] {
+        let found = Command::new("sh").args(["-c", &format!("command -v {program}")]).output().unwrap();
+        let _ = std::os::unix::fs::symlink(stdout(&found).trim(), path.join(program));
+    }
+    topology("");
+    let output = lab.command(&["up", file, "--switch", "xdp"]).env("PATH", &path).output().unwrap();
+    let error = stderr(&output);
+    assert!(error.contains("ethtool") && error.contains("apt-get") && !output.status.success(), "{error}");
+    assert_eq!(lab.left(), [""; 0]);
 }

@@ -11,7 +11,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use serde_json::Value as Json;
-use support::lab::{Lab, PATIENCE, config};
+use support::lab::{KINDS, Lab, PATIENCE, config};
 use support::{end_of, stderr};
 
 /// A folder for an experiment and its results.
@@ -91,84 +91,86 @@ fn number(row: &[(String, String)], name: &str) -> f64 {
 
 impl Lab {
     fn run_experiment(&self, path: &str, results: &Path) -> (String, String, Option<i32>) {
-        self.run(&["run", path, "-o", results.to_str().unwrap()])
+        self.run(&[&["run", path, "-o", results.to_str().unwrap()][..], &self.switch()].concat())
     }
 }
 
 /// Links of 100 Mb/s in two planes: the rate is halved while one is silent, and all else is told of that.
 #[test]
 fn a_silent_link_is_told_in_all_results() {
-    let Some(lab) = Lab::new("silent") else { return };
-    let folder = Folder::new("lab-run-silent");
-    let path = folder.experiment(
+    for lab in Lab::each("silent", &KINDS[..2]) {
+        let folder = Folder::new("lab-run-silent");
+        let path = folder.experiment(
         "two-plane.toml",
         "duration = \"3s\"\nlink_rate = \"100M\"",
         "[[flow]]\nfrom = \"h1\"\nto = \"h3\"\noptions = [\"--no-gso\"]\nclient_options = [\"-q\", \"2\", \"-t\", \"16\"]\n\
          [[fault]]\nat = \"1s\"\nwhere = \"h3:p1-t0-1\"\naction = \"blackhole\"\nfor = \"1s\"",
     );
-    let (out, error, status) = lab.run_experiment(&path, &folder.results());
-    assert_eq!(status, Some(0), "{error}");
-    assert_eq!(lab.left(), [""; 0], "nothing is left");
-    assert!(error.contains("1.000 s  h3:p1-t0-1: blackhole\n"), "{error}");
-    let result = folder.result();
-    let flow = &result["flows"][0];
-    assert_eq!((&flow["name"], &flow["verified"]), (&"h1-h3".into(), &true.into()));
-    let baseline = flow["baseline_gbps"].as_f64().unwrap();
-    assert!((0.12..0.2).contains(&baseline), "two links of 0.1 Gb/s: {baseline}");
-    let events = result["events"].as_array().unwrap();
-    let of = |number: usize, name: &str| events[number]["flows"][0][name].as_f64().unwrap();
-    let told: Vec<_> = events
-        .iter()
-        .map(|event| (event["what"][0].as_str().unwrap(), event["goal_ms"].as_f64().unwrap()))
-        .collect();
-    assert_eq!(told, [("h3:p1-t0-1: blackhole", 50.0), ("h3:p1-t0-1: blackhole ends", 1000.0)]);
-    assert!((of(0, "possible_gbps") - baseline / 2.0).abs() < 1e-6 && of(0, "mean_gbps") < 0.1);
-    assert!((of(1, "possible_gbps") - baseline).abs() < 1e-6 && of(1, "mean_gbps") > 0.1);
-    assert!(of(0, "losses") > 0.0 && of(0, "recovery_ms") < 1000.0);
-    assert!(events[0]["flows"][0]["recovery_ms"].is_number(), "{result}");
+        let (out, error, status) = lab.run_experiment(&path, &folder.results());
+        assert_eq!(status, Some(0), "{error}");
+        assert_eq!(lab.left(), [""; 0], "nothing is left");
+        assert!(error.contains("1.000 s  h3:p1-t0-1: blackhole\n"), "{error}");
+        let result = folder.result();
+        let flow = &result["flows"][0];
+        assert_eq!((&flow["name"], &flow["verified"]), (&"h1-h3".into(), &true.into()));
+        let baseline = flow["baseline_gbps"].as_f64().unwrap();
+        assert!((0.12..0.2).contains(&baseline), "two links of 0.1 Gb/s: {baseline}");
+        let events = result["events"].as_array().unwrap();
+        let of = |number: usize, name: &str| events[number]["flows"][0][name].as_f64().unwrap();
+        let told: Vec<_> = events
+            .iter()
+            .map(|event| (event["what"][0].as_str().unwrap(), event["goal_ms"].as_f64().unwrap()))
+            .collect();
+        assert_eq!(told, [("h3:p1-t0-1: blackhole", 50.0), ("h3:p1-t0-1: blackhole ends", 1000.0)]);
+        assert!((of(0, "possible_gbps") - baseline / 2.0).abs() < 1e-6 && of(0, "mean_gbps") < 0.1);
+        assert!((of(1, "possible_gbps") - baseline).abs() < 1e-6 && of(1, "mean_gbps") > 0.1);
+        assert!(of(0, "losses") > 0.0 && of(0, "recovery_ms") < 1000.0);
+        assert!(events[0]["flows"][0]["recovery_ms"].is_number(), "{result}");
 
-    // In the table, plane 1 carries nothing meanwhile, plane 0 goes on, and entropy values of plane 1 are bad.
-    let rows = folder.table("samples.csv");
-    assert_eq!(rows.len(), 300);
-    for row in &rows {
-        let at = number(row, "time_ms");
-        let (first, second) = (number(row, "p0_gbps"), number(row, "p1_gbps"));
-        assert!(!(1100.0..1990.0).contains(&at) || second == 0.0, "{at}");
-        assert!(first < 0.2 && second < 0.2, "{at}: {first} {second}");
-    }
-    let within = |from: f64, to: f64| {
-        rows.iter().filter(move |row| (from..to).contains(&number(row, "time_ms"))).collect::<Vec<_>>()
-    };
-    let mean = |rows: &[&Vec<(String, String)>], name: &str| {
-        rows.iter().map(|row| number(row, name)).sum::<f64>() / rows.len() as f64
-    };
-    let dark = within(1100.0, 2000.0);
-    assert!(mean(&dark, "p0_gbps") > 0.06 && mean(&dark, "p1_assumed_bad") > 8.0);
-    assert!((mean(&dark, "gbps") - of(0, "mean_gbps")).abs() < 0.02);
-    assert!(mean(&dark, "cwnd_bytes") > 8_000.0 && mean(&dark, "inflight_bytes") > 4_000.0);
-    assert!(
-        (100.0..1e6).contains(&mean(&dark, "rtt_us")),
-        "a full queue of 10 ms: {}",
-        mean(&dark, "rtt_us")
-    );
-    // What the host's own full queue refused, again and again, is not sent again.
-    assert!(of(0, "retransmits") <= of(0, "losses") + 100.0, "{result}");
-    assert_eq!(cell(dark[0], "p1_up"), "1", "nobody can see it");
-    let late = within(2500.0, 3000.0);
-    assert!(mean(&late, "p1_gbps") > 0.05, "it carries again");
-    let evs = folder.table("evs.csv");
-    let bad = |row: &&Vec<(String, String)>| cell(row, "state") == "assumed-bad" && cell(row, "plane") == "1";
-    let soon = evs.iter().filter(bad).filter(|row| (1000.0..1200.0).contains(&number(row, "time_ms")));
-    assert!(soon.count() > 8, "{evs:?}");
+        // In the table, plane 1 carries nothing meanwhile, plane 0 goes on, and entropy values of plane 1 are bad.
+        let rows = folder.table("samples.csv");
+        assert_eq!(rows.len(), 300);
+        for row in &rows {
+            let at = number(row, "time_ms");
+            let (first, second) = (number(row, "p0_gbps"), number(row, "p1_gbps"));
+            assert!(!(1100.0..1990.0).contains(&at) || second == 0.0, "{at}");
+            assert!(first < 0.2 && second < 0.2, "{at}: {first} {second}");
+        }
+        let within = |from: f64, to: f64| {
+            rows.iter().filter(move |row| (from..to).contains(&number(row, "time_ms"))).collect::<Vec<_>>()
+        };
+        let mean = |rows: &[&Vec<(String, String)>], name: &str| {
+            rows.iter().map(|row| number(row, name)).sum::<f64>() / rows.len() as f64
+        };
+        let dark = within(1100.0, 2000.0);
+        assert!(mean(&dark, "p0_gbps") > 0.06 && mean(&dark, "p1_assumed_bad") > 8.0);
+        assert!((mean(&dark, "gbps") - of(0, "mean_gbps")).abs() < 0.02);
+        assert!(mean(&dark, "cwnd_bytes") > 8_000.0 && mean(&dark, "inflight_bytes") > 4_000.0);
+        assert!(
+            (100.0..1e6).contains(&mean(&dark, "rtt_us")),
+            "a full queue of 10 ms: {}",
+            mean(&dark, "rtt_us")
+        );
+        // What the host's own full queue refused, again and again, is not sent again.
+        assert!(of(0, "retransmits") <= of(0, "losses") + 100.0, "{result}");
+        assert_eq!(cell(dark[0], "p1_up"), "1", "nobody can see it");
+        let late = within(2500.0, 3000.0);
+        assert!(mean(&late, "p1_gbps") > 0.05, "it carries again");
+        let evs = folder.table("evs.csv");
+        let bad =
+            |row: &&Vec<(String, String)>| cell(row, "state") == "assumed-bad" && cell(row, "plane") == "1";
+        let soon = evs.iter().filter(bad).filter(|row| (1000.0..1200.0).contains(&number(row, "time_ms")));
+        assert!(soon.count() > 8, "{evs:?}");
 
-    let summary = folder.read("summary.md");
-    assert!(out.starts_with(summary.trim_end()), "{out}");
-    for part in
-        ["# A test\n", "2 planes, links of 100 Mb/s", "every byte verified, no queue pair error", "50: "]
-    {
-        assert!(summary.contains(part), "{part}: {summary}");
+        let summary = folder.read("summary.md");
+        assert!(out.starts_with(summary.trim_end()), "{out}");
+        for part in
+            ["# A test\n", "2 planes, links of 100 Mb/s", "every byte verified, no queue pair error", "50: "]
+        {
+            assert!(summary.contains(part), "{part}: {summary}");
+        }
+        folder.assert_pictures();
     }
-    folder.assert_pictures();
 }
 
 /// A later flow is an event for the others; two flows between the same hosts have names of their own; unlimited links leave the rate as

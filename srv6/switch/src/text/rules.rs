@@ -1,5 +1,7 @@
 //! The part of the program that loses, marks and trims packets: on the way from where the next hop is known to where the packet changes.
 
+use std::time::Duration;
+
 use spindrift_bpf::{Alu, Cond, Helper, Label, Operand, context, verdict};
 
 use super::Reg::{R0, R1, R2, R3, R4, R5, R10};
@@ -8,7 +10,7 @@ use super::{CONTEXT, END, LEN, PACKET, Text, UDP, at, offset_of, on};
 use crate::{Action, Crossing, Fault, Packets, PortCount, Queue, Rules, Tables, Trim, place_of_counter};
 
 const IPV6_IN_IPV6: i32 = 41;
-/// Next headers of packets that have no UDP header behind others: TCP, ICMPv6, none at all.
+/// Next headers of packets that have no UDP header behind others: those of TCP and of ICMP, and no header at all.
 const NO_UDP: [i32; 3] = [6, 58, 59];
 /// No UDP port.
 const NO_PORT: i32 = 1 << 16;
@@ -20,6 +22,9 @@ const DSCP_SHIFT: i32 = 6;
 
 /// How often a packet tries to enter a queue that others enter, too. If it never does, it passes by it.
 const TRIES: usize = 4;
+
+/// Times are compared in steps of so many bits of nanoseconds, about a microsecond.
+const STEP: i32 = 10;
 
 /// Fractions of a nanosecond in the time that a byte takes.
 const FRACTION: i32 = 20;
@@ -147,15 +152,15 @@ impl Text<'_> {
             self.asm.load(Double, R3, R1, empty_at).mov(R4, R3);
             self.asm.jump_if(Cond::GreaterOrEqual, R4, R5, behind).mov(R4, R5).place(behind);
             // How long it would wait.
-            self.asm.mov(R0, R4).alu(Alu::Sub, R0, R5);
-            self.asm.jump_if(Cond::Greater, R0, nanoseconds(queue.limit), full);
+            self.asm.mov(R0, R4).alu(Alu::Sub, R0, R5).alu(Alu::ShiftRight, R0, STEP);
+            self.asm.jump_if(Cond::Greater, R0, steps(queue.limit), full);
             self.asm.alu(Alu::Add, R4, R2).mov(R0, R3).compare_exchange(R1, empty_at, R4);
             self.asm.jump_if(Cond::Equal, R0, R3, taken);
         }
         self.asm.jump(sent).place(taken);
         if let Some(mark) = queue.mark {
-            self.asm.alu(Alu::Sub, R4, R2).alu(Alu::Sub, R4, R5);
-            self.asm.jump_if(Cond::LessOrEqual, R4, nanoseconds(mark), sent);
+            self.asm.alu(Alu::Sub, R4, R2).alu(Alu::Sub, R4, R5).alu(Alu::ShiftRight, R4, STEP);
+            self.asm.jump_if(Cond::LessOrEqual, R4, steps(mark), sent);
             self.unless_ecn(sent);
             self.mark();
             self.count(place(PortCount::Marked));
@@ -163,7 +168,7 @@ impl Text<'_> {
         self.asm.jump(sent).place(full);
         if let Some(trim) = &queue.trim {
             let lost = self.asm.label();
-            self.asm.jump_if(Cond::Greater, R0, nanoseconds(2 * queue.limit), lost);
+            self.asm.jump_if(Cond::Greater, R0, steps(2 * queue.limit), lost);
             self.unless_trimmable(trim, lost);
             self.cost(queue.rate, i32::from(trim.size) + i32::from(at::IPV6));
             self.asm.array(R1, self.numbers).atomic_add(R1, empty_at, R2);
@@ -195,11 +200,11 @@ impl Text<'_> {
         self.asm.jump(elsewhere).place(trimmable);
     }
 
-    /// Takes the end off the packet, and says so in its header. Changes all registers that a call changes.
+    /// Takes the end off the packet, and says so in its header, but not in `LEN`. Changes all registers that a call changes.
     fn trim(&mut self, trim: &Trim, lost: Label) {
         let len = i32::from(trim.size) + i32::from(at::IPV6);
         self.asm.mov(R1, CONTEXT).mov(R2, len).alu(Alu::Sub, R2, LEN).call(Helper::AdjustTail);
-        self.asm.jump_if(Cond::NotEqual, R0, 0, lost).mov(LEN, len);
+        self.asm.jump_if(Cond::NotEqual, R0, 0, lost);
         self.asm.load(Word, PACKET, CONTEXT, context::DATA).load(Word, END, CONTEXT, context::DATA_END);
         self.asm.mov(R1, PACKET).alu(Alu::Add, R1, i32::from(at::SHORTEST));
         self.asm.jump_if(Cond::Greater, R1, END, lost);
@@ -215,7 +220,7 @@ impl Text<'_> {
     }
 }
 
-/// [`Queue::MAX_WAIT`] twice fits.
-fn nanoseconds(time: std::time::Duration) -> i32 {
-    time.as_nanos() as i32
+/// A time in steps, of which [`Queue::MAX_WAIT`] has few enough.
+fn steps(time: Duration) -> i32 {
+    (time.as_nanos() >> STEP) as i32
 }

@@ -2,6 +2,10 @@
 
 use std::fmt;
 use std::str::FromStr;
+use std::time::Duration;
+
+use super::rules::QUEUE;
+use crate::units::parse_duration;
 
 /// One thing that is wrong with a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -11,6 +15,8 @@ pub(super) struct LinkFault {
     pub(super) dir: Option<Dir>,
     /// To which packets; to all without it.
     pub(super) packets: Option<Packets>,
+    /// With a rate: the wait beyond which packets that can be marked are. XDP switches do that.
+    pub(super) mark: Option<Duration>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,7 +57,7 @@ pub(super) enum Packets {
 }
 
 const ACTIONS: &str = "down, blackhole, loss=P%, ecn=P%, rate=R";
-const SELECTORS: &str = "dir=up, dir=down, ev=EV, sport=PORT";
+const SELECTORS: &str = "dir=up, dir=down, ev=EV, sport=PORT, and mark=TIME with a rate";
 
 impl LinkFault {
     /// Whether the switches' packet filters see to it.
@@ -70,7 +76,7 @@ impl FromStr for LinkFault {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let (mut action, mut dir, mut packets) = (None, None, None);
+        let (mut action, mut dir, mut packets, mut mark) = (None, None, None, None);
         for piece in text.split(',').map(str::trim) {
             let (name, value) = match piece.split_once('=') {
                 Some((name, value)) => (name.trim(), Some(value.trim())),
@@ -79,6 +85,7 @@ impl FromStr for LinkFault {
             let bad = |why: String| format!("`{piece}`: {why}");
             match name {
                 "dir" => put(&mut dir, parse_dir(value)).map_err(bad)?,
+                "mark" => put(&mut mark, parse_mark(value)).map_err(bad)?,
                 "ev" | "sport" => put(&mut packets, parse_packets(name, value)).map_err(bad)?,
                 _ => put(&mut action, parse_action(name, value)).map_err(bad)?,
             }
@@ -93,7 +100,10 @@ impl FromStr for LinkFault {
         if matches!(action, Action::Rate(_)) && packets.is_some() {
             return Err(format!("`{text}`: a rate is that of all packets; leave out ev and sport"));
         }
-        Ok(Self { action, dir, packets })
+        if mark.is_some() && !matches!(action, Action::Rate(_)) {
+            return Err(format!("`{text}`: packets wait where there is a rate; write rate=R,mark=TIME"));
+        }
+        Ok(Self { action, dir, packets, mark })
     }
 }
 
@@ -125,6 +135,15 @@ fn parse_dir(value: Option<&str>) -> Result<Dir, String> {
         Some("up") => Ok(Dir::Up),
         Some("down") => Ok(Dir::Down),
         _ => Err("write dir=up (away from the hosts) or dir=down".to_owned()),
+    }
+}
+
+fn parse_mark(value: Option<&str>) -> Result<Duration, String> {
+    let mark = parse_duration(value.unwrap_or_default())?;
+    if mark < QUEUE {
+        Ok(mark)
+    } else {
+        Err(format!("packets that wait {QUEUE:?} are lost; mark them before"))
     }
 }
 
@@ -194,6 +213,9 @@ impl fmt::Display for LinkFault {
                 write!(f, "rate={}{unit}bit", rate / factor)?;
             }
         }
+        if let Some(mark) = self.mark {
+            write!(f, ",mark={}", humantime::format_duration(mark).to_string().replace(' ', ""))?;
+        }
         match self.dir {
             Some(Dir::Up) => f.write_str(",dir=up")?,
             Some(Dir::Down) => f.write_str(",dir=down")?,
@@ -219,7 +241,8 @@ mod tests {
 
     #[test]
     fn every_word_is_understood_and_written_as_it_is_read() {
-        let fault = |action, dir, packets| LinkFault { action, dir, packets };
+        let fault = |action, dir, packets| LinkFault { action, dir, packets, mark: None };
+        let marked = |rate, mark| LinkFault { mark: Some(mark), ..fault(Action::Rate(rate), None, None) };
         let loss = |millionths| Action::Loss(Chance(millionths));
         for (text, expected, written) in [
             ("down", fault(Action::Down, None, None), "down"),
@@ -247,6 +270,16 @@ mod tests {
             ),
             ("rate=64000", fault(Action::Rate(64_000), None, None), "rate=64kbit"),
             ("rate=64001bit/s", fault(Action::Rate(64_001), None, None), "rate=64001bit"),
+            (
+                "rate=1G,mark=500us",
+                marked(1_000_000_000, Duration::from_micros(500)),
+                "rate=1Gbit,mark=500us",
+            ),
+            (
+                "mark=0.0015,rate=1M",
+                marked(1_000_000, Duration::from_micros(1500)),
+                "rate=1Mbit,mark=1ms500us",
+            ),
             ("rate=1000Gbit", fault(Action::Rate(1_000_000_000_000), None, None), "rate=1000Gbit"),
         ] {
             assert_eq!(text.parse(), Ok(expected), "{text}");
@@ -275,6 +308,10 @@ mod tests {
             ("rate=5T", ["5T", "1.5Gbit"]),
             ("rate=fast", ["fast", "100M"]),
             ("rate=inf", ["inf", "100M"]),
+            ("rate=1M,mark", ["`mark`", "300ms"]),
+            ("rate=1M,mark=0", ["`mark=0`", "300ms"]),
+            ("rate=1M,mark=10ms", ["`mark=10ms`", "10ms are lost"]),
+            ("ecn=1%,mark=1ms", ["ecn=1%,mark=1ms", "rate=R,mark=TIME"]),
             ("loss=1%,dir=left", ["`dir=left`", "dir=up"]),
             ("loss=1%,ev=x", ["`ev=x`", "0x80000000"]),
             ("loss=1%,sport=65536", ["`sport=65536`", "65535"]),

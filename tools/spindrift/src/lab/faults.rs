@@ -7,13 +7,16 @@ use std::path::PathBuf;
 use anyhow::{Context as _, Result, bail};
 use serde::{Deserialize, Serialize};
 use spindrift_srv6::{Fabric, Link, Node};
+use spindrift_switch::Switch;
 
 use super::fault::{Dir, LinkFault};
 use super::ip::{Ip, Program, Ready, Started};
 use super::plan::LabPlan;
 use super::rules::{self, Broken, Commands};
 use super::state::Lab;
-use crate::topology;
+use super::switches::{Change, Switches};
+use crate::topology::{self, SwitchKind};
+use crate::usage::usage;
 
 /// A part of a fabric: one link, or those of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,14 +73,20 @@ pub(super) struct FaultSet {
 impl FaultSet {
     /// Adds a fault. One of the same owner that is of the same kind, on the same packets, is replaced.
     pub(super) fn add(&mut self, owner: &str, link: Link, fault: LinkFault) {
+        let broken = |id| Broken { id, owner: owner.to_owned(), link, fault };
         let replaces = |old: &Broken| {
             let same = std::mem::discriminant(&old.fault.action) == std::mem::discriminant(&fault.action);
             let packets = (old.fault.dir, old.fault.packets) == (fault.dir, fault.packets);
             (old.owner.as_str(), old.link) == (owner, link) && same && packets
         };
         self.all.retain(|old| !replaces(old));
-        self.all.push(Broken { id: self.next, owner: owner.to_owned(), link, fault });
-        self.next += 1;
+        // Numbers go on, past those whose counter another fault of a switch still has.
+        let free = |id: &u32| {
+            !self.all.iter().any(|old| old.fault.is_filter() && old.number() == broken(*id).number())
+        };
+        let id = (self.next..).take(Switch::COUNTERS).find(free).unwrap_or(self.next);
+        self.all.push(broken(id));
+        self.next = id + 1;
     }
 
     /// Ends the faults of an owner.
@@ -112,6 +121,19 @@ struct WrittenFault {
     fault: String,
 }
 
+/// Fails on faults that need other switches.
+pub(super) fn check_switches<'f>(
+    kind: SwitchKind,
+    mut all: impl Iterator<Item = &'f LinkFault>,
+) -> Result<()> {
+    match all.find(|fault| fault.mark.is_some()) {
+        Some(fault) if kind == SwitchKind::Kernel => Err(usage(format!(
+            "{fault}: the kernel's switches do not mark by how long packets wait; build the lab with --switch xdp, or leave out mark"
+        ))),
+        _ => Ok(()),
+    }
+}
+
 /// What became of commands.
 #[derive(Default)]
 struct Done {
@@ -125,11 +147,24 @@ pub(super) struct Faults<'a> {
     plan: &'a LabPlan<'a>,
     ip: &'a Ip,
     lab: Lab,
+    /// Where they are not the kernel's.
+    switches: Option<Switches<'a>>,
 }
 
 impl<'a> Faults<'a> {
-    pub(super) fn new(lab: Lab, plan: &'a LabPlan<'a>, ip: &'a Ip) -> Self {
-        Self { plan, ip, lab }
+    pub(super) fn open(lab: Lab, plan: &'a LabPlan<'a>, ip: &'a Ip) -> Result<Self> {
+        let switches = Switches::open(&lab, plan)?;
+        Ok(Self { plan, ip, lab, switches })
+    }
+
+    /// The kind of the lab's switches.
+    pub(super) fn kind(&self) -> SwitchKind {
+        self.switches.as_ref().map_or(SwitchKind::Kernel, |switches| switches.kind)
+    }
+
+    /// The switches, where they are not the kernel's.
+    pub(super) fn switches(&self) -> Option<&Switches<'a>> {
+        self.switches.as_ref()
     }
 
     fn path(&self) -> PathBuf {
@@ -183,17 +218,23 @@ impl<'a> Faults<'a> {
         let old = self.read()?;
         let mut new = old.clone();
         edit(&mut new);
-        let work = self.ready(rules::change(self.plan, &old.all, &new.all))?;
+        if self.switches.is_none() {
+            check_switches(SwitchKind::Kernel, new.all.iter().map(|broken| &broken.fault))?;
+        }
+        let work = self.work(&old, &new, |_| true)?;
         Ok(Prepared { faults: self, _one_at_a_time: one_at_a_time, old, new, work })
     }
 
-    /// All nodes at once: a switch that dies is one event.
-    fn ready(&self, all: Vec<Commands>) -> Result<Vec<(Commands, Ready)>> {
+    /// What leads from some faults to others, as far as it is needed. All nodes at once: a switch that dies is one event.
+    fn work(&self, old: &FaultSet, new: &FaultSet, needed: impl Fn(&Commands) -> bool) -> Result<Work> {
+        let changes = self.switches.as_ref().map(|switches| switches.change(&old.all, &new.all));
         let ready = |commands: Commands| {
             let ready = self.ip.ready(commands.program, &self.plan.namespace(commands.node))?;
             Ok((commands, ready))
         };
-        all.into_iter().map(ready).collect()
+        let all = rules::change(self.plan, self.switches.is_some(), &old.all, &new.all);
+        let commands = all.into_iter().filter(needed).map(ready).collect::<Result<_>>()?;
+        Ok(Work { commands, changes: changes.transpose()?.unwrap_or_default() })
     }
 
     fn lock(&self) -> Result<File> {
@@ -208,13 +249,16 @@ impl<'a> Faults<'a> {
 
     /// How many packets each fault has taken or marked, by number; those whose work is not counted are left out.
     pub(super) fn counts(&self, set: &FaultSet) -> Result<BTreeMap<u32, u64>> {
-        let mut nodes: Vec<_> = rules::change(self.plan, &[], &set.all)
+        let mut counts = match &self.switches {
+            Some(switches) => switches.hits(&set.all)?,
+            None => BTreeMap::new(),
+        };
+        let mut nodes: Vec<_> = rules::change(self.plan, false, &[], &set.all)
             .into_iter()
             .filter(|commands| commands.program == Program::Nft)
             .map(|commands| commands.node)
             .collect();
         nodes.dedup();
-        let mut counts = BTreeMap::new();
         for node in nodes {
             for (name, packets) in self.ip.counters(&self.plan.namespace(node))? {
                 let fault = set.all.iter().find(|broken| broken.counter() == name);
@@ -233,7 +277,13 @@ pub(super) struct Prepared<'a, 'l> {
     _one_at_a_time: File,
     old: FaultSet,
     new: FaultSet,
-    work: Vec<(Commands, Ready)>,
+    work: Work,
+}
+
+/// What is to be done.
+struct Work {
+    commands: Vec<(Commands, Ready)>,
+    changes: Vec<Change>,
 }
 
 impl Prepared<'_, '_> {
@@ -245,11 +295,10 @@ impl Prepared<'_, '_> {
         let done = Done::of(work);
         if let Some(error) = done.error {
             // The first error is the one that tells. What cannot be taken back stays in the file.
-            let back = rules::change(faults.plan, &new.all, &old.all).into_iter();
             let needed = |commands: &Commands| {
                 !done.untouched.contains(&commands.node) || commands.program != Program::Nft
             };
-            let taken_back = faults.ready(back.filter(needed).collect()).map(Done::of);
+            let taken_back = faults.work(&new, &old, needed).map(Done::of);
             if taken_back.is_ok_and(|done| done.error.is_none()) {
                 faults.write(&old)?;
             }
@@ -261,11 +310,16 @@ impl Prepared<'_, '_> {
 
 impl Done {
     /// Does it all, and waits for each, whatever becomes of the others.
-    fn of(work: Vec<(Commands, Ready)>) -> Self {
+    fn of(work: Work) -> Self {
         let go =
             |(Commands { node, program, lines }, ready): (Commands, Ready)| (node, program, ready.go(&lines));
-        let started: Vec<_> = work.into_iter().map(go).collect();
+        let started: Vec<_> = work.commands.into_iter().map(go).collect();
         let mut done = Self::default();
+        for change in work.changes {
+            if let Err(error) = change.apply() {
+                done.error.get_or_insert(error);
+            }
+        }
         for (node, program, started) in started {
             if let Err(error) = started.and_then(Started::end) {
                 if program == Program::Nft {
@@ -316,6 +370,13 @@ mod tests {
         assert_eq!(on("p0-t0-0:a", "loss=5%"), ["a:p0-t0-0 loss=5%"]);
     }
 
+    impl FaultSet {
+        fn add_and_tell(&mut self, owner: &str, link: Link, fault: &str) -> u32 {
+            self.add(owner, link, fault.parse().unwrap());
+            self.all.last().unwrap().id
+        }
+    }
+
     #[test]
     fn faults_add_up_and_replace_only_their_like() {
         let fabric = two_hosts(2);
@@ -349,6 +410,14 @@ mod tests {
         assert_eq!(set.heal(Some(Place::Link(other))), 1);
         assert_eq!((set.all.len(), set.heal(Some(Place::Link(other)))), (4, 0));
         assert_eq!((set.heal(None), set.all.len()), (1, 0));
+        // A counter that a switch still has for another fault is no new one's. Those of other faults are free.
+        let id = set.add_and_tell("", link, "loss=1%");
+        set.add_and_tell("", link, "down");
+        set.next = id + 2048;
+        assert_eq!(set.add_and_tell("", other, "loss=1%"), id + 2049);
+        assert_eq!(set.add_and_tell("", other, "rate=1M"), id + 2050);
+        set.heal(None);
+        set.next = 7;
         // Numbers go on.
         set.add("", link, "down".parse().unwrap());
         assert_eq!(set.all.first().map(|broken| broken.id), Some(7));

@@ -100,6 +100,21 @@ impl Ip {
         Ok(())
     }
 
+    /// Has an interface hand each packet over as it is, with its checksum, to what takes frames at its other end, and wait where there is no
+    /// room for them; and has what comes in be taken as frames.
+    pub(super) fn take_frames(&self, namespace: &str, interface: &str) -> Result<()> {
+        let command = ["ethtool", "-K", interface, "tx", "off", "gro", "on"];
+        let output = self.inside(namespace, &command)?;
+        if !output.status.success() {
+            let said = text(&output.stderr);
+            if said.contains("exec of \"ethtool\" failed") {
+                bail!("cannot run ethtool, which XDP switches need; `apt-get install ethtool` installs it");
+            }
+            bail!("ethtool -K {interface} tx off gro on in {namespace}: {said}");
+        }
+        self.ready(Program::Tc, namespace)?.go(&super::rules::queue(interface))?.end()
+    }
+
     /// Runs a program in a namespace to its end.
     fn inside(&self, namespace: &str, program: &[&str]) -> Result<Output> {
         let mut command = self.command();

@@ -10,6 +10,7 @@ mod run;
 mod schedule;
 mod state;
 mod status;
+mod switches;
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -24,11 +25,11 @@ use spindrift_srv6::{Fabric, Node};
 use crate::output::{say, tell};
 use crate::stop::Stop;
 use crate::toml_file::TomlFile;
-use crate::topology;
+use crate::topology::{self, SwitchKind};
 use crate::units::{count, parse_duration};
 use crate::usage::usage;
 use fault::LinkFault;
-use faults::{Faults, Place};
+use faults::{Faults, Place, check_switches};
 use ip::Ip;
 use plan::{LabPlan, SWITCH_SYSCTLS, SYSCTLS};
 use schedule::{Conductor, Entry, Times};
@@ -51,6 +52,8 @@ enum LabCommand {
     Up {
         #[command(flatten)]
         lab: LabName,
+        #[command(flatten)]
+        switch: SwitchOption,
         /// Topology file (examples in configs/lab/).
         topology: PathBuf,
     },
@@ -137,6 +140,20 @@ struct LabName {
     name: String,
 }
 
+#[derive(Args, Debug)]
+struct SwitchOption {
+    /// What forwards packets in switches [default: as the topology file says, or kernel].
+    #[arg(long, value_name = "KIND")]
+    switch: Option<SwitchKind>,
+}
+
+impl SwitchOption {
+    /// The kind of switches for a topology.
+    fn of(&self, file: &TomlFile) -> Result<SwitchKind> {
+        self.switch.map_or_else(|| topology::switch(file), Ok)
+    }
+}
+
 fn lab_name(text: &str) -> Result<String, String> {
     let fits = (1..=16).contains(&text.len()) && text.chars().all(|letter| letter.is_ascii_alphanumeric());
     if fits { Ok(text.to_owned()) } else { Err(format!("`{text}` has not 1 to 16 ASCII letters and digits")) }
@@ -144,7 +161,9 @@ fn lab_name(text: &str) -> Result<String, String> {
 
 pub(crate) fn run(args: &LabArgs) -> Result<()> {
     match &args.command {
-        LabCommand::Up { lab, topology } => up(&lab.name, &TomlFile::read(topology, "topology")?),
+        LabCommand::Up { lab, switch, topology } => {
+            up(&lab.name, &TomlFile::read(topology, "topology")?, switch)
+        }
         LabCommand::Down { lab } => down(&lab.name),
         LabCommand::Exec { lab, node, command } => exec(&lab.name, node, command),
         LabCommand::Fault(args) => fault(args),
@@ -157,11 +176,16 @@ pub(crate) fn run(args: &LabArgs) -> Result<()> {
     }
 }
 
-fn up(name: &str, file: &TomlFile) -> Result<()> {
+fn up(name: &str, file: &TomlFile, switch: &SwitchOption) -> Result<()> {
     let fabric = small_fabric(file)?;
-    create(&Ip::find()?, name, file, &LabPlan::new(&fabric, name), &Stop::on_ctrl_c()?)?;
+    let new = NewLab { name, file, kind: switch.of(file)? };
+    new.create(&Ip::find()?, &LabPlan::new(&fabric, name), &Stop::on_ctrl_c()?)?;
     let (nodes, hosts, links) = (fabric.nodes().count(), fabric.hosts().len(), fabric.links().count());
-    say(&format!("lab \"{name}\" is up: {hosts} hosts, {} switches, {links} links", nodes - hosts));
+    let kind = match new.kind {
+        SwitchKind::Kernel => String::new(),
+        kind => format!(" ({kind})"),
+    };
+    say(&format!("lab \"{name}\" is up: {hosts} hosts, {} switches{kind}, {links} links", nodes - hosts));
     for (host, number) in fabric.hosts().iter().zip(0..).take(4) {
         let addresses = (0..fabric.shape().planes).filter_map(|plane| fabric.address(number, plane));
         let addresses: Vec<_> = addresses.map(|address| address.to_string()).collect();
@@ -185,18 +209,28 @@ fn small_fabric(file: &TomlFile) -> Result<Fabric> {
     Ok(fabric)
 }
 
-/// Builds a lab. Where that fails, nothing of it is left.
-fn create(ip: &Ip, name: &str, file: &TomlFile, plan: &LabPlan<'_>, stop: &Stop) -> Result<Lab> {
-    let lab = Lab::create(name, file.text())?;
-    if let Err(error) = build(ip, plan, stop) {
-        // What went wrong first is what the user wants to know, and Ctrl-C ends `ip`, too.
-        let error = stop.check().err().unwrap_or(error);
-        if let Err(left) = lab.remove(ip) {
-            tell(format_args!("spindrift: {left:#}"));
+/// A lab that is to be.
+struct NewLab<'a> {
+    name: &'a str,
+    file: &'a TomlFile,
+    kind: SwitchKind,
+}
+
+impl NewLab<'_> {
+    /// Builds it. Where that fails, nothing of it is left.
+    fn create(&self, ip: &Ip, plan: &LabPlan<'_>, stop: &Stop) -> Result<Lab> {
+        let lab = Lab::create(self.name, self.file.text())?;
+        let built = build(ip, plan, stop).and_then(|()| switches::build(ip, &lab, plan, self.kind));
+        if let Err(error) = built.and_then(|()| stop.check()) {
+            // What went wrong first is what the user wants to know, and Ctrl-C ends `ip`, too.
+            let error = stop.check().err().unwrap_or(error);
+            if let Err(left) = lab.remove(ip) {
+                tell(format_args!("spindrift: {left:#}"));
+            }
+            return Err(error);
         }
-        return Err(error);
+        Ok(lab)
     }
-    Ok(lab)
 }
 
 fn build(ip: &Ip, plan: &LabPlan<'_>, stop: &Stop) -> Result<()> {
@@ -243,9 +277,10 @@ fn fault(args: &FaultArgs) -> Result<()> {
     let name = &args.lab.name;
     let fabric = fabric(name)?;
     let plan = LabPlan::new(&fabric, name);
-    let faults = Faults::new(Lab::open(name), &plan, &ip);
+    let faults = Faults::open(Lab::open(name), &plan, &ip)?;
     if let Some(path) = &args.schedule {
         let entries = schedule::load(&TomlFile::read(path, "schedule")?, &fabric)?;
+        check_switches(faults.kind(), entries.iter().map(|entry| &entry.fault))?;
         return play(&faults, &fabric, &entries);
     }
     // The option parser sees to both.
@@ -290,7 +325,7 @@ fn heal(name: &str, place: Option<&str>) -> Result<()> {
     let ip = Ip::find()?;
     let fabric = fabric(name)?;
     let plan = LabPlan::new(&fabric, name);
-    let faults = Faults::new(Lab::open(name), &plan, &ip);
+    let faults = Faults::open(Lab::open(name), &plan, &ip)?;
     let parse = |text| Place::parse(&fabric, text).map_err(|why| usage(format!("WHERE {text}: {why}")));
     let place = place.map(parse).transpose()?;
     let links = faults.change(|set| set.heal(place))?;
@@ -327,7 +362,7 @@ fn graph(name: &str, topology: Option<&Path>, output: Option<&Path>) -> Result<(
                 }
             }
         }
-        for broken in Faults::new(Lab::open(name), &plan, &ip).read()?.all {
+        for broken in Faults::open(Lab::open(name), &plan, &ip)?.read()?.all {
             looks.entry(broken.link).or_default().faults.push(broken.fault.to_string());
         }
         graph::draw(&fabric, |link| looks.get(&link).cloned().unwrap_or_default())

@@ -17,7 +17,7 @@ pub(super) struct Interface {
 const FIRST_INDEX: usize = 1000;
 
 /// Every packet fits with an outer header around it.
-const MTU: u32 = 9216;
+pub(super) const MTU: u16 = 9216;
 
 /// A pair of interfaces that a node has to itself. The kernel binds each segment of its own to an interface, and forgets it when that goes
 /// down; `lo` does not do, and these stay up whatever becomes of the links.
@@ -75,6 +75,11 @@ impl<'a> LabPlan<'a> {
         })
     }
 
+    /// The ends of links that a node has.
+    pub(super) fn interfaces(&self, node: Node) -> impl Iterator<Item = Interface> + '_ {
+        self.links().flat_map(|(_, ends)| ends).filter(move |end| end.node == node)
+    }
+
     /// What the interface of a node to a neighbour is called: `eth` and the plane at a host, `down` and `up` and the number of the
     /// link at a switch.
     fn interface(&self, node: Node, neighbour: Node) -> String {
@@ -103,7 +108,11 @@ impl<'a> LabPlan<'a> {
     pub(super) fn cables(&self) -> String {
         let end = |end: &Interface| {
             let Interface { node, name, index } = end;
-            format!("{name} index {index} address {} mtu {MTU} netns {}", end.mac(), self.namespace(*node))
+            format!(
+                "{name} index {index} address {} mtu {MTU} netns {}",
+                end.mac_text(),
+                self.namespace(*node)
+            )
         };
         let own = self.fabric.nodes().zip((FIRST_INDEX + 2 * self.fabric.links().count()..).step_by(2));
         let own = own.map(|(node, first)| {
@@ -134,7 +143,7 @@ impl<'a> LabPlan<'a> {
             let name = &own.name;
             add(format_args!("link set {name} up"));
             add(format_args!("address add {from}/64 dev {name} nodad"));
-            add(format_args!("neighbour add {to} lladdr {} dev {name} nud permanent", other.mac()));
+            add(format_args!("neighbour add {to} lladdr {} dev {name} nud permanent", other.mac_text()));
         }
         let tables = self.fabric.tables(node);
         if let Node::Host(host) = node {
@@ -191,10 +200,19 @@ impl LabPlan<'_> {
 }
 
 impl Interface {
+    /// The number that its namespace knows it by.
+    pub(super) fn number(&self) -> u32 {
+        self.index as u32
+    }
+
     /// Locally administered, and as unique as the number.
-    fn mac(&self) -> String {
+    pub(super) fn mac(&self) -> [u8; 6] {
         let [.., high, middle, low] = self.index.to_be_bytes();
-        format!("02:00:5d:{high:02x}:{middle:02x}:{low:02x}")
+        [2, 0, 0x5d, high, middle, low]
+    }
+
+    fn mac_text(&self) -> String {
+        self.mac().map(|byte| format!("{byte:02x}")).join(":")
     }
 }
 
@@ -302,7 +320,7 @@ mod tests {
             keys.len()
         };
         assert_eq!(distinct(&|end| end.index.to_string()), all.len());
-        assert_eq!(distinct(&Interface::mac), all.len());
+        assert_eq!(distinct(&Interface::mac_text), all.len());
         assert_eq!(distinct(&|end| format!("{:?} {}", end.node, end.name)), all.len());
         assert!(all.iter().all(|end| end.name.len() < 16 && end.name != "lo"));
     }

@@ -2,8 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
+use std::time::Duration;
 
 use spindrift_srv6::{Link, Node};
+use spindrift_switch::Switch;
 
 use super::fault::{Action, Chance, Dir, LinkFault, Packets};
 use super::ip::Program;
@@ -12,6 +14,9 @@ use super::plan::{Interface, LabPlan};
 /// The table of the packet filter in each switch, and its chain. A chain cannot be called `forward`.
 const TABLE: &str = "inet spindrift";
 const CHAIN: &str = "links";
+
+/// How long packets wait for a link with a rate; there is no room for more.
+pub(super) const QUEUE: Duration = Duration::from_millis(10);
 
 /// A fault of a link.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -29,6 +34,11 @@ impl Broken {
     pub(super) fn counter(&self) -> String {
         format!("f{}", self.id)
     }
+
+    /// The counter that programs of switches have for it, which is that of later faults, too.
+    pub(super) fn number(&self) -> usize {
+        self.id as usize % Switch::COUNTERS
+    }
 }
 
 /// Commands of one program for one node.
@@ -39,14 +49,20 @@ pub(super) struct Commands {
     pub(super) lines: String,
 }
 
-/// The commands that lead from some faults to others.
-pub(super) fn change(plan: &LabPlan<'_>, old: &[Broken], new: &[Broken]) -> Vec<Commands> {
+/// The ends of links.
+type Ends = BTreeMap<Link, [Interface; 2]>;
+
+/// The ends of the links that faults name.
+pub(super) fn ends(plan: &LabPlan<'_>, all: &[Broken]) -> Ends {
+    let named: BTreeSet<_> = all.iter().map(|broken| broken.link).collect();
+    plan.links().filter(|(link, _)| named.contains(link)).collect()
+}
+
+/// The commands that lead from some faults to others. Ports of hosts that have a queue always have one.
+pub(super) fn change(plan: &LabPlan<'_>, queued: bool, old: &[Broken], new: &[Broken]) -> Vec<Commands> {
     let mut commands = Vec::new();
     // A link whose faults change its carrier, and the nodes whose filters change, are those that are named.
-    let ends: BTreeMap<Link, [Interface; 2]> = plan
-        .links()
-        .filter(|(link, _)| [old, new].concat().iter().any(|broken| broken.link == *link))
-        .collect();
+    let ends = ends(plan, &[old, new].concat());
     let mut carriers = BTreeMap::<Node, String>::new();
     let mut queues = BTreeMap::<Node, String>::new();
     for (&link, [lower, upper]) in &ends {
@@ -60,7 +76,8 @@ pub(super) fn change(plan: &LabPlan<'_>, old: &[Broken], new: &[Broken]) -> Vec<
         for (dir, end) in [(Dir::Up, lower), (Dir::Down, upper)] {
             let (before, after) = (rate(old, link, dir), rate(new, link, dir));
             if before != after {
-                *queues.entry(end.node).or_default() += &shape(&end.name, after);
+                let queued = queued && matches!(end.node, Node::Host(_));
+                *queues.entry(end.node).or_default() += &shape(&end.name, queued, after);
             }
         }
     }
@@ -85,44 +102,96 @@ pub(super) fn is_down(all: &[Broken], link: Link) -> bool {
 
 /// The lowest of the rates that a link has in a direction.
 fn rate(all: &[Broken], link: Link, dir: Dir) -> Option<u64> {
-    let rates = all.iter().filter_map(|broken| match broken.fault.action {
-        Action::Rate(rate) if broken.link == link && broken.fault.dirs().any(|its| its == dir) => Some(rate),
+    let rates = of(all, link, dir).filter_map(|fault| match fault.action {
+        Action::Rate(rate) => Some(rate),
         _ => None,
     });
     rates.min()
 }
 
+/// What an interface may send.
+pub(super) struct Limit<'e> {
+    pub(super) end: &'e Interface,
+    /// Bits per second.
+    pub(super) rate: u64,
+    /// The wait beyond which packets are marked.
+    pub(super) mark: Option<Duration>,
+}
+
+/// The rate of each interface that has one, and the lowest of its marks.
+pub(super) fn limits<'e>(ends: &'e Ends, all: &[Broken]) -> Vec<Limit<'e>> {
+    let each = ends.iter().flat_map(|(&link, [lower, upper])| {
+        [(Dir::Up, lower), (Dir::Down, upper)].map(|(dir, end)| {
+            let marks = of(all, link, dir).filter_map(|fault| fault.mark);
+            Some(Limit { end, rate: rate(all, link, dir)?, mark: marks.min() })
+        })
+    });
+    each.flatten().collect()
+}
+
+/// The faults of a link in a direction.
+fn of(all: &[Broken], link: Link, dir: Dir) -> impl Iterator<Item = &LinkFault> {
+    let here = all.iter().filter(move |broken| broken.link == link).map(|broken| &broken.fault);
+    here.filter(move |fault| fault.dirs().any(|its| its == dir))
+}
+
+/// How many bytes pass at once where there is a rate: a millisecond of them, and two of the longest packets at least.
+pub(super) fn burst(rate: u64) -> u64 {
+    (rate / 8 / 1000).max(20_000)
+}
+
+/// A command that gives an interface a queue that waits for its link, and drops nothing before it is full.
+pub(super) fn queue(interface: &str) -> String {
+    format!("qdisc replace dev {interface} root pfifo\n")
+}
+
 /// A command that limits what an interface sends.
-fn shape(interface: &str, rate: Option<u64>) -> String {
+fn shape(interface: &str, queued: bool, rate: Option<u64>) -> String {
     // Whether one is there or not: a process may have been killed before it made one.
-    let none = || format!("qdisc replace dev {interface} root pfifo\nqdisc delete dev {interface} root\n");
-    let Some(rate) = rate else { return none() };
-    // A millisecond at full speed, and two of the longest packets at least.
-    let burst = (rate / 8 / 1000).max(20_000);
-    format!("qdisc replace dev {interface} root tbf rate {rate}bit burst {burst}b latency 10ms\n")
+    let delete = if queued { String::new() } else { format!("qdisc delete dev {interface} root\n") };
+    let Some(rate) = rate else { return queue(interface) + &delete };
+    let (burst, latency) = (burst(rate), QUEUE.as_millis());
+    format!("qdisc replace dev {interface} root tbf rate {rate}bit burst {burst}b latency {latency}ms\n")
 }
 
 /// A rule of a packet filter, and the counter that it has.
 type Rule = (String, String);
 
-/// The rules that each switch has for some faults. Every packet on a link is forwarded by a switch at one of its ends: by the upper one
+/// Where packets meet a fault: as they come in by an interface of a switch, or as they leave by it.
+pub(super) struct Place<'a> {
+    pub(super) broken: &'a Broken,
+    pub(super) end: &'a Interface,
+    pub(super) incoming: bool,
+}
+
+/// The places of the faults that switches see to. Every packet on a link is forwarded by a switch at one of its ends: by the upper one
 /// where it goes down or comes from a host, by the lower one otherwise.
-fn filters(ends: &BTreeMap<Link, [Interface; 2]>, all: &[Broken]) -> BTreeMap<Node, Vec<Rule>> {
-    let mut rules = BTreeMap::<Node, Vec<Rule>>::new();
+pub(super) fn places<'a>(ends: &'a Ends, all: &'a [Broken]) -> Vec<Place<'a>> {
+    let mut places = Vec::new();
     for broken in all.iter().filter(|broken| broken.fault.is_filter()) {
         let Some([lower, upper]) = ends.get(&broken.link) else { continue };
         for dir in broken.fault.dirs() {
-            let (end, key) = match (dir, lower.node) {
-                (Dir::Up, Node::Host(_)) => (upper, "iifname"),
-                (Dir::Up, _) => (lower, "oifname"),
-                (Dir::Down, _) => (upper, "oifname"),
+            let (end, incoming) = match (dir, lower.node) {
+                (Dir::Up, Node::Host(_)) => (upper, true),
+                (Dir::Up, _) => (lower, false),
+                (Dir::Down, _) => (upper, false),
             };
-            let counter = broken.counter();
-            let statements = statements(&broken.fault, &counter);
-            let of_node = rules.entry(end.node).or_default();
-            for packets in matches(broken.fault.packets) {
-                of_node.push((counter.clone(), format!("{key} \"{}\"{packets}{statements}", end.name)));
-            }
+            places.push(Place { broken, end, incoming });
+        }
+    }
+    places
+}
+
+/// The rules that each switch's packet filter has for some faults.
+fn filters(ends: &Ends, all: &[Broken]) -> BTreeMap<Node, Vec<Rule>> {
+    let mut rules = BTreeMap::<Node, Vec<Rule>>::new();
+    for Place { broken, end, incoming } in places(ends, all) {
+        let key = if incoming { "iifname" } else { "oifname" };
+        let counter = broken.counter();
+        let statements = statements(&broken.fault, &counter);
+        let of_node = rules.entry(end.node).or_default();
+        for packets in matches(broken.fault.packets) {
+            of_node.push((counter.clone(), format!("{key} \"{}\"{packets}{statements}", end.name)));
         }
     }
     rules
@@ -199,7 +268,7 @@ mod tests {
     /// The commands from some faults to others: node, program, lines.
     fn commands(fabric: &Fabric, old: &[Broken], new: &[Broken]) -> Vec<(String, Program, String)> {
         let plan = LabPlan::new(fabric, "x");
-        let all = change(&plan, old, new).into_iter();
+        let all = change(&plan, false, old, new).into_iter();
         all.map(|commands| (fabric.name(commands.node), commands.program, commands.lines)).collect()
     }
 

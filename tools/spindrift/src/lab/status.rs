@@ -1,13 +1,19 @@
 //! `spindrift lab status`: the links of a lab, with what the kernel counts on them and what is wrong with them.
 
+use std::collections::BTreeMap;
+
 use anyhow::Result;
 use serde_json::{Value as Json, json};
+use spindrift_srv6::{Fabric, Node};
+use spindrift_switch::Counts;
 
 use super::faults::Faults;
 use super::ip::{self, Ip};
 use super::plan::{Interface, LabPlan};
 use super::state::Lab;
+use super::switches::Switches;
 use crate::output::say;
+use crate::topology::SwitchKind;
 
 /// What the kernel says of one end of a link.
 pub(super) struct EndState {
@@ -21,7 +27,7 @@ pub(super) fn status(name: &str, as_json: bool) -> Result<()> {
     let ip = Ip::find()?;
     let fabric = super::fabric(name)?;
     let plan = LabPlan::new(&fabric, name);
-    let faults = Faults::new(Lab::open(name), &plan, &ip);
+    let faults = Faults::open(Lab::open(name), &plan, &ip)?;
     let set = faults.read()?;
     let counts = faults.counts(&set)?;
     let mut links = Vec::new();
@@ -31,6 +37,8 @@ pub(super) fn status(name: &str, as_json: bool) -> Result<()> {
             "lower end", "upper end", "state", "packets up", "packets down", "dropped"
         ));
     }
+    let (kind, switches) = (faults.kind(), faults.switches());
+    let taken = switches.map(Switches::counts).transpose()?.unwrap_or_default();
     let mut states = ip::Links::default();
     for (link, [lower, upper]) in plan.links() {
         let mut state = |end: &Interface| states.of(&ip, &plan.namespace(end.node), &end.name);
@@ -52,31 +60,49 @@ pub(super) fn status(name: &str, as_json: bool) -> Result<()> {
             }));
         } else {
             let word = if up { "up" } else { "down" };
-            let faults: Vec<_> = faults
-                .map(|(fault, packets)| match packets {
-                    Some(packets) => format!("{fault} ({packets} packets)"),
-                    None => fault,
-                })
-                .collect();
-            let line = format!(
-                "{:<28} {:<28} {word:<6} {:>12} {:>12} {dropped:>9}  {}",
-                end(&lower),
-                end(&upper),
-                low.tx_packets,
-                low.rx_packets,
-                faults.join(" ")
-            );
+            let packets = format!("{:>12} {:>12} {dropped:>9}", low.tx_packets, low.rx_packets);
+            let line =
+                format!("{:<28} {:<28} {word:<6} {packets}  {}", end(&lower), end(&upper), told(faults));
             say(line.trim_end());
         }
+    }
+    if !as_json {
+        say_taken(kind, &taken, &fabric);
     }
     if as_json {
         let object: Json = json!({
             "command": "lab status",
             "version": env!("CARGO_PKG_VERSION"),
             "name": name,
+            "switch": kind,
+            "switches": taken.iter().map(|(&node, counts)| json!({
+                "name": fabric.name(node),
+                "forwarded": counts.forwarded,
+                "left": counts.passed,
+            })).collect::<Vec<_>>(),
             "links": links,
         });
         say(&object.to_string());
     }
     Ok(())
+}
+
+/// Faults, with how many packets each took.
+fn told<'a>(faults: impl Iterator<Item = (String, Option<&'a u64>)>) -> String {
+    let one = |(fault, packets)| match packets {
+        Some(packets) => format!("{fault} ({packets} packets)"),
+        None => fault,
+    };
+    faults.map(one).collect::<Vec<_>>().join(" ")
+}
+
+/// What switches that are programs have taken, and what they left to the kernel.
+fn say_taken(kind: SwitchKind, taken: &BTreeMap<Node, Counts>, fabric: &Fabric) {
+    if kind == SwitchKind::Kernel {
+        return;
+    }
+    say(&format!("\n{:<28} {:>12} {:>12}", format!("switch ({kind})"), "forwarded", "left"));
+    for (&node, counts) in taken {
+        say(&format!("{:<28} {:>12} {:>12}", fabric.name(node), counts.forwarded, counts.passed));
+    }
 }

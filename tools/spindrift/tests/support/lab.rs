@@ -19,9 +19,14 @@ pub(crate) fn config(name: &str) -> String {
     format!("{}/../../configs/lab/{name}", env!("CARGO_MANIFEST_DIR"))
 }
 
+/// All kinds of switches.
+pub(crate) const KINDS: [&str; 3] = ["kernel", "xdp", "xdp-generic"];
+
 /// A name for a lab, which is gone when this is dropped. One at a time: the machine is small.
 pub(crate) struct Lab {
     pub(crate) name: String,
+    /// What `--switch` says, if it is there.
+    switch: Option<&'static str>,
     _alone: MutexGuard<'static, ()>,
 }
 
@@ -44,7 +49,21 @@ impl Lab {
             return None;
         }
         assert!(ip(&["netns", "delete", &probe]));
-        Some(Self { name, _alone: alone })
+        Some(Self { name, switch: None, _alone: alone })
+    }
+
+    /// Labs with each of these kinds of switches, one after the other; none where there can be no labs.
+    pub(crate) fn each(test: &str, kinds: &[&'static str]) -> impl Iterator<Item = Self> {
+        kinds.iter().map_while(|&switch| {
+            let mut lab = Self::new(test)?;
+            lab.switch = Some(switch);
+            Some(lab)
+        })
+    }
+
+    /// The arguments that say so.
+    pub(crate) fn switch(&self) -> Vec<&'static str> {
+        self.switch.map_or_else(Vec::new, |kind| vec!["--switch", kind])
     }
 
     pub(crate) fn command(&self, args: &[&str]) -> Command {
@@ -62,7 +81,7 @@ impl Lab {
     }
 
     pub(crate) fn up(&self, topology: &str) {
-        let (out, error, status) = self.run(&["up", &config(topology)]);
+        let (out, error, status) = self.run(&[&["up", &config(topology)][..], &self.switch()].concat());
         assert_eq!((error.as_str(), status), ("", Some(0)), "{out}");
         assert!(out.starts_with(&format!("lab \"{}\" is up: ", self.name)), "{out}");
     }
@@ -95,11 +114,14 @@ impl Lab {
         std::thread::spawn(open).join().unwrap()
     }
 
-    pub(crate) fn links(&self) -> Vec<Value> {
+    pub(crate) fn status(&self) -> Value {
         let (out, error, status) = self.run(&["status", "--json"]);
         assert_eq!(status, Some(0), "{error}");
-        let object: Value = serde_json::from_str(&out).unwrap();
-        object["links"].as_array().unwrap().clone()
+        serde_json::from_str(&out).unwrap()
+    }
+
+    pub(crate) fn links(&self) -> Vec<Value> {
+        self.status()["links"].as_array().unwrap().clone()
     }
 
     /// Packets that went up from a T0 switch to each T1 switch.

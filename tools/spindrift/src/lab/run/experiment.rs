@@ -11,6 +11,7 @@ use crate::lab::fault::{Action, LinkFault};
 use crate::lab::schedule::{self, Entry, FaultTable};
 use crate::lab::small_fabric;
 use crate::toml_file::TomlFile;
+use crate::topology::{self, SwitchKind};
 use crate::units::{parse_duration, parse_offset};
 use crate::usage::usage;
 
@@ -26,8 +27,9 @@ pub(super) struct Experiment {
     pub(super) topology: TomlFile,
     pub(super) fabric: Fabric,
     pub(super) duration: Duration,
-    /// Bits per second of each link in each direction.
-    pub(super) link_rate: Option<u64>,
+    /// Of each link in each direction.
+    pub(super) link_rate: Option<LinkFault>,
+    pub(super) switch: SwitchKind,
     pub(super) flows: Vec<Flow>,
     pub(super) entries: Vec<Entry>,
 }
@@ -61,6 +63,7 @@ struct ExperimentTable {
     topology: Option<PathBuf>,
     duration: Option<String>,
     link_rate: Option<String>,
+    switch: Option<SwitchKind>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -112,7 +115,18 @@ impl Experiment {
             }
         }
         let name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
-        Ok(Self { name, title, topology, fabric, duration, link_rate, flows, entries })
+        let switch = experiment.switch.map_or_else(|| topology::switch(&topology), Ok)?;
+        Ok(Self { name, title, topology, fabric, duration, link_rate, switch, flows, entries })
+    }
+}
+
+impl Experiment {
+    /// Bits per second of each link in each direction.
+    pub(super) fn rate(&self) -> Option<u64> {
+        match self.link_rate?.action {
+            Action::Rate(rate) => Some(rate),
+            _ => None,
+        }
     }
 }
 
@@ -132,10 +146,12 @@ impl Reader<'_> {
         value.ok_or_else(|| self.wrong(table, key, &format!("`{key}` is missing")))
     }
 
-    fn rate(&self, text: &str) -> Result<u64> {
+    fn rate(&self, text: &str) -> Result<LinkFault> {
         let fault = format!("rate={text}").parse::<LinkFault>();
         let why = match fault {
-            Ok(LinkFault { action: Action::Rate(rate), dir: None, packets: None }) => return Ok(rate),
+            Ok(fault @ LinkFault { action: Action::Rate(_), dir: None, packets: None, .. }) => {
+                return Ok(fault);
+            }
             Ok(_) => format!("`{text}` is not a rate; write 100M or 1.5Gbit"),
             Err(why) => why,
         };
@@ -207,9 +223,12 @@ mod tests {
              [[flow]]\nfrom = \"h2\"\nto = \"h1\"\n\
              [[fault]]\nat = \"500ms\"\nwhere = \"h1:p0-t0-0\"\naction = \"down\"\n"
         );
-        let read = read(&format!("{GOOD}link_rate = \"1.5Gbit\"\n"), &text).unwrap();
+        let read =
+            read(&format!("{GOOD}link_rate = \"1.5Gbit,mark=1ms\"\nswitch = \"xdp-generic\"\n"), &text)
+                .unwrap();
         assert_eq!((read.name.as_str(), read.title.as_str()), ("test", "T"));
-        assert_eq!((read.duration, read.link_rate), (Duration::from_secs(2), Some(1_500_000_000)));
+        assert_eq!((read.duration, read.switch), (Duration::from_secs(2), SwitchKind::XdpGeneric));
+        assert_eq!(read.link_rate.map(|fault| fault.to_string()).as_deref(), Some("rate=1500Mbit,mark=1ms"));
         let flow = |from, to, start, options: [&[&str]; 3]| {
             let [options, client_options, server_options] =
                 options.map(|list| list.iter().map(|&text| text.to_owned()).collect());

@@ -22,12 +22,11 @@ use clap::Args;
 use self::experiment::Experiment;
 use self::outcome::{Outcome, Run};
 use self::traffic::{Begin, Ended, Files, Stage};
-use super::faults::Faults;
+use super::faults::{Faults, check_switches};
 use super::ip::Ip;
 use super::plan::LabPlan;
 use super::schedule::{self, Conductor, Happened};
-use super::{LabName, create};
-use crate::lab::fault::{Action, LinkFault};
+use super::{LabName, NewLab, SwitchOption};
 use crate::lab::state::Lab;
 use crate::output::{say, tell};
 use crate::stop::Stop;
@@ -40,6 +39,8 @@ const NAP: Duration = Duration::from_millis(5);
 pub(super) struct RunArgs {
     #[command(flatten)]
     lab: LabName,
+    #[command(flatten)]
+    switch: SwitchOption,
     /// Experiment file (examples in configs/experiments/).
     experiment: PathBuf,
     /// Folder for the results [default: results/NAME, by the name of the file].
@@ -48,19 +49,23 @@ pub(super) struct RunArgs {
 }
 
 pub(super) fn run(args: &RunArgs) -> Result<()> {
-    let experiment = Experiment::read(&args.experiment)?;
+    let mut experiment = Experiment::read(&args.experiment)?;
+    experiment.switch = args.switch.switch.unwrap_or(experiment.switch);
     let ip = Ip::find()?;
     let stop = Stop::on_ctrl_c()?;
     let folder = args.output.clone().unwrap_or_else(|| Path::new("results").join(&experiment.name));
     let raw = folder.join("raw");
     fs::create_dir_all(&raw).with_context(|| format!("--output: cannot make {}", raw.display()))?;
     let plan = LabPlan::new(&experiment.fabric, &args.lab.name);
-    let lab = create(&ip, &args.lab.name, &experiment.topology, &plan, &stop)?;
+    let (name, file) = (&args.lab.name, &experiment.topology);
+    let faults = experiment.entries.iter().map(|entry| &entry.fault).chain(&experiment.link_rate);
+    check_switches(experiment.switch, faults)?;
+    let lab = NewLab { name, file, kind: experiment.switch }.create(&ip, &plan, &stop)?;
     let program = std::env::current_exe().context("cannot find this program's own file")?;
     let check = || stop.check();
     let stage = Stage { experiment: &experiment, plan: &plan, ip: &ip, program, folder: &raw, check: &check };
-    let faults = Faults::new(Lab::open(&args.lab.name), &plan, &ip);
-    let played = play(&stage, &faults, &stop);
+    let faults = Faults::open(Lab::open(name), &plan, &ip);
+    let played = faults.and_then(|faults| play(&stage, &faults, &stop));
     let removed = lab.remove(&ip);
     // Ctrl-C ends the processes, too; and why it ended first counts.
     let played = stop.check().and(played);
@@ -82,8 +87,7 @@ pub(super) fn run(args: &RunArgs) -> Result<()> {
 /// Runs the flows while the faults happen.
 fn play(stage: &Stage<'_>, faults: &Faults<'_>, stop: &Stop) -> Result<Run> {
     let experiment = stage.experiment;
-    if let Some(rate) = experiment.link_rate {
-        let fault = LinkFault { action: Action::Rate(rate), dir: None, packets: None };
+    if let Some(fault) = experiment.link_rate {
         faults.change(|set| experiment.fabric.links().for_each(|link| set.add("", link, fault)))?;
     }
     let names = names(experiment);

@@ -180,7 +180,7 @@ fn events(
     happened: &[Happened],
     flows: &[FlowOutcome],
 ) -> Vec<EventOutcome> {
-    let rate = experiment.link_rate.map_or(f64::INFINITY, |rate| rate as f64);
+    let rate = experiment.rate().map_or(f64::INFINITY, |rate| rate as f64);
     let capacities = |set: &FaultSet| -> Vec<f64> {
         let of =
             |flow: &super::experiment::Flow| capacity(&experiment.fabric, rate, &set.all, flow.from, flow.to);

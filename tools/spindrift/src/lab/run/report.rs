@@ -14,6 +14,7 @@ use super::outcome::{Effect, EventOutcome, FlowOutcome, Outcome};
 use super::recovery::ENOUGH;
 use super::series::{PlaneStep, Step, steps};
 use crate::bench::samples::{PlaneSample, Sample, StateName};
+use crate::topology::SwitchKind;
 use crate::units::count;
 
 /// Milliseconds of a row of the table of samples, and the least of a step of the figure.
@@ -124,7 +125,8 @@ fn object(experiment: &Experiment, outcome: &Outcome) -> Json {
         "version": env!("CARGO_PKG_VERSION"),
         "topology": experiment.topology.name(),
         "duration_ms": experiment.duration.as_millis() as u64,
-        "link_rate_bps": experiment.link_rate,
+        "link_rate_bps": experiment.rate(),
+        "switch": experiment.switch,
         "flows": outcome.flows.iter().map(flow).collect::<Vec<_>>(),
         "events": outcome.events,
     })
@@ -135,10 +137,14 @@ fn summary(experiment: &Experiment, outcome: &Outcome) -> String {
     let mut page = format!("# {}\n\n", experiment.title);
     let shape = experiment.fabric.shape();
     let links = experiment
-        .link_rate
+        .rate()
         .map_or_else(String::new, |rate| format!(", links of {} Mb/s in each direction", rate as f64 / 1e6));
     let planes = count(shape.planes.into(), "plane");
-    let _ = writeln!(page, "{planes}{links}, {} s.\n", experiment.duration.as_secs_f64());
+    let switches = match experiment.switch {
+        SwitchKind::Kernel => String::new(),
+        kind => format!(", switches of kind {kind}"),
+    };
+    let _ = writeln!(page, "{planes}{links}{switches}, {} s.\n", experiment.duration.as_secs_f64());
     for flow in &outcome.flows {
         let verdict = if flow.verified { "every byte verified" } else { "MEMORY IS WRONG" };
         let errors = match flow.qp_errors {
