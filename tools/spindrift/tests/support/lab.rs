@@ -1,5 +1,6 @@
 //! A lab of a test.
 
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::net::{Ipv6Addr, UdpSocket};
 use std::os::fd::AsRawFd as _;
@@ -129,4 +130,49 @@ impl Lab {
         let of = |link: &Value| link["lower"]["node"] == t0;
         self.links().iter().filter(|link| of(link)).map(|link| link["packets_up"].as_u64().unwrap()).collect()
     }
+}
+
+/// What a lab says of its faults.
+impl Lab {
+    pub(crate) fn ok(&self, args: &[&str]) -> String {
+        let (out, error, status) = self.run(args);
+        assert_eq!((error.as_str(), status), ("", Some(0)), "{args:?}: {out}");
+        out
+    }
+
+    pub(crate) fn wrong(&self, args: &[&str], status: i32, parts: &[&str]) {
+        let (out, error, found) = self.run(args);
+        assert_eq!((out.as_str(), found), ("", Some(status)), "{args:?}: {error}");
+        assert!(parts.iter().all(|part| error.contains(part)), "{args:?}: {error}");
+    }
+
+    /// The faults of each link that has some, with how many packets they took.
+    pub(crate) fn faults(&self) -> BTreeMap<String, Vec<(String, Option<u64>)>> {
+        let fault = |fault: &Value| (fault["fault"].as_str().unwrap().to_owned(), fault["packets"].as_u64());
+        let of = |link: &Value| link["faults"].as_array().unwrap().iter().map(fault).collect::<Vec<_>>();
+        let all = self.links().into_iter().map(|link| (name(&link), of(&link)));
+        all.filter(|(_, faults)| !faults.is_empty()).collect()
+    }
+
+    /// The names of all faults, and of their links.
+    pub(crate) fn named(&self) -> Vec<String> {
+        let all = self.faults().into_iter();
+        all.flat_map(|(link, faults)| faults.into_iter().map(move |(fault, _)| format!("{link} {fault}")))
+            .collect()
+    }
+
+    /// How many packets all faults took.
+    pub(crate) fn taken(&self) -> usize {
+        self.faults().values().flatten().map(|(_, packets)| packets.unwrap_or(0) as usize).sum()
+    }
+
+    /// The links that are down.
+    pub(crate) fn down(&self) -> Vec<String> {
+        self.links().iter().filter(|link| link["up"] != true).map(name).collect()
+    }
+}
+
+/// The name of a link.
+pub(crate) fn name(link: &Value) -> String {
+    format!("{}:{}", link["lower"]["node"].as_str().unwrap(), link["upper"]["node"].as_str().unwrap())
 }
