@@ -3,15 +3,18 @@
 # missing. Asks nothing. Does nothing on a machine that has everything.
 #
 #   tools/setup.sh           what building and running needs: a Rust toolchain and a C linker
-#   tools/setup.sh --tests   also what the tests use
+#   tools/setup.sh --af-xdp  also what compiles the AF_XDP port, which links a C library
+#   tools/setup.sh --tests   also what the tests use, which is all of that and more
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-usage='usage: tools/setup.sh [--tests]'
+usage='usage: tools/setup.sh [--af-xdp|--tests]'
 for_tests=false
+for_af_xdp=false
 case "${1-}" in
     '') ;;
-    --tests) for_tests=true ;;
+    --af-xdp) for_af_xdp=true ;;
+    --tests) for_tests=true for_af_xdp=true ;;
     -h | --help) echo "$usage"; exit 0 ;;
     *) echo "$usage" >&2; exit 2 ;;
 esac
@@ -111,13 +114,30 @@ missing_packages() {
     done | sort -u
 }
 
+# The same for what is no command: PATTERN=PACKAGE, where the pattern is that of a file.
+missing_files() {
+    local pair
+    for pair in "$@"; do
+        compgen -G "${pair%%=*}" >/dev/null || printf '%s\n' "${pair#*=}"
+    done | sort -u
+}
+
 build_tools=(cc=gcc cc=libc6-dev)
+c_tools=(make=make pkg-config=pkg-config clang=clang m4=m4)
+c_files=('/usr/include/libelf.h=libelf-dev' '/usr/include/zlib.h=zlib1g-dev' '/usr/lib/llvm-*/lib/libclang.so=libclang-dev')
 test_tools=(ip=iproute2 sysctl=procps tshark=tshark valgrind=valgrind iperf3=iperf3 nft=nftables ethtool=ethtool ping=iputils-ping)
 
 setup_rust "$(rust_found)"
 mapfile -t packages < <(missing_packages "${build_tools[@]}")
 if [ ${#packages[@]} -gt 0 ]; then
     install_packages 'C linker' "${packages[@]}" ca-certificates
+fi
+
+if $for_af_xdp; then
+    mapfile -t packages < <(missing_packages "${c_tools[@]}"; missing_files "${c_files[@]}")
+    if [ ${#packages[@]} -gt 0 ]; then
+        install_packages 'AF_XDP' "${packages[@]}"
+    fi
 fi
 
 if $for_tests; then

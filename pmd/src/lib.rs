@@ -7,6 +7,7 @@
 //! | module | what |
 //! |---|---|
 //! | [`loopback`] | two ends of a shared ring, for two lanes of one process |
+//! | [`device`] | what the kernel knows of a network interface |
 //! | [`udp`] | kernel sockets with segmentation and receive offload, no privileges needed |
 //! | [`memory`] | the bytes that frames are sent from: regions that anybody may change at any time, and payloads |
 //! | [`fault`] | over any port: loss, reordering, duplication, corruption, delay, ECN marks, trimming |
@@ -29,6 +30,7 @@
 //! assert_eq!(got, 1);
 //! ```
 
+pub mod device;
 pub mod fault;
 mod frame;
 pub mod loopback;

@@ -44,7 +44,7 @@ use sys::{Destination, RxBuffers, TxScratch};
 use crate::memory::Payload;
 use crate::{
     DatagramMeta, ETHERNET_LEN, LinkState, MacAddr, Port, PortCaps, PortCounters, RxFrame, RxOrigin,
-    Steering, Tail, TxFrame,
+    Steering, Tail, TxFrame, device,
 };
 
 /// Frames that one `tx_burst` looks at.
@@ -160,7 +160,7 @@ impl UdpPort {
             source_ports: Some(ports),
             same_path_batch: if gso { (BATCH_BYTES_MAX / usual).min(SEGMENTS_MAX) } else { 1 },
             holds_payloads: false,
-            medium: sys::medium(&receiver, &interface),
+            medium: device::medium(&receiver, &interface),
             notes,
         };
         Ok(Self {
@@ -413,7 +413,7 @@ impl Port for UdpPort {
             return self.link;
         }
         self.link_polled = Some(now);
-        let running = sys::is_running(&self.receiver, &self.interface).unwrap_or(false);
+        let running = device::is_running(&self.receiver, &self.interface).unwrap_or(false);
         self.link = if running { LinkState::Up } else { LinkState::Down };
         self.link
     }

@@ -98,7 +98,15 @@ fn the_core_is_pure() {
 
 #[test]
 fn unsafe_stays_in_its_places() {
-    for folder in ["src", "srv6/src", "srv6/switch/src", "pmd/src", "pmd/bpf/src", "tools/spindrift/src"] {
+    for folder in [
+        "src",
+        "srv6/src",
+        "srv6/switch/src",
+        "pmd/src",
+        "pmd/bpf/src",
+        "pmd/af_xdp/src",
+        "tools/spindrift/src",
+    ] {
         assert_none(&check_crate(&files(folder, "rs"), |file, _| rules::unsafe_code(file)));
     }
 }
@@ -117,6 +125,7 @@ fn crates_know_only_what_stands_below_them() {
         ("Cargo.toml", &["spindrift-cli", "spindrift-fabric"][..]),
         ("pmd/Cargo.toml", &["spindrift", "spindrift-cli", "spindrift-fabric"]),
         ("pmd/bpf/Cargo.toml", &["spindrift", "spindrift-cli", "spindrift-fabric", "spindrift-switch"]),
+        ("pmd/af_xdp/Cargo.toml", &["spindrift", "spindrift-cli", "spindrift-fabric", "spindrift-switch"]),
         ("srv6/Cargo.toml", &["spindrift", "spindrift-cli", "spindrift-fabric"]),
         ("srv6/switch/Cargo.toml", &["spindrift", "spindrift-cli", "spindrift-fabric"]),
     ] {

@@ -31,9 +31,10 @@ const TIMELY: &[&str] = &["std::time", "std::thread"];
 const UNSAFE: &[&str] = &[
     "pmd/src/memory/",
     "pmd/src/loopback/ring.rs",
+    "pmd/src/device.rs",
     "pmd/src/udp/sys.rs",
-    "pmd/src/udp/sys/",
     "pmd/bpf/src/sys.rs",
+    "pmd/af_xdp/src/queue.rs",
 ];
 
 /// A file longer than this has more than one subject.

@@ -6,7 +6,7 @@
 use std::marker::PhantomData;
 use std::os::fd::AsRawFd as _;
 
-use crate::Array;
+use crate::{Array, SocketMap};
 
 /// A register. A program begins with its context in `R1`; calls take `R1` to `R5`, return in `R0` and keep `R6` to `R9`; `R10` is
 /// the frame, whose 512 bytes lie below it.
@@ -140,6 +140,8 @@ const COMPARE_EXCHANGE: i32 = 0xf1;
 const CALL: u8 = 0x80;
 const EXIT: u8 = 0x90;
 const LOAD_IMM64: u8 = 0x18;
+/// The immediate is a map's descriptor, and what is loaded is the map.
+const MAP: u8 = 1;
 /// The immediate is a map's descriptor, and what is loaded is the address of its first value.
 const MAP_VALUE: u8 = 2;
 
@@ -255,6 +257,11 @@ impl<'maps> Assembler<'maps> {
         self.wide(dst, MAP_VALUE, array.as_raw_fd(), 0)
     }
 
+    /// `dst` = a map of sockets, for [`Helper::RedirectMap`].
+    pub fn sockets(&mut self, dst: Reg, sockets: &'maps SocketMap) -> &mut Self {
+        self.wide(dst, MAP, sockets.as_raw_fd(), 0)
+    }
+
     /// `dst = value`.
     pub fn imm64(&mut self, dst: Reg, value: u64) -> &mut Self {
         self.wide(dst, 0, value as i32, (value >> 32) as i32)
@@ -292,6 +299,8 @@ pub enum Helper {
     Random = 7,
     /// `(interface, 0) -> verdict`.
     Redirect = 23,
+    /// `(map of sockets, receive queue, verdict if the queue has no socket) -> verdict`.
+    RedirectMap = 51,
     /// `(context, bytes more or, if negative, less) -> 0 or a negative error`. All addresses in the packet have to be loaded again.
     AdjustTail = 65,
     /// `(context, parameters, their size, flags) -> 0, a positive reason or a negative error`.

@@ -28,8 +28,8 @@ mod sys;
 
 pub use asm::{Alu, AsmError, Assembler, Cond, Helper, Label, Operand, Reg, Width};
 pub use error::Error;
-pub use link::{Attached, Existing, Mode, attach, attached, detach};
-pub use map::Array;
+pub use link::{Attached, Existing, Link, Mode, attach, attached, detach};
+pub use map::{Array, SocketMap};
 pub use program::{Program, Ran};
 
 /// What an XDP program returns: what becomes of the packet.

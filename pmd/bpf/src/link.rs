@@ -1,7 +1,8 @@
-//! Programs on interfaces, by routing netlink (`RTM_SETLINK` with `IFLA_XDP`): such a program stays when its process ends.
+//! Programs on interfaces: by routing netlink (`RTM_SETLINK` with `IFLA_XDP`), such a program stays when its process ends, or by a [`Link`],
+//! and it goes with its process.
 
 use std::io;
-use std::os::fd::{AsFd as _, AsRawFd as _};
+use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
 
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
 
@@ -78,16 +79,38 @@ impl Mode {
 pub fn attach(interface: u32, program: &Program, mode: Mode, existing: Existing) -> Result<(), Error> {
     let only_if_none = if existing == Existing::Refuse { IF_NONE } else { 0 };
     set(interface, program.as_fd().as_raw_fd(), mode.flag() | only_if_none, "attach an XDP program to")
-        .map_err(|error| match error {
-            // In one mode or the other.
-            Error::System { source, .. }
-                if matches!(source.raw_os_error(), Some(libc::EBUSY | libc::EEXIST)) =>
-            {
-                let program = attached(interface).ok().flatten().map(|attached| attached.program);
-                Error::Busy { interface, program }
-            }
-            error => error,
-        })
+        .map_err(|error| or_busy(error, interface))
+}
+
+/// What an error means if there is a program already, in one mode or the other.
+fn or_busy(error: Error, interface: u32) -> Error {
+    match error {
+        Error::System { source, .. } if matches!(source.raw_os_error(), Some(libc::EBUSY | libc::EEXIST)) => {
+            let program = attached(interface).ok().flatten().map(|attached| attached.program);
+            Error::Busy { interface, program }
+        }
+        error => error,
+    }
+}
+
+/// A program on an interface for as long as this value lives: it is off when the value is dropped, and when the process ends, however it
+/// ends.
+#[derive(Debug)]
+pub struct Link {
+    _fd: OwnedFd,
+}
+
+impl Link {
+    /// Has an interface of this thread's network namespace run a program on each packet that comes in.
+    ///
+    /// # Errors
+    /// If there is a program already, the driver cannot run it, or the process may not do this.
+    pub fn attach(interface: u32, program: &Program, mode: Mode) -> Result<Self, Error> {
+        let what = || format!("attach an XDP program to interface {interface}");
+        let link = sys::link_create(program.as_fd(), interface, mode.flag());
+        let fd = link.map_err(|error| or_busy(Error::system(what(), error, ADMIN), interface))?;
+        Ok(Self { _fd: fd })
+    }
 }
 
 /// Takes the program off an interface. Nothing happens if there is none.

@@ -1,5 +1,5 @@
 use std::fmt;
-use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 
 use crate::{Assembler, Error, Program, Reg, Width, sys, verdict};
 
@@ -96,6 +96,49 @@ impl fmt::Display for Array {
 }
 
 impl AsRawFd for Array {
+    fn as_raw_fd(&self) -> RawFd {
+        self.fd.as_raw_fd()
+    }
+}
+
+/// `AF_XDP` sockets by receive queue (`BPF_MAP_TYPE_XSKMAP`): where [`Helper::RedirectMap`](crate::Helper::RedirectMap) sends packets. A
+/// socket that is closed leaves it.
+#[derive(Debug)]
+pub struct SocketMap {
+    name: String,
+    fd: OwnedFd,
+}
+
+impl SocketMap {
+    /// Room for the sockets of so many queues. The kernel knows the map by the first 15 letters of `name`.
+    ///
+    /// # Errors
+    /// If there are no queues, or the kernel refuses.
+    pub fn new(name: &str, queues: u32) -> Result<Self, Error> {
+        let fd = sys::sockets_create(name, queues).map_err(|error| {
+            Error::system(format!("make the map {name}"), error, "CAP_BPF and CAP_NET_ADMIN")
+        })?;
+        Ok(Self { name: name.to_owned(), fd })
+    }
+
+    /// Has packets of a queue sent to a socket, which must be bound to that queue: to another, they are dropped.
+    ///
+    /// # Errors
+    /// If there is no such queue, or that is no such socket.
+    pub fn insert(&self, queue: u32, socket: impl AsFd) -> Result<(), Error> {
+        sys::socket_insert(&self.fd, queue, socket.as_fd()).map_err(|error| {
+            Error::system(format!("put the socket of queue {queue} into {self}"), error, "CAP_BPF")
+        })
+    }
+}
+
+impl fmt::Display for SocketMap {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "the map {}", self.name)
+    }
+}
+
+impl AsRawFd for SocketMap {
     fn as_raw_fd(&self) -> RawFd {
         self.fd.as_raw_fd()
     }

@@ -6,13 +6,17 @@ use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 const MAP_CREATE: c_long = 0;
 const MAP_LOOKUP_ELEM: c_long = 1;
+const MAP_UPDATE_ELEM: c_long = 2;
 const PROG_LOAD: c_long = 5;
 const PROG_TEST_RUN: c_long = 10;
 const MAP_GET_FD_BY_ID: c_long = 14;
 const OBJ_GET_INFO_BY_FD: c_long = 15;
+const LINK_CREATE: c_long = 28;
 
 /// `BPF_MAP_TYPE_ARRAY`.
 const ARRAY: u32 = 2;
+/// `BPF_MAP_TYPE_XSKMAP`.
+const SOCKETS: u32 = 17;
 /// `BPF_PROG_TYPE_XDP`, and the type of attachment `BPF_XDP`.
 const XDP: (u32, u32) = (6, 37);
 /// `BPF_F_XDP_HAS_FRAGS`.
@@ -69,11 +73,20 @@ struct MapCreate {
 
 /// An array with one value of so many bytes.
 pub(crate) fn array_create(name: &str, value_size: u32) -> io::Result<OwnedFd> {
+    map_create(ARRAY, name, value_size, 1)
+}
+
+/// A map of so many `AF_XDP` sockets.
+pub(crate) fn sockets_create(name: &str, entries: u32) -> io::Result<OwnedFd> {
+    map_create(SOCKETS, name, 4, entries)
+}
+
+fn map_create(kind: u32, name: &str, value_size: u32, max_entries: u32) -> io::Result<OwnedFd> {
     let mut attributes = MapCreate {
-        kind: ARRAY,
+        kind,
         key_size: 4,
         value_size,
-        max_entries: 1,
+        max_entries,
         flags: 0,
         inner: 0,
         numa_node: 0,
@@ -103,6 +116,35 @@ pub(crate) fn array_read(map: &OwnedFd, numbers: &mut [u64]) -> io::Result<()> {
         Element { map: map.as_raw_fd() as u32, zero: 0, key: address(&key), value, flags: 0 };
     // SAFETY: the key is live and as long as keys of arrays are, and the room is as long as the value.
     unsafe { bpf(MAP_LOOKUP_ELEM, &mut attributes) }.map(|_| ())
+}
+
+pub(crate) fn socket_insert(map: &OwnedFd, at: u32, socket: BorrowedFd<'_>) -> io::Result<()> {
+    let (key, value) = ([at], [socket.as_raw_fd() as u32]);
+    let mut attributes = Element {
+        map: map.as_raw_fd() as u32,
+        zero: 0,
+        key: address(&key),
+        value: address(&value),
+        flags: 0,
+    };
+    // SAFETY: key and value are live and as long as those of maps of sockets, the only maps that this is called with.
+    unsafe { bpf(MAP_UPDATE_ELEM, &mut attributes) }.map(|_| ())
+}
+
+#[repr(C)]
+struct LinkCreate {
+    program: u32,
+    interface: u32,
+    attach_type: u32,
+    flags: u32,
+}
+
+/// Has an interface run a program as long as the descriptor that this returns is open.
+pub(crate) fn link_create(program: BorrowedFd<'_>, interface: u32, flags: u32) -> io::Result<OwnedFd> {
+    let program = program.as_raw_fd() as u32;
+    let mut attributes = LinkCreate { program, interface, attach_type: XDP.1, flags };
+    // SAFETY: no pointers; what is returned is a new descriptor.
+    unsafe { bpf(LINK_CREATE, &mut attributes).map(|fd| own(fd)) }
 }
 
 #[repr(C)]

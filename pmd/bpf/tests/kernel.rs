@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::panic, clippy::print_stderr, reason = "tests")]
 
 use spindrift_bpf::{
-    Alu, Array, Assembler, Cond, Error, Helper, Operand, Program, Reg, Width, context, verdict,
+    Alu, Array, Assembler, Cond, Error, Helper, Operand, Program, Reg, SocketMap, Width, context, verdict,
 };
 
 /// The shortest packet that can be run.
@@ -241,6 +241,30 @@ fn helpers_are_called() {
     text.mov(Reg::R2, -7).call(Helper::AdjustTail).exit();
     let ran = load(text).unwrap().run(&PACKET).unwrap();
     assert_eq!((ran.verdict, &ran.packet[..]), (0, &PACKET[..57]));
+}
+
+/// Without a socket for its queue, a packet meets the verdict for that case.
+#[test]
+fn a_queue_without_a_socket_has_its_verdict() {
+    let sockets = match SocketMap::new("spindrift_test", 2) {
+        Ok(sockets) => sockets,
+        Err(error @ Error::Permission { .. }) => return eprintln!("skipped: {error}"),
+        Err(error) => panic!("{error}"),
+    };
+    for otherwise in [verdict::DROP, verdict::PASS] {
+        let mut text = Assembler::new();
+        text.mov(Reg::R2, 1).mov(Reg::R3, otherwise).sockets(Reg::R1, &sockets);
+        text.call(Helper::RedirectMap).exit();
+        assert_eq!(load(text).unwrap().run(&PACKET).unwrap().verdict, otherwise);
+    }
+    // Only sockets of that kind, and only queues that there are.
+    let socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+    for queue in [1, 2] {
+        let error = sockets.insert(queue, &socket).unwrap_err().to_string();
+        assert!(error.contains(&format!("queue {queue}")) && error.contains("spindrift_test"), "{error}");
+    }
+    let error = SocketMap::new("odd", 0).unwrap_err().to_string();
+    assert!(error.contains("odd"), "{error}");
 }
 
 #[test]

@@ -7,8 +7,8 @@ use super::socket::{
     Buffer, ask_for_marks, bind, bind_too, enable_gro, forbid_fragments, probe_gso, report_full_queues,
     share, size_buffer, socket_address,
 };
-use super::sys::{self, RxBuffers};
-use crate::ETHERNET_LEN;
+use super::sys::RxBuffers;
+use crate::{ETHERNET_LEN, device};
 
 /// Bytes of a receive buffer with coalescing: the longest UDP datagram there is.
 pub(crate) const GRO_BUFFER: usize = 65_536;
@@ -44,7 +44,7 @@ pub(super) fn frame_limit(
     interface: &str,
     notes: &mut Vec<String>,
 ) -> Result<usize, UdpError> {
-    let of_interface = sys::mtu(socket, interface).unwrap_or_else(|_| {
+    let of_interface = device::mtu(socket, interface).unwrap_or_else(|_| {
         notes.push(format!("no interface lists {}: an MTU of 1500 is assumed", cfg.local));
         1500
     });

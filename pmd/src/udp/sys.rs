@@ -1,8 +1,6 @@
 //! The system calls of the UDP port that the standard library lacks. All `unsafe` of the UDP port and the
 //! pump is here. Linux only.
 
-mod ethtool;
-
 use std::ffi::CStr;
 use std::io;
 use std::mem::{size_of, zeroed};
@@ -11,7 +9,6 @@ use std::os::fd::{AsRawFd, FromRawFd};
 
 use libc::{c_int, c_void, cmsghdr, iovec, mmsghdr, msghdr, sockaddr_in, sockaddr_in6};
 
-use crate::Medium;
 use crate::memory::Payload;
 
 fn check(rc: c_int) -> io::Result<()> {
@@ -134,50 +131,6 @@ unsafe fn read_address(address: *const libc::sockaddr) -> Option<(IpAddr, u32)> 
             }
             _ => None,
         }
-    }
-}
-
-fn interface_request(name: &str) -> libc::ifreq {
-    // SAFETY: all-zero bytes are a valid `ifreq`.
-    let mut request: libc::ifreq = unsafe { zeroed() };
-    // The last byte stays zero.
-    for (to, from) in request.ifr_name.iter_mut().take(libc::IFNAMSIZ - 1).zip(name.bytes()) {
-        *to = from as libc::c_char;
-    }
-    request
-}
-
-/// The interface's MTU in bytes.
-pub(crate) fn mtu(fd: &impl AsRawFd, name: &str) -> io::Result<usize> {
-    let mut request = interface_request(name);
-    // SAFETY: SIOCGIFMTU fills in `ifru_mtu` of a live, named request.
-    unsafe {
-        check(libc::ioctl(fd.as_raw_fd(), libc::SIOCGIFMTU as libc::Ioctl, &raw mut request))?;
-        Ok(request.ifr_ifru.ifru_mtu.max(0) as usize)
-    }
-}
-
-/// Whether the interface is up and has carrier.
-pub(crate) fn is_running(fd: &impl AsRawFd, name: &str) -> io::Result<bool> {
-    let wanted = libc::IFF_UP | libc::IFF_RUNNING;
-    Ok(interface_flags(fd, name)? & wanted == wanted)
-}
-
-/// `IFF_*` of the interface.
-fn interface_flags(fd: &impl AsRawFd, name: &str) -> io::Result<c_int> {
-    let mut request = interface_request(name);
-    // SAFETY: SIOCGIFFLAGS fills in `ifru_flags` of a live, named request.
-    unsafe {
-        check(libc::ioctl(fd.as_raw_fd(), libc::SIOCGIFFLAGS as libc::Ioctl, &raw mut request))?;
-        Ok(c_int::from(request.ifr_ifru.ifru_flags))
-    }
-}
-
-/// What the interface is connected to.
-pub(crate) fn medium(fd: &impl AsRawFd, name: &str) -> Medium {
-    match interface_flags(fd, name) {
-        Ok(flags) if flags & libc::IFF_LOOPBACK != 0 => Medium::Host,
-        _ => Medium::Network { rate_bps: ethtool::rate_bps(fd, name) },
     }
 }
 

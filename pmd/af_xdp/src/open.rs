@@ -1,0 +1,232 @@
+//! The steps of opening ports.
+
+use std::io;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use spindrift_bpf::{Array, Error as BpfError, Link, Mode, Program, SocketMap};
+use spindrift_pmd::{ETHERNET_LEN, Medium, PortCaps, device};
+
+use crate::config::{AfXdpConfig, AfXdpError, XdpMode};
+use crate::filter::{self, Count, Wanted};
+use crate::neighbours::{Neighbours, OfInterface};
+use crate::netlink::{Events, Interface, Netlink, names};
+use crate::port::AfXdpPort;
+use crate::queue::{BUFFER, Buffers, MOST_BUFFERS, Queue, Sizes};
+
+/// How long the kernel may take to clean up behind a socket that was closed.
+const CLEANUP: Duration = Duration::from_secs(2);
+/// What a port needs in all; this is where a process without any fails.
+const CAPABILITIES: &str = "CAP_NET_RAW, CAP_NET_ADMIN and CAP_BPF";
+
+const _: () = assert!(FRAME_MAX <= BUFFER * MOST_BUFFERS);
+
+/// Frames of interfaces that take longer ones are kept to this, Ethernet header included.
+const FRAME_MAX: usize = 9216 + ETHERNET_LEN;
+/// Bytes of a buffer with its room for XDP programs.
+const BUFFER_BYTES: u64 = 4096;
+
+/// The XDP program of an interface, on it as long as this lives.
+pub(crate) struct Filter {
+    _link: Link,
+    counts: Array,
+}
+
+impl Filter {
+    /// Packets of ours that arrived on a queue without a socket.
+    pub(crate) fn without_socket(&self) -> u64 {
+        self.counts.read().ok().and_then(|all| all.get(Count::NoSocket as usize).copied()).unwrap_or_default()
+    }
+}
+
+/// What there is to know of an interface before its sockets are made.
+struct Plane {
+    interface: Interface,
+    local: IpAddr,
+    queues: u32,
+    caps: PortCaps,
+}
+
+/// Ports on some interfaces for several lanes: for each interface one port per lane. A lane has one UMEM for all its ports.
+pub(crate) fn open(configs: &[AfXdpConfig], lanes: usize) -> Result<Vec<Vec<AfXdpPort>>, AfXdpError> {
+    let planes = configs.iter().map(|config| Plane::look_at(config, lanes)).collect::<Result<Vec<_>, _>>()?;
+    let sizes = Sizes {
+        rx: configs.iter().map(|config| config.rx_buffers).max().unwrap_or_default(),
+        tx: configs.iter().map(|config| config.tx_buffers).max().unwrap_or_default(),
+    };
+    let mut buffers = Vec::new();
+    for lane in 0..lanes {
+        let queues: u32 =
+            planes.iter().map(|plane| queues_of(lane, lanes, plane.queues).count() as u32).sum();
+        let Some(first) = planes.first() else { return Ok(Vec::new()) };
+        let bytes = u64::from((sizes.rx + sizes.tx) * queues) * BUFFER_BYTES;
+        let made = Buffers::new(sizes, queues);
+        buffers.push(made.map_err(|error| explain("make the buffers", error, &first.interface.name, bytes))?);
+    }
+    let opened = planes.into_iter().zip(configs);
+    opened.map(|(plane, config)| plane.open(config, sizes, &mut buffers)).collect()
+}
+
+/// The queues of an interface that a lane has.
+fn queues_of(lane: usize, lanes: usize, queues: u32) -> impl Iterator<Item = u32> {
+    (0..queues).skip(lane).step_by(lanes)
+}
+
+impl Plane {
+    /// Looks at the interface, and checks the settings.
+    fn look_at(config: &AfXdpConfig, lanes: usize) -> Result<Self, AfXdpError> {
+        check(config)?;
+        let name = &config.interface;
+        let io = |what| move |error| explain(what, error, name, 0);
+        let mut netlink = Netlink::open().map_err(io("ask for the state"))?;
+        let all = netlink.interfaces().map_err(io("ask for the state"))?;
+        let known = || names(&all);
+        let Some(interface) = all.iter().find(|interface| interface.name == *name).cloned() else {
+            return Err(AfXdpError::NoInterface { name: name.clone(), known: known() });
+        };
+        let medium = device::medium(&netlink, name);
+        let Some(mac) = interface.mac.filter(|_| medium != Medium::Host) else {
+            return Err(AfXdpError::NotEthernet(name.clone()));
+        };
+        let addresses = netlink.addresses(interface.index).map_err(io("ask for the addresses"))?;
+        let local = match config.local {
+            None => addresses.first().copied().ok_or_else(|| AfXdpError::NoAddress(name.clone()))?,
+            Some(local) if addresses.contains(&local) => local,
+            Some(address) => {
+                let known: Vec<_> = addresses.iter().map(IpAddr::to_string).collect();
+                let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
+                return Err(AfXdpError::NotLocal { address, interface: name.clone(), known });
+            }
+        };
+        let queues = device::receive_queues(&netlink, name);
+        if lanes == 0 || lanes > queues as usize {
+            return Err(AfXdpError::Lanes { interface: name.clone(), lanes, queues });
+        }
+        let mut notes = Vec::new();
+        if !interface.queues && device::driver(&netlink, name).is_ok_and(|driver| driver == "veth") {
+            notes.push(format!(
+                "{name} is veth without a queueing discipline: it drops in silence what the other end has no room for; \
+                 `tc qdisc add dev {name} root pfifo` makes it wait"
+            ));
+        }
+        let caps = PortCaps {
+            name: format!("af_xdp {name} ({local})"),
+            local_ip: local,
+            mac,
+            max_frame: (interface.mtu + ETHERNET_LEN).min(FRAME_MAX),
+            max_burst: config.tx_buffers as usize,
+            source_ports: None,
+            same_path_batch: 1,
+            holds_payloads: false,
+            medium,
+            notes,
+        };
+        Ok(Self { interface, local, queues, caps })
+    }
+
+    /// Makes the sockets, and has the interface send Spindrift's packets to them.
+    fn open(
+        mut self,
+        config: &AfXdpConfig,
+        sizes: Sizes,
+        buffers: &mut [Buffers],
+    ) -> Result<Vec<AfXdpPort>, AfXdpError> {
+        let name = self.interface.name.clone();
+        let wanted = Wanted { ip: self.local, ports: config.udp_ports.clone() };
+        let filter = |source| AfXdpError::Filter { interface: name.clone(), source };
+        let sockets = SocketMap::new("spindrift", self.queues).map_err(filter)?;
+        let counts = Array::new("spindrift", Count::ALL).map_err(filter)?;
+        let program = Program::load("spindrift", filter::text(&wanted, &sockets, &counts)).map_err(filter)?;
+        let (link, mode) = self.attach(config.mode, &program).map_err(filter)?;
+        if mode == Mode::Native && config.mode == XdpMode::Auto {
+            self.caps.notes.push("native XDP".to_owned());
+        }
+        let lanes = buffers.len();
+        let mut by_lane = Vec::new();
+        for (lane, buffers) in buffers.iter_mut().enumerate() {
+            let mut queues = Vec::new();
+            for number in queues_of(lane, lanes, self.queues) {
+                let queue = open_queue(buffers, sizes, &name, number)?;
+                sockets.insert(number, &queue).map_err(filter)?;
+                queues.push(queue);
+            }
+            by_lane.push(queues);
+        }
+        let copies = by_lane.iter().flatten().any(|queue| !queue.is_zero_copy().unwrap_or(false));
+        self.caps.notes.push(
+            if copies { "copies: the driver does not share its buffers" } else { "zero-copy" }.to_owned(),
+        );
+        let filter = Arc::new(Filter { _link: link, counts });
+        let mut ports = Vec::new();
+        for (lane, queues) in by_lane.into_iter().enumerate() {
+            let io = |error| explain("watch the state", error, &name, 0);
+            let (netlink, events) = (Netlink::open().map_err(io)?, Events::open().map_err(io)?);
+            let kernel = OfInterface { netlink, interface: self.interface.index, from: self.local };
+            let neighbours = Neighbours::new(kernel);
+            let (caps, running) = (self.caps.clone(), self.interface.running);
+            ports.push(AfXdpPort::new(caps, queues, neighbours, events, (lane == 0, &filter), running));
+        }
+        Ok(ports)
+    }
+
+    /// Puts the program on the interface, in the mode asked for or the best there is.
+    fn attach(&mut self, mode: XdpMode, program: &Program) -> Result<(Link, Mode), BpfError> {
+        let attach = |mode| Link::attach(self.interface.index, program, mode).map(|link| (link, mode));
+        match mode {
+            XdpMode::Native => attach(Mode::Native),
+            XdpMode::Generic => attach(Mode::Generic),
+            XdpMode::Auto => match attach(Mode::Native) {
+                Err(BpfError::System { source, .. }) => {
+                    let name = &self.interface.name;
+                    self.caps
+                        .notes
+                        .push(format!("generic XDP: the driver of {name} cannot run the program ({source})"));
+                    attach(Mode::Generic)
+                }
+                attached => attached,
+            },
+        }
+    }
+}
+
+/// Opens a queue. The kernel may still be cleaning up behind the last one who had it.
+#[expect(clippy::disallowed_methods, reason = "opening a port may wait")]
+fn open_queue(buffers: &mut Buffers, sizes: Sizes, name: &str, number: u32) -> Result<Queue, AfXdpError> {
+    let began = Instant::now();
+    loop {
+        match Queue::open(buffers, sizes, name, number) {
+            Ok(queue) => return Ok(queue),
+            Err(error) if error.raw_os_error() != Some(libc::EBUSY) => {
+                return Err(explain("open an AF_XDP socket on a queue", error, name, 0));
+            }
+            Err(_) if began.elapsed() < CLEANUP => std::thread::sleep(Duration::from_millis(1)),
+            Err(_) => return Err(AfXdpError::QueueInUse { interface: name.to_owned(), queue: number }),
+        }
+    }
+}
+
+fn check(config: &AfXdpConfig) -> Result<(), AfXdpError> {
+    for (what, value) in [("rx_buffers", config.rx_buffers), ("tx_buffers", config.tx_buffers)] {
+        if !value.is_power_of_two() || !(AfXdpConfig::BUFFERS_MIN..=AfXdpConfig::BUFFERS_MAX).contains(&value)
+        {
+            return Err(AfXdpError::Buffers { what, value });
+        }
+    }
+    let ports = &config.udp_ports;
+    if !(1..=AfXdpConfig::UDP_PORTS_MAX).contains(&ports.len()) || ports.contains(&0) {
+        return Err(AfXdpError::UdpPorts(ports.clone()));
+    }
+    Ok(())
+}
+
+/// An error of the system in words. `locked`: bytes of memory that were to be locked.
+fn explain(what: &'static str, error: io::Error, interface: &str, locked: u64) -> AfXdpError {
+    match error.raw_os_error() {
+        Some(libc::EPERM | libc::EACCES) => AfXdpError::Permission { what, capabilities: CAPABILITIES },
+        Some(libc::ENOBUFS) if locked > 0 => {
+            AfXdpError::LockedMemory { mib: locked >> 20, kib: locked >> 10 }
+        }
+        _ => AfXdpError::Io { what, interface: interface.to_owned(), source: error },
+    }
+}

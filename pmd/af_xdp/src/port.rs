@@ -1,0 +1,276 @@
+//! The port itself.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use spindrift_pmd::{ETHERNET_LEN, LinkState, Port, PortCaps, PortCounters, RxFrame, TxFrame};
+
+use crate::neighbours::{Neighbours, OfInterface};
+use crate::netlink::{Event, Events};
+use crate::open::{self, Filter};
+use crate::queue::{BUFFER, Queue};
+use crate::{AfXdpConfig, AfXdpError};
+
+/// How often the kernel is asked for news of the interface, and how often for its whole state, in case some were lost.
+const EVENTS_POLL: Duration = Duration::from_millis(1);
+const STATE_POLL: Duration = Duration::from_secs(1);
+/// How soon the kernel is asked again to send what it had no room for.
+const FULL_PAUSE_NS: u64 = 20_000;
+
+/// One lane's part of an interface: a plane. See the [crate](crate).
+pub struct AfXdpPort {
+    caps: PortCaps,
+    counters: PortCounters,
+    /// The first one sends. It holds its packets in order.
+    queues: Vec<Queue>,
+    neighbours: Neighbours<OfInterface>,
+    link: Link,
+    filter: Arc<Filter>,
+    /// Of the ports of an interface one counts what arrives at none.
+    first: bool,
+    /// Frames may wait in the transmit ring; when to try again.
+    retry_at: Option<u64>,
+}
+
+/// What is known of the interface, and since when.
+struct Link {
+    events: Events,
+    state: LinkState,
+    events_at: Option<Instant>,
+    state_at: Option<Instant>,
+}
+
+/// What became of a frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fate {
+    Sent,
+    /// It stays with the caller.
+    NoRoom,
+    Oversize,
+    /// The port cannot read it, or its payload has no bytes.
+    Unsendable,
+    /// There is no way to its destination, or nobody knows the next neighbour's address yet.
+    Unreachable,
+    LinkDown,
+}
+
+impl AfXdpPort {
+    /// Opens a port for one lane.
+    ///
+    /// # Errors
+    /// See [`AfXdpError`].
+    pub fn open(config: &AfXdpConfig) -> Result<Self, AfXdpError> {
+        let ports = open::open(std::slice::from_ref(config), 1)?.into_iter().flatten().next();
+        ports.ok_or_else(|| AfXdpError::Lanes { interface: config.interface.clone(), lanes: 0, queues: 0 })
+    }
+
+    /// Opens the planes of a NIC for several lanes: for each interface one port per lane. The queues of an interface are dealt out
+    /// to the lanes, so that a packet may arrive at another lane than its own. All ports of a lane have their buffers in one UMEM, whose
+    /// rings are as large as the largest of these settings.
+    ///
+    /// # Errors
+    /// See [`AfXdpError`].
+    pub fn open_planes(configs: &[AfXdpConfig], lanes: usize) -> Result<Vec<Vec<Self>>, AfXdpError> {
+        open::open(configs, lanes)
+    }
+
+    pub(crate) fn new(
+        caps: PortCaps,
+        queues: Vec<Queue>,
+        neighbours: Neighbours<OfInterface>,
+        events: Events,
+        (first, filter): (bool, &Arc<Filter>),
+        running: bool,
+    ) -> Self {
+        let link = Link { events, state: state(running), events_at: None, state_at: None };
+        let counters = PortCounters::default();
+        Self { caps, counters, queues, neighbours, link, filter: Arc::clone(filter), first, retry_at: None }
+    }
+
+    /// Takes note of what has changed, at most once in a while.
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "the interface is polled by the clock, whatever time the driver keeps"
+    )]
+    fn look_at_link(&mut self) {
+        let now = Instant::now();
+        let due = |at: Option<Instant>, every| at.is_none_or(|at| now.duration_since(at) >= every);
+        if !due(self.link.events_at, EVENTS_POLL) {
+            return;
+        }
+        self.link.events_at = Some(now);
+        let interface = self.neighbours.kernel.interface;
+        let mut ask = due(self.link.state_at, STATE_POLL);
+        for event in self.link.events.take() {
+            match &event {
+                Event::Link(link) if link.index == interface => self.link.state = state(link.running),
+                Event::LinkGone(index) if *index == interface => self.link.state = LinkState::Down,
+                Event::Neighbour { interface: of, .. } if *of != interface => continue,
+                Event::Lost => ask = true,
+                _ => {}
+            }
+            self.neighbours.note(&event);
+        }
+        if ask {
+            self.link.state_at = Some(now);
+            if let Ok(link) = self.neighbours.kernel.netlink.interface(interface) {
+                self.link.state = state(link.is_some_and(|link| link.running));
+            }
+        }
+    }
+
+    fn send(&mut self, now_ns: u64, frame: &TxFrame<'_>) -> Fate {
+        if frame.len() > self.caps.max_frame {
+            return Fate::Oversize;
+        }
+        let is_virtual = !frame.payload.is_empty() && frame.payload.as_ptr().is_none();
+        let Some(to) = destination(frame.head).filter(|_| !is_virtual && frame.head.len() <= BUFFER) else {
+            return Fate::Unsendable;
+        };
+        if self.link.state == LinkState::Down {
+            return Fate::LinkDown;
+        }
+        let Some(mac) = self.neighbours.mac_of(to, now_ns) else { return Fate::Unreachable };
+        let mac_of_ours = self.caps.mac;
+        let sent = self.queues.first_mut().is_some_and(|queue| queue.push(frame, mac, mac_of_ours));
+        if sent { Fate::Sent } else { Fate::NoRoom }
+    }
+
+    fn count(&mut self, fate: Fate, len: usize) {
+        let counters = &mut self.counters;
+        match fate {
+            Fate::Sent => {
+                counters.tx_frames += 1;
+                counters.tx_bytes += len as u64;
+                return;
+            }
+            Fate::NoRoom => return,
+            Fate::LinkDown => {}
+            Fate::Oversize => counters.tx_oversize += 1,
+            Fate::Unsendable => counters.tx_unsendable += 1,
+            Fate::Unreachable => counters.tx_errors += 1,
+        }
+        counters.tx_dropped += 1;
+    }
+
+    /// Has the kernel send what waits.
+    fn kick(&mut self, now_ns: u64) {
+        let Some(queue) = self.queues.first_mut() else { return };
+        let kicked = queue.kick();
+        self.counters.tx_calls += kicked.calls;
+        self.counters.tx_errors += kicked.errors;
+        let waits = queue.waiting() > 0;
+        self.retry_at = waits.then(|| now_ns.saturating_add(FULL_PAUSE_NS));
+    }
+
+    /// The same if there is something left and it is time to.
+    fn kick_again(&mut self, now_ns: u64) {
+        if self.retry_at.is_some_and(|at| now_ns >= at) {
+            self.kick(now_ns);
+        }
+    }
+}
+
+impl Port for AfXdpPort {
+    fn caps(&self) -> &PortCaps {
+        &self.caps
+    }
+
+    /// Looks for news at most once a millisecond.
+    fn link(&mut self) -> LinkState {
+        self.look_at_link();
+        self.link.state
+    }
+
+    fn tx_room(&mut self, now_ns: u64) -> usize {
+        self.kick_again(now_ns);
+        self.neighbours.refresh(now_ns);
+        let Some(queue) = self.queues.first_mut() else { return 0 };
+        queue.reclaim();
+        let room = queue.room() / self.caps.max_frame.div_ceil(BUFFER);
+        self.counters.tx_full += u64::from(room == 0);
+        room
+    }
+
+    fn tx_burst(&mut self, now_ns: u64, frames: &[TxFrame<'_>]) -> usize {
+        if let Some(queue) = self.queues.first_mut() {
+            queue.reclaim();
+        }
+        let frames = &frames[..frames.len().min(self.caps.max_burst)];
+        let mut taken = 0;
+        for frame in frames {
+            let fate = self.send(now_ns, frame);
+            self.count(fate, frame.len());
+            if fate == Fate::NoRoom {
+                self.counters.tx_full += 1;
+                break;
+            }
+            taken += 1;
+        }
+        if taken > 0 {
+            self.kick(now_ns);
+        }
+        taken
+    }
+
+    /// What the kernel has no room for waits in the ring, and its place is not given to others.
+    fn unsent(&self) -> &[u16] {
+        &[]
+    }
+
+    fn flush(&mut self, now_ns: u64) {
+        self.kick_again(now_ns);
+    }
+
+    fn rx_burst(&mut self, now_ns: u64, max: usize, sink: &mut dyn FnMut(&RxFrame<'_>)) -> usize {
+        self.kick_again(now_ns);
+        let mut frames = 0;
+        for queue in &mut self.queues {
+            let shown = queue.receive(max - frames, sink);
+            frames += shown.frames;
+            self.counters.rx_bytes += shown.bytes;
+            self.counters.rx_dropped += shown.dropped;
+        }
+        self.counters.rx_frames += frames as u64;
+        self.counters.rx_calls += u64::from(frames > 0);
+        frames
+    }
+
+    fn reap(&mut self) -> u64 {
+        u64::MAX
+    }
+
+    fn recall(&mut self) {}
+
+    fn next_event_ns(&self) -> Option<u64> {
+        self.retry_at
+    }
+
+    fn counters(&self) -> PortCounters {
+        let mut counters = self.counters;
+        for queue in &self.queues {
+            let (dropped, invalid) = queue.losses();
+            counters.rx_dropped += dropped;
+            counters.tx_errors += invalid;
+        }
+        if self.first {
+            counters.rx_dropped += self.filter.without_socket();
+        }
+        counters
+    }
+}
+
+fn state(running: bool) -> LinkState {
+    if running { LinkState::Up } else { LinkState::Down }
+}
+
+/// The destination of the outermost IP header.
+fn destination(head: &[u8]) -> Option<IpAddr> {
+    let (ethernet, ip) = head.split_first_chunk::<ETHERNET_LEN>()?;
+    match ethernet {
+        [.., 0x86, 0xdd] => ip.get(24..40)?.first_chunk::<16>().map(|&bytes| bytes.into()),
+        [.., 0x08, 0x00] => ip.get(16..20)?.first_chunk::<4>().map(|&bytes| bytes.into()),
+        _ => None,
+    }
+}

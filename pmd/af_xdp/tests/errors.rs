@@ -1,0 +1,139 @@
+//! What a port says when it cannot be opened, and what is left of one whose process was killed.
+#![allow(
+    clippy::unwrap_used,
+    clippy::disallowed_methods,
+    clippy::print_stderr,
+    missing_docs,
+    reason = "tests"
+)]
+
+mod support;
+
+use std::process::Stdio;
+
+use rustix::thread::{CapabilitySet, CapabilitySets, capabilities, set_capabilities};
+use spindrift_af_xdp::{AfXdpConfig, XdpMode};
+use spindrift_bpf::{Assembler, Existing, Mode, Program, Reg, attach, attached, verdict};
+use spindrift_pmd::Port as _;
+
+use support::{DEVICES, Hosts, V4, V6, wait_for};
+
+#[test]
+fn errors_tell_what_to_do() {
+    let Some(hosts) = Hosts::new("errors", 1500, 1) else { return };
+    let good = Hosts::config(0, XdpMode::Auto, V6[0]);
+    let refused = |config: &AfXdpConfig, parts: &[&str]| {
+        let error = hosts.try_open(0, config).err().expect("refused").to_string();
+        assert!(parts.iter().all(|part| error.contains(part)), "{error}");
+    };
+    refused(&AfXdpConfig { interface: "eth77".to_owned(), ..good.clone() }, &["eth77", "lo, sdxa"]);
+    refused(&AfXdpConfig { interface: String::new(), ..good.clone() }, &["\"\"", "lo, sdxa"]);
+    refused(&AfXdpConfig { interface: "lo".to_owned(), ..good.clone() }, &["lo is not Ethernet", "udp"]);
+    let elsewhere = Some("fd12::1".parse().unwrap());
+    refused(&AfXdpConfig { local: elsewhere, ..good.clone() }, &["fd12::1", "sdxa", "fd97::1, 10.97.0.1"]);
+    refused(&AfXdpConfig { rx_buffers: 100, ..good.clone() }, &["rx_buffers is 100", "power of two"]);
+    refused(&AfXdpConfig { tx_buffers: 32, ..good.clone() }, &["tx_buffers is 32", "64"]);
+    refused(&AfXdpConfig { udp_ports: vec![], ..good.clone() }, &["UDP ports []"]);
+    refused(&AfXdpConfig { udp_ports: vec![4971, 0], ..good.clone() }, &["UDP ports [4971, 0]"]);
+    assert!(hosts.ip(0, &format!("address flush dev {} scope global", DEVICES[0])));
+    // That of the link takes its time until it is known to be nobody else's.
+    wait_for("there is still the address of the link", || {
+        hosts.try_open(0, &AfXdpConfig { local: None, ..good.clone() }).is_ok()
+    });
+    assert!(hosts.ip(0, &format!("address flush dev {}", DEVICES[0])));
+    refused(&AfXdpConfig { local: None, ..good.clone() }, &["sdxa has no address", "ip address add"]);
+    refused(&good, &["fd97::1", "which has none"]);
+}
+
+/// A program that is there already is left alone, whichever mode it is in.
+#[test]
+fn another_program_is_in_the_way() {
+    let Some(hosts) = Hosts::new("busy", 1500, 1) else { return };
+    for (mode, option) in [(Mode::Native, "xdp"), (Mode::Generic, "xdpgeneric")] {
+        let program = hosts.on(0, || {
+            let mut text = Assembler::new();
+            text.mov(Reg::R0, verdict::PASS).exit();
+            let program = Program::load("other", text).unwrap();
+            attach(81, &program, mode, Existing::Refuse).unwrap();
+            program.id().unwrap()
+        });
+        for wanted in [XdpMode::Auto, XdpMode::Native, XdpMode::Generic] {
+            let error = hosts.try_open(0, &Hosts::config(0, wanted, V6[0])).err().unwrap().to_string();
+            let parts = ["sdxa", "XDP program already", &program.to_string()];
+            assert!(parts.iter().all(|part| error.contains(part)), "{error}");
+        }
+        assert_eq!(hosts.on(0, || attached(81).unwrap().unwrap().program), program);
+        assert!(hosts.ip(0, &format!("link set {} {option} off", DEVICES[0])));
+    }
+    // The same for a port that is open; it leaves nothing when it is closed.
+    let config = Hosts::config(0, XdpMode::Auto, V6[0]);
+    let port = hosts.try_open(0, &config).unwrap();
+    let error = hosts.try_open(0, &config).err().unwrap().to_string();
+    assert!(error.contains("XDP program already"), "{error}");
+    drop(port);
+    hosts.try_open(0, &config).unwrap();
+}
+
+#[test]
+fn missing_capabilities_are_named() {
+    let Some(hosts) = Hosts::new("caps", 1500, 1) else { return };
+    let config = Hosts::config(0, XdpMode::Auto, V6[0]);
+    let lacking = |missing: CapabilitySet| {
+        hosts.on(0, || {
+            let all = capabilities(None).unwrap();
+            let less = CapabilitySets { effective: all.effective.difference(missing), ..all };
+            set_capabilities(None, less).unwrap();
+            spindrift_af_xdp::AfXdpPort::open(&config).err().map(|error| error.to_string())
+        })
+    };
+    let everything = CapabilitySet::all();
+    for missing in [
+        everything,
+        CapabilitySet::NET_RAW,
+        CapabilitySet::NET_ADMIN | CapabilitySet::SYS_ADMIN,
+        CapabilitySet::BPF | CapabilitySet::SYS_ADMIN,
+    ] {
+        let error = lacking(missing).unwrap();
+        let named = if missing.contains(CapabilitySet::NET_RAW) { "CAP_NET_RAW" } else { "CAP_BPF" };
+        assert!([named, "which root has", "`udp` port"].iter().all(|part| error.contains(part)), "{error}");
+    }
+    assert_eq!(lacking(CapabilitySet::SYS_ADMIN | CapabilitySet::SYS_CHROOT), None, "which nobody needs");
+}
+
+const HOLD: &str = "SPINDRIFT_TEST_HOLD";
+
+/// Not a test of its own: what the next one runs and kills.
+#[test]
+fn hold_a_port() {
+    let Ok(interface) = std::env::var(HOLD) else { return };
+    let config = AfXdpConfig { interface, ..AfXdpConfig::default() };
+    let mut port = spindrift_af_xdp::AfXdpPort::open(&config).unwrap();
+    loop {
+        port.rx_burst(0, 64, &mut |_| ());
+    }
+}
+
+#[test]
+fn a_killed_process_leaves_nothing() {
+    let Some(hosts) = Hosts::new("killed", 1500, 1) else { return };
+    let me = std::env::current_exe().unwrap();
+    let command = format!("{} --exact hold_a_port --nocapture", me.display());
+    let mut holder = hosts
+        .command(0, &command)
+        .env(HOLD, DEVICES[0])
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    wait_for("the process has its port", || hosts.on(0, || attached(81).unwrap().is_some()));
+    holder.kill().unwrap();
+    holder.wait().unwrap();
+    // The kernel cleans up behind the process that has ended.
+    let config = Hosts::config(0, XdpMode::Auto, V4[0]);
+    let mut port = None;
+    wait_for("the port can be opened again", || {
+        port = hosts.try_open(0, &config).ok();
+        port.is_some()
+    });
+    assert_eq!(port.unwrap().caps().local_ip.to_string(), V4[0]);
+}
