@@ -99,7 +99,7 @@ fn unsafe_is_found_outside_its_places() {
         ("pmd/src/memory/region.rs", true),
         ("pmd/src/loopback/ring.rs", true),
         ("pmd/src/udp/sys.rs", true),
-        ("pmd/src/udp/sys/ethtool.rs", true),
+        ("pmd/src/device.rs", true),
         ("pmd/src/udp/group.rs", false),
     ] {
         assert_eq!(findings(path, text).contains(&("unsafe", 2)), !allowed, "{path}");

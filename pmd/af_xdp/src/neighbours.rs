@@ -296,10 +296,14 @@ mod tests {
         all.kernel.macs.insert(ip(9), mac(8));
         all.note(&Event::Lost);
         assert_eq!(all.mac_of(ip(1), RETRY_NS), Some(mac(8)));
+        assert_eq!(asked(&mut all).last(), Some(&('n', ip(9))));
+        all.note(&Event::Routes);
+        assert_eq!(all.mac_of(ip(1), 3 * RETRY_NS), Some(mac(8)));
+        assert_eq!(asked(&mut all), [('w', ip(1))], "asked once");
         // What the kernel has forgotten is not wrong for that.
         all.kernel.macs.clear();
         all.note(&Event::Lost);
-        assert_eq!(all.mac_of(ip(1), 2 * RETRY_NS), Some(mac(8)));
+        assert_eq!(all.mac_of(ip(1), 4 * RETRY_NS), Some(mac(8)));
         assert_eq!(asked(&mut all).last(), Some(&('s', ip(9))));
     }
 

@@ -71,7 +71,34 @@ fn another_program_is_in_the_way() {
     let error = hosts.try_open(0, &config).err().unwrap().to_string();
     assert!(error.contains("XDP program already"), "{error}");
     drop(port);
-    hosts.try_open(0, &config).unwrap();
+    // Again and again: the kernel takes its time to clean up.
+    for _ in 0..20 {
+        hosts.try_open(0, &config).unwrap();
+    }
+}
+
+/// Without a choice it is the address that most can send to, IPv6 before IPv4, and none that may be somebody else's.
+#[test]
+fn an_address_is_chosen() {
+    let Some(hosts) = Hosts::new("choice", 1500, 1) else { return };
+    let chosen = || {
+        let config = AfXdpConfig { local: None, ..Hosts::config(0, XdpMode::Auto, V6[0]) };
+        hosts.try_open(0, &config).map(|port| port.caps().local_ip.to_string())
+    };
+    let on = DEVICES[0];
+    wait_for("the address of the link is usable", || {
+        let shown = hosts.command(0, &format!("ip -6 address show dev {on} tentative")).output().unwrap();
+        shown.stdout.is_empty()
+    });
+    assert_eq!(chosen().unwrap(), V6[0]);
+    assert!(hosts.ip(0, &format!("address del {}/64 dev {on}", V6[0])));
+    assert_eq!(chosen().unwrap(), V4[0]);
+    assert!(hosts.ip(0, &format!("address del {}/24 dev {on}", V4[0])));
+    assert!(chosen().unwrap().starts_with("fe80::"), "that of the link is left");
+    // Whether somebody else has it is found out when it is added.
+    assert!(hosts.ip(0, &format!("address add fd99::1/64 dev {on}")));
+    assert!(chosen().unwrap().starts_with("fe80::"));
+    wait_for("nobody else has it", || chosen().is_ok_and(|ip| ip == "fd99::1"));
 }
 
 #[test]

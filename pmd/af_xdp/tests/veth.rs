@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use spindrift_af_xdp::{AfXdpConfig, AfXdpPort, XdpMode};
 use spindrift_pmd::testing::conformance;
-use spindrift_pmd::{LinkState, Port as _};
+use spindrift_pmd::{LinkState, Port as _, Tail};
 
 use support::{DEVICES, Datagram, Hosts, V4, V6, deliver, receive, wait_for};
 
@@ -34,6 +34,28 @@ fn conforms() {
         let [mut a, mut b] = hosts.open(mode, addresses);
         assert_eq!(a.caps().max_frame, mtu + 14);
         conformance(&mut a, &mut b);
+    }
+}
+
+/// Frames of every length around the ends of buffers, with bytes and with a CRC behind them: each part may lie on both sides of one.
+#[test]
+fn frames_end_anywhere_in_a_buffer() {
+    let Some(hosts) = Hosts::new("ends", 9000, 1) else { return };
+    hosts.introduce();
+    let [mut a, mut b] = hosts.open(XdpMode::Auto, V6);
+    for (lengths, tail) in [3_840, 7_680].into_iter().flat_map(|end| {
+        let lengths = end - 62 - 8..end - 62 + 3;
+        [(lengths.clone(), Tail::Crc32(0x1234_5678)), (lengths, Tail::Bytes(b"tail"))]
+    }) {
+        for len in lengths {
+            let payload: Vec<u8> = (0..len).map(|at| (at * 7 + len) as u8).collect();
+            let datagram = Datagram::new(&a, V6[1], PORT, &payload).with_tail(tail);
+            let expected = datagram.frame().tail(&mut [0; 4]).to_vec();
+            let (frame, _) = deliver(&mut a, &mut b, &datagram, &mut 0);
+            assert_eq!(frame.len(), 62 + len + 4);
+            assert!(frame[62..62 + len] == payload, "the payload of {len} bytes");
+            assert_eq!(frame[62 + len..], expected, "what follows {len} bytes");
+        }
     }
 }
 
@@ -99,6 +121,31 @@ fn follows_the_kernels_neighbours_and_routes() {
     goes_to(V6[1], [2, 0, 0, 0, 0x97, 9]);
 }
 
+/// The kernel does not see our packets, so it is told that the neighbour they go to is in use.
+#[test]
+fn neighbours_in_use_are_kept_fresh() {
+    let Some(hosts) = Hosts::new("fresh", 1500, 1) else { return };
+    let [mut a, mut b] = hosts.open(XdpMode::Auto, V6);
+    let mut clock = 0;
+    let datagram = Datagram::new(&a, V6[1], PORT, b"x");
+    deliver(&mut a, &mut b, &datagram, &mut clock);
+    let stale = format!("neigh replace {} lladdr 02:00:00:00:97:01 dev {} nud stale", V6[1], DEVICES[0]);
+    assert!(hosts.ip(0, &stale));
+    let is_stale = || {
+        let shown =
+            hosts.command(0, &format!("ip neigh show {} dev {}", V6[1], DEVICES[0])).output().unwrap();
+        String::from_utf8_lossy(&shown.stdout).contains("STALE")
+    };
+    assert!(is_stale());
+    deliver(&mut a, &mut b, &datagram, &mut clock);
+    assert!(is_stale(), "not with every packet");
+    wait_for("the kernel looks after the neighbour", || {
+        clock += 1_000_000_000;
+        a.tx_room(clock);
+        !is_stale()
+    });
+}
+
 #[test]
 fn a_destination_without_a_way_is_counted() {
     let Some(hosts) = Hosts::new("noway", 1500, 1) else { return };
@@ -136,6 +183,57 @@ fn survives_links_that_go_down() {
     }
 }
 
+/// What the kernel has taken and cannot send waits, and goes as soon as it can.
+#[test]
+fn what_waits_is_sent_later() {
+    let Some(hosts) = Hosts::new("waits", 1500, 1) else { return };
+    hosts.introduce();
+    let [mut a, mut b] = hosts.open(XdpMode::Auto, V4);
+    let mut clock = 0;
+    let datagram = Datagram::new(&a, V4[1], PORT, b"x");
+    for how in 0..3 {
+        deliver(&mut a, &mut b, &datagram, &mut clock);
+        assert_eq!(a.next_event_ns(), None);
+        assert!(hosts.ip(0, &format!("link set {} down", DEVICES[0])));
+        // Sent before the port knows.
+        assert_eq!(a.tx_burst(clock, &[datagram.frame(), datagram.frame()]), 2);
+        assert!(a.next_event_ns().is_some_and(|at| at > clock));
+        assert!(hosts.ip(0, &format!("link set {} up", DEVICES[0])));
+        let mut got = 0;
+        wait_for("what waited arrives", || {
+            clock += 1_000_000;
+            match how {
+                0 => a.flush(clock),
+                1 => drop(receive(&mut a, clock)),
+                _ => assert!(a.tx_room(clock) > 0),
+            }
+            got += receive(&mut b, clock).len();
+            got == 2
+        });
+        assert_eq!(a.next_event_ns(), None);
+        assert_eq!(a.link(), LinkState::Up);
+        hosts.introduce();
+    }
+}
+
+/// What happens to another interface is nothing to a port.
+#[test]
+fn other_interfaces_do_not_matter() {
+    let Some(hosts) = Hosts::new("others", 1500, 1) else { return };
+    hosts.introduce();
+    let [mut a, _b] = hosts.open(XdpMode::Auto, V4);
+    assert_eq!(a.link(), LinkState::Up);
+    for args in
+        ["link add sdxo type veth peer name sdxp", "link set sdxo up", "link set sdxo down", "link del sdxo"]
+    {
+        assert!(hosts.ip(0, args), "{args}");
+        let began = Instant::now();
+        while began.elapsed() < Duration::from_millis(20) {
+            assert_eq!(a.link(), LinkState::Up, "after {args}");
+        }
+    }
+}
+
 #[test]
 fn survives_an_interface_that_goes() {
     let Some(hosts) = Hosts::new("gone", 1500, 1) else { return };
@@ -145,8 +243,10 @@ fn survives_an_interface_that_goes() {
     let datagram = Datagram::new(&a, V4[1], PORT, b"x");
     deliver(&mut a, &mut b, &datagram, &mut clock);
     assert!(hosts.ip(0, &format!("link del {}", DEVICES[0])));
+    let began = Instant::now();
     for port in [&mut a, &mut b] {
         wait_for("the link is down", || port.link() == LinkState::Down);
+        assert!(began.elapsed() < Duration::from_millis(900), "{:?}: by an event", began.elapsed());
         for _ in 0..100 {
             clock += 1_000_000;
             port.tx_room(clock);
@@ -195,6 +295,13 @@ fn a_slow_receiver_loses_frames_and_knows_how_many() {
         });
         assert!(seen.0 > 64 && seen.1 > 64, "{mode:?}: {seen:?} arrived and lost of {sent}");
         assert_eq!(a.counters().tx_frames, sent);
+        // Room is for frames of any length, in one burst.
+        clock += 1_000_000;
+        let longest = datagrams[2].frame();
+        let burst = vec![longest; a.tx_room(clock)];
+        assert!(burst.len() > 10);
+        assert_eq!(a.tx_burst(clock, &burst), burst.len());
+        wait_for("the receiver is empty", || receive(&mut b, clock).is_empty());
         // It goes on as if nothing had been.
         for datagram in &datagrams {
             let before = b.counters().rx_frames;
@@ -223,6 +330,19 @@ fn several_queues_and_lanes() {
             assert!(frame.ends_with(&[from as u8; 30]));
         }
     }
+    // No more than is asked for, over all queues.
+    let mut b = open(1, 1).pop().unwrap();
+    for port in &mut a {
+        let datagram = Datagram::new(port, V6[1], PORT, b"x");
+        assert_eq!(port.tx_burst(0, &[datagram.frame(); 5]), 5);
+    }
+    let mut got = 0;
+    wait_for("all have arrived", || {
+        let shown = b.rx_burst(0, 3, &mut |_| got += 1);
+        assert!(shown <= 3, "{shown}");
+        got == 10
+    });
+    drop(b);
     let config = Hosts::config(1, XdpMode::Native, V6[1]);
     let error = hosts.on(1, || AfXdpPort::open_planes(&[config], 3)).err().unwrap().to_string();
     assert!(error.contains("3 lanes") && error.contains("ethtool -L sdxb combined 3"), "{error}");

@@ -7,7 +7,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use spindrift_af_xdp::{AfXdpConfig, AfXdpError, AfXdpPort, XdpMode};
-use spindrift_pmd::{DatagramMeta, Port as _, TxFrame, testing};
+use spindrift_pmd::{DatagramMeta, Port as _, Tail, TxFrame, testing};
 
 /// Longer than anything takes; only what is lost meets it.
 pub const PATIENCE: Duration = Duration::from_secs(20);
@@ -131,12 +131,13 @@ pub fn wait_for(what: &str, mut is_so: impl FnMut() -> bool) {
     }
 }
 
-/// A datagram of `len` bytes, all of them `byte`, from a port to an address.
+/// A datagram from a port to an address.
 #[derive(Clone)]
 pub struct Datagram {
     head: [u8; 62],
     head_len: usize,
     payload: Vec<u8>,
+    tail: Option<Tail<'static>>,
 }
 
 impl Datagram {
@@ -152,7 +153,12 @@ impl Datagram {
         };
         let mut head = [0; 62];
         let head_len = testing::head(&meta, payload.len(), &mut head);
-        Self { head, head_len, payload: payload.to_vec() }
+        Self { head, head_len, payload: payload.to_vec(), tail: None }
+    }
+
+    #[must_use]
+    pub fn with_tail(self, tail: Tail<'static>) -> Self {
+        Self { tail: Some(tail), ..self }
     }
 
     pub fn frame(&self) -> TxFrame<'_> {
@@ -160,7 +166,7 @@ impl Datagram {
             head: &self.head[..self.head_len],
             udp_payload_at: self.head_len,
             payload: (&self.payload).into(),
-            tail: (&[]).into(),
+            tail: self.tail.unwrap_or((&[]).into()),
             ticket: 0,
         }
     }
