@@ -94,6 +94,16 @@ pub enum AfXdpError {
     /// None, too many, or port 0.
     #[error("UDP ports {0:?}: give 1 to {max}, none of them 0", max = AfXdpConfig::UDP_PORTS_MAX)]
     UdpPorts(Vec<u16>),
+    /// A UDP port that a socket of the kernel has: its datagrams would go to this port instead.
+    #[error(
+        "UDP port {port} of {address} is in use by another socket (`ss -nulp` names its process); use another"
+    )]
+    PortInUse {
+        /// The address.
+        address: IpAddr,
+        /// The UDP port.
+        port: u16,
+    },
     /// None, or more lanes than the interface has queues.
     #[error(
         "{lanes} lanes on interface {interface}, which has {queues} receive queue(s); each lane needs one: use fewer lanes, or `ethtool -L {interface} combined {lanes}`"

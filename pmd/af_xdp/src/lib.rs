@@ -20,11 +20,13 @@
 //! tell. Frames longer than 3840 bytes take several buffers (Linux 6.6 and later).
 
 mod config;
+mod features;
 mod filter;
 mod neighbours;
 mod netlink;
 mod open;
 mod port;
+mod prospect;
 mod queue;
 
 pub use config::{AfXdpConfig, AfXdpError, XdpMode};

@@ -6,8 +6,8 @@ use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 
 use netlink_packet_core::{
-    NLM_F_ACK, NLM_F_CREATE, NLM_F_DUMP, NLM_F_REPLACE, NLM_F_REQUEST, NetlinkHeader, NetlinkMessage,
-    NetlinkPayload,
+    NLM_F_ACK, NLM_F_CREATE, NLM_F_DUMP, NLM_F_REPLACE, NLM_F_REQUEST, NetlinkDeserializable, NetlinkHeader,
+    NetlinkMessage, NetlinkPayload,
 };
 use netlink_packet_route::address::{AddressAttribute, AddressFlags, AddressMessage, AddressScope};
 use netlink_packet_route::link::{LinkAttribute, LinkFlags, LinkMessage};
@@ -227,7 +227,9 @@ impl Events {
 }
 
 /// The messages in a datagram. What this crate cannot read is left out.
-fn messages(mut bytes: &[u8]) -> impl Iterator<Item = NetlinkMessage<Message>> {
+pub(crate) fn messages<T: NetlinkDeserializable>(
+    mut bytes: &[u8],
+) -> impl Iterator<Item = NetlinkMessage<T>> {
     std::iter::from_fn(move || {
         loop {
             let len = u32::from_ne_bytes(*bytes.first_chunk::<4>()?) as usize;

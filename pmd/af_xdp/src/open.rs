@@ -1,7 +1,7 @@
 //! The steps of opening ports.
 
 use std::io;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr, SocketAddrV4, SocketAddrV6, UdpSocket};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -31,6 +31,8 @@ const BUFFER_BYTES: u64 = 4096;
 pub(crate) struct Filter {
     _link: Link,
     counts: Array,
+    /// Nobody else on this host gets these UDP ports, whose datagrams the program takes. Nothing arrives here.
+    _reserved: Vec<UdpSocket>,
 }
 
 impl Filter {
@@ -41,11 +43,11 @@ impl Filter {
 }
 
 /// What there is to know of an interface before its sockets are made.
-struct Plane {
-    interface: Interface,
+pub(crate) struct Plane {
+    pub(crate) interface: Interface,
     local: IpAddr,
-    queues: u32,
-    caps: PortCaps,
+    pub(crate) queues: u32,
+    pub(crate) caps: PortCaps,
 }
 
 /// Ports on some interfaces for several lanes: for each interface one port per lane. A lane has one UMEM for all its ports.
@@ -68,6 +70,41 @@ pub(crate) fn open(configs: &[AfXdpConfig], lanes: usize) -> Result<Vec<Vec<AfXd
     opened.map(|(plane, config)| plane.open(config, sizes, &mut buffers)).collect()
 }
 
+/// The maps of a filter.
+pub(crate) struct Maps {
+    sockets: SocketMap,
+    counts: Array,
+}
+
+impl Maps {
+    pub(crate) fn new(queues: u32) -> Result<Self, BpfError> {
+        Ok(Self {
+            sockets: SocketMap::new("spindrift", queues)?,
+            counts: Array::new("spindrift", Count::ALL)?,
+        })
+    }
+
+    pub(crate) fn program(&self, wanted: &Wanted) -> Result<Program, BpfError> {
+        Program::load("spindrift", filter::text(wanted, &self.sockets, &self.counts))
+    }
+}
+
+/// Sockets that take UDP ports from the kernel's, so that no other has them.
+fn reserve(address: IpAddr, ports: &[u16], interface: &Interface) -> Result<Vec<UdpSocket>, AfXdpError> {
+    let one = |&port: &u16| {
+        let at = match address {
+            IpAddr::V4(ip) => SocketAddrV4::new(ip, port).into(),
+            // Addresses of the link alone need it.
+            IpAddr::V6(ip) => SocketAddr::from(SocketAddrV6::new(ip, port, 0, interface.index)),
+        };
+        UdpSocket::bind(at).map_err(|error| match error.kind() {
+            io::ErrorKind::AddrInUse => AfXdpError::PortInUse { address, port },
+            _ => explain("reserve the UDP ports", error, &interface.name, 0),
+        })
+    };
+    ports.iter().map(one).collect()
+}
+
 /// The queues of an interface that a lane has.
 fn queues_of(lane: usize, lanes: usize, queues: u32) -> impl Iterator<Item = u32> {
     (0..queues).skip(lane).step_by(lanes)
@@ -75,7 +112,7 @@ fn queues_of(lane: usize, lanes: usize, queues: u32) -> impl Iterator<Item = u32
 
 impl Plane {
     /// Looks at the interface, and checks the settings.
-    fn look_at(config: &AfXdpConfig, lanes: usize) -> Result<Self, AfXdpError> {
+    pub(crate) fn look_at(config: &AfXdpConfig, lanes: usize) -> Result<Self, AfXdpError> {
         check(config)?;
         let name = &config.interface;
         let io = |what| move |error| explain(what, error, name, 0);
@@ -135,9 +172,9 @@ impl Plane {
         let name = self.interface.name.clone();
         let wanted = Wanted { ip: self.local, ports: config.udp_ports.clone() };
         let filter = |source| AfXdpError::Filter { interface: name.clone(), source };
-        let sockets = SocketMap::new("spindrift", self.queues).map_err(filter)?;
-        let counts = Array::new("spindrift", Count::ALL).map_err(filter)?;
-        let program = Program::load("spindrift", filter::text(&wanted, &sockets, &counts)).map_err(filter)?;
+        let maps = Maps::new(self.queues).map_err(filter)?;
+        let program = maps.program(&wanted).map_err(filter)?;
+        let reserved = reserve(self.local, &config.udp_ports, &self.interface)?;
         let (link, mode) = self.attach(config.mode, &program).map_err(filter)?;
         if mode == Mode::Native && config.mode == XdpMode::Auto {
             self.caps.notes.push("native XDP".to_owned());
@@ -148,7 +185,7 @@ impl Plane {
             let mut queues = Vec::new();
             for number in queues_of(lane, lanes, self.queues) {
                 let queue = open_queue(buffers, sizes, &name, number)?;
-                sockets.insert(number, &queue).map_err(filter)?;
+                maps.sockets.insert(number, &queue).map_err(filter)?;
                 queues.push(queue);
             }
             by_lane.push(queues);
@@ -157,7 +194,7 @@ impl Plane {
         self.caps.notes.push(
             if copies { "copies: the driver does not share its buffers" } else { "zero-copy" }.to_owned(),
         );
-        let filter = Arc::new(Filter { _link: link, counts });
+        let filter = Arc::new(Filter { _link: link, counts: maps.counts, _reserved: reserved });
         let mut ports = Vec::new();
         for (lane, queues) in by_lane.into_iter().enumerate() {
             let io = |error| explain("watch the state", error, &name, 0);
@@ -221,7 +258,7 @@ fn check(config: &AfXdpConfig) -> Result<(), AfXdpError> {
 }
 
 /// An error of the system in words. `locked`: bytes of memory that were to be locked.
-fn explain(what: &'static str, error: io::Error, interface: &str, locked: u64) -> AfXdpError {
+pub(crate) fn explain(what: &'static str, error: io::Error, interface: &str, locked: u64) -> AfXdpError {
     match error.raw_os_error() {
         Some(libc::EPERM | libc::EACCES) => AfXdpError::Permission { what, capabilities: CAPABILITIES },
         Some(libc::ENOBUFS) if locked > 0 => {

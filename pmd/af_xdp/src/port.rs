@@ -9,6 +9,7 @@ use spindrift_pmd::{ETHERNET_LEN, LinkState, Port, PortCaps, PortCounters, RxFra
 use crate::neighbours::{Neighbours, OfInterface};
 use crate::netlink::{Event, Events};
 use crate::open::{self, Filter};
+use crate::prospect::prospect;
 use crate::queue::{BUFFER, Queue};
 use crate::{AfXdpConfig, AfXdpError};
 
@@ -73,6 +74,15 @@ impl AfXdpPort {
     /// See [`AfXdpError`].
     pub fn open_planes(configs: &[AfXdpConfig], lanes: usize) -> Result<Vec<Vec<Self>>, AfXdpError> {
         open::open(configs, lanes)
+    }
+
+    /// Tells what a port with these settings would be, or why it cannot be opened, without opening it: the caller needs the same
+    /// permissions, and nothing changes at the interface. Whether a UDP port or a queue is in use only opening tells.
+    ///
+    /// # Errors
+    /// See [`AfXdpError`].
+    pub fn prospect(config: &AfXdpConfig) -> Result<PortCaps, AfXdpError> {
+        prospect(config)
     }
 
     pub(crate) fn new(

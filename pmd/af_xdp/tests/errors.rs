@@ -9,10 +9,12 @@
 
 mod support;
 
+use std::io::ErrorKind;
+use std::net::UdpSocket;
 use std::process::Stdio;
 
 use rustix::thread::{CapabilitySet, CapabilitySets, capabilities, set_capabilities};
-use spindrift_af_xdp::{AfXdpConfig, XdpMode};
+use spindrift_af_xdp::{AfXdpConfig, AfXdpError, AfXdpPort, XdpMode};
 use spindrift_bpf::{Assembler, Existing, Mode, Program, Reg, attach, attached, verdict};
 use spindrift_pmd::Port as _;
 
@@ -68,13 +70,81 @@ fn another_program_is_in_the_way() {
     // The same for a port that is open; it leaves nothing when it is closed.
     let config = Hosts::config(0, XdpMode::Auto, V6[0]);
     let port = hosts.try_open(0, &config).unwrap();
-    let error = hosts.try_open(0, &config).err().unwrap().to_string();
+    let other = AfXdpConfig { udp_ports: vec![4972], ..config.clone() };
+    let error = hosts.try_open(0, &other).err().unwrap().to_string();
     assert!(error.contains("XDP program already"), "{error}");
     drop(port);
     // Again and again: the kernel takes its time to clean up.
     for _ in 0..20 {
         hosts.try_open(0, &config).unwrap();
     }
+}
+
+/// A port takes no other socket's datagrams, and no other socket gets those of a port.
+#[test]
+fn udp_ports_have_one_owner() {
+    let Some(hosts) = Hosts::new("owner", 1500, 1) else { return };
+    let bind = |address: &str, port: u16| {
+        hosts.on(0, || UdpSocket::bind((address, port)).map_err(|error| error.kind()))
+    };
+    let config =
+        |local| AfXdpConfig { udp_ports: vec![4971, 4972], ..Hosts::config(0, XdpMode::Auto, local) };
+    for (address, wildcard) in [(V6[0], "::"), (V4[0], "0.0.0.0")] {
+        for taken in [address, wildcard] {
+            let socket = bind(taken, 4972).unwrap();
+            let error = hosts.try_open(0, &config(address)).err().expect("refused");
+            let text = error.to_string();
+            assert!(matches!(error, AfXdpError::PortInUse { port: 4972, .. }), "{text}");
+            assert!([address, "4972", "ss -nulp"].iter().all(|part| text.contains(part)), "{text}");
+            assert!(hosts.on(0, || attached(81).unwrap()).is_none(), "nothing was attached");
+            drop(socket);
+        }
+        let port = hosts.try_open(0, &config(address)).unwrap();
+        for port in [4971, 4972] {
+            assert_eq!(bind(address, port).err(), Some(ErrorKind::AddrInUse));
+            assert_eq!(bind(wildcard, port).err(), Some(ErrorKind::AddrInUse));
+        }
+        bind(address, 4973).unwrap();
+        drop(port);
+        bind(address, 4971).unwrap();
+    }
+}
+
+/// What a port would be is what it is, and finding out changes nothing.
+#[test]
+fn prospects() {
+    let Some(hosts) = Hosts::new("prospect", 9000, 2) else { return };
+    let config = Hosts::config(0, XdpMode::Auto, V6[0]);
+    let look = |config: &AfXdpConfig| hosts.on(0, || AfXdpPort::prospect(config));
+    let said = look(&config).unwrap();
+    assert!(hosts.on(0, || attached(81).unwrap()).is_none(), "nothing was attached");
+    let port = hosts.try_open(0, &config).unwrap();
+    let is = port.caps();
+    assert_eq!((&said.name, said.local_ip, said.mac), (&is.name, is.local_ip, is.mac));
+    assert_eq!((said.max_frame, said.medium), (is.max_frame, is.medium));
+    let has = |part: &str| said.notes.iter().any(|note| note.contains(part));
+    assert!(has("veth: native XDP, with copies") || has("older than 6.3"), "{:?}", said.notes);
+    assert!(has("2 queues"), "{:?}", said.notes);
+    assert!(is.notes.iter().any(|note| note.contains("native XDP")), "{:?}", is.notes);
+    // The same errors as opening has.
+    let refused = |config: &AfXdpConfig, parts: &[&str]| {
+        let error = look(config).err().expect("refused").to_string();
+        assert!(parts.iter().all(|part| error.contains(part)), "{error}");
+    };
+    refused(&config, &["sdxa", "XDP program already"]);
+    drop(port);
+    refused(&AfXdpConfig { interface: "lo".to_owned(), ..config.clone() }, &["lo is not Ethernet"]);
+    refused(&AfXdpConfig { rx_buffers: 100, ..config.clone() }, &["rx_buffers is 100"]);
+    hosts.on(0, || {
+        let none = CapabilitySet::empty();
+        let sets = capabilities(None).unwrap();
+        set_capabilities(None, CapabilitySets { effective: none, ..sets }).unwrap();
+        let error = AfXdpPort::prospect(&config).err().expect("refused").to_string();
+        assert!(error.contains("CAP_NET_RAW") && error.contains("`udp` port"), "{error}");
+        set_capabilities(None, CapabilitySets { effective: CapabilitySet::NET_RAW, ..sets }).unwrap();
+        let error = AfXdpPort::prospect(&config).err().expect("refused").to_string();
+        assert!(error.contains("CAP_BPF") && error.contains("`udp` port"), "{error}");
+    });
 }
 
 /// Without a choice it is the address that most can send to, IPv6 before IPv4, and none that may be somebody else's.
