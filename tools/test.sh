@@ -36,7 +36,8 @@ step() {
 
 step 'setup' ./tools/setup.sh --tests
 step 'format' cargo fmt --all --check
-step 'lints' cargo clippy --locked --workspace --all-targets -- -D warnings
+step 'lints' cargo clippy --locked --workspace --all-targets --features spindrift-cli/af_xdp -- -D warnings
+step 'lints of the default build' cargo clippy --locked -p spindrift-cli --all-targets -- -D warnings
 step 'documentation' env RUSTDOCFLAGS=-Dwarnings cargo doc --locked --workspace --no-deps
 printf '\nFresh seeds start at SPINDRIFT_FRESH=%s; a failing seed replays with SPINDRIFT_SEED=<seed> %s\n' \
     "$SPINDRIFT_FRESH" 'cargo test --workspace'
@@ -48,4 +49,5 @@ else
 fi
 step 'sanitizers' ./tools/sanitize.sh
 step 'model of the memory space' ./tools/model.sh
-step 'tests, fuzz replay and doc tests' cargo test --locked --workspace --no-fail-fast
+step 'the default build, without C' cargo test --locked -p spindrift-cli --test af_xdp
+step 'tests, fuzz replay and doc tests' cargo test --locked --workspace --features spindrift-cli/af_xdp --no-fail-fast

@@ -134,6 +134,18 @@ fn crates_know_only_what_stands_below_them() {
     }
 }
 
+/// The default build compiles no C.
+#[test]
+fn drivers_that_link_c_are_asked_for() {
+    let workspace = text_of(&root().join("Cargo.toml")).text;
+    let members = workspace.lines().find(|line| line.starts_with("default-members")).unwrap();
+    assert!(!members.contains("af_xdp"), "{members}");
+    let command = text_of(&root().join("tools/spindrift/Cargo.toml")).text;
+    let port = command.lines().find(|line| line.starts_with("spindrift-af-xdp")).unwrap();
+    assert!(port.contains("optional = true"), "{port}");
+    assert!(!command.lines().any(|line| line.starts_with("default =")), "features are off by default");
+}
+
 #[test]
 fn files_have_one_subject() {
     for folder in ["src", "pmd", "srv6", "tools", "tests", "benches"] {

@@ -116,6 +116,18 @@ pub enum AfXdpError {
         /// Its queues.
         queues: u32,
     },
+    /// The interface has an XDP program, of another port or of something else.
+    #[error(
+        "interface {interface} has an XDP program already{}, of another Spindrift process or of something else: \
+         `ip link show dev {interface}` shows it, `ip link set dev {interface} xdp off` takes one off that `ip` put there",
+        .program.map_or_else(String::new, |id| format!(" (program {id})"))
+    )]
+    Busy {
+        /// The interface.
+        interface: String,
+        /// The number of the program, where it can be told.
+        program: Option<u32>,
+    },
     /// The XDP program cannot be loaded or attached.
     #[error("cannot have interface {interface} sort out Spindrift's packets: {source}{}", advice(.source))]
     Filter {
@@ -164,6 +176,17 @@ pub enum AfXdpError {
         /// The kernel's answer.
         source: io::Error,
     },
+}
+
+impl AfXdpError {
+    /// An error about the program of an interface.
+    pub(crate) fn of_filter(interface: &str, source: spindrift_bpf::Error) -> Self {
+        let interface = interface.to_owned();
+        match source {
+            spindrift_bpf::Error::Busy { program, .. } => Self::Busy { interface, program },
+            source => Self::Filter { interface, source },
+        }
+    }
 }
 
 /// What else there is for those who lack a capability.

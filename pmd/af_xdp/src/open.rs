@@ -171,13 +171,18 @@ impl Plane {
     ) -> Result<Vec<AfXdpPort>, AfXdpError> {
         let name = self.interface.name.clone();
         let wanted = Wanted { ip: self.local, ports: config.udp_ports.clone() };
-        let filter = |source| AfXdpError::Filter { interface: name.clone(), source };
+        let filter = |source| AfXdpError::of_filter(&name, source);
         let maps = Maps::new(self.queues).map_err(filter)?;
         let program = maps.program(&wanted).map_err(filter)?;
         let reserved = reserve(self.local, &config.udp_ports, &self.interface)?;
         let (link, mode) = self.attach(config.mode, &program).map_err(filter)?;
-        if mode == Mode::Native && config.mode == XdpMode::Auto {
-            self.caps.notes.push("native XDP".to_owned());
+        match (mode, config.mode) {
+            (Mode::Native, _) => self.caps.notes.push("native XDP".to_owned()),
+            (Mode::Generic, XdpMode::Generic) => {
+                self.caps.notes.push("generic XDP, as was asked for".to_owned());
+            }
+            // The attempt has told why.
+            (Mode::Generic, _) => {}
         }
         let lanes = buffers.len();
         let mut by_lane = Vec::new();

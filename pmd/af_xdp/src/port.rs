@@ -1,5 +1,6 @@
 //! The port itself.
 
+use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -179,6 +180,12 @@ impl AfXdpPort {
         if self.retry_at.is_some_and(|at| now_ns >= at) {
             self.kick(now_ns);
         }
+    }
+}
+
+impl fmt::Debug for AfXdpPort {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("AfXdpPort").field("name", &self.caps.name).finish_non_exhaustive()
     }
 }
 

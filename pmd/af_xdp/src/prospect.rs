@@ -1,7 +1,7 @@
 //! Tells what ports would be without opening them.
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
-use spindrift_bpf::{Error as BpfError, attached};
+use spindrift_bpf::attached;
 use spindrift_pmd::{PortCaps, device};
 
 use crate::config::{AfXdpConfig, AfXdpError};
@@ -16,12 +16,11 @@ pub(crate) fn prospect(config: &AfXdpConfig) -> Result<PortCaps, AfXdpError> {
     let name = interface.name;
     let socket = socket_with(AddressFamily::XDP, SocketType::RAW, SocketFlags::CLOEXEC, None);
     socket.map_err(|error| explain("open an AF_XDP socket on a queue", error.into(), &name, 0))?;
-    let filter = |source| AfXdpError::Filter { interface: name.clone(), source };
+    let filter = |source| AfXdpError::of_filter(&name, source);
     let wanted = Wanted { ip: caps.local_ip, ports: config.udp_ports.clone() };
     Maps::new(queues).and_then(|maps| maps.program(&wanted)).map_err(filter)?;
     if let Some(there) = attached(interface.index).map_err(filter)? {
-        let (interface, program) = (interface.index, Some(there.program));
-        return Err(filter(BpfError::Busy { interface, program }));
+        return Err(AfXdpError::Busy { interface: name, program: Some(there.program) });
     }
     let driver = device::driver(
         &Netlink::open().map_err(|error| explain("ask for the driver", error, &name, 0))?,

@@ -25,7 +25,7 @@ fn errors_tell_what_to_do() {
     let Some(hosts) = Hosts::new("errors", 1500, 1) else { return };
     let good = Hosts::config(0, XdpMode::Auto, V6[0]);
     let refused = |config: &AfXdpConfig, parts: &[&str]| {
-        let error = hosts.try_open(0, config).err().expect("refused").to_string();
+        let error = hosts.try_open(0, config).expect_err("refused").to_string();
         assert!(parts.iter().all(|part| error.contains(part)), "{error}");
     };
     refused(&AfXdpConfig { interface: "eth77".to_owned(), ..good.clone() }, &["eth77", "lo, sdxa"]);
@@ -92,7 +92,7 @@ fn udp_ports_have_one_owner() {
     for (address, wildcard) in [(V6[0], "::"), (V4[0], "0.0.0.0")] {
         for taken in [address, wildcard] {
             let socket = bind(taken, 4972).unwrap();
-            let error = hosts.try_open(0, &config(address)).err().expect("refused");
+            let error = hosts.try_open(0, &config(address)).expect_err("refused");
             let text = error.to_string();
             assert!(matches!(error, AfXdpError::PortInUse { port: 4972, .. }), "{text}");
             assert!([address, "4972", "ss -nulp"].iter().all(|part| text.contains(part)), "{text}");
@@ -128,7 +128,7 @@ fn prospects() {
     assert!(is.notes.iter().any(|note| note.contains("native XDP")), "{:?}", is.notes);
     // The same errors as opening has.
     let refused = |config: &AfXdpConfig, parts: &[&str]| {
-        let error = look(config).err().expect("refused").to_string();
+        let error = look(config).expect_err("refused").to_string();
         assert!(parts.iter().all(|part| error.contains(part)), "{error}");
     };
     refused(&config, &["sdxa", "XDP program already"]);
@@ -139,10 +139,10 @@ fn prospects() {
         let none = CapabilitySet::empty();
         let sets = capabilities(None).unwrap();
         set_capabilities(None, CapabilitySets { effective: none, ..sets }).unwrap();
-        let error = AfXdpPort::prospect(&config).err().expect("refused").to_string();
+        let error = AfXdpPort::prospect(&config).expect_err("refused").to_string();
         assert!(error.contains("CAP_NET_RAW") && error.contains("`udp` port"), "{error}");
         set_capabilities(None, CapabilitySets { effective: CapabilitySet::NET_RAW, ..sets }).unwrap();
-        let error = AfXdpPort::prospect(&config).err().expect("refused").to_string();
+        let error = AfXdpPort::prospect(&config).expect_err("refused").to_string();
         assert!(error.contains("CAP_BPF") && error.contains("`udp` port"), "{error}");
     });
 }

@@ -5,7 +5,7 @@ use std::net::{SocketAddr, UdpSocket};
 use super::config::{FRAME_MAX, MTU_MIN, Offload, SOURCE_PORTS_MAX, SourcePorts, UdpConfig, UdpError};
 use super::socket::{
     Buffer, ask_for_marks, bind, bind_too, enable_gro, forbid_fragments, probe_gso, report_full_queues,
-    share, size_buffer, socket_address,
+    share, size_buffer, socket_address, take_unchecked,
 };
 use super::sys::RxBuffers;
 use crate::{ETHERNET_LEN, device};
@@ -67,6 +67,7 @@ pub(super) fn set_up_receiver(
     notes: &mut Vec<String>,
 ) -> Result<RxBuffers, UdpError> {
     ask_for_marks(socket, cfg.local.is_ipv4(), cfg.hop_limit).map_err(UdpError::io("ask for ECN marks"))?;
+    take_unchecked(socket, cfg.local.is_ipv4()).map_err(UdpError::io("take datagrams without a checksum"))?;
     let got = size_buffer(socket, Buffer::Receive, cfg.socket_receive_bytes);
     if let Some(got) = got.map_err(UdpError::io("size the receive buffer"))? {
         let asked = cfg.socket_receive_bytes >> 10;

@@ -157,6 +157,11 @@ pub(crate) fn ask_for_marks(socket: &UdpSocket, v4: bool, hop_limit: bool) -> io
     if hop_limit { sys::set_option(socket, level, hops, 1) } else { Ok(()) }
 }
 
+/// Takes datagrams without a checksum, as NICs send them, over IPv6 too, where the kernel takes them for broken otherwise (RFC 6935).
+pub(crate) fn take_unchecked(socket: &UdpSocket, v4: bool) -> io::Result<()> {
+    if v4 { Ok(()) } else { sys::set_option(socket, libc::SOL_UDP, libc::UDP_NO_CHECK6_RX, 1) }
+}
+
 /// Turns receive coalescing on.
 pub(crate) fn enable_gro(socket: &UdpSocket) -> io::Result<()> {
     sys::set_option(socket, libc::SOL_UDP, libc::UDP_GRO, 1)
@@ -165,4 +170,37 @@ pub(crate) fn enable_gro(socket: &UdpSocket) -> io::Result<()> {
 /// Whether the kernel knows segmentation offload: it accepts the option (0 leaves it off by default).
 pub(crate) fn probe_gso(socket: &UdpSocket) -> io::Result<()> {
     sys::set_option(socket, libc::SOL_UDP, libc::UDP_SEGMENT, 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::IpAddr;
+
+    use super::*;
+    use crate::Port as _;
+    use crate::udp::{UdpConfig, UdpPort};
+
+    /// NICs and ports that build frames send none, over both families.
+    #[test]
+    fn datagrams_without_a_checksum_are_taken() {
+        for local in ["127.0.0.1", "::1"] {
+            let local: IpAddr = local.parse().unwrap();
+            let mut port = UdpPort::open(&UdpConfig { local, port: 0, ..UdpConfig::default() }).unwrap();
+            let sender = UdpSocket::bind((local, 0)).unwrap();
+            let (level, name) = match local {
+                IpAddr::V4(_) => (libc::SOL_SOCKET, libc::SO_NO_CHECK),
+                IpAddr::V6(_) => (libc::SOL_UDP, libc::UDP_NO_CHECK6_TX),
+            };
+            sys::set_option(&sender, level, name, 1).unwrap();
+            sender.send_to(b"no checksum", (local, port.port())).unwrap();
+            let mut got = Vec::new();
+            for _ in 0..2_000_000 {
+                port.rx_burst(0, 8, &mut |frame| got.push(frame.data.to_vec()));
+                if !got.is_empty() {
+                    break;
+                }
+            }
+            assert_eq!(got, [b"no checksum"], "{local}");
+        }
+    }
 }

@@ -1,7 +1,6 @@
 //! Configuration files: TOML, with every key of the command line and the settings of the transport that
 //! have no flag. `docs/cli.md` lists the keys.
 
-use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -11,6 +10,7 @@ use spindrift::congestion::CcAlgorithm;
 use spindrift::wire::{DscpMap, OpPosition};
 
 use crate::bench::source_ports::SourcePortSet;
+use crate::place::Place;
 use crate::toml_file::TomlFile;
 use crate::units::{parse_duration, parse_size};
 
@@ -51,11 +51,14 @@ pub(crate) struct Nic {
     pub(crate) port: Option<PortKind>,
     pub(crate) planes: Option<usize>,
     pub(crate) lanes: Option<usize>,
-    pub(crate) local: Option<Vec<IpAddr>>,
+    pub(crate) local: Option<Vec<Place>>,
     pub(crate) plane_ids: Option<Vec<u32>>,
     #[serde(deserialize_with = "source_ports")]
     pub(crate) source_ports: Option<SourcePortSet>,
     pub(crate) gso: Option<bool>,
+    pub(crate) xdp_mode: Option<XdpModeName>,
+    pub(crate) rx_buffers: Option<u32>,
+    pub(crate) tx_buffers: Option<u32>,
     pub(crate) fault: Option<String>,
 }
 
@@ -127,6 +130,10 @@ pub(crate) enum PortKind {
     Loopback,
     /// Kernel sockets.
     Udp,
+    /// `AF_XDP` sockets, past the kernel's network stack.
+    #[serde(rename = "af_xdp")]
+    #[value(name = "af_xdp")]
+    AfXdp,
 }
 
 impl PortKind {
@@ -134,8 +141,22 @@ impl PortKind {
         match self {
             Self::Loopback => "loopback",
             Self::Udp => "udp",
+            Self::AfXdp => "af_xdp",
         }
     }
+}
+
+/// Who runs the XDP program of `af_xdp` ports.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum XdpModeName {
+    /// The driver if it can, else the network stack.
+    #[default]
+    Auto,
+    /// The driver.
+    Native,
+    /// The network stack.
+    Generic,
 }
 
 /// Congestion control algorithms.
@@ -197,6 +218,11 @@ impl Config {
     /// Names a key in the file with its line and column, `key` alone if it is not there.
     pub(crate) fn place(&self, key: &str) -> String {
         self.find(key).unwrap_or_else(|| key.to_owned())
+    }
+
+    /// Whether the file has this key.
+    pub(crate) fn has(&self, key: &str) -> bool {
+        self.find(key).is_some()
     }
 
     fn find(&self, key: &str) -> Option<String> {

@@ -11,7 +11,7 @@ use serde_json::{Value as Json, json};
 use spindrift::verbs::Context;
 
 use crate::bench::baseline::Baseline;
-use crate::bench::check::{check_latency, check_loopback, check_source_ports, check_udp_port};
+use crate::bench::check::{check_kind, check_latency, check_loopback, check_source_ports, check_udp_port};
 use crate::bench::layout::Layout;
 use crate::bench::nic::{Nic, loopback_pair, udp_pair};
 use crate::bench::options::{Amount, Defaults, RunArgs, Settings};
@@ -19,16 +19,17 @@ use crate::bench::pin::Cores;
 use crate::bench::pingpong::{Led, Player};
 use crate::bench::report::{
     BandwidthRow, Columns, LatencyRow, Progress, PumpCells, counters_json, counters_table, faults_line,
-    settings_json, settings_line,
+    settings_json, settings_lines,
 };
 use crate::bench::side::Side;
 use crate::bench::two_cores::{PumpPlan, TwoCores, core_latency_ns};
 use crate::bench::writer::{Measured, Watch, Writer};
 use crate::bench::yardstick::{Cut, Yardstick, warm_up};
 use crate::config::PortKind;
-use crate::output::{say, tell};
+use crate::output::{say, tell, told};
 use crate::stop::Stop;
 use crate::units::format_size;
+use crate::usage::usage;
 use crate::verbose::Verbosity;
 
 /// Two endpoints in this process, each on a lane of its own: moves and verifies real memory.
@@ -75,6 +76,14 @@ pub(crate) fn run(args: &LoopbackArgs) -> Result<()> {
     let size = args.latency.then_some(2);
     let defaults = Defaults { port: PortKind::Loopback, size, amount, seed: Some(1), tx_depth: 128 };
     let settings = Settings::new(&args.run, args.port, &defaults)?;
+    if settings.port == PortKind::AfXdp {
+        let name = settings.config.origin(args.port.is_some(), "--port", "nic.port");
+        return Err(usage(format!(
+            "{name} af_xdp: such ports lead to other hosts; use `write-bw`, or `spindrift lab` for hosts within this one"
+        )));
+    }
+    let flags: &[&str] = if args.run.no_gso { &["--no-gso"] } else { &[] };
+    check_kind(&settings, flags)?;
     let planes = check_loopback(&settings, &args.run, args.planes)?;
     check_udp_port(&settings.config, None)?;
     check_source_ports(&settings.config, None)?;
@@ -109,7 +118,7 @@ impl Pair {
         let memory = layouts.iter().map(Layout::memory).max().unwrap_or_default();
         let nics = match settings.port {
             PortKind::Loopback => loopback_pair(&settings, planes),
-            PortKind::Udp => udp_pair(&settings, planes)?,
+            PortKind::Udp | PortKind::AfXdp => udp_pair(&settings, planes)?,
         };
         let [left, right] = nics;
         let udp_port = left.udp_port;
@@ -133,7 +142,7 @@ impl Pair {
         let udp_port = self.udp_port.map(|port| format!(", UDP port {port}")).unwrap_or_default();
         format!(
             "spindrift loopback, {what}: {}{udp_port}, {cores}",
-            settings_line(&self.settings, self.writer.in_use)
+            settings_lines(&self.settings, &self.writer.in_use)
         )
     }
 
@@ -200,7 +209,7 @@ impl Pair {
                 "disturbed": beside.map(|beside| beside.disturbed),
                 "verified": result.is_ok() && !rows.is_empty() && rows.iter().all(|row| row.verified),
                 "counters": { "writer": counters_json(&counted[0]), "target": counters_json(&counted[1]) },
-                "error": result.as_ref().err().map(|error| format!("{error:#}")),
+                "error": result.as_ref().err().map(told),
             });
             say(&object.to_string());
             return result;
@@ -249,7 +258,7 @@ impl Pair {
     }
 
     fn settings_json(&self) -> Json {
-        let mut map = settings_json(&self.settings, self.writer.in_use);
+        let mut map = settings_json(&self.settings, &self.writer.in_use);
         map.insert("udp_port".to_owned(), self.udp_port.into());
         map.insert("cores".to_owned(), self.pinned().collect());
         Json::Object(map)
@@ -274,7 +283,7 @@ impl Pair {
                 "settings": self.settings_json(),
                 "latency_rows": rows,
                 "counters": { "writer": counters_json(&counted[0]), "target": counters_json(&counted[1]) },
-                "error": result.as_ref().err().map(|error| format!("{error:#}")),
+                "error": result.as_ref().err().map(told),
             });
             say(&object.to_string());
         } else {

@@ -7,6 +7,7 @@ mod lab;
 mod loopback;
 mod output;
 mod path;
+mod place;
 mod ports;
 mod pump;
 mod remote;
@@ -99,7 +100,7 @@ fn status_of(result: Result<()>, success: ExitCode) -> ExitCode {
     match result.and(lost.map_err(Into::into)) {
         Ok(()) => success,
         Err(error) => {
-            output::tell(format_args!("spindrift: {error:#}"));
+            output::tell(format_args!("spindrift: {}", output::told(&error)));
             if error.is::<stop::Interrupted>() {
                 ExitCode::from(stop::INTERRUPTED_STATUS)
             } else if error.is::<usage::Usage>() {

@@ -61,3 +61,32 @@ pub(crate) fn check() -> Result<(), Lost> {
 pub(crate) fn tell(line: Arguments<'_>) {
     let _ = writeln!(io::stderr(), "{line}");
 }
+
+/// An error with its causes, outermost first. One that tells its cause itself does not make it be told twice.
+pub(crate) fn told(error: &anyhow::Error) -> String {
+    let mut text = String::new();
+    for cause in error.chain().map(ToString::to_string) {
+        if text.is_empty() {
+            text = cause;
+        } else if !text.ends_with(&cause) {
+            text = format!("{text}: {cause}");
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use anyhow::anyhow;
+
+    use super::*;
+
+    #[test]
+    fn causes_are_told_once() {
+        let plain = anyhow!("no such device").context("cannot open eth7").context("plane 1");
+        assert_eq!(told(&plain), "plane 1: cannot open eth7: no such device");
+        let tells = anyhow!("no such device").context("cannot open eth7: no such device").context("plane 1");
+        assert_eq!(told(&tells), "plane 1: cannot open eth7: no such device");
+        assert_eq!(told(&anyhow!("alone")), "alone");
+    }
+}

@@ -10,6 +10,8 @@ use serde_json::{Value as Json, json};
 use spindrift_pmd::udp::{UdpConfig, UdpPort, local_addresses};
 use spindrift_pmd::{Medium, Port, PortCaps};
 
+use crate::bench::af_xdp;
+use crate::config::PortKind;
 use crate::output::say;
 use crate::verbose::Verbosity;
 
@@ -29,40 +31,34 @@ impl PortsArgs {
     }
 }
 
+/// A port that an address could be.
+struct Row {
+    /// Of the address.
+    index: usize,
+    interface: String,
+    address: IpAddr,
+    kind: PortKind,
+    caps: Result<PortCaps, String>,
+}
+
 pub(crate) fn run(args: &PortsArgs) -> Result<()> {
     let addresses = local_addresses().context("cannot list the local addresses")?;
-    let ports: Vec<_> =
-        addresses.into_iter().map(|(interface, address)| (interface, address, probe(address))).collect();
+    let rows: Vec<_> = addresses.into_iter().enumerate().flat_map(rows_of).collect();
     if args.json {
-        let ports: Vec<Json> = ports
-            .iter()
-            .enumerate()
-            .map(|(index, (interface, address, caps))| to_json(index, interface, *address, caps))
-            .collect();
         let object = json!({
             "command": "ports",
             "version": env!("CARGO_PKG_VERSION"),
-            "ports": ports,
+            "ports": rows.iter().map(Row::to_json).collect::<Vec<_>>(),
             "kinds": settings::to_json(),
         });
         say(&object.to_string());
         return Ok(());
     }
     say(&format!(
-        "{:>5}  {:<12} {:<40} {:<5} {:>9} {:>6}  {}",
+        "{:>5}  {:<12} {:<40} {:<6} {:>9} {:>6}  {}",
         "index", "interface", "address", "port", "max frame", "batch", "reaches"
     ));
-    for (index, (interface, address, caps)) in ports.iter().enumerate() {
-        let front = format!("{index:>5}  {interface:<12} {:<40} udp  ", address.to_string());
-        match caps {
-            Ok(caps) => {
-                let (frame, batch, reaches) = (caps.max_frame, caps.same_path_batch, reaches(caps.medium));
-                say(&format!("{front} {frame:>9} {batch:>6}  {reaches}"));
-                caps.notes.iter().for_each(|note| say(&format!("       note: {note}")));
-            }
-            Err(error) => say(&format!("{front} cannot be used: {error}")),
-        }
-    }
+    rows.iter().for_each(Row::show);
     say("");
     for line in settings::table() {
         say(&line);
@@ -74,7 +70,33 @@ pub(crate) fn run(args: &PortsArgs) -> Result<()> {
     say(
         "control is on by default and which is taken for 100 Gb/s where the rate is not known. `spindrift loopback` needs no port.",
     );
+    if !af_xdp::BUILT {
+        say(&format!("af_xdp ports are not in this build: {}.", af_xdp::HOW_TO_BUILD));
+    }
     Ok(())
+}
+
+/// What an address could be, of each kind.
+fn rows_of((index, (interface, address)): (usize, (String, IpAddr))) -> Vec<Row> {
+    let kinds =
+        [(PortKind::Udp, Some(probe(address))), (PortKind::AfXdp, af_xdp::prospect(&interface, address))];
+    let row = |(kind, caps)| Some(Row { index, interface: interface.clone(), address, kind, caps: caps? });
+    kinds.into_iter().filter_map(row).collect()
+}
+
+impl Row {
+    fn show(&self) {
+        let Self { index, interface, address, kind, caps } = self;
+        let front = format!("{index:>5}  {interface:<12} {:<40} {:<6}", address.to_string(), kind.name());
+        match caps {
+            Ok(caps) => {
+                let (frame, batch, reaches) = (caps.max_frame, caps.same_path_batch, reaches(caps.medium));
+                say(&format!("{front} {frame:>9} {batch:>6}  {reaches}"));
+                caps.notes.iter().for_each(|note| say(&format!("       note: {note}")));
+            }
+            Err(error) => say(&format!("{front} cannot be used: {error}")),
+        }
+    }
 }
 
 /// Opens the port on a UDP port of the kernel's choice and closes it again.
@@ -94,25 +116,27 @@ fn reaches(medium: Medium) -> String {
     }
 }
 
-fn to_json(index: usize, interface: &str, address: IpAddr, caps: &Result<PortCaps, String>) -> Json {
-    let (caps, error) = match caps {
-        Ok(caps) => (Some(caps), None),
-        Err(error) => (None, Some(error)),
-    };
-    json!({
-        "index": index,
-        "interface": interface,
-        "address": address,
-        "port": "udp",
-        "max_frame": caps.map(|caps| caps.max_frame),
-        "batch": caps.map(|caps| caps.same_path_batch),
-        "source_ports": caps.and_then(|caps| caps.source_ports.as_ref()).map(Vec::len),
-        "network": caps.map(|caps| caps.medium != Medium::Host),
-        "link_rate_bps": caps.and_then(|caps| match caps.medium {
-            Medium::Host => None,
-            Medium::Network { rate_bps } => rate_bps,
-        }),
-        "notes": caps.map(|caps| &caps.notes),
-        "error": error,
-    })
+impl Row {
+    fn to_json(&self) -> Json {
+        let (caps, error) = match &self.caps {
+            Ok(caps) => (Some(caps), None),
+            Err(error) => (None, Some(error)),
+        };
+        json!({
+            "index": self.index,
+            "interface": self.interface,
+            "address": self.address,
+            "port": self.kind.name(),
+            "max_frame": caps.map(|caps| caps.max_frame),
+            "batch": caps.map(|caps| caps.same_path_batch),
+            "source_ports": caps.and_then(|caps| caps.source_ports.as_ref()).map(Vec::len),
+            "network": caps.map(|caps| caps.medium != Medium::Host),
+            "link_rate_bps": caps.and_then(|caps| match caps.medium {
+                Medium::Host => None,
+                Medium::Network { rate_bps } => rate_bps,
+            }),
+            "notes": caps.map(|caps| &caps.notes),
+            "error": error,
+        })
+    }
 }

@@ -19,6 +19,10 @@ use crate::usage::usage;
 
 const MTU_RANGE: RangeInclusive<u64> = 256..=8960;
 const TX_DEPTH_MAX: u64 = 16_384;
+/// Fewest and most buffers of `af_xdp` ports, as the port has them.
+pub(super) const BUFFERS: (u32, u32) = (64, 1 << 16);
+/// How many there are where nobody says.
+pub(crate) const BUFFERS_USUAL: u32 = 2048;
 /// Planes of `loopback` where neither flag nor file says how many.
 pub(crate) const PLANES: usize = 4;
 
@@ -42,35 +46,54 @@ pub(super) fn check(settings: &Settings, args: &RunArgs) -> Result<()> {
         Layout::new(bytes, settings.qps, settings.tx_depth)
             .map_err(|error| usage(format!("{size} {error}")))?;
     }
-    if settings.port == PortKind::Loopback {
-        ring_has_no_sockets(settings, args)?;
-    }
     transport(settings)?;
     congestion(settings)
 }
 
-/// Refuses what is about kernel sockets where there are none.
-fn ring_has_no_sockets(settings: &Settings, args: &RunArgs) -> Result<()> {
-    let config = &settings.config;
-    if !settings.gso {
-        let name = config.origin(args.no_gso, "--no-gso", "nic.gso");
-        return Err(usage(format!(
-            "{name}: a port of kind loopback has no segmentation; leave it out, or use --port udp"
-        )));
+/// What not every kind of port has: the key, the flag, what it is about, and the kinds that have it.
+const OF_KINDS: [(&str, &str, &str, &[PortKind]); 6] = [
+    ("nic.gso", "--no-gso", "segmentation offload", &[PortKind::Udp]),
+    ("nic.source_ports", "--source-ports", "list of source ports, and uses any", &[PortKind::Udp]),
+    ("nic.local", "--local", "place on this host", &[PortKind::Udp, PortKind::AfXdp]),
+    ("nic.xdp_mode", "--xdp-mode", "XDP program", &[PortKind::AfXdp]),
+    ("nic.rx_buffers", "--rx-buffers", "buffers of its own", &[PortKind::AfXdp]),
+    ("nic.tx_buffers", "--tx-buffers", "buffers of its own", &[PortKind::AfXdp]),
+];
+
+/// Refuses what the kind of port does not have. `flags` are those that were given.
+pub(crate) fn check_kind(settings: &Settings, flags: &[&str]) -> Result<()> {
+    let (config, kind) = (&settings.config, settings.port);
+    // A file for another kind, and a flag that goes before it.
+    let file_is_for_another = config.nic.port.is_some_and(|port| port != kind);
+    for (key, flag, what, kinds) in OF_KINDS {
+        let by_flag = flags.contains(&flag);
+        let given = by_flag || (config.has(key) && !file_is_for_another);
+        if given && !kinds.contains(&kind) {
+            let other = kinds.first().map_or("", |kind| kind.name());
+            return Err(usage(format!(
+                "{}: a port of kind {} has no {what}; leave it out, or use --port {other}",
+                config.origin(by_flag, flag, key),
+                kind.name(),
+            )));
+        }
     }
-    if config.nic.port == Some(PortKind::Udp) {
-        // A file for kernel sockets, and a flag that goes before it.
-        return Ok(());
+    Ok(())
+}
+
+/// Checks the numbers of buffers; the names of the flags that were given are in `flags`.
+pub(crate) fn check_buffers(config: &Config, flags: &[&str]) -> Result<()> {
+    let (least, most) = BUFFERS;
+    for (key, flag, value) in [
+        ("nic.rx_buffers", "--rx-buffers", config.nic.rx_buffers),
+        ("nic.tx_buffers", "--tx-buffers", config.nic.tx_buffers),
+    ] {
+        if let Some(value) = value.filter(|value| !value.is_power_of_two() || !(least..=most).contains(value))
+        {
+            let name = config.origin(flags.contains(&flag), flag, key);
+            return Err(usage(format!("{name} {value}: give a power of two from {least} to {most}")));
+        }
     }
-    let keys =
-        [("nic.local", config.nic.local.is_some()), ("nic.source_ports", config.nic.source_ports.is_some())];
-    match keys.iter().find(|(_, given)| *given) {
-        Some((key, _)) => Err(usage(format!(
-            "{}: a port of kind loopback has no sockets; leave it out, or use --port udp",
-            config.place(key)
-        ))),
-        None => Ok(()),
-    }
+    Ok(())
 }
 
 /// Checks the file's settings of the transport, which have no flag.

@@ -1,5 +1,6 @@
 //! What the benchmarks share.
 
+pub(crate) mod af_xdp;
 pub(crate) mod baseline;
 pub(crate) mod check;
 pub(crate) mod layout;

@@ -1,6 +1,6 @@
 //! Opens the ports of a run, with captures and faults around them.
 
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::{IpAddr, Ipv4Addr, UdpSocket};
 use std::sync::Arc;
 use std::time::SystemTime;
 
@@ -12,9 +12,11 @@ use spindrift_pmd::Port;
 use spindrift_pmd::fault::{FaultPlan, FaultPort, FaultStats};
 use spindrift_pmd::loopback::{self, LoopbackConfig};
 use spindrift_pmd::pcap::{Capture, PcapPort};
-use spindrift_pmd::udp::{Offload, UdpConfig, UdpPort};
+use spindrift_pmd::udp::{Offload, UdpConfig, UdpError, UdpPort};
 
+use super::af_xdp;
 use super::options::Settings;
+use crate::place::Local;
 use crate::usage::usage;
 
 /// DSCP that the fault port writes on trimmed packets unless its rule says otherwise.
@@ -116,13 +118,35 @@ pub(crate) fn udp_pair(settings: &Settings, planes: usize) -> Result<[Nic; 2]> {
 
 /// Kernel sockets on these addresses, all with the same port; the kernel chooses it where it is 0.
 pub(crate) fn open_udp(settings: &Settings, local: &[IpAddr], port: u16) -> Result<Nic> {
+    again_if_any(port, || try_open_udp(settings, local, port))
+}
+
+/// Ports past the kernel at these places, which are interfaces' addresses, all with the same UDP port; any that is free if it is 0.
+pub(crate) fn open_af_xdp(settings: &Settings, local: &[Local], port: u16) -> Result<Nic> {
+    again_if_any(port, || {
+        let port = match (port, local.first()) {
+            // What is free at one address is most likely free at the others.
+            (0, Some(first)) => UdpSocket::bind((first.address, 0))?.local_addr()?.port(),
+            _ => port,
+        };
+        let planes = af_xdp::open(settings, local, port)?;
+        Ok(Nic::new(nic_of_queues(planes), Some(port)))
+    })
+}
+
+/// Whether the reason is that somebody else has the UDP port.
+pub(crate) fn is_in_use(error: &anyhow::Error) -> bool {
+    matches!(error.downcast_ref(), Some(UdpError::PortInUse { .. })) || af_xdp::is_in_use(error)
+}
+
+/// Tries several times if any port will do.
+fn again_if_any(port: u16, mut open: impl FnMut() -> Result<Nic>) -> Result<Nic> {
     let mut tries = if port == 0 { PORT_TRIES } else { 1 };
     loop {
         tries -= 1;
-        match try_open_udp(settings, local, port) {
-            Ok(nic) => return Ok(nic),
-            Err(error) if tries == 0 => return Err(error),
-            Err(_) => {}
+        match open() {
+            Err(error) if tries > 0 && is_in_use(&error) => {}
+            done => return done,
         }
     }
 }

@@ -1,6 +1,5 @@
 //! Options of all benchmarks, from flags and a configuration file.
 
-use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -15,6 +14,7 @@ use spindrift_pmd::fault::FaultPlan;
 
 use super::check::{check, parse_faults, retry};
 use crate::config::{CcName, Config, EntropyName, PortKind};
+use crate::place::Place;
 use crate::units::{parse_duration, parse_size};
 use crate::usage::usage;
 use crate::verbose::Verbosity;
@@ -272,8 +272,8 @@ impl Settings {
         CcConfig { shared, ..CcConfig::for_software(rate, rtt, self.mtu) }
     }
 
-    /// The planes' addresses, if any were given.
-    pub(crate) fn local(&self) -> Option<&[IpAddr]> {
+    /// Where the planes' ports are, if that was said.
+    pub(crate) fn local(&self) -> Option<&[Place]> {
         self.config.nic.local.as_deref().filter(|list| !list.is_empty())
     }
 }

@@ -1,5 +1,6 @@
 //! Tables and JSON of the benchmarks.
 
+use std::fmt::Write as _;
 use std::io::{self, IsTerminal as _};
 use std::time::Duration;
 
@@ -232,11 +233,13 @@ impl LatencyRow {
 }
 
 /// What was run, for the JSON object.
-pub(crate) fn settings_json(settings: &Settings, in_use: InUse) -> Map<String, Json> {
+pub(crate) fn settings_json(settings: &Settings, in_use: &InUse) -> Map<String, Json> {
     let mut map = Map::new();
     let mut put = |name: &str, value: Json| map.insert(name.to_owned(), value);
     put("port", settings.port.name().into());
     put("planes", in_use.planes.into());
+    let port = |(name, notes): &(String, Vec<String>)| json!({ "name": name, "notes": notes });
+    put("ports", in_use.ports.iter().map(port).collect());
     put("lanes", settings.lanes.into());
     put("queue_pairs", settings.qps.into());
     put("tx_depth", settings.tx_depth.into());
@@ -259,8 +262,18 @@ pub(crate) fn settings_json(settings: &Settings, in_use: InUse) -> Map<String, J
     map
 }
 
-/// What was run, for people.
-pub(crate) fn settings_line(settings: &Settings, in_use: InUse) -> String {
+/// What was run, for people: a line, and one more for each port past the kernel, of which there are several kinds.
+pub(crate) fn settings_lines(settings: &Settings, in_use: &InUse) -> String {
+    let mut lines = settings_line(settings, in_use);
+    if settings.port == PortKind::AfXdp {
+        for (name, notes) in &in_use.ports {
+            let _ = write!(lines, "\n  {name}: {}", notes.join("; "));
+        }
+    }
+    lines
+}
+
+fn settings_line(settings: &Settings, in_use: &InUse) -> String {
     let many =
         |count: usize, one: &str| if count == 1 { format!("1 {one}") } else { format!("{count} {one}s") };
     format!(

@@ -18,9 +18,11 @@ use super::options::Settings;
 use crate::config::CcName;
 
 /// What a side has made of its settings.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct InUse {
     pub(crate) planes: usize,
+    /// The first lane's ports, and what a user should know of each.
+    pub(crate) ports: Vec<(String, Vec<String>)>,
     /// Payload bytes of a packet: what was asked for, the ports take, and the peer agreed to.
     pub(crate) mtu: u32,
     pub(crate) cc: CcName,
@@ -29,7 +31,7 @@ pub(crate) struct InUse {
 impl InUse {
     /// Where it did not come to that.
     pub(crate) fn of_nobody(settings: &Settings) -> Self {
-        Self { planes: 0, mtu: settings.mtu, cc: settings.cc }
+        Self { planes: 0, ports: Vec::new(), mtu: settings.mtu, cc: settings.cc }
     }
 }
 
@@ -73,7 +75,9 @@ impl Side {
         };
         let (source, target) = (register(Access::LOCAL_READ)?, register(Access::REMOTE_WRITE)?);
         let cc = settings.congestion(planes, &context.default_cc(0));
-        let in_use = InUse { planes, mtu, cc: cc.algorithm.into() };
+        let ports = context.query_ports().into_iter().filter(|port| port.lane == 0);
+        let ports = ports.map(|port| (port.name, port.notes)).collect();
+        let in_use = InUse { planes, ports, mtu, cc: cc.algorithm.into() };
         let config = settings.queue_pair(cc);
         let lanes = cqs.iter().enumerate().cycle().take(settings.qps);
         let qps = lanes.map(|(lane, cq)| {

@@ -22,7 +22,7 @@ use anyhow::{Context as _, Result, bail};
 use clap::{Args, Subcommand};
 use spindrift_srv6::{Fabric, Node};
 
-use crate::output::{say, tell};
+use crate::output::{say, tell, told};
 use crate::stop::Stop;
 use crate::toml_file::TomlFile;
 use crate::topology::{self, SwitchKind};
@@ -225,7 +225,7 @@ impl NewLab<'_> {
             // What went wrong first is what the user wants to know, and Ctrl-C ends `ip`, too.
             let error = stop.check().err().unwrap_or(error);
             if let Err(left) = lab.remove(ip) {
-                tell(format_args!("spindrift: {left:#}"));
+                tell(format_args!("spindrift: {}", told(&left)));
             }
             return Err(error);
         }

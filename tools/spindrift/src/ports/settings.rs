@@ -7,7 +7,7 @@ use spindrift::wire::UDP_PORT_MRC;
 use spindrift_pmd::udp::{SourcePorts, UdpConfig};
 
 use crate::Cli;
-use crate::bench::check::PLANES;
+use crate::bench::check::{BUFFERS_USUAL, PLANES};
 use crate::config::PortKind;
 
 /// Commands that open ports.
@@ -33,8 +33,8 @@ struct PortSetting {
 
 /// The settings of a kind of port, in the order in which they are printed.
 fn settings_of(kind: PortKind) -> Vec<PortSetting> {
-    use PortKind::{Loopback, Udp};
-    const BOTH: &[PortKind] = &[Loopback, Udp];
+    use PortKind::{AfXdp, Loopback, Udp};
+    const ALL: &[PortKind] = &[Loopback, Udp, AfXdp];
     let setting = |key, flag, kinds, unit, default, value, flag_value| PortSetting {
         key,
         flag,
@@ -51,26 +51,42 @@ fn settings_of(kind: PortKind) -> Vec<PortSetting> {
     let quoted = match kind {
         Loopback => "\"loopback\"",
         Udp => "\"udp\"",
+        AfXdp => "\"af_xdp\"",
+    };
+    let place = match kind {
+        AfXdp => ("[\"eth0\", \"eth1\"]", "eth0,eth1"),
+        _ => ("[\"127.0.0.1\", \"127.0.0.2\"]", "127.0.0.1,127.0.0.2"),
     };
     let all = [
-        setting("nic.port", "port", BOTH, "kind of port", Json::Null, quoted, kind.name()),
-        setting("nic.planes", "planes", BOTH, "planes", PLANES.into(), "2", "2"),
-        setting("nic.lanes", "lanes", BOTH, "lanes", 1.into(), "2", "2"),
+        setting("nic.port", "port", ALL, "kind of port", Json::Null, quoted, kind.name()),
+        setting("nic.planes", "planes", &[Loopback, Udp], "planes", PLANES.into(), "2", "2"),
+        setting("nic.lanes", "lanes", ALL, "lanes", 1.into(), "2", "2"),
         setting(
             "nic.local",
             "local",
-            &[Udp],
-            "list of addresses",
+            &[Udp, AfXdp],
+            "list of addresses or interfaces",
             Json::Null,
-            "[\"127.0.0.1\", \"127.0.0.2\"]",
-            "127.0.0.1,127.0.0.2",
+            place.0,
+            place.1,
         ),
-        setting("nic.plane_ids", "plane-ids", BOTH, "list of numbers", Json::Null, "[1, 2]", "1,2"),
+        setting("nic.plane_ids", "plane-ids", ALL, "list of numbers", Json::Null, "[1, 2]", "1,2"),
         setting("nic.source_ports", "source-ports", &[Udp], "UDP ports", source_ports.into(), "64", "64"),
         setting("nic.gso", "no-gso", &[Udp], "boolean", true.into(), "false", ""),
-        setting("nic.fault", "fault", BOTH, "rules", Json::Null, "\"loss=1%\"", "loss=1%"),
-        setting("transport.udp_port", "udp-port", &[Udp], "UDP port", UDP_PORT_MRC.into(), "4791", "4791"),
-        setting("run.pcap", "pcap", BOTH, "file name", Json::Null, "\"run.pcap\"", "run.pcap"),
+        setting("nic.xdp_mode", "xdp-mode", &[AfXdp], "mode", "auto".into(), "\"generic\"", "generic"),
+        setting("nic.rx_buffers", "rx-buffers", &[AfXdp], "buffers", BUFFERS_USUAL.into(), "4096", "4096"),
+        setting("nic.tx_buffers", "tx-buffers", &[AfXdp], "buffers", BUFFERS_USUAL.into(), "4096", "4096"),
+        setting("nic.fault", "fault", ALL, "rules", Json::Null, "\"loss=1%\"", "loss=1%"),
+        setting(
+            "transport.udp_port",
+            "udp-port",
+            &[Udp, AfXdp],
+            "UDP port",
+            UDP_PORT_MRC.into(),
+            "4791",
+            "4791",
+        ),
+        setting("run.pcap", "pcap", ALL, "file name", Json::Null, "\"run.pcap\"", "run.pcap"),
     ];
     all.into_iter().filter(|setting| setting.kinds.contains(&kind)).collect()
 }
@@ -86,14 +102,19 @@ impl PortSetting {
         format!("--{} {}", self.flag, self.flag_value).trim_end().to_owned()
     }
 
-    /// The commands that have the flag.
-    fn commands(&self) -> Vec<&'static str> {
+    /// The commands that have the flag, for ports of a kind.
+    fn commands(&self, kind: PortKind) -> Vec<&'static str> {
         let cli = Cli::command();
         let has = |name: &&str| {
             cli.find_subcommand(name)
                 .is_some_and(|command| command.get_arguments().any(|arg| arg.get_long() == Some(self.flag)))
         };
-        COMMANDS.into_iter().filter(has).collect()
+        let opens = |name: &&str| match kind {
+            PortKind::Loopback => *name == "loopback",
+            PortKind::Udp => true,
+            PortKind::AfXdp => *name != "loopback",
+        };
+        COMMANDS.into_iter().filter(opens).filter(has).collect()
     }
 
     /// The help of the flag.
@@ -124,7 +145,7 @@ pub(super) fn table() -> Vec<String> {
                 setting.unit,
                 setting.example()
             ));
-            let commands = setting.commands().join(", ");
+            let commands = setting.commands(kind).join(", ");
             lines.push(format!("  {:<18} {} ({commands}): {}", "", setting.flag_example(), setting.about()));
         }
         lines.push(String::new());
@@ -134,7 +155,7 @@ pub(super) fn table() -> Vec<String> {
 
 /// The same for `--json`.
 pub(super) fn to_json() -> Json {
-    let one = |setting: &PortSetting| {
+    let one = |kind, setting: &PortSetting| {
         json!({
             "name": setting.key,
             "unit": setting.unit,
@@ -142,14 +163,14 @@ pub(super) fn to_json() -> Json {
             "example": setting.example(),
             "flag": format!("--{}", setting.flag),
             "flag_example": setting.flag_example(),
-            "commands": setting.commands(),
+            "commands": setting.commands(kind),
             "description": setting.about(),
         })
     };
     PortKind::value_variants()
         .iter()
         .map(|&kind| {
-            let settings: Vec<Json> = settings_of(kind).iter().map(one).collect();
+            let settings: Vec<Json> = settings_of(kind).iter().map(|setting| one(kind, setting)).collect();
             json!({ "port": kind.name(), "settings": settings })
         })
         .collect()
@@ -183,7 +204,8 @@ mod tests {
         for setting in all() {
             let example = setting.example();
             assert!(toml::from_str::<Config>(&example).is_ok(), "{example}");
-            let commands = setting.commands();
+            let kind = *setting.kinds.last().unwrap();
+            let commands = setting.commands(kind);
             assert!(!commands.is_empty() && !setting.about().is_empty(), "no command has --{}", setting.flag);
             for command in commands {
                 let flag_example = setting.flag_example();
@@ -203,6 +225,15 @@ mod tests {
         assert_eq!(find("udp", "nic.source_ports").unwrap()["default"], 32);
         assert_eq!(find("udp", "transport.udp_port").unwrap()["default"], 4971);
         assert_eq!(find("loopback", "nic.planes").unwrap()["commands"], json!(["loopback"]));
-        assert_eq!(find("loopback", "nic.gso"), None, "which is refused for such ports");
+        assert_eq!(find("udp", "nic.local").unwrap()["commands"], json!(["write-bw", "write-lat"]));
+        assert_eq!(find("loopback", "nic.port").unwrap()["commands"], json!(["loopback"]));
+        assert_eq!(find("af_xdp", "nic.port").unwrap()["commands"], json!(["write-bw", "write-lat"]));
+        assert_eq!(find("af_xdp", "nic.xdp_mode").unwrap()["default"], "auto");
+        assert_eq!(find("af_xdp", "nic.rx_buffers").unwrap()["default"], 2048);
+        assert_eq!(find("af_xdp", "transport.udp_port").unwrap()["default"], 4971);
+        // Which is refused for such ports.
+        for (kind, name) in [("loopback", "nic.gso"), ("af_xdp", "nic.gso"), ("udp", "nic.xdp_mode")] {
+            assert_eq!(find(kind, name), None);
+        }
     }
 }

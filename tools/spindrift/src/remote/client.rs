@@ -15,13 +15,13 @@ use crate::bench::pin::Cores;
 use crate::bench::pingpong::Player;
 use crate::bench::report::{
     BandwidthRow, Columns, LatencyRow, Progress, PumpCells, counters_json, counters_table, faults_line,
-    settings_json, settings_line,
+    settings_json, settings_lines,
 };
 use crate::bench::samples::Sampler;
 use crate::bench::side::{InUse, Side};
 use crate::bench::writer::{Measured, Watch, Writer};
 use crate::bench::yardstick::{Cut, Yardstick};
-use crate::output::{say, tell};
+use crate::output::{say, tell, told};
 use crate::stop::Stop;
 
 /// How often the server hears that the client lives.
@@ -41,7 +41,7 @@ pub(super) fn run(session: &Session, server: &str) -> Result<()> {
     let result = client.measure_all(&mut rows);
     if let Err(error) = &result {
         // The server may be gone; then there is nobody to tell.
-        let _ = client.channel.send(&Message::Abort { reason: format!("{error:#}") });
+        let _ = client.channel.send(&Message::Abort { reason: told(error) });
     }
     let sampled = client.sampler.as_mut().map_or(Ok(()), Sampler::finish);
     let result = result.and(sampled).and_then(|()| client.side.finish_capture());
@@ -122,7 +122,7 @@ impl<'a> Client<'a> {
                 "spindrift {} to {}: {}",
                 kind.name(),
                 self.peer,
-                settings_line(settings, self.side.in_use)
+                settings_lines(settings, &self.side.in_use)
             ));
             let columns = if self.pump.is_some() { Columns::Pump } else { Columns::Usual };
             say(&if kind == Kind::WriteBw { BandwidthRow::head(columns) } else { LatencyRow::head() });
@@ -291,15 +291,16 @@ fn object(
     rows: &Rows,
     error: Option<&anyhow::Error>,
 ) -> Json {
-    let in_use = client.map_or_else(|| InUse::of_nobody(&session.settings), |client| client.side.in_use);
+    let in_use =
+        client.map_or_else(|| InUse::of_nobody(&session.settings), |client| client.side.in_use.clone());
     let mut object = json!({
         "command": session.kind.name(),
         "version": env!("CARGO_PKG_VERSION"),
         "role": "client",
         "server": server,
-        "settings": settings_json(&session.settings, in_use),
+        "settings": settings_json(&session.settings, &in_use),
         "counters": client.map(|client| counters_json(&client.side.counted())),
-        "error": error.map(|error| format!("{error:#}")),
+        "error": error.map(told),
     });
     let rows = match session.kind {
         Kind::WriteBw => json!(rows.bandwidth),

@@ -3,41 +3,44 @@
 mod client;
 mod door;
 mod plan;
+mod port;
 mod pump;
 mod server;
 
 use std::fs::OpenOptions;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
 use std::path::PathBuf;
-use std::str::FromStr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, anyhow};
 use clap::{ArgAction, Args};
-use spindrift::endpoint::EndpointConfig;
 use spindrift::verbs::Context;
 use spindrift::verbs::exchange::{Channel, ExchangeError, Offer};
 use spindrift::wire::UDP_PORT_MRC;
 use spindrift_pmd::udp::local_addresses;
 
+use crate::bench::af_xdp;
 use crate::bench::check::{
-    check_lanes, check_latency, check_plane_ids, check_planes, check_source_ports, check_udp_port,
+    check_buffers, check_kind, check_lanes, check_latency, check_plane_ids, check_planes, check_source_ports,
+    check_udp_port,
 };
-use crate::bench::nic::{Nic, open_udp};
+use crate::bench::nic::{Nic, is_in_use, open_af_xdp, open_udp};
 use crate::bench::options::{Amount, Defaults, RunArgs, Settings};
 use crate::bench::samples::{Sampler, SamplesConfig, USUAL_INTERVAL};
 use crate::bench::side::Side;
 use crate::bench::source_ports::SourcePortSet;
-use crate::config::{Config, PortKind};
+use crate::config::{PortKind, XdpModeName};
 use crate::output::tell;
+use crate::place::{Local, Place, resolve};
 use crate::stop::Stop;
 use crate::units::parse_duration;
 use crate::usage::usage;
 use crate::verbose::Verbosity;
 
 use self::plan::Kind;
+use self::port::{PortArg, Ports};
 
 /// TCP port of the set-up exchange, the one of perftest.
 const TCP_PORT: u16 = 18_515;
@@ -53,12 +56,14 @@ pub(crate) struct RemoteArgs {
     server: Option<String>,
     #[command(flatten)]
     run: RunArgs,
-    /// TCP port of the server for the set-up [default: 18515]. Also takes the kind of port, `udp`.
+    /// TCP port of the server for the set-up [default: 18515]. Also takes the kind of port, `udp` or `af_xdp`, and where each
+    /// plane's port is, as in `af_xdp:eth0`: an interface or a local address.
     #[arg(short, long, value_name = "PORT", action = ArgAction::Append)]
     port: Vec<PortArg>,
-    /// Local address of each plane, in the order of the peer's planes [default: the address that leads to the peer].
+    /// Local address of each plane, or its interface, in the order of the peer's planes [default: the address that leads to the
+    /// peer].
     #[arg(long, value_name = "ADDR,..", value_delimiter = ',')]
-    local: Vec<IpAddr>,
+    local: Vec<Place>,
     /// Number of the plane of each local address, to be told to the peer: a peer that lists other planes, or these in
     /// another order, is refused. Any numbers, the same on all hosts.
     #[arg(long, value_name = "N,..", value_delimiter = ',')]
@@ -79,6 +84,16 @@ pub(crate) struct RemoteArgs {
     /// [default: 32].
     #[arg(long, value_name = "N")]
     source_ports: Option<SourcePortSet>,
+    /// Who runs the XDP program of `af_xdp` ports: the driver, or the network stack, which is slower [default: auto, the driver if it
+    /// can].
+    #[arg(long, value_enum)]
+    xdp_mode: Option<XdpModeName>,
+    /// Buffers of 4 KiB for what arrives at an `af_xdp` port, for each queue: a power of two [default: 2048].
+    #[arg(long, value_name = "N")]
+    rx_buffers: Option<u32>,
+    /// The same for what it sends [default: 2048].
+    #[arg(long, value_name = "N")]
+    tx_buffers: Option<u32>,
     /// `write-bw`, client only: beside each row the raw UDP pump in the same seconds, from the client to the server.
     #[arg(long)]
     with_pump: bool,
@@ -100,25 +115,20 @@ impl RemoteArgs {
     pub(crate) fn verbosity(&self) -> Verbosity {
         self.run.verbosity
     }
-}
 
-/// `-p 18515`, or `--port udp`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum PortArg {
-    Tcp(u16),
-    Kind(PortKind),
-}
-
-impl FromStr for PortArg {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        match (text, text.parse()) {
-            (_, Ok(port)) if port != 0 => Ok(Self::Tcp(port)),
-            ("udp", _) => Ok(Self::Kind(PortKind::Udp)),
-            ("loopback", _) => Ok(Self::Kind(PortKind::Loopback)),
-            _ => Err(format!("`{text}` is neither a TCP port (1 to 65535) nor a kind of port (udp)")),
-        }
+    /// Which of the flags were given that not every kind of port has.
+    fn of_kinds(&self, ports: &Ports) -> Vec<&'static str> {
+        let all = [
+            ("--no-gso", self.run.no_gso),
+            ("--source-ports", self.source_ports.is_some()),
+            ("--local", !self.local.is_empty()),
+            ("--address-index", self.index.is_some()),
+            ("--port", !ports.places.is_empty()),
+            ("--xdp-mode", self.xdp_mode.is_some()),
+            ("--rx-buffers", self.rx_buffers.is_some()),
+            ("--tx-buffers", self.tx_buffers.is_some()),
+        ];
+        all.into_iter().filter(|(_, given)| *given).map(|(flag, _)| flag).collect()
     }
 }
 
@@ -134,6 +144,8 @@ pub(crate) fn write_lat(args: &RemoteArgs) -> Result<()> {
 struct Session {
     kind: Kind,
     settings: Settings,
+    /// Where the places of ports came from, for errors.
+    local_name: String,
     tcp_port: u16,
     timeout: Duration,
     keep_serving: bool,
@@ -144,19 +156,12 @@ struct Session {
 }
 
 fn run(args: &RemoteArgs, kind: Kind, size: Option<u64>, iterations: u64) -> Result<()> {
-    let port_kind = args.port.iter().rev().find_map(|port| match port {
-        PortArg::Kind(kind) => Some(*kind),
-        PortArg::Tcp(_) => None,
-    });
+    let ports = Ports::new(&args.port)?;
     let amount = Amount::Iterations(iterations);
     let defaults = Defaults { port: PortKind::Udp, size, amount, seed: None, tx_depth: 128 };
-    let mut settings = Settings::new(&args.run, port_kind, &defaults)?;
-    if settings.port == PortKind::Loopback {
-        let name = settings.config.origin(port_kind.is_some(), "--port", "nic.port");
-        return Err(usage(format!(
-            "{name} loopback: that joins two lanes of one process; use `spindrift loopback`"
-        )));
-    }
+    let mut settings = Settings::new(&args.run, ports.kind, &defaults)?;
+    let flags = args.of_kinds(&ports);
+    check_port(&settings, &ports, &flags)?;
     check_pump(args, kind)?;
     let samples = samples(args, kind)?;
     if kind == Kind::WriteLat {
@@ -165,22 +170,29 @@ fn run(args: &RemoteArgs, kind: Kind, size: Option<u64>, iterations: u64) -> Res
     check_udp_port(&settings.config, args.udp_port)?;
     check_source_ports(&settings.config, args.source_ports)?;
     let config = &mut settings.config;
-    if !args.local.is_empty() {
-        config.nic.local = Some(args.local.clone());
+    let local_from = match (ports.places.is_empty(), args.local.is_empty(), args.index) {
+        (false, ..) => Some(("--port", ports.places.clone())),
+        (_, false, _) => Some(("--local", args.local.clone())),
+        (.., Some(index)) => Some(("-x", vec![Place::Address(address_of_index(index)?)])),
+        _ => None,
+    };
+    let local_name =
+        local_from.as_ref().map_or_else(|| config.place("nic.local"), |(flag, _)| (*flag).to_owned());
+    if let Some((_, places)) = local_from {
+        config.nic.local = Some(places);
     }
-    if let Some(index) = args.index {
-        config.nic.local = Some(vec![address_of_index(index)?]);
-    }
-    check_local(config, &args.local)?;
     if !args.plane_ids.is_empty() {
         config.nic.plane_ids = Some(args.plane_ids.clone());
     }
     config.transport.udp_port = args.udp_port.or(config.transport.udp_port);
     config.nic.source_ports = args.source_ports.or(config.nic.source_ports);
-    let tcp_port = args.port.iter().rev().find_map(|port| match port {
-        PortArg::Tcp(port) => Some(*port),
-        PortArg::Kind(_) => None,
-    });
+    config.nic.xdp_mode = args.xdp_mode.or(config.nic.xdp_mode);
+    config.nic.rx_buffers = args.rx_buffers.or(config.nic.rx_buffers);
+    config.nic.tx_buffers = args.tx_buffers.or(config.nic.tx_buffers);
+    check_buffers(config, &flags)?;
+    if let Some(places) = settings.local() {
+        resolve(&local_name, places, None)?;
+    }
     if args.keep_serving && settings.pcap.is_some() {
         let place = settings.config.place("run.pcap");
         return Err(usage(format!(
@@ -190,26 +202,47 @@ fn run(args: &RemoteArgs, kind: Kind, size: Option<u64>, iterations: u64) -> Res
     if args.server.is_some() {
         check_lanes(&settings, &args.run)?;
     }
-    let planes = settings.local().map_or(1, <[IpAddr]>::len);
+    let planes = settings.local().map_or(1, <[Place]>::len);
     let more = ", or give this side more addresses with --local";
     check_planes(&settings, &args.run, planes, more)?;
     check_plane_ids(&settings.config, !args.plane_ids.is_empty(), planes, more)?;
     let config = &settings.config;
     let session = Session {
         kind,
-        tcp_port: tcp_port.or(config.setup.port).unwrap_or(TCP_PORT),
+        tcp_port: ports.tcp.or(config.setup.port).unwrap_or(TCP_PORT),
         timeout: config.setup.timeout.unwrap_or(TIMEOUT),
         keep_serving: args.keep_serving,
         with_pump: args.with_pump,
         share_cores: args.share_cores,
         samples,
         settings,
+        local_name,
         stop: Stop::on_ctrl_c()?,
     };
     match &args.server {
         Some(server) => client::run(&session, server),
         None => server::run(&session),
     }
+}
+
+/// Checks the kind of port against the command, this build, and the other options.
+fn check_port(settings: &Settings, ports: &Ports, flags: &[&str]) -> Result<()> {
+    let name = settings.config.origin(ports.kind.is_some(), "--port", "nic.port");
+    match settings.port {
+        PortKind::Loopback => {
+            return Err(usage(format!(
+                "{name} loopback: that joins two lanes of one process; use `spindrift loopback`"
+            )));
+        }
+        PortKind::AfXdp => af_xdp::check_built(&name)?,
+        PortKind::Udp => {}
+    }
+    let places = ["--port", "--local", "--address-index"];
+    let given: Vec<_> = places.into_iter().filter(|flag| flags.contains(flag)).collect();
+    if let [first, second, ..] = given[..] {
+        return Err(usage(format!("{first} and {second} both say where the ports are; give one of them")));
+    }
+    check_kind(settings, flags)
 }
 
 /// The pump runs beside bandwidth, and the client decides about it.
@@ -247,36 +280,13 @@ fn address_of_index(index: usize) -> Result<IpAddr> {
     })
 }
 
-/// Checks the addresses of the planes: as many as there can be, each one of this host.
-fn check_local(config: &Config, flag: &[IpAddr]) -> Result<()> {
-    let Some(local) = &config.nic.local else { return Ok(()) };
-    let name = config.origin(!flag.is_empty(), "--local", "nic.local");
-    if local.len() > EndpointConfig::MAX_PORTS {
-        let most = EndpointConfig::MAX_PORTS;
-        return Err(usage(format!("{name}: {} addresses; give at most {most}, one per plane", local.len())));
-    }
-    for (at, &address) in local.iter().enumerate() {
-        if local.iter().take(at).any(|&other| other == address) {
-            return Err(usage(format!("{name}: {address} is listed twice; each plane needs its own")));
-        }
-        if local.iter().any(|other| other.is_ipv4() != address.is_ipv4()) {
-            return Err(usage(format!("{name}: IPv4 and IPv6 addresses; give one family")));
-        }
-        UdpSocket::bind((address, 0)).map_err(|error| {
-            usage(format!(
-                "{name}: {address} is not an address of this host; `spindrift ports` lists them: {error}"
-            ))
-        })?;
-    }
-    Ok(())
-}
-
 impl Session {
     /// This side's ports, once it is known who the peer is.
     fn open_nic(&self, channel: &Channel) -> Result<Nic> {
+        let towards = address_towards(channel.peer());
         let local = match self.settings.local() {
-            Some(local) => local.to_vec(),
-            None => vec![address_towards(channel.peer())?],
+            Some(places) => resolve(&self.local_name, places, towards.ok())?,
+            None => vec![Local::of_address(towards?)?],
         };
         let nic = self.open_ports(&local)?;
         Ok(nic.with_capture(&self.settings)?.with_faults(&self.settings, u64::from(std::process::id())))
@@ -295,12 +305,19 @@ fn sample(sampler: &mut Option<Sampler>, now: Instant) {
 }
 
 impl Session {
-    fn open_ports(&self, local: &[IpAddr]) -> Result<Nic> {
+    fn open_ports(&self, local: &[Local]) -> Result<Nic> {
+        let open = |port| match self.settings.port {
+            PortKind::AfXdp => open_af_xdp(&self.settings, local, port),
+            PortKind::Udp | PortKind::Loopback => {
+                let addresses: Vec<_> = local.iter().map(|local| local.address).collect();
+                open_udp(&self.settings, &addresses, port)
+            }
+        };
         match self.settings.config.transport.udp_port {
-            Some(port) => open_udp(&self.settings, local, port),
+            Some(port) => open(port),
             // Client and server on one host cannot both have the usual port.
-            None => match open_udp(&self.settings, local, UDP_PORT_MRC) {
-                Err(error) if in_use(&error) => open_udp(&self.settings, local, 0),
+            None => match open(UDP_PORT_MRC) {
+                Err(error) if is_in_use(&error) => open(0),
                 opened => opened,
             },
         }
@@ -308,8 +325,12 @@ impl Session {
 
     /// Opens what a run will need and closes it again: better an error now than when a client has come.
     fn check_nic(&self) -> Result<()> {
-        let any = [IpAddr::V4(Ipv4Addr::LOCALHOST)];
-        self.open_ports(self.settings.local().unwrap_or(&any))?;
+        match (self.settings.local(), self.settings.port) {
+            (Some(places), _) => drop(self.open_ports(&resolve(&self.local_name, places, None)?)?),
+            // The client's address decides which interface it is.
+            (None, PortKind::AfXdp) => {}
+            (None, _) => drop(self.open_ports(&[Local::of_address(Ipv4Addr::LOCALHOST.into())?])?),
+        }
         if let Some(path) = &self.settings.pcap {
             let opened = OpenOptions::new().append(true).create(true).open(path);
             opened.with_context(|| format!("--pcap {}: cannot be written", path.display()))?;
@@ -319,10 +340,6 @@ impl Session {
         }
         Ok(())
     }
-}
-
-fn in_use(error: &anyhow::Error) -> bool {
-    matches!(error.downcast_ref(), Some(spindrift_pmd::udp::UdpError::PortInUse { .. }))
 }
 
 /// The local address that packets to a peer leave from. Nothing is sent to find out.

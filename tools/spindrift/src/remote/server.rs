@@ -15,10 +15,10 @@ use crate::bench::layout::Layout;
 use crate::bench::options::Settings;
 use crate::bench::pin::Cores;
 use crate::bench::pingpong::Player;
-use crate::bench::report::{counters_json, counters_table, faults_line, settings_json, settings_line};
+use crate::bench::report::{counters_json, counters_table, faults_line, settings_json, settings_lines};
 use crate::bench::samples::Sampler;
 use crate::bench::side::{InUse, Side};
-use crate::output::{say, tell};
+use crate::output::{say, tell, told};
 
 /// What the server saw of one size.
 #[derive(Clone, Debug, Serialize)]
@@ -40,7 +40,7 @@ pub(super) fn run(session: &Session) -> Result<()> {
         }
         session.stop.check()?;
         if let Err(error) = result {
-            tell(format_args!("spindrift: {error:#}"));
+            tell(format_args!("spindrift: {}", told(&error)));
         }
         tell(format_args!("spindrift {name}: waiting for the next client on TCP port {port}"));
     }
@@ -53,16 +53,17 @@ fn serve_next(session: &Session, door: &mut Door) -> Result<()> {
     let result = serve(session, door, &mut server, &mut rows);
     let settings = server.as_ref().map_or(&session.settings, |server| &server.settings);
     let counted = server.as_ref().map(|server| server.side.counted());
-    let in_use = server.as_ref().map_or_else(|| InUse::of_nobody(settings), |server| server.side.in_use);
+    let in_use =
+        server.as_ref().map_or_else(|| InUse::of_nobody(settings), |server| server.side.in_use.clone());
     if settings.json {
         let object = json!({
             "command": session.kind.name(),
             "version": env!("CARGO_PKG_VERSION"),
             "role": "server",
-            "settings": settings_json(settings, in_use),
+            "settings": settings_json(settings, &in_use),
             "rows": rows,
             "counters": counted.as_ref().map(counters_json),
-            "error": result.as_ref().err().map(|error| format!("{error:#}")),
+            "error": result.as_ref().err().map(told),
         });
         say(&object.to_string());
     } else if let Some(counted) = counted {
@@ -123,7 +124,7 @@ impl<'a> Server<'a> {
         let memory = layouts.iter().map(Layout::memory).max().unwrap_or_default();
         let nic = session.open_nic(&channel).inspect_err(|error| {
             // The client learns why; that it may be gone changes nothing.
-            let _ = channel.send(&Message::Refuse { reason: format!("{error:#}") });
+            let _ = channel.send(&Message::Refuse { reason: told(error) });
         })?;
         let mut side = Side::open(&settings, nic, memory, 1)?;
         channel.send(&Message::Accept).map_err(named)?;
@@ -135,7 +136,7 @@ impl<'a> Server<'a> {
             say(&format!(
                 "spindrift {} from {peer}: {}",
                 session.kind.name(),
-                settings_line(&settings, side.in_use)
+                settings_lines(&settings, &side.in_use)
             ));
             say(&format!("{:>9} {:>12}  verified", "#bytes", "#iterations"));
         }

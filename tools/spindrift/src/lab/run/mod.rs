@@ -28,7 +28,7 @@ use super::plan::LabPlan;
 use super::schedule::{self, Conductor, Happened};
 use super::{LabName, NewLab, SwitchOption};
 use crate::lab::state::Lab;
-use crate::output::{say, tell};
+use crate::output::{say, tell, told};
 use crate::stop::Stop;
 
 /// How long flows have to begin.
@@ -73,7 +73,7 @@ pub(super) fn run(args: &RunArgs) -> Result<()> {
         (Ok(run), removed) => removed.map(|_| run)?,
         (Err(error), Ok(_)) => return Err(error),
         (Err(error), Err(left)) => {
-            tell(format_args!("spindrift: {left:#}"));
+            tell(format_args!("spindrift: {}", told(&left)));
             return Err(error);
         }
     };

@@ -1,0 +1,328 @@
+//! The benchmarks over `af_xdp` ports, between hosts of a lab. Needs a build with the feature, root, and iproute2; what is missing is
+//! said. Builds without the feature are tested to say how to get it.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing, reason = "tests")]
+#![allow(clippy::print_stderr, reason = "a skipped test says so")]
+
+mod support;
+
+use support::{run, stderr};
+
+/// The error of a command that cannot be run.
+fn refused(args: &[&str], parts: &[&str]) {
+    let output = run(args);
+    let error = stderr(&output);
+    assert_eq!(output.status.code(), Some(2), "{args:?}: {error}");
+    assert!(parts.iter().all(|part| error.contains(part)), "{args:?}: {error}");
+    assert_eq!(error.trim_end().lines().count(), 1, "{args:?}: {error}");
+}
+
+#[cfg(not(feature = "af_xdp"))]
+#[test]
+fn a_build_without_them_tells_how_to_get_them() {
+    let how = ["this build has no such ports", "tools/setup.sh --af-xdp", "--features af_xdp", "--port udp"];
+    refused(&["write-bw", "--port", "af_xdp"], &[&["--port af_xdp: "], &how[..]].concat());
+    refused(&["write-lat", "--port", "af_xdp:eth0", "127.0.0.1"], &how);
+    let ports = support::stdout(&run(&["ports"]));
+    assert!(ports.contains("af_xdp ports are not in this build") && ports.contains(how[2]), "{ports}");
+    assert!(
+        !ports.lines().any(|line| line.contains(" af_xdp ") && line.contains("cannot be used")),
+        "{ports}"
+    );
+}
+
+/// Whether there are such ports or not.
+#[test]
+fn loopback_has_none() {
+    refused(&["loopback", "--port", "af_xdp"], &["--port af_xdp: ", "other hosts", "`write-bw`"]);
+}
+
+#[cfg(feature = "af_xdp")]
+mod with {
+    use std::io::{BufRead as _, BufReader};
+    use std::net::Ipv6Addr;
+    use std::process::{Command, Stdio};
+    use std::time::{Duration, Instant};
+
+    use serde_json::{Value as Json, json};
+
+    use super::refused;
+    use super::support::lab::Lab;
+    use super::support::{Running, end_of, stderr, stdout};
+
+    /// Longer than any of this takes; only a hang meets it.
+    const PATIENCE: Duration = Duration::from_mins(1);
+    const BOTH: [&str; 4] = ["--port", "af_xdp:eth0", "--port", "af_xdp:eth1"];
+    /// The server's first address.
+    const SERVER: &str = "fd5d:7072::2";
+
+    fn on(lab: &Lab, host: &str, program: &str, args: &[&str]) -> Command {
+        let mut command = Command::new("ip");
+        command.args(["netns", "exec", &lab.namespace(host), program]).args(args);
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        command
+    }
+
+    fn spindrift(lab: &Lab, host: &str, args: &[&str]) -> Command {
+        on(lab, host, env!("CARGO_BIN_EXE_spindrift"), args)
+    }
+
+    fn server(lab: &Lab, args: &[&str]) -> Running {
+        let mut server = Running::start(&mut spindrift(lab, "h2", &[&["write-bw", "--json"], args].concat()));
+        let mut line = String::new();
+        BufReader::new(server.child().stderr.take().unwrap()).read_line(&mut line).unwrap();
+        assert!(line.contains("waiting for a client"), "{line}");
+        server
+    }
+
+    fn json(text: &[u8]) -> Json {
+        serde_json::from_slice(text).unwrap()
+    }
+
+    /// The objects of server and client.
+    fn write_bw(lab: &Lab, [of_server, of_client]: [&[&str]; 2]) -> [Json; 2] {
+        let server = server(lab, of_server);
+        let args = [&["write-bw", SERVER, "--json", "-s", "64K", "-n", "300"], of_client].concat();
+        let client = end_of(Running::start(&mut spindrift(lab, "h1", &args)), PATIENCE, "the client");
+        let server = end_of(server, PATIENCE, "the server");
+        let both = [json(&server.stdout), json(&client.stdout)];
+        assert!(client.status.success() && server.status.success(), "{both:?} {}", stderr(&client));
+        for side in &both {
+            assert_eq!(side["rows"][0]["verified"], true, "{side}");
+        }
+        both
+    }
+
+    /// What a side says of its ports.
+    fn ports(side: &Json) -> String {
+        side["settings"]["ports"].to_string()
+    }
+
+    /// Waits until something is so.
+    fn wait_for(mut is_so: impl FnMut() -> bool) {
+        let began = Instant::now();
+        while !is_so() {
+            assert!(began.elapsed() < PATIENCE);
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    /// Everything that the interfaces of a host say of programs.
+    fn programs(lab: &Lab, host: &str) -> usize {
+        let links = Command::new("ip").args(["-n", &lab.namespace(host), "-d", "link"]).output().unwrap();
+        stdout(&links).matches("prog/xdp").count()
+    }
+
+    #[test]
+    fn hosts_write_to_each_other_over_both_planes() {
+        let Some(lab) = Lab::new("afxdp") else { return };
+        lab.up("two-plane.toml");
+        let [server, client] = write_bw(&lab, [&BOTH, &BOTH]);
+        for (side, addresses) in
+            [(&client, ["(fd5d:7072::1)", "(fd5d:7072::1:1)"]), (&server, [SERVER, "1:2"])]
+        {
+            assert_eq!(
+                (&side["settings"]["port"], &side["settings"]["planes"]),
+                (&json!("af_xdp"), &json!(2))
+            );
+            let ports = ports(side);
+            let said = ["af_xdp eth0", "af_xdp eth1", "native XDP", "copies", addresses[0], addresses[1]];
+            assert!(said.iter().all(|part| ports.contains(part)), "{ports}");
+            let counters = &side["counters"]["ports"];
+            assert!(counters["tx_frames"].as_u64() > Some(500), "{counters}");
+            assert!(
+                counters.get("tx_errors").is_none() && counters.get("tx_dropped").is_none(),
+                "{counters}"
+            );
+        }
+        // The interfaces are the kernel's again.
+        assert_eq!((programs(&lab, "h1"), programs(&lab, "h2")), (0, 0));
+        // Addresses in place of interfaces, a file in place of flags, the other mode, buffers that are soon full, and faults.
+        let file = std::env::temp_dir().join(format!("spindrift-afxdp-{}.toml", std::process::id()));
+        std::fs::write(
+            &file,
+            "[nic]\nport = \"af_xdp\"\nlocal = [\"eth0\", \"fd5d:7072::1:2\"]\nxdp_mode = \"generic\"\nrx_buffers = 64\n",
+        )
+        .unwrap();
+        let of_file = ["--config", file.to_str().unwrap()];
+        // Flags go before it.
+        let addresses = ["--config", file.to_str().unwrap(), "--xdp-mode", "native"];
+        let more = ["--local", "fd5d:7072::1,fd5d:7072::1:1", "--fault", "loss=1%"];
+        let addresses = [&addresses[..], &more].concat();
+        let [server, client] = write_bw(&lab, [&of_file, &addresses]);
+        assert!(ports(&server).contains("generic XDP") && ports(&client).contains("native XDP"), "{server}");
+        assert!(client["counters"]["transport"]["tx_retransmits"].as_u64() > Some(0), "{client}");
+        // Without a place the address that leads to the peer decides: one plane.
+        let [server, _] = write_bw(&lab, [&["--port", "af_xdp"], &["--port", "af_xdp"]]);
+        assert!(ports(&server).contains("af_xdp eth0") && !ports(&server).contains("eth1"), "{server}");
+        let lat = ["write-lat", SERVER, "--port", "af_xdp", "-n", "100"];
+        let other = Running::start(&mut spindrift(&lab, "h2", &["write-lat", "--port", "af_xdp:eth0"]));
+        // The server may not listen yet.
+        let ended = |args: &[&str]| {
+            end_of(Running::start(&mut spindrift(&lab, "h1", args)), PATIENCE, "the client").status.success()
+        };
+        wait_for(|| ended(&lat));
+        assert!(end_of(other, PATIENCE, "the server").status.success());
+        std::fs::remove_file(&file).unwrap();
+    }
+
+    /// Kernel sockets at the other end; the kernel takes what has no checksum.
+    #[test]
+    fn both_kinds_understand_each_other() {
+        let Some(lab) = Lab::new("afxdpudp") else { return };
+        lab.up("two-plane.toml");
+        let file = std::env::temp_dir().join(format!("spindrift-afxdp-udp-{}.toml", std::process::id()));
+        std::fs::write(&file, "transport.entropy = \"udp\"\n").unwrap();
+        let past = [&BOTH[..], &["--config", file.to_str().unwrap()]].concat();
+        let kernel = ["--port", "udp:eth0", "--port", "udp:eth1"];
+        for options in [[&kernel[..], &past], [&past, &kernel]] {
+            let [server, client] = write_bw(&lab, options);
+            let kinds = [&server["settings"]["port"], &client["settings"]["port"]];
+            assert!(kinds.contains(&&json!("udp")) && kinds.contains(&&json!("af_xdp")), "{kinds:?}");
+        }
+        // Not without being told: what they call a path differs.
+        let waiting = server(&lab, &kernel);
+        let args = [&["write-bw", SERVER, "--json"], &BOTH[..]].concat();
+        let client = end_of(Running::start(&mut spindrift(&lab, "h1", &args)), PATIENCE, "the client");
+        let error = json(&client.stdout)["error"].to_string();
+        assert!(error.contains("entropy") && error.contains("kernel sockets need `udp`"), "{error}");
+        drop(waiting);
+        std::fs::remove_file(&file).unwrap();
+    }
+
+    /// A socket that has the usual UDP port keeps it, and what is killed leaves nothing in the way.
+    #[test]
+    fn others_on_the_host_are_left_alone() {
+        let Some(lab) = Lab::new("afxdpalone") else { return };
+        lab.up("one-plane.toml");
+        let port = ["--port", "af_xdp:eth0"];
+        let address: Ipv6Addr = SERVER.parse().unwrap();
+        let theirs = lab.socket("h2", address, 4971);
+        let [_, client] = write_bw(&lab, [&port, &port]);
+        assert_eq!(client["error"], Json::Null);
+        // Nothing came to the other's socket.
+        theirs.set_nonblocking(true).unwrap();
+        assert!(theirs.recv(&mut [0; 64]).is_err());
+        // A port that was asked for by number is not replaced.
+        let fixed = [&["write-bw", "--udp-port", "4971"], &port[..]].concat();
+        let output = end_of(Running::start(&mut spindrift(&lab, "h2", &fixed)), PATIENCE, "the server");
+        let error = stderr(&output);
+        assert!(
+            error.contains("UDP port 4971 of fd5d:7072::2 is in use") && !output.status.success(),
+            "{error}"
+        );
+        drop(theirs);
+        // The server is killed in the middle of a run.
+        let mut killed = server(&lab, &port);
+        let args = [&["write-bw", SERVER, "-D", "20s", "--json"], &port[..]].concat();
+        let client = Running::start(&mut spindrift(&lab, "h1", &args));
+        wait_for(|| programs(&lab, "h2") > 0 && programs(&lab, "h1") > 0);
+        killed.child().kill().unwrap();
+        let client = end_of(client, PATIENCE, "the client");
+        let error = json(&client.stdout)["error"].to_string();
+        assert!(error.contains("went away"), "{error}");
+        write_bw(&lab, [&port, &port]);
+        // A second one on the same interface is told why it cannot be.
+        let second = [&["write-bw", "-p", "7000"], &port[..]].concat();
+        let args = [&["write-bw", SERVER, "-D", "20s"], &port[..]].concat();
+        let busy = server(&lab, &port);
+        let client = Running::start(&mut spindrift(&lab, "h1", &args));
+        wait_for(|| programs(&lab, "h2") > 0);
+        let output = end_of(Running::start(&mut spindrift(&lab, "h2", &second)), PATIENCE, "the second");
+        let error = stderr(&output);
+        assert_eq!(error.matches("interface eth0 has an XDP program already").count(), 1, "{error}");
+        drop((client, busy));
+    }
+
+    #[test]
+    fn the_list_of_ports_tells_what_they_would_be() {
+        let Some(lab) = Lab::new("afxdplist") else { return };
+        lab.up("two-plane.toml");
+        let output = spindrift(&lab, "h1", &["ports", "--json"]).output().unwrap();
+        let all = json(&output.stdout);
+        let of = |kind: &str, address: &str| {
+            let rows = all["ports"].as_array().unwrap().iter();
+            rows.filter(|row| row["port"] == kind && row["address"] == address).cloned().collect::<Vec<_>>()
+        };
+        let [row] = &of("af_xdp", "fd5d:7072::1:1")[..] else { panic!("{all}") };
+        let notes = row["notes"].to_string();
+        assert!(notes.contains("driver veth") && notes.contains("1 queue: 1 lane"), "{notes}");
+        assert_eq!(
+            (&row["interface"], &row["network"], &row["error"]),
+            (&json!("eth1"), &json!(true), &Json::Null)
+        );
+        assert_eq!((&row["max_frame"], &row["batch"]), (&json!(9230), &json!(1)));
+        assert_eq!(of("udp", "fd5d:7072::1:1")[0]["index"], row["index"]);
+        assert_eq!(of("af_xdp", "::1"), [] as [Json; 0], "lo leads nowhere");
+        assert_eq!(programs(&lab, "h1"), 0);
+        let text = stdout(&spindrift(&lab, "h1", &["ports"]).output().unwrap());
+        assert!(text.contains("fd5d:7072::1:1") && text.contains(" af_xdp      9230"), "{text}");
+        assert!(text.contains("settings of af_xdp ports") && text.contains("nic.xdp_mode"), "{text}");
+        without_a_driver(&lab);
+        // Without permission: why, and what else there is.
+        let who = ["--reuid=65534", "--clear-groups", env!("CARGO_BIN_EXE_spindrift"), "ports", "--json"];
+        let output = on(&lab, "h1", "setpriv", &who).output().unwrap();
+        if output.status.success() {
+            let rows = json(&output.stdout);
+            let row = rows["ports"].as_array().unwrap().iter().find(|row| row["port"] == "af_xdp").cloned();
+            let error = row.unwrap()["error"].to_string();
+            assert!(
+                ["CAP_NET_RAW", "CAP_BPF", "`udp` port"].iter().all(|part| error.contains(part)),
+                "{error}"
+            );
+        }
+    }
+
+    /// An interface whose driver has no XDP is what it is said to be.
+    fn without_a_driver(lab: &Lab) {
+        let namespace = lab.namespace("h1");
+        let ip = |args: &str| {
+            let args = ["-n", &namespace].into_iter().chain(args.split(' '));
+            Command::new("ip").args(args).output().unwrap().status.success()
+        };
+        if !ip("link add odd0 type bridge") {
+            return eprintln!("SKIPPED: this kernel has no bridges");
+        }
+        assert!(ip("address add 192.0.2.1/24 dev odd0") && ip("link set odd0 up"));
+        let text = stdout(&spindrift(lab, "h1", &["ports"]).output().unwrap());
+        let said = ["driver bridge without native XDP: generic, with copies", "older than 6.3"];
+        assert!(said.iter().any(|part| text.contains(part)), "{text}");
+        let odd = ["--port", "af_xdp:odd0"];
+        let native = [&["write-bw"], &odd[..], &["--xdp-mode", "native"]].concat();
+        let output = end_of(Running::start(&mut spindrift(lab, "h1", &native)), PATIENCE, "the server");
+        assert!(stderr(&output).contains("odd0") && !output.status.success(), "{}", stderr(&output));
+        let mut auto = Running::start(&mut spindrift(lab, "h1", &[&["write-bw"], &odd[..]].concat()));
+        let mut line = String::new();
+        BufReader::new(auto.child().stderr.take().unwrap()).read_line(&mut line).unwrap();
+        assert!(line.contains("waiting for a client"), "{line}");
+    }
+
+    #[test]
+    fn what_does_not_fit_is_refused() {
+        let xdp = |rest: &[&'static str]| [&["write-bw", "--port", "af_xdp"], rest].concat();
+        for (args, parts) in [
+            (xdp(&["--no-gso"]), &["--no-gso", "kind af_xdp", "--port udp"] as &[&str]),
+            (xdp(&["--source-ports", "4"]), &["--source-ports", "kind af_xdp"]),
+            (xdp(&["--rx-buffers", "100"]), &["--rx-buffers 100", "power of two from 64 to 65536"]),
+            (xdp(&["--tx-buffers", "32"]), &["--tx-buffers 32", "from 64"]),
+            (xdp(&["--tx-buffers", "131072"]), &["--tx-buffers 131072", "to 65536"]),
+            (xdp(&["--local", "eth77"]), &["--local", "no interface eth77", "spindrift ports"]),
+            (xdp(&["--local", "127.0.0.9"]), &["127.0.0.9 is no interface's address"]),
+            (xdp(&["--port", "udp:lo"]), &["--port af_xdp and --port udp", "one kind"]),
+            (xdp(&["--port", "af_xdp:lo", "--local", "::1"]), &["--port and --local", "one of them"]),
+            (xdp(&["--port", "af_xdp:lo", "-x", "0"]), &["--port and --address-index", "one of them"]),
+        ] {
+            refused(&args, parts);
+        }
+    }
+}
+
+/// Kernel sockets have no XDP; this needs no such port.
+#[test]
+fn settings_of_one_kind_are_refused_for_another() {
+    refused(&["write-bw", "--xdp-mode", "native"], &["--xdp-mode", "kind udp", "--port af_xdp"]);
+    refused(&["write-bw", "--rx-buffers", "64"], &["--rx-buffers", "kind udp"]);
+    refused(&["write-bw", "--tx-buffers", "64"], &["--tx-buffers", "kind udp"]);
+    refused(&["write-bw", "--port", "udp:lo", "--local", "::1"], &["--port and --local", "one of them"]);
+    refused(&["write-bw", "--port", "udp:eth77"], &["--port", "no interface eth77"]);
+}
