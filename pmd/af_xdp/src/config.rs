@@ -128,6 +128,16 @@ pub enum AfXdpError {
         /// The number of the program, where it can be told.
         program: Option<u32>,
     },
+    /// The driver does not run XDP programs, and nothing else was asked for.
+    #[error(
+        "the driver of interface {interface} ({driver}) has no native XDP; use the mode `auto` or `generic`"
+    )]
+    NotNative {
+        /// The interface.
+        interface: String,
+        /// The name of its driver.
+        driver: String,
+    },
     /// The XDP program cannot be loaded or attached.
     #[error("cannot have interface {interface} sort out Spindrift's packets: {source}{}", advice(.source))]
     Filter {

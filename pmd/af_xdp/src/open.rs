@@ -175,7 +175,18 @@ impl Plane {
         let maps = Maps::new(self.queues).map_err(filter)?;
         let program = maps.program(&wanted).map_err(filter)?;
         let reserved = reserve(self.local, &config.udp_ports, &self.interface)?;
-        let (link, mode) = self.attach(config.mode, &program).map_err(filter)?;
+        let (link, mode) = self.attach(config.mode, &program).map_err(|error| match error {
+            BpfError::System { ref source, .. }
+                if source.raw_os_error() == Some(libc::EOPNOTSUPP) && config.mode == XdpMode::Native =>
+            {
+                let driver = Netlink::open().and_then(|netlink| device::driver(&netlink, &name));
+                AfXdpError::NotNative {
+                    interface: name.clone(),
+                    driver: driver.unwrap_or_else(|_| "unknown".to_owned()),
+                }
+            }
+            error => filter(error),
+        })?;
         match (mode, config.mode) {
             (Mode::Native, _) => self.caps.notes.push("native XDP".to_owned()),
             (Mode::Generic, XdpMode::Generic) => {

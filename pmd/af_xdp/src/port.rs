@@ -77,13 +77,14 @@ impl AfXdpPort {
         open::open(configs, lanes)
     }
 
-    /// Tells what a port with these settings would be, or why it cannot be opened, without opening it: the caller needs the same
-    /// permissions, and nothing changes at the interface. Whether a UDP port or a queue is in use only opening tells.
+    /// Tells what ports with these settings would be for so many lanes, or why they cannot be opened, without opening any: the caller
+    /// needs the same permissions, and nothing changes at the interface, which may lose its link for a while when a program is put on
+    /// it. Whether a UDP port or a queue is in use only opening tells.
     ///
     /// # Errors
     /// See [`AfXdpError`].
-    pub fn prospect(config: &AfXdpConfig) -> Result<PortCaps, AfXdpError> {
-        prospect(config)
+    pub fn prospect(config: &AfXdpConfig, lanes: usize) -> Result<PortCaps, AfXdpError> {
+        prospect(config, lanes)
     }
 
     pub(crate) fn new(

@@ -4,15 +4,15 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
 use spindrift_bpf::attached;
 use spindrift_pmd::{PortCaps, device};
 
-use crate::config::{AfXdpConfig, AfXdpError};
+use crate::config::{AfXdpConfig, AfXdpError, XdpMode};
 use crate::features::{Features, features};
 use crate::filter::Wanted;
 use crate::netlink::Netlink;
 use crate::open::{Maps, Plane, explain};
 
 /// What ports on an interface would be, as far as that can be told without opening one. Nothing changes at the interface.
-pub(crate) fn prospect(config: &AfXdpConfig) -> Result<PortCaps, AfXdpError> {
-    let Plane { interface, queues, mut caps, .. } = Plane::look_at(config, 1)?;
+pub(crate) fn prospect(config: &AfXdpConfig, lanes: usize) -> Result<PortCaps, AfXdpError> {
+    let Plane { interface, queues, mut caps, .. } = Plane::look_at(config, lanes)?;
     let name = interface.name;
     let socket = socket_with(AddressFamily::XDP, SocketType::RAW, SocketFlags::CLOEXEC, None);
     socket.map_err(|error| explain("open an AF_XDP socket on a queue", error.into(), &name, 0))?;
@@ -29,6 +29,9 @@ pub(crate) fn prospect(config: &AfXdpConfig) -> Result<PortCaps, AfXdpError> {
     let driver = driver.unwrap_or_else(|_| "unknown".to_owned());
     let features =
         features(interface.index).map_err(|error| explain("ask for XDP features", error, &name, 0))?;
+    if config.mode == XdpMode::Native && features.is_some_and(|features| !features.native) {
+        return Err(AfXdpError::NotNative { interface: name, driver });
+    }
     caps.notes.push(outlook(&driver, features));
     caps.notes.push(if queues == 1 {
         "1 queue: 1 lane".to_owned()

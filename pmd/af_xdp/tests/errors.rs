@@ -115,7 +115,7 @@ fn udp_ports_have_one_owner() {
 fn prospects() {
     let Some(hosts) = Hosts::new("prospect", 9000, 2) else { return };
     let config = Hosts::config(0, XdpMode::Auto, V6[0]);
-    let look = |config: &AfXdpConfig| hosts.on(0, || AfXdpPort::prospect(config));
+    let look = |config: &AfXdpConfig| hosts.on(0, || AfXdpPort::prospect(config, 1));
     let said = look(&config).unwrap();
     assert!(hosts.on(0, || attached(81).unwrap()).is_none(), "nothing was attached");
     let port = hosts.try_open(0, &config).unwrap();
@@ -135,16 +135,46 @@ fn prospects() {
     drop(port);
     refused(&AfXdpConfig { interface: "lo".to_owned(), ..config.clone() }, &["lo is not Ethernet"]);
     refused(&AfXdpConfig { rx_buffers: 100, ..config.clone() }, &["rx_buffers is 100"]);
+    let error = hosts.on(0, || AfXdpPort::prospect(&config, 3)).expect_err("refused").to_string();
+    assert!(error.contains("3 lanes") && error.contains("has 2 receive"), "{error}");
     hosts.on(0, || {
         let none = CapabilitySet::empty();
         let sets = capabilities(None).unwrap();
         set_capabilities(None, CapabilitySets { effective: none, ..sets }).unwrap();
-        let error = AfXdpPort::prospect(&config).expect_err("refused").to_string();
+        let error = AfXdpPort::prospect(&config, 1).expect_err("refused").to_string();
         assert!(error.contains("CAP_NET_RAW") && error.contains("`udp` port"), "{error}");
         set_capabilities(None, CapabilitySets { effective: CapabilitySet::NET_RAW, ..sets }).unwrap();
-        let error = AfXdpPort::prospect(&config).expect_err("refused").to_string();
+        let error = AfXdpPort::prospect(&config, 1).expect_err("refused").to_string();
         assert!(error.contains("CAP_BPF") && error.contains("`udp` port"), "{error}");
     });
+}
+
+/// Where nobody but the network stack runs programs.
+#[test]
+fn a_driver_without_xdp() {
+    let Some(hosts) = Hosts::new("driver", 1500, 1) else { return };
+    if !hosts.ip(0, "link add odd0 type bridge") {
+        return eprintln!("skipped: this kernel has no bridges");
+    }
+    assert!(hosts.ip(0, "address add 192.0.2.1/24 dev odd0") && hosts.ip(0, "link set odd0 up"));
+    let config = |mode| AfXdpConfig { interface: "odd0".to_owned(), mode, ..AfXdpConfig::default() };
+    let native = config(XdpMode::Native);
+    let errors = [hosts.try_open(0, &native).err(), hosts.on(0, || AfXdpPort::prospect(&native, 1)).err()];
+    let told = |part: &str| errors.iter().flatten().filter(|error| error.to_string().contains(part)).count();
+    // Kernels older than 6.3 do not tell before.
+    assert!(
+        errors[0].is_some() && told("odd0 (bridge) has no native XDP; use the mode `auto`") >= 1,
+        "{errors:?}"
+    );
+    for (mode, note) in
+        [(XdpMode::Auto, "generic XDP: the driver of odd0"), (XdpMode::Generic, "as was asked for")]
+    {
+        let port = hosts.try_open(0, &config(mode)).unwrap();
+        assert!(port.caps().notes.iter().any(|told| told.contains(note)), "{:?}", port.caps().notes);
+        drop(port);
+        let said = hosts.on(0, || AfXdpPort::prospect(&config(mode), 1)).unwrap();
+        assert!(said.notes.iter().any(|told| told.contains("driver bridge")), "{:?}", said.notes);
+    }
 }
 
 /// Without a choice it is the address that most can send to, IPv6 before IPv4, and none that may be somebody else's.

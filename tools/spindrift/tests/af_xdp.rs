@@ -290,7 +290,11 @@ mod with {
         let odd = ["--port", "af_xdp:odd0"];
         let native = [&["write-bw"], &odd[..], &["--xdp-mode", "native"]].concat();
         let output = end_of(Running::start(&mut spindrift(lab, "h1", &native)), PATIENCE, "the server");
-        assert!(stderr(&output).contains("odd0") && !output.status.success(), "{}", stderr(&output));
+        assert!(
+            stderr(&output).contains("odd0 (bridge) has no native XDP") && !output.status.success(),
+            "{}",
+            stderr(&output)
+        );
         let mut auto = Running::start(&mut spindrift(lab, "h1", &[&["write-bw"], &odd[..]].concat()));
         let mut line = String::new();
         BufReader::new(auto.child().stderr.take().unwrap()).read_line(&mut line).unwrap();

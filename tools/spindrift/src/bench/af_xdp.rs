@@ -1,9 +1,9 @@
 //! Ports of kind `af_xdp`, in builds that have them: the feature `af_xdp`.
 
 #[cfg(feature = "af_xdp")]
-pub(crate) use with::{is_in_use, open, prospect};
+pub(crate) use with::{check, is_in_use, open, prospect};
 #[cfg(not(feature = "af_xdp"))]
-pub(crate) use without::{is_in_use, open, prospect};
+pub(crate) use without::{check, is_in_use, open, prospect};
 
 use anyhow::Result;
 
@@ -25,9 +25,10 @@ pub(crate) fn check_built(name: &str) -> Result<()> {
 
 #[cfg(feature = "af_xdp")]
 mod with {
-    use std::net::IpAddr;
+    use std::net::{IpAddr, UdpSocket};
 
     use anyhow::{Context as _, Result};
+    use spindrift::wire::UDP_PORT_MRC;
     use spindrift_af_xdp::{AfXdpConfig, AfXdpError, AfXdpPort, XdpMode};
     use spindrift_pmd::PortCaps;
 
@@ -41,6 +42,21 @@ mod with {
         let config = |local| config_of(&settings.config.nic, local, port);
         let configs = local.iter().map(config).collect::<Result<Vec<_>>>()?;
         AfXdpPort::open_planes(&configs, settings.lanes).context("cannot open AF_XDP ports")
+    }
+
+    /// Says what is in the way of opening ports, as far as that can be told without: opening some may cost an interface its link for a
+    /// while.
+    pub(crate) fn check(settings: &Settings, local: &[Local]) -> Result<()> {
+        for local in local {
+            let wanted = settings.config.transport.udp_port;
+            let config = config_of(&settings.config.nic, local, wanted.unwrap_or(UDP_PORT_MRC))?;
+            AfXdpPort::prospect(&config, settings.lanes).context("cannot open AF_XDP ports")?;
+            let address = local.address;
+            if let Some(port) = wanted.filter(|&port| UdpSocket::bind((address, port)).is_err()) {
+                return Err(AfXdpError::PortInUse { address, port }.into());
+            }
+        }
+        Ok(())
     }
 
     fn config_of(nic: &Nic, local: &Local, port: u16) -> Result<AfXdpConfig> {
@@ -71,7 +87,7 @@ mod with {
     pub(crate) fn prospect(interface: &str, address: IpAddr) -> Option<Result<PortCaps, String>> {
         let config =
             AfXdpConfig { interface: interface.to_owned(), local: Some(address), ..AfXdpConfig::default() };
-        match AfXdpPort::prospect(&config) {
+        match AfXdpPort::prospect(&config, 1) {
             // Nothing of this kind can ever be had there.
             Err(AfXdpError::NotEthernet(_)) => None,
             told => Some(told.map_err(|error| error.to_string())),
@@ -125,6 +141,10 @@ mod without {
 
     pub(crate) fn open(_: &Settings, _: &[Local], _: u16) -> Result<Vec<Vec<UdpPort>>> {
         Err(usage(format!("this build has no AF_XDP ports; {HOW_TO_BUILD}")))
+    }
+
+    pub(crate) fn check(settings: &Settings, local: &[Local]) -> Result<()> {
+        open(settings, local, 0).map(drop)
     }
 
     pub(crate) fn is_in_use(_: &anyhow::Error) -> bool {

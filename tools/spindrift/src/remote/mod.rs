@@ -323,12 +323,15 @@ impl Session {
         }
     }
 
-    /// Opens what a run will need and closes it again: better an error now than when a client has come.
+    /// Opens what a run will need and closes it again, or looks at it: better an error now than when a client has come.
     fn check_nic(&self) -> Result<()> {
         match (self.settings.local(), self.settings.port) {
-            (Some(places), _) => drop(self.open_ports(&resolve(&self.local_name, places, None)?)?),
+            (Some(places), PortKind::AfXdp) => {
+                af_xdp::check(&self.settings, &resolve(&self.local_name, places, None)?)?;
+            }
             // The client's address decides which interface it is.
             (None, PortKind::AfXdp) => {}
+            (Some(places), _) => drop(self.open_ports(&resolve(&self.local_name, places, None)?)?),
             (None, _) => drop(self.open_ports(&[Local::of_address(Ipv4Addr::LOCALHOST.into())?])?),
         }
         if let Some(path) = &self.settings.pcap {
