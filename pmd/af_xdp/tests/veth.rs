@@ -20,6 +20,16 @@ use support::{DEVICES, Datagram, Hosts, V4, V6, deliver, receive, wait_for};
 
 const PORT: u16 = 4971;
 
+/// Ports of both hosts, between which a datagram has passed; the datagram, and the time.
+fn talking(hosts: &Hosts) -> (AfXdpPort, AfXdpPort, Datagram, u64) {
+    hosts.introduce();
+    let [mut a, mut b] = hosts.open(XdpMode::Auto, V4);
+    let mut clock = 0;
+    let datagram = Datagram::new(&a, V4[1], PORT, b"x");
+    deliver(&mut a, &mut b, &datagram, &mut clock);
+    (a, b, datagram, clock)
+}
+
 /// What any port must do: in both modes, over both families, with frames in one buffer and in several.
 #[test]
 fn conforms() {
@@ -160,11 +170,7 @@ fn a_destination_without_a_way_is_counted() {
 #[test]
 fn survives_links_that_go_down() {
     let Some(hosts) = Hosts::new("down", 1500, 1) else { return };
-    hosts.introduce();
-    let [mut a, mut b] = hosts.open(XdpMode::Auto, V4);
-    let mut clock = 0;
-    let datagram = Datagram::new(&a, V4[1], PORT, b"x");
-    deliver(&mut a, &mut b, &datagram, &mut clock);
+    let (mut a, mut b, datagram, mut clock) = talking(&hosts);
     for side in [1, 0] {
         let set = |state: &str| assert!(hosts.ip(side, &format!("link set {} {state}", DEVICES[side])));
         let began = Instant::now();
@@ -237,11 +243,7 @@ fn other_interfaces_do_not_matter() {
 #[test]
 fn survives_an_interface_that_goes() {
     let Some(hosts) = Hosts::new("gone", 1500, 1) else { return };
-    hosts.introduce();
-    let [mut a, mut b] = hosts.open(XdpMode::Auto, V4);
-    let mut clock = 0;
-    let datagram = Datagram::new(&a, V4[1], PORT, b"x");
-    deliver(&mut a, &mut b, &datagram, &mut clock);
+    let (mut a, mut b, datagram, mut clock) = talking(&hosts);
     assert!(hosts.ip(0, &format!("link del {}", DEVICES[0])));
     let began = Instant::now();
     for port in [&mut a, &mut b] {
