@@ -14,7 +14,7 @@
 //! | [`pcap`] | over any port: a nanosecond capture file |
 //! | [`trace`] | over any port: one line of text per frame |
 //! | [`pump`] | raw UDP offload sender and receiver: the limit that the `udp` port is measured against |
-//! | `testing` | (feature `testing`) how to write a port, and the conformance run that every port must pass |
+//! | `testing` | (feature `testing`) how to write a port, the conformance run that every port must pass, and a way into network namespaces |
 //!
 //! A poll loop drives a port like this:
 //!

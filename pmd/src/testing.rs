@@ -120,11 +120,15 @@
 
 #![expect(clippy::expect_used, reason = "a failed check panics, as in any test")]
 
+mod namespace;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::memory::Region;
 use crate::{DatagramMeta, LinkState, Port, RxFrame, RxOrigin, Tail, TxFrame, frame};
+
+pub use namespace::within;
 
 /// How often an empty port is asked before frames count as lost.
 const PATIENCE: usize = 3_000_000;

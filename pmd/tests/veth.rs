@@ -2,11 +2,9 @@
 //! `ip`; without them the test says so and passes.
 #![allow(clippy::unwrap_used, clippy::disallowed_methods, clippy::print_stderr, reason = "tests")]
 
-use std::fs::File;
-use std::os::fd::AsRawFd;
 use std::process::Command;
 
-use spindrift_pmd::testing::Conformance;
+use spindrift_pmd::testing::{Conformance, within};
 use spindrift_pmd::udp::{SourcePorts, UdpConfig, UdpPort};
 use spindrift_pmd::{DatagramMeta, LinkState, Medium, Port, TxFrame};
 
@@ -40,20 +38,12 @@ impl Namespaces {
 
     /// Opens a port inside a namespace: sockets stay where they were made.
     fn open(&self, side: usize, address: &str) -> UdpPort {
-        let namespace = File::open(format!("/run/netns/{}", self.names[side])).unwrap();
         let cfg = UdpConfig {
             local: address.parse().unwrap(),
             source_ports: SourcePorts::Count(4),
             ..UdpConfig::default()
         };
-        std::thread::scope(|scope| {
-            let opened = scope.spawn(|| {
-                // SAFETY: a live descriptor; only this short thread changes its namespace.
-                assert_eq!(unsafe { libc::setns(namespace.as_raw_fd(), libc::CLONE_NEWNET) }, 0);
-                UdpPort::open(&cfg).unwrap()
-            });
-            opened.join().unwrap()
-        })
+        within(&self.names[side], || UdpPort::open(&cfg).unwrap())
     }
 }
 

@@ -322,6 +322,16 @@ impl Fabric {
         (plane < self.shape.planes).then(|| self.address_at(at, plane))
     }
 
+    /// The host and the plane whose address this is; `None` where no host has it.
+    pub fn port_of(&self, address: Ipv6Addr) -> Option<(u16, u8)> {
+        let t0 = (address.to_bits() >> 64) as u16;
+        let at_t0 = |(_, host): &(u16, &FabricHost)| host.t0 == t0;
+        let planes = |(number, host)| (0..self.shape.planes).map(move |plane| (number, host, plane));
+        let mut ports = (0..).zip(&self.hosts).filter(at_t0).flat_map(planes);
+        let found = ports.find(|(_, host, plane)| self.address_at(host, *plane) == address);
+        found.map(|(number, _, plane)| (number, plane))
+    }
+
     /// The prefix of the hosts at a T0 switch, which is the same in each plane.
     pub fn subnet(&self, t0: u16) -> Ipv6Net {
         let bits = self.shape.prefix.addr().to_bits() | u128::from(t0) << 64;

@@ -105,6 +105,28 @@ fn what_no_table_knows_is_dropped_where_it_is_seen() {
 }
 
 #[test]
+fn ports_are_found_by_their_addresses() {
+    let fabric = fabric(3, 2);
+    for port in (0..4).flat_map(|host| (0..3).map(move |plane| (host, plane))) {
+        let address = fabric.address(port.0, port.1).unwrap();
+        assert_eq!(fabric.port_of(address), Some(port));
+        let bits = address.to_bits();
+        for other in [bits ^ 1, bits ^ 1 << 18, bits ^ 1 << 40, bits ^ 1 << 70, bits ^ 1 << 81] {
+            let found = fabric.port_of(Ipv6Addr::from_bits(other));
+            assert!(
+                found.is_none_or(|(host, plane)| fabric.address(host, plane).unwrap().to_bits() == other)
+            );
+        }
+    }
+    // Beyond the planes, the downlinks, and the T0 switches that there are.
+    for nobody in
+        ["fd5d:7072::3:1", "fd5d:7072::2", "fd5d:7072:0:3::1", "fd5d:7073::1", "fd5d:7072::1:0:0:1", "::1"]
+    {
+        assert_eq!(fabric.port_of(nobody.parse().unwrap()), None, "{nobody}");
+    }
+}
+
+#[test]
 fn who_is_not_there_has_no_path() {
     let fabric = fabric(2, 4);
     let mut walker = fabric.walker();

@@ -53,6 +53,8 @@ pub(crate) struct Nic {
     pub(crate) lanes: Option<usize>,
     pub(crate) local: Option<Vec<Place>>,
     pub(crate) plane_ids: Option<Vec<u32>>,
+    pub(crate) topology: Option<PathBuf>,
+    pub(crate) routing: Option<RoutingName>,
     #[serde(deserialize_with = "source_ports")]
     pub(crate) source_ports: Option<SourcePortSet>,
     pub(crate) gso: Option<bool>,
@@ -159,6 +161,25 @@ pub(crate) enum XdpModeName {
     Generic,
 }
 
+/// How packets find their way through a fabric.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum RoutingName {
+    /// Source-routed: each packet names the switches of its path, which its entropy value chooses.
+    Srv6,
+    /// Switches choose, by hashing the packet's headers.
+    Ecmp,
+}
+
+impl RoutingName {
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Srv6 => "srv6",
+            Self::Ecmp => "ecmp",
+        }
+    }
+}
+
 /// Congestion control algorithms.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "kebab-case")]
@@ -206,6 +227,9 @@ impl Config {
         let file = TomlFile::read(path, "configuration")?;
         let mut config: Self = file.parse()?;
         config.file = Some(file);
+        // As a file that it speaks of moves with it.
+        let folder = path.parent().unwrap_or(Path::new(""));
+        config.nic.topology = config.nic.topology.map(|topology| folder.join(topology));
         Ok(config)
     }
 

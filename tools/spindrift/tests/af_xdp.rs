@@ -41,56 +41,22 @@ fn loopback_has_none() {
 mod with {
     use std::io::{BufRead as _, BufReader};
     use std::net::Ipv6Addr;
-    use std::process::{Command, Stdio};
+    use std::process::Command;
     use std::time::{Duration, Instant};
 
-    use serde_json::{Value as Json, json};
+    use serde_json::{Value as Json, json as value};
 
     use super::refused;
-    use super::support::lab::Lab;
-    use super::support::{Running, end_of, stderr, stdout};
+    use super::support::lab::{Lab, PATIENCE};
+    use super::support::{Running, end_of, json, stderr, stdout};
 
-    /// Longer than any of this takes; only a hang meets it.
-    const PATIENCE: Duration = Duration::from_mins(1);
     const BOTH: [&str; 4] = ["--port", "af_xdp:eth0", "--port", "af_xdp:eth1"];
     /// The server's first address.
     const SERVER: &str = "fd5d:7072::2";
 
-    fn on(lab: &Lab, host: &str, program: &str, args: &[&str]) -> Command {
-        let mut command = Command::new("ip");
-        command.args(["netns", "exec", &lab.namespace(host), program]).args(args);
-        command.stdout(Stdio::piped()).stderr(Stdio::piped());
-        command
-    }
-
-    fn spindrift(lab: &Lab, host: &str, args: &[&str]) -> Command {
-        on(lab, host, env!("CARGO_BIN_EXE_spindrift"), args)
-    }
-
-    fn server(lab: &Lab, args: &[&str]) -> Running {
-        let mut server = Running::start(&mut spindrift(lab, "h2", &[&["write-bw", "--json"], args].concat()));
-        let mut line = String::new();
-        BufReader::new(server.child().stderr.take().unwrap()).read_line(&mut line).unwrap();
-        assert!(line.contains("waiting for a client"), "{line}");
-        server
-    }
-
-    fn json(text: &[u8]) -> Json {
-        serde_json::from_slice(text).unwrap()
-    }
-
     /// The objects of server and client.
-    fn write_bw(lab: &Lab, [of_server, of_client]: [&[&str]; 2]) -> [Json; 2] {
-        let server = server(lab, of_server);
-        let args = [&["write-bw", SERVER, "--json", "-s", "64K", "-n", "300"], of_client].concat();
-        let client = end_of(Running::start(&mut spindrift(lab, "h1", &args)), PATIENCE, "the client");
-        let server = end_of(server, PATIENCE, "the server");
-        let both = [json(&server.stdout), json(&client.stdout)];
-        assert!(client.status.success() && server.status.success(), "{both:?} {}", stderr(&client));
-        for side in &both {
-            assert_eq!(side["rows"][0]["verified"], true, "{side}");
-        }
-        both
+    fn write_bw(lab: &Lab, options: [&[&str]; 2]) -> [Json; 2] {
+        lab.write_bw(["h1", "h2"], SERVER, options)
     }
 
     /// What a side says of its ports.
@@ -123,7 +89,7 @@ mod with {
         {
             assert_eq!(
                 (&side["settings"]["port"], &side["settings"]["planes"]),
-                (&json!("af_xdp"), &json!(2))
+                (&value!("af_xdp"), &value!(2))
             );
             let ports = ports(side);
             let said = ["af_xdp eth0", "af_xdp eth1", "native XDP", "copies", addresses[0], addresses[1]];
@@ -156,10 +122,10 @@ mod with {
         let [server, _] = write_bw(&lab, [&["--port", "af_xdp"], &["--port", "af_xdp"]]);
         assert!(ports(&server).contains("af_xdp eth0") && !ports(&server).contains("eth1"), "{server}");
         let lat = ["write-lat", SERVER, "--port", "af_xdp", "-n", "100"];
-        let other = Running::start(&mut spindrift(&lab, "h2", &["write-lat", "--port", "af_xdp:eth0"]));
+        let other = Running::start(&mut lab.spindrift("h2", &["write-lat", "--port", "af_xdp:eth0"]));
         // The server may not listen yet.
         let ended = |args: &[&str]| {
-            end_of(Running::start(&mut spindrift(&lab, "h1", args)), PATIENCE, "the client").status.success()
+            end_of(Running::start(&mut lab.spindrift("h1", args)), PATIENCE, "the client").status.success()
         };
         wait_for(|| ended(&lat));
         assert!(end_of(other, PATIENCE, "the server").status.success());
@@ -178,12 +144,12 @@ mod with {
         for options in [[&kernel[..], &past], [&past, &kernel]] {
             let [server, client] = write_bw(&lab, options);
             let kinds = [&server["settings"]["port"], &client["settings"]["port"]];
-            assert!(kinds.contains(&&json!("udp")) && kinds.contains(&&json!("af_xdp")), "{kinds:?}");
+            assert!(kinds.contains(&&value!("udp")) && kinds.contains(&&value!("af_xdp")), "{kinds:?}");
         }
         // Not without being told: what they call a path differs.
-        let waiting = server(&lab, &kernel);
+        let waiting = lab.server("h2", &kernel);
         let args = [&["write-bw", SERVER, "--json"], &BOTH[..]].concat();
-        let client = end_of(Running::start(&mut spindrift(&lab, "h1", &args)), PATIENCE, "the client");
+        let client = end_of(Running::start(&mut lab.spindrift("h1", &args)), PATIENCE, "the client");
         let error = json(&client.stdout)["error"].to_string();
         assert!(error.contains("entropy") && error.contains("kernel sockets need `udp`"), "{error}");
         drop(waiting);
@@ -205,7 +171,7 @@ mod with {
         assert!(theirs.recv(&mut [0; 64]).is_err());
         // A port that was asked for by number is not replaced.
         let fixed = [&["write-bw", "--udp-port", "4971"], &port[..]].concat();
-        let output = end_of(Running::start(&mut spindrift(&lab, "h2", &fixed)), PATIENCE, "the server");
+        let output = end_of(Running::start(&mut lab.spindrift("h2", &fixed)), PATIENCE, "the server");
         let error = stderr(&output);
         assert!(
             error.contains("UDP port 4971 of fd5d:7072::2 is in use") && !output.status.success(),
@@ -213,9 +179,9 @@ mod with {
         );
         drop(theirs);
         // The server is killed in the middle of a run.
-        let mut killed = server(&lab, &port);
+        let mut killed = lab.server("h2", &port);
         let args = [&["write-bw", SERVER, "-D", "20s", "--json"], &port[..]].concat();
-        let client = Running::start(&mut spindrift(&lab, "h1", &args));
+        let client = Running::start(&mut lab.spindrift("h1", &args));
         wait_for(|| programs(&lab, "h2") > 0 && programs(&lab, "h1") > 0);
         killed.child().kill().unwrap();
         let client = end_of(client, PATIENCE, "the client");
@@ -225,10 +191,10 @@ mod with {
         // A second one on the same interface is told why it cannot be.
         let second = [&["write-bw", "-p", "7000"], &port[..]].concat();
         let args = [&["write-bw", SERVER, "-D", "20s"], &port[..]].concat();
-        let busy = server(&lab, &port);
-        let client = Running::start(&mut spindrift(&lab, "h1", &args));
+        let busy = lab.server("h2", &port);
+        let client = Running::start(&mut lab.spindrift("h1", &args));
         wait_for(|| programs(&lab, "h2") > 0);
-        let output = end_of(Running::start(&mut spindrift(&lab, "h2", &second)), PATIENCE, "the second");
+        let output = end_of(Running::start(&mut lab.spindrift("h2", &second)), PATIENCE, "the second");
         let error = stderr(&output);
         assert_eq!(error.matches("interface eth0 has an XDP program already").count(), 1, "{error}");
         drop((client, busy));
@@ -238,7 +204,7 @@ mod with {
     fn the_list_of_ports_tells_what_they_would_be() {
         let Some(lab) = Lab::new("afxdplist") else { return };
         lab.up("two-plane.toml");
-        let output = spindrift(&lab, "h1", &["ports", "--json"]).output().unwrap();
+        let output = lab.spindrift("h1", &["ports", "--json"]).output().unwrap();
         let all = json(&output.stdout);
         let of = |kind: &str, address: &str| {
             let rows = all["ports"].as_array().unwrap().iter();
@@ -249,19 +215,19 @@ mod with {
         assert!(notes.contains("driver veth") && notes.contains("1 queue: 1 lane"), "{notes}");
         assert_eq!(
             (&row["interface"], &row["network"], &row["error"]),
-            (&json!("eth1"), &json!(true), &Json::Null)
+            (&value!("eth1"), &value!(true), &Json::Null)
         );
-        assert_eq!((&row["max_frame"], &row["batch"]), (&json!(9230), &json!(1)));
+        assert_eq!((&row["max_frame"], &row["batch"]), (&value!(9230), &value!(1)));
         assert_eq!(of("udp", "fd5d:7072::1:1")[0]["index"], row["index"]);
         assert_eq!(of("af_xdp", "::1"), [] as [Json; 0], "lo leads nowhere");
         assert_eq!(programs(&lab, "h1"), 0);
-        let text = stdout(&spindrift(&lab, "h1", &["ports"]).output().unwrap());
+        let text = stdout(&lab.spindrift("h1", &["ports"]).output().unwrap());
         assert!(text.contains("fd5d:7072::1:1") && text.contains(" af_xdp      9230"), "{text}");
         assert!(text.contains("settings of af_xdp ports") && text.contains("nic.xdp_mode"), "{text}");
         without_a_driver(&lab);
         // Without permission: why, and what else there is.
         let who = ["--reuid=65534", "--clear-groups", env!("CARGO_BIN_EXE_spindrift"), "ports", "--json"];
-        let output = on(&lab, "h1", "setpriv", &who).output().unwrap();
+        let output = lab.on("h1", "setpriv", &who).output().unwrap();
         if output.status.success() {
             let rows = json(&output.stdout);
             let row = rows["ports"].as_array().unwrap().iter().find(|row| row["port"] == "af_xdp").cloned();
@@ -284,18 +250,18 @@ mod with {
             return eprintln!("SKIPPED: this kernel has no bridges");
         }
         assert!(ip("address add 192.0.2.1/24 dev odd0") && ip("link set odd0 up"));
-        let text = stdout(&spindrift(lab, "h1", &["ports"]).output().unwrap());
+        let text = stdout(&lab.spindrift("h1", &["ports"]).output().unwrap());
         let said = ["driver bridge without native XDP: generic, with copies", "older than 6.3"];
         assert!(said.iter().any(|part| text.contains(part)), "{text}");
         let odd = ["--port", "af_xdp:odd0"];
         let native = [&["write-bw"], &odd[..], &["--xdp-mode", "native"]].concat();
-        let output = end_of(Running::start(&mut spindrift(lab, "h1", &native)), PATIENCE, "the server");
+        let output = end_of(Running::start(&mut lab.spindrift("h1", &native)), PATIENCE, "the server");
         assert!(
             stderr(&output).contains("odd0 (bridge) has no native XDP") && !output.status.success(),
             "{}",
             stderr(&output)
         );
-        let mut auto = Running::start(&mut spindrift(lab, "h1", &[&["write-bw"], &odd[..]].concat()));
+        let mut auto = Running::start(&mut lab.spindrift("h1", &[&["write-bw"], &odd[..]].concat()));
         let mut line = String::new();
         BufReader::new(auto.child().stderr.take().unwrap()).read_line(&mut line).unwrap();
         assert!(line.contains("waiting for a client"), "{line}");

@@ -6,23 +6,20 @@
 
 mod support;
 
-use std::fs::File;
 use std::io::{BufRead, BufReader};
-use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
 use std::process::{Command, Stdio};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 use std::thread;
 use std::time::Duration;
 
 use serde_json::Value as Json;
 use spindrift::wire::{UDP_PORT_MRC, icrc};
 use support::Running;
+use support::raw::{OverOnDrop, RawSocket};
 
 /// Longer than any of this takes; only a hang meets it.
 const PATIENCE: Duration = Duration::from_mins(1);
 const MTU: usize = 1_500;
-/// Room for what waits to be looked at.
-const BUFFER: libc::c_int = 64 << 20;
 
 fn ip(args: &str) -> bool {
     Command::new("ip").args(args.split_whitespace()).output().is_ok_and(|out| out.status.success())
@@ -54,40 +51,6 @@ impl Namespaces {
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
         command
     }
-
-    /// A socket that sees every frame on the second namespace's end of the wire, in both directions.
-    fn raw_socket(&self) -> OwnedFd {
-        let namespace = File::open(format!("/run/netns/{}", self.0[1])).unwrap();
-        let open = move || {
-            let all = i32::from((libc::ETH_P_ALL as u16).to_be());
-            // SAFETY: a live descriptor; only this short thread changes its namespace, and the socket stays there.
-            let raw = unsafe {
-                assert_eq!(libc::setns(namespace.as_raw_fd(), libc::CLONE_NEWNET), 0);
-                libc::socket(libc::AF_PACKET, libc::SOCK_RAW | libc::SOCK_CLOEXEC, all)
-            };
-            assert!(raw >= 0);
-            set(raw, libc::SO_RCVBUFFORCE, &BUFFER);
-            set(raw, libc::SO_RCVTIMEO, &libc::timeval { tv_sec: 0, tv_usec: 50_000 });
-            // SAFETY: just opened, and nobody else's.
-            unsafe { OwnedFd::from_raw_fd(raw) }
-        };
-        thread::spawn(open).join().unwrap()
-    }
-}
-
-fn set<T>(socket: libc::c_int, option: libc::c_int, value: &T) {
-    let len = size_of::<T>() as libc::socklen_t;
-    // SAFETY: the value lives during the call, and its length is right.
-    let result =
-        unsafe { libc::setsockopt(socket, libc::SOL_SOCKET, option, std::ptr::from_ref(value).cast(), len) };
-    assert_eq!(result, 0, "option {option}");
-}
-
-/// The next frame's length; `None` when none came for a while.
-fn next_frame(raw: &OwnedFd, frame: &mut [u8]) -> Option<usize> {
-    // SAFETY: the buffer is as long as it says and lives during the call.
-    let len = unsafe { libc::recv(raw.as_raw_fd(), frame.as_mut_ptr().cast(), frame.len(), 0) };
-    usize::try_from(len).ok()
 }
 
 impl Drop for Namespaces {
@@ -128,30 +91,6 @@ impl Seen {
     }
 }
 
-/// Collects what the socket sees until `over`, and then what is left.
-fn listen(raw: &OwnedFd, over: &AtomicBool) -> Seen {
-    let mut seen = Seen::default();
-    let mut frame = vec![0; 1 << 17];
-    loop {
-        let last = over.load(Ordering::Acquire);
-        while let Some(len) = next_frame(raw, &mut frame) {
-            seen.note(&frame[..len]);
-        }
-        if last {
-            return seen;
-        }
-    }
-}
-
-/// Ends the listening, also when the test fails.
-struct OverOnDrop<'a>(&'a AtomicBool);
-
-impl Drop for OverOnDrop<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Release);
-    }
-}
-
 fn wait_until_it_listens(server: &mut Running) {
     let mut line = String::new();
     BufReader::new(server.child().stderr.take().unwrap()).read_line(&mut line).unwrap();
@@ -160,10 +99,14 @@ fn wait_until_it_listens(server: &mut Running) {
 
 /// Runs `write-bw` over the wire; the client's object and what was seen.
 fn write_bw(namespaces: &Namespaces, address: &str, options: &[&str]) -> (Json, Seen) {
-    let raw = namespaces.raw_socket();
+    let raw = RawSocket::new(&namespaces.0[1]);
     let over = AtomicBool::new(false);
     thread::scope(|scope| {
-        let seen = scope.spawn(|| listen(&raw, &over));
+        let seen = scope.spawn(|| {
+            let mut seen = Seen::default();
+            raw.listen(&over, |frame| seen.note(frame));
+            seen
+        });
         let listening = OverOnDrop(&over);
         let server_args = [&["write-bw", "--udp-port", "4971"] as &[&str], options].concat();
         let mut server = Running::start(&mut namespaces.spindrift(1, &server_args));

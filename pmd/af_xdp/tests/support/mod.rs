@@ -1,12 +1,11 @@
 //! Two hosts joined by a veth pair, in two network namespaces that go when the test ends.
 #![allow(dead_code, unreachable_pub, missing_docs, reason = "each test uses some of it")]
 
-use std::fs::File;
-use std::os::fd::AsRawFd;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
 use spindrift_af_xdp::{AfXdpConfig, AfXdpError, AfXdpPort, XdpMode};
+use spindrift_pmd::testing::within;
 use spindrift_pmd::{DatagramMeta, Port as _, Tail, TxFrame, testing};
 
 /// Longer than anything takes; only what is lost meets it.
@@ -69,17 +68,9 @@ impl Hosts {
         on_host
     }
 
-    /// Does something on a host: in a thread of its own, which is in the host's namespace.
+    /// Does something on a host.
     pub fn on<T: Send>(&self, side: usize, f: impl FnOnce() -> T + Send) -> T {
-        let namespace = File::open(format!("/run/netns/{}", self.names[side])).unwrap();
-        std::thread::scope(|scope| {
-            let done = scope.spawn(|| {
-                // SAFETY: a live descriptor; only this short thread changes its namespace.
-                assert_eq!(unsafe { libc::setns(namespace.as_raw_fd(), libc::CLONE_NEWNET) }, 0);
-                f()
-            });
-            done.join().unwrap()
-        })
+        within(&self.names[side], f)
     }
 
     pub fn config(side: usize, mode: XdpMode, local: &str) -> AfXdpConfig {

@@ -3,13 +3,13 @@
 
 use std::collections::BTreeMap;
 use std::ffi::CString;
-use std::fs::File;
 use std::net::Ipv6Addr;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
 use spindrift_bpf::{Assembler, Existing, Mode, Program, Reg, verdict};
+pub use spindrift_pmd::testing::within;
 use spindrift_srv6::{Behavior, F3216};
 use spindrift_switch::{NextHop, Pipeline, Port, Rules, Switch};
 
@@ -198,17 +198,6 @@ pub fn segments() -> Vec<(F3216, Behavior<NextHop>)> {
     let mut segments = vec![(NODE, Behavior::Node), (END, Behavior::Decapsulate)];
     segments.extend(links().map(|(usid, port)| (usid, Behavior::Adjacency(next(port)))));
     segments.into_iter().map(|(usid, behavior)| (segment(usid), behavior)).collect()
-}
-
-/// Does something in a network namespace.
-pub fn within<T: Send>(namespace: &str, work: impl FnOnce() -> T + Send) -> T {
-    let namespace = File::open(format!("/run/netns/{namespace}")).unwrap();
-    let go = move || {
-        // SAFETY: a plain call; only this short thread changes its namespace.
-        assert_eq!(unsafe { libc::setns(namespace.as_raw_fd(), libc::CLONE_NEWNET) }, 0);
-        work()
-    };
-    std::thread::scope(|scope| scope.spawn(go).join().unwrap())
 }
 
 impl Drop for Lab {

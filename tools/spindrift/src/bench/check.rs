@@ -51,10 +51,12 @@ pub(super) fn check(settings: &Settings, args: &RunArgs) -> Result<()> {
 }
 
 /// What not every kind of port has: the key, the flag, what it is about, and the kinds that have it.
-const OF_KINDS: [(&str, &str, &str, &[PortKind]); 6] = [
+const OF_KINDS: [(&str, &str, &str, &[PortKind]); 8] = [
     ("nic.gso", "--no-gso", "segmentation offload", &[PortKind::Udp]),
     ("nic.source_ports", "--source-ports", "list of source ports, and uses any", &[PortKind::Udp]),
     ("nic.local", "--local", "place on this host", &[PortKind::Udp, PortKind::AfXdp]),
+    ("nic.topology", "--topology", "place in a fabric", &[PortKind::Udp, PortKind::AfXdp]),
+    ("nic.routing", "--routing", "way through a fabric", &[PortKind::Udp, PortKind::AfXdp]),
     ("nic.xdp_mode", "--xdp-mode", "XDP program", &[PortKind::AfXdp]),
     ("nic.rx_buffers", "--rx-buffers", "buffers of its own", &[PortKind::AfXdp]),
     ("nic.tx_buffers", "--tx-buffers", "buffers of its own", &[PortKind::AfXdp]),

@@ -101,8 +101,10 @@ pub(crate) fn loopback_pair(settings: &Settings, planes: usize) -> [Nic; 2] {
 /// Two NICs of kernel sockets on this machine's loopback addresses: side 0 on 127.0.0.1, 127.0.0.3, ..; side 1
 /// on 127.0.0.2, 127.0.0.4, ..
 pub(crate) fn udp_pair(settings: &Settings, planes: usize) -> Result<[Nic; 2]> {
-    if settings.local().is_some() {
-        let place = settings.config.place("nic.local");
+    let nic = &settings.config.nic;
+    let given = [("nic.local", settings.local().is_some()), ("nic.topology", nic.topology.is_some())];
+    if let Some((key, _)) = given.into_iter().find(|(_, given)| *given) {
+        let place = settings.config.place(key);
         return Err(usage(format!(
             "{place}: `loopback` chooses the addresses of both sides; use --planes, or `write-bw` between hosts"
         )));

@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::Result;
 use clap::Args;
 use spindrift::congestion::{CcAlgorithm, CcConfig};
-use spindrift::endpoint::{EndpointConfig, Limits};
+use spindrift::endpoint::{EndpointConfig, Limits, Route};
 use spindrift::path::PathConfig;
 use spindrift::verbs::{QpConfig, RtsAttr};
 use spindrift::wire::{EntropyMode, StevOrder};
@@ -125,6 +125,10 @@ pub(crate) struct Settings {
     pub(crate) fault_text: Option<String>,
     pub(crate) pcap: Option<PathBuf>,
     pub(crate) port: PortKind,
+    /// What this host is called in the topology, if there is one.
+    pub(crate) host: Option<String>,
+    /// Source-routed ways to other hosts, if packets are to take such.
+    pub(crate) routes: Vec<Route>,
     pub(crate) counters: bool,
     pub(crate) json: bool,
 }
@@ -178,6 +182,8 @@ impl Settings {
             fault_text,
             pcap: args.pcap.clone().or_else(|| run.pcap.clone()),
             port: port.or(config.nic.port).unwrap_or(defaults.port),
+            host: None,
+            routes: Vec::new(),
             counters: args.counters,
             json: args.json,
             config,
@@ -212,6 +218,7 @@ impl Settings {
                 ..base.limits
             },
             plane_ids: self.config.nic.plane_ids.clone().unwrap_or(base.plane_ids),
+            routes: self.routes.clone(),
             ..base
         }
     }

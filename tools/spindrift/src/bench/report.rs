@@ -15,7 +15,7 @@ use super::pingpong::Led;
 use super::side::{Counted, InUse};
 use super::writer::Measured;
 use super::yardstick::Yardstick;
-use crate::config::PortKind;
+use crate::config::{PortKind, RoutingName};
 use crate::output::tell;
 use crate::units::format_size;
 
@@ -240,6 +240,11 @@ pub(crate) fn settings_json(settings: &Settings, in_use: &InUse) -> Map<String, 
     put("planes", in_use.planes.into());
     let port = |(name, notes): &(String, Vec<String>)| json!({ "name": name, "notes": notes });
     put("ports", in_use.ports.iter().map(port).collect());
+    if let (Some(host), nic) = (&settings.host, &settings.config.nic) {
+        put("topology", nic.topology.as_ref().map(|file| file.display().to_string()).into());
+        put("host", host.clone().into());
+        put("routing", nic.routing.map(RoutingName::name).into());
+    }
     put("lanes", settings.lanes.into());
     put("queue_pairs", settings.qps.into());
     put("tx_depth", settings.tx_depth.into());
@@ -262,9 +267,17 @@ pub(crate) fn settings_json(settings: &Settings, in_use: &InUse) -> Map<String, 
     map
 }
 
-/// What was run, for people: a line, and one more for each port past the kernel, of which there are several kinds.
+/// What was run, for people: a line, one more if there is a topology, and one for each port past the kernel, of which there are several
+/// kinds.
 pub(crate) fn settings_lines(settings: &Settings, in_use: &InUse) -> String {
     let mut lines = settings_line(settings, in_use);
+    if let (Some(host), Some(routing)) = (&settings.host, settings.config.nic.routing) {
+        let how = match routing {
+            RoutingName::Srv6 => "packets are source-routed by SRv6",
+            RoutingName::Ecmp => "packets go as switches route them",
+        };
+        let _ = write!(lines, "\n  this is {host} of the topology; {how}");
+    }
     if settings.port == PortKind::AfXdp {
         for (name, notes) in &in_use.ports {
             let _ = write!(lines, "\n  {name}: {}", notes.join("; "));

@@ -57,6 +57,10 @@ fn settings_of(kind: PortKind) -> Vec<PortSetting> {
         AfXdp => ("[\"eth0\", \"eth1\"]", "eth0,eth1"),
         _ => ("[\"127.0.0.1\", \"127.0.0.2\"]", "127.0.0.1,127.0.0.2"),
     };
+    let routing = match kind {
+        AfXdp => ("\"srv6\"", "srv6"),
+        _ => ("\"ecmp\"", "ecmp"),
+    };
     let all = [
         setting("nic.port", "port", ALL, "kind of port", Json::Null, quoted, kind.name()),
         setting("nic.planes", "planes", &[Loopback, Udp], "planes", PLANES.into(), "2", "2"),
@@ -71,6 +75,16 @@ fn settings_of(kind: PortKind) -> Vec<PortSetting> {
             place.1,
         ),
         setting("nic.plane_ids", "plane-ids", ALL, "list of numbers", Json::Null, "[1, 2]", "1,2"),
+        setting(
+            "nic.topology",
+            "topology",
+            &[Udp, AfXdp],
+            "file name",
+            Json::Null,
+            "\"fabric.toml\"",
+            "fabric.toml",
+        ),
+        setting("nic.routing", "routing", &[Udp, AfXdp], "way", Json::Null, routing.0, routing.1),
         setting("nic.source_ports", "source-ports", &[Udp], "UDP ports", source_ports.into(), "64", "64"),
         setting("nic.gso", "no-gso", &[Udp], "boolean", true.into(), "false", ""),
         setting("nic.xdp_mode", "xdp-mode", &[AfXdp], "mode", "auto".into(), "\"generic\"", "generic"),

@@ -8,6 +8,7 @@ use spindrift::verbs::exchange::{Channel, RemoteMr};
 
 use super::plan::{Kind, Message, Plan, TOOL, VERSION, VERSION_WITH_PUMP};
 use super::pump::{Sending, first_address};
+use super::site::tell_without_path;
 use super::{Session, pretty, sample, tell_unused_planes, while_polling, with_peer};
 use crate::bench::layout::Layout;
 use crate::bench::options::Amount;
@@ -103,6 +104,7 @@ impl<'a> Client<'a> {
         let offer = side.offer()?;
         let theirs = channel.agree(&offer, |_, agreed| side.establish(agreed)).map_err(named)?;
         tell_unused_planes("server", &peer, &offer, &theirs);
+        tell_without_path(settings, "server", &peer, &theirs);
         let remote = *theirs.memory.first().with_context(|| format!("the server {peer} offers no memory"))?;
         let cores = Cores::any(settings.lanes, session.share_cores);
         let pump = if session.with_pump {

@@ -6,6 +6,7 @@ mod plan;
 mod port;
 mod pump;
 mod server;
+mod site;
 
 use std::fs::OpenOptions;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
@@ -31,7 +32,7 @@ use crate::bench::options::{Amount, Defaults, RunArgs, Settings};
 use crate::bench::samples::{Sampler, SamplesConfig, USUAL_INTERVAL};
 use crate::bench::side::Side;
 use crate::bench::source_ports::SourcePortSet;
-use crate::config::{PortKind, XdpModeName};
+use crate::config::{PortKind, RoutingName, XdpModeName};
 use crate::output::tell;
 use crate::place::{Local, Place, resolve};
 use crate::stop::Stop;
@@ -41,6 +42,7 @@ use crate::verbose::Verbosity;
 
 use self::plan::Kind;
 use self::port::{PortArg, Ports};
+use self::site::Wanted;
 
 /// TCP port of the set-up exchange, the one of perftest.
 const TCP_PORT: u16 = 18_515;
@@ -68,6 +70,14 @@ pub(crate) struct RemoteArgs {
     /// another order, is refused. Any numbers, the same on all hosts.
     #[arg(long, value_name = "N,..", value_delimiter = ',')]
     plane_ids: Vec<u32>,
+    /// Topology file of the fabric between the hosts: gives this host's address on each plane, the planes' numbers, and the paths to
+    /// other hosts.
+    #[arg(long, value_name = "FILE", conflicts_with = "plane_ids")]
+    topology: Option<PathBuf>,
+    /// How packets find their way: each names its switches, or these choose [default: srv6 for `af_xdp` ports with a topology, else
+    /// ecmp].
+    #[arg(long, value_enum)]
+    routing: Option<RoutingName>,
     /// Index of the local address, as `spindrift ports` lists them: one plane there.
     #[arg(
         short = 'x',
@@ -124,6 +134,8 @@ impl RemoteArgs {
             ("--local", !self.local.is_empty()),
             ("--address-index", self.index.is_some()),
             ("--port", !ports.places.is_empty()),
+            ("--topology", self.topology.is_some()),
+            ("--routing", self.routing.is_some()),
             ("--xdp-mode", self.xdp_mode.is_some()),
             ("--rx-buffers", self.rx_buffers.is_some()),
             ("--tx-buffers", self.tx_buffers.is_some()),
@@ -169,27 +181,8 @@ fn run(args: &RemoteArgs, kind: Kind, size: Option<u64>, iterations: u64) -> Res
     }
     check_udp_port(&settings.config, args.udp_port)?;
     check_source_ports(&settings.config, args.source_ports)?;
-    let config = &mut settings.config;
-    let local_from = match (ports.places.is_empty(), args.local.is_empty(), args.index) {
-        (false, ..) => Some(("--port", ports.places.clone())),
-        (_, false, _) => Some(("--local", args.local.clone())),
-        (.., Some(index)) => Some(("-x", vec![Place::Address(address_of_index(index)?)])),
-        _ => None,
-    };
-    let local_name =
-        local_from.as_ref().map_or_else(|| config.place("nic.local"), |(flag, _)| (*flag).to_owned());
-    if let Some((_, places)) = local_from {
-        config.nic.local = Some(places);
-    }
-    if !args.plane_ids.is_empty() {
-        config.nic.plane_ids = Some(args.plane_ids.clone());
-    }
-    config.transport.udp_port = args.udp_port.or(config.transport.udp_port);
-    config.nic.source_ports = args.source_ports.or(config.nic.source_ports);
-    config.nic.xdp_mode = args.xdp_mode.or(config.nic.xdp_mode);
-    config.nic.rx_buffers = args.rx_buffers.or(config.nic.rx_buffers);
-    config.nic.tx_buffers = args.tx_buffers.or(config.nic.tx_buffers);
-    check_buffers(config, &flags)?;
+    let local_name = set_nic(args, &ports, &mut settings)?;
+    check_buffers(&settings.config, &flags)?;
     if let Some(places) = settings.local() {
         resolve(&local_name, places, None)?;
     }
@@ -223,6 +216,48 @@ fn run(args: &RemoteArgs, kind: Kind, size: Option<u64>, iterations: u64) -> Res
         Some(server) => client::run(&session, server),
         None => server::run(&session),
     }
+}
+
+/// Puts what flags say of the ports over what the file does. Returns what gave the ports' places, for errors.
+fn set_nic(args: &RemoteArgs, ports: &Ports, settings: &mut Settings) -> Result<String> {
+    let config = &mut settings.config;
+    let places = match (ports.places.is_empty(), args.local.is_empty(), args.index) {
+        (false, ..) => Some(("--port", ports.places.clone())),
+        (_, false, _) => Some(("--local", args.local.clone())),
+        (.., Some(index)) => Some(("-x", vec![Place::Address(address_of_index(index)?)])),
+        _ => None,
+    };
+    let mut local_name =
+        places.as_ref().map_or_else(|| config.place("nic.local"), |(flag, _)| (*flag).to_owned());
+    let topology_name = config.origin(args.topology.is_some(), "--topology", "nic.topology");
+    let routing_name = config.origin(args.routing.is_some(), "--routing", "nic.routing");
+    let ids_name = config.origin(!args.plane_ids.is_empty(), "--plane-ids", "nic.plane_ids");
+    if let Some((_, places)) = places {
+        config.nic.local = Some(places);
+    }
+    if !args.plane_ids.is_empty() {
+        config.nic.plane_ids = Some(args.plane_ids.clone());
+    }
+    config.transport.udp_port = args.udp_port.or(config.transport.udp_port);
+    config.nic.source_ports = args.source_ports.or(config.nic.source_ports);
+    config.nic.xdp_mode = args.xdp_mode.or(config.nic.xdp_mode);
+    config.nic.rx_buffers = args.rx_buffers.or(config.nic.rx_buffers);
+    config.nic.tx_buffers = args.tx_buffers.or(config.nic.tx_buffers);
+    let nic = config.nic.clone();
+    let topology = args.topology.as_deref().or(nic.topology.as_deref());
+    let places = nic.local.as_deref().filter(|places| !places.is_empty());
+    let wanted = Wanted {
+        topology: topology.map(|path| (&*topology_name, path)),
+        places: places.map(|places| (&*local_name, places)),
+        routing: args.routing.or(nic.routing).map(|routing| (&*routing_name, routing)),
+        plane_ids: nic.plane_ids.as_ref().map(|_| &*ids_name),
+    };
+    let all_planes = topology.is_some() && places.is_none();
+    site::locate(settings, &wanted)?;
+    if all_planes {
+        local_name = topology_name;
+    }
+    Ok(local_name)
 }
 
 /// Checks the kind of port against the command, this build, and the other options.

@@ -10,6 +10,7 @@ use spindrift::verbs::exchange::{Channel, RemoteMr};
 use super::door::Door;
 use super::plan::{Kind, Message, Plan};
 use super::pump::{first_address, receive_slice};
+use super::site::tell_without_path;
 use super::{Session, pretty, sample, tell_unused_planes, while_polling, with_peer};
 use crate::bench::layout::Layout;
 use crate::bench::options::Settings;
@@ -131,6 +132,7 @@ impl<'a> Server<'a> {
         let offer = side.offer()?;
         let theirs = channel.agree(&offer, |_, agreed| side.establish(agreed)).map_err(named)?;
         tell_unused_planes("client", &peer, &offer, &theirs);
+        tell_without_path(&settings, "client", &peer, &theirs);
         let remote = *theirs.memory.first().with_context(|| format!("the client {peer} offers no memory"))?;
         if !settings.json {
             say(&format!(

@@ -1,20 +1,20 @@
 //! A lab of a test.
 
 use std::collections::BTreeMap;
-use std::fs::File;
+use std::io::{BufRead as _, BufReader};
 use std::net::{Ipv6Addr, UdpSocket};
-use std::os::fd::AsRawFd as _;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use serde_json::Value;
+use spindrift_pmd::testing::within;
 
-use super::{end_of, spindrift, stderr, stdout};
+use super::{Running, end_of, json, spindrift, stderr, stdout};
 
 /// Longer than anything takes; only what hangs meets it.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+pub(crate) const PATIENCE: Duration = Duration::from_mins(1);
 
 pub(crate) fn config(name: &str) -> String {
     format!("{}/../../configs/lab/{name}", env!("CARGO_MANIFEST_DIR"))
@@ -104,15 +104,49 @@ impl Lab {
         left
     }
 
+    /// A program on a host.
+    pub(crate) fn on(&self, host: &str, program: &str, args: &[&str]) -> Command {
+        let mut command = Command::new("ip");
+        command.args(["netns", "exec", &self.namespace(host), program]).args(args);
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        command
+    }
+
+    pub(crate) fn spindrift(&self, host: &str, args: &[&str]) -> Command {
+        self.on(host, env!("CARGO_BIN_EXE_spindrift"), args)
+    }
+
+    /// A server of `write-bw` that waits for its client.
+    pub(crate) fn server(&self, host: &str, args: &[&str]) -> Running {
+        let mut server = Running::start(&mut self.spindrift(host, &[&["write-bw", "--json"], args].concat()));
+        let mut line = String::new();
+        BufReader::new(server.child().stderr.take().unwrap()).read_line(&mut line).unwrap();
+        assert!(line.contains("waiting for a client"), "{line}");
+        server
+    }
+
+    /// Writes from one host to another, which has this address. The objects of server and client.
+    pub(crate) fn write_bw(
+        &self,
+        [from, to]: [&str; 2],
+        address: &str,
+        [of_server, of_client]: [&[&str]; 2],
+    ) -> [Value; 2] {
+        let server = self.server(to, of_server);
+        let args = [&["write-bw", address, "--json", "-s", "64K", "-n", "300"], of_client].concat();
+        let client = end_of(Running::start(&mut self.spindrift(from, &args)), PATIENCE, "the client");
+        let server = end_of(server, PATIENCE, "the server");
+        let both = [json(&server.stdout), json(&client.stdout)];
+        assert!(client.status.success() && server.status.success(), "{both:?} {}", stderr(&client));
+        for side in &both {
+            assert_eq!(side["rows"][0]["verified"], true, "{side}");
+        }
+        both
+    }
+
     /// A socket on a host, at one of its addresses.
     pub(crate) fn socket(&self, host: &str, address: Ipv6Addr, port: u16) -> UdpSocket {
-        let namespace = File::open(format!("/run/netns/{}", self.namespace(host))).unwrap();
-        let open = move || {
-            // SAFETY: a plain call with a live descriptor; only this short thread changes its namespace, and the socket stays there.
-            assert_eq!(unsafe { libc::setns(namespace.as_raw_fd(), libc::CLONE_NEWNET) }, 0);
-            UdpSocket::bind((address, port)).unwrap()
-        };
-        std::thread::spawn(open).join().unwrap()
+        within(&self.namespace(host), || UdpSocket::bind((address, port)).unwrap())
     }
 
     pub(crate) fn status(&self) -> Value {

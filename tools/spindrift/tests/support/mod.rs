@@ -3,6 +3,7 @@
 #![allow(dead_code, reason = "not every test file uses all of it")]
 
 pub(crate) mod lab;
+pub(crate) mod raw;
 
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -34,6 +35,11 @@ pub(crate) fn stdout(output: &Output) -> String {
 
 pub(crate) fn stderr(output: &Output) -> String {
     String::from_utf8(output.stderr.clone()).expect("UTF-8")
+}
+
+/// The JSON object that a command printed.
+pub(crate) fn json(text: &[u8]) -> serde_json::Value {
+    serde_json::from_slice(text).unwrap_or_else(|error| panic!("{error}: {}", String::from_utf8_lossy(text)))
 }
 
 /// A path for a file of this test.
