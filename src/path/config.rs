@@ -39,7 +39,8 @@ pub enum EvSource {
     /// A plane that lists fewer values than asked for uses all of them, split between active and
     /// backup in the configured proportion.
     Explicit(Arc<[Vec<Ev>]>),
-    /// Drawn at random from the values of each plane's profile, of which there may be fewer than asked for, as above.
+    /// Drawn at random from the values of each plane's profile. A plane whose profile has fewer values than asked for uses all of
+    /// them, as active ones before there is a backup: each is another way through the network.
     /// Planes without one have values as [`Random`](Self::Random) draws them. With one, the UDP source port may be 0,
     /// since only what unpacks the outer packet can see it.
     ///
@@ -65,7 +66,8 @@ pub struct PathConfig {
     pub backup: u16,
     /// Losses never reduce the active entropy values of the usable planes below this (the OCP API's
     /// `ev_min_active`). Planes with backups to spare put more to use than their share for it; where there are
-    /// none, paths that lost packets stay in use. Default 4.
+    /// none, paths that lost packets stay in use. Default 4. Where there are fewer values than asked for, at most an eighth of
+    /// them, and at least 1: of a few paths all but one may have failed.
     pub min_active: u16,
     /// Planes, that is NIC ports, 1 to [`MAX_PLANES`].
     pub planes: u8,
@@ -280,6 +282,13 @@ impl PathConfig {
         } else {
             Err(PathConfigError::SourcePlanes { lists, planes: self.planes })
         }
+    }
+
+    /// The floor on active values where there are `evs` in all.
+    pub(super) fn floor_of(&self, evs: usize) -> u16 {
+        let wanted = (self.active_per_plane() + self.backup_per_plane()) * usize::from(self.planes);
+        let most = if evs < wanted { (evs / 8).max(1) } else { evs };
+        usize::from(self.min_active).min(most) as u16
     }
 
     /// Active entropy values of one plane: an equal share, rounded up.

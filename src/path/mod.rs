@@ -197,6 +197,7 @@ impl Paths {
             entries.extend(chosen.evs.into_iter().map(|ev| Entry { ev, drops: 0, plane, flags: 0 }));
         }
         let order = (0..entries.len() as u16).collect();
+        let min_active = cfg.floor_of(entries.len());
         let all = PortMask::first(cfg.planes).0;
         let last_plane = select::below(&mut rng, u16::from(cfg.planes)) as u8;
         let mut paths = Self {
@@ -215,7 +216,7 @@ impl Paths {
             last_plane,
             sliced: false,
             spray_width: cfg.spray_width,
-            min_active: cfg.min_active,
+            min_active,
             events: Events::default(),
             counters: PathCounters::default(),
         };

@@ -36,8 +36,14 @@ pub(super) fn select(cfg: &PathConfig, plane: usize, rng: &mut SplitMix64) -> Se
             _ => draw(*width_bits, wanted, rng),
         },
     };
-    // If there are too few, the proportion of active to backup is as configured.
-    let share = (evs.len() * active).div_ceil(wanted);
+    let share = match &cfg.source {
+        // Each is a path of its own: a link that carries nothing, if it is kept back.
+        EvSource::Routed { profiles, .. } if profiles.get(plane).is_some_and(Option::is_some) => {
+            evs.len().min(active)
+        }
+        // If there are too few, the proportion of active to backup is as configured.
+        _ => (evs.len() * active).div_ceil(wanted),
+    };
     Selection { evs, active: share }
 }
 

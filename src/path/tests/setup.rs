@@ -89,13 +89,14 @@ fn routed(planes: u8, profiles: Vec<Option<EvProfile>>) -> PathConfig {
 /// As many as asked for where there are more, all where there are fewer; random, and alike for equal seeds.
 #[test]
 fn values_of_a_profile_are_drawn_from_all_that_it_has() {
-    // Of 192, of four times as many and one more, of all that there can be, of five.
+    // Of 192, of four times as many and one more, of all that there can be, of a few more than are active, of five.
     let cases = [
         (8, 191, 192, 128),
         (10, 767, 192, 128),
         (10, 768, 192, 128),
         (32, u32::MAX, 192, 128),
-        (3, 4, 5, 4),
+        (8, 130, 131, 128),
+        (3, 4, 5, 5),
     ];
     for (bits, max, count, active) in cases {
         let profile = profile(bits, max);
@@ -118,6 +119,26 @@ fn values_of_a_profile_are_drawn_from_all_that_it_has() {
         let (first, last) = (seen.first().unwrap().0, seen.last().unwrap().0);
         let end = profile.nth(profile.count() - 1).unwrap();
         assert!(first <= end / 64 && last >= end - end / 64, "{first:#x} to {last:#x}");
+    }
+}
+
+/// The floor counts on many paths. Of a few each may have failed but the last.
+#[test]
+fn a_few_paths_may_all_fail_but_one() {
+    let one_each = routed(2, vec![Some(profile(1, 0)), Some(profile(1, 0))]);
+    let eight = routed(2, vec![Some(profile(2, 3)), Some(profile(2, 3))]);
+    let lists: Arc<[Vec<Ev>]> = Arc::new([(0..16).map(Ev).collect(), (0..16).map(Ev).collect()]);
+    let listed = PathConfig { source: EvSource::Explicit(lists), ..PathConfig::new(2) };
+    let wanted = PathConfig { active: 8, backup: 0, ..routed(1, vec![Some(profile(3, 7))]) };
+    for (cfg, count, left) in [(one_each, 2, 1), (eight, 8, 1), (listed, 32, 4), (wanted, 8, 4)] {
+        let mut paths = Paths::new(&cfg, 1).unwrap();
+        assert_eq!(paths.states().count(), count);
+        for id in (0..count).chain(0..count) {
+            paths.on_loss(EvId(id as u16), at_us(1));
+        }
+        let bad = paths.states().filter(|s| s.state == EvState::AssumedBad).count();
+        assert_eq!(count - bad, left);
+        assert_eq!(paths.active_len(0) + if cfg.planes > 1 { paths.active_len(1) } else { 0 }, left);
     }
 }
 

@@ -15,7 +15,7 @@ use std::time::Duration;
 use serde_json::Value as Json;
 use spindrift::wire::{UDP_PORT_MRC, icrc};
 use support::Running;
-use support::raw::{OverOnDrop, RawSocket};
+use support::raw::{OverOnDrop, Ring};
 
 /// Longer than any of this takes; only a hang meets it.
 const PATIENCE: Duration = Duration::from_mins(1);
@@ -99,12 +99,12 @@ fn wait_until_it_listens(server: &mut Running) {
 
 /// Runs `write-bw` over the wire; the client's object and what was seen.
 fn write_bw(namespaces: &Namespaces, address: &str, options: &[&str]) -> (Json, Seen) {
-    let raw = RawSocket::new(&namespaces.0[1]);
+    let mut ring = Ring::new(&namespaces.0[1], 2048);
     let over = AtomicBool::new(false);
     thread::scope(|scope| {
         let seen = scope.spawn(|| {
             let mut seen = Seen::default();
-            raw.listen(&over, |frame| seen.note(frame));
+            ring.listen(&over, |frame| seen.note(frame));
             seen
         });
         let listening = OverOnDrop(&over);

@@ -130,15 +130,13 @@ fn kernel_sockets_find_their_planes_in_it() {
 #[cfg(feature = "af_xdp")]
 mod source_routed {
     use std::collections::BTreeMap;
-    use std::io::{BufRead as _, BufReader};
     use std::net::{IpAddr, Ipv6Addr};
-    use std::process::Command;
 
-    use pcap_file::pcapng::{Block, PcapNgReader};
     use spindrift::wire::stack::parse_front;
     use spindrift::wire::{EntropyMode, StevOrder, UDP_PORT_MRC};
     use spindrift_srv6::{Fabric, FabricHost, Node, Shape};
 
+    use super::support::raw::Ring;
     use super::*;
 
     const T1: u16 = 4;
@@ -156,7 +154,7 @@ mod source_routed {
 
     fn note(seen: &mut Seen, frame: &[u8]) {
         const PROTOCOL_IPV6: u8 = 41;
-        /// The capture has headers only.
+        /// The ring has headers only.
         const CUT: usize = 9000;
         let Some(outer) = frame.get(14..54).filter(|ip| ip[0] >> 4 == 6 && ip[6] == PROTOCOL_IPV6) else {
             return;
@@ -170,47 +168,6 @@ mod source_routed {
         *seen.entry((to, outer, ev.0)).or_default() += 1;
     }
 
-    /// A capture of all that a switch between two T0 switches receives and sends. (A plain packet socket will not do: the kernel shifts
-    /// uSIDs in the very bytes that wait there to be read. This one copies them first.)
-    struct Dumpcap {
-        running: Running,
-        file: PathBuf,
-    }
-
-    impl Dumpcap {
-        /// `None` where the program is not installed.
-        fn start(lab: &Lab, node: &str) -> Option<Self> {
-            if !Command::new("dumpcap").arg("--version").output().is_ok_and(|output| output.status.success())
-            {
-                eprintln!("SKIPPED: no dumpcap, which comes with tshark");
-                return None;
-            }
-            let file = temp(&format!("{node}.pcapng"));
-            let options = ["-q", "-s", "160", "-B", "64", "-i", "down0", "-i", "down1", "-w"];
-            let args = [&options[..], &[file.to_str().unwrap()]].concat();
-            let mut running = Running::start(&mut lab.on(node, "dumpcap", &args));
-            let mut lines = BufReader::new(running.child().stderr.take().unwrap()).lines();
-            // The last thing that it says before it goes on in silence.
-            assert!(lines.any(|line| line.unwrap().starts_with("File: ")), "dumpcap does not start");
-            Some(Self { running, file })
-        }
-
-        fn end(self) -> Seen {
-            let pid = rustix::process::Pid::from_raw(self.running.id() as i32).unwrap();
-            rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
-            end_of(self.running, PATIENCE, "dumpcap");
-            let mut seen = Seen::new();
-            let mut reader = PcapNgReader::new(fs::File::open(&self.file).unwrap()).unwrap();
-            while let Some(block) = reader.next_block() {
-                if let Block::EnhancedPacket(packet) = block.unwrap() {
-                    note(&mut seen, &packet.data);
-                }
-            }
-            fs::remove_file(&self.file).unwrap();
-            seen
-        }
-    }
-
     /// Each T1 switch sees the packets of its own entropy value, with the uSIDs that are left: as they come in, and as they go out.
     #[test]
     fn entropy_values_lead_over_their_switches() {
@@ -220,11 +177,15 @@ mod source_routed {
         let given = ["--port", "af_xdp", "--topology", &file];
         let all = (0..2).flat_map(|plane| (0..T1).map(move |number| Node::T1 { plane, number }));
         let switches: Vec<_> = all.collect();
-        let captures: Option<Vec<_>> =
-            switches.iter().map(|node| Dumpcap::start(&lab, &node.to_string())).collect();
-        let Some(captures) = captures else { return };
+        let rings = switches.iter().map(|node| Ring::new(&lab.namespace(&node.to_string()), 512));
+        let mut rings: Vec<_> = rings.collect();
         let both = lab.write_bw(["h1", "h3"], "fd5d:7072:0:1::1", [&given, &given]);
-        let seen: Vec<_> = captures.into_iter().map(Dumpcap::end).collect();
+        let seen = rings.iter_mut().map(|ring| {
+            let mut seen = Seen::new();
+            ring.look(|frame| note(&mut seen, frame));
+            seen
+        });
+        let seen: Vec<_> = seen.collect();
         for (side, name) in both.iter().zip(["h3", "h1"]) {
             assert_eq!(place(side), [&json!(file), &json!(name), &json!("srv6")]);
         }
@@ -241,16 +202,31 @@ mod source_routed {
                 let at = at.unwrap_or_else(|| panic!("{node} is not on the path of {ev:#x}: {walk:?}"));
                 let [comes, goes] = [at - 1, at].map(|at| walk.hops[at].destination);
                 assert!(outer == comes || outer == goes, "{node} {ev:#x}: {outer}, not {comes} or {goes}");
-                // Not as often: the capture may miss some.
                 let also = if outer == comes { goes } else { comes };
-                let also = (fabric.address(to, plane).unwrap(), also, ev);
-                assert!(seen.contains_key(&also), "{node} {ev:#x}: it comes and goes: {seen:?}");
+                let also = seen.get(&(fabric.address(to, plane).unwrap(), also, ev));
+                assert_eq!(also, Some(&count), "{node} {ev:#x}: as many go as come: {seen:?}");
                 answered |= to == 0;
                 carried += count;
             }
             assert!(carried > 100, "{node}: {carried}");
         }
         assert!(answered, "{seen:?}");
+    }
+
+    /// Between hosts at one T0 switch a plane is one path. When nothing comes through it, it is left at once.
+    #[test]
+    fn the_only_path_of_a_plane_may_fail() {
+        let Some(lab) = Lab::new("srconly") else { return };
+        lab.up("two-plane.toml");
+        let (_, error, status) = lab.run(&["fault", "h2:p1-t0-0", "blackhole"]);
+        assert_eq!(status, Some(0), "{error}");
+        let file = config("two-plane.toml");
+        let given = ["--port", "af_xdp", "--topology", &file];
+        let [_, client] = lab.write_bw(["h1", "h2"], "fd5d:7072::2", [&given, &given]);
+        let counters = &client["counters"]["transport"];
+        let (sent, again) =
+            (counters["tx_data"].as_u64().unwrap(), counters["tx_retransmits"].as_u64().unwrap());
+        assert!(again > 0 && again < sent / 10, "{again} of {sent} packets were sent again");
     }
 
     /// A file that lacks the peer, and one that says not to.

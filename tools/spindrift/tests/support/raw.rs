@@ -1,51 +1,104 @@
-//! A socket that sees every frame of a network namespace.
+//! Sees every frame of a network namespace.
 
-use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::os::fd::{FromRawFd as _, OwnedFd};
+use std::ptr::NonNull;
+use std::slice;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::thread;
+use std::time::Duration;
 
 use spindrift_pmd::testing::within;
 
-/// Room for what waits to be looked at.
-const BUFFER: libc::c_int = 64 << 20;
-/// Longest frame, and what the kernel handles as one.
-const FRAME_MAX: usize = 1 << 17;
+const FRAMES: usize = 1 << 14;
 
-/// Sees the frames of all interfaces, in both directions: a switch's twice, where it comes in and where it goes out.
-pub(crate) struct RawSocket(OwnedFd);
+/// A ring into which the kernel copies the frames of all interfaces, in both directions: a switch's twice, where it comes in and where
+/// it goes out. (What a plain packet socket would give is the packet itself, in which the kernel has shifted a uSID since.)
+pub(crate) struct Ring {
+    _socket: OwnedFd,
+    memory: NonNull<u8>,
+    /// Bytes of a frame, with what the kernel says of it.
+    frame: usize,
+    /// The next one to look at.
+    next: usize,
+}
 
-impl RawSocket {
-    pub(crate) fn new(namespace: &str) -> Self {
-        within(namespace, || {
-            let all = i32::from((libc::ETH_P_ALL as u16).to_be());
-            // SAFETY: a plain call.
-            let raw = unsafe { libc::socket(libc::AF_PACKET, libc::SOCK_RAW | libc::SOCK_CLOEXEC, all) };
-            assert!(raw >= 0);
-            set(raw, libc::SO_RCVBUFFORCE, &BUFFER);
-            set(raw, libc::SO_RCVTIMEO, &libc::timeval { tv_sec: 0, tv_usec: 50_000 });
-            // SAFETY: just opened, and nobody else's.
-            Self(unsafe { OwnedFd::from_raw_fd(raw) })
-        })
+// SAFETY: the memory is nobody else's.
+unsafe impl Send for Ring {}
+
+impl Ring {
+    /// Room for so many bytes of each frame, a power of two; the rest is cut off.
+    pub(crate) fn new(namespace: &str, frame: usize) -> Self {
+        within(namespace, || Self::here(frame))
     }
 
-    /// Calls `note` for each frame until `over`, and then for those that are left.
-    pub(crate) fn listen(&self, over: &AtomicBool, mut note: impl FnMut(&[u8])) {
-        let mut frame = vec![0; FRAME_MAX];
+    fn here(frame: usize) -> Self {
+        let all = i32::from((libc::ETH_P_ALL as u16).to_be());
+        // Sees nothing until it has its ring.
+        // SAFETY: a plain call.
+        let raw = unsafe { libc::socket(libc::AF_PACKET, libc::SOCK_RAW | libc::SOCK_CLOEXEC, 0) };
+        assert!(raw >= 0);
+        // SAFETY: just opened, and nobody else's.
+        let socket = unsafe { OwnedFd::from_raw_fd(raw) };
+        set(raw, libc::PACKET_VERSION, &libc::tpacket_versions::TPACKET_V2);
+        let ring = libc::tpacket_req {
+            tp_block_size: 1 << 16,
+            tp_block_nr: ((frame * FRAMES) >> 16) as u32,
+            tp_frame_size: frame as u32,
+            tp_frame_nr: FRAMES as u32,
+        };
+        set(raw, libc::PACKET_RX_RING, &ring);
+        let access = libc::PROT_READ | libc::PROT_WRITE;
+        // SAFETY: new memory, which nobody knows yet.
+        let memory =
+            unsafe { libc::mmap(std::ptr::null_mut(), frame * FRAMES, access, libc::MAP_SHARED, raw, 0) };
+        assert_ne!(memory, libc::MAP_FAILED);
+        // SAFETY: all zeros are an address.
+        let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
+        address.sll_family = libc::AF_PACKET as u16;
+        address.sll_protocol = all as u16;
+        let len = size_of_val(&address) as libc::socklen_t;
+        // SAFETY: the address lives during the call, and its length is right.
+        assert_eq!(unsafe { libc::bind(raw, std::ptr::from_ref(&address).cast(), len) }, 0);
+        Self { _socket: socket, memory: NonNull::new(memory.cast()).unwrap(), frame, next: 0 }
+    }
+
+    /// Calls `note` for each frame that is there.
+    pub(crate) fn look(&mut self, mut note: impl FnMut(&[u8])) {
         loop {
-            let last = over.load(Ordering::Acquire);
-            while let Some(len) = self.next_frame(&mut frame) {
-                note(&frame[..len]);
-            }
-            if last {
+            // SAFETY: inside the memory, and the status comes first.
+            let (header, status) = unsafe {
+                let header = self.memory.add(self.next * self.frame).cast::<libc::tpacket2_hdr>();
+                (header, header.cast::<AtomicU32>().as_ref())
+            };
+            if status.load(Ordering::Acquire) & libc::TP_STATUS_USER == 0 {
                 return;
             }
+            // SAFETY: the kernel gave it, and takes it back below.
+            let bytes = unsafe {
+                let told = header.as_ref();
+                let from = header.cast::<u8>().add(told.tp_mac.into());
+                slice::from_raw_parts(from.as_ptr(), told.tp_snaplen as usize)
+            };
+            note(bytes);
+            status.store(libc::TP_STATUS_KERNEL, Ordering::Release);
+            self.next = (self.next + 1) % FRAMES;
         }
     }
 
-    /// The next frame's length; `None` when none came for a while.
-    fn next_frame(&self, frame: &mut [u8]) -> Option<usize> {
-        // SAFETY: the buffer is as long as it says and lives during the call.
-        let len = unsafe { libc::recv(self.0.as_raw_fd(), frame.as_mut_ptr().cast(), frame.len(), 0) };
-        usize::try_from(len).ok()
+    /// Calls `note` for each frame until `over`, and then for those that are left.
+    pub(crate) fn listen(&mut self, over: &AtomicBool, mut note: impl FnMut(&[u8])) {
+        while !over.load(Ordering::Acquire) {
+            self.look(&mut note);
+            thread::sleep(Duration::from_millis(1));
+        }
+        self.look(note);
+    }
+}
+
+impl Drop for Ring {
+    fn drop(&mut self) {
+        // SAFETY: it was mapped with this length, and is not used any more.
+        assert_eq!(unsafe { libc::munmap(self.memory.as_ptr().cast(), self.frame * FRAMES) }, 0);
     }
 }
 
@@ -53,8 +106,8 @@ fn set<T>(socket: libc::c_int, option: libc::c_int, value: &T) {
     let len = size_of::<T>() as libc::socklen_t;
     // SAFETY: the value lives during the call, and its length is right.
     let result =
-        unsafe { libc::setsockopt(socket, libc::SOL_SOCKET, option, std::ptr::from_ref(value).cast(), len) };
-    assert_eq!(result, 0, "option {option}");
+        unsafe { libc::setsockopt(socket, libc::SOL_PACKET, option, std::ptr::from_ref(value).cast(), len) };
+    assert_eq!(result, 0, "option {option}: {}", std::io::Error::last_os_error());
 }
 
 /// Ends listening, also when the test fails.
