@@ -6,16 +6,7 @@
 
 mod support;
 
-use support::{run, stderr};
-
-/// The error of a command that cannot be run.
-fn refused(args: &[&str], parts: &[&str]) {
-    let output = run(args);
-    let error = stderr(&output);
-    assert_eq!(output.status.code(), Some(2), "{args:?}: {error}");
-    assert!(parts.iter().all(|part| error.contains(part)), "{args:?}: {error}");
-    assert_eq!(error.trim_end().lines().count(), 1, "{args:?}: {error}");
-}
+use support::refused;
 
 #[cfg(not(feature = "af_xdp"))]
 #[test]
@@ -23,7 +14,7 @@ fn a_build_without_them_tells_how_to_get_them() {
     let how = ["this build has no such ports", "tools/setup.sh --af-xdp", "--features af_xdp", "--port udp"];
     refused(&["write-bw", "--port", "af_xdp"], &[&["--port af_xdp: "], &how[..]].concat());
     refused(&["write-lat", "--port", "af_xdp:eth0", "127.0.0.1"], &how);
-    let ports = support::stdout(&run(&["ports"]));
+    let ports = support::stdout(&support::run(&["ports"]));
     assert!(ports.contains("af_xdp ports are not in this build") && ports.contains(how[2]), "{ports}");
     assert!(
         !ports.lines().any(|line| line.contains(" af_xdp ") && line.contains("cannot be used")),
@@ -46,9 +37,8 @@ mod with {
 
     use serde_json::{Value as Json, json as value};
 
-    use super::refused;
     use super::support::lab::{Lab, PATIENCE};
-    use super::support::{Running, end_of, json, stderr, stdout};
+    use super::support::{Running, end_of, json, refused, stderr, stdout};
 
     const BOTH: [&str; 4] = ["--port", "af_xdp:eth0", "--port", "af_xdp:eth1"];
     /// The server's first address.

@@ -10,7 +10,7 @@ use std::path::PathBuf;
 
 use serde_json::{Value as Json, json};
 use support::lab::{Lab, PATIENCE, config};
-use support::{Running, end_of, run, stderr, temp};
+use support::{Running, end_of, refused, run, stderr, temp};
 
 /// A file of these words, gone with the value.
 struct Written(PathBuf);
@@ -31,15 +31,6 @@ impl Drop for Written {
     fn drop(&mut self) {
         let _ = fs::remove_file(&self.0);
     }
-}
-
-/// The error of a command that cannot be run.
-fn refused(args: &[&str], parts: &[&str]) {
-    let output = run(args);
-    let error = stderr(&output);
-    assert_eq!(output.status.code(), Some(2), "{args:?}: {error}");
-    assert!(parts.iter().all(|part| error.contains(part)), "{args:?}: {error}");
-    assert_eq!(error.trim_end().lines().count(), 1, "{args:?}: {error}");
 }
 
 const ONE_HOST: &str = "[fabric]\nprefix = \"::/48\"\n[[host]]\nname = \"me\"\n";

@@ -42,6 +42,15 @@ pub(crate) fn json(text: &[u8]) -> serde_json::Value {
     serde_json::from_slice(text).unwrap_or_else(|error| panic!("{error}: {}", String::from_utf8_lossy(text)))
 }
 
+/// A command that cannot be run says so in a line with these parts.
+pub(crate) fn refused(args: &[&str], parts: &[&str]) {
+    let output = run(args);
+    let error = stderr(&output);
+    assert_eq!(output.status.code(), Some(2), "{args:?}: {error}");
+    assert!(parts.iter().all(|part| error.contains(part)), "{args:?}: {error}");
+    assert_eq!(error.trim_end().lines().count(), 1, "{args:?}: {error}");
+}
+
 /// A path for a file of this test.
 pub(crate) fn temp(name: &str) -> PathBuf {
     PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("{}-{name}", std::process::id()))
