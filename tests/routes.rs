@@ -199,7 +199,7 @@ fn a_peer_behind_few_paths_has_as_many_entropy_values() {
         assert!(of_plane.iter().all(|state| state.state == EvState::Good));
         (of_plane.len(), active)
     };
-    assert_eq!([0, 1, 2].map(count), [(1, 1), (6, 4), (48, 32)]);
+    assert_eq!([0, 1, 2].map(count), [(1, 1), (6, 6), (48, 32)]);
 }
 
 /// Listed values are used if each of them has a path.
