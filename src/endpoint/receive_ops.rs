@@ -62,10 +62,8 @@ impl Endpoint {
         let Some(port) = self.cfg.ports.get(usize::from(source.port)) else { return };
         let peer = PortAddr { ip: source.meta.src, mac: source.mac() };
         let ours = (source.port, port);
-        let Ok(template) = self.routes.template(&self.cfg, ours, &peer, udp_port) else {
-            self.counters.rx_bad_stack += 1;
-            return;
-        };
+        // Both addresses are of one packet, and so of one family.
+        let Ok(template) = self.routes.template(&self.cfg, ours, &peer, udp_port) else { return };
         let ev = self.routes.answer_ev(
             source.port,
             peer.ip,

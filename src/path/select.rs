@@ -38,9 +38,7 @@ pub(super) fn select(cfg: &PathConfig, plane: usize, rng: &mut SplitMix64) -> Se
     };
     let share = match &cfg.source {
         // Each is a path of its own: a link that carries nothing, if it is kept back.
-        EvSource::Routed { profiles, .. } if profiles.get(plane).is_some_and(Option::is_some) => {
-            evs.len().min(active)
-        }
+        EvSource::Routed { .. } => evs.len().min(active),
         // If there are too few, the proportion of active to backup is as configured.
         _ => (evs.len() * active).div_ceil(wanted),
     };
