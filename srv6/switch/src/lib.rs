@@ -82,7 +82,7 @@ pub struct Counts {
     pub passed: u64,
 }
 
-/// What the queue of a port has done with packets, as long as there was one.
+/// What a queue of a port has done with packets, as long as there was one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct QueueCounts {
     /// Marked CE.
@@ -93,7 +93,8 @@ pub struct QueueCounts {
     pub dropped: u64,
 }
 
-/// Places of the numbers that programs share with us: these, then the counters of faults, then those of each port.
+/// Places of the numbers that programs share with us: these, then the counters of faults, then those of each port's queue for packets
+/// that come in, and of the one for those that leave.
 #[derive(Clone, Copy, Debug)]
 #[repr(u8)]
 enum Count {
@@ -105,18 +106,18 @@ impl Count {
     const ALL: usize = 2;
 }
 
-/// Places among the numbers of a port.
+/// Places among the numbers of a queue.
 #[derive(Clone, Copy, Debug)]
 #[repr(u8)]
-enum PortCount {
-    /// When its queue will be empty, in the kernel's nanoseconds.
+enum QueueCount {
+    /// When it will be empty, in the kernel's nanoseconds.
     EmptyAt,
     Marked,
     Trimmed,
     Dropped,
 }
 
-impl PortCount {
+impl QueueCount {
     const ALL: usize = 4;
 }
 
@@ -157,13 +158,13 @@ impl Tables {
 
     /// How many numbers a switch has.
     fn numbers(&self) -> usize {
-        Count::ALL + Switch::COUNTERS + PortCount::ALL * self.ports.len()
+        Count::ALL + Switch::COUNTERS + 2 * QueueCount::ALL * self.ports.len()
     }
 
-    /// The place of a number of a port.
-    fn place(&self, interface: u32, count: PortCount) -> usize {
-        let before = self.ports.range(..interface).count();
-        Count::ALL + Switch::COUNTERS + PortCount::ALL * before + count as usize
+    /// The place of a number of a queue.
+    fn place(&self, port: Crossing, count: QueueCount) -> usize {
+        let before = 2 * self.ports.range(..port.interface()).count() + usize::from(!port.is_in());
+        Count::ALL + Switch::COUNTERS + QueueCount::ALL * before + count as usize
     }
 }
 
@@ -182,7 +183,7 @@ pub struct Switch {
 
 impl Switch {
     /// The most ports.
-    pub const MAX_PORTS: usize = 256;
+    pub const MAX_PORTS: usize = 255;
     /// How many counters its faults have.
     pub const COUNTERS: usize = 2048;
 
@@ -259,20 +260,20 @@ impl Switch {
         Ok(self.numbers.clear(&places)?)
     }
 
-    /// What the queue of a port has done; nothing, if there is none or no such port.
+    /// What a queue of a port has done; nothing, if there is none or no such port.
     ///
     /// # Errors
     /// If the process may not ask.
-    pub fn queue(&self, interface: u32) -> Result<QueueCounts, SwitchError> {
-        if !self.tables.ports.contains_key(&interface) {
+    pub fn queue(&self, port: Crossing) -> Result<QueueCounts, SwitchError> {
+        if !self.tables.ports.contains_key(&port.interface()) {
             return Ok(QueueCounts::default());
         }
         let all = self.numbers.read()?;
-        let count = |at| all.get(self.tables.place(interface, at)).copied().unwrap_or_default();
+        let count = |at| all.get(self.tables.place(port, at)).copied().unwrap_or_default();
         Ok(QueueCounts {
-            marked: count(PortCount::Marked),
-            trimmed: count(PortCount::Trimmed),
-            dropped: count(PortCount::Dropped),
+            marked: count(QueueCount::Marked),
+            trimmed: count(QueueCount::Trimmed),
+            dropped: count(QueueCount::Dropped),
         })
     }
 }
@@ -343,7 +344,7 @@ mod tests {
             |error: Option<String>, part: &str| assert!(error.as_ref().unwrap().contains(part), "{error:?}");
         has(error(&[port(7), port(7)], &[]), "interface 7");
         has(error(&[port(8)], &both), "interface 7");
-        has(error(&[], &[]), "1 to 256 ports");
+        has(error(&[], &[]), "1 to 255 ports");
         let twice = [(segment(&[1]), Behavior::Node), (segment(&[1]), Behavior::Decapsulate)];
         has(error(&[port(8)], &twice), "fcbb:bb00:1::/48");
         has(error(&[port(8)], &[(segment(&[1, 2]), Behavior::Node)]), "fcbb:bb00:1:2::");

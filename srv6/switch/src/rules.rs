@@ -9,7 +9,7 @@ use crate::{Port, SwitchError, Tables};
 pub struct Rules {
     /// Each packet meets all of them, one after the other, until it is dropped.
     pub faults: Vec<Fault>,
-    /// At most one for each port.
+    /// At most one for each port and direction. A packet meets that of the port that it comes in by, then that of the one that it leaves by.
     pub queues: Vec<Queue>,
 }
 
@@ -34,12 +34,27 @@ impl Fault {
 }
 
 /// A port, by its interface, and which way packets cross it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Crossing {
     /// They come in by it.
     In(u32),
     /// They leave by it.
     Out(u32),
+}
+
+impl Crossing {
+    /// The port's interface.
+    #[must_use]
+    pub const fn interface(self) -> u32 {
+        match self {
+            Self::In(interface) | Self::Out(interface) => interface,
+        }
+    }
+
+    /// Whether packets come in by it.
+    pub(crate) const fn is_in(self) -> bool {
+        matches!(self, Self::In(_))
+    }
 }
 
 /// Some of all packets. What is told by UDP is told by the packet's own header or by that of the packet inside it (IPv6 in IPv6).
@@ -66,8 +81,8 @@ pub enum Action {
 /// what a switch does when its queue is long.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Queue {
-    /// The interface that its packets leave by.
-    pub interface: u32,
+    /// Which packets are in it. One for those that come in by a port is that of the sender at the other end of the link.
+    pub port: Crossing,
     /// Bits per second, of frames from the Ethernet header on; [`MIN_RATE`](Self::MIN_RATE) or more.
     pub rate: u64,
     /// A packet that would wait longer is trimmed or dropped; [`MAX_WAIT`](Self::MAX_WAIT) at most, and exact to a microsecond.
@@ -113,7 +128,7 @@ impl Rules {
         let port = |interface: u32| tables.ports.get(&interface).ok_or(SwitchError::RuleNoPort(interface));
         let wrong = |interface: u32, what: &'static str| Err(SwitchError::Rule { interface, what });
         for fault in &self.faults {
-            let (Crossing::In(interface) | Crossing::Out(interface)) = fault.port;
+            let interface = fault.port.interface();
             port(interface)?;
             if !(1..=Fault::ALWAYS).contains(&fault.chance) {
                 return wrong(interface, "a chance is 1 to 1000000 millionths");
@@ -123,9 +138,9 @@ impl Rules {
             }
         }
         for (at, queue) in self.queues.iter().enumerate() {
-            let &Port { interface, .. } = port(queue.interface)?;
-            if self.queues.iter().take(at).any(|other| other.interface == interface) {
-                return wrong(interface, "it has a queue already");
+            let &Port { interface, .. } = port(queue.port.interface())?;
+            if self.queues.iter().take(at).any(|other| other.port == queue.port) {
+                return wrong(interface, "it has a queue for this direction already");
             }
             if queue.rate < Queue::MIN_RATE {
                 return wrong(interface, "a queue has 1000 bits per second or more");

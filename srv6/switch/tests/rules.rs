@@ -235,12 +235,12 @@ fn chance_is_what_it_says() {
 }
 
 /// A frame of so many bytes, whose number is at its end and where a trimmed packet ends, four times the same byte.
-fn frame_of(len: usize, to: usize, number: u8, class: u8) -> (Vec<u8>, Vec<u8>) {
+fn frame_of(len: usize, number: u8, class: u8) -> (Vec<u8>, Vec<u8>) {
     let mut rest = vec![7; len - 54];
     rest[4..8].fill(number);
     let end = rest.len() - 4;
     rest[end..].fill(number);
-    let mut packet = header(17, 64, INSIDE[to - 1].parse().unwrap(), &rest);
+    let mut packet = header(17, 64, INSIDE[0].parse().unwrap(), &rest);
     packet[0] |= class >> 4;
     packet[1] = packet[1] & 0xf | class << 4;
     (framed(0, &packet), packet)
@@ -251,10 +251,10 @@ const AT_ONCE: Duration = Duration::from_millis(25);
 /// The longest that the queue of [`queue`] takes to be empty.
 const DRAINED: Duration = Duration::from_millis(2100);
 
-/// 100 bytes take 100 ms, and a trimmed packet 62 ms.
+/// 100 bytes take 100 ms, and a trimmed packet of 48 bytes 62 ms.
 fn queue(trim: Option<Trim>) -> Queue {
     let ms = Duration::from_millis;
-    Queue { interface: interface(1), rate: 8000, limit: ms(950), mark: Some(ms(350)), trim }
+    Queue { port: Crossing::Out(interface(1)), rate: 8000, limit: ms(950), mark: Some(ms(350)), trim }
 }
 
 /// How a packet leaves.
@@ -266,29 +266,34 @@ enum Left {
     Not,
 }
 
-/// Sends frames to port 1 at once, each of a length and a traffic class, and says how each left.
-fn burst(sockets: &[OwnedFd; PORTS], frames: &[(usize, u8)]) -> Vec<Left> {
+/// The queues that frames from port 0 to port 1 meet.
+const QUEUES: [fn() -> Crossing; 2] = [|| Crossing::In(interface(0)), || Crossing::Out(interface(1))];
+
+/// How many packets the switch has sent on, and how many these queues have dropped.
+fn ends(switch: &Switch) -> [u64; 2] {
+    let dropped = QUEUES.map(|port| switch.queue(port()).unwrap().dropped);
+    [switch.counts().unwrap().forwarded, dropped.iter().sum()]
+}
+
+/// Sends frames from port 0 to port 1 at once, each of a length and a traffic class, and says how each left.
+fn burst(switch: &Switch, sockets: &[OwnedFd; PORTS], frames: &[(usize, u8)]) -> Vec<Left> {
     loop {
-        let begun = Instant::now();
+        let (before, begun) = (ends(switch), Instant::now());
         let mut packets = Vec::new();
         for (number, &(len, class)) in (0..).zip(frames) {
-            let (frame, packet) = frame_of(len, 1, number, class);
+            let (frame, packet) = frame_of(len, number, class);
             send(&sockets[0], &frame);
             packets.push(packet);
         }
-        // The last passes by the queue.
-        send(&sockets[0], &frame_of(100, 2, u8::MAX, 0).0);
         let mut left = vec![Left::Not; frames.len()];
-        let mut ended = false;
-        while !ended {
-            while let Some(frame) = receive(&sockets[2]) {
-                ended |= support::number_of(&frame[14..]) == Some(u32::MAX);
-            }
-            assert!(begun.elapsed() < support::PATIENCE, "a packet did not come");
-        }
+        wait(|| ends(switch).iter().sum::<u64>() == before.iter().sum::<u64>() + frames.len() as u64);
         let in_time = begun.elapsed() < AT_ONCE;
-        while let Some(frame) = receive(&sockets[1]) {
+        let mut expected = ends(switch)[0] - before[0];
+        while expected > 0 {
+            assert!(begun.elapsed() < support::PATIENCE, "{expected} packets did not come");
+            let Some(frame) = receive(&sockets[1]) else { continue };
             let Some(number) = support::number_of(&frame[14..]) else { continue };
+            expected -= 1;
             let (at, packet) = (number as usize & 0xff, &frame[14..]);
             let mut expected = packets[at].clone();
             expected[7] -= 1;
@@ -330,12 +335,19 @@ fn a_queue_marks_trims_and_drops_as_it_fills() {
         let sockets = lab.sockets();
         let trim = Trim { size: 48, of: vec![33, 8], dscp: 12 };
         // The others are fast, and in no order.
-        let fast = |port| Queue { interface: interface(port), rate: 1_000_000_000, ..queue(None) };
-        let queues = vec![fast(4), queue(Some(trim)), fast(3), fast(2), fast(0)];
+        let fast = |port| Queue { port, rate: 1_000_000_000, ..queue(None) };
+        let out = |port| Crossing::Out(interface(port));
+        let queues = vec![
+            fast(out(4)),
+            queue(Some(trim)),
+            fast(Crossing::In(interface(1))),
+            fast(out(3)),
+            fast(out(0)),
+        ];
         let rules = Rules { faults: Vec::new(), queues };
         let (switch, pipeline) = lab.attach(mode, &rules);
         let settle = || thread::sleep(DRAINED);
-        let count = || switch.queue(interface(1)).unwrap();
+        let count = || switch.queue(Crossing::Out(interface(1))).unwrap();
         let before = |old: QueueCounts| {
             let now = count();
             [now.marked - old.marked, now.trimmed - old.trimmed, now.dropped - old.dropped]
@@ -343,7 +355,7 @@ fn a_queue_marks_trims_and_drops_as_it_fills() {
         assert_eq!(count(), QueueCounts::default());
 
         let trimmable = (100, class(33, 2));
-        let left = burst(&sockets, &vec![trimmable; 30]);
+        let left = burst(&switch, &sockets, &vec![trimmable; 30]);
         let all = [(4, Left::Whole), (6, Left::Marked), (15, Left::Trimmed), (5, Left::Not)];
         assert_eq!(left, runs(&all));
 
@@ -352,20 +364,20 @@ fn a_queue_marks_trims_and_drops_as_it_fills() {
         let old = count();
         let mixed = [vec![(100, class(33, 0)); 5], vec![(100, class(33, 1)); 5]].concat();
         let full = [(100, class(32, 1)), (62, class(8, 1)), (63, class(8, 1)), (100, class(1, 3))];
-        let left = burst(&sockets, &[&mixed[..], &full].concat());
+        let left = burst(&switch, &sockets, &[&mixed[..], &full].concat());
         let all = [(5, Left::Whole), (5, Left::Marked), (2, Left::Not), (1, Left::Trimmed), (1, Left::Not)];
         assert_eq!(left, runs(&all));
         assert_eq!(before(old), [5, 1, 3]);
 
         // Bytes count, not packets; and it goes on where it was if the rules change, without trimming now.
         settle();
-        let left = burst(&sockets, &[(500, class(33, 0)), (100, class(33, 0))]);
+        let left = burst(&switch, &sockets, &[(500, class(33, 0)), (100, class(33, 0))]);
         assert_eq!(left, runs(&[(2, Left::Whole)]));
         let begun = Instant::now();
         let rules = Rules { faults: Vec::new(), queues: vec![queue(None)] };
         let other = switch.load(&rules).unwrap();
         within(&lab.switch, || other.replace(mode).unwrap());
-        let left = burst(&sockets, &[(100, class(33, 0)); 8]);
+        let left = burst(&switch, &sockets, &[(100, class(33, 0)); 8]);
         if begun.elapsed() < 2 * AT_ONCE {
             assert_eq!(left, runs(&[(4, Left::Whole), (4, Left::Not)]));
         }
@@ -373,10 +385,50 @@ fn a_queue_marks_trims_and_drops_as_it_fills() {
         // It drains in time: half a second is room for five.
         thread::sleep(Duration::from_millis(500).saturating_sub(begun.elapsed()));
         let old = count();
-        let left = burst(&sockets, &[(100, class(33, 0)); 12]);
+        let left = burst(&switch, &sockets, &[(100, class(33, 0)); 12]);
         let room = left.iter().filter(|&&left| left == Left::Whole).count();
         assert!((5..=6).contains(&room) || begun.elapsed() > Duration::from_millis(550), "{left:?}");
         assert_eq!(before(old)[1], 0);
+        drop(pipeline);
+    }
+}
+
+/// Packets meet the queue of the port that they come in by, and what it leaves of them that of the other; each has its counts.
+#[test]
+fn queues_of_both_ways_follow_each_other() {
+    for mode in MODES {
+        let Some(lab) = Lab::new("both") else { return skipped() };
+        let sockets = lab.sockets();
+        let [incoming, outgoing] = QUEUES.map(|port| port());
+        let trim = Trim { size: 48, of: vec![33], dscp: 12 };
+        let first = Queue { port: incoming, mark: None, ..queue(Some(trim)) };
+        // Twice as fast: 50 ms and 31 ms.
+        let second = Queue { rate: 16_000, limit: Duration::from_millis(720), mark: None, ..queue(None) };
+        // Those of other ports and ways have no room.
+        let full = |port| Queue { port, limit: Duration::ZERO, rate: 1000, ..queue(None) };
+        let others = [Crossing::Out(interface(0)), Crossing::In(interface(1)), Crossing::Out(interface(2))];
+        let queues = others.map(full).into_iter().chain([second.clone(), first.clone()]).collect();
+        let (switch, pipeline) = lab.attach(mode, &Rules { faults: Vec::new(), queues });
+        let left = burst(&switch, &sockets, &[(100, class(33, 1)); 30]);
+        // Ten find room in the first, and it trims fifteen. Of those the second has room for eight.
+        let all = [(10, Left::Whole), (8, Left::Trimmed), (12, Left::Not)];
+        assert_eq!(left, runs(&all));
+        let counts = [incoming, outgoing].map(|port| switch.queue(port).unwrap());
+        assert!(counts[0].trimmed >= 15 && counts[0].dropped >= 5, "{counts:?}");
+        assert!(counts[1].trimmed == 0 && counts[1].dropped >= 7, "{counts:?}");
+        assert!(others.iter().all(|&port| switch.queue(port).unwrap() == QueueCounts::default()));
+
+        // One of them alone.
+        for (alone, left) in [
+            (second, [(15, Left::Whole), (15, Left::Not)].as_slice()),
+            (first, &[(10, Left::Whole), (15, Left::Trimmed), (5, Left::Not)]),
+        ] {
+            thread::sleep(DRAINED);
+            let rules = Rules { faults: Vec::new(), queues: vec![alone] };
+            let other = switch.load(&rules).unwrap();
+            within(&lab.switch, || other.replace(mode).unwrap());
+            assert_eq!(burst(&switch, &sockets, &[(100, class(33, 1)); 30]), runs(left));
+        }
         drop(pipeline);
     }
 }
@@ -410,10 +462,17 @@ fn rules_that_a_switch_cannot_follow_are_refused() {
         faults: Vec::new(),
         queues: queues.iter().map(|&queue| queue.clone()).collect(),
     };
-    let second = Queue { interface: interface(2), mark: None, trim: None, ..good.clone() };
-    switch.load(&queues(&[&second, &good])).unwrap();
-    refused(&queues(&[&good, &good]), "already");
-    refused(&queues(&[&Queue { interface: 9, ..good.clone() }]), "interface 9, which is no port");
+    let at = |port| Queue { port, ..good.clone() };
+    let second = Queue { mark: None, trim: None, ..at(Crossing::Out(interface(2))) };
+    let incoming = at(Crossing::In(interface(1)));
+    switch.load(&queues(&[&second, &good, &incoming])).unwrap();
+    switch.load(&queues(&[&incoming])).unwrap();
+    for twice in [&good, &incoming] {
+        refused(&queues(&[&second, twice, twice]), "for this direction already");
+    }
+    for port in [Crossing::In(9), Crossing::Out(9)] {
+        refused(&queues(&[&at(port)]), "interface 9, which is no port");
+    }
     refused(&queues(&[&Queue { rate: Queue::MIN_RATE - 1, ..good.clone() }]), "1000 bits");
     let late = Queue::MAX_WAIT + Duration::from_nanos(1);
     refused(&queues(&[&Queue { limit: late, ..good.clone() }]), "a minute");

@@ -7,7 +7,7 @@ use std::mem;
 use spindrift_bpf::{Alu, Array, Assembler, Cond, Helper, Label, Reg, Width, context, verdict};
 use spindrift_srv6::Behavior;
 
-use crate::{Count, NextHop, Port, Rules, Tables};
+use crate::{Count, NextHop, Port, QueueCount, Rules, Switch, Tables};
 
 use Reg::{R0, R1, R2, R3, R4, R5, R6, R7, R8, R9, R10};
 use Width::{Byte, Double, Half, Word};
@@ -304,7 +304,13 @@ fn halves_of(mac: [u8; 6]) -> (u32, u16) {
     (u32::from_ne_bytes([b0, b1, b2, b3]), u16::from_ne_bytes([b4, b5]))
 }
 
-/// Where a number is in the array, which has no more than a program can reach.
+/// The place behind the last number that a switch can have is one that a program can reach.
+const _: () = {
+    let numbers = Count::ALL + Switch::COUNTERS + 2 * QueueCount::ALL * Switch::MAX_PORTS;
+    assert!(numbers * mem::size_of::<u64>() <= i16::MAX as usize);
+};
+
+/// Where a number is in the array.
 fn offset_of(place: usize) -> i16 {
     (place * mem::size_of::<u64>()) as i16
 }

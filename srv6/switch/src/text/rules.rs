@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use spindrift_bpf::{Alu, Cond, Helper, Label, Operand, context, verdict};
 
-use super::Reg::{R0, R1, R2, R3, R4, R5, R10};
+use super::Reg::{self, R0, R1, R2, R3, R4, R5, R10};
 use super::Width::{Byte, Double, Half, Word};
 use super::{CONTEXT, END, LEN, PACKET, Text, UDP, at, offset_of, on};
-use crate::{Action, Crossing, Fault, Packets, PortCount, Queue, Rules, Tables, Trim, place_of_counter};
+use crate::{Action, Fault, Packets, Queue, QueueCount, Rules, Tables, Trim, place_of_counter};
 
 const IPV6_IN_IPV6: i32 = 41;
 /// Next headers of packets that have no UDP header behind others: those of TCP and of ICMP, and no header at all.
@@ -38,20 +38,14 @@ impl Text<'_> {
         for fault in &rules.faults {
             self.fault(fault, drop);
         }
-        let sent = self.asm.label();
-        // The kernel refuses a part that nothing leads to.
-        if !rules.queues.is_empty() {
-            self.queues(tables, &rules.queues, sent, drop);
-            self.drop(drop);
-        } else if rules.faults.iter().any(|fault| fault.action == Action::Drop) {
-            self.asm.jump(sent);
-            self.drop(drop);
+        for incoming in [true, false] {
+            self.queues(tables, &rules.queues, incoming, drop);
         }
-        self.asm.place(sent);
-    }
-
-    fn drop(&mut self, drop: Label) {
-        self.asm.place(drop).mov(R0, verdict::DROP).exit();
+        // The kernel refuses a part that nothing leads to.
+        if !rules.queues.is_empty() || rules.faults.iter().any(|fault| fault.action == Action::Drop) {
+            let sent = self.asm.label();
+            self.asm.jump(sent).place(drop).mov(R0, verdict::DROP).exit().place(sent);
+        }
     }
 
     /// Puts the packet's UDP source port on the stack.
@@ -72,17 +66,8 @@ impl Text<'_> {
 
     fn fault(&mut self, fault: &Fault, drop: Label) {
         let spared = self.asm.label();
-        let interface = match fault.port {
-            Crossing::In(interface) => {
-                self.asm.load(Word, R1, CONTEXT, context::INGRESS);
-                interface
-            }
-            Crossing::Out(interface) => {
-                self.asm.load(Word, R1, R10, on::INTERFACE);
-                interface
-            }
-        };
-        self.asm.jump_if(Cond::NotEqual, R1, interface as i32, spared);
+        self.load_interface(R1, fault.port.is_in());
+        self.asm.jump_if(Cond::NotEqual, R1, fault.port.interface() as i32, spared);
         let port = match fault.packets {
             Packets::All => None,
             Packets::Port(port) => Some(i32::from(port)),
@@ -126,23 +111,42 @@ impl Text<'_> {
         self.asm.store(Byte, PACKET, at::IPV6 + 1, R1);
     }
 
-    /// The queue of the port that the packet leaves by, if it has one. No packet goes on to what is behind.
-    fn queues(&mut self, tables: &Tables, queues: &[Queue], sent: Label, drop: Label) {
-        let mut queues: Vec<_> = queues.iter().map(|queue| (queue, self.asm.label())).collect();
-        queues.sort_unstable_by_key(|(queue, _)| queue.interface);
-        let keys: Vec<_> = queues.iter().map(|&(queue, label)| (u64::from(queue.interface), label)).collect();
-        self.asm.load(Word, R5, R10, on::INTERFACE);
+    /// The interface that the packet came in by or is to leave by.
+    fn load_interface(&mut self, reg: Reg, incoming: bool) {
+        if incoming {
+            self.asm.load(Word, reg, CONTEXT, context::INGRESS);
+        } else {
+            self.asm.load(Word, reg, R10, on::INTERFACE);
+        }
+    }
+
+    /// The queue for packets that come in by the packet's port, or leave by it, if there is one.
+    fn queues(&mut self, tables: &Tables, queues: &[Queue], incoming: bool, drop: Label) {
+        let mut queues: Vec<_> = queues
+            .iter()
+            .filter(|queue| queue.port.is_in() == incoming)
+            .map(|queue| (queue, self.asm.label()))
+            .collect();
+        if queues.is_empty() {
+            return;
+        }
+        queues.sort_unstable_by_key(|(queue, _)| queue.port);
+        let keys: Vec<_> =
+            queues.iter().map(|&(queue, label)| (u64::from(queue.port.interface()), label)).collect();
+        let sent = self.asm.label();
+        self.load_interface(R5, incoming);
         self.find(R5, &keys, sent);
         for (queue, label) in queues {
             self.asm.place(label);
             self.queue(tables, queue, sent, drop);
         }
+        self.asm.place(sent);
     }
 
     /// A queue is the time at which it will be empty. A packet that it takes puts that off by the time that its bytes take.
     fn queue(&mut self, tables: &Tables, queue: &Queue, sent: Label, drop: Label) {
-        let place = |count| tables.place(queue.interface, count);
-        let empty_at = offset_of(place(PortCount::EmptyAt));
+        let place = |count| tables.place(queue.port, count);
+        let empty_at = offset_of(place(QueueCount::EmptyAt));
         let (full, taken) = (self.asm.label(), self.asm.label());
         self.asm.call(Helper::Now).mov(R5, R0);
         self.cost(queue.rate, LEN);
@@ -163,7 +167,7 @@ impl Text<'_> {
             self.asm.jump_if(Cond::LessOrEqual, R4, steps(mark), sent);
             self.unless_ecn(sent);
             self.mark();
-            self.count(place(PortCount::Marked));
+            self.count(place(QueueCount::Marked));
         }
         self.asm.jump(sent).place(full);
         if let Some(trim) = &queue.trim {
@@ -173,10 +177,10 @@ impl Text<'_> {
             self.cost(queue.rate, i32::from(trim.size) + i32::from(at::IPV6));
             self.asm.array(R1, self.numbers).atomic_add(R1, empty_at, R2);
             self.trim(trim, lost);
-            self.count(place(PortCount::Trimmed));
+            self.count(place(QueueCount::Trimmed));
             self.asm.jump(sent).place(lost);
         }
-        self.count(place(PortCount::Dropped));
+        self.count(place(QueueCount::Dropped));
         self.asm.jump(drop);
     }
 
@@ -200,7 +204,7 @@ impl Text<'_> {
         self.asm.jump(elsewhere).place(trimmable);
     }
 
-    /// Takes the end off the packet, and says so in its header, but not in `LEN`. Changes all registers that a call changes.
+    /// Takes the end off the packet, and says so in its header and in `LEN`. Changes all registers that a call changes.
     fn trim(&mut self, trim: &Trim, lost: Label) {
         let len = i32::from(trim.size) + i32::from(at::IPV6);
         self.asm.mov(R1, CONTEXT).mov(R2, len).alu(Alu::Sub, R2, LEN).call(Helper::AdjustTail);
@@ -216,7 +220,7 @@ impl Text<'_> {
             R1,
             i32::from(trim.dscp) << DSCP_SHIFT,
         );
-        self.asm.swap(R1, Half).store(Half, PACKET, at::IPV6, R1);
+        self.asm.swap(R1, Half).store(Half, PACKET, at::IPV6, R1).mov(LEN, len);
     }
 }
 
