@@ -12,6 +12,7 @@
 //! | [`memory`] | the bytes that frames are sent from: regions that anybody may change at any time, and payloads |
 //! | [`fault`] | over any port: loss, reordering, duplication, corruption, delay, ECN marks, trimming |
 //! | [`pcap`] | over any port: a nanosecond capture file |
+//! | [`rate`] | over any port: a link that is slower |
 //! | [`trace`] | over any port: one line of text per frame |
 //! | [`pump`] | raw UDP offload sender and receiver: the limit that the `udp` port is measured against |
 //! | `testing` | (feature `testing`) how to write a port, the conformance run that every port must pass, and a way into network namespaces |
@@ -37,6 +38,7 @@ pub mod loopback;
 pub mod memory;
 pub mod pcap;
 pub mod pump;
+pub mod rate;
 mod steering;
 #[cfg(feature = "testing")]
 pub mod testing;

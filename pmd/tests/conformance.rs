@@ -7,6 +7,7 @@ use spindrift_pmd::Port;
 use spindrift_pmd::fault::{FaultPlan, FaultPort};
 use spindrift_pmd::loopback::{LoopbackConfig, pair};
 use spindrift_pmd::pcap::{Capture, PcapPort};
+use spindrift_pmd::rate::RatePort;
 use spindrift_pmd::testing::{Conformance, conformance};
 use spindrift_pmd::trace::TracePort;
 use spindrift_pmd::udp::{Offload, SourcePorts, UdpConfig, UdpPort};
@@ -42,12 +43,14 @@ fn wrap(port: Box<dyn Port>, kind: &str) -> Box<dyn Port> {
                 "loss=100%,port=9; loss=100%,ev=77; corrupt=0%,opcode=write; down,from=1s".parse().unwrap();
             Box::new(FaultPort::new(port, 0, plan, 1))
         }
+        // So fast that no frame takes any time.
+        "rate" => Box::new(RatePort::new(port, u64::MAX)),
         "pcap" => Box::new(PcapPort::new(port, Capture::to(Box::new(std::io::sink()), 0))),
         _ => Box::new(TracePort::new(port, 0, Box::new(std::io::sink()) as Box<dyn Write + Send>)),
     }
 }
 
-const KINDS: [&str; 4] = ["fault", "fault with rules", "pcap", "trace"];
+const KINDS: [&str; 5] = ["fault", "fault with rules", "rate", "pcap", "trace"];
 
 #[test]
 fn loopback_conforms() {
