@@ -141,12 +141,16 @@ impl CcConfig {
     /// The largest window is 1.5 bandwidth-delay products of the link and the round-trip time given, and does not follow
     /// that time down as in [`new`](Self::new): packets also wait for the turns of the lanes at both ends, so a
     /// window that suits the network alone would leave the link idle. For the same reason it is at least 32 full packets,
-    /// half of what a lane takes from a port at a time, however slow the link. Delay alone is no reason for a quick adaptation, even
+    /// half of what a lane takes from a port at a time. Where a link is so slow that this is more, the round-trip time
+    /// is taken to be what makes it so much, and the other parameters follow. Delay alone is no reason for a quick adaptation, even
     /// where nothing is trimmed, because a lane that its host does not run delays packets by more than a network.
     pub fn for_software(link_rate_bps: u64, base_rtt_ns: u64, mtu_bytes: u32) -> Self {
+        let least = (LEAST_SOFTWARE_WINDOW * u64::from(mtu_bytes)) as f64;
+        let of_least = least / MAX_WINDOW_BDP * 8e9 / link_rate_bps as f64;
+        let base_rtt_ns = base_rtt_ns.max((of_least as u64).min(MAX_RTT_NS));
         let link = Self::new(link_rate_bps, base_rtt_ns, mtu_bytes);
-        let of_link = (MAX_WINDOW_BDP * link.bdp_bytes()) as u64;
-        let max_cwnd_bytes = Some(of_link.clamp(LEAST_SOFTWARE_WINDOW * u64::from(mtu_bytes), MAX_BYTES));
+        let of_link = MAX_WINDOW_BDP * link.bdp_bytes();
+        let max_cwnd_bytes = Some((of_link.max(least) as u64).min(MAX_BYTES));
         let nscc = NsccOverrides { max_cwnd_bytes, qa_threshold_ns: Some(u64::MAX), ..link.nscc };
         Self { nscc, ..link }
     }

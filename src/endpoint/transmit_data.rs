@@ -55,7 +55,7 @@ impl Endpoint {
             return Turn::Idle;
         };
         // The first packet in flight starts timers, which may be earlier than what is armed.
-        let starts_timers = !qp.requester.outstanding();
+        let starts_timers = qp.requester.all_arrived();
         let ticket = self.next_ticket;
         let Some(packet) = qp.requester.send_new(now, path.id, ticket, cc) else {
             cold_path();
@@ -93,12 +93,16 @@ impl Endpoint {
             return self.pass(list, slot);
         };
         let avoid = qp.requester.last_ev(seq, kind);
+        let free = match avoid {
+            Some(avoid) if qp.requester.waits_for_another_plane() => qp.paths.others_if_any(free, avoid),
+            _ => free,
+        };
         let Some(path) = qp.paths.pick_path(free, avoid) else { return without_path(qp) };
         let Some(template) = template(&self.peers, qp.peer, path.plane) else { return Turn::Idle };
         let to = To { qpn: qp.dest_qpn, trimmable: qp.trimmable, path, template };
         let ticket = self.next_ticket;
         let sent = if kind == SendKind::New {
-            qp.requester.send_new(now, path.id, ticket, qp.cwnd.get_mut(&mut self.cwnds))
+            qp.requester.send_new_for_probe(now, path.id, ticket, qp.cwnd.get_mut(&mut self.cwnds))
         } else {
             let cc = qp.cwnd.get_mut(&mut self.cwnds);
             let mut env = Env { paths: &mut qp.paths, cc, counters: &mut self.counters };

@@ -140,6 +140,13 @@ impl Prober {
         self.again(id, now);
     }
 
+    /// The loss that made a path bad was none: it is no relapse.
+    fn acquit(&mut self, id: u16) {
+        if let Some((_, history)) = self.record(id) {
+            history.relapses = history.relapses.saturating_sub(1);
+        }
+    }
+
     fn failed(&mut self, id: u16, now: Time) {
         let Some((_, history)) = self.record(id) else { return };
         history.answers = 0;
@@ -294,6 +301,19 @@ impl Paths {
         self.prober.bad += 1;
         self.prober.first(id.0, now);
         self.find_next_probe();
+    }
+
+    /// A packet on this path that was declared lost had arrived. The path is probed at once if it is bad; that it went bad for this
+    /// counts neither as a drop nor as a relapse.
+    #[cold]
+    pub fn on_wrong_loss(&mut self, id: EvId, now: Time) {
+        if let Some(entry) = self.entries.get_mut(usize::from(id.0)) {
+            entry.drops = entry.drops.saturating_sub(1);
+        }
+        if self.has(id.0, BAD) {
+            self.prober.acquit(id.0);
+            self.probe_soon(id, now);
+        }
     }
 
     /// Makes a probe of a bad path due at once.

@@ -25,7 +25,10 @@ const MAX_REFRESHES: u64 = 32;
 struct Asked {
     ticket: u16,
     id: u16,
+    plane: u8,
     sent_at: Time,
+    /// Another one was sent since, about a round trip later.
+    late: bool,
 }
 
 /// Whose turn it is.
@@ -49,6 +52,8 @@ pub(super) struct Reverse {
     /// A SACK has shown a path to be up since it was last asked for a probe.
     learned: bool,
     asked: [Option<Asked>; REMEMBERED],
+    /// Planes over which a probe had no answer within a round trip, and nothing has shown one to be up since.
+    silent: u32,
     next_ticket: u16,
     next_probe: Time,
     refresh_ns: u64,
@@ -70,6 +75,7 @@ impl Reverse {
             last_probed: below(rng, u16::from(cfg.planes)) as u8,
             learned: false,
             asked: [None; REMEMBERED],
+            silent: 0,
             next_ticket: 0,
             next_probe: Time::ZERO,
             refresh_ns: cfg.reverse_refresh_ns,
@@ -94,9 +100,13 @@ impl Reverse {
         at.plane = plane;
     }
 
-    /// Remembers a probe of `id`, and says when the next one may follow. Answers that come after their probes were forgotten are of
-    /// no use: while there are none, the interval doubles.
-    fn ask(&mut self, id: u16, now: Time, rtt_ns: u64) -> u16 {
+    /// Remembers a probe of `id`, and says when the next one may follow. If the one before it has no answer, its plane is silent. Answers
+    /// that come after their probes were forgotten are of no use: while there are none, the interval doubles.
+    fn ask(&mut self, id: u16, plane: u8, now: Time, rtt_ns: u64) -> u16 {
+        for asked in self.asked.iter_mut().flatten().filter(|asked| !asked.late) {
+            asked.late = true;
+            self.silent |= 1 << asked.plane;
+        }
         if usize::from(self.unanswered) >= REMEMBERED {
             self.interval_ns = self.bounded(self.interval_ns.saturating_mul(2));
         }
@@ -105,7 +115,7 @@ impl Reverse {
         let ticket = self.next_ticket;
         self.next_ticket = ticket.wrapping_add(1);
         self.asked.rotate_right(1);
-        self.asked[0] = Some(Asked { ticket, id, sent_at: now });
+        self.asked[0] = Some(Asked { ticket, id, plane, sent_at: now, late: false });
         ticket
     }
 
@@ -149,11 +159,12 @@ impl Paths {
     /// with an ACK among them (`acks`) take the planes and their values in turn, and so do those without, each among
     /// themselves: whatever else is answered in between, repeats draw ACKs over every path.
     ///
-    /// Planes without a working entropy value are used only when no other is up: an acknowledgement on a doubtful path
-    /// is better than none, but not better than one that waits until a port has room.
+    /// Planes without a working entropy value, and those where the last EV probe had no answer, are used only when no other is up: an
+    /// acknowledgement on a doubtful path is better than none, but not better than one that waits until a port has room.
     #[inline]
     pub fn pick_reverse(&mut self, free: PortMask, acks: bool) -> Option<(Ev, u8)> {
-        let all = if self.usable == 0 { self.open } else { self.usable };
+        let trusted = self.usable & !self.reverse.silent;
+        let all = [trusted, self.usable].into_iter().find(|&planes| planes != 0).unwrap_or(self.open);
         let mut planes = all & free.0;
         if planes != 0 && self.reverse.going != Some(acks) {
             self.reverse.going = Some(acks);
@@ -189,6 +200,7 @@ impl Paths {
     fn keep_reverse(&mut self, id: EvId) {
         let Some(&entry) = self.entries.get(usize::from(id.0)) else { return };
         let Some(state) = self.planes.get_mut(usize::from(entry.plane)) else { return };
+        self.reverse.silent &= !(1 << entry.plane);
         if entry.flags & (BAD | DENIED) != 0 {
             return;
         }
@@ -226,7 +238,7 @@ impl Paths {
         let at = below(&mut self.rng, state.active);
         let id = *self.active_ids(state).get(usize::from(at))?;
         self.reverse.last_probed = plane;
-        let ticket = self.reverse.ask(id, now, rtt_ns);
+        let ticket = self.reverse.ask(id, plane, now, rtt_ns);
         self.counters.reverse_probes_sent += 1;
         Some((self.ev(EvId(id)), plane, ticket))
     }

@@ -35,6 +35,12 @@ impl Paths {
         self.entries.get(usize::from(id.0)).map(|&Entry { ev, plane, .. }| Picked { id, ev, plane })
     }
 
+    /// The planes of `free` but that of `avoid`, if any other is usable; all of them otherwise.
+    pub(crate) fn others_if_any(&self, free: PortMask, avoid: EvId) -> PortMask {
+        let own = 1 << self.plane(avoid);
+        if self.usable & !own == 0 { free } else { PortMask(free.0 & !own) }
+    }
+
     /// Limits the coming packets to a slice of the active entropy values, so that a port that sends
     /// packets of one path in one go (kernel segmentation offload) finds several for each.
     ///

@@ -132,9 +132,13 @@ pub(crate) struct Requester {
     loss_check_at: Time,
     timer_base: Time,
     retries: u32,
-    /// Twice the wait for the last tail probe, zero before the first.
+    /// Twice the wait for the last tail probe, and long enough for its answer; zero before the first.
     least_probe_wait_ns: u64,
     probe_pending: bool,
+    /// New data was sent in the place of a tail probe, and nothing has come of it yet.
+    new_asked: bool,
+    /// A tail probe waited in vain for another plane to have room.
+    any_plane: bool,
     /// When the retransmission timer last expired.
     timed_out_at: Time,
     away: Away,
@@ -177,6 +181,8 @@ impl Requester {
             retries: 0,
             least_probe_wait_ns: 0,
             probe_pending: false,
+            new_asked: false,
+            any_plane: false,
             timed_out_at: Time::ZERO,
             away: Away::default(),
         }
@@ -330,6 +336,18 @@ impl Requester {
     #[inline]
     pub(crate) const fn outstanding(&self) -> bool {
         self.done < self.next
+    }
+
+    /// Whether the peer has told of everything sent.
+    #[inline]
+    pub(crate) const fn all_arrived(&self) -> bool {
+        self.una == self.next
+    }
+
+    /// Whether the peer owes an answer: it has not told of a packet, or not completed a message that was sent whole.
+    pub(super) fn awaits_answer(&self) -> bool {
+        let whole = |entry: &Entry| entry.end() <= self.next;
+        self.outstanding() && (!self.all_arrived() || self.queue.find(self.done).is_some_and(whole))
     }
 
     /// The packet at `seq`, or the oldest in flight, and the path that it took last if it is in flight.

@@ -131,8 +131,7 @@ impl Requester {
             Proof::Lost { ev, order } => self.suspect(ev, order, now, env),
             Proof::Needless { ev, cause } => {
                 env.counters.spurious_retransmits += 1;
-                env.paths.on_delivered(EvId(ev), now);
-                self.learn(cause, now, env);
+                self.had_arrived(ev, cause, now, env);
             }
         });
         self.repeats = repeats;
@@ -150,16 +149,17 @@ impl Requester {
         }
     }
 
-    /// A packet was declared lost for this cause and had arrived.
-    fn learn(&mut self, cause: Cause, now: Time, env: &mut Env<'_>) {
+    /// A packet on this entropy value was declared lost, or repeated, for this cause and had arrived.
+    fn had_arrived(&mut self, ev: u16, cause: Cause, now: Time, env: &mut Env<'_>) {
         let rtt = self.rtt;
         match cause {
             Cause::Order => {
                 env.counters.order_rule_pauses += u64::from(self.path_order.disproved(&rtt, now));
             }
             Cause::Time => self.reordering.widen(&rtt, now.0),
-            Cause::Silence | Cause::Unsent | Cause::Other => {}
+            Cause::Silence | Cause::Unsent | Cause::Other => return env.paths.on_delivered(EvId(ev), now),
         }
+        env.paths.on_wrong_loss(EvId(ev), now);
     }
 
     /// What the SACK says of the path of the packet that triggered it. Returns the round-trip
@@ -308,8 +308,7 @@ impl Requester {
             self.lost.clear(seq);
             self.lost_count -= 1;
             env.counters.spurious_losses += 1;
-            env.paths.on_delivered(EvId(record.ev), now);
-            self.learn(record.cause, now, env);
+            self.had_arrived(record.ev, record.cause, now, env);
             return 0;
         }
         u64::from(record.bytes)

@@ -85,7 +85,8 @@ impl Requester {
 
     /// What to send next: the oldest gap, then a tail probe, then new data. A due tail probe goes out whatever
     /// congestion control says, because silence means that nothing else will open the window soon; if something
-    /// is lost, the oldest gap is the probe.
+    /// is lost, the oldest gap is the probe. New data that may leave makes the peer answer as well as a copy does (RFC 8985,
+    /// section 7.3), but only the first time: if nothing comes of it, its path may be the trouble, and a copy takes another one.
     ///
     /// Where there are [no repairs](Self::has_repairs), [`may_send_new`](Self::may_send_new) says as much and is quicker.
     pub(crate) fn next_send(&mut self, cc: &Controller) -> Option<(u64, SendKind)> {
@@ -103,6 +104,9 @@ impl Requester {
         if self.probe_pending
             && let Some(seq) = self.probe_target()
         {
+            if !self.new_asked && self.may_send_new(cc) {
+                return Some((self.next, SendKind::New));
+            }
             return Some((seq, SendKind::Probe));
         }
         self.may_send_new(cc).then_some((self.next, SendKind::New))
@@ -128,6 +132,12 @@ impl Requester {
         kind.repeats().then(|| EvId(self.records.get(seq).ev))
     }
 
+    /// Whether a repeat waits until another plane than that of the last transmission has room. A dead plane always has some, while the
+    /// packets of others fill those that live; but one that has none for as long as the retransmission timer runs may be the dead one.
+    pub(crate) fn waits_for_another_plane(&self) -> bool {
+        !self.any_plane
+    }
+
     /// The next packet leaves for the first time, with a ticket among all data packets of the endpoint. Nothing if
     /// there is none.
     // Inlined, so that what is known of the packet stays in registers until it is written.
@@ -141,7 +151,7 @@ impl Requester {
         cc: &mut Controller,
     ) -> Option<Leaving<'_>> {
         let seq = self.next;
-        if !self.outstanding() {
+        if self.all_arrived() {
             cold_path();
             self.start_over(now);
         }
@@ -160,6 +170,24 @@ impl Requester {
             Record { sent_at: now, order: self.orders, bytes, ev: ev.0, ..Record::default() };
         let psn = psn_of(&self.setup, seq);
         Some(Leaving { seq, kind: SendKind::New, psn, ack_req, spec })
+    }
+
+    /// The same where a tail probe may be due, whose place it takes then.
+    #[inline(never)]
+    pub(crate) fn send_new_for_probe(
+        &mut self,
+        now: Time,
+        ev: EvId,
+        ticket: u64,
+        cc: &mut Controller,
+    ) -> Option<Leaving<'_>> {
+        let asks = self.probe_pending;
+        if asks {
+            self.probe_leaves(now);
+            self.new_asked = true;
+        }
+        let packet = self.send_new(now, ev, ticket, cc)?;
+        Some(Leaving { ack_req: packet.ack_req || asks, ..packet })
     }
 
     /// Packet `seq` leaves again. Nothing if its request is gone.
@@ -190,7 +218,7 @@ impl Requester {
     fn count_again(&mut self, seq: u64, kind: SendKind, before: &Record, fresh: &Record, env: &mut Env<'_>) {
         match kind {
             SendKind::Probe => {
-                self.probe_pending = false;
+                self.probe_leaves(fresh.sent_at);
                 env.counters.tx_tail_probes += 1;
             }
             SendKind::Retransmit => env.counters.tx_retransmits += 1,

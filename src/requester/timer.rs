@@ -75,16 +75,25 @@ impl Requester {
         late_ns.max(self.setup.probe_floor_ns).max(self.least_probe_wait_ns)
     }
 
+    /// A tail probe leaves, perhaps long after it was due, since its port had no room: its answer is not late before the time that an
+    /// answer takes has passed.
+    pub(super) fn probe_leaves(&mut self, now: Time) {
+        let answer_ns = self.rtt.late_after_ns().max(self.setup.probe_floor_ns);
+        let wait_ns = now.since(self.timer_base).saturating_add(answer_ns);
+        self.least_probe_wait_ns = self.least_probe_wait_ns.max(wait_ns);
+        self.probe_pending = false;
+    }
+
     /// When [`on_timer`](Self::on_timer) wants to run.
     #[inline]
     pub(crate) fn next_timeout(&self) -> Time {
-        let outstanding = self.outstanding();
-        if !outstanding && !self.busy() {
+        let awaits_answer = self.awaits_answer();
+        if !awaits_answer && !self.busy() {
             return Time::NEVER;
         }
         let late_ns = self.rtt.late_after_ns();
         let timeout_at = self.timer_base.after(self.timeout_ns(late_ns));
-        if !outstanding {
+        if !awaits_answer {
             return timeout_at;
         }
         let probe_at = self.timer_base.after(self.probe_wait_ns(late_ns));
@@ -93,8 +102,8 @@ impl Requester {
 
     /// Runs whatever timer is due.
     pub(crate) fn on_timer(&mut self, now: Time, env: &mut Env<'_>) -> TimerVerdict {
-        if !self.outstanding() && (!self.busy() || env.paths.usable_planes().0 != 0) {
-            // Nothing to wait for, or only for its turn among others, which does not count.
+        if !self.awaits_answer() && (!self.busy() || env.paths.usable_planes().0 != 0) {
+            // Nothing to wait for, or only for its turn among others, which does not count, be it in the midst of a message.
             self.start_over(now);
             return TimerVerdict::GoOn;
         }
@@ -106,7 +115,7 @@ impl Requester {
             return self.on_retransmission_timeout(now, env);
         }
         let probe_wait_ns = self.probe_wait_ns(late_ns);
-        if self.outstanding() && now >= self.timer_base.after(probe_wait_ns) {
+        if self.awaits_answer() && now >= self.timer_base.after(probe_wait_ns) {
             self.least_probe_wait_ns = probe_wait_ns.saturating_mul(2);
             self.probe_pending = true;
         }
@@ -119,6 +128,7 @@ impl Requester {
     fn on_retransmission_timeout(&mut self, now: Time, env: &mut Env<'_>) -> TimerVerdict {
         env.counters.timeouts += 1;
         self.retries += 1;
+        self.any_plane = self.probe_pending;
         if self.setup.retry.interval_ns(self.retries).is_none() {
             return TimerVerdict::Exhausted;
         }
@@ -149,6 +159,8 @@ impl Requester {
         self.timer_base = now;
         self.retries = 0;
         self.least_probe_wait_ns = 0;
+        self.new_asked = false;
+        self.any_plane = false;
     }
 }
 

@@ -171,7 +171,10 @@ fn a_tail_probe_waits_for_no_turn() {
     let mut host = Host::new(3, 100, &CcConfig::none());
     assert_eq!(host.send(5), [new(0, 0, 4), new(1, 0, 1)].concat());
     host.pass(FLOOR);
-    assert_eq!(host.send(4), [vec![(0, 0, true), (1, 0, true)], new(1, 1, 2)].concat());
+    // New data at first, then copies.
+    assert_eq!(host.send(4), [new(0, 4, 1), new(1, 1, 1), new(1, 2, 2)].concat());
+    host.pass(FLOOR);
+    assert_eq!(host.send(4), [vec![(0, 0, true), (1, 0, true)], new(1, 4, 1), new(2, 0, 1)].concat());
 }
 
 /// A peer that asks for everything again costs the others half of what could be sent, and not all.

@@ -83,9 +83,12 @@ fn between_software_the_maximum_stays_and_has_room_for_a_burst() {
     cc.on_send(MTU);
     cc.on_ack(&AckSample { rtt_ns: Some(RTT / 4), ..AckSample::new(Time(1), MTU) });
     assert_eq!((cc.max_cwnd(), cc.base_rtt_ns()), (MAX_CWND, RTT / 4));
-    // 1 Gb/s for 50 us are 6,250 bytes.
-    let slow = nscc(&CcConfig::for_software(1_000_000_000, 50_000, MTU as u32));
-    assert_eq!((slow.cwnd(), slow.max_cwnd()), (32 * MTU, 32 * MTU));
+    // 1 Gb/s for 50 us are 6,250 bytes. A window of 32 packets is that of a round-trip time of 0.7 ms, by which all else goes.
+    let slow = CcConfig::for_software(1_000_000_000, 50_000, MTU as u32);
+    let of_slow = nscc(&slow);
+    assert_eq!((of_slow.cwnd(), of_slow.max_cwnd()), (32 * MTU, 32 * MTU));
+    let patient = CcConfig::new(1_000_000_000, 32 * MTU * 8 * 2 / 3, MTU as u32);
+    assert_eq!(CcConfig { nscc: patient.nscc, ..slow }, patient);
     // Packets that took very long, while little got through.
     let untrimmed = CcConfig { trimming: false, ..CcConfig::for_software(RATE, RTT, MTU as u32) };
     let mut cc = nscc(&untrimmed);

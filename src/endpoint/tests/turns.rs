@@ -181,6 +181,7 @@ fn repairs_leave_where_new_data_is_blocked() {
     };
     let qpns: Vec<_> = (0..70).map(|_| connect(&mut endpoint)).collect();
     let mut out = Transmit::default();
+    assert!(endpoint.deny_plane(qpns[0], 1));
     post(&mut endpoint, now, qpns[0]);
     assert!(endpoint.transmit(now, PortMask(0b01), &mut out));
     for &qpn in &qpns[1..] {
@@ -207,6 +208,85 @@ fn repairs_leave_where_new_data_is_blocked() {
     assert!(endpoint.transmit(now, PortMask(0b01), &mut out));
     let others = (0..100).filter(|_| endpoint.transmit(now, PortMask(0b10), &mut out)).count();
     assert_eq!(others, qpns.len() - 1, "they kept their turns");
+}
+
+/// One queue pair with three planes, a write posted.
+struct ThreePlanes {
+    endpoint: Endpoint,
+    qpn: Qpn,
+    now: Time,
+}
+
+impl ThreePlanes {
+    fn new() -> Self {
+        let mut endpoint = Endpoint::new(EndpointConfig::new((1..=3).map(port).collect())).unwrap();
+        let (now, pd) = (Time(1_000), endpoint.alloc_pd());
+        let key = endpoint.register(pd, Region::alloc_at(4096, 0x1000).unwrap(), Access::LOCAL_READ).unwrap();
+        let qpn = endpoint.create_qp(QpInit::new(pd, CqId(0), CqId(1))).unwrap();
+        let peer = [11, 12, 13].map(|last| PortAddr { ip: [10, 0, 0, last].into(), mac: [4; 6] });
+        to_rts(&mut endpoint, now, qpn, rtr_to(peer.to_vec(), 4791));
+        endpoint.post_send(now, qpn, write(key.lkey)).unwrap();
+        Self { endpoint, qpn, now }
+    }
+
+    /// The plane that a packet takes when these have room.
+    fn transmit(&mut self, free: u32) -> Option<u8> {
+        let mut out = Transmit::default();
+        self.endpoint.transmit(self.now, PortMask(free), &mut out).then_some(out.port)
+    }
+
+    fn time_passes(&mut self) {
+        self.now = self.endpoint.next_timeout();
+        self.endpoint.on_timeout(self.now);
+    }
+}
+
+/// A dead plane always has room, while the packets of others fill those that live: a repeat waits for one of them.
+#[test]
+fn a_repeat_waits_for_another_plane() {
+    let mut host = ThreePlanes::new();
+    assert_eq!(host.transmit(0b001), Some(0));
+    host.time_passes();
+    assert_eq!(host.transmit(0b001), None);
+    assert_eq!(host.transmit(0b101), Some(2));
+    host.time_passes();
+    assert_eq!(host.transmit(0b100), None);
+    assert!(host.transmit(0b111).is_some_and(|plane| plane < 2));
+    // Without another that is up there is nothing to wait for.
+    let mut host = ThreePlanes::new();
+    assert_eq!(host.transmit(0b001), Some(0));
+    host.time_passes();
+    assert!(host.endpoint.deny_plane(host.qpn, 1));
+    assert_eq!(host.transmit(0b011), None);
+    assert!(host.endpoint.deny_plane(host.qpn, 2));
+    assert_eq!(host.transmit(0b011), Some(0));
+}
+
+/// Planes that have no room for so long may be the dead ones.
+#[test]
+fn a_repeat_waits_for_no_more_than_a_timeout() {
+    let mut host = ThreePlanes::new();
+    assert_eq!(host.transmit(0b001), Some(0));
+    let begun = host.now;
+    while host.endpoint.counters().timeouts == 0 {
+        host.time_passes();
+        let taken = host.transmit(0b001);
+        assert_eq!(taken.is_some(), host.endpoint.counters().timeouts == 1);
+    }
+    assert!(host.now.since(begun) < 20_000_000);
+    // From then on, too: nothing has come yet.
+    host.time_passes();
+    assert_eq!(host.transmit(0b001), Some(0));
+    // One that found room is not owed another plane's fault.
+    let mut host = ThreePlanes::new();
+    assert_eq!(host.transmit(0b001), Some(0));
+    let mut last = 0;
+    while host.endpoint.counters().timeouts == 0 {
+        host.time_passes();
+        last = host.transmit(0b111 & !(1 << last)).unwrap();
+    }
+    host.time_passes();
+    assert_eq!(host.transmit(1 << last), None);
 }
 
 /// Repairs that cannot leave do not hold up the new data of others.

@@ -97,6 +97,9 @@ struct Model {
     denied_planes: u32,
     /// Each with the time when it is given up.
     in_flight: Vec<(Probe, Time)>,
+    /// The plane of the last reverse probe, if it had no answer; and those of others before it that had none, nor anything since.
+    asked: Option<u8>,
+    silent: u32,
 }
 
 impl Model {
@@ -113,6 +116,8 @@ impl Model {
             peer: u32::MAX,
             denied_planes: 0,
             in_flight: Vec::new(),
+            asked: None,
+            silent: 0,
         }
     }
 
@@ -249,10 +254,20 @@ impl Model {
             }
             Op::PickReverse(free, acks) => self.pick_reverse(free, acks),
             Op::EndAnswers => self.paths.end_answers(),
-            Op::LearnReverse(id) => self.paths.learn_reverse(self.id(id)),
+            Op::LearnReverse(id) => {
+                let id = self.id(id);
+                self.silent &= !(1 << self.paths.plane(id));
+                self.paths.learn_reverse(id);
+            }
             Op::ReverseProbe { answer } => {
                 let probe = self.paths.poll_reverse_probe(self.now, 10 * US, true);
                 if let Some((_, plane, request)) = probe {
+                    self.silent |= self.asked.take().map_or(0, |plane| 1 << plane);
+                    if answer {
+                        self.silent &= !(1 << plane);
+                    } else {
+                        self.asked = Some(plane);
+                    }
                     assert!(PortMask(self.open()).contains(plane));
                     assert!(!answer || self.paths.on_reverse_probe_answer(request, self.now));
                 }
@@ -278,7 +293,9 @@ impl Model {
 
     fn pick_reverse(&mut self, free: u32, acks: bool) {
         let usable = self.usable();
-        let planes = PortMask(free & if usable == 0 { self.open() } else { usable });
+        let trusted = usable & !self.silent;
+        let all = [trusted, usable, self.open()].into_iter().find(|&planes| planes != 0).unwrap_or(0);
+        let planes = PortMask(free & all);
         let allowed = |health: &Health| *health != Health::Denied;
         let some = (0..self.cfg.planes)
             .any(|plane| planes.contains(plane) && self.in_plane(plane).any(|id| allowed(&self.health[id])));

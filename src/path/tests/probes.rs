@@ -66,6 +66,35 @@ fn unanswered_probes_double_the_delay_up_to_the_maximum() {
     assert_eq!(paths.next_timeout(), due + MS);
 }
 
+/// A packet that was declared lost had arrived: its path is probed at once, and as if it had not been bad.
+#[test]
+fn a_wrong_verdict_is_no_relapse() {
+    let fails_again = |acquitted: bool| {
+        let mut paths = paths(&PathConfig { probes_to_revive: 1, ..small(2, 4, 2) });
+        let mut now = at_us(0);
+        let mut waits = Vec::new();
+        for _ in 0..4 {
+            paths.on_loss(EvId(0), now);
+            waits.push((paths.next_timeout() - now) / MS);
+            if acquitted {
+                paths.on_wrong_loss(EvId(0), now);
+                assert_eq!(paths.next_timeout(), now);
+            }
+            now = paths.next_timeout();
+            let probe = paths.next_probe(now).unwrap();
+            paths.on_probe_answer(probe.id, EvMark::None, now);
+            now = now + MS;
+        }
+        (waits, status(&paths, EvId(0)).drop_count)
+    };
+    assert_eq!(fails_again(false), (vec![1, 2, 4, 8], 4));
+    assert_eq!(fails_again(true), (vec![1, 2, 2, 2], 0));
+    // Of a path that works, or that never was bad, nothing changes but the count.
+    let mut paths = paths(&small(2, 4, 2));
+    paths.on_wrong_loss(EvId(1), at_us(5));
+    assert_eq!((paths.next_timeout(), status(&paths, EvId(1)).drop_count), (Time::NEVER, 0));
+}
+
 /// Through a full queue an answer takes longer than the setting says. A probe that went unheard would stay so for ever.
 #[test]
 fn a_probe_waits_for_as_long_as_round_trips_take() {

@@ -227,6 +227,76 @@ fn only_silence_slows_reverse_probes_down() {
     }
 }
 
+/// A queue pair that only receives has no losses that tell of a dead plane: an EV probe without an answer by the time of the next one
+/// does.
+#[test]
+fn answers_avoid_planes_whose_probes_have_none() {
+    let mut paths = paths(&PathConfig::new(3));
+    let planes_of = |paths: &mut Paths| {
+        reverse_picks(paths, 30).into_iter().map(|(_, plane)| plane).collect::<BTreeSet<_>>()
+    };
+    let mut now = Time(MS);
+    // Probes, and those of a dead plane have no answer.
+    let ask = |paths: &mut Paths, now: &mut Time, dead: u32| {
+        // Longer than any interval.
+        *now = *now + 33 * MS;
+        let (.., plane, ticket) = paths.poll_reverse_probe(*now, RTT, true).unwrap();
+        assert!(dead >> plane & 1 == 1 || paths.on_reverse_probe_answer(ticket, *now + RTT));
+        (plane, ticket)
+    };
+    let until = |paths: &mut Paths, now: &mut Time, dead, plane| while ask(paths, now, dead).0 != plane {};
+    until(&mut paths, &mut now, 0b010, 0);
+    until(&mut paths, &mut now, 0b010, 1);
+    assert_eq!(planes_of(&mut paths), [0, 1, 2].into(), "the answer may come");
+    ask(&mut paths, &mut now, 0b010);
+    assert_eq!(planes_of(&mut paths), [0, 2].into());
+    // However long it lasts, with other ports full, and for ACKs, too.
+    for _ in 0..20 {
+        ask(&mut paths, &mut now, 0b010);
+        assert_eq!(planes_of(&mut paths), [0, 2].into());
+        assert_eq!(paths.pick_reverse(PortMask(0b110), true).map(|(_, plane)| plane), Some(2));
+        assert_eq!(
+            paths.pick_reverse(PortMask(0b010), true),
+            None,
+            "it waits for a port that leads somewhere"
+        );
+        paths.end_answers();
+    }
+    // The first answer brings it back, and what was lost before does not speak against it.
+    until(&mut paths, &mut now, 0, 1);
+    for _ in 0..6 {
+        assert_eq!(planes_of(&mut paths), [0, 1, 2].into());
+        ask(&mut paths, &mut now, 0);
+    }
+    // So does the SACK of a packet, or an answer that comes late.
+    until(&mut paths, &mut now, 0b010, 1);
+    ask(&mut paths, &mut now, 0b010);
+    assert_eq!(planes_of(&mut paths), [0, 2].into());
+    let of_plane_1 = paths.states().find(|status| status.plane == 1).unwrap().id;
+    paths.learn_reverse(of_plane_1);
+    assert_eq!(planes_of(&mut paths), [0, 1, 2].into());
+    assert!(paths.poll_reverse_probe(now + MS, RTT, true).is_none(), "a SACK is as good as a probe");
+    let ticket = loop {
+        let (plane, ticket) = ask(&mut paths, &mut now, 0b010);
+        if plane == 1 {
+            break ticket;
+        }
+    };
+    ask(&mut paths, &mut now, 0b010);
+    assert_eq!(planes_of(&mut paths), [0, 2].into());
+    assert!(paths.on_reverse_probe_answer(ticket, now));
+    assert_eq!(planes_of(&mut paths), [0, 1, 2].into());
+    // Where none answers, none is better than another; nor is one that answers and is down.
+    for _ in 0..8 {
+        ask(&mut paths, &mut now, 0b111);
+    }
+    assert_eq!(planes_of(&mut paths), [0, 1, 2].into());
+    until(&mut paths, &mut now, 0b110, 0);
+    assert_eq!(planes_of(&mut paths), [0].into());
+    paths.set_local_ports(PortMask(0b110));
+    assert_eq!(planes_of(&mut paths), [1, 2].into());
+}
+
 #[test]
 fn reverse_probes_test_all_planes_in_turn() {
     let mut paths = paths(&PathConfig::new(4));

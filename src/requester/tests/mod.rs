@@ -18,6 +18,8 @@ struct Bench {
     cc: Controller,
     counters: Counters,
     now: Time,
+    /// The packet that left last asks for an answer.
+    asked: bool,
 }
 
 impl Bench {
@@ -39,7 +41,7 @@ impl Bench {
         let cc = build(&CcConfig::none(), Time::ZERO).unwrap();
         let mut r = Requester::new(400, setup);
         r.expect_evs(8);
-        Self { r, paths, cc, counters: Counters::default(), now: Time(1_000_000) }
+        Self { r, paths, cc, counters: Counters::default(), now: Time(1_000_000), asked: false }
     }
 
     fn post(&mut self, packets: u32, op: SendOp) {
@@ -57,13 +59,15 @@ impl Bench {
         self.now = self.now.after(1_000);
         let ev = self.paths.pick(self.paths.usable_planes(), self.r.last_ev(seq, kind)).unwrap();
         let sent = if kind == SendKind::New {
-            self.r.send_new(self.now, ev, 0, &mut self.cc)
+            self.r.send_new_for_probe(self.now, ev, 0, &mut self.cc)
         } else {
             let mut env = Env { paths: &mut self.paths, cc: &mut self.cc, counters: &mut self.counters };
             self.r.send_again(self.now, (seq, kind), ev, 0, &mut env)
         };
         let sent = sent.unwrap();
-        assert_eq!((sent.seq, sent.kind, sent.psn), (seq, kind, self.r.psn(seq)));
+        let told = (sent.seq, sent.kind, sent.psn);
+        self.asked = sent.ack_req;
+        assert_eq!(told, (seq, kind, self.r.psn(seq)));
     }
 
     fn send(&mut self) -> Option<(u64, SendKind)> {
@@ -226,6 +230,88 @@ fn a_tail_probe_repeats_what_makes_the_peer_answer() {
     bench.acknowledge(5, true);
     assert_eq!((bench.r.busy(), bench.r.next_timeout()), (false, Time::NEVER));
     assert_eq!(bench.counters.tx_tail_probes, 3);
+}
+
+/// New data that waits for its port makes the peer answer as well as a copy does, and costs nothing; once, for its path may be dead.
+#[test]
+fn new_data_takes_the_place_of_a_tail_probe_once() {
+    let mut bench = Bench::new(|_| ());
+    bench.post(9, SendOp::Write);
+    for seq in 0..2 {
+        assert_eq!(bench.send(), Some((seq, SendKind::New)));
+        assert!(!bench.asked);
+    }
+    bench.time_passes();
+    assert_eq!((bench.send(), bench.asked), (Some((2, SendKind::New)), true));
+    assert!(!bench.r.has_repairs());
+    assert_eq!((bench.send(), bench.asked), (Some((3, SendKind::New)), false), "nothing is due now");
+    // Nothing comes of it.
+    bench.time_passes();
+    assert_eq!(bench.send(), Some((0, SendKind::Probe)));
+    bench.time_passes();
+    assert_eq!(bench.send(), Some((0, SendKind::Probe)));
+    // The peer speaks: all over again.
+    bench.acknowledge(4, false);
+    assert_eq!(bench.send(), Some((4, SendKind::New)));
+    bench.time_passes();
+    assert_eq!((bench.send(), bench.asked), (Some((5, SendKind::New)), true));
+    // After a timeout, too, a copy goes: a new packet might wait for the window.
+    while bench.counters.timeouts == 0 {
+        bench.time_passes();
+        assert!(bench.send().is_none_or(|(seq, kind)| (seq, kind) == (4, SendKind::Probe)));
+    }
+    // Where nothing new may leave, a copy is all there is.
+    bench.acknowledge(6, false);
+    assert_eq!(bench.send_all(), 3);
+    bench.time_passes();
+    assert_eq!(bench.send(), Some((6, SendKind::Probe)));
+}
+
+/// In the midst of a message the peer owes nothing once it has told of every packet: the queue pair waits for its turn, for however long.
+#[test]
+fn waiting_for_its_turn_in_the_midst_of_a_message_is_no_silence() {
+    let mut bench = Bench::new(|_| ());
+    bench.post(9, SendOp::Write);
+    bench.send();
+    bench.send();
+    bench.acknowledge(2, false);
+    assert!(bench.r.outstanding() && bench.r.all_arrived());
+    for _ in 0..20 {
+        let before = bench.now;
+        bench.time_passes();
+        assert!(bench.now.since(before) >= 1_000_000 && !bench.r.has_repairs(), "the longer timer alone");
+    }
+    // Its turn comes: silence counts from then on.
+    assert_eq!(bench.send(), Some((2, SendKind::New)));
+    assert!(bench.r.next_timeout() > bench.now);
+    assert_eq!((bench.counters.timeouts, bench.r.retry().0), (0, 0));
+    bench.time_passes();
+    assert!(bench.r.has_repairs());
+    // A message that was sent whole is owed its completion.
+    bench.acknowledge(3, false);
+    assert_eq!(bench.send_all(), 6);
+    bench.acknowledge(9, false);
+    bench.time_passes();
+    assert_eq!(bench.send(), Some((8, SendKind::Probe)));
+}
+
+/// What waits long for its port is given the time that an answer takes, however long ago it was due.
+#[test]
+fn a_probe_that_left_late_is_not_followed_at_once() {
+    for new in [true, false] {
+        let mut bench = Bench::new(|setup| setup.retry.timeout_ns = 100_000_000);
+        bench.post(if new { 9 } else { 2 }, SendOp::Write);
+        bench.send();
+        bench.send();
+        let begun = bench.now;
+        bench.time_passes();
+        let wait = bench.now.since(begun) + 1_000;
+        // Its port is full for a hundred times as long.
+        bench.now = bench.now.after(100 * wait);
+        let kind = bench.send().unwrap().1;
+        assert_eq!(kind == SendKind::New, new);
+        assert_eq!(bench.r.next_timeout(), bench.now.after(bench.r.setup.probe_floor_ns));
+    }
 }
 
 /// With nothing to repeat, a probe that is due is dropped, and does not keep the queue pair among the senders.
