@@ -12,7 +12,7 @@ use spindrift::wire::{DscpMap, OpPosition};
 use crate::bench::source_ports::SourcePortSet;
 use crate::place::Place;
 use crate::toml_file::TomlFile;
-use crate::units::{parse_duration, parse_size};
+use crate::units::{parse_duration, parse_rate, parse_size};
 
 /// A configuration file. What it leaves out has the defaults of the command.
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -61,6 +61,8 @@ pub(crate) struct Nic {
     pub(crate) xdp_mode: Option<XdpModeName>,
     pub(crate) rx_buffers: Option<u32>,
     pub(crate) tx_buffers: Option<u32>,
+    #[serde(deserialize_with = "rate")]
+    pub(crate) link_rate: Option<u64>,
     pub(crate) fault: Option<String>,
 }
 
@@ -280,6 +282,11 @@ fn size<'de, D: Deserializer<'de>>(input: D) -> Result<Option<u64>, D::Error> {
 fn duration<'de, D: Deserializer<'de>>(input: D) -> Result<Option<Duration>, D::Error> {
     let text = NumberOrText::deserialize(input)?.text();
     parse_duration(&text).map(Some).map_err(serde::de::Error::custom)
+}
+
+fn rate<'de, D: Deserializer<'de>>(input: D) -> Result<Option<u64>, D::Error> {
+    let text = NumberOrText::deserialize(input)?.text();
+    parse_rate(&text).map(Some).map_err(serde::de::Error::custom)
 }
 
 fn source_ports<'de, D: Deserializer<'de>>(input: D) -> Result<Option<SourcePortSet>, D::Error> {

@@ -122,8 +122,8 @@ impl Pair {
         };
         let [left, right] = nics;
         let udp_port = left.udp_port;
-        let left: Nic = left.with_capture(&settings)?.with_faults(&settings, 0);
-        let right = right.with_faults(&settings, 1);
+        let left: Nic = left.with_capture(&settings)?.with_faults(&settings, 0).with_rate(&settings);
+        let right = right.with_faults(&settings, 1).with_rate(&settings);
         let mut writer = Side::open(&settings, left, memory, 0)?;
         let mut target = Side::open(&settings, right, memory, 1)?;
         writer.connect(&mut target)?;

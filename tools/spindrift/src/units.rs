@@ -4,6 +4,10 @@ use std::time::Duration;
 
 use spindrift::wire::Qpn;
 
+/// Below, one packet takes longer than a second.
+const MIN_RATE: f64 = 64e3;
+const MAX_RATE: f64 = 1e12;
+
 /// Parses `64`, `64K`, `4KiB`, `1M`, `2GiB`: bytes, with factors of 1024.
 pub(crate) fn parse_size(text: &str) -> Result<u64, String> {
     let text = text.trim();
@@ -30,6 +34,37 @@ pub(crate) fn format_size(bytes: u64) -> String {
         }
     }
     format!("{bytes} B")
+}
+
+/// Parses bits per second with factors of 1000: `100M`, `1.5Gbit`.
+pub(crate) fn parse_rate(text: &str) -> Result<u64, String> {
+    let bad =
+        || format!("\"{text}\" is no rate; write bits per second, as in 100M or 1.5Gbit (factors of 1000)");
+    let short = text.strip_suffix("bit").or_else(|| text.strip_suffix("bit/s")).unwrap_or(text);
+    let number = short.trim_end_matches(|letter: char| letter.is_ascii_alphabetic());
+    let factor = match short.get(number.len()..) {
+        Some("") => 1.0,
+        Some("k" | "K") => 1e3,
+        Some("M") => 1e6,
+        Some("G") => 1e9,
+        _ => return Err(bad()),
+    };
+    let rate = number.trim().parse::<f64>().map_err(|_| bad())? * factor;
+    if (MIN_RATE..=MAX_RATE).contains(&rate) {
+        Ok(rate.round() as u64)
+    } else {
+        Err(format!("{text} lies outside 64kbit to 1000Gbit"))
+    }
+}
+
+/// Prints a rate the way it can be given: the largest unit that divides it.
+pub(crate) fn format_rate(rate: u64) -> String {
+    for (factor, unit) in [(1_000_000_000, "G"), (1_000_000, "M"), (1000, "k")] {
+        if rate != 0 && rate.is_multiple_of(factor) {
+            return format!("{}{unit}bit", rate / factor);
+        }
+    }
+    format!("{rate}bit")
 }
 
 /// Parses `2s`, `300ms`, `1m 30s`; a number alone is seconds, as perftest has it.

@@ -170,6 +170,32 @@ fn other_ways_to_run() {
 }
 
 /// Flags go before the file, the file before the defaults, and the run says what came of it.
+/// Ports are no faster than they are told to be, whatever carries their packets and however many lanes share them.
+#[test]
+fn ports_keep_to_the_rate_of_their_links() {
+    for port in ["loopback", "udp"] {
+        for lanes in ["1", "2"] {
+            let args =
+                ["--port", port, "--planes", "2", "-q", "2", "--lanes", lanes, "--link-rate", "150Mbit"];
+            let json = json(&[&["loopback", "-s", "64K", "-n", "150", "--json"], &args[..]].concat());
+            assert_rows(&json, &[65_536]);
+            assert_eq!(json["settings"]["link_rate_bps"], 150_000_000);
+            // Two bursts of 250 us more, in a fifth of a second.
+            let rate = json["rows"][0]["bandwidth_gbps"].as_f64().unwrap();
+            assert!(rate < 0.3 * 1.01, "{port} {lanes}: {rate}");
+        }
+    }
+    let file = temp("rate.toml");
+    std::fs::write(&file, "nic.link_rate = \"80M\"\n").unwrap();
+    let config = file.display().to_string();
+    let output = run(&["loopback", "-s", "4K", "-n", "20", "--planes", "1", "--config", &config]);
+    assert!(stdout(&output).contains("1 plane of 80Mbit/s, 1 queue pair"), "{}", stdout(&output));
+    std::fs::write(&file, "nic.link_rate = \"80X\"\n").unwrap();
+    let output = run(&["loopback", "--config", &config]);
+    assert!(stderr(&output).contains("\"80X\" is no rate; write bits per second"), "{}", stderr(&output));
+    std::fs::remove_file(file).unwrap();
+}
+
 #[test]
 fn the_retry_budget_is_set_and_shown() {
     let retry = |args: &[&str]| {

@@ -12,6 +12,7 @@ use spindrift_pmd::Port;
 use spindrift_pmd::fault::{FaultPlan, FaultPort, FaultStats};
 use spindrift_pmd::loopback::{self, LoopbackConfig};
 use spindrift_pmd::pcap::{Capture, PcapPort};
+use spindrift_pmd::rate::RatePort;
 use spindrift_pmd::udp::{Offload, UdpConfig, UdpError, UdpPort};
 
 use super::af_xdp;
@@ -51,6 +52,14 @@ impl Nic {
             *ports = ports.drain(..).enumerate().map(|(plane, port)| wrap(lane, plane, port)).collect();
         }
         self
+    }
+
+    /// Ports that are as slow as is wanted: above the faults, for what is lost on its way has left by a port.
+    pub(crate) fn with_rate(self, settings: &Settings) -> Self {
+        let Some(rate) = settings.link_rate else { return self };
+        // Each lane has a part of its plane's link.
+        let each = rate / self.lanes.len().max(1) as u64;
+        self.wrapped(|_, _, port| Box::new(RatePort::new(port, each)))
     }
 
     /// Captures below the faults: what the network carries.

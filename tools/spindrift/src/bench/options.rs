@@ -15,7 +15,7 @@ use spindrift_pmd::fault::FaultPlan;
 use super::check::{check, parse_faults, retry};
 use crate::config::{CcName, Config, EntropyName, PortKind};
 use crate::place::Place;
-use crate::units::{parse_duration, parse_size};
+use crate::units::{parse_duration, parse_rate, parse_size};
 use crate::usage::usage;
 use crate::verbose::Verbosity;
 
@@ -76,6 +76,9 @@ pub(crate) struct RunArgs {
     /// is right on the wire.
     #[arg(long)]
     pub(crate) no_gso: bool,
+    /// Send no faster than this over each port, as over a link of this rate: bits per second, such as 100M or 1.5Gbit.
+    #[arg(long, value_name = "RATE", value_parser = parse_rate)]
+    pub(crate) link_rate: Option<u64>,
     /// Seed of patterns, faults, and of every random choice of the transport.
     #[arg(long, value_name = "N")]
     pub(crate) seed: Option<u64>,
@@ -123,6 +126,8 @@ pub(crate) struct Settings {
     pub(crate) seed: Option<u64>,
     pub(crate) fault: Option<FaultPlan>,
     pub(crate) fault_text: Option<String>,
+    /// Of each port, bits per second, if it is to be slower than its medium.
+    pub(crate) link_rate: Option<u64>,
     pub(crate) pcap: Option<PathBuf>,
     pub(crate) port: PortKind,
     /// What this host is called in the topology, if there is one.
@@ -180,6 +185,7 @@ impl Settings {
             seed: args.seed.or(run.seed).or(defaults.seed),
             fault,
             fault_text,
+            link_rate: args.link_rate.or(config.nic.link_rate),
             pcap: args.pcap.clone().or_else(|| run.pcap.clone()),
             port: port.or(config.nic.port).unwrap_or(defaults.port),
             host: None,

@@ -17,7 +17,7 @@ use super::writer::Measured;
 use super::yardstick::Yardstick;
 use crate::config::{PortKind, RoutingName};
 use crate::output::tell;
-use crate::units::format_size;
+use crate::units::{format_rate, format_size};
 
 /// One size of a bandwidth run.
 #[derive(Clone, Debug, Serialize)]
@@ -258,6 +258,9 @@ pub(crate) fn settings_json(settings: &Settings, in_use: &InUse) -> Map<String, 
     put("linear_retries", settings.retry.linear_retries.into());
     put("exponential_retries", settings.retry.exponential_retries.into());
     put("retry_budget_s", settings.retry.budget_ns().map(|ns| ns as f64 / 1e9).into());
+    if let Some(rate) = settings.link_rate {
+        put("link_rate_bps", rate.into());
+    }
     put("fault", settings.fault_text.clone().into());
     put("seed", settings.seed.into());
     match settings.amount {
@@ -290,9 +293,10 @@ fn settings_line(settings: &Settings, in_use: &InUse) -> String {
     let many =
         |count: usize, one: &str| if count == 1 { format!("1 {one}") } else { format!("{count} {one}s") };
     format!(
-        "port {}, {}{}, {}, tx depth {}, MTU {}, iCRC {}, congestion control {}, {}",
+        "port {}, {}{}{}, {}, tx depth {}, MTU {}, iCRC {}, congestion control {}, {}",
         settings.port.name(),
         many(in_use.planes, "plane"),
+        settings.link_rate.map_or_else(String::new, |rate| format!(" of {}/s", format_rate(rate))),
         if settings.lanes == 1 { String::new() } else { format!(", {} lanes", settings.lanes) },
         many(settings.qps, "queue pair"),
         settings.tx_depth,

@@ -5,7 +5,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use super::rules::QUEUE;
-use crate::units::parse_duration;
+use crate::units::{format_rate, parse_duration, parse_rate};
 
 /// One thing that is wrong with a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -173,31 +173,6 @@ fn parse_chance(text: &str) -> Result<Chance, String> {
     }
 }
 
-/// Bits per second with factors of 1000: `100M`, `1.5Gbit`.
-fn parse_rate(text: &str) -> Result<u64, String> {
-    let bad =
-        || format!("\"{text}\" is no rate; write bits per second, as in 100M or 1.5Gbit (factors of 1000)");
-    let short = text.strip_suffix("bit").or_else(|| text.strip_suffix("bit/s")).unwrap_or(text);
-    let number = short.trim_end_matches(|letter: char| letter.is_ascii_alphabetic());
-    let factor = match short.get(number.len()..) {
-        Some("") => 1.0,
-        Some("k" | "K") => 1e3,
-        Some("M") => 1e6,
-        Some("G") => 1e9,
-        _ => return Err(bad()),
-    };
-    let rate = number.trim().parse::<f64>().map_err(|_| bad())? * factor;
-    if (MIN_RATE..=MAX_RATE).contains(&rate) {
-        Ok(rate.round() as u64)
-    } else {
-        Err(format!("{text} lies outside 64kbit to 1000Gbit"))
-    }
-}
-
-/// Below, one packet takes longer than a second.
-const MIN_RATE: f64 = 64e3;
-const MAX_RATE: f64 = 1e12;
-
 impl fmt::Display for LinkFault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.action {
@@ -205,13 +180,7 @@ impl fmt::Display for LinkFault {
             Action::Blackhole => f.write_str("blackhole")?,
             Action::Loss(chance) => write!(f, "loss={chance}")?,
             Action::Ecn(chance) => write!(f, "ecn={chance}")?,
-            Action::Rate(rate) => {
-                let (factor, unit) = [(1_000_000_000, "G"), (1_000_000, "M"), (1000, "k")]
-                    .into_iter()
-                    .find(|(factor, _)| rate % factor == 0)
-                    .unwrap_or((1, ""));
-                write!(f, "rate={}{unit}bit", rate / factor)?;
-            }
+            Action::Rate(rate) => write!(f, "rate={}", format_rate(rate))?,
         }
         if let Some(mark) = self.mark {
             write!(f, ",mark={}", humantime::format_duration(mark).to_string().replace(' ', ""))?;

@@ -112,6 +112,8 @@ fn rate(all: &[Broken], link: Link, dir: Dir) -> Option<u64> {
 /// What an interface may send.
 pub(super) struct Limit<'e> {
     pub(super) end: &'e Interface,
+    /// The other end of its link.
+    pub(super) far: &'e Interface,
     /// Bits per second.
     pub(super) rate: u64,
     /// The wait beyond which packets are marked.
@@ -121,9 +123,9 @@ pub(super) struct Limit<'e> {
 /// The rate of each interface that has one, and the lowest of its marks.
 pub(super) fn limits<'e>(ends: &'e Ends, all: &[Broken]) -> Vec<Limit<'e>> {
     let each = ends.iter().flat_map(|(&link, [lower, upper])| {
-        [(Dir::Up, lower), (Dir::Down, upper)].map(|(dir, end)| {
+        [(Dir::Up, lower, upper), (Dir::Down, upper, lower)].map(|(dir, end, far)| {
             let marks = of(all, link, dir).filter_map(|fault| fault.mark);
-            Some(Limit { end, rate: rate(all, link, dir)?, mark: marks.min() })
+            Some(Limit { end, far, rate: rate(all, link, dir)?, mark: marks.min() })
         })
     });
     each.flatten().collect()

@@ -183,14 +183,17 @@ impl<'a> Switches<'a> {
             let fault = Fault { port, packets, chance, action, counter };
             rules.entry(place.end.node).or_default().faults.push(fault);
         }
-        for Limit { end, rate, mark } in rules::limits(&ends, all) {
-            if matches!(end.node, Node::Host(_)) {
-                continue;
-            }
-            // As much as `tc` lets pass at once, and as much as waits there.
-            let limit = QUEUE + Duration::from_secs_f64(rules::burst(rate) as f64 * 8.0 / rate as f64);
-            let queue = Queue { interface: end.number(), rate, limit, mark, trim: None };
-            rules.entry(end.node).or_default().queues.push(queue);
+        for Limit { end, far, rate, mark } in rules::limits(&ends, all) {
+            // As much as `tc` lets pass at once.
+            let burst = Duration::from_secs_f64(rules::burst(rate) as f64 * 8.0 / rate as f64);
+            // What a host sends past its kernel meets no queue there, but at its switch. What the kernel sends has waited already, and
+            // comes in bursts.
+            let (at, port, mark) = match end.node {
+                Node::Host(_) => (far.node, Crossing::In(far.number()), mark.map(|mark| mark + burst)),
+                _ => (end.node, Crossing::Out(end.number()), mark),
+            };
+            let queue = Queue { port, rate, limit: QUEUE + burst, mark, trim: None };
+            rules.entry(at).or_default().queues.push(queue);
         }
         rules
     }
@@ -251,14 +254,19 @@ mod tests {
         let plan = LabPlan::new(&fabric, "x");
         let numbers = BTreeMap::new();
         let switches = Switches { plan: &plan, kind: SwitchKind::Xdp, mode: Mode::Native, numbers };
-        let faults = ["a:p0-t0-0 loss=2%", "p0-t0-0:p0-t1-1 ecn=100%,ev=0x70001", "p0-t0-0:p0-t1-1 rate=8M"];
-        let again = "p0-t0-0:p0-t1-1 rate=16M,mark=2ms,dir=up";
+        let faults = [
+            "a:p0-t0-0 loss=2%",
+            "p0-t0-0:p0-t1-1 ecn=100%,ev=0x70001",
+            "p0-t0-0:p0-t1-1 rate=8M",
+            "p0-t0-0:p0-t1-1 rate=16M,mark=2ms,dir=up",
+            "a:p0-t0-0 rate=8M,mark=3ms",
+        ];
         let broken = |(id, text): (u32, &str)| {
             let (link, fault) = text.split_once(' ').unwrap();
             let link = crate::topology::link(&fabric, link).unwrap();
             Broken { id, owner: String::new(), link, fault: fault.parse().unwrap() }
         };
-        let all: Vec<_> = (2047..).zip(faults.into_iter().chain([again])).map(broken).collect();
+        let all: Vec<_> = (2047..).zip(faults).map(broken).collect();
         let rules = switches.rules(&all);
         let number = |node: &str, name: &str| {
             let node = fabric.node(node).unwrap();
@@ -280,11 +288,16 @@ mod tests {
         assert_eq!(of("p0-t0-0").faults, all);
         assert_eq!(of("p0-t1-1").faults, [mark(Crossing::Out(down))]);
         // Twenty thousand bytes more than the queue.
-        let queue = |interface, mark| {
-            let limit = Duration::from_millis(30);
-            Queue { interface, rate: 8_000_000, limit, mark, trim: None }
-        };
-        assert_eq!(of("p0-t0-0").queues, [queue(up, Some(Duration::from_millis(2)))]);
-        assert_eq!(of("p0-t1-1").queues, [queue(down, None)]);
+        let ms = Duration::from_millis;
+        let queue = |port, mark| Queue { port, rate: 8_000_000, limit: ms(30), mark, trim: None };
+        let [of_host, to_host] = [Crossing::In(host), Crossing::Out(host)];
+        // A host's packets are held up where they come in, if its own queue has not done it.
+        let all = [
+            queue(of_host, Some(ms(23))),
+            queue(to_host, Some(ms(3))),
+            queue(Crossing::Out(up), Some(ms(2))),
+        ];
+        assert_eq!(of("p0-t0-0").queues, all);
+        assert_eq!(of("p0-t1-1").queues, [queue(Crossing::Out(down), None)]);
     }
 }

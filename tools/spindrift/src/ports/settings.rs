@@ -53,13 +53,9 @@ fn settings_of(kind: PortKind) -> Vec<PortSetting> {
         Udp => "\"udp\"",
         AfXdp => "\"af_xdp\"",
     };
-    let place = match kind {
-        AfXdp => ("[\"eth0\", \"eth1\"]", "eth0,eth1"),
-        _ => ("[\"127.0.0.1\", \"127.0.0.2\"]", "127.0.0.1,127.0.0.2"),
-    };
-    let routing = match kind {
-        AfXdp => ("\"srv6\"", "srv6"),
-        _ => ("\"ecmp\"", "ecmp"),
+    let (place, routing) = match kind {
+        AfXdp => (("[\"eth0\", \"eth1\"]", "eth0,eth1"), ("\"srv6\"", "srv6")),
+        _ => (("[\"127.0.0.1\", \"127.0.0.2\"]", "127.0.0.1,127.0.0.2"), ("\"ecmp\"", "ecmp")),
     };
     let all = [
         setting("nic.port", "port", ALL, "kind of port", Json::Null, quoted, kind.name()),
@@ -90,6 +86,7 @@ fn settings_of(kind: PortKind) -> Vec<PortSetting> {
         setting("nic.xdp_mode", "xdp-mode", &[AfXdp], "mode", "auto".into(), "\"generic\"", "generic"),
         setting("nic.rx_buffers", "rx-buffers", &[AfXdp], "buffers", BUFFERS_USUAL.into(), "4096", "4096"),
         setting("nic.tx_buffers", "tx-buffers", &[AfXdp], "buffers", BUFFERS_USUAL.into(), "4096", "4096"),
+        setting("nic.link_rate", "link-rate", ALL, "bits per second", Json::Null, "\"10G\"", "10G"),
         setting("nic.fault", "fault", ALL, "rules", Json::Null, "\"loss=1%\"", "loss=1%"),
         setting(
             "transport.udp_port",

@@ -324,7 +324,8 @@ impl Session {
             None => vec![Local::of_address(towards?)?],
         };
         let nic = self.open_ports(&local)?;
-        Ok(nic.with_capture(&self.settings)?.with_faults(&self.settings, u64::from(std::process::id())))
+        let (settings, id) = (&self.settings, u64::from(std::process::id()));
+        Ok(nic.with_capture(settings)?.with_faults(settings, id).with_rate(settings))
     }
 
     fn sampler(&self, side: &Side) -> Result<Option<Sampler>> {

@@ -5,11 +5,14 @@ use std::time::Duration;
 
 use anyhow::Result;
 use serde::Deserialize;
-use spindrift_srv6::Fabric;
+use spindrift_srv6::{Fabric, Node};
 
-use crate::lab::fault::{Action, LinkFault};
+use crate::bench::af_xdp::check_built;
+use crate::config::PortKind;
+use crate::lab::fault::{Action, Dir, LinkFault};
 use crate::lab::schedule::{self, Entry, FaultTable};
 use crate::lab::small_fabric;
+use crate::output::tell;
 use crate::toml_file::TomlFile;
 use crate::topology::{self, SwitchKind};
 use crate::units::{parse_duration, parse_offset};
@@ -23,6 +26,7 @@ pub(super) const QUIET: Duration = Duration::from_millis(500);
 pub(super) struct Experiment {
     /// What its results are called: the name of the file without its ending.
     pub(super) name: String,
+    file: TomlFile,
     pub(super) title: String,
     pub(super) topology: TomlFile,
     pub(super) fabric: Fabric,
@@ -30,6 +34,8 @@ pub(super) struct Experiment {
     /// Of each link in each direction.
     pub(super) link_rate: Option<LinkFault>,
     pub(super) switch: SwitchKind,
+    /// The kind of the hosts' ports.
+    pub(super) port: PortKind,
     pub(super) flows: Vec<Flow>,
     pub(super) entries: Vec<Entry>,
 }
@@ -40,8 +46,11 @@ pub(super) struct Flow {
     pub(super) from: u16,
     pub(super) to: u16,
     pub(super) start: Duration,
-    /// Options of `write-bw` for both sides, for the client and for the server.
+    /// It goes back where another one goes.
+    pub(super) back: bool,
+    /// Options of `write-bw` for both sides, for both over kernel sockets alone, for the client and for the server.
     pub(super) options: Vec<String>,
+    pub(super) udp_options: Vec<String>,
     pub(super) client_options: Vec<String>,
     pub(super) server_options: Vec<String>,
 }
@@ -64,6 +73,7 @@ struct ExperimentTable {
     duration: Option<String>,
     link_rate: Option<String>,
     switch: Option<SwitchKind>,
+    port: Option<PortKind>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -74,6 +84,7 @@ struct FlowTable {
     both: Option<bool>,
     start: Option<String>,
     options: Vec<String>,
+    udp_options: Vec<String>,
     client_options: Vec<String>,
     server_options: Vec<String>,
 }
@@ -116,11 +127,75 @@ impl Experiment {
         }
         let name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
         let switch = experiment.switch.map_or_else(|| topology::switch(&topology), Ok)?;
-        Ok(Self { name, title, topology, fabric, duration, link_rate, switch, flows, entries })
+        let port = experiment.port.unwrap_or(PortKind::Udp);
+        Ok(Self { name, file, title, topology, fabric, duration, link_rate, switch, port, flows, entries })
     }
 }
 
 impl Experiment {
+    /// Has its hosts use ports of this kind, or of the one that the file names.
+    pub(super) fn use_ports(&mut self, kind: Option<PortKind>) -> Result<()> {
+        let key = || self.file.place("experiment.port").unwrap_or_default();
+        let name = kind.map_or_else(key, |_| "--port".to_owned());
+        self.port = kind.unwrap_or(self.port);
+        match self.port {
+            PortKind::Udp => Ok(()),
+            PortKind::Loopback => Err(usage(format!(
+                "{name}: loopback joins two threads of one process; hosts have ports of kind udp or af_xdp"
+            ))),
+            PortKind::AfXdp => {
+                check_built(&name)?;
+                self.for_one_process(&name)?;
+                self.check_rates(&name)
+            }
+        }
+    }
+
+    /// Ports past the kernel belong to one process each: no host is the end of two flows.
+    fn for_one_process(&mut self, name: &str) -> Result<()> {
+        let (mut left_out, mut taken) = (Vec::new(), Vec::<u16>::new());
+        for flow in &self.flows {
+            if flow.back {
+                left_out.push(flow.name(&self.fabric));
+                continue;
+            }
+            let ends = [flow.from, flow.to];
+            if let Some(host) = ends.into_iter().find(|host| taken.contains(host)) {
+                return Err(usage(format!(
+                    "{name} af_xdp: an interface belongs to one process there, and {} has two flows; leave one out, or use --port udp",
+                    self.fabric.name(Node::Host(host))
+                )));
+            }
+            taken.extend(ends);
+        }
+        self.flows.retain(|flow| !flow.back);
+        for flow in left_out {
+            tell(format_args!(
+                "spindrift: flow {flow} is left out: over af_xdp, a host's interfaces belong to one process"
+            ));
+        }
+        Ok(())
+    }
+
+    /// Ports past the kernel have the rate of links, and what changes it are XDP switches.
+    fn check_rates(&self, name: &str) -> Result<()> {
+        let of_host = |entry: &&Entry| {
+            let mut faults = entry.place.faults(&self.fabric, entry.fault).into_iter();
+            faults.any(|(link, fault)| {
+                let up = fault.dirs().any(|dir| dir == Dir::Up);
+                matches!((link.0, fault.action), (Node::Host(_), Action::Rate(_))) && up
+            })
+        };
+        match self.entries.iter().find(of_host) {
+            Some(Entry { name: place, fault, .. }) if self.switch == SwitchKind::Kernel => {
+                Err(usage(format!(
+                    "{name} af_xdp: with the kernel's switches nothing slows down what hosts send meanwhile, as {fault} of {place} asks for; use --switch xdp, or --port udp"
+                )))
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// Bits per second of each link in each direction.
     pub(super) fn rate(&self) -> Option<u64> {
         match self.link_rate?.action {
@@ -174,9 +249,10 @@ impl Reader<'_> {
             let why = format!("begins too late to be measured: the experiment ends at {whole:?}");
             return Err(self.wrong(&place, "start", &why));
         }
-        let FlowTable { options, client_options, server_options, .. } = table;
-        let there = Flow { from, to, start, options, client_options, server_options };
-        let back = Flow { from: to, to: from, ..there.clone() };
+        let FlowTable { options, udp_options, client_options, server_options, .. } = table;
+        let there =
+            Flow { from, to, start, back: false, options, udp_options, client_options, server_options };
+        let back = Flow { from: to, to: from, back: true, ..there.clone() };
         Ok([there, back].into_iter().take(if table.both == Some(true) { 2 } else { 1 }).collect())
     }
 }
@@ -219,7 +295,7 @@ mod tests {
     #[test]
     fn an_experiment_is_read_whole() {
         let text = format!(
-            "{FLOW}both = true\nstart = \"500ms\"\noptions = [\"-x\"]\nclient_options = [\"-y\"]\nserver_options = [\"-z\"]\n\
+            "{FLOW}both = true\nstart = \"500ms\"\noptions = [\"-x\"]\nudp_options = [\"-u\"]\nclient_options = [\"-y\"]\nserver_options = [\"-z\"]\n\
              [[flow]]\nfrom = \"h2\"\nto = \"h1\"\n\
              [[fault]]\nat = \"500ms\"\nwhere = \"h1:p0-t0-0\"\naction = \"down\"\n"
         );
@@ -229,13 +305,16 @@ mod tests {
         assert_eq!((read.name.as_str(), read.title.as_str()), ("test", "T"));
         assert_eq!((read.duration, read.switch), (Duration::from_secs(2), SwitchKind::XdpGeneric));
         assert_eq!(read.link_rate.map(|fault| fault.to_string()).as_deref(), Some("rate=1500Mbit,mark=1ms"));
-        let flow = |from, to, start, options: [&[&str]; 3]| {
-            let [options, client_options, server_options] =
+        let flow = |from, to, start, back, options: [&[&str]; 4]| {
+            let [options, udp_options, client_options, server_options] =
                 options.map(|list| list.iter().map(|&text| text.to_owned()).collect());
-            Flow { from, to, start: Duration::from_millis(start), options, client_options, server_options }
+            let start = Duration::from_millis(start);
+            Flow { from, to, start, back, options, udp_options, client_options, server_options }
         };
-        let all = [&["-x"] as &[_], &["-y"], &["-z"]];
-        assert_eq!(read.flows, [flow(0, 2, 500, all), flow(2, 0, 500, all), flow(1, 0, 0, [&[]; 3])]);
+        let all = [&["-x"] as &[_], &["-u"], &["-y"], &["-z"]];
+        let [there, back] = [flow(0, 2, 500, false, all), flow(2, 0, 500, true, all)];
+        assert_eq!(read.flows, [there, back, flow(1, 0, 0, false, [&[]; 4])]);
+        assert_eq!(read.port, PortKind::Udp);
         assert_eq!(read.flows.first().map(|flow| flow.name(&read.fabric)).as_deref(), Some("h1-h3"));
         assert_eq!(read.entries.len(), 1);
     }
@@ -291,6 +370,58 @@ mod tests {
             let error = read(experiment, &rest).unwrap_err();
             assert!(parts.iter().all(|part| error.contains(part)), "{parts:?}: {error}");
         }
+    }
+
+    /// Ports past the kernel have one process for each host, and switches that can limit what it sends.
+    #[test]
+    fn ports_past_the_kernel_need_hosts_of_their_own() {
+        let with = |section: &str, rest: &str, kind| -> Result<Vec<String>, String> {
+            let mut read = read(&format!("{GOOD}{section}"), &format!("{FLOW}{rest}"))?;
+            read.use_ports(kind).map_err(|error| format!("{error:#}"))?;
+            assert_eq!(read.port, kind.unwrap_or(PortKind::AfXdp));
+            Ok(read.flows.iter().map(|flow| flow.name(&read.fabric)).collect())
+        };
+        let names = |names: &[&str]| Ok(names.iter().map(|&name| name.to_owned()).collect());
+        let refused = |result: Result<Vec<String>, String>, parts: &[&str]| {
+            let error = result.unwrap_err();
+            assert!(parts.iter().all(|part| error.contains(part)), "{parts:?}: {error}");
+        };
+        let (af_xdp, loopback) = (Some(PortKind::AfXdp), Some(PortKind::Loopback));
+        let another = "[[flow]]\nfrom = \"h2\"\nto = \"h4\"\n";
+        let shared = "[[flow]]\nfrom = \"h3\"\nto = \"h4\"\n";
+        let fault = |place: &str, action: &str| {
+            format!("[[fault]]\nat = \"1s\"\nwhere = \"{place}\"\naction = \"{action}\"\n")
+        };
+        refused(with("", "", loopback), &["--port: loopback joins", "udp or af_xdp"]);
+        refused(with("port = \"loopback\"\n", "", None), &["line 5, column 8: experiment.port: loopback"]);
+        refused(with("port = \"fast\"\n", "", None), &["line 5", "`fast`", "`af_xdp`"]);
+        let both = format!("both = true\n{another}");
+        let udp = Some(PortKind::Udp);
+        assert_eq!(with("port = \"af_xdp\"\n", &both, udp), names(&["h1-h3", "h3-h1", "h2-h4"]));
+        assert_eq!(with("link_rate = \"5M\"\n", shared, udp), names(&["h1-h3", "h3-h4"]));
+        if !crate::bench::af_xdp::BUILT {
+            return refused(with("", "", af_xdp), &["--port af_xdp: this build has no such ports"]);
+        }
+        assert_eq!(with("port = \"af_xdp\"\n", &both, None), names(&["h1-h3", "h2-h4"]));
+        refused(with("", shared, af_xdp), &["--port af_xdp: ", "h3 has two flows", "--port udp"]);
+        refused(
+            with("port = \"af_xdp\"\n", &another.replace("h4", "h1"), None),
+            &["line 5, column 8: experiment.port af_xdp", "h1 has two"],
+        );
+        assert_eq!(with("link_rate = \"5M\"\n", "", af_xdp), names(&["h1-h3"]));
+        let slow = |place, action| with("", &fault(place, action), af_xdp);
+        refused(slow("h1", "rate=5M"), &["rate=5Mbit of h1", "--switch xdp"]);
+        refused(slow("p0-t0-0", "rate=5M,dir=up"), &["rate=5Mbit,dir=up of p0-t0-0"]);
+        for (place, action) in [
+            ("h1", "rate=5M,dir=down"),
+            ("h1", "blackhole"),
+            ("p0-t0-0:p0-t1-0", "rate=5M"),
+            ("p0-t1-1", "rate=5M"),
+        ] {
+            assert_eq!(slow(place, action), names(&["h1-h3"]), "{place} {action}");
+        }
+        let held = with("link_rate = \"5M\"\nswitch = \"xdp\"\n", &fault("h1", "rate=2M"), af_xdp);
+        assert_eq!(held, names(&["h1-h3"]));
     }
 
     /// Each experiment that is given can be read, and says in its first line what it is after.

@@ -27,6 +27,7 @@ use super::ip::Ip;
 use super::plan::LabPlan;
 use super::schedule::{self, Conductor, Happened};
 use super::{LabName, NewLab, SwitchOption};
+use crate::config::PortKind;
 use crate::lab::state::Lab;
 use crate::output::{say, tell, told};
 use crate::stop::Stop;
@@ -41,6 +42,9 @@ pub(super) struct RunArgs {
     lab: LabName,
     #[command(flatten)]
     switch: SwitchOption,
+    /// The kind of the hosts' ports, `udp` or `af_xdp` [default: as the file says, or udp].
+    #[arg(long, value_name = "KIND")]
+    port: Option<PortKind>,
     /// Experiment file (examples in configs/experiments/).
     experiment: PathBuf,
     /// Folder for the results [default: results/NAME, by the name of the file].
@@ -51,6 +55,7 @@ pub(super) struct RunArgs {
 pub(super) fn run(args: &RunArgs) -> Result<()> {
     let mut experiment = Experiment::read(&args.experiment)?;
     experiment.switch = args.switch.switch.unwrap_or(experiment.switch);
+    experiment.use_ports(args.port)?;
     let ip = Ip::find()?;
     let stop = Stop::on_ctrl_c()?;
     let folder = args.output.clone().unwrap_or_else(|| Path::new("results").join(&experiment.name));
@@ -61,9 +66,19 @@ pub(super) fn run(args: &RunArgs) -> Result<()> {
     let faults = experiment.entries.iter().map(|entry| &entry.fault).chain(&experiment.link_rate);
     check_switches(experiment.switch, faults)?;
     let lab = NewLab { name, file, kind: experiment.switch }.create(&ip, &plan, &stop)?;
+    let topology = raw.join("topology.toml");
+    fs::write(&topology, file.text()).with_context(|| format!("cannot write {}", topology.display()))?;
     let program = std::env::current_exe().context("cannot find this program's own file")?;
     let check = || stop.check();
-    let stage = Stage { experiment: &experiment, plan: &plan, ip: &ip, program, folder: &raw, check: &check };
+    let stage = Stage {
+        experiment: &experiment,
+        plan: &plan,
+        ip: &ip,
+        program,
+        topology,
+        folder: &raw,
+        check: &check,
+    };
     let faults = Faults::open(Lab::open(name), &plan, &ip);
     let played = faults.and_then(|faults| play(&stage, &faults, &stop));
     let removed = lab.remove(&ip);

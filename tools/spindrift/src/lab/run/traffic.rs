@@ -15,6 +15,7 @@ use serde_json::Value as Json;
 use super::experiment::{Experiment, Flow};
 use crate::bench::pin::enough_for;
 use crate::bench::samples::{Line, Sample};
+use crate::config::PortKind;
 use crate::lab::ip::Ip;
 use crate::lab::plan::LabPlan;
 use spindrift_srv6::Node;
@@ -34,6 +35,8 @@ pub(super) struct Stage<'a> {
     pub(super) plan: &'a LabPlan<'a>,
     pub(super) ip: &'a Ip,
     pub(super) program: PathBuf,
+    /// The file with the lab's topology.
+    pub(super) topology: PathBuf,
     /// Where the processes' output and samples go.
     pub(super) folder: &'a Path,
     /// An error once all have to end.
@@ -137,8 +140,10 @@ impl Stage<'_> {
     fn both(&self, number: usize, flow: &Flow, name: &str, begin: &Begin) -> Result<Said> {
         let port = ["-p".to_owned(), (FIRST_PORT + number).to_string()];
         let files = Files::of(self.folder, name);
-        let mut server =
-            self.start(&files, "server", flow.to, &[&port, &flow.options, &flow.server_options])?;
+        let none = Vec::new();
+        let of_kind = if self.experiment.port == PortKind::Udp { &flow.udp_options } else { &none };
+        let options: &[&[String]] = &[&port, &flow.options, of_kind, &flow.server_options];
+        let mut server = self.start(&files, "server", flow.to, options)?;
         self.wait(begin, Some(PATIENCE), "a server takes too long to start", || {
             Ok(server.has_ended()? || server.messages()?.contains("waiting for a client"))
         })?;
@@ -152,9 +157,9 @@ impl Stage<'_> {
         }
         let length = self.experiment.duration.saturating_sub(flow.start) + EXTRA;
         let length = format!("{}ms", length.as_millis());
-        let address = self.addresses(flow.to).into_iter().next().unwrap_or_default();
-        let more = ["-D".to_owned(), length, address];
-        let options: &[&[String]] = &[&port, &flow.options, &flow.client_options, &more];
+        let address = self.experiment.fabric.address(flow.to, 0).context("the fabric has no plane")?;
+        let more = ["-D".to_owned(), length, address.to_string()];
+        let options: &[&[String]] = &[&port, &flow.options, of_kind, &flow.client_options, &more];
         let mut client = self.start(&files, "client", flow.from, options)?;
         self.wait(begin, None, "", || client.has_ended())?;
         let client = client.end()?;
@@ -194,21 +199,18 @@ impl Stage<'_> {
         Ok(())
     }
 
-    /// The addresses of a host, plane by plane.
-    fn addresses(&self, host: u16) -> Vec<String> {
-        let fabric = &self.experiment.fabric;
-        (0..fabric.shape().planes)
-            .filter_map(|plane| Some(fabric.address(host, plane)?.to_string()))
-            .collect()
-    }
-
     /// Starts one side of a flow, with these options.
     fn start(&self, files: &Files, role: &str, host: u16, options: &[&[String]]) -> Result<Process> {
         let (output, messages) = (files.file(role, "json"), files.file(role, "log"));
         let namespace = self.plan.namespace(Node::Host(host));
         let mut command = self.ip.command();
         command.args(["netns", "exec", &namespace]).arg(&self.program).arg("write-bw");
-        command.args(["--json", "--local", &self.addresses(host).join(",")]);
+        command.args(["--json", "--port", self.experiment.port.name()]);
+        command.arg("--topology").arg(&self.topology);
+        if let (PortKind::AfXdp, Some(rate)) = (self.experiment.port, self.experiment.rate()) {
+            // No queue of the kernel holds these packets up.
+            command.args(["--link-rate", &rate.to_string()]);
+        }
         command.arg("--samples").arg(files.samples(role)).args(["--sample-interval", "1ms"]);
         if !enough_for(2 * self.experiment.flows.len()) {
             command.arg("--share-cores");

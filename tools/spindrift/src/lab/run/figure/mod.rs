@@ -28,7 +28,7 @@ const MAX_EVENTS: usize = 12;
 const SCALE: f32 = 1.5;
 
 /// Width of a column, and heights of its panels, of an entry of a legend, of a row of a panel, and of a line of text.
-const WIDTH: f64 = 760.0;
+const WIDTH: f64 = 800.0;
 const HEIGHT: f64 = 190.0;
 const ENTRY_HEIGHT: f64 = 18.0;
 const ROW_HEIGHT: f64 = 14.0;
@@ -36,7 +36,7 @@ const LINE_HEIGHT: f64 = 19.0;
 /// Above and below a panel.
 const BORDER: f64 = 60.0;
 /// Room for names at the left and legends at the right: the same everywhere, so that times stand under each other.
-const MARGINS: (f64, f64) = (110.0, 130.0);
+const MARGINS: (f64, f64) = (155.0, 130.0);
 
 /// Colours that people who see colours differently can tell apart (after Okabe and Ito).
 const PLANES: [&str; 8] =

@@ -102,7 +102,12 @@ pub(super) fn panel(lives: &[Life]) -> Panel {
 
 /// Each row has the name of its entropy value instead of a number.
 fn name_rows(layout: Layout, lives: &[Life]) -> Layout {
-    let name = |life: &Life| format!("{} ({}, {})", life.ev.2, life.ev.0, life.ev.1);
+    let name = |life: &Life| {
+        let (queue_pair, plane, ev) = life.ev;
+        // That of a kernel socket is a port number; of others, each bit counts.
+        let ev = if ev <= u16::MAX.into() { ev.to_string() } else { format!("{ev:#010x}") };
+        format!("{ev} ({queue_pair}, {plane})")
+    };
     let names: Vec<_> = lives.iter().rev().map(name).collect();
     let tick = move |y: f64| {
         let row = (y - 0.5).round();
@@ -175,7 +180,7 @@ mod tests {
     #[test]
     fn each_row_has_its_bars_and_its_name() {
         let life = |ev, role| Life { ev, spans: vec![(0.0, 500.0, Role::Bad), (500.0, 2000.0, role)] };
-        let lives = [life((0, 1, 61_000), Role::Used), life((3, 0, 7), Role::Denied)];
+        let lives = [life((0, 1, 65_535), Role::Used), life((3, 0, 0x0a00_0000), Role::Denied)];
         let panel = panel(&lives);
         let bars: Vec<_> = panel
             .plots
@@ -196,6 +201,6 @@ mod tests {
             ]
         );
         let named = [0.0, 0.5, 1.0, 1.5, 2.5].map(|y| panel.layout.y_tick_format.format(y));
-        assert_eq!(named, ["", "7 (3, 0)", "", "61000 (0, 1)", ""]);
+        assert_eq!(named, ["", "0x0a000000 (3, 0)", "", "65535 (0, 1)", ""]);
     }
 }
