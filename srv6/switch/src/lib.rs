@@ -260,6 +260,17 @@ impl Switch {
         Ok(self.numbers.clear(&places)?)
     }
 
+    /// Empties queues, for rules that give them another rate: what a queue holds is kept as a time, which the new rate would make another
+    /// number of bytes. Queues of ports that the switch does not have are none.
+    ///
+    /// # Errors
+    /// If the process may not do it.
+    pub fn empty(&self, queues: &[Crossing]) -> Result<(), SwitchError> {
+        let there = queues.iter().filter(|port| self.tables.ports.contains_key(&port.interface()));
+        let places: Vec<_> = there.map(|&port| self.tables.place(port, QueueCount::EmptyAt)).collect();
+        Ok(self.numbers.clear(&places)?)
+    }
+
     /// What a queue of a port has done; nothing, if there is none or no such port.
     ///
     /// # Errors

@@ -418,6 +418,14 @@ fn queues_of_both_ways_follow_each_other() {
         assert!(counts[1].trimmed == 0 && counts[1].dropped >= 7, "{counts:?}");
         assert!(others.iter().all(|&port| switch.queue(port).unwrap() == QueueCounts::default()));
 
+        // Emptied, one has room at once; the other one is as full as it was.
+        switch.empty(&[outgoing, Crossing::In(9)]).unwrap();
+        let emptied = Instant::now();
+        let left = burst(&switch, &sockets, &[(100, class(33, 1))]);
+        assert!(left != [Left::Whole] || emptied.elapsed() > AT_ONCE, "{left:?}");
+        switch.empty(&[incoming]).unwrap();
+        assert_eq!(burst(&switch, &sockets, &[(100, class(33, 1)); 4]), [Left::Whole; 4]);
+
         // One of them alone.
         for (alone, left) in [
             (second, [(15, Left::Whole), (15, Left::Not)].as_slice()),

@@ -45,6 +45,9 @@ pub(super) struct Change {
     namespace: String,
     mode: Mode,
     pipeline: Pipeline,
+    switch: Switch,
+    /// Queues that begin, or get another rate.
+    other_queues: Vec<Crossing>,
 }
 
 fn path(lab: &Lab) -> PathBuf {
@@ -148,10 +151,14 @@ impl<'a> Switches<'a> {
             let load = || {
                 let switch = self.switch(node)?;
                 switch.clear(&begun)?;
-                anyhow::Ok(switch.load(&after.cloned().unwrap_or_default())?)
+                let pipeline = switch.load(&after.cloned().unwrap_or_default())?;
+                anyhow::Ok((switch, pipeline))
             };
-            let pipeline = load().with_context(|| format!("switch {}", self.plan.fabric.name(node)))?;
-            changes.push(Change { namespace: self.plan.namespace(node), mode: self.mode, pipeline });
+            let (switch, pipeline) =
+                load().with_context(|| format!("switch {}", self.plan.fabric.name(node)))?;
+            let (namespace, mode) = (self.plan.namespace(node), self.mode);
+            let other_queues = other_queues(before, after);
+            changes.push(Change { namespace, mode, pipeline, switch, other_queues });
         }
         Ok(changes)
     }
@@ -221,10 +228,21 @@ impl<'a> Switches<'a> {
     }
 }
 
+/// The queues whose rate is another one than before.
+fn other_queues(before: Option<&Rules>, after: Option<&Rules>) -> Vec<Crossing> {
+    let queues = |rules: Option<&Rules>| -> BTreeMap<Crossing, u64> {
+        rules.into_iter().flat_map(|rules| &rules.queues).map(|queue| (queue.port, queue.rate)).collect()
+    };
+    let before = queues(before);
+    let other = |&(port, rate): &(Crossing, u64)| before.get(&port) != Some(&rate);
+    queues(after).into_iter().filter(other).map(|(port, _)| port).collect()
+}
+
 impl Change {
     /// Has the switch go on with its new program.
     pub(super) fn apply(&self) -> Result<()> {
-        within(&self.namespace, || Ok(self.pipeline.replace(self.mode)?))
+        within(&self.namespace, || Ok(self.pipeline.replace(self.mode)?))?;
+        Ok(self.switch.empty(&self.other_queues)?)
     }
 }
 
@@ -299,5 +317,24 @@ mod tests {
         ];
         assert_eq!(of("p0-t0-0").queues, all);
         assert_eq!(of("p0-t1-1").queues, [queue(Crossing::Out(down), None)]);
+    }
+
+    /// A queue is kept as a time, which means nothing at another rate.
+    #[test]
+    fn queues_that_get_another_rate_are_emptied() {
+        let queue = |port, rate, mark| Queue {
+            port,
+            rate,
+            limit: QUEUE,
+            mark: Some(Duration::from_millis(mark)),
+            trim: None,
+        };
+        let rules = |queues: &[Queue]| Rules { faults: Vec::new(), queues: queues.to_vec() };
+        let (one, other) = (Crossing::In(7), Crossing::Out(7));
+        let old = rules(&[queue(one, 1000, 1), queue(other, 1000, 1)]);
+        let new = rules(&[queue(one, 1000, 2), queue(other, 2000, 1), queue(Crossing::Out(8), 1000, 1)]);
+        assert_eq!(other_queues(Some(&old), Some(&new)), [other, Crossing::Out(8)]);
+        assert_eq!(other_queues(None, Some(&old)), [one, other]);
+        assert_eq!((other_queues(Some(&old), Some(&old)), other_queues(Some(&old), None)), (vec![], vec![]));
     }
 }
