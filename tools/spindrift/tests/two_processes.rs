@@ -220,7 +220,8 @@ fn samples_tell_what_a_side_did_and_when() {
     assert!(taken.last().unwrap()["losses"].as_u64().unwrap() > 0);
     // A busy machine may lose some on the other plane.
     let bad: Vec<_> = evs.iter().filter(|ev| ev["state"] == "assumed-bad" && ev["plane"] == 1).collect();
-    assert!(!bad.is_empty() && bad.iter().all(|ev| ev["drops"].as_u64().unwrap() > 0));
+    // Where none counts, it was taken back: that packet had arrived.
+    assert!(bad.iter().any(|ev| ev["drops"].as_u64().unwrap() > 0));
     assert!(evs.iter().all(|ev| (41_000..=41_015).contains(&ev["ev"].as_u64().unwrap())));
     assert!(evs.iter().any(|ev| ev["queue_pair"] == 1));
     let moved: u64 = client["rows"][0]["iterations"].as_u64().unwrap() * 20_000;
