@@ -54,8 +54,6 @@ impl Endpoint {
             cold_path();
             return Turn::Idle;
         };
-        // The first packet in flight starts timers, which may be earlier than what is armed.
-        let starts_timers = qp.requester.all_arrived();
         let ticket = self.next_ticket;
         let Some(packet) = qp.requester.send_new(now, path.id, ticket, cc) else {
             cold_path();
@@ -64,11 +62,13 @@ impl Endpoint {
         let to = To { qpn: qp.dest_qpn, trimmable: qp.trimmable, path, template };
         write_packet(out, now, &to, &packet, &self.cfg, &self.memory);
         out.ticket = ticket;
-        out.origin = Origin::Data { slot, seq: packet.seq, kind: SendKind::New };
+        let seq = packet.seq;
+        out.origin = Origin::Data { slot, seq, kind: SendKind::New };
         count(SendKind::New, packet.spec.len, &mut qp.counters, &mut self.counters);
         self.next_ticket = ticket + 1;
         let place = &mut qp.places[list as usize];
         place.turn += 1;
+        let starts_timers = qp.requester.starts_timers(seq, now, qp.armed_at);
         if place.turn >= self.cfg.quantum || starts_timers || qp.armed_at == Time::NEVER {
             self.end_turn(list, slot, starts_timers);
         }

@@ -92,6 +92,8 @@ pub struct PathConfig {
     /// Entropy values that one burst is spread over, 0 for all; see
     /// [`Paths::begin_burst`](super::Paths::begin_burst). Default 0.
     pub spray_width: u16,
+    /// Count the data packets that take each entropy value, 4 bytes for each. Default no.
+    pub count_packets: bool,
 }
 
 /// Why a [`PathConfig`] cannot be used. Every message names the field.
@@ -195,6 +197,7 @@ impl PathConfig {
             reverse_per_plane: 1,
             reverse_refresh_ns: 1_000_000,
             spray_width: 0,
+            count_packets: false,
         }
     }
 

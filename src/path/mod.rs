@@ -148,6 +148,8 @@ struct Plane {
 #[derive(Clone, Debug)]
 pub struct Paths {
     entries: Box<[Entry]>,
+    /// Packets that took each, modulo 2^32, if that is counted.
+    taken: Box<[u32]>,
     order: Box<[u16]>,
     planes: Box<[Plane]>,
     rng: SplitMix64,
@@ -203,6 +205,7 @@ impl Paths {
         let mut paths = Self {
             prober: Prober::new(cfg, entries.len() as u16),
             reverse: Reverse::new(cfg, &mut rng),
+            taken: vec![0; if cfg.count_packets { entries.len() } else { 0 }].into_boxed_slice(),
             entries: entries.into_boxed_slice(),
             order,
             planes: planes.into_boxed_slice(),

@@ -1,5 +1,7 @@
 //! Which entropy value the next packet takes: the code that runs for every packet.
 
+use core::hint::cold_path;
+
 use rand_xoshiro::SplitMix64;
 
 use super::select::below;
@@ -32,6 +34,10 @@ impl Paths {
     #[expect(clippy::inline_always, reason = "the path of every packet; measured by benches/instructions.rs")]
     pub(crate) fn pick_path(&mut self, free: PortMask, avoid: Option<EvId>) -> Option<Picked> {
         let id = self.pick(free, avoid)?;
+        if let Some(taken) = self.taken.get_mut(usize::from(id.0)) {
+            cold_path();
+            *taken = taken.wrapping_add(1);
+        }
         self.entries.get(usize::from(id.0)).map(|&Entry { ev, plane, .. }| Picked { id, ev, plane })
     }
 

@@ -32,6 +32,9 @@ pub struct EvStatus {
     pub active: bool,
     /// Packets lost on it, up to 65,535.
     pub drop_count: u32,
+    /// Data packets that took it, repeats and tail probes included, modulo 2^32; 0 unless
+    /// [they are counted](super::PathConfig::count_packets).
+    pub packets: u32,
 }
 
 /// A change of state, see [`Paths::poll_event`].
@@ -105,6 +108,7 @@ impl Paths {
     pub fn memory_bytes(&self) -> usize {
         size_of::<Self>()
             + size_of_val(&*self.entries)
+            + size_of_val(&*self.taken)
             + size_of_val(&*self.order)
             + size_of_val(&*self.planes)
             + self.prober.memory_bytes()
@@ -129,6 +133,7 @@ impl Paths {
             state,
             active: at < plane.active,
             drop_count: u32::from(entry.drops),
+            packets: self.taken.get(usize::from(id.0)).copied().unwrap_or_default(),
         }
     }
 }

@@ -345,9 +345,10 @@ impl Requester {
     }
 
     /// Whether the peer owes an answer: it has not told of a packet, or not completed a message that was sent whole.
+    #[inline]
     pub(super) fn awaits_answer(&self) -> bool {
-        let whole = |entry: &Entry| entry.end() <= self.next;
-        self.outstanding() && (!self.all_arrived() || self.queue.find(self.done).is_some_and(whole))
+        let is_later = |entry: &Entry| self.done < entry.first;
+        self.outstanding() && (!self.all_arrived() || self.queue.sending().is_none_or(is_later))
     }
 
     /// The packet at `seq`, or the oldest in flight, and the path that it took last if it is in flight.

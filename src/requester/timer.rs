@@ -84,6 +84,14 @@ impl Requester {
         self.probe_pending = false;
     }
 
+    /// Whether packet `seq`, which leaves now, starts timers, as the first one in flight does, of which one may run out before
+    /// `armed_at`.
+    #[inline]
+    pub(crate) fn starts_timers(&self, seq: u64, now: Time, armed_at: Time) -> bool {
+        let least_ns = self.setup.probe_floor_ns.min(self.setup.retry.timeout_ns);
+        self.una == seq && now.after(least_ns) < armed_at
+    }
+
     /// When [`on_timer`](Self::on_timer) wants to run.
     #[inline]
     pub(crate) fn next_timeout(&self) -> Time {

@@ -282,3 +282,23 @@ fn a_typical_set_takes_less_than_three_kibibytes() {
     assert_eq!(bytes(&eight) - bytes(&usual), 4 * size_of::<Plane>() + reverse);
     assert_eq!(bytes(&usual), size_of::<Paths>() + 192 * 10 + 4 * size_of::<Plane>() + reverse);
 }
+
+/// What takes each entropy value is counted where that is asked for, and only there.
+#[test]
+fn packets_are_counted_by_entropy_value_if_asked_for() {
+    for count_packets in [true, false] {
+        let mut paths = paths(&PathConfig { count_packets, ..small(2, 2, 1) });
+        let mut taken = vec![0; 6];
+        for packet in 0..101 {
+            let avoid = (packet % 3 == 0).then_some(EvId(1));
+            let path = paths.pick_path(PortMask::ALL, avoid).expect("all planes have room");
+            taken[usize::from(path.id.0)] += u32::from(count_packets);
+        }
+        let mut counted = vec![0; 6];
+        for status in paths.states() {
+            counted[usize::from(status.id.0)] = status.packets;
+        }
+        assert_eq!(counted, taken);
+        assert_eq!(taken.iter().sum::<u32>(), if count_packets { 101 } else { 0 });
+    }
+}

@@ -295,6 +295,30 @@ fn waiting_for_its_turn_in_the_midst_of_a_message_is_no_silence() {
     assert_eq!(bench.send(), Some((8, SendKind::Probe)));
 }
 
+/// The first packet in flight has the timers looked at, if what is armed may be later than they: none runs out before the shorter of
+/// the least wait for a tail probe and the schedule's.
+#[test]
+fn the_first_packet_in_flight_starts_timers() {
+    for (floor_ns, timeout_ns) in [(50_000, 1_000_000), (1_000_000, 50_000)] {
+        let mut bench = Bench::new(|setup| {
+            (setup.probe_floor_ns, setup.retry.timeout_ns) = (floor_ns, timeout_ns);
+        });
+        bench.post(3, SendOp::Write);
+        let sent_at = bench.now;
+        bench.send();
+        assert!(bench.r.next_timeout() >= sent_at.after(50_000));
+        let least = bench.now.after(50_000);
+        for (seq, armed_at, starts) in
+            [(0, Time::NEVER, true), (0, Time(least.0 + 1), true), (0, least, false), (1, Time::NEVER, false)]
+        {
+            assert_eq!(bench.r.starts_timers(seq, bench.now, armed_at), starts, "{seq} {armed_at:?}");
+        }
+        bench.send();
+        bench.acknowledge(2, false);
+        assert!(bench.r.starts_timers(2, bench.now, Time::NEVER));
+    }
+}
+
 /// What waits long for its port is given the time that an answer takes, however long ago it was due.
 #[test]
 fn a_probe_that_left_late_is_not_followed_at_once() {

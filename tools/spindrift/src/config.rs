@@ -9,6 +9,7 @@ use serde::{Deserialize, Deserializer};
 use spindrift::congestion::CcAlgorithm;
 use spindrift::wire::{DscpMap, OpPosition};
 
+use crate::bench::evs::EvLists;
 use crate::bench::source_ports::SourcePortSet;
 use crate::place::Place;
 use crate::toml_file::TomlFile;
@@ -95,6 +96,7 @@ pub(crate) struct Transport {
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct PathSet {
+    pub(crate) evs: Option<EvLists>,
     pub(crate) active: Option<u16>,
     pub(crate) backup: Option<u16>,
     pub(crate) min_active: Option<u16>,

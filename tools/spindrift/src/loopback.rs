@@ -82,8 +82,7 @@ pub(crate) fn run(args: &LoopbackArgs) -> Result<()> {
             "{name} af_xdp: such ports lead to other hosts; use `write-bw`, or `spindrift lab` for hosts within this one"
         )));
     }
-    let flags: &[&str] = if args.run.no_gso { &["--no-gso"] } else { &[] };
-    check_kind(&settings, flags)?;
+    check_kind(&settings, &args.run.of_kinds())?;
     let planes = check_loopback(&settings, &args.run, args.planes)?;
     check_udp_port(&settings.config, None)?;
     check_source_ports(&settings.config, None)?;

@@ -2,15 +2,21 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
 use signal_hook::consts::{SIGINT, SIGTERM};
-use signal_hook::flag;
+use signal_hook::iterator::Signals;
+use signal_hook::low_level;
 
 use crate::output;
 
 /// Exit status after Ctrl-C, as shells have it: 128 and the signal's number.
 pub(crate) const INTERRUPTED_STATUS: u8 = 130;
+
+/// A signal that follows the first one sooner says the same: `timeout` sends its signal twice, to the process and to its group.
+const SAME_WISH: Duration = Duration::from_millis(500);
 
 /// Set when the user wants an end.
 #[derive(Clone, Debug)]
@@ -31,14 +37,21 @@ impl std::fmt::Display for Interrupted {
 impl std::error::Error for Interrupted {}
 
 impl Stop {
-    /// From now on Ctrl-C sets the flag; a second one ends the process at once.
+    /// From now on Ctrl-C and SIGTERM set the flag; a second one, after a moment, ends the process at once.
     pub(crate) fn on_ctrl_c() -> Result<Self> {
         let flag = Arc::new(AtomicBool::new(false));
-        for signal in [SIGINT, SIGTERM] {
-            flag::register_conditional_shutdown(signal, INTERRUPTED_STATUS.into(), Arc::clone(&flag))
-                .and_then(|_| flag::register(signal, Arc::clone(&flag)))
-                .context("cannot watch for Ctrl-C")?;
-        }
+        let set = Arc::clone(&flag);
+        let mut signals = Signals::new([SIGINT, SIGTERM]).context("cannot watch for Ctrl-C")?;
+        let watch = move || {
+            let mut first = None;
+            for _ in signals.forever() {
+                set.store(true, Ordering::Relaxed);
+                if is_second(&mut first, Instant::now()) {
+                    low_level::exit(INTERRUPTED_STATUS.into());
+                }
+            }
+        };
+        thread::Builder::new().name("signals".to_owned()).spawn(watch).context("cannot watch for Ctrl-C")?;
         Ok(Self { flag })
     }
 
@@ -54,5 +67,25 @@ impl Stop {
     pub(crate) fn check(&self) -> Result<()> {
         output::check()?;
         if self.is_set() { Err(Interrupted.into()) } else { Ok(()) }
+    }
+}
+
+/// Whether a signal that comes now is more than the wish of the first one.
+fn is_second(first: &mut Option<Instant>, now: Instant) -> bool {
+    now.duration_since(*first.get_or_insert(now)) >= SAME_WISH
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_later_signal_is_a_second_one() {
+        let (mut first, start) = (None, Instant::now());
+        let at = |ms| start + Duration::from_millis(ms);
+        assert_eq!(
+            [0, 1, 499, 500, 9000].map(|ms| is_second(&mut first, at(ms))),
+            [false, false, false, true, true]
+        );
     }
 }

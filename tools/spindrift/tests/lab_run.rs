@@ -214,7 +214,7 @@ fn ports_past_the_kernel_keep_to_their_links() {
             "two-plane.toml",
             "duration = \"3s\"\nlink_rate = \"100M\"\nport = \"af_xdp\"",
             "[[flow]]\nfrom = \"h1\"\nto = \"h3\"\nboth = true\nudp_options = [\"--no-gso\"]\n\
-             client_options = [\"-q\", \"4\", \"-t\", \"32\"]\n\
+             client_options = [\"-q\", \"4\", \"-t\", \"32\", \"--evs\", \"0x0,0x40000000,0xc0000000\", \"--backup-evs\", \"2\"]\n\
              [[fault]]\nat = \"1s\"\nwhere = \"h1:p1-t0-0\"\naction = \"blackhole\"\nfor = \"1500ms\"",
         );
         let (_, error, status) = lab.run_experiment(&path, &folder.results());
@@ -241,6 +241,21 @@ fn ports_past_the_kernel_keep_to_their_links() {
         let late = folder.table("samples.csv").into_iter().filter(|row| number(row, "time_ms") >= 2800.0);
         assert!(late.map(|row| number(&row, "p1_gbps")).sum::<f64>() > 0.0, "it carries again");
         assert!(folder.read("summary.md").contains("ports of kind af_xdp"));
+        // Of the paths that were asked for each carries something, and the plane that is silent nothing but probes.
+        let paths = folder.table("paths.csv");
+        let names = ["0", "1073741824", "3221225472"];
+        let taken = |plane: &str, ev: &str, from: f64, until: f64| {
+            let of_path = |row: &&Vec<_>| cell(row, "plane") == plane && cell(row, "ev") == ev;
+            let within = |row: &&Vec<_>| (from..until).contains(&number(row, "time_ms"));
+            paths.iter().filter(of_path).filter(within).map(|row| number(row, "packets")).sum::<f64>()
+        };
+        assert!(paths.iter().all(|row| names.contains(&cell(row, "ev"))), "{paths:?}");
+        for (plane, ev) in ["0", "1"].into_iter().flat_map(|plane| names.map(|ev| (plane, ev))) {
+            assert!(taken(plane, ev, 0.0, 3000.0) > 0.0, "plane {plane}, {ev}");
+        }
+        let [live, silent] =
+            ["0", "1"].map(|plane| names.map(|ev| taken(plane, ev, 1200.0, 2400.0)).iter().sum::<f64>());
+        assert!(silent < 0.1 * live, "{silent} {live}");
     }
 }
 
@@ -270,6 +285,15 @@ fn what_goes_wrong_is_told() {
         &format!("{flow}client_options = [\"-m\", \"1\"]"),
     );
     wrong(&path, 1, &["flow h1-h2: the client on h1 failed", "--mtu"]);
+    if cfg!(feature = "af_xdp") {
+        let path = folder.experiment(
+            "two-plane.toml",
+            "duration = \"1s\"\nport = \"af_xdp\"",
+            "[[flow]]\nfrom = \"h1\"\nto = \"h3\"\nserver_options = [\"--evs\", \"0x0/0x0,0x1\"]",
+        );
+        let why = "--evs: plane 1: entropy value 0x00000001: the paths take its first 2 bits";
+        wrong(&path, 1, &["the server on h3 failed", why]);
+    }
     fs::write(folder.0.join("file"), "").unwrap();
     let (_, error, status) = lab.run(&["run", &path, "-o", folder.0.join("file").to_str().unwrap()]);
     assert_eq!(status, Some(1));
@@ -301,7 +325,11 @@ fn an_interrupted_experiment_leaves_nothing() {
         assert!(start.elapsed() < PATIENCE, "the fault does not come");
         std::thread::sleep(Duration::from_millis(50));
     }
-    assert!(Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap().success());
+    // Twice, as `timeout` does.
+    let id = child.id().to_string();
+    assert!(Command::new("kill").args(["-TERM", &id]).status().unwrap().success());
+    std::thread::sleep(Duration::from_millis(20));
+    assert!(Command::new("kill").args(["-TERM", &id]).status().unwrap().success());
     let output = end_of(child, PATIENCE, "lab run");
     assert_eq!(output.status.code(), Some(130), "{}", stderr(&output));
     assert!(stderr(&output).contains("interrupted"), "{}", stderr(&output));

@@ -163,8 +163,46 @@ fn a_bad_value_in_a_file_is_named_with_its_place() {
         ("write-bw", "transport", "entropy = \"stev-sport-high\"", &["transport.entropy", "\"udp\""]),
         ("write-lat", "run", "qps = 4", &["run.qps 4", "-q 1"]),
     ];
-    for (number, (command, section, line, parts)) in cases.into_iter().enumerate() {
-        let path = temp(&format!("place-{number}.toml"));
+    assert_place_named(&cases);
+}
+
+/// As above, of entropy values.
+#[test]
+fn entropy_values_that_cannot_be_used_are_named() {
+    let cases: [(&str, &str, &str, &[&str]); 5] = [
+        ("loopback", "path", "evs = [[1], [2]]", &["path.evs 0x1/0x2: 2 lists for 4 planes", "one for each"]),
+        (
+            "loopback",
+            "path",
+            "backup = 8\nevs = [1, 2]",
+            &["path.backup 8: 2 of each plane", "0x1,0x2 lists 2"],
+        ),
+        (
+            "loopback",
+            "path",
+            "evs = [1, 0x10000]\n[transport]\nentropy = \"udp\"",
+            &["path.evs: 0x10000 is no UDP source port", "entropy"],
+        ),
+        (
+            "loopback",
+            "path",
+            "evs = [0, 1]\n[transport]\nentropy = \"udp\"",
+            &["path.evs: 0x0 is no UDP source port"],
+        ),
+        (
+            "write-bw",
+            "path",
+            "evs = [1]",
+            &["path.evs: a port of kind udp has no entropy values but", "--port af_xdp"],
+        ),
+    ];
+    assert_place_named(&cases);
+}
+
+/// The command refuses a file whose third line is the first of these, in this section, and names the place and these parts.
+fn assert_place_named(cases: &[(&str, &str, &str, &[&str])]) {
+    for (number, (command, section, line, parts)) in cases.iter().enumerate() {
+        let path = temp(&format!("place-{}-{number}.toml", cases.len()));
         std::fs::write(&path, format!("# comment\n[{section}]\n{line}\n")).unwrap();
         let path = path.to_str().unwrap();
         let column = line.find('=').unwrap() + 3;

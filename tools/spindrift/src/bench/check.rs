@@ -6,7 +6,7 @@ use std::ops::RangeInclusive;
 use anyhow::Result;
 use spindrift::congestion::CcConfig;
 use spindrift::endpoint::EndpointConfig;
-use spindrift::path::PathConfig;
+use spindrift::path::MAX_EVS;
 use spindrift::verbs::{Context, RtsAttr};
 use spindrift_pmd::fault::FaultPlan;
 use spindrift_pmd::udp::SOURCE_PORTS_MAX;
@@ -15,6 +15,7 @@ use super::layout::Layout;
 use super::options::{Amount, RunArgs, Settings};
 use super::source_ports::SourcePortSet;
 use crate::config::{Config, EntropyName, PortKind};
+use crate::units::count;
 use crate::usage::usage;
 
 const MTU_RANGE: RangeInclusive<u64> = 256..=8960;
@@ -51,9 +52,10 @@ pub(super) fn check(settings: &Settings, args: &RunArgs) -> Result<()> {
 }
 
 /// What not every kind of port has: the key, the flag, what it is about, and the kinds that have it.
-const OF_KINDS: [(&str, &str, &str, &[PortKind]); 8] = [
+const OF_KINDS: [(&str, &str, &str, &[PortKind]); 9] = [
     ("nic.gso", "--no-gso", "segmentation offload", &[PortKind::Udp]),
     ("nic.source_ports", "--source-ports", "list of source ports, and uses any", &[PortKind::Udp]),
+    ("path.evs", "--evs", "entropy values but its source ports", &[PortKind::AfXdp, PortKind::Loopback]),
     ("nic.local", "--local", "place on this host", &[PortKind::Udp, PortKind::AfXdp]),
     ("nic.topology", "--topology", "place in a fabric", &[PortKind::Udp, PortKind::AfXdp]),
     ("nic.routing", "--routing", "way through a fabric", &[PortKind::Udp, PortKind::AfXdp]),
@@ -200,12 +202,49 @@ pub(crate) fn check_planes(settings: &Settings, args: &RunArgs, planes: usize, f
         }
     }
     // The library raises a small `active` to one for each plane. Who writes a number is told instead.
-    let path = settings.paths(PathConfig::new(planes.clamp(1, EndpointConfig::MAX_PORTS) as u8));
-    path.validate().map_err(|error| {
+    check_evs(settings, args, planes)?;
+    settings.paths(planes).validate().map_err(|error| {
         let text = error.to_string();
         let field = text.split(' ').next().unwrap_or_default();
         usage(format!("{}: {text}", config.place(&format!("path.{field}"))))
     })
+}
+
+/// Checks the entropy values of the planes.
+fn check_evs(settings: &Settings, args: &RunArgs, planes: usize) -> Result<()> {
+    let Settings { config, evs: Some(evs), .. } = settings else { return Ok(()) };
+    let name = config.origin(args.evs.is_some(), "--evs", "path.evs");
+    if evs.len() != 1 && evs.len() != planes {
+        let (lists, planes) = (evs.len(), count(planes as u64, "plane"));
+        return Err(usage(format!(
+            "{name} {evs}: {lists} lists for {planes}; give one for all, or one for each"
+        )));
+    }
+    let all = evs.longest() * planes;
+    if all > MAX_EVS {
+        return Err(usage(format!(
+            "{name}: {all} values on {}; give at most {MAX_EVS}",
+            count(planes as u64, "plane")
+        )));
+    }
+    let reserve = settings.backup_of_plane(planes);
+    if reserve >= evs.longest() {
+        let name = config.origin(args.backup_evs.is_some(), "--backup-evs", "path.backup");
+        let (wanted, listed) = (settings.backup.unwrap_or_default(), evs.longest());
+        return Err(usage(format!(
+            "{name} {wanted}: {reserve} of each plane, for which {evs} lists {listed}; leave at least one to be used"
+        )));
+    }
+    if config.transport.entropy == Some(EntropyName::Udp) {
+        let wide = evs.iter().find(|ev| !(1..=0xffff).contains(ev));
+        if let Some(ev) = wide {
+            let place = config.place("transport.entropy");
+            return Err(usage(format!(
+                "{name}: {ev:#x} is no UDP source port, which {place} = \"udp\" makes of entropy values; give 1 to 0xffff"
+            )));
+        }
+    }
+    Ok(())
 }
 
 /// Checks that every lane has a queue pair, on the side that says how many there are.

@@ -7,12 +7,13 @@ use anyhow::Result;
 use clap::Args;
 use spindrift::congestion::{CcAlgorithm, CcConfig};
 use spindrift::endpoint::{EndpointConfig, Limits, Route};
-use spindrift::path::PathConfig;
+use spindrift::path::{EvSource, PathConfig};
 use spindrift::verbs::{QpConfig, RtsAttr};
 use spindrift::wire::{EntropyMode, StevOrder};
 use spindrift_pmd::fault::FaultPlan;
 
 use super::check::{check, parse_faults, retry};
+use super::evs::EvLists;
 use crate::config::{CcName, Config, EntropyName, PortKind};
 use crate::place::Place;
 use crate::units::{parse_duration, parse_rate, parse_size};
@@ -79,6 +80,14 @@ pub(crate) struct RunArgs {
     /// Send no faster than this over each port, as over a link of this rate: bits per second, such as 100M or 1.5Gbit.
     #[arg(long, value_name = "RATE", value_parser = parse_rate)]
     pub(crate) link_rate: Option<u64>,
+    /// Entropy values to use, each a path of every plane: 0x0,0x40000000; or those of each plane in turn: 0x0/0x0,0x40000000. Not
+    /// for udp ports, whose source ports they are [default: random ones, of paths that a topology has].
+    #[arg(long, value_name = "EV,..")]
+    pub(crate) evs: Option<EvLists>,
+    /// Of the entropy values of a queue pair, over all planes, those that wait to take the place of failed ones [default: 64, or 0 of
+    /// those of --evs].
+    #[arg(long, value_name = "N")]
+    pub(crate) backup_evs: Option<u16>,
     /// Seed of patterns, faults, and of every random choice of the transport.
     #[arg(long, value_name = "N")]
     pub(crate) seed: Option<u64>,
@@ -97,6 +106,14 @@ pub(crate) struct RunArgs {
     /// Configuration file (TOML); flags go before it.
     #[arg(long, value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
+}
+
+impl RunArgs {
+    /// Which of the flags were given that not every kind of port has.
+    pub(crate) fn of_kinds(&self) -> Vec<&'static str> {
+        let all = [("--no-gso", self.no_gso), ("--evs", self.evs.is_some())];
+        all.into_iter().filter(|(_, given)| *given).map(|(flag, _)| flag).collect()
+    }
 }
 
 /// How much of each size.
@@ -129,6 +146,12 @@ pub(crate) struct Settings {
     /// Of each port, bits per second, if it is to be slower than its medium.
     pub(crate) link_rate: Option<u64>,
     pub(crate) pcap: Option<PathBuf>,
+    /// The entropy values of queue pairs, if they are not to choose them.
+    pub(crate) evs: Option<EvLists>,
+    /// How many of them are kept in reserve, if that was said.
+    pub(crate) backup: Option<u16>,
+    /// Whether the packets that take each of them are counted.
+    pub(crate) count_packets: bool,
     pub(crate) port: PortKind,
     /// What this host is called in the topology, if there is one.
     pub(crate) host: Option<String>,
@@ -187,6 +210,9 @@ impl Settings {
             fault_text,
             link_rate: args.link_rate.or(config.nic.link_rate),
             pcap: args.pcap.clone().or_else(|| run.pcap.clone()),
+            evs: args.evs.clone().or_else(|| config.path.evs.clone()),
+            backup: args.backup_evs.or(config.path.backup),
+            count_packets: false,
             port: port.or(config.nic.port).unwrap_or(defaults.port),
             host: None,
             routes: Vec::new(),
@@ -229,14 +255,14 @@ impl Settings {
         }
     }
 
-    /// The settings of each queue pair, with this congestion control.
-    pub(crate) fn queue_pair(&self, cc: CcConfig) -> QpConfig {
+    /// The settings of each queue pair over so many planes, with this congestion control.
+    pub(crate) fn queue_pair(&self, planes: usize, cc: CcConfig) -> QpConfig {
         let base = QpConfig::default();
         let from = &self.config.transport;
         QpConfig {
             max_send_wr: self.tx_depth,
             max_recv_wr: 16,
-            path: self.paths(base.path),
+            path: self.paths(planes),
             cc: Some(cc),
             max_mtu: self.mtu,
             mpr: from.mpr.unwrap_or(base.mpr),
@@ -247,11 +273,24 @@ impl Settings {
         }
     }
 
-    pub(super) fn paths(&self, base: PathConfig) -> PathConfig {
+    pub(super) fn paths(&self, planes: usize) -> PathConfig {
         let from = &self.config.path;
+        let mut base = PathConfig::new(planes.clamp(1, EndpointConfig::MAX_PORTS) as u8);
+        base.count_packets = self.count_packets;
+        if let Some(evs) = &self.evs {
+            // All that are named are used, or wait.
+            let planes = usize::from(base.planes);
+            let used = evs.longest().saturating_sub(self.backup_of_plane(planes)) * planes;
+            let used = used.try_into().unwrap_or(u16::MAX);
+            base.active = if self.backup.is_some() { used } else { base.active.max(used) };
+            base.backup = 0;
+            // As where fewer are found than were asked for: all but one of a few may fail.
+            base.min_active = (base.active.min(used) / 8).clamp(1, base.min_active);
+            base.source = EvSource::Explicit(evs.of_planes(base.planes));
+        }
         PathConfig {
             active: from.active.unwrap_or(base.active),
-            backup: from.backup.unwrap_or(base.backup),
+            backup: self.backup.unwrap_or(base.backup),
             min_active: from.min_active.unwrap_or(base.min_active),
             spray_width: from.spray_width.unwrap_or(base.spray_width),
             probe_interval_ns: from.probe_interval_ns.unwrap_or(base.probe_interval_ns),
@@ -262,6 +301,11 @@ impl Settings {
             reverse_refresh_ns: from.reverse_refresh_ns.unwrap_or(base.reverse_refresh_ns),
             ..base
         }
+    }
+
+    /// How many entropy values of each plane are kept in reserve, if that was said.
+    pub(super) fn backup_of_plane(&self, planes: usize) -> usize {
+        usize::from(self.backup.unwrap_or_default()).div_ceil(planes.max(1))
     }
 
     /// Congestion control over so many planes: `default`, which the ports ask for, where neither flag nor file says otherwise.
@@ -335,6 +379,37 @@ mod tests {
         let text = "cc.link_rate_gbps = 40\ncc.base_rtt_ns = 8000";
         assert_eq!(cc(CcName::Auto, text, &of_ports), known);
         assert_eq!(cc(CcName::Auto, text, &CcConfig::none()), CcConfig::none());
+    }
+
+    #[test]
+    fn listed_entropy_values_are_all_in_use_but_for_a_reserve() {
+        use spindrift::path::Paths;
+        let evs = |evs: &str, backup| Settings { evs: Some(evs.parse().unwrap()), backup, ..settings_of("") };
+        let in_use = |settings: &Settings, planes: usize| {
+            let paths = Paths::new(&settings.paths(planes), 1).unwrap();
+            let (all, used) = (paths.states().count(), paths.states().filter(|ev| ev.active).count());
+            (all, used, paths.states().map(|ev| ev.ev.0).max().unwrap())
+        };
+        for (list, backup, planes, wanted) in [
+            ("1,2,9", None, 2, (6, 6, 9)),
+            ("1,2,9/5", None, 2, (4, 4, 9)),
+            ("1,2,9", Some(0), 2, (6, 6, 9)),
+            ("1,2,9,4", Some(1), 1, (4, 3, 9)),
+            // The same for each plane, rounded up.
+            ("1,2,9,4", Some(1), 2, (8, 6, 9)),
+            ("1,2,9,4", Some(2), 2, (8, 6, 9)),
+            ("1,2,9,4", Some(3), 2, (8, 4, 9)),
+        ] {
+            assert_eq!(in_use(&evs(list, backup), planes), wanted, "{list} {backup:?} {planes}");
+        }
+        let many: Vec<_> = (1..=300).map(|ev| ev.to_string()).collect();
+        assert_eq!(in_use(&evs(&many.join(","), None), 1), (300, 300, 300));
+        // Of a few, all but one may fail.
+        let least = |list: &str, planes| evs(list, None).paths(planes).min_active;
+        assert_eq!((least("1,2", 1), least("1,2,3,4,5,6,7,8", 2), least(&many.join(","), 1)), (1, 2, 4));
+        // Without a list, as ever.
+        assert_eq!(settings_of("").paths(2).backup, PathConfig::new(2).backup);
+        assert_eq!(Settings { backup: Some(7), ..settings_of("") }.paths(2).backup, 7);
     }
 
     #[test]

@@ -261,6 +261,9 @@ pub(crate) fn settings_json(settings: &Settings, in_use: &InUse) -> Map<String, 
     if let Some(rate) = settings.link_rate {
         put("link_rate_bps", rate.into());
     }
+    if let Some(evs) = &settings.evs {
+        put("evs", evs.to_string().into());
+    }
     put("fault", settings.fault_text.clone().into());
     put("seed", settings.seed.into());
     match settings.amount {

@@ -19,6 +19,9 @@ use super::side::Side;
 /// How often a sample is taken if nobody says.
 pub(crate) const USUAL_INTERVAL: Duration = Duration::from_millis(10);
 
+/// Most paths, entropy values of planes, whose packets are told one by one.
+const MAX_PATHS: usize = 24;
+
 /// Where samples go and how often they are taken.
 #[derive(Clone, Debug)]
 pub(crate) struct SamplesConfig {
@@ -70,6 +73,17 @@ pub(crate) struct Sample {
     /// Shortest round-trip time that a queue pair has seen.
     pub(crate) min_rtt_ns: Option<u64>,
     pub(crate) planes: Vec<PlaneSample>,
+    /// What took each path; empty where there are more than 24 of them.
+    pub(crate) paths: Vec<PathSample>,
+}
+
+/// A path, an entropy value of a plane, in a sample.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct PathSample {
+    pub(crate) plane: u8,
+    pub(crate) ev: u32,
+    /// Data packets that took it so far, of all queue pairs, repeats and tail probes included.
+    pub(crate) packets: u64,
 }
 
 /// A plane in a sample.
@@ -144,9 +158,18 @@ pub(crate) struct Sampler {
     /// Lane and number of each queue pair.
     qps: Vec<(usize, Qpn)>,
     /// As far as they were told.
-    told: BTreeMap<(usize, EvId), (StateName, bool)>,
+    told: BTreeMap<(usize, EvId), Told>,
+    /// What took each path of a plane; nothing once there were too many to be told.
+    paths: Option<BTreeMap<(u8, u32), u64>>,
     /// The first error; nothing more is written then.
     error: Option<anyhow::Error>,
+}
+
+/// What was told of an entropy value of a queue pair, and what had taken it by then.
+#[derive(Clone, Copy, Debug, Default)]
+struct Told {
+    state: Option<(StateName, bool)>,
+    packets: u32,
 }
 
 impl Sampler {
@@ -163,6 +186,7 @@ impl Sampler {
             context: side.context.clone(),
             qps: side.qps.iter().map(|qp: &Qp| (qp.lane(), qp.qpn())).collect(),
             told: BTreeMap::new(),
+            paths: Some(BTreeMap::new()),
             error: None,
         })
     }
@@ -242,17 +266,26 @@ impl Sampler {
             rtt_ns: measured(&statuses, |qp| qp.smoothed_rtt_ns).max(),
             min_rtt_ns: measured(&statuses, |qp| qp.min_rtt_ns).min(),
             planes,
+            paths: self.paths.iter().flatten().map(path_sample).collect(),
         }))?;
         // Whoever watches the file sees it at once.
         Ok(self.out.flush()?)
     }
 
-    /// Writes what an entropy value came to, if that is news.
+    /// Adds what has taken an entropy value since it was looked at last; writes what it came to, if that is news.
     fn tell(&mut self, unix_ns: u64, queue_pair: usize, state: StateName, status: &EvStatus) -> Result<()> {
         // SKIP lasts one turn, and is told by its number in the samples.
         let lasting = if state == StateName::Skip { StateName::Good } else { state };
-        let news = (lasting, status.active);
-        if self.told.insert((queue_pair, status.id), news) == Some(news) {
+        let news = Told { state: Some((lasting, status.active)), packets: status.packets };
+        let before = self.told.insert((queue_pair, status.id), news).unwrap_or_default();
+        if let Some(paths) = &mut self.paths {
+            let taken = status.packets.wrapping_sub(before.packets);
+            *paths.entry((status.plane, status.ev.0)).or_default() += u64::from(taken);
+            if paths.len() > MAX_PATHS {
+                self.paths = None;
+            }
+        }
+        if before.state == news.state {
             return Ok(());
         }
         self.write(&Line::Ev(EvLine {
@@ -270,6 +303,10 @@ impl Sampler {
         serde_json::to_writer(&mut self.out, line)?;
         Ok(self.out.write_all(b"\n")?)
     }
+}
+
+fn path_sample((&(plane, ev), &packets): (&(u8, u32), &u64)) -> PathSample {
+    PathSample { plane, ev, packets }
 }
 
 fn mean(values: impl Iterator<Item = u64>) -> Option<u64> {

@@ -78,7 +78,7 @@ impl Side {
         let ports = context.query_ports().into_iter().filter(|port| port.lane == 0);
         let ports = ports.map(|port| (port.name, port.notes)).collect();
         let in_use = InUse { planes, ports, mtu, cc: cc.algorithm.into() };
-        let config = settings.queue_pair(cc);
+        let config = settings.queue_pair(planes, cc);
         let lanes = cqs.iter().enumerate().cycle().take(settings.qps);
         let qps = lanes.map(|(lane, cq)| {
             let config = QpConfig { lane: Placement::On(lane), ..config.clone() };

@@ -87,6 +87,7 @@ fn settings_of(kind: PortKind) -> Vec<PortSetting> {
         setting("nic.rx_buffers", "rx-buffers", &[AfXdp], "buffers", BUFFERS_USUAL.into(), "4096", "4096"),
         setting("nic.tx_buffers", "tx-buffers", &[AfXdp], "buffers", BUFFERS_USUAL.into(), "4096", "4096"),
         setting("nic.link_rate", "link-rate", ALL, "bits per second", Json::Null, "\"10G\"", "10G"),
+        setting("path.evs", "evs", &[Loopback, AfXdp], "list of values", Json::Null, "[1, 2]", "1,2"),
         setting("nic.fault", "fault", ALL, "rules", Json::Null, "\"loss=1%\"", "loss=1%"),
         setting(
             "transport.udp_port",

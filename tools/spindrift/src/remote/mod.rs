@@ -129,7 +129,6 @@ impl RemoteArgs {
     /// Which of the flags were given that not every kind of port has.
     fn of_kinds(&self, ports: &Ports) -> Vec<&'static str> {
         let all = [
-            ("--no-gso", self.run.no_gso),
             ("--source-ports", self.source_ports.is_some()),
             ("--local", !self.local.is_empty()),
             ("--address-index", self.index.is_some()),
@@ -140,7 +139,8 @@ impl RemoteArgs {
             ("--rx-buffers", self.rx_buffers.is_some()),
             ("--tx-buffers", self.tx_buffers.is_some()),
         ];
-        all.into_iter().filter(|(_, given)| *given).map(|(flag, _)| flag).collect()
+        let more = all.into_iter().filter(|(_, given)| *given).map(|(flag, _)| flag);
+        self.run.of_kinds().into_iter().chain(more).collect()
     }
 }
 
@@ -176,6 +176,7 @@ fn run(args: &RemoteArgs, kind: Kind, size: Option<u64>, iterations: u64) -> Res
     check_port(&settings, &ports, &flags)?;
     check_pump(args, kind)?;
     let samples = samples(args, kind)?;
+    settings.count_packets = samples.is_some();
     if kind == Kind::WriteLat {
         check_latency(&settings, &args.run, "write-lat")?;
     }
@@ -199,6 +200,8 @@ fn run(args: &RemoteArgs, kind: Kind, size: Option<u64>, iterations: u64) -> Res
     let more = ", or give this side more addresses with --local";
     check_planes(&settings, &args.run, planes, more)?;
     check_plane_ids(&settings.config, !args.plane_ids.is_empty(), planes, more)?;
+    let evs_name = settings.config.origin(args.run.evs.is_some(), "--evs", "path.evs");
+    site::check_evs(&settings, &evs_name, planes)?;
     let config = &settings.config;
     let session = Session {
         kind,

@@ -175,6 +175,21 @@ impl Site {
     }
 }
 
+/// Checks that each of the entropy values that `name` gave is a path to some host, where paths are known.
+pub(super) fn check_evs(settings: &Settings, name: &str, planes: usize) -> Result<()> {
+    let Settings { evs: Some(evs), routes, .. } = settings else { return Ok(()) };
+    for (port, list) in (0..).zip(evs.of_planes(planes as u8).iter()) {
+        let of_port = routes.iter().filter(|route| route.port == port);
+        let paths = of_port.filter_map(|route| route.outer.as_ref().map(|outer| &outer.path));
+        // Those to a host of the same switch are also such to others.
+        let Some(most) = paths.max_by_key(|path| path.count()) else { continue };
+        if let Some(why) = list.iter().find_map(|ev| most.check(ev.0).err()) {
+            return Err(usage(format!("{name}: plane {port}: {why}; `spindrift path` lists what there is")));
+        }
+    }
+    Ok(())
+}
+
 /// Says so where packets to a peer are not source-routed although others would be.
 pub(super) fn tell_without_path(settings: &Settings, role: &str, peer: &str, theirs: &Offer) {
     let (Some(file), Some(first)) = (&settings.config.nic.topology, theirs.qps.first()) else { return };

@@ -13,7 +13,7 @@ use super::figure;
 use super::outcome::{Effect, EventOutcome, FlowOutcome, Outcome};
 use super::recovery::ENOUGH;
 use super::series::{PlaneStep, Step, steps};
-use crate::bench::samples::{PlaneSample, Sample, StateName};
+use crate::bench::samples::{PathSample, PlaneSample, Sample, StateName};
 use crate::topology::SwitchKind;
 use crate::units::count;
 
@@ -26,6 +26,7 @@ pub(super) fn write(experiment: &Experiment, outcome: &Outcome, folder: &Path) -
     put(folder, "summary.md", |file| file.write_all(summary.as_bytes()))?;
     put(folder, "samples.csv", |file| samples(experiment, outcome, file))?;
     put(folder, "evs.csv", |file| evs(outcome, file))?;
+    put(folder, "paths.csv", |file| paths(experiment, outcome, file))?;
     let mut object = serde_json::to_string_pretty(&object(experiment, outcome))?;
     object.push('\n');
     put(folder, "result.json", |file| file.write_all(object.as_bytes()))?;
@@ -64,7 +65,7 @@ fn samples(experiment: &Experiment, outcome: &Outcome, out: &mut impl std::io::W
     writeln!(out)?;
     let length_ms = experiment.duration.as_millis() as usize;
     for flow in &outcome.flows {
-        for Step { span_ms, bps, losses, retransmits, timeouts, ecn_marked, sender, planes } in
+        for Step { span_ms, bps, losses, retransmits, timeouts, ecn_marked, sender, planes, .. } in
             steps(flow, planes, length_ms, STEP_MS)
         {
             write!(out, "{},{},{:.6}", span_ms.start, flow.name, bps / 1e9)?;
@@ -76,6 +77,20 @@ fn samples(experiment: &Experiment, outcome: &Outcome, out: &mut impl std::io::W
                 write!(out, ",{gbps:.6},{up},{good},{skip},{reserve},{assumed_bad},{denied}")?;
             }
             writeln!(out)?;
+        }
+    }
+    Ok(())
+}
+
+/// One row for each flow, ten milliseconds and path of the sender, of flows with few of them.
+fn paths(experiment: &Experiment, outcome: &Outcome, out: &mut impl std::io::Write) -> std::io::Result<()> {
+    writeln!(out, "time_ms,flow,plane,ev,packets")?;
+    let length_ms = experiment.duration.as_millis() as usize;
+    for flow in &outcome.flows {
+        for Step { span_ms, paths, .. } in steps(flow, 0, length_ms, STEP_MS) {
+            for PathSample { plane, ev, packets } in paths {
+                writeln!(out, "{},{},{plane},{ev},{packets}", span_ms.start, flow.name)?;
+            }
         }
     }
     Ok(())

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use super::outcome::FlowOutcome;
 use super::record::Side;
-use crate::bench::samples::{PlaneSample, Sample};
+use crate::bench::samples::{PathSample, PlaneSample, Sample};
 
 /// One step.
 #[derive(Clone, Debug)]
@@ -21,6 +21,8 @@ pub(super) struct Step<'a> {
     /// The sender's latest sample.
     pub(super) sender: Option<&'a Sample>,
     pub(super) planes: Vec<PlaneStep>,
+    /// Paths of the sender that are known one by one, and the data packets that took them within the step.
+    pub(super) paths: Vec<PathSample>,
 }
 
 /// A plane in a step.
@@ -35,17 +37,20 @@ pub(super) struct PlaneStep {
 /// The first `length_ms` of the experiment in steps of `step_ms`. A shorter rest at the end is left out.
 pub(super) fn steps(flow: &FlowOutcome, planes: usize, length_ms: usize, step_ms: usize) -> Vec<Step<'_>> {
     let number = length_ms / step_ms.max(1);
-    let within = |side: &Side, count: fn(&Sample) -> u64| {
+    let within = |side: &Side, count: &dyn Fn(&Sample) -> u64| {
         let edges = (0..=number).map(|edge| (edge * step_ms) as f64);
         let counts = side.counts(edges, count);
         counts.windows(2).map(|pair| pair[1] - pair[0]).map(f64::round).collect::<Vec<_>>()
     };
-    let losses = within(&flow.sender, |sample| sample.losses);
-    let retransmits = within(&flow.sender, |sample| sample.tx_retransmits);
-    let timeouts = within(&flow.sender, |sample| sample.timeouts);
-    let ecn_marked = within(&flow.receiver, |sample| sample.rx_ecn_marked);
+    let losses = within(&flow.sender, &|sample| sample.losses);
+    let retransmits = within(&flow.sender, &|sample| sample.tx_retransmits);
+    let timeouts = within(&flow.sender, &|sample| sample.timeouts);
+    let ecn_marked = within(&flow.receiver, &|sample| sample.rx_ecn_marked);
     let rx_bytes =
         |plane: usize| move |sample: &Sample| sample.planes.get(plane).map_or(0, |plane| plane.rx_bytes);
+    let known = flow.sender.samples.last().map_or(&[][..], |sample| &sample.paths);
+    let taken = |path: &PathSample| within(&flow.sender, &|sample| packets_of(sample, path));
+    let taken: Vec<_> = known.iter().map(taken).collect();
     let arrived: Vec<_> =
         (0..planes).map(|plane| flow.receiver.arrivals(length_ms, rx_bytes(plane))).collect();
     let step = |step: usize| {
@@ -65,8 +70,19 @@ pub(super) fn steps(flow: &FlowOutcome, planes: usize, length_ms: usize, step_ms
             ecn_marked: of(&ecn_marked),
             sender,
             planes: planes.collect(),
+            paths: known
+                .iter()
+                .zip(&taken)
+                .map(|(path, taken)| PathSample { packets: of(taken) as u64, ..*path })
+                .collect(),
             span_ms,
         }
     };
     (0..number).map(step).collect()
+}
+
+/// Packets that took a path, where they are known.
+fn packets_of(sample: &Sample, path: &PathSample) -> u64 {
+    let same = |other: &&PathSample| (other.plane, other.ev) == (path.plane, path.ev);
+    sample.paths.iter().find(same).map_or(0, |path| path.packets)
 }

@@ -207,7 +207,9 @@ impl Stage<'_> {
         command.args(["netns", "exec", &namespace]).arg(&self.program).arg("write-bw");
         command.args(["--json", "--port", self.experiment.port.name()]);
         command.arg("--topology").arg(&self.topology);
-        if let (PortKind::AfXdp, Some(rate)) = (self.experiment.port, self.experiment.rate()) {
+        let slower =
+            options.iter().copied().flatten().any(|option| option.split('=').next() == Some("--link-rate"));
+        if let (PortKind::AfXdp, Some(rate), false) = (self.experiment.port, self.experiment.rate(), slower) {
             // No queue of the kernel holds these packets up.
             command.args(["--link-rate", &rate.to_string()]);
         }

@@ -18,7 +18,7 @@ use kuva::render::render::Scene;
 use super::outcome::{EventKind, EventOutcome, FlowOutcome, Outcome};
 use super::report::STEP_MS;
 use super::series::{Step, steps};
-use crate::bench::samples::PlaneSample;
+use crate::bench::samples::{PathSample, PlaneSample};
 
 /// Steps that a picture shows. Of longer experiments each is a multiple of what the table of samples has.
 const MAX_STEPS: usize = 1000;
@@ -37,6 +37,12 @@ const LINE_HEIGHT: f64 = 19.0;
 const BORDER: f64 = 60.0;
 /// Room for names at the left and legends at the right: the same everywhere, so that times stand under each other.
 const MARGINS: (f64, f64) = (155.0, 130.0);
+
+/// Size of the title, and its width for each of its characters and units of size.
+const TITLE_SIZE: f64 = 20.0;
+const TITLE_CHAR: f64 = 0.56;
+/// Most paths of a flow that are drawn one by one.
+const MAX_PATHS: usize = 8;
 
 /// Colours that people who see colours differently can tell apart (after Okabe and Ito).
 const PLANES: [&str; 8] =
@@ -110,9 +116,16 @@ pub(super) fn draw(title: &str, planes: usize, length_ms: usize, outcome: &Outco
         .map(|flow| {
             let steps = steps(flow, planes, length_ms, step_ms);
             let possible = possible(flow, outcome, length_ms as f64);
-            vec![goodput(&steps, &possible), of_planes(&steps), losses(&steps, step_ms), states(&steps)]
+            vec![
+                goodput(&steps, &possible),
+                of_planes(&steps),
+                losses(&steps, step_ms),
+                of_paths(&steps, step_ms),
+                states(&steps),
+            ]
         })
         .collect();
+    let columns = without_empty_rows(columns);
     let lives: Vec<_> =
         outcome.flows.iter().map(|flow| timeline::lives(&flow.sender, length_ms as f64)).collect();
     let mut heights = vec![HEIGHT; columns.first().map_or(0, Vec::len)];
@@ -130,6 +143,18 @@ pub(super) fn draw(title: &str, planes: usize, length_ms: usize, outcome: &Outco
         panels.map(|panel| panel.map_layout(|layout| layout.with_x_axis_max(end_s))).collect()
     });
     arrange(title, outcome, columns.collect(), heights)
+}
+
+/// Leaves out what no column has anything of.
+fn without_empty_rows(columns: Vec<Vec<Panel>>) -> Vec<Vec<Panel>> {
+    let rows = columns.iter().map(Vec::len).max().unwrap_or_default();
+    let drawn =
+        |row: usize| columns.iter().filter_map(|column| column.get(row)).any(|panel| !panel.plots.is_empty());
+    let drawn: Vec<_> = (0..rows).map(drawn).collect();
+    let kept = |column: Vec<Panel>| {
+        column.into_iter().zip(&drawn).filter_map(|(panel, drawn)| drawn.then_some(panel)).collect()
+    };
+    columns.into_iter().map(kept).collect()
 }
 
 /// Panels become one picture, with what happened in words below it.
@@ -164,10 +189,17 @@ fn arrange(title: &str, outcome: &Outcome, columns: Vec<Vec<Panel>>, mut heights
         .with_layouts(layouts)
         .with_cell_size(WIDTH, HEIGHT)
         .with_spacing(4.0)
+        .with_title_size(title_size(title, flows))
         .with_title(title);
     let figure =
         heights.iter().enumerate().fold(figure, |figure, (row, &height)| figure.with_row_height(row, height));
     Picture(figure.render())
+}
+
+/// So that the title has room above so many columns.
+fn title_size(title: &str, columns: usize) -> u32 {
+    let room = (WIDTH * columns as f64) / (title.chars().count().max(1) as f64 * TITLE_CHAR);
+    room.min(TITLE_SIZE) as u32
 }
 
 /// Milliseconds of a step.
@@ -248,6 +280,19 @@ fn losses(steps: &[Step<'_>], step_ms: usize) -> Panel {
     let lost = line(steps, |step| step.losses).with_color(LOST).with_stroke_width(2.6).with_legend("lost");
     let again = line(steps, |step| step.retransmits).with_color(ARRIVED).with_legend("sent again");
     Panel::new(&format!("packets in {step_ms} ms"), vec![Plot::Line(lost), Plot::Line(again)])
+}
+
+/// Nothing where paths are unknown or too many.
+fn of_paths(steps: &[Step<'_>], step_ms: usize) -> Panel {
+    let known = steps.first().map_or(&[][..], |step| &step.paths);
+    let known = if known.len() > MAX_PATHS { &[] } else { known };
+    let path = |((number, path), color): ((usize, &PathSample), &&str)| {
+        let taken = line(steps, |step| step.paths.get(number).map_or(0.0, |path| path.packets as f64));
+        let ev = timeline::ev_name(path.ev);
+        Plot::Line(taken.with_color(*color).with_legend(format!("{ev} ({})", path.plane)))
+    };
+    let lines = known.iter().enumerate().zip(PLANES.iter().cycle()).map(path);
+    Panel::new(&format!("packets by EV in {step_ms} ms"), lines.collect())
 }
 
 fn states(steps: &[Step<'_>]) -> Panel {

@@ -1,5 +1,5 @@
 use super::*;
-use crate::bench::samples::Sample;
+use crate::bench::samples::{PathSample, Sample};
 use crate::lab::run::outcome::Effect;
 use crate::lab::run::record::Side;
 use crate::lab::run::recovery::Arrivals;
@@ -26,6 +26,16 @@ fn side(scale: u64, planes: [PlaneSample; 2]) -> Side {
         tx_retransmits: scale * 5 * number,
         timeouts: scale * 7 * number,
         rx_ecn_marked: scale * 11 * number,
+        // The second path comes late.
+        paths: [(0, 7), (1, 0x4000_0000)]
+            .into_iter()
+            .take(if number == 0 { 1 } else { 2 })
+            .map(|(plane, ev)| PathSample {
+                plane,
+                ev,
+                packets: scale * 13 * number * (u64::from(plane) + 1),
+            })
+            .collect(),
         planes: planes
             .map(|plane| PlaneSample { rx_bytes: scale * plane.rx_bytes * number, ..plane })
             .to_vec(),
@@ -88,6 +98,15 @@ fn panels_show_what_was_sampled() {
         ]
     );
     assert_eq!(packets.layout.y_label.as_deref(), Some("packets in 10 ms"));
+    let packets = of_paths(&steps, 10);
+    assert_eq!(
+        lines(&packets),
+        [
+            ("7 (0)", PLANES[0], vec![(0.005, 13.0), (0.015, 13.0)]),
+            ("0x40000000 (1)", PLANES[1], vec![(0.005, 26.0), (0.015, 26.0)]),
+        ]
+    );
+    assert_eq!(packets.layout.y_label.as_deref(), Some("packets by EV in 10 ms"));
     let states = super::states(&steps);
     let [Plot::StackedArea(area)] = states.plots.as_slice() else { panic!("one area") };
     let of: Vec<_> = area.labels.iter().flatten().zip(&area.series).collect();
@@ -145,6 +164,38 @@ fn what_can_pass_changes_with_the_events_of_a_flow() {
     assert_eq!(told(&outcome), ["1: at 1.000 s, Fault", "2: at 1.500 s, Flow", "3: at 2.000 s, Repair"]);
     let many = Outcome { flows: Vec::new(), events: vec![event(1.0, EventKind::Fault, "x", 0.0); 14] };
     assert_eq!((told(&many).len(), told(&many)[12].as_str()), (13, "and 2 more"));
+}
+
+/// Where there are more paths than can be told apart, none is drawn; and a row that no flow has anything of has no place.
+#[test]
+fn few_paths_are_drawn_one_by_one() {
+    let path = |ev| PathSample { plane: 0, ev, packets: 1 };
+    let step = |paths: u32| Step {
+        span_ms: 0..10,
+        bps: 0.0,
+        losses: 0.0,
+        retransmits: 0.0,
+        timeouts: 0.0,
+        ecn_marked: 0.0,
+        sender: None,
+        planes: Vec::new(),
+        paths: (0..paths).map(path).collect(),
+    };
+    let drawn = [0, 1, 8, 9].map(|paths| of_paths(&[step(paths)], 10).plots.len());
+    assert_eq!(drawn, [0, 1, 8, 0]);
+    let panel = |plots| Panel::new("", (0..plots).map(|_| Plot::Line(LinePlot::new())).collect());
+    let column = |rows: &[usize]| rows.iter().map(|&plots| panel(plots)).collect::<Vec<_>>();
+    let kept = without_empty_rows(vec![column(&[1, 0, 0, 2]), column(&[1, 0, 3, 0])]);
+    let kept: Vec<Vec<usize>> =
+        kept.iter().map(|column| column.iter().map(|panel| panel.plots.len()).collect()).collect();
+    assert_eq!(kept, [[1, 0, 2], [1, 3, 0]]);
+}
+
+/// Titles that are too long for their picture are smaller.
+#[test]
+fn titles_have_room() {
+    let sizes = [("short", 1), (&"x".repeat(84), 1), (&"x".repeat(84), 2), ("", 1)];
+    assert_eq!(sizes.map(|(title, columns)| title_size(title, columns)), [20, 17, 20, 20]);
 }
 
 #[test]

@@ -100,13 +100,16 @@ pub(super) fn panel(lives: &[Life]) -> Panel {
     Panel::new("EV (queue pair, plane)", plots).map_layout(|layout| name_rows(layout, lives))
 }
 
+/// That of a kernel socket is a port number; of others, each bit counts.
+pub(super) fn ev_name(ev: u32) -> String {
+    if ev <= u16::MAX.into() { ev.to_string() } else { format!("{ev:#010x}") }
+}
+
 /// Each row has the name of its entropy value instead of a number.
 fn name_rows(layout: Layout, lives: &[Life]) -> Layout {
     let name = |life: &Life| {
         let (queue_pair, plane, ev) = life.ev;
-        // That of a kernel socket is a port number; of others, each bit counts.
-        let ev = if ev <= u16::MAX.into() { ev.to_string() } else { format!("{ev:#010x}") };
-        format!("{ev} ({queue_pair}, {plane})")
+        format!("{} ({queue_pair}, {plane})", ev_name(ev))
     };
     let names: Vec<_> = lives.iter().rev().map(name).collect();
     let tick = move |y: f64| {
