@@ -59,7 +59,8 @@ use std::sync::atomic::Ordering;
 use rand_xoshiro::Xoshiro256PlusPlus;
 use rand_xoshiro::rand_core::{Rng as _, SeedableRng as _};
 
-use crate::{ETHERNET_LEN, LinkState, Port, PortCaps, PortCounters, RxFrame, RxOrigin, Tail, TxFrame, frame};
+use crate::forward::forward_to_inner;
+use crate::{ETHERNET_LEN, LinkState, Port, RxFrame, RxOrigin, Tail, TxFrame, frame};
 use held::HeldFrames;
 use judge::{Inside, Verdict, apply};
 pub use plan::{Chance, Direction, FaultPlan, FaultPlanError, FaultRule, Trim};
@@ -373,9 +374,7 @@ impl Faults {
 }
 
 impl<P: Port + ?Sized> Port for FaultPort<P> {
-    fn caps(&self) -> &PortCaps {
-        self.inner.caps()
-    }
+    forward_to_inner!(caps, reap, recall, counters);
 
     fn link(&mut self) -> LinkState {
         if self.faults.is_down() { LinkState::Down } else { self.inner.link() }
@@ -430,21 +429,9 @@ impl<P: Port + ?Sized> Port for FaultPort<P> {
         shown
     }
 
-    fn reap(&mut self) -> u64 {
-        self.inner.reap()
-    }
-
-    fn recall(&mut self) {
-        self.inner.recall();
-    }
-
     fn next_event_ns(&self) -> Option<u64> {
         let faults = &self.faults;
         let own = [faults.tx_held.next_due_ns(), faults.rx_held.next_due_ns(), faults.next_edge_ns()];
         own.into_iter().flatten().chain(self.inner.next_event_ns()).min()
-    }
-
-    fn counters(&self) -> PortCounters {
-        self.inner.counters()
     }
 }

@@ -33,6 +33,7 @@
 
 pub mod device;
 pub mod fault;
+mod forward;
 mod frame;
 pub mod loopback;
 pub mod memory;

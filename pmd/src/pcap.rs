@@ -24,8 +24,9 @@ use std::io::{self, Write};
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use crate::forward::forward_to_inner;
 use crate::memory::Payload;
-use crate::{LinkState, Port, PortCaps, PortCounters, RxFrame, RxOrigin, TxFrame, frame};
+use crate::{Port, RxFrame, RxOrigin, TxFrame, frame};
 
 /// First word of a pcap file with nanosecond timestamps.
 const MAGIC_NANOSECONDS: u32 = 0xa1b2_3c4d;
@@ -164,17 +165,7 @@ impl<P: Port + ?Sized> PcapPort<P> {
 }
 
 impl<P: Port + ?Sized> Port for PcapPort<P> {
-    fn caps(&self) -> &PortCaps {
-        self.inner.caps()
-    }
-
-    fn link(&mut self) -> LinkState {
-        self.inner.link()
-    }
-
-    fn tx_room(&mut self, now_ns: u64) -> usize {
-        self.inner.tx_room(now_ns)
-    }
+    forward_to_inner!(caps, link, tx_room, unsent, flush, reap, recall, next_event_ns, counters);
 
     fn tx_burst(&mut self, now_ns: u64, frames: &[TxFrame<'_>]) -> usize {
         let taken = self.inner.tx_burst(now_ns, frames);
@@ -190,14 +181,6 @@ impl<P: Port + ?Sized> Port for PcapPort<P> {
         taken
     }
 
-    fn unsent(&self) -> &[u16] {
-        self.inner.unsent()
-    }
-
-    fn flush(&mut self, now_ns: u64) {
-        self.inner.flush(now_ns);
-    }
-
     fn rx_burst(&mut self, now_ns: u64, max: usize, sink: &mut dyn FnMut(&RxFrame<'_>)) -> usize {
         let capture = &self.capture;
         self.inner.rx_burst(now_ns, max, &mut |frame| {
@@ -211,21 +194,5 @@ impl<P: Port + ?Sized> Port for PcapPort<P> {
                 .record(now_ns, [(&head[..len]).into(), frame.data.into()].iter().chain(frame.rest));
             sink(frame);
         })
-    }
-
-    fn reap(&mut self) -> u64 {
-        self.inner.reap()
-    }
-
-    fn recall(&mut self) {
-        self.inner.recall();
-    }
-
-    fn next_event_ns(&self) -> Option<u64> {
-        self.inner.next_event_ns()
-    }
-
-    fn counters(&self) -> PortCounters {
-        self.inner.counters()
     }
 }

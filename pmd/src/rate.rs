@@ -4,7 +4,8 @@
 //! medium has no rate of its own, such as a virtual link or a ring: no frame waits in a queue, and none is lost, for what there is no
 //! room for stays with the caller.
 
-use crate::{LinkState, Medium, Port, PortCaps, PortCounters, RxFrame, TxFrame};
+use crate::forward::forward_to_inner;
+use crate::{Medium, Port, PortCaps, PortCounters, TxFrame};
 
 /// Picoseconds in a nanosecond: what a byte takes is no whole number of nanoseconds.
 const PS: u128 = 1000;
@@ -66,12 +67,10 @@ impl<P: Port + ?Sized> RatePort<P> {
 }
 
 impl<P: Port + ?Sized> Port for RatePort<P> {
+    forward_to_inner!(link, unsent, flush, rx_burst, reap, recall);
+
     fn caps(&self) -> &PortCaps {
         &self.caps
-    }
-
-    fn link(&mut self) -> LinkState {
-        self.inner.link()
     }
 
     fn tx_room(&mut self, now_ns: u64) -> usize {
@@ -105,26 +104,6 @@ impl<P: Port + ?Sized> Port for RatePort<P> {
         self.idle_at_ps = idle_at + sent.map(|(_, frame)| self.time_of_frame(frame)).sum::<u128>();
         self.awaited = refused && self.idle_at_ps > now;
         taken
-    }
-
-    fn unsent(&self) -> &[u16] {
-        self.inner.unsent()
-    }
-
-    fn flush(&mut self, now_ns: u64) {
-        self.inner.flush(now_ns);
-    }
-
-    fn rx_burst(&mut self, now_ns: u64, max: usize, sink: &mut dyn FnMut(&RxFrame<'_>)) -> usize {
-        self.inner.rx_burst(now_ns, max, sink)
-    }
-
-    fn reap(&mut self) -> u64 {
-        self.inner.reap()
-    }
-
-    fn recall(&mut self) {
-        self.inner.recall();
     }
 
     fn next_event_ns(&self) -> Option<u64> {

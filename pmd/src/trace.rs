@@ -12,8 +12,9 @@ use std::io::Write;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use crate::forward::forward_to_inner;
 use crate::memory::Payload;
-use crate::{DatagramMeta, LinkState, Port, PortCaps, PortCounters, RxFrame, RxOrigin, TxFrame, frame};
+use crate::{DatagramMeta, Port, RxFrame, RxOrigin, TxFrame, frame};
 
 /// Bytes of the base transport header: operation code, queue pair and sequence number are in it.
 const BTH_LEN: usize = 12;
@@ -116,17 +117,7 @@ impl Drop for Lines {
 }
 
 impl<P: Port + ?Sized> Port for TracePort<P> {
-    fn caps(&self) -> &PortCaps {
-        self.inner.caps()
-    }
-
-    fn link(&mut self) -> LinkState {
-        self.inner.link()
-    }
-
-    fn tx_room(&mut self, now_ns: u64) -> usize {
-        self.inner.tx_room(now_ns)
-    }
+    forward_to_inner!(caps, link, tx_room, unsent, flush, reap, recall, next_event_ns, counters);
 
     fn tx_burst(&mut self, now_ns: u64, frames: &[TxFrame<'_>]) -> usize {
         let taken = self.inner.tx_burst(now_ns, frames);
@@ -139,35 +130,11 @@ impl<P: Port + ?Sized> Port for TracePort<P> {
         taken
     }
 
-    fn unsent(&self) -> &[u16] {
-        self.inner.unsent()
-    }
-
-    fn flush(&mut self, now_ns: u64) {
-        self.inner.flush(now_ns);
-    }
-
     fn rx_burst(&mut self, now_ns: u64, max: usize, sink: &mut dyn FnMut(&RxFrame<'_>)) -> usize {
         let lines = &mut self.lines;
         self.inner.rx_burst(now_ns, max, &mut |frame| {
             lines.received(now_ns, frame);
             sink(frame);
         })
-    }
-
-    fn reap(&mut self) -> u64 {
-        self.inner.reap()
-    }
-
-    fn recall(&mut self) {
-        self.inner.recall();
-    }
-
-    fn next_event_ns(&self) -> Option<u64> {
-        self.inner.next_event_ns()
-    }
-
-    fn counters(&self) -> PortCounters {
-        self.inner.counters()
     }
 }
