@@ -3,7 +3,7 @@
 # cargo-mutants. Works on a copy of the sources; docs/testing.md tells what was found.
 #
 #   tools/mutants.sh all [MODULE..]     every mutant of these modules (default: all six of the core)
-#   tools/mutants.sh sample [SEED]      20 mutants of all of them, chosen by SEED (default 1)
+#   tools/mutants.sh sample [SEED]      12 mutants of all of them, chosen by SEED (default 1)
 #
 # The report is in target/mutants.out: missed.txt, caught.txt, timeout.txt.
 set -euo pipefail
@@ -11,7 +11,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 PATH="$PATH:${CARGO_HOME:-${HOME:-/root}/.cargo}/bin"
 
 core=(congestion endpoint path requester responder wire)
-sample_size=20
+sample_size=12
 
 usage='usage: tools/mutants.sh all [MODULE..] | sample [SEED]'
 die() {
@@ -68,7 +68,7 @@ done
 skipped=(forged_updates_hardly_slow one_forged_update_without ten_thousand_queue_pairs)
 
 status=0
-cargo mutants --config tests/mutants.toml --output target --package spindrift --timeout 120 --no-times \
+cargo mutants --config tests/mutants.toml --output target --package spindrift --timeout 60 --no-times \
     "${selection[@]}" "${targets[@]/#/--cargo-arg=}" -- --locked -- "${skipped[@]/#/--skip=}" || status=$?
 case $status in
     # 3: a mutant hung, which the tests notice too.

@@ -7,19 +7,37 @@ need_root() {
 
 finish() {
     [ -z "$server" ] || kill "$server" 2>/dev/null || true
-    ip netns del "$a" 2>/dev/null || true
-    ip netns del "$b" 2>/dev/null || true
+    if [ -n "$lab" ]; then
+        "$spindrift" lab down --name "$lab" >/dev/null || true
+    else
+        ip netns del "$a" 2>/dev/null || true
+        ip netns del "$b" 2>/dev/null || true
+    fi
     [ -n "$keep" ] || rm -rf "$results"
 }
 
-# Sets `a` and `b`, the namespaces, and `here` and `there`, their addresses.
-join_namespaces() {
-    a=spin-$$-a b=spin-$$-b server=
+# Makes a folder for results, and sees to it that everything goes when the script ends.
+prepare() {
+    server= lab=
     results=$(mktemp -d)
     keep=${KEEP:-}
     [ -z "$keep" ] || results=$keep
     trap finish EXIT
     trap 'exit 130' INT TERM
+}
+
+# Two hosts of a lab, $3 and $4, in place of a veth pair: $1 is its topology file, $2 the kind of its switches.
+join_lab() {
+    prepare
+    lab=bench$$
+    a=sdlab-$lab-$3 b=sdlab-$lab-$4
+    "$spindrift" lab up "$1" --name "$lab" --switch "$2" >/dev/null || fail 1 "the lab of $1 did not come up"
+}
+
+# Sets `a` and `b`, the namespaces, and `here` and `there`, their addresses.
+join_namespaces() {
+    a=spin-$$-a b=spin-$$-b
+    prepare
     ip netns add "$a"
     ip netns add "$b"
     # Chosen interface indices: a veth made with the default ones can clash with those of its peer's namespace.

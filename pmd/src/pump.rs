@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::memory::{Payload, Region, RegionError};
+use crate::memory::{Payload, Pieces, Region, RegionError};
 use crate::udp::sys::{self, Destination, RxBuffers, TxScratch};
 use crate::udp::{
     BATCH_BYTES_MAX, Buffer, GRO_BUFFER, Offload, SEGMENTS_MAX, UdpError, ask_for_marks, bind, enable_gro,
@@ -24,8 +24,9 @@ use crate::udp::{
 const MEMORY: usize = 1 << 20;
 /// Transport headers before the payload of a packet and the checksum after it, in bytes, as on a write
 /// packet with all its headers.
-const HEAD: usize = 40;
-const TAIL: usize = 4;
+pub const HEAD: usize = 40;
+/// See [`HEAD`].
+pub const TAIL: usize = 4;
 /// A receiver that has received something ends after so long without anything.
 const IDLE_END: Duration = Duration::from_secs(1);
 const FULL_WAIT_US: u32 = 1000;
@@ -93,6 +94,8 @@ pub struct PumpStats {
     /// Packets that the kernel refused to send, or receive errors; with [`PumpConfig::crc_copy`] also packets received
     /// with a wrong CRC.
     pub errors: u64,
+    /// Packets that came and that there was no room for, where the kernel tells.
+    pub dropped: Option<u64>,
     /// Whether batches went through the kernel in one piece.
     pub offload: bool,
 }
@@ -189,7 +192,7 @@ impl Sender {
         let payloads = self.memory[self.at..].chunks_exact(self.payload);
         if self.crc_copy {
             for (tail, payload) in self.tails.iter_mut().zip(payloads.clone()) {
-                *tail = Payload::from(payload).crc32(0).to_be_bytes();
+                *tail = Payload::from(payload).crc32(0).to_le_bytes();
             }
         }
         let packets = self.tails.iter().zip(payloads);
@@ -279,7 +282,10 @@ impl Receiver {
                         stats.packets += packets as u64;
                         stats.payload_bytes += message.len.saturating_sub(packets * (HEAD + TAIL)) as u64;
                         if let Some(memory) = &mut memory {
-                            let wrong = bytes.chunks(message.segment).filter(|packet| !memory.place(packet));
+                            let packets = bytes.chunks(message.segment);
+                            let wrong = packets.filter(|packet| {
+                                !packet.get(HEAD..).is_some_and(|rest| memory.place(rest.into()))
+                            });
                             stats.errors += wrong.count() as u64;
                         }
                     }
@@ -306,27 +312,29 @@ impl Receiver {
 
 /// Memory that received payload is copied to, packet behind packet, and again from the start.
 #[derive(Debug)]
-struct Placing {
+pub struct Placing {
     region: Arc<Region>,
     at: usize,
 }
 
 impl Placing {
-    fn new() -> Result<Self, RegionError> {
+    /// Allocates it.
+    ///
+    /// # Errors
+    /// When there is none.
+    pub fn new() -> Result<Self, RegionError> {
         Ok(Self { region: Region::alloc(MEMORY)?, at: 0 })
     }
 
-    /// Copies the payload of a packet, if its CRC is right.
-    fn place(&mut self, packet: &[u8]) -> bool {
-        let Some((payload, tail)) = packet.get(HEAD..).and_then(<[u8]>::split_last_chunk::<TAIL>) else {
-            return false;
-        };
-        if Payload::from(payload).crc32(0).to_be_bytes() != *tail {
+    /// Copies a payload, if the CRC-32 behind it, in the order of an iCRC's bytes, is right.
+    pub fn place(&mut self, packet: Pieces<'_>) -> bool {
+        let Some((payload, tail)) = packet.split_last::<TAIL>() else { return false };
+        if payload.crc32(0).to_le_bytes() != tail {
             return false;
         }
         let at = if self.at + payload.len() > MEMORY { 0 } else { self.at };
         self.at = at + payload.len();
-        self.region.write_at(at, payload).is_ok()
+        self.region.place(self.region.iova() + at as u64, &payload).is_ok()
     }
 }
 
@@ -340,20 +348,20 @@ mod tests {
         let mut placing = Placing::new().unwrap();
         let packet = |byte: u8, len: usize| {
             let payload = vec![byte; len];
-            let tail = Payload::from(&payload[..]).crc32(0).to_be_bytes();
-            [&[0xC7; HEAD][..], &payload, &tail].concat()
+            let tail = Payload::from(&payload[..]).crc32(0).to_le_bytes();
+            [&payload[..], &tail].concat()
         };
         let size = MEMORY / 2 - 1;
         for (byte, want) in [(1, [1, 0]), (2, [1, 2]), (3, [3, 2]), (4, [3, 4])] {
-            assert!(placing.place(&packet(byte, size)));
+            assert!(placing.place((&packet(byte, size)).into()));
             assert_eq!([0, size].map(|at| placing.region.load(at).unwrap()), want, "round the end");
         }
-        for at in [HEAD, HEAD + 8, HEAD + 9] {
+        for at in [0, 8, 9] {
             let mut damaged = packet(5, 9);
             damaged[at] ^= 1;
-            assert!(!placing.place(&damaged), "{at}");
+            assert!(!placing.place((&damaged).into()), "{at}");
         }
-        assert!(!placing.place(&packet(0, 0)[..HEAD + TAIL - 1]), "too short");
+        assert!(!placing.place(packet(0, 0)[..TAIL - 1].into()), "too short");
         assert_eq!([0, size].map(|at| placing.region.load(at).unwrap()), [3, 4], "as before");
     }
 }

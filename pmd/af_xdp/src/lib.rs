@@ -27,6 +27,7 @@ mod netlink;
 mod open;
 mod port;
 mod prospect;
+pub mod pump;
 mod queue;
 
 pub use config::{AfXdpConfig, AfXdpError, XdpMode};

@@ -25,8 +25,8 @@ pub struct AfXdpPort {
     caps: PortCaps,
     counters: PortCounters,
     /// The first one sends. It holds its packets in order.
-    queues: Vec<Queue>,
-    neighbours: Neighbours<OfInterface>,
+    pub(crate) queues: Vec<Queue>,
+    pub(crate) neighbours: Neighbours<OfInterface>,
     link: Link,
     filter: Arc<Filter>,
     /// Of the ports of an interface one counts what arrives at none.

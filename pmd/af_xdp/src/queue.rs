@@ -209,6 +209,37 @@ impl Queue {
         queued
     }
 
+    /// Writes the same into every free buffer.
+    pub(crate) fn write_all(&mut self, bytes: &[u8]) {
+        let len = bytes.len().min(BUFFER);
+        for buffer in &mut self.free {
+            // SAFETY: it is of this UMEM, and it is free, so nobody else writes or reads it.
+            let mut data = unsafe { self.umem.data_mut(buffer) };
+            data.cursor().set_pos(len);
+            data.contents_mut().copy_from_slice(&bytes[..len]);
+        }
+    }
+
+    /// Queues up to `most` frames of `len` bytes of whatever is in the free buffers; returns how many there was room for.
+    pub(crate) fn push_as_written(&mut self, len: usize, most: usize) -> usize {
+        let each = len.div_ceil(BUFFER);
+        let frames = (self.room() / each).min(most);
+        let rest = self.free.len() - frames * each;
+        let buffers = &mut self.free[rest..];
+        for (at, buffer) in buffers.iter_mut().enumerate() {
+            let part = at % each;
+            buffer.set_options(if part + 1 < each { CONTINUED } else { 0 });
+            // SAFETY: as above; only its length is set.
+            unsafe { self.umem.data_mut(buffer) }.cursor().set_pos((len - part * BUFFER).min(BUFFER));
+        }
+        // SAFETY: they are of this UMEM and leave `free` if the ring takes them. It takes all or none.
+        let queued = unsafe { self.tx.produce(buffers) } == frames * each;
+        if queued {
+            self.free.truncate(rest);
+        }
+        if queued { frames } else { 0 }
+    }
+
     /// Has the kernel send what is queued, as far as it can now.
     pub(crate) fn kick(&mut self) -> Kicked {
         let mut kicked = Kicked::default();

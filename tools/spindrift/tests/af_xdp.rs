@@ -14,6 +14,10 @@ fn a_build_without_them_tells_how_to_get_them() {
     let how = ["this build has no such ports", "tools/setup.sh --af-xdp", "--features af_xdp", "--port udp"];
     refused(&["write-bw", "--port", "af_xdp"], &[&["--port af_xdp: "], &how[..]].concat());
     refused(&["write-lat", "--port", "af_xdp:eth0", "127.0.0.1"], &how);
+    refused(
+        &["pump", "af_xdp", "--local", "lo"],
+        &["pump af_xdp: ", how[0], how[1], how[2], "spindrift pump udp"],
+    );
     let ports = support::stdout(&support::run(&["ports"]));
     assert!(ports.contains("af_xdp ports are not in this build") && ports.contains(how[2]), "{ports}");
     assert!(
@@ -257,8 +261,125 @@ mod with {
         assert!(line.contains("waiting for a client"), "{line}");
     }
 
+    /// The kernel's own packets go on beside the transport's, however many those are.
+    #[test]
+    fn ping_is_answered_while_the_transport_runs() {
+        let Some(lab) = Lab::new("afxdpping") else { return };
+        lab.up("two-plane.toml");
+        let server = lab.server("h2", &BOTH);
+        let args = [&["write-bw", SERVER, "--json", "-s", "1M", "-D", "6s"], &BOTH[..]].concat();
+        let mut client = Running::start(&mut lab.spindrift("h1", &args));
+        wait_for(|| programs(&lab, "h2") == 2 && programs(&lab, "h1") == 2);
+        for (host, address) in [("h1", SERVER), ("h1", "fd5d:7072::1:2"), ("h2", "fd5d:7072::1:1")] {
+            let ping = lab.on(host, "ping", &["-6", "-c", "5", "-i", "0.1", "-W", "5", address]).output();
+            let said = stdout(&ping.unwrap());
+            assert!(said.contains("5 packets transmitted, 5 received"), "{said}");
+        }
+        assert!(client.child().try_wait().unwrap().is_none(), "it was to run all the time");
+        for side in [client, server] {
+            let output = end_of(side, PATIENCE, "a side");
+            let told = json(&output.stdout);
+            assert!(output.status.success(), "{told} {}", stderr(&output));
+            assert_eq!(
+                (&told["error"], &told["rows"][0]["verified"]),
+                (&Json::Null, &value!(true)),
+                "{told}"
+            );
+        }
+    }
+
+    /// Starts a receiver, and returns what a sender with these options and then that one say.
+    fn pump(lab: &Lab, of_receiver: &[&str], of_sender: &[&str]) -> [Json; 2] {
+        let receiver = [&["pump", "af_xdp", "--json", "--local", "eth1"], of_receiver].concat();
+        let receiver = Running::start(&mut lab.spindrift("h3", &receiver));
+        wait_for(|| programs(lab, "h3") == 1);
+        let sender = [&["pump", "af_xdp", "--json", "-D", "300ms"], of_sender].concat();
+        let sender = end_of(Running::start(&mut lab.spindrift("h1", &sender)), PATIENCE, "the sender");
+        assert!(sender.status.success(), "{}", stderr(&sender));
+        let receiver = end_of(receiver, PATIENCE, "the receiver");
+        [json(&sender.stdout), json(&receiver.stdout)]
+    }
+
+    /// By the kernel's routes, and along a path of the fabric.
+    #[test]
+    fn the_pump_pumps() {
+        let Some(lab) = Lab::new("afxdppump") else { return };
+        lab.up("two-plane.toml");
+        let to = "fd5d:7072:0:1::1:1";
+        let topology = super::support::lab::config("two-plane.toml");
+        let path = ["path", "-t", &topology, "--to", "h3", "--plane", "1", "--ev", "0x40000000", "--json"];
+        let path = json(&super::support::run(&path).stdout);
+        let carrier = path["paths"][0]["hops"][0]["destination"].as_str().unwrap();
+        let crc = ["--crc-copy"];
+        for (receiving, sending) in [
+            (&crc[..], &[to, "--crc-copy", "--carrier", carrier] as &[&str]),
+            (&["--wait", "poll", "--xdp-mode", "generic", "-s", "64"], &[to, "--local", "eth1", "-s", "64"]),
+        ] {
+            let [sender, receiver] = pump(&lab, receiving, sending);
+            let payload = &sender["settings"]["payload_bytes"];
+            for (side, moved, other) in [(&sender, "sent", "received"), (&receiver, "received", "sent")] {
+                let (moved, other) = (&side[moved], &side[other]);
+                assert_eq!((&side["command"], other), (&value!("pump af_xdp"), &Json::Null));
+                let number = |name: &str| moved[name].as_u64().unwrap();
+                assert!(number("packets") > 100 && number("errors") == 0 && number("calls") > 0, "{side}");
+                assert_eq!(number("payload_bytes"), number("packets") * payload.as_u64().unwrap());
+                assert!(moved["bandwidth_gbps"].as_f64() > Some(0.0), "{side}");
+            }
+            assert!(receiver["received"]["dropped"].is_u64() && sender["sent"]["dropped"].is_null());
+            assert_eq!(
+                (&sender["settings"]["interface"], &sender["settings"]["remote"]),
+                (&value!("eth1"), &value!(to))
+            );
+        }
+        // The path crosses the second switch of the upper tier, and the kernel's routes spread by flow.
+        assert!(lab.up_packets("p1-t0-0").get(1) > Some(&100), "{:?}", lab.up_packets("p1-t0-0"));
+        let text = lab.spindrift("h1", &["pump", "af_xdp", "fd5d:7072::2", "-D", "100ms"]).output().unwrap();
+        let text = stdout(&text);
+        assert!(
+            text.contains("spindrift pump af_xdp: fd5d:7072::1 to fd5d:7072::2 port 4971, 4 KiB per"),
+            "{text}"
+        );
+        assert!(
+            text.contains("#dropped") && text.lines().last().unwrap().starts_with("     sent "),
+            "{text}"
+        );
+        // Nothing comes: the receiver says so when it is told to end. A sender without the CRC is found out.
+        let args = ["pump", "af_xdp", "--json", "--crc-copy", "--local", "eth1"];
+        let receiver = Running::start(&mut lab.spindrift("h3", &args));
+        wait_for(|| programs(&lab, "h3") == 1);
+        assert!(
+            lab.spindrift("h1", &["pump", "af_xdp", to, "-D", "50ms"]).output().unwrap().status.success()
+        );
+        let output = end_of(receiver, PATIENCE, "the receiver");
+        assert!(stderr(&output).contains("give --crc-copy and the same --size to the sender too"));
+        assert!(!output.status.success());
+        let nobody =
+            lab.spindrift("h1", &["pump", "af_xdp", "fd5d:7072::77", "--local", "eth0"]).output().unwrap();
+        assert!(stderr(&nobody).contains("no way from af_xdp eth0"), "{}", stderr(&nobody));
+    }
+
     #[test]
     fn what_does_not_fit_is_refused() {
+        let pump = |rest: &[&'static str]| [&["pump", "af_xdp"], rest].concat();
+        for (args, parts) in [
+            (pump(&["--local", "eth77"]), &["--local", "no interface eth77"] as &[&str]),
+            (pump(&["--local", "127.0.0.9"]), &["127.0.0.9 is no interface's address"]),
+            (pump(&["--local", "lo", "-s", "8961"]), &["--size 8961", "1 to 8960"]),
+            (pump(&["--local", "lo", "-s", "0"]), &["--size 0"]),
+            (pump(&["--local", "lo", "--port", "0"]), &["--port 0"]),
+        ] {
+            refused(&args, parts);
+        }
+        for (args, part) in [
+            (pump(&[]), "--local <ADDR|IF>"),
+            (pump(&["--local", "lo", "--carrier", "fcbb::"]), "<REMOTE>"),
+            (pump(&["::1", "--wait", "poll"]), "--wait"),
+            (pump(&["::1", "--carrier", "1.2.3.4"]), "--carrier"),
+        ] {
+            let output = super::support::run(&args);
+            let error = stderr(&output);
+            assert!(error.contains(part) && output.status.code() == Some(2), "{args:?}: {error}");
+        }
         let xdp = |rest: &[&'static str]| [&["write-bw", "--port", "af_xdp"], rest].concat();
         for (args, parts) in [
             (xdp(&["--no-gso"]), &["--no-gso", "kind af_xdp", "--port udp"] as &[&str]),

@@ -1,7 +1,7 @@
 //! Ports of kind `af_xdp`, in builds that have them: the feature `af_xdp`.
 
 #[cfg(feature = "af_xdp")]
-pub(crate) use with::{check, is_in_use, open, prospect};
+pub(crate) use with::{check, is_in_use, mode_of, open, prospect};
 #[cfg(not(feature = "af_xdp"))]
 pub(crate) use without::{check, is_in_use, open, prospect};
 
@@ -69,14 +69,19 @@ mod with {
             interface,
             local: Some(local.address),
             udp_ports: vec![port],
-            mode: match nic.xdp_mode.unwrap_or_default() {
-                XdpModeName::Auto => XdpMode::Auto,
-                XdpModeName::Native => XdpMode::Native,
-                XdpModeName::Generic => XdpMode::Generic,
-            },
+            mode: mode_of(nic.xdp_mode.unwrap_or_default()),
             rx_buffers: nic.rx_buffers.unwrap_or(usual.rx_buffers),
             tx_buffers: nic.tx_buffers.unwrap_or(usual.tx_buffers),
         })
+    }
+
+    /// The port's word for a mode.
+    pub(crate) fn mode_of(name: XdpModeName) -> XdpMode {
+        match name {
+            XdpModeName::Auto => XdpMode::Auto,
+            XdpModeName::Native => XdpMode::Native,
+            XdpModeName::Generic => XdpMode::Generic,
+        }
     }
 
     pub(crate) fn is_in_use(error: &anyhow::Error) -> bool {

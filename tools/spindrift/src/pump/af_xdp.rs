@@ -1,0 +1,162 @@
+//! `spindrift pump af_xdp`: what `AF_XDP` rings can do at best, in builds that have such ports.
+
+use std::net::Ipv6Addr;
+
+use anyhow::Result;
+use clap::{Args, ValueEnum};
+
+use super::Common;
+use crate::config::XdpModeName;
+use crate::place::Place;
+use crate::verbose::Verbosity;
+
+#[derive(Args, Debug)]
+pub(super) struct AfXdpPumpArgs {
+    #[command(flatten)]
+    common: Common,
+    /// Interface, or its address. A sender may leave it to the kernel's routes.
+    #[arg(long, value_name = "ADDR|IF", required_unless_present = "remote")]
+    local: Option<Place>,
+    /// Send under an outer IPv6 header to this address, such as the first destination that `spindrift path --ev` tells.
+    #[arg(long, value_name = "ADDR", requires = "remote")]
+    carrier: Option<Ipv6Addr>,
+    /// What a receiver does while there is nothing.
+    #[arg(long, value_enum, default_value_t, conflicts_with = "remote")]
+    wait: WaitName,
+    /// Who runs the XDP program.
+    #[arg(long, value_enum, default_value_t)]
+    xdp_mode: XdpModeName,
+}
+
+/// What a receiver does while there is nothing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+enum WaitName {
+    /// It asks again and again.
+    #[default]
+    Spin,
+    /// It sleeps, and leaves its core to others.
+    Poll,
+}
+
+impl AfXdpPumpArgs {
+    pub(super) fn verbosity(&self) -> Verbosity {
+        self.common.verbosity
+    }
+}
+
+#[cfg(not(feature = "af_xdp"))]
+pub(super) fn run(_: &AfXdpPumpArgs) -> Result<()> {
+    use crate::bench::af_xdp::HOW_TO_BUILD;
+    Err(crate::usage::usage(format!(
+        "pump af_xdp: this build has no such ports; {HOW_TO_BUILD}, or use `spindrift pump udp`"
+    )))
+}
+
+#[cfg(feature = "af_xdp")]
+pub(super) fn run(args: &AfXdpPumpArgs) -> Result<()> {
+    with::run(args)
+}
+
+#[cfg(feature = "af_xdp")]
+mod with {
+    use std::net::SocketAddr;
+
+    use anyhow::{Result, bail};
+    use serde_json::json;
+    use spindrift_af_xdp::AfXdpConfig;
+    use spindrift_af_xdp::pump::{PumpConfig, Receiver, Wait, send};
+
+    use super::super::{Moved, Title, check_crcs, report};
+    use super::{AfXdpPumpArgs, WaitName};
+    use crate::bench::af_xdp::mode_of;
+    use crate::output::tell;
+    use crate::place::{Local, Place, resolve};
+    use crate::remote::address_towards;
+    use crate::stop::Stop;
+    use crate::usage::usage;
+
+    pub(super) fn run(args: &AfXdpPumpArgs) -> Result<()> {
+        let common = &args.common;
+        let stop = Stop::on_ctrl_c()?;
+        let payload = common.payload()?;
+        let local = local(args)?;
+        let interface = local.interface.clone().ok_or_else(|| {
+            usage(format!(
+                "{} is no interface's address; `spindrift ports` lists those of this host",
+                local.address
+            ))
+        })?;
+        let config = PumpConfig {
+            port: AfXdpConfig {
+                interface,
+                local: Some(local.address),
+                udp_ports: vec![common.port],
+                mode: mode_of(args.xdp_mode),
+                ..AfXdpConfig::default()
+            },
+            payload,
+            carrier: args.carrier,
+            duration: common.duration,
+            bytes: None,
+            wait: match args.wait {
+                WaitName::Spin => Wait::Spin,
+                WaitName::Poll => Wait::Poll,
+            },
+            crc_copy: common.crc_copy,
+        };
+        tracing::info!(?config, "pump starts");
+        let moved = if let Some(remote) = common.remote {
+            Moved { sent: Some(send(&config, remote, stop.flag())?), received: None }
+        } else {
+            let receiver = Receiver::open(&config)?;
+            if !common.json {
+                let notes = receiver.notes().join("; ");
+                tell(format_args!(
+                    "spindrift pump af_xdp: receiving on {} port {} ({notes})",
+                    local.address, common.port
+                ));
+            }
+            Moved { sent: None, received: Some(receiver.run(stop.flag())) }
+        };
+        let settings = json!({
+            "interface": config.port.interface,
+            "local": local.address,
+            "remote": common.remote,
+            "port": common.port,
+            "payload_bytes": payload,
+            "carrier": config.carrier,
+            "crc_copy": config.crc_copy,
+        });
+        let title = Title { kind: "af_xdp", local: local.address, remote: common.remote, how: "" };
+        report(common, &title, &settings, &moved, |_| String::new());
+        stop.check()?;
+        moved_something(&config, &moved)?;
+        check_crcs(common, moved.received.as_ref())
+    }
+
+    /// A place, or where the routes to the other side lead by.
+    fn local(args: &AfXdpPumpArgs) -> Result<Local> {
+        let remote = args.common.remote;
+        let place = match (&args.local, remote) {
+            (Some(place), _) => place.clone(),
+            (None, Some(remote)) => {
+                Place::Address(address_towards(&SocketAddr::new(remote, args.common.port).to_string())?)
+            }
+            (None, None) => return Err(usage("--local: give the interface that packets arrive at")),
+        };
+        let mut found = resolve("--local", &[place], remote)?;
+        found.pop().ok_or_else(|| usage("--local: no interface"))
+    }
+
+    /// A pump that moved nothing measured nothing.
+    fn moved_something(config: &PumpConfig, moved: &Moved) -> Result<()> {
+        let interface = &config.port.interface;
+        if let Some(sent) = moved.sent.as_ref().filter(|sent| sent.packets == 0) {
+            bail!("nothing was sent by {interface} ({} errors); is its link up?", sent.errors);
+        }
+        if moved.received.as_ref().is_some_and(|received| received.packets == 0) {
+            bail!("nothing was received by {interface}");
+        }
+        Ok(())
+    }
+}

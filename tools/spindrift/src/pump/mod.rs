@@ -1,0 +1,176 @@
+//! `spindrift pump`: what a kind of port can do at best, without a transport.
+
+mod af_xdp;
+mod udp;
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+use anyhow::{Result, bail};
+use clap::{Args, Subcommand};
+use serde_json::{Value as Json, json};
+use spindrift_pmd::pump::PumpStats;
+
+use crate::output::say;
+use crate::units::{format_size, parse_duration, parse_size};
+use crate::usage::usage;
+use crate::verbose::Verbosity;
+
+/// Most payload bytes of a packet, as for the transport.
+const PAYLOAD_MAX: usize = 8960;
+
+/// Raw pumps: the limit that a kind of port is measured against.
+#[derive(Args, Debug)]
+pub(crate) struct PumpArgs {
+    #[command(subcommand)]
+    kind: PumpKind,
+}
+
+#[derive(Subcommand, Debug)]
+enum PumpKind {
+    /// UDP over kernel sockets, with segmentation and receive offload.
+    Udp(udp::UdpPumpArgs),
+    /// Frames through `AF_XDP` rings, past the kernel's network stack.
+    #[command(name = "af_xdp")]
+    AfXdp(af_xdp::AfXdpPumpArgs),
+}
+
+/// What all pumps have.
+#[derive(Args, Debug)]
+struct Common {
+    #[command(flatten)]
+    verbosity: Verbosity,
+    /// Address to send to; without it, this side receives.
+    remote: Option<IpAddr>,
+    /// UDP port of the receiver.
+    #[arg(short, long, default_value_t = 4971)]
+    port: u16,
+    /// Payload bytes of a packet; 44 bytes of headers and checksum are added.
+    #[arg(short, long, value_name = "SIZE", value_parser = parse_size, default_value = "4096")]
+    size: u64,
+    /// How long to send, or to receive once something came.
+    #[arg(short = 'D', long, value_name = "TIME", value_parser = parse_duration, default_value = "3s")]
+    duration: Duration,
+    /// Write the CRC-32 of each packet behind it; on the other side check it, and copy the payload to memory. To be given on
+    /// both sides.
+    #[arg(long)]
+    crc_copy: bool,
+    /// Print one JSON object instead of a table.
+    #[arg(long)]
+    json: bool,
+}
+
+impl Common {
+    /// The payload of a packet, if that and the UDP port can be used.
+    fn payload(&self) -> Result<usize> {
+        if self.port == 0 {
+            return Err(usage("--port 0: give 1 to 65535"));
+        }
+        let payload = usize::try_from(self.size).ok().filter(|size| (1..=PAYLOAD_MAX).contains(size));
+        payload
+            .ok_or_else(|| usage(format!("--size {}: give 1 to {PAYLOAD_MAX} bytes per packet", self.size)))
+    }
+}
+
+impl PumpArgs {
+    pub(crate) fn verbosity(&self) -> Verbosity {
+        match &self.kind {
+            PumpKind::Udp(args) => args.verbosity(),
+            PumpKind::AfXdp(args) => args.verbosity(),
+        }
+    }
+}
+
+pub(crate) fn run(args: &PumpArgs) -> Result<()> {
+    match &args.kind {
+        PumpKind::Udp(args) => udp::run(args),
+        PumpKind::AfXdp(args) => af_xdp::run(args),
+    }
+}
+
+/// What each side moved, if it ran here.
+struct Moved {
+    sent: Option<PumpStats>,
+    received: Option<PumpStats>,
+}
+
+/// What a pump did, in words.
+struct Title<'a> {
+    /// Its name, as in `udp`.
+    kind: &'a str,
+    local: IpAddr,
+    remote: Option<IpAddr>,
+    /// The last column: how packets went.
+    how: &'a str,
+}
+
+/// Prints what was moved. `settings`: those of this kind of pump.
+fn report(
+    args: &Common,
+    title: &Title<'_>,
+    settings: &Json,
+    moved: &Moved,
+    how: impl Fn(&PumpStats) -> String,
+) {
+    let Title { kind, local, remote, how: last } = title;
+    if args.json {
+        let of = |stats: &Option<PumpStats>| stats.as_ref().map(stats_json);
+        let object = json!({
+            "command": format!("pump {kind}"),
+            "version": env!("CARGO_PKG_VERSION"),
+            "settings": settings,
+            "sent": of(&moved.sent),
+            "received": of(&moved.received),
+        });
+        say(&object.to_string());
+        return;
+    }
+    let size = format_size(args.size);
+    let way = match remote {
+        Some(remote) => format!("{local} to {remote}"),
+        None => format!("received on {local}"),
+    };
+    let with = if args.crc_copy { ", with CRC and copy" } else { "" };
+    say(&format!("spindrift pump {kind}: {way} port {}, {size} per packet{with}", args.port));
+    say(&format!(
+        "{:>9} {:>12} {:>10} {:>12} {:>10} {:>8} {:>10}  {last}",
+        "", "#packets", "BW[Gb/s]", "Rate[Mpps]", "#calls", "#errors", "#dropped"
+    ));
+    for (name, stats) in [("sent", &moved.sent), ("received", &moved.received)] {
+        let Some(stats) = stats else { continue };
+        say(&format!(
+            "{name:>9} {:>12} {:>10.2} {:>12.6} {:>10} {:>8} {:>10}  {}",
+            stats.packets,
+            stats.gbps(),
+            stats.mpps(),
+            stats.calls,
+            stats.errors,
+            stats.dropped.map_or_else(|| "-".to_owned(), |dropped| dropped.to_string()),
+            how(stats)
+        ));
+    }
+}
+
+fn stats_json(stats: &PumpStats) -> Json {
+    json!({
+        "packets": stats.packets,
+        "payload_bytes": stats.payload_bytes,
+        "elapsed_s": stats.elapsed.as_secs_f64(),
+        "bandwidth_gbps": stats.gbps(),
+        "packet_rate_mpps": stats.mpps(),
+        "calls": stats.calls,
+        "errors": stats.errors,
+        "dropped": stats.dropped,
+        "offload": stats.offload,
+    })
+}
+
+/// A receiver that found every CRC wrong was sent none.
+fn check_crcs(args: &Common, received: Option<&PumpStats>) -> Result<()> {
+    if received
+        .is_some_and(|received| args.crc_copy && received.packets > 0 && received.errors >= received.packets)
+    {
+        bail!("no packet had the right CRC: give --crc-copy and the same --size to the sender too");
+    }
+    Ok(())
+}

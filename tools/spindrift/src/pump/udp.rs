@@ -1,0 +1,135 @@
+//! `spindrift pump udp`: what kernel sockets can do at best.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::sync::atomic::Ordering;
+use std::thread;
+
+use anyhow::{Result, anyhow, bail};
+use clap::Args;
+use serde_json::json;
+use spindrift_pmd::pump::{PumpConfig, receive, send};
+use spindrift_pmd::udp::{Offload, SOURCE_PORTS_MAX};
+
+use super::{Common, Moved, Title, check_crcs, report};
+use crate::output::tell;
+use crate::stop::Stop;
+use crate::usage::usage;
+use crate::verbose::Verbosity;
+
+#[derive(Args, Debug)]
+pub(super) struct UdpPumpArgs {
+    #[command(flatten)]
+    common: Common,
+    /// Send and receive in this process, over 127.0.0.1.
+    #[arg(long, conflicts_with = "remote")]
+    loopback: bool,
+    /// Local address [default: any that suits].
+    #[arg(long, value_name = "ADDR")]
+    local: Option<IpAddr>,
+    /// Sockets to send from, in turn.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    source_ports: usize,
+    /// Without the kernel's segmentation offload.
+    #[arg(long)]
+    no_gso: bool,
+    /// Without the kernel's receive offload.
+    #[arg(long)]
+    no_gro: bool,
+}
+
+impl UdpPumpArgs {
+    pub(super) fn verbosity(&self) -> Verbosity {
+        self.common.verbosity
+    }
+}
+
+pub(super) fn run(args: &UdpPumpArgs) -> Result<()> {
+    let common = &args.common;
+    let stop = Stop::on_ctrl_c()?;
+    let config = config(args)?;
+    tracing::info!(?config, "pump starts");
+    let moved = if args.loopback {
+        both(&config, &stop)?
+    } else if common.remote.is_some() {
+        Moved { sent: Some(send(&config, stop.flag())?), received: None }
+    } else {
+        if !common.json {
+            tell(format_args!("spindrift pump udp: receiving on {} port {}", config.local, config.port));
+        }
+        Moved { sent: None, received: Some(receive(&config, stop.flag())?) }
+    };
+    let settings = json!({
+        "local": config.local,
+        "remote": config.remote,
+        "port": config.port,
+        "payload_bytes": config.payload,
+        "source_ports": config.source_ports,
+        "crc_copy": config.crc_copy,
+    });
+    let remote = moved.sent.as_ref().map(|_| config.remote);
+    let title = Title { kind: "udp", local: config.local, remote, how: "offload" };
+    let how = |offload| if offload { "yes" } else { "no" }.to_owned();
+    report(common, &title, &settings, &moved, |stats| how(stats.offload));
+    stop.check()?;
+    moved_something(&config, &moved)?;
+    check_crcs(common, moved.received.as_ref())
+}
+
+fn config(args: &UdpPumpArgs) -> Result<PumpConfig> {
+    let common = &args.common;
+    let payload = common.payload()?;
+    if !(1..=SOURCE_PORTS_MAX).contains(&args.source_ports) {
+        return Err(usage(format!("--source-ports {}: give 1 to {SOURCE_PORTS_MAX}", args.source_ports)));
+    }
+    let localhost = IpAddr::V4(Ipv4Addr::LOCALHOST);
+    let local = match (args.local, common.remote) {
+        (Some(local), _) => local,
+        (None, Some(remote)) => {
+            crate::remote::address_towards(&SocketAddr::new(remote, common.port).to_string())?
+        }
+        (None, None) if args.loopback => localhost,
+        (None, None) => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+    };
+    let offload = |off| if off { Offload::Off } else { Offload::Auto };
+    Ok(PumpConfig {
+        local,
+        remote: common.remote.unwrap_or(local),
+        port: common.port,
+        payload,
+        source_ports: args.source_ports,
+        duration: common.duration,
+        gso: offload(args.no_gso),
+        gro: offload(args.no_gro),
+        crc_copy: common.crc_copy,
+        ..PumpConfig::default()
+    })
+}
+
+fn both(config: &PumpConfig, stop: &Stop) -> Result<Moved> {
+    thread::scope(|scope| {
+        let receiver = scope.spawn(|| receive(config, stop.flag()));
+        let sent = send(config, stop.flag()).inspect_err(|_| {
+            // Nothing will come.
+            stop.flag().store(true, Ordering::Relaxed);
+        })?;
+        let received = receiver.join().map_err(|_| anyhow!("the receiver's thread panicked"))??;
+        Ok(Moved { sent: Some(sent), received: Some(received) })
+    })
+}
+
+/// A pump that moved nothing measured nothing.
+fn moved_something(config: &PumpConfig, moved: &Moved) -> Result<()> {
+    if let Some(sent) = moved.sent.as_ref().filter(|sent| sent.packets == 0) {
+        bail!(
+            "nothing was sent from {} to {}: the kernel refused all {} packets; is there a route between the two, and does its MTU take --size {}?",
+            config.local,
+            config.remote,
+            sent.errors,
+            config.payload
+        );
+    }
+    if moved.received.as_ref().is_some_and(|received| received.packets == 0) {
+        bail!("nothing was received on {} port {}", config.local, config.port);
+    }
+    Ok(())
+}
