@@ -17,6 +17,9 @@ use crate::queue::{BUFFER, Buffers, MOST_BUFFERS, Queue, Sizes};
 
 /// How long the kernel may take to clean up behind a socket that was closed.
 const CLEANUP: Duration = Duration::from_secs(2);
+/// How long what this process has closed may still be open: a process that another of its threads starts has copies of all its files
+/// until it runs its program.
+const COPIES: Duration = Duration::from_millis(200);
 /// What a port needs in all; this is where a process without any fails.
 const CAPABILITIES: &str = "CAP_NET_RAW, CAP_NET_ADMIN and CAP_BPF";
 
@@ -174,7 +177,11 @@ impl Plane {
         let filter = |source| AfXdpError::of_filter(&name, source);
         let maps = Maps::new(self.queues).map_err(filter)?;
         let program = maps.program(&wanted).map_err(filter)?;
-        let reserved = reserve(self.local, &config.udp_ports, &self.interface)?;
+        let reserved = patiently(
+            COPIES,
+            || reserve(self.local, &config.udp_ports, &self.interface),
+            |error| matches!(error, AfXdpError::PortInUse { .. }),
+        )?;
         let (link, mode) = self.attach(config.mode, &program).map_err(|error| match error {
             BpfError::System { ref source, .. }
                 if source.raw_os_error() == Some(libc::EOPNOTSUPP) && config.mode == XdpMode::Native =>
@@ -225,7 +232,14 @@ impl Plane {
 
     /// Puts the program on the interface, in the mode asked for or the best there is.
     fn attach(&mut self, mode: XdpMode, program: &Program) -> Result<(Link, Mode), BpfError> {
-        let attach = |mode| Link::attach(self.interface.index, program, mode).map(|link| (link, mode));
+        let attach = |mode| {
+            let link = patiently(
+                COPIES,
+                || Link::attach(self.interface.index, program, mode),
+                |error| matches!(error, BpfError::Busy { .. }),
+            );
+            link.map(|link| (link, mode))
+        };
         match mode {
             XdpMode::Native => attach(Mode::Native),
             XdpMode::Generic => attach(Mode::Generic),
@@ -244,17 +258,31 @@ impl Plane {
 }
 
 /// Opens a queue. The kernel may still be cleaning up behind the last one who had it.
-#[expect(clippy::disallowed_methods, reason = "opening a port may wait")]
 fn open_queue(buffers: &mut Buffers, sizes: Sizes, name: &str, number: u32) -> Result<Queue, AfXdpError> {
+    let in_use = |error: &io::Error| error.raw_os_error() == Some(libc::EBUSY);
+    patiently(CLEANUP, || Queue::open(buffers, sizes, name, number), in_use).map_err(|error| {
+        if in_use(&error) {
+            AfXdpError::QueueInUse { interface: name.to_owned(), queue: number }
+        } else {
+            explain("open an AF_XDP socket on a queue", error, name, 0)
+        }
+    })
+}
+
+/// Tries again for a while as long as an error may pass.
+#[expect(clippy::disallowed_methods, reason = "opening a port may wait")]
+fn patiently<T, E>(
+    limit: Duration,
+    mut attempt: impl FnMut() -> Result<T, E>,
+    may_pass: impl Fn(&E) -> bool,
+) -> Result<T, E> {
     let began = Instant::now();
     loop {
-        match Queue::open(buffers, sizes, name, number) {
-            Ok(queue) => return Ok(queue),
-            Err(error) if error.raw_os_error() != Some(libc::EBUSY) => {
-                return Err(explain("open an AF_XDP socket on a queue", error, name, 0));
+        match attempt() {
+            Err(error) if may_pass(&error) && began.elapsed() < limit => {
+                std::thread::sleep(Duration::from_millis(1));
             }
-            Err(_) if began.elapsed() < CLEANUP => std::thread::sleep(Duration::from_millis(1)),
-            Err(_) => return Err(AfXdpError::QueueInUse { interface: name.to_owned(), queue: number }),
+            done => return done,
         }
     }
 }
