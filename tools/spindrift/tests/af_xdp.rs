@@ -78,9 +78,10 @@ mod with {
         let Some(lab) = Lab::new("afxdp") else { return };
         lab.up("two-plane.toml");
         let [server, client] = write_bw(&lab, [&BOTH, &BOTH]);
-        for (side, addresses) in
-            [(&client, ["(fd5d:7072::1)", "(fd5d:7072::1:1)"]), (&server, [SERVER, "1:2"])]
-        {
+        for (side, addresses, data) in [
+            (&client, ["(fd5d:7072::1)", "(fd5d:7072::1:1)"], "tx_frames"),
+            (&server, [SERVER, "1:2"], "rx_frames"),
+        ] {
             assert_eq!(
                 (&side["settings"]["port"], &side["settings"]["planes"]),
                 (&value!("af_xdp"), &value!(2))
@@ -89,7 +90,9 @@ mod with {
             let said = ["af_xdp eth0", "af_xdp eth1", "native XDP", "copies", addresses[0], addresses[1]];
             assert!(said.iter().all(|part| ports.contains(part)), "{ports}");
             let counters = &side["counters"]["ports"];
-            assert!(counters["tx_frames"].as_u64() > Some(500), "{counters}");
+            // Each message takes 16 packets. How many answer them depends on how busy the machine is.
+            assert!(counters[data].as_u64() >= Some(300 * 16), "{counters}");
+            assert!(counters["tx_frames"].as_u64() > Some(0), "{counters}");
             assert!(
                 counters.get("tx_errors").is_none() && counters.get("tx_dropped").is_none(),
                 "{counters}"
