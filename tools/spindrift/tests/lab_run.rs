@@ -109,8 +109,8 @@ fn a_silent_link_is_told_in_all_results() {
         let (out, error, status) = lab.run_experiment(&path, &folder.results());
         assert_eq!(status, Some(0), "{error}");
         assert_eq!(lab.left(), [""; 0], "nothing is left");
-        let told = |line: &str| line.starts_with("    1.0") && line.ends_with(" s  h3:p1-t0-1: blackhole");
-        assert!(error.lines().any(told), "{error}");
+        let told = error.lines().find(|line| line.ends_with(" s  h3:p1-t0-1: blackhole"));
+        assert!(told.is_some_and(|line| line.starts_with("    1.0")), "{error}");
         let result = folder.result();
         let flow = &result["flows"][0];
         assert_eq!((&flow["name"], &flow["verified"]), (&"h1-h3".into(), &true.into()));
@@ -124,13 +124,11 @@ fn a_silent_link_is_told_in_all_results() {
             .map(|event| (event["what"][0].as_str().unwrap(), event["goal_ms"].as_f64().unwrap()))
             .collect();
         assert_eq!(told, [("h3:p1-t0-1: blackhole", 50.0), ("h3:p1-t0-1: blackhole ends", 1000.0)]);
-        for (number, possible) in [(0, baseline / 2.0), (1, baseline)] {
-            assert!((of(number, "possible_gbps") - possible).abs() < 1e-6, "{events:?}");
-        }
+        let possible = [(0, baseline / 2.0), (1, baseline)];
+        assert!(possible.iter().all(|&(at, gbps)| (of(at, "possible_gbps") - gbps).abs() < 1e-6), "{result}");
         // What is still on its way when the fault begins counts too.
         assert!(of(0, "mean_gbps") < 0.12 && of(1, "mean_gbps") > 0.6 * baseline, "{events:?}");
         assert!(of(0, "losses") > 0.0 && of(0, "recovery_ms") < 1000.0);
-        assert!(events[0]["flows"][0]["recovery_ms"].is_number(), "{result}");
 
         // In the table, plane 1 carries nothing meanwhile, plane 0 goes on, and entropy values of plane 1 are bad.
         let rows = folder.table("samples.csv");
