@@ -97,8 +97,6 @@ impl Form {
 pub(crate) struct PacketSpec<'a> {
     /// Bytes of payload.
     pub(crate) len: u32,
-    /// Whether the end of its message should be acknowledged at once.
-    pub(crate) ack_req: bool,
     form: Form,
     /// Distance of its first byte from that of the message.
     offset: u64,
@@ -110,19 +108,14 @@ impl<'a> PacketSpec<'a> {
     /// Packet `seq` of a message.
     #[inline(always)]
     #[expect(clippy::inline_always, reason = "the path of every packet; measured by benches/instructions.rs")]
-    fn new(entry: &'a Entry, pieces: &'a PieceList, seq: u64, mtu: u32, ends_queue: bool) -> Self {
+    fn new(entry: &'a Entry, pieces: &'a PieceList, seq: u64, mtu: u32) -> Self {
         let index = (seq - entry.first) as u32;
         let offset = u64::from(index) * u64::from(mtu);
         let len = u64::from(mtu).min(u64::from(entry.len) - offset) as u32;
         let last = index + 1 == entry.packets;
         let wimm = entry.imm().is_some();
         let form = Form(u8::from(index == 0) | (u8::from(last) << 1) | (u8::from(wimm) << 2));
-        let ack_req = last
-            && (entry.signaled
-                || wimm
-                || ends_queue
-                || entry.msn.get().is_multiple_of(SendQueue::ACK_EVERY_MESSAGES));
-        Self { len, ack_req, form, offset, entry, pieces }
+        Self { len, form, offset, entry, pieces }
     }
 
     #[inline]
@@ -223,11 +216,17 @@ pub(crate) struct SendQueue {
     next_msn: Msn,
     next_rqmsn: Msn,
     depth: usize,
+    /// Packets sent for the first time since the last one that asked for an acknowledgement.
+    unasked: u64,
 }
 
 impl SendQueue {
     /// Ask for an acknowledgement at least on every this many messages.
     const ACK_EVERY_MESSAGES: u16 = 16;
+    /// A signalled message need not ask within so many packets of one that did,
+    const ACK_EVERY_PACKETS: u64 = 16;
+    /// as long as the queue is so many times as long: then most of it is still on its way when the acknowledgement comes.
+    const ACKS_OF_QUEUE: u64 = 8;
     /// Requests that an empty queue keeps room for.
     const KEPT: usize = 16;
 
@@ -252,6 +251,7 @@ impl SendQueue {
             next_msn: Msn::new(0),
             next_rqmsn: Msn::new(0),
             depth,
+            unasked: 0,
         }
     }
 
@@ -352,16 +352,28 @@ impl SendQueue {
         self.entries.get(self.sending)
     }
 
-    /// Packet `seq`, the next of those not sent, leaves with this ticket.
+    /// Packet `seq`, the next of those not sent, leaves with this ticket. Whether the end of its message should be acknowledged at once.
     #[inline(always)]
     #[expect(clippy::inline_always, reason = "the path of every packet; measured by benches/instructions.rs")]
-    pub(crate) fn send_next(&mut self, seq: u64, mtu: u32, ticket: u64) -> Option<PacketSpec<'_>> {
+    pub(crate) fn send_next(&mut self, seq: u64, mtu: u32, ticket: u64) -> Option<(PacketSpec<'_>, bool)> {
         let ends_queue = self.sending + 1 >= self.entries.len();
+        let patience = (self.entries.len() as u64 / Self::ACKS_OF_QUEUE).min(Self::ACK_EVERY_PACKETS);
         let entry = self.entries.get_mut(self.sending)?;
         entry.held_until = ticket + 1;
-        let spec = PacketSpec::new(entry, &self.pieces, seq, mtu, ends_queue);
-        self.sending += usize::from(spec.form.has(Form::LAST));
-        Some(spec)
+        let spec = PacketSpec::new(entry, &self.pieces, seq, mtu);
+        self.unasked += 1;
+        let mut asks = false;
+        if spec.form.has(Form::LAST) {
+            self.sending += 1;
+            asks = ends_queue
+                || spec.form.has(Form::WIMM)
+                || spec.entry.msn.get().is_multiple_of(Self::ACK_EVERY_MESSAGES)
+                || (spec.entry.signaled && self.unasked >= patience);
+            if asks {
+                self.unasked = 0;
+            }
+        }
+        Some((spec, asks))
     }
 
     /// Ports may keep the payload of packet `seq` until this ticket is released.
@@ -374,7 +386,7 @@ impl SendQueue {
 
     /// Packet `seq`, sent before or not.
     pub(crate) fn packet(&self, seq: u64, mtu: u32) -> Option<PacketSpec<'_>> {
-        self.find(seq).map(|entry| PacketSpec::new(entry, &self.pieces, seq, mtu, false))
+        self.find(seq).map(|entry| PacketSpec::new(entry, &self.pieces, seq, mtu))
     }
 
     /// The entry that packet `seq` belongs to.

@@ -156,13 +156,13 @@ impl Requester {
             self.start_over(now);
         }
         self.make_room_until(seq + 1);
-        let Some(spec) = self.queue.send_next(seq, self.setup.mtu, ticket) else {
+        let Some((spec, asks)) = self.queue.send_next(seq, self.setup.mtu, ticket) else {
             cold_path();
             return None;
         };
         self.wimm_in_flight += u32::from(spec.starts_wimm());
         let bytes = Self::nominal(spec.head_len(), spec.len);
-        let ack_req = spec.ack_req || cc.wants_ack(u64::from(bytes));
+        let ack_req = asks || cc.wants_ack(u64::from(bytes));
         cc.on_send(u64::from(bytes));
         self.next = seq + 1;
         self.orders += 1;

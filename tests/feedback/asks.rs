@@ -10,7 +10,7 @@ use crate::sender::{PACKET, Sender, Setup, cc};
 const WRITE: SendOp = SendOp::Write;
 
 fn setup() -> Setup {
-    Setup { cc: CcConfig::none(), ..Setup::default() }
+    Setup { cc: CcConfig::none(), mpr: 255, ..Setup::default() }
 }
 
 fn with_window(bytes: u64) -> Setup {
@@ -34,6 +34,34 @@ fn asked(setup: Setup, messages: &[(u32, SendOp, bool)]) -> Vec<i32> {
 #[test]
 fn the_last_packet_of_a_signalled_message() {
     assert_eq!(asked(setup(), &[(4, WRITE, true), (1, WRITE, true), (3, WRITE, true)]), [3, 4, 7]);
+    assert_eq!(asked(setup(), &[(1, WRITE, true); 15]), (0..15).collect::<Vec<_>>());
+}
+
+/// An eighth of the queue is the distance then; sixteenth messages and the last one ask besides.
+#[test]
+fn fewer_signalled_messages_of_a_long_queue() {
+    let every = |step: usize, end: i32| (0..end).step_by(step);
+    assert_eq!(asked(setup(), &[(1, WRITE, true); 16]), [0, 2, 4, 6, 8, 10, 12, 14, 15]);
+    assert_eq!(asked(setup(), &[(1, WRITE, true); 40]), [0, 5, 10, 15, 16, 21, 26, 31, 32, 37, 39]);
+    // However long it is.
+    let of_many = asked(setup(), &[(1, WRITE, true); 400]);
+    assert_eq!(of_many, every(16, 399).chain([399]).collect::<Vec<_>>());
+}
+
+/// Sixteen packets are the most, and those of the messages between count.
+#[test]
+fn a_signalled_message_sixteen_packets_after_one_that_asked() {
+    let last_of = |packets: i32, messages: &[i32]| {
+        messages.iter().map(|message| message * packets + packets - 1).collect::<Vec<_>>()
+    };
+    let long = |packets: u32| asked(setup(), &[(packets, WRITE, true); 200])[..6].to_vec();
+    assert_eq!(long(16), last_of(16, &[0, 1, 2, 3, 4, 5]));
+    assert_eq!(long(15), last_of(15, &[0, 2, 4, 6, 8, 10]));
+    assert_eq!(long(3), last_of(3, &[0, 6, 12, 16, 22, 28]));
+    let mut messages = vec![(1, WRITE, true); 200];
+    messages[1] = (15, WRITE, false);
+    // The first message, the one behind fifteen packets of another, and a sixteenth one.
+    assert_eq!(asked(setup(), &messages)[..3], [0, 16, 30]);
 }
 
 #[test]

@@ -142,7 +142,7 @@ impl Sender {
             cc: setup.cc,
             psn: Some(FIRST),
             max_mtu: MTU,
-            cap: QpCap { max_send_sge: 5, ..QpCap::default() },
+            cap: QpCap { max_send_wr: 400, max_send_sge: 5, ..QpCap::default() },
             dynamic_mpr: setup.dynamic_mpr,
             ..QpInit::new(pd, CqId(0), CqId(1))
         };
