@@ -19,7 +19,7 @@ use crate::queue::{BUFFER, Buffers, MOST_BUFFERS, Queue, Sizes};
 const CLEANUP: Duration = Duration::from_secs(2);
 /// How long what this process has closed may still be open: a process that another of its threads starts has copies of all its files
 /// until it runs its program.
-const COPIES: Duration = Duration::from_millis(200);
+pub(crate) const COPIES: Duration = Duration::from_millis(500);
 /// What a port needs in all; this is where a process without any fails.
 const CAPABILITIES: &str = "CAP_NET_RAW, CAP_NET_ADMIN and CAP_BPF";
 
@@ -271,7 +271,7 @@ fn open_queue(buffers: &mut Buffers, sizes: Sizes, name: &str, number: u32) -> R
 
 /// Tries again for a while as long as an error may pass.
 #[expect(clippy::disallowed_methods, reason = "opening a port may wait")]
-fn patiently<T, E>(
+pub(crate) fn patiently<T, E>(
     limit: Duration,
     mut attempt: impl FnMut() -> Result<T, E>,
     may_pass: impl Fn(&E) -> bool,

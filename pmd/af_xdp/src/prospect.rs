@@ -8,7 +8,7 @@ use crate::config::{AfXdpConfig, AfXdpError, XdpMode};
 use crate::features::{Features, features};
 use crate::filter::Wanted;
 use crate::netlink::Netlink;
-use crate::open::{Maps, Plane, explain};
+use crate::open::{COPIES, Maps, Plane, explain, patiently};
 
 /// What ports on an interface would be, as far as that can be told without opening one. Nothing changes at the interface.
 pub(crate) fn prospect(config: &AfXdpConfig, lanes: usize) -> Result<PortCaps, AfXdpError> {
@@ -19,9 +19,11 @@ pub(crate) fn prospect(config: &AfXdpConfig, lanes: usize) -> Result<PortCaps, A
     let filter = |source| AfXdpError::of_filter(&name, source);
     let wanted = Wanted { ip: caps.local_ip, ports: config.udp_ports.clone() };
     Maps::new(queues).and_then(|maps| maps.program(&wanted)).map_err(filter)?;
-    if let Some(there) = attached(interface.index).map_err(filter)? {
-        return Err(AfXdpError::Busy { interface: name, program: Some(there.program) });
-    }
+    let free = || match attached(interface.index).map_err(filter)? {
+        Some(there) => Err(AfXdpError::Busy { interface: name.clone(), program: Some(there.program) }),
+        None => Ok(()),
+    };
+    patiently(COPIES, free, |error| matches!(error, AfXdpError::Busy { .. }))?;
     let driver = device::driver(
         &Netlink::open().map_err(|error| explain("ask for the driver", error, &name, 0))?,
         &name,

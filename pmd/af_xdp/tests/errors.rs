@@ -12,10 +12,11 @@ mod support;
 use std::io::ErrorKind;
 use std::net::UdpSocket;
 use std::process::Stdio;
+use std::time::Duration;
 
 use rustix::thread::{CapabilitySet, CapabilitySets, capabilities, set_capabilities};
 use spindrift_af_xdp::{AfXdpConfig, AfXdpError, AfXdpPort, XdpMode};
-use spindrift_bpf::{Assembler, Existing, Mode, Program, Reg, attach, attached, verdict};
+use spindrift_bpf::{Assembler, Existing, Link, Mode, Program, Reg, attach, attached, verdict};
 use spindrift_pmd::Port as _;
 
 use support::{DEVICES, Hosts, V4, V6, wait_for};
@@ -77,6 +78,28 @@ fn another_program_is_in_the_way() {
     // Again and again: the kernel takes its time to clean up.
     for _ in 0..20 {
         hosts.try_open(0, &config).unwrap();
+    }
+}
+
+/// A process that this one starts has copies of all its files for a moment, of a closed port's too.
+#[test]
+fn a_program_that_is_about_to_go_is_no_obstacle() {
+    let Some(hosts) = Hosts::new("going", 1500, 1) else { return };
+    let config = Hosts::config(0, XdpMode::Auto, V6[0]);
+    let look = || AfXdpPort::prospect(&config, 1).map(drop);
+    let open = || AfXdpPort::open(&config).map(drop);
+    for attempt in [&look as &(dyn Fn() -> Result<(), AfXdpError> + Sync), &open] {
+        let mut text = Assembler::new();
+        text.mov(Reg::R0, verdict::PASS).exit();
+        let program = Program::load("going", text).unwrap();
+        let link = hosts.on(0, || Link::attach(81, &program, Mode::Native).unwrap());
+        std::thread::scope(|scope| {
+            let done = scope.spawn(|| hosts.on(0, attempt));
+            std::thread::sleep(Duration::from_millis(20));
+            assert!(!done.is_finished(), "it waits");
+            drop(link);
+            assert!(done.join().unwrap().is_ok());
+        });
     }
 }
 
