@@ -1,6 +1,7 @@
 //! A fabric of one or two tiers and several planes: names, addresses, uSIDs, paths and the tables of its switches.
 
 mod tables;
+mod templates;
 mod walk;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -10,9 +11,10 @@ use std::net::Ipv6Addr;
 use ipnet::Ipv6Net;
 
 use crate::profile::ones;
-use crate::{EvProfile, F3216, Field};
+use crate::{EvProfile, F3216, Field, ProfileError};
 
 pub use tables::Tables;
+pub use templates::{Template, TemplateField};
 pub use walk::{End, Hop, Walk, Walker};
 
 const BLOCK_BITS: u8 = crate::BLOCK_BITS as u8;
@@ -127,6 +129,24 @@ pub enum FabricError {
         /// What is wrong.
         why: String,
     },
+    /// Something is wrong with a template.
+    #[error("{setting} of template {}: {why}", number + 1)]
+    Template {
+        /// Its number, from 0.
+        number: usize,
+        /// A field of [`Template`].
+        setting: &'static str,
+        /// What is wrong.
+        why: String,
+    },
+    /// The fields of a template make no paths.
+    #[error("template {}: {error}", number + 1)]
+    TemplatePaths {
+        /// Its number, from 0.
+        number: usize,
+        /// What is wrong with them.
+        error: ProfileError,
+    },
 }
 
 /// A fabric: planes of T0 and T1 switches, each T0 switch joined to all T1 switches of its plane and each host to one T0
@@ -160,6 +180,7 @@ pub enum FabricError {
 pub struct Fabric {
     shape: Shape,
     hosts: Vec<FabricHost>,
+    templates: Vec<Template>,
 }
 
 impl Default for Shape {
@@ -248,7 +269,7 @@ impl Fabric {
                 return bad("downlink", format!("port {downlink} of T0 switch {t0} is taken by \"{other}\""));
             }
         }
-        Ok(Self { shape, hosts })
+        Ok(Self { shape, hosts, templates: Vec::new() })
     }
 
     /// The shape that it was made of.
@@ -338,12 +359,15 @@ impl Fabric {
         Ipv6Net::new_assert(Ipv6Addr::from_bits(bits), 64)
     }
 
-    /// The paths of a plane between two hosts, which may be one and the same: one for each T1 switch, or a single one
-    /// where both are at one T0 switch. `None` where there is no such host or plane.
+    /// The paths of a plane between two hosts, which may be one and the same: what a [`Template`] says, or one for each T1 switch and a
+    /// single one where both are at one T0 switch. `None` where there is no such host or plane.
     pub fn paths(&self, from: u16, to: u16, plane: u8) -> Option<EvProfile> {
-        let (from, to) = (self.hosts.get(usize::from(from))?, self.hosts.get(usize::from(to))?);
+        let (number, from, to) = (from, self.hosts.get(usize::from(from))?, self.hosts.get(usize::from(to))?);
         if plane >= self.shape.planes {
             return None;
+        }
+        if let Some(paths) = self.templated(number, to, plane) {
+            return Some(paths);
         }
         let fixed = |role, number| Field::fixed(USID_BITS, usid(role, plane, number).into());
         let mut fields = vec![Field::fixed(BLOCK_BITS, self.block()), fixed(Role::T0, from.t0)];

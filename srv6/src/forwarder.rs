@@ -210,15 +210,15 @@ const fn locator(address: Ipv6Addr) -> u64 {
     (address.to_bits() >> (128 - LOCATOR_BITS)) as u64
 }
 
-const HEADER_LEN: usize = 40;
+pub(crate) const HEADER_LEN: usize = 40;
 const NEXT_HEADER: usize = 6;
 const HOP_LIMIT: usize = 7;
-const DESTINATION: usize = 24;
-const IPV6: u8 = 41;
+pub(crate) const DESTINATION: usize = 24;
+pub(crate) const IPV6: u8 = 41;
 const UDP: u8 = 17;
-const ROUTING: u8 = 43;
+pub(crate) const ROUTING: u8 = 43;
 /// Routing type of a segment routing header (RFC 8754 section 2).
-const SEGMENT_ROUTING: u8 = 4;
+pub(crate) const SEGMENT_ROUTING: u8 = 4;
 
 /// A packet with at least an IPv6 header.
 struct Ipv6<'a> {

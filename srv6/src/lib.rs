@@ -25,7 +25,10 @@ use std::fmt;
 use std::net::Ipv6Addr;
 use std::str::FromStr;
 
-pub use fabric::{End, Fabric, FabricError, FabricHost, Hop, Link, Node, Shape, Tables, Walk, Walker};
+pub use fabric::{
+    End, Fabric, FabricError, FabricHost, Hop, Link, Node, Shape, Tables, Template, TemplateField, Walk,
+    Walker,
+};
 pub use forwarder::{Behavior, Dropped, Forwarder, TableError, Verdict};
 pub use profile::{EvProfile, Field, ProfileError};
 pub use segments::Segments;

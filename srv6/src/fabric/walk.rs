@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::net::Ipv6Addr;
 
 use super::{Fabric, Node};
+use crate::forwarder::{DESTINATION, HEADER_LEN, IPV6, ROUTING, SEGMENT_ROUTING};
 use crate::{Dropped, Forwarder, Verdict};
 
 /// A node that a packet came to.
@@ -64,8 +65,11 @@ impl Walker<'_> {
         let path = self.fabric.paths(from, to, plane)?.expand(ev);
         let (source, inner) = (self.fabric.address(from, plane)?, self.fabric.address(to, plane)?);
         let inner = header(source, inner, NO_NEXT_HEADER, 0);
-        let outer = header(source, path.destination(), IPV6, inner.len() as u8);
-        self.send(from, plane, &mut [outer, inner].concat())
+        let mut packet = routing(path.later());
+        packet.extend(inner);
+        let next = if path.later().is_empty() { IPV6 } else { ROUTING };
+        let outer = header(source, path.destination(), next, packet.len() as u8);
+        self.send(from, plane, &mut [&outer, &*packet].concat())
     }
 
     /// Sends `packet`, which starts with its IPv6 header, from a host's port in a plane; it is changed on the way.
@@ -106,10 +110,7 @@ fn take_in(tables: &Forwarder<Node>, inner: &mut [u8]) -> End {
     }
 }
 
-const IPV6: u8 = 41;
 const NO_NEXT_HEADER: u8 = 59;
-const HEADER_LEN: usize = 40;
-const DESTINATION: usize = 24;
 
 /// An IPv6 header.
 pub(super) fn header(source: Ipv6Addr, destination: Ipv6Addr, next: u8, payload_len: u8) -> [u8; HEADER_LEN] {
@@ -118,6 +119,16 @@ pub(super) fn header(source: Ipv6Addr, destination: Ipv6Addr, next: u8, payload_
     bytes[8..DESTINATION].copy_from_slice(&source.octets());
     bytes[DESTINATION..].copy_from_slice(&destination.octets());
     bytes
+}
+
+/// The routing header of a path, which goes on to these segments, in front of an IPv6 packet: nothing where there are none. (RFC 8754,
+/// section 2: the last segment comes first.)
+fn routing(later: &[Ipv6Addr]) -> Vec<u8> {
+    let Some(last) = later.len().checked_sub(1) else { return Vec::new() };
+    let (last, left) = (last as u8, later.len() as u8);
+    let mut header = vec![IPV6, 2 * left, SEGMENT_ROUTING, left, last, 0, 0, 0];
+    header.extend(later.iter().rev().flat_map(Ipv6Addr::octets));
+    header
 }
 
 fn destination(packet: &[u8]) -> Ipv6Addr {

@@ -65,13 +65,8 @@ pub(crate) fn run(args: &PathArgs) -> Result<()> {
 }
 
 fn host(fabric: &Fabric, flag: &str, name: &str) -> Result<u16> {
-    fabric.host(name).ok_or_else(|| {
-        let mut names: Vec<_> = fabric.hosts().iter().take(8).map(|host| host.name.as_str()).collect();
-        if fabric.hosts().len() > names.len() {
-            names.push("..");
-        }
-        usage(format!("{flag} {name}: no such host; the topology has {}", names.join(", ")))
-    })
+    let there_are = || topology::hosts_there_are(fabric);
+    fabric.host(name).ok_or_else(|| usage(format!("{flag} {name}: no such host; {}", there_are())))
 }
 
 /// The planes asked for, of those that there are.

@@ -1,13 +1,15 @@
 //! Topology files: TOML, from which the names, addresses and paths of a fabric follow. `docs/cli.md` lists the keys.
 
 use std::collections::BTreeSet;
-use std::fmt;
 use std::path::Path;
+use std::{fmt, iter};
 
 use anyhow::{Error, Result};
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
-use spindrift_srv6::{Fabric, FabricError, FabricHost, Link, Shape};
+use spindrift_srv6::{
+    F3216, Fabric, FabricError, FabricHost, Field, Link, ProfileError, Shape, Template, TemplateField,
+};
 
 use crate::toml_file::TomlFile;
 use crate::usage::usage;
@@ -20,6 +22,8 @@ struct Topology {
     lab: LabTable,
     #[serde(default)]
     host: Vec<HostTable>,
+    #[serde(default)]
+    template: Vec<TemplateTable>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -71,6 +75,32 @@ struct HostTable {
     downlink: Option<u16>,
 }
 
+/// How paths to some destinations are written.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct TemplateTable {
+    to: ipnet::Ipv6Net,
+    #[serde(default)]
+    from: Vec<String>,
+    #[serde(default)]
+    planes: Vec<u8>,
+    format: Option<Vec<u8>>,
+    fields: Vec<FieldTable>,
+}
+
+/// A field of a path, as the OCP API for MRC has it, with the bits that the plane's number takes.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct FieldTable {
+    width: Option<u8>,
+    init: u32,
+    min: u32,
+    max: Option<u32>,
+    mask: u32,
+    plane: u32,
+    downlink: u32,
+}
+
 /// Reads the fabric of a topology file.
 pub(crate) fn load(path: &Path) -> Result<Fabric> {
     fabric(&TomlFile::read(path, "topology")?)
@@ -101,7 +131,47 @@ pub(crate) fn fabric(file: &TomlFile) -> Result<Fabric> {
         Some(each) => many(shape.t0, each),
         None => listed(topology.host),
     };
-    Fabric::new(shape, hosts).map_err(|error| explain(file, hosts_per_t0.is_some(), &error))
+    let explain = |error| explain(file, hosts_per_t0.is_some(), &error);
+    let fabric = Fabric::new(shape, hosts).map_err(explain)?;
+    let named = topology.template.into_iter().enumerate();
+    let templates = named.map(|(number, table)| template(file, &fabric, number, table));
+    let templates = templates.collect::<Result<Vec<_>>>()?;
+    fabric.with_templates(templates).map_err(explain)
+}
+
+/// The template of a table, with the hosts that it names.
+fn template(file: &TomlFile, fabric: &Fabric, number: usize, table: TemplateTable) -> Result<Template> {
+    let TemplateTable { to, from, planes, format, fields } = table;
+    let host = |(at, name): (usize, String)| {
+        fabric.host(&name).ok_or_else(|| {
+            let place = place(file, &format!("template.{number}.from.{at}"));
+            usage(format!("{place}: there is no host \"{name}\"; {}", hosts_there_are(fabric)))
+        })
+    };
+    let from = from.into_iter().enumerate().map(host).collect::<Result<_>>()?;
+    let format = format.unwrap_or_else(|| F3216::FORMAT.to_vec());
+    let places = format.iter().copied().chain(iter::repeat(u8::MAX));
+    let fields = fields.iter().zip(places).map(|(table, place)| table.field(place)).collect();
+    Ok(Template { from, to, planes, format, fields })
+}
+
+impl FieldTable {
+    /// The field, in a place of so many bits.
+    fn field(&self, place: u8) -> TemplateField {
+        let &Self { width, init, min, max, mask, plane, downlink } = self;
+        let all = u32::MAX.checked_shr(mask.count_zeros()).unwrap_or(0);
+        let field = Field { width: width.unwrap_or(place), init, min, max: max.unwrap_or(all), mask };
+        TemplateField { field, plane, downlink }
+    }
+}
+
+/// The first hosts of a fabric, for errors.
+pub(crate) fn hosts_there_are(fabric: &Fabric) -> String {
+    let mut names: Vec<_> = fabric.hosts().iter().take(8).map(|host| host.name.as_str()).collect();
+    if fabric.hosts().len() > names.len() {
+        names.push("..");
+    }
+    format!("the topology has {}", names.join(", "))
 }
 
 /// As many hosts at each T0 switch, called h1, h2 and so on.
@@ -167,14 +237,27 @@ fn explain(file: &TomlFile, counted: bool, error: &FabricError) -> Error {
         }
         FabricError::Apart(_) => "fabric.t0".to_owned(),
         FabricError::NoHosts | FabricError::Hosts(_) => "host".to_owned(),
-        FabricError::Host { number, setting, .. }
-            if file.place(&format!("host.{number}.{setting}")).is_some() =>
-        {
-            format!("host.{number}.{setting}")
-        }
-        FabricError::Host { number, .. } => format!("host.{number}"),
+        FabricError::Host { number, setting, .. } => format!("host.{number}.{setting}"),
+        FabricError::Template { number, setting, .. } => format!("template.{number}.{setting}"),
+        FabricError::TemplatePaths { number, error } => format!("template.{number}.{}", of_profile(error)),
     };
-    usage(format!("{}: {error}", place(file, &key)))
+    // What was left out is missed where it should be.
+    let there = |key: &str| file.place(key).is_some();
+    let mut key = key.as_str();
+    while let (false, Some((outer, _))) = (there(key), key.rsplit_once('.')) {
+        key = outer;
+    }
+    usage(format!("{}: {error}", place(file, key)))
+}
+
+/// The key of a template that an error is about.
+fn of_profile(error: &ProfileError) -> String {
+    match error {
+        ProfileError::Place { place, .. } => format!("format.{}", place - 1),
+        ProfileError::Format(_) => "format".to_owned(),
+        ProfileError::Field { place, setting, .. } => format!("fields.{}.{setting}", place - 1),
+        _ => "fields".to_owned(),
+    }
 }
 
 #[cfg(test)]
@@ -188,5 +271,7 @@ mod tests {
         assert_documented("[fabric]", keys_of::<FabricTable>());
         assert_documented("[lab]", keys_of::<LabTable>());
         assert_documented("[[host]]", keys_of::<HostTable>());
+        assert_documented("[[template]]", keys_of::<TemplateTable>());
+        assert_documented("fields", keys_of::<FieldTable>());
     }
 }

@@ -101,6 +101,29 @@ fn one_object_says_the_same() {
     assert_eq!(link["pairs"], pairs);
 }
 
+/// Four of six T1 switches are on the paths of the example, in each plane.
+#[test]
+fn templates_take_the_place_of_paths() {
+    let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../../configs/lab/template.toml");
+    let (out, error, status) = run(file, &["--to", "h2", "--plane", "1"]);
+    let expected = "\
+h1 to h2, plane 1, 4 paths for 3 bits of the entropy value
+  0x00000000  fcbb:bb00:4200:8200:4201:c200::          p1-t0-0 p1-t1-0 p1-t0-1
+  0x20000000  fcbb:bb00:4200:8201:4201:c200::          p1-t0-0 p1-t1-1 p1-t0-1
+  0x40000000  fcbb:bb00:4200:8202:4201:c200::          p1-t0-0 p1-t1-2 p1-t0-1
+  0x60000000  fcbb:bb00:4200:8203:4201:c200::          p1-t0-0 p1-t1-3 p1-t0-1
+";
+    assert_eq!((out.as_str(), error.as_str(), status), (expected, "", Some(0)));
+    let crossing = |from| run(file, &["--link", "p0-t0-0:p0-t1-5", "--from", from]).0;
+    assert_eq!(
+        crossing("h1"),
+        "h1 to h3: 1 of 6 paths: 0xa0000000\n1 of 10 paths in plane 0 cross p0-t0-0:p0-t1-5\n"
+    );
+    assert!(crossing("h2").contains("h2 to h1: 1 of 6 paths: 0xa0000000"), "{}", crossing("h2"));
+    let (_, error, status) = run(file, &["--to", "h2", "--ev", "0x80000000"]);
+    assert!(status == Some(2) && error.contains("--ev: entropy value 0x80000000: field 3 is 4"), "{error}");
+}
+
 #[test]
 fn wrong_options_are_named() {
     for (args, parts) in [
@@ -160,6 +183,66 @@ fn a_wrong_topology_is_named_by_line() {
         fs::write(&file, text).unwrap();
         let (_, error, status) = run(name, &["--to", "h1"]);
         assert!(status == Some(2) && error.contains(part), "{text}: {error}");
+    }
+}
+
+#[test]
+fn a_wrong_template_is_named_by_line() {
+    let file = temp("template");
+    let name = file.to_str().unwrap();
+    for (text, place, part) in [
+        ("to = \"::/0\"", "line 6", "missing field `fields`"),
+        ("to = \"::/0\"\nfields = []", "line 8, column 10: template.0.fields", "there are none"),
+        ("to = \"::1/0\"\nfields = [{}]", "line 7, column 6: template.0.to", "::/0 has none"),
+        (
+            "to = \"::/0\"\nfrom = [\"a\", \"b\"]\nfields = [{}]",
+            "line 8, column 14: template.0.from.1",
+            "no host \"b\"; the topology has a",
+        ),
+        ("to = \"::/0\"\nfields = [{}]\nplanes = [1]", "line 9, column 10: template.0.planes", "no plane 1"),
+        ("to = \"::/0\"\nfields = [{}]\nplanes = [256]", "line 9, column 11", "invalid value"),
+        (
+            "to = \"::/0\"\nfields = [{}, {}]\nformat = [128]",
+            "line 8, column 10: template.0.fields",
+            "2 fields given, the format has 1 place",
+        ),
+        (
+            "to = \"::/0\"\nfields = [{}]\nformat = [128]",
+            "line 8, column 11: template.0.fields.0",
+            "width: 128 bits given",
+        ),
+        (
+            "to = \"::/0\"\nfields = [{}]\nformat = [1, 0]",
+            "line 9, column 14: template.0.format.1",
+            "0 bits given",
+        ),
+        ("to = \"::/0\"\nfields = [{}]\nformat = [1, 2]", "line 9, column 10: template.0.format", "3 bits"),
+        (
+            "to = \"::/0\"\nfields = [{}, { mask = 65536 }]",
+            "line 8, column 24: template.0.fields.1.mask",
+            "more than 16 bits",
+        ),
+        (
+            "to = \"::/0\"\nfields = [{}, { mask = 3, min = 4 }]",
+            "line 8, column 33: template.0.fields.1.min",
+            "4 is more than max, which is 3",
+        ),
+        (
+            "to = \"::/0\"\nfields = [{ mask = 1, downlink = 1 }]",
+            "line 8, column 34: template.0.fields.0.downlink",
+            "too: 0x1",
+        ),
+        ("to = \"::/0\"\nfields = [{ masks = 1 }]", "line 8, column 13", "unknown field `masks`"),
+        (
+            "to = \"::/0\"\nfields = [{}]\n[[template]]\nto = \"::/0\"\nfields = [{}]",
+            "line 10, column 6: template.1.to",
+            "template 1 leads to ::/0 as well",
+        ),
+    ] {
+        fs::write(&file, format!("[fabric]\n\n[[host]]\nname = \"a\"\n\n[[template]]\n{text}")).unwrap();
+        let (out, error, status) = run(name, &["--to", "a"]);
+        assert_eq!((out.as_str(), status), ("", Some(2)), "{text}: {error}");
+        assert!([name, place, part].iter().all(|part| error.contains(part)), "{text}: {error}");
     }
 }
 

@@ -159,6 +159,51 @@ mod source_routed {
         *seen.entry((to, outer, ev.0)).or_default() += 1;
     }
 
+    /// What both sides say of writes from h1 to h3, which are given this, and what these switches saw of them.
+    fn watched(lab: &Lab, switches: &[Node], given: [&[&str]; 2]) -> ([Json; 2], Vec<Seen>) {
+        let rings = switches.iter().map(|node| Ring::new(&lab.namespace(&node.to_string()), 512));
+        let mut rings: Vec<_> = rings.collect();
+        let both = lab.write_bw(["h1", "h3"], "fd5d:7072:0:1::1", given);
+        let seen = rings.iter_mut().map(|ring| {
+            let mut seen = Seen::new();
+            ring.look(|frame| note(&mut seen, frame));
+            seen
+        });
+        (both, seen.collect())
+    }
+
+    /// The client's file leaves out half of the T1 switches on the way to the other T0 switch; the way back has them all.
+    #[test]
+    fn templates_choose_the_switches() {
+        let Some(lab) = Lab::new("templates") else { return };
+        lab.up("two-plane.toml");
+        let plain = config("two-plane.toml");
+        let template = r#"
+            [[template]]
+            from = ["h1"]
+            to = "fd5d:7072:0:1::/64"
+            fields = [
+                { init = 0xfcbbbb00 }, { init = 0x4000, plane = 0x200 }, { init = 0x8002, mask = 0x1, plane = 0x200 },
+                { init = 0x4001, plane = 0x200 }, { init = 0xc000, plane = 0x200, downlink = 0x1 },
+            ]"#;
+        let ours = Written::new("ours.toml", &(fs::read_to_string(&plain).unwrap() + template));
+        let all = (0..2).flat_map(|plane| (0..T1).map(move |number| Node::T1 { plane, number }));
+        let switches: Vec<_> = all.collect();
+        let given = |file| ["--port", "af_xdp", "--topology", file];
+        let (_, seen) = watched(&lab, &switches, [&given(&plain), &given(ours.path())]);
+        let fabric = fabric();
+        for (node, seen) in switches.iter().zip(&seen) {
+            let Node::T1 { plane, number } = *node else { panic!("{node}") };
+            let [data, answers] = [2, 0].map(|host| {
+                let address = fabric.address(host, plane);
+                let of = seen.iter().filter(|((to, ..), _)| address == Some(*to));
+                of.map(|(_, count)| count).sum::<usize>()
+            });
+            assert_eq!(data > 100, number >= 2, "{node}: {seen:?}");
+            assert!((number >= 2 || data == 0) && answers > 0, "{node}: {seen:?}");
+        }
+    }
+
     /// Each T1 switch sees the packets of its own entropy value, with the uSIDs that are left: as they come in, and as they go out.
     #[test]
     fn entropy_values_lead_over_their_switches() {
@@ -168,15 +213,7 @@ mod source_routed {
         let given = ["--port", "af_xdp", "--topology", &file];
         let all = (0..2).flat_map(|plane| (0..T1).map(move |number| Node::T1 { plane, number }));
         let switches: Vec<_> = all.collect();
-        let rings = switches.iter().map(|node| Ring::new(&lab.namespace(&node.to_string()), 512));
-        let mut rings: Vec<_> = rings.collect();
-        let both = lab.write_bw(["h1", "h3"], "fd5d:7072:0:1::1", [&given, &given]);
-        let seen = rings.iter_mut().map(|ring| {
-            let mut seen = Seen::new();
-            ring.look(|frame| note(&mut seen, frame));
-            seen
-        });
-        let seen: Vec<_> = seen.collect();
+        let (both, seen) = watched(&lab, &switches, [&given, &given]);
         for (side, name) in both.iter().zip(["h3", "h1"]) {
             assert_eq!(place(side), [&json!(file), &json!(name), &json!("srv6")]);
         }

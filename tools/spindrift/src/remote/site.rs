@@ -180,10 +180,12 @@ pub(super) fn check_evs(settings: &Settings, name: &str, planes: usize) -> Resul
     let Settings { evs: Some(evs), routes, .. } = settings else { return Ok(()) };
     for (port, list) in (0..).zip(evs.of_planes(planes as u8).iter()) {
         let of_port = routes.iter().filter(|route| route.port == port);
-        let paths = of_port.filter_map(|route| route.outer.as_ref().map(|outer| &outer.path));
-        // Those to a host of the same switch are also such to others.
-        let Some(most) = paths.max_by_key(|path| path.count()) else { continue };
-        if let Some(why) = list.iter().find_map(|ev| most.check(ev.0).err()) {
+        let paths: Vec<_> =
+            of_port.filter_map(|route| route.outer.as_ref().map(|outer| &outer.path)).collect();
+        let Some(most) = paths.iter().max_by_key(|path| path.count()) else { continue };
+        let to_none = |ev: u32| paths.iter().all(|path| path.check(ev).is_err());
+        let mut stray = list.iter().filter(|ev| to_none(ev.0));
+        if let Some(why) = stray.find_map(|ev| most.check(ev.0).err()) {
             return Err(usage(format!("{name}: plane {port}: {why}; `spindrift path` lists what there is")));
         }
     }

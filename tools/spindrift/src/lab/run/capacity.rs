@@ -1,6 +1,8 @@
 //! What a fabric can carry while some of its links are broken.
 
-use spindrift_srv6::{Fabric, Link, Node};
+use std::collections::BTreeSet;
+
+use spindrift_srv6::{End, Fabric, Link, Node};
 
 use crate::lab::fault::{Action, Dir};
 use crate::lab::rules::Broken;
@@ -8,11 +10,47 @@ use crate::lab::rules::Broken;
 /// Bits per second that can go from a host to another one: in each plane, the least of the host's link, of the ways through the
 /// T1 switches together, and of the other host's link. A link that is down, or that loses packets whichever they are, carries nothing, since the
 /// transport avoids it. Faults of single entropy values leave everything as it is.
-pub(super) fn capacity(fabric: &Fabric, rate: f64, broken: &[Broken], from: u16, to: u16) -> f64 {
-    (0..fabric.shape().planes).map(|plane| of_plane(fabric, rate, broken, plane, from, to)).sum()
+///
+/// Of the T1 switches, those count that packets can go through: all of a plane, or with `routed` packets those on their paths.
+pub(super) fn capacity(
+    fabric: &Fabric,
+    rate: f64,
+    broken: &[Broken],
+    (from, to): (u16, u16),
+    routed: bool,
+) -> f64 {
+    let of_plane = |plane| {
+        let upper =
+            if routed { on_paths(fabric, (from, to), plane) } else { (0..fabric.shape().t1).collect() };
+        of_plane(fabric, rate, broken, plane, (from, to), &upper)
+    };
+    (0..fabric.shape().planes).map(of_plane).sum()
 }
 
-fn of_plane(fabric: &Fabric, rate: f64, broken: &[Broken], plane: u8, from: u16, to: u16) -> f64 {
+/// The T1 switches that source-routed packets pass on their way, where they arrive.
+fn on_paths(fabric: &Fabric, (from, to): (u16, u16), plane: u8) -> BTreeSet<u16> {
+    let (mut walker, mut found) = (fabric.walker(), BTreeSet::new());
+    let Some(paths) = fabric.paths(from, to, plane) else { return found };
+    for ev in (0..paths.count()).filter_map(|number| paths.nth(number)) {
+        let walk = walker.walk(from, to, plane, ev);
+        let arrives = walk.filter(|walk| matches!(walk.end, End::Delivered(_)));
+        for hop in arrives.iter().flat_map(|walk| &walk.hops) {
+            if let Node::T1 { number, .. } = hop.node {
+                found.insert(number);
+            }
+        }
+    }
+    found
+}
+
+fn of_plane(
+    fabric: &Fabric,
+    rate: f64,
+    broken: &[Broken],
+    plane: u8,
+    (from, to): (u16, u16),
+    upper: &BTreeSet<u16>,
+) -> f64 {
     let t0 = |host: u16| {
         let at = fabric.hosts().get(usize::from(host))?;
         Some(Node::T0 { plane, number: at.t0 })
@@ -27,7 +65,7 @@ fn of_plane(fabric: &Fabric, rate: f64, broken: &[Broken], plane: u8, from: u16,
         let t1 = Node::T1 { plane, number };
         of((first, t1), Dir::Up).min(of((last, t1), Dir::Down))
     };
-    hosts.min((0..fabric.shape().t1).map(through).sum())
+    hosts.min(upper.iter().copied().map(through).sum())
 }
 
 fn of_link(rate: f64, broken: &[Broken], link: Link, dir: Dir) -> f64 {
@@ -45,6 +83,8 @@ fn of_link(rate: f64, broken: &[Broken], link: Link, dir: Dir) -> f64 {
 #[cfg(test)]
 mod tests {
     #![expect(clippy::float_cmp, reason = "these are exact")]
+    use spindrift_srv6::{F3216, Field, Template, TemplateField};
+
     use super::*;
     use crate::lab::plan::two_hosts;
     use crate::topology;
@@ -80,12 +120,38 @@ mod tests {
             (&["a:p0-t0-0 down", "b:p1-t0-1 down"], 0.0, 0.0),
         ] {
             let broken = broken(&fabric, faults);
-            let of = |from, to| capacity(&fabric, 100e6, &broken, from, to) / 1e6;
-            assert_eq!((of(0, 1), of(1, 0)), (there, back), "{faults:?}");
+            for routed in [false, true] {
+                let of = |from, to| capacity(&fabric, 100e6, &broken, (from, to), routed) / 1e6;
+                assert_eq!((of(0, 1), of(1, 0)), (there, back), "{faults:?}");
+            }
         }
-        assert_eq!(capacity(&fabric, f64::INFINITY, &[], 0, 1), f64::INFINITY);
+        assert_eq!(capacity(&fabric, f64::INFINITY, &[], (0, 1), true), f64::INFINITY);
         let slow = broken(&fabric, &["a:p0-t0-0 rate=5M", "a:p1-t0-0 rate=7M"]);
-        assert_eq!(capacity(&fabric, f64::INFINITY, &slow, 0, 1), 12e6);
+        assert_eq!(capacity(&fabric, f64::INFINITY, &slow, (0, 1), false), 12e6);
+    }
+
+    /// A template that leads through the second of two T1 switches, in the first of two planes.
+    #[test]
+    fn source_routed_packets_need_the_switches_of_their_paths() {
+        let fixed = |width, value| TemplateField::new(Field::fixed(width, value));
+        let template = Template {
+            from: vec![0],
+            to: "fd5d:7072:0:1::/64".parse().unwrap(),
+            planes: vec![0],
+            format: F3216::FORMAT.to_vec(),
+            fields: [0x4000, 0x8001, 0x4001, 0xc000].iter().fold(
+                vec![fixed(32, 0xfcbb_bb00)],
+                |mut fields, &usid| {
+                    fields.push(fixed(16, usid));
+                    fields
+                },
+            ),
+        };
+        let fabric = two_hosts(2).with_templates(vec![template]).unwrap();
+        let all = broken(&fabric, &["p0-t0-0:p0-t1-1 rate=30M", "p1-t0-0:p1-t1-1 down"]);
+        let of = |ends, routed| capacity(&fabric, 100e6, &all, ends, routed) / 1e6;
+        assert_eq!((of((0, 1), true), of((1, 0), true)), (130.0, 200.0));
+        assert_eq!((of((0, 1), false), of((1, 0), false)), (200.0, 200.0));
     }
 
     /// Hosts at one T0 switch need no other.
@@ -97,7 +163,9 @@ mod tests {
         let fabric = topology::load(&path).unwrap();
         std::fs::remove_file(path).unwrap();
         let broken = broken(&fabric, &["p0-t0-0:p0-t1-0 down"]);
-        let of = |from, to| capacity(&fabric, 9.0, &broken, from, to);
-        assert_eq!((of(0, 1), of(0, 2), of(2, 3)), (9.0, 0.0, 9.0));
+        for routed in [false, true] {
+            let of = |from, to| capacity(&fabric, 9.0, &broken, (from, to), routed);
+            assert_eq!((of(0, 1), of(0, 2), of(2, 3)), (9.0, 0.0, 9.0));
+        }
     }
 }

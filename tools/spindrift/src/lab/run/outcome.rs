@@ -11,6 +11,7 @@ use super::experiment::{Experiment, QUIET};
 use super::record::Side;
 use super::recovery::{Arrivals, Recovery};
 use super::traffic::{Files, Said};
+use crate::config::PortKind;
 use crate::lab::fault::Action;
 use crate::lab::faults::{FaultSet, Place};
 use crate::lab::schedule::{Event, Happened, apply};
@@ -181,10 +182,10 @@ fn events(
     flows: &[FlowOutcome],
 ) -> Vec<EventOutcome> {
     let rate = experiment.rate().map_or(f64::INFINITY, |rate| rate as f64);
+    let routed = experiment.port == PortKind::AfXdp;
     let capacities = |set: &FaultSet| -> Vec<f64> {
-        let of =
-            |flow: &super::experiment::Flow| capacity(&experiment.fabric, rate, &set.all, flow.from, flow.to);
-        experiment.flows.iter().map(of).collect()
+        let of = |(from, to)| capacity(&experiment.fabric, rate, &set.all, (from, to), routed);
+        experiment.flows.iter().map(|flow| of((flow.from, flow.to))).collect()
     };
     let mut set = FaultSet::default();
     let whole = capacities(&set);
