@@ -27,8 +27,7 @@ need_counts "$rounds" "$seconds"
 need_tools 'apt-get install iproute2 python3 util-linux installs it' ip python3 taskset
 need_root
 need_spindrift
-"$spindrift" pump af_xdp --local 0.0.0.0 --size 0 2>&1 | grep -q 'no such ports' &&
-    fail 1 "$spindrift has no AF_XDP ports; cargo build --release -p spindrift-cli --features af_xdp builds it with them"
+need_af_xdp
 
 topology=configs/lab/two-plane.toml
 case $through in

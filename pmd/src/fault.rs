@@ -374,7 +374,7 @@ impl Faults {
 }
 
 impl<P: Port + ?Sized> Port for FaultPort<P> {
-    forward_to_inner!(caps, reap, recall, counters);
+    forward_to_inner!(caps, reap, recall, readable, counters);
 
     fn link(&mut self) -> LinkState {
         if self.faults.is_down() { LinkState::Down } else { self.inner.link() }

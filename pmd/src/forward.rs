@@ -53,6 +53,11 @@ macro_rules! forward_to_inner {
             self.inner.next_event_ns()
         }
     };
+    (@ readable) => {
+        fn readable(&self) -> Vec<std::os::fd::BorrowedFd<'_>> {
+            self.inner.readable()
+        }
+    };
     (@ counters) => {
         fn counters(&self) -> $crate::PortCounters {
             self.inner.counters()

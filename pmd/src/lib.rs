@@ -48,6 +48,7 @@ pub mod udp;
 
 use std::fmt;
 use std::net::IpAddr;
+use std::os::fd::BorrowedFd;
 
 use memory::Payload;
 pub use steering::{Steering, SteeringException};
@@ -358,6 +359,12 @@ pub trait Port: Send {
         None
     }
 
+    /// File descriptors, one of which is readable if a frame has arrived since [`rx_burst`](Self::rx_burst) last found none:
+    /// what a driver that has nothing to do can sleep on. They stay the same. None for a port that has to be polled.
+    fn readable(&self) -> Vec<BorrowedFd<'_>> {
+        Vec::new()
+    }
+
     /// Counts since open.
     fn counters(&self) -> PortCounters;
 }
@@ -392,6 +399,9 @@ impl<P: Port + ?Sized> Port for Box<P> {
     }
     fn next_event_ns(&self) -> Option<u64> {
         (**self).next_event_ns()
+    }
+    fn readable(&self) -> Vec<BorrowedFd<'_>> {
+        (**self).readable()
     }
     fn counters(&self) -> PortCounters {
         (**self).counters()

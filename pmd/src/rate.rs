@@ -67,7 +67,7 @@ impl<P: Port + ?Sized> RatePort<P> {
 }
 
 impl<P: Port + ?Sized> Port for RatePort<P> {
-    forward_to_inner!(link, unsent, flush, rx_burst, reap, recall);
+    forward_to_inner!(link, unsent, flush, rx_burst, reap, recall, readable);
 
     fn caps(&self) -> &PortCaps {
         &self.caps

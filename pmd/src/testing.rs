@@ -20,6 +20,8 @@
 //! - **Tails.** For [`Tail::Crc32`] the port computes four bytes over what it sends, best over its own copy.
 //! - **Receiving.** All headers of a frame lie in [`RxFrame::data`], which nobody changes; the payload may lie in further
 //!   buffers. All of it may be used again when the sink has returned.
+//! - **Arrivals.** A port with descriptors ([`Port::readable`]) is readable from a frame's arrival until [`Port::rx_burst`]
+//!   finds nothing, and not longer: who sleeps on it would be woken for ever.
 //! - **Counting.** Each frame is counted once, as sent, dropped (and why) or not sent.
 //! - **Patience.** No call waits, except `recall`, and that not for a peer that may be dead.
 //!
@@ -125,6 +127,8 @@ mod namespace;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
 use crate::memory::Region;
 use crate::{DatagramMeta, LinkState, Port, RxFrame, RxOrigin, Tail, TxFrame, frame};
 
@@ -226,7 +230,43 @@ fn one_way(tx: &mut dyn Port, rx: &mut dyn Port, dst_port: u16, clock: &mut u64)
         let frames = frames(tx, rx, dst_port, round);
         exchange(tx, rx, &frames, clock, round >= 6);
     }
+    arrivals(tx, rx, dst_port, clock);
     oversize(tx, dst_port, clock);
+}
+
+/// What arrives can be slept on, if the port has descriptors for it.
+fn arrivals(tx: &mut dyn Port, rx: &mut dyn Port, dst_port: u16, clock: &mut u64) {
+    if rx.readable().is_empty() {
+        return;
+    }
+    for frame in frames(tx, rx, dst_port, 0).iter().take(5) {
+        assert!(!is_readable(rx, 0), "a port is not readable once rx_burst has found nothing");
+        assert_eq!(tx.tx_burst(*clock, &[frame.borrow(*clock)]), 1, "an idle port has room");
+        let mut is_awake = false;
+        for _ in 0..1000 {
+            *clock += 1000;
+            tx.flush(*clock);
+            is_awake = is_readable(rx, 10_000_000);
+            if is_awake {
+                break;
+            }
+        }
+        assert!(is_awake, "a frame that arrives makes a port readable: {:?}", rx.counters());
+        assert!(is_readable(rx, 0), "it stays so until the frame is taken");
+        let mut got = 0;
+        while got == 0 || rx.rx_burst(*clock, 7, &mut |_| ()) > 0 {
+            got += rx.rx_burst(*clock, 7, &mut |_| ());
+        }
+    }
+    assert!(!is_readable(rx, 0), "a port is not readable once rx_burst has found nothing");
+}
+
+/// Waits until one of the port's descriptors is readable.
+fn is_readable(port: &dyn Port, most_ns: i64) -> bool {
+    let fds = port.readable();
+    let mut fds: Vec<_> = fds.into_iter().map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)).collect();
+    poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: most_ns })).expect("descriptors that can be polled")
+        > 0
 }
 
 /// Frames of all sizes, over several source ports and traffic classes.

@@ -117,7 +117,7 @@ impl Drop for Lines {
 }
 
 impl<P: Port + ?Sized> Port for TracePort<P> {
-    forward_to_inner!(caps, link, tx_room, unsent, flush, reap, recall, next_event_ns, counters);
+    forward_to_inner!(caps, link, tx_room, unsent, flush, reap, recall, next_event_ns, readable, counters);
 
     fn tx_burst(&mut self, now_ns: u64, frames: &[TxFrame<'_>]) -> usize {
         let taken = self.inner.tx_burst(now_ns, frames);

@@ -27,6 +27,7 @@ pub(crate) mod sys;
 
 use std::io;
 use std::net::{IpAddr, UdpSocket};
+use std::os::fd::{AsFd as _, BorrowedFd};
 use std::time::{Duration, Instant};
 
 pub use config::{FRAME_MAX, MTU_MIN, Offload, SOURCE_PORTS_MAX, SourcePorts, UdpConfig, UdpError};
@@ -483,6 +484,10 @@ impl Port for UdpPort {
 
     fn next_event_ns(&self) -> Option<u64> {
         (self.full_until_ns > 0).then_some(self.full_until_ns)
+    }
+
+    fn readable(&self) -> Vec<BorrowedFd<'_>> {
+        vec![self.receiver.as_fd()]
     }
 
     fn counters(&self) -> PortCounters {

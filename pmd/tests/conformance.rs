@@ -35,7 +35,8 @@ fn udp(a: &str, b: &str, gso: Offload, gro: Offload) -> (Box<dyn Port>, Box<dyn 
 }
 
 fn wrap(port: Box<dyn Port>, kind: &str) -> Box<dyn Port> {
-    match kind {
+    let readable = port.readable().len();
+    let port: Box<dyn Port> = match kind {
         "fault" => Box::new(FaultPort::new(port, 0, FaultPlan::default(), 1)),
         // Rules that never hit this port.
         "fault with rules" => {
@@ -47,7 +48,9 @@ fn wrap(port: Box<dyn Port>, kind: &str) -> Box<dyn Port> {
         "rate" => Box::new(RatePort::new(port, u64::MAX)),
         "pcap" => Box::new(PcapPort::new(port, Capture::to(Box::new(std::io::sink()), 0))),
         _ => Box::new(TracePort::new(port, 0, Box::new(std::io::sink()) as Box<dyn Write + Send>)),
-    }
+    };
+    assert_eq!(port.readable().len(), readable, "{kind}: what is slept on is the port below");
+    port
 }
 
 const KINDS: [&str; 5] = ["fault", "fault with rules", "rate", "pcap", "trace"];
@@ -76,6 +79,7 @@ fn udp_conforms() {
     for (gso, gro) in [(Auto, Auto), (Auto, Off), (Off, Auto), (Off, Off)] {
         for (a, b) in [("127.0.0.1", "127.0.0.9"), ("::1", "::1")] {
             let (mut a, mut b, ports) = udp(a, b, gso, gro);
+            assert_eq!(a.readable().len(), 1);
             ports.run(&mut *a, &mut *b);
         }
     }

@@ -1,6 +1,8 @@
 //! The lanes of a context, as the verbs layer reaches them.
 
 use core::sync::atomic::{AtomicUsize, Ordering};
+use core::time::Duration;
+use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 
@@ -34,8 +36,9 @@ impl Lanes {
         lanes: impl IntoIterator<Item = (Lane, LaneMode)>,
         common: Arc<Common>,
     ) -> Result<Self, LaneStartError> {
-        let (mut lanes, modes): (Vec<_>, Vec<_>) =
+        let (lanes, modes): (Vec<_>, Vec<_>) =
             lanes.into_iter().map(|(lane, mode)| (LaneHandle::new(lane, mode), mode)).unzip();
+        let mut lanes = lanes.into_iter().collect::<Result<Vec<_>, _>>().map_err(LaneStartError::Sleep)?;
         common.introduce(lanes.iter().map(|lane| Arc::downgrade(lane.shared())).collect());
         for (lane, mode) in lanes.iter_mut().zip(modes) {
             lane.run(mode)?;
@@ -69,6 +72,11 @@ impl Lanes {
             return 0;
         }
         if self.is_held_here() { 0 } else { lane.poll(driver) }
+    }
+
+    /// Sleeps until a lane without a thread of its own has something to do, as [`LaneHandle::wait`].
+    pub(crate) fn wait(&self, lane: usize, most: Duration) -> io::Result<()> {
+        if self.is_held_here() { Ok(()) } else { self.all[lane].wait(most) }
     }
 
     /// Runs a control operation on one lane, as [`LaneHandle::control`].

@@ -4,10 +4,11 @@ use core::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use core::time::Duration;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
-use std::thread::{self, JoinHandle, Thread};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, mpsc};
+use std::thread::{self, JoinHandle};
 
 use core_affinity::CoreId;
+use spindrift_pmd::Port;
 
 use super::board::{Board, Snapshot};
 use super::clock::Clock;
@@ -44,7 +45,8 @@ pub enum Idle {
     #[default]
     Yield,
     /// As [`Idle::Yield`], and after about a millisecond sleeps for this long (or to the next timer) between polls. What
-    /// is posted meanwhile, or handed over by another lane, wakes it; what arrives meanwhile waits.
+    /// is posted meanwhile, handed over by another lane, or arrives at a port that can be slept on ([`Port::readable`]) wakes it. What
+    /// arrives at another port waits, and so does what changes at a link.
     Nap(Duration),
 }
 
@@ -55,6 +57,9 @@ pub enum LaneStartError {
     /// The system gave no thread.
     #[error("the lane's thread could not be started: {0}")]
     Thread(#[from] io::Error),
+    /// The system gave no file descriptors for what wakes a lane that naps.
+    #[error("the lane cannot be made to sleep: {0}; raise the limit of open files (ulimit -n)")]
+    Sleep(io::Error),
     /// The system gave no random numbers for keys.
     #[error(
         "the system has no random numbers for keys: {0}; set a seed only if nobody else uses the network"
@@ -99,7 +104,7 @@ pub(super) struct Shared {
     /// The control call whose turn it is waits for the lane. The lane's thread locks it again at once after
     /// each turn, and a mutex is not fair, so it must look here first.
     control_waiting: AtomicBool,
-    /// Turns that the lane's thread has made, and at which of them the last control call ended.
+    /// Turns that the lane has made, and at which of them the last control call ended.
     turns: AtomicU32,
     last_control: AtomicU32,
     /// The lane's thread finds nothing to do.
@@ -107,8 +112,8 @@ pub(super) struct Shared {
     stop: AtomicBool,
     /// The lane has been ended, after it or another failed. Changed with the lane locked.
     ended: AtomicBool,
-    /// Of a lane that naps.
-    sleep: Option<Sleep>,
+    /// Of a lane that naps or is slept on.
+    sleep: OnceLock<Sleep>,
 }
 
 /// What ends the nap of a lane.
@@ -116,6 +121,14 @@ struct Sleep {
     waker: Arc<Waker>,
     doorbells: Doorbells,
     number: u32,
+}
+
+impl Sleep {
+    /// For this lane. What is posted wakes it.
+    fn new(lane: &Lane) -> io::Result<Self> {
+        let waker = Arc::new(Waker::new(lane.ports.iter().flat_map(Port::readable))?);
+        Ok(Self { doorbells: lane.wake(&waker), waker, number: lane.number() })
+    }
 }
 
 /// The lane, locked.
@@ -140,12 +153,11 @@ pub(super) fn this_thread() -> usize {
 
 impl LaneHandle {
     /// A lane that nobody drives yet: [`LaneHandle::run`] follows.
-    pub(super) fn new(mut lane: Lane, mode: LaneMode) -> Self {
-        let naps = matches!(mode, LaneMode::Thread { idle: Idle::Nap(_), .. });
-        let sleep = naps.then(|| {
-            let waker = Arc::default();
-            Sleep { doorbells: lane.wake(&waker), waker, number: lane.number() }
-        });
+    pub(super) fn new(lane: Lane, mode: LaneMode) -> io::Result<Self> {
+        let sleep = match mode {
+            LaneMode::Thread { idle: Idle::Nap(_), .. } => Sleep::new(&lane)?.into(),
+            _ => OnceLock::new(),
+        };
         let shared = Arc::new(Shared {
             common: Arc::clone(lane.common()),
             lane: Mutex::new(lane),
@@ -160,7 +172,7 @@ impl LaneHandle {
             ended: AtomicBool::new(false),
             sleep,
         });
-        Self { shared, thread: None }
+        Ok(Self { shared, thread: None })
     }
 
     /// Starts the lane's own thread, if it is to have one.
@@ -189,6 +201,7 @@ impl LaneHandle {
         if self.shared.failed() {
             return 0;
         }
+        self.shared.count_turn();
         match self.shared.guarded(&mut held.lane, |lane| lane.turn(driver)) {
             Ok(work) => work,
             Err(panic) => {
@@ -197,6 +210,31 @@ impl LaneHandle {
                 resume_unwind(panic)
             }
         }
+    }
+
+    /// Sleeps until a lane that runs inside the caller's thread has something to do, or for so long, if its last turn found nothing to
+    /// do. The first call only gets ready for it.
+    pub(super) fn wait(&self, most: Duration) -> io::Result<()> {
+        if self.thread.is_some() {
+            thread::yield_now();
+            return Ok(());
+        }
+        if self.shared.is_held_here() {
+            return Ok(());
+        }
+        let mut held = self.shared.lock();
+        if self.shared.sleep.get().is_none() {
+            let _ = self.shared.sleep.set(Sleep::new(&held.lane)?);
+            // Whoever posts at this moment does not know the waker yet: another turn comes first.
+            return Ok(());
+        }
+        if self.shared.failed() || !held.lane.is_at_rest() {
+            return Ok(());
+        }
+        let nap_ns = nap(&mut held.lane, most);
+        drop(held);
+        self.shared.sleep(nap_ns);
+        Ok(())
     }
 
     /// Runs a control operation between two polls. Everything posted before it is seen by it, and
@@ -209,8 +247,8 @@ impl LaneHandle {
     /// [`ControlError`], and the operation does not run.
     pub(super) fn control<R>(&self, operation: impl FnOnce(&mut Lane) -> R) -> Result<R, ControlError> {
         let mut pass = self.shared.gate.enter();
-        if let Some(lane) = &self.thread {
-            self.shared.wait_for_share(lane.thread(), || pass.wait_ns());
+        if self.thread.is_some() {
+            self.shared.wait_for_share(|| pass.wait_ns());
         }
         pass.ask();
         self.shared.control_waiting.store(true, Ordering::Release);
@@ -226,17 +264,15 @@ impl LaneHandle {
         self.shared.last_control.store(self.shared.turns.load(Ordering::Relaxed), Ordering::Relaxed);
         drop(held);
         // The operation may have brought a timer forward.
-        if let Some(Sleep { waker, .. }) = &self.shared.sleep {
-            waker.wake();
-        }
+        self.shared.rouse();
         Ok(result)
     }
 
     /// Reads what the lane counts, taken after this call began and after everything that the caller has seen of the
     /// lane's work. Any number of readers at once costs a lane with a thread of its own no more than one.
     pub(super) fn counters<R>(&self, pick: impl FnOnce(&Snapshot) -> R) -> R {
-        if let Some(lane) = &self.thread {
-            return self.shared.board.read(|| lane.thread().unpark(), pick);
+        if self.thread.is_some() {
+            return self.shared.board.read(|| self.shared.rouse(), pick);
         }
         // A control call shows the counters, so nothing is left to do in one.
         let _ = self.control(|_| ());
@@ -272,7 +308,7 @@ impl Drop for LaneHandle {
     fn drop(&mut self) {
         self.shared.stop.store(true, Ordering::Release);
         if let Some(thread) = self.thread.take() {
-            thread.thread().unpark();
+            self.shared.rouse();
             // A panic of the lane has been reported by its thread; there is nothing left to save.
             let _ = thread.join();
         }
@@ -333,7 +369,7 @@ impl Shared {
 
     /// Waits, as the one control call whose turn it is, until the lane owes it time: an idle lane once it has made a
     /// turn since the last call, a busy one once it has worked for its share.
-    fn wait_for_share(&self, lane: &Thread, wait_ns: impl Fn() -> u64) {
+    fn wait_for_share(&self, wait_ns: impl Fn() -> u64) {
         let mut tries = 0;
         while !self.stopped() && !self.failed() {
             let rest = if self.idle.load(Ordering::Relaxed) { 0 } else { wait_ns() };
@@ -342,8 +378,7 @@ impl Shared {
                 return;
             }
             if !turned {
-                // It may be asleep.
-                lane.unpark();
+                self.rouse();
             }
             tries += 1;
             if rest == 0 && tries < YIELDS_BEFORE_SLEEP {
@@ -352,6 +387,11 @@ impl Shared {
                 thread::park_timeout(Duration::from_nanos(rest.clamp(1, CONTROL_SLEEP_NS)));
             }
         }
+    }
+
+    /// Only whoever holds the lane counts.
+    fn count_turn(&self) {
+        self.turns.store(self.turns.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
     }
 
     /// Whether a control call has run since the last turn.
@@ -370,18 +410,34 @@ impl Shared {
             if pace.is_idle() && idle != Idle::Spin {
                 thread::yield_now();
             }
-            if nap_ns > 0
-                && !self.stopped()
-                && let Some(Sleep { waker, doorbells, number }) = &self.sleep
-            {
-                let inbox = self.common.inbox(*number);
-                let is_posted = || !doorbells.is_empty() || inbox.is_some_and(|inbox| !inbox.is_empty());
-                // A control call since the last turn may have brought a timer forward.
-                waker.nap(Duration::from_nanos(nap_ns), || is_posted() || self.is_fresh_from_control());
-            }
+            self.sleep(nap_ns);
         }
         if self.failed() {
             self.common.end_all();
+        }
+    }
+
+    /// Sleeps for so long at most, in nanoseconds, unless there is something to do.
+    fn sleep(&self, nap_ns: u64) {
+        let Some(Sleep { waker, doorbells, number }) = self.sleep.get().filter(|_| nap_ns > 0) else {
+            return;
+        };
+        let inbox = self.common.inbox(*number);
+        waker.nap(Duration::from_nanos(nap_ns), || {
+            let is_posted = !doorbells.is_empty() || inbox.is_some_and(|inbox| !inbox.is_empty());
+            // A control call since the last turn may have brought a timer forward.
+            is_posted
+                || self.is_fresh_from_control()
+                || self.board.is_wanted()
+                || self.stopped()
+                || self.failed()
+        });
+    }
+
+    /// Wakes whoever sleeps for the lane.
+    fn rouse(&self) {
+        if let Some(Sleep { waker, .. }) = self.sleep.get() {
+            waker.wake();
         }
     }
 
@@ -402,18 +458,22 @@ impl Shared {
                 break;
             }
         }
-        self.turns.store(self.turns.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
+        self.count_turn();
         self.idle.store(pace.is_idle(), Ordering::Relaxed);
         match idle {
             // A reader may have been in the way when the board was to be renewed for it.
             Idle::Nap(_) if self.board.is_wanted() => 0,
-            Idle::Nap(nap) if pace.idle_polls >= IDLE_POLLS + YIELDS_BEFORE_NAP => {
-                lane.nap();
-                (nap.as_nanos() as u64).min(lane.next_timer().since(lane.now()))
-            }
+            Idle::Nap(most) if pace.idle_polls >= IDLE_POLLS + YIELDS_BEFORE_NAP => nap(lane, most),
             _ => 0,
         }
     }
+}
+
+/// How long a lane may sleep now, in nanoseconds: so long at most.
+fn nap(lane: &mut Lane, most: Duration) -> u64 {
+    lane.nap();
+    let most = u64::try_from(most.as_nanos()).unwrap_or(u64::MAX);
+    most.min(lane.next_timer().since(lane.now()))
 }
 
 /// How busy a lane's thread finds its lane.

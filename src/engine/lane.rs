@@ -51,6 +51,8 @@ pub struct Lane {
     overruns_seen: u32,
     /// Answers wait for the next turn.
     answers_wait: bool,
+    /// The last turn found nothing to do.
+    at_rest: bool,
 }
 
 /// How soon whoever drives a lane gives it its next turn.
@@ -131,6 +133,7 @@ impl Lane {
             common: Arc::clone(common),
             overruns_seen: 0,
             answers_wait: false,
+            at_rest: false,
         }
     }
 
@@ -182,6 +185,7 @@ impl Lane {
             work += self.transmit(now);
         }
         work += self.deliver_events(now);
+        self.at_rest = work == 0;
         self.counters.polls += 1;
         self.counters.idle_polls += u64::from(work == 0);
         work
@@ -197,8 +201,8 @@ impl Lane {
         &mut self.endpoint
     }
 
-    /// Where what is posted to this lane is listed. Queue pairs that are made after this call wake a thread that naps.
-    pub(super) fn wake(&mut self, waker: &Arc<Waker>) -> Doorbells {
+    /// Where what is posted to this lane is listed. From this call on that wakes whoever naps.
+    pub(super) fn wake(&self, waker: &Arc<Waker>) -> Doorbells {
         self.rings.wake(waker);
         if let Some(inbox) = self.common.inbox(self.number) {
             inbox.wake(waker);
@@ -232,6 +236,11 @@ impl Lane {
     /// The lane's time now.
     pub fn now(&self) -> Time {
         self.clock.now()
+    }
+
+    /// Whether nothing is left to do now.
+    pub(super) const fn is_at_rest(&self) -> bool {
+        self.at_rest && !self.answers_wait
     }
 
     /// The lane will not be polled for a while, since it has nothing to do.

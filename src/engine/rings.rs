@@ -6,7 +6,7 @@
 //! so), so a list as long as the number of queue pairs never overflows.
 
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use crossbeam_queue::ArrayQueue;
 use crossbeam_utils::CachePadded;
@@ -47,8 +47,8 @@ pub(super) struct LaneRings {
     pub(super) doorbells: Doorbells,
     sends: SpareRings<Posted>,
     recvs: SpareRings<RecvWr>,
-    /// Only of a lane whose thread may sleep: for the others, posting costs nothing more.
-    waker: Option<Arc<Waker>>,
+    /// Only of a lane whose thread may sleep: for the others, posting costs a load more.
+    waker: Arc<OnceLock<Arc<Waker>>>,
 }
 
 impl LaneRings {
@@ -59,13 +59,13 @@ impl LaneRings {
             doorbells,
             sends: SpareRings::new(SEND_RING, SPARE_SEND_RINGS),
             recvs: SpareRings::new(RECV_RING, SPARE_RECV_RINGS),
-            waker: None,
+            waker: Arc::default(),
         }
     }
 
-    /// Lets what is posted from now on to queue pairs that are yet to be made wake a thread that naps.
-    pub(super) fn wake(&mut self, waker: &Arc<Waker>) {
-        self.waker = Some(Arc::clone(waker));
+    /// Lets what is posted from now on wake a thread that naps.
+    pub(super) fn wake(&self, waker: &Arc<Waker>) {
+        let _ = self.waker.set(Arc::clone(waker));
     }
 
     #[cfg(test)]
@@ -266,7 +266,7 @@ impl QpSubmit {
             // next request rings again.
             self.flags.armed.store(false, Ordering::Release);
         }
-        if let Some(waker) = &self.lane.waker {
+        if let Some(waker) = self.lane.waker.get() {
             waker.wake();
         }
     }

@@ -1,6 +1,8 @@
 //! Contexts and protection domains.
 
 use core::sync::atomic::{AtomicU32, Ordering};
+use core::time::Duration;
+use std::io;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
@@ -213,6 +215,34 @@ impl Context {
     /// There is no such lane.
     pub fn poll_lane_busy(&self, lane: usize) -> usize {
         self.shared.lanes.poll_lane(lane, Driver::Busy)
+    }
+
+    /// Sleeps until a lane that runs inside the caller's thread has something to do: something has arrived at one of its ports, was posted by another
+    /// thread or handed over by another lane, or a timer is due. It ends after `at_most` in any case, and may end before; at once where the last poll of the lane found
+    /// something to do, and the first time, which gets the lane ready. Then poll the lane. One with a thread of its own needs nobody's care: this only gives
+    /// the core away for a moment.
+    ///
+    /// For applications that leave their core alone while there is nothing to do; packets come later than to one that polls on. A port
+    /// without a file descriptor for it ([`Port::readable`]), such as a loopback port, wakes nobody, and neither does a link that goes up or down.
+    ///
+    /// ```no_run
+    /// # fn run(context: &spindrift::verbs::Context) -> std::io::Result<()> {
+    /// loop {
+    ///     if context.poll_lane(0) == 0 {
+    ///         context.wait_lane(0, std::time::Duration::from_millis(1))?;
+    ///     }
+    ///     // What completed, and what to post next.
+    /// }
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// The system had no file descriptors left for it (at the first call).
+    ///
+    /// # Panics
+    /// There is no such lane.
+    pub fn wait_lane(&self, lane: usize, at_most: Duration) -> io::Result<()> {
+        self.shared.lanes.wait(lane, at_most)
     }
 
     /// What a lane said when it panicked, if one did. Nothing moves on this context any more then; in

@@ -260,8 +260,8 @@
 //! }
 //! ```
 //!
-//! A lane that is to leave its core alone while nothing happens has [`Idle::Nap`]: what is posted wakes it; what arrives
-//! waits for the end of the nap.
+//! A lane that is to leave its core alone while nothing happens has [`Idle::Nap`]: what is posted wakes it, and what arrives
+//! at a port that has file descriptors for it. An application that drives a lane itself has [`Context::wait_lane`].
 //!
 //! # When something fails
 //!

@@ -14,6 +14,7 @@ mod gather;
 mod holds;
 mod host;
 mod many;
+mod naps;
 mod panic;
 mod posters;
 mod query;

@@ -3,7 +3,6 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
 
 use spindrift::congestion::CcConfig;
 use spindrift::endpoint::PortAddr;
@@ -12,9 +11,9 @@ use spindrift::path::{MAX_EVS, PathConfig};
 use spindrift::pmd::loopback::{self, LoopbackConfig, LoopbackPort};
 use spindrift::pmd::{LinkState, Medium, Port, PortCaps, RxFrame, TxFrame};
 use spindrift::verbs::{
-    Access, Context, ContextConfig, ControlError, FailReason, Idle, LaneMode, MAX_CQ_DEPTH, MAX_INLINE,
-    Placement, PostError, Qp, QpAttr, QpConfig, QpModify, QpState, RecvWr, RetryAttr, RtsAttr, SendOp,
-    SendWr, VerbsError, WrOpcode, nic,
+    Access, Context, ContextConfig, ControlError, FailReason, LaneMode, MAX_CQ_DEPTH, MAX_INLINE, Placement,
+    PostError, Qp, QpAttr, QpConfig, QpModify, QpState, RecvWr, RetryAttr, RtsAttr, SendOp, SendWr,
+    VerbsError, WrOpcode, nic,
 };
 use spindrift::wire::{EntropyMode, Psn, StevOrder};
 
@@ -211,37 +210,6 @@ fn attributes_change_in_rts_until_the_next_reset() {
         let attr = left.qp.query().unwrap();
         assert_eq!((attr.rts, attr.cc), (Some(RtsAttr::default()), right.qp.query().unwrap().cc));
     }
-}
-
-/// A peer that is silent, and a lane that naps until the timer: a shorter timeout wakes it.
-#[test]
-fn a_shorter_timeout_ends_a_nap_that_has_begun() {
-    let napping = LaneMode::Thread { core: None, idle: Idle::Nap(Duration::from_hours(1)) };
-    let retry = RtsAttr { timeout: 24, exponential_retries: 25, ..RtsAttr::default() };
-    let (left, right) = loopback::pair(1, LoopbackConfig::default());
-    let ports = nic(left);
-    let mut settings = ContextConfig::new(&ports).lane(napping);
-    // No tail probe wakes it either.
-    settings.endpoint.tail_probe_floor_ns = 1 << 50;
-    let context = Context::open(ports, settings).unwrap();
-    let (pd, mut cq) = (context.create_pd().unwrap(), context.create_cq(4).unwrap());
-    let mr = pd.register(100, Access::LOCAL_READ).unwrap();
-    let mut qp = Qp::create(&pd, &cq, &cq, &QpConfig { retry, ..QpConfig::default() }).unwrap();
-    let right = side(nic(right), LaneMode::Inline, &QpConfig::default());
-    qp.connect(&right.qp.info().unwrap()).unwrap();
-    let remote = right.mr.remote().at(0, 100).unwrap();
-    let local = mr.sge(0, 100).unwrap();
-    qp.post_send(SendWr { wr_id: 1, op: SendOp::Write, local, remote, signaled: true }).unwrap();
-    #[expect(clippy::disallowed_methods, reason = "nothing tells that a lane naps")]
-    std::thread::sleep(Duration::from_millis(100));
-    #[expect(clippy::disallowed_methods, reason = "the old deadline is a matter of seconds")]
-    let start = Instant::now();
-    let hurry = RetryAttr { timeout: 1, linear_retries: 0, exponential_retries: 0 };
-    qp.modify(QpModify::Retry(hurry)).unwrap();
-    let wc = until("the end", || cq.poll_one().unwrap());
-    assert!(start.elapsed() < Duration::from_nanos(retry.timeout_ns()) / 2);
-    assert!(!wc.status.is_success());
-    assert_eq!(qp.query().unwrap().failure.unwrap().reason, FailReason::RetryExceeded);
 }
 
 /// A context of two lanes with small limits.

@@ -1,11 +1,9 @@
 //! Lanes with the same addresses: a packet may come in on any of them.
 
-use std::time::Duration;
-
 use spindrift::endpoint::QpnShare;
 use spindrift::pmd::loopback::{self, LoopbackConfig};
 use spindrift::pmd::udp::{SourcePorts, UdpConfig, UdpPort};
-use spindrift::verbs::{Context, ContextConfig, Idle, LaneMode, VerbsError, WcStatus, nic, nic_of_queues};
+use spindrift::verbs::{Context, ContextConfig, LaneMode, VerbsError, WcStatus, nic, nic_of_queues};
 
 use crate::many::{Many, next, open, pair_at, ports, ports_of, post_rounds, write};
 use crate::side::{THREAD, faulty, until};
@@ -110,27 +108,6 @@ fn a_full_inbox_loses_packets_that_come_again() {
         assert_eq!(next(&mut left, &right).status, WcStatus::Success);
     }
     assert!(right.context.lane_counters().handover_lost < right.context.lane_counters().taken_over);
-}
-
-/// Frames for a lane that would nap for ten minutes wake it.
-#[test]
-fn a_napping_lane_wakes_when_a_frame_is_handed_over() {
-    let napping = LaneMode::Thread { core: None, idle: Idle::Nap(Duration::from_mins(10)) };
-    let (left, right) = ports(2, 1);
-    let settings = ContextConfig::new(&right[0]).lanes([THREAD, napping]);
-    let right = Context::open_lanes(right, settings).unwrap();
-    let (mut left, right) = pair_at([open(left, THREAD), right], 1, [|_| 0, |_| 1]);
-    for wr_id in 0..20 {
-        until("the nap", || {
-            let polls = right.context.counters_of(1).1.polls;
-            #[expect(clippy::disallowed_methods, reason = "nothing tells of a lane that sleeps")]
-            std::thread::sleep(Duration::from_millis(5));
-            (right.context.counters_of(1).1.polls <= polls + 2).then_some(())
-        });
-        let wr = write(&left, &right, 0, wr_id);
-        left.qps[0].post_send(wr).unwrap();
-        assert_eq!(next(&mut left, &right).wr_id, wr_id);
-    }
 }
 
 /// The news comes in on a lane that has no queue pair with that peer, and so does the answer.

@@ -34,7 +34,11 @@ pub(crate) fn side(ports: Vec<Box<dyn Port>>, lane: LaneMode, config: &QpConfig)
 /// The same with a completion queue of this depth.
 pub(crate) fn side_with_cq(ports: Vec<Box<dyn Port>>, lane: LaneMode, config: &QpConfig, depth: u32) -> Side {
     let settings = ContextConfig { seed: Some(1.into()), ..ContextConfig::new(&ports).lane(lane) };
-    let context = Context::open(ports, settings).unwrap();
+    side_on(Context::open(ports, settings).unwrap(), config, depth)
+}
+
+/// The same on a context that is open.
+pub(crate) fn side_on(context: Context, config: &QpConfig, depth: u32) -> Side {
     let pd = context.create_pd().unwrap();
     let channel = context.create_comp_channel().unwrap();
     let cq = context.create_cq_with_channel(depth, &channel).unwrap();

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::net::IpAddr;
+use std::os::fd::{AsFd as _, BorrowedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -263,6 +264,10 @@ impl Port for AfXdpPort {
 
     fn next_event_ns(&self) -> Option<u64> {
         self.retry_at
+    }
+
+    fn readable(&self) -> Vec<BorrowedFd<'_>> {
+        self.queues.iter().map(|queue| queue.as_fd()).collect()
     }
 
     fn counters(&self) -> PortCounters {

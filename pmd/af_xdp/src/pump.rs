@@ -8,7 +8,6 @@
 //! Both block their thread until the limit that the settings give, or until `stop` is set.
 
 use std::net::{IpAddr, Ipv6Addr};
-use std::os::fd::AsFd as _;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -335,12 +334,9 @@ impl Receiver {
             } else if first.is_some() && last.elapsed() > IDLE_END {
                 break;
             } else if self.wait == Wait::Poll {
-                let mut all: Vec<_> = self
-                    .port
-                    .queues
-                    .iter()
-                    .map(|queue| PollFd::from_borrowed_fd(queue.as_fd(), PollFlags::IN))
-                    .collect();
+                let all = self.port.readable();
+                let mut all: Vec<_> =
+                    all.into_iter().map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)).collect();
                 // A signal may end it early, as does a packet.
                 let _ = poll(&mut all, Some(&POLL_WAIT));
             }

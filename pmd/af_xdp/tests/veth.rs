@@ -42,7 +42,7 @@ fn conforms() {
         let Some(hosts) = Hosts::new("conform", mtu, 1) else { return };
         hosts.introduce();
         let [mut a, mut b] = hosts.open(mode, addresses);
-        assert_eq!(a.caps().max_frame, mtu + 14);
+        assert_eq!((a.caps().max_frame, a.readable().len()), (mtu + 14, 1));
         conformance(&mut a, &mut b);
     }
 }

@@ -95,9 +95,10 @@ fn bandwidth_is_measured_and_verified() {
     );
     assert!(row["bandwidth_gbps"].as_f64().unwrap() > 0.0);
     assert_eq!((&client["role"], &client["error"]), (&"client".into(), &Json::Null));
+    let row = &server["rows"][0];
     assert_eq!(
-        server["rows"][0],
-        serde_json::json!({"size_bytes": 65_536, "iterations": 300, "verified": true})
+        row,
+        &serde_json::json!({"size_bytes": 65_536, "iterations": 300, "verified": true, "cpu_s": row["cpu_s"]})
     );
 }
 
@@ -119,6 +120,34 @@ fn the_pump_runs_beside_the_writes() {
     }
     let (client, _) = both("write-bw", &[], &["-s", "64K", "-n", "10"]);
     assert_eq!(client["rows"][0]["pump_gbps"], Json::Null, "not asked for");
+}
+
+/// Packets come one in three milliseconds, and both sides leave their cores to others in between; the bytes are the same.
+#[test]
+fn sides_that_wait_by_poll_sleep_between_packets() {
+    let slow = ["-s", "4K", "-D", "1s", "--link-rate", "10M", "--wait", "poll"];
+    let (client, server) = both("write-bw", &["--wait", "poll"], &slow);
+    let row = &client["rows"][0];
+    assert!(row["verified"] == true && row["iterations"].as_u64().unwrap() > 100, "{row}");
+    for object in [client, server] {
+        assert_eq!(object["settings"]["wait"], "poll");
+        let cpu_s = object["rows"][0]["cpu_s"].as_f64().unwrap();
+        // One that spins takes a second.
+        assert!(cpu_s > 0.0 && cpu_s < 0.4, "{object}");
+    }
+}
+
+#[test]
+fn a_ping_pong_between_sleepers_is_answered() {
+    for size in ["2", "16K"] {
+        let (client, server) =
+            both("write-lat", &["--wait", "poll"], &["-s", size, "-n", "300", "--wait", "poll"]);
+        let row = &client["rows"][0];
+        assert_eq!((&row["iterations"], &server["rows"][0]["iterations"]), (&300.into(), &300.into()));
+        assert!([row, &server["rows"][0]].iter().all(|row| row["cpu_s"].as_f64().unwrap() > 0.0), "{server}");
+        // Nobody is woken by a timer instead: a side looks at the clock after a millisecond.
+        assert!(row["min_us"].as_f64().unwrap() < 500.0, "{row}");
+    }
 }
 
 /// Two processes of one host cannot listen on one port, and what one of them asks the other answers where it listens.

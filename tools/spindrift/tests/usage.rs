@@ -86,6 +86,9 @@ fn flags_out_of_range() {
         ),
         (&["loopback", "--with-pump"], &["--with-pump"]),
         (&["pump", "udp", "--loopback", "-s", "0"], &["--size 0", "1 to 8960"]),
+        (&["write-bw", "--wait", "poll", "--share-cores"], &["--wait", "--share-cores"]),
+        (&["write-lat", "--wait", "nap"], &["--wait", "nap", "spin", "poll"]),
+        (&["loopback", "--wait", "poll"], &["--wait"]),
         (&["pump", "udp", "--loopback", "--source-ports", "0"], &["--source-ports 0", "16384"]),
     ] {
         assert_refused(args, parts);

@@ -14,6 +14,7 @@ use spindrift_pmd::fault::FaultPlan;
 
 use super::check::{check, parse_faults, retry};
 use super::evs::EvLists;
+use super::pin::WaitName;
 use crate::config::{CcName, Config, EntropyName, PortKind};
 use crate::place::Place;
 use crate::units::{parse_duration, parse_rate, parse_size};
@@ -153,6 +154,8 @@ pub(crate) struct Settings {
     /// Whether the packets that take each of them are counted.
     pub(crate) count_packets: bool,
     pub(crate) port: PortKind,
+    /// What lanes do while there is nothing to do.
+    pub(crate) wait: WaitName,
     /// What this host is called in the topology, if there is one.
     pub(crate) host: Option<String>,
     /// Source-routed ways to other hosts, if packets are to take such.
@@ -214,6 +217,7 @@ impl Settings {
             backup: args.backup_evs.or(config.path.backup),
             count_packets: false,
             port: port.or(config.nic.port).unwrap_or(defaults.port),
+            wait: WaitName::Spin,
             host: None,
             routes: Vec::new(),
             counters: args.counters,

@@ -1,6 +1,34 @@
-//! Cores.
+//! Cores, and what is done with them while there is nothing to do.
 
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+use clap::ValueEnum;
 use core_affinity::CoreId;
+use rustix::time::{ClockId, clock_gettime};
+use spindrift::verbs::Context;
+
+/// Longest sleep: what is looked at now and then is looked at so often.
+const SLEEP_MAX: Duration = Duration::from_millis(1);
+
+/// What is done while there is nothing to do.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub(crate) enum WaitName {
+    /// Ask again and again.
+    #[default]
+    Spin,
+    /// Sleep until something arrives, and leave the core to others.
+    Poll,
+}
+
+impl WaitName {
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Spin => "spin",
+            Self::Poll => "poll",
+        }
+    }
+}
 
 /// The cores that the lanes of one side have for themselves.
 #[derive(Clone, Debug)]
@@ -9,6 +37,7 @@ pub(crate) struct Cores {
     pub(crate) pinned: Vec<usize>,
     /// There is one for each lane, pinned or not.
     own: bool,
+    wait: WaitName,
 }
 
 impl Cores {
@@ -17,16 +46,38 @@ impl Cores {
         let cores: Vec<usize> = available();
         let mut chunks = cores.chunks_exact(lanes);
         match [chunks.next(), chunks.next()] {
-            [Some(first), Some(second)] => {
-                [first, second].map(|pinned| Self { pinned: pinned.to_vec(), own: true })
-            }
-            _ => [(); 2].map(|()| Self { pinned: Vec::new(), own: false }),
+            [Some(first), Some(second)] => [first, second].map(|pinned| Self {
+                pinned: pinned.to_vec(),
+                own: true,
+                wait: WaitName::Spin,
+            }),
+            _ => [(); 2].map(|()| Self { pinned: Vec::new(), own: false, wait: WaitName::Spin }),
         }
     }
 
     /// The scheduler's choice, for one side of two that may be on one host. `shared`: with others that are busy, too.
-    pub(crate) fn any(lanes: usize, shared: bool) -> Self {
-        Self { pinned: Vec::new(), own: !shared && enough_for(lanes + 1) }
+    pub(crate) fn any(lanes: usize, shared: bool, wait: WaitName) -> Self {
+        Self { pinned: Vec::new(), own: !shared && enough_for(lanes + 1), wait }
+    }
+
+    /// Makes sure that all lanes can be slept on, if they are to be.
+    pub(crate) fn check(&self, context: &Context) -> Result<()> {
+        if self.wait == WaitName::Poll {
+            for lane in 0..context.lanes() {
+                context
+                    .wait_lane(lane, Duration::ZERO)
+                    .context("--wait poll: the system gives no file descriptors")?;
+            }
+        }
+        Ok(())
+    }
+
+    /// After a turn of a lane that found nothing, where others may need the core.
+    pub(crate) fn rest(&self, context: &Context, lane: usize) {
+        // It cannot fail: `check` has slept on all lanes.
+        if self.wait == WaitName::Spin || context.wait_lane(lane, SLEEP_MAX).is_err() {
+            std::thread::yield_now();
+        }
     }
 
     /// Binds this thread, which drives a lane. Where that is not allowed, the scheduler's choice will do.
@@ -38,7 +89,7 @@ impl Cores {
 
     /// What a lane does when it finds nothing.
     pub(crate) fn idle(&self) -> Idle {
-        Idle::new(self.own)
+        Idle::new(self.own, self.wait)
     }
 }
 
@@ -51,17 +102,34 @@ fn available() -> Vec<usize> {
     core_affinity::get_core_ids().unwrap_or_default().iter().map(|core| core.id).collect()
 }
 
+/// Time for which the threads of this process have had cores, all together.
+pub(crate) fn cpu_time() -> Duration {
+    Duration::try_from(clock_gettime(ClockId::ProcessCPUTime)).unwrap_or_default()
+}
+
 /// What to do between polls that found nothing.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Idle {
     polls: u32,
     before_yield: u32,
+    wait: WaitName,
 }
 
 impl Idle {
     /// With a core for each side, spinning is fastest; else the other side needs the core.
-    fn new(own_core: bool) -> Self {
-        Self { polls: 0, before_yield: if own_core { 4096 } else { 4 } }
+    fn new(own_core: bool, wait: WaitName) -> Self {
+        Self { polls: 0, before_yield: if own_core { 4096 } else { 4 }, wait }
+    }
+
+    /// Tells what the last poll of a lane found. Returns whether it has slept since.
+    #[inline]
+    pub(crate) fn after_turn(&mut self, work: usize, context: &Context, lane: usize) -> Result<bool> {
+        if self.wait == WaitName::Poll && work == 0 {
+            context.wait_lane(lane, SLEEP_MAX)?;
+            return Ok(true);
+        }
+        self.after(work);
+        Ok(false)
     }
 
     /// Tells what the last poll found.

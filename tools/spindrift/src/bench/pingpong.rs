@@ -8,7 +8,7 @@ use spindrift::verbs::exchange::RemoteMr;
 use spindrift::verbs::{Cq, PostError, RecvWr, RemoteAddr, SendOp, SendWr, Sge, Wc, WcOpcode};
 
 use super::pauses::Pauses;
-use super::pin::Idle;
+use super::pin::{Idle, cpu_time};
 use super::report::explain;
 use super::side::Side;
 
@@ -16,12 +16,18 @@ use super::side::Side;
 pub(crate) const WARM_UP: u64 = 100;
 /// Polls between two looks at whether to go on.
 const LOOK_POLLS: u32 = 1 << 14;
-/// Polls between two looks at the clock.
+/// Polls between two looks at the clock: a power of two.
 const CLOCK_POLLS: u32 = 64;
 /// Receives kept posted: more than messages are ever in flight.
 const RECEIVES: u32 = 4;
 /// Longest latency that the histogram tells apart, ns.
 const LONGEST_NS: u64 = 60_000_000_000;
+
+/// One poll more. Sleep is as long as those until the next look at the clock.
+const fn after(polls: u32, has_slept: bool) -> u32 {
+    let polls = if has_slept { polls | (CLOCK_POLLS - 1) } else { polls };
+    polls.wrapping_add(1)
+}
 
 /// Asked now and then while waiting; an error ends the wait.
 pub(crate) type GoOn<'a> = &'a mut dyn FnMut() -> Result<()>;
@@ -32,6 +38,8 @@ pub(crate) struct Led {
     /// Halves of the round trips, ns.
     pub(crate) histogram: Histogram<u64>,
     pub(crate) elapsed: Duration,
+    /// Time for which this process's threads had cores.
+    pub(crate) cpu: Duration,
     /// Longest time that the leader's thread was not run.
     pub(crate) longest_pause: Duration,
 }
@@ -50,6 +58,7 @@ pub(crate) struct Player<'a> {
     idle: Idle,
     /// Start of what is measured.
     start: Instant,
+    cpu_before: Duration,
     pauses: Pauses,
 }
 
@@ -60,8 +69,9 @@ impl<'a> Player<'a> {
         let remote = remote.at(0, u64::from(size)).context("the peer's memory")?;
         side.target.region().store(size as usize - 1, 0)?;
         let with_imm = size > mtu;
-        let (start, pauses) = (Instant::now(), Pauses::default());
-        let mut player = Self { side, size, local, remote, with_imm, arrived: 0, idle, start, pauses };
+        let (start, cpu_before, pauses) = (Instant::now(), cpu_time(), Pauses::default());
+        let mut player =
+            Self { side, size, local, remote, with_imm, arrived: 0, idle, start, cpu_before, pauses };
         if with_imm {
             while player.side.qps.first().is_some_and(|qp| qp.recvs_outstanding() < RECEIVES) {
                 player.expect_one()?;
@@ -100,19 +110,18 @@ impl<'a> Player<'a> {
         }
     }
 
-    /// One turn of the lane, within the game: the next one, or a message, follows at once.
-    fn poll(&mut self) -> Result<()> {
+    /// One turn of the lane, within the game: the next one, or a message, follows at once. Returns whether it has slept after it.
+    fn poll(&mut self) -> Result<bool> {
         let work = self.side.context.poll_busy();
         self.see(work)
     }
 
-    /// Takes completions after a turn that found so much work.
-    fn see(&mut self, work: usize) -> Result<()> {
+    /// Takes completions after a turn that found so much work. Returns whether it has slept after it.
+    fn see(&mut self, work: usize) -> Result<bool> {
         while let Some(wc) = self.side.cqs.first_mut().map(Cq::poll_one).transpose()?.flatten() {
             self.complete(&wc)?;
         }
-        self.idle.after(work);
-        Ok(())
+        self.idle.after_turn(work, &self.side.context, 0)
     }
 
     /// One turn of the lane that nothing is expected of: it only answers the peer.
@@ -137,7 +146,7 @@ impl<'a> Player<'a> {
     pub(crate) fn wait(&mut self, round: u64, go_on: GoOn<'_>) -> Result<()> {
         let mut polls = 0;
         loop {
-            self.poll()?;
+            let has_slept = self.poll()?;
             let there = if self.with_imm {
                 self.arrived > round
             } else {
@@ -146,7 +155,7 @@ impl<'a> Player<'a> {
             if there {
                 return Ok(());
             }
-            polls += 1;
+            polls = after(polls, has_slept);
             if polls % CLOCK_POLLS == 0 {
                 self.pauses.look(self.start.elapsed());
             }
@@ -160,7 +169,7 @@ impl<'a> Player<'a> {
     fn begin(&mut self, round: u64) -> Instant {
         let now = Instant::now();
         if round == WARM_UP {
-            (self.start, self.pauses) = (now, Pauses::default());
+            (self.start, self.cpu_before, self.pauses) = (now, cpu_time(), Pauses::default());
         }
         self.pauses.look(now.saturating_duration_since(self.start));
         now
@@ -183,7 +192,8 @@ impl<'a> Player<'a> {
         }
         let elapsed = self.start.elapsed();
         self.pauses.look(elapsed);
-        Ok(Led { histogram, elapsed, longest_pause: self.pauses.longest() })
+        let cpu = cpu_time().saturating_sub(self.cpu_before);
+        Ok(Led { histogram, elapsed, cpu, longest_pause: self.pauses.longest() })
     }
 
     /// Answers so many rounds. Returns the longest time that this thread was not run.
@@ -202,8 +212,7 @@ impl<'a> Player<'a> {
         let mut polls = 0;
         while self.side.qps.first().is_some_and(|qp| qp.sends_outstanding() > 0) {
             let work = self.side.context.poll();
-            self.see(work)?;
-            polls += 1;
+            polls = after(polls, self.see(work)?);
             if polls % LOOK_POLLS == 0 {
                 go_on()?;
             }

@@ -11,6 +11,7 @@ use spindrift::verbs::{RtsAttr, WcStatus};
 
 use super::options::{Amount, Settings};
 use super::pauses::spoils;
+use super::pin::WaitName;
 use super::pingpong::Led;
 use super::side::{Counted, InUse};
 use super::writer::Measured;
@@ -38,6 +39,8 @@ pub(crate) struct BandwidthRow {
     pub(crate) verified: bool,
     /// Longest time in which the writer's thread was not run.
     pub(crate) longest_pause_ms: f64,
+    /// Time for which this process's threads had cores.
+    pub(crate) cpu_s: f64,
     /// Writes compared while the run went on.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) sampled: Option<u64>,
@@ -97,6 +100,7 @@ impl BandwidthRow {
             beside: None,
             verified,
             longest_pause_ms: measured.longest_pause.as_secs_f64() * 1000.0,
+            cpu_s: measured.cpu.as_secs_f64(),
             sampled: None,
         }
     }
@@ -166,6 +170,8 @@ pub(crate) struct LatencyRow {
     pub(crate) max_us: f64,
     /// Longest time in which this side's thread was not run; in `loopback` that of either side.
     pub(crate) longest_pause_ms: f64,
+    /// Time for which this process's threads had cores.
+    pub(crate) cpu_s: f64,
 }
 
 impl LatencyRow {
@@ -182,6 +188,7 @@ impl LatencyRow {
             p999_us: us(histogram.value_at_quantile(0.999)),
             max_us: us(histogram.max()),
             longest_pause_ms: led.longest_pause.as_secs_f64() * 1000.0,
+            cpu_s: led.cpu.as_secs_f64(),
         }
     }
 
@@ -246,6 +253,7 @@ pub(crate) fn settings_json(settings: &Settings, in_use: &InUse) -> Map<String, 
         put("routing", nic.routing.map(RoutingName::name).into());
     }
     put("lanes", settings.lanes.into());
+    put("wait", settings.wait.name().into());
     put("queue_pairs", settings.qps.into());
     put("tx_depth", settings.tx_depth.into());
     put("mtu", in_use.mtu.into());
@@ -296,11 +304,12 @@ fn settings_line(settings: &Settings, in_use: &InUse) -> String {
     let many =
         |count: usize, one: &str| if count == 1 { format!("1 {one}") } else { format!("{count} {one}s") };
     format!(
-        "port {}, {}{}{}, {}, tx depth {}, MTU {}, iCRC {}, congestion control {}, {}",
+        "port {}, {}{}{}{}, {}, tx depth {}, MTU {}, iCRC {}, congestion control {}, {}",
         settings.port.name(),
         many(in_use.planes, "plane"),
         settings.link_rate.map_or_else(String::new, |rate| format!(" of {}/s", format_rate(rate))),
         if settings.lanes == 1 { String::new() } else { format!(", {} lanes", settings.lanes) },
+        if settings.wait == WaitName::Poll { ", asleep while idle" } else { "" },
         many(settings.qps, "queue pair"),
         settings.tx_depth,
         in_use.mtu,
@@ -439,6 +448,7 @@ mod tests {
         let led = |pause, elapsed| Led {
             histogram: histogram.clone(),
             elapsed: Duration::from_millis(elapsed),
+            cpu: Duration::ZERO,
             longest_pause: Duration::from_millis(pause),
         };
         let warning = |led: &Led| LatencyRow::new(2, led).pause_warning(led);

@@ -56,8 +56,8 @@ impl Worker<'_> {
             let work = self.context.poll_lane(self.lane);
             let newly = self.complete(check)?;
             done += newly;
-            self.idle.after(work + newly as usize);
-            steps += 1 + work;
+            let has_slept = self.idle.after_turn(work + newly as usize, &self.context, self.lane)?;
+            steps += if has_slept { CLOCK_STEPS } else { 1 + work };
             if steps >= CLOCK_STEPS {
                 steps = 0;
                 if clock(done)? {
@@ -74,7 +74,10 @@ impl Worker<'_> {
     pub(super) fn serve(&mut self, clock: &mut dyn FnMut() -> Result<bool>) -> Result<()> {
         while !clock()? {
             for _ in 0..CLOCK_STEPS {
-                self.idle.after(self.context.poll_lane(self.lane));
+                let work = self.context.poll_lane(self.lane);
+                if self.idle.after_turn(work, &self.context, self.lane)? {
+                    break;
+                }
             }
         }
         Ok(())

@@ -15,7 +15,7 @@ use super::options::Amount;
 pub(crate) use super::pace::Watch;
 use super::pace::{Pace, gbps};
 use super::pauses::Pauses;
-use super::pin::Cores;
+use super::pin::{Cores, cpu_time};
 use super::side::Side;
 pub(crate) use super::worker::Check;
 use super::worker::{Stream, Worker};
@@ -25,6 +25,8 @@ use super::worker::{Stream, Worker};
 pub(crate) struct Measured {
     pub(crate) iterations: u64,
     pub(crate) elapsed: Duration,
+    /// Time for which this process's threads had cores.
+    pub(crate) cpu: Duration,
     pub(crate) peak_gbps: f64,
     /// Longest time that a thread was not run, or stuck in one turn.
     pub(crate) longest_pause: Duration,
@@ -40,6 +42,7 @@ impl Measured {
         Self {
             iterations: self.iterations + later.iterations,
             elapsed: self.elapsed + later.elapsed,
+            cpu: self.cpu + later.cpu,
             peak_gbps: self.peak_gbps.max(later.peak_gbps),
             longest_pause: self.longest_pause.max(later.longest_pause),
         }
@@ -114,6 +117,7 @@ impl<'a> Writer<'a> {
     ) -> Result<Measured> {
         let Self { layout, first, others, cores } = self;
         let run = Run::new(amount, others.len() + 1);
+        let before = cpu_time();
         let mut shares = Shares { amount, qps: layout.qps, before: 0 };
         let share = shares.next(first.streams.len());
         let (pace, longest) = thread::scope(|scope| {
@@ -133,8 +137,9 @@ impl<'a> Writer<'a> {
             (pace, pauses.max().unwrap_or_default())
         });
         let (elapsed, iterations) = (pace.start.elapsed(), run.result()?);
+        let cpu = cpu_time().saturating_sub(before);
         let longest_pause = pace.pauses.longest().max(longest);
-        let measured = Measured { iterations, elapsed, peak_gbps: 0.0, longest_pause };
+        let measured = Measured { iterations, elapsed, cpu, peak_gbps: 0.0, longest_pause };
         Ok(Measured { peak_gbps: pace.peak_gbps.max(measured.gbps(layout.size)), ..measured })
     }
 }

@@ -3,9 +3,10 @@
 use std::net::Ipv6Addr;
 
 use anyhow::Result;
-use clap::{Args, ValueEnum};
+use clap::Args;
 
 use super::Common;
+use crate::bench::pin::WaitName;
 use crate::config::XdpModeName;
 use crate::place::Place;
 use crate::verbose::Verbosity;
@@ -26,16 +27,6 @@ pub(super) struct AfXdpPumpArgs {
     /// Who runs the XDP program.
     #[arg(long, value_enum, default_value_t)]
     xdp_mode: XdpModeName,
-}
-
-/// What a receiver does while there is nothing.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-enum WaitName {
-    /// It asks again and again.
-    #[default]
-    Spin,
-    /// It sleeps, and leaves its core to others.
-    Poll,
 }
 
 impl AfXdpPumpArgs {

@@ -106,7 +106,8 @@ impl<'a> Client<'a> {
         tell_unused_planes("server", &peer, &offer, &theirs);
         tell_without_path(settings, "server", &peer, &theirs);
         let remote = *theirs.memory.first().with_context(|| format!("the server {peer} offers no memory"))?;
-        let cores = Cores::any(settings.lanes, session.share_cores);
+        let cores = Cores::any(settings.lanes, session.share_cores, settings.wait);
+        cores.check(&side.context)?;
         let pump = if session.with_pump {
             let (local, remote) = (first_address(&offer)?, first_address(&theirs)?);
             Some(Sending { local, remote, payload: side.in_use.mtu as usize, gso: settings.gso })
@@ -163,7 +164,7 @@ impl<'a> Client<'a> {
 
     fn receive(&mut self) -> Result<Message> {
         let channel = &mut self.channel;
-        let received = while_polling(&self.side.context, || channel.receive(), &mut |now| {
+        let received = while_polling(&self.side.context, &self.cores, || channel.receive(), &mut |now| {
             sample(&mut self.sampler, now);
         })?;
         received.map_err(|error| with_peer(error, "server", &self.peer))

@@ -29,6 +29,7 @@ use crate::bench::check::{
 };
 use crate::bench::nic::{Nic, is_in_use, open_af_xdp, open_udp};
 use crate::bench::options::{Amount, Defaults, RunArgs, Settings};
+use crate::bench::pin::{Cores, WaitName};
 use crate::bench::samples::{Sampler, SamplesConfig, USUAL_INTERVAL};
 use crate::bench::side::Side;
 use crate::bench::source_ports::SourcePortSet;
@@ -116,6 +117,9 @@ pub(crate) struct RemoteArgs {
     /// This host's cores are shared with other busy processes: give a core away as soon as there is nothing to do.
     #[arg(long)]
     share_cores: bool,
+    /// What this side does while there is nothing to do.
+    #[arg(long, value_enum, default_value_t, conflicts_with = "share_cores")]
+    wait: WaitName,
     /// Server only: after a run, wait for the next client, until Ctrl-C. One JSON object a run.
     #[arg(long, conflicts_with_all = ["server", "pcap", "samples"])]
     keep_serving: bool,
@@ -177,6 +181,7 @@ fn run(args: &RemoteArgs, kind: Kind, size: Option<u64>, iterations: u64) -> Res
     check_pump(args, kind)?;
     let samples = samples(args, kind)?;
     settings.count_packets = samples.is_some();
+    settings.wait = args.wait;
     if kind == Kind::WriteLat {
         check_latency(&settings, &args.run, "write-lat")?;
     }
@@ -410,6 +415,7 @@ fn pretty(address: &str) -> String {
 /// is called now and then.
 fn while_polling<R: Send>(
     context: &Context,
+    cores: &Cores,
     blocking: impl FnOnce() -> R + Send,
     look: &mut dyn FnMut(Instant),
 ) -> Result<R> {
@@ -417,7 +423,7 @@ fn while_polling<R: Send>(
     let drive = |lane: usize, over: &mut dyn FnMut() -> bool| {
         while !over() {
             if context.poll_lane(lane) == 0 {
-                thread::yield_now();
+                cores.rest(context, lane);
             }
         }
     };

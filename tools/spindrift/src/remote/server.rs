@@ -14,7 +14,7 @@ use super::site::tell_without_path;
 use super::{Session, pretty, sample, tell_unused_planes, while_polling, with_peer};
 use crate::bench::layout::Layout;
 use crate::bench::options::Settings;
-use crate::bench::pin::Cores;
+use crate::bench::pin::{Cores, cpu_time};
 use crate::bench::pingpong::Player;
 use crate::bench::report::{counters_json, counters_table, faults_line, settings_json, settings_lines};
 use crate::bench::samples::Sampler;
@@ -27,6 +27,8 @@ struct Row {
     size_bytes: u64,
     iterations: u64,
     verified: bool,
+    /// Time for which this process's threads had cores, from the server's being ready until the client was done.
+    cpu_s: f64,
 }
 
 pub(super) fn run(session: &Session) -> Result<()> {
@@ -142,7 +144,8 @@ impl<'a> Server<'a> {
             ));
             say(&format!("{:>9} {:>12}  verified", "#bytes", "#iterations"));
         }
-        let cores = Cores::any(settings.lanes, session.share_cores);
+        let cores = Cores::any(settings.lanes, session.share_cores, settings.wait);
+        cores.check(&side.context)?;
         let pump_at = first_address(&offer)?;
         let sampler = session.sampler(&side)?;
         Ok(Self { session, settings, channel, side, remote, plan, layouts, peer, cores, pump_at, sampler })
@@ -152,9 +155,10 @@ impl<'a> Server<'a> {
     fn receive(&mut self) -> Result<Message> {
         loop {
             let channel = &mut self.channel;
-            let received = while_polling(&self.side.context, || channel.receive(), &mut |now| {
-                sample(&mut self.sampler, now);
-            })?;
+            let received =
+                while_polling(&self.side.context, &self.cores, || channel.receive(), &mut |now| {
+                    sample(&mut self.sampler, now);
+                })?;
             self.session.stop.check()?;
             match received.map_err(|error| with_peer(error, "client", &self.peer))? {
                 Message::Alive { .. } => {}
@@ -213,20 +217,23 @@ impl<'a> Server<'a> {
         let pattern = layout.pattern(self.plan.seed);
         layout.clear(self.side.target.region())?;
         self.send(&Message::Ready)?;
+        let before = cpu_time();
         let (writes, measured) = self.done()?;
+        let cpu_s = cpu_time().saturating_sub(before).as_secs_f64();
         let mismatch = layout.check(self.side.target.region(), &pattern, &writes)?;
         let whole = writes.len() == layout.qps;
         let reason = mismatch
             .map(|found| format!("byte {} of the target is wrong (queue pair {})", found.offset, found.qp));
         let verified = mismatch.is_none() && whole;
         self.send(&Message::Verdict { verified, reason })?;
-        Ok(Row { size_bytes: layout.size.into(), iterations: measured, verified })
+        Ok(Row { size_bytes: layout.size.into(), iterations: measured, verified, cpu_s })
     }
 
     fn latency(&mut self, layout: &Layout) -> Result<Row> {
         let mtu = self.side.in_use.mtu;
         let (stop, peer) = (&self.session.stop, &self.peer);
         let mut player = Player::new(&mut self.side, layout.size, self.remote, mtu, self.cores.idle())?;
+        let before = cpu_time();
         let ready = self.channel.send(&Message::Ready);
         ready.map_err(|error| with_peer(error, "client", &self.peer))?;
         let channel = &self.channel;
@@ -239,7 +246,8 @@ impl<'a> Server<'a> {
         };
         player.follow(self.plan.rounds, &mut go_on)?;
         let (_, measured) = self.done()?;
+        let cpu_s = cpu_time().saturating_sub(before).as_secs_f64();
         self.send(&Message::Verdict { verified: true, reason: None })?;
-        Ok(Row { size_bytes: layout.size.into(), iterations: measured, verified: true })
+        Ok(Row { size_bytes: layout.size.into(), iterations: measured, verified: true, cpu_s })
     }
 }
