@@ -10,18 +10,20 @@ name=wait.sh
 
 usage() {
     cat <<'EOT'
-usage: benches/wait.sh [--rounds N] [--seconds N] [--iters N] [--slow RATE] [-- OPTIONS]
+usage: benches/wait.sh [--rounds N] [--seconds N] [--iters N] [--slow RATE] [--napi "0 1"] [-- OPTIONS]
 
   --rounds N       rounds [default: 5]
   --seconds N      seconds for each run of write-bw [default: 1]
   --iters N        round trips for each run of write-lat [default: 20000]
   --slow RATE      bits per second of the run that shows what is left for others [default: 100M]
+  --napi "A B"     cores of the threads that serve the client's and the server's interface; the client has core 0, the
+                   server core 1 [default: "0 1"]
   --               what follows goes to both commands on both ends, such as --cc none
 EOT
 }
 
-rounds=5 seconds=1 iters=20000 slow=100M
-read_options 'rounds seconds iters slow' '' "$@"
+rounds=5 seconds=1 iters=20000 slow=100M napi="0 1"
+read_options 'rounds seconds iters slow napi' '' "$@"
 shift $taken
 need_counts "$rounds" "$seconds" "$iters"
 need_tools 'apt-get install ethtool iproute2 procps python3 util-linux installs it' ethtool ip pgrep python3 taskset
@@ -44,8 +46,8 @@ done
 threaded() {
     ip netns exec "$a" sh -c "echo $1 >/sys/class/net/veth-a/threaded"
     ip netns exec "$b" sh -c "echo $1 >/sys/class/net/veth-b/threaded"
-    for thread in $(pgrep 'napi/veth-a'); do taskset -cp 0 "$thread" >/dev/null; done
-    for thread in $(pgrep 'napi/veth-b'); do taskset -cp 1 "$thread" >/dev/null; done
+    for thread in $(pgrep 'napi/veth-a'); do taskset -cp "${napi% *}" "$thread" >/dev/null; done
+    for thread in $(pgrep 'napi/veth-b'); do taskset -cp "${napi#* }" "$thread" >/dev/null; done
 }
 
 # $1 is where the results go; what both sides say, $2; what the client says besides, $3.
@@ -56,10 +58,10 @@ run() {
 
 round=1
 while [ "$round" -le "$rounds" ]; do
-    for napi in 0 1; do
-        threaded $napi
+    for threads in 0 1; do
+        threaded $threads
         for wait in spin poll; do
-            each=$round-$napi-$wait
+            each=$round-$threads-$wait
             run "$each-small" "write-bw --wait $wait $*" "-s 64 -D $seconds"
             run "$each-large" "write-bw --wait $wait $*" "-s 64K -D $seconds"
             run "$each-slow" "write-bw --wait $wait $*" "-s 64K -D $seconds --link-rate $slow"
