@@ -67,8 +67,11 @@ done
 # Long, and what they test is tested by shorter ones too.
 skipped=(forged_updates_hardly_slow one_forged_update_without ten_thousand_queue_pairs)
 
+# What counts as a hang goes by how long the tests take on this machine without a mutant: a minute on a slow one.
+patience=(--timeout-multiplier 2 --minimum-test-timeout 60)
+
 status=0
-cargo mutants --config tests/mutants.toml --output target --package spindrift --timeout 60 --no-times \
+cargo mutants --config tests/mutants.toml --output target --package spindrift "${patience[@]}" --no-times \
     "${selection[@]}" "${targets[@]/#/--cargo-arg=}" -- --locked -- "${skipped[@]/#/--skip=}" || status=$?
 case $status in
     # 3: a mutant hung, which the tests notice too.

@@ -88,7 +88,7 @@ fn congestion_control_hears_nothing_of_full_queues() {
 #[test]
 fn repeats_that_did_not_leave_teach_nothing() {
     let (mut lost, mut needless, mut seen) = (0, 0, 0);
-    for seed in 0..6 {
+    for seed in 0..3 {
         let mut flow = crowded(seed, 1, |init| init);
         flow.net.links[0].loss = 300;
         for node in &mut flow.net.nodes {
@@ -102,7 +102,7 @@ fn repeats_that_did_not_leave_teach_nothing() {
     }
     // What the target had seen before, and what the writer takes for needless, are the same packets, but for an answer
     // that waited at the target until a report that was made later had left.
-    assert!(lost > 600 && needless.abs_diff(seen) * 20 <= lost, "{lost} {needless} {seen}");
+    assert!(lost > 300 && needless.abs_diff(seen) * 20 <= lost, "{lost} {needless} {seen}");
 }
 
 /// A tail probe that finds the queue full leaves as soon as there is room, not when the next one is due.
