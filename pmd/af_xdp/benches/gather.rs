@@ -72,7 +72,7 @@ const CASES: [Case; 8] = [
 ];
 
 fn main() {
-    let rounds = std::env::args().filter_map(|arg| arg.parse().ok()).next().unwrap_or(5);
+    let rounds = std::env::args().find_map(|arg| arg.parse().ok()).unwrap_or(5);
     let Some(hosts) = Hosts::new("gather", 9000, 1) else { std::process::exit(1) };
     hosts.introduce();
     println!("payload  memory  CRC   copied, Gb/s  gathered, Gb/s  gathered / copied");

@@ -112,13 +112,15 @@ impl Count {
 enum QueueCount {
     /// When it will be empty, in the kernel's nanoseconds.
     EmptyAt,
+    /// When that of the trimmed packets will be.
+    TrimmedEmptyAt,
     Marked,
     Trimmed,
     Dropped,
 }
 
 impl QueueCount {
-    const ALL: usize = 4;
+    const ALL: usize = 5;
 }
 
 /// Ports by their interfaces, and segments by block and uSID.
@@ -185,7 +187,7 @@ impl Switch {
     /// The most ports.
     pub const MAX_PORTS: usize = 255;
     /// How many counters its faults have.
-    pub const COUNTERS: usize = 2048;
+    pub const COUNTERS: usize = 1024;
 
     /// A switch with these ports and segments, whose numbers are all 0. Its routes are the kernel's.
     ///
@@ -267,7 +269,9 @@ impl Switch {
     /// If the process may not do it.
     pub fn empty(&self, queues: &[Crossing]) -> Result<(), SwitchError> {
         let there = queues.iter().filter(|port| self.tables.ports.contains_key(&port.interface()));
-        let places: Vec<_> = there.map(|&port| self.tables.place(port, QueueCount::EmptyAt)).collect();
+        let times = [QueueCount::EmptyAt, QueueCount::TrimmedEmptyAt];
+        let places = there.flat_map(|&port| times.map(|time| self.tables.place(port, time)));
+        let places: Vec<_> = places.collect();
         Ok(self.numbers.clear(&places)?)
     }
 

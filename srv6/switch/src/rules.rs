@@ -101,7 +101,8 @@ impl Queue {
 }
 
 /// How a switch trims packets: the front stays, with another DSCP (SAI's `SAI_SWITCH_ATTR_PACKET_TRIM_SIZE` and
-/// `SAI_SWITCH_ATTR_PACKET_TRIM_DSCP_VALUE`). A trimmed packet may wait twice as long as others.
+/// `SAI_SWITCH_ATTR_PACKET_TRIM_DSCP_VALUE`). Trimmed packets go before others, but get no more than half of the rate (UEC 1.0.3), and are
+/// dropped where they would wait for longer than the queue's limit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Trim {
     /// Bytes that are left, from the IPv6 header on: [`MIN_SIZE`](Self::MIN_SIZE) to the packet's own length. Shorter packets are dropped.

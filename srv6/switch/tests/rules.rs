@@ -251,7 +251,7 @@ const AT_ONCE: Duration = Duration::from_millis(25);
 /// The longest that the queue of [`queue`] takes to be empty.
 const DRAINED: Duration = Duration::from_millis(2100);
 
-/// 100 bytes take 100 ms, and a trimmed packet of 48 bytes 62 ms.
+/// 100 bytes take 100 ms, and a trimmed packet of 48 bytes 62 ms, or 124 as trimmed ones have half of the rate.
 fn queue(trim: Option<Trim>) -> Queue {
     let ms = Duration::from_millis;
     Queue { port: Crossing::Out(interface(1)), rate: 8000, limit: ms(950), mark: Some(ms(350)), trim }
@@ -356,7 +356,7 @@ fn a_queue_marks_trims_and_drops_as_it_fills() {
 
         let trimmable = (100, class(33, 2));
         let left = burst(&switch, &sockets, &vec![trimmable; 30]);
-        let all = [(4, Left::Whole), (6, Left::Marked), (15, Left::Trimmed), (5, Left::Not)];
+        let all = [(4, Left::Whole), (6, Left::Marked), (8, Left::Trimmed), (12, Left::Not)];
         assert_eq!(left, runs(&all));
 
         // No packet that may not be marked is, and none that may not be trimmed or is short already.
@@ -393,6 +393,28 @@ fn a_queue_marks_trims_and_drops_as_it_fills() {
     }
 }
 
+/// However many packets are trimmed, others have half of the rate.
+#[test]
+fn trimmed_packets_leave_half_of_the_rate() {
+    let Some(lab) = Lab::new("half") else { return skipped() };
+    let sockets = lab.sockets();
+    let queues = vec![queue(Some(Trim { size: 48, of: vec![33], dscp: 12 }))];
+    let (switch, pipeline) = lab.attach(Mode::Generic, &Rules { faults: Vec::new(), queues });
+    let trimmable = (100, class(33, 0));
+    burst(&switch, &sockets, &[trimmable; 30]);
+    // Twice as many as there is room for, for longer than it takes to drain.
+    let (begun, mut sent) = (Instant::now(), Vec::new());
+    while begun.elapsed() < 2 * DRAINED {
+        sent.extend(burst(&switch, &sockets, &[trimmable]));
+        thread::sleep(Duration::from_millis(50));
+    }
+    let of = |left| sent.iter().filter(|&&one| one == left).count();
+    let [whole, trimmed] = [Left::Whole, Left::Trimmed].map(of);
+    // Five of ten each second, and eight that are trimmed.
+    assert!(whole >= 12 && trimmed >= 16, "{whole} whole, {trimmed} trimmed of {}", sent.len());
+    drop(pipeline);
+}
+
 /// Packets meet the queue of the port that they come in by, and what it leaves of them that of the other; each has its counts.
 #[test]
 fn queues_of_both_ways_follow_each_other() {
@@ -403,19 +425,19 @@ fn queues_of_both_ways_follow_each_other() {
         let trim = Trim { size: 48, of: vec![33], dscp: 12 };
         let first = Queue { port: incoming, mark: None, ..queue(Some(trim)) };
         // Twice as fast: 50 ms and 31 ms.
-        let second = Queue { rate: 16_000, limit: Duration::from_millis(720), mark: None, ..queue(None) };
+        let second = Queue { rate: 16_000, limit: Duration::from_millis(565), mark: None, ..queue(None) };
         // Those of other ports and ways have no room.
         let full = |port| Queue { port, limit: Duration::ZERO, rate: 1000, ..queue(None) };
         let others = [Crossing::Out(interface(0)), Crossing::In(interface(1)), Crossing::Out(interface(2))];
         let queues = others.map(full).into_iter().chain([second.clone(), first.clone()]).collect();
         let (switch, pipeline) = lab.attach(mode, &Rules { faults: Vec::new(), queues });
         let left = burst(&switch, &sockets, &[(100, class(33, 1)); 30]);
-        // Ten find room in the first, and it trims fifteen. Of those the second has room for eight.
-        let all = [(10, Left::Whole), (8, Left::Trimmed), (12, Left::Not)];
+        // Ten find room in the first, and it trims eight. Of those the second has room for three.
+        let all = [(10, Left::Whole), (3, Left::Trimmed), (17, Left::Not)];
         assert_eq!(left, runs(&all));
         let counts = [incoming, outgoing].map(|port| switch.queue(port).unwrap());
-        assert!(counts[0].trimmed >= 15 && counts[0].dropped >= 5, "{counts:?}");
-        assert!(counts[1].trimmed == 0 && counts[1].dropped >= 7, "{counts:?}");
+        assert!(counts[0].trimmed >= 8 && counts[0].dropped >= 12, "{counts:?}");
+        assert!(counts[1].trimmed == 0 && counts[1].dropped >= 5, "{counts:?}");
         assert!(others.iter().all(|&port| switch.queue(port).unwrap() == QueueCounts::default()));
 
         // Emptied, one has room at once; the other one is as full as it was.
@@ -428,8 +450,8 @@ fn queues_of_both_ways_follow_each_other() {
 
         // One of them alone.
         for (alone, left) in [
-            (second, [(15, Left::Whole), (15, Left::Not)].as_slice()),
-            (first, &[(10, Left::Whole), (15, Left::Trimmed), (5, Left::Not)]),
+            (second, [(12, Left::Whole), (18, Left::Not)].as_slice()),
+            (first, &[(10, Left::Whole), (8, Left::Trimmed), (12, Left::Not)]),
         ] {
             thread::sleep(DRAINED);
             let rules = Rules { faults: Vec::new(), queues: vec![alone] };

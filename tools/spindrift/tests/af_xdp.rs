@@ -153,6 +153,38 @@ mod with {
         std::fs::remove_file(&file).unwrap();
     }
 
+    /// What a switch trims is asked for again at once, whatever the packets look like; no byte is missing.
+    #[test]
+    fn trimmed_packets_are_sent_again() {
+        let lab = Lab::each("afxdptrim", &["xdp"]).next();
+        let Some(lab) = lab else { return };
+        lab.up("two-plane.toml");
+        let file = super::support::lab::config("two-plane.toml");
+        lab.ok(&["fault", "h3", "rate=1G,trim=200us,dir=down"]);
+        for routed in [
+            &["--port", "af_xdp:eth0", "--port", "af_xdp:eth1"][..],
+            &["--port", "af_xdp", "--topology", &file],
+        ] {
+            let queues = |what: &str| {
+                let links = lab.links();
+                let queues = links.iter().flat_map(|link| link["queues"].as_array().unwrap());
+                queues.map(|queue| queue[what].as_u64().unwrap()).sum::<u64>()
+            };
+            let before = queues("trimmed");
+            let [server, client] = lab.write_bw(["h1", "h3"], "fd5d:7072:0:1::1", [routed, routed]);
+            let of =
+                |side: &Json, name: &str| side["counters"]["transport"][name].as_u64().unwrap_or_default();
+            let (trimmed, told) = (queues("trimmed") - before, of(&server, "rx_trimmed"));
+            assert!(told > 0 && told <= trimmed, "{told} of {trimmed}");
+            assert_eq!(of(&server, "rx_trimmed_useless"), 0, "{server}");
+            let (nacks, again) = (of(&client, "loss_nack"), of(&client, "tx_retransmits"));
+            assert!(
+                nacks > 0 && nacks <= told && again * 10 > nacks * 9,
+                "{nacks} of {told}, {again} sent again"
+            );
+        }
+    }
+
     /// A socket that has the usual UDP port keeps it, and what is killed leaves nothing in the way.
     #[test]
     fn others_on_the_host_are_left_alone() {

@@ -234,7 +234,7 @@ fn packets_that_can_be_marked_are() {
         lab.up("one-plane.toml");
         let (one, two) = (lab.socket("h1", address(0, 0, 1), 0), lab.socket("h2", address(0, 0, 2), 0));
         // The receiver counts marks.
-        let marked = count_marks(&lab);
+        let marked = count_packets(&lab, "h2", "ip6 ecn ce");
         lab.ok(&["fault", "h2:p0-t0-0", "ecn=100%"]);
         for (class, marks) in [(0, 0), (2, DATAGRAMS), (1, DATAGRAMS)] {
             set(&one, libc::IPV6_TCLASS, class);
@@ -268,11 +268,13 @@ fn packets_that_wait_are_marked() {
             fs::write(&file, "[[fault]]\nwhere = 'h1'\naction = 'rate=1M,mark=5ms'\n").unwrap();
             let file = file.to_str().unwrap();
             lab.wrong(&["fault", "--schedule", file], 2, &["rate=1Mbit,mark=5ms", "--switch xdp"]);
+            let trim = "rate=1M,trim=5ms";
+            lab.wrong(&["fault", "h2:p0-t0-0", trim], 2, &["rate=1Mbit,trim=5ms", "--switch xdp"]);
             assert_eq!(lab.named(), [""; 0]);
             continue;
         }
         let (one, two) = (lab.socket("h1", address(0, 0, 1), 0), lab.socket("h2", address(0, 0, 2), 0));
-        let marked = count_marks(&lab);
+        let marked = count_packets(&lab, "h2", "ip6 ecn ce");
         set(&one, libc::IPV6_TCLASS, 2);
         lab.ok(&rate);
         let start = Instant::now();
@@ -295,12 +297,55 @@ fn packets_that_wait_are_marked() {
     }
 }
 
-/// Has the host h2 count marks, and says how many there were.
-fn count_marks(lab: &Lab) -> impl Fn() -> usize {
-    let filter = "table inet t { counter marked { }; chain c { type filter hook input priority 0; ip6 ecn ce counter name marked; }; }";
-    lab.ok(&["exec", "h2", "--", "nft", filter]);
-    || {
-        let told = lab.ok(&["exec", "h2", "--", "nft", "-j", "list", "counters"]);
+/// Packets that would wait too long lose their payload, and their code point tells on which hop. That of packets that may not be trimmed
+/// has them lost. The states of queues are told.
+#[test]
+fn packets_that_wait_are_trimmed() {
+    for lab in Lab::each("trimmed", &KINDS[1..2]) {
+        lab.up("two-plane.toml");
+        let (one, two) = (lab.socket("h1", address(0, 0, 1), 0), lab.socket("h3", address(1, 0, 1), 0));
+        let on_the_way = ["p0-t0-0:p0-t1-0", "p0-t0-0:p0-t1-1", "p0-t0-0:p0-t1-2", "p0-t0-0:p0-t1-3"];
+        for (links, dir, code_point) in [(&["h3:p0-t0-1"][..], "down", 16), (&on_the_way, "up", 12)] {
+            let which = format!("ip6 dscp {code_point} ip6 length 88");
+            let arrived = count_packets(&lab, "h3", &which);
+            for link in links {
+                lab.ok(&["fault", link, &format!("rate=1M,trim=5ms,dir={dir}")]);
+            }
+            for class in [4 << 2, 0] {
+                set(&one, libc::IPV6_TCLASS, class);
+                for _ in 0..BURST {
+                    one.send_to(&[0; 1000], two.local_addr().unwrap()).unwrap();
+                }
+            }
+            // How many are whole depends on how fast they were sent; a trimmed one is no whole datagram.
+            let whole = received(&two, 0);
+            let links: Vec<_> =
+                lab.links().into_iter().filter(|link| links.contains(&&*support::lab::name(link))).collect();
+            let queues: Vec<_> = links.iter().flat_map(|link| link["queues"].as_array().unwrap()).collect();
+            assert_eq!(queues.len(), links.len());
+            assert!(queues.iter().all(|queue| queue["dir"] == dir && queue["marked"] == 0), "{queues:?}");
+            let sum =
+                |key: &str| queues.iter().map(|queue| queue[key].as_u64().unwrap() as usize).sum::<usize>();
+            let (trimmed, dropped) = (sum("trimmed"), sum("dropped"));
+            assert_eq!((trimmed, whole + trimmed + dropped), (arrived(), 2 * BURST), "{queues:?}");
+            // The queue has no room left for those that may be trimmed, and those that may not have filled it.
+            assert!(trimmed > 0 && dropped > BURST / 2, "{queues:?}");
+            let told = format!("[{dir}: 0 marked, {trimmed} trimmed, {dropped} dropped]");
+            assert!(lab.ok(&["status"]).contains(&told), "{told}");
+            lab.ok(&["heal"]);
+        }
+        assert!(lab.links().iter().all(|link| link["queues"].as_array().unwrap().is_empty()));
+    }
+}
+
+/// Has a host count packets, and says how many there were.
+fn count_packets(lab: &Lab, host: &str, which: &str) -> impl Fn() -> usize {
+    let filter = format!(
+        "table inet t {{ }}; delete table inet t; table inet t {{ counter seen {{ }}; chain c {{ type filter hook prerouting priority 0; {which} counter name seen; }}; }}"
+    );
+    lab.ok(&["exec", host, "--", "nft", &filter]);
+    move || {
+        let told = lab.ok(&["exec", host, "--", "nft", "-j", "list", "counters"]);
         let told: Value = serde_json::from_str(&told).unwrap();
         told["nftables"][1]["counter"]["packets"].as_u64().unwrap() as usize
     }

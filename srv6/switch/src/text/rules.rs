@@ -143,24 +143,16 @@ impl Text<'_> {
         self.asm.place(sent);
     }
 
-    /// A queue is the time at which it will be empty. A packet that it takes puts that off by the time that its bytes take.
+    /// A queue is the time at which it will be empty. A packet that it takes puts that off by the time that its bytes take. Trimmed
+    /// packets have a queue of their own that goes first, but gets no more than half of the rate: so they put both off, and their own by
+    /// twice the time.
     fn queue(&mut self, tables: &Tables, queue: &Queue, sent: Label, drop: Label) {
         let place = |count| tables.place(queue.port, count);
         let empty_at = offset_of(place(QueueCount::EmptyAt));
         let (full, taken) = (self.asm.label(), self.asm.label());
         self.asm.call(Helper::Now).mov(R5, R0);
         self.cost(queue.rate, LEN);
-        self.asm.array(R1, self.numbers);
-        for _ in 0..TRIES {
-            let behind = self.asm.label();
-            self.asm.load(Double, R3, R1, empty_at).mov(R4, R3);
-            self.asm.jump_if(Cond::GreaterOrEqual, R4, R5, behind).mov(R4, R5).place(behind);
-            // How long it would wait.
-            self.asm.mov(R0, R4).alu(Alu::Sub, R0, R5).alu(Alu::ShiftRight, R0, STEP);
-            self.asm.jump_if(Cond::Greater, R0, steps(queue.limit), full);
-            self.asm.alu(Alu::Add, R4, R2).mov(R0, R3).compare_exchange(R1, empty_at, R4);
-            self.asm.jump_if(Cond::Equal, R0, R3, taken);
-        }
+        self.take(empty_at, queue.limit, taken, full);
         self.asm.jump(sent).place(taken);
         if let Some(mark) = queue.mark {
             self.asm.alu(Alu::Sub, R4, R2).alu(Alu::Sub, R4, R5).alu(Alu::ShiftRight, R4, STEP);
@@ -172,16 +164,35 @@ impl Text<'_> {
         self.asm.jump(sent).place(full);
         if let Some(trim) = &queue.trim {
             let lost = self.asm.label();
-            self.asm.jump_if(Cond::Greater, R0, steps(2 * queue.limit), lost);
             self.unless_trimmable(trim, lost);
             self.cost(queue.rate, i32::from(trim.size) + i32::from(at::IPV6));
-            self.asm.array(R1, self.numbers).atomic_add(R1, empty_at, R2);
+            let taken = self.asm.label();
+            self.asm.alu(Alu::Add, R2, R2);
+            self.take(offset_of(place(QueueCount::TrimmedEmptyAt)), queue.limit, taken, lost);
+            self.asm.place(taken).alu(Alu::ShiftRight, R2, 1).atomic_add(R1, empty_at, R2);
             self.trim(trim, lost);
             self.count(place(QueueCount::Trimmed));
             self.asm.jump(sent).place(lost);
         }
         self.count(place(QueueCount::Dropped));
         self.asm.jump(drop);
+    }
+
+    /// Has the queue at this offset take a packet of `R2` nanoseconds, now being `R5`, and goes to `taken`; or to `full` if the packet would
+    /// wait longer than `limit`. Goes on if others change the queue again and again. `R1` = the numbers. Changes `R0`, `R3` and `R4`, which
+    /// is when the packet has left.
+    fn take(&mut self, empty_at: i16, limit: Duration, taken: Label, full: Label) {
+        self.asm.array(R1, self.numbers);
+        for _ in 0..TRIES {
+            let behind = self.asm.label();
+            self.asm.load(Double, R3, R1, empty_at).mov(R4, R3);
+            self.asm.jump_if(Cond::GreaterOrEqual, R4, R5, behind).mov(R4, R5).place(behind);
+            // How long it would wait.
+            self.asm.mov(R0, R4).alu(Alu::Sub, R0, R5).alu(Alu::ShiftRight, R0, STEP);
+            self.asm.jump_if(Cond::Greater, R0, steps(limit), full);
+            self.asm.alu(Alu::Add, R4, R2).mov(R0, R3).compare_exchange(R1, empty_at, R4);
+            self.asm.jump_if(Cond::Equal, R0, R3, taken);
+        }
     }
 
     /// `R2` = the nanoseconds that so many bytes take. Changes `R3`.

@@ -17,6 +17,8 @@ pub(super) struct LinkFault {
     pub(super) packets: Option<Packets>,
     /// With a rate: the wait beyond which packets that can be marked are. XDP switches do that.
     pub(super) mark: Option<Duration>,
+    /// With a rate: the wait beyond which packets that may be trimmed are. XDP switches do that.
+    pub(super) trim: Option<Duration>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,7 +59,7 @@ pub(super) enum Packets {
 }
 
 const ACTIONS: &str = "down, blackhole, loss=P%, ecn=P%, rate=R";
-const SELECTORS: &str = "dir=up, dir=down, ev=EV, sport=PORT, and mark=TIME with a rate";
+const SELECTORS: &str = "dir=up, dir=down, ev=EV, sport=PORT, and with a rate mark=TIME, trim=TIME";
 
 impl LinkFault {
     /// Whether the switches' packet filters see to it.
@@ -76,7 +78,7 @@ impl FromStr for LinkFault {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let (mut action, mut dir, mut packets, mut mark) = (None, None, None, None);
+        let (mut action, mut dir, mut packets, mut mark, mut trim) = (None, None, None, None, None);
         for piece in text.split(',').map(str::trim) {
             let (name, value) = match piece.split_once('=') {
                 Some((name, value)) => (name.trim(), Some(value.trim())),
@@ -85,7 +87,8 @@ impl FromStr for LinkFault {
             let bad = |why: String| format!("`{piece}`: {why}");
             match name {
                 "dir" => put(&mut dir, parse_dir(value)).map_err(bad)?,
-                "mark" => put(&mut mark, parse_mark(value)).map_err(bad)?,
+                "mark" => put(&mut mark, parse_wait(name, value)).map_err(bad)?,
+                "trim" => put(&mut trim, parse_wait(name, value)).map_err(bad)?,
                 "ev" | "sport" => put(&mut packets, parse_packets(name, value)).map_err(bad)?,
                 _ => put(&mut action, parse_action(name, value)).map_err(bad)?,
             }
@@ -100,10 +103,19 @@ impl FromStr for LinkFault {
         if matches!(action, Action::Rate(_)) && packets.is_some() {
             return Err(format!("`{text}`: a rate is that of all packets; leave out ev and sport"));
         }
-        if mark.is_some() && !matches!(action, Action::Rate(_)) {
-            return Err(format!("`{text}`: packets wait where there is a rate; write rate=R,mark=TIME"));
+        for (name, time) in [("mark", mark), ("trim", trim)] {
+            if time.is_some() && !matches!(action, Action::Rate(_)) {
+                return Err(format!(
+                    "`{text}`: packets wait where there is a rate; write rate=R,{name}=TIME"
+                ));
+            }
         }
-        Ok(Self { action, dir, packets, mark })
+        if let (Some(mark), Some(trim)) = (mark, trim)
+            && trim <= mark
+        {
+            return Err(format!("`{text}`: no packet waits {mark:?} that is trimmed before; mark earlier"));
+        }
+        Ok(Self { action, dir, packets, mark, trim })
     }
 }
 
@@ -138,12 +150,13 @@ fn parse_dir(value: Option<&str>) -> Result<Dir, String> {
     }
 }
 
-fn parse_mark(value: Option<&str>) -> Result<Duration, String> {
-    let mark = parse_duration(value.unwrap_or_default())?;
-    if mark < QUEUE {
-        Ok(mark)
+/// How long packets wait before something is done with them.
+fn parse_wait(name: &str, value: Option<&str>) -> Result<Duration, String> {
+    let wait = parse_duration(value.unwrap_or_default())?;
+    if wait < QUEUE {
+        Ok(wait)
     } else {
-        Err(format!("packets that wait {QUEUE:?} are lost; mark them before"))
+        Err(format!("packets that wait {QUEUE:?} are lost; {name} them before"))
     }
 }
 
@@ -182,19 +195,28 @@ impl fmt::Display for LinkFault {
             Action::Ecn(chance) => write!(f, "ecn={chance}")?,
             Action::Rate(rate) => write!(f, "rate={}", format_rate(rate))?,
         }
-        if let Some(mark) = self.mark {
-            write!(f, ",mark={}", humantime::format_duration(mark).to_string().replace(' ', ""))?;
+        for (name, wait) in [("mark", self.mark), ("trim", self.trim)] {
+            if let Some(wait) = wait {
+                write!(f, ",{name}={}", humantime::format_duration(wait).to_string().replace(' ', ""))?;
+            }
         }
-        match self.dir {
-            Some(Dir::Up) => f.write_str(",dir=up")?,
-            Some(Dir::Down) => f.write_str(",dir=down")?,
-            None => {}
+        if let Some(dir) = self.dir {
+            write!(f, ",dir={dir}")?;
         }
         match self.packets {
             Some(Packets::Ev(ev)) => write!(f, ",ev={ev:#010x}"),
             Some(Packets::Port(port)) => write!(f, ",sport={port}"),
             None => Ok(()),
         }
+    }
+}
+
+impl fmt::Display for Dir {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Up => "up",
+            Self::Down => "down",
+        })
     }
 }
 
@@ -210,7 +232,7 @@ mod tests {
 
     #[test]
     fn every_word_is_understood_and_written_as_it_is_read() {
-        let fault = |action, dir, packets| LinkFault { action, dir, packets, mark: None };
+        let fault = |action, dir, packets| LinkFault { action, dir, packets, mark: None, trim: None };
         let marked = |rate, mark| LinkFault { mark: Some(mark), ..fault(Action::Rate(rate), None, None) };
         let loss = |millionths| Action::Loss(Chance(millionths));
         for (text, expected, written) in [
@@ -249,6 +271,15 @@ mod tests {
                 marked(1_000_000, Duration::from_micros(1500)),
                 "rate=1Mbit,mark=1ms500us",
             ),
+            (
+                "trim=2ms,rate=1M,mark=1ms,dir=down",
+                LinkFault {
+                    dir: Some(Dir::Down),
+                    trim: Some(Duration::from_millis(2)),
+                    ..marked(1_000_000, Duration::from_millis(1))
+                },
+                "rate=1Mbit,mark=1ms,trim=2ms,dir=down",
+            ),
             ("rate=1000Gbit", fault(Action::Rate(1_000_000_000_000), None, None), "rate=1000Gbit"),
         ] {
             assert_eq!(text.parse(), Ok(expected), "{text}");
@@ -281,6 +312,11 @@ mod tests {
             ("rate=1M,mark=0", ["`mark=0`", "300ms"]),
             ("rate=1M,mark=10ms", ["`mark=10ms`", "10ms are lost"]),
             ("ecn=1%,mark=1ms", ["ecn=1%,mark=1ms", "rate=R,mark=TIME"]),
+            ("rate=1M,trim=10ms", ["`trim=10ms`", "trim them before"]),
+            ("rate=1M,trim", ["`trim`", "300ms"]),
+            ("blackhole,trim=1ms", ["blackhole,trim=1ms", "rate=R,trim=TIME"]),
+            ("rate=1M,mark=1ms,trim=1ms", ["rate=1M,mark=1ms,trim=1ms", "mark earlier"]),
+            ("rate=1M,trim=1ms,trim=2ms", ["`trim=2ms`", "two faults"]),
             ("loss=1%,dir=left", ["`dir=left`", "dir=up"]),
             ("loss=1%,ev=x", ["`ev=x`", "0x80000000"]),
             ("loss=1%,sport=65536", ["`sport=65536`", "65535"]),

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use anyhow::{Context as _, Result, bail};
 use serde::{Deserialize, Serialize};
 use spindrift_srv6::{Fabric, Link, Node};
-use spindrift_switch::Switch;
+use spindrift_switch::{QueueCounts, Switch};
 
 use super::fault::{Dir, LinkFault};
 use super::ip::{Ip, Program, Ready, Started};
@@ -126,9 +126,9 @@ pub(super) fn check_switches<'f>(
     kind: SwitchKind,
     mut all: impl Iterator<Item = &'f LinkFault>,
 ) -> Result<()> {
-    match all.find(|fault| fault.mark.is_some()) {
+    match all.find(|fault| fault.mark.is_some() || fault.trim.is_some()) {
         Some(fault) if kind == SwitchKind::Kernel => Err(usage(format!(
-            "{fault}: the kernel's switches do not mark by how long packets wait; build the lab with --switch xdp, or leave out mark"
+            "{fault}: the kernel's switches neither mark nor trim by how long packets wait; build the lab with --switch xdp, or leave out mark and trim"
         ))),
         _ => Ok(()),
     }
@@ -245,6 +245,11 @@ impl<'a> Faults<'a> {
             bail!("the lab is gone");
         }
         Ok(lock)
+    }
+
+    /// What the queues of links with a rate have done, where switches are programs.
+    pub(super) fn queues(&self, set: &FaultSet) -> Result<Vec<(Link, Dir, QueueCounts)>> {
+        self.switches.as_ref().map_or_else(|| Ok(Vec::new()), |switches| switches.queues(&set.all))
     }
 
     /// How many packets each fault has taken or marked, by number; those whose work is not counted are left out.
@@ -413,9 +418,9 @@ mod tests {
         // A counter that a switch still has for another fault is no new one's. Those of other faults are free.
         let id = set.add_and_tell("", link, "loss=1%");
         set.add_and_tell("", link, "down");
-        set.next = id + 2048;
-        assert_eq!(set.add_and_tell("", other, "loss=1%"), id + 2049);
-        assert_eq!(set.add_and_tell("", other, "rate=1M"), id + 2050);
+        set.next = id + Switch::COUNTERS as u32;
+        assert_eq!(set.add_and_tell("", other, "loss=1%"), id + Switch::COUNTERS as u32 + 1);
+        assert_eq!(set.add_and_tell("", other, "rate=1M"), id + Switch::COUNTERS as u32 + 2);
         set.heal(None);
         set.next = 7;
         // Numbers go on.

@@ -111,6 +111,8 @@ fn rate(all: &[Broken], link: Link, dir: Dir) -> Option<u64> {
 
 /// What an interface may send.
 pub(super) struct Limit<'e> {
+    pub(super) link: Link,
+    pub(super) dir: Dir,
     pub(super) end: &'e Interface,
     /// The other end of its link.
     pub(super) far: &'e Interface,
@@ -118,14 +120,17 @@ pub(super) struct Limit<'e> {
     pub(super) rate: u64,
     /// The wait beyond which packets are marked.
     pub(super) mark: Option<Duration>,
+    /// The wait beyond which packets are trimmed.
+    pub(super) trim: Option<Duration>,
 }
 
-/// The rate of each interface that has one, and the lowest of its marks.
+/// The rate of each interface that has one, and the least of the waits.
 pub(super) fn limits<'e>(ends: &'e Ends, all: &[Broken]) -> Vec<Limit<'e>> {
     let each = ends.iter().flat_map(|(&link, [lower, upper])| {
         [(Dir::Up, lower, upper), (Dir::Down, upper, lower)].map(|(dir, end, far)| {
-            let marks = of(all, link, dir).filter_map(|fault| fault.mark);
-            Some(Limit { end, far, rate: rate(all, link, dir)?, mark: marks.min() })
+            let least = |wait: fn(&LinkFault) -> Option<Duration>| of(all, link, dir).filter_map(wait).min();
+            let (mark, trim) = (least(|fault| fault.mark), least(|fault| fault.trim));
+            Some(Limit { link, dir, end, far, rate: rate(all, link, dir)?, mark, trim })
         })
     });
     each.flatten().collect()

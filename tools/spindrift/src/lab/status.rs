@@ -5,8 +5,9 @@ use std::collections::BTreeMap;
 use anyhow::Result;
 use serde_json::{Value as Json, json};
 use spindrift_srv6::{Fabric, Node};
-use spindrift_switch::Counts;
+use spindrift_switch::{Counts, QueueCounts};
 
+use super::fault::Dir;
 use super::faults::Faults;
 use super::ip::{self, Ip};
 use super::plan::{Interface, LabPlan};
@@ -29,7 +30,7 @@ pub(super) fn status(name: &str, as_json: bool) -> Result<()> {
     let plan = LabPlan::new(&fabric, name);
     let faults = Faults::open(Lab::open(name), &plan, &ip)?;
     let set = faults.read()?;
-    let counts = faults.counts(&set)?;
+    let (counts, queues) = (faults.counts(&set)?, faults.queues(&set)?);
     let mut links = Vec::new();
     if !as_json {
         say(&format!(
@@ -48,6 +49,7 @@ pub(super) fn status(name: &str, as_json: bool) -> Result<()> {
         let dropped = low.dropped + high.dropped;
         let faults = set.all.iter().filter(|broken| broken.link == link);
         let faults = faults.map(|broken| (broken.fault.to_string(), counts.get(&broken.id)));
+        let queues = queues.iter().filter(|&&(of, ..)| of == link).map(|&(_, dir, counts)| (dir, counts));
         if as_json {
             links.push(json!({
                 "lower": { "node": fabric.name(lower.node), "interface": lower.name, "up": low.up },
@@ -57,12 +59,14 @@ pub(super) fn status(name: &str, as_json: bool) -> Result<()> {
                 "packets_down": low.rx_packets,
                 "dropped": dropped,
                 "faults": faults.map(|(fault, packets)| json!({ "fault": fault, "packets": packets })).collect::<Vec<_>>(),
+                "queues": queues.map(queue_json).collect::<Vec<_>>(),
             }));
         } else {
             let word = if up { "up" } else { "down" };
             let packets = format!("{:>12} {:>12} {dropped:>9}", low.tx_packets, low.rx_packets);
+            let told: Vec<_> = faults.map(fault_text).chain(queues.map(queue_text)).collect();
             let line =
-                format!("{:<28} {:<28} {word:<6} {packets}  {}", end(&lower), end(&upper), told(faults));
+                format!("{:<28} {:<28} {word:<6} {packets}  {}", end(&lower), end(&upper), told.join(" "));
             say(line.trim_end());
         }
     }
@@ -87,13 +91,23 @@ pub(super) fn status(name: &str, as_json: bool) -> Result<()> {
     Ok(())
 }
 
-/// Faults, with how many packets each took.
-fn told<'a>(faults: impl Iterator<Item = (String, Option<&'a u64>)>) -> String {
-    let one = |(fault, packets)| match packets {
+/// A fault, with how many packets it took.
+fn fault_text((fault, packets): (String, Option<&u64>)) -> String {
+    match packets {
         Some(packets) => format!("{fault} ({packets} packets)"),
         None => fault,
-    };
-    faults.map(one).collect::<Vec<_>>().join(" ")
+    }
+}
+
+/// What the queue of a direction has done.
+fn queue_text((dir, counts): (Dir, QueueCounts)) -> String {
+    let QueueCounts { marked, trimmed, dropped } = counts;
+    format!("[{dir}: {marked} marked, {trimmed} trimmed, {dropped} dropped]")
+}
+
+fn queue_json((dir, counts): (Dir, QueueCounts)) -> Json {
+    let QueueCounts { marked, trimmed, dropped } = counts;
+    json!({ "dir": dir.to_string(), "marked": marked, "trimmed": trimmed, "dropped": dropped })
 }
 
 /// What switches that are programs have taken, and what they left to the kernel.

@@ -10,11 +10,14 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, bail};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use serde::{Deserialize, Serialize};
+use spindrift::wire::DscpMap;
 use spindrift_bpf::Mode;
-use spindrift_srv6::{Behavior, F3216, Node};
-use spindrift_switch::{self as switch, Crossing, Fault, NextHop, Pipeline, Port, Queue, Rules, Switch};
+use spindrift_srv6::{Behavior, F3216, Link, Node};
+use spindrift_switch::{
+    self as switch, Crossing, Fault, NextHop, Pipeline, Port, Queue, QueueCounts, Rules, Switch, Trim,
+};
 
-use super::fault::{Action, Chance, Packets};
+use super::fault::{Action, Chance, Dir, Packets};
 use super::ip::Ip;
 use super::plan::{LabPlan, MTU};
 use super::rules::{self, Broken, Limit, QUEUE};
@@ -23,6 +26,9 @@ use crate::topology::SwitchKind;
 
 /// Where `ip netns` keeps namespaces.
 const NAMESPACES: &str = "/run/netns";
+
+/// What is left of a trimmed packet, from the IPv6 header on: the default of switches (SAI). With an outer header, all headers of MRC.
+const TRIM_SIZE: u16 = 128;
 
 /// What is in the file.
 #[derive(Debug, Serialize, Deserialize)]
@@ -190,19 +196,21 @@ impl<'a> Switches<'a> {
             let fault = Fault { port, packets, chance, action, counter };
             rules.entry(place.end.node).or_default().faults.push(fault);
         }
-        for Limit { end, far, rate, mark } in rules::limits(&ends, all) {
-            // As much as `tc` lets pass at once.
-            let burst = Duration::from_secs_f64(rules::burst(rate) as f64 * 8.0 / rate as f64);
-            // What a host sends past its kernel meets no queue there, but at its switch. What the kernel sends has waited already, and
-            // comes in bursts.
-            let (at, port, mark) = match end.node {
-                Node::Host(_) => (far.node, Crossing::In(far.number()), mark.map(|mark| mark + burst)),
-                _ => (end.node, Crossing::Out(end.number()), mark),
-            };
-            let queue = Queue { port, rate, limit: QUEUE + burst, mark, trim: None };
+        for limit in rules::limits(&ends, all) {
+            let (at, queue) = queue(&limit);
             rules.entry(at).or_default().queues.push(queue);
         }
         rules
+    }
+
+    /// What the queue of each link and direction with a rate has done since the lab is there.
+    pub(super) fn queues(&self, all: &[Broken]) -> Result<Vec<(Link, Dir, QueueCounts)>> {
+        let ends = rules::ends(self.plan, all);
+        let count = |limit: Limit<'_>| {
+            let (at, queue) = queue(&limit);
+            Ok((limit.link, limit.dir, self.switch(at)?.queue(queue.port)?))
+        };
+        rules::limits(&ends, all).into_iter().map(count).collect()
     }
 
     /// What each switch has done.
@@ -226,6 +234,30 @@ impl<'a> Switches<'a> {
         }
         Ok(hits)
     }
+}
+
+/// The queue that holds packets to a rate, and the switch that has it.
+fn queue(limit: &Limit<'_>) -> (Node, Queue) {
+    let &Limit { end, far, rate, mark, trim, .. } = limit;
+    // As much as `tc` lets pass at once.
+    let burst = Duration::from_secs_f64(rules::burst(rate) as f64 * 8.0 / rate as f64);
+    // What a host sends past its kernel meets no queue there, but at its switch. What the kernel sends has waited already, and comes in
+    // bursts.
+    let (at, port, late) = match end.node {
+        Node::Host(_) => (far.node, Crossing::In(far.number()), burst),
+        _ => (end.node, Crossing::Out(end.number()), Duration::ZERO),
+    };
+    let dscp = DscpMap::default();
+    let trimmed = if matches!(far.node, Node::Host(_)) { dscp.trimmed_last_hop } else { dscp.trimmed };
+    let trimming = Trim { size: TRIM_SIZE, of: vec![dscp.trimmable, dscp.trimmable_retx], dscp: trimmed };
+    let queue = Queue {
+        port,
+        rate,
+        limit: trim.map_or(QUEUE + burst, |trim| trim + late),
+        mark: mark.map(|mark| mark + late),
+        trim: trim.map(|_| trimming),
+    };
+    (at, queue)
 }
 
 /// The queues whose rate is another one than before.
@@ -276,15 +308,16 @@ mod tests {
             "a:p0-t0-0 loss=2%",
             "p0-t0-0:p0-t1-1 ecn=100%,ev=0x70001",
             "p0-t0-0:p0-t1-1 rate=8M",
-            "p0-t0-0:p0-t1-1 rate=16M,mark=2ms,dir=up",
+            "p0-t0-0:p0-t1-1 rate=16M,mark=2ms,trim=5ms,dir=up",
             "a:p0-t0-0 rate=8M,mark=3ms",
+            "a:p0-t0-0 rate=16M,trim=4ms",
         ];
         let broken = |(id, text): (u32, &str)| {
             let (link, fault) = text.split_once(' ').unwrap();
             let link = crate::topology::link(&fabric, link).unwrap();
             Broken { id, owner: String::new(), link, fault: fault.parse().unwrap() }
         };
-        let all: Vec<_> = (2047..).zip(faults).map(broken).collect();
+        let all: Vec<_> = (1023..).zip(faults).map(broken).collect();
         let rules = switches.rules(&all);
         let number = |node: &str, name: &str| {
             let node = fabric.node(node).unwrap();
@@ -296,7 +329,7 @@ mod tests {
             (number("p0-t0-0", "down0"), number("p0-t0-0", "up1"), number("p0-t1-1", "down0"));
         let loss = |port| {
             let (packets, action) = (switch::Packets::All, switch::Action::Drop);
-            Fault { port, packets, chance: 20_000, action, counter: 2047 }
+            Fault { port, packets, chance: 20_000, action, counter: 1023 }
         };
         let mark = |port| {
             let (packets, action) = (switch::Packets::Ev(0x7_0001), switch::Action::Mark);
@@ -308,12 +341,17 @@ mod tests {
         // Twenty thousand bytes more than the queue.
         let ms = Duration::from_millis;
         let queue = |port, mark| Queue { port, rate: 8_000_000, limit: ms(30), mark, trim: None };
+        let trimming = |port, mark, limit, dscp| Queue {
+            limit,
+            trim: Some(Trim { size: 128, of: vec![0, 8], dscp }),
+            ..queue(port, Some(mark))
+        };
         let [of_host, to_host] = [Crossing::In(host), Crossing::Out(host)];
         // A host's packets are held up where they come in, if its own queue has not done it.
         let all = [
-            queue(of_host, Some(ms(23))),
-            queue(to_host, Some(ms(3))),
-            queue(Crossing::Out(up), Some(ms(2))),
+            trimming(of_host, ms(23), ms(24), 12),
+            trimming(to_host, ms(3), ms(4), 16),
+            trimming(Crossing::Out(up), ms(2), ms(5), 12),
         ];
         assert_eq!(of("p0-t0-0").queues, all);
         assert_eq!(of("p0-t1-1").queues, [queue(Crossing::Out(down), None)]);

@@ -56,7 +56,10 @@ fn put(
 /// One row for each flow and ten milliseconds.
 fn samples(experiment: &Experiment, outcome: &Outcome, out: &mut impl std::io::Write) -> std::io::Result<()> {
     let planes = usize::from(experiment.fabric.shape().planes);
-    write!(out, "time_ms,flow,gbps,losses,retransmits,timeouts,ecn_marked,cwnd_bytes,inflight_bytes,rtt_us")?;
+    write!(
+        out,
+        "time_ms,flow,gbps,losses,retransmits,timeouts,ecn_marked,trimmed,cwnd_bytes,inflight_bytes,rtt_us"
+    )?;
     for plane in 0..planes {
         for name in ["gbps", "up", "good", "skip", "reserve", "assumed_bad", "denied"] {
             write!(out, ",p{plane}_{name}")?;
@@ -65,11 +68,12 @@ fn samples(experiment: &Experiment, outcome: &Outcome, out: &mut impl std::io::W
     writeln!(out)?;
     let length_ms = experiment.duration.as_millis() as usize;
     for flow in &outcome.flows {
-        for Step { span_ms, bps, losses, retransmits, timeouts, ecn_marked, sender, planes, .. } in
-            steps(flow, planes, length_ms, STEP_MS)
-        {
+        for step in steps(flow, planes, length_ms, STEP_MS) {
+            let Step {
+                span_ms, bps, losses, retransmits, timeouts, ecn_marked, trimmed, sender, planes, ..
+            } = step;
             write!(out, "{},{},{:.6}", span_ms.start, flow.name, bps / 1e9)?;
-            write!(out, ",{losses},{retransmits},{timeouts},{ecn_marked}")?;
+            write!(out, ",{losses},{retransmits},{timeouts},{ecn_marked},{trimmed}")?;
             write!(out, ",{}", sender.map_or_else(|| ",,".to_owned(), window))?;
             for PlaneStep { bps, state } in planes {
                 let PlaneSample { up, good, skip, reserve, assumed_bad, denied, .. } = state;

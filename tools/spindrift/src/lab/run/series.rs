@@ -18,6 +18,7 @@ pub(super) struct Step<'a> {
     pub(super) retransmits: f64,
     pub(super) timeouts: f64,
     pub(super) ecn_marked: f64,
+    pub(super) trimmed: f64,
     /// The sender's latest sample.
     pub(super) sender: Option<&'a Sample>,
     pub(super) planes: Vec<PlaneStep>,
@@ -46,6 +47,7 @@ pub(super) fn steps(flow: &FlowOutcome, planes: usize, length_ms: usize, step_ms
     let retransmits = within(&flow.sender, &|sample| sample.tx_retransmits);
     let timeouts = within(&flow.sender, &|sample| sample.timeouts);
     let ecn_marked = within(&flow.receiver, &|sample| sample.rx_ecn_marked);
+    let trimmed = within(&flow.receiver, &|sample| sample.rx_trimmed);
     let rx_bytes =
         |plane: usize| move |sample: &Sample| sample.planes.get(plane).map_or(0, |plane| plane.rx_bytes);
     let known = flow.sender.samples.last().map_or(&[][..], |sample| &sample.paths);
@@ -68,6 +70,7 @@ pub(super) fn steps(flow: &FlowOutcome, planes: usize, length_ms: usize, step_ms
             retransmits: of(&retransmits),
             timeouts: of(&timeouts),
             ecn_marked: of(&ecn_marked),
+            trimmed: of(&trimmed),
             sender,
             planes: planes.collect(),
             paths: known

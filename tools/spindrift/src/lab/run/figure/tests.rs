@@ -26,6 +26,7 @@ fn side(scale: u64, planes: [PlaneSample; 2]) -> Side {
         tx_retransmits: scale * 5 * number,
         timeouts: scale * 7 * number,
         rx_ecn_marked: scale * 11 * number,
+        rx_trimmed: scale * 13 * number,
         // The second path comes late.
         paths: [(0, 7), (1, 0x4000_0000)]
             .into_iter()
@@ -76,7 +77,7 @@ fn panels_show_what_was_sampled() {
     let steps = steps(&flow, 2, 25, 10);
     assert_eq!(steps.len(), 2, "a rest is left out");
     assert_eq!(steps[1].span_ms, 10..20);
-    assert_eq!((steps[1].timeouts, steps[1].ecn_marked), (7.0, 1100.0));
+    assert_eq!((steps[1].timeouts, steps[1].ecn_marked, steps[1].trimmed), (7.0, 1100.0, 1300.0));
     let possible = [(0.0, 3.0), (0.02, 3.0)];
     assert_eq!(
         lines(&goodput(&steps, &possible)),
@@ -177,6 +178,7 @@ fn few_paths_are_drawn_one_by_one() {
         retransmits: 0.0,
         timeouts: 0.0,
         ecn_marked: 0.0,
+        trimmed: 0.0,
         sender: None,
         planes: Vec::new(),
         paths: (0..paths).map(path).collect(),

@@ -8,7 +8,7 @@ use kuva::render::layout::{Layout, TickFormat};
 use kuva::render::plots::Plot;
 
 use super::super::record::Side;
-use super::{BAD, DENIED, Panel, RESERVE, USED};
+use super::{BAD, DENIED, DOWN, Panel, RESERVE, USED};
 use crate::bench::samples::{EvLine, StateName};
 
 /// Where more changed, a picture of each says less than the sums.
@@ -21,10 +21,12 @@ pub(super) enum Role {
     Reserve,
     Bad,
     Denied,
+    /// Whatever it is otherwise.
+    Down,
 }
 
 impl Role {
-    const ALL: [Self; 4] = [Self::Used, Self::Reserve, Self::Bad, Self::Denied];
+    const ALL: [Self; 5] = [Self::Used, Self::Reserve, Self::Bad, Self::Denied, Self::Down];
 
     fn of(line: &EvLine) -> Self {
         match (line.state, line.active) {
@@ -41,6 +43,7 @@ impl Role {
             Self::Reserve => ("in reserve", RESERVE),
             Self::Bad => ("assumed bad", BAD),
             Self::Denied => ("denied", DENIED),
+            Self::Down => ("own port down", DOWN),
         }
     }
 }
@@ -71,12 +74,45 @@ pub(super) fn lives(sender: &Side, length_ms: f64) -> Vec<Life> {
     if changes.len() > MAX_ROWS {
         return Vec::new();
     }
-    let life = |(ev, roles): (_, Vec<(f64, Role)>)| {
+    let life = |(ev, roles): ((usize, u8, u32), Vec<(f64, Role)>)| {
         let ends = roles.iter().skip(1).map(|next| next.0).chain([length_ms]);
-        let spans = roles.iter().zip(ends).map(|(&(from, role), to)| (from, to, role));
-        Life { ev, spans: spans.collect() }
+        let spans: Vec<(f64, f64, Role)> =
+            roles.iter().zip(ends).map(|(&(from, role), to)| (from, to, role)).collect();
+        let downs = downs(sender, ev.1, length_ms);
+        Life { ev, spans: downs.into_iter().fold(spans, |spans, down| cut(&spans, down)) }
     };
     changes.into_iter().map(life).collect()
+}
+
+/// From when to when the sender's port in a plane was down, in ms.
+fn downs(sender: &Side, plane: u8, length_ms: f64) -> Vec<(f64, f64)> {
+    let mut downs: Vec<(f64, f64)> = Vec::new();
+    let mut was_up = true;
+    for (&at_ms, sample) in sender.times_ms.iter().zip(&sender.samples) {
+        let up = sample.planes.get(usize::from(plane)).is_none_or(|plane| plane.up);
+        match (was_up, up) {
+            (true, false) => downs.push((at_ms.max(0.0), length_ms)),
+            (false, true) => {
+                if let Some(last) = downs.last_mut() {
+                    last.1 = at_ms.clamp(0.0, length_ms);
+                }
+            }
+            _ => {}
+        }
+        was_up = up;
+    }
+    downs.retain(|(from, to)| from < to);
+    downs
+}
+
+/// The spans, with a part of them in which the port was down.
+fn cut(spans: &[(f64, f64, Role)], (down, up): (f64, f64)) -> Vec<(f64, f64, Role)> {
+    let before = spans.iter().map(|&(from, to, role)| (from, to.min(down), role));
+    let after = spans.iter().map(|&(from, to, role)| (from.max(up), to, role));
+    let first = spans.first().map_or(down, |first| first.0.max(down));
+    let mut all: Vec<_> = before.chain([(first, up, Role::Down)]).chain(after).collect();
+    all.retain(|(from, to, _)| from < to);
+    all
 }
 
 /// A bar for each entropy value; the first is at the top.
@@ -126,6 +162,7 @@ fn name_rows(layout: Layout, lives: &[Life]) -> Layout {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::bench::samples::{PlaneSample, Sample};
 
     fn side(lines: &[(f64, u32, StateName, bool)]) -> Side {
         let line = |&(at_ms, ev, state, active): &_| {
@@ -168,6 +205,33 @@ mod tests {
             ]
         );
         assert_eq!(lives(&side, 400.5).len(), 3);
+    }
+
+    #[test]
+    fn a_port_that_is_down_shows() {
+        let mut side = side(&[(-5.0, 9, StateName::Good, true), (40.0, 9, StateName::AssumedBad, false)]);
+        for (at_ms, up) in
+            [(-3.0, false), (10.0, true), (20.0, false), (30.0, false), (60.0, true), (90.0, false)]
+        {
+            let planes = [true, true, up].map(|up| PlaneSample { up, ..PlaneSample::default() });
+            side.times_ms.push(at_ms);
+            side.samples.push(Sample { planes: planes.to_vec(), ..Sample::default() });
+        }
+        let (used, bad, down) = (Role::Used, Role::Bad, Role::Down);
+        let spans = vec![
+            (0.0, 10.0, down),
+            (10.0, 20.0, used),
+            (20.0, 60.0, down),
+            (60.0, 90.0, bad),
+            (90.0, 100.0, down),
+        ];
+        assert_eq!(lives(&side, 100.0), [Life { ev: (1, 2, 9), spans }]);
+        // That of another plane does not.
+        for sample in &mut side.samples {
+            sample.planes.swap(0, 2);
+        }
+        let spans = vec![(0.0, 40.0, used), (40.0, 100.0, bad)];
+        assert_eq!(lives(&side, 100.0), [Life { ev: (1, 2, 9), spans }]);
     }
 
     #[test]
