@@ -1,0 +1,176 @@
+//! The set-up exchange: strangers, other versions, sides that do not fit, and connections that say nothing.
+
+use std::io::{Read as _, Write as _};
+use std::net::{Shutdown, TcpListener, TcpStream};
+use std::time::Instant;
+
+use serde_json::Value as Json;
+
+use super::support::{self, run, stderr};
+use super::{PATIENCE, Server, both, object};
+
+/// A server's usual visitors on an open network: none of them ends it or keeps the next client waiting.
+#[test]
+fn strangers_do_not_stop_a_server() {
+    let server = Server::start(&["write-bw", "--json"]);
+    let address = format!("127.0.0.1:{}", server.port);
+    let connect = || TcpStream::connect(&address).unwrap();
+    let no_clients: [&[u8]; 3] =
+        [b"", b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n", &[0, 0, 0, 3, 0xff, 0x5a, 1, 9, 9, 9]];
+    for greeting in no_clients {
+        let mut stranger = connect();
+        stranger.write_all(greeting).unwrap();
+        stranger.shutdown(Shutdown::Write).unwrap();
+        // Until it is turned away: one that comes to be judged after the client is not mentioned.
+        stranger.set_read_timeout(Some(PATIENCE)).unwrap();
+        let mut told = Vec::new();
+        stranger.read_to_end(&mut told).unwrap();
+        let told = String::from_utf8_lossy(&told);
+        assert_eq!(told.contains("\"refuse\""), !greeting.is_empty(), "{told}");
+    }
+    // Nothing, but stays; and one that stays in the middle of a message.
+    let silent = connect();
+    let mut slow = connect();
+    slow.write_all(&[0, 0]).unwrap();
+    let start = Instant::now();
+    let client = run(&["write-bw", "127.0.0.1", "-n", "20", "--json", "-p", &server.port]);
+    assert_eq!(object(&client)["rows"][0]["verified"], true);
+    assert!(start.elapsed() < PATIENCE);
+    drop((silent, slow));
+    let server = server.end();
+    let error = stderr(&server);
+    assert_eq!(object(&server)["rows"][0]["verified"], true);
+    assert_eq!(error.matches("is not a client").count(), 3, "{error}");
+}
+
+/// A message of the set-up exchange.
+fn framed(message: &Json) -> Vec<u8> {
+    let body = message.to_string();
+    [&(body.len() as u32).to_be_bytes()[..], body.as_bytes()].concat()
+}
+
+/// A client of another version, or one that is broken: the server's log says who and why, and the client learns it.
+#[test]
+fn a_malformed_first_message_is_explained_to_both_sides() {
+    let plan = serde_json::json!({
+        "tool": "spindrift-benchmark", "version": 1, "kind": "write-bw", "queue_pairs": 1, "tx_depth": 1,
+        "sizes": [64], "rounds": 0, "seed": 1
+    });
+    let app = |field: &str, value: Json| {
+        let mut plan = plan.clone();
+        plan[field] = value;
+        serde_json::json!({ "type": "app", "app": plan })
+    };
+    let cases = [
+        (
+            app("version", 3.into()),
+            "spindrift-benchmark version 1 or 2, the client \"spindrift-benchmark\" version 3",
+        ),
+        (app("version", Json::Null), "version null"),
+        (app("tool", "perf\u{1b}test".into()), "the client \"perf"),
+        (app("kind", "read-bw".into()), "unknown variant `read-bw`"),
+        (app("queue_pairs", (-1).into()), "integer `-1`"),
+        (serde_json::json!({ "type": "app", "app": 5 }), "the client none version none"),
+        (serde_json::json!({ "type": "app" }), "missing field `app`"),
+        (serde_json::json!({ "type": "ready" }), "\"ready\" out of turn"),
+    ];
+    let server = Server::start(&["write-bw"]);
+    let mut log = Vec::new();
+    for (message, reason) in cases {
+        let mut client = TcpStream::connect(format!("127.0.0.1:{}", server.port)).unwrap();
+        client.set_read_timeout(Some(PATIENCE)).unwrap();
+        client.write_all(&framed(&message)).unwrap();
+        client.shutdown(Shutdown::Write).unwrap();
+        let mut told = Vec::new();
+        client.read_to_end(&mut told).unwrap();
+        let told: Json = serde_json::from_slice(told.get(4..).unwrap()).expect("an answer");
+        let texts = [told["app"]["reason"].as_str(), told["refusal"]["theirs"].as_str()];
+        assert!(texts.iter().flatten().any(|text| text.contains(reason)), "{message}: {told}");
+        log.push((client.local_addr().unwrap().to_string(), reason));
+    }
+    let client = run(&["write-bw", "127.0.0.1", "-n", "20", "-p", &server.port]);
+    assert!(client.status.success(), "{}", stderr(&client));
+    let server = stderr(&server.end());
+    for (peer, reason) in log {
+        let line = server.lines().find(|line| line.contains(&format!("{peer} "))).unwrap_or_default();
+        assert!(line.contains(reason) && !line.contains('\u{1b}'), "{peer}: {reason}: {server}");
+    }
+}
+
+/// A server that knows nothing of pumps refuses the version; the client says what to do.
+#[test]
+fn a_server_without_the_pump_is_explained() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port().to_string();
+    let old = std::thread::spawn(move || {
+        let (mut client, _) = listener.accept().unwrap();
+        let mut length = [0; 4];
+        client.read_exact(&mut length).unwrap();
+        let mut plan = vec![0; u32::from_be_bytes(length) as usize];
+        client.read_exact(&mut plan).unwrap();
+        let reason = "the server speaks spindrift-benchmark version 1, the client version 2";
+        let refusal = serde_json::json!({ "type": "refuse", "reason": reason });
+        client.write_all(&framed(&serde_json::json!({ "type": "app", "app": refusal }))).unwrap();
+        serde_json::from_slice::<Json>(&plan).unwrap()
+    });
+    let client = run(&["write-bw", "127.0.0.1", "-n", "20", "-p", &port, "--with-pump"]);
+    let error = stderr(&client);
+    assert_eq!(client.status.code(), Some(1), "{error}");
+    assert!(error.contains("version 2") && error.contains("run without --with-pump"), "{error}");
+    let plan = old.join().unwrap();
+    assert_eq!((&plan["app"]["version"], &plan["app"]["with_pump"]), (&2.into(), &true.into()));
+}
+
+/// Which plane an address is on no address tells: hosts that number their planes notice another order.
+#[test]
+fn planes_in_another_order_are_refused_on_both_sides() {
+    let server_local = ["--local", "127.0.0.31,127.0.0.32"];
+    let client_local = ["--local", "127.0.0.33,127.0.0.34", "-s", "4K", "-n", "20"];
+    let server = Server::start(&[&["write-bw", "--plane-ids", "1,2"] as &[_], &server_local].concat());
+    let client =
+        run(&[&["write-bw", "127.0.0.1", "-p", &server.port, "--plane-ids", "2,1"] as &[_], &client_local]
+            .concat());
+    let server = server.end();
+    for (output, ours, theirs) in [(&client, "2, 1", "1, 2"), (&server, "1, 2", "2, 1")] {
+        assert_eq!(output.status.code(), Some(1));
+        let error = stderr(output);
+        let lists = format!("plane_ids: this side has {ours}, the peer has {theirs}; list the ports");
+        assert!(error.contains(&lists), "{error}");
+    }
+    // The same order from a file; and a side that does not tell.
+    let config = support::temp("plane-ids.toml");
+    std::fs::write(&config, "[nic]\nplane_ids = [7, 9]\n").unwrap();
+    let ids: [&[&str]; 2] = [&["--config", config.to_str().unwrap()], &[]];
+    for server_ids in ids {
+        let (client, _) = both(
+            "write-bw",
+            &[server_ids, &server_local].concat(),
+            &[&["--plane-ids", "7,9"] as &[_], &client_local].concat(),
+        );
+        assert_eq!(client["rows"][0]["verified"], true);
+    }
+}
+
+/// More than the server greets at a time: the rest is closed, and a client comes through once those gave up.
+#[test]
+fn silent_connections_are_bounded_in_number_and_time() {
+    let config = support::temp("short-timeout.toml");
+    std::fs::write(&config, "[setup]\ntimeout = \"2s\"\n").unwrap();
+    let server = Server::start(&["write-bw", "--config", config.to_str().unwrap()]);
+    let address = format!("127.0.0.1:{}", server.port);
+    let mut silent: Vec<_> = (0..65).map(|_| TcpStream::connect(&address).unwrap()).collect();
+    // All of them are closed by the server: the last at once, the others at the limit.
+    for stream in silent.iter_mut().rev() {
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.read_to_end(&mut Vec::new()).unwrap();
+    }
+    let client = run(&["write-bw", "127.0.0.1", "-n", "20", "-p", &server.port]);
+    assert!(client.status.success(), "{}", stderr(&client));
+    let server = server.end();
+    assert!(server.status.success());
+    let error = stderr(&server);
+    assert!(
+        error.contains("64 connections have yet to send") && error.contains("are not reported"),
+        "{error}"
+    );
+}
