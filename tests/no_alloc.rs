@@ -35,8 +35,8 @@ fn side(ports: Vec<LoopbackPort>, lane: LaneMode) -> Side {
     Side { context, cq, mr, qp }
 }
 
-/// Posts `count` messages, a plain, an inline, an immediate and one of several elements in turn, never more than [`OUTSTANDING`] at a time.
-fn stream(left: &mut Side, right: &mut Side, count: u32) {
+/// Posts `count` messages of these kinds in turn, never more than [`OUTSTANDING`] at a time.
+fn stream(left: &mut Side, right: &mut Side, kinds: &[Kind], count: u32) {
     let (mut posted, mut done, mut receives) = (0, 0, 0);
     let mut seen = [Wc::default(); 32];
     while done < count {
@@ -45,7 +45,7 @@ fn stream(left: &mut Side, right: &mut Side, count: u32) {
             receives += 1;
         }
         while posted < count && left.qp.sends_outstanding() < OUTSTANDING {
-            post(left, right, posted);
+            post(left, right, kinds[posted as usize % kinds.len()], posted);
             posted += 1;
         }
         left.context.poll();
@@ -57,24 +57,34 @@ fn stream(left: &mut Side, right: &mut Side, count: u32) {
     }
 }
 
-fn post(left: &mut Side, right: &Side, number: u32) {
+#[derive(Clone, Copy)]
+enum Kind {
+    Plain,
+    Inline,
+    Immediate,
+    /// Of four elements, the first of which have these lengths.
+    Gather([u32; 3]),
+}
+
+fn post(left: &mut Side, right: &Side, kind: Kind, number: u32) {
     let offset = number % OUTSTANDING * MESSAGE_BYTES;
     let remote = right.mr.remote().at(u64::from(offset), u64::from(MESSAGE_BYTES)).unwrap();
     let wr_id = u64::from(number);
     let local = left.mr.sge(offset as usize, MESSAGE_BYTES).unwrap();
-    match number % 4 {
-        3 => {
-            // Packets of one element, of two and of three.
+    match kind {
+        Kind::Gather([one, two, three]) => {
             let part = |from: u32, len| left.mr.sge((offset + from) as usize, len).unwrap();
-            let local = &[part(0, 100), part(100, 50), part(150, 9000), part(9150, MESSAGE_BYTES - 9150)];
+            let last = one + two + three;
+            let local =
+                &[part(0, one), part(one, two), part(one + two, three), part(last, MESSAGE_BYTES - last)];
             left.qp.post_gather(GatherWr { wr_id, op: SendOp::Write, local, remote, signaled: true })
         }
-        0 => left.qp.post_send(SendWr { wr_id, op: SendOp::Write, local, remote, signaled: true }),
-        1 => {
+        Kind::Plain => left.qp.post_send(SendWr { wr_id, op: SendOp::Write, local, remote, signaled: true }),
+        Kind::Inline => {
             let wr = InlineWr { wr_id, op: SendOp::Write, remote, signaled: true };
             left.qp.post_send_inline(b"inline bytes", wr)
         }
-        _ => left.qp.post_send(SendWr {
+        Kind::Immediate => left.qp.post_send(SendWr {
             wr_id,
             op: SendOp::WriteWithImm(number),
             local,
@@ -87,6 +97,13 @@ fn post(left: &mut Side, right: &Side, number: u32) {
 
 /// Rounds that are judged, every one of them, after a first one to warm up.
 const ROUNDS: u32 = 20;
+
+/// The first round copies nothing together, as its elements end where packets do: the room for whole packets is there
+/// from the start.
+const WARM_UP: [Kind; 4] = [Kind::Plain, Kind::Inline, Kind::Immediate, Kind::Gather([4096; 3])];
+
+/// Packets of one element, of two and of three.
+const JUDGED: [Kind; 4] = [Kind::Plain, Kind::Inline, Kind::Immediate, Kind::Gather([100, 50, 9000])];
 
 /// Allocations for a packet that is sent again. Nothing is lost here, but the machine may pause a thread for so long that
 /// tail probes are sent. A repeat is remembered in a `BTreeMap` and so may be the path of the earlier copy: each may split
@@ -123,9 +140,10 @@ fn costs(lanes: [LaneMode; 2], count: u32) -> Vec<Cost> {
     right.qp.connect(&left.qp.info().unwrap()).unwrap();
     let mut before = Cost::default();
     let mut rounds = Vec::with_capacity(ROUNDS as usize + 1);
-    for _ in 0..=ROUNDS {
+    for round in 0..=ROUNDS {
         let allocated = alloc::allocations();
-        stream(&mut left, &mut right, count);
+        let kinds = if round == 0 { &WARM_UP } else { &JUDGED };
+        stream(&mut left, &mut right, kinds, count);
         let allocations = alloc::allocations() - allocated;
         let counters = left.context.counters();
         let now = Cost {

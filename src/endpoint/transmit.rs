@@ -69,6 +69,11 @@ impl Transmit {
         self.gathered.get(..self.payload.len as usize).unwrap_or_default().into()
     }
 
+    /// Makes room for payloads of up to `bytes` that are copied together, so that no packet needs an allocation.
+    pub(crate) fn reserve_gathered(&mut self, bytes: usize) {
+        self.gathered.reserve(bytes.saturating_sub(self.gathered.len()));
+    }
+
     /// Refers to the packet's bytes if they lie in one place, or copies them together. A virtual region gives zeros.
     #[cold]
     pub(super) fn gather(&mut self, memory: &MemoryView, spec: PacketSpec<'_>) {

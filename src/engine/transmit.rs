@@ -54,6 +54,13 @@ impl TxBatch {
         }
     }
 
+    /// Makes room for packets of up to `mtu` bytes whose bytes come from several places.
+    pub(super) fn reserve_gathered(&mut self, mtu: usize) {
+        for frame in &mut self.frames {
+            frame.reserve_gathered(mtu);
+        }
+    }
+
     /// Whether the last fill stopped for want of space in the batch.
     pub(super) fn was_full(&self) -> bool {
         self.filled == self.frames.len()

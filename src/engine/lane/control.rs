@@ -48,6 +48,11 @@ impl Lane {
         for cq in cqs {
             self.join_cq(cq);
         }
+        if cap.max_send_sge > 1
+            && let Some(info) = self.endpoint.qp_info(qpn)
+        {
+            self.tx.reserve_gathered(info.mtu as usize);
+        }
         let slot = self.free_slots.pop().unwrap_or(self.qps.len() as QpSlot);
         let (submit, intake) = qp_rings(qpn, slot, &self.rings, cap);
         let entry = Some(QpEntry { intake, send_cq, recv_cq, shares_recvs });
