@@ -10,8 +10,9 @@ pub(super) struct Arrivals(pub(super) Vec<f64>);
 const WINDOW: usize = 10;
 /// The share of what is left that counts as recovered.
 pub(super) const ENOUGH: f64 = 0.9;
-/// Milliseconds in which what happened shows, if it does.
-const ONSET: usize = 100;
+/// Milliseconds in which what happened shows, if it does: those of a rate, the change itself, and a retransmission timeout. Whatever
+/// makes traffic stop later has other reasons.
+const ONSET: usize = 30;
 
 /// What became of the traffic after something happened.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -136,6 +137,9 @@ mod tests {
             (vec![(100, 1000.0), (50, 500.0), (150, 1000.0)], Some(48.0), 0.0),
             // Too late to have to do with the event.
             (vec![(220, 1000.0), (30, 0.0), (50, 1000.0)], Some(0.0), 30.0),
+            (vec![(138, 1000.0), (30, 0.0), (132, 1000.0)], Some(0.0), 30.0),
+            // Just not too late.
+            (vec![(137, 1000.0), (30, 0.0), (133, 1000.0)], Some(66.0), 30.0),
             // A rise.
             (vec![(100, 500.0), (20, 500.0), (180, 1000.0)], Some(18.0), 0.0),
             // Never.

@@ -1,0 +1,256 @@
+//! One direction of a cable, with the queue of the port that it starts at.
+
+use rand_xoshiro::Xoshiro256PlusPlus;
+use rand_xoshiro::rand_core::Rng;
+
+use crate::packet::{PacketId, Pool};
+use crate::queue::{Fate, Queue, QueueCounters, QueueSpec};
+
+/// The number of a link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct LinkId(pub(crate) u32);
+
+/// What a link is like.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LinkSpec {
+    /// Bits per second on the wire.
+    pub rate_bps: u64,
+    /// From the last bit's leaving until what is at the end has dealt with the packet, in nanoseconds.
+    pub delay_ns: u64,
+    /// The queue in front of it.
+    pub queue: QueueSpec,
+}
+
+/// What a link has done.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LinkCounters {
+    /// Packets sent.
+    pub packets: u64,
+    /// Bytes sent, with preambles, checksums and gaps between frames.
+    pub bytes: u64,
+    /// Packets lost as the link was down, before they left or on their way.
+    pub lost_down: u64,
+    /// Packets lost by chance.
+    pub lost_by_chance: u64,
+    /// What its queue has done.
+    pub queue: QueueCounters,
+}
+
+/// What is at the end of a link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum End {
+    Switch(u32),
+    Host { host: u32, plane: u8 },
+}
+
+/// A packet that was sent.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Sent {
+    pub(crate) packet: PacketId,
+    pub(crate) arrives_at: u64,
+}
+
+const PS_PER_NS: u64 = 1_000;
+/// Picoseconds that a bit takes at one bit per second.
+const PS_PER_S: u64 = 1_000_000_000_000;
+
+#[derive(Debug)]
+pub(crate) struct Link {
+    spec: LinkSpec,
+    pub(crate) end: End,
+    queue: Queue,
+    /// When what was sent last has left, in picoseconds: in whole nanoseconds a link of 800 Gb/s would be wrong by a percent.
+    free_at_ps: u64,
+    /// Its next turn is in the calendar.
+    pub(crate) has_turn: bool,
+    /// The host that it starts at, if that has more to send.
+    pub(crate) hungry: Option<u32>,
+    up: bool,
+    /// How often it has gone down.
+    outages: u32,
+    /// Packets lost by chance, out of 2^32.
+    loss: u64,
+    counters: LinkCounters,
+}
+
+impl Link {
+    pub(crate) fn new(spec: LinkSpec, end: End) -> Self {
+        Self {
+            queue: Queue::new(spec.queue),
+            spec,
+            end,
+            free_at_ps: 0,
+            has_turn: false,
+            hungry: None,
+            up: true,
+            outages: 0,
+            loss: 0,
+            counters: LinkCounters::default(),
+        }
+    }
+
+    pub(crate) const fn counters(&self) -> LinkCounters {
+        LinkCounters { queue: self.queue.counters, ..self.counters }
+    }
+
+    pub(crate) const fn queued_bytes(&self) -> u64 {
+        self.queue.bytes()
+    }
+
+    /// Nothing waits for it.
+    #[inline]
+    pub(crate) fn has_room(&self) -> bool {
+        self.queue.is_empty()
+    }
+
+    pub(crate) const fn is_up(&self) -> bool {
+        self.up
+    }
+
+    /// The first nanosecond at which the link is free.
+    #[inline]
+    pub(crate) const fn free_at(&self) -> u64 {
+        self.free_at_ps.div_ceil(PS_PER_NS)
+    }
+
+    /// Takes a packet in; `false` if it is gone.
+    #[inline]
+    pub(crate) fn push(&mut self, id: PacketId, pool: &mut Pool) -> bool {
+        if !self.up {
+            self.counters.lost_down += 1;
+            return false;
+        }
+        self.queue.push(id, pool) != Fate::Dropped
+    }
+
+    /// Begins to send the next packet, if there is one; the link is free.
+    #[inline]
+    pub(crate) fn send(&mut self, now: u64, pool: &mut Pool, rng: &mut Xoshiro256PlusPlus) -> Option<Sent> {
+        let packet = self.queue.pop(pool, rng)?;
+        let on_its_way = pool.get_mut(packet);
+        on_its_way.outage = self.outages;
+        let bytes = u64::from(on_its_way.wire_len());
+        // A turn comes up to a nanosecond after the link is free, which must not add up.
+        let start = self.free_at_ps.max((now * PS_PER_NS).saturating_sub(PS_PER_NS - 1));
+        self.free_at_ps = start + bytes * 8 * PS_PER_S / self.spec.rate_bps;
+        self.counters.packets += 1;
+        self.counters.bytes += bytes;
+        Some(Sent { packet, arrives_at: self.free_at() + self.spec.delay_ns })
+    }
+
+    /// Whether a packet that comes to the end of the link is there at all.
+    #[inline]
+    pub(crate) fn delivers(&mut self, id: PacketId, pool: &Pool, rng: &mut Xoshiro256PlusPlus) -> bool {
+        if pool.get(id).outage != self.outages || !self.up {
+            self.counters.lost_down += 1;
+            return false;
+        }
+        let lost = self.loss > 0 && rng.next_u64() >> 32 < self.loss;
+        self.counters.lost_by_chance += u64::from(lost);
+        !lost
+    }
+
+    /// The link comes up or goes down. What waits for one that goes down is lost, and what is on its way.
+    pub(crate) fn set_up(&mut self, up: bool, pool: &mut Pool) {
+        if self.up && !up {
+            self.outages += 1;
+            for id in self.queue.drain() {
+                self.counters.lost_down += 1;
+                pool.give_back(id);
+            }
+        }
+        self.up = up;
+    }
+
+    /// From now on this share of packets is lost.
+    pub(crate) fn set_loss(&mut self, share: f64) {
+        self.loss = (share.clamp(0.0, 1.0) * (1_u64 << 32) as f64) as u64;
+    }
+
+    pub(crate) const fn set_rate(&mut self, rate_bps: u64) {
+        self.spec.rate_bps = rate_bps;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rand_xoshiro::rand_core::SeedableRng;
+    use spindrift::wire::DscpMap;
+
+    use super::*;
+
+    fn link(rate_bps: u64) -> Link {
+        let queue = QueueSpec {
+            limit_bytes: u64::MAX,
+            control_limit_bytes: 0,
+            ecn: None,
+            trim: None,
+            dscp: DscpMap::default(),
+        };
+        Link::new(LinkSpec { rate_bps, delay_ns: 500, queue }, End::Switch(0))
+    }
+
+    fn packet(pool: &mut Pool, wire_len: u32) -> PacketId {
+        let id = pool.take();
+        pool.get_mut(id).set_virtual(&[0; 54], wire_len - 78);
+        id
+    }
+
+    /// A packet of 4301 bytes takes 43.01 ns at 800 Gb/s, and a thousand of them take no more than 43,010.
+    #[test]
+    fn fractions_of_nanoseconds_add_up() {
+        for (rate_bps, len, want) in [(800_000_000_000, 4_301, 43_010), (3, 125, 333_333_333_333_333)] {
+            let (mut link, mut pool) = (link(rate_bps), Pool::default());
+            let mut rng = Xoshiro256PlusPlus::seed_from_u64(1);
+            let (mut now, mut last) = (0, 0);
+            for _ in 0..1_000 {
+                let id = packet(&mut pool, len);
+                assert!(link.push(id, &mut pool));
+                last = link.send(now, &mut pool, &mut rng).unwrap().arrives_at;
+                now = link.free_at();
+            }
+            assert_eq!((now, last), (want, want + 500), "{rate_bps}");
+            assert_eq!((link.counters().packets, link.counters().bytes), (1_000, 1_000 * u64::from(len)));
+            // After a pause it starts anew.
+            let id = packet(&mut pool, len);
+            link.push(id, &mut pool);
+            let arrives_at = link.send(now + 10_000, &mut pool, &mut rng).unwrap().arrives_at;
+            let alone = (u64::from(len) * 8_000_000_000).div_ceil(rate_bps);
+            assert!((now + 10_499 + alone..=now + 10_500 + alone).contains(&arrives_at), "{arrives_at}");
+        }
+    }
+
+    /// What waits is lost, and what is on its way, even if the link is up again when it would arrive.
+    #[test]
+    fn a_link_that_goes_down_loses_what_it_had() {
+        let (mut link, mut pool) = (link(1_000_000_000), Pool::default());
+        let mut rng = Xoshiro256PlusPlus::seed_from_u64(1);
+        let ids = [(); 3].map(|()| packet(&mut pool, 1_000));
+        for id in ids {
+            assert!(link.push(id, &mut pool));
+        }
+        let sent = link.send(0, &mut pool, &mut rng).unwrap();
+        link.set_up(false, &mut pool);
+        assert_eq!((link.counters().lost_down, pool.in_use()), (2, 1));
+        assert!(!link.push(ids[1], &mut pool), "nothing is taken in");
+        link.set_up(true, &mut pool);
+        assert!(!link.delivers(sent.packet, &pool, &mut rng));
+        assert_eq!(link.counters().lost_down, 4);
+        let next = packet(&mut pool, 1_000);
+        assert!(link.push(next, &mut pool));
+        let sent = link.send(0, &mut pool, &mut rng).unwrap();
+        assert!(link.delivers(sent.packet, &pool, &mut rng));
+    }
+
+    #[test]
+    fn chance_takes_its_share() {
+        let (mut link, mut pool) = (link(1_000_000_000), Pool::default());
+        let mut rng = Xoshiro256PlusPlus::seed_from_u64(1);
+        let id = packet(&mut pool, 1_000);
+        for (share, least, most) in [(0.0, 0, 0), (0.2, 1_800, 2_200), (1.0, 10_000, 10_000)] {
+            link.set_loss(share);
+            let lost = (0..10_000).filter(|_| !link.delivers(id, &pool, &mut rng)).count();
+            assert!((least..=most).contains(&lost), "{share}: {lost}");
+        }
+    }
+}

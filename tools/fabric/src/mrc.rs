@@ -1,0 +1,392 @@
+//! The MRC transport on a host: the same endpoint that the engine drives, with a NIC's settings.
+
+use core::fmt;
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+
+use spindrift::congestion::CcConfig;
+use spindrift::counters::Counters;
+use spindrift::endpoint::{
+    ConfigError, CqId, Endpoint, EndpointConfig, EndpointError, Event, FailReason, LocalPort, QpCap, QpInfo,
+    QpInit, QpModify, Route, RtrAttr, RtsAttr, Transmit,
+};
+use spindrift::memory::{Access, MemoryError, MrKey, PdId, Region};
+use spindrift::path::{PathConfig, PortMask};
+use spindrift::pmd::{MacAddr, RxFrame, RxOrigin};
+use spindrift::seed::Seed;
+use spindrift::time::Time;
+use spindrift::wire::stack::Outer;
+use spindrift::wire::{ICRC_LEN, Msn, Psn, Qpn};
+use spindrift::work::{RecvWr, RemoteAddr, SendOp, SendWr, Sge, Wc, WcOpcode};
+use spindrift_srv6::Fabric;
+
+use crate::packet::Packet;
+use crate::transport::{ConnectError, Message, Notice, Transport};
+
+/// What every NIC of a network is like.
+#[derive(Clone, Debug)]
+pub struct MrcSpec {
+    /// Payload of a full packet in bytes.
+    pub mtu: u32,
+    /// Source routing by uSIDs; otherwise switches choose among equal paths by a hash.
+    pub srv6: bool,
+    /// Entropy values and their health. `planes` and `source` follow the fabric.
+    pub path: PathConfig,
+    /// Congestion control.
+    pub cc: CcConfig,
+    /// Ask for trimming, and answer trimmed packets with NACKs.
+    pub trimming: bool,
+    /// Bytes received between SACKs.
+    pub sack_threshold_bytes: u32,
+    /// Silence after which a tail loss probe is sent, at least, ns.
+    pub tail_probe_floor_ns: u64,
+    /// How much longer packets may take on one path than on another, at first, ns.
+    pub initial_reordering_ns: u64,
+    /// Messages that may be outstanding on a flow.
+    pub depth: u32,
+    /// The window of PSNs that each side grants the other, in units of 128.
+    pub mpr: u8,
+    /// How long a flow goes on without an answer.
+    pub retry: RtsAttr,
+}
+
+impl MrcSpec {
+    /// A hardware NIC with these planes: rate of all of them together in bits per second, and the round-trip time of the longest path
+    /// through an idle network in nanoseconds.
+    pub fn new(planes: u8, rate_bps: u64, base_rtt_ns: u64) -> Self {
+        Self {
+            mtu: 4096,
+            srv6: true,
+            path: PathConfig::new(planes),
+            cc: CcConfig::new(rate_bps, base_rtt_ns, 4096),
+            trimming: true,
+            sack_threshold_bytes: 16 * 1024,
+            // Those of the endpoint are for software, which may be late by as much.
+            tail_probe_floor_ns: 2 * base_rtt_ns,
+            initial_reordering_ns: base_rtt_ns,
+            depth: 128,
+            mpr: 8,
+            retry: RtsAttr::default(),
+        }
+    }
+}
+
+/// Why a host cannot be made.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum MrcError {
+    /// Its settings cannot work.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// Its memory cannot be registered.
+    #[error(transparent)]
+    Memory(#[from] MemoryError),
+    /// Something that it is made of.
+    #[error(transparent)]
+    Endpoint(#[from] EndpointError),
+    /// The fabric has no such host.
+    #[error("the fabric has no host {0}")]
+    NoHost(u16),
+}
+
+/// One side of a connection.
+struct Flow {
+    qpn: Qpn,
+    /// The peer's key.
+    rkey: u32,
+    failed: bool,
+}
+
+/// A host that runs MRC.
+pub struct MrcHost {
+    endpoint: Endpoint,
+    spec: Arc<MrcSpec>,
+    pd: PdId,
+    key: MrKey,
+    /// What every payload is part of.
+    region: Arc<Region>,
+    flows: Vec<Flow>,
+    by_qpn: BTreeMap<Qpn, u32>,
+    news: VecDeque<Notice>,
+    out: Transmit,
+}
+
+impl fmt::Debug for MrcHost {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("MrcHost").field("flows", &self.flows.len()).finish_non_exhaustive()
+    }
+}
+
+/// Memory of a host: an address range without bytes, as long as the longest message.
+const MEMORY_LEN: usize = 1 << 32;
+const MEMORY_AT: u64 = 1 << 32;
+const SEND_CQ: CqId = CqId(0);
+const RECV_CQ: CqId = CqId(1);
+/// Hops of the inner and the outer packet.
+const HOP_LIMIT: u8 = 64;
+
+impl MrcHost {
+    /// The host with this number of a fabric. With source routing, it can reach `peers`.
+    ///
+    /// # Errors
+    /// Settings that cannot work.
+    pub fn new(
+        spec: &Arc<MrcSpec>,
+        fabric: &Fabric,
+        number: u16,
+        peers: impl IntoIterator<Item = u16>,
+        seed: u64,
+    ) -> Result<Self, MrcError> {
+        let planes = fabric.shape().planes;
+        let ports = (0..planes).map(|plane| port(fabric, number, plane, spec.mtu));
+        let mut config = EndpointConfig {
+            seed: Seed::fixed(seed),
+            icrc: false,
+            trimming: spec.trimming,
+            sack_threshold_bytes: spec.sack_threshold_bytes,
+            tail_probe_floor_ns: spec.tail_probe_floor_ns,
+            initial_reordering_ns: spec.initial_reordering_ns,
+            hop_limit: HOP_LIMIT,
+            ..EndpointConfig::new(ports.collect::<Option<_>>().ok_or(MrcError::NoHost(number))?)
+        };
+        if spec.srv6 {
+            for peer in peers {
+                for plane in 0..planes {
+                    let route = route(fabric, number, peer, plane).ok_or(MrcError::NoHost(peer))?;
+                    config.routes.push(route);
+                }
+            }
+        }
+        let mut endpoint = Endpoint::new(config)?;
+        let pd = endpoint.alloc_pd();
+        let region = Region::virtual_at(MEMORY_LEN, MEMORY_AT).map_err(MemoryError::from)?;
+        let key = endpoint.register(pd, Arc::clone(&region), Access::REMOTE_WRITE)?;
+        Ok(Self {
+            endpoint,
+            spec: Arc::clone(spec),
+            pd,
+            key,
+            region,
+            flows: Vec::new(),
+            by_qpn: BTreeMap::new(),
+            news: VecDeque::new(),
+            out: Transmit::default(),
+        })
+    }
+
+    /// The endpoint.
+    pub const fn endpoint(&self) -> &Endpoint {
+        &self.endpoint
+    }
+
+    /// What the endpoint has counted.
+    pub const fn counters(&self) -> &Counters {
+        self.endpoint.counters()
+    }
+
+    /// The queue pair of a flow.
+    pub fn qpn(&self, flow: u32) -> Option<Qpn> {
+        self.flows.get(flow as usize).map(|flow| flow.qpn)
+    }
+
+    fn create(&mut self) -> Result<(u32, QpInfo), EndpointError> {
+        let spec = &self.spec;
+        let cap = QpCap { max_send_wr: spec.depth, max_recv_wr: spec.depth, ..QpCap::default() };
+        let init = QpInit {
+            cap,
+            path: spec.path.clone(),
+            cc: spec.cc.clone(),
+            mpr_dest: spec.mpr,
+            max_wimm_dest: spec.depth.min(u16::MAX.into()) as u16,
+            max_mtu: spec.mtu,
+            ..QpInit::new(self.pd, SEND_CQ, RECV_CQ)
+        };
+        let qpn = self.endpoint.create_qp(init)?;
+        let info = self.endpoint.qp_info(qpn).ok_or(EndpointError::NoSuchQp(qpn.get()))?;
+        let flow = self.flows.len() as u32;
+        self.flows.push(Flow { qpn, rkey: 0, failed: false });
+        self.by_qpn.insert(qpn, flow);
+        Ok((flow, info))
+    }
+
+    fn bring_up(
+        &mut self,
+        now: Time,
+        flow: u32,
+        ours: &QpInfo,
+        theirs: &QpInfo,
+        rkey: u32,
+    ) -> Result<(), EndpointError> {
+        let at = &mut self.flows[flow as usize];
+        at.rkey = rkey;
+        let qpn = at.qpn;
+        let rtr = RtrAttr {
+            dest_qpn: theirs.qpn,
+            rq_psn: Psn::new(theirs.psn),
+            rq_msn: Msn::new(theirs.msn),
+            path_mtu: ours.mtu.min(theirs.mtu),
+            mpr_dest: ours.mpr,
+            max_wimm_dest: ours.max_wimm,
+            dynamic_mpr: ours.dynamic_mpr && theirs.dynamic_mpr,
+            trim_nack: theirs.trim_nack,
+            ports: theirs.ports.clone(),
+            udp_port: theirs.udp_port,
+        };
+        let rts = RtsAttr { mpr: theirs.mpr, max_wimm: theirs.max_wimm, ..self.spec.retry };
+        self.endpoint.modify_qp(now, qpn, QpModify::Init)?;
+        self.endpoint.modify_qp(now, qpn, QpModify::Rtr(Box::new(rtr)))?;
+        self.endpoint.modify_qp(now, qpn, QpModify::Rts(rts))?;
+        for _ in 0..self.spec.depth {
+            self.receive_one_more(flow);
+        }
+        Ok(())
+    }
+
+    /// Posts a receive request for one more message that notifies.
+    fn receive_one_more(&mut self, flow: u32) {
+        let Some(at) = self.flows.get(flow as usize) else { return };
+        // As many are posted as the peer may use, so there is room.
+        let posted = self.endpoint.post_recv(at.qpn, RecvWr { wr_id: flow.into() });
+        debug_assert!(posted.is_ok(), "{posted:?}");
+    }
+
+    fn take(&mut self, event: Event) {
+        match event {
+            Event::Completion { wc, .. } => self.complete(wc),
+            Event::QpFailed { qpn, reason } => {
+                let Some(&flow) = self.by_qpn.get(&qpn) else { return };
+                self.flows[flow as usize].failed = true;
+                self.news.push_back(Notice::Failed { flow, why: explain(reason) });
+            }
+            Event::PathsChanged { qpn } => while self.endpoint.poll_ev_event(qpn).is_some() {},
+            Event::SendRetired { .. }
+            | Event::PathDenied { .. }
+            | Event::EvProbeAnswered { .. }
+            | Event::SrqLimitReached { .. } => {}
+        }
+    }
+
+    fn complete(&mut self, wc: Wc) {
+        if !wc.status.is_success() {
+            return;
+        }
+        match wc.opcode {
+            WcOpcode::RdmaWrite => {
+                let (flow, tag) = ((wc.wr_id >> 32) as u32, wc.wr_id as u32);
+                self.news.push_back(Notice::Sent { flow, tag });
+            }
+            WcOpcode::RecvRdmaWithImm => {
+                let flow = wc.wr_id as u32;
+                self.receive_one_more(flow);
+                self.news.push_back(Notice::Received { flow, tag: wc.imm.unwrap_or_default() });
+            }
+        }
+    }
+}
+
+fn port(fabric: &Fabric, host: u16, plane: u8, mtu: u32) -> Option<LocalPort> {
+    // Room for the longest headers around a full packet.
+    let max_frame = mtu as usize + EndpointConfig::overhead(true) + 40;
+    let [high, low] = host.to_be_bytes();
+    Some(LocalPort {
+        ip: fabric.address(host, plane)?.into(),
+        mac: MacAddr([2, 0, 0, plane, high, low]),
+        max_frame,
+        source_ports: None,
+        same_path_batch: 1,
+    })
+}
+
+/// The source-routed paths from one host to another in a plane.
+fn route(fabric: &Fabric, from: u16, to: u16, plane: u8) -> Option<Route> {
+    let path = fabric.paths(from, to, plane)?;
+    let outer = Outer { src: fabric.address(from, plane)?, path, hop_limit: HOP_LIMIT };
+    let to = std::net::IpAddr::from(fabric.address(to, plane)?);
+    Some(Route { outer: Some(outer), ..Route::new(to.into(), plane) })
+}
+
+const fn explain(reason: FailReason) -> &'static str {
+    match reason {
+        FailReason::Requested => "set to ERROR",
+        FailReason::RetryExceeded => "no answer, after all retries",
+        FailReason::PeerRefused => "the peer refused a packet",
+        FailReason::PeerFatal => "the peer reported an unexpected event",
+        FailReason::PeerViolation => "the peer broke the protocol",
+        FailReason::LocalWorkRequest => "a work request cannot be carried out",
+        FailReason::LaneFailed => "the host failed",
+    }
+}
+
+impl Transport for MrcHost {
+    fn connect(now: Time, one: &mut Self, other: &mut Self) -> Result<[u32; 2], ConnectError> {
+        let failed = |error: EndpointError| ConnectError(error.to_string());
+        let (a, info_a) = one.create().map_err(failed)?;
+        let (b, info_b) = other.create().map_err(failed)?;
+        let (key_a, key_b) = (one.key.rkey, other.key.rkey);
+        one.bring_up(now, a, &info_a, &info_b, key_b).map_err(failed)?;
+        other.bring_up(now, b, &info_b, &info_a, key_a).map_err(failed)?;
+        Ok([a, b])
+    }
+
+    #[inline]
+    fn receive(&mut self, now: Time, plane: u8, packet: &Packet) {
+        let whole;
+        let zeros;
+        let rest = if let Some(bytes) = packet.body() {
+            whole = [bytes.into()];
+            &whole[..]
+        } else {
+            let Ok(payload) = self.region.payload(0, packet.body_len() as usize) else { return };
+            zeros = [payload];
+            &zeros[..]
+        };
+        let frame = RxFrame { origin: RxOrigin::Ethernet, data: packet.head(), rest };
+        self.endpoint.receive(now, plane, &frame);
+    }
+
+    #[inline]
+    fn transmit(&mut self, now: Time, free: u32, out: &mut Packet) -> bool {
+        self.endpoint.begin_burst(1);
+        if !self.endpoint.transmit(now, PortMask(free), &mut self.out) {
+            return false;
+        }
+        out.set_virtual(self.out.head(), self.out.payload.len + ICRC_LEN as u32);
+        out.plane = self.out.port;
+        true
+    }
+
+    #[inline]
+    fn next_timeout(&self) -> Time {
+        self.endpoint.next_timeout()
+    }
+
+    fn on_timeout(&mut self, now: Time) {
+        self.endpoint.on_timeout(now);
+        self.endpoint.reclaim(now);
+    }
+
+    fn carrier(&mut self, now: Time, plane: u8, up: bool) {
+        self.endpoint.port_link(now, plane, up);
+    }
+
+    fn post(&mut self, now: Time, flow: u32, message: Message) -> bool {
+        let Some(at) = self.flows.get(flow as usize).filter(|at| !at.failed) else { return false };
+        let Message { tag, len, notify } = message;
+        let wr = SendWr {
+            wr_id: u64::from(flow) << 32 | u64::from(tag),
+            op: if notify { SendOp::WriteWithImm(tag) } else { SendOp::Write },
+            local: Sge { addr: MEMORY_AT, len, lkey: self.key.lkey },
+            remote: RemoteAddr { addr: MEMORY_AT, rkey: at.rkey },
+            signaled: true,
+        };
+        self.endpoint.post_send(now, at.qpn, wr).is_ok()
+    }
+
+    #[inline]
+    fn poll(&mut self) -> Option<Notice> {
+        while self.news.is_empty() {
+            let event = self.endpoint.poll_event()?;
+            self.take(event);
+        }
+        self.news.pop_front()
+    }
+}

@@ -1,0 +1,430 @@
+//! The network: hosts, switches and links, and what happens next.
+
+use core::fmt;
+use std::collections::VecDeque;
+
+use rand_xoshiro::Xoshiro256PlusPlus;
+use rand_xoshiro::rand_core::SeedableRng;
+use spindrift::time::Time;
+use spindrift_srv6::{Forwarder, Verdict};
+
+use crate::calendar::Calendar;
+use crate::link::{End, Link, LinkCounters, LinkId, LinkSpec};
+use crate::packet::{PacketId, Pool};
+use crate::transport::{ConnectError, Message, Notice, Transport};
+
+/// The number of a host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct HostId(pub u32);
+
+/// The number of a switch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SwitchId(pub u32);
+
+/// One end of a flow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct FlowEnd {
+    /// The host.
+    pub host: HostId,
+    /// The flow's number there.
+    pub flow: u32,
+}
+
+/// What a simulation stops for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Happened {
+    /// A host's transport has something to say.
+    Noticed {
+        /// The host.
+        host: HostId,
+        /// What it says.
+        notice: Notice,
+    },
+    /// The time of an alarm has come.
+    Alarm(u32),
+}
+
+/// What the network has done with packets.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct NetCounters {
+    /// Packets that hosts sent.
+    pub sent: u64,
+    /// Packets that came to a host.
+    pub delivered: u64,
+    /// Packets that did not find room in a queue, or a link down.
+    pub dropped: u64,
+    /// Packets lost on a link, or by a switch that does not forward.
+    pub lost: u64,
+    /// Packets that a switch did not forward: no route, or no hops left.
+    pub unroutable: u64,
+    /// Packets that came to the end of a link: what a simulation's work is measured in.
+    pub hops: u64,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Event {
+    /// A packet comes to the end of a link.
+    Arrive {
+        link: LinkId,
+        packet: PacketId,
+    },
+    /// A link may send its next packet.
+    Turn(LinkId),
+    /// A host's timer may be due.
+    Wake(HostId),
+    Alarm(u32),
+}
+
+struct Host<T> {
+    transport: T,
+    /// By plane.
+    uplinks: Vec<LinkId>,
+    /// When it is going to be woken.
+    wakes_at: u64,
+}
+
+struct Switch {
+    tables: Forwarder<LinkId>,
+    forwards: bool,
+}
+
+/// A network of hosts that run `T`. Everything that happens follows from how it was made, its seed, and the calls made to it.
+pub struct Net<T> {
+    now: u64,
+    calendar: Calendar<Event>,
+    hosts: Vec<Host<T>>,
+    switches: Vec<Switch>,
+    links: Vec<Link>,
+    pool: Pool,
+    rng: Xoshiro256PlusPlus,
+    counters: NetCounters,
+    /// What transports said that nobody has heard yet.
+    news: VecDeque<(HostId, Notice)>,
+}
+
+impl<T> fmt::Debug for Net<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Net")
+            .field("now", &self.now)
+            .field("hosts", &self.hosts.len())
+            .field("switches", &self.switches.len())
+            .field("links", &self.links.len())
+            .finish_non_exhaustive()
+    }
+}
+
+impl<T: Transport> Net<T> {
+    /// A network without anything in it.
+    pub fn new(seed: u64) -> Self {
+        Self {
+            now: 0,
+            calendar: Calendar::new(),
+            hosts: Vec::new(),
+            switches: Vec::new(),
+            links: Vec::new(),
+            pool: Pool::default(),
+            rng: Xoshiro256PlusPlus::seed_from_u64(seed),
+            counters: NetCounters::default(),
+            news: VecDeque::new(),
+        }
+    }
+
+    /// Adds a host, which has no links yet.
+    pub fn add_host(&mut self, transport: T) -> HostId {
+        self.hosts.push(Host { transport, uplinks: Vec::new(), wakes_at: u64::MAX });
+        HostId(self.hosts.len() as u32 - 1)
+    }
+
+    /// Adds a switch, which drops everything until it gets its [tables](Self::set_tables).
+    pub fn add_switch(&mut self) -> SwitchId {
+        self.switches.push(Switch { tables: Forwarder::new(0), forwards: true });
+        SwitchId(self.switches.len() as u32 - 1)
+    }
+
+    /// What a switch does to packets from now on.
+    pub fn set_tables(&mut self, switch: SwitchId, tables: Forwarder<LinkId>) {
+        self.switches[switch.0 as usize].tables = tables;
+    }
+
+    /// A switch stops to forward packets, or begins again. Its links stay up, so nobody is told.
+    pub fn set_forwarding(&mut self, switch: SwitchId, forwards: bool) {
+        self.switches[switch.0 as usize].forwards = forwards;
+    }
+
+    /// Adds the link by which a host sends on its next plane, to a switch.
+    pub fn add_uplink(&mut self, from: HostId, to: SwitchId, spec: LinkSpec) -> LinkId {
+        let link = self.add_link(End::Switch(to.0), spec);
+        self.hosts[from.0 as usize].uplinks.push(link);
+        link
+    }
+
+    /// Adds the link from a switch to a host's port in a plane.
+    pub fn add_downlink(&mut self, to: HostId, plane: u8, spec: LinkSpec) -> LinkId {
+        self.add_link(End::Host { host: to.0, plane }, spec)
+    }
+
+    /// Adds a link to a switch from another one.
+    pub fn add_trunk(&mut self, to: SwitchId, spec: LinkSpec) -> LinkId {
+        self.add_link(End::Switch(to.0), spec)
+    }
+
+    fn add_link(&mut self, end: End, spec: LinkSpec) -> LinkId {
+        self.links.push(Link::new(spec, end));
+        LinkId(self.links.len() as u32 - 1)
+    }
+
+    /// The time, in nanoseconds since the beginning.
+    pub const fn now(&self) -> Time {
+        Time(self.now)
+    }
+
+    /// What happened to packets.
+    pub const fn counters(&self) -> NetCounters {
+        self.counters
+    }
+
+    /// Packets that are in queues and on links.
+    pub fn on_their_way(&self) -> usize {
+        self.pool.in_use()
+    }
+
+    /// What a host runs.
+    pub fn transport(&self, host: HostId) -> &T {
+        &self.hosts[host.0 as usize].transport
+    }
+
+    /// What a host runs; after a change, it sends what it has to send now.
+    pub fn with_transport<R>(&mut self, host: HostId, change: impl FnOnce(&mut T, Time) -> R) -> R {
+        let result = change(&mut self.hosts[host.0 as usize].transport, Time(self.now));
+        self.pump(host);
+        result
+    }
+
+    /// The hosts.
+    pub fn hosts(&self) -> impl Iterator<Item = HostId> + use<T> {
+        (0..self.hosts.len() as u32).map(HostId)
+    }
+
+    /// What a link has done.
+    pub fn link(&self, link: LinkId) -> LinkCounters {
+        self.links[link.0 as usize].counters()
+    }
+
+    /// Bytes that wait for a link.
+    pub fn queued_bytes(&self, link: LinkId) -> u64 {
+        self.links[link.0 as usize].queued_bytes()
+    }
+
+    /// The links, in the order in which they were added.
+    pub fn links(&self) -> impl Iterator<Item = LinkId> + use<T> {
+        (0..self.links.len() as u32).map(LinkId)
+    }
+
+    /// Makes a flow between two hosts.
+    ///
+    /// # Errors
+    /// If they are one, or cannot be connected.
+    pub fn connect(&mut self, one: HostId, other: HostId) -> Result<[FlowEnd; 2], ConnectError> {
+        let now = Time(self.now);
+        let [a, b] = self
+            .hosts
+            .get_disjoint_mut([one.0 as usize, other.0 as usize])
+            .map_err(|_| ConnectError(format!("host {} and host {} are one", one.0, other.0)))?;
+        let flows = T::connect(now, &mut a.transport, &mut b.transport)?;
+        for host in [one, other] {
+            self.pump(host);
+        }
+        let [a, b] = flows;
+        Ok([FlowEnd { host: one, flow: a }, FlowEnd { host: other, flow: b }])
+    }
+
+    /// Sends a message on a flow; `false` if it takes none now.
+    pub fn post(&mut self, end: FlowEnd, message: Message) -> bool {
+        self.with_transport(end.host, |transport, now| transport.post(now, end.flow, message))
+    }
+
+    /// Stops the simulation at `at`, as [`Happened::Alarm`] with this number.
+    pub fn set_alarm(&mut self, at: Time, number: u32) {
+        self.calendar.add(at.0.max(self.now), Event::Alarm(number));
+    }
+
+    /// The link comes up or goes down. Whether the host at one of its ends learns of it is for the caller to tell: see
+    /// [`set_carrier`](Self::set_carrier).
+    pub fn set_link(&mut self, link: LinkId, up: bool) {
+        self.links[link.0 as usize].set_up(up, &mut self.pool);
+    }
+
+    /// Whether a link is up.
+    pub fn is_up(&self, link: LinkId) -> bool {
+        self.links[link.0 as usize].is_up()
+    }
+
+    /// A host's port finds or loses its carrier.
+    pub fn set_carrier(&mut self, host: HostId, plane: u8, up: bool) {
+        self.with_transport(host, |transport, now| transport.carrier(now, plane, up));
+    }
+
+    /// From now on a link loses this share of packets, by chance.
+    pub fn set_loss(&mut self, link: LinkId, share: f64) {
+        self.links[link.0 as usize].set_loss(share);
+    }
+
+    /// From now on a link has this rate, in bits per second.
+    pub fn set_rate(&mut self, link: LinkId, rate_bps: u64) {
+        self.links[link.0 as usize].set_rate(rate_bps.max(1));
+    }
+
+    /// Goes on until something happens that somebody should hear of; `None` when nothing is left to happen, or before what is
+    /// later than `until`. The time is `until` then.
+    pub fn run(&mut self, until: Time) -> Option<Happened> {
+        loop {
+            if let Some((host, notice)) = self.news.pop_front() {
+                return Some(Happened::Noticed { host, notice });
+            }
+            let Some((at, event)) = self.calendar.next(until.0) else {
+                if until != Time::NEVER {
+                    self.now = self.now.max(until.0);
+                }
+                return None;
+            };
+            self.now = at;
+            match event {
+                Event::Arrive { link, packet } => self.arrive(link, packet),
+                Event::Turn(link) => self.turn(link),
+                Event::Wake(host) => self.wake(host),
+                Event::Alarm(number) => return Some(Happened::Alarm(number)),
+            }
+        }
+    }
+
+    fn arrive(&mut self, from: LinkId, packet: PacketId) {
+        self.counters.hops += 1;
+        let link = &mut self.links[from.0 as usize];
+        if !link.delivers(packet, &self.pool, &mut self.rng) {
+            self.counters.lost += 1;
+            return self.pool.give_back(packet);
+        }
+        match link.end {
+            End::Switch(switch) => {
+                let switch = &self.switches[switch as usize];
+                if !switch.forwards {
+                    self.counters.lost += 1;
+                    return self.pool.give_back(packet);
+                }
+                match self.pool.get_mut(packet).forward(&switch.tables) {
+                    Ok(Verdict::Forward(&next)) => self.offer(next, packet),
+                    Ok(Verdict::Deliver | Verdict::Inner(_)) | Err(_) => {
+                        self.counters.unroutable += 1;
+                        self.pool.give_back(packet);
+                    }
+                }
+            }
+            End::Host { host, plane } => {
+                self.counters.delivered += 1;
+                let transport = &mut self.hosts[host as usize].transport;
+                transport.receive(Time(self.now), plane, self.pool.get(packet));
+                self.pool.give_back(packet);
+                self.pump(HostId(host));
+            }
+        }
+    }
+
+    /// Puts a packet into the queue of a link.
+    #[inline]
+    fn offer(&mut self, id: LinkId, packet: PacketId) {
+        let link = &mut self.links[id.0 as usize];
+        if !link.push(packet, &mut self.pool) {
+            self.counters.dropped += 1;
+            return self.pool.give_back(packet);
+        }
+        if link.has_turn {
+            return;
+        }
+        let free_at = link.free_at();
+        if free_at > self.now {
+            link.has_turn = true;
+            return self.calendar.add(free_at, Event::Turn(id));
+        }
+        self.send(id);
+    }
+
+    /// A link that is free sends what is next.
+    #[inline]
+    fn send(&mut self, id: LinkId) {
+        let link = &mut self.links[id.0 as usize];
+        let Some(sent) = link.send(self.now, &mut self.pool, &mut self.rng) else { return };
+        self.calendar.add(sent.arrives_at, Event::Arrive { link: id, packet: sent.packet });
+        if link.hungry.is_some() || !link.has_room() {
+            link.has_turn = true;
+            self.calendar.add(link.free_at(), Event::Turn(id));
+        }
+    }
+
+    fn turn(&mut self, id: LinkId) {
+        let link = &mut self.links[id.0 as usize];
+        link.has_turn = false;
+        let hungry = link.hungry.take();
+        self.send(id);
+        if let Some(host) = hungry {
+            self.pump(HostId(host));
+        }
+    }
+
+    fn wake(&mut self, host: HostId) {
+        let at = &mut self.hosts[host.0 as usize];
+        if at.wakes_at != self.now {
+            return;
+        }
+        at.wakes_at = u64::MAX;
+        if at.transport.next_timeout().0 <= self.now {
+            at.transport.on_timeout(Time(self.now));
+        }
+        self.pump(host);
+    }
+
+    /// Sends what a host has to send and its links have room for, and sees to its timer.
+    fn pump(&mut self, id: HostId) {
+        loop {
+            let host = &mut self.hosts[id.0 as usize];
+            let (mut free, mut full) = (0_u32, 0_u32);
+            for (plane, link) in host.uplinks.iter().enumerate() {
+                let room = self.links[link.0 as usize].has_room();
+                free |= u32::from(room) << plane;
+                full |= u32::from(!room) << plane;
+            }
+            let packet = self.pool.take();
+            let out = self.pool.get_mut(packet);
+            if free == 0 || !host.transport.transmit(Time(self.now), free, out) {
+                self.pool.give_back(packet);
+                // It may have more for these.
+                for (plane, link) in host.uplinks.iter().enumerate() {
+                    self.links[link.0 as usize].hungry = (full >> plane & 1 == 1).then_some(id.0);
+                }
+                break;
+            }
+            let plane = usize::from(out.plane);
+            let Some(&uplink) = host.uplinks.get(plane) else {
+                self.pool.give_back(packet);
+                continue;
+            };
+            self.counters.sent += 1;
+            self.offer(uplink, packet);
+        }
+        let host = &mut self.hosts[id.0 as usize];
+        while let Some(notice) = host.transport.poll() {
+            self.news.push_back((id, notice));
+        }
+        let due = host.transport.next_timeout().0.max(self.now);
+        if due < host.wakes_at {
+            host.wakes_at = due;
+            self.calendar.add(due, Event::Wake(id));
+        }
+    }
+}
+
+impl NetCounters {
+    /// Whether each packet sent is accounted for, `on_their_way` of them as not there yet.
+    pub const fn add_up(&self, on_their_way: usize) -> bool {
+        self.sent == self.delivered + self.dropped + self.lost + self.unroutable + on_their_way as u64
+    }
+}

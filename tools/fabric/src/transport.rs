@@ -1,0 +1,77 @@
+//! What runs on a host: the transport under test, behind one trait.
+
+use spindrift::time::Time;
+
+use crate::packet::Packet;
+
+/// A message to send.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Message {
+    /// Comes back when it is complete.
+    pub tag: u32,
+    /// Bytes of it, at least 1.
+    pub len: u32,
+    /// Whether the receiver is told that it has arrived, with the tag.
+    pub notify: bool,
+}
+
+/// What a transport tells whoever uses it. A flow is called by the number that it has at its host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Notice {
+    /// A message is complete: all of it is at the receiver, and the sender knows.
+    Sent {
+        /// The flow.
+        flow: u32,
+        /// The message's.
+        tag: u32,
+    },
+    /// A message that notifies has arrived, after all that were sent before it.
+    Received {
+        /// The flow.
+        flow: u32,
+        /// The message's.
+        tag: u32,
+    },
+    /// The flow has failed: nothing more comes of it.
+    Failed {
+        /// The flow.
+        flow: u32,
+        /// Why.
+        why: &'static str,
+    },
+}
+
+/// Why two hosts cannot be connected.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("cannot connect: {0}")]
+pub struct ConnectError(pub String);
+
+/// The transport of a host: no clock, no socket, no thread.
+pub trait Transport: Sized {
+    /// Makes a flow between two hosts, and returns its number at each. Either may send on it.
+    ///
+    /// # Errors
+    /// Why there can be none.
+    fn connect(now: Time, one: &mut Self, other: &mut Self) -> Result<[u32; 2], ConnectError>;
+
+    /// A packet has come in on a plane.
+    fn receive(&mut self, now: Time, plane: u8, packet: &Packet);
+
+    /// Makes `out` the next packet to send, on one of the planes in `free` (bit n: plane n). `false` when there is none.
+    fn transmit(&mut self, now: Time, free: u32, out: &mut Packet) -> bool;
+
+    /// When [`on_timeout`](Self::on_timeout) has to be called.
+    fn next_timeout(&self) -> Time;
+
+    /// That time has come.
+    fn on_timeout(&mut self, now: Time);
+
+    /// The host's port in a plane has found or lost its carrier.
+    fn carrier(&mut self, now: Time, plane: u8, up: bool);
+
+    /// Sends a message on a flow; `false` if the flow has failed or holds as many as it can.
+    fn post(&mut self, now: Time, flow: u32, message: Message) -> bool;
+
+    /// The next thing to know, oldest first.
+    fn poll(&mut self) -> Option<Notice>;
+}

@@ -1,0 +1,104 @@
+//! What hosts send to each other, and when.
+//!
+//! A workload neither knows the network nor the time that passes in it: it is told what has arrived and says what to post next. So
+//! the same one runs over any transport.
+
+mod all_to_all;
+mod ring;
+mod stream;
+
+use spindrift::time::Time;
+
+use crate::net::HostId;
+use crate::transport::Message;
+
+pub use all_to_all::AllToAll;
+pub use ring::RingAllReduce;
+pub use stream::{Stream, StreamSpec};
+
+/// One end of a workload's connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Side {
+    /// The number of the connection, in the order of [`Workload::pairs`].
+    pub pair: u32,
+    /// Its second host, and not its first.
+    pub second: bool,
+}
+
+impl Side {
+    /// The end at the first host of a pair.
+    pub const fn first(pair: u32) -> Self {
+        Self { pair, second: false }
+    }
+}
+
+/// What a workload asks for.
+#[derive(Clone, Debug, Default)]
+pub struct Orders {
+    /// The time at which it is asked.
+    pub now: Time,
+    /// Messages to send.
+    pub posts: Vec<(Side, Message)>,
+    /// When to call [`Workload::alarm`]; a new one takes the old one's place.
+    pub alarm: Option<Time>,
+}
+
+/// Something that hosts do together.
+pub trait Workload {
+    /// The connections that it needs: those that send, and those they send to.
+    fn pairs(&self) -> Vec<(HostId, HostId)>;
+
+    /// Most messages that are outstanding at one end of a connection.
+    fn depth(&self) -> u32;
+
+    /// It begins.
+    fn start(&mut self, orders: &mut Orders);
+
+    /// A message that one end sent is complete.
+    fn sent(&mut self, side: Side, tag: u32, orders: &mut Orders);
+
+    /// A message that notifies has come in at one end.
+    fn received(&mut self, _side: Side, _tag: u32, _orders: &mut Orders) {}
+
+    /// The time that it asked for has come.
+    fn alarm(&mut self, _orders: &mut Orders) {}
+
+    /// Whether all is done.
+    fn is_done(&self) -> bool;
+}
+
+/// Posts that a test looks at.
+#[cfg(test)]
+mod testing {
+    use super::*;
+
+    /// Lets a workload run on a network that delivers one message after the other, in an order that `pick` decides from how many are
+    /// under way. Returns each message with its hosts, in the order of delivery.
+    pub(super) fn deliver_all(
+        workload: &mut dyn Workload,
+        mut pick: impl FnMut(usize) -> usize,
+    ) -> Vec<(HostId, HostId, Message)> {
+        let (pairs, mut orders) = (workload.pairs(), Orders::default());
+        let (mut under_way, mut delivered) = (Vec::<(Side, Message)>::new(), Vec::new());
+        workload.start(&mut orders);
+        loop {
+            under_way.append(&mut orders.posts);
+            if under_way.is_empty() {
+                return delivered;
+            }
+            // Those of one end stay in order.
+            let (side, _) = under_way[pick(under_way.len())];
+            let at = under_way.iter().position(|&(other, _)| other == side).expect("it is there");
+            let (side, message) = under_way.remove(at);
+            let waiting = under_way.iter().filter(|(other, _)| *other == side).count();
+            assert!(waiting < workload.depth() as usize, "{side:?} has {waiting} more");
+            let (first, second) = pairs[side.pair as usize];
+            let (from, to) = if side.second { (second, first) } else { (first, second) };
+            delivered.push((from, to, message));
+            if message.notify {
+                workload.received(Side { second: !side.second, ..side }, message.tag, &mut orders);
+            }
+            workload.sent(side, message.tag, &mut orders);
+        }
+    }
+}

@@ -1,0 +1,26 @@
+//! How long a message takes through an idle network.
+
+use spindrift_fabric::HostId;
+use spindrift_fabric::workload::{Stream, StreamSpec};
+
+use crate::support::{World, clos, rtt_ns};
+
+/// One packet there and its answer back: what the fabric's formula says, at each rate, within a rack and across T1.
+#[test]
+fn a_packet_and_its_answer_take_a_base_round_trip() {
+    for gbps in [10, 100, 800] {
+        for (to, across) in [(1, false), (3, true)] {
+            let spec = StreamSpec { size: 4096, depth: 1, count: Some(20), start_ns: 0, stop_ns: None };
+            let stream = Stream::new(vec![(HostId(0), HostId(to))], spec);
+            let spec = clos(2, if across { 2 } else { 1 }, if across { 2 } else { 4 }, gbps);
+            let mut world = World::new(spec, 1, vec![Box::new(stream)]);
+            world.finish(1_000_000_000);
+            let done = world.sim.jobs()[0].done();
+            let took: Vec<_> = done.iter().map(|done| done.done.since(done.posted)).collect();
+            let want = rtt_ns(&spec);
+            // Headers are not all as long as in the formula, and round trips are whole nanoseconds.
+            let near = |took: u64| took.abs_diff(want) * 50 <= want;
+            assert!(took.iter().all(|&took| near(took)), "{gbps} Gb/s, across {across}: {took:?}, {want}");
+        }
+    }
+}

@@ -1,0 +1,109 @@
+//! How soon traffic leaves what has failed.
+
+use spindrift::time::Time;
+use spindrift_fabric::HostId;
+use spindrift_fabric::workload::{Stream, StreamSpec};
+use spindrift_srv6::Node;
+
+use crate::support::{US, World, clos, rtt_ns};
+
+const ENDLESS: StreamSpec =
+    StreamSpec { size: 256 << 10, depth: 16, count: None, start_ns: 0, stop_ns: None };
+
+/// Host 0 sends to host 8, which is at another T0 switch; eight T1 switches in each of two planes.
+fn flow(seed: u64) -> World {
+    let stream = Stream::new(vec![(HostId(0), HostId(8))], ENDLESS);
+    let mut world = World::new(clos(2, 2, 8, 100), seed, vec![Box::new(stream)]);
+    world.run_until(Time(300 * US));
+    world
+}
+
+/// A path that fails in silence costs each queue pair the packets of a few round trips at most.
+#[test]
+fn a_failed_path_is_left_within_50_us() {
+    let mut last = Vec::new();
+    for seed in 0..20 {
+        let mut world = flow(seed);
+        let number = (seed % 8) as u16;
+        let (t0, t1) = (Node::T0 { plane: 1, number: 0 }, Node::T1 { plane: 1, number });
+        let cut = world.clos.link(t0, t1).unwrap();
+        let start = world.sim.net().now();
+        assert!(world.clos.set_cable(world.sim.net_mut(), (t0, t1), false, true));
+        let (mut lost, mut last_lost) = (world.sim.net().link(cut).lost_down, start);
+        // Up to the first probe of the path.
+        for step in 1..=800 {
+            world.run_until(start + step * US);
+            let now_lost = world.sim.net().link(cut).lost_down;
+            if now_lost > lost {
+                (lost, last_lost) = (now_lost, world.sim.net().now());
+            }
+        }
+        last.push(last_lost.since(start) / US);
+        let rate = world.rates(0, start + 100 * US, start + 800 * US)[0];
+        assert!(rate > 180.0, "seed {seed}: {rate}");
+    }
+    println!("last loss after, us: {last:?}");
+    assert!(last.iter().all(|&us| us <= 50), "{last:?}");
+}
+
+/// The host that sees its port fail stops to use it at once; its peer hears of it on the other planes.
+#[test]
+fn a_failed_port_is_left_within_two_round_trips() {
+    let mut last = Vec::new();
+    for seed in 0..20 {
+        let mut world = flow(seed);
+        let rtt = rtt_ns(world.clos.spec());
+        let cable = (Node::Host(8), Node::T0 { plane: 0, number: 1 });
+        let (own, theirs) =
+            (world.clos.link(cable.0, cable.1).unwrap(), world.clos.link(cable.1, cable.0).unwrap());
+        let start = world.sim.net().now();
+        assert!(world.clos.set_cable(world.sim.net_mut(), cable, false, true));
+        let sent_at_first = world.sim.net().link(own).packets;
+        let (mut lost, mut last_lost) = (world.sim.net().link(theirs).lost_down, start);
+        for step in 1..=200 {
+            world.run_until(start + step * US);
+            let now_lost = world.sim.net().link(theirs).lost_down;
+            if now_lost > lost {
+                (lost, last_lost) = (now_lost, world.sim.net().now());
+            }
+        }
+        assert_eq!(world.sim.net().link(own).packets, sent_at_first, "the host knows");
+        last.push(last_lost.since(start));
+        assert!(last_lost <= start + 2 * rtt, "seed {seed}: {} ns of {rtt}", last_lost.since(start));
+    }
+    println!("last loss after, ns: {last:?}");
+}
+
+/// A T1 switch that stops to forward says nothing to anybody.
+#[test]
+fn a_stopped_switch_is_left_and_found_again() {
+    let mut world = flow(4);
+    let t1 = Node::T1 { plane: 0, number: 3 };
+    let switch = world.clos.switch(t1).unwrap();
+    let through = world.clos.link(t1, Node::T0 { plane: 0, number: 1 }).unwrap();
+    let start = world.sim.net().now();
+    world.sim.net_mut().set_forwarding(switch, false);
+    world.run_until(start + 100 * US);
+    let lost = world.sim.net().counters().lost;
+    world.run_until(start + 900 * US);
+    assert!(world.sim.net().counters().lost - lost <= 2, "only answers on the reverse path");
+    let before = world.sim.net().link(through).packets;
+    world.sim.net_mut().set_forwarding(switch, true);
+    world.run_until(start + 20_000 * US);
+    let after = world.sim.net().link(through).packets;
+    assert!(after > before + 100, "{before} {after}");
+}
+
+/// Chance takes a packet now and then: nothing fails, and all of it arrives.
+#[test]
+fn losses_by_chance_are_made_good() {
+    let stream = Stream::new(vec![(HostId(0), HostId(8))], StreamSpec { count: Some(200), ..ENDLESS });
+    let mut world = World::new(clos(2, 2, 8, 100), 6, vec![Box::new(stream)]);
+    let links: Vec<_> = world.clos.links().map(|(_, link)| link).collect();
+    for link in links {
+        world.sim.net_mut().set_loss(link, 0.01);
+    }
+    world.finish(1_000_000_000);
+    let counters = world.sim.net().counters();
+    assert!(counters.lost > 100, "{counters:?}");
+}
