@@ -267,6 +267,13 @@ impl Clos {
         true
     }
 
+    /// The nodes at the other ends of a node's cables.
+    pub fn neighbours(&self, node: Node) -> impl Iterator<Item = Node> + '_ {
+        // Nodes of the least kind come first, and the greatest one is a T1 switch.
+        let all = (node, Node::Host(0))..=(node, Node::T1 { plane: u8::MAX, number: u16::MAX });
+        self.links.range(all).map(|((_, other), _)| *other)
+    }
+
     /// All links, with the nodes at their ends.
     pub fn links(&self) -> impl Iterator<Item = ((Node, Node), LinkId)> + '_ {
         self.links.iter().map(|(&ends, &link)| (ends, link))

@@ -9,6 +9,8 @@
 
 mod calendar;
 mod clos;
+mod fault;
+mod impair;
 mod link;
 mod mrc;
 mod net;
@@ -19,6 +21,8 @@ mod transport;
 pub mod workload;
 
 pub use clos::{Clos, ClosError, ClosSpec, QueueRules};
+pub use fault::Fault;
+pub use impair::Impairment;
 pub use link::{LinkCounters, LinkId, LinkSpec};
 pub use mrc::{MrcError, MrcHost, MrcSpec};
 pub use net::{FlowEnd, Happened, HostId, Net, NetCounters, SwitchId};

@@ -1,8 +1,8 @@
 //! One direction of a cable, with the queue of the port that it starts at.
 
 use rand_xoshiro::Xoshiro256PlusPlus;
-use rand_xoshiro::rand_core::Rng;
 
+use crate::impair::{Impairment, Outcome};
 use crate::packet::{PacketId, Pool};
 use crate::queue::{Fate, Queue, QueueCounters, QueueSpec};
 
@@ -30,8 +30,10 @@ pub struct LinkCounters {
     pub bytes: u64,
     /// Packets lost as the link was down, before they left or on their way.
     pub lost_down: u64,
-    /// Packets lost by chance.
-    pub lost_by_chance: u64,
+    /// Packets lost as the link is impaired.
+    pub lost_impaired: u64,
+    /// Packets that came late or twice for the same reason.
+    pub astray: u64,
     /// What its queue has done.
     pub queue: QueueCounters,
 }
@@ -68,8 +70,7 @@ pub(crate) struct Link {
     up: bool,
     /// How often it has gone down.
     outages: u32,
-    /// Packets lost by chance, out of 2^32.
-    loss: u64,
+    impairment: Option<Box<Impairment>>,
     counters: LinkCounters,
 }
 
@@ -84,7 +85,7 @@ impl Link {
             hungry: None,
             up: true,
             outages: 0,
-            loss: 0,
+            impairment: None,
             counters: LinkCounters::default(),
         }
     }
@@ -138,33 +139,40 @@ impl Link {
         Some(Sent { packet, arrives_at: self.free_at() + self.spec.delay_ns })
     }
 
-    /// Whether a packet that comes to the end of the link is there at all.
+    /// What becomes of a packet that comes to the end of the link.
     #[inline]
-    pub(crate) fn delivers(&mut self, id: PacketId, pool: &Pool, rng: &mut Xoshiro256PlusPlus) -> bool {
+    pub(crate) fn deliver(&mut self, id: PacketId, pool: &mut Pool, rng: &mut Xoshiro256PlusPlus) -> Outcome {
         if pool.get(id).outage != self.outages || !self.up {
             self.counters.lost_down += 1;
-            return false;
+            return Outcome::Lost;
         }
-        let lost = self.loss > 0 && rng.next_u64() >> 32 < self.loss;
-        self.counters.lost_by_chance += u64::from(lost);
-        !lost
+        let Some(impairment) = &self.impairment else { return Outcome::Arrives };
+        let outcome = impairment.apply(pool.get_mut(id), rng);
+        match outcome {
+            Outcome::Arrives => {}
+            Outcome::Lost => self.counters.lost_impaired += 1,
+            Outcome::Late(_) | Outcome::Twice(_) => self.counters.astray += 1,
+        }
+        outcome
     }
 
-    /// The link comes up or goes down. What waits for one that goes down is lost, and what is on its way.
-    pub(crate) fn set_up(&mut self, up: bool, pool: &mut Pool) {
+    /// The link comes up or goes down. What waits for one that goes down is lost, and what is on its way. Returns how many packets waited.
+    pub(crate) fn set_up(&mut self, up: bool, pool: &mut Pool) -> u64 {
+        let mut waited = 0;
         if self.up && !up {
             self.outages += 1;
             for id in self.queue.drain() {
-                self.counters.lost_down += 1;
+                waited += 1;
                 pool.give_back(id);
             }
         }
         self.up = up;
+        self.counters.lost_down += waited;
+        waited
     }
 
-    /// From now on this share of packets is lost.
-    pub(crate) fn set_loss(&mut self, share: f64) {
-        self.loss = (share.clamp(0.0, 1.0) * (1_u64 << 32) as f64) as u64;
+    pub(crate) fn set_impairment(&mut self, impairment: Impairment) {
+        self.impairment = (!impairment.is_none()).then(|| Box::new(impairment));
     }
 
     pub(crate) const fn set_rate(&mut self, rate_bps: u64) {
@@ -230,27 +238,33 @@ mod tests {
             assert!(link.push(id, &mut pool));
         }
         let sent = link.send(0, &mut pool, &mut rng).unwrap();
-        link.set_up(false, &mut pool);
+        assert_eq!(link.set_up(false, &mut pool), 2);
         assert_eq!((link.counters().lost_down, pool.in_use()), (2, 1));
         assert!(!link.push(ids[1], &mut pool), "nothing is taken in");
-        link.set_up(true, &mut pool);
-        assert!(!link.delivers(sent.packet, &pool, &mut rng));
+        assert_eq!(link.set_up(true, &mut pool), 0);
+        assert_eq!(link.deliver(sent.packet, &mut pool, &mut rng), Outcome::Lost);
         assert_eq!(link.counters().lost_down, 4);
         let next = packet(&mut pool, 1_000);
         assert!(link.push(next, &mut pool));
         let sent = link.send(0, &mut pool, &mut rng).unwrap();
-        assert!(link.delivers(sent.packet, &pool, &mut rng));
+        assert_eq!(link.deliver(sent.packet, &mut pool, &mut rng), Outcome::Arrives);
     }
 
     #[test]
-    fn chance_takes_its_share() {
+    fn impairments_are_counted_and_end() {
         let (mut link, mut pool) = (link(1_000_000_000), Pool::default());
         let mut rng = Xoshiro256PlusPlus::seed_from_u64(1);
         let id = packet(&mut pool, 1_000);
-        for (share, least, most) in [(0.0, 0, 0), (0.2, 1_800, 2_200), (1.0, 10_000, 10_000)] {
-            link.set_loss(share);
-            let lost = (0..10_000).filter(|_| !link.delivers(id, &pool, &mut rng)).count();
-            assert!((least..=most).contains(&lost), "{share}: {lost}");
+        let all = |impairment| Impairment { late_ns: 1, ..impairment };
+        let loss = all(Impairment { loss: 1.0, ..Impairment::default() });
+        let reorder = all(Impairment { reorder: 1.0, ..Impairment::default() });
+        let duplicate = all(Impairment { duplicate: 1.0, ..Impairment::default() });
+        let mut outcomes = Vec::new();
+        for impairment in [loss, reorder, duplicate, Impairment::default()] {
+            link.set_impairment(impairment);
+            outcomes.push(link.deliver(id, &mut pool, &mut rng));
         }
+        assert_eq!(outcomes, [Outcome::Lost, Outcome::Late(1), Outcome::Twice(1), Outcome::Arrives]);
+        assert_eq!((link.counters().lost_impaired, link.counters().astray), (1, 2));
     }
 }

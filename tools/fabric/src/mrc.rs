@@ -364,6 +364,10 @@ impl Transport for MrcHost {
         self.endpoint.reclaim(now);
     }
 
+    fn paused(&mut self, from: Time, until: Time) {
+        self.endpoint.been_away(from, until);
+    }
+
     fn carrier(&mut self, now: Time, plane: u8, up: bool) {
         self.endpoint.port_link(now, plane, up);
     }

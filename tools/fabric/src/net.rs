@@ -9,6 +9,7 @@ use spindrift::time::Time;
 use spindrift_srv6::{Forwarder, Verdict};
 
 use crate::calendar::Calendar;
+use crate::impair::{Impairment, Outcome};
 use crate::link::{End, Link, LinkCounters, LinkId, LinkSpec};
 use crate::packet::{PacketId, Pool};
 use crate::transport::{ConnectError, Message, Notice, Transport};
@@ -51,10 +52,16 @@ pub struct NetCounters {
     pub sent: u64,
     /// Packets that came to a host.
     pub delivered: u64,
-    /// Packets that did not find room in a queue, or a link down.
+    /// Packets that found no room in a queue, or whose link was down before they left.
     pub dropped: u64,
+    /// Packets that came off a link a second time.
+    pub duplicated: u64,
     /// Packets lost on a link, or by a switch that does not forward.
     pub lost: u64,
+    /// Packets whose bits were flipped, so that the host that they came to saw a wrong iCRC.
+    pub corrupted: u64,
+    /// Packets that came to a host that stood still, when it could keep no more of them.
+    pub overrun: u64,
     /// Packets that a switch did not forward: no route, or no hops left.
     pub unroutable: u64,
     /// Packets that came to the end of a link: what a simulation's work is measured in.
@@ -68,6 +75,13 @@ enum Event {
         link: LinkId,
         packet: PacketId,
     },
+    /// The same, late, or for the second time.
+    Straggle {
+        link: LinkId,
+        packet: PacketId,
+    },
+    /// A host goes on.
+    Resume(HostId),
     /// A link may send its next packet.
     Turn(LinkId),
     /// A host's timer may be due.
@@ -81,7 +95,13 @@ struct Host<T> {
     uplinks: Vec<LinkId>,
     /// When it is going to be woken.
     wakes_at: u64,
+    /// It stands still: since when and until when, and what came in meanwhile.
+    pause: Option<(u64, u64)>,
+    backlog: VecDeque<(u8, PacketId)>,
 }
+
+/// Packets that a host's ports keep while it stands still.
+const BACKLOG: usize = 4096;
 
 struct Switch {
     tables: Forwarder<LinkId>,
@@ -131,7 +151,13 @@ impl<T: Transport> Net<T> {
 
     /// Adds a host, which has no links yet.
     pub fn add_host(&mut self, transport: T) -> HostId {
-        self.hosts.push(Host { transport, uplinks: Vec::new(), wakes_at: u64::MAX });
+        self.hosts.push(Host {
+            transport,
+            uplinks: Vec::new(),
+            wakes_at: u64::MAX,
+            pause: None,
+            backlog: VecDeque::new(),
+        });
         HostId(self.hosts.len() as u32 - 1)
     }
 
@@ -251,7 +277,7 @@ impl<T: Transport> Net<T> {
     /// The link comes up or goes down. Whether the host at one of its ends learns of it is for the caller to tell: see
     /// [`set_carrier`](Self::set_carrier).
     pub fn set_link(&mut self, link: LinkId, up: bool) {
-        self.links[link.0 as usize].set_up(up, &mut self.pool);
+        self.counters.dropped += self.links[link.0 as usize].set_up(up, &mut self.pool);
     }
 
     /// Whether a link is up.
@@ -264,9 +290,20 @@ impl<T: Transport> Net<T> {
         self.with_transport(host, |transport, now| transport.carrier(now, plane, up));
     }
 
-    /// From now on a link loses this share of packets, by chance.
-    pub fn set_loss(&mut self, link: LinkId, share: f64) {
-        self.links[link.0 as usize].set_loss(share);
+    /// From now on this is wrong with a link.
+    pub fn set_impairment(&mut self, link: LinkId, impairment: Impairment) {
+        self.links[link.0 as usize].set_impairment(impairment);
+    }
+
+    /// A host stands still for so long: it neither reads nor sends, and its timers wait. Its ports go on, and keep 4,096 packets.
+    pub fn pause(&mut self, host: HostId, ns: u64) {
+        let until = self.now.saturating_add(ns);
+        let at = &mut self.hosts[host.0 as usize];
+        let (since, before) = at.pause.unwrap_or((self.now, 0));
+        if until > before {
+            at.pause = Some((since, until));
+            self.calendar.add(until, Event::Resume(host));
+        }
     }
 
     /// From now on a link has this rate, in bits per second.
@@ -290,6 +327,8 @@ impl<T: Transport> Net<T> {
             self.now = at;
             match event {
                 Event::Arrive { link, packet } => self.arrive(link, packet),
+                Event::Straggle { link, packet } => self.pass_on(link, packet),
+                Event::Resume(host) => self.resume(host),
                 Event::Turn(link) => self.turn(link),
                 Event::Wake(host) => self.wake(host),
                 Event::Alarm(number) => return Some(Happened::Alarm(number)),
@@ -300,11 +339,26 @@ impl<T: Transport> Net<T> {
     fn arrive(&mut self, from: LinkId, packet: PacketId) {
         self.counters.hops += 1;
         let link = &mut self.links[from.0 as usize];
-        if !link.delivers(packet, &self.pool, &mut self.rng) {
-            self.counters.lost += 1;
-            return self.pool.give_back(packet);
+        let straggler = |packet| Event::Straggle { link: from, packet };
+        match link.deliver(packet, &mut self.pool, &mut self.rng) {
+            Outcome::Arrives => {}
+            Outcome::Lost => {
+                self.counters.lost += 1;
+                return self.pool.give_back(packet);
+            }
+            Outcome::Late(ns) => return self.calendar.add(self.now + ns, straggler(packet)),
+            Outcome::Twice(ns) => {
+                let twin = self.pool.copy(packet);
+                self.counters.duplicated += 1;
+                self.calendar.add(self.now + ns, straggler(twin));
+            }
         }
-        match link.end {
+        self.pass_on(from, packet);
+    }
+
+    /// A packet is at the end of a link.
+    fn pass_on(&mut self, from: LinkId, packet: PacketId) {
+        match self.links[from.0 as usize].end {
             End::Switch(switch) => {
                 let switch = &self.switches[switch as usize];
                 if !switch.forwards {
@@ -320,13 +374,45 @@ impl<T: Transport> Net<T> {
                 }
             }
             End::Host { host, plane } => {
-                self.counters.delivered += 1;
-                let transport = &mut self.hosts[host as usize].transport;
-                transport.receive(Time(self.now), plane, self.pool.get(packet));
-                self.pool.give_back(packet);
-                self.pump(HostId(host));
+                let at = &mut self.hosts[host as usize];
+                if at.pause.is_none() {
+                    self.receive(HostId(host), plane, packet);
+                    self.pump(HostId(host));
+                } else if at.backlog.len() < BACKLOG {
+                    at.backlog.push_back((plane, packet));
+                } else {
+                    self.counters.overrun += 1;
+                    self.pool.give_back(packet);
+                }
             }
         }
+    }
+
+    fn receive(&mut self, host: HostId, plane: u8, packet: PacketId) {
+        let arrived = self.pool.get(packet);
+        if arrived.is_broken() {
+            self.counters.corrupted += 1;
+        } else {
+            self.counters.delivered += 1;
+            self.hosts[host.0 as usize].transport.receive(Time(self.now), plane, arrived);
+        }
+        self.pool.give_back(packet);
+    }
+
+    /// A host's pause is over, unless it has become longer.
+    fn resume(&mut self, id: HostId) {
+        let host = &mut self.hosts[id.0 as usize];
+        let Some((since, until)) = host.pause else { return };
+        if until > self.now {
+            return;
+        }
+        host.pause = None;
+        host.transport.paused(Time(since), Time(self.now));
+        while let Some((plane, packet)) = self.hosts[id.0 as usize].backlog.pop_front() {
+            self.receive(id, plane, packet);
+        }
+        self.hosts[id.0 as usize].wakes_at = u64::MAX;
+        self.pump(id);
     }
 
     /// Puts a packet into the queue of a link.
@@ -372,7 +458,7 @@ impl<T: Transport> Net<T> {
 
     fn wake(&mut self, host: HostId) {
         let at = &mut self.hosts[host.0 as usize];
-        if at.wakes_at != self.now {
+        if at.wakes_at != self.now || at.pause.is_some() {
             return;
         }
         at.wakes_at = u64::MAX;
@@ -384,6 +470,9 @@ impl<T: Transport> Net<T> {
 
     /// Sends what a host has to send and its links have room for, and sees to its timer.
     fn pump(&mut self, id: HostId) {
+        if self.hosts[id.0 as usize].pause.is_some() {
+            return;
+        }
         loop {
             let host = &mut self.hosts[id.0 as usize];
             let (mut free, mut full) = (0_u32, 0_u32);
@@ -425,6 +514,8 @@ impl<T: Transport> Net<T> {
 impl NetCounters {
     /// Whether each packet sent is accounted for, `on_their_way` of them as not there yet.
     pub const fn add_up(&self, on_their_way: usize) -> bool {
-        self.sent == self.delivered + self.dropped + self.lost + self.unroutable + on_their_way as u64
+        let gone =
+            self.delivered + self.dropped + self.lost + self.unroutable + self.corrupted + self.overrun;
+        self.sent + self.duplicated == gone + on_their_way as u64
     }
 }

@@ -15,8 +15,12 @@ const IPV6_LEN: usize = 40;
 const SHORTEST_FRAME: u32 = 60;
 /// What a link is busy with besides the frame: preamble, checksum and the gap between frames (IEEE 802.3).
 const AROUND_FRAME: u32 = 8 + 4 + 12;
-/// Next headers of IPv6 that start another packet.
+/// Next header: another IPv6 packet.
 const PROTOCOL_IPV6: u8 = 41;
+/// Next header: UDP.
+const PROTOCOL_UDP: u8 = 17;
+/// Next header: a routing header (RFC 8754).
+const PROTOCOL_ROUTING: u8 = 43;
 /// ECN codepoint: congestion experienced (RFC 3168).
 const CE: u8 = 0b11;
 
@@ -39,11 +43,13 @@ pub struct Packet {
     pub plane: u8,
     /// How often the link that it is on had gone down when it left.
     pub(crate) outage: u32,
+    /// Bits of bytes that are not there were flipped.
+    broken: bool,
 }
 
 impl Default for Packet {
     fn default() -> Self {
-        Self { head: [0; HEAD_ROOM], head_len: 0, body: Body::default(), plane: 0, outage: 0 }
+        Self { head: [0; HEAD_ROOM], head_len: 0, body: Body::default(), plane: 0, outage: 0, broken: false }
     }
 }
 
@@ -80,6 +86,7 @@ impl Packet {
             room.copy_from_slice(head);
         }
         self.head_len = len as u16;
+        self.broken = false;
     }
 
     /// The headers, from Ethernet on.
@@ -146,6 +153,53 @@ impl Packet {
         self.traffic_class() & CE == CE
     }
 
+    /// Where the IPv6 header next to UDP starts.
+    fn inner_at(&self) -> Option<usize> {
+        let (head, mut at) = (self.head(), ETHERNET_LEN);
+        let mut next = *head.get(at + 6)?;
+        let mut end = at + IPV6_LEN;
+        if next == PROTOCOL_ROUTING {
+            let &[after, units] = head.get(end..end + 2)? else { return None };
+            (next, end) = (after, end + 8 * (usize::from(units) + 1));
+        }
+        if next == PROTOCOL_IPV6 {
+            (next, at) = (*head.get(end + 6)?, end);
+        }
+        (next == PROTOCOL_UDP).then_some(at)
+    }
+
+    /// The entropy value, of which the UDP source port is the upper half and the flow label the lower one; `None` where there
+    /// is no UDP.
+    pub fn ev(&self) -> Option<u32> {
+        let at = self.inner_at()?;
+        let label = self.head().get(at + 2..at + 4)?;
+        let port = self.head().get(at + IPV6_LEN..at + IPV6_LEN + 2)?;
+        Some(u32::from_be_bytes([port[0], port[1], label[0], label[1]]))
+    }
+
+    /// Flips a bit behind the Ethernet header, which `number` picks; of a packet without bytes it is only noted.
+    pub(crate) fn corrupt(&mut self, number: u64) {
+        if self.body().is_none() {
+            self.broken = true;
+            return;
+        }
+        let head = usize::from(self.head_len) - ETHERNET_LEN;
+        let bit = (number % (8 * (head + self.body.bytes.len()) as u64)) as usize;
+        let (byte, flip) = (bit / 8, 1 << (bit % 8));
+        let place = match byte.checked_sub(head) {
+            None => self.head.get_mut(ETHERNET_LEN + byte),
+            Some(at) => self.body.bytes.get_mut(at),
+        };
+        if let Some(place) = place {
+            *place ^= flip;
+        }
+    }
+
+    /// Whether bits were flipped that the packet has no bytes for: the iCRC would be wrong.
+    pub const fn is_broken(&self) -> bool {
+        self.broken
+    }
+
     /// Cuts the packet down to `keep` bytes and what an outer header takes, and says so in its class. The inner lengths stay, as
     /// switches leave them. A packet that is no longer than that stays whole.
     pub fn trim(&mut self, keep: u32, dscp: u8) {
@@ -194,6 +248,13 @@ impl Pool {
         })
     }
 
+    /// Another packet that is the same.
+    pub(crate) fn copy(&mut self, of: PacketId) -> PacketId {
+        let (copy, packet) = (self.take(), self.get(of).clone());
+        *self.get_mut(copy) = packet;
+        copy
+    }
+
     /// The packet is gone.
     #[inline]
     pub(crate) fn give_back(&mut self, id: PacketId) {
@@ -217,11 +278,66 @@ impl Pool {
     }
 }
 
+/// Packets that tests of other modules send.
+#[cfg(test)]
+pub(crate) mod testing {
+    use super::*;
+
+    /// A data packet with an outer header, capable of ECN, with this entropy value and so many bytes of zeros behind its headers.
+    pub(crate) fn data(ev: u32, len: u32) -> Packet {
+        let [p0, p1, l0, l1] = ev.to_be_bytes();
+        let mut head = [0; ETHERNET_LEN + 2 * IPV6_LEN + 52];
+        for (at, next) in [(ETHERNET_LEN, PROTOCOL_IPV6), (ETHERNET_LEN + IPV6_LEN, PROTOCOL_UDP)] {
+            head[at..at + 7].copy_from_slice(&[0x60, 0b10 << 4, l0, l1, 0, 0, next]);
+        }
+        let udp = ETHERNET_LEN + 2 * IPV6_LEN;
+        head[udp..udp + 2].copy_from_slice(&[p0, p1]);
+        let mut packet = Packet::default();
+        packet.set_virtual(&head, len);
+        packet
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    const UDP: u8 = 17;
+    const UDP: u8 = PROTOCOL_UDP;
+
+    #[test]
+    fn the_entropy_value_is_that_of_the_inner_packet() {
+        assert_eq!(testing::data(0xc123_4567, 100).ev(), Some(0xc123_4567));
+        let mut packet = packet(&[59], false, 100);
+        assert_eq!(packet.ev(), None, "no UDP");
+        packet.set_virtual(&[0; 30], 0);
+        assert_eq!(packet.ev(), None, "cut short");
+    }
+
+    #[test]
+    fn bits_are_flipped_or_their_flipping_is_noted() {
+        let mut zeros = packet(&[UDP], false, 100);
+        let before = zeros.head().to_vec();
+        zeros.corrupt(5);
+        assert_eq!((zeros.is_broken(), zeros.head()), (true, &before[..]));
+        zeros.set_virtual(&before, 10);
+        assert!(!zeros.is_broken(), "another packet");
+        let whole = packet(&[UDP], true, 100);
+        let bits = 8 * (whole.frame_len() as u64 - ETHERNET_LEN as u64);
+        for number in [0, 7, 8 * 92 - 1, 8 * 92, bits - 1] {
+            let mut bad = whole.clone();
+            bad.corrupt(number + bits);
+            let differ = |a: &[u8], b: &[u8]| a.iter().zip(b).map(|(a, b)| (a ^ b).count_ones()).sum::<u32>();
+            let heads = differ(bad.head(), whole.head());
+            let bodies = differ(bad.body().unwrap(), whole.body().unwrap());
+            assert_eq!((heads + bodies, bad.is_broken()), (1, false), "{number}");
+            assert_eq!(bad.head()[..ETHERNET_LEN], whole.head()[..ETHERNET_LEN]);
+            bad.corrupt(number);
+            assert_eq!(
+                differ(bad.head(), whole.head()) + differ(bad.body().unwrap(), whole.body().unwrap()),
+                0
+            );
+        }
+    }
 
     /// A packet with these next headers, the outer one first, and `len` bytes behind its headers.
     fn packet(next: &[u8], real: bool, len: u32) -> Packet {

@@ -66,6 +66,9 @@ pub trait Transport: Sized {
     /// That time has come.
     fn on_timeout(&mut self, now: Time);
 
+    /// The host stood still from one time to the other, which is now, and goes on.
+    fn paused(&mut self, from: Time, until: Time);
+
     /// The host's port in a plane has found or lost its carrier.
     fn carrier(&mut self, now: Time, plane: u8, up: bool);
 

@@ -1,11 +1,11 @@
 //! How soon traffic leaves what has failed.
 
 use spindrift::time::Time;
-use spindrift_fabric::HostId;
 use spindrift_fabric::workload::{Stream, StreamSpec};
+use spindrift_fabric::{Fault, HostId, Impairment};
 use spindrift_srv6::Node;
 
-use crate::support::{US, World, clos, rtt_ns};
+use crate::support::{US, World, clos, rtt_ns, shifted};
 
 const ENDLESS: StreamSpec =
     StreamSpec { size: 256 << 10, depth: 16, count: None, start_ns: 0, stop_ns: None };
@@ -101,9 +101,98 @@ fn losses_by_chance_are_made_good() {
     let mut world = World::new(clos(2, 2, 8, 100), 6, vec![Box::new(stream)]);
     let links: Vec<_> = world.clos.links().map(|(_, link)| link).collect();
     for link in links {
-        world.sim.net_mut().set_loss(link, 0.01);
+        world.sim.net_mut().set_impairment(link, Impairment { loss: 0.01, ..Impairment::default() });
     }
     world.finish(1_000_000_000);
     let counters = world.sim.net().counters();
     assert!(counters.lost > 100, "{counters:?}");
+}
+
+/// A message of each host to another, again and again, while `faults` happen 100 us one after the other.
+fn ride_out(faults: &[Fault]) -> World {
+    let stream = Stream::new(shifted(16, 5), StreamSpec { count: Some(60), ..ENDLESS });
+    let mut world = World::new(clos(2, 4, 4, 100), 11, vec![Box::new(stream)]);
+    for (step, fault) in (1..).zip(faults) {
+        world.run_until(Time(step * 100 * US));
+        assert!(world.clos.apply(world.sim.net_mut(), fault), "{fault:?}");
+    }
+    world.finish(2_000_000_000);
+    assert_eq!(world.sim.jobs()[0].done().len(), 16 * 60);
+    world
+}
+
+const HOST: Node = Node::Host(5);
+const T0: Node = Node::T0 { plane: 1, number: 1 };
+const T1: Node = Node::T1 { plane: 0, number: 2 };
+
+#[test]
+fn every_kind_of_fault_is_ridden_out() {
+    let wrong = |impairment| Fault::Impair { from: T0, to: HOST, impairment };
+    let none = Impairment { late_ns: 20_000, ..Impairment::default() };
+    let power = |node, on| Fault::Power { node, on };
+    for (faults, seen) in [
+        (vec![power(T1, false), power(T1, true)], "dropped"),
+        (vec![power(T0, false), power(T0, true)], "dropped"),
+        (
+            vec![Fault::Forwarding { switch: T1, on: false }, Fault::Forwarding { switch: T1, on: true }],
+            "lost",
+        ),
+        (
+            vec![Fault::Way { from: T0, to: HOST, up: false }, Fault::Way { from: T0, to: HOST, up: true }],
+            "dropped",
+        ),
+        (vec![Fault::Pause { host: 5, ns: 300 * US }, Fault::Pause { host: 5, ns: 100 * US }], ""),
+        (vec![Fault::Pause { host: 5, ns: 20_000 * US }], ""),
+        (vec![Fault::Rate { from: T0, to: HOST, rate_bps: 10_000_000_000 }], ""),
+        (vec![wrong(Impairment { loss: 0.05, ..none.clone() }), wrong(none.clone())], "lost"),
+        (vec![wrong(Impairment { corrupt: 0.05, ..none.clone() }), wrong(none.clone())], "corrupted"),
+        (vec![wrong(Impairment { duplicate: 0.2, ..none.clone() })], "duplicated"),
+        (vec![wrong(Impairment { reorder: 0.2, ..none.clone() })], ""),
+        (vec![wrong(Impairment { mark: 1.0, ..none })], ""),
+    ] {
+        let world = ride_out(&faults);
+        let counters = world.sim.net().counters();
+        let count = match seen {
+            "dropped" => counters.dropped,
+            "lost" => counters.lost,
+            "corrupted" => counters.corrupted,
+            "duplicated" => counters.duplicated,
+            _ => 1,
+        };
+        println!("{:?}: {} us, {counters:?}", faults[0], world.sim.net().now().0 / US);
+        assert!(count > 0, "{faults:?}: {counters:?}");
+    }
+}
+
+/// Nothing arrives at a host, and nothing leaves it, while it stands still.
+#[test]
+fn a_host_that_stands_still_does_nothing() {
+    let mut world = flow(1);
+    let (from, to) = (Time(400 * US), Time(700 * US));
+    world.run_until(from);
+    world.sim.net_mut().pause(HostId(8), 300 * US);
+    world.run_until(Time(500 * US));
+    let own = world.clos.link(Node::Host(8), Node::T0 { plane: 0, number: 1 }).unwrap();
+    let (sent, done) = (world.sim.net().link(own).packets, world.sim.jobs()[0].done().len());
+    world.run_until(Time(to.0 - 1));
+    assert_eq!((world.sim.net().link(own).packets, world.sim.jobs()[0].done().len()), (sent, done));
+    world.run_until(Time(800 * US));
+    assert!(world.sim.net().link(own).packets > sent && world.sim.jobs()[0].done().len() > done);
+}
+
+#[test]
+fn parts_that_are_not_there_cannot_fail() {
+    let mut world = flow(1);
+    let stranger = Node::T1 { plane: 7, number: 0 };
+    for fault in [
+        Fault::Cable { ends: (T0, stranger), up: false, carrier: true },
+        Fault::Way { from: T0, to: stranger, up: false },
+        Fault::Impair { from: stranger, to: T0, impairment: Impairment::default() },
+        Fault::Rate { from: Node::Host(0), to: Node::Host(1), rate_bps: 1 },
+        Fault::Forwarding { switch: HOST, on: false },
+        Fault::Power { node: stranger, on: false },
+        Fault::Pause { host: 99, ns: 1 },
+    ] {
+        assert!(!world.clos.apply(world.sim.net_mut(), &fault), "{fault:?}");
+    }
 }

@@ -1,5 +1,6 @@
 //! The same settings and the same seed give the same run.
 
+use spindrift_fabric::Impairment;
 use spindrift_fabric::workload::{Stream, StreamSpec};
 
 use crate::support::{MIB, World, clos, shifted};
@@ -12,7 +13,7 @@ fn two_runs_with_one_seed_are_one() {
         let mut world = World::new(clos(2, 4, 4, 100), seed, vec![Box::new(stream)]);
         let links: Vec<_> = world.clos.links().map(|(_, link)| link).collect();
         for &link in &links {
-            world.sim.net_mut().set_loss(link, 0.001);
+            world.sim.net_mut().set_impairment(link, Impairment { loss: 0.001, ..Impairment::default() });
         }
         world.finish(1_000_000_000);
         let net = world.sim.net();
