@@ -174,6 +174,25 @@ pub struct RtrAttr {
     pub udp_port: u16,
 }
 
+impl RtrAttr {
+    /// What follows from the offers of both sides: the smaller path MTU, the planes that both have, dynamic windows if both
+    /// follow them; all else as its owner says. Nothing is checked: [`verbs::exchange`](crate::verbs::exchange) does that.
+    pub fn between(ours: &QpInfo, theirs: &QpInfo) -> Self {
+        Self {
+            dest_qpn: theirs.qpn,
+            rq_psn: Psn::new(theirs.psn),
+            rq_msn: Msn::new(theirs.msn),
+            path_mtu: ours.mtu.min(theirs.mtu),
+            mpr_dest: ours.mpr,
+            max_wimm_dest: ours.max_wimm,
+            dynamic_mpr: ours.dynamic_mpr && theirs.dynamic_mpr,
+            trim_nack: theirs.trim_nack,
+            ports: theirs.ports.iter().take(ours.ports.len()).copied().collect(),
+            udp_port: theirs.udp_port,
+        }
+    }
+}
+
 /// Attributes of RTR → RTS: what this side may send, and how long it goes on without an answer.
 ///
 /// A queue pair that hears nothing new from its peer while packets are in flight waits one timeout, then

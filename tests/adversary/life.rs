@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use spindrift::congestion::CcConfig;
 use spindrift::endpoint::{
     CqId, Endpoint, EndpointConfig, EndpointError, Event, FailReason, Limits, PostError, QpCap, QpFailure,
-    QpInfo, QpInit, QpModify, QpState, RetryAttr, RtsAttr,
+    QpInfo, QpInit, QpModify, QpState, RetryAttr, RtrAttr, RtsAttr,
 };
 use spindrift::path::PathConfig;
 use spindrift::time::Time;
@@ -17,7 +17,7 @@ use crate::bench::{
 };
 use crate::support::frame;
 use crate::support::net::ports;
-use crate::support::pair::{self, End, Patience, gives_up_at, rtr_attr, rts_attr};
+use crate::support::pair::{self, End, Patience, gives_up_at, rts_attr};
 
 fn modify(bench: &mut Bench, qpn: Qpn, change: QpModify) -> Result<Qpn, EndpointError> {
     let now = bench.net.now;
@@ -48,7 +48,7 @@ fn states_follow_each_other_in_order_only() {
     let ours = bench.net.endpoint(VICTIM).qp_info(qpn).unwrap();
     let theirs = attacker_info(&ours);
     let to_init = || QpModify::Init;
-    let to_rtr = || QpModify::Rtr(Box::new(rtr_attr(&ours, &theirs)));
+    let to_rtr = || QpModify::Rtr(Box::new(RtrAttr::between(&ours, &theirs)));
     let to_rts = || QpModify::Rts(rts_attr(&theirs, Patience::default()));
     let retry = QpModify::Retry(RetryAttr { timeout: 1, linear_retries: 0, exponential_retries: 0 });
     let congestion = QpModify::Congestion(Box::new(CcConfig::none()));
@@ -94,7 +94,7 @@ fn attributes_out_of_range_are_refused() {
     modify(&mut bench, qpn, QpModify::Init).unwrap();
     let ours = bench.net.endpoint(VICTIM).qp_info(qpn).unwrap();
     let theirs = attacker_info(&ours);
-    let good = rtr_attr(&ours, &theirs);
+    let good = RtrAttr::between(&ours, &theirs);
     let mut bad = vec![];
     for spoil in 0..7 {
         let mut attr = good.clone();

@@ -2,7 +2,7 @@
 
 use spindrift::endpoint::{QpInfo, QpInit, QpModify, RtrAttr, RtsAttr};
 use spindrift::time::Time;
-use spindrift::wire::{Msn, Psn, Qpn};
+use spindrift::wire::Qpn;
 
 use super::net::Net;
 
@@ -33,22 +33,6 @@ pub(crate) fn create(net: &mut Net, node: usize, init: QpInit) -> End {
     End { node, qpn }
 }
 
-/// What `end` accepts from the peer that `theirs` describes.
-pub(crate) fn rtr_attr(ours: &QpInfo, theirs: &QpInfo) -> RtrAttr {
-    RtrAttr {
-        dest_qpn: theirs.qpn,
-        rq_psn: Psn::new(theirs.psn),
-        rq_msn: Msn::new(theirs.msn),
-        path_mtu: ours.mtu.min(theirs.mtu),
-        mpr_dest: ours.mpr,
-        max_wimm_dest: ours.max_wimm,
-        dynamic_mpr: ours.dynamic_mpr && theirs.dynamic_mpr,
-        trim_nack: theirs.trim_nack,
-        ports: theirs.ports.clone(),
-        udp_port: theirs.udp_port,
-    }
-}
-
 pub(crate) fn rts_attr(theirs: &QpInfo, patience: Patience) -> RtsAttr {
     RtsAttr {
         mpr: theirs.mpr,
@@ -65,7 +49,7 @@ pub(crate) fn bring_up(net: &mut Net, end: End, theirs: &QpInfo, patience: Patie
     let endpoint = net.endpoint(end.node);
     let ours = endpoint.qp_info(end.qpn).expect("info");
     endpoint.modify_qp(now, end.qpn, QpModify::Init).expect("INIT");
-    endpoint.modify_qp(now, end.qpn, QpModify::Rtr(Box::new(rtr_attr(&ours, theirs)))).expect("RTR");
+    endpoint.modify_qp(now, end.qpn, QpModify::Rtr(Box::new(RtrAttr::between(&ours, theirs)))).expect("RTR");
     endpoint.modify_qp(now, end.qpn, QpModify::Rts(rts_attr(theirs, patience))).expect("RTS");
     net.pump(end.node);
 }

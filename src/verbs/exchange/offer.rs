@@ -5,7 +5,6 @@ use core::fmt;
 use serde::{Deserialize, Serialize};
 
 use crate::endpoint::{EndpointConfig, QpInfo, RtrAttr};
-use crate::wire::{Msn, Psn};
 
 /// Smallest path MTU in bytes of payload a packet.
 pub const MIN_MTU: u32 = 256;
@@ -137,18 +136,7 @@ pub fn negotiate(ours: &QpInfo, theirs: &QpInfo) -> Result<Negotiated, Refusal> 
     check_ports(ours, theirs, planes)?;
     Ok(Negotiated {
         planes,
-        rtr: RtrAttr {
-            dest_qpn: theirs.qpn,
-            rq_psn: Psn::new(theirs.psn),
-            rq_msn: Msn::new(theirs.msn),
-            path_mtu: ours.mtu.min(theirs.mtu),
-            mpr_dest: ours.mpr,
-            max_wimm_dest: ours.max_wimm,
-            dynamic_mpr: ours.dynamic_mpr && theirs.dynamic_mpr,
-            trim_nack: theirs.trim_nack,
-            ports: theirs.ports.iter().take(planes).copied().collect(),
-            udp_port: theirs.udp_port,
-        },
+        rtr: RtrAttr::between(ours, theirs),
         mpr: ours.mpr.min(theirs.mpr),
         max_wimm: ours.max_wimm.min(theirs.max_wimm),
     })

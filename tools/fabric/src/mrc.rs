@@ -16,7 +16,7 @@ use spindrift::pmd::{MacAddr, RxFrame, RxOrigin};
 use spindrift::seed::Seed;
 use spindrift::time::Time;
 use spindrift::wire::stack::Outer;
-use spindrift::wire::{ICRC_LEN, Msn, Psn, Qpn};
+use spindrift::wire::{ICRC_LEN, Qpn};
 use spindrift::work::{RecvWr, RemoteAddr, SendOp, SendWr, Sge, Wc, WcOpcode};
 use spindrift_srv6::Fabric;
 
@@ -219,18 +219,7 @@ impl MrcHost {
         let at = &mut self.flows[flow as usize];
         at.rkey = rkey;
         let qpn = at.qpn;
-        let rtr = RtrAttr {
-            dest_qpn: theirs.qpn,
-            rq_psn: Psn::new(theirs.psn),
-            rq_msn: Msn::new(theirs.msn),
-            path_mtu: ours.mtu.min(theirs.mtu),
-            mpr_dest: ours.mpr,
-            max_wimm_dest: ours.max_wimm,
-            dynamic_mpr: ours.dynamic_mpr && theirs.dynamic_mpr,
-            trim_nack: theirs.trim_nack,
-            ports: theirs.ports.clone(),
-            udp_port: theirs.udp_port,
-        };
+        let rtr = RtrAttr::between(ours, theirs);
         let rts = RtsAttr { mpr: theirs.mpr, max_wimm: theirs.max_wimm, ..self.spec.retry };
         self.endpoint.modify_qp(now, qpn, QpModify::Init)?;
         self.endpoint.modify_qp(now, qpn, QpModify::Rtr(Box::new(rtr)))?;

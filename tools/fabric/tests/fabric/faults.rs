@@ -2,7 +2,7 @@
 
 use spindrift::time::Time;
 use spindrift_fabric::workload::{Stream, StreamSpec};
-use spindrift_fabric::{Fault, HostId, Impairment};
+use spindrift_fabric::{Fault, HostId, Impairment, LinkId};
 use spindrift_srv6::Node;
 
 use crate::support::{US, World, clos, rtt_ns, shifted};
@@ -18,6 +18,20 @@ fn flow(seed: u64) -> World {
     world
 }
 
+/// Lets so many microseconds pass. In which of them the link lost its last packet; now if in none.
+fn last_loss(world: &mut World, link: LinkId, us: u64) -> Time {
+    let start = world.sim.net().now();
+    let (mut lost, mut last) = (world.sim.net().link(link).lost_down, start);
+    for step in 1..=us {
+        world.run_until(start + step * US);
+        let now_lost = world.sim.net().link(link).lost_down;
+        if now_lost > lost {
+            (lost, last) = (now_lost, world.sim.net().now());
+        }
+    }
+    last
+}
+
 /// A path that fails in silence costs each queue pair the packets of a few round trips at most.
 #[test]
 fn a_failed_path_is_left_within_50_us() {
@@ -29,15 +43,8 @@ fn a_failed_path_is_left_within_50_us() {
         let cut = world.clos.link(t0, t1).unwrap();
         let start = world.sim.net().now();
         assert!(world.clos.set_cable(world.sim.net_mut(), (t0, t1), false, true));
-        let (mut lost, mut last_lost) = (world.sim.net().link(cut).lost_down, start);
         // Up to the first probe of the path.
-        for step in 1..=800 {
-            world.run_until(start + step * US);
-            let now_lost = world.sim.net().link(cut).lost_down;
-            if now_lost > lost {
-                (lost, last_lost) = (now_lost, world.sim.net().now());
-            }
-        }
+        let last_lost = last_loss(&mut world, cut, 800);
         last.push(last_lost.since(start) / US);
         let rate = world.rates(0, start + 100 * US, start + 800 * US)[0];
         assert!(rate > 180.0, "seed {seed}: {rate}");
@@ -59,14 +66,7 @@ fn a_failed_port_is_left_within_two_round_trips() {
         let start = world.sim.net().now();
         assert!(world.clos.set_cable(world.sim.net_mut(), cable, false, true));
         let sent_at_first = world.sim.net().link(own).packets;
-        let (mut lost, mut last_lost) = (world.sim.net().link(theirs).lost_down, start);
-        for step in 1..=200 {
-            world.run_until(start + step * US);
-            let now_lost = world.sim.net().link(theirs).lost_down;
-            if now_lost > lost {
-                (lost, last_lost) = (now_lost, world.sim.net().now());
-            }
-        }
+        let last_lost = last_loss(&mut world, theirs, 200);
         assert_eq!(world.sim.net().link(own).packets, sent_at_first, "the host knows");
         last.push(last_lost.since(start));
         assert!(last_lost <= start + 2 * rtt, "seed {seed}: {} ns of {rtt}", last_lost.since(start));
