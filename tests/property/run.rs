@@ -94,7 +94,7 @@ impl Reached {
             timeout: counted(|counters| counters.timeouts),
             lost: counted(|counters| counters.tx_retransmits),
             link_down: (!plan.flaps.is_empty()).into(),
-            failed: world.streams.iter().any(|stream| stream.ledger.failed).into(),
+            failed: world.streams.iter().any(|stream| stream.writer.ledger.failed).into(),
             cwnd_wait: counted(|counters| counters.tx_cwnd_waits),
             slowest: facts.iter().map(|facts| facts.slowest).max().unwrap_or(0),
         }
@@ -284,9 +284,8 @@ impl World {
             let theirs = info(net, to);
             let direction = Direction { node: from.node, qpn: from.qpn, dest: to.qpn };
             self.rules.borrow_mut().add(direction, Psn::new(plan.psn), theirs.mpr, theirs.max_wimm, limits);
-            let source =
-                memory(net, from.node, pds[from.node], plan.largest.max(plan.long) as usize + 5_000, rng);
-            let target = memory(net, to.node, pds[to.node], Stream::target_len(plan), rng);
+            let source = memory(net, from.node, pds[from.node], plan.work().source_len(), rng);
+            let target = memory(net, to.node, pds[to.node], plan.work().target_len(), rng);
             // Drawn apart, so that what else a seed stands for does not depend on it.
             let mut apart = Rng::new(!source.region.iova());
             let mirror = memory(net, from.node, pds[from.node], source.region.len(), &mut apart);
@@ -296,18 +295,19 @@ impl World {
 
     /// Posts and steps until every stream is done.
     fn work(&mut self) {
-        while !self.streams.iter().all(Stream::finished) {
+        while !self.streams.iter().all(|stream| stream.writer.finished()) {
             let due = self
                 .streams
                 .iter()
-                .filter(|stream| !stream.all_posted())
+                .filter(|stream| !stream.writer.all_posted())
                 .map(|stream| stream.next_post_at)
                 .min();
             let due = due.unwrap_or(Time::NEVER);
             if due <= self.net.next_at() && due != Time::NEVER {
                 self.net.now = self.net.now.max(due);
                 for at in 0..self.streams.len() {
-                    if !self.streams[at].all_posted() && self.streams[at].next_post_at <= self.net.now {
+                    if !self.streams[at].writer.all_posted() && self.streams[at].next_post_at <= self.net.now
+                    {
                         self.streams[at].post(&mut self.net);
                     }
                 }
@@ -333,10 +333,18 @@ impl World {
                 let end = End { node, qpn: wc.qpn };
                 match wc.opcode {
                     WcOpcode::RdmaWrite => {
-                        self.stream(|stream| stream.from == end).ledger.on_send_completion(&wc);
+                        self.stream(|stream| stream.from == end)
+                            .writer
+                            .ledger
+                            .on_send_completion(&wc)
+                            .unwrap();
                     }
                     WcOpcode::RecvRdmaWithImm => {
-                        self.stream(|stream| stream.to == end).ledger.on_receive_completion(&wc);
+                        self.stream(|stream| stream.to == end)
+                            .writer
+                            .ledger
+                            .on_receive_completion(&wc)
+                            .unwrap();
                     }
                 }
             }
@@ -345,7 +353,7 @@ impl World {
                 let rules = Rc::clone(&self.rules);
                 let stream = self.stream(|stream| stream.from == End { node, qpn });
                 stream.on_retired(now, count);
-                if !stream.ledger.failed {
+                if !stream.writer.ledger.failed {
                     rules.borrow_mut().retired(now, node, qpn, count);
                 }
             }
@@ -355,8 +363,8 @@ impl World {
                     "node {node} queue pair {:#x} failed: {reason:?}",
                     qpn.get()
                 );
-                self.stream(|stream| stream.from == End { node, qpn }).ledger.failed = true;
-                self.stream(|stream| stream.to == End { node, qpn }).ledger.receiver_failed = true;
+                self.stream(|stream| stream.from == End { node, qpn }).writer.ledger.failed = true;
+                self.stream(|stream| stream.to == End { node, qpn }).writer.ledger.receiver_failed = true;
             }
             Event::PathsChanged { .. } | Event::PathDenied { .. } => {}
             Event::EvProbeAnswered { .. } | Event::SrqLimitReached { .. } => {
@@ -371,7 +379,7 @@ impl World {
 
     fn check_done(&mut self, plan: &Plan) {
         for stream in &mut self.streams {
-            stream.check_end();
+            stream.writer.check_end().unwrap();
         }
         let rules = self.rules.borrow();
         assert!(rules.broken.is_empty(), "{:#?}", rules.broken);
@@ -411,7 +419,7 @@ impl World {
                 .streams
                 .iter()
                 .filter(|stream| stream.to.node == node)
-                .map(|stream| stream.ledger.tally.bytes)
+                .map(|stream| stream.writer.ledger.tally.bytes)
                 .sum();
             assert!(plan.may_fail || counters.rx_placed_bytes == placed, "every byte is placed once");
         }
@@ -422,7 +430,7 @@ impl World {
     fn fall_quiet(&mut self) {
         // An end that failed answers no more, and its peer may probe what it takes for bad paths for ever.
         let cut = self.net.outages.iter().any(|outage| outage.to == Time::NEVER);
-        let lonely = cut || self.streams.iter().any(|stream| stream.ledger.failed);
+        let lonely = cut || self.streams.iter().any(|stream| stream.writer.ledger.failed);
         let patience_ns = if lonely { 10_000_000_000 } else { 900_000_000_000 };
         self.net.max_steps = self.net.steps + 200_000;
         self.net.max_time = self.net.now.max(self.net.heal_at).after(patience_ns);
@@ -436,13 +444,13 @@ impl World {
 
     fn check_quiet(&mut self, plan: &Plan) {
         for stream in &mut self.streams {
-            stream.check_end();
+            stream.writer.check_end().unwrap();
         }
         for stream in &self.streams {
             let status = self.net.nodes[stream.from.node].endpoint.qp_status(stream.from.qpn).unwrap();
             assert_eq!(status.send_outstanding, 0, "{status:?}");
             let memory = self.net.nodes[stream.from.node].endpoint.memory();
-            assert_eq!(stream.lkeys().map(|lkey| memory.uses(lkey)), [0; 2], "memory is still in use");
+            assert_eq!(stream.writer.lkeys().map(|lkey| memory.uses(lkey)), [0; 2], "memory is still in use");
             if !plan.may_fail {
                 assert_eq!(status.inflight_bytes, 0, "congestion control forgot bytes: {status:?}");
             }
@@ -456,12 +464,12 @@ impl World {
         Outcome {
             runs: 1,
             packets: self.net.trace.packets,
-            messages: self.streams.iter().map(|stream| stream.ledger.tally.posted).sum(),
-            bytes: self.streams.iter().map(|stream| stream.ledger.tally.bytes).sum(),
+            messages: self.streams.iter().map(|stream| stream.writer.ledger.tally.posted).sum(),
+            bytes: self.streams.iter().map(|stream| stream.writer.ledger.tally.bytes).sum(),
             retransmits: sum(|counters| counters.tx_retransmits),
             timeouts: sum(|counters| counters.timeouts),
             reached: Reached::of(self, plan),
-            failed_streams: self.streams.iter().filter(|stream| stream.ledger.failed).count() as u64,
+            failed_streams: self.streams.iter().filter(|stream| stream.writer.ledger.failed).count() as u64,
             virtual_ns: self.net.now.0,
             hash: self.net.trace.hash().into(),
         }

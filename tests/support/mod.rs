@@ -8,9 +8,13 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "helpers of tests")]
 
 pub(crate) mod frame;
+#[path = "../../tools/fabric/src/swarm/ledger.rs"]
 pub(crate) mod ledger;
 pub(crate) mod link;
 pub(crate) mod net;
 pub(crate) mod pair;
+#[path = "../../tools/fabric/src/swarm/rand.rs"]
 pub(crate) mod rand;
 pub(crate) mod trace;
+#[path = "../../tools/fabric/src/swarm/writer.rs"]
+pub(crate) mod writer;

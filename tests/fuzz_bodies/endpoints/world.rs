@@ -95,7 +95,7 @@ impl World {
         let ledgers = [0, 1].map(|from| {
             let [source, target] =
                 [from, 1 - from].map(|node| memory(net, node, self.pds[node], &mut self.keys));
-            Ledger::new(source, target, &REASONS, &mut self.rng)
+            Ledger::new(source, target, &REASONS, &mut self.rng).unwrap()
         });
         self.pairs.push(Pair {
             setup,
@@ -120,7 +120,7 @@ impl World {
     pub(crate) fn judge(&mut self) {
         self.hear();
         for ledger in self.pairs.iter().flat_map(|pair| &pair.ledgers) {
-            ledger.check_memory();
+            ledger.check_memory().unwrap();
         }
     }
 
@@ -137,7 +137,7 @@ impl World {
             Event::Completion { wc, .. } => self.on_completion(node, wc),
             Event::SendRetired { qpn, count } => {
                 let (pair, end) = self.find(End { node, qpn: *qpn });
-                pair.ledgers[end].on_retired(*count);
+                pair.ledgers[end].on_retired(*count).unwrap();
             }
             Event::QpFailed { qpn, reason } => {
                 let (forged, closing) = (self.forged, self.closing);
@@ -166,6 +166,7 @@ impl World {
             WcOpcode::RdmaWrite => pair.ledgers[end].on_send_completion(wc),
             WcOpcode::RecvRdmaWithImm => pair.ledgers[1 - end].on_receive_completion(wc),
         }
+        .unwrap();
     }
 
     fn find(&mut self, end: End) -> (&mut Pair, usize) {
@@ -282,7 +283,7 @@ impl World {
         for pair in &mut self.pairs {
             let (destroyed, ends) = (pair.destroyed, pair.ends);
             for (end, ledger) in pair.ledgers.iter_mut().enumerate() {
-                ledger.check_source();
+                ledger.check_source().unwrap();
                 assert_eq!(ledger.receives_left(), 0, "every receive work request ends");
                 if !destroyed[end] {
                     assert_eq!(ledger.tally.retired, ledger.tally.posted, "every request retires");

@@ -92,6 +92,11 @@ impl<E: Copy> Calendar<E> {
     }
 
     /// Events that have not been taken.
+    /// Whether no event is left.
+    pub(crate) const fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
     #[cfg(test)]
     const fn len(&self) -> usize {
         self.len

@@ -115,7 +115,11 @@ impl ClosSpec {
         host + 2 * (2 * self.trunk_delay_ns + bits / self.trunk_rate_bps)
     }
 
-    fn fabric(&self) -> Result<Fabric, FabricError> {
+    /// Names, addresses and paths of a fabric of this shape.
+    ///
+    /// # Errors
+    /// A shape that cannot be.
+    pub fn fabric(&self) -> Result<Fabric, FabricError> {
         let shape = Shape { planes: self.planes, t0: self.t0, t1: self.t1, ..Shape::default() };
         let places = (0..self.t0).flat_map(|t0| (0..self.hosts_per_t0).map(move |downlink| (t0, downlink)));
         let named = (1..).zip(places);
@@ -241,6 +245,16 @@ impl Clos {
     /// The number of a switch; `None` for a host.
     pub fn switch(&self, node: Node) -> Option<SwitchId> {
         self.switches.get(&node).copied()
+    }
+
+    /// The switches.
+    pub fn switches(&self) -> impl Iterator<Item = SwitchId> + '_ {
+        self.switches.values().copied()
+    }
+
+    /// The rate that a link was built with, bits per second; `None` where there is none.
+    pub fn rate_bps(&self, from: Node, to: Node) -> Option<u64> {
+        self.link(from, to).map(|_| self.spec.link(from, to).rate_bps)
     }
 
     /// Both directions of a cable come up or go down, and a host at its end learns of it if there is a `carrier` to tell it. `false` if

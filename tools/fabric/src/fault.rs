@@ -95,6 +95,23 @@ impl Clos {
         }
     }
 
+    /// Ends every fault but a pause, which ends by itself.
+    pub fn heal<T: Transport>(&self, net: &mut Net<T>) {
+        for ((from, to), link) in self.links() {
+            net.set_link(link, true);
+            net.set_impairment(link, Impairment::default());
+            if let Some(rate_bps) = self.rate_bps(from, to) {
+                net.set_rate(link, rate_bps);
+            }
+            if let (Node::Host(host), Node::T0 { plane, .. }) = (from, to) {
+                net.set_carrier(HostId(host.into()), plane, true);
+            }
+        }
+        for switch in self.switches() {
+            net.set_forwarding(switch, true);
+        }
+    }
+
     fn set_power<T: Transport>(&self, net: &mut Net<T>, node: Node, on: bool) -> bool {
         let cables: Vec<_> = self.neighbours(node).map(|other| (node, other)).collect();
         if let Some(switch) = self.switch(node) {

@@ -156,18 +156,15 @@ impl Link {
         outcome
     }
 
-    /// The link comes up or goes down. What waits for one that goes down is lost, and what is on its way. Returns how many packets waited.
-    pub(crate) fn set_up(&mut self, up: bool, pool: &mut Pool) -> u64 {
-        let mut waited = 0;
+    /// The link comes up or goes down. What waits for one that goes down is lost, and what is on its way. Returns what waited.
+    pub(crate) fn set_up(&mut self, up: bool) -> Vec<PacketId> {
+        let mut waited = Vec::new();
         if self.up && !up {
             self.outages += 1;
-            for id in self.queue.drain() {
-                waited += 1;
-                pool.give_back(id);
-            }
+            waited.extend(self.queue.drain());
         }
         self.up = up;
-        self.counters.lost_down += waited;
+        self.counters.lost_down += waited.len() as u64;
         waited
     }
 
@@ -238,10 +235,10 @@ mod tests {
             assert!(link.push(id, &mut pool));
         }
         let sent = link.send(0, &mut pool, &mut rng).unwrap();
-        assert_eq!(link.set_up(false, &mut pool), 2);
-        assert_eq!((link.counters().lost_down, pool.in_use()), (2, 1));
+        assert_eq!(link.set_up(false), ids[1..]);
+        assert_eq!(link.counters().lost_down, 2);
         assert!(!link.push(ids[1], &mut pool), "nothing is taken in");
-        assert_eq!(link.set_up(true, &mut pool), 0);
+        assert_eq!(link.set_up(true), []);
         assert_eq!(link.deliver(sent.packet, &mut pool, &mut rng), Outcome::Lost);
         assert_eq!(link.counters().lost_down, 4);
         let next = packet(&mut pool, 1_000);

@@ -7,21 +7,20 @@ use std::sync::Arc;
 use spindrift::congestion::CcConfig;
 use spindrift::counters::Counters;
 use spindrift::endpoint::{
-    ConfigError, CqId, Endpoint, EndpointConfig, EndpointError, Event, FailReason, LocalPort, QpCap, QpInfo,
-    QpInit, QpModify, Route, RtrAttr, RtsAttr, Transmit,
+    ConfigError, CqId, Endpoint, EndpointConfig, EndpointError, Event, FailReason, QpCap, QpInfo, QpInit,
+    RetryAttr, RtsAttr,
 };
 use spindrift::memory::{Access, MemoryError, MrKey, PdId, Region};
-use spindrift::path::{PathConfig, PortMask};
-use spindrift::pmd::{MacAddr, RxFrame, RxOrigin};
+use spindrift::path::PathConfig;
 use spindrift::seed::Seed;
 use spindrift::time::Time;
-use spindrift::wire::stack::Outer;
-use spindrift::wire::{ICRC_LEN, Qpn};
+use spindrift::wire::Qpn;
 use spindrift::work::{RecvWr, RemoteAddr, SendOp, SendWr, Sge, Wc, WcOpcode};
 use spindrift_srv6::Fabric;
 
+use crate::nic::{self, Nic};
 use crate::packet::Packet;
-use crate::transport::{ConnectError, Message, Notice, Transport};
+use crate::transport::{ConnectError, Message, Messenger, Notice, Transport};
 
 /// What every NIC of a network is like.
 #[derive(Clone, Debug)]
@@ -47,7 +46,7 @@ pub struct MrcSpec {
     /// The window of PSNs that each side grants the other, in units of 128.
     pub mpr: u8,
     /// How long a flow goes on without an answer.
-    pub retry: RtsAttr,
+    pub retry: RetryAttr,
 }
 
 impl MrcSpec {
@@ -66,7 +65,7 @@ impl MrcSpec {
             initial_reordering_ns: base_rtt_ns,
             depth: 128,
             mpr: 8,
-            retry: RtsAttr::default(),
+            retry: RtsAttr::default().retry(),
         }
     }
 }
@@ -98,16 +97,13 @@ struct Flow {
 
 /// A host that runs MRC.
 pub struct MrcHost {
-    endpoint: Endpoint,
+    nic: Nic,
     spec: Arc<MrcSpec>,
     pd: PdId,
     key: MrKey,
-    /// What every payload is part of.
-    region: Arc<Region>,
     flows: Vec<Flow>,
     by_qpn: BTreeMap<Qpn, u32>,
     news: VecDeque<Notice>,
-    out: Transmit,
 }
 
 impl fmt::Debug for MrcHost {
@@ -121,8 +117,6 @@ const MEMORY_LEN: usize = 1 << 32;
 const MEMORY_AT: u64 = 1 << 32;
 const SEND_CQ: CqId = CqId(0);
 const RECV_CQ: CqId = CqId(1);
-/// Hops of the inner and the outer packet.
-const HOP_LIMIT: u8 = 64;
 
 impl MrcHost {
     /// The host with this number of a fabric. With source routing, it can reach `peers`.
@@ -136,51 +130,39 @@ impl MrcHost {
         peers: impl IntoIterator<Item = u16>,
         seed: u64,
     ) -> Result<Self, MrcError> {
-        let planes = fabric.shape().planes;
-        let ports = (0..planes).map(|plane| port(fabric, number, plane, spec.mtu));
-        let mut config = EndpointConfig {
+        let peers = peers.into_iter().filter(|_| spec.srv6);
+        let config = EndpointConfig {
             seed: Seed::fixed(seed),
             icrc: false,
             trimming: spec.trimming,
             sack_threshold_bytes: spec.sack_threshold_bytes,
             tail_probe_floor_ns: spec.tail_probe_floor_ns,
             initial_reordering_ns: spec.initial_reordering_ns,
-            hop_limit: HOP_LIMIT,
-            ..EndpointConfig::new(ports.collect::<Option<_>>().ok_or(MrcError::NoHost(number))?)
+            ..nic::config(fabric, number, peers, spec.mtu).map_err(MrcError::NoHost)?
         };
-        if spec.srv6 {
-            for peer in peers {
-                for plane in 0..planes {
-                    let route = route(fabric, number, peer, plane).ok_or(MrcError::NoHost(peer))?;
-                    config.routes.push(route);
-                }
-            }
-        }
         let mut endpoint = Endpoint::new(config)?;
         let pd = endpoint.alloc_pd();
         let region = Region::virtual_at(MEMORY_LEN, MEMORY_AT).map_err(MemoryError::from)?;
         let key = endpoint.register(pd, Arc::clone(&region), Access::REMOTE_WRITE)?;
         Ok(Self {
-            endpoint,
+            nic: Nic::new(endpoint, Some(region)),
             spec: Arc::clone(spec),
             pd,
             key,
-            region,
             flows: Vec::new(),
             by_qpn: BTreeMap::new(),
             news: VecDeque::new(),
-            out: Transmit::default(),
         })
     }
 
     /// The endpoint.
     pub const fn endpoint(&self) -> &Endpoint {
-        &self.endpoint
+        &self.nic.endpoint
     }
 
     /// What the endpoint has counted.
     pub const fn counters(&self) -> &Counters {
-        self.endpoint.counters()
+        self.nic.endpoint.counters()
     }
 
     /// The queue pair of a flow.
@@ -200,8 +182,8 @@ impl MrcHost {
             max_mtu: spec.mtu,
             ..QpInit::new(self.pd, SEND_CQ, RECV_CQ)
         };
-        let qpn = self.endpoint.create_qp(init)?;
-        let info = self.endpoint.qp_info(qpn).ok_or(EndpointError::NoSuchQp(qpn.get()))?;
+        let qpn = self.nic.endpoint.create_qp(init)?;
+        let info = self.nic.endpoint.qp_info(qpn).ok_or(EndpointError::NoSuchQp(qpn.get()))?;
         let flow = self.flows.len() as u32;
         self.flows.push(Flow { qpn, rkey: 0, failed: false });
         self.by_qpn.insert(qpn, flow);
@@ -212,18 +194,11 @@ impl MrcHost {
         &mut self,
         now: Time,
         flow: u32,
-        ours: &QpInfo,
-        theirs: &QpInfo,
+        infos: [&QpInfo; 2],
         rkey: u32,
     ) -> Result<(), EndpointError> {
-        let at = &mut self.flows[flow as usize];
-        at.rkey = rkey;
-        let qpn = at.qpn;
-        let rtr = RtrAttr::between(ours, theirs);
-        let rts = RtsAttr { mpr: theirs.mpr, max_wimm: theirs.max_wimm, ..self.spec.retry };
-        self.endpoint.modify_qp(now, qpn, QpModify::Init)?;
-        self.endpoint.modify_qp(now, qpn, QpModify::Rtr(Box::new(rtr)))?;
-        self.endpoint.modify_qp(now, qpn, QpModify::Rts(rts))?;
+        self.flows[flow as usize].rkey = rkey;
+        self.nic.bring_up(now, infos, self.spec.retry)?;
         for _ in 0..self.spec.depth {
             self.receive_one_more(flow);
         }
@@ -234,7 +209,7 @@ impl MrcHost {
     fn receive_one_more(&mut self, flow: u32) {
         let Some(at) = self.flows.get(flow as usize) else { return };
         // As many are posted as the peer may use, so there is room.
-        let posted = self.endpoint.post_recv(at.qpn, RecvWr { wr_id: flow.into() });
+        let posted = self.nic.endpoint.post_recv(at.qpn, RecvWr { wr_id: flow.into() });
         debug_assert!(posted.is_ok(), "{posted:?}");
     }
 
@@ -246,7 +221,7 @@ impl MrcHost {
                 self.flows[flow as usize].failed = true;
                 self.news.push_back(Notice::Failed { flow, why: explain(reason) });
             }
-            Event::PathsChanged { qpn } => while self.endpoint.poll_ev_event(qpn).is_some() {},
+            Event::PathsChanged { qpn } => while self.nic.endpoint.poll_ev_event(qpn).is_some() {},
             Event::SendRetired { .. }
             | Event::PathDenied { .. }
             | Event::EvProbeAnswered { .. }
@@ -272,27 +247,6 @@ impl MrcHost {
     }
 }
 
-fn port(fabric: &Fabric, host: u16, plane: u8, mtu: u32) -> Option<LocalPort> {
-    // Room for the longest headers around a full packet.
-    let max_frame = mtu as usize + EndpointConfig::overhead(true) + 40;
-    let [high, low] = host.to_be_bytes();
-    Some(LocalPort {
-        ip: fabric.address(host, plane)?.into(),
-        mac: MacAddr([2, 0, 0, plane, high, low]),
-        max_frame,
-        source_ports: None,
-        same_path_batch: 1,
-    })
-}
-
-/// The source-routed paths from one host to another in a plane.
-fn route(fabric: &Fabric, from: u16, to: u16, plane: u8) -> Option<Route> {
-    let path = fabric.paths(from, to, plane)?;
-    let outer = Outer { src: fabric.address(from, plane)?, path, hop_limit: HOP_LIMIT };
-    let to = std::net::IpAddr::from(fabric.address(to, plane)?);
-    Some(Route { outer: Some(outer), ..Route::new(to.into(), plane) })
-}
-
 const fn explain(reason: FailReason) -> &'static str {
     match reason {
         FailReason::Requested => "set to ERROR",
@@ -306,59 +260,54 @@ const fn explain(reason: FailReason) -> &'static str {
 }
 
 impl Transport for MrcHost {
+    type News = Notice;
+
+    #[inline]
+    fn receive(&mut self, now: Time, plane: u8, packet: &Packet) {
+        self.nic.receive(now, plane, packet);
+    }
+
+    #[inline]
+    fn transmit(&mut self, now: Time, free: u32, out: &mut Packet) -> bool {
+        self.nic.transmit(now, free, out)
+    }
+
+    #[inline]
+    fn next_timeout(&self) -> Time {
+        self.nic.endpoint.next_timeout()
+    }
+
+    fn on_timeout(&mut self, now: Time) {
+        self.nic.on_timeout(now);
+    }
+
+    fn paused(&mut self, from: Time, until: Time) {
+        self.nic.endpoint.been_away(from, until);
+    }
+
+    fn carrier(&mut self, now: Time, plane: u8, up: bool) {
+        self.nic.endpoint.port_link(now, plane, up);
+    }
+
+    #[inline]
+    fn poll(&mut self) -> Option<Notice> {
+        while self.news.is_empty() {
+            let event = self.nic.endpoint.poll_event()?;
+            self.take(event);
+        }
+        self.news.pop_front()
+    }
+}
+
+impl Messenger for MrcHost {
     fn connect(now: Time, one: &mut Self, other: &mut Self) -> Result<[u32; 2], ConnectError> {
         let failed = |error: EndpointError| ConnectError(error.to_string());
         let (a, info_a) = one.create().map_err(failed)?;
         let (b, info_b) = other.create().map_err(failed)?;
         let (key_a, key_b) = (one.key.rkey, other.key.rkey);
-        one.bring_up(now, a, &info_a, &info_b, key_b).map_err(failed)?;
-        other.bring_up(now, b, &info_b, &info_a, key_a).map_err(failed)?;
+        one.bring_up(now, a, [&info_a, &info_b], key_b).map_err(failed)?;
+        other.bring_up(now, b, [&info_b, &info_a], key_a).map_err(failed)?;
         Ok([a, b])
-    }
-
-    #[inline]
-    fn receive(&mut self, now: Time, plane: u8, packet: &Packet) {
-        let whole;
-        let zeros;
-        let rest = if let Some(bytes) = packet.body() {
-            whole = [bytes.into()];
-            &whole[..]
-        } else {
-            let Ok(payload) = self.region.payload(0, packet.body_len() as usize) else { return };
-            zeros = [payload];
-            &zeros[..]
-        };
-        let frame = RxFrame { origin: RxOrigin::Ethernet, data: packet.head(), rest };
-        self.endpoint.receive(now, plane, &frame);
-    }
-
-    #[inline]
-    fn transmit(&mut self, now: Time, free: u32, out: &mut Packet) -> bool {
-        self.endpoint.begin_burst(1);
-        if !self.endpoint.transmit(now, PortMask(free), &mut self.out) {
-            return false;
-        }
-        out.set_virtual(self.out.head(), self.out.payload.len + ICRC_LEN as u32);
-        out.plane = self.out.port;
-        true
-    }
-
-    #[inline]
-    fn next_timeout(&self) -> Time {
-        self.endpoint.next_timeout()
-    }
-
-    fn on_timeout(&mut self, now: Time) {
-        self.endpoint.on_timeout(now);
-        self.endpoint.reclaim(now);
-    }
-
-    fn paused(&mut self, from: Time, until: Time) {
-        self.endpoint.been_away(from, until);
-    }
-
-    fn carrier(&mut self, now: Time, plane: u8, up: bool) {
-        self.endpoint.port_link(now, plane, up);
     }
 
     fn post(&mut self, now: Time, flow: u32, message: Message) -> bool {
@@ -371,15 +320,6 @@ impl Transport for MrcHost {
             remote: RemoteAddr { addr: MEMORY_AT, rkey: at.rkey },
             signaled: true,
         };
-        self.endpoint.post_send(now, at.qpn, wr).is_ok()
-    }
-
-    #[inline]
-    fn poll(&mut self) -> Option<Notice> {
-        while self.news.is_empty() {
-            let event = self.endpoint.poll_event()?;
-            self.take(event);
-        }
-        self.news.pop_front()
+        self.nic.endpoint.post_send(now, at.qpn, wr).is_ok()
     }
 }

@@ -11,8 +11,8 @@ use spindrift_srv6::{Forwarder, Verdict};
 use crate::calendar::Calendar;
 use crate::impair::{Impairment, Outcome};
 use crate::link::{End, Link, LinkCounters, LinkId, LinkSpec};
-use crate::packet::{PacketId, Pool};
-use crate::transport::{ConnectError, Message, Notice, Transport};
+use crate::packet::{Packet, PacketId, Pool};
+use crate::transport::{ConnectError, Message, Messenger, Transport};
 
 /// The number of a host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -33,17 +33,36 @@ pub struct FlowEnd {
 
 /// What a simulation stops for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Happened {
+pub enum Happened<N> {
     /// A host's transport has something to say.
     Noticed {
         /// The host.
         host: HostId,
         /// What it says.
-        notice: Notice,
+        news: N,
     },
     /// The time of an alarm has come.
     Alarm(u32),
 }
+
+/// What a tap sees of a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sight {
+    /// Its first bit goes onto the link.
+    Sent,
+    /// It comes to the end of the link, where a host or a switch deals with it.
+    Arrived,
+    /// It is lost on the link.
+    Lost,
+    /// The link's queue has no room for it, or the link is down.
+    Dropped,
+    /// It comes to the end of the link, where the switch does not forward, or the host has stood still for too long.
+    Discarded,
+}
+
+/// Called with each packet that something happens to. What is sent comes again once, as arrived, lost or discarded; what a switch
+/// has no route for has arrived.
+pub type Tap = Box<dyn FnMut(Time, LinkId, Sight, &Packet)>;
 
 /// What the network has done with packets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -109,7 +128,7 @@ struct Switch {
 }
 
 /// A network of hosts that run `T`. Everything that happens follows from how it was made, its seed, and the calls made to it.
-pub struct Net<T> {
+pub struct Net<T: Transport> {
     now: u64,
     calendar: Calendar<Event>,
     hosts: Vec<Host<T>>,
@@ -119,10 +138,11 @@ pub struct Net<T> {
     rng: Xoshiro256PlusPlus,
     counters: NetCounters,
     /// What transports said that nobody has heard yet.
-    news: VecDeque<(HostId, Notice)>,
+    news: VecDeque<(HostId, T::News)>,
+    tap: Option<Tap>,
 }
 
-impl<T> fmt::Debug for Net<T> {
+impl<T: Transport> fmt::Debug for Net<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Net")
             .field("now", &self.now)
@@ -146,6 +166,7 @@ impl<T: Transport> Net<T> {
             rng: Xoshiro256PlusPlus::seed_from_u64(seed),
             counters: NetCounters::default(),
             news: VecDeque::new(),
+            tap: None,
         }
     }
 
@@ -246,27 +267,29 @@ impl<T: Transport> Net<T> {
         (0..self.links.len() as u32).map(LinkId)
     }
 
-    /// Makes a flow between two hosts.
-    ///
-    /// # Errors
-    /// If they are one, or cannot be connected.
-    pub fn connect(&mut self, one: HostId, other: HostId) -> Result<[FlowEnd; 2], ConnectError> {
-        let now = Time(self.now);
-        let [a, b] = self
-            .hosts
-            .get_disjoint_mut([one.0 as usize, other.0 as usize])
-            .map_err(|_| ConnectError(format!("host {} and host {} are one", one.0, other.0)))?;
-        let flows = T::connect(now, &mut a.transport, &mut b.transport)?;
+    /// What two hosts run, for a change that concerns both; they send what they have to send now. `None` if they are one, or one of
+    /// them is none.
+    pub fn with_pair<R>(
+        &mut self,
+        (one, other): (HostId, HostId),
+        change: impl FnOnce(&mut T, &mut T, Time) -> R,
+    ) -> Option<R> {
+        let [a, b] = self.hosts.get_disjoint_mut([one.0 as usize, other.0 as usize]).ok()?;
+        let result = change(&mut a.transport, &mut b.transport, Time(self.now));
         for host in [one, other] {
             self.pump(host);
         }
-        let [a, b] = flows;
-        Ok([FlowEnd { host: one, flow: a }, FlowEnd { host: other, flow: b }])
+        Some(result)
     }
 
-    /// Sends a message on a flow; `false` if it takes none now.
-    pub fn post(&mut self, end: FlowEnd, message: Message) -> bool {
-        self.with_transport(end.host, |transport, now| transport.post(now, end.flow, message))
+    /// From now on `tap` sees every packet; costs nothing while there is none.
+    pub fn set_tap(&mut self, tap: Option<Tap>) {
+        self.tap = tap;
+    }
+
+    /// Whether nothing is going to happen any more unless somebody changes something.
+    pub fn is_idle(&self) -> bool {
+        self.calendar.is_empty() && self.news.is_empty()
     }
 
     /// Stops the simulation at `at`, as [`Happened::Alarm`] with this number.
@@ -277,7 +300,11 @@ impl<T: Transport> Net<T> {
     /// The link comes up or goes down. Whether the host at one of its ends learns of it is for the caller to tell: see
     /// [`set_carrier`](Self::set_carrier).
     pub fn set_link(&mut self, link: LinkId, up: bool) {
-        self.counters.dropped += self.links[link.0 as usize].set_up(up, &mut self.pool);
+        for packet in self.links[link.0 as usize].set_up(up) {
+            self.counters.dropped += 1;
+            self.see(link, Sight::Dropped, packet);
+            self.pool.give_back(packet);
+        }
     }
 
     /// Whether a link is up.
@@ -313,10 +340,10 @@ impl<T: Transport> Net<T> {
 
     /// Goes on until something happens that somebody should hear of; `None` when nothing is left to happen, or before what is
     /// later than `until`. The time is `until` then.
-    pub fn run(&mut self, until: Time) -> Option<Happened> {
+    pub fn run(&mut self, until: Time) -> Option<Happened<T::News>> {
         loop {
-            if let Some((host, notice)) = self.news.pop_front() {
-                return Some(Happened::Noticed { host, notice });
+            if let Some((host, news)) = self.news.pop_front() {
+                return Some(Happened::Noticed { host, news });
             }
             let Some((at, event)) = self.calendar.next(until.0) else {
                 if until != Time::NEVER {
@@ -344,6 +371,7 @@ impl<T: Transport> Net<T> {
             Outcome::Arrives => {}
             Outcome::Lost => {
                 self.counters.lost += 1;
+                self.see(from, Sight::Lost, packet);
                 return self.pool.give_back(packet);
             }
             Outcome::Late(ns) => return self.calendar.add(self.now + ns, straggler(packet)),
@@ -356,34 +384,48 @@ impl<T: Transport> Net<T> {
         self.pass_on(from, packet);
     }
 
+    #[inline]
+    fn see(&mut self, link: LinkId, sight: Sight, packet: PacketId) {
+        if let Some(tap) = &mut self.tap {
+            tap(Time(self.now), link, sight, self.pool.get(packet));
+        }
+    }
+
     /// A packet is at the end of a link.
     fn pass_on(&mut self, from: LinkId, packet: PacketId) {
-        match self.links[from.0 as usize].end {
+        let end = self.links[from.0 as usize].end;
+        let taken = match end {
+            End::Switch(switch) => self.switches[switch as usize].forwards,
+            End::Host { host, .. } => {
+                let host = &self.hosts[host as usize];
+                host.pause.is_none() || host.backlog.len() < BACKLOG
+            }
+        };
+        self.see(from, if taken { Sight::Arrived } else { Sight::Discarded }, packet);
+        match end {
+            End::Switch(_) if !taken => {
+                self.counters.lost += 1;
+                self.pool.give_back(packet);
+            }
             End::Switch(switch) => {
-                let switch = &self.switches[switch as usize];
-                if !switch.forwards {
-                    self.counters.lost += 1;
-                    return self.pool.give_back(packet);
+                let tables = &self.switches[switch as usize].tables;
+                if let Ok(Verdict::Forward(&next)) = self.pool.get_mut(packet).forward(tables) {
+                    return self.offer(next, packet);
                 }
-                match self.pool.get_mut(packet).forward(&switch.tables) {
-                    Ok(Verdict::Forward(&next)) => self.offer(next, packet),
-                    Ok(Verdict::Deliver | Verdict::Inner(_)) | Err(_) => {
-                        self.counters.unroutable += 1;
-                        self.pool.give_back(packet);
-                    }
-                }
+                self.counters.unroutable += 1;
+                self.pool.give_back(packet);
+            }
+            End::Host { .. } if !taken => {
+                self.counters.overrun += 1;
+                self.pool.give_back(packet);
             }
             End::Host { host, plane } => {
                 let at = &mut self.hosts[host as usize];
-                if at.pause.is_none() {
-                    self.receive(HostId(host), plane, packet);
-                    self.pump(HostId(host));
-                } else if at.backlog.len() < BACKLOG {
-                    at.backlog.push_back((plane, packet));
-                } else {
-                    self.counters.overrun += 1;
-                    self.pool.give_back(packet);
+                if at.pause.is_some() {
+                    return at.backlog.push_back((plane, packet));
                 }
+                self.receive(HostId(host), plane, packet);
+                self.pump(HostId(host));
             }
         }
     }
@@ -421,6 +463,7 @@ impl<T: Transport> Net<T> {
         let link = &mut self.links[id.0 as usize];
         if !link.push(packet, &mut self.pool) {
             self.counters.dropped += 1;
+            self.see(id, Sight::Dropped, packet);
             return self.pool.give_back(packet);
         }
         if link.has_turn {
@@ -444,6 +487,7 @@ impl<T: Transport> Net<T> {
             link.has_turn = true;
             self.calendar.add(link.free_at(), Event::Turn(id));
         }
+        self.see(id, Sight::Sent, sent.packet);
     }
 
     fn turn(&mut self, id: LinkId) {
@@ -500,14 +544,33 @@ impl<T: Transport> Net<T> {
             self.offer(uplink, packet);
         }
         let host = &mut self.hosts[id.0 as usize];
-        while let Some(notice) = host.transport.poll() {
-            self.news.push_back((id, notice));
+        while let Some(news) = host.transport.poll() {
+            self.news.push_back((id, news));
         }
         let due = host.transport.next_timeout().0.max(self.now);
         if due < host.wakes_at {
             host.wakes_at = due;
             self.calendar.add(due, Event::Wake(id));
         }
+    }
+}
+
+impl<T: Messenger> Net<T> {
+    /// Makes a flow between two hosts.
+    ///
+    /// # Errors
+    /// If they are one, or cannot be connected.
+    pub fn connect(&mut self, one: HostId, other: HostId) -> Result<[FlowEnd; 2], ConnectError> {
+        let flows = self.with_pair((one, other), |a, b, now| T::connect(now, a, b));
+        let [a, b] = flows.unwrap_or_else(|| {
+            Err(ConnectError(format!("host {} and host {} are not two", one.0, other.0)))
+        })?;
+        Ok([FlowEnd { host: one, flow: a }, FlowEnd { host: other, flow: b }])
+    }
+
+    /// Sends a message on a flow; `false` if it takes none now.
+    pub fn post(&mut self, end: FlowEnd, message: Message) -> bool {
+        self.with_transport(end.host, |transport, now| transport.post(now, end.flow, message))
     }
 }
 

@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 use spindrift::time::Time;
 
 use crate::net::{FlowEnd, Happened, HostId, Net};
-use crate::transport::{ConnectError, Message, Notice, Transport};
+use crate::transport::{ConnectError, Message, Messenger, Notice};
 use crate::workload::{Orders, Side, Workload};
 
 /// A message that is complete.
@@ -89,20 +89,20 @@ impl Job {
 /// A network and the workloads on it.
 ///
 /// Alarms of the network that it did not set itself it hands to the caller: numbers from [`Sim::ALARMS`] on are its own.
-pub struct Sim<T> {
+pub struct Sim<T: Messenger> {
     net: Net<T>,
     jobs: Vec<Job>,
     /// Whose a flow is, by host and by its number there.
     owners: Vec<Vec<(u32, Side)>>,
 }
 
-impl<T> fmt::Debug for Sim<T> {
+impl<T: Messenger> fmt::Debug for Sim<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Sim").field("net", &self.net).field("jobs", &self.jobs).finish_non_exhaustive()
     }
 }
 
-impl<T: Transport> Sim<T> {
+impl<T: Messenger> Sim<T> {
     /// The first number of an alarm that is not the caller's.
     pub const ALARMS: u32 = 1 << 31;
 
@@ -215,7 +215,7 @@ impl<T: Transport> Sim<T> {
     pub fn run(&mut self, until: Time) -> Option<u32> {
         while !self.is_done() {
             match self.net.run(until)? {
-                Happened::Noticed { host, notice } => self.notice(host, notice),
+                Happened::Noticed { host, news } => self.notice(host, news),
                 Happened::Alarm(number) => match number.checked_sub(Self::ALARMS) {
                     None => return Some(number),
                     Some(job) => self.ask(job, |job, orders| job.workload.alarm(orders)),

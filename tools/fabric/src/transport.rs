@@ -46,13 +46,10 @@ pub enum Notice {
 #[error("cannot connect: {0}")]
 pub struct ConnectError(pub String);
 
-/// The transport of a host: no clock, no socket, no thread.
-pub trait Transport: Sized {
-    /// Makes a flow between two hosts, and returns its number at each. Either may send on it.
-    ///
-    /// # Errors
-    /// Why there can be none.
-    fn connect(now: Time, one: &mut Self, other: &mut Self) -> Result<[u32; 2], ConnectError>;
+/// The transport of a host as a network sees it: no clock, no socket, no thread.
+pub trait Transport {
+    /// What it tells whoever drives the network.
+    type News;
 
     /// A packet has come in on a plane.
     fn receive(&mut self, now: Time, plane: u8, packet: &Packet);
@@ -72,9 +69,18 @@ pub trait Transport: Sized {
     /// The host's port in a plane has found or lost its carrier.
     fn carrier(&mut self, now: Time, plane: u8, up: bool);
 
+    /// The next thing to know, oldest first.
+    fn poll(&mut self) -> Option<Self::News>;
+}
+
+/// A transport that carries messages, for [workloads](crate::workload).
+pub trait Messenger: Transport<News = Notice> + Sized {
+    /// Makes a flow between two hosts, and returns its number at each. Either may send on it.
+    ///
+    /// # Errors
+    /// Why there can be none.
+    fn connect(now: Time, one: &mut Self, other: &mut Self) -> Result<[u32; 2], ConnectError>;
+
     /// Sends a message on a flow; `false` if the flow has failed or holds as many as it can.
     fn post(&mut self, now: Time, flow: u32, message: Message) -> bool;
-
-    /// The next thing to know, oldest first.
-    fn poll(&mut self) -> Option<Notice>;
 }

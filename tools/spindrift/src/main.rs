@@ -12,6 +12,7 @@ mod ports;
 mod pump;
 mod remote;
 mod stop;
+mod swarm;
 mod toml_file;
 mod topology;
 mod units;
@@ -44,6 +45,7 @@ enum Command {
     Ports(ports::PortsArgs),
     Path(path::PathArgs),
     Lab(lab::LabArgs),
+    Swarm(swarm::SwarmArgs),
 }
 
 fn main() -> ExitCode {
@@ -68,15 +70,18 @@ fn main() -> ExitCode {
 }
 
 fn run(command: &Command) -> Result<()> {
-    match command {
-        Command::Loopback(args) => args.verbosity(),
-        Command::WriteBw(args) | Command::WriteLat(args) => args.verbosity(),
-        Command::Pump(args) => args.verbosity(),
-        Command::Ports(args) => args.verbosity(),
+    let verbosity = match command {
+        Command::Loopback(args) => Some(args.verbosity()),
+        Command::WriteBw(args) | Command::WriteLat(args) => Some(args.verbosity()),
+        Command::Pump(args) => Some(args.verbosity()),
+        Command::Ports(args) => Some(args.verbosity()),
         // The first has its own `-v`, about packets; in the others the transport does nothing.
-        Command::Dissect(_) | Command::Path(_) | Command::Lab(_) => Verbosity::default(),
+        Command::Dissect(_) | Command::Path(_) | Command::Lab(_) => Some(Verbosity::default()),
+        Command::Swarm(args) => args.verbosity(),
+    };
+    if let Some(verbosity) = verbosity {
+        verbosity.start()?;
     }
-    .start()?;
     match command {
         Command::Loopback(args) => loopback::run(args),
         Command::WriteBw(args) => remote::write_bw(args),
@@ -86,6 +91,7 @@ fn run(command: &Command) -> Result<()> {
         Command::Dissect(args) => dissect::run(args),
         Command::Path(args) => path::run(args),
         Command::Lab(args) => lab::run(args),
+        Command::Swarm(args) => swarm::run(args),
     }
 }
 

@@ -1,4 +1,6 @@
 //! One direction of a queue pair as applications see it: what was posted, and what must come of it.
+//!
+//! The tests of the core compile this file, too: it knows nothing of the network.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -11,6 +13,19 @@ use super::rand::Rng;
 
 /// Bytes before and behind the area that messages are written to, which must never change.
 pub(crate) const GUARD: usize = 64;
+
+/// Nothing, or what should have held and did not.
+pub(crate) type Check<T = ()> = Result<T, String>;
+
+/// Returns what is wrong unless the condition holds.
+macro_rules! demand {
+    ($holds:expr, $($text:tt)+) => {
+        if !$holds {
+            return Err(format!($($text)+));
+        }
+    };
+}
+pub(crate) use demand;
 
 /// A region with its keys.
 #[derive(Clone, Debug)]
@@ -72,12 +87,12 @@ pub(crate) fn gather<'a>(wr: &SendWr, local: &'a [Sge]) -> GatherWr<'a> {
 }
 
 impl Ledger {
-    pub(crate) fn new(source: Memory, target: Memory, reasons: &[WcStatus], rng: &mut Rng) -> Self {
+    pub(crate) fn new(source: Memory, target: Memory, reasons: &[WcStatus], rng: &mut Rng) -> Check<Self> {
         let source_bytes = rng.bytes(source.region.len());
-        source.region.write_at(0, &source_bytes).unwrap();
+        source.region.write_at(0, &source_bytes).map_err(told)?;
         let model = rng.bytes(target.region.len());
-        target.region.write_at(0, &model).unwrap();
-        Self {
+        target.region.write_at(0, &model).map_err(told)?;
+        Ok(Self {
             source,
             source_bytes,
             target,
@@ -92,7 +107,7 @@ impl Ledger {
             failed: false,
             receiver_failed: false,
             tally: Tally::default(),
-        }
+        })
     }
 
     /// Where messages may start and end in the target region.
@@ -198,79 +213,93 @@ impl Ledger {
     }
 
     /// A send completion of the queue pair that writes.
-    pub(crate) fn on_send_completion(&mut self, wc: &Wc) {
+    pub(crate) fn on_send_completion(&mut self, wc: &Wc) -> Check {
         self.tally.completions += 1;
         if self.failed || !wc.status.is_success() {
-            self.on_failure(wc);
-            return;
+            return self.on_failure(wc);
         }
         let expected = self.awaited.pop_front();
-        assert_eq!(Some(wc.wr_id), expected, "completions come in order, one a signalled request");
-        let at = self.under_way.iter().position(|message| message.wr_id == wc.wr_id);
-        let message = &self.under_way[at.expect("a completion comes before its request retires")];
-        assert_eq!(wc.byte_len as usize, message.target.len());
-        self.check_arrived(message, "a send completion");
+        let name = Some(wc.wr_id);
+        demand!(
+            name == expected,
+            "completions come in order, one a signalled request: {wc:?}, not {expected:x?}"
+        );
+        let posted = self.under_way.iter().find(|message| message.wr_id == wc.wr_id);
+        let message =
+            posted.ok_or_else(|| format!("a completion comes before its request retires: {wc:?}"))?;
+        demand!(wc.byte_len as usize == message.target.len(), "{wc:?} of a message {message:?}");
+        self.check_arrived(message, "a send completion")
     }
 
-    fn on_failure(&mut self, wc: &Wc) {
+    fn on_failure(&mut self, wc: &Wc) -> Check {
         let flushed = wc.status == WcStatus::WrFlushError;
         let is_reason = self.reasons.contains(&wc.status);
         // A forged NAK may say that older requests were not complete: they are flushed before the one at fault.
-        assert!(
+        demand!(
             flushed && self.failed || is_reason && (!self.failed || self.forged),
             "the oldest request ends with the reason, the others are flushed: {wc:?}"
         );
-        let message = self.under_way.pop_front().expect("a flushed request was posted");
-        assert_eq!(wc.wr_id, message.wr_id, "requests are flushed in order");
+        let message = self.under_way.pop_front();
+        let message = message.ok_or_else(|| format!("a flushed request was posted: {wc:?}"))?;
+        demand!(wc.wr_id == message.wr_id, "requests are flushed in order: {wc:?}, not {:#x}", message.wr_id);
         self.failed_messages.push(message);
         self.failed = true;
         self.awaited.clear();
+        Ok(())
     }
 
     /// The queue pair says that `count` work requests left its queue: there is room for others.
-    pub(crate) fn on_retired(&mut self, count: u32) {
+    pub(crate) fn on_retired(&mut self, count: u32) -> Check {
         self.tally.retired += u64::from(count);
         if self.failed {
-            return;
+            return Ok(());
         }
         for _ in 0..count {
-            let message = self.under_way.pop_front().expect("what retires was posted");
-            self.check_arrived(&message, "the retirement of a request");
+            let message = self.under_way.pop_front().ok_or("what retires was posted")?;
+            self.check_arrived(&message, "the retirement of a request")?;
             let awaited = self.awaited.front();
-            assert_ne!(awaited, Some(&message.wr_id), "a signalled request retires after its completion");
+            let early = awaited == Some(&message.wr_id);
+            demand!(!early, "a signalled request retires after its completion: {:#x}", message.wr_id);
             let sent = &self.source_bytes[message.source..message.source + message.target.len()];
             self.tally.bytes += sent.len() as u64;
             self.model[message.target].copy_from_slice(sent);
         }
+        Ok(())
     }
 
     /// A receive completion of the peer's queue pair.
-    pub(crate) fn on_receive_completion(&mut self, wc: &Wc) {
-        assert_eq!(Some(wc.wr_id), self.receives.pop_front(), "receive requests are used in order");
+    pub(crate) fn on_receive_completion(&mut self, wc: &Wc) -> Check {
+        let (name, expected) = (Some(wc.wr_id), self.receives.pop_front());
+        demand!(name == expected, "receive requests are used in order: {wc:?}, not {expected:x?}");
         if self.receiver_failed || wc.status == WcStatus::WrFlushError {
-            assert_eq!(wc.status, WcStatus::WrFlushError);
+            demand!(wc.status == WcStatus::WrFlushError, "a failed queue pair receives nothing: {wc:?}");
             self.receiver_failed = true;
-            return;
+            return Ok(());
         }
         self.tally.immediates += 1;
-        assert_eq!(wc.status, WcStatus::Success);
+        demand!(wc.status.is_success(), "an immediate comes or is flushed: {wc:?}");
         if self.forged {
             self.immediates.pop_front();
-            return;
+            return Ok(());
         }
-        let message = self.immediates.pop_front().expect("an immediate that was sent");
-        assert_eq!(wc.imm, message.imm, "immediates come out in the order they were sent");
-        assert_eq!(wc.byte_len as usize, message.target.len());
-        self.check_arrived(&message, "its immediate");
+        let message = self.immediates.pop_front();
+        let message = message.ok_or_else(|| format!("an immediate that was sent: {wc:?}"))?;
+        demand!(
+            wc.imm == message.imm && wc.byte_len as usize == message.target.len(),
+            "immediates come out in the order they were sent: {wc:?}, not {message:?}"
+        );
+        self.check_arrived(&message, "its immediate")
     }
 
-    fn check_arrived(&self, message: &Message, by: &str) {
+    fn check_arrived(&self, message: &Message, by: &str) -> Check {
         if self.forged {
-            return;
+            return Ok(());
         }
         let sent = self.sent(message);
-        let differs = self.target.region.first_difference(message.target.start, sent).unwrap();
-        assert_eq!(differs, None, "byte of request {:#x} not there at the time of {by}", message.wr_id);
+        let differs = self.target.region.first_difference(message.target.start, sent).map_err(told)?;
+        let number = message.wr_id;
+        demand!(differs.is_none(), "byte {differs:?} of request {number:#x} not there at the time of {by}");
+        Ok(())
     }
 
     fn sent(&self, message: &Message) -> &[u8] {
@@ -291,52 +320,58 @@ impl Ledger {
     }
 
     /// What must hold at any time: memory outside the messages is as it was, and they write only their own bytes.
-    pub(crate) fn check_memory(&self) {
+    pub(crate) fn check_memory(&self) -> Check {
         if self.forged {
-            return;
+            return Ok(());
         }
         let mut expected = self.model.clone();
         for message in self.under_way.iter().chain(&self.failed_messages) {
             let area = &mut expected[message.target.clone()];
-            take_partly(&self.target.region, message, self.sent(message), area);
+            take_partly(&self.target.region, message, self.sent(message), area)?;
         }
-        self.check_target(&expected);
+        self.check_target(&expected)
     }
 
     /// The region that messages are read from is as it was.
-    pub(crate) fn check_source(&self) {
-        assert_eq!(
-            self.source.region.first_difference(0, &self.source_bytes).unwrap(),
-            None,
-            "source memory"
-        );
+    pub(crate) fn check_source(&self) -> Check {
+        let differs = self.source.region.first_difference(0, &self.source_bytes).map_err(told)?;
+        demand!(differs.is_none(), "the memory that is read from has changed at byte {differs:?}");
+        Ok(())
     }
 
-    fn check_target(&self, expected: &[u8]) {
-        let differs = self.target.region.first_difference(0, expected).unwrap();
-        assert_eq!(differs, None, "memory differs from the model at this byte of {}", self.model.len());
+    fn check_target(&self, expected: &[u8]) -> Check {
+        let differs = self.target.region.first_difference(0, expected).map_err(told)?;
+        let len = self.model.len();
+        demand!(differs.is_none(), "memory differs from the model at byte {differs:?} of {len}");
+        Ok(())
     }
 
     /// What must hold when nothing is under way any more.
-    pub(crate) fn check_end(&mut self) {
+    pub(crate) fn check_end(&mut self) -> Check {
         self.failed_messages.extend(self.under_way.drain(..));
         for message in &self.failed_messages {
             let sent = &self.source_bytes[message.source..message.source + message.target.len()];
-            take_partly(&self.target.region, message, sent, &mut self.model[message.target.clone()]);
+            take_partly(&self.target.region, message, sent, &mut self.model[message.target.clone()])?;
         }
-        self.check_target(&self.model);
-        assert_eq!(self.tally.retired, self.tally.posted, "every request retires");
-        assert!(self.failed || self.failed_messages.is_empty());
+        self.check_target(&self.model)?;
+        demand!(self.tally.retired == self.tally.posted, "every request retires: {:?}", self.tally);
+        demand!(self.failed || self.failed_messages.is_empty(), "nothing failed, and some are not complete");
+        Ok(())
     }
+}
+
+fn told(error: impl core::fmt::Display) -> String {
+    error.to_string()
 }
 
 /// Makes `old` what `message` has made of it: one that is under way or failed may have been written in part, and nowhere
 /// else.
-fn take_partly(target: &Region, message: &Message, sent: &[u8], old: &mut [u8]) {
+fn take_partly(target: &Region, message: &Message, sent: &[u8], old: &mut [u8]) -> Check {
     let mut now = vec![0; old.len()];
-    target.read_at(message.target.start, &mut now).unwrap();
+    target.read_at(message.target.start, &mut now).map_err(told)?;
     for ((old, now), sent) in old.iter_mut().zip(&now).zip(sent) {
-        assert!(now == old || now == sent, "a failed message may only write its own bytes");
+        demand!(now == old || now == sent, "{message:?}, which failed, may only write its own bytes");
         *old = *now;
     }
+    Ok(())
 }

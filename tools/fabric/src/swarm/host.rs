@@ -1,0 +1,135 @@
+//! A host of a swarm run: its NIC, with bytes in its memory, and nothing between the endpoint and whoever judges it.
+
+use spindrift::congestion::{CcAlgorithm, CcConfig};
+use spindrift::endpoint::{ConfigError, CqId, Endpoint, EndpointConfig, Event, QpCap, QpInit};
+use spindrift::memory::{Access, PdId, Region};
+use spindrift::path::PathConfig;
+use spindrift::seed::Seed;
+use spindrift::time::Time;
+use spindrift::wire::{Msn, Psn};
+use spindrift_srv6::Fabric;
+
+use super::case::{Case, EndPlan};
+use super::ledger::{Check, Memory};
+use super::rand::Rng;
+use crate::nic::{self, Nic};
+use crate::packet::Packet;
+use crate::transport::Transport;
+
+/// See the [module documentation](self).
+pub(super) struct Host {
+    pub(super) nic: Nic,
+    pd: PdId,
+}
+
+/// Why a host cannot be made.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum HostError {
+    #[error("the fabric has no host {0}")]
+    NoHost(u16),
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+}
+
+impl Host {
+    pub(super) fn new(case: &Case, fabric: &Fabric, number: u16) -> Result<Self, HostError> {
+        let ends = case.flows.iter().flat_map(|flow| [flow.hosts, [flow.hosts[1], flow.hosts[0]]]);
+        let mut peers: Vec<_> = ends.filter(|[from, _]| *from == number).map(|[_, to]| to).collect();
+        peers.sort_unstable();
+        peers.dedup();
+        let plan = case.hosts.get(usize::from(number)).ok_or(HostError::NoHost(number))?;
+        let peers = peers.into_iter().filter(|_| case.srv6);
+        let config = EndpointConfig {
+            seed: Seed::fixed(case.seed ^ u64::from(number) << 48),
+            icrc: plan.icrc,
+            trimming: plan.trimming,
+            sack_threshold_bytes: plan.sack_threshold_bytes,
+            quantum: plan.quantum,
+            oor_nack: plan.oor_nack,
+            tail_probe_floor_ns: plan.tail_probe_floor_ns,
+            initial_reordering_ns: plan.initial_reordering_ns,
+            ..nic::config(fabric, number, peers, 4096).map_err(HostError::NoHost)?
+        };
+        let mut endpoint = Endpoint::new(config)?;
+        let pd = endpoint.alloc_pd();
+        Ok(Self { nic: Nic::new(endpoint, None), pd })
+    }
+
+    /// Registers memory, sometimes at the very end of the address space.
+    pub(super) fn memory(&mut self, len: usize, rng: &mut Rng) -> Check<Memory> {
+        let iova = if rng.one_in(4) { 0_u64.wrapping_sub(len as u64 + 1) } else { rng.bits() >> 8 };
+        let region = Region::alloc_at(len, iova).map_err(|error| error.to_string())?;
+        let key = self.nic.endpoint.register(self.pd, region.clone(), Access::REMOTE_WRITE);
+        Ok(Memory { region, key: key.map_err(|error| error.to_string())? })
+    }
+
+    /// What the queue pair with this number is made of.
+    pub(super) fn qp_init(&self, case: &Case, plan: &EndPlan, number: u32) -> QpInit {
+        let planes = case.fabric.planes;
+        let [active, backup] = plan.evs;
+        let path = PathConfig {
+            active,
+            backup,
+            min_active: active.min(4),
+            spray_width: plan.spray_width,
+            probes_to_revive: plan.probes_to_revive,
+            probe_interval_ns: plan.probe_interval_ns,
+            reverse_per_plane: plan.reverse_per_plane,
+            ..PathConfig::new(planes)
+        };
+        let cc = match plan.cc {
+            CcAlgorithm::Nscc => CcConfig::new(case.fabric.nic_rate_bps(), case.rtt_ns(), plan.mtu),
+            CcAlgorithm::None => CcConfig::none(),
+        };
+        QpInit {
+            cap: QpCap { max_send_wr: plan.depth, max_recv_wr: 1024, max_send_sge: 16 },
+            path,
+            cc,
+            psn: Some(Psn::new(plan.psn)),
+            msn: Msn::new(plan.msn),
+            mpr_dest: plan.mpr,
+            max_wimm_dest: plan.max_wimm,
+            max_mtu: plan.mtu,
+            dynamic_mpr: plan.dynamic_mpr,
+            sig_all: plan.sig_all,
+            ..QpInit::new(self.pd, CqId(2 * number), CqId(2 * number + 1))
+        }
+    }
+}
+
+impl Transport for Host {
+    type News = Event;
+
+    fn receive(&mut self, now: Time, plane: u8, packet: &Packet) {
+        self.nic.receive(now, plane, packet);
+    }
+
+    fn transmit(&mut self, now: Time, free: u32, out: &mut Packet) -> bool {
+        self.nic.transmit(now, free, out)
+    }
+
+    fn next_timeout(&self) -> Time {
+        self.nic.endpoint.next_timeout()
+    }
+
+    fn on_timeout(&mut self, now: Time) {
+        self.nic.on_timeout(now);
+    }
+
+    fn paused(&mut self, from: Time, until: Time) {
+        self.nic.endpoint.been_away(from, until);
+    }
+
+    fn carrier(&mut self, now: Time, plane: u8, up: bool) {
+        self.nic.endpoint.port_link(now, plane, up);
+    }
+
+    fn poll(&mut self) -> Option<Event> {
+        loop {
+            match self.nic.endpoint.poll_event()? {
+                Event::PathsChanged { qpn } => while self.nic.endpoint.poll_ev_event(qpn).is_some() {},
+                event => return Some(event),
+            }
+        }
+    }
+}

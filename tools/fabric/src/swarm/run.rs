@@ -1,0 +1,583 @@
+//! Carrying out a case, and what is demanded of the whole.
+
+use core::fmt;
+
+use spindrift::counters::Counters;
+use spindrift::endpoint::{Event, FailReason};
+use spindrift::path::EvState;
+use spindrift::time::Time;
+use spindrift::wire::Qpn;
+use spindrift::work::WcOpcode;
+use spindrift_srv6::Node;
+
+use super::case::{Case, EndPlan, FlowPlan};
+use super::episode::{EpisodeKind, When};
+use super::host::Host;
+use super::ledger::{Check, demand};
+use super::rand::Rng;
+use super::writer::{Work, Writer};
+use crate::clos::Clos;
+use crate::fault::Fault;
+use crate::impair::Impairment;
+use crate::link::LinkId;
+use crate::net::{Happened, HostId, Net, Sight};
+use crate::packet::Packet;
+
+/// What a run came to; equal for equal cases.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Outcome {
+    /// Runs.
+    pub runs: u64,
+    /// Packets that hosts sent.
+    pub packets: u64,
+    /// Packets that came to the end of a link.
+    pub hops: u64,
+    /// Messages complete.
+    pub messages: u64,
+    /// Bytes of them.
+    pub bytes: u64,
+    /// Packets that were lost in any way.
+    pub lost: u64,
+    /// Packets trimmed.
+    pub trimmed: u64,
+    /// Packets sent again.
+    pub retransmits: u64,
+    /// Retransmission timeouts.
+    pub timeouts: u64,
+    /// Queue pairs that gave up, as they may.
+    pub gave_up: u64,
+    /// Simulated time, ns.
+    pub virtual_ns: u64,
+    /// The longest time from when the network had healed until all was done, ns.
+    pub slowest_ns: u64,
+}
+
+impl Outcome {
+    /// Adds another run.
+    pub fn add(&mut self, other: &Self) {
+        let Self {
+            runs,
+            packets,
+            hops,
+            messages,
+            bytes,
+            lost,
+            trimmed,
+            retransmits,
+            timeouts,
+            gave_up,
+            virtual_ns,
+            slowest_ns,
+        } = self;
+        *runs += other.runs;
+        *packets += other.packets;
+        *hops += other.hops;
+        *messages += other.messages;
+        *bytes += other.bytes;
+        *lost += other.lost;
+        *trimmed += other.trimmed;
+        *retransmits += other.retransmits;
+        *timeouts += other.timeouts;
+        *gave_up += other.gave_up;
+        *virtual_ns += other.virtual_ns;
+        *slowest_ns = other.slowest_ns.max(*slowest_ns);
+    }
+}
+
+/// What did not hold.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("at {at}: {what}")]
+pub struct Failure {
+    /// When it was noticed.
+    pub at: Time,
+    /// What it is.
+    pub what: String,
+}
+
+/// Called with what happens to each packet on the link between two nodes.
+pub type Watch = Box<dyn FnMut(Time, (Node, Node), Sight, &Packet)>;
+
+/// Carries out a case, which `watch` may look at.
+///
+/// # Errors
+/// The first thing that did not hold; a panic is one.
+pub fn run(case: &Case, watch: Option<Watch>) -> Result<Outcome, Failure> {
+    let mut now = Time::ZERO;
+    let run = || {
+        let mut world = World::build(case)?;
+        if let Some(watch) = watch {
+            world.watch(watch);
+        }
+        let result = world.run();
+        now = world.net.now();
+        result
+    };
+    // What it has changed is dropped.
+    let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(run)).unwrap_or_else(|panic| {
+        let text = panic.downcast_ref::<String>().map(String::as_str);
+        let text = text.or_else(|| panic.downcast_ref::<&str>().copied());
+        Err(format!("panicked: {}", text.unwrap_or("without a message")))
+    });
+    result.map_err(|what| Failure { at: now, what })
+}
+
+/// Something that is due at a time.
+#[derive(Clone, Copy, Debug)]
+enum Due {
+    Connect(usize),
+    /// The next messages of a way.
+    Post(usize),
+    /// An episode comes for the first time.
+    Begin(usize),
+    /// What is wrong begins or ends, once.
+    Turn {
+        episode: usize,
+        begins: bool,
+    },
+    Heal,
+}
+
+/// One end of a queue pair, and what it writes to the other.
+struct Way {
+    from: (HostId, Qpn),
+    to: (HostId, Qpn),
+    flow: u32,
+    plan: EndPlan,
+    writer: Writer,
+    /// It posts again when something has retired.
+    waits: bool,
+}
+
+struct World<'a> {
+    case: &'a Case,
+    clos: Clos,
+    net: Net<Host>,
+    rng: Rng,
+    ways: Vec<Way>,
+    due: Vec<Due>,
+    connected: usize,
+    /// Messages complete, and episodes that wait for more to be.
+    done: u64,
+    waiting: Vec<(u64, usize)>,
+    healed: bool,
+    heal_at: Time,
+}
+
+/// How long a run may go on after the network has healed, ns: timers have grown to the length of an outage by then, and
+/// the slowest fabric still has to carry all of it.
+const PATIENCE_NS: u64 = 20_000_000_000;
+/// How long the network may take to fall quiet: probes come once a second at last, and several have to be answered.
+const QUIET_NS: u64 = 900_000_000_000;
+/// The same where some queue pairs have given up: their peers may probe for ever.
+const LONELY_NS: u64 = 5_000_000_000;
+/// Packets at the ends of links after which a run is taken for one that never ends.
+const MOST_HOPS: u64 = 20_000_000;
+
+fn told(error: impl fmt::Display) -> String {
+    error.to_string()
+}
+
+impl<'a> World<'a> {
+    fn build(case: &'a Case) -> Check<Self> {
+        let host = |fabric: &_, number| Host::new(case, fabric, number);
+        let (clos, net) = Clos::build(case.fabric, case.seed, host).map_err(told)?;
+        let mut world = Self {
+            case,
+            clos,
+            net,
+            rng: Rng::new(case.seed ^ 0x776f_726b),
+            ways: Vec::new(),
+            due: Vec::new(),
+            connected: 0,
+            done: 0,
+            waiting: Vec::new(),
+            healed: false,
+            heal_at: case.heal_at,
+        };
+        for (number, flow) in case.flows.iter().enumerate() {
+            world.set(flow.starts_at, Due::Connect(number));
+        }
+        for (number, episode) in case.episodes.iter().enumerate() {
+            match episode.begins {
+                When::At(at) => world.set(at, Due::Begin(number)),
+                When::Done(count) => world.waiting.push((count, number)),
+            }
+        }
+        world.set(case.heal_at, Due::Heal);
+        Ok(world)
+    }
+
+    fn watch(&mut self, mut watch: Watch) {
+        let mut ends: Vec<(LinkId, (Node, Node))> =
+            self.clos.links().map(|(ends, link)| (link, ends)).collect();
+        ends.sort_unstable();
+        self.net.set_tap(Some(Box::new(move |now, link, sight, packet| {
+            // Links are numbered from 0, and all of them are there.
+            if let Some(&(_, ends)) = ends.get(link.0 as usize) {
+                watch(now, ends, sight, packet);
+            }
+        })));
+    }
+
+    fn set(&mut self, at: Time, due: Due) {
+        self.net.set_alarm(at, self.due.len() as u32);
+        self.due.push(due);
+    }
+
+    fn run(&mut self) -> Check<Outcome> {
+        while !self.is_done() {
+            self.step(self.heal_at + PATIENCE_NS)?
+                .then_some(())
+                .ok_or_else(|| format!("work is left: {}", self.left()))?;
+        }
+        let done_at = self.net.now();
+        // What is told together is heard one by one.
+        while self.step(done_at)? {}
+        self.check_done()?;
+        self.fall_quiet()?;
+        self.check_quiet()?;
+        Ok(self.outcome(done_at))
+    }
+
+    fn is_done(&self) -> bool {
+        self.connected == self.case.flows.len() && self.ways.iter().all(|way| way.writer.finished())
+    }
+
+    fn name(&self, host: HostId) -> String {
+        self.clos.fabric().name(Node::Host(host.0 as u16))
+    }
+
+    /// What is left to do, for whoever has to find out why.
+    fn left(&self) -> String {
+        let mut text = format!("{} of {} flows connected", self.connected, self.case.flows.len());
+        for way in self.ways.iter().filter(|way| !way.writer.finished()) {
+            let status = self.net.transport(way.from.0).nic.endpoint.qp_status(way.from.1);
+            text += &format!("; flow {} from {}: ", way.flow, self.name(way.from.0));
+            text += &format!("{:?} of {} posted, {status:?}", way.writer.ledger.tally, way.plan.messages);
+        }
+        text
+    }
+
+    /// Goes on until the next thing that somebody has to hear of; `false` if there is none before `until`.
+    fn step(&mut self, until: Time) -> Check<bool> {
+        demand!(self.net.counters().hops < MOST_HOPS, "packets without end: {:?}", self.net.counters());
+        match self.net.run(until) {
+            None => return Ok(false),
+            Some(Happened::Noticed { host, news }) => self.hear(host, news)?,
+            Some(Happened::Alarm(number)) => match self.due.get(number as usize).copied() {
+                None => return Err(format!("nobody has set alarm {number}")),
+                Some(Due::Connect(flow)) => self.connect(flow)?,
+                Some(Due::Post(way)) => self.post(way)?,
+                Some(Due::Begin(episode)) => self.begin(episode)?,
+                Some(Due::Turn { episode, begins }) => self.turn(episode, begins)?,
+                Some(Due::Heal) => self.heal()?,
+            },
+        }
+        Ok(true)
+    }
+
+    fn connect(&mut self, number: usize) -> Check {
+        let case = self.case;
+        let flow = case.flows.get(number).ok_or("the flow is one of the case")?;
+        let hosts = flow.hosts.map(|host| HostId(host.into()));
+        let rng = &mut self.rng;
+        let ways =
+            self.net.with_pair((hosts[0], hosts[1]), |a, b, now| connect(case, flow, [a, b], now, rng));
+        let ways = ways.ok_or_else(|| format!("host {hosts:?} are two"))??;
+        self.connected += 1;
+        for way in ways {
+            let pause = self.rng.below(way.plan.pause_ns);
+            let at = self.ways.len();
+            self.ways.push(way);
+            self.set(self.net.now() + pause, Due::Post(at));
+        }
+        Ok(())
+    }
+
+    /// Posts a few messages, and says when the next ones come.
+    fn post(&mut self, at: usize) -> Check {
+        let Some(way) = self.ways.get_mut(at) else { return Ok(()) };
+        let burst = way.writer.rng.range(1, way.plan.burst);
+        let pause = 1 + way.writer.rng.below(way.plan.pause_ns);
+        let mut postings = Vec::new();
+        way.waits = false;
+        for _ in 0..burst {
+            if way.writer.all_posted() {
+                break;
+            }
+            let Some(posting) = way.writer.next() else {
+                way.waits = true;
+                break;
+            };
+            postings.push(posting);
+        }
+        let (from, to, again) = (way.from, way.to, !way.waits && !way.writer.all_posted());
+        let posted = self.net.with_pair((from.0, to.0), |sender, receiver, now| {
+            for posting in postings {
+                if let Some(wr) = posting.receive {
+                    receiver.nic.endpoint.post_recv(to.1, wr).map_err(told)?;
+                }
+                posting.post(now, from.1, &mut sender.nic.endpoint).map_err(told)?;
+            }
+            Ok(())
+        });
+        if again {
+            self.set(self.net.now() + pause, Due::Post(at));
+        }
+        posted.unwrap_or(Ok(()))
+    }
+
+    fn way(&mut self, is: impl Fn(&Way) -> bool) -> Check<usize> {
+        self.ways.iter().position(is).ok_or_else(|| "an event of a queue pair that exists".to_owned())
+    }
+
+    fn hear(&mut self, host: HostId, event: Event) -> Check {
+        match event {
+            Event::Completion { wc, .. } => {
+                let end = (host, wc.qpn);
+                let sent = wc.opcode == WcOpcode::RdmaWrite;
+                let at = self.way(|way| if sent { way.from == end } else { way.to == end })?;
+                let ledger = &mut self.ways[at].writer.ledger;
+                if sent { ledger.on_send_completion(&wc) } else { ledger.on_receive_completion(&wc) }
+            }
+            Event::SendRetired { qpn, count } => self.retired((host, qpn), count),
+            Event::QpFailed { qpn, reason } => {
+                let may = self.case.may_fail && reason == FailReason::RetryExceeded;
+                let name = self.name(host);
+                demand!(may, "the queue pair {:#x} of {name} failed: {reason:?}", qpn.get());
+                let (sends, receives) =
+                    (self.way(|way| way.from == (host, qpn))?, self.way(|way| way.to == (host, qpn))?);
+                self.ways[sends].writer.ledger.failed = true;
+                self.ways[receives].writer.ledger.receiver_failed = true;
+                Ok(())
+            }
+            other => Err(format!("nobody asked for it: {other:?}")),
+        }
+    }
+
+    fn retired(&mut self, end: (HostId, Qpn), count: u32) -> Check {
+        let at = self.way(|way| way.from == end)?;
+        let now = self.net.now();
+        let way = &mut self.ways[at];
+        way.writer.ledger.on_retired(count)?;
+        if core::mem::take(&mut way.waits) {
+            let pause = way.writer.rng.below(way.plan.pause_ns);
+            self.set(now + pause, Due::Post(at));
+        }
+        self.done += u64::from(count);
+        let done = self.done;
+        let due: Vec<_> = self.waiting.extract_if(.., |(count, _)| *count <= done).collect();
+        due.into_iter().try_for_each(|(_, episode)| self.begin(episode))
+    }
+
+    /// An episode comes, for the first time, and so do its other times.
+    fn begin(&mut self, number: usize) -> Check {
+        self.check_memory()?;
+        let now = self.net.now();
+        let episode = self.case.episodes.get(number).ok_or("the episode is one of the case")?;
+        for time in 0..u64::from(episode.times) {
+            let begins = now + 2 * time * episode.lasts_ns;
+            self.set(begins, Due::Turn { episode: number, begins: true });
+            self.set(begins + episode.lasts_ns, Due::Turn { episode: number, begins: false });
+        }
+        Ok(())
+    }
+
+    /// What is wrong begins or ends, unless all has been mended.
+    fn turn(&mut self, number: usize, begins: bool) -> Check {
+        let episode = self.case.episodes.get(number).ok_or("the episode is one of the case")?;
+        if self.healed {
+            return Ok(());
+        }
+        let mut faults = episode.kind.faults(begins, episode.lasts_ns);
+        match episode.kind {
+            EpisodeKind::Slow { from, to, .. } if !begins => {
+                let rate_bps = self.clos.rate_bps(from, to).ok_or("the link is there")?;
+                faults.push(Fault::Rate { from, to, rate_bps });
+            }
+            EpisodeKind::DeadEvs { flow, end, one_in } => faults = self.dead_evs(begins, flow, end, one_in),
+            _ => {}
+        }
+        for fault in faults {
+            demand!(self.clos.apply(&mut self.net, &fault), "the fabric has no such part: {fault:?}");
+        }
+        Ok(())
+    }
+
+    /// Packets with some of a queue pair's entropy values are lost as they leave their host, or no longer.
+    fn dead_evs(&self, begins: bool, flow: u32, end: u8, one_in: u32) -> Vec<Fault> {
+        let of_flow = self.ways.iter().filter(|way| way.flow == flow);
+        let Some(way) = of_flow.clone().nth(usize::from(end)) else { return Vec::new() };
+        let host = Node::Host(way.from.0.0 as u16);
+        let states = self.net.transport(way.from.0).nic.endpoint.ev_states(way.from.1);
+        let evs = states.into_iter().flatten().step_by(one_in as usize).map(|state| state.ev.0);
+        let impairment = if begins {
+            Impairment { loss: 1.0, evs: evs.collect(), ..Impairment::default() }
+        } else {
+            Impairment::default()
+        };
+        let fault = |to| Fault::Impair { from: host, to, impairment: impairment.clone() };
+        self.clos.neighbours(host).map(fault).collect()
+    }
+
+    fn heal(&mut self) -> Check {
+        self.healed = true;
+        self.clos.heal(&mut self.net);
+        self.check_memory()
+    }
+
+    /// What must hold at any time.
+    fn check_memory(&self) -> Check {
+        self.ways.iter().try_for_each(|way| way.writer.ledger.check_memory())
+    }
+
+    /// What must hold when all work is done.
+    fn check_done(&mut self) -> Check {
+        for way in &mut self.ways {
+            way.writer.check_end()?;
+            way.writer.ledger.check_source()?;
+        }
+        let trimmed = self.sum(|counters| counters.rx_trimmed);
+        let corrupt = self.case.episodes.iter().any(|episode| match &episode.kind {
+            EpisodeKind::Links { impairment, .. } => impairment.corrupt > 0.0,
+            _ => false,
+        });
+        for host in self.net.hosts() {
+            let counters = self.net.transport(host).nic.endpoint.counters();
+            if let Some((name, count)) = accusation(counters, corrupt, trimmed) {
+                return Err(format!("{} accuses an honest peer: {name} = {count}", self.name(host)));
+            }
+            let written = self.ways.iter().filter(|way| way.to.0 == host);
+            let written: u64 = written.map(|way| way.writer.ledger.tally.bytes).sum();
+            let placed = counters.rx_placed_bytes;
+            demand!(
+                self.case.may_fail || placed == written,
+                "every byte is placed once: {} placed {placed} of {written}",
+                self.name(host)
+            );
+        }
+        Ok(())
+    }
+
+    /// Lets everything that is still under way arrive, bad paths be probed, timers run out.
+    fn fall_quiet(&mut self) -> Check {
+        let lonely = self.gave_up() > 0;
+        let until = self.net.now().max(self.heal_at) + if lonely { LONELY_NS } else { QUIET_NS };
+        let data = self.sum(|counters| counters.tx_data);
+        while self.step(until)? {}
+        demand!(lonely || self.net.is_idle(), "the network never falls quiet");
+        let more = self.sum(|counters| counters.tx_data) - data;
+        demand!(more == 0, "{more} data packets were sent although all work was done");
+        Ok(())
+    }
+
+    /// What must hold when nothing happens any more.
+    fn check_quiet(&mut self) -> Check {
+        let lonely = self.gave_up() > 0;
+        for way in &mut self.ways {
+            way.writer.check_end()?;
+            let endpoint = &self.net.transport(way.from.0).nic.endpoint;
+            let status = endpoint.qp_status(way.from.1).ok_or("a queue pair stays until it is destroyed")?;
+            demand!(status.send_outstanding == 0, "requests are outstanding: {status:?}");
+            let uses = way.writer.lkeys().map(|lkey| endpoint.memory().uses(lkey));
+            demand!(uses == [0; 2], "memory is still in use: {uses:?}");
+            if lonely {
+                continue;
+            }
+            demand!(status.inflight_bytes == 0, "congestion control has forgotten bytes: {status:?}");
+            let bad = endpoint.ev_states(way.from.1).into_iter().flatten();
+            let bad: Vec<_> = bad.filter(|ev| ev.state == EvState::AssumedBad).collect();
+            demand!(bad.is_empty(), "entropy values stay bad: {bad:?}");
+        }
+        let (counters, under_way) = (self.net.counters(), self.net.on_their_way());
+        demand!(counters.add_up(under_way), "packets are missing: {counters:?}, {under_way} on their way");
+        demand!(lonely || under_way == 0, "{under_way} packets are on their way for ever");
+        Ok(())
+    }
+
+    fn gave_up(&self) -> u64 {
+        self.ways.iter().filter(|way| way.writer.ledger.failed).count() as u64
+    }
+
+    fn sum(&self, value: fn(&Counters) -> u64) -> u64 {
+        self.net.hosts().map(|host| value(self.net.transport(host).nic.endpoint.counters())).sum()
+    }
+
+    fn outcome(&self, done_at: Time) -> Outcome {
+        let net = self.net.counters();
+        let links = self.net.links().map(|link| self.net.link(link).queue.trimmed);
+        let tallies = || self.ways.iter().map(|way| way.writer.ledger.tally);
+        Outcome {
+            runs: 1,
+            packets: net.sent,
+            hops: net.hops,
+            messages: tallies().map(|tally| tally.retired).sum(),
+            bytes: tallies().map(|tally| tally.bytes).sum(),
+            lost: net.lost + net.dropped + net.corrupted + net.overrun + net.unroutable,
+            trimmed: links.sum(),
+            retransmits: self.sum(|counters| counters.tx_retransmits),
+            timeouts: self.sum(|counters| counters.timeouts),
+            gave_up: self.gave_up(),
+            virtual_ns: done_at.max(self.heal_at).0,
+            slowest_ns: done_at.since(self.heal_at),
+        }
+    }
+}
+
+/// Makes a queue pair at each of two hosts, with what they write to each other, and connects them.
+fn connect(
+    case: &Case,
+    flow: &FlowPlan,
+    [a, b]: [&mut Host; 2],
+    now: Time,
+    rng: &mut Rng,
+) -> Check<[Way; 2]> {
+    let qpn = |host: &mut Host, end: usize| {
+        let init = host.qp_init(case, &flow.ends[end], flow.number);
+        host.nic.endpoint.create_qp(init).map_err(told)
+    };
+    let qpns = [qpn(a, 0)?, qpn(b, 1)?];
+    let info = |host: &Host, qpn| host.nic.endpoint.qp_info(qpn).ok_or("the queue pair is there");
+    let infos = [info(a, qpns[0])?, info(b, qpns[1])?];
+    a.nic.bring_up(now, [&infos[0], &infos[1]], case.retry).map_err(told)?;
+    b.nic.bring_up(now, [&infos[1], &infos[0]], case.retry).map_err(told)?;
+    let mtu = infos[0].mtu.min(infos[1].mtu);
+    let mut way = |from: usize, sender: &mut Host, receiver: &mut Host| -> Check<Way> {
+        let plan = flow.ends[from].clone();
+        let work = work(&plan);
+        let source = sender.memory(work.source_len(), rng)?;
+        let mirror = sender.memory(work.source_len(), rng)?;
+        let target = receiver.memory(work.target_len(), rng)?;
+        let writer = Writer::new(work, qpns[from], mtu, [source, mirror, target], Rng::new(plan.seed))?;
+        let end = |at: usize| (HostId(flow.hosts[at].into()), qpns[at]);
+        Ok(Way { from: end(from), to: end(1 - from), flow: flow.number, plan, writer, waits: false })
+    };
+    Ok([way(0, a, b)?, way(1, b, a)?])
+}
+
+fn work(plan: &EndPlan) -> Work {
+    let &EndPlan { messages, largest, signaled, immediates, depth, sig_all, .. } = plan;
+    Work { messages, largest, long: 0, signaled, immediates, depth, sig_all }
+}
+
+/// A counter that says that a peer has done what none does.
+fn accusation(counters: &Counters, corrupt: bool, trimmed: u64) -> Option<(&'static str, u64)> {
+    let never = [
+        ("rx_malformed", counters.rx_malformed),
+        ("rx_wrong_connection", counters.rx_wrong_connection),
+        ("rx_out_of_window", counters.rx_out_of_window),
+        ("rx_bad_rkey", counters.rx_bad_rkey),
+        ("rx_wrong_pd", counters.rx_wrong_pd),
+        ("rx_no_access", counters.rx_no_access),
+        ("rx_out_of_bounds", counters.rx_out_of_bounds),
+        ("rx_bad_length", counters.rx_bad_length),
+        ("rx_invalid_request", counters.rx_invalid_request),
+        ("rx_no_receive", counters.rx_no_receive),
+        ("rx_foreign_port_status", counters.rx_foreign_port_status),
+    ];
+    // Nothing protects what is taken for trimmed, least of all when the bit that says so was flipped.
+    let doubtful = counters.rx_unknown_qp + counters.rx_foreign_source + counters.rx_forged_ack;
+    let may_be = if corrupt { trimmed } else { 0 };
+    let doubt = ("rx_unknown_qp, rx_foreign_source and rx_forged_ack", doubtful.saturating_sub(may_be));
+    never.into_iter().chain([doubt]).find(|(_, count)| *count > 0)
+}

@@ -1,0 +1,112 @@
+//! The swarm: many hosts and many faults at once, every byte compared. Every run follows from one number, its seed.
+//!
+//! | Variable | Effect |
+//! |---|---|
+//! | `SPINDRIFT_SEEDS` | how many fixed seeds to run (and a quarter as many fresh ones) |
+//! | `SPINDRIFT_FRESH` | where the fresh seeds start; none are run without it |
+//! | `SPINDRIFT_SEED` | run none: it is the seed of another run, and `spindrift swarm` replays those of this one |
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
+
+mod judged;
+
+use spindrift_fabric::swarm::{Case, Outcome, minimise, run};
+
+/// Failures after which a share of the seeds gives up.
+const MOST_FAILURES: usize = 3;
+
+/// A number from the environment.
+#[expect(clippy::disallowed_methods, reason = "how a test is told which seeds to run")]
+fn setting(name: &str) -> Option<u64> {
+    let text = std::env::var(name).ok()?;
+    Some(text.trim().parse().unwrap_or_else(|_| panic!("{name}={text} is not a number")))
+}
+
+/// Runs of a share of seeds that reached a situation.
+#[derive(Debug, Default)]
+struct Reached {
+    lost: u64,
+    trimmed: u64,
+    retransmitted: u64,
+    timeout: u64,
+    gave_up: u64,
+    busy: u64,
+}
+
+impl Reached {
+    fn add(&mut self, outcome: &Outcome) {
+        self.lost += u64::from(outcome.lost > 0);
+        self.trimmed += u64::from(outcome.trimmed > 0);
+        self.retransmitted += u64::from(outcome.retransmits > 0);
+        self.timeout += u64::from(outcome.timeouts > 0);
+        self.gave_up += u64::from(outcome.gave_up > 0);
+        self.busy += u64::from(outcome.hops > 1_000);
+    }
+
+    /// Notices when cases drift away from what they are to reach. The shares, in percent, lie somewhat below those of 20,000 seeds.
+    fn check(&self, runs: u64) {
+        for (what, count, percent) in [
+            ("lost a packet", self.lost, 40),
+            ("trimmed one", self.trimmed, 5),
+            ("sent one again", self.retransmitted, 35),
+            ("had a retransmission timeout", self.timeout, 7),
+            ("had many packets", self.busy, 40),
+        ] {
+            assert!(100 * count >= percent * runs, "only {count} of {runs} runs {what}: {self:?}");
+        }
+        assert!(200 * self.gave_up >= runs, "only {} of {runs} runs gave up", self.gave_up);
+    }
+}
+
+/// Runs every second seed of `seeds` from `part`; two tests share the work.
+fn run_all(seeds: impl Iterator<Item = u64>, part: u64) -> (Outcome, Reached) {
+    let (mut total, mut reached) = (Outcome::default(), Reached::default());
+    let mut failed = Vec::new();
+    for seed in seeds.filter(|seed| seed % 2 == part) {
+        let case = Case::draw(seed).unwrap();
+        match run(&case, None) {
+            Ok(outcome) => {
+                total.add(&outcome);
+                reached.add(&outcome);
+            }
+            Err(failure) => {
+                let smallest = minimise(&case, |case| run(case, None).is_err());
+                println!(
+                    "seed {seed}: {failure}; replay it with: spindrift swarm {}",
+                    smallest.options(seed)
+                );
+                failed.push(seed);
+            }
+        }
+        if failed.len() >= MOST_FAILURES {
+            break;
+        }
+    }
+    println!("{total:?} {reached:?}");
+    assert!(failed.is_empty(), "failed seeds: {failed:?}");
+    (total, reached)
+}
+
+fn share(part: u64) {
+    if setting("SPINDRIFT_SEED").is_some() {
+        return;
+    }
+    let count = setting("SPINDRIFT_SEEDS").unwrap_or(4_000);
+    let (total, reached) = run_all(0..count, part);
+    if total.runs >= 1_000 {
+        reached.check(total.runs);
+    }
+    if let Some(base) = setting("SPINDRIFT_FRESH") {
+        run_all((0..count.div_ceil(4)).map(|n| base.wrapping_add(n)), part);
+    }
+}
+
+#[test]
+fn even_seeds_hold() {
+    share(0);
+}
+
+#[test]
+fn odd_seeds_hold() {
+    share(1);
+}

@@ -1,0 +1,229 @@
+//! `spindrift swarm`: simulated fabrics under faults that are drawn from seeds, every byte compared.
+
+mod hunt;
+mod trace;
+
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, anyhow};
+use clap::Args;
+use serde_json::{Value as Json, json};
+use spindrift_fabric::swarm::{Case, Outcome, Part, run as run_case};
+use spindrift_srv6::Node;
+
+use self::trace::Trace;
+use crate::output::{say, tell};
+use crate::units::{count, format_rate, parse_duration};
+use crate::usage::usage;
+use crate::verbose::Verbosity;
+
+/// Runs the transport in simulated fabrics with many hosts and many faults at once, each run drawn from a seed, and compares
+/// every byte and every completion with a model.
+#[derive(Args, Debug)]
+pub(crate) struct SwarmArgs {
+    /// How many seeds to run; 1000 unless --time is given.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    seeds: Option<u64>,
+    /// Go on for so long, as in 90s or 10m.
+    #[arg(long, value_name = "TIME", value_parser = parse_duration)]
+    time: Option<Duration>,
+    /// The first seed, from which on they are counted; `random` for ones that nobody has run before.
+    #[arg(long, value_name = "SEED", default_value = "0", value_parser = parse_first)]
+    first: u64,
+    /// Runs at a time; as many as there are processors unless given.
+    #[arg(short = 'j', long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    jobs: Option<u16>,
+    /// Run this seed alone, and tell what it stands for.
+    #[arg(long, value_name = "SEED", conflicts_with_all = ["seeds", "time", "first", "jobs"])]
+    seed: Option<u64>,
+    /// With --seed: only these of its faults, as in 0,3 or none.
+    #[arg(long, value_name = "LIST", requires = "seed", value_parser = parse_list)]
+    episodes: Option<List>,
+    /// With --seed: only these of its queue pairs.
+    #[arg(long, value_name = "LIST", requires = "seed", value_parser = parse_list)]
+    flows: Option<List>,
+    /// With --seed: write each packet on each link to this file (pcapng).
+    #[arg(long, value_name = "FILE", requires = "seed")]
+    pcap: Option<PathBuf>,
+    /// Print one JSON object instead of text.
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    verbosity: Verbosity,
+}
+
+/// Numbers of parts.
+#[derive(Clone, Debug)]
+struct List(Vec<usize>);
+
+fn parse_list(text: &str) -> Result<List, String> {
+    if text == "none" {
+        return Ok(List(Vec::new()));
+    }
+    let numbers: Result<Vec<_>, _> = text.split(',').map(|number| number.trim().parse()).collect();
+    let bad = |_| format!("`{text}` is not a list; write numbers, as in 0,3, or none");
+    let mut numbers = numbers.map_err(bad)?;
+    numbers.sort_unstable();
+    numbers.dedup();
+    Ok(List(numbers))
+}
+
+fn parse_first(text: &str) -> Result<u64, String> {
+    use std::hash::{BuildHasher as _, RandomState};
+    if text == "random" {
+        // Keys are random; half of the numbers leave room to count on.
+        return Ok(RandomState::new().hash_one(0) >> 1);
+    }
+    text.parse().map_err(|_| format!("`{text}` is not a seed; give a number, or random"))
+}
+
+impl SwarmArgs {
+    /// How much of one run is reported; nothing of what happens in thousands of them.
+    pub(crate) fn verbosity(&self) -> Option<Verbosity> {
+        self.seed.map(|_| self.verbosity)
+    }
+}
+
+pub(crate) fn run(args: &SwarmArgs) -> Result<()> {
+    args.seed.map_or_else(|| hunt::run(args), |seed| replay(args, seed))
+}
+
+/// The case that a seed stands for.
+fn draw(seed: u64) -> Result<Case> {
+    Case::draw(seed).map_err(|error| anyhow!("seed {seed}: {error}"))
+}
+
+/// One seed, or a part of it.
+fn replay(args: &SwarmArgs, seed: u64) -> Result<()> {
+    let whole = draw(seed)?;
+    let part = part(args, &whole)?;
+    let case = part.of(&whole);
+    if !args.json {
+        tell_case(&whole, &part)?;
+    }
+    let trace = args.pcap.as_ref().map(|path| Trace::create(path, &case)).transpose()?;
+    let began = Instant::now();
+    let result = run_case(&case, trace.as_ref().map(Trace::watch));
+    let took = began.elapsed();
+    if let Some(trace) = trace {
+        trace.finish()?;
+    }
+    let error = result.as_ref().err().map(|failure| format!("seed {seed} failed {failure}"));
+    if args.json {
+        let outcome = result.as_ref().map_or(Json::Null, outcome_json);
+        say(&json!({
+            "command": "swarm",
+            "version": env!("CARGO_PKG_VERSION"),
+            "seed": seed,
+            "episodes": part.episodes,
+            "flows": part.flows,
+            "outcome": outcome,
+            "elapsed_s": took.as_secs_f64(),
+            "error": error,
+        })
+        .to_string());
+    } else if let Ok(outcome) = &result {
+        say("held:");
+        tell_outcome(outcome, took);
+    }
+    error.map_or(Ok(()), |error| Err(anyhow!(error)))
+}
+
+/// The parts of a case that are asked for.
+fn part(args: &SwarmArgs, case: &Case) -> Result<Part> {
+    let whole = Part::whole(case);
+    let pick = |flag, list: &Option<List>, all: Vec<usize>, what| {
+        let Some(List(numbers)) = list else { return Ok(all) };
+        match numbers.iter().find(|number| !all.contains(number)) {
+            None => Ok(numbers.clone()),
+            Some(number) => {
+                let there_are = match all.last() {
+                    None => "none".to_owned(),
+                    Some(last) => format!("0 to {last}"),
+                };
+                Err(usage(format!("{flag} {number}: of {what} the seed has {there_are}")))
+            }
+        }
+    };
+    let flows = pick("--flows", &args.flows, whole.flows, "queue pairs")?;
+    if flows.is_empty() {
+        return Err(usage("--flows none: give at least one queue pair"));
+    }
+    Ok(Part { episodes: pick("--episodes", &args.episodes, whole.episodes, "faults")?, flows })
+}
+
+fn tell_case(case: &Case, part: &Part) -> Result<()> {
+    let (fabric, names) = (&case.fabric, case.fabric.fabric()?);
+    say(&format!(
+        "{} with {} at {}, {} in each, {} to a T0 switch; {}, round trip {} us",
+        count(fabric.hosts().into(), "host"),
+        count(fabric.planes.into(), "plane"),
+        format_rate(fabric.host_rate_bps),
+        count(u64::from(fabric.t0) + u64::from(fabric.t1), "switch").replace("switchs", "switches"),
+        fabric.hosts_per_t0,
+        if case.srv6 { "source routes" } else { "equal-cost paths" },
+        case.rtt_ns() / 1_000,
+    ));
+    for (number, flow) in case.flows.iter().enumerate() {
+        let [a, b] = &flow.ends;
+        let left_out = if part.flows.contains(&number) { "" } else { " (left out)" };
+        say(&format!(
+            "  flow {number}: {} and {}, from {}, {} messages of up to {} B there, {} of up to {} B back{left_out}",
+            names.name(Node::Host(flow.hosts[0])),
+            names.name(Node::Host(flow.hosts[1])),
+            flow.starts_at,
+            a.messages,
+            a.largest,
+            b.messages,
+            b.largest,
+        ));
+    }
+    for (number, episode) in case.episodes.iter().enumerate() {
+        let left_out = if part.episodes.contains(&number) { "" } else { " (left out)" };
+        say(&format!("  episode {number}: {}{left_out}", episode.describe(&names)));
+    }
+    let may_fail = if case.may_fail { "; queue pairs may give up" } else { "" };
+    say(&format!("  the network heals at {}{may_fail}", case.heal_at));
+    Ok(())
+}
+
+fn tell_outcome(outcome: &Outcome, took: Duration) {
+    let Outcome { packets, hops, messages, bytes, lost, trimmed, .. } = *outcome;
+    let Outcome { retransmits, timeouts, gave_up, virtual_ns, slowest_ns, .. } = *outcome;
+    let (simulated, slowest) = (Duration::from_nanos(virtual_ns), Duration::from_nanos(slowest_ns));
+    say(&format!("  {packets} packets over {hops} hops, {messages} messages of {bytes} bytes in all"));
+    say(&format!(
+        "  {lost} packets lost, {trimmed} trimmed, {retransmits} sent again; {timeouts} retransmission timeouts"
+    ));
+    let rate = hops as f64 / took.as_secs_f64().max(1e-9) / 1e6;
+    say(&format!("  {simulated:.3?} of simulated time in {took:.1?}, {rate:.2} million hops a second"));
+    say(&format!("  all was done {slowest:.3?} after the network had healed, at the latest"));
+    if gave_up > 0 {
+        say(&format!("  {} gave up, as they may", count(gave_up, "queue pair")));
+    }
+}
+
+fn outcome_json(outcome: &Outcome) -> Json {
+    let Outcome { runs, packets, hops, messages, bytes, lost, trimmed, .. } = *outcome;
+    let Outcome { retransmits, timeouts, gave_up, virtual_ns, slowest_ns, .. } = *outcome;
+    json!({
+        "runs": runs,
+        "packets": packets,
+        "hops": hops,
+        "messages": messages,
+        "bytes": bytes,
+        "lost": lost,
+        "trimmed": trimmed,
+        "retransmits": retransmits,
+        "timeouts": timeouts,
+        "gave_up": gave_up,
+        "simulated_ns": virtual_ns,
+        "slowest_ns": slowest_ns,
+    })
+}
+
+/// Prints on standard error what is told beside a result.
+fn note(line: &str) {
+    tell(format_args!("{line}"));
+}
