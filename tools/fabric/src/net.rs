@@ -119,6 +119,9 @@ struct Host<T> {
     backlog: VecDeque<(u8, PacketId)>,
 }
 
+/// Events at one time after which a transport is taken for one that never lets time go on.
+const MOST_AT_ONCE: u32 = 1 << 24;
+
 /// Packets that a host's ports keep while it stands still.
 const BACKLOG: usize = 4096;
 
@@ -130,6 +133,8 @@ struct Switch {
 /// A network of hosts that run `T`. Everything that happens follows from how it was made, its seed, and the calls made to it.
 pub struct Net<T: Transport> {
     now: u64,
+    /// Events since time moved last.
+    at_once: u32,
     calendar: Calendar<Event>,
     hosts: Vec<Host<T>>,
     switches: Vec<Switch>,
@@ -158,6 +163,7 @@ impl<T: Transport> Net<T> {
     pub fn new(seed: u64) -> Self {
         Self {
             now: 0,
+            at_once: 0,
             calendar: Calendar::new(),
             hosts: Vec::new(),
             switches: Vec::new(),
@@ -340,6 +346,9 @@ impl<T: Transport> Net<T> {
 
     /// Goes on until something happens that somebody should hear of; `None` when nothing is left to happen, or before what is
     /// later than `until`. The time is `until` then.
+    ///
+    /// # Panics
+    /// If millions of events fall on one time: a transport has asked to be called again and again.
     pub fn run(&mut self, until: Time) -> Option<Happened<T::News>> {
         loop {
             if let Some((host, news)) = self.news.pop_front() {
@@ -351,6 +360,11 @@ impl<T: Transport> Net<T> {
                 }
                 return None;
             };
+            self.at_once = if at == self.now { self.at_once + 1 } else { 0 };
+            assert!(
+                self.at_once < MOST_AT_ONCE,
+                "time stands still at {at} ns, and something happens again and again"
+            );
             self.now = at;
             match event {
                 Event::Arrive { link, packet } => self.arrive(link, packet),

@@ -5,5 +5,6 @@
 mod delays;
 mod faults;
 mod shares;
+mod stuck;
 mod support;
 mod twice;
