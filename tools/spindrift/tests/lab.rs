@@ -74,14 +74,14 @@ fn packets_take_the_paths_that_are_told() {
             assert_eq!(lab.run(&other).2, Some(0));
             send(&sender, &receiver);
             // Back over the plain routes: each source port has its path.
-            let many: Vec<_> = (0..25).map(|_| lab.socket("h3", to, 0)).collect();
+            let many: Vec<_> = (0..64).map(|_| lab.socket("h3", to, 0)).collect();
             let (back, switch) = (lab.socket("h1", from, 4971), format!("p{plane}-t0-1"));
             let before = lab.up_packets(&switch);
             send(&many, &back);
             let rose: Vec<_> =
                 before.iter().zip(lab.up_packets(&switch)).map(|(before, after)| after - before).collect();
-            // Twenty-five paths of four datagrams at four switches.
-            assert!(rose.iter().all(|&rise| (4..96).contains(&rise)), "{rose:?}");
+            // Sixty-four paths of four datagrams at four switches: one is left out in one of ten million cases.
+            assert!(rose.iter().all(|&rise| (4..196).contains(&rise)), "{rose:?}");
         }
     }
 }

@@ -3,7 +3,6 @@
 use spindrift::congestion::CcAlgorithm;
 use spindrift::endpoint::RetryAttr;
 use spindrift::time::Time;
-use spindrift_srv6::FabricError;
 
 use super::episode::{self, Episode};
 use super::rand::Rng;
@@ -116,10 +115,7 @@ const ANSWER: u64 = 200;
 
 impl Case {
     /// The case of a seed.
-    ///
-    /// # Errors
-    /// Never: every shape that is drawn is one that a fabric can have.
-    pub fn draw(seed: u64) -> Result<Self, FabricError> {
+    pub fn draw(seed: u64) -> Self {
         let mut rng = Rng::new(seed);
         let mtu = rng.pick(&[256, 512, 1024, 2048, 4096, 4096]);
         let fabric = fabric(&mut rng, mtu);
@@ -129,10 +125,10 @@ impl Case {
         let heal_at = Time(rng.sized(20 * rtt_ns, 1_000 * rtt_ns));
         let flows = flows(&mut rng, &fabric, mtu, heal_at);
         let messages = flows.iter().flat_map(|flow| &flow.ends).map(|end| end.messages).sum();
-        let episodes = episode::draw(&mut rng, &fabric, flows.len() as u32, messages, heal_at)?;
+        let episodes = episode::draw(&mut rng, &fabric, flows.len() as u32, messages, heal_at);
         let retry = retry(&mut rng, may_fail);
         let srv6 = rng.chance(7_000);
-        Ok(Self { seed, fabric, srv6, hosts, flows, episodes, heal_at, retry, may_fail })
+        Self { seed, fabric, srv6, hosts, flows, episodes, heal_at, retry, may_fail }
     }
 
     /// The round-trip time of an idle network for the largest packets, ns.
@@ -282,7 +278,7 @@ mod tests {
 
     #[test]
     fn a_seed_decides_everything_and_cases_differ() {
-        let text = |seed| format!("{:?}", Case::draw(seed).unwrap());
+        let text = |seed| format!("{:?}", Case::draw(seed));
         assert_eq!(text(5), text(5));
         assert_ne!(text(5), text(6));
     }
@@ -290,7 +286,7 @@ mod tests {
     #[test]
     fn what_is_drawn_can_be_built() {
         for seed in 0..500 {
-            let case = Case::draw(seed).unwrap();
+            let case = Case::draw(seed);
             let hosts = case.hosts.len() as u16;
             assert!(hosts >= 2 && u32::from(hosts) == case.fabric.hosts(), "{case:?}");
             assert!(!case.flows.is_empty());
@@ -305,7 +301,7 @@ mod tests {
     /// Everything that a case can be made of is drawn now and then.
     #[test]
     fn cases_are_of_all_kinds() {
-        let cases: Vec<_> = (0..500).map(|seed| Case::draw(seed).unwrap()).collect();
+        let cases: Vec<_> = (0..500).map(Case::draw).collect();
         let share = |what: &str, is: &dyn Fn(&Case) -> bool| {
             let count = cases.iter().filter(|case| is(case)).count();
             assert!((25..475).contains(&count), "{what}: {count} of {}", cases.len());

@@ -63,7 +63,7 @@ fn run_all(seeds: impl Iterator<Item = u64>, part: u64) -> (Outcome, Reached) {
     let (mut total, mut reached) = (Outcome::default(), Reached::default());
     let mut failed = Vec::new();
     for seed in seeds.filter(|seed| seed % 2 == part) {
-        let case = Case::draw(seed).unwrap();
+        let case = Case::draw(seed);
         match run(&case, None) {
             Ok(outcome) => {
                 total.add(&outcome);

@@ -12,7 +12,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::{Value as Json, json};
 use spindrift_fabric::swarm::{Case, Failure, Outcome, Part, minimise, run as run_case};
 
-use super::{SwarmArgs, draw, note, outcome_json, tell_outcome};
+use super::{SwarmArgs, note, outcome_json, tell_outcome};
 use crate::output::say;
 use crate::stop::{Interrupted, Stop};
 use crate::units::count;
@@ -121,8 +121,7 @@ impl Hunt<'_> {
 
     /// Runs a seed; `false` once there are enough failures.
     fn one(&self, seed: u64, began: Instant) -> bool {
-        // Cases are all of shapes that can be.
-        let Ok(case) = draw(seed) else { return false };
+        let case = Case::draw(seed);
         let result = run_case(&case, None);
         let failed = result.as_ref().err().map(|failure| {
             let smallest = minimise(&case, |case| run_case(case, None).is_err());
