@@ -18,7 +18,7 @@ use spindrift::wire::Qpn;
 use spindrift::work::{RecvWr, RemoteAddr, SendOp, SendWr, Sge, Wc, WcOpcode};
 use spindrift_srv6::Fabric;
 
-use crate::nic::{self, Nic};
+use crate::nic::{self, Nic, with_nic};
 use crate::packet::Packet;
 use crate::transport::{ConnectError, Message, Messenger, Notice, Transport};
 
@@ -262,32 +262,7 @@ const fn explain(reason: FailReason) -> &'static str {
 impl Transport for MrcHost {
     type News = Notice;
 
-    #[inline]
-    fn receive(&mut self, now: Time, plane: u8, packet: &Packet) {
-        self.nic.receive(now, plane, packet);
-    }
-
-    #[inline]
-    fn transmit(&mut self, now: Time, free: u32, out: &mut Packet) -> bool {
-        self.nic.transmit(now, free, out)
-    }
-
-    #[inline]
-    fn next_timeout(&self) -> Time {
-        self.nic.endpoint.next_timeout()
-    }
-
-    fn on_timeout(&mut self, now: Time) {
-        self.nic.on_timeout(now);
-    }
-
-    fn paused(&mut self, from: Time, until: Time) {
-        self.nic.endpoint.been_away(from, until);
-    }
-
-    fn carrier(&mut self, now: Time, plane: u8, up: bool) {
-        self.nic.endpoint.port_link(now, plane, up);
-    }
+    with_nic!();
 
     #[inline]
     fn poll(&mut self) -> Option<Notice> {

@@ -131,3 +131,36 @@ impl Nic {
         self.endpoint.reclaim(now);
     }
 }
+
+/// The part of `Transport` that is a NIC's, for a host whose `nic` it is.
+macro_rules! with_nic {
+    () => {
+        #[inline]
+        fn receive(&mut self, now: Time, plane: u8, packet: &Packet) {
+            self.nic.receive(now, plane, packet);
+        }
+
+        #[inline]
+        fn transmit(&mut self, now: Time, free: u32, out: &mut Packet) -> bool {
+            self.nic.transmit(now, free, out)
+        }
+
+        #[inline]
+        fn next_timeout(&self) -> Time {
+            self.nic.endpoint.next_timeout()
+        }
+
+        fn on_timeout(&mut self, now: Time) {
+            self.nic.on_timeout(now);
+        }
+
+        fn paused(&mut self, from: Time, until: Time) {
+            self.nic.endpoint.been_away(from, until);
+        }
+
+        fn carrier(&mut self, now: Time, plane: u8, up: bool) {
+            self.nic.endpoint.port_link(now, plane, up);
+        }
+    };
+}
+pub(crate) use with_nic;

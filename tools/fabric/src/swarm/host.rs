@@ -12,7 +12,7 @@ use spindrift_srv6::Fabric;
 use super::case::{Case, EndPlan};
 use super::ledger::{Check, Memory};
 use super::rand::Rng;
-use crate::nic::{self, Nic};
+use crate::nic::{self, Nic, with_nic};
 use crate::packet::Packet;
 use crate::transport::Transport;
 
@@ -100,29 +100,7 @@ impl Host {
 impl Transport for Host {
     type News = Event;
 
-    fn receive(&mut self, now: Time, plane: u8, packet: &Packet) {
-        self.nic.receive(now, plane, packet);
-    }
-
-    fn transmit(&mut self, now: Time, free: u32, out: &mut Packet) -> bool {
-        self.nic.transmit(now, free, out)
-    }
-
-    fn next_timeout(&self) -> Time {
-        self.nic.endpoint.next_timeout()
-    }
-
-    fn on_timeout(&mut self, now: Time) {
-        self.nic.on_timeout(now);
-    }
-
-    fn paused(&mut self, from: Time, until: Time) {
-        self.nic.endpoint.been_away(from, until);
-    }
-
-    fn carrier(&mut self, now: Time, plane: u8, up: bool) {
-        self.nic.endpoint.port_link(now, plane, up);
-    }
+    with_nic!();
 
     fn poll(&mut self) -> Option<Event> {
         loop {
