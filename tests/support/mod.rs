@@ -13,7 +13,7 @@ pub(crate) mod ledger;
 pub(crate) mod link;
 pub(crate) mod net;
 pub(crate) mod pair;
-#[path = "../../tools/fabric/src/swarm/rand.rs"]
+#[path = "../../tools/fabric/src/rand.rs"]
 pub(crate) mod rand;
 pub(crate) mod trace;
 #[path = "../../tools/fabric/src/swarm/writer.rs"]

@@ -201,8 +201,8 @@ impl Clos {
             (Node::Host(host), to) => {
                 net.add_uplink(HostId(host.into()), self.switches[&to], self.spec.uplink(from, to))
             }
-            (Node::T0 { plane, .. }, Node::Host(host)) => {
-                net.add_downlink(HostId(host.into()), plane, self.spec.link(from, to))
+            (Node::T0 { .. }, Node::Host(host)) => {
+                net.add_downlink(HostId(host.into()), self.spec.link(from, to))
             }
             (from, to) => net.add_trunk(self.switches[&to], self.spec.link(from, to)),
         }

@@ -17,6 +17,9 @@ mod net;
 mod nic;
 mod packet;
 mod queue;
+#[allow(dead_code, reason = "the tests of the core, which compile it too, use the rest")]
+mod rand;
+mod record;
 mod sim;
 pub mod swarm;
 mod transport;
@@ -30,5 +33,6 @@ pub use mrc::{MrcError, MrcHost, MrcSpec};
 pub use net::{FlowEnd, Happened, HostId, Net, NetCounters, Sight, SwitchId, Tap};
 pub use packet::Packet;
 pub use queue::{EcnSpec, QueueCounters, QueueSpec, TrimSpec};
+pub use record::{HostSample, LinkSample, Recorder, Sample, Watch};
 pub use sim::{Done, Failure, Job, Sim};
-pub use transport::{ConnectError, Message, Messenger, Notice, Transport};
+pub use transport::{ConnectError, EvTally, Message, Messenger, Notice, Tally, Transport};

@@ -11,7 +11,7 @@ use spindrift::endpoint::{
     RetryAttr, RtsAttr,
 };
 use spindrift::memory::{Access, MemoryError, MrKey, PdId, Region};
-use spindrift::path::PathConfig;
+use spindrift::path::{EvState, PathConfig};
 use spindrift::seed::Seed;
 use spindrift::time::Time;
 use spindrift::wire::Qpn;
@@ -20,7 +20,7 @@ use spindrift_srv6::Fabric;
 
 use crate::nic::{self, Nic, with_nic};
 use crate::packet::Packet;
-use crate::transport::{ConnectError, Message, Messenger, Notice, Transport};
+use crate::transport::{ConnectError, EvTally, Message, Messenger, Notice, Tally, Transport};
 
 /// What every NIC of a network is like.
 #[derive(Clone, Debug)]
@@ -296,5 +296,34 @@ impl Messenger for MrcHost {
             signaled: true,
         };
         self.nic.endpoint.post_send(now, at.qpn, wr).is_ok()
+    }
+
+    fn tally(&self) -> Tally {
+        let counters = self.counters();
+        Tally {
+            placed_bytes: counters.rx_placed_bytes,
+            sent: counters.tx_data,
+            repeats: counters.tx_retransmits + counters.tx_tail_probes,
+            losses: counters.loss_same_ev + counters.loss_overdue + counters.loss_nack,
+            timeouts: counters.timeouts,
+            marked: counters.rx_ecn_marked,
+            trimmed: counters.rx_trimmed,
+        }
+    }
+
+    fn evs(&self, flow: u32) -> Vec<EvTally> {
+        let mut planes = vec![EvTally::default(); self.spec.path.planes.into()];
+        let states = self.qpn(flow).and_then(|qpn| self.nic.endpoint.ev_states(qpn));
+        for status in states.into_iter().flatten() {
+            let Some(plane) = planes.get_mut(usize::from(status.plane)) else { continue };
+            *match status.state {
+                EvState::AssumedBad => &mut plane.assumed_bad,
+                EvState::Denied => &mut plane.denied,
+                _ if !status.active => &mut plane.reserve,
+                EvState::Good => &mut plane.good,
+                EvState::Skip => &mut plane.skip,
+            } += 1;
+        }
+        planes
     }
 }

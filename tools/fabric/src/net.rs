@@ -112,6 +112,7 @@ struct Host<T> {
     transport: T,
     /// By plane.
     uplinks: Vec<LinkId>,
+    downlinks: Vec<LinkId>,
     /// When it is going to be woken.
     wakes_at: u64,
     /// It stands still: since when and until when, and what came in meanwhile.
@@ -181,6 +182,7 @@ impl<T: Transport> Net<T> {
         self.hosts.push(Host {
             transport,
             uplinks: Vec::new(),
+            downlinks: Vec::new(),
             wakes_at: u64::MAX,
             pause: None,
             backlog: VecDeque::new(),
@@ -211,9 +213,17 @@ impl<T: Transport> Net<T> {
         link
     }
 
-    /// Adds the link from a switch to a host's port in a plane.
-    pub fn add_downlink(&mut self, to: HostId, plane: u8, spec: LinkSpec) -> LinkId {
-        self.add_link(End::Host { host: to.0, plane }, spec)
+    /// Adds the link from a switch to a host's port in its next plane.
+    pub fn add_downlink(&mut self, to: HostId, spec: LinkSpec) -> LinkId {
+        let plane = self.hosts[to.0 as usize].downlinks.len() as u8;
+        let link = self.add_link(End::Host { host: to.0, plane }, spec);
+        self.hosts[to.0 as usize].downlinks.push(link);
+        link
+    }
+
+    /// The links to a host, by plane.
+    pub fn downlinks(&self, host: HostId) -> &[LinkId] {
+        &self.hosts[host.0 as usize].downlinks
     }
 
     /// Adds a link to a switch from another one.

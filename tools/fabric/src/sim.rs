@@ -16,7 +16,7 @@ pub struct Done {
     pub side: Side,
     /// Bytes of it.
     pub len: u32,
-    /// When it was posted.
+    /// When the workload ordered it: what waits at its sender for room there waits from then on.
     pub posted: Time,
     /// When its sender knew that it had arrived.
     pub done: Time,
@@ -33,12 +33,23 @@ pub struct Failure {
     pub why: &'static str,
 }
 
+/// What an end of a connection has to do.
+#[derive(Debug, Default)]
+struct Backlog {
+    /// Messages that are not complete, oldest first: when each was ordered, and its length.
+    outstanding: VecDeque<(Time, u32)>,
+    /// The last ones of these, which the transport has had no room for yet.
+    waiting: VecDeque<Message>,
+}
+
 /// A workload on its hosts.
 pub struct Job {
     workload: Box<dyn Workload>,
     ends: Vec<[FlowEnd; 2]>,
-    /// Messages that are not complete, oldest first, by connection and end: when each was posted, and its length.
-    outstanding: Vec<[VecDeque<(Time, u32)>; 2]>,
+    /// By connection and end.
+    backlogs: Vec<[Backlog; 2]>,
+    /// When the workload is to be called.
+    alarm: Option<Time>,
     done: Vec<Done>,
     failures: Vec<Failure>,
     finished: Option<Time>,
@@ -75,13 +86,18 @@ impl Job {
         self.finished
     }
 
-    fn outstanding(&mut self, side: Side) -> Option<&mut VecDeque<(Time, u32)>> {
-        let ends = self.outstanding.get_mut(side.pair as usize)?;
-        Some(&mut ends[usize::from(side.second)])
+    fn end(&mut self, side: Side) -> Option<(FlowEnd, &mut Backlog)> {
+        let ends = self.ends.get(side.pair as usize)?;
+        let backlogs = self.backlogs.get_mut(side.pair as usize)?;
+        let end = usize::from(side.second);
+        Some((ends[end], &mut backlogs[end]))
     }
 
     fn complete(&mut self, now: Time, side: Side) {
-        let Some((posted, len)) = self.outstanding(side).and_then(VecDeque::pop_front) else { return };
+        let Some((posted, len)) = self.end(side).and_then(|(_, backlog)| backlog.outstanding.pop_front())
+        else {
+            return;
+        };
         self.done.push(Done { side, len, posted, done: now });
     }
 }
@@ -146,7 +162,8 @@ impl<T: Messenger> Sim<T> {
         }
         self.jobs.push(Job {
             workload,
-            outstanding: ends.iter().map(|_| Default::default()).collect(),
+            backlogs: ends.iter().map(|_| Default::default()).collect(),
+            alarm: None,
             ends,
             done: Vec::new(),
             failures: Vec::new(),
@@ -165,13 +182,15 @@ impl<T: Messenger> Sim<T> {
         for (side, message) in orders.posts {
             self.post(number, side, message);
         }
-        if let Some(at) = orders.alarm {
+        let Some(job) = self.jobs.get_mut(number as usize) else { return };
+        let alarm = orders.alarm.map(|at| at.max(now));
+        if let Some(at) = alarm
+            && alarm != job.alarm
+        {
+            job.alarm = alarm;
             self.net.set_alarm(at, Self::ALARMS + number);
         }
-        if let Some(job) = self.jobs.get_mut(number as usize)
-            && job.finished.is_none()
-            && job.workload.is_done()
-        {
+        if job.finished.is_none() && job.workload.is_done() {
             job.finished = Some(now);
         }
     }
@@ -179,14 +198,27 @@ impl<T: Messenger> Sim<T> {
     fn post(&mut self, number: u32, side: Side, message: Message) {
         let now = self.net.now();
         let Some(job) = self.jobs.get_mut(number as usize) else { return };
-        let Some(ends) = job.ends.get(side.pair as usize) else { return };
-        let end = ends[usize::from(side.second)];
-        if self.net.post(end, message) {
-            if let Some(outstanding) = job.outstanding(side) {
-                outstanding.push_back((now, message.len));
-            }
-        } else {
+        let Some((end, backlog)) = job.end(side) else { return };
+        backlog.outstanding.push_back((now, message.len));
+        if !backlog.waiting.is_empty() || !self.net.post(end, message) {
+            backlog.waiting.push_back(message);
+        }
+        if backlog.waiting.len() == backlog.outstanding.len() {
+            // None is under way whose completion would make room.
+            backlog.outstanding.pop_back();
+            backlog.waiting.pop_back();
             job.failures.push(Failure { at: now, side, why: "the message was refused" });
+        }
+    }
+
+    /// Posts what waits at an end, as far as there is room.
+    fn post_waiting(&mut self, number: u32, side: Side) {
+        let end = self.jobs.get_mut(number as usize).and_then(|job| job.end(side));
+        let Some((end, backlog)) = end else { return };
+        while let Some(&message) = backlog.waiting.front()
+            && self.net.post(end, message)
+        {
+            backlog.waiting.pop_front();
         }
     }
 
@@ -196,6 +228,9 @@ impl<T: Messenger> Sim<T> {
         let owners = self.owners.get(host.0 as usize);
         let Some(&(number, side)) = owners.and_then(|owners| owners.get(flow as usize)) else { return };
         let now = self.net.now();
+        if let Notice::Sent { .. } = notice {
+            self.post_waiting(number, side);
+        }
         self.ask(number, |job, orders| match notice {
             Notice::Sent { tag, .. } => {
                 job.complete(now, side);
@@ -204,6 +239,16 @@ impl<T: Messenger> Sim<T> {
             Notice::Received { tag, .. } => job.workload.received(side, tag, orders),
             Notice::Failed { why, .. } => job.failures.push(Failure { at: now, side, why }),
         });
+    }
+
+    fn alarm(&mut self, number: u32) {
+        let now = self.net.now();
+        let Some(job) = self.jobs.get_mut(number as usize) else { return };
+        // Another one may have taken its place.
+        if job.alarm == Some(now) {
+            job.alarm = None;
+            self.ask(number, |job, orders| job.workload.alarm(orders));
+        }
     }
 
     /// Whether every workload is done.
@@ -218,7 +263,7 @@ impl<T: Messenger> Sim<T> {
                 Happened::Noticed { host, news } => self.notice(host, news),
                 Happened::Alarm(number) => match number.checked_sub(Self::ALARMS) {
                     None => return Some(number),
-                    Some(job) => self.ask(job, |job, orders| job.workload.alarm(orders)),
+                    Some(number) => self.alarm(number),
                 },
             }
         }

@@ -83,4 +83,46 @@ pub trait Messenger: Transport<News = Notice> + Sized {
 
     /// Sends a message on a flow; `false` if the flow has failed or holds as many as it can.
     fn post(&mut self, now: Time, flow: u32, message: Message) -> bool;
+
+    /// What it has done since it was made.
+    fn tally(&self) -> Tally;
+
+    /// The states of a flow's entropy values, by plane; nothing for a transport that has none.
+    fn evs(&self, _flow: u32) -> Vec<EvTally> {
+        Vec::new()
+    }
+}
+
+/// What a transport has done.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Tally {
+    /// Payload that was placed in the host's memory, each byte once.
+    pub placed_bytes: u64,
+    /// Data packets sent, repeats included.
+    pub sent: u64,
+    /// Those sent again.
+    pub repeats: u64,
+    /// Losses declared, whatever they were seen by.
+    pub losses: u64,
+    /// Times that nothing had come back for too long.
+    pub timeouts: u64,
+    /// Packets that came in marked.
+    pub marked: u64,
+    /// Packets that came in trimmed.
+    pub trimmed: u64,
+}
+
+/// How many of a flow's entropy values are in which state, in one plane (MRC paper, section 3.1).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct EvTally {
+    /// In use.
+    pub good: u32,
+    /// In use, and passed over once more for congestion.
+    pub skip: u32,
+    /// Good, and in reserve.
+    pub reserve: u32,
+    /// Out of use until a probe comes back.
+    pub assumed_bad: u32,
+    /// Out of use until somebody says otherwise.
+    pub denied: u32,
 }

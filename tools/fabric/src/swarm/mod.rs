@@ -17,10 +17,10 @@ mod host;
 #[allow(dead_code, reason = "the tests of the core, which compile it too, use the rest")]
 mod ledger;
 mod minimise;
-#[allow(dead_code, reason = "the tests of the core, which compile it too, use the rest")]
-mod rand;
 mod run;
 mod writer;
+
+use crate::rand;
 
 pub use case::{Case, EndPlan, FlowPlan, HostPlan};
 pub use episode::{Episode, EpisodeKind, When};

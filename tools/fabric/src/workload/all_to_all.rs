@@ -44,10 +44,6 @@ impl Workload for AllToAll {
         (0..count).flat_map(|from| (1..count).map(move |by| (host(from), host(from + by)))).collect()
     }
 
-    fn depth(&self) -> u32 {
-        1
-    }
-
     fn start(&mut self, orders: &mut Orders) {
         for host in 0..self.hosts.len() as u32 {
             for _ in 0..self.at_a_time {

@@ -47,11 +47,6 @@ impl Workload for RingAllReduce {
         self.hosts.iter().zip(next).map(|(&from, &to)| (from, to)).collect()
     }
 
-    /// A host that got its part early sends it on while its last one is on its way.
-    fn depth(&self) -> u32 {
-        self.in_all().clamp(1, 64)
-    }
-
     fn start(&mut self, orders: &mut Orders) {
         for host in 0..self.hosts.len() as u32 {
             self.post(host, 0, orders);

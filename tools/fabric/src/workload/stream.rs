@@ -65,10 +65,6 @@ impl Workload for Stream {
         self.pairs.clone()
     }
 
-    fn depth(&self) -> u32 {
-        self.spec.depth
-    }
-
     fn start(&mut self, orders: &mut Orders) {
         if orders.now.0 < self.spec.start_ns {
             orders.alarm = Some(Time(self.spec.start_ns));

@@ -4,6 +4,7 @@
 
 mod delays;
 mod faults;
+mod recorded;
 mod shares;
 mod stuck;
 mod support;

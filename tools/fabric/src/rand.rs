@@ -47,6 +47,32 @@ impl Rng {
         self.below(n) == 0
     }
 
+    /// A number from 0 to 1, without 1.
+    pub(crate) fn unit(&mut self) -> f64 {
+        (self.bits() >> 11) as f64 / (1_u64 << 53) as f64
+    }
+
+    /// A number of the exponential distribution with mean 1, by von Neumann's method: comparisons alone, so that it is the same on
+    /// machines whose logarithms differ in the last bit.
+    pub(crate) fn exponential(&mut self) -> f64 {
+        let mut whole = 0.0;
+        loop {
+            let first = self.unit();
+            let (mut last, mut falls) = (first, 0_u32);
+            loop {
+                let next = self.unit();
+                if next >= last {
+                    break;
+                }
+                (last, falls) = (next, falls + 1);
+            }
+            if falls.is_multiple_of(2) {
+                return whole + first;
+            }
+            whole += 1.0;
+        }
+    }
+
     pub(crate) fn pick<T: Copy>(&mut self, of: &[T]) -> T {
         of[self.below(of.len() as u64) as usize]
     }
@@ -63,4 +89,22 @@ pub(crate) const fn mix(x: u64) -> u64 {
     let x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     x ^ (x >> 31)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The share of an exponential distribution that is below 1/2, 1, 2 and 4, and its mean.
+    #[test]
+    fn exponential_numbers_are_spread_as_they_should_be() {
+        let mut rng = Rng::new(1);
+        let numbers: Vec<_> = (0..100_000).map(|_| rng.exponential()).collect();
+        let mean = numbers.iter().sum::<f64>() / 1e5;
+        assert!((mean - 1.0).abs() < 0.01, "{mean}");
+        for (below, want) in [(0.5, 0.3935), (1.0, 0.6321), (2.0, 0.8647), (4.0, 0.9817)] {
+            let share = numbers.iter().filter(|&&number| number < below).count() as f64 / 1e5;
+            assert!((share - want).abs() < 0.006, "{below}: {share}");
+        }
+    }
 }

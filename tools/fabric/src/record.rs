@@ -1,0 +1,97 @@
+//! What a network looks like at short intervals.
+
+use spindrift::time::Time;
+
+use crate::link::{LinkCounters, LinkId};
+use crate::net::{FlowEnd, HostId, Net, NetCounters};
+use crate::transport::{EvTally, Messenger, Tally};
+
+/// What is looked at.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Watch {
+    /// Hosts: what they and their ports have done.
+    pub hosts: Vec<HostId>,
+    /// Links: what they have done, and what waits for them.
+    pub links: Vec<LinkId>,
+    /// Ends of flows: the states of their entropy values.
+    pub flows: Vec<FlowEnd>,
+}
+
+/// A network at a moment. Counts are since the beginning; those of hosts, links and flows are in the order of the [`Watch`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Sample {
+    /// The moment.
+    pub at: Time,
+    /// What happened to packets in all of the network.
+    pub net: NetCounters,
+    /// Hosts.
+    pub hosts: Vec<HostSample>,
+    /// Links.
+    pub links: Vec<LinkSample>,
+    /// States of entropy values, by flow and plane.
+    pub flows: Vec<Vec<EvTally>>,
+}
+
+/// A host at a moment.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct HostSample {
+    /// What its transport has done.
+    pub tally: Tally,
+    /// Bytes that the links to it have sent, by plane.
+    pub plane_bytes: Vec<u64>,
+}
+
+/// A link at a moment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LinkSample {
+    /// What it has done.
+    pub counters: LinkCounters,
+    /// Bytes that wait for it.
+    pub queued_bytes: u64,
+}
+
+/// Samples of a network, one after the other.
+#[derive(Clone, Debug)]
+pub struct Recorder {
+    watch: Watch,
+    samples: Vec<Sample>,
+}
+
+impl Recorder {
+    /// Begins without samples.
+    pub const fn new(watch: Watch) -> Self {
+        Self { watch, samples: Vec::new() }
+    }
+
+    /// What is looked at.
+    pub const fn watch(&self) -> &Watch {
+        &self.watch
+    }
+
+    /// Takes a sample. One for each time: the latest takes the place of one that was taken at the same.
+    pub fn look<T: Messenger>(&mut self, net: &Net<T>) {
+        let Watch { hosts, links, flows } = &self.watch;
+        let at = net.now();
+        if self.samples.last().is_some_and(|last| last.at == at) {
+            self.samples.pop();
+        }
+        let host = |&host: &HostId| HostSample {
+            tally: net.transport(host).tally(),
+            plane_bytes: net.downlinks(host).iter().map(|&link| net.link(link).bytes).collect(),
+        };
+        let link =
+            |&link: &LinkId| LinkSample { counters: net.link(link), queued_bytes: net.queued_bytes(link) };
+        self.samples.push(Sample {
+            at,
+            net: net.counters(),
+            hosts: hosts.iter().map(host).collect(),
+            links: links.iter().map(link).collect(),
+            flows: flows.iter().map(|end| net.transport(end.host).evs(end.flow)).collect(),
+        });
+    }
+
+    /// The samples, oldest first.
+    pub fn samples(&self) -> &[Sample] {
+        &self.samples
+    }
+}
