@@ -70,7 +70,7 @@ pub(crate) struct Link {
     up: bool,
     /// How often it has gone down.
     outages: u32,
-    impairment: Option<Box<Impairment>>,
+    impairments: Vec<Impairment>,
     counters: LinkCounters,
 }
 
@@ -85,7 +85,7 @@ impl Link {
             hungry: None,
             up: true,
             outages: 0,
-            impairment: None,
+            impairments: Vec::new(),
             counters: LinkCounters::default(),
         }
     }
@@ -146,8 +146,8 @@ impl Link {
             self.counters.lost_down += 1;
             return Outcome::Lost;
         }
-        let Some(impairment) = &self.impairment else { return Outcome::Arrives };
-        let outcome = impairment.apply(pool.get_mut(id), rng);
+        let mut all = self.impairments.iter().map(|impairment| impairment.apply(pool.get_mut(id), rng));
+        let outcome = all.find(|&outcome| outcome != Outcome::Arrives).unwrap_or(Outcome::Arrives);
         match outcome {
             Outcome::Arrives => {}
             Outcome::Lost => self.counters.lost_impaired += 1,
@@ -168,8 +168,9 @@ impl Link {
         waited
     }
 
-    pub(crate) fn set_impairment(&mut self, impairment: Impairment) {
-        self.impairment = (!impairment.is_none()).then(|| Box::new(impairment));
+    pub(crate) fn set_impairments(&mut self, impairments: Vec<Impairment>) {
+        self.impairments = impairments;
+        self.impairments.retain(|impairment| !impairment.is_none());
     }
 
     pub(crate) const fn set_rate(&mut self, rate_bps: u64) {
@@ -258,10 +259,18 @@ mod tests {
         let duplicate = all(Impairment { duplicate: 1.0, ..Impairment::default() });
         let mut outcomes = Vec::new();
         for impairment in [loss, reorder, duplicate, Impairment::default()] {
-            link.set_impairment(impairment);
+            link.set_impairments(vec![impairment]);
             outcomes.push(link.deliver(id, &mut pool, &mut rng));
         }
         assert_eq!(outcomes, [Outcome::Lost, Outcome::Late(1), Outcome::Twice(1), Outcome::Arrives]);
         assert_eq!((link.counters().lost_impaired, link.counters().astray), (1, 2));
+        // Several at once: the first that does something to the packet has it.
+        let mark = Impairment { mark: 1.0, ..Impairment::default() };
+        link.set_impairments(vec![
+            mark,
+            Impairment::default(),
+            all(Impairment { loss: 1.0, ..Impairment::default() }),
+        ]);
+        assert_eq!(link.deliver(id, &mut pool, &mut rng), Outcome::Lost);
     }
 }

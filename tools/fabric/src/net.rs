@@ -335,7 +335,12 @@ impl<T: Transport> Net<T> {
 
     /// From now on this is wrong with a link.
     pub fn set_impairment(&mut self, link: LinkId, impairment: Impairment) {
-        self.links[link.0 as usize].set_impairment(impairment);
+        self.set_impairments(link, vec![impairment]);
+    }
+
+    /// From now on all of this is wrong with a link, one after the other until a packet is lost or goes astray.
+    pub fn set_impairments(&mut self, link: LinkId, impairments: Vec<Impairment>) {
+        self.links[link.0 as usize].set_impairments(impairments);
     }
 
     /// A host stands still for so long: it neither reads nor sends, and its timers wait. Its ports go on, and keep 4,096 packets.

@@ -7,6 +7,7 @@ use std::time::Duration;
 use anyhow::Result;
 use serde::{Deserialize, Deserializer};
 use spindrift::congestion::CcAlgorithm;
+use spindrift::path::{EvSource, PathConfig};
 use spindrift::wire::{DscpMap, OpPosition};
 
 use crate::bench::evs::EvLists;
@@ -107,6 +108,38 @@ pub(crate) struct PathSet {
     pub(crate) probes_to_revive: Option<u8>,
     pub(crate) reverse_per_plane: Option<u8>,
     pub(crate) reverse_refresh_ns: Option<u64>,
+}
+
+impl PathSet {
+    /// The entropy values of a queue pair with so many planes; what is left out has its default.
+    pub(crate) fn paths(&self, planes: u8) -> PathConfig {
+        let mut base = PathConfig::new(planes);
+        if let Some(evs) = &self.evs {
+            // All that are named are used, or wait.
+            let planes = usize::from(base.planes);
+            let waiting = usize::from(self.backup.unwrap_or_default()).div_ceil(planes.max(1));
+            let used = evs.longest().saturating_sub(waiting) * planes;
+            let used = used.try_into().unwrap_or(u16::MAX);
+            base.active = if self.backup.is_some() { used } else { base.active.max(used) };
+            base.backup = 0;
+            // As where fewer are found than were asked for: all but one of a few may fail.
+            base.min_active = (base.active.min(used) / 8).clamp(1, base.min_active);
+            base.source = EvSource::Explicit(evs.of_planes(base.planes));
+        }
+        PathConfig {
+            active: self.active.unwrap_or(base.active),
+            backup: self.backup.unwrap_or(base.backup),
+            min_active: self.min_active.unwrap_or(base.min_active),
+            spray_width: self.spray_width.unwrap_or(base.spray_width),
+            probe_interval_ns: self.probe_interval_ns.unwrap_or(base.probe_interval_ns),
+            probe_interval_max_ns: self.probe_interval_max_ns.unwrap_or(base.probe_interval_max_ns),
+            probe_timeout_ns: self.probe_timeout_ns.unwrap_or(base.probe_timeout_ns),
+            probes_to_revive: self.probes_to_revive.unwrap_or(base.probes_to_revive),
+            reverse_per_plane: self.reverse_per_plane.unwrap_or(base.reverse_per_plane),
+            reverse_refresh_ns: self.reverse_refresh_ns.unwrap_or(base.reverse_refresh_ns),
+            ..base
+        }
+    }
 }
 
 /// Congestion control.

@@ -13,6 +13,7 @@ mod pump;
 mod remote;
 mod stop;
 mod swarm;
+mod times;
 mod toml_file;
 mod topology;
 mod units;

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use anyhow::Result;
+use anyhow::{Error, Result};
 use serde::de::DeserializeOwned;
 use toml::de::{DeTable, DeValue};
 
@@ -46,6 +46,18 @@ impl TomlFile {
     pub(crate) fn place(&self, key: &str) -> Option<String> {
         let (line, column) = self.find(key)?;
         Some(format!("{}: line {line}, column {column}: {key}", self.name))
+    }
+
+    /// Something is wrong with the value of a key of a table.
+    pub(crate) fn wrong(&self, table: &str, key: &str, why: &str) -> Error {
+        // A key that is not there has no place; its table has one.
+        let place = self.place(&format!("{table}.{key}")).or_else(|| self.place(table));
+        usage(format!("{}: {why}", place.unwrap_or_else(|| self.name.clone())))
+    }
+
+    /// The value of a key of a table, which must be there.
+    pub(crate) fn needed<T>(&self, table: &str, key: &str, value: Option<T>) -> Result<T> {
+        value.ok_or_else(|| self.wrong(table, key, &format!("`{key}` is missing")))
     }
 
     /// Line and column of a value.

@@ -7,7 +7,7 @@ use anyhow::Result;
 use clap::Args;
 use spindrift::congestion::{CcAlgorithm, CcConfig};
 use spindrift::endpoint::{EndpointConfig, Limits, Route};
-use spindrift::path::{EvSource, PathConfig};
+use spindrift::path::PathConfig;
 use spindrift::verbs::{QpConfig, RtsAttr};
 use spindrift::wire::{EntropyMode, StevOrder};
 use spindrift_pmd::fault::FaultPlan;
@@ -15,7 +15,7 @@ use spindrift_pmd::fault::FaultPlan;
 use super::check::{check, parse_faults, retry};
 use super::evs::EvLists;
 use super::pin::WaitName;
-use crate::config::{CcName, Config, EntropyName, PortKind};
+use crate::config::{CcName, Config, EntropyName, PathSet, PortKind};
 use crate::place::Place;
 use crate::units::{parse_duration, parse_rate, parse_size};
 use crate::usage::usage;
@@ -278,33 +278,9 @@ impl Settings {
     }
 
     pub(super) fn paths(&self, planes: usize) -> PathConfig {
-        let from = &self.config.path;
-        let mut base = PathConfig::new(planes.clamp(1, EndpointConfig::MAX_PORTS) as u8);
-        base.count_packets = self.count_packets;
-        if let Some(evs) = &self.evs {
-            // All that are named are used, or wait.
-            let planes = usize::from(base.planes);
-            let used = evs.longest().saturating_sub(self.backup_of_plane(planes)) * planes;
-            let used = used.try_into().unwrap_or(u16::MAX);
-            base.active = if self.backup.is_some() { used } else { base.active.max(used) };
-            base.backup = 0;
-            // As where fewer are found than were asked for: all but one of a few may fail.
-            base.min_active = (base.active.min(used) / 8).clamp(1, base.min_active);
-            base.source = EvSource::Explicit(evs.of_planes(base.planes));
-        }
-        PathConfig {
-            active: from.active.unwrap_or(base.active),
-            backup: self.backup.unwrap_or(base.backup),
-            min_active: from.min_active.unwrap_or(base.min_active),
-            spray_width: from.spray_width.unwrap_or(base.spray_width),
-            probe_interval_ns: from.probe_interval_ns.unwrap_or(base.probe_interval_ns),
-            probe_interval_max_ns: from.probe_interval_max_ns.unwrap_or(base.probe_interval_max_ns),
-            probe_timeout_ns: from.probe_timeout_ns.unwrap_or(base.probe_timeout_ns),
-            probes_to_revive: from.probes_to_revive.unwrap_or(base.probes_to_revive),
-            reverse_per_plane: from.reverse_per_plane.unwrap_or(base.reverse_per_plane),
-            reverse_refresh_ns: from.reverse_refresh_ns.unwrap_or(base.reverse_refresh_ns),
-            ..base
-        }
+        let set = PathSet { evs: self.evs.clone(), backup: self.backup, ..self.config.path.clone() };
+        let planes = planes.clamp(1, EndpointConfig::MAX_PORTS) as u8;
+        PathConfig { count_packets: self.count_packets, ..set.paths(planes) }
     }
 
     /// How many entropy values of each plane are kept in reserve, if that was said.

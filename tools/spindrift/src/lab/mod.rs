@@ -24,6 +24,7 @@ use spindrift_srv6::{Fabric, Node};
 
 use crate::output::{say, tell, told};
 use crate::stop::Stop;
+use crate::times::Times;
 use crate::toml_file::TomlFile;
 use crate::topology::{self, SwitchKind};
 use crate::units::{count, parse_duration};
@@ -32,7 +33,7 @@ use fault::LinkFault;
 use faults::{Faults, Place, check_switches};
 use ip::Ip;
 use plan::{LabPlan, SWITCH_SYSCTLS, SYSCTLS};
-use schedule::{Conductor, Entry, Times};
+use schedule::{Conductor, Entry};
 use state::Lab;
 
 /// Namespaces beyond which a machine gets slow.

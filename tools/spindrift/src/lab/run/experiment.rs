@@ -10,9 +10,10 @@ use spindrift_srv6::{Fabric, Node};
 use crate::bench::af_xdp::check_built;
 use crate::config::PortKind;
 use crate::lab::fault::{Action, Dir, LinkFault};
-use crate::lab::schedule::{self, Entry, FaultTable};
+use crate::lab::schedule::{self, Entry};
 use crate::lab::small_fabric;
 use crate::output::tell;
+use crate::times::FaultTable;
 use crate::toml_file::TomlFile;
 use crate::topology::{self, SwitchKind};
 use crate::units::{parse_duration, parse_offset};
@@ -95,17 +96,16 @@ impl Experiment {
         let file = TomlFile::read(path, "experiment")?;
         let File { experiment, flow, fault } = file.parse()?;
         let reader = Reader { file: &file };
-        let title = reader.needed("experiment", "title", experiment.title.as_ref())?.clone();
-        let topology = reader.needed("experiment", "topology", experiment.topology.as_ref())?;
+        let title = file.needed("experiment", "title", experiment.title.as_ref())?.clone();
+        let topology = file.needed("experiment", "topology", experiment.topology.as_ref())?;
         let topology = path.parent().unwrap_or(Path::new("")).join(topology);
         let topology = TomlFile::read(&topology, "topology")
-            .map_err(|why| reader.wrong("experiment", "topology", &format!("{why:#}")))?;
+            .map_err(|why| file.wrong("experiment", "topology", &format!("{why:#}")))?;
         let fabric = small_fabric(&topology)?;
-        let duration = reader.needed("experiment", "duration", experiment.duration.as_ref())?;
-        let duration =
-            parse_duration(duration).map_err(|why| reader.wrong("experiment", "duration", &why))?;
+        let duration = file.needed("experiment", "duration", experiment.duration.as_ref())?;
+        let duration = parse_duration(duration).map_err(|why| file.wrong("experiment", "duration", &why))?;
         if duration < 2 * QUIET {
-            return Err(reader.wrong("experiment", "duration", &format!("give {:?} or more", 2 * QUIET)));
+            return Err(file.wrong("experiment", "duration", &format!("give {:?} or more", 2 * QUIET)));
         }
         let link_rate = experiment.link_rate.map(|text| reader.rate(&text)).transpose()?;
         if flow.is_empty() {
@@ -122,7 +122,7 @@ impl Experiment {
                 let why = format!(
                     "faults begin after the first {QUIET:?}, in which the rate without them is measured, and before the end at {duration:?}"
                 );
-                return Err(reader.wrong(&format!("fault.{number}"), "at", &why));
+                return Err(file.wrong(&format!("fault.{number}"), "at", &why));
             }
         }
         let name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
@@ -211,16 +211,6 @@ struct Reader<'a> {
 }
 
 impl Reader<'_> {
-    fn wrong(&self, table: &str, key: &str, why: &str) -> anyhow::Error {
-        // A key that is not there has no place; its table has one.
-        let place = self.file.place(&format!("{table}.{key}")).or_else(|| self.file.place(table));
-        usage(format!("{}: {why}", place.unwrap_or_else(|| self.file.name().to_owned())))
-    }
-
-    fn needed<'v, T>(&self, table: &str, key: &str, value: Option<&'v T>) -> Result<&'v T> {
-        value.ok_or_else(|| self.wrong(table, key, &format!("`{key}` is missing")))
-    }
-
     fn rate(&self, text: &str) -> Result<LinkFault> {
         let fault = format!("rate={text}").parse::<LinkFault>();
         let why = match fault {
@@ -230,24 +220,27 @@ impl Reader<'_> {
             Ok(_) => format!("`{text}` is not a rate; write 100M or 1.5Gbit"),
             Err(why) => why,
         };
-        Err(self.wrong("experiment", "link_rate", &why))
+        Err(self.file.wrong("experiment", "link_rate", &why))
     }
 
     /// The flow of a table, or two, one each way.
     fn flow(&self, fabric: &Fabric, whole: Duration, number: usize, table: FlowTable) -> Result<Vec<Flow>> {
         let place = format!("flow.{number}");
         let host = |key: &str, name: Option<&String>| {
-            let name = self.needed(&place, key, name)?;
-            fabric.host(name).ok_or_else(|| self.wrong(&place, key, &format!("there is no host \"{name}\"")))
+            let name = self.file.needed(&place, key, name)?;
+            fabric
+                .host(name)
+                .ok_or_else(|| self.file.wrong(&place, key, &format!("there is no host \"{name}\"")))
         };
         let (from, to) = (host("from", table.from.as_ref())?, host("to", table.to.as_ref())?);
         if from == to {
-            return Err(self.wrong(&place, "to", "a flow has two ends; name another host"));
+            return Err(self.file.wrong(&place, "to", "a flow has two ends; name another host"));
         }
-        let start = parse_offset(table.start.as_deref()).map_err(|why| self.wrong(&place, "start", &why))?;
+        let start =
+            parse_offset(table.start.as_deref()).map_err(|why| self.file.wrong(&place, "start", &why))?;
         if start + QUIET > whole {
             let why = format!("begins too late to be measured: the experiment ends at {whole:?}");
-            return Err(self.wrong(&place, "start", &why));
+            return Err(self.file.wrong(&place, "start", &why));
         }
         let FlowTable { options, udp_options, client_options, server_options, .. } = table;
         let there =

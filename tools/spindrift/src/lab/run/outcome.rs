@@ -14,7 +14,8 @@ use super::traffic::{Files, Said};
 use crate::config::PortKind;
 use crate::lab::fault::Action;
 use crate::lab::faults::{FaultSet, Place};
-use crate::lab::schedule::{Event, Happened, apply};
+use crate::lab::schedule::{Happened, apply};
+use crate::times::Event;
 
 /// After a flow began, its rate counts from here on, ms.
 const SETTLED_MS: f64 = 200.0;
