@@ -3,6 +3,7 @@
 mod bench;
 mod config;
 mod dissect;
+mod experiment;
 mod lab;
 mod loopback;
 mod output;
@@ -47,6 +48,7 @@ enum Command {
     Path(path::PathArgs),
     Lab(lab::LabArgs),
     Swarm(swarm::SwarmArgs),
+    Experiment(experiment::ExperimentArgs),
 }
 
 fn main() -> ExitCode {
@@ -79,6 +81,8 @@ fn run(command: &Command) -> Result<()> {
         // The first has its own `-v`, about packets; in the others the transport does nothing.
         Command::Dissect(_) | Command::Path(_) | Command::Lab(_) => Some(Verbosity::default()),
         Command::Swarm(args) => args.verbosity(),
+        // Of what happens in its hosts there is too much to tell.
+        Command::Experiment(_) => None,
     };
     if let Some(verbosity) = verbosity {
         verbosity.start()?;
@@ -93,6 +97,7 @@ fn run(command: &Command) -> Result<()> {
         Command::Path(args) => path::run(args),
         Command::Lab(args) => lab::run(args),
         Command::Swarm(args) => swarm::run(args),
+        Command::Experiment(args) => experiment::run(args),
     }
 }
 

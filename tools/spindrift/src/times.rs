@@ -189,6 +189,6 @@ mod tests {
     /// The table of `docs/cli.md` has each key.
     #[test]
     fn every_key_is_documented() {
-        assert_documented("[[fault]]", keys_of::<FaultTable>());
+        assert_documented("#### Schedules", "[[fault]]", keys_of::<FaultTable>());
     }
 }

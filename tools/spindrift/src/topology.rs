@@ -268,10 +268,10 @@ mod tests {
     /// The table of `docs/cli.md` has a row for each section, with each of its keys.
     #[test]
     fn every_key_is_documented() {
-        assert_documented("[fabric]", keys_of::<FabricTable>());
-        assert_documented("[lab]", keys_of::<LabTable>());
-        assert_documented("[[host]]", keys_of::<HostTable>());
-        assert_documented("[[template]]", keys_of::<TemplateTable>());
-        assert_documented("fields", keys_of::<FieldTable>());
+        assert_documented("## Topology files", "[fabric]", keys_of::<FabricTable>());
+        assert_documented("## Topology files", "[lab]", keys_of::<LabTable>());
+        assert_documented("## Topology files", "[[host]]", keys_of::<HostTable>());
+        assert_documented("## Topology files", "[[template]]", keys_of::<TemplateTable>());
+        assert_documented("## Topology files", "fields", keys_of::<FieldTable>());
     }
 }

@@ -52,7 +52,7 @@ pub struct Orders {
 }
 
 /// Something that hosts do together.
-pub trait Workload {
+pub trait Workload: Send {
     /// The connections that it needs: those that send, and those they send to.
     fn pairs(&self) -> Vec<(HostId, HostId)>;
 

@@ -37,14 +37,14 @@ pub(super) enum Action {
 
 /// In millionths, 1 to 1,000,000.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Chance(pub(super) u32);
+pub(crate) struct Chance(pub(crate) u32);
 
 impl Chance {
     pub(super) const ALWAYS: Self = Self(1_000_000);
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Dir {
+pub(crate) enum Dir {
     /// From the lower to the upper end: away from the hosts.
     Up,
     Down,
@@ -120,7 +120,7 @@ impl FromStr for LinkFault {
 }
 
 /// Keeps a value that was not given yet.
-fn put<T>(place: &mut Option<T>, value: Result<T, String>) -> Result<(), String> {
+pub(crate) fn put<T>(place: &mut Option<T>, value: Result<T, String>) -> Result<(), String> {
     match place.replace(value?) {
         None => Ok(()),
         Some(_) => Err("there is one such piece already; write two faults".to_owned()),
@@ -142,7 +142,7 @@ fn parse_action(name: &str, value: Option<&str>) -> Result<Action, String> {
     }
 }
 
-fn parse_dir(value: Option<&str>) -> Result<Dir, String> {
+pub(crate) fn parse_dir(value: Option<&str>) -> Result<Dir, String> {
     match value {
         Some("up") => Ok(Dir::Up),
         Some("down") => Ok(Dir::Down),
@@ -171,7 +171,7 @@ fn parse_packets(name: &str, value: Option<&str>) -> Result<Packets, String> {
 }
 
 /// The same spellings as in the faults of ports.
-fn parse_chance(text: &str) -> Result<Chance, String> {
+pub(crate) fn parse_chance(text: &str) -> Result<Chance, String> {
     let percent = text.strip_suffix('%');
     let value = percent.unwrap_or(text).trim().parse::<f64>();
     let value = value.map_err(|_| format!("\"{text}\" is no chance; write 1% or 0.01"))?;

@@ -20,14 +20,14 @@ use crate::usage::usage;
 
 /// A part of a fabric: one link, or those of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Place {
+pub(crate) enum Place {
     Link(Link),
     Node(Node),
 }
 
 impl Place {
     /// Understands `h1:p0-t0-0` and `p0-t1-3`.
-    pub(super) fn parse(fabric: &Fabric, text: &str) -> Result<Self, String> {
+    pub(crate) fn parse(fabric: &Fabric, text: &str) -> Result<Self, String> {
         if text.contains(':') {
             return topology::link(fabric, text).map(Self::Link);
         }
@@ -40,7 +40,7 @@ impl Place {
     }
 
     /// Whether a link is part of it.
-    fn has(self, link: Link) -> bool {
+    pub(crate) fn has(self, link: Link) -> bool {
         match self {
             Self::Link(own) => own == link,
             Self::Node(node) => link.0 == node || link.1 == node,

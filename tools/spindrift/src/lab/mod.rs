@@ -1,7 +1,7 @@
 //! `spindrift lab`: a fabric on this machine, whose hosts and switches are network namespaces of the kernel.
 
-mod fault;
-mod faults;
+pub(crate) mod fault;
+pub(crate) mod faults;
 mod graph;
 mod ip;
 mod plan;

@@ -1,0 +1,518 @@
+//! Plans: TOML files that say which fabric, which hosts, which traffic, and which faults. `docs/cli.md` lists the keys.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use anyhow::Result;
+use serde::Deserialize;
+use spindrift::congestion::CcConfig;
+use spindrift::endpoint::RetryAttr;
+use spindrift::time::Time;
+use spindrift_fabric::{ClosSpec, HostId, Messenger as _, MrcHost, MrcSpec, QueueRules};
+use spindrift_srv6::{Fabric, Node};
+
+use super::fault::FaultPlan;
+use super::workload::{WorkloadPlan, WorkloadTable};
+use crate::config::{Cc, CcName, PathSet, RoutingName};
+use crate::times::FaultTable;
+use crate::toml_file::TomlFile;
+use crate::topology;
+use crate::units::{parse_duration, parse_offset, parse_rate};
+use crate::usage::usage;
+
+/// Most hosts whose samples are kept unless the plan names them.
+pub(super) const MOST_RECORDED: usize = 64;
+/// Most samples of a run.
+const MOST_SAMPLES: u128 = 100_000;
+
+/// What endpoints call what they refuse, and the key of the plan that it comes from.
+const REFUSED: [(&str, &str, &str); 9] = [
+    ("mpr_dest", "transport", "mpr"),
+    ("max_send_wr", "transport", "depth"),
+    ("sack_threshold_bytes", "transport", "sack_threshold_bytes"),
+    ("tail_probe_floor_ns", "transport", "tail_probe_floor_ns"),
+    ("initial_reordering_ns", "transport", "initial_reordering_ns"),
+    ("timeout", "transport", "timeout"),
+    ("linear_retries", "transport", "linear_retries"),
+    ("exponential_retries", "transport", "exponential_retries"),
+    ("entropy value", "path", "evs"),
+];
+
+/// An experiment: a fabric, or several that differ in some settings.
+#[derive(Debug)]
+pub(super) struct Experiment {
+    pub(super) name: String,
+    pub(super) title: String,
+    pub(super) variants: Vec<Plan>,
+}
+
+/// What one simulation is made of.
+#[derive(Debug)]
+pub(super) struct Plan {
+    /// What tells it from the others of its experiment; empty where there is one.
+    pub(super) variant: String,
+    pub(super) duration_ns: u64,
+    pub(super) sample_ns: u64,
+    pub(super) seed: u64,
+    pub(super) clos: ClosSpec,
+    pub(super) fabric: Fabric,
+    pub(super) nic: MrcSpec,
+    pub(super) workloads: Vec<WorkloadPlan>,
+    pub(super) faults: Vec<FaultPlan>,
+    pub(super) hosts: Vec<HostId>,
+    pub(super) links: Vec<(Node, Node)>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct File {
+    experiment: ExperimentTable,
+    #[serde(default)]
+    fabric: FabricTable,
+    #[serde(default)]
+    transport: TransportTable,
+    #[serde(default)]
+    path: PathSet,
+    #[serde(default)]
+    cc: Cc,
+    #[serde(default)]
+    record: RecordTable,
+    #[serde(default)]
+    workload: Vec<WorkloadTable>,
+    #[serde(default)]
+    fault: Vec<FaultTable>,
+    #[serde(default)]
+    variant: Vec<VariantTable>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct ExperimentTable {
+    title: Option<String>,
+    duration: Option<String>,
+    sample: Option<String>,
+    seed: Option<u64>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct FabricTable {
+    planes: Option<u8>,
+    t0: Option<u16>,
+    t1: Option<u16>,
+    hosts_per_t0: Option<u16>,
+    host_rate: Option<String>,
+    trunk_rate: Option<String>,
+    host_delay: Option<String>,
+    trunk_delay: Option<String>,
+    queue: Option<String>,
+    last_hop_queue: Option<String>,
+    control_queue: Option<String>,
+    ecn: Option<bool>,
+    ecn_low: Option<String>,
+    ecn_high: Option<String>,
+    ecn_on_last_hop: Option<bool>,
+    trim: Option<bool>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct TransportTable {
+    routing: Option<RoutingName>,
+    mtu: Option<u32>,
+    trimming: Option<bool>,
+    sack_threshold_bytes: Option<u32>,
+    tail_probe_floor_ns: Option<u64>,
+    initial_reordering_ns: Option<u64>,
+    depth: Option<u32>,
+    mpr: Option<u8>,
+    timeout: Option<u8>,
+    linear_retries: Option<u8>,
+    exponential_retries: Option<u8>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct RecordTable {
+    hosts: Option<String>,
+    links: Vec<String>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct VariantTable {
+    name: String,
+    #[serde(default)]
+    set: toml::Table,
+}
+
+impl Experiment {
+    /// Reads a plan, and all of its variants; `seed` takes the place of theirs.
+    pub(super) fn read(path: &Path, seed: Option<u64>) -> Result<Self> {
+        let folder = path.parent().unwrap_or(Path::new(""));
+        let name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+        Self::from_file(name, &TomlFile::read(path, "plan")?, folder, seed)
+    }
+
+    /// Of a file whose name without its ending is `name`; what it names is in `folder`.
+    fn from_file(name: String, file: &TomlFile, folder: &Path, seed: Option<u64>) -> Result<Self> {
+        let plan: File = file.parse()?;
+        let title = file.needed("experiment", "title", plan.experiment.title.clone())?;
+        let base = Reader { file, folder, seed, variant: None };
+        if plan.variant.is_empty() {
+            let only = base.plan(String::new(), plan)?;
+            return Ok(Self { name, title, variants: vec![only] });
+        }
+        let mut variants: Vec<Plan> = Vec::new();
+        for (number, table) in plan.variant.iter().enumerate() {
+            let reader = Reader { file, folder, seed, variant: Some((number, &table.set)) };
+            if variants.iter().any(|other| other.variant == table.name) || table.name.is_empty() {
+                let why = "each variant needs a name of its own";
+                return Err(file.wrong(&format!("variant.{number}"), "name", why));
+            }
+            variants.push(reader.plan(table.name.clone(), reader.changed()?)?);
+        }
+        Ok(Self { name, title, variants })
+    }
+}
+
+/// Reads tables, and says where something is wrong.
+pub(super) struct Reader<'a> {
+    file: &'a TomlFile,
+    pub(super) folder: &'a Path,
+    seed: Option<u64>,
+    /// The number of the variant, and what it changes.
+    variant: Option<(usize, &'a toml::Table)>,
+}
+
+impl Reader<'_> {
+    /// Something is wrong with a key of a table: where the variant has set it, or else where the file has it.
+    pub(super) fn wrong(&self, table: &str, key: &str, why: &str) -> anyhow::Error {
+        if let Some((number, set)) = self.variant {
+            let name = format!("{table}.{key}");
+            // A key with dots has no place of its own.
+            if set.contains_key(&name) {
+                return self.file.wrong(&format!("variant.{number}"), "set", &format!("{name}: {why}"));
+            }
+        }
+        self.file.wrong(table, key, why)
+    }
+
+    /// What the file says with the variant's changes.
+    fn changed(&self) -> Result<File> {
+        let Some((number, set)) = self.variant else { return self.file.parse() };
+        let wrong = |why: &str| self.file.wrong(&format!("variant.{number}"), "set", why);
+        let mut whole: toml::Table = self.file.parse()?;
+        for (key, value) in set {
+            put(&mut whole, key, value).map_err(|why| wrong(&format!("{key}: {why}")))?;
+        }
+        whole.try_into().map_err(|error: toml::de::Error| wrong(error.message()))
+    }
+
+    fn time(&self, table: &str, key: &str, value: Option<&String>, default: u64) -> Result<u64> {
+        let Some(text) = value else { return Ok(default) };
+        let time = parse_duration(text).map_err(|why| self.wrong(table, key, &why))?;
+        u64::try_from(time.as_nanos()).map_err(|_| self.wrong(table, key, "this is too long"))
+    }
+
+    /// Likewise, of a time that may be 0.
+    pub(super) fn offset(&self, table: &str, key: &str, value: Option<&String>) -> Result<u64> {
+        let time = parse_offset(value.map(String::as_str)).map_err(|why| self.wrong(table, key, &why))?;
+        u64::try_from(time.as_nanos()).map_err(|_| self.wrong(table, key, "this is too long"))
+    }
+
+    fn rate(&self, table: &str, key: &str, value: Option<&String>, default: u64) -> Result<u64> {
+        value.map_or(Ok(default), |text| parse_rate(text).map_err(|why| self.wrong(table, key, &why)))
+    }
+
+    fn plan(&self, variant: String, file: File) -> Result<Plan> {
+        let File { experiment, fabric, transport, path, cc, record, workload, fault, .. } = file;
+        let duration = self.file.needed("experiment", "duration", experiment.duration.as_ref())?;
+        let duration_ns = self.time("experiment", "duration", Some(duration), 0)?;
+        let sample_ns = self.time("experiment", "sample", experiment.sample.as_ref(), duration_ns / 100)?;
+        let sample_ns = sample_ns.max(1);
+        if u128::from(duration_ns) > MOST_SAMPLES * u128::from(sample_ns) {
+            let why = format!("{MOST_SAMPLES} samples are the most; let them be further apart");
+            return Err(self.wrong("experiment", "sample", &why));
+        }
+        let clos = self.clos(&fabric)?;
+        let fabric = clos.fabric().map_err(|error| match &error {
+            spindrift_srv6::FabricError::Range { setting, .. } => {
+                self.wrong("fabric", setting, &error.to_string())
+            }
+            spindrift_srv6::FabricError::Apart(_) => self.wrong("fabric", "t1", &error.to_string()),
+            _ => self.wrong("fabric", "hosts_per_t0", &error.to_string()),
+        })?;
+        if workload.is_empty() {
+            return Err(usage(format!("{}: there is no [[workload]] in it", self.file.name())));
+        }
+        let seed = self.seed.or(experiment.seed).unwrap_or(1);
+        let nic = self.nic(&clos, &transport, &path, &cc)?;
+        self.try_out(&nic, &fabric)?;
+        let mut workloads = Vec::new();
+        for (number, table) in workload.iter().enumerate() {
+            let plan = table.read(self, &format!("workload.{number}"), &fabric, clos.nic_rate_bps(), seed)?;
+            if workloads.iter().any(|other: &WorkloadPlan| other.name == plan.name) {
+                let why = format!("there is another one called {}; give each a `name`", plan.name);
+                return Err(self.wrong(&format!("workload.{number}"), "name", &why));
+            }
+            workloads.push(plan);
+        }
+        let faults = fault.iter().enumerate().map(|(number, table)| {
+            let whole = format!("fault.{number}");
+            let (place, action, times) = table.read(self.file, &whole)?;
+            FaultPlan::new(&fabric, place, action, times).map_err(|(key, why)| self.wrong(&whole, key, &why))
+        });
+        let faults = faults.collect::<Result<Vec<_>>>()?;
+        let hosts = self.recorded_hosts(&record, &fabric, &workloads)?;
+        let links = self.recorded_links(&record, &fabric, &faults)?;
+        Ok(Plan { variant, duration_ns, sample_ns, seed, clos, fabric, nic, workloads, faults, hosts, links })
+    }
+
+    fn clos(&self, table: &FabricTable) -> Result<ClosSpec> {
+        let rate = |key, value: &Option<String>, default| self.rate("fabric", key, value.as_ref(), default);
+        let time = |key, value: &Option<String>, default| self.time("fabric", key, value.as_ref(), default);
+        let t0 = table.t0.unwrap_or(2);
+        let host_rate_bps = rate("host_rate", &table.host_rate, 100_000_000_000)?;
+        let host_delay_ns = time("host_delay", &table.host_delay, 1_000)?;
+        let links = ClosSpec {
+            planes: table.planes.unwrap_or(1),
+            t0,
+            t1: table.t1.unwrap_or(if t0 > 1 { 2 } else { 0 }),
+            hosts_per_t0: table.hosts_per_t0.unwrap_or(2),
+            host_rate_bps,
+            trunk_rate_bps: rate("trunk_rate", &table.trunk_rate, host_rate_bps)?,
+            host_delay_ns,
+            trunk_delay_ns: time("trunk_delay", &table.trunk_delay, host_delay_ns)?,
+            queues: QueueRules::for_rtt(1),
+        };
+        let usual = QueueRules::for_rtt(base_rtt_ns(&links));
+        let (low, high) = usual.ecn_ns.unwrap_or_default();
+        let low = time("ecn_low", &table.ecn_low, low)?;
+        let high = time("ecn_high", &table.ecn_high, high.max(low))?;
+        if high < low {
+            return Err(self.wrong(
+                "fabric",
+                "ecn_high",
+                "all packets are marked from here on; it is not below `ecn_low`",
+            ));
+        }
+        let queues = QueueRules {
+            limit_ns: time("queue", &table.queue, usual.limit_ns)?,
+            last_hop_limit_ns: time("last_hop_queue", &table.last_hop_queue, usual.last_hop_limit_ns)?,
+            control_limit_ns: time("control_queue", &table.control_queue, usual.control_limit_ns)?,
+            ecn_ns: table.ecn.unwrap_or(true).then_some((low, high)),
+            ecn_on_last_hop: table.ecn_on_last_hop.unwrap_or(usual.ecn_on_last_hop),
+            trim_bytes: usual.trim_bytes.filter(|_| table.trim.unwrap_or(true)),
+            ..usual
+        };
+        Ok(ClosSpec { queues, ..links })
+    }
+
+    fn nic(&self, clos: &ClosSpec, transport: &TransportTable, path: &PathSet, cc: &Cc) -> Result<MrcSpec> {
+        let base = MrcSpec::new(clos.planes, clos.nic_rate_bps(), base_rtt_ns(clos));
+        let paths = path.paths(clos.planes);
+        paths.validate().map_err(|error| {
+            let why = error.to_string();
+            let key = why.split([' ', '.', ':']).next().unwrap_or_default().to_owned();
+            self.wrong("path", &key, &why)
+        })?;
+        let mtu = transport.mtu.unwrap_or(base.mtu);
+        if !matches!(mtu, 1024 | 2048 | 4096) {
+            return Err(self.wrong(
+                "transport",
+                "mtu",
+                &format!("{mtu} is no path MTU; write 1024, 2048 or 4096"),
+            ));
+        }
+        let depth = transport.depth.unwrap_or(base.depth);
+        if depth == 0 {
+            return Err(self.wrong("transport", "depth", "a queue pair holds at least one message"));
+        }
+        let retry = RetryAttr {
+            timeout: transport.timeout.unwrap_or(base.retry.timeout),
+            linear_retries: transport.linear_retries.unwrap_or(base.retry.linear_retries),
+            exponential_retries: transport.exponential_retries.unwrap_or(base.retry.exponential_retries),
+        };
+        let rate_bps = cc.link_rate_gbps.map_or(clos.nic_rate_bps(), |gbps| (gbps * 1e9) as u64);
+        let rtt_ns = cc.base_rtt_ns.unwrap_or_else(|| base_rtt_ns(clos));
+        let congestion = match cc.algorithm.unwrap_or(CcName::Auto) {
+            CcName::None => CcConfig::none(),
+            CcName::Auto | CcName::Nscc => CcConfig {
+                shared: cc.shared.unwrap_or_default(),
+                trimming: clos.queues.trim_bytes.is_some(),
+                ..CcConfig::new(rate_bps, rtt_ns, mtu)
+            },
+        };
+        congestion.validate().map_err(|error| {
+            let why = error.to_string();
+            let key = if why.starts_with("base_rtt_ns") { "base_rtt_ns" } else { "link_rate_gbps" };
+            self.wrong("cc", key, &why)
+        })?;
+        Ok(MrcSpec {
+            mtu,
+            srv6: transport.routing != Some(RoutingName::Ecmp),
+            path: paths,
+            cc: congestion,
+            trimming: transport.trimming.unwrap_or(base.trimming),
+            sack_threshold_bytes: transport.sack_threshold_bytes.unwrap_or(base.sack_threshold_bytes),
+            tail_probe_floor_ns: transport.tail_probe_floor_ns.unwrap_or(base.tail_probe_floor_ns),
+            initial_reordering_ns: transport.initial_reordering_ns.unwrap_or(base.initial_reordering_ns),
+            depth,
+            mpr: transport.mpr.unwrap_or(base.mpr),
+            retry,
+        })
+    }
+
+    /// Connects two hosts that are like this: what their endpoints refuse, the plan got wrong.
+    fn try_out(&self, nic: &MrcSpec, fabric: &Fabric) -> Result<()> {
+        let last = fabric.hosts().len() as u16 - 1;
+        if last == 0 {
+            return Err(self.wrong("fabric", "hosts_per_t0", "an experiment needs two hosts"));
+        }
+        let nic = Arc::new(nic.clone());
+        let host =
+            |number, peer| MrcHost::new(&nic, fabric, number, [peer], 0).map_err(|error| error.to_string());
+        let connected = host(0, last).and_then(|mut one| {
+            let mut other = host(last, 0)?;
+            MrcHost::connect(Time::ZERO, &mut one, &mut other).map_err(|error| error.to_string())
+        });
+        let Err(why) = connected else { return Ok(()) };
+        let named = REFUSED.iter().find(|(name, ..)| why.contains(name));
+        let (_, table, key) = named.copied().unwrap_or(("", "transport", ""));
+        Err(self.wrong(table, key, &why))
+    }
+
+    /// Hosts by name: `all`, or names and ranges of names, `h1-h4, h9`.
+    pub(super) fn hosts(&self, fabric: &Fabric, table: &str, key: &str, text: &str) -> Result<Vec<HostId>> {
+        let all = fabric.hosts().len() as u32;
+        if text.trim() == "all" {
+            return Ok((0..all).map(HostId).collect());
+        }
+        let host = |name: &str| {
+            fabric.host(name).map(u32::from).ok_or_else(|| {
+                let why = format!("there is no host \"{name}\"; they are called h1 to h{all}");
+                self.wrong(table, key, &why)
+            })
+        };
+        let mut hosts = Vec::new();
+        for piece in text.split(',').map(str::trim) {
+            let (first, last) = piece.split_once('-').unwrap_or((piece, piece));
+            let (first, last) = (host(first.trim())?, host(last.trim())?);
+            if first > last {
+                return Err(self.wrong(table, key, &format!("\"{piece}\" ends before it begins")));
+            }
+            hosts.extend((first..=last).map(HostId));
+        }
+        Ok(hosts)
+    }
+
+    /// Those that the plan names, or those that the workloads use if they are not too many.
+    fn recorded_hosts(
+        &self,
+        record: &RecordTable,
+        fabric: &Fabric,
+        workloads: &[WorkloadPlan],
+    ) -> Result<Vec<HostId>> {
+        let mut hosts = if let Some(text) = &record.hosts {
+            self.hosts(fabric, "record", "hosts", text)?
+        } else {
+            let pairs = workloads.iter().flat_map(|plan| plan.workload.pairs());
+            pairs.flat_map(|(one, other)| [one, other]).collect()
+        };
+        hosts.sort_unstable();
+        hosts.dedup();
+        if record.hosts.is_none() {
+            hosts.truncate(MOST_RECORDED);
+        }
+        Ok(hosts)
+    }
+
+    /// Those that the plan names, in the direction in which it does, and those that faults are about, in both.
+    fn recorded_links(
+        &self,
+        record: &RecordTable,
+        fabric: &Fabric,
+        faults: &[FaultPlan],
+    ) -> Result<Vec<(Node, Node)>> {
+        let mut links = Vec::new();
+        for (number, text) in record.links.iter().enumerate() {
+            let wrong = |why: String| self.wrong("record", &format!("links.{number}"), &why);
+            let (lower, upper) = topology::link(fabric, text).map_err(wrong)?;
+            let first = text.split(':').next().and_then(|name| fabric.node(name.trim()));
+            links.push(if first == Some(lower) { (lower, upper) } else { (upper, lower) });
+        }
+        for (lower, upper) in faults.iter().flat_map(|fault| fault.links(fabric)) {
+            for way in [(lower, upper), (upper, lower)] {
+                if !links.contains(&way) && links.len() < MOST_RECORDED {
+                    links.push(way);
+                }
+            }
+        }
+        Ok(links)
+    }
+}
+
+/// The round-trip time of the longest path of an idle fabric: a full packet one way, a SACK back.
+fn base_rtt_ns(spec: &ClosSpec) -> u64 {
+    const FULL: u64 = 4_300;
+    const ANSWER: u64 = 200;
+    spec.base_rtt_ns(FULL, ANSWER)
+}
+
+/// Puts a value at a key such as `fabric.t1` or `workload.0.size`.
+fn put(whole: &mut toml::Table, key: &str, value: &toml::Value) -> Result<(), String> {
+    let (path, last) = key.rsplit_once('.').ok_or("write a section and a key, as in fabric.t1")?;
+    let mut parts = path.split('.');
+    let first = parts.next().unwrap_or_default();
+    let mut at = whole.entry(first).or_insert_with(|| toml::Value::Table(toml::Table::new()));
+    for part in parts {
+        let next = match at {
+            toml::Value::Array(list) => part.parse::<usize>().ok().and_then(|number| list.get_mut(number)),
+            toml::Value::Table(table) => table.get_mut(part),
+            _ => None,
+        };
+        at = next
+            .ok_or_else(|| format!("there is no {part} in it; lists count from 0, as in workload.0.size"))?;
+    }
+    let table = at.as_table_mut().ok_or("write the number of one of the list, as in workload.0.size")?;
+    table.insert(last.to_owned(), value.clone());
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+    use crate::config::{assert_documented, keys_of};
+
+    const HEADING: &str = "## `experiment`";
+
+    #[test]
+    fn every_key_is_documented() {
+        for (section, keys) in [
+            ("[experiment]", keys_of::<ExperimentTable>()),
+            ("[fabric]", keys_of::<FabricTable>()),
+            ("[transport]", keys_of::<TransportTable>()),
+            ("[record]", keys_of::<RecordTable>()),
+            ("[[variant]]", keys_of::<VariantTable>()),
+        ] {
+            assert_documented(HEADING, section, keys);
+        }
+    }
+
+    /// Each plan that is given can be read, and says in its first line what it is after.
+    #[test]
+    fn the_given_plans_are_good() {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../configs/experiments/fabric");
+        let mut count = 0;
+        for entry in fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            let read = Experiment::read(&path, None).unwrap();
+            assert!(fs::read_to_string(&path).unwrap().starts_with("# Figure "), "{}", read.name);
+            count += 1;
+        }
+        assert!(count > 0);
+    }
+}

@@ -1,0 +1,362 @@
+//! Results for people and tools.
+
+use std::fmt::Write as _;
+use std::fs::File;
+use std::io::{self, BufWriter, Write};
+use std::path::Path;
+
+use anyhow::{Context as _, Result, bail};
+use serde_json::{Value as Json, json};
+use spindrift_fabric::{Done, EvTally, LinkSample, Sample};
+use spindrift_srv6::Node;
+
+use super::run::{JobOutcome, Outcome};
+use crate::units::{count, format_rate};
+
+/// Writes all results to a folder. Returns the summary, and what is in `result.json`.
+pub(super) fn write(name: &str, title: &str, outcomes: &[Outcome], folder: &Path) -> Result<(String, Json)> {
+    let summary = summary(title, outcomes);
+    put(folder, "summary.md", |file| file.write_all(summary.as_bytes()))?;
+    put(folder, "samples.csv", |file| samples(outcomes, file))?;
+    put(folder, "links.csv", |file| links(outcomes, file))?;
+    put(folder, "evs.csv", |file| evs(outcomes, file))?;
+    put(folder, "messages.csv", |file| messages(outcomes, file))?;
+    let object = object(name, title, outcomes);
+    let mut text = serde_json::to_string_pretty(&object)?;
+    text.push('\n');
+    put(folder, "result.json", |file| file.write_all(text.as_bytes()))?;
+    Ok((summary, object))
+}
+
+fn put(folder: &Path, name: &str, write: impl FnOnce(&mut BufWriter<File>) -> io::Result<()>) -> Result<()> {
+    let path = folder.join(name);
+    let written = File::create(&path).and_then(|file| {
+        let mut file = BufWriter::new(file);
+        write(&mut file)?;
+        file.flush()
+    });
+    written.with_context(|| format!("cannot write {}", path.display()))
+}
+
+/// What was there at the end of an interval, and at its beginning.
+struct Step<'a> {
+    before: &'a Sample,
+    after: &'a Sample,
+}
+
+impl Step<'_> {
+    fn time_us(&self) -> f64 {
+        self.after.at.0 as f64 / 1e3
+    }
+
+    /// Bytes that have been added, as Gb/s.
+    fn gbps(&self, before: u64, after: u64) -> f64 {
+        (after - before) as f64 * 8.0 / self.after.at.since(self.before.at).max(1) as f64
+    }
+}
+
+fn steps(outcome: &Outcome) -> impl Iterator<Item = Step<'_>> {
+    let samples = outcome.recorder.samples();
+    samples.iter().zip(samples.iter().skip(1)).map(|(before, after)| Step { before, after })
+}
+
+/// One row for each interval and host.
+fn samples(outcomes: &[Outcome], out: &mut impl Write) -> io::Result<()> {
+    let planes = outcomes.iter().map(|outcome| outcome.plan.clos.planes).max().unwrap_or_default();
+    write!(out, "variant,time_us,host,gbps,sent,repeats,losses,timeouts,marked,trimmed")?;
+    for plane in 0..planes {
+        write!(out, ",p{plane}_gbps")?;
+    }
+    writeln!(out)?;
+    for outcome in outcomes {
+        for step in steps(outcome) {
+            let hosts = outcome.plan.hosts.iter().zip(step.before.hosts.iter().zip(&step.after.hosts));
+            for (host, (before, after)) in hosts {
+                let name = outcome.plan.fabric.name(Node::Host(host.0 as u16));
+                let (a, b) = (&before.tally, &after.tally);
+                let gbps = step.gbps(a.placed_bytes, b.placed_bytes);
+                write!(out, "{},{:.3},{name},{gbps:.6}", outcome.plan.variant, step.time_us())?;
+                for (before, after) in [
+                    (a.sent, b.sent),
+                    (a.repeats, b.repeats),
+                    (a.losses, b.losses),
+                    (a.timeouts, b.timeouts),
+                    (a.marked, b.marked),
+                    (a.trimmed, b.trimmed),
+                ] {
+                    write!(out, ",{}", after - before)?;
+                }
+                for plane in 0..usize::from(planes) {
+                    match (before.plane_bytes.get(plane), after.plane_bytes.get(plane)) {
+                        (Some(&before), Some(&after)) => write!(out, ",{:.6}", step.gbps(before, after))?,
+                        _ => write!(out, ",")?,
+                    }
+                }
+                writeln!(out)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// One row for each interval and direction of a link.
+fn links(outcomes: &[Outcome], out: &mut impl Write) -> io::Result<()> {
+    writeln!(out, "variant,time_us,link,gbps,queued_bytes,marked,trimmed,dropped,lost")?;
+    for outcome in outcomes {
+        for step in steps(outcome) {
+            let links = outcome.links.iter().zip(step.before.links.iter().zip(&step.after.links));
+            for (name, (before, after)) in links {
+                let (a, b) = (before.counters, after.counters);
+                let dropped = |link: &LinkSample| {
+                    link.counters.queue.dropped_data + link.counters.queue.dropped_control
+                };
+                let lost = |link: &LinkSample| link.counters.lost_down + link.counters.lost_impaired;
+                writeln!(
+                    out,
+                    "{},{:.3},{name},{:.6},{},{},{},{},{}",
+                    outcome.plan.variant,
+                    step.time_us(),
+                    step.gbps(a.bytes, b.bytes),
+                    after.queued_bytes,
+                    b.queue.marked - a.queue.marked,
+                    b.queue.trimmed - a.queue.trimmed,
+                    dropped(after) - dropped(before),
+                    lost(after) - lost(before),
+                )?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// One row for each sample, flow and plane.
+fn evs(outcomes: &[Outcome], out: &mut impl Write) -> io::Result<()> {
+    writeln!(out, "variant,time_us,flow,plane,good,skip,reserve,assumed_bad,denied")?;
+    for outcome in outcomes {
+        for sample in outcome.recorder.samples() {
+            for (flow, planes) in outcome.flows.iter().zip(&sample.flows) {
+                for (plane, evs) in planes.iter().enumerate() {
+                    let EvTally { good, skip, reserve, assumed_bad, denied } = evs;
+                    let time_us = sample.at.0 as f64 / 1e3;
+                    write!(out, "{},{time_us:.3},{flow},{plane}", outcome.plan.variant)?;
+                    writeln!(out, ",{good},{skip},{reserve},{assumed_bad},{denied}")?;
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+/// One row for each message that is complete.
+fn messages(outcomes: &[Outcome], out: &mut impl Write) -> io::Result<()> {
+    writeln!(out, "variant,workload,from,to,bytes,posted_ns,complete_ns")?;
+    for outcome in outcomes {
+        for job in &outcome.jobs {
+            for Done { side, len, posted, done } in &job.messages {
+                let Some(&(first, second)) = job.pairs.get(side.pair as usize) else { continue };
+                let (from, to) = if side.second { (second, first) } else { (first, second) };
+                let name =
+                    |host: spindrift_fabric::HostId| outcome.plan.fabric.name(Node::Host(host.0 as u16));
+                let (from, to) = (name(from), name(to));
+                let variant = &outcome.plan.variant;
+                writeln!(out, "{variant},{},{from},{to},{len},{},{}", job.name, posted.0, done.0)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// How values are spread.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(super) struct Spread {
+    pub(super) count: usize,
+    pub(super) mean: f64,
+    pub(super) min: f64,
+    pub(super) p50: f64,
+    pub(super) p90: f64,
+    pub(super) p99: f64,
+    pub(super) p999: f64,
+    pub(super) max: f64,
+}
+
+impl Spread {
+    /// Of some values: percentiles are values that are there, by nearest rank.
+    pub(super) fn of(mut values: Vec<f64>) -> Self {
+        values.sort_by(f64::total_cmp);
+        let count = values.len();
+        let rank = |share: f64| {
+            let rank = (share * count as f64).ceil() as usize;
+            values.get(rank.clamp(1, count.max(1)) - 1).copied().unwrap_or_default()
+        };
+        Self {
+            count,
+            mean: values.iter().sum::<f64>() / count.max(1) as f64,
+            min: rank(0.0),
+            p50: rank(0.5),
+            p90: rank(0.9),
+            p99: rank(0.99),
+            p999: rank(0.999),
+            max: rank(1.0),
+        }
+    }
+
+    fn json(self) -> Json {
+        let Self { count, mean, min, p50, p90, p99, p999, max } = self;
+        json!({ "count": count, "mean": mean, "min": min, "p50": p50, "p90": p90, "p99": p99, "p99.9": p999, "max": max })
+    }
+}
+
+impl JobOutcome {
+    /// How long messages took, from when they were ordered to when their senders knew of their arrival, in us.
+    pub(super) fn times_us(&self) -> Spread {
+        Spread::of(self.messages.iter().map(|done| done.done.since(done.posted) as f64 / 1e3).collect())
+    }
+
+    /// Payload of each connection from its first order to its last completion, in Gb/s.
+    pub(super) fn gbps(&self) -> Spread {
+        let mut ways = vec![(0_u64, u64::MAX, 0); self.pairs.len()];
+        for done in &self.messages {
+            let Some((bytes, first, last)) = ways.get_mut(done.side.pair as usize) else { continue };
+            *bytes += u64::from(done.len);
+            (*first, *last) = ((*first).min(done.posted.0), done.done.0);
+        }
+        let rates = ways.into_iter().filter(|(bytes, ..)| *bytes > 0);
+        Spread::of(
+            rates.map(|(bytes, first, last)| bytes as f64 * 8.0 / (last - first).max(1) as f64).collect(),
+        )
+    }
+}
+
+fn object(name: &str, title: &str, outcomes: &[Outcome]) -> Json {
+    let job = |job: &JobOutcome| {
+        let failures = job.failures.iter().map(
+            |failure| json!({ "at_ns": failure.at.0, "connection": failure.side.pair, "why": failure.why }),
+        );
+        json!({
+            "name": job.name,
+            "connections": job.pairs.len(),
+            "finished_ns": job.finished_ns,
+            "bytes": job.messages.iter().map(|done| u64::from(done.len)).sum::<u64>(),
+            "message_us": job.times_us().json(),
+            "connection_gbps": job.gbps().json(),
+            "failures": failures.collect::<Vec<_>>(),
+        })
+    };
+    let variant = |outcome: &Outcome| {
+        let counters = &outcome.counters;
+        let events = outcome.events.iter().map(|(at_ns, what, _)| json!({ "at_ns": at_ns, "what": what }));
+        json!({
+            "variant": outcome.plan.variant,
+            "seed": outcome.plan.seed,
+            "hosts": outcome.plan.fabric.hosts().len(),
+            "planes": outcome.plan.clos.planes,
+            "ended_ns": outcome.ended_ns,
+            "done": outcome.done,
+            "workloads": outcome.jobs.iter().map(job).collect::<Vec<_>>(),
+            "events": events.collect::<Vec<_>>(),
+            "packets": {
+                "sent": counters.sent,
+                "delivered": counters.delivered,
+                "dropped": counters.dropped,
+                "lost": counters.lost,
+                "corrupted": counters.corrupted,
+                "duplicated": counters.duplicated,
+                "overrun": counters.overrun,
+                "unroutable": counters.unroutable,
+                "hops": counters.hops,
+            },
+        })
+    };
+    json!({
+        "experiment": name,
+        "title": title,
+        "version": env!("CARGO_PKG_VERSION"),
+        "variants": outcomes.iter().map(variant).collect::<Vec<_>>(),
+    })
+}
+
+/// A page in Markdown.
+fn summary(title: &str, outcomes: &[Outcome]) -> String {
+    let mut page = format!("# {title}\n");
+    for outcome in outcomes {
+        if !outcome.plan.variant.is_empty() {
+            let _ = write!(page, "\n## {}\n", outcome.plan.variant);
+        }
+        page += &summary_of(outcome);
+    }
+    page
+}
+
+fn summary_of(outcome: &Outcome) -> String {
+    let (clos, mut page) = (&outcome.plan.clos, String::new());
+    let hosts = count(outcome.plan.fabric.hosts().len() as u64, "host");
+    let planes = count(clos.planes.into(), "plane");
+    let _ = writeln!(
+        page,
+        "\n{hosts}, {planes} of {}, {:.3} ms simulated{}.\n",
+        format_rate(clos.host_rate_bps),
+        outcome.ended_ns as f64 / 1e6,
+        if outcome.done { ", all work done" } else { "" }
+    );
+    for job in &outcome.jobs {
+        let (times, rates) = (job.times_us(), job.gbps());
+        let _ = writeln!(
+            page,
+            "- {}: {}, {}; each {:.3} to {:.3} Gb/s, mean {:.3}; a message took {:.3} us (median), {:.3} (99 %), {:.3} (longest)",
+            job.name,
+            count(job.pairs.len() as u64, "connection"),
+            count(times.count as u64, "message"),
+            rates.min,
+            rates.max,
+            rates.mean,
+            times.p50,
+            times.p99,
+            times.max,
+        );
+        if let Some(failure) = job.failures.first() {
+            let failed = count(job.failures.len() as u64, "FAILURE");
+            let _ = writeln!(
+                page,
+                "  {failed}, the first at {:.3} ms: {}",
+                failure.at.0 as f64 / 1e6,
+                failure.why
+            );
+        }
+    }
+    let counters = &outcome.counters;
+    let _ = writeln!(
+        page,
+        "- {} packets sent, {} dropped, {} lost, {} corrupted, {} duplicated",
+        counters.sent, counters.dropped, counters.lost, counters.corrupted, counters.duplicated
+    );
+    for (at_ns, what, _) in &outcome.events {
+        let _ = writeln!(page, "- at {:.3} ms, {what}", *at_ns as f64 / 1e6);
+    }
+    page
+}
+
+/// How fast it went.
+pub(super) fn speed(outcomes: &[Outcome]) -> String {
+    let hops: u64 = outcomes.iter().map(|outcome| outcome.counters.hops).sum();
+    let wall: f64 = outcomes.iter().map(|outcome| outcome.wall.as_secs_f64()).sum();
+    let rate = hops as f64 / wall.max(1e-9) / 1e6;
+    format!(
+        "{:.1} million packet-hops in {wall:.1} s of one processor, {rate:.2} million/s",
+        hops as f64 / 1e6
+    )
+}
+
+/// An error if a connection failed.
+pub(super) fn check(outcomes: &[Outcome]) -> Result<()> {
+    for outcome in outcomes {
+        for job in &outcome.jobs {
+            if let Some(failure) = job.failures.first() {
+                let variant = &outcome.plan.variant;
+                let of = if variant.is_empty() { String::new() } else { format!(" of variant {variant}") };
+                let why = failure.why;
+                bail!("workload {}{of}: a connection failed at {} ns: {why}", job.name, failure.at.0);
+            }
+        }
+    }
+    Ok(())
+}

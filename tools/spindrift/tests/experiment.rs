@@ -1,0 +1,418 @@
+//! `spindrift experiment`: what it writes, that it writes the same each time, and which plans it refuses.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing, reason = "tests")]
+
+mod support;
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use support::{json, refused, run, stderr, stdout, temp};
+
+const FABRIC: &str = "[fabric]\nplanes = 2\nt0 = 2\nt1 = 4\nhosts_per_t0 = 4\nhost_rate = \"100G\"\n";
+
+/// A folder with a plan in it, removed at the end.
+struct Plan(PathBuf);
+
+impl Plan {
+    fn new(name: &str, text: &str) -> Self {
+        let folder = temp(name);
+        fs::create_dir_all(&folder).unwrap();
+        fs::write(folder.join("plan.toml"), text).unwrap();
+        Self(folder)
+    }
+
+    fn path(&self, name: &str) -> String {
+        self.0.join(name).to_str().unwrap().to_owned()
+    }
+
+    /// Runs it, and returns the folder of the results.
+    fn run(&self, results: &str, options: &[&str]) -> PathBuf {
+        let (plan, folder) = (self.path("plan.toml"), self.path(results));
+        let output = run(&[&["experiment", &plan, "-o", &folder], options].concat());
+        assert_eq!((output.status.code(), stderr(&output).as_str()), (Some(0), ""));
+        folder.into()
+    }
+}
+
+impl Drop for Plan {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// Rows of a table by the names of its columns.
+fn rows(folder: &Path, name: &str) -> Vec<BTreeMap<String, String>> {
+    let text = fs::read_to_string(folder.join(name)).unwrap();
+    let mut lines = text.lines();
+    let names: Vec<_> = lines.next().unwrap().split(',').map(str::to_owned).collect();
+    lines
+        .map(|line| {
+            let values: Vec<_> = line.split(',').map(str::to_owned).collect();
+            assert_eq!(values.len(), names.len(), "{name}: {line}");
+            names.iter().cloned().zip(values).collect()
+        })
+        .collect()
+}
+
+fn number(row: &BTreeMap<String, String>, column: &str) -> f64 {
+    row[column].parse().unwrap_or_else(|_| panic!("{column}: {row:?}"))
+}
+
+/// Every kind of workload and of fault, in two variants.
+fn everything() -> String {
+    let workload = |rest: &str| format!("[[workload]]\n{rest}\n");
+    let fault = |place: &str, action: &str, rest: &str| {
+        format!("[[fault]]\nat = \"100us\"\nwhere = \"{place}\"\naction = \"{action}\"\n{rest}\n")
+    };
+    [
+        "[experiment]\ntitle = \"Everything\"\nduration = \"20ms\"\nsample = \"50us\"\nseed = 5\n".to_owned(),
+        FABRIC.to_owned(),
+        "[record]\nhosts = \"h1-h3, h8\"\nlinks = [\"p0-t0-0:h1\"]\n".to_owned(),
+        workload("kind = \"write\"\nfrom = \"h1, h3-h4\"\nto = \"h8\"\nsize = \"64K\"\ncount = 20"),
+        workload("kind = \"permutation\"\nby = 3\nsize = \"256K\"\ndepth = 2\ncount = 5\nstart = \"50us\""),
+        workload("kind = \"ping-pong\"\nfrom = \"h2\"\nto = \"h7\"\nsize = \"8\"\ncount = 10"),
+        workload("kind = \"neighbours\"\nhosts = \"h1-h4\"\nsize = \"128K\"\ncount = 3"),
+        workload("kind = \"all-reduce\"\nhosts = \"h5-h8\"\nsize = \"1M\"\ncount = 2"),
+        workload("kind = \"all-to-all\"\nsize = \"32K\"\nat_a_time = 2"),
+        workload(
+            "kind = \"poisson\"\nhosts = \"h1-h6\"\nload = 0.3\nsizes = [[\"1K\", 50], [\"100K\", 100]]\nstop = \"200us\"",
+        ),
+        workload("kind = \"trace\"\nfile = \"trace.csv\""),
+        fault("h1:p0-t0-0", "down", "for = \"300us\""),
+        fault("h2:p1-t0-0", "dark", "for = \"100us\"\nevery = \"300us\"\ntimes = 2"),
+        fault("p0-t1-1", "stop", "for = \"1ms\""),
+        fault("h6", "pause", "for = \"100us\""),
+        fault("p1-t0-0:p1-t1-0", "loss=10%,dir=up", "for = \"1ms\""),
+        fault("p1-t0-0:p1-t1-0", "corrupt=5%,dir=up", "for = \"2ms\""),
+        fault("p1-t0-1:p1-t1-2, p1-t0-1:p1-t1-3", "reorder=20%,late=5us", "for = \"1ms\""),
+        fault("p0-t0-1", "duplicate=10%", "for = \"1ms\""),
+        fault("p0-t0-1:p0-t1-0", "rate=20G", ""),
+        fault("h7", "ecn=50%,dir=down", ""),
+        fault("h8:p0-t0-1", "blackhole,dir=up", "for = \"200us\""),
+        "[[variant]]\nname = \"usual\"\n".to_owned(),
+        "[[variant]]\nname = \"hashed\"\nset = { \"transport.routing\" = \"ecmp\", \"workload.0.count\" = 10 }\n"
+            .to_owned(),
+    ]
+    .concat()
+}
+
+const TRACE: &str =
+    "start_ns,from,to,bytes,after\n# a comment\n1000,h1,h2,5000\n0,h2,h1,9000,\n500,h3,h1,70000,1\n";
+
+const FILES: [&str; 6] = ["samples.csv", "links.csv", "evs.csv", "messages.csv", "result.json", "summary.md"];
+
+fn bytes(folder: &Path) -> Vec<Vec<u8>> {
+    FILES.iter().map(|name| fs::read(folder.join(name)).unwrap()).collect()
+}
+
+#[test]
+fn two_runs_of_a_plan_write_the_same_bytes() {
+    let plan = Plan::new("everything", &everything());
+    fs::write(plan.path("trace.csv"), TRACE).unwrap();
+    let first = plan.run("first", &["-j", "1"]);
+    let second = plan.run("second", &["-j", "2"]);
+    assert_eq!(bytes(&first), bytes(&second));
+    let other = plan.run("other", &["--seed", "6"]);
+    for (name, (one, another)) in FILES.iter().zip(bytes(&first).iter().zip(&bytes(&other))) {
+        assert_ne!(one, another, "{name}");
+    }
+    // All of it happened.
+    let result = json(&fs::read(first.join("result.json")).unwrap());
+    for (variant, writes) in result["variants"].as_array().unwrap().iter().zip([20, 10]) {
+        assert_eq!(variant["done"], true, "{variant}");
+        let counts: Vec<_> =
+            variant["workloads"].as_array().unwrap().iter().map(|job| &job["message_us"]["count"]).collect();
+        let counts: Vec<_> = counts.iter().map(|count| count.as_u64().unwrap()).collect();
+        assert_eq!(counts[..6], [3 * writes, 8 * 5, 2 * 10, 4 * 3, 4 * 6 * 2, 8 * 7], "{counts:?}");
+        assert!(counts[6] > 10 && counts[7] == 3, "{counts:?}");
+        let begun = variant["events"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .filter(|event| !event["what"].as_str().unwrap().ends_with("ends"));
+        assert_eq!(begun.count(), 12, "{}", variant["events"]);
+        for kind in ["lost", "corrupted", "duplicated", "dropped"] {
+            assert!(variant["packets"][kind].as_u64() > Some(0), "{kind}: {}", variant["packets"]);
+        }
+    }
+    let names: Vec<_> =
+        result["variants"].as_array().unwrap().iter().map(|one| one["variant"].as_str()).collect();
+    assert_eq!(names, [Some("usual"), Some("hashed")]);
+}
+
+/// What the tables say adds up to what was sent.
+#[test]
+fn tables_tell_what_happened() {
+    let text = format!(
+        "[experiment]\ntitle = \"A port fails\"\nduration = \"2ms\"\nsample = \"10us\"\n{FABRIC}\
+         [[workload]]\nkind = \"write\"\nfrom = \"h1\"\nto = \"h5\"\nsize = \"256K\"\nstop = \"900us\"\n\
+         [[fault]]\nat = \"300us\"\nwhere = \"h5:p1-t0-1\"\naction = \"down\"\nfor = \"300us\"\n"
+    );
+    let plan = Plan::new("tables", &text);
+    let folder = plan.run("results", &[]);
+    let samples = rows(&folder, "samples.csv");
+    let at = |host: &str, from: f64, to: f64| -> Vec<_> {
+        let within = |row: &&BTreeMap<_, _>| number(row, "time_us") > from && number(row, "time_us") <= to;
+        samples.iter().filter(|row| row["host"] == host).filter(within).collect()
+    };
+    let mean = |rows: &[&BTreeMap<String, String>], column: &str| {
+        rows.iter().map(|row| number(row, column)).sum::<f64>() / rows.len() as f64
+    };
+    // Two planes, one, and two again once a probe of each entropy value has come back.
+    let (before, during) = (at("h5", 100.0, 300.0), at("h5", 350.0, 600.0));
+    assert_eq!((before.len(), during.len()), (20, 25));
+    for (rows, gbps, p1) in [(&before, 190.0, 100.0), (&during, 95.0, 0.0)] {
+        assert!((mean(rows, "gbps") - gbps).abs() < 3.0, "{}", mean(rows, "gbps"));
+        assert!((mean(rows, "p0_gbps") - 100.0).abs() < 2.0, "{}", mean(rows, "p0_gbps"));
+        assert!((mean(rows, "p1_gbps") - p1).abs() < 2.0, "{}", mean(rows, "p1_gbps"));
+    }
+    let messages = rows(&folder, "messages.csv");
+    let placed: f64 = samples.iter().map(|row| number(row, "gbps") * 10e-6 * 1e9 / 8.0).sum();
+    let sent: f64 = messages.iter().map(|row| number(row, "bytes")).sum();
+    assert!((placed - sent).abs() < 1e3, "{placed} {sent}");
+    assert!(
+        messages.iter().all(|row| row["from"] == "h1" && row["to"] == "h5" && row["workload"] == "write")
+    );
+    // The link is dead in both directions while the fault lasts, and is the first in the table.
+    let links = rows(&folder, "links.csv");
+    let down = |row: &&BTreeMap<String, String>| (310.0..=600.0).contains(&number(row, "time_us"));
+    let down: Vec<_> = links.iter().filter(down).collect();
+    assert_eq!(down.len(), 2 * 30);
+    assert!(down[0]["link"] == "h5:p1-t0-1" && down[1]["link"] == "p1-t0-1:h5");
+    assert!(down.iter().skip(2).all(|row| number(row, "gbps") == 0.0));
+    assert!(links.iter().map(|row| number(row, "lost")).sum::<f64>() > 0.0);
+    let repeats = samples.iter().map(|row| number(row, "repeats")).sum::<f64>();
+    assert!(repeats > 0.0);
+    // Each of its four paths in a plane is in one state.
+    let evs = rows(&folder, "evs.csv");
+    let total = |row: &BTreeMap<String, String>| {
+        ["good", "skip", "reserve", "assumed_bad", "denied"]
+            .map(|name| number(row, name) as u32)
+            .iter()
+            .sum::<u32>()
+    };
+    assert!(!evs.is_empty() && evs.iter().all(|row| row["flow"] == "h1-h5" && total(row) == 4));
+    let summary = fs::read_to_string(folder.join("summary.md")).unwrap();
+    for part in [
+        "# A port fails\n",
+        "8 hosts, 2 planes of 100Gbit",
+        "at 0.300 ms, h5:p1-t0-1: down\n",
+        "at 0.600 ms, h5:p1-t0-1: down ends\n",
+    ] {
+        assert!(summary.contains(part), "{part}: {summary}");
+    }
+    let output = run(&["experiment", &plan.path("plan.toml"), "-o", folder.to_str().unwrap(), "--json"]);
+    assert_eq!(json(&output.stdout), json(&fs::read(folder.join("result.json")).unwrap()));
+}
+
+/// Faults that overlap do not end each other.
+#[test]
+fn faults_overlap() {
+    let text = format!(
+        "[experiment]\ntitle = \"Overlap\"\nduration = \"500us\"\nsample = \"100us\"\n{FABRIC}\
+         [[workload]]\nkind = \"write\"\nfrom = \"h1, h5\"\nto = \"h2, h6\"\n\
+         [[fault]]\nat = \"100us\"\nfor = \"300us\"\nwhere = \"h2:p0-t0-0\"\naction = \"dark\"\n\
+         [[fault]]\nat = \"200us\"\nfor = \"100us\"\nwhere = \"h2:p0-t0-0\"\naction = \"down\"\n\
+         [[fault]]\nfor = \"100us\"\nwhere = \"h5:p1-t0-1\"\naction = \"rate=50G\"\n\
+         [[fault]]\nfor = \"200us\"\nwhere = \"h5:p1-t0-1\"\naction = \"rate=20G,dir=up\"\n"
+    );
+    let plan = Plan::new("overlap", &text);
+    let folder = plan.run("results", &[]);
+    let links = rows(&folder, "links.csv");
+    let gbps = |link: &str| -> Vec<_> {
+        links.iter().filter(|row| row["link"] == link).map(|row| number(row, "gbps").round()).collect()
+    };
+    let (dark, slow) = (gbps("p0-t0-0:h2"), gbps("h5:p1-t0-1"));
+    assert!(dark[0] > 90.0 && dark[1..4].iter().all(|&rate| rate < 10.0), "{dark:?}");
+    assert!(slow[..2].iter().all(|rate| (19.0..=21.0).contains(rate)) && slow[3] > 90.0, "{slow:?}");
+}
+
+#[test]
+#[expect(clippy::too_many_lines, reason = "one row for each thing that can be wrong")]
+fn plans_that_cannot_be_are_refused_with_their_place() {
+    let base = format!(
+        "[experiment]\ntitle = \"x\"\nduration = \"1ms\"\n{FABRIC}[[workload]]\nkind = \"write\"\nfrom = \"h1\"\nto = \"h2\"\n"
+    );
+    let fault = |rest: &str| format!("{base}[[fault]]\n{rest}\n");
+    let other = |from: &str, to: &str| {
+        assert!(base.contains(from), "{from}");
+        base.replace(from, to)
+    };
+    let workload = |rest: &str| other("kind = \"write\"\nfrom = \"h1\"\nto = \"h2\"\n", rest);
+    let variant = |rest: &str| format!("{base}[[variant]]\n{rest}\n");
+    for (number, (text, parts)) in [
+        (other("title = \"x\"\n", ""), &["line 1, column 1", "`title` is missing"][..]),
+        (other("duration = \"1ms\"\n", ""), &["line 1", "`duration` is missing"]),
+        (other("\"1ms\"", "\"soon\""), &["line 3, column 12", "`soon` is not a duration"]),
+        (other("\"1ms\"", "\"1ms\"\nsample = \"1ns\""), &["line 4, column 10", "further apart"]),
+        (other("planes = 2", "planes = 0"), &["line 5, column 10", "planes"]),
+        (other("t1 = 4", "t1 = 0"), &["line 7, column 6", "t1 = 0"]),
+        (other("t1 = 4", "t1 = 4\necn_low = \"5us\"\necn_high = \"4us\""), &["line 9, column 12", "ecn_low"]),
+        (other("\"100G\"", "\"fast\""), &["line 9, column 13", "fast"]),
+        (other("\"h1\"", "\"h9\""), &["line 12, column 8", "no host \"h9\"", "h1 to h8"]),
+        (other("\"h1\"", "\"h3-h2\""), &["line 12, column 8", "h3-h2", "ends before"]),
+        (other("\"h1\"", "\"h2\""), &["line 13, column 6", "h2 sends to itself"]),
+        (other("\"h2\"", "\"h2-h4\"").replace("\"h1\"", "\"h1, h5\""), &["line 13", "3 hosts for 2"]),
+        (workload(""), &["line 10", "`kind` is missing"]),
+        (workload("kind = \"write\"\nto = \"h2\""), &["line 10", "`from` is missing"]),
+        (workload("kind = \"write\"\nby = 3"), &["line 12, column 6", "kind write", "from, to, size"]),
+        (workload("kind = \"permutation\"\nby = 8"), &["line 12", "to itself"]),
+        (workload("kind = \"permutation\"\nhosts = \"h1,h1\""), &["line 12", "named once"]),
+        (workload("kind = \"permutation\"\nsize = \"0\""), &["line 12, column 8", "1 byte or more"]),
+        (workload("kind = \"permutation\"\nsize = \"4G\""), &["line 12, column 8", "less than 4 GiB"]),
+        (workload("kind = \"permutation\"\ndepth = 0"), &["line 12", "1 or more"]),
+        (workload("kind = \"permutation\"\ncount = 0"), &["line 12", "1 or more"]),
+        (
+            workload("kind = \"permutation\"\nstart = \"2us\"\nstop = \"1us\""),
+            &["line 13", "ends before it begins"],
+        ),
+        (workload("kind = \"all-reduce\"\nsize = \"64G\""), &["line 12", "less than 4 GiB"]),
+        (workload("kind = \"poisson\"\nstop = \"1us\""), &["line 10", "`load` is missing"]),
+        (workload("kind = \"poisson\"\nload = 0.5"), &["line 10", "`stop` is missing"]),
+        (workload("kind = \"poisson\"\nload = 0.0\nstop = \"1us\""), &["line 12, column 8", "above 0"]),
+        (
+            workload("kind = \"poisson\"\nload = 1\nstop = \"1us\"\nsizes = [[\"1K\", 50]]"),
+            &["line 14, column 9", "up to 100"],
+        ),
+        (workload("kind = \"trace\""), &["line 10", "`file` is missing"]),
+        (workload("kind = \"trace\"\nfile = \"none.csv\""), &["line 12, column 8", "none.csv"]),
+        (
+            format!("{base}[[workload]]\nkind = \"write\"\nname = \"write\"\nfrom = \"h1\"\nto = \"h2\"\n"),
+            &["line 16", "called write"],
+        ),
+        (
+            other("t0 = 2\nt1 = 4\nhosts_per_t0 = 4", "t0 = 1\nhosts_per_t0 = 1"),
+            &["line 7, column 16", "two hosts"],
+        ),
+        (format!("{base}[transport]\nmpr = 0\n"), &["line 15, column 7", "mpr_dest"]),
+        (format!("{base}[transport]\ndepth = 70000\n"), &["line 15, column 9", "max_send_wr"]),
+        (format!("{base}[transport]\nsack_threshold_bytes = 0\n"), &["line 15, column 24", "at least 1"]),
+        (format!("{base}[transport]\ntail_probe_floor_ns = 0\n"), &["line 15, column 23", "at least 1"]),
+        (format!("{base}[transport]\ntimeout = 99\n"), &["line 15, column 11", "1 to 24"]),
+        (format!("{base}[transport]\nlinear_retries = 8\n"), &["line 15, column 18", "at most 7"]),
+        (format!("{base}[transport]\nexponential_retries = 26\n"), &["line 15, column 23", "at most 25"]),
+        (format!("{base}[path]\nevs = [1, 2]\n"), &["line 15, column 7", "entropy value"]),
+        (format!("{base}[cc]\nlink_rate_gbps = 0\n"), &["line 15, column 18", "at least 1"]),
+        (format!("{base}[cc]\nbase_rtt_ns = 0\n"), &["line 15, column 15", "at least 1"]),
+        (format!("{base}[transport]\nmtu = 1500\n"), &["line 15, column 7", "1500", "4096"]),
+        (format!("{base}[transport]\ndepth = 0\n"), &["line 15", "at least one"]),
+        (format!("{base}[path]\nactive = 1\n"), &["line 15, column 10", "active = 1"]),
+        (format!("{base}[path]\nmin_active = 500\n"), &["line 15, column 14", "min_active = 500"]),
+        (format!("{base}[record]\nhosts = \"h1-h99\"\n"), &["line 15, column 9", "h99"]),
+        (
+            format!("{base}[record]\nlinks = [\"h1:p0-t0-0\", \"h1:h2\"]\n"),
+            &["line 15, column 24", "not joined"],
+        ),
+        (fault("where = \"h1\""), &["line 14", "`action` is missing"]),
+        (fault("action = \"down\""), &["line 14", "`where` is missing"]),
+        (
+            fault("where = \"h1\"\naction = \"explode\""),
+            &["line 16, column 10", "explode", "down, dark, stop"],
+        ),
+        (fault("where = \"h1, h77\"\naction = \"down\""), &["line 15, column 9", "h77"]),
+        (fault("where = \"h1\"\naction = \"stop\""), &["line 16", "no switch"]),
+        (fault("where = \"p0-t0-0\"\naction = \"pause\"\nfor = \"1us\""), &["line 16", "no host"]),
+        (fault("where = \"h1\"\naction = \"pause\""), &["line 16", "`for`"]),
+        (fault("where = \"h1\"\naction = \"down\"\nevery = \"1us\""), &["line 17", "`for`"]),
+        (variant("name = \"a\"\nset = { \"fabric.t1\" = \"many\" }"), &["line 16", "set"]),
+        (variant("name = \"a\"\nset = { \"fabric.t9\" = 1 }"), &["line 16", "t9"]),
+        (variant("name = \"a\"\nset = { \"t1\" = 1 }"), &["line 16", "t1", "fabric.t1"]),
+        (variant("name = \"a\"\nset = { \"workload.7.size\" = \"1M\" }"), &["line 16", "no 7"]),
+        (
+            variant("name = \"a\"\nset = { \"workload.0.size\" = \"0\" }"),
+            &["line 16", "workload.0.size", "1 byte"],
+        ),
+        (variant("name = \"a\"\n[[variant]]\nname = \"a\""), &["line 17, column 8", "name of its own"]),
+        (other("[[workload]]\nkind = \"write\"\nfrom = \"h1\"\nto = \"h2\"\n", ""), &["no [[workload]]"]),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let plan = Plan::new(&format!("refused-{number}"), &text);
+        refused(
+            &["experiment", &plan.path("plan.toml"), "-o", &plan.path("results")],
+            &[parts, &["plan.toml"]].concat(),
+        );
+        assert!(!Path::new(&plan.path("results")).exists(), "{text}");
+    }
+}
+
+/// The parser's own errors have the line in them.
+#[test]
+fn keys_that_are_none_are_refused() {
+    for (number, (text, parts)) in [
+        ("[experiment]\ntitel = \"x\"\n", ["line 2, column 1", "titel"]),
+        ("[experiment]\ntitle = 3\n", ["line 2, column 9", "string"]),
+        ("[experiment]\ntitle = \"x\"\n[[workload]]\nkind = \"wriet\"\n", ["line 4, column 8", "wriet"]),
+        ("[experiment\n", ["line 1", "]"]),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let plan = Plan::new(&format!("unknown-{number}"), text);
+        let output = run(&["experiment", &plan.path("plan.toml")]);
+        let error = stderr(&output);
+        assert_eq!(output.status.code(), Some(2), "{error}");
+        assert!(parts.iter().all(|part| error.contains(part)), "{error}");
+    }
+    refused(&["experiment", "/none.toml"], &["/none.toml", "cannot read the plan"]);
+}
+
+#[test]
+fn lines_of_a_trace_that_cannot_be_are_named() {
+    let base = format!(
+        "[experiment]\ntitle = \"x\"\nduration = \"1ms\"\n{FABRIC}[[workload]]\nkind = \"trace\"\nfile = \"trace.csv\"\n"
+    );
+    for (number, (trace, parts)) in [
+        ("0,h1,h2\n", ["line 1", "start_ns,from,to,bytes"]),
+        ("start_ns,from,to,bytes\n0,h1,h2,1\nx,h1,h2,1\n", ["line 3", "start_ns is \"x\""]),
+        ("0,h1,h2,1\n\n0,h1,h9,1\n", ["line 3", "no host \"h9\""]),
+        ("0,h1,h1,1\n", ["line 1", "to itself"]),
+        ("0,h1,h2,0\n", ["line 1", "at least one byte"]),
+        ("0,h1,h2,4294967296\n", ["line 1", "bytes is"]),
+        ("# none\n0,h1,h2,1,0\n", ["line 2", "not before it"]),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let plan = Plan::new(&format!("trace-{number}"), &base);
+        fs::write(plan.path("trace.csv"), trace).unwrap();
+        refused(&["experiment", &plan.path("plan.toml")], &[&parts[..], &["trace.csv"]].concat());
+    }
+}
+
+/// A connection that gives up makes the command fail, with the results written.
+#[test]
+fn a_failed_connection_is_told() {
+    let text = format!(
+        "[experiment]\ntitle = \"Cut off\"\nduration = \"2s\"\nsample = \"100ms\"\n{FABRIC}\
+         [transport]\ntimeout = 4\nlinear_retries = 1\nexponential_retries = 1\n\
+         [[workload]]\nkind = \"write\"\nfrom = \"h1\"\nto = \"h5\"\ncount = 1000\n\
+         [[fault]]\nat = \"100us\"\nwhere = \"h5\"\naction = \"dark\"\n"
+    );
+    let plan = Plan::new("cut-off", &text);
+    let output = run(&["experiment", &plan.path("plan.toml"), "-o", &plan.path("results")]);
+    let error = stderr(&output);
+    assert_eq!(output.status.code(), Some(1), "{error}");
+    assert!(
+        error.contains("workload write: a connection failed at ") && error.contains("all retries"),
+        "{error}"
+    );
+    assert!(stdout(&output).contains("1 FAILURE, the first at "), "{}", stdout(&output));
+    let result = json(&fs::read(Path::new(&plan.path("results")).join("result.json")).unwrap());
+    assert_eq!(result["variants"][0]["workloads"][0]["failures"].as_array().unwrap().len(), 1);
+    assert_eq!(result["variants"][0]["done"], false);
+}
+
+#[test]
+fn results_that_cannot_be_written_are_told() {
+    let text = format!(
+        "[experiment]\ntitle = \"x\"\nduration = \"10us\"\n{FABRIC}[[workload]]\nkind = \"permutation\"\ncount = 1\n"
+    );
+    let plan = Plan::new("unwritable", &text);
+    let output = run(&["experiment", &plan.path("plan.toml"), "-o", &plan.path("plan.toml/results")]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(stderr(&output).contains("plan.toml/results"), "{}", stderr(&output));
+}
