@@ -2,8 +2,12 @@
 //! since its result is lost; what cannot be written to standard error is dropped, since nobody is left to tell.
 
 use std::fmt::Arguments;
-use std::io::{self, ErrorKind, Write as _};
+use std::fs::File;
+use std::io::{self, BufWriter, ErrorKind, Write as _};
+use std::path::Path;
 use std::sync::OnceLock;
+
+use anyhow::{Context as _, Result};
 
 /// Exit status when the reader of standard output has gone: what shells report of a program that a broken pipe
 /// ended, 128 and the signal's number.
@@ -60,6 +64,21 @@ pub(crate) fn check() -> Result<(), Lost> {
 /// Prints a line on standard error.
 pub(crate) fn tell(line: Arguments<'_>) {
     let _ = writeln!(io::stderr(), "{line}");
+}
+
+/// Writes a file of a folder.
+pub(crate) fn put(
+    folder: &Path,
+    name: &str,
+    write: impl FnOnce(&mut BufWriter<File>) -> io::Result<()>,
+) -> Result<()> {
+    let path = folder.join(name);
+    let written = File::create(&path).and_then(|file| {
+        let mut file = BufWriter::new(file);
+        write(&mut file)?;
+        file.flush()
+    });
+    written.with_context(|| format!("cannot write {}", path.display()))
 }
 
 /// An error with its causes, outermost first. One that tells its cause itself does not make it be told twice.

@@ -72,6 +72,12 @@ pub trait Workload: Send {
     fn is_done(&self) -> bool;
 }
 
+/// A connection from each host to the next, and from the last to the first.
+fn ring(hosts: &[HostId]) -> Vec<(HostId, HostId)> {
+    let next = hosts.iter().cycle().skip(1);
+    hosts.iter().zip(next).map(|(&from, &to)| (from, to)).collect()
+}
+
 /// Posts that a test looks at.
 #[cfg(test)]
 mod testing {

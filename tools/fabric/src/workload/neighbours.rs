@@ -46,8 +46,7 @@ impl Neighbours {
 
 impl Workload for Neighbours {
     fn pairs(&self) -> Vec<(HostId, HostId)> {
-        let next = self.hosts.iter().cycle().skip(1);
-        self.hosts.iter().zip(next).map(|(&from, &to)| (from, to)).collect()
+        super::ring(&self.hosts)
     }
 
     fn start(&mut self, orders: &mut Orders) {

@@ -1,16 +1,16 @@
 //! Results for people and tools.
 
 use std::fmt::Write as _;
-use std::fs::File;
-use std::io::{self, BufWriter, Write};
+use std::io::{self, Write};
 use std::path::Path;
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Result, bail};
 use serde_json::{Value as Json, json};
 use spindrift_fabric::{Done, EvTally, LinkSample, Sample};
 use spindrift_srv6::Node;
 
 use super::run::{JobOutcome, Outcome};
+use crate::output::put;
 use crate::units::{count, format_rate};
 
 /// Writes all results to a folder. Returns the summary, and what is in `result.json`.
@@ -26,16 +26,6 @@ pub(super) fn write(name: &str, title: &str, outcomes: &[Outcome], folder: &Path
     text.push('\n');
     put(folder, "result.json", |file| file.write_all(text.as_bytes()))?;
     Ok((summary, object))
-}
-
-fn put(folder: &Path, name: &str, write: impl FnOnce(&mut BufWriter<File>) -> io::Result<()>) -> Result<()> {
-    let path = folder.join(name);
-    let written = File::create(&path).and_then(|file| {
-        let mut file = BufWriter::new(file);
-        write(&mut file)?;
-        file.flush()
-    });
-    written.with_context(|| format!("cannot write {}", path.display()))
 }
 
 /// What was there at the end of an interval, and at its beginning.

@@ -1,11 +1,10 @@
 //! Results for people and tools.
 
 use std::fmt::Write as _;
-use std::fs::File;
-use std::io::{BufWriter, Write as _};
+use std::io::Write as _;
 use std::path::Path;
 
-use anyhow::{Context as _, Result};
+use anyhow::Result;
 use serde_json::{Value as Json, json};
 
 use super::experiment::Experiment;
@@ -14,6 +13,7 @@ use super::outcome::{Effect, EventOutcome, FlowOutcome, Outcome};
 use super::recovery::ENOUGH;
 use super::series::{PlaneStep, Step, steps};
 use crate::bench::samples::{PathSample, PlaneSample, Sample, StateName};
+use crate::output::put;
 use crate::topology::SwitchKind;
 use crate::units::count;
 
@@ -37,20 +37,6 @@ pub(super) fn write(experiment: &Experiment, outcome: &Outcome, folder: &Path) -
     let png = figure.png()?;
     put(folder, "figure.png", |file| file.write_all(&png))?;
     Ok(summary)
-}
-
-fn put(
-    folder: &Path,
-    name: &str,
-    write: impl FnOnce(&mut BufWriter<File>) -> std::io::Result<()>,
-) -> Result<()> {
-    let path = folder.join(name);
-    let written = File::create(&path).and_then(|file| {
-        let mut file = BufWriter::new(file);
-        write(&mut file)?;
-        file.flush()
-    });
-    written.with_context(|| format!("cannot write {}", path.display()))
 }
 
 /// One row for each flow and ten milliseconds.
