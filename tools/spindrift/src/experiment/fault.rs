@@ -5,7 +5,7 @@ use std::time::Duration;
 use spindrift_fabric::{Clos, HostId, Impairment, Messenger, Net};
 use spindrift_srv6::{Fabric, Link, Node};
 
-use crate::lab::fault::{Dir, parse_chance, parse_dir, put};
+use crate::lab::fault::{Dir, parse_chance, parse_dir, pieces, put};
 use crate::lab::faults::Place;
 use crate::times::Times;
 use crate::units::{parse_duration, parse_ev, parse_rate};
@@ -97,11 +97,7 @@ impl FaultPlan {
 
 fn parse(text: &str) -> Result<(Action, Option<Dir>), String> {
     let (mut action, mut dir, mut evs, mut late) = (None, None, Vec::new(), None);
-    for piece in text.split(',').map(str::trim) {
-        let (name, value) = match piece.split_once('=') {
-            Some((name, value)) => (name.trim(), Some(value.trim())),
-            None => (piece, None),
-        };
+    for (piece, name, value) in pieces(text) {
         let bad = |why: String| format!("`{piece}`: {why}");
         match name {
             "dir" => put(&mut dir, parse_dir(value)).map_err(bad)?,

@@ -79,11 +79,7 @@ impl FromStr for LinkFault {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let (mut action, mut dir, mut packets, mut mark, mut trim) = (None, None, None, None, None);
-        for piece in text.split(',').map(str::trim) {
-            let (name, value) = match piece.split_once('=') {
-                Some((name, value)) => (name.trim(), Some(value.trim())),
-                None => (piece, None),
-            };
+        for (piece, name, value) in pieces(text) {
             let bad = |why: String| format!("`{piece}`: {why}");
             match name {
                 "dir" => put(&mut dir, parse_dir(value)).map_err(bad)?,
@@ -117,6 +113,14 @@ impl FromStr for LinkFault {
         }
         Ok(Self { action, dir, packets, mark, trim })
     }
+}
+
+/// The pieces of a fault between its commas: each whole, its name, and the value behind `=`.
+pub(crate) fn pieces(text: &str) -> impl Iterator<Item = (&str, &str, Option<&str>)> {
+    text.split(',').map(str::trim).map(|piece| match piece.split_once('=') {
+        Some((name, value)) => (piece, name.trim(), Some(value.trim())),
+        None => (piece, piece, None),
+    })
 }
 
 /// Keeps a value that was not given yet.
