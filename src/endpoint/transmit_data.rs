@@ -92,12 +92,7 @@ impl Endpoint {
         let Some((seq, kind)) = qp.requester.next_send(qp.cwnd.get(&self.cwnds)) else {
             return self.pass(list, slot);
         };
-        let avoid = qp.requester.last_ev(seq, kind);
-        let free = match avoid {
-            Some(avoid) if qp.requester.waits_for_another_plane() => qp.paths.others_if_any(free, avoid),
-            _ => free,
-        };
-        let Some(path) = qp.paths.pick_path(free, avoid) else { return without_path(qp) };
+        let Some(path) = path_of_repair(qp, seq, kind, free) else { return without_path(qp) };
         let Some(template) = template(&self.peers, qp.peer, path.plane) else { return Turn::Idle };
         let to = To { qpn: qp.dest_qpn, trimmable: qp.trimmable, path, template };
         let ticket = self.next_ticket;
@@ -142,6 +137,18 @@ impl Endpoint {
 fn begin_burst(qp: &mut Qp, cwnds: &SharedCwnds, most: usize, same_path_batch: usize) {
     let packets = qp.requester.sendable(qp.cwnd.get(cwnds)).min(most);
     qp.paths.begin_burst(packets.div_ceil(same_path_batch));
+}
+
+/// The path of what is sent again, or in the place of a tail probe.
+fn path_of_repair(qp: &mut Qp, seq: u64, kind: SendKind, free: PortMask) -> Option<Picked> {
+    let Some(avoid) = qp.requester.last_ev(seq, kind) else { return qp.paths.pick_path(free, None) };
+    let bad = if qp.requester.tries_bad_path(kind) { qp.paths.pick_bad(free, avoid) } else { None };
+    if bad.is_some() {
+        return bad;
+    }
+    let waits = qp.requester.waits_for_another_plane();
+    let free = if waits { qp.paths.others_if_any(free, avoid) } else { free };
+    qp.paths.pick_path(free, Some(avoid))
 }
 
 /// Counts a packet that leaves with `len` bytes of payload.

@@ -1,6 +1,6 @@
 //! How feedback changes the state of an entropy value, and which entropy values are in use.
 
-use super::{BAD, DENIED, EvId, EvState, Paths, Plane, PortMask, SKIP};
+use super::{ALIVE, BAD, DENIED, Entry, EvId, EvState, Paths, Plane, PortMask, SKIP};
 use crate::time::Time;
 use crate::wire::Ev;
 
@@ -33,6 +33,8 @@ impl Paths {
     pub fn on_ecn(&mut self, id: EvId, _now: Time) {
         if self.skip_once(id) {
             self.counters.ecn_skips += 1;
+        } else {
+            self.shows_life(id);
         }
     }
 
@@ -55,11 +57,13 @@ impl Paths {
     /// A packet on this path was lost, not trimmed: the path is assumed to have failed and goes out of
     /// use at once, a backup of the same plane takes its place (MRC paper, sections 2.1 and 4).
     ///
-    /// If no backup is left on any plane and this one is needed to keep `min_active` paths, it stays in
-    /// use, is passed over once, and `floor_holds` counts it.
+    /// If no backup is left on any plane and this one is needed to keep `min_active` paths, a bad one that has shown life
+    /// since it went bad takes its place (`floor_returns` counts it). If there is none, this one stays in use, is passed over
+    /// once, and `floor_holds` counts it.
     pub fn on_loss(&mut self, id: EvId, now: Time) {
         let Some(entry) = self.entries.get_mut(usize::from(id.0)) else { return };
         entry.drops = entry.drops.saturating_add(1);
+        entry.flags &= !ALIVE;
         self.counters.losses += 1;
         self.assume_bad(id, now);
     }
@@ -69,7 +73,7 @@ impl Paths {
     /// path still works, so it does not count as an answered probe.
     #[inline]
     pub fn on_delivered(&mut self, id: EvId, now: Time) {
-        if self.entries.get(usize::from(id.0)).is_some_and(|entry| entry.flags & BAD != 0) {
+        if self.shows_life(id) {
             self.probe_soon(id, now);
         }
     }
@@ -183,12 +187,17 @@ impl Paths {
         if entry.flags & (BAD | DENIED) != 0 {
             return;
         }
-        if self.is_needed(entry.plane) {
-            self.counters.floor_holds += 1;
-            self.skip_once(id);
-            return;
-        }
         let plane = entry.plane;
+        if self.is_needed(plane) {
+            let Some(other) = self.bad_to_use(|other| other.flags & ALIVE != 0) else {
+                self.counters.floor_holds += 1;
+                self.skip_once(id);
+                return;
+            };
+            self.counters.floor_returns += 1;
+            self.revive(other, 0);
+            self.heal_reverse(self.plane(other));
+        }
         self.take_out(id.0);
         self.set_flags(id.0, BAD);
         self.schedule_first_probe(id, now);
@@ -250,15 +259,30 @@ impl Paths {
     fn keep_floor(&mut self) {
         self.share_backups();
         while self.active_open() < self.min_active {
-            let bad = self.entries.iter().zip(0..).filter(|(entry, _)| {
-                entry.flags & BAD != 0
-                    && PortMask(self.open).contains(entry.plane)
-                    && self.planes.get(usize::from(entry.plane)).is_some_and(Plane::is_short)
-            });
-            // Evenly over the planes.
-            let Some((_, id)) = bad.min_by_key(|(entry, _)| self.active_len(entry.plane)) else { return };
+            let Some(id) = self.bad_to_use(|_| true) else { return };
             self.counters.floor_returns += 1;
-            self.revive(EvId(id), SKIP);
+            self.revive(id, SKIP);
+        }
+    }
+
+    /// The bad entropy value on an open plane, among those that are `fit`, to use if one must be used: one that has shown life, then
+    /// one of the plane that has the fewest in use.
+    fn bad_to_use(&self, fit: impl Fn(&Entry) -> bool) -> Option<EvId> {
+        let open = PortMask(self.open);
+        let bad = self.entries.iter().zip(0..);
+        let bad = bad.filter(|(entry, _)| entry.flags & BAD != 0 && open.contains(entry.plane) && fit(entry));
+        let least = bad.min_by_key(|(entry, _)| (entry.flags & ALIVE == 0, self.active_len(entry.plane)));
+        least.map(|(_, id)| EvId(id))
+    }
+
+    /// A packet on this path arrived: noted if it is bad. Says whether it is.
+    pub(super) fn shows_life(&mut self, id: EvId) -> bool {
+        match self.entries.get_mut(usize::from(id.0)) {
+            Some(entry) if entry.flags & BAD != 0 => {
+                entry.flags |= ALIVE;
+                true
+            }
+            _ => false,
         }
     }
 

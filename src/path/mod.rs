@@ -104,7 +104,7 @@ struct Entry {
     /// Losses so far; stays at its maximum.
     drops: u16,
     plane: u8,
-    /// `SKIP`, `BAD`, `DENIED` (at most one of the last two), `PROBING`.
+    /// `SKIP`, `BAD`, `DENIED` (at most one of the last two), `PROBING`, `ALIVE`.
     flags: u8,
 }
 
@@ -116,6 +116,8 @@ const BAD: u8 = 2;
 const DENIED: u8 = 4;
 /// Bad, and a probe is in flight.
 const PROBING: u8 = 8;
+/// Bad, and a packet has arrived on it since the last loss or unanswered probe.
+const ALIVE: u8 = 16;
 
 /// One plane's part of the arrays, and where its rotation stands.
 ///

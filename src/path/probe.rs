@@ -6,7 +6,7 @@
 //! from then on, once for every such relapse, so that a flapping path comes back only when enough
 //! probes succeed over time (MRC paper, section 3).
 
-use super::{BAD, EvId, EvMark, PROBING, PathConfig, Paths, PortMask, SKIP};
+use super::{ALIVE, BAD, EvId, EvMark, PROBING, PathConfig, Paths, PortMask, SKIP};
 use crate::time::Time;
 
 /// Probes of one queue pair that wait for an answer at a time. Few, because probes share the data
@@ -223,7 +223,9 @@ impl Paths {
         if let Some(place) = self.prober.in_flight.get_mut(slot) {
             *place = Some(InFlight { probe, until });
         }
-        self.set_flags(probe.ev.0, BAD | PROBING);
+        if let Some(entry) = self.entries.get_mut(usize::from(probe.ev.0)) {
+            entry.flags |= PROBING;
+        }
         self.counters.probes_sent += 1;
         self.find_next_probe();
     }
@@ -245,7 +247,7 @@ impl Paths {
         if !self.has(id.0, BAD) {
             return Some(id);
         }
-        self.set_flags(id.0, BAD);
+        self.set_flags(id.0, if mark == EvMark::AlwaysSkip { BAD } else { BAD | ALIVE });
         if mark == EvMark::AlwaysSkip {
             self.prober.failed(id.0, now);
         } else if self.prober.answered(id.0, now) {
@@ -310,7 +312,7 @@ impl Paths {
         if let Some(entry) = self.entries.get_mut(usize::from(id.0)) {
             entry.drops = entry.drops.saturating_sub(1);
         }
-        if self.has(id.0, BAD) {
+        if self.shows_life(id) {
             self.prober.acquit(id.0);
             self.probe_soon(id, now);
         }

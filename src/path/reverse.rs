@@ -202,6 +202,7 @@ impl Paths {
         let Some(state) = self.planes.get_mut(usize::from(entry.plane)) else { return };
         self.reverse.silent &= !(1 << entry.plane);
         if entry.flags & (BAD | DENIED) != 0 {
+            self.shows_life(id);
             return;
         }
         let slots = self.reverse.of_plane(entry.plane);

@@ -5,7 +5,7 @@ use core::hint::cold_path;
 use rand_xoshiro::SplitMix64;
 
 use super::select::below;
-use super::{Entry, EvId, Paths, Picked, Plane, PortMask, SKIP};
+use super::{ALIVE, BAD, Entry, EvId, Paths, Picked, Plane, PortMask, SKIP};
 
 /// Most turns a plane without room saves up. Enough for a full transmit ring of a small port; more
 /// would let a plane that was stuck for long flood its path when it gets room again.
@@ -34,6 +34,41 @@ impl Paths {
     #[expect(clippy::inline_always, reason = "the path of every packet; measured by benches/instructions.rs")]
     pub(crate) fn pick_path(&mut self, free: PortMask, avoid: Option<EvId>) -> Option<Picked> {
         let id = self.pick(free, avoid)?;
+        self.takes(id)
+    }
+
+    /// A bad entropy value of an open plane for a packet that should reach the peer while those in use may be the ones that do not
+    /// work: one of another plane than that of `avoid` if there is one, and one that has shown life if there is one; at random
+    /// among those. `None` if there is none but `avoid` in `free`.
+    #[cold]
+    pub(crate) fn pick_bad(&mut self, free: PortMask, avoid: EvId) -> Option<Picked> {
+        let open = PortMask(self.open & free.0);
+        let own = self.plane(avoid);
+        let bad =
+            self.entries.iter().zip(0..).filter(|&(entry, id)| {
+                entry.flags & BAD != 0 && open.contains(entry.plane) && EvId(id) != avoid
+            });
+        let mut best = None;
+        let mut equals = 0;
+        for (entry, id) in bad {
+            let rank = (entry.plane == own, entry.flags & ALIVE == 0);
+            match best {
+                Some((other, _)) if other < rank => continue,
+                Some((other, _)) if other == rank => equals += 1,
+                _ => equals = 1,
+            }
+            if below(&mut self.rng, equals) == 0 {
+                best = Some((rank, id));
+            }
+        }
+        let (_, id) = best?;
+        self.takes(EvId(id))
+    }
+
+    /// A packet takes this path.
+    #[inline(always)]
+    #[expect(clippy::inline_always, reason = "the path of every packet; measured by benches/instructions.rs")]
+    fn takes(&mut self, id: EvId) -> Option<Picked> {
         if let Some(taken) = self.taken.get_mut(usize::from(id.0)) {
             cold_path();
             *taken = taken.wrapping_add(1);

@@ -67,7 +67,8 @@ pub struct PathCounters {
     pub swaps: u64,
     /// Entropy values that stayed in use after a loss, to keep `min_active`.
     pub floor_holds: u64,
-    /// Bad entropy values put back to use after a port or deny change, to keep `min_active`.
+    /// Bad entropy values put back to use to keep `min_active`: after a port or deny change, or in the place of one that lost
+    /// a packet.
     pub floor_returns: u64,
     /// Reliability probes handed out.
     pub probes_sent: u64,

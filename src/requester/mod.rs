@@ -135,6 +135,8 @@ pub(crate) struct Requester {
     /// Twice the wait for the last tail probe, and long enough for its answer; zero before the first.
     least_probe_wait_ns: u64,
     probe_pending: bool,
+    /// Tail probes sent since the peer last said something new, modulo 256.
+    tail_probes: u8,
     /// New data was sent in the place of a tail probe, and nothing has come of it yet.
     new_asked: bool,
     /// A tail probe waited in vain for another plane to have room.
@@ -181,6 +183,7 @@ impl Requester {
             retries: 0,
             least_probe_wait_ns: 0,
             probe_pending: false,
+            tail_probes: 0,
             new_asked: false,
             any_plane: false,
             timed_out_at: Time::ZERO,

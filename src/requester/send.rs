@@ -138,6 +138,13 @@ impl Requester {
         !self.any_plane
     }
 
+    /// Whether the next packet, sent as `kind`, is to take a path that is not in use: from the second tail probe in a row on, every
+    /// other one. Where a silence outlasts one, the paths in use may be those that do not work, and what is known of the others
+    /// may be wrong.
+    pub(crate) fn tries_bad_path(&self, kind: SendKind) -> bool {
+        kind == SendKind::Probe && self.tail_probes % 2 == 1
+    }
+
     /// The next packet leaves for the first time, with a ticket among all data packets of the endpoint. Nothing if
     /// there is none.
     // Inlined, so that what is known of the packet stays in registers until it is written.
@@ -265,7 +272,10 @@ impl Requester {
             }
             held_window =
                 kind == SendKind::Retransmit || undone.is_some_and(|(_, cause)| cause != Cause::Silence);
-            self.probe_pending |= kind == SendKind::Probe;
+            if kind == SendKind::Probe {
+                self.probe_pending = true;
+                self.tail_probes = self.tail_probes.wrapping_sub(1);
+            }
         } else {
             self.records.get_mut(seq).cause = Cause::Unsent;
         }

@@ -81,6 +81,7 @@ impl Requester {
         let answer_ns = self.rtt.late_after_ns().max(self.setup.probe_floor_ns);
         let wait_ns = now.since(self.timer_base).saturating_add(answer_ns);
         self.least_probe_wait_ns = self.least_probe_wait_ns.max(wait_ns);
+        self.tail_probes = self.tail_probes.wrapping_add(1);
         self.probe_pending = false;
     }
 
@@ -167,6 +168,7 @@ impl Requester {
         self.timer_base = now;
         self.retries = 0;
         self.least_probe_wait_ns = 0;
+        self.tail_probes = 0;
         self.new_asked = false;
         self.any_plane = false;
     }

@@ -262,6 +262,34 @@ fn a_repeat_waits_for_another_plane() {
     assert_eq!(host.transmit(0b011), Some(0));
 }
 
+/// Those in use may be the ones that do not work, and the bad ones those that do.
+#[test]
+fn every_other_tail_probe_takes_a_bad_path_of_another_plane() {
+    let mut host = ThreePlanes::new();
+    let slot = host.endpoint.slot_of(host.qpn).unwrap();
+    let paths = &mut host.endpoint.qp_mut(slot).unwrap().paths;
+    let others: Vec<_> = paths.states().filter(|status| status.plane > 0).map(|status| status.id).collect();
+    for &id in &others {
+        paths.on_loss(id, host.now);
+    }
+    assert_eq!(paths.usable_planes(), PortMask(0b001));
+    assert_eq!(host.transmit(0b111), Some(0));
+    for (free, taken) in [(0b111, 0), (0b101, 2), (0b111, 0), (0b011, 1)] {
+        host.time_passes();
+        assert_eq!(host.transmit(free), Some(taken));
+    }
+    // One in use that has room is better than none.
+    let mut host = ThreePlanes::new();
+    let slot = host.endpoint.slot_of(host.qpn).unwrap();
+    for &id in &others {
+        host.endpoint.qp_mut(slot).unwrap().paths.on_loss(id, host.now);
+    }
+    for free in [0b001, 0b001, 0b001] {
+        assert_eq!(host.transmit(free), Some(0));
+        host.time_passes();
+    }
+}
+
 /// Planes that have no room for so long may be the dead ones.
 #[test]
 fn a_repeat_waits_for_no_more_than_a_timeout() {

@@ -21,6 +21,7 @@ enum Op {
     Loss(u8),
     AlwaysSkip(u8),
     Delivered(u8),
+    PickBad { free: u32, avoid: u8 },
     Advance(u32),
     Probe { patience_ns: u32 },
     Answer { which: u8, mark: EvMark },
@@ -54,6 +55,7 @@ fn op() -> impl Strategy<Value = Op> {
         8 => any::<u8>().prop_map(Op::Loss),
         2 => any::<u8>().prop_map(Op::AlwaysSkip),
         4 => any::<u8>().prop_map(Op::Delivered),
+        4 => (mask(), any::<u8>()).prop_map(|(free, avoid)| Op::PickBad { free, avoid }),
         6 => (0_u32..5_000_000).prop_map(Op::Advance),
         8 => prop_oneof![Just(0), 0_u32..20_000_000].prop_map(|patience_ns| Op::Probe { patience_ns }),
         8 => (any::<u8>(), mark()).prop_map(|(which, mark)| Op::Answer { which, mark }),
@@ -92,6 +94,8 @@ struct Model {
     now: Time,
     health: Vec<Health>,
     drops: Vec<u32>,
+    /// Bad ones on which a packet has arrived since the last loss or unanswered probe.
+    alive: Vec<bool>,
     local: u32,
     peer: u32,
     denied_planes: u32,
@@ -112,6 +116,7 @@ impl Model {
             now: Time(MS),
             health: vec![Health::Good; evs],
             drops: vec![0; evs],
+            alive: vec![false; evs],
             local: u32::MAX,
             peer: u32::MAX,
             denied_planes: 0,
@@ -183,23 +188,35 @@ impl Model {
         let usable = PortMask(self.usable());
         let good = (0..self.cfg.planes).filter(|&plane| usable.contains(plane)).map(|plane| self.good(plane));
         let needed = usable.contains(plane) && good.sum::<usize>() <= self.floor();
-        if self.health[at] == Health::Good && !needed {
-            self.health[at] = Health::Bad(0);
+        if self.health[at] != Health::Good {
+            return;
         }
+        if needed {
+            let Some(other) = self.bad_to_use(|id| self.alive[id]) else { return };
+            self.health[other] = Health::Good;
+        }
+        self.health[at] = Health::Bad(0);
+        self.alive[at] = false;
+    }
+
+    fn arrives(&mut self, id: EvId) {
+        let at = usize::from(id.0);
+        self.alive[at] |= matches!(self.health[at], Health::Bad(_));
+    }
+
+    /// A bad one of an open plane: one that lives, then one of the plane with the fewest active.
+    fn bad_to_use(&self, fit: impl Fn(usize) -> bool) -> Option<usize> {
+        let plane = |id: usize| self.paths.plane(EvId(id as u16));
+        let open = PortMask(self.open());
+        let bad = (0..self.health.len())
+            .filter(|&id| matches!(self.health[id], Health::Bad(_)) && open.contains(plane(id)) && fit(id));
+        bad.min_by_key(|&id| (!self.alive[id], self.active(plane(id))))
     }
 
     /// Ports or the deny list changed: bad ones return if there are too few.
     fn keep_floor(&mut self) {
         while self.active_in(self.open()) < self.floor() {
-            let open = PortMask(self.open());
-            let bad = (0..self.health.len()).filter(|&id| {
-                let plane = self.paths.plane(EvId(id as u16));
-                matches!(self.health[id], Health::Bad(_))
-                    && open.contains(plane)
-                    && self.own(plane) < self.target()
-            });
-            let fewest = bad.min_by_key(|&id| self.active(self.paths.plane(EvId(id as u16))));
-            let Some(id) = fewest else { return };
+            let Some(id) = self.bad_to_use(|_| true) else { return };
             self.health[id] = Health::Good;
         }
     }
@@ -209,10 +226,14 @@ impl Model {
             Op::Pick { free, avoid } => self.pick(free, avoid),
             Op::Burst(packets) => self.paths.begin_burst(usize::from(packets)),
             Op::Congested(id, true) => self.paths.on_trim(self.id(id), self.now),
-            Op::Congested(id, false) => self.paths.on_ecn(self.id(id), self.now),
+            Op::Congested(id, false) => {
+                self.arrives(self.id(id));
+                self.paths.on_ecn(self.id(id), self.now);
+            }
             Op::Loss(id) => {
                 let id = self.id(id);
                 self.drops[usize::from(id.0)] += 1;
+                self.alive[usize::from(id.0)] = false;
                 self.assume_bad(id);
                 self.paths.on_loss(id, self.now);
             }
@@ -221,7 +242,11 @@ impl Model {
                 self.assume_bad(id);
                 self.paths.on_always_skip(id, self.now);
             }
-            Op::Delivered(id) => self.paths.on_delivered(self.id(id), self.now),
+            Op::Delivered(id) => {
+                self.arrives(self.id(id));
+                self.paths.on_delivered(self.id(id), self.now);
+            }
+            Op::PickBad { free, avoid } => self.pick_bad(free, self.id(avoid)),
             Op::Advance(ns) => self.advance(self.now + u64::from(ns)),
             Op::Probe { patience_ns } => self.probe(u64::from(patience_ns)),
             Op::Answer { which, mark } => self.answer(usize::from(which), mark),
@@ -231,13 +256,15 @@ impl Model {
                 }
             }
             Op::LocalPorts(up) => {
-                self.local = up;
-                self.keep_floor();
+                if std::mem::replace(&mut self.local, up) != up {
+                    self.keep_floor();
+                }
                 self.paths.set_local_ports(PortMask(up));
             }
             Op::PeerPorts(up) => {
-                self.peer = up;
-                self.keep_floor();
+                if std::mem::replace(&mut self.peer, up) != up {
+                    self.keep_floor();
+                }
                 self.paths.set_peer_ports(PortMask(up));
             }
             Op::DenyEv(id) => self.deny_ev(self.id(id)),
@@ -257,21 +284,24 @@ impl Model {
             Op::LearnReverse(id) => {
                 let id = self.id(id);
                 self.silent &= !(1 << self.paths.plane(id));
+                self.arrives(id);
                 self.paths.learn_reverse(id);
             }
-            Op::ReverseProbe { answer } => {
-                let probe = self.paths.poll_reverse_probe(self.now, 10 * US, true);
-                if let Some((_, plane, request)) = probe {
-                    self.silent |= self.asked.take().map_or(0, |plane| 1 << plane);
-                    if answer {
-                        self.silent &= !(1 << plane);
-                    } else {
-                        self.asked = Some(plane);
-                    }
-                    assert!(PortMask(self.open()).contains(plane));
-                    assert!(!answer || self.paths.on_reverse_probe_answer(request, self.now));
-                }
+            Op::ReverseProbe { answer } => self.probe_reverse(answer),
+        }
+    }
+
+    fn probe_reverse(&mut self, answer: bool) {
+        let probe = self.paths.poll_reverse_probe(self.now, 10 * US, true);
+        if let Some((_, plane, request)) = probe {
+            self.silent |= self.asked.take().map_or(0, |plane| 1 << plane);
+            if answer {
+                self.silent &= !(1 << plane);
+            } else {
+                self.asked = Some(plane);
             }
+            assert!(PortMask(self.open()).contains(plane));
+            assert!(!answer || self.paths.on_reverse_probe_answer(request, self.now));
         }
     }
 
@@ -289,6 +319,26 @@ impl Model {
             assert!(other_planes == 0 || plane != self.paths.plane(avoid));
             assert!(id != avoid || self.active(plane) == 1);
         }
+    }
+
+    fn pick_bad(&mut self, free: u32, avoid: EvId) {
+        let plane = |id: usize| self.paths.plane(EvId(id as u16));
+        let open = PortMask(self.open() & free);
+        let bad = (0..self.health.len()).filter(|&id| {
+            matches!(self.health[id], Health::Bad(_))
+                && open.contains(plane(id))
+                && id != usize::from(avoid.0)
+        });
+        let rank = |id: usize| (plane(id) == self.paths.plane(avoid), !self.alive[id]);
+        let best = bad.map(rank).min();
+        let picked = self.paths.clone().pick_bad(PortMask(free), avoid);
+        assert_eq!(picked.map(|picked| rank(usize::from(picked.id.0))), best);
+        let Some(picked) = picked else { return };
+        let id = usize::from(picked.id.0);
+        assert!(
+            matches!(self.health[id], Health::Bad(_)) && open.contains(picked.plane) && picked.id != avoid
+        );
+        assert_eq!((picked.ev, picked.plane), (self.paths.ev(picked.id), plane(id)));
     }
 
     fn pick_reverse(&mut self, free: u32, acks: bool) {
@@ -342,6 +392,7 @@ impl Model {
         for (probe, _) in gone {
             if let Health::Bad(answers) = &mut self.health[usize::from(probe.ev.0)] {
                 *answers = 0;
+                self.alive[usize::from(probe.ev.0)] = false;
             }
         }
         self.paths.expire_probes(now);
@@ -367,6 +418,7 @@ impl Model {
         let health = &mut self.health[usize::from(probe.ev.0)];
         if let Health::Bad(answers) = health {
             *answers = if mark == EvMark::AlwaysSkip { 0 } else { *answers + 1 };
+            self.alive[usize::from(probe.ev.0)] = mark != EvMark::AlwaysSkip;
             if *answers == self.cfg.probes_to_revive {
                 *health = Health::Good;
             }
@@ -386,6 +438,8 @@ impl Model {
                 EvState::Denied => assert!(denied),
             }
             assert!(!status.active || self.health[at] == Health::Good);
+            let lives = self.paths.has(status.id.0, ALIVE);
+            assert_eq!(lives, self.alive[at] && matches!(self.health[at], Health::Bad(_)), "{:?}", status.id);
             assert_eq!(status.drop_count, self.drops[at]);
         }
         assert!(seen.iter().all(|&seen| seen));
@@ -396,14 +450,11 @@ impl Model {
             assert_eq!(self.paths.active_len(plane), self.active(plane), "plane {plane}");
         }
         assert_eq!(self.paths.usable_planes(), PortMask(self.usable()));
-        let allowed =
-            (0..self.cfg.planes).filter(|&plane| PortMask(self.open()).contains(plane)).map(|plane| {
-                self.in_plane(plane)
-                    .filter(|&id| self.health[id] != Health::Denied)
-                    .count()
-                    .min(self.target())
-            });
-        assert!(self.active_in(self.open()) >= self.floor().min(allowed.sum()));
+        let open = PortMask(self.open());
+        let allowed = (0..self.health.len()).filter(|&id| {
+            open.contains(self.paths.plane(EvId(id as u16))) && self.health[id] != Health::Denied
+        });
+        assert!(self.active_in(open.0) >= self.floor().min(allowed.count()));
         while self.paths.poll_event().is_some() {}
     }
 

@@ -75,6 +75,94 @@ fn the_floor_keeps_the_last_paths_in_use() {
     assert!(paths.pick(ALL, None).is_some());
 }
 
+/// Two paths, one of them bad: which is in use after the other lost a packet too?
+#[test]
+fn a_bad_path_that_lives_takes_the_place_of_the_last_one() {
+    type Event = fn(&mut Paths, EvId);
+    let lives: [(&str, Event); 5] = [
+        ("delivered", |paths, id| paths.on_delivered(id, at_us(2))),
+        ("lost, it was thought", |paths, id| paths.on_wrong_loss(id, at_us(2))),
+        ("a SACK of a packet on it", |paths, id| paths.learn_reverse(id)),
+        ("marked", |paths, id| paths.on_ecn(id, at_us(2))),
+        ("a probe answered", |paths, id| {
+            let probe = paths.next_probe(Time(2 * MS)).unwrap();
+            assert_eq!(paths.on_probe_answer(probe.id, EvMark::None, Time(2 * MS)), Some(id));
+        }),
+    ];
+    let dies: [(&str, Event); 5] = [
+        ("", |_, _| ()),
+        ("one more lost", |paths, id| paths.on_loss(id, at_us(3))),
+        ("a probe not answered", |paths, id| {
+            assert_eq!(paths.next_probe(Time(10 * MS)).unwrap().ev, id);
+            paths.expire_probes(Time(20 * MS));
+        }),
+        ("not wanted", |paths, id| {
+            let probe = paths.next_probe(Time(10 * MS)).unwrap();
+            assert_eq!(paths.on_probe_answer(probe.id, EvMark::AlwaysSkip, Time(10 * MS)), Some(id));
+        }),
+        ("its plane closed", |paths, _| paths.set_peer_ports(PortMask(0b10))),
+    ];
+    let (first, second) = (EvId(0), EvId(1));
+    for (how, live) in lives {
+        for (why, die) in dies {
+            let mut paths = paths(&small(2, 1, 0));
+            paths.on_loss(first, at_us(1));
+            live(&mut paths, first);
+            die(&mut paths, first);
+            paths.on_loss(second, Time(30 * MS));
+            let swapped = why.is_empty();
+            let (used, other) = if swapped { (first, second) } else { (second, first) };
+            assert_eq!(picks(&mut paths, 3), [used; 3], "{how} {why}");
+            assert_eq!(state(&paths, other), EvState::AssumedBad);
+            let counters = paths.counters();
+            assert_eq!(
+                (counters.floor_returns, counters.floor_holds),
+                (u64::from(swapped), u64::from(!swapped))
+            );
+            // It is not passed over, answers take it, and the other one is probed.
+            paths.set_peer_ports(ALL);
+            assert_eq!(
+                paths.pick_reverse(ALL, false),
+                Some((paths.ev(used), paths.plane(used))),
+                "{how} {why}"
+            );
+            assert_eq!(paths.next_probe(Time(100 * MS)).unwrap().ev, other);
+        }
+    }
+}
+
+#[test]
+fn a_probe_in_flight_does_not_make_a_path_look_dead() {
+    let mut paths = paths(&small(2, 1, 0));
+    paths.on_loss(EvId(0), at_us(1));
+    paths.learn_reverse(EvId(0));
+    assert!(paths.next_probe(Time(2 * MS)).is_some());
+    paths.on_loss(EvId(1), Time(2 * MS));
+    assert_eq!(picks(&mut paths, 2), [EvId(0); 2]);
+}
+
+#[test]
+fn a_path_that_lives_is_the_first_to_return_for_the_floor() {
+    let mut paths = paths(&PathConfig { min_active: 1, ..small(3, 2, 0) });
+    (0..4).for_each(|id| paths.on_loss(EvId(id), at_us(1)));
+    paths.learn_reverse(EvId(3));
+    paths.set_local_ports(PortMask(0b011));
+    assert_eq!(picks(&mut paths, 2), [EvId(3); 2]);
+}
+
+#[test]
+fn bad_paths_are_picked_at_random() {
+    let mut paths = paths(&small(3, 4, 0));
+    assert_eq!(paths.pick_bad(ALL, EvId(0)), None);
+    (0..8).for_each(|id| paths.on_loss(EvId(id), at_us(1)));
+    let mut counts = [0; 12];
+    (0..4_000).for_each(|_| counts[usize::from(paths.pick_bad(ALL, EvId(0)).unwrap().id.0)] += 1);
+    assert!(counts[4..8].iter().all(|count| (800..1_200).contains(count)), "{counts:?}");
+    (0..4_000).for_each(|_| counts[usize::from(paths.pick_bad(ALL, EvId(9)).unwrap().id.0)] += 1);
+    assert!(counts[..4].iter().all(|count| (300..700).contains(count)), "{counts:?}");
+    assert_eq!(counts[8..], [0; 4]);
+}
+
 #[test]
 fn backups_of_other_planes_keep_the_floor_and_go_back_when_paths_return() {
     let mut paths = paths(&PathConfig { min_active: 4, probes_to_revive: 1, ..small(2, 2, 3) });
@@ -93,11 +181,14 @@ fn backups_of_other_planes_keep_the_floor_and_go_back_when_paths_return() {
     assert_eq!(used.len(), 4);
     // Good ones are no backups of a plane that is closed.
     paths.set_local_ports(PortMask(0b10));
-    assert_eq!((paths.active_len(0), paths.active_len(1)), (2, 2));
+    assert_eq!((paths.active_len(0), paths.active_len(1)), (2, 4), "four of the five that are bad");
     paths.set_local_ports(ALL);
     assert_eq!((paths.active_len(0), paths.active_len(1)), (2, 2), "back to the share of each");
-    // One more is lost and answers its probe.
-    paths.on_loss(ids(&paths, 1, true)[0], at_us(2));
+    // All but one are lost again, and one answers its probe.
+    [ids(&paths, 1, false)[..2].to_vec(), ids(&paths, 1, true)[..1].to_vec()]
+        .concat()
+        .iter()
+        .for_each(|&id| paths.on_loss(id, at_us(2)));
     assert_eq!((paths.active_len(0), paths.active_len(1)), (3, 1));
     let probe = paths.next_probe(Time(10 * MS)).unwrap();
     paths.on_probe_answer(probe.id, EvMark::None, Time(10 * MS));

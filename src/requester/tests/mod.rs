@@ -267,6 +267,32 @@ fn new_data_takes_the_place_of_a_tail_probe_once() {
     assert_eq!(bench.send(), Some((6, SendKind::Probe)));
 }
 
+/// The second tail probe in a row takes a path that is not in use, and from then on every other one, timeouts or not.
+#[test]
+fn every_other_tail_probe_takes_a_bad_path() {
+    let mut bench = Bench::new(|_| ());
+    bench.post(4, SendOp::Write);
+    for seq in 0..2 {
+        assert_eq!(bench.send(), Some((seq, SendKind::New)));
+    }
+    bench.time_passes();
+    assert!(!bench.r.tries_bad_path(SendKind::Probe));
+    assert_eq!(bench.send(), Some((2, SendKind::New)), "in its place");
+    for bad in [true, false].repeat(4) {
+        bench.time_passes();
+        assert_eq!(bench.r.tries_bad_path(SendKind::Probe), bad);
+        for kind in [SendKind::New, SendKind::Resend, SendKind::Retransmit] {
+            assert!(!bench.r.tries_bad_path(kind));
+        }
+        assert_eq!(bench.send(), Some((0, SendKind::Probe)));
+    }
+    assert!(bench.counters.timeouts > 0);
+    bench.time_passes();
+    assert!(bench.r.tries_bad_path(SendKind::Probe));
+    bench.acknowledge(1, false);
+    assert!(!bench.r.tries_bad_path(SendKind::Probe), "the peer speaks");
+}
+
 /// In the midst of a message the peer owes nothing once it has told of every packet: the queue pair waits for its turn, for however long.
 #[test]
 fn waiting_for_its_turn_in_the_midst_of_a_message_is_no_silence() {
@@ -400,7 +426,9 @@ fn what_never_left_is_as_if_it_had_not_been_sent() {
     let before = bench.r.records.get(0);
     assert_eq!(bench.send(), Some((0, SendKind::Probe)));
     assert!(!bench.r.has_repairs());
+    assert!(bench.r.tries_bad_path(SendKind::Probe), "the next one");
     bench.r.unsent(0, SendKind::Probe, &mut bench.cc);
+    assert!(!bench.r.tries_bad_path(SendKind::Probe), "the same once more");
     let after = bench.r.records.get(0);
     assert_eq!(
         (after.sent_at, after.order, after.ev, after.retries),

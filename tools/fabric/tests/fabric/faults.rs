@@ -196,3 +196,22 @@ fn parts_that_are_not_there_cannot_fail() {
         assert!(!world.clos.apply(world.sim.net_mut(), &fault), "{fault:?}");
     }
 }
+
+/// One path in each of two planes. The one is slow, and its delays look like losses, so that it is taken for bad; the other fails in
+/// silence, and so do the answers on it.
+#[test]
+fn the_last_path_that_works_is_found_within_100_us() {
+    for seed in 0..40 {
+        let stream = Stream::new(vec![(HostId(0), HostId(1))], ENDLESS);
+        let mut world = World::new(clos(2, 2, 4, 100), seed, vec![Box::new(stream)]);
+        let t0 = |plane| Node::T0 { plane, number: 0 };
+        let slow = world.clos.link(Node::Host(0), t0(1)).unwrap();
+        world.sim.net_mut().set_rate(slow, 20_000_000_000);
+        world.run_until(Time(100 * US));
+        let dark = (Node::Host(0), t0(0));
+        assert!(world.clos.set_cable(world.sim.net_mut(), dark, false, false));
+        world.run_until(Time(1_000 * US));
+        let rate = world.rates(0, Time(200 * US), Time(1_000 * US))[0];
+        assert!(rate > 15.0, "seed {seed}: {rate} Gb/s of 20");
+    }
+}
