@@ -4,6 +4,7 @@ mod bench;
 mod config;
 mod dissect;
 mod experiment;
+mod figure;
 mod lab;
 mod loopback;
 mod output;

@@ -1,5 +1,6 @@
 use super::*;
 use crate::bench::samples::{PathSample, Sample};
+use crate::figure::tests::{assert_drawn, lines_of};
 use crate::lab::run::outcome::Effect;
 use crate::lab::run::record::Side;
 use crate::lab::run::recovery::Arrivals;
@@ -45,19 +46,6 @@ fn side(scale: u64, planes: [PlaneSample; 2]) -> Side {
     Side { times_ms: vec![0.0, 10.0, 20.0], samples: (0..3).map(sample).collect(), evs: Vec::new() }
 }
 
-/// What a line is called, its colour and its points.
-type Drawn<'a> = (&'a str, &'a str, Vec<(f64, f64)>);
-
-fn lines(panel: &Panel) -> Vec<Drawn<'_>> {
-    let mut all = Vec::new();
-    for plot in &panel.plots {
-        let Plot::Line(line) = plot else { panic!("not a line") };
-        let points = line.data.iter().map(|point| (point.x, point.y)).collect();
-        all.push((line.legend_label.as_deref().unwrap_or_default(), line.color.as_str(), points));
-    }
-    all
-}
-
 #[test]
 fn panels_show_what_was_sampled() {
     let states = PlaneSample {
@@ -80,19 +68,19 @@ fn panels_show_what_was_sampled() {
     assert_eq!((steps[1].timeouts, steps[1].ecn_marked, steps[1].trimmed), (7.0, 1100.0, 1300.0));
     let possible = [(0.0, 3.0), (0.02, 3.0)];
     assert_eq!(
-        lines(&goodput(&steps, &possible)),
+        lines_of(&goodput(&steps, &possible)),
         [("arrived", ARRIVED, vec![(0.005, 1.0), (0.015, 2.0)]), ("can pass", "black", possible.to_vec()),]
     );
     assert_eq!(
-        lines(&of_planes(&steps)),
+        lines_of(&of_planes(&steps)),
         [
-            ("plane 0", PLANES[0], vec![(0.005, 1.0), (0.015, 1.0)]),
-            ("plane 1", PLANES[1], vec![(0.005, 2.0), (0.015, 2.0)]),
+            ("plane 0", LINES[0], vec![(0.005, 1.0), (0.015, 1.0)]),
+            ("plane 1", LINES[1], vec![(0.005, 2.0), (0.015, 2.0)]),
         ]
     );
     let packets = losses(&steps, 10);
     assert_eq!(
-        lines(&packets),
+        lines_of(&packets),
         [
             ("lost", LOST, vec![(0.005, 3.0), (0.015, 9.0)]),
             ("sent again", ARRIVED, vec![(0.005, 5.0), (0.015, 5.0)]),
@@ -101,10 +89,10 @@ fn panels_show_what_was_sampled() {
     assert_eq!(packets.layout.y_label.as_deref(), Some("packets in 10 ms"));
     let packets = of_paths(&steps, 10);
     assert_eq!(
-        lines(&packets),
+        lines_of(&packets),
         [
-            ("7 (0)", PLANES[0], vec![(0.005, 13.0), (0.015, 13.0)]),
-            ("0x40000000 (1)", PLANES[1], vec![(0.005, 26.0), (0.015, 26.0)]),
+            ("7 (0)", LINES[0], vec![(0.005, 13.0), (0.015, 13.0)]),
+            ("0x40000000 (1)", LINES[1], vec![(0.005, 26.0), (0.015, 26.0)]),
         ]
     );
     assert_eq!(packets.layout.y_label.as_deref(), Some("packets by EV in 10 ms"));
@@ -155,19 +143,19 @@ fn what_can_pass_changes_with_the_events_of_a_flow() {
         possible(&flow, &outcome, 4000.0),
         [(0.5, 4.0), (1.0, 4.0), (1.0, 2.0), (2.0, 2.0), (2.0, 3.0), (4.0, 3.0)]
     );
-    let layout = with_events(Layout::new((0.0, 1.0), (0.0, 1.0)), &outcome, true);
-    let lines: Vec<_> = layout
-        .reference_lines
-        .iter()
-        .map(|line| (line.value, line.color.as_str(), line.label.as_deref().unwrap_or_default()))
-        .collect();
-    assert_eq!(lines, [(1.0, FAULT, "1"), (1.5, FLOW, "2"), (2.0, REPAIR, "3")]);
-    assert_eq!(told(&outcome), ["1: at 1.000 s, Fault", "2: at 1.500 s, Flow", "3: at 2.000 s, Repair"]);
-    let many = Outcome { flows: Vec::new(), events: vec![event(1.0, EventKind::Fault, "x", 0.0); 14] };
-    assert_eq!((told(&many).len(), told(&many)[12].as_str()), (13, "and 2 more"));
+    let marks = outcome.events.iter().map(mark).collect::<Vec<_>>();
+    let marks = marks.iter().map(|mark| (mark.at, mark.color, mark.told.as_str())).collect::<Vec<_>>();
+    assert_eq!(
+        marks,
+        [
+            (1.0, FAULT, "at 1.000 s, Fault"),
+            (1.5, FLOW, "at 1.500 s, Flow"),
+            (2.0, REPAIR, "at 2.000 s, Repair")
+        ]
+    );
 }
 
-/// Where there are more paths than can be told apart, none is drawn; and a row that no flow has anything of has no place.
+/// Where there are more paths than can be told apart, none is drawn.
 #[test]
 fn few_paths_are_drawn_one_by_one() {
     let path = |ev| PathSample { plane: 0, ev, packets: 1 };
@@ -185,19 +173,6 @@ fn few_paths_are_drawn_one_by_one() {
     };
     let drawn = [0, 1, 8, 9].map(|paths| of_paths(&[step(paths)], 10).plots.len());
     assert_eq!(drawn, [0, 1, 8, 0]);
-    let panel = |plots| Panel::new("", (0..plots).map(|_| Plot::Line(LinePlot::new())).collect());
-    let column = |rows: &[usize]| rows.iter().map(|&plots| panel(plots)).collect::<Vec<_>>();
-    let kept = without_empty_rows(vec![column(&[1, 0, 0, 2]), column(&[1, 0, 3, 0])]);
-    let kept: Vec<Vec<usize>> =
-        kept.iter().map(|column| column.iter().map(|panel| panel.plots.len()).collect()).collect();
-    assert_eq!(kept, [[1, 0, 2], [1, 3, 0]]);
-}
-
-/// Titles that are too long for their picture are smaller.
-#[test]
-fn titles_have_room() {
-    let sizes = [("short", 1), (&"x".repeat(84), 1), (&"x".repeat(84), 2), ("", 1)];
-    assert_eq!(sizes.map(|(title, columns)| title_size(title, columns)), [20, 17, 20, 20]);
 }
 
 #[test]
@@ -214,17 +189,8 @@ fn everything_can_be_drawn() {
             events: vec![event(100.0, EventKind::Fault, "f0", 0.0)],
         };
         let picture = draw("Much & <little>", planes, 1000, &outcome);
-        let svg = picture.svg();
-        assert!(svg.starts_with("<svg") && svg.trim_end().ends_with("</svg>"));
-        for part in [
-            "Much &amp; &lt;little&gt;",
-            "flow f0",
-            "plane 0",
-            &format!("plane {}", planes - 1),
-            "1: at 0.100 s, Fault",
-        ] {
-            assert!(svg.contains(part), "{part}");
-        }
-        assert_eq!(picture.png().unwrap().get(..8), Some(b"\x89PNG\r\n\x1a\n".as_slice()));
+        let last = format!("plane {}", planes - 1);
+        let parts = ["Much &amp; &lt;little&gt;", "flow f0", "plane 0", &last, "1: at 0.100 s, Fault"];
+        assert_drawn(&picture, &parts);
     }
 }

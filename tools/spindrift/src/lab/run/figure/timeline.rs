@@ -8,11 +8,12 @@ use kuva::render::layout::{Layout, TickFormat};
 use kuva::render::plots::Plot;
 
 use super::super::record::Side;
-use super::{BAD, DENIED, DOWN, Panel, RESERVE, USED};
 use crate::bench::samples::{EvLine, StateName};
+use crate::figure::{BAD, BORDER, DENIED, DOWN, Panel, RESERVE, USED};
 
 /// Where more changed, a picture of each says less than the sums.
 const MAX_ROWS: usize = 24;
+const ROW_HEIGHT: f64 = 14.0;
 
 /// What an entropy value is to its queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -133,7 +134,9 @@ pub(super) fn panel(lives: &[Life]) -> Panel {
             }
         }
     }
-    Panel::new("EV (queue pair, plane)", plots).map_layout(|layout| name_rows(layout, lives))
+    Panel::new("EV (queue pair, plane)", plots)
+        .with_height(ROW_HEIGHT * lives.len() as f64 + BORDER)
+        .map_layout(|layout| name_rows(layout, lives))
 }
 
 /// That of a kernel socket is a port number; of others, each bit counts.
