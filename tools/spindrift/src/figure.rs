@@ -1,5 +1,8 @@
 //! Pictures of experiments: columns of panels, with what happened as lines in them and in words below.
 
+use std::io::Write as _;
+use std::path::Path;
+
 use anyhow::{Result, anyhow};
 use kuva::backend::png::PngBackend;
 use kuva::backend::svg::SvgBackend;
@@ -10,6 +13,8 @@ use kuva::render::figure::Figure;
 use kuva::render::layout::Layout;
 use kuva::render::plots::Plot;
 use kuva::render::render::Scene;
+
+use crate::output::put;
 
 /// Events that are told in words. The summary tells all.
 const MAX_TOLD: usize = 12;
@@ -57,11 +62,18 @@ pub(crate) const FLOW: &str = "#555555";
 pub(crate) struct Picture(Scene);
 
 impl Picture {
-    pub(crate) fn svg(&self) -> String {
+    /// Writes `figure.svg` and `figure.png` to a folder.
+    pub(crate) fn write(&self, folder: &Path) -> Result<()> {
+        put(folder, "figure.svg", |file| file.write_all(self.svg().as_bytes()))?;
+        let png = self.png()?;
+        put(folder, "figure.png", |file| file.write_all(&png))
+    }
+
+    fn svg(&self) -> String {
         SvgBackend::new().render_scene(&self.0)
     }
 
-    pub(crate) fn png(&self) -> Result<Vec<u8>> {
+    fn png(&self) -> Result<Vec<u8>> {
         let png = PngBackend::new().with_scale(SCALE).render_scene(&self.0);
         png.map_err(|error| anyhow!("cannot draw figure.png: {error}"))
     }
@@ -176,9 +188,15 @@ fn share_scales(columns: &mut [Column], rows: usize) {
     for row in 0..rows {
         let mut panels: Vec<_> = columns.iter_mut().filter_map(|column| column.panels.get_mut(row)).collect();
         panels.retain(|panel| panel.layout.y_axis_max.is_none());
-        let most = panels.iter().map(|panel| panel.layout.y_range.1).fold(0.0, f64::max);
+        let most = |ends: &mut dyn Iterator<Item = f64>| ends.fold(0.0, f64::max);
+        let padded = most(&mut panels.iter().map(|panel| panel.layout.y_range.1));
+        let data =
+            most(&mut panels.iter().filter_map(|panel| panel.layout.data_y_range).map(|range| range.1));
         for panel in panels {
-            panel.layout.y_range.1 = most;
+            panel.layout.y_range.1 = padded;
+            if let Some(range) = &mut panel.layout.data_y_range {
+                range.1 = data;
+            }
         }
     }
 }
@@ -314,7 +332,7 @@ pub(crate) mod tests {
         let mut columns = vec![column(&[1, 32]), column(&[1, 1])];
         assert_eq!(row_heights(&columns), [HEIGHT, ENTRY_HEIGHT * 32.0 + BORDER]);
         columns[1].panels.push(panel(1).with_height(20.0));
-        assert_eq!(row_heights(&columns)[2], 20.0);
+        assert!((row_heights(&columns)[2] - 20.0).abs() < 1e-9);
     }
 
     #[test]
@@ -325,9 +343,12 @@ pub(crate) mod tests {
         let page = |panels: Vec<Panel>| Column { heading: String::new(), panels, marks: Vec::new() };
         let mut columns = vec![page(vec![up_to(10.0), own(1.0)]), page(vec![up_to(400.0), up_to(90.0)])];
         share_scales(&mut columns, 2);
-        let most = |column: usize, row: usize| columns[column].panels[row].layout.y_range.1;
-        assert!(most(0, 0) >= 400.0 && (most(0, 0) - most(1, 0)).abs() < 1e-9);
-        assert!(most(0, 1) < 90.0 && most(1, 1) >= 90.0);
+        let ends = |column: usize, row: usize| {
+            let layout = &columns[column].panels[row].layout;
+            (layout.y_range.1, layout.data_y_range.unwrap().1)
+        };
+        assert_eq!(ends(0, 0), ends(1, 0));
+        assert_eq!((ends(0, 0).1, ends(0, 1).1, ends(1, 1).1), (400.0, 1.0, 90.0));
     }
 
     /// What happened in several columns has one number, and is told once.
@@ -371,8 +392,8 @@ pub(crate) mod tests {
     #[test]
     fn many_columns_are_narrower() {
         assert_eq!(
-            [1, 4, 5, 6, 7, 40].map(column_width),
-            [800.0, 800.0, 640.0, PAGE_WIDTH / 6.0, 480.0, 480.0]
+            [1, 4, 5, 6, 7, 40].map(|columns| column_width(columns) as u32),
+            [800, 800, 640, 533, 480, 480]
         );
     }
 

@@ -19,7 +19,7 @@ pub(crate) const INTERRUPTED_STATUS: u8 = 130;
 const SAME_WISH: Duration = Duration::from_millis(500);
 
 /// Set when the user wants an end.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Stop {
     flag: Arc<AtomicBool>,
 }

@@ -25,6 +25,11 @@ impl TomlFile {
         Ok(Self { name, text })
     }
 
+    /// What is not read from a file, but called like one.
+    pub(crate) fn of(name: impl Into<String>, text: impl Into<String>) -> Self {
+        Self { name: name.into(), text: text.into() }
+    }
+
     /// What the file says.
     pub(crate) fn parse<T: DeserializeOwned>(&self) -> Result<T> {
         // The parser's message has line, column and the line itself.

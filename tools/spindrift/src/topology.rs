@@ -213,6 +213,13 @@ pub(crate) fn link(fabric: &Fabric, text: &str) -> Result<Link, String> {
     })
 }
 
+/// A direction of a link, written as [`link`] has it: from the first node to the second.
+pub(crate) fn way(fabric: &Fabric, text: &str) -> Result<Link, String> {
+    let (lower, upper) = link(fabric, text)?;
+    let first = text.split(':').next().and_then(|name| fabric.node(name));
+    Ok(if first == Some(lower) { (lower, upper) } else { (upper, lower) })
+}
+
 /// What [`link`] understands, the lower end first.
 pub(crate) fn link_name(fabric: &Fabric, link: Link) -> String {
     format!("{}:{}", fabric.name(link.0), fabric.name(link.1))

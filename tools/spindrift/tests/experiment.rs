@@ -195,6 +195,9 @@ fn tables_tell_what_happened() {
     };
     assert!(!evs.is_empty() && evs.iter().all(|row| row["flow"] == "h1-h5" && total(row) == 4));
     let summary = fs::read_to_string(folder.join("summary.md")).unwrap();
+    let picture = fs::read_to_string(folder.join("figure.svg")).unwrap();
+    assert!(picture.contains("A port fails") && picture.contains("2: at 600.000 us, h5:p1-t0-1: down ends"));
+    assert!(fs::read(folder.join("figure.png")).unwrap().starts_with(b"\x89PNG"));
     for part in [
         "# A port fails\n",
         "8 hosts, 2 planes of 100Gbit",
@@ -205,6 +208,157 @@ fn tables_tell_what_happened() {
     }
     let output = run(&["experiment", &plan.path("plan.toml"), "-o", folder.to_str().unwrap(), "--json"]);
     assert_eq!(json(&output.stdout), json(&fs::read(folder.join("result.json")).unwrap()));
+}
+
+/// Each measure, over a window or over all, beside the same from the tables.
+#[test]
+#[expect(clippy::too_many_lines, reason = "one row for each measure")]
+fn claims_measure_what_the_tables_say() {
+    const FROM: f64 = 200.0;
+    const TO: f64 = 400.0;
+    let mut text = format!(
+        "[experiment]\ntitle = \"Claims\"\nduration = \"600us\"\nsample = \"10us\"\n{FABRIC}\
+         [[workload]]\nkind = \"write\"\nname = \"incast\"\nfrom = \"h1-h3\"\nto = \"h5\"\nsize = \"100K\"\n\
+         [[workload]]\nkind = \"write\"\nfrom = \"h4\"\nto = \"h6\"\n\
+         [[fault]]\nat = \"250us\"\nwhere = \"p0-t0-1:h5\"\naction = \"loss=5%\"\n"
+    );
+    let window = "from = \"200us\"\nto = \"400us\"\n";
+    let mut claim = |keys: &str| {
+        text += &format!("[[claim]]\nwhat = '''{keys}'''\nleast = 0\n{keys}\n");
+    };
+    let sums = ["sent", "repeats", "losses", "timeouts", "marked", "trimmed"];
+    for measure in sums {
+        claim(&format!("measure = \"{measure}\"\n{window}"));
+    }
+    claim(&format!("measure = \"losses\"\nhosts = \"h2, h3\"\npick = \"max\"\n{window}"));
+    claim(&format!("measure = \"payload\"\nhosts = \"h5\"\n{window}"));
+    claim(&format!("measure = \"payload\"\npick = \"min\"\n{window}"));
+    claim(
+        "measure = \"payload\"\nhosts = \"h5\"\nfrom = \"400us\"\nagainst = { from = \"50us\", to = \"250us\" }",
+    );
+    claim("measure = \"assumed-bad\"\nto = \"300us\"");
+    claim("measure = \"assumed-bad\"\nhosts = \"h2\"\nto = \"300us\"\n");
+    claim(&format!("measure = \"link-rate\"\nlinks = [\"p0-t0-1:h5\"]\n{window}"));
+    claim(&format!("measure = \"link-rate\"\npick = \"sum\"\n{window}"));
+    claim(&format!("measure = \"queue\"\n{window}"));
+    claim("measure = \"connection-rate\"\nworkload = \"incast\"\npick = \"min\"");
+    claim(&format!("measure = \"message-time\"\nworkload = \"incast\"\n{window}"));
+    claim(&format!("measure = \"message-time\"\npick = \"p99\"\n{window}"));
+    claim(&format!("measure = \"failures\"\n{window}"));
+    let plan = Plan::new("claims", &text);
+    let folder = plan.run("results", &[]);
+    let result = json(&fs::read(folder.join("result.json")).unwrap());
+    let claims = result["variants"][0]["claims"].as_array().unwrap();
+    let mut values = claims.iter().map(|claim| {
+        assert_eq!((&claim["holds"], &claim["least"]), (&true.into(), &0.0.into()));
+        (
+            claim["what"].as_str().unwrap().to_owned(),
+            claim["value"].as_f64().unwrap(),
+            claim["unit"].as_str().unwrap(),
+        )
+    });
+    let mut is = |expected: f64, unit: &str| {
+        let (what, value, its) = values.next().unwrap();
+        assert!((value - expected).abs() < 1e-4 * expected.abs().max(1.0), "{what}: {value}, {expected}");
+        assert_eq!(its, unit, "{what}");
+    };
+    let (samples, links) = (rows(&folder, "samples.csv"), rows(&folder, "links.csv"));
+    let (evs, messages) = (rows(&folder, "evs.csv"), rows(&folder, "messages.csv"));
+    let time = |row: &BTreeMap<String, String>| number(row, "time_us");
+    let within = |row: &&BTreeMap<String, String>| FROM < time(row) && time(row) <= TO;
+    let of = |host: &str, column: &str, from: f64, to: f64| -> Vec<f64> {
+        let rows = samples.iter().filter(|row| row["host"] == host && from < time(row) && time(row) <= to);
+        rows.map(|row| number(row, column)).collect()
+    };
+    let sum = |values: Vec<f64>| values.iter().sum::<f64>();
+    let mean = |values: Vec<f64>| values.iter().sum::<f64>() / values.len() as f64;
+    for measure in sums {
+        is(samples.iter().filter(within).map(|row| number(row, measure)).sum(), "");
+    }
+    is(sum(of("h2", "losses", FROM, TO)).max(sum(of("h3", "losses", FROM, TO))), "");
+    is(mean(of("h5", "gbps", FROM, TO)), "Gb/s");
+    is(mean(of("h5", "gbps", FROM, TO)).min(mean(of("h6", "gbps", FROM, TO))), "Gb/s");
+    is(mean(of("h5", "gbps", 400.0, 600.0)) / mean(of("h5", "gbps", 50.0, 250.0)) * 100.0, "%");
+    let bad = |flow: &str| -> f64 {
+        let rows = evs.iter().filter(|row| (time(row) - 300.0).abs() < 1e-6 && row["flow"].contains(flow));
+        rows.map(|row| number(row, "assumed_bad")).sum()
+    };
+    assert!(bad("h2-") > 0.0 && bad("-") > bad("h2-"));
+    is(bad("-"), "");
+    is(bad("h2-"), "");
+    let rate = |link: &str| {
+        mean(
+            links
+                .iter()
+                .filter(within)
+                .filter(|row| row["link"] == link)
+                .map(|row| number(row, "gbps"))
+                .collect(),
+        )
+    };
+    is(rate("p0-t0-1:h5"), "Gb/s");
+    is(rate("p0-t0-1:h5") + rate("h5:p0-t0-1"), "Gb/s");
+    let waits = links.iter().filter(|row| FROM <= time(row) && time(row) <= TO);
+    is(waits.map(|row| number(row, "queued_bytes") / 1e3).fold(0.0, f64::max), "kB");
+    let least = ["h1", "h2", "h3"].map(|from| {
+        let own: Vec<_> = messages.iter().filter(|row| row["from"] == from).collect();
+        let bytes: f64 = own.iter().map(|row| number(row, "bytes")).sum();
+        let last = own.iter().map(|row| number(row, "complete_ns")).fold(0.0, f64::max);
+        bytes * 8.0 / last
+    });
+    is(least.into_iter().fold(f64::MAX, f64::min), "Gb/s");
+    let mut times = |workload: &str, share: f64| {
+        let done = |row: &&BTreeMap<String, String>| {
+            (FROM * 1e3..=TO * 1e3).contains(&number(row, "complete_ns"))
+                && row["workload"].contains(workload)
+        };
+        let took = |row: &BTreeMap<String, String>| number(row, "complete_ns") - number(row, "posted_ns");
+        let mut all: Vec<_> = messages.iter().filter(done).map(took).collect();
+        all.sort_by(f64::total_cmp);
+        is(all[((all.len() as f64 * share).ceil() as usize).max(1) - 1] / 1e3, "us");
+    };
+    times("incast", 0.5);
+    times("", 0.99);
+    is(0.0, "");
+    assert!(values.next().is_none());
+}
+
+/// What does not hold is an error, unless the plan says why; and so is what cannot be measured.
+#[test]
+fn claims_that_do_not_hold_are_told() {
+    let plan = |claims: &str| {
+        format!(
+            "[experiment]\ntitle = \"Claims\"\nduration = \"100us\"\n{FABRIC}\
+             [[workload]]\nkind = \"write\"\nfrom = \"h1\"\nto = \"h5\"\ncount = 1\n\
+             [[variant]]\nname = \"slow\"\nset = {{ \"fabric.host_rate\" = \"10G\" }}\n[[variant]]\nname = \"fast\"\n\
+             [[claim]]\nwhat = \"fast\"\nmeasure = \"message-time\"\n{claims}\n"
+        )
+    };
+    for (number, (claims, status, line)) in [
+        ("most = 100", 1, "- fast: nothing of it in that time (at most 100), DOES NOT HOLD"),
+        ("most = 100\nvariant = \"fast\"", 0, "(at most 100), holds"),
+        ("most = 1\nleast = 0.5\nvariant = \"fast\"", 1, " us (0.50 to 1), DOES NOT HOLD"),
+        (
+            "most = 1\nvariant = \"fast\"\nwhy = \"a megabyte is long\"",
+            0,
+            "does not hold: a megabyte is long",
+        ),
+        ("most = 1\nvariant = \"slow\"\nagainst = { variant = \"fast\" }", 1, "fast: nothing of it"),
+        (
+            "least = 100\nmost = 100\nvariant = \"fast\"\nagainst = { variant = \"fast\" }",
+            0,
+            "100 % (100 to 100), holds",
+        ),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let plan = Plan::new(&format!("claim-{number}"), &plan(claims));
+        let output = run(&["experiment", &plan.path("plan.toml"), "-o", &plan.path("results")]);
+        assert!(stdout(&output).contains(line), "{line}: {}", stdout(&output));
+        assert_eq!(output.status.code(), Some(status), "{}", stderr(&output));
+        assert_eq!(stderr(&output).contains("does not hold: fast: "), status == 1, "{}", stderr(&output));
+    }
 }
 
 /// Faults that overlap do not end each other.
@@ -241,6 +395,7 @@ fn plans_that_cannot_be_are_refused_with_their_place() {
         base.replace(from, to)
     };
     let workload = |rest: &str| other("kind = \"write\"\nfrom = \"h1\"\nto = \"h2\"\n", rest);
+    let claim = |rest: &str| format!("{base}[[claim]]\n{rest}\n");
     let variant = |rest: &str| format!("{base}[[variant]]\n{rest}\n");
     for (number, (text, parts)) in [
         (other("title = \"x\"\n", ""), &["line 1, column 1", "`title` is missing"][..]),
@@ -325,7 +480,52 @@ fn plans_that_cannot_be_are_refused_with_their_place() {
             &["line 16", "workload.0.size", "1 byte"],
         ),
         (variant("name = \"a\"\n[[variant]]\nname = \"a\""), &["line 17, column 8", "name of its own"]),
+        (variant("name = \"a, b\""), &["line 15, column 8", "no commas"]),
+        (workload("kind = \"permutation\"\nname = \"a\\\"b\""), &["line 12, column 8", "quotation marks"]),
+        (other("\"1ms\"", "\"1ms\"\nfigure = \"variants\""), &["line 4, column 10", "no [[variant]]"]),
         (other("[[workload]]\nkind = \"write\"\nfrom = \"h1\"\nto = \"h2\"\n", ""), &["no [[workload]]"]),
+        (claim("measure = \"payload\"\nleast = 1"), &["line 14", "`what` is missing"]),
+        (claim("what = \"x\"\nleast = 1"), &["line 14", "`measure` is missing"]),
+        (claim("what = \"x\"\nmeasure = \"payload\""), &["line 15, column 8", "claims nothing"]),
+        (
+            claim("what = \"x\"\nmeasure = \"queue\"\nleast = 1\nhosts = \"h1\""),
+            &["line 18, column 9", "`links`"],
+        ),
+        (claim("what = \"x\"\nmeasure = \"sent\"\nleast = 1\nhosts = \"h3\""), &["line 18", "recorded"]),
+        (
+            claim("what = \"x\"\nmeasure = \"queue\"\nleast = 1\nlinks = [\"h1:p0-t0-0\"]"),
+            &["line 18", "recorded"],
+        ),
+        (
+            claim("what = \"x\"\nmeasure = \"failures\"\nmost = 1\nworkload = \"y\""),
+            &["line 18", "\"y\"", "write"],
+        ),
+        (
+            claim("what = \"x\"\nmeasure = \"sent\"\nleast = 1\nto = \"2ms\""),
+            &["line 18, column 6", "ends before"],
+        ),
+        (
+            claim("what = \"x\"\nmeasure = \"sent\"\nleast = 1\nfrom = \"999us\""),
+            &["line 18, column 8", "sample"],
+        ),
+        (
+            claim(
+                "what = \"x\"\nmeasure = \"sent\"\nleast = 1\nagainst = { from = \"0.5ms\", to = \"0.5ms\" }",
+            ),
+            &["line 18", "sample"],
+        ),
+        (
+            claim("what = \"x\"\nmeasure = \"sent\"\nleast = 1\nvariant = \"z\""),
+            &["line 18, column 11", "\"z\""],
+        ),
+        (
+            claim("what = \"x\"\nmeasure = \"sent\"\nleast = 1\nagainst = { variant = \"z\" }"),
+            &["line 18", "\"z\""],
+        ),
+        (
+            claim("what = \"x\"\nmeasure = \"connection-rate\"\nleast = 1\nfrom = \"0.5ms\""),
+            &["line 18", "first message"],
+        ),
     ]
     .into_iter()
     .enumerate()
@@ -358,6 +558,7 @@ fn keys_that_are_none_are_refused() {
         assert!(parts.iter().all(|part| error.contains(part)), "{error}");
     }
     refused(&["experiment", "/none.toml"], &["/none.toml", "cannot read the plan"]);
+    refused(&["experiment", "figure-1"], &["no plan \"figure-1\"", "figure-10", ".toml"]);
 }
 
 #[test]
@@ -415,4 +616,22 @@ fn results_that_cannot_be_written_are_told() {
     let output = run(&["experiment", &plan.path("plan.toml"), "-o", &plan.path("plan.toml/results")]);
     assert_eq!(output.status.code(), Some(1));
     assert!(stderr(&output).contains("plan.toml/results"), "{}", stderr(&output));
+}
+
+/// The page of all given experiments is what they give.
+#[test]
+fn the_page_of_experiments_is_true() {
+    let plan = Plan::new("all", "");
+    let output = run(&["experiment", "all", "-o", &plan.path("results")]);
+    assert_eq!((output.status.code(), stderr(&output).as_str()), (Some(0), ""));
+    let fresh = fs::read_to_string(plan.path("results/experiments.md")).unwrap();
+    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/experiments.md");
+    let page = fs::read_to_string(page).unwrap_or_default();
+    let off = page.lines().zip(fresh.lines()).find(|(old, new)| old != new);
+    assert!(
+        page == fresh,
+        "docs/experiments.md is old: run `spindrift experiment all` and copy results/experiments.md to docs; {off:?}"
+    );
+    assert!(Path::new(&plan.path("results/figure-10/figure.png")).exists());
+    assert!(stdout(&output).contains("figure-10: 4 of 4 claims hold\n"), "{}", stdout(&output));
 }

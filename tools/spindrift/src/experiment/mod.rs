@@ -1,65 +1,171 @@
 //! `spindrift experiment`: a fabric in this process, with traffic and faults as a plan says.
 
+mod claim;
 mod fault;
+mod given;
+mod page;
+mod picture;
 mod plan;
 mod report;
 mod run;
 mod workload;
 
-use std::io::{self, IsTerminal as _};
+use std::io::{self, IsTerminal as _, Write as _};
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, anyhow};
 use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
+use serde_json::Value as Json;
 
+use self::claim::Finding;
 use self::plan::{Experiment, Plan};
 use self::run::{Outcome, Progress};
-use crate::output::say;
+use crate::output::{put, say};
 use crate::stop::Stop;
+use crate::units::count;
 
 /// Runs an experiment in a simulated fabric, in simulated time: hosts that run the transport, traffic and faults as a plan says.
 #[derive(Args, Debug)]
 pub(crate) struct ExperimentArgs {
-    /// Plan file (examples in configs/experiments/fabric/).
-    plan: PathBuf,
-    /// Folder for the results [default: results/NAME, by the name of the file].
+    /// Plan file, the name of a given plan (figure-10, ..), or `all` for all of these.
+    plan: String,
+    /// Folder for the results [default: results/NAME; of `all`, results, with a folder in it for each].
     #[arg(short, long, value_name = "FOLDER")]
     output: Option<PathBuf>,
     /// Of everything random, in place of the plan's.
     #[arg(long, value_name = "SEED")]
     seed: Option<u64>,
-    /// Variants of a plan that run at a time; as many as there are processors unless given.
+    /// Simulations that run at a time; as many as there are processors unless given.
     #[arg(short = 'j', long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     jobs: Option<u16>,
-    /// Print the object of result.json instead of the summary.
+    /// Print the object of result.json instead of the summary; of `all`, a list of them.
     #[arg(long)]
     json: bool,
 }
 
 pub(crate) fn run(args: &ExperimentArgs) -> Result<()> {
-    let experiment = Experiment::read(&args.plan, args.seed)?;
-    let folder = args.output.clone().unwrap_or_else(|| Path::new("results").join(&experiment.name));
-    std::fs::create_dir_all(&folder)
-        .with_context(|| format!("--output: cannot make {}", folder.display()))?;
+    let all = args.plan == "all";
+    let experiments = if all { given::all(args.seed)? } else { vec![find(&args.plan, args.seed)?] };
+    let results = Path::new("results");
+    let folder = |experiment: &Experiment| match &args.output {
+        Some(folder) if all => folder.join(&experiment.name),
+        Some(folder) => folder.clone(),
+        None => results.join(&experiment.name),
+    };
+    for experiment in &experiments {
+        let folder = folder(experiment);
+        std::fs::create_dir_all(&folder)
+            .with_context(|| format!("--output: cannot make {}", folder.display()))?;
+    }
     let stop = Stop::on_ctrl_c()?;
-    let Experiment { name, title, variants } = experiment;
-    let outcomes = play(variants, args.jobs, &stop)?;
-    let (summary, object) = report::write(&name, &title, &outcomes, &folder)?;
+    let (mut played, wall) = play(experiments, args.jobs, &stop)?;
+    let mut objects = Vec::new();
+    for played in &played {
+        let folder = folder(&played.experiment);
+        let (summary, object) = played.write(&folder)?;
+        if !args.json {
+            let said =
+                if all { played.in_short() } else { format!("{summary}\nresults: {}", folder.display()) };
+            say(said.trim_end());
+        }
+        objects.push(object);
+    }
+    if all {
+        let page = page::page(&played.iter().map(Played::entry).collect::<Vec<_>>());
+        let folder = args.output.as_deref().unwrap_or(results);
+        put(folder, "experiments.md", |file| file.write_all(page.as_bytes()))?;
+        if !args.json {
+            say(&format!("\nresults: {}, all in one page: experiments.md", folder.display()));
+        }
+    }
     if args.json {
+        let object = if all { Json::Array(objects) } else { objects.pop().unwrap_or_default() };
         say(&object.to_string());
     } else {
-        say(summary.trim_end());
-        say(&format!("\n{}\nresults: {}", report::speed(&outcomes), folder.display()));
+        say(&report::speed(played.iter().flat_map(|played| &played.outcomes), wall));
     }
-    report::check(&outcomes)
+    played.drain(..).try_for_each(|played| {
+        let checked = report::check(&played.outcomes, &played.findings);
+        if all { checked.with_context(|| played.experiment.name) } else { checked }
+    })
+}
+
+/// The plan that is meant: a file, or one that is given.
+fn find(plan: &str, seed: Option<u64>) -> Result<Experiment> {
+    let path = Path::new(plan);
+    let is_file = path.extension().is_some_and(|end| end == "toml") || path.components().count() > 1;
+    if is_file {
+        return Experiment::read(path, seed);
+    }
+    given::find(plan, seed).unwrap_or_else(|| Err(given::unknown(plan)))
+}
+
+/// An experiment that was carried out.
+#[derive(Debug)]
+struct Played {
+    /// Without its plans, which are in the outcomes.
+    experiment: Experiment,
+    outcomes: Vec<Outcome>,
+    findings: Vec<Vec<Finding>>,
+}
+
+impl Played {
+    /// Returns the summary, and what is in `result.json`.
+    fn write(&self, folder: &Path) -> Result<(String, Json)> {
+        let Self { experiment, outcomes, findings } = self;
+        let written = report::write(experiment, outcomes, findings, folder)?;
+        picture::draw(experiment.figure, &experiment.title, outcomes).write(folder)?;
+        Ok(written)
+    }
+
+    fn entry(&self) -> page::Entry<'_> {
+        let Experiment { name, title, paper, scale, .. } = &self.experiment;
+        let variants = self.outcomes.iter().map(|outcome| outcome.plan.variant.as_str());
+        page::Entry {
+            name,
+            title,
+            paper: paper.as_deref(),
+            scale: scale.as_deref(),
+            findings: variants.zip(self.findings.iter().map(Vec::as_slice)).collect(),
+        }
+    }
+
+    /// Which claims hold.
+    fn in_short(&self) -> String {
+        let all: Vec<_> = self.findings.iter().flatten().collect();
+        let holding = all.iter().filter(|finding| finding.holds()).count();
+        let mut text = format!("{}: {holding} of {}", self.experiment.name, count(all.len() as u64, "claim"));
+        text += if holding == 1 { " holds" } else { " hold" };
+        for finding in all.iter().filter(|finding| !finding.holds()) {
+            text += "\n  ";
+            text += &finding.line();
+        }
+        text
+    }
+}
+
+/// Carries out experiments, and how long that took.
+fn play(mut experiments: Vec<Experiment>, jobs: Option<u16>, stop: &Stop) -> Result<(Vec<Played>, Duration)> {
+    let began = Instant::now();
+    let plans: Vec<Vec<Plan>> =
+        experiments.iter_mut().map(|experiment| std::mem::take(&mut experiment.variants)).collect();
+    let counts: Vec<_> = plans.iter().map(Vec::len).collect();
+    let mut outcomes = play_plans(plans.into_iter().flatten().collect(), jobs, stop)?.into_iter();
+    let played = experiments.into_iter().zip(counts).map(|(experiment, count)| {
+        let outcomes: Vec<_> = outcomes.by_ref().take(count).collect();
+        let findings = claim::judge(&outcomes);
+        Played { experiment, outcomes, findings }
+    });
+    Ok((played.collect(), began.elapsed()))
 }
 
 /// Carries out plans, some at a time; their outcomes are in the order of the plans.
-fn play(plans: Vec<Plan>, jobs: Option<u16>, stop: &Stop) -> Result<Vec<Outcome>> {
+fn play_plans(plans: Vec<Plan>, jobs: Option<u16>, stop: &Stop) -> Result<Vec<Outcome>> {
     let threads = jobs.map_or_else(|| thread::available_parallelism().map_or(1, Into::into), usize::from);
     let all = plans.len();
     let bar = bar(&plans);

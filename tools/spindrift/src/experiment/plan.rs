@@ -11,6 +11,7 @@ use spindrift::time::Time;
 use spindrift_fabric::{ClosSpec, HostId, Messenger as _, MrcHost, MrcSpec, QueueRules};
 use spindrift_srv6::{Fabric, Node};
 
+use super::claim::{Claim, ClaimTable};
 use super::fault::FaultPlan;
 use super::workload::{WorkloadPlan, WorkloadTable};
 use crate::config::{Cc, CcName, PathSet, RoutingName};
@@ -43,7 +44,22 @@ const REFUSED: [(&str, &str, &str); 9] = [
 pub(super) struct Experiment {
     pub(super) name: String,
     pub(super) title: String,
+    pub(super) figure: FigureKind,
+    /// What the paper shows, and how this differs from it.
+    pub(super) paper: Option<String>,
+    pub(super) scale: Option<String>,
     pub(super) variants: Vec<Plan>,
+}
+
+/// What the picture of an experiment shows.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(super) enum FigureKind {
+    /// What happened, over time.
+    #[default]
+    Time,
+    /// What came of each variant.
+    Variants,
 }
 
 /// What one simulation is made of.
@@ -61,6 +77,7 @@ pub(super) struct Plan {
     pub(super) faults: Vec<FaultPlan>,
     pub(super) hosts: Vec<HostId>,
     pub(super) links: Vec<(Node, Node)>,
+    pub(super) claims: Vec<Claim>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -82,16 +99,21 @@ struct File {
     #[serde(default)]
     fault: Vec<FaultTable>,
     #[serde(default)]
+    claim: Vec<ClaimTable>,
+    #[serde(default)]
     variant: Vec<VariantTable>,
 }
 
-#[derive(Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 struct ExperimentTable {
     title: Option<String>,
     duration: Option<String>,
     sample: Option<String>,
     seed: Option<u64>,
+    figure: FigureKind,
+    paper: Option<String>,
+    scale: Option<String>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -155,24 +177,39 @@ impl Experiment {
     }
 
     /// Of a file whose name without its ending is `name`; what it names is in `folder`.
-    fn from_file(name: String, file: &TomlFile, folder: &Path, seed: Option<u64>) -> Result<Self> {
+    pub(super) fn from_file(name: String, file: &TomlFile, folder: &Path, seed: Option<u64>) -> Result<Self> {
         let plan: File = file.parse()?;
         let title = file.needed("experiment", "title", plan.experiment.title.clone())?;
+        let ExperimentTable { figure, paper, scale, .. } = plan.experiment.clone();
+        for (number, claim) in plan.claim.iter().enumerate() {
+            for (key, name) in claim.variants() {
+                if plan.variant.iter().all(|variant| variant.name != name) {
+                    let why = format!("there is no variant \"{name}\"");
+                    return Err(file.wrong(&format!("claim.{number}"), key, &why));
+                }
+            }
+        }
         let base = Reader { file, folder, seed, variant: None };
         if plan.variant.is_empty() {
+            if figure == FigureKind::Variants {
+                return Err(file.wrong("experiment", "figure", "there is no [[variant]] to compare"));
+            }
             let only = base.plan(String::new(), plan)?;
-            return Ok(Self { name, title, variants: vec![only] });
+            return Ok(Self { name, title, figure, paper, scale, variants: vec![only] });
         }
         let mut variants: Vec<Plan> = Vec::new();
         for (number, table) in plan.variant.iter().enumerate() {
             let reader = Reader { file, folder, seed, variant: Some((number, &table.set)) };
+            let wrong = |why: &str| file.wrong(&format!("variant.{number}"), "name", why);
             if variants.iter().any(|other| other.variant == table.name) || table.name.is_empty() {
-                let why = "each variant needs a name of its own";
-                return Err(file.wrong(&format!("variant.{number}"), "name", why));
+                return Err(wrong("each variant needs a name of its own"));
+            }
+            if !fits_in_a_table(&table.name) {
+                return Err(wrong(UNFIT));
             }
             variants.push(reader.plan(table.name.clone(), reader.changed()?)?);
         }
-        Ok(Self { name, title, variants })
+        Ok(Self { name, title, figure, paper, scale, variants })
     }
 }
 
@@ -226,7 +263,7 @@ impl Reader<'_> {
     }
 
     fn plan(&self, variant: String, file: File) -> Result<Plan> {
-        let File { experiment, fabric, transport, path, cc, record, workload, fault, .. } = file;
+        let File { experiment, fabric, transport, path, cc, record, workload, fault, claim, .. } = file;
         let duration = self.file.needed("experiment", "duration", experiment.duration.as_ref())?;
         let duration_ns = self.time("experiment", "duration", Some(duration), 0)?;
         let sample_ns = self.time("experiment", "sample", experiment.sample.as_ref(), duration_ns / 100)?;
@@ -256,6 +293,9 @@ impl Reader<'_> {
                 let why = format!("there is another one called {}; give each a `name`", plan.name);
                 return Err(self.wrong(&format!("workload.{number}"), "name", &why));
             }
+            if !fits_in_a_table(&plan.name) {
+                return Err(self.wrong(&format!("workload.{number}"), "name", UNFIT));
+            }
             workloads.push(plan);
         }
         let faults = fault.iter().enumerate().map(|(number, table)| {
@@ -266,7 +306,25 @@ impl Reader<'_> {
         let faults = faults.collect::<Result<Vec<_>>>()?;
         let hosts = self.recorded_hosts(&record, &fabric, &workloads)?;
         let links = self.recorded_links(&record, &fabric, &faults)?;
-        Ok(Plan { variant, duration_ns, sample_ns, seed, clos, fabric, nic, workloads, faults, hosts, links })
+        let claims = Vec::new();
+        let mut plan = Plan {
+            variant,
+            duration_ns,
+            sample_ns,
+            seed,
+            clos,
+            fabric,
+            nic,
+            workloads,
+            faults,
+            hosts,
+            links,
+            claims,
+        };
+        let claims = claim.iter().enumerate().filter(|(_, table)| table.is_about(&plan.variant));
+        let claims = claims.map(|(number, table)| table.read(self, &format!("claim.{number}"), &plan));
+        plan.claims = claims.collect::<Result<_>>()?;
+        Ok(plan)
     }
 
     fn clos(&self, table: &FabricTable) -> Result<ClosSpec> {
@@ -438,9 +496,7 @@ impl Reader<'_> {
         let mut links = Vec::new();
         for (number, text) in record.links.iter().enumerate() {
             let wrong = |why: String| self.wrong("record", &format!("links.{number}"), &why);
-            let (lower, upper) = topology::link(fabric, text).map_err(wrong)?;
-            let first = text.split(':').next().and_then(|name| fabric.node(name.trim()));
-            links.push(if first == Some(lower) { (lower, upper) } else { (upper, lower) });
+            links.push(topology::way(fabric, text).map_err(wrong)?);
         }
         for (lower, upper) in faults.iter().flat_map(|fault| fault.links(fabric)) {
             for way in [(lower, upper), (upper, lower)] {
@@ -458,6 +514,14 @@ fn base_rtt_ns(spec: &ClosSpec) -> u64 {
     const FULL: u64 = 4_300;
     const ANSWER: u64 = 200;
     spec.base_rtt_ns(FULL, ANSWER)
+}
+
+/// What is wrong with a name that [does not fit](fits_in_a_table).
+const UNFIT: &str = "a name stands in tables: no commas, quotation marks or line ends";
+
+/// Whether a name can stand in a table of comma-separated values as it is.
+fn fits_in_a_table(name: &str) -> bool {
+    !name.contains([',', '"']) && !name.contains(char::is_control)
 }
 
 /// Puts a value at a key such as `fabric.t1` or `workload.0.size`.
@@ -482,8 +546,6 @@ fn put(whole: &mut toml::Table, key: &str, value: &toml::Value) -> Result<(), St
 
 #[cfg(test)]
 mod tests {
-    use std::fs;
-
     use super::*;
     use crate::config::{assert_documented, keys_of};
 
@@ -496,23 +558,10 @@ mod tests {
             ("[fabric]", keys_of::<FabricTable>()),
             ("[transport]", keys_of::<TransportTable>()),
             ("[record]", keys_of::<RecordTable>()),
+            ("[[claim]]", keys_of::<ClaimTable>()),
             ("[[variant]]", keys_of::<VariantTable>()),
         ] {
             assert_documented(HEADING, section, keys);
         }
-    }
-
-    /// Each plan that is given can be read, and says in its first line what it is after.
-    #[test]
-    fn the_given_plans_are_good() {
-        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../configs/experiments/fabric");
-        let mut count = 0;
-        for entry in fs::read_dir(folder).unwrap() {
-            let path = entry.unwrap().path();
-            let read = Experiment::read(&path, None).unwrap();
-            assert!(fs::read_to_string(&path).unwrap().starts_with("# Figure "), "{}", read.name);
-            count += 1;
-        }
-        assert!(count > 0);
     }
 }

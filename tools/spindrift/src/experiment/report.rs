@@ -3,25 +3,33 @@
 use std::fmt::Write as _;
 use std::io::{self, Write};
 use std::path::Path;
+use std::time::Duration;
 
 use anyhow::{Result, bail};
 use serde_json::{Value as Json, json};
 use spindrift_fabric::{Done, EvTally, LinkSample, Sample};
 use spindrift_srv6::Node;
 
+use super::claim::Finding;
+use super::plan::Experiment;
 use super::run::{JobOutcome, Outcome};
 use crate::output::put;
 use crate::units::{count, format_rate};
 
 /// Writes all results to a folder. Returns the summary, and what is in `result.json`.
-pub(super) fn write(name: &str, title: &str, outcomes: &[Outcome], folder: &Path) -> Result<(String, Json)> {
-    let summary = summary(title, outcomes);
+pub(super) fn write(
+    experiment: &Experiment,
+    outcomes: &[Outcome],
+    findings: &[Vec<Finding>],
+    folder: &Path,
+) -> Result<(String, Json)> {
+    let summary = summary(&experiment.title, outcomes, findings);
     put(folder, "summary.md", |file| file.write_all(summary.as_bytes()))?;
     put(folder, "samples.csv", |file| samples(outcomes, file))?;
     put(folder, "links.csv", |file| links(outcomes, file))?;
     put(folder, "evs.csv", |file| evs(outcomes, file))?;
     put(folder, "messages.csv", |file| messages(outcomes, file))?;
-    let object = object(name, title, outcomes);
+    let object = object(experiment, outcomes, findings);
     let mut text = serde_json::to_string_pretty(&object)?;
     text.push('\n');
     put(folder, "result.json", |file| file.write_all(text.as_bytes()))?;
@@ -29,9 +37,9 @@ pub(super) fn write(name: &str, title: &str, outcomes: &[Outcome], folder: &Path
 }
 
 /// What was there at the end of an interval, and at its beginning.
-struct Step<'a> {
-    before: &'a Sample,
-    after: &'a Sample,
+pub(super) struct Step<'a> {
+    pub(super) before: &'a Sample,
+    pub(super) after: &'a Sample,
 }
 
 impl Step<'_> {
@@ -40,7 +48,7 @@ impl Step<'_> {
     }
 
     /// Bytes that have been added, as Gb/s.
-    fn gbps(&self, before: u64, after: u64) -> f64 {
+    pub(super) fn gbps(&self, before: u64, after: u64) -> f64 {
         (after - before) as f64 * 8.0 / self.after.at.since(self.before.at).max(1) as f64
     }
 }
@@ -202,8 +210,12 @@ impl JobOutcome {
         Spread::of(self.messages.iter().map(|done| done.done.since(done.posted) as f64 / 1e3).collect())
     }
 
-    /// Payload of each connection from its first order to its last completion, in Gb/s.
     pub(super) fn gbps(&self) -> Spread {
+        Spread::of(self.rates())
+    }
+
+    /// Payload of each connection from its first order to its last completion, in Gb/s.
+    pub(super) fn rates(&self) -> Vec<f64> {
         let mut ways = vec![(0_u64, u64::MAX, 0); self.pairs.len()];
         for done in &self.messages {
             let Some((bytes, first, last)) = ways.get_mut(done.side.pair as usize) else { continue };
@@ -211,13 +223,11 @@ impl JobOutcome {
             (*first, *last) = ((*first).min(done.posted.0), done.done.0);
         }
         let rates = ways.into_iter().filter(|(bytes, ..)| *bytes > 0);
-        Spread::of(
-            rates.map(|(bytes, first, last)| bytes as f64 * 8.0 / (last - first).max(1) as f64).collect(),
-        )
+        rates.map(|(bytes, first, last)| bytes as f64 * 8.0 / (last - first).max(1) as f64).collect()
     }
 }
 
-fn object(name: &str, title: &str, outcomes: &[Outcome]) -> Json {
+fn object(experiment: &Experiment, outcomes: &[Outcome], findings: &[Vec<Finding>]) -> Json {
     let job = |job: &JobOutcome| {
         let failures = job.failures.iter().map(
             |failure| json!({ "at_ns": failure.at.0, "connection": failure.side.pair, "why": failure.why }),
@@ -232,7 +242,7 @@ fn object(name: &str, title: &str, outcomes: &[Outcome]) -> Json {
             "failures": failures.collect::<Vec<_>>(),
         })
     };
-    let variant = |outcome: &Outcome| {
+    let variant = |(outcome, findings): (&Outcome, &Vec<Finding>)| {
         let counters = &outcome.counters;
         let events = outcome.events.iter().map(|(at_ns, what, _)| json!({ "at_ns": at_ns, "what": what }));
         json!({
@@ -244,6 +254,7 @@ fn object(name: &str, title: &str, outcomes: &[Outcome]) -> Json {
             "done": outcome.done,
             "workloads": outcome.jobs.iter().map(job).collect::<Vec<_>>(),
             "events": events.collect::<Vec<_>>(),
+            "claims": findings.iter().map(Finding::json).collect::<Vec<_>>(),
             "packets": {
                 "sent": counters.sent,
                 "delivered": counters.delivered,
@@ -258,21 +269,27 @@ fn object(name: &str, title: &str, outcomes: &[Outcome]) -> Json {
         })
     };
     json!({
-        "experiment": name,
-        "title": title,
+        "experiment": experiment.name,
+        "title": experiment.title,
         "version": env!("CARGO_PKG_VERSION"),
-        "variants": outcomes.iter().map(variant).collect::<Vec<_>>(),
+        "variants": outcomes.iter().zip(findings).map(variant).collect::<Vec<_>>(),
     })
 }
 
 /// A page in Markdown.
-fn summary(title: &str, outcomes: &[Outcome]) -> String {
+fn summary(title: &str, outcomes: &[Outcome], findings: &[Vec<Finding>]) -> String {
     let mut page = format!("# {title}\n");
-    for outcome in outcomes {
+    for (outcome, findings) in outcomes.iter().zip(findings) {
         if !outcome.plan.variant.is_empty() {
             let _ = write!(page, "\n## {}\n", outcome.plan.variant);
         }
         page += &summary_of(outcome);
+        if !findings.is_empty() {
+            page += "\nClaims:\n\n";
+        }
+        for finding in findings {
+            let _ = writeln!(page, "- {}", finding.line());
+        }
     }
     page
 }
@@ -325,24 +342,31 @@ fn summary_of(outcome: &Outcome) -> String {
     page
 }
 
-/// How fast it went.
-pub(super) fn speed(outcomes: &[Outcome]) -> String {
-    let hops: u64 = outcomes.iter().map(|outcome| outcome.counters.hops).sum();
-    let wall: f64 = outcomes.iter().map(|outcome| outcome.wall.as_secs_f64()).sum();
-    let rate = hops as f64 / wall.max(1e-9) / 1e6;
+/// How fast it went, all in all within a time.
+pub(super) fn speed<'a>(outcomes: impl Iterator<Item = &'a Outcome>, wall: Duration) -> String {
+    let (mut hops, mut busy) = (0, 0.0);
+    for outcome in outcomes {
+        hops += outcome.counters.hops;
+        busy += outcome.wall.as_secs_f64();
+    }
+    let rate = hops as f64 / busy.max(1e-9) / 1e6;
     format!(
-        "{:.1} million packet-hops in {wall:.1} s of one processor, {rate:.2} million/s",
-        hops as f64 / 1e6
+        "{:.1} million packet-hops in {:.1} s, {rate:.2} million/s on a processor",
+        hops as f64 / 1e6,
+        wall.as_secs_f64()
     )
 }
 
-/// An error if a connection failed.
-pub(super) fn check(outcomes: &[Outcome]) -> Result<()> {
-    for outcome in outcomes {
+/// An error if a connection failed, or if a claim does not hold and nobody says why.
+pub(super) fn check(outcomes: &[Outcome], findings: &[Vec<Finding>]) -> Result<()> {
+    for (outcome, findings) in outcomes.iter().zip(findings) {
+        let variant = &outcome.plan.variant;
+        let of = if variant.is_empty() { String::new() } else { format!(" of variant {variant}") };
+        if let Some(finding) = findings.iter().find(|finding| !finding.holds() && finding.why.is_none()) {
+            bail!("a claim{of} does not hold: {}", finding.line());
+        }
         for job in &outcome.jobs {
             if let Some(failure) = job.failures.first() {
-                let variant = &outcome.plan.variant;
-                let of = if variant.is_empty() { String::new() } else { format!(" of variant {variant}") };
                 let why = failure.why;
                 bail!("workload {}{of}: a connection failed at {} ns: {why}", job.name, failure.at.0);
             }

@@ -32,10 +32,7 @@ pub(super) fn write(experiment: &Experiment, outcome: &Outcome, folder: &Path) -
     put(folder, "result.json", |file| file.write_all(object.as_bytes()))?;
     let planes = usize::from(experiment.fabric.shape().planes);
     let length_ms = experiment.duration.as_millis() as usize;
-    let figure = figure::draw(&experiment.title, planes, length_ms, outcome);
-    put(folder, "figure.svg", |file| file.write_all(figure.svg().as_bytes()))?;
-    let png = figure.png()?;
-    put(folder, "figure.png", |file| file.write_all(&png))?;
+    figure::draw(&experiment.title, planes, length_ms, outcome).write(folder)?;
     Ok(summary)
 }
 
