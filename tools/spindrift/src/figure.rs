@@ -193,10 +193,9 @@ fn share_scales(columns: &mut [Column], rows: usize) {
         let data =
             most(&mut panels.iter().filter_map(|panel| panel.layout.data_y_range).map(|range| range.1));
         for panel in panels {
-            panel.layout.y_range.1 = padded;
-            if let Some(range) = &mut panel.layout.data_y_range {
-                range.1 = data;
-            }
+            // Ticks are chosen by these, whatever the axis then shows.
+            panel.layout.y_range = (0.0, padded);
+            panel.layout.data_y_range = Some((0.0, data));
         }
     }
 }
@@ -338,17 +337,17 @@ pub(crate) mod tests {
     #[test]
     fn panels_side_by_side_have_one_scale() {
         let up_to =
-            |y: f64| Panel::new("", vec![Plot::Line(LinePlot::new().with_data([(0.0, 0.0), (1.0, y)]))]);
+            |y: f64| Panel::new("", vec![Plot::Line(LinePlot::new().with_data([(0.0, y / 2.0), (1.0, y)]))]);
         let own = |y| up_to(y).map_layout(|layout| layout.with_y_axis_max(7.0));
         let page = |panels: Vec<Panel>| Column { heading: String::new(), panels, marks: Vec::new() };
         let mut columns = vec![page(vec![up_to(10.0), own(1.0)]), page(vec![up_to(400.0), up_to(90.0)])];
         share_scales(&mut columns, 2);
         let ends = |column: usize, row: usize| {
             let layout = &columns[column].panels[row].layout;
-            (layout.y_range.1, layout.data_y_range.unwrap().1)
+            (layout.y_range, layout.data_y_range.unwrap())
         };
         assert_eq!(ends(0, 0), ends(1, 0));
-        assert_eq!((ends(0, 0).1, ends(0, 1).1, ends(1, 1).1), (400.0, 1.0, 90.0));
+        assert_eq!([ends(0, 0).1, ends(0, 1).1, ends(1, 1).1], [(0.0, 400.0), (0.5, 1.0), (0.0, 90.0)]);
     }
 
     /// What happened in several columns has one number, and is told once.

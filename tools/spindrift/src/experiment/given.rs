@@ -14,7 +14,19 @@ macro_rules! given {
 }
 
 /// Their names, in the order of the paper's figures, and what they say.
-const GIVEN: [(&str, &str); 1] = [given!("figure-10")];
+const GIVEN: [(&str, &str); 11] = [
+    given!("figure-9a"),
+    given!("figure-9b"),
+    given!("figure-9c"),
+    given!("figure-9d"),
+    given!("figure-10"),
+    given!("figure-11"),
+    given!("figure-12"),
+    given!("figure-19a"),
+    given!("figure-19b"),
+    given!("figure-19c"),
+    given!("permutation"),
+];
 
 /// The plan of a name; nothing if no plan has it.
 pub(super) fn find(name: &str, seed: Option<u64>) -> Option<Result<Experiment>> {

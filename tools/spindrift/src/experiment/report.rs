@@ -188,7 +188,8 @@ impl Spread {
         };
         Self {
             count,
-            mean: values.iter().sum::<f64>() / count.max(1) as f64,
+            // The sum of nothing is -0.
+            mean: (values.iter().sum::<f64>() + 0.0) / count.max(1) as f64,
             min: rank(0.0),
             p50: rank(0.5),
             p90: rank(0.9),
