@@ -6,7 +6,7 @@ use crate::congestion::{self, CcConfig, CongestionControl};
 use crate::memory::PdMember;
 use crate::path::{Paths, PortMask};
 use crate::requester::{Requester, RequesterSetup, RetryPolicy};
-use crate::responder::{Receives, Responder, ResponderSetup};
+use crate::responder::{Receives, Responder, ResponderSetup, Trigger};
 use crate::time::Time;
 use crate::wire::{Ev, Msn, Opcode, Psn, Qpn};
 
@@ -106,6 +106,11 @@ pub(super) struct Qp {
     /// Data came in since reverse paths were last considered.
     pub(super) inbound: bool,
     pub(super) reverse_check_at: Time,
+    /// Bytes that had come in when they were last considered for much of it.
+    pub(super) refreshed_bytes: u64,
+    /// The last repeat of a packet that had arrived, until a path for answers is found; and whether the cumulative
+    /// acknowledgement covered it.
+    pub(super) unheard: Option<(Trigger, bool)>,
 }
 
 impl Qp {
@@ -161,6 +166,8 @@ impl Qp {
             armed_at: Time::NEVER,
             inbound: false,
             reverse_check_at: Time::NEVER,
+            refreshed_bytes: 0,
+            unheard: None,
         })
     }
 

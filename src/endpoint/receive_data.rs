@@ -39,11 +39,11 @@ impl Endpoint {
         }
         let class = qp.responder.classify(head.psn());
         let Class::New(seq) = class else {
-            self.turn_away(slot, class, source, head);
+            self.turn_away((now, slot), class, source, head);
             return self.after_data(now, slot);
         };
         if !qp.responder.plausible(seq, head.meth().msn) {
-            self.turn_away(slot, class, source, head);
+            self.turn_away((now, slot), class, source, head);
             return self.after_data(now, slot);
         }
         let (len, reth) = (payload.len(), head.reth());
@@ -113,7 +113,13 @@ impl Endpoint {
 
     /// A data packet that is not placed.
     #[cold]
-    fn turn_away<M: Meta>(&mut self, slot: u32, class: Class, source: Origin<M>, head: WriteView<'_>) {
+    fn turn_away<M: Meta>(
+        &mut self,
+        (now, slot): (Time, u32),
+        class: Class,
+        source: Origin<M>,
+        head: WriteView<'_>,
+    ) {
         let Some(qp) = self.qps[slot as usize].as_deref_mut() else { return };
         let trigger = trigger(self.cfg.entropy, source.meta, head);
         let again = Trigger { repeated: true, ..trigger };
@@ -133,6 +139,9 @@ impl Endpoint {
                     self.owe_nack(slot, NackReason::PsnOutOfWindow, trigger);
                 }
             }
+        }
+        if head.rtx() && matches!(class, Class::Duplicate | Class::Old) {
+            self.doubt_reverse_paths(now, slot, (again, class == Class::Old));
         }
     }
 

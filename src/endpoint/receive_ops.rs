@@ -109,7 +109,13 @@ impl Endpoint {
                 if let Some(slot) = self.slot_of(qpn)
                     && let Some(qp) = self.qp_mut(slot)
                 {
-                    qp.paths.on_reverse_probe_answer(ticket, now);
+                    let found = qp.paths.on_reverse_probe_answer(ticket, now);
+                    // The peer's next repeat is twice as far away as the last one was.
+                    let receives = qp.receives();
+                    if let Some((repeat, old)) = qp.unheard.take_if(|_| found && receives) {
+                        qp.responder.answer_repeat(repeat, old);
+                        self.wake_control(slot);
+                    }
                 }
             }
             Purpose::Application(qpn) => {

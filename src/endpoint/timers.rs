@@ -7,6 +7,7 @@
 use core::cmp::Reverse;
 
 use crate::requester::TimerVerdict;
+use crate::responder::Trigger;
 use crate::time::Time;
 use crate::wire::{Bth, ENDPOINT_QPN, EndpointOp, Ev, Opcode, Packet, Psn};
 use crate::work::WcStatus;
@@ -27,6 +28,9 @@ impl Endpoint {
     /// How long what arrived while the driver was away has time to be taken in, at most, before timers run: a few polls,
     /// and longer than most round trips across a fabric.
     const RETURN_NS: u64 = 250_000;
+    /// Bytes received after which the paths of answers are refreshed ahead of time. A probe and its answer are
+    /// a thousandth of it.
+    pub(super) const REFRESH_BYTES: u64 = 256 << 10;
 
     /// When [`on_timeout`](Self::on_timeout) should be called; [`Time::NEVER`] when nothing runs.
     #[inline]
@@ -167,12 +171,44 @@ impl Endpoint {
         let inbound = core::mem::take(&mut qp.inbound);
         // Armed again by the next packet in; an idle queue pair runs no timer.
         qp.reverse_check_at = Time::NEVER;
-        if let Some((ev, plane, ticket)) = qp.paths.poll_reverse_probe(now, rtt_ns, inbound) {
-            let (index, qpn) = (qp.peer, qp.qpn);
-            let id = self.ops.next_id();
-            if self.queue_request(now, index, &Request { plane, ev, op: EndpointOp::EvProbe, id }) {
-                self.ops.register(now, Purpose::ReverseProbe(qpn, ticket));
-            }
+        if let Some(probe) = qp.paths.poll_reverse_probe(now, rtt_ns, inbound) {
+            self.queue_reverse_probe(now, slot, probe);
+        }
+    }
+
+    /// The same, after much data has come in.
+    #[cold]
+    pub(super) fn refresh_reverse_paths(&mut self, now: Time, slot: u32) {
+        let Some(qp) = self.qps[slot as usize].as_deref_mut() else { return };
+        qp.refreshed_bytes = qp.counters.rx_bytes;
+        qp.unheard = None;
+        qp.paths.refresh_reverse(now);
+        self.hurry_reverse_probes(now, slot);
+    }
+
+    /// The peer repeats what has arrived.
+    #[cold]
+    pub(super) fn doubt_reverse_paths(&mut self, now: Time, slot: u32, repeat: (Trigger, bool)) {
+        let Some(qp) = self.qps[slot as usize].as_deref_mut() else { return };
+        qp.unheard = Some(repeat);
+        qp.paths.doubt_reverse(now);
+        self.hurry_reverse_probes(now, slot);
+    }
+
+    fn hurry_reverse_probes(&mut self, now: Time, slot: u32) {
+        while let Some(qp) = self.qps[slot as usize].as_deref_mut() {
+            let rtt_ns = qp.requester.smoothed_rtt_ns();
+            let Some(probe) = qp.paths.poll_hurried_probe(now, rtt_ns) else { return };
+            self.queue_reverse_probe(now, slot, probe);
+        }
+    }
+
+    fn queue_reverse_probe(&mut self, now: Time, slot: u32, (ev, plane, ticket): (Ev, u8, u16)) {
+        let Some(qp) = self.qps[slot as usize].as_deref() else { return };
+        let (index, qpn) = (qp.peer, qp.qpn);
+        let id = self.ops.next_id();
+        if self.queue_request(now, index, &Request { plane, ev, op: EndpointOp::EvProbe, id }) {
+            self.ops.register(now, Purpose::ReverseProbe(qpn, ticket));
         }
     }
 

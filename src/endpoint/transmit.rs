@@ -357,6 +357,9 @@ impl Endpoint {
         if !qp.responder.owes() {
             qp.paths.end_answers();
             let probe_waits = qp.state == super::QpState::Rts && qp.paths.probe_is_due(now);
+            if qp.counters.rx_bytes.wrapping_sub(qp.refreshed_bytes) >= Self::REFRESH_BYTES {
+                self.refresh_reverse_paths(now, slot);
+            }
             return if probe_waits { Turn::Blocked } else { Turn::Idle };
         }
         let Some((ev, plane)) = qp.paths.pick_reverse(free, qp.responder.owes_ack()) else {

@@ -86,8 +86,8 @@ pub struct PathConfig {
     pub probes_to_revive: u8,
     /// Reverse entropy values per plane, at least 1 (MRC paper, section 2.4). Default 1.
     pub reverse_per_plane: u8,
-    /// Least time between two reverse-path probes of a receive-only queue pair; a longer round-trip
-    /// time takes its place. Default 1 ms.
+    /// Time between two reverse-path probes of a queue pair that receives little, and nothing for data of its own; a longer
+    /// round-trip time takes its place. One that receives much sends them a round trip apart. Default 1 ms.
     pub reverse_refresh_ns: u64,
     /// Entropy values that one burst is spread over, 0 for all; see
     /// [`Paths::begin_burst`](super::Paths::begin_burst). Default 0.

@@ -1,7 +1,8 @@
 //! The reverse set: the paths that SACK, NACK and ACK take (MRC paper, section 2.4).
 //!
 //! One entropy value per plane (or a few), each the last one known to work: learned from data SACKs
-//! while they come, from EV probes when data comes in and no SACK does.
+//! while they come, from EV probes when data comes in and no SACK does. Such probes follow one another the
+//! faster, the more the queue pair receives, and at once where answers seem to be lost.
 
 use rand_xoshiro::SplitMix64;
 
@@ -16,6 +17,9 @@ const NONE: u16 = u16::MAX;
 /// EV probes whose answer is still of use. More than one, so that a round trip longer than was thought
 /// does not make every answer late.
 const REMEMBERED: usize = 4;
+
+/// How long a probe waits for its answer before another one may follow in a hurry, while no answer has told how long a round trip is.
+const PATIENCE_NS: u64 = 100_000;
 
 /// The longest interval of probes that a queue pair comes to by itself, in units of `reverse_refresh_ns`.
 /// With [`REMEMBERED`], answers are of use after round trips of up to four times as long.
@@ -59,8 +63,21 @@ pub(super) struct Reverse {
     refresh_ns: u64,
     /// From one probe to the next: a round trip, as far as the answers to probes tell.
     interval_ns: u64,
-    /// Probes since the last answer.
+    /// Times at which probes were sent since the last answer.
     unanswered: u8,
+    asked_at: Time,
+    /// Which value, of those of its plane, was probed last.
+    probed: u16,
+    /// What the last answer to a probe took; 0 before there was one.
+    rtt_ns: u64,
+    /// Probes to be sent at once.
+    hurried: u8,
+    /// Answers are owed to what the peer repeats though it had arrived.
+    doubted: bool,
+    /// The next such answers take a value from outside the set.
+    strays: bool,
+    /// The value that they take, once it is drawn, and its plane.
+    stray: Option<(u16, u8)>,
 }
 
 impl Reverse {
@@ -81,6 +98,13 @@ impl Reverse {
             refresh_ns: cfg.reverse_refresh_ns,
             interval_ns: cfg.reverse_refresh_ns,
             unanswered: 0,
+            asked_at: Time::ZERO,
+            probed: below(rng, u16::MAX),
+            rtt_ns: 0,
+            hurried: 0,
+            doubted: false,
+            strays: true,
+            stray: None,
         }
     }
 
@@ -100,17 +124,20 @@ impl Reverse {
         at.plane = plane;
     }
 
-    /// Remembers a probe of `id`, and says when the next one may follow. If the one before it has no answer, its plane is silent. Answers
-    /// that come after their probes were forgotten are of no use: while there are none, the interval doubles.
+    /// Remembers a probe of `id`, and says when the next one may follow. If one that was sent earlier has no answer, its plane is silent.
+    /// Answers that come after their probes were forgotten are of no use: while there are none, the interval doubles.
     fn ask(&mut self, id: u16, plane: u8, now: Time, rtt_ns: u64) -> u16 {
-        for asked in self.asked.iter_mut().flatten().filter(|asked| !asked.late) {
+        for asked in self.asked.iter_mut().flatten().filter(|asked| !asked.late && asked.sent_at < now) {
             asked.late = true;
             self.silent |= 1 << asked.plane;
         }
-        if usize::from(self.unanswered) >= REMEMBERED {
-            self.interval_ns = self.bounded(self.interval_ns.saturating_mul(2));
+        if self.unanswered == 0 || self.asked_at < now {
+            if usize::from(self.unanswered) >= REMEMBERED {
+                self.interval_ns = self.bounded(self.interval_ns.saturating_mul(2));
+            }
+            self.unanswered = self.unanswered.saturating_add(1);
         }
-        self.unanswered = self.unanswered.saturating_add(1);
+        self.asked_at = now;
         self.next_probe = now + rtt_ns.max(self.interval_ns);
         let ticket = self.next_ticket;
         self.next_ticket = ticket.wrapping_add(1);
@@ -124,9 +151,17 @@ impl Reverse {
         let mut asked = self.asked.iter_mut();
         let slot = asked.find(|slot| slot.is_some_and(|asked| asked.ticket == ticket))?;
         let Asked { id, sent_at, .. } = slot.take()?;
-        self.interval_ns = self.bounded(now.since(sent_at));
+        self.rtt_ns = now.since(sent_at);
+        self.interval_ns = self.bounded(self.rtt_ns);
         self.unanswered = 0;
+        self.hurried = 0;
         Some(id)
+    }
+
+    /// Whether a probe need not wait for its time: the one before it is answered, or has had twice the time that it takes.
+    fn may_hurry(&self, now: Time) -> bool {
+        let patience_ns = if self.rtt_ns == 0 { PATIENCE_NS } else { self.rtt_ns.saturating_mul(2) };
+        self.unanswered == 0 || now >= self.asked_at.after(patience_ns)
     }
 
     fn bounded(&self, interval_ns: u64) -> u64 {
@@ -175,7 +210,7 @@ impl Paths {
             if planes >> at & 1 == 0 {
                 at = plane_after(planes, at);
             }
-            if let Some(ev) = self.reverse_of(at, slot) {
+            if let Some(ev) = self.stray_of(at).or_else(|| self.reverse_of(at, slot)) {
                 return Some((ev, at));
             }
             planes &= !(1 << at);
@@ -187,6 +222,10 @@ impl Paths {
     #[inline]
     pub fn end_answers(&mut self) {
         self.reverse.going = None;
+        if core::mem::take(&mut self.reverse.doubted) {
+            self.reverse.strays = !self.reverse.strays;
+            self.reverse.stray = None;
+        }
     }
 
     /// A SACK for data sent on this path arrived: the path is known to be up.
@@ -231,13 +270,52 @@ impl Paths {
         inbound_active: bool,
     ) -> Option<(Ev, u8, u16)> {
         let learned = core::mem::take(&mut self.reverse.learned);
-        if !inbound_active || learned || self.usable == 0 || now < self.reverse.next_probe {
+        if !inbound_active || learned || now < self.reverse.next_probe {
+            return None;
+        }
+        self.probe_reverse(now, rtt_ns)
+    }
+
+    /// Much data has come in: one probe may go ahead of its time (MRC paper, section 2.4, has one each round trip), as soon as the one
+    /// before it is answered.
+    pub fn refresh_reverse(&mut self, now: Time) {
+        if !core::mem::take(&mut self.reverse.learned) && self.reverse.may_hurry(now) {
+            self.reverse.hurried = 1;
+        }
+        self.reverse.strays = true;
+    }
+
+    /// The peer repeats what has arrived: the answer to it was probably lost, and with it perhaps all that take its path. Unless probes
+    /// are on their way, several look for a path that works; when one is answered, the peer may be told again. The next answers
+    /// take a value from outside the set, drawn at random, every other time.
+    pub fn doubt_reverse(&mut self, now: Time) {
+        if self.reverse.may_hurry(now) {
+            self.reverse.hurried = REMEMBERED as u8;
+            self.reverse.doubted = true;
+        }
+    }
+
+    /// The next of the probes that are not to wait: see [`poll_reverse_probe`](Self::poll_reverse_probe).
+    pub fn poll_hurried_probe(&mut self, now: Time, rtt_ns: u64) -> Option<(Ev, u8, u16)> {
+        self.reverse.hurried = self.reverse.hurried.checked_sub(1)?;
+        self.probe_reverse(now, rtt_ns)
+    }
+
+    fn probe_reverse(&mut self, now: Time, rtt_ns: u64) -> Option<(Ev, u8, u16)> {
+        if self.usable == 0 {
+            self.reverse.hurried = 0;
             return None;
         }
         let plane = plane_after(self.usable, self.reverse.last_probed);
         let state = self.planes.get(usize::from(plane))?;
-        let at = below(&mut self.rng, state.active);
-        let id = *self.active_ids(state).get(usize::from(at))?;
+        // Probes of one time take values that follow one another: they differ as long as there are enough.
+        let at = if self.reverse.asked_at == now {
+            self.reverse.probed.wrapping_add(1)
+        } else {
+            below(&mut self.rng, u16::MAX)
+        };
+        self.reverse.probed = at;
+        let id = *self.active_ids(state).get(usize::from(at % state.active.max(1)))?;
         self.reverse.last_probed = plane;
         let ticket = self.reverse.ask(id, plane, now, rtt_ns);
         self.counters.reverse_probes_sent += 1;
@@ -252,6 +330,20 @@ impl Paths {
         self.on_delivered(EvId(id), now);
         self.keep_reverse(EvId(id));
         true
+    }
+
+    /// The value from outside the set that answers on `plane` take, if the peer seems not to hear those of the set, and it is their turn.
+    fn stray_of(&mut self, plane: u8) -> Option<Ev> {
+        let reverse = &self.reverse;
+        if !(reverse.doubted && reverse.strays) {
+            return None;
+        }
+        let id = match reverse.stray {
+            Some((id, of)) if of == plane && !self.has(id, BAD | DENIED) => id,
+            _ => self.reverse_choice(plane),
+        };
+        self.reverse.stray = Some((id, plane));
+        self.entries.get(usize::from(id)).map(|entry| entry.ev)
     }
 
     fn reverse_of(&mut self, plane: u8, slot: u8) -> Option<Ev> {

@@ -55,6 +55,8 @@ enum Blame {
     Trim,
     /// Trimmed at the last hop: incast, no path is to blame.
     LastHopTrim,
+    /// Probably lost, but perhaps only its answer was: its path is suspected.
+    Doubt,
     /// The peer had no room, or the port went down, or the timer swept it up with others.
     Nobody,
 }
@@ -448,6 +450,7 @@ impl Requester {
         self.lost_count += 1;
         let record = self.records.get_mut(seq);
         record.cause = cause;
+        let record = *record;
         let (ev, bytes) = (EvId(record.ev), u64::from(record.bytes));
         match blame {
             Blame::Path => {
@@ -457,6 +460,10 @@ impl Requester {
             Blame::Trim => {
                 env.paths.on_trim(ev, now);
                 env.cc.on_trim_nack(now, bytes, false);
+            }
+            Blame::Doubt => {
+                self.doubt(record.ev, record.order, now, env);
+                env.cc.on_loss(now, bytes);
             }
             Blame::LastHopTrim => env.cc.on_trim_nack(now, bytes, true),
             Blame::Nobody => env.cc.on_loss(now, bytes),
@@ -480,8 +487,10 @@ impl Requester {
 
     /// Judges every unreported packet that something sent later has overtaken, by the time rule. When the whole end
     /// of a burst is lost, the answer to the tail probe is what overtakes it.
-    fn scan_overdue(&mut self, now: Time, env: &mut Env<'_>) {
+    /// A report that lists `all` that has arrived leaves no doubt.
+    fn scan_overdue(&mut self, all: bool, now: Time, env: &mut Env<'_>) {
         let evidence = self.evidence(now);
+        let blame = if !all && self.answers_stay_out(&evidence, now) { Blame::Doubt } else { Blame::Path };
         self.loss_check_at = Time::NEVER;
         let end = self.reported.max(self.overtaken);
         let mut at = self.una;
@@ -493,23 +502,32 @@ impl Requester {
             while holes != 0 {
                 let seq = at + u64::from(holes.trailing_zeros());
                 holes &= holes - 1;
-                self.judge_one(seq, &evidence, now, env);
+                self.judge_one(seq, &evidence, blame, now, env);
             }
             at += 64;
         }
     }
 
-    fn judge_one(&mut self, seq: u64, evidence: &Evidence, now: Time, env: &mut Env<'_>) {
+    /// Whether the answer to the first packet that no report has come to is late. Then answers may have been lost, and what no report
+    /// lists may have arrived.
+    fn answers_stay_out(&self, evidence: &Evidence, now: Time) -> bool {
+        self.reported < self.next && {
+            let sent_at = self.records.get(self.reported).sent_at;
+            evidence.away.since(sent_at, now) >= evidence.rtt_ns + evidence.reordering_ns / 2
+        }
+    }
+
+    fn judge_one(&mut self, seq: u64, evidence: &Evidence, blame: Blame, now: Time, env: &mut Env<'_>) {
         match judge(&self.records.get(seq), evidence, now) {
             Loss::OvertakenOnItsPath => {
                 env.counters.loss_same_ev += 1;
-                self.declare_lost(seq, Blame::Path, Cause::Order, now, env);
+                self.declare_lost(seq, blame, Cause::Order, now, env);
             }
             Loss::Overdue => {
                 env.counters.loss_overdue += 1;
                 // What was in flight when no path brought any answer says nothing of its own path.
                 let silence = self.records.get(seq).sent_at <= self.timed_out_at;
-                let blame = if silence { Blame::Nobody } else { Blame::Path };
+                let blame = if silence { Blame::Nobody } else { blame };
                 self.declare_lost(seq, blame, Cause::Time, now, env);
             }
             Loss::NotYet { until } => self.loss_check_at = self.loss_check_at.min(until),

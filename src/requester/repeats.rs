@@ -72,8 +72,13 @@ pub(super) struct Listing {
 impl Listing {
     /// Whether packets arrived at the peer between `earlier` and this report.
     fn follows(self, earlier: Self) -> bool {
+        self.gained(earlier) > 0 || self.rcvd_bytes == earlier.rcvd_bytes && self.cack_end > earlier.cack_end
+    }
+
+    /// What arrived at the peer between `earlier` and this report, units of 256 bytes; 0 if this one is the earlier.
+    const fn gained(self, earlier: Self) -> u32 {
         let gained = self.rcvd_bytes.wrapping_sub(earlier.rcvd_bytes) & 0x00ff_ffff;
-        gained < 0x0080_0000 && (gained > 0 || self.cack_end > earlier.cack_end)
+        if gained < 0x0080_0000 { gained } else { 0 }
     }
 }
 
@@ -125,7 +130,16 @@ pub(super) struct Repeats {
 /// Entropy values on which a copy was probably lost, with the copy's position among all transmissions.
 #[derive(Debug, Default)]
 pub(super) struct Suspects {
-    lost_at: BTreeMap<u16, u64>,
+    lost_at: BTreeMap<u16, Suspicion>,
+}
+
+/// Positions among all transmissions.
+#[derive(Clone, Copy, Debug)]
+struct Suspicion {
+    /// Of the copy that was lost.
+    lost: u64,
+    /// Of the last one that had left when it was raised.
+    raised: u64,
 }
 
 impl Repeats {
@@ -178,14 +192,14 @@ impl Repeats {
                 Some(Which::Again) if repeat.answered.is_none() => repeat.answered = Some(now),
                 _ => {}
             }
-            // A copy is answered in the turn it arrives in. So when the peer listed the packet before that, it had
+            // No more bytes are told of while the answer to a copy waits. So when the peer listed the packet with fewer, it had
             // an earlier copy; reports may arrive here in any order.
             let earliest = repeat.listed.is_none_or(|other| other.follows(now));
             if earliest && (seq < now.cack_end || listed(seq)) {
                 repeat.listed = Some(now);
             }
             let listed_before = match (repeat.listed, repeat.answered) {
-                (Some(listed), Some(answered)) => answered.follows(listed),
+                (Some(listed), Some(answered)) => answered.gained(listed) > 0,
                 _ => false,
             };
             let Copy { ev, order, .. } = repeat.before;
@@ -244,23 +258,43 @@ impl Suspects {
     /// The copy at position `order` on this entropy value was probably lost; `newest` is the newest position known to
     /// have arrived on it. `true` when the entropy value is to blame: two copies lost and nothing arrived since.
     pub(super) fn suspect(&mut self, ev: u16, order: u64, newest: u64) -> bool {
-        if newest > order {
+        self.suspect_again(ev, Suspicion { lost: order, raised: order }, newest, |_| true)
+    }
+
+    /// The same for one of many whose answers may have been lost with it, at a time when `raised` was the last position to
+    /// have left: of these, one alone counts, and the second has to have left after it was declared lost.
+    pub(super) fn doubt(&mut self, ev: u16, order: u64, newest: u64, raised: u64) -> bool {
+        self.suspect_again(ev, Suspicion { lost: order, raised }, newest, |first| order > first.raised)
+    }
+
+    fn suspect_again(
+        &mut self,
+        ev: u16,
+        suspicion: Suspicion,
+        newest: u64,
+        counts: impl Fn(&Suspicion) -> bool,
+    ) -> bool {
+        if newest > suspicion.lost {
             // The path has carried something since.
             return false;
         }
-        let again = self.lost_at.get(&ev).is_some_and(|&first| newest < first);
-        if again {
-            self.lost_at.remove(&ev);
-        } else {
-            self.lost_at.insert(ev, order);
+        match self.lost_at.get(&ev).filter(|first| newest < first.lost) {
+            None => {
+                self.lost_at.insert(ev, suspicion);
+                false
+            }
+            Some(first) if counts(first) => {
+                self.lost_at.remove(&ev);
+                true
+            }
+            Some(_) => false,
         }
-        again
     }
 
     /// Keeps the suspicions that stand: those on entropy values on which nothing has arrived since, by their newest positions
     /// known to have arrived.
     pub(super) fn keep_standing(&mut self, newest: impl Fn(u16) -> u64) {
-        self.lost_at.retain(|&ev, &mut first| newest(ev) < first);
+        self.lost_at.retain(|&ev, first| newest(ev) < first.lost);
     }
 }
 
@@ -458,6 +492,26 @@ mod tests {
         assert!(!suspects.suspect(4, 50, 40));
         assert!(!suspects.suspect(4, 30, 40), "an older copy, judged late");
         assert!(suspects.suspect(4, 60, 40), "and the suspicion stands");
+    }
+
+    /// Answers that are lost are lost together: what they would have told of one path at one time counts once.
+    #[test]
+    fn a_path_is_blamed_for_a_doubtful_loss_when_one_that_left_later_is_lost_too() {
+        let mut suspects = Suspects::default();
+        assert!(!suspects.doubt(1, 10, 0, 30));
+        assert!(!suspects.doubt(1, 20, 0, 31), "declared later, but it had left before");
+        assert!(!suspects.doubt(1, 30, 0, 32), "the last that had left");
+        assert!(!suspects.doubt(2, 31, 0, 33), "another path");
+        assert!(suspects.doubt(1, 31, 0, 40));
+        assert!(!suspects.doubt(1, 50, 0, 60), "from the start");
+        assert!(!suspects.doubt(1, 70, 55, 80), "something arrived in between");
+        assert!(!suspects.doubt(1, 90, 91, 99), "something sent later arrived");
+        assert!(suspects.doubt(1, 81, 55, 80), "and the suspicion stands");
+        // Both kinds of suspicion are of one path.
+        assert!(!suspects.suspect(3, 10, 0));
+        assert!(suspects.doubt(3, 11, 0, 40));
+        assert!(!suspects.doubt(4, 10, 0, 40));
+        assert!(suspects.suspect(4, 20, 0));
     }
 
     #[test]

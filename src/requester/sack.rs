@@ -37,6 +37,8 @@ struct Report {
     told_end: u64,
     /// Older than another report that was taken in: what it does not list may have arrived.
     stale: bool,
+    /// It lists all that had arrived.
+    lists_all: bool,
 }
 
 impl Report {
@@ -112,6 +114,7 @@ impl Requester {
             answered: (!sack.pr && trigger >= 0).then_some(trigger as u64),
             copy: (sack.cc.tx_timestamp, sack.entropy),
             stale: cack + 1 < una || behind,
+            lists_all: sack.bitmap.count_ones() == u32::from(sack.cc.ooo_count),
         })
     }
 
@@ -145,6 +148,16 @@ impl Requester {
         env.counters.tail_suspects += 1;
         let newest = self.newest_on_ev.get(usize::from(ev)).copied().unwrap_or(0);
         if self.suspects.suspect(ev, order, newest) {
+            env.paths.on_loss(EvId(ev), now);
+        }
+    }
+
+    /// The packet at position `order` on entropy value `ev` is probably lost, unless its answer was, with those to others. That
+    /// happens to many packets at once: only what left later tells more.
+    #[cold]
+    pub(super) fn doubt(&mut self, ev: u16, order: u64, now: Time, env: &mut Env<'_>) {
+        let newest = self.newest_on_ev.get(usize::from(ev)).copied().unwrap_or(0);
+        if self.suspects.doubt(ev, order, newest, self.orders) {
             env.paths.on_loss(EvId(ev), now);
         }
     }
@@ -356,7 +369,7 @@ impl Requester {
             self.judge_hole(seq, &evidence, now, env);
         }
         if now >= self.loss_check_at {
-            self.scan_overdue(now, env);
+            self.scan_overdue(report.lists_all, now, env);
         }
     }
 
@@ -370,7 +383,7 @@ impl Requester {
             .get(usize::from(record.ev))
             .copied()
             .filter(|_| record.retries == 0 && self.path_order.holds(now));
-        self.judge_one(seq, &Evidence { newest_on_ev, ..*evidence }, now, env);
+        self.judge_one(seq, &Evidence { newest_on_ev, ..*evidence }, Blame::Path, now, env);
     }
 
     /// Takes in a transport ACK: every message up to `psn` is complete at the peer.

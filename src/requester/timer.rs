@@ -117,7 +117,7 @@ impl Requester {
             return TimerVerdict::GoOn;
         }
         if now >= self.loss_check_at {
-            self.scan_overdue(now, env);
+            self.scan_overdue(false, now, env);
         }
         let late_ns = self.rtt.late_after_ns();
         if now >= self.timer_base.after(self.timeout_ns(late_ns)) {

@@ -75,6 +75,12 @@ pub(crate) struct Answers {
     pub(super) counts: AnswerCounts,
     pub(super) sack_bytes: u32,
     rcvd_bytes: u64,
+    /// As the last SACK told it.
+    told_bytes: u32,
+    /// Triggers that are repeats.
+    repeats: u16,
+    /// Some of them waited when the last SACK was built.
+    repeats_wait: bool,
     ack_pending: bool,
     nak_pending: bool,
     /// Messages completed, and as of the last transport ACK.
@@ -115,6 +121,7 @@ impl Answers {
     #[cfg(test)]
     pub(super) fn take_triggers(&mut self) {
         self.triggers.clear();
+        self.repeats = 0;
     }
 
     pub(super) fn fit(&mut self, low: u64, high: u64, most: u64) {
@@ -146,9 +153,13 @@ impl Answers {
             Some(last) if !last.is_special() && (!trigger.is_special() || last.psn != trigger.psn) => {
                 *last = trigger;
             }
-            Some(_) if full => self.counts.triggers_dropped += u64::from(trigger.is_special()),
+            Some(_) if full => {
+                self.counts.triggers_dropped += u64::from(trigger.is_special());
+                return;
+            }
             _ => self.triggers.push_back(trigger),
         }
+        self.repeats += u16::from(trigger.repeated);
     }
 }
 
@@ -196,6 +207,7 @@ impl Responder {
         self.answers.ack_pending = true;
         self.answers.nak_pending = self.violation.is_some();
         self.answers.triggers.clear();
+        self.answers.repeats = 0;
         self.answers.nacks.clear();
     }
 
@@ -245,16 +257,25 @@ impl Responder {
     /// The next SACK owed. Its bitmap starts at the oldest gap when the peer repeats itself, else
     /// at the first packet that no SACK has listed, else as high as it can. While packets remain
     /// unlisted the trigger stays, so that every arrival is reported at least once.
+    ///
+    /// To the requester, a packet that was listed before its repeat was answered had arrived before the repeat. So where the answer to a
+    /// repeat waits for room, no more bytes are told of until it has left: the SACKs before it may list what that repeat brought.
     pub(crate) fn take_sack(&mut self) -> Option<SackOut> {
         let trigger = self.answers.triggers.pop_front()?;
         let (base, bitmap) = self.bitmap(trigger.repeated);
+        let answers = &mut self.answers;
+        answers.repeats -= u16::from(trigger.repeated);
+        if !core::mem::replace(&mut answers.repeats_wait, answers.repeats > 0) {
+            answers.told_bytes = (answers.rcvd_bytes.div_ceil(256) & 0x00ff_ffff) as u32;
+        }
+        let rcvd_bytes = answers.told_bytes;
         let sack = SackOut {
             trigger,
             cack: self.cack(),
             sack_offset: (base + 1 - self.expected) as i16,
             bitmap,
             out_of_order: self.out_of_order.min(0x7fff) as u16,
-            rcvd_bytes: (self.answers.rcvd_bytes.div_ceil(256) & 0x00ff_ffff) as u32,
+            rcvd_bytes,
         };
         if self.out_of_order > 0 {
             self.answers.unreported.clear_range(base, base + 64);

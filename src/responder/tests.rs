@@ -115,6 +115,59 @@ fn a_repeat_is_answered_with_the_oldest_gap() {
     assert!(r.take_ack().is_none());
 }
 
+/// To the requester, a packet that was listed with fewer bytes than its repeat was answered with had arrived before the repeat.
+#[test]
+fn no_more_bytes_are_told_of_while_the_answer_to_a_repeat_waits() {
+    let mut r = responder();
+    let repeat = |n: u32| Trigger { repeated: true, ..trigger(Psn::new(0xff_fff0).add(n)) };
+    let units = |packets: u32| (packets * 84).div_ceil(256);
+    give(&mut r, 0, true);
+    assert_eq!(r.take_sack().unwrap().rcvd_bytes, units(1));
+    // Two repeats come in behind a packet with a mark, and only its answer leaves.
+    for n in 1..=40 {
+        give(&mut r, n, false);
+    }
+    r.answer_repeat(Trigger { marked: true, ..trigger(Psn::new(0xff_fff1)) }, false);
+    r.answer_repeat(repeat(2), false);
+    r.answer_repeat(repeat(3), false);
+    let lists_all = r.take_sack().unwrap();
+    assert_eq!((lists_all.rcvd_bytes, lists_all.cack), (units(41), Psn::new(0xff_fff0).add(40)));
+    for n in 41..=80 {
+        give(&mut r, n, false);
+    }
+    let answer = r.take_sack().unwrap();
+    assert_eq!((answer.trigger.psn, answer.rcvd_bytes), (repeat(2).psn, units(41)));
+    assert_eq!(answer.cack, Psn::new(0xff_fff0).add(80), "what has arrived is told all the same");
+    // One that comes in while another waits is listed by the answer to that one.
+    r.answer_repeat(repeat(79), false);
+    assert_eq!([r.take_sack(), r.take_sack()].map(|sack| sack.unwrap().rcvd_bytes), [units(41); 2]);
+    give(&mut r, 81, true);
+    assert_eq!(r.take_sack().unwrap().rcvd_bytes, units(82), "none waits");
+    r.answer_repeat(repeat(80), false);
+    assert_eq!(r.take_sack().unwrap().rcvd_bytes, units(82));
+    give(&mut r, 82, true);
+    r.answer_repeat(repeat(80), false);
+    assert_eq!(r.take_sack().unwrap().rcvd_bytes, units(83), "the first answer of a turn tells all");
+    // The last words of a queue pair take the place of what waits.
+    r.owe_last_words();
+    give(&mut r, 83, true);
+    assert_eq!(r.take_sack().unwrap().rcvd_bytes, units(83), "one waited");
+    give(&mut r, 84, true);
+    assert_eq!(r.take_sack().unwrap().rcvd_bytes, units(85));
+}
+
+/// Repeats that found no room are not waited for.
+#[test]
+fn repeats_that_are_not_answered_hold_nothing_up() {
+    let mut r = responder();
+    for n in 0..Answers::MAX_TRIGGERS as u32 + 5 {
+        r.answer_repeat(Trigger { repeated: true, ..trigger(Psn::new(n)) }, false);
+    }
+    assert_eq!(take_sacks(&mut r).len(), Answers::MAX_TRIGGERS);
+    give(&mut r, 0, true);
+    assert_eq!(r.take_sack().unwrap().rcvd_bytes, 84_u32.div_ceil(256));
+}
+
 #[test]
 fn every_mark_of_a_burst_is_told_and_no_plain_trigger_takes_its_place() {
     let mut r = responder();

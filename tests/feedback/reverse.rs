@@ -1,5 +1,7 @@
 //! The paths of answers, kept fresh by probes while no SACKs come: decision 30.
 
+use std::collections::BTreeSet;
+
 use spindrift::endpoint::QpInit;
 use spindrift::path::{EvSource, PathConfig};
 use spindrift::time::Time;
@@ -54,6 +56,10 @@ fn left(receiver: &mut Receiver) -> (Vec<Probe>, Vec<Way>) {
         }
     }
     (probes, answers)
+}
+
+fn ways_of(probes: &[Probe]) -> BTreeSet<Way> {
+    probes.iter().map(|probe| probe.way).collect()
 }
 
 /// When probes left since the last look.
@@ -145,7 +151,7 @@ fn the_way_that_was_answered_last_is_the_one_that_answers_take() {
     let mut ways = Vec::new();
     let (mut n, mut heard, mut unheard) = (0, 0, 0);
     let mut way = way_of_sack(&mut receiver, 0);
-    while heard < 8 || unheard < 8 {
+    while heard < 16 || unheard < 8 {
         receiver.net.run_for(2 * REFRESH);
         let (probes, _) = left(&mut receiver);
         let [Probe { id, way: probed, .. }] = probes[..] else { panic!("{} probes", probes.len()) };
@@ -170,6 +176,45 @@ fn the_way_that_was_answered_last_is_the_one_that_answers_take() {
     assert_eq!(ways.len(), 4, "all are tried");
     let counters = receiver.counters();
     assert_eq!(counters.rx_endpoint_responses, n.cast_unsigned().div_ceil(3) as u64 + heard);
+}
+
+/// What the peer repeats though it had arrived was answered in vain: probes look for a way at once, and every other answer to it
+/// goes elsewhere.
+#[test]
+fn the_answer_to_what_had_arrived_takes_another_way() {
+    const PATIENCE: u64 = 100_000;
+    // Below the cumulative acknowledgement, and above it.
+    for n in [0, 2] {
+        let mut receiver = receiver(16);
+        let usual = way_of_sack(&mut receiver, n);
+        let again = |receiver: &mut Receiver, rtx| {
+            receiver.give(&[crate::receiver::Data { rtx, ..data(n) }]);
+            let (probes, answers) = left(receiver);
+            let [way] = answers[..] else { panic!("one SACK, not {answers:?}") };
+            (probes, way == usual)
+        };
+        let (probes, same) = again(&mut receiver, false);
+        assert_eq!((probes.len(), same), (0, true), "the network doubled it");
+        for same in [false, true, false] {
+            let (probes, way) = again(&mut receiver, true);
+            assert_eq!((probes.len(), way), (4, same), "packet {n}");
+            let (probes, _) = (again(&mut receiver, true), again(&mut receiver, true)).0;
+            assert_eq!(probes.len(), 0, "they have had no time");
+            receiver.net.run_for(PATIENCE);
+        }
+        let (probes, _) = again(&mut receiver, true);
+        let [.., Probe { id, way, .. }] = probes[..] else { panic!("no probes") };
+        assert_eq!(ways_of(&probes).len(), 4, "each tries another");
+        answer(&mut receiver, id, PEER);
+        assert_eq!(left(&mut receiver).1, [way], "the peer is told again, the way that was found");
+        assert_eq!(way_of_sack(&mut receiver, n + 1), way);
+        receiver.net.run_for(2 * REFRESH);
+        way_of_sack(&mut receiver, n + 3);
+        receiver.net.run_for(2 * REFRESH);
+        let (probes, _) = left(&mut receiver);
+        answer(&mut receiver, probes[0].id, PEER);
+        assert_eq!(left(&mut receiver).1, [], "once");
+    }
 }
 
 /// An answer counts once, and only while its probe is remembered.

@@ -156,6 +156,42 @@ fn the_answer_to_a_tail_probe_reveals_the_rest() {
     assert_eq!((sender.cwnd(), sender.inflight()), (FULL - 7 * PACKET, 7));
 }
 
+/// One that lists less than has arrived leaves it open what has arrived of the rest: only of the first packet is it sure.
+#[test]
+fn a_report_that_does_not_list_all_leaves_the_paths_of_the_rest_in_doubt() {
+    for (others, counts) in [(0, 7), (1, 1), (100, 1)] {
+        let (mut sender, sent) = Sender::sending(Setup { active: 16, backup: 16, ..Setup::default() }, 8);
+        sender.wait(FLOOR);
+        let probe = sender.sent_one();
+        sender.wait(RTT);
+        let mut seth = sender.answer(&probe, 1);
+        seth.cc.ooo_count = others;
+        sender.sack(seth);
+        assert_eq!(sender.sent_numbers(), (1..8).collect::<Vec<_>>(), "all are sent again");
+        let blamed = sender.blamed();
+        assert_eq!(blamed.len(), counts, "{others} others: {blamed:?}");
+        assert!(blamed.iter().any(|bad| bad.0 == sent[1].ev));
+    }
+}
+
+/// What is overdue when answers stay out may have arrived, its answer lost with the others.
+#[test]
+fn no_path_is_blamed_for_what_becomes_overdue_in_silence() {
+    // The first is missing, and those behind are reported as far as this.
+    for (reported, blames) in [(8, true), (7, false), (2, false)] {
+        let (mut sender, sent) = Sender::sending(Setup { active: 16, backup: 16, ..Setup::default() }, 8);
+        sender.wait(RTT);
+        let listed = (1 << (reported - 1)) - 1;
+        let seth = Seth { bitmap: listed << 1, ..sender.answer(&sent[1], 0) };
+        sender.sack(seth);
+        assert_eq!((sender.sent(), sender.blamed()), (vec![], vec![]), "not yet");
+        sender.wait(RTT);
+        assert_eq!(sender.sent_numbers(), [0], "it is sent again all the same");
+        let path = if blames { vec![(sent[0].ev, EvState::AssumedBad, 1)] } else { vec![] };
+        assert_eq!((sender.blamed(), sender.counters().loss_overdue), (path, 1), "up to {reported}");
+    }
+}
+
 /// With the window used up by what is lost, the oldest gap goes out as the probe.
 #[test]
 fn a_tail_probe_goes_out_when_congestion_control_allows_nothing() {

@@ -36,6 +36,8 @@ enum Op {
     EndAnswers,
     LearnReverse(u8),
     ReverseProbe { answer: bool },
+    DoubtReverse { answer: bool },
+    RefreshReverse { answer: bool },
 }
 
 fn mark() -> impl Strategy<Value = EvMark> {
@@ -70,6 +72,8 @@ fn op() -> impl Strategy<Value = Op> {
         2 => Just(Op::EndAnswers),
         2 => any::<u8>().prop_map(Op::LearnReverse),
         2 => any::<bool>().prop_map(|answer| Op::ReverseProbe { answer }),
+        1 => any::<bool>().prop_map(|answer| Op::DoubtReverse { answer }),
+        1 => any::<bool>().prop_map(|answer| Op::RefreshReverse { answer }),
     ]
 }
 
@@ -102,7 +106,7 @@ struct Model {
     /// Each with the time when it is given up.
     in_flight: Vec<(Probe, Time)>,
     /// The plane of the last reverse probe, if it had no answer; and those of others before it that had none, nor anything since.
-    asked: Option<u8>,
+    asked: Vec<(Time, u8)>,
     silent: u32,
 }
 
@@ -121,7 +125,7 @@ impl Model {
             peer: u32::MAX,
             denied_planes: 0,
             in_flight: Vec::new(),
-            asked: None,
+            asked: Vec::new(),
             silent: 0,
         }
     }
@@ -279,6 +283,13 @@ impl Model {
                 self.keep_floor();
                 self.paths.allow_plane(plane);
             }
+            _ => self.apply_reverse(op),
+        }
+    }
+
+    /// The same for what concerns answers.
+    fn apply_reverse(&mut self, op: &Op) {
+        match *op {
             Op::PickReverse(free, acks) => self.pick_reverse(free, acks),
             Op::EndAnswers => self.paths.end_answers(),
             Op::LearnReverse(id) => {
@@ -287,18 +298,39 @@ impl Model {
                 self.arrives(id);
                 self.paths.learn_reverse(id);
             }
-            Op::ReverseProbe { answer } => self.probe_reverse(answer),
+            Op::ReverseProbe { answer } => {
+                let probe = self.paths.poll_reverse_probe(self.now, 10 * US, true);
+                self.probe_reverse(probe, answer);
+            }
+            Op::DoubtReverse { answer } => {
+                self.paths.doubt_reverse(self.now);
+                self.hurry_reverse_probes(4, answer);
+            }
+            Op::RefreshReverse { answer } => {
+                self.paths.refresh_reverse(self.now);
+                self.hurry_reverse_probes(1, answer);
+            }
+            _ => unreachable!("{op:?} concerns data"),
         }
     }
 
-    fn probe_reverse(&mut self, answer: bool) {
-        let probe = self.paths.poll_reverse_probe(self.now, 10 * US, true);
+    fn hurry_reverse_probes(&mut self, most: usize, answer: bool) {
+        for sent in 0.. {
+            let Some(probe) = self.paths.poll_hurried_probe(self.now, 10 * US) else { return };
+            assert!(sent < if answer { 1 } else { most }, "the first answer is enough");
+            self.probe_reverse(Some(probe), answer);
+        }
+    }
+
+    fn probe_reverse(&mut self, probe: Option<(Ev, u8, u16)>, answer: bool) {
         if let Some((_, plane, request)) = probe {
-            self.silent |= self.asked.take().map_or(0, |plane| 1 << plane);
+            let late = self.asked.iter().filter(|(at, _)| *at < self.now);
+            self.silent |= late.map(|(_, plane)| 1 << plane).fold(0, |all, plane| all | plane);
+            self.asked.retain(|(at, _)| *at >= self.now);
             if answer {
                 self.silent &= !(1 << plane);
             } else {
-                self.asked = Some(plane);
+                self.asked.push((self.now, plane));
             }
             assert!(PortMask(self.open()).contains(plane));
             assert!(!answer || self.paths.on_reverse_probe_answer(request, self.now));

@@ -297,6 +297,137 @@ fn answers_avoid_planes_whose_probes_have_none() {
     assert_eq!(planes_of(&mut paths), [1, 2].into());
 }
 
+/// All probes that are not to wait: planes and tickets.
+fn hurried(paths: &mut Paths, now: Time) -> Vec<(u8, u16)> {
+    core::iter::from_fn(|| paths.poll_hurried_probe(now, 0))
+        .map(|(_, plane, ticket)| (plane, ticket))
+        .collect()
+}
+
+#[test]
+fn doubt_sends_several_probes_at_once_and_again_when_they_had_their_time() {
+    let mut paths = paths(&PathConfig::new(2));
+    assert_eq!(hurried(&mut paths, at_us(0)), []);
+    paths.doubt_reverse(at_us(1));
+    let first = hurried(&mut paths, at_us(1));
+    assert_eq!(first.iter().map(|&(plane, _)| plane).filter(|&plane| plane == 1).count(), 2, "{first:?}");
+    assert_eq!(first.len(), 4);
+    assert_eq!(
+        reverse_picks(&mut paths, 8).iter().filter(|&&(_, plane)| plane == 1).count(),
+        4,
+        "none is late yet"
+    );
+    // A hundred microseconds, as long as no round trip is known.
+    paths.doubt_reverse(at_us(100));
+    assert_eq!(hurried(&mut paths, at_us(100)), []);
+    paths.doubt_reverse(at_us(101));
+    let again = hurried(&mut paths, at_us(101));
+    assert_eq!(again.len(), 4);
+    // One answer is enough: those that are still to be sent are not, and from now on two round trips are the time.
+    paths.doubt_reverse(at_us(201));
+    let (_, _, ticket) = paths.poll_hurried_probe(at_us(201), 0).unwrap();
+    assert!(paths.on_reverse_probe_answer(ticket, at_us(211)));
+    assert_eq!(hurried(&mut paths, at_us(211)), []);
+    paths.doubt_reverse(at_us(212));
+    assert_eq!(hurried(&mut paths, at_us(212)).len(), 4);
+    paths.doubt_reverse(at_us(231));
+    assert_eq!(hurried(&mut paths, at_us(231)), []);
+    paths.doubt_reverse(at_us(232));
+    assert_eq!(hurried(&mut paths, at_us(232)).len(), 4);
+    assert_eq!(paths.counters().reverse_probes_sent, 17);
+}
+
+/// Four probes of one time without an answer are one time of silence.
+#[test]
+fn doubt_does_not_slow_the_usual_probes_down() {
+    let mut paths = paths(&PathConfig::new(2));
+    paths.doubt_reverse(at_us(0));
+    assert_eq!(hurried(&mut paths, at_us(0)).len(), 4);
+    let mut sent = Vec::new();
+    for ms in 1..=10 {
+        sent.extend(paths.poll_reverse_probe(Time(ms * MS), 0, true).map(|_| ms));
+    }
+    assert_eq!(sent, [1, 2, 3, 4, 6, 10]);
+}
+
+/// Planes whose probes had no answer are avoided, and the others are not.
+#[test]
+fn hurried_probes_find_silent_planes() {
+    let mut paths = paths(&PathConfig::new(4));
+    paths.doubt_reverse(at_us(0));
+    for (plane, ticket) in hurried(&mut paths, at_us(0)) {
+        assert!(plane == 2 || paths.on_reverse_probe_answer(ticket, at_us(10)));
+        paths.doubt_reverse(at_us(10));
+    }
+    assert!(hurried(&mut paths, at_us(10)).len() == 4, "one was answered last");
+    assert!(reverse_picks(&mut paths, 40).iter().all(|&(_, plane)| plane != 2));
+}
+
+#[test]
+fn much_data_is_followed_by_one_probe_as_soon_as_the_last_is_answered() {
+    let mut paths = paths(&PathConfig::new(2));
+    let refresh = |paths: &mut Paths, us| {
+        paths.refresh_reverse(at_us(us));
+        hurried(paths, at_us(us))
+    };
+    let [(_, ticket)] = refresh(&mut paths, 1)[..] else { panic!("one") };
+    assert_eq!(refresh(&mut paths, 20), [], "not answered");
+    assert!(paths.on_reverse_probe_answer(ticket, at_us(31)));
+    assert_eq!(refresh(&mut paths, 31).len(), 1);
+    assert_eq!(refresh(&mut paths, 90), [], "two round trips of 30 us");
+    assert_eq!(refresh(&mut paths, 91).len(), 1);
+    // A SACK is as good as a probe.
+    paths.learn_reverse(EvId(0));
+    assert_eq!(refresh(&mut paths, 500), []);
+    assert_eq!(refresh(&mut paths, 500).len(), 1);
+}
+
+#[test]
+fn every_other_answer_in_doubt_takes_a_value_from_outside_the_set() {
+    let mut paths = paths(&small(1, 16, 0));
+    let usual = reverse_pick(&mut paths, false);
+    let mut strays = BTreeSet::new();
+    for round in 0..40 {
+        let now = at_us(200 * round);
+        paths.doubt_reverse(now);
+        assert_eq!(hurried(&mut paths, now).len(), 4);
+        let first = paths.pick_reverse(ALL, round % 4 < 2).unwrap();
+        // What leaves together takes one path, however many repeats it answers.
+        paths.doubt_reverse(now);
+        assert_eq!(paths.pick_reverse(ALL, round % 4 < 2), Some(first));
+        paths.end_answers();
+        assert_eq!(first != usual, round % 2 == 0, "round {round}");
+        strays.extend((first != usual).then_some(first));
+        // The other answers go where they went, to repeats too, while probes are on their way.
+        paths.doubt_reverse(now);
+        assert_eq!(reverse_picks(&mut paths, 3), [usual; 3]);
+    }
+    assert!(strays.len() > 5, "{strays:?}");
+    // After much data, the next doubt is a new one.
+    for n in 0..3 {
+        paths.doubt_reverse(Time(n * MS + 8 * MS));
+        assert_eq!(hurried(&mut paths, Time(n * MS + 8 * MS)).len(), 4);
+        assert_ne!(reverse_pick(&mut paths, false), usual);
+        paths.refresh_reverse(Time(n * MS + 8 * MS));
+    }
+}
+
+/// On each plane that answers in doubt come to, when a port has no more room.
+#[test]
+fn an_answer_in_doubt_is_of_the_plane_that_it_takes() {
+    let mut paths = paths(&small(2, 8, 0));
+    paths.doubt_reverse(at_us(0));
+    let (_, plane) = paths.pick_reverse(ALL, false).unwrap();
+    let (ev, other) = paths.pick_reverse(PortMask(0b11 & !(1 << plane)), false).unwrap();
+    assert_eq!(other, 1 - plane);
+    assert!(paths.states().any(|status| status.ev == ev && status.plane == other));
+    // With nothing else to take, answers take what there is.
+    let mut one = Paths::new(&small(1, 1, 0), 7).unwrap();
+    let usual = reverse_pick(&mut one, false);
+    one.doubt_reverse(at_us(0));
+    assert_eq!(reverse_pick(&mut one, false), usual);
+}
+
 #[test]
 fn reverse_probes_test_all_planes_in_turn() {
     let mut paths = paths(&PathConfig::new(4));

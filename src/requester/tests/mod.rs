@@ -525,7 +525,7 @@ fn time_is_up_for_every_hole_before_the_last_report() {
         }
         (bench.r.reported, bench.r.newest_order) = (end, bench.r.records.get(end - 1).order);
         let mut env = Env { paths: &mut bench.paths, cc: &mut bench.cc, counters: &mut bench.counters };
-        bench.r.scan_overdue(bench.now.after(1_000_000), &mut env);
+        bench.r.scan_overdue(true, bench.now.after(1_000_000), &mut env);
         let lost: Vec<u64> = (0..256).filter(|&seq| bench.r.lost.test(seq)).collect();
         assert_eq!((lost, bench.r.lost_count), (holes.to_vec(), 3), "{first} to {end}");
     }

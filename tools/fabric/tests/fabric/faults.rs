@@ -2,7 +2,7 @@
 
 use spindrift::time::Time;
 use spindrift_fabric::workload::{Stream, StreamSpec};
-use spindrift_fabric::{Fault, HostId, Impairment, LinkId};
+use spindrift_fabric::{Fault, HostId, Impairment, LinkId, Messenger};
 use spindrift_srv6::Node;
 
 use crate::support::{US, World, clos, rtt_ns, shifted};
@@ -53,6 +53,33 @@ fn a_failed_path_is_left_within_50_us() {
     assert!(last.iter().all(|&us| us <= 50), "{last:?}");
 }
 
+/// One plane of four T1 switches, and a link that fails both ways: answers leave it, too, and what is lost of them is not held
+/// against the paths that live.
+#[test]
+fn answers_leave_a_failed_path() {
+    let mut blamed = 0;
+    for seed in 0..20 {
+        let stream = Stream::new(vec![(HostId(0), HostId(4))], ENDLESS);
+        let mut world = World::new(clos(1, 2, 4, 100), seed, vec![Box::new(stream)]);
+        world.run_until(Time(1_000 * US));
+        let cut = |world: &mut World, number| {
+            let cable = (Node::T0 { plane: 0, number: 0 }, Node::T1 { plane: 0, number });
+            assert!(world.clos.set_cable(world.sim.net_mut(), cable, false, true));
+        };
+        // Where one path in four is left, tail probes and their answers may miss it twice.
+        for (failed, after_us) in [(0, 300), (1, 400), (2, 2_000)] {
+            cut(&mut world, (seed as u16 + failed) % 4);
+            let from = world.sim.net().now() + after_us * US;
+            world.run_until(from + 400 * US);
+            let rate = world.rates(0, from, from + 400 * US)[0];
+            assert!(rate > 85.0, "seed {seed}, {failed} before: {rate}");
+            let evs = world.sim.net().transport(HostId(0)).evs(0);
+            blamed += evs.iter().map(|plane| plane.assumed_bad).sum::<u32>() - (u32::from(failed) + 1);
+        }
+    }
+    assert!(blamed <= 1, "{blamed} paths that live are assumed bad");
+}
+
 /// The host that sees its port fail stops to use it at once; its peer hears of it on the other planes.
 #[test]
 fn a_failed_port_is_left_within_two_round_trips() {
@@ -84,9 +111,10 @@ fn a_stopped_switch_is_left_and_found_again() {
     let start = world.sim.net().now();
     world.sim.net_mut().set_forwarding(switch, false);
     world.run_until(start + 100 * US);
-    let lost = world.sim.net().counters().lost;
+    let repeats = |world: &World| world.sim.net().transport(HostId(0)).counters().tx_retransmits;
+    let repeats_before = repeats(&world);
     world.run_until(start + 900 * US);
-    assert!(world.sim.net().counters().lost - lost <= 2, "only answers on the reverse path");
+    assert_eq!(repeats(&world), repeats_before, "nothing takes its path but probes");
     let before = world.sim.net().link(through).packets;
     world.sim.net_mut().set_forwarding(switch, true);
     world.run_until(start + 20_000 * US);
