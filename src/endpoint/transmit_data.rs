@@ -146,9 +146,12 @@ fn path_of_repair(qp: &mut Qp, seq: u64, kind: SendKind, free: PortMask) -> Opti
     if bad.is_some() {
         return bad;
     }
+    let avoid = qp.requester.last_probed(kind).unwrap_or(avoid);
     let waits = qp.requester.waits_for_another_plane();
     let free = if waits { qp.paths.others_if_any(free, avoid) } else { free };
-    qp.paths.pick_path(free, Some(avoid))
+    let picked = qp.paths.pick_path(free, Some(avoid));
+    qp.requester.note_probed(kind, picked.map(|picked| picked.id));
+    picked
 }
 
 /// Counts a packet that leaves with `len` bytes of payload.

@@ -55,7 +55,7 @@ enum Blame {
     Trim,
     /// Trimmed at the last hop: incast, no path is to blame.
     LastHopTrim,
-    /// Probably lost, but perhaps only its answer was: its path is suspected.
+    /// Probably lost, but no report has said so: its path is suspected.
     Doubt,
     /// The peer had no room, or the port went down, or the timer swept it up with others.
     Nobody,
@@ -139,6 +139,8 @@ pub(crate) struct Requester {
     probe_pending: bool,
     /// Tail probes sent since the peer last said something new, modulo 256.
     tail_probes: u8,
+    /// The entropy value in use that the last of them took.
+    probed: Option<EvId>,
     /// New data was sent in the place of a tail probe, and nothing has come of it yet.
     new_asked: bool,
     /// A tail probe waited in vain for another plane to have room.
@@ -186,6 +188,7 @@ impl Requester {
             least_probe_wait_ns: 0,
             probe_pending: false,
             tail_probes: 0,
+            probed: None,
             new_asked: false,
             any_plane: false,
             timed_out_at: Time::ZERO,
@@ -433,7 +436,9 @@ impl Requester {
 
     /// Takes the packets in flight on these planes as lost, without blame: the ports are gone.
     pub(crate) fn planes_lost(&mut self, now: Time, planes: PortMask, env: &mut Env<'_>) {
-        self.repeats.forgive(|ev| planes.contains(env.paths.plane(EvId(ev))));
+        let gone = |ev: u16| planes.contains(env.paths.plane(EvId(ev)));
+        self.repeats.forgive(gone);
+        self.suspects.forgive(gone);
         for seq in self.una..self.next {
             let record = self.records.get(seq);
             if planes.contains(env.paths.plane(EvId(record.ev))) {
@@ -462,7 +467,7 @@ impl Requester {
                 env.cc.on_trim_nack(now, bytes, false);
             }
             Blame::Doubt => {
-                self.doubt(record.ev, record.order, now, env);
+                self.doubt(seq, &record, now, env);
                 env.cc.on_loss(now, bytes);
             }
             Blame::LastHopTrim => env.cc.on_trim_nack(now, bytes, true),
@@ -487,10 +492,10 @@ impl Requester {
 
     /// Judges every unreported packet that something sent later has overtaken, by the time rule. When the whole end
     /// of a burst is lost, the answer to the tail probe is what overtakes it.
-    /// A report that lists `all` that has arrived leaves no doubt.
-    fn scan_overdue(&mut self, all: bool, now: Time, env: &mut Env<'_>) {
+    /// What no report says to be missing may have arrived, unless `certain`: its path is suspected only.
+    fn scan_overdue(&mut self, certain: bool, now: Time, env: &mut Env<'_>) {
         let evidence = self.evidence(now);
-        let blame = if !all && self.answers_stay_out(&evidence, now) { Blame::Doubt } else { Blame::Path };
+        let blame = if certain { Blame::Path } else { Blame::Doubt };
         self.loss_check_at = Time::NEVER;
         let end = self.reported.max(self.overtaken);
         let mut at = self.una;
@@ -505,15 +510,6 @@ impl Requester {
                 self.judge_one(seq, &evidence, blame, now, env);
             }
             at += 64;
-        }
-    }
-
-    /// Whether the answer to the first packet that no report has come to is late. Then answers may have been lost, and what no report
-    /// lists may have arrived.
-    fn answers_stay_out(&self, evidence: &Evidence, now: Time) -> bool {
-        self.reported < self.next && {
-            let sent_at = self.records.get(self.reported).sent_at;
-            evidence.away.since(sent_at, now) >= evidence.rtt_ns + evidence.reordering_ns / 2
         }
     }
 

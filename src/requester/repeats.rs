@@ -140,6 +140,8 @@ struct Suspicion {
     lost: u64,
     /// Of the last one that had left when it was raised.
     raised: u64,
+    /// The packet, if a report that says it to be missing would settle it.
+    open: Option<u64>,
 }
 
 impl Repeats {
@@ -258,13 +260,30 @@ impl Suspects {
     /// The copy at position `order` on this entropy value was probably lost; `newest` is the newest position known to
     /// have arrived on it. `true` when the entropy value is to blame: two copies lost and nothing arrived since.
     pub(super) fn suspect(&mut self, ev: u16, order: u64, newest: u64) -> bool {
-        self.suspect_again(ev, Suspicion { lost: order, raised: order }, newest, |_| true)
+        self.suspect_again(ev, Suspicion { lost: order, raised: order, open: None }, newest, |_| true)
     }
 
-    /// The same for one of many whose answers may have been lost with it, at a time when `raised` was the last position to
-    /// have left: of these, one alone counts, and the second has to have left after it was declared lost.
-    pub(super) fn doubt(&mut self, ev: u16, order: u64, newest: u64, raised: u64) -> bool {
-        self.suspect_again(ev, Suspicion { lost: order, raised }, newest, |first| order > first.raised)
+    /// The same for packet `seq`, one of many whose answers may have been lost with it, at a time when `raised` was the last position
+    /// to have left: of these, one alone counts, and the second has to have left after it was declared lost.
+    pub(super) fn doubt(&mut self, ev: u16, (seq, order): (u64, u64), newest: u64, raised: u64) -> bool {
+        let suspicion = Suspicion { lost: order, raised, open: Some(seq) };
+        self.suspect_again(ev, suspicion, newest, |first| order > first.raised)
+    }
+
+    #[inline]
+    pub(super) fn is_empty(&self) -> bool {
+        self.lost_at.is_empty()
+    }
+
+    /// Takes in a report, by the packets that it says to be missing. `blame` is told the entropy values of those in doubt.
+    pub(super) fn resolve(&mut self, missing: impl Fn(u64) -> bool, mut blame: impl FnMut(u16)) {
+        self.lost_at.retain(|&ev, suspicion| {
+            let lost = suspicion.open.is_some_and(&missing);
+            if lost {
+                blame(ev);
+            }
+            !lost
+        });
     }
 
     fn suspect_again(
@@ -289,6 +308,11 @@ impl Suspects {
             }
             Some(_) => false,
         }
+    }
+
+    /// What was lost on these entropy values was lost with their plane.
+    pub(super) fn forgive(&mut self, on: impl Fn(u16) -> bool) {
+        self.lost_at.retain(|&ev, _| !on(ev));
     }
 
     /// Keeps the suspicions that stand: those on entropy values on which nothing has arrived since, by their newest positions
@@ -498,20 +522,46 @@ mod tests {
     #[test]
     fn a_path_is_blamed_for_a_doubtful_loss_when_one_that_left_later_is_lost_too() {
         let mut suspects = Suspects::default();
-        assert!(!suspects.doubt(1, 10, 0, 30));
-        assert!(!suspects.doubt(1, 20, 0, 31), "declared later, but it had left before");
-        assert!(!suspects.doubt(1, 30, 0, 32), "the last that had left");
-        assert!(!suspects.doubt(2, 31, 0, 33), "another path");
-        assert!(suspects.doubt(1, 31, 0, 40));
-        assert!(!suspects.doubt(1, 50, 0, 60), "from the start");
-        assert!(!suspects.doubt(1, 70, 55, 80), "something arrived in between");
-        assert!(!suspects.doubt(1, 90, 91, 99), "something sent later arrived");
-        assert!(suspects.doubt(1, 81, 55, 80), "and the suspicion stands");
+        assert!(!suspects.doubt(1, (0, 10), 0, 30));
+        assert!(!suspects.doubt(1, (0, 20), 0, 31), "declared later, but it had left before");
+        assert!(!suspects.doubt(1, (0, 30), 0, 32), "the last that had left");
+        assert!(!suspects.doubt(2, (0, 31), 0, 33), "another path");
+        assert!(suspects.doubt(1, (0, 31), 0, 40));
+        assert!(!suspects.doubt(1, (0, 50), 0, 60), "from the start");
+        assert!(!suspects.doubt(1, (0, 70), 55, 80), "something arrived in between");
+        assert!(!suspects.doubt(1, (0, 90), 91, 99), "something sent later arrived");
+        assert!(suspects.doubt(1, (0, 81), 55, 80), "and the suspicion stands");
         // Both kinds of suspicion are of one path.
         assert!(!suspects.suspect(3, 10, 0));
-        assert!(suspects.doubt(3, 11, 0, 40));
-        assert!(!suspects.doubt(4, 10, 0, 40));
+        assert!(suspects.doubt(3, (0, 11), 0, 40));
+        assert!(!suspects.doubt(4, (0, 10), 0, 40));
         assert!(suspects.suspect(4, 20, 0));
+    }
+
+    /// A report that says that the packet has not arrived settles it, and one that does not leaves it open.
+    #[test]
+    fn a_report_settles_doubts() {
+        let mut suspects = Suspects::default();
+        assert!(!suspects.suspect(1, 10, 0), "this one says nothing of a packet");
+        for (ev, seq) in [(2, 7), (3, 8), (4, 9)] {
+            assert!(!suspects.doubt(ev, (seq, 20), 0, 30));
+        }
+        let missing = |suspects: &mut Suspects, seqs: &[u64]| {
+            let mut blamed = Vec::new();
+            suspects.resolve(|seq| seqs.contains(&seq), |ev| blamed.push(ev));
+            blamed
+        };
+        assert_eq!(missing(&mut suspects, &[0, 6, 10]), [0_u16; 0]);
+        assert_eq!(missing(&mut suspects, &[7, 9]), [2, 4]);
+        assert_eq!(missing(&mut suspects, &[7, 9]), [0_u16; 0], "once");
+        assert!(suspects.doubt(3, (40, 41), 0, 50), "and the suspicion of the third stands");
+        assert!(!suspects.is_empty());
+        suspects.forgive(|ev| ev == 2);
+        assert!(suspects.suspect(1, 20, 0));
+        assert!(suspects.is_empty());
+        assert!(!suspects.suspect(1, 30, 0));
+        suspects.forgive(|ev| ev == 1);
+        assert!(suspects.is_empty());
     }
 
     #[test]

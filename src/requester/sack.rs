@@ -42,6 +42,12 @@ struct Report {
 }
 
 impl Report {
+    /// Whether the bitmap says that this packet had not arrived: its bit is clear below the highest that is set.
+    fn says_missing(&self, seq: u64) -> bool {
+        let bit = seq.wrapping_sub(self.base);
+        seq >= self.base && bit < 64 - u64::from(self.bitmap.leading_zeros()) && self.bitmap >> bit & 1 == 0
+    }
+
     /// Whether this report, which answers the packet of `record`, answers another copy than its latest. Timers may put two
     /// copies a whole round of the 16-bit timestamp apart, and then the entropy value tells.
     fn of_another_copy(&self, record: &Record, ev_mask: u32, env: &Env<'_>) -> bool {
@@ -84,6 +90,9 @@ impl Requester {
         });
         if self.reported.max(self.overtaken) > self.una && !report.stale {
             self.judge_holes(now, &report, env);
+            if !self.suspects.is_empty() {
+                self.resolve_doubts(now, &report, env);
+            }
         }
         SackVerdict::Used
     }
@@ -152,14 +161,23 @@ impl Requester {
         }
     }
 
-    /// The packet at position `order` on entropy value `ev` is probably lost, unless its answer was, with those to others. That
-    /// happens to many packets at once: only what left later tells more.
+    /// Packet `seq` is probably lost, or no report has come since it arrived. If a report says that it is missing, its path is to
+    /// blame; or if the same happens to a packet that left later.
     #[cold]
-    pub(super) fn doubt(&mut self, ev: u16, order: u64, now: Time, env: &mut Env<'_>) {
+    pub(super) fn doubt(&mut self, seq: u64, record: &Record, now: Time, env: &mut Env<'_>) {
+        let ev = record.ev;
         let newest = self.newest_on_ev.get(usize::from(ev)).copied().unwrap_or(0);
-        if self.suspects.doubt(ev, order, newest, self.orders) {
+        if self.suspects.doubt(ev, (seq, record.order), newest, self.orders) {
             env.paths.on_loss(EvId(ev), now);
         }
+    }
+
+    /// Blames the paths of packets in doubt of which this report says that they have not arrived.
+    #[cold]
+    fn resolve_doubts(&mut self, now: Time, report: &Report, env: &mut Env<'_>) {
+        let (una, sacked) = (self.una, &self.sacked);
+        let missing = |seq: u64| !sacked.test(seq) && (seq == una || report.says_missing(seq));
+        self.suspects.resolve(missing, |ev| env.paths.on_loss(EvId(ev), now));
     }
 
     /// A packet on this entropy value was declared lost, or repeated, for this cause and had arrived.

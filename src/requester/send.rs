@@ -145,6 +145,19 @@ impl Requester {
         kind == SendKind::Probe && self.tail_probes % 2 == 1
     }
 
+    /// The entropy value in use that the tail probe before this one took, to be avoided in the place of the [last](Self::last_ev):
+    /// where each probe repeats another packet, the last copies of all of them may have taken the one value that works.
+    pub(crate) fn last_probed(&self, kind: SendKind) -> Option<EvId> {
+        self.probed.filter(|_| kind == SendKind::Probe)
+    }
+
+    /// The packet that is to leave takes this entropy value, which is in use.
+    pub(crate) fn note_probed(&mut self, kind: SendKind, ev: Option<EvId>) {
+        if kind == SendKind::Probe && ev.is_some() {
+            self.probed = ev;
+        }
+    }
+
     /// The next packet leaves for the first time, with a ticket among all data packets of the endpoint. Nothing if
     /// there is none.
     // Inlined, so that what is known of the packet stays in registers until it is written.

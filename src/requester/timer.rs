@@ -117,7 +117,9 @@ impl Requester {
             return TimerVerdict::GoOn;
         }
         if now >= self.loss_check_at {
-            self.scan_overdue(false, now, env);
+            // Of the last of all, the peer would have told that it came: with it, everything is complete.
+            let last = self.reported == self.next && !self.queue.has_unsent();
+            self.scan_overdue(last, now, env);
         }
         let late_ns = self.rtt.late_after_ns();
         if now >= self.timer_base.after(self.timeout_ns(late_ns)) {
@@ -168,7 +170,7 @@ impl Requester {
         self.timer_base = now;
         self.retries = 0;
         self.least_probe_wait_ns = 0;
-        self.tail_probes = 0;
+        (self.tail_probes, self.probed) = (0, None);
         self.new_asked = false;
         self.any_plane = false;
     }

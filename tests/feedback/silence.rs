@@ -174,7 +174,35 @@ fn a_report_that_does_not_list_all_leaves_the_paths_of_the_rest_in_doubt() {
     }
 }
 
-/// What is overdue when answers stay out may have arrived, its answer lost with the others.
+/// What is overdue without a new report may have arrived, with no SACK due for it or with one that was lost: the next report tells.
+#[test]
+fn the_report_that_follows_decides_what_became_overdue_before() {
+    for (bits, cack, blamed) in [(0b1110, 0, true), (0b1111, 0, false), (0, 4, false), (0, 0, true)] {
+        let (mut sender, sent) = Sender::sending(Setup { active: 16, backup: 16, ..Setup::default() }, 8);
+        sender.wait(RTT);
+        sender.sack(Seth { bitmap: 0b10, ..sender.answer(&sent[1], 0) });
+        sender.wait(RTT);
+        assert_eq!((sender.sent_numbers(), sender.blamed()), (vec![0], vec![]));
+        sender.sack(Seth { bitmap: bits, ..sender.answer(&sent[3], cack) });
+        let path = if blamed { vec![(sent[0].ev, EvState::AssumedBad, 1)] } else { vec![] };
+        let on_path: Vec<_> = sender.blamed().into_iter().filter(|bad| bad.0 == sent[0].ev).collect();
+        assert_eq!(on_path, path, "{bits:b} from {cack}");
+    }
+    // A report that was overtaken decides nothing.
+    let (mut sender, sent) = Sender::sending(Setup { active: 16, backup: 16, ..Setup::default() }, 8);
+    sender.wait(RTT);
+    let mut seth = Seth { bitmap: 0b10, ..sender.answer(&sent[1], 0) };
+    seth.cc.rcvd_bytes = 100;
+    sender.sack(seth);
+    sender.wait(RTT);
+    assert_eq!(sender.sent_numbers(), [0]);
+    let mut seth = Seth { bitmap: 0b1110, ..sender.answer(&sent[3], 0) };
+    seth.cc.rcvd_bytes = 99;
+    sender.sack(seth);
+    assert_eq!(sender.blamed(), []);
+}
+
+/// Where everything else has been reported, the peer would have told that it came.
 #[test]
 fn no_path_is_blamed_for_what_becomes_overdue_in_silence() {
     // The first is missing, and those behind are reported as far as this.

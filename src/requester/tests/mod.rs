@@ -5,7 +5,7 @@ mod reports;
 
 use super::*;
 use crate::congestion::{CcConfig, NsccOverrides, build};
-use crate::path::PathConfig;
+use crate::path::{EvState, PathConfig};
 use crate::wire::{Ev, NackReason, Neth, Opcode, Seth};
 use crate::work::{RemoteAddr, Sge};
 

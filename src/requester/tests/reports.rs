@@ -233,6 +233,56 @@ fn a_hole_is_judged_until_it_is_lost() {
     }
 }
 
+/// What the last packet of all completes, the peer tells of. In the midst of a message it may have arrived in silence.
+#[test]
+fn the_last_packet_of_all_that_is_missing_is_lost_and_one_before_may_not_be() {
+    for (posted, blamed) in [(7, 1), (8, 0)] {
+        let mut bench = Bench::new(|setup| setup.window = 8);
+        bench.post(posted, SendOp::Write);
+        assert_eq!(bench.send_all(), 7, "the window is full");
+        bench.now = bench.now.after(5_000);
+        let of = record(&bench, 6);
+        report(&mut bench, 0, &[1, 2, 3, 4, 5, 6], of, |_| ());
+        bench.now = bench.now.after(30_000);
+        let mut env = Env { paths: &mut bench.paths, cc: &mut bench.cc, counters: &mut bench.counters };
+        bench.r.on_timer(bench.now, &mut env);
+        let bad = bench.paths.states().filter(|status| status.state == EvState::AssumedBad).count();
+        assert_eq!((bench.counters.loss_overdue, bad), (1, blamed), "of {posted}");
+        assert_eq!(bench.r.suspects.is_empty(), blamed == 1);
+    }
+}
+
+/// Each may repeat another packet, and all of these may have taken the same value before.
+#[test]
+fn tail_probes_take_the_values_in_use_in_turn() {
+    let mut bench = sent(8);
+    let ev = |bench: &Bench, seq: u64| EvId(bench.r.records.get(seq).ev);
+    assert_eq!(bench.r.last_probed(SendKind::Probe), None, "the first avoids the last copy's");
+    bench.r.note_probed(SendKind::Probe, None);
+    bench.r.note_probed(SendKind::Retransmit, Some(ev(&bench, 3)));
+    assert_eq!(bench.r.last_probed(SendKind::Probe), None);
+    bench.r.note_probed(SendKind::Probe, Some(ev(&bench, 4)));
+    bench.r.note_probed(SendKind::Probe, None);
+    assert_eq!(bench.r.last_probed(SendKind::Probe), Some(ev(&bench, 4)));
+    assert_eq!(bench.r.last_probed(SendKind::Retransmit), None);
+    let of = record(&bench, 7);
+    report(&mut bench, 1, &[7], of, |_| ());
+    assert_eq!(bench.r.last_probed(SendKind::Probe), None, "the peer speaks");
+}
+
+#[test]
+fn a_plane_that_goes_takes_suspicions_with_it() {
+    let mut bench = sent(2);
+    let (seq, record) = record(&bench, 0);
+    let mut env = Env { paths: &mut bench.paths, cc: &mut bench.cc, counters: &mut bench.counters };
+    bench.r.doubt(seq, &record, bench.now, &mut env);
+    let plane = PortMask(1 << env.paths.plane(EvId(record.ev)));
+    bench.r.planes_lost(bench.now, PortMask(0b11 & !plane.0), &mut env);
+    assert!(!bench.r.suspects.is_empty());
+    bench.r.planes_lost(bench.now, plane, &mut env);
+    assert!(bench.r.suspects.is_empty());
+}
+
 #[test]
 fn the_newest_on_each_path_is_kept_for_any_number_of_paths() {
     let mut bench = Bench::new(|_| ());
