@@ -8,7 +8,7 @@ use std::sync::Arc;
 use crossbeam_queue::SegQueue;
 
 use super::clock::Deadline;
-use super::signal::Signal;
+use super::signal::Tokens;
 use crate::endpoint::CqId;
 
 /// The queues that have said something, in the order in which they did.
@@ -16,7 +16,8 @@ use crate::endpoint::CqId;
 pub(crate) struct EventChannel {
     /// Each queue is in here once at most.
     queue: SegQueue<Arc<CqBell>>,
-    signal: Signal,
+    /// One for each of them, and one more when the lanes have failed.
+    tokens: Tokens,
     /// The context's lanes have failed: what is in the queue is the last.
     failed: AtomicBool,
 }
@@ -39,27 +40,25 @@ pub(super) struct CqBell {
 
 impl EventChannel {
     pub(crate) fn new() -> io::Result<Self> {
-        Ok(Self { queue: SegQueue::new(), signal: Signal::new()?, failed: AtomicBool::new(false) })
+        Ok(Self { queue: SegQueue::new(), tokens: Tokens::new()?, failed: AtomicBool::new(false) })
     }
 
     /// The completion queue that has said something longest ago. The descriptor is readable after that only if
     /// there is another.
     pub(crate) fn take(&self) -> Option<CqId> {
-        let mut found = None;
-        while found.is_none()
-            && let Some(bell) = self.queue.pop()
-        {
+        while self.tokens.take() {
+            let Some(bell) = self.queue.pop() else {
+                // Of the failure, which stays.
+                self.tokens.add();
+                break;
+            };
             // Lowered before the application looks into the queue: what comes after that look is an event of its own.
             bell.queued.swap(false, Ordering::AcqRel);
-            found = (!bell.gone.load(Ordering::Relaxed)).then_some(bell.cq);
-        }
-        if self.queue.is_empty() && !self.has_failed() {
-            self.signal.lower();
-            if !self.queue.is_empty() || self.has_failed() {
-                self.signal.raise();
+            if !bell.gone.load(Ordering::Relaxed) {
+                return Some(bell.cq);
             }
         }
-        found
+        None
     }
 
     /// Whether there is nothing to take, without a system call.
@@ -70,7 +69,7 @@ impl EventChannel {
     /// Waits until there is something to take or the lane has failed; for ever when there is no deadline. Whether there
     /// may be.
     pub(crate) fn wait(&self, deadline: Option<&Deadline>) -> io::Result<bool> {
-        self.signal.wait(deadline)
+        self.tokens.wait(deadline)
     }
 
     pub(crate) fn has_failed(&self) -> bool {
@@ -79,14 +78,15 @@ impl EventChannel {
 
     /// Nothing more comes. The descriptor stays readable.
     pub(super) fn fail(&self) {
-        self.failed.store(true, Ordering::Release);
-        self.signal.raise();
+        if !self.failed.swap(true, Ordering::AcqRel) {
+            self.tokens.add();
+        }
     }
 }
 
 impl AsFd for EventChannel {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.signal.as_fd()
+        self.tokens.as_fd()
     }
 }
 
@@ -118,7 +118,7 @@ impl CqBell {
     fn tell(self: &Arc<Self>) {
         if !self.queued.swap(true, Ordering::AcqRel) {
             self.channel.queue.push(Arc::clone(self));
-            self.channel.signal.raise();
+            self.channel.tokens.add();
         }
     }
 

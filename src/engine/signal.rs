@@ -1,4 +1,4 @@
-//! A file descriptor that says that something waits in a queue.
+//! File descriptors that say that something waits in a queue.
 
 use core::sync::atomic::{AtomicBool, Ordering};
 use std::io;
@@ -41,26 +41,69 @@ impl Signal {
     }
 
     /// Waits until the descriptor is readable; for ever when there is no deadline. Whether it is.
+    #[cfg(test)]
     pub(super) fn wait(&self, deadline: Option<&Deadline>) -> io::Result<bool> {
-        loop {
-            let left = match deadline.map(Deadline::left) {
-                Some(None) => Duration::ZERO,
-                Some(Some(left)) => left,
-                None => Duration::MAX,
-            };
-            // What is too long for the system is for ever.
-            let timeout = Timespec::try_from(left).ok();
-            match poll(&mut [PollFd::new(&self.event, PollFlags::IN)], timeout.as_ref()) {
-                Ok(ready) => return Ok(ready > 0),
-                Err(rustix::io::Errno::INTR) => {}
-                Err(error) => return Err(error.into()),
-            }
-        }
+        wait(&self.event, deadline)
     }
 }
 
 impl AsFd for Signal {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.event.as_fd()
+    }
+}
+
+/// One token for each thing in the queue beside it; readable while there is a token.
+///
+/// Whoever puts something in the queue calls [`Tokens::add`] after that. Whoever wants something out of it calls
+/// [`Tokens::take`] first: a token says that there is something, and nobody takes more than there are tokens. So the
+/// descriptor of a queue that is empty is not readable, however the two threads' steps fall.
+#[derive(Debug)]
+pub(super) struct Tokens {
+    event: OwnedFd,
+}
+
+impl Tokens {
+    pub(super) fn new() -> io::Result<Self> {
+        let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK | EventfdFlags::SEMAPHORE;
+        Ok(Self { event: eventfd(0, flags)? })
+    }
+
+    pub(super) fn add(&self) {
+        // Blocks at 2^64 tokens.
+        let _ = rustix::io::write(&self.event, &1u64.to_ne_bytes());
+    }
+
+    /// Whether there was one.
+    pub(super) fn take(&self) -> bool {
+        rustix::io::read(&self.event, &mut [0; 8]).is_ok()
+    }
+
+    /// Waits for a token, for ever when there is no deadline, and leaves it. Whether there is one.
+    pub(super) fn wait(&self, deadline: Option<&Deadline>) -> io::Result<bool> {
+        wait(&self.event, deadline)
+    }
+}
+
+impl AsFd for Tokens {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.event.as_fd()
+    }
+}
+
+fn wait(event: &OwnedFd, deadline: Option<&Deadline>) -> io::Result<bool> {
+    loop {
+        let left = match deadline.map(Deadline::left) {
+            Some(None) => Duration::ZERO,
+            Some(Some(left)) => left,
+            None => Duration::MAX,
+        };
+        // What is too long for the system is for ever.
+        let timeout = Timespec::try_from(left).ok();
+        match poll(&mut [PollFd::new(event, PollFlags::IN)], timeout.as_ref()) {
+            Ok(ready) => return Ok(ready > 0),
+            Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
     }
 }

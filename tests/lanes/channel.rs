@@ -210,6 +210,7 @@ fn a_lane_that_fails_wakes_all_who_wait() {
             assert!(matches!(first, Err(VerbsError::Control(ControlError::LaneFailed(_)))), "{first:?}");
         }
         assert!(matches!(second, Err(VerbsError::Control(ControlError::LaneFailed(_)))), "{second:?}");
+        assert_eq!(left.channel.try_event(), None);
         assert!(is_readable(&left.channel), "for ever");
         assert!(matches!(left.cq.poll_one(), Err(CqError::LaneFailed)));
     }

@@ -69,23 +69,24 @@ pub(crate) fn format_rate(rate: u64) -> String {
 
 /// Parses `2s`, `300ms`, `1m 30s`; a number alone is seconds, as perftest has it.
 pub(crate) fn parse_duration(text: &str) -> Result<Duration, String> {
-    let text = text.trim();
+    match parse_offset(Some(text)) {
+        Ok(Duration::ZERO) => Err(no_duration(text)),
+        other => other,
+    }
+}
+
+/// Parses a time after the start: a duration, or nothing in any unit, as where none is given.
+pub(crate) fn parse_offset(text: Option<&str>) -> Result<Duration, String> {
+    let Some(text) = text.map(str::trim) else { return Ok(Duration::ZERO) };
     let duration = match text.parse::<f64>() {
         Ok(seconds) => Duration::try_from_secs_f64(seconds).ok(),
         Err(_) => humantime::parse_duration(text).ok(),
     };
-    duration
-        .filter(|duration| !duration.is_zero())
-        .ok_or_else(|| format!("`{text}` is not a duration; write seconds, or 300ms, 2s, 1m"))
+    duration.ok_or_else(|| no_duration(text))
 }
 
-/// Parses a time after the start: a duration, or `0`, which is where nothing is given.
-pub(crate) fn parse_offset(text: Option<&str>) -> Result<Duration, String> {
-    match text {
-        // What is written as a duration is longer than nothing.
-        None | Some("0" | "0s") => Ok(Duration::ZERO),
-        Some(text) => parse_duration(text),
-    }
+fn no_duration(text: &str) -> String {
+    format!("`{}` is not a duration; write seconds, or 300ms, 2s, 1m", text.trim())
 }
 
 /// Parses a 24-bit number, decimal or hexadecimal with `0x`.
@@ -153,14 +154,14 @@ mod tests {
         for (text, ms) in [("2", 2000), ("0.5", 500), ("300ms", 300), ("1m 30s", 90_000)] {
             assert_eq!(parse_duration(text), Ok(Duration::from_millis(ms)), "{text}");
         }
-        for text in ["", "0", "-1", "soon", "inf", "5 parsecs"] {
+        for text in ["", "0", "0us", "-1", "soon", "inf", "5 parsecs"] {
             assert!(parse_duration(text).is_err_and(|error| error.contains(text)), "{text}");
         }
     }
 
     #[test]
     fn times_after_the_start_may_be_nothing() {
-        for (text, ms) in [(None, 0), (Some("0"), 0), (Some("0s"), 0), (Some("300ms"), 300)] {
+        for (text, ms) in [(None, 0), (Some("0"), 0), (Some(" 0us"), 0), (Some("300ms"), 300)] {
             assert_eq!(parse_offset(text), Ok(Duration::from_millis(ms)), "{text:?}");
         }
         assert!(parse_offset(Some("soon")).is_err_and(|error| error.contains("`soon`")));

@@ -122,9 +122,16 @@ pub(crate) fn udp_pair(settings: &Settings, planes: usize) -> Result<[Nic; 2]> {
         (0..planes).map(|plane| Ipv4Addr::new(127, 0, 0, (1 + 2 * plane + side) as u8).into()).collect()
     };
     let wanted = settings.config.transport.udp_port.unwrap_or(0);
-    let left = open_udp(settings, &addresses(0), wanted)?;
-    let right = open_udp(settings, &addresses(1), left.udp_port.unwrap_or(wanted))?;
-    Ok([left, right])
+    pair_of(wanted, |side, port| try_open_udp(settings, &addresses(side), port))
+}
+
+/// Two sides with the same port. One that is free for the first side is not so for the second, always.
+fn pair_of(port: u16, mut open: impl FnMut(usize, u16) -> Result<Nic>) -> Result<[Nic; 2]> {
+    again_if_any(port, || {
+        let left = open(0, port)?;
+        let right = open(1, left.udp_port.unwrap_or(port))?;
+        Ok([left, right])
+    })
 }
 
 /// Kernel sockets on these addresses, all with the same port; the kernel chooses it where it is 0.
@@ -151,7 +158,7 @@ pub(crate) fn is_in_use(error: &anyhow::Error) -> bool {
 }
 
 /// Tries several times if any port will do.
-fn again_if_any(port: u16, mut open: impl FnMut() -> Result<Nic>) -> Result<Nic> {
+fn again_if_any<T>(port: u16, mut open: impl FnMut() -> Result<T>) -> Result<T> {
     let mut tries = if port == 0 { PORT_TRIES } else { 1 };
     loop {
         tries -= 1;
@@ -181,4 +188,32 @@ fn try_open_udp(settings: &Settings, local: &[IpAddr], mut port: u16) -> Result<
 /// Nanoseconds from 1970 to the epoch of the lanes' clock, which is the first use of it: about now.
 fn lane_epoch_ns() -> u64 {
     SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_nanos() as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
+    use super::*;
+
+    /// Somebody has the second side's port: another will do, unless it was asked for.
+    #[test]
+    fn a_port_that_one_side_lacks_is_chosen_again() {
+        let address = Ipv4Addr::new(127, 0, 0, 2).into();
+        for (wanted, taken, tries) in [(0, 2, 3), (0, 99, PORT_TRIES), (4971, 99, 1)] {
+            let mut opened = Vec::new();
+            let pair = pair_of(wanted, |side, port| {
+                let first = opened.len() as u16 / 2;
+                opened.push((side, port));
+                if side == 1 && first < taken {
+                    return Err(UdpError::PortInUse { address, port }).context("cannot open a port");
+                }
+                Ok(Nic::new(Vec::new(), Some(if port == 0 { 50_000 + first } else { port })))
+            });
+            let expected: Vec<_> = (0..tries as u16)
+                .flat_map(|n| [(0, wanted), (1, if wanted == 0 { 50_000 + n } else { wanted })])
+                .collect();
+            assert_eq!(opened, expected, "{wanted} {taken}");
+            assert_eq!(pair.is_ok(), taken == 2, "{wanted} {taken}");
+        }
+    }
 }
