@@ -75,8 +75,8 @@ impl Cq {
     }
 
     /// Makes the next completion an event on the queue's channel (`ibv_req_notify_cq`), as the end of the queue is too.
-    /// One call, one event. Returns whether there are completions to poll already: those make no event, so poll them
-    /// before you wait.
+    /// One call, one event. Returns whether there are completions to poll already: those need not make an event, so poll
+    /// them before you wait; and one that comes during the call may do both, so a queue may be empty after an event.
     ///
     /// MRC has no solicited events (its BTH says so with 0), so there is no choice of which completions count.
     ///

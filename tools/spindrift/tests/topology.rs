@@ -192,6 +192,7 @@ mod source_routed {
         let given = |file| ["--port", "af_xdp", "--topology", file];
         let (_, seen) = watched(&lab, &switches, [&given(&plain), &given(ours.path())]);
         let fabric = fabric();
+        let mut on_other_half = 0;
         for (node, seen) in switches.iter().zip(&seen) {
             let Node::T1 { plane, number } = *node else { panic!("{node}") };
             let [data, answers] = [2, 0].map(|host| {
@@ -200,8 +201,11 @@ mod source_routed {
                 of.map(|(_, count)| count).sum::<usize>()
             });
             assert_eq!(data > 100, number >= 2, "{node}: {seen:?}");
-            assert!((number >= 2 || data == 0) && answers > 0, "{node}: {seen:?}");
+            assert!(number >= 2 || data == 0, "{node}: {seen:?}");
+            // Each stays on a path for a while: one run need not see all of them.
+            on_other_half += if number < 2 { answers } else { 0 };
         }
+        assert!(on_other_half > 0, "{seen:?}");
     }
 
     /// Each T1 switch sees the packets of its own entropy value, with the uSIDs that are left: as they come in, and as they go out.
