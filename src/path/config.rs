@@ -92,6 +92,9 @@ pub struct PathConfig {
     /// Entropy values that one burst is spread over, 0 for all; see
     /// [`Paths::begin_burst`](super::Paths::begin_burst). Default 0.
     pub spray_width: u16,
+    /// A path on which a packet was marked for congestion is left out once. Default yes; if not, marks count for congestion
+    /// control only, to see what the steering does.
+    pub ecn_steering: bool,
     /// Count the data packets that take each entropy value, 4 bytes for each. Default no.
     pub count_packets: bool,
 }
@@ -197,6 +200,7 @@ impl PathConfig {
             reverse_per_plane: 1,
             reverse_refresh_ns: 1_000_000,
             spray_width: 0,
+            ecn_steering: true,
             count_packets: false,
         }
     }

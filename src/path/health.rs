@@ -28,10 +28,10 @@ impl Plane {
 
 impl Paths {
     /// A packet on this path was ECN-marked (SACK with `m` = `SKIP_ONCE`): the path is congested, leave
-    /// it out for one rotation (MRC 1.0 figure 5).
+    /// it out for one rotation (MRC 1.0 figure 5), unless [`PathConfig::ecn_steering`](super::PathConfig::ecn_steering) is off.
     #[inline]
     pub fn on_ecn(&mut self, id: EvId, _now: Time) {
-        if self.skip_once(id) {
+        if self.ecn_steering && self.skip_once(id) {
             self.counters.ecn_skips += 1;
         } else {
             self.shows_life(id);

@@ -168,6 +168,7 @@ pub struct Paths {
     last_plane: u8,
     /// A burst is limited to a part of the rotation.
     sliced: bool,
+    ecn_steering: bool,
     spray_width: u16,
     min_active: u16,
     prober: Prober,
@@ -221,6 +222,7 @@ impl Paths {
             last_plane,
             sliced: false,
             spray_width: cfg.spray_width,
+            ecn_steering: cfg.ecn_steering,
             min_active,
             events: Events::default(),
             counters: PathCounters::default(),

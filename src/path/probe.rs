@@ -252,7 +252,8 @@ impl Paths {
             self.prober.failed(id.0, now);
         } else if self.prober.answered(id.0, now) {
             self.counters.revived += 1;
-            self.revive(id, if mark == EvMark::SkipOnce { SKIP } else { 0 });
+            let skip = mark == EvMark::SkipOnce && self.ecn_steering;
+            self.revive(id, if skip { SKIP } else { 0 });
             self.heal_reverse(self.plane(id));
             self.refresh_usable();
         }

@@ -490,6 +490,12 @@ impl Requester {
         }
     }
 
+    /// Whether all that was sent has been reported, but for one packet.
+    fn lacks_one(&self) -> bool {
+        let unreported = (self.una..self.next).filter(|&seq| !self.sacked.test(seq));
+        unreported.take(2).count() == 1
+    }
+
     /// Judges every unreported packet that something sent later has overtaken, by the time rule. When the whole end
     /// of a burst is lost, the answer to the tail probe is what overtakes it.
     /// What no report says to be missing may have arrived, unless `certain`: its path is suspected only.

@@ -117,8 +117,9 @@ impl Requester {
             return TimerVerdict::GoOn;
         }
         if now >= self.loss_check_at {
-            // Of the last of all, the peer would have told that it came: with it, everything is complete.
-            let last = self.reported == self.next && !self.queue.has_unsent();
+            // Of the only one missing, the peer would have told that it came: with it, everything is complete. Of two,
+            // one that comes late triggers no report.
+            let last = self.reported == self.next && !self.queue.has_unsent() && self.lacks_one();
             self.scan_overdue(last, now, env);
         }
         let late_ns = self.rtt.late_after_ns();

@@ -213,6 +213,27 @@ fn a_burst_smaller_than_the_slice_wastes_none_of_it() {
 }
 
 #[test]
+fn without_steering_a_marked_path_keeps_its_turn() {
+    let mut paths = paths(&PathConfig { ecn_steering: false, ..small(1, 3, 0) });
+    let marked = picks(&mut paths, 3)[1];
+    paths.on_ecn(marked, at_us(1));
+    assert_eq!(state(&paths, marked), EvState::Good);
+    assert!(picks(&mut paths, 3).contains(&marked));
+    assert_eq!(paths.counters().ecn_skips, 0);
+    // A trim is no mark.
+    paths.on_trim(marked, at_us(2));
+    assert!(!picks(&mut paths, 2).contains(&marked));
+    // What says that a path lives says so with a mark, too, and a probe answered with one brings it back as it was.
+    paths.on_loss(marked, at_us(3));
+    for at in [2 * MS, 3 * MS, 4 * MS, 5 * MS, 6 * MS] {
+        if let Some(probe) = paths.next_probe(Time(at)) {
+            paths.on_probe_answer(probe.id, EvMark::SkipOnce, Time(at));
+        }
+    }
+    assert_eq!(state(&paths, marked), EvState::Good);
+}
+
+#[test]
 fn a_path_in_skip_leaves_the_slice_for_the_burst() {
     let cfg = PathConfig { spray_width: 4, ..small(1, 16, 0) };
     let mut paths = paths(&cfg);

@@ -14,7 +14,10 @@ macro_rules! given {
 }
 
 /// Their names, in the order of the paper's figures, and what they say.
-const GIVEN: [(&str, &str); 11] = [
+const GIVEN: [(&str, &str); 18] = [
+    given!("figure-4"),
+    given!("figure-6"),
+    given!("figure-8"),
     given!("figure-9a"),
     given!("figure-9b"),
     given!("figure-9c"),
@@ -22,10 +25,14 @@ const GIVEN: [(&str, &str); 11] = [
     given!("figure-10"),
     given!("figure-11"),
     given!("figure-12"),
+    given!("figure-15"),
+    given!("table-5-2-1"),
+    given!("figure-18c"),
     given!("figure-19a"),
     given!("figure-19b"),
     given!("figure-19c"),
     given!("permutation"),
+    given!("ablation"),
 ];
 
 /// The plan of a name; nothing if no plan has it.

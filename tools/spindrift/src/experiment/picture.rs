@@ -17,6 +17,9 @@ use crate::figure::{
 const MAX_STEPS: usize = 1000;
 /// Most of a kind that are drawn one by one.
 const MAX_LINES: usize = 8;
+/// Characters that have room in a row below bars; longer names are written on a slope, below higher panels.
+const MAX_CHARS: usize = 75;
+const SLOPED_HEIGHT: f64 = 240.0;
 /// Experiments up to this long have an axis in us.
 const SHORT_NS: u64 = 10_000_000;
 
@@ -256,7 +259,12 @@ fn bars(
         bars.with_group(outcome.plan.variant.as_str(), group)
     });
     let bars = bars.with_legend(picks.iter().map(|(name, ..)| *name).collect());
-    Panel::new(label, vec![Plot::Bar(bars)])
+    let panel = Panel::new(label, vec![Plot::Bar(bars)]);
+    let longest = outcomes.iter().map(|outcome| outcome.plan.variant.chars().count()).max().unwrap_or(0);
+    if (longest + 2) * outcomes.len() <= MAX_CHARS {
+        return panel;
+    }
+    panel.with_height(SLOPED_HEIGHT).map_layout(|layout| layout.with_x_tick_rotate(-20.0))
 }
 
 #[cfg(test)]
@@ -435,5 +443,16 @@ mod tests {
             &draw(FigureKind::Variants, "x", &outcomes),
             &["two", "job</text>", "connection, Gb/s", "message, us", "99 %"],
         );
+    }
+
+    #[test]
+    fn long_names_of_variants_are_written_on_a_slope() {
+        let mut outcomes =
+            outcomes(2, "kind = \"write\"\nsize = \"1K\"\ncount = 1\nfrom = \"h1\"\nto = \"h2\"");
+        for (chars, slope) in [(35, None), (36, Some(-20.0))] {
+            outcomes[1].plan.variant = "x".repeat(chars);
+            let panel = bars("rate", &outcomes, &RATES, |outcome| Some(outcome.jobs[0].gbps()));
+            assert_eq!(panel.layout.x_tick_rotate, slope, "{chars}");
+        }
     }
 }
