@@ -383,6 +383,27 @@ fn faults_overlap() {
     assert!(slow[..2].iter().all(|rate| (19.0..=21.0).contains(rate)) && slow[3] > 90.0, "{slow:?}");
 }
 
+/// What one host sends takes its own paths, at its own pace; what others send to it does not.
+#[test]
+fn hosts_may_differ() {
+    let text = "[experiment]\ntitle = \"x\"\nduration = \"500us\"\nsample = \"250us\"\n[fabric]\nhosts_per_t0 = 3\n\
+         [path]\nevs = [0x0, 0x80000000]\n[[host]]\nhosts = \"h2-h3\"\npath = { evs = [0x80000000] }\n\
+         cc = { link_rate_gbps = 10 }\n[[host]]\nhosts = \"h5\"\n\
+         [record]\nlinks = [\"p0-t0-0:p0-t1-0\", \"p0-t0-0:p0-t1-1\", \"p0-t0-1:p0-t1-0\"]\n[[workload]]\nkind = \"write\"\n";
+    let rates = |name: &str, from: &str, to: &str| -> Vec<f64> {
+        let plan = Plan::new(name, &format!("{text}from = \"{from}\"\nto = \"{to}\"\n"));
+        let rows = rows(&plan.run("results", &[]), "links.csv");
+        rows.iter().skip(3).map(|row| number(row, "gbps")).collect()
+    };
+    let usual = rates("differ-not", "h1", "h4");
+    assert!((45.0..55.0).contains(&usual[0]) && (45.0..55.0).contains(&usual[1]), "{usual:?}");
+    let own = rates("differ", "h3", "h4");
+    assert!(own[0] < 0.1 && (5.0..90.0).contains(&own[1]), "{own:?}");
+    // Its answers take its own path, too; what comes to it takes the sender's.
+    let back = rates("differ-back", "h4", "h3");
+    assert!(back[0] < 0.1 && (0.1..5.0).contains(&back[1]) && (45.0..55.0).contains(&back[2]), "{back:?}");
+}
+
 #[test]
 #[expect(clippy::too_many_lines, reason = "one row for each thing that can be wrong")]
 fn plans_that_cannot_be_are_refused_with_their_place() {
@@ -455,6 +476,25 @@ fn plans_that_cannot_be_are_refused_with_their_place() {
         (format!("{base}[transport]\ndepth = 0\n"), &["line 15", "at least one"]),
         (format!("{base}[path]\nactive = 1\n"), &["line 15, column 10", "active = 1"]),
         (format!("{base}[path]\nmin_active = 500\n"), &["line 15, column 14", "min_active = 500"]),
+        (format!("{base}[[host]]\npath = {{}}\n"), &["line 14", "`hosts` is missing"]),
+        (format!("{base}[[host]]\nhosts = \"h9\"\n"), &["line 15, column 9", "no host \"h9\""]),
+        (format!("{base}[[host]]\nhosts = \"h1, h1\"\n"), &["line 15, column 9", "h1 is named twice"]),
+        (
+            format!("{base}[[host]]\nhosts = \"h1-h3\"\n[[host]]\nhosts = \"h3-h5\"\n"),
+            &["line 17, column 9", "h3 is named twice"],
+        ),
+        (
+            format!("{base}[[host]]\nhosts = \"h1\"\npath = {{ evs = [1, 2] }}\n"),
+            &["line 16, column 16", "entropy value"],
+        ),
+        (
+            format!("{base}[[host]]\nhosts = \"h1\"\npath = {{ active = 1 }}\n"),
+            &["line 16, column 19", "active = 1"],
+        ),
+        (
+            format!("{base}[[host]]\nhosts = \"h1\"\ncc = {{ base_rtt_ns = 0 }}\n"),
+            &["line 16, column 22", "at least 1"],
+        ),
         (format!("{base}[record]\nhosts = \"h1-h99\"\n"), &["line 15, column 9", "h99"]),
         (
             format!("{base}[record]\nlinks = [\"h1:p0-t0-0\", \"h1:h2\"]\n"),

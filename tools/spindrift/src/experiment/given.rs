@@ -14,7 +14,7 @@ macro_rules! given {
 }
 
 /// Their names, in the order of the paper's figures, and what they say.
-const GIVEN: [(&str, &str); 18] = [
+const GIVEN: [(&str, &str); 19] = [
     given!("figure-4"),
     given!("figure-6"),
     given!("figure-8"),
@@ -25,6 +25,7 @@ const GIVEN: [(&str, &str); 18] = [
     given!("figure-10"),
     given!("figure-11"),
     given!("figure-12"),
+    given!("figure-14"),
     given!("figure-15"),
     given!("table-5-2-1"),
     given!("figure-18c"),

@@ -3,6 +3,7 @@
 mod claim;
 mod fault;
 mod given;
+mod nic;
 mod page;
 mod picture;
 mod plan;

@@ -5,16 +5,14 @@ use std::sync::Arc;
 
 use anyhow::Result;
 use serde::Deserialize;
-use spindrift::congestion::CcConfig;
-use spindrift::endpoint::RetryAttr;
-use spindrift::time::Time;
-use spindrift_fabric::{ClosSpec, HostId, Messenger as _, MrcHost, MrcSpec, QueueRules};
+use spindrift_fabric::{ClosSpec, HostId, MrcSpec, QueueRules};
 use spindrift_srv6::{Fabric, Node};
 
 use super::claim::{Claim, ClaimTable};
 use super::fault::FaultPlan;
+use super::nic::{HostTable, NicTables, TransportTable};
 use super::workload::{WorkloadPlan, WorkloadTable};
-use crate::config::{Cc, CcName, PathSet, RoutingName};
+use crate::config::{Cc, PathSet};
 use crate::times::FaultTable;
 use crate::toml_file::TomlFile;
 use crate::topology;
@@ -25,19 +23,6 @@ use crate::usage::usage;
 pub(super) const MOST_RECORDED: usize = 64;
 /// Most samples of a run.
 const MOST_SAMPLES: u128 = 100_000;
-
-/// What endpoints call what they refuse, and the key of the plan that it comes from.
-const REFUSED: [(&str, &str, &str); 9] = [
-    ("mpr_dest", "transport", "mpr"),
-    ("max_send_wr", "transport", "depth"),
-    ("sack_threshold_bytes", "transport", "sack_threshold_bytes"),
-    ("tail_probe_floor_ns", "transport", "tail_probe_floor_ns"),
-    ("initial_reordering_ns", "transport", "initial_reordering_ns"),
-    ("timeout", "transport", "timeout"),
-    ("linear_retries", "transport", "linear_retries"),
-    ("exponential_retries", "transport", "exponential_retries"),
-    ("entropy value", "path", "evs"),
-];
 
 /// An experiment: a fabric, or several that differ in some settings.
 #[derive(Debug)]
@@ -72,7 +57,8 @@ pub(super) struct Plan {
     pub(super) seed: u64,
     pub(super) clos: ClosSpec,
     pub(super) fabric: Fabric,
-    pub(super) nic: MrcSpec,
+    /// How each host runs the transport.
+    pub(super) nics: Vec<Arc<MrcSpec>>,
     pub(super) workloads: Vec<WorkloadPlan>,
     pub(super) faults: Vec<FaultPlan>,
     pub(super) hosts: Vec<HostId>,
@@ -92,6 +78,8 @@ struct File {
     path: PathSet,
     #[serde(default)]
     cc: Cc,
+    #[serde(default)]
+    host: Vec<HostTable>,
     #[serde(default)]
     record: RecordTable,
     #[serde(default)]
@@ -135,22 +123,6 @@ struct FabricTable {
     ecn_high: Option<String>,
     ecn_on_last_hop: Option<bool>,
     trim: Option<bool>,
-}
-
-#[derive(Debug, Default, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-struct TransportTable {
-    routing: Option<RoutingName>,
-    mtu: Option<u32>,
-    trimming: Option<bool>,
-    sack_threshold_bytes: Option<u32>,
-    tail_probe_floor_ns: Option<u64>,
-    initial_reordering_ns: Option<u64>,
-    depth: Option<u32>,
-    mpr: Option<u8>,
-    timeout: Option<u8>,
-    linear_retries: Option<u8>,
-    exponential_retries: Option<u8>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -263,7 +235,7 @@ impl Reader<'_> {
     }
 
     fn plan(&self, variant: String, file: File) -> Result<Plan> {
-        let File { experiment, fabric, transport, path, cc, record, workload, fault, claim, .. } = file;
+        let File { experiment, fabric, transport, path, cc, host, record, workload, fault, claim, .. } = file;
         let duration = self.file.needed("experiment", "duration", experiment.duration.as_ref())?;
         let duration_ns = self.time("experiment", "duration", Some(duration), 0)?;
         let sample_ns = self.time("experiment", "sample", experiment.sample.as_ref(), duration_ns / 100)?;
@@ -284,8 +256,7 @@ impl Reader<'_> {
             return Err(usage(format!("{}: there is no [[workload]] in it", self.file.name())));
         }
         let seed = self.seed.or(experiment.seed).unwrap_or(1);
-        let nic = self.nic(&clos, &transport, &path, &cc)?;
-        self.try_out(&nic, &fabric)?;
+        let nics = NicTables { transport, path, cc }.read(self, &clos, &fabric, &host)?;
         let mut workloads = Vec::new();
         for (number, table) in workload.iter().enumerate() {
             let plan = table.read(self, &format!("workload.{number}"), &fabric, clos.nic_rate_bps(), seed)?;
@@ -314,7 +285,7 @@ impl Reader<'_> {
             seed,
             clos,
             fabric,
-            nic,
+            nics,
             workloads,
             faults,
             hosts,
@@ -365,80 +336,6 @@ impl Reader<'_> {
             ..usual
         };
         Ok(ClosSpec { queues, ..links })
-    }
-
-    fn nic(&self, clos: &ClosSpec, transport: &TransportTable, path: &PathSet, cc: &Cc) -> Result<MrcSpec> {
-        let base = MrcSpec::new(clos.planes, clos.nic_rate_bps(), base_rtt_ns(clos));
-        let paths = path.paths(clos.planes);
-        paths.validate().map_err(|error| {
-            let why = error.to_string();
-            let key = why.split([' ', '.', ':']).next().unwrap_or_default().to_owned();
-            self.wrong("path", &key, &why)
-        })?;
-        let mtu = transport.mtu.unwrap_or(base.mtu);
-        if !matches!(mtu, 1024 | 2048 | 4096) {
-            return Err(self.wrong(
-                "transport",
-                "mtu",
-                &format!("{mtu} is no path MTU; write 1024, 2048 or 4096"),
-            ));
-        }
-        let depth = transport.depth.unwrap_or(base.depth);
-        if depth == 0 {
-            return Err(self.wrong("transport", "depth", "a queue pair holds at least one message"));
-        }
-        let retry = RetryAttr {
-            timeout: transport.timeout.unwrap_or(base.retry.timeout),
-            linear_retries: transport.linear_retries.unwrap_or(base.retry.linear_retries),
-            exponential_retries: transport.exponential_retries.unwrap_or(base.retry.exponential_retries),
-        };
-        let rate_bps = cc.link_rate_gbps.map_or(clos.nic_rate_bps(), |gbps| (gbps * 1e9) as u64);
-        let rtt_ns = cc.base_rtt_ns.unwrap_or_else(|| base_rtt_ns(clos));
-        let congestion = match cc.algorithm.unwrap_or(CcName::Auto) {
-            CcName::None => CcConfig::none(),
-            CcName::Auto | CcName::Nscc => CcConfig {
-                shared: cc.shared.unwrap_or_default(),
-                trimming: clos.queues.trim_bytes.is_some(),
-                ..CcConfig::new(rate_bps, rtt_ns, mtu)
-            },
-        };
-        congestion.validate().map_err(|error| {
-            let why = error.to_string();
-            let key = if why.starts_with("base_rtt_ns") { "base_rtt_ns" } else { "link_rate_gbps" };
-            self.wrong("cc", key, &why)
-        })?;
-        Ok(MrcSpec {
-            mtu,
-            srv6: transport.routing != Some(RoutingName::Ecmp),
-            path: paths,
-            cc: congestion,
-            trimming: transport.trimming.unwrap_or(base.trimming),
-            sack_threshold_bytes: transport.sack_threshold_bytes.unwrap_or(base.sack_threshold_bytes),
-            tail_probe_floor_ns: transport.tail_probe_floor_ns.unwrap_or(base.tail_probe_floor_ns),
-            initial_reordering_ns: transport.initial_reordering_ns.unwrap_or(base.initial_reordering_ns),
-            depth,
-            mpr: transport.mpr.unwrap_or(base.mpr),
-            retry,
-        })
-    }
-
-    /// Connects two hosts that are like this: what their endpoints refuse, the plan got wrong.
-    fn try_out(&self, nic: &MrcSpec, fabric: &Fabric) -> Result<()> {
-        let last = fabric.hosts().len() as u16 - 1;
-        if last == 0 {
-            return Err(self.wrong("fabric", "hosts_per_t0", "an experiment needs two hosts"));
-        }
-        let nic = Arc::new(nic.clone());
-        let host =
-            |number, peer| MrcHost::new(&nic, fabric, number, [peer], 0).map_err(|error| error.to_string());
-        let connected = host(0, last).and_then(|mut one| {
-            let mut other = host(last, 0)?;
-            MrcHost::connect(Time::ZERO, &mut one, &mut other).map_err(|error| error.to_string())
-        });
-        let Err(why) = connected else { return Ok(()) };
-        let named = REFUSED.iter().find(|(name, ..)| why.contains(name));
-        let (_, table, key) = named.copied().unwrap_or(("", "transport", ""));
-        Err(self.wrong(table, key, &why))
     }
 
     /// Hosts by name: `all`, or names and ranges of names, `h1-h4, h9`.
@@ -510,7 +407,7 @@ impl Reader<'_> {
 }
 
 /// The round-trip time of the longest path of an idle fabric: a full packet one way, a SACK back.
-fn base_rtt_ns(spec: &ClosSpec) -> u64 {
+pub(super) fn base_rtt_ns(spec: &ClosSpec) -> u64 {
     const FULL: u64 = 4_300;
     const ANSWER: u64 = 200;
     spec.base_rtt_ns(FULL, ANSWER)
@@ -556,7 +453,6 @@ mod tests {
         for (section, keys) in [
             ("[experiment]", keys_of::<ExperimentTable>()),
             ("[fabric]", keys_of::<FabricTable>()),
-            ("[transport]", keys_of::<TransportTable>()),
             ("[record]", keys_of::<RecordTable>()),
             ("[[claim]]", keys_of::<ClaimTable>()),
             ("[[variant]]", keys_of::<VariantTable>()),

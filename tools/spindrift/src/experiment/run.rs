@@ -1,11 +1,10 @@
 //! An experiment in simulated time.
 
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, anyhow};
 use spindrift::time::Time;
-use spindrift_fabric::{Clos, HostId, Job, MrcHost, NetCounters, Recorder, Sim, Watch};
+use spindrift_fabric::{Clos, HostId, Job, MrcError, MrcHost, NetCounters, Recorder, Sim, Watch};
 
 use super::fault::Faults;
 use super::plan::Plan;
@@ -133,7 +132,6 @@ fn set_fault_alarm(sim: &mut Sim<MrcHost>, due: Option<&Vec<Event>>, end: Time) 
 
 /// The fabric with its hosts and workloads, and the names of these.
 fn build(plan: &mut Plan) -> Result<(Clos, Sim<MrcHost>, Vec<String>)> {
-    let nic = Arc::new(plan.nic.clone());
     let mut peers = vec![Vec::new(); plan.fabric.hosts().len()];
     for (one, other) in plan.workloads.iter().flat_map(|workload| workload.workload.pairs()) {
         for (from, to) in [(one, other), (other, one)] {
@@ -146,7 +144,8 @@ fn build(plan: &mut Plan) -> Result<(Clos, Sim<MrcHost>, Vec<String>)> {
         let mut peers = peers.get(usize::from(number)).cloned().unwrap_or_default();
         peers.sort_unstable();
         peers.dedup();
-        MrcHost::new(&nic, fabric, number, peers, plan.seed << 32 | u64::from(number))
+        let nic = plan.nics.get(usize::from(number)).ok_or(MrcError::NoHost(number))?;
+        MrcHost::new(nic, fabric, number, peers, plan.seed << 32 | u64::from(number))
     })
     .map_err(|error| anyhow!("the fabric cannot be built: {error}"))?;
     let mut sim = Sim::new(net);
