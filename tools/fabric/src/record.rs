@@ -68,6 +68,18 @@ impl Recorder {
         &self.watch
     }
 
+    /// Takes the first sample, of a network in which nothing has been sent. What workloads sent as they were added is in the next.
+    pub fn begin<T: Messenger>(&mut self, net: &Net<T>) {
+        self.look(net);
+        let Some(Sample { net, hosts, links, .. }) = self.samples.last_mut() else { return };
+        *net = NetCounters::default();
+        for HostSample { tally, plane_bytes } in hosts {
+            *tally = Tally::default();
+            plane_bytes.fill(0);
+        }
+        links.fill(LinkSample::default());
+    }
+
     /// Takes a sample. One for each time: the latest takes the place of one that was taken at the same.
     pub fn look<T: Messenger>(&mut self, net: &Net<T>) {
         let Watch { hosts, links, flows } = &self.watch;

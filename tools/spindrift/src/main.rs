@@ -18,6 +18,7 @@ mod swarm;
 mod times;
 mod toml_file;
 mod topology;
+mod trace;
 mod units;
 mod usage;
 mod verbose;

@@ -4,7 +4,7 @@
 
 mod support;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -381,6 +381,36 @@ fn faults_overlap() {
     let (dark, slow) = (gbps("p0-t0-0:h2"), gbps("h5:p1-t0-1"));
     assert!(dark[0] > 90.0 && dark[1..4].iter().all(|&rate| rate < 10.0), "{dark:?}");
     assert!(slow[..2].iter().all(|rate| (19.0..=21.0).contains(rate)) && slow[3] > 90.0, "{slow:?}");
+}
+
+#[test]
+fn packets_on_a_link_are_captured() {
+    let text = "[experiment]\ntitle = \"x\"\nduration = \"100us\"\n[fabric]\n\
+         [[workload]]\nkind = \"write\"\nfrom = \"h1\"\nto = \"h4\"\nsize = \"50000\"\ncount = 3\n\
+         [[variant]]\nname = \"a\"\n[[variant]]\nname = \"b\"\nset = { \"workload.0.count\" = 4 }\n";
+    let plan = Plan::new("capture", text);
+    let folder = plan.run("results", &["--capture", "h1:p0-t0-0,h4:p0-t0-1"]);
+    let samples = rows(&folder, "samples.csv");
+    for (variant, file) in [("a", "packets-1.pcapng"), ("b", "packets-2.pcapng")] {
+        let sent = samples.iter().filter(|row| row["variant"] == variant && row["host"] == "h1");
+        let sent: f64 = sent.map(|row| number(row, "sent")).sum();
+        let seen = json(&run(&["dissect", "--json", folder.join(file).to_str().unwrap()]).stdout);
+        let packets = seen["packets"].as_array().unwrap();
+        let is_data = |packet: &&serde_json::Value| packet["opcode"].as_str().unwrap().starts_with("WRITE");
+        // Each once, where it leaves the sender.
+        assert_eq!(packets.iter().filter(is_data).count() as f64, sent, "{variant}");
+        // And the answers.
+        let sources: BTreeSet<_> = packets.iter().map(|packet| packet["src"].as_str().unwrap()).collect();
+        assert_eq!(sources.len(), 2, "{variant}: {sources:?}");
+    }
+    let (plan_file, folder) = (plan.path("plan.toml"), plan.path("others"));
+    let refuse = |plan: &str, link: &str, parts: &[&str]| {
+        refused(&["experiment", plan, "-o", &folder, "--capture", link], &[parts, &["--capture"]].concat());
+    };
+    refuse(&plan_file, "h1:h2", &["h1 and h2 are not joined"]);
+    refuse(&plan_file, "h1:p0-t0-0,h9", &["two nodes"]);
+    refuse("all", "all", &["one plan"]);
+    assert!(!Path::new(&folder).exists());
 }
 
 /// What one host sends takes its own paths, at its own pace; what others send to it does not.

@@ -24,11 +24,13 @@ use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::Value as Json;
 
 use self::claim::Finding;
-use self::plan::{Experiment, Plan};
+use self::plan::{Capture, Experiment, Plan};
 use self::run::{Outcome, Progress};
 use crate::output::{put, say};
 use crate::stop::Stop;
+use crate::topology;
 use crate::units::count;
+use crate::usage::usage;
 
 /// Runs an experiment in a simulated fabric, in simulated time: hosts that run the transport, traffic and faults as a plan says.
 #[derive(Args, Debug)]
@@ -44,6 +46,10 @@ pub(crate) struct ExperimentArgs {
     /// Simulations that run at a time; as many as there are processors unless given.
     #[arg(short = 'j', long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     jobs: Option<u16>,
+    /// Write each packet on these links, as in p0-t0-0:h1, or on all of them, to packets.pcapng (of the first of several variants:
+    /// packets-1.pcapng). Not with the plan `all`.
+    #[arg(long, value_name = "LINK,..|all", value_delimiter = ',')]
+    capture: Vec<String>,
     /// Print the object of result.json instead of the summary; of `all`, a list of them.
     #[arg(long)]
     json: bool,
@@ -51,13 +57,20 @@ pub(crate) struct ExperimentArgs {
 
 pub(crate) fn run(args: &ExperimentArgs) -> Result<()> {
     let all = args.plan == "all";
-    let experiments = if all { given::all(args.seed)? } else { vec![find(&args.plan, args.seed)?] };
+    let mut experiments = if all { given::all(args.seed)? } else { vec![find(&args.plan, args.seed)?] };
+    if all && !args.capture.is_empty() {
+        return Err(usage("--capture: name one plan, not `all`: links are those of its fabric"));
+    }
     let results = Path::new("results");
     let folder = |experiment: &Experiment| match &args.output {
         Some(folder) if all => folder.join(&experiment.name),
         Some(folder) => folder.clone(),
         None => results.join(&experiment.name),
     };
+    for experiment in &mut experiments {
+        let folder = folder(experiment);
+        capture(experiment, &args.capture, &folder)?;
+    }
     for experiment in &experiments {
         let folder = folder(experiment);
         std::fs::create_dir_all(&folder)
@@ -104,6 +117,23 @@ fn find(plan: &str, seed: Option<u64>) -> Result<Experiment> {
         return Experiment::read(path, seed);
     }
     given::find(plan, seed).unwrap_or_else(|| Err(given::unknown(plan)))
+}
+
+/// Has packets on these links written to files in a folder, one for each variant.
+fn capture(experiment: &mut Experiment, links: &[String], folder: &Path) -> Result<()> {
+    let several = experiment.variants.len() > 1;
+    for (plan, number) in experiment.variants.iter_mut().zip(1..).filter(|_| !links.is_empty()) {
+        let fabric = &plan.fabric;
+        let links = if links == ["all"] {
+            fabric.links().flat_map(|(lower, upper)| [(lower, upper), (upper, lower)]).collect()
+        } else {
+            let links = links.iter().map(|text| topology::way(fabric, text.trim()));
+            links.collect::<Result<_, _>>().map_err(|why| usage(format!("--capture: {why}")))?
+        };
+        let name = if several { format!("packets-{number}.pcapng") } else { "packets.pcapng".to_owned() };
+        plan.capture = Some(Capture { path: folder.join(name), links });
+    }
+    Ok(())
 }
 
 /// An experiment that was carried out.

@@ -1,6 +1,7 @@
 //! Plans: TOML files that say which fabric, which hosts, which traffic, and which faults. `docs/cli.md` lists the keys.
 
-use std::path::Path;
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::Result;
@@ -64,6 +65,15 @@ pub(super) struct Plan {
     pub(super) hosts: Vec<HostId>,
     pub(super) links: Vec<(Node, Node)>,
     pub(super) claims: Vec<Claim>,
+    pub(super) capture: Option<Capture>,
+}
+
+/// Packets that are written to a file.
+#[derive(Debug)]
+pub(super) struct Capture {
+    pub(super) path: PathBuf,
+    /// Where they are seen: links, each in the direction in which it is named.
+    pub(super) links: BTreeSet<(Node, Node)>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -291,6 +301,7 @@ impl Reader<'_> {
             hosts,
             links,
             claims,
+            capture: None,
         };
         let claims = claim.iter().enumerate().filter(|(_, table)| table.is_about(&plan.variant));
         let claims = claims.map(|(number, table)| table.read(self, &format!("claim.{number}"), &plan));

@@ -1,15 +1,18 @@
 //! An experiment in simulated time.
 
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, anyhow};
 use spindrift::time::Time;
 use spindrift_fabric::{Clos, HostId, Job, MrcError, MrcHost, NetCounters, Recorder, Sim, Watch};
+use spindrift_srv6::Fabric;
 
 use super::fault::Faults;
-use super::plan::Plan;
+use super::plan::{Capture, Plan};
 use crate::stop::Stop;
 use crate::times::{Event, Timeline};
+use crate::trace::Trace;
 
 /// Numbers of alarms.
 const SAMPLE: u32 = 0;
@@ -71,6 +74,8 @@ pub(super) struct Progress {
 pub(super) fn run(mut plan: Plan, stop: &Stop, tell: &mut dyn FnMut(Progress)) -> Result<Outcome> {
     let began = Instant::now();
     let (clos, mut sim, names) = build(&mut plan)?;
+    let trace =
+        plan.capture.as_ref().map(|capture| tap(capture, &plan.fabric, &clos, &mut sim)).transpose()?;
     let mut recorder = Recorder::new(watch(&plan, &clos, &sim));
     let flows = recorder.watch().flows.iter().map(|end| flow_name(&sim, *end)).collect();
     let links =
@@ -80,7 +85,11 @@ pub(super) fn run(mut plan: Plan, stop: &Stop, tell: &mut dyn FnMut(Progress)) -
     let (mut timeline, mut faults) = (Timeline::new(&times), Faults::new(&plan.faults));
     let (mut due, mut events) = (timeline.next(), Vec::new());
     let end = Time(plan.duration_ns);
-    sim.net_mut().set_alarm(Time::ZERO, SAMPLE);
+    recorder.begin(sim.net());
+    let first = Time(plan.sample_ns);
+    if first <= end {
+        sim.net_mut().set_alarm(first, SAMPLE);
+    }
     set_fault_alarm(&mut sim, due.as_ref(), end);
     let mut told = began;
     while let Some(alarm) = sim.run(end) {
@@ -106,6 +115,7 @@ pub(super) fn run(mut plan: Plan, stop: &Stop, tell: &mut dyn FnMut(Progress)) -
         }
     }
     recorder.look(sim.net());
+    trace.map_or(Ok(()), Trace::finish)?;
     let net = sim.net();
     let counters = net.counters();
     let jobs = names.into_iter().zip(sim.jobs()).map(|(name, job)| JobOutcome::of(name, job)).collect();
@@ -121,6 +131,20 @@ pub(super) fn run(mut plan: Plan, stop: &Stop, tell: &mut dyn FnMut(Progress)) -
         wall: began.elapsed(),
         plan,
     })
+}
+
+/// Has packets on some links written to a file.
+fn tap(capture: &Capture, fabric: &Fabric, clos: &Clos, sim: &mut Sim<MrcHost>) -> Result<Trace> {
+    let trace = Trace::create(&capture.path, fabric, capture.links.iter().copied())?;
+    let ways: BTreeMap<_, _> =
+        clos.links().filter(|(way, _)| capture.links.contains(way)).map(|(way, link)| (link, way)).collect();
+    let mut sink = trace.sink();
+    sim.net_mut().set_tap(Some(Box::new(move |at, link, sight, packet| {
+        if let Some(&way) = ways.get(&link) {
+            sink(at, way, sight, packet);
+        }
+    })));
+    Ok(trace)
 }
 
 fn set_fault_alarm(sim: &mut Sim<MrcHost>, due: Option<&Vec<Event>>, end: Time) {

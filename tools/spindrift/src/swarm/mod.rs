@@ -1,19 +1,18 @@
 //! `spindrift swarm`: simulated fabrics under faults that are drawn from seeds, every byte compared.
 
 mod hunt;
-mod trace;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, anyhow};
 use clap::Args;
 use serde_json::{Value as Json, json};
-use spindrift_fabric::swarm::{Case, Outcome, Part, run as run_case};
+use spindrift_fabric::swarm::{Case, Outcome, Part, Watch, run as run_case};
 use spindrift_srv6::Node;
 
-use self::trace::Trace;
 use crate::output::{say, tell};
+use crate::trace::Trace;
 use crate::units::{count, format_rate, parse_duration};
 use crate::usage::usage;
 use crate::verbose::Verbosity;
@@ -97,9 +96,9 @@ fn replay(args: &SwarmArgs, seed: u64) -> Result<()> {
     if !args.json {
         tell_case(&whole, &part)?;
     }
-    let trace = args.pcap.as_ref().map(|path| Trace::create(path, &case)).transpose()?;
+    let trace = args.pcap.as_ref().map(|path| trace(path, &case)).transpose()?;
     let began = Instant::now();
-    let result = run_case(&case, trace.as_ref().map(Trace::watch));
+    let result = run_case(&case, trace.as_ref().map(|trace| -> Watch { Box::new(trace.sink()) }));
     let took = began.elapsed();
     if let Some(trace) = trace {
         trace.finish()?;
@@ -123,6 +122,12 @@ fn replay(args: &SwarmArgs, seed: u64) -> Result<()> {
         tell_outcome(outcome, took);
     }
     error.map_or(Ok(()), |error| Err(anyhow!(error)))
+}
+
+/// A capture of each direction of each cable.
+fn trace(path: &Path, case: &Case) -> Result<Trace> {
+    let fabric = case.fabric.fabric()?;
+    Trace::create(path, &fabric, fabric.links().flat_map(|(lower, upper)| [(lower, upper), (upper, lower)]))
 }
 
 /// The parts of a case that are asked for.

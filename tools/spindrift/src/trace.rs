@@ -1,4 +1,4 @@
-//! Every packet on every link, in a file.
+//! Every packet on links of a simulated fabric, in a file.
 
 use std::borrow::Cow;
 use std::cell::RefCell;
@@ -17,57 +17,63 @@ use pcap_file::pcapng::blocks::interface_description::{
 };
 use pcap_file::{DataLink, PcapError};
 use spindrift::time::Time;
-use spindrift_fabric::swarm::{Case, Watch};
 use spindrift_fabric::{Packet, Sight};
-use spindrift_srv6::Node;
+use spindrift_srv6::{Fabric, Node};
+
+/// From where to where.
+type Link = (Node, Node);
 
 /// `if_tsresol` of timestamps in nanoseconds: 10 to the power of -9.
 const NANOSECONDS: u8 = 9;
 
-/// A capture with an interface for each direction of each cable. A packet is in it once for each link, at the time at which it comes
-/// to the end, with a comment if it does not go on from there.
-pub(super) struct Trace {
+/// A capture with an interface for each link, which is one direction of a cable. A packet is in it once for each link, at the time at
+/// which it comes to the end, with a comment if it does not go on from there.
+pub(crate) struct Trace {
     path: PathBuf,
     inner: Rc<RefCell<Inner>>,
 }
 
 struct Inner {
     out: PcapNgWriter<BufWriter<File>>,
-    interfaces: BTreeMap<(Node, Node), u32>,
+    interfaces: BTreeMap<Link, u32>,
     /// The first error; nothing is written after it.
     failed: Option<PcapError>,
 }
 
 impl Trace {
-    pub(super) fn create(path: &Path, case: &Case) -> Result<Self> {
+    /// Of these links, each in the direction in which it is named.
+    pub(crate) fn create(
+        path: &Path,
+        fabric: &Fabric,
+        links: impl IntoIterator<Item = Link>,
+    ) -> Result<Self> {
         let context = || format!("cannot write {}", path.display());
-        let fabric = case.fabric.fabric()?;
         let file = File::create(path).with_context(context)?;
         let mut out = PcapNgWriter::new(BufWriter::new(file)).with_context(context)?;
         let mut interfaces = BTreeMap::new();
-        for (lower, upper) in fabric.links() {
-            for (from, to) in [(lower, upper), (upper, lower)] {
-                let name = format!("{} > {}", fabric.name(from), fabric.name(to));
-                let options = vec![
-                    InterfaceDescriptionOption::IfName(Cow::Owned(name)),
-                    InterfaceDescriptionOption::IfTsResol(NANOSECONDS),
-                ];
-                let block = InterfaceDescriptionBlock { linktype: DataLink::ETHERNET, snaplen: 0, options };
-                out.write_pcapng_block(block).with_context(context)?;
-                interfaces.insert((from, to), interfaces.len() as u32);
-            }
+        for (from, to) in links {
+            let name = format!("{} > {}", fabric.name(from), fabric.name(to));
+            let options = vec![
+                InterfaceDescriptionOption::IfName(Cow::Owned(name)),
+                InterfaceDescriptionOption::IfTsResol(NANOSECONDS),
+            ];
+            let block = InterfaceDescriptionBlock { linktype: DataLink::ETHERNET, snaplen: 0, options };
+            out.write_pcapng_block(block).with_context(context)?;
+            let number = interfaces.len() as u32;
+            interfaces.insert((from, to), number);
         }
         let inner = Inner { out, interfaces, failed: None };
         Ok(Self { path: path.to_owned(), inner: Rc::new(RefCell::new(inner)) })
     }
 
-    pub(super) fn watch(&self) -> Watch {
+    /// What is to be called with each packet; those of other links are left out.
+    pub(crate) fn sink(&self) -> impl FnMut(Time, Link, Sight, &Packet) + 'static {
         let inner = Rc::clone(&self.inner);
-        Box::new(move |at, ends, sight, packet| inner.borrow_mut().write(at, ends, sight, packet))
+        move |at, link, sight, packet| inner.borrow_mut().write(at, link, sight, packet)
     }
 
     /// Sees to it that all is in the file.
-    pub(super) fn finish(self) -> Result<()> {
+    pub(crate) fn finish(self) -> Result<()> {
         let inner = &mut *self.inner.borrow_mut();
         let flushed = inner.out.get_mut().flush().map_err(PcapError::IoError);
         let result = inner.failed.take().map_or(flushed, Err);
@@ -76,7 +82,7 @@ impl Trace {
 }
 
 impl Inner {
-    fn write(&mut self, at: Time, ends: (Node, Node), sight: Sight, packet: &Packet) {
+    fn write(&mut self, at: Time, link: Link, sight: Sight, packet: &Packet) {
         let comment = match sight {
             Sight::Sent => return,
             Sight::Arrived => None,
@@ -84,7 +90,7 @@ impl Inner {
             Sight::Dropped => Some("dropped: the link is down or its queue is full"),
             Sight::Discarded => Some("discarded: the node at the end of the link does not take it"),
         };
-        let Some(&interface_id) = self.interfaces.get(&ends).filter(|_| self.failed.is_none()) else {
+        let Some(&interface_id) = self.interfaces.get(&link).filter(|_| self.failed.is_none()) else {
             return;
         };
         let mut data = packet.head().to_vec();
