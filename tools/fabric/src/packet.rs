@@ -3,6 +3,7 @@
 use core::fmt;
 
 use spindrift::endpoint::Transmit;
+use spindrift::wire::Opcode;
 use spindrift_srv6::{Dropped, Forwarder, Verdict};
 
 /// Bytes of an Ethernet header.
@@ -11,6 +12,8 @@ const ETHERNET_LEN: usize = 14;
 const HEAD_ROOM: usize = Transmit::HEAD_ROOM;
 /// Bytes of an IPv6 header.
 const IPV6_LEN: usize = 40;
+/// Bytes of a UDP header.
+const UDP_LEN: usize = 8;
 /// The shortest Ethernet frame, without its checksum.
 const SHORTEST_FRAME: u32 = 60;
 /// What a link is busy with besides the frame: preamble, checksum and the gap between frames (IEEE 802.3).
@@ -177,6 +180,12 @@ impl Packet {
         Some(u32::from_be_bytes([port[0], port[1], label[0], label[1]]))
     }
 
+    /// What kind of packet it is; `None` where that cannot be one of MRC.
+    pub fn opcode(&self) -> Option<Opcode> {
+        let code = *self.head().get(self.inner_at()? + IPV6_LEN + UDP_LEN)?;
+        Opcode::try_from(code).ok()
+    }
+
     /// Flips a bit behind the Ethernet header, which `number` picks; of a packet without bytes it is only noted.
     pub(crate) fn corrupt(&mut self, number: u64) {
         if self.body().is_none() {
@@ -311,6 +320,20 @@ mod tests {
         assert_eq!(packet.ev(), None, "no UDP");
         packet.set_virtual(&[0; 30], 0);
         assert_eq!(packet.ev(), None, "cut short");
+    }
+
+    #[test]
+    fn the_opcode_is_behind_udp() {
+        for next in [&[UDP][..], &[PROTOCOL_IPV6, UDP]] {
+            let mut packet = packet(next, false, 100);
+            assert_eq!(packet.opcode(), None, "7 is none");
+            let mut head = packet.head().to_vec();
+            head[ETHERNET_LEN + next.len() * IPV6_LEN + 8] = Opcode::Probe.code();
+            packet.set_virtual(&head, 0);
+            assert_eq!(packet.opcode(), Some(Opcode::Probe));
+            packet.set_virtual(&head[..head.len() - 44], 0);
+            assert_eq!(packet.opcode(), None, "cut short");
+        }
     }
 
     #[test]

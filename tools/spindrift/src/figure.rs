@@ -212,11 +212,12 @@ fn told(columns: &[Column]) -> Vec<Mark> {
     all
 }
 
-/// A line at each mark; with its number among `told` at the top, if that is given.
+/// A line at each mark; with its number among `told` at the top, if that is given and the picture tells what the number means.
 fn with_marks(layout: Layout, marks: &[Mark], told: Option<&Vec<Mark>>) -> Layout {
     marks.iter().take(MAX_MARKS).fold(layout, |layout, mark| {
         let mut line = ReferenceLine::vertical(mark.at).with_color(mark.color).with_dasharray("3 3");
-        if let Some(number) = told.and_then(|told| told.iter().position(|other| other == mark)) {
+        let told = told.and_then(|told| told.iter().take(MAX_TOLD).position(|other| other == mark));
+        if let Some(number) = told {
             line = line.with_label((number + 1).to_string());
         }
         layout.with_reference_line(line)
@@ -376,6 +377,13 @@ pub(crate) mod tests {
         assert!(drawn(None).iter().all(|(.., label)| label.is_none()));
         let many: Vec<_> = (0..14).map(|at| mark(f64::from(at), FAULT, "x")).collect();
         assert_eq!((lines(&many).len(), lines(&many)[12].as_str()), (13, "and 2 more"));
+        let layout = with_marks(Layout::new((0.0, 1.0), (0.0, 1.0)), &many, Some(&many));
+        let numbered = layout.reference_lines.iter().filter(|line| line.label.is_some());
+        assert_eq!(
+            (layout.reference_lines.len(), numbered.count()),
+            (14, 12),
+            "a number stands for a line of text"
+        );
     }
 
     /// Titles that are too long for their picture are smaller.

@@ -201,7 +201,7 @@ fn tables_tell_what_happened() {
     for part in [
         "# A port fails\n",
         "8 hosts, 2 planes of 100Gbit",
-        "at 0.300 ms, h5:p1-t0-1: down\n",
+        "at 0.300 ms, h5:p1-t0-1: down; ",
         "at 0.600 ms, h5:p1-t0-1: down ends\n",
     ] {
         assert!(summary.contains(part), "{part}: {summary}");
@@ -383,6 +383,50 @@ fn faults_overlap() {
     assert!(slow[..2].iter().all(|rate| (19.0..=21.0).contains(rate)) && slow[3] > 90.0, "{slow:?}");
 }
 
+/// Each fault has the data packets that were lost where it was while it lasted, and no probes.
+#[test]
+fn what_faults_cost_is_told() {
+    let text = format!(
+        "[experiment]\ntitle = \"x\"\nduration = \"9ms\"\n{FABRIC}[path]\nbackup = 0\n\
+         [[workload]]\nkind = \"write\"\nfrom = \"h1\"\nto = \"h5\"\n\
+         [[fault]]\nat = \"100us\"\nfor = \"300us\"\nwhere = \"p0-t0-0:p0-t1-0\"\naction = \"blackhole,dir=up\"\n\
+         [[fault]]\nat = \"4ms\"\nfor = \"500us\"\nwhere = \"p1-t1-2\"\naction = \"stop\"\n\
+         [[fault]]\nat = \"5ms\"\nfor = \"2900us\"\nwhere = \"p0-t0-0:p0-t1-0\"\naction = \"dark\"\n\
+         [[fault]]\nat = \"8ms\"\nfor = \"500us\"\nwhere = \"h2:p0-t0-0\"\naction = \"dark\"\n\
+         [[claim]]\nwhat = \"x\"\nmeasure = \"bypass-time\"\nmost = 100\n\
+         [[claim]]\nwhat = \"x\"\nmeasure = \"bypass-time\"\npick = \"min\"\nto = \"7.5ms\"\nleast = 1\n\
+         [[claim]]\nwhat = \"x\"\nmeasure = \"bypass-time\"\nfrom = \"7.5ms\"\nmost = 0\n"
+    );
+    let plan = Plan::new("cost", &text);
+    let folder = plan.run("results", &[]);
+    let result = json(&fs::read(folder.join("result.json")).unwrap());
+    let events = result["variants"][0]["events"].as_array().unwrap();
+    let lost: Vec<_> = events.iter().map(|event| event["lost"].as_u64()).collect();
+    let [Some(black), None, Some(stopped), None, Some(dark), None, Some(0), None] = lost[..] else {
+        panic!("{lost:?}")
+    };
+    assert!(dark > 0 && stopped > 0 && black > 0, "{lost:?}");
+    let last = |event: usize| events[event]["last_lost_ns"].as_u64();
+    let after = |event: usize| last(event).unwrap() - events[event]["at_ns"].as_u64().unwrap();
+    assert!([0, 2, 4].into_iter().all(|event| (1..100_000).contains(&after(event))), "{events:?}");
+    assert_eq!((last(1), last(6)), (None, None));
+    // Probes were lost there, too, later.
+    let of_link = |link: &str, column: &str, to_us: f64| -> f64 {
+        let rows = rows(&folder, "links.csv");
+        let within = rows.iter().filter(|row| row["link"] == link && number(row, "time_us") <= to_us);
+        within.map(|row| number(row, column)).sum()
+    };
+    let way = "p0-t0-0:p0-t1-0";
+    assert!(of_link(way, "lost", 7_900.0) > of_link(way, "lost", 5_500.0), "a probe, long after");
+    let summary = fs::read_to_string(folder.join("summary.md")).unwrap();
+    let line = format!(
+        "at 5.000 ms, {way}: dark; {dark} data packets lost there, the last {:.3} us later\n",
+        after(4) as f64 / 1e3
+    );
+    assert!(summary.contains(&line), "{line} in {summary}");
+    assert!(summary.contains("- of 4 faults, the last data packet was lost 0.000 us (least)"), "{summary}");
+}
+
 #[test]
 fn packets_on_a_link_are_captured() {
     let text = "[experiment]\ntitle = \"x\"\nduration = \"100us\"\n[fabric]\n\
@@ -393,12 +437,12 @@ fn packets_on_a_link_are_captured() {
     let samples = rows(&folder, "samples.csv");
     for (variant, file) in [("a", "packets-1.pcapng"), ("b", "packets-2.pcapng")] {
         let sent = samples.iter().filter(|row| row["variant"] == variant && row["host"] == "h1");
-        let sent: f64 = sent.map(|row| number(row, "sent")).sum();
+        let sent: u64 = sent.map(|row| row["sent"].parse::<u64>().unwrap()).sum();
         let seen = json(&run(&["dissect", "--json", folder.join(file).to_str().unwrap()]).stdout);
         let packets = seen["packets"].as_array().unwrap();
         let is_data = |packet: &&serde_json::Value| packet["opcode"].as_str().unwrap().starts_with("WRITE");
         // Each once, where it leaves the sender.
-        assert_eq!(packets.iter().filter(is_data).count() as f64, sent, "{variant}");
+        assert_eq!(packets.iter().filter(is_data).count() as u64, sent, "{variant}");
         // And the answers.
         let sources: BTreeSet<_> = packets.iter().map(|packet| packet["src"].as_str().unwrap()).collect();
         assert_eq!(sources.len(), 2, "{variant}: {sources:?}");
@@ -592,6 +636,7 @@ fn plans_that_cannot_be_are_refused_with_their_place() {
             claim("what = \"x\"\nmeasure = \"sent\"\nleast = 1\nagainst = { variant = \"z\" }"),
             &["line 18", "\"z\""],
         ),
+        (claim("what = \"x\"\nmeasure = \"bypass-time\"\nleast = 1\nhosts = \"h1\""), &["line 18", "faults"]),
         (
             claim("what = \"x\"\nmeasure = \"connection-rate\"\nleast = 1\nfrom = \"0.5ms\""),
             &["line 18", "first message"],

@@ -7,6 +7,7 @@ use serde::Deserialize;
 use serde_json::{Value as Json, json};
 use spindrift_fabric::{EvTally, HostSample, LinkSample, Sample};
 
+use super::incident::Incident;
 use super::plan::{Plan, Reader};
 use super::report::{Spread, Step};
 use super::run::{JobOutcome, Outcome};
@@ -30,10 +31,11 @@ enum Measure {
     ConnectionRate,
     MessageTime,
     Failures,
+    BypassTime,
 }
 
 impl Measure {
-    /// The key with which a claim says what it is about.
+    /// The key with which a claim says what it is about, if there is one.
     const fn subject(self) -> &'static str {
         match self {
             Self::Payload
@@ -47,6 +49,7 @@ impl Measure {
             | Self::Denied => "hosts",
             Self::LinkRate | Self::Queue => "links",
             Self::ConnectionRate | Self::MessageTime | Self::Failures => "workload",
+            Self::BypassTime => "faults",
         }
     }
 
@@ -54,7 +57,7 @@ impl Measure {
         match self {
             Self::Payload | Self::LinkRate | Self::ConnectionRate => " Gb/s",
             Self::Queue => " kB",
-            Self::MessageTime => " us",
+            Self::MessageTime | Self::BypassTime => " us",
             _ => "",
         }
     }
@@ -63,7 +66,7 @@ impl Measure {
         match self {
             Self::Payload | Self::LinkRate | Self::ConnectionRate => Pick::Mean,
             Self::MessageTime => Pick::P50,
-            Self::Queue => Pick::Max,
+            Self::Queue | Self::BypassTime => Pick::Max,
             _ => Pick::Sum,
         }
     }
@@ -162,6 +165,8 @@ enum Subject {
     Links(Option<Vec<usize>>),
     /// A workload, or all of them.
     Workload(Option<String>),
+    /// Faults, by when they begin.
+    Faults,
 }
 
 /// From one time to another, in ns.
@@ -271,6 +276,7 @@ impl ClaimTable {
         let subject = match measure.subject() {
             "hosts" => Subject::Hosts(self.host_places(reader, place, plan)?),
             "links" => Subject::Links(self.link_places(reader, place, plan)?),
+            "faults" => Subject::Faults,
             _ => Subject::Workload(self.workload_name(reader, place, plan)?),
         };
         for (key, given) in [("from", self.from.is_some()), ("to", self.to.is_some())] {
@@ -396,6 +402,10 @@ impl Claim {
                 }
             }
             Subject::Links(places) => self.of_links(outcome, window, places.as_deref())?,
+            Subject::Faults => {
+                let within = outcome.incidents.iter().filter(|incident| window.holds(incident.began_ns()));
+                within.map(Incident::lasted_us).collect()
+            }
         };
         // Nothing that happened may be what is claimed; no message, no rate is not.
         let counted = matches!(self.measure, Measure::Failures) || !values.is_empty();

@@ -75,21 +75,30 @@ impl FaultPlan {
         Ok(Self { place: places.to_owned(), action: action.to_owned(), times, parts })
     }
 
-    /// The cables that it is about, those of a switch that stops among them.
-    pub(super) fn links(&self, fabric: &Fabric) -> Vec<Link> {
-        let mut links = Vec::new();
+    /// The directions of cables on which packets meet it, those to a switch that stops among them.
+    pub(super) fn ways(&self, fabric: &Fabric) -> Vec<(Node, Node)> {
+        let mut ways = Vec::new();
         for part in &self.parts {
             match *part {
-                Part::Down { link, .. } => links.push(link),
-                Part::Wrong { from, to, .. } | Part::Slow { from, to, .. } => {
-                    links.push((from.min(to), from.max(to)));
-                }
-                Part::Stopped(node) => {
-                    links.extend(fabric.links().filter(|&(lower, upper)| lower == node || upper == node));
-                }
+                Part::Down { link: (lower, upper), .. } => ways.extend([(lower, upper), (upper, lower)]),
+                Part::Wrong { from, to, .. } | Part::Slow { from, to, .. } => ways.push((from, to)),
+                Part::Stopped(node) => ways.extend(fabric.links().filter_map(|(lower, upper)| {
+                    if lower == node {
+                        Some((upper, lower))
+                    } else {
+                        (upper == node).then_some((lower, upper))
+                    }
+                })),
                 Part::Paused(_) => {}
             }
         }
+        ways
+    }
+
+    /// The cables that it is about, likewise.
+    pub(super) fn links(&self, fabric: &Fabric) -> Vec<Link> {
+        let mut links: Vec<_> =
+            self.ways(fabric).into_iter().map(|(from, to)| (from.min(to), from.max(to))).collect();
         links.dedup();
         links
     }

@@ -14,7 +14,7 @@ macro_rules! given {
 }
 
 /// Their names, in the order of the paper's figures, and what they say.
-const GIVEN: [(&str, &str); 19] = [
+const GIVEN: [(&str, &str); 21] = [
     given!("figure-4"),
     given!("figure-6"),
     given!("figure-8"),
@@ -32,6 +32,8 @@ const GIVEN: [(&str, &str); 19] = [
     given!("figure-19a"),
     given!("figure-19b"),
     given!("figure-19c"),
+    given!("recovery-path"),
+    given!("recovery-port"),
     given!("permutation"),
     given!("ablation"),
 ];

@@ -3,6 +3,7 @@
 mod claim;
 mod fault;
 mod given;
+mod incident;
 mod nic;
 mod page;
 mod picture;

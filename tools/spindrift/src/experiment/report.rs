@@ -11,6 +11,7 @@ use spindrift_fabric::{Done, EvTally, LinkSample, Sample};
 use spindrift_srv6::Node;
 
 use super::claim::Finding;
+use super::incident::{Incident, spread_us};
 use super::plan::Experiment;
 use super::run::{JobOutcome, Outcome};
 use crate::output::put;
@@ -245,7 +246,11 @@ fn object(experiment: &Experiment, outcomes: &[Outcome], findings: &[Vec<Finding
     };
     let variant = |(outcome, findings): (&Outcome, &Vec<Finding>)| {
         let counters = &outcome.counters;
-        let events = outcome.events.iter().map(|(at_ns, what, _)| json!({ "at_ns": at_ns, "what": what }));
+        let events = told(outcome).map(|(at_ns, what, incident)| {
+            let (lost, last_ns) =
+                (incident.map(|incident| incident.lost), incident.and_then(Incident::last_ns));
+            json!({ "at_ns": at_ns, "what": what, "lost": lost, "last_lost_ns": last_ns })
+        });
         json!({
             "variant": outcome.plan.variant,
             "seed": outcome.plan.seed,
@@ -337,10 +342,30 @@ fn summary_of(outcome: &Outcome) -> String {
         "- {} packets sent, {} dropped, {} lost, {} corrupted, {} duplicated",
         counters.sent, counters.dropped, counters.lost, counters.corrupted, counters.duplicated
     );
-    for (at_ns, what, _) in &outcome.events {
-        let _ = writeln!(page, "- at {:.3} ms, {what}", *at_ns as f64 / 1e6);
+    for (at_ns, what, incident) in told(outcome) {
+        let _ = write!(page, "- at {:.3} ms, {what}", at_ns as f64 / 1e6);
+        if let Some(incident) = incident.filter(|incident| incident.lost > 0) {
+            let lost = count(incident.lost, "data packet");
+            let _ = write!(page, "; {lost} lost there, the last {:.3} us later", incident.lasted_us());
+        }
+        page.push('\n');
+    }
+    if outcome.incidents.len() > 1 {
+        let Spread { count: faults, min, p50, p90, p99, max, .. } = spread_us(&outcome.incidents);
+        let _ = writeln!(
+            page,
+            "- of {faults} faults, the last data packet was lost {min:.3} us (least), {p50:.3} (median), {p90:.3} (90 %), {p99:.3} (99 %), {max:.3} (most) after it began"
+        );
     }
     page
+}
+
+/// When what happened; and if it was the beginning of a fault, what that cost.
+fn told(outcome: &Outcome) -> impl Iterator<Item = (u64, &str, Option<&Incident>)> {
+    let mut incidents = outcome.incidents.iter();
+    outcome.events.iter().map(move |(at_ns, what, begins)| {
+        (*at_ns, what.as_str(), if *begins { incidents.next() } else { None })
+    })
 }
 
 /// How fast it went, all in all within a time.

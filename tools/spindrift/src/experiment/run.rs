@@ -5,11 +5,11 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, anyhow};
 use spindrift::time::Time;
-use spindrift_fabric::{Clos, HostId, Job, MrcError, MrcHost, NetCounters, Recorder, Sim, Watch};
-use spindrift_srv6::Fabric;
+use spindrift_fabric::{Clos, HostId, Job, MrcError, MrcHost, NetCounters, Recorder, Sim, Tap, Watch};
 
 use super::fault::Faults;
-use super::plan::{Capture, Plan};
+use super::incident::{Incident, Incidents};
+use super::plan::Plan;
 use crate::stop::Stop;
 use crate::times::{Event, Timeline};
 use crate::trace::Trace;
@@ -32,6 +32,8 @@ pub(super) struct Outcome {
     pub(super) flows: Vec<String>,
     /// Faults that began and ended, with their times in ns.
     pub(super) events: Vec<(u64, String, bool)>,
+    /// What those that began cost, in the same order.
+    pub(super) incidents: Vec<Incident>,
     pub(super) counters: NetCounters,
     /// When it ended, and whether all work was done then.
     pub(super) ended_ns: u64,
@@ -74,8 +76,12 @@ pub(super) struct Progress {
 pub(super) fn run(mut plan: Plan, stop: &Stop, tell: &mut dyn FnMut(Progress)) -> Result<Outcome> {
     let began = Instant::now();
     let (clos, mut sim, names) = build(&mut plan)?;
+    let capture = plan.capture.as_ref();
     let trace =
-        plan.capture.as_ref().map(|capture| tap(capture, &plan.fabric, &clos, &mut sim)).transpose()?;
+        capture.map(|capture| Trace::create(&capture.path, &plan.fabric, capture.links.iter().copied()));
+    let trace = trace.transpose()?;
+    let incidents = Incidents::default();
+    sim.net_mut().set_tap(tap(&plan, &clos, trace.as_ref(), &incidents));
     let mut recorder = Recorder::new(watch(&plan, &clos, &sim));
     let flows = recorder.watch().flows.iter().map(|end| flow_name(&sim, *end)).collect();
     let links =
@@ -96,6 +102,9 @@ pub(super) fn run(mut plan: Plan, stop: &Stop, tell: &mut dyn FnMut(Progress)) -
         if alarm == FAULT {
             for event in due.take().into_iter().flatten() {
                 faults.change(&clos, sim.net_mut(), event.entry, event.begins);
+                let ways = plan.faults.get(event.entry).map(|fault| fault.ways(&plan.fabric));
+                let links = ways.into_iter().flatten().filter_map(|(from, to)| clos.link(from, to));
+                incidents.change(event.entry, sim.net().now(), links, event.begins);
                 let line = plan.faults.get(event.entry).map(|fault| fault.line(event.begins));
                 events.push((sim.net().now().0, line.unwrap_or_default(), event.begins));
             }
@@ -125,6 +134,7 @@ pub(super) fn run(mut plan: Plan, stop: &Stop, tell: &mut dyn FnMut(Progress)) -
         links,
         flows,
         events,
+        incidents: incidents.list(),
         counters,
         ended_ns: net.now().0,
         done: sim.is_done(),
@@ -133,18 +143,27 @@ pub(super) fn run(mut plan: Plan, stop: &Stop, tell: &mut dyn FnMut(Progress)) -
     })
 }
 
-/// Has packets on some links written to a file.
-fn tap(capture: &Capture, fabric: &Fabric, clos: &Clos, sim: &mut Sim<MrcHost>) -> Result<Trace> {
-    let trace = Trace::create(&capture.path, fabric, capture.links.iter().copied())?;
-    let ways: BTreeMap<_, _> =
-        clos.links().filter(|(way, _)| capture.links.contains(way)).map(|(way, link)| (link, way)).collect();
-    let mut sink = trace.sink();
-    sim.net_mut().set_tap(Some(Box::new(move |at, link, sight, packet| {
-        if let Some(&way) = ways.get(&link) {
+/// What looks at packets: at those of links that are captured, and at those that faults cost.
+fn tap(plan: &Plan, clos: &Clos, trace: Option<&Trace>, incidents: &Incidents) -> Option<Tap> {
+    let captured = plan.capture.as_ref().map(|capture| &capture.links);
+    let ways: BTreeMap<_, _> = clos
+        .links()
+        .filter(|(way, _)| captured.is_some_and(|links| links.contains(way)))
+        .map(|(way, link)| (link, way))
+        .collect();
+    let mut sink = trace.map(Trace::sink);
+    let incidents = (!plan.faults.is_empty()).then(|| incidents.clone());
+    if sink.is_none() && incidents.is_none() {
+        return None;
+    }
+    Some(Box::new(move |at, link, sight, packet| {
+        if let Some(incidents) = &incidents {
+            incidents.see(at, link, sight, packet);
+        }
+        if let Some((sink, &way)) = sink.as_mut().zip(ways.get(&link)) {
             sink(at, way, sight, packet);
         }
-    })));
-    Ok(trace)
+    }))
 }
 
 fn set_fault_alarm(sim: &mut Sim<MrcHost>, due: Option<&Vec<Event>>, end: Time) {
