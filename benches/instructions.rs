@@ -4,14 +4,17 @@
 //! counts, and divides the difference, so that start-up does not count. Only the functions named in
 //! a scenario are collected; building frames, copying payload and the CRC are outside them where
 //! the scenario says so.
-#![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::print_stdout, reason = "benchmark")]
+#![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, reason = "benchmark")]
 
+#[path = "common/callgrind.rs"]
+mod callgrind;
 #[path = "common/mod.rs"]
 mod common;
 
 use std::hint::black_box;
-use std::process::{Command, ExitCode};
+use std::process::ExitCode;
 
+use callgrind::Scenario;
 use common::{Frame, Pair};
 use spindrift::endpoint::Transmit;
 use spindrift::path::PortMask;
@@ -20,15 +23,22 @@ use spindrift::wire::{
     Bth, Entropy, Meth, Msn, Opcode, Packet, Psn, Qpn, Reth, StackTemplate, Tseth, WriteHead, stack,
 };
 
-/// A scenario: its name, what it collects, and what one iteration is.
-const SCENARIOS: [(&str, &[&str], &str); 7] = [
-    ("encode", &["encode_one"], "header stack and MRC headers of a data packet written"),
-    ("decode", &["decode_one"], "a data packet parsed from Ethernet to RETH, without the CRC"),
-    ("requester", &["requester_packet"], "a data packet of 256 bytes produced, headers included"),
-    ("responder", &["responder_packet"], "a data packet of 256 bytes received and placed, without the CRC"),
-    ("sack", &["requester_sack"], "a SACK for four packets received"),
-    ("answer", &["responder_answer"], "an answer (SACK or ACK) produced"),
-    ("write8", WHOLE, "an 8-byte write: post, send, place, answers, completion, without the CRC"),
+const fn scenario(name: &'static str, collect: &'static [&'static str], what: &'static str) -> Scenario {
+    Scenario { name, collect, what, amounts: [2_000, 6_000] }
+}
+
+const SCENARIOS: [Scenario; 7] = [
+    scenario("encode", &["encode_one"], "header stack and MRC headers of a data packet written"),
+    scenario("decode", &["decode_one"], "a data packet parsed from Ethernet to RETH, without the CRC"),
+    scenario("requester", &["requester_packet"], "a data packet of 256 bytes produced, headers included"),
+    scenario(
+        "responder",
+        &["responder_packet"],
+        "a data packet of 256 bytes received and placed, without the CRC",
+    ),
+    scenario("sack", &["requester_sack"], "a SACK for four packets received"),
+    scenario("answer", &["responder_answer"], "an answer (SACK or ACK) produced"),
+    scenario("write8", WHOLE, "an 8-byte write: post, send, place, answers, completion, without the CRC"),
 ];
 
 /// Every function that an 8-byte write passes through.
@@ -190,39 +200,6 @@ fn run(scenario: &str, n: u64) -> u64 {
     n
 }
 
-/// Instructions and units of one run under callgrind.
-fn count(scenario: &str, collect: &[&str], n: u64) -> Option<(u64, u64)> {
-    let output = Command::new("valgrind")
-        .args(["--tool=callgrind", "--callgrind-out-file=/dev/null"])
-        .args(collect.iter().map(|name| format!("--toggle-collect=instructions::{name}*")))
-        .arg(std::env::current_exe().ok()?)
-        .args(["--scenario", scenario, &n.to_string()])
-        .output()
-        .ok()?;
-    let log = String::from_utf8_lossy(&output.stderr);
-    let collected = log.lines().find_map(|line| line.split("Collected :").nth(1))?.trim().parse().ok()?;
-    let units = String::from_utf8_lossy(&output.stdout).trim().parse().ok()?;
-    Some((collected, units))
-}
-
 fn main() -> ExitCode {
-    let args: Vec<String> = std::env::args().collect();
-    if let [_, flag, scenario, n] = &args[..]
-        && flag == "--scenario"
-    {
-        println!("{}", run(scenario, n.parse().unwrap()));
-        return ExitCode::SUCCESS;
-    }
-    println!("{:<10} {:>12}  what one is", "scenario", "instructions");
-    for (scenario, collect, what) in SCENARIOS {
-        let (Some((few, few_units)), Some((many, many_units))) =
-            (count(scenario, collect, 2_000), count(scenario, collect, 6_000))
-        else {
-            eprintln!("valgrind could not be run: install it (apt-get install valgrind) and try again");
-            return ExitCode::FAILURE;
-        };
-        let each = (many - few) as f64 / (many_units - few_units) as f64;
-        println!("{scenario:<10} {each:>12.1}  {what}");
-    }
-    ExitCode::SUCCESS
+    callgrind::main("instructions", &SCENARIOS, run)
 }

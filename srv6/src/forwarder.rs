@@ -5,6 +5,7 @@
 //! the tables.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::net::Ipv6Addr;
 
 use ipnet::Ipv6Net;
@@ -79,10 +80,18 @@ pub struct Forwarder<T> {
     own: Vec<Ipv6Addr>,
     /// By block and uSID, in the low 48 bits.
     segments: BTreeMap<u64, Behavior<T>>,
-    routes: BTreeMap<Ipv6Net, Box<[T]>>,
-    /// Lengths of the routes' prefixes, longest first.
-    lengths: Vec<u8>,
+    /// By length of their prefixes, the longest first.
+    routes: Vec<Routes<T>>,
     hash_key: u64,
+}
+
+/// The routes whose prefixes have one length.
+#[derive(Clone, Debug)]
+struct Routes<T> {
+    len: u8,
+    /// The bits of the prefix.
+    mask: u128,
+    next_hops: BTreeMap<u128, Box<[T]>>,
 }
 
 impl<T> Default for Forwarder<T> {
@@ -95,8 +104,7 @@ impl<T> Forwarder<T> {
     /// A switch that drops everything. Where a route has several next hops, the flow decides with `hash_key`: switches with the same
     /// key that are asked one after the other decide alike.
     pub fn new(hash_key: u64) -> Self {
-        let (segments, routes) = (BTreeMap::new(), BTreeMap::new());
-        Self { own: Vec::new(), segments, routes, lengths: Vec::new(), hash_key }
+        Self { own: Vec::new(), segments: BTreeMap::new(), routes: Vec::new(), hash_key }
     }
 
     /// Adds an address of the switch's own.
@@ -131,15 +139,18 @@ impl<T> Forwarder<T> {
         if next_hops.is_empty() {
             return Err(TableError::NoNextHop(to));
         }
-        if self.routes.contains_key(&to) {
-            return Err(TableError::Twice(to));
+        let (len, mask) = (to.prefix_len(), to.netmask().to_bits());
+        let at = self.routes.partition_point(|routes| routes.len > len);
+        if self.routes.get(at).is_none_or(|routes| routes.len != len) {
+            self.routes.insert(at, Routes { len, mask, next_hops: BTreeMap::new() });
         }
-        self.routes.insert(to, next_hops);
-        let (Ok(at) | Err(at)) = self.lengths.binary_search_by(|len| to.prefix_len().cmp(len));
-        if self.lengths.get(at) != Some(&to.prefix_len()) {
-            self.lengths.insert(at, to.prefix_len());
+        match self.routes[at].next_hops.entry(to.addr().to_bits()) {
+            Entry::Occupied(_) => Err(TableError::Twice(to)),
+            Entry::Vacant(entry) => {
+                entry.insert(next_hops);
+                Ok(())
+            }
         }
-        Ok(())
     }
 
     /// What becomes of `packet`, which starts with its IPv6 header. What leaves has been changed as it leaves: a uSID further, with
@@ -177,10 +188,8 @@ impl<T> Forwarder<T> {
     }
 
     fn route(&self, packet: &Ipv6<'_>, destination: Ipv6Addr) -> Result<&T, Dropped> {
-        let next_hops = self.lengths.iter().find_map(|&len| {
-            let prefix = Ipv6Net::new(destination, len).ok()?.trunc();
-            self.routes.get(&prefix)
-        });
+        let bits = destination.to_bits();
+        let next_hops = self.routes.iter().find_map(|routes| routes.next_hops.get(&(bits & routes.mask)));
         match next_hops.map(|next_hops| &**next_hops) {
             None | Some([]) => Err(Dropped::NoRoute(destination)),
             Some([one]) => Ok(one),

@@ -2,23 +2,36 @@
 
 use core::fmt;
 
-/// Buckets: one for the time at hand, and one for each bit in which a later time can first differ from it.
-const BUCKETS: usize = u64::BITS as usize + 1;
+/// Bits of a digit of a time.
+const DIGIT: u32 = 6;
+/// Values of a digit.
+const SLOTS: usize = 1 << DIGIT;
+/// Digits of a time, the last one with the bits that are left.
+const LEVELS: usize = u64::BITS.div_ceil(DIGIT) as usize;
+
+/// Events of times that agree in all higher digits, by one digit of them.
+struct Level<E> {
+    slots: [Vec<(u64, E)>; SLOTS],
+    /// Bit n: slot n has events.
+    filled: u64,
+}
 
 /// Events in order of time; those of one time in the order in which they were added.
 ///
-/// A radix heap (Ahuja, Mehlhorn, Orlin and Tarjan, "Faster Algorithms for the Shortest Path Problem", 1990). It relies on
-/// time never going back: an event is filed by the highest bit in which its time differs from the time at hand, and moves to a
-/// lower bucket when time comes nearer, at most once for each bit and always along a list. A binary heap would jump through memory
-/// for each event, and would need a number for each to keep the order of those of one time.
+/// A radix heap (Ahuja, Mehlhorn, Orlin and Tarjan, "Faster Algorithms for the Shortest Path Problem", 1990) with digits of six bits,
+/// which is also what hierarchical timing wheels are. It relies on time never going back: an event is filed by the highest digit in
+/// which its time differs from the time at hand, and by its value of that digit. It moves to a lower level when time comes nearer,
+/// at most once for each digit (once, for most events of a network: they are less than 4,096 ns away) and always along a list. A
+/// binary heap would jump through memory for each event, and would need a number for each to keep the order of those of one time.
 pub(crate) struct Calendar<E> {
     /// The time of the event taken last.
     now: u64,
-    buckets: [Vec<(u64, E)>; BUCKETS],
-    /// Events of the first bucket that have been taken.
+    /// By digit, the lowest first. Events of the time at hand are in the lowest level, too.
+    levels: Box<[Level<E>; LEVELS]>,
+    /// Events of the time at hand that have been taken.
     taken: usize,
-    /// Bit n: bucket n + 1 has events.
-    filled: u64,
+    /// Bit n: level n has events, or, for the lowest, may have.
+    filled: u32,
     len: usize,
 }
 
@@ -28,9 +41,15 @@ impl<E> fmt::Debug for Calendar<E> {
     }
 }
 
+/// A digit of a time.
+const fn digit(at: u64, level: usize) -> usize {
+    (at >> (level as u32 * DIGIT)) as usize % SLOTS
+}
+
 impl<E: Copy> Calendar<E> {
     pub(crate) fn new() -> Self {
-        Self { now: 0, buckets: [const { Vec::new() }; BUCKETS], taken: 0, filled: 0, len: 0 }
+        let level = || Level { slots: [const { Vec::new() }; SLOTS], filled: 0 };
+        Self { now: 0, levels: Box::new(core::array::from_fn(|_| level())), taken: 0, filled: 0, len: 0 }
     }
 
     /// Adds an event. One that should have been before the last one taken is next.
@@ -43,55 +62,81 @@ impl<E: Copy> Calendar<E> {
 
     #[inline]
     fn file(&mut self, at: u64, event: E) {
-        let bucket = (u64::BITS - (at ^ self.now).leading_zeros()) as usize;
-        if bucket > 0 {
-            self.filled |= 1 << (bucket - 1);
-        }
-        if let Some(bucket) = self.buckets.get_mut(bucket) {
-            bucket.push((at, event));
+        let level = ((at ^ self.now) | 1).ilog2() / DIGIT;
+        let slot = digit(at, level as usize);
+        self.filled |= 1 << level;
+        if let Some(level) = self.levels.get_mut(level as usize) {
+            level.filled |= 1 << slot;
+            level.slots[slot].push((at, event));
         }
     }
 
     /// Takes the next event, with its time, if that is not after `until`.
     #[inline]
     pub(crate) fn next(&mut self, until: u64) -> Option<(u64, E)> {
-        if self.taken == self.buckets[0].len() {
-            self.advance(until)?;
-        } else if self.now > until {
+        if self.now > until {
             return None;
         }
-        let next = self.buckets[0].get(self.taken).copied()?;
-        self.taken += 1;
-        self.len -= 1;
-        Some(next)
+        loop {
+            let at_hand = &self.levels[0].slots[digit(self.now, 0)];
+            if let Some(&next) = at_hand.get(self.taken) {
+                self.taken += 1;
+                self.len -= 1;
+                return Some(next);
+            }
+            self.advance(until)?;
+        }
     }
 
-    /// Goes on to the next time that has events, if there is one up to `until`, and puts them into the first bucket.
+    /// Goes on to the next time that has events, if there is one up to `until`, and has its events in the lowest level.
+    #[inline]
     fn advance(&mut self, until: u64) -> Option<()> {
-        self.buckets[0].clear();
+        let lowest = &mut self.levels[0];
+        let here = digit(self.now, 0);
+        lowest.slots[here].clear();
+        lowest.filled &= !(1 << here);
         self.taken = 0;
+        if lowest.filled == 0 {
+            self.filled &= !1;
+            return self.descend(until);
+        }
+        // Times that are left at this level are later ones with the same higher digits.
+        let next = self.now & !(SLOTS as u64 - 1) | u64::from(lowest.filled.trailing_zeros());
+        if next > until {
+            return None;
+        }
+        self.now = next;
+        Some(())
+    }
+
+    /// The same when no event is left in the lowest level: those that are nearest move down.
+    fn descend(&mut self, until: u64) -> Option<()> {
         if self.filled == 0 {
             return None;
         }
-        let first = self.filled.trailing_zeros() as usize + 1;
-        let nearest = self.buckets.get_mut(first)?;
+        let first = self.filled.trailing_zeros() as usize;
+        let level = self.levels.get_mut(first)?;
+        let slot = level.filled.trailing_zeros() as usize % SLOTS;
+        let nearest = &mut level.slots[slot];
         let next = nearest.iter().map(|(at, _)| *at).min()?;
         if next > until {
             return None;
         }
-        // All of them go into lower buckets, in the same order.
         let mut nearest = core::mem::take(nearest);
-        self.filled &= self.filled - 1;
+        level.filled &= !(1 << slot);
+        if level.filled == 0 {
+            self.filled &= !(1 << first);
+        }
         self.now = next;
+        // All of them go into lower levels, in the same order.
         for &(at, event) in &nearest {
             self.file(at, event);
         }
         nearest.clear();
-        *self.buckets.get_mut(first)? = nearest;
+        self.levels.get_mut(first)?.slots[slot] = nearest;
         Some(())
     }
 
-    /// Events that have not been taken.
     /// Whether no event is left.
     pub(crate) const fn is_empty(&self) -> bool {
         self.len == 0
@@ -139,12 +184,16 @@ mod tests {
     proptest! {
         /// As a list that is sorted, stably, whenever something is taken from it.
         #[test]
-        fn takes_what_a_sorted_list_would(steps in prop::collection::vec((any::<bool>(), 0_u64..5_000), 0..400)) {
+        fn takes_what_a_sorted_list_would(
+            steps in prop::collection::vec((any::<bool>(), 0_u64..64, 0_u32..42), 0..400),
+            near in 0_u32..42,
+        ) {
             let (mut calendar, mut list, mut now) = (Calendar::new(), Vec::<(u64, u32)>::new(), 0);
-            for (number, (adds, later)) in (0..).zip(steps) {
+            for (number, (adds, later, scale)) in (0..).zip(steps) {
+                // At all distances, many of them alike, and most within some distance.
+                let later = later << if scale % 8 == 0 { scale } else { scale.min(near) };
                 if adds {
-                    // Some far away, many at one time.
-                    let at = now + if later > 4_000 { later << 20 } else { later / 16 };
+                    let at = now + later;
                     calendar.add(at, number);
                     list.push((at, number));
                     list.sort_by_key(|&(at, _)| at);

@@ -37,17 +37,21 @@ struct Body {
 }
 
 /// A packet: an Ethernet frame with IPv6 in it.
+///
+/// All that links and switches read is at the start of it, on two cache lines: with many packets on their way, each hop has to fetch
+/// them from memory.
 #[derive(Clone)]
+#[repr(C, align(64))]
 pub struct Packet {
-    head: [u8; HEAD_ROOM],
-    head_len: u16,
-    body: Body,
-    /// The plane that it leaves its host on.
-    pub plane: u8,
     /// How often the link that it is on had gone down when it left.
     pub(crate) outage: u32,
+    head_len: u16,
+    /// The plane that it leaves its host on.
+    pub plane: u8,
     /// Bits of bytes that are not there were flipped.
     broken: bool,
+    body: Body,
+    head: [u8; HEAD_ROOM],
 }
 
 impl Default for Packet {
