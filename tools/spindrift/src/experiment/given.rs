@@ -14,7 +14,7 @@ macro_rules! given {
 }
 
 /// Their names, in the order of the paper's figures, and what they say.
-const GIVEN: [(&str, &str); 21] = [
+const GIVEN: [(&str, &str); 22] = [
     given!("figure-4"),
     given!("figure-6"),
     given!("figure-8"),
@@ -27,6 +27,7 @@ const GIVEN: [(&str, &str); 21] = [
     given!("figure-12"),
     given!("figure-14"),
     given!("figure-15"),
+    given!("figure-15-hosts"),
     given!("table-5-2-1"),
     given!("figure-18c"),
     given!("figure-19a"),
