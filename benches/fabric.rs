@@ -36,6 +36,8 @@ fn clos(planes: u8) -> ClosSpec {
         planes,
         t0: 8,
         t1: 8,
+        pods: 1,
+        t2: 0,
         hosts_per_t0: 8,
         host_rate_bps: 100_000_000_000,
         trunk_rate_bps: 100_000_000_000,

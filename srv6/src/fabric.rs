@@ -1,4 +1,4 @@
-//! A fabric of one or two tiers and several planes: names, addresses, uSIDs, paths and the tables of its switches.
+//! A fabric of up to three tiers and several planes: names, addresses, uSIDs, paths and the tables of its switches.
 
 mod tables;
 mod templates;
@@ -24,10 +24,13 @@ const PLANE_BITS: u32 = 5;
 const NUMBER_BITS: u32 = 9;
 /// Bits of an address in front of the T0 switch's number: the prefix of a fabric is no longer.
 const SUBNET_AT: u8 = 48;
+/// Set in the uSIDs of T2 switches, of which one would be 0 otherwise, and end a carrier.
+const T2_BIT: u16 = 1 << (NUMBER_BITS - 1);
 
-/// What a uSID names, in its first two bits: none is zero, which would end a carrier.
+/// What a uSID names, in its first two bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Role {
+    T2 = 0,
     T0 = 1,
     T1 = 2,
     Host = 3,
@@ -38,10 +41,16 @@ enum Role {
 pub struct Shape {
     /// Planes: each is a network of its own, and each host has a port in each. 1 to 32.
     pub planes: u8,
-    /// T0 switches in each plane, 1 to 512.
+    /// T0 switches in each plane, 1 to 512, in equal parts in the pods.
     pub t0: u16,
-    /// T1 switches in each plane, each joined to every T0 switch. 0 to 512; 0 only where there is one T0 switch.
+    /// T1 switches of each pod of a plane, each joined to every T0 switch of the pod. 0 to 512; 0 only where there is one T0 switch, or
+    /// two, which are then joined to each other (a dumbbell).
     pub t1: u16,
+    /// Pods, 1 to 512: with more than one, a third tier joins them.
+    pub pods: u16,
+    /// T2 switches that a T1 switch is joined to, each of which is joined to the T1 switches of this number in all pods. 1 to 256; 0 where
+    /// there is one pod.
+    pub t2: u16,
     /// The block of all uSIDs, 32 bits long.
     pub block: Ipv6Net,
     /// What the addresses of hosts start with, at most 48 bits long.
@@ -75,12 +84,19 @@ pub enum Node {
     T1 {
         /// Its plane.
         plane: u8,
-        /// Its number in the plane, and that of the uplinks to it.
+        /// Its number in the plane: those of the first pod come first. In its pod, and with one pod, it is that of the uplinks to it.
+        number: u16,
+    },
+    /// A switch that joins pods.
+    T2 {
+        /// Its plane.
+        plane: u8,
+        /// Its number in the plane: those at the first T1 switches of the pods come first. Among these it is that of the uplinks to it.
         number: u16,
     },
 }
 
-/// A cable: the lower tier's node, and the upper one's.
+/// A cable: the lower tier's node, and the upper one's. Of two T0 switches the first is the lower one.
 pub type Link = (Node, Node);
 
 /// Why there can be no such fabric.
@@ -99,8 +115,18 @@ pub enum FabricError {
         max: u16,
     },
     /// T0 switches that nothing joins.
-    #[error("t1 = 0: {0} T0 switches need T1 switches between them; set t1 to 1 or more, or t0 to 1")]
+    #[error("t1 = 0: {0} T0 switches need T1 switches between them; set t1 to 1 or more, or t0 to 1 or 2")]
     Apart(u16),
+    /// Pods that cannot be, or that nothing joins.
+    #[error("{setting} = {value}: {why}")]
+    Pods {
+        /// A field of [`Shape`].
+        setting: &'static str,
+        /// What was given.
+        value: u16,
+        /// What is wrong with it.
+        why: String,
+    },
     /// A prefix is of the wrong length, or has something behind it.
     #[error("{setting} = {prefix}: {why}")]
     Prefix {
@@ -150,13 +176,15 @@ pub enum FabricError {
 }
 
 /// A fabric: planes of T0 and T1 switches, each T0 switch joined to all T1 switches of its plane and each host to one T0
-/// switch of every plane (MRC paper, section 2.1).
+/// switch of every plane (MRC paper, section 2.1). A larger one has several such pods in each plane, and T2 switches that join their T1
+/// switches.
 ///
 /// Its uSIDs follow the paper's scheme (section 2.3): the plane is in each of them, the uplink that a packet takes is in that of the T1
 /// switch, and the port of the last T0 switch in that of the destination. A uSID has two bits that tell what it names
-/// (1 a T0 switch, 2 a T1 switch, 3 a host), five for the plane, and nine for the number: of the switch, or of the host's port at
-/// its T0 switch, which alone knows it. A path is `T0, T1, T0, host`, or `T0, host` between hosts of one T0 switch, and the
-/// entropy value chooses the T1 switch with its first bits.
+/// (0 a T2 switch, 1 a T0 switch, 2 a T1 switch, 3 a host), five for the plane, and nine for the number: of a T0 switch in the plane, of the
+/// uplink to a T1 or T2 switch (with the first of the nine bits set for the latter), or of the host's port at
+/// its T0 switch, which alone knows it. A path is `T0, T1, T0, host`, or `T0, T1, T2, T0, host` between pods, or `T0, host` between
+/// hosts of one T0 switch, and the entropy value chooses the T1 switch with its first bits and the T2 switch with the next ones.
 ///
 /// A host has one address in each plane: the prefix, the number of its T0 switch in the fourth 16-bit group, the
 /// plane in the seventh, and one more than its port in the last.
@@ -190,6 +218,8 @@ impl Default for Shape {
             planes: 1,
             t0: 1,
             t1: 0,
+            pods: 1,
+            t2: 0,
             block: Ipv6Net::new_assert(Ipv6Addr::new(0xfcbb, 0xbb00, 0, 0, 0, 0, 0, 0), 32),
             prefix: Ipv6Net::new_assert(Ipv6Addr::new(0xfd5d, 0x7072, 0, 0, 0, 0, 0, 0), SUBNET_AT),
         }
@@ -203,15 +233,18 @@ impl Shape {
             ("planes", u16::from(self.planes), 1, 1 << PLANE_BITS),
             ("t0", self.t0, 1, most),
             ("t1", self.t1, 0, most),
+            ("pods", self.pods, 1, most),
+            ("t2", self.t2, 0, T2_BIT),
         ];
         for (setting, value, min, max) in ranges {
             if !(min..=max).contains(&value) {
                 return Err(FabricError::Range { setting, value, min, max });
             }
         }
-        if self.t1 == 0 && self.t0 > 1 {
+        if self.t1 == 0 && self.t0 > 2 {
             return Err(FabricError::Apart(self.t0));
         }
+        self.check_pods()?;
         let bad = |setting, prefix, why| Err(FabricError::Prefix { setting, prefix, why });
         if self.block.prefix_len() != BLOCK_BITS {
             return bad("block", self.block, "a block has 32 bits, as in fcbb:bb00::/32");
@@ -228,6 +261,86 @@ impl Shape {
             return bad("prefix", self.prefix, "it overlaps the block of the uSIDs");
         }
         Ok(())
+    }
+
+    fn check_pods(&self) -> Result<(), FabricError> {
+        let Self { t0, t1, pods, t2, .. } = *self;
+        let bad = |setting, value, why: String| Err(FabricError::Pods { setting, value, why });
+        if !t0.is_multiple_of(pods) {
+            return bad("pods", pods, format!("{t0} T0 switches are not a multiple of this"));
+        }
+        if pods == 1 {
+            return match t2 {
+                0 => Ok(()),
+                _ => {
+                    bad("t2", t2, "T2 switches join pods, and there is one; set pods to 2 or more".to_owned())
+                }
+            };
+        }
+        for (setting, value) in [("t1", t1), ("t2", t2)] {
+            if value == 0 {
+                return bad(setting, value, format!("{pods} pods need T1 and T2 switches between them"));
+            }
+        }
+        for (setting, value, tier) in [("pods", pods, "T1"), ("t2", t2, "T2")] {
+            if t1.checked_mul(value).is_none() {
+                let why = format!("with t1 = {t1}, a plane has more than {} {tier} switches", u16::MAX);
+                return bad(setting, value, why);
+            }
+        }
+        Ok(())
+    }
+
+    /// T0 switches of each pod of a plane.
+    const fn t0_of_pod(&self) -> u16 {
+        self.t0 / self.pods
+    }
+
+    /// The pod of a T0 switch.
+    const fn pod(&self, t0: u16) -> u16 {
+        t0 / self.t0_of_pod()
+    }
+
+    /// The switches of a tier in each plane: T0 switches are those of tier 0.
+    pub const fn of_tier(&self, tier: u8) -> u16 {
+        match tier {
+            0 => self.t0,
+            1 => self.pods.saturating_mul(self.t1),
+            2 => self.t1.saturating_mul(self.t2),
+            _ => 0,
+        }
+    }
+
+    /// Tiers of switches, 1 to 3.
+    pub const fn tiers(&self) -> u8 {
+        1 + (self.t1 > 0) as u8 + (self.t2 > 0) as u8
+    }
+
+    /// Whether the two T0 switches of a plane are joined to each other.
+    const fn is_dumbbell(&self) -> bool {
+        self.t0 == 2 && self.t1 == 0
+    }
+
+    /// The switches of a plane.
+    fn switches(&self, plane: u8) -> impl Iterator<Item = Node> + use<> {
+        let t0 = (0..self.of_tier(0)).map(move |number| Node::T0 { plane, number });
+        let t1 = (0..self.of_tier(1)).map(move |number| Node::T1 { plane, number });
+        let t2 = (0..self.of_tier(2)).map(move |number| Node::T2 { plane, number });
+        t0.chain(t1).chain(t2)
+    }
+
+    /// The switches above a switch: of a T0 switch those of the next tier, in the order of its uplinks, and the same of a T1 switch.
+    fn above(&self, node: Node) -> impl Iterator<Item = Node> + use<> {
+        let (t1, t2) = (self.t1, self.t2);
+        let (tier, plane, first, count) = match node {
+            Node::T0 { plane, number } => (1, plane, self.pod(number) * t1, t1),
+            Node::T1 { plane, number } => (2, plane, number % t1 * t2, t2),
+            Node::Host(_) | Node::T2 { .. } => (0, 0, 0, 0),
+        };
+        (first..first + count).map(move |number| match tier {
+            1 => Node::T1 { plane, number },
+            _ => Node::T2 { plane, number },
+        })
     }
 }
 
@@ -289,25 +402,22 @@ impl Fabric {
 
     /// All nodes: hosts, then the switches plane by plane.
     pub fn nodes(&self) -> impl Iterator<Item = Node> + '_ {
-        let Shape { planes, t0, t1, .. } = self.shape;
-        let switches = (0..planes).flat_map(move |plane| {
-            let lower = (0..t0).map(move |number| Node::T0 { plane, number });
-            lower.chain((0..t1).map(move |number| Node::T1 { plane, number }))
-        });
+        let switches = (0..self.shape.planes).flat_map(|plane| self.shape.switches(plane));
         (0..self.hosts.len() as u16).map(Node::Host).chain(switches)
     }
 
-    /// All links, plane by plane: those of hosts, then those between switches.
+    /// All links, plane by plane: those of hosts, then those between switches, tier by tier.
     pub fn links(&self) -> impl Iterator<Item = Link> + '_ {
-        let Shape { planes, t0, t1, .. } = self.shape;
-        (0..planes).flat_map(move |plane| {
+        (0..self.shape.planes).flat_map(move |plane| {
             let down = (0..).zip(&self.hosts);
             let down = down.map(move |(host, at)| (Node::Host(host), Node::T0 { plane, number: at.t0 }));
-            let up = (0..t0).flat_map(move |lower| {
-                let lower = Node::T0 { plane, number: lower };
-                (0..t1).map(move |upper| (lower, Node::T1 { plane, number: upper }))
+            let switches = self.shape.switches(plane);
+            let up = switches.flat_map(|lower| self.shape.above(lower).map(move |upper| (lower, upper)));
+            let across = self.shape.is_dumbbell().then(|| {
+                let t0 = |number| Node::T0 { plane, number };
+                (t0(0), t0(1))
             });
-            down.chain(up)
+            down.chain(up).chain(across)
         })
     }
 
@@ -327,14 +437,20 @@ impl Fabric {
         }
     }
 
+    /// Whether there is such a node.
+    fn has(&self, node: Node) -> bool {
+        let (number, count) = match node {
+            Node::Host(number) => (number, self.hosts.len() as u16),
+            Node::T0 { number, .. } => (number, self.shape.of_tier(0)),
+            Node::T1 { number, .. } => (number, self.shape.of_tier(1)),
+            Node::T2 { number, .. } => (number, self.shape.of_tier(2)),
+        };
+        node.plane().is_none_or(|plane| plane < self.shape.planes) && number < count
+    }
+
     /// The node of this name.
     pub fn node(&self, name: &str) -> Option<Node> {
-        let Shape { planes, t0, t1, .. } = self.shape;
-        match switch_named(name) {
-            Some(node @ Node::T0 { plane, number }) => (plane < planes && number < t0).then_some(node),
-            Some(node @ Node::T1 { plane, number }) => (plane < planes && number < t1).then_some(node),
-            _ => self.host(name).map(Node::Host),
-        }
+        switch_named(name).filter(|&node| self.has(node)).or_else(|| self.host(name).map(Node::Host))
     }
 
     /// The address of a host's port in a plane; `None` where there is no such host or plane.
@@ -359,8 +475,9 @@ impl Fabric {
         Ipv6Net::new_assert(Ipv6Addr::from_bits(bits), 64)
     }
 
-    /// The paths of a plane between two hosts, which may be one and the same: what a [`Template`] says, or one for each T1 switch and a
-    /// single one where both are at one T0 switch. `None` where there is no such host or plane.
+    /// The paths of a plane between two hosts, which may be one and the same: what a [`Template`] says, or one for each T1 switch of a pod,
+    /// one for each T2 switch between pods, and a single one where both are at one T0 switch or there are no others. `None` where there is
+    /// no such host or plane.
     pub fn paths(&self, from: u16, to: u16, plane: u8) -> Option<EvProfile> {
         let (number, from, to) = (from, self.hosts.get(usize::from(from))?, self.hosts.get(usize::from(to))?);
         if plane >= self.shape.planes {
@@ -369,12 +486,21 @@ impl Fabric {
         if let Some(paths) = self.templated(number, to, plane) {
             return Some(paths);
         }
+        let shape = &self.shape;
         let fixed = |role, number| Field::fixed(USID_BITS, usid(role, plane, number).into());
+        let any_of = |role, count: u16| {
+            let largest = u32::from(count) - 1;
+            let mask = ones(u32::BITS - largest.leading_zeros());
+            Field { max: largest, mask, ..fixed(role, 0) }
+        };
         let mut fields = vec![Field::fixed(BLOCK_BITS, self.block()), fixed(Role::T0, from.t0)];
         if from.t0 != to.t0 {
-            let largest = u32::from(self.shape.t1.checked_sub(1)?);
-            let mask = ones(u32::BITS - largest.leading_zeros());
-            fields.push(Field { max: largest, mask, ..fixed(Role::T1, 0) });
+            if !shape.is_dumbbell() {
+                fields.push(any_of(Role::T1, shape.t1));
+            }
+            if shape.pod(from.t0) != shape.pod(to.t0) {
+                fields.push(any_of(Role::T2, shape.t2));
+            }
             fields.push(fixed(Role::T0, to.t0));
         }
         fields.push(fixed(Role::Host, to.downlink));
@@ -402,8 +528,9 @@ impl Fabric {
     }
 }
 
-/// Never 0: roles begin at 1.
+/// Never 0.
 const fn usid(role: Role, plane: u8, number: u16) -> u16 {
+    let number = if matches!(role, Role::T2) { T2_BIT | number } else { number };
     (role as u16) << (PLANE_BITS + NUMBER_BITS) | (plane as u16) << NUMBER_BITS | number
 }
 
@@ -415,10 +542,21 @@ fn switch_named(name: &str) -> Option<Node> {
     let node = match tier {
         "t0" => Node::T0 { plane, number },
         "t1" => Node::T1 { plane, number },
+        "t2" => Node::T2 { plane, number },
         _ => return None,
     };
     // As it would be written: no leading zeros or signs.
     (node.to_string() == name).then_some(node)
+}
+
+impl Node {
+    /// The plane of a switch; `None` for a host, which is in all of them.
+    pub const fn plane(self) -> Option<u8> {
+        match self {
+            Self::Host(_) => None,
+            Self::T0 { plane, .. } | Self::T1 { plane, .. } | Self::T2 { plane, .. } => Some(plane),
+        }
+    }
 }
 
 impl fmt::Display for Node {
@@ -428,6 +566,7 @@ impl fmt::Display for Node {
             Self::Host(host) => write!(f, "host {host}"),
             Self::T0 { plane, number } => write!(f, "p{plane}-t0-{number}"),
             Self::T1 { plane, number } => write!(f, "p{plane}-t1-{number}"),
+            Self::T2 { plane, number } => write!(f, "p{plane}-t2-{number}"),
         }
     }
 }

@@ -41,6 +41,143 @@ fn every_path_of_every_plane_leads_over_its_own_switch_to_the_right_host() {
     }
 }
 
+/// Six T0 switches in as many pods as given, two hosts at each: those of one differ in their port there.
+fn pods(pods: u16, t1: u16, t2: u16) -> Fabric {
+    let hosts = (0..12).map(|at| host(&format!("h{at}"), at / 2, at % 2 * 300)).collect();
+    Fabric::new(Shape { planes: 2, t0: 6, t1, pods, t2, ..Shape::default() }, hosts).unwrap()
+}
+
+fn pairs(fabric: &Fabric) -> impl Iterator<Item = (u16, u16)> + use<> {
+    let hosts = fabric.hosts().len() as u16;
+    (0..hosts).flat_map(move |from| (0..hosts).map(move |to| (from, to)))
+}
+
+#[test]
+fn paths_between_pods_lead_over_every_switch_of_the_third_tier_to_the_right_host() {
+    for (count, t1, t2) in [(2, 1, 1), (3, 3, 2), (6, 2, 5)] {
+        let fabric = pods(count, t1, t2);
+        let pod = |host: u16| host / 2 / (6 / count);
+        let mut walker = fabric.walker();
+        for (from, to) in pairs(&fabric) {
+            for plane in 0..2 {
+                let t0 = |host: u16| Node::T0 { plane, number: host / 2 };
+                let t1_of = |host, uplink: u16| Node::T1 { plane, number: pod(host) * t1 + uplink };
+                let paths = fabric.paths(from, to, plane).unwrap();
+                let mut expected = Vec::new();
+                for uplink in 0..t1 {
+                    let (up, down) = (t1_of(from, uplink), t1_of(to, uplink));
+                    let tops = (0..t2).map(|top| Node::T2 { plane, number: uplink * t2 + top });
+                    if pod(from) == pod(to) {
+                        expected.push(vec![t0(from), up, t0(to)]);
+                    } else {
+                        expected.extend(tops.map(|top| vec![t0(from), up, top, down, t0(to)]));
+                    }
+                }
+                if t0(from) == t0(to) {
+                    expected = vec![vec![t0(from)]];
+                }
+                let walks = (0..paths.count()).map(|number| {
+                    let walk = walker.walk(from, to, plane, paths.nth(number).unwrap()).unwrap();
+                    assert_eq!(walk.end, End::Delivered(fabric.address(to, plane).unwrap()));
+                    let nodes: Vec<_> = walk.hops.iter().map(|hop| hop.node).collect();
+                    assert!(
+                        nodes.windows(2).all(|pair| fabric.link(pair[0], pair[1]).is_some()),
+                        "{nodes:?}"
+                    );
+                    nodes[1..nodes.len() - 1].to_vec()
+                });
+                assert_eq!(walks.collect::<Vec<_>>(), expected, "{from} to {to}");
+            }
+        }
+    }
+}
+
+#[test]
+fn plain_packets_between_pods_spread_over_the_third_tier_and_take_no_detour() {
+    let fabric = pods(3, 2, 3);
+    let mut walker = fabric.walker();
+    let (mut tops, mut uplinks) = (BTreeSet::new(), BTreeSet::new());
+    for (from, to) in pairs(&fabric).filter(|(from, to)| from != to) {
+        for flow in 0..24 {
+            let (here, there) = (fabric.address(from, 1).unwrap(), fabric.address(to, 1).unwrap());
+            let mut packet = header(here, there, 59, 0);
+            packet[3] = flow;
+            let walk = walker.send(from, 1, &mut packet).unwrap();
+            assert_eq!(walk.end, End::Delivered(there));
+            let hops = match (from / 2 == to / 2, from / 4 == to / 4) {
+                (true, _) => 3,
+                (_, true) => 5,
+                _ => 7,
+            };
+            assert_eq!(walk.hops.len(), hops, "{from} to {to}");
+            tops.extend(walk.hops.iter().map(|hop| hop.node).filter(|node| matches!(node, Node::T2 { .. })));
+            if from == 0 {
+                uplinks.insert(walk.hops[2].node);
+            }
+        }
+    }
+    assert_eq!(tops, (0..6).map(|number| Node::T2 { plane: 1, number }).collect());
+    assert!(uplinks.is_superset(&(0..2).map(|number| Node::T1 { plane: 1, number }).collect()));
+}
+
+/// The bits that docs/cli.md tells of.
+#[test]
+fn uses_the_usids_of_the_third_tier() {
+    let fabric = pods(3, 3, 5);
+    // The last uplink of the T0 switch, and the last but one of the T1 switch.
+    let walk = fabric.walker().walk(0, 11, 1, 0b10_011 << 27).unwrap();
+    let destinations: Vec<_> = walk.hops.iter().map(|hop| hop.destination.to_string()).collect();
+    let expected = [
+        "fcbb:bb00:4200:8202:303:4205:c32c:0",
+        "fcbb:bb00:8202:303:4205:c32c::",
+        "fcbb:bb00:303:4205:c32c::",
+        "fcbb:bb00:4205:c32c::",
+        "fcbb:bb00:4205:c32c::",
+        "fcbb:bb00:c32c::",
+        "fcbb:bb00:c32c::",
+    ];
+    assert_eq!(destinations, expected);
+    let names: Vec<_> = walk.hops.iter().map(|hop| fabric.name(hop.node)).collect();
+    assert_eq!(names, ["h0", "p1-t0-0", "p1-t1-2", "p1-t2-13", "p1-t1-8", "p1-t0-5", "h11"]);
+    let nodes: Vec<_> = fabric.nodes().collect();
+    assert_eq!(nodes.len(), 12 + 2 * (6 + 9 + 15));
+    for &node in &nodes {
+        assert_eq!(fabric.node(&fabric.name(node)), Some(node));
+    }
+    for name in ["p0-t1-9", "p0-t2-15", "p2-t2-0"] {
+        assert_eq!(fabric.node(name), None, "{name}");
+    }
+    assert_eq!(fabric.links().count(), 2 * (12 + 6 * 3 + 9 * 5));
+    assert_eq!(nodes.iter().map(|node| node.plane()).max(), Some(Some(1)));
+    // Who is not there does nothing.
+    assert_eq!(fabric.tables(Node::T2 { plane: 0, number: 15 }), Tables::default());
+    assert_eq!(self::fabric(1, 2).tables(Node::T2 { plane: 0, number: 0 }), Tables::default());
+    let shape = fabric.shape();
+    assert_eq!((shape.tiers(), [0, 1, 2, 3].map(|tier| shape.of_tier(tier))), (3, [6, 9, 15, 0]));
+}
+
+#[test]
+fn two_switches_may_be_joined_to_each_other() {
+    let hosts = vec![host("a", 0, 0), host("b", 1, 0), host("c", 1, 1)];
+    let fabric = Fabric::new(Shape { planes: 2, t0: 2, t1: 0, ..Shape::default() }, hosts).unwrap();
+    assert_eq!((fabric.links().count(), fabric.shape().tiers()), (2 * (3 + 1), 1));
+    let mut walker = fabric.walker();
+    for (from, to) in pairs(&fabric) {
+        let address = |host| fabric.address(host, 1).unwrap();
+        assert_eq!(fabric.paths(from, to, 1).unwrap().count(), 1);
+        let routed = walker.walk(from, to, 1, 0).unwrap();
+        let plain = walker.send(from, 1, &mut header(address(from), address(to), 59, 0)).unwrap();
+        let number = |host: u16| fabric.hosts()[usize::from(host)].t0;
+        let mut expected = vec![Node::T0 { plane: 1, number: number(from) }];
+        expected.extend((number(from) != number(to)).then(|| Node::T0 { plane: 1, number: number(to) }));
+        for walk in [routed, plain] {
+            assert_eq!(walk.end, End::Delivered(address(to)));
+            let nodes: Vec<_> = walk.hops.iter().map(|hop| hop.node).collect();
+            assert_eq!(nodes[1..nodes.len() - 1], expected);
+        }
+    }
+}
+
 /// The bits that docs/cli.md tells of.
 #[test]
 fn uses_the_usids_of_the_scheme_and_shifts_them() {
@@ -173,6 +310,16 @@ fn the_largest_fabric_has_a_usid_for_everything() {
     assert_eq!(walk.hops[0].destination.to_string(), "fcbb:bb00:7e00:bfff:7fff:ffff::");
     assert_eq!(fabric.name(walk.hops[2].node), "p31-t1-511");
     assert_eq!(fabric.address(1, 31).unwrap().to_string(), "fd5d:7072:0:1ff::1f:200");
+    // The same of one with a third tier.
+    let hosts = vec![host("first", 0, 0), host("last", 511, 511)];
+    let shape = Shape { planes: 32, t0: 512, t1: 255, pods: 256, t2: 256, ..Shape::default() };
+    let fabric = Fabric::new(shape, hosts).unwrap();
+    let mut walker = fabric.walker();
+    let walk = walker.walk(0, 1, 31, 0xfeff << 16).unwrap();
+    assert_eq!(walk.end, End::Delivered(fabric.address(1, 31).unwrap()));
+    assert_eq!(walk.hops[0].destination.to_string(), "fcbb:bb00:7e00:befe:3fff:7fff:ffff:0");
+    assert_eq!(fabric.name(walk.hops[3].node), "p31-t2-65279");
+    assert_eq!(fabric.name(walk.hops[4].node), "p31-t1-65279");
 }
 
 #[test]
@@ -188,6 +335,22 @@ fn errors_name_what_is_wrong() {
         (Shape { t0: 513, ..good }, "t0 = 513"),
         (Shape { t1: 513, ..good }, "t1 = 513: must be 0 to 512"),
         (Shape { t1: 0, ..good }, "3 T0 switches need T1 switches"),
+        (Shape { pods: 0, ..good }, "pods = 0: must be 1 to 512"),
+        (Shape { pods: 513, ..good }, "pods = 513"),
+        (Shape { pods: 2, t2: 1, ..good }, "pods = 2: 3 T0 switches are not a multiple"),
+        (Shape { pods: 6, t2: 1, ..good }, "pods = 6: 3 T0 switches are not a multiple"),
+        (Shape { t2: 257, ..good }, "t2 = 257: must be 0 to 256"),
+        (Shape { t2: 1, ..good }, "t2 = 1: T2 switches join pods, and there is one"),
+        (Shape { pods: 3, ..good }, "t2 = 0: 3 pods need"),
+        (Shape { t0: 2, pods: 2, t1: 0, t2: 1, ..good }, "t1 = 0: 2 pods need"),
+        (
+            Shape { t0: 256, pods: 256, t1: 256, t2: 1, ..good },
+            "pods = 256: with t1 = 256, a plane has more than 65535 T1",
+        ),
+        (
+            Shape { pods: 3, t1: 256, t2: 256, ..good },
+            "t2 = 256: with t1 = 256, a plane has more than 65535 T2",
+        ),
         (Shape { block: net("fcbb::/16"), ..good }, "block = fcbb::/16: a block has 32 bits"),
         (Shape { block: net("fcbb:bb00::1/32"), ..good }, "block = fcbb:bb00::1/32: there are bits behind"),
         (Shape { prefix: net("fd00::/49"), ..good }, "prefix = fd00::/49: at most 48 bits"),

@@ -1,4 +1,4 @@
-//! A multi-plane fabric of one or two tiers, by formula.
+//! A multi-plane fabric of up to three tiers, by formula.
 
 use std::collections::BTreeMap;
 
@@ -11,15 +11,19 @@ use crate::queue::{EcnSpec, QueueSpec, TrimSpec};
 use crate::transport::Transport;
 
 /// A fabric: each host has a port in each plane, at the T0 switch of the same number; each T0 switch is joined to all T1 switches
-/// of its plane (MRC paper, section 2).
+/// of its plane (MRC paper, section 2), or of its pod of it where T2 switches join several pods. Two T0 switches may be joined to each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ClosSpec {
     /// Planes.
     pub planes: u8,
     /// T0 switches in each plane.
     pub t0: u16,
-    /// T1 switches in each plane; 0 where there is one T0 switch.
+    /// T1 switches of each pod of a plane; 0 where there is one T0 switch, or for two that are joined to each other.
     pub t1: u16,
+    /// Pods in each plane, with an equal number of T0 switches each.
+    pub pods: u16,
+    /// T2 switches that each T1 switch is joined to; 0 where there is one pod.
+    pub t2: u16,
     /// Hosts at each T0 switch.
     pub hosts_per_t0: u16,
     /// Rate of a host's port in one plane, bits per second.
@@ -108,11 +112,14 @@ impl ClosSpec {
     /// back, ns. Bytes are those on the wire; switches store packets and then forward them.
     pub const fn base_rtt_ns(&self, frame_bytes: u64, answer_bytes: u64) -> u64 {
         let bits = (frame_bytes + answer_bytes) * 8 * 1_000_000_000;
-        let host = 2 * (2 * self.host_delay_ns + bits / self.host_rate_bps);
-        if self.t0 < 2 {
-            return host;
-        }
-        host + 2 * (2 * self.trunk_delay_ns + bits / self.trunk_rate_bps)
+        let trunks = match (self.t0, self.t1, self.pods) {
+            (..2, _, _) => 0,
+            (_, 0, _) => 1,
+            (_, _, 1) => 2,
+            _ => 4,
+        };
+        2 * (2 * self.host_delay_ns + bits / self.host_rate_bps)
+            + trunks * (2 * self.trunk_delay_ns + bits / self.trunk_rate_bps)
     }
 
     /// Names, addresses and paths of a fabric of this shape.
@@ -120,7 +127,8 @@ impl ClosSpec {
     /// # Errors
     /// A shape that cannot be.
     pub fn fabric(&self) -> Result<Fabric, FabricError> {
-        let shape = Shape { planes: self.planes, t0: self.t0, t1: self.t1, ..Shape::default() };
+        let Self { planes, t0, t1, pods, t2, .. } = *self;
+        let shape = Shape { planes, t0, t1, pods, t2, ..Shape::default() };
         let places = (0..self.t0).flat_map(|t0| (0..self.hosts_per_t0).map(move |downlink| (t0, downlink)));
         let named = (1..).zip(places);
         let hosts =
@@ -283,8 +291,8 @@ impl Clos {
 
     /// The nodes at the other ends of a node's cables.
     pub fn neighbours(&self, node: Node) -> impl Iterator<Item = Node> + '_ {
-        // Nodes of the least kind come first, and the greatest one is a T1 switch.
-        let all = (node, Node::Host(0))..=(node, Node::T1 { plane: u8::MAX, number: u16::MAX });
+        // Nodes of the least kind come first, and the greatest one is a T2 switch.
+        let all = (node, Node::Host(0))..=(node, Node::T2 { plane: u8::MAX, number: u16::MAX });
         self.links.range(all).map(|((_, other), _)| *other)
     }
 

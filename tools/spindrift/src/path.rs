@@ -152,7 +152,7 @@ fn path_json(fabric: &Fabric, plane: u8, ev: u32, walk: &Walk) -> Json {
 /// The paths that cross a link, between the hosts asked for.
 fn across(args: &PathArgs, fabric: &Fabric, link: Link, from: Option<u16>, to: Option<u16>) -> Result<Json> {
     let name = topology::link_name(fabric, link);
-    let (Node::T0 { plane, .. } | Node::T1 { plane, .. }) = link.1 else {
+    let Some(plane) = link.1.plane() else {
         return Err(usage(format!("--link {name}: it is in no plane")));
     };
     if args.plane.is_some_and(|only| only != plane) {

@@ -122,7 +122,14 @@ pub(crate) fn fabric(file: &TomlFile) -> Result<Fabric> {
         t1: t1.unwrap_or(default.t1),
         block: block.unwrap_or(default.block),
         prefix: prefix.unwrap_or(default.prefix),
+        ..default
     };
+    if shape.t0 == 2 && t1.is_none() {
+        let place = place(file, "fabric.t0");
+        return Err(usage(format!(
+            "{place}: nothing tells how 2 T0 switches are joined; set t1, to 0 where a cable joins the two"
+        )));
+    }
     let hosts = match hosts_per_t0 {
         Some(_) if !topology.host.is_empty() => {
             let place = place(file, "fabric.hosts_per_t0");
@@ -239,9 +246,9 @@ fn explain(file: &TomlFile, counted: bool, error: &FabricError) -> Error {
         FabricError::NoHosts | FabricError::Hosts(_) | FabricError::Host { .. } if counted => {
             "fabric.hosts_per_t0".to_owned()
         }
-        FabricError::Range { setting, .. } | FabricError::Prefix { setting, .. } => {
-            format!("fabric.{setting}")
-        }
+        FabricError::Range { setting, .. }
+        | FabricError::Pods { setting, .. }
+        | FabricError::Prefix { setting, .. } => format!("fabric.{setting}"),
         FabricError::Apart(_) => "fabric.t0".to_owned(),
         FabricError::NoHosts | FabricError::Hosts(_) => "host".to_owned(),
         FabricError::Host { number, setting, .. } => format!("host.{number}.{setting}"),

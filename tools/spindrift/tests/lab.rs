@@ -88,16 +88,19 @@ fn packets_take_the_paths_that_are_told() {
 
 #[test]
 fn every_topology_given_is_built_and_carries_packets() {
-    for name in ["one-plane.toml", "four-plane.toml", "two-tier.toml"] {
+    for (name, other, t0, host) in [
+        ("one-plane.toml", "h2", 0, 2),
+        ("four-plane.toml", "h2", 0, 2),
+        ("two-tier.toml", "h3", 2, 1),
+        ("dumbbell.toml", "h2", 1, 1),
+    ] {
         let Some(lab) = Lab::new("given") else { return };
         lab.up(name);
         let links = lab.links();
         assert!(links.iter().all(|link| link["up"] == true), "{links:?}");
         let hosts: Vec<_> = links.iter().filter(|link| link["lower"]["node"] == "h1").collect();
         for plane in 0..hosts.len() as u16 {
-            let (t0, host) = if name == "two-tier.toml" { (2, 1) } else { (0, 2) };
             let address = |t0: u16, host: u16| Ipv6Addr::new(0xfd5d, 0x7072, 0, t0, 0, 0, plane, host);
-            let other = if t0 == 2 { "h3" } else { "h2" };
             send(&[lab.socket("h1", address(0, 1), 0)], &lab.socket(other, address(t0, host), 4971));
         }
         let (_, error, status) = lab.run(&["down"]);

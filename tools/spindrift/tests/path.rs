@@ -154,7 +154,8 @@ fn a_wrong_topology_is_named_by_line() {
     let host = "\n[[host]]\nname = \"a\"\n";
     for (text, place, part) in [
         ("[fabric]\nplanes = 0", "line 2, column 10: fabric.planes", "must be 1 to 32"),
-        ("[fabric]\nt0 = 2", "line 2, column 6: fabric.t0", "need T1 switches"),
+        ("[fabric]\nt0 = 2", "line 2, column 6: fabric.t0", "set t1, to 0 where"),
+        ("[fabric]\nt0 = 3", "line 2, column 6: fabric.t0", "need T1 switches"),
         ("[fabric]\nt0 = 2\nt1 = 513", "line 3, column 6: fabric.t1", "0 to 512"),
         ("[fabric]\nblock = \"fcbb::/16\"", "line 2, column 9: fabric.block", "32 bits"),
         ("[fabric]\nprefix = \"fd00::/64\"", "line 2, column 10: fabric.prefix", "48 bits"),

@@ -141,13 +141,21 @@ impl Case {
 fn fabric(rng: &mut Rng, mtu: u32) -> ClosSpec {
     let planes = rng.pick(&[1, 1, 2, 2, 2, 3, 4]);
     let t0 = rng.pick(&[1, 2, 2, 3, 4]);
+    let pods = match t0 {
+        2 | 3 if rng.one_in(4) => t0,
+        4 if rng.one_in(4) => rng.pick(&[2, 4]),
+        _ => 1,
+    };
+    let is_joined = t0 > 1 && !(t0 == 2 && pods == 1 && rng.one_in(4));
     let gbps = rng.pick(&[1, 10, 25, 100, 400]);
     let host_rate_bps = gbps * 1_000_000_000;
     let delay = |rng: &mut Rng| rng.sized(100, 20_000);
     let links = ClosSpec {
         planes,
         t0,
-        t1: if t0 > 1 { rng.range(1, 4) as u16 } else { 0 },
+        t1: if is_joined { rng.range(1, 4) as u16 } else { 0 },
+        pods,
+        t2: if pods > 1 { rng.range(1, 3) as u16 } else { 0 },
         hosts_per_t0: rng.range(if t0 > 1 { 1 } else { 2 }, 4) as u16,
         host_rate_bps,
         trunk_rate_bps: rng.pick(&[host_rate_bps, host_rate_bps, host_rate_bps / 2, host_rate_bps * 4]),
@@ -309,6 +317,9 @@ mod tests {
         share("source routes", &|case| case.srv6);
         share("failures", &|case| case.may_fail);
         share("one tier", &|case| case.fabric.t0 == 1);
+        share("two tiers", &|case| case.fabric.t1 > 0 && case.fabric.pods == 1);
+        share("three tiers", &|case| case.fabric.pods > 1);
+        share("dumbbells", &|case| case.fabric.t0 == 2 && case.fabric.t1 == 0);
         share("trimming", &|case| case.fabric.queues.trim_bytes.is_some());
         share("marks", &|case| case.fabric.queues.ecn_ns.is_some());
         share("incast", &|case| {

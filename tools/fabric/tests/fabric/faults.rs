@@ -5,7 +5,7 @@ use spindrift_fabric::workload::{Stream, StreamSpec};
 use spindrift_fabric::{Fault, HostId, Impairment, LinkId, Messenger};
 use spindrift_srv6::Node;
 
-use crate::support::{US, World, clos, rtt_ns, shifted};
+use crate::support::{US, World, clos, rtt_ns, shifted, three_tiers};
 
 const ENDLESS: StreamSpec =
     StreamSpec { size: 256 << 10, depth: 16, count: None, start_ns: 0, stop_ns: None };
@@ -120,6 +120,28 @@ fn a_stopped_switch_is_left_and_found_again() {
     world.run_until(start + 20_000 * US);
     let after = world.sim.net().link(through).packets;
     assert!(after > before + 100, "{before} {after}");
+}
+
+/// The same of a T2 switch, which is on one path in eight of each plane between pods; those within a pod lead around it.
+#[test]
+fn a_stopped_switch_of_the_third_tier_is_left() {
+    for seed in 0..10 {
+        let stream = Stream::new(vec![(HostId(0), HostId(31)), (HostId(1), HostId(4))], ENDLESS);
+        let mut world = World::new(three_tiers(100), seed, vec![Box::new(stream)]);
+        world.run_until(Time(1_000 * US));
+        let stopped = Node::T2 { plane: (seed % 2) as u8, number: (seed % 8) as u16 };
+        let start = world.sim.net().now();
+        let fault = Fault::Forwarding { switch: stopped, on: false };
+        assert!(world.clos.apply(world.sim.net_mut(), &fault));
+        world.run_until(start + 100 * US);
+        let repeats = |world: &World, host| world.sim.net().transport(HostId(host)).counters().tx_retransmits;
+        let before = repeats(&world, 0);
+        assert!(before > 0, "seed {seed}: it was on a path");
+        world.run_until(start + 800 * US);
+        assert_eq!((repeats(&world, 0), repeats(&world, 1)), (before, 0), "seed {seed}");
+        let rates = world.rates(0, start + 100 * US, start + 800 * US);
+        assert!(rates[0] > 180.0 && rates[1] > 185.0, "seed {seed}: {rates:?}");
+    }
 }
 
 /// Chance takes a packet now and then: nothing fails, and all of it arrives.

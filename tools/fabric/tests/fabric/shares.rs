@@ -5,7 +5,7 @@ use spindrift_fabric::HostId;
 use spindrift_fabric::workload::{AllToAll, RingAllReduce, Stream, StreamSpec};
 use spindrift_srv6::Node;
 
-use crate::support::{MIB, World, clos, least, mean, most, shifted};
+use crate::support::{MIB, World, clos, dumbbell, least, mean, most, shifted, three_tiers};
 
 fn messages(size: u32, depth: u32, count: u64) -> StreamSpec {
     StreamSpec { size, depth, count: Some(count), start_ns: 0, stop_ns: None }
@@ -48,6 +48,44 @@ fn a_permutation_has_nearly_all_of_it() {
         assert!(mean(&rates) >= 0.95 * line, "{} of {line}", mean(&rates));
         assert!(least(&rates) >= 0.9 * line, "{} of {line}", least(&rates));
     }
+}
+
+/// Every host sends to one of another pod, and all links between T1 and T2 switches are full. Where switches choose by a hash, an entropy value
+/// leads to the same way for all time, so that some links have too much; NSCC and spraying deal with that, too.
+#[test]
+fn a_permutation_between_pods_has_nearly_all_of_it() {
+    for (srv6, share) in [(true, 0.95), (false, 0.9)] {
+        let stream = Stream::new(shifted(32, 8), messages(MIB, 8, 50));
+        let mut world = World::with(three_tiers(200), 7, vec![Box::new(stream)], |nic| {
+            spindrift_fabric::MrcSpec { srv6, ..nic }
+        });
+        world.finish(1_000_000_000);
+        let rates = world.own_rates(0);
+        println!("srv6 {srv6}: {} {} {:?}", mean(&rates), least(&rates), world.sim.net().counters());
+        let line = line(2, 200);
+        assert!(mean(&rates) >= share * line, "{} of {line}", mean(&rates));
+        assert!(least(&rates) >= (share - 0.05) * line, "{} of {line}", least(&rates));
+        let up = world
+            .clos
+            .links()
+            .filter(|((from, to), _)| matches!((from, to), (Node::T1 { .. }, Node::T2 { .. })));
+        assert!(up.into_iter().all(|(_, link)| world.sim.net().link(link).packets > 0), "{srv6}");
+    }
+}
+
+/// The cable between two switches is all that four flows have each way, and the answers to those of the other way.
+#[test]
+fn flows_share_the_cable_of_a_dumbbell() {
+    let pairs = (0..4).flat_map(|host| [(HostId(host), HostId(host + 4)), (HostId(host + 4), HostId(host))]);
+    let stream = Stream::new(pairs.collect(), ENDLESS);
+    let mut world = World::new(dumbbell(4, 100), 5, vec![Box::new(stream)]);
+    world.run_until(Time(22_000_000));
+    let rates = world.rates(0, Time(2_000_000), Time(22_000_000));
+    println!("{rates:?} {:?}", world.sim.net().counters());
+    let fair = line(1, 100) / 4.0;
+    // A thirtieth is for the answers.
+    assert!(mean(&rates) >= 0.95 * fair, "{rates:?} of {fair}");
+    assert!(least(&rates) >= 0.9 * fair && most(&rates) <= 1.1 * fair, "{rates:?} of {fair}");
 }
 
 /// Figure 18c of the MRC paper: seven to one across T1, and a victim that sends to another host of the same rack. Over `ms` after

@@ -16,17 +16,32 @@ const ANSWER: u64 = 200;
 /// A fabric with full bisection and about 10 us from host to host and back.
 pub(crate) fn clos(planes: u8, t0: u16, hosts_per_t0: u16, gbps: u64) -> ClosSpec {
     let rate_bps = gbps * 1_000_000_000;
-    let links = ClosSpec {
+    with_usual_queues(ClosSpec {
         planes,
         t0,
         t1: if t0 > 1 { hosts_per_t0 } else { 0 },
+        pods: 1,
+        t2: 0,
         hosts_per_t0,
         host_rate_bps: rate_bps,
         trunk_rate_bps: rate_bps,
         host_delay_ns: 1_000,
         trunk_delay_ns: 1_000,
         queues: QueueRules::for_rtt(10_000),
-    };
+    })
+}
+
+/// Four pods of two planes, each with two T0 switches and eight hosts, and with full bisection in all tiers.
+pub(crate) fn three_tiers(gbps: u64) -> ClosSpec {
+    with_usual_queues(ClosSpec { pods: 4, t2: 2, ..clos(2, 8, 4, gbps) })
+}
+
+/// Two switches with a cable between them that is as fast as a host's.
+pub(crate) fn dumbbell(hosts: u16, gbps: u64) -> ClosSpec {
+    with_usual_queues(ClosSpec { t1: 0, ..clos(1, 2, hosts, gbps) })
+}
+
+fn with_usual_queues(links: ClosSpec) -> ClosSpec {
     ClosSpec { queues: QueueRules::for_rtt(rtt_ns(&links)), ..links }
 }
 

@@ -14,7 +14,7 @@ macro_rules! given {
 }
 
 /// Their names, in the order of the paper's figures, and what they say.
-const GIVEN: [(&str, &str); 22] = [
+const GIVEN: [(&str, &str); 24] = [
     given!("figure-4"),
     given!("figure-6"),
     given!("figure-8"),
@@ -36,6 +36,8 @@ const GIVEN: [(&str, &str); 22] = [
     given!("recovery-path"),
     given!("recovery-port"),
     given!("permutation"),
+    given!("three-tiers"),
+    given!("dumbbell"),
     given!("ablation"),
 ];
 

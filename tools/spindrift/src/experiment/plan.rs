@@ -7,7 +7,7 @@ use std::sync::Arc;
 use anyhow::Result;
 use serde::Deserialize;
 use spindrift_fabric::{ClosSpec, HostId, MrcSpec, QueueRules};
-use spindrift_srv6::{Fabric, Node};
+use spindrift_srv6::{Fabric, FabricError, Node};
 
 use super::claim::{Claim, ClaimTable};
 use super::fault::FaultPlan;
@@ -120,6 +120,8 @@ struct FabricTable {
     planes: Option<u8>,
     t0: Option<u16>,
     t1: Option<u16>,
+    pods: Option<u16>,
+    t2: Option<u16>,
     hosts_per_t0: Option<u16>,
     host_rate: Option<String>,
     trunk_rate: Option<String>,
@@ -256,10 +258,10 @@ impl Reader<'_> {
         }
         let clos = self.clos(&fabric)?;
         let fabric = clos.fabric().map_err(|error| match &error {
-            spindrift_srv6::FabricError::Range { setting, .. } => {
+            FabricError::Range { setting, .. } | FabricError::Pods { setting, .. } => {
                 self.wrong("fabric", setting, &error.to_string())
             }
-            spindrift_srv6::FabricError::Apart(_) => self.wrong("fabric", "t1", &error.to_string()),
+            FabricError::Apart(_) => self.wrong("fabric", "t1", &error.to_string()),
             _ => self.wrong("fabric", "hosts_per_t0", &error.to_string()),
         })?;
         if workload.is_empty() {
@@ -313,12 +315,15 @@ impl Reader<'_> {
         let rate = |key, value: &Option<String>, default| self.rate("fabric", key, value.as_ref(), default);
         let time = |key, value: &Option<String>, default| self.time("fabric", key, value.as_ref(), default);
         let t0 = table.t0.unwrap_or(2);
+        let pods = table.pods.unwrap_or(1);
         let host_rate_bps = rate("host_rate", &table.host_rate, 100_000_000_000)?;
         let host_delay_ns = time("host_delay", &table.host_delay, 1_000)?;
         let links = ClosSpec {
             planes: table.planes.unwrap_or(1),
             t0,
             t1: table.t1.unwrap_or(if t0 > 1 { 2 } else { 0 }),
+            pods,
+            t2: table.t2.unwrap_or(if pods > 1 { 2 } else { 0 }),
             hosts_per_t0: table.hosts_per_t0.unwrap_or(2),
             host_rate_bps,
             trunk_rate_bps: rate("trunk_rate", &table.trunk_rate, host_rate_bps)?,

@@ -60,14 +60,15 @@ pub(super) fn draw(fabric: &Fabric, look: impl Fn(Link) -> Look) -> String {
     }
     for link in fabric.links() {
         let ((x1, y1), (x2, y2)) = (layout.middle(link.0), layout.middle(link.1));
-        let (from, to) = (y1 - BOX.1 / 2, y2 + BOX.1 / 2);
+        // Boxes hide what is behind them.
+        let (from, to) = if y1 == y2 { (y1, y2) } else { (y1 - BOX.1 / 2, y2 + BOX.1 / 2) };
         let look = look(link);
         let (stroke, dash) = match &look {
             Look { down: true, .. } => ("#999999", " stroke-dasharray=\"4 4\""),
             Look { faults, .. } if !faults.is_empty() => {
                 ("black", " stroke-width=\"2\" stroke-dasharray=\"1 3\"")
             }
-            _ => (colour(plane_of(link)), ""),
+            _ => (link.1.plane().map_or("black", colour), ""),
         };
         let (a, b) = (fabric.name(link.0), fabric.name(link.1));
         let state = look.words();
@@ -79,10 +80,7 @@ pub(super) fn draw(fabric: &Fabric, look: impl Fn(Link) -> Look) -> String {
     for node in fabric.nodes() {
         let (x, y) = layout.middle(node);
         let (left, top, (wide, high)) = (x - BOX.0 / 2, y - BOX.1 / 2, BOX);
-        let stroke = match node {
-            Node::Host(_) => "#333333",
-            Node::T0 { plane, .. } | Node::T1 { plane, .. } => colour(plane),
-        };
+        let stroke = node.plane().map_or("#333333", colour);
         let name = fabric.name(node);
         let _ = writeln!(
             svg,
@@ -99,7 +97,7 @@ pub(super) fn draw(fabric: &Fabric, look: impl Fn(Link) -> Look) -> String {
 impl<'a> Layout<'a> {
     fn new(fabric: &'a Fabric) -> Self {
         let shape = fabric.shape();
-        let across = u32::from(shape.t0.max(shape.t1));
+        let across = (0..3).map(|tier| u32::from(shape.of_tier(tier))).max().unwrap_or(0);
         let planes = u32::from(shape.planes);
         let of_planes = planes * across * (BOX.0 + GAP) + (planes - 1) * PLANE_GAP;
         let of_hosts = fabric.hosts().len() as u32 * (BOX.0 + GAP);
@@ -117,23 +115,26 @@ impl<'a> Layout<'a> {
         (self.width - all) / 2 + u32::from(plane) * (self.plane_width() + PLANE_GAP)
     }
 
-    /// The middle of a row: that of the hosts is 0, and there is one for T1 switches only where there are some.
+    /// The middle of a row: that of the hosts is 0, and there is one for each tier.
     fn row(&self, up: u32) -> u32 {
-        let highest = if self.fabric.shape().t1 > 0 { 2 } else { 1 };
-        2 * MARGIN + BOX.1 / 2 + (highest - up) * ROW
+        2 * MARGIN + BOX.1 / 2 + (u32::from(self.fabric.shape().tiers()) - up) * ROW
     }
 
     /// The middle of a node's box.
     fn middle(&self, node: Node) -> (u32, u32) {
         let shape = self.fabric.shape();
-        let in_plane = |plane, at: u16, of: u16| self.plane_left(plane) + spread(self.plane_width(), at, of);
+        let in_tier = |tier: u8, plane, at| {
+            let across = self.plane_left(plane) + spread(self.plane_width(), at, shape.of_tier(tier));
+            (across, self.row(u32::from(tier) + 1))
+        };
         match node {
             Node::Host(host) => (
                 MARGIN + spread(self.width - 2 * MARGIN, host, self.fabric.hosts().len() as u16),
                 self.row(0),
             ),
-            Node::T0 { plane, number } => (in_plane(plane, number, shape.t0), self.row(1)),
-            Node::T1 { plane, number } => (in_plane(plane, number, shape.t1), self.row(2)),
+            Node::T0 { plane, number } => in_tier(0, plane, number),
+            Node::T1 { plane, number } => in_tier(1, plane, number),
+            Node::T2 { plane, number } => in_tier(2, plane, number),
         }
     }
 }
@@ -141,13 +142,6 @@ impl<'a> Layout<'a> {
 /// The middle of one of `of` equal parts of a width.
 fn spread(width: u32, at: u16, of: u16) -> u32 {
     width * (2 * u32::from(at) + 1) / (2 * u32::from(of))
-}
-
-fn plane_of((_, upper): Link) -> u8 {
-    match upper {
-        Node::T0 { plane, .. } | Node::T1 { plane, .. } => plane,
-        Node::Host(_) => 0,
-    }
 }
 
 fn colour(plane: u8) -> &'static str {
@@ -172,7 +166,8 @@ mod tests {
 
     #[test]
     fn every_node_and_link_is_drawn_inside_and_no_two_boxes_touch() {
-        for (planes, t0, t1, hosts) in [(1, 1, 0, 2), (2, 2, 4, 4), (4, 1, 0, 12), (2, 3, 6, 3)] {
+        for (planes, t0, t1, hosts) in [(1, 1, 0, 2), (2, 2, 4, 4), (4, 1, 0, 12), (2, 3, 6, 3), (2, 2, 0, 4)]
+        {
             let fabric = fabric(planes, t0, t1, hosts);
             let layout = Layout::new(&fabric);
             let svg = draw(&fabric, |_| Look::default());

@@ -81,7 +81,7 @@ impl<'a> LabPlan<'a> {
     }
 
     /// What the interface of a node to a neighbour is called: `eth` and the plane at a host, `down` and `up` and the number of the
-    /// link at a switch.
+    /// link at a switch, and `side` and the number of the other one between two T0 switches.
     fn interface(&self, node: Node, neighbour: Node) -> String {
         match (node, neighbour) {
             (Node::Host(_), Node::T0 { plane, .. }) => format!("eth{plane}"),
@@ -89,8 +89,11 @@ impl<'a> LabPlan<'a> {
                 let downlink = self.fabric.hosts().get(usize::from(host)).map_or(0, |host| host.downlink);
                 format!("down{downlink}")
             }
-            (Node::T1 { .. }, Node::T0 { number, .. }) => format!("down{number}"),
-            (_, Node::T1 { number, .. }) => format!("up{number}"),
+            (Node::T1 { .. }, Node::T0 { number, .. }) | (Node::T2 { .. }, Node::T1 { number, .. }) => {
+                format!("down{number}")
+            }
+            (_, Node::T1 { number, .. } | Node::T2 { number, .. }) => format!("up{number}"),
+            (_, Node::T0 { number, .. }) => format!("side{number}"),
             // Of no link.
             _ => "lo".to_owned(),
         }

@@ -61,6 +61,10 @@ fn of_plane(
     if first == last {
         return hosts;
     }
+    if fabric.shape().t1 == 0 {
+        let across = (first.min(last), first.max(last));
+        return hosts.min(of(across, if first < last { Dir::Up } else { Dir::Down }));
+    }
     let through = |number: u16| {
         let t1 = Node::T1 { plane, number };
         of((first, t1), Dir::Up).min(of((last, t1), Dir::Down))
@@ -83,7 +87,7 @@ fn of_link(rate: f64, broken: &[Broken], link: Link, dir: Dir) -> f64 {
 #[cfg(test)]
 mod tests {
     #![expect(clippy::float_cmp, reason = "these are exact")]
-    use spindrift_srv6::{F3216, Field, Template, TemplateField};
+    use spindrift_srv6::{F3216, Field, Shape, Template, TemplateField};
 
     use super::*;
     use crate::lab::plan::two_hosts;
@@ -128,6 +132,26 @@ mod tests {
         assert_eq!(capacity(&fabric, f64::INFINITY, &[], (0, 1), true), f64::INFINITY);
         let slow = broken(&fabric, &["a:p0-t0-0 rate=5M", "a:p1-t0-0 rate=7M"]);
         assert_eq!(capacity(&fabric, f64::INFINITY, &slow, (0, 1), false), 12e6);
+    }
+
+    /// All that two switches have between them is one cable in each plane.
+    #[test]
+    fn a_cable_between_two_switches_counts() {
+        let hosts = two_hosts(2).hosts().to_vec();
+        let shape = Shape { planes: 2, t0: 2, t1: 0, ..Shape::default() };
+        let fabric = Fabric::new(shape, hosts).unwrap();
+        for (faults, there, back) in [
+            (&[] as &[&str], 200.0, 200.0),
+            (&["p0-t0-0:p0-t0-1 rate=30M"], 130.0, 130.0),
+            (&["p0-t0-0:p0-t0-1 rate=30M,dir=up"], 130.0, 200.0),
+            (&["p0-t0-1:p0-t0-0 blackhole,dir=down", "a:p1-t0-0 rate=40M,dir=up"], 140.0, 100.0),
+        ] {
+            let broken = broken(&fabric, faults);
+            for routed in [false, true] {
+                let of = |from, to| capacity(&fabric, 100e6, &broken, (from, to), routed) / 1e6;
+                assert_eq!((of(0, 1), of(1, 0)), (there, back), "{faults:?}");
+            }
+        }
     }
 
     /// A template that leads through the second of two T1 switches, in the first of two planes.
