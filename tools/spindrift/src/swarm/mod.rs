@@ -9,7 +9,7 @@ use anyhow::{Result, anyhow};
 use clap::Args;
 use serde_json::{Value as Json, json};
 use spindrift_fabric::swarm::{Case, Outcome, Part, Watch, run as run_case};
-use spindrift_srv6::Node;
+use spindrift_srv6::{Node, Shape};
 
 use crate::output::{say, tell};
 use crate::trace::Trace;
@@ -153,14 +153,20 @@ fn part(args: &SwarmArgs, case: &Case) -> Result<Part> {
     Ok(Part { episodes: pick("--episodes", &args.episodes, whole.episodes, "faults")?, flows })
 }
 
+/// The switches of a plane, tier by tier, from the hosts' on: `4 + 6 + 3`.
+fn tiers(shape: &Shape) -> String {
+    let each: Vec<_> = (0..shape.tiers()).map(|tier| shape.of_tier(tier).to_string()).collect();
+    each.join(" + ")
+}
+
 fn tell_case(case: &Case, part: &Part) -> Result<()> {
     let (fabric, names) = (&case.fabric, case.fabric.fabric()?);
     say(&format!(
-        "{} with {} at {}, {} in each, {} to a T0 switch; {}, round trip {} us",
+        "{} with {} at {}; switches in each: {}; hosts at each T0 switch: {}; {}, round trip {} us",
         count(fabric.hosts().into(), "host"),
         count(fabric.planes.into(), "plane"),
         format_rate(fabric.host_rate_bps),
-        count(u64::from(fabric.t0) + u64::from(fabric.t1), "switch").replace("switchs", "switches"),
+        tiers(names.shape()),
         fabric.hosts_per_t0,
         if case.srv6 { "source routes" } else { "equal-cost paths" },
         case.rtt_ns() / 1_000,
