@@ -102,6 +102,17 @@ mod tests {
         all.iter().map(one).collect()
     }
 
+    /// From the first host to the second and back where links have 100, routed or not.
+    fn both_ways(fabric: &Fabric, faults: &[&str]) -> (f64, f64) {
+        let broken = broken(fabric, faults);
+        let [plain, routed] = [false, true].map(|routed| {
+            let of = |from, to| capacity(fabric, 100e6, &broken, (from, to), routed) / 1e6;
+            (of(0, 1), of(1, 0))
+        });
+        assert_eq!(plain, routed, "{faults:?}");
+        routed
+    }
+
     /// Two planes of two T0 and two T1 switches, links of 100: a on one T0 switch, b on the other.
     #[test]
     fn the_narrowest_part_of_each_plane_counts() {
@@ -123,11 +134,7 @@ mod tests {
             (&["a:p0-t0-0 rate=400M"], 200.0, 200.0),
             (&["a:p0-t0-0 down", "b:p1-t0-1 down"], 0.0, 0.0),
         ] {
-            let broken = broken(&fabric, faults);
-            for routed in [false, true] {
-                let of = |from, to| capacity(&fabric, 100e6, &broken, (from, to), routed) / 1e6;
-                assert_eq!((of(0, 1), of(1, 0)), (there, back), "{faults:?}");
-            }
+            assert_eq!(both_ways(&fabric, faults), (there, back), "{faults:?}");
         }
         assert_eq!(capacity(&fabric, f64::INFINITY, &[], (0, 1), true), f64::INFINITY);
         let slow = broken(&fabric, &["a:p0-t0-0 rate=5M", "a:p1-t0-0 rate=7M"]);
@@ -146,11 +153,7 @@ mod tests {
             (&["p0-t0-0:p0-t0-1 rate=30M,dir=up"], 130.0, 200.0),
             (&["p0-t0-1:p0-t0-0 blackhole,dir=down", "a:p1-t0-0 rate=40M,dir=up"], 140.0, 100.0),
         ] {
-            let broken = broken(&fabric, faults);
-            for routed in [false, true] {
-                let of = |from, to| capacity(&fabric, 100e6, &broken, (from, to), routed) / 1e6;
-                assert_eq!((of(0, 1), of(1, 0)), (there, back), "{faults:?}");
-            }
+            assert_eq!(both_ways(&fabric, faults), (there, back), "{faults:?}");
         }
     }
 
