@@ -12,6 +12,15 @@ fn fabric(planes: u8, t1: u16) -> Fabric {
     Fabric::new(Shape { planes, t0: 3, t1, ..Shape::default() }, hosts).unwrap()
 }
 
+fn nodes(walk: &Walk) -> Vec<Node> {
+    walk.hops.iter().map(|hop| hop.node).collect()
+}
+
+/// The destination address at each hop, as text.
+fn destinations(walk: &Walk) -> Vec<String> {
+    walk.hops.iter().map(|hop| hop.destination.to_string()).collect()
+}
+
 #[test]
 fn every_path_of_every_plane_leads_over_its_own_switch_to_the_right_host() {
     for (planes, t1) in [(1, 1), (2, 5), (4, 8)] {
@@ -27,7 +36,7 @@ fn every_path_of_every_plane_leads_over_its_own_switch_to_the_right_host() {
                     let walk = walker.walk(from, to, plane, paths.nth(number).unwrap()).unwrap();
                     let up = Node::T1 { plane, number: number as u16 };
                     let between = if near { vec![t0(from)] } else { vec![t0(from), up, t0(to)] };
-                    let nodes: Vec<_> = walk.hops.iter().map(|hop| hop.node).collect();
+                    let nodes = nodes(&walk);
                     assert_eq!(nodes, [vec![Node::Host(from)], between, vec![Node::Host(to)]].concat());
                     assert_eq!(walk.end, End::Delivered(fabric.address(to, plane).unwrap()));
                     for link in fabric.links() {
@@ -79,7 +88,7 @@ fn paths_between_pods_lead_over_every_switch_of_the_third_tier_to_the_right_host
                 let walks = (0..paths.count()).map(|number| {
                     let walk = walker.walk(from, to, plane, paths.nth(number).unwrap()).unwrap();
                     assert_eq!(walk.end, End::Delivered(fabric.address(to, plane).unwrap()));
-                    let nodes: Vec<_> = walk.hops.iter().map(|hop| hop.node).collect();
+                    let nodes = nodes(&walk);
                     assert!(
                         nodes.windows(2).all(|pair| fabric.link(pair[0], pair[1]).is_some()),
                         "{nodes:?}"
@@ -126,7 +135,6 @@ fn uses_the_usids_of_the_third_tier() {
     let fabric = pods(3, 3, 5);
     // The last uplink of the T0 switch, and the last but one of the T1 switch.
     let walk = fabric.walker().walk(0, 11, 1, 0b10_011 << 27).unwrap();
-    let destinations: Vec<_> = walk.hops.iter().map(|hop| hop.destination.to_string()).collect();
     let expected = [
         "fcbb:bb00:4200:8202:303:4205:c32c:0",
         "fcbb:bb00:8202:303:4205:c32c::",
@@ -136,7 +144,7 @@ fn uses_the_usids_of_the_third_tier() {
         "fcbb:bb00:c32c::",
         "fcbb:bb00:c32c::",
     ];
-    assert_eq!(destinations, expected);
+    assert_eq!(destinations(&walk), expected);
     let names: Vec<_> = walk.hops.iter().map(|hop| fabric.name(hop.node)).collect();
     assert_eq!(names, ["h0", "p1-t0-0", "p1-t1-2", "p1-t2-13", "p1-t1-8", "p1-t0-5", "h11"]);
     let nodes: Vec<_> = fabric.nodes().collect();
@@ -172,7 +180,7 @@ fn two_switches_may_be_joined_to_each_other() {
         expected.extend((number(from) != number(to)).then(|| Node::T0 { plane: 1, number: number(to) }));
         for walk in [routed, plain] {
             assert_eq!(walk.end, End::Delivered(address(to)));
-            let nodes: Vec<_> = walk.hops.iter().map(|hop| hop.node).collect();
+            let nodes = nodes(&walk);
             assert_eq!(nodes[1..nodes.len() - 1], expected);
         }
     }
@@ -183,7 +191,6 @@ fn two_switches_may_be_joined_to_each_other() {
 fn uses_the_usids_of_the_scheme_and_shifts_them() {
     let fabric = fabric(2, 5);
     let walk = fabric.walker().walk(0, 1, 1, 0x8000_0000).unwrap();
-    let destinations: Vec<_> = walk.hops.iter().map(|hop| hop.destination.to_string()).collect();
     let expected = [
         "fcbb:bb00:4200:8204:4202:c207::",
         "fcbb:bb00:8204:4202:c207::",
@@ -191,7 +198,7 @@ fn uses_the_usids_of_the_scheme_and_shifts_them() {
         "fcbb:bb00:c207::",
         "fcbb:bb00:c207::",
     ];
-    assert_eq!(destinations, expected);
+    assert_eq!(destinations(&walk), expected);
     assert_eq!(fabric.address(1, 1).unwrap().to_string(), "fd5d:7072:0:2::1:8");
     assert_eq!(fabric.subnet(2).to_string(), "fd5d:7072:0:2::/64");
     assert_eq!(fabric.first_segment(1, 1).unwrap().to_string(), "fcbb:bb00:4202::");
