@@ -14,7 +14,8 @@ macro_rules! given {
 }
 
 /// Their names, in the order of the paper's figures, and what they say.
-const GIVEN: [(&str, &str); 24] = [
+const GIVEN: [(&str, &str); 26] = [
+    given!("section-4"),
     given!("figure-4"),
     given!("figure-6"),
     given!("figure-8"),
@@ -38,6 +39,7 @@ const GIVEN: [(&str, &str); 24] = [
     given!("permutation"),
     given!("three-tiers"),
     given!("dumbbell"),
+    given!("oversubscribed"),
     given!("ablation"),
 ];
 
