@@ -18,6 +18,8 @@ use crate::output::put;
 
 /// Events that are told in words. The summary tells all.
 const MAX_TOLD: usize = 12;
+/// Share of the axis that the number of an event takes.
+const NUMBER_SHARE: f64 = 0.025;
 /// Events that have a line.
 const MAX_MARKS: usize = 200;
 /// Pixels of the PNG for each unit of the picture.
@@ -28,10 +30,11 @@ const WIDTH: f64 = 800.0;
 const LEAST_WIDTH: f64 = 480.0;
 /// Columns share this width once they are more than fit into it.
 const PAGE_WIDTH: f64 = 3200.0;
-/// Heights of a panel, of an entry of a legend, and of a line of text.
+/// Heights of a panel, of an entry of a legend, of a line of text, and of the name of a column.
 const HEIGHT: f64 = 190.0;
 const ENTRY_HEIGHT: f64 = 18.0;
 const LINE_HEIGHT: f64 = 19.0;
+const HEADING_HEIGHT: f64 = 37.0;
 /// Above and below a panel.
 pub(crate) const BORDER: f64 = 60.0;
 /// Room for names at the left and legends at the right: the same everywhere, so that times stand under each other.
@@ -176,11 +179,18 @@ fn leave_out_empty_rows(columns: &mut [Column]) {
     }
 }
 
-/// The highest panel of each row.
+/// The highest panel of each row, and the headings above the first.
 fn row_heights(columns: &[Column]) -> Vec<f64> {
     let rows = columns.iter().map(|column| column.panels.len()).max().unwrap_or_default();
     let panels = |row: usize| columns.iter().filter_map(move |column| column.panels.get(row));
-    (0..rows).map(|row| panels(row).map(|panel| panel.height).fold(0.0, f64::max)).collect()
+    let mut heights: Vec<_> =
+        (0..rows).map(|row| panels(row).map(|panel| panel.height).fold(0.0, f64::max)).collect();
+    if let Some(first) = heights.first_mut()
+        && columns.iter().any(|column| !column.heading.is_empty())
+    {
+        *first += HEADING_HEIGHT;
+    }
+    heights
 }
 
 /// What stands side by side has one scale, unless it has one of its own.
@@ -212,13 +222,19 @@ fn told(columns: &[Column]) -> Vec<Mark> {
     all
 }
 
-/// A line at each mark; with its number among `told` at the top, if that is given and the picture tells what the number means.
+/// A line at each mark; with its number among `told` at the top, if that is given, the picture tells what the number means,
+/// and it has room beside the others.
 fn with_marks(layout: Layout, marks: &[Mark], told: Option<&Vec<Mark>>) -> Layout {
+    let room = NUMBER_SHARE * layout.x_axis_max.unwrap_or(layout.x_range.1);
+    let mut numbered: Vec<f64> = Vec::new();
     marks.iter().take(MAX_MARKS).fold(layout, |layout, mark| {
         let mut line = ReferenceLine::vertical(mark.at).with_color(mark.color).with_dasharray("3 3");
         let told = told.and_then(|told| told.iter().take(MAX_TOLD).position(|other| other == mark));
-        if let Some(number) = told {
+        if let Some(number) = told
+            && numbered.iter().all(|at| (mark.at - at).abs() >= room)
+        {
             line = line.with_label((number + 1).to_string());
+            numbered.push(mark.at);
         }
         layout.with_reference_line(line)
     })
@@ -333,6 +349,8 @@ pub(crate) mod tests {
         assert_eq!(row_heights(&columns), [HEIGHT, ENTRY_HEIGHT * 32.0 + BORDER]);
         columns[1].panels.push(panel(1).with_height(20.0));
         assert!((row_heights(&columns)[2] - 20.0).abs() < 1e-9);
+        columns[1].heading = "b".to_owned();
+        assert_eq!(row_heights(&columns)[..2], [HEIGHT + HEADING_HEIGHT, ENTRY_HEIGHT * 32.0 + BORDER]);
     }
 
     #[test]
@@ -384,6 +402,9 @@ pub(crate) mod tests {
             (14, 12),
             "a number stands for a line of text"
         );
+        let long = with_marks(Layout::new((0.0, 60.0), (0.0, 1.0)), &many, Some(&many));
+        let numbered: Vec<_> = long.reference_lines.iter().filter_map(|line| line.label.as_deref()).collect();
+        assert_eq!(numbered, ["1", "3", "5", "7", "9", "11"], "numbers have room");
     }
 
     /// Titles that are too long for their picture are smaller.

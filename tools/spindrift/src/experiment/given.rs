@@ -14,7 +14,7 @@ macro_rules! given {
 }
 
 /// Their names, in the order of the paper's figures, and what they say.
-const GIVEN: [(&str, &str); 26] = [
+const GIVEN: [(&str, &str); 28] = [
     given!("section-4"),
     given!("figure-4"),
     given!("figure-6"),
@@ -37,6 +37,8 @@ const GIVEN: [(&str, &str); 26] = [
     given!("recovery-path"),
     given!("recovery-port"),
     given!("permutation"),
+    given!("incast"),
+    given!("slow-link"),
     given!("three-tiers"),
     given!("dumbbell"),
     given!("oversubscribed"),

@@ -6,6 +6,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Result, bail};
+use hdrhistogram::Histogram;
 use serde_json::{Value as Json, json};
 use spindrift_fabric::{Done, EvTally, LinkSample, Sample};
 use spindrift_srv6::Node;
@@ -30,6 +31,7 @@ pub(super) fn write(
     put(folder, "links.csv", |file| links(outcomes, file))?;
     put(folder, "evs.csv", |file| evs(outcomes, file))?;
     put(folder, "messages.csv", |file| messages(outcomes, file))?;
+    put(folder, "latency.csv", |file| latency(outcomes, file))?;
     let object = object(experiment, outcomes, findings);
     let mut text = serde_json::to_string_pretty(&object)?;
     text.push('\n');
@@ -165,6 +167,28 @@ fn messages(outcomes: &[Outcome], out: &mut impl Write) -> io::Result<()> {
     Ok(())
 }
 
+/// Significant digits of the times in histograms.
+const TIME_DIGITS: u8 = 2;
+
+/// A histogram for each workload: one row for each time that messages took, with those that took no longer.
+fn latency(outcomes: &[Outcome], out: &mut impl Write) -> io::Result<()> {
+    writeln!(out, "variant,workload,up_to_us,messages,percent")?;
+    for outcome in outcomes {
+        for job in &outcome.jobs {
+            let mut histogram = Histogram::<u64>::new(TIME_DIGITS).map_err(io::Error::other)?;
+            for ns in job.times_ns() {
+                histogram.record(ns).map_err(io::Error::other)?;
+            }
+            for bar in histogram.iter_recorded() {
+                let (up_to_us, count) = (bar.value_iterated_to() as f64 / 1e3, bar.count_at_value());
+                write!(out, "{},{},{up_to_us:.3},{count}", outcome.plan.variant, job.name)?;
+                writeln!(out, ",{:.4}", bar.percentile())?;
+            }
+        }
+    }
+    Ok(())
+}
+
 /// How values are spread.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct Spread {
@@ -207,9 +231,13 @@ impl Spread {
 }
 
 impl JobOutcome {
-    /// How long messages took, from when they were ordered to when their senders knew of their arrival, in us.
+    /// How long messages took, from when they were ordered to when their senders knew of their arrival.
+    fn times_ns(&self) -> impl Iterator<Item = u64> {
+        self.messages.iter().map(|done| done.done.since(done.posted))
+    }
+
     pub(super) fn times_us(&self) -> Spread {
-        Spread::of(self.messages.iter().map(|done| done.done.since(done.posted) as f64 / 1e3).collect())
+        Spread::of(self.times_ns().map(|ns| ns as f64 / 1e3).collect())
     }
 
     pub(super) fn gbps(&self) -> Spread {

@@ -103,7 +103,8 @@ fn everything() -> String {
 const TRACE: &str =
     "start_ns,from,to,bytes,after\n# a comment\n1000,h1,h2,5000\n0,h2,h1,9000,\n500,h3,h1,70000,1\n";
 
-const FILES: [&str; 6] = ["samples.csv", "links.csv", "evs.csv", "messages.csv", "result.json", "summary.md"];
+const FILES: [&str; 7] =
+    ["samples.csv", "links.csv", "evs.csv", "messages.csv", "latency.csv", "result.json", "summary.md"];
 
 fn bytes(folder: &Path) -> Vec<Vec<u8>> {
     FILES.iter().map(|name| fs::read(folder.join(name)).unwrap()).collect()
@@ -177,6 +178,22 @@ fn tables_tell_what_happened() {
     assert!(
         messages.iter().all(|row| row["from"] == "h1" && row["to"] == "h5" && row["workload"] == "write")
     );
+    let mut times: Vec<_> =
+        messages.iter().map(|row| (number(row, "complete_ns") - number(row, "posted_ns")) / 1e3).collect();
+    times.sort_by(f64::total_cmp);
+    let (mut begun, mut from) = (0, 0.0);
+    for bar in rows(&folder, "latency.csv") {
+        let ended = begun + number(&bar, "messages") as usize;
+        let up_to = number(&bar, "up_to_us");
+        assert!(times[begun..ended].iter().all(|time| (from..=up_to).contains(time)), "{bar:?} {times:?}");
+        assert!(up_to < 1.01 * times[ended - 1], "{bar:?} {times:?}");
+        assert!(
+            (number(&bar, "percent") - 100.0 * ended as f64 / times.len() as f64).abs() < 1e-3,
+            "{bar:?}"
+        );
+        (begun, from) = (ended, up_to);
+    }
+    assert_eq!(begun, times.len());
     // The link is dead in both directions while the fault lasts, and is the first in the table.
     let links = rows(&folder, "links.csv");
     let down = |row: &&BTreeMap<String, String>| (310.0..=600.0).contains(&number(row, "time_us"));
