@@ -145,6 +145,23 @@ fn two_runs_of_a_plan_write_the_same_bytes() {
     assert_eq!(names, [Some("usual"), Some("hashed")]);
 }
 
+/// Each message is in the bar of its time.
+fn assert_histogram_of(messages: &[BTreeMap<String, String>], bars: &[BTreeMap<String, String>]) {
+    let mut times: Vec<_> =
+        messages.iter().map(|row| (number(row, "complete_ns") - number(row, "posted_ns")) / 1e3).collect();
+    times.sort_by(f64::total_cmp);
+    let (mut begun, mut from) = (0, 0.0);
+    for bar in bars {
+        let ended = begun + number(bar, "messages") as usize;
+        let up_to = number(bar, "up_to_us");
+        assert!(times[begun..ended].iter().all(|time| (from..=up_to).contains(time)), "{bar:?} {times:?}");
+        assert!(up_to < 1.01 * times[ended - 1], "{bar:?} {times:?}");
+        assert!((number(bar, "percent") - 100.0 * ended as f64 / times.len() as f64).abs() < 1e-3, "{bar:?}");
+        (begun, from) = (ended, up_to);
+    }
+    assert_eq!(begun, times.len());
+}
+
 /// What the tables say adds up to what was sent.
 #[test]
 fn tables_tell_what_happened() {
@@ -178,22 +195,7 @@ fn tables_tell_what_happened() {
     assert!(
         messages.iter().all(|row| row["from"] == "h1" && row["to"] == "h5" && row["workload"] == "write")
     );
-    let mut times: Vec<_> =
-        messages.iter().map(|row| (number(row, "complete_ns") - number(row, "posted_ns")) / 1e3).collect();
-    times.sort_by(f64::total_cmp);
-    let (mut begun, mut from) = (0, 0.0);
-    for bar in rows(&folder, "latency.csv") {
-        let ended = begun + number(&bar, "messages") as usize;
-        let up_to = number(&bar, "up_to_us");
-        assert!(times[begun..ended].iter().all(|time| (from..=up_to).contains(time)), "{bar:?} {times:?}");
-        assert!(up_to < 1.01 * times[ended - 1], "{bar:?} {times:?}");
-        assert!(
-            (number(&bar, "percent") - 100.0 * ended as f64 / times.len() as f64).abs() < 1e-3,
-            "{bar:?}"
-        );
-        (begun, from) = (ended, up_to);
-    }
-    assert_eq!(begun, times.len());
+    assert_histogram_of(&messages, &rows(&folder, "latency.csv"));
     // The link is dead in both directions while the fault lasts, and is the first in the table.
     let links = rows(&folder, "links.csv");
     let down = |row: &&BTreeMap<String, String>| (310.0..=600.0).contains(&number(row, "time_us"));
