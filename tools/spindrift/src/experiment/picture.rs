@@ -1,7 +1,5 @@
 //! Pictures of experiments: what happened over time, or what came of each variant.
 
-use kuva::plot::{BarPlot, LinePlot, StackedAreaPlot};
-use kuva::render::plots::Plot;
 use spindrift_fabric::{EvTally, HostSample, LinkSample, Sample};
 use spindrift_srv6::Node;
 
@@ -9,17 +7,14 @@ use super::plan::FigureKind;
 use super::report::{Spread, Step};
 use super::run::{JobOutcome, Outcome};
 use crate::figure::{
-    ARRIVED, BAD, Column, DENIED, FAULT, LINES, LOST, Mark, Page, Panel, Picture, REPAIR, RESERVE, SKIPPED,
-    USED,
+    ARRIVED, BAD, Bars, Column, Content, DENIED, FAULT, Group, Key, LINES, LOST, Line, Mark, Page, Panel,
+    Picture, REPAIR, RESERVE, SKIPPED, Series, StackedArea, USED,
 };
 
 /// Intervals that a picture shows. Of longer experiments each is several of the tables'.
 const MAX_STEPS: usize = 1000;
 /// Most of a kind that are drawn one by one.
 const MAX_LINES: usize = 8;
-/// Characters that have room in a row below bars; longer names are written on a slope, below higher panels.
-const MAX_CHARS: usize = 75;
-const SLOPED_HEIGHT: f64 = 240.0;
 /// Experiments up to this long have an axis in us.
 const SHORT_NS: u64 = 10_000_000;
 
@@ -88,7 +83,7 @@ impl Axis {
     fn mark(self, (at_ns, what, begins): &(u64, String, bool)) -> Mark {
         let at = *at_ns as f64 / self.ns;
         let color = if *begins { FAULT } else { REPAIR };
-        Mark { at, color, told: format!("at {at:.3} {}, {what}", self.unit) }
+        Mark { at, color, description: format!("at {at:.3} {}, {what}", self.unit) }
     }
 }
 
@@ -115,20 +110,19 @@ impl<'a> Chart<'a> {
         Self { outcome, steps, x, step: format!("{length_us} us") }
     }
 
-    /// What each step says, as a line.
-    fn line(&self, value: impl Fn(&Step<'a>) -> f64) -> LinePlot {
+    /// A line with a value for each step.
+    fn line(&self, key: Key, value: impl Fn(&Step<'a>) -> f64) -> Line {
         let values = self.steps.iter().map(value);
-        LinePlot::new().with_data(self.x.iter().copied().zip(values)).with_stroke_width(1.2)
+        Line::new(key, self.x.iter().copied().zip(values).collect())
     }
 
     /// A line for each of a few; of many, the most, the mean and the least.
-    fn lines(&self, names: &[String], value: impl Fn(&Step<'a>, usize) -> f64) -> Vec<Plot> {
+    fn lines(&self, names: &[String], value: impl Fn(&Step<'a>, usize) -> f64) -> Content {
         if names.len() <= MAX_LINES {
-            let line = |((number, name), color): ((usize, &String), &&str)| {
-                let line = self.line(|step| value(step, number));
-                Plot::Line(line.with_color(*color).with_legend(name.as_str()))
+            let line = |((number, name), color): ((usize, &String), &&'static str)| {
+                self.line(Key::new(name, color), |step| value(step, number))
             };
-            return names.iter().enumerate().zip(LINES.iter().cycle()).map(line).collect();
+            return Content::Lines(names.iter().enumerate().zip(LINES.iter().cycle()).map(line).collect());
         }
         let of = |step: &Step<'a>| Spread::of((0..names.len()).map(|number| value(step, number)).collect());
         let picks: [(&str, &str, Pick); 3] = [
@@ -136,11 +130,10 @@ impl<'a> Chart<'a> {
             ("mean", LINES[0], |spread| spread.mean),
             ("least", LINES[5], |spread| spread.min),
         ];
-        let line = |(name, color, pick): (&str, &str, Pick)| {
-            let line = self.line(|step| pick(&of(step))).with_color(color);
-            Plot::Line(line.with_legend(format!("{name} of {}", names.len())))
+        let line = |(name, color, pick): (&str, &'static str, Pick)| {
+            self.line(Key::new(&format!("{name} of {}", names.len()), color), |step| pick(&of(step)))
         };
-        picks.map(line).into()
+        Content::Lines(picks.map(line).into())
     }
 
     /// Of the hosts that receive anything.
@@ -181,16 +174,15 @@ impl<'a> Chart<'a> {
     fn packets(&self) -> Panel {
         let sum =
             |sample: &Sample, value: fn(&HostSample) -> u64| sample.hosts.iter().map(value).sum::<u64>();
-        let line = |name: &str, color: &str, value: fn(&HostSample) -> u64| {
-            let line = self.line(|step| (sum(step.after, value) - sum(step.before, value)) as f64);
-            Plot::Line(line.with_color(color).with_legend(name))
+        let line = |name: &str, color: &'static str, value: fn(&HostSample) -> u64| {
+            self.line(Key::new(name, color), |step| (sum(step.after, value) - sum(step.before, value)) as f64)
         };
-        let plots = vec![
+        let lines = vec![
             line("trimmed", LINES[1], |host| host.tally.trimmed),
             line("lost", LOST, |host| host.tally.losses),
             line("sent again", ARRIVED, |host| host.tally.repeats),
         ];
-        Panel::new(&format!("packets in {}", self.step), plots)
+        Panel::new(&format!("packets in {}", self.step), Content::Lines(lines))
     }
 
     /// Of recorded links.
@@ -212,16 +204,15 @@ impl<'a> Chart<'a> {
     /// Of recorded connections.
     fn states(&self) -> Panel {
         if self.outcome.flows.is_empty() {
-            return Panel::new("entropy values", Vec::new());
+            return Panel::new("entropy values", Content::Lines(Vec::new()));
         }
-        let area = StackedAreaPlot::new().with_x(self.x.iter().copied()).with_strokes(false);
-        let area = STATES.iter().fold(area.with_fill_opacity(0.9), |area, (name, color, count)| {
+        let series = |&(name, color, count): &(&str, &'static str, StateCount)| {
             let all = |step: &Step<'_>| step.after.flows.iter().flatten().map(count).sum::<u32>();
-            area.with_series(self.steps.iter().map(|step| f64::from(all(step))))
-                .with_color(*color)
-                .with_legend(*name)
-        });
-        Panel::new("entropy values", vec![Plot::StackedArea(area)])
+            let values = self.steps.iter().map(|step| f64::from(all(step))).collect();
+            Series { key: Key::new(name, color), values }
+        };
+        let area = StackedArea { x: self.x.clone(), series: STATES.iter().map(series).collect() };
+        Panel::new("entropy values", Content::StackedArea(area))
     }
 }
 
@@ -235,10 +226,9 @@ fn of_variants(title: &str, outcomes: &[Outcome]) -> Picture {
     }
     let panels = names.iter().flat_map(|name| {
         let of = |label, picks, spread: fn(&JobOutcome) -> Spread| {
-            bars(label, outcomes, picks, |outcome| {
-                outcome.jobs.iter().find(|job| job.name == *name).map(spread)
-            })
-            .map_layout(|layout| layout.with_title(*name))
+            let of_job = |outcome: &Outcome| outcome.jobs.iter().find(|job| job.name == *name).map(spread);
+            let bars = bars(outcomes, picks, of_job);
+            Panel { title: (*name).to_owned(), ..Panel::new(label, Content::Bars(bars)) }
         };
         [of("connection, Gb/s", &RATES, JobOutcome::gbps), of("message, us", &TIMES, JobOutcome::times_us)]
     });
@@ -246,25 +236,21 @@ fn of_variants(title: &str, outcomes: &[Outcome]) -> Picture {
     Page { title, x_label: "", x_max: None, columns: vec![column] }.draw()
 }
 
-/// Bars of values of each variant that has them.
+/// Values of each variant; 0 where a variant has none.
 fn bars(
-    label: &str,
     outcomes: &[Outcome],
-    picks: &[(&'static str, &'static str, Pick)],
+    picks: &[(&str, &'static str, Pick)],
     spread: impl Fn(&Outcome) -> Option<Spread>,
-) -> Panel {
-    let bars = outcomes.iter().fold(BarPlot::new(), |bars, outcome| {
+) -> Bars {
+    let group = |outcome: &Outcome| {
         let values = spread(outcome).unwrap_or_default();
-        let group = picks.iter().map(|(_, color, pick)| (pick(&values), *color));
-        bars.with_group(outcome.plan.variant.as_str(), group)
-    });
-    let bars = bars.with_legend(picks.iter().map(|(name, ..)| *name).collect());
-    let panel = Panel::new(label, vec![Plot::Bar(bars)]);
-    let longest = outcomes.iter().map(|outcome| outcome.plan.variant.chars().count()).max().unwrap_or(0);
-    if (longest + 2) * outcomes.len() <= MAX_CHARS {
-        return panel;
+        let values = picks.iter().map(|(.., pick)| pick(&values)).collect();
+        Group { name: outcome.plan.variant.clone(), values }
+    };
+    Bars {
+        keys: picks.iter().map(|(name, color, _)| Key::new(name, color)).collect(),
+        groups: outcomes.iter().map(group).collect(),
     }
-    panel.with_height(SLOPED_HEIGHT).map_layout(|layout| layout.with_x_tick_rotate(-20.0))
 }
 
 #[cfg(test)]
@@ -334,7 +320,7 @@ mod tests {
         close(&lines[1].2, gbps(added(outcome, of_plane)));
         let panel = chart.packets();
         let lines = lines_of(&panel);
-        assert_eq!(panel.layout.y_label.as_deref(), Some("packets in 20 us"));
+        assert_eq!(panel.label, "packets in 20 us");
         let counts = |count: fn(&HostSample) -> u64| {
             let all = added(outcome, |sample| sample.hosts.iter().map(count).sum());
             x.iter().copied().zip(all.into_iter().map(|count| count as f64)).collect::<Vec<_>>()
@@ -368,13 +354,13 @@ mod tests {
         assert_eq!(lines_of(&queues)[1].2.iter().map(|point| point.1).collect::<Vec<_>>(), waits);
         // Each entropy value is in one state; some are bad while the link is dark.
         let states = chart.states();
-        let [Plot::StackedArea(area)] = states.plots.as_slice() else { panic!("one area") };
-        let names: Vec<_> = area.labels.iter().flatten().map(String::as_str).collect();
+        let Content::StackedArea(area) = &states.content else { panic!("an area") };
+        let names: Vec<_> = area.series.iter().map(|series| series.key.name.as_str()).collect();
         assert_eq!(names, ["good", "skipped once", "in reserve", "assumed bad", "denied"]);
-        let all = |step: usize| area.series.iter().map(|series| series[step]).sum::<f64>();
+        let all = |step: usize| area.series.iter().map(|series| series.values[step]).sum::<f64>();
         let each: u32 = samples[0].flows.iter().flatten().map(|evs| evs.good + evs.reserve).sum();
         assert!((0..10).all(|step| (all(step) - f64::from(each)).abs() < 1e-9), "{:?}", area.series);
-        assert!(area.series[3][4] > 0.0 && area.series[3][1] == 0.0);
+        assert!(area.series[3].values[4] > 0.0 && area.series[3].values[1] == 0.0);
     }
 
     /// Of many hosts, three lines; and one plane needs none of its own.
@@ -399,7 +385,7 @@ mod tests {
         for (number, (.., points)) in lines.iter().enumerate() {
             close(points, (0..10).map(|step| (points[step].0, of_step(step)[number])));
         }
-        assert_eq!((chart.planes().plots.len(), one.planes().plots.len()), (2, 0));
+        assert_eq!((lines_of(&chart.planes()).len(), lines_of(&one.planes()).len()), (2, 0));
     }
 
     #[test]
@@ -427,32 +413,21 @@ mod tests {
             2,
             "kind = \"write\"\nname = \"job\"\nsize = \"64K\"\nfrom = \"h1, h3\"\nto = \"h2, h4\"",
         );
-        let panel = bars("rate", &outcomes, &RATES, |outcome| Some(outcome.jobs[0].gbps()));
-        let [Plot::Bar(bars)] = panel.plots.as_slice() else { panic!("bars") };
+        let bars = bars(&outcomes, &RATES, |outcome| Some(outcome.jobs[0].gbps()));
         let group = |number: usize| {
             let group = &bars.groups[number];
-            (group.label.as_str(), group.bars.iter().map(|bar| bar.value).collect::<Vec<_>>())
+            (group.name.as_str(), group.values.clone())
         };
         for (number, name) in ["two", "one"].into_iter().enumerate() {
             let rates = outcomes[number].jobs[0].gbps();
             assert!(rates.min < rates.mean && rates.mean < rates.max);
             assert_eq!(group(number), (name, vec![rates.min, rates.mean, rates.max]));
         }
-        assert_eq!(bars.legend_label.as_ref().unwrap(), &["slowest", "mean", "fastest"]);
+        let keys: Vec<_> = bars.keys.iter().map(|key| key.name.as_str()).collect();
+        assert_eq!(keys, ["slowest", "mean", "fastest"]);
         assert_drawn(
             &draw(FigureKind::Variants, "x", &outcomes),
-            &["two", "job</text>", "connection, Gb/s", "message, us", "99 %"],
+            &["two", "job", "connection, Gb/s", "message, us", "99 %"],
         );
-    }
-
-    #[test]
-    fn long_names_of_variants_are_written_on_a_slope() {
-        let mut outcomes =
-            outcomes(2, "kind = \"write\"\nsize = \"1K\"\ncount = 1\nfrom = \"h1\"\nto = \"h2\"");
-        for (chars, slope) in [(35, None), (36, Some(-20.0))] {
-            outcomes[1].plan.variant = "x".repeat(chars);
-            let panel = bars("rate", &outcomes, &RATES, |outcome| Some(outcome.jobs[0].gbps()));
-            assert_eq!(panel.layout.x_tick_rotate, slope, "{chars}");
-        }
     }
 }

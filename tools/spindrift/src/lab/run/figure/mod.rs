@@ -3,16 +3,13 @@
 
 mod timeline;
 
-use kuva::plot::{LinePlot, StackedAreaPlot};
-use kuva::render::plots::Plot;
-
 use super::outcome::{EventKind, EventOutcome, FlowOutcome, Outcome};
 use super::report::STEP_MS;
 use super::series::{Step, steps};
 use crate::bench::samples::{PathSample, PlaneSample};
 use crate::figure::{
-    ARRIVED, BAD, Column, DENIED, DOWN, FAULT, FLOW, LINES, LOST, Mark, Page, Panel, Picture, REPAIR,
-    RESERVE, SKIPPED, USED,
+    ARRIVED, BAD, Column, Content, DENIED, DOWN, FAULT, FLOW, Key, LINES, LOST, Line, Mark, Page, Panel,
+    Picture, REPAIR, RESERVE, SKIPPED, Series, StackedArea, USED,
 };
 
 /// Steps that a picture shows. Of longer experiments each is a multiple of what the table of samples has.
@@ -65,7 +62,7 @@ fn mark(event: &EventOutcome) -> Mark {
         EventKind::Flow => FLOW,
     };
     let at = event.at_ms / 1e3;
-    Mark { at, color, told: format!("at {at:.3} s, {}", event.in_short()) }
+    Mark { at, color, description: format!("at {at:.3} s, {}", event.in_short()) }
 }
 
 /// What can pass, as the corners of a line: seconds and Gb/s.
@@ -84,9 +81,8 @@ fn possible(flow: &FlowOutcome, outcome: &Outcome, end_ms: f64) -> Vec<(f64, f64
 }
 
 /// A line through the middle of each step.
-fn line<'a>(steps: &[Step<'a>], value: impl Fn(&Step<'a>) -> f64) -> LinePlot {
-    let points = steps.iter().map(|step| (middle_s(step), value(step)));
-    LinePlot::new().with_data(points).with_stroke_width(1.2)
+fn line<'a>(key: Key, steps: &[Step<'a>], value: impl Fn(&Step<'a>) -> f64) -> Line {
+    Line::new(key, steps.iter().map(|step| (middle_s(step), value(step))).collect())
 }
 
 fn middle_s(step: &Step<'_>) -> f64 {
@@ -94,46 +90,52 @@ fn middle_s(step: &Step<'_>) -> f64 {
 }
 
 fn goodput(steps: &[Step<'_>], possible: &[(f64, f64)]) -> Panel {
-    let arrived = line(steps, |step| step.bps / 1e9).with_color(ARRIVED).with_legend("arrived");
-    let possible = LinePlot::new().with_data(possible.iter().copied()).with_color("black").with_dashed();
-    Panel::new("payload, Gb/s", vec![Plot::Line(arrived), Plot::Line(possible.with_legend("can pass"))])
+    let arrived = line(Key::new("arrived", ARRIVED), steps, |step| step.bps / 1e9);
+    let possible = Line::new(Key::new("can pass", "black"), possible.to_vec());
+    let possible = Line { dashed: true, ..possible };
+    Panel::new("payload, Gb/s", Content::Lines(vec![arrived, possible]))
 }
 
 fn of_planes(steps: &[Step<'_>]) -> Panel {
     let planes = steps.first().map_or(0, |step| step.planes.len());
-    let plane = |(plane, color): (usize, &&str)| {
-        let rate = line(steps, |step| step.planes.get(plane).map_or(0.0, |plane| plane.bps / 1e9));
-        Plot::Line(rate.with_color(*color).with_legend(format!("plane {plane}")))
+    let plane = |(plane, color): (usize, &&'static str)| {
+        line(Key::new(&format!("plane {plane}"), color), steps, |step| {
+            step.planes.get(plane).map_or(0.0, |plane| plane.bps / 1e9)
+        })
     };
-    Panel::new("planes, Gb/s", LINES.iter().cycle().enumerate().take(planes).map(plane).collect())
+    let lines = LINES.iter().cycle().enumerate().take(planes).map(plane).collect();
+    Panel::new("planes, Gb/s", Content::Lines(lines))
 }
 
 fn losses(steps: &[Step<'_>], step_ms: usize) -> Panel {
-    let lost = line(steps, |step| step.losses).with_color(LOST).with_stroke_width(2.6).with_legend("lost");
-    let again = line(steps, |step| step.retransmits).with_color(ARRIVED).with_legend("sent again");
-    Panel::new(&format!("packets in {step_ms} ms"), vec![Plot::Line(lost), Plot::Line(again)])
+    // The lower line shows at both sides of the upper.
+    let lost = Line { width: 2.6, ..line(Key::new("lost", LOST), steps, |step| step.losses) };
+    let again = line(Key::new("sent again", ARRIVED), steps, |step| step.retransmits);
+    Panel::new(&format!("packets in {step_ms} ms"), Content::Lines(vec![lost, again]))
 }
 
 /// Nothing where paths are unknown or too many.
 fn of_paths(steps: &[Step<'_>], step_ms: usize) -> Panel {
     let known = steps.first().map_or(&[][..], |step| &step.paths);
     let known = if known.len() > MAX_PATHS { &[] } else { known };
-    let path = |((number, path), color): ((usize, &PathSample), &&str)| {
-        let taken = line(steps, |step| step.paths.get(number).map_or(0.0, |path| path.packets as f64));
-        let ev = timeline::ev_name(path.ev);
-        Plot::Line(taken.with_color(*color).with_legend(format!("{ev} ({})", path.plane)))
+    let path = |((number, path), color): ((usize, &PathSample), &&'static str)| {
+        let name = format!("{} ({})", timeline::ev_name(path.ev), path.plane);
+        line(Key::new(&name, color), steps, |step| {
+            step.paths.get(number).map_or(0.0, |path| path.packets as f64)
+        })
     };
     let lines = known.iter().enumerate().zip(LINES.iter().cycle()).map(path);
-    Panel::new(&format!("packets by EV in {step_ms} ms"), lines.collect())
+    Panel::new(&format!("packets by EV in {step_ms} ms"), Content::Lines(lines.collect()))
 }
 
 fn states(steps: &[Step<'_>]) -> Panel {
-    let area = StackedAreaPlot::new().with_x(steps.iter().map(middle_s)).with_strokes(false);
-    let area = STATES.iter().fold(area.with_fill_opacity(0.9), |area, (name, color, count)| {
+    let series = |&(name, color, count): &(&str, &'static str, StateCount)| {
         let all = |step: &Step<'_>| step.planes.iter().map(|plane| count(&plane.state)).sum::<u64>() as f64;
-        area.with_series(steps.iter().map(all)).with_color(*color).with_legend(*name)
-    });
-    Panel::new("entropy values", vec![Plot::StackedArea(area)])
+        Series { key: Key::new(name, color), values: steps.iter().map(all).collect() }
+    };
+    let area =
+        StackedArea { x: steps.iter().map(middle_s).collect(), series: STATES.iter().map(series).collect() };
+    Panel::new("entropy values", Content::StackedArea(area))
 }
 
 #[cfg(test)]

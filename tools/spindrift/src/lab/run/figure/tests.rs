@@ -86,7 +86,7 @@ fn panels_show_what_was_sampled() {
             ("sent again", ARRIVED, vec![(0.005, 5.0), (0.015, 5.0)]),
         ]
     );
-    assert_eq!(packets.layout.y_label.as_deref(), Some("packets in 10 ms"));
+    assert_eq!(packets.label, "packets in 10 ms");
     let packets = of_paths(&steps, 10);
     assert_eq!(
         lines_of(&packets),
@@ -95,11 +95,12 @@ fn panels_show_what_was_sampled() {
             ("0x40000000 (1)", LINES[1], vec![(0.005, 26.0), (0.015, 26.0)]),
         ]
     );
-    assert_eq!(packets.layout.y_label.as_deref(), Some("packets by EV in 10 ms"));
+    assert_eq!(packets.label, "packets by EV in 10 ms");
     let states = super::states(&steps);
-    let [Plot::StackedArea(area)] = states.plots.as_slice() else { panic!("one area") };
-    let of: Vec<_> = area.labels.iter().flatten().zip(&area.series).collect();
-    let of: Vec<_> = of.iter().map(|(name, series)| (name.as_str(), series[0], series[1])).collect();
+    let Content::StackedArea(area) = &states.content else { panic!("an area") };
+    let first_two = |series: &Series| (series.key.name.clone(), series.values[0], series.values[1]);
+    let of: Vec<_> = area.series.iter().map(first_two).collect();
+    let of: Vec<_> = of.iter().map(|(name, first, second)| (name.as_str(), *first, *second)).collect();
     assert_eq!(
         of,
         [
@@ -144,7 +145,7 @@ fn what_can_pass_changes_with_the_events_of_a_flow() {
         [(0.5, 4.0), (1.0, 4.0), (1.0, 2.0), (2.0, 2.0), (2.0, 3.0), (4.0, 3.0)]
     );
     let marks = outcome.events.iter().map(mark).collect::<Vec<_>>();
-    let marks = marks.iter().map(|mark| (mark.at, mark.color, mark.told.as_str())).collect::<Vec<_>>();
+    let marks = marks.iter().map(|mark| (mark.at, mark.color, mark.description.as_str())).collect::<Vec<_>>();
     assert_eq!(
         marks,
         [
@@ -171,7 +172,7 @@ fn few_paths_are_drawn_one_by_one() {
         planes: Vec::new(),
         paths: (0..paths).map(path).collect(),
     };
-    let drawn = [0, 1, 8, 9].map(|paths| of_paths(&[step(paths)], 10).plots.len());
+    let drawn = [0, 1, 8, 9].map(|paths| lines_of(&of_paths(&[step(paths)], 10)).len());
     assert_eq!(drawn, [0, 1, 8, 0]);
 }
 
@@ -190,7 +191,7 @@ fn everything_can_be_drawn() {
         };
         let picture = draw("Much & <little>", planes, 1000, &outcome);
         let last = format!("plane {}", planes - 1);
-        let parts = ["Much &amp; &lt;little&gt;", "flow f0", "plane 0", &last, "1: at 0.100 s, Fault"];
+        let parts = ["Much & <little>", "flow f0", "plane 0", &last, "1: at 0.100 s, Fault"];
         assert_drawn(&picture, &parts);
     }
 }

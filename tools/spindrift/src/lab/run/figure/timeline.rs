@@ -1,19 +1,13 @@
 //! Entropy values one by one: what each was to its queue pair, over time.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
-
-use kuva::plot::LinePlot;
-use kuva::render::layout::{Layout, TickFormat};
-use kuva::render::plots::Plot;
 
 use super::super::record::Side;
 use crate::bench::samples::{EvLine, StateName};
-use crate::figure::{BAD, BORDER, DENIED, DOWN, Panel, RESERVE, USED};
+use crate::figure::{BAD, Content, DENIED, DOWN, Key, Panel, RESERVE, Row, Span, Timeline, USED};
 
 /// Where more changed, a picture of each says less than the sums.
 const MAX_ROWS: usize = 24;
-const ROW_HEIGHT: f64 = 14.0;
 
 /// What an entropy value is to its queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -116,50 +110,31 @@ fn cut(spans: &[(f64, f64, Role)], (down, up): (f64, f64)) -> Vec<(f64, f64, Rol
     all
 }
 
-/// A bar for each entropy value; the first is at the top.
+/// A row for each entropy value, in seconds.
 pub(super) fn panel(lives: &[Life]) -> Panel {
-    let mut plots = Vec::new();
-    for role in Role::ALL {
+    let key = |role: Role| {
         let (name, color) = role.style();
-        let mut legend = Some(name);
-        for (row, life) in lives.iter().rev().enumerate() {
-            for &(from, to, _) in life.spans.iter().filter(|(.., its)| *its == role) {
-                let y = row as f64 + 0.5;
-                let points = [(from / 1e3, y), (to / 1e3, y)];
-                let mut bar = LinePlot::new().with_data(points).with_color(color).with_stroke_width(6.0);
-                if let Some(legend) = legend.take() {
-                    bar = bar.with_legend(legend);
-                }
-                plots.push(Plot::Line(bar));
-            }
+        Key::new(name, color)
+    };
+    let row = |life: &Life| {
+        let (queue_pair, plane, ev) = life.ev;
+        let span = |&(from, to, role): &(f64, f64, Role)| Span {
+            from: from / 1e3,
+            to: to / 1e3,
+            key: role as usize,
+        };
+        Row {
+            name: format!("{} ({queue_pair}, {plane})", ev_name(ev)),
+            spans: life.spans.iter().map(span).collect(),
         }
-    }
-    Panel::new("EV (queue pair, plane)", plots)
-        .with_height(ROW_HEIGHT * lives.len() as f64 + BORDER)
-        .map_layout(|layout| name_rows(layout, lives))
+    };
+    let timeline = Timeline { keys: Role::ALL.map(key).to_vec(), rows: lives.iter().map(row).collect() };
+    Panel::new("EV (queue pair, plane)", Content::Timeline(timeline))
 }
 
 /// That of a kernel socket is a port number; of others, each bit counts.
 pub(super) fn ev_name(ev: u32) -> String {
     if ev <= u16::MAX.into() { ev.to_string() } else { format!("{ev:#010x}") }
-}
-
-/// Each row has the name of its entropy value instead of a number.
-fn name_rows(layout: Layout, lives: &[Life]) -> Layout {
-    let name = |life: &Life| {
-        let (queue_pair, plane, ev) = life.ev;
-        format!("{} ({queue_pair}, {plane})", ev_name(ev))
-    };
-    let names: Vec<_> = lives.iter().rev().map(name).collect();
-    let tick = move |y: f64| {
-        let row = (y - 0.5).round();
-        let named = (y - 0.5 - row).abs() < 1e-6 && row >= 0.0;
-        names.get(row as usize).filter(|_| named).cloned().unwrap_or_default()
-    };
-    layout
-        .with_y_axis_max(lives.len() as f64)
-        .with_y_tick_step(0.5)
-        .with_y_tick_format(TickFormat::Custom(Arc::new(tick)))
 }
 
 #[cfg(test)]
@@ -251,26 +226,22 @@ mod tests {
     fn each_row_has_its_bars_and_its_name() {
         let life = |ev, role| Life { ev, spans: vec![(0.0, 500.0, Role::Bad), (500.0, 2000.0, role)] };
         let lives = [life((0, 1, 65_535), Role::Used), life((3, 0, 0x0a00_0000), Role::Denied)];
-        let panel = panel(&lives);
-        let bars: Vec<_> = panel
-            .plots
-            .iter()
-            .map(|plot| {
-                let Plot::Line(bar) = plot else { panic!("bars are lines") };
-                let ends: Vec<_> = bar.data.iter().map(|point| (point.x, point.y)).collect();
-                (ends, bar.color.as_str(), bar.legend_label.as_deref())
-            })
-            .collect();
+        let Content::Timeline(timeline) = panel(&lives).content else { panic!("a timeline") };
+        let spans = |row: &Row| -> Vec<_> {
+            let key = |span: &Span| &timeline.keys[span.key];
+            row.spans
+                .iter()
+                .map(|span| (span.from, span.to, key(span).color, key(span).name.clone()))
+                .collect()
+        };
+        let rows: Vec<_> = timeline.rows.iter().map(|row| (row.name.as_str(), spans(row))).collect();
+        let bad = (0.0, 0.5, BAD, "assumed bad".to_owned());
         assert_eq!(
-            bars,
+            rows,
             [
-                (vec![(0.5, 1.5), (2.0, 1.5)], USED, Some("in use")),
-                (vec![(0.0, 0.5), (0.5, 0.5)], BAD, Some("assumed bad")),
-                (vec![(0.0, 1.5), (0.5, 1.5)], BAD, None),
-                (vec![(0.5, 0.5), (2.0, 0.5)], DENIED, Some("denied")),
+                ("65535 (0, 1)", vec![bad.clone(), (0.5, 2.0, USED, "in use".to_owned())]),
+                ("0x0a000000 (3, 0)", vec![bad, (0.5, 2.0, DENIED, "denied".to_owned())]),
             ]
         );
-        let named = [0.0, 0.5, 1.0, 1.5, 2.5].map(|y| panel.layout.y_tick_format.format(y));
-        assert_eq!(named, ["", "0x0a000000 (3, 0)", "", "65535 (0, 1)", ""]);
     }
 }
