@@ -34,7 +34,8 @@ for sanitizer in "${sanitizers[@]}"; do
     fi
     # Copies in assembly are invisible to sanitizers, hence the cfg. The standard library is not instrumented.
     export RUSTFLAGS="--cfg spindrift_instrumented -Zsanitizer=$sanitizer -Cunsafe-allow-abi-mismatch=sanitizer"
-    export CARGO_TARGET_DIR=$PWD/target/sanitize CARGO_INCREMENTAL=0
+    # Suppressions name functions that are inlined: only debug information tells of them.
+    export CARGO_TARGET_DIR=$PWD/target/sanitize CARGO_INCREMENTAL=0 CARGO_PROFILE_TEST_DEBUG=line-tables-only
     export TSAN_OPTIONS="suppressions=$PWD/tests/tsan.supp ${TSAN_OPTIONS:-}"
     echo "sanitize: $sanitizer"
     cargo +nightly test --locked --quiet --target "$host" -p spindrift-pmd --lib -- memory loopback

@@ -5,16 +5,19 @@
 #   tools/setup.sh           what building and running needs: a Rust toolchain and a C linker
 #   tools/setup.sh --af-xdp  also what compiles the AF_XDP port, which links a C library
 #   tools/setup.sh --tests   also what the tests use, which is all of that and more
+#   tools/setup.sh --checks  also what tools/check-all.sh uses: cargo-mutants, compiled from source
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-usage='usage: tools/setup.sh [--af-xdp|--tests]'
+usage='usage: tools/setup.sh [--af-xdp|--tests|--checks]'
 for_tests=false
 for_af_xdp=false
+for_checks=false
 case "${1-}" in
     '') ;;
     --af-xdp) for_af_xdp=true ;;
     --tests) for_tests=true for_af_xdp=true ;;
+    --checks) for_checks=true for_tests=true for_af_xdp=true ;;
     -h | --help) echo "$usage"; exit 0 ;;
     *) echo "$usage" >&2; exit 2 ;;
 esac
@@ -146,11 +149,14 @@ if $for_tests; then
     if [ ${#packages[@]} -gt 0 ]; then
         install_packages 'tests' "${packages[@]}"
     fi
-    # Compiled from source, as distributions do not have it. The tests do without where it cannot be had.
+fi
+
+if $for_checks; then
+    # Compiled from source, as distributions do not have it. The checks do without where it cannot be had.
     if ! cargo mutants --version >/dev/null 2>&1; then
-        say "tests: installing cargo-mutants (takes a few minutes)"
+        say "checks: installing cargo-mutants (takes a few minutes)"
         cargo install --quiet --locked --version '^27.1' cargo-mutants </dev/null ||
-            say "tests: cargo-mutants could not be installed; the sample of mutants will be skipped"
+            say "checks: cargo-mutants could not be installed; the sample of mutants will be skipped"
     fi
 fi
 if ! PATH=$path_of_user command -v cargo >/dev/null 2>&1 && ! $for_tests; then

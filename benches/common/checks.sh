@@ -64,12 +64,12 @@ need_tools() {
 # After `need_spindrift`.
 need_af_xdp() {
     ! "$spindrift" pump af_xdp --local 0.0.0.0 --size 0 2>&1 | grep -q 'no such ports' ||
-        fail 1 "$spindrift has no AF_XDP ports; cargo build --release -p spindrift-cli --features af_xdp builds it with them"
+        fail 1 "$spindrift has no AF_XDP ports; cargo build --profile dist -p spindrift-cli --features af_xdp builds it with them"
 }
 
 # Goes to the top of the repository, and sets `spindrift`.
 need_spindrift() {
     cd "$(dirname "$0")/.."
-    spindrift=${SPINDRIFT:-target/release/spindrift}
-    [ -x "$spindrift" ] || fail 1 "$spindrift is missing; cargo build --release -p spindrift-cli builds it"
+    spindrift=${SPINDRIFT:-target/dist/spindrift}
+    [ -x "$spindrift" ] || fail 1 "$spindrift is missing; cargo build --profile dist -p spindrift-cli builds it"
 }

@@ -157,6 +157,22 @@ fn files_have_one_subject() {
 }
 
 #[test]
+fn every_test_is_run() {
+    for folder in ["src", "pmd", "srv6", "tools", "tests"] {
+        for file in files(folder, "rs") {
+            assert_none(&rules::left_out(&file.path, &file.text));
+        }
+    }
+    let slow = text_of(&root().join("tools/check-all.sh")).text;
+    assert!(
+        slow.contains("--workspace") && slow.contains("-- --ignored"),
+        "tools/check-all.sh runs slow tests"
+    );
+    let ci = text_of(&root().join(".ci/run")).text;
+    assert!(["tools/test.sh", "tools/check-all.sh"].iter().all(|script| ci.contains(script)), "{ci}");
+}
+
+#[test]
 fn the_floors_are_drawn() {
     let drawing = text_of(&root().join("docs/architecture.md")).text;
     for module in rules::FLOORS.iter().copied().flatten() {

@@ -218,6 +218,25 @@ pub(crate) fn length(path: &str, text: &str) -> Option<Finding> {
     })
 }
 
+/// The only reason for which `cargo test` leaves a test out. `tools/check-all.sh` runs the tests that have it.
+const SLOW: &str = "[ignore = \"slow: tools/check-all.sh\"]";
+
+/// Tests that would never run.
+pub(crate) fn left_out(path: &str, text: &str) -> Vec<Finding> {
+    let found = (1..).zip(text.lines()).filter(|(_, line)| {
+        let line = line.trim();
+        line.starts_with('#') && line.contains("ignore") && line.get(1..) != Some(SLOW)
+    });
+    found
+        .map(|(line, _)| Finding {
+            file: path.to_owned(),
+            line,
+            rule: "left out",
+            fix: format!("tests run by default, or have #{SLOW}"),
+        })
+        .collect()
+}
+
 /// Dependencies in a manifest that would point upward. `[dev-dependencies]` count as well.
 pub(crate) fn manifest(path: &str, text: &str, forbidden: &[&str]) -> Vec<Finding> {
     let mut in_dependencies = false;

@@ -180,6 +180,16 @@ fn long_files_are_found() {
 }
 
 #[test]
+fn tests_that_never_run_are_found() {
+    let lines = |text: &str| rules::left_out("a.rs", text).iter().map(|f| f.line).collect::<Vec<_>>();
+    let with = |attribute: &str| format!("#[test]\n    #{attribute}\nfn a() {{}}\n// #[ignore]\n");
+    assert_eq!(lines(&with("[ignore = \"slow: tools/check-all.sh\"]")), [0; 0]);
+    for other in ["[ignore]", "[ignore = \"slow\"]", "[cfg_attr(miri, ignore)]"] {
+        assert_eq!(lines(&with(other)), [2], "{other}");
+    }
+}
+
+#[test]
 fn links_are_read() {
     let text = "[a](docs/a.md#x) and [b](https://example.org/b) [c](#c)\n<img src=\"docs/p.svg\">";
     assert_eq!(rules::relative_links(text), [(1, "docs/a.md".to_owned()), (2, "docs/p.svg".to_owned())]);

@@ -78,7 +78,7 @@ fn share(part: u64) {
     if setting("SPINDRIFT_SEED").is_some() {
         return;
     }
-    let count = setting("SPINDRIFT_SEEDS").unwrap_or(4_000);
+    let count = setting("SPINDRIFT_SEEDS").unwrap_or(1_000);
     let fixed = run_all(0..count, part, true);
     fixed.reached.check_shares(fixed.runs);
     if let Some(base) = setting("SPINDRIFT_FRESH") {

@@ -49,6 +49,7 @@ fn pump(hosts: &Hosts, sending: &PumpConfig, receiving: &PumpConfig) -> [PumpSta
 
 /// Every packet that was sent came, unless the receiver had no room for it and said so.
 #[test]
+#[ignore = "slow: tools/check-all.sh"]
 fn what_is_sent_arrives() {
     let Some(hosts) = Hosts::new("pump", 9216, 1) else { return };
     hosts.introduce();
@@ -82,6 +83,7 @@ fn what_is_sent_arrives() {
 
 /// A receiver that looks at the CRC sees that the sender writes none, or of another length.
 #[test]
+#[ignore = "slow: tools/check-all.sh"]
 fn wrong_crcs_are_counted() {
     let Some(hosts) = Hosts::new("pumpcrc", 9216, 1) else { return };
     hosts.introduce();
@@ -174,6 +176,7 @@ fn check_inner(packet: &PacketHeaders<'_>, found: [IpAddr; 2], expected: [&str; 
 }
 
 #[test]
+#[ignore = "slow: tools/check-all.sh"]
 fn errors_tell_what_to_do() {
     let Some(hosts) = Hosts::new("pumperr", 1500, 1) else { return };
     let stop = AtomicBool::new(false);

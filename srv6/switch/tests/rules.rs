@@ -329,6 +329,7 @@ fn class(dscp: u8, ecn: u8) -> u8 {
 }
 
 #[test]
+#[ignore = "slow: tools/check-all.sh"]
 fn a_queue_marks_trims_and_drops_as_it_fills() {
     for mode in MODES {
         let Some(lab) = Lab::new("queue") else { return skipped() };
@@ -395,6 +396,7 @@ fn a_queue_marks_trims_and_drops_as_it_fills() {
 
 /// However many packets are trimmed, others have half of the rate.
 #[test]
+#[ignore = "slow: tools/check-all.sh"]
 fn trimmed_packets_leave_half_of_the_rate() {
     let Some(lab) = Lab::new("half") else { return skipped() };
     let sockets = lab.sockets();
@@ -417,6 +419,7 @@ fn trimmed_packets_leave_half_of_the_rate() {
 
 /// Packets meet the queue of the port that they come in by, and what it leaves of them that of the other; each has its counts.
 #[test]
+#[ignore = "slow: tools/check-all.sh"]
 fn queues_of_both_ways_follow_each_other() {
     for mode in MODES {
         let Some(lab) = Lab::new("both") else { return skipped() };

@@ -5,7 +5,10 @@ use std::io::{self, IsTerminal as _};
 
 use anyhow::Result;
 use clap::{ArgAction, Args};
-use tracing_subscriber::EnvFilter;
+use tracing_subscriber::filter::Targets;
+use tracing_subscriber::layer::SubscriberExt as _;
+use tracing_subscriber::util::SubscriberInitExt as _;
+use tracing_subscriber::{fmt, registry};
 
 use crate::usage::usage;
 
@@ -32,14 +35,13 @@ impl Verbosity {
             Ok(_) | Err(VarError::NotPresent) => self.directive().to_owned(),
             Err(VarError::NotUnicode(_)) => return Err(bad("<not UTF-8>", "it is not UTF-8")),
         };
-        let filter = EnvFilter::builder().parse(&text).map_err(|error| bad(&text, &error.to_string()))?;
-        tracing_subscriber::fmt()
-            .with_env_filter(filter)
+        let filter: Targets = text.parse().map_err(|error| bad(&text, &format!("{error}")))?;
+        let lines = fmt::layer()
             .with_writer(io::stderr)
             .with_ansi(io::stderr().is_terminal())
             // Standard error that takes nothing more is no reason to stop.
-            .log_internal_errors(false)
-            .init();
+            .log_internal_errors(false);
+        registry().with(lines).with(filter).init();
         Ok(())
     }
 

@@ -298,6 +298,7 @@ mod with {
 
     /// The kernel's own packets go on beside the transport's, however many those are.
     #[test]
+    #[ignore = "slow: tools/check-all.sh"]
     fn ping_is_answered_while_the_transport_runs() {
         let Some(lab) = Lab::new("afxdpping") else { return };
         lab.up("two-plane.toml");
@@ -337,6 +338,7 @@ mod with {
 
     /// By the kernel's routes, and along a path of the fabric.
     #[test]
+    #[ignore = "slow: tools/check-all.sh"]
     fn the_pump_pumps() {
         let Some(lab) = Lab::new("afxdppump") else { return };
         lab.up("two-plane.toml");

@@ -102,6 +102,7 @@ fn set(socket: &UdpSocket, option: i32, value: i32) {
 const IPV6_FLOWINFO_SEND: i32 = 33;
 
 #[test]
+#[ignore = "slow: tools/check-all.sh"]
 fn filters_take_the_packets_that_they_are_told() {
     for lab in Lab::each("filters", &KINDS) {
         lab.up("one-plane.toml");
@@ -159,6 +160,7 @@ fn filters_take_the_packets_that_they_are_told() {
 }
 
 #[test]
+#[ignore = "slow: tools/check-all.sh"]
 fn entropy_values_inside_outer_packets_are_seen() {
     for lab in Lab::each("inside", &KINDS) {
         lab.up("two-plane.toml");
@@ -192,6 +194,7 @@ fn entropy_values_inside_outer_packets_are_seen() {
 }
 
 #[test]
+#[ignore = "slow: tools/check-all.sh"]
 fn losses_have_the_chance_that_is_given_and_add_up() {
     for lab in Lab::each("loss", &KINDS[..2]) {
         lab.up("one-plane.toml");
@@ -229,6 +232,7 @@ fn losses_have_the_chance_that_is_given_and_add_up() {
 }
 
 #[test]
+#[ignore = "slow: tools/check-all.sh"]
 fn packets_that_can_be_marked_are() {
     for lab in Lab::each("ecn", &KINDS) {
         lab.up("one-plane.toml");
@@ -258,6 +262,7 @@ fn packets_that_can_be_marked_are() {
 
 /// A queue is as long as what it is given in advance of its rate, and marks what would wait longer than it is told.
 #[test]
+#[ignore = "slow: tools/check-all.sh"]
 fn packets_that_wait_are_marked() {
     let rate = ["fault", "h2:p0-t0-0", "rate=1M,mark=5ms"];
     for lab in Lab::each("marked", &KINDS) {
@@ -300,6 +305,7 @@ fn packets_that_wait_are_marked() {
 /// Packets that would wait too long lose their payload, and their code point tells on which hop. That of packets that may not be trimmed
 /// has them lost. The states of queues are told.
 #[test]
+#[ignore = "slow: tools/check-all.sh"]
 fn packets_that_wait_are_trimmed() {
     for lab in Lab::each("trimmed", &KINDS[1..2]) {
         lab.up("two-plane.toml");
@@ -352,6 +358,7 @@ fn count_packets(lab: &Lab, host: &str, which: &str) -> impl Fn() -> usize {
 }
 
 #[test]
+#[ignore = "slow: tools/check-all.sh"]
 fn rates_are_kept() {
     for lab in Lab::each("rate", &KINDS) {
         lab.up("one-plane.toml");
@@ -394,6 +401,7 @@ fn rates_are_kept() {
 }
 
 #[test]
+#[ignore = "slow: tools/check-all.sh"]
 fn what_was_down_is_as_it_was_before() {
     for lab in Lab::each("down", &KINDS[..2]) {
         lab.up("two-plane.toml");
@@ -446,6 +454,7 @@ fn what_was_down_is_as_it_was_before() {
 
 /// Writes between two hosts go on while links and switches fail around them, and every byte is right.
 #[test]
+#[ignore = "slow: tools/check-all.sh"]
 fn writes_ride_out_failures() {
     for lab in Lab::each("writes", &KINDS[..2]) {
         lab.up("two-plane.toml");

@@ -96,6 +96,7 @@ impl Lab {
 
 /// Links of 100 Mb/s in two planes: the rate is halved while one is silent, and all else is told of that.
 #[test]
+#[ignore = "slow: tools/check-all.sh"]
 fn a_silent_link_is_told_in_all_results() {
     for lab in Lab::each("silent", &KINDS[..2]) {
         let folder = Folder::new("lab-run-silent");
@@ -178,6 +179,7 @@ fn a_silent_link_is_told_in_all_results() {
 /// A later flow is an event for the others; two flows between the same hosts have names of their own; unlimited links leave the rate as
 /// it is while there is a way.
 #[test]
+#[ignore = "slow: tools/check-all.sh"]
 fn flows_begin_when_they_are_told_to() {
     let Some(lab) = Lab::new("flows") else { return };
     let folder = Folder::new("lab-run-flows");
@@ -208,6 +210,7 @@ fn flows_begin_when_they_are_told_to() {
 /// has a path of its own; and while a plane is silent the other one carries all it can.
 #[cfg(feature = "af_xdp")]
 #[test]
+#[ignore = "slow: tools/check-all.sh"]
 fn ports_past_the_kernel_keep_to_their_links() {
     for lab in Lab::each("past", &KINDS[..2]) {
         let folder = Folder::new("lab-run-past");
@@ -264,6 +267,7 @@ fn ports_past_the_kernel_keep_to_their_links() {
 
 /// What cannot be run says so, and leaves nothing.
 #[test]
+#[ignore = "slow: tools/check-all.sh"]
 fn what_goes_wrong_is_told() {
     let Some(lab) = Lab::new("wrong") else { return };
     let folder = Folder::new("lab-run-wrong");
@@ -312,6 +316,7 @@ fn what_goes_wrong_is_told() {
 
 /// Ctrl-C in the midst of it.
 #[test]
+#[ignore = "slow: tools/check-all.sh"]
 fn an_interrupted_experiment_leaves_nothing() {
     let Some(lab) = Lab::new("ended") else { return };
     let folder = Folder::new("lab-run-ended");

@@ -116,6 +116,7 @@ fn several_lanes_share_the_queue_pairs() {
 }
 
 #[test]
+#[ignore = "slow: tools/check-all.sh"]
 fn every_size_of_the_sweep() {
     let json = json(&["loopback", "-a", "-n", "3", "--tx-depth", "2", "--json"]);
     let sizes: Vec<u64> = (1..=23).map(|shift| 1 << shift).collect();
@@ -172,6 +173,7 @@ fn other_ways_to_run() {
 /// Flags go before the file, the file before the defaults, and the run says what came of it.
 /// Ports are no faster than they are told to be, whatever carries their packets and however many lanes share them.
 #[test]
+#[ignore = "slow: tools/check-all.sh"]
 fn ports_keep_to_the_rate_of_their_links() {
     for port in ["loopback", "udp"] {
         for lanes in ["1", "2"] {

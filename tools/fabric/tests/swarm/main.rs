@@ -91,7 +91,7 @@ fn share(part: u64) {
     if setting("SPINDRIFT_SEED").is_some() {
         return;
     }
-    let count = setting("SPINDRIFT_SEEDS").unwrap_or(4_000);
+    let count = setting("SPINDRIFT_SEEDS").unwrap_or(1_000);
     let (total, reached) = run_all(0..count, part);
     if total.runs >= 1_000 {
         reached.check(total.runs);

@@ -535,6 +535,7 @@ fn results_that_cannot_be_written_are_told() {
 
 /// The page of all given experiments is what they give.
 #[test]
+#[ignore = "slow: tools/check-all.sh"]
 fn the_page_of_experiments_is_true() {
     let plan = Plan::new("all", "");
     let output = run(&["experiment", "all", "-o", &plan.path("results")]);

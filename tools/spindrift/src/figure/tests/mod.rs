@@ -353,7 +353,7 @@ fn all_values_can_be_drawn() {
                     bars(&["a".to_owned(), "b".to_owned()], &[most, 2.0]),
                     Panel::new("EV (queue pair, plane)", Content::Timeline(timeline)),
                 ],
-                marks: vec![mark(most, FAULT, &format!("event at {most} {}", "and more ".repeat(400)))],
+                marks: vec![mark(most, FAULT, &format!("event at {most} {}", "and more ".repeat(40)))],
             }
         });
         let draw = |columns| Page { x_max, ..page(columns) }.draw();

@@ -1,0 +1,34 @@
+#!/usr/bin/env bash
+# Every check that takes longer than those of tools/test.sh, which runs first: slow tests, many seeds, the default build, mutants,
+# sanitizers, a model checker. Takes 15 minutes on two cores, tools/test.sh included. Non-interactive.
+#
+# Settings, all optional:
+#   SPINDRIFT_SEEDS=N       how many fixed seeds each property run tries
+#   SPINDRIFT_FRESH=SEED    where the fresh seeds start; drawn at random and printed when not given
+set -euo pipefail
+source "$(dirname "${BASH_SOURCE[0]}")/steps.sh"
+
+fresh=$(od -An -N6 -tu8 /dev/urandom | tr -d ' ')
+fresh=${SPINDRIFT_FRESH:-$fresh}
+
+step 'setup' ./tools/setup.sh --checks
+step 'slow tests' cargo test --locked --workspace --features spindrift-cli/af_xdp --no-fail-fast -- --ignored \
+    --skip the_page_of_experiments_is_true
+printf '\nFresh seeds start at SPINDRIFT_FRESH=%s; a failing seed replays with SPINDRIFT_SEED=<seed> cargo test --workspace\n' "$fresh"
+step 'many seeds: two endpoints' env SPINDRIFT_FRESH="$fresh" SPINDRIFT_SEEDS="${SPINDRIFT_SEEDS:-4000}" \
+    cargo test --locked -p spindrift --test property
+step 'many seeds: fabrics' env SPINDRIFT_FRESH="$fresh" SPINDRIFT_SEEDS="${SPINDRIFT_SEEDS:-4000}" \
+    cargo test --locked --workspace --features spindrift-cli/af_xdp --test swarm -- seeds_hold
+step 'lints of the default build' cargo clippy --locked --profile test -p spindrift-cli --all-targets -- -D warnings
+step 'the default build, without C' cargo test --locked -p spindrift-cli --test af_xdp
+# The release build, which simulates ten times as fast.
+step 'the page of experiments' cargo test --locked --release -p spindrift-cli --test experiment -- --ignored
+step 'sanitizers' ./tools/sanitize.sh
+step 'model of the memory space' ./tools/model.sh
+# A sample of small bugs planted in the core, to see that the tests notice.
+if cargo mutants --version >/dev/null 2>&1; then
+    step 'mutants' ./tools/mutants.sh sample
+else
+    printf '\n==> [%4ds] SKIPPED: mutants (cargo-mutants is missing, see the setup above)\n' "$SECONDS" >&2
+fi
+printf '\n==> [%4ds] all checks passed\n' "$SECONDS"

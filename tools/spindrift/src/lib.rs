@@ -1,0 +1,138 @@
+//! The `spindrift` command: benchmarks, a packet dissector and tools for the Spindrift transport.
+
+mod bench;
+mod config;
+mod dissect;
+mod experiment;
+mod figure;
+mod lab;
+mod loopback;
+mod output;
+mod path;
+mod place;
+mod ports;
+mod pump;
+mod remote;
+mod stop;
+mod swarm;
+mod times;
+mod toml_file;
+mod topology;
+mod trace;
+mod units;
+mod usage;
+mod verbose;
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::{CommandFactory, Parser, Subcommand};
+use verbose::Verbosity;
+
+/// Userspace MRC transport: benchmarks and tools.
+#[derive(Parser, Debug)]
+#[command(name = "spindrift", version, after_help = "Start with:  spindrift loopback")]
+struct Cli {
+    #[command(subcommand)]
+    command: Option<Command>,
+}
+
+#[derive(Subcommand, Debug)]
+enum Command {
+    Loopback(loopback::LoopbackArgs),
+    /// Bandwidth of RDMA writes between two hosts, or two terminals.
+    WriteBw(remote::RemoteArgs),
+    /// Latency of RDMA writes (half of a round trip), with percentiles.
+    WriteLat(remote::RemoteArgs),
+    Dissect(dissect::DissectArgs),
+    Pump(pump::PumpArgs),
+    Ports(ports::PortsArgs),
+    Path(path::PathArgs),
+    Lab(lab::LabArgs),
+    Swarm(swarm::SwarmArgs),
+    Experiment(experiment::ExperimentArgs),
+}
+
+/// Reads the command line, does what it says, and returns the exit status of the process.
+pub fn main() -> ExitCode {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(message) => {
+            let printed = message.print();
+            // A message on standard error that nobody reads is dropped.
+            output::keep(if message.use_stderr() { Ok(()) } else { printed });
+            let status = u8::try_from(message.exit_code()).unwrap_or(usage::USAGE_STATUS);
+            return status_of(Ok(()), ExitCode::from(status));
+        }
+    };
+    let result = match &cli.command {
+        None => {
+            output::keep(Cli::command().print_help());
+            Ok(())
+        }
+        Some(command) => run(command),
+    };
+    status_of(result, ExitCode::SUCCESS)
+}
+
+fn run(command: &Command) -> Result<()> {
+    let verbosity = match command {
+        Command::Loopback(args) => Some(args.verbosity()),
+        Command::WriteBw(args) | Command::WriteLat(args) => Some(args.verbosity()),
+        Command::Pump(args) => Some(args.verbosity()),
+        Command::Ports(args) => Some(args.verbosity()),
+        // The first has its own `-v`, about packets; in the others the transport does nothing.
+        Command::Dissect(_) | Command::Path(_) | Command::Lab(_) => Some(Verbosity::default()),
+        Command::Swarm(args) => args.verbosity(),
+        // Of what happens in its hosts there is too much to tell.
+        Command::Experiment(_) => None,
+    };
+    if let Some(verbosity) = verbosity {
+        verbosity.start()?;
+    }
+    match command {
+        Command::Loopback(args) => loopback::run(args),
+        Command::WriteBw(args) => remote::write_bw(args),
+        Command::WriteLat(args) => remote::write_lat(args),
+        Command::Pump(args) => pump::run(args),
+        Command::Ports(args) => ports::run(args),
+        Command::Dissect(args) => dissect::run(args),
+        Command::Path(args) => path::run(args),
+        Command::Lab(args) => lab::run(args),
+        Command::Swarm(args) => swarm::run(args),
+        Command::Experiment(args) => experiment::run(args),
+    }
+}
+
+/// The exit status of a result, `success` for a good one whose output was not lost. Prints what went wrong.
+fn status_of(result: Result<()>, success: ExitCode) -> ExitCode {
+    let lost = output::check();
+    if let Err(lost) = &lost
+        && lost.reader_has_gone()
+    {
+        return ExitCode::from(output::BROKEN_PIPE_STATUS);
+    }
+    match result.and(lost.map_err(Into::into)) {
+        Ok(()) => success,
+        Err(error) => {
+            output::tell(format_args!("spindrift: {}", output::told(&error)));
+            if error.is::<stop::Interrupted>() {
+                ExitCode::from(stop::INTERRUPTED_STATUS)
+            } else if error.is::<usage::Usage>() {
+                ExitCode::from(usage::USAGE_STATUS)
+            } else {
+                ExitCode::FAILURE
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_options_fit_together() {
+        Cli::command().debug_assert();
+    }
+}
