@@ -12,8 +12,6 @@ fresh=$(od -An -N6 -tu8 /dev/urandom | tr -d ' ')
 fresh=${SPINDRIFT_FRESH:-$fresh}
 
 step 'setup' ./tools/setup.sh --checks
-step 'slow tests' cargo test --locked --workspace --features spindrift-cli/af_xdp --no-fail-fast -- --ignored \
-    --skip the_page_of_experiments_is_true
 printf '\nFresh seeds start at SPINDRIFT_FRESH=%s; a failing seed replays with SPINDRIFT_SEED=<seed> cargo test --workspace\n' "$fresh"
 step 'many seeds: two endpoints' env SPINDRIFT_FRESH="$fresh" SPINDRIFT_SEEDS="${SPINDRIFT_SEEDS:-4000}" \
     cargo test --locked -p spindrift --test property
@@ -25,10 +23,14 @@ step 'the default build, without C' cargo test --locked -p spindrift-cli --test 
 step 'the page of experiments' cargo test --locked --release -p spindrift-cli --test experiment -- --ignored
 step 'sanitizers' ./tools/sanitize.sh
 step 'model of the memory space' ./tools/model.sh
+# They wait for links, faults and timers most of the time.
+beside 'slow tests' cargo test --locked --workspace --features spindrift-cli/af_xdp --no-fail-fast -- --ignored \
+    --skip the_page_of_experiments_is_true
 # A sample of small bugs planted in the core, to see that the tests notice.
 if cargo mutants --version >/dev/null 2>&1; then
     step 'mutants' ./tools/mutants.sh sample
 else
     printf '\n==> [%4ds] SKIPPED: mutants (cargo-mutants is missing, see the setup above)\n' "$SECONDS" >&2
 fi
+joined
 printf '\n==> [%4ds] all checks passed\n' "$SECONDS"

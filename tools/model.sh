@@ -22,4 +22,5 @@ esac
 # With the checker's types in place, only its own tests can run.
 export RUSTFLAGS="--cfg spindrift_loom ${RUSTFLAGS-}"
 export CARGO_TARGET_DIR=$PWD/target/model CARGO_INCREMENTAL=0
-cargo test --locked --quiet -p spindrift --lib -- memory::model
+# Compiled once and run once, as mutants are.
+cargo test --locked --quiet --profile mutants -p spindrift --lib -- memory::model

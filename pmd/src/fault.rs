@@ -59,7 +59,7 @@ use std::sync::atomic::Ordering;
 use rand_xoshiro::Xoshiro256PlusPlus;
 use rand_xoshiro::rand_core::{Rng as _, SeedableRng as _};
 
-use crate::forward::forward_to_inner;
+use crate::forward_to_inner;
 use crate::{ETHERNET_LEN, LinkState, Port, RxFrame, RxOrigin, Tail, TxFrame, frame};
 use held::HeldFrames;
 use judge::{Inside, Verdict, apply};

@@ -1,8 +1,31 @@
 //! Ports around other ports.
 
-/// The methods of [`Port`](crate::Port) that a port around another one, its field `inner`, leaves to that one.
+/// The methods of [`Port`](crate::Port) that a port around another one, its field `inner`, leaves to that one. Read
+/// when a method is added to the trait: a wrapper that does not name it has the trait's default.
+///
+/// ```
+/// use spindrift_pmd::{Port, TxFrame, forward_to_inner};
+///
+/// /// Counts bursts.
+/// struct Counting<P> {
+///     inner: P,
+///     bursts: u64,
+/// }
+///
+/// impl<P: Port> Port for Counting<P> {
+///     forward_to_inner!(
+///         caps, link, tx_room, unsent, flush, rx_burst, reap, recall, next_event_ns, readable, counters
+///     );
+///
+///     fn tx_burst(&mut self, now_ns: u64, frames: &[TxFrame<'_>]) -> usize {
+///         self.bursts += 1;
+///         self.inner.tx_burst(now_ns, frames)
+///     }
+/// }
+/// ```
+#[macro_export]
 macro_rules! forward_to_inner {
-    ($($method:ident),+ $(,)?) => { $(forward_to_inner!(@ $method);)+ };
+    ($($method:ident),+ $(,)?) => { $($crate::forward_to_inner!(@ $method);)+ };
     (@ caps) => {
         fn caps(&self) -> &$crate::PortCaps {
             self.inner.caps()
@@ -64,5 +87,3 @@ macro_rules! forward_to_inner {
         }
     };
 }
-
-pub(crate) use forward_to_inner;

@@ -24,7 +24,7 @@ use std::io::{self, Write};
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use crate::forward::forward_to_inner;
+use crate::forward_to_inner;
 use crate::memory::Payload;
 use crate::{Port, RxFrame, RxOrigin, TxFrame, frame};
 

@@ -265,6 +265,11 @@ impl Receiver {
 
     /// As [`receive`].
     pub fn run(self, stop: &AtomicBool) -> PumpStats {
+        self.run_beside(stop, &AtomicBool::new(false))
+    }
+
+    /// As [`receive`], and ends when `sender_ended` is set and all that has arrived is taken, be that nothing.
+    pub fn run_beside(self, stop: &AtomicBool, sender_ended: &AtomicBool) -> PumpStats {
         let Self { socket, duration, bytes: limit, offload, mut memory, .. } = self;
         let mut buffers =
             RxBuffers::new(if offload { 8 } else { 64 }, if offload { GRO_BUFFER } else { 9216 });
@@ -272,6 +277,8 @@ impl Receiver {
         let mut first: Option<Instant> = None;
         let mut last = clock();
         while !stop.load(Ordering::Relaxed) && limit.is_none_or(|bytes| stats.payload_bytes < bytes) {
+            // Read before the socket: what was sent before it was set has arrived.
+            let is_last = sender_ended.load(Ordering::Acquire);
             match buffers.receive(&socket) {
                 Ok(count) => {
                     last = clock();
@@ -296,7 +303,7 @@ impl Receiver {
                 }
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
                     let idle = last.elapsed();
-                    if first.is_some() && idle > IDLE_END {
+                    if is_last || (first.is_some() && idle > IDLE_END) {
                         break;
                     }
                     if idle > SPIN {

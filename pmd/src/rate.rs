@@ -4,7 +4,7 @@
 //! medium has no rate of its own, such as a virtual link or a ring: no frame waits in a queue, and none is lost, for what there is no
 //! room for stays with the caller.
 
-use crate::forward::forward_to_inner;
+use crate::forward_to_inner;
 use crate::{Medium, Port, PortCaps, PortCounters, TxFrame};
 
 /// Picoseconds in a nanosecond: what a byte takes is no whole number of nanoseconds.

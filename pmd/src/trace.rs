@@ -12,7 +12,7 @@ use std::io::Write;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::forward::forward_to_inner;
+use crate::forward_to_inner;
 use crate::memory::Payload;
 use crate::{DatagramMeta, Port, RxFrame, RxOrigin, TxFrame, frame};
 

@@ -5,7 +5,7 @@ use std::net::UdpSocket;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use spindrift_pmd::pump::{PumpConfig, receive, send};
+use spindrift_pmd::pump::{PumpConfig, Receiver, receive, send};
 use spindrift_pmd::udp::Offload;
 
 fn free_port(ip: &str) -> u16 {
@@ -71,6 +71,19 @@ fn wrong_crcs_are_counted() {
         let got = receiver.join().unwrap().unwrap();
         assert!(got.packets >= 256 && got.errors == got.packets, "{got:?}");
     });
+}
+
+/// However late the receiver's thread begins: it takes what has arrived, and ends though nothing has.
+#[test]
+fn a_receiver_ends_with_its_sender() {
+    let cfg = PumpConfig { port: free_port("127.0.0.1"), bytes: Some(4 * 4096), ..PumpConfig::default() };
+    let [no, yes] = [false, true].map(AtomicBool::new);
+    for sends in [true, false] {
+        let receiver = Receiver::open(&PumpConfig { bytes: None, ..cfg.clone() }).unwrap();
+        let sent = if sends { send(&cfg, &no).unwrap().packets } else { 0 };
+        let got = receiver.run_beside(&no, &yes);
+        assert_eq!(got.packets, sent, "{got:?}");
+    }
 }
 
 #[test]

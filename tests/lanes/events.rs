@@ -6,7 +6,8 @@ use spindrift::time::Time;
 use spindrift::verbs::{AsyncEvent, Context, FailReason, QpConfig, QpModify, QpState, nic};
 use spindrift::wire::Ev;
 
-use crate::side::{self as sides, Side, THREAD, connect, faulty, pair, side, until, write};
+use crate::gate::{Gate, GateControl};
+use crate::side::{self as sides, Side, THREAD, connect, pair, side, until, write};
 
 fn is_readable(context: &Context) -> bool {
     sides::is_readable(context.async_fd())
@@ -34,22 +35,24 @@ fn a_probe_a_denial_and_a_failure_are_told_in_order() {
     assert_eq!(left.context.async_events_lost(), 0);
 }
 
-/// A pair of two planes whose left side has these faults.
-fn pair_with(plan: &str) -> (Side, Side) {
+/// A pair of two planes. The second port of the left side is a gate.
+fn pair_with_gate() -> (Side, Side, GateControl) {
     let (left, right) = loopback::pair(2, LoopbackConfig::default());
+    let (left, gate) = Gate::last_of(left);
     let config = QpConfig::default();
-    let (mut left, mut right) =
-        (side(faulty(left, plan, 1), THREAD, &config), side(nic(right), THREAD, &config));
+    let (mut left, mut right) = (side(left, THREAD, &config), side(nic(right), THREAD, &config));
     connect(&mut left, &mut right);
-    (left, right)
+    (left, right, gate)
 }
 
 #[test]
 fn a_port_that_loses_its_link_and_has_it_back_is_told() {
-    let (left, right) = pair_with("down,port=1,from=50ms,until=100ms");
-    for expected in [AsyncEvent::PortDown { lane: 0, plane: 1 }, AsyncEvent::PortUp { lane: 0, plane: 1 }] {
-        assert_eq!(until("an event", || left.context.poll_async_event()), expected);
-    }
+    let (left, right, gate) = pair_with_gate();
+    let next = || until("an event", || left.context.poll_async_event());
+    gate.down();
+    assert_eq!(next(), AsyncEvent::PortDown { lane: 0, plane: 1 });
+    gate.open();
+    assert_eq!(next(), AsyncEvent::PortUp { lane: 0, plane: 1 });
     assert_eq!(left.context.poll_async_event(), None);
     assert_eq!(right.context.poll_async_event(), None, "its own port has its link");
 }
@@ -57,7 +60,8 @@ fn a_port_that_loses_its_link_and_has_it_back_is_told() {
 /// Every entropy value of the plane is told as bad once, and as good once after the plane carries packets again.
 #[test]
 fn paths_that_go_bad_and_come_back_are_told() {
-    let (mut left, right) = pair_with("blackhole,port=1,until=200ms");
+    let (mut left, right, gate) = pair_with_gate();
+    gate.silence();
     let qpn = left.qp.qpn();
     let mut told: Vec<(Ev, Vec<EvState>)> = Vec::new();
     let mut posted = 0;
@@ -82,6 +86,9 @@ fn paths_that_go_bad_and_come_back_are_told() {
                 Some((_, states)) => states.push(change.state),
                 None => told.push((change.ev, vec![change.state])),
             }
+        }
+        if !told.is_empty() {
+            gate.open();
         }
         let back = told.iter().any(|(_, states)| states.last() == Some(&EvState::Good));
         back.then_some(())

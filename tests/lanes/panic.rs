@@ -5,14 +5,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use spindrift::pmd::loopback::{self, LoopbackConfig};
-use spindrift::pmd::{Port, PortCaps, RxFrame, TxFrame};
+use spindrift::pmd::{Port, RxFrame, TxFrame, forward_to_inner};
 use spindrift::verbs::{
     Access, AsyncEvent, ControlError, CqError, FailReason, LaneMode, PostError, QpConfig, QpState, RecvWr,
     VerbsError, WcStatus, nic,
 };
 
 use crate::side::{Side, THREAD, all_of, connect, returns, side, write};
-use crate::wrapped::left_to_inner;
 
 /// A port with a defect that can be switched on.
 pub(crate) struct Broken<P> {
@@ -22,11 +21,7 @@ pub(crate) struct Broken<P> {
 }
 
 impl<P: Port> Port for Broken<P> {
-    fn caps(&self) -> &PortCaps {
-        self.inner.caps()
-    }
-
-    left_to_inner!();
+    forward_to_inner!(caps, link, tx_room, unsent, flush, reap, recall, counters);
 
     fn tx_burst(&mut self, now_ns: u64, frames: &[TxFrame<'_>]) -> usize {
         assert!(!self.in_tx.load(Ordering::Relaxed), "no frame leaves here");

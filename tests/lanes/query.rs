@@ -9,7 +9,7 @@ use spindrift::endpoint::PortAddr;
 use spindrift::memory::MemoryError;
 use spindrift::path::{MAX_EVS, PathConfig};
 use spindrift::pmd::loopback::{self, LoopbackConfig, LoopbackPort};
-use spindrift::pmd::{LinkState, Medium, Port, PortCaps, RxFrame, TxFrame};
+use spindrift::pmd::{LinkState, Medium, Port, PortCaps, RxFrame, TxFrame, forward_to_inner};
 use spindrift::verbs::{
     Access, Context, ContextConfig, ControlError, FailReason, LaneMode, MAX_CQ_DEPTH, MAX_INLINE, Placement,
     PostError, Qp, QpAttr, QpConfig, QpModify, QpState, RecvWr, RetryAttr, RtsAttr, SendOp, SendWr,
@@ -20,7 +20,6 @@ use spindrift::wire::{EntropyMode, Psn, StevOrder};
 use crate::many::{Lanes, open, ports};
 use crate::panic::Broken;
 use crate::side::{Side, THREAD, all_of, complete, connect, pair, side, until, write};
-use crate::wrapped::left_to_inner;
 
 /// Two sides that differ in all that can differ.
 fn unequal() -> (Side, Side) {
@@ -423,11 +422,11 @@ struct Noting {
 }
 
 impl Port for Noting {
+    forward_to_inner!(link, tx_room, unsent, flush, reap, recall, counters);
+
     fn caps(&self) -> &PortCaps {
         &self.caps
     }
-
-    left_to_inner!();
 
     fn tx_burst(&mut self, now_ns: u64, frames: &[TxFrame<'_>]) -> usize {
         self.inner.tx_burst(now_ns, frames)

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::net::IpAddr;
+use std::time::Duration;
 
 /// Who runs the XDP program that takes Spindrift's packets out.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -30,6 +31,9 @@ pub struct AfXdpConfig {
     pub rx_buffers: u32,
     /// Buffers of 4 KiB for what is sent, per queue: a power of two. Default 2048.
     pub tx_buffers: u32,
+    /// How often the kernel is asked for the state of the interface. It tells of changes by events, which are looked for every
+    /// millisecond; this is for events that were lost. Default 1 s.
+    pub state_poll: Duration,
 }
 
 impl Default for AfXdpConfig {
@@ -41,6 +45,7 @@ impl Default for AfXdpConfig {
             mode: XdpMode::Auto,
             rx_buffers: 2048,
             tx_buffers: 2048,
+            state_poll: Duration::from_secs(1),
         }
     }
 }

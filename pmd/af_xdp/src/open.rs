@@ -12,7 +12,7 @@ use crate::config::{AfXdpConfig, AfXdpError, XdpMode};
 use crate::filter::{self, Count, Wanted};
 use crate::neighbours::{Neighbours, OfInterface};
 use crate::netlink::{Events, Interface, Netlink, names};
-use crate::port::AfXdpPort;
+use crate::port::{AfXdpPort, Watched};
 use crate::queue::{BUFFER, Buffers, MOST_BUFFERS, Queue, Sizes};
 
 /// How long the kernel may take to clean up behind a socket that was closed.
@@ -224,8 +224,9 @@ impl Plane {
             let (netlink, events) = (Netlink::open().map_err(io)?, Events::open().map_err(io)?);
             let kernel = OfInterface { netlink, interface: self.interface.index, from: self.local };
             let neighbours = Neighbours::new(kernel);
-            let (caps, running) = (self.caps.clone(), self.interface.running);
-            ports.push(AfXdpPort::new(caps, queues, neighbours, events, (lane == 0, &filter), running));
+            let watched = Watched::new(events, self.interface.running, config.state_poll);
+            let (caps, first) = (self.caps.clone(), lane == 0);
+            ports.push(AfXdpPort::new(caps, queues, neighbours, watched, (first, &filter)));
         }
         Ok(ports)
     }

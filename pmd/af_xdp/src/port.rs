@@ -15,9 +15,8 @@ use crate::prospect::prospect;
 use crate::queue::{BUFFER, Queue};
 use crate::{AfXdpConfig, AfXdpError};
 
-/// How often the kernel is asked for news of the interface, and how often for its whole state, in case some were lost.
+/// How often the kernel is asked for news of the interface.
 const EVENTS_POLL: Duration = Duration::from_millis(1);
-const STATE_POLL: Duration = Duration::from_secs(1);
 /// How soon the kernel is asked again to send what it had no room for.
 const FULL_PAUSE_NS: u64 = 20_000;
 
@@ -28,7 +27,7 @@ pub struct AfXdpPort {
     /// The first one sends. It holds its packets in order.
     pub(crate) queues: Vec<Queue>,
     pub(crate) neighbours: Neighbours<OfInterface>,
-    link: Link,
+    link: Watched,
     filter: Arc<Filter>,
     /// Of the ports of an interface one counts what arrives at none.
     first: bool,
@@ -37,11 +36,19 @@ pub struct AfXdpPort {
 }
 
 /// What is known of the interface, and since when.
-struct Link {
+pub(crate) struct Watched {
     events: Events,
     state: LinkState,
     events_at: Option<Instant>,
     state_at: Option<Instant>,
+    /// How often the kernel is asked for the whole state, in case events were lost.
+    state_poll: Duration,
+}
+
+impl Watched {
+    pub(crate) fn new(events: Events, running: bool, state_poll: Duration) -> Self {
+        Self { events, state: state(running), events_at: None, state_at: None, state_poll }
+    }
 }
 
 /// What became of a frame.
@@ -92,11 +99,9 @@ impl AfXdpPort {
         caps: PortCaps,
         queues: Vec<Queue>,
         neighbours: Neighbours<OfInterface>,
-        events: Events,
+        link: Watched,
         (first, filter): (bool, &Arc<Filter>),
-        running: bool,
     ) -> Self {
-        let link = Link { events, state: state(running), events_at: None, state_at: None };
         let counters = PortCounters::default();
         Self { caps, counters, queues, neighbours, link, filter: Arc::clone(filter), first, retry_at: None }
     }
@@ -114,7 +119,7 @@ impl AfXdpPort {
         }
         self.link.events_at = Some(now);
         let interface = self.neighbours.kernel.interface;
-        let mut ask = due(self.link.state_at, STATE_POLL);
+        let mut ask = due(self.link.state_at, self.link.state_poll);
         for event in self.link.events.take() {
             match &event {
                 Event::Link(link) if link.index == interface => self.link.state = state(link.running),

@@ -95,19 +95,30 @@ fn wrong_crcs_are_counted() {
     }
 }
 
-/// A receiver ends at its limit, whatever is still being sent.
+/// A receiver ends at its limit, whatever is still being sent; and so does a sender.
 #[test]
 fn limits() {
     let Some(hosts) = Hosts::new("pumplimit", 9216, 1) else { return };
     hosts.introduce();
     for (duration, bytes) in [(Duration::from_mins(1), Some(1 << 20)), (Duration::from_millis(50), None)] {
         let receiving = PumpConfig { duration, bytes, ..config(1, V6) };
-        let sending = PumpConfig { duration: Duration::from_millis(500), ..config(0, V6) };
-        let [sent, received] = pump(&hosts, &sending, &receiving);
-        assert!(received.packets > 0 && received.packets < sent.packets, "{sent:?}, {received:?}");
-        assert!(received.elapsed < sent.elapsed, "{sent:?}, {received:?}");
-        assert!(sent.elapsed >= sending.duration && sent.elapsed < Duration::from_secs(5), "{sent:?}");
+        let stop = AtomicBool::new(false);
+        let receiver = hosts.on(1, || Receiver::open(&receiving)).unwrap();
+        let (sent, received) = std::thread::scope(|scope| {
+            let sending = config(0, V6);
+            let to = receiving.port.local.unwrap();
+            let (hosts, stop) = (&hosts, &stop);
+            let sent = scope.spawn(move || hosts.on(0, || send(&sending, to, stop)).unwrap());
+            let received = receiver.run(stop);
+            stop.store(true, Ordering::Relaxed);
+            (sent.join().unwrap(), received)
+        });
+        assert!(received.packets > 0 && received.packets <= sent.packets, "{sent:?}, {received:?}");
+        assert!(sent.elapsed < config(0, V6).duration, "the receiver ended first: {sent:?}, {received:?}");
     }
+    let brief = PumpConfig { duration: Duration::from_millis(50), ..config(0, V6) };
+    let [sent, _] = pump(&hosts, &brief, &config(1, V6));
+    assert!(sent.elapsed >= brief.duration && sent.elapsed < config(0, V6).duration, "{sent:?}");
     let stop = AtomicBool::new(true);
     assert_eq!(hosts.on(1, || receive(&config(1, V6), &stop)).unwrap().packets, 0);
     assert_eq!(hosts.on(0, || send(&config(0, V6), V6[1].parse().unwrap(), &stop)).unwrap().packets, 0);

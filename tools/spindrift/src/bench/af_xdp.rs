@@ -72,6 +72,7 @@ mod with {
             mode: mode_of(nic.xdp_mode.unwrap_or_default()),
             rx_buffers: nic.rx_buffers.unwrap_or(usual.rx_buffers),
             tx_buffers: nic.tx_buffers.unwrap_or(usual.tx_buffers),
+            ..usual
         })
     }
 

@@ -1,18 +1,18 @@
 //! `spindrift pump udp`: what kernel sockets can do at best.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
 use anyhow::{Result, anyhow, bail};
 use clap::Args;
 use serde_json::json;
-use spindrift_pmd::pump::{PumpConfig, receive, send};
+use spindrift_pmd::pump::{PumpConfig, Receiver, receive, send};
 use spindrift_pmd::udp::{Offload, SOURCE_PORTS_MAX};
 
 use super::{Common, Moved, Title, check_crcs, report};
 use crate::output::tell;
-use crate::stop::Stop;
+use crate::stop::{SetOnDrop, Stop};
 use crate::usage::usage;
 use crate::verbose::Verbosity;
 
@@ -106,13 +106,14 @@ fn config(args: &UdpPumpArgs) -> Result<PumpConfig> {
 }
 
 fn both(config: &PumpConfig, stop: &Stop) -> Result<Moved> {
+    let receiver = Receiver::open(config)?;
+    let ended = AtomicBool::new(false);
     thread::scope(|scope| {
-        let receiver = scope.spawn(|| receive(config, stop.flag()));
-        let sent = send(config, stop.flag()).inspect_err(|_| {
-            // Nothing will come.
-            stop.flag().store(true, Ordering::Relaxed);
-        })?;
-        let received = receiver.join().map_err(|_| anyhow!("the receiver's thread panicked"))??;
+        let _ended = SetOnDrop(&ended);
+        let receiving = scope.spawn(|| receiver.run_beside(stop.flag(), &ended));
+        let sent = send(config, stop.flag())?;
+        ended.store(true, Ordering::Release);
+        let received = receiving.join().map_err(|_| anyhow!("the receiver's thread panicked"))?;
         Ok(Moved { sent: Some(sent), received: Some(received) })
     })
 }

@@ -36,7 +36,7 @@ use crate::bench::source_ports::SourcePortSet;
 use crate::config::{PortKind, RoutingName, XdpModeName};
 use crate::output::tell;
 use crate::place::{Local, Place, resolve};
-use crate::stop::Stop;
+use crate::stop::{SetOnDrop, Stop};
 use crate::units::parse_duration;
 use crate::usage::usage;
 use crate::verbose::Verbosity;
@@ -440,15 +440,6 @@ fn while_polling<R: Send>(
         });
         waiting.join().map_err(|_| anyhow!("a thread panicked"))
     })
-}
-
-/// Ends threads however their scope is left.
-struct SetOnDrop<'a>(&'a AtomicBool);
-
-impl Drop for SetOnDrop<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
-    }
 }
 
 /// An error of the set-up connection, naming the peer.

@@ -11,7 +11,8 @@ use spindrift_pmd::pump::{PumpConfig, PumpStats, Receiver, send};
 use spindrift_pmd::udp::Offload;
 
 use super::plan::Message;
-use super::{SetOnDrop, with_peer};
+use super::with_peer;
+use crate::stop::SetOnDrop;
 
 /// Largest payload of a packet, as for the transport.
 const PAYLOAD_MAX: usize = 8960;
@@ -91,16 +92,16 @@ pub(super) fn receive_slice(
     let config = PumpConfig { local, port: 0, payload, duration: SLICE_MAX, ..PumpConfig::default() };
     let receiver = Receiver::open(&config).context("the pump beside the run")?;
     channel.send(&Message::PumpReady { port: receiver.port() }).map_err(named)?;
-    let over = AtomicBool::new(false);
+    let [stop, over] = [const { AtomicBool::new(false) }; 2];
     let stats = thread::scope(|scope| {
         let _over = SetOnDrop(&over);
-        let receiving = scope.spawn(|| receiver.run(&over));
+        let receiving = scope.spawn(|| receiver.run_beside(&stop, &over));
         match channel.receive().map_err(named)? {
             Message::PumpSent => {}
             Message::Abort { reason } => bail!("the client {peer} gave up: {reason}"),
             other => bail!("the client {peer} sent \"{}\" when \"pump-sent\" was due", other.name()),
         }
-        over.store(true, Ordering::Relaxed);
+        over.store(true, Ordering::Release);
         receiving.join().map_err(|_| anyhow!("the pump's thread panicked"))
     })?;
     let elapsed_ns = u64::try_from(stats.elapsed.as_nanos()).unwrap_or(u64::MAX);

@@ -3,6 +3,7 @@
 #![allow(dead_code, reason = "not every test file uses all of it")]
 
 pub(crate) mod lab;
+pub(crate) mod pauses;
 pub(crate) mod raw;
 
 use std::net::IpAddr;

