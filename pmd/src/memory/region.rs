@@ -13,6 +13,8 @@ use super::{Payload, Pieces, RegionError};
 
 /// Alignment of allocated regions in bytes: a page, so that drivers can map them whole.
 const REGION_ALIGN: usize = 4096;
+/// Regions of this length and longer are mappings of their own: the allocator would write zeros to every page.
+const MAPPED_MIN: usize = 1 << 20;
 
 /// A range of bytes that packets are read from and written to, and the address by which peers name its first byte.
 ///
@@ -74,13 +76,14 @@ impl Room<'_> {
 }
 
 impl Region {
-    /// `len` zeroed bytes on a page boundary, named by their own address.
+    /// `len` zeroed bytes on a page boundary, named by their own address. From 1 MiB on the system gives each page when it is first
+    /// touched: a program that measures touches all of them before.
     ///
     /// # Errors
     /// [`RegionError::BadRange`] for zero bytes, [`RegionError::OutOfMemory`] when the allocator refuses.
     pub fn alloc(len: usize) -> Result<Arc<Self>, RegionError> {
-        let (base, layout) = allocate(len)?;
-        Self::build(Some(base), len, address_of(base), Owner::Allocated(layout))
+        let (base, owner) = allocate(len)?;
+        Self::build(Some(base), len, address_of(base), owner)
     }
 
     /// `len` zeroed bytes whose first byte peers name by the address `iova`.
@@ -89,8 +92,8 @@ impl Region {
     /// As [`Region::alloc`]; also [`RegionError::BadRange`] when `iova + len` passes 2^64.
     pub fn alloc_at(len: usize, iova: u64) -> Result<Arc<Self>, RegionError> {
         check_range(iova, len)?;
-        let (base, layout) = allocate(len)?;
-        Self::build(Some(base), len, iova, Owner::Allocated(layout))
+        let (base, owner) = allocate(len)?;
+        Self::build(Some(base), len, iova, owner)
     }
 
     /// `len` bytes that exist in name only: they read as zeros, and what is written is forgotten. For simulations
@@ -152,14 +155,11 @@ impl Region {
         fd: i32,
         offset: libc::off_t,
     ) -> Result<Arc<Self>, RegionError> {
-        let access = libc::PROT_READ | libc::PROT_WRITE;
-        // SAFETY: a new mapping, at an address that the system chooses, touches nothing that exists.
-        let at = unsafe { libc::mmap(std::ptr::null_mut(), whole, access, flags, fd, offset) };
-        if at == libc::MAP_FAILED {
-            let errno = std::io::Error::last_os_error().raw_os_error().unwrap_or(0);
-            return Err(RegionError::Map { len: whole as u64, errno });
-        }
-        let base = NonNull::new(at.cast::<u8>()).ok_or(RegionError::BadRange { addr: 0, len: len as u64 })?;
+        let base = map(whole, flags, fd, offset).map_err(|error| RegionError::Map {
+            len: whole as u64,
+            errno: error.raw_os_error().unwrap_or(0),
+        })?;
+        let base = base.ok_or(RegionError::BadRange { addr: 0, len: len as u64 })?;
         Self::build(Some(base), len, address_of(base), Owner::Mapped(whole))
     }
 
@@ -470,13 +470,34 @@ fn address_of(base: NonNull<u8>) -> u64 {
     base.as_ptr().expose_provenance() as u64
 }
 
-fn allocate(len: usize) -> Result<(NonNull<u8>, Layout), RegionError> {
+fn allocate(len: usize) -> Result<(NonNull<u8>, Owner), RegionError> {
     check_range(0, len)?;
     let out_of_memory = RegionError::OutOfMemory { len: len as u64 };
+    if len >= MAPPED_MIN {
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+        let base = map(len, flags, -1, 0).map_err(|_| out_of_memory)?;
+        return Ok((base.ok_or(out_of_memory)?, Owner::Mapped(len)));
+    }
     let layout = Layout::from_size_align(len, REGION_ALIGN).map_err(|_| out_of_memory)?;
     // SAFETY: the layout's size is not zero (`check_range`).
     let base = NonNull::new(unsafe { alloc_zeroed(layout) }).ok_or(out_of_memory)?;
-    Ok((base, layout))
+    Ok((base, Owner::Allocated(layout)))
+}
+
+/// A new mapping that can be read and written.
+fn map(
+    len: usize,
+    flags: libc::c_int,
+    fd: libc::c_int,
+    offset: libc::off_t,
+) -> std::io::Result<Option<NonNull<u8>>> {
+    let access = libc::PROT_READ | libc::PROT_WRITE;
+    // SAFETY: a new mapping, at an address that the system chooses, touches nothing that exists.
+    let at = unsafe { libc::mmap(std::ptr::null_mut(), len, access, flags, fd, offset) };
+    if at == libc::MAP_FAILED {
+        return Err(std::io::Error::last_os_error());
+    }
+    Ok(NonNull::new(at.cast()))
 }
 
 /// A range is valid when it holds a byte and both its ends can be named in 64 bits (and, on the host side, in an `isize`).

@@ -22,6 +22,23 @@ fn allocated_memory_is_zero_and_on_a_page() {
     assert!(matches!(Region::alloc(isize::MAX as usize), Err(RegionError::OutOfMemory { .. })));
 }
 
+/// Writing zeros to gigabytes takes seconds, and pages that nobody touches need not be there.
+#[test]
+fn long_regions_take_memory_page_by_page() {
+    let resident = || {
+        let pages = std::fs::read_to_string("/proc/self/statm").unwrap();
+        pages.split(' ').nth(1).unwrap().parse::<usize>().unwrap() * 4096
+    };
+    let (before, len) = (resident(), 256 << 20);
+    let region = Region::alloc(len).unwrap();
+    assert_eq!(region.iova() % 4096, 0);
+    assert_eq!([0, len / 2, len - 1].map(|at| region.load(at).unwrap()), [0; 3]);
+    region.store(len - 1, 7).unwrap();
+    assert_eq!(region.load(len - 1).unwrap(), 7);
+    let grown = resident().saturating_sub(before);
+    assert!(grown < len / 2, "{grown} bytes are there");
+}
+
 #[test]
 fn a_vector_and_raw_memory_become_regions() {
     let mut spare = Vec::with_capacity(100);

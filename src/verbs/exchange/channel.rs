@@ -3,17 +3,20 @@
 //! Every message is a 32-bit big-endian length and that many bytes of JSON. Nothing is trusted: the length
 //! is bounded, memory grows only as bytes arrive, and each message has a deadline.
 
+use core::sync::atomic::{AtomicBool, Ordering};
 use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
+use std::sync::Arc;
 use std::time::Duration;
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use tracing::info;
 
 use super::format::{Spoken, VERSIONS, check_envelope};
-use super::offer::{Negotiated, Offer, Refusal, bounded, negotiate, plain};
+use super::offer::{Negotiated, Offer, Refusal, bounded, negotiate, plain, plain_up_to};
 use crate::engine::{Deadline, pause};
 use crate::verbs::{Mr, Qp};
 
@@ -26,12 +29,18 @@ pub const MAX_APP_BYTES: usize = 4096;
 /// Most queue pairs and most memory regions in an offer.
 pub const MAX_OFFERED: usize = 1024;
 
+/// Longest reason of an abort in characters.
+const MAX_REASON: usize = 1000;
 /// Names the protocol, so that a stranger's bytes are told apart at once.
 const PROTOCOL: &str = "spindrift-exchange";
 /// Longest wait for a refused peer to take the refusal in.
 const LINGER: Duration = Duration::from_secs(1);
 /// How often a listener looks whether it shall go on.
 const ACCEPT_CHECK: Duration = Duration::from_millis(5);
+/// How often a wait for the peer looks whether it is cancelled.
+const CANCEL_CHECK: Duration = Duration::from_millis(50);
+/// Length of a message, in front of it, in bytes.
+const PREFIX_LEN: usize = 4;
 
 /// Why an exchange failed.
 #[derive(Debug, thiserror::Error)]
@@ -73,7 +82,13 @@ pub enum ExchangeError {
     /// The peer refused this side.
     #[error("the peer refused: {0}")]
     RefusedByPeer(Refusal),
-    /// The wait was cancelled.
+    /// The peer ended early, and said why ([`Channel::abort`]).
+    #[error("the peer gave up: {reason}")]
+    Aborted {
+        /// The peer's words, without control characters.
+        reason: String,
+    },
+    /// The wait was cancelled ([`Listener::accept`], [`Channel::cancel_with`]).
     #[error("cancelled while waiting for a peer")]
     Cancelled,
 }
@@ -98,6 +113,9 @@ enum Message {
     },
     App {
         app: serde_json::Value,
+    },
+    Abort {
+        reason: String,
     },
 }
 
@@ -156,10 +174,14 @@ impl Listener {
 /// A connection to a peer for setting queue pairs up, and for the application's own messages around a run.
 #[derive(Debug)]
 pub struct Channel {
+    /// Does not block.
     stream: TcpStream,
+    /// The peer's next message, as far as it has arrived.
+    partial: Vec<u8>,
     peer: String,
     timeout: Duration,
     speaks_first: bool,
+    cancel: Option<Arc<AtomicBool>>,
 }
 
 impl Channel {
@@ -187,9 +209,15 @@ impl Channel {
         timeout: Duration,
         speaks_first: bool,
     ) -> Result<Self, ExchangeError> {
-        let ready = stream.set_nonblocking(false).and_then(|()| stream.set_nodelay(true));
+        let ready = stream.set_nonblocking(true).and_then(|()| stream.set_nodelay(true));
         ready.map_err(|error| io_error(&peer, error))?;
-        Ok(Self { stream, peer, timeout, speaks_first })
+        Ok(Self { stream, partial: Vec::new(), peer, timeout, speaks_first, cancel: None })
+    }
+
+    /// Lets `flag` cancel: once it is set, a call that waits for the peer returns [`ExchangeError::Cancelled`] within 50 ms.
+    /// The connection is of no further use then.
+    pub fn cancel_with(&mut self, flag: Arc<AtomicBool>) {
+        self.cancel = Some(flag);
     }
 
     /// The peer's TCP address.
@@ -280,23 +308,26 @@ impl Channel {
         hello
     }
 
-    /// Tells the peer why, and waits a moment until it has heard: closing while bytes of the peer's wait to be read
-    /// resets the connection, and could take the reason with it.
+    /// Tells the peer why, as [`Channel::part`] does.
     fn refuse(&mut self, refusal: &Refusal) {
-        let told = frame(&Message::Refuse { refusal: refusal.clone() })
-            .and_then(|bytes| self.write_within(&bytes, LINGER));
-        if told.is_err() || self.stream.shutdown(Shutdown::Write).is_err() {
-            return;
-        }
+        // A peer that has gone cannot be told.
+        let _ = frame(&Message::Refuse { refusal: refusal.clone() }).and_then(|bytes| self.part(&bytes));
+    }
+
+    /// Sends a last message, and waits a moment until the peer has closed the connection: closing it here, while bytes of the peer's
+    /// wait to be read, resets it, and that can take the message with it.
+    fn part(&mut self, framed: &[u8]) -> Result<(), ExchangeError> {
+        // A flag that is set already would keep the peer from learning it.
+        self.cancel = None;
+        self.write_within(framed, LINGER)?;
+        self.stream.shutdown(Shutdown::Write).map_err(|error| io_error(&self.peer, error))?;
         let deadline = Deadline::after(self.timeout.min(LINGER));
         let mut unread = [0; 4096];
-        while let Some(left) = deadline.left() {
-            let step = self.stream.set_read_timeout(Some(left)).and_then(|()| self.stream.read(&mut unread));
-            match step {
-                Ok(0) => return,
-                Ok(_) => {}
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(_) => return,
+        loop {
+            match self.step((&self.stream).read(&mut unread)) {
+                Ok(Some(_)) => {}
+                Ok(None) if self.wait(PollFlags::IN, &deadline).is_ok() => {}
+                _ => return Ok(()),
             }
         }
     }
@@ -305,7 +336,7 @@ impl Channel {
     fn write_or_hear(&mut self, framed: &[u8]) -> Result<(), ExchangeError> {
         match self.write(framed) {
             Err(ExchangeError::Closed) => match self.read() {
-                Ok(refusal @ Message::Refuse { .. }) => Err(unexpected(refusal)),
+                Ok(reason @ (Message::Refuse { .. } | Message::Abort { .. })) => Err(unexpected(reason)),
                 _ => Err(ExchangeError::Closed),
             },
             written => written,
@@ -353,8 +384,7 @@ impl Channel {
     /// # Errors
     /// [`ExchangeError::Malformed`] when it cannot be JSON; else as the variants say.
     pub fn send<T: Serialize>(&mut self, value: &T) -> Result<(), ExchangeError> {
-        let app = serde_json::to_value(value).map_err(|error| ExchangeError::Malformed(error.to_string()))?;
-        self.write(&frame(&Message::App { app })?)
+        self.write(&framed_value(value)?)
     }
 
     /// Receives what the peer gave to [`Channel::send`].
@@ -362,10 +392,35 @@ impl Channel {
     /// # Errors
     /// [`ExchangeError::Malformed`] when it is not a `T`; else as the variants say.
     pub fn receive<T: DeserializeOwned>(&mut self) -> Result<T, ExchangeError> {
-        match self.read()? {
-            Message::App { app } => serde_json::from_value(app).map_err(|error| unreadable(&error)),
-            other => Err(unexpected(other)),
-        }
+        self.read().and_then(of_application)
+    }
+
+    /// Receives what the peer gave to [`Channel::send`], if all of it is here, without waiting. A side that has other work asks
+    /// now and then, and so learns in time that its peer has ended.
+    ///
+    /// # Errors
+    /// [`ExchangeError::Closed`] when the peer has closed the connection or died, after all that it sent; else as
+    /// [`Channel::receive`].
+    pub fn try_receive<T: DeserializeOwned>(&mut self) -> Result<Option<T>, ExchangeError> {
+        self.try_read()?.map(of_application).transpose()
+    }
+
+    /// Tells the peer that this side ends early, and why; whatever the peer waits for then ends in [`ExchangeError::Aborted`].
+    /// Waits up to a second until the peer has closed the connection too. The connection is of no further use.
+    ///
+    /// # Errors
+    /// As [`Channel::send`]: the peer may have gone.
+    pub fn abort(&mut self, reason: &str) -> Result<(), ExchangeError> {
+        self.part(&frame(&Message::Abort { reason: plain_up_to(reason, MAX_REASON) })?)
+    }
+
+    /// As [`Channel::send`], for the last message. Waits up to a second until the peer, which has
+    /// read it then, has closed the connection too. The connection is of no further use.
+    ///
+    /// # Errors
+    /// As [`Channel::send`].
+    pub fn send_last<T: Serialize>(&mut self, value: &T) -> Result<(), ExchangeError> {
+        self.part(&framed_value(value)?)
     }
 
     /// Tells the peer that what it sent was no use and why, if `error` is of that kind; [`Channel::agree`] does so itself.
@@ -376,18 +431,6 @@ impl Channel {
         if let Some(reason) = complaint(error) {
             self.refuse(&reason);
         }
-    }
-
-    /// Whether the peer has closed the connection or died, without waiting. Bytes not yet read count as alive.
-    pub fn peer_is_gone(&self) -> bool {
-        if self.stream.set_nonblocking(true).is_err() {
-            return true;
-        }
-        let gone = match self.stream.peek(&mut [0]) {
-            Ok(bytes) => bytes == 0,
-            Err(error) => error.kind() != io::ErrorKind::WouldBlock,
-        };
-        gone || self.stream.set_nonblocking(false).is_err()
     }
 
     /// Sets the limit for each message from here on.
@@ -423,57 +466,67 @@ impl Channel {
         let deadline = Deadline::after(limit);
         let mut rest = framed;
         while !rest.is_empty() {
-            let left = self.left(&deadline)?;
-            let step = self.stream.set_write_timeout(Some(left)).and_then(|()| self.stream.write(rest));
-            let written = self.step(step)?;
-            rest = rest.get(written..).unwrap_or_default();
+            match self.step((&self.stream).write(rest))? {
+                Some(written) => rest = rest.get(written..).unwrap_or_default(),
+                None => self.wait(PollFlags::OUT, &deadline)?,
+            }
         }
         Ok(())
     }
 
+    /// The next message. The limit is for a message as a whole, so that a peer cannot hold it open byte by byte.
     fn read(&mut self) -> Result<Message, ExchangeError> {
         let deadline = Deadline::after(self.timeout);
-        let mut prefix = [0; 4];
-        self.fill(&mut prefix, &deadline)?;
-        let len = u32::from_be_bytes(prefix) as usize;
-        if len > MAX_MESSAGE_BYTES {
-            return Err(ExchangeError::TooLong { len, max: MAX_MESSAGE_BYTES });
+        loop {
+            match self.try_read()? {
+                Some(message) => return Ok(message),
+                None => self.wait(PollFlags::IN, &deadline)?,
+            }
         }
-        let mut body = Vec::new();
+    }
+
+    /// The next message, if all of it is here. Nothing behind it is read.
+    fn try_read(&mut self) -> Result<Option<Message>, ExchangeError> {
         let mut block = [0; 4096];
-        while body.len() < len {
-            let want = block.len().min(len - body.len());
-            let part = block.get_mut(..want).unwrap_or_default();
-            self.fill(part, &deadline)?;
-            body.extend_from_slice(part);
+        loop {
+            let missing = missing(&self.partial)?;
+            if missing == 0 {
+                let body = self.partial.get(PREFIX_LEN..).unwrap_or_default();
+                let message = serde_json::from_slice(body).map_err(|error| unreadable(&error));
+                self.partial.clear();
+                return message.map(Some);
+            }
+            let part = block.get_mut(..missing.min(4096)).unwrap_or_default();
+            let Some(got) = self.step((&self.stream).read(part))? else { return Ok(None) };
+            self.partial.extend_from_slice(part.get(..got).unwrap_or_default());
         }
-        serde_json::from_slice(&body).map_err(|error| unreadable(&error))
     }
 
-    fn fill(&mut self, mut out: &mut [u8], deadline: &Deadline) -> Result<(), ExchangeError> {
-        while !out.is_empty() {
-            let left = self.left(deadline)?;
-            let step = self.stream.set_read_timeout(Some(left)).and_then(|()| self.stream.read(out));
-            let got = self.step(step)?;
-            out = out.get_mut(got..).unwrap_or_default();
+    /// Waits until the stream may be read or written.
+    fn wait(&self, what: PollFlags, deadline: &Deadline) -> Result<(), ExchangeError> {
+        let mut left = deadline.left().ok_or(ExchangeError::Timeout { timeout: self.timeout })?;
+        if let Some(cancel) = &self.cancel {
+            if cancel.load(Ordering::Relaxed) {
+                return Err(ExchangeError::Cancelled);
+            }
+            left = left.min(CANCEL_CHECK);
         }
-        Ok(())
+        // What is too long for the system is for ever.
+        let timeout = Timespec::try_from(left).ok();
+        match poll(&mut [PollFd::new(&self.stream, what)], timeout.as_ref()) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
+            Err(error) => Err(io_error(&self.peer, error.into())),
+        }
     }
 
-    /// What is left for a message as a whole, so that a peer cannot hold it open byte by byte.
-    fn left(&self, deadline: &Deadline) -> Result<Duration, ExchangeError> {
-        deadline.left().ok_or(ExchangeError::Timeout { timeout: self.timeout })
-    }
-
-    /// One read or write that made progress, must be tried again (0), or failed.
-    fn step(&self, result: io::Result<usize>) -> Result<usize, ExchangeError> {
+    /// One read or write that made progress, must be tried again (`None`), or failed.
+    fn step(&self, result: io::Result<usize>) -> Result<Option<usize>, ExchangeError> {
         use io::ErrorKind as Kind;
         match result {
             Ok(0) => Err(ExchangeError::Closed),
-            Ok(bytes) => Ok(bytes),
+            Ok(bytes) => Ok(Some(bytes)),
             Err(error) => match error.kind() {
-                Kind::Interrupted => Ok(0),
-                Kind::WouldBlock | Kind::TimedOut => Err(ExchangeError::Timeout { timeout: self.timeout }),
+                Kind::Interrupted | Kind::WouldBlock => Ok(None),
                 Kind::ConnectionReset | Kind::BrokenPipe | Kind::ConnectionAborted => {
                     Err(ExchangeError::Closed)
                 }
@@ -481,6 +534,16 @@ impl Channel {
             },
         }
     }
+}
+
+/// Bytes that a message of which so much has arrived lacks: as far as is known, and none of the next one.
+fn missing(partial: &[u8]) -> Result<usize, ExchangeError> {
+    let Some(&prefix) = partial.first_chunk::<PREFIX_LEN>() else { return Ok(PREFIX_LEN - partial.len()) };
+    let len = u32::from_be_bytes(prefix) as usize;
+    if len > MAX_MESSAGE_BYTES {
+        return Err(ExchangeError::TooLong { len, max: MAX_MESSAGE_BYTES });
+    }
+    Ok(PREFIX_LEN + len - partial.len())
 }
 
 /// What a peer should hear about an error, if it may be listening.
@@ -504,6 +567,20 @@ fn complaint(error: &ExchangeError) -> Option<Refusal> {
 /// The error quotes the peer.
 fn unreadable(error: &serde_json::Error) -> ExchangeError {
     ExchangeError::Malformed(plain(&error.to_string()))
+}
+
+/// The application's data in a message.
+fn of_application<T: DeserializeOwned>(message: Message) -> Result<T, ExchangeError> {
+    match message {
+        Message::App { app } => serde_json::from_value(app).map_err(|error| unreadable(&error)),
+        other => Err(unexpected(other)),
+    }
+}
+
+/// The application's data as a message.
+fn framed_value<T: Serialize>(value: &T) -> Result<Vec<u8>, ExchangeError> {
+    let app = serde_json::to_value(value).map_err(|error| ExchangeError::Malformed(error.to_string()))?;
+    frame(&Message::App { app })
 }
 
 /// A message with its length in front.
@@ -549,6 +626,7 @@ fn check_sizes(offer: &Offer) -> Result<(), Refusal> {
 fn unexpected(message: Message) -> ExchangeError {
     match message {
         Message::Refuse { refusal } => ExchangeError::RefusedByPeer(refusal.cleaned().mirrored()),
+        Message::Abort { reason } => ExchangeError::Aborted { reason: plain_up_to(&reason, MAX_REASON) },
         Message::Offer { .. } => ExchangeError::Malformed("an offer out of turn".to_owned()),
         Message::Ready => ExchangeError::Malformed("\"ready\" out of turn".to_owned()),
         Message::App { .. } => ExchangeError::Malformed("application data out of turn".to_owned()),

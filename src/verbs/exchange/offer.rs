@@ -106,7 +106,12 @@ impl Refusal {
 
 /// A peer's words without control characters, and at most 200 of them: they end up on a terminal and in logs.
 pub(super) fn plain(text: &str) -> String {
-    text.chars().filter(|c| !c.is_control()).take(200).collect()
+    plain_up_to(text, 200)
+}
+
+/// As [`plain`], with another limit.
+pub(super) fn plain_up_to(text: &str, max: usize) -> String {
+    text.chars().filter(|c| !c.is_control()).take(max).collect()
 }
 
 /// Finds what two queue pairs can do together.

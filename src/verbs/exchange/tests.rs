@@ -8,9 +8,11 @@
     reason = "a failed test is the message"
 )]
 
+use core::sync::atomic::{AtomicBool, Ordering};
 use std::convert::Infallible;
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::Arc;
 use std::thread::Scope;
 use std::time::Duration;
 
@@ -18,6 +20,7 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::endpoint::{PortAddr, QpInfo};
+use crate::engine::Deadline;
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -185,7 +188,6 @@ fn both_sides_learn_the_other_and_may_talk_on() {
                 .unwrap();
             channel.barrier().unwrap();
             assert_eq!(channel.receive::<(String, u32)>().unwrap(), ("result".into(), 42));
-            assert!(!channel.peer_is_gone());
             channel.barrier().unwrap();
             assert_eq!(seen, 10);
             theirs
@@ -463,12 +465,142 @@ fn silence_ends_in_a_timeout_and_a_dead_peer_is_noticed() {
     let mut channel = Channel::connect(silent.local_addr().unwrap(), short).unwrap();
     let error = channel.agree(&offer(10), establish).unwrap_err();
     assert!(matches!(error, ExchangeError::Timeout { .. }), "{error}");
-    assert!(!channel.peer_is_gone());
+    assert_eq!(channel.try_receive::<()>().unwrap(), None);
     let (held, _) = silent.accept().unwrap();
     drop(held);
     channel.set_timeout(PATIENCE);
     assert!(channel.barrier().is_err());
-    assert!(channel.peer_is_gone());
+    let error = channel.try_receive::<()>().unwrap_err();
+    assert!(matches!(error, ExchangeError::Closed), "{error}");
+}
+
+/// What the application sent, as it is on the wire.
+fn app(value: &Value) -> Vec<u8> {
+    let body = json!({ "type": "app", "app": value }).to_string();
+    [&(body.len() as u32).to_be_bytes()[..], body.as_bytes()].concat()
+}
+
+/// Looks until there is a message.
+fn look_for_text(channel: &mut Channel) -> Result<String, ExchangeError> {
+    let deadline = Deadline::after(PATIENCE);
+    while deadline.left().is_some() {
+        if let Some(text) = channel.try_receive()? {
+            return Ok(text);
+        }
+    }
+    panic!("nothing came");
+}
+
+#[test]
+fn a_look_finds_whole_messages_only_and_the_end_behind_them() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let mut channel = Channel::connect(listener.local_addr().unwrap(), PATIENCE).unwrap();
+    let (mut peer, _) = listener.accept().unwrap();
+    peer.set_nodelay(true).unwrap();
+    let long = "x".repeat(10_000);
+    let messages = [app(&json!("first")), app(&json!(long))].concat();
+    let (last, front) = messages.split_last().unwrap();
+    // A byte at a time for the first ones: the length and the message are cut everywhere.
+    for byte in &front[..100] {
+        peer.write_all(&[*byte]).unwrap();
+    }
+    assert_eq!(look_for_text(&mut channel).unwrap(), "first");
+    peer.write_all(&front[100..]).unwrap();
+    // All but the last byte is here, or is about to be.
+    assert_eq!(channel.try_receive::<String>().unwrap(), None);
+    peer.write_all(&[*last]).unwrap();
+    drop(peer);
+    assert_eq!(look_for_text(&mut channel).unwrap(), long);
+    assert!(matches!(look_for_text(&mut channel), Err(ExchangeError::Closed)));
+}
+
+/// A look may take a part of a message; what waits for the message then gets all of it.
+#[test]
+fn a_wait_goes_on_where_a_look_ended() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let mut channel = Channel::connect(listener.local_addr().unwrap(), PATIENCE).unwrap();
+    let (mut peer, _) = listener.accept().unwrap();
+    let message = app(&json!(42));
+    peer.write_all(&message[..7]).unwrap();
+    assert_eq!(channel.try_receive::<u32>().unwrap(), None);
+    peer.write_all(&message[7..]).unwrap();
+    assert_eq!(channel.receive::<u32>().unwrap(), 42);
+}
+
+#[test]
+fn a_flag_cancels_what_waits_for_the_peer() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let connect = || Channel::connect(listener.local_addr().unwrap(), PATIENCE).unwrap();
+    let flag = Arc::new(AtomicBool::new(false));
+    let mut channel = connect();
+    channel.cancel_with(Arc::clone(&flag));
+    std::thread::scope(|scope| {
+        let waiting = scope.spawn(|| channel.receive::<u32>().unwrap_err());
+        flag.store(true, Ordering::Relaxed);
+        let error = waiting.join().unwrap();
+        assert!(matches!(error, ExchangeError::Cancelled), "{error}");
+    });
+    // A set-up as well, and a write that the peer does not take.
+    let mut channel = connect();
+    channel.cancel_with(Arc::clone(&flag));
+    assert!(matches!(channel.agree(&offer(10), establish), Err(ExchangeError::Cancelled)));
+    let mut channel = connect();
+    channel.cancel_with(flag);
+    let error = (0..1000).find_map(|_| channel.send(&"x".repeat(1 << 19)).err());
+    assert!(matches!(error, Some(ExchangeError::Cancelled)), "{error:?}");
+}
+
+/// Wherever the peer is in its set-up, and after it.
+#[test]
+fn an_abort_tells_the_peer_why() {
+    let reason = format!("no\u{1b}[2J\nroom{}", "!".repeat(2000));
+    let waits: [fn(Channel) -> ExchangeError; 4] = [
+        |mut channel| channel.agree(&offer(11), establish).unwrap_err(),
+        |mut channel| channel.barrier().unwrap_err(),
+        |mut channel| channel.receive::<u32>().unwrap_err(),
+        |mut channel| loop {
+            match channel.try_receive::<u32>() {
+                Ok(None) => {}
+                Ok(Some(_)) => panic!("nothing was sent"),
+                Err(error) => return error,
+            }
+        },
+    ];
+    for wait in waits {
+        let ((), error) = meet(
+            |address| {
+                let mut channel = Channel::connect(address, PATIENCE).unwrap();
+                // The flag that ends a side must not keep its peer from learning why.
+                channel.cancel_with(Arc::new(AtomicBool::new(true)));
+                channel.abort(&reason).unwrap();
+            },
+            wait,
+        );
+        let ExchangeError::Aborted { reason } = error else { panic!("{error}") };
+        assert_eq!(reason, format!("no[2Jroom{}", "!".repeat(1000 - 9)));
+    }
+    // One that does not clean its words.
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let mut channel = Channel::connect(listener.local_addr().unwrap(), PATIENCE).unwrap();
+    let (mut peer, _) = listener.accept().unwrap();
+    send(&mut peer, json!({ "type": "abort", "reason": reason }).to_string().as_bytes());
+    let error = channel.receive::<u32>().unwrap_err().to_string();
+    assert_eq!(error, format!("the peer gave up: no[2Jroom{}", "!".repeat(1000 - 9)));
+}
+
+/// Closing a connection on which the peer's bytes wait to be read resets it, and the reset can overtake a message.
+#[test]
+fn the_last_message_arrives_although_the_peer_still_talks() {
+    meet(
+        |address| {
+            let mut channel = Channel::connect(address, PATIENCE).unwrap();
+            channel.send_last(&"gave up").unwrap();
+        },
+        |mut channel| {
+            (0..100).for_each(|_| channel.send(&"alive").unwrap());
+            assert_eq!(channel.receive::<String>().unwrap(), "gave up");
+        },
+    );
 }
 
 #[test]

@@ -12,7 +12,7 @@ use spindrift::verbs::Context;
 
 use crate::bench::baseline::Baseline;
 use crate::bench::check::{check_kind, check_latency, check_loopback, check_source_ports, check_udp_port};
-use crate::bench::layout::Layout;
+use crate::bench::layout::{Layout, bytes_of};
 use crate::bench::nic::{Nic, loopback_pair, udp_pair};
 use crate::bench::options::{Amount, Defaults, RunArgs, Settings};
 use crate::bench::pin::Cores;
@@ -322,17 +322,17 @@ fn play(
         let follow = scope.spawn(|| {
             following.pin(0);
             let mut go_on =
-                || if over.load(Ordering::Acquire) { bail!("the other side ended") } else { stop.check() };
+                |_| if over.load(Ordering::Acquire) { bail!("the other side ended") } else { stop.check() };
             let longest_pause = follower.follow(rounds, &mut go_on)?;
             // The leader needs acknowledgements until it has ended too.
             while !over.load(Ordering::Acquire) {
-                follower.drain(&mut || Ok(()))?;
+                follower.drain(&mut |_| Ok(()))?;
                 follower.turn();
             }
             Ok(longest_pause)
         });
         leading.pin(0);
-        let mut go_on = || stop.check();
+        let mut go_on = |_| stop.check();
         let led = leader.lead(rounds, &mut go_on).and_then(|led| {
             leader.drain(&mut go_on)?;
             Ok(led)
@@ -414,7 +414,7 @@ impl Measure<'_> {
         let Self { settings, layout, cores, .. } = *self;
         let pattern = layout.pattern(settings.seed.unwrap_or_default());
         self.writer.source.write_at(0, &pattern)?;
-        layout.clear(self.target.target.region())?;
+        layout.clear(self.target.target.region(), &mut || self.stop.check())?;
         let mut baseline = Baseline::new(layout, &pattern, self.writer.in_use.mtu);
         let mut beside = Beside::new(self)?;
         let [before, behind] = BASELINE_RUNS;
@@ -453,7 +453,8 @@ impl Measure<'_> {
 
         let (pump, yardstick) = beside.end()?;
         (0..behind).for_each(|_| baseline.run());
-        let mismatch = layout.check(region, &pattern, &writer.writes())?;
+        let mismatch =
+            layout.check(region, &bytes_of(&pattern), &writer.writes(), &mut || self.stop.check())?;
         if let Some(mismatch) = mismatch {
             tell(format_args!(
                 "spindrift: byte {} of the target is wrong (queue pair {})",

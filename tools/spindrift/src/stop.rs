@@ -1,12 +1,13 @@
 //! Ctrl-C, and other ends of what runs.
 
+use std::fs;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
-use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use signal_hook::low_level;
 
@@ -37,11 +38,16 @@ impl std::fmt::Display for Interrupted {
 impl std::error::Error for Interrupted {}
 
 impl Stop {
-    /// From now on Ctrl-C and SIGTERM set the flag; a second one, after a moment, ends the process at once.
+    /// From now on Ctrl-C, SIGTERM and a closed terminal set the flag; a second one, after a moment, ends the process at once.
+    /// A closed terminal does not where it is ignored, as under `nohup`.
     pub(crate) fn on_ctrl_c() -> Result<Self> {
         let flag = Arc::new(AtomicBool::new(false));
         let set = Arc::clone(&flag);
-        let mut signals = Signals::new([SIGINT, SIGTERM]).context("cannot watch for Ctrl-C")?;
+        let mut wanted = vec![SIGINT, SIGTERM];
+        if !is_ignored(SIGHUP, &fs::read_to_string("/proc/self/status").unwrap_or_default()) {
+            wanted.push(SIGHUP);
+        }
+        let mut signals = Signals::new(wanted).context("cannot watch for Ctrl-C")?;
         let watch = move || {
             let mut first = None;
             for _ in signals.forever() {
@@ -63,11 +69,23 @@ impl Stop {
         &self.flag
     }
 
+    /// The flag, for what outlives a borrow.
+    pub(crate) fn shared(&self) -> Arc<AtomicBool> {
+        Arc::clone(&self.flag)
+    }
+
     /// An error once the user wants an end, or nobody can read the results any more.
     pub(crate) fn check(&self) -> Result<()> {
         output::check()?;
         if self.is_set() { Err(Interrupted.into()) } else { Ok(()) }
     }
+}
+
+/// Whether a process ignores a signal, by the `status` that `proc(5)` shows of it: bits of a hexadecimal number.
+fn is_ignored(signal: i32, status: &str) -> bool {
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok())
+        .is_some_and(|mask| mask >> (signal - 1) & 1 == 1)
 }
 
 /// Whether a signal that comes now is more than the wish of the first one.
@@ -87,6 +105,14 @@ impl Drop for SetOnDrop<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn ignored_signals_are_bits_of_a_mask() {
+        let status = "SigBlk:\tffffffffffffffff\nSigIgn:\t0000000000001001\nSigCgt:\tffffffffffffffff\n";
+        let ignored: Vec<i32> = (1..=64).filter(|&signal| is_ignored(signal, status)).collect();
+        assert_eq!(ignored, [SIGHUP, 13]);
+        assert!(!is_ignored(SIGHUP, "") && !is_ignored(SIGHUP, "SigIgn:\tnone\n"));
+    }
 
     #[test]
     fn only_a_later_signal_is_a_second_one() {

@@ -21,7 +21,11 @@ fn start(lab: &Lab, args: &[&str]) -> (Running, Box<dyn Iterator<Item = String>>
 }
 
 fn interrupt(process: &mut Running) {
-    assert!(Command::new("kill").args(["-INT", &process.id().to_string()]).status().unwrap().success());
+    signal(process, "-INT");
+}
+
+fn signal(process: &mut Running, name: &str) {
+    assert!(Command::new("kill").args([name, &process.id().to_string()]).status().unwrap().success());
 }
 
 #[test]
@@ -50,15 +54,17 @@ fn faults_end_by_themselves() {
     lab.ok(&["heal"]);
     assert_eq!(lab.down(), [""; 0]);
 
-    // Ctrl-C ends it.
-    let (mut child, mut lines) = start(&lab, &["h2:p0-t0-0", "blackhole", "--for", "1h"]);
-    assert!(lines.next().unwrap().ends_with(" s  h2:p0-t0-0: blackhole"));
+    // Ctrl-C ends it, and so does a terminal that is closed.
     lab.ok(&["fault", "h2:p0-t0-0", "loss=1%"]);
-    assert_eq!(lab.named(), ["h2:p0-t0-0 blackhole", "h2:p0-t0-0 loss=1%"]);
-    interrupt(&mut child);
-    let output = end_of(child, PATIENCE, "fault");
-    assert_eq!((stderr(&output).as_str(), output.status.code()), ("spindrift: interrupted\n", Some(130)));
-    assert_eq!(lab.named(), ["h2:p0-t0-0 loss=1%"]);
+    for name in ["-INT", "-TERM", "-HUP"] {
+        let (mut child, mut lines) = start(&lab, &["h2:p0-t0-0", "blackhole", "--for", "1h"]);
+        assert!(lines.next().unwrap().ends_with(" s  h2:p0-t0-0: blackhole"));
+        assert_eq!(lab.named(), ["h2:p0-t0-0 loss=1%", "h2:p0-t0-0 blackhole"]);
+        signal(&mut child, name);
+        let output = end_of(child, PATIENCE, "fault");
+        assert_eq!((stderr(&output).as_str(), output.status.code()), ("spindrift: interrupted\n", Some(130)));
+        assert_eq!(lab.named(), ["h2:p0-t0-0 loss=1%"]);
+    }
 
     // Of one that is killed, `heal` ends what is left.
     let (mut child, mut lines) = start(&lab, &["p0-t0-0", "down", "--for", "1h"]);

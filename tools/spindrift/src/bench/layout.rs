@@ -4,7 +4,9 @@
 //! goes to slot *w* mod *slots*. On each lap over the slots it comes from another slot of the source, so that
 //! the bytes of an earlier lap are wrong bytes. No two writes in flight share a slot of the target.
 
-use anyhow::{Result, bail};
+use std::ops::Range;
+
+use anyhow::{Context as _, Result, bail};
 use rand_xoshiro::Xoshiro256PlusPlus;
 use rand_xoshiro::rand_core::{Rng as _, SeedableRng as _};
 use spindrift::memory::Region;
@@ -23,6 +25,48 @@ const LIMIT: u64 = 16 << 30;
 const GUARD: usize = 4096;
 /// Slots start at cache lines.
 const ALIGN: u64 = 64;
+
+/// Bytes that are made or compared at a time: few enough for the stack, a multiple of what the generator makes at once.
+const BLOCK: usize = 16 << 10;
+/// Bytes between two calls of [`Tick`]: some milliseconds.
+const TICK_BYTES: usize = 16 << 20;
+
+/// Called every few milliseconds during long work; an error ends it.
+pub(crate) type Tick<'a> = &'a mut dyn FnMut() -> Result<()>;
+
+/// Goes through memory block by block.
+struct Walk<'a> {
+    tick: Tick<'a>,
+    /// Bytes since the last call of it.
+    bytes: usize,
+}
+
+impl<'a> Walk<'a> {
+    fn new(tick: Tick<'a>) -> Self {
+        Self { tick, bytes: 0 }
+    }
+
+    /// Calls `work` for each block of a range of offsets, until it finds something.
+    fn blocks(
+        &mut self,
+        range: Range<usize>,
+        mut work: impl FnMut(Range<usize>) -> Result<Option<usize>>,
+    ) -> Result<Option<usize>> {
+        for start in range.clone().step_by(BLOCK) {
+            let block = start..range.end.min(start + BLOCK);
+            self.bytes += block.len();
+            if self.bytes >= TICK_BYTES {
+                self.bytes = 0;
+                (self.tick)()?;
+            }
+            let found = work(block)?;
+            if found.is_some() {
+                return Ok(found);
+            }
+        }
+        Ok(None)
+    }
+}
 
 /// How the memory of both sides is cut up for writes of one size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -105,47 +149,75 @@ impl Layout {
         })
     }
 
+    fn generator(&self, seed: u64) -> Xoshiro256PlusPlus {
+        Xoshiro256PlusPlus::seed_from_u64(seed ^ u64::from(self.size).rotate_left(32))
+    }
+
     /// Bytes for the whole source, different for each seed and size.
     pub(crate) fn pattern(&self, seed: u64) -> Vec<u8> {
-        let mut rng = Xoshiro256PlusPlus::seed_from_u64(seed ^ u64::from(self.size).rotate_left(32));
         let mut bytes = vec![0; self.footprint() as usize];
-        rng.fill_bytes(&mut bytes);
+        self.generator(seed).fill_bytes(&mut bytes);
         bytes
     }
 
+    /// Writes [`Layout::pattern`] to the source.
+    pub(crate) fn fill(&self, source: &Region, seed: u64, tick: Tick<'_>) -> Result<()> {
+        let mut rng = self.generator(seed);
+        let mut block = [0; BLOCK];
+        Walk::new(tick).blocks(0..self.footprint() as usize, |part| {
+            let bytes = block.get_mut(..part.len()).unwrap_or_default();
+            rng.fill_bytes(bytes);
+            source.write_at(part.start, bytes)?;
+            Ok(None)
+        })?;
+        Ok(())
+    }
+
     /// Makes the target ready for a run.
-    pub(crate) fn clear(&self, target: &Region) -> Result<()> {
-        Ok(target.fill(0, self.memory(), UNTOUCHED)?)
+    pub(crate) fn clear(&self, target: &Region, tick: Tick<'_>) -> Result<()> {
+        Walk::new(tick).blocks(0..self.memory(), |part| {
+            target.fill(part.start, part.len(), UNTOUCHED)?;
+            Ok(None)
+        })?;
+        Ok(())
     }
 
     /// Compares the whole target, gaps and the bytes behind it included, with what `writes` (complete writes
-    /// of each queue pair) of `pattern` leave there.
-    pub(crate) fn check(&self, target: &Region, pattern: &[u8], writes: &[u64]) -> Result<Option<Mismatch>> {
-        let (size, stride) = (self.size as usize, self.stride as usize);
-        let mut expected = vec![UNTOUCHED; stride];
-        for (qp, &writes) in writes.iter().enumerate() {
-            for slot in 0..self.slots {
-                let bytes = match last_write_to(slot, self.slots, writes) {
-                    Some(write) => {
-                        let at = self.source(qp, write);
-                        pattern.get(at..at + size)
-                    }
-                    None => None,
-                };
-                let front = expected.split_at_mut(size).0;
-                match bytes {
-                    Some(bytes) => front.copy_from_slice(bytes),
-                    None => front.fill(UNTOUCHED),
+    /// of each queue pair) of the pattern leave there. `pattern` gives its bytes from an offset on.
+    pub(crate) fn check(
+        &self,
+        target: &Region,
+        pattern: &dyn Fn(usize, &mut [u8]) -> Result<()>,
+        writes: &[u64],
+        tick: Tick<'_>,
+    ) -> Result<Option<Mismatch>> {
+        let (mut walk, mut expected) = (Walk::new(tick), [UNTOUCHED; BLOCK]);
+        // Compares a part of the target with the pattern from an offset on, or with bytes that nobody wrote.
+        let mut compare = |part: Range<usize>, source: Option<usize>| {
+            walk.blocks(part.clone(), |block| {
+                let bytes = expected.get_mut(..block.len()).unwrap_or_default();
+                match source {
+                    Some(source) => pattern(source + (block.start - part.start), bytes)?,
+                    None => bytes.fill(UNTOUCHED),
                 }
-                let at = self.at(qp, slot);
-                if let Some(offset) = target.first_difference(at, &expected)? {
-                    return Ok(Some(Mismatch { qp, offset: at + offset }));
+                let offset = target.first_difference(block.start, bytes)?;
+                Ok(offset.map(|offset| block.start + offset))
+            })
+        };
+        for (qp, &writes) in writes.iter().enumerate().take(self.qps) {
+            for slot in 0..self.slots {
+                let (start, end) = (self.at(qp, slot), self.at(qp, slot + 1));
+                let behind = start + self.size as usize;
+                let source = last_write_to(slot, self.slots, writes).map(|write| self.source(qp, write));
+                for (part, source) in [(start..behind, source), (behind..end, None)] {
+                    if let Some(offset) = compare(part, source)? {
+                        return Ok(Some(Mismatch { qp, offset }));
+                    }
                 }
             }
         }
-        let end = self.footprint() as usize;
-        let behind = target.first_difference(end, &[UNTOUCHED; GUARD])?;
-        Ok(behind.map(|offset| Mismatch { qp: self.qps - 1, offset: end + offset }))
+        let offset = compare(self.footprint() as usize..self.memory(), None)?;
+        Ok(offset.map(|offset| Mismatch { qp: self.qps - 1, offset }))
     }
 
     /// Compares the first bytes, up to `most`, of one complete write that no later one has replaced.
@@ -174,9 +246,21 @@ fn last_write_to(slot: u64, slots: u64, writes: u64) -> Option<u64> {
     Some(laps * slots + slot)
 }
 
+/// Bytes of a pattern from an offset on, as [`Layout::check`] wants them.
+pub(crate) fn bytes_of(pattern: &[u8]) -> impl Fn(usize, &mut [u8]) -> Result<()> {
+    |at, out| {
+        out.copy_from_slice(
+            pattern.get(at..at + out.len()).context("the pattern is shorter than the source")?,
+        );
+        Ok(())
+    }
+}
+
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "tests")]
+
+    use std::cell::Cell;
 
     use super::*;
 
@@ -212,29 +296,64 @@ mod tests {
         assert_eq!(turns, expected);
     }
 
+    /// Large memory takes several blocks and ticks; every byte of it is made, cleared and compared, and an error of a tick ends that.
+    #[test]
+    fn large_memory_goes_block_by_block() {
+        let layout = Layout::new((10 << 20) + 7, 1, 1).unwrap();
+        let pattern = layout.pattern(9);
+        let [source, target] = [(); 2].map(|()| Region::alloc(layout.memory()).unwrap());
+        let ticks = Cell::new(0);
+        let mut tick = || {
+            ticks.set(ticks.get() + 1);
+            Ok(())
+        };
+        layout.fill(&source, 9, &mut tick).unwrap();
+        assert_eq!(source.first_difference(0, &pattern).unwrap(), None);
+        layout.clear(&target, &mut tick).unwrap();
+        assert_eq!(ticks.get(), 2, "20 MiB each");
+        let from = layout.source(0, 0);
+        target.write_at(0, &pattern[from..from + layout.size as usize]).unwrap();
+        assert_eq!(layout.check(&target, &bytes_of(&pattern), &[1], &mut tick).unwrap(), None);
+        for offset in [BLOCK - 1, BLOCK, layout.size as usize - 1, layout.size as usize, layout.memory() - 1]
+        {
+            let byte = target.load(offset).unwrap();
+            target.store(offset, byte ^ 1).unwrap();
+            let found = layout.check(&target, &bytes_of(&pattern), &[1], &mut tick).unwrap();
+            assert_eq!(found.map(|m| m.offset), Some(offset));
+            target.store(offset, byte).unwrap();
+        }
+        let mut over = || bail!("over");
+        assert!(layout.fill(&source, 9, &mut over).is_err());
+        assert!(layout.clear(&target, &mut over).is_err());
+        assert!(layout.check(&target, &bytes_of(&pattern), &[1], &mut over).is_err());
+    }
+
     /// Writes by hand; then each kind of damage is found.
     #[test]
     fn damage_is_found_wherever_it_is() {
         let layout = Layout::new(100, 2, 4).unwrap();
         let pattern = layout.pattern(7);
         let target = Region::alloc(layout.memory()).unwrap();
-        layout.clear(&target).unwrap();
-        assert_eq!(layout.check(&target, &pattern, &[0, 0]).unwrap(), None);
+        let mut tick = || Ok(());
+        layout.clear(&target, &mut tick).unwrap();
+        let mut check =
+            |writes: &[u64]| layout.check(&target, &bytes_of(&pattern), writes, &mut tick).unwrap();
+        assert_eq!(check(&[0, 0]), None);
         let put = |qp, write| {
             let from = layout.source(qp, write);
             target.write_at(layout.target(qp, write), &pattern[from..from + 100]).unwrap();
         };
         (0..11).for_each(|write| put(0, write));
         (0..3).for_each(|write| put(1, write));
-        assert_eq!(layout.check(&target, &pattern, &[11, 3]).unwrap(), None);
+        assert_eq!(check(&[11, 3]), None);
         assert!(layout.sample(&target, &pattern, (0, 10), 64).unwrap());
         assert!(!layout.sample(&target, &pattern, (0, 6), 64).unwrap(), "write 10 took its slot");
         // A write that did not happen leaves the bytes of the lap before.
-        assert!(layout.check(&target, &pattern, &[12, 3]).unwrap().is_some());
+        assert!(check(&[12, 3]).is_some());
         for offset in [0, 99, 100, 127, 128, layout.footprint() as usize, layout.memory() - 1] {
             let byte = target.load(offset).unwrap();
             target.store(offset, byte ^ 1).unwrap();
-            assert_eq!(layout.check(&target, &pattern, &[11, 3]).unwrap().map(|m| m.offset), Some(offset));
+            assert_eq!(check(&[11, 3]).map(|m| m.offset), Some(offset));
             target.store(offset, byte).unwrap();
         }
     }

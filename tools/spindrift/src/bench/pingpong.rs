@@ -14,8 +14,8 @@ use super::side::Side;
 
 /// Rounds before those that count.
 pub(crate) const WARM_UP: u64 = 100;
-/// Polls between two looks at whether to go on.
-const LOOK_POLLS: u32 = 1 << 14;
+/// Time between two looks at whether to go on.
+const LOOK_INTERVAL: Duration = Duration::from_millis(100);
 /// Polls between two looks at the clock: a power of two.
 const CLOCK_POLLS: u32 = 64;
 /// Receives kept posted: more than messages are ever in flight.
@@ -29,8 +29,8 @@ const fn after(polls: u32, has_slept: bool) -> u32 {
     polls.wrapping_add(1)
 }
 
-/// Asked now and then while waiting; an error ends the wait.
-pub(crate) type GoOn<'a> = &'a mut dyn FnMut() -> Result<()>;
+/// Asked about every 100 ms, with the number of the round; an error ends the game.
+pub(crate) type GoOn<'a> = &'a mut dyn FnMut(u64) -> Result<()>;
 
 /// What the leader measured.
 #[derive(Clone, Debug)]
@@ -60,6 +60,10 @@ pub(crate) struct Player<'a> {
     start: Instant,
     cpu_before: Duration,
     pauses: Pauses,
+    /// When it was last asked whether to go on.
+    asked: Instant,
+    /// Since a wait began.
+    polls: u32,
 }
 
 impl<'a> Player<'a> {
@@ -69,9 +73,21 @@ impl<'a> Player<'a> {
         let remote = remote.at(0, u64::from(size)).context("the peer's memory")?;
         side.target.region().store(size as usize - 1, 0)?;
         let with_imm = size > mtu;
-        let (start, cpu_before, pauses) = (Instant::now(), cpu_time(), Pauses::default());
-        let mut player =
-            Self { side, size, local, remote, with_imm, arrived: 0, idle, start, cpu_before, pauses };
+        let start = Instant::now();
+        let mut player = Self {
+            side,
+            size,
+            local,
+            remote,
+            with_imm,
+            arrived: 0,
+            idle,
+            start,
+            cpu_before: cpu_time(),
+            pauses: Pauses::default(),
+            asked: start,
+            polls: 0,
+        };
         if with_imm {
             while player.side.qps.first().is_some_and(|qp| qp.recvs_outstanding() < RECEIVES) {
                 player.expect_one()?;
@@ -93,7 +109,7 @@ impl<'a> Player<'a> {
     }
 
     /// Sends this round's message.
-    pub(crate) fn send(&mut self, round: u64) -> Result<()> {
+    pub(crate) fn send(&mut self, round: u64, go_on: GoOn<'_>) -> Result<()> {
         self.side.source.region().store(self.size as usize - 1, Self::marker(round))?;
         let op = if self.with_imm { SendOp::WriteWithImm(round as u32) } else { SendOp::Write };
         let wr = SendWr { wr_id: round, op, local: self.local, remote: self.remote, signaled: true };
@@ -103,7 +119,8 @@ impl<'a> Player<'a> {
                 Ok(()) => return Ok(()),
                 // Acknowledgements of earlier rounds are still to come.
                 Err(PostError::QueueFull { .. }) => {
-                    self.poll()?;
+                    let has_slept = self.poll()?;
+                    self.look(round, has_slept, go_on)?;
                 }
                 Err(error) => return Err(error.into()),
             }
@@ -144,7 +161,8 @@ impl<'a> Player<'a> {
 
     /// Waits for the peer's message of this round.
     pub(crate) fn wait(&mut self, round: u64, go_on: GoOn<'_>) -> Result<()> {
-        let mut polls = 0;
+        // A short wait does without the clock.
+        self.polls = 0;
         loop {
             let has_slept = self.poll()?;
             let there = if self.with_imm {
@@ -155,39 +173,54 @@ impl<'a> Player<'a> {
             if there {
                 return Ok(());
             }
-            polls = after(polls, has_slept);
-            if polls % CLOCK_POLLS == 0 {
-                self.pauses.look(self.start.elapsed());
-            }
-            if polls % LOOK_POLLS == 0 {
-                go_on()?;
-            }
+            self.look(round, has_slept, go_on)?;
         }
     }
 
-    /// Looks at the clock at the start of a round; those before are the warm-up's and forgotten with its pauses.
-    fn begin(&mut self, round: u64) -> Instant {
+    /// Looks at the clock every few polls, and asks whether to go on when it is time.
+    fn look(&mut self, round: u64, has_slept: bool, go_on: GoOn<'_>) -> Result<()> {
+        self.polls = after(self.polls, has_slept);
+        if !self.polls.is_multiple_of(CLOCK_POLLS) {
+            return Ok(());
+        }
         let now = Instant::now();
+        self.pauses.look(now.saturating_duration_since(self.start));
+        self.ask(now, round, go_on)
+    }
+
+    fn ask(&mut self, now: Instant, round: u64, go_on: GoOn<'_>) -> Result<()> {
+        if now.saturating_duration_since(self.asked) < LOOK_INTERVAL {
+            return Ok(());
+        }
+        self.asked = now;
+        go_on(round)
+    }
+
+    /// Looks at the clock at the start of a round, and asks whether to go on when it is time. What was before the first round that
+    /// counts is the warm-up's and forgotten with its pauses.
+    fn begin(&mut self, round: u64, go_on: GoOn<'_>) -> Result<Instant> {
+        let mut now = Instant::now();
+        if now.saturating_duration_since(self.asked) >= LOOK_INTERVAL {
+            self.ask(now, round, go_on)?;
+            now = Instant::now();
+        }
         if round == WARM_UP {
             (self.start, self.cpu_before, self.pauses) = (now, cpu_time(), Pauses::default());
         }
         self.pauses.look(now.saturating_duration_since(self.start));
-        now
+        Ok(now)
     }
 
     /// Sends first and measures half of each round trip.
     pub(crate) fn lead(&mut self, rounds: u64, go_on: GoOn<'_>) -> Result<Led> {
         let mut histogram = Histogram::new_with_bounds(1, LONGEST_NS, 3)?;
         for round in 0..WARM_UP + rounds {
-            let start = self.begin(round);
-            self.send(round)?;
+            let start = self.begin(round, go_on)?;
+            self.send(round, go_on)?;
             self.wait(round, go_on)?;
             let half_ns = start.elapsed().as_nanos() as u64 / 2;
             if round >= WARM_UP {
                 histogram.saturating_record(half_ns.max(1));
-            }
-            if round % 4096 == 0 {
-                go_on()?;
             }
         }
         let elapsed = self.start.elapsed();
@@ -200,22 +233,19 @@ impl<'a> Player<'a> {
     pub(crate) fn follow(&mut self, rounds: u64, go_on: GoOn<'_>) -> Result<Duration> {
         for round in 0..WARM_UP + rounds {
             self.wait(round, go_on)?;
-            self.send(round)?;
+            self.send(round, go_on)?;
             // Behind the answer: nobody waits for this look at the clock.
-            self.begin(round);
+            self.begin(round, go_on)?;
         }
         Ok(self.pauses.longest())
     }
 
     /// Polls until everything sent has been acknowledged.
     pub(crate) fn drain(&mut self, go_on: GoOn<'_>) -> Result<()> {
-        let mut polls = 0;
         while self.side.qps.first().is_some_and(|qp| qp.sends_outstanding() > 0) {
             let work = self.side.context.poll();
-            polls = after(polls, self.see(work)?);
-            if polls % LOOK_POLLS == 0 {
-                go_on()?;
-            }
+            let has_slept = self.see(work)?;
+            self.look(u64::MAX, has_slept, go_on)?;
         }
         Ok(())
     }

@@ -1,18 +1,19 @@
 //! The client: decides what is run, and measures.
 
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result, anyhow, bail};
+use anyhow::{Context as _, Error, Result, anyhow, bail};
 use serde_json::{Value as Json, json};
-use spindrift::verbs::exchange::{Channel, RemoteMr};
+use spindrift::verbs::exchange::Channel;
 
-use super::plan::{Kind, Message, Plan, TOOL, VERSION, VERSION_WITH_PUMP};
-use super::pump::{Sending, first_address};
-use super::site::tell_without_path;
-use super::{Session, pretty, sample, tell_unused_planes, while_polling, with_peer};
+use super::peer::{Peer, Role};
+use super::plan::{Kind, Message, Plan, TOOL, VERSION};
+use super::pump::Sending;
+use super::{Connected, Session, sample};
 use crate::bench::layout::Layout;
 use crate::bench::options::Amount;
-use crate::bench::pin::Cores;
 use crate::bench::pingpong::Player;
 use crate::bench::report::{
     BandwidthRow, Columns, LatencyRow, Progress, PumpCells, counters_json, counters_table, faults_line,
@@ -23,10 +24,9 @@ use crate::bench::side::{InUse, Side};
 use crate::bench::writer::{Measured, Watch, Writer};
 use crate::bench::yardstick::{Cut, Yardstick};
 use crate::output::{say, tell, told};
-use crate::stop::Stop;
 
-/// How often the server hears that the client lives.
-const ALIVE_INTERVAL: Duration = Duration::from_millis(500);
+/// How often an attempt to connect looks whether the user wants an end.
+const CONNECT_CHECK: Duration = Duration::from_millis(50);
 
 pub(super) fn run(session: &Session, server: &str) -> Result<()> {
     let mut rows = Rows::default();
@@ -41,13 +41,34 @@ pub(super) fn run(session: &Session, server: &str) -> Result<()> {
     };
     let result = client.measure_all(&mut rows);
     if let Err(error) = &result {
-        // The server may be gone; then there is nobody to tell.
-        let _ = client.channel.send(&Message::Abort { reason: told(error) });
+        client.peer.abort(error);
     }
-    let sampled = client.sampler.as_mut().map_or(Ok(()), Sampler::finish);
-    let result = result.and(sampled).and_then(|()| client.side.finish_capture());
+    let sampled = client.connected.sampler.as_mut().map_or(Ok(()), Sampler::finish);
+    let result = result.and(sampled).and_then(|()| client.connected.side.finish_capture());
     client.report(&rows, result.as_ref().err());
     result
+}
+
+/// Connects, unless the user wants an end. Neither the look-up of a name nor the connection can be interrupted: they have a
+/// thread that is left behind.
+fn connect(session: &Session, server: &str) -> Result<Peer> {
+    let (send, connected) = mpsc::channel();
+    let (address, timeout) = ((server.to_owned(), session.tcp_port), session.timeout);
+    thread::spawn(move || {
+        let (name, port) = address;
+        // Nobody waits for it any more after Ctrl-C.
+        let _ = send.send(Channel::connect((name.as_str(), port), timeout));
+    });
+    loop {
+        match connected.recv_timeout(CONNECT_CHECK) {
+            Ok(channel) => {
+                let channel = channel.with_context(|| format!("server {server}"))?;
+                return Ok(Peer::new(channel, Role::Client, Some(server), timeout, &session.stop));
+            }
+            Err(RecvTimeoutError::Timeout) => session.stop.check()?,
+            Err(RecvTimeoutError::Disconnected) => bail!("the thread that connects panicked"),
+        }
+    }
 }
 
 #[derive(Default)]
@@ -58,16 +79,12 @@ struct Rows {
 
 struct Client<'a> {
     session: &'a Session,
-    channel: Channel,
-    side: Side,
-    remote: RemoteMr,
+    peer: Peer,
+    connected: Connected,
     plan: Plan,
     layouts: Vec<Layout>,
-    peer: String,
-    cores: Cores,
     /// The pump beside each row, if one was asked for.
     pump: Option<Sending>,
-    sampler: Option<Sampler>,
 }
 
 impl<'a> Client<'a> {
@@ -75,7 +92,7 @@ impl<'a> Client<'a> {
         let settings = &session.settings;
         let plan = Plan {
             tool: TOOL.to_owned(),
-            version: if session.with_pump { VERSION_WITH_PUMP } else { VERSION },
+            version: VERSION,
             kind: session.kind,
             queue_pairs: settings.qps,
             tx_depth: settings.tx_depth,
@@ -85,37 +102,28 @@ impl<'a> Client<'a> {
             with_pump: session.with_pump,
         };
         let layouts = plan.layouts().map_err(|reason| anyhow!(reason))?;
-        let mut channel = Channel::connect((server, session.tcp_port), session.timeout)
-            .map_err(|error| with_peer(error, "server", server))?;
-        let peer = format!("{server} ({})", pretty(channel.peer()));
-        let named = |error| with_peer(error, "server", &peer);
-        channel.send(&plan).map_err(named)?;
-        match channel.receive().map_err(named)? {
+        let mut peer = connect(session, server)?;
+        let connected =
+            Self::set_up(session, &plan, &layouts, &mut peer).inspect_err(|error| peer.abort(error))?;
+        let pump = session.with_pump.then(|| {
+            let [local, remote] = connected.addresses;
+            Sending { local, remote, payload: connected.side.in_use.mtu as usize, gso: settings.gso }
+        });
+        Ok(Self { session, peer, connected, plan, layouts, pump })
+    }
+
+    fn set_up(session: &Session, plan: &Plan, layouts: &[Layout], peer: &mut Peer) -> Result<Connected> {
+        peer.send_plan(plan)?;
+        match peer.receive()? {
             Message::Accept => {}
-            Message::Refuse { reason } if session.with_pump && reason.contains("version") => bail!(
-                "the server {peer} refused: {reason}; if it is older, update it, or run without --with-pump"
-            ),
-            Message::Refuse { reason } => bail!("the server {peer} refused: {reason}"),
-            other => bail!("the server {peer} sent \"{}\" when \"accept\" was due", other.name()),
+            Message::Refuse { reason } => bail!("the {} refused: {reason}", peer.name()),
+            other => return Err(peer.unexpected(&other, "accept")),
         }
-        let nic = session.open_nic(&channel)?;
+        let nic = session.open_nic(peer)?;
         let memory = layouts.iter().map(Layout::memory).max().unwrap_or_default();
-        let mut side = Side::open(settings, nic, memory, 0)?;
-        let offer = side.offer()?;
-        let theirs = channel.agree(&offer, |_, agreed| side.establish(agreed)).map_err(named)?;
-        tell_unused_planes("server", &peer, &offer, &theirs);
-        tell_without_path(settings, "server", &peer, &theirs);
-        let remote = *theirs.memory.first().with_context(|| format!("the server {peer} offers no memory"))?;
-        let cores = Cores::any(settings.lanes, session.share_cores, settings.wait);
-        cores.check(&side.context)?;
-        let pump = if session.with_pump {
-            let (local, remote) = (first_address(&offer)?, first_address(&theirs)?);
-            Some(Sending { local, remote, payload: side.in_use.mtu as usize, gso: settings.gso })
-        } else {
-            None
-        };
-        let sampler = session.sampler(&side)?;
-        Ok(Self { session, channel, side, remote, plan, layouts, peer, cores, pump, sampler })
+        let side = Side::open(&session.settings, nic, memory, 0)?;
+        peer.send(&Message::Ready)?;
+        Connected::new(session, &session.settings, peer, side)
     }
 
     fn measure_all(&mut self, rows: &mut Rows) -> Result<()> {
@@ -124,8 +132,8 @@ impl<'a> Client<'a> {
             say(&format!(
                 "spindrift {} to {}: {}",
                 kind.name(),
-                self.peer,
-                settings_lines(settings, &self.side.in_use)
+                self.peer.address(),
+                settings_lines(settings, &self.connected.side.in_use)
             ));
             let columns = if self.pump.is_some() { Columns::Pump } else { Columns::Usual };
             say(&if kind == Kind::WriteBw { BandwidthRow::head(columns) } else { LatencyRow::head() });
@@ -139,7 +147,7 @@ impl<'a> Client<'a> {
                     self.show(&row.line());
                     rows.bandwidth.push(row);
                     if !verified {
-                        bail!("the memory of the server {} does not hold what was written", self.peer);
+                        bail!("the memory of the {} does not hold what was written", self.peer.name());
                     }
                 }
                 Kind::WriteLat => {
@@ -149,7 +157,7 @@ impl<'a> Client<'a> {
                 }
             }
         }
-        self.send(&Message::Finish)
+        self.peer.finish()
     }
 
     fn show(&self, line: &str) {
@@ -158,56 +166,43 @@ impl<'a> Client<'a> {
         }
     }
 
-    fn send(&mut self, message: &Message) -> Result<()> {
-        self.channel.send(message).map_err(|error| with_peer(error, "server", &self.peer))
-    }
-
     fn receive(&mut self) -> Result<Message> {
-        let channel = &mut self.channel;
-        let received = while_polling(&self.side.context, &self.cores, || channel.receive(), &mut |now| {
-            sample(&mut self.sampler, now);
-        })?;
-        received.map_err(|error| with_peer(error, "server", &self.peer))
+        self.connected.receive(&mut self.peer)
     }
 
     fn begin(&mut self, index: usize) -> Result<Layout> {
         let layout = *self.layouts.get(index).context("no such size")?;
-        let pattern = layout.pattern(self.plan.seed);
-        self.side.source.write_at(0, &pattern)?;
-        self.send(&Message::Begin { index })?;
+        layout.fill(self.connected.side.source.region(), self.plan.seed, &mut || self.peer.tick(0))?;
+        self.peer.send(&Message::Begin { index })?;
         match self.receive()? {
             Message::Ready => Ok(layout),
-            other => bail!("the server {} sent \"{}\" when \"ready\" was due", self.peer, other.name()),
+            other => Err(self.peer.unexpected(&other, "ready")),
         }
     }
 
     fn verdict(&mut self, writes: Vec<u64>, measured: u64) -> Result<bool> {
-        self.send(&Message::Done { writes, measured })?;
+        self.peer.send(&Message::Done { writes, measured })?;
         match self.receive()? {
             Message::Verdict { verified, reason } => {
                 if let Some(reason) = reason {
-                    tell(format_args!("spindrift: the server {} says: {reason}", self.peer));
+                    tell(format_args!("spindrift: the {} says: {reason}", self.peer.name()));
                 }
                 Ok(verified)
             }
-            other => bail!("the server {} sent \"{}\" instead of its verdict", self.peer, other.name()),
+            other => Err(self.peer.unexpected(&other, "verdict")),
         }
     }
 
     fn bandwidth(&mut self, index: usize) -> Result<BandwidthRow> {
         let layout = self.begin(index)?;
         let settings = &self.session.settings;
+        let Connected { side, remote, cores, sampler, .. } = &mut self.connected;
         let mut watch = RemoteWatch {
-            life: Life {
-                channel: &mut self.channel,
-                peer: &self.peer,
-                stop: &self.session.stop,
-                last: Instant::now(),
-            },
+            peer: &mut self.peer,
             progress: Progress::new(layout.size.into(), settings.amount),
             amount: settings.amount,
             before: Measured::default(),
-            sampler: &mut self.sampler,
+            sampler,
         };
         let pump = self.pump;
         let mut cut = Cut::of(settings.amount);
@@ -216,29 +211,24 @@ impl<'a> Client<'a> {
         }
         let mut beside = Yardstick::default();
         let mut slice = |watch: &mut RemoteWatch<'_>| {
-            let Some(pump) = pump else { return Ok(()) };
-            let Life { channel, peer, stop, .. } = &mut watch.life;
-            beside.slices.push(pump.slice(channel, peer, cut.slice, stop.flag())?);
-            stop.check()
-        };
-        let mut writer = Writer::new(&mut self.side, layout, self.remote, settings.tx_depth, &self.cores)?;
-        let peer = &self.peer;
-        let blame = |error: anyhow::Error| {
-            if error.is::<crate::stop::Interrupted>() {
-                error
-            } else {
-                error.context(format!("run with the server {peer}"))
+            if let Some(pump) = pump {
+                beside.slices.push(pump.slice(watch.peer, cut.slice)?);
             }
+            Ok::<_, Error>(())
         };
+        let mut writer = Writer::new(side, layout, *remote, settings.tx_depth, cores)?;
         let warm_up = layout.slots * layout.qps as u64;
         // The server compares its memory when all is done.
         let unchecked = |_, _| Ok(());
-        writer.run(Amount::Iterations(warm_up), &mut watch, &unchecked).map_err(blame)?;
+        let mut write = |amount, watch: &mut RemoteWatch<'_>| {
+            writer.run(amount, watch, &unchecked).map_err(|error| watch.peer.blame(error))
+        };
+        write(Amount::Iterations(warm_up), &mut watch)?;
         slice(&mut watch)?;
         let mut measured = Measured::default();
         while let Some(piece) = cut.next(settings.amount, measured.elapsed) {
             watch.before = measured;
-            measured = measured.and(writer.run(piece, &mut watch, &unchecked).map_err(blame)?);
+            measured = measured.and(write(piece, &mut watch)?);
             slice(&mut watch)?;
         }
         let writes = writer.writes();
@@ -252,17 +242,17 @@ impl<'a> Client<'a> {
 
     fn latency(&mut self, index: usize) -> Result<LatencyRow> {
         let layout = self.begin(index)?;
-        let (mtu, rounds) = (self.side.in_use.mtu, self.plan.rounds);
-        let mut life = Life {
-            channel: &mut self.channel,
-            peer: &self.peer,
-            stop: &self.session.stop,
-            last: Instant::now(),
-        };
-        let mut go_on = || life.tick(0);
-        let mut player = Player::new(&mut self.side, layout.size, self.remote, mtu, self.cores.idle())?;
-        let led = player.lead(rounds, &mut go_on)?;
-        player.drain(&mut go_on)?;
+        let rounds = self.plan.rounds;
+        let Connected { side, remote, cores, .. } = &mut self.connected;
+        let mtu = side.in_use.mtu;
+        let mut player = Player::new(side, layout.size, *remote, mtu, cores.idle())?;
+        let peer = &mut self.peer;
+        let mut go_on = |round| peer.tick(round);
+        let led = player.lead(rounds, &mut go_on).and_then(|led| {
+            player.drain(&mut go_on)?;
+            Ok(led)
+        });
+        let led = led.map_err(|error| self.peer.blame(error))?;
         self.verdict(Vec::new(), rounds)?;
         let row = LatencyRow::new(layout.size, &led);
         row.warn_of_pause(&led);
@@ -272,10 +262,10 @@ impl<'a> Client<'a> {
     fn report(&self, rows: &Rows, error: Option<&anyhow::Error>) {
         let settings = &self.session.settings;
         if settings.json {
-            say(&object(self.session, &self.peer, Some(self), rows, error).to_string());
+            say(&object(self.session, self.peer.address(), Some(self), rows, error).to_string());
             return;
         }
-        let counted = self.side.counted();
+        let counted = self.connected.side.counted();
         if settings.fault.is_some() {
             say(&faults_line("client", &counted));
         }
@@ -294,15 +284,15 @@ fn object(
     rows: &Rows,
     error: Option<&anyhow::Error>,
 ) -> Json {
-    let in_use =
-        client.map_or_else(|| InUse::of_nobody(&session.settings), |client| client.side.in_use.clone());
+    let in_use = client
+        .map_or_else(|| InUse::of_nobody(&session.settings), |client| client.connected.side.in_use.clone());
     let mut object = json!({
         "command": session.kind.name(),
         "version": env!("CARGO_PKG_VERSION"),
         "role": "client",
         "server": server,
         "settings": settings_json(&session.settings, &in_use),
-        "counters": client.map(|client| counters_json(&client.side.counted())),
+        "counters": client.map(|client| counters_json(&client.connected.side.counted())),
         "error": error.map(told),
     });
     let rows = match session.kind {
@@ -315,32 +305,8 @@ fn object(
     object
 }
 
-/// Tells the server that this side lives, and notices when the server does not.
-struct Life<'a> {
-    channel: &'a mut Channel,
-    peer: &'a str,
-    stop: &'a Stop,
-    last: Instant,
-}
-
-impl Life<'_> {
-    fn tick(&mut self, done: u64) -> Result<()> {
-        self.stop.check()?;
-        if self.channel.peer_is_gone() {
-            bail!("the server {} went away (it ended, was interrupted, or crashed)", self.peer);
-        }
-        if self.last.elapsed() >= ALIVE_INTERVAL {
-            self.last = Instant::now();
-            self.channel
-                .send(&Message::Alive { done })
-                .map_err(|error| with_peer(error, "server", self.peer))?;
-        }
-        Ok(())
-    }
-}
-
 struct RemoteWatch<'a> {
-    life: Life<'a>,
+    peer: &'a mut Peer,
     progress: Progress,
     amount: Amount,
     /// The pieces of the run that are over.
@@ -352,7 +318,7 @@ impl Watch for RemoteWatch<'_> {
     fn tick(&mut self, done: u64, elapsed: Duration) -> Result<()> {
         let before = &self.before;
         self.progress.set(self.amount, before.iterations + done, before.elapsed + elapsed);
-        self.life.tick(before.iterations + done)
+        self.peer.tick(before.iterations + done)
     }
 
     fn look(&mut self, now: Instant) {

@@ -2,6 +2,7 @@
 
 mod client;
 mod door;
+mod peer;
 mod plan;
 mod port;
 mod pump;
@@ -15,10 +16,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result, anyhow};
+use anyhow::{Context as _, Result};
 use clap::{ArgAction, Args};
-use spindrift::verbs::Context;
-use spindrift::verbs::exchange::{Channel, ExchangeError, Offer};
+use spindrift::verbs::exchange::{Offer, RemoteMr};
 use spindrift::wire::UDP_PORT_MRC;
 use spindrift_pmd::udp::local_addresses;
 
@@ -41,9 +41,11 @@ use crate::units::parse_duration;
 use crate::usage::usage;
 use crate::verbose::Verbosity;
 
-use self::plan::Kind;
+use self::peer::{LOOK_INTERVAL, Peer};
+use self::plan::{Kind, Message};
 use self::port::{PortArg, Ports};
-use self::site::Wanted;
+use self::pump::first_address;
+use self::site::{Wanted, tell_without_path};
 
 /// TCP port of the set-up exchange, the one of perftest.
 const TCP_PORT: u16 = 18_515;
@@ -325,8 +327,8 @@ fn address_of_index(index: usize) -> Result<IpAddr> {
 
 impl Session {
     /// This side's ports, once it is known who the peer is.
-    fn open_nic(&self, channel: &Channel) -> Result<Nic> {
-        let towards = address_towards(channel.peer());
+    fn open_nic(&self, peer: &Peer) -> Result<Nic> {
+        let towards = peer.address_towards();
         let local = match self.settings.local() {
             Some(places) => resolve(&self.local_name, places, towards.ok())?,
             None => vec![Local::of_address(towards?)?],
@@ -411,54 +413,76 @@ fn pretty(address: &str) -> String {
     )
 }
 
-/// Does something that blocks, such as waiting for the peer's message, while the lanes go on, each on a thread of its own. `look`
-/// is called now and then.
-fn while_polling<R: Send>(
-    context: &Context,
-    cores: &Cores,
-    blocking: impl FnOnce() -> R + Send,
-    look: &mut dyn FnMut(Instant),
-) -> Result<R> {
-    let over = AtomicBool::new(false);
-    let drive = |lane: usize, over: &mut dyn FnMut() -> bool| {
-        while !over() {
+/// What both sides have once their queue pairs are up.
+struct Connected {
+    side: Side,
+    /// The peer's memory.
+    remote: RemoteMr,
+    /// Of the first plane: this side's address and the peer's.
+    addresses: [IpAddr; 2],
+    cores: Cores,
+    sampler: Option<Sampler>,
+}
+
+impl Connected {
+    /// Brings the queue pairs up.
+    fn new(session: &Session, settings: &Settings, peer: &mut Peer, mut side: Side) -> Result<Self> {
+        let offer = side.offer()?;
+        let theirs = peer.agree(&mut side, &offer)?;
+        tell_unused_planes(peer.name(), &offer, &theirs);
+        tell_without_path(settings, peer.name(), &theirs);
+        let remote =
+            *theirs.memory.first().with_context(|| format!("the {} offers no memory", peer.name()))?;
+        let addresses = [first_address(&offer)?, first_address(&theirs)?];
+        let cores = Cores::any(settings.lanes, session.share_cores, settings.wait);
+        cores.check(&side.context)?;
+        let sampler = session.sampler(&side)?;
+        Ok(Self { side, remote, addresses, cores, sampler })
+    }
+
+    /// Waits for the peer's next message while the lanes go on, each but the first on a thread of its own.
+    fn receive(&mut self, peer: &mut Peer) -> Result<Message> {
+        let Self { side: Side { context, .. }, cores, sampler, .. } = self;
+        let over = AtomicBool::new(false);
+        let turn = |lane: usize| {
             if context.poll_lane(lane) == 0 {
                 cores.rest(context, lane);
             }
-        }
-    };
-    thread::scope(|scope| {
-        let _over = SetOnDrop(&over);
-        let waiting = scope.spawn(blocking);
-        for lane in 1..context.lanes() {
-            let (drive, over) = (&drive, &over);
-            scope.spawn(move || drive(lane, &mut || over.load(Ordering::Relaxed)));
-        }
-        drive(0, &mut || {
-            look(Instant::now());
-            waiting.is_finished()
-        });
-        waiting.join().map_err(|_| anyhow!("a thread panicked"))
-    })
-}
-
-/// An error of the set-up connection, naming the peer.
-fn with_peer(error: ExchangeError, role: &str, peer: &str) -> anyhow::Error {
-    match error {
-        ExchangeError::Closed => {
-            anyhow!("the {role} {peer} went away (it ended, was interrupted, or crashed)")
-        }
-        other => anyhow::Error::new(other).context(format!("{role} {peer}")),
+        };
+        let mut arrived = || context.query_ports().iter().map(|port| port.counters.rx_frames).sum();
+        thread::scope(|scope| {
+            let _over = SetOnDrop(&over);
+            for lane in 1..context.lanes() {
+                let (turn, over) = (&turn, &over);
+                scope.spawn(move || {
+                    while !over.load(Ordering::Relaxed) {
+                        turn(lane);
+                    }
+                });
+            }
+            let mut next_look = Instant::now();
+            loop {
+                let now = Instant::now();
+                sample(sampler, now);
+                if now >= next_look {
+                    if let Some(message) = peer.look(&mut arrived)? {
+                        return Ok(message);
+                    }
+                    next_look = now + LOOK_INTERVAL;
+                }
+                turn(0);
+            }
+        })
     }
 }
 
 /// Says so when one side has more planes than the other: the last ones carry nothing.
-fn tell_unused_planes(role: &str, peer: &str, ours: &Offer, theirs: &Offer) {
+fn tell_unused_planes(peer: &str, ours: &Offer, theirs: &Offer) {
     let ports = |offer: &Offer| offer.qps.first().map_or(0, |qp| qp.ports.len());
     let (ours, theirs) = (ports(ours), ports(theirs));
     if ours != theirs {
         tell(format_args!(
-            "spindrift: this side has {ours} planes, the {role} {peer} {theirs}: the first {} are used",
+            "spindrift: this side has {ours} planes, the {peer} {theirs}: the first {} are used",
             ours.min(theirs)
         ));
     }

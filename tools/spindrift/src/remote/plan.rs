@@ -7,10 +7,8 @@ use crate::bench::layout::Layout;
 
 /// Names these messages.
 pub(super) const TOOL: &str = "spindrift-benchmark";
-/// Version of these messages.
-pub(super) const VERSION: u32 = 1;
-/// The version of a run with a pump, which servers of the other one do not know.
-pub(super) const VERSION_WITH_PUMP: u32 = 2;
+/// Version of these messages. Before 3 only clients sent signs of life.
+pub(super) const VERSION: u32 = 3;
 /// Most sizes of a run.
 const SIZES_MAX: usize = 64;
 
@@ -44,7 +42,7 @@ pub(super) struct Plan {
     pub(super) rounds: u64,
     pub(super) seed: u64,
     /// The client will ask for slices of the raw pump.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    #[serde(default)]
     pub(super) with_pump: bool,
 }
 
@@ -53,10 +51,9 @@ impl Plan {
     /// other fields.
     pub(super) fn read(message: Json) -> Result<Self, String> {
         let text = |name: &str| message.get(name).map_or_else(|| "none".to_owned(), Json::to_string);
-        let known = [VERSION, VERSION_WITH_PUMP].map(|version| Some(Json::from(version)));
-        if message.get("tool") != Some(&TOOL.into()) || !known.contains(&message.get("version").cloned()) {
+        if message.get("tool") != Some(&TOOL.into()) || message.get("version") != Some(&VERSION.into()) {
             return Err(printable(&format!(
-                "the server speaks {TOOL} version {VERSION} or {VERSION_WITH_PUMP}, the client {:.40} version {:.20}",
+                "the server speaks {TOOL} version {VERSION}, the client {:.40} version {:.20}; use the same spindrift on both sides",
                 text("tool"),
                 text("version")
             )));
@@ -120,10 +117,10 @@ pub(super) enum Message {
     },
     /// Client: get ready for this size.
     Begin { index: usize },
-    /// Server: ready.
+    /// Client: its ports and memory are there. Server: memory is ready for this size.
     Ready,
-    /// Client: still running.
-    Alive { done: u64 },
+    /// Either: it lives.
+    Alive,
     /// Client: get ready to receive a slice of the raw pump, packets with so many bytes of payload.
     Pump { payload_bytes: usize },
     /// Server: ready, on this UDP port of the first plane's address.
@@ -142,11 +139,6 @@ pub(super) enum Message {
     },
     /// Client: the end.
     Finish,
-    /// Client: it cannot go on.
-    Abort {
-        #[serde(deserialize_with = "printable_text")]
-        reason: String,
-    },
 }
 
 impl Message {
@@ -157,7 +149,7 @@ impl Message {
             Self::Refuse { .. } => "refuse",
             Self::Begin { .. } => "begin",
             Self::Ready => "ready",
-            Self::Alive { .. } => "alive",
+            Self::Alive => "alive",
             Self::Pump { .. } => "pump",
             Self::PumpReady { .. } => "pump-ready",
             Self::PumpSent => "pump-sent",
@@ -165,7 +157,6 @@ impl Message {
             Self::Done { .. } => "done",
             Self::Verdict { .. } => "verdict",
             Self::Finish => "finish",
-            Self::Abort { .. } => "abort",
         }
     }
 }
@@ -179,11 +170,10 @@ mod tests {
     fn what_a_peer_says_cannot_steer_a_terminal() {
         for message in [
             r#"{"type":"refuse","reason":"no\u001b[2J\nroom\u009b"}"#,
-            r#"{"type":"abort","reason":"no\u001b[2J\nroom\u009b"}"#,
             r#"{"type":"verdict","verified":false,"reason":"no\u001b[2J\nroom\u009b"}"#,
         ] {
             let said = match serde_json::from_str(message).unwrap() {
-                Message::Refuse { reason } | Message::Abort { reason } => reason,
+                Message::Refuse { reason } => reason,
                 Message::Verdict { reason, .. } => reason.unwrap(),
                 other => panic!("{other:?}"),
             };

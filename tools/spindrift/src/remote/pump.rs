@@ -6,12 +6,13 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, anyhow, bail};
-use spindrift::verbs::exchange::{Channel, Offer};
+use spindrift::verbs::exchange::Offer;
 use spindrift_pmd::pump::{PumpConfig, PumpStats, Receiver, send};
 use spindrift_pmd::udp::Offload;
 
+use super::peer::Peer;
 use super::plan::Message;
-use super::with_peer;
+
 use crate::stop::SetOnDrop;
 
 /// Largest payload of a packet, as for the transport.
@@ -36,18 +37,11 @@ pub(super) struct Sending {
 
 impl Sending {
     /// Sends for that long, and returns what came, in Gb/s.
-    pub(super) fn slice(
-        &self,
-        channel: &mut Channel,
-        peer: &str,
-        duration: Duration,
-        stop: &AtomicBool,
-    ) -> Result<f64> {
-        let named = |error| with_peer(error, "server", peer);
-        channel.send(&Message::Pump { payload_bytes: self.payload }).map_err(named)?;
-        let port = match channel.receive().map_err(named)? {
+    pub(super) fn slice(&self, peer: &mut Peer, duration: Duration) -> Result<f64> {
+        peer.send(&Message::Pump { payload_bytes: self.payload })?;
+        let port = match peer.receive()? {
             Message::PumpReady { port } => port,
-            other => bail!("the server {peer} sent \"{}\" when \"pump-ready\" was due", other.name()),
+            other => return Err(peer.unexpected(&other, "pump-ready")),
         };
         let config = PumpConfig {
             local: self.local,
@@ -58,13 +52,14 @@ impl Sending {
             gso: if self.gso { Offload::Auto } else { Offload::Off },
             ..PumpConfig::default()
         };
-        let sent = send(&config, stop).context("the pump beside the run")?;
-        channel.send(&Message::PumpSent).map_err(named)?;
-        let (payload_bytes, elapsed_ns) = match channel.receive().map_err(named)? {
+        let sent = send(&config, peer.stop().flag()).context("the pump beside the run")?;
+        peer.stop().check()?;
+        peer.send(&Message::PumpSent)?;
+        let (payload_bytes, elapsed_ns) = match peer.receive()? {
             Message::Pumped { payload_bytes, elapsed_ns } => (payload_bytes, elapsed_ns),
-            other => bail!("the server {peer} sent \"{}\" when \"pumped\" was due", other.name()),
+            other => return Err(peer.unexpected(&other, "pumped")),
         };
-        if payload_bytes == 0 && !stop.load(Ordering::Relaxed) {
+        if payload_bytes == 0 {
             bail!(
                 "--with-pump: nothing came from {} to {} UDP port {port} ({} packets sent, {} refused); does a firewall take it? Run without --with-pump",
                 self.local,
@@ -79,32 +74,26 @@ impl Sending {
 }
 
 /// The server's end: receives a slice on `local`. The lanes stand still meanwhile, as the client's do.
-pub(super) fn receive_slice(
-    channel: &mut Channel,
-    peer: &str,
-    local: IpAddr,
-    payload: usize,
-) -> Result<PumpStats> {
-    let named = |error| with_peer(error, "client", peer);
+pub(super) fn receive_slice(peer: &mut Peer, local: IpAddr, payload: usize) -> Result<PumpStats> {
     if !(1..=PAYLOAD_MAX).contains(&payload) {
-        bail!("the client {peer} wants to pump packets of {payload} bytes; 1 to {PAYLOAD_MAX} can be used");
+        let peer = peer.name();
+        bail!("the {peer} wants to pump packets of {payload} bytes; 1 to {PAYLOAD_MAX} can be used");
     }
     let config = PumpConfig { local, port: 0, payload, duration: SLICE_MAX, ..PumpConfig::default() };
     let receiver = Receiver::open(&config).context("the pump beside the run")?;
-    channel.send(&Message::PumpReady { port: receiver.port() }).map_err(named)?;
+    peer.send(&Message::PumpReady { port: receiver.port() })?;
     let [stop, over] = [const { AtomicBool::new(false) }; 2];
     let stats = thread::scope(|scope| {
-        let _over = SetOnDrop(&over);
+        let _stop = SetOnDrop(&stop);
         let receiving = scope.spawn(|| receiver.run_beside(&stop, &over));
-        match channel.receive().map_err(named)? {
+        match peer.receive()? {
             Message::PumpSent => {}
-            Message::Abort { reason } => bail!("the client {peer} gave up: {reason}"),
-            other => bail!("the client {peer} sent \"{}\" when \"pump-sent\" was due", other.name()),
+            other => return Err(peer.unexpected(&other, "pump-sent")),
         }
         over.store(true, Ordering::Release);
         receiving.join().map_err(|_| anyhow!("the pump's thread panicked"))
     })?;
     let elapsed_ns = u64::try_from(stats.elapsed.as_nanos()).unwrap_or(u64::MAX);
-    channel.send(&Message::Pumped { payload_bytes: stats.payload_bytes, elapsed_ns }).map_err(named)?;
+    peer.send(&Message::Pumped { payload_bytes: stats.payload_bytes, elapsed_ns })?;
     Ok(stats)
 }

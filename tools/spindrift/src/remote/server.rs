@@ -1,20 +1,18 @@
 //! The server: offers memory, and says in the end whether it holds what was written.
 
-use std::net::IpAddr;
-
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, anyhow, bail};
 use serde::Serialize;
 use serde_json::json;
-use spindrift::verbs::exchange::{Channel, RemoteMr};
+use spindrift::verbs::exchange::Channel;
 
 use super::door::Door;
+use super::peer::{Peer, Role};
 use super::plan::{Kind, Message, Plan};
-use super::pump::{first_address, receive_slice};
-use super::site::tell_without_path;
-use super::{Session, pretty, sample, tell_unused_planes, while_polling, with_peer};
+use super::pump::receive_slice;
+use super::{Connected, Session};
 use crate::bench::layout::Layout;
 use crate::bench::options::Settings;
-use crate::bench::pin::{Cores, cpu_time};
+use crate::bench::pin::cpu_time;
 use crate::bench::pingpong::Player;
 use crate::bench::report::{counters_json, counters_table, faults_line, settings_json, settings_lines};
 use crate::bench::samples::Sampler;
@@ -55,9 +53,10 @@ fn serve_next(session: &Session, door: &mut Door) -> Result<()> {
     let mut server = None;
     let result = serve(session, door, &mut server, &mut rows);
     let settings = server.as_ref().map_or(&session.settings, |server| &server.settings);
-    let counted = server.as_ref().map(|server| server.side.counted());
-    let in_use =
-        server.as_ref().map_or_else(|| InUse::of_nobody(settings), |server| server.side.in_use.clone());
+    let counted = server.as_ref().map(|server| server.connected.side.counted());
+    let in_use = server
+        .as_ref()
+        .map_or_else(|| InUse::of_nobody(settings), |server| server.connected.side.in_use.clone());
     if settings.json {
         let object = json!({
             "command": session.kind.name(),
@@ -88,8 +87,9 @@ fn serve<'a>(
     rows: &mut Vec<Row>,
 ) -> Result<()> {
     let client = door.next_client(session)?;
-    let connected = server.insert(Server::connect(session, client)?);
-    let followed = connected.follow(rows);
+    let server = server.insert(Server::connect(session, client)?);
+    let followed = server.follow(rows).inspect_err(|error| server.peer.abort(error));
+    let connected = &mut server.connected;
     let sampled = connected.sampler.as_mut().map_or(Ok(()), Sampler::finish);
     followed.and(sampled).and_then(|()| connected.side.finish_capture())
 }
@@ -98,81 +98,59 @@ struct Server<'a> {
     session: &'a Session,
     /// The session's, as far as the client's plan leaves them.
     settings: Settings,
-    channel: Channel,
-    side: Side,
-    remote: RemoteMr,
+    peer: Peer,
+    connected: Connected,
     plan: Plan,
     layouts: Vec<Layout>,
-    peer: String,
-    cores: Cores,
-    /// Where slices of the pump arrive.
-    pump_at: IpAddr,
-    sampler: Option<Sampler>,
 }
 
 impl<'a> Server<'a> {
-    fn connect(session: &'a Session, (mut channel, plan): (Channel, Plan)) -> Result<Self> {
-        let peer = pretty(channel.peer());
-        let named = |error| with_peer(error, "client", &peer);
-        let layouts = match plan.check(session.kind).and_then(|()| plan.layouts()) {
-            Ok(layouts) => layouts,
-            Err(reason) => {
-                channel.send(&Message::Refuse { reason: reason.clone() }).map_err(named)?;
-                bail!("refused the client {peer}: {reason}");
-            }
-        };
+    fn connect(session: &'a Session, (channel, plan): (Channel, Plan)) -> Result<Self> {
+        let mut peer = Peer::new(channel, Role::Server, None, session.timeout, &session.stop);
+        let layouts =
+            plan.check(session.kind).and_then(|()| plan.layouts()).map_err(|reason| anyhow!(reason));
+        let layouts = layouts.inspect_err(|reason| peer.refuse(reason));
+        let layouts = layouts.with_context(|| format!("refused the {}", peer.name()))?;
         let mut settings = session.settings.clone();
         settings.qps = plan.queue_pairs;
         settings.tx_depth = plan.tx_depth;
         let memory = layouts.iter().map(Layout::memory).max().unwrap_or_default();
-        let nic = session.open_nic(&channel).inspect_err(|error| {
-            // The client learns why; that it may be gone changes nothing.
-            let _ = channel.send(&Message::Refuse { reason: told(error) });
-        })?;
-        let mut side = Side::open(&settings, nic, memory, 1)?;
-        channel.send(&Message::Accept).map_err(named)?;
-        let offer = side.offer()?;
-        let theirs = channel.agree(&offer, |_, agreed| side.establish(agreed)).map_err(named)?;
-        tell_unused_planes("client", &peer, &offer, &theirs);
-        tell_without_path(&settings, "client", &peer, &theirs);
-        let remote = *theirs.memory.first().with_context(|| format!("the client {peer} offers no memory"))?;
+        let side = session.open_nic(&peer).and_then(|nic| Side::open(&settings, nic, memory, 1));
+        let side = side.inspect_err(|error| peer.refuse(error))?;
+        let connected = Self::set_up(session, &settings, &mut peer, side);
+        let connected = connected.inspect_err(|error| peer.abort(error))?;
         if !settings.json {
             say(&format!(
-                "spindrift {} from {peer}: {}",
+                "spindrift {} from {}: {}",
                 session.kind.name(),
-                settings_lines(&settings, &side.in_use)
+                peer.address(),
+                settings_lines(&settings, &connected.side.in_use)
             ));
             say(&format!("{:>9} {:>12}  verified", "#bytes", "#iterations"));
         }
-        let cores = Cores::any(settings.lanes, session.share_cores, settings.wait);
-        cores.check(&side.context)?;
-        let pump_at = first_address(&offer)?;
-        let sampler = session.sampler(&side)?;
-        Ok(Self { session, settings, channel, side, remote, plan, layouts, peer, cores, pump_at, sampler })
+        Ok(Self { session, settings, peer, connected, plan, layouts })
     }
 
-    /// The client's next message; the lane goes on meanwhile.
-    fn receive(&mut self) -> Result<Message> {
-        loop {
-            let channel = &mut self.channel;
-            let received =
-                while_polling(&self.side.context, &self.cores, || channel.receive(), &mut |now| {
-                    sample(&mut self.sampler, now);
-                })?;
-            self.session.stop.check()?;
-            match received.map_err(|error| with_peer(error, "client", &self.peer))? {
-                Message::Alive { .. } => {}
-                Message::Pump { payload_bytes } if self.plan.with_pump => {
-                    receive_slice(&mut self.channel, &self.peer, self.pump_at, payload_bytes)?;
-                }
-                Message::Abort { reason } => bail!("the client {} gave up: {reason}", self.peer),
-                other => return Ok(other),
-            }
+    fn set_up(session: &Session, settings: &Settings, peer: &mut Peer, side: Side) -> Result<Connected> {
+        peer.send(&Message::Accept)?;
+        // The client's ports and memory may take it a while.
+        match peer.receive()? {
+            Message::Ready => Connected::new(session, settings, peer, side),
+            other => Err(peer.unexpected(&other, "ready")),
         }
     }
 
-    fn send(&mut self, message: &Message) -> Result<()> {
-        self.channel.send(message).map_err(|error| with_peer(error, "client", &self.peer))
+    /// The client's next message; the lanes go on meanwhile.
+    fn receive(&mut self) -> Result<Message> {
+        loop {
+            match self.connected.receive(&mut self.peer)? {
+                Message::Pump { payload_bytes } if self.plan.with_pump => {
+                    let [local, _] = self.connected.addresses;
+                    receive_slice(&mut self.peer, local, payload_bytes)?;
+                }
+                other => return Ok(other),
+            }
+        }
     }
 
     /// Does what the client asks for, until it has enough.
@@ -182,8 +160,8 @@ impl<'a> Server<'a> {
                 Message::Begin { index } => {
                     let layout = *self.layouts.get(index).with_context(|| {
                         format!(
-                            "the client {} asked for size number {index}, which is not in its plan",
-                            self.peer
+                            "the {} asked for size number {index}, which is not in its plan",
+                            self.peer.name()
                         )
                     })?;
                     let row = match self.session.kind {
@@ -197,11 +175,11 @@ impl<'a> Server<'a> {
                     rows.push(row);
                 }
                 Message::Finish => break,
-                other => bail!("the client {} sent \"{}\" when \"begin\" was due", self.peer, other.name()),
+                other => return Err(self.peer.unexpected(&other, "begin")),
             }
         }
         if rows.iter().any(|row| !row.verified) {
-            bail!("memory does not hold what the client {} wrote", self.peer);
+            bail!("memory does not hold what the {} wrote", self.peer.name());
         }
         Ok(())
     }
@@ -209,45 +187,42 @@ impl<'a> Server<'a> {
     fn done(&mut self) -> Result<(Vec<u64>, u64)> {
         match self.receive()? {
             Message::Done { writes, measured } => Ok((writes, measured)),
-            other => bail!("the client {} sent \"{}\" when \"done\" was due", self.peer, other.name()),
+            other => Err(self.peer.unexpected(&other, "done")),
         }
     }
 
     fn bandwidth(&mut self, layout: &Layout) -> Result<Row> {
-        let pattern = layout.pattern(self.plan.seed);
-        layout.clear(self.side.target.region())?;
-        self.send(&Message::Ready)?;
+        // What the client writes. This side's source serves for nothing else.
+        let Side { source, target, .. } = &self.connected.side;
+        layout.fill(source.region(), self.plan.seed, &mut || self.peer.tick(0))?;
+        layout.clear(target.region(), &mut || self.peer.tick(0))?;
+        self.peer.send(&Message::Ready)?;
         let before = cpu_time();
         let (writes, measured) = self.done()?;
         let cpu_s = cpu_time().saturating_sub(before).as_secs_f64();
-        let mismatch = layout.check(self.side.target.region(), &pattern, &writes)?;
+        let Side { source, target, .. } = &self.connected.side;
+        let pattern = |at: usize, out: &mut [u8]| Ok(source.read_at(at, out)?);
+        let mismatch = layout.check(target.region(), &pattern, &writes, &mut || self.peer.tick(0))?;
         let whole = writes.len() == layout.qps;
         let reason = mismatch
             .map(|found| format!("byte {} of the target is wrong (queue pair {})", found.offset, found.qp));
         let verified = mismatch.is_none() && whole;
-        self.send(&Message::Verdict { verified, reason })?;
+        self.peer.send(&Message::Verdict { verified, reason })?;
         Ok(Row { size_bytes: layout.size.into(), iterations: measured, verified, cpu_s })
     }
 
     fn latency(&mut self, layout: &Layout) -> Result<Row> {
-        let mtu = self.side.in_use.mtu;
-        let (stop, peer) = (&self.session.stop, &self.peer);
-        let mut player = Player::new(&mut self.side, layout.size, self.remote, mtu, self.cores.idle())?;
+        let Connected { side, remote, cores, .. } = &mut self.connected;
+        let mtu = side.in_use.mtu;
+        let mut player = Player::new(side, layout.size, *remote, mtu, cores.idle())?;
         let before = cpu_time();
-        let ready = self.channel.send(&Message::Ready);
-        ready.map_err(|error| with_peer(error, "client", &self.peer))?;
-        let channel = &self.channel;
-        let mut go_on = || {
-            stop.check()?;
-            if channel.peer_is_gone() {
-                bail!("the client {peer} went away (it ended, was interrupted, or crashed)");
-            }
-            Ok(())
-        };
-        player.follow(self.plan.rounds, &mut go_on)?;
+        self.peer.send(&Message::Ready)?;
+        let peer = &mut self.peer;
+        let followed = player.follow(self.plan.rounds, &mut |round| peer.tick(round));
+        followed.map_err(|error| self.peer.blame(error))?;
         let (_, measured) = self.done()?;
         let cpu_s = cpu_time().saturating_sub(before).as_secs_f64();
-        self.send(&Message::Verdict { verified: true, reason: None })?;
+        self.peer.send(&Message::Verdict { verified: true, reason: None })?;
         Ok(Row { size_bytes: layout.size.into(), iterations: measured, verified: true, cpu_s })
     }
 }

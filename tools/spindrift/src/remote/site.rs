@@ -193,14 +193,14 @@ pub(super) fn check_evs(settings: &Settings, name: &str, planes: usize) -> Resul
 }
 
 /// Says so where packets to a peer are not source-routed although others would be.
-pub(super) fn tell_without_path(settings: &Settings, role: &str, peer: &str, theirs: &Offer) {
+pub(super) fn tell_without_path(settings: &Settings, peer: &str, theirs: &Offer) {
     let (Some(file), Some(first)) = (&settings.config.nic.topology, theirs.qps.first()) else { return };
     for (port, address) in (0..).zip(&first.ports) {
         let of_port = |route: &&Route| route.port == port;
         let mut routes = settings.routes.iter().filter(of_port).peekable();
         if routes.peek().is_some() && !routes.any(|route| route.to.contains(&address.ip)) {
             tell(format_args!(
-                "spindrift: the {role} {peer} has {} on plane {port}, which no host has there in {}: packets to it go as switches route them",
+                "spindrift: the {peer} has {} on plane {port}, which no host has there in {}: packets to it go as switches route them",
                 address.ip,
                 file.display()
             ));

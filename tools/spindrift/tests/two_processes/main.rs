@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing, reason = "tests")]
 
+mod ends;
 mod samples;
 mod setup;
 #[path = "../support/mod.rs"]
@@ -249,31 +250,6 @@ fn a_failing_test_leaves_no_process_behind() {
     assert!(failed.is_err());
     assert!(!std::path::Path::new(&format!("/proc/{id}")).exists(), "process {id} still runs");
     TcpListener::bind(format!("127.0.0.1:{port}")).expect("nobody listens any more");
-}
-
-#[test]
-fn a_client_notices_that_its_server_died() {
-    let server = Server::start(&["write-bw"]);
-    let client = client_of(&server, &[]);
-    wait_for_run(&server);
-    signal(&server.process, "-KILL");
-    let client = end_of(client);
-    assert_eq!(client.status.code(), Some(1));
-    let error = stderr(&client);
-    assert!(error.contains("127.0.0.1") && error.contains("went away"), "{error}");
-    server.end();
-}
-
-#[test]
-fn a_server_notices_that_its_client_died() {
-    let server = Server::start(&["write-bw"]);
-    let client = client_of(&server, &[]);
-    wait_for_run(&server);
-    signal(&client, "-KILL");
-    end_of(client);
-    let server = server.end();
-    assert_eq!(server.status.code(), Some(1));
-    assert!(stderr(&server).contains("went away"), "{}", stderr(&server));
 }
 
 #[test]
