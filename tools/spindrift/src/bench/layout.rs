@@ -323,9 +323,9 @@ mod tests {
             target.store(offset, byte).unwrap();
         }
         let mut over = || bail!("over");
+        assert!(layout.check(&target, &bytes_of(&pattern), &[1], &mut over).is_err());
         assert!(layout.fill(&source, 9, &mut over).is_err());
         assert!(layout.clear(&target, &mut over).is_err());
-        assert!(layout.check(&target, &bytes_of(&pattern), &[1], &mut over).is_err());
     }
 
     /// Writes by hand; then each kind of damage is found.
