@@ -15,7 +15,7 @@ use spindrift::pmd::loopback::{self, LoopbackConfig, LoopbackControl, LoopbackPo
 use spindrift::pmd::udp::{Offload, UdpConfig, UdpPort};
 use spindrift::seed::Seed;
 use spindrift::verbs::{
-    Access, Context, ContextConfig, Cq, FailReason, Idle, InlineWr, LaneMode, Mr, Pd, PostError, Qp,
+    Access, Context, ContextConfig, Cq, CqError, FailReason, Idle, InlineWr, LaneMode, Mr, Pd, PostError, Qp,
     QpConfig, QpModify, QpState, RecvWr, SendOp, SendWr, VerbsError, Wc, WcOpcode, WcStatus, nic,
 };
 
@@ -431,6 +431,17 @@ fn an_overrun_is_reported_after_the_good_completions_and_fails_the_queue_pair() 
     assert!(left.cq.poll(&mut two).is_err());
     assert!(left.cq.poll_one().is_err(), "for ever");
     assert_eq!(left.context.lane_counters().cq_overruns, 1);
+    // Nothing would tell of the completions of a queue pair that is made with it.
+    let other = left.context.create_cq(8).unwrap();
+    let config = QpConfig::default();
+    for (send, recv, name) in
+        [(&left.cq, &other, "send completion queue"), (&other, &left.cq, "receive completion queue")]
+    {
+        let error = Qp::create(&left.pd, send, recv, &config).unwrap_err();
+        let VerbsError::CqEnded { name: named, end } = &error else { panic!("{error}") };
+        assert_eq!((*named, *end), (name, CqError::Overrun { depth: 2 }));
+    }
+    Qp::create(&left.pd, &other, &other, &config).unwrap();
 }
 
 #[test]

@@ -78,6 +78,11 @@ impl CqCore {
         self.id
     }
 
+    /// How it ended, if it has.
+    pub(crate) fn how_ended(&self) -> Option<CqEnd> {
+        CqEnd::of(self.state.load(Ordering::Relaxed))
+    }
+
     /// The lanes whose queue pairs report here or did, as bits.
     pub(crate) fn lanes(&self) -> u32 {
         self.lanes.load(Ordering::Acquire)
@@ -252,7 +257,7 @@ impl CqWriter {
     /// are those of a queue that the application has dropped.
     #[inline]
     pub(super) fn push(&mut self, wc: Wc) -> Result<(), CqLoss> {
-        if CqEnd::of(self.core.state.load(Ordering::Relaxed)).is_some() {
+        if self.core.how_ended().is_some() {
             return self.notice_end();
         }
         let taken = self.ring.push(wc).is_ok() || self.core.is_abandoned();
@@ -275,7 +280,7 @@ impl CqWriter {
 
     /// Whether the queue has ended and this lane did not know.
     pub(super) fn has_ended(&mut self) -> bool {
-        CqEnd::of(self.core.state.load(Ordering::Relaxed)).is_some() && self.notice_end().is_err()
+        self.core.how_ended().is_some() && self.notice_end().is_err()
     }
 
     /// Whether less than a quarter is free.

@@ -56,10 +56,19 @@ impl Cq {
     /// [`CqError`], after all completions before it.
     #[inline]
     pub fn poll(&mut self, out: &mut [Wc]) -> Result<usize, CqError> {
-        self.reader.poll(out).map_err(|end| match end {
+        self.reader.poll(out).map_err(|end| self.error_of(end))
+    }
+
+    fn error_of(&self, end: CqEnd) -> CqError {
+        match end {
             CqEnd::Overrun => CqError::Overrun { depth: self.depth },
             CqEnd::LaneFailed => CqError::LaneFailed,
-        })
+        }
+    }
+
+    /// How it has ended, if it has; completions before that may still be there to be polled.
+    pub(super) fn end(&self) -> Option<CqError> {
+        self.reader.core().how_ended().map(|end| self.error_of(end))
     }
 
     /// The oldest completion, if there is one.

@@ -88,6 +88,14 @@ pub enum VerbsError {
         /// How many of them.
         queue_pairs: usize,
     },
+    /// A completion queue has ended, and tells nobody of completions any more.
+    #[error("the {name} has ended, make another: {end}")]
+    CqEnded {
+        /// Which one.
+        name: &'static str,
+        /// How.
+        end: CqError,
+    },
     /// The peer does not fit.
     #[error("incompatible peer: {0}")]
     Refused(Box<Refusal>),

@@ -139,9 +139,10 @@ impl Qp {
     /// Makes a queue pair, in RESET. Both completion queues may be the same.
     ///
     /// # Errors
-    /// [`VerbsError::OtherContext`], [`VerbsError::OutOfRange`], [`VerbsError::Endpoint`].
+    /// [`VerbsError::OtherContext`], [`VerbsError::CqEnded`], [`VerbsError::OutOfRange`], [`VerbsError::Endpoint`].
     pub fn create(pd: &Pd, send_cq: &Cq, recv_cq: &Cq, config: &QpConfig) -> Result<Self, VerbsError> {
-        for (cq, name) in [(send_cq, "send completion queue"), (recv_cq, "receive completion queue")] {
+        let named = [(send_cq, "send completion queue"), (recv_cq, "receive completion queue")];
+        for (cq, name) in named {
             if !cq.context().is_same(pd.context()) {
                 return Err(VerbsError::OtherContext(name));
             }
@@ -170,7 +171,15 @@ impl Qp {
             ..QpInit::new(pd.id(), send_cq.id(), recv_cq.id())
         };
         let cqs = [send_cq.core(), recv_cq.core()];
-        let (qpn, submit) = pd.context().control(lane, |lane| lane.create_qp(init, cqs))??;
+        let (qpn, submit) = pd.context().control(lane, |lane| {
+            // On the lane: it fails the queue pairs of a queue that ends later.
+            for (cq, name) in named {
+                if let Some(end) = cq.end() {
+                    return Err(VerbsError::CqEnded { name, end });
+                }
+            }
+            Ok(lane.create_qp(init, cqs)?)
+        })??;
         Ok(Self {
             end: End { pd: pd.clone(), lane, qpn, shared: None },
             posting: Holder::Own(Posting::new(qpn, submit, inline, config.srq.is_some())),

@@ -226,6 +226,16 @@ impl Default for Shape {
     }
 }
 
+/// Why no switch forwards packets to an address, if none does (RFC 4291, section 2.4).
+const fn not_routed(address: Ipv6Addr) -> Option<&'static str> {
+    match address.segments()[0] {
+        0x0000..=0x00ff => Some("loopback and IPv4 addresses begin like this, and no switch forwards to them"),
+        0xfe80..=0xfebf => Some("these are link-local addresses, which no switch forwards to"),
+        0xff00..=0xffff => Some("these are multicast addresses; hosts and switches need unicast ones"),
+        _ => None,
+    }
+}
+
 impl Shape {
     fn check(&self) -> Result<(), FabricError> {
         let most = 1 << NUMBER_BITS;
@@ -255,6 +265,9 @@ impl Shape {
         for (setting, prefix) in [("block", self.block), ("prefix", self.prefix)] {
             if prefix.trunc() != prefix {
                 return bad(setting, prefix, "there are bits behind the prefix");
+            }
+            if let Some(why) = not_routed(prefix.addr()) {
+                return bad(setting, prefix, why);
             }
         }
         if self.block.contains(&self.prefix) || self.prefix.contains(&self.block) {

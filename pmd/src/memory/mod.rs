@@ -79,6 +79,16 @@ pub enum RegionError {
         /// Length asked for in bytes.
         len: u64,
     },
+    /// A file ends before what of it should be mapped: the first access to the rest would end the process (`SIGBUS`).
+    #[error("{len} bytes from offset {offset} on cannot be mapped: the file has {file_len}; make it longer first")]
+    FileTooShort {
+        /// Where the mapping should start.
+        offset: u64,
+        /// Length asked for in bytes.
+        len: u64,
+        /// Length of the file in bytes.
+        file_len: u64,
+    },
     /// The system refused to map memory.
     #[error("{len} bytes could not be mapped: {}", std::io::Error::from_raw_os_error(*.errno))]
     Map {

@@ -135,17 +135,22 @@ impl Region {
     /// Maps `len` bytes of a file from `offset` on, shared with everybody else who maps them: a memfd, a file of
     /// `/dev/shm`, a device's memory. The file descriptor may be closed afterwards.
     ///
-    /// Somebody who cuts the file short makes the next access to the lost bytes end the process (`SIGBUS`); seal a memfd
-    /// against shrinking before it is shared.
+    /// A file that is shorter than the mapping is refused. Somebody who cuts it short later makes the next access to the lost bytes
+    /// end the process (`SIGBUS`), by a packet as well; seal a memfd against that (`F_SEAL_SHRINK`) before it is shared.
     ///
     /// # Errors
-    /// [`RegionError::Map`] with what the system said, such as for an offset that is not a multiple of the page size;
+    /// [`RegionError::FileTooShort`]; [`RegionError::Map`] with what the system said, such as for an offset that is not a multiple of the page size;
     /// [`RegionError::BadRange`].
     pub fn map_shared(file: BorrowedFd<'_>, offset: u64, len: usize) -> Result<Arc<Self>, RegionError> {
         let bad = RegionError::BadRange { addr: offset, len: len as u64 };
         check_range(offset, len)?;
-        let offset = libc::off_t::try_from(offset).map_err(|_| bad)?;
-        Self::mapped(len, len, libc::MAP_SHARED, file.as_raw_fd(), offset)
+        let start = libc::off_t::try_from(offset).map_err(|_| bad)?;
+        if let Some(file_len) = length_of(file)
+            && offset + len as u64 > file_len
+        {
+            return Err(RegionError::FileTooShort { offset, len: len as u64, file_len });
+        }
+        Self::mapped(len, len, libc::MAP_SHARED, file.as_raw_fd(), start)
     }
 
     fn mapped(
@@ -498,6 +503,13 @@ fn map(
         return Err(std::io::Error::last_os_error());
     }
     Ok(NonNull::new(at.cast()))
+}
+
+/// The length of a file in bytes; of devices, which have none that counts, and where it cannot be told, nothing.
+fn length_of(file: BorrowedFd<'_>) -> Option<u64> {
+    let file = std::fs::File::from(file.try_clone_to_owned().ok()?);
+    let metadata = file.metadata().ok().filter(std::fs::Metadata::is_file)?;
+    Some(metadata.len())
 }
 
 /// A range is valid when it holds a byte and both its ends can be named in 64 bits (and, on the host side, in an `isize`).

@@ -282,6 +282,12 @@ fn two_mappings_of_one_file_are_the_same_bytes() {
     let (all, last) = (map(0, 3 * 4096).unwrap(), map(8192, 100).unwrap());
     all.write_at(8192, b"seen by both").unwrap();
     assert_eq!(last.first_difference(0, b"seen by both"), Ok(None));
+    for (offset, len) in [(0, 3 * 4096 + 1), (8192, 4097), (3 * 4096, 1), (1 << 40, 1)] {
+        let short = RegionError::FileTooShort { offset, len: len as u64, file_len: 3 * 4096 };
+        assert_eq!(map(offset, len).unwrap_err(), short);
+    }
+    let zero = std::fs::OpenOptions::new().read(true).write(true).open("/dev/zero").unwrap();
+    Region::map_shared(zero.as_fd(), 0, 4096).unwrap().store(4095, 1).unwrap();
     assert!(matches!(map(100, 10), Err(RegionError::Map { errno: libc::EINVAL, len: 10 })));
     assert!(matches!(map(0, 0), Err(RegionError::BadRange { .. })));
     assert!(matches!(map(1 << 63, 4096), Err(RegionError::BadRange { .. })));
