@@ -10,6 +10,7 @@
 //! | [`device`] | what the kernel knows of a network interface |
 //! | [`udp`] | kernel sockets with segmentation and receive offload, no privileges needed |
 //! | [`memory`] | the bytes that frames are sent from: regions that anybody may change at any time, and payloads |
+//! | [`fork`] | which process made an object: children have copies of it |
 //! | [`fault`] | over any port: loss, reordering, duplication, corruption, delay, ECN marks, trimming |
 //! | [`pcap`] | over any port: a nanosecond capture file |
 //! | [`rate`] | over any port: a link that is slower |
@@ -33,6 +34,7 @@
 
 pub mod device;
 pub mod fault;
+pub mod fork;
 mod forward;
 mod frame;
 pub mod loopback;

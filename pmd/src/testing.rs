@@ -122,6 +122,7 @@
 
 #![expect(clippy::expect_used, reason = "a failed check panics, as in any test")]
 
+mod child;
 mod namespace;
 
 use std::collections::BTreeMap;
@@ -132,6 +133,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use crate::memory::Region;
 use crate::{DatagramMeta, LinkState, Port, RxFrame, RxOrigin, Tail, TxFrame, frame};
 
+pub use child::in_child;
 pub use namespace::within;
 
 /// How often an empty port is asked before frames count as lost.

@@ -5,10 +5,11 @@ use std::io;
 use std::sync::{Arc, OnceLock, Weak};
 
 use spindrift_pmd::RxFrame;
+use spindrift_pmd::fork::Home;
 
 use super::async_events::{AsyncEvent, AsyncEvents};
 use super::cq::CqTable;
-use super::handle::Shared;
+use super::handle::{ControlError, Shared};
 use super::inbox::Inbox;
 use crate::endpoint::Forward;
 
@@ -17,6 +18,8 @@ use crate::endpoint::Forward;
 pub(crate) struct Common {
     pub(crate) events: AsyncEvents,
     pub(crate) cqs: Arc<CqTable>,
+    /// The process that the lanes work in.
+    home: Home,
     /// What the first lane that panicked said.
     failure: OnceLock<String>,
     /// The end of all lanes has been told.
@@ -33,11 +36,19 @@ impl Common {
         Ok(Self {
             events: AsyncEvents::new()?,
             cqs: Arc::default(),
+            home: Home::here(),
             failure: OnceLock::new(),
             told: AtomicBool::new(false),
             lanes: OnceLock::new(),
             inboxes: (0..inboxes).map(|_| Inbox::new()).collect(),
         })
+    }
+
+    /// Whether this is a child of the process that the lanes work in. What is behind a lock there may be locked for ever, and ports
+    /// and descriptors are the parent's too.
+    #[inline]
+    pub(crate) fn is_elsewhere(&self) -> bool {
+        self.home.is_elsewhere()
     }
 
     /// The lanes that share this, before any of them works.
@@ -63,6 +74,22 @@ impl Common {
 
     pub(super) fn failure(&self) -> Option<&str> {
         self.failure.get().map(String::as_str)
+    }
+
+    /// # Errors
+    /// [`ControlError::Forked`].
+    pub(super) fn check_home(&self) -> Result<(), ControlError> {
+        if self.is_elsewhere() { Err(ControlError::Forked) } else { Ok(()) }
+    }
+
+    /// # Errors
+    /// [`ControlError::Forked`], [`ControlError::LaneFailed`].
+    pub(super) fn check_alive(&self) -> Result<(), ControlError> {
+        self.check_home()?;
+        match self.failure() {
+            Some(message) => Err(ControlError::LaneFailed(message.to_owned())),
+            None => Ok(()),
+        }
     }
 
     /// Ends all lanes after one has failed: what is posted is flushed everywhere before any completion queue ends.

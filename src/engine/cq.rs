@@ -8,6 +8,7 @@ use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use rtrb::{Consumer, Producer, RingBuffer};
+use spindrift_pmd::fork::Home;
 
 use super::channel::{CqBell, EventChannel};
 use crate::endpoint::CqId;
@@ -69,6 +70,7 @@ pub(crate) struct CqCore {
     abandoned: AtomicBool,
     bell: Option<Arc<CqBell>>,
     table: Weak<CqTable>,
+    home: Home,
 }
 
 impl CqCore {
@@ -113,6 +115,9 @@ impl CqCore {
 
 impl Drop for CqCore {
     fn drop(&mut self) {
+        if self.home.is_elsewhere() {
+            return;
+        }
         if let Some(table) = self.table.upgrade() {
             let mut entries = table.lock();
             if let Some(place) = entries.queues.get_mut(self.id.0 as usize) {
@@ -131,6 +136,7 @@ pub(crate) struct CqReader {
     turn: usize,
     /// What has been reported is not taken back, whatever a lane adds that had not seen the end.
     ended: Option<CqEnd>,
+    home: Home,
     core: Arc<CqCore>,
 }
 
@@ -141,7 +147,7 @@ impl CqReader {
     pub(crate) fn poll(&mut self, out: &mut [Wc]) -> Result<usize, CqEnd> {
         // Read before the rings: if it says that the queue has ended, every good completion is visible already.
         let state = self.core.state.load(Ordering::Acquire);
-        if self.is_behind(state) {
+        if self.is_behind(state) && !self.home.is_elsewhere() {
             self.take_rings();
         }
         let count = match self.rings.as_mut_slice() {
@@ -151,7 +157,9 @@ impl CqReader {
         if count > 0 && self.ended.is_none() {
             return Ok(count);
         }
-        self.report(state, out.is_empty())
+        // Nobody adds anything to the copy that a child has.
+        let end = if self.home.is_elsewhere() { Some(CqEnd::LaneFailed) } else { CqEnd::of(state) };
+        self.report(end, out.is_empty())
     }
 
     #[inline]
@@ -179,8 +187,8 @@ impl CqReader {
     }
 
     #[inline]
-    fn report(&mut self, state: u32, is_look: bool) -> Result<usize, CqEnd> {
-        match CqEnd::of(state) {
+    fn report(&mut self, end: Option<CqEnd>, is_look: bool) -> Result<usize, CqEnd> {
+        match end {
             Some(end) if !is_look => {
                 self.ended = Some(end);
                 Err(end)
@@ -194,6 +202,9 @@ impl CqReader {
     pub(crate) fn arm(&mut self) -> Option<bool> {
         self.core.bell.as_ref()?.arm();
         let state = self.core.state.load(Ordering::Acquire);
+        if self.home.is_elsewhere() {
+            return Some(true);
+        }
         if self.is_behind(state) {
             self.take_rings();
         }
@@ -339,6 +350,7 @@ impl CqTable {
             abandoned: AtomicBool::new(false),
             bell: channel.map(|channel| Arc::new(CqBell::new(id, channel))),
             table: Arc::downgrade(self),
+            home: Home::here(),
         });
         let entry = Some(Arc::downgrade(&core));
         match entries.queues.get_mut(id.0 as usize) {
@@ -346,7 +358,7 @@ impl CqTable {
             None => entries.queues.push(entry),
         }
         drop(entries);
-        CqReader { rings: Vec::new(), turn: 0, ended: None, core }
+        CqReader { rings: Vec::new(), turn: 0, ended: None, home: Home::here(), core }
     }
 
     /// Lets a channel know when nothing more comes.

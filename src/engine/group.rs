@@ -88,6 +88,7 @@ impl Lanes {
         lane: usize,
         operation: impl FnOnce(&mut Lane) -> R,
     ) -> Result<R, ControlError> {
+        self.common.check_home()?;
         self.check_not_nested()?;
         let result = self.all[lane].control(operation);
         self.run_deferred();
@@ -96,6 +97,9 @@ impl Lanes {
 
     /// As [`Lanes::control`] for what ends an object; within a control call it runs when that one is over.
     pub(crate) fn control_at_last(&self, lane: usize, operation: impl FnOnce(&mut Lane) + Send + 'static) {
+        if self.is_elsewhere() {
+            return;
+        }
         if self.is_held_here() {
             let operation = Box::new(operation);
             self.deferred().push(Deferred { thread: this_thread(), lane, operation });
@@ -125,6 +129,9 @@ impl Lanes {
     /// their own are those that were shown last: for its own lane, as it found them.
     pub(crate) fn counters<R>(&self, lane: usize, pick: impl FnOnce(&Snapshot) -> R) -> R {
         let lane = &self.all[lane];
+        if self.is_elsewhere() {
+            return lane.counters(pick);
+        }
         if lane.is_held_here() || (lane.is_inline() && self.is_held_here()) {
             lane.counters_as_they_are(pick)
         } else {
@@ -147,12 +154,14 @@ impl Lanes {
     }
 
     /// # Errors
-    /// [`ControlError::LaneFailed`].
+    /// [`ControlError::Forked`], [`ControlError::LaneFailed`].
     pub(crate) fn check_alive(&self) -> Result<(), ControlError> {
-        match self.failure() {
-            Some(message) => Err(ControlError::LaneFailed(message.to_owned())),
-            None => Ok(()),
-        }
+        self.common.check_alive()
+    }
+
+    /// As [`Common::is_elsewhere`].
+    pub(crate) fn is_elsewhere(&self) -> bool {
+        self.common.is_elsewhere()
     }
 
     /// What the first lane that panicked said.

@@ -82,6 +82,11 @@ pub enum ControlError {
         "control call inside another control call of the same context (such as `Context::with_endpoint`); make it after that one has returned"
     )]
     Nested,
+    /// The process was forked from the one that opened the context, which goes on there alone.
+    #[error(
+        "the context was opened before this process was forked, and works in its parent only; open another one"
+    )]
+    Forked,
     /// The lane has panicked: nothing moves any more.
     #[error("a lane of the context has failed, and the context does no more work; open another one ({0})")]
     LaneFailed(String),
@@ -194,7 +199,7 @@ impl LaneHandle {
             thread::yield_now();
             return 0;
         }
-        if self.shared.is_held_here() {
+        if self.shared.is_held_here() || self.shared.common.is_elsewhere() {
             return 0;
         }
         let mut held = self.shared.lock();
@@ -215,6 +220,9 @@ impl LaneHandle {
     /// Sleeps until a lane that runs inside the caller's thread has something to do, or for so long, if its last turn found nothing to
     /// do. The first call only gets ready for it.
     pub(super) fn wait(&self, most: Duration) -> io::Result<()> {
+        if self.shared.common.is_elsewhere() {
+            return Err(io::Error::other(ControlError::Forked));
+        }
         if self.thread.is_some() {
             thread::yield_now();
             return Ok(());
@@ -246,6 +254,7 @@ impl LaneHandle {
     /// # Errors
     /// [`ControlError`], and the operation does not run.
     pub(super) fn control<R>(&self, operation: impl FnOnce(&mut Lane) -> R) -> Result<R, ControlError> {
+        self.shared.common.check_home()?;
         let mut pass = self.shared.gate.enter();
         if self.thread.is_some() {
             self.shared.wait_for_share(|| pass.wait_ns());
@@ -254,7 +263,7 @@ impl LaneHandle {
         self.shared.control_waiting.store(true, Ordering::Release);
         let mut held = self.shared.lock();
         self.shared.control_waiting.store(false, Ordering::Release);
-        self.check_alive()?;
+        self.shared.common.check_alive()?;
         let lane = &mut *held.lane;
         lane.settle();
         // For whoever reads counters within the operation.
@@ -271,6 +280,9 @@ impl LaneHandle {
     /// Reads what the lane counts, taken after this call began and after everything that the caller has seen of the
     /// lane's work. Any number of readers at once costs a lane with a thread of its own no more than one.
     pub(super) fn counters<R>(&self, pick: impl FnOnce(&Snapshot) -> R) -> R {
+        if self.shared.common.is_elsewhere() {
+            return pick(&Snapshot::default());
+        }
         if self.thread.is_some() {
             return self.shared.board.read(|| self.shared.rouse(), pick);
         }
@@ -282,15 +294,6 @@ impl LaneHandle {
     /// Reads the counters as they were shown last.
     pub(super) fn counters_as_they_are<R>(&self, pick: impl FnOnce(&Snapshot) -> R) -> R {
         self.shared.board.read_as_it_is(pick)
-    }
-
-    /// # Errors
-    /// [`ControlError::LaneFailed`].
-    fn check_alive(&self) -> Result<(), ControlError> {
-        match self.shared.common.failure() {
-            Some(message) => Err(ControlError::LaneFailed(message.to_owned())),
-            None => Ok(()),
-        }
     }
 
     /// Whether the calling thread is in a control call of this lane.
@@ -306,6 +309,11 @@ impl LaneHandle {
 
 impl Drop for LaneHandle {
     fn drop(&mut self) {
+        if self.shared.common.is_elsewhere() {
+            // The thread is the parent's, and to end the lane here would take its ports' programs and rules away from it.
+            let _ = Box::leak(Box::new((Arc::clone(&self.shared), self.thread.take())));
+            return;
+        }
         self.shared.stop.store(true, Ordering::Release);
         if let Some(thread) = self.thread.take() {
             self.shared.rouse();

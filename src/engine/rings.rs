@@ -11,6 +11,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use crossbeam_queue::ArrayQueue;
 use crossbeam_utils::CachePadded;
 use rtrb::{Consumer, Producer, RingBuffer};
+use spindrift_pmd::fork::Home;
 
 use crate::endpoint::{FailReason, QpCap, QpState};
 use crate::wire::Qpn;
@@ -112,6 +113,7 @@ pub(crate) struct QpSubmit {
     flags: Arc<QpFlags>,
     lane: LaneRings,
     slot: QpSlot,
+    home: Home,
 }
 
 /// The lane's half of a queue pair.
@@ -163,6 +165,7 @@ pub(super) fn qp_rings(qpn: Qpn, slot: QpSlot, lane: &LaneRings, cap: QpCap) -> 
         flags: Arc::clone(&flags),
         lane: lane.clone(),
         slot,
+        home: Home::here(),
     };
     (submit, QpIntake { qpn, sends, elements, recvs, flags })
 }
@@ -242,14 +245,17 @@ impl QpSubmit {
         self.recvs_posted = self.flags.recvs_retired.load(Ordering::Acquire);
     }
 
-    /// Whether the lane has failed.
+    /// Whether the lane has failed, or works in the parent of this process.
     #[inline]
     pub(crate) fn is_closed(&self) -> bool {
-        self.flags.closed.load(Ordering::Acquire)
+        self.flags.closed.load(Ordering::Acquire) || self.home.is_elsewhere()
     }
 
     /// The state that the lane has brought the queue pair to.
     pub(crate) fn condition(&self) -> Condition {
+        if self.home.is_elsewhere() {
+            return (QpState::Error, Some(FailReason::LaneFailed));
+        }
         *self.flags.condition.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

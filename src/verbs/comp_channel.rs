@@ -41,9 +41,10 @@ impl CompChannel {
     /// (`ibv_get_cq_event`). [`None`] after the timeout. Events need no acknowledgement; those of dropped queues are dropped.
     ///
     /// # Errors
-    /// [`VerbsError::Control`] when the lane has failed and nothing more will come, or within
-    /// [`Context::with_endpoint`]; [`VerbsError::Channel`].
+    /// [`VerbsError::Control`] when the lane has failed and nothing more will come, in a child of the process that opened the
+    /// context, or within [`Context::with_endpoint`]; [`VerbsError::Channel`].
     pub fn get_event(&self, timeout: Option<Duration>) -> Result<Option<CqId>, VerbsError> {
+        self.context.check_home()?;
         self.context.check_not_nested()?;
         let deadline = timeout.map(Deadline::after);
         loop {
@@ -69,7 +70,8 @@ impl CompChannel {
 
     /// The oldest event, if there is one; see [`CompChannel::get_event`].
     pub fn try_event(&self) -> Option<CqId> {
-        self.events.take()
+        // A child would take it away from its parent.
+        if self.context.is_elsewhere() { None } else { self.events.take() }
     }
 
     pub(super) fn context(&self) -> &Context {

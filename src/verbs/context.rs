@@ -11,8 +11,8 @@ use spindrift_pmd::{Port, PortCaps};
 use crate::counters::Counters;
 use crate::endpoint::{CqId, Endpoint, EndpointConfig, LocalPort, QpnShare};
 use crate::engine::{
-    AsyncEvent, Common, CqCore, CqReader, Driver, EventChannel, Lane, LaneCounters, LaneMode, LaneStartError,
-    Lanes, Snapshot, fresh_seed,
+    AsyncEvent, Common, ControlError, CqCore, CqReader, Driver, EventChannel, Lane, LaneCounters, LaneMode,
+    LaneStartError, Lanes, Snapshot, fresh_seed,
 };
 use crate::memory::{Access, MemorySpace, PdId, Region};
 use crate::seed::Seed;
@@ -98,6 +98,13 @@ impl ContextConfig {
 ///
 /// Clones are handles to the same context. It ends, and a thread of its own is joined, when all handles and
 /// everything made from them have been dropped.
+///
+/// A context works in the process that opened it. In a child that was forked from it, every object of the context is there, and does
+/// nothing: calls return errors ([`ControlError::Forked`], [`PostError::LaneFailed`](super::PostError::LaneFailed), and
+/// [`CqError::LaneFailed`](super::CqError::LaneFailed) once the completions that were there have been polled) or nothing; none
+/// waits, sends, or takes anything away from the parent, and neither does dropping the objects. A child may open contexts of its own.
+/// Registered memory is copied like all other: writes of peers arrive in the parent's (share it with [`Region::map_shared`] where
+/// children are to see them).
 #[derive(Clone)]
 pub struct Context {
     shared: Arc<ContextShared>,
@@ -253,7 +260,8 @@ impl Context {
 
     /// The oldest asynchronous event, if there is one; see [`AsyncEvent`] for what is told. The queue holds 1024.
     pub fn poll_async_event(&self) -> Option<AsyncEvent> {
-        self.shared.lanes.async_events().pop()
+        // A child would take it away from its parent.
+        if self.is_elsewhere() { None } else { self.shared.lanes.async_events().pop() }
     }
 
     /// Events lost because the queue was full.
@@ -456,7 +464,9 @@ impl Context {
 
     /// Tells the application of something that no lane has seen.
     pub(super) fn report(&self, event: AsyncEvent) {
-        self.shared.lanes.async_events().push(event);
+        if !self.is_elsewhere() {
+            self.shared.lanes.async_events().push(event);
+        }
     }
 
     pub(super) fn memory(&self) -> &MemorySpace {
@@ -465,6 +475,7 @@ impl Context {
 
     /// Ends a registration that nothing uses.
     pub(super) fn deregister(&self, rkey: u32) -> Result<(), VerbsError> {
+        self.check_home()?;
         self.memory().deregister(rkey, |visit| {
             (0..self.lanes())
                 .try_for_each(|lane| self.control(lane, |lane| visit(lane.endpoint_mut().memory_mut())))
@@ -485,6 +496,17 @@ impl Context {
     /// Nothing new is made on a lane that has failed.
     pub(super) fn check_alive(&self) -> Result<(), VerbsError> {
         Ok(self.shared.lanes.check_alive()?)
+    }
+
+    /// Whether this is a child of the process that opened the context.
+    pub(super) fn is_elsewhere(&self) -> bool {
+        self.shared.lanes.is_elsewhere()
+    }
+
+    /// # Errors
+    /// [`VerbsError::Control`] in such a child.
+    pub(super) fn check_home(&self) -> Result<(), VerbsError> {
+        if self.is_elsewhere() { Err(ControlError::Forked.into()) } else { Ok(()) }
     }
 
     /// Takes in what was posted to a lane that runs inside the caller's thread.

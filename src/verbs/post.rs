@@ -1,6 +1,8 @@
 //! Posting: from the thread that owns a queue pair, or from several.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use spindrift_pmd::fork::Home;
 
 use crate::endpoint::{FailReason, QpState};
 use crate::engine::{Full, QpSubmit};
@@ -39,81 +41,131 @@ pub struct InlineWr {
 /// [`PostError::WrongState`], also from threads that know nothing of the reset.
 #[derive(Clone, Debug)]
 pub struct QpPoster {
-    posting: Arc<Mutex<Posting>>,
+    posting: Arc<SharedPosting>,
 }
 
 impl QpPoster {
-    pub(super) const fn new(posting: Arc<Mutex<Posting>>) -> Self {
+    pub(super) const fn new(posting: Arc<SharedPosting>) -> Self {
         Self { posting }
     }
 
     /// # Errors
     /// [`PostError`]; nothing has been posted then.
     pub fn post_send(&self, wr: SendWr) -> Result<(), PostError> {
-        lock(&self.posting).post_send(wr)
+        self.posting.with(|posting| posting.post_send(wr))
     }
 
     /// # Errors
     /// [`BadWr`] names the first that was not taken; those before it have been posted, none after it has.
     pub fn post_sends(&self, wrs: &[SendWr]) -> Result<(), BadWr> {
-        lock(&self.posting).post_sends(wrs)
+        self.posting.with(|posting| posting.post_sends(wrs))
     }
 
     /// # Errors
     /// [`PostError`]; nothing has been posted then.
     pub fn post_gather(&self, wr: GatherWr<'_>) -> Result<(), PostError> {
-        lock(&self.posting).post_gather(wr)
+        self.posting.with(|posting| posting.post_gather(wr))
     }
 
     /// # Errors
     /// [`BadWr`] names the first that was not taken; those before it have been posted, none after it has.
     pub fn post_gathers(&self, wrs: &[GatherWr<'_>]) -> Result<(), BadWr> {
-        lock(&self.posting).post_gathers(wrs)
+        self.posting.with(|posting| posting.post_gathers(wrs))
     }
 
     /// # Errors
     /// [`PostError`]; nothing has been posted then.
     pub fn post_send_inline(&self, bytes: &[u8], wr: InlineWr) -> Result<(), PostError> {
-        lock(&self.posting).post_send_inline(bytes, wr)
+        self.posting.with(|posting| posting.post_send_inline(bytes, wr))
     }
 
     /// # Errors
     /// [`PostError`]; nothing has been posted then.
     pub fn post_recv(&self, wr: RecvWr) -> Result<(), PostError> {
-        lock(&self.posting).post_recv(wr)
+        self.posting.with(|posting| posting.post_recv(wr))
     }
 
     /// # Errors
     /// [`BadWr`] names the first that was not taken; those before it have been posted, none after it has.
     pub fn post_recvs(&self, wrs: &[RecvWr]) -> Result<(), BadWr> {
-        lock(&self.posting).post_recvs(wrs)
+        self.posting.with(|posting| posting.post_recvs(wrs))
     }
 
     /// Send work requests posted, by any thread, and not complete.
     pub fn sends_outstanding(&self) -> u32 {
-        lock(&self.posting).sends_outstanding()
+        self.posting.with(|posting| posting.sends_outstanding())
     }
 
     /// Receive work requests posted, by any thread, and not consumed.
     pub fn recvs_outstanding(&self) -> u32 {
-        lock(&self.posting).recvs_outstanding()
+        self.posting.with(|posting| posting.recvs_outstanding())
     }
 
     /// The queue pair's number, until it is reset.
     pub fn qpn(&self) -> Qpn {
-        lock(&self.posting).qpn
+        self.posting.with(|posting| posting.qpn)
     }
 
     /// The state that its lane has brought the queue pair to, and why it failed if it did.
     pub fn state(&self) -> (QpState, Option<FailReason>) {
-        lock(&self.posting).condition()
+        self.posting.with(|posting| posting.condition())
     }
 }
 
-/// Posting cannot panic halfway, so what a poisoned lock guards is sound.
-#[inline]
-pub(super) fn lock(posting: &Mutex<Posting>) -> MutexGuard<'_, Posting> {
-    posting.lock().unwrap_or_else(PoisonError::into_inner)
+/// What several threads post with, one at a time.
+#[derive(Debug)]
+pub(super) struct SharedPosting {
+    posting: Mutex<Posting>,
+    home: Home,
+}
+
+impl SharedPosting {
+    pub(super) fn new(posting: Posting) -> Self {
+        Self { posting: Mutex::new(posting), home: Home::here() }
+    }
+
+    /// Does something with it. In a child, where a thread that is not there may have locked it, nothing.
+    #[inline]
+    pub(super) fn with<R: Elsewhere>(&self, act: impl FnOnce(&mut Posting) -> R) -> R {
+        if self.home.is_elsewhere() {
+            return R::ELSEWHERE;
+        }
+        // Posting cannot panic halfway, so what a poisoned lock guards is sound.
+        act(&mut self.posting.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+/// What a call returns in a child of the process that the queue pair works in.
+pub(super) trait Elsewhere {
+    const ELSEWHERE: Self;
+}
+
+impl Elsewhere for () {
+    const ELSEWHERE: Self = ();
+}
+
+impl Elsewhere for u32 {
+    const ELSEWHERE: Self = 0;
+}
+
+impl Elsewhere for Qpn {
+    const ELSEWHERE: Self = Self::new(0);
+}
+
+impl Elsewhere for QpState {
+    const ELSEWHERE: Self = Self::Error;
+}
+
+impl Elsewhere for (QpState, Option<FailReason>) {
+    const ELSEWHERE: Self = (QpState::Error, Some(FailReason::LaneFailed));
+}
+
+impl Elsewhere for Result<(), PostError> {
+    const ELSEWHERE: Self = Err(PostError::LaneFailed);
+}
+
+impl Elsewhere for Result<(), BadWr> {
+    const ELSEWHERE: Self = Err(BadWr { index: 0, error: PostError::LaneFailed });
 }
 
 /// Posts requests up to the first that is refused.

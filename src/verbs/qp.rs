@@ -1,7 +1,7 @@
 //! Queue pairs.
 
 use crate::congestion::CcConfig;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use crate::endpoint::{EndpointError, FailReason, QpAttr, QpCap, QpInfo, QpInit, QpModify, QpState, RtsAttr};
 use crate::path::PathConfig;
@@ -12,7 +12,7 @@ use super::context::{Pd, Placement};
 use super::cq::Cq;
 use super::error::{BadWr, PostError, VerbsError};
 use super::exchange::{Negotiated, negotiate};
-use super::post::{InlineArena, InlineWr, Posting, QpPoster, lock};
+use super::post::{Elsewhere, InlineArena, InlineWr, Posting, QpPoster, SharedPosting};
 use super::srq::Srq;
 
 /// Settings of a queue pair.
@@ -107,30 +107,30 @@ struct End {
     lane: usize,
     qpn: Qpn,
     /// What posts to it, if that is shared.
-    shared: Option<Arc<Mutex<Posting>>>,
+    shared: Option<Arc<SharedPosting>>,
 }
 
 /// Who posts to a queue pair.
 #[derive(Debug)]
 enum Holder {
     Own(Posting),
-    Shared(Arc<Mutex<Posting>>),
+    Shared(Arc<SharedPosting>),
 }
 
 impl Holder {
     #[inline]
-    fn with<R>(&self, act: impl FnOnce(&Posting) -> R) -> R {
+    fn with<R: Elsewhere>(&self, act: impl FnOnce(&Posting) -> R) -> R {
         match self {
             Self::Own(posting) => act(posting),
-            Self::Shared(posting) => act(&lock(posting)),
+            Self::Shared(posting) => posting.with(|posting| act(posting)),
         }
     }
 
     #[inline]
-    fn with_mut<R>(&mut self, act: impl FnOnce(&mut Posting) -> R) -> R {
+    fn with_mut<R: Elsewhere>(&mut self, act: impl FnOnce(&mut Posting) -> R) -> R {
         match self {
             Self::Own(posting) => act(posting),
-            Self::Shared(posting) => act(&mut lock(posting)),
+            Self::Shared(posting) => posting.with(act),
         }
     }
 }
@@ -196,7 +196,7 @@ impl Qp {
     pub fn share(self) -> (Self, QpPoster) {
         let Self { mut end, posting, retry, max_inline } = self;
         let shared = match posting {
-            Holder::Own(posting) => Arc::new(Mutex::new(posting)),
+            Holder::Own(posting) => Arc::new(SharedPosting::new(posting)),
             Holder::Shared(posting) => posting,
         };
         end.shared = Some(Arc::clone(&shared));
@@ -417,7 +417,7 @@ impl Drop for End {
     fn drop(&mut self) {
         // What others post from now on is refused, so that the lane hears of nothing after it has forgotten.
         if let Some(shared) = &self.shared {
-            lock(shared).ended = true;
+            shared.with(|posting| posting.ended = true);
         }
         let qpn = self.qpn;
         self.pd.context().control_at_last(self.lane, move |lane| lane.destroy_qp(qpn));

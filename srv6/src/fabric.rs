@@ -229,7 +229,9 @@ impl Default for Shape {
 /// Why no switch forwards packets to an address, if none does (RFC 4291, section 2.4).
 const fn not_routed(address: Ipv6Addr) -> Option<&'static str> {
     match address.segments()[0] {
-        0x0000..=0x00ff => Some("loopback and IPv4 addresses begin like this, and no switch forwards to them"),
+        0x0000..=0x00ff => {
+            Some("loopback and IPv4 addresses begin like this, and no switch forwards to them")
+        }
         0xfe80..=0xfebf => Some("these are link-local addresses, which no switch forwards to"),
         0xff00..=0xffff => Some("these are multicast addresses; hosts and switches need unicast ones"),
         _ => None,

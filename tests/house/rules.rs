@@ -32,6 +32,8 @@ const UNSAFE: &[&str] = &[
     "pmd/src/memory/",
     "pmd/src/loopback/ring.rs",
     "pmd/src/device.rs",
+    "pmd/src/fork.rs",
+    "pmd/src/testing/child.rs",
     "pmd/src/udp/sys.rs",
     "pmd/bpf/src/sys.rs",
     "pmd/af_xdp/src/queue.rs",

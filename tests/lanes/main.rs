@@ -10,6 +10,7 @@ mod busy;
 mod channel;
 mod control;
 mod events;
+mod forked;
 mod gate;
 mod gather;
 mod holds;

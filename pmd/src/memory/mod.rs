@@ -80,7 +80,9 @@ pub enum RegionError {
         len: u64,
     },
     /// A file ends before what of it should be mapped: the first access to the rest would end the process (`SIGBUS`).
-    #[error("{len} bytes from offset {offset} on cannot be mapped: the file has {file_len}; make it longer first")]
+    #[error(
+        "{len} bytes from offset {offset} on cannot be mapped: the file has {file_len}; make it longer first"
+    )]
     FileTooShort {
         /// Where the mapping should start.
         offset: u64,
