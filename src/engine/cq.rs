@@ -136,7 +136,6 @@ pub(crate) struct CqReader {
     turn: usize,
     /// What has been reported is not taken back, whatever a lane adds that had not seen the end.
     ended: Option<CqEnd>,
-    home: Home,
     core: Arc<CqCore>,
 }
 
@@ -147,7 +146,7 @@ impl CqReader {
     pub(crate) fn poll(&mut self, out: &mut [Wc]) -> Result<usize, CqEnd> {
         // Read before the rings: if it says that the queue has ended, every good completion is visible already.
         let state = self.core.state.load(Ordering::Acquire);
-        if self.is_behind(state) && !self.home.is_elsewhere() {
+        if self.is_behind(state) && !self.core.home.is_elsewhere() {
             self.take_rings();
         }
         let count = match self.rings.as_mut_slice() {
@@ -158,7 +157,7 @@ impl CqReader {
             return Ok(count);
         }
         // Nobody adds anything to the copy that a child has.
-        let end = if self.home.is_elsewhere() { Some(CqEnd::LaneFailed) } else { CqEnd::of(state) };
+        let end = if self.core.home.is_elsewhere() { Some(CqEnd::LaneFailed) } else { CqEnd::of(state) };
         self.report(end, out.is_empty())
     }
 
@@ -202,7 +201,7 @@ impl CqReader {
     pub(crate) fn arm(&mut self) -> Option<bool> {
         self.core.bell.as_ref()?.arm();
         let state = self.core.state.load(Ordering::Acquire);
-        if self.home.is_elsewhere() {
+        if self.core.home.is_elsewhere() {
             return Some(true);
         }
         if self.is_behind(state) {
@@ -358,7 +357,7 @@ impl CqTable {
             None => entries.queues.push(entry),
         }
         drop(entries);
-        CqReader { rings: Vec::new(), turn: 0, ended: None, home: Home::here(), core }
+        CqReader { rings: Vec::new(), turn: 0, ended: None, core }
     }
 
     /// Lets a channel know when nothing more comes.

@@ -89,6 +89,8 @@ struct QpFlags {
     recvs_retired: AtomicU32,
     /// The lane has failed and takes nothing more.
     closed: AtomicBool,
+    /// The process of the lane.
+    home: Home,
     sends: Links<Posted>,
     recvs: Links<RecvWr>,
     /// Written when the queue pair changes its state, so that asking for it does not concern the lane.
@@ -113,7 +115,6 @@ pub(crate) struct QpSubmit {
     flags: Arc<QpFlags>,
     lane: LaneRings,
     slot: QpSlot,
-    home: Home,
 }
 
 /// The lane's half of a queue pair.
@@ -149,6 +150,7 @@ pub(super) fn qp_rings(qpn: Qpn, slot: QpSlot, lane: &LaneRings, cap: QpCap) -> 
         sends_retired: CachePadded::default(),
         recvs_retired: AtomicU32::new(0),
         closed: AtomicBool::new(false),
+        home: Home::here(),
         sends: send_links,
         recvs: recv_links,
         condition: Mutex::new((QpState::Reset, None)),
@@ -165,7 +167,6 @@ pub(super) fn qp_rings(qpn: Qpn, slot: QpSlot, lane: &LaneRings, cap: QpCap) -> 
         flags: Arc::clone(&flags),
         lane: lane.clone(),
         slot,
-        home: Home::here(),
     };
     (submit, QpIntake { qpn, sends, elements, recvs, flags })
 }
@@ -248,12 +249,12 @@ impl QpSubmit {
     /// Whether the lane has failed, or works in the parent of this process.
     #[inline]
     pub(crate) fn is_closed(&self) -> bool {
-        self.flags.closed.load(Ordering::Acquire) || self.home.is_elsewhere()
+        self.flags.closed.load(Ordering::Acquire) || self.flags.home.is_elsewhere()
     }
 
     /// The state that the lane has brought the queue pair to.
     pub(crate) fn condition(&self) -> Condition {
-        if self.home.is_elsewhere() {
+        if self.flags.home.is_elsewhere() {
             return (QpState::Error, Some(FailReason::LaneFailed));
         }
         *self.flags.condition.lock().unwrap_or_else(PoisonError::into_inner)

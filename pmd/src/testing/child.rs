@@ -13,6 +13,7 @@ const PATIENCE: Duration = Duration::from_mins(1);
 ///
 /// # Panics
 /// If the system gives no process.
+#[expect(clippy::disallowed_methods, reason = "a test waits for what may hang")]
 pub fn in_child(work: impl FnOnce() -> bool) -> Option<bool> {
     // SAFETY: the child only runs `work`, whose caller answers for the locks that other threads may have held, and ends.
     let child = unsafe { libc::fork() };
