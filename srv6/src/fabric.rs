@@ -53,7 +53,7 @@ pub struct Shape {
     pub t2: u16,
     /// The block of all uSIDs, 32 bits long.
     pub block: Ipv6Net,
-    /// What the addresses of hosts start with, at most 48 bits long.
+    /// What the addresses of hosts start with, at most 48 bits long. With `::/48`, the address of a lone host is `::1`.
     pub prefix: Ipv6Net,
 }
 
@@ -226,12 +226,14 @@ impl Default for Shape {
     }
 }
 
+/// Whether an address begins like the loopback address and IPv4 addresses (RFC 4291, section 2.5).
+const fn is_local(address: Ipv6Addr) -> bool {
+    address.segments()[0] <= 0x00ff
+}
+
 /// Why no switch forwards packets to an address, if none does (RFC 4291, section 2.4).
 const fn not_routed(address: Ipv6Addr) -> Option<&'static str> {
     match address.segments()[0] {
-        0x0000..=0x00ff => {
-            Some("loopback and IPv4 addresses begin like this, and no switch forwards to them")
-        }
         0xfe80..=0xfebf => Some("these are link-local addresses, which no switch forwards to"),
         0xff00..=0xffff => Some("these are multicast addresses; hosts and switches need unicast ones"),
         _ => None,
@@ -271,6 +273,10 @@ impl Shape {
             if let Some(why) = not_routed(prefix.addr()) {
                 return bad(setting, prefix, why);
             }
+        }
+        if is_local(self.block.addr()) {
+            let why = "loopback and IPv4 addresses begin like this, and no switch forwards to them";
+            return bad("block", self.block, why);
         }
         if self.block.contains(&self.prefix) || self.prefix.contains(&self.block) {
             return bad("prefix", self.prefix, "it overlaps the block of the uSIDs");
@@ -324,6 +330,11 @@ impl Shape {
             2 => self.t1.saturating_mul(self.t2),
             _ => 0,
         }
+    }
+
+    /// Whether the addresses of hosts are loopback addresses, by which no host reaches another.
+    pub const fn is_on_loopback(&self) -> bool {
+        is_local(self.prefix.addr())
     }
 
     /// Tiers of switches, 1 to 3.

@@ -367,14 +367,15 @@ fn errors_name_what_is_wrong() {
         (Shape { prefix: net("febf:1:2::/48"), ..good }, "prefix = febf:1:2::/48: these are link-local"),
         (Shape { prefix: net("ff0e::/48"), ..good }, "prefix = ff0e::/48: these are multicast addresses"),
         (Shape { block: net("ffff:ffff::/32"), ..good }, "block = ffff:ffff::/32: these are multicast"),
-        (Shape { prefix: net("::/48"), ..good }, "prefix = ::/48: loopback and IPv4 addresses"),
         (Shape { block: net("ff:ffff::/32"), ..good }, "block = ff:ffff::/32: loopback and IPv4 addresses"),
         (Shape { prefix: net("fc00::/7"), ..good }, "overlaps the block"),
     ] {
         assert!(text(shape, one()).contains(part), "{}", text(shape, one()));
     }
-    for prefix in ["2001:db8::/32", "100::/48", "fe7f:ffff:ffff::/48", "fec0::/48", "feff::/48"] {
-        assert!(Fabric::new(Shape { prefix: net(prefix), ..good }, one()).is_ok(), "{prefix}");
+    for prefix in ["2001:db8::/32", "::/48", "100::/48", "fe7f:ffff:ffff::/48", "fec0::/48", "feff::/48"] {
+        let shape = Shape { prefix: net(prefix), ..good };
+        assert_eq!(shape.is_on_loopback(), prefix == "::/48", "{prefix}");
+        assert!(Fabric::new(shape, one()).is_ok(), "{prefix}");
     }
     assert!(Fabric::new(Shape { t0: 1, t1: 0, ..good }, one()).is_ok());
     let long = "x".repeat(64);

@@ -230,6 +230,20 @@ fn wrong_input_is_named() {
     let large = support::temp("large.toml");
     fs::write(&large, "[fabric]\nplanes = 32\nt0 = 2\nt1 = 1\nhosts_per_t0 = 3").unwrap();
     named(&["up", large.to_str().unwrap()], 2, &["102 hosts and switches", "100 at most"]);
+    // Labs of which no packet would arrive.
+    let file = support::temp("prefix.toml");
+    for (key, prefix, why) in [
+        ("prefix", "::/48", "loopback addresses"),
+        ("prefix", "fe80::/48", "link-local addresses"),
+        ("prefix", "ff05::/48", "multicast addresses"),
+        ("block", "::/32", "loopback and IPv4 addresses"),
+        ("block", "fe80::/32", "link-local addresses"),
+        ("block", "ff05::/32", "multicast addresses"),
+    ] {
+        let hosts = "[[host]]\nname = \"h1\"\n";
+        fs::write(&file, format!("[fabric]\n{key} = \"{prefix}\"\n{hosts}")).unwrap();
+        named(&["up", file.to_str().unwrap()], 2, &["prefix.toml: line 2, column", key, prefix, why]);
+    }
 }
 
 #[test]

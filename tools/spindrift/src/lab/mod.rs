@@ -207,6 +207,14 @@ fn small_fabric(file: &TomlFile) -> Result<Fabric> {
             file.name()
         )));
     }
+    let shape = fabric.shape();
+    if shape.is_on_loopback() {
+        let place = file.place("fabric.prefix").unwrap_or_else(|| file.name().to_owned());
+        return Err(usage(format!(
+            "{place}: fabric.prefix = {}: these are loopback addresses, by which no host of a lab reaches another; leave it out, or give one like fd5d:7072::/48",
+            shape.prefix
+        )));
+    }
     Ok(fabric)
 }
 
