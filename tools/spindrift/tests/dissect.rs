@@ -341,3 +341,20 @@ fn the_port_of_a_run_over_sockets_is_printed_and_found() {
     let seen = stdout(&run(&["dissect", path, "--port", port]));
     assert!(seen.contains("WRITE_ONLY"), "{seen}");
 }
+
+/// Captures of several interfaces are not always in the order of time.
+#[test]
+fn times_before_the_first_packet_s_are_negative() {
+    let path = capture_of("earlier.pcap", &frames()[..3]);
+    let mut bytes = fs::read(&path).unwrap();
+    let second = 24 + 16 + u32::from_le_bytes(bytes[32..36].try_into().unwrap()) as usize;
+    // The first frame is of a later second than the others.
+    bytes[24..28].copy_from_slice(&12u32.to_le_bytes());
+    bytes[second..second + 4].copy_from_slice(&10u32.to_le_bytes());
+    fs::write(&path, &bytes).unwrap();
+    let json = dissect_json(&path);
+    let times = [0, 1].map(|packet| json["packets"][packet]["time_ns"].as_i64());
+    assert_eq!(times, [Some(0), Some(-2_000_000_000)]);
+    let seen = stdout(&run(&["dissect", text(&path)]));
+    assert!(seen.contains(" -2.000000000  fd00::1"), "{seen}");
+}

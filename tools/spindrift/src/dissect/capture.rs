@@ -16,8 +16,8 @@ const PCAPNG_MAGIC: [u8; 4] = [0x0a, 0x0d, 0x0d, 0x0a];
 /// One captured frame.
 #[derive(Debug)]
 pub(crate) struct Captured {
-    /// Since 1970, in nanoseconds.
-    pub(crate) time_ns: u64,
+    /// Since 1970, in nanoseconds; `None` where the file says no time, as in simple packet blocks.
+    pub(crate) time_ns: Option<i64>,
     /// What the file says about the link.
     pub(crate) link: DataLink,
     /// The bytes that were kept.
@@ -104,7 +104,7 @@ fn next_pcap(reader: &mut PcapReader<File>) -> Option<Result<Captured, PcapError
     };
     let unit_ns = if header.ts_resolution == TsResolution::NanoSecond { 1 } else { 1000 };
     Some(Ok(Captured {
-        time_ns: u64::from(raw.ts_sec) * 1_000_000_000 + u64::from(raw.ts_frac) * unit_ns,
+        time_ns: Some(i64::from(raw.ts_sec) * 1_000_000_000 + i64::from(raw.ts_frac) * unit_ns),
         link: header.datalink,
         wire_len: (raw.orig_len as usize).max(raw.data.len()),
         data: raw.data.into_owned(),
@@ -117,11 +117,11 @@ fn next_pcapng(reader: &mut PcapNgReader<File>) -> Option<Result<Captured, PcapE
             Err(error) => return Some(Err(error)),
             Ok(Block::EnhancedPacket(block)) => (
                 block.interface_id,
-                block.timestamp.as_nanos() as u64,
+                Some(block.timestamp.as_nanos() as u64),
                 block.original_len,
                 block.data.into_owned(),
             ),
-            Ok(Block::SimplePacket(block)) => (0, 0, block.original_len, block.data.into_owned()),
+            Ok(Block::SimplePacket(block)) => (0, None, block.original_len, block.data.into_owned()),
             Ok(_) => continue,
         };
         let Some(description) = reader.interfaces().get(interface as usize) else {
@@ -132,7 +132,7 @@ fn next_pcapng(reader: &mut PcapNgReader<File>) -> Option<Result<Captured, PcapE
             _ => None,
         });
         return Some(Ok(Captured {
-            time_ns: ticks_to_ns(ticks, resolution.unwrap_or(6)),
+            time_ns: ticks.map(|ticks| ticks_to_ns(ticks, resolution.unwrap_or(6))),
             link: description.linktype,
             wire_len: (wire_len as usize).max(data.len()),
             data,
@@ -141,13 +141,13 @@ fn next_pcapng(reader: &mut PcapNgReader<File>) -> Option<Result<Captured, PcapE
 }
 
 /// Ticks of an interface's clock as nanoseconds. `resolution` is the negative exponent of ten, or of two if
-/// its top bit is set (pcapng, option `if_tsresol`).
-fn ticks_to_ns(ticks: u64, resolution: u8) -> u64 {
+/// its top bit is set (pcapng, option `if_tsresol`). Times after 2262 are those of its end.
+fn ticks_to_ns(ticks: u64, resolution: u8) -> i64 {
     let exponent = u32::from(resolution & 0x7f);
     let per_second =
         if resolution & 0x80 == 0 { 10u128.checked_pow(exponent) } else { 1u128.checked_shl(exponent) };
     let ns = u128::from(ticks) * 1_000_000_000;
-    per_second.map_or(0, |per_second| (ns / per_second.max(1)) as u64)
+    per_second.map_or(0, |per_second| i64::try_from(ns / per_second.max(1)).unwrap_or(i64::MAX))
 }
 
 #[cfg(test)]
@@ -160,6 +160,6 @@ mod tests {
         assert_eq!(ticks_to_ns(1_500_000, 9), 1_500_000);
         assert_eq!(ticks_to_ns(3, 0), 3_000_000_000);
         assert_eq!(ticks_to_ns(1 << 9, 0x8a), 500_000_000);
-        assert_eq!(ticks_to_ns(u64::MAX, 0x7f), 0);
+        assert_eq!((ticks_to_ns(u64::MAX, 0x7f), ticks_to_ns(u64::MAX, 0)), (0, i64::MAX));
     }
 }

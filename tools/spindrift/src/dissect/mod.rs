@@ -61,8 +61,8 @@ fn dscp_range() -> clap::builder::RangedI64ValueParser<u8> {
 struct Dissected {
     /// Number of the frame in the file, from 1.
     number: u64,
-    /// Since the first frame of the file.
-    time_ns: u64,
+    /// Since the first frame of the file that has a time; less than 0 for a packet captured before it.
+    time_ns: Option<i64>,
     meta: DatagramMeta,
     icrc: Option<Icrc>,
     /// Bytes of the UDP payload that the capture left out.
@@ -176,7 +176,7 @@ fn print_all(
 ) -> io::Result<(Totals, Option<anyhow::Error>)> {
     let mut totals = Totals::default();
     let mut printer = report::Printer::new(args, out)?;
-    let mut first_ns = None;
+    let mut first_ns: Option<i64> = None;
     let mut damaged = None;
     while args.count.is_none_or(|count| totals.packets < count) {
         let captured = match capture.next() {
@@ -188,7 +188,7 @@ fn print_all(
             }
         };
         totals.frames += 1;
-        let first_ns = *first_ns.get_or_insert(captured.time_ns);
+        first_ns = first_ns.or(captured.time_ns);
         let found = match datagram(&captured, |dscp| trim_of(args, dscp)) {
             Ok(found) if is_mrc_port(found.meta.dst_port, args.port.unwrap_or(UDP_PORT_MRC)) => found,
             other => {
@@ -201,7 +201,7 @@ fn print_all(
         };
         let dissected = Dissected {
             number: totals.frames,
-            time_ns: captured.time_ns.saturating_sub(first_ns),
+            time_ns: captured.time_ns.zip(first_ns).map(|(time, first)| time.saturating_sub(first)),
             meta: found.meta,
             icrc: found.icrc.filter(|_| !args.no_icrc),
             not_captured: found.not_captured,

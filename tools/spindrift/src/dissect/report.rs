@@ -85,9 +85,9 @@ fn summary(totals: &Totals) -> String {
 /// One line that tells what a packet is about.
 fn line(dissected: &Dissected, content: &Content<'_>) -> String {
     let Dissected { meta, number, .. } = dissected;
-    let (secs, ns) = (dissected.time_ns / 1_000_000_000, dissected.time_ns % 1_000_000_000);
     let name = content.bth().map_or_else(|| unreadable_name(dissected), |bth| opcode_name(bth.opcode));
-    let mut text = format!("{number:5} {secs:3}.{ns:09}  {} -> {}  {name:<17} ", meta.src, meta.dst);
+    let mut text =
+        format!("{number:5} {:>13}  {} -> {}  {name:<17} ", time(dissected.time_ns), meta.src, meta.dst);
     text += &match content {
         Content::Packet(packet) => about(dissected, content, packet),
         Content::Trimmed(head) => {
@@ -118,6 +118,13 @@ fn line(dissected: &Dissected, content: &Content<'_>) -> String {
         text += &format!(" [{mark}]");
     }
     text
+}
+
+/// Seconds since the first frame.
+fn time(time_ns: Option<i64>) -> String {
+    let Some(time_ns) = time_ns else { return "-".to_owned() };
+    let (sign, ns) = (if time_ns < 0 { "-" } else { "" }, time_ns.unsigned_abs());
+    format!("{sign}{}.{:09}", ns / 1_000_000_000, ns % 1_000_000_000)
 }
 
 /// What stands in the place of an opcode.
