@@ -127,6 +127,11 @@ fn damaged_captures_never_panic() {
 
 /// The same frames in a pcapng file with microseconds.
 fn as_pcapng(pcap: &[u8]) -> Vec<u8> {
+    with_interfaces(pcap, &[1])
+}
+
+/// The same frames in a pcapng file with microseconds, on interfaces of these link types in turn.
+fn with_interfaces(pcap: &[u8], links: &[u8]) -> Vec<u8> {
     let mut out = Vec::new();
     let mut block = |kind: u32, body: &[u8]| {
         let len = (12 + body.len().next_multiple_of(4)) as u32;
@@ -140,19 +145,22 @@ fn as_pcapng(pcap: &[u8]) -> Vec<u8> {
     section.extend([1, 0, 0, 0]);
     section.extend([0xff; 8]);
     block(0x0a0d_0d0a, &section);
-    block(1, &[1, 0, 0, 0, 0, 0, 0, 0]);
-    let mut at = 24;
+    for &link in links {
+        block(1, &[link, 0, 0, 0, 0, 0, 0, 0]);
+    }
+    let (mut at, mut frame) = (24, 0);
     let word = |at: usize| u32::from_le_bytes(pcap[at..at + 4].try_into().unwrap());
     while at < pcap.len() {
         let micros = u64::from(word(at)) * 1_000_000 + u64::from(word(at + 4)) / 1000;
         let len = word(at + 8) as usize;
-        let mut packet = vec![0; 4];
+        let mut packet = vec![(frame % links.len()) as u8, 0, 0, 0];
         packet.extend(((micros >> 32) as u32).to_le_bytes());
         packet.extend((micros as u32).to_le_bytes());
         packet.extend([(len as u32).to_le_bytes(), word(at + 12).to_le_bytes()].concat());
         packet.extend(&pcap[at + 16..at + 16 + len]);
         block(6, &packet);
         at += 16 + len;
+        frame += 1;
     }
     out
 }
@@ -357,4 +365,32 @@ fn times_before_the_first_packet_s_are_negative() {
     assert_eq!(times, [Some(0), Some(-2_000_000_000)]);
     let seen = stdout(&run(&["dissect", text(&path)]));
     assert!(seen.contains(" -2.000000000  fd00::1"), "{seen}");
+}
+
+#[test]
+fn link_types_that_are_not_read_are_named() {
+    let mut wireless = fs::read(capture_of("wired.pcap", &frames()[..4])).unwrap();
+    let (half, none) = (with_interfaces(&wireless, &[1, 105]), with_interfaces(&wireless, &[105, 147]));
+    // Above the link type, the header can say how long the frame check sequence is.
+    wireless[20..24].copy_from_slice(&0x4400_0069u32.to_le_bytes());
+    let read = |name: &str, bytes: &[u8]| {
+        let path = temp(name);
+        fs::write(&path, bytes).unwrap();
+        let output = run(&["dissect", text(&path)]);
+        (output.status.code(), stdout(&output), stderr(&output))
+    };
+    let (status, seen, error) = read("wireless.pcap", &wireless);
+    assert_eq!((status, seen.as_str()), (Some(1), ""));
+    let named = "link type 105 (IEEE802_11) is not read (Ethernet, ";
+    assert!(error.contains(named) && error.lines().count() == 1, "{error}");
+    let (status, seen, _) = read("half-wireless.pcapng", &half);
+    assert_eq!(status, Some(0));
+    assert!(seen.contains("2 MRC packets in 4 frames"), "{seen}");
+    assert!(seen.contains("; 2 of link type 105 (IEEE802_11) not read (Ethernet, "), "{seen}");
+    let (status, _, error) = read("no-ethernet.pcapng", &none);
+    assert_eq!(status, Some(1));
+    assert!(error.contains("link type 105 (IEEE802_11), link type 147"), "{error}");
+    wireless[20..24].copy_from_slice(&0x4400_0001u32.to_le_bytes());
+    let (status, seen, _) = read("checked.pcap", &wireless);
+    assert!(status == Some(0) && seen.contains("4 MRC packets"), "{seen}");
 }

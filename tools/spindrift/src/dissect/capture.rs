@@ -10,6 +10,8 @@ use pcap_file::pcapng::blocks::interface_description::InterfaceDescriptionOption
 use pcap_file::pcapng::{Block, PcapNgReader};
 use pcap_file::{DataLink, PcapError, TsResolution};
 
+use super::link::{self, Link};
+
 /// First bytes of a pcapng file: the type of a section header block.
 const PCAPNG_MAGIC: [u8; 4] = [0x0a, 0x0d, 0x0d, 0x0a];
 
@@ -55,6 +57,9 @@ impl Capture {
             Reader::PcapNg(Box::new(reader))
         } else {
             let reader = PcapReader::new(file).map_err(|error| not_a_capture(&error))?;
+            if let Err(link) = Link::of(reader.header().datalink) {
+                bail!("{link} is not read ({})", link::READ);
+            }
             Reader::Pcap(Box::new(reader))
         };
         Ok(Self { reader, frames: 0 })

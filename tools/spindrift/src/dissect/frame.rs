@@ -1,12 +1,12 @@
 //! From a captured frame to the MRC bytes in it.
 
-use pcap_file::DataLink;
 use spindrift::wire::stack::{self, StackError};
 use spindrift::wire::{ICRC_LEN, TrimKind, icrc};
 use spindrift_pmd::DatagramMeta;
 use spindrift_pmd::udp::FRAME_MAX;
 
 use super::capture::Captured;
+use super::link::Link;
 use super::lower::{extensions, fill_lengths, without_extensions};
 
 const ETHERNET_LEN: usize = 14;
@@ -56,9 +56,10 @@ impl Icrc {
 /// Errors name what the frame is instead.
 pub(crate) fn datagram(
     captured: &Captured,
+    link: Link,
     trim_of: impl Fn(u8) -> Option<TrimKind>,
 ) -> Result<Datagram, StackError> {
-    let mut frame = plain_ethernet(captured);
+    let mut frame = plain_ethernet(captured, link);
     let kept = frame.len();
     let cut = captured.wire_len.saturating_sub(captured.data.len()).min(LONGEST_IP);
     // A frame of which only the front was kept is made whole with zeros, so that its lengths are right.
@@ -135,18 +136,8 @@ fn expected_icrc(l3: &[u8]) -> u32 {
 
 /// The frame as if captured on plain Ethernet: other link headers replaced, VLAN tags and outer IPv6 headers
 /// taken off.
-fn plain_ethernet(captured: &Captured) -> Vec<u8> {
-    let mut frame = match captured.link {
-        DataLink::LINUX_SLL => behind(&captured.data, 14, 16),
-        DataLink::LINUX_SLL2 => behind(&captured.data, 0, 20),
-        // Raw IP (several numbers), BSD loopback: the version tells the type.
-        DataLink::RAW | DataLink::IPV4 | DataLink::IPV6 | DataLink::Unknown(12 | 14) => {
-            raw_ip(&captured.data, 0)
-        }
-        DataLink::NULL | DataLink::LOOP => raw_ip(&captured.data, 4),
-        // Ethernet; what is not known is taken for it, and no MRC will be found there.
-        _ => captured.data.clone(),
-    };
+fn plain_ethernet(captured: &Captured, link: Link) -> Vec<u8> {
+    let mut frame = link.as_ethernet(&captured.data);
     while frame.get(12..14).is_some_and(|kind| kind == ETHERTYPE_VLAN || kind == ETHERTYPE_QINQ)
         && frame.len() >= 18
     {
@@ -174,20 +165,4 @@ fn outer_ipv6_len(frame: &[u8]) -> Option<usize> {
     let (next, len) = (extensions.next, IPV6_LEN + extensions.len);
     let inner = ip.get(len)? >> 4;
     (next == PROTOCOL_IPV6 && inner == 6 || next == 4 && inner == 4).then_some(len)
-}
-
-/// A frame whose protocol stands at `kind_at` and whose packet at `at`.
-fn behind(data: &[u8], kind_at: usize, at: usize) -> Vec<u8> {
-    let mut frame = vec![0; 12];
-    frame.extend(data.get(kind_at..kind_at + 2).unwrap_or_default());
-    frame.extend(data.get(at..).unwrap_or_default());
-    frame
-}
-
-fn raw_ip(data: &[u8], at: usize) -> Vec<u8> {
-    let packet = data.get(at..).unwrap_or_default();
-    let mut frame = vec![0; 12];
-    frame.extend(if packet.first().is_some_and(|byte| byte >> 4 == 6) { [0x86, 0xdd] } else { [0x08, 0x00] });
-    frame.extend(packet);
-    frame
 }

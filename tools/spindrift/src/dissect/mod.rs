@@ -3,6 +3,7 @@
 mod capture;
 mod fields;
 mod frame;
+mod link;
 mod lower;
 mod report;
 
@@ -19,6 +20,7 @@ use spindrift_pmd::DatagramMeta;
 
 use self::capture::Capture;
 use self::frame::{Datagram, Icrc, datagram};
+use self::link::Link;
 use crate::output::{keep, tell};
 use crate::units::parse_qpn;
 
@@ -128,6 +130,8 @@ struct Totals {
     unreadable: u64,
     /// UDP or not, these frames were not to an MRC port.
     others: u64,
+    /// Of these, the ones of link types that are not read.
+    link_types: BTreeMap<String, u64>,
     by_opcode: BTreeMap<&'static str, u64>,
     /// Datagrams to other ports that read as MRC and have a good iCRC.
     elsewhere: BTreeMap<u16, u64>,
@@ -158,6 +162,7 @@ fn nothing_found(args: &DissectArgs, totals: &Totals) -> String {
         "no MRC packets among {} frames (UDP ports {UDP_PORT_MRC}, {UDP_PORT_ROCE}{port})",
         totals.frames
     );
+    text += &report::left_out(totals);
     if args.qp.is_some() {
         text += "; --qp leaves out other queue pairs";
     } else if let Some((port, count)) = totals.elsewhere.iter().max_by_key(|(_, count)| **count) {
@@ -189,7 +194,15 @@ fn print_all(
         };
         totals.frames += 1;
         first_ns = first_ns.or(captured.time_ns);
-        let found = match datagram(&captured, |dscp| trim_of(args, dscp)) {
+        let link = match Link::of(captured.link) {
+            Ok(link) => link,
+            Err(link) => {
+                totals.others += 1;
+                *totals.link_types.entry(link).or_default() += 1;
+                continue;
+            }
+        };
+        let found = match datagram(&captured, link, |dscp| trim_of(args, dscp)) {
             Ok(found) if is_mrc_port(found.meta.dst_port, args.port.unwrap_or(UDP_PORT_MRC)) => found,
             other => {
                 totals.others += 1;
@@ -218,8 +231,16 @@ fn print_all(
         totals.count(&dissected, &content);
         printer.packet(&dissected, &content)?;
     }
+    let damaged = damaged.or_else(|| no_link_read(&totals));
     printer.finish(&totals, damaged.as_ref())?;
     Ok((totals, damaged))
+}
+
+/// The error where no frame is of a link type that is read.
+fn no_link_read(totals: &Totals) -> Option<anyhow::Error> {
+    let links: Vec<&str> = totals.link_types.keys().map(String::as_str).collect();
+    let all = totals.link_types.values().sum::<u64>() == totals.frames && totals.frames > 0;
+    all.then(|| anyhow::anyhow!("{} is not read ({})", links.join(", "), link::READ))
 }
 
 /// The destination port of a datagram that is MRC by all signs but that port.

@@ -55,6 +55,7 @@ impl<'a, W: Write> Printer<'a, W> {
                 "packets": totals.packets,
                 "unreadable": totals.unreadable,
                 "other_frames": totals.others,
+                "link_types": totals.link_types,
                 "bad_icrc": totals.bad_icrc,
                 "by_opcode": totals.by_opcode,
             });
@@ -78,6 +79,15 @@ fn summary(totals: &Totals) -> String {
     }
     if totals.bad_icrc > 0 {
         text += &format!("; {} with a bad iCRC", totals.bad_icrc);
+    }
+    text + &left_out(totals)
+}
+
+/// Frames that may carry MRC and are not read.
+pub(super) fn left_out(totals: &Totals) -> String {
+    let mut text = String::new();
+    for (link, count) in &totals.link_types {
+        text += &format!("; {count} of {link} not read ({})", super::link::READ);
     }
     text
 }
