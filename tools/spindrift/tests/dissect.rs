@@ -102,7 +102,19 @@ fn what_is_no_capture_is_refused_with_the_reason() {
         assert_eq!(output.status.code(), Some(1), "{name}");
         let error = stderr(&output);
         assert!(error.contains(name) && error.contains(reason), "{name}: {error}");
+        let output = run(&["dissect", text(&path), "--json"]);
+        assert_eq!(output.status.code(), Some(1), "{name}");
+        let json = support::json(&output.stdout);
+        let error = json["error"].as_str().unwrap();
+        assert!(error.contains(name) && error.contains(reason), "{name}: {error}");
+        assert_eq!((&json["packets"], &json["totals"]["frames"]), (&Json::Array(Vec::new()), &0.into()));
     }
+    let output = run(&["dissect", "/nonexistent.pcap", "--json"]);
+    let json = support::json(&output.stdout);
+    assert_eq!(
+        json["error"],
+        "/nonexistent.pcap: cannot open the capture: No such file or directory (os error 2)"
+    );
     let error = stderr(&run(&["dissect", "/nonexistent.pcap"]));
     assert!(error.contains("/nonexistent.pcap") && error.contains("No such file"), "{error}");
 }

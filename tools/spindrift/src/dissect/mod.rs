@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use std::io::{self, BufWriter, Write};
 use std::path::PathBuf;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use clap::Args;
 use spindrift::wire::{
     Bth, DecodeError, DscpMap, Packet, Qpn, TrimKind, TrimmedHead, UDP_PORT_MRC, UDP_PORT_ROCE, is_mrc_port,
@@ -139,8 +139,17 @@ struct Totals {
 
 pub(crate) fn run(args: &DissectArgs) -> Result<()> {
     let name = args.file.display();
-    let mut capture = Capture::open(&args.file).with_context(|| name.to_string())?;
     let mut out = BufWriter::new(io::stdout().lock());
+    let mut capture = match Capture::open(&args.file) {
+        Ok(capture) => capture,
+        Err(error) => {
+            if args.json {
+                let printer = report::Printer::new(args, &mut out);
+                keep(printer.and_then(|mut printer| printer.finish(&Totals::default(), Some(&error))));
+            }
+            return Err(error.context(name.to_string()));
+        }
+    };
     match print_all(args, &mut capture, &mut out) {
         Err(error) => {
             keep(Err(error));
