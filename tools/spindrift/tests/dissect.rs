@@ -248,6 +248,47 @@ fn packets_that_are_cut_say_so_in_the_specification_s_names() {
     assert!(seen.contains("SACK takes 48 bytes") && !seen.contains("cut"), "{seen}");
 }
 
+/// The frame in a capture that kept so many bytes of it.
+fn snapped(frame: &[u8], kept: usize) -> std::path::PathBuf {
+    let path = capture_of(&format!("snapped-{kept}.pcap"), &[frame.to_vec()]);
+    let mut bytes = fs::read(&path).unwrap();
+    bytes.truncate(24 + 16 + kept);
+    bytes[32..36].copy_from_slice(&(kept as u32).to_le_bytes());
+    fs::write(&path, bytes).unwrap();
+    path
+}
+
+#[test]
+fn of_a_packet_cut_by_the_snap_length_what_was_captured_is_printed() {
+    let all = frames();
+    for (frame, udp_end, name) in [(&all[0], 62, "WRITE_FIRST"), (&all[13], 42, "WRITE_MIDDLE")] {
+        let (qp, psn) =
+            if udp_end == 62 { ("qp 0x000042", "psn 256") } else { ("qp 0x000042", "psn 16777215") };
+        for kept in 0..udp_end + 40 {
+            let path = snapped(frame, kept);
+            let output = run(&["dissect", text(&path), "-v"]);
+            let (seen, error) = (stdout(&output), stderr(&output));
+            let json = dissect_json(&path);
+            assert_eq!(output.status.code(), Some(0), "{kept}: {error}");
+            if kept < udp_end - 4 {
+                assert!(error.contains("; 1 cut before the UDP ports"), "{kept}: {seen} {error}");
+                assert_eq!(json["totals"]["cut_before_ports"], 1, "{kept}");
+                continue;
+            }
+            let mrc = kept.saturating_sub(udp_end);
+            for (from, part) in [(1, name), (8, qp), (12, psn), (12, "bth: "), (16, "meth: ")] {
+                assert_eq!(seen.contains(part), mrc >= from, "{kept} {part}: {seen}");
+            }
+            assert!(seen.contains("cut") && !seen.contains("not MRC"), "{kept}: {seen}");
+            assert!(seen.contains("; 1 cut in the capture"), "{kept}: {seen}");
+            let totals = &json["totals"];
+            let counts = ["packets", "cut", "unreadable"].map(|name| totals[name].as_u64().unwrap());
+            assert_eq!(counts, if mrc > 0 { [1, 1, 0] } else { [0, 1, 1] }, "{kept}");
+            assert_eq!(json["packets"][0]["bth"] != Json::Null, mrc >= 12, "{kept}");
+        }
+    }
+}
+
 /// Two packets in one datagram, and one of more bytes than a length field holds, as captured inside a kernel.
 #[test]
 fn packets_that_the_kernel_handles_as_one_are_explained() {

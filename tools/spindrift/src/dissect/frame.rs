@@ -1,18 +1,19 @@
 //! From a captured frame to the MRC bytes in it.
 
-use spindrift::wire::stack::{self, StackError};
+use spindrift::wire::stack;
 use spindrift::wire::{ICRC_LEN, TrimKind, icrc};
 use spindrift_pmd::DatagramMeta;
 use spindrift_pmd::udp::FRAME_MAX;
 
 use super::capture::Captured;
 use super::link::Link;
-use super::lower::{extensions, fill_lengths, without_extensions};
+use super::lower::{IPV4_LEN, IPV6_LEN, UDP_LEN, complete_udp, extensions, fill_lengths, without_extensions};
 
 const ETHERNET_LEN: usize = 14;
 const BTH_LEN: usize = 12;
 const LONGEST_IP: usize = 40 + 65_535;
-const IPV6_LEN: usize = 40;
+/// Bytes of the ports at the front of a UDP header.
+const UDP_PORTS_LEN: usize = 4;
 const ETHERTYPE_VLAN: [u8; 2] = [0x81, 0x00];
 const ETHERTYPE_QINQ: [u8; 2] = [0x88, 0xa8];
 const PROTOCOL_IPV6: u8 = 41;
@@ -34,6 +35,15 @@ pub(crate) struct Datagram {
     pub(crate) length_open: bool,
     /// The IP header of a trimmed packet announces less than the UDP header.
     pub(crate) shorter_than_udp: bool,
+}
+
+/// What a frame is instead of a datagram.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Other {
+    /// Not UDP, or not as MRC sends it.
+    NotUdp,
+    /// The capture ends before the UDP ports.
+    CutBeforePorts,
 }
 
 /// The iCRC of a packet, as four bytes in the order of the wire.
@@ -58,15 +68,21 @@ pub(crate) fn datagram(
     captured: &Captured,
     link: Link,
     trim_of: impl Fn(u8) -> Option<TrimKind>,
-) -> Result<Datagram, StackError> {
+) -> Result<Datagram, Other> {
     let mut frame = plain_ethernet(captured, link);
     let kept = frame.len();
     let cut = captured.wire_len.saturating_sub(captured.data.len()).min(LONGEST_IP);
     // A frame of which only the front was kept is made whole with zeros, so that its lengths are right.
     frame.resize(kept + cut, 0);
     let length_open = fill_lengths(&mut frame);
-    let parsed = stack::parse(&frame)?;
+    if cut > 0 {
+        complete_udp(&mut frame, kept);
+    }
+    let parsed = stack::parse(&frame).map_err(|_| not_udp(kept, cut))?;
     let mrc_at = ETHERNET_LEN + parsed.l3.len() - parsed.mrc.len();
+    if kept + UDP_LEN < mrc_at + UDP_PORTS_LEN {
+        return Err(Other::CutBeforePorts);
+    }
     let captured_mrc = kept.saturating_sub(mrc_at).min(parsed.mrc.len());
     let not_captured = parsed.mrc.len() - captured_mrc;
     let several = several(parsed.mrc);
@@ -91,6 +107,11 @@ pub(crate) fn datagram(
         length_open,
         shorter_than_udp: parsed.truncated,
     })
+}
+
+/// What a frame is that is no UDP datagram, of which `kept` bytes were captured and `cut` were not.
+fn not_udp(kept: usize, cut: usize) -> Other {
+    if cut > 0 && kept < ETHERNET_LEN + IPV4_LEN { Other::CutBeforePorts } else { Other::NotUdp }
 }
 
 /// The IP packet with the IPv4 identification and flags that an endpoint assumes that cannot see them.

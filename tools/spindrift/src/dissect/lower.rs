@@ -2,9 +2,9 @@
 //! lengths that the kernel leaves open in packets that it will cut up later.
 
 const ETHERNET_LEN: usize = 14;
-const IPV4_LEN: usize = 20;
-const IPV6_LEN: usize = 40;
-const UDP_LEN: usize = 8;
+pub(super) const IPV4_LEN: usize = 20;
+pub(super) const IPV6_LEN: usize = 40;
+pub(super) const UDP_LEN: usize = 8;
 const ETHERTYPE_IPV6: [u8; 2] = [0x86, 0xdd];
 const PROTOCOL_UDP: u8 = 17;
 const HOP_BY_HOP: u8 = 0;
@@ -74,6 +74,19 @@ pub(super) fn without_extensions(frame: &mut Vec<u8>) {
         ip[24..40].copy_from_slice(&destination);
     }
     frame.drain(ETHERNET_LEN + IPV6_LEN..ETHERNET_LEN + IPV6_LEN + found.len);
+}
+
+/// Fills in the length of a UDP header whose end was not captured: `kept` bytes of the frame were.
+pub(super) fn complete_udp(frame: &mut [u8], kept: usize) {
+    let v6 = frame.get(12..14) == Some(&ETHERTYPE_IPV6);
+    let (len_at, protocol_at, head) = if v6 { (4, 6, IPV6_LEN) } else { (2, 9, IPV4_LEN) };
+    let Some(ip) = frame.get_mut(ETHERNET_LEN..).filter(|ip| ip.len() >= head + UDP_LEN) else { return };
+    if ip[protocol_at] != PROTOCOL_UDP || kept >= ETHERNET_LEN + head + UDP_LEN {
+        return;
+    }
+    let len = u16::from_be_bytes([ip[len_at], ip[len_at + 1]]);
+    let udp_len = if v6 { len } else { len.saturating_sub(IPV4_LEN as u16) };
+    ip[head + 4..head + 6].copy_from_slice(&udp_len.to_be_bytes());
 }
 
 /// Fills in the lengths of a packet whose IP length field is 0: inside the kernel, before segmentation offload, the

@@ -19,7 +19,7 @@ use spindrift::wire::{
 use spindrift_pmd::DatagramMeta;
 
 use self::capture::Capture;
-use self::frame::{Datagram, Icrc, datagram};
+use self::frame::{Datagram, Icrc, Other, datagram};
 use self::link::Link;
 use crate::output::{keep, tell};
 use crate::units::parse_qpn;
@@ -80,15 +80,41 @@ struct Dissected {
 enum Content<'a> {
     Packet(Packet<'a>),
     Trimmed(TrimmedHead),
+    /// The capture kept the first bytes only, not all headers.
+    Cut(CutHead),
     Unreadable(DecodeError),
+}
+
+/// What is left of a packet that was cut inside its headers.
+struct CutHead {
+    /// Fields that were not captured are 0.
+    bth: Bth,
+    /// Bytes from the BTH on that were captured.
+    kept: usize,
+    error: DecodeError,
 }
 
 impl Dissected {
     fn content(&self) -> Content<'_> {
-        if self.trimmed.is_some() {
-            return TrimmedHead::decode(&self.mrc).map_or_else(Content::Unreadable, Content::Trimmed);
-        }
-        Packet::decode(&self.mrc).map_or_else(Content::Unreadable, Content::Packet)
+        let content = if self.trimmed.is_some() {
+            TrimmedHead::decode(&self.mrc).map(Content::Trimmed)
+        } else {
+            Packet::decode(&self.mrc).map(Content::Packet)
+        };
+        content.unwrap_or_else(|error| self.cut_head(error).map_or(Content::Unreadable(error), Content::Cut))
+    }
+
+    /// Bytes are missing that the sender sent, and that no switch trimmed.
+    fn is_cut(&self) -> bool {
+        self.not_captured > 0 || self.shorter_than_udp && self.trimmed.is_none()
+    }
+
+    fn cut_head(&self, error: DecodeError) -> Option<CutHead> {
+        let mut front = [0; Bth::LEN];
+        let captured = self.mrc.get(..Bth::LEN).unwrap_or(&self.mrc);
+        front.get_mut(..captured.len())?.copy_from_slice(captured);
+        let bth = Bth::from_bytes(&front).ok().filter(|_| self.is_cut())?;
+        Some(CutHead { bth, kept: self.mrc.len(), error })
     }
 
     /// Payload bytes on the wire.
@@ -105,6 +131,7 @@ impl Content<'_> {
         match self {
             Self::Packet(packet) => Some(packet.bth()),
             Self::Trimmed(head) => Some(&head.bth),
+            Self::Cut(head) => Some(&head.bth),
             Self::Unreadable(_) => None,
         }
     }
@@ -128,6 +155,10 @@ struct Totals {
     packets: u64,
     bad_icrc: u64,
     unreadable: u64,
+    /// Packets of which the capture has only the front.
+    cut: u64,
+    /// Frames that the capture cut before the UDP ports, so that nobody can tell what they are.
+    cut_before_ports: u64,
     /// UDP or not, these frames were not to an MRC port.
     others: u64,
     /// Of these, the ones of link types that are not read.
@@ -214,10 +245,7 @@ fn print_all(
         let found = match datagram(&captured, link, |dscp| trim_of(args, dscp)) {
             Ok(found) if is_mrc_port(found.meta.dst_port, args.port.unwrap_or(UDP_PORT_MRC)) => found,
             other => {
-                totals.others += 1;
-                if let Some(port) = other.ok().as_ref().and_then(port_of_mrc) {
-                    *totals.elsewhere.entry(port).or_default() += 1;
-                }
+                totals.count_other(other);
                 continue;
             }
         };
@@ -268,10 +296,25 @@ fn trim_of(args: &DissectArgs, dscp: u8) -> Option<TrimKind> {
 }
 
 impl Totals {
+    /// Counts what is not to an MRC port, or cannot be read.
+    fn count_other(&mut self, other: Result<Datagram, Other>) {
+        self.others += 1;
+        match other {
+            Ok(found) => {
+                if let Some(port) = port_of_mrc(&found) {
+                    *self.elsewhere.entry(port).or_default() += 1;
+                }
+            }
+            Err(Other::CutBeforePorts) => self.cut_before_ports += 1,
+            Err(Other::NotUdp) => {}
+        }
+    }
+
     fn count(&mut self, dissected: &Dissected, content: &Content<'_>) {
         if dissected.icrc.is_some_and(|icrc| !icrc.is_good()) {
             self.bad_icrc += 1;
         }
+        self.cut += u64::from(dissected.is_cut());
         match content.bth() {
             None => self.unreadable += 1,
             Some(bth) => {

@@ -3,12 +3,16 @@
 use std::io::{self, Write};
 
 use serde_json::{Map, Value as Json, json};
-use spindrift::wire::{AethKind, DecodeError, Packet, TrimKind};
+use spindrift::wire::{AethKind, Bth, DecodeError, Packet, TrimKind};
 
 use super::fields::{
-    Header, endpoint_op_name, headers_of, headers_of_trimmed, nack_reason_name, nak_name, opcode_name,
+    Header, endpoint_op_name, headers_of, headers_of_front, headers_of_trimmed, nack_reason_name, nak_name,
+    opcode_name,
 };
-use super::{Content, DissectArgs, Dissected, Totals};
+use super::{Content, CutHead, DissectArgs, Dissected, Totals};
+
+/// Bytes of the BTH up to the end of the queue pair number.
+const BTH_QPN_END: usize = 8;
 
 /// Writes packets as they come.
 pub(super) struct Printer<'a, W> {
@@ -32,6 +36,7 @@ impl<'a, W: Write> Printer<'a, W> {
         let headers = match content {
             Content::Packet(packet) if self.json || self.verbose => headers_of(packet),
             Content::Trimmed(head) if self.json || self.verbose => headers_of_trimmed(head),
+            Content::Cut(head) if self.json || self.verbose => headers_of_front(&head.bth, &dissected.mrc),
             _ => Vec::new(),
         };
         if self.json {
@@ -54,7 +59,9 @@ impl<'a, W: Write> Printer<'a, W> {
                 "frames": totals.frames,
                 "packets": totals.packets,
                 "unreadable": totals.unreadable,
+                "cut": totals.cut,
                 "other_frames": totals.others,
+                "cut_before_ports": totals.cut_before_ports,
                 "link_types": totals.link_types,
                 "bad_icrc": totals.bad_icrc,
                 "by_opcode": totals.by_opcode,
@@ -77,6 +84,9 @@ fn summary(totals: &Totals) -> String {
     if totals.unreadable > 0 {
         text += &format!("; {} not readable", totals.unreadable);
     }
+    if totals.cut > 0 {
+        text += &format!("; {} cut in the capture", totals.cut);
+    }
     if totals.bad_icrc > 0 {
         text += &format!("; {} with a bad iCRC", totals.bad_icrc);
     }
@@ -86,6 +96,9 @@ fn summary(totals: &Totals) -> String {
 /// Frames that may carry MRC and are not read.
 pub(super) fn left_out(totals: &Totals) -> String {
     let mut text = String::new();
+    if totals.cut_before_ports > 0 {
+        text += &format!("; {} cut before the UDP ports", totals.cut_before_ports);
+    }
     for (link, count) in &totals.link_types {
         text += &format!("; {count} of {link} not read ({})", super::link::READ);
     }
@@ -114,6 +127,7 @@ fn line(dissected: &Dissected, content: &Content<'_>) -> String {
                 head.meth.msn.get()
             )
         }
+        Content::Cut(head) => cut(head),
         Content::Unreadable(error) => unreadable(dissected, error),
     };
     if let Some(bth) = content.bth() {
@@ -145,6 +159,19 @@ fn unreadable_name(dissected: &Dissected) -> &'static str {
 /// Bytes are missing, so that an unreadable packet is no malformed one.
 fn is_cut(dissected: &Dissected) -> bool {
     dissected.not_captured > 0 || dissected.shorter_than_udp
+}
+
+/// As much of a packet as was captured.
+fn cut(head: &CutHead) -> String {
+    let CutHead { bth, kept, .. } = head;
+    let mut text = String::new();
+    if *kept >= BTH_QPN_END {
+        text += &format!("qp {:#08x} ", bth.dest_qpn.get());
+    }
+    if *kept >= Bth::LEN {
+        text += &format!("psn {} ", bth.psn.get());
+    }
+    text + &format!("cut after {kept} bytes")
 }
 
 /// Why a packet cannot be read, in the specification's names.
@@ -308,8 +335,12 @@ fn to_json(dissected: &Dissected, content: &Content<'_>, headers: &[Header]) -> 
         .map(|icrc| json!({ "value": icrc.found, "expected": icrc.expected, "good": icrc.is_good() }));
     put("icrc", icrc.into());
     put("not_captured", dissected.not_captured.into());
-    let error =
-        if let Content::Unreadable(error) = content { Some(unreadable(dissected, error)) } else { None };
+    let error = match content {
+        Content::Unreadable(error) | Content::Cut(CutHead { error, .. }) => {
+            Some(unreadable(dissected, error))
+        }
+        Content::Packet(_) | Content::Trimmed(_) => None,
+    };
     put("notes", marks(dissected).into());
     put("error", error.into());
     Json::Object(packet)
