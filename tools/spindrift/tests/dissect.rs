@@ -5,8 +5,9 @@
 mod support;
 
 use std::fs;
+use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use serde_json::Value as Json;
 use support::{capture_of, frames, run, stderr, stdout, temp, with_extensions, write_capture};
@@ -446,4 +447,50 @@ fn link_types_that_are_not_read_are_named() {
     wireless[20..24].copy_from_slice(&0x4400_0001u32.to_le_bytes());
     let (status, seen, _) = read("checked.pcap", &wireless);
     assert!(status == Some(0) && seen.contains("4 MRC packets"), "{seen}");
+}
+
+#[test]
+fn standard_input_and_pipes_are_read() {
+    let bytes = fs::read(write_capture("piped.pcap")).unwrap();
+    let fifo = temp("fifo");
+    let made = Command::new("mkfifo").arg(&fifo).status().unwrap();
+    assert!(made.success());
+    let expected = stdout(&run(&["dissect", text(&temp("piped.pcap"))]));
+    for (name, bytes) in [("-", &bytes), ("/dev/stdin", &bytes), (text(&fifo), &bytes)] {
+        let mut child = support::spindrift();
+        child.args(["dissect", name]).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = child.spawn().unwrap();
+        if name == text(&fifo) {
+            fs::write(&fifo, bytes).unwrap();
+        } else {
+            child.stdin.take().unwrap().write_all(bytes).unwrap();
+        }
+        let output = child.wait_with_output().unwrap();
+        assert_eq!((stderr(&output).as_str(), stdout(&output)), ("", expected.clone()), "{name}");
+    }
+    let output = support::spindrift().args(["dissect", "-"]).stdin(Stdio::null()).output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    assert!(stderr(&output).contains("standard input: not a capture"), "{}", stderr(&output));
+}
+
+/// With `tcpdump -w - | spindrift dissect -`, the lines come with the packets, not when the capture ends.
+#[test]
+fn packets_of_a_pipe_are_printed_as_they_come() {
+    let bytes = fs::read(capture_of("live.pcap", &frames()[..2])).unwrap();
+    let mut child = support::spindrift();
+    child.args(["dissect", "-"]).stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut child = support::Running::start(&mut child);
+    let mut input = child.child().stdin.take().unwrap();
+    let first = 24 + 16 + u32::from_le_bytes(bytes[32..36].try_into().unwrap()) as usize;
+    let mut output = BufReader::new(child.child().stdout.take().unwrap());
+    let mut line = String::new();
+    for (part, opcode) in [(&bytes[..first], "WRITE_FIRST"), (&bytes[first..], "WRITE_MIDDLE")] {
+        input.write_all(part).unwrap();
+        line.clear();
+        output.read_line(&mut line).unwrap();
+        assert!(line.contains(opcode), "{line}");
+    }
+    drop(input);
+    let output = support::end_of(child, std::time::Duration::from_mins(1), "dissect");
+    assert!(output.status.success());
 }

@@ -1,7 +1,7 @@
 //! Reads capture files: classic pcap and pcapng, of the link types that an MRC packet is captured on.
 
 use std::fs::File;
-use std::io::{Read, Seek};
+use std::io::{self, Cursor, Read};
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
@@ -28,30 +28,49 @@ pub(crate) struct Captured {
     pub(crate) wire_len: usize,
 }
 
+/// The name of standard input as a file.
+const STANDARD_INPUT: &str = "-";
+
 /// A capture file, frame by frame.
 pub(crate) struct Capture {
     reader: Reader,
     /// Frames given out.
     frames: u64,
+    /// The frames may come while somebody waits for them: not from a file on a disk.
+    pub(crate) is_live: bool,
 }
 
+/// The bytes of a capture. What was read to tell its kind stands in front, since a pipe cannot be read twice.
+type Input = io::Chain<Cursor<[u8; 4]>, Box<dyn Read>>;
+
 enum Reader {
-    Pcap(Box<PcapReader<File>>),
-    PcapNg(Box<PcapNgReader<File>>),
+    Pcap(Box<PcapReader<Input>>),
+    PcapNg(Box<PcapNgReader<Input>>),
+}
+
+/// What messages call a file.
+pub(crate) fn name_of(path: &Path) -> String {
+    if path.as_os_str() == STANDARD_INPUT { "standard input".to_owned() } else { path.display().to_string() }
 }
 
 impl Capture {
-    /// Opens a file and reads its header.
+    /// Opens a file, a pipe, or standard input, and reads its header.
     pub(crate) fn open(path: &Path) -> Result<Self> {
-        let mut file = File::open(path).context("cannot open the capture")?;
-        if file.metadata().is_ok_and(|meta| meta.is_dir()) {
-            bail!("this is a directory; give a pcap or pcapng file");
-        }
+        let (mut file, is_live): (Box<dyn Read>, bool) = if path.as_os_str() == STANDARD_INPUT {
+            (Box::new(io::stdin()), true)
+        } else {
+            let file = File::open(path).context("cannot open the capture")?;
+            let kind = file.metadata().map(|meta| meta.file_type()).ok();
+            if kind.is_some_and(|kind| kind.is_dir()) {
+                bail!("this is a directory; give a pcap or pcapng file");
+            }
+            (Box::new(file), !kind.is_some_and(|kind| kind.is_file()))
+        };
         let mut magic = [0; 4];
         if let Err(error) = file.read_exact(&mut magic) {
             bail!("not a capture: {}", short_file(&error));
         }
-        file.rewind().context("cannot read the capture twice; give a file, not a pipe")?;
+        let file = Cursor::new(magic).chain(file);
         let reader = if magic == PCAPNG_MAGIC {
             let reader = PcapNgReader::new(file).map_err(|error| not_a_capture(&error))?;
             Reader::PcapNg(Box::new(reader))
@@ -62,7 +81,7 @@ impl Capture {
             }
             Reader::Pcap(Box::new(reader))
         };
-        Ok(Self { reader, frames: 0 })
+        Ok(Self { reader, frames: 0, is_live })
     }
 
     /// The next frame; `None` at the end of the file.
@@ -100,7 +119,7 @@ fn not_a_capture(error: &PcapError) -> anyhow::Error {
     }
 }
 
-fn next_pcap(reader: &mut PcapReader<File>) -> Option<Result<Captured, PcapError>> {
+fn next_pcap(reader: &mut PcapReader<Input>) -> Option<Result<Captured, PcapError>> {
     let header = reader.header();
     // The raw form: the checked one refuses frames of which the capture kept only the front.
     let raw = match reader.next_raw_packet()? {
@@ -116,7 +135,7 @@ fn next_pcap(reader: &mut PcapReader<File>) -> Option<Result<Captured, PcapError
     }))
 }
 
-fn next_pcapng(reader: &mut PcapNgReader<File>) -> Option<Result<Captured, PcapError>> {
+fn next_pcapng(reader: &mut PcapNgReader<Input>) -> Option<Result<Captured, PcapError>> {
     loop {
         let (interface, ticks, wire_len, data) = match reader.next_block()? {
             Err(error) => return Some(Err(error)),

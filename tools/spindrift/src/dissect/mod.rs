@@ -27,7 +27,7 @@ use crate::units::parse_qpn;
 /// Prints the MRC packets of a capture field by field.
 #[derive(Args, Debug)]
 pub(crate) struct DissectArgs {
-    /// Capture file, pcap or pcapng.
+    /// Capture file, pcap or pcapng; `-` for standard input.
     file: PathBuf,
     /// Print every field of every header; reserved ones only where they are not 0.
     #[arg(short, long)]
@@ -169,7 +169,7 @@ struct Totals {
 }
 
 pub(crate) fn run(args: &DissectArgs) -> Result<()> {
-    let name = args.file.display();
+    let name = capture::name_of(&args.file);
     let mut out = BufWriter::new(io::stdout().lock());
     let mut capture = match Capture::open(&args.file) {
         Ok(capture) => capture,
@@ -178,7 +178,7 @@ pub(crate) fn run(args: &DissectArgs) -> Result<()> {
                 let printer = report::Printer::new(args, &mut out);
                 keep(printer.and_then(|mut printer| printer.finish(&Totals::default(), Some(&error))));
             }
-            return Err(error.context(name.to_string()));
+            return Err(error.context(name));
         }
     };
     match print_all(args, &mut capture, &mut out) {
@@ -186,7 +186,7 @@ pub(crate) fn run(args: &DissectArgs) -> Result<()> {
             keep(Err(error));
             Ok(())
         }
-        Ok((_, Some(error))) => Err(error.context(name.to_string())),
+        Ok((_, Some(error))) => Err(error.context(name)),
         Ok((totals, None)) => {
             if totals.packets + totals.unreadable == 0 && !args.json {
                 tell(format_args!("{}", nothing_found(args, &totals)));
@@ -267,6 +267,9 @@ fn print_all(
         }
         totals.count(&dissected, &content);
         printer.packet(&dissected, &content)?;
+        if capture.is_live {
+            printer.flush()?;
+        }
     }
     let damaged = damaged.or_else(|| no_link_read(&totals));
     printer.finish(&totals, damaged.as_ref())?;

@@ -25,7 +25,7 @@ pub(super) struct Printer<'a, W> {
 
 impl<'a, W: Write> Printer<'a, W> {
     pub(super) fn new(args: &DissectArgs, out: &'a mut W) -> io::Result<Self> {
-        let file = args.file.display().to_string();
+        let file = super::capture::name_of(&args.file);
         if args.json {
             write!(out, "{{\"file\":{},\"packets\":[", Json::from(file.as_str()))?;
         }
@@ -51,6 +51,11 @@ impl<'a, W: Write> Printer<'a, W> {
             }
         }
         Ok(())
+    }
+
+    /// Hands on what was printed, for a reader that waits for it.
+    pub(super) fn flush(&mut self) -> io::Result<()> {
+        self.out.flush()
     }
 
     pub(super) fn finish(&mut self, totals: &Totals, damaged: Option<&anyhow::Error>) -> io::Result<()> {
