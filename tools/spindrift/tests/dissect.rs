@@ -494,3 +494,24 @@ fn packets_of_a_pipe_are_printed_as_they_come() {
     let output = support::end_of(child, std::time::Duration::from_mins(1), "dissect");
     assert!(output.status.success());
 }
+
+#[test]
+fn ip_fragments_are_counted() {
+    let (v6, v4) = (frames()[0].clone(), frames()[13].clone());
+    let with_flags = |flags: u16| {
+        let mut frame = v4.clone();
+        frame[20..22].copy_from_slice(&flags.to_be_bytes());
+        frame
+    };
+    // Fragment header: offset 0 and "more fragments"; offset 8.
+    let v6_part = |field: u8| with_extensions(&v6, &[(44, vec![0, field, 0, 0, 0, 9])]);
+    let parts = [with_flags(0x2000), with_flags(0x0001), v6_part(1), v6_part(8), v6];
+    let path = capture_of("fragments.pcap", &parts);
+    let json = dissect_json(&path);
+    let totals = ["packets", "fragments", "other_frames"].map(|name| json["totals"][name].as_u64().unwrap());
+    assert_eq!(totals, [1, 4, 4], "{json}");
+    let seen = stdout(&run(&["dissect", text(&path)]));
+    assert!(seen.contains("; 4 IP fragments not read"), "{seen}");
+    let error = stderr(&run(&["dissect", text(&capture_of("only-fragments.pcap", &parts[..4]))]));
+    assert!(error.contains("; 4 IP fragments not read"), "{error}");
+}

@@ -7,7 +7,9 @@ use spindrift_pmd::udp::FRAME_MAX;
 
 use super::capture::Captured;
 use super::link::Link;
-use super::lower::{IPV4_LEN, IPV6_LEN, UDP_LEN, complete_udp, extensions, fill_lengths, without_extensions};
+use super::lower::{
+    IPV4_LEN, IPV6_LEN, UDP_LEN, complete_udp, extensions, fill_lengths, is_fragment, without_extensions,
+};
 
 const ETHERNET_LEN: usize = 14;
 const BTH_LEN: usize = 12;
@@ -42,6 +44,8 @@ pub(crate) struct Datagram {
 pub(crate) enum Other {
     /// Not UDP, or not as MRC sends it.
     NotUdp,
+    /// A part of an IP packet: MRC never sends one, and the iCRC of the whole is in another.
+    Fragment,
     /// The capture ends before the UDP ports.
     CutBeforePorts,
 }
@@ -70,6 +74,9 @@ pub(crate) fn datagram(
     trim_of: impl Fn(u8) -> Option<TrimKind>,
 ) -> Result<Datagram, Other> {
     let mut frame = plain_ethernet(captured, link);
+    if is_fragment(&frame) {
+        return Err(Other::Fragment);
+    }
     let kept = frame.len();
     let cut = captured.wire_len.saturating_sub(captured.data.len()).min(LONGEST_IP);
     // A frame of which only the front was kept is made whole with zeros, so that its lengths are right.

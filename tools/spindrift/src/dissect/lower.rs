@@ -5,11 +5,13 @@ const ETHERNET_LEN: usize = 14;
 pub(super) const IPV4_LEN: usize = 20;
 pub(super) const IPV6_LEN: usize = 40;
 pub(super) const UDP_LEN: usize = 8;
+const ETHERTYPE_IPV4: [u8; 2] = [0x08, 0x00];
 const ETHERTYPE_IPV6: [u8; 2] = [0x86, 0xdd];
 const PROTOCOL_UDP: u8 = 17;
 const HOP_BY_HOP: u8 = 0;
 const ROUTING: u8 = 43;
 const DESTINATION_OPTIONS: u8 = 60;
+const FRAGMENT: u8 = 44;
 const SEGMENT_ROUTING: u8 = 4;
 /// Length of a segment in a segment list, in the unit of the length of an extension header.
 const SEGMENT_UNITS: u8 = 2;
@@ -46,6 +48,19 @@ pub(super) fn extensions(ip: &[u8]) -> Option<Extensions> {
         found.len += (usize::from(*header.get(1)?) + 1) * 8;
     }
     Some(found)
+}
+
+/// Whether the frame holds a part of an IP packet.
+pub(super) fn is_fragment(frame: &[u8]) -> bool {
+    let Some(ip) = frame.get(ETHERNET_LEN..) else { return false };
+    match frame.get(12..14) {
+        // "More fragments", or an offset.
+        Some(kind) if kind == ETHERTYPE_IPV4 => {
+            ip.get(6..8).is_some_and(|field| field[0] & 0x3f != 0 || field[1] != 0)
+        }
+        Some(kind) if kind == ETHERTYPE_IPV6 => extensions(ip).is_some_and(|found| found.next == FRAGMENT),
+        _ => false,
+    }
 }
 
 /// Takes the extension headers between IPv6 and UDP out of a frame: what is left is the packet as its receiver

@@ -161,6 +161,8 @@ struct Totals {
     cut_before_ports: u64,
     /// UDP or not, these frames were not to an MRC port.
     others: u64,
+    /// Of these, IP fragments.
+    fragments: u64,
     /// Of these, the ones of link types that are not read.
     link_types: BTreeMap<String, u64>,
     by_opcode: BTreeMap<&'static str, u64>,
@@ -308,6 +310,7 @@ impl Totals {
                     *self.elsewhere.entry(port).or_default() += 1;
                 }
             }
+            Err(Other::Fragment) => self.fragments += 1,
             Err(Other::CutBeforePorts) => self.cut_before_ports += 1,
             Err(Other::NotUdp) => {}
         }

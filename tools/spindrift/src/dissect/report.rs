@@ -66,6 +66,7 @@ impl<'a, W: Write> Printer<'a, W> {
                 "unreadable": totals.unreadable,
                 "cut": totals.cut,
                 "other_frames": totals.others,
+                "fragments": totals.fragments,
                 "cut_before_ports": totals.cut_before_ports,
                 "link_types": totals.link_types,
                 "bad_icrc": totals.bad_icrc,
@@ -101,6 +102,9 @@ fn summary(totals: &Totals) -> String {
 /// Frames that may carry MRC and are not read.
 pub(super) fn left_out(totals: &Totals) -> String {
     let mut text = String::new();
+    if totals.fragments > 0 {
+        text += &format!("; {} IP fragments not read", totals.fragments);
+    }
     if totals.cut_before_ports > 0 {
         text += &format!("; {} cut before the UDP ports", totals.cut_before_ports);
     }
