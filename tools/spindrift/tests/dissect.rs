@@ -10,7 +10,10 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use serde_json::Value as Json;
-use support::{capture_of, frames, run, stderr, stdout, temp, with_extensions, write_capture};
+use support::{
+    capture_of, encapsulated, frames, gre_around, run, stderr, stdout, temp, udp_around, with_extensions,
+    write_capture,
+};
 
 fn text(path: &Path) -> &str {
     path.to_str().expect("UTF-8")
@@ -514,4 +517,78 @@ fn ip_fragments_are_counted() {
     assert!(seen.contains("; 4 IP fragments not read"), "{seen}");
     let error = stderr(&run(&["dissect", text(&capture_of("only-fragments.pcap", &parts[..4]))]));
     assert!(error.contains("; 4 IP fragments not read"), "{error}");
+}
+
+#[test]
+fn encapsulations_are_looked_through() {
+    for (family, plain) in [("v6", &frames()[0]), ("v4", &frames()[13])] {
+        let all = encapsulated(plain);
+        let expected =
+            dissect_json(&capture_of("bare.pcap", std::slice::from_ref(plain)))["packets"][0].clone();
+        let packed: Vec<_> = all.iter().map(|(_, frame)| frame.clone()).collect();
+        let path = capture_of(&format!("encapsulated-{family}.pcap"), &packed);
+        let packets = dissect_json(&path)["packets"].as_array().unwrap().clone();
+        assert_eq!(packets.len(), all.len(), "{packets:?}");
+        for (mut packet, (name, _)) in packets.into_iter().zip(&all) {
+            assert_eq!(
+                packet["encapsulation"],
+                serde_json::json!(name.split(", ").collect::<Vec<_>>()),
+                "{packet}"
+            );
+            assert_eq!(packet["notes"][0], format!("in {name}"));
+            for field in ["number", "encapsulation", "notes"] {
+                packet[field] = expected[field].clone();
+            }
+            assert_eq!(packet, expected, "{name}");
+        }
+        let seen = stdout(&run(&["dissect", text(&path)]));
+        assert!(seen.contains("[in VXLAN]") && seen.contains("[in VXLAN, VXLAN]"), "{seen}");
+    }
+}
+
+#[test]
+fn encapsulations_that_hide_their_content_are_counted() {
+    let plain = &frames()[0];
+    let mut esp = gre_around(&[], &[9; 60]);
+    esp[23] = 50;
+    let closed = [
+        esp.clone(),
+        esp,
+        gre_around(&[0x30, 1, 0x88, 0x0b], plain),
+        gre_around(&[0, 0, 0x12, 0x34], plain),
+        udp_around(4789, &[&[0; 8], plain]),
+        udp_around(4790, &[&[0x0c, 0, 0, 3, 0, 0, 7, 0], plain]),
+        udp_around(6081, &[&[0x80, 0, 0x65, 0x58, 0, 0, 7, 0], plain]),
+    ];
+    let path = capture_of("closed.pcap", &closed);
+    let json = dissect_json(&path);
+    let counted = serde_json::json!({ "ESP": 2, "GENEVE": 1, "GRE": 2, "VXLAN": 1, "VXLAN-GPE": 1 });
+    assert_eq!(json["totals"]["not_looked_through"], counted);
+    let error = stderr(&run(&["dissect", text(&path)]));
+    assert!(error.contains("; 2 in ESP not looked through; 1 in GENEVE not looked through"), "{error}");
+}
+
+/// A switch can cut what it mirrors, and the capture of that is whole.
+#[test]
+fn a_mirrored_packet_that_the_switch_cut_says_so() {
+    let plain = &frames()[0];
+    let path = capture_of("mirrored.pcap", &[gre_around(&[0, 0, 0x88, 0xbe], &plain[..80])]);
+    let packet = dissect_json(&path)["packets"][0].clone();
+    assert_eq!((&packet["opcode"], &packet["bth"]["psn"]), (&"WRITE_FIRST".into(), &256.into()));
+    assert_eq!(packet["not_captured"], plain.len() - 80 - 4, "{packet}");
+}
+
+/// Whatever stands in an encapsulation, it is read or counted.
+#[test]
+fn damaged_encapsulations_never_panic() {
+    let mut all = Vec::new();
+    for (_, frame) in encapsulated(&frames()[0]) {
+        for at in 12..frame.len().min(100) {
+            let mut changed = frame.clone();
+            changed[at] ^= 0xff;
+            all.extend([changed, frame[..at].to_vec()]);
+        }
+    }
+    let json = dissect_json(&capture_of("damaged-encapsulations.pcap", &all));
+    assert_eq!(json["totals"]["frames"], all.len());
 }

@@ -9,7 +9,7 @@ use std::path::Path;
 use std::process::Command;
 
 use serde_json::Value as Json;
-use support::{capture_of, frames, run, stderr, stdout, with_extensions, write_capture};
+use support::{capture_of, encapsulated, frames, run, stderr, stdout, with_extensions, write_capture};
 
 /// What to do where tshark may be missing.
 #[derive(Debug, PartialEq, Eq)]
@@ -214,4 +214,18 @@ fn no_source_port_takes_packets_from_the_wireshark_dissector() {
     let Some(mut tshark) = tshark(&path) else { return };
     let output = tshark.args(["-e", "mrc.bth.psn"]).output().unwrap();
     assert_eq!(stdout(&output), "256\n".repeat(ports.len()));
+}
+
+#[test]
+fn wireshark_looks_through_the_encapsulations_that_dissect_looks_through() {
+    for (name, plain) in [("v6", &frames()[0]), ("v4", &frames()[13])] {
+        // Nothing in MPLS says that a pseudowire is one: Wireshark asks its user, `dissect` looks for an IP header.
+        let is_pseudowire = |name: &str, frame: &[u8]| name == "MPLS" && frame.ends_with(plain);
+        let all: Vec<_> = encapsulated(plain)
+            .into_iter()
+            .filter(|(name, frame)| !is_pseudowire(name, frame))
+            .map(|(_, frame)| frame)
+            .collect();
+        assert_same_fields(&capture_of(&format!("wireshark-encapsulated-{name}.pcap"), &all));
+    }
 }

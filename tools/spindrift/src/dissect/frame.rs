@@ -8,17 +8,15 @@ use spindrift_pmd::udp::FRAME_MAX;
 use super::capture::Captured;
 use super::link::Link;
 use super::lower::{
-    IPV4_LEN, IPV6_LEN, UDP_LEN, complete_udp, extensions, fill_lengths, is_fragment, without_extensions,
+    IPV4_LEN, IPV6_LEN, UDP_LEN, complete_udp, fill_lengths, is_fragment, without_extensions,
 };
+use super::tunnel::{Inner, look_through};
 
 const ETHERNET_LEN: usize = 14;
 const BTH_LEN: usize = 12;
 const LONGEST_IP: usize = 40 + 65_535;
 /// Bytes of the ports at the front of a UDP header.
 const UDP_PORTS_LEN: usize = 4;
-const ETHERTYPE_VLAN: [u8; 2] = [0x81, 0x00];
-const ETHERTYPE_QINQ: [u8; 2] = [0x88, 0xa8];
-const PROTOCOL_IPV6: u8 = 41;
 
 /// A UDP datagram of a capture.
 #[derive(Debug)]
@@ -37,6 +35,8 @@ pub(crate) struct Datagram {
     pub(crate) length_open: bool,
     /// The IP header of a trimmed packet announces less than the UDP header.
     pub(crate) shorter_than_udp: bool,
+    /// Encapsulations around it, outermost first.
+    pub(crate) through: Vec<&'static str>,
 }
 
 /// What a frame is instead of a datagram.
@@ -46,6 +46,8 @@ pub(crate) enum Other {
     NotUdp,
     /// A part of an IP packet: MRC never sends one, and the iCRC of the whole is in another.
     Fragment,
+    /// An encapsulation of this kind, that cannot be looked through.
+    Closed(&'static str),
     /// The capture ends before the UDP ports.
     CutBeforePorts,
 }
@@ -65,20 +67,26 @@ impl Icrc {
     }
 }
 
-/// Finds the UDP datagram in a frame. `trim_of` tells from a DSCP whether a switch trimmed the packet.
+/// Finds the UDP datagram in a frame, inside encapsulations too. `is_mrc` tells the ports of MRC; `trim_of` tells from a DSCP whether a switch trimmed the packet.
 ///
 /// Errors name what the frame is instead.
 pub(crate) fn datagram(
     captured: &Captured,
     link: Link,
+    is_mrc: impl Fn(u16) -> bool,
     trim_of: impl Fn(u8) -> Option<TrimKind>,
 ) -> Result<Datagram, Other> {
-    let mut frame = plain_ethernet(captured, link);
+    let Inner { mut frame, through, closed } = look_through(link.as_ethernet(&captured.data), is_mrc);
+    if let Some(encapsulation) = closed {
+        return Err(Other::Closed(encapsulation));
+    }
+    without_extensions(&mut frame);
     if is_fragment(&frame) {
         return Err(Other::Fragment);
     }
     let kept = frame.len();
     let cut = captured.wire_len.saturating_sub(captured.data.len()).min(LONGEST_IP);
+    let cut = if through.is_empty() { cut } else { cut.max(missing(&frame)) };
     // A frame of which only the front was kept is made whole with zeros, so that its lengths are right.
     frame.resize(kept + cut, 0);
     let length_open = fill_lengths(&mut frame);
@@ -113,6 +121,7 @@ pub(crate) fn datagram(
         several,
         length_open,
         shorter_than_udp: parsed.truncated,
+        through,
     })
 }
 
@@ -162,35 +171,10 @@ fn expected_icrc(l3: &[u8]) -> u32 {
     u32::from_be_bytes(icrc::compute(head, rest, &[]))
 }
 
-/// The frame as if captured on plain Ethernet: other link headers replaced, VLAN tags and outer IPv6 headers
-/// taken off.
-fn plain_ethernet(captured: &Captured, link: Link) -> Vec<u8> {
-    let mut frame = link.as_ethernet(&captured.data);
-    while frame.get(12..14).is_some_and(|kind| kind == ETHERTYPE_VLAN || kind == ETHERTYPE_QINQ)
-        && frame.len() >= 18
-    {
-        frame.drain(12..16);
-    }
-    while let Some(outer_len) = outer_ipv6_len(&frame) {
-        frame.drain(ETHERNET_LEN..ETHERNET_LEN + outer_len);
-        if frame.get(ETHERNET_LEN).is_some_and(|byte| byte >> 4 == 4)
-            && let Some(kind) = frame.get_mut(12..14)
-        {
-            kind.copy_from_slice(&[0x08, 0x00]);
-        }
-    }
-    without_extensions(&mut frame);
-    frame
-}
-
-/// Length of an outer IPv6 header, its extension headers included, if another IP packet follows it.
-fn outer_ipv6_len(frame: &[u8]) -> Option<usize> {
-    let ip = frame.get(ETHERNET_LEN..)?;
-    if frame.get(12..14)? != [0x86, 0xdd] {
-        return None;
-    }
-    let extensions = extensions(ip)?;
-    let (next, len) = (extensions.next, IPV6_LEN + extensions.len);
-    let inner = ip.get(len)? >> 4;
-    (next == PROTOCOL_IPV6 && inner == 6 || next == 4 && inner == 4).then_some(len)
+/// Bytes of the IP packet in a frame that its length field says and that are not there. Switches that mirror can cut
+/// what they encapsulate.
+fn missing(frame: &[u8]) -> usize {
+    let Some(ip) = frame.get(ETHERNET_LEN..ETHERNET_LEN + IPV4_LEN) else { return 0 };
+    let (field, head) = if ip[0] >> 4 == 6 { ([ip[4], ip[5]], IPV6_LEN) } else { ([ip[2], ip[3]], 0) };
+    (ETHERNET_LEN + head + usize::from(u16::from_be_bytes(field))).saturating_sub(frame.len())
 }

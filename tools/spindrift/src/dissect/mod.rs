@@ -6,6 +6,7 @@ mod frame;
 mod link;
 mod lower;
 mod report;
+mod tunnel;
 
 use std::collections::BTreeMap;
 use std::io::{self, BufWriter, Write};
@@ -74,6 +75,8 @@ struct Dissected {
     shorter_than_udp: bool,
     several: Option<usize>,
     length_open: bool,
+    /// Encapsulations around it, outermost first.
+    through: Vec<&'static str>,
 }
 
 /// What the bytes of a [`Dissected`] are.
@@ -161,6 +164,8 @@ struct Totals {
     cut_before_ports: u64,
     /// UDP or not, these frames were not to an MRC port.
     others: u64,
+    /// Of these, the ones in encapsulations that cannot be looked through.
+    closed: BTreeMap<&'static str, u64>,
     /// Of these, IP fragments.
     fragments: u64,
     /// Of these, the ones of link types that are not read.
@@ -244,8 +249,9 @@ fn print_all(
                 continue;
             }
         };
-        let found = match datagram(&captured, link, |dscp| trim_of(args, dscp)) {
-            Ok(found) if is_mrc_port(found.meta.dst_port, args.port.unwrap_or(UDP_PORT_MRC)) => found,
+        let is_mrc = |port| is_mrc_port(port, args.port.unwrap_or(UDP_PORT_MRC));
+        let found = match datagram(&captured, link, is_mrc, |dscp| trim_of(args, dscp)) {
+            Ok(found) if is_mrc(found.meta.dst_port) => found,
             other => {
                 totals.count_other(other);
                 continue;
@@ -262,6 +268,7 @@ fn print_all(
             shorter_than_udp: found.shorter_than_udp,
             several: found.several,
             length_open: found.length_open,
+            through: found.through,
         };
         let content = dissected.content();
         if args.qp.is_some_and(|qpn| !content.concerns(qpn)) {
@@ -310,6 +317,7 @@ impl Totals {
                     *self.elsewhere.entry(port).or_default() += 1;
                 }
             }
+            Err(Other::Closed(encapsulation)) => *self.closed.entry(encapsulation).or_default() += 1,
             Err(Other::Fragment) => self.fragments += 1,
             Err(Other::CutBeforePorts) => self.cut_before_ports += 1,
             Err(Other::NotUdp) => {}

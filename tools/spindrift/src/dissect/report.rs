@@ -66,6 +66,7 @@ impl<'a, W: Write> Printer<'a, W> {
                 "unreadable": totals.unreadable,
                 "cut": totals.cut,
                 "other_frames": totals.others,
+                "not_looked_through": totals.closed,
                 "fragments": totals.fragments,
                 "cut_before_ports": totals.cut_before_ports,
                 "link_types": totals.link_types,
@@ -102,6 +103,9 @@ fn summary(totals: &Totals) -> String {
 /// Frames that may carry MRC and are not read.
 pub(super) fn left_out(totals: &Totals) -> String {
     let mut text = String::new();
+    for (encapsulation, count) in &totals.closed {
+        text += &format!("; {count} in {encapsulation} not looked through");
+    }
     if totals.fragments > 0 {
         text += &format!("; {} IP fragments not read", totals.fragments);
     }
@@ -201,6 +205,9 @@ fn unreadable(dissected: &Dissected, error: &DecodeError) -> String {
 /// What is wrong or unusual about the packet as a whole.
 fn marks(dissected: &Dissected) -> Vec<String> {
     let mut marks = Vec::new();
+    if !dissected.through.is_empty() {
+        marks.push(format!("in {}", dissected.through.join(", ")));
+    }
     if let Some(icrc) = dissected.icrc.filter(|icrc| !icrc.is_good()) {
         let mut mark = format!("iCRC BAD: found {:08x}, expected {:08x}", icrc.found, icrc.expected);
         if icrc.good_if_rebuilt {
@@ -329,6 +336,7 @@ fn to_json(dissected: &Dissected, content: &Content<'_>, headers: &[Header]) -> 
     put("dscp", (meta.traffic_class >> 2).into());
     put("ecn", (meta.traffic_class & 3).into());
     put("hop_limit", meta.hop_limit.into());
+    put("encapsulation", json!(dissected.through));
     put("opcode", content.bth().map(|bth| opcode_name(bth.opcode)).into());
     put(
         "trimmed",
