@@ -6,14 +6,10 @@ use std::path::Path;
 
 use anyhow::{Context, Result, bail};
 use pcap_file::pcap::PcapReader;
-use pcap_file::pcapng::blocks::interface_description::InterfaceDescriptionOption;
-use pcap_file::pcapng::{Block, PcapNgReader};
 use pcap_file::{DataLink, PcapError, TsResolution};
 
 use super::link::{self, Link};
-
-/// First bytes of a pcapng file: the type of a section header block.
-const PCAPNG_MAGIC: [u8; 4] = [0x0a, 0x0d, 0x0d, 0x0a];
+use super::pcapng::{self, PcapNg};
 
 /// One captured frame.
 #[derive(Debug)]
@@ -45,7 +41,7 @@ type Input = io::Chain<Cursor<[u8; 4]>, Box<dyn Read>>;
 
 enum Reader {
     Pcap(Box<PcapReader<Input>>),
-    PcapNg(Box<PcapNgReader<Input>>),
+    PcapNg(PcapNg<Input>),
 }
 
 /// What messages call a file.
@@ -71,9 +67,9 @@ impl Capture {
             bail!("not a capture: {}", short_file(&error));
         }
         let file = Cursor::new(magic).chain(file);
-        let reader = if magic == PCAPNG_MAGIC {
-            let reader = PcapNgReader::new(file).map_err(|error| not_a_capture(&error))?;
-            Reader::PcapNg(Box::new(reader))
+        let reader = if magic == pcapng::MAGIC {
+            let reader = PcapNg::new(file).map_err(|error| not_a_capture(&error))?;
+            Reader::PcapNg(reader)
         } else {
             let reader = PcapReader::new(file).map_err(|error| not_a_capture(&error))?;
             if let Err(link) = Link::of(reader.header().datalink) {
@@ -88,7 +84,7 @@ impl Capture {
     pub(crate) fn next(&mut self) -> Option<Result<Captured>> {
         let next = match &mut self.reader {
             Reader::Pcap(reader) => next_pcap(reader),
-            Reader::PcapNg(reader) => next_pcapng(reader),
+            Reader::PcapNg(reader) => reader.next(),
         }?;
         let frames = self.frames;
         self.frames += 1;
@@ -133,57 +129,4 @@ fn next_pcap(reader: &mut PcapReader<Input>) -> Option<Result<Captured, PcapErro
         wire_len: (raw.orig_len as usize).max(raw.data.len()),
         data: raw.data.into_owned(),
     }))
-}
-
-fn next_pcapng(reader: &mut PcapNgReader<Input>) -> Option<Result<Captured, PcapError>> {
-    loop {
-        let (interface, ticks, wire_len, data) = match reader.next_block()? {
-            Err(error) => return Some(Err(error)),
-            Ok(Block::EnhancedPacket(block)) => (
-                block.interface_id,
-                Some(block.timestamp.as_nanos() as u64),
-                block.original_len,
-                block.data.into_owned(),
-            ),
-            Ok(Block::SimplePacket(block)) => (0, None, block.original_len, block.data.into_owned()),
-            Ok(_) => continue,
-        };
-        let Some(description) = reader.interfaces().get(interface as usize) else {
-            return Some(Err(PcapError::InvalidInterfaceId(interface)));
-        };
-        let resolution = description.options.iter().find_map(|option| match option {
-            InterfaceDescriptionOption::IfTsResol(resolution) => Some(*resolution),
-            _ => None,
-        });
-        return Some(Ok(Captured {
-            time_ns: ticks.map(|ticks| ticks_to_ns(ticks, resolution.unwrap_or(6))),
-            link: description.linktype,
-            wire_len: (wire_len as usize).max(data.len()),
-            data,
-        }));
-    }
-}
-
-/// Ticks of an interface's clock as nanoseconds. `resolution` is the negative exponent of ten, or of two if
-/// its top bit is set (pcapng, option `if_tsresol`). Times after 2262 are those of its end.
-fn ticks_to_ns(ticks: u64, resolution: u8) -> i64 {
-    let exponent = u32::from(resolution & 0x7f);
-    let per_second =
-        if resolution & 0x80 == 0 { 10u128.checked_pow(exponent) } else { 1u128.checked_shl(exponent) };
-    let ns = u128::from(ticks) * 1_000_000_000;
-    per_second.map_or(0, |per_second| i64::try_from(ns / per_second.max(1)).unwrap_or(i64::MAX))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn clocks_of_all_resolutions_give_nanoseconds() {
-        assert_eq!(ticks_to_ns(1_500_000, 6), 1_500_000_000);
-        assert_eq!(ticks_to_ns(1_500_000, 9), 1_500_000);
-        assert_eq!(ticks_to_ns(3, 0), 3_000_000_000);
-        assert_eq!(ticks_to_ns(1 << 9, 0x8a), 500_000_000);
-        assert_eq!((ticks_to_ns(u64::MAX, 0x7f), ticks_to_ns(u64::MAX, 0)), (0, i64::MAX));
-    }
 }

@@ -5,6 +5,7 @@ mod fields;
 mod frame;
 mod link;
 mod lower;
+mod pcapng;
 mod report;
 mod tunnel;
 
