@@ -592,3 +592,22 @@ fn damaged_encapsulations_never_panic() {
     let json = dissect_json(&capture_of("damaged-encapsulations.pcap", &all));
     assert_eq!(json["totals"]["frames"], all.len());
 }
+
+/// A switch that trims corrects the length of the packet that it forwards, which is the outer one.
+#[test]
+fn packets_trimmed_inside_an_outer_packet_are_shown() {
+    for (plain, kept) in [(&frames()[0], 80), (&frames()[13], 60)] {
+        let mut inner = plain[14..14 + kept].to_vec();
+        if plain[12] == 0x86 {
+            inner[..2].copy_from_slice(&[0x60 | 12 >> 2, (12 << 6 & 0xff) as u8]);
+        } else {
+            inner[1] = 12 << 2;
+        }
+        let next = if plain[12] == 0x86 { 41 } else { 4 };
+        let outer = [&[0x60, 0, 0, 0, 0, kept as u8, next, 64][..], &[0xfc; 32], &inner].concat();
+        let frame = [&[2; 12][..], &[0x86, 0xdd], &outer].concat();
+        let packet = dissect_json(&capture_of("trimmed-inside.pcap", &[frame]))["packets"][0].clone();
+        assert_eq!((&packet["trimmed"], &packet["error"]), (&"fabric".into(), &Json::Null), "{packet}");
+        assert_eq!((&packet["not_captured"], &packet["notes"]), (&0.into(), &Json::Array(Vec::new())));
+    }
+}

@@ -8,7 +8,7 @@ use spindrift_pmd::udp::FRAME_MAX;
 use super::capture::Captured;
 use super::link::Link;
 use super::lower::{
-    IPV4_LEN, IPV6_LEN, UDP_LEN, complete_udp, fill_lengths, is_fragment, without_extensions,
+    IPV4_LEN, IPV6_LEN, UDP_LEN, complete_udp, fill_lengths, is_fragment, shorten, without_extensions,
 };
 use super::tunnel::{Inner, look_through};
 
@@ -86,7 +86,14 @@ pub(crate) fn datagram(
     }
     let kept = frame.len();
     let cut = captured.wire_len.saturating_sub(captured.data.len()).min(LONGEST_IP);
-    let cut = if through.is_empty() { cut } else { cut.max(missing(&frame)) };
+    let cut = match missing(&frame) {
+        lacks if lacks > 0 && cut == 0 && trim_of(traffic_class(&frame) >> 2).is_some() => {
+            shorten(&mut frame);
+            cut
+        }
+        lacks if !through.is_empty() => cut.max(lacks),
+        _ => cut,
+    };
     // A frame of which only the front was kept is made whole with zeros, so that its lengths are right.
     frame.resize(kept + cut, 0);
     let length_open = fill_lengths(&mut frame);
@@ -169,6 +176,14 @@ fn expected_icrc(l3: &[u8]) -> u32 {
     let ip_udp_bth = if l3.first().is_some_and(|byte| byte >> 4 == 6) { 60 } else { 40 };
     let (head, rest) = covered.split_at_checked(ip_udp_bth).unwrap_or((covered, &[]));
     u32::from_be_bytes(icrc::compute(head, rest, &[]))
+}
+
+fn traffic_class(frame: &[u8]) -> u8 {
+    match frame.get(ETHERNET_LEN..) {
+        Some([first, second, ..]) if first >> 4 == 6 => first << 4 | second >> 4,
+        Some([_, second, ..]) => *second,
+        _ => 0,
+    }
 }
 
 /// Bytes of the IP packet in a frame that its length field says and that are not there. Switches that mirror can cut

@@ -120,13 +120,31 @@ pub(super) fn fill_lengths(frame: &mut [u8]) -> bool {
     ip[len_at..len_at + 2].copy_from_slice(&len.to_be_bytes());
     ip[head + 4..head + 6].copy_from_slice(&udp_len.to_be_bytes());
     if !v6 {
-        // The checksum of a header that is to be rewritten may be that of length 0, or not computed yet.
-        ip[10..12].fill(0);
-        let sum: u32 =
-            ip[..IPV4_LEN].chunks_exact(2).map(|word| u32::from(word[0]) << 8 | u32::from(word[1])).sum();
-        let folded = (sum & 0xffff) + (sum >> 16);
-        let folded = (folded & 0xffff) + (folded >> 16);
-        ip[10..12].copy_from_slice(&(!(folded as u16)).to_be_bytes());
+        // The checksum may be that of length 0, or not computed yet.
+        set_checksum(ip);
     }
     true
+}
+
+/// Makes the length of the IP packet in `frame` the one that it has: a switch that trims a packet inside an outer one
+/// corrects the length of the outer one only. That of UDP stays.
+pub(super) fn shorten(frame: &mut [u8]) {
+    let Some(ip) = frame.get_mut(ETHERNET_LEN..).filter(|ip| ip.len() >= IPV6_LEN) else { return };
+    let v6 = ip[0] >> 4 == 6;
+    let (len_at, head) = if v6 { (4, IPV6_LEN) } else { (2, 0) };
+    let len = (ip.len() - head).min(usize::from(u16::MAX)) as u16;
+    ip[len_at..len_at + 2].copy_from_slice(&len.to_be_bytes());
+    if !v6 {
+        set_checksum(ip);
+    }
+}
+
+/// The checksum of the IPv4 header without options that `ip` starts with, and that has so many bytes at least.
+fn set_checksum(ip: &mut [u8]) {
+    ip[10..12].fill(0);
+    let sum: u32 =
+        ip[..IPV4_LEN].chunks_exact(2).map(|word| u32::from(word[0]) << 8 | u32::from(word[1])).sum();
+    let folded = (sum & 0xffff) + (sum >> 16);
+    let folded = (folded & 0xffff) + (folded >> 16);
+    ip[10..12].copy_from_slice(&(!(folded as u16)).to_be_bytes());
 }
