@@ -5,11 +5,15 @@
 mod support;
 
 use std::fs;
+use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use serde_json::Value as Json;
-use support::{capture_of, frames, run, stderr, stdout, temp, with_extensions, write_capture};
+use support::{
+    capture_of, encapsulated, frames, gre_around, run, stderr, stdout, temp, udp_around, with_extensions,
+    write_capture,
+};
 
 fn text(path: &Path) -> &str {
     path.to_str().expect("UTF-8")
@@ -102,7 +106,19 @@ fn what_is_no_capture_is_refused_with_the_reason() {
         assert_eq!(output.status.code(), Some(1), "{name}");
         let error = stderr(&output);
         assert!(error.contains(name) && error.contains(reason), "{name}: {error}");
+        let output = run(&["dissect", text(&path), "--json"]);
+        assert_eq!(output.status.code(), Some(1), "{name}");
+        let json = support::json(&output.stdout);
+        let error = json["error"].as_str().unwrap();
+        assert!(error.contains(name) && error.contains(reason), "{name}: {error}");
+        assert_eq!((&json["packets"], &json["totals"]["frames"]), (&Json::Array(Vec::new()), &0.into()));
     }
+    let output = run(&["dissect", "/nonexistent.pcap", "--json"]);
+    let json = support::json(&output.stdout);
+    assert_eq!(
+        json["error"],
+        "/nonexistent.pcap: cannot open the capture: No such file or directory (os error 2)"
+    );
     let error = stderr(&run(&["dissect", "/nonexistent.pcap"]));
     assert!(error.contains("/nonexistent.pcap") && error.contains("No such file"), "{error}");
 }
@@ -127,6 +143,11 @@ fn damaged_captures_never_panic() {
 
 /// The same frames in a pcapng file with microseconds.
 fn as_pcapng(pcap: &[u8]) -> Vec<u8> {
+    with_interfaces(pcap, &[1])
+}
+
+/// The same frames in a pcapng file with microseconds, on interfaces of these link types in turn.
+fn with_interfaces(pcap: &[u8], links: &[u8]) -> Vec<u8> {
     let mut out = Vec::new();
     let mut block = |kind: u32, body: &[u8]| {
         let len = (12 + body.len().next_multiple_of(4)) as u32;
@@ -140,19 +161,22 @@ fn as_pcapng(pcap: &[u8]) -> Vec<u8> {
     section.extend([1, 0, 0, 0]);
     section.extend([0xff; 8]);
     block(0x0a0d_0d0a, &section);
-    block(1, &[1, 0, 0, 0, 0, 0, 0, 0]);
-    let mut at = 24;
+    for &link in links {
+        block(1, &[link, 0, 0, 0, 0, 0, 0, 0]);
+    }
+    let (mut at, mut frame) = (24, 0);
     let word = |at: usize| u32::from_le_bytes(pcap[at..at + 4].try_into().unwrap());
     while at < pcap.len() {
         let micros = u64::from(word(at)) * 1_000_000 + u64::from(word(at + 4)) / 1000;
         let len = word(at + 8) as usize;
-        let mut packet = vec![0; 4];
+        let mut packet = vec![(frame % links.len()) as u8, 0, 0, 0];
         packet.extend(((micros >> 32) as u32).to_le_bytes());
         packet.extend((micros as u32).to_le_bytes());
         packet.extend([(len as u32).to_le_bytes(), word(at + 12).to_le_bytes()].concat());
         packet.extend(&pcap[at + 16..at + 16 + len]);
         block(6, &packet);
         at += 16 + len;
+        frame += 1;
     }
     out
 }
@@ -226,6 +250,47 @@ fn packets_that_are_cut_say_so_in_the_specification_s_names() {
     long[58..60].copy_from_slice(&len.to_be_bytes());
     let seen = text_of(&capture_of("long.pcap", &[long]));
     assert!(seen.contains("SACK takes 48 bytes") && !seen.contains("cut"), "{seen}");
+}
+
+/// The frame in a capture that kept so many bytes of it.
+fn snapped(frame: &[u8], kept: usize) -> std::path::PathBuf {
+    let path = capture_of(&format!("snapped-{kept}.pcap"), &[frame.to_vec()]);
+    let mut bytes = fs::read(&path).unwrap();
+    bytes.truncate(24 + 16 + kept);
+    bytes[32..36].copy_from_slice(&(kept as u32).to_le_bytes());
+    fs::write(&path, bytes).unwrap();
+    path
+}
+
+#[test]
+fn of_a_packet_cut_by_the_snap_length_what_was_captured_is_printed() {
+    let all = frames();
+    for (frame, udp_end, name) in [(&all[0], 62, "WRITE_FIRST"), (&all[13], 42, "WRITE_MIDDLE")] {
+        let (qp, psn) =
+            if udp_end == 62 { ("qp 0x000042", "psn 256") } else { ("qp 0x000042", "psn 16777215") };
+        for kept in 0..udp_end + 40 {
+            let path = snapped(frame, kept);
+            let output = run(&["dissect", text(&path), "-v"]);
+            let (seen, error) = (stdout(&output), stderr(&output));
+            let json = dissect_json(&path);
+            assert_eq!(output.status.code(), Some(0), "{kept}: {error}");
+            if kept < udp_end - 4 {
+                assert!(error.contains("; 1 cut before the UDP ports"), "{kept}: {seen} {error}");
+                assert_eq!(json["totals"]["cut_before_ports"], 1, "{kept}");
+                continue;
+            }
+            let mrc = kept.saturating_sub(udp_end);
+            for (from, part) in [(1, name), (8, qp), (12, psn), (12, "bth: "), (16, "meth: ")] {
+                assert_eq!(seen.contains(part), mrc >= from, "{kept} {part}: {seen}");
+            }
+            assert!(seen.contains("cut") && !seen.contains("not MRC"), "{kept}: {seen}");
+            assert!(seen.contains("; 1 cut in the capture"), "{kept}: {seen}");
+            let totals = &json["totals"];
+            let counts = ["packets", "cut", "unreadable"].map(|name| totals[name].as_u64().unwrap());
+            assert_eq!(counts, if mrc > 0 { [1, 1, 0] } else { [0, 1, 1] }, "{kept}");
+            assert_eq!(json["packets"][0]["bth"] != Json::Null, mrc >= 12, "{kept}");
+        }
+    }
 }
 
 /// Two packets in one datagram, and one of more bytes than a length field holds, as captured inside a kernel.
@@ -340,4 +405,209 @@ fn the_port_of_a_run_over_sockets_is_printed_and_found() {
     assert!(stderr(&blind).contains(&format!("--port {port} prints them")), "{}", stderr(&blind));
     let seen = stdout(&run(&["dissect", path, "--port", port]));
     assert!(seen.contains("WRITE_ONLY"), "{seen}");
+}
+
+/// Captures of several interfaces are not always in the order of time.
+#[test]
+fn times_before_the_first_packet_s_are_negative() {
+    let path = capture_of("earlier.pcap", &frames()[..3]);
+    let mut bytes = fs::read(&path).unwrap();
+    let second = 24 + 16 + u32::from_le_bytes(bytes[32..36].try_into().unwrap()) as usize;
+    // The first frame is of a later second than the others.
+    bytes[24..28].copy_from_slice(&12u32.to_le_bytes());
+    bytes[second..second + 4].copy_from_slice(&10u32.to_le_bytes());
+    fs::write(&path, &bytes).unwrap();
+    let json = dissect_json(&path);
+    let times = [0, 1].map(|packet| json["packets"][packet]["time_ns"].as_i64());
+    assert_eq!(times, [Some(0), Some(-2_000_000_000)]);
+    let seen = stdout(&run(&["dissect", text(&path)]));
+    assert!(seen.contains(" -2.000000000  fd00::1"), "{seen}");
+}
+
+#[test]
+fn link_types_that_are_not_read_are_named() {
+    let mut wireless = fs::read(capture_of("wired.pcap", &frames()[..4])).unwrap();
+    let (half, none) = (with_interfaces(&wireless, &[1, 105]), with_interfaces(&wireless, &[105, 147]));
+    // Above the link type, the header can say how long the frame check sequence is.
+    wireless[20..24].copy_from_slice(&0x4400_0069u32.to_le_bytes());
+    let read = |name: &str, bytes: &[u8]| {
+        let path = temp(name);
+        fs::write(&path, bytes).unwrap();
+        let output = run(&["dissect", text(&path)]);
+        (output.status.code(), stdout(&output), stderr(&output))
+    };
+    let (status, seen, error) = read("wireless.pcap", &wireless);
+    assert_eq!((status, seen.as_str()), (Some(1), ""));
+    let named = "link type 105 (IEEE802_11) is not read (Ethernet, ";
+    assert!(error.contains(named) && error.lines().count() == 1, "{error}");
+    let (status, seen, _) = read("half-wireless.pcapng", &half);
+    assert_eq!(status, Some(0));
+    assert!(seen.contains("2 MRC packets in 4 frames"), "{seen}");
+    assert!(seen.contains("; 2 of link type 105 (IEEE802_11) not read (Ethernet, "), "{seen}");
+    let (status, _, error) = read("no-ethernet.pcapng", &none);
+    assert_eq!(status, Some(1));
+    assert!(error.contains("link type 105 (IEEE802_11), link type 147"), "{error}");
+    wireless[20..24].copy_from_slice(&0x4400_0001u32.to_le_bytes());
+    let (status, seen, _) = read("checked.pcap", &wireless);
+    assert!(status == Some(0) && seen.contains("4 MRC packets"), "{seen}");
+}
+
+#[test]
+fn standard_input_and_pipes_are_read() {
+    let bytes = fs::read(write_capture("piped.pcap")).unwrap();
+    let fifo = temp("fifo");
+    let made = Command::new("mkfifo").arg(&fifo).status().unwrap();
+    assert!(made.success());
+    let expected = stdout(&run(&["dissect", text(&temp("piped.pcap"))]));
+    for (name, bytes) in [("-", &bytes), ("/dev/stdin", &bytes), (text(&fifo), &bytes)] {
+        let mut child = support::spindrift();
+        child.args(["dissect", name]).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = child.spawn().unwrap();
+        if name == text(&fifo) {
+            fs::write(&fifo, bytes).unwrap();
+        } else {
+            child.stdin.take().unwrap().write_all(bytes).unwrap();
+        }
+        let output = child.wait_with_output().unwrap();
+        assert_eq!((stderr(&output).as_str(), stdout(&output)), ("", expected.clone()), "{name}");
+    }
+    let output = support::spindrift().args(["dissect", "-"]).stdin(Stdio::null()).output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    assert!(stderr(&output).contains("standard input: not a capture"), "{}", stderr(&output));
+}
+
+/// With `tcpdump -w - | spindrift dissect -`, the lines come with the packets, not when the capture ends.
+#[test]
+fn packets_of_a_pipe_are_printed_as_they_come() {
+    let bytes = fs::read(capture_of("live.pcap", &frames()[..2])).unwrap();
+    let mut child = support::spindrift();
+    child.args(["dissect", "-"]).stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut child = support::Running::start(&mut child);
+    let mut input = child.child().stdin.take().unwrap();
+    let first = 24 + 16 + u32::from_le_bytes(bytes[32..36].try_into().unwrap()) as usize;
+    let mut output = BufReader::new(child.child().stdout.take().unwrap());
+    let mut line = String::new();
+    for (part, opcode) in [(&bytes[..first], "WRITE_FIRST"), (&bytes[first..], "WRITE_MIDDLE")] {
+        input.write_all(part).unwrap();
+        line.clear();
+        output.read_line(&mut line).unwrap();
+        assert!(line.contains(opcode), "{line}");
+    }
+    drop(input);
+    let output = support::end_of(child, std::time::Duration::from_mins(1), "dissect");
+    assert!(output.status.success());
+}
+
+#[test]
+fn ip_fragments_are_counted() {
+    let (v6, v4) = (frames()[0].clone(), frames()[13].clone());
+    let with_flags = |flags: u16| {
+        let mut frame = v4.clone();
+        frame[20..22].copy_from_slice(&flags.to_be_bytes());
+        frame
+    };
+    // Fragment header: offset 0 and "more fragments"; offset 8.
+    let v6_part = |field: u8| with_extensions(&v6, &[(44, vec![0, field, 0, 0, 0, 9])]);
+    let parts = [with_flags(0x2000), with_flags(0x0001), v6_part(1), v6_part(8), v6];
+    let path = capture_of("fragments.pcap", &parts);
+    let json = dissect_json(&path);
+    let totals = ["packets", "fragments", "other_frames"].map(|name| json["totals"][name].as_u64().unwrap());
+    assert_eq!(totals, [1, 4, 4], "{json}");
+    let seen = stdout(&run(&["dissect", text(&path)]));
+    assert!(seen.contains("; 4 IP fragments not read"), "{seen}");
+    let error = stderr(&run(&["dissect", text(&capture_of("only-fragments.pcap", &parts[..4]))]));
+    assert!(error.contains("; 4 IP fragments not read"), "{error}");
+}
+
+#[test]
+fn encapsulations_are_looked_through() {
+    for (family, plain) in [("v6", &frames()[0]), ("v4", &frames()[13])] {
+        let all = encapsulated(plain);
+        let expected =
+            dissect_json(&capture_of("bare.pcap", std::slice::from_ref(plain)))["packets"][0].clone();
+        let packed: Vec<_> = all.iter().map(|(_, frame)| frame.clone()).collect();
+        let path = capture_of(&format!("encapsulated-{family}.pcap"), &packed);
+        let packets = dissect_json(&path)["packets"].as_array().unwrap().clone();
+        assert_eq!(packets.len(), all.len(), "{packets:?}");
+        for (mut packet, (name, _)) in packets.into_iter().zip(&all) {
+            assert_eq!(
+                packet["encapsulation"],
+                serde_json::json!(name.split(", ").collect::<Vec<_>>()),
+                "{packet}"
+            );
+            assert_eq!(packet["notes"][0], format!("in {name}"));
+            for field in ["number", "encapsulation", "notes"] {
+                packet[field] = expected[field].clone();
+            }
+            assert_eq!(packet, expected, "{name}");
+        }
+        let seen = stdout(&run(&["dissect", text(&path)]));
+        assert!(seen.contains("[in VXLAN]") && seen.contains("[in VXLAN, VXLAN]"), "{seen}");
+    }
+}
+
+#[test]
+fn encapsulations_that_hide_their_content_are_counted() {
+    let plain = &frames()[0];
+    let mut esp = gre_around(&[], &[9; 60]);
+    esp[23] = 50;
+    let closed = [
+        esp.clone(),
+        esp,
+        gre_around(&[0x30, 1, 0x88, 0x0b], plain),
+        gre_around(&[0, 0, 0x12, 0x34], plain),
+        udp_around(4789, &[&[0; 8], plain]),
+        udp_around(4790, &[&[0x0c, 0, 0, 3, 0, 0, 7, 0], plain]),
+        udp_around(6081, &[&[0x80, 0, 0x65, 0x58, 0, 0, 7, 0], plain]),
+    ];
+    let path = capture_of("closed.pcap", &closed);
+    let json = dissect_json(&path);
+    let counted = serde_json::json!({ "ESP": 2, "GENEVE": 1, "GRE": 2, "VXLAN": 1, "VXLAN-GPE": 1 });
+    assert_eq!(json["totals"]["not_looked_through"], counted);
+    let error = stderr(&run(&["dissect", text(&path)]));
+    assert!(error.contains("; 2 in ESP not looked through; 1 in GENEVE not looked through"), "{error}");
+}
+
+/// A switch can cut what it mirrors, and the capture of that is whole.
+#[test]
+fn a_mirrored_packet_that_the_switch_cut_says_so() {
+    let plain = &frames()[0];
+    let path = capture_of("mirrored.pcap", &[gre_around(&[0, 0, 0x88, 0xbe], &plain[..80])]);
+    let packet = dissect_json(&path)["packets"][0].clone();
+    assert_eq!((&packet["opcode"], &packet["bth"]["psn"]), (&"WRITE_FIRST".into(), &256.into()));
+    assert_eq!(packet["not_captured"], plain.len() - 80 - 4, "{packet}");
+}
+
+/// Whatever stands in an encapsulation, it is read or counted.
+#[test]
+fn damaged_encapsulations_never_panic() {
+    let mut all = Vec::new();
+    for (_, frame) in encapsulated(&frames()[0]) {
+        for at in 12..frame.len().min(100) {
+            let mut changed = frame.clone();
+            changed[at] ^= 0xff;
+            all.extend([changed, frame[..at].to_vec()]);
+        }
+    }
+    let json = dissect_json(&capture_of("damaged-encapsulations.pcap", &all));
+    assert_eq!(json["totals"]["frames"], all.len());
+}
+
+/// A switch that trims corrects the length of the packet that it forwards, which is the outer one.
+#[test]
+fn packets_trimmed_inside_an_outer_packet_are_shown() {
+    for (plain, kept) in [(&frames()[0], 80), (&frames()[13], 60)] {
+        let mut inner = plain[14..14 + kept].to_vec();
+        if plain[12] == 0x86 {
+            inner[..2].copy_from_slice(&[0x60 | 12 >> 2, (12 << 6 & 0xff) as u8]);
+        } else {
+            inner[1] = 12 << 2;
+        }
+        let next = if plain[12] == 0x86 { 41 } else { 4 };
+        let outer = [&[0x60, 0, 0, 0, 0, kept as u8, next, 64][..], &[0xfc; 32], &inner].concat();
+        let frame = [&[2; 12][..], &[0x86, 0xdd], &outer].concat();
+        let packet = dissect_json(&capture_of("trimmed-inside.pcap", &[frame]))["packets"][0].clone();
+        assert_eq!((&packet["trimmed"], &packet["error"]), (&"fabric".into(), &Json::Null), "{packet}");
+        assert_eq!((&packet["not_captured"], &packet["notes"]), (&0.into(), &Json::Array(Vec::new())));
+    }
 }

@@ -9,7 +9,7 @@ use std::path::Path;
 use std::process::Command;
 
 use serde_json::Value as Json;
-use support::{capture_of, frames, run, stderr, stdout, with_extensions, write_capture};
+use support::{capture_of, encapsulated, frames, run, stderr, stdout, with_extensions, write_capture};
 
 /// What to do where tshark may be missing.
 #[derive(Debug, PartialEq, Eq)]
@@ -214,4 +214,162 @@ fn no_source_port_takes_packets_from_the_wireshark_dissector() {
     let Some(mut tshark) = tshark(&path) else { return };
     let output = tshark.args(["-e", "mrc.bth.psn"]).output().unwrap();
     assert_eq!(stdout(&output), "256\n".repeat(ports.len()));
+}
+
+#[test]
+fn wireshark_looks_through_the_encapsulations_that_dissect_looks_through() {
+    for (name, plain) in [("v6", &frames()[0]), ("v4", &frames()[13])] {
+        // Nothing in MPLS says that a pseudowire is one: Wireshark asks its user, `dissect` looks for an IP header.
+        let is_pseudowire = |name: &str, frame: &[u8]| name == "MPLS" && frame.ends_with(plain);
+        let all: Vec<_> = encapsulated(plain)
+            .into_iter()
+            .filter(|(name, frame)| !is_pseudowire(name, frame))
+            .map(|(_, frame)| frame)
+            .collect();
+        assert_same_fields(&capture_of(&format!("wireshark-encapsulated-{name}.pcap"), &all));
+    }
+}
+
+/// Writes pcapng blocks in one byte order.
+struct Blocks {
+    big: bool,
+    bytes: Vec<u8>,
+}
+
+impl Blocks {
+    fn u16(&self, value: u16) -> [u8; 2] {
+        if self.big { value.to_be_bytes() } else { value.to_le_bytes() }
+    }
+
+    fn u32(&self, value: u32) -> [u8; 4] {
+        if self.big { value.to_be_bytes() } else { value.to_le_bytes() }
+    }
+
+    fn block(&mut self, kind: u32, words: &[u32], rest: &[u8]) {
+        let len = self.u32((12 + 4 * words.len() + rest.len().next_multiple_of(4)) as u32);
+        self.bytes.extend([self.u32(kind), len].concat());
+        let words: Vec<_> = words.iter().flat_map(|word| self.u32(*word)).collect();
+        self.bytes.extend(words);
+        self.bytes.extend(rest);
+        self.bytes.resize(self.bytes.len().next_multiple_of(4), 0);
+        self.bytes.extend(len);
+    }
+
+    fn section(&mut self, big: bool) {
+        self.big = big;
+        let version = [self.u16(1), self.u16(0)].concat();
+        let order = self.u32(0x1a2b_3c4d);
+        self.block(0x0a0d_0d0a, &[], &[&order[..], &version, &[0xff; 8]].concat());
+    }
+
+    fn interface(&mut self, snap_len: u32, resolution: Option<u8>, offset_s: Option<i64>) {
+        // A comment that is no UTF-8 is nobody's business.
+        let mut rest =
+            [&self.u16(1)[..], &[0, 0], &self.u32(snap_len), &self.u16(1), &self.u16(2), &[0xff, 0xfe, 0, 0]]
+                .concat();
+        if let Some(resolution) = resolution {
+            rest.extend([&self.u16(9)[..], &self.u16(1), &[resolution, 0, 0, 0]].concat());
+        }
+        if let Some(offset_s) = offset_s {
+            let value = if self.big { offset_s.to_be_bytes() } else { offset_s.to_le_bytes() };
+            rest.extend([&self.u16(14)[..], &self.u16(8), &value].concat());
+        }
+        rest.extend([0; 4]);
+        self.block(1, &[], &rest);
+    }
+
+    fn enhanced(&mut self, interface: u32, ticks: u64, frame: &[u8]) {
+        let len = frame.len() as u32;
+        self.block(6, &[interface, (ticks >> 32) as u32, ticks as u32, len, len], frame);
+    }
+
+    fn obsolete(&mut self, interface: u16, ticks: u64, frame: &[u8]) {
+        let first = [self.u16(interface), self.u16(0xffff)].concat();
+        let len = frame.len() as u32;
+        let words = [(ticks >> 32) as u32, ticks as u32, len, len].map(|word| self.u32(word)).concat();
+        self.block(2, &[], &[&first[..], &words, frame].concat());
+    }
+
+    /// Blocks without packets: statistics, names, a custom block, one of an unknown type, an empty one.
+    fn others(&mut self) {
+        self.block(5, &[0, 0, 0], &[]);
+        self.block(4, &[0], &[]);
+        self.block(0xbad, &[32473], b"anything");
+        self.block(0x7777_7777, &[1, 2, 3], &[]);
+        self.block(0x7777_7778, &[], &[]);
+    }
+}
+
+/// A capture of every kind of block and clock, from a seed.
+fn generated(seed: u64) -> Vec<u8> {
+    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    let mut random = move |below: u64| {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state % below
+    };
+    let frames = frames();
+    let mut file = Blocks { big: false, bytes: Vec::new() };
+    let clocks: [(Option<u8>, u64); 8] = [
+        (None, 1_000_000),
+        (Some(0), 1),
+        (Some(3), 1000),
+        (Some(6), 1_000_000),
+        (Some(9), 1_000_000_000),
+        (Some(0x80), 1),
+        (Some(0x8a), 1 << 10),
+        (Some(0xa0), 1 << 32),
+    ];
+    for _ in 0..=random(4) {
+        file.section(random(2) == 1);
+        let mut rates = Vec::new();
+        for _ in 0..=random(3) {
+            let (resolution, per_second) = clocks[random(8) as usize];
+            let offset_s = [None, Some(3600), Some(-86_400)][random(3) as usize];
+            file.interface([0, 262_144][random(2) as usize], resolution, offset_s);
+            rates.push(per_second);
+        }
+        for _ in 0..random(40) {
+            let frame = &frames[random(20) as usize];
+            let interface = random(rates.len() as u64);
+            let per_second = rates[interface as usize];
+            let ticks = (1_000_000 + random(100)) * per_second + random(per_second);
+            match random(5) {
+                0 => file.obsolete(interface as u16, ticks, frame),
+                1 => file.block(3, &[frame.len() as u32], frame),
+                2 => file.others(),
+                _ => file.enhanced(interface as u32, ticks, frame),
+            }
+        }
+    }
+    file.bytes
+}
+
+/// Nanoseconds of a time as tshark prints it, in seconds.
+fn ns_of(text: &str) -> Option<i64> {
+    let (secs, fraction) = text.split_once('.')?;
+    Some(secs.parse::<i64>().ok()? * 1_000_000_000 + format!("{fraction:0<9}").parse::<i64>().ok()?)
+}
+
+#[test]
+fn wireshark_finds_the_same_packets_at_the_same_times_in_pcapng_files() {
+    for seed in 0..6 {
+        let path = support::temp(&format!("generated-{seed}.pcapng"));
+        std::fs::write(&path, generated(seed)).unwrap();
+        let Some(mut tshark) = tshark(&path) else { return };
+        // Wireshark lists custom blocks among the packets; they have no Ethernet header.
+        let table = stdout(&tshark.args(["-Y", "eth", "-e", "frame.time_epoch"]).output().unwrap());
+        let times: Vec<_> = table.lines().map(ns_of).collect();
+        let first = times.iter().flatten().next().copied();
+        let output = run(&["dissect", path.to_str().unwrap(), "--json"]);
+        let json: Json = serde_json::from_slice(&output.stdout).unwrap();
+        assert_eq!((&json["error"], &json["totals"]["frames"]), (&Json::Null, &times.len().into()), "{seed}");
+        let expected: Vec<_> =
+            times.iter().map(|time| time.zip(first).map(|(time, first)| time - first)).collect();
+        let packets = json["packets"].as_array().unwrap();
+        let found: Vec<_> = packets.iter().map(|packet| packet["time_ns"].as_i64()).collect();
+        assert_eq!(found, expected, "{seed}");
+        std::fs::remove_file(path).unwrap();
+    }
 }

@@ -1,23 +1,21 @@
 //! Reads capture files: classic pcap and pcapng, of the link types that an MRC packet is captured on.
 
 use std::fs::File;
-use std::io::{Read, Seek};
+use std::io::{self, Cursor, Read};
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
 use pcap_file::pcap::PcapReader;
-use pcap_file::pcapng::blocks::interface_description::InterfaceDescriptionOption;
-use pcap_file::pcapng::{Block, PcapNgReader};
 use pcap_file::{DataLink, PcapError, TsResolution};
 
-/// First bytes of a pcapng file: the type of a section header block.
-const PCAPNG_MAGIC: [u8; 4] = [0x0a, 0x0d, 0x0d, 0x0a];
+use super::link::{self, Link};
+use super::pcapng::{self, PcapNg};
 
 /// One captured frame.
 #[derive(Debug)]
 pub(crate) struct Captured {
-    /// Since 1970, in nanoseconds.
-    pub(crate) time_ns: u64,
+    /// Since 1970, in nanoseconds; `None` where the file says no time, as in simple packet blocks.
+    pub(crate) time_ns: Option<i64>,
     /// What the file says about the link.
     pub(crate) link: DataLink,
     /// The bytes that were kept.
@@ -26,45 +24,67 @@ pub(crate) struct Captured {
     pub(crate) wire_len: usize,
 }
 
+/// The name of standard input as a file.
+const STANDARD_INPUT: &str = "-";
+
 /// A capture file, frame by frame.
 pub(crate) struct Capture {
     reader: Reader,
     /// Frames given out.
     frames: u64,
+    /// The frames may come while somebody waits for them: not from a file on a disk.
+    pub(crate) is_live: bool,
 }
 
+/// The bytes of a capture. What was read to tell its kind stands in front, since a pipe cannot be read twice.
+type Input = io::Chain<Cursor<[u8; 4]>, Box<dyn Read>>;
+
 enum Reader {
-    Pcap(Box<PcapReader<File>>),
-    PcapNg(Box<PcapNgReader<File>>),
+    Pcap(Box<PcapReader<Input>>),
+    PcapNg(PcapNg<Input>),
+}
+
+/// What messages call a file.
+pub(crate) fn name_of(path: &Path) -> String {
+    if path.as_os_str() == STANDARD_INPUT { "standard input".to_owned() } else { path.display().to_string() }
 }
 
 impl Capture {
-    /// Opens a file and reads its header.
+    /// Opens a file, a pipe, or standard input, and reads its header.
     pub(crate) fn open(path: &Path) -> Result<Self> {
-        let mut file = File::open(path).context("cannot open the capture")?;
-        if file.metadata().is_ok_and(|meta| meta.is_dir()) {
-            bail!("this is a directory; give a pcap or pcapng file");
-        }
+        let (mut file, is_live): (Box<dyn Read>, bool) = if path.as_os_str() == STANDARD_INPUT {
+            (Box::new(io::stdin()), true)
+        } else {
+            let file = File::open(path).context("cannot open the capture")?;
+            let kind = file.metadata().map(|meta| meta.file_type()).ok();
+            if kind.is_some_and(|kind| kind.is_dir()) {
+                bail!("this is a directory; give a pcap or pcapng file");
+            }
+            (Box::new(file), !kind.is_some_and(|kind| kind.is_file()))
+        };
         let mut magic = [0; 4];
         if let Err(error) = file.read_exact(&mut magic) {
             bail!("not a capture: {}", short_file(&error));
         }
-        file.rewind().context("cannot read the capture twice; give a file, not a pipe")?;
-        let reader = if magic == PCAPNG_MAGIC {
-            let reader = PcapNgReader::new(file).map_err(|error| not_a_capture(&error))?;
-            Reader::PcapNg(Box::new(reader))
+        let file = Cursor::new(magic).chain(file);
+        let reader = if magic == pcapng::MAGIC {
+            let reader = PcapNg::new(file).map_err(|error| not_a_capture(&error))?;
+            Reader::PcapNg(reader)
         } else {
             let reader = PcapReader::new(file).map_err(|error| not_a_capture(&error))?;
+            if let Err(link) = Link::of(reader.header().datalink) {
+                bail!("{link} is not read ({})", link::READ);
+            }
             Reader::Pcap(Box::new(reader))
         };
-        Ok(Self { reader, frames: 0 })
+        Ok(Self { reader, frames: 0, is_live })
     }
 
     /// The next frame; `None` at the end of the file.
     pub(crate) fn next(&mut self) -> Option<Result<Captured>> {
         let next = match &mut self.reader {
             Reader::Pcap(reader) => next_pcap(reader),
-            Reader::PcapNg(reader) => next_pcapng(reader),
+            Reader::PcapNg(reader) => reader.next(),
         }?;
         let frames = self.frames;
         self.frames += 1;
@@ -95,7 +115,7 @@ fn not_a_capture(error: &PcapError) -> anyhow::Error {
     }
 }
 
-fn next_pcap(reader: &mut PcapReader<File>) -> Option<Result<Captured, PcapError>> {
+fn next_pcap(reader: &mut PcapReader<Input>) -> Option<Result<Captured, PcapError>> {
     let header = reader.header();
     // The raw form: the checked one refuses frames of which the capture kept only the front.
     let raw = match reader.next_raw_packet()? {
@@ -104,62 +124,9 @@ fn next_pcap(reader: &mut PcapReader<File>) -> Option<Result<Captured, PcapError
     };
     let unit_ns = if header.ts_resolution == TsResolution::NanoSecond { 1 } else { 1000 };
     Some(Ok(Captured {
-        time_ns: u64::from(raw.ts_sec) * 1_000_000_000 + u64::from(raw.ts_frac) * unit_ns,
+        time_ns: Some(i64::from(raw.ts_sec) * 1_000_000_000 + i64::from(raw.ts_frac) * unit_ns),
         link: header.datalink,
         wire_len: (raw.orig_len as usize).max(raw.data.len()),
         data: raw.data.into_owned(),
     }))
-}
-
-fn next_pcapng(reader: &mut PcapNgReader<File>) -> Option<Result<Captured, PcapError>> {
-    loop {
-        let (interface, ticks, wire_len, data) = match reader.next_block()? {
-            Err(error) => return Some(Err(error)),
-            Ok(Block::EnhancedPacket(block)) => (
-                block.interface_id,
-                block.timestamp.as_nanos() as u64,
-                block.original_len,
-                block.data.into_owned(),
-            ),
-            Ok(Block::SimplePacket(block)) => (0, 0, block.original_len, block.data.into_owned()),
-            Ok(_) => continue,
-        };
-        let Some(description) = reader.interfaces().get(interface as usize) else {
-            return Some(Err(PcapError::InvalidInterfaceId(interface)));
-        };
-        let resolution = description.options.iter().find_map(|option| match option {
-            InterfaceDescriptionOption::IfTsResol(resolution) => Some(*resolution),
-            _ => None,
-        });
-        return Some(Ok(Captured {
-            time_ns: ticks_to_ns(ticks, resolution.unwrap_or(6)),
-            link: description.linktype,
-            wire_len: (wire_len as usize).max(data.len()),
-            data,
-        }));
-    }
-}
-
-/// Ticks of an interface's clock as nanoseconds. `resolution` is the negative exponent of ten, or of two if
-/// its top bit is set (pcapng, option `if_tsresol`).
-fn ticks_to_ns(ticks: u64, resolution: u8) -> u64 {
-    let exponent = u32::from(resolution & 0x7f);
-    let per_second =
-        if resolution & 0x80 == 0 { 10u128.checked_pow(exponent) } else { 1u128.checked_shl(exponent) };
-    let ns = u128::from(ticks) * 1_000_000_000;
-    per_second.map_or(0, |per_second| (ns / per_second.max(1)) as u64)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn clocks_of_all_resolutions_give_nanoseconds() {
-        assert_eq!(ticks_to_ns(1_500_000, 6), 1_500_000_000);
-        assert_eq!(ticks_to_ns(1_500_000, 9), 1_500_000);
-        assert_eq!(ticks_to_ns(3, 0), 3_000_000_000);
-        assert_eq!(ticks_to_ns(1 << 9, 0x8a), 500_000_000);
-        assert_eq!(ticks_to_ns(u64::MAX, 0x7f), 0);
-    }
 }

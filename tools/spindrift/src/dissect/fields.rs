@@ -147,6 +147,32 @@ pub(crate) fn headers_of_trimmed(head: &TrimmedHead) -> Vec<Header> {
     headers
 }
 
+/// The headers that are whole in the front `mrc` of a packet that starts with `bth`.
+pub(crate) fn headers_of_front(bth: &Bth, mrc: &[u8]) -> Vec<Header> {
+    let Some(mut rest) = mrc.get(Bth::LEN..) else { return Vec::new() };
+    let mut headers = vec![self::bth(bth)];
+    match bth.opcode {
+        Opcode::Ack => headers.extend(Aeth::read(rest).ok().as_ref().map(aeth)),
+        Opcode::Nack => headers.extend(Neth::read(rest).ok().as_ref().map(neth)),
+        Opcode::Probe => headers.extend(Peth::read(rest).ok().as_ref().map(peth)),
+        Opcode::EndpointRequest => headers.extend(Erth::read(rest).ok().as_ref().map(erth)),
+        // They are whole only if the packet is.
+        Opcode::Sack | Opcode::EndpointResponse => {}
+        _ => {
+            let Ok(found) = Meth::read(rest) else { return headers };
+            headers.push(meth(&found));
+            rest = rest.get(Meth::LEN..).unwrap_or_default();
+            if bth.ts {
+                let Ok(found) = Tseth::read(rest) else { return headers };
+                headers.push(tseth(&found));
+                rest = rest.get(Tseth::LEN..).unwrap_or_default();
+            }
+            headers.extend(Reth::read(rest).ok().as_ref().map(reth));
+        }
+    }
+    headers
+}
+
 /// The name of an opcode, as in the specification's tables.
 pub(crate) const fn opcode_name(opcode: Opcode) -> &'static str {
     match opcode {

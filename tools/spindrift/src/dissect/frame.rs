@@ -1,21 +1,22 @@
 //! From a captured frame to the MRC bytes in it.
 
-use pcap_file::DataLink;
-use spindrift::wire::stack::{self, StackError};
+use spindrift::wire::stack;
 use spindrift::wire::{ICRC_LEN, TrimKind, icrc};
 use spindrift_pmd::DatagramMeta;
 use spindrift_pmd::udp::FRAME_MAX;
 
 use super::capture::Captured;
-use super::lower::{extensions, fill_lengths, without_extensions};
+use super::link::Link;
+use super::lower::{
+    IPV4_LEN, IPV6_LEN, UDP_LEN, complete_udp, fill_lengths, is_fragment, shorten, without_extensions,
+};
+use super::tunnel::{Inner, look_through};
 
 const ETHERNET_LEN: usize = 14;
 const BTH_LEN: usize = 12;
 const LONGEST_IP: usize = 40 + 65_535;
-const IPV6_LEN: usize = 40;
-const ETHERTYPE_VLAN: [u8; 2] = [0x81, 0x00];
-const ETHERTYPE_QINQ: [u8; 2] = [0x88, 0xa8];
-const PROTOCOL_IPV6: u8 = 41;
+/// Bytes of the ports at the front of a UDP header.
+const UDP_PORTS_LEN: usize = 4;
 
 /// A UDP datagram of a capture.
 #[derive(Debug)]
@@ -34,6 +35,21 @@ pub(crate) struct Datagram {
     pub(crate) length_open: bool,
     /// The IP header of a trimmed packet announces less than the UDP header.
     pub(crate) shorter_than_udp: bool,
+    /// Encapsulations around it, outermost first.
+    pub(crate) through: Vec<&'static str>,
+}
+
+/// What a frame is instead of a datagram.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Other {
+    /// Not UDP, or not as MRC sends it.
+    NotUdp,
+    /// A part of an IP packet: MRC never sends one, and the iCRC of the whole is in another.
+    Fragment,
+    /// An encapsulation of this kind, that cannot be looked through.
+    Closed(&'static str),
+    /// The capture ends before the UDP ports.
+    CutBeforePorts,
 }
 
 /// The iCRC of a packet, as four bytes in the order of the wire.
@@ -51,21 +67,44 @@ impl Icrc {
     }
 }
 
-/// Finds the UDP datagram in a frame. `trim_of` tells from a DSCP whether a switch trimmed the packet.
+/// Finds the UDP datagram in a frame, inside encapsulations too. `is_mrc` tells the ports of MRC; `trim_of` tells from a DSCP whether a switch trimmed the packet.
 ///
 /// Errors name what the frame is instead.
 pub(crate) fn datagram(
     captured: &Captured,
+    link: Link,
+    is_mrc: impl Fn(u16) -> bool,
     trim_of: impl Fn(u8) -> Option<TrimKind>,
-) -> Result<Datagram, StackError> {
-    let mut frame = plain_ethernet(captured);
+) -> Result<Datagram, Other> {
+    let Inner { mut frame, through, closed } = look_through(link.as_ethernet(&captured.data), is_mrc);
+    if let Some(encapsulation) = closed {
+        return Err(Other::Closed(encapsulation));
+    }
+    without_extensions(&mut frame);
+    if is_fragment(&frame) {
+        return Err(Other::Fragment);
+    }
     let kept = frame.len();
     let cut = captured.wire_len.saturating_sub(captured.data.len()).min(LONGEST_IP);
+    let cut = match missing(&frame) {
+        lacks if lacks > 0 && cut == 0 && trim_of(traffic_class(&frame) >> 2).is_some() => {
+            shorten(&mut frame);
+            cut
+        }
+        lacks if !through.is_empty() => cut.max(lacks),
+        _ => cut,
+    };
     // A frame of which only the front was kept is made whole with zeros, so that its lengths are right.
     frame.resize(kept + cut, 0);
     let length_open = fill_lengths(&mut frame);
-    let parsed = stack::parse(&frame)?;
+    if cut > 0 {
+        complete_udp(&mut frame, kept);
+    }
+    let parsed = stack::parse(&frame).map_err(|_| not_udp(kept, cut))?;
     let mrc_at = ETHERNET_LEN + parsed.l3.len() - parsed.mrc.len();
+    if kept + UDP_LEN < mrc_at + UDP_PORTS_LEN {
+        return Err(Other::CutBeforePorts);
+    }
     let captured_mrc = kept.saturating_sub(mrc_at).min(parsed.mrc.len());
     let not_captured = parsed.mrc.len() - captured_mrc;
     let several = several(parsed.mrc);
@@ -89,7 +128,13 @@ pub(crate) fn datagram(
         several,
         length_open,
         shorter_than_udp: parsed.truncated,
+        through,
     })
+}
+
+/// What a frame is that is no UDP datagram, of which `kept` bytes were captured and `cut` were not.
+fn not_udp(kept: usize, cut: usize) -> Other {
+    if cut > 0 && kept < ETHERNET_LEN + IPV4_LEN { Other::CutBeforePorts } else { Other::NotUdp }
 }
 
 /// The IP packet with the IPv4 identification and flags that an endpoint assumes that cannot see them.
@@ -133,61 +178,18 @@ fn expected_icrc(l3: &[u8]) -> u32 {
     u32::from_be_bytes(icrc::compute(head, rest, &[]))
 }
 
-/// The frame as if captured on plain Ethernet: other link headers replaced, VLAN tags and outer IPv6 headers
-/// taken off.
-fn plain_ethernet(captured: &Captured) -> Vec<u8> {
-    let mut frame = match captured.link {
-        DataLink::LINUX_SLL => behind(&captured.data, 14, 16),
-        DataLink::LINUX_SLL2 => behind(&captured.data, 0, 20),
-        // Raw IP (several numbers), BSD loopback: the version tells the type.
-        DataLink::RAW | DataLink::IPV4 | DataLink::IPV6 | DataLink::Unknown(12 | 14) => {
-            raw_ip(&captured.data, 0)
-        }
-        DataLink::NULL | DataLink::LOOP => raw_ip(&captured.data, 4),
-        // Ethernet; what is not known is taken for it, and no MRC will be found there.
-        _ => captured.data.clone(),
-    };
-    while frame.get(12..14).is_some_and(|kind| kind == ETHERTYPE_VLAN || kind == ETHERTYPE_QINQ)
-        && frame.len() >= 18
-    {
-        frame.drain(12..16);
+fn traffic_class(frame: &[u8]) -> u8 {
+    match frame.get(ETHERNET_LEN..) {
+        Some([first, second, ..]) if first >> 4 == 6 => first << 4 | second >> 4,
+        Some([_, second, ..]) => *second,
+        _ => 0,
     }
-    while let Some(outer_len) = outer_ipv6_len(&frame) {
-        frame.drain(ETHERNET_LEN..ETHERNET_LEN + outer_len);
-        if frame.get(ETHERNET_LEN).is_some_and(|byte| byte >> 4 == 4)
-            && let Some(kind) = frame.get_mut(12..14)
-        {
-            kind.copy_from_slice(&[0x08, 0x00]);
-        }
-    }
-    without_extensions(&mut frame);
-    frame
 }
 
-/// Length of an outer IPv6 header, its extension headers included, if another IP packet follows it.
-fn outer_ipv6_len(frame: &[u8]) -> Option<usize> {
-    let ip = frame.get(ETHERNET_LEN..)?;
-    if frame.get(12..14)? != [0x86, 0xdd] {
-        return None;
-    }
-    let extensions = extensions(ip)?;
-    let (next, len) = (extensions.next, IPV6_LEN + extensions.len);
-    let inner = ip.get(len)? >> 4;
-    (next == PROTOCOL_IPV6 && inner == 6 || next == 4 && inner == 4).then_some(len)
-}
-
-/// A frame whose protocol stands at `kind_at` and whose packet at `at`.
-fn behind(data: &[u8], kind_at: usize, at: usize) -> Vec<u8> {
-    let mut frame = vec![0; 12];
-    frame.extend(data.get(kind_at..kind_at + 2).unwrap_or_default());
-    frame.extend(data.get(at..).unwrap_or_default());
-    frame
-}
-
-fn raw_ip(data: &[u8], at: usize) -> Vec<u8> {
-    let packet = data.get(at..).unwrap_or_default();
-    let mut frame = vec![0; 12];
-    frame.extend(if packet.first().is_some_and(|byte| byte >> 4 == 6) { [0x86, 0xdd] } else { [0x08, 0x00] });
-    frame.extend(packet);
-    frame
+/// Bytes of the IP packet in a frame that its length field says and that are not there. Switches that mirror can cut
+/// what they encapsulate.
+fn missing(frame: &[u8]) -> usize {
+    let Some(ip) = frame.get(ETHERNET_LEN..ETHERNET_LEN + IPV4_LEN) else { return 0 };
+    let (field, head) = if ip[0] >> 4 == 6 { ([ip[4], ip[5]], IPV6_LEN) } else { ([ip[2], ip[3]], 0) };
+    (ETHERNET_LEN + head + usize::from(u16::from_be_bytes(field))).saturating_sub(frame.len())
 }

@@ -2,14 +2,16 @@
 //! lengths that the kernel leaves open in packets that it will cut up later.
 
 const ETHERNET_LEN: usize = 14;
-const IPV4_LEN: usize = 20;
-const IPV6_LEN: usize = 40;
-const UDP_LEN: usize = 8;
+pub(super) const IPV4_LEN: usize = 20;
+pub(super) const IPV6_LEN: usize = 40;
+pub(super) const UDP_LEN: usize = 8;
+const ETHERTYPE_IPV4: [u8; 2] = [0x08, 0x00];
 const ETHERTYPE_IPV6: [u8; 2] = [0x86, 0xdd];
 const PROTOCOL_UDP: u8 = 17;
 const HOP_BY_HOP: u8 = 0;
 const ROUTING: u8 = 43;
 const DESTINATION_OPTIONS: u8 = 60;
+const FRAGMENT: u8 = 44;
 const SEGMENT_ROUTING: u8 = 4;
 /// Length of a segment in a segment list, in the unit of the length of an extension header.
 const SEGMENT_UNITS: u8 = 2;
@@ -48,6 +50,19 @@ pub(super) fn extensions(ip: &[u8]) -> Option<Extensions> {
     Some(found)
 }
 
+/// Whether the frame holds a part of an IP packet.
+pub(super) fn is_fragment(frame: &[u8]) -> bool {
+    let Some(ip) = frame.get(ETHERNET_LEN..) else { return false };
+    match frame.get(12..14) {
+        // "More fragments", or an offset.
+        Some(kind) if kind == ETHERTYPE_IPV4 => {
+            ip.get(6..8).is_some_and(|field| field[0] & 0x3f != 0 || field[1] != 0)
+        }
+        Some(kind) if kind == ETHERTYPE_IPV6 => extensions(ip).is_some_and(|found| found.next == FRAGMENT),
+        _ => false,
+    }
+}
+
 /// Takes the extension headers between IPv6 and UDP out of a frame: what is left is the packet as its receiver
 /// sees it, which is the one that the iCRC covers.
 pub(super) fn without_extensions(frame: &mut Vec<u8>) {
@@ -76,6 +91,19 @@ pub(super) fn without_extensions(frame: &mut Vec<u8>) {
     frame.drain(ETHERNET_LEN + IPV6_LEN..ETHERNET_LEN + IPV6_LEN + found.len);
 }
 
+/// Fills in the length of a UDP header whose end was not captured: `kept` bytes of the frame were.
+pub(super) fn complete_udp(frame: &mut [u8], kept: usize) {
+    let v6 = frame.get(12..14) == Some(&ETHERTYPE_IPV6);
+    let (len_at, protocol_at, head) = if v6 { (4, 6, IPV6_LEN) } else { (2, 9, IPV4_LEN) };
+    let Some(ip) = frame.get_mut(ETHERNET_LEN..).filter(|ip| ip.len() >= head + UDP_LEN) else { return };
+    if ip[protocol_at] != PROTOCOL_UDP || kept >= ETHERNET_LEN + head + UDP_LEN {
+        return;
+    }
+    let len = u16::from_be_bytes([ip[len_at], ip[len_at + 1]]);
+    let udp_len = if v6 { len } else { len.saturating_sub(IPV4_LEN as u16) };
+    ip[head + 4..head + 6].copy_from_slice(&udp_len.to_be_bytes());
+}
+
 /// Fills in the lengths of a packet whose IP length field is 0: inside the kernel, before segmentation offload, the
 /// field is still open, or the packet is longer than it can say. Returns whether there was one. `frame` is as long as
 /// on the wire.
@@ -92,13 +120,31 @@ pub(super) fn fill_lengths(frame: &mut [u8]) -> bool {
     ip[len_at..len_at + 2].copy_from_slice(&len.to_be_bytes());
     ip[head + 4..head + 6].copy_from_slice(&udp_len.to_be_bytes());
     if !v6 {
-        // The checksum of a header that is to be rewritten may be that of length 0, or not computed yet.
-        ip[10..12].fill(0);
-        let sum: u32 =
-            ip[..IPV4_LEN].chunks_exact(2).map(|word| u32::from(word[0]) << 8 | u32::from(word[1])).sum();
-        let folded = (sum & 0xffff) + (sum >> 16);
-        let folded = (folded & 0xffff) + (folded >> 16);
-        ip[10..12].copy_from_slice(&(!(folded as u16)).to_be_bytes());
+        // The checksum may be that of length 0, or not computed yet.
+        set_checksum(ip);
     }
     true
+}
+
+/// Makes the length of the IP packet in `frame` the one that it has: a switch that trims a packet inside an outer one
+/// corrects the length of the outer one only. That of UDP stays.
+pub(super) fn shorten(frame: &mut [u8]) {
+    let Some(ip) = frame.get_mut(ETHERNET_LEN..).filter(|ip| ip.len() >= IPV6_LEN) else { return };
+    let v6 = ip[0] >> 4 == 6;
+    let (len_at, head) = if v6 { (4, IPV6_LEN) } else { (2, 0) };
+    let len = (ip.len() - head).min(usize::from(u16::MAX)) as u16;
+    ip[len_at..len_at + 2].copy_from_slice(&len.to_be_bytes());
+    if !v6 {
+        set_checksum(ip);
+    }
+}
+
+/// The checksum of the IPv4 header without options that `ip` starts with, and that has so many bytes at least.
+fn set_checksum(ip: &mut [u8]) {
+    ip[10..12].fill(0);
+    let sum: u32 =
+        ip[..IPV4_LEN].chunks_exact(2).map(|word| u32::from(word[0]) << 8 | u32::from(word[1])).sum();
+    let folded = (sum & 0xffff) + (sum >> 16);
+    let folded = (folded & 0xffff) + (folded >> 16);
+    ip[10..12].copy_from_slice(&(!(folded as u16)).to_be_bytes());
 }

@@ -3,14 +3,17 @@
 mod capture;
 mod fields;
 mod frame;
+mod link;
 mod lower;
+mod pcapng;
 mod report;
+mod tunnel;
 
 use std::collections::BTreeMap;
 use std::io::{self, BufWriter, Write};
 use std::path::PathBuf;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use clap::Args;
 use spindrift::wire::{
     Bth, DecodeError, DscpMap, Packet, Qpn, TrimKind, TrimmedHead, UDP_PORT_MRC, UDP_PORT_ROCE, is_mrc_port,
@@ -18,14 +21,15 @@ use spindrift::wire::{
 use spindrift_pmd::DatagramMeta;
 
 use self::capture::Capture;
-use self::frame::{Datagram, Icrc, datagram};
+use self::frame::{Datagram, Icrc, Other, datagram};
+use self::link::Link;
 use crate::output::{keep, tell};
 use crate::units::parse_qpn;
 
 /// Prints the MRC packets of a capture field by field.
 #[derive(Args, Debug)]
 pub(crate) struct DissectArgs {
-    /// Capture file, pcap or pcapng.
+    /// Capture file, pcap or pcapng; `-` for standard input.
     file: PathBuf,
     /// Print every field of every header; reserved ones only where they are not 0.
     #[arg(short, long)]
@@ -61,8 +65,8 @@ fn dscp_range() -> clap::builder::RangedI64ValueParser<u8> {
 struct Dissected {
     /// Number of the frame in the file, from 1.
     number: u64,
-    /// Since the first frame of the file.
-    time_ns: u64,
+    /// Since the first frame of the file that has a time; less than 0 for a packet captured before it.
+    time_ns: Option<i64>,
     meta: DatagramMeta,
     icrc: Option<Icrc>,
     /// Bytes of the UDP payload that the capture left out.
@@ -72,21 +76,49 @@ struct Dissected {
     shorter_than_udp: bool,
     several: Option<usize>,
     length_open: bool,
+    /// Encapsulations around it, outermost first.
+    through: Vec<&'static str>,
 }
 
 /// What the bytes of a [`Dissected`] are.
 enum Content<'a> {
     Packet(Packet<'a>),
     Trimmed(TrimmedHead),
+    /// The capture kept the first bytes only, not all headers.
+    Cut(CutHead),
     Unreadable(DecodeError),
+}
+
+/// What is left of a packet that was cut inside its headers.
+struct CutHead {
+    /// Fields that were not captured are 0.
+    bth: Bth,
+    /// Bytes from the BTH on that were captured.
+    kept: usize,
+    error: DecodeError,
 }
 
 impl Dissected {
     fn content(&self) -> Content<'_> {
-        if self.trimmed.is_some() {
-            return TrimmedHead::decode(&self.mrc).map_or_else(Content::Unreadable, Content::Trimmed);
-        }
-        Packet::decode(&self.mrc).map_or_else(Content::Unreadable, Content::Packet)
+        let content = if self.trimmed.is_some() {
+            TrimmedHead::decode(&self.mrc).map(Content::Trimmed)
+        } else {
+            Packet::decode(&self.mrc).map(Content::Packet)
+        };
+        content.unwrap_or_else(|error| self.cut_head(error).map_or(Content::Unreadable(error), Content::Cut))
+    }
+
+    /// Bytes are missing that the sender sent, and that no switch trimmed.
+    fn is_cut(&self) -> bool {
+        self.not_captured > 0 || self.shorter_than_udp && self.trimmed.is_none()
+    }
+
+    fn cut_head(&self, error: DecodeError) -> Option<CutHead> {
+        let mut front = [0; Bth::LEN];
+        let captured = self.mrc.get(..Bth::LEN).unwrap_or(&self.mrc);
+        front.get_mut(..captured.len())?.copy_from_slice(captured);
+        let bth = Bth::from_bytes(&front).ok().filter(|_| self.is_cut())?;
+        Some(CutHead { bth, kept: self.mrc.len(), error })
     }
 
     /// Payload bytes on the wire.
@@ -103,6 +135,7 @@ impl Content<'_> {
         match self {
             Self::Packet(packet) => Some(packet.bth()),
             Self::Trimmed(head) => Some(&head.bth),
+            Self::Cut(head) => Some(&head.bth),
             Self::Unreadable(_) => None,
         }
     }
@@ -126,23 +159,42 @@ struct Totals {
     packets: u64,
     bad_icrc: u64,
     unreadable: u64,
+    /// Packets of which the capture has only the front.
+    cut: u64,
+    /// Frames that the capture cut before the UDP ports, so that nobody can tell what they are.
+    cut_before_ports: u64,
     /// UDP or not, these frames were not to an MRC port.
     others: u64,
+    /// Of these, the ones in encapsulations that cannot be looked through.
+    closed: BTreeMap<&'static str, u64>,
+    /// Of these, IP fragments.
+    fragments: u64,
+    /// Of these, the ones of link types that are not read.
+    link_types: BTreeMap<String, u64>,
     by_opcode: BTreeMap<&'static str, u64>,
     /// Datagrams to other ports that read as MRC and have a good iCRC.
     elsewhere: BTreeMap<u16, u64>,
 }
 
 pub(crate) fn run(args: &DissectArgs) -> Result<()> {
-    let name = args.file.display();
-    let mut capture = Capture::open(&args.file).with_context(|| name.to_string())?;
+    let name = capture::name_of(&args.file);
     let mut out = BufWriter::new(io::stdout().lock());
+    let mut capture = match Capture::open(&args.file) {
+        Ok(capture) => capture,
+        Err(error) => {
+            if args.json {
+                let printer = report::Printer::new(args, &mut out);
+                keep(printer.and_then(|mut printer| printer.finish(&Totals::default(), Some(&error))));
+            }
+            return Err(error.context(name));
+        }
+    };
     match print_all(args, &mut capture, &mut out) {
         Err(error) => {
             keep(Err(error));
             Ok(())
         }
-        Ok((_, Some(error))) => Err(error.context(name.to_string())),
+        Ok((_, Some(error))) => Err(error.context(name)),
         Ok((totals, None)) => {
             if totals.packets + totals.unreadable == 0 && !args.json {
                 tell(format_args!("{}", nothing_found(args, &totals)));
@@ -158,6 +210,7 @@ fn nothing_found(args: &DissectArgs, totals: &Totals) -> String {
         "no MRC packets among {} frames (UDP ports {UDP_PORT_MRC}, {UDP_PORT_ROCE}{port})",
         totals.frames
     );
+    text += &report::left_out(totals);
     if args.qp.is_some() {
         text += "; --qp leaves out other queue pairs";
     } else if let Some((port, count)) = totals.elsewhere.iter().max_by_key(|(_, count)| **count) {
@@ -176,7 +229,7 @@ fn print_all(
 ) -> io::Result<(Totals, Option<anyhow::Error>)> {
     let mut totals = Totals::default();
     let mut printer = report::Printer::new(args, out)?;
-    let mut first_ns = None;
+    let mut first_ns: Option<i64> = None;
     let mut damaged = None;
     while args.count.is_none_or(|count| totals.packets < count) {
         let captured = match capture.next() {
@@ -188,20 +241,26 @@ fn print_all(
             }
         };
         totals.frames += 1;
-        let first_ns = *first_ns.get_or_insert(captured.time_ns);
-        let found = match datagram(&captured, |dscp| trim_of(args, dscp)) {
-            Ok(found) if is_mrc_port(found.meta.dst_port, args.port.unwrap_or(UDP_PORT_MRC)) => found,
-            other => {
+        first_ns = first_ns.or(captured.time_ns);
+        let link = match Link::of(captured.link) {
+            Ok(link) => link,
+            Err(link) => {
                 totals.others += 1;
-                if let Some(port) = other.ok().as_ref().and_then(port_of_mrc) {
-                    *totals.elsewhere.entry(port).or_default() += 1;
-                }
+                *totals.link_types.entry(link).or_default() += 1;
+                continue;
+            }
+        };
+        let is_mrc = |port| is_mrc_port(port, args.port.unwrap_or(UDP_PORT_MRC));
+        let found = match datagram(&captured, link, is_mrc, |dscp| trim_of(args, dscp)) {
+            Ok(found) if is_mrc(found.meta.dst_port) => found,
+            other => {
+                totals.count_other(other);
                 continue;
             }
         };
         let dissected = Dissected {
             number: totals.frames,
-            time_ns: captured.time_ns.saturating_sub(first_ns),
+            time_ns: captured.time_ns.zip(first_ns).map(|(time, first)| time.saturating_sub(first)),
             meta: found.meta,
             icrc: found.icrc.filter(|_| !args.no_icrc),
             not_captured: found.not_captured,
@@ -210,6 +269,7 @@ fn print_all(
             shorter_than_udp: found.shorter_than_udp,
             several: found.several,
             length_open: found.length_open,
+            through: found.through,
         };
         let content = dissected.content();
         if args.qp.is_some_and(|qpn| !content.concerns(qpn)) {
@@ -217,9 +277,20 @@ fn print_all(
         }
         totals.count(&dissected, &content);
         printer.packet(&dissected, &content)?;
+        if capture.is_live {
+            printer.flush()?;
+        }
     }
+    let damaged = damaged.or_else(|| no_link_read(&totals));
     printer.finish(&totals, damaged.as_ref())?;
     Ok((totals, damaged))
+}
+
+/// The error where no frame is of a link type that is read.
+fn no_link_read(totals: &Totals) -> Option<anyhow::Error> {
+    let links: Vec<&str> = totals.link_types.keys().map(String::as_str).collect();
+    let all = totals.link_types.values().sum::<u64>() == totals.frames && totals.frames > 0;
+    all.then(|| anyhow::anyhow!("{} is not read ({})", links.join(", "), link::READ))
 }
 
 /// The destination port of a datagram that is MRC by all signs but that port.
@@ -238,10 +309,27 @@ fn trim_of(args: &DissectArgs, dscp: u8) -> Option<TrimKind> {
 }
 
 impl Totals {
+    /// Counts what is not to an MRC port, or cannot be read.
+    fn count_other(&mut self, other: Result<Datagram, Other>) {
+        self.others += 1;
+        match other {
+            Ok(found) => {
+                if let Some(port) = port_of_mrc(&found) {
+                    *self.elsewhere.entry(port).or_default() += 1;
+                }
+            }
+            Err(Other::Closed(encapsulation)) => *self.closed.entry(encapsulation).or_default() += 1,
+            Err(Other::Fragment) => self.fragments += 1,
+            Err(Other::CutBeforePorts) => self.cut_before_ports += 1,
+            Err(Other::NotUdp) => {}
+        }
+    }
+
     fn count(&mut self, dissected: &Dissected, content: &Content<'_>) {
         if dissected.icrc.is_some_and(|icrc| !icrc.is_good()) {
             self.bad_icrc += 1;
         }
+        self.cut += u64::from(dissected.is_cut());
         match content.bth() {
             None => self.unreadable += 1,
             Some(bth) => {

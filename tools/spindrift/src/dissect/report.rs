@@ -3,12 +3,16 @@
 use std::io::{self, Write};
 
 use serde_json::{Map, Value as Json, json};
-use spindrift::wire::{AethKind, DecodeError, Packet, TrimKind};
+use spindrift::wire::{AethKind, Bth, DecodeError, Packet, TrimKind};
 
 use super::fields::{
-    Header, endpoint_op_name, headers_of, headers_of_trimmed, nack_reason_name, nak_name, opcode_name,
+    Header, endpoint_op_name, headers_of, headers_of_front, headers_of_trimmed, nack_reason_name, nak_name,
+    opcode_name,
 };
-use super::{Content, DissectArgs, Dissected, Totals};
+use super::{Content, CutHead, DissectArgs, Dissected, Totals};
+
+/// Bytes of the BTH up to the end of the queue pair number.
+const BTH_QPN_END: usize = 8;
 
 /// Writes packets as they come.
 pub(super) struct Printer<'a, W> {
@@ -21,7 +25,7 @@ pub(super) struct Printer<'a, W> {
 
 impl<'a, W: Write> Printer<'a, W> {
     pub(super) fn new(args: &DissectArgs, out: &'a mut W) -> io::Result<Self> {
-        let file = args.file.display().to_string();
+        let file = super::capture::name_of(&args.file);
         if args.json {
             write!(out, "{{\"file\":{},\"packets\":[", Json::from(file.as_str()))?;
         }
@@ -32,6 +36,7 @@ impl<'a, W: Write> Printer<'a, W> {
         let headers = match content {
             Content::Packet(packet) if self.json || self.verbose => headers_of(packet),
             Content::Trimmed(head) if self.json || self.verbose => headers_of_trimmed(head),
+            Content::Cut(head) if self.json || self.verbose => headers_of_front(&head.bth, &dissected.mrc),
             _ => Vec::new(),
         };
         if self.json {
@@ -48,13 +53,23 @@ impl<'a, W: Write> Printer<'a, W> {
         Ok(())
     }
 
+    /// Hands on what was printed, for a reader that waits for it.
+    pub(super) fn flush(&mut self) -> io::Result<()> {
+        self.out.flush()
+    }
+
     pub(super) fn finish(&mut self, totals: &Totals, damaged: Option<&anyhow::Error>) -> io::Result<()> {
         if self.json {
             let totals = json!({
                 "frames": totals.frames,
                 "packets": totals.packets,
                 "unreadable": totals.unreadable,
+                "cut": totals.cut,
                 "other_frames": totals.others,
+                "not_looked_through": totals.closed,
+                "fragments": totals.fragments,
+                "cut_before_ports": totals.cut_before_ports,
+                "link_types": totals.link_types,
                 "bad_icrc": totals.bad_icrc,
                 "by_opcode": totals.by_opcode,
             });
@@ -76,8 +91,29 @@ fn summary(totals: &Totals) -> String {
     if totals.unreadable > 0 {
         text += &format!("; {} not readable", totals.unreadable);
     }
+    if totals.cut > 0 {
+        text += &format!("; {} cut in the capture", totals.cut);
+    }
     if totals.bad_icrc > 0 {
         text += &format!("; {} with a bad iCRC", totals.bad_icrc);
+    }
+    text + &left_out(totals)
+}
+
+/// Frames that may carry MRC and are not read.
+pub(super) fn left_out(totals: &Totals) -> String {
+    let mut text = String::new();
+    for (encapsulation, count) in &totals.closed {
+        text += &format!("; {count} in {encapsulation} not looked through");
+    }
+    if totals.fragments > 0 {
+        text += &format!("; {} IP fragments not read", totals.fragments);
+    }
+    if totals.cut_before_ports > 0 {
+        text += &format!("; {} cut before the UDP ports", totals.cut_before_ports);
+    }
+    for (link, count) in &totals.link_types {
+        text += &format!("; {count} of {link} not read ({})", super::link::READ);
     }
     text
 }
@@ -85,9 +121,9 @@ fn summary(totals: &Totals) -> String {
 /// One line that tells what a packet is about.
 fn line(dissected: &Dissected, content: &Content<'_>) -> String {
     let Dissected { meta, number, .. } = dissected;
-    let (secs, ns) = (dissected.time_ns / 1_000_000_000, dissected.time_ns % 1_000_000_000);
     let name = content.bth().map_or_else(|| unreadable_name(dissected), |bth| opcode_name(bth.opcode));
-    let mut text = format!("{number:5} {secs:3}.{ns:09}  {} -> {}  {name:<17} ", meta.src, meta.dst);
+    let mut text =
+        format!("{number:5} {:>13}  {} -> {}  {name:<17} ", time(dissected.time_ns), meta.src, meta.dst);
     text += &match content {
         Content::Packet(packet) => about(dissected, content, packet),
         Content::Trimmed(head) => {
@@ -104,6 +140,7 @@ fn line(dissected: &Dissected, content: &Content<'_>) -> String {
                 head.meth.msn.get()
             )
         }
+        Content::Cut(head) => cut(head),
         Content::Unreadable(error) => unreadable(dissected, error),
     };
     if let Some(bth) = content.bth() {
@@ -120,6 +157,13 @@ fn line(dissected: &Dissected, content: &Content<'_>) -> String {
     text
 }
 
+/// Seconds since the first frame.
+fn time(time_ns: Option<i64>) -> String {
+    let Some(time_ns) = time_ns else { return "-".to_owned() };
+    let (sign, ns) = (if time_ns < 0 { "-" } else { "" }, time_ns.unsigned_abs());
+    format!("{sign}{}.{:09}", ns / 1_000_000_000, ns % 1_000_000_000)
+}
+
 /// What stands in the place of an opcode.
 fn unreadable_name(dissected: &Dissected) -> &'static str {
     if is_cut(dissected) { "cut" } else { "not MRC" }
@@ -128,6 +172,19 @@ fn unreadable_name(dissected: &Dissected) -> &'static str {
 /// Bytes are missing, so that an unreadable packet is no malformed one.
 fn is_cut(dissected: &Dissected) -> bool {
     dissected.not_captured > 0 || dissected.shorter_than_udp
+}
+
+/// As much of a packet as was captured.
+fn cut(head: &CutHead) -> String {
+    let CutHead { bth, kept, .. } = head;
+    let mut text = String::new();
+    if *kept >= BTH_QPN_END {
+        text += &format!("qp {:#08x} ", bth.dest_qpn.get());
+    }
+    if *kept >= Bth::LEN {
+        text += &format!("psn {} ", bth.psn.get());
+    }
+    text + &format!("cut after {kept} bytes")
 }
 
 /// Why a packet cannot be read, in the specification's names.
@@ -148,6 +205,9 @@ fn unreadable(dissected: &Dissected, error: &DecodeError) -> String {
 /// What is wrong or unusual about the packet as a whole.
 fn marks(dissected: &Dissected) -> Vec<String> {
     let mut marks = Vec::new();
+    if !dissected.through.is_empty() {
+        marks.push(format!("in {}", dissected.through.join(", ")));
+    }
     if let Some(icrc) = dissected.icrc.filter(|icrc| !icrc.is_good()) {
         let mut mark = format!("iCRC BAD: found {:08x}, expected {:08x}", icrc.found, icrc.expected);
         if icrc.good_if_rebuilt {
@@ -276,6 +336,7 @@ fn to_json(dissected: &Dissected, content: &Content<'_>, headers: &[Header]) -> 
     put("dscp", (meta.traffic_class >> 2).into());
     put("ecn", (meta.traffic_class & 3).into());
     put("hop_limit", meta.hop_limit.into());
+    put("encapsulation", json!(dissected.through));
     put("opcode", content.bth().map(|bth| opcode_name(bth.opcode)).into());
     put(
         "trimmed",
@@ -291,8 +352,12 @@ fn to_json(dissected: &Dissected, content: &Content<'_>, headers: &[Header]) -> 
         .map(|icrc| json!({ "value": icrc.found, "expected": icrc.expected, "good": icrc.is_good() }));
     put("icrc", icrc.into());
     put("not_captured", dissected.not_captured.into());
-    let error =
-        if let Content::Unreadable(error) = content { Some(unreadable(dissected, error)) } else { None };
+    let error = match content {
+        Content::Unreadable(error) | Content::Cut(CutHead { error, .. }) => {
+            Some(unreadable(dissected, error))
+        }
+        Content::Packet(_) | Content::Trimmed(_) => None,
+    };
     put("notes", marks(dissected).into());
     put("error", error.into());
     Json::Object(packet)

@@ -362,6 +362,61 @@ pub(crate) fn with_extensions(frame: &[u8], headers: &[(u8, Vec<u8>)]) -> Vec<u8
     frame
 }
 
+/// A frame around an IPv4 packet of this protocol.
+fn ipv4_around(protocol: u8, payload: &[u8]) -> Vec<u8> {
+    let len = (20 + payload.len()) as u16;
+    let mut frame = vec![2; 12];
+    frame.extend([8, 0, 0x45, 0]);
+    frame.extend(len.to_be_bytes());
+    frame.extend([0, 0, 0, 0, 64, protocol, 0, 0, 192, 0, 2, 1, 192, 0, 2, 2]);
+    frame.extend(payload);
+    frame
+}
+
+/// A frame around a datagram to this port.
+pub(crate) fn udp_around(port: u16, payload: &[&[u8]]) -> Vec<u8> {
+    let payload = payload.concat();
+    let len = (8 + payload.len()) as u16;
+    let head = [0xc000u16.to_be_bytes(), port.to_be_bytes(), len.to_be_bytes(), [0, 0]].concat();
+    ipv4_around(17, &[head, payload].concat())
+}
+
+/// A frame around a GRE packet.
+pub(crate) fn gre_around(header: &[u8], inside: &[u8]) -> Vec<u8> {
+    ipv4_around(47, &[header, inside].concat())
+}
+
+/// The frame in every encapsulation that is looked through, with its name.
+pub(crate) fn encapsulated(frame: &[u8]) -> Vec<(&'static str, Vec<u8>)> {
+    let (ip, kind) = (&frame[14..], &frame[12..14]);
+    let typed = |kind: [u8; 2], rest: &[u8]| [&[2; 12], &kind[..], rest].concat();
+    let vxlan = udp_around(4789, &[&[8, 0, 0, 0, 0, 0, 7, 0], frame]);
+    let geneve_ip = udp_around(6081, &[&[1, 0], kind, &[0, 0, 7, 0, 1, 2, 3, 0], ip]);
+    let (low, bottom) = ([0, 1, 0x40, 64], [0, 1, 0x51, 64]);
+    vec![
+        ("VXLAN", vxlan.clone()),
+        ("GENEVE", udp_around(6081, &[&[0, 0, 0x65, 0x58, 0, 0, 7, 0], frame])),
+        ("GENEVE", geneve_ip),
+        ("GRE", gre_around(&[&[0, 0], kind].concat(), ip)),
+        ("GRE", gre_around(&[0x30, 0, 0x65, 0x58, 0, 0, 0, 7, 0, 0, 0, 1], frame)),
+        ("ERSPAN", gre_around(&[0, 0, 0x88, 0xbe], frame)),
+        ("ERSPAN", gre_around(&[0x10, 0, 0x88, 0xbe, 0, 0, 0, 1, 0x10, 1, 0, 1, 0, 0, 0, 0], frame)),
+        ("ERSPAN", gre_around(&[&[0x10, 0, 0x22, 0xeb, 0, 0, 0, 1, 0x20][..], &[0; 11]].concat(), frame)),
+        (
+            "ERSPAN",
+            gre_around(
+                &[&[0x10, 0, 0x22, 0xeb, 0, 0, 0, 1, 0x20][..], &[0; 10], &[1], &[0; 8]].concat(),
+                frame,
+            ),
+        ),
+        ("MPLS", typed([0x88, 0x47], &[&low[..], &bottom, ip].concat())),
+        ("MPLS", typed([0x88, 0x47], &[&bottom[..], &[0; 4], frame].concat())),
+        ("MPLS", typed([0x88, 0x47], &[&bottom[..], frame].concat())),
+        ("VXLAN, VXLAN", udp_around(4789, &[&[8, 0, 0, 0, 0, 0, 7, 0], &vxlan])),
+        ("VXLAN", typed([0x81, 0], &[&[0, 5], &vxlan[12..]].concat())),
+    ]
+}
+
 /// A process that does not outlive its test: when the test fails, it is killed and waited for.
 pub(crate) struct Running(Option<Child>);
 
