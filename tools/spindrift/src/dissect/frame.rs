@@ -2,8 +2,8 @@
 
 use spindrift::wire::stack;
 use spindrift::wire::{ICRC_LEN, TrimKind, icrc};
-use spindrift_pmd::DatagramMeta;
 use spindrift_pmd::udp::FRAME_MAX;
+use spindrift_pmd::{DatagramMeta, ETHERNET_LEN};
 
 use super::capture::Captured;
 use super::link::Link;
@@ -12,7 +12,6 @@ use super::lower::{
 };
 use super::tunnel::{Inner, look_through};
 
-const ETHERNET_LEN: usize = 14;
 const BTH_LEN: usize = 12;
 const LONGEST_IP: usize = 40 + 65_535;
 /// Bytes of the ports at the front of a UDP header.

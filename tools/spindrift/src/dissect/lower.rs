@@ -1,12 +1,13 @@
 //! What stands between the link and UDP in a capture, and not in a plain MRC frame: IPv6 extension headers, and
 //! lengths that the kernel leaves open in packets that it will cut up later.
 
-const ETHERNET_LEN: usize = 14;
+use spindrift_pmd::ETHERNET_LEN;
+
 pub(super) const IPV4_LEN: usize = 20;
 pub(super) const IPV6_LEN: usize = 40;
 pub(super) const UDP_LEN: usize = 8;
-const ETHERTYPE_IPV4: [u8; 2] = [0x08, 0x00];
-const ETHERTYPE_IPV6: [u8; 2] = [0x86, 0xdd];
+pub(super) const ETHERTYPE_IPV4: [u8; 2] = [0x08, 0x00];
+pub(super) const ETHERTYPE_IPV6: [u8; 2] = [0x86, 0xdd];
 const PROTOCOL_UDP: u8 = 17;
 const HOP_BY_HOP: u8 = 0;
 const ROUTING: u8 = 43;

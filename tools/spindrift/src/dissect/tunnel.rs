@@ -2,10 +2,10 @@
 //! GRE, ERSPAN, VXLAN and GENEVE.
 
 use etherparse::{IpNumber, LaxIpSlice};
+use spindrift_pmd::ETHERNET_LEN;
 
-const ETHERNET_LEN: usize = 14;
-const IPV4: [u8; 2] = [0x08, 0x00];
-const IPV6: [u8; 2] = [0x86, 0xdd];
+use super::lower::{ETHERTYPE_IPV4, ETHERTYPE_IPV6};
+
 const VLAN: [[u8; 2]; 3] = [[0x81, 0x00], [0x88, 0xa8], [0x91, 0x00]];
 const MPLS: [[u8; 2]; 2] = [[0x88, 0x47], [0x88, 0x48]];
 /// Transparent Ethernet bridging: an Ethernet frame in GRE or GENEVE.
@@ -77,7 +77,7 @@ fn step(frame: &[u8], is_mrc: impl Fn(u16) -> bool) -> Step<'_> {
     let Some((head, rest)) = frame.split_first_chunk::<ETHERNET_LEN>() else { return Step::Plain };
     let kind = [head[12], head[13]];
     match kind {
-        IPV4 | IPV6 => ip(rest, is_mrc),
+        ETHERTYPE_IPV4 | ETHERTYPE_IPV6 => ip(rest, is_mrc),
         _ if MPLS.contains(&kind) => mpls(rest),
         _ if VLAN.contains(&kind) => rest
             .split_first_chunk::<4>()
@@ -106,8 +106,8 @@ fn ip(packet: &[u8], is_mrc: impl Fn(u16) -> bool) -> Step<'_> {
 /// An IP packet, whose first byte tells its version.
 fn open_ip<'a>(name: Option<&'static str>, bytes: &'a [u8]) -> Option<Step<'a>> {
     match bytes.first()? >> 4 {
-        4 => Some(Step::Open(name, Content::Typed(IPV4), bytes)),
-        6 => Some(Step::Open(name, Content::Typed(IPV6), bytes)),
+        4 => Some(Step::Open(name, Content::Typed(ETHERTYPE_IPV4), bytes)),
+        6 => Some(Step::Open(name, Content::Typed(ETHERTYPE_IPV6), bytes)),
         _ => None,
     }
 }
@@ -116,7 +116,7 @@ fn open_ip<'a>(name: Option<&'static str>, bytes: &'a [u8]) -> Option<Step<'a>> 
 fn open_typed<'a>(name: &'static str, kind: [u8; 2], bytes: &'a [u8]) -> Step<'a> {
     match kind {
         BRIDGED => Step::Open(Some(name), Content::Ethernet, bytes),
-        IPV4 | IPV6 => Step::Open(Some(name), Content::Typed(kind), bytes),
+        ETHERTYPE_IPV4 | ETHERTYPE_IPV6 => Step::Open(Some(name), Content::Typed(kind), bytes),
         _ if MPLS.contains(&kind) || VLAN.contains(&kind) => {
             Step::Open(Some(name), Content::Typed(kind), bytes)
         }
@@ -211,8 +211,8 @@ fn is_ethernet(bytes: &[u8]) -> bool {
         rest = behind;
     }
     rest.first_chunk::<3>().is_some_and(|[a, b, first]| match [*a, *b] {
-        IPV4 => first >> 4 == 4,
-        IPV6 => first >> 4 == 6,
+        ETHERTYPE_IPV4 => first >> 4 == 4,
+        ETHERTYPE_IPV6 => first >> 4 == 6,
         kind => MPLS.contains(&kind),
     })
 }
