@@ -29,14 +29,16 @@ fn interface_request(name: &str) -> libc::ifreq {
     request
 }
 
-/// The interface's MTU in bytes.
-pub fn mtu(fd: impl AsFd, name: &str) -> io::Result<usize> {
-    let mut request = interface_request(name);
-    // SAFETY: SIOCGIFMTU fills in `ifru_mtu` of a live, named request.
+/// The present name of the interface with this number; an error if there is no such interface.
+pub fn name(fd: impl AsFd, index: u32) -> io::Result<String> {
+    let mut request = interface_request("");
+    request.ifr_ifru.ifru_ifindex = index as c_int;
+    // SAFETY: SIOCGIFNAME reads `ifru_ifindex` of a live request and fills in its name.
     unsafe {
-        check(libc::ioctl(fd.as_fd().as_raw_fd(), libc::SIOCGIFMTU as libc::Ioctl, &raw mut request))?;
-        Ok(request.ifr_ifru.ifru_mtu.max(0) as usize)
+        check(libc::ioctl(fd.as_fd().as_raw_fd(), libc::SIOCGIFNAME as libc::Ioctl, &raw mut request))?;
     }
+    let bytes: Vec<u8> = request.ifr_name.iter().map(|&c| c as u8).take_while(|&c| c != 0).collect();
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
 /// Whether the interface is up and has carrier.

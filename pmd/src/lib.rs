@@ -8,12 +8,14 @@
 //! |---|---|
 //! | [`loopback`] | two ends of a shared ring, for two lanes of one process |
 //! | [`device`] | what the kernel knows of a network interface |
+//! | [`netlink`] | what the kernel tells of interfaces, addresses, routes and neighbours |
 //! | [`udp`] | kernel sockets with segmentation and receive offload, no privileges needed |
 //! | [`memory`] | the bytes that frames are sent from: regions that anybody may change at any time, and payloads |
 //! | [`fork`] | which process made an object: children have copies of it |
 //! | [`fault`] | over any port: loss, reordering, duplication, corruption, delay, ECN marks, trimming |
 //! | [`pcap`] | over any port: a nanosecond capture file |
 //! | [`rate`] | over any port: a link that is slower |
+//! | [`route`] | local addresses, and the routes from them to peers |
 //! | [`trace`] | over any port: one line of text per frame |
 //! | [`pump`] | raw UDP offload sender and receiver: the limit that the `udp` port is measured against |
 //! | `testing` | (feature `testing`) how to write a port, the conformance run that every port must pass, and a way into network namespaces |
@@ -39,9 +41,11 @@ mod forward;
 mod frame;
 pub mod loopback;
 pub mod memory;
+pub mod netlink;
 pub mod pcap;
 pub mod pump;
 pub mod rate;
+pub mod route;
 mod steering;
 #[cfg(feature = "testing")]
 pub mod testing;
@@ -301,6 +305,8 @@ pub struct PortCounters {
     pub tx_unsent: u64,
     /// Frames longer than the port takes (part of `tx_dropped`).
     pub tx_oversize: u64,
+    /// Frames longer than the path has come to take, which the kernel sent as IP fragments (part of `tx_frames`).
+    pub tx_fragmented: u64,
     /// Frames that the port cannot read or has no socket for (part of `tx_dropped`).
     pub tx_unsendable: u64,
     /// Errors of the medium while sending, such as unreachable or refused.

@@ -16,8 +16,8 @@ use std::time::{Duration, Instant};
 use crate::memory::{Payload, Pieces, Region, RegionError};
 use crate::udp::sys::{self, Destination, RxBuffers, TxScratch};
 use crate::udp::{
-    BATCH_BYTES_MAX, Buffer, GRO_BUFFER, Offload, SEGMENTS_MAX, UdpError, ask_for_marks, bind, enable_gro,
-    forbid_fragments, interface_of, probe_gso, size_buffer, socket_address,
+    BATCH_BYTES_MAX, Buffer, Egress, GRO_BUFFER, Offload, SEGMENTS_MAX, UdpError, ask_for_marks, bind,
+    enable_gro, forbid_fragments, probe_gso, size_buffer, socket_address,
 };
 
 /// Memory that payload is gathered from, and that it is copied to, in bytes.
@@ -119,19 +119,17 @@ fn clock() -> Instant {
     Instant::now()
 }
 
-fn scope_of(local: IpAddr) -> Result<u32, UdpError> {
-    Ok(interface_of(local)?.map_or(0, |i| i.scope))
-}
-
 /// Sends as fast as the kernel takes it.
 ///
 /// # Errors
 /// When the sockets cannot be opened. What goes wrong later is counted.
 pub fn send(cfg: &PumpConfig, stop: &AtomicBool) -> Result<PumpStats, UdpError> {
-    let scope = scope_of(cfg.local)?;
+    let mut egress = Egress::find(cfg.local, None, Some(cfg.remote))?;
+    let scope = egress.scope_id();
     let mut sockets = Vec::new();
     for opened in 0..cfg.source_ports.max(1) {
         let socket = bind(socket_address(cfg.local, 0, scope), opened)?;
+        egress.bind(&socket);
         forbid_fragments(&socket, cfg.local.is_ipv4()).map_err(UdpError::io("forbid fragments"))?;
         size_buffer(&socket, Buffer::Send, SOCKET_BYTES).map_err(UdpError::io("size a send buffer"))?;
         sockets.push(socket);
@@ -247,7 +245,8 @@ impl Receiver {
     /// # Errors
     /// When that cannot be done.
     pub fn open(cfg: &PumpConfig) -> Result<Self, UdpError> {
-        let socket = bind(socket_address(cfg.local, cfg.port, scope_of(cfg.local)?), 0)?;
+        let socket =
+            bind(socket_address(cfg.local, cfg.port, Egress::find(cfg.local, None, None)?.scope_id()), 0)?;
         size_buffer(&socket, Buffer::Receive, SOCKET_BYTES)
             .map_err(UdpError::io("size the receive buffer"))?;
         ask_for_marks(&socket, cfg.local.is_ipv4(), false).map_err(UdpError::io("ask for ECN marks"))?;

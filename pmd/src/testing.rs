@@ -123,6 +123,7 @@
 #![expect(clippy::expect_used, reason = "a failed check panics, as in any test")]
 
 mod child;
+mod hosts;
 mod namespace;
 
 use std::collections::BTreeMap;
@@ -134,6 +135,7 @@ use crate::memory::Region;
 use crate::{DatagramMeta, LinkState, Port, RxFrame, RxOrigin, Tail, TxFrame, frame};
 
 pub use child::in_child;
+pub use hosts::Hosts;
 pub use namespace::within;
 
 /// How often an empty port is asked before frames count as lost.

@@ -15,30 +15,32 @@
 //! - **`UDP_GRO`**: one buffer receives a batch; the datagrams are shown in place.
 //!
 //! The kernel writes Ethernet, IP and UDP headers: it uses only the addresses, ports and traffic class
-//! of a frame's head, and chooses the IPv6 flow label itself. Datagrams are never fragmented (DF is set). No error
+//! of a frame's head, and chooses the IPv6 flow label itself. Datagrams are not fragmented (DF is set), but where the path
+//! has come to take less than it did at the start. No error
 //! of the kernel is fatal. If a send buffer or the queue of the interface is full, the frame is given back
 //! ([`Port::unsent`]) and the port has no room for [`FULL_PAUSE_NS`]; any other refused frame is counted and lost, as in a network.
 
 mod config;
+mod egress;
 mod group;
 mod open;
 mod socket;
 pub(crate) mod sys;
 
 use std::io;
-use std::net::{IpAddr, UdpSocket};
+use std::net::UdpSocket;
 use std::os::fd::{AsFd as _, BorrowedFd};
 use std::time::{Duration, Instant};
 
 pub use config::{FRAME_MAX, MTU_MIN, Offload, SOURCE_PORTS_MAX, SourcePorts, UdpConfig, UdpError};
+pub(crate) use egress::Egress;
 pub(crate) use group::{BATCH_BYTES_MAX, SEGMENTS_MAX};
 use group::{Batch, Grouper};
 pub(crate) use open::GRO_BUFFER;
-use open::{Queue, frame_limit, open_senders, set_up_receiver, use_gso};
+use open::{Queue, open_senders, set_up_receiver, use_gso};
 use socket::steer;
 pub(crate) use socket::{
-    Buffer, ask_for_marks, bind, enable_gro, forbid_fragments, interface_of, probe_gso, size_buffer,
-    socket_address,
+    Buffer, ask_for_marks, bind, enable_gro, forbid_fragments, probe_gso, size_buffer, socket_address,
 };
 use sys::{Destination, RxBuffers, TxScratch};
 
@@ -57,6 +59,10 @@ const LINK_POLL: Duration = Duration::from_millis(1);
 pub const FULL_PAUSE_NS: u64 = 50_000;
 /// UDP payload of a packet with 4096 bytes of data, for the batch hint.
 const USUAL_DATAGRAM: usize = 4150;
+/// Bytes of headers.
+const IPV4_LEN: usize = 20;
+const IPV6_LEN: usize = 40;
+const UDP_LEN: usize = 8;
 const NO_SOCKET: u16 = u16::MAX;
 
 /// A plane over kernel sockets.
@@ -64,7 +70,6 @@ pub struct UdpPort {
     caps: PortCaps,
     counters: PortCounters,
     port: u16,
-    scope: u32,
     receiver: UdpSocket,
     buffers: RxBuffers,
     /// Message of `buffers` and offset in it to show next.
@@ -81,7 +86,7 @@ pub struct UdpPort {
     unsent: Vec<u16>,
     /// No room until then, on the driver's clock.
     full_until_ns: u64,
-    interface: String,
+    egress: Egress,
     link: LinkState,
     link_polled: Option<Instant>,
 }
@@ -130,24 +135,18 @@ impl UdpPort {
             return Err(UdpError::ReceiveBuffers(cfg.receive_buffers));
         }
         let mut notes = Vec::new();
-        let interface = interface_of(cfg.local)?;
-        let scope = interface.as_ref().map_or(0, |i| i.scope);
-        let receiver = queue.bind(socket_address(cfg.local, cfg.port, scope), 0)?;
+        let mut egress = Egress::find(cfg.local, cfg.interface.as_deref(), cfg.peer)?;
+        let receiver = queue.bind(socket_address(cfg.local, cfg.port, egress.scope_id()), 0)?;
         let port = receiver.local_addr().map_err(UdpError::io("read the bound port"))?.port();
-        let interface = interface.map(|i| i.name).unwrap_or_default();
-        let max_frame = frame_limit(cfg, &receiver, &interface, &mut notes)?;
+        let (senders, ports) = open_senders(cfg, queue, port, &mut egress, &mut notes)?;
+        let max_frame = egress.frame_limit(cfg, &mut notes)?;
         let buffers = set_up_receiver(cfg, &receiver, max_frame, &mut notes)?;
-        let (senders, ports) = open_senders(cfg, queue, port, scope, &mut notes)?;
         let gso = use_gso(cfg, &senders, &mut notes);
         let mut by_port = vec![NO_SOCKET; 1 << 16].into_boxed_slice();
         for (i, &port) in ports.iter().enumerate() {
             by_port[port as usize] = i as u16;
         }
-        let mut name = format!(
-            "udp {} port {port} on {}",
-            cfg.local,
-            if interface.is_empty() { "?" } else { &interface }
-        );
+        let mut name = format!("udp {} port {port} on {}", cfg.local, egress.name());
         if queue.of > 1 {
             name.push_str(&format!(", queue {} of {}", queue.number, queue.of));
         }
@@ -161,7 +160,7 @@ impl UdpPort {
             source_ports: Some(ports),
             same_path_batch: if gso { (BATCH_BYTES_MAX / usual).min(SEGMENTS_MAX) } else { 1 },
             holds_payloads: false,
-            medium: device::medium(&receiver, &interface),
+            medium: egress.medium(&receiver),
             notes,
         };
         Ok(Self {
@@ -169,7 +168,6 @@ impl UdpPort {
             caps,
             counters: PortCounters::default(),
             port,
-            scope,
             receiver,
             buffers,
             cursor: (0, 0),
@@ -180,7 +178,7 @@ impl UdpPort {
             gso,
             unsent: Vec::with_capacity(MAX_BURST),
             full_until_ns: 0,
-            interface,
+            egress,
             link: LinkState::Up,
             link_polled: None,
         })
@@ -225,7 +223,7 @@ impl UdpPort {
 
     /// Sends a batch; `false` when a queue was full, and what is left of it has been given back.
     fn send_batch(&mut self, batch: &Batch, frames: &[TxFrame<'_>]) -> bool {
-        if batch.count <= 1 || !self.gso {
+        if batch.count <= 1 || !self.gso || self.egress.fragments(self.ip_len(batch)) {
             return self.send_singly(batch, frames);
         }
         let mut again = Again::default();
@@ -247,9 +245,11 @@ impl UdpPort {
                 }
             }
         }
+        // No offload cuts packets that are longer than the path takes.
+        self.follow_path_mtu(batch);
         let before = self.counters.tx_frames;
         let room = self.send_singly(batch, frames);
-        if self.counters.tx_frames > before {
+        if self.counters.tx_frames > before && !self.egress.fragments(self.ip_len(batch)) {
             // The same frames went one by one, so it was the offload that the kernel refused.
             self.gso = false;
             self.caps.same_path_batch = 1;
@@ -286,6 +286,7 @@ impl UdpPort {
                     return false;
                 }
                 Err(e) if again.worth(&e) => {}
+                Err(e) if is_too_long(&e) && self.follow_path_mtu(batch) => again = Again::default(),
                 Err(e) => {
                     // It was about one datagram; the next may do better.
                     self.count_lost(&e, 1);
@@ -297,6 +298,19 @@ impl UdpPort {
         true
     }
 
+    /// Bytes of the longest IP packet of a batch.
+    fn ip_len(&self, batch: &Batch) -> usize {
+        batch.segment + UDP_LEN + if self.caps.local_ip.is_ipv4() { IPV4_LEN } else { IPV6_LEN }
+    }
+
+    /// Whether the path takes less than before, and what was refused for its length can go now.
+    fn follow_path_mtu(&mut self, batch: &Batch) -> bool {
+        let note = self.egress.shrink(batch.key.dst, &self.senders, self.caps.max_frame);
+        let shrunk = note.is_some();
+        self.caps.notes.extend(note);
+        shrunk
+    }
+
     /// The frames of a batch from number `from` on stay with the caller.
     fn give_back(&mut self, batch: &Batch, from: usize) {
         self.unsent.extend(self.grouper.frames(batch).skip(from).map(|i| i as u16));
@@ -304,21 +318,25 @@ impl UdpPort {
 
     fn destination(&self, batch: &Batch) -> Destination {
         Destination {
-            address: socket_address(batch.key.dst, batch.key.dst_port, self.scope),
+            address: socket_address(batch.key.dst, batch.key.dst_port, self.egress.scope_id()),
             traffic_class: batch.key.traffic_class,
         }
     }
 
     fn count_sent(&mut self, batch: &Batch, frames: &[TxFrame<'_>], which: std::ops::Range<usize>) {
         let sent = self.grouper.frames(batch).skip(which.start).take(which.len());
-        let bytes: usize = sent.filter_map(|i| frames.get(i)).map(TxFrame::len).sum();
+        let mut bytes = 0;
+        for len in sent.filter_map(|i| frames.get(i)).map(TxFrame::len) {
+            bytes += len;
+            self.counters.tx_fragmented += u64::from(self.egress.fragments(len.saturating_sub(ETHERNET_LEN)));
+        }
         self.counters.tx_frames += which.len() as u64;
         self.counters.tx_bytes += bytes as u64;
     }
 
     fn count_lost(&mut self, error: &io::Error, frames: usize) {
         self.counters.tx_dropped += frames as u64;
-        if error.raw_os_error() == Some(libc::EMSGSIZE) {
+        if is_too_long(error) {
             self.counters.tx_oversize += frames as u64;
         } else {
             self.counters.tx_errors += 1;
@@ -392,6 +410,11 @@ fn is_full(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::ENOBUFS))
 }
 
+/// Longer than the path takes.
+fn is_too_long(error: &io::Error) -> bool {
+    error.raw_os_error() == Some(libc::EMSGSIZE)
+}
+
 /// What `sendmsg` says where a device or kernel cannot segment.
 fn is_offload_refusal(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EIO | libc::EINVAL | libc::EOPNOTSUPP | libc::EMSGSIZE))
@@ -409,13 +432,17 @@ impl Port for UdpPort {
     )]
     fn link(&mut self) -> LinkState {
         let now = Instant::now();
-        if self.interface.is_empty() || self.link_polled.is_some_and(|at| now.duration_since(at) < LINK_POLL)
-        {
+        let Some(interface) = self.egress.interface() else { return self.link };
+        if self.link_polled.is_some_and(|at| now.duration_since(at) < LINK_POLL) {
             return self.link;
         }
         self.link_polled = Some(now);
-        let running = device::is_running(&self.receiver, &self.interface).unwrap_or(false);
+        // It may have been renamed.
+        let running = device::name(&self.receiver, interface)
+            .and_then(|name| device::is_running(&self.receiver, &name))
+            .unwrap_or(false);
         self.link = if running { LinkState::Up } else { LinkState::Down };
+        self.caps.notes.extend(self.egress.look(now, &self.senders, self.caps.max_frame));
         self.link
     }
 
@@ -493,12 +520,4 @@ impl Port for UdpPort {
     fn counters(&self) -> PortCounters {
         self.counters
     }
-}
-
-/// Addresses that this host has and the port could use, for choosing planes.
-///
-/// # Errors
-/// When the kernel does not list them.
-pub fn local_addresses() -> io::Result<Vec<(String, IpAddr)>> {
-    Ok(sys::interfaces()?.into_iter().map(|i| (i.name, i.ip)).collect())
 }

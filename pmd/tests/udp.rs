@@ -277,7 +277,7 @@ fn errors_name_the_setting_and_the_way_out() {
         error(&UdpConfig { source_ports: SourcePorts::Count(20_000), ..cfg.clone() }).contains("1 to 16384")
     );
     let text = error(&UdpConfig { mtu: Some(100_000), ..cfg.clone() });
-    assert!(text.contains("576 to 65536") && text.contains("ip link set lo"), "{text}");
+    assert!(text.contains("576 to 65536, the MTU of lo"), "{text}");
     assert!(error(&UdpConfig { receive_buffers: 0, ..cfg }).contains("receive_buffers"));
 }
 
@@ -375,6 +375,6 @@ fn queues_send_from_ports_of_their_own_or_from_all_of_a_list() {
 
 #[test]
 fn addresses_are_listed() {
-    let all = spindrift_pmd::udp::local_addresses().unwrap();
-    assert!(all.iter().any(|(name, ip)| name == "lo" && ip.is_loopback()));
+    let all = spindrift_pmd::route::local_addresses().unwrap();
+    assert!(all.iter().any(|local| local.interface.name == "lo" && local.ip.is_loopback()));
 }

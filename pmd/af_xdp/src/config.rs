@@ -4,6 +4,8 @@ use std::io;
 use std::net::IpAddr;
 use std::time::Duration;
 
+use spindrift_pmd::route::NotReady;
+
 /// Who runs the XDP program that takes Spindrift's packets out.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum XdpMode {
@@ -27,6 +29,8 @@ pub struct AfXdpConfig {
     pub udp_ports: Vec<u16>,
     /// Who runs the XDP program. Default `Auto`.
     pub mode: XdpMode,
+    /// Longest IP packet in bytes, if the way to the peers takes less than the interface. Default: the interface's MTU.
+    pub mtu: Option<usize>,
     /// Buffers of 4 KiB for what arrives, per queue: a power of two. Default 2048.
     pub rx_buffers: u32,
     /// Buffers of 4 KiB for what is sent, per queue: a power of two. Default 2048.
@@ -43,6 +47,7 @@ impl Default for AfXdpConfig {
             local: None,
             udp_ports: vec![4971],
             mode: XdpMode::Auto,
+            mtu: None,
             rx_buffers: 2048,
             tx_buffers: 2048,
             state_poll: Duration::from_secs(1),
@@ -88,6 +93,9 @@ pub enum AfXdpError {
         /// Its addresses.
         known: String,
     },
+    /// Duplicate address detection (RFC 4862, section 5.4) stands in the way.
+    #[error(transparent)]
+    NotReady(#[from] NotReady),
     /// A setting out of its range.
     #[error("{what} is {value}; use a power of two from {min} to {max}", min = AfXdpConfig::BUFFERS_MIN, max = AfXdpConfig::BUFFERS_MAX)]
     Buffers {

@@ -120,7 +120,7 @@ fn ask(socket: &Socket, request: Generic) -> io::Result<Option<Generic>> {
     let mut answer = None;
     loop {
         let (bytes, _) = socket.recv_from_full()?;
-        for message in crate::netlink::messages(&bytes) {
+        for message in spindrift_pmd::netlink::messages(&bytes) {
             match message.payload {
                 NetlinkPayload::Error(error) if error.code.is_some() => return Err(error.to_io()),
                 NetlinkPayload::Error(_) => return Ok(answer),

@@ -23,7 +23,6 @@ mod config;
 mod features;
 mod filter;
 mod neighbours;
-mod netlink;
 mod open;
 mod port;
 mod prospect;

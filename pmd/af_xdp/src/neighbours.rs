@@ -10,7 +10,7 @@ use std::ops::Bound;
 
 use spindrift_pmd::MacAddr;
 
-use crate::netlink::{Event, Netlink};
+use spindrift_pmd::netlink::{Event, Netlink};
 
 /// How long the kernel is left alone after it did not know a way or an address.
 const RETRY_NS: u64 = 20_000_000;

@@ -11,9 +11,10 @@ use spindrift_pmd::{ETHERNET_LEN, Medium, PortCaps, device};
 use crate::config::{AfXdpConfig, AfXdpError, XdpMode};
 use crate::filter::{self, Count, Wanted};
 use crate::neighbours::{Neighbours, OfInterface};
-use crate::netlink::{Events, Interface, Netlink, names};
 use crate::port::{AfXdpPort, Watched};
 use crate::queue::{BUFFER, Buffers, MOST_BUFFERS, Queue, Sizes};
+use spindrift_pmd::netlink::{Events, Interface, Netlink, names};
+use spindrift_pmd::route::local_address;
 
 /// How long the kernel may take to clean up behind a socket that was closed.
 const CLEANUP: Duration = Duration::from_secs(2);
@@ -129,11 +130,14 @@ impl Plane {
         let Some(mac) = interface.mac.filter(|_| medium != Medium::Host) else {
             return Err(AfXdpError::NotEthernet(name.clone()));
         };
-        let addresses = netlink.addresses(interface.index).map_err(io("ask for the addresses"))?;
+        let addresses = netlink.addresses_of(interface.index).map_err(io("ask for the addresses"))?;
         let local = match config.local {
             None => addresses.first().copied().ok_or_else(|| AfXdpError::NoAddress(name.clone()))?,
             Some(local) if addresses.contains(&local) => local,
             Some(address) => {
+                if let Ok(Some(found)) = local_address(address, Some(name)) {
+                    found.check()?;
+                }
                 let known: Vec<_> = addresses.iter().map(IpAddr::to_string).collect();
                 let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
                 return Err(AfXdpError::NotLocal { address, interface: name.clone(), known });
@@ -150,11 +154,15 @@ impl Plane {
                  `tc qdisc add dev {name} root pfifo` makes it wait"
             ));
         }
+        let mtu = config.mtu.unwrap_or(interface.mtu).min(interface.mtu);
+        if mtu < interface.mtu {
+            notes.push(format!("the path takes {mtu} bytes, and the MTU of {name} is {}", interface.mtu));
+        }
         let caps = PortCaps {
             name: format!("af_xdp {name} ({local})"),
             local_ip: local,
             mac,
-            max_frame: (interface.mtu + ETHERNET_LEN).min(FRAME_MAX),
+            max_frame: (mtu + ETHERNET_LEN).min(FRAME_MAX),
             max_burst: config.tx_buffers as usize,
             source_ports: None,
             same_path_batch: 1,

@@ -9,11 +9,11 @@ use std::time::{Duration, Instant};
 use spindrift_pmd::{ETHERNET_LEN, LinkState, Port, PortCaps, PortCounters, RxFrame, TxFrame};
 
 use crate::neighbours::{Neighbours, OfInterface};
-use crate::netlink::{Event, Events};
 use crate::open::{self, Filter};
 use crate::prospect::prospect;
 use crate::queue::{BUFFER, Queue};
 use crate::{AfXdpConfig, AfXdpError};
+use spindrift_pmd::netlink::{Event, Events};
 
 /// How often the kernel is asked for news of the interface.
 const EVENTS_POLL: Duration = Duration::from_millis(1);

@@ -7,8 +7,8 @@ use spindrift_pmd::{PortCaps, device};
 use crate::config::{AfXdpConfig, AfXdpError, XdpMode};
 use crate::features::{Features, features};
 use crate::filter::Wanted;
-use crate::netlink::Netlink;
 use crate::open::{COPIES, Maps, Plane, explain, patiently};
+use spindrift_pmd::netlink::Netlink;
 
 /// What ports on an interface would be, as far as that can be told without opening one. Nothing changes at the interface.
 pub(crate) fn prospect(config: &AfXdpConfig, lanes: usize) -> Result<PortCaps, AfXdpError> {

@@ -4,6 +4,7 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr};
 
 use crate::Steering;
+use crate::route::NotReady;
 
 /// The UDP source ports that a port can send from, each one a path through the network.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -37,6 +38,12 @@ pub const MTU_MIN: usize = 576;
 pub struct UdpConfig {
     /// Address of this host that the plane uses. Default 127.0.0.1.
     pub local: IpAddr,
+    /// Interface that has the address. It is needed where several interfaces have it, as link-local addresses may be. Default any.
+    pub interface: Option<String>,
+    /// The peer, if all frames go to one. The port then follows the route to it: it has the rate and MTU of the interface by which
+    /// packets leave, takes the MTU of the path, and sends by the interface that has [`local`](Self::local) where that has a route.
+    /// Default `None`: what the interface of the address has.
+    pub peer: Option<IpAddr>,
     /// UDP port that peers send to. 0: chosen by the kernel, see [`UdpPort::port`](super::UdpPort::port). Default 4971.
     pub port: u16,
     /// Source ports to send from. Default 32 of the kernel's choice. Of [several queues](super::UdpPort::open_queues)
@@ -57,7 +64,7 @@ pub struct UdpConfig {
     pub socket_receive_bytes: usize,
     /// Bytes that the kernel may hold for each sending socket. Default 2 MiB.
     pub socket_send_bytes: usize,
-    /// Largest IP packet in bytes, if less than the interface's MTU is wanted. Default: the interface's.
+    /// Largest IP packet in bytes, if less than the MTU of the path or the interface is wanted. Default: that MTU.
     pub mtu: Option<usize>,
     /// Whether received frames tell their hop limit; otherwise it is 0. Default no.
     pub hop_limit: bool,
@@ -67,6 +74,8 @@ impl Default for UdpConfig {
     fn default() -> Self {
         Self {
             local: IpAddr::V4(Ipv4Addr::LOCALHOST),
+            interface: None,
+            peer: None,
             port: 4971,
             source_ports: SourcePorts::Count(32),
             gso: Offload::Auto,
@@ -103,6 +112,15 @@ pub enum UdpError {
         /// The port asked for.
         port: u16,
     },
+    /// The kernel has no port left to choose.
+    #[error(
+        "no free UDP port is left on {address}: all of net.ipv4.ip_local_port_range are in use (`ss -uan` lists them); use fewer \
+         source ports, or widen the range with `sysctl`"
+    )]
+    NoFreePort {
+        /// The address asked for.
+        address: IpAddr,
+    },
     /// The kernel refuses.
     #[error(
         "no permission to use UDP port {port} on {address}; ports below net.ipv4.ip_unprivileged_port_start (1024) need CAP_NET_BIND_SERVICE"
@@ -130,17 +148,39 @@ pub enum UdpError {
         /// What is wrong with it.
         why: &'static str,
     },
-    /// Below [`MTU_MIN`] or above what the interface carries.
-    #[error(
-        "an MTU of {asked} bytes does not fit: use {MTU_MIN} to {limit}, the MTU of {interface} (raise that with `ip link set {interface} mtu {asked}`)"
-    )]
+    /// Below [`MTU_MIN`] or above what the interface or the path carries.
+    #[error("an MTU of {asked} bytes does not fit: use {MTU_MIN} to {limit}, the MTU of {of}")]
     Mtu {
         /// The setting.
         asked: usize,
-        /// The interface's MTU.
+        /// The MTU there is.
         limit: usize,
-        /// The interface.
+        /// The interface, or the path to the peer.
+        of: String,
+    },
+    /// Another interface than the one asked for has the address, or none.
+    #[error("interface {interface} does not have the address {address}; local addresses are {known}")]
+    NotOn {
+        /// The address asked for.
+        address: IpAddr,
+        /// The interface asked for.
         interface: String,
+        /// The addresses there are.
+        known: String,
+    },
+    /// Duplicate address detection (RFC 4862, section 5.4) stands in the way.
+    #[error(transparent)]
+    NotReady(#[from] NotReady),
+    /// The routing table has none, or the peer could not reply.
+    #[error(
+        "no route leads from {address} to the peer {peer}; `ip route get {peer} from {address}` tells what the kernel says: \
+         use another local address, or add a route"
+    )]
+    NoRoute {
+        /// The local address.
+        address: IpAddr,
+        /// The peer's.
+        peer: IpAddr,
     },
     /// A setting out of its range.
     #[error("receive_buffers is {0}; use 1 to 1024")]

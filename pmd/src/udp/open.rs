@@ -2,13 +2,13 @@
 
 use std::net::{SocketAddr, UdpSocket};
 
-use super::config::{FRAME_MAX, MTU_MIN, Offload, SOURCE_PORTS_MAX, SourcePorts, UdpConfig, UdpError};
+use super::config::{Offload, SOURCE_PORTS_MAX, SourcePorts, UdpConfig, UdpError};
+use super::egress::Egress;
 use super::socket::{
     Buffer, ask_for_marks, bind, bind_too, enable_gro, forbid_fragments, probe_gso, report_full_queues,
     share, size_buffer, socket_address, take_unchecked,
 };
 use super::sys::RxBuffers;
-use crate::{ETHERNET_LEN, device};
 
 /// Bytes of a receive buffer with coalescing: the longest UDP datagram there is.
 pub(crate) const GRO_BUFFER: usize = 65_536;
@@ -35,29 +35,6 @@ impl Queue {
         }
         Ok(socket)
     }
-}
-
-/// Longest frame: what the interface carries or the setting says.
-pub(super) fn frame_limit(
-    cfg: &UdpConfig,
-    socket: &UdpSocket,
-    interface: &str,
-    notes: &mut Vec<String>,
-) -> Result<usize, UdpError> {
-    let of_interface = device::mtu(socket, interface).unwrap_or_else(|_| {
-        notes.push(format!("no interface lists {}: an MTU of 1500 is assumed", cfg.local));
-        1500
-    });
-    if let Some(asked) = cfg.mtu {
-        if asked < MTU_MIN || asked > of_interface {
-            return Err(UdpError::Mtu { asked, limit: of_interface, interface: interface.to_owned() });
-        }
-        return Ok((ETHERNET_LEN + asked).min(FRAME_MAX));
-    }
-    if ETHERNET_LEN + of_interface > FRAME_MAX {
-        notes.push(format!("{interface} has an MTU of {of_interface}: frames are kept to {FRAME_MAX} bytes"));
-    }
-    Ok((ETHERNET_LEN + of_interface).min(FRAME_MAX))
 }
 
 pub(super) fn set_up_receiver(
@@ -99,7 +76,7 @@ pub(super) fn open_senders(
     cfg: &UdpConfig,
     queue: Queue,
     receive_port: u16,
-    scope: u32,
+    egress: &mut Egress,
     notes: &mut Vec<String>,
 ) -> Result<(Vec<UdpSocket>, Vec<u16>), UdpError> {
     let asked: Vec<u16> = match &cfg.source_ports {
@@ -115,10 +92,11 @@ pub(super) fn open_senders(
     let mut sockets = Vec::with_capacity(asked.len());
     let mut ports = Vec::with_capacity(asked.len());
     for port in asked {
-        let address = socket_address(cfg.local, port, scope);
+        let address = socket_address(cfg.local, port, egress.scope_id());
         // The kernel chooses other ports for each queue.
         let socket =
             if port == 0 { bind(address, sockets.len())? } else { queue.bind(address, sockets.len())? };
+        egress.bind(&socket);
         forbid_fragments(&socket, cfg.local.is_ipv4()).map_err(UdpError::io("forbid fragments"))?;
         report_full_queues(&socket, cfg.local.is_ipv4()).map_err(UdpError::io("ask for full queues"))?;
         let got = size_buffer(&socket, Buffer::Send, cfg.socket_send_bytes);

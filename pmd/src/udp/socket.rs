@@ -7,34 +7,14 @@ use libc::c_int;
 
 use super::config::UdpError;
 use super::sys;
+use crate::route::local_addresses;
 use crate::{Steering, SteeringException};
 
-/// The interface that owns a local address.
-#[derive(Clone, Debug)]
-pub(crate) struct LocalInterface {
-    /// Empty if no interface lists the address although it is local.
-    pub(crate) name: String,
-    pub(crate) scope: u32,
-}
-
-/// Finds the interface of `address`: by the address itself, else by the loopback prefix it falls into
-/// (all of 127/8 is local, only 127.0.0.1 is listed).
-pub(crate) fn interface_of(address: IpAddr) -> Result<Option<LocalInterface>, UdpError> {
-    let all = sys::interfaces().map_err(UdpError::io("list the addresses of this host"))?;
-    let exact = all.iter().find(|i| i.ip == address);
-    let inside = |i: &&sys::Interface| match (i.ip, address) {
-        (IpAddr::V4(net), IpAddr::V4(a)) => {
-            net.is_loopback() && (net.to_bits() ^ a.to_bits()).leading_zeros() >= i.prefix
-        }
-        _ => false,
-    };
-    let found = exact.or_else(|| all.iter().find(inside));
-    Ok(found.map(|i| LocalInterface { name: i.name.clone(), scope: i.scope }))
-}
-
-fn known_addresses() -> String {
-    let Ok(all) = sys::interfaces() else { return "unknown".to_owned() };
-    let mut text: Vec<_> = all.iter().map(|i| format!("{} ({})", i.ip, i.name)).collect();
+/// The addresses of this host, for errors.
+pub(crate) fn known_addresses() -> String {
+    let Ok(all) = local_addresses() else { return "unknown".to_owned() };
+    let mut text: Vec<_> =
+        all.iter().map(|local| format!("{} ({})", local.ip, local.interface.name)).collect();
     text.truncate(24);
     text.join(", ")
 }
@@ -67,6 +47,7 @@ fn explain(source: io::Error, address: SocketAddr, opened: usize) -> UdpError {
     let (ip, port) = (address.ip(), address.port());
     match source.raw_os_error() {
         Some(libc::EADDRNOTAVAIL) => UdpError::NotLocal { address: ip, known: known_addresses() },
+        Some(libc::EADDRINUSE | libc::EAGAIN) if port == 0 => UdpError::NoFreePort { address: ip },
         Some(libc::EADDRINUSE) => UdpError::PortInUse { address: ip, port },
         Some(libc::EACCES | libc::EPERM) => UdpError::Permission { address: ip, port },
         Some(libc::EMFILE | libc::ENFILE) => UdpError::TooManyFiles { opened },
@@ -132,6 +113,15 @@ pub(crate) fn forbid_fragments(socket: &UdpSocket, v4: bool) -> io::Result<()> {
         sys::set_option(socket, libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_DO)
     } else {
         sys::set_option(socket, libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER, libc::IPV6_PMTUDISC_DO)
+    }
+}
+
+/// Fragments what is longer than the path MTU, and nothing else.
+pub(crate) fn allow_fragments(socket: &UdpSocket, v4: bool) -> io::Result<()> {
+    if v4 {
+        sys::set_option(socket, libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_WANT)
+    } else {
+        sys::set_option(socket, libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER, libc::IPV6_PMTUDISC_WANT)
     }
 }
 

@@ -1,7 +1,6 @@
 //! The system calls of the UDP port that the standard library lacks. All `unsafe` of the UDP port and the
 //! pump is here. Linux only.
 
-use std::ffi::CStr;
 use std::io;
 use std::mem::{size_of, zeroed};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
@@ -71,67 +70,6 @@ pub(crate) fn wait_readable(fd: &impl AsRawFd, timeout_ms: c_int) {
     let mut poll = libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLIN, revents: 0 };
     // SAFETY: one live pollfd.
     unsafe { libc::poll(&raw mut poll, 1, timeout_ms) };
-}
-
-/// An address of an interface of this host.
-pub(crate) struct Interface {
-    pub(crate) name: String,
-    pub(crate) ip: IpAddr,
-    /// Bits of the network part.
-    pub(crate) prefix: u32,
-    /// IPv6 link-local scope.
-    pub(crate) scope: u32,
-}
-
-/// All addresses of this host.
-pub(crate) fn interfaces() -> io::Result<Vec<Interface>> {
-    let mut list = std::ptr::null_mut();
-    // SAFETY: on success `list` is a list that `freeifaddrs` takes back below.
-    check(unsafe { libc::getifaddrs(&raw mut list) })?;
-    let mut out = Vec::new();
-    let mut at = list;
-    while !at.is_null() {
-        // SAFETY: `at` is a non-null entry of the list; its name is a C string; its addresses are null
-        // or valid for their family.
-        unsafe {
-            let entry = &*at;
-            if let Some((ip, scope)) = read_address(entry.ifa_addr) {
-                let bits = |mask| match mask {
-                    IpAddr::V4(mask) => Ipv4Addr::to_bits(mask).leading_ones(),
-                    IpAddr::V6(mask) => Ipv6Addr::to_bits(mask).leading_ones(),
-                };
-                let prefix = read_address(entry.ifa_netmask).map_or(128, |(mask, _)| bits(mask));
-                let name = CStr::from_ptr(entry.ifa_name).to_string_lossy().into_owned();
-                out.push(Interface { name, ip, prefix, scope });
-            }
-            at = entry.ifa_next;
-        }
-    }
-    // SAFETY: the list came from `getifaddrs` and nothing refers to it any more.
-    unsafe { libc::freeifaddrs(list) };
-    Ok(out)
-}
-
-/// # Safety
-/// `address` is null or points to a socket address that is as long as its family says.
-unsafe fn read_address(address: *const libc::sockaddr) -> Option<(IpAddr, u32)> {
-    if address.is_null() {
-        return None;
-    }
-    // SAFETY: by the caller's promise; unaligned reads ask for no alignment.
-    unsafe {
-        match c_int::from((*address).sa_family) {
-            libc::AF_INET => {
-                let v4 = address.cast::<sockaddr_in>().read_unaligned();
-                Some((IpAddr::V4(Ipv4Addr::from_bits(u32::from_be(v4.sin_addr.s_addr))), 0))
-            }
-            libc::AF_INET6 => {
-                let v6 = address.cast::<sockaddr_in6>().read_unaligned();
-                Some((IpAddr::V6(Ipv6Addr::from(v6.sin6_addr.s6_addr)), v6.sin6_scope_id))
-            }
-            _ => None,
-        }
-    }
 }
 
 /// Where a datagram goes and how it is marked.

@@ -1,12 +1,13 @@
 //! Where the ports of planes are on this host.
 
-use std::net::{IpAddr, UdpSocket};
+use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::str::FromStr;
 
 use anyhow::{Context as _, Result};
 use serde::Deserialize;
 use spindrift::endpoint::EndpointConfig;
-use spindrift_pmd::udp::local_addresses;
+use spindrift_pmd::netlink::AddressState;
+use spindrift_pmd::route::{LocalAddress, local_address, local_addresses};
 
 use crate::usage::usage;
 
@@ -18,6 +19,8 @@ const NAME_MAX: usize = 15;
 #[serde(try_from = "String")]
 pub(crate) enum Place {
     Address(IpAddr),
+    /// An address with its zone, as in `fe80::1%eth0` (RFC 4007, section 11).
+    AddressOn(IpAddr, String),
     Interface(String),
 }
 
@@ -27,18 +30,45 @@ pub(crate) struct Local {
     pub(crate) address: IpAddr,
     /// The interface that has the address; some of the loopback interface's addresses are on no list.
     pub(crate) interface: Option<String>,
+    /// The peer's port on the plane, once it is known.
+    pub(crate) towards: Option<Towards>,
+}
+
+/// The other end of a plane.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Towards {
+    pub(crate) peer: IpAddr,
+    /// Longest IP packet in bytes on the way there from the interface of the local address, if it leads there.
+    pub(crate) mtu: Option<usize>,
+}
+
+impl Place {
+    /// The address, if one was written.
+    pub(crate) fn address(&self) -> Option<IpAddr> {
+        match self {
+            Self::Address(address) | Self::AddressOn(address, _) => Some(*address),
+            Self::Interface(_) => None,
+        }
+    }
 }
 
 impl FromStr for Place {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let of_name = |c: char| !c.is_whitespace() && !matches!(c, '/' | ':');
+        let is_name = |name: &str| {
+            (1..=NAME_MAX).contains(&name.len())
+                && name.chars().all(|c: char| !c.is_whitespace() && !matches!(c, '/' | ':' | '%'))
+        };
+        if let Some((address, zone)) = text.split_once('%') {
+            return match address.parse() {
+                Ok(address) if is_name(zone) => Ok(Self::AddressOn(address, zone.to_owned())),
+                _ => Err(format!("`{text}` is not an address with the name of its interface behind the %")),
+            };
+        }
         match text.parse() {
             Ok(address) => Ok(Self::Address(address)),
-            Err(_) if (1..=NAME_MAX).contains(&text.len()) && text.chars().all(of_name) => {
-                Ok(Self::Interface(text.to_owned()))
-            }
+            Err(_) if is_name(text) => Ok(Self::Interface(text.to_owned())),
             Err(_) => Err(format!("`{text}` is neither an address nor the name of an interface")),
         }
     }
@@ -53,19 +83,42 @@ impl TryFrom<String> for Place {
 }
 
 impl Local {
+    pub(crate) fn new(address: IpAddr, interface: Option<String>) -> Self {
+        Self { address, interface, towards: None }
+    }
+
     /// An address, whichever interface has it.
     pub(crate) fn of_address(address: IpAddr) -> Result<Self> {
         Ok(with_interface(address, &this_host()?))
     }
+
+    /// The address of a socket.
+    pub(crate) fn of_socket(address: SocketAddr) -> Result<Self> {
+        let SocketAddr::V6(zoned) = address else { return Self::of_address(address.ip()) };
+        let all = local_addresses().context("cannot list the local addresses")?;
+        let found =
+            all.into_iter().find(|local| local.ip == *zoned.ip() && local.scope_id == zoned.scope_id());
+        let interface = found.map(|local| local.interface.name);
+        Ok(Self::new(address.ip(), interface))
+    }
+
+    /// What the kernel has of it; `None` if no interface lists it.
+    pub(crate) fn known(&self) -> Result<Option<LocalAddress>> {
+        local_address(self.address, self.interface.as_deref()).context("cannot list the local addresses")
+    }
 }
 
-fn this_host() -> Result<Vec<(String, IpAddr)>> {
-    local_addresses().context("cannot list the local addresses")
+/// An interface, one of its addresses, and whether that can be used.
+type Known = (String, IpAddr, AddressState);
+
+fn this_host() -> Result<Vec<Known>> {
+    let all = local_addresses().context("cannot list the local addresses")?;
+    Ok(all.into_iter().map(|local| (local.interface.name, local.ip, local.state)).collect())
 }
 
-fn with_interface(address: IpAddr, known: &[(String, IpAddr)]) -> Local {
-    let interface = known.iter().find(|(_, other)| *other == address).map(|(name, _)| name.clone());
-    Local { address, interface }
+fn with_interface(address: IpAddr, known: &[Known]) -> Local {
+    let interface = known.iter().find(|(_, other, _)| *other == address).map(|(name, ..)| name.clone());
+    Local::new(address, interface)
 }
 
 /// Finds the address of each place. Those of interfaces are IPv6 if each has one that others can send to, unless `like`, an address
@@ -73,14 +126,20 @@ fn with_interface(address: IpAddr, known: &[(String, IpAddr)]) -> Local {
 pub(crate) fn resolve(name: &str, places: &[Place], like: Option<IpAddr>) -> Result<Vec<Local>> {
     let known = this_host()?;
     let locals = addresses(name, places, like, &known)?;
-    for (at, Local { address, .. }) in locals.iter().enumerate() {
-        if locals.iter().take(at).any(|other| other.address == *address) {
+    for (at, local) in locals.iter().enumerate() {
+        let address = local.address;
+        if locals.iter().take(at).any(|other| other.address == address) {
             return Err(usage(format!("{name}: {address} is listed twice; each plane needs its own")));
         }
         if locals.iter().any(|other| other.address.is_ipv4() != address.is_ipv4()) {
             return Err(usage(format!("{name}: IPv4 and IPv6 addresses; give one family")));
         }
-        UdpSocket::bind((*address, 0)).map_err(|error| {
+        if let Some(found) = local.known()? {
+            found.check().map_err(|why| usage(format!("{name}: {why}")))?;
+            continue;
+        }
+        // Local by a route alone, it may be.
+        UdpSocket::bind((address, 0)).map_err(|error| {
             usage(format!(
                 "{name}: {address} is not an address of this host; `spindrift ports` lists them: {error}"
             ))
@@ -89,25 +148,21 @@ pub(crate) fn resolve(name: &str, places: &[Place], like: Option<IpAddr>) -> Res
     Ok(locals)
 }
 
-fn addresses(
-    name: &str,
-    places: &[Place],
-    like: Option<IpAddr>,
-    known: &[(String, IpAddr)],
-) -> Result<Vec<Local>> {
+fn addresses(name: &str, places: &[Place], like: Option<IpAddr>, known: &[Known]) -> Result<Vec<Local>> {
     if places.len() > EndpointConfig::MAX_PORTS {
         let most = EndpointConfig::MAX_PORTS;
         return Err(usage(format!("{name}: {} addresses; give at most {most}, one per plane", places.len())));
     }
+    for place in places {
+        check_zone(place, known).map_err(|why| usage(format!("{name}: {why}")))?;
+    }
     // Addresses that were written decide on the family of the others.
-    let written = places.iter().find_map(|place| match place {
-        Place::Address(address) => Some(*address),
-        Place::Interface(_) => None,
-    });
+    let written = places.iter().find_map(Place::address);
     let v4_first = written.or(like).is_some_and(|address| address.is_ipv4());
     let of_family = |v4: bool| -> Option<Vec<Local>> {
         let of = |place: &Place| match place {
             Place::Address(address) => Some(with_interface(*address, known)),
+            Place::AddressOn(address, zone) => Some(Local::new(*address, Some(zone.clone()))),
             Place::Interface(interface) => of_interface(interface, v4, known),
         };
         places.iter().map(of).collect()
@@ -117,28 +172,57 @@ fn addresses(
         .ok_or_else(|| usage(format!("{name}: {}", what_is_missing(places, known))))
 }
 
-/// The first address of an interface and a family that others can send to.
-fn of_interface(interface: &str, v4: bool, known: &[(String, IpAddr)]) -> Option<Local> {
+/// An address is on the interface of its zone. A link-local address that several interfaces have needs one.
+fn check_zone(place: &Place, known: &[Known]) -> Result<(), String> {
+    let of = |address: &IpAddr| -> Vec<&str> {
+        let on = known.iter().filter(|(_, other, _)| other == address);
+        on.map(|(name, ..)| &name[..]).collect()
+    };
+    match place {
+        Place::AddressOn(address, zone) => {
+            let on = of(address);
+            match on.first() {
+                _ if on.contains(&&zone[..]) => Ok(()),
+                None => Err(format!("no interface has the address {address}; `spindrift ports` lists them")),
+                Some(_) => Err(format!("interface {zone} does not have {address}, but {}", on.join(", "))),
+            }
+        }
+        Place::Address(IpAddr::V6(address)) if address.is_unicast_link_local() => {
+            match of(&(*address).into())[..] {
+                [first, second, ..] => Err(format!(
+                    "{address} is an address of {first} and of {second}; write which is meant, as in {address}%{first}"
+                )),
+                _ => Ok(()),
+            }
+        }
+        Place::Address(_) | Place::Interface(_) => Ok(()),
+    }
+}
+
+/// The first address of an interface and a family that others can send to, best one that can be used.
+fn of_interface(interface: &str, v4: bool, known: &[Known]) -> Option<Local> {
     let fits = |address: IpAddr| match address {
         IpAddr::V4(_) => v4,
         IpAddr::V6(address) => !v4 && !address.is_unicast_link_local(),
     };
-    let (interface, address) = known.iter().find(|(name, address)| name == interface && fits(*address))?;
-    Some(Local { address: *address, interface: Some(interface.clone()) })
+    let mut of_it = known.iter().filter(|(name, address, _)| name == interface && fits(*address));
+    let first = of_it.clone().next();
+    let (interface, address, _) = of_it.find(|(.., state)| *state == AddressState::Ready).or(first)?;
+    Some(Local::new(*address, Some(interface.clone())))
 }
 
 /// Why interfaces have no addresses of one family.
-fn what_is_missing(places: &[Place], known: &[(String, IpAddr)]) -> String {
+fn what_is_missing(places: &[Place], known: &[Known]) -> String {
     for place in places {
         let Place::Interface(name) = place else { continue };
-        if !known.iter().any(|(interface, _)| interface == name) {
+        if !known.iter().any(|(interface, ..)| interface == name) {
             return format!(
                 "there is no interface {name} with an address here; `spindrift ports` lists those there are"
             );
         }
         if [true, false].iter().all(|&v4| of_interface(name, v4, known).is_none()) {
             return format!(
-                "interface {name} has no address that others can send to; add one with `ip address add ADDRESS/LENGTH dev {name}`"
+                "interface {name} has no address that others can send to; add one with `ip address add ADDRESS/LENGTH dev {name}`, or give its link-local address as ADDRESS%{name}"
             );
         }
     }
@@ -150,7 +234,7 @@ fn what_is_missing(places: &[Place], known: &[(String, IpAddr)]) -> String {
 mod tests {
     use super::*;
 
-    fn host() -> Vec<(String, IpAddr)> {
+    fn host() -> Vec<Known> {
         [
             ("lo", "127.0.0.1"),
             ("lo", "::1"),
@@ -162,8 +246,9 @@ mod tests {
             ("eth1", "fe80::2"),
             ("eth2", "fd02::1"),
             ("eth3", "fe80::3"),
+            ("eth4", "fe80::3"),
         ]
-        .map(|(name, address)| (name.to_owned(), address.parse().unwrap()))
+        .map(|(name, address)| (name.to_owned(), address.parse().unwrap(), AddressState::Ready))
         .to_vec()
     }
 
@@ -196,6 +281,9 @@ mod tests {
             found(&["10.1.0.1", "eth0"], Some("fd77::1")),
             Ok(strings(&["eth1 10.1.0.1", "eth0 10.0.0.1"]))
         );
+        assert_eq!(found(&["fe80::1%eth0"], None), Ok(strings(&["eth0 fe80::1"])));
+        assert_eq!(found(&["fe80::1"], None), Ok(strings(&["eth0 fe80::1"])));
+        assert_eq!(found(&["fe80::3%eth4", "eth0"], None), Ok(strings(&["eth4 fe80::3", "eth0 fd00::1"])));
         assert_eq!(found(&["127.0.0.9", "lo"], None), Ok(strings(&[" 127.0.0.9", "lo 127.0.0.1"])));
     }
 
@@ -208,6 +296,9 @@ mod tests {
         refused(&["eth0", "eth7"], &["--local: ", "no interface eth7", "spindrift ports"]);
         refused(&["eth3"], &["eth3 has no address that others can send to", "dev eth3"]);
         refused(&["eth1", "eth2"], &["one family"]);
+        refused(&["fe80::3"], &["fe80::3 is an address of eth3 and of eth4", "fe80::3%eth3"]);
+        refused(&["fe80::1%eth1"], &["interface eth1 does not have fe80::1, but eth0"]);
+        refused(&["fe80::9%eth1"], &["no interface has the address fe80::9"]);
         refused(&["eth0"; 33], &["33 addresses", "at most 32"]);
     }
 
@@ -218,8 +309,22 @@ mod tests {
         assert_eq!("::1".parse(), Ok(Place::Address(std::net::Ipv6Addr::LOCALHOST.into())));
         assert_eq!("enp3s0f0np0".parse(), interface("enp3s0f0np0"));
         assert_eq!("a23456789012345".parse(), interface("a23456789012345"));
-        for bad in ["", "a234567890123456", "fe80::1%eth0", "eth0:1", "et h0", "eth/0"] {
+        let zoned = Place::AddressOn("fe80::1".parse().unwrap(), "eth0".to_owned());
+        assert_eq!("fe80::1%eth0".parse(), Ok(zoned));
+        for bad in ["", "a234567890123456", "fe80::1%", "eth0%eth1", "eth0:1", "et h0", "eth/0"] {
             assert!(bad.parse::<Place>().unwrap_err().contains(bad));
         }
+    }
+
+    /// One that can be used is better.
+    #[test]
+    fn tentative_addresses_are_taken_last() {
+        let mut host = host();
+        let first = host.iter_mut().find(|(_, address, _)| *address == IpAddr::from([10, 0, 0, 1])).unwrap();
+        first.2 = AddressState::Tentative;
+        let found = |host: &[Known]| of_interface("eth0", true, host).unwrap().address;
+        assert_eq!(found(&host), IpAddr::from([10, 0, 1, 1]));
+        host.retain(|(_, address, _)| *address != IpAddr::from([10, 0, 1, 1]));
+        assert_eq!(found(&host), IpAddr::from([10, 0, 0, 1]), "so that it can be told");
     }
 }

@@ -7,7 +7,8 @@ use std::net::IpAddr;
 use anyhow::{Context as _, Result};
 use clap::Args;
 use serde_json::{Value as Json, json};
-use spindrift_pmd::udp::{UdpConfig, UdpPort, local_addresses};
+use spindrift_pmd::route::{LocalAddress, local_addresses};
+use spindrift_pmd::udp::{UdpConfig, UdpPort};
 use spindrift_pmd::{Medium, Port, PortCaps};
 
 use crate::bench::af_xdp;
@@ -77,9 +78,12 @@ pub(crate) fn run(args: &PortsArgs) -> Result<()> {
 }
 
 /// What an address could be, of each kind.
-fn rows_of((index, (interface, address)): (usize, (String, IpAddr))) -> Vec<Row> {
-    let kinds =
-        [(PortKind::Udp, Some(probe(address))), (PortKind::AfXdp, af_xdp::prospect(&interface, address))];
+fn rows_of((index, local): (usize, LocalAddress)) -> Vec<Row> {
+    let (interface, address) = (local.interface.name, local.ip);
+    let kinds = [
+        (PortKind::Udp, Some(probe(address, &interface))),
+        (PortKind::AfXdp, af_xdp::prospect(&interface, address)),
+    ];
     let row = |(kind, caps)| Some(Row { index, interface: interface.clone(), address, kind, caps: caps? });
     kinds.into_iter().filter_map(row).collect()
 }
@@ -100,8 +104,8 @@ impl Row {
 }
 
 /// Opens the port on a UDP port of the kernel's choice and closes it again.
-fn probe(local: IpAddr) -> Result<PortCaps, String> {
-    let config = UdpConfig { local, port: 0, ..UdpConfig::default() };
+fn probe(local: IpAddr, interface: &str) -> Result<PortCaps, String> {
+    let config = UdpConfig { local, interface: Some(interface.to_owned()), port: 0, ..UdpConfig::default() };
     let caps = UdpPort::open(&config).map(|port| port.caps().clone()).map_err(|error| error.to_string());
     tracing::info!(%local, usable = caps.is_ok(), "port tried");
     caps

@@ -70,6 +70,7 @@ mod with {
             local: Some(local.address),
             udp_ports: vec![port],
             mode: mode_of(nic.xdp_mode.unwrap_or_default()),
+            mtu: local.towards.and_then(|towards| towards.mtu),
             rx_buffers: nic.rx_buffers.unwrap_or(usual.rx_buffers),
             tx_buffers: nic.tx_buffers.unwrap_or(usual.tx_buffers),
             ..usual
@@ -109,7 +110,7 @@ mod with {
         #[test]
         fn settings_reach_the_port() {
             let address = [10, 0, 0, 1].into();
-            let local = Local { address, interface: Some("eth3".to_owned()) };
+            let local = Local::new(address, Some("eth3".to_owned()));
             let of = |text| config_of(&toml::from_str(text).unwrap(), &local, 4791).unwrap();
             let usual = of("");
             assert_eq!(

@@ -1,6 +1,6 @@
 //! Opens the ports of a run, with captures and faults around them.
 
-use std::net::{IpAddr, Ipv4Addr, UdpSocket};
+use std::net::{Ipv4Addr, UdpSocket};
 use std::sync::Arc;
 use std::time::SystemTime;
 
@@ -35,11 +35,13 @@ pub(crate) struct Nic {
     pub(crate) udp_port: Option<u16>,
     pub(crate) faults: Vec<Arc<FaultStats>>,
     pub(crate) capture: Option<Capture>,
+    /// Whether the kernel may segment what is sent.
+    pub(crate) gso: bool,
 }
 
 impl Nic {
     fn new(lanes: Vec<Vec<Box<dyn Port>>>, udp_port: Option<u16>) -> Self {
-        Self { lanes, udp_port, faults: Vec::new(), capture: None }
+        Self { lanes, udp_port, faults: Vec::new(), capture: None, gso: false }
     }
 
     pub(crate) fn planes(&self) -> usize {
@@ -118,11 +120,12 @@ pub(crate) fn udp_pair(settings: &Settings, planes: usize) -> Result<[Nic; 2]> {
             "{place}: `loopback` chooses the addresses of both sides; use --planes, or `write-bw` between hosts"
         )));
     }
-    let addresses = |side: usize| -> Vec<IpAddr> {
-        (0..planes).map(|plane| Ipv4Addr::new(127, 0, 0, (1 + 2 * plane + side) as u8).into()).collect()
+    let addresses = |side: usize| -> Vec<Local> {
+        let address = |plane: usize| Ipv4Addr::new(127, 0, 0, (1 + 2 * plane + side) as u8);
+        (0..planes).map(|plane| Local::new(address(plane).into(), None)).collect()
     };
     let wanted = settings.config.transport.udp_port.unwrap_or(0);
-    pair_of(wanted, |side, port| try_open_udp(settings, &addresses(side), port))
+    pair_of(wanted, |side, port| try_open_udp(settings, &addresses(side), settings.gso, port))
 }
 
 /// Two sides with the same port. One that is free for the first side is not so for the second, always.
@@ -134,9 +137,10 @@ fn pair_of(port: u16, mut open: impl FnMut(usize, u16) -> Result<Nic>) -> Result
     })
 }
 
-/// Kernel sockets on these addresses, all with the same port; the kernel chooses it where it is 0.
-pub(crate) fn open_udp(settings: &Settings, local: &[IpAddr], port: u16) -> Result<Nic> {
-    again_if_any(port, || try_open_udp(settings, local, port))
+/// Kernel sockets on these addresses, all with the same port; the kernel chooses it where it is 0. `gso`: whether the kernel may segment
+/// what is sent.
+pub(crate) fn open_udp(settings: &Settings, local: &[Local], gso: bool, port: u16) -> Result<Nic> {
+    again_if_any(port, || try_open_udp(settings, local, gso, port))
 }
 
 /// Ports past the kernel at these places, which are interfaces' addresses, all with the same UDP port; any that is free if it is 0.
@@ -169,20 +173,26 @@ fn again_if_any<T>(port: u16, mut open: impl FnMut() -> Result<T>) -> Result<T> 
     }
 }
 
-fn try_open_udp(settings: &Settings, local: &[IpAddr], mut port: u16) -> Result<Nic> {
+fn try_open_udp(settings: &Settings, local: &[Local], gso: bool, mut port: u16) -> Result<Nic> {
     let mut planes = Vec::new();
-    for &local in local {
-        let gso = if settings.gso { Offload::Auto } else { Offload::Off };
-        let mut config = UdpConfig { local, port, gso, ..UdpConfig::default() };
+    for Local { address, interface, towards } in local {
+        let mut config = UdpConfig {
+            local: *address,
+            interface: interface.clone(),
+            peer: towards.map(|towards| towards.peer),
+            port,
+            gso: if gso { Offload::Auto } else { Offload::Off },
+            ..UdpConfig::default()
+        };
         if let Some(set) = settings.config.nic.source_ports {
             config.source_ports = set.into();
         }
         let queues = UdpPort::open_queues(&config, settings.lanes, &QpnShare::STEERING)
-            .with_context(|| format!("cannot open a port on {local}"))?;
+            .with_context(|| format!("cannot open a port on {address}"))?;
         port = queues.first().map_or(port, UdpPort::port);
         planes.push(queues);
     }
-    Ok(Nic::new(nic_of_queues(planes), Some(port)))
+    Ok(Nic { gso, ..Nic::new(nic_of_queues(planes), Some(port)) })
 }
 
 /// Nanoseconds from 1970 to the epoch of the lanes' clock, which is the first use of it: about now.

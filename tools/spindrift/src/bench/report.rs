@@ -259,7 +259,7 @@ pub(crate) fn settings_json(settings: &Settings, in_use: &InUse) -> Map<String, 
     put("mtu", in_use.mtu.into());
     put("icrc", settings.icrc.into());
     if settings.port == PortKind::Udp {
-        put("gso", settings.gso.into());
+        put("gso", in_use.gso.into());
     }
     put("cc", in_use.cc.name().into());
     put("timeout", settings.retry.timeout.into());

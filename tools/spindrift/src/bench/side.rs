@@ -16,6 +16,7 @@ use spindrift_pmd::pcap::Capture;
 use super::nic::Nic;
 use super::options::Settings;
 use crate::config::CcName;
+use crate::output::tell;
 
 /// What a side has made of its settings.
 #[derive(Clone, Debug)]
@@ -26,12 +27,14 @@ pub(crate) struct InUse {
     /// Payload bytes of a packet: what was asked for, the ports take, and the peer agreed to.
     pub(crate) mtu: u32,
     pub(crate) cc: CcName,
+    /// Whether the kernel may segment what is sent.
+    pub(crate) gso: bool,
 }
 
 impl InUse {
     /// Where it did not come to that.
     pub(crate) fn of_nobody(settings: &Settings) -> Self {
-        Self { planes: 0, ports: Vec::new(), mtu: settings.mtu, cc: settings.cc }
+        Self { planes: 0, ports: Vec::new(), mtu: settings.mtu, cc: settings.cc, gso: settings.gso }
     }
 }
 
@@ -57,11 +60,13 @@ impl Side {
     /// Opens a side with so many bytes of memory each for source and target.
     pub(crate) fn open(settings: &Settings, nic: Nic, memory: usize, index: u64) -> Result<Self> {
         let planes = nic.planes();
-        let Nic { lanes, udp_port, faults, capture } = nic;
+        let Nic { lanes, udp_port, faults, capture, gso } = nic;
         let base = ContextConfig::new(lanes.first().context("no lane")?);
         let mut endpoint = settings.endpoint(base.endpoint);
         endpoint.udp_port = udp_port.unwrap_or(endpoint.udp_port);
         let mtu = settings.mtu.min(endpoint.max_mtu());
+        // The path check writes a packet of full size.
+        let memory = memory.max(mtu as usize);
         let seed = settings.seed.map(|seed| seed.wrapping_mul(2).wrapping_add(index).into());
         let modes = vec![LaneMode::Inline; lanes.len()];
         let context = Context::open_lanes(lanes, ContextConfig { seed, lanes: modes, endpoint })?;
@@ -77,7 +82,7 @@ impl Side {
         let cc = settings.congestion(planes, &context.default_cc(0));
         let ports = context.query_ports().into_iter().filter(|port| port.lane == 0);
         let ports = ports.map(|port| (port.name, port.notes)).collect();
-        let in_use = InUse { planes, ports, mtu, cc: cc.algorithm.into() };
+        let in_use = InUse { planes, ports, mtu, cc: cc.algorithm.into(), gso };
         let config = settings.queue_pair(planes, cc);
         let lanes = cqs.iter().enumerate().cycle().take(settings.qps);
         let qps = lanes.map(|(lane, cq)| {
@@ -145,6 +150,17 @@ impl Side {
         Counted { transport, lanes, ports, faults }
     }
 
+    /// Says what has come to be known of the ports since it was last told, such as that a path takes shorter packets.
+    pub(crate) fn tell_new_notes(&mut self) {
+        let ports = self.context.query_ports().into_iter().filter(|port| port.lane == 0);
+        for (known, port) in self.in_use.ports.iter_mut().zip(ports) {
+            for note in port.notes.iter().skip(known.1.len()) {
+                tell(format_args!("spindrift: {}: {note}", port.name));
+            }
+            known.1 = port.notes;
+        }
+    }
+
     /// Writes the capture out; says why if it could not be written.
     pub(crate) fn finish_capture(&self) -> Result<()> {
         let Some(capture) = &self.capture else { return Ok(()) };
@@ -187,6 +203,7 @@ impl Counted {
             ("tx_full", p.tx_full),
             ("tx_unsent", p.tx_unsent),
             ("tx_oversize", p.tx_oversize),
+            ("tx_fragmented", p.tx_fragmented),
             ("tx_unsendable", p.tx_unsendable),
             ("tx_errors", p.tx_errors),
             ("rx_errors", p.rx_errors),
@@ -209,6 +226,7 @@ fn add(sum: &mut PortCounters, more: &PortCounters) {
     sum.tx_full += more.tx_full;
     sum.tx_unsent += more.tx_unsent;
     sum.tx_oversize += more.tx_oversize;
+    sum.tx_fragmented += more.tx_fragmented;
     sum.tx_unsendable += more.tx_unsendable;
     sum.tx_errors += more.tx_errors;
     sum.rx_errors += more.rx_errors;

@@ -131,7 +131,7 @@ mod with {
         let place = match (&args.local, remote) {
             (Some(place), _) => place.clone(),
             (None, Some(remote)) => {
-                Place::Address(address_towards(&SocketAddr::new(remote, args.common.port).to_string())?)
+                Place::Address(address_towards(SocketAddr::new(remote, args.common.port))?.address)
             }
             (None, None) => return Err(usage("--local: give the interface that packets arrive at")),
         };

@@ -12,6 +12,7 @@ use spindrift_pmd::udp::{Offload, SOURCE_PORTS_MAX};
 
 use super::{Common, Moved, Title, check_crcs, report};
 use crate::output::tell;
+use crate::remote::address_towards;
 use crate::stop::{SetOnDrop, Stop};
 use crate::usage::usage;
 use crate::verbose::Verbosity;
@@ -84,9 +85,7 @@ fn config(args: &UdpPumpArgs) -> Result<PumpConfig> {
     let localhost = IpAddr::V4(Ipv4Addr::LOCALHOST);
     let local = match (args.local, common.remote) {
         (Some(local), _) => local,
-        (None, Some(remote)) => {
-            crate::remote::address_towards(&SocketAddr::new(remote, common.port).to_string())?
-        }
+        (None, Some(remote)) => address_towards(SocketAddr::new(remote, common.port))?.address,
         (None, None) if args.loopback => localhost,
         (None, None) => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
     };

@@ -8,8 +8,10 @@ use anyhow::{Context as _, Error, Result, anyhow, bail};
 use serde_json::{Value as Json, json};
 use spindrift::verbs::exchange::Channel;
 
+use super::path_check::check_paths;
 use super::peer::{Peer, Role};
 use super::plan::{Kind, Message, Plan, TOOL, VERSION};
+use super::planes::Planes;
 use super::pump::Sending;
 use super::{Connected, Session, sample};
 use crate::bench::layout::Layout;
@@ -24,6 +26,7 @@ use crate::bench::side::{InUse, Side};
 use crate::bench::writer::{Measured, Watch, Writer};
 use crate::bench::yardstick::{Cut, Yardstick};
 use crate::output::{say, tell, told};
+use crate::place::Local;
 
 /// How often an attempt to connect looks whether the user wants an end.
 const CONNECT_CHECK: Duration = Duration::from_millis(50);
@@ -90,7 +93,7 @@ struct Client<'a> {
 impl<'a> Client<'a> {
     fn connect(session: &'a Session, server: &str) -> Result<Self> {
         let settings = &session.settings;
-        let plan = Plan {
+        let mut plan = Plan {
             tool: TOOL.to_owned(),
             version: VERSION,
             kind: session.kind,
@@ -100,11 +103,14 @@ impl<'a> Client<'a> {
             rounds: if let Amount::Iterations(n) = settings.amount { n } else { 0 },
             seed: settings.seed.unwrap_or(1),
             with_pump: session.with_pump,
+            planes: Planes::new(settings.port, &[]),
         };
         let layouts = plan.layouts().map_err(|reason| anyhow!(reason))?;
         let mut peer = connect(session, server)?;
-        let connected =
-            Self::set_up(session, &plan, &layouts, &mut peer).inspect_err(|error| peer.abort(error))?;
+        let local = session.locals(&peer).inspect_err(|error| peer.abort(error))?;
+        plan.planes = Planes::new(settings.port, &local);
+        let connected = Self::set_up(session, &plan, &layouts, &local, &mut peer);
+        let connected = connected.inspect_err(|error| peer.abort(error))?;
         let pump = session.with_pump.then(|| {
             let [local, remote] = connected.addresses;
             Sending { local, remote, payload: connected.side.in_use.mtu as usize, gso: settings.gso }
@@ -112,18 +118,28 @@ impl<'a> Client<'a> {
         Ok(Self { session, peer, connected, plan, layouts, pump })
     }
 
-    fn set_up(session: &Session, plan: &Plan, layouts: &[Layout], peer: &mut Peer) -> Result<Connected> {
+    fn set_up(
+        session: &Session,
+        plan: &Plan,
+        layouts: &[Layout],
+        local: &[Local],
+        peer: &mut Peer,
+    ) -> Result<Connected> {
         peer.send_plan(plan)?;
-        match peer.receive()? {
-            Message::Accept => {}
+        let theirs = match peer.receive()? {
+            Message::Accept { planes } => planes,
             Message::Refuse { reason } => bail!("the {} refused: {reason}", peer.name()),
             other => return Err(peer.unexpected(&other, "accept")),
-        }
-        let nic = session.open_nic(peer)?;
+        };
+        theirs.check().map_err(|reason| anyhow!("the {} offers {reason}", peer.name()))?;
+        let nic = session.open_nic(local, peer, &theirs)?;
         let memory = layouts.iter().map(Layout::memory).max().unwrap_or_default();
         let side = Side::open(&session.settings, nic, memory, 0)?;
         peer.send(&Message::Ready)?;
-        Connected::new(session, &session.settings, peer, side)
+        let mut connected = Connected::new(session, &session.settings, peer, side)?;
+        check_paths(&mut connected, peer, &session.settings)?;
+        connected.side.tell_new_notes();
+        Ok(connected)
     }
 
     fn measure_all(&mut self, rows: &mut Rows) -> Result<()> {
@@ -140,6 +156,7 @@ impl<'a> Client<'a> {
         }
         for index in 0..self.layouts.len() {
             self.session.stop.check()?;
+            self.connected.side.tell_new_notes();
             match kind {
                 Kind::WriteBw => {
                     let row = self.bandwidth(index)?;
@@ -259,7 +276,8 @@ impl<'a> Client<'a> {
         Ok(row)
     }
 
-    fn report(&self, rows: &Rows, error: Option<&anyhow::Error>) {
+    fn report(&mut self, rows: &Rows, error: Option<&anyhow::Error>) {
+        self.connected.side.tell_new_notes();
         let settings = &self.session.settings;
         if settings.json {
             say(&object(self.session, self.peer.address(), Some(self), rows, error).to_string());

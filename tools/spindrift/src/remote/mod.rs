@@ -2,8 +2,10 @@
 
 mod client;
 mod door;
+mod path_check;
 mod peer;
 mod plan;
+mod planes;
 mod port;
 mod pump;
 mod server;
@@ -20,7 +22,7 @@ use anyhow::{Context as _, Result};
 use clap::{ArgAction, Args};
 use spindrift::verbs::exchange::{Offer, RemoteMr};
 use spindrift::wire::UDP_PORT_MRC;
-use spindrift_pmd::udp::local_addresses;
+use spindrift_pmd::route::local_addresses;
 
 use crate::bench::af_xdp;
 use crate::bench::check::{
@@ -43,6 +45,7 @@ use crate::verbose::Verbosity;
 
 use self::peer::{LOOK_INTERVAL, Peer};
 use self::plan::{Kind, Message};
+use self::planes::Planes;
 use self::port::{PortArg, Ports};
 use self::pump::first_address;
 use self::site::{Wanted, tell_without_path};
@@ -234,7 +237,7 @@ fn set_nic(args: &RemoteArgs, ports: &Ports, settings: &mut Settings) -> Result<
     let places = match (ports.places.is_empty(), args.local.is_empty(), args.index) {
         (false, ..) => Some(("--port", ports.places.clone())),
         (_, false, _) => Some(("--local", args.local.clone())),
-        (.., Some(index)) => Some(("-x", vec![Place::Address(address_of_index(index)?)])),
+        (.., Some(index)) => Some(("-x", vec![address_of_index(index)?])),
         _ => None,
     };
     let mut local_name =
@@ -317,23 +320,29 @@ fn samples(args: &RemoteArgs, kind: Kind) -> Result<Option<SamplesConfig>> {
     Ok(Some(SamplesConfig { path, interval }))
 }
 
-fn address_of_index(index: usize) -> Result<IpAddr> {
+fn address_of_index(index: usize) -> Result<Place> {
     let addresses = local_addresses().context("cannot list the local addresses")?;
     let count = addresses.len();
-    addresses.get(index).map(|(_, address)| *address).ok_or_else(|| {
+    let found = addresses.into_iter().nth(index);
+    found.map(|local| Place::AddressOn(local.ip, local.interface.name)).ok_or_else(|| {
         usage(format!("-x {index}: this host has {count} addresses; `spindrift ports` lists them"))
     })
 }
 
 impl Session {
-    /// This side's ports, once it is known who the peer is.
-    fn open_nic(&self, peer: &Peer) -> Result<Nic> {
-        let towards = peer.address_towards();
-        let local = match self.settings.local() {
-            Some(places) => resolve(&self.local_name, places, towards.ok())?,
-            None => vec![Local::of_address(towards?)?],
-        };
-        let nic = self.open_ports(&local)?;
+    /// Where this side's planes are, once it is known who the peer is.
+    fn locals(&self, peer: &Peer) -> Result<Vec<Local>> {
+        let towards = peer.local();
+        match self.settings.local() {
+            Some(places) => resolve(&self.local_name, places, towards.ok().map(|local| local.address)),
+            None => Ok(vec![towards?]),
+        }
+    }
+
+    /// This side's ports, once it is known where the peer's are.
+    fn open_nic(&self, local: &[Local], peer: &Peer, theirs: &Planes) -> Result<Nic> {
+        let local = theirs.towards(local, peer.name())?;
+        let nic = self.open_ports(&local, !theirs.see_identifications(&local))?;
         let (settings, id) = (&self.settings, u64::from(std::process::id()));
         Ok(nic.with_capture(settings)?.with_faults(settings, id).with_rate(settings))
     }
@@ -351,13 +360,12 @@ fn sample(sampler: &mut Option<Sampler>, now: Instant) {
 }
 
 impl Session {
-    fn open_ports(&self, local: &[Local]) -> Result<Nic> {
+    /// Opens ports at these places. `gso`: whether the peer bears segmentation by the kernel.
+    fn open_ports(&self, local: &[Local], gso: bool) -> Result<Nic> {
+        let gso = gso && self.settings.gso;
         let open = |port| match self.settings.port {
             PortKind::AfXdp => open_af_xdp(&self.settings, local, port),
-            PortKind::Udp | PortKind::Loopback => {
-                let addresses: Vec<_> = local.iter().map(|local| local.address).collect();
-                open_udp(&self.settings, &addresses, port)
-            }
+            PortKind::Udp | PortKind::Loopback => open_udp(&self.settings, local, gso, port),
         };
         match self.settings.config.transport.udp_port {
             Some(port) => open(port),
@@ -377,8 +385,8 @@ impl Session {
             }
             // The client's address decides which interface it is.
             (None, PortKind::AfXdp) => {}
-            (Some(places), _) => drop(self.open_ports(&resolve(&self.local_name, places, None)?)?),
-            (None, _) => drop(self.open_ports(&[Local::of_address(Ipv4Addr::LOCALHOST.into())?])?),
+            (Some(places), _) => drop(self.open_ports(&resolve(&self.local_name, places, None)?, true)?),
+            (None, _) => drop(self.open_ports(&[Local::new(Ipv4Addr::LOCALHOST.into(), None)], true)?),
         }
         if let Some(path) = &self.settings.pcap {
             let opened = OpenOptions::new().append(true).create(true).open(path);
@@ -391,10 +399,9 @@ impl Session {
     }
 }
 
-/// The local address that packets to a peer leave from. Nothing is sent to find out.
-pub(crate) fn address_towards(peer: &str) -> Result<IpAddr> {
-    let peer: SocketAddr = peer.parse().with_context(|| format!("the peer's address {peer}"))?;
-    let peer = SocketAddr::new(peer.ip().to_canonical(), peer.port());
+/// Where packets to a peer leave from. Nothing is sent to find out.
+pub(crate) fn address_towards(peer: SocketAddr) -> Result<Local> {
+    let peer = canonical(peer);
     let any = if peer.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
     let probe = UdpSocket::bind(any).and_then(|socket| {
         socket.connect(peer)?;
@@ -402,15 +409,21 @@ pub(crate) fn address_towards(peer: &str) -> Result<IpAddr> {
     });
     let address =
         probe.with_context(|| format!("no local address leads to {peer}; give one with --local"))?;
-    Ok(address.ip())
+    Local::of_socket(address)
 }
 
-/// An address as people write it: IPv4 that came in over IPv6 as IPv4.
+/// IPv4 that came in over IPv6 as IPv4.
+fn canonical(address: SocketAddr) -> SocketAddr {
+    match address.ip().to_canonical() {
+        IpAddr::V4(ip) => SocketAddr::new(ip.into(), address.port()),
+        // With its zone.
+        IpAddr::V6(_) => address,
+    }
+}
+
+/// An address as people write it.
 fn pretty(address: &str) -> String {
-    address.parse().map_or_else(
-        |_| address.to_owned(),
-        |address: SocketAddr| SocketAddr::new(address.ip().to_canonical(), address.port()).to_string(),
-    )
+    address.parse().map_or_else(|_| address.to_owned(), |address: SocketAddr| canonical(address).to_string())
 }
 
 /// What both sides have once their queue pairs are up.
@@ -420,6 +433,8 @@ struct Connected {
     remote: RemoteMr,
     /// Of the first plane: this side's address and the peer's.
     addresses: [IpAddr; 2],
+    /// Planes that both sides have.
+    planes: u8,
     cores: Cores,
     sampler: Option<Sampler>,
 }
@@ -434,10 +449,11 @@ impl Connected {
         let remote =
             *theirs.memory.first().with_context(|| format!("the {} offers no memory", peer.name()))?;
         let addresses = [first_address(&offer)?, first_address(&theirs)?];
+        let planes = ports_of(&offer).min(ports_of(&theirs)) as u8;
         let cores = Cores::any(settings.lanes, session.share_cores, settings.wait);
         cores.check(&side.context)?;
         let sampler = session.sampler(&side)?;
-        Ok(Self { side, remote, addresses, cores, sampler })
+        Ok(Self { side, remote, addresses, planes, cores, sampler })
     }
 
     /// Waits for the peer's next message while the lanes go on, each but the first on a thread of its own.
@@ -476,10 +492,14 @@ impl Connected {
     }
 }
 
+/// How many ports an offer has.
+fn ports_of(offer: &Offer) -> usize {
+    offer.qps.first().map_or(0, |qp| qp.ports.len())
+}
+
 /// Says so when one side has more planes than the other: the last ones carry nothing.
 fn tell_unused_planes(peer: &str, ours: &Offer, theirs: &Offer) {
-    let ports = |offer: &Offer| offer.qps.first().map_or(0, |qp| qp.ports.len());
-    let (ours, theirs) = (ports(ours), ports(theirs));
+    let (ours, theirs) = (ports_of(ours), ports_of(theirs));
     if ours != theirs {
         tell(format_args!(
             "spindrift: this side has {ours} planes, the {peer} {theirs}: the first {} are used",

@@ -5,17 +5,17 @@
 //! dies, or a network that fails, closes nothing. Such a silence ends a run after as long as queue pairs wait for a silent peer:
 //! it must not end one that they would survive.
 
-use std::net::IpAddr;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Error, Result, anyhow, bail};
+use anyhow::{Context as _, Error, Result, anyhow, bail};
 use spindrift::verbs::exchange::{Channel, ExchangeError, Offer};
 
 use super::plan::{Message, Plan};
-use super::pretty;
+use super::{address_towards, pretty};
 use crate::bench::side::Side;
 use crate::output::told;
+use crate::place::Local;
 use crate::stop::{Interrupted, Stop};
 
 /// How often each side tells that it lives.
@@ -112,9 +112,10 @@ impl Peer {
         &self.stop
     }
 
-    /// This side's address towards it.
-    pub(super) fn address_towards(&self) -> Result<IpAddr> {
-        super::address_towards(self.channel.peer())
+    /// Where this side's packets to it leave from.
+    pub(super) fn local(&self) -> Result<Local> {
+        let peer = self.channel.peer();
+        address_towards(peer.parse().with_context(|| format!("the peer's address {peer}"))?)
     }
 
     /// Brings the queue pairs of both sides up. From here on it may be silent for as long as queue pairs wait.

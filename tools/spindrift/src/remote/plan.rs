@@ -3,12 +3,13 @@
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value as Json;
 
+use super::planes::Planes;
 use crate::bench::layout::Layout;
 
 /// Names these messages.
 pub(super) const TOOL: &str = "spindrift-benchmark";
-/// Version of these messages. Before 3 only clients sent signs of life.
-pub(super) const VERSION: u32 = 3;
+/// Version of these messages. Before 3 only clients sent signs of life, before 4 neither side told where its planes are.
+pub(super) const VERSION: u32 = 4;
 /// Most sizes of a run.
 const SIZES_MAX: usize = 64;
 
@@ -44,6 +45,8 @@ pub(super) struct Plan {
     /// The client will ask for slices of the raw pump.
     #[serde(default)]
     pub(super) with_pump: bool,
+    /// The client's.
+    pub(super) planes: Planes,
 }
 
 impl Plan {
@@ -87,6 +90,7 @@ impl Plan {
         if !(1..=1024).contains(&self.queue_pairs) || !(1..=16_384).contains(&self.tx_depth) {
             return Err("1 to 1024 queue pairs and a tx depth of 1 to 16384 can be used".to_owned());
         }
+        self.planes.check()?;
         self.layouts().map(drop)
     }
 }
@@ -96,7 +100,7 @@ fn printable(text: &str) -> String {
     text.chars().filter(|c| !c.is_control()).take(1_000).collect()
 }
 
-fn printable_text<'de, D: Deserializer<'de>>(peer: D) -> Result<String, D::Error> {
+pub(super) fn printable_text<'de, D: Deserializer<'de>>(peer: D) -> Result<String, D::Error> {
     String::deserialize(peer).map(|text| printable(&text))
 }
 
@@ -108,8 +112,8 @@ fn printable_option<'de, D: Deserializer<'de>>(peer: D) -> Result<Option<String>
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "kebab-case")]
 pub(super) enum Message {
-    /// Server: the plan will be followed.
-    Accept,
+    /// Server: the plan will be followed, on these planes.
+    Accept { planes: Planes },
     /// Server: it will not.
     Refuse {
         #[serde(deserialize_with = "printable_text")]
@@ -145,7 +149,7 @@ impl Message {
     /// For an error message: what came instead of what was expected.
     pub(super) const fn name(&self) -> &'static str {
         match self {
-            Self::Accept => "accept",
+            Self::Accept { .. } => "accept",
             Self::Refuse { .. } => "refuse",
             Self::Begin { .. } => "begin",
             Self::Ready => "ready",

@@ -6,8 +6,10 @@ use serde_json::json;
 use spindrift::verbs::exchange::Channel;
 
 use super::door::Door;
+use super::path_check::check_paths;
 use super::peer::{Peer, Role};
 use super::plan::{Kind, Message, Plan};
+use super::planes::Planes;
 use super::pump::receive_slice;
 use super::{Connected, Session};
 use crate::bench::layout::Layout;
@@ -115,9 +117,12 @@ impl<'a> Server<'a> {
         settings.qps = plan.queue_pairs;
         settings.tx_depth = plan.tx_depth;
         let memory = layouts.iter().map(Layout::memory).max().unwrap_or_default();
-        let side = session.open_nic(&peer).and_then(|nic| Side::open(&settings, nic, memory, 1));
+        let local = session.locals(&peer).inspect_err(|error| peer.refuse(error))?;
+        let nic = session.open_nic(&local, &peer, &plan.planes);
+        let side = nic.and_then(|nic| Side::open(&settings, nic, memory, 1));
         let side = side.inspect_err(|error| peer.refuse(error))?;
-        let connected = Self::set_up(session, &settings, &mut peer, side);
+        let planes = Planes::new(settings.port, &local);
+        let connected = Self::set_up(session, &settings, &mut peer, planes, side);
         let connected = connected.inspect_err(|error| peer.abort(error))?;
         if !settings.json {
             say(&format!(
@@ -131,8 +136,14 @@ impl<'a> Server<'a> {
         Ok(Self { session, settings, peer, connected, plan, layouts })
     }
 
-    fn set_up(session: &Session, settings: &Settings, peer: &mut Peer, side: Side) -> Result<Connected> {
-        peer.send(&Message::Accept)?;
+    fn set_up(
+        session: &Session,
+        settings: &Settings,
+        peer: &mut Peer,
+        planes: Planes,
+        side: Side,
+    ) -> Result<Connected> {
+        peer.send(&Message::Accept { planes })?;
         // The client's ports and memory may take it a while.
         match peer.receive()? {
             Message::Ready => Connected::new(session, settings, peer, side),
@@ -166,8 +177,15 @@ impl<'a> Server<'a> {
                     })?;
                     let row = match self.session.kind {
                         Kind::WriteBw => self.bandwidth(&layout)?,
-                        Kind::WriteLat => self.latency(&layout)?,
+                        Kind::WriteLat => {
+                            if rows.is_empty() {
+                                // This side writes too.
+                                check_paths(&mut self.connected, &mut self.peer, &self.settings)?;
+                            }
+                            self.latency(&layout)?
+                        }
                     };
+                    self.connected.side.tell_new_notes();
                     if !self.session.settings.json {
                         let verdict = if row.verified { "yes" } else { "NO" };
                         say(&format!("{:>9} {:>12}  {verdict}", row.size_bytes, row.iterations));

@@ -8,7 +8,7 @@ use ipnet::IpNet;
 use spindrift::endpoint::{EndpointConfig, Route};
 use spindrift::verbs::exchange::Offer;
 use spindrift::wire::stack::Outer;
-use spindrift_pmd::udp::local_addresses;
+use spindrift_pmd::route::local_addresses;
 use spindrift_srv6::{Fabric, Node};
 
 use crate::bench::options::Settings;
@@ -49,6 +49,7 @@ pub(super) fn locate(settings: &mut Settings, wanted: &Wanted<'_>) -> Result<()>
     let fabric = topology::load(path)?;
     let file = path.display().to_string();
     let known = local_addresses().context("cannot list the local addresses")?;
+    let known: Vec<_> = known.into_iter().map(|local| (local.interface.name, local.ip)).collect();
     let site = match wanted.places {
         Some(places) => Site::at(&fabric, &file, places, &known)?,
         None => Site::anywhere(&fabric, &file, name, &known)?,
@@ -105,7 +106,7 @@ impl Site {
     /// The host that has its ports at these places, which `name` gave. `known` is what this machine has.
     fn at(fabric: &Fabric, file: &str, (name, places): (&str, &[Place]), known: &[Known]) -> Result<Self> {
         let find = |place: &Place| match place {
-            Place::Address(address) => {
+            Place::Address(address) | Place::AddressOn(address, _) => {
                 of(fabric, *address).ok_or_else(|| format!("no host of {file} has the address {address}"))
             }
             Place::Interface(interface) => {

@@ -1,4 +1,4 @@
-//! What routing netlink (rtnetlink(7)) tells of a network namespace: interfaces, addresses, the way to an address, and neighbours.
+//! What routing netlink (rtnetlink(7)) tells of a network namespace: interfaces, addresses, routes, and neighbours.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -14,42 +14,109 @@ use netlink_packet_route::link::{LinkAttribute, LinkFlags, LinkMessage};
 use netlink_packet_route::neighbour::{
     NeighbourAddress, NeighbourAttribute, NeighbourFlags, NeighbourMessage, NeighbourState,
 };
-use netlink_packet_route::route::{RouteAddress, RouteAttribute, RouteMessage, RouteType, RouteVia};
+use netlink_packet_route::route::{
+    RouteAddress, RouteAttribute, RouteFlags, RouteMessage, RouteType, RouteVia,
+};
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage as Message};
 use netlink_sys::Socket;
 use netlink_sys::protocols::NETLINK_ROUTE;
-use spindrift_pmd::MacAddr;
+
+use crate::MacAddr;
 
 /// Multicast groups of rtnetlink (linux/rtnetlink.h): links, neighbours, and routes of both families.
 const EVENTS: [u32; 4] = [1, 3, 7, 11];
 
 /// A network interface.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Interface {
-    pub(crate) index: u32,
-    pub(crate) name: String,
-    pub(crate) mac: Option<MacAddr>,
-    pub(crate) mtu: usize,
+pub struct Interface {
+    /// Its number, which it keeps when it is renamed.
+    pub index: u32,
+    /// Its name.
+    pub name: String,
+    /// Its Ethernet address, if it has one.
+    pub mac: Option<MacAddr>,
+    /// Its MTU in bytes.
+    pub mtu: usize,
+    /// Whether it is a loopback interface.
+    pub loopback: bool,
     /// Up, with carrier.
-    pub(crate) running: bool,
+    pub running: bool,
     /// Whether it has a queueing discipline: without one, a full queue of the device may lose frames in silence.
-    pub(crate) queues: bool,
+    pub queues: bool,
+}
+
+/// An address of this host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Address {
+    /// Index of its interface.
+    pub interface: u32,
+    /// The address.
+    pub ip: IpAddr,
+    /// Bits of the network part.
+    pub prefix_len: u8,
+    /// Who can send to it.
+    pub scope: Scope,
+    /// Whether it can be used.
+    pub state: AddressState,
+}
+
+impl Address {
+    /// The scope id that a socket address needs: the interface of a link-local IPv6 address, else 0.
+    pub fn scope_id(&self) -> u32 {
+        match self.ip {
+            IpAddr::V6(ip) if ip.is_unicast_link_local() => self.interface,
+            _ => 0,
+        }
+    }
+}
+
+/// Who can send to an address (`rt_scope_t`), the widest first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Scope {
+    /// Everybody.
+    Universe,
+    /// Its site.
+    Site,
+    /// Its link.
+    Link,
+    /// This host alone.
+    Host,
+}
+
+/// How far duplicate address detection (RFC 4862, section 5.4) is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AddressState {
+    /// The address can be used.
+    Ready,
+    /// Whether another host has the address is not known yet: it cannot be used.
+    Tentative,
+    /// Another host has the address: it cannot be used.
+    Duplicate,
+}
+
+/// The kernel's route to an address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KernelRoute {
+    /// Index of the interface that packets leave by.
+    pub interface: u32,
+    /// Whether the address is one of this host.
+    pub local: bool,
 }
 
 /// A socket that asks.
-pub(crate) struct Netlink {
+pub struct Netlink {
     socket: Socket,
     sequence: u32,
 }
 
 /// A socket that is told.
-pub(crate) struct Events {
+pub struct Events {
     socket: Socket,
 }
 
 /// Something that has changed.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Event {
+pub enum Event {
     /// An interface is as this tells.
     Link(Interface),
     /// The interface with this number is gone.
@@ -70,14 +137,18 @@ pub(crate) enum Event {
 }
 
 impl Netlink {
-    pub(crate) fn open() -> io::Result<Self> {
+    /// Opens it in the network namespace of the calling thread.
+    ///
+    /// # Errors
+    /// When the process has no more descriptors, or may not.
+    pub fn open() -> io::Result<Self> {
         let mut socket = Socket::new(NETLINK_ROUTE)?;
         socket.bind_auto()?;
         Ok(Self { socket, sequence: 0 })
     }
 
     /// All interfaces.
-    pub(crate) fn interfaces(&mut self) -> io::Result<Vec<Interface>> {
+    pub fn interfaces(&mut self) -> io::Result<Vec<Interface>> {
         let answers = self.ask(NLM_F_DUMP, Message::GetLink(LinkMessage::default()))?;
         let links = answers.into_iter().filter_map(|answer| match answer {
             Message::NewLink(link) => Some(interface(&link)),
@@ -87,7 +158,7 @@ impl Netlink {
     }
 
     /// The interface with a number, as it is now; `None` if it is gone.
-    pub(crate) fn interface(&mut self, index: u32) -> io::Result<Option<Interface>> {
+    pub fn interface(&mut self, index: u32) -> io::Result<Option<Interface>> {
         let mut link = LinkMessage::default();
         link.header.index = index;
         match self.ask(NLM_F_ACK, Message::GetLink(link)) {
@@ -100,47 +171,70 @@ impl Netlink {
         }
     }
 
-    /// The addresses of an interface that others can send to, those of the widest scope first.
-    pub(crate) fn addresses(&mut self, interface: u32) -> io::Result<Vec<IpAddr>> {
+    /// All addresses of this host.
+    pub fn addresses(&mut self) -> io::Result<Vec<Address>> {
         let answers = self.ask(NLM_F_DUMP, Message::GetAddress(AddressMessage::default()))?;
-        let of_interface = |answer| match answer {
-            Message::NewAddress(address) if address.header.index == interface => usable(&address),
+        let addresses = answers.into_iter().filter_map(|answer| match answer {
+            Message::NewAddress(message) => address(&message),
             _ => None,
-        };
-        let mut all: Vec<(u8, IpAddr)> = answers.into_iter().filter_map(of_interface).collect();
-        all.sort_by_key(|&(scope, ip)| (scope, ip.is_ipv4()));
-        Ok(all.into_iter().map(|(_, ip)| ip).collect())
+        });
+        Ok(addresses.collect())
     }
 
-    /// The neighbour that packets to an address go to by an interface: the address itself, if that is on the link. `None`: there is no way.
-    pub(crate) fn next_hop(
+    /// The addresses of an interface that others can send to, those of the widest scope first.
+    pub fn addresses_of(&mut self, interface: u32) -> io::Result<Vec<IpAddr>> {
+        let mut all = self.addresses()?;
+        all.retain(|address| {
+            address.interface == interface
+                && address.scope < Scope::Host
+                && address.state == AddressState::Ready
+        });
+        all.sort_by_key(|address| (address.scope, address.ip.is_ipv4()));
+        Ok(all.into_iter().map(|address| address.ip).collect())
+    }
+
+    /// The route of packets from one address to another, by a given interface or by any. `None`: there is none.
+    pub fn route(
         &mut self,
-        to: IpAddr,
         from: IpAddr,
-        interface: u32,
-    ) -> io::Result<Option<IpAddr>> {
-        let mut route = RouteMessage::default();
-        route.header.address_family = family(to);
-        route.header.destination_prefix_length = bits(to);
-        route.attributes = vec![RouteAttribute::Destination(to.into()), RouteAttribute::Oif(interface)];
-        // A packet inside an IPv6 packet may come from an address of the other family.
-        if to.is_ipv4() == from.is_ipv4() {
-            route.header.source_prefix_length = bits(from);
-            route.attributes.push(RouteAttribute::Source(from.into()));
+        to: IpAddr,
+        interface: Option<u32>,
+    ) -> io::Result<Option<KernelRoute>> {
+        let mut request = route_request(from, to, interface);
+        if interface.is_some() {
+            // Without a route by an interface that was asked for, IPv4 takes every address to be on its link
+            // (`ip_route_output_key_hash_rcu`). A match in the routing tables is asked for first.
+            request.header.flags = RouteFlags::FibMatch;
+            if self.first_route(request.clone())?.is_none() {
+                return Ok(None);
+            }
+            request.header.flags = RouteFlags::empty();
         }
-        let answers = match self.ask(NLM_F_ACK, Message::GetRoute(route)) {
+        let Some(route) = self.first_route(request)? else { return Ok(None) };
+        Ok(kernel_route(&route).filter(|found| interface.is_none_or(|wanted| wanted == found.interface)))
+    }
+
+    /// What the kernel answers to a request for a route; `None` if there is no route.
+    fn first_route(&mut self, request: RouteMessage) -> io::Result<Option<RouteMessage>> {
+        let answers = match self.ask(NLM_F_ACK, Message::GetRoute(request)) {
             Ok(answers) => answers,
             Err(error) if is_no_route(&error) => return Ok(None),
             Err(error) => return Err(error),
         };
-        Ok(answers.iter().find_map(|answer| match answer {
-            Message::NewRoute(route) => hop_of(route, to, interface),
+        Ok(answers.into_iter().find_map(|answer| match answer {
+            Message::NewRoute(route) => Some(route),
             _ => None,
         }))
     }
 
+    /// The neighbour that packets to an address go to by an interface: the address itself, if that is on the link. `None`: there is no way.
+    pub fn next_hop(&mut self, to: IpAddr, from: IpAddr, interface: u32) -> io::Result<Option<IpAddr>> {
+        let route = self.first_route(route_request(from, to, Some(interface)))?;
+        Ok(route.and_then(|route| hop_of(&route, to, interface)))
+    }
+
     /// The Ethernet address of a neighbour, if the kernel knows it.
-    pub(crate) fn neighbour(&mut self, ip: IpAddr, interface: u32) -> io::Result<Option<MacAddr>> {
+    pub fn neighbour(&mut self, ip: IpAddr, interface: u32) -> io::Result<Option<MacAddr>> {
         let message = neighbour_message(ip, interface);
         match self.ask(NLM_F_ACK, Message::GetNeighbour(message)) {
             Ok(answers) => Ok(answers.iter().find_map(|answer| match answer {
@@ -153,7 +247,7 @@ impl Netlink {
     }
 
     /// Has the kernel find the Ethernet address of a neighbour out, or see whether it is still right.
-    pub(crate) fn solicit(&mut self, ip: IpAddr, interface: u32) -> io::Result<()> {
+    pub fn solicit(&mut self, ip: IpAddr, interface: u32) -> io::Result<()> {
         let mut message = neighbour_message(ip, interface);
         message.header.state = NeighbourState::None;
         message.header.flags = NeighbourFlags::Use;
@@ -196,7 +290,11 @@ impl AsFd for Netlink {
 }
 
 impl Events {
-    pub(crate) fn open() -> io::Result<Self> {
+    /// Opens it in the network namespace of the calling thread.
+    ///
+    /// # Errors
+    /// When the process has no more descriptors, or may not.
+    pub fn open() -> io::Result<Self> {
         let mut socket = Socket::new(NETLINK_ROUTE)?;
         socket.bind_auto()?;
         for group in EVENTS {
@@ -207,7 +305,7 @@ impl Events {
     }
 
     /// What has changed since the last call.
-    pub(crate) fn take(&mut self) -> Vec<Event> {
+    pub fn take(&mut self) -> Vec<Event> {
         let mut events = Vec::new();
         loop {
             match self.socket.recv_from_full() {
@@ -227,9 +325,7 @@ impl Events {
 }
 
 /// The messages in a datagram. What this crate cannot read is left out.
-pub(crate) fn messages<T: NetlinkDeserializable>(
-    mut bytes: &[u8],
-) -> impl Iterator<Item = NetlinkMessage<T>> {
+pub fn messages<T: NetlinkDeserializable>(mut bytes: &[u8]) -> impl Iterator<Item = NetlinkMessage<T>> {
     std::iter::from_fn(move || {
         loop {
             let len = u32::from_ne_bytes(*bytes.first_chunk::<4>()?) as usize;
@@ -262,6 +358,7 @@ fn interface(link: &LinkMessage) -> Interface {
         name: String::new(),
         mac: None,
         mtu: 0,
+        loopback: link.header.flags.contains(LinkFlags::Loopback),
         running: link.header.flags.contains(LinkFlags::Up | LinkFlags::Running),
         queues: false,
     };
@@ -277,27 +374,61 @@ fn interface(link: &LinkMessage) -> Interface {
     this
 }
 
-/// An address with the rank of its scope, if others can send to it.
-fn usable(message: &AddressMessage) -> Option<(u8, IpAddr)> {
-    let (mut local, mut unusable) = (None, false);
+fn address(message: &AddressMessage) -> Option<Address> {
+    let mut local = None;
+    let mut flags = AddressFlags::from_bits_retain(u32::from(message.header.flags.bits()));
     for attribute in &message.attributes {
         match attribute {
             // Where the link has two ends, `Address` is that of the other.
             AddressAttribute::Local(ip) => local = Some(*ip),
             AddressAttribute::Address(ip) => local = local.or(Some(*ip)),
-            AddressAttribute::Flags(flags) => {
-                unusable |= flags.intersects(AddressFlags::Tentative | AddressFlags::Dadfailed);
-            }
+            AddressAttribute::Flags(all) => flags = *all,
             _ => {}
         }
     }
+    let state = if flags.contains(AddressFlags::Dadfailed) {
+        AddressState::Duplicate
+    } else if flags.contains(AddressFlags::Tentative) && !flags.contains(AddressFlags::Optimistic) {
+        AddressState::Tentative
+    } else {
+        AddressState::Ready
+    };
     let scope = match message.header.scope {
-        AddressScope::Universe => 0,
-        AddressScope::Site => 1,
-        AddressScope::Link => 2,
+        AddressScope::Universe => Scope::Universe,
+        AddressScope::Site => Scope::Site,
+        AddressScope::Link => Scope::Link,
+        _ => Scope::Host,
+    };
+    let AddressMessage { header, .. } = message;
+    local.map(|ip| Address { interface: header.index, ip, prefix_len: header.prefix_len, scope, state })
+}
+
+fn route_request(from: IpAddr, to: IpAddr, interface: Option<u32>) -> RouteMessage {
+    let mut route = RouteMessage::default();
+    route.header.address_family = family(to);
+    route.header.destination_prefix_length = bits(to);
+    route.attributes = vec![RouteAttribute::Destination(to.into())];
+    route.attributes.extend(interface.map(RouteAttribute::Oif));
+    // A packet inside an IPv6 packet may come from an address of the other family.
+    if to.is_ipv4() == from.is_ipv4() {
+        route.header.source_prefix_length = bits(from);
+        route.attributes.push(RouteAttribute::Source(from.into()));
+    }
+    route
+}
+
+/// A route that leads somewhere.
+fn kernel_route(route: &RouteMessage) -> Option<KernelRoute> {
+    let local = match route.header.kind {
+        RouteType::Unicast => false,
+        RouteType::Local => true,
         _ => return None,
     };
-    local.filter(|_| !unusable).map(|ip| (scope, ip))
+    let oif = route.attributes.iter().find_map(|attribute| match attribute {
+        RouteAttribute::Oif(oif) => Some(*oif),
+        _ => None,
+    });
+    oif.map(|interface| KernelRoute { interface, local })
 }
 
 /// Where a route leads, if by this interface and to somebody else.
@@ -367,7 +498,7 @@ fn is_no_route(error: &io::Error) -> bool {
 }
 
 /// The names of interfaces, for people.
-pub(crate) fn names(interfaces: &[Interface]) -> String {
+pub fn names(interfaces: &[Interface]) -> String {
     let names: BTreeSet<&str> = interfaces.iter().map(|interface| &interface.name[..]).collect();
     names.into_iter().collect::<Vec<_>>().join(", ")
 }
@@ -419,8 +550,15 @@ mod tests {
         bytes.extend(bytes_of(Message::DelRoute(RouteMessage::default())));
         bytes.extend(bytes_of(link(4, LinkFlags::Up)));
         let mac = Some(MacAddr([2, 0, 0, 0, 0, 1]));
-        let eth1 =
-            Interface { index: 4, name: "eth1".to_owned(), mac, mtu: 9000, running: true, queues: true };
+        let eth1 = Interface {
+            index: 4,
+            name: "eth1".to_owned(),
+            mac,
+            mtu: 9000,
+            loopback: false,
+            running: true,
+            queues: true,
+        };
         let known = Event::Neighbour {
             interface: 5,
             ip: IpAddr::from([10, 0, 0, 9]),

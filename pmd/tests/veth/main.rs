@@ -2,7 +2,10 @@
 //! `ip`; without them the test says so and passes.
 #![allow(clippy::unwrap_used, clippy::disallowed_methods, clippy::print_stderr, reason = "tests")]
 
+mod paths;
+
 use std::process::Command;
+use std::time::{Duration, Instant};
 
 use spindrift_pmd::testing::{Conformance, within};
 use spindrift_pmd::udp::{SourcePorts, UdpConfig, UdpPort};
@@ -142,9 +145,22 @@ fn heads(a: &UdpPort, b: &UdpPort) -> Vec<Vec<u8>> {
     ports.iter().map(head).collect()
 }
 
+/// Longer than anything takes; only what hangs meets it.
+const PATIENCE: Duration = Duration::from_mins(1);
+
+fn comes_true(mut is_so: impl FnMut() -> bool) -> bool {
+    let began = Instant::now();
+    while !is_so() {
+        if began.elapsed() > PATIENCE {
+            return false;
+        }
+    }
+    true
+}
+
 /// Waits, but not for ever: the kernel tells of a link a little after it was set up or changed, more so under load.
 fn link_becomes(port: &mut UdpPort, state: LinkState) -> bool {
-    (0..5_000_000).any(|_| port.link() == state)
+    comes_true(|| port.link() == state)
 }
 
 #[test]

@@ -1,0 +1,222 @@
+//! Whether packets of full size reach the peer, before a run: a switch or tunnel whose MTU is smaller may drop them without a word, while
+//! everything else works. The run would end in silence, after as long as queue pairs wait.
+//!
+//! On each plane, writes of one packet each go to the peer at once, ever longer ones, up to the MTU. Completions come in order, so
+//! they tell how long a packet may be. It takes one round trip a plane.
+
+use std::net::IpAddr;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, anyhow, bail};
+use spindrift::endpoint::EndpointConfig;
+use spindrift::verbs::{SendOp, SendWr, WcStatus};
+use spindrift_pmd::{ETHERNET_LEN, Medium};
+
+use super::Connected;
+use super::peer::{LOOK_INTERVAL, Peer};
+use crate::bench::options::Settings;
+use crate::bench::report::explain;
+use crate::output::tell;
+
+/// How long the first packet of a plane is waited for. A plane that carries nothing at all is a matter of the run, which may wait longer.
+const FIRST_LIMIT: Duration = Duration::from_secs(1);
+/// How long a longer packet is waited for after a shorter one arrived: some ten retransmissions, the later ones half a second apart, so
+/// that loss is not taken for a limit.
+const NEXT_LIMIT: Duration = Duration::from_secs(3);
+/// Shortest payload of those that are tried after one byte.
+const LADDER_FROM: u32 = 256;
+
+/// Sizes of payload up to the MTU.
+fn ladder(mtu: u32) -> Vec<u32> {
+    let doubled = (0..).map_while(|n| LADDER_FROM.checked_shl(n)).take_while(|&size| size < mtu);
+    [1].into_iter().chain(doubled).chain([mtu]).collect()
+}
+
+/// A plane on which packets of one size arrive, and those of the next do not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Cut {
+    plane: u8,
+    arrives: u32,
+    vanishes: u32,
+}
+
+impl Cut {
+    fn text(&self, v6: bool, to: &str) -> String {
+        let Self { plane, arrives, vanishes } = self;
+        let ip = |payload: u32| payload as usize + EndpointConfig::overhead(v6) - ETHERNET_LEN;
+        format!(
+            "plane {plane}: packets of {arrives} bytes of payload reach {to}, packets of {vanishes} bytes (IP packets of {}) do not, and no router says so: \
+             a switch or tunnel on the way has a smaller MTU",
+            ip(*vanishes)
+        )
+    }
+}
+
+/// How far writes have come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Waited {
+    Done,
+    /// So many are complete, and no more in time.
+    Stuck(usize),
+}
+
+/// Looks at each plane. One that does not take packets of full size is denied to all queue pairs; if no other is left, that is an
+/// error. Where this host alone is between the sides, and where this side injects faults, there is nothing to find out.
+pub(super) fn check_paths(connected: &mut Connected, peer: &mut Peer, settings: &Settings) -> Result<()> {
+    let ports = connected.side.context.query_ports();
+    if settings.fault.is_some() || ports.iter().all(|port| port.medium == Medium::Host) {
+        return Ok(());
+    }
+    let v6 = connected.addresses.iter().all(IpAddr::is_ipv6);
+    let remote_len = u32::try_from(connected.remote.len).unwrap_or(u32::MAX);
+    let sizes = ladder(connected.side.in_use.mtu.min(remote_len));
+    let planes = connected.planes;
+    let usable = |cuts: &[Cut]| -> Vec<u8> {
+        (0..planes).filter(|&plane| cuts.iter().all(|cut| cut.plane != plane)).collect()
+    };
+    let mut check = Check { connected, peer, done: 0, posted: 0, first: 0 };
+    let mut cuts: Vec<Cut> = Vec::new();
+    for plane in 0..planes {
+        check.allow_only(&[plane])?;
+        check.post(&sizes)?;
+        let mut waited = check.wait(Some(FIRST_LIMIT))?;
+        if waited == Waited::Stuck(0) {
+            // An outage, maybe. The run would wait too, on every plane.
+            check.allow_only(&usable(&cuts))?;
+            waited = check.wait(None)?;
+        }
+        let Waited::Stuck(count) = waited else { continue };
+        if let Some((&arrives, &vanishes)) = sizes.get(count - 1).zip(sizes.get(count)) {
+            cuts.push(Cut { plane, arrives, vanishes });
+        }
+        let left = usable(&cuts);
+        let goes_on = !left.is_empty() && {
+            check.allow_only(&left)?;
+            check.wait(Some(NEXT_LIMIT))? == Waited::Done
+        };
+        if !goes_on {
+            let texts: Vec<_> = cuts.iter().map(|cut| cut.text(v6, check.peer.name())).collect();
+            let least = cuts.iter().map(|cut| cut.arrives).min().unwrap_or(LADDER_FROM).max(LADDER_FROM);
+            bail!("{}; use --mtu {least}, or raise the MTU there", texts.join("; "));
+        }
+    }
+    check.allow_only(&usable(&cuts))?;
+    for cut in &cuts {
+        tell(format_args!(
+            "spindrift: {}; the plane is not used: use --mtu {}, or raise the MTU there",
+            cut.text(v6, check.peer.name()),
+            cut.arrives.max(LADDER_FROM)
+        ));
+    }
+    Ok(())
+}
+
+struct Check<'a> {
+    connected: &'a mut Connected,
+    peer: &'a mut Peer,
+    /// Writes that are complete, and all there were.
+    done: usize,
+    posted: usize,
+    /// Number of the first write that was posted last.
+    first: usize,
+}
+
+impl Check<'_> {
+    /// Has every queue pair send on these planes alone.
+    fn allow_only(&self, wanted: &[u8]) -> Result<()> {
+        let Connected { side, planes, .. } = &*self.connected;
+        for qp in &side.qps {
+            side.context.with_endpoint_of(qp.lane(), |endpoint| {
+                // First those that are allowed, so that there always is one.
+                for plane in wanted {
+                    endpoint.allow_plane(qp.qpn(), *plane);
+                }
+                for plane in (0..*planes).filter(|plane| !wanted.contains(plane)) {
+                    endpoint.deny_plane(qp.qpn(), plane);
+                }
+            })?;
+        }
+        Ok(())
+    }
+
+    /// A write of each of these sizes, from and to the start of memory.
+    fn post(&mut self, sizes: &[u32]) -> Result<()> {
+        self.first = self.posted;
+        let Connected { side, remote, .. } = &mut *self.connected;
+        for &size in sizes {
+            let wr = SendWr {
+                wr_id: self.posted as u64,
+                op: SendOp::Write,
+                local: side.source.sge(0, size)?,
+                remote: remote.at(0, size.into()).context("the peer's memory")?,
+                signaled: true,
+            };
+            side.qps.first_mut().context("no queue pair")?.post_send(wr)?;
+            self.posted += 1;
+        }
+        Ok(())
+    }
+
+    /// Waits for the writes that were posted last. `first`: how long for the first of them, if not without end.
+    fn wait(&mut self, first: Option<Duration>) -> Result<Waited> {
+        let mut since = Instant::now();
+        let mut next_look = since;
+        loop {
+            let now = Instant::now();
+            if now >= next_look {
+                next_look = now + LOOK_INTERVAL;
+                self.peer.tick(self.done as u64)?;
+            }
+            for lane in 0..self.connected.side.context.lanes() {
+                self.connected.side.context.poll_lane(lane);
+            }
+            let before = self.done;
+            self.take_completions()?;
+            if self.done == self.posted {
+                return Ok(Waited::Done);
+            }
+            if self.done > before {
+                since = Instant::now();
+            }
+            let count = self.done.saturating_sub(self.first);
+            let limit = if count == 0 { first } else { Some(NEXT_LIMIT) };
+            if limit.is_some_and(|limit| since.elapsed() >= limit) {
+                return Ok(Waited::Stuck(count));
+            }
+        }
+    }
+
+    fn take_completions(&mut self) -> Result<()> {
+        let side = &mut self.connected.side;
+        for cq in &mut side.cqs {
+            while let Some(wc) = cq.poll_one()? {
+                if wc.status != WcStatus::Success {
+                    let why = explain(wc.status, &side.retry);
+                    return Err(self.peer.blame(anyhow!("a write of the path check failed: {why}")));
+                }
+                self.done += 1;
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_go_up_to_the_mtu() {
+        assert_eq!(ladder(4096), [1, 256, 512, 1024, 2048, 4096]);
+        assert_eq!(ladder(1404), [1, 256, 512, 1024, 1404]);
+        assert_eq!(ladder(256), [1, 256]);
+        assert_eq!(ladder(8960).len(), 8);
+    }
+
+    #[test]
+    fn both_sizes_are_named() {
+        let cut = Cut { plane: 1, arrives: 1024, vanishes: 4096 };
+        let text = cut.text(true, "the server");
+        assert!(text.starts_with("plane 1: packets of 1024 bytes of payload reach the server, packets of 4096 bytes (IP packets of 4188)"), "{text}");
+    }
+}
