@@ -259,7 +259,7 @@ pub enum Medium {
     },
 }
 
-/// What a port is and can do. Fixed at open, except `notes`.
+/// What a port is and can do. Fixed at open, except `notes`, which grow, `send_errors`, and `same_path_batch`, which may become 1.
 #[derive(Clone, Debug)]
 pub struct PortCaps {
     /// For people: kind and address.
@@ -282,6 +282,8 @@ pub struct PortCaps {
     pub medium: Medium,
     /// What a user should know, such as an offload that the kernel lacks.
     pub notes: Vec<String>,
+    /// Errors that sending has met, each kind once, and what each means. A peer that has just ended may be all there is to it.
+    pub send_errors: Vec<String>,
 }
 
 /// What went through a port and what did not. All counts since open.

@@ -144,6 +144,7 @@ fn caps(cfg: &LoopbackConfig, plane: usize, side: usize) -> PortCaps {
         holds_payloads: true,
         medium: Medium::Host,
         notes: Vec::new(),
+        send_errors: Vec::new(),
     }
 }
 

@@ -5,7 +5,7 @@
 //! room for stays with the caller.
 
 use crate::forward_to_inner;
-use crate::{Medium, Port, PortCaps, PortCounters, TxFrame};
+use crate::{LinkState, Medium, Port, PortCaps, PortCounters, TxFrame};
 
 /// Picoseconds in a nanosecond: what a byte takes is no whole number of nanoseconds.
 const PS: u128 = 1000;
@@ -67,10 +67,23 @@ impl<P: Port + ?Sized> RatePort<P> {
 }
 
 impl<P: Port + ?Sized> Port for RatePort<P> {
-    forward_to_inner!(link, unsent, flush, rx_burst, reap, recall, readable);
+    forward_to_inner!(unsent, flush, rx_burst, reap, recall, readable);
 
     fn caps(&self) -> &PortCaps {
         &self.caps
+    }
+
+    /// Asked often enough for what else may have changed.
+    fn link(&mut self) -> LinkState {
+        let link = self.inner.link();
+        let now = self.inner.caps();
+        let lengths = |caps: &PortCaps| (caps.notes.len(), caps.send_errors.len(), caps.same_path_batch);
+        if lengths(&self.caps) != lengths(now) {
+            self.caps.notes.clone_from(&now.notes);
+            self.caps.send_errors.clone_from(&now.send_errors);
+            self.caps.same_path_batch = now.same_path_batch;
+        }
+        link
     }
 
     fn tx_room(&mut self, now_ns: u64) -> usize {

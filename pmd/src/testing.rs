@@ -112,6 +112,7 @@
 //!         holds_payloads: false,
 //!         medium: Medium::Host,
 //!         notes: Vec::new(),
+//!         send_errors: Vec::new(),
 //!     },
 //!     counters: PortCounters::default(),
 //!     out: Arc::clone(out),

@@ -28,7 +28,7 @@ mod socket;
 pub(crate) mod sys;
 
 use std::io;
-use std::net::UdpSocket;
+use std::net::{IpAddr, UdpSocket};
 use std::os::fd::{AsFd as _, BorrowedFd};
 use std::time::{Duration, Instant};
 
@@ -86,6 +86,8 @@ pub struct UdpPort {
     unsent: Vec<u16>,
     /// No room until then, on the driver's clock.
     full_until_ns: u64,
+    /// Codes of the errors that have been noted.
+    errors_noted: Vec<i32>,
     egress: Egress,
     link: LinkState,
     link_polled: Option<Instant>,
@@ -162,6 +164,7 @@ impl UdpPort {
             holds_payloads: false,
             medium: egress.medium(&receiver),
             notes,
+            send_errors: Vec::new(),
         };
         Ok(Self {
             grouper: Grouper::new(MAX_BURST, senders.len()),
@@ -178,6 +181,7 @@ impl UdpPort {
             gso,
             unsent: Vec::with_capacity(MAX_BURST),
             full_until_ns: 0,
+            errors_noted: Vec::new(),
             egress,
             link: LinkState::Up,
             link_polled: None,
@@ -237,7 +241,7 @@ impl UdpPort {
                     self.give_back(batch, 0);
                     return false;
                 }
-                Err(e) if again.worth(&e) => {}
+                Err(e) if again.worth(&e) => self.note_error(&e, batch),
                 Err(e) if is_offload_refusal(&e) => break,
                 Err(e) => {
                     self.count_lost(&e, batch.count);
@@ -285,7 +289,7 @@ impl UdpPort {
                     self.give_back(batch, done);
                     return false;
                 }
-                Err(e) if again.worth(&e) => {}
+                Err(e) if again.worth(&e) => self.note_error(&e, batch),
                 Err(e) if is_too_long(&e) && self.follow_path_mtu(batch) => again = Again::default(),
                 Err(e) => {
                     // It was about one datagram; the next may do better.
@@ -332,6 +336,17 @@ impl UdpPort {
         }
         self.counters.tx_frames += which.len() as u64;
         self.counters.tx_bytes += bytes as u64;
+    }
+
+    /// Keeps an error for people, the first of its kind.
+    fn note_error(&mut self, error: &io::Error, batch: &Batch) {
+        let Some(code) = error.raw_os_error() else { return };
+        // Those have an explanation of their own, or are none.
+        if is_offload_refusal(error) || code == libc::EINTR || self.errors_noted.contains(&code) {
+            return;
+        }
+        self.errors_noted.push(code);
+        self.caps.send_errors.push(meaning(error, batch.key.dst, batch.key.dst_port));
     }
 
     fn count_lost(&mut self, error: &io::Error, frames: usize) {
@@ -408,6 +423,26 @@ fn datagram<'a>(frame: &TxFrame<'a>, crc: &'a [u8]) -> [Payload<'a>; 3] {
 
 fn is_full(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::ENOBUFS))
+}
+
+/// What an error of sending means, as far as the kernel's documentation tells (udp(7), ip(7)).
+fn meaning(error: &io::Error, to: IpAddr, port: u16) -> String {
+    match error.raw_os_error() {
+        Some(libc::EPERM) => format!(
+            "a firewall of this host rejects packets to {to} UDP port {port} (EPERM): `nft list ruleset` or `iptables -S OUTPUT` shows its rules"
+        ),
+        Some(libc::ECONNREFUSED) => format!(
+            "{to} replies that nobody listens on its UDP port {port} (ECONNREFUSED): the peer has closed it, or a firewall there rejects packets"
+        ),
+        Some(libc::EHOSTUNREACH) => format!(
+            "{to} cannot be reached (EHOSTUNREACH): no host has this address on the link, or a router or firewall on the way rejects packets"
+        ),
+        Some(libc::ENETUNREACH) => format!("this host has no route to {to} (ENETUNREACH)"),
+        Some(libc::EACCES) => {
+            format!("packets to {to} are prohibited (EACCES), by a route or by a firewall on the way")
+        }
+        _ => format!("sending to {to} UDP port {port} fails: {error}"),
+    }
 }
 
 /// Longer than the path takes.

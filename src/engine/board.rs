@@ -22,11 +22,17 @@ pub(crate) struct PortNews {
     pub(crate) link: LinkState,
     pub(crate) counters: PortCounters,
     pub(crate) notes: Vec<String>,
+    pub(crate) send_errors: Vec<String>,
 }
 
 impl Default for PortNews {
     fn default() -> Self {
-        Self { link: LinkState::Up, counters: PortCounters::default(), notes: Vec::new() }
+        Self {
+            link: LinkState::Up,
+            counters: PortCounters::default(),
+            notes: Vec::new(),
+            send_errors: Vec::new(),
+        }
     }
 }
 
@@ -50,6 +56,11 @@ impl Snapshot {
             let notes = &port.caps().notes;
             if news.notes != *notes {
                 news.notes.clone_from(notes);
+            }
+            // They are never taken back.
+            let errors = &port.caps().send_errors;
+            if news.send_errors.len() != errors.len() {
+                news.send_errors.clone_from(errors);
             }
         }
     }

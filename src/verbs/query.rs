@@ -140,6 +140,8 @@ pub struct PortAttr {
     pub medium: Medium,
     /// What a user should know, such as an offload that the kernel lacks.
     pub notes: Vec<String>,
+    /// Errors that sending has met, each kind once, and what each means.
+    pub send_errors: Vec<String>,
     /// What went through since it was opened, and what did not.
     pub counters: PortCounters,
 }
@@ -164,6 +166,7 @@ impl PortAttr {
                 holds_payloads: caps.holds_payloads,
                 medium: caps.medium,
                 notes: caps.notes.clone(),
+                send_errors: caps.send_errors.clone(),
                 counters: PortCounters::default(),
             })
             .collect()
@@ -266,6 +269,7 @@ impl Context {
                 port.link = live.link;
                 port.counters = live.counters;
                 port.notes.clone_from(&live.notes);
+                port.send_errors.clone_from(&live.send_errors);
             }
         });
         ports

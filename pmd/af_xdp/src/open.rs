@@ -169,6 +169,7 @@ impl Plane {
             holds_payloads: false,
             medium,
             notes,
+            send_errors: Vec::new(),
         };
         Ok(Self { interface, local, queues, caps })
     }

@@ -308,3 +308,53 @@ fn af_xdp_and_udp_understand_each_other_over_both_families() {
         }
     }
 }
+
+/// Few retries: an eighth of a second of silence.
+const IMPATIENT: [&str; 8] =
+    ["-n", "20", "--timeout", "15", "--linear-retries", "1", "--exponential-retries", "1"];
+
+fn nft(hosts: &Hosts, side: usize, chain: &str, rule: &str) -> bool {
+    if !Command::new("nft").arg("--version").output().is_ok_and(|out| out.status.success()) {
+        eprintln!("SKIPPED: no nftables");
+        return false;
+    }
+    let rules = format!("add table inet f; add chain inet f c {{ {chain}; }}; add rule inet f c {rule}");
+    assert!(hosts.command(side, "nft").arg(rules).status().unwrap().success());
+    true
+}
+
+/// Firewalls: the errors tell where packets arrived, where not, and what the kernel says.
+#[test]
+fn silence_is_told_with_what_is_known_of_its_cause() {
+    const INPUT: &str = "type filter hook input priority 0";
+    const OUTPUT: &str = "type filter hook output priority 0";
+    let nothing = |side: u8| format!("ever arrived at udp 10.0.0.{side} port 4971 on n0");
+    // Where, the rule, what the client's error says, and what the server's does.
+    let cases = [
+        ((1, INPUT, "udp dport 4971 drop"), nothing(1), nothing(2)),
+        ((0, INPUT, "udp dport 4971 drop"), nothing(1), nothing(1)),
+        (
+            (0, OUTPUT, "udp dport 4971 drop"),
+            "a firewall of this host rejects packets to 10.0.0.2 UDP port 4971".into(),
+            nothing(2),
+        ),
+        (
+            (1, INPUT, "udp dport 4971 reject"),
+            "10.0.0.2 replies that nobody listens on its UDP port 4971".into(),
+            "nobody listens on its UDP port 4971".into(),
+        ),
+        ((1, INPUT, "udp dport 4971 reject with icmp type admin-prohibited"), "(E".into(), nothing(2)),
+    ];
+    for ((side, chain, rule), at_client, at_server) in cases {
+        let Some(hosts) = hosts("firewall", 1) else { return };
+        addresses(&hosts, 1);
+        if !nft(&hosts, side, chain, rule) {
+            return;
+        }
+        let run = Run::new(&hosts, "write-bw", "10.0.0.2", [&IMPATIENT, &[]]);
+        let (client, server) = (run.failed(), stderr(&run.server));
+        assert!(client.contains("retry counter exceeded") && client.contains(&at_client), "{rule}: {client}");
+        assert!(server.contains(&at_server), "{rule}: {server}");
+        assert!(!client.contains("raise --exponential-retries"), "{rule}: {client}");
+    }
+}

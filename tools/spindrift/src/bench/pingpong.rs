@@ -10,7 +10,7 @@ use spindrift::verbs::{Cq, PostError, RecvWr, RemoteAddr, SendOp, SendWr, Sge, W
 use super::pauses::Pauses;
 use super::pin::{Idle, cpu_time};
 use super::report::explain;
-use super::side::Side;
+use super::side::{Side, has_arrived};
 
 /// Rounds before those that count.
 pub(crate) const WARM_UP: u64 = 100;
@@ -149,7 +149,7 @@ impl<'a> Player<'a> {
 
     fn complete(&mut self, wc: &Wc) -> Result<()> {
         if !wc.status.is_success() {
-            let why = explain(wc.status, &self.side.retry);
+            let why = explain(wc.status, &self.side.retry, has_arrived(&self.side.context));
             bail!("queue pair {:#08x}: round {} failed: {why}", wc.qpn.get(), wc.wr_id);
         }
         if wc.opcode == WcOpcode::RecvRdmaWithImm {

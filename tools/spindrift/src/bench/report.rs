@@ -335,16 +335,20 @@ fn seconds(ns: u64) -> String {
     format!("{seconds:.decimals$} s")
 }
 
-/// What a completion with an error means, and what can be done about it.
-pub(crate) fn explain(status: WcStatus, retry: &RtsAttr) -> String {
+/// What a completion with an error means, and what can be done about it. `arrived`: whether anything of the peer's ever has.
+pub(crate) fn explain(status: WcStatus, retry: &RtsAttr, arrived: bool) -> String {
     match retry.budget_ns() {
         Some(ns) if status == WcStatus::RetryExceeded => format!(
-            "{status}: nothing new from the peer for {} (--timeout {}, --linear-retries {}, --exponential-retries {}); \
-             if it may be away for longer, raise --exponential-retries by 1 to wait about twice as long",
+            "{status}: nothing new from the peer for {} (--timeout {}, --linear-retries {}, --exponential-retries {}); {}",
             seconds(ns),
             retry.timeout,
             retry.linear_retries,
-            retry.exponential_retries
+            retry.exponential_retries,
+            if arrived {
+                "if it may be away for longer, raise --exponential-retries by 1 to wait about twice as long"
+            } else {
+                "nothing has arrived before either"
+            }
         ),
         _ => status.to_string(),
     }

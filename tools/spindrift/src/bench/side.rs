@@ -172,6 +172,11 @@ impl Side {
     }
 }
 
+/// Whether a context's ports have ever received anything.
+pub(crate) fn has_arrived(context: &Context) -> bool {
+    context.query_ports().iter().any(|port| port.counters.rx_frames > 0)
+}
+
 /// Counters of a side.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Counted {

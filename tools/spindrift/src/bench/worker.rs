@@ -6,6 +6,7 @@ use spindrift::verbs::{Context, Cq, Qp, RemoteAddr, RtsAttr, SendOp, SendWr, Sge
 use super::layout::Layout;
 use super::pin::Idle;
 use super::report::explain;
+use super::side::has_arrived;
 
 /// Polls and packets between two looks at the clock.
 const CLOCK_STEPS: usize = 64;
@@ -114,7 +115,7 @@ impl Worker<'_> {
                     "queue pair {:#08x}: write {write} of {} bytes failed: {}",
                     wc.qpn.get(),
                     self.layout.size,
-                    explain(wc.status, &self.retry)
+                    explain(wc.status, &self.retry, has_arrived(&self.context))
                 );
             }
             let Some(stream) = self.streams.get_mut(place) else {

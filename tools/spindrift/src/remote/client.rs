@@ -43,6 +43,7 @@ pub(super) fn run(session: &Session, server: &str) -> Result<()> {
         }
     };
     let result = client.measure_all(&mut rows);
+    let result = result.map_err(|error| client.peer.with_findings(error, &client.connected.side));
     if let Err(error) = &result {
         client.peer.abort(error);
     }
@@ -137,7 +138,8 @@ impl<'a> Client<'a> {
         let side = Side::open(&session.settings, nic, memory, 0)?;
         peer.send(&Message::Ready)?;
         let mut connected = Connected::new(session, &session.settings, peer, side)?;
-        check_paths(&mut connected, peer, &session.settings)?;
+        let checked = check_paths(&mut connected, peer, &session.settings);
+        checked.map_err(|error| peer.with_findings(error, &connected.side))?;
         connected.side.tell_new_notes();
         Ok(connected)
     }

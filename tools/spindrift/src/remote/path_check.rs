@@ -16,6 +16,7 @@ use super::Connected;
 use super::peer::{LOOK_INTERVAL, Peer};
 use crate::bench::options::Settings;
 use crate::bench::report::explain;
+use crate::bench::side::has_arrived;
 use crate::output::tell;
 
 /// How long the first packet of a plane is waited for. A plane that carries nothing at all is a matter of the run, which may wait longer.
@@ -191,7 +192,7 @@ impl Check<'_> {
         for cq in &mut side.cqs {
             while let Some(wc) = cq.poll_one()? {
                 if wc.status != WcStatus::Success {
-                    let why = explain(wc.status, &side.retry);
+                    let why = explain(wc.status, &side.retry, has_arrived(&side.context));
                     return Err(self.peer.blame(anyhow!("a write of the path check failed: {why}")));
                 }
                 self.done += 1;

@@ -9,6 +9,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Error, Result, anyhow, bail};
+use spindrift::verbs::WcStatus;
 use spindrift::verbs::exchange::{Channel, ExchangeError, Offer};
 
 use super::plan::{Message, Plan};
@@ -24,6 +25,9 @@ const ALIVE_INTERVAL: Duration = Duration::from_millis(500);
 pub(super) const LOOK_INTERVAL: Duration = Duration::from_millis(1);
 /// Signs of life that one look takes: a peer that sends nothing else must not hold the caller.
 const ALIVE_MAX: usize = 16;
+
+/// Of an error that says so.
+const SILENT: &str = "has been silent for";
 
 /// Whether this side is the client, or the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -210,6 +214,21 @@ impl Peer {
         }
     }
 
+    /// An error of silence with what this side knows of its cause.
+    pub(super) fn with_findings(&self, error: Error, side: &Side) -> Error {
+        let text = told(&error);
+        let silence = [WcStatus::RetryExceeded.to_string(), SILENT.to_owned()];
+        if error.is::<Interrupted>() || !silence.iter().any(|words| text.contains(words)) {
+            return error;
+        }
+        let findings = side.findings(&self.name);
+        if findings.is_empty() {
+            return error;
+        }
+        let text = [&[text], &findings[..]].concat().join("; ");
+        if error.is::<Ended>() { Ended(text).into() } else { anyhow!(text) }
+    }
+
     /// An error about a message that is not the one that must come.
     pub(super) fn unexpected(&self, message: &Message, due: &str) -> Error {
         anyhow!("the {} sent \"{}\" when \"{due}\" was due", self.name, message.name())
@@ -240,7 +259,7 @@ impl Peer {
         let progress = progress();
         if progress == self.progress {
             return Err(Ended(format!(
-                "the {} has been silent for {limit:?}: its process is stopped or stuck, its host is down, or no packet reaches it",
+                "the {} {SILENT} {limit:?}: its process is stopped or stuck, its host is down, or no packet reaches it",
                 self.name
             ))
             .into());

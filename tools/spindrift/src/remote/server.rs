@@ -90,7 +90,9 @@ fn serve<'a>(
 ) -> Result<()> {
     let client = door.next_client(session)?;
     let server = server.insert(Server::connect(session, client)?);
-    let followed = server.follow(rows).inspect_err(|error| server.peer.abort(error));
+    let followed = server.follow(rows);
+    let followed = followed.map_err(|error| server.peer.with_findings(error, &server.connected.side));
+    let followed = followed.inspect_err(|error| server.peer.abort(error));
     let connected = &mut server.connected;
     let sampled = connected.sampler.as_mut().map_or(Ok(()), Sampler::finish);
     followed.and(sampled).and_then(|()| connected.side.finish_capture())
