@@ -493,6 +493,22 @@ fn misuse_is_named() {
     assert!(matches!(foreign, Err(VerbsError::OtherContext(_))));
     let deep = QpConfig { max_send_wr: 1 << 20, ..QpConfig::default() };
     assert!(Qp::create(&left.pd, &left.cq, &left.cq, &deep).is_err());
+    // By the names and limits that the caller has set.
+    let named = |change: fn(&mut QpConfig)| {
+        let mut config = QpConfig::default();
+        change(&mut config);
+        Qp::create(&left.pd, &left.cq, &left.cq, &config).unwrap_err().to_string()
+    };
+    let cases: [(fn(&mut QpConfig), &str); 5] = [
+        (|config| config.max_send_wr = 0, "`max_send_wr` is 0; it must be 1 to 16384"),
+        (|config| config.max_recv_wr = 1 << 20, "`max_recv_wr` is 1048576; it must be 0 to 16384"),
+        (|config| config.max_send_sge = 17, "`max_send_sge` is 17; it must be 1 to 16"),
+        (|config| config.mpr = 0, "`mpr` is 0; it must be 1 to 255 units of 128 PSNs"),
+        (|config| config.max_send_wr = 1 << 20, "max_send_wr is 1048576; it must be at most 16384"),
+    ];
+    for (change, text) in cases {
+        assert!(named(change).contains(text), "{text}: {}", named(change));
+    }
     let (cq, error) = left.cq.destroy().unwrap_err();
     assert!(matches!(error, VerbsError::CqInUse { queue_pairs: 1 }), "{error}");
     drop(left.qp);

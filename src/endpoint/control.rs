@@ -126,16 +126,10 @@ impl Endpoint {
 
     fn check_init(&self, init: &QpInit) -> Result<(), EndpointError> {
         let limits = &self.cfg.limits;
-        in_range("cap.max_send_wr", init.cap.max_send_wr, 1, limits.max_send_wr, "1 to limits.max_send_wr")?;
-        in_range(
-            "cap.max_recv_wr",
-            init.cap.max_recv_wr,
-            0,
-            limits.max_recv_wr,
-            "at most limits.max_recv_wr",
-        )?;
-        in_range("cap.max_send_sge", init.cap.max_send_sge, 1, MAX_SGE, "1 to 16")?;
-        in_range("mpr_dest", u32::from(init.mpr_dest), 1, 255, "1 to 255 units of 128 PSNs")
+        in_range("cap.max_send_wr", init.cap.max_send_wr, 1, limits.max_send_wr, "")?;
+        in_range("cap.max_recv_wr", init.cap.max_recv_wr, 0, limits.max_recv_wr, "")?;
+        in_range("cap.max_send_sge", init.cap.max_send_sge, 1, MAX_SGE, "")?;
+        in_range("mpr_dest", u32::from(init.mpr_dest), 1, 255, " units of 128 PSNs")
     }
 
     /// A random queue pair number, none of those that stand for something else, whose low bits are a free slot: one
@@ -341,10 +335,10 @@ impl Endpoint {
     }
 
     fn make_rtr(&mut self, now: Time, slot: u32, attr: &RtrAttr) -> Result<(), EndpointError> {
-        in_range("dest_qpn", attr.dest_qpn, 3, 0x00ff_ffff, "a 24-bit queue pair number above 2")?;
-        in_range("path_mtu", attr.path_mtu, 256, self.cfg.max_mtu(), "256 to what every port takes")?;
-        in_range("mpr_dest", u32::from(attr.mpr_dest), 1, 255, "1 to 255 units of 128 PSNs")?;
-        in_range("udp_port", u32::from(attr.udp_port), 1, 0xffff, "1 to 65535")?;
+        in_range("dest_qpn", attr.dest_qpn, 3, 0x00ff_ffff, ", a queue pair number")?;
+        in_range("path_mtu", attr.path_mtu, 256, self.cfg.max_mtu(), ", what every port takes")?;
+        in_range("mpr_dest", u32::from(attr.mpr_dest), 1, 255, " units of 128 PSNs")?;
+        in_range("udp_port", u32::from(attr.udp_port), 1, 0xffff, "")?;
         let drawn = self.draw_routed(slot, &attr.ports)?;
         let index = self.peer_index(&attr.ports, attr.udp_port)?;
         let local = self.ports_up;
@@ -403,7 +397,7 @@ impl Endpoint {
     }
 
     fn make_rts(&mut self, now: Time, slot: u32, attr: &RtsAttr) -> Result<(), EndpointError> {
-        in_range("mpr", u32::from(attr.mpr), 1, 255, "1 to 255 units of 128 PSNs")?;
+        in_range("mpr", u32::from(attr.mpr), 1, 255, " units of 128 PSNs")?;
         check_retry(attr.retry())?;
         let Some(qp) = self.qps[slot as usize].as_deref_mut() else { return Ok(()) };
         let (index, cc) = (qp.peer, qp.init.cc.clone());
@@ -560,22 +554,17 @@ impl Endpoint {
 
 fn check_retry(attr: RetryAttr) -> Result<(), EndpointError> {
     let RetryAttr { timeout, linear_retries, exponential_retries } = attr;
-    in_range("timeout", timeout.into(), 1, RtsAttr::MAX_TIMEOUT.into(), "1 to 24")?;
-    in_range("linear_retries", linear_retries.into(), 0, RtsAttr::MAX_LINEAR.into(), "at most 7")?;
+    in_range("timeout", timeout.into(), 1, RtsAttr::MAX_TIMEOUT.into(), "")?;
+    in_range("linear_retries", linear_retries.into(), 0, RtsAttr::MAX_LINEAR.into(), "")?;
     let most = RtsAttr::MAX_EXPONENTIAL.into();
-    in_range("exponential_retries", exponential_retries.into(), 0, most, "at most 25")
+    in_range("exponential_retries", exponential_retries.into(), 0, most, "")
 }
 
-fn in_range(
-    name: &'static str,
-    value: u32,
-    low: u32,
-    high: u32,
-    why: &'static str,
-) -> Result<(), EndpointError> {
+/// Refuses a value that is not from `low` to `high`; `unit` follows these in the error.
+fn in_range(name: &'static str, value: u32, low: u32, high: u32, unit: &str) -> Result<(), EndpointError> {
     if (low..=high).contains(&value) {
-        Ok(())
-    } else {
-        Err(EndpointError::BadAttribute { name, value: u64::from(value), why })
+        return Ok(());
     }
+    let allowed = format!("{low} to {high}{unit}");
+    Err(EndpointError::BadAttribute { name, value: u64::from(value), allowed })
 }

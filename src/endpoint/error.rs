@@ -28,14 +28,14 @@ pub enum EndpointError {
         state: QpState,
     },
     /// An attribute is out of range.
-    #[error("attribute `{name}` is {value}: {why}")]
+    #[error("attribute `{name}` is {value}; it must be {allowed}")]
     BadAttribute {
         /// Its name.
         name: &'static str,
         /// Its value.
         value: u64,
         /// What is allowed.
-        why: &'static str,
+        allowed: String,
     },
     /// A limit of the endpoint is reached.
     #[error("limit `{0}` is reached; raise it in the endpoint's settings")]

@@ -81,6 +81,23 @@ impl Default for QpConfig {
     }
 }
 
+/// The endpoint's error with the names that [`QpConfig`] has.
+fn named_as_in_config(error: EndpointError) -> EndpointError {
+    match error {
+        EndpointError::BadAttribute { name, value, allowed } => {
+            let name = match name {
+                "cap.max_send_wr" => "max_send_wr",
+                "cap.max_recv_wr" => "max_recv_wr",
+                "cap.max_send_sge" => "max_send_sge",
+                "mpr_dest" => "mpr",
+                name => name,
+            };
+            EndpointError::BadAttribute { name, value, allowed }
+        }
+        error => error,
+    }
+}
+
 /// A queue pair: one side of a reliable connection.
 ///
 /// It goes from RESET to INIT (receives may be posted), RTR (it receives) and RTS (it sends). [`Qp::connect`]
@@ -178,7 +195,7 @@ impl Qp {
                     return Err(VerbsError::CqEnded { name, end });
                 }
             }
-            Ok(lane.create_qp(init, cqs)?)
+            lane.create_qp(init, cqs).map_err(|error| named_as_in_config(error).into())
         })??;
         Ok(Self {
             end: End { pd: pd.clone(), lane, qpn, shared: None },

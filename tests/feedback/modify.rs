@@ -232,14 +232,15 @@ fn what_is_out_of_range_is_refused_and_changes_nothing() {
     assert_eq!(good, RetryAttr { timeout: 8, linear_retries: 2, exponential_retries: 3 });
     // What is in range does not slip in beside what is not.
     let other = RetryAttr { timeout: 1, linear_retries: 0, exponential_retries: 0 };
-    for (attr, name, value, why) in [
+    for (attr, name, value, allowed) in [
         (RetryAttr { timeout: 0, ..other }, "timeout", 0, "1 to 24"),
         (RetryAttr { timeout: 25, ..other }, "timeout", 25, "1 to 24"),
-        (RetryAttr { linear_retries: 8, ..other }, "linear_retries", 8, "at most 7"),
-        (RetryAttr { exponential_retries: 26, ..other }, "exponential_retries", 26, "at most 25"),
+        (RetryAttr { linear_retries: 8, ..other }, "linear_retries", 8, "0 to 7"),
+        (RetryAttr { exponential_retries: 26, ..other }, "exponential_retries", 26, "0 to 25"),
     ] {
         let refused = sender.modify(QpModify::Retry(attr));
-        assert_eq!(refused, Err(EndpointError::BadAttribute { name, value, why }));
+        let allowed = allowed.to_owned();
+        assert_eq!(refused, Err(EndpointError::BadAttribute { name, value, allowed }));
         assert_eq!(sender.query(), before);
     }
     sender.times_out_in(1);

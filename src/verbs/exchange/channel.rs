@@ -225,6 +225,14 @@ impl Channel {
         &self.peer
     }
 
+    /// This side's TCP address.
+    ///
+    /// # Errors
+    /// [`ExchangeError::Io`].
+    pub fn local_addr(&self) -> Result<SocketAddr, ExchangeError> {
+        self.stream.local_addr().map_err(|error| io_error("the set-up connection", error))
+    }
+
     /// Exchanges offers, checks that they fit, has `establish` bring this side's queue pairs up, and returns once the peer's are up too.
     ///
     /// `establish` gets the peer's offer and one [`Negotiated`] for each pair of queue pairs. It

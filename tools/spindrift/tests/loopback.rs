@@ -224,8 +224,8 @@ fn the_retry_budget_is_set_and_shown() {
 #[test]
 fn a_silent_peer_is_given_up_with_the_way_to_wait_longer() {
     let cases: [(&[&str], &str, &str); 3] = [
-        (&["loopback"], "blackhole", "nothing has arrived before either"),
-        (&["loopback", "--latency"], "blackhole", "nothing has arrived before either"),
+        (&["loopback"], "blackhole", "nothing new from the peer"),
+        (&["loopback", "--latency"], "blackhole", "nothing new from the peer"),
         (&["loopback"], "blackhole,from=300ms", "raise --exponential-retries"),
     ];
     for (mode, fault, advice) in cases {

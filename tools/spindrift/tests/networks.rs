@@ -328,7 +328,7 @@ fn nft(hosts: &Hosts, side: usize, chain: &str, rule: &str) -> bool {
 fn silence_is_told_with_what_is_known_of_its_cause() {
     const INPUT: &str = "type filter hook input priority 0";
     const OUTPUT: &str = "type filter hook output priority 0";
-    let nothing = |side: u8| format!("ever arrived at udp 10.0.0.{side} port 4971 on n0");
+    let nothing = |side: u8| format!("arrived at udp 10.0.0.{side} port 4971 on n0");
     // Where, the rule, what the client's error says, and what the server's does.
     let cases = [
         ((1, INPUT, "udp dport 4971 drop"), nothing(1), nothing(2)),
@@ -357,4 +357,33 @@ fn silence_is_told_with_what_is_known_of_its_cause() {
         assert!(server.contains(&at_server), "{rule}: {server}");
         assert!(!client.contains("raise --exponential-retries"), "{rule}: {client}");
     }
+}
+
+#[test]
+fn an_mtu_that_holds_no_packet_is_named() {
+    let Some(hosts) = hosts("tiny", 1) else { return };
+    addresses(&hosts, 1);
+    hosts.ip(0, "link set n0 mtu 300");
+    let run = Run::new(&hosts, "write-bw", "10.0.0.2", [&["-n", "1"], &[]]);
+    for part in
+        ["udp 10.0.0.1 port 4971 on n0", "300 bytes", "at least 328", "ip link set INTERFACE mtu 1500"]
+    {
+        assert!(run.failed().contains(part), "{}", run.failed());
+    }
+}
+
+/// The set-up connection passes it and so may UDP; the user is told at once where to look.
+#[test]
+fn a_nat_is_told_at_set_up() {
+    let Some(hosts) = hosts("nat", 1) else { return };
+    addresses(&hosts, 1);
+    if !nft(&hosts, 1, "type nat hook prerouting priority -100", "tcp dport 7000 redirect to :18515") {
+        return;
+    }
+    let run = Run::new(&hosts, "write-bw", "10.0.0.2", [&[&SHORT[..], &["-p", "7000"]].concat(), &[]]);
+    let (_, said) = run.passed();
+    assert!(said.contains("a NAT or proxy is between this side and the server"), "{said}");
+    assert!(said.contains("a NAT or proxy is between this side and the client"), "{said}");
+    let (_, said) = Run::new(&hosts, "write-bw", "10.0.0.2", [&SHORT, &[]]).passed();
+    assert!(!said.contains("NAT"), "{said}");
 }

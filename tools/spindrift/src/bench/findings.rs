@@ -68,13 +68,13 @@ fn arrivals(ports: &[PortAttr], peer: &str) -> Vec<String> {
     let down = |plane: usize| of(plane).any(|port| port.link == spindrift_pmd::LinkState::Down);
     let told = |plane: &usize| {
         format!(
-            "no UDP packet of the {peer} has ever arrived at {}, and {} were sent there: {}",
+            "no UDP packet from the {peer} has arrived at {} ({} sent): {}",
             name(*plane),
             sent(*plane),
             if down(*plane) {
                 "the link is down"
             } else {
-                "a firewall, a NAT or reverse path filtering (rp_filter) drops them, on this side, on the way or there; what the other side says tells which"
+                "a firewall, NAT or reverse path filter (rp_filter) on either side or between drops them"
             }
         )
     };
@@ -117,9 +117,11 @@ mod tests {
         assert!(findings(&[port(0, 0, 10, 0), port(1, 0, 10, 3)], &quiet, "server").is_empty());
         let found = findings(&[port(0, 0, 10, 1), port(0, 1, 7, 0), port(1, 1, 8, 0)], &quiet, "server h2");
         assert_eq!(found.len(), 1);
-        for part in
-            ["of the server h2 has ever", "udp 10.0.1.1 port 4971 on eth1, and 15 were sent", "rp_filter"]
-        {
+        for part in [
+            "no UDP packet from the server h2 has arrived",
+            "at udp 10.0.1.1 port 4971 on eth1 (15 sent)",
+            "rp_filter",
+        ] {
             assert!(found[0].contains(part), "{found:?}");
         }
         let down = PortAttr { link: LinkState::Down, ..port(0, 0, 1, 0) };

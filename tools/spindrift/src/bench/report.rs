@@ -335,19 +335,19 @@ fn seconds(ns: u64) -> String {
     format!("{seconds:.decimals$} s")
 }
 
-/// What a completion with an error means, and what can be done about it. `arrived`: whether anything of the peer's ever has.
+/// What a completion with an error means. To wait longer helps only where something of the peer's has `arrived` before.
 pub(crate) fn explain(status: WcStatus, retry: &RtsAttr, arrived: bool) -> String {
     match retry.budget_ns() {
         Some(ns) if status == WcStatus::RetryExceeded => format!(
-            "{status}: nothing new from the peer for {} (--timeout {}, --linear-retries {}, --exponential-retries {}); {}",
+            "{status}: nothing new from the peer for {} (--timeout {}, --linear-retries {}, --exponential-retries {}){}",
             seconds(ns),
             retry.timeout,
             retry.linear_retries,
             retry.exponential_retries,
             if arrived {
-                "if it may be away for longer, raise --exponential-retries by 1 to wait about twice as long"
+                "; if it may be away for longer, raise --exponential-retries by 1 to wait about twice as long"
             } else {
-                "nothing has arrived before either"
+                ""
             }
         ),
         _ => status.to_string(),

@@ -2,16 +2,17 @@
 
 use std::sync::Arc;
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, bail};
 use spindrift::counters::Counters;
+use spindrift::endpoint::EndpointConfig;
 use spindrift::engine::LaneCounters;
-use spindrift::verbs::exchange::{Negotiated, Offer, RemoteMr};
+use spindrift::verbs::exchange::{MIN_MTU, Negotiated, Offer, RemoteMr};
 use spindrift::verbs::{
     Access, Context, ContextConfig, Cq, LaneMode, Mr, Pd, Placement, Qp, QpConfig, RtsAttr, VerbsError,
 };
-use spindrift_pmd::PortCounters;
 use spindrift_pmd::fault::FaultStats;
 use spindrift_pmd::pcap::Capture;
+use spindrift_pmd::{ETHERNET_LEN, Port, PortCounters};
 
 use super::nic::Nic;
 use super::options::Settings;
@@ -64,6 +65,7 @@ impl Side {
         let base = ContextConfig::new(lanes.first().context("no lane")?);
         let mut endpoint = settings.endpoint(base.endpoint);
         endpoint.udp_port = udp_port.unwrap_or(endpoint.udp_port);
+        check_frames(lanes.first().map(Vec::as_slice).unwrap_or_default(), &endpoint)?;
         let mtu = settings.mtu.min(endpoint.max_mtu());
         // The path check writes a packet of full size.
         let memory = memory.max(mtu as usize);
@@ -170,6 +172,20 @@ impl Side {
             None => Ok(()),
         }
     }
+}
+
+/// Refuses ports whose frames hold no packet.
+fn check_frames(ports: &[Box<dyn Port>], endpoint: &EndpointConfig) -> Result<()> {
+    let short = |plane: &usize| endpoint.max_mtu_of(*plane) < MIN_MTU;
+    let Some(port) = (0..ports.len()).find(short).and_then(|plane| ports.get(plane)) else { return Ok(()) };
+    let caps = port.caps();
+    let least = MIN_MTU as usize + EndpointConfig::overhead(caps.local_ip.is_ipv6());
+    bail!(
+        "{} takes IP packets of {} bytes, and packets with {MIN_MTU} bytes of payload need at least {}; raise the MTU, as with `ip link set INTERFACE mtu 1500`",
+        caps.name,
+        caps.max_frame.saturating_sub(ETHERNET_LEN),
+        least - ETHERNET_LEN
+    )
 }
 
 /// Whether a context's ports have ever received anything.

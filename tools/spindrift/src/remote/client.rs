@@ -104,12 +104,12 @@ impl<'a> Client<'a> {
             rounds: if let Amount::Iterations(n) = settings.amount { n } else { 0 },
             seed: settings.seed.unwrap_or(1),
             with_pump: session.with_pump,
-            planes: Planes::new(settings.port, &[]),
+            planes: Planes::unknown(),
         };
         let layouts = plan.layouts().map_err(|reason| anyhow!(reason))?;
         let mut peer = connect(session, server)?;
         let local = session.locals(&peer).inspect_err(|error| peer.abort(error))?;
-        plan.planes = Planes::new(settings.port, &local);
+        plan.planes = Planes::new(settings.port, &local, &peer)?;
         let connected = Self::set_up(session, &plan, &layouts, &local, &mut peer);
         let connected = connected.inspect_err(|error| peer.abort(error))?;
         let pump = session.with_pump.then(|| {
@@ -132,6 +132,7 @@ impl<'a> Client<'a> {
             Message::Refuse { reason } => bail!("the {} refused: {reason}", peer.name()),
             other => return Err(peer.unexpected(&other, "accept")),
         };
+        theirs.tell_of_nat(peer.connection()?, peer.name());
         theirs.check().map_err(|reason| anyhow!("the {} offers {reason}", peer.name()))?;
         let nic = session.open_nic(local, peer, &theirs)?;
         let memory = layouts.iter().map(Layout::memory).max().unwrap_or_default();

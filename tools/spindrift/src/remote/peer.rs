@@ -5,6 +5,7 @@
 //! dies, or a network that fails, closes nothing. Such a silence ends a run after as long as queue pairs wait for a silent peer:
 //! it must not end one that they would survive.
 
+use std::net::{IpAddr, SocketAddr};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -87,6 +88,8 @@ impl Peer {
     ) -> Self {
         channel.cancel_with(stop.shared());
         let address = pretty(channel.peer());
+        // A name that is the address says nothing more.
+        let name = name.filter(|name| name.parse::<IpAddr>().is_err());
         let address = name.map_or_else(|| address.clone(), |name| format!("{name} ({address})"));
         let now = Instant::now();
         Self {
@@ -118,8 +121,15 @@ impl Peer {
 
     /// Where this side's packets to it leave from.
     pub(super) fn local(&self) -> Result<Local> {
+        let [_, peer] = self.connection()?;
+        address_towards(peer)
+    }
+
+    /// The ends of the connection: this side's and the other's.
+    pub(super) fn connection(&self) -> Result<[SocketAddr; 2]> {
         let peer = self.channel.peer();
-        address_towards(peer.parse().with_context(|| format!("the peer's address {peer}"))?)
+        let peer = peer.parse().with_context(|| format!("the peer's address {peer}"))?;
+        Ok([self.channel.local_addr()?, peer])
     }
 
     /// Brings the queue pairs of both sides up. From here on it may be silent for as long as queue pairs wait.

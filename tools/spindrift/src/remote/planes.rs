@@ -2,7 +2,7 @@
 //! rate and interface.
 
 use std::fs;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
 use anyhow::{Context as _, Result, anyhow};
 use serde::{Deserialize, Serialize};
@@ -10,6 +10,8 @@ use spindrift::endpoint::EndpointConfig;
 use spindrift_pmd::Medium;
 use spindrift_pmd::route::{LocalAddress, PeerRoute};
 
+use super::canonical;
+use super::peer::Peer;
 use super::plan::printable_text;
 use crate::config::PortKind;
 use crate::output::tell;
@@ -23,6 +25,8 @@ pub(super) struct Planes {
     port: String,
     /// By plane.
     addresses: Vec<IpAddr>,
+    /// The ends of the set-up connection as this side sees them: its own, and the other's.
+    connection: [SocketAddr; 2],
 }
 
 /// A plane of this side and the way to the peer's.
@@ -34,8 +38,25 @@ struct Way {
 }
 
 impl Planes {
-    pub(super) fn new(kind: PortKind, local: &[Local]) -> Self {
-        Self { port: kind.name().to_owned(), addresses: local.iter().map(|local| local.address).collect() }
+    pub(super) fn new(kind: PortKind, local: &[Local], peer: &Peer) -> Result<Self> {
+        let addresses = local.iter().map(|local| local.address).collect();
+        Ok(Self { port: kind.name().to_owned(), addresses, connection: peer.connection()? })
+    }
+
+    /// As long as there is no connection.
+    pub(super) fn unknown() -> Self {
+        let nowhere = SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), 0);
+        Self { port: String::new(), addresses: Vec::new(), connection: [nowhere; 2] }
+    }
+
+    /// A word where the two sides see different addresses of the same connection. `ours` is what this side sees.
+    pub(super) fn tell_of_nat(&self, ours: [SocketAddr; 2], name: &str) {
+        if let Some(text) = translated(ours, self.connection) {
+            tell(format_args!(
+                "spindrift: {text}: a NAT or proxy is between this side and the {name}, and the UDP packets of a run pass only if {} can be reached without it",
+                list(&self.addresses)
+            ));
+        }
     }
 
     /// Refuses what no side has.
@@ -94,6 +115,28 @@ fn unreachable(plane: usize, local: &Local, peer: IpAddr, name: &str) -> anyhow:
         local.address,
         local.address
     )
+}
+
+fn list(addresses: &[IpAddr]) -> String {
+    addresses.iter().map(IpAddr::to_string).collect::<Vec<_>>().join(", ")
+}
+
+/// What differs between both sides' views of a connection, each with its own end first. Scope ids are each host's own.
+fn translated(ours: [SocketAddr; 2], theirs: [SocketAddr; 2]) -> Option<String> {
+    let same = |one: SocketAddr, other: SocketAddr| (one.ip(), one.port()) == (other.ip(), other.port());
+    let [our_local, our_peer] = ours.map(canonical);
+    let [their_local, their_peer] = theirs.map(canonical);
+    if !same(our_peer, their_local) {
+        return Some(format!(
+            "the set-up connection is with {our_peer}, and the other end has {their_local}"
+        ));
+    }
+    if !same(our_local, their_peer) {
+        return Some(format!(
+            "the other end of the set-up connection sees {their_peer}, and this end has {our_local}"
+        ));
+    }
+    None
 }
 
 /// A setting of the kernel's for an interface, and for all: the larger one counts (Documentation/networking/ip-sysctl.rst).
@@ -247,8 +290,35 @@ mod tests {
     }
 
     #[test]
+    fn a_nat_is_seen_from_both_ends() {
+        let at = |text: &str| text.parse::<SocketAddr>().unwrap();
+        let (client, server, nat) = (at("10.0.0.5:40000"), at("192.0.2.1:18515"), at("198.51.100.9:1024"));
+        assert_eq!(translated([server, client], [client, server]), None);
+        assert_eq!(translated([at("[::ffff:192.0.2.1]:18515"), client], [client, server]), None);
+        assert_eq!(
+            translated(
+                [at("[fe80::1%2]:1"), at("[fe80::2%2]:2")],
+                [at("[fe80::2%7]:2"), at("[fe80::1%7]:1")]
+            ),
+            None
+        );
+        // The client's address is translated.
+        let text = translated([server, nat], [client, server]).unwrap();
+        assert!(text.contains("is with 198.51.100.9:1024, and the other end has 10.0.0.5:40000"), "{text}");
+        let text = translated([client, server], [server, nat]).unwrap();
+        assert!(text.contains("sees 198.51.100.9:1024, and this end has 10.0.0.5:40000"), "{text}");
+        // Only its port.
+        assert!(translated([server, at("10.0.0.5:1024")], [client, server]).is_some());
+    }
+
+    #[test]
     fn a_side_has_a_plane_at_least() {
-        let planes = |count| Planes { port: "udp".to_owned(), addresses: vec![[10, 0, 0, 1].into(); count] };
+        let nobody = SocketAddr::from(([10, 0, 0, 1], 1));
+        let planes = |count| Planes {
+            port: "udp".to_owned(),
+            addresses: vec![[10, 0, 0, 1].into(); count],
+            connection: [nobody; 2],
+        };
         for (count, fits) in [(0, false), (1, true), (32, true), (33, false)] {
             assert_eq!(planes(count).check().is_ok(), fits, "{count}");
         }

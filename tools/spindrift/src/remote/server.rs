@@ -120,10 +120,11 @@ impl<'a> Server<'a> {
         settings.tx_depth = plan.tx_depth;
         let memory = layouts.iter().map(Layout::memory).max().unwrap_or_default();
         let local = session.locals(&peer).inspect_err(|error| peer.refuse(error))?;
+        plan.planes.tell_of_nat(peer.connection()?, peer.name());
         let nic = session.open_nic(&local, &peer, &plan.planes);
         let side = nic.and_then(|nic| Side::open(&settings, nic, memory, 1));
         let side = side.inspect_err(|error| peer.refuse(error))?;
-        let planes = Planes::new(settings.port, &local);
+        let planes = Planes::new(settings.port, &local, &peer)?;
         let connected = Self::set_up(session, &settings, &mut peer, planes, side);
         let connected = connected.inspect_err(|error| peer.abort(error))?;
         if !settings.json {
