@@ -86,6 +86,10 @@ impl Endpoint {
 
     pub(super) fn on_endpoint_response(&mut self, now: Time, source: &Source<'_>, bth: &Bth, _eeth: &Eeth) {
         self.counters.rx_endpoint_responses += 1;
+        if bth.dest_qpn != ENDPOINT_QPN {
+            self.counters.rx_unknown_qp += 1;
+            return;
+        }
         let id = bth.psn.get() as u16;
         let (peers, count) = self.peers_at(source.meta.src);
         if peers[..count].iter().any(|&index| self.on_peer_response(now, index, source, id)) {
