@@ -1,6 +1,7 @@
 //! What each kind of packet must match before it changes anything: a test for each cell of the table in decision 33 of
 //! `docs/protocol.md`. Keys, ranges and lengths of writes are in `access.rs` and `messages.rs`, rate limits in `floods.rs`.
 
+use spindrift::congestion::CcConfig;
 use spindrift::endpoint::QpModify;
 use spindrift::path::PathCounters;
 use spindrift::wire::{
@@ -8,7 +9,7 @@ use spindrift::wire::{
     Opcode, Packet, Peth, Psn, Seth, WriteHead,
 };
 
-use crate::bench::{ATTACKER_QPN, Bench, FIRST_PSN, VICTIM, attacker_ip, stranger_ip};
+use crate::bench::{ATTACKER_QPN, Bench, FIRST_PSN, MTU, VICTIM, attacker_ip, stranger_ip};
 use crate::support::frame::{self, Envelope, fix_icrc, set_traffic_class};
 use crate::support::net::address;
 
@@ -483,6 +484,10 @@ fn a_nack_must_be_of_the_copy_in_flight() {
 #[test]
 fn a_sack_says_nothing_of_paths_that_it_does_not_name() {
     let with_mark = |case: &mut Case, mark, flip| {
+        // A window for the penalty to cut.
+        let (now, qpn) = (case.bench.net.now, case.bench.qp.qpn);
+        let cc = QpModify::Congestion(Box::new(CcConfig::new(100_000_000_000, 10_000, MTU)));
+        case.bench.net.endpoint(VICTIM).modify_qp(now, qpn, cc).unwrap();
         let news =
             sack(&case.bench, Seth { ack_psn_offset: 1, bitmap: 1, ..seth(&case.bench, case.first.sub(1)) });
         case.bench.give(&news);
@@ -506,6 +511,15 @@ fn a_sack_says_nothing_of_paths_that_it_does_not_name() {
     let before = case.state();
     case.inject(&frame);
     assert_ne!(case.state(), before, "it is the timestamp that counts");
+    let mut case = self::case(K::Sack);
+    let frame = with_mark(&mut case, Mark::None, 0);
+    let cwnd = |case: &Case| {
+        let endpoint = &case.bench.net.nodes[VICTIM].endpoint;
+        endpoint.qp_status(case.bench.qp.qpn).unwrap().cwnd_bytes
+    };
+    let before = cwnd(&case);
+    case.inject(&frame);
+    assert!(cwnd(&case) < before, "{} of {before} bytes", cwnd(&case));
 }
 
 #[test]
