@@ -104,7 +104,7 @@ counters! {
     rx_forged_ack,
     /// SACKs older than one already taken in; only what they add is used.
     rx_stale_sack,
-    /// NACKs for a copy that is no longer the latest.
+    /// NACKs for a packet that has arrived, or for a copy that is not the latest.
     rx_stale_nack,
     /// Endpoint responses and probe answers that nobody waits for.
     rx_unmatched_response,

@@ -52,7 +52,8 @@ pub struct Limits {
     pub max_srq_wr: u32,
     /// Registered memory regions.
     pub max_regions: u32,
-    /// Endpoint requests answered in a second, and as many reliability probes.
+    /// Endpoint requests answered in a second, and as many reliability probes. Connected peers, which probe the more often the more
+    /// data they receive, may have one more answer for each 128 KiB sent.
     pub answers_per_second: u32,
     /// PSNs by which the windows of all queue pairs with a dynamic PSN range together may exceed the least window of
     /// each, 1,024 PSNs. It takes 40 to 80 bytes of memory for each PSN while packets arrive out of order. Queue pairs that

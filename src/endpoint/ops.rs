@@ -33,6 +33,7 @@ pub(super) enum Purpose {
 struct Outstanding {
     id: u16,
     purpose: Purpose,
+    plane: u8,
     sent_at: Time,
 }
 
@@ -52,6 +53,12 @@ impl TokenBucket {
 
     fn new(per_second: u32) -> Self {
         Self { per_second: u64::from(per_second), level: u64::MAX, filled_at: Time::ZERO }
+    }
+
+    /// Adds a token for each `bytes_each` of `bytes`.
+    fn earn(&mut self, bytes: u64, bytes_each: u64) {
+        let gained = u128::from(bytes) * u128::from(Self::ONE) / u128::from(bytes_each);
+        self.level = self.level.saturating_add(u64::try_from(gained).unwrap_or(u64::MAX));
     }
 
     fn take(&mut self, now: Time) -> bool {
@@ -74,6 +81,8 @@ pub(super) struct Ops {
     outstanding: Box<[Option<Outstanding>]>,
     next_id: u16,
     answers: TokenBucket,
+    /// Data sent when `answers` last grew for it, bytes.
+    sent_bytes: u64,
     stranger_answers: TokenBucket,
     probe_answers: TokenBucket,
     rounds: TokenBucket,
@@ -91,6 +100,8 @@ impl Ops {
     const MAX_OUT: usize = 512;
     /// Room that responses leave for requests: anyone can make us respond.
     const FOR_REQUESTS: usize = 256;
+    /// Data sent for which peers may have one more answer: half of what they probe the paths of their answers for once.
+    const BYTES_PER_ANSWER: u64 = super::Endpoint::REFRESH_BYTES / 2;
     /// Strangers share this part of the answers that peers may have.
     const STRANGERS_DIVISOR: u32 = 16;
 
@@ -100,6 +111,7 @@ impl Ops {
             outstanding: vec![None; Self::OUTSTANDING].into_boxed_slice(),
             next_id: 0,
             answers: TokenBucket::new(answers_per_second),
+            sent_bytes: 0,
             stranger_answers: TokenBucket::new(answers_per_second.div_ceil(Self::STRANGERS_DIVISOR)),
             probe_answers: TokenBucket::new(answers_per_second),
             rounds: TokenBucket::new(answers_per_second),
@@ -125,10 +137,19 @@ impl Ops {
         }
     }
 
-    /// Whether one more endpoint request may be answered now. Strangers, who may probe paths before they
-    /// connect, have an allowance of their own.
-    pub(super) fn may_answer(&mut self, now: Time, stranger: bool) -> bool {
-        if stranger { self.stranger_answers.take(now) } else { self.answers.take(now) }
+    /// Whether one more endpoint request may be answered now, when so many bytes of data have been sent in all. Strangers, who may
+    /// probe paths before they connect, have an allowance of their own.
+    ///
+    /// Peers probe the paths of their answers the more often, the more data they get. Those probes have an allowance that grows with
+    /// the data, so that they leave port status updates and probes of planes theirs.
+    pub(super) fn may_answer(&mut self, now: Time, stranger: bool, sent_bytes: u64) -> bool {
+        if stranger {
+            return self.stranger_answers.take(now);
+        }
+        let more = sent_bytes.saturating_sub(self.sent_bytes);
+        self.sent_bytes = sent_bytes;
+        self.answers.earn(more, Self::BYTES_PER_ANSWER);
+        self.answers.take(now)
     }
 
     /// Whether one more reliability probe may be answered now. Counted apart, because anyone can send
@@ -148,11 +169,11 @@ impl Ops {
         self.next_id
     }
 
-    /// Remembers a request and returns its id.
-    pub(super) fn register(&mut self, now: Time, purpose: Purpose) -> u16 {
+    /// Remembers a request that leaves over `plane`, and returns its id.
+    pub(super) fn register(&mut self, now: Time, plane: u8, purpose: Purpose) -> u16 {
         let id = self.next_id;
         let slot = usize::from(id & Self::SLOT_MASK);
-        self.outstanding[slot] = Some(Outstanding { id, purpose, sent_at: now });
+        self.outstanding[slot] = Some(Outstanding { id, purpose, plane, sent_at: now });
         self.next_id = self.draw_next_id(id.wrapping_add(1) & Self::SLOT_MASK);
         id
     }
@@ -168,12 +189,12 @@ impl Ops {
         }
     }
 
-    /// The request that a response with `id` answers, and when it was sent. Each is answered once.
-    pub(super) fn answered(&mut self, id: u16) -> Option<(Purpose, Time)> {
+    /// The request that a response with `id` answers, the plane that it took, and when it was sent. Each is answered once.
+    pub(super) fn answered(&mut self, id: u16) -> Option<(Purpose, u8, Time)> {
         let slot = &mut self.outstanding[usize::from(id) % Self::OUTSTANDING];
         let found = slot.filter(|request| request.id == id)?;
         *slot = None;
-        Some((found.purpose, found.sent_at))
+        Some((found.purpose, found.plane, found.sent_at))
     }
 
     /// Whether request `id` is still waited for, and for what.
@@ -235,7 +256,7 @@ mod tests {
     fn ids_of_requests_are_not_counted_up() {
         let mut ops = ops(100);
         let ids: Vec<u16> =
-            (0..1000).map(|_| ops.register(Time(1), Purpose::Application(Qpn::new(3)))).collect();
+            (0..1000).map(|_| ops.register(Time(1), 0, Purpose::Application(Qpn::new(3)))).collect();
         let steps = ids.windows(2).filter(|pair| pair[1] == pair[0].wrapping_add(1)).count();
         assert!(steps < 20, "{steps} of 1000 follow their predecessor");
         let mut latest = ids[1000 - Ops::OUTSTANDING..].to_vec();
@@ -247,18 +268,18 @@ mod tests {
     #[test]
     fn a_response_is_matched_once() {
         let mut ops = ops(100);
-        let id = ops.register(Time(5), Purpose::Application(Qpn::new(3)));
+        let id = ops.register(Time(5), 3, Purpose::Application(Qpn::new(3)));
         assert_eq!(ops.answered(id.wrapping_add(1)), None);
-        assert_eq!(ops.answered(id), Some((Purpose::Application(Qpn::new(3)), Time(5))));
+        assert_eq!(ops.answered(id), Some((Purpose::Application(Qpn::new(3)), 3, Time(5))));
         assert_eq!(ops.answered(id), None);
     }
 
     #[test]
     fn a_forgotten_request_is_not_mistaken_for_a_new_one() {
         let mut ops = ops(100);
-        let old = ops.register(Time(1), Purpose::Application(Qpn::new(1)));
+        let old = ops.register(Time(1), 0, Purpose::Application(Qpn::new(1)));
         for _ in 0..Ops::OUTSTANDING {
-            ops.register(Time(2), Purpose::Application(Qpn::new(2)));
+            ops.register(Time(2), 0, Purpose::Application(Qpn::new(2)));
         }
         assert_eq!(ops.answered(old), None);
     }
@@ -306,13 +327,31 @@ mod tests {
         assert_eq!(allowed_source_port(Some(&Vec::new()), Ev(7)), None);
     }
 
+    /// Data that is sent allows answers of its own, to peers only, and none are saved up beyond a burst.
+    #[test]
+    fn data_sent_allows_more_answers() {
+        let each = Ops::BYTES_PER_ANSWER;
+        let mut ops = ops(1_000);
+        let drain = |ops: &mut Ops, stranger, sent| {
+            (0..1_000).filter(|_| ops.may_answer(Time(0), stranger, sent)).count()
+        };
+        assert_eq!(drain(&mut ops, false, 0), 16);
+        assert_eq!(drain(&mut ops, false, 5 * each), 5);
+        assert_eq!(drain(&mut ops, false, 5 * each), 0, "the same data");
+        assert_eq!(drain(&mut ops, false, 4 * each), 0, "some was taken back");
+        assert_eq!(drain(&mut ops, false, 5 * each + each / 2), 1);
+        assert_eq!(drain(&mut ops, false, 6 * each), 1);
+        assert_eq!(drain(&mut ops, false, u64::MAX), 16);
+        assert_eq!((drain(&mut ops, true, 0), drain(&mut ops, true, u64::MAX)), (16, 0));
+    }
+
     #[test]
     fn answers_are_rate_limited() {
         let mut ops = ops(1_000);
-        let burst = (0..1_000).filter(|_| ops.may_answer(Time(0), false)).count();
+        let burst = (0..1_000).filter(|_| ops.may_answer(Time(0), false, 0)).count();
         assert_eq!(burst, 16);
         let second =
-            (0..1_000_000_u64).step_by(100).filter(|&us| ops.may_answer(Time(us * 1_000), false)).count();
+            (0..1_000_000_u64).step_by(100).filter(|&us| ops.may_answer(Time(us * 1_000), false, 0)).count();
         assert!((990..=1_016).contains(&second), "{second}");
     }
 }

@@ -23,6 +23,8 @@ pub(super) struct Peer {
     pub(super) templates: Vec<StackTemplate>,
     /// Which of its ports can be reached, as far as is known.
     pub(super) ports_seen: PeerPlanes,
+    /// For each plane, whose turn it is among the entropy values, to carry a packet that belongs to no queue pair.
+    pub(super) ev_turns: Vec<u32>,
     /// Slots of the queue pairs connected to it.
     pub(super) members: Vec<u32>,
     /// Congestion windows that some of them share.
@@ -101,6 +103,7 @@ impl Peer {
             ports: ports.to_vec(),
             udp_port,
             ports_seen: PeerPlanes::new(templates.len() as u8),
+            ev_turns: vec![0; templates.len()],
             templates,
             members: Vec::new(),
             cwnds: Vec::new(),

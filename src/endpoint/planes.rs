@@ -1,8 +1,8 @@
 //! What is known about a peer's ports: which planes reach it, and which of them are in doubt.
 //!
 //! Anyone can forge a port status update, so an update only raises a doubt. A plane in doubt is
-//! probed until an answer comes, and is closed meanwhile if another plane remains. A plane that is
-//! doubted too often stays open until a probe goes unanswered.
+//! probed until something shows that it works, and is closed meanwhile if another plane remains. A plane
+//! that is doubted too often stays open until a probe goes unanswered.
 
 use crate::path::PortMask;
 use crate::time::Time;
@@ -19,15 +19,46 @@ struct Check {
     id: u16,
     /// Probes sent since the peer last gave a reason to hurry.
     tries: u8,
-    /// Planes that may still be closed on the word of an update alone.
-    credit: u8,
-    credit_at: Time,
+    /// Times that the word of an update alone may still close the plane.
+    closings: Credit,
+    /// Times that it may still have the plane probed soon after the last probe.
+    hurries: Credit,
     /// A probe of this doubt was sent.
     asked: bool,
     /// Stays open until a probe goes unanswered.
     spared: bool,
     /// Another update said "down" after a probe was sent: one answer does not settle it.
     again: bool,
+}
+
+/// Things that anyone can cause, so many in a row and one more after each while.
+#[derive(Clone, Copy, Debug)]
+struct Credit {
+    left: u8,
+    grown_at: Time,
+}
+
+impl Credit {
+    const MOST: u8 = 4;
+    /// Time after which there is one more, ns.
+    const EACH_NS: u64 = 100_000_000;
+
+    const FULL: Self = Self { left: Self::MOST, grown_at: Time::ZERO };
+
+    fn grow(&mut self, now: Time) {
+        let earned = (now.since(self.grown_at) / Self::EACH_NS).min(u64::from(Self::MOST)) as u8;
+        if earned > 0 {
+            self.left = (self.left + earned).min(Self::MOST);
+            self.grown_at = now;
+        }
+    }
+
+    fn take(&mut self, now: Time) -> bool {
+        self.grow(now);
+        let any = self.left > 0;
+        self.left -= u8::from(any);
+        any
+    }
 }
 
 /// The planes to one peer.
@@ -48,13 +79,14 @@ pub(super) struct PeerPlanes {
 impl PeerPlanes {
     /// Least time between two probes of a plane, and the time that an answer to the first may take, ns.
     const GAP_NS: u64 = 1_000_000;
+    /// The same when an update says that the plane is back and there is credit for hurrying, ns.
+    const HURRIED_GAP_NS: u64 = 50_000;
     /// Longest time between two probes of a plane, ns, give or take a quarter.
     const MAX_WAIT_NS: u64 = 8_000_000_000;
     /// A packet that arrives this long after the doubt arose left the peer after it arose, ns.
     const STRAY_NS: u64 = 10_000_000;
-    /// Times that an update alone closes a plane at once, and the time after which it may once more, ns.
-    const CREDIT: u8 = 4;
-    const CREDIT_NS: u64 = 100_000_000;
+    /// Entropy values that a probe takes at once when the one before it had no answer.
+    const PROBE_EVS: usize = 4;
 
     pub(super) fn new(planes: u8) -> Self {
         let check = Check {
@@ -63,8 +95,8 @@ impl PeerPlanes {
             since: Time::ZERO,
             id: 0,
             tries: 0,
-            credit: Self::CREDIT,
-            credit_at: Time::ZERO,
+            closings: Credit::FULL,
+            hurries: Credit::FULL,
             asked: false,
             spared: false,
             again: false,
@@ -105,7 +137,7 @@ impl PeerPlanes {
                     let check = &mut self.checks[usize::from(plane)];
                     check.again |= check.asked;
                 }
-                (true, true) => self.hurry(now, plane),
+                (true, true) => self.hurry(now, plane, true),
                 (true, false) => {}
             }
         }
@@ -115,28 +147,27 @@ impl PeerPlanes {
     fn doubt(&mut self, now: Time, plane: u8, may_close: bool, id: u16) {
         self.trusted &= !(1 << plane);
         let check = &mut self.checks[usize::from(plane)];
-        let earned = (now.since(check.credit_at) / Self::CREDIT_NS).min(u64::from(Self::CREDIT)) as u8;
-        if earned > 0 {
-            check.credit = (check.credit + earned).min(Self::CREDIT);
-            check.credit_at = now;
-        }
-        check.due = now.max(check.earliest());
-        check.spared = !may_close || check.due > now || check.credit == 0;
-        check.credit -= u8::from(!check.spared);
+        check.due = now.max(check.earliest(Self::GAP_NS));
+        check.spared = !may_close || check.due > now || !check.closings.take(now);
         (check.since, check.id, check.tries, check.asked, check.again) = (now, id, 0, false, false);
     }
 
-    fn hurry(&mut self, now: Time, plane: u8) {
+    /// A plane in doubt may be back, as the peer says if `told`: it is probed soon.
+    fn hurry(&mut self, now: Time, plane: u8, told: bool) {
         let check = &mut self.checks[usize::from(plane)];
         check.tries = 0;
-        check.due = check.due.min(now.max(check.earliest()));
+        check.due = check.due.min(now.max(check.earliest(Self::GAP_NS)));
+        let sooner = now.max(check.earliest(Self::HURRIED_GAP_NS));
+        if told && !check.spared && sooner < check.due && check.hurries.take(now) {
+            check.due = sooner;
+        }
     }
 
     /// Every plane in doubt is to be probed soon: a queue pair connects to the peer.
     pub(super) fn hurry_all(&mut self, now: Time) {
         for plane in 0..self.checks.len() as u8 {
             if self.in_doubt(plane) {
-                self.hurry(now, plane);
+                self.hurry(now, plane, false);
             }
         }
     }
@@ -158,6 +189,16 @@ impl PeerPlanes {
             self.doubt(now, plane, false, draw());
         }
         true
+    }
+
+    /// A response came over `plane` to another request, which left over it at `sent_at`. Whether that settles a doubt.
+    pub(super) fn on_proof(&mut self, plane: u8, sent_at: Time) -> bool {
+        let Some(&check) = self.checks.get(usize::from(plane)) else { return false };
+        let proven = self.in_doubt(plane) && !check.again && sent_at > check.since;
+        if proven {
+            self.trust(plane);
+        }
+        proven
     }
 
     fn trust(&mut self, plane: u8) {
@@ -204,6 +245,12 @@ impl PeerPlanes {
         let mut planes = (0..).zip(self.checks.iter());
         let due = planes.find(|&(plane, check)| check.due <= now && local.contains(plane));
         due.map(|(plane, check)| (plane, check.id))
+    }
+
+    /// How many entropy values the next probe of `plane` takes.
+    pub(super) fn probe_evs(&self, plane: u8) -> usize {
+        let asked = self.checks.get(usize::from(plane)).is_some_and(|check| check.asked);
+        if asked { Self::PROBE_EVS } else { 1 }
     }
 
     /// A probe of `plane` was sent. The next one is due after about `GAP_NS`, then twice that, and so on.
@@ -258,8 +305,9 @@ impl PeerPlanes {
 }
 
 impl Check {
-    fn earliest(&self) -> Time {
-        if self.probed_at == Time::ZERO { Time::ZERO } else { self.probed_at.after(PeerPlanes::GAP_NS) }
+    /// The next probe is due no less than `gap_ns` after the last one.
+    fn earliest(&self, gap_ns: u64) -> Time {
+        if self.probed_at == Time::ZERO { Time::ZERO } else { self.probed_at.after(gap_ns) }
     }
 
     fn settles(&self) -> Time {
@@ -437,6 +485,67 @@ mod tests {
             assert_eq!((planes.heard, planes.early), (mask, mask));
             assert_eq!(planes.checks[usize::from(plane)].settles(), Time(14 * MS), "it closed at 4 ms");
         }
+    }
+
+    /// The peer says that the plane is back soon after a probe: four times in a row it need not wait for the next one.
+    #[test]
+    fn an_update_hurries_probes_a_few_times() {
+        let mut planes = PeerPlanes::new(2);
+        update(&mut planes, MS, 1);
+        assert_eq!(probe(&mut planes, MS), Some((1, 7)));
+        let gap = PeerPlanes::HURRIED_GAP_NS;
+        let mut at = MS;
+        for _ in 0..4 {
+            update(&mut planes, at + 1, 3);
+            assert_eq!(planes.next_timeout(BOTH), Time(at + gap));
+            at += gap;
+            assert_eq!(probe(&mut planes, at), Some((1, 7)));
+        }
+        update(&mut planes, at + 1, 3);
+        assert!(planes.next_timeout(BOTH) > Time(at + MS / 2), "no more of it");
+        // One that connects says nothing of the plane.
+        let mut planes = PeerPlanes::new(2);
+        update(&mut planes, MS, 1);
+        probe(&mut planes, MS);
+        planes.hurry_all(Time(MS + 1));
+        assert!(planes.next_timeout(BOTH) > Time(MS + MS / 2));
+        // After 100 ms there is credit for one more.
+        let mut credit = Credit::FULL;
+        let taken = |credit: &mut Credit, ms| (0..10).filter(|_| credit.take(Time(ms * MS))).count();
+        let counts = [1_000, 1_099, 1_100, 1_400, 9_000].map(|ms| taken(&mut credit, ms));
+        assert_eq!(counts, [4, 0, 1, 3, 4]);
+    }
+
+    /// One probe at first, several once it had no answer.
+    #[test]
+    fn a_probe_without_an_answer_is_followed_by_several() {
+        let mut planes = PeerPlanes::new(2);
+        update(&mut planes, MS, 1);
+        assert_eq!(planes.probe_evs(1), 1);
+        probe(&mut planes, MS);
+        assert_eq!(planes.probe_evs(1), PeerPlanes::PROBE_EVS);
+        assert!(answer(&mut planes, MS + 1, 1, 7));
+        update(&mut planes, 3 * MS, 1);
+        assert_eq!(planes.probe_evs(1), 1, "another doubt");
+    }
+
+    /// The response to another request over the plane opens it, if the request left after the doubt arose.
+    #[test]
+    fn a_response_to_a_later_request_settles_a_doubt() {
+        for (sent_at, settles) in [(MS - 1, false), (MS, false), (MS + 1, true)] {
+            let mut planes = PeerPlanes::new(2);
+            assert!(!planes.on_proof(1, Time(MS)) && !planes.on_proof(32, Time(MS)), "no doubt");
+            update(&mut planes, MS, 1);
+            assert!(!planes.on_proof(0, Time(2 * MS)), "of another plane");
+            assert_eq!(planes.on_proof(1, Time(sent_at)), settles);
+            planes.review(BOTH);
+            assert_eq!(planes.open(), if settles { BOTH } else { PortMask(1) });
+        }
+        let mut planes = PeerPlanes::new(2);
+        update(&mut planes, MS, 1);
+        probe(&mut planes, MS);
+        update(&mut planes, 2 * MS, 1);
+        assert!(!planes.on_proof(1, Time(MS + 1)), "it may have left before the second update");
     }
 
     #[test]

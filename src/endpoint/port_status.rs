@@ -11,7 +11,6 @@ use crate::wire::{EndpointOp, Ev};
 
 use super::Endpoint;
 use super::log;
-use super::ops;
 use super::origin::Source;
 use super::peer::{Peer, StatusUpdate, Sweep};
 use super::planes::jittered;
@@ -84,8 +83,25 @@ impl Endpoint {
                 self.log_peer_planes(index, before);
             }
             self.run_peer(now, index, &mut { Self::SLICE });
+            self.hear(index, source);
         }
         heard
+    }
+
+    /// An EV probe came from a peer: the plane that it took works.
+    pub(super) fn hear_probe(&mut self, source: &Source<'_>) {
+        let (peers, count) = self.peers_at(source.meta.src);
+        for &index in &peers[..count] {
+            self.hear(index, source);
+        }
+    }
+
+    /// A response came from `index` to a request that left over the same plane at `sent_at`.
+    pub(super) fn on_proof(&mut self, now: Time, index: u32, source: &Source<'_>, sent_at: Time) {
+        let Some(peer) = self.peers.get_mut(index as usize).and_then(Option::as_mut) else { return };
+        if peer.sent_from(source.meta.src, source.port) && peer.ports_seen.on_proof(source.port, sent_at) {
+            self.run_peer(now, index, &mut { Self::SLICE });
+        }
     }
 
     /// A packet that was accepted came from this peer: a plane that works is not left closed.
@@ -126,11 +142,12 @@ impl Endpoint {
         while let Some(peer) = self.peers.get(index as usize).and_then(Option::as_ref)
             && let Some((plane, id)) = peer.ports_seen.probe_due(now, self.ports_up)
         {
-            let sent = self.push_request(now, index, plane, EndpointOp::EvProbe, id);
+            let evs = peer.ports_seen.probe_evs(plane);
+            let sent = self.probe_plane(now, index, (plane, evs), id);
             let random = self.ops.draw();
             let Some(peer) = self.peers.get_mut(index as usize).and_then(Option::as_mut) else { return };
-            if sent {
-                self.counters.tx_plane_probes += 1;
+            if sent > 0 {
+                self.counters.tx_plane_probes += sent;
                 peer.ports_seen.probed(now, plane, random);
             } else {
                 peer.ports_seen.put_off(now, plane, jittered(Self::PUT_OFF_NS, u64::MAX, random));
@@ -241,8 +258,11 @@ impl Endpoint {
         let usable = PortMask(up.0 & peer.ports_seen.open().0);
         let plane = nth_plane(usable, u32::from(update.tries));
         let id = update.next_id();
-        let refused = plane
-            .is_some_and(|plane| !self.push_request(now, index, plane, EndpointOp::PortStatusUpdate, id));
+        let refused = plane.is_some_and(|plane| {
+            let ev = self.next_ev(index, plane, true);
+            let request = |ev| Request { plane, ev, op: EndpointOp::PortStatusUpdate, id };
+            !ev.is_some_and(|ev| self.queue_request(now, index, &request(ev)))
+        });
         let (wait, most) = if refused {
             (Self::PUT_OFF_NS, u64::MAX)
         } else {
@@ -256,14 +276,33 @@ impl Endpoint {
         }
     }
 
-    /// Queues a request to a peer that belongs to no queue pair, on a path drawn at random, so that one
-    /// path that fails does not stop all of them.
-    fn push_request(&mut self, now: Time, index: u32, plane: u8, op: EndpointOp, id: u16) -> bool {
-        let random = u32::from(self.ops.draw()) << 16 | u32::from(self.ops.draw());
-        let wanted = Ev(0xc000_c000 | random);
-        let sockets = self.cfg.ports.get(usize::from(plane)).and_then(|port| port.source_ports.as_ref());
-        let ev = ops::allowed_source_port(sockets, wanted).map_or(wanted, |port| Ev(u32::from(port)));
-        self.queue_request(now, index, &Request { plane, ev, op, id })
+    /// Probes a plane over so many of its entropy values, or all if there are fewer. How many probes were queued.
+    fn probe_plane(&mut self, now: Time, index: u32, (plane, evs): (u8, usize), id: u16) -> u64 {
+        let (mut first, mut sent) = (None, 0);
+        for _ in 0..evs {
+            // One alone takes a path that is known to work. When it had no answer, what is known counts for nothing.
+            let Some(ev) = self.next_ev(index, plane, evs == 1).filter(|&ev| first != Some(ev)) else {
+                break;
+            };
+            first = first.or(Some(ev));
+            let request = Request { plane, ev, op: EndpointOp::EvProbe, id };
+            if !self.queue_request(now, index, &request) {
+                break;
+            }
+            sent += 1;
+        }
+        sent
+    }
+
+    /// The entropy value for a request to a peer that belongs to no queue pair. The peer's queue pairs have values of which there are
+    /// paths to it; these are taken in turn, so that one path that fails does not stop all requests.
+    fn next_ev(&mut self, index: u32, plane: u8, work: bool) -> Option<Ev> {
+        let peer = self.peers.get_mut(index as usize)?.as_mut()?;
+        let turn = peer.ev_turns.get_mut(usize::from(plane))?;
+        let member = *peer.members.first()?;
+        let ev = self.qps.get(member as usize)?.as_deref()?.paths.ev_in_turn(plane, *turn, work);
+        *turn = turn.wrapping_add(1);
+        ev
     }
 }
 

@@ -40,7 +40,10 @@ impl Endpoint {
                 let Some((_, nobody)) = self.end_of_round(now, Heard::Stranger, known) else { return };
                 (true, nobody)
             }
-            EndpointOp::EvProbe => (false, known),
+            EndpointOp::EvProbe => {
+                self.hear_probe(source);
+                (false, known)
+            }
             EndpointOp::Reserved2 | EndpointOp::Reserved3 => {
                 self.counters.rx_malformed += 1;
                 return;
@@ -49,7 +52,7 @@ impl Endpoint {
         // A stranger listens where everybody does.
         let usual = answer_to.is_empty().then_some(self.cfg.udp_port);
         for udp_port in answer_to.iter().chain(usual) {
-            if self.ops.may_answer(now, stranger) {
+            if self.ops.may_answer(now, stranger, self.counters.tx_data_bytes) {
                 self.respond(source, udp_port, bth.psn, erth);
             } else {
                 self.counters.rx_rate_limited += 1;
@@ -83,6 +86,10 @@ impl Endpoint {
 
     pub(super) fn on_endpoint_response(&mut self, now: Time, source: &Source<'_>, bth: &Bth, _eeth: &Eeth) {
         self.counters.rx_endpoint_responses += 1;
+        if bth.dest_qpn != ENDPOINT_QPN {
+            self.counters.rx_unknown_qp += 1;
+            return;
+        }
         let id = bth.psn.get() as u16;
         let (peers, count) = self.peers_at(source.meta.src);
         if peers[..count].iter().any(|&index| self.on_peer_response(now, index, source, id)) {
@@ -103,7 +110,10 @@ impl Endpoint {
             self.counters.rx_foreign_source += 1;
             return;
         }
-        let Some((purpose, sent_at)) = self.ops.answered(id) else { return };
+        let Some((purpose, plane, sent_at)) = self.ops.answered(id) else { return };
+        if plane == source.port {
+            self.on_proof(now, index, source, sent_at);
+        }
         match purpose {
             Purpose::ReverseProbe(qpn, ticket) => {
                 if let Some(slot) = self.slot_of(qpn)

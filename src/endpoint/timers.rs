@@ -208,7 +208,7 @@ impl Endpoint {
         let (index, qpn) = (qp.peer, qp.qpn);
         let id = self.ops.next_id();
         if self.queue_request(now, index, &Request { plane, ev, op: EndpointOp::EvProbe, id }) {
-            self.ops.register(now, Purpose::ReverseProbe(qpn, ticket));
+            self.ops.register(now, plane, Purpose::ReverseProbe(qpn, ticket));
         }
     }
 
@@ -239,7 +239,7 @@ impl Endpoint {
         let index = self.qp(slot).filter(|qp| qp.receives())?.peer;
         let id = self.ops.next_id();
         let queued = self.queue_request(now, index, &Request { plane, ev, op: EndpointOp::EvProbe, id });
-        queued.then(|| self.ops.register(now, Purpose::Application(qpn)))
+        queued.then(|| self.ops.register(now, plane, Purpose::Application(qpn)))
     }
 }
 

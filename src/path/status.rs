@@ -100,6 +100,19 @@ impl Paths {
         })
     }
 
+    /// Number `turn` of the entropy values of `plane`, counted round and round, for a packet of the endpoint itself. Denied ones are
+    /// left out and, if only those that `work` are wanted, bad ones, as far as others remain. `None` if there is no such plane.
+    pub(crate) fn ev_in_turn(&self, plane: u8, turn: u32, work: bool) -> Option<Ev> {
+        let state = self.planes.get(usize::from(plane))?;
+        let entries = self.entries.get(usize::from(state.base)..usize::from(state.base + state.len))?;
+        let unfit = [if work { BAD | DENIED } else { DENIED }, DENIED, 0];
+        unfit.into_iter().find_map(|unfit| {
+            let fit = || entries.iter().filter(|entry| entry.flags & unfit == 0);
+            let at = turn.checked_rem(fit().count() as u32)?;
+            fit().nth(at as usize).map(|entry| entry.ev)
+        })
+    }
+
     /// What happened so far.
     pub fn counters(&self) -> &PathCounters {
         &self.counters

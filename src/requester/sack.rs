@@ -51,10 +51,13 @@ impl Report {
     /// Whether this report, which answers the packet of `record`, answers another copy than its latest. Timers may put two
     /// copies a whole round of the 16-bit timestamp apart, and then the entropy value tells.
     fn of_another_copy(&self, record: &Record, ev_mask: u32, env: &Env<'_>) -> bool {
-        let (timestamp, Ev(ev)) = self.copy;
-        timestamp != Requester::timestamp(record.sent_at)
-            || (ev ^ env.paths.ev(EvId(record.ev)).0) & ev_mask != 0
+        is_another_copy(self.copy, record, ev_mask, env)
     }
+}
+
+/// Whether this timestamp and entropy value, as far as `ev_mask` has it, are not those of the latest copy of a packet.
+fn is_another_copy((timestamp, Ev(ev)): (u16, Ev), record: &Record, ev_mask: u32, env: &Env<'_>) -> bool {
+    timestamp != Requester::timestamp(record.sent_at) || (ev ^ env.paths.ev(EvId(record.ev)).0) & ev_mask != 0
 }
 
 impl Requester {
@@ -80,13 +83,15 @@ impl Requester {
         let rtt_ns = self.feedback(now, sack, &report, env);
         let newly_acked = self.take_in(now, &report, env);
         self.bound_rtt(now);
+        // What the SACK says of the window counts as what it says of the path does: if it answers a packet's last transmission.
+        let answers = rtt_ns.is_some();
         env.cc.on_ack(&AckSample {
             now,
             newly_acked,
-            ecn: sack.mark == Mark::SkipOnce,
+            ecn: answers && sack.mark == Mark::SkipOnce,
             rtt_ns,
-            penalty: sack.cc.cwnd_penalty,
-            restore_cwnd: sack.cc.restore_cwnd,
+            penalty: if answers { sack.cc.cwnd_penalty } else { 0 },
+            restore_cwnd: answers && sack.cc.restore_cwnd,
         });
         if self.reported.max(self.overtaken) > self.una && !report.stale {
             self.judge_holes(now, &report, env);
@@ -433,6 +438,19 @@ impl Requester {
         SackVerdict::Used
     }
 
+    /// The packet that a NACK refuses, if it has not arrived as far as is known, and if the NACK speaks of its last transmission. What
+    /// is said of an earlier copy says nothing of the one now under way.
+    ///
+    /// The timestamp tells copies apart. What ends the queue pair must name the entropy value as well.
+    fn refused(&self, seq: i64, nack: &Neth, env: &Env<'_>) -> Option<u64> {
+        let seq = u64::try_from(seq).ok().filter(|&seq| seq >= self.una && !self.sacked.test(seq))?;
+        let record = self.records.get(seq);
+        let fatal = NackReason::from(nack.reason) == NackReason::UnexpectedEvent;
+        let ev_mask = if fatal { self.setup.ev_mask } else { 0 };
+        let copy = (nack.tx_timestamp, nack.entropy);
+        (!is_another_copy(copy, &record, ev_mask, env)).then_some(seq)
+    }
+
     /// Takes in a NACK (MRC 1.0 tables 7-16 and 7-17): the packet is retransmitted at once.
     pub(crate) fn on_nack(&mut self, now: Time, nack: &Neth, env: &mut Env<'_>) -> SackVerdict {
         let seq = self.seq_of(nack.nack_psn);
@@ -440,19 +458,13 @@ impl Requester {
             env.counters.rx_forged_ack += 1;
             return SackVerdict::Forged;
         }
+        let Some(seq) = self.refused(seq, nack, env) else {
+            env.counters.rx_stale_nack += 1;
+            return SackVerdict::Used;
+        };
         let reason = NackReason::from(nack.reason);
         if reason == NackReason::UnexpectedEvent {
             return SackVerdict::Fatal;
-        }
-        if seq < self.una as i64 {
-            env.counters.rx_stale_nack += 1;
-            return SackVerdict::Used;
-        }
-        let seq = seq as u64;
-        // A NACK for an earlier copy says nothing of the one now under way.
-        if Self::timestamp(self.records.get(seq).sent_at) != nack.tx_timestamp {
-            env.counters.rx_stale_nack += 1;
-            return SackVerdict::Used;
         }
         env.counters.loss_nack += 1;
         let blame = match reason {

@@ -27,6 +27,13 @@ fn sent(bench: &Bench) -> Vec<(Psn, u16)> {
     bench.net.astray.iter().filter_map(|(_, bytes)| write(bytes)).collect()
 }
 
+/// The entropy value of the last packet with this PSN that the victim sent since the mark.
+fn newest_ev(bench: &Bench, psn: Psn) -> Option<Ev> {
+    let frames = bench.net.astray.iter().rev().map(|(_, bytes)| frame::decode(bytes).unwrap());
+    let mut copies = frames.filter(|(_, packet)| packet.bth().psn == psn);
+    copies.next().map(|(meta, _)| Ev(u32::from(meta.src_port) << 16 | meta.flow_label & 0xffff))
+}
+
 fn sack(bench: &Bench, cack: Psn) -> Seth {
     Seth {
         spdcid: ATTACKER_QPN.get() as u16,
@@ -49,11 +56,15 @@ fn give_ack(bench: &mut Bench, psn: Psn, aeth: Aeth) {
 }
 
 fn give_nack(bench: &mut Bench, psn: Psn, timestamp: u16, reason: NackReason) {
+    give_nack_of(bench, (psn, timestamp, Ev(0x1234_5678)), reason);
+}
+
+fn give_nack_of(bench: &mut Bench, (psn, timestamp, ev): (Psn, u16, Ev), reason: NackReason) {
     let neth = Neth {
         spdcid: ATTACKER_QPN.get() as u16,
         dpdcid: bench.qp.qpn.get() as u16,
         tx_timestamp: timestamp,
-        ..Neth::new(reason, psn, Ev(0x1234_5678))
+        ..Neth::new(reason, psn, ev)
     };
     let bth = Bth::new(Opcode::Nack, bench.qp.qpn, psn);
     bench.give(&Packet::Nack { bth, neth });
@@ -228,10 +239,13 @@ fn nacks_make_at_most_one_packet_each() {
 
 #[test]
 fn a_peer_that_cannot_go_on_ends_only_its_connection() {
-    let (mut bench, first) = sending();
+    let mut bench = Bench::new();
+    bench.post_to_attacker(77, 2_560);
+    let (first, stamp) = sent(&bench)[0];
+    let ev = newest_ev(&bench, first).unwrap();
+    bench.mark();
     bench.post_to_attacker(78, 300);
-    let stamp = (bench.net.now.0 >> 7) as u16;
-    give_nack(&mut bench, first, stamp, NackReason::UnexpectedEvent);
+    give_nack_of(&mut bench, (first, stamp, ev), NackReason::UnexpectedEvent);
     let events = bench.net.take_events(VICTIM);
     let seen: Vec<_> = crate::bench::completions(&events).iter().map(|wc| (wc.wr_id, wc.status)).collect();
     assert_eq!(seen, [(77, WcStatus::FatalError), (78, WcStatus::WrFlushError)]);

@@ -13,6 +13,7 @@ mod fuzz;
 mod life;
 mod limits;
 mod many;
+mod matches;
 mod messages;
 mod parts;
 mod port_news;

@@ -9,7 +9,7 @@ use spindrift::memory::Access;
 use spindrift::path::PathConfig;
 use spindrift::pmd::{RxFrame, RxOrigin};
 use spindrift::time::Time;
-use spindrift::wire::{Bth, ENDPOINT_QPN, Eeth, EndpointOp, Erth, OpPosition, Opcode, Packet, Psn};
+use spindrift::wire::{Bth, ENDPOINT_QPN, Eeth, EndpointOp, Erth, Ev, OpPosition, Opcode, Packet, Psn};
 use spindrift::work::{RemoteAddr, SendOp, SendWr, Sge};
 
 use crate::bench::{Bench, Memory, PEER, VICTIM, attacker_info, attacker_ip, completions, init, region};
@@ -257,6 +257,63 @@ fn a_packet_that_is_accepted_opens_its_plane() {
     assert_eq!(open(&mut bench), 1, "not from that port");
     give_on(&mut bench, (1, 1), &write);
     assert_eq!(open(&mut bench), 3);
+}
+
+/// A request from the peer is as good as data: it left the port that is said to be down.
+#[test]
+fn a_request_over_the_plane_opens_it() {
+    let ev_probe = || {
+        let bth = Bth::new(Opcode::EndpointRequest, ENDPOINT_QPN, Psn::new(3));
+        Packet::EndpointRequest { bth, erth: Erth { op: EndpointOp::EvProbe, ..Erth::default() } }
+    };
+    for request in [ev_probe(), update(3, 3)] {
+        let (mut bench, _) = doubting();
+        // It may have left before the port went down.
+        give_on(&mut bench, (1, 1), &request);
+        bench.net.run_for(20 * MS);
+        assert_eq!(open(&mut bench), 1, "{request:?}");
+        give_on(&mut bench, (1, 0), &request);
+        give_on(&mut bench, (0, 0), &request);
+        assert_eq!(open(&mut bench), 1, "not from that port: {request:?}");
+        give_on(&mut bench, (1, 1), &update(4, 1));
+        assert_eq!(open(&mut bench), 1, "it contradicts itself");
+        give_on(&mut bench, (1, 1), &request);
+        assert_eq!(open(&mut bench), 3, "{request:?}");
+        bench.check_healthy("a request");
+    }
+}
+
+/// A probe of the application that goes over the closed plane and comes back opens it.
+#[test]
+fn an_answered_probe_of_the_application_opens_its_plane() {
+    let answer = |id: u16| {
+        let eeth = Eeth::new(EndpointOp::EvProbe, OpPosition::default(), 0);
+        let bth = Bth::new(Opcode::EndpointResponse, ENDPOINT_QPN, Psn::new(id.into()));
+        Packet::EndpointResponse { bth, eeth }
+    };
+    let ask = |bench: &mut Bench| {
+        let (now, qpn) = (bench.net.now, bench.qp.qpn);
+        let id = bench.net.endpoint(VICTIM).send_ev_probe(now, qpn, 1, Ev(0x1234_5678)).unwrap();
+        bench.net.run_for(1_000);
+        id
+    };
+    let mut bench = Bench::new();
+    let before = ask(&mut bench);
+    bench.give(&update(1, 1));
+    assert_eq!(open(&mut bench), 1);
+    bench.net.run_for(1_000);
+    give_on(&mut bench, (1, 1), &answer(before));
+    assert_eq!(open(&mut bench), 1, "the probe left before the doubt arose");
+    let after = ask(&mut bench);
+    give_on(&mut bench, (0, 0), &answer(after));
+    assert_eq!(open(&mut bench), 1, "the answer took another plane");
+    let after = ask(&mut bench);
+    give_on(&mut bench, (1, 0), &answer(after));
+    assert_eq!(open(&mut bench), 1, "the answer left another port");
+    let after = ask(&mut bench);
+    give_on(&mut bench, (1, 1), &answer(after));
+    assert_eq!(open(&mut bench), 3);
+    bench.check_healthy("an answered probe");
 }
 
 #[test]

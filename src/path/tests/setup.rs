@@ -302,3 +302,48 @@ fn packets_are_counted_by_entropy_value_if_asked_for() {
         assert_eq!(taken.iter().sum::<u32>(), if count_packets { 101 } else { 0 });
     }
 }
+
+/// Packets of the endpoint itself take the values of a plane one after the other: those in use, the backups, and the bad ones unless only
+/// values that work are wanted. Denied ones are left out. Where nothing else is left, what is there is taken.
+#[test]
+fn packets_of_the_endpoint_take_every_value_in_turn() {
+    let mut paths = paths(&small(2, 3, 2));
+    let turns = |paths: &Paths, plane, work| -> Vec<Ev> {
+        (0..10).map(|turn| paths.ev_in_turn(plane, turn, work).unwrap()).collect()
+    };
+    let of_plane = |paths: &Paths, plane, states: &[EvState]| -> BTreeSet<Ev> {
+        let states = paths.states().filter(|ev| ev.plane == plane && states.contains(&ev.state));
+        states.map(|ev| ev.ev).collect()
+    };
+    let set = |evs: &[Ev]| evs.iter().copied().collect::<BTreeSet<_>>();
+    let (good, bad) = (&[EvState::Good][..], &[EvState::Good, EvState::AssumedBad][..]);
+    for plane in [0, 1] {
+        let all = turns(&paths, plane, true);
+        assert_eq!((all[..5].to_vec(), turns(&paths, plane, false)), (all[5..].to_vec(), all.clone()));
+        assert_eq!((set(&all[..5]).len(), set(&all)), (5, of_plane(&paths, plane, good)));
+    }
+    let ids: Vec<_> = paths.states().filter(|ev| ev.plane == 1).map(|ev| ev.id).collect();
+    let order = turns(&paths, 1, true);
+    // Picks and SKIP change nothing.
+    picks(&mut paths, 20);
+    paths.on_ecn(ids[0], at_us(1));
+    assert_eq!(turns(&paths, 1, true), order);
+    paths.deny_ev(paths.ev(ids[1]), Some(1));
+    paths.on_loss(ids[2], at_us(1));
+    assert_eq!(set(&turns(&paths, 1, true)[..3]), of_plane(&paths, 1, &[EvState::Good, EvState::Skip]));
+    let with_bad = turns(&paths, 1, false);
+    assert_eq!((set(&with_bad[..4]).len(), with_bad[4]), (4, with_bad[0]));
+    assert_eq!(set(&with_bad), &of_plane(&paths, 1, bad) | &of_plane(&paths, 1, &[EvState::Skip]));
+    for &id in &ids[3..] {
+        paths.deny_ev(paths.ev(id), Some(1));
+    }
+    paths.deny_ev(paths.ev(ids[0]), Some(1));
+    assert_eq!(
+        set(&turns(&paths, 1, true)),
+        [paths.ev(ids[2])].into(),
+        "a bad one is better than a denied one"
+    );
+    paths.deny_ev(paths.ev(ids[2]), Some(1));
+    assert_eq!(turns(&paths, 1, true), order, "all are denied");
+    assert_eq!(paths.ev_in_turn(2, 0, true), None);
+}

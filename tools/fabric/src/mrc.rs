@@ -313,10 +313,12 @@ impl Messenger for MrcHost {
 
     fn evs(&self, flow: u32) -> Vec<EvTally> {
         let mut planes = vec![EvTally::default(); self.spec.path.planes.into()];
-        let states = self.qpn(flow).and_then(|qpn| self.nic.endpoint.ev_states(qpn));
-        for status in states.into_iter().flatten() {
+        let Some(qpn) = self.qpn(flow) else { return planes };
+        let open = self.nic.endpoint.planes(qpn).unwrap_or_default();
+        for status in self.nic.endpoint.ev_states(qpn).into_iter().flatten() {
             let Some(plane) = planes.get_mut(usize::from(status.plane)) else { continue };
             *match status.state {
+                _ if !open.contains(status.plane) => &mut plane.closed,
                 EvState::AssumedBad => &mut plane.assumed_bad,
                 EvState::Denied => &mut plane.denied,
                 _ if !status.active => &mut plane.reserve,

@@ -125,4 +125,6 @@ pub struct EvTally {
     pub assumed_bad: u32,
     /// Out of use until somebody says otherwise.
     pub denied: u32,
+    /// Out of use, whatever their own state, because the plane is closed: a port is down here or, as far as is known, at the peer.
+    pub closed: u32,
 }

@@ -4,6 +4,7 @@
 
 mod delays;
 mod faults;
+mod planes;
 mod recorded;
 mod shares;
 mod stuck;

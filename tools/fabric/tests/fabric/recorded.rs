@@ -53,7 +53,7 @@ fn a_failed_path_is_seen_in_every_row() {
     assert!(before.links[0].counters.packets > 100 && before.links[0].counters.lost_down == 0);
     assert!(before.net.sent >= sender.tally.sent && before.net.hops > 3 * sender.tally.sent);
     let evs = |sample: &spindrift_fabric::Sample, plane: usize| sample.flows[0][plane];
-    let all = |evs: EvTally| evs.good + evs.skip + evs.reserve + evs.assumed_bad + evs.denied;
+    let all = |evs: EvTally| evs.good + evs.skip + evs.reserve + evs.assumed_bad + evs.denied + evs.closed;
     assert_eq!((all(evs(before, 1)), evs(before, 1).assumed_bad), (all(evs(last, 1)), 0));
     assert!(all(evs(before, 0)) >= 8, "{:?}", before.flows);
     assert!(evs(last, 1).assumed_bad > 0 && evs(last, 0).assumed_bad == 0, "{:?}", last.flows);

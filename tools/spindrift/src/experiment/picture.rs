@@ -7,8 +7,8 @@ use super::plan::FigureKind;
 use super::report::{Spread, Step};
 use super::run::{JobOutcome, Outcome};
 use crate::figure::{
-    ARRIVED, BAD, Bars, Column, Content, DENIED, FAULT, Group, Key, LINES, LOST, Line, Mark, Page, Panel,
-    Picture, REPAIR, RESERVE, SKIPPED, Series, StackedArea, USED,
+    ARRIVED, BAD, Bars, Column, Content, DENIED, DOWN, FAULT, Group, Key, LINES, LOST, Line, Mark, Page,
+    Panel, Picture, REPAIR, RESERVE, SKIPPED, Series, StackedArea, USED,
 };
 
 /// Intervals that a picture shows. Of longer experiments each is several of the tables'.
@@ -20,12 +20,13 @@ const SHORT_NS: u64 = 10_000_000;
 
 /// Entropy values by state: name, colour, and how many there are of it.
 type StateCount = fn(&EvTally) -> u32;
-const STATES: [(&str, &str, StateCount); 5] = [
+const STATES: [(&str, &str, StateCount); 6] = [
     ("good", USED, |evs| evs.good),
     ("skipped once", SKIPPED, |evs| evs.skip),
     ("in reserve", RESERVE, |evs| evs.reserve),
     ("assumed bad", BAD, |evs| evs.assumed_bad),
     ("denied", DENIED, |evs| evs.denied),
+    ("plane closed", DOWN, |evs| evs.closed),
 ];
 
 /// Of the values of a spread: name, colour and which.

@@ -132,15 +132,15 @@ fn links(outcomes: &[Outcome], out: &mut impl Write) -> io::Result<()> {
 
 /// One row for each sample, flow and plane.
 fn evs(outcomes: &[Outcome], out: &mut impl Write) -> io::Result<()> {
-    writeln!(out, "variant,time_us,flow,plane,good,skip,reserve,assumed_bad,denied")?;
+    writeln!(out, "variant,time_us,flow,plane,good,skip,reserve,assumed_bad,denied,closed")?;
     for outcome in outcomes {
         for sample in outcome.recorder.samples() {
             for (flow, planes) in outcome.flows.iter().zip(&sample.flows) {
                 for (plane, evs) in planes.iter().enumerate() {
-                    let EvTally { good, skip, reserve, assumed_bad, denied } = evs;
+                    let EvTally { good, skip, reserve, assumed_bad, denied, closed } = evs;
                     let time_us = sample.at.0 as f64 / 1e3;
                     write!(out, "{},{time_us:.3},{flow},{plane}", outcome.plan.variant)?;
-                    writeln!(out, ",{good},{skip},{reserve},{assumed_bad},{denied}")?;
+                    writeln!(out, ",{good},{skip},{reserve},{assumed_bad},{denied},{closed}")?;
                 }
             }
         }

@@ -209,7 +209,7 @@ fn tables_tell_what_happened() {
     // Each of its four paths in a plane is in one state.
     let evs = rows(&folder, "evs.csv");
     let total = |row: &BTreeMap<String, String>| {
-        ["good", "skip", "reserve", "assumed_bad", "denied"]
+        ["good", "skip", "reserve", "assumed_bad", "denied", "closed"]
             .map(|name| number(row, name) as u32)
             .iter()
             .sum::<u32>()
