@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 use tracing::info;
 
 use super::format::{Spoken, VERSIONS, check_envelope};
-use super::offer::{Negotiated, Offer, Refusal, bounded, negotiate, plain, plain_up_to};
+use super::offer::{Negotiated, Offer, Refusal, RemoteMr, bounded, negotiate, plain, plain_up_to};
 use crate::engine::{Deadline, pause};
 use crate::verbs::{Mr, Qp};
 
@@ -618,6 +618,13 @@ fn check_sizes(offer: &Offer) -> Result<(), Refusal> {
     for (field, len, max) in limits {
         if len > max {
             return Err(Refusal::new(field, format!("at most {max}"), len, "offer less"));
+        }
+    }
+    for (at, RemoteMr { addr, len, .. }) in offer.memory.iter().enumerate() {
+        if addr.checked_add(*len).is_none() {
+            let (field, theirs) = (format!("memory[{at}]"), format!("{len} bytes from {addr:#x} on"));
+            let fix = "the offer is out of range, mend the peer's settings";
+            return Err(Refusal::new(field, "memory that ends below 2^64", theirs, fix));
         }
     }
     Ok(())

@@ -339,6 +339,108 @@ fn every_field_that_is_missing_unknown_or_of_another_kind_is_named_on_both_sides
     }
 }
 
+/// The largest value of every number and the longest of every list, and the field that is refused then.
+fn largest_values() -> [(String, Value, Option<&'static str>); 26] {
+    let ports = |count: u32| -> Vec<_> {
+        (0..count)
+            .map(|p| json!({"ip": format!("fd00::{p:x}"), "mac": [255, 255, 255, 255, 255, 255]}))
+            .collect()
+    };
+    let (u16s, u32s, u64s) = (json!(u16::MAX), json!(u32::MAX), json!(u64::MAX));
+    let qp = |name: &str| format!("/offer/qps/0/{name}");
+    [
+        ("/version".into(), u32s.clone(), Some("set-up version")),
+        ("/versions".into(), json!(vec![u32::MAX; 80_000]), None),
+        (
+            "/offer/qps".into(),
+            json!(vec![offer(10).qps[0].clone(); MAX_OFFERED]),
+            Some("number of queue pairs"),
+        ),
+        (
+            "/offer/qps".into(),
+            json!(vec![offer(10).qps[0].clone(); MAX_OFFERED + 1]),
+            Some("number of queue pairs"),
+        ),
+        ("/offer/memory".into(), json!(vec![offer(10).memory[0]; MAX_OFFERED]), None),
+        (
+            "/offer/memory".into(),
+            json!(vec![offer(10).memory[0]; MAX_OFFERED + 1]),
+            Some("number of memory regions"),
+        ),
+        ("/offer/app".into(), json!("x".repeat(MAX_APP_BYTES)), None),
+        ("/offer/app".into(), json!("x".repeat(MAX_APP_BYTES + 1)), Some("bytes of application data")),
+        ("/offer/memory/0/addr".into(), u64s.clone(), Some("memory[0]")),
+        ("/offer/memory/0/len".into(), u64s, Some("memory[0]")),
+        ("/offer/memory/0/len".into(), json!(10), Some("memory[0]")),
+        ("/offer/memory/0/rkey".into(), u32s.clone(), None),
+        (qp("version"), u32s.clone(), Some("qps[0].version")),
+        (qp("qpn"), u32s.clone(), Some("qpn")),
+        (qp("qpn"), json!(0xff_ffff), None),
+        (qp("psn"), u32s.clone(), Some("psn")),
+        (qp("psn"), json!(0xff_ffff), None),
+        (qp("msn"), u16s.clone(), None),
+        (qp("mtu"), u32s, None),
+        (qp("mpr"), json!(255), None),
+        (qp("max_wimm"), u16s.clone(), None),
+        (qp("udp_port"), u16s, None),
+        (qp("entropy"), json!("x".repeat(900_000)), Some("entropy")),
+        (qp("ports"), json!(ports(32)), None),
+        (qp("ports"), json!(ports(33)), Some("ports")),
+        (qp("plane_ids"), json!(vec![u32::MAX; 90_000]), Some("plane_ids")),
+    ]
+}
+
+/// A peer sends this offer and that it is ready: what it is told last, what this side made of it, and what was agreed on.
+fn peer_offers(message: &Value) -> (Value, Result<Offer, ExchangeError>, Option<Negotiated>) {
+    let body = serde_json::to_vec(message).unwrap();
+    let mut agreed = None;
+    let (told, outcome) = meet(
+        |address| {
+            let mut stream = TcpStream::connect(address).unwrap();
+            stream.write_all(&framed(&body)).unwrap();
+            send(&mut stream, br#"{"type":"ready"}"#);
+            stream.shutdown(Shutdown::Write).unwrap();
+            replies(&mut stream).pop().unwrap()
+        },
+        |mut channel| {
+            channel.agree(&offer(11), |_, found| {
+                agreed = found.first().cloned();
+                Ok::<_, Infallible>(())
+            })
+        },
+    );
+    (told, outcome, agreed)
+}
+
+/// What is out of range is refused by name, the rest is limited to what this side has.
+#[test]
+fn the_largest_value_of_every_field_is_refused_or_limited() {
+    for (place, value, field) in largest_values() {
+        let mut message = hello();
+        message["versions"] = json!([1]);
+        *message.pointer_mut(&place).unwrap_or(&mut Value::Null) = value.clone();
+        if place == "/offer/qps/0/plane_ids" {
+            message["offer"]["qps"][0]["plane_ids"] = value;
+        }
+        if place == "/version" {
+            message["versions"] = json!([u32::MAX]);
+        }
+        let (told, outcome, agreed) = peer_offers(&message);
+        let Some(field) = field else {
+            assert!(outcome.is_ok(), "{place}: {outcome:?}");
+            let (agreed, ours) = (agreed.unwrap(), info(11));
+            assert!(told["type"] == "ready", "{place}: {told}");
+            assert!(agreed.rtr.path_mtu <= ours.mtu && agreed.mpr <= ours.mpr, "{place}: {agreed:?}");
+            assert!(agreed.max_wimm <= ours.max_wimm && agreed.rtr.ports.len() <= 4, "{place}: {agreed:?}");
+            continue;
+        };
+        let ExchangeError::Refused(refusal) = outcome.unwrap_err() else { panic!("{place}") };
+        assert_eq!((&*refusal.field, agreed), (field, None), "{place}");
+        assert_eq!(told["refusal"]["field"], field, "{place}");
+        assert!(told.to_string().len() < 1500, "{place}: {told}");
+    }
+}
+
 /// A later version: more fields, and a list of the versions that it speaks.
 fn newer(versions: Value) -> Value {
     let mut message = hello();

@@ -2,6 +2,7 @@
 
 mod client;
 mod door;
+mod memory;
 mod peer;
 mod plan;
 mod port;
@@ -37,7 +38,7 @@ use crate::config::{PortKind, RoutingName, XdpModeName};
 use crate::output::tell;
 use crate::place::{Local, Place, resolve};
 use crate::stop::{SetOnDrop, Stop};
-use crate::units::parse_duration;
+use crate::units::{parse_duration, parse_size};
 use crate::usage::usage;
 use crate::verbose::Verbosity;
 
@@ -125,6 +126,10 @@ pub(crate) struct RemoteArgs {
     /// Server only: after a run, wait for the next client, until Ctrl-C. One JSON object a run.
     #[arg(long, conflicts_with_all = ["server", "pcap", "samples"])]
     keep_serving: bool,
+    /// Server only: memory that a client's run may make it take; one that needs more is refused [default: a quarter of what is
+    /// available].
+    #[arg(long, value_name = "SIZE", value_parser = parse_size, conflicts_with = "server")]
+    max_memory: Option<u64>,
 }
 
 impl RemoteArgs {
@@ -167,6 +172,8 @@ struct Session {
     tcp_port: u16,
     timeout: Duration,
     keep_serving: bool,
+    /// Memory that a client may make a server take, if that was set.
+    max_memory: Option<u64>,
     with_pump: bool,
     share_cores: bool,
     samples: Option<SamplesConfig>,
@@ -215,6 +222,7 @@ fn run(args: &RemoteArgs, kind: Kind, size: Option<u64>, iterations: u64) -> Res
         tcp_port: ports.tcp.or(config.setup.port).unwrap_or(TCP_PORT),
         timeout: config.setup.timeout.unwrap_or(TIMEOUT),
         keep_serving: args.keep_serving,
+        max_memory: args.max_memory.or(config.setup.max_memory),
         with_pump: args.with_pump,
         share_cores: args.share_cores,
         samples,

@@ -44,7 +44,7 @@ fn strangers_do_not_stop_a_server() {
 }
 
 /// A message of the set-up exchange.
-fn framed(message: &Json) -> Vec<u8> {
+pub(super) fn framed(message: &Json) -> Vec<u8> {
     let body = message.to_string();
     [&(body.len() as u32).to_be_bytes()[..], body.as_bytes()].concat()
 }
@@ -69,7 +69,9 @@ fn a_malformed_first_message_is_explained_to_both_sides() {
         (app("version", Json::Null), "version null"),
         (app("tool", "perf\u{1b}test".into()), "the client \"perf"),
         (app("kind", "read-bw".into()), "unknown variant `read-bw`"),
-        (app("queue_pairs", (-1).into()), "integer `-1`"),
+        (app("queue_pairs", (-1).into()), "the plan's queue_pairs: -1; 1 to 1024 can be used"),
+        (app("sizes", serde_json::json!([64, 1_u64 << 32])), "the plan's sizes: 4294967296; 1 to 4294967295"),
+        (app("rounds", u64::MAX.into()), "the plan's rounds: 18446744073709551615; 0 to "),
         (serde_json::json!({ "type": "app", "app": 5 }), "the client none version none"),
         (serde_json::json!({ "type": "app" }), "missing field `app`"),
         (serde_json::json!({ "type": "ready" }), "\"ready\" out of turn"),
