@@ -12,6 +12,7 @@ use core::sync::atomic::{AtomicBool, Ordering};
 use std::convert::Infallible;
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::thread::Scope;
 use std::time::Duration;
@@ -494,20 +495,24 @@ fn what_is_no_offer_is_answered_with_a_reason() {
     let mut trailing = serde_json::to_vec(&hello()).unwrap();
     trailing.extend_from_slice(b" {}");
     let deep = [b"[".repeat(100_000), b"]".repeat(100_000)].concat();
-    let cases: [(Vec<u8>, &str); 8] = [
+    let cases: [(Vec<u8>, &str); 9] = [
         (framed(b"{}"), "set-up message"),
         (framed(b""), "set-up message"),
         (framed(&trailing), "set-up message"),
         (framed(&deep), "set-up message"),
         (framed(br#"{"type":"bye"}"#), "set-up message"),
         (framed(br#"{"type":"\u001b[2Jbye\n"}"#), "set-up message"),
-        (b"GET / HTTP/1.1\r\n\r\n".to_vec(), "bytes of the offer"),
-        ([&(1_u32 << 30).to_be_bytes()[..], &b" ".repeat(1 << 20)].concat(), "bytes of the offer"),
+        (b"GET / HTTP/1.1\r\n\r\n".to_vec(), "set-up protocol"),
+        ([&(1_u32 << 30).to_be_bytes()[..], &b"x".repeat(99)].concat(), "set-up protocol"),
+        ([&(1_u32 << 23).to_be_bytes()[..], &b" ".repeat(1 << 20)].concat(), "bytes of the offer"),
     ];
     for (bytes, field) in cases {
         let (told, error) = peer_says(&bytes);
         assert_eq!(told["refusal"]["field"], field, "{error}");
-        assert!(matches!(error, ExchangeError::Malformed(_) | ExchangeError::TooLong { .. }), "{error}");
+        let foreign = matches!(error, ExchangeError::Foreign { .. });
+        assert_eq!(foreign, field == "set-up protocol", "{error}");
+        let refused = matches!(error, ExchangeError::Malformed(_) | ExchangeError::TooLong { .. });
+        assert!(foreign || refused, "{error}");
         assert!(!error.to_string().contains(char::is_control), "{error:?}");
     }
 }
@@ -545,9 +550,14 @@ fn the_names_that_are_read_are_those_that_are_written() {
 
 #[test]
 fn strangers_and_the_dead_are_errors() {
-    let answers: [(&[u8], &str); 4] = [
+    let answers: [(&[u8], &str); 8] = [
         (b"", "closed"),
-        (b"GET / HTTP/1.1\r\n\r\n", "exceeds the limit"),
+        (b"GET / HTTP/1.1\r\n\r\n", "the other end speaks HTTP, not the set-up protocol"),
+        (b"220 mail\r\n", "an unknown protocol (it begins with \"220 mail"),
+        // Less than a length, and then the end.
+        (b"6.2", "speaks perftest"),
+        (b"\xff", "speaks iperf3"),
+        (b"ab", "closed"),
         (b"\0\0\0\x02{}", "does not speak this protocol"),
         (b"\0\0\0\x10{\"type\":\"ready\"}", "out of turn"),
     ];
@@ -558,6 +568,57 @@ fn strangers_and_the_dead_are_errors() {
         );
         assert!(gone && server.to_string().contains(says), "{server}");
     }
+}
+
+/// Whatever comes after a message of this protocol is no other protocol; and a side may take less than the protocol allows.
+#[test]
+fn lengths_after_the_first_message_are_only_lengths() {
+    let mut talk = app(&json!("hello"));
+    talk.extend_from_slice(b"HTTP");
+    let ((), error) = meet(
+        |address| TcpStream::connect(address).unwrap().write_all(&talk).unwrap(),
+        |mut channel| {
+            assert_eq!(channel.receive::<String>().unwrap(), "hello");
+            channel.receive::<String>().unwrap_err()
+        },
+    );
+    assert!(matches!(error, ExchangeError::TooLong { max: MAX_MESSAGE_BYTES, .. }), "{error}");
+    for (max, fits) in [(99, true), (98, false)] {
+        let text = "x".repeat(99 - app(&json!("")).len() + 4);
+        let (sent, got) = meet(
+            |address| Channel::connect(address, PATIENCE).unwrap().send(&text),
+            |mut channel| {
+                channel.set_max_message(max);
+                channel.receive::<String>()
+            },
+        );
+        assert!(sent.is_ok());
+        match got {
+            Ok(got) => assert!(fits && got == text),
+            Err(error) => {
+                assert!(!fits && matches!(error, ExchangeError::TooLong { len: 99, max: 98 }), "{error}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_listener_and_its_connections_can_be_polled() {
+    let readable = |fd: &dyn AsFd, limit_s: i64| {
+        let limit = rustix::event::Timespec { tv_sec: limit_s, tv_nsec: 0 };
+        let fd = fd.as_fd();
+        let mut fds = [rustix::event::PollFd::new(&fd, rustix::event::PollFlags::IN)];
+        rustix::event::poll(&mut fds, Some(&limit)).unwrap() == 1
+    };
+    let listener = Listener::bind("127.0.0.1:0").unwrap();
+    assert!(!readable(&listener, 0) && listener.try_accept(PATIENCE).unwrap().is_none());
+    let mut client = Channel::connect(listener.local_addr().unwrap(), PATIENCE).unwrap();
+    assert!(readable(&listener, 20));
+    let mut server = listener.try_accept(PATIENCE).unwrap().unwrap();
+    assert!(!readable(&listener, 0) && !readable(&server, 0));
+    client.send(&7).unwrap();
+    assert!(readable(&server, 20));
+    assert_eq!(server.try_receive::<u32>().unwrap(), Some(7));
 }
 
 #[test]
