@@ -33,7 +33,7 @@ struct Row {
 pub(super) fn run(session: &Session) -> Result<()> {
     session.check_nic()?;
     let mut door = Door::open(session)?;
-    let (name, port) = (session.kind.name(), door.port()?);
+    let (name, port) = (session.kind.name(), door.port());
     tell(format_args!("spindrift {name}: waiting for a client on TCP port {port}"));
     loop {
         let result = serve_next(session, &mut door);

@@ -36,8 +36,8 @@ fn strangers_do_not_stop_a_server() {
     let client = run(&["write-bw", "127.0.0.1", "-n", "20", "--json", "-p", &server.port]);
     assert_eq!(object(&client)["rows"][0]["verified"], true);
     assert!(start.elapsed() < PATIENCE);
-    drop((silent, slow));
     let server = server.end();
+    drop((silent, slow));
     let error = stderr(&server);
     assert_eq!(object(&server)["rows"][0]["verified"], true);
     assert_eq!(error.matches("is not a client").count(), 3, "{error}");
@@ -151,28 +151,4 @@ fn planes_in_another_order_are_refused_on_both_sides() {
         );
         assert_eq!(client["rows"][0]["verified"], true);
     }
-}
-
-/// More than the server greets at a time: the rest is closed, and a client comes through once those gave up.
-#[test]
-fn silent_connections_are_bounded_in_number_and_time() {
-    let config = support::temp("short-timeout.toml");
-    std::fs::write(&config, "[setup]\ntimeout = \"2s\"\n").unwrap();
-    let server = Server::start(&["write-bw", "--config", config.to_str().unwrap()]);
-    let address = format!("127.0.0.1:{}", server.port);
-    let mut silent: Vec<_> = (0..65).map(|_| TcpStream::connect(&address).unwrap()).collect();
-    // All of them are closed by the server: the last at once, the others at the limit.
-    for stream in silent.iter_mut().rev() {
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
-        stream.read_to_end(&mut Vec::new()).unwrap();
-    }
-    let client = run(&["write-bw", "127.0.0.1", "-n", "20", "-p", &server.port]);
-    assert!(client.status.success(), "{}", stderr(&client));
-    let server = server.end();
-    assert!(server.status.success());
-    let error = stderr(&server);
-    assert!(
-        error.contains("64 connections have yet to send") && error.contains("are not reported"),
-        "{error}"
-    );
 }
