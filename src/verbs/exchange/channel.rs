@@ -7,6 +7,7 @@ use core::sync::atomic::{AtomicBool, Ordering};
 use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -16,7 +17,8 @@ use serde::{Deserialize, Serialize};
 use tracing::info;
 
 use super::format::{Spoken, VERSIONS, check_envelope};
-use super::offer::{Negotiated, Offer, Refusal, bounded, negotiate, plain, plain_up_to};
+use super::offer::{Negotiated, Offer, Refusal, RemoteMr, bounded, negotiate, plain, plain_up_to};
+use super::speaker::{OPENING_LEN, known, speaker};
 use crate::engine::{Deadline, pause};
 use crate::verbs::{Mr, Qp};
 
@@ -66,6 +68,14 @@ pub enum ExchangeError {
     /// The peer's bytes are not a message of this protocol.
     #[error("the peer does not speak this protocol: {0}")]
     Malformed(String),
+    /// The peer's first bytes are those of another protocol.
+    #[error(
+        "the other end speaks {speaker}, not the set-up protocol of Spindrift; connect to the TCP port of a Spindrift peer"
+    )]
+    Foreign {
+        /// What it speaks, or how it begins.
+        speaker: String,
+    },
     /// A message is longer than the protocol allows.
     #[error(
         "a set-up message of {len} bytes exceeds the limit of {max}; offer fewer queue pairs or less data"
@@ -156,11 +166,8 @@ impl Listener {
         mut go_on: impl FnMut() -> bool,
     ) -> Result<Channel, ExchangeError> {
         loop {
-            match self.socket.accept() {
-                Ok((stream, peer)) => return Channel::new(stream, peer.to_string(), timeout, false),
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
-                Err(error) => return Err(io_error("the listener", error)),
+            if let Some(channel) = self.try_accept(timeout)? {
+                return Ok(channel);
             }
             if !go_on() {
                 return Err(ExchangeError::Cancelled);
@@ -168,6 +175,28 @@ impl Listener {
             // A standard listener cannot wait with a limit.
             pause(ACCEPT_CHECK);
         }
+    }
+
+    /// The next peer, if one has connected, without waiting. To wait for one beside other things, poll the listener's file descriptor
+    /// ([`AsFd`]) until it can be read.
+    ///
+    /// `timeout` is the limit for each message of the connection.
+    ///
+    /// # Errors
+    /// [`ExchangeError::Io`].
+    pub fn try_accept(&self, timeout: Duration) -> Result<Option<Channel>, ExchangeError> {
+        match self.socket.accept() {
+            Ok((stream, peer)) => Channel::new(stream, peer.to_string(), timeout, false).map(Some),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(None),
+            Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => Ok(None),
+            Err(error) => Err(io_error("the listener", error)),
+        }
+    }
+}
+
+impl AsFd for Listener {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
     }
 }
 
@@ -180,8 +209,19 @@ pub struct Channel {
     partial: Vec<u8>,
     peer: String,
     timeout: Duration,
+    /// Longest message that is taken, in bytes.
+    message_max: usize,
+    /// The peer has sent a message of this protocol.
+    understood: bool,
     speaks_first: bool,
     cancel: Option<Arc<AtomicBool>>,
+}
+
+/// To wait for messages of several peers: poll until it can be read, then call [`Channel::try_receive`].
+impl AsFd for Channel {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.stream.as_fd()
+    }
 }
 
 impl Channel {
@@ -211,7 +251,16 @@ impl Channel {
     ) -> Result<Self, ExchangeError> {
         let ready = stream.set_nonblocking(true).and_then(|()| stream.set_nodelay(true));
         ready.map_err(|error| io_error(&peer, error))?;
-        Ok(Self { stream, partial: Vec::new(), peer, timeout, speaks_first, cancel: None })
+        Ok(Self {
+            stream,
+            partial: Vec::new(),
+            peer,
+            timeout,
+            message_max: MAX_MESSAGE_BYTES,
+            understood: false,
+            speaks_first,
+            cancel: None,
+        })
     }
 
     /// Lets `flag` cancel: once it is set, a call that waits for the peer returns [`ExchangeError::Cancelled`] within 50 ms.
@@ -446,6 +495,12 @@ impl Channel {
         self.timeout = timeout;
     }
 
+    /// Sets the length in bytes of the longest message that is taken from here on, up to [`MAX_MESSAGE_BYTES`]. A side that
+    /// many may connect to bounds the memory of their first messages so.
+    pub fn set_max_message(&mut self, bytes: usize) {
+        self.message_max = bytes.min(MAX_MESSAGE_BYTES);
+    }
+
     fn swap_offers(&mut self, hello: &[u8]) -> Result<Result<Offer, Refusal>, ExchangeError> {
         // One side reads while the other writes, so that two long offers cannot block each other.
         if self.speaks_first {
@@ -497,16 +552,36 @@ impl Channel {
     fn try_read(&mut self) -> Result<Option<Message>, ExchangeError> {
         let mut block = [0; 4096];
         loop {
-            let missing = missing(&self.partial)?;
+            let missing = missing(&self.partial, self.message_max).map_err(|error| self.or_foreign(error))?;
             if missing == 0 {
                 let body = self.partial.get(PREFIX_LEN..).unwrap_or_default();
                 let message = serde_json::from_slice(body).map_err(|error| unreadable(&error));
                 self.partial.clear();
+                self.understood |= message.is_ok();
                 return message.map(Some);
             }
             let part = block.get_mut(..missing.min(4096)).unwrap_or_default();
-            let Some(got) = self.step((&self.stream).read(part))? else { return Ok(None) };
+            let got = self.step((&self.stream).read(part)).map_err(|error| self.or_foreign(error))?;
+            let Some(got) = got else { return Ok(None) };
             self.partial.extend_from_slice(part.get(..got).unwrap_or_default());
+        }
+    }
+
+    /// An error of a connection on which nothing of this protocol has come yet: the peer may speak another one.
+    fn or_foreign(&mut self, error: ExchangeError) -> ExchangeError {
+        match error {
+            // Lengths below 16 MiB begin with a zero, which no text does.
+            ExchangeError::TooLong { .. } if !self.understood && self.partial.first() != Some(&0) => {
+                let mut more = [0; OPENING_LEN];
+                let got = (&self.stream).read(&mut more).unwrap_or_default();
+                self.partial.extend_from_slice(more.get(..got).unwrap_or_default());
+                ExchangeError::Foreign { speaker: speaker(&self.partial) }
+            }
+            ExchangeError::Closed if !self.understood => match known(&self.partial) {
+                Some(speaker) => ExchangeError::Foreign { speaker: speaker.to_owned() },
+                None => error,
+            },
+            other => other,
         }
     }
 
@@ -545,11 +620,11 @@ impl Channel {
 }
 
 /// Bytes that a message of which so much has arrived lacks: as far as is known, and none of the next one.
-fn missing(partial: &[u8]) -> Result<usize, ExchangeError> {
+fn missing(partial: &[u8], max: usize) -> Result<usize, ExchangeError> {
     let Some(&prefix) = partial.first_chunk::<PREFIX_LEN>() else { return Ok(PREFIX_LEN - partial.len()) };
     let len = u32::from_be_bytes(prefix) as usize;
-    if len > MAX_MESSAGE_BYTES {
-        return Err(ExchangeError::TooLong { len, max: MAX_MESSAGE_BYTES });
+    if len > max {
+        return Err(ExchangeError::TooLong { len, max });
     }
     Ok(PREFIX_LEN + len - partial.len())
 }
@@ -567,6 +642,12 @@ fn complaint(error: &ExchangeError) -> Option<Refusal> {
             let fix = "both sides must be Spindrift's set-up exchange";
             Some(Refusal::new("set-up message", PROTOCOL, what, fix))
         }
+        ExchangeError::Foreign { speaker } => Some(Refusal::new(
+            "set-up protocol",
+            PROTOCOL,
+            speaker,
+            "connect to this port with a Spindrift peer",
+        )),
         ExchangeError::TooLong { len, max } => Some(too_long(*len, *max)),
         _ => None,
     }
@@ -626,6 +707,13 @@ fn check_sizes(offer: &Offer) -> Result<(), Refusal> {
     for (field, len, max) in limits {
         if len > max {
             return Err(Refusal::new(field, format!("at most {max}"), len, "offer less"));
+        }
+    }
+    for (at, RemoteMr { addr, len, .. }) in offer.memory.iter().enumerate() {
+        if addr.checked_add(*len).is_none() {
+            let (field, theirs) = (format!("memory[{at}]"), format!("{len} bytes from {addr:#x} on"));
+            let fix = "the offer is out of range, mend the peer's settings";
+            return Err(Refusal::new(field, "memory that ends below 2^64", theirs, fix));
         }
     }
     Ok(())

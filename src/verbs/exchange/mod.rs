@@ -9,6 +9,7 @@
 mod channel;
 mod format;
 mod offer;
+mod speaker;
 
 pub use channel::{
     Channel, EXCHANGE_VERSION, ExchangeError, Listener, MAX_APP_BYTES, MAX_MESSAGE_BYTES, MAX_OFFERED,

@@ -12,6 +12,7 @@ use core::sync::atomic::{AtomicBool, Ordering};
 use std::convert::Infallible;
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::thread::Scope;
 use std::time::Duration;
@@ -339,6 +340,108 @@ fn every_field_that_is_missing_unknown_or_of_another_kind_is_named_on_both_sides
     }
 }
 
+/// The largest value of every number and the longest of every list, and the field that is refused then.
+fn largest_values() -> [(String, Value, Option<&'static str>); 26] {
+    let ports = |count: u32| -> Vec<_> {
+        (0..count)
+            .map(|p| json!({"ip": format!("fd00::{p:x}"), "mac": [255, 255, 255, 255, 255, 255]}))
+            .collect()
+    };
+    let (u16s, u32s, u64s) = (json!(u16::MAX), json!(u32::MAX), json!(u64::MAX));
+    let qp = |name: &str| format!("/offer/qps/0/{name}");
+    [
+        ("/version".into(), u32s.clone(), Some("set-up version")),
+        ("/versions".into(), json!(vec![u32::MAX; 80_000]), None),
+        (
+            "/offer/qps".into(),
+            json!(vec![offer(10).qps[0].clone(); MAX_OFFERED]),
+            Some("number of queue pairs"),
+        ),
+        (
+            "/offer/qps".into(),
+            json!(vec![offer(10).qps[0].clone(); MAX_OFFERED + 1]),
+            Some("number of queue pairs"),
+        ),
+        ("/offer/memory".into(), json!(vec![offer(10).memory[0]; MAX_OFFERED]), None),
+        (
+            "/offer/memory".into(),
+            json!(vec![offer(10).memory[0]; MAX_OFFERED + 1]),
+            Some("number of memory regions"),
+        ),
+        ("/offer/app".into(), json!("x".repeat(MAX_APP_BYTES)), None),
+        ("/offer/app".into(), json!("x".repeat(MAX_APP_BYTES + 1)), Some("bytes of application data")),
+        ("/offer/memory/0/addr".into(), u64s.clone(), Some("memory[0]")),
+        ("/offer/memory/0/len".into(), u64s, Some("memory[0]")),
+        ("/offer/memory/0/len".into(), json!(10), Some("memory[0]")),
+        ("/offer/memory/0/rkey".into(), u32s.clone(), None),
+        (qp("version"), u32s.clone(), Some("qps[0].version")),
+        (qp("qpn"), u32s.clone(), Some("qpn")),
+        (qp("qpn"), json!(0xff_ffff), None),
+        (qp("psn"), u32s.clone(), Some("psn")),
+        (qp("psn"), json!(0xff_ffff), None),
+        (qp("msn"), u16s.clone(), None),
+        (qp("mtu"), u32s, None),
+        (qp("mpr"), json!(255), None),
+        (qp("max_wimm"), u16s.clone(), None),
+        (qp("udp_port"), u16s, None),
+        (qp("entropy"), json!("x".repeat(900_000)), Some("entropy")),
+        (qp("ports"), json!(ports(32)), None),
+        (qp("ports"), json!(ports(33)), Some("ports")),
+        (qp("plane_ids"), json!(vec![u32::MAX; 90_000]), Some("plane_ids")),
+    ]
+}
+
+/// A peer sends this offer and that it is ready: what it is told last, what this side made of it, and what was agreed on.
+fn peer_offers(message: &Value) -> (Value, Result<Offer, ExchangeError>, Option<Negotiated>) {
+    let body = serde_json::to_vec(message).unwrap();
+    let mut agreed = None;
+    let (told, outcome) = meet(
+        |address| {
+            let mut stream = TcpStream::connect(address).unwrap();
+            stream.write_all(&framed(&body)).unwrap();
+            send(&mut stream, br#"{"type":"ready"}"#);
+            stream.shutdown(Shutdown::Write).unwrap();
+            replies(&mut stream).pop().unwrap()
+        },
+        |mut channel| {
+            channel.agree(&offer(11), |_, found| {
+                agreed = found.first().cloned();
+                Ok::<_, Infallible>(())
+            })
+        },
+    );
+    (told, outcome, agreed)
+}
+
+/// What is out of range is refused by name, the rest is limited to what this side has.
+#[test]
+fn the_largest_value_of_every_field_is_refused_or_limited() {
+    for (place, value, field) in largest_values() {
+        let mut message = hello();
+        message["versions"] = json!([1]);
+        *message.pointer_mut(&place).unwrap_or(&mut Value::Null) = value.clone();
+        if place == "/offer/qps/0/plane_ids" {
+            message["offer"]["qps"][0]["plane_ids"] = value;
+        }
+        if place == "/version" {
+            message["versions"] = json!([u32::MAX]);
+        }
+        let (told, outcome, agreed) = peer_offers(&message);
+        let Some(field) = field else {
+            assert!(outcome.is_ok(), "{place}: {outcome:?}");
+            let (agreed, ours) = (agreed.unwrap(), info(11));
+            assert!(told["type"] == "ready", "{place}: {told}");
+            assert!(agreed.rtr.path_mtu <= ours.mtu && agreed.mpr <= ours.mpr, "{place}: {agreed:?}");
+            assert!(agreed.max_wimm <= ours.max_wimm && agreed.rtr.ports.len() <= 4, "{place}: {agreed:?}");
+            continue;
+        };
+        let ExchangeError::Refused(refusal) = outcome.unwrap_err() else { panic!("{place}") };
+        assert_eq!((&*refusal.field, agreed), (field, None), "{place}");
+        assert_eq!(told["refusal"]["field"], field, "{place}");
+        assert!(told.to_string().len() < 1500, "{place}: {told}");
+    }
+}
+
 /// A later version: more fields, and a list of the versions that it speaks.
 fn newer(versions: Value) -> Value {
     let mut message = hello();
@@ -392,20 +495,24 @@ fn what_is_no_offer_is_answered_with_a_reason() {
     let mut trailing = serde_json::to_vec(&hello()).unwrap();
     trailing.extend_from_slice(b" {}");
     let deep = [b"[".repeat(100_000), b"]".repeat(100_000)].concat();
-    let cases: [(Vec<u8>, &str); 8] = [
+    let cases: [(Vec<u8>, &str); 9] = [
         (framed(b"{}"), "set-up message"),
         (framed(b""), "set-up message"),
         (framed(&trailing), "set-up message"),
         (framed(&deep), "set-up message"),
         (framed(br#"{"type":"bye"}"#), "set-up message"),
         (framed(br#"{"type":"\u001b[2Jbye\n"}"#), "set-up message"),
-        (b"GET / HTTP/1.1\r\n\r\n".to_vec(), "bytes of the offer"),
-        ([&(1_u32 << 30).to_be_bytes()[..], &b" ".repeat(1 << 20)].concat(), "bytes of the offer"),
+        (b"GET / HTTP/1.1\r\n\r\n".to_vec(), "set-up protocol"),
+        ([&(1_u32 << 30).to_be_bytes()[..], &b"x".repeat(99)].concat(), "set-up protocol"),
+        ([&(1_u32 << 23).to_be_bytes()[..], &b" ".repeat(1 << 20)].concat(), "bytes of the offer"),
     ];
     for (bytes, field) in cases {
         let (told, error) = peer_says(&bytes);
         assert_eq!(told["refusal"]["field"], field, "{error}");
-        assert!(matches!(error, ExchangeError::Malformed(_) | ExchangeError::TooLong { .. }), "{error}");
+        let foreign = matches!(error, ExchangeError::Foreign { .. });
+        assert_eq!(foreign, field == "set-up protocol", "{error}");
+        let refused = matches!(error, ExchangeError::Malformed(_) | ExchangeError::TooLong { .. });
+        assert!(foreign || refused, "{error}");
         assert!(!error.to_string().contains(char::is_control), "{error:?}");
     }
 }
@@ -443,9 +550,14 @@ fn the_names_that_are_read_are_those_that_are_written() {
 
 #[test]
 fn strangers_and_the_dead_are_errors() {
-    let answers: [(&[u8], &str); 4] = [
+    let answers: [(&[u8], &str); 8] = [
         (b"", "closed"),
-        (b"GET / HTTP/1.1\r\n\r\n", "exceeds the limit"),
+        (b"GET / HTTP/1.1\r\n\r\n", "the other end speaks HTTP, not the set-up protocol"),
+        (b"220 mail\r\n", "an unknown protocol (it begins with \"220 mail"),
+        // Less than a length, and then the end.
+        (b"6.2", "speaks perftest"),
+        (b"\xff", "speaks iperf3"),
+        (b"ab", "closed"),
         (b"\0\0\0\x02{}", "does not speak this protocol"),
         (b"\0\0\0\x10{\"type\":\"ready\"}", "out of turn"),
     ];
@@ -456,6 +568,57 @@ fn strangers_and_the_dead_are_errors() {
         );
         assert!(gone && server.to_string().contains(says), "{server}");
     }
+}
+
+/// Whatever comes after a message of this protocol is no other protocol; and a side may take less than the protocol allows.
+#[test]
+fn lengths_after_the_first_message_are_only_lengths() {
+    let mut talk = app(&json!("hello"));
+    talk.extend_from_slice(b"HTTP");
+    let ((), error) = meet(
+        |address| TcpStream::connect(address).unwrap().write_all(&talk).unwrap(),
+        |mut channel| {
+            assert_eq!(channel.receive::<String>().unwrap(), "hello");
+            channel.receive::<String>().unwrap_err()
+        },
+    );
+    assert!(matches!(error, ExchangeError::TooLong { max: MAX_MESSAGE_BYTES, .. }), "{error}");
+    for (max, fits) in [(99, true), (98, false)] {
+        let text = "x".repeat(99 - app(&json!("")).len() + 4);
+        let (sent, got) = meet(
+            |address| Channel::connect(address, PATIENCE).unwrap().send(&text),
+            |mut channel| {
+                channel.set_max_message(max);
+                channel.receive::<String>()
+            },
+        );
+        assert!(sent.is_ok());
+        match got {
+            Ok(got) => assert!(fits && got == text),
+            Err(error) => {
+                assert!(!fits && matches!(error, ExchangeError::TooLong { len: 99, max: 98 }), "{error}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_listener_and_its_connections_can_be_polled() {
+    let readable = |fd: &dyn AsFd, limit_s: i64| {
+        let limit = rustix::event::Timespec { tv_sec: limit_s, tv_nsec: 0 };
+        let fd = fd.as_fd();
+        let mut fds = [rustix::event::PollFd::new(&fd, rustix::event::PollFlags::IN)];
+        rustix::event::poll(&mut fds, Some(&limit)).unwrap() == 1
+    };
+    let listener = Listener::bind("127.0.0.1:0").unwrap();
+    assert!(!readable(&listener, 0) && listener.try_accept(PATIENCE).unwrap().is_none());
+    let mut client = Channel::connect(listener.local_addr().unwrap(), PATIENCE).unwrap();
+    assert!(readable(&listener, 20));
+    let mut server = listener.try_accept(PATIENCE).unwrap().unwrap();
+    assert!(!readable(&listener, 0) && !readable(&server, 0));
+    client.send(&7).unwrap();
+    assert!(readable(&server, 20));
+    assert_eq!(server.try_receive::<u32>().unwrap(), Some(7));
 }
 
 #[test]

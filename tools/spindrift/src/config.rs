@@ -161,6 +161,8 @@ pub(crate) struct Setup {
     pub(crate) port: Option<u16>,
     #[serde(deserialize_with = "duration")]
     pub(crate) timeout: Option<Duration>,
+    #[serde(deserialize_with = "size")]
+    pub(crate) max_memory: Option<u64>,
 }
 
 /// Kinds of ports.

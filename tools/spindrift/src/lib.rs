@@ -23,9 +23,12 @@ mod units;
 mod usage;
 mod verbose;
 
+use std::env;
+use std::ffi::OsString;
 use std::process::ExitCode;
 
 use anyhow::Result;
+use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{CommandFactory, Parser, Subcommand};
 use verbose::Verbosity;
 
@@ -57,7 +60,10 @@ enum Command {
 pub fn main() -> ExitCode {
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
-        Err(message) => {
+        Err(mut message) => {
+            if let Some(advice) = of_perftest(&mut message) {
+                return status_of(Err(usage::usage(advice)), ExitCode::SUCCESS);
+            }
             let printed = message.print();
             // A message on standard error that nobody reads is dropped.
             output::keep(if message.use_stderr() { Ok(()) } else { printed });
@@ -73,6 +79,22 @@ pub fn main() -> ExitCode {
         Some(command) => run(command),
     };
     status_of(result, ExitCode::SUCCESS)
+}
+
+/// What to do about an option of perftest, which `write-bw` and `write-lat` do not have. No other error of theirs suggests to
+/// take an option for the server's address.
+fn of_perftest(message: &mut clap::Error) -> Option<String> {
+    let is_ours = |argument: &OsString| ["write-bw", "write-lat"].iter().any(|name| argument == name);
+    if message.kind() != ErrorKind::UnknownArgument
+        || !env::args_os().nth(1).is_some_and(|name| is_ours(&name))
+    {
+        return None;
+    }
+    message.remove(ContextKind::Suggested);
+    match message.get(ContextKind::InvalidArg) {
+        Some(ContextValue::String(option)) => remote::perftest::advice(option),
+        _ => None,
+    }
 }
 
 fn run(command: &Command) -> Result<()> {

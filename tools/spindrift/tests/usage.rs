@@ -288,3 +288,93 @@ fn a_pump_without_a_route_is_refused() {
     let error = stderr(&output);
     assert!(error.contains("no route leads from 127.0.0.1 to the peer 240.0.0.1"), "{error}");
 }
+
+/// perftest's options that are none of ours: each is told what ours is called, or that it is not needed.
+#[test]
+fn options_of_perftest_are_told_what_to_write() {
+    let cases: [(&[&str], &str); 22] = [
+        (
+            &["-b"],
+            "-b, --bidirectional is an option of perftest, not of this command: a run has one direction",
+        ),
+        (&["--bidirectional"], "second server with another -p"),
+        (&["-d", "mlx5_0"], "--local eth0, or -x N"),
+        (&["-dmlx5_0"], "--local eth0, or -x N"),
+        (&["--ib-dev=mlx5_0"], "--local eth0, or -x N"),
+        (&["-i", "1"], "--local eth0, or -x N"),
+        (&["-R"], "always goes over TCP"),
+        (&["-c", "RC"], "one kind of connection"),
+        (&["-e"], "--wait poll"),
+        (&["-u", "14"], "it is called --timeout"),
+        (&["--run_infinitely"], "write -D 24h, and end it with Ctrl-C"),
+        (&["-I", "0"], "leave it out"),
+        (&["-l", "16"], "leave it out"),
+        (&["-Q", "100"], "leave it out"),
+        (&["-N"], "leave it out"),
+        (&["-H"], "percentiles"),
+        (&["-T", "106"], "[transport.dscp]"),
+        (&["--tclass", "106"], "[transport.dscp]"),
+        (&["-O"], "--local eth0,eth1"),
+        (&["--rate_limit=5"], "--link-rate"),
+        (&["--out_json"], "it is called --json"),
+        (&["--bind_source_ip", "10.0.0.1"], "it is called --local"),
+    ];
+    for command in ["write-bw", "write-lat"] {
+        for (args, part) in cases {
+            let client = [&[command, "127.0.0.1", "-a"], args].concat();
+            assert_refused(&client, &["spindrift: -", part]);
+            assert_refused(&[&[command], args].concat(), &[part]);
+        }
+        // An option of nobody is no address either.
+        let output = spindrift().args([command, "--nonsense"]).output().unwrap();
+        let error = stderr(&output);
+        assert!(error.contains("--nonsense") && !error.contains("-- --nonsense"), "{error}");
+    }
+    // What other commands do not know has nothing to do with perftest.
+    assert_refused(&["ports", "-b"], &["unexpected argument '-b'"]);
+}
+
+/// Those that mean the same are taken, and those that change nothing are named. The client gets as far as the network.
+#[test]
+fn options_of_perftest_that_fit_are_accepted() {
+    let args = "127.0.0.1 -p 1 -a -D 1 -q 2 -t 16 -m 1024 -F --report_gbits";
+    let output = spindrift().arg("write-bw").args(args.split(' ')).output().unwrap();
+    let error = stderr(&output);
+    assert_eq!(output.status.code(), Some(1), "{error}");
+    assert!(error.contains("-F has no effect here: the frequency of cores is not looked at"), "{error}");
+    assert!(error.contains("--report_gbits has no effect here: rates are always in Gb/s"), "{error}");
+    assert!(error.contains("nothing listens at 127.0.0.1:1"), "{error}");
+    let args = "127.0.0.1 -p 1 --all --duration 1 --qp 2 --tx-depth 16 --mtu 1024 --CPU-freq";
+    let output = spindrift().arg("write-bw").args(args.split(' ')).output().unwrap();
+    assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
+    for args in ["127.0.0.1 -s 64 -n 5 -p 1 -x 0", "127.0.0.1 --size=64 --iters=5 --port=1 --gid-index=0"] {
+        let output = spindrift().arg("write-lat").args(args.split(' ')).output().unwrap();
+        assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
+    }
+}
+
+/// A server's address in its usual spellings leads there; another one is told how to write it.
+#[test]
+fn addresses_of_servers() {
+    for (args, at) in [
+        (&["127.0.0.1:1"] as &[&str], "nothing listens at 127.0.0.1:1 "),
+        (&["127.0.0.1:1", "-p", "1"], "nothing listens at 127.0.0.1:1 "),
+        (&["localhost:1"], ":1 (TCP)"),
+        (&["[::1]:1"], "[::1]:1"),
+        (&["[::1]", "-p", "1"], "[::1]:1"),
+        (&["::1", "-p", "1"], "[::1]:1"),
+    ] {
+        let output = spindrift().arg("write-bw").args(args).output().unwrap();
+        let error = stderr(&output);
+        assert_eq!(output.status.code(), Some(1), "{args:?}: {error}");
+        assert!(error.contains(at), "{args:?}: {error}");
+    }
+    assert_refused(
+        &["write-bw", "127.0.0.1:1", "-p", "2"],
+        &["127.0.0.1 has TCP port 1", "-p says 2", "give one of them"],
+    );
+    assert_refused(&["write-bw", "::1:18515"], &["::1:18515", "[::1]:18515"]);
+    assert_refused(&["write-bw", "[::1"], &["[::1", "[::1] or [::1]:18515"]);
+    assert_refused(&["write-bw", "node7:0"], &["node7:0", "1 to 65535"]);
+    assert_refused(&["write-bw", ""], &["leave it out to be one"]);
+}

@@ -19,7 +19,8 @@ use crate::units::count;
 use crate::usage::usage;
 
 const MTU_RANGE: RangeInclusive<u64> = 256..=8960;
-const TX_DEPTH_MAX: u64 = 16_384;
+/// Most messages in flight on a queue pair.
+pub(crate) const TX_DEPTH_MAX: u64 = 16_384;
 /// Fewest and most buffers of `af_xdp` ports, as the port has them.
 pub(super) const BUFFERS: (u32, u32) = (64, 1 << 16);
 /// How many there are where nobody says.

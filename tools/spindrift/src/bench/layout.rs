@@ -93,6 +93,9 @@ impl Layout {
         if size == 0 {
             bail!("0: an MRC message has at least 1 byte");
         }
+        if qps == 0 {
+            bail!("{}: give at least 1 queue pair", format_size(size));
+        }
         let stride = size.next_multiple_of(ALIGN);
         let slots = (BUDGET / (stride * qps as u64)).min(depth.into()).max(2);
         let layout = Self { size: size_32, qps, slots, stride };
@@ -273,6 +276,7 @@ mod tests {
         assert_eq!(layout.depth(128), 2);
         assert_eq!(Layout::new(1, 1, 1).unwrap().slots, 2, "laps need another source");
         assert!(Layout::new(0, 1, 1).is_err());
+        assert!(Layout::new(1, 0, 1).is_err());
         assert!(Layout::new(1 << 32, 1, 1).is_err());
         assert!(Layout::new(1 << 31, 1000, 1).is_err());
     }

@@ -8,7 +8,8 @@ use spindrift::endpoint::EndpointConfig;
 use spindrift::engine::LaneCounters;
 use spindrift::verbs::exchange::{MIN_MTU, Negotiated, Offer, RemoteMr};
 use spindrift::verbs::{
-    Access, Context, ContextConfig, Cq, LaneMode, Mr, Pd, Placement, Qp, QpConfig, RtsAttr, VerbsError,
+    Access, Context, ContextConfig, Cq, LaneMode, MAX_CQ_DEPTH, Mr, Pd, Placement, Qp, QpConfig, RtsAttr,
+    VerbsError,
 };
 use spindrift_pmd::fault::FaultStats;
 use spindrift_pmd::pcap::Capture;
@@ -18,6 +19,7 @@ use super::nic::Nic;
 use super::options::Settings;
 use crate::config::CcName;
 use crate::output::tell;
+use crate::units::count;
 
 /// What a side has made of its settings.
 #[derive(Clone, Debug)]
@@ -36,6 +38,20 @@ impl InUse {
     /// Where it did not come to that.
     pub(crate) fn of_nobody(settings: &Settings) -> Self {
         Self { planes: 0, ports: Vec::new(), mtu: settings.mtu, cc: settings.cc, gso: settings.gso }
+    }
+}
+
+/// Completions that may be outstanding on each lane, if there are completion queues for as many.
+pub(crate) fn completions(settings: &Settings) -> Result<u32> {
+    let (qps, depth, lanes) = (settings.qps, settings.tx_depth, settings.lanes);
+    let outstanding = (u64::from(depth) + 16) * qps.div_ceil(lanes.max(1)) as u64;
+    match u32::try_from(outstanding) {
+        Ok(outstanding) if outstanding <= MAX_CQ_DEPTH => Ok(outstanding),
+        _ => bail!(
+            "{} with a tx depth of {depth} on {} may have {outstanding} completions in a completion queue, which holds {MAX_CQ_DEPTH}; use fewer queue pairs or a smaller tx depth",
+            count(qps as u64, "queue pair"),
+            count(lanes as u64, "lane")
+        ),
     }
 }
 
@@ -73,9 +89,8 @@ impl Side {
         let modes = vec![LaneMode::Inline; lanes.len()];
         let context = Context::open_lanes(lanes, ContextConfig { seed, lanes: modes, endpoint })?;
         let pd = context.create_pd()?;
-        let outstanding = settings.tx_depth as usize + 16;
-        let of_a_lane = settings.qps.div_ceil(context.lanes());
-        let cqs = (0..context.lanes()).map(|_| context.create_cq((outstanding * of_a_lane) as u32));
+        let completions = completions(settings)?;
+        let cqs = (0..context.lanes()).map(|_| context.create_cq(completions));
         let cqs = cqs.collect::<Result<Vec<_>, _>>()?;
         let register = |access| {
             pd.register(memory, access).with_context(|| format!("cannot register {memory} bytes of memory"))

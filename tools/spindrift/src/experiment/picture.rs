@@ -357,7 +357,7 @@ mod tests {
         let states = chart.states();
         let Content::StackedArea(area) = &states.content else { panic!("an area") };
         let names: Vec<_> = area.series.iter().map(|series| series.key.name.as_str()).collect();
-        assert_eq!(names, ["good", "skipped once", "in reserve", "assumed bad", "denied"]);
+        assert_eq!(names, ["good", "skipped once", "in reserve", "assumed bad", "denied", "plane closed"]);
         let all = |step: usize| area.series.iter().map(|series| series.values[step]).sum::<f64>();
         let each: u32 = samples[0].flows.iter().flatten().map(|evs| evs.good + evs.reserve).sum();
         assert!((0..10).all(|step| (all(step) - f64::from(each)).abs() < 1e-9), "{:?}", area.series);

@@ -1,12 +1,13 @@
 //! The client: decides what is run, and measures.
 
+use std::io::ErrorKind;
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Error, Result, anyhow, bail};
 use serde_json::{Value as Json, json};
-use spindrift::verbs::exchange::Channel;
+use spindrift::verbs::exchange::{Channel, ExchangeError};
 
 use super::path_check::check_paths;
 use super::peer::{Peer, Role};
@@ -66,12 +67,23 @@ fn connect(session: &Session, server: &str) -> Result<Peer> {
     loop {
         match connected.recv_timeout(CONNECT_CHECK) {
             Ok(channel) => {
-                let channel = channel.with_context(|| format!("server {server}"))?;
+                let channel = channel.map_err(|error| no_connection(session, server, error))?;
                 return Ok(Peer::new(channel, Role::Client, Some(server), timeout, &session.stop));
             }
             Err(RecvTimeoutError::Timeout) => session.stop.check()?,
             Err(RecvTimeoutError::Disconnected) => bail!("the thread that connects panicked"),
         }
+    }
+}
+
+/// An error of the attempt to connect.
+fn no_connection(session: &Session, server: &str, error: ExchangeError) -> Error {
+    match &error {
+        ExchangeError::Io { peer, error: cause } if cause.kind() == ErrorKind::ConnectionRefused => anyhow!(
+            "server {server}: nothing listens at {peer} (TCP); start `spindrift {}` there first, or give the port of its -p",
+            session.kind.name()
+        ),
+        _ => Error::new(error).context(format!("server {server}")),
     }
 }
 

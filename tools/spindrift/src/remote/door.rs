@@ -1,42 +1,79 @@
-//! Where clients come in: a connection is a client's once its first message is a plan. Port scans, browsers and
-//! connections that say nothing are turned away, and keep no client waiting meanwhile.
+//! Where clients come in. One thread accepts connections and reads their first messages, during a run too: a connection is a
+//! client's once its first message is a plan. Port scans, browsers and connections that say nothing are turned away, and
+//! take no place from a client: where there is none left, the connection that has said nothing for longest is closed.
+//! Clients that come during a run are told that the server is busy, or wait a while if it keeps serving.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::mpsc::{Receiver, Sender, channel};
-use std::thread;
-use std::time::Duration;
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result};
-use spindrift::verbs::exchange::{Channel, ExchangeError, Listener};
+use anyhow::{Context as _, Result, bail};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use serde_json::Value as Json;
+use spindrift::verbs::exchange::{Channel, Listener, MAX_MESSAGE_BYTES};
 
 use super::plan::{Message, Plan};
 use super::{Session, pretty};
 use crate::output::tell;
 
-/// Connections that may owe their first message at a time. More are closed at once.
+/// Connections that have yet to send their first message at a time.
 const WAITING_MAX: usize = 64;
+/// Clients that wait for the end of a run at a time.
+const QUEUE_MAX: usize = 64;
+/// Longest first message: plans have less than 2 KiB.
+const PLAN_BYTES_MAX: usize = 16 << 10;
 /// Longest time for the first message, whatever the limit for later ones is.
 const GREETING_LIMIT: Duration = Duration::from_secs(10);
+/// Connections accepted between two looks at those that are there: their messages come before their places are taken.
+const BURST: usize = 16;
 /// Turned away with a line each; of later ones only the first is mentioned.
 const TOLD_MAX: usize = 20;
+/// Connections that are told at a time why they are turned away. More are closed without a word.
+const FAREWELLS_MAX: usize = 64;
+/// How often a client that waits is told that this side lives.
+const ALIVE_INTERVAL: Duration = Duration::from_millis(500);
 
+/// Longest time between two looks at the queue and at the end.
+const TURN: Duration = Duration::from_millis(100);
+/// The same while clients wait in the queue.
+const TURN_OF_QUEUE: Duration = Duration::from_millis(10);
 /// Pause after a connection that could not be taken: the reason, such as too many open files, may last.
 const RETRY: Duration = Duration::from_millis(50);
 
-/// What a connection turned out to be.
-enum Visitor {
-    Client(Box<(Channel, Plan)>),
-    Stranger { peer: String, reason: String },
+type Client = (Channel, Plan);
+
+/// Who is served.
+#[derive(Debug, Default)]
+enum Serving {
+    /// Nobody, and nobody may come yet.
+    #[default]
+    Closed,
+    /// The next client.
+    Next,
+    Client(String),
 }
 
-/// A listener that gives out clients only.
+#[derive(Debug, Default)]
+struct Shared {
+    serving: Mutex<Serving>,
+    over: AtomicBool,
+}
+
+impl Shared {
+    fn serving(&self) -> MutexGuard<'_, Serving> {
+        self.serving.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Gives out clients, one at a time.
 pub(super) struct Door {
-    listener: Listener,
-    visitors: Receiver<Visitor>,
-    enter: Sender<Visitor>,
-    waiting: Arc<AtomicUsize>,
-    turned_away: usize,
+    port: u16,
+    shared: Arc<Shared>,
+    clients: Receiver<Client>,
+    thread: Option<JoinHandle<()>>,
 }
 
 impl Door {
@@ -47,87 +84,265 @@ impl Door {
         let port = session.tcp_port;
         let listener =
             listener.with_context(|| format!("cannot listen on TCP port {port}; choose another with -p"))?;
-        let (enter, visitors) = channel();
-        Ok(Self { listener, visitors, enter, waiting: Arc::default(), turned_away: 0 })
+        let port = listener.local_addr()?.port();
+        let (send, clients) = channel();
+        let shared = Arc::<Shared>::default();
+        let doorman = Doorman {
+            listener,
+            shared: Arc::clone(&shared),
+            clients: send,
+            timeout: session.timeout,
+            keep_serving: session.keep_serving,
+            waiting: VecDeque::new(),
+            queue: VecDeque::new(),
+            farewells: Vec::new(),
+            turned_away: 0,
+        };
+        let thread = thread::Builder::new().name("door".to_owned()).spawn(move || doorman.run());
+        let thread = Some(thread.context("cannot start the thread that accepts clients")?);
+        Ok(Self { port, shared, clients, thread })
     }
 
-    pub(super) fn port(&self) -> Result<u16> {
-        Ok(self.listener.local_addr()?.port())
+    pub(super) fn port(&self) -> u16 {
+        self.port
     }
 
     /// Waits for the next client.
-    pub(super) fn next_client(&mut self, session: &Session) -> Result<(Channel, Plan)> {
-        let limit = session.timeout.min(GREETING_LIMIT);
+    pub(super) fn next_client(&mut self, session: &Session) -> Result<Client> {
+        *self.shared.serving() = Serving::Next;
         loop {
-            let mut visitor = None;
-            let accepted = self.listener.accept(limit, || {
-                visitor = self.visitors.try_recv().ok();
-                visitor.is_none() && session.stop.check().is_ok()
-            });
-            match accepted {
-                Ok(channel) => self.greet(channel, session.timeout),
-                Err(ExchangeError::Cancelled) => {}
+            match self.clients.recv_timeout(TURN) {
+                Ok(client) => return Ok(client),
+                Err(RecvTimeoutError::Timeout) => session.stop.check()?,
+                Err(RecvTimeoutError::Disconnected) => bail!("the thread that accepts clients panicked"),
+            }
+        }
+    }
+}
+
+impl Drop for Door {
+    fn drop(&mut self) {
+        self.shared.over.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            // It has said so if it panicked.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// A connection that has yet to send its first message.
+struct Waiting {
+    channel: Channel,
+    until: Instant,
+}
+
+/// A client that waits for the end of a run.
+struct Queued {
+    client: Client,
+    until: Instant,
+    next_alive: Instant,
+}
+
+/// The thread behind a [`Door`].
+struct Doorman {
+    listener: Listener,
+    shared: Arc<Shared>,
+    clients: Sender<Client>,
+    /// Limit for each message of the set-up.
+    timeout: Duration,
+    keep_serving: bool,
+    /// The oldest first.
+    waiting: VecDeque<Waiting>,
+    queue: VecDeque<Queued>,
+    farewells: Vec<JoinHandle<()>>,
+    turned_away: usize,
+}
+
+impl Doorman {
+    fn run(mut self) {
+        while !self.shared.over.load(Ordering::Relaxed) {
+            self.wait();
+            self.read_all();
+            self.accept();
+            self.read_all();
+            self.serve();
+        }
+        for Queued { client: (channel, _), .. } in std::mem::take(&mut self.queue) {
+            self.refuse(
+                channel,
+                "busy: the server has ended after another client's run; start it again".to_owned(),
+            );
+        }
+        for farewell in self.farewells.drain(..) {
+            let _ = farewell.join();
+        }
+    }
+
+    /// Waits until somebody connects, or says something.
+    fn wait(&self) {
+        let limit = if self.queue.is_empty() { TURN } else { TURN_OF_QUEUE };
+        let readable = |channel| PollFd::new(channel, PollFlags::IN);
+        let mut fds: Vec<_> = self.waiting.iter().map(|waiting| readable(&waiting.channel)).collect();
+        fds.push(PollFd::new(&self.listener, PollFlags::IN));
+        // An error, such as an interruption, ends the wait as well.
+        let _ = poll(&mut fds, Timespec::try_from(limit).ok().as_ref());
+    }
+
+    fn accept(&mut self) {
+        let limit = self.timeout.min(GREETING_LIMIT);
+        for _ in 0..BURST {
+            match self.listener.try_accept(limit) {
+                Ok(Some(mut channel)) => {
+                    channel.set_max_message(PLAN_BYTES_MAX);
+                    self.waiting.push_back(Waiting { channel, until: Instant::now() + limit });
+                }
+                Ok(None) => break,
                 // This one connection failed, such as one that was reset before it was taken.
                 Err(error) => {
                     self.turn_away("a connection", &error.to_string());
                     thread::sleep(RETRY);
+                    break;
                 }
             }
-            match visitor {
-                Some(Visitor::Client(client)) => return Ok(*client),
-                Some(Visitor::Stranger { peer, reason }) => self.turn_away(&peer, &reason),
-                None => {}
-            }
-            session.stop.check()?;
         }
     }
 
-    /// Reads the first message on a thread of its own, which the limit ends.
-    fn greet(&mut self, mut channel: Channel, timeout: Duration) {
-        let peer = pretty(channel.peer());
-        if self.waiting.fetch_add(1, Ordering::Relaxed) >= WAITING_MAX {
-            self.waiting.fetch_sub(1, Ordering::Relaxed);
-            self.turn_away(&peer, &format!("{WAITING_MAX} connections have yet to send their first message"));
-            return;
-        }
-        let (enter, waiting) = (self.enter.clone(), Arc::clone(&self.waiting));
-        thread::spawn(move || {
-            let visitor = match first_message(&mut channel) {
-                Ok(plan) => {
-                    channel.set_timeout(timeout);
-                    Visitor::Client(Box::new((channel, plan)))
+    /// Reads first messages. Where more connections wait than there are places, the oldest ones go.
+    fn read_all(&mut self) {
+        let now = Instant::now();
+        for mut waiting in std::mem::take(&mut self.waiting) {
+            match waiting.channel.try_receive::<Json>() {
+                Ok(Some(message)) => self.greet(waiting.channel, message),
+                Ok(None) if now < waiting.until => self.waiting.push_back(waiting),
+                Ok(None) => {
+                    let peer = pretty(waiting.channel.peer());
+                    let limit = self.timeout.min(GREETING_LIMIT);
+                    // It is not told: that could take as long again.
+                    self.turn_away(&peer, &format!("it sent no whole first message within {limit:?}"));
                 }
-                Err(reason) => Visitor::Stranger { peer, reason },
-            };
-            waiting.fetch_sub(1, Ordering::Relaxed);
-            // The server may have ended meanwhile.
-            let _ = enter.send(visitor);
+                Err(error) => {
+                    self.turn_away(&pretty(waiting.channel.peer()), &error.to_string());
+                    self.dismiss(waiting.channel, move |channel| channel.explain(&error));
+                }
+            }
+        }
+        while self.waiting.len() > WAITING_MAX
+            && let Some(oldest) = self.waiting.pop_front()
+        {
+            let reason = format!("{WAITING_MAX} newer connections have yet to send their first message");
+            self.turn_away(&pretty(oldest.channel.peer()), &format!("it says nothing, and {reason}"));
+            self.refuse(oldest.channel, format!("busy: {reason}; connect again"));
+        }
+    }
+
+    /// What becomes of a connection that has sent its first message.
+    fn greet(&mut self, mut channel: Channel, message: Json) {
+        let plan = match Plan::read(message) {
+            Ok(plan) => plan,
+            Err(reason) => {
+                self.turn_away(&pretty(channel.peer()), &reason);
+                return self.refuse(channel, reason);
+            }
+        };
+        channel.set_timeout(self.timeout);
+        channel.set_max_message(MAX_MESSAGE_BYTES);
+        if self.queue.len() >= QUEUE_MAX {
+            let reason = format!("busy: {QUEUE_MAX} other clients wait for the server; try again later");
+            return self.refuse_client(channel, reason);
+        }
+        let now = Instant::now();
+        self.queue.push_back(Queued {
+            client: (channel, plan),
+            until: now + self.timeout / 2,
+            next_alive: now + ALIVE_INTERVAL,
         });
+    }
+
+    /// Gives out the next client if it is wanted, and looks after the others.
+    fn serve(&mut self) {
+        let mut next = None;
+        if let serving @ Serving::Next = &mut *self.shared.serving()
+            && let Some(queued) = self.queue.pop_front()
+        {
+            *serving = Serving::Client(pretty(queued.client.0.peer()));
+            next = Some(queued.client);
+        }
+        if let Some(client) = next {
+            // The server may have ended.
+            let _ = self.clients.send(client);
+        }
+        let now = Instant::now();
+        for mut queued in std::mem::take(&mut self.queue) {
+            let (channel, _) = &mut queued.client;
+            match channel.try_receive::<Message>() {
+                Ok(None | Some(Message::Alive)) => {}
+                // It goes as it came: nothing was begun for it.
+                Ok(Some(_)) | Err(_) => continue,
+            }
+            if let Some(reason) = self.busy(now >= queued.until) {
+                self.refuse_client(queued.client.0, reason);
+                continue;
+            }
+            if now >= queued.next_alive {
+                queued.next_alive = now + ALIVE_INTERVAL;
+                if channel.send(&Message::Alive).is_err() {
+                    continue;
+                }
+            }
+            self.queue.push_back(queued);
+        }
+    }
+
+    /// Why a client in the queue is not to wait for the end of the run, if it is not. `is_over` when it has waited long enough.
+    fn busy(&self, is_over: bool) -> Option<String> {
+        let waited = self.timeout / 2;
+        match &*self.shared.serving() {
+            Serving::Client(current) if !self.keep_serving => Some(format!(
+                "busy: the server runs with the client {current} and ends after it; start another server with another -p, or one with --keep-serving"
+            )),
+            Serving::Client(current) if is_over => Some(format!(
+                "busy: the server runs with the client {current}, for {waited:?} and longer; try again later"
+            )),
+            Serving::Closed | Serving::Next if is_over => Some(format!(
+                "busy: the server had no time for another client for {waited:?}; try again later"
+            )),
+            _ => None,
+        }
+    }
+
+    fn refuse_client(&mut self, channel: Channel, reason: String) {
+        tell(format_args!("spindrift: refused the client {}: {reason}", pretty(channel.peer())));
+        self.refuse(channel, reason);
+    }
+
+    /// Tells a connection why it is not served, and closes it.
+    fn refuse(&mut self, channel: Channel, reason: String) {
+        self.dismiss(channel, |channel| {
+            // It may have gone.
+            let _ = channel.send_last(&Message::Refuse { reason });
+        });
+    }
+
+    /// Says a last word to a connection, on a thread of its own, since the other end may take its time.
+    fn dismiss(&mut self, mut channel: Channel, say: impl FnOnce(&mut Channel) + Send + 'static) {
+        self.farewells.retain(|farewell| !farewell.is_finished());
+        if self.farewells.len() < FAREWELLS_MAX {
+            // Without a thread it is closed without a word.
+            let farewell = thread::Builder::new().spawn(move || say(&mut channel));
+            self.farewells.extend(farewell);
+        }
     }
 
     fn turn_away(&mut self, peer: &str, reason: &str) {
         self.turned_away += 1;
+        let in_run = matches!(*self.shared.serving(), Serving::Client(_));
+        let still = if in_run { "" } else { "; still waiting" };
         match self.turned_away {
-            1..=TOLD_MAX => tell(format_args!("spindrift: {peer} is not a client: {reason}; still waiting")),
+            1..=TOLD_MAX => tell(format_args!("spindrift: {peer} is not a client: {reason}{still}")),
             n if n == TOLD_MAX + 1 => {
                 tell(format_args!("spindrift: further connections that are not clients are not reported"));
             }
             _ => {}
         }
     }
-}
-
-/// The client's plan, or why the connection is turned away. The other end is told too, as far as it listens; one that
-/// said nothing is not, since that could take as long again.
-fn first_message(channel: &mut Channel) -> Result<Plan, String> {
-    let message = channel.receive().map_err(|error| {
-        if !matches!(error, ExchangeError::Timeout { .. }) {
-            channel.explain(&error);
-        }
-        error.to_string()
-    })?;
-    Plan::read(message).inspect_err(|reason| {
-        // It may have gone.
-        let _ = channel.send(&Message::Refuse { reason: reason.clone() });
-    })
 }

@@ -1,9 +1,12 @@
 //! `spindrift write-bw` and `spindrift write-lat`: two hosts, or two terminals.
 
+mod address;
 mod client;
 mod door;
+mod memory;
 mod path_check;
 mod peer;
+pub(crate) mod perftest;
 mod plan;
 mod planes;
 mod port;
@@ -39,10 +42,11 @@ use crate::config::{PortKind, RoutingName, XdpModeName};
 use crate::output::tell;
 use crate::place::{Local, Place, resolve};
 use crate::stop::{SetOnDrop, Stop};
-use crate::units::parse_duration;
+use crate::units::{parse_duration, parse_size};
 use crate::usage::usage;
 use crate::verbose::Verbosity;
 
+use self::address::ServerArg;
 use self::peer::{LOOK_INTERVAL, Peer};
 use self::plan::{Kind, Message};
 use self::planes::Planes;
@@ -60,8 +64,9 @@ const SAMPLE_INTERVAL_MIN: Duration = Duration::from_micros(100);
 /// Options of both commands.
 #[derive(Args, Debug)]
 pub(crate) struct RemoteArgs {
-    /// Address or name of the server; without it, this is the server and waits for one client.
-    server: Option<String>,
+    /// Address or name of the server, perhaps with its TCP port: `10.0.0.2`, `[::1]:18515`, `node7:18515`; without it, this is the server and
+    /// waits for one client.
+    server: Option<ServerArg>,
     #[command(flatten)]
     run: RunArgs,
     /// TCP port of the server for the set-up [default: 18515]. Also takes the kind of port, `udp` or `af_xdp`, and where each
@@ -128,6 +133,16 @@ pub(crate) struct RemoteArgs {
     /// Server only: after a run, wait for the next client, until Ctrl-C. One JSON object a run.
     #[arg(long, conflicts_with_all = ["server", "pcap", "samples"])]
     keep_serving: bool,
+    /// Server only: memory that a client's run may make it take; one that needs more is refused [default: a quarter of what is
+    /// available].
+    #[arg(long, value_name = "SIZE", value_parser = parse_size, conflicts_with = "server")]
+    max_memory: Option<u64>,
+    /// perftest's; without effect here.
+    #[arg(short = 'F', long = "CPU-freq", hide = true)]
+    cpu_freq: bool,
+    /// perftest's; without effect here.
+    #[arg(long = "report_gbits", hide = true)]
+    report_gbits: bool,
 }
 
 impl RemoteArgs {
@@ -170,6 +185,8 @@ struct Session {
     tcp_port: u16,
     timeout: Duration,
     keep_serving: bool,
+    /// Memory that a client may make a server take, if that was set.
+    max_memory: Option<u64>,
     with_pump: bool,
     share_cores: bool,
     samples: Option<SamplesConfig>,
@@ -177,7 +194,9 @@ struct Session {
 }
 
 fn run(args: &RemoteArgs, kind: Kind, size: Option<u64>, iterations: u64) -> Result<()> {
+    tell_without_effect(args);
     let ports = Ports::new(&args.port)?;
+    let of_server = port_of_server(args.server.as_ref(), &ports)?;
     let amount = Amount::Iterations(iterations);
     let defaults = Defaults { port: PortKind::Udp, size, amount, seed: None, tx_depth: 128 };
     let mut settings = Settings::new(&args.run, ports.kind, &defaults)?;
@@ -215,9 +234,10 @@ fn run(args: &RemoteArgs, kind: Kind, size: Option<u64>, iterations: u64) -> Res
     let config = &settings.config;
     let session = Session {
         kind,
-        tcp_port: ports.tcp.or(config.setup.port).unwrap_or(TCP_PORT),
+        tcp_port: of_server.or(ports.tcp).or(config.setup.port).unwrap_or(TCP_PORT),
         timeout: config.setup.timeout.unwrap_or(TIMEOUT),
         keep_serving: args.keep_serving,
+        max_memory: args.max_memory.or(config.setup.max_memory),
         with_pump: args.with_pump,
         share_cores: args.share_cores,
         samples,
@@ -226,8 +246,31 @@ fn run(args: &RemoteArgs, kind: Kind, size: Option<u64>, iterations: u64) -> Res
         stop: Stop::on_ctrl_c()?,
     };
     match &args.server {
-        Some(server) => client::run(&session, server),
+        Some(server) => client::run(&session, &server.name),
         None => server::run(&session),
+    }
+}
+
+/// Options of perftest that scripts have and that change nothing here.
+fn tell_without_effect(args: &RemoteArgs) {
+    for (given, name, why) in [
+        (args.cpu_freq, "-F", "the frequency of cores is not looked at"),
+        (args.report_gbits, "--report_gbits", "rates are always in Gb/s"),
+    ] {
+        if given {
+            tell(format_args!("spindrift: {name} has no effect here: {why}"));
+        }
+    }
+}
+
+/// The TCP port that stands behind the server's address.
+fn port_of_server(server: Option<&ServerArg>, ports: &Ports) -> Result<Option<u16>> {
+    let Some(ServerArg { name, port: Some(port) }) = server else { return Ok(None) };
+    match ports.tcp {
+        Some(other) if other != *port => Err(usage(format!(
+            "the server {name} has TCP port {port} behind its address, and -p says {other}; give one of them"
+        ))),
+        _ => Ok(Some(*port)),
     }
 }
 

@@ -73,6 +73,8 @@ pub(super) struct Peer {
     last_seen: Instant,
     /// What had come from it over the network at the last look that needed to know.
     progress: u64,
+    /// It has sent a message: what listens at the address of a server may be something else.
+    met: bool,
     /// Nothing more can be sent.
     over: bool,
 }
@@ -101,6 +103,8 @@ impl Peer {
             last_sent: now,
             last_seen: now,
             progress: 0,
+            // A client has sent its plan.
+            met: role == Role::Server,
             over: false,
         }
     }
@@ -175,7 +179,8 @@ impl Peer {
     }
 
     fn end(&mut self, error: &Error, tell: impl FnOnce(&mut Channel, String) -> Result<(), ExchangeError>) {
-        if !self.over && !error.is::<Ended>() {
+        let is_foreign = matches!(error.downcast_ref(), Some(ExchangeError::Foreign { .. }));
+        if !self.over && !is_foreign && !error.is::<Ended>() {
             // It may have gone.
             let _ = tell(&mut self.channel, told(error));
         }
@@ -253,6 +258,7 @@ impl Peer {
                 Err(error) => return Err(self.named(error)),
             };
             self.last_seen = Instant::now();
+            self.met = true;
             match message {
                 Message::Alive => {}
                 other => return Ok(Some(other)),
@@ -267,6 +273,13 @@ impl Peer {
             return Ok(());
         }
         let progress = progress();
+        if !self.met {
+            return Err(Ended(format!(
+                "the {} has said nothing for {limit:?}: what listens there is no Spindrift server, is stopped or stuck, or no packet reaches it",
+                self.name
+            ))
+            .into());
+        }
         if progress == self.progress {
             return Err(Ended(format!(
                 "the {} {SILENT} {limit:?}: its process is stopped or stuck, its host is down, or no packet reaches it",
@@ -281,6 +294,11 @@ impl Peer {
     /// An error of the connection.
     fn named(&self, error: ExchangeError) -> Error {
         match error {
+            ExchangeError::Closed if !self.met => Ended(format!(
+                "the {} closed the connection and said nothing: what listens there is no Spindrift server, or has just ended; check the address and -p",
+                self.name
+            ))
+            .into(),
             ExchangeError::Closed => {
                 Ended(format!("the {} went away (it ended, was interrupted, or crashed)", self.name)).into()
             }

@@ -1,10 +1,15 @@
 //! What client and server tell each other, over the connection that also sets the queue pairs up.
 
+use std::fmt::Display;
+use std::ops::RangeInclusive;
+
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value as Json;
 
 use super::planes::Planes;
+use crate::bench::check::TX_DEPTH_MAX;
 use crate::bench::layout::Layout;
+use crate::bench::options::Settings;
 
 /// Names these messages.
 pub(super) const TOOL: &str = "spindrift-benchmark";
@@ -12,6 +17,8 @@ pub(super) const TOOL: &str = "spindrift-benchmark";
 pub(super) const VERSION: u32 = 4;
 /// Most sizes of a run.
 const SIZES_MAX: usize = 64;
+/// Most rounds of a ping-pong: what counts them does not overflow.
+const ROUNDS_MAX: u64 = 1 << 53;
 
 /// Which benchmark.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -61,6 +68,7 @@ impl Plan {
                 text("version")
             )));
         }
+        check_numbers(&message)?;
         serde_json::from_value(message).map_err(|error| {
             printable(&format!("the plan is malformed: {error}; use the same spindrift on both sides"))
         })
@@ -68,9 +76,10 @@ impl Plan {
 
     /// The memory of each size, or why the plan cannot be followed.
     pub(super) fn layouts(&self) -> Result<Vec<Layout>, String> {
-        if self.sizes.is_empty() || self.sizes.len() > SIZES_MAX {
-            return Err(format!("{} sizes; 1 to {SIZES_MAX} can be measured", self.sizes.len()));
-        }
+        in_bounds("queue_pairs", self.queue_pairs as u64)?;
+        in_bounds("tx_depth", self.tx_depth.into())?;
+        in_bounds("rounds", self.rounds)?;
+        in_bounds("number of sizes", self.sizes.len() as u64)?;
         self.sizes
             .iter()
             .map(|&size| {
@@ -87,11 +96,59 @@ impl Plan {
         if self.with_pump && kind != Kind::WriteBw {
             return Err(format!("--with-pump is for write-bw, not for {}", kind.name()));
         }
-        if !(1..=1024).contains(&self.queue_pairs) || !(1..=16_384).contains(&self.tx_depth) {
-            return Err("1 to 1024 queue pairs and a tx depth of 1 to 16384 can be used".to_owned());
-        }
         self.planes.check()?;
         self.layouts().map(drop)
+    }
+}
+
+/// Every number of a plan, and what it may be.
+const BOUNDS: [(&str, RangeInclusive<u64>); 6] = [
+    ("queue_pairs", 1..=Settings::QPS_MAX as u64),
+    ("tx_depth", 1..=TX_DEPTH_MAX),
+    ("rounds", 0..=ROUNDS_MAX),
+    ("seed", 0..=u64::MAX),
+    ("number of sizes", 1..=SIZES_MAX as u64),
+    ("sizes", 1..=u32::MAX as u64),
+];
+
+/// Refuses a number that is none of what its field may be.
+fn in_bounds(field: &str, number: u64) -> Result<(), String> {
+    number_in_bounds(field, Some(number), &number)
+}
+
+fn number_in_bounds(field: &str, number: Option<u64>, text: &dyn Display) -> Result<(), String> {
+    let Some((_, range)) = BOUNDS.iter().find(|(name, _)| *name == field) else { return Ok(()) };
+    if number.is_some_and(|number| range.contains(&number)) {
+        return Ok(());
+    }
+    let (least, most) = (range.start(), range.end());
+    Err(printable(&format!("the plan's {field}: {text:.40}; {least} to {most} can be used")))
+}
+
+/// Checks the numbers of a plan as it came, before anything is made of it.
+fn check_numbers(plan: &Json) -> Result<(), String> {
+    for (field, _) in BOUNDS {
+        match plan.get(field) {
+            Some(Json::Array(numbers)) if field == "sizes" => {
+                in_bounds("number of sizes", numbers.len() as u64)?;
+                numbers.iter().try_for_each(|size| number_in_bounds(field, size.as_u64(), &brief(size)))?;
+            }
+            Some(value) => {
+                let number = value.as_u64().filter(|_| field != "sizes");
+                number_in_bounds(field, number, &brief(value))?;
+            }
+            None => {}
+        }
+    }
+    Ok(())
+}
+
+/// A value that is no number, cut short.
+fn brief(value: &Json) -> String {
+    match value {
+        Json::Array(_) => "a list".to_owned(),
+        Json::Object(_) => "an object".to_owned(),
+        other => other.to_string(),
     }
 }
 
@@ -169,6 +226,78 @@ impl Message {
 mod tests {
     #![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
     use super::*;
+
+    fn plan() -> Json {
+        serde_json::json!({
+            "tool": TOOL, "version": VERSION, "kind": "write-bw", "queue_pairs": 1, "tx_depth": 1,
+            "sizes": [64], "rounds": 0, "seed": 1, "with_pump": false,
+            "planes": {"port": "udp", "addresses": ["127.0.0.1"], "connection": ["127.0.0.1:1", "127.0.0.1:2"]}
+        })
+    }
+
+    /// The most of each number that is accepted, and the next one and the largest that JSON has, which are refused by name.
+    #[test]
+    fn every_number_of_a_plan_has_a_bound() {
+        let most: [(&str, u64); 5] = [
+            ("queue_pairs", 1024),
+            ("tx_depth", 16_384),
+            ("rounds", ROUNDS_MAX),
+            ("seed", u64::MAX),
+            ("version", VERSION.into()),
+        ];
+        let read = |field: &str, value: Json| {
+            let mut plan = plan();
+            plan[field] = value;
+            Plan::read(plan).and_then(|plan| plan.layouts().map(|_| plan))
+        };
+        let refused = |field: &str, value: Json| {
+            let error = read(field, value.clone()).unwrap_err();
+            assert!(error.contains(field) && error.len() < 300, "{field} {value}: {error}");
+        };
+        for (field, most) in most {
+            assert!(read(field, most.into()).is_ok(), "{field}");
+            if let Some(next) = most.checked_add(1) {
+                refused(field, next.into());
+                refused(field, u64::MAX.into());
+            }
+            for value in ["-1", "1.5", "1e300", "null", "[]", "[0]", "{}", "true", "\"1\""] {
+                refused(field, serde_json::from_str(value).unwrap());
+            }
+        }
+        assert!(read("sizes", vec![64; SIZES_MAX].into()).is_ok());
+        assert!(read("sizes", vec![u32::MAX].into()).is_ok());
+        for sizes in
+            ["[]", "5", "[-1]", "[0]", "[4294967296]", "[18446744073709551615]", "[64, 1.5]", "[[64]]"]
+        {
+            refused("sizes", serde_json::from_str(sizes).unwrap());
+        }
+        refused("sizes", vec![64; SIZES_MAX + 1].into());
+        for (field, value) in [("queue_pairs", 0), ("tx_depth", 0)] {
+            refused(field, value.into());
+        }
+        // No field that is a number is missing here.
+        let plan = plan();
+        let numbers =
+            plan.as_object().unwrap().iter().filter(|(_, value)| value.is_number() || value.is_array());
+        for (field, _) in numbers {
+            assert!(
+                field == "version" || BOUNDS.iter().any(|(name, _)| name == field),
+                "{field} has no bound"
+            );
+        }
+    }
+
+    /// Each number may be in bounds, and all of them together be too much.
+    #[test]
+    fn the_largest_plan_is_refused() {
+        let mut largest = plan();
+        for (field, value) in [("queue_pairs", 1024), ("tx_depth", 16_384)] {
+            largest[field] = value.into();
+        }
+        largest["sizes"] = vec![u32::MAX; SIZES_MAX].into();
+        let error = Plan::read(largest).unwrap().layouts().unwrap_err();
+        assert!(error.contains("1024 queue pairs with writes of that size need 8192 GiB"), "{error}");
+    }
 
     #[test]
     fn what_a_peer_says_cannot_steer_a_terminal() {

@@ -6,6 +6,7 @@ use serde_json::json;
 use spindrift::verbs::exchange::Channel;
 
 use super::door::Door;
+use super::memory::{Bound, needed};
 use super::path_check::check_paths;
 use super::peer::{Peer, Role};
 use super::plan::{Kind, Message, Plan};
@@ -18,7 +19,7 @@ use crate::bench::pin::cpu_time;
 use crate::bench::pingpong::Player;
 use crate::bench::report::{counters_json, counters_table, faults_line, settings_json, settings_lines};
 use crate::bench::samples::Sampler;
-use crate::bench::side::{InUse, Side};
+use crate::bench::side::{InUse, Side, completions};
 use crate::output::{say, tell, told};
 
 /// What the server saw of one size.
@@ -34,7 +35,7 @@ struct Row {
 pub(super) fn run(session: &Session) -> Result<()> {
     session.check_nic()?;
     let mut door = Door::open(session)?;
-    let (name, port) = (session.kind.name(), door.port()?);
+    let (name, port) = (session.kind.name(), door.port());
     tell(format_args!("spindrift {name}: waiting for a client on TCP port {port}"));
     loop {
         let result = serve_next(session, &mut door);
@@ -111,13 +112,13 @@ struct Server<'a> {
 impl<'a> Server<'a> {
     fn connect(session: &'a Session, (channel, plan): (Channel, Plan)) -> Result<Self> {
         let mut peer = Peer::new(channel, Role::Server, None, session.timeout, &session.stop);
-        let layouts =
-            plan.check(session.kind).and_then(|()| plan.layouts()).map_err(|reason| anyhow!(reason));
-        let layouts = layouts.inspect_err(|reason| peer.refuse(reason));
-        let layouts = layouts.with_context(|| format!("refused the {}", peer.name()))?;
         let mut settings = session.settings.clone();
         settings.qps = plan.queue_pairs;
         settings.tx_depth = plan.tx_depth;
+        let layouts = Self::check(session, &settings, &plan).inspect_err(|reason| peer.refuse(reason));
+        let layouts = layouts.with_context(|| format!("refused the {}", peer.name()))?;
+        // Nothing is taken for a client that has gone.
+        peer.tick(0)?;
         let memory = layouts.iter().map(Layout::memory).max().unwrap_or_default();
         let local = session.locals(&peer).inspect_err(|error| peer.refuse(error))?;
         plan.planes.tell_of_nat(peer.connection()?, peer.name());
@@ -137,6 +138,17 @@ impl<'a> Server<'a> {
             say(&format!("{:>9} {:>12}  verified", "#bytes", "#iterations"));
         }
         Ok(Self { session, settings, peer, connected, plan, layouts })
+    }
+
+    /// Whether the plan can be followed, in these settings that it makes. Nothing is taken before.
+    fn check(session: &Session, settings: &Settings, plan: &Plan) -> Result<Vec<Layout>> {
+        let layouts =
+            plan.check(session.kind).and_then(|()| plan.layouts()).map_err(|reason| anyhow!(reason))?;
+        completions(settings)?;
+        if let Some(bound) = Bound::new(session.max_memory) {
+            bound.check(needed(settings, &layouts)).map_err(|reason| anyhow!(reason))?;
+        }
+        Ok(layouts)
     }
 
     fn set_up(
@@ -172,6 +184,9 @@ impl<'a> Server<'a> {
         loop {
             match self.receive()? {
                 Message::Begin { index } => {
+                    if rows.len() == self.layouts.len() {
+                        bail!("the {} asked for more sizes than its plan has", self.peer.name());
+                    }
                     let layout = *self.layouts.get(index).with_context(|| {
                         format!(
                             "the {} asked for size number {index}, which is not in its plan",

@@ -2,9 +2,11 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing, reason = "tests")]
 
+mod bounds;
 mod ends;
 mod samples;
 mod setup;
+mod strangers;
 #[path = "../support/mod.rs"]
 mod support;
 
@@ -307,7 +309,10 @@ fn what_does_not_fit_is_refused_on_both_sides_with_the_reason() {
 fn errors_name_the_input_and_the_fix() {
     let port = free_port();
     let cases: [(&[&str], &[&str]); 6] = [
-        (&["127.0.0.1", "-p", &port], &["127.0.0.1", &port, "is the peer running"]),
+        (
+            &["127.0.0.1", "-p", &port],
+            &["nothing listens at 127.0.0.1:", &port, "start `spindrift write-bw` there"],
+        ),
         (&["-p", "0"], &["`0`", "1 to 65535"]),
         (&["--port", "loopback"], &["spindrift loopback"]),
         (&["--local", "10.0.0.300"], &["10.0.0.300"]),
