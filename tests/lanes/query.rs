@@ -186,7 +186,7 @@ fn attributes_change_in_rts_until_the_next_reset() {
         let before = left.qp.query().unwrap();
         assert_eq!(before.rts, Some(RtsAttr::default().with_retry(hurry)));
         let refused = left.qp.modify(QpModify::Retry(RetryAttr { timeout: 25, ..hurry })).unwrap_err();
-        assert_eq!(refused.to_string(), "attribute `timeout` is 25: 1 to 24");
+        assert_eq!(refused.to_string(), "attribute `timeout` is 25; it must be 1 to 24");
         let bad = CcConfig { base_rtt_ns: 0, ..CcConfig::new(1_000_000_000, 1, 4096) };
         let refused = left.qp.modify(QpModify::Congestion(Box::new(bad))).unwrap_err();
         assert!(refused.to_string().contains("base_rtt_ns"), "{refused}");
