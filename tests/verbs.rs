@@ -477,6 +477,9 @@ fn a_dropped_registration_is_kept_until_its_requests_are_done() {
     assert!(region.upgrade().is_none());
 }
 
+/// Changes a configuration.
+type Change = fn(&mut QpConfig);
+
 #[test]
 fn misuse_is_named() {
     let (mut left, right, _) = Setup::default().unconnected();
@@ -494,12 +497,12 @@ fn misuse_is_named() {
     let deep = QpConfig { max_send_wr: 1 << 20, ..QpConfig::default() };
     assert!(Qp::create(&left.pd, &left.cq, &left.cq, &deep).is_err());
     // By the names and limits that the caller has set.
-    let named = |change: fn(&mut QpConfig)| {
+    let named = |change: Change| {
         let mut config = QpConfig::default();
         change(&mut config);
         Qp::create(&left.pd, &left.cq, &left.cq, &config).unwrap_err().to_string()
     };
-    let cases: [(fn(&mut QpConfig), &str); 5] = [
+    let cases: [(Change, &str); 5] = [
         (|config| config.max_send_wr = 0, "`max_send_wr` is 0; it must be 1 to 16384"),
         (|config| config.max_recv_wr = 1 << 20, "`max_recv_wr` is 1048576; it must be 0 to 16384"),
         (|config| config.max_send_sge = 17, "`max_send_sge` is 17; it must be 1 to 16"),

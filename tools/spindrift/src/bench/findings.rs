@@ -128,14 +128,17 @@ mod tests {
         assert!(findings(&[down], &quiet, "server")[0].ends_with("the link is down"));
     }
 
+    /// Sets a counter.
+    type Set = fn(&mut Counters);
+
     #[test]
     fn what_was_odd_is_told_with_its_number() {
-        let counters = |set: fn(&mut Counters)| {
+        let counters = |set: Set| {
             let mut counters = Counters::default();
             set(&mut counters);
             findings(&[port(0, 0, 10, 9)], &counters, "server")
         };
-        let cases: [(fn(&mut Counters), &str); 6] = [
+        let cases: [(Set, &str); 6] = [
             (|counters| counters.rx_bad_icrc = 4, "4 of 9 packets that arrived had a wrong iCRC"),
             (|counters| counters.rx_foreign_source = 5, "5 of 9 packets that arrived came from addresses"),
             (
@@ -151,7 +154,9 @@ mod tests {
             assert!(found.len() == 1 && found[0].starts_with(text), "{found:?}");
         }
         let mut failing = [port(0, 0, 10, 9), port(1, 0, 10, 9)];
-        failing.iter_mut().for_each(|port| port.send_errors.push("a firewall".to_owned()));
+        for port in &mut failing {
+            port.send_errors.push("a firewall".to_owned());
+        }
         failing[1].counters.tx_oversize = 3;
         let found = findings(&failing, &Counters::default(), "server");
         assert!(found[0] == "a firewall" && found[1].starts_with("3 packets were longer"), "{found:?}");
