@@ -75,7 +75,11 @@ pub(super) fn check_paths(connected: &mut Connected, peer: &mut Peer, settings: 
     let usable = |cuts: &[Cut]| -> Vec<u8> {
         (0..planes).filter(|&plane| cuts.iter().all(|cut| cut.plane != plane)).collect()
     };
-    let mut check = Check { connected, peer, done: 0, posted: 0, first: 0 };
+    // A slow link takes its time for one packet.
+    let slow =
+        settings.link_rate.map_or(0.0, |rate| f64::from(connected.side.in_use.mtu) * 16.0 / rate as f64);
+    let next_limit = NEXT_LIMIT + Duration::from_secs_f64(slow);
+    let mut check = Check { connected, peer, done: 0, posted: 0, first: 0, next_limit };
     let mut cuts: Vec<Cut> = Vec::new();
     for plane in 0..planes {
         check.allow_only(&[plane])?;
@@ -93,7 +97,7 @@ pub(super) fn check_paths(connected: &mut Connected, peer: &mut Peer, settings: 
         let left = usable(&cuts);
         let goes_on = !left.is_empty() && {
             check.allow_only(&left)?;
-            check.wait(Some(NEXT_LIMIT))? == Waited::Done
+            check.wait(Some(next_limit))? == Waited::Done
         };
         if !goes_on {
             let texts: Vec<_> = cuts.iter().map(|cut| cut.text(v6, check.peer.name())).collect();
@@ -120,6 +124,8 @@ struct Check<'a> {
     posted: usize,
     /// Number of the first write that was posted last.
     first: usize,
+    /// How long a longer packet is waited for.
+    next_limit: Duration,
 }
 
 impl Check<'_> {
@@ -180,7 +186,7 @@ impl Check<'_> {
                 since = Instant::now();
             }
             let count = self.done.saturating_sub(self.first);
-            let limit = if count == 0 { first } else { Some(NEXT_LIMIT) };
+            let limit = if count == 0 { first } else { Some(self.next_limit) };
             if limit.is_some_and(|limit| since.elapsed() >= limit) {
                 return Ok(Waited::Stuck(count));
             }
