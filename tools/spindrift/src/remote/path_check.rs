@@ -76,8 +76,9 @@ pub(super) fn check_paths(connected: &mut Connected, peer: &mut Peer, settings: 
         (0..planes).filter(|&plane| cuts.iter().all(|cut| cut.plane != plane)).collect()
     };
     // A slow link takes its time for one packet.
-    let slow =
-        settings.link_rate.map_or(0.0, |rate| f64::from(connected.side.in_use.mtu) * 16.0 / rate as f64);
+    let slow = settings
+        .link_rate
+        .map_or(0.0, |rate| f64::from(connected.side.in_use.mtu) * 16.0 / rate.max(1) as f64);
     let next_limit = NEXT_LIMIT + Duration::from_secs_f64(slow);
     let mut check = Check { connected, peer, done: 0, posted: 0, first: 0, next_limit };
     let mut cuts: Vec<Cut> = Vec::new();
