@@ -8,12 +8,12 @@
 
 mod channel;
 mod format;
+mod message;
 mod offer;
 mod speaker;
 
-pub use channel::{
-    Channel, EXCHANGE_VERSION, ExchangeError, Listener, MAX_APP_BYTES, MAX_MESSAGE_BYTES, MAX_OFFERED,
-};
+pub use channel::{Channel, Listener};
+pub use message::{EXCHANGE_VERSION, ExchangeError, MAX_APP_BYTES, MAX_MESSAGE_BYTES, MAX_OFFERED};
 pub use offer::{MAX_PORTS, MIN_MTU, Negotiated, Offer, Refusal, RemoteMr, negotiate};
 
 #[cfg(test)]
