@@ -175,7 +175,9 @@ fn swallow(hosts: &Hosts, interface: &str, longer_than: usize) -> bool {
 fn a_path_that_swallows_large_packets_is_told_with_both_sizes() {
     for (command, address, args) in [
         ("write-bw", "10.0.0.2", &SHORT[..]),
-        ("write-bw", "fd00::2", &SHORT),
+        // Send queues that hold fewer writes than the path check has.
+        ("write-bw", "10.0.0.2", &["-s", "64K", "-n", "200", "-t", "1"]),
+        ("write-bw", "fd00::2", &["-s", "64K", "-n", "200", "-t", "2"]),
         ("write-lat", "10.0.0.2", &["-s", "4K", "-n", "10"]),
     ] {
         let Some(hosts) = hosts("swallow", 1) else { return };

@@ -2,8 +2,9 @@
 //! everything else works. The run would end in silence, after as long as queue pairs wait.
 //!
 //! On each plane, writes of one packet each go to the peer at once, ever longer ones, up to the MTU. Completions come in order, so
-//! they tell how long a packet may be. It takes one round trip a plane.
+//! they tell how long a packet may be. It takes one round trip a plane, or more where the send queue holds fewer writes.
 
+use std::collections::VecDeque;
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
@@ -80,11 +81,13 @@ pub(super) fn check_paths(connected: &mut Connected, peer: &mut Peer, settings: 
         .link_rate
         .map_or(0.0, |rate| f64::from(connected.side.in_use.mtu) * 16.0 / rate.max(1) as f64);
     let next_limit = NEXT_LIMIT + Duration::from_secs_f64(slow);
-    let mut check = Check { connected, peer, done: 0, posted: 0, first: 0, next_limit };
+    let depth = settings.tx_depth as usize;
+    let mut check =
+        Check { connected, peer, depth, waiting: VecDeque::new(), done: 0, posted: 0, first: 0, next_limit };
     let mut cuts: Vec<Cut> = Vec::new();
     for plane in 0..planes {
         check.allow_only(&[plane])?;
-        check.post(&sizes)?;
+        check.begin(&sizes)?;
         let mut waited = check.wait(Some(FIRST_LIMIT))?;
         if waited == Waited::Stuck(0) {
             // An outage, maybe. The run would wait too, on every plane.
@@ -92,6 +95,8 @@ pub(super) fn check_paths(connected: &mut Connected, peer: &mut Peer, settings: 
             waited = check.wait(None)?;
         }
         let Waited::Stuck(count) = waited else { continue };
+        // No longer one arrives either.
+        check.waiting.clear();
         if let Some((&arrives, &vanishes)) = sizes.get(count - 1).zip(sizes.get(count)) {
             cuts.push(Cut { plane, arrives, vanishes });
         }
@@ -120,10 +125,14 @@ pub(super) fn check_paths(connected: &mut Connected, peer: &mut Peer, settings: 
 struct Check<'a> {
     connected: &'a mut Connected,
     peer: &'a mut Peer,
-    /// Writes that are complete, and all there were.
+    /// Writes that the send queue holds.
+    depth: usize,
+    /// Sizes of the writes that did not yet fit in it.
+    waiting: VecDeque<u32>,
+    /// Writes that are complete, and all that were posted.
     done: usize,
     posted: usize,
-    /// Number of the first write that was posted last.
+    /// Number of the plane's first write.
     first: usize,
     /// How long a longer packet is waited for.
     next_limit: Duration,
@@ -147,11 +156,18 @@ impl Check<'_> {
         Ok(())
     }
 
-    /// A write of each of these sizes, from and to the start of memory.
-    fn post(&mut self, sizes: &[u32]) -> Result<()> {
+    /// Begins a plane: a write of each of these sizes, from and to the start of memory, is posted as the send queue has room.
+    fn begin(&mut self, sizes: &[u32]) -> Result<()> {
         self.first = self.posted;
+        self.waiting.extend(sizes);
+        self.post()
+    }
+
+    fn post(&mut self) -> Result<()> {
         let Connected { side, remote, .. } = &mut *self.connected;
-        for &size in sizes {
+        while self.posted - self.done < self.depth
+            && let Some(size) = self.waiting.pop_front()
+        {
             let wr = SendWr {
                 wr_id: self.posted as u64,
                 op: SendOp::Write,
@@ -165,7 +181,7 @@ impl Check<'_> {
         Ok(())
     }
 
-    /// Waits for the writes that were posted last. `first`: how long for the first of them, if not without end.
+    /// Waits for the plane's writes. `first`: how long for the first of them, if not without end.
     fn wait(&mut self, first: Option<Duration>) -> Result<Waited> {
         let mut since = Instant::now();
         let mut next_look = since;
@@ -180,6 +196,7 @@ impl Check<'_> {
             }
             let before = self.done;
             self.take_completions()?;
+            self.post()?;
             if self.done == self.posted {
                 return Ok(Waited::Done);
             }
