@@ -18,8 +18,8 @@
 //!   ecn=CHANCE                            from=TIME         since the first call that the port saw
 //!   trim=CHANCE[:BYTES[:DSCP]]            until=TIME
 //!   full=CHANCE                           dir=tx|rx         default tx
-//!   blackhole                                               (down takes port, from and until only)
-//!   down
+//!   blackhole                             (down takes port, from and until only)
+//!   down                                  after=COUNT       of the frames that the rule selects
 //!
 //! CHANCE = "1%" or "0.01"      TIME = "100ns", "50us", "2ms", "1.5s"      NUMBER = "49152" or "0xc000"
 //! ```
@@ -86,6 +86,8 @@ struct Faults {
     plane: usize,
     plan: FaultPlan,
     rng: Xoshiro256PlusPlus,
+    /// Frames that each rule has selected and let pass.
+    passed: Vec<u64>,
     stats: Arc<FaultStats>,
     /// The first time seen.
     epoch_ns: Option<u64>,
@@ -126,6 +128,7 @@ impl<P: Port + ?Sized> FaultPort<P> {
         let faults = Faults {
             plane,
             looks_inside: plan.rules.iter().any(FaultRule::looks_inside),
+            passed: vec![0; plan.rules.len()],
             plan,
             rng: Xoshiro256PlusPlus::seed_from_u64(mixed),
             stats: Arc::default(),
@@ -242,11 +245,13 @@ impl Faults {
         }
         let elapsed = self.elapsed_ns();
         let inside = if self.looks_inside { inside() } else { None };
-        for rule in &self.plan.rules {
+        for (rule, passed) in self.plan.rules.iter().zip(&mut self.passed) {
             let selected = rule.direction == direction
                 && rule.selects_port(self.plane, elapsed)
                 && (!rule.looks_inside() || inside.is_some_and(|inside| inside.matches(rule)));
-            if selected && apply(rule, &mut self.rng, &self.stats, &mut verdict) {
+            if selected && *passed < rule.after {
+                *passed += 1;
+            } else if selected && apply(rule, &mut self.rng, &self.stats, &mut verdict) {
                 break;
             }
         }

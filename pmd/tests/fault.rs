@@ -123,6 +123,12 @@ fn selectors_pick_plane_ev_opcode_and_time() {
     assert_eq!(arriving("blackhole,from=2us,until=3us", 2_000), [0; 0]);
     assert_eq!(arriving("blackhole,from=2us,until=3us", 3_000), [0, 1, 2]);
     assert_eq!(arriving("blackhole,dir=rx", 0), [0, 1, 2]);
+    // Counted are those that the rule selects.
+    assert_eq!(arriving("blackhole,after=2", 0), [0, 1]);
+    assert_eq!(arriving("blackhole,after=1,opcode=sack|nack", 0), [0, 1]);
+    assert_eq!(arriving("blackhole,after=1; blackhole,after=1", 0), [0]);
+    assert_eq!(arriving("blackhole,after=1,port=1", 0), [0]);
+    assert_eq!(arriving("blackhole,after=1,from=2us", 1_999), [0, 1, 2]);
     assert_eq!(arriving("blackhole,opcode=nack; blackhole,opcode=sack", 0), [0]);
 }
 

@@ -1,28 +1,37 @@
 //! What an endpoint tells its driver.
 
+use core::fmt;
 use std::net::IpAddr;
 
+use crate::responder::Violation;
 use crate::wire::{Ev, Psn, Qpn};
 use crate::work::{SrqId, Wc, WcStatus};
 
 use super::attr::CqId;
 
 /// Why a queue pair went to the error state.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, thiserror::Error, PartialEq, Eq, Hash)]
 pub enum FailReason {
     /// The application asked for it.
+    #[error("set to ERROR")]
     Requested,
     /// Every retransmission timeout passed without progress.
+    #[error("the peer was silent, after all retries")]
     RetryExceeded,
     /// The peer refused a packet (AETH NAK).
+    #[error("the peer refused a packet")]
     PeerRefused,
     /// The peer reported an unexpected event (NACK `UNEXP_EVENT`).
+    #[error("the peer reported an unexpected event")]
     PeerFatal,
-    /// The peer broke the protocol or accessed memory it must not.
+    /// The peer broke the protocol or accessed memory it must not: [`QpFailure::violation`] says how.
+    #[error("the peer broke a rule")]
     PeerViolation,
     /// A local work request was invalid.
+    #[error("a work request cannot be carried out")]
     LocalWorkRequest,
     /// The lane that drives the endpoint has panicked. Set by the driver, never by an endpoint.
+    #[error("the lane that drives it has failed")]
     LaneFailed,
 }
 
@@ -37,14 +46,25 @@ pub struct QpFailure {
     pub peer: Option<IpAddr>,
     /// The peer's queue pair; 0 before it is connected.
     pub peer_qpn: Qpn,
-    /// The packet at fault: the first of the request that the peer refused, or the oldest one in flight.
+    /// The packet at fault: the peer's that broke a rule, the first of the request that the peer refused, or the oldest one in flight.
     pub psn: Option<Psn>,
-    /// The path that this packet took last.
+    /// The path that this packet took last, if this side sent it.
     pub ev: Option<Ev>,
     /// That path's plane.
     pub plane: Option<u8>,
     /// The status of the work request at fault.
     pub status: Option<WcStatus>,
+    /// Which rule the peer broke.
+    pub violation: Option<Violation>,
+}
+
+/// For people: the queue pair and why it failed, without the peer.
+impl fmt::Display for QpFailure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "queue pair {}: {}", self.qpn, self.reason)?;
+        self.violation.map_or(Ok(()), |violation| write!(f, ": {violation}"))?;
+        self.psn.map_or(Ok(()), |psn| write!(f, " (PSN {psn})"))
+    }
 }
 
 /// Something the driver should know.

@@ -128,7 +128,8 @@ pub(super) fn failed(failure: &QpFailure) {
         return;
     }
     let (psn, ev, status) = (failure.psn.map(display), failure.ev.map(display), failure.status.map(display));
-    of_qp!(error, "spindrift::qp", who, ?reason, psn, ev, plane, status, "queue pair failed");
+    let violation = failure.violation.map(display);
+    of_qp!(error, "spindrift::qp", who, ?reason, psn, ev, plane, status, violation, "queue pair failed");
 }
 
 #[cold]

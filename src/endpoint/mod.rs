@@ -41,6 +41,7 @@ mod timers;
 mod transmit;
 mod transmit_data;
 
+pub use crate::responder::Violation;
 pub use attr::{
     CqId, PortAddr, QpCap, QpInfo, QpInit, QpModify, QpState, RetryAttr, RtrAttr, RtsAttr, entropy_name,
 };
@@ -459,6 +460,7 @@ impl Endpoint {
         self.leave_cwnd(slot);
         let Some(qp) = self.qps[slot as usize].as_deref_mut() else { return };
         let (psn, id) = culprit.and_then(|(at, _)| qp.requester.in_flight(at)).unzip();
+        let broken = qp.responder.culprit().filter(|_| reason == FailReason::PeerViolation);
         let path = id.flatten().and_then(|id| qp.paths.states().find(|path| path.id == id));
         let peer = self.peers.get(qp.peer as usize).and_then(Option::as_ref);
         qp.failure = Some(Box::new(QpFailure {
@@ -466,10 +468,11 @@ impl Endpoint {
             reason,
             peer: peer.and_then(|peer| Some(peer.ports.first()?.ip)),
             peer_qpn: qp.dest_qpn,
-            psn,
+            psn: psn.or_else(|| broken.map(|packet| packet.psn)),
             ev: path.map(|path| path.ev),
             plane: path.map(|path| path.plane),
             status: culprit.map(|(_, status)| status),
+            violation: broken.map(|packet| packet.violation),
         }));
         qp.failure.as_deref().inspect(|failure| log::failed(failure));
         self.counters.qp_errors += 1;

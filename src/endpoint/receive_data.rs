@@ -3,9 +3,9 @@
 use core::hint::cold_path;
 
 use crate::counters::Counters;
-use crate::memory::{MemoryError, Target};
+use crate::memory::{Access, MemoryError, Target};
 use crate::requester::Requester;
-use crate::responder::{Arrived, Class, NackOut, Trigger, Violation};
+use crate::responder::{Arrived, Class, NackOut, Trigger, Violated, Violation};
 use crate::time::Time;
 use crate::wire::{Bth, EntropyMode, ICRC_LEN, NackReason, NakCode, Psn, TrimKind, TrimmedHead, WriteView};
 use crate::work::{Wc, WcOpcode, WcStatus};
@@ -47,9 +47,9 @@ impl Endpoint {
             return self.after_data(now, slot);
         }
         let (len, reth) = (payload.len(), head.reth());
-        if !Arrived::new(head, len, None).well_formed(qp.path_mtu) {
+        if !Arrived::new(head, len).well_formed(qp.path_mtu) {
             count(&mut self.counters.rx_bad_length);
-            return self.accept_refused((now, slot, seq), source, head, len, NakCode::InvalidRequest);
+            return self.accept_refused((now, slot, seq), source, head, len, None);
         }
         let target = match self.memory.target(reth.rkey) {
             None => self.memory.new_target(reth.rkey),
@@ -59,10 +59,10 @@ impl Endpoint {
             Ok(room) => room,
             Err(error) => {
                 count_refusal(&mut self.counters, error);
-                return self.accept_refused((now, slot, seq), source, head, len, NakCode::RemoteAccess);
+                return self.accept_refused((now, slot, seq), source, head, len, Some(error));
             }
         };
-        let result = qp.responder.arrive(seq, || Arrived::new(head, len, None), &mut self.immediates);
+        let result = qp.responder.arrive(seq, || Arrived::new(head, len), &mut self.immediates);
         let demands = head.demands_sack() | source.meta.is_marked();
         if qp.responder.count_bytes(len as u32, nominal(head, len), demands) {
             qp.responder.owe_sack(trigger(self.cfg.entropy, source.meta, head));
@@ -81,7 +81,8 @@ impl Endpoint {
         }
     }
 
-    /// A packet inside the window that was not seen before, whose payload cannot be placed.
+    /// A packet inside the window that was not seen before, whose payload cannot be placed: `error` says why, or its length does not
+    /// suit it.
     #[cold]
     fn accept_refused<M: Meta>(
         &mut self,
@@ -89,11 +90,27 @@ impl Endpoint {
         source: Origin<M>,
         head: WriteView<'_>,
         len: usize,
-        code: NakCode,
+        error: Option<MemoryError>,
     ) {
         let Some(qp) = self.qps[slot as usize].as_deref_mut() else { return };
-        let arrived = || Arrived::new(head, len, Some(code));
-        let result = qp.responder.arrive(seq, arrived, &mut self.immediates);
+        let (reth, len_32) = (head.reth(), len as u32);
+        let violation = match error {
+            Some(error) => Violation::Access {
+                rkey: reth.rkey,
+                va: reth.va,
+                len: len_32,
+                needed: Access::REMOTE_WRITE,
+                error,
+            },
+            None => Violation::PayloadLength {
+                opcode: head.opcode(),
+                len: len_32,
+                message_len: reth.dma_len,
+                path_mtu: qp.path_mtu,
+            },
+        };
+        let arrived = Arrived::new(head, len);
+        let result = qp.responder.arrive_refused(seq, arrived, violation, &mut self.immediates);
         let demands = head.demands_sack() | source.meta.is_marked();
         if qp.responder.count_bytes(len as u32, nominal(head, len), demands) {
             qp.responder.owe_sack(trigger(self.cfg.entropy, source.meta, head));
@@ -103,10 +120,10 @@ impl Endpoint {
 
     /// Tells whoever wants to know what a packet that was not seen before has led to.
     #[cold]
-    fn after_arrival(&mut self, now: Time, slot: u32, result: Result<(), Violation>) {
+    fn after_arrival(&mut self, now: Time, slot: u32, result: Result<(), Violated>) {
         self.report_immediates(slot);
-        if let Err(violation) = result {
-            self.on_violation(slot, violation);
+        if result.is_err() {
+            self.on_violation(slot);
         }
         self.after_data(now, slot);
     }
@@ -184,11 +201,12 @@ impl Endpoint {
     }
 
     #[cold]
-    fn on_violation(&mut self, slot: u32, violation: Violation) {
-        match violation.code {
-            NakCode::InvalidRequest => self.counters.rx_invalid_request += 1,
-            NakCode::RemoteOperational => self.counters.rx_no_receive += 1,
-            NakCode::RemoteAccess | NakCode::PsnSequence => {}
+    fn on_violation(&mut self, slot: u32) {
+        let culprit = self.qp_mut(slot).and_then(|qp| qp.responder.culprit());
+        match culprit.map(|culprit| culprit.violation.code()) {
+            Some(NakCode::InvalidRequest) => self.counters.rx_invalid_request += 1,
+            Some(NakCode::RemoteOperational) => self.counters.rx_no_receive += 1,
+            Some(NakCode::RemoteAccess | NakCode::PsnSequence) | None => {}
         }
         if let Some(qp) = self.qp_mut(slot) {
             qp.responder.owe_last_words();

@@ -466,10 +466,10 @@ fn next_answer(
         counters.tx_acks += 1;
         return Some(Packet::Ack { bth: Bth::new(Opcode::Ack, dest, psn), aeth: Aeth::ack(msn) });
     }
-    let (violation, msn) = qp.responder.take_nak()?;
+    let (culprit, msn) = qp.responder.take_nak()?;
     counters.tx_naks += 1;
-    let bth = Bth::new(Opcode::Ack, dest, violation.psn);
-    Some(Packet::Ack { bth, aeth: Aeth::nak(violation.code, msn) })
+    let bth = Bth::new(Opcode::Ack, dest, culprit.psn);
+    Some(Packet::Ack { bth, aeth: Aeth::nak(culprit.violation.code(), msn) })
 }
 
 fn nack_packet(qpn: Qpn, dest: Qpn, nack: &NackOut) -> Packet<'static> {

@@ -10,7 +10,7 @@ use std::collections::VecDeque;
 use crate::ring::BitRing;
 use crate::wire::{Ev, Psn};
 
-use super::{Responder, Violation};
+use super::{Culprit, Responder};
 
 /// The packet that makes the responder speak.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -205,7 +205,7 @@ impl Responder {
     /// The queue pair fails by the peer's fault: say what was completed before, then the NAK.
     pub(crate) fn owe_last_words(&mut self) {
         self.answers.ack_pending = true;
-        self.answers.nak_pending = self.violation.is_some();
+        self.answers.nak_pending = self.culprit.is_some();
         self.answers.triggers.clear();
         self.answers.repeats = 0;
         self.answers.nacks.clear();
@@ -213,7 +213,7 @@ impl Responder {
 
     /// The queue pair has failed by the peer's fault and the peer sent more: repeat the NAK.
     pub(crate) fn owe_nak(&mut self) {
-        self.answers.nak_pending = self.violation.is_some();
+        self.answers.nak_pending = self.culprit.is_some();
     }
 
     /// What was counted since the last call.
@@ -235,9 +235,9 @@ impl Responder {
     }
 
     /// The NAK owed, with the count of messages completed before it.
-    pub(crate) fn take_nak(&mut self) -> Option<(Violation, u32)> {
+    pub(crate) fn take_nak(&mut self) -> Option<(Culprit, u32)> {
         let owed = core::mem::take(&mut self.answers.nak_pending);
-        self.violation.filter(|_| owed).map(|violation| (violation, self.answers.completed & 0x00ff_ffff))
+        self.culprit().filter(|_| owed).map(|culprit| (culprit, self.answers.completed & 0x00ff_ffff))
     }
 
     /// The transport ACK owed: PSN up to which all is complete, and the count of messages.

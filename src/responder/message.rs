@@ -6,15 +6,15 @@
 
 use core::hint::cold_path;
 
-use crate::wire::{Msn, NakCode, Opcode, WriteView};
+use crate::wire::{Msn, Opcode, WriteView};
 
 /// What the in-order check needs of a packet.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Arrived {
     pub(crate) opcode: Opcode,
     pub(crate) ack_req: bool,
-    /// Why the packet was refused on arrival; its payload was not placed.
-    pub(crate) error: Option<NakCode>,
+    /// Whether the packet was refused on arrival; its payload was not placed.
+    pub(crate) refused: bool,
     pub(crate) msn: Msn,
     pub(crate) rqmsn: Msn,
     pub(crate) va: u64,
@@ -30,7 +30,7 @@ impl Default for Arrived {
         Self {
             opcode: Opcode::WriteOnly,
             ack_req: false,
-            error: None,
+            refused: false,
             msn: Msn::new(0),
             rqmsn: Msn::new(0),
             va: 0,
@@ -43,15 +43,14 @@ impl Default for Arrived {
 }
 
 impl Arrived {
-    /// Takes what is needed from a packet with `len` bytes of payload, which was refused on arrival if there is an
-    /// `error`.
+    /// Takes what is needed from a packet with `len` bytes of payload, which was not refused.
     #[inline]
-    pub(crate) fn new(head: WriteView<'_>, len: usize, error: Option<NakCode>) -> Self {
+    pub(crate) fn new(head: WriteView<'_>, len: usize) -> Self {
         let (meth, reth) = (head.meth(), head.reth());
         Self {
             opcode: head.opcode(),
             ack_req: head.ack_req(),
-            error,
+            refused: false,
             msn: meth.msn,
             rqmsn: meth.rqmsn,
             va: reth.va,
@@ -85,6 +84,21 @@ impl Arrived {
     const fn fits(&self, remaining: u32) -> bool {
         self.len <= remaining && self.opcode.is_last() == (self.len == remaining)
     }
+}
+
+/// Why a packet whose turn it is does not fit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Flaw {
+    /// It was refused on arrival.
+    Refused,
+    MessageNumber {
+        expected: Msn,
+    },
+    /// It does not follow the packet before it.
+    Order,
+    ImmediateNumber {
+        expected: Msn,
+    },
 }
 
 /// The message being assembled, if one is under way.
@@ -127,14 +141,14 @@ impl Assembly {
 
     /// Takes the next packet in order; `Ok(true)` when it completes its message.
     #[inline]
-    pub(crate) fn step(&mut self, packet: &Arrived) -> Result<bool, NakCode> {
-        if let Some(code) = packet.error {
+    pub(super) fn step(&mut self, packet: &Arrived) -> Result<bool, Flaw> {
+        if packet.refused {
             cold_path();
-            return Err(code);
+            return Err(Flaw::Refused);
         }
         if packet.msn != self.next_msn {
             cold_path();
-            return Err(NakCode::InvalidRequest);
+            return Err(Flaw::MessageNumber { expected: self.next_msn });
         }
         let last = packet.opcode.is_last();
         match (&mut self.open, packet.opcode.is_first()) {
@@ -160,14 +174,14 @@ impl Assembly {
             }
             _ => {
                 cold_path();
-                return Err(NakCode::InvalidRequest);
+                return Err(Flaw::Order);
             }
         }
         self.next_msn = self.next_msn.next();
         if packet.opcode.has_imm() {
             if packet.rqmsn != self.next_rqmsn {
                 cold_path();
-                return Err(NakCode::InvalidRequest);
+                return Err(Flaw::ImmediateNumber { expected: self.next_rqmsn });
             }
             self.next_rqmsn = self.next_rqmsn.next();
         }
@@ -195,20 +209,20 @@ mod tests {
     #[test]
     fn skipped_repeated_or_resized_parts_are_refused() {
         let first = packet(Opcode::WriteFirst, 0, 0, 600, 256);
-        for bad in [
-            packet(Opcode::WriteLast, 0, 512, 600, 88),
-            packet(Opcode::WriteMiddle, 0, 0, 600, 256),
-            packet(Opcode::WriteMiddle, 0, 256, 601, 256),
-            packet(Opcode::WriteMiddle, 1, 256, 600, 256),
-            packet(Opcode::WriteFirst, 0, 256, 600, 256),
-            Arrived { rkey: 9, ..packet(Opcode::WriteMiddle, 0, 256, 600, 256) },
+        for (bad, flaw) in [
+            (packet(Opcode::WriteLast, 0, 512, 600, 88), Flaw::Order),
+            (packet(Opcode::WriteMiddle, 0, 0, 600, 256), Flaw::Order),
+            (packet(Opcode::WriteMiddle, 0, 256, 601, 256), Flaw::Order),
+            (packet(Opcode::WriteMiddle, 1, 256, 600, 256), Flaw::MessageNumber { expected: Msn::new(0) }),
+            (packet(Opcode::WriteFirst, 0, 256, 600, 256), Flaw::Order),
+            (Arrived { rkey: 9, ..packet(Opcode::WriteMiddle, 0, 256, 600, 256) }, Flaw::Order),
         ] {
             let mut assembly = Assembly::new(Msn::new(0));
             assert_eq!(assembly.step(&first), Ok(false));
-            assert_eq!(assembly.step(&bad), Err(NakCode::InvalidRequest), "{bad:?}");
+            assert_eq!(assembly.step(&bad), Err(flaw), "{bad:?}");
         }
         let mut assembly = Assembly::new(Msn::new(0));
-        assert_eq!(assembly.step(&packet(Opcode::WriteMiddle, 0, 0, 600, 256)), Err(NakCode::InvalidRequest));
+        assert_eq!(assembly.step(&packet(Opcode::WriteMiddle, 0, 0, 600, 256)), Err(Flaw::Order));
     }
 
     #[test]

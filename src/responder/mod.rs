@@ -8,6 +8,7 @@
 mod answer;
 mod message;
 mod receives;
+mod violation;
 mod window;
 
 #[cfg(test)]
@@ -16,13 +17,15 @@ mod tests;
 pub(crate) use answer::{NackOut, SackOut, Trigger};
 pub(crate) use message::Arrived;
 pub(crate) use receives::Receives;
+pub(crate) use violation::Culprit;
+pub use violation::Violation;
 pub(crate) use window::WindowBudget;
 
 use crate::ring::{BitRing, SeqRing};
-use crate::wire::{Msn, NakCode, Psn};
+use crate::wire::{Msn, Psn};
 use crate::work::{RecvWr, SrqId};
 use answer::Answers;
-use message::Assembly;
+use message::{Assembly, Flaw};
 use window::Window;
 
 /// Settings fixed when the queue pair becomes ready to receive.
@@ -55,14 +58,9 @@ pub(crate) enum Class {
     OutOfWindow,
 }
 
-/// A violation by the peer that ends the queue pair.
+/// The peer broke a rule, and the queue pair ends: [`Responder::culprit`] tells how.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Violation {
-    /// The packet at fault.
-    pub(crate) psn: Psn,
-    /// What the peer is told.
-    pub(crate) code: NakCode,
-}
+pub(crate) struct Violated;
 
 /// An immediate whose turn has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -91,7 +89,9 @@ pub(crate) struct Responder {
     assembly: Assembly,
     receives: Receives,
     answers: Answers,
-    violation: Option<Violation>,
+    /// Of the packets that were refused and whose turn has not come, the first, and why. The queue pair ends then.
+    refused: Option<Box<(u64, Violation)>>,
+    culprit: Option<Box<Culprit>>,
 }
 
 impl Responder {
@@ -108,7 +108,8 @@ impl Responder {
             assembly: Assembly::new(setup.initial_msn),
             receives,
             answers: Answers::default(),
-            violation: None,
+            refused: None,
+            culprit: None,
         }
     }
 
@@ -186,8 +187,27 @@ impl Responder {
         u64::from(ahead) <= seq - self.expected
     }
 
-    /// Takes in a new packet whose payload, if it was acceptable, has been placed. Immediates that
-    /// became complete are added to `done` in order.
+    /// Takes in a new packet that was refused: its payload has not been placed.
+    #[cold]
+    pub(crate) fn arrive_refused(
+        &mut self,
+        seq: u64,
+        packet: Arrived,
+        violation: Violation,
+        done: &mut Vec<ImmediateDone>,
+    ) -> Result<(), Violated> {
+        if self.refused.as_deref().is_none_or(|(first, _)| seq < *first) {
+            self.refused = Some(Box::new((seq, violation)));
+        }
+        self.arrive(seq, || Arrived { refused: true, ..packet }, done)
+    }
+
+    /// The packet that has ended the queue pair, if one has.
+    pub(crate) fn culprit(&self) -> Option<Culprit> {
+        self.culprit.as_deref().copied()
+    }
+
+    /// Takes in a new packet whose payload has been placed. Immediates that became complete are added to `done` in order.
     #[expect(clippy::inline_always, reason = "for a packet in order the value is never put together then")]
     #[inline(always)]
     pub(crate) fn arrive(
@@ -195,7 +215,7 @@ impl Responder {
         seq: u64,
         packet: impl FnOnce() -> Arrived,
         done: &mut Vec<ImmediateDone>,
-    ) -> Result<(), Violation> {
+    ) -> Result<(), Violated> {
         if seq != self.expected {
             return self.stash(seq, packet());
         }
@@ -205,7 +225,7 @@ impl Responder {
 
     /// Takes the packets in order that waited for the one before them.
     #[inline(never)]
-    fn unstash(&mut self, done: &mut Vec<ImmediateDone>) -> Result<(), Violation> {
+    fn unstash(&mut self, done: &mut Vec<ImmediateDone>) -> Result<(), Violated> {
         while self.received.test(self.expected) {
             let seq = self.expected;
             let packet = self.stash.get(seq);
@@ -221,12 +241,13 @@ impl Responder {
     }
 
     #[inline(never)]
-    fn stash(&mut self, seq: u64, packet: Arrived) -> Result<(), Violation> {
+    fn stash(&mut self, seq: u64, packet: Arrived) -> Result<(), Violated> {
         if packet.opcode.has_imm() {
             self.stashed_immediates += 1;
             if self.stashed_immediates > self.setup.max_wimm {
                 // A NAK vouches for all before it, so it names the first packet that is missing.
-                return Err(self.violate(self.expected, NakCode::InvalidRequest));
+                let max_wimm = self.setup.max_wimm;
+                return Err(self.violate(self.expected, Violation::TooManyImmediates { max_wimm }));
             }
         }
         self.received.insert(self.expected, seq);
@@ -241,15 +262,15 @@ impl Responder {
     /// The next packet in order.
     #[expect(clippy::inline_always, reason = "see `arrive`")]
     #[inline(always)]
-    fn step(&mut self, packet: &Arrived, done: &mut Vec<ImmediateDone>) -> Result<(), Violation> {
+    fn step(&mut self, packet: &Arrived, done: &mut Vec<ImmediateDone>) -> Result<(), Violated> {
         let seq = self.expected;
         let complete = match self.assembly.step(packet) {
             Ok(complete) => complete,
-            Err(code) => return Err(self.violate(seq, code)),
+            Err(flaw) => return Err(self.flawed(seq, flaw, packet)),
         };
         if complete && packet.opcode.has_imm() {
             let Some((wr, low)) = self.receives.consume() else {
-                return Err(self.violate(seq, NakCode::RemoteOperational));
+                return Err(self.violate(seq, Violation::NoReceive));
             };
             done.push(ImmediateDone { wr, imm: packet.imm, byte_len: packet.dma_len, low });
         }
@@ -262,9 +283,17 @@ impl Responder {
     }
 
     #[cold]
-    fn violate(&mut self, seq: u64, code: NakCode) -> Violation {
-        let violation = Violation { psn: self.psn(seq), code };
-        self.violation = Some(violation);
-        violation
+    fn flawed(&mut self, seq: u64, flaw: Flaw, packet: &Arrived) -> Violated {
+        let refused = || self.refused.as_deref().map(|(_, violation)| *violation);
+        match Violation::of(flaw, packet).or_else(refused) {
+            Some(violation) => self.violate(seq, violation),
+            None => Violated,
+        }
+    }
+
+    #[cold]
+    fn violate(&mut self, seq: u64, violation: Violation) -> Violated {
+        self.culprit = Some(Box::new(Culprit { psn: self.psn(seq), violation }));
+        Violated
     }
 }

@@ -300,8 +300,9 @@ fn immediates_that_wait_are_counted_until_their_turn() {
     for n in 16..20 {
         assert_eq!(early(&mut r, n, true), Ok(()));
     }
-    let violation = Violation { psn: psn(15), code: NakCode::InvalidRequest };
-    assert_eq!(early(&mut r, 20, true), Err(violation));
+    assert_eq!(early(&mut r, 20, true), Err(Violated));
+    let culprit = Culprit { psn: psn(15), violation: Violation::TooManyImmediates { max_wimm: 4 } };
+    assert_eq!(r.culprit(), Some(culprit));
     let done: Vec<_> = done.iter().map(|immediate| immediate.imm).collect();
     assert_eq!(done, [1, 2, 3, 4, 6, 7, 8, 9, 11, 12, 13, 14]);
 }
@@ -360,7 +361,7 @@ fn answers_are_owed_until_they_are_taken() {
     assert!(r.take_ack().is_some() && !r.owes());
     r.owe_nak();
     assert!(!r.owes(), "no violation");
-    r.violate(5, NakCode::RemoteAccess);
+    r.violate(5, Violation::NoReceive);
     r.owe_nak();
     assert!(r.owes());
     assert!(r.take_nak().is_some() && !r.owes());
@@ -372,10 +373,11 @@ fn acknowledgements_count_completed_messages() {
     for (completed, told) in [(0, 0), (3, 3), (0x00ff_ffff, 0x00ff_ffff), (0x1234_5678, 0x34_5678)] {
         let mut r = responder();
         r.answers.completed = completed;
-        r.violate(5, NakCode::RemoteAccess);
+        r.violate(5, Violation::NoReceive);
         r.owe_last_words();
         assert_eq!(r.take_ack(), Some((psn(0).sub(1), told)));
-        assert_eq!(r.take_nak(), Some((Violation { psn: psn(5), code: NakCode::RemoteAccess }, told)));
+        let culprit = Culprit { psn: psn(5), violation: Violation::NoReceive };
+        assert_eq!(r.take_nak(), Some((culprit, told)));
     }
 }
 

@@ -2,14 +2,15 @@
 //!
 //! Tests decisions 21 and 24 of `docs/protocol.md`.
 
-use spindrift::endpoint::{Endpoint, EndpointConfig, FailReason, QpModify};
-use spindrift::memory::Access;
+use spindrift::endpoint::{Endpoint, EndpointConfig, FailReason, QpModify, Violation};
+use spindrift::memory::{Access, MemoryError, RegionError};
 use spindrift::pmd::{RxFrame, RxOrigin};
 use spindrift::time::Time;
-use spindrift::wire::{DscpMap, NakCode, Opcode, Packet, Qpn, WriteHead};
+use spindrift::wire::{DscpMap, Msn, NakCode, Opcode, Packet, Qpn, Reth, WriteHead};
 
 use crate::bench::{
-    Bench, FIRST_PSN, IOVA, LEN, PEER, VICTIM, attacker_ip, envelope, nak, region, stranger_ip,
+    Bench, FIRST_MSN, FIRST_PSN, IOVA, LEN, MTU, PEER, VICTIM, attacker_ip, envelope, nak, region,
+    stranger_ip,
 };
 use crate::fuzz::one_of_each;
 use crate::support::frame::{self, Envelope};
@@ -40,7 +41,45 @@ fn refused(what: &str, counter: &'static str, code: NakCode, prepare: impl Fn(&m
     bench.expect_counts(what, &expected);
     assert_eq!(bench.answers(), ["Ack psn fffffd".to_owned(), nak(code, FIRST_PSN)], "{what}");
     assert_eq!(bench.failures(), [(bench.qp.qpn, FailReason::PeerViolation)], "{what}");
+    assert_eq!(bench.violation(), Some((FIRST_PSN, expected_violation(&head, counter))), "{what}");
     bench.check_healthy(what);
+}
+
+/// What is told of a refused write of eight bytes: key, address, length, the right that it needs, and the cause.
+fn expected_violation(head: &WriteHead, counter: &str) -> Violation {
+    let Reth { va, rkey, dma_len } = head.reth;
+    let needed = Access::REMOTE_WRITE;
+    let error = match counter {
+        "rx_bad_rkey" => MemoryError::UnknownKey { key: rkey },
+        "rx_wrong_pd" => MemoryError::WrongPd { key: rkey },
+        "rx_no_access" => MemoryError::NoAccess { key: rkey, needed },
+        "rx_out_of_bounds" => {
+            RegionError::OutOfBounds { addr: va, len: 8, region_addr: IOVA, region_len: LEN as u64 }.into()
+        }
+        _ => {
+            let opcode = head.bth.opcode;
+            return Violation::PayloadLength { opcode, len: 8, message_len: dma_len, path_mtu: MTU };
+        }
+    };
+    Violation::Access { rkey, va, len: 8, needed, error }
+}
+
+/// A user reads it in a log.
+#[test]
+fn a_violation_says_what_the_peer_wanted_and_what_it_needs() {
+    let head = Bench::new().write();
+    for (counter, cause) in [
+        ("rx_bad_rkey", "names no registered region"),
+        ("rx_wrong_pd", "belongs to another protection domain"),
+        ("rx_no_access", "does not grant REMOTE_WRITE"),
+        ("rx_out_of_bounds", "0x70000000"),
+    ] {
+        let text = expected_violation(&head, counter).to_string();
+        let key = format!("with key {:#010x} needs REMOTE_WRITE: ", head.reth.rkey);
+        for part in ["its write of 8 bytes to address 0x70000000 ", &key, cause] {
+            assert!(text.contains(part), "{part}: {text}");
+        }
+    }
 }
 
 #[test]
@@ -165,6 +204,27 @@ fn lengths_must_suit_message_and_mtu() {
     }
 }
 
+/// Of several refused packets the first in order is the one that is told, whichever came first.
+#[test]
+fn the_first_refused_packet_in_order_is_told() {
+    for order in [[1, 2, 0], [2, 1, 0], [0, 1, 2], [2, 0, 1]] {
+        let mut bench = Bench::new();
+        let heads = [0, 1, 2].map(|n| {
+            let mut head = bench.write();
+            head.bth.psn = FIRST_PSN.add(n);
+            head.meth.msn = Msn::new(FIRST_MSN.get().wrapping_add(n as u16));
+            head.reth.rkey ^= if n == 0 { 0 } else { n << 8 };
+            head
+        });
+        for n in order {
+            let payload = bench.target.expected[..8].to_vec();
+            give_write(&mut bench, heads[n], &payload);
+        }
+        let told = expected_violation(&heads[1], "rx_bad_rkey");
+        assert_eq!(bench.violation(), Some((FIRST_PSN.add(1), told)), "{order:?}");
+    }
+}
+
 #[test]
 fn a_refused_packet_out_of_order_waits_for_its_turn() {
     let mut bench = Bench::new();
@@ -179,12 +239,14 @@ fn a_refused_packet_out_of_order_waits_for_its_turn() {
     give_write(&mut bench, good, &[2; 8]);
     bench.target.expected[..8].fill(2);
     assert_eq!(bench.failures(), [(bench.qp.qpn, FailReason::PeerViolation)]);
+    let told = expected_violation(&bad, "rx_bad_rkey");
+    assert_eq!(bench.violation(), Some((bad.bth.psn, told)));
     let answers = bench.answers();
     assert_eq!(
         answers[answers.len() - 2..],
         ["Ack psn fffffe".to_owned(), nak(NakCode::RemoteAccess, bad.bth.psn)]
     );
-    // A peer that did not hear gets the NAK again, once a packet, and never more than that.
+    // A peer that has no NAK yet gets it again, once a packet, and never more than that.
     bench.mark();
     for _ in 0..10 {
         give_write(&mut bench, bad, &[1; 8]);

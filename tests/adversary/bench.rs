@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use spindrift::counters::Counters;
-use spindrift::endpoint::{CqId, EndpointConfig, Event, FailReason, PortAddr, QpInfo, QpInit};
+use spindrift::endpoint::{CqId, EndpointConfig, Event, FailReason, PortAddr, QpInfo, QpInit, Violation};
 use spindrift::memory::{Access, MrKey, Payload, PdId, Region};
 use spindrift::pmd::{RxFrame, RxOrigin};
 use spindrift::time::Time;
@@ -225,6 +225,12 @@ impl Bench {
             _ => None,
         };
         events.iter().filter_map(failed).collect()
+    }
+
+    /// The rule that the attacker broke, as the failed queue pair tells, and with which packet.
+    pub(crate) fn violation(&mut self) -> Option<(Psn, Violation)> {
+        let failure = self.net.endpoint(VICTIM).qp_failure(self.qp.qpn)?;
+        failure.psn.zip(failure.violation)
     }
 
     pub(crate) fn completions(&mut self) -> Vec<Wc> {

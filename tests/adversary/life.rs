@@ -278,6 +278,7 @@ fn a_silent_peer_is_given_up_on_schedule() {
             ev: Some(ev),
             plane: Some(plane),
             status: Some(WcStatus::RetryExceeded),
+            violation: None,
         };
         assert_eq!(bench.net.endpoint(VICTIM).qp_failure(bench.qp.qpn), Some(failure));
         bench.check_healthy("a silent peer");

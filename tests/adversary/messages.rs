@@ -2,7 +2,7 @@
 //!
 //! Tests decisions 6, 18, 21 and 23 of `docs/protocol.md`.
 
-use spindrift::endpoint::{EndpointConfig, FailReason};
+use spindrift::endpoint::{EndpointConfig, FailReason, Violation};
 use spindrift::wire::{Aeth, Bth, Msn, NakCode, Opcode, Packet, WriteHead};
 use spindrift::work::{RecvWr, WcStatus};
 
@@ -48,6 +48,10 @@ fn no_message(what: &str, at: u32, spoil: impl Fn(&mut [WriteHead; 3])) {
             "{what} {order:?}: {answers:?}"
         );
         assert_eq!(bench.failures(), [(bench.qp.qpn, FailReason::PeerViolation)], "{what}");
+        let WriteHead { bth, reth, .. } = heads[at as usize];
+        let (opcode, rkey, va, message_len) = (bth.opcode, reth.rkey, reth.va, reth.dma_len);
+        let told = Violation::Order { opcode, rkey, va, message_len };
+        assert_eq!(bench.violation(), Some((FIRST_PSN.add(at), told)), "{what} {order:?}");
         bench.check_healthy(what);
     }
 }
@@ -112,6 +116,9 @@ fn message_numbers_must_count_up_one_by_one() {
             let (stray, invalid) = (bench.count("rx_implausible_msn"), bench.count("rx_invalid_request"));
             assert_eq!((stray, invalid), expected, "{what} {order:?}: {:?}", bench.counted());
             assert_eq!(bench.failures().len() as u64, invalid, "{what} {order:?}");
+            let told = Violation::MessageNumber { msn: heads[1].meth.msn, expected: FIRST_MSN };
+            let told = (invalid > 0).then_some((FIRST_PSN.add(1), told));
+            assert_eq!(bench.violation(), told, "{what} {order:?}");
             let complete = format!("Ack psn {:06x}", FIRST_PSN.add(2).get());
             assert!(!bench.answers().contains(&complete), "{what} {order:?}");
             bench.check_healthy(what);
@@ -228,6 +235,8 @@ fn more_immediates_than_agreed_end_the_connection() {
     assert_eq!(bench.count("rx_invalid_request"), 1);
     // The NAK vouches for all packets before the one it names: none has come.
     assert!(bench.answers().contains(&nak(NakCode::InvalidRequest, FIRST_PSN)));
+    let told = Violation::TooManyImmediates { max_wimm: limit };
+    assert_eq!(bench.violation(), Some((FIRST_PSN, told)));
     let flushed = bench.completions();
     assert_eq!(flushed.len(), 20);
     assert!(flushed.iter().zip(0..).all(|(wc, n)| wc.wr_id == n && wc.status == WcStatus::WrFlushError));
@@ -255,6 +264,7 @@ fn an_immediate_must_find_a_receive_request_and_its_number() {
     give_immediate(&mut bench, head);
     assert_eq!(bench.count("rx_no_receive"), 1);
     assert!(bench.answers().contains(&nak(NakCode::RemoteOperational, FIRST_PSN)));
+    assert_eq!(bench.violation(), Some((FIRST_PSN, Violation::NoReceive)));
     bench.check_healthy("no receive request");
 
     let mut bench = Bench::new();
@@ -263,6 +273,8 @@ fn an_immediate_must_find_a_receive_request_and_its_number() {
     head.meth.rqmsn = head.meth.rqmsn.next();
     give_immediate(&mut bench, head);
     assert_eq!(bench.count("rx_invalid_request"), 1);
+    let told = Violation::ImmediateNumber { rqmsn: head.meth.rqmsn, expected: FIRST_MSN };
+    assert_eq!(bench.violation(), Some((FIRST_PSN, told)));
     bench.check_healthy("wrong receive number");
 }
 
@@ -292,6 +304,8 @@ fn a_packet_in_several_buffers_is_checked_as_a_whole() {
     bench.give_in_parts(&Packet::Write { head, payload: &[9; 60], pad: &[] }, -40);
     assert_eq!(bench.count("rx_bad_length"), 1);
     assert_eq!(bench.failures(), [(bench.qp.qpn, FailReason::PeerViolation)]);
+    let told = Violation::PayloadLength { opcode: Opcode::WriteOnly, len: 60, message_len: 8, path_mtu: MTU };
+    assert_eq!(bench.violation(), Some((FIRST_PSN, told)));
     bench.check_healthy("too long");
     // A region that the payload does not fit into, but its first buffer does.
     let mut bench = Bench::new();

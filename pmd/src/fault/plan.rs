@@ -67,6 +67,8 @@ pub struct FaultRule {
     pub from_ns: u64,
     /// Only before this time, in nanoseconds.
     pub until_ns: u64,
+    /// On each port, so many of the frames that the rule selects pass first.
+    pub after: u64,
     /// The link is reported down and carries nothing.
     pub down: bool,
     /// Frames vanish, the link stays up.
@@ -98,6 +100,7 @@ impl Default for FaultRule {
             opcodes: Vec::new(),
             from_ns: 0,
             until_ns: u64::MAX,
+            after: 0,
             down: false,
             blackhole: false,
             loss: Chance::default(),
@@ -163,8 +166,11 @@ fn parse_rule(number: usize, text: &str) -> Result<FaultRule, FaultPlanError> {
     if !acting {
         return Err(error(text, format!("selects frames but does nothing to them; add one of {ACTIONS}")));
     }
-    if rule.down && (rule.looks_inside() || text.contains("dir=")) {
-        return Err(error(text, "down takes a whole port; use blackhole with ev, opcode or dir".to_owned()));
+    if rule.down && (rule.looks_inside() || rule.after > 0 || text.contains("dir=")) {
+        return Err(error(
+            text,
+            "down takes a whole port; use blackhole with ev, opcode, after or dir".to_owned(),
+        ));
     }
     if rule.full != Chance::default() && rule.direction == Direction::Rx {
         return Err(error(text, "full is about this host's transmit queue; leave out dir=rx".to_owned()));
@@ -175,7 +181,7 @@ fn parse_rule(number: usize, text: &str) -> Result<FaultRule, FaultPlanError> {
     Ok(rule)
 }
 
-const SELECTORS: [&str; 6] = ["port", "ev", "opcode", "from", "until", "dir"];
+const SELECTORS: [&str; 7] = ["port", "ev", "opcode", "from", "until", "dir", "after"];
 const ACTIONS: &str = "loss, full, dup, reorder, corrupt, delay, ecn, trim, down, blackhole";
 
 fn set(rule: &mut FaultRule, name: &str, value: Option<&str>) -> Result<(), String> {
@@ -202,6 +208,7 @@ fn set(rule: &mut FaultRule, name: &str, value: Option<&str>) -> Result<(), Stri
         ("opcode", Some(v)) => rule.opcodes = v.split('|').map(opcode).collect::<Result<_, _>>()?,
         ("from", Some(v)) => rule.from_ns = duration(v)?,
         ("until", Some(v)) => rule.until_ns = duration(v)?,
+        ("after", Some(v)) => rule.after = number(v)?.into(),
         ("dir", Some("tx")) => rule.direction = Direction::Tx,
         ("dir", Some("rx")) => rule.direction = Direction::Rx,
         ("dir", Some(_)) => return Err("use dir=tx or dir=rx".to_owned()),
@@ -301,9 +308,11 @@ mod tests {
         assert_eq!(all.trim, Some(Trim { chance: Chance::new(0.01), bytes: 128, dscp: 12 }));
         assert_eq!((all.direction, all.port, all.from_ns, all.until_ns), (Direction::Tx, None, 0, u64::MAX));
 
-        let some =
-            rule(" blackhole , port=1, ev=0x12340001, opcode=write|0xdc, from=1s, until=2.5s, dir=rx ");
+        let some = rule(
+            " blackhole , port=1, ev=0x12340001, opcode=write|0xdc, from=1s, until=2.5s, dir=rx , after=7",
+        );
         assert_eq!((some.port, some.ev, some.blackhole), (Some(1), Some(0x1234_0001), true));
+        assert_eq!((some.after, all.after), (7, 0));
         assert_eq!(some.opcodes, [(0xc6, 0xcb), (0xdc, 0xdc)]);
         assert_eq!(
             (some.from_ns, some.until_ns, some.direction),
@@ -338,6 +347,8 @@ mod tests {
             ("port=1", "selects frames but does nothing"),
             ("down=1", "down takes no value"),
             ("down,ev=1", "down takes a whole port"),
+            ("down,after=1", "down takes a whole port"),
+            ("loss=1%,after=1ms", "no number"),
             ("loss=1%,dir=up", "dir=tx or dir=rx"),
             ("full=1%,dir=rx", "leave out dir=rx"),
             ("loss=1%,ev=0xg", "no number"),

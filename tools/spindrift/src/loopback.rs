@@ -5,13 +5,14 @@ use std::sync::{Condvar, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-use anyhow::{Result, bail};
+use anyhow::{Result, anyhow, bail};
 use clap::Args;
 use serde_json::{Value as Json, json};
 use spindrift::verbs::Context;
 
 use crate::bench::baseline::Baseline;
 use crate::bench::check::{check_kind, check_latency, check_loopback, check_source_ports, check_udp_port};
+use crate::bench::findings::violations;
 use crate::bench::layout::{Layout, bytes_of};
 use crate::bench::nic::{Nic, loopback_pair, udp_pair};
 use crate::bench::options::{Amount, Defaults, RunArgs, Settings};
@@ -27,7 +28,7 @@ use crate::bench::writer::{Measured, Watch, Writer};
 use crate::bench::yardstick::{Cut, Yardstick, warm_up};
 use crate::config::PortKind;
 use crate::output::{say, tell, told};
-use crate::stop::Stop;
+use crate::stop::{Interrupted, Stop};
 use crate::units::format_size;
 use crate::usage::usage;
 use crate::verbose::Verbosity;
@@ -189,8 +190,22 @@ impl Pair {
         })
     }
 
+    /// The result of a run, with what the sides know of an error's cause.
+    fn end(&self, result: Result<()>) -> Result<()> {
+        let result = result.map_err(|error| {
+            let known = [&self.writer, &self.target].into_iter().flat_map(|side| violations(&side.context));
+            let known: Vec<_> = known.collect();
+            if known.is_empty() || error.is::<Interrupted>() {
+                error
+            } else {
+                anyhow!("{}; {}", told(&error), known.join("; "))
+            }
+        });
+        result.and_then(|()| self.writer.finish_capture())
+    }
+
     fn report(&self, rows: &[BandwidthRow], result: Result<()>) -> Result<()> {
-        let result = result.and_then(|()| self.writer.finish_capture());
+        let result = self.end(result);
         let summary = rows.iter().find(|row| row.size_bytes == SUMMARY_SIZE).or(rows.last());
         let beside = summary.and_then(|row| row.beside.as_ref());
         let counted = [self.writer.counted(), self.target.counted()];
@@ -273,7 +288,7 @@ impl Pair {
         }
         let mut rows = Vec::new();
         let result = self.play_all(rounds, stop, &mut rows);
-        let result = result.and_then(|()| self.writer.finish_capture());
+        let result = self.end(result);
         let counted = [self.writer.counted(), self.target.counted()];
         if self.settings.json {
             let object = json!({

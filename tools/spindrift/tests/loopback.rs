@@ -226,7 +226,7 @@ fn a_silent_peer_is_given_up_with_the_way_to_wait_longer() {
     let cases: [(&[&str], &str, &str); 3] = [
         (&["loopback"], "blackhole", "nothing new from the peer"),
         (&["loopback", "--latency"], "blackhole", "nothing new from the peer"),
-        (&["loopback"], "blackhole,from=300ms", "raise --exponential-retries"),
+        (&["loopback"], "blackhole,after=200", "raise --exponential-retries"),
     ];
     for (mode, fault, advice) in cases {
         let wait =

@@ -1,7 +1,7 @@
-//! What is known where a peer was silent: the cause, as far as this side can see it.
+//! What is known where a run failed: the cause, as far as this side can see it.
 
 use spindrift::counters::Counters;
-use spindrift::verbs::PortAttr;
+use spindrift::verbs::{AsyncEvent, Context, PortAttr};
 
 use super::side::Side;
 
@@ -10,6 +10,16 @@ impl Side {
     pub(crate) fn findings(&self, peer: &str) -> Vec<String> {
         findings(&self.context.query_ports(), &self.context.counters(), peer)
     }
+}
+
+/// Which rules the peers of this side's queue pairs broke, since it was last asked.
+pub(crate) fn violations(context: &Context) -> Vec<String> {
+    let events = core::iter::from_fn(|| context.poll_async_event());
+    let failures = events.filter_map(|event| match event {
+        AsyncEvent::QpFatal(failure) if failure.violation.is_some() => Some(failure.to_string()),
+        _ => None,
+    });
+    failures.collect()
 }
 
 fn findings(ports: &[PortAttr], counters: &Counters, peer: &str) -> Vec<String> {

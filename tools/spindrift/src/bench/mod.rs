@@ -4,7 +4,7 @@ pub(crate) mod af_xdp;
 pub(crate) mod baseline;
 pub(crate) mod check;
 pub(crate) mod evs;
-mod findings;
+pub(crate) mod findings;
 pub(crate) mod layout;
 pub(crate) mod nic;
 pub(crate) mod options;

@@ -10,11 +10,12 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Error, Result, anyhow, bail};
-use spindrift::verbs::WcStatus;
 use spindrift::verbs::exchange::{Channel, ExchangeError, Offer};
+use spindrift::verbs::{Context, WcStatus};
 
 use super::plan::{Message, Plan};
 use super::{address_towards, pretty};
+use crate::bench::findings::violations;
 use crate::bench::side::Side;
 use crate::output::told;
 use crate::place::Local;
@@ -26,6 +27,12 @@ const ALIVE_INTERVAL: Duration = Duration::from_millis(500);
 pub(super) const LOOK_INTERVAL: Duration = Duration::from_millis(1);
 /// Signs of life that one look takes: a peer that sends nothing else must not hold the caller.
 const ALIVE_MAX: usize = 16;
+
+/// How long the peer's reason is waited for when it has refused a packet: its process looks at its queue pairs every now and then.
+const REASON_LIMIT: Duration = Duration::from_secs(1);
+/// Statuses of requests that the peer refused. It knows why.
+const REFUSED: [WcStatus; 3] =
+    [WcStatus::RemoteInvalidRequest, WcStatus::RemoteAccessError, WcStatus::RemoteOperationError];
 
 /// Of an error that says so.
 const SILENT: &str = "has been silent for";
@@ -77,6 +84,8 @@ pub(super) struct Peer {
     met: bool,
     /// Nothing more can be sent.
     over: bool,
+    /// This side of the run: the peer may break a rule.
+    watched: Option<Context>,
 }
 
 impl Peer {
@@ -106,6 +115,7 @@ impl Peer {
             // A client has sent its plan.
             met: role == Role::Server,
             over: false,
+            watched: None,
         }
     }
 
@@ -146,6 +156,7 @@ impl Peer {
         })?;
         self.limit = self.limit.zip(budget).map(|(timeout, budget)| timeout.max(budget));
         self.last_seen = Instant::now();
+        self.watched = Some(side.context.clone());
         Ok(theirs)
     }
 
@@ -187,12 +198,16 @@ impl Peer {
         self.over = true;
     }
 
-    /// Looks whether the user wants an end, whether the peer has ended, and for a message, without waiting; and tells the peer
-    /// that this side lives. `progress` counts what comes from the peer over the network: a sign of life too.
+    /// Looks whether the user wants an end, whether the peer has ended or broken a rule, and for a message, without waiting; and tells
+    /// the peer that this side lives. `progress` counts what comes from the peer over the network: a sign of life too.
     pub(super) fn look(&mut self, progress: &mut dyn FnMut() -> u64) -> Result<Option<Message>> {
         self.stop.check()?;
         if let Some(message) = self.next()? {
             return Ok(Some(message));
+        }
+        let broken = self.violations();
+        if !broken.is_empty() {
+            bail!("run with the {}: {}", self.name, broken.join("; "));
         }
         let now = Instant::now();
         self.check_silence(now, progress)?;
@@ -229,19 +244,44 @@ impl Peer {
         }
     }
 
-    /// An error of silence with what this side knows of its cause.
-    pub(super) fn with_findings(&self, error: Error, side: &Side) -> Error {
-        let text = told(&error);
-        let silence = [WcStatus::RetryExceeded.to_string(), SILENT.to_owned()];
-        if error.is::<Interrupted>() || !silence.iter().any(|words| text.contains(words)) {
+    /// Which rules it broke, since it was last asked.
+    fn violations(&self) -> Vec<String> {
+        self.watched.as_ref().map(violations).unwrap_or_default()
+    }
+
+    /// An error with what either side knows of its cause.
+    pub(super) fn with_findings(&mut self, error: Error, side: &Side) -> Error {
+        if error.is::<Interrupted>() {
             return error;
         }
-        let findings = side.findings(&self.name);
+        let text = told(&error);
+        let says = |words: &dyn std::fmt::Display| text.contains(&words.to_string());
+        let mut findings = self.violations();
+        if says(&WcStatus::RetryExceeded) || says(&SILENT) {
+            findings.extend(side.findings(&self.name));
+        }
+        if !error.is::<Ended>() && REFUSED.iter().any(|status| says(status)) {
+            findings.extend(self.reason().map(|reason| format!("the {} says: {reason}", self.name)));
+        }
         if findings.is_empty() {
             return error;
         }
         let text = [&[text], &findings[..]].concat().join("; ");
         if error.is::<Ended>() { Ended(text).into() } else { anyhow!(text) }
+    }
+
+    /// Why it has ended or is about to, if it says so in time.
+    fn reason(&mut self) -> Option<String> {
+        let deadline = Instant::now() + REASON_LIMIT;
+        while Instant::now() < deadline && self.stop.check().is_ok() {
+            match self.channel.try_receive::<Message>() {
+                Err(ExchangeError::Aborted { reason }) => return Some(reason),
+                Err(_) => return None,
+                Ok(Some(_)) => {}
+                Ok(None) => thread::sleep(LOOK_INTERVAL),
+            }
+        }
+        None
     }
 
     /// An error about a message that is not the one that must come.

@@ -205,3 +205,25 @@ fn a_hang_up_that_is_ignored_stays_so() {
     assert!(client.status.success(), "{}", stderr(&client));
     assert!(end_of(server).status.success());
 }
+
+/// Without iCRCs, headers that were changed on the way look like a peer that breaks rules. Whoever sees it says which one, and its peer
+/// repeats it; in one process it is told behind the error.
+#[test]
+fn a_rule_that_the_peer_broke_is_told_on_both_sides() {
+    let config = temp("no-icrc.toml");
+    std::fs::write(&config, "[transport]\nicrc = false\n").unwrap();
+    let more = ["-s", "8", "--config", config.to_str().unwrap()];
+    let client = ["-n", "1000000", "--fault", "corrupt=10%,opcode=write"];
+    let server = Server::start(&[&["write-bw"], &more[..]].concat());
+    let args = [&["write-bw", "127.0.0.1", "-p", &server.port], &more[..], &client].concat();
+    let (client_says, server_says) = (run(&args), server.end());
+    let alone = run(&[&["loopback", "--port", "udp"], &more[..], &client].concat());
+    for output in [&client_says, &server_says, &alone] {
+        let error = stderr(output);
+        let told = error.lines().last().unwrap_or_default();
+        assert_eq!(output.status.code(), Some(1), "{error}");
+        let rule = told.split_once("the peer broke a rule: ").unwrap_or_else(|| panic!("{error}")).1;
+        assert!(rule.starts_with("its ") && rule.contains("(PSN 0x"), "{error}");
+    }
+    assert!(stderr(&client_says).contains("the server 127.0.0.1:"), "{}", stderr(&client_says));
+}
