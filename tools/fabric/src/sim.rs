@@ -81,6 +81,13 @@ impl Job {
         &self.failures
     }
 
+    /// How many messages of a list have not begun, and how many have and are not complete. `None` where there is no list.
+    pub fn left(&self) -> Option<[usize; 2]> {
+        let listed = self.workload.listed()?;
+        let under_way = self.backlogs.iter().flatten().map(|backlog| backlog.outstanding.len()).sum();
+        Some([listed.saturating_sub(self.done.len() + under_way), under_way])
+    }
+
     /// When all was done.
     pub const fn finished(&self) -> Option<Time> {
         self.finished

@@ -70,6 +70,11 @@ pub trait Workload: Send {
 
     /// Whether all is done.
     fn is_done(&self) -> bool;
+
+    /// How many messages it has, if they are a list.
+    fn listed(&self) -> Option<usize> {
+        None
+    }
 }
 
 /// A connection from each host to the next, and from the last to the first.

@@ -124,6 +124,10 @@ impl Workload for Trace {
     fn is_done(&self) -> bool {
         self.complete == self.entries.len()
     }
+
+    fn listed(&self) -> Option<usize> {
+        Some(self.entries.len())
+    }
 }
 
 #[cfg(test)]
@@ -154,6 +158,7 @@ mod tests {
             trace.pairs(),
             [(host(0), host(1)), (host(1), host(0)), (host(0), host(2)), (host(2), host(1))]
         );
+        assert_eq!(trace.listed(), Some(5));
         trace.start(&mut orders);
         assert_eq!((orders.posts[0].0, orders.posts[0].1.len), (Side::first(1), 110));
         assert_eq!((tags(&mut orders), orders.alarm.take()), (vec![1], Some(Time(50))));

@@ -266,6 +266,8 @@ fn object(experiment: &Experiment, outcomes: &[Outcome], findings: &[Vec<Finding
             "name": job.name,
             "connections": job.pairs.len(),
             "finished_ns": job.finished_ns,
+            "messages_not_begun": job.left.map(|[not_begun, _]| not_begun),
+            "messages_under_way": job.left.map(|[_, under_way]| under_way),
             "bytes": job.messages.iter().map(|done| u64::from(done.len)).sum::<u64>(),
             "message_us": job.times_us().json(),
             "connection_gbps": job.gbps().json(),
@@ -354,6 +356,7 @@ fn summary_of(outcome: &Outcome) -> String {
             times.p99,
             times.max,
         );
+        page += &unfinished(job);
         if let Some(failure) = job.failures.first() {
             let failed = count(job.failures.len() as u64, "FAILURE");
             let _ = writeln!(
@@ -386,6 +389,17 @@ fn summary_of(outcome: &Outcome) -> String {
         );
     }
     page
+}
+
+/// A line about the messages of a list that the end came before.
+fn unfinished(job: &JobOutcome) -> String {
+    match job.left {
+        None | Some([0, 0]) => String::new(),
+        Some([not_begun, under_way]) => format!(
+            "  not complete at the end: {}, of which {not_begun} had not begun\n",
+            count((not_begun + under_way) as u64, "message")
+        ),
+    }
 }
 
 /// When what happened; and if it was the beginning of a fault, what that cost.

@@ -51,6 +51,8 @@ pub(super) struct JobOutcome {
     pub(super) messages: Vec<spindrift_fabric::Done>,
     pub(super) failures: Vec<spindrift_fabric::Failure>,
     pub(super) finished_ns: Option<u64>,
+    /// Messages of a list that have not begun, and those that are not complete.
+    pub(super) left: Option<[usize; 2]>,
 }
 
 impl JobOutcome {
@@ -61,6 +63,7 @@ impl JobOutcome {
             messages: job.done().to_vec(),
             failures: job.failures().to_vec(),
             finished_ns: job.finished().map(|at| at.0),
+            left: job.left(),
         }
     }
 }

@@ -145,6 +145,28 @@ fn two_runs_of_a_plan_write_the_same_bytes() {
     assert_eq!(names, [Some("usual"), Some("hashed")]);
 }
 
+/// One message is complete, one under way, one begins later, and one waits for the second.
+#[test]
+fn messages_of_a_trace_that_the_end_comes_before_are_told() {
+    let text = format!(
+        "[experiment]\ntitle = \"x\"\nduration = \"1ms\"\n{FABRIC}[[workload]]\nkind = \"trace\"\nfile = \"trace.csv\"\n"
+    );
+    let plan = Plan::new("trace-end", &text);
+    let header = "start_ns,from,to,bytes,after\n";
+    let more = "1000,h3,h4,1000000000\n1000001,h1,h2,5000\n0,h4,h3,5000,2\n";
+    for (trace, left) in [(format!("0,h1,h2,5000\n{more}"), [2, 1]), ("0,h1,h2,5000\n".to_owned(), [0, 0])] {
+        fs::write(plan.path("trace.csv"), format!("{header}{trace}")).unwrap();
+        let folder = plan.run("results", &[]);
+        let result = json(&fs::read(folder.join("result.json")).unwrap());
+        let job = &result["variants"][0]["workloads"][0];
+        let told = ["messages_not_begun", "messages_under_way"].map(|name| job[name].as_u64().unwrap());
+        assert_eq!((told, &job["message_us"]["count"]), (left, &1.into()), "{job}");
+        let summary = fs::read_to_string(folder.join("summary.md")).unwrap();
+        let line = "not complete at the end: 3 messages, of which 2 had not begun";
+        assert_eq!(summary.contains(line), left != [0, 0], "{summary}");
+    }
+}
+
 /// Each message is in the bar of its time.
 fn assert_histogram_of(messages: &[BTreeMap<String, String>], bars: &[BTreeMap<String, String>]) {
     let mut times: Vec<_> =
