@@ -217,6 +217,8 @@ end
 
 local own = {
     trimmed = ProtoField.string("mrc.trimmed", "Trimmed"),
+    outer_dscp = ProtoField.uint8("mrc.outer.dscp", "DSCP of the outer IPv6 header", base.DEC),
+    outer_ecn = ProtoField.uint8("mrc.outer.ecn", "ECN of the outer IPv6 header", base.DEC),
     payload = ProtoField.bytes("mrc.payload", "Payload"),
     payload_len = ProtoField.uint32("mrc.payload_len", "Payload bytes", base.DEC),
     icrc = ProtoField.uint32("mrc.icrc.value", "Invariant CRC", base.HEX),
@@ -300,6 +302,7 @@ local function add_header(tree, name, tvb, at, limit)
     return at + header.len
 end
 
+local IPV4_INSIDE, IPV6_INSIDE = 4, 41
 local UDP, HOP_BY_HOP, ROUTING, DESTINATION_OPTIONS = 17, 0, 43, 60
 local SEGMENT_ROUTING = 4
 local IPV6_LEN = 40
@@ -340,6 +343,28 @@ local function without_extensions(ip)
     return bytes:sub(1, 4) .. length .. string.char(UDP) .. bytes:sub(8, 24) .. destination
 end
 
+-- The traffic class of the IPv6 header that carries the IP packet `ip` between switches, which mark that one. Nil if none does.
+local function carrier_of(ip)
+    for _, info in ipairs({ ipv6_field() }) do
+        local packet, at = info.source, info.offset + IPV6_LEN
+        if info.offset < ip.offset and at <= packet:len() then
+            local next_header = packet:range(info.offset + 6, 1):uint()
+            for _ = 1, EXTENSIONS_MAX do
+                if next_header ~= HOP_BY_HOP and next_header ~= ROUTING and next_header ~= DESTINATION_OPTIONS
+                    or at + 8 > packet:len() then
+                    break
+                end
+                next_header = packet:range(at, 1):uint()
+                at = at + (packet:range(at + 1, 1):uint() + 1) * 8
+            end
+            if at == ip.offset and (next_header == IPV6_INSIDE or next_header == IPV4_INSIDE) then
+                return bits_of(packet:range(info.offset, 2):uint(), 4, 8)
+            end
+        end
+    end
+    return nil
+end
+
 -- The innermost IP header and the UDP header of the packet at hand, as strings of bytes. Nil where they are not
 -- there; with true where they are, and `spindrift dissect` does not take the packet for MRC.
 local function lower_headers()
@@ -376,6 +401,7 @@ local function lower_headers()
         ip = ip_bytes,
         udp = udp_bytes,
         udp_end = udp.offset + UDP_LEN,
+        carrier = carrier_of(ip),
     }
 end
 
@@ -384,7 +410,9 @@ local function trim_of(lower)
         return nil
     end
     local dscp
-    if lower.version == 6 then
+    if lower.carrier then
+        dscp = bits_of(lower.carrier, 2, 6)
+    elseif lower.version == 6 then
         dscp = bits_of(lower.ip:byte(1) * 256 + lower.ip:byte(2), 6, 6)
     else
         dscp = bits_of(lower.ip:byte(2), 2, 6)
@@ -533,6 +561,10 @@ local function dissect(tvb, pinfo, tree, lower)
     if trimmed then
         text = text .. " trimmed"
         subtree:add(own.trimmed, tvb:range(0, 0), trimmed):set_generated()
+    end
+    if lower and lower.carrier then
+        subtree:add(own.outer_dscp, tvb:range(0, 0), bits_of(lower.carrier, 2, 6)):set_generated()
+        subtree:add(own.outer_ecn, tvb:range(0, 0), bits_of(lower.carrier, 0, 2)):set_generated()
     end
     pinfo.cols.info = text
     subtree:append_text(", " .. text)

@@ -9,7 +9,7 @@ use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use serde_json::Value as Json;
+use serde_json::{Value as Json, json};
 use support::{
     capture_of, encapsulated, frames, gre_around, run, stderr, stdout, temp, udp_around, with_extensions,
     write_capture,
@@ -597,17 +597,45 @@ fn damaged_encapsulations_never_panic() {
 #[test]
 fn packets_trimmed_inside_an_outer_packet_are_shown() {
     for (plain, kept) in [(&frames()[0], 80), (&frames()[13], 60)] {
-        let mut inner = plain[14..14 + kept].to_vec();
-        if plain[12] == 0x86 {
-            inner[..2].copy_from_slice(&[0x60 | 12 >> 2, (12 << 6 & 0xff) as u8]);
-        } else {
-            inner[1] = 12 << 2;
-        }
+        let inner = &plain[14..14 + kept];
         let next = if plain[12] == 0x86 { 41 } else { 4 };
-        let outer = [&[0x60, 0, 0, 0, 0, kept as u8, next, 64][..], &[0xfc; 32], &inner].concat();
-        let frame = [&[2; 12][..], &[0x86, 0xdd], &outer].concat();
-        let packet = dissect_json(&capture_of("trimmed-inside.pcap", &[frame]))["packets"][0].clone();
-        assert_eq!((&packet["trimmed"], &packet["error"]), (&"fabric".into(), &Json::Null), "{packet}");
-        assert_eq!((&packet["not_captured"], &packet["notes"]), (&0.into(), &Json::Array(Vec::new())));
+        for (class, trimmed, outer) in [
+            (12 << 2 | 3, Json::from("fabric"), json!({"dscp": 12, "ecn": 3})),
+            (16 << 2, "last-hop".into(), json!({"dscp": 16, "ecn": 0})),
+        ] {
+            let frame = carried(next, class, inner);
+            let path = capture_of("trimmed-inside.pcap", &[frame]);
+            let packet = dissect_json(&path)["packets"][0].clone();
+            assert_eq!((&packet["trimmed"], &packet["error"]), (&trimmed, &Json::Null), "{packet}");
+            assert_eq!((&packet["not_captured"], &packet["notes"]), (&0.into(), &Json::Array(Vec::new())));
+            assert_eq!((&packet["outer"], &packet["ecn"]), (&outer, &0.into()), "{packet}");
+            let text = stdout(&run(&["dissect", text(&path)]));
+            assert_eq!(text.contains("CE (outer)"), class & 3 == 3, "{text}");
+        }
     }
+}
+
+/// An Ethernet frame with an outer IPv6 header of this traffic class.
+fn carried(next: u8, class: u8, inner: &[u8]) -> Vec<u8> {
+    let len = (inner.len() as u16).to_be_bytes();
+    let head = [0x60 | class >> 4, class << 4, 0, 0, len[0], len[1], next, 64];
+    [&[2; 12][..], &[0x86, 0xdd], &head, &[0xfc; 32], inner].concat()
+}
+
+/// Of a packet that is whole, both headers' marks are told. A DSCP of the inner header says nothing where there is an outer one.
+#[test]
+fn the_marks_of_both_headers_are_told() {
+    let mut inner = frames()[0][14..].to_vec();
+    inner[..2].copy_from_slice(&[0x60 | 12 >> 2, (12 << 6 & 0xff) as u8 | 2 << 4]);
+    let packet = dissect_json(&capture_of("both-marks.pcap", &[carried(41, 8 << 2 | 1, &inner)]))["packets"]
+        [0]
+    .clone();
+    assert_eq!((&packet["dscp"], &packet["ecn"]), (&12.into(), &2.into()), "{packet}");
+    assert_eq!(
+        (&packet["outer"], &packet["trimmed"]),
+        (&json!({"dscp": 8, "ecn": 1}), &Json::Null),
+        "{packet}"
+    );
+    let plain = dissect_json(&capture_of("one-mark.pcap", &[frames()[0].clone()]))["packets"][0].clone();
+    assert_eq!(plain["outer"], Json::Null);
 }

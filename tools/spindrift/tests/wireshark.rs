@@ -198,6 +198,28 @@ fn wireshark_follows_the_extension_headers_that_dissect_follows() {
     assert_same_fields(&capture);
 }
 
+/// In packets that are carried inside an outer one, switches mark the outer header, and trim all of it.
+#[test]
+fn wireshark_sees_the_marks_that_switches_make_on_outer_headers() {
+    let mut all = Vec::new();
+    for (number, plain) in frames().iter().enumerate() {
+        let (next, ip) = (if plain[12] == 0x86 { 41 } else { 4 }, &plain[14..]);
+        let class = [8 << 2 | 3, 12 << 2, 16 << 2 | 1][number % 3];
+        for srh in [false, true] {
+            let routing = segment_routing(0, &[&[0xfc; 16]]).1;
+            let (next, between) =
+                if srh { (43, [&[next, 2][..], &routing].concat()) } else { (next, Vec::new()) };
+            // A trimmed one has lost its end.
+            let kept = if class >> 2 == 8 { ip.len() } else { ip.len().min(100) };
+            let len = ((between.len() + kept) as u16).to_be_bytes();
+            let head = [0x60 | class >> 4, class << 4, 0, 0, len[0], len[1], next, 64];
+            all.push([&[2; 12][..], &[0x86, 0xdd], &head, &[0xfc; 32], &between, &ip[..kept]].concat());
+        }
+    }
+    let Some(fields) = assert_same_fields(&capture_of("carried.pcap", &all)) else { return };
+    assert!(fields > 20, "{fields}");
+}
+
 /// Source ports are entropy: one that another protocol has as its own takes no packet from MRC.
 #[test]
 fn no_source_port_takes_packets_from_the_wireshark_dissector() {
@@ -359,8 +381,11 @@ fn wireshark_finds_the_same_packets_at_the_same_times_in_pcapng_files() {
         std::fs::write(&path, generated(seed)).unwrap();
         let Some(mut tshark) = tshark(&path) else { return };
         // Wireshark lists custom blocks among the packets; they have no Ethernet header.
-        let table = stdout(&tshark.args(["-Y", "eth", "-e", "frame.time_epoch"]).output().unwrap());
-        let times: Vec<_> = table.lines().map(ns_of).collect();
+        let fields = ["-Y", "eth", "-e", "frame.number", "-e", "frame.time_epoch"];
+        let table = stdout(&tshark.args(fields).output().unwrap());
+        let rows = table.lines().map(|row| row.split_once('|').unwrap());
+        let (numbers, times): (Vec<_>, Vec<_>) =
+            rows.map(|(number, time)| (number.parse::<u64>().unwrap(), ns_of(time))).unzip();
         let first = times.iter().flatten().next().copied();
         let output = run(&["dissect", path.to_str().unwrap(), "--json"]);
         let json: Json = serde_json::from_slice(&output.stdout).unwrap();
@@ -370,6 +395,8 @@ fn wireshark_finds_the_same_packets_at_the_same_times_in_pcapng_files() {
         let packets = json["packets"].as_array().unwrap();
         let found: Vec<_> = packets.iter().map(|packet| packet["time_ns"].as_i64()).collect();
         assert_eq!(found, expected, "{seed}");
+        let found: Vec<_> = packets.iter().map(|packet| packet["number"].as_u64().unwrap()).collect();
+        assert_eq!(found, numbers, "{seed}");
         std::fs::remove_file(path).unwrap();
     }
 }

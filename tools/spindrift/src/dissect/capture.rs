@@ -14,6 +14,8 @@ use super::pcapng::{self, PcapNg};
 /// One captured frame.
 #[derive(Debug)]
 pub(crate) struct Captured {
+    /// Its number in the file, from 1, as Wireshark counts.
+    pub(crate) number: u64,
     /// Since 1970, in nanoseconds; `None` where the file says no time, as in simple packet blocks.
     pub(crate) time_ns: Option<i64>,
     /// What the file says about the link.
@@ -30,7 +32,7 @@ const STANDARD_INPUT: &str = "-";
 /// A capture file, frame by frame.
 pub(crate) struct Capture {
     reader: Reader,
-    /// Frames given out.
+    /// Number of the frame given out last.
     frames: u64,
     /// The frames may come while somebody waits for them: not from a file on a disk.
     pub(crate) is_live: bool,
@@ -83,11 +85,15 @@ impl Capture {
     /// The next frame; `None` at the end of the file.
     pub(crate) fn next(&mut self) -> Option<Result<Captured>> {
         let next = match &mut self.reader {
+            // Numbered from the one before.
             Reader::Pcap(reader) => next_pcap(reader),
             Reader::PcapNg(reader) => reader.next(),
         }?;
         let frames = self.frames;
-        self.frames += 1;
+        let next = next.map(|captured| {
+            self.frames += captured.number;
+            Captured { number: self.frames, ..captured }
+        });
         Some(next.map_err(|error| match error {
             PcapError::IoError(io) if io.kind() == std::io::ErrorKind::UnexpectedEof => {
                 anyhow::anyhow!("the file ends inside the record after frame {frames}: it was cut off")
@@ -124,6 +130,7 @@ fn next_pcap(reader: &mut PcapReader<Input>) -> Option<Result<Captured, PcapErro
     };
     let unit_ns = if header.ts_resolution == TsResolution::NanoSecond { 1 } else { 1000 };
     Some(Ok(Captured {
+        number: 1,
         time_ns: Some(i64::from(raw.ts_sec) * 1_000_000_000 + i64::from(raw.ts_frac) * unit_ns),
         link: header.datalink,
         wire_len: (raw.orig_len as usize).max(raw.data.len()),

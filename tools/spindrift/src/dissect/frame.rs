@@ -8,7 +8,8 @@ use spindrift_pmd::{DatagramMeta, ETHERNET_LEN};
 use super::capture::Captured;
 use super::link::Link;
 use super::lower::{
-    IPV4_LEN, IPV6_LEN, UDP_LEN, complete_udp, fill_lengths, is_fragment, shorten, without_extensions,
+    IPV4_LEN, IPV6_LEN, UDP_LEN, complete_udp, fill_lengths, is_fragment, shorten, traffic_class,
+    without_extensions,
 };
 use super::tunnel::{Inner, look_through};
 
@@ -34,6 +35,10 @@ pub(crate) struct Datagram {
     pub(crate) length_open: bool,
     /// The IP header of a trimmed packet announces less than the UDP header.
     pub(crate) shorter_than_udp: bool,
+    /// How a switch trimmed it: the DSCP of the outer IPv6 header says so, where there is one.
+    pub(crate) trimmed: Option<TrimKind>,
+    /// Traffic class of that outer header.
+    pub(crate) carrier: Option<u8>,
     /// Encapsulations around it, outermost first.
     pub(crate) through: Vec<&'static str>,
 }
@@ -75,7 +80,8 @@ pub(crate) fn datagram(
     is_mrc: impl Fn(u16) -> bool,
     trim_of: impl Fn(u8) -> Option<TrimKind>,
 ) -> Result<Datagram, Other> {
-    let Inner { mut frame, through, closed } = look_through(link.as_ethernet(&captured.data), is_mrc);
+    let Inner { mut frame, through, carrier, closed } =
+        look_through(link.as_ethernet(&captured.data), is_mrc);
     if let Some(encapsulation) = closed {
         return Err(Other::Closed(encapsulation));
     }
@@ -86,7 +92,11 @@ pub(crate) fn datagram(
     let kept = frame.len();
     let cut = captured.wire_len.saturating_sub(captured.data.len()).min(LONGEST_IP);
     let cut = match missing(&frame) {
-        lacks if lacks > 0 && cut == 0 && trim_of(traffic_class(&frame) >> 2).is_some() => {
+        lacks
+            if lacks > 0
+                && cut == 0
+                && trim_of(carrier.unwrap_or_else(|| traffic_class(&frame)) >> 2).is_some() =>
+        {
             shorten(&mut frame);
             cut
         }
@@ -107,9 +117,9 @@ pub(crate) fn datagram(
     let captured_mrc = kept.saturating_sub(mrc_at).min(parsed.mrc.len());
     let not_captured = parsed.mrc.len() - captured_mrc;
     let several = several(parsed.mrc);
-    let trimmed = trim_of(parsed.meta.traffic_class >> 2).is_some();
+    let trimmed = trim_of(carrier.unwrap_or(parsed.meta.traffic_class) >> 2);
     let (covered, icrc) = match parsed.mrc.split_last_chunk::<ICRC_LEN>() {
-        Some((covered, found)) if !trimmed && !parsed.truncated => {
+        Some((covered, found)) if trimmed.is_none() && !parsed.truncated => {
             let found = u32::from_be_bytes(*found);
             let good_if_rebuilt = expected_icrc(&rebuilt_by_sockets(parsed.l3)) == found;
             let icrc = Icrc { found, expected: expected_icrc(parsed.l3), good_if_rebuilt };
@@ -127,6 +137,8 @@ pub(crate) fn datagram(
         several,
         length_open,
         shorter_than_udp: parsed.truncated,
+        trimmed,
+        carrier,
         through,
     })
 }
@@ -175,14 +187,6 @@ fn expected_icrc(l3: &[u8]) -> u32 {
     let ip_udp_bth = if l3.first().is_some_and(|byte| byte >> 4 == 6) { 60 } else { 40 };
     let (head, rest) = covered.split_at_checked(ip_udp_bth).unwrap_or((covered, &[]));
     u32::from_be_bytes(icrc::compute(head, rest, &[]))
-}
-
-fn traffic_class(frame: &[u8]) -> u8 {
-    match frame.get(ETHERNET_LEN..) {
-        Some([first, second, ..]) if first >> 4 == 6 => first << 4 | second >> 4,
-        Some([_, second, ..]) => *second,
-        _ => 0,
-    }
 }
 
 /// Bytes of the IP packet in a frame that its length field says and that are not there. Switches that mirror can cut

@@ -51,6 +51,15 @@ pub(super) fn extensions(ip: &[u8]) -> Option<Extensions> {
     Some(found)
 }
 
+/// Traffic class (type of service in IPv4) of the IP packet in a frame.
+pub(super) fn traffic_class(frame: &[u8]) -> u8 {
+    match frame.get(ETHERNET_LEN..) {
+        Some([first, second, ..]) if first >> 4 == 6 => first << 4 | second >> 4,
+        Some([_, second, ..]) => *second,
+        _ => 0,
+    }
+}
+
 /// Whether the frame holds a part of an IP packet.
 pub(super) fn is_fragment(frame: &[u8]) -> bool {
     let Some(ip) = frame.get(ETHERNET_LEN..) else { return false };

@@ -63,7 +63,7 @@ fn dscp_range() -> clap::builder::RangedI64ValueParser<u8> {
 
 /// One MRC packet, or a datagram to an MRC port that is none.
 struct Dissected {
-    /// Number of the frame in the file, from 1.
+    /// Number of the frame in the file, from 1, as Wireshark counts.
     number: u64,
     /// Since the first frame of the file that has a time; less than 0 for a packet captured before it.
     time_ns: Option<i64>,
@@ -73,6 +73,8 @@ struct Dissected {
     not_captured: usize,
     mrc: Vec<u8>,
     trimmed: Option<TrimKind>,
+    /// Traffic class of the outer IPv6 header, if one carries the packet.
+    carrier: Option<u8>,
     shorter_than_udp: bool,
     several: Option<usize>,
     length_open: bool,
@@ -259,12 +261,13 @@ fn print_all(
             }
         };
         let dissected = Dissected {
-            number: totals.frames,
+            number: captured.number,
             time_ns: captured.time_ns.zip(first_ns).map(|(time, first)| time.saturating_sub(first)),
             meta: found.meta,
             icrc: found.icrc.filter(|_| !args.no_icrc),
             not_captured: found.not_captured,
-            trimmed: trim_of(args, found.meta.traffic_class >> 2),
+            trimmed: found.trimmed,
+            carrier: found.carrier,
             mrc: found.mrc,
             shorter_than_udp: found.shorter_than_udp,
             several: found.several,

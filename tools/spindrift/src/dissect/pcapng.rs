@@ -15,6 +15,8 @@ const INTERFACE: u32 = 1;
 const OBSOLETE_PACKET: u32 = 2;
 const SIMPLE_PACKET: u32 = 3;
 const ENHANCED_PACKET: u32 = 6;
+/// Custom blocks, to be copied by whoever does not know them or not. Wireshark lists them among the packets.
+const CUSTOM: [u32; 2] = [0x0000_0bad, 0x4000_0bad];
 const OPTION_END: u16 = 0;
 const OPTION_RESOLUTION: u16 = 9;
 const OPTION_OFFSET: u16 = 14;
@@ -62,12 +64,15 @@ impl<R: Read> PcapNg<R> {
 
     /// The next packet; `None` at the end of the file.
     pub(super) fn next(&mut self) -> Option<Result<Captured, PcapError>> {
+        let mut before = 0;
         loop {
             match self.at_end().and_then(|end| if end { Ok(None) } else { self.block().map(Some) }) {
                 Ok(None) => return None,
                 Ok(Some((kind, body))) => match self.packet(kind, &body) {
-                    Ok(None) => {}
-                    Ok(Some(captured)) => return Some(Ok(captured)),
+                    Ok(None) => before += u64::from(CUSTOM.contains(&kind)),
+                    Ok(Some(captured)) => {
+                        return Some(Ok(Captured { number: captured.number + before, ..captured }));
+                    }
                     Err(error) => return Some(Err(error)),
                 },
                 Err(error) => return Some(Err(error)),
@@ -153,7 +158,7 @@ impl<R: Read> PcapNg<R> {
         let data = body.get(data_at..).and_then(|rest| rest.get(..kept));
         let data = data.ok_or(PcapError::InvalidField("a packet is longer than its block"))?.to_vec();
         let time_ns = ticks.map(|ticks| interface.time_ns(ticks));
-        Ok(Some(Captured { time_ns, link: interface.link, wire_len: wire_len.max(kept), data }))
+        Ok(Some(Captured { number: 1, time_ns, link: interface.link, wire_len: wire_len.max(kept), data }))
     }
 }
 

@@ -148,8 +148,8 @@ fn line(dissected: &Dissected, content: &Content<'_>) -> String {
             text += if set { name } else { "" };
         }
     }
-    if meta.traffic_class & 3 == 3 {
-        text += " CE";
+    for (class, name) in [(Some(meta.traffic_class), " CE"), (dissected.carrier, " CE (outer)")] {
+        text += if class.is_some_and(|class| class & 3 == 3) { name } else { "" };
     }
     for mark in marks(dissected) {
         text += &format!(" [{mark}]");
@@ -303,6 +303,9 @@ fn details(dissected: &Dissected, content: &Content<'_>, headers: &[Header]) -> 
         meta.traffic_class & 3,
         meta.hop_limit
     )];
+    if let Some(class) = dissected.carrier {
+        lines.push(format!("outer: dscp={} ecn={}", class >> 2, class & 3));
+    }
     for header in headers {
         let fields = header.fields.iter().filter(|field| field.is_shown()).map(|field| {
             let note = field.note.as_ref().map(|note| format!(" ({note})")).unwrap_or_default();
@@ -336,6 +339,8 @@ fn to_json(dissected: &Dissected, content: &Content<'_>, headers: &[Header]) -> 
     put("dscp", (meta.traffic_class >> 2).into());
     put("ecn", (meta.traffic_class & 3).into());
     put("hop_limit", meta.hop_limit.into());
+    let outer = dissected.carrier.map(|class| json!({ "dscp": class >> 2, "ecn": class & 3 }));
+    put("outer", outer.into());
     put("encapsulation", json!(dissected.through));
     put("opcode", content.bth().map(|bth| opcode_name(bth.opcode)).into());
     put(

@@ -4,7 +4,7 @@
 use etherparse::{IpNumber, LaxIpSlice};
 use spindrift_pmd::ETHERNET_LEN;
 
-use super::lower::{ETHERTYPE_IPV4, ETHERTYPE_IPV6};
+use super::lower::{ETHERTYPE_IPV4, ETHERTYPE_IPV6, traffic_class};
 
 const VLAN: [[u8; 2]; 3] = [[0x81, 0x00], [0x88, 0xa8], [0x91, 0x00]];
 const MPLS: [[u8; 2]; 2] = [[0x88, 0x47], [0x88, 0x48]];
@@ -28,6 +28,8 @@ pub(super) struct Inner {
     pub(super) frame: Vec<u8>,
     /// What was looked through, outermost first; without VLAN tags and outer IPv6 headers, which MRC has itself.
     pub(super) through: Vec<&'static str>,
+    /// Traffic class of the outer IPv6 header that carries the packet, where there is one. Switches mark that one.
+    pub(super) carrier: Option<u8>,
     /// What is left and cannot be looked through.
     pub(super) closed: Option<&'static str>,
 }
@@ -60,6 +62,13 @@ pub(super) fn look_through(frame: Vec<u8>, is_mrc: impl Fn(u16) -> bool) -> Inne
                 return inner;
             }
             Step::Open(name, content, bytes) => {
+                let from_ipv6 = inner.frame.get(12..14) == Some(&ETHERTYPE_IPV6);
+                inner.carrier = match (name, &content) {
+                    (None, Content::Typed(_)) if from_ipv6 => Some(traffic_class(&inner.frame)),
+                    // VLAN tags.
+                    (None, _) => inner.carrier,
+                    (Some(_), _) => None,
+                };
                 inner.through.extend(name);
                 match content {
                     Content::Ethernet => bytes.to_vec(),
