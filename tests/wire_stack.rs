@@ -16,6 +16,7 @@ use etherparse::{
 };
 use proptest::collection::vec;
 use proptest::prelude::*;
+use spindrift::pmd::batch_ids::{BatchIds, SEGMENTS_MAX};
 use spindrift::pmd::{DatagramMeta, MacAddr};
 use spindrift::wire::dscp::{self, DscpError, DscpMap, TrimKind};
 use spindrift::wire::stack::{self, IPV4_STACK_LEN, IPV6_STACK_LEN, StackError, StackTemplate};
@@ -164,9 +165,38 @@ proptest! {
         frame.last_chunk_mut::<4>().unwrap().copy_from_slice(&icrc);
         let parsed = stack::parse(&frame).unwrap();
         prop_assert!(icrc::verify_frame(parsed.l3));
-        prop_assert!(icrc::verify_datagram(&parsed.meta, parsed.mrc));
+        prop_assert!(icrc::verify_datagram(&parsed.meta, parsed.mrc, &mut BatchIds::default()));
         let other_port = DatagramMeta { src_port: meta.src_port ^ 1, ..meta };
-        prop_assert!(!icrc::verify_datagram(&other_port, parsed.mrc));
+        prop_assert!(!icrc::verify_datagram(&other_port, parsed.mrc, &mut BatchIds::default()));
+    }
+
+    /// A batch over IPv4 that was cut on the way: the packets have numbers, which a socket does not see, and iCRCs for them.
+    #[test]
+    fn packets_of_a_batch_verify_with_their_numbers(
+        meta in meta().prop_filter("IPv4", |meta| meta.src.is_ipv4()),
+        mrc in vec(any::<u8>(), 12..200),
+        id in 0..70_u16,
+    ) {
+        let mut frame = frame_by_us(&meta, &[&mrc[..], &[0; 4]].concat());
+        let (covered, _) = frame.split_last_chunk::<4>().unwrap();
+        let first = u32::from_le_bytes(icrc::compute(&covered[14..], &[], &[]));
+        frame[18..20].copy_from_slice(&id.to_be_bytes());
+        // RFC 1624.
+        let sum = u32::from(!u16::from_be_bytes([frame[24], frame[25]])) + u32::from(id);
+        let checksum = !(sum as u16 + (sum >> 16) as u16);
+        frame[24..26].copy_from_slice(&checksum.to_be_bytes());
+        let (covered, _) = frame.split_last_chunk::<4>().unwrap();
+        let icrc = icrc::compute(&covered[14..], &[], &[]);
+        frame.last_chunk_mut::<4>().unwrap().copy_from_slice(&icrc);
+        let parsed = stack::parse(&frame).unwrap();
+        prop_assert!(icrc::verify_frame(parsed.l3));
+        let mut ids = BatchIds::default();
+        let in_batch = usize::from(id) < SEGMENTS_MAX;
+        prop_assert_eq!(icrc::verify_datagram(&parsed.meta, parsed.mrc, &mut ids), in_batch);
+        if in_batch {
+            let delta = ids.deltas(parsed.mrc.len())[usize::from(id)];
+            prop_assert_eq!((first ^ delta).to_le_bytes(), icrc, "as a sender has it");
+        }
     }
 
     /// A switch that trims mends the IP length and leaves the UDP length.
@@ -284,10 +314,10 @@ fn a_datagram_of_two_families_or_no_length_does_not_verify() {
     let (src, dst) = ("192.0.2.1".parse().unwrap(), "2001:db8::1".parse().unwrap());
     let mixed =
         DatagramMeta { src, dst, src_port: 1, dst_port: 2, flow_label: 0, traffic_class: 0, hop_limit: 1 };
-    assert!(!icrc::verify_datagram(&mixed, &[0; 32]));
+    assert!(!icrc::verify_datagram(&mixed, &[0; 32], &mut BatchIds::default()));
     let v4 = DatagramMeta { dst: src, ..mixed };
     for len in [0, 3, 4, 8, 65_528, 70_000] {
-        assert!(!icrc::verify_datagram(&v4, &vec![0; len]));
+        assert!(!icrc::verify_datagram(&v4, &vec![0; len], &mut BatchIds::default()));
     }
     for len in 0..57 {
         assert!(!icrc::verify_frame(&vec![0x60; len]), "{len}");

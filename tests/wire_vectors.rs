@@ -11,6 +11,7 @@
 mod wire_common;
 
 use spindrift::pmd::MacAddr;
+use spindrift::pmd::batch_ids::BatchIds;
 use spindrift::wire::stack::{self, IPV6_STACK_LEN};
 use spindrift::wire::{
     Bth, CcState, DecodeError, Entropy, EntropyMode, Ev, Meth, Msn, Opcode, Packet, Psn, Qpn, Reth, Seth,
@@ -140,7 +141,7 @@ fn stack_of_the_samples_parses() {
     assert_eq!((sack.meta.traffic_class, sack.meta.hop_limit), (0, 64));
     assert!(!sack.truncated);
     assert_eq!(sack.mrc, &frame[IPV6_STACK_LEN..]);
-    assert!(icrc::verify_datagram(&sack.meta, sack.mrc));
+    assert!(icrc::verify_datagram(&sack.meta, sack.mrc, &mut BatchIds::default()));
 
     let Entropy { src_port, flow_label } = Entropy { src_port: 0xc001, flow_label: 0x1234 };
     assert_eq!((sack.meta.src_port, sack.meta.flow_label), (src_port, flow_label));

@@ -8,6 +8,7 @@
 //! |---|---|
 //! | [`loopback`] | two ends of a shared ring, for two lanes of one process |
 //! | [`device`] | what the kernel knows of a network interface |
+//! | [`batch_ids`] | what segmentation changes in IPv4 packets, and what that does to their CRC |
 //! | [`netlink`] | what the kernel tells of interfaces, addresses, routes and neighbours |
 //! | [`udp`] | kernel sockets with segmentation and receive offload, no privileges needed |
 //! | [`memory`] | the bytes that frames are sent from: regions that anybody may change at any time, and payloads |
@@ -34,6 +35,7 @@
 //! assert_eq!(got, 1);
 //! ```
 
+pub mod batch_ids;
 pub mod device;
 pub mod fault;
 pub mod fork;
@@ -120,7 +122,8 @@ pub enum Tail<'a> {
     /// These bytes.
     Bytes(&'a [u8]),
     /// Four bytes that the port computes: the CRC-32 of Ethernet, least significant byte first, continued over the payload
-    /// from this value, which is the CRC of what comes before it (0 if nothing does).
+    /// from this value, which is the CRC of what comes before it (0 if nothing does). A port whose packets leave with another IPv4
+    /// identification than the frame has changes the CRC with it: see [`batch_ids`].
     ///
     /// A port that copies sums up its copy, which is in the cache and which nobody else changes.
     Crc32(u32),
@@ -301,6 +304,9 @@ pub struct PortCounters {
     pub tx_dropped: u64,
     /// Frames lost on the way in: link down, or cut off by a buffer too short.
     pub rx_dropped: u64,
+    /// Frames for this port in forms that it does not read, such as VLAN tags, IPv6 extension headers, IPv4 options or fragments: the
+    /// kernel has got them instead.
+    pub rx_unread: u64,
     /// Times that `tx_burst` or `tx_room` found no room for all that was offered.
     pub tx_full: u64,
     /// Frames given back by [`Port::unsent`]: a queue of this host was full. Not part of `tx_dropped`.

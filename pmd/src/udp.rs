@@ -14,7 +14,7 @@
 //!   few entropy values, with equal sizes.
 //! - **`UDP_GRO`**: one buffer receives a batch; the datagrams are shown in place.
 //!
-//! The kernel writes Ethernet, IP and UDP headers: it uses only the addresses, ports and traffic class
+//! The kernel writes Ethernet, IP and UDP headers: it uses only the addresses, ports, traffic class and hop limit
 //! of a frame's head, and chooses the IPv6 flow label itself. Datagrams are not fragmented (DF is set), but where the path
 //! has come to take less than it did at the start. No error
 //! of the kernel is fatal. If a send buffer or the queue of the interface is full, the frame is given back
@@ -34,16 +34,17 @@ use std::time::{Duration, Instant};
 
 pub use config::{FRAME_MAX, MTU_MIN, Offload, SOURCE_PORTS_MAX, SourcePorts, UdpConfig, UdpError};
 pub(crate) use egress::Egress;
-pub(crate) use group::{BATCH_BYTES_MAX, SEGMENTS_MAX};
+pub(crate) use group::BATCH_BYTES_MAX;
 use group::{Batch, Grouper};
 pub(crate) use open::GRO_BUFFER;
 use open::{Queue, open_senders, set_up_receiver, use_gso};
-use socket::steer;
 pub(crate) use socket::{
     Buffer, ask_for_marks, bind, enable_gro, forbid_fragments, probe_gso, size_buffer, socket_address,
 };
+use socket::{set_hop_limit, steer};
 use sys::{Destination, RxBuffers, TxScratch};
 
+use crate::batch_ids::{BatchIds, SEGMENTS_MAX};
 use crate::memory::Payload;
 use crate::{
     DatagramMeta, ETHERNET_LEN, LinkState, MacAddr, Port, PortCaps, PortCounters, RxFrame, RxOrigin,
@@ -75,12 +76,15 @@ pub struct UdpPort {
     /// Message of `buffers` and offset in it to show next.
     cursor: (usize, usize),
     senders: Vec<UdpSocket>,
+    /// Of each sender: the hop limit that it has been given, 0 if none.
+    hop_limits: Vec<u8>,
     /// Index of the sender of each of the 65536 source ports.
     by_port: Box<[u16]>,
     grouper: Grouper,
     scratch: TxScratch,
     /// The CRC of each frame of a burst that has one to be computed.
     crcs: Box<[[u8; Tail::CRC_LEN]]>,
+    ids: BatchIds,
     gso: bool,
     /// Frames of the last burst that were given back.
     unsent: Vec<u16>,
@@ -174,10 +178,12 @@ impl UdpPort {
             receiver,
             buffers,
             cursor: (0, 0),
+            hop_limits: vec![0; senders.len()],
             senders,
             by_port,
             scratch: TxScratch::default(),
             crcs: vec![[0; Tail::CRC_LEN]; MAX_BURST].into_boxed_slice(),
+            ids: BatchIds::default(),
             gso,
             unsent: Vec::with_capacity(MAX_BURST),
             full_until_ns: 0,
@@ -227,6 +233,7 @@ impl UdpPort {
 
     /// Sends a batch; `false` when a queue was full, and what is left of it has been given back.
     fn send_batch(&mut self, batch: &Batch, frames: &[TxFrame<'_>]) -> bool {
+        self.follow_hop_limit(batch.key);
         if batch.count <= 1 || !self.gso || self.egress.fragments(self.ip_len(batch)) {
             return self.send_singly(batch, frames);
         }
@@ -262,7 +269,32 @@ impl UdpPort {
         room
     }
 
+    /// The CRCs are for identification 0, before and after; over IPv4 those that are sent are for what segmentation makes of it.
     fn send_segmented(&mut self, batch: &Batch, frames: &[TxFrame<'_>]) -> io::Result<()> {
+        if self.caps.local_ip.is_ipv6() {
+            return self.call_segmented(batch, frames);
+        }
+        self.change_ids(batch, frames);
+        let sent = self.call_segmented(batch, frames);
+        if sent.is_err() {
+            self.change_ids(batch, frames);
+        }
+        sent
+    }
+
+    /// Turns CRCs for identification 0 into those for the packets' numbers in the batch, or back.
+    fn change_ids(&mut self, batch: &Batch, frames: &[TxFrame<'_>]) {
+        for (id, i) in self.grouper.frames(batch).enumerate() {
+            let Some((frame, crc)) = frames.get(i).zip(self.crcs.get_mut(i)) else { continue };
+            if let Tail::Crc32(_) = frame.tail {
+                let datagram = frame.len().saturating_sub(frame.udp_payload_at);
+                let delta = self.ids.deltas(datagram).get(id).copied().unwrap_or_default();
+                *crc = (u32::from_le_bytes(*crc) ^ delta).to_le_bytes();
+            }
+        }
+    }
+
+    fn call_segmented(&mut self, batch: &Batch, frames: &[TxFrame<'_>]) -> io::Result<()> {
         let to = self.destination(batch);
         let Some(socket) = self.senders.get(batch.key.socket as usize) else { return Ok(()) };
         let pieces = self.grouper.frames(batch).flat_map(|i| datagram(&frames[i], &self.crcs[i]));
@@ -300,6 +332,22 @@ impl UdpPort {
             }
         }
         true
+    }
+
+    fn follow_hop_limit(&mut self, key: group::Key) {
+        let number = usize::from(key.socket);
+        let Some((socket, given)) = self.senders.get(number).zip(self.hop_limits.get_mut(number)) else {
+            return;
+        };
+        // Without a hop limit packets would not leave: the kernel's own holds then.
+        if *given != key.hop_limit && key.hop_limit > 0 {
+            *given = key.hop_limit;
+            if let Err(error) = set_hop_limit(socket, key.dst.is_ipv4(), key.hop_limit) {
+                self.caps
+                    .notes
+                    .push(format!("packets have the kernel's hop limit, not {} ({error})", key.hop_limit));
+            }
+        }
     }
 
     /// Bytes of the longest IP packet of a batch.

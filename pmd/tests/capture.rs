@@ -132,7 +132,7 @@ fn a_kernel_socket_s_datagram_gets_headers() {
     assert_eq!(got.len(), 2, "dropping the last handle writes");
     let packet = etherparse::PacketHeaders::from_ethernet_slice(&got[1].1).unwrap();
     let Some(etherparse::NetHeaders::Ipv4(ip, _)) = &packet.net else { panic!("{packet:?}") };
-    assert_eq!((ip.source, ip.destination, ip.time_to_live), ([127, 0, 0, 1], [127, 0, 0, 1], 64));
+    assert_eq!((ip.source, ip.destination, ip.time_to_live), ([127, 0, 0, 1], [127, 0, 0, 1], 63));
     assert_eq!(u8::from(ip.dscp) << 2 | u8::from(ip.ecn), 0x2a);
     assert_eq!(ip.header_checksum, ip.calc_header_checksum());
     let udp = packet.transport.unwrap().udp().unwrap();

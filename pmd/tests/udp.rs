@@ -6,9 +6,7 @@ use std::net::{IpAddr, UdpSocket};
 
 use spindrift_pmd::memory::Region;
 use spindrift_pmd::udp::{Offload, SourcePorts, UdpConfig, UdpPort};
-use spindrift_pmd::{
-    DatagramMeta, LinkState, Port, PortCaps, RxOrigin, Steering, SteeringException, TxFrame,
-};
+use spindrift_pmd::{DatagramMeta, LinkState, Port, RxOrigin, Steering, SteeringException, TxFrame};
 
 fn open(local: &str, offload: Offload) -> UdpPort {
     let local = local.parse().unwrap();
@@ -168,25 +166,35 @@ fn link_caps_and_hop_limit() {
     if port.uses_gso() {
         assert_eq!(caps.same_path_batch, 15);
     }
-    let warns = |caps: &PortCaps| caps.notes.iter().any(|note| note.contains("IPv4 with segmentation"));
-    assert_eq!(warns(&caps), port.uses_gso());
-    for (local, gso) in [("127.0.0.1", Offload::Off), ("::1", Offload::Auto)] {
-        let cfg = UdpConfig { local: local.parse().unwrap(), port: 0, gso, ..UdpConfig::default() };
-        // A host may be without IPv6.
-        assert!(UdpPort::open(&cfg).is_ok_and(|port| !warns(port.caps())) || local == "::1");
-    }
     let ip = caps.local_ip;
     let head = head(ip, ip, (caps.source_ports.unwrap()[0], port.port()), 0);
-    let frame = TxFrame {
-        head: &head,
-        udp_payload_at: 42,
-        payload: b"to myself".into(),
-        tail: (&[]).into(),
-        ticket: 0,
-    };
-    port.tx_burst(0, &[frame]);
+    port.tx_burst(0, &[frame(&head, b"to myself")]);
     let got = receive(&mut port, 1);
     assert_eq!((got[0].0.hop_limit, &got[0].1[..]), (64, &b"to myself"[..]));
+}
+
+/// Of each frame, also of one burst and one source port. Without one the kernel's stays.
+#[test]
+fn packets_have_the_hop_limit_of_their_frames() {
+    for local in ["127.0.0.1", "::1"] {
+        let local: IpAddr = local.parse().unwrap();
+        let cfg = UdpConfig { local, port: 0, hop_limit: true, ..UdpConfig::default() };
+        // A host may be without IPv6.
+        let Ok(mut port) = UdpPort::open(&cfg) else { continue };
+        let ports = (port.caps().source_ports.as_ref().unwrap()[0], port.port());
+        let (at, headers) = if local.is_ipv4() { (14 + 8, 42) } else { (14 + 7, 62) };
+        let limits = [9, 9, 255, 1, 0];
+        let heads = limits.map(|limit| {
+            let mut head = head(local, local, ports, 0);
+            head[at] = limit;
+            head
+        });
+        let frames = heads.each_ref().map(|head| TxFrame { udp_payload_at: headers, ..frame(head, b"x") });
+        port.tx_burst(0, &frames);
+        let mut got: Vec<_> = receive(&mut port, 5).iter().map(|(meta, _)| meta.hop_limit).collect();
+        got.sort_unstable();
+        assert_eq!(got, [1, 1, 9, 9, 255], "{local}");
+    }
 }
 
 fn frame<'a>(head: &'a [u8], payload: &'a [u8]) -> TxFrame<'a> {

@@ -93,7 +93,7 @@ pub struct EndpointConfig {
     /// Next hops and source-routed paths to peers; without one, packets go as they are to the peer's Ethernet address.
     /// Default none.
     pub routes: Vec<Route>,
-    /// UDP destination port to send to. Both 4971 and 4791 are accepted on receive besides.
+    /// UDP destination port to send to. Packets for 4971 and 4791 are accepted besides, where the port below hands them over.
     pub udp_port: u16,
     /// Where the entropy value travels.
     pub entropy: EntropyMode,

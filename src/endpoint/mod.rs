@@ -60,6 +60,7 @@ use std::collections::{BTreeSet, BinaryHeap, VecDeque};
 use std::net::IpAddr;
 
 use rand::rngs::ChaCha20Rng;
+use spindrift_pmd::batch_ids::BatchIds;
 
 use crate::counters::Counters;
 use crate::memory::{MemoryError, MemorySpace, MemoryView, Payload};
@@ -122,6 +123,8 @@ pub struct Endpoint {
     recall: bool,
     /// Immediates whose turn has come, until the packet that they came with is dealt with.
     immediates: Vec<ImmediateDone>,
+    /// For the iCRCs of packets that kernel sockets receive.
+    batch_ids: BatchIds,
     counters: Counters,
     burst: u64,
     burst_hint: usize,
@@ -186,6 +189,7 @@ impl Endpoint {
             held: Vec::new(),
             recall: false,
             immediates: Vec::new(),
+            batch_ids: BatchIds::default(),
             counters: Counters::default(),
             burst: 0,
             burst_hint: 0,

@@ -12,6 +12,7 @@
 use core::hint::cold_path;
 use std::net::IpAddr;
 
+use spindrift_pmd::batch_ids::BatchIds;
 use spindrift_pmd::{RxFrame, RxOrigin};
 
 use crate::memory::{Payload, Pieces, Room};
@@ -96,7 +97,7 @@ impl Endpoint {
             && let Some(plain) = stack::parse_plain(data, 0)
         {
             let source = Origin { meta: plain.meta, port };
-            self.receive_datagram(now, source, plain.mrc, plain.truncated, || icrc::verify_frame(plain.l3));
+            self.receive_datagram(now, source, plain.mrc, plain.truncated, |_| icrc::verify_frame(plain.l3));
         } else {
             self.receive_other(now, port, origin, data);
         }
@@ -109,15 +110,14 @@ impl Endpoint {
                 Err(_) => self.counters.rx_bad_stack += 1,
                 Ok(parsed) => {
                     let source = Source::new(&parsed.meta, port, data);
-                    let verify = || icrc::verify_frame(parsed.l3);
+                    let verify = |_: &mut BatchIds| icrc::verify_frame(parsed.l3);
                     self.receive_datagram(now, source.origin(), parsed.mrc, parsed.truncated, verify);
                 }
             },
             RxOrigin::Udp(meta) => {
                 let source = Source::new(&meta, port, &[]);
-                self.receive_datagram(now, source.origin(), data, false, || {
-                    icrc::verify_datagram(&meta, data)
-                });
+                let verify = |ids: &mut BatchIds| icrc::verify_datagram(&meta, data, ids);
+                self.receive_datagram(now, source.origin(), data, false, verify);
             }
         }
     }
@@ -129,7 +129,7 @@ impl Endpoint {
         source: Origin<M>,
         mrc: &[u8],
         truncated: bool,
-        verify: impl FnOnce() -> bool,
+        verify: impl FnOnce(&mut BatchIds) -> bool,
     ) {
         if let Some(body) = self.admit(source, mrc, truncated, verify) {
             self.receive_body(now, source, body);
@@ -149,14 +149,16 @@ impl Endpoint {
                 {
                     let source = Origin { meta: plain.meta, port };
                     let mrc = pieces(plain.mrc, rest, plain.elsewhere);
-                    let verify = || icrc::verify_frame(pieces(plain.l3, rest, plain.elsewhere));
+                    let verify =
+                        |_: &mut BatchIds| icrc::verify_frame(pieces(plain.l3, rest, plain.elsewhere));
                     self.receive_write(now, source, mrc, frame, verify);
                 } else if let Ok(parsed) = &stack::parse_front(data, more)
                     && !parsed.truncated
                 {
                     let source = Source::new(&parsed.meta, port, data);
                     let mrc = pieces(parsed.mrc, rest, parsed.elsewhere);
-                    let verify = || icrc::verify_frame(pieces(parsed.l3, rest, parsed.elsewhere));
+                    let verify =
+                        |_: &mut BatchIds| icrc::verify_frame(pieces(parsed.l3, rest, parsed.elsewhere));
                     self.receive_write(now, source.origin(), mrc, frame, verify);
                 } else {
                     self.receive_joined(now, port, frame);
@@ -165,7 +167,8 @@ impl Endpoint {
             RxOrigin::Udp(meta) => {
                 let source = Source::new(&meta, port, &[]);
                 let mrc = Pieces::new(data, rest);
-                self.receive_write(now, source.origin(), mrc, frame, || icrc::verify_datagram(&meta, mrc));
+                let verify = |ids: &mut BatchIds| icrc::verify_datagram(&meta, mrc, ids);
+                self.receive_write(now, source.origin(), mrc, frame, verify);
             }
         }
     }
@@ -178,7 +181,7 @@ impl Endpoint {
         source: Origin<M>,
         mrc: Pieces<'_>,
         frame: &RxFrame<'_>,
-        verify: impl FnOnce() -> bool,
+        verify: impl FnOnce(&mut BatchIds) -> bool,
     ) {
         let Some((head, _)) = WriteView::split(mrc.front()) else {
             return self.receive_joined(now, source.port, frame);
@@ -224,7 +227,7 @@ impl Endpoint {
         source: Origin<M>,
         data: D,
         truncated: bool,
-        verify: impl FnOnce() -> bool,
+        verify: impl FnOnce(&mut BatchIds) -> bool,
     ) -> Option<D> {
         // What a kernel socket delivers was sent to it.
         if source.meta.mac().is_some() && !self.is_address_of(source.port, source.meta.dst()) {
@@ -250,7 +253,7 @@ impl Endpoint {
             count(&mut self.counters.rx_malformed);
             return None;
         };
-        if self.cfg.icrc && !verify() {
+        if self.cfg.icrc && !verify(&mut self.batch_ids) {
             count(&mut self.counters.rx_bad_icrc);
             return None;
         }

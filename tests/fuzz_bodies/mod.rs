@@ -2,6 +2,7 @@
 
 use etherparse::{IpNumber, Ipv6Header, Ipv6RawExtHeader, NetSlice, SlicedPacket, TransportSlice};
 use spindrift::memory::{Payload, Pieces};
+use spindrift::pmd::batch_ids::{BatchIds, SEGMENTS_MAX};
 use spindrift::wire::stack::{self, Parsed};
 use spindrift::wire::{
     Aeth, Bth, Eeth, Erth, ImmDt, Meth, Neth, Packet, Peth, Reth, Seth, TrimmedHead, Tseth, WriteHead, icrc,
@@ -120,9 +121,10 @@ fn in_parts(data: &[u8], whole: &Parsed<'_>) {
         if cut >= headers + 5 {
             assert_eq!(icrc::verify_frame(l3), icrc::verify_frame(whole.l3));
             let mrc = Pieces::new(parsed.mrc, &rest).first_bytes(whole.mrc.len());
+            let mut ids = BatchIds::default();
             assert_eq!(
-                icrc::verify_datagram(&parsed.meta, mrc),
-                icrc::verify_datagram(&parsed.meta, whole.mrc)
+                icrc::verify_datagram(&parsed.meta, mrc, &mut ids),
+                icrc::verify_datagram(&parsed.meta, whole.mrc, &mut ids)
             );
         }
         if elsewhere > 0 {
@@ -161,10 +163,18 @@ fn etherparse_agrees(ip: &[u8], parsed: &Parsed<'_>, outer_class: Option<u8>) {
 
 /// A datagram verifies if and only if its frame does, where the frame is one that a socket can tell apart.
 fn icrcs_agree(parsed: &Parsed<'_>) {
-    let by_datagram = icrc::verify_datagram(&parsed.meta, parsed.mrc);
-    let plain = parsed.meta.src.is_ipv6() || parsed.l3[4..8] == [0, 0, 0x40, 0];
-    if plain && !parsed.truncated {
-        assert_eq!(by_datagram, icrc::verify_frame(parsed.l3));
+    let by_datagram = icrc::verify_datagram(&parsed.meta, parsed.mrc, &mut BatchIds::default());
+    let by_frame = |l3: &[u8]| icrc::verify_frame(l3);
+    if !parsed.truncated && parsed.meta.src.is_ipv6() {
+        assert_eq!(by_datagram, by_frame(parsed.l3));
+    } else if !parsed.truncated && parsed.l3[4..8] == [0, 0, 0x40, 0] {
+        // With the number of any packet of a batch.
+        let mut l3 = parsed.l3.to_vec();
+        let any = (0..SEGMENTS_MAX).any(|id| {
+            l3[5] = id as u8;
+            by_frame(&l3)
+        });
+        assert_eq!(by_datagram, any);
     }
     let mut repaired = parsed.l3.to_vec();
     let masked = repaired.len() - parsed.mrc.len() + 5;

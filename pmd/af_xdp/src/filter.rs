@@ -2,7 +2,9 @@
 //!
 //! A packet is Spindrift's if it is UDP to the port's address and one of its UDP ports, by itself or inside an outer IPv6 packet, with or
 //! without a routing header that is used up (RFC 8754 section 4.3.2): what `spindrift::wire::parse` takes. Fragments and IPv4 headers
-//! with options are the kernel's, and so is whatever an end of a path has to do for others.
+//! with options are the kernel's, and so is whatever an end of a path has to do for others. Of these, what is for the port is counted.
+
+mod unread;
 
 use std::net::IpAddr;
 
@@ -25,10 +27,12 @@ pub(crate) struct Wanted {
 pub(crate) enum Count {
     /// Packets of ours that arrived on a receive queue without a socket. They are dropped.
     NoSocket,
+    /// Packets for the port in forms that it does not read. The kernel gets them.
+    Unread,
 }
 
 impl Count {
-    pub(crate) const ALL: usize = 1;
+    pub(crate) const ALL: usize = 2;
 }
 
 const ETHERNET_LEN: i32 = 14;
@@ -54,16 +58,16 @@ pub(crate) fn text<'maps>(
     counts: &'maps Array,
 ) -> Assembler<'maps> {
     let mut text = Assembler::new();
-    let [pass, inner, ours] = [text.label(), text.label(), text.label()];
+    let [pass, inner, ours, other] = [text.label(), text.label(), text.label(), text.label()];
     // R6 is the context, R7 and R8 begin and end of the packet, and R9 the IP header next to UDP.
     text.mov(R6, R1).load(Width::Word, R7, R6, context::DATA).load(Width::Word, R8, R6, context::DATA_END);
-    has(&mut text, R7, ETHERNET_LEN + IPV4_LEN + UDP_LEN, pass);
+    has(&mut text, R7, ETHERNET_LEN + IPV4_LEN + UDP_LEN, other);
     text.mov(R9, R7).alu(Alu::Add, R9, ETHERNET_LEN).load(Width::Half, R2, R7, 12);
     if wanted.ip.is_ipv4() {
         text.jump_if(Cond::Equal, R2, half(0x0800), inner);
     }
-    text.jump_if(Cond::NotEqual, R2, half(0x86dd), pass);
-    through_outer(&mut text, wanted.ip, inner, pass);
+    text.jump_if(Cond::NotEqual, R2, half(0x86dd), other);
+    through_outer(&mut text, wanted.ip, inner, other);
     text.place(inner);
     match wanted.ip {
         IpAddr::V6(ip) => {
@@ -79,9 +83,9 @@ pub(crate) fn text<'maps>(
         }
         IpAddr::V4(ip) => {
             has(&mut text, R9, IPV4_LEN + UDP_LEN, pass);
-            text.load(Width::Byte, R2, R9, 0).jump_if(Cond::NotEqual, R2, 0x45, pass);
+            text.load(Width::Byte, R2, R9, 0).jump_if(Cond::NotEqual, R2, 0x45, other);
             // More fragments, or not the first one.
-            text.load(Width::Half, R2, R9, 6).jump_if(Cond::AnyBit, R2, half(0x3fff), pass);
+            text.load(Width::Half, R2, R9, 6).jump_if(Cond::AnyBit, R2, half(0x3fff), other);
             text.load(Width::Byte, R2, R9, 9).jump_if(Cond::NotEqual, R2, PROTOCOL_UDP, pass);
             let ip = u64::from(u32::from_ne_bytes(ip.octets()));
             text.load(Width::Word, R2, R9, 16).imm64(R3, ip).jump_if(Cond::NotEqual, R2, R3, pass);
@@ -91,6 +95,8 @@ pub(crate) fn text<'maps>(
     for &port in &wanted.ports {
         text.jump_if(Cond::Equal, R2, half(port), ours);
     }
+    text.jump(pass).place(other);
+    unread::count(&mut text, wanted, counts, pass);
     text.place(pass).mov(R0, verdict::PASS).exit();
     text.place(ours);
     hand_over(&mut text, sockets, counts);
@@ -307,7 +313,108 @@ mod tests {
             // What is the other family's.
             let other = if ip == OURS_V6 { OURS_V4 } else { OURS_V6 };
             assert!(good(other).iter().all(|packet| !takes(&program, packet)));
-            assert_eq!(counts.read().unwrap(), [0]);
+            assert_eq!(counts.read().unwrap()[Count::NoSocket as usize], 0);
+        }
+    }
+
+    fn vlan(tags: &[u16], ether_type: u16, ip: &[u8]) -> Vec<u8> {
+        let mut inside = ip.to_vec();
+        let mut kind = ether_type;
+        for tag in tags.iter().rev() {
+            inside = [&[0, 0][..], &kind.to_be_bytes(), &inside].concat();
+            kind = *tag;
+        }
+        ethernet(kind, &inside)
+    }
+
+    /// An extension header of so many units of eight bytes before what is inside.
+    fn extension(next: u8, units: usize, inside: &[u8]) -> Vec<u8> {
+        [&[next, units as u8 - 1][..], &vec![0; 8 * units - 2], inside].concat()
+    }
+
+    /// An IPv4 packet with 4-byte words of options, and these flags and offset.
+    fn v4_with(words: usize, fragment: u16, protocol: u8, dst: &str, udp: &[u8]) -> Vec<u8> {
+        let mut packet = v4(protocol, dst, &[&vec![1; 4 * words], udp].concat());
+        packet[0] = 0x45 + words as u8;
+        packet[6..8].copy_from_slice(&fragment.to_be_bytes());
+        packet
+    }
+
+    /// Whoever sends packets that are for this port and looks why they do not arrive finds them in a counter.
+    #[test]
+    fn what_is_for_the_port_and_in_a_form_that_it_does_not_read_is_counted() {
+        const VLAN: u16 = 0x8100;
+        const SERVICE: u16 = 0x88a8;
+        let plain6 = v6(17, OURS_V6, &udp(4971));
+        let in_v6 = |next, rest: &[u8]| ethernet(0x86dd, &v6(next, OURS_V6, rest));
+        let udp_only = udp(4971);
+        let fragment = |offset: u16, next: u8, rest: &[u8]| {
+            in_v6(44, &[&[next, 0][..], &offset.to_be_bytes(), &[0; 4], rest].concat())
+        };
+        let four = [0, 60, 43, 60].iter().rev().fold((17, udp_only.clone()), |(next, rest), &kind| {
+            (kind, extension(next, 1 + usize::from(kind % 3), &rest))
+        });
+        let sixes = [
+            (vlan(&[VLAN], 0x86dd, &plain6), 1),
+            (vlan(&[SERVICE, VLAN], 0x86dd, &plain6), 1),
+            (vlan(&[SERVICE, VLAN, VLAN], 0x86dd, &plain6), 0),
+            (vlan(&[VLAN], 0x86dd, &v6(17, "fd97::1:3", &udp_only)), 0),
+            (vlan(&[VLAN], 0x86dd, &v6(17, OURS_V6, &udp(4972))), 0),
+            (vlan(&[VLAN], 0x86dd, &v6(6, OURS_V6, &udp_only)), 0),
+            (vlan(&[VLAN], 0x0800, &v4(17, OURS_V4, &udp_only)), 0),
+            (vlan(&[VLAN], 0x86dd, &v6(60, OURS_V6, &extension(17, 3, &udp_only))), 1),
+            (in_v6(0, &extension(17, 1, &udp_only)), 1),
+            (in_v6(60, &extension(17, 255, &udp_only)), 1),
+            (in_v6(43, &routing(17, 2, 1, &udp_only)), 1),
+            (in_v6(four.0, &four.1), 1),
+            (in_v6(60, &extension(four.0, 1, &four.1)), 0),
+            (in_v6(60, &extension(17, 1, &udp(4972))), 0),
+            (in_v6(60, &extension(6, 1, &udp_only)), 0),
+            // ESP, and no next header.
+            (in_v6(50, &udp_only), 0),
+            (in_v6(59, &udp_only), 0),
+            // The first fragment, and others.
+            (fragment(1, 17, &udp_only), 1),
+            (fragment(8, 17, &udp_only), 0),
+            (fragment(1, 6, &udp_only), 0),
+        ];
+        let four = |words, fragment, protocol, port| {
+            ethernet(0x0800, &v4_with(words, fragment, protocol, OURS_V4, &udp(port)))
+        };
+        let fours = [
+            (vlan(&[VLAN], 0x0800, &v4(17, OURS_V4, &udp_only)), 1),
+            (vlan(&[SERVICE, VLAN], 0x0800, &v4(17, OURS_V4, &udp_only)), 1),
+            (vlan(&[VLAN], 0x0800, &v4(17, "10.97.1.3", &udp_only)), 0),
+            (vlan(&[VLAN], 0x86dd, &plain6), 0),
+            (four(1, 0x4000, 17, 4971), 1),
+            (four(10, 0x4000, 17, 4971), 1),
+            (four(10, 0x4000, 17, 4972), 0),
+            (four(1, 0x4000, 6, 4971), 0),
+            (four(0, 0x2000, 17, 4971), 1),
+            (four(0, 0x2001, 17, 4971), 0),
+            (four(0, 0x0001, 17, 4971), 0),
+            (four(0, 0x4000, 17, 4972), 0),
+        ];
+        for (ip, cases) in [(OURS_V6, &sixes[..]), (OURS_V4, &fours)] {
+            let Some((program, counts)) = program(ip) else { return };
+            for (packet, counted) in cases {
+                let before = counts.read().unwrap();
+                assert!(!takes(&program, packet), "{packet:02x?}");
+                let after = counts.read().unwrap();
+                let of = |count: Count| after[count as usize] - before[count as usize];
+                assert_eq!((of(Count::Unread), of(Count::NoSocket)), (*counted, 0), "{packet:02x?} for {ip}");
+                // Cut anywhere, it is nobody's, unless its ports are there.
+                for len in 14..packet.len() - 12 {
+                    assert!(!takes(&program, &packet[..len]), "{len} of {packet:02x?}");
+                }
+                let cut = counts.read().unwrap();
+                assert_eq!(cut, after, "{packet:02x?}");
+            }
+            for packet in good(ip) {
+                takes(&program, &packet);
+            }
+            let unread = cases.iter().map(|(_, counted)| counted).sum::<u64>();
+            assert_eq!(counts.read().unwrap()[Count::Unread as usize], unread);
         }
     }
 

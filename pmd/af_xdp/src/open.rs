@@ -40,9 +40,9 @@ pub(crate) struct Filter {
 }
 
 impl Filter {
-    /// Packets of ours that arrived on a queue without a socket.
-    pub(crate) fn without_socket(&self) -> u64 {
-        self.counts.read().ok().and_then(|all| all.get(Count::NoSocket as usize).copied()).unwrap_or_default()
+    /// What the program has counted.
+    pub(crate) fn count(&self, what: Count) -> u64 {
+        self.counts.read().ok().and_then(|all| all.get(what as usize).copied()).unwrap_or_default()
     }
 }
 

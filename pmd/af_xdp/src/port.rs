@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use spindrift_pmd::{ETHERNET_LEN, LinkState, Port, PortCaps, PortCounters, RxFrame, TxFrame};
 
+use crate::filter::Count;
 use crate::neighbours::{Neighbours, OfInterface};
 use crate::open::{self, Filter};
 use crate::prospect::prospect;
@@ -283,7 +284,8 @@ impl Port for AfXdpPort {
             counters.tx_errors += invalid;
         }
         if self.first {
-            counters.rx_dropped += self.filter.without_socket();
+            counters.rx_dropped += self.filter.count(Count::NoSocket);
+            counters.rx_unread += self.filter.count(Count::Unread);
         }
         counters
     }

@@ -7,10 +7,9 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
+use crate::batch_ids::SEGMENTS_MAX;
 use crate::{ETHERNET_LEN, TxFrame};
 
-/// Most datagrams in a batch (`UDP_MAX_SEGMENTS` of older kernels).
-pub(crate) const SEGMENTS_MAX: usize = 64;
 /// Most bytes in a batch: the longest IPv6 packet less IPv6 and UDP header, which also fits IPv4.
 pub(crate) const BATCH_BYTES_MAX: usize = 65_535 - 40 - 8;
 
@@ -25,6 +24,7 @@ pub(crate) struct Key {
     pub(crate) dst: IpAddr,
     pub(crate) dst_port: u16,
     pub(crate) traffic_class: u8,
+    pub(crate) hop_limit: u8,
 }
 
 /// Frames to be sent together.
@@ -61,18 +61,18 @@ pub(crate) fn destination(frame: &TxFrame<'_>) -> Option<(u16, Key)> {
     let ports = frame.head.get(udp..frame.udp_payload_at)?;
     let word = |at: usize| u16::from_be_bytes([ports[at], ports[at + 1]]);
     let ip = frame.head.get(ETHERNET_LEN..udp)?;
-    let (dst, traffic_class) = match (ip.first()? >> 4, ip.len()) {
+    let (dst, traffic_class, hop_limit) = match (ip.first()? >> 4, ip.len()) {
         (4, 20) => {
             let dst: [u8; 4] = ip.get(16..20)?.try_into().ok()?;
-            (Ipv4Addr::from(dst).into(), ip[1])
+            (Ipv4Addr::from(dst).into(), ip[1], ip[8])
         }
         (6, 40) => {
             let dst: [u8; 16] = ip.get(24..40)?.try_into().ok()?;
-            (Ipv6Addr::from(dst).into(), ip[0] << 4 | ip[1] >> 4)
+            (Ipv6Addr::from(dst).into(), ip[0] << 4 | ip[1] >> 4, ip[7])
         }
         _ => return None,
     };
-    Some((word(0), Key { socket: NONE, dst, dst_port: word(2), traffic_class }))
+    Some((word(0), Key { socket: NONE, dst, dst_port: word(2), traffic_class, hop_limit }))
 }
 
 impl Grouper {
@@ -108,7 +108,7 @@ impl Grouper {
                 at = batch.previous;
                 continue;
             }
-            if batch.key.traffic_class != key.traffic_class {
+            if (batch.key.traffic_class, batch.key.hop_limit) != (key.traffic_class, key.hop_limit) {
                 break;
             }
             let fits = !batch.closed
@@ -166,7 +166,7 @@ mod tests {
     use crate::memory::Payload;
 
     fn key(socket: u16, dst: u8) -> Key {
-        Key { socket, dst: IpAddr::from([10, 0, 0, dst]), dst_port: 4971, traffic_class: 0 }
+        Key { socket, dst: IpAddr::from([10, 0, 0, dst]), dst_port: 4971, traffic_class: 0, hop_limit: 64 }
     }
 
     fn groups(frames: &[(u16, u8, usize)]) -> Vec<Vec<usize>> {

@@ -132,16 +132,7 @@ fn check_list(list: &[u16], receive_port: u16) -> Result<(), UdpError> {
 pub(super) fn use_gso(cfg: &UdpConfig, senders: &[UdpSocket], notes: &mut Vec<String>) -> bool {
     let Some(socket) = senders.first().filter(|_| cfg.gso == Offload::Auto) else { return false };
     match probe_gso(socket) {
-        Ok(()) => {
-            if cfg.local.is_ipv4() {
-                notes.push(
-                    "IPv4 with segmentation: an iCRC holds for the first packet of a batch only, as the kernel numbers \
-                     them; kernel sockets cannot see that, hardware and captures can: use IPv6, or switch segmentation off"
-                        .to_owned(),
-                );
-            }
-            true
-        }
+        Ok(()) => true,
         Err(e) => {
             notes.push(format!("UDP_SEGMENT not available ({e}): sending one by one"));
             false

@@ -136,6 +136,13 @@ pub(crate) fn report_full_queues(socket: &UdpSocket, v4: bool) -> io::Result<()>
     }
 }
 
+/// The hop limit (time to live in IPv4) of what is sent from now on.
+pub(crate) fn set_hop_limit(socket: &UdpSocket, v4: bool, limit: u8) -> io::Result<()> {
+    let (level, name) =
+        if v4 { (libc::IPPROTO_IP, libc::IP_TTL) } else { (libc::IPPROTO_IPV6, libc::IPV6_UNICAST_HOPS) };
+    sys::set_option(socket, level, name, limit.into())
+}
+
 /// Asks for the marks of received datagrams: traffic class, and hop limit if wanted.
 pub(crate) fn ask_for_marks(socket: &UdpSocket, v4: bool, hop_limit: bool) -> io::Result<()> {
     let (level, class, hops) = if v4 {

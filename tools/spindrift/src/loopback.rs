@@ -15,7 +15,7 @@ use crate::bench::check::{check_kind, check_latency, check_loopback, check_sourc
 use crate::bench::findings::violations;
 use crate::bench::layout::{Layout, bytes_of};
 use crate::bench::nic::{Nic, loopback_pair, udp_pair};
-use crate::bench::options::{Amount, Defaults, RunArgs, Settings};
+use crate::bench::options::{Amount, Defaults, RunArgs, Settings, Verify};
 use crate::bench::pin::Cores;
 use crate::bench::pingpong::{Led, Player};
 use crate::bench::report::{
@@ -438,13 +438,16 @@ impl Measure<'_> {
 
         let remote = self.target.remote();
         let [writers, _] = cores;
-        let mut writer = Writer::new(self.writer, *layout, remote, settings.tx_depth, writers)?;
+        let wanted = (settings.tx_depth, Verify::Last);
+        let mut writer = Writer::new(self.writer, *layout, remote, wanted, writers)?;
         let region = self.target.target.region();
         let [sampled, wrong] = [const { AtomicU64::new(0) }; 2];
+        let every = settings.verify == Verify::Every;
+        let (one_in, bytes) = if every { (1, usize::MAX) } else { (SAMPLE_EVERY, SAMPLE_BYTES) };
         let sample = |qp: usize, write: u64| {
-            if write.is_multiple_of(SAMPLE_EVERY) {
+            if write.is_multiple_of(one_in) {
                 sampled.fetch_add(1, Ordering::Relaxed);
-                if !layout.sample(region, &pattern, (qp, write), SAMPLE_BYTES)? {
+                if !layout.sample(region, &pattern, (qp, write), bytes)? {
                     wrong.fetch_add(1, Ordering::Relaxed);
                 }
             }
@@ -468,8 +471,8 @@ impl Measure<'_> {
 
         let (pump, yardstick) = beside.end()?;
         (0..behind).for_each(|_| baseline.run());
-        let mismatch =
-            layout.check(region, &bytes_of(&pattern), &writer.writes(), &mut || self.stop.check())?;
+        let writes = writer.writes();
+        let mismatch = layout.check(region, &bytes_of(&pattern), &writes, &mut || self.stop.check())?;
         if let Some(mismatch) = mismatch {
             tell(format_args!(
                 "spindrift: byte {} of the target is wrong (queue pair {})",
@@ -477,7 +480,9 @@ impl Measure<'_> {
             ));
         }
         let verified = mismatch.is_none() && wrong == 0;
-        let row = BandwidthRow::new(layout.size, &measured, verified);
+        let all = writes.iter().sum();
+        let compared = if every { all } else { layout.last_writes(&writes) };
+        let row = BandwidthRow::new(layout.size, &measured, verified, [compared, all]);
         row.warn_of_pause(&measured);
         let baseline = baseline.gbps();
         let ratio = row.bandwidth_gbps / baseline;

@@ -263,9 +263,9 @@ fn ports_past_the_kernel_keep_to_their_links() {
         let mean = |name: &str| rows.iter().map(|row| number(row, name)).sum::<f64>() / rows.len() as f64;
         let means = ["p0_gbps", "p1_gbps"].map(mean);
         assert!(means.iter().all(|&gbps| 0.0 < gbps && gbps < 0.11), "links of 0.1 Gb/s: {means:?}");
+        assert!(0.0 < baseline && baseline < 0.2, "two links of 0.1 Gb/s: {baseline}");
         let kept_time = pauses.none_above(PAUSE);
         if kept_time {
-            assert!((0.04..0.2).contains(&baseline), "two links of 0.1 Gb/s: {baseline}");
             // What was on its way when the plane went silent: of 9,000 packets the few that windows hold.
             assert!(of("losses") < 500.0, "{fault}");
             assert!(of("mean_gbps") > 0.6 * of("possible_gbps"), "{fault}");

@@ -285,7 +285,7 @@ fn link_local_addresses_have_a_zone() {
     assert!(output.status.code() == Some(2) && error.contains("fe80::1%n"), "{error}");
 }
 
-/// Its server, of kernel sockets, does not segment: ports past the kernel see what segmentation does to the iCRC over IPv4.
+/// Ports past the kernel see the identifications that segmentation gives to IPv4 packets, and the iCRCs are right for them.
 #[cfg(feature = "af_xdp")]
 #[test]
 fn af_xdp_and_udp_understand_each_other_over_both_families() {
@@ -295,7 +295,7 @@ fn af_xdp_and_udp_understand_each_other_over_both_families() {
         .join(format!("{}-entropy.toml", std::process::id()));
     std::fs::write(&config, "[transport]\nentropy = \"udp\"\n").unwrap();
     let config = config.to_str().unwrap();
-    for (address, gso) in [("10.0.0.2", false), ("fd00::2", true)] {
+    for address in ["10.0.0.2", "fd00::2"] {
         for turned in [false, true] {
             let sides: [&[&str]; 2] = [&["--port", "af_xdp:n0", "--config", config], &[]];
             let [client, server] = if turned { [sides[1], sides[0]] } else { sides };
@@ -304,7 +304,7 @@ fn af_xdp_and_udp_understand_each_other_over_both_families() {
             let (object, said) = run.passed();
             let other = json(&run.server.stdout);
             let udp = if turned { &object } else { &other };
-            assert_eq!(udp["settings"]["gso"], gso, "{address}: {said}");
+            assert_eq!(udp["settings"]["gso"], true, "{address}: {said}");
             assert_eq!(object["counters"]["transport"]["rx_bad_icrc"], Json::Null, "{object}");
             assert_eq!(other["counters"]["transport"]["rx_bad_icrc"], Json::Null, "{other}");
         }

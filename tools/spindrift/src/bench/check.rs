@@ -325,6 +325,9 @@ pub(crate) fn check_latency(settings: &Settings, args: &RunArgs, what: &str) -> 
         let name = config.origin(args.lanes.is_some(), "--lanes", "nic.lanes");
         return Err(usage(format!("{name} {}: {what} uses one lane; leave it out", settings.lanes)));
     }
+    if args.verify.is_some() {
+        return Err(usage(format!("--verify: {what} sees the last byte of each write only; leave it out")));
+    }
     Ok(())
 }
 

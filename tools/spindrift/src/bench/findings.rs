@@ -58,6 +58,12 @@ fn findings(ports: &[PortAttr], counters: &Counters, peer: &str) -> Vec<String> 
     ];
     let told = odd.into_iter().filter(|(count, _)| *count > 0);
     all.extend(told.map(|(count, what)| format!("{count} of {arrived} packets that arrived {what}")));
+    let unread: u64 = ports.iter().map(|port| port.counters.rx_unread).sum();
+    if unread > 0 {
+        all.push(format!(
+            "{unread} packets for this side's UDP port had VLAN tags, IPv6 extension headers or IPv4 options, or were fragments, which `af_xdp` ports do not read: use `udp` ports here, or have the network leave them out"
+        ));
+    }
     let lost: u64 = ports.iter().map(|port| port.counters.tx_oversize).sum();
     if lost > 0 {
         all.push(format!(
@@ -168,8 +174,12 @@ mod tests {
             port.send_errors.push("a firewall".to_owned());
         }
         failing[1].counters.tx_oversize = 3;
+        failing[0].counters.rx_unread = 2;
         let found = findings(&failing, &Counters::default(), "server");
-        assert!(found[0] == "a firewall" && found[1].starts_with("3 packets were longer"), "{found:?}");
-        assert_eq!(found.len(), 2);
+        assert!(
+            found[0] == "a firewall" && found[1].starts_with("2 packets for this side's UDP port had VLAN"),
+            "{found:?}"
+        );
+        assert!(found[2].starts_with("3 packets were longer") && found.len() == 3, "{found:?}");
     }
 }

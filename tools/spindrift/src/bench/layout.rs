@@ -185,6 +185,11 @@ impl Layout {
         Ok(())
     }
 
+    /// Of complete writes of each queue pair, those that no later one has replaced: what [`Layout::check`] compares.
+    pub(crate) fn last_writes(&self, writes: &[u64]) -> u64 {
+        writes.iter().map(|&writes| writes.min(self.slots)).sum()
+    }
+
     /// Compares the whole target, gaps and the bytes behind it included, with what `writes` (complete writes
     /// of each queue pair) of the pattern leave there. `pattern` gives its bytes from an offset on.
     pub(crate) fn check(

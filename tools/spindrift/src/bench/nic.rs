@@ -125,7 +125,7 @@ pub(crate) fn udp_pair(settings: &Settings, planes: usize) -> Result<[Nic; 2]> {
         (0..planes).map(|plane| Local::new(address(plane).into(), None)).collect()
     };
     let wanted = settings.config.transport.udp_port.unwrap_or(0);
-    pair_of(wanted, |side, port| try_open_udp(settings, &addresses(side), settings.gso, port))
+    pair_of(wanted, |side, port| try_open_udp(settings, &addresses(side), port))
 }
 
 /// Two sides with the same port. One that is free for the first side is not so for the second, always.
@@ -137,10 +137,9 @@ fn pair_of(port: u16, mut open: impl FnMut(usize, u16) -> Result<Nic>) -> Result
     })
 }
 
-/// Kernel sockets on these addresses, all with the same port; the kernel chooses it where it is 0. `gso`: whether the kernel may segment
-/// what is sent.
-pub(crate) fn open_udp(settings: &Settings, local: &[Local], gso: bool, port: u16) -> Result<Nic> {
-    again_if_any(port, || try_open_udp(settings, local, gso, port))
+/// Kernel sockets on these addresses, all with the same port; the kernel chooses it where it is 0.
+pub(crate) fn open_udp(settings: &Settings, local: &[Local], port: u16) -> Result<Nic> {
+    again_if_any(port, || try_open_udp(settings, local, port))
 }
 
 /// Ports past the kernel at these places, which are interfaces' addresses, all with the same UDP port; any that is free if it is 0.
@@ -173,7 +172,7 @@ fn again_if_any<T>(port: u16, mut open: impl FnMut() -> Result<T>) -> Result<T> 
     }
 }
 
-fn try_open_udp(settings: &Settings, local: &[Local], gso: bool, mut port: u16) -> Result<Nic> {
+fn try_open_udp(settings: &Settings, local: &[Local], mut port: u16) -> Result<Nic> {
     let mut planes = Vec::new();
     for Local { address, interface, towards } in local {
         let mut config = UdpConfig {
@@ -181,7 +180,7 @@ fn try_open_udp(settings: &Settings, local: &[Local], gso: bool, mut port: u16) 
             interface: interface.clone(),
             peer: towards.map(|towards| towards.peer),
             port,
-            gso: if gso { Offload::Auto } else { Offload::Off },
+            gso: if settings.gso { Offload::Auto } else { Offload::Off },
             ..UdpConfig::default()
         };
         if let Some(set) = settings.config.nic.source_ports {
@@ -192,7 +191,7 @@ fn try_open_udp(settings: &Settings, local: &[Local], gso: bool, mut port: u16) 
         port = queues.first().map_or(port, UdpPort::port);
         planes.push(queues);
     }
-    Ok(Nic { gso, ..Nic::new(nic_of_queues(planes), Some(port)) })
+    Ok(Nic { gso: settings.gso, ..Nic::new(nic_of_queues(planes), Some(port)) })
 }
 
 /// Nanoseconds from 1970 to the epoch of the lanes' clock, which is the first use of it: about now.

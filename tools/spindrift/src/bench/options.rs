@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::Result;
-use clap::Args;
+use clap::{Args, ValueEnum};
 use spindrift::congestion::{CcAlgorithm, CcConfig};
 use spindrift::endpoint::{EndpointConfig, Limits, Route};
 use spindrift::path::PathConfig;
@@ -74,8 +74,7 @@ pub(crate) struct RunArgs {
     /// Neither compute nor check the invariant CRC.
     #[arg(long)]
     pub(crate) no_icrc: bool,
-    /// Without the kernel's segmentation offload on udp ports: each packet is sent by itself, and over IPv4 its iCRC
-    /// is right on the wire.
+    /// Without the kernel's segmentation offload on udp ports: each packet is sent by itself.
     #[arg(long)]
     pub(crate) no_gso: bool,
     /// Send no faster than this over each port, as over a link of this rate: bits per second, such as 100M or 1.5Gbit.
@@ -89,6 +88,9 @@ pub(crate) struct RunArgs {
     /// those of --evs].
     #[arg(long, value_name = "N")]
     pub(crate) backup_evs: Option<u16>,
+    /// Which writes are compared with what they had to leave in memory [default: last].
+    #[arg(long, value_enum)]
+    pub(crate) verify: Option<Verify>,
     /// Seed of patterns, faults, and of every random choice of the transport.
     #[arg(long, value_name = "N")]
     pub(crate) seed: Option<u64>,
@@ -117,6 +119,25 @@ impl RunArgs {
     }
 }
 
+/// Which writes of a bandwidth run are compared, byte for byte.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Verify {
+    /// After the measurement, the last write to each place.
+    #[default]
+    Last,
+    /// Every write, before its place is used again.
+    Every,
+}
+
+impl Verify {
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Last => "last",
+            Self::Every => "every",
+        }
+    }
+}
+
 /// How much of each size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Amount {
@@ -133,6 +154,7 @@ pub(crate) struct Settings {
     pub(crate) qps: usize,
     pub(crate) lanes: usize,
     pub(crate) tx_depth: u32,
+    pub(crate) verify: Verify,
     pub(crate) mtu: u32,
     pub(crate) cc: CcName,
     pub(crate) icrc: bool,
@@ -203,6 +225,7 @@ impl Settings {
             qps: args.qp.or(run.qps).unwrap_or(1) as usize,
             lanes: args.lanes.or(config.nic.lanes).unwrap_or(1),
             tx_depth: args.tx_depth.or(run.tx_depth).unwrap_or(defaults.tx_depth),
+            verify: args.verify.unwrap_or_default(),
             mtu: args.mtu.or(config.transport.mtu).unwrap_or(4096),
             cc: args.cc.or(config.cc.algorithm).unwrap_or(CcName::Auto),
             icrc: !args.no_icrc && config.transport.icrc.unwrap_or(true),

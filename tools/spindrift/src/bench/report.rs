@@ -37,6 +37,10 @@ pub(crate) struct BandwidthRow {
     #[serde(flatten)]
     pub(crate) beside: Option<PumpCells>,
     pub(crate) verified: bool,
+    /// Writes that were compared whole, the warm-up's among them, and all there were.
+    pub(crate) compared: u64,
+    #[serde(skip)]
+    pub(crate) writes: u64,
     /// Longest time in which the writer's thread was not run.
     pub(crate) longest_pause_ms: f64,
     /// Time for which this process's threads had cores.
@@ -88,7 +92,7 @@ pub(crate) enum Columns {
 }
 
 impl BandwidthRow {
-    pub(crate) fn new(size: u32, measured: &Measured, verified: bool) -> Self {
+    pub(crate) fn new(size: u32, measured: &Measured, verified: bool, [compared, writes]: [u64; 2]) -> Self {
         Self {
             size_bytes: size.into(),
             iterations: measured.iterations,
@@ -99,6 +103,8 @@ impl BandwidthRow {
             ratio: None,
             beside: None,
             verified,
+            compared,
+            writes,
             longest_pause_ms: measured.longest_pause.as_secs_f64() * 1000.0,
             cpu_s: measured.cpu.as_secs_f64(),
             sampled: None,
@@ -147,7 +153,12 @@ impl BandwidthRow {
                 line += &format!(" {:>11}", format!("{before:.0}, {after:.0}"));
             }
         }
-        line += if self.verified { "  yes" } else { "  NO" };
+        line += "  ";
+        match (self.verified, self.compared) {
+            (false, _) => line += "NO",
+            (true, all) if all == self.writes => line += "yes, all",
+            (true, some) => line += &format!("yes, last {some}"),
+        }
         line + if self.beside.as_ref().is_some_and(|beside| beside.disturbed) { "  disturbed" } else { "" }
     }
 }
@@ -272,6 +283,7 @@ pub(crate) fn settings_json(settings: &Settings, in_use: &InUse) -> Map<String, 
     if let Some(evs) = &settings.evs {
         put("evs", evs.to_string().into());
     }
+    put("verify", settings.verify.name().into());
     put("fault", settings.fault_text.clone().into());
     put("seed", settings.seed.into());
     match settings.amount {

@@ -236,6 +236,7 @@ impl Counted {
             ("rx_bytes", p.rx_bytes),
             ("tx_dropped", p.tx_dropped),
             ("rx_dropped", p.rx_dropped),
+            ("rx_unread", p.rx_unread),
             ("tx_full", p.tx_full),
             ("tx_unsent", p.tx_unsent),
             ("tx_oversize", p.tx_oversize),
@@ -259,6 +260,7 @@ fn add(sum: &mut PortCounters, more: &PortCounters) {
     sum.rx_bytes += more.rx_bytes;
     sum.tx_dropped += more.tx_dropped;
     sum.rx_dropped += more.rx_dropped;
+    sum.rx_unread += more.rx_unread;
     sum.tx_full += more.tx_full;
     sum.tx_unsent += more.tx_unsent;
     sum.tx_oversize += more.tx_oversize;

@@ -23,6 +23,8 @@ pub(super) struct Stream<'a> {
     /// Writes posted since the target was cleared.
     pub(super) posted: u64,
     pub(super) completed: u64,
+    /// No more are posted in this run.
+    pub(super) end: u64,
 }
 
 /// One lane's queue pairs and their completion queue.
@@ -34,6 +36,8 @@ pub(super) struct Worker<'a> {
     pub(super) layout: Layout,
     /// Writes in flight on each queue pair.
     pub(super) depth: u64,
+    /// Most writes of each queue pair in a run: none goes to a place twice.
+    pub(super) lap: Option<u64>,
     pub(super) local: Sge,
     pub(super) remote: RemoteAddr,
     pub(super) idle: Idle,
@@ -52,6 +56,9 @@ impl Worker<'_> {
     ) -> Result<u64> {
         let mut done = 0;
         let mut steps = 0;
+        for stream in &mut self.streams {
+            stream.end = self.lap.map_or(u64::MAX, |lap| stream.posted + lap);
+        }
         loop {
             left -= self.post(left)?;
             let work = self.context.poll_lane(self.lane);
@@ -88,7 +95,10 @@ impl Worker<'_> {
     fn post(&mut self, left: u64) -> Result<u64> {
         let mut posted_now = 0;
         for (place, stream) in self.streams.iter_mut().enumerate() {
-            while posted_now < left && stream.posted - stream.completed < self.depth {
+            while posted_now < left
+                && stream.posted - stream.completed < self.depth
+                && stream.posted < stream.end
+            {
                 let source = self.layout.source(stream.number, stream.posted) as u64;
                 let target = self.layout.target(stream.number, stream.posted) as u64;
                 stream.qp.post_send(SendWr {

@@ -11,7 +11,7 @@ use spindrift::verbs::Wc;
 use spindrift::verbs::exchange::RemoteMr;
 
 use super::layout::Layout;
-use super::options::Amount;
+use super::options::{Amount, Verify};
 pub(crate) use super::pace::Watch;
 use super::pace::{Pace, gbps};
 use super::pauses::Pauses;
@@ -53,6 +53,22 @@ impl Measured {
     }
 }
 
+/// The next lap of a run of which so much is over: each place is written once, and can be compared then.
+pub(crate) fn next_lap(layout: &Layout, whole: Amount, over: &Measured) -> Option<Amount> {
+    let lap = layout.slots * layout.qps as u64;
+    let left = match whole {
+        Amount::Iterations(all) => all.saturating_sub(over.iterations),
+        Amount::Time(time) => {
+            if over.elapsed < time {
+                lap
+            } else {
+                0
+            }
+        }
+    };
+    (left > 0).then_some(Amount::Iterations(lap.min(left)))
+}
+
 /// Writes of one size.
 pub(crate) struct Writer<'a> {
     layout: Layout,
@@ -66,7 +82,7 @@ impl<'a> Writer<'a> {
         side: &'a mut Side,
         layout: Layout,
         remote: RemoteMr,
-        depth: u32,
+        (depth, verify): (u32, Verify),
         cores: &Cores,
     ) -> Result<Self> {
         // Both checked once for all slots.
@@ -80,6 +96,7 @@ impl<'a> Writer<'a> {
             cq,
             layout,
             depth,
+            lap: (verify == Verify::Every).then_some(layout.slots),
             local,
             remote,
             idle: cores.idle(),
@@ -89,7 +106,7 @@ impl<'a> Writer<'a> {
         let mut workers: Vec<_> = side.cqs.iter_mut().enumerate().map(worker).collect();
         for (number, qp) in side.qps.iter_mut().enumerate() {
             if let Some(worker) = workers.get_mut(qp.lane()) {
-                worker.streams.push(Stream { number, qp, posted: 0, completed: 0 });
+                worker.streams.push(Stream { number, qp, posted: 0, completed: 0, end: u64::MAX });
             }
         }
         let mut workers = workers.into_iter();
@@ -295,6 +312,23 @@ impl Drop for Part<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn laps_end_with_the_run() {
+        let layout = Layout::new(64, 3, 4).unwrap();
+        let over = |iterations, ms| Measured {
+            iterations,
+            elapsed: Duration::from_millis(ms),
+            ..Measured::default()
+        };
+        let laps = |whole, over| next_lap(&layout, whole, &over);
+        let (lap, few) = (Some(Amount::Iterations(12)), Some(Amount::Iterations(1)));
+        assert_eq!(laps(Amount::Iterations(25), over(0, 0)), lap);
+        assert_eq!(laps(Amount::Iterations(25), over(24, 999)), few);
+        assert_eq!(laps(Amount::Iterations(25), over(25, 0)), None);
+        let time = Amount::Time(Duration::from_millis(10));
+        assert_eq!((laps(time, over(999, 9)), laps(time, over(0, 10))), (lap, None));
+    }
 
     #[test]
     fn lanes_write_as_much_for_each_queue_pair() {

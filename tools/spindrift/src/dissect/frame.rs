@@ -2,6 +2,7 @@
 
 use spindrift::wire::stack;
 use spindrift::wire::{ICRC_LEN, TrimKind, icrc};
+use spindrift_pmd::batch_ids::BatchIds;
 use spindrift_pmd::udp::FRAME_MAX;
 use spindrift_pmd::{DatagramMeta, ETHERNET_LEN};
 
@@ -61,8 +62,8 @@ pub(crate) enum Other {
 pub(crate) struct Icrc {
     pub(crate) found: u32,
     pub(crate) expected: u32,
-    /// The iCRC is right for the IPv4 header that an endpoint over kernel sockets assumes.
-    pub(crate) good_if_rebuilt: bool,
+    /// The IPv4 identification with which it would be right, of those that an endpoint over kernel sockets assumes.
+    pub(crate) good_with_id: Option<usize>,
 }
 
 impl Icrc {
@@ -121,8 +122,8 @@ pub(crate) fn datagram(
     let (covered, icrc) = match parsed.mrc.split_last_chunk::<ICRC_LEN>() {
         Some((covered, found)) if trimmed.is_none() && !parsed.truncated => {
             let found = u32::from_be_bytes(*found);
-            let good_if_rebuilt = expected_icrc(&rebuilt_by_sockets(parsed.l3)) == found;
-            let icrc = Icrc { found, expected: expected_icrc(parsed.l3), good_if_rebuilt };
+            let icrc =
+                Icrc { found, expected: expected_icrc(parsed.l3), good_with_id: assumed_id(&parsed, found) };
             (covered, (not_captured == 0).then_some(icrc))
         }
         _ => (parsed.mrc, None),
@@ -148,15 +149,15 @@ fn not_udp(kept: usize, cut: usize) -> Other {
     if cut > 0 && kept < ETHERNET_LEN + IPV4_LEN { Other::CutBeforePorts } else { Other::NotUdp }
 }
 
-/// The IP packet with the IPv4 identification and flags that an endpoint assumes that cannot see them.
-fn rebuilt_by_sockets(l3: &[u8]) -> Vec<u8> {
-    let mut l3 = l3.to_vec();
-    if l3.first().is_some_and(|byte| byte >> 4 == 4)
-        && let Some(id_and_flags) = l3.get_mut(4..8)
-    {
-        id_and_flags.copy_from_slice(&[0, 0, 0x40, 0]);
+/// The IPv4 identification that an endpoint which cannot see it must have assumed for the iCRC found: 0, or a number in a batch.
+fn assumed_id(parsed: &stack::Parsed<'_>, found: u32) -> Option<usize> {
+    let mut l3 = parsed.l3.to_vec();
+    if l3.first()? >> 4 != 4 {
+        return None;
     }
-    l3
+    l3.get_mut(4..8)?.copy_from_slice(&[0, 0, 0x40, 0]);
+    let difference = (expected_icrc(&l3) ^ found).swap_bytes();
+    BatchIds::default().number(parsed.mrc.len(), difference)
 }
 
 /// Bytes of each packet where a UDP payload has several, as the kernel has them before it cuts them up or after

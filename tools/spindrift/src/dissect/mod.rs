@@ -298,7 +298,7 @@ fn no_link_read(totals: &Totals) -> Option<anyhow::Error> {
 
 /// The destination port of a datagram that is MRC by all signs but that port.
 fn port_of_mrc(found: &Datagram) -> Option<u16> {
-    let good = found.icrc.is_some_and(|icrc| icrc.is_good() || icrc.good_if_rebuilt);
+    let good = found.icrc.is_some_and(|icrc| icrc.is_good() || icrc.good_with_id.is_some());
     (good && Packet::decode(&found.mrc).is_ok()).then_some(found.meta.dst_port)
 }
 

@@ -210,8 +210,10 @@ fn marks(dissected: &Dissected) -> Vec<String> {
     }
     if let Some(icrc) = dissected.icrc.filter(|icrc| !icrc.is_good()) {
         let mut mark = format!("iCRC BAD: found {:08x}, expected {:08x}", icrc.found, icrc.expected);
-        if icrc.good_if_rebuilt {
-            mark += "; good with IPv4 identification 0: kernel sockets choose another, which the sender cannot see";
+        if let Some(id) = icrc.good_with_id {
+            mark += &format!(
+                "; good with IPv4 identification {id}: the kernel has chosen another, which its sender cannot see"
+            );
         }
         marks.push(mark);
     }

@@ -16,7 +16,7 @@ use super::planes::Planes;
 use super::pump::Sending;
 use super::{Connected, Session, sample};
 use crate::bench::layout::Layout;
-use crate::bench::options::Amount;
+use crate::bench::options::{Amount, Verify};
 use crate::bench::pingpong::Player;
 use crate::bench::report::{
     BandwidthRow, Columns, LatencyRow, Progress, PumpCells, counters_json, counters_table, faults_line,
@@ -24,7 +24,7 @@ use crate::bench::report::{
 };
 use crate::bench::samples::Sampler;
 use crate::bench::side::{InUse, Side};
-use crate::bench::writer::{Measured, Watch, Writer};
+use crate::bench::writer::{Measured, Watch, Writer, next_lap};
 use crate::bench::yardstick::{Cut, Yardstick};
 use crate::output::{say, tell, told};
 use crate::place::Local;
@@ -116,12 +116,13 @@ impl<'a> Client<'a> {
             rounds: if let Amount::Iterations(n) = settings.amount { n } else { 0 },
             seed: settings.seed.unwrap_or(1),
             with_pump: session.with_pump,
+            verify_every: settings.verify == Verify::Every,
             planes: Planes::unknown(),
         };
         let layouts = plan.layouts().map_err(|reason| anyhow!(reason))?;
         let mut peer = connect(session, server)?;
         let local = session.locals(&peer).inspect_err(|error| peer.abort(error))?;
-        plan.planes = Planes::new(settings.port, &local, &peer)?;
+        plan.planes = Planes::new(&local, &peer)?;
         let connected = Self::set_up(session, &plan, &layouts, &local, &mut peer);
         let connected = connected.inspect_err(|error| peer.abort(error))?;
         let pump = session.with_pump.then(|| {
@@ -214,15 +215,8 @@ impl<'a> Client<'a> {
 
     fn verdict(&mut self, writes: Vec<u64>, measured: u64) -> Result<bool> {
         self.peer.send(&Message::Done { writes, measured })?;
-        match self.receive()? {
-            Message::Verdict { verified, reason } => {
-                if let Some(reason) = reason {
-                    tell(format_args!("spindrift: the {} says: {reason}", self.peer.name()));
-                }
-                Ok(verified)
-            }
-            other => Err(self.peer.unexpected(&other, "verdict")),
-        }
+        let verdict = self.receive()?;
+        read_verdict(&self.peer, verdict)
     }
 
     fn bandwidth(&mut self, index: usize) -> Result<BandwidthRow> {
@@ -248,25 +242,39 @@ impl<'a> Client<'a> {
             }
             Ok::<_, Error>(())
         };
-        let mut writer = Writer::new(side, layout, *remote, settings.tx_depth, cores)?;
+        let mut writer = Writer::new(side, layout, *remote, (settings.tx_depth, settings.verify), cores)?;
         let warm_up = layout.slots * layout.qps as u64;
         // The server compares its memory when all is done.
         let unchecked = |_, _| Ok(());
-        let mut write = |amount, watch: &mut RemoteWatch<'_>| {
+        let write = |writer: &mut Writer<'_>, amount, watch: &mut RemoteWatch<'_>| {
             writer.run(amount, watch, &unchecked).map_err(|error| watch.peer.blame(error))
         };
-        write(Amount::Iterations(warm_up), &mut watch)?;
-        slice(&mut watch)?;
+        let every = settings.verify == Verify::Every;
+        let next = |measured: &Measured| {
+            if every {
+                next_lap(&layout, settings.amount, measured)
+            } else {
+                cut.next(settings.amount, measured.elapsed)
+            }
+        };
         let mut measured = Measured::default();
-        while let Some(piece) = cut.next(settings.amount, measured.elapsed) {
+        write(&mut writer, Amount::Iterations(warm_up), &mut watch)?;
+        slice(&mut watch)?;
+        while let Some(piece) = next(&measured) {
+            if every && !watch.compare(&writer)? {
+                // The end finds the same.
+                break;
+            }
             watch.before = measured;
-            measured = measured.and(write(piece, &mut watch)?);
+            measured = measured.and(write(&mut writer, piece, &mut watch)?);
             slice(&mut watch)?;
         }
         let writes = writer.writes();
         drop(watch);
+        let all = writes.iter().sum();
+        let compared = if every { all } else { layout.last_writes(&writes) };
         let verified = self.verdict(writes, measured.iterations)?;
-        let row = BandwidthRow::new(layout.size, &measured, verified);
+        let row = BandwidthRow::new(layout.size, &measured, verified, [compared, all]);
         row.warn_of_pause(&measured);
         let beside = pump.map(|_| PumpCells::new("UDP sockets", &beside, row.bandwidth_gbps));
         Ok(BandwidthRow { beside, ..row })
@@ -345,6 +353,27 @@ struct RemoteWatch<'a> {
     /// The pieces of the run that are over.
     before: Measured,
     sampler: &'a mut Option<Sampler>,
+}
+
+impl RemoteWatch<'_> {
+    /// Has the server compare the writes so far. Nothing is sent meanwhile, and what comes is read later.
+    fn compare(&mut self, writer: &Writer<'_>) -> Result<bool> {
+        self.peer.send(&Message::Compare { writes: writer.writes() })?;
+        let verdict = self.peer.receive()?;
+        read_verdict(self.peer, verdict)
+    }
+}
+
+fn read_verdict(peer: &Peer, message: Message) -> Result<bool> {
+    match message {
+        Message::Verdict { verified, reason } => {
+            if let Some(reason) = reason {
+                tell(format_args!("spindrift: the {} says: {reason}", peer.name()));
+            }
+            Ok(verified)
+        }
+        other => Err(peer.unexpected(&other, "verdict")),
+    }
 }
 
 impl Watch for RemoteWatch<'_> {

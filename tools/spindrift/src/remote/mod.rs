@@ -33,7 +33,7 @@ use crate::bench::check::{
     check_udp_port,
 };
 use crate::bench::nic::{Nic, is_in_use, open_af_xdp, open_udp};
-use crate::bench::options::{Amount, Defaults, RunArgs, Settings};
+use crate::bench::options::{Amount, Defaults, RunArgs, Settings, Verify};
 use crate::bench::pin::{Cores, WaitName};
 use crate::bench::samples::{Sampler, SamplesConfig, USUAL_INTERVAL};
 use crate::bench::side::Side;
@@ -203,6 +203,7 @@ fn run(args: &RemoteArgs, kind: Kind, size: Option<u64>, iterations: u64) -> Res
     let flags = args.of_kinds(&ports);
     check_port(&settings, &ports, &flags)?;
     check_pump(args, kind)?;
+    check_verify(args)?;
     let samples = samples(args, kind)?;
     settings.count_packets = samples.is_some();
     settings.wait = args.wait;
@@ -348,6 +349,18 @@ fn check_pump(args: &RemoteArgs, kind: Kind) -> Result<()> {
     Err(usage(format!("--with-pump: {refused}")))
 }
 
+/// The client decides which writes are compared.
+fn check_verify(args: &RemoteArgs) -> Result<()> {
+    let refused = match (args.run.verify, &args.server) {
+        (Some(_), None) => "the client decides which writes are compared; give it there",
+        (Some(Verify::Every), Some(_)) if args.with_pump => {
+            "the pump runs between pieces of a run, which is cut into laps here; leave out --with-pump or --verify every"
+        }
+        _ => return Ok(()),
+    };
+    Err(usage(format!("--verify: {refused}")))
+}
+
 fn samples(args: &RemoteArgs, kind: Kind) -> Result<Option<SamplesConfig>> {
     let Some(path) = args.samples.clone() else { return Ok(None) };
     if kind == Kind::WriteLat {
@@ -385,7 +398,7 @@ impl Session {
     /// This side's ports, once it is known where the peer's are.
     fn open_nic(&self, local: &[Local], peer: &Peer, theirs: &Planes) -> Result<Nic> {
         let local = theirs.towards(local, peer.name())?;
-        let nic = self.open_ports(&local, !theirs.see_identifications(&local))?;
+        let nic = self.open_ports(&local)?;
         let (settings, id) = (&self.settings, u64::from(std::process::id()));
         Ok(nic.with_capture(settings)?.with_faults(settings, id).with_rate(settings))
     }
@@ -403,12 +416,11 @@ fn sample(sampler: &mut Option<Sampler>, now: Instant) {
 }
 
 impl Session {
-    /// Opens ports at these places. `gso`: whether the peer bears segmentation by the kernel.
-    fn open_ports(&self, local: &[Local], gso: bool) -> Result<Nic> {
-        let gso = gso && self.settings.gso;
+    /// Opens ports at these places.
+    fn open_ports(&self, local: &[Local]) -> Result<Nic> {
         let open = |port| match self.settings.port {
             PortKind::AfXdp => open_af_xdp(&self.settings, local, port),
-            PortKind::Udp | PortKind::Loopback => open_udp(&self.settings, local, gso, port),
+            PortKind::Udp | PortKind::Loopback => open_udp(&self.settings, local, port),
         };
         match self.settings.config.transport.udp_port {
             Some(port) => open(port),
@@ -428,8 +440,8 @@ impl Session {
             }
             // The client's address decides which interface it is.
             (None, PortKind::AfXdp) => {}
-            (Some(places), _) => drop(self.open_ports(&resolve(&self.local_name, places, None)?, true)?),
-            (None, _) => drop(self.open_ports(&[Local::new(Ipv4Addr::LOCALHOST.into(), None)], true)?),
+            (Some(places), _) => drop(self.open_ports(&resolve(&self.local_name, places, None)?)?),
+            (None, _) => drop(self.open_ports(&[Local::new(Ipv4Addr::LOCALHOST.into(), None)])?),
         }
         if let Some(path) = &self.settings.pcap {
             let opened = OpenOptions::new().append(true).create(true).open(path);

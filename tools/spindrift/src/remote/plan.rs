@@ -52,6 +52,9 @@ pub(super) struct Plan {
     /// The client will ask for slices of the raw pump.
     #[serde(default)]
     pub(super) with_pump: bool,
+    /// Every write is compared: the client will ask for it before it uses a place again.
+    #[serde(default)]
+    pub(super) verify_every: bool,
     /// The client's.
     pub(super) planes: Planes,
 }
@@ -190,6 +193,8 @@ pub(super) enum Message {
     PumpSent,
     /// Server: what came, from the first to the last packet.
     Pumped { payload_bytes: u64, elapsed_ns: u64 },
+    /// Client: so many writes on each queue pair are complete, and no more are sent before the verdict.
+    Compare { writes: Vec<u64> },
     /// Client: this size is done, with so many writes on each queue pair, `measured` of them after the warm-up.
     Done { writes: Vec<u64>, measured: u64 },
     /// Server: what memory holds.
@@ -215,6 +220,7 @@ impl Message {
             Self::PumpReady { .. } => "pump-ready",
             Self::PumpSent => "pump-sent",
             Self::Pumped { .. } => "pumped",
+            Self::Compare { .. } => "compare",
             Self::Done { .. } => "done",
             Self::Verdict { .. } => "verdict",
             Self::Finish => "finish",
@@ -231,7 +237,7 @@ mod tests {
         serde_json::json!({
             "tool": TOOL, "version": VERSION, "kind": "write-bw", "queue_pairs": 1, "tx_depth": 1,
             "sizes": [64], "rounds": 0, "seed": 1, "with_pump": false,
-            "planes": {"port": "udp", "addresses": ["127.0.0.1"], "connection": ["127.0.0.1:1", "127.0.0.1:2"]}
+            "planes": {"addresses": ["127.0.0.1"], "connection": ["127.0.0.1:1", "127.0.0.1:2"]}
         })
     }
 

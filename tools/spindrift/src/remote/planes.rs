@@ -12,17 +12,12 @@ use spindrift_pmd::route::{LocalAddress, PeerRoute};
 
 use super::canonical;
 use super::peer::Peer;
-use super::plan::printable_text;
-use crate::config::PortKind;
 use crate::output::tell;
 use crate::place::{Local, Towards};
 
 /// A side's planes, as the other one needs to know them.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Planes {
-    /// The kind of port, by its name.
-    #[serde(deserialize_with = "printable_text")]
-    port: String,
     /// By plane.
     addresses: Vec<IpAddr>,
     /// The ends of the set-up connection as this side sees them: its own, and the other's.
@@ -38,15 +33,15 @@ struct Way {
 }
 
 impl Planes {
-    pub(super) fn new(kind: PortKind, local: &[Local], peer: &Peer) -> Result<Self> {
+    pub(super) fn new(local: &[Local], peer: &Peer) -> Result<Self> {
         let addresses = local.iter().map(|local| local.address).collect();
-        Ok(Self { port: kind.name().to_owned(), addresses, connection: peer.connection()? })
+        Ok(Self { addresses, connection: peer.connection()? })
     }
 
     /// As long as there is no connection.
     pub(super) fn unknown() -> Self {
         let nowhere = SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), 0);
-        Self { port: String::new(), addresses: Vec::new(), connection: [nowhere; 2] }
+        Self { addresses: Vec::new(), connection: [nowhere; 2] }
     }
 
     /// A word where the two sides see different addresses of the same connection. `ours` is what this side sees.
@@ -66,12 +61,6 @@ impl Planes {
             return Ok(());
         }
         Err(format!("{count} planes; a side has 1 to {most}"))
-    }
-
-    /// Whether these ports see the identification of IPv4 packets, which kernel sockets hide: the iCRC covers it, and segmentation by
-    /// the kernel changes it.
-    pub(super) fn see_identifications(&self, local: &[Local]) -> bool {
-        self.port != PortKind::Udp.name() && local.iter().any(|local| local.address.is_ipv4())
     }
 
     /// This side's planes, each with the peer's that it leads to, of which these are the addresses. Says what a user should know of the
@@ -314,18 +303,9 @@ mod tests {
     #[test]
     fn a_side_has_a_plane_at_least() {
         let nobody = SocketAddr::from(([10, 0, 0, 1], 1));
-        let planes = |count| Planes {
-            port: "udp".to_owned(),
-            addresses: vec![[10, 0, 0, 1].into(); count],
-            connection: [nobody; 2],
-        };
+        let planes = |count| Planes { addresses: vec![[10, 0, 0, 1].into(); count], connection: [nobody; 2] };
         for (count, fits) in [(0, false), (1, true), (32, true), (33, false)] {
             assert_eq!(planes(count).check().is_ok(), fits, "{count}");
         }
-        let local = |ip: &str| [Local::new(ip.parse().unwrap(), None)];
-        let other = Planes { port: "af_xdp".to_owned(), ..planes(1) };
-        assert!(!planes(1).see_identifications(&local("10.0.0.1")));
-        assert!(other.see_identifications(&local("10.0.0.1")));
-        assert!(!other.see_identifications(&local("fd00::1")));
     }
 }

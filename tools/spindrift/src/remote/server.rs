@@ -1,5 +1,7 @@
 //! The server: offers memory, and says in the end whether it holds what was written.
 
+use std::time::Duration;
+
 use anyhow::{Context as _, Result, anyhow, bail};
 use serde::Serialize;
 use serde_json::json;
@@ -14,7 +16,7 @@ use super::planes::Planes;
 use super::pump::receive_slice;
 use super::{Connected, Session};
 use crate::bench::layout::Layout;
-use crate::bench::options::Settings;
+use crate::bench::options::{Settings, Verify};
 use crate::bench::pin::cpu_time;
 use crate::bench::pingpong::Player;
 use crate::bench::report::{counters_json, counters_table, faults_line, settings_json, settings_lines};
@@ -115,6 +117,9 @@ impl<'a> Server<'a> {
         let mut settings = session.settings.clone();
         settings.qps = plan.queue_pairs;
         settings.tx_depth = plan.tx_depth;
+        if plan.verify_every {
+            settings.verify = Verify::Every;
+        }
         let layouts = Self::check(session, &settings, &plan).inspect_err(|reason| peer.refuse(reason));
         let layouts = layouts.with_context(|| format!("refused the {}", peer.name()))?;
         // Nothing is taken for a client that has gone.
@@ -125,7 +130,7 @@ impl<'a> Server<'a> {
         let nic = session.open_nic(&local, &peer, &plan.planes);
         let side = nic.and_then(|nic| Side::open(&settings, nic, memory, 1));
         let side = side.inspect_err(|error| peer.refuse(error))?;
-        let planes = Planes::new(settings.port, &local, &peer)?;
+        let planes = Planes::new(&local, &peer)?;
         let connected = Self::set_up(session, &settings, &mut peer, planes, side);
         let connected = connected.inspect_err(|error| peer.abort(error))?;
         if !settings.json {
@@ -234,17 +239,35 @@ impl<'a> Server<'a> {
         layout.clear(target.region(), &mut || self.peer.tick(0))?;
         self.peer.send(&Message::Ready)?;
         let before = cpu_time();
-        let (writes, measured) = self.done()?;
-        let cpu_s = cpu_time().saturating_sub(before).as_secs_f64();
+        let (mut comparing, mut all_good) = (Duration::ZERO, true);
+        loop {
+            let (writes, measured) = match self.receive()? {
+                Message::Compare { writes } if self.plan.verify_every => (writes, None),
+                Message::Done { writes, measured } => (writes, Some(measured)),
+                other => return Err(self.peer.unexpected(&other, "done")),
+            };
+            let so_far = cpu_time().saturating_sub(before);
+            all_good &= self.compare(layout, &writes)?;
+            let Some(iterations) = measured else {
+                comparing += cpu_time().saturating_sub(before + so_far);
+                continue;
+            };
+            let cpu_s = so_far.saturating_sub(comparing).as_secs_f64();
+            return Ok(Row { size_bytes: layout.size.into(), iterations, verified: all_good, cpu_s });
+        }
+    }
+
+    /// Compares the target with what so many writes of each queue pair leave there, and tells the client.
+    fn compare(&mut self, layout: &Layout, writes: &[u64]) -> Result<bool> {
         let Side { source, target, .. } = &self.connected.side;
         let pattern = |at: usize, out: &mut [u8]| Ok(source.read_at(at, out)?);
-        let mismatch = layout.check(target.region(), &pattern, &writes, &mut || self.peer.tick(0))?;
+        let mismatch = layout.check(target.region(), &pattern, writes, &mut || self.peer.tick(0))?;
         let whole = writes.len() == layout.qps;
         let reason = mismatch
             .map(|found| format!("byte {} of the target is wrong (queue pair {})", found.offset, found.qp));
         let verified = mismatch.is_none() && whole;
         self.peer.send(&Message::Verdict { verified, reason })?;
-        Ok(Row { size_bytes: layout.size.into(), iterations: measured, verified, cpu_s })
+        Ok(verified)
     }
 
     fn latency(&mut self, layout: &Layout) -> Result<Row> {

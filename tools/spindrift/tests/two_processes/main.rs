@@ -105,6 +105,46 @@ fn bandwidth_is_measured_and_verified() {
     );
 }
 
+/// The last write to each place as a rule; every write on demand, over several queue pairs and lanes, by number and by time.
+#[test]
+fn what_was_compared_is_told() {
+    let row = |options: &[&str]| both("write-bw", &[], options).0["rows"][0].clone();
+    let last = row(&["-s", "4K", "-t", "16", "-q", "2", "-n", "1000"]);
+    assert_eq!(
+        (&last["verified"], &last["compared"], &last["iterations"]),
+        (&true.into(), &32.into(), &1000.into())
+    );
+    let every = ["-s", "4K", "-t", "16", "-q", "3", "--lanes", "2", "--verify", "every"];
+    let by_number = row(&[&every[..], &["-n", "1000"]].concat());
+    // The warm-up is a lap.
+    assert_eq!((&by_number["verified"], &by_number["compared"]), (&true.into(), &1048.into()), "{by_number}");
+    assert_eq!(by_number["iterations"], 1000);
+    let by_time = row(&[&every[..], &["-D", "100ms"]].concat());
+    let all = by_time["iterations"].as_u64().unwrap() + 48;
+    assert_eq!((&by_time["verified"], &by_time["compared"]), (&true.into(), &all.into()), "{by_time}");
+    let args = ["write-bw", "-p", &free_port(), "--verify", "every"];
+    let (none, error) = (run(&args), "--verify: the client decides");
+    assert!(none.status.code() == Some(2) && stderr(&none).contains(error), "{}", stderr(&none));
+}
+
+/// A byte that was changed on the way, and that no iCRC told of, is found wherever it is, also when a later write has replaced it.
+#[test]
+fn with_every_write_compared_no_changed_byte_goes_unseen() {
+    // Each write is compared with a chance of one in thirty otherwise.
+    let args = ["-s", "64K", "-t", "4", "-n", "400", "--no-icrc", "--verify", "every"];
+    let server = Server::start(&["write-bw", "--no-icrc"]);
+    let fault = ["--fault", "corrupt=0.1%,opcode=write"];
+    let client = run(&[&["write-bw", "127.0.0.1", "-p", &server.port], &args[..], &fault].concat());
+    let server = server.end();
+    let alone = run(&[&["loopback"], &args[..], &fault].concat());
+    for output in [client, server, alone] {
+        let error = stderr(&output);
+        // A header was changed.
+        let broke = error.contains("the peer broke a rule");
+        assert!(output.status.code() == Some(1) && (broke || error.contains("hold what")), "{error}");
+    }
+}
+
 /// The raw pump beside each row, before and after it, or between its pieces too.
 #[test]
 fn the_pump_runs_beside_the_writes() {
