@@ -598,7 +598,7 @@ fn damaged_encapsulations_never_panic() {
 fn packets_trimmed_inside_an_outer_packet_are_shown() {
     for (plain, kept) in [(&frames()[0], 80), (&frames()[13], 60)] {
         let inner = &plain[14..14 + kept];
-        let next = if plain[12] == 0x86 { 41 } else { 4 };
+        let (next, ecn) = if plain[12] == 0x86 { (41, plain[15] >> 4 & 3) } else { (4, plain[15] & 3) };
         for (class, trimmed, outer) in [
             (12 << 2 | 3, Json::from("fabric"), json!({"dscp": 12, "ecn": 3})),
             (16 << 2, "last-hop".into(), json!({"dscp": 16, "ecn": 0})),
@@ -608,7 +608,7 @@ fn packets_trimmed_inside_an_outer_packet_are_shown() {
             let packet = dissect_json(&path)["packets"][0].clone();
             assert_eq!((&packet["trimmed"], &packet["error"]), (&trimmed, &Json::Null), "{packet}");
             assert_eq!((&packet["not_captured"], &packet["notes"]), (&0.into(), &Json::Array(Vec::new())));
-            assert_eq!((&packet["outer"], &packet["ecn"]), (&outer, &0.into()), "{packet}");
+            assert_eq!((&packet["outer"], &packet["ecn"]), (&outer, &ecn.into()), "{packet}");
             let text = stdout(&run(&["dissect", text(&path)]));
             assert_eq!(text.contains("CE (outer)"), class & 3 == 3, "{text}");
         }

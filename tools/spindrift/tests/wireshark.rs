@@ -203,7 +203,13 @@ fn wireshark_follows_the_extension_headers_that_dissect_follows() {
 fn wireshark_sees_the_marks_that_switches_make_on_outer_headers() {
     let mut all = Vec::new();
     for (number, plain) in frames().iter().enumerate() {
-        let (next, ip) = (if plain[12] == 0x86 { 41 } else { 4 }, &plain[14..]);
+        let v6 = plain[12] == 0x86;
+        let (next, ip) = (if v6 { 41 } else { 4 }, &plain[14..]);
+        let dscp = if v6 { (ip[0] << 4 | ip[1] >> 4) >> 2 } else { ip[1] >> 2 };
+        // What was trimmed before it came into the outer packet is none that a switch makes.
+        if [12, 16].contains(&dscp) {
+            continue;
+        }
         let class = [8 << 2 | 3, 12 << 2, 16 << 2 | 1][number % 3];
         for srh in [false, true] {
             let routing = segment_routing(0, &[&[0xfc; 16]]).1;
