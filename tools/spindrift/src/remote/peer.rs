@@ -201,6 +201,15 @@ impl Peer {
     /// Looks whether the user wants an end, whether the peer has ended or broken a rule, and for a message, without waiting; and tells
     /// the peer that this side lives. `progress` counts what comes from the peer over the network: a sign of life too.
     pub(super) fn look(&mut self, progress: &mut dyn FnMut() -> u64) -> Result<Option<Message>> {
+        let message = self.look_silently(progress)?;
+        if message.is_none() && self.last_sent.elapsed() >= ALIVE_INTERVAL {
+            self.send(&Message::Alive)?;
+        }
+        Ok(message)
+    }
+
+    /// As [`Peer::look`], without a word to the peer.
+    fn look_silently(&mut self, progress: &mut dyn FnMut() -> u64) -> Result<Option<Message>> {
         self.stop.check()?;
         if let Some(message) = self.next()? {
             return Ok(Some(message));
@@ -209,11 +218,7 @@ impl Peer {
         if !broken.is_empty() {
             bail!("run with the {}: {}", self.name, broken.join("; "));
         }
-        let now = Instant::now();
-        self.check_silence(now, progress)?;
-        if now.saturating_duration_since(self.last_sent) >= ALIVE_INTERVAL {
-            self.send(&Message::Alive)?;
-        }
+        self.check_silence(Instant::now(), progress)?;
         Ok(None)
     }
 
@@ -229,6 +234,17 @@ impl Peer {
     pub(super) fn receive(&mut self) -> Result<Message> {
         loop {
             if let Some(message) = self.look(&mut || 0)? {
+                return Ok(message);
+            }
+            thread::sleep(LOOK_INTERVAL);
+        }
+    }
+
+    /// Waits for the message after which both sides agree. This side sends nothing meanwhile: the peer reads no more messages, and
+    /// the next thing that it takes is an offer.
+    pub(super) fn receive_silently(&mut self) -> Result<Message> {
+        loop {
+            if let Some(message) = self.look_silently(&mut || 0)? {
                 return Ok(message);
             }
             thread::sleep(LOOK_INTERVAL);

@@ -165,7 +165,7 @@ impl<'a> Server<'a> {
     ) -> Result<Connected> {
         peer.send(&Message::Accept { planes })?;
         // The client's ports and memory may take it a while.
-        match peer.receive()? {
+        match peer.receive_silently()? {
             Message::Ready => Connected::new(session, settings, peer, side),
             other => Err(peer.unexpected(&other, "ready")),
         }

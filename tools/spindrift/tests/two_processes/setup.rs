@@ -152,3 +152,48 @@ fn planes_in_another_order_are_refused_on_both_sides() {
         assert_eq!(client["rows"][0]["verified"], true);
     }
 }
+
+/// One frame of the exchange.
+fn read_frame(stream: &mut TcpStream) -> Vec<u8> {
+    let mut length = [0; 4];
+    stream.read_exact(&mut length).unwrap();
+    let mut frame = length.to_vec();
+    frame.resize(4 + u32::from_be_bytes(length) as usize, 0);
+    stream.read_exact(&mut frame[4..]).unwrap();
+    frame
+}
+
+/// A client whose ports take longer to open than the time between two signs of life: the next message that it takes is an offer, and a
+/// sign of life in its place was "application data out of turn".
+#[test]
+fn a_client_may_take_its_time_to_open_its_ports() {
+    let server = Server::start(&["write-bw"]);
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port().to_string();
+    let server_address = format!("127.0.0.1:{}", server.port);
+    let relay = std::thread::spawn(move || {
+        let mut client = listener.accept().unwrap().0;
+        let mut server = TcpStream::connect(server_address).unwrap();
+        let (mut back, mut answers) = (client.try_clone().unwrap(), server.try_clone().unwrap());
+        let answers = std::thread::spawn(move || std::io::copy(&mut answers, &mut back));
+        server.write_all(&read_frame(&mut client)).unwrap();
+        let ready = loop {
+            let frame = read_frame(&mut client);
+            if String::from_utf8_lossy(&frame).contains("\"ready\"") {
+                break frame;
+            }
+            server.write_all(&frame).unwrap();
+        };
+        // The client has sent its "ready" and its offer follows; the server sees neither for so long.
+        std::thread::sleep(std::time::Duration::from_millis(1200));
+        server.write_all(&ready).unwrap();
+        let _ = std::io::copy(&mut client, &mut server);
+        let _ = server.shutdown(Shutdown::Write);
+        let _ = answers.join();
+    });
+    let client = run(&["write-bw", "127.0.0.1", "-n", "20", "--json", "-p", &port]);
+    let server = server.end();
+    assert_eq!(object(&client)["rows"][0]["verified"], true, "{}", stderr(&server));
+    assert!(server.status.success(), "{}", stderr(&server));
+    relay.join().unwrap();
+}
