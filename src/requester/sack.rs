@@ -64,6 +64,8 @@ impl Requester {
     /// How long a repeated packet is remembered: this many round trips, and at least as many nanoseconds.
     const REPEAT_MEMORY_RTTS: u64 = 16;
     const REPEAT_MEMORY_NS: u64 = 1_000_000;
+    /// Looks for gaps that no report covers, in a round trip at most.
+    const CHECKS_PER_RTT: u64 = 4;
 
     /// Takes in a SACK (MRC 1.0 tables 7-12 to 7-15).
     pub(crate) fn on_sack(&mut self, now: Time, sack: &Seth, env: &mut Env<'_>) -> SackVerdict {
@@ -274,7 +276,8 @@ impl Requester {
 
     /// Marks everything the report lists as received; returns the bytes that left the network.
     fn take_in(&mut self, now: Time, report: &Report, env: &mut Env<'_>) -> u64 {
-        let before = (self.una, self.reported);
+        // Packets that were taken for lost are news, too, but were not in flight.
+        let before = (self.una, self.reported, env.counters.spurious_losses);
         let mut newly = self.deliver_below(report.cack_end, Some(report), now, env);
         let mut bits = report.bitmap;
         while bits != 0 {
@@ -288,7 +291,7 @@ impl Requester {
             newly += self.deliver(seq, Some(report), now, env);
         }
         self.advance(report.cack_end);
-        if newly > 0 || (self.una, self.reported) != before {
+        if newly > 0 || (self.una, self.reported, env.counters.spurious_losses) != before {
             self.progress(now);
         }
         newly
@@ -393,6 +396,9 @@ impl Requester {
         }
         if now >= self.loss_check_at {
             self.scan_overdue(report.lists_all, now, env);
+        } else if self.loss_check_at == Time::NEVER {
+            // Neither the oldest gap nor one that the report covers is waited for; gaps between them may be.
+            self.loss_check_at = now.after(evidence.rtt_ns / Self::CHECKS_PER_RTT);
         }
     }
 

@@ -216,6 +216,12 @@ fn a_hole_filled_starts_the_timers_anew() {
     bench.now = bench.now.after(5_000);
     report(&mut bench, 1, &[2, 4], of, |_| ());
     assert_eq!(bench.r.timer_base, before, "nothing new");
+    let mut env = Env { paths: &mut bench.paths, cc: &mut bench.cc, counters: &mut bench.counters };
+    bench.r.declare_lost(3, Blame::Nobody, Cause::Other, bench.now, &mut env);
+    let of = record(&bench, 3);
+    bench.now = bench.now.after(5_000);
+    report(&mut bench, 1, &[2, 3, 4], of, |_| ());
+    assert_eq!(bench.r.timer_base, bench.now, "it was taken for lost");
 }
 
 /// A packet is lost once, however often the peer says that it is missing.
@@ -231,6 +237,35 @@ fn a_hole_is_judged_until_it_is_lost() {
         let lost = bench.counters.loss_overdue + bench.counters.loss_same_ev;
         assert_eq!((lost, bench.r.lost_count), (2, 2), "up to {top}");
     }
+}
+
+/// Reports that would have covered a gap are lost, and the oldest one has just been sent again: others are looked for all the same, a few
+/// times in a round trip.
+#[test]
+fn a_gap_that_no_report_covers_is_found_by_time() {
+    let mut bench = sent(100);
+    bench.acknowledge(1, false);
+    bench.now = bench.now.after(1_000_000);
+    repeat(&mut bench, 1);
+    let of = record(&bench, 50);
+    let far = |seth: &mut Seth| {
+        (seth.sack_offset, seth.bitmap) = (48, 0b101);
+        seth.cc.tx_timestamp ^= 1;
+    };
+    report(&mut bench, 1, &[], of, far);
+    let rtt_ns = bench.r.rtt.fair_ns();
+    assert_eq!(bench.r.loss_check_at, bench.now.after(rtt_ns / 4));
+    assert_eq!((bench.counters.loss_overdue, bench.counters.loss_same_ev), (1, 0), "packet 49 is covered");
+    let soon = bench.now.after(1_000);
+    bench.r.loss_check_at = soon;
+    report(&mut bench, 1, &[], of, far);
+    assert_eq!(bench.r.loss_check_at, soon, "nor is it put off by further reports");
+    bench.now = soon;
+    let mut env = Env { paths: &mut bench.paths, cc: &mut bench.cc, counters: &mut bench.counters };
+    assert_eq!(bench.r.on_timer(bench.now, &mut env), TimerVerdict::GoOn);
+    let lost: Vec<u64> = (0..100).filter(|&seq| bench.r.lost.test(seq)).collect();
+    assert_eq!(lost, [2..48, 49..50].into_iter().flatten().collect::<Vec<u64>>());
+    assert_eq!(bench.r.loss_check_at, Time::NEVER);
 }
 
 /// What the last packet of all completes, the peer tells of. In the midst of a message it may have arrived in silence, and so may
