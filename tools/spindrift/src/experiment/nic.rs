@@ -177,7 +177,11 @@ fn try_out(
     });
     let Err(why) = connected else { return Ok(()) };
     let named = REFUSED.iter().find(|(name, ..)| why.contains(name));
-    let (_, table, key) = named.copied().unwrap_or(("", "transport", ""));
+    let (name, table, key) = named.copied().unwrap_or(("", "transport", ""));
+    let mut why = why.trim_start_matches("cannot connect: ").to_owned();
+    if table == "transport" && !name.is_empty() {
+        why = why.replace("cap.", "").replace(name, key);
+    }
     Err(reader.wrong(if table == "path" { path } else { table }, key, &why))
 }
 

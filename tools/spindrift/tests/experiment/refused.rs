@@ -68,8 +68,14 @@ fn plans_that_cannot_be_are_refused_with_their_place() {
         (other("t1 = 4", "t1 = 4\nt2 = 3"), &["line 8, column 6", "t2 = 3", "set pods to 2"]),
         (other("t1 = 4", "t1 = 4\nt2 = 300"), &["line 8, column 6", "t2 = 300: must be 0 to 256"]),
         (other("t0 = 2\nt1 = 4", "t0 = 3\nt1 = 0"), &["line 7, column 6", "t0 to 1 or 2"]),
-        (format!("{base}[transport]\nmpr = 0\n"), &["line 15, column 7", "mpr_dest"]),
-        (format!("{base}[transport]\ndepth = 70000\n"), &["line 15, column 9", "max_send_wr"]),
+        (
+            format!("{base}[transport]\nmpr = 0\n"),
+            &["line 15, column 7", "transport.mpr: attribute `mpr` is 0"],
+        ),
+        (
+            format!("{base}[transport]\ndepth = 70000\n"),
+            &["line 15, column 9", "transport.depth: attribute `depth` is 70000"],
+        ),
         (format!("{base}[transport]\nsack_threshold_bytes = 0\n"), &["line 15, column 24", "at least 1"]),
         (format!("{base}[transport]\ntail_probe_floor_ns = 0\n"), &["line 15, column 23", "at least 1"]),
         (format!("{base}[transport]\ntimeout = 99\n"), &["line 15, column 11", "1 to 24"]),
