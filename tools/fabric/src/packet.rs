@@ -1,6 +1,7 @@
 //! Packets on their way: real headers, and a payload that may be a length alone.
 
 use core::fmt;
+use std::net::Ipv6Addr;
 
 use spindrift::endpoint::Transmit;
 use spindrift::wire::Opcode;
@@ -182,6 +183,13 @@ impl Packet {
         let label = self.head().get(at + 2..at + 4)?;
         let port = self.head().get(at + IPV6_LEN..at + IPV6_LEN + 2)?;
         Some(u32::from_be_bytes([port[0], port[1], label[0], label[1]]))
+    }
+
+    /// Where the packet inside is to go, and its transport headers; `None` where that cannot be one of MRC.
+    pub(crate) fn mrc(&self) -> Option<(Ipv6Addr, &[u8])> {
+        let at = self.inner_at()?;
+        let to: [u8; 16] = self.head().get(at + 24..at + IPV6_LEN)?.try_into().ok()?;
+        Some((to.into(), self.head().get(at + IPV6_LEN + UDP_LEN..)?))
     }
 
     /// What kind of packet it is; `None` where that cannot be one of MRC.

@@ -1,9 +1,10 @@
 //! What a seed stands for: a fabric, the settings of its hosts, the work they do, and the faults that happen meanwhile.
 
 use spindrift::congestion::CcAlgorithm;
-use spindrift::endpoint::RetryAttr;
+use spindrift::endpoint::{RetryAttr, RtsAttr};
 use spindrift::time::Time;
 
+use super::audit::Timers;
 use super::episode::{self, Episode};
 use super::rand::Rng;
 use crate::clos::{ClosSpec, QueueRules};
@@ -135,6 +136,38 @@ impl Case {
     pub fn rtt_ns(&self) -> u64 {
         let mtus = self.flows.iter().flat_map(|flow| &flow.ends).map(|end| end.mtu);
         self.fabric.base_rtt_ns(u64::from(mtus.max().unwrap_or(4096)) + 200, ANSWER)
+    }
+
+    /// The settings that decide when a queue pair of a host sends again.
+    pub(super) fn timers(&self, host: u16) -> Timers {
+        let plan = self.hosts.get(usize::from(host));
+        Timers {
+            initial_reordering_ns: plan.map_or(0, |plan| plan.initial_reordering_ns),
+            probe_floor_ns: plan.map_or(0, |plan| plan.tail_probe_floor_ns),
+            timeout_ns: self.timeout_ns(),
+        }
+    }
+
+    fn timeout_ns(&self) -> u64 {
+        RtsAttr::default().with_retry(self.retry).timeout_ns()
+    }
+
+    /// How long after the network has healed all work may take, if that is so many bytes. Applications post until then, for up to twice as
+    /// long as the network took to heal; silence has at most doubled the wait for a tail probe. Whatever is left is sent over one of the
+    /// slowest links with a quarter of its rate, and no faster than a round trip for each send queue full of requests.
+    pub(super) fn recovery_ns(&self, bytes: u64) -> u64 {
+        let ways = self.flows.iter().flat_map(|FlowPlan { ends: [a, b], .. }| [(a, b), (b, a)]);
+        let rounds = ways.map(|(from, to)| {
+            let immediates = if from.immediates > 0 { u32::from(to.max_wimm) } else { u32::MAX };
+            from.messages.div_ceil(u64::from(from.depth.min(immediates).max(1)))
+        });
+        let rate_bps = self.fabric.trunk_rate_bps.min(self.fabric.host_rate_bps).max(1);
+        let sending_ns = u128::from(bytes) * 4 * 8_000_000_000 / u128::from(rate_bps);
+        let floor_ns = self.hosts.iter().map(|host| host.tail_probe_floor_ns).max().unwrap_or(0);
+        3 * self.heal_at.0
+            + sending_ns as u64
+            + 2 * (self.timeout_ns() + floor_ns)
+            + (20 + rounds.max().unwrap_or(0)) * self.rtt_ns()
     }
 }
 

@@ -9,16 +9,18 @@ use spindrift::time::Time;
 use spindrift::wire::{Msn, Psn};
 use spindrift_srv6::Fabric;
 
+use super::audit::{Audit, Before};
 use super::case::{Case, EndPlan};
 use super::ledger::{Check, Memory};
 use super::rand::Rng;
-use crate::nic::{self, Nic, with_nic};
+use crate::nic::{self, Nic};
 use crate::packet::Packet;
 use crate::transport::Transport;
 
 /// See the [module documentation](self).
 pub(super) struct Host {
     pub(super) nic: Nic,
+    pub(super) audit: Audit,
     pd: PdId,
 }
 
@@ -52,7 +54,7 @@ impl Host {
         };
         let mut endpoint = Endpoint::new(config)?;
         let pd = endpoint.alloc_pd();
-        Ok(Self { nic: Nic::new(endpoint, None), pd })
+        Ok(Self { nic: Nic::new(endpoint, None), audit: Audit::new(case.fabric.planes), pd })
     }
 
     /// Registers memory, sometimes at the very end of the address space.
@@ -100,13 +102,50 @@ impl Host {
 impl Transport for Host {
     type News = Event;
 
-    with_nic!();
+    fn receive(&mut self, now: Time, plane: u8, packet: &Packet) {
+        let before = Before::new(self.nic.endpoint.counters());
+        self.nic.receive(now, plane, packet);
+        self.audit.received(now, packet, before, self.nic.endpoint.counters());
+    }
+
+    fn transmit(&mut self, now: Time, free: u32, out: &mut Packet) -> bool {
+        let sent = self.nic.transmit(now, free, out);
+        if sent {
+            self.audit.sent(now, out, self.nic.endpoint.counters());
+        } else {
+            self.audit.silent(now, free);
+        }
+        sent
+    }
+
+    fn next_timeout(&self) -> Time {
+        self.nic.endpoint.next_timeout()
+    }
+
+    fn on_timeout(&mut self, now: Time) {
+        self.nic.on_timeout(now);
+    }
+
+    fn paused(&mut self, from: Time, until: Time) {
+        self.nic.endpoint.been_away(from, until);
+        self.audit.paused(until.since(from));
+    }
+
+    fn carrier(&mut self, now: Time, plane: u8, up: bool) {
+        self.nic.endpoint.port_link(now, plane, up);
+        self.audit.carrier(plane, up);
+    }
 
     fn poll(&mut self) -> Option<Event> {
         loop {
             match self.nic.endpoint.poll_event()? {
                 Event::PathsChanged { qpn } => while self.nic.endpoint.poll_ev_event(qpn).is_some() {},
-                event => return Some(event),
+                event => {
+                    if let Event::QpFailed { qpn, .. } = event {
+                        self.audit.forget(qpn);
+                    }
+                    return Some(event);
+                }
             }
         }
     }

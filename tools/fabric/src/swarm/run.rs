@@ -46,6 +46,8 @@ pub struct Outcome {
     pub timeouts: u64,
     /// Queue pairs that gave up, as they may.
     pub gave_up: u64,
+    /// Of data packets that came to a host, those that had come before; without those that a link doubled.
+    pub needless: u64,
     /// Simulated time, ns.
     pub virtual_ns: u64,
     /// The longest time from when the network had healed until all was done, ns.
@@ -66,6 +68,7 @@ impl Outcome {
             retransmits,
             timeouts,
             gave_up,
+            needless,
             virtual_ns,
             slowest_ns,
         } = self;
@@ -79,6 +82,7 @@ impl Outcome {
         *retransmits += other.retransmits;
         *timeouts += other.timeouts;
         *gave_up += other.gave_up;
+        *needless += other.needless;
         *virtual_ns += other.virtual_ns;
         *slowest_ns = other.slowest_ns.max(*slowest_ns);
     }
@@ -234,6 +238,11 @@ impl<'a> World<'a> {
         // What is told together is heard one by one.
         while self.step(done_at)? {}
         self.check_done()?;
+        let (took_ns, most_ns) = (done_at.since(self.heal_at), self.case.recovery_ns(self.bytes()));
+        demand!(
+            took_ns <= most_ns,
+            "all was done {took_ns} ns after the network had healed; {most_ns} ns is the most"
+        );
         self.fall_quiet()?;
         self.check_quiet()?;
         Ok(self.outcome(done_at))
@@ -261,7 +270,11 @@ impl<'a> World<'a> {
     /// Goes on until the next thing that somebody has to hear of; `false` if there is none before `until`.
     fn step(&mut self, until: Time) -> Check<bool> {
         demand!(self.net.counters().hops < MOST_HOPS, "packets without end: {:?}", self.net.counters());
-        match self.net.run(until) {
+        let happened = self.net.run(until);
+        for host in self.net.hosts() {
+            self.net.transport(host).audit.verdict()?;
+        }
+        match happened {
             None => return Ok(false),
             Some(Happened::Noticed { host, news }) => self.hear(host, news)?,
             Some(Happened::Alarm(number)) => match self.due.get(number as usize).copied() {
@@ -281,8 +294,16 @@ impl<'a> World<'a> {
         let flow = case.flows.get(number).ok_or("the flow is one of the case")?;
         let hosts = flow.hosts.map(|host| HostId(host.into()));
         let rng = &mut self.rng;
-        let ways =
-            self.net.with_pair((hosts[0], hosts[1]), |a, b, now| connect(case, flow, [a, b], now, rng));
+        let fabric = self.clos.fabric();
+        let ways = self.net.with_pair((hosts[0], hosts[1]), |a, b, now| {
+            let ways = connect(case, flow, [a, b], now, rng)?;
+            for (host, way) in [(a, &ways[0]), (b, &ways[1])] {
+                let (from, to) = (way.from.0.0 as u16, way.to.0.0 as u16);
+                let addresses = (0..case.fabric.planes).filter_map(|plane| fabric.address(to, plane));
+                host.audit.connect(way.from.1, (way.to.1, addresses), case.timers(from));
+            }
+            Ok::<_, String>(ways)
+        });
         let ways = ways.ok_or_else(|| format!("host {hosts:?} are two"))??;
         self.connected += 1;
         for way in ways {
@@ -503,6 +524,10 @@ impl<'a> World<'a> {
         self.net.hosts().map(|host| value(self.net.transport(host).nic.endpoint.counters())).sum()
     }
 
+    fn bytes(&self) -> u64 {
+        self.ways.iter().map(|way| way.writer.ledger.tally.bytes).sum()
+    }
+
     fn outcome(&self, done_at: Time) -> Outcome {
         let net = self.net.counters();
         let links = self.net.links().map(|link| self.net.link(link).queue.trimmed);
@@ -512,12 +537,15 @@ impl<'a> World<'a> {
             packets: net.sent,
             hops: net.hops,
             messages: tallies().map(|tally| tally.retired).sum(),
-            bytes: tallies().map(|tally| tally.bytes).sum(),
+            bytes: self.bytes(),
             lost: net.lost + net.dropped + net.corrupted + net.overrun + net.unroutable,
             trimmed: links.sum(),
             retransmits: self.sum(|counters| counters.tx_retransmits),
             timeouts: self.sum(|counters| counters.timeouts),
             gave_up: self.gave_up(),
+            needless: self
+                .sum(|counters| counters.rx_duplicates + counters.rx_old)
+                .saturating_sub(net.duplicated),
             virtual_ns: done_at.max(self.heal_at).0,
             slowest_ns: done_at.since(self.heal_at),
         }

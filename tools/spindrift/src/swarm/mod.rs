@@ -196,11 +196,11 @@ fn tell_case(case: &Case, part: &Part) -> Result<()> {
 
 fn tell_outcome(outcome: &Outcome, took: Duration) {
     let Outcome { packets, hops, messages, bytes, lost, trimmed, .. } = *outcome;
-    let Outcome { retransmits, timeouts, gave_up, virtual_ns, slowest_ns, .. } = *outcome;
+    let Outcome { retransmits, needless, timeouts, gave_up, virtual_ns, slowest_ns, .. } = *outcome;
     let (simulated, slowest) = (Duration::from_nanos(virtual_ns), Duration::from_nanos(slowest_ns));
     say(&format!("  {packets} packets over {hops} hops, {messages} messages of {bytes} bytes in all"));
     say(&format!(
-        "  {lost} packets lost, {trimmed} trimmed, {retransmits} sent again; {timeouts} retransmission timeouts"
+        "  {lost} packets lost, {trimmed} trimmed, {retransmits} sent again, {needless} needlessly; {timeouts} retransmission timeouts"
     ));
     let rate = hops as f64 / took.as_secs_f64().max(1e-9) / 1e6;
     say(&format!("  {simulated:.3?} of simulated time in {took:.1?}, {rate:.2} million hops a second"));
@@ -212,7 +212,7 @@ fn tell_outcome(outcome: &Outcome, took: Duration) {
 
 fn outcome_json(outcome: &Outcome) -> Json {
     let Outcome { runs, packets, hops, messages, bytes, lost, trimmed, .. } = *outcome;
-    let Outcome { retransmits, timeouts, gave_up, virtual_ns, slowest_ns, .. } = *outcome;
+    let Outcome { retransmits, needless, timeouts, gave_up, virtual_ns, slowest_ns, .. } = *outcome;
     json!({
         "runs": runs,
         "packets": packets,
@@ -222,6 +222,7 @@ fn outcome_json(outcome: &Outcome) -> Json {
         "lost": lost,
         "trimmed": trimmed,
         "retransmits": retransmits,
+        "needless": needless,
         "timeouts": timeouts,
         "gave_up": gave_up,
         "simulated_ns": virtual_ns,
