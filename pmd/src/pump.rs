@@ -41,6 +41,9 @@ const SOCKET_BYTES: usize = 16 << 20;
 pub struct PumpConfig {
     /// Address of this host.
     pub local: IpAddr,
+    /// The interface that has `local`: where several have it, as may be with link-local addresses, there is no telling else.
+    /// Default: whichever has it.
+    pub interface: Option<String>,
     /// Where the sender sends.
     pub remote: IpAddr,
     /// UDP port of the receiver. Default 4971.
@@ -68,6 +71,7 @@ impl Default for PumpConfig {
         let local = IpAddr::V4(Ipv4Addr::LOCALHOST);
         Self {
             local,
+            interface: None,
             remote: local,
             port: 4971,
             payload: 4096,
@@ -125,7 +129,7 @@ fn clock() -> Instant {
 /// # Errors
 /// When the sockets cannot be opened. What goes wrong later is counted.
 pub fn send(cfg: &PumpConfig, stop: &AtomicBool) -> Result<PumpStats, UdpError> {
-    let mut egress = Egress::find(cfg.local, None, Some(cfg.remote))?;
+    let mut egress = Egress::find(cfg.local, cfg.interface.as_deref(), Some(cfg.remote))?;
     let scope = egress.scope_id();
     let mut sockets = Vec::new();
     for opened in 0..cfg.source_ports.max(1) {
@@ -246,8 +250,8 @@ impl Receiver {
     /// # Errors
     /// When that cannot be done.
     pub fn open(cfg: &PumpConfig) -> Result<Self, UdpError> {
-        let socket =
-            bind(socket_address(cfg.local, cfg.port, Egress::find(cfg.local, None, None)?.scope_id()), 0)?;
+        let scope = Egress::find(cfg.local, cfg.interface.as_deref(), None)?.scope_id();
+        let socket = bind(socket_address(cfg.local, cfg.port, scope), 0)?;
         size_buffer(&socket, Buffer::Receive, SOCKET_BYTES)
             .map_err(UdpError::io("size the receive buffer"))?;
         ask_for_marks(&socket, cfg.local.is_ipv4(), false).map_err(UdpError::io("ask for ECN marks"))?;

@@ -258,6 +258,20 @@ fn addresses_that_cannot_reach_the_peer_are_refused() {
     assert!(run.failed().contains("a loopback address reaches"), "{}", run.failed());
 }
 
+/// Pumps from the first host to the second.
+fn pump(hosts: &Hosts, (from, to): (&str, &str), at: &str) {
+    let mut receiver =
+        Running::start(&mut spindrift(hosts, 1, &["pump", "udp", "--local", at, "-D", "200ms"]));
+    let mut errors = BufReader::new(receiver.child().stderr.take().unwrap());
+    let mut line = String::new();
+    errors.read_line(&mut line).unwrap();
+    assert!(line.contains("receiving on"), "{line}");
+    let args = ["pump", "udp", to, "--local", from, "--size", "1000", "-D", "300ms"];
+    let sender = spindrift(hosts, 0, &args).output().unwrap();
+    assert!(sender.status.success(), "{}", stderr(&sender));
+    assert!(end_of(receiver, PATIENCE, "the receiver").status.success());
+}
+
 #[test]
 fn link_local_addresses_have_a_zone() {
     let Some(hosts) = hosts("zone", 2) else { return };
@@ -274,9 +288,10 @@ fn link_local_addresses_have_a_zone() {
             &hosts,
             "write-bw",
             &server,
-            [&[&SHORT[..], &["--local", &local]].concat(), &["--local", &server]],
+            [&[&SHORT[..], &["--local", &local, "--with-pump"]].concat(), &["--local", &server]],
         )
         .passed();
+        pump(&hosts, (&local, "fe80::2"), &server);
         assert!(hosts.sent(0, &format!("n{n}")) - before > 400 * 65_536);
     }
     let args = ["write-bw", "fe80::2%n0", "--local", "fe80::1", "-n", "1"];

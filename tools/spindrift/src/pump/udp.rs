@@ -1,6 +1,7 @@
 //! `spindrift pump udp`: what kernel sockets can do at best.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::slice;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
@@ -12,6 +13,7 @@ use spindrift_pmd::udp::{Offload, SOURCE_PORTS_MAX};
 
 use super::{Common, Moved, Title, check_crcs, report};
 use crate::output::tell;
+use crate::place::{Local, Place, resolve};
 use crate::remote::address_towards;
 use crate::stop::{SetOnDrop, Stop};
 use crate::usage::usage;
@@ -24,9 +26,9 @@ pub(super) struct UdpPumpArgs {
     /// Send and receive in this process, over 127.0.0.1.
     #[arg(long, conflicts_with = "remote")]
     loopback: bool,
-    /// Local address [default: any that suits].
+    /// Local address, as in `fe80::1%eth0` where it is link-local, or an interface [default: any that suits].
     #[arg(long, value_name = "ADDR")]
-    local: Option<IpAddr>,
+    local: Option<Place>,
     /// Sockets to send from, in turn.
     #[arg(long, value_name = "N", default_value_t = 1)]
     source_ports: usize,
@@ -83,16 +85,20 @@ fn config(args: &UdpPumpArgs) -> Result<PumpConfig> {
         return Err(usage(format!("--source-ports {}: give 1 to {SOURCE_PORTS_MAX}", args.source_ports)));
     }
     let localhost = IpAddr::V4(Ipv4Addr::LOCALHOST);
-    let local = match (args.local, common.remote) {
-        (Some(local), _) => local,
-        (None, Some(remote)) => address_towards(SocketAddr::new(remote, common.port))?.address,
-        (None, None) if args.loopback => localhost,
-        (None, None) => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+    let local = match (&args.local, common.remote) {
+        (Some(place), remote) => {
+            let found = resolve("--local", slice::from_ref(place), remote)?.pop();
+            found.ok_or_else(|| usage("--local: no address"))?
+        }
+        (None, Some(remote)) => address_towards(SocketAddr::new(remote, common.port))?,
+        (None, None) if args.loopback => Local::new(localhost, None),
+        (None, None) => Local::new(Ipv4Addr::UNSPECIFIED.into(), None),
     };
     let offload = |off| if off { Offload::Off } else { Offload::Auto };
     Ok(PumpConfig {
-        local,
-        remote: common.remote.unwrap_or(local),
+        local: local.address,
+        interface: local.interface,
+        remote: common.remote.unwrap_or(local.address),
         port: common.port,
         payload,
         source_ports: args.source_ports,

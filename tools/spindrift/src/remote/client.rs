@@ -126,8 +126,15 @@ impl<'a> Client<'a> {
         let connected = Self::set_up(session, &plan, &layouts, &local, &mut peer);
         let connected = connected.inspect_err(|error| peer.abort(error))?;
         let pump = session.with_pump.then(|| {
-            let [local, remote] = connected.addresses;
-            Sending { local, remote, payload: connected.side.in_use.mtu as usize, gso: settings.gso }
+            let [local_address, remote] = connected.addresses;
+            let interface = local.first().and_then(|local| local.interface.clone());
+            Sending {
+                local: local_address,
+                interface,
+                remote,
+                payload: connected.side.in_use.mtu as usize,
+                gso: settings.gso,
+            }
         });
         Ok(Self { session, peer, connected, plan, layouts, pump })
     }
@@ -230,14 +237,14 @@ impl<'a> Client<'a> {
             before: Measured::default(),
             sampler,
         };
-        let pump = self.pump;
+        let pump = self.pump.clone();
         let mut cut = Cut::of(settings.amount);
         if pump.is_none() {
             cut.piece = settings.amount;
         }
         let mut beside = Yardstick::default();
         let mut slice = |watch: &mut RemoteWatch<'_>| {
-            if let Some(pump) = pump {
+            if let Some(pump) = &pump {
                 beside.slices.push(pump.slice(watch.peer, cut.slice)?);
             }
             Ok::<_, Error>(())

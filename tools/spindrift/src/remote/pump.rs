@@ -27,9 +27,11 @@ pub(super) fn first_address(offer: &Offer) -> Result<IpAddr> {
 }
 
 /// The client's end.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Sending {
     pub(super) local: IpAddr,
+    /// That has the address.
+    pub(super) interface: Option<String>,
     pub(super) remote: IpAddr,
     pub(super) payload: usize,
     pub(super) gso: bool,
@@ -45,6 +47,7 @@ impl Sending {
         };
         let config = PumpConfig {
             local: self.local,
+            interface: self.interface.clone(),
             remote: self.remote,
             port,
             payload: self.payload,
@@ -73,13 +76,18 @@ impl Sending {
     }
 }
 
-/// The server's end: receives a slice on `local`. The lanes stand still meanwhile, as the client's do.
-pub(super) fn receive_slice(peer: &mut Peer, local: IpAddr, payload: usize) -> Result<PumpStats> {
+/// The server's end: receives a slice on an address and the interface that has it. The lanes stand still meanwhile, as the client's do.
+pub(super) fn receive_slice(
+    peer: &mut Peer,
+    (local, interface): (IpAddr, Option<String>),
+    payload: usize,
+) -> Result<PumpStats> {
     if !(1..=PAYLOAD_MAX).contains(&payload) {
         let peer = peer.name();
         bail!("the {peer} wants to pump packets of {payload} bytes; 1 to {PAYLOAD_MAX} can be used");
     }
-    let config = PumpConfig { local, port: 0, payload, duration: SLICE_MAX, ..PumpConfig::default() };
+    let config =
+        PumpConfig { local, interface, port: 0, payload, duration: SLICE_MAX, ..PumpConfig::default() };
     let receiver = Receiver::open(&config).context("the pump beside the run")?;
     peer.send(&Message::PumpReady { port: receiver.port() })?;
     let [stop, over] = [const { AtomicBool::new(false) }; 2];

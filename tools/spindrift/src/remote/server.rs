@@ -107,6 +107,8 @@ struct Server<'a> {
     settings: Settings,
     peer: Peer,
     connected: Connected,
+    /// Of the first plane.
+    interface: Option<String>,
     plan: Plan,
     layouts: Vec<Layout>,
 }
@@ -142,7 +144,8 @@ impl<'a> Server<'a> {
             ));
             say(&format!("{:>9} {:>12}  verified", "#bytes", "#iterations"));
         }
-        Ok(Self { session, settings, peer, connected, plan, layouts })
+        let interface = local.into_iter().next().and_then(|local| local.interface);
+        Ok(Self { session, settings, peer, connected, interface, plan, layouts })
     }
 
     /// Whether the plan can be followed, in these settings that it makes. Nothing is taken before.
@@ -177,7 +180,7 @@ impl<'a> Server<'a> {
             match self.connected.receive(&mut self.peer)? {
                 Message::Pump { payload_bytes } if self.plan.with_pump => {
                     let [local, _] = self.connected.addresses;
-                    receive_slice(&mut self.peer, local, payload_bytes)?;
+                    receive_slice(&mut self.peer, (local, self.interface.clone()), payload_bytes)?;
                 }
                 other => return Ok(other),
             }
