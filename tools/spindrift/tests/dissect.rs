@@ -8,6 +8,7 @@ use std::fs;
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::slice;
 
 use serde_json::{Value as Json, json};
 use support::{
@@ -229,6 +230,37 @@ fn ipv6_extension_headers_are_followed() {
         assert_eq!((&packet["opcode"], &packet["icrc"]["good"]), (&"WRITE_FIRST".into(), &true.into()));
         assert_eq!(packet["dst"], "fd00::2");
     }
+}
+
+#[test]
+fn ipv4_options_are_passed_over() {
+    let plain = frames()[13].clone();
+    // "No operation" (RFC 791), up to the longest header.
+    let with_options = |units: u8| {
+        let options = vec![1; 4 * usize::from(units)];
+        let mut frame = [&plain[..34], &options, &plain[34..]].concat();
+        frame[14] = 0x45 + units;
+        let len = u16::from_be_bytes([plain[16], plain[17]]) + 4 * u16::from(units);
+        frame[16..18].copy_from_slice(&len.to_be_bytes());
+        frame
+    };
+    let json = dissect_json(&capture_of("options.pcap", &[1, 3, 10].map(with_options)));
+    let packets = json["packets"].as_array().unwrap();
+    assert_eq!(packets.len(), 3);
+    let expected =
+        dissect_json(&capture_of("no-options.pcap", slice::from_ref(&plain)))["packets"][0].clone();
+    for (number, packet) in packets.iter().enumerate() {
+        assert_eq!((&packet["icrc"]["good"], &packet["number"]), (&true.into(), &(number + 1).into()));
+        for field in ["src", "dst", "opcode", "bth", "reth", "icrc"] {
+            assert_eq!(packet[field], expected[field]);
+        }
+    }
+    // A header that is longer than its packet, and packets that end in their options.
+    let mut long = with_options(10);
+    long[16..18].copy_from_slice(&59_u16.to_be_bytes());
+    let cut = with_options(10)[..70].to_vec();
+    let json = dissect_json(&capture_of("bad-options.pcap", &[long, cut]));
+    assert_eq!(json["packets"], json!([]), "{json}");
 }
 
 #[test]

@@ -10,7 +10,7 @@ use super::capture::Captured;
 use super::link::Link;
 use super::lower::{
     IPV4_LEN, IPV6_LEN, UDP_LEN, complete_udp, fill_lengths, is_fragment, shorten, traffic_class,
-    without_extensions,
+    without_extensions, without_options,
 };
 use super::tunnel::{Inner, look_through};
 
@@ -87,6 +87,7 @@ pub(crate) fn datagram(
         return Err(Other::Closed(encapsulation));
     }
     without_extensions(&mut frame);
+    without_options(&mut frame);
     if is_fragment(&frame) {
         return Err(Other::Fragment);
     }

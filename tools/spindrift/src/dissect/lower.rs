@@ -1,4 +1,4 @@
-//! What stands between the link and UDP in a capture, and not in a plain MRC frame: IPv6 extension headers, and
+//! What stands between the link and UDP in a capture, and not in a plain MRC frame: IPv6 extension headers, IPv4 options, and
 //! lengths that the kernel leaves open in packets that it will cut up later.
 
 use spindrift_pmd::ETHERNET_LEN;
@@ -99,6 +99,28 @@ pub(super) fn without_extensions(frame: &mut Vec<u8>) {
         ip[24..40].copy_from_slice(&destination);
     }
     frame.drain(ETHERNET_LEN + IPV6_LEN..ETHERNET_LEN + IPV6_LEN + found.len);
+}
+
+/// Takes the options out of the IPv4 header of a frame (RFC 791, section 3.1). Receivers over kernel sockets see the packet so, and
+/// check the iCRC for it.
+pub(super) fn without_options(frame: &mut Vec<u8>) {
+    if frame.get(12..14) != Some(&ETHERTYPE_IPV4) {
+        return;
+    }
+    let Some(ip) = frame.get_mut(ETHERNET_LEN..) else { return };
+    let len = usize::from(ip.first().map_or(0, |first| first & 0xf)) * 4;
+    if ip.first().is_none_or(|first| first >> 4 != 4) || len <= IPV4_LEN || ip.len() < len {
+        return;
+    }
+    let total_len = u16::from_be_bytes([ip[2], ip[3]]);
+    // 0 stays 0, which says that the length is open.
+    if total_len != 0 && usize::from(total_len) < len {
+        return;
+    }
+    ip[0] = 0x45;
+    ip[2..4].copy_from_slice(&total_len.saturating_sub((len - IPV4_LEN) as u16).to_be_bytes());
+    set_checksum(ip);
+    frame.drain(ETHERNET_LEN + IPV4_LEN..ETHERNET_LEN + len);
 }
 
 /// Fills in the length of a UDP header whose end was not captured: `kept` bytes of the frame were.
