@@ -132,6 +132,21 @@ impl Nic {
     }
 }
 
+/// The timers of a `Transport` that are a NIC's, for a host whose `nic` it is.
+macro_rules! with_timers {
+    () => {
+        #[inline]
+        fn next_timeout(&self) -> Time {
+            self.nic.endpoint.next_timeout()
+        }
+
+        fn on_timeout(&mut self, now: Time) {
+            self.nic.on_timeout(now);
+        }
+    };
+}
+pub(crate) use with_timers;
+
 /// The part of `Transport` that is a NIC's, for a host whose `nic` it is.
 macro_rules! with_nic {
     () => {
@@ -145,14 +160,7 @@ macro_rules! with_nic {
             self.nic.transmit(now, free, out)
         }
 
-        #[inline]
-        fn next_timeout(&self) -> Time {
-            self.nic.endpoint.next_timeout()
-        }
-
-        fn on_timeout(&mut self, now: Time) {
-            self.nic.on_timeout(now);
-        }
+        $crate::nic::with_timers!();
 
         fn paused(&mut self, from: Time, until: Time) {
             self.nic.endpoint.been_away(from, until);

@@ -13,7 +13,7 @@ use super::audit::{Audit, Before};
 use super::case::{Case, EndPlan};
 use super::ledger::{Check, Memory};
 use super::rand::Rng;
-use crate::nic::{self, Nic};
+use crate::nic::{self, Nic, with_timers};
 use crate::packet::Packet;
 use crate::transport::Transport;
 
@@ -118,13 +118,7 @@ impl Transport for Host {
         sent
     }
 
-    fn next_timeout(&self) -> Time {
-        self.nic.endpoint.next_timeout()
-    }
-
-    fn on_timeout(&mut self, now: Time) {
-        self.nic.on_timeout(now);
-    }
+    with_timers!();
 
     fn paused(&mut self, from: Time, until: Time) {
         self.nic.endpoint.been_away(from, until);
