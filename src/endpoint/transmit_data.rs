@@ -4,7 +4,7 @@ use core::hint::cold_path;
 
 use crate::counters::Counters;
 use crate::memory::MemoryView;
-use crate::path::{Picked, PortMask};
+use crate::path::{EvId, Picked, PortMask};
 use crate::requester::{Env, Leaving, Requester, SendKind};
 use crate::time::Time;
 use crate::wire::{Bth, ICRC_LEN, Qpn, StackTemplate, Tseth, WriteHead, dscp};
@@ -141,7 +141,12 @@ fn begin_burst(qp: &mut Qp, cwnds: &SharedCwnds, most: usize, same_path_batch: u
 
 /// The path of what is sent again, or in the place of a tail probe.
 fn path_of_repair(qp: &mut Qp, seq: u64, kind: SendKind, free: PortMask) -> Option<Picked> {
-    let Some(avoid) = qp.requester.last_ev(seq, kind) else { return qp.paths.pick_path(free, None) };
+    let asks = qp.requester.asks_first(kind);
+    let Some(avoid) = qp.requester.last_ev(seq, kind) else {
+        let oldest = qp.requester.in_flight(None).and_then(|(_, ev)| ev).filter(|_| asks);
+        let proven = oldest.and_then(|avoid| pick_proven(qp, free, avoid));
+        return proven.or_else(|| qp.paths.pick_path(free, None));
+    };
     let bad = if qp.requester.tries_bad_path(kind) { qp.paths.pick_bad(free, avoid) } else { None };
     if bad.is_some() {
         return bad;
@@ -149,9 +154,14 @@ fn path_of_repair(qp: &mut Qp, seq: u64, kind: SendKind, free: PortMask) -> Opti
     let avoid = qp.requester.last_probed(kind).unwrap_or(avoid);
     let waits = qp.requester.waits_for_another_plane();
     let free = if waits { qp.paths.others_if_any(free, avoid) } else { free };
-    let picked = qp.paths.pick_path(free, Some(avoid));
+    let proven = if asks { pick_proven(qp, free, avoid) } else { None };
+    let picked = proven.or_else(|| qp.paths.pick_path(free, Some(avoid)));
     qp.requester.note_probed(kind, picked.map(|picked| picked.id));
     picked
+}
+
+fn pick_proven(qp: &mut Qp, free: PortMask, avoid: EvId) -> Option<Picked> {
+    qp.paths.pick_proven(free, avoid, |id| qp.requester.newest_on(id))
 }
 
 /// Counts a packet that leaves with `len` bytes of payload.

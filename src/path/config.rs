@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use spindrift_srv6::{EvProfile, ProfileError};
 
+use super::MAX_SKIP_LIMIT;
 use crate::wire::Ev;
 
 /// Most planes a NIC may have: a plane is a bit of the 32-bit port mask of a Port Status Update
@@ -95,6 +96,10 @@ pub struct PathConfig {
     /// A path on which a packet was marked for congestion is left out once. Default yes; if not, marks count for congestion
     /// control only, to see what the steering does.
     pub ecn_steering: bool,
+    /// Most rotations that a path sits out after each that it takes part in, while its packets are marked and those of others are
+    /// not: the more marks, the more rotations; and for a trimmed packet, 4 at most. 0: each mark and each trim has a path passed
+    /// over once, and that is all (MRC 1.0 figure 5). Default 15, the most.
+    pub skip_limit: u8,
     /// Count the data packets that take each entropy value, 4 bytes for each. Default no.
     pub count_packets: bool,
 }
@@ -179,6 +184,9 @@ pub enum PathConfigError {
     /// `probes_to_revive` is 0.
     #[error("probes_to_revive = 0: must be at least 1")]
     ProbesToRevive,
+    /// `skip_limit` is more than [`MAX_SKIP_LIMIT`].
+    #[error("skip_limit = {0}: at most {MAX_SKIP_LIMIT}")]
+    SkipLimit(u8),
     /// `reverse_per_plane` is 0 or more than [`MAX_REVERSE_PER_PLANE`].
     #[error("reverse_per_plane = {0}: must be 1 to {MAX_REVERSE_PER_PLANE}")]
     ReversePerPlane(u8),
@@ -201,6 +209,7 @@ impl PathConfig {
             reverse_refresh_ns: 1_000_000,
             spray_width: 0,
             ecn_steering: true,
+            skip_limit: 15,
             count_packets: false,
         }
     }
@@ -238,6 +247,9 @@ impl PathConfig {
         }
         if self.probes_to_revive == 0 {
             return Err(E::ProbesToRevive);
+        }
+        if self.skip_limit > MAX_SKIP_LIMIT {
+            return Err(E::SkipLimit(self.skip_limit));
         }
         if self.reverse_per_plane == 0 || self.reverse_per_plane > MAX_REVERSE_PER_PLANE {
             return Err(E::ReversePerPlane(self.reverse_per_plane));

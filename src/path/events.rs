@@ -43,11 +43,12 @@ impl Paths {
     /// and `ASSUMED_BAD` only. The queue holds 32; `events_lost` counts what did not fit.
     pub fn poll_event(&mut self) -> Option<EvEvent> {
         let event = self.events.pop()?;
-        let entry = self.entries.get(usize::from(event & !BAD_BIT))?;
+        let id = EvId(event & !BAD_BIT);
+        let entry = self.entries.get(usize::from(id.0))?;
         Some(EvEvent {
             ev: entry.ev,
             plane: entry.plane,
-            drop_count: u32::from(entry.drops),
+            drop_count: self.drops(id),
             state: if event & BAD_BIT == 0 { EvState::Good } else { EvState::AssumedBad },
         })
     }

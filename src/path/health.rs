@@ -1,6 +1,7 @@
 //! How feedback changes the state of an entropy value, and which entropy values are in use.
 
-use super::{ALIVE, BAD, DENIED, Entry, EvId, EvState, Paths, Plane, PortMask, SKIP};
+use super::steer::LOSS_SKIPS;
+use super::{ALIVE, BAD, DENIED, Entry, EvId, EvState, Paths, Plane, PortMask};
 use crate::time::Time;
 use crate::wire::Ev;
 
@@ -27,26 +28,6 @@ impl Plane {
 }
 
 impl Paths {
-    /// A packet on this path was ECN-marked (SACK with `m` = `SKIP_ONCE`): the path is congested, leave
-    /// it out for one rotation (MRC 1.0 figure 5), unless [`PathConfig::ecn_steering`](super::PathConfig::ecn_steering) is off.
-    #[inline]
-    pub fn on_ecn(&mut self, id: EvId, _now: Time) {
-        if self.ecn_steering && self.skip_once(id) {
-            self.counters.ecn_skips += 1;
-        } else {
-            self.shows_life(id);
-        }
-    }
-
-    /// A packet on this path was trimmed before the last hop (NACK TRIMMED). Trims on the last hop are
-    /// incast and say nothing of the path (MRC 1.0 table 7-17): do not report them here.
-    #[inline]
-    pub fn on_trim(&mut self, id: EvId, _now: Time) {
-        if self.skip_once(id) {
-            self.counters.trim_skips += 1;
-        }
-    }
-
     /// The peer asks not to use this path (SACK with `m` = `ALWAYS_SKIP`): as if a packet had been lost,
     /// but not counted as a drop.
     pub fn on_always_skip(&mut self, id: EvId, now: Time) {
@@ -61,11 +42,15 @@ impl Paths {
     /// since it went bad takes its place (`floor_returns` counts it). If there is none, this one stays in use, is passed over
     /// once, and `floor_holds` counts it.
     pub fn on_loss(&mut self, id: EvId, now: Time) {
-        let Some(entry) = self.entries.get_mut(usize::from(id.0)) else { return };
-        entry.drops = entry.drops.saturating_add(1);
-        entry.flags &= !ALIVE;
-        self.counters.losses += 1;
+        self.count_loss(id);
         self.assume_bad(id, now);
+    }
+
+    pub(super) fn count_loss(&mut self, id: EvId) {
+        let Some(entry) = self.entries.get_mut(usize::from(id.0)) else { return };
+        entry.flags &= !ALIVE;
+        self.losses.count(id);
+        self.counters.losses += 1;
     }
 
     /// A packet on this path arrived. For a path assumed bad that is a reason to probe it at once: the
@@ -171,17 +156,6 @@ impl Paths {
         self.planes.get(usize::from(plane)).map_or(0, |state| usize::from(state.active))
     }
 
-    #[inline]
-    fn skip_once(&mut self, id: EvId) -> bool {
-        match self.entries.get_mut(usize::from(id.0)) {
-            Some(entry) if entry.flags & (BAD | DENIED) == 0 => {
-                entry.flags |= SKIP;
-                true
-            }
-            _ => false,
-        }
-    }
-
     fn assume_bad(&mut self, id: EvId, now: Time) {
         let Some(entry) = self.entries.get(usize::from(id.0)) else { return };
         if entry.flags & (BAD | DENIED) != 0 {
@@ -191,7 +165,7 @@ impl Paths {
         if self.is_needed(plane) {
             let Some(other) = self.bad_to_use(|other| other.flags & ALIVE != 0) else {
                 self.counters.floor_holds += 1;
-                self.skip_once(id);
+                self.pass_over(id, LOSS_SKIPS);
                 return;
             };
             self.counters.floor_returns += 1;
@@ -261,7 +235,7 @@ impl Paths {
         while self.active_open() < self.min_active {
             let Some(id) = self.bad_to_use(|_| true) else { return };
             self.counters.floor_returns += 1;
-            self.revive(id, SKIP);
+            self.revive(id, 1);
         }
     }
 
@@ -287,9 +261,10 @@ impl Paths {
     }
 
     /// Makes a bad entropy value good.
-    pub(super) fn revive(&mut self, id: EvId, flags: u8) {
+    pub(super) fn revive(&mut self, id: EvId, skip: u8) {
         self.prober.bad -= 1;
-        self.set_flags(id.0, flags);
+        self.set_flags(id.0, 0);
+        self.pass_over(id, skip);
         self.bring_back(id.0);
         self.share_backups();
         self.push_event(id, EvState::Good);
@@ -403,6 +378,7 @@ impl Paths {
     pub(super) fn set_flags(&mut self, id: u16, flags: u8) {
         if let Some(entry) = self.entries.get_mut(usize::from(id)) {
             entry.flags = flags;
+            (entry.skip, entry.backoff) = (0, 0);
         }
     }
 }

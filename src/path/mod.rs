@@ -7,7 +7,7 @@
 //!
 //! | In | Out |
 //! |---|---|
-//! | [`on_ecn`](Paths::on_ecn), [`on_trim`](Paths::on_trim), [`on_always_skip`](Paths::on_always_skip), [`on_loss`](Paths::on_loss), [`on_delivered`](Paths::on_delivered) | [`pick`](Paths::pick) |
+//! | [`on_ecn`](Paths::on_ecn), [`on_trim`](Paths::on_trim), [`on_always_skip`](Paths::on_always_skip), [`on_packet_lost`](Paths::on_packet_lost), [`on_loss`](Paths::on_loss), [`on_unmarked`](Paths::on_unmarked), [`on_delivered`](Paths::on_delivered) | [`pick`](Paths::pick) |
 //! | [`on_probe_answer`](Paths::on_probe_answer), [`expire_probes`](Paths::expire_probes) | [`poll_probe`](Paths::poll_probe), [`next_timeout`](Paths::next_timeout) |
 //! | [`set_local_ports`](Paths::set_local_ports), [`set_peer_ports`](Paths::set_peer_ports), [`deny_ev`](Paths::deny_ev), [`deny_plane`](Paths::deny_plane) | [`usable_planes`](Paths::usable_planes), [`states`](Paths::states), [`poll_event`](Paths::poll_event) |
 //! | [`learn_reverse`](Paths::learn_reverse), [`on_reverse_probe_answer`](Paths::on_reverse_probe_answer) | [`pick_reverse`](Paths::pick_reverse), [`end_answers`](Paths::end_answers), [`poll_reverse_probe`](Paths::poll_reverse_probe) |
@@ -15,8 +15,8 @@
 //! An EV's life (MRC 1.0, figure 5):
 //!
 //! ```text
-//!            ECN mark or trim
-//!      GOOD ------------------> SKIP     passed over for one rotation, then GOOD
+//!       ECN mark, trim, excused loss
+//!      GOOD ------------------> SKIP     passed over for one rotation or more, then GOOD
 //!       | ^                      |
 //!  loss | |  probes answered     | loss
 //!       v |                      |
@@ -28,6 +28,7 @@
 //! All planes carry equal load whatever happens to their EVs, as long as each has one that works
 //! (MRC paper, section 4).
 
+mod blame;
 mod config;
 mod events;
 mod health;
@@ -36,18 +37,22 @@ mod reverse;
 mod rotation;
 mod select;
 mod status;
+mod steer;
 #[cfg(test)]
 mod tests;
 
 use rand_xoshiro::SplitMix64;
 use rand_xoshiro::rand_core::SeedableRng;
 
+pub use self::blame::LossSigns;
 pub use self::config::{
     EvSource, MAX_EVS, MAX_PLANES, MAX_PROBE_INTERVAL_NS, MAX_REVERSE_PER_PLANE, PathConfig, PathConfigError,
 };
 pub use self::probe::{MAX_PROBES_IN_FLIGHT, Probe};
 pub use self::status::{EvEvent, EvState, EvStatus, PathCounters};
+pub use self::steer::MAX_SKIP_LIMIT;
 
+use self::blame::Losses;
 use self::events::Events;
 use self::probe::Prober;
 use self::reverse::Reverse;
@@ -101,23 +106,23 @@ pub enum EvMark {
 #[derive(Clone, Copy, Debug)]
 struct Entry {
     ev: Ev,
-    /// Losses so far; stays at its maximum.
-    drops: u16,
     plane: u8,
-    /// `SKIP`, `BAD`, `DENIED` (at most one of the last two), `PROBING`, `ALIVE`.
+    /// `BAD`, `DENIED` (at most one of these), `PROBING`, `ALIVE`.
     flags: u8,
+    /// How often it is still to be passed over: in SKIP unless 0.
+    skip: u8,
+    /// How many rotations it sits out after each that it takes part in, in eighths.
+    backoff: u8,
 }
 
-/// To be passed over once.
-const SKIP: u8 = 1;
 /// Assumed bad: out of use, being probed.
-const BAD: u8 = 2;
+const BAD: u8 = 1;
 /// Denied by the operator.
-const DENIED: u8 = 4;
+const DENIED: u8 = 2;
 /// Bad, and a probe is in flight.
-const PROBING: u8 = 8;
+const PROBING: u8 = 4;
 /// Bad, and a packet has arrived on it since the last loss or unanswered probe.
-const ALIVE: u8 = 16;
+const ALIVE: u8 = 8;
 
 /// One plane's part of the arrays, and where its rotation stands.
 ///
@@ -144,6 +149,10 @@ struct Plane {
     debt: u8,
     /// Which of the plane's reverse entropy values is replaced next.
     reverse_learn: u8,
+    /// The share of packets marked lately, but for those of the path that was marked last, of 65,536.
+    marked: u16,
+    /// The path that was marked last.
+    last_marked: u16,
 }
 
 /// The entropy values of one queue pair, forward and reverse.
@@ -169,9 +178,11 @@ pub struct Paths {
     /// A burst is limited to a part of the rotation.
     sliced: bool,
     ecn_steering: bool,
+    skip_limit: u8,
     spray_width: u16,
     min_active: u16,
     prober: Prober,
+    losses: Losses,
     reverse: Reverse,
     events: Events,
     counters: PathCounters,
@@ -199,7 +210,13 @@ impl Paths {
                 end: active,
                 ..Plane::default()
             });
-            entries.extend(chosen.evs.into_iter().map(|ev| Entry { ev, drops: 0, plane, flags: 0 }));
+            entries.extend(chosen.evs.into_iter().map(|ev| Entry {
+                ev,
+                plane,
+                flags: 0,
+                skip: 0,
+                backoff: 0,
+            }));
         }
         let order = (0..entries.len() as u16).collect();
         let min_active = cfg.floor_of(entries.len());
@@ -207,6 +224,7 @@ impl Paths {
         let last_plane = select::below(&mut rng, u16::from(cfg.planes)) as u8;
         let mut paths = Self {
             prober: Prober::new(cfg, entries.len() as u16),
+            losses: Losses::new(entries.len() as u16, cfg.planes, cfg.probe_interval_max_ns),
             reverse: Reverse::new(cfg, &mut rng),
             taken: vec![0; if cfg.count_packets { entries.len() } else { 0 }].into_boxed_slice(),
             entries: entries.into_boxed_slice(),
@@ -223,6 +241,7 @@ impl Paths {
             sliced: false,
             spray_width: cfg.spray_width,
             ecn_steering: cfg.ecn_steering,
+            skip_limit: cfg.skip_limit,
             min_active,
             events: Events::default(),
             counters: PathCounters::default(),
@@ -237,6 +256,12 @@ impl Paths {
     #[inline]
     pub fn ev(&self, id: EvId) -> Ev {
         self.entries.get(usize::from(id.0)).map_or(Ev(0), |entry| entry.ev)
+    }
+
+    /// The numbers of the entropy values of `plane`.
+    pub(crate) fn of_plane(&self, plane: u8) -> core::ops::Range<usize> {
+        let range = |state: &Plane| usize::from(state.base)..usize::from(state.base + state.len);
+        self.planes.get(usize::from(plane)).map_or(0..0, range)
     }
 
     /// The plane of `id`; 0 for an id of another queue pair.

@@ -6,7 +6,7 @@
 //! from then on, once for every such relapse, so that a flapping path comes back only when enough
 //! probes succeed over time (MRC paper, section 3).
 
-use super::{ALIVE, BAD, EvId, EvMark, PROBING, PathConfig, Paths, PortMask, SKIP};
+use super::{ALIVE, BAD, EvId, EvMark, PROBING, PathConfig, Paths, PortMask};
 use crate::time::Time;
 
 /// Probes of one queue pair that wait for an answer at a time. Few, because probes share the data
@@ -141,7 +141,7 @@ impl Prober {
     }
 
     /// The loss that made a path bad was none: it is no relapse.
-    fn acquit(&mut self, id: u16) {
+    pub(super) fn acquit(&mut self, id: u16) {
         if let Some((_, history)) = self.record(id) {
             history.relapses = history.relapses.saturating_sub(1);
         }
@@ -252,8 +252,9 @@ impl Paths {
             self.prober.failed(id.0, now);
         } else if self.prober.answered(id.0, now) {
             self.counters.revived += 1;
+            self.losses.acquit(id, self.plane(id), now);
             let skip = mark == EvMark::SkipOnce && self.ecn_steering;
-            self.revive(id, if skip { SKIP } else { 0 });
+            self.revive(id, u8::from(skip));
             self.heal_reverse(self.plane(id));
             self.refresh_usable();
         }
@@ -310,9 +311,8 @@ impl Paths {
     /// counts neither as a drop nor as a relapse.
     #[cold]
     pub fn on_wrong_loss(&mut self, id: EvId, now: Time) {
-        if let Some(entry) = self.entries.get_mut(usize::from(id.0)) {
-            entry.drops = entry.drops.saturating_sub(1);
-        }
+        self.losses.uncount(id);
+        self.losses.acquit(id, self.plane(id), now);
         if self.shows_life(id) {
             self.prober.acquit(id.0);
             self.probe_soon(id, now);

@@ -35,6 +35,13 @@ struct Asked {
     late: bool,
 }
 
+impl Asked {
+    /// Whether its answer may still come, if that takes as long as the last one took.
+    fn may_come(&self, took_ns: u64, now: Time) -> bool {
+        self.sent_at == now || now < self.sent_at.after(took_ns)
+    }
+}
+
 /// Whose turn it is.
 #[derive(Clone, Copy, Debug)]
 struct Turn {
@@ -66,6 +73,8 @@ pub(super) struct Reverse {
     /// Times at which probes were sent since the last answer.
     unanswered: u8,
     asked_at: Time,
+    /// When several were last sent at once.
+    looked_at: Time,
     /// Which value, of those of its plane, was probed last.
     probed: u16,
     /// What the last answer to a probe took; 0 before there was one.
@@ -99,6 +108,7 @@ impl Reverse {
             interval_ns: cfg.reverse_refresh_ns,
             unanswered: 0,
             asked_at: Time::ZERO,
+            looked_at: Time::ZERO,
             probed: below(rng, u16::MAX),
             rtt_ns: 0,
             hurried: 0,
@@ -127,7 +137,10 @@ impl Reverse {
     /// Remembers a probe of `id`, and says when the next one may follow. If one that was sent earlier has no answer, its plane is silent.
     /// Answers that come after their probes were forgotten are of no use: while there are none, the interval doubles.
     fn ask(&mut self, id: u16, plane: u8, now: Time, rtt_ns: u64) -> u16 {
-        for asked in self.asked.iter_mut().flatten().filter(|asked| !asked.late && asked.sent_at < now) {
+        let took_ns = self.rtt_ns;
+        for asked in
+            self.asked.iter_mut().flatten().filter(|asked| !asked.late && !asked.may_come(took_ns, now))
+        {
             asked.late = true;
             self.silent |= 1 << asked.plane;
         }
@@ -160,8 +173,25 @@ impl Reverse {
 
     /// Whether a probe need not wait for its time: the one before it is answered, or has had twice the time that it takes.
     fn may_hurry(&self, now: Time) -> bool {
+        self.unanswered == 0 || self.has_had_time(self.asked_at, now)
+    }
+
+    /// Whether several probes may look for a path that works: those that did so last have had the time. One that was to keep the
+    /// set fresh may have taken the path that is in doubt.
+    fn may_look(&self, now: Time) -> bool {
+        self.unanswered == 0 || self.has_had_time(self.looked_at, now)
+    }
+
+    /// Probes whose answers are not late: so many places are taken.
+    fn under_way(&self, now: Time) -> usize {
+        let asked = self.asked.iter().flatten();
+        asked.filter(|asked| !asked.late && asked.may_come(self.rtt_ns, now)).count()
+    }
+
+    /// Whether a probe sent at `asked_at` has had twice the time that it takes.
+    fn has_had_time(&self, asked_at: Time, now: Time) -> bool {
         let patience_ns = if self.rtt_ns == 0 { PATIENCE_NS } else { self.rtt_ns.saturating_mul(2) };
-        self.unanswered == 0 || now >= self.asked_at.after(patience_ns)
+        now >= asked_at.after(patience_ns)
     }
 
     fn bounded(&self, interval_ns: u64) -> u64 {
@@ -285,12 +315,13 @@ impl Paths {
         self.reverse.strays = true;
     }
 
-    /// The peer repeats what has arrived: the answer to it was probably lost, and with it perhaps all that take its path. Unless probes
-    /// are on their way, several look for a path that works; when one is answered, the peer may be told again. The next answers
+    /// The peer repeats what has arrived: the answer to it was probably lost, and with it perhaps all that take its path. Unless such
+    /// probes are on their way, several look for a path that works; when one is answered, the peer may be told again. The next answers
     /// take a value from outside the set, drawn at random, every other time.
     pub fn doubt_reverse(&mut self, now: Time) {
-        if self.reverse.may_hurry(now) {
-            self.reverse.hurried = REMEMBERED as u8;
+        if self.reverse.may_look(now) {
+            self.reverse.looked_at = now;
+            self.reverse.hurried = (REMEMBERED - self.reverse.under_way(now)) as u8;
             self.reverse.doubted = true;
         }
     }

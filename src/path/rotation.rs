@@ -5,7 +5,7 @@ use core::hint::cold_path;
 use rand_xoshiro::SplitMix64;
 
 use super::select::below;
-use super::{ALIVE, BAD, Entry, EvId, Paths, Picked, Plane, PortMask, SKIP};
+use super::{ALIVE, BAD, Entry, EvId, Paths, Picked, Plane, PortMask};
 
 /// Most turns a plane without room saves up. Enough for a full transmit ring of a small port; more
 /// would let a plane that was stuck for long flood its path when it gets room again.
@@ -63,6 +63,22 @@ impl Paths {
         }
         let (_, id) = best?;
         self.takes(EvId(id))
+    }
+
+    /// The path in use on which the newest packet arrived, as `newest` tells of each, for a packet that should reach the peer; not
+    /// that of `avoid`. `None` if nothing has arrived on any in `free`.
+    #[cold]
+    pub(crate) fn pick_proven(
+        &mut self,
+        free: PortMask,
+        avoid: EvId,
+        newest: impl Fn(EvId) -> u64,
+    ) -> Option<Picked> {
+        let usable = PortMask(self.usable & free.0);
+        let planes = (0..).zip(self.planes.iter()).filter(|&(plane, _)| usable.contains(plane));
+        let active = planes.flat_map(|(_, state)| self.active_ids(state)).map(|&id| EvId(id));
+        let proven = active.filter(|&id| id != avoid && newest(id) > 0).max_by_key(|&id| newest(id))?;
+        self.takes(proven)
     }
 
     /// A packet takes this path.
@@ -163,7 +179,9 @@ impl Paths {
         if at < state.end {
             state.cursor = at + 1;
             let id = *self.order.get(usize::from(state.base + at))?;
-            if self.entries.get(usize::from(id))?.flags & SKIP == 0 {
+            let entry = self.entries.get_mut(usize::from(id))?;
+            if entry.skip == 0 {
+                entry.take();
                 return Some(EvId(id));
             }
             state.cursor = at;
@@ -190,10 +208,11 @@ impl Paths {
             state.cursor += 1;
             let id = *order.get(usize::from(at))?;
             let entry = self.entries.get_mut(usize::from(id))?;
-            if entry.flags & SKIP == 0 {
+            if entry.skip == 0 {
+                entry.take();
                 return Some(EvId(id));
             }
-            entry.flags &= !SKIP;
+            entry.skip -= 1;
             self.counters.passed_over += 1;
             if self.sliced {
                 state.drop_from_slice(at, order);
@@ -213,7 +232,7 @@ impl Paths {
                 continue;
             }
             choice = EvId(id);
-            if self.entries.get(usize::from(id)).is_some_and(|entry| entry.flags & SKIP == 0) {
+            if self.entries.get(usize::from(id)).is_some_and(|entry| entry.skip == 0) {
                 break;
             }
         }

@@ -1,6 +1,6 @@
 //! Snapshots of the paths, for whoever wants to look at them.
 
-use super::{BAD, DENIED, Entry, EvId, Paths, Plane, SKIP};
+use super::{BAD, DENIED, Entry, EvId, Paths, Plane};
 use crate::wire::Ev;
 
 /// The state of an entropy value. The numbers are those of the OCP API, where SKIP is not visible.
@@ -9,11 +9,11 @@ use crate::wire::Ev;
 pub enum EvState {
     /// In use, or a backup.
     Good = 1,
-    /// Lost a packet; being probed.
+    /// Lost packets, and nothing excuses that; being probed.
     AssumedBad = 2,
     /// Denied by the operator, itself or with its plane.
     Denied = 4,
-    /// Congested: will be passed over once. Ours alone; the OCP API shows it as GOOD.
+    /// Congested, or lost a packet by chance: will be passed over, once or more often. Ours alone; the OCP API shows it as GOOD.
     Skip = 8,
 }
 
@@ -63,6 +63,8 @@ pub struct PathCounters {
     pub losses: u64,
     /// `ALWAYS_SKIP` marks reported.
     pub always_skips: u64,
+    /// Losses taken for congestion or chance: their entropy values stayed in use.
+    pub tolerated: u64,
     /// Active entropy values replaced by a backup.
     pub swaps: u64,
     /// Entropy values that stayed in use after a loss, to keep `min_active`.
@@ -126,6 +128,7 @@ impl Paths {
             + size_of_val(&*self.order)
             + size_of_val(&*self.planes)
             + self.prober.memory_bytes()
+            + self.losses.memory_bytes()
             + self.reverse.memory_bytes()
     }
 
@@ -135,7 +138,7 @@ impl Paths {
             EvState::Denied
         } else if entry.flags & BAD != 0 {
             EvState::AssumedBad
-        } else if entry.flags & SKIP != 0 {
+        } else if entry.skip != 0 {
             EvState::Skip
         } else {
             EvState::Good
@@ -146,7 +149,7 @@ impl Paths {
             plane: entry.plane,
             state,
             active: at < plane.active,
-            drop_count: u32::from(entry.drops),
+            drop_count: self.drops(id),
             packets: self.taken.get(usize::from(id.0)).copied().unwrap_or_default(),
         }
     }

@@ -26,7 +26,7 @@ pub(crate) use timer::{RetryPolicy, TimerVerdict};
 use crate::congestion::{CongestionControl, Controller};
 use crate::counters::Counters;
 use crate::memory::{PayloadRef, RegionSlot};
-use crate::path::{EvId, Paths, PortMask};
+use crate::path::{EvId, LossSigns, Paths, PortMask};
 use crate::ring::{BitRing, SeqRing};
 use crate::time::Time;
 use crate::wire::{Msn, Opcode, Psn};
@@ -459,7 +459,7 @@ impl Requester {
         let (ev, bytes) = (EvId(record.ev), u64::from(record.bytes));
         match blame {
             Blame::Path => {
-                env.paths.on_loss(ev, now);
+                env.paths.on_packet_lost(ev, &self.signs(ev, record.order, env), now);
                 env.cc.on_loss(now, bytes);
             }
             Blame::Trim => {
@@ -472,6 +472,25 @@ impl Requester {
             }
             Blame::LastHopTrim => env.cc.on_trim_nack(now, bytes, true),
             Blame::Nobody => env.cc.on_loss(now, bytes),
+        }
+    }
+
+    /// The newest position among all transmissions that is known to have arrived on this path, 0 for none.
+    pub(crate) fn newest_on(&self, ev: EvId) -> u64 {
+        self.newest_on_ev.get(usize::from(ev.0)).copied().unwrap_or(0)
+    }
+
+    /// What is known of the path of a packet that was lost, sent at position `order`.
+    fn signs(&self, ev: EvId, order: u64, env: &Env<'_>) -> LossSigns {
+        LossSigns {
+            order,
+            latest: self.orders,
+            newest_on_path: self.newest_on(ev),
+            plane_delivers: env
+                .paths
+                .of_plane(env.paths.plane(ev))
+                .any(|at| self.newest_on_ev.get(at).is_some_and(|&newest| newest > order)),
+            queueing: self.rtt.queueing(),
         }
     }
 

@@ -275,12 +275,13 @@ impl Suspects {
         self.lost_at.is_empty()
     }
 
-    /// Takes in a report, by the packets that it says to be missing. `blame` is told the entropy values of those in doubt.
-    pub(super) fn resolve(&mut self, missing: impl Fn(u64) -> bool, mut blame: impl FnMut(u16)) {
+    /// Takes in a report, by the packets that it says to be missing. `blame` is told the entropy values of those in doubt and
+    /// the positions of the copies lost.
+    pub(super) fn resolve(&mut self, missing: impl Fn(u64) -> bool, mut blame: impl FnMut(u16, u64)) {
         self.lost_at.retain(|&ev, suspicion| {
             let lost = suspicion.open.is_some_and(&missing);
             if lost {
-                blame(ev);
+                blame(ev, suspicion.lost);
             }
             !lost
         });
@@ -548,12 +549,12 @@ mod tests {
         }
         let missing = |suspects: &mut Suspects, seqs: &[u64]| {
             let mut blamed = Vec::new();
-            suspects.resolve(|seq| seqs.contains(&seq), |ev| blamed.push(ev));
+            suspects.resolve(|seq| seqs.contains(&seq), |ev, at| blamed.push((ev, at)));
             blamed
         };
-        assert_eq!(missing(&mut suspects, &[0, 6, 10]), [0_u16; 0]);
-        assert_eq!(missing(&mut suspects, &[7, 9]), [2, 4]);
-        assert_eq!(missing(&mut suspects, &[7, 9]), [0_u16; 0], "once");
+        assert_eq!(missing(&mut suspects, &[0, 6, 10]), []);
+        assert_eq!(missing(&mut suspects, &[7, 9]), [(2, 20), (4, 20)]);
+        assert_eq!(missing(&mut suspects, &[7, 9]), [], "once");
         assert!(suspects.doubt(3, (40, 41), 0, 50), "and the suspicion of the third stands");
         assert!(!suspects.is_empty());
         suspects.forgive(|ev| ev == 2);

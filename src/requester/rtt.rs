@@ -10,10 +10,14 @@ pub(crate) struct Rtt {
     variation_ns: u64,
     latest_ns: u64,
     min_ns: u64,
+    /// The longest of late: what is above the smoothed value fades by a part with each sample.
+    peak_ns: u64,
     late_after_ns: u64,
 }
 
 impl Rtt {
+    const PEAK_PARTS: u64 = 64;
+
     /// Takes in a sample in nanoseconds.
     pub(crate) fn sample(&mut self, rtt_ns: u64) {
         let rtt_ns = rtt_ns.max(1);
@@ -26,6 +30,8 @@ impl Rtt {
         self.variation_ns = (3 * self.variation_ns + self.smoothed_ns.abs_diff(rtt_ns)) / 4;
         self.smoothed_ns = (7 * self.smoothed_ns + rtt_ns) / 8;
         self.min_ns = self.min_ns.min(rtt_ns);
+        let above_ns = self.peak_ns.saturating_sub(self.smoothed_ns);
+        self.peak_ns = rtt_ns.max(self.smoothed_ns + above_ns - above_ns / Self::PEAK_PARTS);
         self.late_after_ns = (2 * self.smoothed_ns).max(self.spread_ns());
     }
 
@@ -58,6 +64,11 @@ impl Rtt {
     /// section 6.2 uses the latest; a poll loop that stalls makes the latest jump, never shrink).
     pub(crate) fn fair_ns(&self) -> u64 {
         self.smoothed_ns.max(self.latest_ns)
+    }
+
+    /// Whether round trips have lately taken at least half as long again as the shortest one did: packets wait in queues.
+    pub(crate) fn queueing(&self) -> bool {
+        self.min_ns > 0 && self.peak_ns >= self.min_ns + self.min_ns / 2
     }
 
     /// A round trip and four times its variation, as in the timeout of RFC 6298.
@@ -193,6 +204,24 @@ mod tests {
         assert!((19_900..=20_000).contains(&rtt.smoothed_ns()));
         assert_eq!(rtt.min_ns(), 10_000);
         assert!((39_800..=40_100).contains(&rtt.late_after_ns()), "steady: two round trips");
+    }
+
+    #[test]
+    fn half_as_long_again_is_a_sign_of_queues_for_a_while() {
+        let mut rtt = Rtt::default();
+        assert!(!rtt.queueing());
+        rtt.sample(10_000);
+        rtt.sample(14_999);
+        assert!(!rtt.queueing());
+        rtt.sample(15_000);
+        assert!(rtt.queueing());
+        rtt.sample(40_000);
+        let mut samples = 0;
+        while rtt.queueing() {
+            rtt.sample(10_000);
+            samples += 1;
+        }
+        assert!((100..150).contains(&samples), "{samples}: 30 us fade to 5 us, a 64th each time");
     }
 
     #[test]

@@ -182,9 +182,14 @@ impl Requester {
     /// Blames the paths of packets in doubt of which this report says that they have not arrived.
     #[cold]
     fn resolve_doubts(&mut self, now: Time, report: &Report, env: &mut Env<'_>) {
+        let mut suspects = core::mem::take(&mut self.suspects);
         let (una, sacked) = (self.una, &self.sacked);
         let missing = |seq: u64| !sacked.test(seq) && (seq == una || report.says_missing(seq));
-        self.suspects.resolve(missing, |ev| env.paths.on_loss(EvId(ev), now));
+        suspects.resolve(missing, |ev, order| {
+            let signs = self.signs(EvId(ev), order, env);
+            env.paths.on_packet_lost(EvId(ev), &signs, now);
+        });
+        self.suspects = suspects;
     }
 
     /// A packet on this entropy value was declared lost, or repeated, for this cause and had arrived.
@@ -219,7 +224,7 @@ impl Requester {
         match sack.mark {
             Mark::SkipOnce => env.paths.on_ecn(ev, now),
             Mark::AlwaysSkip => env.paths.on_always_skip(ev, now),
-            Mark::None | Mark::Reserved => env.paths.learn_reverse(ev),
+            Mark::None | Mark::Reserved => env.paths.on_unmarked(ev),
         }
         let rtt_ns = now.since(record.sent_at);
         if record.retries > 0 {

@@ -138,6 +138,13 @@ impl Requester {
         !self.any_plane
     }
 
+    /// Whether the next packet, sent as `kind`, is the first to leave after a silence, and so prefers a path that is known to
+    /// work. What is known may be out of date, so the next ones take other paths in turn.
+    pub(crate) fn asks_first(&self, kind: SendKind) -> bool {
+        let asks = kind == SendKind::Probe || kind == SendKind::New && self.probe_pending;
+        asks && self.tail_probes == 0
+    }
+
     /// Whether the next packet, sent as `kind`, is to take a path that is not in use: from the second tail probe in a row on, every
     /// other one. Where a silence outlasts one, the paths in use may be those that do not work, and what is known of the others
     /// may be wrong.

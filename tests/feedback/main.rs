@@ -9,23 +9,24 @@
 //! | transport NAK | - | - | queue pair fails | `acks` |
 //! | SACK `cack`, bitmap, trigger | - | frees what is listed | new data | `sacks` |
 //! | SACK timestamp | the round-trip time, if it is the last transmission's | grows | | `sacks` |
-//! | SACK `m` = SKIP, short queue | SKIP: passed over once | stays | | `sacks` |
+//! | SACK `m` = SKIP, short queue | SKIP: passed over once, and more often if that goes on | stays | | `sacks` |
 //! | SACK `m` = SKIP, long queue | SKIP | halves at most, once a round trip | | `sacks` |
 //! | SACK `m` = `ALWAYS_SKIP` | `ASSUMED_BAD`, no drop counted | stays | a probe after 1 ms | `sacks` |
 //! | SACK `mpr` | - | the PSN window, if dynamic | up to it | `sacks` |
 //! | SACK `rcvd_bytes` behind | judges nothing | frees what is listed | | `sacks` |
 //! | SACK penalty, restore | - | cut, restored | | `sacks` |
-//! | NACK trimmed | SKIP | less `m` | the packet at once, elsewhere | `nacks` |
+//! | NACK trimmed | SKIP: passed over four times | less `m` | the packet at once, elsewhere | `nacks` |
 //! | NACK trimmed on the last hop | - | less `m` | the packet at once, elsewhere | `nacks` |
 //! | NACK of any other code | - | less `m` | the packet at once, elsewhere; retries go on | `nacks` |
 //! | NACK `UNEXP_EVENT` | - | - | queue pair fails | `nacks` |
 //! | overtaken on its path | `ASSUMED_BAD`, a drop, a backup | less `m` | the packet at once, elsewhere | `losses` |
+//! | the same on an only path, or where others lose as much | SKIP, a drop | less `m` | the packet at once | `losses` |
 //! | overtaken, and its time over | `ASSUMED_BAD`, a drop, a backup | less `m` | the packet, elsewhere | `losses` |
 //! | a loss that was none | probed at once | stays | the rule that was wrong learns | `losses` |
 //! | probe answered, SKIP too | GOOD after two in a row, or SKIP | stays | another probe after 1 ms | `probes` |
 //! | probe answered `ALWAYS_SKIP`, or not | stays bad | stays | another probe, the wait doubled | `probes` |
 //! | port down, here or there | - | less `m` for each packet on it | those packets, on another plane | `planes` |
-//! | silence | - | stays | the oldest packet, elsewhere (tail probe) | `silence` |
+//! | silence | - | stays | the oldest packet (tail probe), on the path that brought the newest, then elsewhere | `silence` |
 //! | only the tail probe answered | suspected, `ASSUMED_BAD` the second time | stays | | `silence` |
 //! | retransmission timer | - | stays | the oldest packet, elsewhere; then what its answer shows to be missing | `silence` |
 //! | the driver was away | - | stays | what its timers say, 250 us later at the earliest | `away` |

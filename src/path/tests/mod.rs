@@ -6,11 +6,13 @@
     reason = "a test that meets the unexpected shall fail"
 )]
 
+mod losses;
 mod model;
 mod probes;
 mod reverse;
 mod rotation;
 mod setup;
+mod steering;
 mod transitions;
 
 use super::*;

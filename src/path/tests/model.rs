@@ -19,6 +19,8 @@ enum Op {
     Burst(u8),
     Congested(u8, bool),
     Loss(u8),
+    PacketLost { id: u8, order: u64, later: [u8; 3], queueing: bool },
+    Unmarked(u8),
     AlwaysSkip(u8),
     Delivered(u8),
     PickBad { free: u32, avoid: u8 },
@@ -55,6 +57,9 @@ fn op() -> impl Strategy<Value = Op> {
         3 => any::<u8>().prop_map(Op::Burst),
         6 => any::<(u8, bool)>().prop_map(|(id, trim)| Op::Congested(id, trim)),
         8 => any::<u8>().prop_map(Op::Loss),
+        8 => (any::<u8>(), 1_u64..1_000, any::<[u8; 3]>(), any::<bool>())
+            .prop_map(|(id, order, later, queueing)| Op::PacketLost { id, order, later, queueing }),
+        3 => any::<u8>().prop_map(Op::Unmarked),
         2 => any::<u8>().prop_map(Op::AlwaysSkip),
         4 => any::<u8>().prop_map(Op::Delivered),
         4 => (mask(), any::<u8>()).prop_map(|(free, avoid)| Op::PickBad { free, avoid }),
@@ -241,6 +246,13 @@ impl Model {
                 self.assume_bad(id);
                 self.paths.on_loss(id, self.now);
             }
+            Op::PacketLost { id, order, later, queueing } => self.lose(self.id(id), order, later, queueing),
+            Op::Unmarked(id) => {
+                let id = self.id(id);
+                self.silent &= !(1 << self.paths.plane(id));
+                self.arrives(id);
+                self.paths.on_unmarked(id);
+            }
             Op::AlwaysSkip(id) => {
                 let id = self.id(id);
                 self.assume_bad(id);
@@ -285,6 +297,33 @@ impl Model {
             }
             _ => self.apply_reverse(op),
         }
+    }
+
+    /// What is to blame, the paths decide; what follows from that does not depend on it.
+    fn lose(&mut self, id: EvId, order: u64, [latest, newest, others]: [u8; 3], queueing: bool) {
+        let signs = LossSigns {
+            order,
+            latest: order + u64::from(latest),
+            newest_on_path: (order + u64::from(newest)).saturating_sub(128),
+            plane_delivers: others > 128,
+            queueing,
+        };
+        let mut tried = self.paths.clone();
+        tried.on_packet_lost(id, &signs, self.now);
+        let tolerated = tried.counters().tolerated > self.paths.counters().tolerated;
+        let at = usize::from(id.0);
+        assert!(!tolerated || self.health[at] == Health::Good);
+        assert!(
+            !tolerated
+                || tried.states().any(|status| status.id == id && status.state == EvState::Skip
+                    || self.denied_planes >> status.plane & 1 == 1)
+        );
+        self.drops[at] += 1;
+        self.alive[at] = false;
+        if !tolerated {
+            self.assume_bad(id);
+        }
+        self.paths.on_packet_lost(id, &signs, self.now);
     }
 
     /// The same for what concerns answers.

@@ -337,6 +337,32 @@ fn doubt_sends_several_probes_at_once_and_again_when_they_had_their_time() {
     assert_eq!(paths.counters().reverse_probes_sent, 17);
 }
 
+/// A probe that keeps the set fresh, and may have taken the path in doubt, does not hold the others back.
+#[test]
+fn doubt_does_not_wait_for_a_probe_that_keeps_the_set_fresh() {
+    let mut paths = paths(&PathConfig::new(2));
+    let (.., ticket) = paths.poll_reverse_probe(at_us(2_000), 0, true).unwrap();
+    assert!(paths.on_reverse_probe_answer(ticket, at_us(2_010)));
+    for (age_us, probes) in [(0, 3), (9, 3), (10, 4)] {
+        let mut paths = paths.clone();
+        let mut at = 2_020;
+        paths.refresh_reverse(at_us(at));
+        let [(plane, ticket)] = hurried(&mut paths, at_us(at))[..] else { panic!("one") };
+        at += age_us;
+        paths.doubt_reverse(at_us(at));
+        assert_eq!(hurried(&mut paths, at_us(at)).len(), probes, "as many as have a place");
+        let mut tried = paths.clone();
+        let picked = (0..8).map(|_| {
+            tried.end_answers();
+            tried.pick_reverse(ALL, false).unwrap().1
+        });
+        assert_eq!(picked.into_iter().any(|of| of == plane), age_us < 10, "it is late after a round trip");
+        paths.doubt_reverse(at_us(at + 19));
+        assert_eq!(hurried(&mut paths, at_us(at + 19)), [], "these have two round trips of 10 us");
+        assert_eq!(paths.on_reverse_probe_answer(ticket, at_us(at + 20)), age_us < 10);
+    }
+}
+
 /// Four probes of one time without an answer are one time of silence.
 #[test]
 fn doubt_does_not_slow_the_usual_probes_down() {

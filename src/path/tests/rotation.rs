@@ -87,6 +87,11 @@ fn all_paths_in_skip_still_send() {
     assert_eq!(paths.counters().trim_skips, 6);
     let first = picks(&mut paths, 60);
     assert_eq!(counts(&paths, &first), [30, 30, 0, 0]);
+    assert_eq!(paths.counters().passed_over, 6 * 4);
+    // As MRC has it: once.
+    let mut paths = self::paths(&PathConfig { skip_limit: 0, ..small(2, 3, 0) });
+    (0..6).for_each(|id| paths.on_trim(EvId(id), at_us(1)));
+    picks(&mut paths, 60);
     assert_eq!(paths.counters().passed_over, 6);
 }
 

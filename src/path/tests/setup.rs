@@ -270,11 +270,11 @@ fn a_typical_set_takes_less_than_three_kibibytes() {
     // Each entropy value: entry, place in the order.
     let half = PathConfig { active: 64, backup: 32, ..usual.clone() };
     assert_eq!(bytes(&usual) - bytes(&half), 96 * (8 + 2));
-    // And when one has gone bad, the time of its probe, and history.
+    // And when one has gone bad, the time of its probe, and history, and what was lost on each and on each plane.
     let mut bad = paths(&usual);
     bad.on_loss(EvId(3), Time::ZERO);
     bad.on_loss(EvId(5), Time::ZERO);
-    assert_eq!(bad.memory_bytes() - bytes(&usual), 192 * (8 + 3));
+    assert_eq!(bad.memory_bytes() - bytes(&usual), 192 * (8 + 3 + 24) + 4 * 16);
     // Each plane: its part of the rotation, and a reverse path.
     let eight = PathConfig { planes: 8, ..usual.clone() };
     let reverse = bytes(&PathConfig { reverse_per_plane: 2, ..usual.clone() }) - bytes(&usual);

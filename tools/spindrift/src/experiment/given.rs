@@ -14,7 +14,7 @@ macro_rules! given {
 }
 
 /// Their names, in the order of the paper's figures, and what they say.
-const GIVEN: [(&str, &str); 28] = [
+const GIVEN: [(&str, &str); 29] = [
     given!("section-4"),
     given!("figure-4"),
     given!("figure-6"),
@@ -39,6 +39,7 @@ const GIVEN: [(&str, &str); 28] = [
     given!("permutation"),
     given!("incast"),
     given!("slow-link"),
+    given!("loss"),
     given!("three-tiers"),
     given!("dumbbell"),
     given!("oversubscribed"),
