@@ -1,10 +1,10 @@
 //! Which paths get fewer packets for a while: those whose packets are marked, trimmed or now and then lost.
 //!
-//! A mark has its path passed over once (MRC 1.0 figure 5), a trimmed packet four times. Where marks go on, the path backs off: it sits out some
-//! rotations after each that it takes part in. Each mark adds an eighth of a rotation, each report without one takes three
-//! quarters of one off. Where the plane's other paths have a quarter of their packets marked they have no room, and to steer
-//! clear of one would only leave it idle: there marks reduce the backoff, too, and congestion control acts. The other paths are
-//! all but the one that was marked last, since one path alone can be marked all the time.
+//! A mark has its path passed over once (MRC 1.0 figure 5), a trimmed packet four times. Where marks go on, the path backs
+//! off: it sits out some rotations after each that it takes part in. Each mark adds an eighth of a rotation, each report
+//! without one takes half of one off. Where the plane's other paths have a quarter of their packets marked they have no
+//! room, and to steer clear of one would only leave it idle: there marks reduce the backoff, too, and congestion control
+//! acts. The other paths are all but the one that was marked last, since one path alone can be marked all the time.
 
 use super::{BAD, DENIED, Entry, EvId, Paths};
 use crate::time::Time;
@@ -21,10 +21,8 @@ const TRIM_SKIPS: u8 = 4;
 
 /// [`Entry::backoff`] for one rotation.
 const ROTATION: u8 = 8;
-/// What a packet without a mark takes off.
-const UNMARKED: u8 = 6;
-/// What a mark takes off where the whole plane is congested.
-const MARKED_LIKE_ALL: u8 = 4;
+/// What a packet without a mark takes off, and one with a mark where the whole plane is congested.
+const RELIEF: u8 = 4;
 /// The share of packets marked on the other paths of a plane that says so, of 65,536.
 const CONGESTED: u16 = 1 << 14;
 /// Each report counts for one part in 2^5 of that share.
@@ -70,7 +68,7 @@ impl Paths {
         entry.backoff = if plane.marked < CONGESTED {
             (entry.backoff + 1).min(most)
         } else {
-            entry.backoff.saturating_sub(MARKED_LIKE_ALL)
+            entry.backoff.saturating_sub(RELIEF)
         };
         entry.pass_over(1);
     }
@@ -83,7 +81,7 @@ impl Paths {
         if plane.last_marked != id.0 {
             plane.marked -= plane.marked >> SHARE_SHIFT;
         }
-        entry.backoff = entry.backoff.saturating_sub(UNMARKED);
+        entry.backoff = entry.backoff.saturating_sub(RELIEF);
         self.learn_reverse(id);
     }
 

@@ -37,7 +37,8 @@ fn a_path_that_is_always_marked_carries_next_to_nothing_while_another_has_room()
     assert_eq!(state(&paths, EvId(0)), EvState::Skip);
     // The congestion is over.
     share(&mut paths, 0, marks(&[]));
-    assert_eq!(share(&mut paths, 0, marks(&[])), 500);
+    let after = share(&mut paths, 0, marks(&[]));
+    assert!((499..=501).contains(&after), "{after}");
 }
 
 #[test]
