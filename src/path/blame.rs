@@ -129,7 +129,7 @@ impl Losses {
         let memory_ns = self.memory_ns;
         let Some(tally) = self.paths.get_mut(usize::from(id.0)) else { return (Blame::Nobody, true) };
         let Some(of_plane) = self.planes.get_mut(usize::from(plane)) else { return (Blame::Nobody, true) };
-        if tally.silent > 0 && signs.newest_on_path > tally.silent_from {
+        if signs.newest_on_path > tally.silent_from {
             of_plane.note(tally.silent, now);
             tally.silent = 0;
         }
@@ -138,7 +138,7 @@ impl Losses {
         let again = signs.order <= tally.known_at;
         let by_others = of_plane.lost.wrapping_sub(tally.seen);
         let recent = now.since(of_plane.at) <= memory_ns;
-        let in_line = recent && others > 0 && by_others.saturating_mul(IN_LINE_PART) >= u32::from(others);
+        let in_line = recent && others != 0 && by_others.saturating_mul(IN_LINE_PART) >= u32::from(others);
         if !delivers {
             if tally.silent == 0 {
                 tally.silent_from = signs.order;
@@ -146,7 +146,11 @@ impl Losses {
             tally.silent = tally.silent.saturating_add(1);
         } else if !again {
             of_plane.note(1, now);
-            tally.odd = if in_line { tally.odd.saturating_sub(2) } else { tally.odd.saturating_add(1) };
+            tally.odd = match others {
+                0 => 0,
+                _ if in_line => tally.odd.saturating_sub(2),
+                _ => tally.odd.saturating_add(1),
+            };
         }
         if !again {
             (tally.seen, tally.known_at) = (of_plane.lost, signs.latest);

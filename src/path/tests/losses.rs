@@ -94,6 +94,21 @@ fn an_only_path_stays_as_long_as_it_delivers() {
     assert_eq!(flow.paths.counters().tolerated, 122);
 }
 
+/// With nothing to compare it with, a path that loses packets is no worse than others.
+#[test]
+fn what_an_only_path_loses_does_not_count_against_it_later() {
+    let mut flow = Flow { queueing: true, ..Flow::new(&small(2, 2, 0)) };
+    flow.paths.on_loss(EvId(1), flow.now);
+    for _ in 0..10 {
+        assert_eq!(flow.is_lost(0), IN);
+    }
+    for _ in 0..2 {
+        let probe = flow.paths.next_probe(flow.now.after(10 * MS)).unwrap();
+        flow.paths.on_probe_answer(probe.id, EvMark::None, flow.now);
+    }
+    assert_eq!((flow.is_lost(0), flow.is_lost(0), flow.is_lost(0)), (IN, IN, OUT));
+}
+
 #[test]
 fn packets_of_an_only_path_that_were_on_their_way_together_take_it_out_at_once() {
     let mut flow = Flow::new(&small(2, 1, 0));

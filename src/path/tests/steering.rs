@@ -93,6 +93,27 @@ fn now_and_then_a_mark_has_a_path_passed_over_once() {
     assert_eq!(share(&mut paths, 3, marks(&[])), 125);
 }
 
+/// One path alone may be marked all the time or never: reports of it tell nothing of the others.
+#[test]
+fn the_share_of_marks_leaves_out_the_path_that_was_marked_last() {
+    let mut paths = paths(&small(2, 3, 0));
+    let marked = |paths: &Paths| paths.planes[1].marked;
+    (0..3).for_each(|_| paths.on_ecn(EvId(4), Time::ZERO));
+    let first = u16::MAX >> 5;
+    assert_eq!(marked(&paths), first, "once");
+    paths.on_unmarked(EvId(4));
+    assert_eq!(marked(&paths), first);
+    paths.on_ecn(EvId(5), Time::ZERO);
+    let second = first + ((u16::MAX - first) >> 5);
+    assert_eq!(marked(&paths), second);
+    paths.on_unmarked(EvId(5));
+    paths.on_unmarked(EvId(0));
+    assert_eq!(marked(&paths), second, "the last, and one of another plane");
+    paths.on_unmarked(EvId(4));
+    assert_eq!(marked(&paths), second - (second >> 5));
+    assert_eq!(paths.planes[0].marked, 0);
+}
+
 /// Each plane is steered for itself.
 #[test]
 fn marks_on_one_plane_are_no_sign_of_congestion_on_another() {

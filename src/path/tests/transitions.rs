@@ -214,6 +214,8 @@ fn a_path_in_skip_can_be_lost() {
     paths.on_ecn(EvId(0), at_us(3));
     assert_eq!(state(&paths, EvId(0)), EvState::AssumedBad);
     assert_eq!(paths.counters().ecn_skips, 1);
+    paths.on_trim(EvId(0), at_us(4));
+    assert_eq!(paths.counters().trim_skips, 0);
 }
 
 #[test]

@@ -95,7 +95,7 @@ pub(crate) struct PlaneSample {
     pub(crate) rx_bytes: u64,
     /// Entropy values in use, of all queue pairs.
     pub(crate) good: u64,
-    /// In use, and passed over once more for congestion.
+    /// In use, and passed over for a while, for congestion or a loss.
     pub(crate) skip: u64,
     /// Good, and in reserve.
     pub(crate) reserve: u64,
