@@ -190,6 +190,7 @@ impl Qp {
     }
 
     pub(super) fn ready_to_send(&mut self, cfg: &EndpointConfig, attr: &RtsAttr) {
+        self.paths.restart_positions();
         self.requester = Requester::new(
             self.init.cap.max_send_wr as usize,
             RequesterSetup {

@@ -163,6 +163,13 @@ impl Losses {
         (if excused { Blame::Nobody } else { Blame::Path }, in_line)
     }
 
+    /// Positions are counted from 1 again.
+    pub(super) fn restart(&mut self) {
+        for tally in &mut self.paths {
+            (tally.silent, tally.silent_from, tally.known_at) = (0, 0, 0);
+        }
+    }
+
     /// A loss on this path was none, or the path works again: what was lost on it was lost by chance.
     pub(super) fn acquit(&mut self, id: EvId, plane: u8, now: Time) {
         let Some(tally) = self.paths.get_mut(usize::from(id.0)) else { return };
@@ -193,6 +200,11 @@ impl Paths {
 
     pub(super) fn drops(&self, id: EvId) -> u32 {
         self.losses.paths.get(usize::from(id.0)).map_or(0, |tally| u32::from(tally.drops))
+    }
+
+    /// From now on positions in [`LossSigns`] are those of another requester.
+    pub(crate) fn restart_positions(&mut self) {
+        self.losses.restart();
     }
 
     /// A packet on this path was lost, not trimmed. If nothing excuses that, the path goes out of use as by

@@ -249,6 +249,19 @@ fn what_vanished_was_lost_by_chance_when_the_path_turns_out_to_work() {
     }
 }
 
+/// A queue pair that was reset counts its transmissions from the start, and keeps its paths.
+#[test]
+fn positions_from_before_a_reset_excuse_nothing() {
+    let mut flow = Flow { queueing: true, ..Flow::new(&small(1, 8, 0)) };
+    flow.orders = 1_000;
+    assert_eq!((flow.is_lost(0), flow.vanishes(1, 2), flow.vanishes(1, 2)), (IN, IN, IN));
+    flow.paths.restart_positions();
+    flow.orders = 0;
+    flow.newest.fill(0);
+    assert_eq!((flow.is_lost(0), flow.is_lost(0)), (IN, OUT), "the first was before");
+    assert_eq!((flow.vanishes(1, 2), flow.vanishes(1, 2), flow.vanishes(1, 2)), (IN, IN, OUT));
+}
+
 /// What is out of use is counted, and no more.
 #[test]
 fn losses_of_a_path_that_is_out_only_count() {

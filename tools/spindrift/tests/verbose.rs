@@ -42,7 +42,8 @@ fn life_cycles_are_reported_on_standard_error_and_results_stay_alone() {
 
 #[test]
 fn more_is_reported_the_more_often_it_is_asked_for() {
-    let [once, twice] = ["-v", "-vv"].map(|flag| reports(&verbose(&[flag, "--fault", "loss=2%"])));
+    let [once, twice] =
+        ["-v", "-vv"].map(|flag| reports(&verbose(&[flag, "--fault", "blackhole,port=1,until=20ms"])));
     assert!(!once.iter().any(|line| line.contains("spindrift::path")), "{once:#?}");
     assert!(
         twice.iter().any(|line| line.contains("DEBUG spindrift::path: path is assumed bad")),
@@ -52,7 +53,7 @@ fn more_is_reported_the_more_often_it_is_asked_for() {
 
 #[test]
 fn the_variable_chooses_targets_and_replaces_the_flag() {
-    let args = [&RUN[..], &["-v", "--fault", "loss=2%"]].concat();
+    let args = [&RUN[..], &["-v", "--fault", "blackhole,port=1,until=20ms"]].concat();
     let lines = reports(&with_log("spindrift::path=debug", &args));
     assert!(!lines.is_empty() && lines.iter().all(|line| line.contains("spindrift::path")), "{lines:#?}");
     // As if it were not set.

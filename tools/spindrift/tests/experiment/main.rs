@@ -263,7 +263,7 @@ fn claims_measure_what_the_tables_say() {
         "[experiment]\ntitle = \"Claims\"\nduration = \"600us\"\nsample = \"10us\"\n{FABRIC}\
          [[workload]]\nkind = \"write\"\nname = \"incast\"\nfrom = \"h1-h3\"\nto = \"h5\"\nsize = \"100K\"\n\
          [[workload]]\nkind = \"write\"\nfrom = \"h4\"\nto = \"h6\"\n\
-         [[fault]]\nat = \"250us\"\nwhere = \"p0-t0-1:h5\"\naction = \"loss=20%\"\n"
+         [[fault]]\nat = \"250us\"\nwhere = \"p0-t0-1:h5\"\naction = \"dark\"\n"
     );
     let window = "from = \"200us\"\nto = \"400us\"\n";
     let mut claim = |keys: &str| {
