@@ -3,8 +3,11 @@
 /// Which algorithm limits a queue pair.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum CcAlgorithm {
-    /// Network-signalled congestion control (UET 1.0 section 3.6.13).
+    /// NSCC where switches trim, windows for each plane that losses and delay govern where they drop. Which of the two it
+    /// is at first, [`CcConfig::trimming`] says.
     #[default]
+    Adaptive,
+    /// Network-signalled congestion control (UET 1.0 section 3.6.13).
     Nscc,
     /// No limit.
     None,
@@ -13,7 +16,7 @@ pub enum CcAlgorithm {
 /// Congestion control of a queue pair: the algorithm, the link it runs on, and what to override.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CcConfig {
-    /// The algorithm. Default NSCC.
+    /// The algorithm. Default adaptive.
     pub algorithm: CcAlgorithm,
     /// Rate of all planes together, bits per second.
     pub link_rate_bps: u64,
@@ -117,10 +120,10 @@ const MAX_MTU_BYTES: u64 = 1 << 17;
 const MAX_BYTES: u64 = 1 << 40;
 
 impl CcConfig {
-    /// NSCC with default parameters on a network that trims.
+    /// Default parameters on a network that trims.
     pub fn new(link_rate_bps: u64, base_rtt_ns: u64, mtu_bytes: u32) -> Self {
         Self {
-            algorithm: CcAlgorithm::Nscc,
+            algorithm: CcAlgorithm::Adaptive,
             link_rate_bps,
             base_rtt_ns,
             mtu_bytes,
@@ -136,7 +139,7 @@ impl CcConfig {
     /// Round-trip time of an idle network between hosts where software sends and receives: 50 us.
     pub const SOFTWARE_RTT_NS: u64 = 50_000;
 
-    /// NSCC for hosts where software sends and receives.
+    /// Congestion control for hosts where software sends and receives, on a network of which nothing is known.
     ///
     /// The largest window is 1.5 bandwidth-delay products of the link and the round-trip time given, and does not follow
     /// that time down as in [`new`](Self::new): packets also wait for the turns of the lanes at both ends, so a
@@ -151,8 +154,18 @@ impl CcConfig {
         let link = Self::new(link_rate_bps, base_rtt_ns, mtu_bytes);
         let of_link = MAX_WINDOW_BDP * link.bdp_bytes();
         let max_cwnd_bytes = Some((of_link.max(least) as u64).min(MAX_BYTES));
-        let nscc = NsccOverrides { max_cwnd_bytes, qa_threshold_ns: Some(u64::MAX), ..link.nscc };
-        Self { nscc, ..link }
+        let target_delay_ns = Some(base_rtt_ns / 4 * 3);
+        let nscc =
+            NsccOverrides { target_delay_ns, max_cwnd_bytes, qa_threshold_ns: Some(u64::MAX), ..link.nscc };
+        Self { trimming: false, nscc, ..link }
+    }
+
+    /// The largest window at the configured round-trip time, bytes.
+    pub(super) fn max_window(&self) -> f64 {
+        self.nscc
+            .max_cwnd_bytes
+            .map_or(MAX_WINDOW_BDP * self.bdp_bytes(), |max| max as f64)
+            .max(self.mtu_bytes.into())
     }
 
     /// The bandwidth-delay product.

@@ -11,26 +11,32 @@
 //! does the window shrink (MRC paper, section 2.1).
 //!
 //! ```
-//! use spindrift::congestion::{AckSample, CcConfig, CongestionControl, build};
+//! use spindrift::congestion::{AckSample, CcConfig, Flight, build};
 //! use spindrift::time::Time;
 //!
 //! // 100 Gb/s, 12 us round trip, 4 KiB packets.
 //! let mut cc = build(&CcConfig::new(100_000_000_000, 12_000, 4096), Time::ZERO)?;
-//! while cc.may_send(4096) {
-//!     cc.on_send(4096);
+//! let packet = Flight { plane: 0, bytes: 4096, sent_at: Time::ZERO };
+//! while cc.open_planes(4096, Time::ZERO) != 0 {
+//!     cc.on_send(&packet);
 //! }
 //! let in_flight = cc.inflight();
+//! cc.on_arrival(&packet);
 //! cc.on_ack(&AckSample { rtt_ns: Some(12_000), ..AckSample::new(Time(12_000), 4096) });
 //! assert_eq!(cc.inflight(), in_flight - 4096);
 //! # Ok::<(), spindrift::congestion::CcConfigError>(())
 //! ```
 
+mod adaptive;
 mod config;
 mod none;
 mod nscc;
+mod planes;
 #[cfg(test)]
 mod tests;
+mod window;
 
+pub use self::adaptive::Adaptive;
 pub use self::config::{CcAlgorithm, CcConfig, CcConfigError, NsccOverrides};
 pub use self::none::NoCc;
 pub use self::nscc::Nscc;
@@ -54,12 +60,25 @@ pub struct AckSample {
     pub penalty: u8,
     /// The receiver takes its penalties back (`r_c`, MRC 1.0 table 7-12).
     pub restore_cwnd: bool,
+    /// The plane of the packet that triggered it, if there is a round-trip time.
+    pub plane: u8,
+}
+
+/// A packet in flight, as congestion control counts it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Flight {
+    /// The plane that it left on.
+    pub plane: u8,
+    /// Its nominal size.
+    pub bytes: u64,
+    /// When it left.
+    pub sent_at: Time,
 }
 
 impl AckSample {
     /// An acknowledgement of `newly_acked` bytes that says nothing else.
     pub const fn new(now: Time, newly_acked: u64) -> Self {
-        Self { now, newly_acked, ecn: false, rtt_ns: None, penalty: 0, restore_cwnd: false }
+        Self { now, newly_acked, ecn: false, rtt_ns: None, penalty: 0, restore_cwnd: false, plane: 0 }
     }
 }
 
@@ -105,6 +124,8 @@ pub enum Controller {
     None(NoCc),
     /// NSCC.
     Nscc(Nscc),
+    /// What suits the network.
+    Adaptive(Adaptive),
 }
 
 /// The controller that `cfg` describes, for a queue pair that starts at `now`.
@@ -116,65 +137,146 @@ pub fn build(cfg: &CcConfig, now: Time) -> Result<Controller, CcConfigError> {
     Ok(match cfg.algorithm {
         CcAlgorithm::None => Controller::None(NoCc::default()),
         CcAlgorithm::Nscc => Controller::Nscc(Nscc::new(cfg, now)),
+        CcAlgorithm::Adaptive => Controller::Adaptive(Adaptive::new(cfg, now)),
     })
 }
 
-impl Controller {
-    /// Names the queue pair that this controller's reports are about.
-    pub(crate) fn set_qpn(&mut self, qpn: Qpn) {
-        if let Self::Nscc(nscc) = self {
-            nscc.qpn = qpn;
-        }
-    }
-}
-
 macro_rules! forward {
-    ($self:ident, $cc:ident => $call:expr) => {
+    ($self:ident, $cc:ident => $call:expr, $adaptive:ident => $other:expr) => {
         match $self {
             Controller::None($cc) => $call,
             Controller::Nscc($cc) => $call,
+            Controller::Adaptive($adaptive) => $other,
         }
     };
 }
 
-impl CongestionControl for Controller {
+impl Controller {
+    /// Names the queue pair that this controller's reports are about, which uses so many planes.
+    pub(crate) fn set_up(&mut self, qpn: Qpn, planes: u8) {
+        match self {
+            Self::None(_) => {}
+            Self::Nscc(nscc) => nscc.qpn = qpn,
+            Self::Adaptive(adaptive) => {
+                adaptive.set_qpn(qpn);
+                adaptive.make_room(planes);
+            }
+        }
+    }
+
+    /// Whether [`on_arrival`](Self::on_arrival) has to be told of each packet.
     #[inline]
-    fn on_send(&mut self, bytes: u64) {
-        forward!(self, cc => cc.on_send(bytes));
+    pub const fn counts_packets(&self) -> bool {
+        matches!(self, Self::Adaptive(_))
     }
 
+    /// A packet leaves, first time or again.
     #[inline]
-    fn on_ack(&mut self, ack: &AckSample) {
-        forward!(self, cc => cc.on_ack(ack));
+    pub fn on_send(&mut self, packet: &Flight) {
+        forward!(self, cc => cc.on_send(packet.bytes), adaptive => adaptive.on_send(packet));
     }
 
-    fn on_trim_nack(&mut self, now: Time, bytes: u64, last_hop: bool) {
-        forward!(self, cc => cc.on_trim_nack(now, bytes, last_hop));
-    }
-
-    fn on_loss(&mut self, now: Time, bytes: u64) {
-        forward!(self, cc => cc.on_loss(now, bytes));
-    }
-
-    fn on_discard(&mut self, bytes: u64) {
-        forward!(self, cc => cc.on_discard(bytes));
-    }
-
+    /// A packet in flight has arrived. [`on_ack`](Self::on_ack) follows, which counts it, too.
     #[inline]
-    fn may_send(&self, bytes: u64) -> bool {
-        forward!(self, cc => cc.may_send(bytes))
+    pub fn on_arrival(&mut self, packet: &Flight) {
+        if let Self::Adaptive(adaptive) = self {
+            adaptive.on_arrival(packet);
+        }
     }
 
+    /// An acknowledgement arrived.
     #[inline]
-    fn wants_ack(&self, bytes: u64) -> bool {
-        forward!(self, cc => cc.wants_ack(bytes))
+    pub fn on_ack(&mut self, ack: &AckSample) {
+        forward!(self, cc => cc.on_ack(ack), adaptive => adaptive.on_ack(ack));
     }
 
-    fn cwnd(&self) -> u64 {
-        forward!(self, cc => cc.cwnd())
+    /// The peer reports a packet as trimmed, on the last hop or before.
+    pub fn on_trim_nack(&mut self, now: Time, packet: &Flight, last_hop: bool) {
+        forward!(
+            self,
+            cc => cc.on_trim_nack(now, packet.bytes, last_hop),
+            adaptive => adaptive.on_trim_nack(now, packet, last_hop)
+        );
     }
 
-    fn inflight(&self) -> u64 {
-        forward!(self, cc => cc.inflight())
+    /// A packet is taken for lost: inferred, not reported by a NACK. `counts`: by congestion, as far as is known, and not because its
+    /// path died.
+    pub fn on_loss(&mut self, now: Time, packet: &Flight, counts: bool) {
+        forward!(
+            self,
+            cc => cc.on_loss(now, packet.bytes),
+            adaptive => adaptive.on_loss(now, packet, counts)
+        );
+    }
+
+    /// A copy of a packet was lost, and a later one arrived that a tail probe had sent; the packet counted as in flight all the
+    /// time (RFC 8985 section 7.4).
+    pub fn on_repaired_loss(&mut self, now: Time, copy: &Flight) {
+        if let Self::Adaptive(adaptive) = self {
+            adaptive.on_repaired_loss(now, copy);
+        }
+    }
+
+    /// A packet that was taken for lost has arrived.
+    pub fn on_wrong_loss(&mut self, packet: &Flight) {
+        if let Self::Adaptive(adaptive) = self {
+            adaptive.on_wrong_loss(packet);
+        }
+    }
+
+    /// A packet in flight is repeated, and counts where its latest copy is.
+    pub fn on_move(&mut self, from: &Flight, to: &Flight) {
+        if let Self::Adaptive(adaptive) = self {
+            adaptive.on_move(from, to);
+        }
+    }
+
+    /// A packet in flight is given up because the queue pair was reset or failed, or never left.
+    pub fn on_discard(&mut self, packet: &Flight) {
+        forward!(self, cc => cc.on_discard(packet.bytes), adaptive => adaptive.on_discard(packet));
+    }
+
+    /// Everything in flight is given up.
+    pub fn clear(&mut self) {
+        forward!(self, cc => cc.on_discard(cc.inflight()), adaptive => adaptive.clear());
+    }
+
+    /// The planes on which a packet of `bytes` may leave now, a bit for each.
+    ///
+    /// Never none when nothing is in flight, unless packets are paced: without an acknowledgement to wait for, a refusal
+    /// would never end.
+    #[inline]
+    pub fn open_planes(&self, bytes: u64, now: Time) -> u32 {
+        forward!(
+            self,
+            cc => if cc.may_send(bytes) { u32::MAX } else { 0 },
+            adaptive => adaptive.open_planes(bytes, now)
+        )
+    }
+
+    /// When a plane opens without an acknowledgement, because packets are paced; [`Time::NEVER`] if none does.
+    pub fn opens_at(&self, now: Time) -> Time {
+        match self {
+            Self::Adaptive(adaptive) => adaptive.opens_at(now),
+            Self::None(_) | Self::Nscc(_) => Time::NEVER,
+        }
+    }
+
+    /// Whether a packet of `bytes` that goes next, on this plane, should ask for an acknowledgement (BTH.a), because without one
+    /// the window may run out before the receiver sends one of its own accord.
+    #[inline]
+    pub fn wants_ack(&self, plane: u8, bytes: u64) -> bool {
+        forward!(self, cc => cc.wants_ack(bytes), adaptive => adaptive.wants_ack(plane, bytes))
+    }
+
+    /// The window in bytes, of all planes together.
+    pub fn cwnd(&self) -> u64 {
+        forward!(self, cc => cc.cwnd(), adaptive => adaptive.cwnd())
+    }
+
+    /// Bytes sent and neither acknowledged, trimmed, lost nor discarded.
+    #[inline]
+    pub fn inflight(&self) -> u64 {
+        forward!(self, cc => cc.inflight(), adaptive => adaptive.inflight())
     }
 }

@@ -163,6 +163,12 @@ impl Nscc {
         self.avg_delay as u64
     }
 
+    /// Whether the receiver has asked for less and not taken that back.
+    #[inline]
+    pub(super) const fn is_penalised(&self) -> bool {
+        self.saved_cwnd.is_some()
+    }
+
     /// The largest window at present, bytes.
     pub fn max_cwnd(&self) -> u64 {
         self.max_cwnd as u64

@@ -11,7 +11,7 @@
 
 use std::collections::VecDeque;
 
-use crate::congestion::{self, CcAlgorithm, CcConfig, CongestionControl, Controller};
+use crate::congestion::{self, CcAlgorithm, CcConfig, Controller, Flight};
 use crate::requester::Env;
 use crate::time::Time;
 use crate::wire::Qpn;
@@ -67,6 +67,10 @@ pub(super) struct SharedCwnds {
     free: Vec<u32>,
     /// Those that may have room for queue pairs that wait.
     stirred: Vec<u32>,
+    /// Slots of queue pairs that may send now, or then.
+    woken: Vec<(u32, Option<Time>)>,
+    /// The latest time at which one was looked at: those that pace packets have room by it.
+    pub(super) now: Time,
 }
 
 #[derive(Debug)]
@@ -90,14 +94,20 @@ impl SharedCwnds {
     }
 
     /// One more queue pair shares the window of this peer with these settings.
-    fn join(&mut self, peer: &mut Peer, cfg: &CcConfig, qpn: Qpn, now: Time) -> Result<u32, EndpointError> {
+    fn join(
+        &mut self,
+        peer: &mut Peer,
+        cfg: &CcConfig,
+        (qpn, planes): (Qpn, u8),
+        now: Time,
+    ) -> Result<u32, EndpointError> {
         let same = peer.cwnds.iter().find(|&&index| self.all[index as usize].cfg == *cfg);
         if let Some(&index) = same {
             self.all[index as usize].members += 1;
             return Ok(index);
         }
         let mut cc = congestion::build(cfg, now)?;
-        cc.set_qpn(qpn);
+        cc.set_up(qpn, planes);
         let waiting = VecDeque::new();
         let made = SharedCwnd { cc, cfg: cfg.clone(), members: 1, waiting, is_stirred: false };
         let index = self.free.pop().unwrap_or(self.all.len() as u32);
@@ -109,12 +119,15 @@ impl SharedCwnds {
         Ok(index)
     }
 
-    /// The queue pair in `slot` shares the window no longer; its packets of `bytes` in flight count no more.
-    fn leave(&mut self, index: u32, slot: u32, bytes: u64) -> Left {
+    /// The queue pair in `slot` shares the window no longer; what it has in flight counts no more.
+    fn leave(&mut self, index: u32, slot: u32, flights: impl Iterator<Item = Flight>) -> Left {
         let cwnd = &mut self.all[index as usize];
         let mut copy = cwnd.cc.clone();
-        cwnd.cc.on_discard(bytes);
-        copy.on_discard(cwnd.cc.inflight());
+        copy.clear();
+        for flight in flights {
+            cwnd.cc.on_discard(&flight);
+            copy.on_send(&flight);
+        }
         cwnd.waiting.retain(|&waiting| waiting != slot);
         cwnd.members -= 1;
         let was_last = cwnd.members == 0;
@@ -131,18 +144,36 @@ impl SharedCwnds {
     }
 
     /// Takes those that have waited for longest off the queues of the windows that were stirred: a queue pair for each
-    /// packet that there is room for.
-    fn wake(&mut self, mut wake: impl FnMut(u32)) {
-        let Self { all, stirred, .. } = self;
+    /// packet that there is room for. `usable` tells the planes that one can use. If none may send because packets are paced,
+    /// the first one is to look again then.
+    fn wake(&mut self, usable: impl Fn(u32) -> u32) {
+        let Self { all, stirred, woken, now, .. } = self;
         for index in stirred.drain(..) {
             let SharedCwnd { cc, cfg, waiting, is_stirred, .. } = &mut all[index as usize];
             debug_assert!(*is_stirred, "a window is stirred once, and has as many woken as it has room for");
             *is_stirred = false;
             let packet = u64::from(cfg.mtu_bytes);
-            if cc.may_send(packet) {
-                let room = (cc.cwnd().saturating_sub(cc.inflight()) / packet).max(1);
-                let woken = waiting.len().min(room as usize);
-                waiting.drain(..woken).for_each(&mut wake);
+            let open = cc.open_planes(packet, *now);
+            if open == 0 {
+                let at = cc.opens_at(*now);
+                if at != Time::NEVER
+                    && let Some(&first) = waiting.front()
+                {
+                    woken.push((first, Some(at)));
+                }
+                continue;
+            }
+            let mut room = (cc.cwnd().saturating_sub(cc.inflight()) / packet).max(1);
+            let mut left = waiting.len();
+            while room > 0 && left > 0 {
+                let Some(slot) = waiting.pop_front() else { break };
+                left -= 1;
+                if usable(slot) & open == 0 {
+                    waiting.push_back(slot);
+                    continue;
+                }
+                room -= 1;
+                woken.push((slot, None));
             }
         }
     }
@@ -178,17 +209,20 @@ impl Endpoint {
     pub(super) fn enter_cwnd(&mut self, slot: u32, cc: &CcConfig, now: Time) -> Result<(), EndpointError> {
         let Some(qp) = self.qps[slot as usize].as_deref_mut() else { return Ok(()) };
         let cfg = qp.cc_config(cc);
-        let in_flight = qp.requester.bytes_in_flight();
+        let planes = qp.paths.plane_count();
         let peer = self.peers.get_mut(qp.peer as usize).and_then(Option::as_mut);
         let shares = cfg.shared && cfg.algorithm != CcAlgorithm::None;
         let mut entered = if let Some(peer) = peer.filter(|_| shares) {
-            Cwnd::Shared(self.cwnds.join(peer, &cfg, qp.qpn, now)?)
+            Cwnd::Shared(self.cwnds.join(peer, &cfg, (qp.qpn, planes), now)?)
         } else {
             let mut cc = congestion::build(&cfg, now)?;
-            cc.set_qpn(qp.qpn);
+            cc.set_up(qp.qpn, planes);
             Cwnd::Own(cc)
         };
-        entered.get_mut(&mut self.cwnds).on_send(in_flight);
+        let cc = entered.get_mut(&mut self.cwnds);
+        for flight in qp.requester.flights(&qp.paths) {
+            cc.on_send(&flight);
+        }
         self.leave_cwnd(slot);
         if let Some(qp) = self.qp_mut(slot) {
             qp.cwnd = entered;
@@ -201,7 +235,7 @@ impl Endpoint {
     pub(super) fn leave_cwnd(&mut self, slot: u32) {
         let Some(qp) = self.qps[slot as usize].as_deref_mut() else { return };
         let Cwnd::Shared(index) = qp.cwnd else { return };
-        let Left { copy, was_last } = self.cwnds.leave(index, slot, qp.requester.bytes_in_flight());
+        let Left { copy, was_last } = self.cwnds.leave(index, slot, qp.requester.flights(&qp.paths));
         qp.cwnd = Cwnd::Own(copy);
         qp.stop_waiting();
         if was_last && let Some(peer) = self.peers.get_mut(qp.peer as usize).and_then(Option::as_mut) {
@@ -241,6 +275,7 @@ impl Endpoint {
 
     /// The peer of a queue pair has answered: it may send, and so may others that share its window.
     pub(super) fn heard(&mut self, now: Time, slot: u32) {
+        self.cwnds.now = now;
         if self.qp(slot).is_some_and(|qp| qp.is_aside) {
             self.come_back(now, slot);
         }
@@ -274,10 +309,25 @@ impl Endpoint {
     #[cold]
     fn wake_stirred(&mut self) {
         let mut cwnds = core::mem::take(&mut self.cwnds);
-        cwnds.wake(|slot| {
-            self.qp_mut(slot).map(Qp::stop_waiting);
-            self.wake_data(slot);
-        });
+        let qps = &self.qps;
+        let usable = |slot: u32| match qps.get(slot as usize).and_then(Option::as_deref) {
+            Some(qp) => qp.paths.usable_planes().0,
+            None => u32::MAX,
+        };
+        cwnds.wake(usable);
+        for (slot, at) in cwnds.woken.drain(..) {
+            match (at, self.qp_mut(slot)) {
+                (Some(at), Some(qp)) => {
+                    qp.pace_at = at;
+                    self.arm(slot);
+                }
+                (None, Some(qp)) => {
+                    qp.stop_waiting();
+                    self.wake_data(slot);
+                }
+                (_, None) => {}
+            }
+        }
         self.cwnds = cwnds;
     }
 }

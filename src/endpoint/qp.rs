@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::congestion::{self, CcConfig, CongestionControl};
+use crate::congestion::{self, CcConfig};
 use crate::memory::PdMember;
 use crate::path::{Paths, PortMask};
 use crate::requester::{Requester, RequesterSetup, RetryPolicy};
@@ -106,6 +106,8 @@ pub(super) struct Qp {
     /// Data came in since reverse paths were last considered.
     pub(super) inbound: bool,
     pub(super) reverse_check_at: Time,
+    /// When congestion control, which spaces packets out, lets the next one leave.
+    pub(super) pace_at: Time,
     /// Bytes that had come in when they were last considered for much of it.
     pub(super) refreshed_bytes: u64,
     /// The last repeat of a packet that had arrived, until a path for answers is found; and whether the cumulative
@@ -166,6 +168,7 @@ impl Qp {
             armed_at: Time::NEVER,
             inbound: false,
             reverse_check_at: Time::NEVER,
+            pace_at: Time::NEVER,
             refreshed_bytes: 0,
             unheard: None,
         })
@@ -244,7 +247,7 @@ impl Qp {
         }
         // Listed, it is asked for probes whenever there is room, and armed again when it leaves the list.
         let paths = if self.in_control_list { self.paths.next_expiry() } else { self.paths.next_timeout() };
-        self.requester.next_timeout().min(paths).min(self.reverse_check_at)
+        self.requester.next_timeout().min(paths).min(self.reverse_check_at).min(self.pace_at)
     }
 
     pub(super) fn status(&self, cwnds: &SharedCwnds) -> QpStatus {

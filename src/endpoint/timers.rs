@@ -139,6 +139,10 @@ impl Endpoint {
 
     fn run_timers(&mut self, now: Time, slot: u32) {
         let Some(qp) = self.qps[slot as usize].as_deref_mut() else { return };
+        self.cwnds.now = now;
+        if qp.pace_at <= now {
+            qp.pace_at = Time::NEVER;
+        }
         if qp.state == QpState::Rts {
             let timeouts = self.counters.timeouts;
             let (requester, mut env) = qp.requester_env(&mut self.cwnds, &mut self.counters);

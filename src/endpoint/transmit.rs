@@ -230,7 +230,8 @@ impl Endpoint {
                 let of_pair = qp.as_mut().map(|qp| &mut qp.counters);
                 uncount(kind, packet.payload.len, of_pair, &mut self.counters);
                 if let Some(qp) = qp.filter(|qp| qp.state == super::QpState::Rts) {
-                    qp.requester.unsent(seq, kind, qp.cwnd.stir(&mut self.cwnds));
+                    let (requester, mut env) = qp.requester_env(&mut self.cwnds, &mut self.counters);
+                    requester.unsent(seq, kind, &mut env);
                     self.go_on(slot);
                 }
             }

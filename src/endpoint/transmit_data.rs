@@ -45,17 +45,17 @@ impl Endpoint {
             return self.transmit_repair(list, now, slot, free, out);
         }
         let cc = qp.cwnd.get_mut(&mut self.cwnds);
-        if !qp.requester.may_send_new(cc) {
-            cold_path();
-            return self.pass(list, slot);
+        let open = qp.requester.open_planes(cc, now);
+        if !qp.requester.new_packet_fits() || open.0 & qp.paths.usable_planes().0 == 0 {
+            return self.held_back(list, now, slot);
         }
-        let Some(path) = qp.paths.pick_path(free, None) else { return without_path(qp) };
+        let Some(path) = qp.paths.pick_path(PortMask(free.0 & open.0), None) else { return without_path(qp) };
         let Some(template) = template(&self.peers, qp.peer, path.plane) else {
             cold_path();
             return Turn::Idle;
         };
         let ticket = self.next_ticket;
-        let Some(packet) = qp.requester.send_new(now, path.id, ticket, cc) else {
+        let Some(packet) = qp.requester.send_new(now, (path.id, path.plane), ticket, cc) else {
             cold_path();
             return Turn::Idle;
         };
@@ -89,15 +89,25 @@ impl Endpoint {
         let Some(qp) = self.qps.get_mut(slot as usize).and_then(Option::as_deref_mut) else {
             return Turn::Idle;
         };
-        let Some((seq, kind)) = qp.requester.next_send(qp.cwnd.get(&self.cwnds)) else {
-            return self.pass(list, slot);
+        let open = qp.requester.open_planes(qp.cwnd.get(&self.cwnds), now);
+        let usable = qp.paths.usable_planes();
+        let is_open = open.0 & usable.0 != 0;
+        let opens = !is_open && qp.cwnd.get(&self.cwnds).opens_at(now) != Time::NEVER;
+        let Some((seq, kind)) = qp.requester.next_send(is_open, opens) else {
+            return self.held_back(list, now, slot);
         };
-        let Some(path) = path_of_repair(qp, seq, kind, free) else { return without_path(qp) };
+        let open = if kind == SendKind::Probe { PortMask(u32::MAX) } else { open };
+        let Some(path) = path_of_repair(qp, seq, kind, free, open) else { return without_path(qp) };
         let Some(template) = template(&self.peers, qp.peer, path.plane) else { return Turn::Idle };
         let to = To { qpn: qp.dest_qpn, trimmable: qp.trimmable, path, template };
         let ticket = self.next_ticket;
         let sent = if kind == SendKind::New {
-            qp.requester.send_new_for_probe(now, path.id, ticket, qp.cwnd.get_mut(&mut self.cwnds))
+            qp.requester.send_new_for_probe(
+                now,
+                (path.id, path.plane),
+                ticket,
+                qp.cwnd.get_mut(&mut self.cwnds),
+            )
         } else {
             let cc = qp.cwnd.get_mut(&mut self.cwnds);
             let mut env = Env { paths: &mut qp.paths, cc, counters: &mut self.counters };
@@ -112,6 +122,26 @@ impl Endpoint {
         qp.places[list as usize].turn += 1;
         self.end_turn(list, slot, true);
         Turn::Sent
+    }
+
+    /// The queue pair in `slot` may not send now: it has nothing to send, no plane is usable, or congestion control does not
+    /// let it, perhaps for a time that is known.
+    #[cold]
+    fn held_back(&mut self, list: List, now: Time, slot: u32) -> Turn {
+        let Some(qp) = self.qps.get_mut(slot as usize).and_then(Option::as_deref_mut) else {
+            return Turn::Idle;
+        };
+        self.cwnds.now = now;
+        if qp.requester.has_work() {
+            if qp.paths.usable_planes().0 == 0 {
+                return Turn::Idle;
+            }
+            qp.pace_at = qp.cwnd.get(&self.cwnds).opens_at(now);
+            if qp.pace_at != Time::NEVER {
+                self.arm(slot);
+            }
+        }
+        self.pass(list, slot)
     }
 
     /// The queue pair has sent a packet: arm its timers, if asked to or if none is armed, and let the next one go first
@@ -140,7 +170,9 @@ fn begin_burst(qp: &mut Qp, cwnds: &SharedCwnds, most: usize, same_path_batch: u
 }
 
 /// The path of what is sent again, or in the place of a tail probe.
-fn path_of_repair(qp: &mut Qp, seq: u64, kind: SendKind, free: PortMask) -> Option<Picked> {
+/// Congestion control has `open` planes for it.
+fn path_of_repair(qp: &mut Qp, seq: u64, kind: SendKind, free: PortMask, open: PortMask) -> Option<Picked> {
+    let free = PortMask(free.0 & open.0);
     let asks = qp.requester.asks_first(kind);
     let Some(avoid) = qp.requester.last_ev(seq, kind) else {
         let oldest = qp.requester.in_flight(None).and_then(|(_, ev)| ev).filter(|_| asks);
@@ -152,7 +184,9 @@ fn path_of_repair(qp: &mut Qp, seq: u64, kind: SendKind, free: PortMask) -> Opti
         return bad;
     }
     let avoid = qp.requester.last_probed(kind).unwrap_or(avoid);
-    let waits = qp.requester.waits_for_another_plane();
+    // A plane that may be dead keeps its window full.
+    let waits = qp.requester.waits_for_another_plane()
+        && qp.paths.others_if_any(open, avoid).0 & qp.paths.usable_planes().0 != 0;
     let free = if waits { qp.paths.others_if_any(free, avoid) } else { free };
     let proven = if asks { pick_proven(qp, free, avoid) } else { None };
     let picked = proven.or_else(|| qp.paths.pick_path(free, Some(avoid)));

@@ -208,10 +208,11 @@ impl Paths {
     }
 
     /// A packet on this path was lost, not trimmed. If nothing excuses that, the path goes out of use as by
-    /// [`on_loss`](Self::on_loss); else it is passed over for a while, and `tolerated` counts it.
-    pub fn on_packet_lost(&mut self, id: EvId, signs: &LossSigns, now: Time) {
+    /// [`on_loss`](Self::on_loss), and this returns `true`; else it is passed over for a while, and `tolerated` counts it.
+    pub fn on_packet_lost(&mut self, id: EvId, signs: &LossSigns, now: Time) -> bool {
         if !self.works(id) {
-            return self.on_loss(id, now);
+            self.on_loss(id, now);
+            return true;
         }
         let (plane, others) = self.others(id);
         let (blame, in_line) = self.losses.judge(id, plane, others, signs, now);
@@ -226,5 +227,6 @@ impl Paths {
                 self.pass_over(id, LOSS_SKIPS);
             }
         }
+        blame == Blame::Path
     }
 }

@@ -264,6 +264,11 @@ impl Paths {
         self.planes.get(usize::from(plane)).map_or(0..0, range)
     }
 
+    /// How many planes there are.
+    pub(crate) const fn plane_count(&self) -> u8 {
+        self.planes.len() as u8
+    }
+
     /// The plane of `id`; 0 for an id of another queue pair.
     #[inline]
     pub fn plane(&self, id: EvId) -> u8 {

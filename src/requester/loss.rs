@@ -5,6 +5,8 @@
 //! was reported and an earlier one was not. Across paths only time can tell: the time rule is that of
 //! RFC 8985 (RACK), with a measured reordering window.
 
+use crate::congestion::Flight;
+use crate::path::{EvId, Paths};
 use crate::time::Time;
 
 use super::away::Away;
@@ -25,6 +27,14 @@ pub(crate) struct Record {
     pub(crate) retries: u8,
     /// Why it was last declared lost.
     pub(crate) cause: Cause,
+}
+
+impl Record {
+    /// The latest transmission, as congestion control counts it.
+    #[inline]
+    pub(crate) fn flight(&self, paths: &Paths) -> Flight {
+        Flight { plane: paths.plane(EvId(self.ev)), bytes: u64::from(self.bytes), sent_at: self.sent_at }
+    }
 }
 
 /// The evidence against which a record is judged.

@@ -23,7 +23,7 @@ pub(crate) use sack::SackVerdict;
 pub(crate) use send::{Leaving, SendKind};
 pub(crate) use timer::{RetryPolicy, TimerVerdict};
 
-use crate::congestion::{CongestionControl, Controller};
+use crate::congestion::{Controller, Flight};
 use crate::counters::Counters;
 use crate::memory::{PayloadRef, RegionSlot};
 use crate::path::{EvId, LossSigns, Paths, PortMask};
@@ -57,7 +57,9 @@ enum Blame {
     LastHopTrim,
     /// Probably lost, but no report has said so: its path is suspected.
     Doubt,
-    /// The peer had no room, or the port went down, or the timer swept it up with others.
+    /// Lost while nothing came back on any path: none of them is to blame.
+    Silence,
+    /// The peer had no room, or the port went down.
     Nobody,
 }
 
@@ -334,10 +336,15 @@ impl Requester {
         self.retries > 0
     }
 
-    /// What congestion control counts as in flight of this queue pair, in bytes.
-    pub(crate) fn bytes_in_flight(&self) -> u64 {
-        let in_flight = (self.una..self.next).filter(|&seq| !self.sacked.test(seq) && !self.lost.test(seq));
-        in_flight.map(|seq| u64::from(self.records.get(seq).bytes)).sum()
+    /// Whether congestion control counts packet `seq`, which was sent, as in flight.
+    fn is_in_flight(&self, seq: u64) -> bool {
+        seq >= self.una && !self.sacked.test(seq) && !self.lost.test(seq)
+    }
+
+    /// What congestion control counts as in flight of this queue pair.
+    pub(crate) fn flights<'a>(&'a self, paths: &'a Paths) -> impl Iterator<Item = Flight> + 'a {
+        let in_flight = (self.una..self.next).filter(|&seq| self.is_in_flight(seq));
+        in_flight.map(|seq| self.records.get(seq).flight(paths))
     }
 
     /// Whether anything sent is not yet complete.
@@ -456,22 +463,23 @@ impl Requester {
         let record = self.records.get_mut(seq);
         record.cause = cause;
         let record = *record;
-        let (ev, bytes) = (EvId(record.ev), u64::from(record.bytes));
+        let (ev, flight) = (EvId(record.ev), record.flight(env.paths));
         match blame {
             Blame::Path => {
-                env.paths.on_packet_lost(ev, &self.signs(ev, record.order, env), now);
-                env.cc.on_loss(now, bytes);
+                let of_path = env.paths.on_packet_lost(ev, &self.signs(ev, record.order, env), now);
+                env.cc.on_loss(now, &flight, !of_path);
             }
             Blame::Trim => {
                 env.paths.on_trim(ev, now);
-                env.cc.on_trim_nack(now, bytes, false);
+                env.cc.on_trim_nack(now, &flight, false);
             }
             Blame::Doubt => {
                 self.doubt(seq, &record, now, env);
-                env.cc.on_loss(now, bytes);
+                env.cc.on_loss(now, &flight, true);
             }
-            Blame::LastHopTrim => env.cc.on_trim_nack(now, bytes, true),
-            Blame::Nobody => env.cc.on_loss(now, bytes),
+            Blame::LastHopTrim => env.cc.on_trim_nack(now, &flight, true),
+            Blame::Silence => env.cc.on_loss(now, &flight, true),
+            Blame::Nobody => env.cc.on_loss(now, &flight, false),
         }
     }
 
@@ -548,7 +556,7 @@ impl Requester {
                 env.counters.loss_overdue += 1;
                 // What was in flight when no path brought any answer says nothing of its own path.
                 let silence = self.records.get(seq).sent_at <= self.timed_out_at;
-                let blame = if silence { Blame::Nobody } else { blame };
+                let blame = if silence { Blame::Silence } else { blame };
                 self.declare_lost(seq, blame, Cause::Time, now, env);
             }
             Loss::NotYet { until } => self.loss_check_at = self.loss_check_at.min(until),

@@ -116,8 +116,8 @@ enum Which {
 pub(super) enum Proof {
     /// It arrived on this entropy value; the packet was repeated for this cause.
     Needless { ev: u16, cause: Cause },
-    /// It was probably lost: this entropy value, and its position among all transmissions.
-    Lost { ev: u16, order: u64 },
+    /// It was probably lost: this entropy value, its position among all transmissions, and when it left.
+    Lost { ev: u16, order: u64, sent_at: Time },
 }
 
 /// The repeats of a queue pair that are recent enough to matter.
@@ -204,7 +204,7 @@ impl Repeats {
                 (Some(listed), Some(answered)) => answered.gained(listed) > 0,
                 _ => false,
             };
-            let Copy { ev, order, .. } = repeat.before;
+            let Copy { ev, order, sent_at, .. } = repeat.before;
             if matches!(which, Some(Which::Before)) || listed_before {
                 if !repeat.needless {
                     prove(Proof::Needless { ev, cause: repeat.cause });
@@ -216,7 +216,7 @@ impl Repeats {
                 // Of several repeats one is answered: those before it were probably lost like the first copy, if no report
                 // listed the packet earlier.
                 repeat.settled = true;
-                prove(Proof::Lost { ev, order });
+                prove(Proof::Lost { ev, order, sent_at });
             }
         }
     }
@@ -366,7 +366,7 @@ mod tests {
     #[test]
     fn an_answer_to_the_probe_alone_means_that_the_first_copy_was_lost() {
         let mut repeats = repeated(Cause::Silence);
-        let lost = [Proof::Lost { ev: 1, order: 10 }];
+        let lost = [Proof::Lost { ev: 1, order: 10, sent_at: Time(0) }];
         assert_eq!(proofs(&mut repeats, Some(answer(1_000_000, 2)), listing(5, 8)), lost);
         assert_eq!(proofs(&mut repeats, Some(answer(1_000_000, 2)), listing(5, 8)), [], "once");
         let late = [Proof::Needless { ev: 1, cause: Cause::Silence }];
@@ -382,7 +382,10 @@ mod tests {
             repeats.note(8, copy(0, 11, 4), copy(1_000_000, 21, 5), Cause::Silence);
             repeats
         };
-        let (first, second) = (Proof::Lost { ev: 1, order: 10 }, Proof::Lost { ev: 2, order: 20 });
+        let (first, second) = (
+            Proof::Lost { ev: 1, order: 10, sent_at: Time(0) },
+            Proof::Lost { ev: 2, order: 20, sent_at: Time(1_000_000) },
+        );
         let last = Some(answer(3_000_000, 3));
         let mut repeats = three();
         assert_eq!(proofs(&mut repeats, last, listing(5, 8)), [first, second]);
@@ -455,7 +458,7 @@ mod tests {
         repeats.note(7, copy(0, 10, 1), copy(round_ns, 20, 2), Cause::Silence);
         assert_eq!(
             proofs(&mut repeats, Some(answer(round_ns, 2)), listing(5, 8)),
-            [Proof::Lost { ev: 1, order: 10 }]
+            [Proof::Lost { ev: 1, order: 10, sent_at: Time(0) }]
         );
         assert_eq!(
             proofs(&mut repeats, Some(answer(0, 1)), listing(5, 8)),

@@ -1,6 +1,6 @@
 //! Processing of SACK, NACK and transport ACK: what each means for the packets in flight.
 
-use crate::congestion::{AckSample, CongestionControl};
+use crate::congestion::{AckSample, Flight};
 use crate::path::{EvId, EvMark};
 use crate::time::Time;
 use crate::wire::{Ev, Mark, NackReason, Neth, Psn, Seth};
@@ -94,6 +94,9 @@ impl Requester {
             rtt_ns,
             penalty: if answers { sack.cc.cwnd_penalty } else { 0 },
             restore_cwnd: answers && sack.cc.restore_cwnd,
+            plane: rtt_ns
+                .and(report.answered)
+                .map_or(0, |seq| env.paths.plane(EvId(self.records.get(seq).ev))),
         });
         if self.reported.max(self.overtaken) > self.una && !report.stale {
             self.judge_holes(now, &report, env);
@@ -147,7 +150,11 @@ impl Requester {
         let listed = |seq: u64| seq.checked_sub(base).is_some_and(|bit| bit < 64 && bitmap >> bit & 1 == 1);
         let mut repeats = core::mem::take(&mut self.repeats);
         repeats.on_sack(answered.as_ref(), listing, listed, |proof| match proof {
-            Proof::Lost { ev, order } => self.suspect(ev, order, now, env),
+            Proof::Lost { ev, order, sent_at } => {
+                let plane = env.paths.plane(EvId(ev));
+                env.cc.on_repaired_loss(now, &Flight { plane, bytes: u64::from(self.setup.mtu), sent_at });
+                self.suspect(ev, order, now, env);
+            }
             Proof::Needless { ev, cause } => {
                 env.counters.spurious_retransmits += 1;
                 self.had_arrived(ev, cause, now, env);
@@ -352,8 +359,12 @@ impl Requester {
             self.lost.clear(seq);
             self.lost_count -= 1;
             env.counters.spurious_losses += 1;
+            env.cc.on_wrong_loss(&record.flight(env.paths));
             self.had_arrived(record.ev, record.cause, now, env);
             return 0;
+        }
+        if env.cc.counts_packets() {
+            env.cc.on_arrival(&record.flight(env.paths));
         }
         u64::from(record.bytes)
     }
@@ -443,6 +454,7 @@ impl Requester {
                 rtt_ns: None,
                 penalty: 0,
                 restore_cwnd: false,
+                plane: 0,
             });
         }
         self.progress(now);

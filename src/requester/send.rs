@@ -1,13 +1,13 @@
 //! What is sent next, and what is kept of it.
 //!
 //! Packets leave in order for the first time, one after another of the request that has its turn, and this runs for
-//! every one of them: [`Requester::may_send_new`] and [`Requester::send_new`]. What is sent again has its own way,
+//! every one of them: [`Requester::new_packet_fits`] and [`Requester::send_new`]. What is sent again has its own way,
 //! which costs more and is rare.
 
 use core::hint::cold_path;
 
-use crate::congestion::{CongestionControl, Controller};
-use crate::path::EvId;
+use crate::congestion::{Controller, Flight};
+use crate::path::{EvId, PortMask};
 use crate::time::Time;
 use crate::wire::{Ev, ICRC_LEN, Opcode, Psn, WriteHead};
 
@@ -63,7 +63,7 @@ impl Requester {
 
     /// Whether the window has room for a packet sent for the first time, and there is one.
     #[inline]
-    pub(super) fn new_packet_fits(&self) -> bool {
+    pub(crate) fn new_packet_fits(&self) -> bool {
         // MRC 1.0 section 6.3.1: [cack + 1, cack + mpr), and una = cack + 1.
         if self.next + 1 >= self.una + u64::from(self.window) || !self.queue.has_unsent() {
             return false;
@@ -77,10 +77,10 @@ impl Requester {
         self.queue.sending().is_some_and(|entry| !starts_one(entry))
     }
 
-    /// Whether a packet may leave for the first time now. Repairs, if there are any, come first.
+    /// The planes on which congestion control lets a packet leave now that is no tail probe.
     #[inline]
-    pub(crate) fn may_send_new(&self, cc: &Controller) -> bool {
-        self.new_packet_fits() && cc.may_send(u64::from(self.setup.mtu))
+    pub(crate) fn open_planes(&self, cc: &Controller, now: Time) -> PortMask {
+        PortMask(cc.open_planes(u64::from(self.setup.mtu), now))
     }
 
     /// What to send next: the oldest gap, then a tail probe, then new data. A due tail probe goes out whatever
@@ -88,28 +88,28 @@ impl Requester {
     /// is lost, the oldest gap is the probe. New data that may leave makes the peer answer as well as a copy does (RFC 8985,
     /// section 7.3), but only the first time: if nothing comes of it, its path may be the trouble, and a copy takes another one.
     ///
-    /// Where there are [no repairs](Self::has_repairs), [`may_send_new`](Self::may_send_new) says as much and is quicker.
-    pub(crate) fn next_send(&mut self, cc: &Controller) -> Option<(u64, SendKind)> {
+    /// `open`: congestion control lets a packet leave, and `opens`: it will, in a time that is known. Where there are [no repairs](Self::has_repairs),
+    /// [`new_packet_fits`](Self::new_packet_fits) says as much and is quicker.
+    pub(crate) fn next_send(&mut self, open: bool, opens: bool) -> Option<(u64, SendKind)> {
         if self.lost_count > 0 {
             let seq = self.lost.next_set(self.una, self.next)?;
-            let record = self.records.get(seq);
-            let never_left = record.cause == Cause::Unsent;
-            if cc.may_send(u64::from(record.bytes)) {
+            let never_left = self.records.get(seq).cause == Cause::Unsent;
+            if open {
                 self.probe_pending = false;
                 return Some((seq, if never_left { SendKind::Resend } else { SendKind::Retransmit }));
             }
             let kind = if never_left { SendKind::Resend } else { SendKind::Probe };
-            return self.probe_pending.then_some((seq, kind));
+            return (self.probe_pending && !opens).then_some((seq, kind));
         }
         if self.probe_pending
             && let Some(seq) = self.probe_target()
         {
-            if !self.new_asked && self.may_send_new(cc) {
+            if !self.new_asked && open && self.new_packet_fits() {
                 return Some((self.next, SendKind::New));
             }
             return Some((seq, SendKind::Probe));
         }
-        self.may_send_new(cc).then_some((self.next, SendKind::New))
+        (open && self.new_packet_fits()).then_some((self.next, SendKind::New))
     }
 
     /// The oldest packet not reported; if all are reported and only the completion is missing,
@@ -173,7 +173,7 @@ impl Requester {
     pub(crate) fn send_new(
         &mut self,
         now: Time,
-        ev: EvId,
+        (ev, plane): (EvId, u8),
         ticket: u64,
         cc: &mut Controller,
     ) -> Option<Leaving<'_>> {
@@ -189,8 +189,9 @@ impl Requester {
         };
         self.wimm_in_flight += u32::from(spec.starts_wimm());
         let bytes = Self::nominal(spec.head_len(), spec.len);
-        let ack_req = asks || cc.wants_ack(u64::from(bytes));
-        cc.on_send(u64::from(bytes));
+        let flight = Flight { plane, bytes: u64::from(bytes), sent_at: now };
+        let ack_req = asks || cc.wants_ack(plane, flight.bytes);
+        cc.on_send(&flight);
         self.next = seq + 1;
         self.orders += 1;
         *self.records.get_mut(seq) =
@@ -204,7 +205,7 @@ impl Requester {
     pub(crate) fn send_new_for_probe(
         &mut self,
         now: Time,
-        ev: EvId,
+        path: (EvId, u8),
         ticket: u64,
         cc: &mut Controller,
     ) -> Option<Leaving<'_>> {
@@ -213,7 +214,7 @@ impl Requester {
             self.probe_leaves(now);
             self.new_asked = true;
         }
-        let packet = self.send_new(now, ev, ticket, cc)?;
+        let packet = self.send_new(now, path, ticket, cc)?;
         Some(Leaving { ack_req: packet.ack_req || asks, ..packet })
     }
 
@@ -255,7 +256,9 @@ impl Requester {
         if was_lost {
             self.lost.clear(seq);
             self.lost_count -= 1;
-            env.cc.on_send(u64::from(fresh.bytes));
+            env.cc.on_send(&fresh.flight(env.paths));
+        } else if self.is_in_flight(seq) {
+            env.cc.on_move(&before.flight(env.paths), &fresh.flight(env.paths));
         }
         if !kind.repeats() {
             // The oldest gap, so it serves as the tail probe that may be due.
@@ -279,8 +282,9 @@ impl Requester {
     /// it, except that a first transmission keeps its number and waits with the lost. Neither its path nor
     /// congestion control hears of a loss, because the network had no part in it.
     #[cold]
-    pub(crate) fn unsent(&mut self, seq: u64, kind: SendKind, cc: &mut Controller) {
+    pub(crate) fn unsent(&mut self, seq: u64, kind: SendKind, env: &mut Env<'_>) {
         let record = self.records.get(seq);
+        let flight = record.flight(env.paths);
         let mut held_window = true;
         if kind.repeats() {
             // None: too many repeats since to remember this one; then it counts as sent and lost.
@@ -288,6 +292,10 @@ impl Requester {
             if let Some((before, cause)) = undone {
                 let Copy { sent_at, order, ev, .. } = before;
                 let retries = record.retries.saturating_sub(1);
+                if kind == SendKind::Probe && cause == Cause::Silence && self.is_in_flight(seq) {
+                    let earlier = Record { sent_at, ev, ..record };
+                    env.cc.on_move(&flight, &earlier.flight(env.paths));
+                }
                 *self.records.get_mut(seq) = Record { sent_at, order, ev, retries, cause, ..record };
             }
             held_window =
@@ -300,7 +308,7 @@ impl Requester {
             self.records.get_mut(seq).cause = Cause::Unsent;
         }
         if held_window && !self.lost.test(seq) {
-            cc.on_discard(u64::from(record.bytes));
+            env.cc.on_discard(&flight);
             self.lost.set(seq);
             self.lost_count += 1;
         }

@@ -1,6 +1,6 @@
 //! What an endpoint reports, in virtual time.
 
-use spindrift::congestion::{self, AckSample, CcConfig, CongestionControl};
+use spindrift::congestion::{self, AckSample, CcAlgorithm, CcConfig, Flight};
 use spindrift::endpoint::{Event, FailReason, QpInit, QpModify, RtsAttr};
 use spindrift::path::{EvState, EvStatus};
 use spindrift::time::Time;
@@ -270,13 +270,17 @@ fn a_peer_that_never_answers_is_reported() {
     assert_eq!(flow.counters(WRITER).tx_port_status_unheard, 1);
 }
 
+fn nscc() -> CcConfig {
+    CcConfig { algorithm: CcAlgorithm::Nscc, ..CcConfig::new(10_000_000_000, 10_000, 4096) }
+}
+
 /// The first penalty of a row, with the window before it.
 #[test]
 fn a_penalty_of_the_receiver_is_reported_once() {
     listen();
-    let mut cc = congestion::build(&CcConfig::new(10_000_000_000, 10_000, 4096), Time::ZERO).unwrap();
+    let mut cc = congestion::build(&nscc(), Time::ZERO).unwrap();
     let before = cc.cwnd();
-    cc.on_send(8_192);
+    cc.on_send(&Flight { plane: 0, bytes: 8_192, sent_at: Time(0) });
     take();
     for time in [10_000, 20_000] {
         cc.on_ack(&AckSample { penalty: 64, ..AckSample::new(Time(time), 4_096) });
@@ -291,10 +295,10 @@ fn a_penalty_of_the_receiver_is_reported_once() {
 #[test]
 fn a_cut_for_marks_and_delay_is_reported_with_what_caused_it() {
     listen();
-    let mut cc = congestion::build(&CcConfig::new(10_000_000_000, 10_000, 4096), Time::ZERO).unwrap();
+    let mut cc = congestion::build(&nscc(), Time::ZERO).unwrap();
     let mut cuts = 0;
     for n in 1..=100_u64 {
-        cc.on_send(4_096);
+        cc.on_send(&Flight { plane: 0, bytes: 4_096, sent_at: Time(0) });
         let (before, time) = (cc.cwnd(), Time(2_500 * n));
         take();
         cc.on_ack(&AckSample { ecn: true, rtt_ns: Some(60_000), ..AckSample::new(time, 4_096) });

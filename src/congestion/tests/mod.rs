@@ -25,9 +25,9 @@ fn config() -> CcConfig {
 }
 
 fn nscc(cfg: &CcConfig) -> Nscc {
-    match build(cfg, Time::ZERO).unwrap() {
+    match build(&CcConfig { algorithm: CcAlgorithm::Nscc, ..cfg.clone() }, Time::ZERO).unwrap() {
         Controller::Nscc(nscc) => nscc,
-        Controller::None(_) => panic!("asked for NSCC"),
+        other => panic!("asked for NSCC, got {other:?}"),
     }
 }
 
@@ -38,6 +38,10 @@ fn halfway(cfg: &CcConfig) -> Nscc {
     cc.on_loss(Time(0), 125_000);
     assert_eq!((cc.cwnd(), cc.inflight()), (100_000, 100_000));
     cc
+}
+
+const fn flight(bytes: u64) -> Flight {
+    Flight { plane: 0, bytes, sent_at: Time(0) }
 }
 
 fn ack(now: u64, bytes: u64, delay: u64) -> AckSample {
@@ -88,19 +92,21 @@ fn between_software_the_maximum_stays_and_has_room_for_a_burst() {
     let of_slow = nscc(&slow);
     assert_eq!((of_slow.cwnd(), of_slow.max_cwnd()), (32 * MTU, 32 * MTU));
     let patient = CcConfig::new(1_000_000_000, 32 * MTU * 8 * 2 / 3, MTU as u32);
-    assert_eq!(CcConfig { nscc: patient.nscc, ..slow }, patient);
+    let target_delay_ns = Some(slow.base_rtt_ns / 4 * 3);
+    assert_eq!(slow.nscc, NsccOverrides { target_delay_ns, ..slow.nscc });
+    assert_eq!(CcConfig { nscc: patient.nscc, trimming: true, ..slow }, patient);
     // Packets that took very long, while little got through.
-    let untrimmed = CcConfig { trimming: false, ..CcConfig::for_software(RATE, RTT, MTU as u32) };
-    let mut cc = nscc(&untrimmed);
+    let mut cc = nscc(&CcConfig::for_software(RATE, RTT, MTU as u32));
     for now in [0, 100_000, 200_000] {
         cc.on_send(MTU);
         cc.on_ack(&ack(now, MTU, 1_000_000));
     }
     assert_eq!(cc.cwnd(), MAX_CWND);
-    // All else is as for hardware, and what is refused there is refused here.
+    // Nothing is known of the switches. All else is as for hardware, and what is refused there is refused here.
     let hardware = config();
     let software = CcConfig::for_software(RATE, RTT, MTU as u32);
-    assert_eq!(CcConfig { nscc: hardware.nscc, ..software }, hardware);
+    assert!(!software.trimming);
+    assert_eq!(CcConfig { nscc: hardware.nscc, trimming: true, ..software }, hardware);
     assert_eq!(CcConfig::for_software(u64::MAX, RTT, 4096).validate().unwrap_err().to_string(), {
         CcConfig::new(u64::MAX, RTT, 4096).validate().unwrap_err().to_string()
     });
@@ -397,14 +403,14 @@ fn asks_for_acks_when_the_window_is_almost_used_or_small() {
 #[test]
 fn no_congestion_control_only_counts() {
     let mut cc = build(&CcConfig::none(), Time::ZERO).unwrap();
-    cc.on_send(10 * MTU);
+    cc.on_send(&flight(10 * MTU));
     cc.on_ack(&marked(1, MTU, 1_000_000));
-    cc.on_trim_nack(Time(2), MTU, false);
-    cc.on_loss(Time(3), MTU);
+    cc.on_trim_nack(Time(2), &flight(MTU), false);
+    cc.on_loss(Time(3), &flight(MTU), true);
     assert_eq!(cc.inflight(), 7 * MTU);
-    cc.on_discard(100 * MTU);
+    cc.on_discard(&flight(100 * MTU));
     assert_eq!(cc.inflight(), 0);
-    assert!(cc.may_send(MTU) && !cc.wants_ack(MTU));
+    assert!(cc.open_planes(MTU, Time(3)) == u32::MAX && !cc.wants_ack(0, MTU));
     assert_eq!(cc.cwnd(), u64::MAX);
 }
 
@@ -504,7 +510,7 @@ proptest! {
                 1 => cc.on_trim_nack(time, bytes, ecn),
                 2 => cc.on_loss(time, bytes),
                 3 => cc.on_discard(bytes),
-                _ => cc.on_ack(&AckSample { now: time, newly_acked: bytes, ecn, rtt_ns, penalty, restore_cwnd }),
+                _ => cc.on_ack(&AckSample { now: time, newly_acked: bytes, ecn, rtt_ns, penalty, restore_cwnd, plane: 0 }),
             }
             prop_assert!(cc.cwnd() >= MTU);
             prop_assert!(cc.max_cwnd() <= MAX_CWND);

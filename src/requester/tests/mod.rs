@@ -59,7 +59,7 @@ impl Bench {
         self.now = self.now.after(1_000);
         let ev = self.paths.pick(self.paths.usable_planes(), self.r.last_ev(seq, kind)).unwrap();
         let sent = if kind == SendKind::New {
-            self.r.send_new_for_probe(self.now, ev, 0, &mut self.cc)
+            self.r.send_new_for_probe(self.now, (ev, self.paths.plane(ev)), 0, &mut self.cc)
         } else {
             let mut env = Env { paths: &mut self.paths, cc: &mut self.cc, counters: &mut self.counters };
             self.r.send_again(self.now, (seq, kind), ev, 0, &mut env)
@@ -71,9 +71,15 @@ impl Bench {
     }
 
     fn send(&mut self) -> Option<(u64, SendKind)> {
-        let (seq, kind) = self.r.next_send(&self.cc)?;
+        let open = self.r.open_planes(&self.cc, self.now).0 != 0;
+        let (seq, kind) = self.r.next_send(open, false)?;
         self.commit(seq, kind);
         Some((seq, kind))
+    }
+
+    fn unsent(&mut self, seq: u64, kind: SendKind) {
+        let mut env = Env { paths: &mut self.paths, cc: &mut self.cc, counters: &mut self.counters };
+        self.r.unsent(seq, kind, &mut env);
     }
 
     fn sendable(&self) -> usize {
@@ -385,13 +391,13 @@ fn what_never_left_is_as_if_it_had_not_been_sent() {
     let packet = u64::from(Requester::counted(Opcode::WriteMiddle, MTU));
     assert_eq!(bench.cc.inflight(), 4 * packet);
     // A first transmission: it goes out with its number, and counts as no retransmission.
-    bench.r.unsent(1, SendKind::New, &mut bench.cc);
+    bench.unsent(1, SendKind::New);
     assert_eq!((bench.cc.inflight(), bench.r.lost_count), (3 * packet, 1));
-    assert_eq!(bench.r.next_send(&bench.cc), Some((1, SendKind::Resend)));
+    assert_eq!(bench.r.next_send(true, false), Some((1, SendKind::Resend)));
     assert_eq!(bench.r.last_ev(1, SendKind::Resend), None);
     bench.commit(1, SendKind::Resend);
     assert_eq!((bench.r.records.get(1).retries, bench.cc.inflight()), (0, 4 * packet));
-    bench.r.unsent(1, SendKind::Resend, &mut bench.cc);
+    bench.unsent(1, SendKind::Resend);
     assert_eq!(bench.send(), Some((1, SendKind::Resend)));
     assert_eq!((bench.r.records.get(1).retries, bench.cc.inflight()), (0, 4 * packet));
 
@@ -411,7 +417,7 @@ fn what_never_left_is_as_if_it_had_not_been_sent() {
     let before = bench.r.records.get(2);
     assert_eq!(bench.send(), Some((2, SendKind::Retransmit)));
     assert_eq!(bench.r.records.get(2).retries, 1);
-    bench.r.unsent(2, SendKind::Retransmit, &mut bench.cc);
+    bench.unsent(2, SendKind::Retransmit);
     let after = bench.r.records.get(2);
     assert_eq!(
         (after.sent_at, after.order, after.ev, after.retries, after.cause),
@@ -427,7 +433,7 @@ fn what_never_left_is_as_if_it_had_not_been_sent() {
     assert_eq!(bench.send(), Some((0, SendKind::Probe)));
     assert!(!bench.r.has_repairs());
     assert!(bench.r.tries_bad_path(SendKind::Probe), "the next one");
-    bench.r.unsent(0, SendKind::Probe, &mut bench.cc);
+    bench.unsent(0, SendKind::Probe);
     assert!(!bench.r.tries_bad_path(SendKind::Probe), "the same once more");
     let after = bench.r.records.get(0);
     assert_eq!(
@@ -452,7 +458,7 @@ fn a_repeat_that_never_left_is_lost_for_the_cause_from_before() {
         assert_eq!((bench.cc.inflight(), bench.r.lost_count), (3 * packet, 1));
         bench.commit(seq, kind);
         assert_eq!((bench.cc.inflight(), bench.r.lost_count), (4 * packet, 0));
-        bench.r.unsent(seq, kind, &mut bench.cc);
+        bench.unsent(seq, kind);
         assert_eq!((bench.cc.inflight(), bench.r.lost_count), (3 * packet, 1));
         assert_eq!((bench.r.records.get(seq).cause, bench.r.records.get(seq).retries), (cause, 0));
         assert_eq!(bench.send(), Some((seq, SendKind::Retransmit)));
@@ -469,7 +475,7 @@ fn a_forgotten_retransmission_that_never_left_is_lost() {
     bench.r.declare_lost(0, Blame::Nobody, Cause::Time, bench.now, &mut env);
     assert_eq!(bench.send(), Some((0, SendKind::Retransmit)));
     bench.r.repeats = Repeats::default();
-    bench.r.unsent(0, SendKind::Retransmit, &mut bench.cc);
+    bench.unsent(0, SendKind::Retransmit);
     assert_eq!((bench.cc.inflight(), bench.r.lost_count), (0, 1));
     assert_eq!(bench.send(), Some((0, SendKind::Retransmit)));
 }

@@ -231,6 +231,8 @@ pub(crate) enum CcName {
     Auto,
     /// No limit but the receive window.
     None,
+    /// Network-signalled congestion control where switches trim, windows for each plane where they drop.
+    Adaptive,
     /// Network-signalled congestion control.
     Nscc,
 }
@@ -239,6 +241,7 @@ impl From<CcAlgorithm> for CcName {
     fn from(algorithm: CcAlgorithm) -> Self {
         match algorithm {
             CcAlgorithm::None => Self::None,
+            CcAlgorithm::Adaptive => Self::Adaptive,
             CcAlgorithm::Nscc => Self::Nscc,
         }
     }
@@ -249,6 +252,7 @@ impl CcName {
         match self {
             Self::Auto => "auto",
             Self::None => "none",
+            Self::Adaptive => "adaptive",
             Self::Nscc => "nscc",
         }
     }

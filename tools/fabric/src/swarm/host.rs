@@ -80,7 +80,10 @@ impl Host {
             ..PathConfig::new(planes)
         };
         let cc = match plan.cc {
-            CcAlgorithm::Nscc => CcConfig::new(case.fabric.nic_rate_bps(), case.rtt_ns(), plan.mtu),
+            CcAlgorithm::Adaptive | CcAlgorithm::Nscc => CcConfig {
+                algorithm: plan.cc,
+                ..CcConfig::new(case.fabric.nic_rate_bps(), case.rtt_ns(), plan.mtu)
+            },
             CcAlgorithm::None => CcConfig::none(),
         };
         QpInit {

@@ -313,23 +313,24 @@ impl Settings {
 
     /// Congestion control over so many planes: `default`, which the ports ask for, where neither flag nor file says otherwise.
     pub(super) fn congestion(&self, planes: usize, default: &CcConfig) -> CcConfig {
-        let limits = match self.cc {
-            CcName::Auto => default.algorithm == CcAlgorithm::Nscc,
-            CcName::None => false,
-            CcName::Nscc => true,
+        let algorithm = match self.cc {
+            CcName::Auto => default.algorithm,
+            CcName::None => CcAlgorithm::None,
+            CcName::Nscc => CcAlgorithm::Nscc,
+            CcName::Adaptive => CcAlgorithm::Adaptive,
         };
-        if !limits {
+        if algorithm == CcAlgorithm::None {
             return CcConfig::none();
         }
         let from = &self.config.cc;
         let of_ports = match default.algorithm {
-            CcAlgorithm::Nscc => default.link_rate_bps,
+            CcAlgorithm::Adaptive | CcAlgorithm::Nscc => default.link_rate_bps,
             CcAlgorithm::None => CcConfig::USUAL_LINK_BPS * planes as u64,
         };
         let rate = from.link_rate_gbps.map_or(of_ports, |gbps| (gbps * 1e9) as u64);
         let rtt = from.base_rtt_ns.unwrap_or(CcConfig::SOFTWARE_RTT_NS);
         let shared = from.shared.unwrap_or_default();
-        CcConfig { shared, ..CcConfig::for_software(rate, rtt, self.mtu) }
+        CcConfig { algorithm, shared, ..CcConfig::for_software(rate, rtt, self.mtu) }
     }
 
     /// Where the planes' ports are, if that was said.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use anyhow::Result;
 use serde::Deserialize;
-use spindrift::congestion::CcConfig;
+use spindrift::congestion::{CcAlgorithm, CcConfig};
 use spindrift::endpoint::RetryAttr;
 use spindrift::time::Time;
 use spindrift_fabric::{ClosSpec, HostId, Messenger as _, MrcHost, MrcSpec};
@@ -132,9 +132,15 @@ impl NicTables {
         };
         let rate_bps = cc.link_rate_gbps.map_or(clos.nic_rate_bps(), |gbps| (gbps * 1e9) as u64);
         let rtt_ns = cc.base_rtt_ns.unwrap_or_else(|| base_rtt_ns(clos));
-        let congestion = match cc.algorithm.unwrap_or(CcName::Auto) {
-            CcName::None => CcConfig::none(),
-            CcName::Auto | CcName::Nscc => CcConfig {
+        let algorithm = match cc.algorithm.unwrap_or(CcName::Auto) {
+            CcName::None => CcAlgorithm::None,
+            CcName::Auto | CcName::Adaptive => CcAlgorithm::Adaptive,
+            CcName::Nscc => CcAlgorithm::Nscc,
+        };
+        let congestion = match algorithm {
+            CcAlgorithm::None => CcConfig::none(),
+            CcAlgorithm::Adaptive | CcAlgorithm::Nscc => CcConfig {
+                algorithm,
                 shared: cc.shared.unwrap_or_default(),
                 trimming: clos.queues.trim_bytes.is_some(),
                 ..CcConfig::new(rate_bps, rtt_ns, mtu)
