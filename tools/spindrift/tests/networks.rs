@@ -106,7 +106,7 @@ fn addresses_on_lo_take_mtu_and_congestion_control_from_the_way() {
     for local in [&["--local", "10.9.9.1"][..], &[]] {
         let (client, _) = Run::new(&hosts, "write-bw", "10.9.9.2", [&[&SHORT, local].concat(), &[]]).passed();
         let settings = &client["settings"];
-        assert_eq!((&settings["mtu"], &settings["cc"]), (&1428.into(), &"nscc".into()), "{settings}");
+        assert_eq!((&settings["mtu"], &settings["cc"]), (&1428.into(), &"adaptive".into()), "{settings}");
         assert!(settings["ports"][0]["name"].as_str().unwrap().contains("10.9.9.1"), "{settings}");
     }
 }

@@ -376,8 +376,11 @@ mod tests {
         assert_eq!(cc(CcName::None, "", &of_ports), CcConfig::none());
         // Ports within a host have no rate: 100 Gb/s each.
         let usual = CcConfig::for_software(200_000_000_000, 50_000, 4096);
-        assert_eq!(cc(CcName::Nscc, "", &CcConfig::none()), usual);
-        assert_eq!(cc(CcName::Nscc, "", &of_ports), of_ports);
+        assert_eq!(cc(CcName::Adaptive, "", &CcConfig::none()), usual);
+        assert_eq!(cc(CcName::Adaptive, "", &of_ports), of_ports);
+        let nscc = |of: &CcConfig| CcConfig { algorithm: CcAlgorithm::Nscc, ..of.clone() };
+        assert_eq!(cc(CcName::Nscc, "", &CcConfig::none()), nscc(&usual));
+        assert_eq!(cc(CcName::Nscc, "", &of_ports), nscc(&of_ports));
         // The file knows better.
         let known = CcConfig::for_software(40_000_000_000, 8_000, 4096);
         let text = "cc.link_rate_gbps = 40\ncc.base_rtt_ns = 8000";
