@@ -114,9 +114,12 @@ impl Adaptive {
         }
     }
 
-    /// A packet was lost that is repeated already, and counts as in flight on.
+    /// A packet was lost that is repeated already, and counts as in flight on. Where packets do not wait, it may as well have been
+    /// the peer that stood still.
     pub(super) fn on_repaired_loss(&mut self, now: Time, packet: &Flight) {
-        self.lose(now, packet, false);
+        if self.planes.queues(packet.plane) {
+            self.lose(now, packet, false);
+        }
     }
 
     /// Says whether the window of the plane was cut.
@@ -154,6 +157,9 @@ impl Adaptive {
         (self.trimmed, self.lost) = (0, 0);
         if self.drops != drops {
             self.drops = drops;
+            if drops {
+                self.planes.take_over();
+            }
             debug!(
                 target: "spindrift::congestion",
                 qpn = %self.nscc.qpn,

@@ -78,6 +78,12 @@ impl Planes {
         }
     }
 
+    /// The windows limit what is in flight from now on, which they have not done so far.
+    pub(super) fn take_over(&mut self) {
+        self.windows.iter_mut().for_each(Window::take_over);
+        self.note_all();
+    }
+
     /// Nothing is in flight.
     pub(super) fn clear(&mut self) {
         for window in &mut self.windows {

@@ -6,7 +6,7 @@
 //!
 //! | What is seen | What is done |
 //! |---|---|
-//! | a loss while round trips are short, and less than one packet in a hundred lost | nothing: chance |
+//! | a loss while round trips are short, and no more than one packet in a hundred lost | nothing: chance |
 //! | round trips nearly as long as when packets were last lost | the window grows more slowly, the more so the smaller it is: the queue is about to overflow |
 //! | more than half of a round lost | the window becomes what got through, and doubles up to half of what it was |
 //! | a packet that was taken for lost arrives | the cut is taken back |
@@ -44,6 +44,8 @@ const LEAST_WINDOW: f64 = 1.0 / 64.0;
 const RATE_BELOW: f64 = 2.0;
 const PACED_BELOW: f64 = 8.0;
 const PACED_GAP: f64 = 0.8;
+/// The slowest pace, ns: a queue pair must not fail because it hardly sends.
+const LONGEST_GAP_NS: f64 = 250_000_000.0;
 /// The queue is nearly full from one less this part of the round-trip time at which packets were lost.
 const HEADROOM: f64 = 0.4;
 /// Packets in a window that grows no more slowly then.
@@ -195,8 +197,9 @@ impl Window {
         self.round.limited |= self.inflight as f64 + self.mtu > self.cwnd;
         if self.is_paced() {
             let part = if self.is_rate() { 1.0 } else { PACED_GAP };
-            let gap_ns = part * self.srtt * packet.bytes as f64 / self.cwnd;
-            self.next_send = self.next_send.max(now).after(gap_ns as u64);
+            let gap_ns = (part * self.srtt * packet.bytes as f64 / self.cwnd).min(LONGEST_GAP_NS) as u64;
+            // Tail probes leave whatever the pace is, and do not slow it down further.
+            self.next_send = self.next_send.max(now).after(gap_ns).min(now.after(2 * gap_ns));
         }
     }
 
@@ -210,6 +213,12 @@ impl Window {
             }
             self.epoch = None;
         }
+    }
+
+    /// What was in flight without this window is taken for what there is room for.
+    pub(super) fn take_over(&mut self) {
+        self.shrink_to((self.inflight as f64).max(RATE_BELOW * self.mtu));
+        (self.w_max, self.recent, self.next_send) = (0.0, (0.0, 0.0), Time::ZERO);
     }
 
     /// A packet leaves the network, and this says nothing of the network.
@@ -278,7 +287,7 @@ impl Window {
     /// Few are lost, and while the queue is short.
     fn is_chance(&self) -> bool {
         let (all, lost) = self.recent;
-        if all < CHANCE_PARTS * self.mtu || lost * CHANCE_PARTS > all {
+        if lost > (all / CHANCE_PARTS).max(self.mtu) {
             return false;
         }
         let base = self.base_ns() as f64;

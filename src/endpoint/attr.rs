@@ -330,7 +330,8 @@ pub enum QpModify {
     /// makes the timer wait for it, as ever.
     Retry(RetryAttr),
     /// RTS → RTS: other congestion control, in force at once and until RESET. It starts as on a new queue pair,
-    /// with a full window and nothing measured, but what is in flight stays counted. `mtu_bytes` and `trimming` are replaced by what the peers agreed on.
+    /// with a full window and nothing measured, but what is in flight stays counted. `mtu_bytes` is replaced by what
+    /// the peers agreed on, and so is `trimming` where they trim nothing.
     Congestion(Box<CcConfig>),
     /// To ERROR from any state: all work is flushed.
     Error,

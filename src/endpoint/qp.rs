@@ -217,7 +217,7 @@ impl Qp {
     /// Congestion control with these settings, as the connection dictates some of them.
     pub(super) fn cc_config(&self, cc: &CcConfig) -> CcConfig {
         let mtu_bytes = Requester::counted(Opcode::WriteMiddle, self.path_mtu);
-        CcConfig { mtu_bytes, trimming: self.trimmable, ..cc.clone() }
+        CcConfig { mtu_bytes, trimming: cc.trimming && self.trimmable, ..cc.clone() }
     }
 
     /// Other retry attributes, in RTS.
