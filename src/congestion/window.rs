@@ -11,7 +11,8 @@
 //! | more than half of a round lost | the window becomes what got through, and doubles up to half of what it was |
 //! | a packet that was taken for lost arrives | the cut is taken back |
 //! | ECN marks, and half a millisecond of queueing | the window is cut by 0.85 (RFC 8511), as for a queue that is managed (RFC 3168) |
-//! | ECN marks on a part of the packets, and less queueing | it is cut by 0.3 times that part (after RFC 8257): where marks are of few paths, other paths take the packets |
+//! | ECN marks on a part of the packets, and less queueing, but some on all paths | it is cut by 0.3 times that part (after RFC 8257) |
+//! | ECN marks, and a path without queueing | nothing: it is for path selection to take that path (MRC paper, section 2.1) |
 //! | nothing sent for a second | the window starts at ten packets again, and doubles up to three quarters of what it was |
 //!
 //! Small windows are paced, since packets that leave as soon as another has left the queue take the place of those
@@ -28,6 +29,8 @@ const BETA_START: f64 = 0.5;
 const BETA_ECN: f64 = 0.85;
 /// The part that is cut where all packets are marked.
 const MARKED_CUT: f64 = 0.3;
+/// Packets wait on all paths where the shortest of a round's round trips took this many times as long as the shortest of all.
+const WAITING: f64 = 1.1;
 /// Queueing from which on every mark counts, ns.
 const MANAGED_QUEUE_NS: f64 = 500_000.0;
 /// Growth of CUBIC, packets per second cubed (RFC 9438 section 5.1).
@@ -390,7 +393,7 @@ impl Window {
     }
 
     fn answer_marks(&mut self, now: Time, round: &Round) -> Option<Cut> {
-        if round.marks == 0 {
+        if round.marks == 0 || (round.least_rtt as f64) < WAITING * self.base_ns() as f64 {
             return None;
         }
         if (round.least_rtt - self.base_ns()) as f64 > MANAGED_QUEUE_NS {
