@@ -118,7 +118,6 @@ pub trait CongestionControl {
 
 /// The congestion control of a queue pair, chosen at set-up.
 #[derive(Clone, Debug)]
-#[expect(clippy::large_enum_variant, reason = "a box would cost a cache miss for every packet")]
 pub enum Controller {
     /// No limit.
     None(NoCc),

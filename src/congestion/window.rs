@@ -8,7 +8,7 @@
 //! |---|---|
 //! | a loss while round trips are short, and no more than one packet in a hundred lost | nothing: chance |
 //! | round trips nearly as long as when packets were last lost | the window grows more slowly, the more so the smaller it is: the queue is about to overflow |
-//! | more than half of a round lost | the window becomes what got through, and doubles up to half of what it was |
+//! | more than a third of a round lost | the window becomes what got through, and doubles up to half of what it was |
 //! | a packet that was taken for lost arrives | the cut is taken back |
 //! | ECN marks, and half a millisecond of queueing | the window is cut by 0.85 (RFC 8511), as for a queue that is managed (RFC 3168) |
 //! | ECN marks on a part of the packets, and less queueing, but some on all paths | it is cut by 0.3 times that part (after RFC 8257) |
@@ -53,7 +53,7 @@ const LONGEST_GAP_NS: f64 = 250_000_000.0;
 const HEADROOM: f64 = 0.4;
 /// Packets in a window that grows no more slowly then.
 const BOLD_WINDOW: f64 = 48.0;
-/// Packets in the smallest window that losses of half a round make what got through.
+/// Packets in the smallest window that becomes what got through where much was lost.
 const LEAST_COLLAPSE: f64 = 4.0;
 /// For how long the smallest round-trip time is taken for true, at least, ns; twice that at most.
 const BASE_NS: u64 = 10_000_000_000;
@@ -85,6 +85,8 @@ struct Round {
 /// What a cut is taken back to.
 #[derive(Clone, Copy, Debug)]
 struct Undo {
+    /// It answers losses of packets that left later than this.
+    after: Time,
     cwnd: f64,
     w_max: f64,
     ssthresh: f64,
@@ -272,7 +274,7 @@ impl Window {
             self.full_rtt = longest.max(self.full_rtt + (longest - self.full_rtt) / 16.0);
         }
         if packet.sent_at <= self.cut_at {
-            if let Some(undo) = &mut self.undo {
+            if let Some(undo) = self.undo.as_mut().filter(|undo| packet.sent_at > undo.after) {
                 undo.losses += 1;
             }
             return None;
@@ -280,7 +282,8 @@ impl Window {
         if chance {
             return None;
         }
-        let undo = Undo { cwnd: self.cwnd, w_max: self.w_max, ssthresh: self.ssthresh, losses: 1 };
+        let Self { cwnd, w_max, ssthresh, cut_at: after, .. } = *self;
+        let undo = Undo { after, cwnd, w_max, ssthresh, losses: 1 };
         let starts = self.cwnd < self.ssthresh;
         self.cut(now, if starts { BETA_START } else { BETA });
         self.undo = Some(undo);
@@ -302,11 +305,9 @@ impl Window {
     pub(super) fn on_wrong_loss(&mut self, packet: &Flight) {
         self.recent.1 = (self.recent.1 - packet.bytes as f64).max(0.0);
         self.round.lost = self.round.lost.saturating_sub(packet.bytes);
-        let Some(undo) = &mut self.undo else { return };
-        if packet.sent_at > self.cut_at {
-            return;
-        }
-        undo.losses -= 1;
+        let answered = |undo: &&mut Undo| packet.sent_at > undo.after && packet.sent_at <= self.cut_at;
+        let Some(undo) = self.undo.as_mut().filter(answered) else { return };
+        undo.losses = undo.losses.saturating_sub(1);
         if undo.losses == 0 {
             let Undo { cwnd, w_max, ssthresh, .. } = *undo;
             self.cwnd = self.cwnd.max(cwnd);
@@ -380,7 +381,7 @@ impl Window {
         }
     }
 
-    /// If most of the round was lost, what got through is what there is room for.
+    /// If more than a third of the round was lost, what got through is what there is room for.
     fn collapses(&mut self, round: &Round) -> bool {
         let (before, acked) = (self.cwnd, round.acked as f64);
         if round.lost <= round.acked / 2 || before <= acked.max(LEAST_COLLAPSE * self.mtu) {

@@ -67,7 +67,7 @@ pub struct QpInit {
 }
 
 impl QpInit {
-    /// Defaults: window 1024 PSNs, 128 immediates, MTU up to 4096, no congestion control (NSCC must
+    /// Defaults: window 1024 PSNs, 128 immediates, MTU up to 4096, no congestion control (it must
     /// be told the link's rate and round-trip time).
     pub fn new(pd: PdId, send_cq: CqId, recv_cq: CqId) -> Self {
         Self {

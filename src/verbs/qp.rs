@@ -35,8 +35,8 @@ pub struct QpConfig {
     pub lane: Placement,
     /// Entropy values and their health.
     pub path: PathConfig,
-    /// Congestion control. Default: what [`Context::default_cc`](super::Context::default_cc) says of its lane's ports, which is NSCC
-    /// where one reaches a network.
+    /// Congestion control. Default: what [`Context::default_cc`](super::Context::default_cc) says of its lane's ports, which is
+    /// adaptive where one reaches a network.
     pub cc: Option<CcConfig>,
     /// Largest payload of a packet in bytes; what the ports take when 0. Default 4096.
     pub max_mtu: u32,

@@ -243,7 +243,7 @@ impl Context {
     }
 
     /// The congestion control of a queue pair on this lane that names none itself: none where the lane's ports stay within this host.
-    /// Otherwise [NSCC for software](CcConfig::for_software), for the links of those that reach a network, taken together; a
+    /// Otherwise [adaptive](CcConfig::for_software), for the links of those that reach a network, taken together; a
     /// link that does not tell its rate counts as [100 Gb/s](CcConfig::USUAL_LINK_BPS).
     ///
     /// # Panics

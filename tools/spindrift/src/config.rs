@@ -227,7 +227,7 @@ impl RoutingName {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum CcName {
-    /// `nscc` where a port reaches a network, else `none`.
+    /// `adaptive` where a port reaches a network, else `none`.
     Auto,
     /// No limit but the receive window.
     None,

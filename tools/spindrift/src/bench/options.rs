@@ -59,7 +59,7 @@ pub(crate) struct RunArgs {
     /// Payload bytes of a packet [default: 4096, or what the ports take].
     #[arg(short, long, value_name = "BYTES")]
     pub(crate) mtu: Option<u32>,
-    /// Congestion control [default: auto, which is nscc where a port reaches a network and none within one host].
+    /// Congestion control [default: auto, which is adaptive where a port reaches a network and none within one host].
     #[arg(long, value_enum)]
     pub(crate) cc: Option<CcName>,
     /// Retransmission timeout: 1.024 us x 2^EXP, 1 to 24 [default: 14, 16.8 ms].
