@@ -6,7 +6,12 @@
     reason = "a test that meets the unexpected shall fail, and these floats are exact"
 )]
 
+mod adaptive;
 mod bottleneck;
+mod neighbours;
+mod planes;
+mod random;
+mod window;
 
 use proptest::prelude::*;
 

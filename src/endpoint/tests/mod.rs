@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "tests")]
 
 mod control;
+mod pacing;
 mod turns;
 
 use std::collections::BTreeSet;

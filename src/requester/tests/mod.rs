@@ -1,6 +1,7 @@
 //! The requester packet by packet.
 #![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, reason = "tests")]
 
+mod congestion;
 mod reports;
 
 use super::*;
