@@ -202,9 +202,11 @@ impl Window {
         self.round.limited |= self.inflight as f64 + self.mtu > self.cwnd;
         if self.is_paced() {
             let part = if self.is_rate() { 1.0 } else { PACED_GAP };
-            let gap_ns = (part * self.srtt * packet.bytes as f64 / self.cwnd).min(LONGEST_GAP_NS) as u64;
+            let full_ns = (part * self.srtt * self.mtu / self.cwnd).min(LONGEST_GAP_NS);
+            let gap_ns = full_ns * packet.bytes as f64 / self.mtu;
             // Tail probes leave whatever the pace is, and do not slow it down further.
-            self.next_send = self.next_send.max(now).after(gap_ns).min(now.after(2 * gap_ns));
+            let latest = now.after(2 * full_ns as u64);
+            self.next_send = self.next_send.max(now).after(gap_ns as u64).min(latest);
         }
     }
 
@@ -293,7 +295,7 @@ impl Window {
     /// Few are lost, and while the queue is short.
     fn is_chance(&self) -> bool {
         let (all, lost) = self.recent;
-        if lost > (all / CHANCE_PARTS).max(self.mtu) {
+        if all < CHANCE_PARTS * self.mtu || lost * CHANCE_PARTS > all {
             return false;
         }
         let base = self.base_ns() as f64;

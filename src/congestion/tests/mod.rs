@@ -8,6 +8,7 @@
 
 mod adaptive;
 mod bottleneck;
+mod marks;
 mod neighbours;
 mod planes;
 mod random;

@@ -175,14 +175,18 @@ fn what_changes_a_window_opens_and_closes_its_plane() {
     assert_eq!(lines.open(), 1);
     let mut lines = Lines::new(1);
     let sent = lines.send(0, 10);
-    lines.planes.on_sample(Time(lines.now), 0, MS, true);
+    lines.planes.on_sample(Time(lines.now), 0, MS, false);
+    lines.planes.on_arrival(&sent[0], 0.0);
+    lines.planes.end_rounds(Time(lines.now), 0.0, |_, _, _, _| panic!("no reason"));
+    let sent = lines.send(0, 1);
+    lines.planes.on_sample(Time(lines.now), 0, 2 * MS, true);
     lines.planes.on_arrival(&sent[0], 0.0);
     assert_eq!(lines.open(), 1);
     let mut cuts = Vec::new();
     lines.planes.end_rounds(Time(lines.now), 0.0, |plane, cut, before, after| {
         cuts.push((plane, cut, before / PACKET, after / PACKET));
     });
-    assert_eq!((lines.open(), cuts), (0, vec![(0, Cut::Mark, 10.0, 7.0)]));
+    assert_eq!((lines.open(), cuts), (0, vec![(0, Cut::Mark, 10.0, 8.5)]));
 }
 
 /// A packet that is repeated already counts as in flight on.

@@ -3,37 +3,39 @@
 use super::super::window::{Cut, Window};
 use super::*;
 
-const PACKET: f64 = MTU as f64;
-const MS: u64 = 1_000_000;
-const S: u64 = 1_000 * MS;
+pub(super) const PACKET: f64 = MTU as f64;
+/// A round trip with queueing, where one without takes 1 ms.
+pub(super) const WAITING: u64 = MS * 6 / 5;
+pub(super) const MS: u64 = 1_000_000;
+pub(super) const S: u64 = 1_000 * MS;
 
 /// A window whose round trips come one after another: all that may leave does at once, and all of it is answered at once.
-struct Line {
-    window: Window,
-    now: u64,
-    most: f64,
-    share: f64,
+pub(super) struct Line {
+    pub(super) window: Window,
+    pub(super) now: u64,
+    pub(super) most: f64,
+    pub(super) share: f64,
 }
 
 impl Line {
-    fn new() -> Self {
+    pub(super) fn new() -> Self {
         // Time 0 is that of a packet that never left.
         Self { window: Window::new(PACKET), now: MS, most: f64::INFINITY, share: 1.0 }
     }
 
     /// The window in packets.
-    fn cwnd(&self) -> f64 {
+    pub(super) fn cwnd(&self) -> f64 {
         self.window.cwnd / PACKET
     }
 
-    fn send(&mut self, packets: usize) -> Vec<Flight> {
+    pub(super) fn send(&mut self, packets: usize) -> Vec<Flight> {
         let packet = Flight { plane: 0, bytes: MTU, sent_at: Time(self.now) };
         (0..packets).for_each(|_| self.window.on_send(&packet));
         vec![packet; packets]
     }
 
     /// All that the window has room for.
-    fn fill(&mut self) -> Vec<Flight> {
+    pub(super) fn fill(&mut self) -> Vec<Flight> {
         let mut sent = Vec::new();
         while self.window.has_room() {
             sent.extend(self.send(1));
@@ -42,7 +44,7 @@ impl Line {
     }
 
     /// These arrive now, after so long; how their round ends.
-    fn arrive(&mut self, packets: &[Flight], rtt: u64, marks: usize) -> Option<Cut> {
+    pub(super) fn arrive(&mut self, packets: &[Flight], rtt: u64, marks: usize) -> Option<Cut> {
         for packet in packets {
             self.window.on_arrival(packet, self.most);
         }
@@ -54,27 +56,27 @@ impl Line {
     }
 
     /// One is lost that was in flight.
-    fn lose(&mut self, packet: &Flight) -> Option<Cut> {
+    pub(super) fn lose(&mut self, packet: &Flight) -> Option<Cut> {
         self.window.on_gone(packet.bytes);
         self.window.on_loss(Time(self.now), packet)
     }
 
     /// A round trip with the window full.
-    fn round(&mut self, rtt: u64) {
+    pub(super) fn round(&mut self, rtt: u64) {
         let sent = self.fill();
         self.now += rtt;
         self.arrive(&sent, rtt, 0);
     }
 
     /// A round trip of a few packets, which the window does not hold back, and how it ends.
-    fn small_round(&mut self, packets: usize, rtt: u64, marks: usize) -> Option<Cut> {
+    pub(super) fn small_round(&mut self, packets: usize, rtt: u64, marks: usize) -> Option<Cut> {
         let sent = self.send(packets);
         self.now += rtt;
         self.arrive(&sent, rtt, marks)
     }
 
     /// A packet leaves and is lost later; whether that cut the window.
-    fn lose_one(&mut self) -> bool {
+    pub(super) fn lose_one(&mut self) -> bool {
         self.now += 1;
         let sent = self.send(1);
         self.now += 1;
@@ -82,7 +84,7 @@ impl Line {
     }
 
     /// Has a window of this many packets, out of slow start, which had been larger. Packets were lost at this round-trip time.
-    fn cut_to(packets: f64, rtt: u64, full_rtt: u64) -> Self {
+    pub(super) fn cut_to(packets: f64, rtt: u64, full_rtt: u64) -> Self {
         let mut line = Self::new();
         while line.cwnd() < 2.0 * packets {
             line.round(rtt);
@@ -100,7 +102,7 @@ impl Line {
 }
 
 #[track_caller]
-fn near(found: f64, expected: f64, off: f64) {
+pub(super) fn near(found: f64, expected: f64, off: f64) {
     assert!((found - expected).abs() <= off, "{found}, not {expected}");
 }
 
@@ -431,7 +433,8 @@ fn a_queue_that_is_nearly_full_slows_small_windows_down() {
     }
     // Before the first loss nothing is known of the queue.
     let mut line = Line::new();
-    line.small_round(1, MS, 1);
+    line.small_round(1, MS, 0);
+    line.small_round(1, WAITING, 1);
     line.round(2 * MS);
     near(line.cwnd(), 8.0, 0.01);
 }
@@ -526,74 +529,6 @@ fn windows_of_four_packets_do_not_collapse() {
         near(line.cwnd(), left, 1e-9);
         assert_eq!(cut.is_some(), left == 1.0);
     }
-}
-
-/// Every loss is heard of in the round after the cut as well; it says nothing new.
-#[test]
-fn the_round_of_a_cut_is_no_sign_of_marks_or_of_growth() {
-    let mut line = Line::cut_to(40.0, MS, 3 * MS);
-    assert!(line.lose_one());
-    assert_eq!(line.cwnd(), 28.0);
-    let sent = line.fill();
-    line.now += MS;
-    assert_eq!(line.arrive(&sent, MS, 28), None);
-    assert_eq!(line.cwnd(), 28.0);
-    assert_eq!(line.small_round(1, MS, 1), Some(Cut::Mark));
-}
-
-#[test]
-fn marks_of_a_managed_queue_cut_by_fifteen_hundredths() {
-    for (rtt, cwnd) in [(1_500_000, 28.0), (1_500_001, 34.0)] {
-        let mut line = Line::new();
-        (0..2).for_each(|_| line.round(MS));
-        assert_eq!(line.small_round(8, rtt, 8), Some(Cut::Mark));
-        near(line.cwnd(), cwnd, 1e-9);
-        // Slow start is over.
-        line.window.on_sample(Time(line.now), MS, false);
-        let (before, sent) = (line.cwnd(), line.fill());
-        line.now += MS;
-        line.arrive(&sent, MS, 0);
-        assert!(line.cwnd() <= before + 1.0);
-    }
-}
-
-#[test]
-fn marks_on_a_part_of_the_packets_cut_by_three_tenths_of_that_part() {
-    for (marks, cwnd) in [(0, 40.0), (1, 38.5), (2, 37.0), (4, 34.0), (8, 28.0)] {
-        let mut line = Line::new();
-        (0..2).for_each(|_| line.round(MS));
-        assert_eq!(line.small_round(8, MS, marks).is_some(), marks > 0);
-        near(line.cwnd(), cwnd, 1e-9);
-        // Each round again.
-        line.small_round(8, MS, marks);
-        near(line.cwnd(), cwnd * cwnd / 40.0, 1e-9);
-    }
-}
-
-/// The smallest round-trip time of the round counts: a mark that one late packet bears is none of a queue.
-#[test]
-fn one_late_packet_is_no_queue() {
-    let mut line = Line::new();
-    (0..2).for_each(|_| line.round(MS));
-    let sent = line.send(8);
-    line.now += MS;
-    line.window.on_sample(Time(line.now), 5 * MS, true);
-    line.arrive(&sent[..7], MS, 0);
-    near(line.cwnd(), 40.0 * (1.0 - 0.3 / 8.0), 1e-9);
-}
-
-/// A cut for marks answers losses of packets that left before it, and there is nothing to be taken back then.
-#[test]
-fn a_cut_for_marks_of_a_managed_queue_answers_losses() {
-    let mut line = Line::new();
-    (0..2).for_each(|_| line.round(MS));
-    let early = line.send(1);
-    line.small_round(8, 2 * MS, 8);
-    near(line.cwnd(), 34.0, 1e-9);
-    assert_eq!(line.lose(&early[0]), None);
-    line.window.on_wrong_loss(&early[0]);
-    near(line.cwnd(), 34.0, 1e-9);
-    assert!(line.lose_one());
 }
 
 /// The window becomes so many packets by losses.
@@ -784,4 +719,17 @@ fn a_round_is_over_when_a_packet_that_left_in_it_arrives() {
     line.now += MS;
     line.window.on_arrival(&second[0], line.most);
     assert!(line.window.round_is_over());
+}
+
+/// A late packet of an earlier cut says nothing of the losses of the latest one.
+#[test]
+fn a_wrong_loss_of_an_earlier_cut_does_not_take_back_a_later_one() {
+    let mut line = Line::new();
+    let first = line.send(1);
+    line.now += 100;
+    assert_eq!(line.lose(&first[0]), Some(Cut::Loss));
+    assert!(line.lose_one());
+    assert_eq!(line.cwnd(), 3.5);
+    line.window.on_wrong_loss(&first[0]);
+    assert_eq!(line.cwnd(), 3.5);
 }

@@ -14,7 +14,7 @@ macro_rules! given {
 }
 
 /// Their names, in the order of the paper's figures, and what they say.
-const GIVEN: [(&str, &str); 29] = [
+const GIVEN: [(&str, &str); 31] = [
     given!("section-4"),
     given!("figure-4"),
     given!("figure-6"),
@@ -43,6 +43,8 @@ const GIVEN: [(&str, &str); 29] = [
     given!("three-tiers"),
     given!("dumbbell"),
     given!("oversubscribed"),
+    given!("drop"),
+    given!("drop-incast"),
     given!("ablation"),
 ];
 
