@@ -192,7 +192,11 @@ impl Adaptive {
 
     #[inline]
     pub(super) fn wants_ack(&self, plane: u8, bytes: u64) -> bool {
-        if self.drops { self.planes.is_filled_by(plane, bytes) } else { self.nscc.wants_ack(bytes) }
+        if !self.drops {
+            return self.nscc.wants_ack(bytes);
+        }
+        let fills_all = (self.inflight() + bytes) as f64 + self.planes.mtu() > self.most();
+        fills_all || self.planes.is_filled_by(plane, bytes, self.nscc.ack_gen_trigger())
     }
 
     pub(super) fn cwnd(&self) -> u64 {

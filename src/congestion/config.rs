@@ -24,7 +24,8 @@ pub struct CcConfig {
     pub base_rtt_ns: u64,
     /// Size of a full packet as it is counted (see the [module](super)), bytes.
     pub mtu_bytes: u32,
-    /// Whether the switches trim packets instead of dropping them. Default true.
+    /// Whether the switches trim packets instead of dropping them, as far as is known: adaptive congestion control finds out.
+    /// Default true.
     pub trimming: bool,
     /// One window for all queue pairs of a lane that go to the same peer with the same settings, instead of one for each.
     /// Default false.

@@ -163,6 +163,12 @@ impl Nscc {
         self.avg_delay as u64
     }
 
+    /// Bytes after which the receiver acknowledges of its own accord.
+    #[inline]
+    pub(super) const fn ack_gen_trigger(&self) -> u64 {
+        self.params.ack_gen_trigger
+    }
+
     /// Whether the receiver has asked for less and not taken that back.
     #[inline]
     pub(super) const fn is_penalised(&self) -> bool {

@@ -174,11 +174,18 @@ impl Planes {
         self.windows.iter().filter(waits).map(|window| window.next_send).min().unwrap_or(Time::NEVER)
     }
 
-    /// Whether a packet of `bytes` fills the plane's window.
+    /// A full packet, bytes.
+    pub(super) const fn mtu(&self) -> f64 {
+        self.mtu
+    }
+
+    /// Whether a packet of `bytes` fills the plane's window, or the window is below `least` bytes.
     #[inline]
-    pub(super) fn is_filled_by(&self, plane: u8, bytes: u64) -> bool {
+    pub(super) fn is_filled_by(&self, plane: u8, bytes: u64, least: u64) -> bool {
         let window = self.windows.get(usize::from(plane));
-        window.is_none_or(|window| (window.inflight + bytes) as f64 + self.mtu > window.cwnd)
+        window.is_none_or(|window| {
+            (window.inflight + bytes) as f64 + self.mtu > window.cwnd || window.cwnd < least as f64
+        })
     }
 
     /// The smallest round-trip time on the plane where it is largest, ns.

@@ -207,7 +207,7 @@ fn a_loss_takes_packets_out_only_if_they_were_in_flight() {
 fn planes_appear_when_they_are_used() {
     let mut planes = Planes::new(MTU as u32);
     assert_eq!((planes.open(Time(1)), planes.cwnd(), planes.base_ns()), (u32::MAX, 0.0, 0));
-    assert!(planes.is_filled_by(0, 1) && !planes.queues(0));
+    assert!(planes.is_filled_by(0, 1, 0) && !planes.queues(0));
     planes.on_send(&Flight { plane: 2, bytes: MTU, sent_at: Time(1) });
     assert_eq!((planes.open(Time(1)), planes.cwnd()), (0b111, 30.0 * PACKET));
     planes.make_room(0);
@@ -250,9 +250,11 @@ fn paced_planes_open_at_their_time() {
 fn a_packet_fills_the_window_if_no_other_fits_beside_it() {
     let mut lines = Lines::new(2);
     lines.send(0, 8);
-    assert!(!lines.planes.is_filled_by(0, MTU) && lines.planes.is_filled_by(0, MTU + 1));
-    assert!(!lines.planes.is_filled_by(1, 9 * MTU) && lines.planes.is_filled_by(1, 9 * MTU + 1));
-    assert!(lines.planes.is_filled_by(2, 1));
+    assert!(!lines.planes.is_filled_by(0, MTU, 0) && lines.planes.is_filled_by(0, MTU + 1, 0));
+    assert!(!lines.planes.is_filled_by(1, 9 * MTU, 0) && lines.planes.is_filled_by(1, 9 * MTU + 1, 0));
+    assert!(lines.planes.is_filled_by(2, 1, 0));
+    // A window that the receiver may take whole without an answer.
+    assert!(!lines.planes.is_filled_by(1, 1, 10 * MTU) && lines.planes.is_filled_by(1, 1, 10 * MTU + 1));
 }
 
 #[test]
