@@ -454,6 +454,19 @@ fn the_full_queue_grows_when_nothing_is_lost() {
     near((line.cwnd() - 12.0) / (9.0 / 17.0), (2.684 - 2.0) / (0.4 * 2.684), 0.01);
 }
 
+/// Loses a packet, has a window of twelve packets then, and tells by how many it grows in a round trip that takes so long. Beyond
+/// where it was cut, that is one where there is room.
+fn growth_after_a_loss(mut line: Line, rtt: u64) -> f64 {
+    assert!(line.lose_one());
+    line.small_round(1, MS, 0);
+    line.window.cwnd = 12.0 * PACKET;
+    line.small_round(1, MS, 0);
+    let sent = line.fill();
+    line.now += rtt;
+    line.arrive(&sent, rtt, 0);
+    line.cwnd() - 12.0
+}
+
 /// The longest round trip of this round and of the last tells how long the queue is that overflows.
 #[test]
 fn losses_say_how_long_the_full_queue_is() {
@@ -464,15 +477,7 @@ fn losses_say_how_long_the_full_queue_is() {
         (0..rounds).for_each(|_| {
             line.small_round(1, 2 * MS, 0);
         });
-        assert!(line.lose_one());
-        line.small_round(1, MS, 0);
-        line.window.cwnd = 12.0 * PACKET;
-        line.small_round(1, MS, 0);
-        let sent = line.fill();
-        line.now += 2 * MS;
-        line.arrive(&sent, 2 * MS, 0);
-        // Beyond where it was cut, it grows by a packet a round trip.
-        near(line.cwnd() - 12.0, part, 0.01);
+        near(growth_after_a_loss(line, 2 * MS), part, 0.01);
     }
     // A shorter one counts by a sixteenth: 3 - 1/16 = 2.9375 ms.
     let mut line = Line::cut_to(12.0, MS, 3 * MS);
@@ -480,14 +485,7 @@ fn losses_say_how_long_the_full_queue_is() {
         line.small_round(1, MS, 0);
     });
     line.small_round(1, 2 * MS, 0);
-    assert!(line.lose_one());
-    line.small_round(1, MS, 0);
-    line.window.cwnd = 12.0 * PACKET;
-    line.small_round(1, MS, 0);
-    let sent = line.fill();
-    line.now += 2_500_000;
-    line.arrive(&sent, 2_500_000, 0);
-    near(line.cwnd() - 12.0, (2.9375 - 2.5) / (0.4 * 2.9375), 0.01);
+    near(growth_after_a_loss(line, 2_500_000), (2.9375 - 2.5) / (0.4 * 2.9375), 0.01);
 }
 
 /// A full window of 40 packets of which so many arrive: the window after that, and after one more round trip.
