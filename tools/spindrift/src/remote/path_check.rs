@@ -25,6 +25,10 @@ const FIRST_LIMIT: Duration = Duration::from_secs(1);
 /// How long a longer packet is waited for after a shorter one arrived: some ten retransmissions, the later ones half a second apart, so
 /// that loss is not taken for a limit.
 const NEXT_LIMIT: Duration = Duration::from_secs(3);
+/// The same in smoothed round-trip times, and the most that this may be. A queue that is nearly full has room for short packets and none
+/// for long ones, so round trips that take as long as such a queue allow for more retransmissions.
+const NEXT_LIMIT_RTTS: u32 = 600;
+const NEXT_LIMIT_MOST: Duration = Duration::from_secs(30);
 /// Shortest payload of those that are tried after one byte.
 const LADDER_FROM: u32 = 256;
 
@@ -103,7 +107,7 @@ pub(super) fn check_paths(connected: &mut Connected, peer: &mut Peer, settings: 
         let left = usable(&cuts);
         let goes_on = !left.is_empty() && {
             check.allow_only(&left)?;
-            check.wait(Some(next_limit))? == Waited::Done
+            check.wait(Some(check.next_limit()?))? == Waited::Done
         };
         if !goes_on {
             let texts: Vec<_> = cuts.iter().map(|cut| cut.text(v6, check.peer.name())).collect();
@@ -120,6 +124,11 @@ pub(super) fn check_paths(connected: &mut Connected, peer: &mut Peer, settings: 
         ));
     }
     Ok(())
+}
+
+/// How long a packet is waited for where round trips take this long, and `usual` is enough without a queue.
+fn limit_for(rtt: Duration, usual: Duration) -> Duration {
+    usual.max(rtt.saturating_mul(NEXT_LIMIT_RTTS).min(NEXT_LIMIT_MOST))
 }
 
 struct Check<'a> {
@@ -204,11 +213,21 @@ impl Check<'_> {
                 since = Instant::now();
             }
             let count = self.done.saturating_sub(self.first);
+            let waited = since.elapsed();
             let limit = if count == 0 { first } else { Some(self.next_limit) };
-            if limit.is_some_and(|limit| since.elapsed() >= limit) {
+            if limit.is_some_and(|limit| waited >= limit) && (count == 0 || waited >= self.next_limit()?) {
                 return Ok(Waited::Stuck(count));
             }
         }
+    }
+
+    /// How long a longer packet is waited for, with the round-trip times of now.
+    fn next_limit(&self) -> Result<Duration> {
+        let side = &self.connected.side;
+        let qp = side.qps.first().context("no queue pair")?;
+        let status = side.context.with_endpoint_of(qp.lane(), |endpoint| endpoint.qp_status(qp.qpn()))?;
+        let rtt = status.map_or(Duration::ZERO, |status| Duration::from_nanos(status.smoothed_rtt_ns));
+        Ok(limit_for(rtt, self.next_limit))
     }
 
     fn take_completions(&mut self) -> Result<()> {
@@ -236,6 +255,15 @@ mod tests {
         assert_eq!(ladder(1404), [1, 256, 512, 1024, 1404]);
         assert_eq!(ladder(256), [1, 256]);
         assert_eq!(ladder(8960).len(), 8);
+    }
+
+    #[test]
+    fn long_round_trips_allow_for_more_retransmissions() {
+        let ms = Duration::from_millis;
+        let limits = [0, 1, 5, 6, 20, 52, 5_000].map(|rtt| limit_for(ms(rtt), NEXT_LIMIT));
+        assert_eq!(limits, [3_000, 3_000, 3_000, 3_600, 12_000, 30_000, 30_000].map(ms));
+        // A slow link has its own limit.
+        assert_eq!(limit_for(ms(52), ms(40_000)), ms(40_000));
     }
 
     #[test]
