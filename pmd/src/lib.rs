@@ -9,6 +9,7 @@
 //! | [`loopback`] | two ends of a shared ring, for two lanes of one process |
 //! | [`device`] | what the kernel knows of a network interface |
 //! | [`batch_ids`] | what segmentation changes in IPv4 packets, and what that does to their CRC |
+//! | [`neighbours`] | for ports that bypass the kernel: the Ethernet addresses of next hops, from the kernel's tables |
 //! | [`netlink`] | what the kernel tells of interfaces, addresses, routes and neighbours |
 //! | [`udp`] | kernel sockets with segmentation and receive offload, no privileges needed |
 //! | [`memory`] | the bytes that frames are sent from: regions that anybody may change at any time, and payloads |
@@ -43,6 +44,7 @@ mod forward;
 mod frame;
 pub mod loopback;
 pub mod memory;
+pub mod neighbours;
 pub mod netlink;
 pub mod pcap;
 pub mod pump;

@@ -10,9 +10,9 @@ use spindrift_pmd::{ETHERNET_LEN, Medium, PortCaps, device};
 
 use crate::config::{AfXdpConfig, AfXdpError, XdpMode};
 use crate::filter::{self, Count, Wanted};
-use crate::neighbours::{Neighbours, OfInterface};
 use crate::port::{AfXdpPort, Watched};
 use crate::queue::{BUFFER, Buffers, MOST_BUFFERS, Queue, Sizes};
+use spindrift_pmd::neighbours::Neighbours;
 use spindrift_pmd::netlink::{Events, Interface, Netlink, names};
 use spindrift_pmd::route::local_address;
 
@@ -230,9 +230,8 @@ impl Plane {
         let mut ports = Vec::new();
         for (lane, queues) in by_lane.into_iter().enumerate() {
             let io = |error| explain("watch the state", error, &name, 0);
-            let (netlink, events) = (Netlink::open().map_err(io)?, Events::open().map_err(io)?);
-            let kernel = OfInterface { netlink, interface: self.interface.index, from: self.local };
-            let neighbours = Neighbours::new(kernel);
+            let events = Events::open().map_err(io)?;
+            let neighbours = Neighbours::of_interface(self.interface.index, self.local).map_err(io)?;
             let watched = Watched::new(events, self.interface.running, config.state_poll);
             let (caps, first) = (self.caps.clone(), lane == 0);
             ports.push(AfXdpPort::new(caps, queues, neighbours, watched, (first, &filter)));

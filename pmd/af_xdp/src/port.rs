@@ -9,11 +9,11 @@ use std::time::{Duration, Instant};
 use spindrift_pmd::{ETHERNET_LEN, LinkState, Port, PortCaps, PortCounters, RxFrame, TxFrame};
 
 use crate::filter::Count;
-use crate::neighbours::{Neighbours, OfInterface};
 use crate::open::{self, Filter};
 use crate::prospect::prospect;
 use crate::queue::{BUFFER, Queue};
 use crate::{AfXdpConfig, AfXdpError};
+use spindrift_pmd::neighbours::{Neighbours, OfInterface};
 use spindrift_pmd::netlink::{Event, Events};
 
 /// How often the kernel is asked for news of the interface.
@@ -119,7 +119,7 @@ impl AfXdpPort {
             return;
         }
         self.link.events_at = Some(now);
-        let interface = self.neighbours.kernel.interface;
+        let interface = self.neighbours.kernel().index();
         let mut ask = due(self.link.state_at, self.link.state_poll);
         for event in self.link.events.take() {
             match &event {
@@ -133,7 +133,7 @@ impl AfXdpPort {
         }
         if ask {
             self.link.state_at = Some(now);
-            if let Ok(link) = self.neighbours.kernel.netlink.interface(interface) {
+            if let Ok(link) = self.neighbours.kernel().interface() {
                 self.link.state = state(link.is_some_and(|link| link.running));
             }
         }
