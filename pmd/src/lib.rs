@@ -18,6 +18,7 @@
 //! | [`pcap`] | over any port: a nanosecond capture file |
 //! | [`rate`] | over any port: a link that is slower |
 //! | [`route`] | local addresses, and the routes from them to peers |
+//! | [`shared_interface`] | for the same ports: the link and the next hops of an interface that the kernel uses too |
 //! | [`trace`] | over any port: one line of text per frame |
 //! | [`pump`] | raw UDP offload sender and receiver: the limit that the `udp` port is measured against |
 //! | `testing` | (feature `testing`) how to write a port, the conformance run that every port must pass, and a way into network namespaces |
@@ -50,6 +51,7 @@ pub mod pcap;
 pub mod pump;
 pub mod rate;
 pub mod route;
+pub mod shared_interface;
 mod steering;
 #[cfg(feature = "testing")]
 pub mod testing;

@@ -3,9 +3,9 @@
 //! Both tables are the kernel's. Its routes give the next hop. Its neighbour discovery (ARP, or RFC 4861) finds the next hop's Ethernet
 //! address, and goes on to reply to requests for ours. [`Neighbours`] keeps the results, so that a packet costs no system call.
 //!
-//! The port reads [`Events`](crate::netlink::Events) and passes each to [`Neighbours::note`]: changed routes and addresses are then used
-//! from the next packet on. The kernel does not see these packets, so it would let the neighbour's entry expire.
-//! [`Neighbours::refresh`] therefore has it probe each neighbour in use, once in ten seconds.
+//! The kernel's [`Events`](crate::netlink::Events) go to [`Neighbours::note`]: changed routes and addresses are then used from the next
+//! packet on. [`SharedInterface`](crate::shared_interface::SharedInterface) does that for a port. The kernel does not see these packets,
+//! so it would let the neighbour's entry expire. [`Neighbours::refresh`] therefore has it probe each neighbour in use, once in ten seconds.
 //!
 //! ```no_run
 //! use spindrift_pmd::neighbours::Neighbours;
