@@ -9,6 +9,7 @@
 //! | [`loopback`] | two ends of a shared ring, for two lanes of one process |
 //! | [`device`] | what the kernel knows of a network interface |
 //! | [`batch_ids`] | what segmentation changes in IPv4 packets, and what that does to their CRC |
+//! | [`neighbours`] | for ports that bypass the kernel: the Ethernet addresses of next hops, from the kernel's tables |
 //! | [`netlink`] | what the kernel tells of interfaces, addresses, routes and neighbours |
 //! | [`udp`] | kernel sockets with segmentation and receive offload, no privileges needed |
 //! | [`memory`] | the bytes that frames are sent from: regions that anybody may change at any time, and payloads |
@@ -17,6 +18,7 @@
 //! | [`pcap`] | over any port: a nanosecond capture file |
 //! | [`rate`] | over any port: a link that is slower |
 //! | [`route`] | local addresses, and the routes from them to peers |
+//! | [`shared_interface`] | for the same ports: the link and the next hops of an interface that the kernel uses too |
 //! | [`trace`] | over any port: one line of text per frame |
 //! | [`pump`] | raw UDP offload sender and receiver: the limit that the `udp` port is measured against |
 //! | `testing` | (feature `testing`) how to write a port, the conformance run that every port must pass, and a way into network namespaces |
@@ -43,11 +45,13 @@ mod forward;
 mod frame;
 pub mod loopback;
 pub mod memory;
+pub mod neighbours;
 pub mod netlink;
 pub mod pcap;
 pub mod pump;
 pub mod rate;
 pub mod route;
+pub mod shared_interface;
 mod steering;
 #[cfg(feature = "testing")]
 pub mod testing;

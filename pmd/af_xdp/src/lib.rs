@@ -22,7 +22,6 @@
 mod config;
 mod features;
 mod filter;
-mod neighbours;
 mod open;
 mod port;
 mod prospect;

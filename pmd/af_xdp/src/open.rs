@@ -10,11 +10,11 @@ use spindrift_pmd::{ETHERNET_LEN, Medium, PortCaps, device};
 
 use crate::config::{AfXdpConfig, AfXdpError, XdpMode};
 use crate::filter::{self, Count, Wanted};
-use crate::neighbours::{Neighbours, OfInterface};
-use crate::port::{AfXdpPort, Watched};
+use crate::port::AfXdpPort;
 use crate::queue::{BUFFER, Buffers, MOST_BUFFERS, Queue, Sizes};
-use spindrift_pmd::netlink::{Events, Interface, Netlink, names};
+use spindrift_pmd::netlink::{Interface, Netlink, names};
 use spindrift_pmd::route::local_address;
+use spindrift_pmd::shared_interface::SharedInterface;
 
 /// How long the kernel may take to clean up behind a socket that was closed.
 const CLEANUP: Duration = Duration::from_secs(2);
@@ -230,12 +230,9 @@ impl Plane {
         let mut ports = Vec::new();
         for (lane, queues) in by_lane.into_iter().enumerate() {
             let io = |error| explain("watch the state", error, &name, 0);
-            let (netlink, events) = (Netlink::open().map_err(io)?, Events::open().map_err(io)?);
-            let kernel = OfInterface { netlink, interface: self.interface.index, from: self.local };
-            let neighbours = Neighbours::new(kernel);
-            let watched = Watched::new(events, self.interface.running, config.state_poll);
+            let interface = SharedInterface::open(&self.interface, self.local, config.state_poll);
             let (caps, first) = (self.caps.clone(), lane == 0);
-            ports.push(AfXdpPort::new(caps, queues, neighbours, watched, (first, &filter)));
+            ports.push(AfXdpPort::new(caps, queues, interface.map_err(io)?, (first, &filter)));
         }
         Ok(ports)
     }

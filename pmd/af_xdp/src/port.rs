@@ -1,23 +1,18 @@
 //! The port itself.
 
 use std::fmt;
-use std::net::IpAddr;
 use std::os::fd::{AsFd as _, BorrowedFd};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
-use spindrift_pmd::{ETHERNET_LEN, LinkState, Port, PortCaps, PortCounters, RxFrame, TxFrame};
+use spindrift_pmd::{LinkState, Port, PortCaps, PortCounters, RxFrame, TxFrame};
 
 use crate::filter::Count;
-use crate::neighbours::{Neighbours, OfInterface};
 use crate::open::{self, Filter};
 use crate::prospect::prospect;
 use crate::queue::{BUFFER, Queue};
 use crate::{AfXdpConfig, AfXdpError};
-use spindrift_pmd::netlink::{Event, Events};
+use spindrift_pmd::shared_interface::{SharedInterface, destination};
 
-/// How often the kernel is asked for news of the interface.
-const EVENTS_POLL: Duration = Duration::from_millis(1);
 /// How soon the kernel is asked again to send what it had no room for.
 const FULL_PAUSE_NS: u64 = 20_000;
 
@@ -27,29 +22,12 @@ pub struct AfXdpPort {
     counters: PortCounters,
     /// The first one sends. It holds its packets in order.
     pub(crate) queues: Vec<Queue>,
-    pub(crate) neighbours: Neighbours<OfInterface>,
-    link: Watched,
+    pub(crate) interface: SharedInterface,
     filter: Arc<Filter>,
     /// Of the ports of an interface one counts what arrives at none.
     first: bool,
     /// Frames may wait in the transmit ring; when to try again.
     retry_at: Option<u64>,
-}
-
-/// What is known of the interface, and since when.
-pub(crate) struct Watched {
-    events: Events,
-    state: LinkState,
-    events_at: Option<Instant>,
-    state_at: Option<Instant>,
-    /// How often the kernel is asked for the whole state, in case events were lost.
-    state_poll: Duration,
-}
-
-impl Watched {
-    pub(crate) fn new(events: Events, running: bool, state_poll: Duration) -> Self {
-        Self { events, state: state(running), events_at: None, state_at: None, state_poll }
-    }
 }
 
 /// What became of a frame.
@@ -99,44 +77,11 @@ impl AfXdpPort {
     pub(crate) fn new(
         caps: PortCaps,
         queues: Vec<Queue>,
-        neighbours: Neighbours<OfInterface>,
-        link: Watched,
+        interface: SharedInterface,
         (first, filter): (bool, &Arc<Filter>),
     ) -> Self {
         let counters = PortCounters::default();
-        Self { caps, counters, queues, neighbours, link, filter: Arc::clone(filter), first, retry_at: None }
-    }
-
-    /// Takes note of what has changed, at most once in a while.
-    #[expect(
-        clippy::disallowed_methods,
-        reason = "the interface is polled by the clock, whatever time the driver keeps"
-    )]
-    fn look_at_link(&mut self) {
-        let now = Instant::now();
-        let due = |at: Option<Instant>, every| at.is_none_or(|at| now.duration_since(at) >= every);
-        if !due(self.link.events_at, EVENTS_POLL) {
-            return;
-        }
-        self.link.events_at = Some(now);
-        let interface = self.neighbours.kernel.interface;
-        let mut ask = due(self.link.state_at, self.link.state_poll);
-        for event in self.link.events.take() {
-            match &event {
-                Event::Link(link) if link.index == interface => self.link.state = state(link.running),
-                Event::LinkGone(index) if *index == interface => self.link.state = LinkState::Down,
-                Event::Neighbour { interface: of, .. } if *of != interface => continue,
-                Event::Lost => ask = true,
-                _ => {}
-            }
-            self.neighbours.note(&event);
-        }
-        if ask {
-            self.link.state_at = Some(now);
-            if let Ok(link) = self.neighbours.kernel.netlink.interface(interface) {
-                self.link.state = state(link.is_some_and(|link| link.running));
-            }
-        }
+        Self { caps, counters, queues, interface, filter: Arc::clone(filter), first, retry_at: None }
     }
 
     fn send(&mut self, now_ns: u64, frame: &TxFrame<'_>) -> Fate {
@@ -147,10 +92,10 @@ impl AfXdpPort {
         let Some(to) = destination(frame.head).filter(|_| !is_virtual && frame.head.len() <= BUFFER) else {
             return Fate::Unsendable;
         };
-        if self.link.state == LinkState::Down {
+        if self.interface.last_link() == LinkState::Down {
             return Fate::LinkDown;
         }
-        let Some(mac) = self.neighbours.mac_of(to, now_ns) else { return Fate::Unreachable };
+        let Some(mac) = self.interface.mac_of(to, now_ns) else { return Fate::Unreachable };
         let mac_of_ours = self.caps.mac;
         let sent = self.queues.first_mut().is_some_and(|queue| queue.push(frame, mac, mac_of_ours));
         if sent { Fate::Sent } else { Fate::NoRoom }
@@ -204,13 +149,12 @@ impl Port for AfXdpPort {
 
     /// Looks for news at most once a millisecond.
     fn link(&mut self) -> LinkState {
-        self.look_at_link();
-        self.link.state
+        self.interface.link()
     }
 
     fn tx_room(&mut self, now_ns: u64) -> usize {
         self.kick_again(now_ns);
-        self.neighbours.refresh(now_ns);
+        self.interface.refresh(now_ns);
         let Some(queue) = self.queues.first_mut() else { return 0 };
         queue.reclaim();
         let room = queue.room() / self.caps.max_frame.div_ceil(BUFFER);
@@ -288,19 +232,5 @@ impl Port for AfXdpPort {
             counters.rx_unread += self.filter.count(Count::Unread);
         }
         counters
-    }
-}
-
-fn state(running: bool) -> LinkState {
-    if running { LinkState::Up } else { LinkState::Down }
-}
-
-/// The destination of the outermost IP header.
-fn destination(head: &[u8]) -> Option<IpAddr> {
-    let (ethernet, ip) = head.split_first_chunk::<ETHERNET_LEN>()?;
-    match ethernet {
-        [.., 0x86, 0xdd] => ip.get(24..40)?.first_chunk::<16>().map(|&bytes| bytes.into()),
-        [.., 0x08, 0x00] => ip.get(16..20)?.first_chunk::<4>().map(|&bytes| bytes.into()),
-        _ => None,
     }
 }

@@ -201,7 +201,7 @@ fn finish(queue: &mut Queue, stats: &mut PumpStats) -> usize {
 fn neighbour(port: &mut AfXdpPort, to: IpAddr, stop: &AtomicBool) -> Result<MacAddr, PumpError> {
     let start = clock();
     loop {
-        if let Some(mac) = port.neighbours.mac_of(to, start.elapsed().as_nanos() as u64) {
+        if let Some(mac) = port.interface.mac_of(to, start.elapsed().as_nanos() as u64) {
             return Ok(mac);
         }
         if stop.load(Ordering::Relaxed) || start.elapsed() > NEIGHBOUR_WAIT {

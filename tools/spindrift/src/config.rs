@@ -12,6 +12,7 @@ use spindrift::wire::{DscpMap, OpPosition};
 
 use crate::bench::evs::EvLists;
 use crate::bench::source_ports::SourcePortSet;
+use crate::driver::Driver;
 use crate::place::Place;
 use crate::toml_file::TomlFile;
 use crate::units::{parse_duration, parse_rate, parse_size};
@@ -50,7 +51,7 @@ pub(crate) struct Run {
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct Nic {
-    pub(crate) port: Option<PortKind>,
+    pub(crate) port: Option<&'static Driver>,
     pub(crate) planes: Option<usize>,
     pub(crate) lanes: Option<usize>,
     pub(crate) local: Option<Vec<Place>>,
@@ -165,30 +166,6 @@ pub(crate) struct Setup {
     pub(crate) timeout: Option<Duration>,
     #[serde(deserialize_with = "size")]
     pub(crate) max_memory: Option<u64>,
-}
-
-/// Kinds of ports.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, clap::ValueEnum)]
-#[serde(rename_all = "kebab-case")]
-pub(crate) enum PortKind {
-    /// A ring in memory between two lanes of one process.
-    Loopback,
-    /// Kernel sockets.
-    Udp,
-    /// `AF_XDP` sockets, past the kernel's network stack.
-    #[serde(rename = "af_xdp")]
-    #[value(name = "af_xdp")]
-    AfXdp,
-}
-
-impl PortKind {
-    pub(crate) const fn name(self) -> &'static str {
-        match self {
-            Self::Loopback => "loopback",
-            Self::Udp => "udp",
-            Self::AfXdp => "af_xdp",
-        }
-    }
 }
 
 /// Who runs the XDP program of `af_xdp` ports.

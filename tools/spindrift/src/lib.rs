@@ -3,6 +3,7 @@
 mod bench;
 mod config;
 mod dissect;
+mod driver;
 mod experiment;
 mod figure;
 mod lab;

@@ -11,10 +11,9 @@ use serde_json::{Value as Json, json};
 use spindrift::verbs::Context;
 
 use crate::bench::baseline::Baseline;
-use crate::bench::check::{check_kind, check_latency, check_loopback, check_source_ports, check_udp_port};
+use crate::bench::check::{check_kind, check_latency, check_loopback, check_udp_port};
 use crate::bench::findings::violations;
 use crate::bench::layout::{Layout, bytes_of};
-use crate::bench::nic::{Nic, loopback_pair, udp_pair};
 use crate::bench::options::{Amount, Defaults, RunArgs, Settings, Verify};
 use crate::bench::pin::Cores;
 use crate::bench::pingpong::{Led, Player};
@@ -26,7 +25,7 @@ use crate::bench::side::Side;
 use crate::bench::two_cores::{PumpPlan, TwoCores, core_latency_ns};
 use crate::bench::writer::{Measured, Watch, Writer};
 use crate::bench::yardstick::{Cut, Yardstick, warm_up};
-use crate::config::PortKind;
+use crate::driver::{Driver, LOOPBACK, Reach};
 use crate::output::{say, tell, told};
 use crate::stop::{Interrupted, Stop};
 use crate::units::format_size;
@@ -43,7 +42,7 @@ pub(crate) struct LoopbackArgs {
     planes: Option<usize>,
     /// What joins the two: a ring in memory, or kernel sockets on 127.0.0.x [default: loopback].
     #[arg(long, value_enum)]
-    port: Option<PortKind>,
+    port: Option<&'static Driver>,
     /// Measure latency (half of a round trip) instead of bandwidth.
     #[arg(long)]
     latency: bool,
@@ -75,18 +74,21 @@ pub(crate) fn run(args: &LoopbackArgs) -> Result<()> {
         Amount::Time(Duration::from_millis(300))
     };
     let size = args.latency.then_some(2);
-    let defaults = Defaults { port: PortKind::Loopback, size, amount, seed: Some(1), tx_depth: 128 };
+    let defaults = Defaults { port: LOOPBACK, size, amount, seed: Some(1), tx_depth: 128 };
     let settings = Settings::new(&args.run, args.port, &defaults)?;
-    if settings.port == PortKind::AfXdp {
-        let name = settings.config.origin(args.port.is_some(), "--port", "nic.port");
+    let name = settings.config.origin(args.port.is_some(), "--port", "nic.port");
+    if !settings.port.reach.within_process() {
         return Err(usage(format!(
-            "{name} af_xdp: such ports lead to other hosts; use `write-bw`, or `spindrift lab` for hosts within this one"
+            "{name} {}: such ports lead to other hosts; use `write-bw`, or `spindrift lab` for hosts within this one",
+            settings.port.name
         )));
     }
-    check_kind(&settings, &args.run.of_kinds())?;
+    settings.port.check_built(&name)?;
+    let flags = args.run.of_kinds();
+    check_kind(&settings, &flags, Reach::within_process)?;
     let planes = check_loopback(&settings, &args.run, args.planes)?;
     check_udp_port(&settings.config, None)?;
-    check_source_ports(&settings.config, None)?;
+    settings.port.check_settings(&settings, &flags)?;
     if args.latency {
         check_latency(&settings, &args.run, "--latency")?;
     }
@@ -116,13 +118,9 @@ impl Pair {
             .map(|&size| Layout::new(size, settings.qps, settings.tx_depth))
             .collect::<Result<_>>()?;
         let memory = layouts.iter().map(Layout::memory).max().unwrap_or_default();
-        let nics = match settings.port {
-            PortKind::Loopback => loopback_pair(&settings, planes),
-            PortKind::Udp | PortKind::AfXdp => udp_pair(&settings, planes)?,
-        };
-        let [left, right] = nics;
+        let [left, right] = settings.port.open_pair(&settings, planes)?;
         let udp_port = left.udp_port;
-        let left: Nic = left.with_capture(&settings)?.with_faults(&settings, 0).with_rate(&settings);
+        let left = left.with_capture(&settings)?.with_faults(&settings, 0).with_rate(&settings);
         let right = right.with_faults(&settings, 1).with_rate(&settings);
         let mut writer = Side::open(&settings, left, memory, 0)?;
         let mut target = Side::open(&settings, right, memory, 1)?;

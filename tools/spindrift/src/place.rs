@@ -1,5 +1,6 @@
 //! Where the ports of planes are on this host.
 
+use std::fmt;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::str::FromStr;
 
@@ -14,10 +15,13 @@ use crate::usage::usage;
 /// Longest name of an interface, `IFNAMSIZ` without the zero behind it.
 const NAME_MAX: usize = 15;
 
-/// Where the user wants a plane's port.
+/// Where the user wants a plane's port, as it was written. What can be written depends on the [driver](crate::driver::Driver).
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
-#[serde(try_from = "String")]
-pub(crate) enum Place {
+pub(crate) struct Place(String);
+
+/// A place that the kernel knows.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum KernelPlace {
     Address(IpAddr),
     /// An address with its zone, as in `fe80::1%eth0` (RFC 4007, section 11).
     AddressOn(IpAddr, String),
@@ -28,7 +32,8 @@ pub(crate) enum Place {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Local {
     pub(crate) address: IpAddr,
-    /// The interface that has the address; some of the loopback interface's addresses are on no list.
+    /// The interface that has the address, or the device of a driver that has its own; some of the loopback interface's addresses are on
+    /// no list.
     pub(crate) interface: Option<String>,
     /// The peer's port on the plane, once it is known.
     pub(crate) towards: Option<Towards>,
@@ -43,6 +48,31 @@ pub(crate) struct Towards {
 }
 
 impl Place {
+    /// An address or an interface of the kernel's.
+    pub(crate) fn in_kernel(&self) -> Result<KernelPlace, String> {
+        self.0.parse()
+    }
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl From<String> for Place {
+    fn from(text: String) -> Self {
+        Self(text)
+    }
+}
+
+impl From<IpAddr> for Place {
+    fn from(address: IpAddr) -> Self {
+        Self(address.to_string())
+    }
+}
+
+impl KernelPlace {
     /// The address, if one was written.
     pub(crate) fn address(&self) -> Option<IpAddr> {
         match self {
@@ -52,7 +82,7 @@ impl Place {
     }
 }
 
-impl FromStr for Place {
+impl FromStr for KernelPlace {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -71,14 +101,6 @@ impl FromStr for Place {
             Err(_) if is_name(text) => Ok(Self::Interface(text.to_owned())),
             Err(_) => Err(format!("`{text}` is neither an address nor the name of an interface")),
         }
-    }
-}
-
-impl TryFrom<String> for Place {
-    type Error = String;
-
-    fn try_from(text: String) -> Result<Self, String> {
-        text.parse()
     }
 }
 
@@ -124,8 +146,10 @@ fn with_interface(address: IpAddr, known: &[Known]) -> Local {
 /// Finds the address of each place. Those of interfaces are IPv6 if each has one that others can send to, unless `like`, an address
 /// that the port will have to do with, is IPv4 and each has an IPv4 address. `name` is where the places came from.
 pub(crate) fn resolve(name: &str, places: &[Place], like: Option<IpAddr>) -> Result<Vec<Local>> {
+    let places = places.iter().map(Place::in_kernel).collect::<Result<Vec<_>, _>>();
+    let places = places.map_err(|why| usage(format!("{name}: {why}")))?;
     let known = this_host()?;
-    let locals = addresses(name, places, like, &known)?;
+    let locals = addresses(name, &places, like, &known)?;
     for (at, local) in locals.iter().enumerate() {
         let address = local.address;
         if locals.iter().take(at).any(|other| other.address == address) {
@@ -148,7 +172,12 @@ pub(crate) fn resolve(name: &str, places: &[Place], like: Option<IpAddr>) -> Res
     Ok(locals)
 }
 
-fn addresses(name: &str, places: &[Place], like: Option<IpAddr>, known: &[Known]) -> Result<Vec<Local>> {
+fn addresses(
+    name: &str,
+    places: &[KernelPlace],
+    like: Option<IpAddr>,
+    known: &[Known],
+) -> Result<Vec<Local>> {
     if places.len() > EndpointConfig::MAX_PORTS {
         let most = EndpointConfig::MAX_PORTS;
         return Err(usage(format!("{name}: {} addresses; give at most {most}, one per plane", places.len())));
@@ -157,13 +186,13 @@ fn addresses(name: &str, places: &[Place], like: Option<IpAddr>, known: &[Known]
         check_zone(place, known).map_err(|why| usage(format!("{name}: {why}")))?;
     }
     // Addresses that were written decide on the family of the others.
-    let written = places.iter().find_map(Place::address);
+    let written = places.iter().find_map(KernelPlace::address);
     let v4_first = written.or(like).is_some_and(|address| address.is_ipv4());
     let of_family = |v4: bool| -> Option<Vec<Local>> {
-        let of = |place: &Place| match place {
-            Place::Address(address) => Some(with_interface(*address, known)),
-            Place::AddressOn(address, zone) => Some(Local::new(*address, Some(zone.clone()))),
-            Place::Interface(interface) => of_interface(interface, v4, known),
+        let of = |place: &KernelPlace| match place {
+            KernelPlace::Address(address) => Some(with_interface(*address, known)),
+            KernelPlace::AddressOn(address, zone) => Some(Local::new(*address, Some(zone.clone()))),
+            KernelPlace::Interface(interface) => of_interface(interface, v4, known),
         };
         places.iter().map(of).collect()
     };
@@ -173,13 +202,13 @@ fn addresses(name: &str, places: &[Place], like: Option<IpAddr>, known: &[Known]
 }
 
 /// An address is on the interface of its zone. A link-local address that several interfaces have needs one.
-fn check_zone(place: &Place, known: &[Known]) -> Result<(), String> {
+fn check_zone(place: &KernelPlace, known: &[Known]) -> Result<(), String> {
     let of = |address: &IpAddr| -> Vec<&str> {
         let on = known.iter().filter(|(_, other, _)| other == address);
         on.map(|(name, ..)| &name[..]).collect()
     };
     match place {
-        Place::AddressOn(address, zone) => {
+        KernelPlace::AddressOn(address, zone) => {
             let on = of(address);
             match on.first() {
                 _ if on.contains(&&zone[..]) => Ok(()),
@@ -187,7 +216,7 @@ fn check_zone(place: &Place, known: &[Known]) -> Result<(), String> {
                 Some(_) => Err(format!("interface {zone} does not have {address}, but {}", on.join(", "))),
             }
         }
-        Place::Address(IpAddr::V6(address)) if address.is_unicast_link_local() => {
+        KernelPlace::Address(IpAddr::V6(address)) if address.is_unicast_link_local() => {
             match of(&(*address).into())[..] {
                 [first, second, ..] => Err(format!(
                     "{address} is an address of {first} and of {second}; write which is meant, as in {address}%{first}"
@@ -195,7 +224,7 @@ fn check_zone(place: &Place, known: &[Known]) -> Result<(), String> {
                 _ => Ok(()),
             }
         }
-        Place::Address(_) | Place::Interface(_) => Ok(()),
+        KernelPlace::Address(_) | KernelPlace::Interface(_) => Ok(()),
     }
 }
 
@@ -212,9 +241,9 @@ fn of_interface(interface: &str, v4: bool, known: &[Known]) -> Option<Local> {
 }
 
 /// Why interfaces have no addresses of one family.
-fn what_is_missing(places: &[Place], known: &[Known]) -> String {
+fn what_is_missing(places: &[KernelPlace], known: &[Known]) -> String {
     for place in places {
-        let Place::Interface(name) = place else { continue };
+        let KernelPlace::Interface(name) = place else { continue };
         if !known.iter().any(|(interface, ..)| interface == name) {
             return format!(
                 "there is no interface {name} with an address here; `spindrift ports` lists those there are"
@@ -257,7 +286,7 @@ mod tests {
     }
 
     fn found(places: &[&str], like: Option<&str>) -> Result<Vec<String>, String> {
-        let places: Vec<Place> = places.iter().map(|place| place.parse().unwrap()).collect();
+        let places: Vec<KernelPlace> = places.iter().map(|place| place.parse().unwrap()).collect();
         let like = like.map(|address| address.parse().unwrap());
         let locals = addresses("--local", &places, like, &host()).map_err(|error| error.to_string())?;
         let text = |local: Local| format!("{} {}", local.interface.unwrap_or_default(), local.address);
@@ -304,15 +333,15 @@ mod tests {
 
     #[test]
     fn places_are_addresses_or_names() {
-        let interface = |name: &str| Ok(Place::Interface(name.to_owned()));
-        assert_eq!("10.0.0.1".parse(), Ok(Place::Address([10, 0, 0, 1].into())));
-        assert_eq!("::1".parse(), Ok(Place::Address(std::net::Ipv6Addr::LOCALHOST.into())));
+        let interface = |name: &str| Ok(KernelPlace::Interface(name.to_owned()));
+        assert_eq!("10.0.0.1".parse(), Ok(KernelPlace::Address([10, 0, 0, 1].into())));
+        assert_eq!("::1".parse(), Ok(KernelPlace::Address(std::net::Ipv6Addr::LOCALHOST.into())));
         assert_eq!("enp3s0f0np0".parse(), interface("enp3s0f0np0"));
         assert_eq!("a23456789012345".parse(), interface("a23456789012345"));
-        let zoned = Place::AddressOn("fe80::1".parse().unwrap(), "eth0".to_owned());
+        let zoned = KernelPlace::AddressOn("fe80::1".parse().unwrap(), "eth0".to_owned());
         assert_eq!("fe80::1%eth0".parse(), Ok(zoned));
         for bad in ["", "a234567890123456", "fe80::1%", "eth0%eth1", "eth0:1", "et h0", "eth/0"] {
-            assert!(bad.parse::<Place>().unwrap_err().contains(bad));
+            assert!(bad.parse::<KernelPlace>().unwrap_err().contains(bad));
         }
     }
 

@@ -1,22 +1,18 @@
-//! `spindrift ports`: what each local address would be as a port, and the settings of ports.
+//! `spindrift ports`: the drivers, what the machine offers each of them, and the settings of their ports.
 
 mod settings;
-
-use std::net::IpAddr;
 
 use anyhow::{Context as _, Result};
 use clap::Args;
 use serde_json::{Value as Json, json};
+use spindrift_pmd::Medium;
 use spindrift_pmd::route::{LocalAddress, local_addresses};
-use spindrift_pmd::udp::{UdpConfig, UdpPort};
-use spindrift_pmd::{Medium, Port, PortCaps};
 
-use crate::bench::af_xdp;
-use crate::config::PortKind;
+use crate::driver::{self, Driver, Prospect};
 use crate::output::say;
 use crate::verbose::Verbosity;
 
-/// Lists what each local address would be as a port, and the settings of each kind of port.
+/// Lists the kinds of ports, what each local address would be as a port of each kind, and their settings.
 #[derive(Args, Debug)]
 pub(crate) struct PortsArgs {
     #[command(flatten)]
@@ -32,19 +28,15 @@ impl PortsArgs {
     }
 }
 
-/// A port that an address could be.
+/// A port that the machine offers.
 struct Row {
-    /// Of the address.
-    index: usize,
-    interface: String,
-    address: IpAddr,
-    kind: PortKind,
-    caps: Result<PortCaps, String>,
+    driver: &'static Driver,
+    port: Prospect,
 }
 
 pub(crate) fn run(args: &PortsArgs) -> Result<()> {
     let addresses = local_addresses().context("cannot list the local addresses")?;
-    let rows: Vec<_> = addresses.into_iter().enumerate().flat_map(rows_of).collect();
+    let rows = rows(&addresses);
     if args.json {
         let object = json!({
             "command": "ports",
@@ -71,27 +63,29 @@ pub(crate) fn run(args: &PortsArgs) -> Result<()> {
     say(
         "control is on by default and which is taken for 100 Gb/s where the rate is not known. `spindrift loopback` needs no port.",
     );
-    if !af_xdp::BUILT {
-        say(&format!("af_xdp ports are not in this build: {}.", af_xdp::HOW_TO_BUILD));
+    for driver in driver::all().iter().filter(|driver| driver.backend.is_none()) {
+        say(&format!("{} ports are not in this build: {}.", driver.name, driver.how_to_build));
     }
     Ok(())
 }
 
-/// What an address could be, of each kind.
-fn rows_of((index, local): (usize, LocalAddress)) -> Vec<Row> {
-    let (interface, address) = (local.interface.name, local.ip);
-    let kinds = [
-        (PortKind::Udp, Some(probe(address, &interface))),
-        (PortKind::AfXdp, af_xdp::prospect(&interface, address)),
-    ];
-    let row = |(kind, caps)| Some(Row { index, interface: interface.clone(), address, kind, caps: caps? });
-    kinds.into_iter().filter_map(row).collect()
+/// What the machine offers each driver: by address, then what has none.
+fn rows(addresses: &[LocalAddress]) -> Vec<Row> {
+    let of = |&driver: &&'static Driver| {
+        driver.prospects(addresses).into_iter().map(move |port| Row { driver, port })
+    };
+    let mut rows: Vec<_> = driver::all().iter().flat_map(of).collect();
+    rows.sort_by_key(|row| row.port.index.unwrap_or(usize::MAX));
+    rows
 }
 
 impl Row {
     fn show(&self) {
-        let Self { index, interface, address, kind, caps } = self;
-        let front = format!("{index:>5}  {interface:<12} {:<40} {:<6}", address.to_string(), kind.name());
+        let Self { driver, port: Prospect { index, place, address, caps } } = self;
+        let or_dash = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
+        let index = or_dash(index.map(|index| index.to_string()));
+        let address = or_dash(address.map(|address| address.to_string()));
+        let front = format!("{index:>5}  {place:<12} {address:<40} {:<6}", driver.name);
         match caps {
             Ok(caps) => {
                 let (frame, batch, reaches) = (caps.max_frame, caps.same_path_batch, reaches(caps.medium));
@@ -101,14 +95,6 @@ impl Row {
             Err(error) => say(&format!("{front} cannot be used: {error}")),
         }
     }
-}
-
-/// Opens the port on a UDP port of the kernel's choice and closes it again.
-fn probe(local: IpAddr, interface: &str) -> Result<PortCaps, String> {
-    let config = UdpConfig { local, interface: Some(interface.to_owned()), port: 0, ..UdpConfig::default() };
-    let caps = UdpPort::open(&config).map(|port| port.caps().clone()).map_err(|error| error.to_string());
-    tracing::info!(%local, usable = caps.is_ok(), "port tried");
-    caps
 }
 
 /// What is at the other end, for people.
@@ -122,15 +108,16 @@ fn reaches(medium: Medium) -> String {
 
 impl Row {
     fn to_json(&self) -> Json {
-        let (caps, error) = match &self.caps {
+        let Self { driver, port } = self;
+        let (caps, error) = match &port.caps {
             Ok(caps) => (Some(caps), None),
             Err(error) => (None, Some(error)),
         };
         json!({
-            "index": self.index,
-            "interface": self.interface,
-            "address": self.address,
-            "port": self.kind.name(),
+            "index": port.index,
+            "interface": port.place,
+            "address": port.address,
+            "port": driver.name,
             "max_frame": caps.map(|caps| caps.max_frame),
             "batch": caps.map(|caps| caps.same_path_batch),
             "source_ports": caps.and_then(|caps| caps.source_ports.as_ref()).map(Vec::len),

@@ -9,22 +9,17 @@ use spindrift::endpoint::EndpointConfig;
 use spindrift::path::MAX_EVS;
 use spindrift::verbs::{Context, RtsAttr};
 use spindrift_pmd::fault::FaultPlan;
-use spindrift_pmd::udp::SOURCE_PORTS_MAX;
 
 use super::layout::Layout;
 use super::options::{Amount, RunArgs, Settings};
-use super::source_ports::SourcePortSet;
-use crate::config::{Config, EntropyName, PortKind};
+use crate::config::{Config, EntropyName};
+use crate::driver::{self, Driver, Kernel, Reach};
 use crate::units::count;
 use crate::usage::usage;
 
 const MTU_RANGE: RangeInclusive<u64> = 256..=8960;
 /// Most messages in flight on a queue pair.
 pub(crate) const TX_DEPTH_MAX: u64 = 16_384;
-/// Fewest and most buffers of `af_xdp` ports, as the port has them.
-pub(super) const BUFFERS: (u32, u32) = (64, 1 << 16);
-/// How many there are where nobody says.
-pub(crate) const BUFFERS_USUAL: u32 = 2048;
 /// Planes of `loopback` where neither flag nor file says how many.
 pub(crate) const PLANES: usize = 4;
 
@@ -52,50 +47,27 @@ pub(super) fn check(settings: &Settings, args: &RunArgs) -> Result<()> {
     congestion(settings)
 }
 
-/// What not every kind of port has: the key, the flag, what it is about, and the kinds that have it.
-const OF_KINDS: [(&str, &str, &str, &[PortKind]); 9] = [
-    ("nic.gso", "--no-gso", "segmentation offload", &[PortKind::Udp]),
-    ("nic.source_ports", "--source-ports", "list of source ports, and uses any", &[PortKind::Udp]),
-    ("path.evs", "--evs", "entropy values but its source ports", &[PortKind::AfXdp, PortKind::Loopback]),
-    ("nic.local", "--local", "place on this host", &[PortKind::Udp, PortKind::AfXdp]),
-    ("nic.topology", "--topology", "place in a fabric", &[PortKind::Udp, PortKind::AfXdp]),
-    ("nic.routing", "--routing", "way through a fabric", &[PortKind::Udp, PortKind::AfXdp]),
-    ("nic.xdp_mode", "--xdp-mode", "XDP program", &[PortKind::AfXdp]),
-    ("nic.rx_buffers", "--rx-buffers", "buffers of its own", &[PortKind::AfXdp]),
-    ("nic.tx_buffers", "--tx-buffers", "buffers of its own", &[PortKind::AfXdp]),
-];
-
-/// Refuses what the kind of port does not have. `flags` are those that were given.
-pub(crate) fn check_kind(settings: &Settings, flags: &[&str]) -> Result<()> {
-    let (config, kind) = (&settings.config, settings.port);
+/// Refuses settings that the driver does not have. `flags` are those that were given; `fits` says which drivers the command can use.
+pub(crate) fn check_kind(settings: &Settings, flags: &[&str], fits: impl Fn(Reach) -> bool) -> Result<()> {
+    let (config, driver) = (&settings.config, settings.port);
     // A file for another kind, and a flag that goes before it.
-    let file_is_for_another = config.nic.port.is_some_and(|port| port != kind);
-    for (key, flag, what, kinds) in OF_KINDS {
-        let by_flag = flags.contains(&flag);
-        let given = by_flag || (config.has(key) && !file_is_for_another);
-        if given && !kinds.contains(&kind) {
-            let other = kinds.first().map_or("", |kind| kind.name());
-            return Err(usage(format!(
-                "{}: a port of kind {} has no {what}; leave it out, or use --port {other}",
-                config.origin(by_flag, flag, key),
-                kind.name(),
-            )));
-        }
-    }
-    Ok(())
-}
-
-/// Checks the numbers of buffers; the names of the flags that were given are in `flags`.
-pub(crate) fn check_buffers(config: &Config, flags: &[&str]) -> Result<()> {
-    let (least, most) = BUFFERS;
-    for (key, flag, value) in [
-        ("nic.rx_buffers", "--rx-buffers", config.nic.rx_buffers),
-        ("nic.tx_buffers", "--tx-buffers", config.nic.tx_buffers),
-    ] {
-        if let Some(value) = value.filter(|value| !value.is_power_of_two() || !(least..=most).contains(value))
-        {
-            let name = config.origin(flags.contains(&flag), flag, key);
-            return Err(usage(format!("{name} {value}: give a power of two from {least} to {most}")));
+    let file_is_for_another = config.nic.port.is_some_and(|port| port != driver);
+    for other in driver::all() {
+        for setting in (other.settings)() {
+            let Some(what) = setting.lack else { continue };
+            let flag = format!("--{}", setting.flag);
+            let by_flag = flags.contains(&&*flag);
+            let given = by_flag || (config.has(setting.key) && !file_is_for_another);
+            if given && !driver.has(setting.key) {
+                let with = |other: &&&Driver| other.has(setting.key);
+                let fitting = driver::all().iter().filter(with).find(|other| fits(other.reach));
+                return Err(usage(format!(
+                    "{}: a port of kind {} has no {what}; leave it out, or use --port {}",
+                    config.origin(by_flag, &flag, setting.key),
+                    driver.name,
+                    fitting.unwrap_or(other).name,
+                )));
+            }
         }
     }
     Ok(())
@@ -133,7 +105,7 @@ fn transport(settings: &Settings) -> Result<()> {
         )));
     }
     let stev = matches!(from.entropy, Some(EntropyName::StevSportHigh | EntropyName::StevSportLow));
-    if stev && settings.port == PortKind::Udp {
+    if stev && settings.port.kernel == Kernel::WritesHeaders {
         let place = config.place("transport.entropy");
         return Err(usage(format!(
             "{place}: kernel sockets carry the entropy value in the UDP source port; write \"udp\""
@@ -289,17 +261,6 @@ pub(crate) fn check_plane_ids(config: &Config, from_flag: bool, planes: usize, f
             Err(usage(format!("{name}: {id} is listed twice; give each plane a number of its own")))
         }
         None => Ok(()),
-    }
-}
-
-/// Checks the number of source ports; `flag` is what the flag said.
-pub(crate) fn check_source_ports(config: &Config, flag: Option<SourcePortSet>) -> Result<()> {
-    let name = config.origin(flag.is_some(), "--source-ports", "nic.source_ports");
-    match flag.or(config.nic.source_ports) {
-        Some(set) if !(1..=SOURCE_PORTS_MAX).contains(&set.len()) => {
-            Err(usage(format!("{name} {set}: give 1 to {SOURCE_PORTS_MAX} ports")))
-        }
-        _ => Ok(()),
     }
 }
 

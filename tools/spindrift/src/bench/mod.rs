@@ -1,6 +1,5 @@
 //! What the benchmarks share.
 
-pub(crate) mod af_xdp;
 pub(crate) mod baseline;
 pub(crate) mod check;
 pub(crate) mod evs;

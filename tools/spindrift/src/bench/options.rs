@@ -15,7 +15,8 @@ use spindrift_pmd::fault::FaultPlan;
 use super::check::{check, parse_faults, retry};
 use super::evs::EvLists;
 use super::pin::WaitName;
-use crate::config::{CcName, Config, EntropyName, PathSet, PortKind};
+use crate::config::{CcName, Config, EntropyName, PathSet};
+use crate::driver::Driver;
 use crate::place::Place;
 use crate::units::{parse_duration, parse_rate, parse_size};
 use crate::usage::usage;
@@ -175,7 +176,7 @@ pub(crate) struct Settings {
     pub(crate) backup: Option<u16>,
     /// Whether the packets that take each of them are counted.
     pub(crate) count_packets: bool,
-    pub(crate) port: PortKind,
+    pub(crate) port: &'static Driver,
     /// What lanes do while there is nothing to do.
     pub(crate) wait: WaitName,
     /// What this host is called in the topology, if there is one.
@@ -189,7 +190,7 @@ pub(crate) struct Settings {
 /// What differs between the benchmarks where neither flag nor file says anything.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Defaults {
-    pub(crate) port: PortKind,
+    pub(crate) port: &'static Driver,
     /// `None` sweeps.
     pub(crate) size: Option<u64>,
     pub(crate) amount: Amount,
@@ -202,7 +203,7 @@ impl Settings {
     pub(crate) const QPS_MAX: u32 = spindrift::verbs::exchange::MAX_OFFERED as u32;
 
     /// Joins flags, file and defaults, in this order, and checks them.
-    pub(crate) fn new(args: &RunArgs, port: Option<PortKind>, defaults: &Defaults) -> Result<Self> {
+    pub(crate) fn new(args: &RunArgs, port: Option<&'static Driver>, defaults: &Defaults) -> Result<Self> {
         let config = Config::load(args.config.as_deref())?;
         let run = &config.run;
         let size = if args.all { None } else { args.size.or(run.size).or(defaults.size) };
@@ -341,19 +342,23 @@ impl Settings {
 
 #[cfg(test)]
 #[allow(clippy::unwrap_used, reason = "tests")]
+impl Settings {
+    /// Those of a short run where nobody says anything.
+    pub(crate) fn of_test(port: &'static Driver) -> Self {
+        let (size, amount) = (Some(2), Amount::Iterations(1));
+        let defaults = Defaults { port, size, amount, seed: None, tx_depth: 1 };
+        Self::new(&RunArgs::default(), None, &defaults).unwrap()
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "tests")]
 mod tests {
     use super::*;
+    use crate::driver::UDP;
 
     fn settings_of(text: &str) -> Settings {
-        let defaults = Defaults {
-            port: PortKind::Udp,
-            size: Some(2),
-            amount: Amount::Iterations(1),
-            seed: None,
-            tx_depth: 1,
-        };
-        let settings = Settings::new(&RunArgs::default(), None, &defaults).unwrap();
-        Settings { config: toml::from_str(text).unwrap(), ..settings }
+        Settings { config: toml::from_str(text).unwrap(), ..Settings::of_test(UDP) }
     }
 
     #[test]

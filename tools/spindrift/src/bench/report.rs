@@ -16,7 +16,8 @@ use super::pingpong::Led;
 use super::side::{Counted, InUse};
 use super::writer::Measured;
 use super::yardstick::Yardstick;
-use crate::config::{PortKind, RoutingName};
+use crate::config::RoutingName;
+use crate::driver::Kernel;
 use crate::output::tell;
 use crate::units::{format_rate, format_size};
 
@@ -254,7 +255,7 @@ impl LatencyRow {
 pub(crate) fn settings_json(settings: &Settings, in_use: &InUse) -> Map<String, Json> {
     let mut map = Map::new();
     let mut put = |name: &str, value: Json| map.insert(name.to_owned(), value);
-    put("port", settings.port.name().into());
+    put("port", settings.port.name.into());
     put("planes", in_use.planes.into());
     let port = |(name, notes): &(String, Vec<String>)| json!({ "name": name, "notes": notes });
     put("ports", in_use.ports.iter().map(port).collect());
@@ -269,7 +270,7 @@ pub(crate) fn settings_json(settings: &Settings, in_use: &InUse) -> Map<String, 
     put("tx_depth", settings.tx_depth.into());
     put("mtu", in_use.mtu.into());
     put("icrc", settings.icrc.into());
-    if settings.port == PortKind::Udp {
+    if settings.port.has("nic.gso") {
         put("gso", in_use.gso.into());
     }
     put("cc", in_use.cc.name().into());
@@ -293,8 +294,8 @@ pub(crate) fn settings_json(settings: &Settings, in_use: &InUse) -> Map<String, 
     map
 }
 
-/// What was run, for people: a line, one more if there is a topology, and one for each port past the kernel, of which there are several
-/// kinds.
+/// What was run, for people: a line, one more if there is a topology, and one for each port that bypasses the kernel, whose notes
+/// differ most.
 pub(crate) fn settings_lines(settings: &Settings, in_use: &InUse) -> String {
     let mut lines = settings_line(settings, in_use);
     if let (Some(host), Some(routing)) = (&settings.host, settings.config.nic.routing) {
@@ -304,7 +305,7 @@ pub(crate) fn settings_lines(settings: &Settings, in_use: &InUse) -> String {
         };
         let _ = write!(lines, "\n  this is {host} of the topology; {how}");
     }
-    if settings.port == PortKind::AfXdp {
+    if settings.port.kernel == Kernel::Bypassed {
         for (name, notes) in &in_use.ports {
             let _ = write!(lines, "\n  {name}: {}", notes.join("; "));
         }
@@ -317,7 +318,7 @@ fn settings_line(settings: &Settings, in_use: &InUse) -> String {
         |count: usize, one: &str| if count == 1 { format!("1 {one}") } else { format!("{count} {one}s") };
     format!(
         "port {}, {}{}{}{}, {}, tx depth {}, MTU {}, iCRC {}, congestion control {}, {}",
-        settings.port.name(),
+        settings.port.name,
         many(in_use.planes, "plane"),
         settings.link_rate.map_or_else(String::new, |rate| format!(" of {}/s", format_rate(rate))),
         if settings.lanes == 1 { String::new() } else { format!(", {} lanes", settings.lanes) },

@@ -1,109 +1,16 @@
-//! The settings that each kind of port accepts. Names and descriptions of flags come from the command line's parser,
-//! defaults from the types that the ports are opened with.
+//! The drivers with the settings that each accepts. Names and descriptions of flags come from the command line's parser, defaults from the
+//! types that the ports are opened with.
 
-use clap::{CommandFactory as _, ValueEnum as _};
+use clap::CommandFactory as _;
 use serde_json::{Value as Json, json};
-use spindrift::wire::UDP_PORT_MRC;
-use spindrift_pmd::udp::{SourcePorts, UdpConfig};
 
 use crate::Cli;
-use crate::bench::check::{BUFFERS_USUAL, PLANES};
-use crate::config::PortKind;
+use crate::driver::{self, Driver, Setting};
 
 /// Commands that open ports.
 const COMMANDS: [&str; 3] = ["loopback", "write-bw", "write-lat"];
 
-/// A setting of ports.
-#[derive(Clone, Debug)]
-struct PortSetting {
-    /// Its key in a configuration file.
-    key: &'static str,
-    /// The flag with the same meaning; its help is the description of both.
-    flag: &'static str,
-    kinds: &'static [PortKind],
-    /// What a value counts or is.
-    unit: &'static str,
-    /// `null` where it is nothing, or chosen at run time: the description says how.
-    default: Json,
-    /// A value for the file, in TOML.
-    value: &'static str,
-    /// A value for the flag; empty where it takes none.
-    flag_value: &'static str,
-}
-
-/// The settings of a kind of port, in the order in which they are printed.
-fn settings_of(kind: PortKind) -> Vec<PortSetting> {
-    use PortKind::{AfXdp, Loopback, Udp};
-    const ALL: &[PortKind] = &[Loopback, Udp, AfXdp];
-    let setting = |key, flag, kinds, unit, default, value, flag_value| PortSetting {
-        key,
-        flag,
-        kinds,
-        unit,
-        default,
-        value,
-        flag_value,
-    };
-    let source_ports = match UdpConfig::default().source_ports {
-        SourcePorts::Count(count) => count,
-        SourcePorts::List(list) => list.len(),
-    };
-    let quoted = match kind {
-        Loopback => "\"loopback\"",
-        Udp => "\"udp\"",
-        AfXdp => "\"af_xdp\"",
-    };
-    let (place, routing) = match kind {
-        AfXdp => (("[\"eth0\", \"eth1\"]", "eth0,eth1"), ("\"srv6\"", "srv6")),
-        _ => (("[\"127.0.0.1\", \"127.0.0.2\"]", "127.0.0.1,127.0.0.2"), ("\"ecmp\"", "ecmp")),
-    };
-    let all = [
-        setting("nic.port", "port", ALL, "kind of port", Json::Null, quoted, kind.name()),
-        setting("nic.planes", "planes", &[Loopback, Udp], "planes", PLANES.into(), "2", "2"),
-        setting("nic.lanes", "lanes", ALL, "lanes", 1.into(), "2", "2"),
-        setting(
-            "nic.local",
-            "local",
-            &[Udp, AfXdp],
-            "list of addresses or interfaces",
-            Json::Null,
-            place.0,
-            place.1,
-        ),
-        setting("nic.plane_ids", "plane-ids", ALL, "list of numbers", Json::Null, "[1, 2]", "1,2"),
-        setting(
-            "nic.topology",
-            "topology",
-            &[Udp, AfXdp],
-            "file name",
-            Json::Null,
-            "\"fabric.toml\"",
-            "fabric.toml",
-        ),
-        setting("nic.routing", "routing", &[Udp, AfXdp], "way", Json::Null, routing.0, routing.1),
-        setting("nic.source_ports", "source-ports", &[Udp], "UDP ports", source_ports.into(), "64", "64"),
-        setting("nic.gso", "no-gso", &[Udp], "boolean", true.into(), "false", ""),
-        setting("nic.xdp_mode", "xdp-mode", &[AfXdp], "mode", "auto".into(), "\"generic\"", "generic"),
-        setting("nic.rx_buffers", "rx-buffers", &[AfXdp], "buffers", BUFFERS_USUAL.into(), "4096", "4096"),
-        setting("nic.tx_buffers", "tx-buffers", &[AfXdp], "buffers", BUFFERS_USUAL.into(), "4096", "4096"),
-        setting("nic.link_rate", "link-rate", ALL, "bits per second", Json::Null, "\"10G\"", "10G"),
-        setting("path.evs", "evs", &[Loopback, AfXdp], "list of values", Json::Null, "[1, 2]", "1,2"),
-        setting("nic.fault", "fault", ALL, "rules", Json::Null, "\"loss=1%\"", "loss=1%"),
-        setting(
-            "transport.udp_port",
-            "udp-port",
-            &[Udp, AfXdp],
-            "UDP port",
-            UDP_PORT_MRC.into(),
-            "4791",
-            "4791",
-        ),
-        setting("run.pcap", "pcap", ALL, "file name", Json::Null, "\"run.pcap\"", "run.pcap"),
-    ];
-    all.into_iter().filter(|setting| setting.kinds.contains(&kind)).collect()
-}
-
-impl PortSetting {
+impl Setting {
     /// A line of a configuration file.
     fn example(&self) -> String {
         format!("{} = {}", self.key, self.value)
@@ -114,17 +21,16 @@ impl PortSetting {
         format!("--{} {}", self.flag, self.flag_value).trim_end().to_owned()
     }
 
-    /// The commands that have the flag, for ports of a kind.
-    fn commands(&self, kind: PortKind) -> Vec<&'static str> {
+    /// The commands that have the flag, for ports of a driver.
+    fn commands(&self, driver: &Driver) -> Vec<&'static str> {
         let cli = Cli::command();
         let has = |name: &&str| {
             cli.find_subcommand(name)
                 .is_some_and(|command| command.get_arguments().any(|arg| arg.get_long() == Some(self.flag)))
         };
-        let opens = |name: &&str| match kind {
-            PortKind::Loopback => *name == "loopback",
-            PortKind::Udp => true,
-            PortKind::AfXdp => *name != "loopback",
+        let opens = |name: &&str| match *name {
+            "loopback" => driver.reach.within_process(),
+            _ => driver.reach.between_hosts(),
         };
         COMMANDS.into_iter().filter(opens).filter(has).collect()
     }
@@ -141,12 +47,14 @@ impl PortSetting {
     }
 }
 
-/// Each kind of port with its settings, for people.
+/// Each driver with its settings, for people.
 pub(super) fn table() -> Vec<String> {
     let mut lines = Vec::new();
-    for &kind in PortKind::value_variants() {
-        lines.push(format!("settings of {} ports, as keys of a configuration file:", kind.name()));
-        for setting in settings_of(kind) {
+    for driver in driver::all() {
+        let left_out = if driver.backend.is_some() { "" } else { " (not in this build)" };
+        lines.push(format!("{}: {}{left_out}", driver.name, driver.about));
+        lines.push(format!("settings of {} ports, as keys of a configuration file:", driver.name));
+        for setting in (driver.settings)() {
             let default = match &setting.default {
                 Json::Null => String::new(),
                 value => format!(", default {value}"),
@@ -157,8 +65,13 @@ pub(super) fn table() -> Vec<String> {
                 setting.unit,
                 setting.example()
             ));
-            let commands = setting.commands(kind).join(", ");
-            lines.push(format!("  {:<18} {} ({commands}): {}", "", setting.flag_example(), setting.about()));
+            let (commands, about) = (setting.commands(driver), setting.about());
+            let flag = if commands.is_empty() {
+                "no flag".to_owned()
+            } else {
+                format!("{} ({})", setting.flag_example(), commands.join(", "))
+            };
+            lines.push(format!("  {:<18} {flag}: {about}", ""));
         }
         lines.push(String::new());
     }
@@ -167,7 +80,7 @@ pub(super) fn table() -> Vec<String> {
 
 /// The same for `--json`.
 pub(super) fn to_json() -> Json {
-    let one = |kind, setting: &PortSetting| {
+    let one = |driver: &Driver, setting: &Setting| {
         json!({
             "name": setting.key,
             "unit": setting.unit,
@@ -175,17 +88,22 @@ pub(super) fn to_json() -> Json {
             "example": setting.example(),
             "flag": format!("--{}", setting.flag),
             "flag_example": setting.flag_example(),
-            "commands": setting.commands(kind),
+            "commands": setting.commands(driver),
             "description": setting.about(),
         })
     };
-    PortKind::value_variants()
-        .iter()
-        .map(|&kind| {
-            let settings: Vec<Json> = settings_of(kind).iter().map(|setting| one(kind, setting)).collect();
-            json!({ "port": kind.name(), "settings": settings })
+    let of = |driver: &&Driver| {
+        let built = driver.backend.is_some();
+        let settings: Vec<Json> = (driver.settings)().iter().map(|setting| one(driver, setting)).collect();
+        json!({
+            "port": driver.name,
+            "about": driver.about,
+            "built": built,
+            "how_to_build": (!built).then_some(driver.how_to_build),
+            "settings": settings,
         })
-        .collect()
+    };
+    driver::all().iter().map(of).collect()
 }
 
 #[cfg(test)]
@@ -195,8 +113,10 @@ mod tests {
     use crate::config::{Config, Nic, keys_of};
     use clap::Parser as _;
 
-    fn all() -> Vec<PortSetting> {
-        PortKind::value_variants().iter().flat_map(|&kind| settings_of(kind)).collect()
+    fn all() -> Vec<(&'static Driver, Setting)> {
+        let of =
+            |&driver: &&'static Driver| (driver.settings)().into_iter().map(move |setting| (driver, setting));
+        driver::all().iter().flat_map(of).collect()
     }
 
     /// A key that the parser takes and this list lacks, or the other way round, fails here.
@@ -204,21 +124,20 @@ mod tests {
     fn every_setting_that_the_parser_accepts_is_listed() {
         let accepted: Vec<String> = keys_of::<Nic>().iter().map(|key| format!("nic.{key}")).collect();
         assert!(accepted.len() > 6, "{accepted:?}");
-        let listed: Vec<&str> = all().iter().map(|setting| setting.key).collect();
+        let listed: Vec<&str> = all().iter().map(|(_, setting)| setting.key).collect();
         let missing: Vec<_> = accepted.iter().filter(|key| !listed.contains(&key.as_str())).collect();
-        assert!(missing.is_empty(), "add to `settings_of` in this file: {missing:?}");
+        assert!(missing.is_empty(), "add to the `settings` of a driver: {missing:?}");
         let (text, json) = (table().join("\n"), to_json().to_string());
         assert!(accepted.iter().all(|key| text.contains(key) && json.contains(key)), "{text}\n{json}");
     }
 
     #[test]
     fn every_example_is_accepted() {
-        for setting in all() {
+        for (driver, setting) in all() {
             let example = setting.example();
             assert!(toml::from_str::<Config>(&example).is_ok(), "{example}");
-            let kind = *setting.kinds.last().unwrap();
-            let commands = setting.commands(kind);
-            assert!(!commands.is_empty() && !setting.about().is_empty(), "no command has --{}", setting.flag);
+            let commands = setting.commands(driver);
+            assert!(!setting.about().is_empty(), "no command has --{}", setting.flag);
             for command in commands {
                 let flag_example = setting.flag_example();
                 let line = ["spindrift", command].into_iter().chain(flag_example.split(' '));

@@ -15,7 +15,7 @@ mod server;
 mod site;
 
 use std::fs::OpenOptions;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
+use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -24,23 +24,20 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result};
 use clap::{ArgAction, Args};
 use spindrift::verbs::exchange::{Offer, RemoteMr};
-use spindrift::wire::UDP_PORT_MRC;
 use spindrift_pmd::route::local_addresses;
 
-use crate::bench::af_xdp;
 use crate::bench::check::{
-    check_buffers, check_kind, check_lanes, check_latency, check_plane_ids, check_planes, check_source_ports,
-    check_udp_port,
+    check_kind, check_lanes, check_latency, check_plane_ids, check_planes, check_udp_port,
 };
-use crate::bench::nic::{Nic, is_in_use, open_af_xdp, open_udp};
+use crate::bench::nic::Nic;
 use crate::bench::options::{Amount, Defaults, RunArgs, Settings, Verify};
 use crate::bench::pin::{Cores, WaitName};
 use crate::bench::samples::{Sampler, SamplesConfig, USUAL_INTERVAL};
 use crate::bench::side::Side;
-use crate::bench::source_ports::SourcePortSet;
-use crate::config::{PortKind, RoutingName, XdpModeName};
+use crate::config::RoutingName;
+use crate::driver::{PortFlags, Reach, UDP};
 use crate::output::tell;
-use crate::place::{Local, Place, resolve};
+use crate::place::{Local, Place};
 use crate::stop::{SetOnDrop, Stop};
 use crate::units::{parse_duration, parse_size};
 use crate::usage::usage;
@@ -101,20 +98,8 @@ pub(crate) struct RemoteArgs {
     /// UDP port to receive on [default: 4971, or any other if that is taken].
     #[arg(long, value_name = "PORT")]
     udp_port: Option<u16>,
-    /// UDP source ports of each plane, its paths: how many of the kernel's choice, or which, as in 50000-50031
-    /// [default: 32].
-    #[arg(long, value_name = "N")]
-    source_ports: Option<SourcePortSet>,
-    /// Who runs the XDP program of `af_xdp` ports: the driver, or the network stack, which is slower [default: auto, the driver if it
-    /// can].
-    #[arg(long, value_enum)]
-    xdp_mode: Option<XdpModeName>,
-    /// Buffers of 4 KiB for what arrives at an `af_xdp` port, for each queue: a power of two [default: 2048].
-    #[arg(long, value_name = "N")]
-    rx_buffers: Option<u32>,
-    /// The same for what it sends [default: 2048].
-    #[arg(long, value_name = "N")]
-    tx_buffers: Option<u32>,
+    #[command(flatten)]
+    of_ports: PortFlags,
     /// `write-bw`, client only: beside each row the raw UDP pump in the same seconds, from the client to the server.
     #[arg(long)]
     with_pump: bool,
@@ -153,18 +138,14 @@ impl RemoteArgs {
     /// Which of the flags were given that not every kind of port has.
     fn of_kinds(&self, ports: &Ports) -> Vec<&'static str> {
         let all = [
-            ("--source-ports", self.source_ports.is_some()),
             ("--local", !self.local.is_empty()),
             ("--address-index", self.index.is_some()),
             ("--port", !ports.places.is_empty()),
             ("--topology", self.topology.is_some()),
             ("--routing", self.routing.is_some()),
-            ("--xdp-mode", self.xdp_mode.is_some()),
-            ("--rx-buffers", self.rx_buffers.is_some()),
-            ("--tx-buffers", self.tx_buffers.is_some()),
         ];
         let more = all.into_iter().filter(|(_, given)| *given).map(|(flag, _)| flag);
-        self.run.of_kinds().into_iter().chain(more).collect()
+        self.run.of_kinds().into_iter().chain(self.of_ports.given()).chain(more).collect()
     }
 }
 
@@ -198,7 +179,7 @@ fn run(args: &RemoteArgs, kind: Kind, size: Option<u64>, iterations: u64) -> Res
     let ports = Ports::new(&args.port)?;
     let of_server = port_of_server(args.server.as_ref(), &ports)?;
     let amount = Amount::Iterations(iterations);
-    let defaults = Defaults { port: PortKind::Udp, size, amount, seed: None, tx_depth: 128 };
+    let defaults = Defaults { port: UDP, size, amount, seed: None, tx_depth: 128 };
     let mut settings = Settings::new(&args.run, ports.kind, &defaults)?;
     let flags = args.of_kinds(&ports);
     check_port(&settings, &ports, &flags)?;
@@ -211,11 +192,10 @@ fn run(args: &RemoteArgs, kind: Kind, size: Option<u64>, iterations: u64) -> Res
         check_latency(&settings, &args.run, "write-lat")?;
     }
     check_udp_port(&settings.config, args.udp_port)?;
-    check_source_ports(&settings.config, args.source_ports)?;
     let local_name = set_nic(args, &ports, &mut settings)?;
-    check_buffers(&settings.config, &flags)?;
+    settings.port.check_settings(&settings, &flags)?;
     if let Some(places) = settings.local() {
-        resolve(&local_name, places, None)?;
+        settings.port.resolve(&local_name, places, None)?;
     }
     if args.keep_serving && settings.pcap.is_some() {
         let place = settings.config.place("run.pcap");
@@ -296,10 +276,7 @@ fn set_nic(args: &RemoteArgs, ports: &Ports, settings: &mut Settings) -> Result<
         config.nic.plane_ids = Some(args.plane_ids.clone());
     }
     config.transport.udp_port = args.udp_port.or(config.transport.udp_port);
-    config.nic.source_ports = args.source_ports.or(config.nic.source_ports);
-    config.nic.xdp_mode = args.xdp_mode.or(config.nic.xdp_mode);
-    config.nic.rx_buffers = args.rx_buffers.or(config.nic.rx_buffers);
-    config.nic.tx_buffers = args.tx_buffers.or(config.nic.tx_buffers);
+    args.of_ports.put(&mut config.nic);
     let nic = config.nic.clone();
     let topology = args.topology.as_deref().or(nic.topology.as_deref());
     let places = nic.local.as_deref().filter(|places| !places.is_empty());
@@ -320,21 +297,19 @@ fn set_nic(args: &RemoteArgs, ports: &Ports, settings: &mut Settings) -> Result<
 /// Checks the kind of port against the command, this build, and the other options.
 fn check_port(settings: &Settings, ports: &Ports, flags: &[&str]) -> Result<()> {
     let name = settings.config.origin(ports.kind.is_some(), "--port", "nic.port");
-    match settings.port {
-        PortKind::Loopback => {
-            return Err(usage(format!(
-                "{name} loopback: that joins two lanes of one process; use `spindrift loopback`"
-            )));
-        }
-        PortKind::AfXdp => af_xdp::check_built(&name)?,
-        PortKind::Udp => {}
+    if !settings.port.reach.between_hosts() {
+        let driver = settings.port.name;
+        return Err(usage(format!(
+            "{name} {driver}: that joins two lanes of one process; use `spindrift loopback`"
+        )));
     }
+    settings.port.check_built(&name)?;
     let places = ["--port", "--local", "--address-index"];
     let given: Vec<_> = places.into_iter().filter(|flag| flags.contains(flag)).collect();
     if let [first, second, ..] = given[..] {
         return Err(usage(format!("{first} and {second} both say where the ports are; give one of them")));
     }
-    check_kind(settings, flags)
+    check_kind(settings, flags, Reach::between_hosts)
 }
 
 /// The pump runs beside bandwidth, and the client decides about it.
@@ -380,7 +355,7 @@ fn address_of_index(index: usize) -> Result<Place> {
     let addresses = local_addresses().context("cannot list the local addresses")?;
     let count = addresses.len();
     let found = addresses.into_iter().nth(index);
-    found.map(|local| Place::AddressOn(local.ip, local.interface.name)).ok_or_else(|| {
+    found.map(|local| Place::from(format!("{}%{}", local.ip, local.interface.name))).ok_or_else(|| {
         usage(format!("-x {index}: this host has {count} addresses; `spindrift ports` lists them"))
     })
 }
@@ -390,7 +365,10 @@ impl Session {
     fn locals(&self, peer: &Peer) -> Result<Vec<Local>> {
         let towards = peer.local();
         match self.settings.local() {
-            Some(places) => resolve(&self.local_name, places, towards.ok().map(|local| local.address)),
+            Some(places) => {
+                let like = towards.ok().map(|local| local.address);
+                self.settings.port.resolve(&self.local_name, places, like)
+            }
             None => Ok(vec![towards?]),
         }
     }
@@ -398,8 +376,8 @@ impl Session {
     /// This side's ports, once it is known where the peer's are.
     fn open_nic(&self, local: &[Local], peer: &Peer, theirs: &Planes) -> Result<Nic> {
         let local = theirs.towards(local, peer.name())?;
-        let nic = self.open_ports(&local)?;
         let (settings, id) = (&self.settings, u64::from(std::process::id()));
+        let nic = settings.port.open(settings, &local)?;
         Ok(nic.with_capture(settings)?.with_faults(settings, id).with_rate(settings))
     }
 
@@ -416,33 +394,12 @@ fn sample(sampler: &mut Option<Sampler>, now: Instant) {
 }
 
 impl Session {
-    /// Opens ports at these places.
-    fn open_ports(&self, local: &[Local]) -> Result<Nic> {
-        let open = |port| match self.settings.port {
-            PortKind::AfXdp => open_af_xdp(&self.settings, local, port),
-            PortKind::Udp | PortKind::Loopback => open_udp(&self.settings, local, port),
-        };
-        match self.settings.config.transport.udp_port {
-            Some(port) => open(port),
-            // Client and server on one host cannot both have the usual port.
-            None => match open(UDP_PORT_MRC) {
-                Err(error) if is_in_use(&error) => open(0),
-                opened => opened,
-            },
-        }
-    }
-
     /// Opens what a run will need and closes it again, or looks at it: better an error now than when a client has come.
     fn check_nic(&self) -> Result<()> {
-        match (self.settings.local(), self.settings.port) {
-            (Some(places), PortKind::AfXdp) => {
-                af_xdp::check(&self.settings, &resolve(&self.local_name, places, None)?)?;
-            }
-            // The client's address decides which interface it is.
-            (None, PortKind::AfXdp) => {}
-            (Some(places), _) => drop(self.open_ports(&resolve(&self.local_name, places, None)?)?),
-            (None, _) => drop(self.open_ports(&[Local::new(Ipv4Addr::LOCALHOST.into(), None)])?),
-        }
+        let Self { settings, local_name, .. } = self;
+        let resolve = |places| settings.port.resolve(local_name, places, None);
+        let local = settings.local().map(resolve).transpose()?;
+        settings.port.check(settings, local.as_deref())?;
         if let Some(path) = &self.settings.pcap {
             let opened = OpenOptions::new().append(true).create(true).open(path);
             opened.with_context(|| format!("--pcap {}: cannot be written", path.display()))?;

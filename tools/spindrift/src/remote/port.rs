@@ -3,9 +3,8 @@
 use std::str::FromStr;
 
 use anyhow::Result;
-use clap::ValueEnum as _;
 
-use crate::config::PortKind;
+use crate::driver::{self, Driver};
 use crate::place::Place;
 use crate::usage::usage;
 
@@ -13,7 +12,7 @@ use crate::usage::usage;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum PortArg {
     Tcp(u16),
-    Kind(PortKind, Option<Place>),
+    Kind(&'static Driver, Option<Place>),
 }
 
 impl FromStr for PortArg {
@@ -26,10 +25,11 @@ impl FromStr for PortArg {
             return Ok(Self::Tcp(port));
         }
         let (kind, place) = text.split_once(':').map_or((text, None), |(kind, place)| (kind, Some(place)));
-        let kind = PortKind::from_str(kind, false).map_err(|_| {
-            format!("`{text}` is neither a TCP port (1 to 65535) nor a kind of port (udp, af_xdp) with or without its place (af_xdp:eth0)")
+        let driver = driver::find(kind).ok_or_else(|| {
+            let known = driver::names_between_hosts(", ");
+            format!("`{text}` is neither a TCP port (1 to 65535) nor a kind of port ({known}) with or without its place (af_xdp:eth0)")
         })?;
-        Ok(Self::Kind(kind, place.map(str::parse).transpose()?))
+        Ok(Self::Kind(driver, place.map(|place| driver.place(place)).transpose()?))
     }
 }
 
@@ -37,7 +37,7 @@ impl FromStr for PortArg {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Ports {
     pub(super) tcp: Option<u16>,
-    pub(super) kind: Option<PortKind>,
+    pub(super) kind: Option<&'static Driver>,
     /// By plane.
     pub(super) places: Vec<Place>,
 }
@@ -50,7 +50,7 @@ impl Ports {
                 PortArg::Tcp(port) => ports.tcp = Some(*port),
                 PortArg::Kind(kind, place) => {
                     if let Some(other) = ports.kind.filter(|other| other != kind) {
-                        let (one, other) = (other.name(), kind.name());
+                        let (one, other) = (other.name, kind.name);
                         return Err(usage(format!(
                             "--port {one} and --port {other}: the planes' ports are all of one kind"
                         )));
@@ -68,6 +68,7 @@ impl Ports {
 #[allow(clippy::unwrap_used, reason = "tests")]
 mod tests {
     use super::*;
+    use crate::driver::UDP;
 
     fn read(args: &[&str]) -> Result<Ports, String> {
         let args: Vec<PortArg> = args.iter().map(|arg| arg.parse()).collect::<Result<_, _>>()?;
@@ -76,16 +77,16 @@ mod tests {
 
     #[test]
     fn ports_are_numbers_kinds_and_places() {
-        let interface = |name: &str| Place::Interface(name.to_owned());
+        let place = |text: &str| Place::from(text.to_owned());
+        let af_xdp = driver::find("af_xdp");
         let both = read(&["af_xdp:eth1", "7000", "af_xdp:eth0"]).unwrap();
-        let planes = vec![interface("eth1"), interface("eth0")];
-        assert_eq!(both, Ports { tcp: Some(7000), kind: Some(PortKind::AfXdp), places: planes });
-        let address = vec![Place::Address(std::net::Ipv6Addr::LOCALHOST.into())];
+        let planes = vec![place("eth1"), place("eth0")];
+        assert_eq!(both, Ports { tcp: Some(7000), kind: af_xdp, places: planes });
         assert_eq!(
             read(&["udp:::1"]).unwrap(),
-            Ports { tcp: None, kind: Some(PortKind::Udp), places: address }
+            Ports { tcp: None, kind: Some(UDP), places: vec![place("::1")] }
         );
-        assert_eq!(read(&["udp", "udp"]).unwrap(), Ports { kind: Some(PortKind::Udp), ..Ports::default() });
+        assert_eq!(read(&["udp", "udp"]).unwrap(), Ports { kind: Some(UDP), ..Ports::default() });
         assert_eq!(read(&["1", "65535"]).unwrap().tcp, Some(65_535));
     }
 

@@ -12,9 +12,10 @@ use spindrift_pmd::route::local_addresses;
 use spindrift_srv6::{Fabric, Node};
 
 use crate::bench::options::Settings;
-use crate::config::{EntropyName, PortKind, RoutingName};
+use crate::config::{EntropyName, RoutingName};
+use crate::driver;
 use crate::output::tell;
-use crate::place::Place;
+use crate::place::{KernelPlace, Place};
 use crate::topology;
 use crate::usage::usage;
 
@@ -50,12 +51,20 @@ pub(super) fn locate(settings: &mut Settings, wanted: &Wanted<'_>) -> Result<()>
     let file = path.display().to_string();
     let known = local_addresses().context("cannot list the local addresses")?;
     let known: Vec<_> = known.into_iter().map(|local| (local.interface.name, local.ip)).collect();
-    let site = match wanted.places {
-        Some(places) => Site::at(&fabric, &file, places, &known)?,
-        None => Site::anywhere(&fabric, &file, name, &known)?,
+    let own = wanted.places.filter(|_| settings.port.check_place.is_some());
+    let site = match (own, wanted.places) {
+        // Only the driver knows the addresses of its devices.
+        (Some((name, places)), _) => {
+            let found = settings.port.resolve(name, places, None)?;
+            let addresses: Vec<_> = found.iter().map(|local| Place::from(local.address)).collect();
+            Site::at(&fabric, &file, (name, &addresses), &known)?
+        }
+        (None, Some(places)) => Site::at(&fabric, &file, places, &known)?,
+        (None, None) => Site::anywhere(&fabric, &file, name, &known)?,
     };
+    let addresses = site.planes.iter().map(|&(_, address)| Place::from(IpAddr::from(address)));
     let config = &mut settings.config;
-    config.nic.local = Some(site.planes.iter().map(|&(_, address)| Place::Address(address.into())).collect());
+    config.nic.local = Some(own.map_or_else(|| addresses.collect(), |(_, places)| places.to_vec()));
     config.nic.plane_ids = Some(site.planes.iter().map(|&(plane, _)| plane.into()).collect());
     config.nic.topology = Some(path.to_owned());
     config.nic.routing = Some(routing);
@@ -71,18 +80,18 @@ pub(super) fn locate(settings: &mut Settings, wanted: &Wanted<'_>) -> Result<()>
 /// How packets are to find their way, if these ports can do it.
 fn routing(settings: &Settings, wanted: &Wanted<'_>) -> Result<RoutingName> {
     let in_sockets = settings.config.transport.entropy == Some(EntropyName::Udp);
-    let usual = match settings.port {
-        PortKind::AfXdp if !in_sockets => RoutingName::Srv6,
-        _ => RoutingName::Ecmp,
-    };
+    let source_routes = settings.port.source_routes();
+    let usual = if source_routes && !in_sockets { RoutingName::Srv6 } else { RoutingName::Ecmp };
     let Some((name, routing)) = wanted.routing else { return Ok(usual) };
     if routing == RoutingName::Ecmp {
         return Ok(routing);
     }
-    if settings.port != PortKind::AfXdp {
-        let kind = settings.port.name();
+    if !source_routes {
+        let kind = settings.port.name;
+        let other =
+            driver::all().iter().find(|driver| driver.source_routes()).map_or("", |driver| driver.name);
         return Err(usage(format!(
-            "{name} srv6: of ports of kind {kind} the kernel chooses the headers; leave it out, or use --port af_xdp"
+            "{name} srv6: of ports of kind {kind} the kernel chooses the headers; leave it out, or use --port {other}"
         )));
     }
     if in_sockets {
@@ -105,12 +114,12 @@ struct Site {
 impl Site {
     /// The host that has its ports at these places, which `name` gave. `known` is what this machine has.
     fn at(fabric: &Fabric, file: &str, (name, places): (&str, &[Place]), known: &[Known]) -> Result<Self> {
-        let find = |place: &Place| match place {
-            Place::Address(address) | Place::AddressOn(address, _) => {
-                of(fabric, *address).ok_or_else(|| format!("no host of {file} has the address {address}"))
+        let find = |place: &Place| match place.in_kernel()? {
+            KernelPlace::Address(address) | KernelPlace::AddressOn(address, _) => {
+                of(fabric, address).ok_or_else(|| format!("no host of {file} has the address {address}"))
             }
-            Place::Interface(interface) => {
-                let mut of_it = known.iter().filter(|(name, _)| name == interface);
+            KernelPlace::Interface(interface) => {
+                let mut of_it = known.iter().filter(|(name, _)| *name == interface);
                 of_it.find_map(|(_, address)| of(fabric, *address)).ok_or_else(|| {
                     format!("no host of {file} has an address of interface {interface}; `spindrift ports` lists them")
                 })
@@ -260,7 +269,7 @@ mod tests {
     }
 
     fn at(places: &[&str]) -> Result<Site, String> {
-        let places: Vec<Place> = places.iter().map(|place| place.parse().unwrap()).collect();
+        let places: Vec<Place> = places.iter().map(|place| Place::from((*place).to_owned())).collect();
         let mut of_machine = known(&H1);
         of_machine.push(("eth2".to_owned(), "fd5d:7072:0:1::1".parse().unwrap()));
         let site = Site::at(&fabric(), "f.toml", ("--local", &places), &of_machine);

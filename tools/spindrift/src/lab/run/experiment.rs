@@ -7,8 +7,7 @@ use anyhow::Result;
 use serde::Deserialize;
 use spindrift_srv6::{Fabric, Node};
 
-use crate::bench::af_xdp::check_built;
-use crate::config::PortKind;
+use crate::driver::{self, Driver, Kernel, UDP};
 use crate::lab::fault::{Action, Dir, LinkFault};
 use crate::lab::schedule::{self, Entry};
 use crate::lab::small_fabric;
@@ -36,7 +35,7 @@ pub(super) struct Experiment {
     pub(super) link_rate: Option<LinkFault>,
     pub(super) switch: SwitchKind,
     /// The kind of the hosts' ports.
-    pub(super) port: PortKind,
+    pub(super) port: &'static Driver,
     pub(super) flows: Vec<Flow>,
     pub(super) entries: Vec<Entry>,
 }
@@ -74,7 +73,7 @@ struct ExperimentTable {
     duration: Option<String>,
     link_rate: Option<String>,
     switch: Option<SwitchKind>,
-    port: Option<PortKind>,
+    port: Option<&'static Driver>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -127,28 +126,30 @@ impl Experiment {
         }
         let name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
         let switch = experiment.switch.map_or_else(|| topology::switch(&topology), Ok)?;
-        let port = experiment.port.unwrap_or(PortKind::Udp);
+        let port = experiment.port.unwrap_or(UDP);
         Ok(Self { name, file, title, topology, fabric, duration, link_rate, switch, port, flows, entries })
     }
 }
 
 impl Experiment {
     /// Has its hosts use ports of this kind, or of the one that the file names.
-    pub(super) fn use_ports(&mut self, kind: Option<PortKind>) -> Result<()> {
+    pub(super) fn use_ports(&mut self, kind: Option<&'static Driver>) -> Result<()> {
         let key = || self.file.place("experiment.port").unwrap_or_default();
         let name = kind.map_or_else(key, |_| "--port".to_owned());
         self.port = kind.unwrap_or(self.port);
-        match self.port {
-            PortKind::Udp => Ok(()),
-            PortKind::Loopback => Err(usage(format!(
-                "{name}: loopback joins two threads of one process; hosts have ports of kind udp or af_xdp"
-            ))),
-            PortKind::AfXdp => {
-                check_built(&name)?;
-                self.for_one_process(&name)?;
-                self.check_rates(&name)
-            }
+        let driver = self.port.name;
+        if !self.port.reach.between_hosts() {
+            let others = driver::names_between_hosts(" or ");
+            return Err(usage(format!(
+                "{name}: {driver} joins two threads of one process; hosts have ports of kind {others}"
+            )));
         }
+        self.port.check_built(&name)?;
+        if self.port.kernel == Kernel::Bypassed {
+            self.for_one_process(&name)?;
+            self.check_rates(&name)?;
+        }
+        Ok(())
     }
 
     /// Ports past the kernel belong to one process each: no host is the end of two flows.
@@ -162,7 +163,8 @@ impl Experiment {
             let ends = [flow.from, flow.to];
             if let Some(host) = ends.into_iter().find(|host| taken.contains(host)) {
                 return Err(usage(format!(
-                    "{name} af_xdp: an interface belongs to one process there, and {} has two flows; leave one out, or use --port udp",
+                    "{name} {}: an interface belongs to one process there, and {} has two flows; leave one out, or use --port udp",
+                    self.port.name,
                     self.fabric.name(Node::Host(host))
                 )));
             }
@@ -171,7 +173,8 @@ impl Experiment {
         self.flows.retain(|flow| !flow.back);
         for flow in left_out {
             tell(format_args!(
-                "spindrift: flow {flow} is left out: over af_xdp, a host's interfaces belong to one process"
+                "spindrift: flow {flow} is left out: over {}, a host's interfaces belong to one process",
+                self.port.name
             ));
         }
         Ok(())
@@ -189,7 +192,8 @@ impl Experiment {
         match self.entries.iter().find(of_host) {
             Some(Entry { name: place, fault, .. }) if self.switch == SwitchKind::Kernel => {
                 Err(usage(format!(
-                    "{name} af_xdp: with the kernel's switches nothing slows down what hosts send meanwhile, as {fault} of {place} asks for; use --switch xdp, or --port udp"
+                    "{name} {}: with the kernel's switches nothing slows down what hosts send meanwhile, as {fault} of {place} asks for; use --switch xdp, or --port udp",
+                    self.port.name
                 )))
             }
             _ => Ok(()),
@@ -264,6 +268,7 @@ mod tests {
 
     use super::*;
     use crate::config::{assert_documented, keys_of};
+    use crate::driver::LOOPBACK;
 
     /// An experiment of the lab with two planes, with these lines in its sections.
     fn read(experiment: &str, rest: &str) -> Result<Experiment, String> {
@@ -307,7 +312,7 @@ mod tests {
         let all = [&["-x"] as &[_], &["-u"], &["-y"], &["-z"]];
         let [there, back] = [flow(0, 2, 500, false, all), flow(2, 0, 500, true, all)];
         assert_eq!(read.flows, [there, back, flow(1, 0, 0, false, [&[]; 4])]);
-        assert_eq!(read.port, PortKind::Udp);
+        assert_eq!(read.port, UDP);
         assert_eq!(read.flows.first().map(|flow| flow.name(&read.fabric)).as_deref(), Some("h1-h3"));
         assert_eq!(read.entries.len(), 1);
     }
@@ -371,7 +376,7 @@ mod tests {
         let with = |section: &str, rest: &str, kind| -> Result<Vec<String>, String> {
             let mut read = read(&format!("{GOOD}{section}"), &format!("{FLOW}{rest}"))?;
             read.use_ports(kind).map_err(|error| format!("{error:#}"))?;
-            assert_eq!(read.port, kind.unwrap_or(PortKind::AfXdp));
+            assert_eq!(read.port, kind.or(driver::find("af_xdp")).unwrap());
             Ok(read.flows.iter().map(|flow| flow.name(&read.fabric)).collect())
         };
         let names = |names: &[&str]| Ok(names.iter().map(|&name| name.to_owned()).collect());
@@ -379,20 +384,20 @@ mod tests {
             let error = result.unwrap_err();
             assert!(parts.iter().all(|part| error.contains(part)), "{parts:?}: {error}");
         };
-        let (af_xdp, loopback) = (Some(PortKind::AfXdp), Some(PortKind::Loopback));
+        let (af_xdp, loopback) = (driver::find("af_xdp"), Some(LOOPBACK));
         let another = "[[flow]]\nfrom = \"h2\"\nto = \"h4\"\n";
         let shared = "[[flow]]\nfrom = \"h3\"\nto = \"h4\"\n";
         let fault = |place: &str, action: &str| {
             format!("[[fault]]\nat = \"1s\"\nwhere = \"{place}\"\naction = \"{action}\"\n")
         };
-        refused(with("", "", loopback), &["--port: loopback joins", "udp or af_xdp"]);
+        refused(with("", "", loopback), &["--port: loopback joins", "udp", "af_xdp"]);
         refused(with("port = \"loopback\"\n", "", None), &["line 5, column 8: experiment.port: loopback"]);
         refused(with("port = \"fast\"\n", "", None), &["line 5", "`fast`", "`af_xdp`"]);
         let both = format!("both = true\n{another}");
-        let udp = Some(PortKind::Udp);
+        let udp = Some(UDP);
         assert_eq!(with("port = \"af_xdp\"\n", &both, udp), names(&["h1-h3", "h3-h1", "h2-h4"]));
         assert_eq!(with("link_rate = \"5M\"\n", shared, udp), names(&["h1-h3", "h3-h4"]));
-        if !crate::bench::af_xdp::BUILT {
+        if af_xdp.is_some_and(|driver| driver.backend.is_none()) {
             return refused(with("", "", af_xdp), &["--port af_xdp: this build has no such ports"]);
         }
         assert_eq!(with("port = \"af_xdp\"\n", &both, None), names(&["h1-h3", "h2-h4"]));

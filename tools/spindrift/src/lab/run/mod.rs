@@ -27,7 +27,7 @@ use super::ip::Ip;
 use super::plan::LabPlan;
 use super::schedule::{self, Conductor, Happened};
 use super::{LabName, NewLab, SwitchOption};
-use crate::config::PortKind;
+use crate::driver::Driver;
 use crate::lab::state::Lab;
 use crate::output::{say, tell, told};
 use crate::stop::Stop;
@@ -44,7 +44,7 @@ pub(super) struct RunArgs {
     switch: SwitchOption,
     /// The kind of the hosts' ports, `udp` or `af_xdp` [default: as the file says, or udp].
     #[arg(long, value_name = "KIND")]
-    port: Option<PortKind>,
+    port: Option<&'static Driver>,
     /// Experiment file (examples in configs/experiments/).
     experiment: PathBuf,
     /// Folder for the results [default: results/NAME, by the name of the file].

@@ -11,7 +11,6 @@ use super::experiment::{Experiment, QUIET};
 use super::record::Side;
 use super::recovery::{Arrivals, Recovery};
 use super::traffic::{Files, Said};
-use crate::config::PortKind;
 use crate::lab::fault::Action;
 use crate::lab::faults::{FaultSet, Place};
 use crate::lab::schedule::{Happened, apply};
@@ -183,7 +182,7 @@ fn events(
     flows: &[FlowOutcome],
 ) -> Vec<EventOutcome> {
     let rate = experiment.rate().map_or(f64::INFINITY, |rate| rate as f64);
-    let routed = experiment.port == PortKind::AfXdp;
+    let routed = experiment.port.source_routes();
     let capacities = |set: &FaultSet| -> Vec<f64> {
         let of = |(from, to)| capacity(&experiment.fabric, rate, &set.all, (from, to), routed);
         experiment.flows.iter().map(|flow| of((flow.from, flow.to))).collect()

@@ -129,7 +129,7 @@ fn object(experiment: &Experiment, outcome: &Outcome) -> Json {
         "duration_ms": experiment.duration.as_millis() as u64,
         "link_rate_bps": experiment.rate(),
         "switch": experiment.switch,
-        "port": experiment.port.name(),
+        "port": experiment.port.name,
         "flows": outcome.flows.iter().map(flow).collect::<Vec<_>>(),
         "events": outcome.events,
     })
@@ -147,7 +147,7 @@ fn summary(experiment: &Experiment, outcome: &Outcome) -> String {
         SwitchKind::Kernel => String::new(),
         kind => format!(", switches of kind {kind}"),
     };
-    let ports = format!("ports of kind {}", experiment.port.name());
+    let ports = format!("ports of kind {}", experiment.port.name);
     let _ = writeln!(page, "{planes}{links}{switches}, {ports}, {} s.\n", experiment.duration.as_secs_f64());
     for flow in &outcome.flows {
         let verdict = if flow.verified { "every byte verified" } else { "MEMORY IS WRONG" };

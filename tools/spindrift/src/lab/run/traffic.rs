@@ -15,7 +15,7 @@ use serde_json::Value as Json;
 use super::experiment::{Experiment, Flow};
 use crate::bench::pin::enough_for;
 use crate::bench::samples::{Line, Sample};
-use crate::config::PortKind;
+use crate::driver::{Kernel, UDP};
 use crate::lab::ip::Ip;
 use crate::lab::plan::LabPlan;
 use spindrift_srv6::Node;
@@ -141,7 +141,7 @@ impl Stage<'_> {
         let port = ["-p".to_owned(), (FIRST_PORT + number).to_string()];
         let files = Files::of(self.folder, name);
         let none = Vec::new();
-        let of_kind = if self.experiment.port == PortKind::Udp { &flow.udp_options } else { &none };
+        let of_kind = if self.experiment.port == UDP { &flow.udp_options } else { &none };
         let options: &[&[String]] = &[&port, &flow.options, of_kind, &flow.server_options];
         let mut server = self.start(&files, "server", flow.to, options)?;
         self.wait(begin, Some(PATIENCE), "a server takes too long to start", || {
@@ -205,11 +205,13 @@ impl Stage<'_> {
         let namespace = self.plan.namespace(Node::Host(host));
         let mut command = self.ip.command();
         command.args(["netns", "exec", &namespace]).arg(&self.program).arg("write-bw");
-        command.args(["--json", "--port", self.experiment.port.name()]);
+        command.args(["--json", "--port", self.experiment.port.name]);
         command.arg("--topology").arg(&self.topology);
         let slower =
             options.iter().copied().flatten().any(|option| option.split('=').next() == Some("--link-rate"));
-        if let (PortKind::AfXdp, Some(rate), false) = (self.experiment.port, self.experiment.rate(), slower) {
+        if let (Kernel::Bypassed, Some(rate), false) =
+            (self.experiment.port.kernel, self.experiment.rate(), slower)
+        {
             // No queue of the kernel holds these packets up.
             command.args(["--link-rate", &rate.to_string()]);
         }

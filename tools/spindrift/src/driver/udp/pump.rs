@@ -11,14 +11,14 @@ use serde_json::json;
 use spindrift_pmd::pump::{PumpConfig, Receiver, receive, send};
 use spindrift_pmd::udp::{Offload, SOURCE_PORTS_MAX};
 
-use super::{Common, Moved, Title, check_crcs, report};
 use crate::output::tell;
 use crate::place::{Local, Place, resolve};
+use crate::pump::{Common, Moved, PumpCommand, Title, check_crcs, report};
 use crate::remote::address_towards;
 use crate::stop::{SetOnDrop, Stop};
 use crate::usage::usage;
-use crate::verbose::Verbosity;
 
+/// UDP over kernel sockets, with segmentation and receive offload.
 #[derive(Args, Debug)]
 pub(super) struct UdpPumpArgs {
     #[command(flatten)]
@@ -40,13 +40,17 @@ pub(super) struct UdpPumpArgs {
     no_gro: bool,
 }
 
-impl UdpPumpArgs {
-    pub(super) fn verbosity(&self) -> Verbosity {
-        self.common.verbosity
+impl PumpCommand for UdpPumpArgs {
+    fn common(&self) -> &Common {
+        &self.common
+    }
+
+    fn run(&self) -> Result<()> {
+        run(self)
     }
 }
 
-pub(super) fn run(args: &UdpPumpArgs) -> Result<()> {
+fn run(args: &UdpPumpArgs) -> Result<()> {
     let common = &args.common;
     let stop = Stop::on_ctrl_c()?;
     let config = config(args)?;

@@ -1,16 +1,41 @@
-//! The Ethernet addresses that packets go to.
+//! The Ethernet addresses that packets go to, for ports that bypass the kernel on an interface that stays the kernel's.
 //!
-//! They are the kernel's: its routes say which neighbour is next, its neighbour discovery finds the address out, and goes on to answer
-//! those who ask for ours. Packets past the kernel do not show it that a neighbour is in use, so it is told so from time to time.
+//! Both tables are the kernel's. Its routes give the next hop. Its neighbour discovery (ARP, or RFC 4861) finds the next hop's Ethernet
+//! address, and goes on to reply to requests for ours. [`Neighbours`] keeps the results, so that a packet costs no system call.
+//!
+//! The kernel's [`Events`](crate::netlink::Events) go to [`Neighbours::note`]: changed routes and addresses are then used from the next
+//! packet on. [`SharedInterface`](crate::shared_interface::SharedInterface) does that for a port. The kernel does not see these packets,
+//! so it would let the neighbour's entry expire. [`Neighbours::refresh`] therefore has it probe each neighbour in use, once in ten seconds.
+//!
+//! ```no_run
+//! use spindrift_pmd::neighbours::Neighbours;
+//! use spindrift_pmd::netlink::Events;
+//!
+//! # fn main() -> std::io::Result<()> {
+//! let (interface, local) = (2, "10.0.0.1".parse().unwrap());
+//! let mut events = Events::open()?;
+//! let mut neighbours = Neighbours::of_interface(interface, local)?;
+//! # let now_ns = 0;
+//! for event in events.take() {
+//!     neighbours.note(&event);
+//! }
+//! neighbours.refresh(now_ns);
+//! match neighbours.mac_of("10.0.0.2".parse().unwrap(), now_ns) {
+//!     Some(mac) => println!("to {mac}"),
+//!     None => println!("the kernel is looking for it: drop the packet"),
+//! }
+//! # Ok(())
+//! # }
+//! ```
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::io;
 use std::net::IpAddr;
 use std::ops::Bound;
 
-use spindrift_pmd::MacAddr;
-
-use spindrift_pmd::netlink::{Event, Netlink};
+use crate::MacAddr;
+use crate::netlink::{Event, Interface, Netlink};
 
 /// How long the kernel is left alone after it did not know a way or an address.
 const RETRY_NS: u64 = 20_000_000;
@@ -22,21 +47,55 @@ const FRONT: usize = 512;
 /// Destinations that are kept. When there are more, all are asked for again.
 const MOST: usize = 1 << 16;
 
-/// What routes and neighbours are asked of.
-pub(crate) trait Kernel {
-    /// See [`Netlink::next_hop`].
+/// A routing table and a neighbour table: the kernel's, or a test's.
+pub trait Kernel {
+    /// The next hop on the way to an address: the address itself if it is on the link. `None`: there is no route.
+    ///
+    /// # Errors
+    /// When the kernel does not say.
     fn next_hop(&mut self, to: IpAddr) -> io::Result<Option<IpAddr>>;
-    /// See [`Netlink::neighbour`].
+    /// The Ethernet address of a neighbour, if it is known.
+    ///
+    /// # Errors
+    /// When the kernel does not say.
     fn neighbour(&mut self, ip: IpAddr) -> io::Result<Option<MacAddr>>;
-    /// See [`Netlink::solicit`].
+    /// Starts neighbour discovery for a neighbour, or a probe of one that is known.
+    ///
+    /// # Errors
+    /// When the kernel cannot.
     fn solicit(&mut self, ip: IpAddr) -> io::Result<()>;
 }
 
-/// The kernel, about one interface and packets of one address of ours.
-pub(crate) struct OfInterface {
-    pub(crate) netlink: Netlink,
-    pub(crate) interface: u32,
-    pub(crate) from: IpAddr,
+/// The kernel's tables, for packets that leave from one local address by one interface.
+pub struct OfInterface {
+    netlink: Netlink,
+    interface: u32,
+    from: IpAddr,
+}
+
+impl OfInterface {
+    /// The index of the interface.
+    pub fn index(&self) -> u32 {
+        self.interface
+    }
+
+    /// The interface as it is now; `None` if it has gone.
+    ///
+    /// # Errors
+    /// When the kernel does not say.
+    pub fn interface(&mut self) -> io::Result<Option<Interface>> {
+        self.netlink.interface(self.interface)
+    }
+}
+
+impl fmt::Debug for OfInterface {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { netlink: _, interface, from } = self;
+        f.debug_struct("OfInterface")
+            .field("interface", interface)
+            .field("from", from)
+            .finish_non_exhaustive()
+    }
 }
 
 impl Kernel for OfInterface {
@@ -51,9 +110,10 @@ impl Kernel for OfInterface {
     }
 }
 
-/// Ethernet addresses by destination.
-pub(crate) struct Neighbours<K> {
-    pub(crate) kernel: K,
+/// Ethernet addresses by destination. See the [module](self).
+#[derive(Debug)]
+pub struct Neighbours<K> {
+    kernel: K,
     /// The last destinations, each in one place.
     front: Vec<Option<(IpAddr, MacAddr)>>,
     ways: BTreeMap<IpAddr, Way>,
@@ -79,16 +139,34 @@ struct Hop {
     doubtful: bool,
 }
 
+impl Neighbours<OfInterface> {
+    /// Neighbours on the interface with this index (see [`netlink`](crate::netlink)), in the network namespace of the calling thread,
+    /// for packets from `from`.
+    ///
+    /// # Errors
+    /// When there is no netlink socket.
+    pub fn of_interface(interface: u32, from: IpAddr) -> io::Result<Self> {
+        Ok(Self::new(OfInterface { netlink: Netlink::open()?, interface, from }))
+    }
+}
+
 impl<K: Kernel> Neighbours<K> {
-    pub(crate) fn new(kernel: K) -> Self {
+    /// Neighbours in these tables.
+    pub fn new(kernel: K) -> Self {
         let front = vec![None; FRONT];
         let (ways, hops) = (BTreeMap::new(), BTreeMap::new());
         Self { kernel, front, ways, hops, refresh_at: 0, refreshed: None }
     }
 
-    /// Where packets to an address go. `None`: nobody knows yet, or there is no way; the kernel is finding it out.
+    /// The tables.
+    pub fn kernel(&mut self) -> &mut K {
+        &mut self.kernel
+    }
+
+    /// The Ethernet address that packets to an address go to. `None`: there is no route, or neighbour discovery has just been started.
+    /// Either is looked up again after 20 ms, if it is asked for.
     #[inline]
-    pub(crate) fn mac_of(&mut self, to: IpAddr, now_ns: u64) -> Option<MacAddr> {
+    pub fn mac_of(&mut self, to: IpAddr, now_ns: u64) -> Option<MacAddr> {
         match self.front.get(place(to)) {
             Some(&Some((ip, mac))) if ip == to => Some(mac),
             _ => self.look_up(to, now_ns),
@@ -137,8 +215,8 @@ impl<K: Kernel> Neighbours<K> {
         entry.mac
     }
 
-    /// Takes note of what has changed on the interface.
-    pub(crate) fn note(&mut self, event: &Event) {
+    /// Takes note of what has changed. Events of neighbours have to be those of the interface; other interfaces may use the same addresses.
+    pub fn note(&mut self, event: &Event) {
         match *event {
             Event::Neighbour { ip, mac, .. } => {
                 // Only those that packets go to.
@@ -161,8 +239,8 @@ impl<K: Kernel> Neighbours<K> {
         self.front.fill(None);
     }
 
-    /// Tells the kernel of a neighbour that is in use, when it is time to: of each once in a while, and of no two at once.
-    pub(crate) fn refresh(&mut self, now_ns: u64) {
+    /// Has the kernel probe a neighbour in use, if one is due: each once in ten seconds, spread over that time. Cheap enough for each poll.
+    pub fn refresh(&mut self, now_ns: u64) {
         if now_ns < self.refresh_at {
             return;
         }

@@ -1,16 +1,16 @@
 //! `spindrift pump`: what a kind of port can do at best, without a transport.
 
-mod af_xdp;
-mod udp;
-
+use std::fmt::Debug;
 use std::net::IpAddr;
 use std::time::Duration;
 
 use anyhow::{Result, bail};
-use clap::{Args, Subcommand};
+use clap::error::ErrorKind;
+use clap::{ArgMatches, Args, Command, FromArgMatches};
 use serde_json::{Value as Json, json};
 use spindrift_pmd::pump::PumpStats;
 
+use crate::driver::{self, Driver};
 use crate::output::say;
 use crate::units::{format_size, parse_duration, parse_size};
 use crate::usage::usage;
@@ -19,50 +19,95 @@ use crate::verbose::Verbosity;
 /// Most payload bytes of a packet, as for the transport.
 const PAYLOAD_MAX: usize = 8960;
 
-/// Raw pumps: the limit that a kind of port is measured against.
-#[derive(Args, Debug)]
+/// A raw pump: the limit that a kind of port is measured against.
+#[derive(Debug)]
 pub(crate) struct PumpArgs {
-    #[command(subcommand)]
-    kind: PumpKind,
+    driver: &'static Driver,
+    command: Box<dyn PumpCommand>,
 }
 
-#[derive(Subcommand, Debug)]
-enum PumpKind {
-    /// UDP over kernel sockets, with segmentation and receive offload.
-    Udp(udp::UdpPumpArgs),
-    /// Frames through `AF_XDP` rings, past the kernel's network stack.
-    #[command(name = "af_xdp")]
-    AfXdp(af_xdp::AfXdpPumpArgs),
+/// A driver's pump as the command line has it.
+#[derive(Clone, Copy)]
+pub(crate) struct Pump {
+    augment: fn(Command) -> Command,
+    read: fn(&ArgMatches) -> Result<Box<dyn PumpCommand>, clap::Error>,
+}
+
+/// The options of a pump, and what it does with them.
+pub(crate) trait PumpCommand: Debug {
+    fn common(&self) -> &Common;
+    fn run(&self) -> Result<()>;
+}
+
+impl Pump {
+    /// The pump with these options.
+    pub(crate) const fn of<A: Args + PumpCommand + 'static>() -> Self {
+        Self {
+            augment: A::augment_args,
+            read: |matches| A::from_arg_matches(matches).map(|args| Box::new(args) as Box<dyn PumpCommand>),
+        }
+    }
+}
+
+impl FromArgMatches for PumpArgs {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
+        let pump = matches.subcommand().and_then(|(name, matches)| {
+            let driver = driver::find(name)?;
+            Some((driver, driver.pump?, matches))
+        });
+        let (driver, pump, matches) = pump.ok_or_else(|| clap::Error::new(ErrorKind::MissingSubcommand))?;
+        Ok(Self { driver, command: (pump.read)(matches)? })
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
+        *self = Self::from_arg_matches(matches)?;
+        Ok(())
+    }
+}
+
+impl Args for PumpArgs {
+    fn augment_args(command: Command) -> Command {
+        let command = command
+            .about("Raw pumps: the limit that a kind of port is measured against")
+            .subcommand_required(true)
+            .arg_required_else_help(true);
+        let pumps = driver::all().iter().filter_map(|driver| Some((driver.name, driver.pump?)));
+        pumps.fold(command, |command, (name, pump)| command.subcommand((pump.augment)(Command::new(name))))
+    }
+
+    fn augment_args_for_update(command: Command) -> Command {
+        Self::augment_args(command)
+    }
 }
 
 /// What all pumps have.
 #[derive(Args, Debug)]
-struct Common {
+pub(crate) struct Common {
     #[command(flatten)]
-    verbosity: Verbosity,
+    pub(crate) verbosity: Verbosity,
     /// Address to send to; without it, this side receives.
-    remote: Option<IpAddr>,
+    pub(crate) remote: Option<IpAddr>,
     /// UDP port of the receiver.
     #[arg(short, long, default_value_t = 4971)]
-    port: u16,
+    pub(crate) port: u16,
     /// Payload bytes of a packet; 44 bytes of headers and checksum are added.
     #[arg(short, long, value_name = "SIZE", value_parser = parse_size, default_value = "4096")]
     size: u64,
     /// How long to send, or to receive once something came.
     #[arg(short = 'D', long, value_name = "TIME", value_parser = parse_duration, default_value = "3s")]
-    duration: Duration,
+    pub(crate) duration: Duration,
     /// Write the CRC-32 of each packet behind it; on the other side check it, and copy the payload to memory. To be given on
     /// both sides.
     #[arg(long)]
-    crc_copy: bool,
+    pub(crate) crc_copy: bool,
     /// Print one JSON object instead of a table.
     #[arg(long)]
-    json: bool,
+    pub(crate) json: bool,
 }
 
 impl Common {
     /// The payload of a packet, if that and the UDP port can be used.
-    fn payload(&self) -> Result<usize> {
+    pub(crate) fn payload(&self) -> Result<usize> {
         if self.port == 0 {
             return Err(usage("--port 0: give 1 to 65535"));
         }
@@ -74,38 +119,39 @@ impl Common {
 
 impl PumpArgs {
     pub(crate) fn verbosity(&self) -> Verbosity {
-        match &self.kind {
-            PumpKind::Udp(args) => args.verbosity(),
-            PumpKind::AfXdp(args) => args.verbosity(),
-        }
+        self.command.common().verbosity
     }
 }
 
 pub(crate) fn run(args: &PumpArgs) -> Result<()> {
-    match &args.kind {
-        PumpKind::Udp(args) => udp::run(args),
-        PumpKind::AfXdp(args) => af_xdp::run(args),
+    let PumpArgs { driver, command } = args;
+    if driver.backend.is_none() {
+        let (name, how) = (driver.name, driver.how_to_build);
+        return Err(usage(format!(
+            "pump {name}: this build has no such ports; {how}, or use `spindrift pump udp`"
+        )));
     }
+    command.run()
 }
 
 /// What each side moved, if it ran here.
-struct Moved {
-    sent: Option<PumpStats>,
-    received: Option<PumpStats>,
+pub(crate) struct Moved {
+    pub(crate) sent: Option<PumpStats>,
+    pub(crate) received: Option<PumpStats>,
 }
 
 /// What a pump did, in words.
-struct Title<'a> {
+pub(crate) struct Title<'a> {
     /// Its name, as in `udp`.
-    kind: &'a str,
-    local: IpAddr,
-    remote: Option<IpAddr>,
+    pub(crate) kind: &'a str,
+    pub(crate) local: IpAddr,
+    pub(crate) remote: Option<IpAddr>,
     /// The last column: how packets went.
-    how: &'a str,
+    pub(crate) how: &'a str,
 }
 
 /// Prints what was moved. `settings`: those of this kind of pump.
-fn report(
+pub(crate) fn report(
     args: &Common,
     title: &Title<'_>,
     settings: &Json,
@@ -166,7 +212,7 @@ fn stats_json(stats: &PumpStats) -> Json {
 }
 
 /// A receiver that found every CRC wrong was sent none.
-fn check_crcs(args: &Common, received: Option<&PumpStats>) -> Result<()> {
+pub(crate) fn check_crcs(args: &Common, received: Option<&PumpStats>) -> Result<()> {
     if received
         .is_some_and(|received| args.crc_copy && received.packets > 0 && received.errors >= received.packets)
     {
