@@ -30,7 +30,7 @@ USAGE = """\
 usage: benches/congestion.py [--only "alone tcp"] [--rates "10M 1G"] [--rounds N] [--seconds N] [--warm-up N] [--size SIZE]
                              [--mtu 1500|9000] [--queue-ms N] [--queue-kb N] [--wait poll|spin] [--json FILE] [-- OPTIONS]
 
-  --only LIST      scenarios, see below [default: "alone tcp incast planes marks"]
+  --only LIST      scenarios, see below [default: "alone tcp incast far planes marks"]
   --rates LIST     rates of the link; `unlimited`, a veth pair as it is, for `alone` only
                    [default: "10M 100M 200M 1G unlimited"]
   --rounds N       rounds, each with every case once [default: 3]
@@ -46,7 +46,8 @@ usage: benches/congestion.py [--only "alone tcp"] [--rates "10M 1G"] [--rounds N
 
   alone            one flow, and a ping beside it; at `unlimited`, beside what iperf3 reaches before it
   tcp              beside 1 and 4 flows of CUBIC and 1 of BBR, with TCP there first and with it there last
-  incast           3, 16 and 64 flows to one receiver, each of its own processes
+  incast           3, 16 and 64 flows to one receiver, each of its own processes; as many flows of CUBIC, for comparison
+  far              one flow, and three, with round-trip times of 1, 10 and 100 ms without the queue
   planes           two planes, one with a quarter of the other's rate; two equal ones, of which CUBIC uses one; two
                    behind one link, with CUBIC beside them
   marks            as `alone` and as `tcp` with one flow of CUBIC, with ECN (tcp_ecn=1): the link marks packets while its
@@ -57,7 +58,7 @@ status is 0 if every run could be measured, whatever it showed.
 """
 
 SIGNALS = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
-SCENARIOS = ["alone", "tcp", "incast", "planes", "marks"]
+SCENARIOS = ["alone", "tcp", "incast", "far", "planes", "marks"]
 TOP = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 # Bytes of a data packet beside its payload, as tbf counts them: MRC with the iCRC, UDP, IPv4, Ethernet.
@@ -143,6 +144,18 @@ def mark_long_queue(interface, threshold):
             mark(long)
             marking = long
         time.sleep(0.0002)
+
+
+def rates_between(before, after):
+    """Bits per second of each connection of TCP that moved between two looks at all of them."""
+    (then, had), (now, has) = before, after
+    rates = [8 * (count - had.get(end, 0)) / (now - then) for end, count in has.items()]
+    return [rate for rate in rates if rate]
+
+
+def counts_of(name, lines):
+    """A counter of `ss`, of each connection that has it."""
+    return [int(n) for n in re.findall(rf"\b{name}:(\d+)", "\n".join(lines))]
 
 
 class Whole:
@@ -255,14 +268,19 @@ class Lab:
                 self.processes.append(process)
         return process
 
-    def sockets(self, states):
-        """TCP connections or listeners of the receiver, a line each."""
-        return must(["ip", "netns", "exec", self.host(0), "ss", "-tinHO", *states]).splitlines()
+    def sockets(self, states, host=0):
+        """TCP connections or listeners of a host, a line each."""
+        return must(["ip", "netns", "exec", self.host(host), "ss", "-tinHO", *states]).splitlines()
 
     def tcp_received(self):
-        """When, how many connections of iperf3 there are, and the bytes that arrived on them."""
+        """When, and the bytes that had arrived on each connection of iperf3, by its other end."""
         lines = self.sockets(["state", "established", f"( sport = :{TCP_PORT} )"])
-        return time.time(), len(lines), sum(int(n) for n in re.findall(r"bytes_received:(\d+)", "\n".join(lines)))
+        return time.time(), {line.split()[3]: sum(counts_of("bytes_received", [line])) for line in lines}
+
+    def tcp_sent(self, n):
+        """Bytes that connections of iperf3 at a host have sent, and those among them that were sent again."""
+        lines = self.sockets(["state", "established", f"( dport = :{TCP_PORT} )"], n)
+        return sum(counts_of("bytes_sent", lines)), sum(counts_of("bytes_retrans", lines))
 
     def check(self):
         """Nothing may have ended."""
@@ -348,8 +366,8 @@ def busy():
 class Run:
     """One measurement, and what it showed: shares are of what the links together can carry beside headers."""
 
-    def __init__(self, lab, options, links, flows=1, hosts=1, tcp=None, tcp_flows=1, tcp_first=False, ecn=False):
-        self.lab, self.options, self.flows, self.hosts = lab, options, flows, hosts
+    def __init__(self, lab, options, links, flows=1, hosts=1, tcp=None, tcp_flows=1, tcp_first=False, ecn=False, rtt_ms=0):
+        self.lab, self.options, self.flows, self.hosts, self.rtt_ms = lab, options, flows, hosts, rtt_ms
         # The host of TCP and ping.
         self.neighbour = hosts + 1
         self.tcp, self.tcp_flows = tcp, tcp_flows
@@ -370,9 +388,10 @@ class Run:
         time.sleep(options.warm_up)
 
         lab.check()
-        ticks, tcp_before, since = busy(), tcp and lab.tcp_received(), time.time()
+        look = lambda: tcp and (lab.tcp_received(), lab.tcp_sent(self.neighbour))
+        ticks, tcp_before, since = busy(), look(), time.time()
         time.sleep(options.seconds)
-        until, tcp_after, ticks_after = time.time(), tcp and lab.tcp_received(), busy()
+        until, tcp_after, ticks_after = time.time(), look(), busy()
         lab.check()
         self.stop()
 
@@ -381,10 +400,13 @@ class Run:
         self.count(since, until)
         self.share = self.tcp_share = self.use = 0.0
         if self.carries:
-            self.share = self.bps / self.payload() / self.carries
+            self.share = self.bps / self.payload() / self.carries if flows else 0.0
             if tcp:
-                bps = 8 * (tcp_after[2] - tcp_before[2]) / (tcp_after[0] - tcp_before[0])
-                self.tcp_share = bps * (options.mtu + ETHERNET) / (options.mtu - TCP_HEADERS) / self.carries
+                (received_before, (sent_before, again_before)), (received, (sent, again)) = tcp_before, tcp_after
+                self.tcp_again = 100 * (again - again_before) / max(1, sent - sent_before)
+                self.tcp_rates = rates_between(received_before, received)
+                with_headers = (options.mtu + ETHERNET) / (options.mtu - TCP_HEADERS)
+                self.tcp_share = sum(self.tcp_rates) * with_headers / self.carries
             self.use = self.share + self.tcp_share
 
     def samples(self, side, flow):
@@ -395,6 +417,7 @@ class Run:
         interval = "50ms" if self.flows <= MANY else "100ms"
         common = ["write-bw", "--json", "--wait", self.options.wait, "--sample-interval", interval, "-p", FIRST_PORT + flow]
         own = ["--local", self.lab.addresses(n), "--samples", self.samples(side, flow)]
+        own += ["--fault", f"delay={self.rtt_ms / 2:g}ms"] if self.rtt_ms else []
         self.lab.start(n, f"{side} {flow}", [self.options.spindrift, *common, *own, *self.options.rest, *more])
 
     def start_servers(self):
@@ -423,7 +446,7 @@ class Run:
         lab.start(self.neighbour, "iperf3", ["iperf3", *place, *how])
         end = time.time() + PATIENCE
         # Its connections and that which controls them. Those that get nowhere are a result, not a failure.
-        while lab.tcp_received()[1] <= self.tcp_flows and time.time() < end:
+        while len(lab.tcp_received()[1]) <= self.tcp_flows and time.time() < end:
             lab.check()
             time.sleep(0.05)
 
@@ -469,10 +492,6 @@ class Run:
         part = self.use / (others + 1)
         return {TO_FAIR: self.share / part, TCP_TO_FAIR: self.tcp_share / others / part} if part else {}
 
-    def jain(self):
-        squares = sum(rate * rate for rate in self.rates)
-        return sum(self.rates) ** 2 / (len(self.rates) * squares) if squares else 0.0
-
     def ping_figures(self):
         """Medians and 99 % to the length of the queue."""
         if not self.waits:
@@ -480,6 +499,12 @@ class Run:
         queue = 8e3 * self.lab.queues[0] / self.carries
         percentiles = {"median": statistics.median(self.waits), "99 %": self.waits[int(0.99 * len(self.waits))]}
         return {name: wait / queue for name, wait in percentiles.items()}
+
+
+def jain(rates, flows):
+    """How equal the rates of so many flows are."""
+    squares = sum(rate * rate for rate in rates)
+    return sum(rates) ** 2 / (flows * squares) if squares else 0.0
 
 
 def at_least(limit):
@@ -551,7 +576,7 @@ def iperf3_alone(lab, options):
     after = lab.tcp_received()
     lab.stop([client, server])
     lab.processes.clear()
-    return 8 * (after[2] - before[2]) / (after[0] - before[0])
+    return sum(rates_between(before, after))
 
 
 def beside_tcp(options, rate, kind, others, first, **more):
@@ -582,11 +607,34 @@ def incast(options, rate):
         def run(lab, flows=flows, hosts=hosts):
             return Run(lab, options, [rate], flows, hosts=hosts)
 
-        def figures(one):
+        def figures(one, flows=flows):
             fairness = "Jain's index", 3, at_least(0.95)
-            return {("use of the link", 3, at_least(0.95)): one.share, fairness: one.jain(), again(below(2)): one.again}
+            return {("use of the link", 3, at_least(0.95)): one.share, fairness: jain(one.rates, flows), again(below(2)): one.again}
 
         yield f"{flows} flows", dict(senders=hosts + 1, links=[rate]), run, figures
+
+        def of_tcp(lab, flows=flows):
+            return Run(lab, options, [rate], flows=0, tcp="cubic", tcp_flows=flows)
+
+        def figures_of_tcp(one, flows=flows):
+            equal = jain(one.tcp_rates, flows)
+            return {USE: one.tcp_share, ("Jain's index", 3, NONE): equal, again(NONE): one.tcp_again}
+
+        yield f"{flows} CUBIC, no other", dict(senders=2, links=[rate]), of_tcp, figures_of_tcp
+
+
+def far(options, rate):
+    for flows in 1, 3:
+        for rtt_ms in 1, 10, 100:
+
+            def run(lab, flows=flows, rtt_ms=rtt_ms):
+                return Run(lab, options, [rate], flows, hosts=flows, rtt_ms=rtt_ms)
+
+            def figures(one, flows=flows):
+                return {LINK: one.share, ("Jain's index", 3, NONE): jain(one.rates, flows), again(below(2)): one.again}
+
+            many = "flow" if flows == 1 else "flows"
+            yield f"{flows} {many}, {rtt_ms} ms", dict(senders=flows + 1, links=[rate]), run, figures
 
 
 def planes(options, rate):
