@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use spindrift_pmd::netlink::Netlink;
-use spindrift_pmd::{ETHERNET_LEN, Medium, PortCaps};
+use spindrift_pmd::{ETHERNET_LEN, MacAddr, Medium, PortCaps};
 
 use crate::classify::Wanted;
 use crate::eal::last;
@@ -35,6 +35,8 @@ pub(crate) const STAGED: usize = 256;
 const SPARE: u32 = 1024;
 /// Virtual devices that lead to this host alone.
 const LOCAL: [&str; 3] = ["net_ring", "net_memif", "net_null"];
+/// Drivers that report the frame of an MTU of 1500 and carry longer ones.
+const MODEST: [&str; 1] = ["net_memif"];
 /// `EBUSY`, `EEXIST`, `ENOMEM`, as everywhere in Linux.
 const EBUSY: Errno = Errno(16);
 const EEXIST: Errno = Errno(17);
@@ -67,7 +69,7 @@ fn check(config: &DpdkConfig) -> Result<(), DpdkError> {
         if gateway == local || gateway.is_unspecified() || gateway.is_multicast() {
             return bad(gateway, "a gateway", "give a neighbour's address");
         }
-        if !addresses(config, spindrift_pmd::MacAddr::default()).is_on_link(gateway) {
+        if !addresses(config, MacAddr::default()).is_on_link(gateway) {
             return bad(gateway, "a gateway", "it is not on the link by the port's address and prefix");
         }
     }
@@ -84,7 +86,7 @@ fn check(config: &DpdkConfig) -> Result<(), DpdkError> {
     Ok(())
 }
 
-fn addresses(config: &DpdkConfig, mac: spindrift_pmd::MacAddr) -> Addresses {
+fn addresses(config: &DpdkConfig, mac: MacAddr) -> Addresses {
     Addresses {
         mac,
         local: config.local,
@@ -92,6 +94,18 @@ fn addresses(config: &DpdkConfig, mac: spindrift_pmd::MacAddr) -> Addresses {
         gateways: config.gateways.clone(),
         fixed: config.neighbours.clone(),
     }
+}
+
+/// An Ethernet address for a device without one, such as a ring: locally administered, and different for different IP addresses.
+fn made_up(ip: IpAddr) -> MacAddr {
+    let bits = match ip {
+        IpAddr::V4(ip) => u128::from(ip.to_bits()),
+        IpAddr::V6(ip) => ip.to_bits(),
+    };
+    let bits = (bits as u64 ^ (bits >> 64) as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    let [_, _, _, rest @ ..] = bits.to_le_bytes();
+    let [a, b, c, d, e] = rest;
+    MacAddr([2, a, b, c, d, e])
 }
 
 /// The name of a device description without its arguments.
@@ -122,7 +136,10 @@ impl<'a> Opening<'a> {
         };
         let device = Device::open(port, probed).ok_or_else(|| in_use(" by another port of this process"))?;
         let about = device.describe();
-        let about = about.map_err(|error| explain("ask for the state of", error, &name, log))?;
+        let mut about = about.map_err(|error| explain("ask for the state of", error, &name, log))?;
+        if about.mac == MacAddr::default() {
+            about.mac = made_up(config.local);
+        }
         Ok(Self { config, name, device, about, log, mtu: MTU_DEFAULT, notes: Vec::new() })
     }
 
@@ -163,7 +180,7 @@ impl<'a> Opening<'a> {
             let set_up = self.device.tx_queue(queue, tx, for_tx);
             pools.push(set_up.map_err(|error| self.explain("set up a transmit queue of", error))?);
         }
-        self.device.start().map_err(|error| self.explain("start", error))?;
+        self.device.start(count).map_err(|error| self.explain("start", error))?;
         if !self.device.receive_groups() && self.config.local.is_ipv6() {
             self.notes.push(
                 "the driver does not say whether it receives multicast frames, which neighbour discovery needs"
@@ -173,12 +190,16 @@ impl<'a> Opening<'a> {
         Ok(self.finish(&pools))
     }
 
+    fn is_modest(&self) -> bool {
+        MODEST.iter().any(|driver| self.about.driver.starts_with(driver))
+    }
+
     /// The longest and the shortest MTU that the device takes.
     fn mtu_limits(&self, interface_mtu: Option<usize>) -> (usize, usize) {
         let said = |value: u32| Some(value).filter(|&value| value != 0 && value < NOT_SAID);
         // Devices that are interfaces of the kernel report the frame of an MTU of 1500, whatever theirs is.
         let by_frame = said(self.about.max_frame)
-            .filter(|_| interface_mtu.is_none())
+            .filter(|_| interface_mtu.is_none() && !self.is_modest())
             .map(|frame| (frame as usize).saturating_sub(OVERHEAD));
         let by_mtu = said(self.about.max_mtu).map(|mtu| mtu as usize);
         let most = [by_frame, by_mtu, interface_mtu, Some(DpdkConfig::MTU_MAX)];
@@ -207,8 +228,8 @@ impl<'a> Opening<'a> {
         }
         let scatter = self.about.scatters && wanted + BUFFER_SLACK > BUFFER_MIN;
         let mut configured = self.device.configure(queues, wanted as u32, scatter);
-        if configured.is_err() && interface_mtu.is_some() {
-            // Some drivers in front of an interface refuse any but the usual MTU, and carry what the interface does.
+        if configured.is_err() && (interface_mtu.is_some() || self.is_modest()) {
+            // Some drivers, of interfaces above all, refuse any but the usual MTU, and carry more.
             configured = self.device.configure(queues, 0, scatter);
         }
         if let Err(error) = configured {

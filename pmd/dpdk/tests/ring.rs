@@ -89,12 +89,12 @@ fn a_slow_receiver_loses_nothing() {
     let [mut a, mut b] = pair("s", V6, 1500);
     let mut clock = 0;
     let (mut sent, mut got) = (0_u32, 0_u32);
-    let mut full = 0;
+    let mut least = usize::MAX;
     while got < 20_000 {
         clock += 1_000_000;
         a.link();
         let room = a.tx_room(clock);
-        full += u32::from(room == 0);
+        least = least.min(room);
         for _ in 0..room.min(100) {
             let datagram = Datagram::new(&a, V6[1], PORT, &sent.to_be_bytes());
             assert_eq!(a.tx_burst(clock, &[datagram.frame()]), 1, "as promised");
@@ -106,10 +106,9 @@ fn a_slow_receiver_loses_nothing() {
             got += 1;
         });
     }
-    assert!(full > 10 && sent > got, "{full} {sent}");
+    assert!(least < 100 && sent > got, "{least} {sent}");
     let counters = a.counters();
     assert_eq!((counters.tx_frames, counters.tx_dropped, counters.tx_errors), (u64::from(sent), 0, 0));
-    assert!(counters.tx_full >= u64::from(full));
     assert!(a.next_event_ns().is_some());
     wait_for("the rest", || {
         clock += 1_000_000;
@@ -139,9 +138,10 @@ fn several_lanes_have_a_queue_each() {
     assert_eq!(a[0].counters().tx_errors, 0);
     assert!(a[1].counters().tx_errors > 0);
     drop(b);
+    refused(&config(&devices[0], V6[0]), 1, &[&devices[0], "another port of this process"]);
+    let devices = rings("m", 2);
     refused(&config(&devices[1], V6[1]), 3, &["3 lanes", &devices[1], "2 queue(s)"]);
     refused(&config(&devices[1], V6[1]), 0, &["0 lanes"]);
-    refused(&config(&devices[0], V6[0]), 1, &[&devices[0], "another port of this process"]);
 }
 
 /// A device is closed with the last of its ports, even while frames of it are on their way, and can be opened again.

@@ -16,6 +16,9 @@ static OPEN: Mutex<BTreeSet<u16>> = Mutex::new(BTreeSet::new());
 /// Pools of closed devices some of whose buffers are still elsewhere, such as in a ring that leads to another device.
 static LEFT: Mutex<Vec<Pool>> = Mutex::new(Vec::new());
 
+/// Bursts of each queue that are taken from a device before it is closed.
+const DRAINED: usize = 256;
+
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -120,6 +123,8 @@ pub(crate) struct Device {
     probed: bool,
     home: Home,
     pools: Vec<Pool>,
+    /// Queues of each kind, once it has started.
+    running: u16,
 }
 
 impl Device {
@@ -141,7 +146,13 @@ impl Device {
 
     /// Takes a port for this process; `None` if it has it already.
     pub(crate) fn open(port: u16, probed: bool) -> Option<Self> {
-        lock(&OPEN).insert(port).then(|| Self { port, probed, home: Home::here(), pools: Vec::new() })
+        lock(&OPEN).insert(port).then(|| Self {
+            port,
+            probed,
+            home: Home::here(),
+            pools: Vec::new(),
+            running: 0,
+        })
     }
 
     /// The names of all ports.
@@ -233,9 +244,24 @@ impl Device {
         self.pools.get(place)
     }
 
-    pub(crate) fn start(&mut self) -> Result<(), Errno> {
+    /// Starts the device with so many queues of each kind.
+    pub(crate) fn start(&mut self, queues: u16) -> Result<(), Errno> {
         // SAFETY: the device is this process's.
-        Errno::check(unsafe { dpdk_sys::rte_eth_dev_start(self.port) }).map(drop)
+        Errno::check(unsafe { dpdk_sys::rte_eth_dev_start(self.port) })?;
+        self.running = queues;
+        Ok(())
+    }
+
+    /// Takes what has arrived, so that its buffers go back to their pools: a ring would keep them.
+    fn drain(&self) {
+        for queue in 0..self.running {
+            let mut batch = super::queue::Batch::default();
+            for _ in 0..DRAINED {
+                if batch.receive(self.port, queue) == 0 {
+                    break;
+                }
+            }
+        }
     }
 
     /// Has it receive frames for groups, which neighbour discovery needs. `false`: it cannot.
@@ -279,13 +305,17 @@ impl Drop for Device {
             Vec::leak(std::mem::take(&mut self.pools));
             return;
         }
-        // SAFETY: no queue of it is left, as each has a share of this. The bus knows the device until it is removed.
-        unsafe {
-            let bus: *mut c_void = dpdk_sys::spindrift_device_of(self.port);
-            dpdk_sys::rte_eth_dev_stop(self.port);
-            dpdk_sys::rte_eth_dev_close(self.port);
-            if self.probed && !bus.is_null() {
-                dpdk_sys::spindrift_remove(bus);
+        self.drain();
+        // Somebody else's device stays as it was if it was not used.
+        if self.probed || self.running > 0 {
+            // SAFETY: no queue of it is left, as each has a share of this. The bus knows the device until it is removed.
+            unsafe {
+                let bus: *mut c_void = dpdk_sys::spindrift_device_of(self.port);
+                dpdk_sys::rte_eth_dev_stop(self.port);
+                dpdk_sys::rte_eth_dev_close(self.port);
+                if self.probed && !bus.is_null() {
+                    dpdk_sys::spindrift_remove(bus);
+                }
             }
         }
         retire(std::mem::take(&mut self.pools));

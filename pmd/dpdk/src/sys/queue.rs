@@ -165,18 +165,48 @@ pub(crate) struct RxQueue {
 }
 
 /// Frames that were received, given back when dropped.
-struct Batch {
+pub(super) struct Batch {
     mbufs: [*mut rte_mbuf; BATCH],
     views: [spindrift_view; BATCH],
     count: usize,
 }
 
-impl Drop for Batch {
-    fn drop(&mut self) {
+impl Default for Batch {
+    fn default() -> Self {
+        Self { mbufs: [ptr::null_mut(); BATCH], views: [NO_VIEW; BATCH], count: 0 }
+    }
+}
+
+impl Batch {
+    /// Gives back what it has, and takes what a queue brings at once.
+    pub(super) fn receive(&mut self, port: u16, queue: u16) -> usize {
+        self.receive_most(port, queue, BATCH)
+    }
+
+    fn receive_most(&mut self, port: u16, queue: u16, most: usize) -> usize {
+        self.give_back();
+        let most = most.min(BATCH) as u16;
+        // SAFETY: both have room for `most`. What it brings is ours.
+        let got = unsafe {
+            let (mbufs, views) = (self.mbufs.as_mut_ptr(), self.views.as_mut_ptr());
+            dpdk_sys::spindrift_receive(port, queue, mbufs, views, most)
+        };
+        self.count = usize::from(got.min(most));
+        self.count
+    }
+
+    fn give_back(&mut self) {
         if self.count > 0 {
             // SAFETY: so many frames are ours, and nobody looks at them any more.
             unsafe { dpdk_sys::rte_pktmbuf_free_bulk(self.mbufs.as_mut_ptr(), self.count as u32) };
+            self.count = 0;
         }
+    }
+}
+
+impl Drop for Batch {
+    fn drop(&mut self) {
+        self.give_back();
     }
 }
 
@@ -200,14 +230,8 @@ impl RxQueue {
 
     /// Shows up to `most` frames to `sink`, no more than the driver brings at once.
     pub(crate) fn receive(&mut self, most: usize, sink: &mut dyn FnMut(&RxFrame<'_>)) -> Received {
-        let mut batch = Batch { mbufs: [ptr::null_mut(); BATCH], views: [NO_VIEW; BATCH], count: 0 };
-        let most = most.min(BATCH) as u16;
-        // SAFETY: both have room for `most`. What it brings is ours.
-        let got = unsafe {
-            let (mbufs, views) = (batch.mbufs.as_mut_ptr(), batch.views.as_mut_ptr());
-            dpdk_sys::spindrift_receive(self.device.port(), self.queue, mbufs, views, most)
-        };
-        batch.count = usize::from(got.min(most));
+        let mut batch = Batch::default();
+        batch.receive_most(self.device.port(), self.queue, most);
         let mut received = Received { frames: batch.count, dropped: 0 };
         for view in &batch.views[..batch.count] {
             // SAFETY: the frames are ours until the batch is dropped.
