@@ -224,7 +224,7 @@ pub enum DpdkError {
         folder: String,
     },
     /// The device cannot send such long packets.
-    #[error("an MTU of {mtu} on {device} ({driver}): it takes {min} to {max}{}", log_of(.log))]
+    #[error("an MTU of {mtu} on {device} ({driver}): it takes {min} to {max}{}{}", .hint, log_of(.log))]
     Mtu {
         /// The device.
         device: String,
@@ -236,6 +236,8 @@ pub enum DpdkError {
         min: usize,
         /// The most.
         max: usize,
+        /// What else there is.
+        hint: &'static str,
         /// The last lines of DPDK's log.
         log: Vec<String>,
     },

@@ -35,8 +35,10 @@ pub(crate) const STAGED: usize = 256;
 const SPARE: u32 = 1024;
 /// Virtual devices that lead to this host alone.
 const LOCAL: [&str; 3] = ["net_ring", "net_memif", "net_null"];
-/// Drivers that report the frame of an MTU of 1500 and carry longer ones.
-const MODEST: [&str; 1] = ["net_memif"];
+/// The driver of shared memory, and its buffers if nothing else is asked for. It reports the frame of an MTU of 1500 and carries longer
+/// ones. Those longer than its buffers it joins to others once its ring has wrapped (DPDK 22.11), so they are not sent.
+const MEMIF: &str = "net_memif";
+const MEMIF_BUFFER: usize = 2048;
 /// `EBUSY`, `EEXIST`, `ENOMEM`, as everywhere in Linux.
 const EBUSY: Errno = Errno(16);
 const EEXIST: Errno = Errno(17);
@@ -47,6 +49,7 @@ pub(crate) fn open(eal: Eal, configs: &[DpdkConfig], lanes: usize) -> Result<Vec
     for config in configs {
         check(config)?;
     }
+    let _control = sys::control();
     configs.iter().map(|config| Opening::new(eal, config)?.open(lanes)).collect()
 }
 
@@ -190,8 +193,14 @@ impl<'a> Opening<'a> {
         Ok(self.finish(&pools))
     }
 
-    fn is_modest(&self) -> bool {
-        MODEST.iter().any(|driver| self.about.driver.starts_with(driver))
+    fn is_memif(&self) -> bool {
+        self.about.driver == MEMIF
+    }
+
+    /// A number among the device's arguments.
+    fn argument(&self, name: &str) -> Option<usize> {
+        let mut arguments = self.config.device.split(',').filter_map(|argument| argument.split_once('='));
+        arguments.find(|(key, _)| *key == name)?.1.parse().ok()
     }
 
     /// The longest and the shortest MTU that the device takes.
@@ -199,10 +208,13 @@ impl<'a> Opening<'a> {
         let said = |value: u32| Some(value).filter(|&value| value != 0 && value < NOT_SAID);
         // Devices that are interfaces of the kernel report the frame of an MTU of 1500, whatever theirs is.
         let by_frame = said(self.about.max_frame)
-            .filter(|_| interface_mtu.is_none() && !self.is_modest())
+            .filter(|_| interface_mtu.is_none() && !self.is_memif())
             .map(|frame| (frame as usize).saturating_sub(OVERHEAD));
         let by_mtu = said(self.about.max_mtu).map(|mtu| mtu as usize);
-        let most = [by_frame, by_mtu, interface_mtu, Some(DpdkConfig::MTU_MAX)];
+        let by_buffer = self
+            .is_memif()
+            .then(|| self.argument("bsize").unwrap_or(MEMIF_BUFFER).saturating_sub(ETHERNET_LEN));
+        let most = [by_frame, by_mtu, by_buffer, interface_mtu, Some(DpdkConfig::MTU_MAX)];
         let min = (self.about.min_mtu as usize).max(MTU_MIN);
         (min, most.into_iter().flatten().min().unwrap_or(MTU_DEFAULT))
     }
@@ -215,20 +227,19 @@ impl<'a> Opening<'a> {
         });
         let (min, max) = self.mtu_limits(interface_mtu);
         let wanted = self.config.mtu.unwrap_or_else(|| interface_mtu.unwrap_or(MTU_DEFAULT).min(max));
-        let refused = |log| DpdkError::Mtu {
-            device: self.name.clone(),
-            driver: self.about.driver.clone(),
-            mtu: wanted,
-            min,
-            max,
-            log,
+        let hint = match (self.is_memif(), interface_mtu) {
+            (true, _) => "; its argument `bsize` makes its buffers larger",
+            (_, Some(_)) => "; `ip link set` changes the MTU of its interface",
+            _ => "",
         };
+        let (device, driver) = (self.name.clone(), self.about.driver.clone());
+        let refused = |log| DpdkError::Mtu { device, driver, mtu: wanted, min, max, hint, log };
         if !(min..=max).contains(&wanted) {
             return Err(refused(Vec::new()));
         }
         let scatter = self.about.scatters && wanted + BUFFER_SLACK > BUFFER_MIN;
         let mut configured = self.device.configure(queues, wanted as u32, scatter);
-        if configured.is_err() && (interface_mtu.is_some() || self.is_modest()) {
+        if configured.is_err() && (interface_mtu.is_some() || self.is_memif()) {
             // Some drivers, of interfaces above all, refuse any but the usual MTU, and carry more.
             configured = self.device.configure(queues, 0, scatter);
         }
@@ -245,8 +256,7 @@ impl<'a> Opening<'a> {
     fn buffer(&self) -> usize {
         let by_mtu = self.mtu + BUFFER_SLACK;
         // This driver wants buffers that hold a place of its ring, and a frame in one of them.
-        let by_ring = self.config.device.split(',').find_map(|arg| arg.strip_prefix("framesz="));
-        let by_ring = by_ring.and_then(|size| size.parse().ok()).unwrap_or(0);
+        let by_ring = self.argument("framesz").unwrap_or(0);
         by_mtu.max(by_ring).next_multiple_of(BUFFER_UNIT).max(BUFFER_MIN)
     }
 
@@ -295,6 +305,15 @@ impl<'a> Opening<'a> {
     }
 }
 
+/// How long DPDK may take to clean up behind a device that was closed.
+const CLEANUP: Duration = Duration::from_millis(100);
+
+/// Waits until what was closed lately is gone: the EAL's interrupt thread takes this driver's connections down, and frees memory twice if
+/// others come up meanwhile (DPDK 22.11).
+fn settle() {
+    wait(CLEANUP, || !Device::was_closed_within(CLEANUP));
+}
+
 /// Has the EAL find a device and its driver.
 fn probe(eal: Eal, config: &DpdkConfig, name: &str, log: u64) -> Result<u16, DpdkError> {
     let devices = Path::new(pci::DEVICES);
@@ -310,6 +329,9 @@ fn probe(eal: Eal, config: &DpdkConfig, name: &str, log: u64) -> Result<u16, Dpd
         config.device.clone()
     };
     let before = Device::names();
+    if name.starts_with(MEMIF) {
+        settle();
+    }
     let error = Device::probe(&description).err();
     // Some drivers give their ports names of their own.
     let new = Device::names().into_iter().find(|name| !before.contains(name));

@@ -154,7 +154,7 @@ fn errors_tell_what_is_wrong() {
     assert!(error("net_af_packets,iface").contains("net_af_packets"));
     let config = DpdkConfig { mtu: Some(1501), ..config(&format!("net_af_packet61,iface=n0,{RING}"), V6[0]) };
     let text = within(hosts.name(0), || DpdkPort::open(eal(), &config).unwrap_err().to_string());
-    assert!(text.contains("1501") && text.contains("576 to 1500"), "{text}");
+    assert!(text.contains("1501") && text.contains("576 to 1500; `ip link set`"), "{text}");
     // What failed left nothing in the way.
     drop(try_open(&hosts, 0, "net_af_packet61", V6[0]).unwrap());
 }

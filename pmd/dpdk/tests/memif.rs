@@ -14,7 +14,7 @@ use support::{V4, V6, eal, introduced, wait_for};
 fn open(name: &str, role: &str, mtu: usize, local: &str, neighbour: &str) -> DpdkPort {
     let socket = format!("spindrift-test-{}-{name}", std::process::id());
     let device =
-        format!("net_memif_{name}{role},role={role},bsize=8192,rsize=9,socket-abstract=yes,socket={socket}");
+        format!("net_memif_{name}{role},role={role},bsize=16384,rsize=9,socket-abstract=yes,socket={socket}");
     let config = DpdkConfig { mtu: Some(mtu), ..introduced(&device, local, neighbour) };
     DpdkPort::open(eal(), &config).unwrap()
 }

@@ -1,10 +1,12 @@
 //! Devices, and the pools of buffers that their queues use.
 
+use std::cell::Cell;
 use std::collections::BTreeSet;
 use std::ffi::{CStr, CString, c_char, c_void};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use spindrift_pmd::MacAddr;
 use spindrift_pmd::fork::Home;
@@ -16,11 +18,44 @@ static OPEN: Mutex<BTreeSet<u16>> = Mutex::new(BTreeSet::new());
 /// Pools of closed devices some of whose buffers are still elsewhere, such as in a ring that leads to another device.
 static LEFT: Mutex<Vec<Pool>> = Mutex::new(Vec::new());
 
+/// When this process closed a device last.
+static CLOSED: Mutex<Option<Instant>> = Mutex::new(None);
 /// Bursts of each queue that are taken from a device before it is closed.
 const DRAINED: usize = 256;
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Keeps other threads from opening and closing devices, for which DPDK is not made.
+pub(crate) struct Control(Option<MutexGuard<'static, ()>>);
+
+thread_local! {
+    /// How many [`Control`]s this thread has.
+    static HELD: Cell<usize> = const { Cell::new(0) };
+}
+
+/// Waits until no other thread opens or closes a device. A thread may have it several times.
+pub(crate) fn control() -> Control {
+    static CONTROL: Mutex<()> = Mutex::new(());
+    let held = HELD.get();
+    HELD.set(held + 1);
+    Control((held == 0).then(|| lock(&CONTROL)))
+}
+
+impl Drop for Control {
+    fn drop(&mut self) {
+        HELD.set(HELD.get().saturating_sub(1));
+        self.0 = None;
+    }
+}
+
+#[expect(
+    clippy::disallowed_methods,
+    reason = "when a device was closed is the system's time, whatever time drivers of ports keep"
+)]
+fn now() -> Instant {
+    Instant::now()
 }
 
 /// Buffers of one length.
@@ -173,6 +208,11 @@ impl Device {
         names
     }
 
+    /// Whether this process has closed a device since so long.
+    pub(crate) fn was_closed_within(time: Duration) -> bool {
+        lock(&CLOSED).is_some_and(|at| at.elapsed() < time)
+    }
+
     pub(crate) fn port(&self) -> u16 {
         self.port
     }
@@ -305,6 +345,7 @@ impl Drop for Device {
             Vec::leak(std::mem::take(&mut self.pools));
             return;
         }
+        let _control = control();
         self.drain();
         // Somebody else's device stays as it was if it was not used.
         if self.probed || self.running > 0 {
@@ -318,6 +359,7 @@ impl Drop for Device {
                 }
             }
         }
+        *lock(&CLOSED) = Some(now());
         retire(std::mem::take(&mut self.pools));
         lock(&OPEN).remove(&self.port);
     }
