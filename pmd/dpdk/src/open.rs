@@ -106,9 +106,10 @@ fn made_up(ip: IpAddr) -> MacAddr {
         IpAddr::V6(ip) => ip.to_bits(),
     };
     let bits = (bits as u64 ^ (bits >> 64) as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    let [_, _, _, rest @ ..] = bits.to_le_bytes();
-    let [a, b, c, d, e] = rest;
-    MacAddr([2, a, b, c, d, e])
+    let [_, rest @ ..] = bits.to_be_bytes();
+    let mut mac = [2; 6];
+    mac.iter_mut().skip(1).zip(rest).for_each(|(byte, random)| *byte = random);
+    MacAddr(mac)
 }
 
 /// The name of a device description without its arguments.

@@ -1,6 +1,12 @@
 //! Ports over `net_af_packet` on a veth pair: the other end is another port, or Linux itself, which checks what the port does for its
 //! address. Needs root and `ip`.
-#![allow(clippy::unwrap_used, clippy::disallowed_methods, missing_docs, reason = "tests")]
+#![allow(
+    clippy::expect_used,
+    clippy::unwrap_used,
+    clippy::disallowed_methods,
+    missing_docs,
+    reason = "tests"
+)]
 
 mod support;
 

@@ -1,5 +1,5 @@
 //! Ports over `net_null`, which receives frames without end and drops what is sent.
-#![allow(clippy::unwrap_used, missing_docs, reason = "tests")]
+#![allow(clippy::unwrap_used, clippy::panic, clippy::disallowed_methods, missing_docs, reason = "tests")]
 
 mod support;
 

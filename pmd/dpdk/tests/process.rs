@@ -2,6 +2,7 @@
 //!
 //! A test starts this program again for the other process, which does what its variable says.
 #![allow(
+    clippy::panic,
     clippy::unwrap_used,
     clippy::disallowed_methods,
     clippy::print_stdout,
@@ -127,7 +128,7 @@ fn a_killed_process_leaves_room_for_the_next() {
         assert_eq!(port.counters().tx_dropped, before + 1, "lost, and counted");
         std::thread::sleep(Duration::from_millis(50));
     }
-    let folder = fs::read_dir("/var/run/dpdk/spindrift").map(Iterator::count).unwrap_or(0);
+    let folder = fs::read_dir("/var/run/dpdk/spindrift").map_or(0, Iterator::count);
     assert_eq!(folder, 0, "no files are left");
 }
 
@@ -184,7 +185,7 @@ fn errors_tell_what_to_do() {
     let with_pci = EalConfig { pci: true, ..eal_config() };
     let eal = Eal::start(&with_pci).unwrap();
     let refused = |config: &DpdkConfig, parts: &[&str]| {
-        let error = DpdkPort::open(eal, config).expect_err("refused").to_string();
+        let error = DpdkPort::open(eal, config).unwrap_err().to_string();
         assert!(parts.iter().all(|part| error.contains(part)), "{error}");
     };
     let good = config("net_null0", V6[0]);

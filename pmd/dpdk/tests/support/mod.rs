@@ -44,8 +44,7 @@ pub fn introduced(device: &str, local: &str, neighbour: &str) -> DpdkConfig {
 }
 
 pub fn refused(config: &DpdkConfig, lanes: usize, parts: &[&str]) {
-    let error =
-        DpdkPort::open_planes(eal(), std::slice::from_ref(config), lanes).expect_err("refused").to_string();
+    let error = DpdkPort::open_planes(eal(), std::slice::from_ref(config), lanes).unwrap_err().to_string();
     assert!(parts.iter().all(|part| error.contains(part)), "{error}");
 }
 
