@@ -4,20 +4,23 @@
 #
 #   tools/setup.sh           what building and running needs: a Rust toolchain and a C linker
 #   tools/setup.sh --af-xdp  also what compiles the AF_XDP port, which links a C library
+#   tools/setup.sh --dpdk    also what compiles the DPDK port, and DPDK's drivers
 #   tools/setup.sh --tests   also what the tests use, which is all of that and more
 #   tools/setup.sh --checks  also what tools/check-all.sh uses: cargo-mutants, compiled from source
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-usage='usage: tools/setup.sh [--af-xdp|--tests|--checks]'
+usage='usage: tools/setup.sh [--af-xdp|--dpdk|--tests|--checks]'
 for_tests=false
 for_af_xdp=false
+for_dpdk=false
 for_checks=false
 case "${1-}" in
     '') ;;
     --af-xdp) for_af_xdp=true ;;
-    --tests) for_tests=true for_af_xdp=true ;;
-    --checks) for_checks=true for_tests=true for_af_xdp=true ;;
+    --dpdk) for_dpdk=true ;;
+    --tests) for_tests=true for_af_xdp=true for_dpdk=true ;;
+    --checks) for_checks=true for_tests=true for_af_xdp=true for_dpdk=true ;;
     -h | --help) echo "$usage"; exit 0 ;;
     *) echo "$usage" >&2; exit 2 ;;
 esac
@@ -128,6 +131,9 @@ missing_files() {
 build_tools=(cc=gcc cc=libc6-dev)
 c_tools=(make=make pkg-config=pkg-config clang=clang m4=m4)
 c_files=('/usr/include/libelf.h=libelf-dev' '/usr/include/zlib.h=zlib1g-dev' '/usr/lib/llvm-*/lib/libclang.so=libclang-dev')
+dpdk_oldest=22.11
+dpdk_tools=(pkg-config=pkg-config dpdk-devbind.py=dpdk)
+dpdk_files=('/usr/lib/*/pkgconfig/libdpdk.pc=libdpdk-dev' '/usr/lib/*/dpdk/pmds-*/librte_net_memif.so=librte-meta-allpmds' '/usr/lib/llvm-*/lib/libclang.so=libclang-dev')
 test_tools=(ip=iproute2 sysctl=procps tshark=tshark valgrind=valgrind iperf3=iperf3 nft=nftables ethtool=ethtool ping=iputils-ping)
 
 setup_rust "$(rust_found)"
@@ -141,6 +147,21 @@ if $for_af_xdp; then
     if [ ${#packages[@]} -gt 0 ]; then
         install_packages 'AF_XDP' "${packages[@]}"
     fi
+fi
+
+# A DPDK that pkg-config finds will do, wherever it comes from; its inline functions need no clang, but bindgen needs libclang.
+if $for_dpdk; then
+    have_dpdk() { have pkg-config && pkg-config --atleast-version="$dpdk_oldest" libdpdk; }
+    if have_dpdk; then
+        mapfile -t packages < <(missing_files "${dpdk_files[2]}")
+    else
+        mapfile -t packages < <(missing_packages "${dpdk_tools[@]}"; missing_files "${dpdk_files[@]}")
+    fi
+    if [ ${#packages[@]} -gt 0 ]; then
+        install_packages 'DPDK' "${packages[@]}"
+    fi
+    have_dpdk || die "DPDK $dpdk_oldest or newer is needed; found: $(pkg-config --modversion libdpdk 2>/dev/null || echo none)." \
+        "Install a newer one, and set PKG_CONFIG_PATH to the folder of its libdpdk.pc."
 fi
 
 if $for_tests; then

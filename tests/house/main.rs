@@ -105,6 +105,8 @@ fn unsafe_stays_in_its_places() {
         "pmd/src",
         "pmd/bpf/src",
         "pmd/af_xdp/src",
+        "pmd/dpdk-sys/src",
+        "pmd/dpdk/src",
         "tools/fabric/src",
         "tools/spindrift/src",
     ] {
@@ -127,6 +129,8 @@ fn crates_know_only_what_stands_below_them() {
         ("pmd/Cargo.toml", &["spindrift", "spindrift-cli", "spindrift-fabric"]),
         ("pmd/bpf/Cargo.toml", &["spindrift", "spindrift-cli", "spindrift-fabric", "spindrift-switch"]),
         ("pmd/af_xdp/Cargo.toml", &["spindrift", "spindrift-cli", "spindrift-fabric", "spindrift-switch"]),
+        ("pmd/dpdk-sys/Cargo.toml", &["spindrift", "spindrift-cli", "spindrift-fabric", "spindrift-pmd"]),
+        ("pmd/dpdk/Cargo.toml", &["spindrift", "spindrift-cli", "spindrift-fabric", "spindrift-switch"]),
         ("srv6/Cargo.toml", &["spindrift", "spindrift-cli", "spindrift-fabric"]),
         ("srv6/switch/Cargo.toml", &["spindrift", "spindrift-cli", "spindrift-fabric"]),
     ] {
@@ -140,7 +144,7 @@ fn crates_know_only_what_stands_below_them() {
 fn drivers_that_link_c_are_asked_for() {
     let workspace = text_of(&root().join("Cargo.toml")).text;
     let members = workspace.lines().find(|line| line.starts_with("default-members")).unwrap();
-    assert!(!members.contains("af_xdp"), "{members}");
+    assert!(!["af_xdp", "dpdk"].iter().any(|driver| members.contains(driver)), "{members}");
     let command = text_of(&root().join("tools/spindrift/Cargo.toml")).text;
     let port = command.lines().find(|line| line.starts_with("spindrift-af-xdp")).unwrap();
     assert!(port.contains("optional = true"), "{port}");

@@ -1,0 +1,415 @@
+//! The port itself.
+
+use std::fmt;
+use std::net::IpAddr;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use spindrift_pmd::memory::Payload;
+use spindrift_pmd::{ETHERNET_LEN, LinkState, MacAddr, Port, PortCaps, PortCounters, RxFrame, Tail, TxFrame};
+
+use crate::classify::{Kind, Wanted};
+use crate::open;
+use crate::stack::{Out, Stack};
+use crate::sys::{self, Device, RxQueue, Stats, TxQueue};
+use crate::{DpdkConfig, DpdkError, Eal};
+
+/// How often the device is asked for its link.
+const LINK_POLL: Duration = Duration::from_millis(1);
+/// How soon the device is given again what it had no room for.
+const FULL_PAUSE_NS: u64 = 20_000;
+/// How often it is looked for neighbours whose answers are old.
+const REFRESH_NS: u64 = 10_000_000;
+/// Destinations whose Ethernet address is at hand, a power of two.
+const FRONT: usize = 512;
+/// Frames that are not the transport's which one call takes.
+const OTHERS: usize = 256;
+
+/// What the ports of a device have in common.
+pub(crate) struct Shared {
+    stack: Mutex<Stack>,
+    /// Those of the stack, for ports to see without a lock.
+    changes: AtomicU64,
+    /// What the device had counted before it was opened.
+    before: Stats,
+    /// Frames that the device did not take and was given again, which drivers may count as errors.
+    refused: AtomicU64,
+    device: Arc<Device>,
+}
+
+impl Shared {
+    pub(crate) fn new(device: Arc<Device>, stack: Stack, before: Stats) -> Self {
+        Self {
+            stack: Mutex::new(stack),
+            changes: AtomicU64::new(0),
+            before,
+            refused: AtomicU64::new(0),
+            device,
+        }
+    }
+
+    fn stack(&self) -> MutexGuard<'_, Stack> {
+        self.stack.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Asks the stack, and takes note of what has changed.
+    fn with_stack<T>(&self, ask: impl FnOnce(&mut Stack) -> T) -> T {
+        let mut stack = self.stack();
+        let answer = ask(&mut stack);
+        self.changes.store(stack.changes(), Ordering::Relaxed);
+        answer
+    }
+}
+
+/// One lane's part of a device: a plane. See the [crate](crate).
+pub struct DpdkPort {
+    caps: PortCaps,
+    counters: PortCounters,
+    // The queues come before what keeps the device open.
+    tx: TxQueue,
+    rx: RxQueue,
+    wanted: Wanted,
+    shared: Arc<Shared>,
+    /// The last destinations, each in one place, and the changes that they know of.
+    front: Vec<Option<(IpAddr, MacAddr)>>,
+    seen: u64,
+    link: LinkState,
+    link_at: Option<Instant>,
+    /// Of the ports of a device one counts what the device counts, and looks after neighbours.
+    first: bool,
+    retry_at: Option<u64>,
+    refresh_at: u64,
+    /// Frames of the stack, kept for its memory.
+    out: Out,
+}
+
+/// What became of a frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fate {
+    Sent,
+    /// It stays with the caller.
+    NoRoom,
+    Oversize,
+    /// The port cannot read it, or its payload has no bytes.
+    Unsendable,
+    /// There is no way to its destination, or nobody knows the next neighbour's address yet.
+    Unreachable,
+    LinkDown,
+}
+
+impl DpdkPort {
+    /// Opens the planes of a NIC for several lanes: for each device one port per lane, each with a queue of its own. The device puts what
+    /// arrives into any of the queues, so that a packet may arrive at another lane than its own.
+    ///
+    /// # Errors
+    /// See [`DpdkError`].
+    pub fn open_planes(eal: Eal, configs: &[DpdkConfig], lanes: usize) -> Result<Vec<Vec<Self>>, DpdkError> {
+        open::open(eal, configs, lanes)
+    }
+
+    /// Opens a port for one lane.
+    ///
+    /// # Errors
+    /// See [`DpdkError`].
+    pub fn open(eal: Eal, config: &DpdkConfig) -> Result<Self, DpdkError> {
+        let ports = open::open(eal, std::slice::from_ref(config), 1)?;
+        let none =
+            DpdkError::Lanes { device: config.device.clone(), driver: String::new(), lanes: 0, queues: 0 };
+        ports.into_iter().flatten().next().ok_or(none)
+    }
+
+    pub(crate) fn new(
+        caps: PortCaps,
+        (tx, rx): (TxQueue, RxQueue),
+        wanted: Wanted,
+        shared: Arc<Shared>,
+        first: bool,
+    ) -> Self {
+        Self {
+            caps,
+            counters: PortCounters::default(),
+            tx,
+            rx,
+            wanted,
+            shared,
+            front: vec![None; FRONT],
+            seen: 0,
+            link: LinkState::Down,
+            link_at: None,
+            first,
+            retry_at: None,
+            refresh_at: 0,
+            out: Out::new(),
+        }
+    }
+
+    /// Asks the device for its link, at most once in a while.
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "the link is polled by the clock, whatever time the driver keeps"
+    )]
+    fn look_at_link(&mut self) {
+        let now = Instant::now();
+        if self.link_at.is_some_and(|at| now.duration_since(at) < LINK_POLL) {
+            return;
+        }
+        self.link_at = Some(now);
+        self.link = if self.shared.device.link().is_up { LinkState::Up } else { LinkState::Down };
+    }
+
+    /// Where packets to an address go.
+    #[inline]
+    fn mac_of(&mut self, to: IpAddr, now_ns: u64) -> Option<MacAddr> {
+        let changes = self.shared.changes.load(Ordering::Relaxed);
+        if self.seen != changes {
+            self.seen = changes;
+            self.front.fill(None);
+        }
+        match self.front.get(place(to)) {
+            Some(&Some((ip, mac))) if ip == to => Some(mac),
+            _ => self.look_up(to, now_ns),
+        }
+    }
+
+    #[cold]
+    fn look_up(&mut self, to: IpAddr, now_ns: u64) -> Option<MacAddr> {
+        let mac = self.shared.with_stack(|stack| stack.mac_of(to, now_ns, &mut self.out));
+        self.queue_out();
+        let mac = mac?;
+        if let Some(place) = self.front.get_mut(place(to)) {
+            *place = Some((to, mac));
+        }
+        Some(mac)
+    }
+
+    /// Queues what the stack has to say. Where there is no room it is lost; those who asked will ask again.
+    fn queue_out(&mut self) {
+        for frame in self.out.drain(..) {
+            self.tx.push(frame.len(), |out| out.copy_from_slice(&frame));
+        }
+    }
+
+    fn send(&mut self, now_ns: u64, frame: &TxFrame<'_>) -> Fate {
+        let len = frame.len();
+        if len > self.caps.max_frame {
+            return Fate::Oversize;
+        }
+        let is_virtual = !frame.payload.is_empty() && frame.payload.as_ptr().is_none();
+        let Some(to) = destination(frame.head).filter(|_| !is_virtual) else { return Fate::Unsendable };
+        if self.link_at.is_none() {
+            self.look_at_link();
+        }
+        if self.link == LinkState::Down {
+            return Fate::LinkDown;
+        }
+        let Some(mac) = self.mac_of(to, now_ns) else { return Fate::Unreachable };
+        let own = self.caps.mac;
+        let sent = self.tx.push(len, |out| {
+            copy(frame, out);
+            if let Some((ethernet, _)) = out.split_first_chunk_mut::<12>() {
+                let (dst, src) = ethernet.split_at_mut(6);
+                dst.copy_from_slice(&mac.0);
+                src.copy_from_slice(&own.0);
+            }
+        });
+        if sent { Fate::Sent } else { Fate::NoRoom }
+    }
+
+    fn count(&mut self, fate: Fate, len: usize) {
+        let counters = &mut self.counters;
+        match fate {
+            Fate::Sent => {
+                counters.tx_frames += 1;
+                counters.tx_bytes += len as u64;
+                return;
+            }
+            Fate::NoRoom => return,
+            Fate::LinkDown => {}
+            Fate::Oversize => counters.tx_oversize += 1,
+            Fate::Unsendable => counters.tx_unsendable += 1,
+            Fate::Unreachable => counters.tx_errors += 1,
+        }
+        counters.tx_dropped += 1;
+    }
+
+    /// Gives the device what waits.
+    fn kick(&mut self, now_ns: u64) {
+        if self.tx.waiting() == 0 {
+            self.retry_at = None;
+            return;
+        }
+        let sent = self.tx.send();
+        self.counters.tx_calls += sent.calls;
+        if sent.refused > 0 {
+            self.shared.refused.fetch_add(sent.refused, Ordering::Relaxed);
+        }
+        let waits = self.tx.waiting() > 0;
+        self.retry_at = waits.then(|| now_ns.saturating_add(FULL_PAUSE_NS));
+    }
+
+    /// The same if there is something left and it is time to.
+    fn kick_again(&mut self, now_ns: u64) {
+        if self.retry_at.is_some_and(|at| now_ns >= at) {
+            self.kick(now_ns);
+        }
+    }
+
+    /// Looks after neighbours, when it is time to.
+    fn refresh(&mut self, now_ns: u64) {
+        if !self.first || now_ns < self.refresh_at {
+            return;
+        }
+        self.refresh_at = now_ns.saturating_add(REFRESH_NS);
+        self.shared.with_stack(|stack| stack.refresh(now_ns, &mut self.out));
+        if !self.out.is_empty() {
+            self.queue_out();
+            self.kick(now_ns);
+        }
+    }
+}
+
+impl fmt::Debug for DpdkPort {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("DpdkPort").field("name", &self.caps.name).finish_non_exhaustive()
+    }
+}
+
+impl Port for DpdkPort {
+    fn caps(&self) -> &PortCaps {
+        &self.caps
+    }
+
+    /// Asks the device at most once a millisecond.
+    fn link(&mut self) -> LinkState {
+        self.look_at_link();
+        self.link
+    }
+
+    fn tx_room(&mut self, now_ns: u64) -> usize {
+        sys::join();
+        self.kick_again(now_ns);
+        self.refresh(now_ns);
+        let room = self.tx.room();
+        self.counters.tx_full += u64::from(room == 0);
+        room
+    }
+
+    fn tx_burst(&mut self, now_ns: u64, frames: &[TxFrame<'_>]) -> usize {
+        sys::join();
+        let frames = &frames[..frames.len().min(self.caps.max_burst)];
+        let mut taken = 0;
+        for frame in frames {
+            let fate = self.send(now_ns, frame);
+            self.count(fate, frame.len());
+            if fate == Fate::NoRoom {
+                self.counters.tx_full += 1;
+                break;
+            }
+            taken += 1;
+        }
+        if self.tx.waiting() > 0 {
+            self.kick(now_ns);
+        }
+        taken
+    }
+
+    /// What the device has no room for waits in the port, and its place is not given to others.
+    fn unsent(&self) -> &[u16] {
+        &[]
+    }
+
+    fn flush(&mut self, now_ns: u64) {
+        self.kick_again(now_ns);
+    }
+
+    fn rx_burst(&mut self, now_ns: u64, max: usize, sink: &mut dyn FnMut(&RxFrame<'_>)) -> usize {
+        sys::join();
+        self.kick_again(now_ns);
+        self.refresh(now_ns);
+        let Self { rx, wanted, shared, out, counters, .. } = self;
+        let (mut shown, mut others) = (0, 0);
+        while shown < max && others < OTHERS {
+            let received = rx.receive(max - shown, &mut |frame| match wanted.kind(frame.data) {
+                Kind::Ours => {
+                    shown += 1;
+                    counters.rx_bytes += frame.len() as u64;
+                    sink(frame);
+                }
+                kind => {
+                    others += 1;
+                    counters.rx_unread += u64::from(kind == Kind::Unread);
+                    // Messages to the stack are short, but for pings of several buffers.
+                    if kind == Kind::Other && frame.rest.is_empty() {
+                        shared.with_stack(|stack| stack.receive(frame.data, now_ns, out));
+                    }
+                }
+            });
+            counters.rx_dropped += received.dropped;
+            if received.frames == 0 {
+                break;
+            }
+        }
+        counters.rx_frames += shown as u64;
+        counters.rx_calls += u64::from(shown > 0);
+        if !self.out.is_empty() {
+            self.queue_out();
+            self.kick(now_ns);
+        }
+        shown
+    }
+
+    fn reap(&mut self) -> u64 {
+        u64::MAX
+    }
+
+    fn recall(&mut self) {}
+
+    fn next_event_ns(&self) -> Option<u64> {
+        self.retry_at
+    }
+
+    fn counters(&self) -> PortCounters {
+        let mut counters = self.counters;
+        if self.first {
+            let (now, before) = (self.shared.device.stats(), self.shared.before);
+            counters.rx_dropped += now.dropped.saturating_sub(before.dropped);
+            counters.rx_errors += now.rx_errors.saturating_sub(before.rx_errors);
+            let refused = self.shared.refused.load(Ordering::Relaxed);
+            counters.tx_errors += now.tx_errors.saturating_sub(before.tx_errors).saturating_sub(refused);
+        }
+        counters
+    }
+}
+
+/// Writes the bytes of a frame, and the CRC of the copy: a region may change while it is read.
+fn copy(frame: &TxFrame<'_>, out: &mut [u8]) {
+    let (head, rest) = out.split_at_mut(frame.head.len());
+    head.copy_from_slice(frame.head);
+    let (payload, tail) = rest.split_at_mut(frame.payload.len());
+    frame.payload.read(payload);
+    match frame.tail {
+        Tail::Bytes(bytes) => tail.copy_from_slice(bytes),
+        Tail::Crc32(state) => tail.copy_from_slice(&Payload::from(&*payload).crc32(state).to_le_bytes()),
+    }
+}
+
+/// The destination of the outermost IP header.
+fn destination(head: &[u8]) -> Option<IpAddr> {
+    let (ethernet, ip) = head.split_first_chunk::<ETHERNET_LEN>()?;
+    match ethernet {
+        [.., 0x86, 0xdd] => ip.get(24..40)?.first_chunk::<16>().map(|&bytes| bytes.into()),
+        [.., 0x08, 0x00] => ip.get(16..20)?.first_chunk::<4>().map(|&bytes| bytes.into()),
+        _ => None,
+    }
+}
+
+/// A place in front. Destinations next to each other have different ones.
+fn place(ip: IpAddr) -> usize {
+    let bits = match ip {
+        IpAddr::V4(ip) => u128::from(ip.to_bits()),
+        IpAddr::V6(ip) => ip.to_bits(),
+    };
+    let bits = (bits as u64) ^ ((bits >> 64) as u64);
+    (bits.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 48) as usize % FRONT
+}

@@ -1,0 +1,166 @@
+//! Ports over `net_af_packet` on a veth pair: the other end is another port, or Linux itself, which checks what the port does for its
+//! address. Needs root and `ip`.
+#![allow(
+    clippy::expect_used,
+    clippy::unwrap_used,
+    clippy::disallowed_methods,
+    missing_docs,
+    reason = "tests"
+)]
+
+mod support;
+
+use std::net::UdpSocket;
+use std::os::fd::AsRawFd as _;
+use std::process::{Child, Stdio};
+use std::time::Duration;
+
+use spindrift_dpdk::{DpdkConfig, DpdkError, DpdkPort};
+use spindrift_pmd::testing::{Hosts, conformance, within};
+use spindrift_pmd::{Medium, Port as _};
+
+use support::{Datagram, PORT, V4, V6, config, eal, receive, wait_for};
+
+/// A ring whose places hold frames of an MTU of 9000.
+const RING: &str = "blocksz=65536,framesz=16384,framecnt=256,qpairs=1";
+
+fn hosts(test: &str, mtu: usize) -> Hosts {
+    let hosts = Hosts::new(test, 1).expect("root, and `ip` of iproute2");
+    for side in 0..2 {
+        hosts.ip(side, &format!("link set n0 mtu {mtu}"));
+    }
+    hosts
+}
+
+/// A port on one side, whose address the kernel does not have.
+fn try_open(hosts: &Hosts, side: usize, device: &str, local: &str) -> Result<DpdkPort, DpdkError> {
+    let config = config(&format!("{device},iface=n0,{RING}"), local);
+    within(hosts.name(side), || DpdkPort::open(eal(), &config))
+}
+
+/// The kernel hears what is for the port, too, and would answer: it is kept silent.
+fn silence(hosts: &Hosts, side: usize) {
+    hosts.sysctl(side, "ipv6/conf/n0/disable_ipv6", "1");
+    hosts.ip(side, "link set n0 arp off");
+}
+
+#[test]
+fn conforms() {
+    for (mtu, addresses) in [(1500, V6), (9000, V4)] {
+        let hosts = hosts(&format!("dpc{mtu}"), mtu);
+        let mut ports = [0, 1].map(|side| {
+            silence(&hosts, side);
+            let device = format!("net_af_packet{mtu}{side},iface=n0,{RING}");
+            let neighbours = vec![(addresses[1 - side].parse().unwrap(), spindrift_pmd::MacAddr([2; 6]))];
+            let config = DpdkConfig { neighbours, ..config(&device, addresses[side]) };
+            within(hosts.name(side), || DpdkPort::open(eal(), &config)).unwrap()
+        });
+        let caps = ports[0].caps();
+        assert_eq!((caps.max_frame, caps.medium), (mtu + 14, Medium::Network { rate_bps: None }));
+        let [a, b] = &mut ports;
+        conformance(a, b);
+    }
+}
+
+/// Polls a port while a command runs.
+fn polled(port: &mut DpdkPort, mut command: Child) -> String {
+    let mut clock = 1 << 40;
+    wait_for("the command ends", || {
+        clock += 1_000_000;
+        receive(port, clock);
+        port.flush(clock);
+        command.try_wait().unwrap().is_some()
+    });
+    let output = command.wait_with_output().unwrap();
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+/// Linux finds the port, pings it, keeps its entry fresh, and exchanges datagrams with it.
+#[test]
+fn linux_is_a_neighbour() {
+    let hosts = hosts("dpl", 1500);
+    silence(&hosts, 0);
+    hosts.both(["link set n0 mtu 1500", &format!("address add {}/24 dev n0", V4[1])]);
+    hosts.ip(1, &format!("address add {}/64 dev n0 nodad", V6[1]));
+    hosts.sysctl(1, "ipv6/neigh/n0/base_reachable_time_ms", "1000");
+    hosts.sysctl(1, "ipv6/neigh/n0/delay_first_probe_time", "1");
+    for (n, addresses) in [V6, V4].into_iter().enumerate() {
+        let mut port = try_open(&hosts, 0, &format!("net_af_packet5{n}"), addresses[0]).unwrap();
+        let ping = hosts
+            .command(1, "ping")
+            .args(["-c", "4", "-i", "0.05", "-W", "5", "-s", "1000", addresses[0]])
+            .stdout(Stdio::piped())
+            .spawn();
+        let said = polled(&mut port, ping.unwrap());
+        assert!(said.contains(" 0% packet loss"), "{said}");
+
+        let socket = within(hosts.name(1), || UdpSocket::bind((addresses[1], PORT)).unwrap());
+        socket.set_nonblocking(true).unwrap();
+        allow_no_checksum(&socket);
+        let datagram = Datagram::new(&port, addresses[1], PORT, b"from the port");
+        let (mut clock, mut bytes) = (1 << 41, [0; 32]);
+        wait_for("Linux has the datagram", || {
+            clock += 10_000_000;
+            port.link();
+            port.tx_burst(clock, &[datagram.frame()]);
+            receive(&mut port, clock);
+            std::thread::sleep(Duration::from_millis(1));
+            socket.recv(&mut bytes).is_ok()
+        });
+        assert_eq!(&bytes[..13], b"from the port");
+        let mut got = Vec::new();
+        wait_for("the port has the datagram", || {
+            clock += 10_000_000;
+            socket.send_to(b"from Linux", (addresses[0], PORT)).unwrap();
+            got = receive(&mut port, clock);
+            std::thread::sleep(Duration::from_millis(1));
+            !got.is_empty()
+        });
+        assert!(got[0].ends_with(b"from Linux"));
+        if n == 0 {
+            stays_reachable(&hosts, &mut port, addresses[0]);
+        }
+    }
+}
+
+/// Has a socket take UDP over IPv6 without a checksum (RFC 6935), which is how these frames come.
+fn allow_no_checksum(socket: &UdpSocket) {
+    const NO_CHECK6_RX: libc::c_int = 102;
+    let yes: libc::c_int = 1;
+    // SAFETY: a live number, as long as is said. It fails for IPv4, which needs no leave.
+    unsafe {
+        let len = size_of_val(&yes) as libc::socklen_t;
+        libc::setsockopt(socket.as_raw_fd(), libc::SOL_UDP, NO_CHECK6_RX, (&raw const yes).cast(), len);
+    }
+}
+
+/// The kernel checks an entry that is in use by solicitations to the port's own address.
+fn stays_reachable(hosts: &Hosts, port: &mut DpdkPort, address: &str) {
+    let mut states = Vec::new();
+    for _ in 0..6 {
+        let ping =
+            hosts.command(1, "ping").args(["-c", "2", "-i", "0.5", address]).stdout(Stdio::piped()).spawn();
+        let said = polled(port, ping.unwrap());
+        assert!(said.contains(" 0% packet loss"), "{said}");
+        let shown = hosts.command(1, "ip").args(["neigh", "show", address, "dev", "n0"]).output().unwrap();
+        states.push(String::from_utf8_lossy(&shown.stdout).trim().to_owned());
+    }
+    assert!(states.iter().all(|state| !state.contains("FAILED") && state.contains("lladdr")), "{states:?}");
+}
+
+#[test]
+fn errors_tell_what_is_wrong() {
+    let hosts = hosts("dpe", 1500);
+    let error = |device: &str| try_open(&hosts, 0, device, V6[0]).unwrap_err().to_string();
+    let text = within(hosts.name(0), || {
+        let config = config("net_af_packet60,iface=nix", V6[0]);
+        DpdkPort::open(eal(), &config).unwrap_err().to_string()
+    });
+    assert!(text.contains("net_af_packet60") && text.contains("nix"), "{text}");
+    assert!(error("net_af_packets,iface").contains("net_af_packets"));
+    let config = DpdkConfig { mtu: Some(1501), ..config(&format!("net_af_packet61,iface=n0,{RING}"), V6[0]) };
+    let text = within(hosts.name(0), || DpdkPort::open(eal(), &config).unwrap_err().to_string());
+    assert!(text.contains("1501") && text.contains("576 to 1500; `ip link set`"), "{text}");
+    // What failed left nothing in the way.
+    drop(try_open(&hosts, 0, "net_af_packet61", V6[0]).unwrap());
+}
