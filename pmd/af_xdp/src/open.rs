@@ -9,6 +9,7 @@ use spindrift_bpf::{Array, Error as BpfError, Link, Mode, Program, SocketMap};
 use spindrift_pmd::{ETHERNET_LEN, Medium, PortCaps, device};
 
 use crate::config::{AfXdpConfig, AfXdpError, XdpMode};
+use crate::features::{Features, features};
 use crate::filter::{self, Count, Wanted};
 use crate::port::AfXdpPort;
 use crate::queue::{BUFFER, Buffers, MOST_BUFFERS, Queue, Sizes};
@@ -61,13 +62,14 @@ pub(crate) fn open(configs: &[AfXdpConfig], lanes: usize) -> Result<Vec<Vec<AfXd
         rx: configs.iter().map(|config| config.rx_buffers).max().unwrap_or_default(),
         tx: configs.iter().map(|config| config.tx_buffers).max().unwrap_or_default(),
     };
+    let max_frame = planes.iter().map(|plane| plane.interface.mtu + ETHERNET_LEN).max().unwrap_or_default();
     let mut buffers = Vec::new();
     for lane in 0..lanes {
         let queues: u32 =
             planes.iter().map(|plane| queues_of(lane, lanes, plane.queues).count() as u32).sum();
         let Some(first) = planes.first() else { return Ok(Vec::new()) };
         let bytes = u64::from((sizes.rx + sizes.tx) * queues) * BUFFER_BYTES;
-        let made = Buffers::new(sizes, queues);
+        let made = Buffers::new(sizes, queues, max_frame);
         buffers.push(made.map_err(|error| explain("make the buffers", error, &first.interface.name, bytes))?);
     }
     let opened = planes.into_iter().zip(configs);
@@ -222,10 +224,10 @@ impl Plane {
             }
             by_lane.push(queues);
         }
-        let copies = by_lane.iter().flatten().any(|queue| !queue.is_zero_copy().unwrap_or(false));
-        self.caps.notes.push(
-            if copies { "copies: the driver does not share its buffers" } else { "zero-copy" }.to_owned(),
-        );
+        let zero_copy = by_lane.iter().flatten().all(|queue| queue.is_zero_copy().unwrap_or(false));
+        // Older kernels do not tell what the driver offers.
+        let offered = features(self.interface.index).ok().flatten().unwrap_or_default();
+        self.caps.notes.push(copies(mode, zero_copy, offered));
         let filter = Arc::new(Filter { _link: link, counts: maps.counts, _reserved: reserved });
         let mut ports = Vec::new();
         for (lane, queues) in by_lane.into_iter().enumerate() {
@@ -294,6 +296,21 @@ pub(crate) fn patiently<T, E>(
     }
 }
 
+/// Whether frames are copied between the driver's buffers and the port's, and why, for people.
+fn copies(mode: Mode, zero_copy: bool, offered: Features) -> String {
+    match (mode, offered) {
+        _ if zero_copy => "zero-copy".to_owned(),
+        (Mode::Native, Features { zero_copy: true, segments: 0 | 1, .. }) => format!(
+            "copies: the driver shares its buffers only while no plane has an MTU above {}",
+            BUFFER - ETHERNET_LEN
+        ),
+        (Mode::Native, Features { zero_copy: true, .. }) => {
+            "copies: the driver shares its buffers, but not with this port".to_owned()
+        }
+        _ => "copies: the driver does not share its buffers".to_owned(),
+    }
+}
+
 fn check(config: &AfXdpConfig) -> Result<(), AfXdpError> {
     for (what, value) in [("rx_buffers", config.rx_buffers), ("tx_buffers", config.tx_buffers)] {
         if !value.is_power_of_two() || !(AfXdpConfig::BUFFERS_MIN..=AfXdpConfig::BUFFERS_MAX).contains(&value)
@@ -316,5 +333,29 @@ pub(crate) fn explain(what: &'static str, error: io::Error, interface: &str, loc
             AfXdpError::LockedMemory { mib: locked >> 20, kib: locked >> 10 }
         }
         _ => AfXdpError::Io { what, interface: interface.to_owned(), source: error },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn copies_have_their_reason() {
+        let driver = |zero_copy, segments| Features { native: true, zero_copy, segments };
+        let refused = |mode, offered| copies(mode, false, offered);
+        assert_eq!(copies(Mode::Native, true, driver(true, 1)), "zero-copy");
+        assert_eq!(copies(Mode::Native, true, Features::default()), "zero-copy", "an old kernel");
+        let long = refused(Mode::Native, driver(true, 1));
+        assert!(long.starts_with("copies: ") && long.ends_with("an MTU above 3826"), "{long}");
+        assert!(refused(Mode::Native, driver(true, 8)).ends_with("but not with this port"));
+        let without = "copies: the driver does not share its buffers";
+        for (mode, offered) in [
+            (Mode::Native, driver(false, 1)),
+            (Mode::Native, Features::default()),
+            (Mode::Generic, driver(true, 8)),
+        ] {
+            assert_eq!(refused(mode, offered), without);
+        }
     }
 }

@@ -36,6 +36,7 @@ const KICKS: usize = 16;
 pub(crate) struct Buffers {
     umem: Umem,
     free: Vec<FrameDesc>,
+    bind_flags: BindFlags,
 }
 
 /// How many buffers each queue has.
@@ -75,14 +76,14 @@ pub(crate) struct Queue {
 }
 
 impl Buffers {
-    /// Buffers for so many queues.
-    pub(crate) fn new(sizes: Sizes, queues: u32) -> Result<Self, io::Error> {
+    /// Buffers for so many queues, whose frames are up to `max_frame` bytes long.
+    pub(crate) fn new(sizes: Sizes, queues: u32, max_frame: usize) -> Result<Self, io::Error> {
         let mut config = UmemConfig::builder();
         config.fill_queue_size(ring(sizes.rx)?).comp_queue_size(ring(sizes.tx)?);
         let config = config.build().map_err(io::Error::other)?;
         let count = NonZeroU32::new((sizes.rx + sizes.tx) * queues).ok_or(io::ErrorKind::InvalidInput)?;
         let (umem, free) = Umem::new(config, count, false).map_err(|error| cause(&error))?;
-        Ok(Self { umem, free })
+        Ok(Self { umem, free, bind_flags: bind_flags(max_frame) })
     }
 }
 
@@ -94,7 +95,7 @@ impl Queue {
             .rx_queue_size(ring(sizes.rx)?)
             .tx_queue_size(ring(sizes.tx)?)
             .libxdp_flags(LibxdpFlags::XSK_LIBXDP_FLAGS_INHIBIT_PROG_LOAD)
-            .bind_flags(BindFlags::XDP_USE_NEED_WAKEUP | BindFlags::XDP_USE_SG);
+            .bind_flags(buffers.bind_flags);
         let name = Interface::from_str(interface).map_err(io::Error::other)?;
         // SAFETY: libxdp loads no program, so it has none to take off twice.
         let made = unsafe { Socket::new(config.build(), &buffers.umem, &name, queue) };
@@ -110,7 +111,7 @@ impl Queue {
         if unsafe { fill.produce(&for_rx) } != for_rx.len() {
             return Err(enough());
         }
-        let this = Self {
+        let mut this = Self {
             umem: buffers.umem.clone(),
             tx,
             rx,
@@ -123,6 +124,9 @@ impl Queue {
         // Older kernels have no such option, and less privileged users no such room. It works without.
         let _ = this.set(libc::SOL_XDP, MAX_TX_SKB_BUDGET, SEND_BUDGET.min(sizes.tx as libc::c_int));
         let _ = this.set(libc::SOL_SOCKET, libc::SO_SNDBUFFORCE, SEND_BYTES);
+        // When the socket was bound there were no buffers yet. A driver with zero-copy then waits for this call, and until it comes the
+        // queue brings nothing to the kernel either: no answer of a neighbour, and nothing of TCP.
+        let _ = this.fill.wakeup(this.rx.fd_mut(), 0);
         Ok(this)
     }
 
@@ -360,6 +364,16 @@ impl<'a> Source<'a> {
     }
 }
 
+/// The kernel grants zero-copy by itself where it can. With `XDP_USE_SG` it cannot for drivers that share single buffers only, so that
+/// flag is left out where no frame needs it. The first socket of a UMEM decides for all.
+fn bind_flags(max_frame: usize) -> BindFlags {
+    if max_frame > BUFFER {
+        BindFlags::XDP_USE_NEED_WAKEUP | BindFlags::XDP_USE_SG
+    } else {
+        BindFlags::XDP_USE_NEED_WAKEUP
+    }
+}
+
 fn ring(size: u32) -> io::Result<QueueSize> {
     QueueSize::new(size).map_err(io::Error::other)
 }
@@ -370,5 +384,19 @@ fn cause(error: &dyn std::error::Error) -> io::Error {
     match system.and_then(io::Error::raw_os_error) {
         Some(number) => io::Error::from_raw_os_error(number),
         None => io::Error::other(error.to_string()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn several_buffers_are_asked_for_where_a_frame_needs_them() {
+        for (max_frame, expected) in [(1514, false), (BUFFER, false), (BUFFER + 1, true), (9014, true)] {
+            let flags = bind_flags(max_frame);
+            assert!(flags.contains(BindFlags::XDP_USE_NEED_WAKEUP));
+            assert_eq!(flags.contains(BindFlags::XDP_USE_SG), expected, "frames of {max_frame}");
+        }
     }
 }

@@ -38,6 +38,10 @@ fn conforms() {
     for (mtu, mode, addresses) in [
         (1500, XdpMode::Native, V6),
         (1500, XdpMode::Generic, V4),
+        // The longest frames that fit a buffer, and the shortest that do not.
+        (3826, XdpMode::Native, V6),
+        (3826, XdpMode::Generic, V4),
+        (3827, XdpMode::Generic, V6),
         (9000, XdpMode::Native, V4),
         (9000, XdpMode::Generic, V6),
     ] {
