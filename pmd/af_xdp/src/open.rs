@@ -12,7 +12,7 @@ use crate::config::{AfXdpConfig, AfXdpError, XdpMode};
 use crate::features::{Features, features};
 use crate::filter::{self, Count, Wanted};
 use crate::port::AfXdpPort;
-use crate::queue::{BUFFER, Buffers, MOST_BUFFERS, Queue, Sizes};
+use crate::queue::{BUFFER, Binding, Buffers, MOST_BUFFERS, Queue, Sizes};
 use spindrift_pmd::netlink::{Interface, Netlink, names};
 use spindrift_pmd::route::local_address;
 use spindrift_pmd::shared_interface::SharedInterface;
@@ -62,18 +62,34 @@ pub(crate) fn open(configs: &[AfXdpConfig], lanes: usize) -> Result<Vec<Vec<AfXd
         rx: configs.iter().map(|config| config.rx_buffers).max().unwrap_or_default(),
         tx: configs.iter().map(|config| config.tx_buffers).max().unwrap_or_default(),
     };
-    let max_frame = planes.iter().map(|plane| plane.interface.mtu + ETHERNET_LEN).max().unwrap_or_default();
     let mut buffers = Vec::new();
     for lane in 0..lanes {
         let queues: u32 =
             planes.iter().map(|plane| queues_of(lane, lanes, plane.queues).count() as u32).sum();
         let Some(first) = planes.first() else { return Ok(Vec::new()) };
         let bytes = u64::from((sizes.rx + sizes.tx) * queues) * BUFFER_BYTES;
-        let made = Buffers::new(sizes, queues, max_frame);
+        let made = Buffers::new(sizes, queues);
         buffers.push(made.map_err(|error| explain("make the buffers", error, &first.interface.name, bytes))?);
     }
-    let opened = planes.into_iter().zip(configs);
-    opened.map(|(plane, config)| plane.open(config, sizes, &mut buffers)).collect()
+    let max_frame = planes.iter().map(|plane| plane.interface.mtu + ETHERNET_LEN).max().unwrap_or_default();
+    let planes = planes.into_iter().zip(configs).map(|(plane, config)| plane.attach(config));
+    let planes = planes.collect::<Result<Vec<_>, _>>()?;
+    let drivers: Vec<_> = planes.iter().map(|plane| (plane.mode, plane.offered)).collect();
+    let wanted = (sizes, binding(max_frame, &drivers));
+    planes.into_iter().zip(configs).map(|(plane, config)| plane.open(config, wanted, &mut buffers)).collect()
+}
+
+/// What to ask of the drivers of these planes, by the longest frame. Drivers that share single buffers only do not share any with sockets
+/// that ask for several. In generic mode the kernel would grant zero-copy, too, and then the driver sends nothing. And where the first
+/// socket of a UMEM gets zero-copy, every other has to.
+fn binding(max_frame: usize, drivers: &[(Mode, Option<Features>)]) -> Binding {
+    let several = max_frame > BUFFER;
+    let shares = |offered: Features| offered.zero_copy && (!several || offered.segments > 1);
+    // Kernels that do not tell what a driver offers find out themselves.
+    let copies = |&(mode, offered): &(Mode, Option<Features>)| {
+        mode == Mode::Generic || offered.is_some_and(|offered| !shares(offered))
+    };
+    Binding { several, copy: drivers.iter().any(copies) }
 }
 
 /// The maps of a filter.
@@ -176,13 +192,8 @@ impl Plane {
         Ok(Self { interface, local, queues, caps })
     }
 
-    /// Makes the sockets, and has the interface send Spindrift's packets to them.
-    fn open(
-        mut self,
-        config: &AfXdpConfig,
-        sizes: Sizes,
-        buffers: &mut [Buffers],
-    ) -> Result<Vec<AfXdpPort>, AfXdpError> {
+    /// Has the interface send Spindrift's packets to sockets, of which there are none yet.
+    fn attach(mut self, config: &AfXdpConfig) -> Result<AttachedPlane, AfXdpError> {
         let name = self.interface.name.clone();
         let wanted = Wanted { ip: self.local, ports: config.udp_ports.clone() };
         let filter = |source| AfXdpError::of_filter(&name, source);
@@ -193,7 +204,7 @@ impl Plane {
             || reserve(self.local, &config.udp_ports, &self.interface),
             |error| matches!(error, AfXdpError::PortInUse { .. }),
         )?;
-        let (link, mode) = self.attach(config.mode, &program).map_err(|error| match error {
+        let (link, mode) = self.put_on(config.mode, &program).map_err(|error| match error {
             BpfError::System { ref source, .. }
                 if source.raw_os_error() == Some(libc::EOPNOTSUPP) && config.mode == XdpMode::Native =>
             {
@@ -213,34 +224,13 @@ impl Plane {
             // The attempt has told why.
             (Mode::Generic, _) => {}
         }
-        let lanes = buffers.len();
-        let mut by_lane = Vec::new();
-        for (lane, buffers) in buffers.iter_mut().enumerate() {
-            let mut queues = Vec::new();
-            for number in queues_of(lane, lanes, self.queues) {
-                let queue = open_queue(buffers, sizes, &name, number)?;
-                maps.sockets.insert(number, &queue).map_err(filter)?;
-                queues.push(queue);
-            }
-            by_lane.push(queues);
-        }
-        let zero_copy = by_lane.iter().flatten().all(|queue| queue.is_zero_copy().unwrap_or(false));
-        // Older kernels do not tell what the driver offers.
-        let offered = features(self.interface.index).ok().flatten().unwrap_or_default();
-        self.caps.notes.push(copies(mode, zero_copy, offered));
-        let filter = Arc::new(Filter { _link: link, counts: maps.counts, _reserved: reserved });
-        let mut ports = Vec::new();
-        for (lane, queues) in by_lane.into_iter().enumerate() {
-            let io = |error| explain("watch the state", error, &name, 0);
-            let interface = SharedInterface::open(&self.interface, self.local, config.state_poll);
-            let (caps, first) = (self.caps.clone(), lane == 0);
-            ports.push(AfXdpPort::new(caps, queues, interface.map_err(io)?, (first, &filter)));
-        }
-        Ok(ports)
+        // Some drivers offer zero-copy only once they have a program.
+        let offered = features(self.interface.index).ok().flatten();
+        Ok(AttachedPlane { plane: self, maps, link, reserved, mode, offered })
     }
 
     /// Puts the program on the interface, in the mode asked for or the best there is.
-    fn attach(&mut self, mode: XdpMode, program: &Program) -> Result<(Link, Mode), BpfError> {
+    fn put_on(&mut self, mode: XdpMode, program: &Program) -> Result<(Link, Mode), BpfError> {
         let attach = |mode| {
             let link = patiently(
                 COPIES,
@@ -266,10 +256,60 @@ impl Plane {
     }
 }
 
+/// A plane whose interface has the program.
+struct AttachedPlane {
+    plane: Plane,
+    maps: Maps,
+    link: Link,
+    reserved: Vec<UdpSocket>,
+    mode: Mode,
+    offered: Option<Features>,
+}
+
+impl AttachedPlane {
+    /// Makes the sockets: a port for each lane.
+    fn open(
+        self,
+        config: &AfXdpConfig,
+        wanted: (Sizes, Binding),
+        buffers: &mut [Buffers],
+    ) -> Result<Vec<AfXdpPort>, AfXdpError> {
+        let Self { mut plane, maps, link, reserved, mode, offered } = self;
+        let name = plane.interface.name.clone();
+        let lanes = buffers.len();
+        let mut by_lane = Vec::new();
+        for (lane, buffers) in buffers.iter_mut().enumerate() {
+            let mut queues = Vec::new();
+            for number in queues_of(lane, lanes, plane.queues) {
+                let queue = open_queue(buffers, wanted, &name, number)?;
+                maps.sockets.insert(number, &queue).map_err(|source| AfXdpError::of_filter(&name, source))?;
+                queues.push(queue);
+            }
+            by_lane.push(queues);
+        }
+        let zero_copy = by_lane.iter().flatten().all(|queue| queue.is_zero_copy().unwrap_or(false));
+        plane.caps.notes.push(copies(mode, zero_copy, offered.unwrap_or_default()));
+        let filter = Arc::new(Filter { _link: link, counts: maps.counts, _reserved: reserved });
+        let mut ports = Vec::new();
+        for (lane, queues) in by_lane.into_iter().enumerate() {
+            let io = |error| explain("watch the state", error, &name, 0);
+            let interface = SharedInterface::open(&plane.interface, plane.local, config.state_poll);
+            let (caps, first) = (plane.caps.clone(), lane == 0);
+            ports.push(AfXdpPort::new(caps, queues, interface.map_err(io)?, (first, &filter)));
+        }
+        Ok(ports)
+    }
+}
+
 /// Opens a queue. The kernel may still be cleaning up behind the last one who had it.
-fn open_queue(buffers: &mut Buffers, sizes: Sizes, name: &str, number: u32) -> Result<Queue, AfXdpError> {
+fn open_queue(
+    buffers: &mut Buffers,
+    wanted: (Sizes, Binding),
+    name: &str,
+    number: u32,
+) -> Result<Queue, AfXdpError> {
     let in_use = |error: &io::Error| error.raw_os_error() == Some(libc::EBUSY);
-    patiently(CLEANUP, || Queue::open(buffers, sizes, name, number), in_use).map_err(|error| {
+    patiently(CLEANUP, || Queue::open(buffers, wanted, name, number), in_use).map_err(|error| {
         if in_use(&error) {
             AfXdpError::QueueInUse { interface: name.to_owned(), queue: number }
         } else {
@@ -300,14 +340,15 @@ pub(crate) fn patiently<T, E>(
 fn copies(mode: Mode, zero_copy: bool, offered: Features) -> String {
     match (mode, offered) {
         _ if zero_copy => "zero-copy".to_owned(),
-        (Mode::Native, Features { zero_copy: true, segments: 0 | 1, .. }) => format!(
-            "copies: the driver shares its buffers only while no plane has an MTU above {}",
-            BUFFER - ETHERNET_LEN
-        ),
-        (Mode::Native, Features { zero_copy: true, .. }) => {
-            "copies: the driver shares its buffers, but not with this port".to_owned()
+        (Mode::Generic, _) => "copies: only native XDP does without".to_owned(),
+        (Mode::Native, Features { zero_copy: true, segments: 0 | 1, .. }) => {
+            let most = BUFFER - ETHERNET_LEN;
+            format!("copies: the driver shares its buffers only if no plane has an MTU above {most}")
         }
-        _ => "copies: the driver does not share its buffers".to_owned(),
+        (Mode::Native, Features { zero_copy: true, .. }) => {
+            "copies: the driver shares its buffers, but another plane's does not".to_owned()
+        }
+        (Mode::Native, _) => "copies: the driver does not share its buffers".to_owned(),
     }
 }
 
@@ -340,22 +381,43 @@ pub(crate) fn explain(what: &'static str, error: io::Error, interface: &str, loc
 mod tests {
     use super::*;
 
+    fn driver(zero_copy: bool, segments: u32) -> Features {
+        Features { native: true, zero_copy, segments }
+    }
+
     #[test]
     fn copies_have_their_reason() {
-        let driver = |zero_copy, segments| Features { native: true, zero_copy, segments };
         let refused = |mode, offered| copies(mode, false, offered);
         assert_eq!(copies(Mode::Native, true, driver(true, 1)), "zero-copy");
         assert_eq!(copies(Mode::Native, true, Features::default()), "zero-copy", "an old kernel");
         let long = refused(Mode::Native, driver(true, 1));
         assert!(long.starts_with("copies: ") && long.ends_with("an MTU above 3826"), "{long}");
-        assert!(refused(Mode::Native, driver(true, 8)).ends_with("but not with this port"));
-        let without = "copies: the driver does not share its buffers";
-        for (mode, offered) in [
-            (Mode::Native, driver(false, 1)),
-            (Mode::Native, Features::default()),
-            (Mode::Generic, driver(true, 8)),
+        assert!(refused(Mode::Native, driver(true, 8)).ends_with("another plane's does not"));
+        assert!(refused(Mode::Generic, driver(true, 8)).ends_with("only native XDP does without"));
+        for offered in [driver(false, 1), Features::default()] {
+            assert_eq!(refused(Mode::Native, offered), "copies: the driver does not share its buffers");
+        }
+    }
+
+    #[test]
+    fn zero_copy_is_asked_for_where_all_can() {
+        let one = (Mode::Native, Some(driver(true, 1)));
+        let many = (Mode::Native, Some(driver(true, 8)));
+        let none = (Mode::Native, Some(driver(false, 1)));
+        let (generic, old) = ((Mode::Generic, Some(driver(true, 8))), (Mode::Native, None));
+        let (several, copy) = (true, true);
+        for (max_frame, drivers, expected) in [
+            (1514, &[one][..], (!several, !copy)),
+            (BUFFER, &[one, many, old], (!several, !copy)),
+            (BUFFER + 1, &[one], (several, copy)),
+            (BUFFER + 1, &[many, old], (several, !copy)),
+            (9014, &[many, one], (several, copy)),
+            (1514, &[one, none], (!several, copy)),
+            (1514, &[one, generic], (!several, copy)),
+            (9014, &[generic], (several, copy)),
         ] {
-            assert_eq!(refused(mode, offered), without);
+            let (several, copy) = expected;
+            assert_eq!(binding(max_frame, drivers), Binding { several, copy }, "{max_frame} {drivers:?}");
         }
     }
 }

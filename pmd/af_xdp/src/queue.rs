@@ -36,7 +36,15 @@ const KICKS: usize = 16;
 pub(crate) struct Buffers {
     umem: Umem,
     free: Vec<FrameDesc>,
-    bind_flags: BindFlags,
+}
+
+/// What sockets ask of the drivers. The first socket of a UMEM asks for all.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Binding {
+    /// A frame may take several buffers.
+    pub(crate) several: bool,
+    /// The kernel copies; otherwise it does so where it has to.
+    pub(crate) copy: bool,
 }
 
 /// How many buffers each queue has.
@@ -75,27 +83,41 @@ pub(crate) struct Queue {
     received: Vec<FrameDesc>,
 }
 
+impl Binding {
+    fn flags(self) -> BindFlags {
+        let mut flags = BindFlags::XDP_USE_NEED_WAKEUP;
+        flags.set(BindFlags::XDP_USE_SG, self.several);
+        flags.set(BindFlags::XDP_COPY, self.copy);
+        flags
+    }
+}
+
 impl Buffers {
-    /// Buffers for so many queues, whose frames are up to `max_frame` bytes long.
-    pub(crate) fn new(sizes: Sizes, queues: u32, max_frame: usize) -> Result<Self, io::Error> {
+    /// Buffers for so many queues.
+    pub(crate) fn new(sizes: Sizes, queues: u32) -> Result<Self, io::Error> {
         let mut config = UmemConfig::builder();
         config.fill_queue_size(ring(sizes.rx)?).comp_queue_size(ring(sizes.tx)?);
         let config = config.build().map_err(io::Error::other)?;
         let count = NonZeroU32::new((sizes.rx + sizes.tx) * queues).ok_or(io::ErrorKind::InvalidInput)?;
         let (umem, free) = Umem::new(config, count, false).map_err(|error| cause(&error))?;
-        Ok(Self { umem, free, bind_flags: bind_flags(max_frame) })
+        Ok(Self { umem, free })
     }
 }
 
 impl Queue {
     /// Binds a socket to a queue of an interface of this thread's network namespace.
-    pub(crate) fn open(buffers: &mut Buffers, sizes: Sizes, interface: &str, queue: u32) -> io::Result<Self> {
+    pub(crate) fn open(
+        buffers: &mut Buffers,
+        (sizes, binding): (Sizes, Binding),
+        interface: &str,
+        queue: u32,
+    ) -> io::Result<Self> {
         let mut config = SocketConfig::builder();
         config
             .rx_queue_size(ring(sizes.rx)?)
             .tx_queue_size(ring(sizes.tx)?)
             .libxdp_flags(LibxdpFlags::XSK_LIBXDP_FLAGS_INHIBIT_PROG_LOAD)
-            .bind_flags(buffers.bind_flags);
+            .bind_flags(binding.flags());
         let name = Interface::from_str(interface).map_err(io::Error::other)?;
         // SAFETY: libxdp loads no program, so it has none to take off twice.
         let made = unsafe { Socket::new(config.build(), &buffers.umem, &name, queue) };
@@ -364,16 +386,6 @@ impl<'a> Source<'a> {
     }
 }
 
-/// The kernel grants zero-copy by itself where it can. With `XDP_USE_SG` it cannot for drivers that share single buffers only, so that
-/// flag is left out where no frame needs it. The first socket of a UMEM decides for all.
-fn bind_flags(max_frame: usize) -> BindFlags {
-    if max_frame > BUFFER {
-        BindFlags::XDP_USE_NEED_WAKEUP | BindFlags::XDP_USE_SG
-    } else {
-        BindFlags::XDP_USE_NEED_WAKEUP
-    }
-}
-
 fn ring(size: u32) -> io::Result<QueueSize> {
     QueueSize::new(size).map_err(io::Error::other)
 }
@@ -384,19 +396,5 @@ fn cause(error: &dyn std::error::Error) -> io::Error {
     match system.and_then(io::Error::raw_os_error) {
         Some(number) => io::Error::from_raw_os_error(number),
         None => io::Error::other(error.to_string()),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn several_buffers_are_asked_for_where_a_frame_needs_them() {
-        for (max_frame, expected) in [(1514, false), (BUFFER, false), (BUFFER + 1, true), (9014, true)] {
-            let flags = bind_flags(max_frame);
-            assert!(flags.contains(BindFlags::XDP_USE_NEED_WAKEUP));
-            assert_eq!(flags.contains(BindFlags::XDP_USE_SG), expected, "frames of {max_frame}");
-        }
     }
 }
