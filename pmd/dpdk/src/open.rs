@@ -17,7 +17,7 @@ use crate::sys::{self, Description, Device, Errno, Pool, RxQueue, TxQueue};
 use crate::{DpdkConfig, DpdkError, Eal};
 
 /// What the kernel and DPDK take for granted.
-const MTU_DEFAULT: usize = 1500;
+pub(crate) const MTU_DEFAULT: usize = 1500;
 /// Least MTU of a port: a frame of it holds headers and some payload.
 const MTU_MIN: usize = 576;
 /// What a driver that does not say reports as its largest MTU, or frame.
@@ -53,7 +53,7 @@ pub(crate) fn open(eal: Eal, configs: &[DpdkConfig], lanes: usize) -> Result<Vec
     configs.iter().map(|config| Opening::new(eal, config)?.open(lanes)).collect()
 }
 
-fn check(config: &DpdkConfig) -> Result<(), DpdkError> {
+pub(crate) fn check(config: &DpdkConfig) -> Result<(), DpdkError> {
     let bad =
         |address: IpAddr, what, why| Err(DpdkError::Address { address: address.to_string(), what, why });
     let local = config.local;
@@ -89,7 +89,7 @@ fn check(config: &DpdkConfig) -> Result<(), DpdkError> {
     Ok(())
 }
 
-fn addresses(config: &DpdkConfig, mac: MacAddr) -> Addresses {
+pub(crate) fn addresses(config: &DpdkConfig, mac: MacAddr) -> Addresses {
     Addresses {
         mac,
         local: config.local,
@@ -113,7 +113,7 @@ fn made_up(ip: IpAddr) -> MacAddr {
 }
 
 /// The name of a device description without its arguments.
-fn name_of(device: &str) -> String {
+pub(crate) fn name_of(device: &str) -> String {
     pci::address(device).unwrap_or_else(|| device.split(',').next().unwrap_or_default().to_owned())
 }
 
@@ -360,7 +360,7 @@ fn probe(eal: Eal, config: &DpdkConfig, name: &str, log: u64) -> Result<u16, Dpd
 }
 
 /// Whether the driver of a virtual device is installed.
-fn check_driver(name: &str) -> Result<(), DpdkError> {
+pub(crate) fn check_driver(name: &str) -> Result<(), DpdkError> {
     let folder = sys::plugins();
     let files = std::fs::read_dir(folder).into_iter().flatten().flatten();
     let files = files.map(|file| file.file_name().to_string_lossy().into_owned());
