@@ -145,7 +145,7 @@ pub(crate) struct Link {
 /// What a device has counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Stats {
-    /// Frames that arrived and were lost for want of a buffer.
+    /// Frames that arrived and were lost, as the lane was too slow.
     pub(crate) dropped: u64,
     pub(crate) rx_errors: u64,
     pub(crate) tx_errors: u64,
@@ -325,11 +325,7 @@ impl Device {
         let mut stats: dpdk_sys::spindrift_stats = unsafe { std::mem::zeroed() };
         // SAFETY: a live structure to fill in.
         unsafe { dpdk_sys::spindrift_stats_of(self.port, &raw mut stats) };
-        Stats {
-            dropped: stats.missed + stats.no_buffer,
-            rx_errors: stats.rx_errors,
-            tx_errors: stats.tx_errors,
-        }
+        Stats { dropped: stats.missed, rx_errors: stats.rx_errors, tx_errors: stats.tx_errors }
     }
 
     /// Whether this is the process that opened it.
