@@ -6,12 +6,12 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use spindrift_pmd::netlink::Netlink;
-use spindrift_pmd::{ETHERNET_LEN, MacAddr, Medium, PortCaps};
+use spindrift_pmd::{ETHERNET_LEN, MacAddr, Medium, PortCaps, device};
 
 use crate::classify::Wanted;
 use crate::eal::last;
 use crate::pci;
-use crate::port::{DpdkPort, Shared};
+use crate::port::{DpdkPort, KernelInterface, Shared};
 use crate::stack::{Addresses, Stack};
 use crate::sys::{self, Description, Device, Errno, Pool, RxQueue, TxQueue};
 use crate::{DpdkConfig, DpdkError, Eal};
@@ -295,7 +295,8 @@ impl<'a> Opening<'a> {
         let stack = Stack::new(addresses(config, self.about.mac));
         let before = self.device.stats();
         let device = Arc::new(self.device);
-        let shared = Arc::new(Shared::new(Arc::clone(&device), stack, before));
+        let interface = self.about.interface.and_then(kernel_interface);
+        let shared = Arc::new(Shared::new(Arc::clone(&device), stack, before, interface));
         let wanted = Wanted { ip: local, ports: config.udp_ports.clone() };
         let port = |(queue, &pool): (usize, &usize)| {
             let number = queue as u16;
@@ -391,6 +392,13 @@ fn explain(what: &'static str, error: Errno, device: &str, log: u64) -> DpdkErro
         EBUSY => DpdkError::InUse { device, whose: "", log },
         error => DpdkError::Device { what, device, reason: error.to_string(), log },
     }
+}
+
+/// The kernel's interface of this number, by its present name.
+fn kernel_interface(index: u32) -> Option<KernelInterface> {
+    let socket = Netlink::open().ok()?;
+    let name = device::name(&socket, index).ok()?;
+    Some(KernelInterface { socket, name })
 }
 
 /// Waits until something is so, for a while.
