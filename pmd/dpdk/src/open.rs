@@ -50,7 +50,11 @@ pub(crate) fn open(eal: Eal, configs: &[DpdkConfig], lanes: usize) -> Result<Vec
         check(config)?;
     }
     let _control = sys::control();
-    configs.iter().map(|config| Opening::new(eal, config)?.open(lanes)).collect()
+    let started = configs.iter().map(|config| Opening::new(eal, config)?.start(lanes));
+    let started = started.collect::<Result<Vec<_>, _>>()?;
+    let limit = configs.iter().map(|config| config.link_wait).max().unwrap_or_default();
+    wait(limit, || started.iter().all(Opening::is_ready));
+    Ok(started.into_iter().map(Opening::finish).collect())
 }
 
 fn check(config: &DpdkConfig) -> Result<(), DpdkError> {
@@ -126,6 +130,8 @@ struct Opening<'a> {
     /// Lines of DPDK's log before.
     log: u64,
     mtu: usize,
+    /// The pools of the transmit queues.
+    pools: Vec<usize>,
     notes: Vec<String>,
 }
 
@@ -144,7 +150,7 @@ impl<'a> Opening<'a> {
         if about.mac == MacAddr::default() {
             about.mac = made_up(config.local);
         }
-        Ok(Self { config, name, device, about, log, mtu: MTU_DEFAULT, notes: Vec::new() })
+        Ok(Self { config, name, device, about, log, mtu: MTU_DEFAULT, pools: Vec::new(), notes: Vec::new() })
     }
 
     fn explain(&self, what: &'static str, error: Errno) -> DpdkError {
@@ -156,7 +162,7 @@ impl<'a> Opening<'a> {
     }
 
     /// Sets the device up and starts it.
-    fn open(mut self, lanes: usize) -> Result<Vec<DpdkPort>, DpdkError> {
+    fn start(mut self, lanes: usize) -> Result<Self, DpdkError> {
         let (device, driver) = (self.name.clone(), self.about.driver.clone());
         let queues = self.about.max_queues;
         let Some(count) = u16::try_from(lanes).ok().filter(|&n| n > 0 && u32::from(n) <= queues) else {
@@ -166,7 +172,6 @@ impl<'a> Opening<'a> {
         let (rx, tx) = self.device.descriptors(self.config.rx_descriptors, self.config.tx_descriptors);
         let room = self.buffer();
         let socket = self.device.socket();
-        let mut pools = Vec::new();
         for queue in 0..count {
             let pool = |count, log| {
                 Pool::new(count, room, socket).map_err(|error| match error {
@@ -182,7 +187,7 @@ impl<'a> Opening<'a> {
             let set_up = self.device.rx_queue(queue, rx, for_rx, scatter);
             set_up.map_err(|error| self.explain("set up a receive queue of", error))?;
             let set_up = self.device.tx_queue(queue, tx, for_tx);
-            pools.push(set_up.map_err(|error| self.explain("set up a transmit queue of", error))?);
+            self.pools.push(set_up.map_err(|error| self.explain("set up a transmit queue of", error))?);
         }
         self.device.start(count).map_err(|error| self.explain("start", error))?;
         if !self.device.receive_groups() && self.config.local.is_ipv6() {
@@ -191,7 +196,7 @@ impl<'a> Opening<'a> {
                     .to_owned(),
             );
         }
-        Ok(self.finish(&pools))
+        Ok(self)
     }
 
     fn is_memif(&self) -> bool {
@@ -261,20 +266,22 @@ impl<'a> Opening<'a> {
         by_mtu.max(by_ring).next_multiple_of(BUFFER_UNIT).max(BUFFER_MIN)
     }
 
+    fn is_nic(&self) -> bool {
+        pci::address(&self.config.device).is_some()
+    }
+
+    /// Whether the device has its link, which NICs take some time to find.
+    fn is_ready(&self) -> bool {
+        !self.is_nic() || self.device.link().is_up
+    }
+
     /// Makes the ports of a device that runs.
-    fn finish(mut self, pools: &[usize]) -> Vec<DpdkPort> {
+    fn finish(mut self) -> Vec<DpdkPort> {
         let (config, local) = (self.config, self.config.local);
         let is_local = LOCAL.iter().any(|kind| self.about.driver.starts_with(kind));
-        let is_nic = pci::address(&config.device).is_some();
-        let mut link = self.device.link();
-        if is_nic {
-            wait(config.link_wait, || {
-                link = self.device.link();
-                link.is_up
-            });
-            if !link.is_up {
-                self.notes.push("no link yet: its rate is not known".to_owned());
-            }
+        let (is_nic, link) = (self.is_nic(), self.device.link());
+        if is_nic && !link.is_up {
+            self.notes.push("no link yet: its rate is not known".to_owned());
         }
         let rate_bps = link.mbps.filter(|_| is_nic && link.is_up).map(|mbps| u64::from(mbps) * 1_000_000);
         let medium = if is_local { Medium::Host } else { Medium::Network { rate_bps } };
@@ -303,7 +310,7 @@ impl<'a> Opening<'a> {
             let queues = (TxQueue::new(&device, number, pool, STAGED), RxQueue::new(&device, number));
             DpdkPort::new(caps.clone(), queues, wanted.clone(), Arc::clone(&shared), queue == 0)
         };
-        pools.iter().enumerate().map(port).collect()
+        self.pools.iter().enumerate().map(port).collect()
     }
 }
 

@@ -16,7 +16,10 @@ use super::Errno;
 /// Devices that this process has open, by port number.
 static OPEN: Mutex<BTreeSet<u16>> = Mutex::new(BTreeSet::new());
 /// Pools of closed devices some of whose buffers are still elsewhere, such as in a ring that leads to another device.
-static LEFT: Mutex<Vec<Pool>> = Mutex::new(Vec::new());
+/// With each, since when all of them have been back.
+static LEFT: Mutex<Vec<(Pool, Option<Instant>)>> = Mutex::new(Vec::new());
+/// How long a thread may take to give a buffer back once it is counted.
+const GIVING_BACK: Duration = Duration::from_millis(100);
 
 /// When this process closed a device last.
 static CLOSED: Mutex<Option<Instant>> = Mutex::new(None);
@@ -112,13 +115,20 @@ impl Drop for Pool {
 
 /// Frees pools, or keeps those that have buffers elsewhere.
 fn retire(pools: Vec<Pool>) {
-    lock(&LEFT).extend(pools);
+    let elsewhere = pools.into_iter().filter(|pool| !pool.is_whole());
+    lock(&LEFT).extend(elsewhere.map(|pool| (pool, None)));
     bury();
 }
 
 /// Frees the pools of closed devices whose buffers have all come back.
 fn bury() {
-    lock(&LEFT).retain(|pool| !pool.is_whole());
+    lock(&LEFT).retain_mut(|(pool, whole_since)| {
+        if pool.is_whole() {
+            return whole_since.get_or_insert_with(now).elapsed() < GIVING_BACK;
+        }
+        *whole_since = None;
+        true
+    });
 }
 
 /// What a device is and can do.
