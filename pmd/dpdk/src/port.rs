@@ -286,6 +286,13 @@ impl DpdkPort {
             return;
         }
         self.refresh_at = now_ns.saturating_add(REFRESH_NS);
+        if self.link_at.is_none() {
+            self.look_at_link();
+        }
+        // What is said while nobody hears it is not said again soon.
+        if self.link == LinkState::Up {
+            self.shared.with_stack(|stack| stack.announce(now_ns, &mut self.out));
+        }
         self.shared.with_stack(|stack| stack.refresh(now_ns, &mut self.out));
         if !self.out.is_empty() {
             self.queue_out();

@@ -148,6 +148,27 @@ fn stays_reachable(hosts: &Hosts, port: &mut DpdkPort, address: &str) {
     assert!(states.iter().all(|state| !state.contains("FAILED") && state.contains("lladdr")), "{states:?}");
 }
 
+/// A switch that forwards multicast frames to listeners only (here Linux's bridge) learns of the groups by which neighbours ask.
+#[test]
+fn switches_learn_our_groups() {
+    let hosts = hosts("dpm", 1500);
+    silence(&hosts, 0);
+    hosts.ip(1, "link add br0 type bridge mcast_snooping 1");
+    hosts.ip(1, "link set n0 master br0");
+    hosts.ip(1, "link set br0 up");
+    let mut port = try_open(&hosts, 0, "net_af_packet70", V6[0]).unwrap();
+    let mut clock = 0;
+    wait_for("the bridge has the group", || {
+        clock += 100_000_000;
+        port.link();
+        port.tx_room(clock);
+        std::thread::sleep(Duration::from_millis(10));
+        let shown = hosts.command(1, "bridge").args(["mdb", "show"]).output().unwrap();
+        let shown = String::from_utf8_lossy(&shown.stdout).into_owned();
+        shown.lines().any(|line| line.contains("port n0") && line.contains("ff02::1:ff00:1"))
+    });
+}
+
 /// The other end's interface goes down and comes back, and so does ours; the driver itself says nothing of it.
 #[test]
 fn survives_links_that_go_down() {
