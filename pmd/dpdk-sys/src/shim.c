@@ -151,7 +151,6 @@ int spindrift_stats_of(uint16_t port, struct spindrift_stats *out)
 	if (result != 0)
 		return result;
 	out->missed = stats.imissed;
-	out->no_buffer = stats.rx_nombuf;
 	out->rx_errors = stats.ierrors;
 	out->tx_errors = stats.oerrors;
 	return 0;
@@ -189,6 +188,11 @@ void spindrift_set_len(struct rte_mbuf *mbuf, uint32_t len)
 {
 	mbuf->data_len = (uint16_t)len;
 	mbuf->pkt_len = len;
+}
+
+int spindrift_chain(struct rte_mbuf *head, struct rte_mbuf *tail)
+{
+	return rte_pktmbuf_chain(head, tail);
 }
 
 uint16_t spindrift_send(uint16_t port, uint16_t queue, struct rte_mbuf **mbufs, uint16_t count)

@@ -55,9 +55,8 @@ struct spindrift_link {
 };
 
 struct spindrift_stats {
-	/* Arrived and lost for want of a buffer. */
+	/* Arrived and lost. Failures to get a buffer are not among them: frames wait in the device then, and are here if it loses them. */
 	uint64_t missed;
-	uint64_t no_buffer;
 	uint64_t rx_errors;
 	uint64_t tx_errors;
 };
@@ -101,6 +100,8 @@ void spindrift_set_len(struct rte_mbuf *mbuf, uint32_t len);
 uint16_t spindrift_send(uint16_t port, uint16_t queue, struct rte_mbuf **mbufs, uint16_t count);
 uint16_t spindrift_receive(uint16_t port, uint16_t queue, struct rte_mbuf **mbufs, struct spindrift_view *views,
 			   uint16_t count);
+/* Appends a frame to another one. 0, or a negative error number. */
+int spindrift_chain(struct rte_mbuf *head, struct rte_mbuf *tail);
 /* One part of a frame. */
 void spindrift_part(const struct rte_mbuf *mbuf, struct spindrift_view *out);
 

@@ -31,9 +31,11 @@ mod eal;
 mod open;
 mod pci;
 mod port;
+mod prospect;
 mod stack;
 mod sys;
 
 pub use config::{DpdkConfig, DpdkError, EalConfig};
 pub use eal::Eal;
 pub use port::DpdkPort;
+pub use prospect::{Nic, nics};

@@ -6,18 +6,18 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use spindrift_pmd::netlink::Netlink;
-use spindrift_pmd::{ETHERNET_LEN, MacAddr, Medium, PortCaps};
+use spindrift_pmd::{ETHERNET_LEN, MacAddr, Medium, PortCaps, device};
 
 use crate::classify::Wanted;
 use crate::eal::last;
 use crate::pci;
-use crate::port::{DpdkPort, Shared};
+use crate::port::{DpdkPort, KernelInterface, Shared};
 use crate::stack::{Addresses, Stack};
 use crate::sys::{self, Description, Device, Errno, Pool, RxQueue, TxQueue};
 use crate::{DpdkConfig, DpdkError, Eal};
 
 /// What the kernel and DPDK take for granted.
-const MTU_DEFAULT: usize = 1500;
+pub(crate) const MTU_DEFAULT: usize = 1500;
 /// Least MTU of a port: a frame of it holds headers and some payload.
 const MTU_MIN: usize = 576;
 /// What a driver that does not say reports as its largest MTU, or frame.
@@ -50,10 +50,14 @@ pub(crate) fn open(eal: Eal, configs: &[DpdkConfig], lanes: usize) -> Result<Vec
         check(config)?;
     }
     let _control = sys::control();
-    configs.iter().map(|config| Opening::new(eal, config)?.open(lanes)).collect()
+    let started = configs.iter().map(|config| Opening::new(eal, config)?.start(lanes));
+    let started = started.collect::<Result<Vec<_>, _>>()?;
+    let limit = configs.iter().map(|config| config.link_wait).max().unwrap_or_default();
+    wait(limit, || started.iter().all(Opening::is_ready));
+    Ok(started.into_iter().map(Opening::finish).collect())
 }
 
-fn check(config: &DpdkConfig) -> Result<(), DpdkError> {
+pub(crate) fn check(config: &DpdkConfig) -> Result<(), DpdkError> {
     let bad =
         |address: IpAddr, what, why| Err(DpdkError::Address { address: address.to_string(), what, why });
     let local = config.local;
@@ -89,7 +93,7 @@ fn check(config: &DpdkConfig) -> Result<(), DpdkError> {
     Ok(())
 }
 
-fn addresses(config: &DpdkConfig, mac: MacAddr) -> Addresses {
+pub(crate) fn addresses(config: &DpdkConfig, mac: MacAddr) -> Addresses {
     Addresses {
         mac,
         local: config.local,
@@ -113,7 +117,7 @@ fn made_up(ip: IpAddr) -> MacAddr {
 }
 
 /// The name of a device description without its arguments.
-fn name_of(device: &str) -> String {
+pub(crate) fn name_of(device: &str) -> String {
     pci::address(device).unwrap_or_else(|| device.split(',').next().unwrap_or_default().to_owned())
 }
 
@@ -126,6 +130,8 @@ struct Opening<'a> {
     /// Lines of DPDK's log before.
     log: u64,
     mtu: usize,
+    /// The pools of the transmit queues.
+    pools: Vec<usize>,
     notes: Vec<String>,
 }
 
@@ -144,7 +150,7 @@ impl<'a> Opening<'a> {
         if about.mac == MacAddr::default() {
             about.mac = made_up(config.local);
         }
-        Ok(Self { config, name, device, about, log, mtu: MTU_DEFAULT, notes: Vec::new() })
+        Ok(Self { config, name, device, about, log, mtu: MTU_DEFAULT, pools: Vec::new(), notes: Vec::new() })
     }
 
     fn explain(&self, what: &'static str, error: Errno) -> DpdkError {
@@ -156,7 +162,7 @@ impl<'a> Opening<'a> {
     }
 
     /// Sets the device up and starts it.
-    fn open(mut self, lanes: usize) -> Result<Vec<DpdkPort>, DpdkError> {
+    fn start(mut self, lanes: usize) -> Result<Self, DpdkError> {
         let (device, driver) = (self.name.clone(), self.about.driver.clone());
         let queues = self.about.max_queues;
         let Some(count) = u16::try_from(lanes).ok().filter(|&n| n > 0 && u32::from(n) <= queues) else {
@@ -166,7 +172,6 @@ impl<'a> Opening<'a> {
         let (rx, tx) = self.device.descriptors(self.config.rx_descriptors, self.config.tx_descriptors);
         let room = self.buffer();
         let socket = self.device.socket();
-        let mut pools = Vec::new();
         for queue in 0..count {
             let pool = |count, log| {
                 Pool::new(count, room, socket).map_err(|error| match error {
@@ -182,7 +187,7 @@ impl<'a> Opening<'a> {
             let set_up = self.device.rx_queue(queue, rx, for_rx, scatter);
             set_up.map_err(|error| self.explain("set up a receive queue of", error))?;
             let set_up = self.device.tx_queue(queue, tx, for_tx);
-            pools.push(set_up.map_err(|error| self.explain("set up a transmit queue of", error))?);
+            self.pools.push(set_up.map_err(|error| self.explain("set up a transmit queue of", error))?);
         }
         self.device.start(count).map_err(|error| self.explain("start", error))?;
         if !self.device.receive_groups() && self.config.local.is_ipv6() {
@@ -191,7 +196,7 @@ impl<'a> Opening<'a> {
                     .to_owned(),
             );
         }
-        Ok(self.finish(&pools))
+        Ok(self)
     }
 
     fn is_memif(&self) -> bool {
@@ -261,20 +266,22 @@ impl<'a> Opening<'a> {
         by_mtu.max(by_ring).next_multiple_of(BUFFER_UNIT).max(BUFFER_MIN)
     }
 
+    fn is_nic(&self) -> bool {
+        pci::address(&self.config.device).is_some()
+    }
+
+    /// Whether the device has its link, which NICs take some time to find.
+    fn is_ready(&self) -> bool {
+        !self.is_nic() || self.device.link().is_up
+    }
+
     /// Makes the ports of a device that runs.
-    fn finish(mut self, pools: &[usize]) -> Vec<DpdkPort> {
+    fn finish(mut self) -> Vec<DpdkPort> {
         let (config, local) = (self.config, self.config.local);
         let is_local = LOCAL.iter().any(|kind| self.about.driver.starts_with(kind));
-        let is_nic = pci::address(&config.device).is_some();
-        let mut link = self.device.link();
-        if is_nic {
-            wait(config.link_wait, || {
-                link = self.device.link();
-                link.is_up
-            });
-            if !link.is_up {
-                self.notes.push("no link yet: its rate is not known".to_owned());
-            }
+        let (is_nic, link) = (self.is_nic(), self.device.link());
+        if is_nic && !link.is_up {
+            self.notes.push("no link yet: its rate is not known".to_owned());
         }
         let rate_bps = link.mbps.filter(|_| is_nic && link.is_up).map(|mbps| u64::from(mbps) * 1_000_000);
         let medium = if is_local { Medium::Host } else { Medium::Network { rate_bps } };
@@ -295,14 +302,15 @@ impl<'a> Opening<'a> {
         let stack = Stack::new(addresses(config, self.about.mac));
         let before = self.device.stats();
         let device = Arc::new(self.device);
-        let shared = Arc::new(Shared::new(Arc::clone(&device), stack, before));
+        let interface = self.about.interface.and_then(kernel_interface);
+        let shared = Arc::new(Shared::new(Arc::clone(&device), stack, before, interface));
         let wanted = Wanted { ip: local, ports: config.udp_ports.clone() };
         let port = |(queue, &pool): (usize, &usize)| {
             let number = queue as u16;
             let queues = (TxQueue::new(&device, number, pool, STAGED), RxQueue::new(&device, number));
             DpdkPort::new(caps.clone(), queues, wanted.clone(), Arc::clone(&shared), queue == 0)
         };
-        pools.iter().enumerate().map(port).collect()
+        self.pools.iter().enumerate().map(port).collect()
     }
 }
 
@@ -360,7 +368,7 @@ fn probe(eal: Eal, config: &DpdkConfig, name: &str, log: u64) -> Result<u16, Dpd
 }
 
 /// Whether the driver of a virtual device is installed.
-fn check_driver(name: &str) -> Result<(), DpdkError> {
+pub(crate) fn check_driver(name: &str) -> Result<(), DpdkError> {
     let folder = sys::plugins();
     let files = std::fs::read_dir(folder).into_iter().flatten().flatten();
     let files = files.map(|file| file.file_name().to_string_lossy().into_owned());
@@ -391,6 +399,13 @@ fn explain(what: &'static str, error: Errno, device: &str, log: u64) -> DpdkErro
         EBUSY => DpdkError::InUse { device, whose: "", log },
         error => DpdkError::Device { what, device, reason: error.to_string(), log },
     }
+}
+
+/// The kernel's interface of this number, by its present name.
+fn kernel_interface(index: u32) -> Option<KernelInterface> {
+    let socket = Netlink::open().ok()?;
+    let name = device::name(&socket, index).ok()?;
+    Some(KernelInterface { socket, name })
 }
 
 /// Waits until something is so, for a while.

@@ -35,20 +35,25 @@ fn driver(folder: &Path) -> Option<String> {
     Some(link.file_name()?.to_string_lossy().into_owned())
 }
 
-/// The network devices in a folder, with their drivers.
-pub(crate) fn known(devices: &Path) -> Vec<String> {
+/// The addresses of the network devices in a folder.
+pub(crate) fn nics(devices: &Path) -> Vec<String> {
     let network = |entry: &fs::DirEntry| {
         fs::read_to_string(entry.path().join("class")).is_ok_and(|class| class.starts_with(NETWORK))
     };
     let all = fs::read_dir(devices).into_iter().flatten().flatten().filter(network);
-    let mut names: Vec<String> = all
-        .map(|entry| {
-            let driver = driver(&entry.path()).unwrap_or_else(|| "no driver".to_owned());
-            format!("{} ({driver})", entry.file_name().to_string_lossy())
-        })
-        .collect();
-    names.sort();
-    names
+    let mut addresses: Vec<String> =
+        all.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
+    addresses.sort();
+    addresses
+}
+
+/// The network devices in a folder, with their drivers.
+pub(crate) fn known(devices: &Path) -> Vec<String> {
+    let with_driver = |address: String| {
+        let driver = driver(&devices.join(&address)).unwrap_or_else(|| "no driver".to_owned());
+        format!("{address} ({driver})")
+    };
+    nics(devices).into_iter().map(with_driver).collect()
 }
 
 /// Whether DPDK can have a device.
@@ -135,6 +140,8 @@ mod tests {
         bus.add("0000:02:00.0", "0x020000", Some("vfio-pci"));
         bus.add("0000:03:00.0", "0x010802", Some("nvme"));
         bus.add("0000:04:00.0", "0x020000", Some("mlx5_core"));
+        let all = ["0000:01:00.0", "0000:01:00.1", "0000:02:00.0", "0000:04:00.0"];
+        assert_eq!(nics(&bus.0), all);
         let error = |address| check(&bus.0, address).unwrap_err().to_string();
         assert!(check(&bus.0, "0000:02:00.0").is_ok() && check(&bus.0, "0000:04:00.0").is_ok());
         let text = error("0000:01:00.0");

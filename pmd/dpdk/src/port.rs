@@ -6,7 +6,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use spindrift_pmd::device::is_running;
 use spindrift_pmd::memory::Payload;
+use spindrift_pmd::netlink::Netlink;
 use spindrift_pmd::{ETHERNET_LEN, LinkState, MacAddr, Port, PortCaps, PortCounters, RxFrame, Tail, TxFrame};
 
 use crate::classify::{Kind, Wanted};
@@ -35,18 +37,41 @@ pub(crate) struct Shared {
     before: Stats,
     /// Frames that the device did not take and was given again, which drivers may count as errors.
     refused: AtomicU64,
+    interface: Option<KernelInterface>,
     device: Arc<Device>,
 }
 
+/// The kernel's interface that a device uses. Drivers of such devices may not say that it is down.
+pub(crate) struct KernelInterface {
+    /// A socket of its network namespace.
+    pub(crate) socket: Netlink,
+    pub(crate) name: String,
+}
+
 impl Shared {
-    pub(crate) fn new(device: Arc<Device>, stack: Stack, before: Stats) -> Self {
+    pub(crate) fn new(
+        device: Arc<Device>,
+        stack: Stack,
+        before: Stats,
+        interface: Option<KernelInterface>,
+    ) -> Self {
         Self {
+            interface,
             stack: Mutex::new(stack),
             changes: AtomicU64::new(0),
             before,
             refused: AtomicU64::new(0),
             device,
         }
+    }
+
+    fn link(&self) -> LinkState {
+        let is_up = self.device.link().is_up
+            && self
+                .interface
+                .as_ref()
+                .is_none_or(|kernel| is_running(&kernel.socket, &kernel.name).unwrap_or(false));
+        if is_up { LinkState::Up } else { LinkState::Down }
     }
 
     fn stack(&self) -> MutexGuard<'_, Stack> {
@@ -155,7 +180,7 @@ impl DpdkPort {
             return;
         }
         self.link_at = Some(now);
-        self.link = if self.shared.device.link().is_up { LinkState::Up } else { LinkState::Down };
+        self.link = self.shared.link();
     }
 
     /// Where packets to an address go.
@@ -261,6 +286,13 @@ impl DpdkPort {
             return;
         }
         self.refresh_at = now_ns.saturating_add(REFRESH_NS);
+        if self.link_at.is_none() {
+            self.look_at_link();
+        }
+        // What is said while nobody hears it is not said again soon.
+        if self.link == LinkState::Up {
+            self.shared.with_stack(|stack| stack.announce(now_ns, &mut self.out));
+        }
         self.shared.with_stack(|stack| stack.refresh(now_ns, &mut self.out));
         if !self.out.is_empty() {
             self.queue_out();

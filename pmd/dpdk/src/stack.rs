@@ -1,4 +1,5 @@
-//! What a kernel does for an address: neighbour discovery (NDP, RFC 4861), ARP (RFC 826) and echo (ping), on a NIC that no kernel sees.
+//! What a kernel does for an address: neighbour discovery (NDP, RFC 4861), ARP (RFC 826), reports of multicast groups (MLD, RFC 3810) and
+//! echo (ping), on a NIC that no kernel sees.
 //!
 //! The messages are read and written by smoltcp's `wire` types. Its interface is not used: it does not answer a solicitation that is sent
 //! to our own address, by which Linux checks that a neighbour is still there, and nobody can ask it for a neighbour's Ethernet address.
@@ -29,6 +30,10 @@ const RETRY_NS: u64 = 1_000_000_000;
 const FRESH_NS: u64 = 10_000_000_000;
 /// Solicitations to the known Ethernet address of a neighbour before everybody is asked.
 const UNICAST_TRIES: u32 = 2;
+/// When switches are told of our groups: soon again, as the first report may be lost, and then within the time for which they
+/// remember it (260 s, RFC 3810, section 9.4).
+const REPORT_AGAIN_NS: u64 = 1_000_000_000;
+const REPORT_NS: u64 = 60_000_000_000;
 /// Neighbours that are kept. When there are more, all are asked for again.
 const MOST: usize = 4096;
 
@@ -124,6 +129,9 @@ pub(crate) struct Stack {
     hops: BTreeMap<IpAddr, Hop>,
     /// Grows whenever an answer of [`mac_of`](Self::mac_of) may have become wrong.
     changes: u64,
+    /// How often switches have been told of our groups, and when to tell them next.
+    reports: u64,
+    report_at: u64,
     /// The neighbour that was looked at last, to see whether its answer is old.
     looked_at: Option<IpAddr>,
 }
@@ -152,7 +160,7 @@ impl Stack {
         let fixed =
             |&(ip, mac): &(IpAddr, MacAddr)| (ip, Hop { mac: Some(mac), is_fixed: true, ..Hop::default() });
         let hops = own.fixed.iter().map(fixed).collect();
-        Self { own, hops, changes: 0, looked_at: None }
+        Self { own, hops, changes: 0, reports: 0, report_at: 0, looked_at: None }
     }
 
     pub(crate) fn changes(&self) -> u64 {
@@ -171,6 +179,16 @@ impl Stack {
             self.ask_if_due(ip, now_ns, out);
         }
         mac
+    }
+
+    /// Tells switches of our groups, when it is time to. To be called now and then.
+    pub(crate) fn announce(&mut self, now_ns: u64, out: &mut Out) {
+        if self.reports > 0 && now_ns < self.report_at {
+            return;
+        }
+        self.report_at = now_ns.saturating_add(if self.reports < 2 { REPORT_AGAIN_NS } else { REPORT_NS });
+        self.reports += 1;
+        out.push(messages::report(&self.own));
     }
 
     /// Asks one neighbour again whose answer is old. To be called now and then.

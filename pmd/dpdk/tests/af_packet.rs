@@ -17,9 +17,9 @@ use std::time::Duration;
 
 use spindrift_dpdk::{DpdkConfig, DpdkError, DpdkPort};
 use spindrift_pmd::testing::{Hosts, conformance, within};
-use spindrift_pmd::{Medium, Port as _};
+use spindrift_pmd::{LinkState, Medium, Port as _};
 
-use support::{Datagram, PORT, V4, V6, config, eal, receive, wait_for};
+use support::{Datagram, PORT, V4, V6, config, deliver, eal, receive, wait_for};
 
 /// A ring whose places hold frames of an MTU of 9000.
 const RING: &str = "blocksz=65536,framesz=16384,framecnt=256,qpairs=1";
@@ -146,6 +146,52 @@ fn stays_reachable(hosts: &Hosts, port: &mut DpdkPort, address: &str) {
         states.push(String::from_utf8_lossy(&shown.stdout).trim().to_owned());
     }
     assert!(states.iter().all(|state| !state.contains("FAILED") && state.contains("lladdr")), "{states:?}");
+}
+
+/// A switch that forwards multicast frames to listeners only (here Linux's bridge) learns of the groups by which neighbours ask.
+#[test]
+fn switches_learn_our_groups() {
+    let hosts = hosts("dpm", 1500);
+    silence(&hosts, 0);
+    hosts.ip(1, "link add br0 type bridge mcast_snooping 1");
+    hosts.ip(1, "link set n0 master br0");
+    hosts.ip(1, "link set br0 up");
+    let mut port = try_open(&hosts, 0, "net_af_packet70", V6[0]).unwrap();
+    let mut clock = 0;
+    wait_for("the bridge has the group", || {
+        clock += 100_000_000;
+        port.link();
+        port.tx_room(clock);
+        std::thread::sleep(Duration::from_millis(10));
+        let shown = hosts.command(1, "bridge").args(["mdb", "show"]).output().unwrap();
+        let shown = String::from_utf8_lossy(&shown.stdout).into_owned();
+        shown.lines().any(|line| line.contains("port n0") && line.contains("ff02::1:ff00:1"))
+    });
+}
+
+/// The other end's interface goes down and comes back, and so does ours; the driver itself says nothing of it.
+#[test]
+fn survives_links_that_go_down() {
+    let hosts = hosts("dpd", 1500);
+    let [mut a, mut b] = [0, 1].map(|side| {
+        silence(&hosts, side);
+        try_open(&hosts, side, &format!("net_af_packet8{side}"), V6[side]).unwrap()
+    });
+    let datagram = Datagram::new(&a, V6[1], PORT, b"x");
+    let mut clock = 0;
+    deliver(&mut a, &mut b, &datagram, &mut clock);
+    for side in [1, 0] {
+        let set = |state: &str| hosts.ip(side, &format!("link set n0 {state}"));
+        set("down");
+        wait_for("the link is down", || a.link() == LinkState::Down);
+        let before = a.counters();
+        assert_eq!(a.tx_burst(clock, &[datagram.frame()]), 1);
+        let now = a.counters();
+        assert_eq!((now.tx_frames, now.tx_dropped), (before.tx_frames, before.tx_dropped + 1));
+        set("up");
+        wait_for("the link is up", || a.link() == LinkState::Up);
+        deliver(&mut a, &mut b, &datagram, &mut clock);
+    }
 }
 
 #[test]

@@ -165,3 +165,43 @@ fn devices_are_closed_and_opened_again() {
         }
     }
 }
+
+/// A lane is a thread. The EAL knows each as long as it lives, and buffers go from one to the other and back.
+#[test]
+fn lanes_are_threads() {
+    const FRAMES: u32 = 50_000;
+    for round in 0..3 {
+        let [mut a, mut b] = pair(&format!("t{round}"), V6, 9000);
+        let sender = std::thread::spawn(move || {
+            let (mut sent, mut now) = (0_u32, 0);
+            wait_for("all are sent", || {
+                now += 1_000_000;
+                a.link();
+                for _ in 0..a.tx_room(now).min(64).min((FRAMES - sent) as usize) {
+                    let payload = vec![sent as u8; 4 + sent as usize % 4000];
+                    let datagram =
+                        Datagram::new(&a, V6[1], PORT, &[&sent.to_be_bytes()[..], &payload].concat());
+                    assert_eq!(a.tx_burst(now, &[datagram.frame()]), 1, "as promised");
+                    sent += 1;
+                }
+                a.flush(now);
+                std::thread::yield_now();
+                sent == FRAMES && a.next_event_ns().is_none()
+            });
+            a.counters()
+        });
+        let mut got = 0_u32;
+        wait_for("all arrive", || {
+            b.rx_burst(0, 64, &mut |frame| {
+                assert_eq!(frame.data[62..66], got.to_be_bytes());
+                assert!(frame.data[66..].iter().all(|&byte| byte == got as u8));
+                got += 1;
+            });
+            std::thread::yield_now();
+            got == FRAMES
+        });
+        // The sender has closed its device while buffers of it were still here.
+        let counters = sender.join().unwrap();
+        assert_eq!((counters.tx_frames, counters.tx_dropped), (u64::from(FRAMES), 0));
+    }
+}

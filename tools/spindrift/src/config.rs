@@ -1,6 +1,7 @@
 //! Configuration files: TOML, with every key of the command line and the settings of the transport that
 //! have no flag. `docs/cli.md` lists the keys.
 
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -12,7 +13,7 @@ use spindrift::wire::{DscpMap, OpPosition};
 
 use crate::bench::evs::EvLists;
 use crate::bench::source_ports::SourcePortSet;
-use crate::driver::Driver;
+use crate::driver::{Driver, OnLink};
 use crate::place::Place;
 use crate::toml_file::TomlFile;
 use crate::units::{parse_duration, parse_rate, parse_size};
@@ -64,6 +65,10 @@ pub(crate) struct Nic {
     pub(crate) xdp_mode: Option<XdpModeName>,
     pub(crate) rx_buffers: Option<u32>,
     pub(crate) tx_buffers: Option<u32>,
+    pub(crate) device_addresses: Option<Vec<OnLink>>,
+    pub(crate) gateways: Option<Vec<IpAddr>>,
+    pub(crate) device_mtu: Option<u32>,
+    pub(crate) dpdk_eal: Option<String>,
     #[serde(deserialize_with = "rate")]
     pub(crate) link_rate: Option<u64>,
     pub(crate) fault: Option<String>,

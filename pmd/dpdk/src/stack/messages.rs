@@ -5,7 +5,7 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 use smoltcp::wire::{
     ArpOperation, ArpPacket, ArpRepr, EthernetAddress, EthernetFrame, EthernetProtocol, EthernetRepr,
     Icmpv4Packet, Icmpv4Repr, Icmpv6Packet, Icmpv6Repr, IpProtocol, Ipv4Packet, Ipv4Repr, Ipv6Packet,
-    Ipv6Repr, NdiscNeighborFlags, NdiscRepr,
+    Ipv6Repr, MldRepr, NdiscNeighborFlags, NdiscRepr,
 };
 use spindrift_pmd::{ETHERNET_LEN, MacAddr};
 
@@ -18,6 +18,13 @@ const IPV4_LEN: usize = 20;
 const ARP_LEN: usize = 28;
 /// All nodes of a link (RFC 4291, section 2.7.1).
 const ALL_NODES: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
+
+/// All routers that speak version 2 of MLD (RFC 3810, section 5.2.14).
+const ALL_MLD_ROUTERS: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 0x16);
+/// Everything that is sent to a group is wanted from now on (RFC 3810, section 5.2.12).
+const CHANGE_TO_EXCLUDE: u8 = 4;
+/// A hop-by-hop header in front of ICMPv6, with a router alert (RFC 2711) and padding.
+const ROUTER_ALERT: [u8; 8] = [58, 0, 5, 2, 0, 0, 1, 0];
 
 /// A frame with room for `len` bytes behind its Ethernet header, zeros but for that header.
 fn frame(from: MacAddr, to: EthernetAddress, ethertype: EthernetProtocol, len: usize) -> Vec<u8> {
@@ -93,6 +100,36 @@ pub(super) fn icmpv6(
     if let Some((header, rest)) = packet.and_then(|packet| packet.split_at_mut_checked(IPV6_LEN)) {
         ip.emit(&mut Ipv6Packet::new_unchecked(header));
         message.emit(&src_addr, &dst_addr, &mut Icmpv6Packet::new_unchecked(rest), &checksums());
+    }
+    bytes
+}
+
+/// Tells switches that forward multicast frames to listeners only which groups we listen to (MLD, RFC 3810, section 5.2): those by which
+/// neighbours ask for our addresses.
+pub(super) fn report(own: &Addresses) -> Vec<u8> {
+    let (src, dst) = (own.link_local(), ALL_MLD_ROUTERS);
+    // smoltcp's own way to write records (0.14) takes no room for them.
+    let records: Vec<u8> = [src, own.source()]
+        .into_iter()
+        .flat_map(|ip| [CHANGE_TO_EXCLUDE, 0, 0, 0].into_iter().chain(solicited_node(ip).octets()))
+        .collect();
+    let message = Icmpv6Repr::Mld(MldRepr::Report { nr_mcast_addr_rcrds: 2, data: &records });
+    let payload_len = ROUTER_ALERT.len() + message.buffer_len();
+    let ip = Ipv6Repr {
+        src_addr: src,
+        dst_addr: dst,
+        next_header: IpProtocol::HopByHop,
+        payload_len,
+        hop_limit: 1,
+    };
+    let mut bytes = frame(own.mac, group(dst), EthernetProtocol::Ipv6, IPV6_LEN + payload_len);
+    let packet = bytes.get_mut(ETHERNET_LEN..ETHERNET_LEN + IPV6_LEN + payload_len);
+    if let Some((header, rest)) = packet.and_then(|packet| packet.split_at_mut_checked(IPV6_LEN)) {
+        ip.emit(&mut Ipv6Packet::new_unchecked(header));
+        if let Some((option, rest)) = rest.split_at_mut_checked(ROUTER_ALERT.len()) {
+            option.copy_from_slice(&ROUTER_ALERT);
+            message.emit(&src, &dst, &mut Icmpv6Packet::new_unchecked(rest), &checksums());
+        }
     }
     bytes
 }

@@ -260,6 +260,34 @@ fn only_what_overrides_replaces() {
     assert_eq!(ask(&mut stack, "fd00::77", 0).0, Some(mac(77)), "a fixed one stays");
 }
 
+/// The report of our groups, field by field (RFC 3810, section 5.2), and how often it is sent.
+#[test]
+fn switches_are_told_of_our_groups() {
+    let mut stack = Stack::new(addresses("fd00::12:3456", 2));
+    let mut times = Vec::new();
+    let mut out = Out::new();
+    for second in 0..200 {
+        let had = out.len();
+        stack.announce(second * SECOND, &mut out);
+        times.extend((had..out.len()).map(|_| second));
+    }
+    assert_eq!(times, [0, 1, 2, 62, 122, 182]);
+    let report = &out[0];
+    assert_eq!(report[..14], [0x33, 0x33, 0, 0, 0, 0x16, 2, 0, 0, 0, 0, 2, 0x86, 0xdd]);
+    let packet = Ipv6Packet::new_checked(&report[14..]).unwrap();
+    assert_eq!((packet.hop_limit(), packet.next_header()), (1, IpProtocol::HopByHop));
+    assert_eq!((packet.src_addr(), packet.dst_addr()), (stack.own.link_local(), "ff02::16".parse().unwrap()));
+    assert_eq!(packet.payload()[..8], [58, 0, 5, 2, 0, 0, 1, 0]);
+    let message = Icmpv6Packet::new_checked(&packet.payload()[8..]).unwrap();
+    assert!(message.verify_checksum(&packet.src_addr(), &packet.dst_addr()));
+    let bytes = &packet.payload()[8..];
+    assert_eq!((bytes[0], &bytes[4..8], bytes.len()), (143, &[0, 0, 0, 2][..], 8 + 2 * 20));
+    for (record, group) in bytes[8..].chunks(20).zip(["ff02::1:ff00:2", "ff02::1:ff12:3456"]) {
+        assert_eq!(record[..4], [4, 0, 0, 0]);
+        assert_eq!(record[4..], group.parse::<Ipv6Addr>().unwrap().octets());
+    }
+}
+
 /// Changed and random frames neither panic nor make it say more than one frame each, and what it says can be read.
 #[test]
 fn nothing_that_arrives_makes_it_panic() {

@@ -16,7 +16,10 @@ use super::Errno;
 /// Devices that this process has open, by port number.
 static OPEN: Mutex<BTreeSet<u16>> = Mutex::new(BTreeSet::new());
 /// Pools of closed devices some of whose buffers are still elsewhere, such as in a ring that leads to another device.
-static LEFT: Mutex<Vec<Pool>> = Mutex::new(Vec::new());
+/// With each, since when all of them have been back.
+static LEFT: Mutex<Vec<(Pool, Option<Instant>)>> = Mutex::new(Vec::new());
+/// How long a thread may take to give a buffer back once it is counted.
+const GIVING_BACK: Duration = Duration::from_millis(100);
 
 /// When this process closed a device last.
 static CLOSED: Mutex<Option<Instant>> = Mutex::new(None);
@@ -112,13 +115,20 @@ impl Drop for Pool {
 
 /// Frees pools, or keeps those that have buffers elsewhere.
 fn retire(pools: Vec<Pool>) {
-    lock(&LEFT).extend(pools);
+    let elsewhere = pools.into_iter().filter(|pool| !pool.is_whole());
+    lock(&LEFT).extend(elsewhere.map(|pool| (pool, None)));
     bury();
 }
 
 /// Frees the pools of closed devices whose buffers have all come back.
 fn bury() {
-    lock(&LEFT).retain(|pool| !pool.is_whole());
+    lock(&LEFT).retain_mut(|(pool, whole_since)| {
+        if pool.is_whole() {
+            return whole_since.get_or_insert_with(now).elapsed() < GIVING_BACK;
+        }
+        *whole_since = None;
+        true
+    });
 }
 
 /// What a device is and can do.
@@ -145,7 +155,7 @@ pub(crate) struct Link {
 /// What a device has counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Stats {
-    /// Frames that arrived and were lost for want of a buffer.
+    /// Frames that arrived and were lost, as the lane was too slow.
     pub(crate) dropped: u64,
     pub(crate) rx_errors: u64,
     pub(crate) tx_errors: u64,
@@ -325,11 +335,7 @@ impl Device {
         let mut stats: dpdk_sys::spindrift_stats = unsafe { std::mem::zeroed() };
         // SAFETY: a live structure to fill in.
         unsafe { dpdk_sys::spindrift_stats_of(self.port, &raw mut stats) };
-        Stats {
-            dropped: stats.missed + stats.no_buffer,
-            rx_errors: stats.rx_errors,
-            tx_errors: stats.tx_errors,
-        }
+        Stats { dropped: stats.missed, rx_errors: stats.rx_errors, tx_errors: stats.tx_errors }
     }
 
     /// Whether this is the process that opened it.

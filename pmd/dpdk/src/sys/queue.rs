@@ -81,8 +81,9 @@ impl TxQueue {
     /// Takes buffers from the pool until there are `want`, as far as it has any.
     fn take(&mut self, want: usize) {
         let Some(pool) = self.device.pool(self.pool) else { return };
+        let mut most = TAKE;
         while self.free.len() < want {
-            let count = TAKE.min(want - self.free.len());
+            let count = most.min(want - self.free.len());
             let (mut mbufs, mut data) = ([ptr::null_mut(); TAKE], [ptr::null_mut(); TAKE]);
             // SAFETY: both have room for `count` pointers.
             let result = unsafe {
@@ -90,7 +91,12 @@ impl TxQueue {
                 dpdk_sys::spindrift_take(pool.as_ptr(), mbufs, data, count as u32)
             };
             if result != 0 {
-                return;
+                // It takes all or none, and may have less.
+                most = count / 2;
+                if most == 0 {
+                    return;
+                }
+                continue;
             }
             for (mbuf, data) in mbufs.into_iter().zip(data).take(count) {
                 if let (Some(mbuf), Some(data)) = (NonNull::new(mbuf), NonNull::new(data)) {
@@ -238,43 +244,110 @@ impl RxQueue {
             let first = unsafe { bytes(view) };
             if view.next.is_null() {
                 sink(&RxFrame::whole(RxOrigin::Ethernet, first));
-            } else if !self.show_parts(first, view.next, sink) {
+            } else if !show_parts(&mut self.whole, first, view.next, sink) {
                 received.dropped += 1;
             }
         }
         received
     }
+}
 
-    /// Shows a frame in several buffers. `false`: there are too many.
-    #[cold]
-    fn show_parts(
-        &mut self,
-        first: &[u8],
-        mut next: *mut rte_mbuf,
-        sink: &mut dyn FnMut(&RxFrame<'_>),
-    ) -> bool {
-        let mut parts = [Payload::EMPTY; MOST_PARTS];
-        let mut count = 0;
-        while !next.is_null() {
-            let Some(part) = parts.get_mut(count) else { return false };
-            let mut view = NO_VIEW;
-            // SAFETY: a part of a frame that is ours, and so are its bytes.
-            *part = unsafe {
-                dpdk_sys::spindrift_part(next, &raw mut view);
-                bytes(&view)
+/// Shows a frame in several buffers; `whole` has room for a copy. `false`: there are too many.
+#[cold]
+fn show_parts(
+    whole: &mut Vec<u8>,
+    first: &[u8],
+    mut next: *mut rte_mbuf,
+    sink: &mut dyn FnMut(&RxFrame<'_>),
+) -> bool {
+    let mut parts = [Payload::EMPTY; MOST_PARTS];
+    let mut count = 0;
+    while !next.is_null() {
+        let Some(part) = parts.get_mut(count) else { return false };
+        let mut view = NO_VIEW;
+        // SAFETY: a part of a frame that is ours, and so are its bytes.
+        *part = unsafe {
+            dpdk_sys::spindrift_part(next, &raw mut view);
+            bytes(&view)
+        }
+        .into();
+        count += 1;
+        next = view.next;
+    }
+    let frame = RxFrame { origin: RxOrigin::Ethernet, data: first, rest: &parts[..count] };
+    if first.len() >= HEADERS {
+        sink(&frame);
+        return true;
+    }
+    whole.clear();
+    frame.append_to(whole);
+    sink(&RxFrame::whole(RxOrigin::Ethernet, whole));
+    true
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Pool;
+    use super::*;
+    use crate::{Eal, EalConfig};
+
+    /// Shows a frame whose parts have these lengths; returns whether it was shown, its bytes, and the length of its first part.
+    fn shown(pool: &Pool, lengths: &[usize]) -> (bool, Vec<u8>, usize) {
+        let (mut mbufs, mut data) = ([ptr::null_mut(); 64], [ptr::null_mut(); 64]);
+        let mut at = 0;
+        // SAFETY: as many buffers as there are parts, each longer than its part. They are this test's until they are freed.
+        unsafe {
+            let taken = dpdk_sys::spindrift_take(
+                pool.as_ptr(),
+                mbufs.as_mut_ptr(),
+                data.as_mut_ptr(),
+                lengths.len() as u32,
+            );
+            assert_eq!(taken, 0);
+            for (n, &len) in lengths.iter().enumerate() {
+                let part = std::slice::from_raw_parts_mut(data[n], len);
+                part.iter_mut().zip(at..).for_each(|(byte, at)| *byte = at as u8);
+                at += len;
+                dpdk_sys::spindrift_set_len(mbufs[n], len as u32);
+                assert!(n == 0 || dpdk_sys::spindrift_chain(mbufs[0], mbufs[n]) == 0);
             }
-            .into();
-            count += 1;
-            next = view.next;
         }
-        let rest = &parts[..count];
-        if first.len() >= HEADERS {
-            sink(&RxFrame { origin: RxOrigin::Ethernet, data: first, rest });
-            return true;
+        let (mut got, mut front) = (Vec::new(), 0);
+        let mut view = NO_VIEW;
+        // SAFETY: as above; the frame is freed when nobody looks at it any more.
+        let was_shown = unsafe {
+            dpdk_sys::spindrift_part(mbufs[0], &raw mut view);
+            assert_eq!(view.frame_len as usize, lengths.iter().sum::<usize>());
+            let was_shown = show_parts(&mut Vec::new(), bytes(&view), view.next, &mut |frame| {
+                frame.append_to(&mut got);
+                front = frame.data.len();
+            });
+            dpdk_sys::rte_pktmbuf_free_bulk(mbufs.as_mut_ptr(), 1);
+            was_shown
+        };
+        (was_shown, got, front)
+    }
+
+    /// All headers lie in the first part that the sink sees, however the device cut the frame.
+    #[test]
+    fn frames_in_several_buffers_are_shown_whole() {
+        let config = EalConfig { huge_pages: false, memory_mib: Some(64), ..EalConfig::default() };
+        Eal::start(&config).unwrap();
+        let pool = Pool::new(64, 2048, -1).unwrap();
+        for (lengths, front) in [
+            (&[2048, 2048, 100][..], 2048),
+            (&[256, 1], 256),
+            (&[255, 1000], 1255),
+            (&[14, 40, 8, 1000], 1062),
+            (&[1; 33], 33),
+        ] {
+            let (was_shown, got, first) = shown(&pool, lengths);
+            assert!(was_shown && first == front, "{lengths:?} {first}");
+            assert_eq!(got.len(), lengths.iter().sum::<usize>());
+            assert!(got.iter().zip(0_usize..).all(|(&byte, at)| byte == at as u8));
         }
-        self.whole.clear();
-        RxFrame { origin: RxOrigin::Ethernet, data: first, rest }.append_to(&mut self.whole);
-        sink(&RxFrame::whole(RxOrigin::Ethernet, &self.whole));
-        true
+        assert!(!shown(&pool, &[1; 34]).0, "too many");
+        // SAFETY: as in `drop`: all buffers are back.
+        assert_eq!(unsafe { dpdk_sys::rte_mempool_avail_count(pool.as_ptr()) }, 64);
     }
 }

@@ -26,7 +26,14 @@ pub(crate) trait Backend: Sync {
 
     /// The address and the interface, or the device, of each place. `name` is what gave the places, for errors. `like` is an address that
     /// they have to do with: of several addresses, those of its family are taken.
-    fn resolve(&self, name: &str, places: &[Place], like: Option<IpAddr>) -> Result<Vec<Local>> {
+    fn resolve(
+        &self,
+        settings: &Settings,
+        name: &str,
+        places: &[Place],
+        like: Option<IpAddr>,
+    ) -> Result<Vec<Local>> {
+        let _ = settings;
         resolve(name, places, like)
     }
 

@@ -1,7 +1,10 @@
 //! Flags of drivers: settings of ports that not every driver has.
 
+use std::net::IpAddr;
+
 use clap::Args;
 
+use super::OnLink;
 use crate::bench::source_ports::SourcePortSet;
 use crate::config::{Nic, XdpModeName};
 
@@ -16,12 +19,24 @@ pub(crate) struct PortFlags {
     /// can].
     #[arg(long, value_enum)]
     xdp_mode: Option<XdpModeName>,
-    /// Buffers of 4 KiB for what arrives at an `af_xdp` port, for each queue: a power of two [default: 2048].
+    /// Buffers for what arrives at an `af_xdp` or `dpdk` port, for each queue: a power of two [default: 2048, for `dpdk` 1024].
     #[arg(long, value_name = "N")]
     rx_buffers: Option<u32>,
-    /// The same for what it sends [default: 2048].
+    /// The same for what it sends [default: 2048, for `dpdk` 1024].
     #[arg(long, value_name = "N")]
     tx_buffers: Option<u32>,
+    /// Addresses of `dpdk` ports, one for each plane, with the length of the prefix of their link [default: /64, or /24 for IPv4].
+    #[arg(long, value_name = "ADDR[/LEN]", value_delimiter = ',')]
+    device_addresses: Vec<OnLink>,
+    /// Routers of the links of `dpdk` ports: where packets to other networks go, and those to SRv6 carriers.
+    #[arg(long, value_name = "ADDR", value_delimiter = ',')]
+    gateways: Vec<IpAddr>,
+    /// Longest IP packet of `dpdk` ports [default: that of the interface behind the device if there is one, else 1500].
+    #[arg(long, value_name = "BYTES")]
+    device_mtu: Option<u32>,
+    /// Arguments of DPDK's EAL, as in "--lcores 0@2 --iova-mode=va".
+    #[arg(long, value_name = "ARGS", allow_hyphen_values = true)]
+    dpdk_eal: Option<String>,
 }
 
 impl PortFlags {
@@ -32,6 +47,10 @@ impl PortFlags {
             ("--xdp-mode", self.xdp_mode.is_some()),
             ("--rx-buffers", self.rx_buffers.is_some()),
             ("--tx-buffers", self.tx_buffers.is_some()),
+            ("--device-addresses", !self.device_addresses.is_empty()),
+            ("--gateways", !self.gateways.is_empty()),
+            ("--device-mtu", self.device_mtu.is_some()),
+            ("--dpdk-eal", self.dpdk_eal.is_some()),
         ];
         all.into_iter().filter(|(_, given)| *given).map(|(flag, _)| flag)
     }
@@ -42,5 +61,13 @@ impl PortFlags {
         nic.xdp_mode = self.xdp_mode.or(nic.xdp_mode);
         nic.rx_buffers = self.rx_buffers.or(nic.rx_buffers);
         nic.tx_buffers = self.tx_buffers.or(nic.tx_buffers);
+        if !self.device_addresses.is_empty() {
+            nic.device_addresses = Some(self.device_addresses.clone());
+        }
+        if !self.gateways.is_empty() {
+            nic.gateways = Some(self.gateways.clone());
+        }
+        nic.device_mtu = self.device_mtu.or(nic.device_mtu);
+        nic.dpdk_eal = self.dpdk_eal.clone().or(nic.dpdk_eal.take());
     }
 }

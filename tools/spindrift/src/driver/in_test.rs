@@ -69,7 +69,7 @@ impl Backend for Memory {
         vec![Prospect { index: None, place: "0000:01:00.0".to_owned(), address: None, caps }]
     }
 
-    fn resolve(&self, name: &str, places: &[Place], _: Option<IpAddr>) -> Result<Vec<Local>> {
+    fn resolve(&self, _: &Settings, name: &str, places: &[Place], _: Option<IpAddr>) -> Result<Vec<Local>> {
         let one = |(index, place): (usize, &Place)| {
             check_place(&place.to_string()).map_err(|why| usage(format!("{name}: {why}")))?;
             Ok(Local::new(address(index), Some(place.to_string())))
@@ -153,7 +153,7 @@ fn drivers_have_places_of_their_own() {
     let at_device = ["write-bw", "--port", "memory:net_ring0", "--topology", fabric];
     refused(&at_device, &["--port: no host of", "has the address fd00::1"]);
     let places = ["net_ring0", "0000:01:00.0"].map(|text| memory.place(text).unwrap());
-    let local = memory.resolve("--port", &places, None).unwrap();
+    let local = memory.resolve(&Settings::of_test(memory), "--port", &places, None).unwrap();
     assert_eq!(local.first(), Some(&Local::new(address(0), Some("net_ring0".to_owned()))));
     assert_eq!(local.last(), Some(&Local::new(address(1), Some("0000:01:00.0".to_owned()))));
     let settings = Settings::of_test(memory);

@@ -9,6 +9,7 @@
 
 mod af_xdp;
 mod backend;
+mod dpdk;
 mod flags;
 #[cfg(test)]
 mod in_test;
@@ -26,6 +27,7 @@ use serde::{Deserialize, Deserializer};
 use spindrift::wire::UDP_PORT_MRC;
 
 pub(crate) use self::backend::{Backend, Prospect};
+pub(crate) use self::dpdk::OnLink;
 pub(crate) use self::flags::PortFlags;
 pub(crate) use self::setting::Setting;
 
@@ -40,6 +42,7 @@ static ALL: &[&Driver] = &[
     LOOPBACK,
     UDP,
     &af_xdp::DRIVER,
+    &dpdk::DRIVER,
     #[cfg(test)]
     &in_test::MEMORY,
     #[cfg(test)]
@@ -173,8 +176,14 @@ impl Driver {
     }
 
     /// See [`Backend::resolve`].
-    pub(crate) fn resolve(&self, name: &str, places: &[Place], like: Option<IpAddr>) -> Result<Vec<Local>> {
-        self.backend()?.resolve(name, places, like)
+    pub(crate) fn resolve(
+        &self,
+        settings: &Settings,
+        name: &str,
+        places: &[Place],
+        like: Option<IpAddr>,
+    ) -> Result<Vec<Local>> {
+        self.backend()?.resolve(settings, name, places, like)
     }
 
     /// See [`Backend::check`].

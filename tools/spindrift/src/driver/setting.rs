@@ -78,6 +78,10 @@ pub(super) fn routing(usual: &str) -> Setting {
         .or_refused("way through a fabric")
 }
 
+pub(super) fn buffers(key: &'static str, flag: &'static str, usual: u32) -> Setting {
+    Setting::new((key, flag), "buffers", ("4096", "4096")).default(usual).or_refused("buffers of its own")
+}
+
 pub(super) fn link_rate() -> Setting {
     Setting::new(("nic.link_rate", "link-rate"), "bits per second", ("\"10G\"", "10G"))
 }

@@ -195,7 +195,7 @@ fn run(args: &RemoteArgs, kind: Kind, size: Option<u64>, iterations: u64) -> Res
     let local_name = set_nic(args, &ports, &mut settings)?;
     settings.port.check_settings(&settings, &flags)?;
     if let Some(places) = settings.local() {
-        settings.port.resolve(&local_name, places, None)?;
+        settings.port.resolve(&settings, &local_name, places, None)?;
     }
     if args.keep_serving && settings.pcap.is_some() {
         let place = settings.config.place("run.pcap");
@@ -367,7 +367,7 @@ impl Session {
         match self.settings.local() {
             Some(places) => {
                 let like = towards.ok().map(|local| local.address);
-                self.settings.port.resolve(&self.local_name, places, like)
+                self.settings.port.resolve(&self.settings, &self.local_name, places, like)
             }
             None => Ok(vec![towards?]),
         }
@@ -397,7 +397,7 @@ impl Session {
     /// Opens what a run will need and closes it again, or looks at it: better an error now than when a client has come.
     fn check_nic(&self) -> Result<()> {
         let Self { settings, local_name, .. } = self;
-        let resolve = |places| settings.port.resolve(local_name, places, None);
+        let resolve = |places| settings.port.resolve(settings, local_name, places, None);
         let local = settings.local().map(resolve).transpose()?;
         settings.port.check(settings, local.as_deref())?;
         if let Some(path) = &self.settings.pcap {

@@ -55,7 +55,7 @@ pub(super) fn locate(settings: &mut Settings, wanted: &Wanted<'_>) -> Result<()>
     let site = match (own, wanted.places) {
         // Only the driver knows the addresses of its devices.
         (Some((name, places)), _) => {
-            let found = settings.port.resolve(name, places, None)?;
+            let found = settings.port.resolve(settings, name, places, None)?;
             let addresses: Vec<_> = found.iter().map(|local| Place::from(local.address)).collect();
             Site::at(&fabric, &file, (name, &addresses), &known)?
         }

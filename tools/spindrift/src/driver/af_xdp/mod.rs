@@ -32,11 +32,8 @@ pub(super) static DRIVER: Driver = Driver {
 const BUFFERS_USUAL: u32 = 2048;
 
 fn settings() -> Vec<Setting> {
-    use setting::{evs, fault, lanes, link_rate, local, pcap, plane_ids, port, routing, topology, udp_port};
-    let buffers = |key, flag| {
-        Setting::new((key, flag), "buffers", ("4096", "4096"))
-            .default(BUFFERS_USUAL)
-            .or_refused("buffers of its own")
+    use setting::{
+        buffers, evs, fault, lanes, link_rate, local, pcap, plane_ids, port, routing, topology, udp_port,
     };
     vec![
         port(DRIVER.name),
@@ -48,8 +45,8 @@ fn settings() -> Vec<Setting> {
         Setting::new(("nic.xdp_mode", "xdp-mode"), "mode", ("\"generic\"", "generic"))
             .default("auto")
             .or_refused("XDP program"),
-        buffers("nic.rx_buffers", "rx-buffers"),
-        buffers("nic.tx_buffers", "tx-buffers"),
+        buffers("nic.rx_buffers", "rx-buffers", BUFFERS_USUAL),
+        buffers("nic.tx_buffers", "tx-buffers", BUFFERS_USUAL),
         link_rate(),
         evs(),
         fault(),

@@ -1,0 +1,256 @@
+//! The benchmarks over `dpdk` ports: shared memory between two processes, and an interface of a host whose peer has other ports. Needs
+//! a build with the feature; some tests need root and iproute2, and say so. Builds without the feature are tested to say how to get it.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing, reason = "tests")]
+#![allow(clippy::print_stderr, reason = "a skipped test says so")]
+
+mod support;
+
+use support::refused;
+
+#[cfg(not(feature = "dpdk"))]
+#[test]
+fn a_build_without_them_tells_how_to_get_them() {
+    let how = ["this build has no such ports", "tools/setup.sh --dpdk", "--features dpdk", "--port udp"];
+    refused(&["write-bw", "--port", "dpdk"], &[&["--port dpdk: "], &how[..]].concat());
+    refused(&["write-lat", "--port", "dpdk:net_memif0", "127.0.0.1"], &how);
+    let ports = support::stdout(&support::run(&["ports"]));
+    assert!(ports.contains("dpdk ports are not in this build") && ports.contains(how[2]), "{ports}");
+}
+
+/// Whether there are such ports or not.
+#[test]
+fn loopback_has_none() {
+    refused(&["loopback", "--port", "dpdk"], &["--port dpdk: ", "other hosts", "`write-bw`"]);
+}
+
+#[cfg(feature = "dpdk")]
+mod with {
+    use std::fs;
+    use std::io::{BufRead as _, BufReader, Read as _};
+    use std::net::TcpListener;
+    use std::process::{Command, Output, Stdio};
+    use std::time::{Duration, Instant};
+
+    use serde_json::Value as Json;
+    use spindrift_pmd::testing::Hosts;
+
+    use super::support::lab::PATIENCE;
+    use super::support::{Running, end_of, json, refused, run, spindrift, stderr, stdout, temp};
+
+    fn free_port() -> String {
+        TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port().to_string()
+    }
+
+    /// A server that waits for its client.
+    struct Server {
+        process: Running,
+        errors: BufReader<std::process::ChildStderr>,
+    }
+
+    impl Server {
+        fn start(mut command: Command, args: &[&str]) -> Self {
+            command.args(args).stdout(Stdio::piped()).stderr(Stdio::piped());
+            let mut process = Running::start(&mut command);
+            let mut errors = BufReader::new(process.child().stderr.take().unwrap());
+            let mut line = String::new();
+            errors.read_line(&mut line).unwrap();
+            assert!(line.contains("waiting for a client"), "{line}");
+            Self { process, errors }
+        }
+
+        fn end(mut self) -> Output {
+            let mut output = end_of(self.process, PATIENCE, "the server");
+            self.errors.read_to_end(&mut output.stderr).unwrap();
+            output
+        }
+    }
+
+    /// The objects of a client and a server that both end well.
+    fn passed(server: Server, client: Running) -> [Json; 2] {
+        let client = end_of(client, PATIENCE, "the client");
+        let server = server.end();
+        let said = format!("{}\nserver: {}", stderr(&client), stderr(&server));
+        assert!(client.status.success() && server.status.success(), "{said}\n{}", stdout(&client));
+        [json(&client.stdout), json(&server.stdout)]
+    }
+
+    /// Two ends of shared memory, for so many planes.
+    struct Memory {
+        name: String,
+        planes: usize,
+        /// TCP port of the server.
+        tcp: String,
+    }
+
+    /// Addresses of the server and the client on each plane.
+    const V6: [[&str; 2]; 2] = [["fd00::1", "fd00::2"], ["fd00:0:0:1::1", "fd00:0:0:1::2"]];
+    const V4: [[&str; 2]; 2] = [["10.0.0.1/24", "10.0.0.2/24"], ["10.0.1.1/24", "10.0.1.2/24"]];
+
+    impl Memory {
+        fn new(test: &str, planes: usize) -> Self {
+            Self { name: format!("spindrift-{test}-{}", std::process::id()), planes, tcp: free_port() }
+        }
+
+        /// Options of one side.
+        fn side(&self, command: &str, side: usize, addresses: &[[&str; 2]]) -> Vec<String> {
+            let (name, role) = (&self.name, ["server", "client"][side]);
+            let device = |plane| {
+                format!(
+                    "dpdk:net_memif{plane},role={role},id={plane},bsize=16384,socket-abstract=yes,socket={name}"
+                )
+            };
+            let mut options = vec![command.to_owned(), "--json".to_owned(), "-p".to_owned(), self.tcp.clone()];
+            options.extend((0..self.planes).flat_map(|plane| ["--port".to_owned(), device(plane)]));
+            let addresses: Vec<_> = addresses[..self.planes].iter().map(|plane| plane[side]).collect();
+            options.extend(["--device-addresses".to_owned(), addresses.join(",")]);
+            options
+        }
+
+        fn server(&self, command: &str, addresses: &[[&str; 2]], args: &[&str]) -> Server {
+            let options = self.side(command, 0, addresses);
+            let options: Vec<&str> = options.iter().map(String::as_str).chain(args.iter().copied()).collect();
+            Server::start(spindrift(), &options)
+        }
+
+        fn client(&self, command: &str, addresses: &[[&str; 2]], args: &[&str]) -> Running {
+            let mut client = spindrift();
+            client.args(self.side(command, 1, addresses)).args(args).arg("127.0.0.1");
+            Running::start(client.stdout(Stdio::piped()).stderr(Stdio::piped()))
+        }
+
+        /// The objects of client and server.
+        fn run(&self, command: &str, addresses: &[[&str; 2]], [client, server]: [&[&str]; 2]) -> [Json; 2] {
+            let server = self.server(command, addresses, server);
+            passed(server, self.client(command, addresses, client))
+        }
+    }
+
+    const JUMBO: [&str; 2] = ["--device-mtu", "9000"];
+
+    fn verified(client: &Json, writes: u64) {
+        let row = &client["rows"][0];
+        assert_eq!((&row["verified"], &row["iterations"]), (&true.into(), &writes.into()), "{client}");
+    }
+
+    /// IPv4 and IPv6, over two planes, with every byte compared.
+    #[test]
+    fn writes_arrive_over_shared_memory() {
+        for addresses in [V6, V4] {
+            let memory = Memory::new("write", 2);
+            let client = [&["-s", "64K", "-n", "2000", "--verify", "every"][..], &JUMBO].concat();
+            let [client, server] = memory.run("write-bw", &addresses, [&client, &JUMBO]);
+            // The warm-up is compared as well.
+            assert_eq!(client["rows"][0]["verified"], true, "{client}");
+            let ports = &client["settings"]["ports"];
+            assert_eq!(ports.as_array().unwrap().len(), 2);
+            assert!(ports[1]["name"].as_str().unwrap().starts_with("dpdk net_memif1 ("), "{ports}");
+            assert_eq!(client["settings"]["mtu"], 4096);
+            // Memory has no queue that others share.
+            assert_eq!(client["settings"]["cc"], "none", "{client}");
+            assert_eq!(server["rows"][0]["verified"], true);
+        }
+    }
+
+    /// The usual MTU, and the shortest messages, forth and back.
+    #[test]
+    fn latency_is_measured_over_shared_memory() {
+        let memory = Memory::new("latency", 1);
+        let [client, _] = memory.run("write-lat", &V6, [&["-s", "8", "-n", "500"], &[]]);
+        let row = &client["rows"][0];
+        assert_eq!(row["iterations"], 500, "{client}");
+        assert_eq!(client["settings"]["mtu"], 1024.max(client["settings"]["mtu"].as_u64().unwrap()));
+    }
+
+    #[test]
+    fn faults_lose_nothing() {
+        let faults = "loss=2%;dup=1%;corrupt=1%;reorder=2%:50us";
+        let memory = Memory::new("faults", 2);
+        let both = [&["--fault", faults][..], &JUMBO].concat();
+        let client = [&["-s", "64K", "-n", "1000", "-q", "2"][..], &both].concat();
+        let [client, _] = memory.run("write-bw", &V6, [&client, &both]);
+        verified(&client, 1000);
+        assert!(client["counters"]["tx_retransmits"].as_u64().unwrap() > 0, "{client}");
+    }
+
+    /// Nothing of a killed side is in the way of the next one, with the same names.
+    #[test]
+    fn a_killed_side_leaves_nothing_behind() {
+        let memory = Memory::new("killed", 1);
+        for round in 0..2 {
+            let samples = temp(&format!("killed-{round}"));
+            let server_args = [&["--samples", samples.to_str().unwrap()][..], &JUMBO].concat();
+            let server = memory.server("write-bw", &V6, &server_args);
+            let mut client = memory.client("write-bw", &V6, &[&["-D", "10m"][..], &JUMBO].concat());
+            // Packets arrive.
+            let began = Instant::now();
+            while fs::metadata(&samples).map_or(0, |file| file.len()) == 0 {
+                assert!(client.child().try_wait().unwrap().is_none() && began.elapsed() < PATIENCE);
+                std::thread::sleep(Duration::from_millis(20));
+            }
+            fs::remove_file(&samples).unwrap();
+            let id = server.process.id().to_string();
+            assert!(Command::new("kill").args(["-KILL", &id]).status().unwrap().success());
+            let client = end_of(client, PATIENCE, "the client");
+            assert_eq!(client.status.code(), Some(1), "{}", stderr(&client));
+            drop(server.process);
+        }
+        let client = [&["-s", "4K", "-n", "100"][..], &JUMBO].concat();
+        let [client, _] = memory.run("write-bw", &V6, [&client, &JUMBO]);
+        verified(&client, 100);
+    }
+
+    fn in_host(hosts: &Hosts, side: usize) -> Command {
+        hosts.command(side, env!("CARGO_BIN_EXE_spindrift"))
+    }
+
+    /// A device on an interface of the kernel's, with an address of its own, and kernel sockets or `AF_XDP` at the other end.
+    #[test]
+    fn other_ports_are_peers() {
+        let Some(hosts) = Hosts::new("dpdkpeer", 1) else {
+            eprintln!("SKIPPED: network namespaces need root and iproute2");
+            return;
+        };
+        for side in 0..2 {
+            hosts.ip(side, "link set n0 mtu 5000");
+            hosts.ip(side, &format!("address add 10.0.0.{}/24 dev n0", side + 1));
+            hosts.ip(side, &format!("address add fd00::{}/64 dev n0 nodad", side + 1));
+            // Partial checksums mean nothing to a device that shows packets as they are.
+            drop(hosts.command(side, "ethtool").args(["-K", "n0", "tx", "off"]).output());
+        }
+        let device = "dpdk:net_af_packet0,iface=n0,blocksz=65536,framesz=8192,framecnt=512,qpairs=1";
+        let af_xdp: &[&[&str]] = if cfg!(feature = "af_xdp") { &[&["--port", "af_xdp:n0"]] } else { &[] };
+        for other in [&[&["--port", "udp"][..]][..], af_xdp].concat() {
+            for (server, own) in [("10.0.0.2", "10.0.0.11/24"), ("fd00::2", "fd00::11/64")] {
+                let server_at = [other, &["write-bw", "--json"]].concat();
+                let ours = ["write-bw", server, "--json", "--port", device, "--device-addresses", own];
+                // Either side may be the client.
+                let waiting = Server::start(in_host(&hosts, 1), &[&server_at[2..], &server_at[..2]].concat());
+                let mut client = in_host(&hosts, 0);
+                client.args(ours).args(["-s", "64K", "-n", "300"]);
+                let client = Running::start(client.stdout(Stdio::piped()).stderr(Stdio::piped()));
+                let [client, _] = passed(waiting, client);
+                verified(&client, 300);
+                assert_eq!(client["settings"]["cc"], "adaptive", "a network: {client}");
+                assert!(client["settings"]["ports"][0]["name"].as_str().unwrap().contains("net_af_packet0"));
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_in_the_way_is_named() {
+        refused(&["write-bw", "--port", "dpdk"], &["--port dpdk", "--port dpdk:DEVICE", "--device-addresses"]);
+        refused(&["write-bw", "--port", "dpdk:net_null0"], &["--port: 1 device(s) and 0 address(es)"]);
+        refused(&["write-bw", "--port", "dpdk:eth 0"], &["`eth 0` is no device of DPDK", "net_memif0,role=client"]);
+        refused(&["write-bw", "--port", "udp", "--device-addresses", "fd00::1"], &["--device-addresses", "--port dpdk"]);
+        let failed = |device: &str, parts: &[&str]| {
+            let output =
+                run(&["write-bw", "--port", &format!("dpdk:{device}"), "--device-addresses", "fd00::1"]);
+            let error = stderr(&output);
+            assert_eq!(output.status.code(), Some(1), "{error}");
+            assert!(parts.iter().all(|part| error.contains(part)), "{error}");
+        };
+        failed("0000:ff:1f.7", &["cannot open DPDK ports", "there is no device 0000:ff:1f.7"]);
+        failed("net_nosuch0", &["no driver net_nosuch", "librte-meta-allpmds"]);
+    }
+}
