@@ -77,7 +77,7 @@ boot() {
     "${qemu[@]}" -M q35,kernel-irqchip=split -accel tcg,thread=multi -cpu max -smp 2 -m "${MEMORY:-1280}" \
         -nodefaults -no-user-config -display none -no-reboot -monitor stdio -serial "file:$share/console" \
         -kernel "$vm/vmlinuz" -initrd "$vm/initrd" \
-        -append 'console=ttyS0 quiet panic=-1 mitigations=off nokaslr tsc=reliable intel_iommu=on iommu=pt net.ifnames=0' \
+        -append 'console=ttyS0 quiet panic=-1 mitigations=off nokaslr tsc=reliable no_timer_check intel_iommu=on iommu=pt net.ifnames=0' \
         -drive "file=$vm/disk.img,format=raw,if=none,id=disk,snapshot=on" -device virtio-blk-pci,drive=disk \
         -virtfs "local,path=$share,mount_tag=share,security_model=none" -device virtio-rng-pci \
         -device intel-iommu,intremap=on,caching-mode=on,device-iotlb=on \

@@ -25,7 +25,10 @@ mkdir -p results
 # both NAME WORDS [WORDS]: runs a command on both sides; the last words are for the client alone.
 both() {
     ip netns exec b taskset -c 1 timeout 60 spindrift $2 --local 10.9.0.2 >results/"$1".server 2>&1 &
-    sleep 1
+    for _ in $(seq 200); do
+        grep -q 'waiting\|receiving' results/"$1".server && break
+        sleep 0.1
+    done
     ip netns exec a taskset -c 0 timeout 60 spindrift $2 --local 10.9.0.1 ${3:-} 10.9.0.2 >results/"$1" 2>results/"$1".notes || {
         cat results/"$1" results/"$1".notes results/"$1".server
         fail "failed: spindrift $2"
