@@ -7,13 +7,15 @@
 #   tools/setup.sh --dpdk    also what compiles the DPDK port, and DPDK's drivers
 #   tools/setup.sh --tests   also what the tests use, which is all of that and more
 #   tools/setup.sh --checks  also what tools/check-all.sh uses: cargo-mutants, compiled from source
+#   tools/setup.sh --vm      what --af-xdp and --dpdk install, and what tools/vm.sh uses: QEMU, and what makes the machine's disk
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-usage='usage: tools/setup.sh [--af-xdp|--dpdk|--tests|--checks]'
+usage='usage: tools/setup.sh [--af-xdp|--dpdk|--tests|--checks|--vm]'
 for_tests=false
 for_af_xdp=false
 for_dpdk=false
+for_vm=false
 for_checks=false
 case "${1-}" in
     '') ;;
@@ -21,6 +23,7 @@ case "${1-}" in
     --dpdk) for_dpdk=true ;;
     --tests) for_tests=true for_af_xdp=true for_dpdk=true ;;
     --checks) for_checks=true for_tests=true for_af_xdp=true for_dpdk=true ;;
+    --vm) for_vm=true for_af_xdp=true for_dpdk=true ;;
     -h | --help) echo "$usage"; exit 0 ;;
     *) echo "$usage" >&2; exit 2 ;;
 esac
@@ -134,6 +137,7 @@ c_files=('/usr/include/libelf.h=libelf-dev' '/usr/include/zlib.h=zlib1g-dev' '/u
 dpdk_oldest=22.11
 dpdk_tools=(pkg-config=pkg-config dpdk-devbind.py=dpdk)
 dpdk_files=('/usr/lib/*/pkgconfig/libdpdk.pc=libdpdk-dev' '/usr/lib/*/dpdk/pmds-*/librte_net_memif.so=librte-meta-allpmds' '/usr/lib/llvm-*/lib/libclang.so=libclang-dev')
+vm_tools=(qemu-system-x86_64=qemu-system-x86 debootstrap=debootstrap mke2fs=e2fsprogs cpio=cpio xz=xz-utils zstd=zstd)
 test_tools=(ip=iproute2 sysctl=procps tshark=tshark valgrind=valgrind iperf3=iperf3 nft=nftables ethtool=ethtool ping=iputils-ping)
 
 setup_rust "$(rust_found)"
@@ -162,6 +166,13 @@ if $for_dpdk; then
     fi
     have_dpdk || die "DPDK $dpdk_oldest or newer is needed; found: $(pkg-config --modversion libdpdk 2>/dev/null || echo none)." \
         "Install a newer one, and set PKG_CONFIG_PATH to the folder of its libdpdk.pc."
+fi
+
+if $for_vm; then
+    mapfile -t packages < <(missing_packages "${vm_tools[@]}")
+    if [ ${#packages[@]} -gt 0 ]; then
+        install_packages 'virtual machine' "${packages[@]}"
+    fi
 fi
 
 if $for_tests; then

@@ -12,7 +12,7 @@
 #   SPINDRIFT=FILE        the command that is tested [default: target/release/spindrift]
 #   SPINDRIFT_VM=FOLDER   where the machine is kept [default: target/vm]
 #   NIC=NAME              QEMU's model of the two NICs [default: igb]
-#   ROUNDS=N SECONDS_EACH=N   of af-xdp-zero-copy: rounds, and seconds of each run [default: 3 and 3]
+#   ROUNDS=N SECONDS_EACH=N MTUS="N .."   of af-xdp-zero-copy: rounds, seconds of each run, MTUs of write-bw [default: 3, 2, 2048]
 #   QEMU=FILE             a qemu-system-x86_64 of version 8 or newer [default: the system's, or one fetched by `build`]
 #   TIMEOUT=N             seconds after which the machine is stopped [default: 600]
 set -euo pipefail
@@ -72,7 +72,7 @@ boot() {
     cp "$script" "$share/script"
     cp tools/vm/nics.sh "$share/"
     [ ! -x "$spindrift" ] || cp "$spindrift" "$share/spindrift"
-    printf '%s\n' "NIC=$nic" "ROUNDS=${ROUNDS:-3}" "SECONDS_EACH=${SECONDS_EACH:-3}" >"$share/settings"
+    printf '%s\n' "NIC=$nic" "ROUNDS=${ROUNDS:-3}" "SECONDS_EACH=${SECONDS_EACH:-2}" "MTUS='${MTUS:-2048}'" >"$share/settings"
     mkfifo "$share/monitor"
     "${qemu[@]}" -M q35,kernel-irqchip=split -accel tcg,thread=multi -cpu max -smp 2 -m "${MEMORY:-1280}" \
         -nodefaults -no-user-config -display none -no-reboot -monitor stdio -serial "file:$share/console" \

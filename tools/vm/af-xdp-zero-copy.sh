@@ -13,6 +13,8 @@ for side in a b; do
     # The longest frame that igb takes with an XDP program.
     ip -n $side link set "$nic" mtu "${MTU:-2300}" || fail "$nic: no MTU of ${MTU:-2300}"
     ip -n $side address add 10.9.0.$number/24 dev "$nic"
+    # Attaching a program takes the link down for a while, in which no neighbour answers.
+    ip -n $side neighbour add 10.9.0.$((3 - number)) lladdr 02:00:00:00:00:0$((3 - number)) dev "$nic"
     ip -n $side link set lo up
     ip -n $side link set "$nic" up
 done
@@ -26,7 +28,8 @@ mkdir -p results
 both() {
     ip netns exec b taskset -c 1 timeout 60 spindrift $2 --local 10.9.0.2 >results/"$1".server 2>&1 &
     for _ in $(seq 200); do
-        grep -q 'waiting\|receiving' results/"$1".server && break
+        grep -q waiting results/"$1".server && break
+        ip -n b link show dev "$nic_b" | grep -q xdp && break
         sleep 0.1
     done
     ip netns exec a taskset -c 0 timeout 60 spindrift $2 --local 10.9.0.1 ${3:-} 10.9.0.2 >results/"$1" 2>results/"$1".notes || {
@@ -44,7 +47,7 @@ for mode in native generic; do
 done
 for round in $(seq "$ROUNDS"); do
     for mode in native generic; do
-        for size in 1024 2048; do
+        for size in $MTUS; do
             each=$mode.$size.$round
             both $each.write "write-bw --json --port af_xdp --xdp-mode $mode -m $size" "-s 64K -D $SECONDS_EACH"
             both $each.pump "pump af_xdp --json --xdp-mode $mode -s $size -D $SECONDS_EACH"
@@ -53,7 +56,7 @@ for round in $(seq "$ROUNDS"); do
         done
     done
 done
-python3 - "$ROUNDS" <<'EOT'
+python3 - "$ROUNDS" "$MTUS" <<'EOT'
 import json, statistics, sys
 
 rounds = range(1, int(sys.argv[1]) + 1)
@@ -67,7 +70,7 @@ def rate(name, kind):
 
 print(f"{'XDP':<9}{'MTU':<6}{'Gb/s: write-bw':<16}{'--no-icrc':<11}{'pump':<8}{'--crc-copy':<12}{'write-bw/pump':<16}{'no-icrc/pump':<14}{'write-bw/crc-copy'}")
 for mode in "native", "generic":
-    for size in 1024, 2048:
+    for size in sys.argv[2].split():
         got = [{kind: rate(f"{mode}.{size}.{n}", kind) for kind in ("write", "plain", "pump", "crc")} for n in rounds]
         middle = lambda value: statistics.median(value(run) for run in got)
         print(

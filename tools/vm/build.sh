@@ -6,6 +6,7 @@ tools=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 mirror=${MIRROR:-http://deb.debian.org/debian}
 keyring=/usr/share/keyrings/debian-archive-keyring.gpg
 # The binary that is tested comes from the host, so its libraries, and DPDK, are of the same release.
+# shellcheck disable=SC1091
 release=$(. /etc/os-release && echo "${VERSION_CODENAME:-}")
 # The first with zero-copy for igb is 6.14.
 kernel_suite=trixie-backports

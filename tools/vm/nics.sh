@@ -27,7 +27,8 @@ load_driver() {
         *) modprobe "$NIC" ;;
     esac || fail "no driver for $NIC"
     for _ in $(seq 50); do
-        [ "$(ls /sys/class/net | wc -l)" -ge 3 ] && break
+        set -- /sys/class/net/*
+        [ $# -ge 3 ] && break
         sleep 0.1
     done
     find_nics

@@ -340,7 +340,7 @@ pub(crate) fn patiently<T, E>(
 fn copies(mode: Mode, zero_copy: bool, offered: Features) -> String {
     match (mode, offered) {
         _ if zero_copy => "zero-copy".to_owned(),
-        (Mode::Generic, _) => "copies: only native XDP does without".to_owned(),
+        (Mode::Generic, _) => "copies: zero-copy needs native XDP".to_owned(),
         (Mode::Native, Features { zero_copy: true, segments: 0 | 1, .. }) => {
             let most = BUFFER - ETHERNET_LEN;
             format!("copies: the driver shares its buffers only if no plane has an MTU above {most}")
@@ -393,7 +393,7 @@ mod tests {
         let long = refused(Mode::Native, driver(true, 1));
         assert!(long.starts_with("copies: ") && long.ends_with("an MTU above 3826"), "{long}");
         assert!(refused(Mode::Native, driver(true, 8)).ends_with("another plane's does not"));
-        assert!(refused(Mode::Generic, driver(true, 8)).ends_with("only native XDP does without"));
+        assert!(refused(Mode::Generic, driver(true, 8)).ends_with("zero-copy needs native XDP"));
         for offered in [driver(false, 1), Features::default()] {
             assert_eq!(refused(Mode::Native, offered), "copies: the driver does not share its buffers");
         }
