@@ -35,7 +35,7 @@ mod with {
     use serde_json::Value as Json;
     use spindrift_pmd::testing::Hosts;
 
-    use super::support::lab::PATIENCE;
+    use super::support::lab::{Lab, PATIENCE, config};
     use super::support::{Running, end_of, json, refused, run, spindrift, stderr, stdout, temp};
 
     fn free_port() -> String {
@@ -247,6 +247,33 @@ mod with {
             }
         }
         fs::remove_file(entropy).unwrap();
+    }
+
+    /// Packets name the switches that they pass, over both planes of a fabric; the router of a host's link is its T0 switch. A path that
+    /// loses packets costs none.
+    #[test]
+    fn paths_are_chosen_by_the_sender() {
+        let Some(lab) = Lab::new("dpdk") else { return };
+        lab.up("two-plane.toml");
+        let topology = config("two-plane.toml");
+        let device = |plane: usize| {
+            format!(
+                "dpdk:net_af_packet{plane},iface=eth{plane},blocksz=65536,framesz=8192,framecnt=256,qpairs=1"
+            )
+        };
+        let devices = [device(0), device(1)];
+        let of_host = |addresses| {
+            let ports = ["--port", &devices[0], "--port", &devices[1], "--device-addresses", addresses];
+            [&ports[..], &["--gateways", "fe80::1", "--topology", &topology]].concat()
+        };
+        let server = of_host("fd5d:7072:0:1::1/128,fd5d:7072:0:1:0:0:1:1/128");
+        let client = of_host("fd5d:7072::1/128,fd5d:7072::1:1/128");
+        let lossy = [&client[..], &["--fault", "loss=1%"]].concat();
+        let [_, client] = lab.write_bw(["h1", "h3"], "fd5d:7072:0:1::1", [&server, &lossy]);
+        let settings = &client["settings"];
+        assert_eq!((&settings["routing"], &settings["host"]), (&"srv6".into(), &"h1".into()), "{settings}");
+        assert_eq!(settings["planes"], 2);
+        assert!(client["counters"]["transport"]["tx_retransmits"].as_u64() > Some(0), "{client}");
     }
 
     #[test]
