@@ -149,7 +149,12 @@ impl<'a> Opening<'a> {
         if about.mac == MacAddr::default() {
             about.mac = made_up(config.local);
         }
-        Ok(Self { config, name, device, about, log, mtu: MTU_DEFAULT, pools: Vec::new(), notes: Vec::new() })
+        let mut notes = Vec::new();
+        if !eal.huge_pages {
+            let advice = "no huge pages, so the processor looks addresses up more often: `sysctl vm.nr_hugepages=512` reserves some";
+            notes.push(advice.to_owned());
+        }
+        Ok(Self { config, name, device, about, log, mtu: MTU_DEFAULT, pools: Vec::new(), notes })
     }
 
     fn explain(&self, what: &'static str, error: Errno) -> DpdkError {
