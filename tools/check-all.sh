@@ -16,15 +16,15 @@ printf '\nFresh seeds start at SPINDRIFT_FRESH=%s; a failing seed replays with S
 step 'many seeds: two endpoints' env SPINDRIFT_FRESH="$fresh" SPINDRIFT_SEEDS="${SPINDRIFT_SEEDS:-4000}" \
     cargo test --locked -p spindrift --test property
 step 'many seeds: fabrics' env SPINDRIFT_FRESH="$fresh" SPINDRIFT_SEEDS="${SPINDRIFT_SEEDS:-4000}" \
-    cargo test --locked --workspace --features spindrift-cli/af_xdp --test swarm -- seeds_hold
+    cargo test --locked --workspace --features spindrift-cli/af_xdp,spindrift-cli/dpdk --test swarm -- seeds_hold
 step 'lints of the default build' cargo clippy --locked --profile test -p spindrift-cli --all-targets -- -D warnings
-step 'the default build, without C' cargo test --locked -p spindrift-cli --test af_xdp
+step 'the default build, without C' cargo test --locked -p spindrift-cli --test af_xdp --test dpdk
 # The release build, which simulates ten times as fast.
 step 'the page of experiments' cargo test --locked --release -p spindrift-cli --test experiment -- --ignored
 step 'sanitizers' ./tools/sanitize.sh
 step 'model of the memory space' ./tools/model.sh
 # They wait for links, faults and timers most of the time.
-beside 'slow tests' cargo test --locked --workspace --features spindrift-cli/af_xdp --no-fail-fast -- --ignored \
+beside 'slow tests' cargo test --locked --workspace --features spindrift-cli/af_xdp,spindrift-cli/dpdk --no-fail-fast -- --ignored \
     --skip the_page_of_experiments_is_true
 # A sample of small bugs planted in the core, to see that the tests notice.
 if cargo mutants --version >/dev/null 2>&1; then

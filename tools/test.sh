@@ -12,8 +12,8 @@ source "$(dirname "${BASH_SOURCE[0]}")/steps.sh"
 # Lints and documentation have the profile of the tests, so that build scripts and macros are compiled once.
 step 'setup' ./tools/setup.sh --tests
 step 'format' cargo fmt --all --check
-step 'lints' cargo clippy --locked --profile test --workspace --all-targets --features spindrift-cli/af_xdp -- -D warnings
+step 'lints' cargo clippy --locked --profile test --workspace --all-targets --features spindrift-cli/af_xdp,spindrift-cli/dpdk -- -D warnings
 step 'documentation' env RUSTDOCFLAGS=-Dwarnings cargo doc --locked --profile test --workspace --no-deps
 # The last step, so that the output ends with their summary.
-step 'tests, fuzz replay and doc tests' cargo test --locked --workspace --features spindrift-cli/af_xdp --no-fail-fast
+step 'tests, fuzz replay and doc tests' cargo test --locked --workspace --features spindrift-cli/af_xdp,spindrift-cli/dpdk --no-fail-fast
 printf '\n==> [%4ds] all steps passed\n' "$SECONDS"

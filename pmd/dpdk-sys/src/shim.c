@@ -1,8 +1,11 @@
 /* Inline functions of DPDK and its larger structures, for Rust. */
 #define _GNU_SOURCE
+#include <errno.h>
+#include <semaphore.h>
 #include <stdio.h>
 #include <string.h>
 
+#include <rte_alarm.h>
 #include <rte_dev.h>
 #include <rte_eal.h>
 #include <rte_errno.h>
@@ -161,6 +164,50 @@ void *spindrift_device_of(uint16_t port)
 	struct rte_eth_dev_info info;
 
 	return rte_eth_dev_info_get(port, &info) == 0 ? info.device : NULL;
+}
+
+struct closing {
+	uint16_t port;
+	sem_t done;
+};
+
+static void close_port(void *arg)
+{
+	struct closing *closing = arg;
+
+	rte_eth_dev_stop(closing->port);
+	rte_eth_dev_close(closing->port);
+	sem_post(&closing->done);
+}
+
+static void nothing_more(void *arg)
+{
+	struct closing *closing = arg;
+
+	sem_post(&closing->done);
+}
+
+static void wait_for(sem_t *done)
+{
+	while (sem_wait(done) != 0 && errno == EINTR)
+		;
+}
+
+int spindrift_close_by_interrupts(uint16_t port)
+{
+	struct closing closing = { .port = port };
+	int result;
+
+	sem_init(&closing.done, 0, 0);
+	result = rte_eal_alarm_set(1, close_port, &closing);
+	if (result == 0) {
+		wait_for(&closing.done);
+		/* What the driver unregistered is freed before the thread's next turn. */
+		if (rte_eal_alarm_set(1, nothing_more, &closing) == 0)
+			wait_for(&closing.done);
+	}
+	sem_destroy(&closing.done);
+	return result;
 }
 
 int spindrift_remove(void *device)

@@ -89,6 +89,9 @@ int spindrift_rx_queue(uint16_t port, uint16_t queue, uint16_t descriptors, stru
 int spindrift_tx_queue(uint16_t port, uint16_t queue, uint16_t descriptors);
 void spindrift_link_of(uint16_t port, struct spindrift_link *out);
 int spindrift_stats_of(uint16_t port, struct spindrift_stats *out);
+/* Stops and closes a port in the EAL's interrupt thread, and returns when that has forgotten the port. A negative error number: the EAL
+ * cannot, and nothing was done. Not to be called by that thread. */
+int spindrift_close_by_interrupts(uint16_t port);
 /* Takes a closed port's device out of its bus, so that it can be probed again. Get it before the port is closed. */
 void *spindrift_device_of(uint16_t port);
 int spindrift_remove(void *device);

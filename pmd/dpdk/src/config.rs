@@ -41,10 +41,11 @@ impl Default for EalConfig {
 }
 
 impl EalConfig {
-    /// What these devices need: huge pages and the PCI bus if one of them is a PCI device, and neither if all are virtual.
+    /// What these devices need: huge pages and the PCI bus if one of them is a PCI device. Virtual devices have huge pages if at least
+    /// 512 MiB of them are free.
     pub fn for_devices(configs: &[DpdkConfig]) -> Self {
         let pci = configs.iter().any(|config| crate::pci::address(&config.device).is_some());
-        Self { pci, huge_pages: pci, ..Self::default() }
+        Self { pci, huge_pages: pci || crate::eal::enough_huge_pages(), ..Self::default() }
     }
 }
 

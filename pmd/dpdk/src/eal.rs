@@ -31,6 +31,7 @@ static STATE: Mutex<State> = Mutex::new(State::New);
 #[derive(Clone, Copy, Debug)]
 pub struct Eal {
     pub(crate) pci: bool,
+    pub(crate) huge_pages: bool,
 }
 
 impl Eal {
@@ -66,7 +67,7 @@ impl Eal {
                 }
             }
         }
-        Ok(Self { pci: config.pci })
+        Ok(Self { pci: config.pci, huge_pages: config.huge_pages })
     }
 
     /// The version of DPDK, such as `DPDK 22.11.11`.
@@ -75,18 +76,28 @@ impl Eal {
     }
 }
 
-/// Huge pages are looked at before the EAL is started, which cannot be done twice.
-fn check_memory(config: &EalConfig, folder: &Path) -> Result<(), DpdkError> {
-    if !config.huge_pages {
-        return Ok(());
-    }
+/// Whether there are free huge pages for as much memory as is taken without them.
+pub(crate) fn enough_huge_pages() -> bool {
+    free_mib(Path::new(HUGE_PAGES)) >= PLAIN_MIB.into()
+}
+
+/// Free memory in huge pages, in MiB.
+fn free_mib(folder: &Path) -> u64 {
     let kib = |size: fs::DirEntry| {
         let name = size.file_name().to_string_lossy().into_owned();
         let kib: u64 = name.strip_prefix("hugepages-")?.strip_suffix("kB")?.parse().ok()?;
         let free: u64 = fs::read_to_string(size.path().join("free_hugepages")).ok()?.trim().parse().ok()?;
         Some(kib * free)
     };
-    let free_mib = fs::read_dir(folder).into_iter().flatten().flatten().filter_map(kib).sum::<u64>() >> 10;
+    fs::read_dir(folder).into_iter().flatten().flatten().filter_map(kib).sum::<u64>() >> 10
+}
+
+/// Huge pages are looked at before the EAL is started, which cannot be done twice.
+fn check_memory(config: &EalConfig, folder: &Path) -> Result<(), DpdkError> {
+    if !config.huge_pages {
+        return Ok(());
+    }
+    let free_mib = free_mib(folder);
     if free_mib == 0 {
         return Err(DpdkError::NoHugePages);
     }

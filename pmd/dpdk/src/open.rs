@@ -35,9 +35,8 @@ pub(crate) const STAGED: usize = 256;
 const SPARE: u32 = 1024;
 /// Virtual devices that lead to this host alone.
 const LOCAL: [&str; 3] = ["net_ring", "net_memif", "net_null"];
-/// The driver of shared memory, and its buffers if nothing else is asked for. It reports the frame of an MTU of 1500 and carries longer
+/// Buffers of shared memory if nothing else is asked for. Its driver reports the frame of an MTU of 1500 and carries longer
 /// ones. Those longer than its buffers it joins to others once its ring has wrapped (DPDK 22.11), so they are not sent.
-const MEMIF: &str = "net_memif";
 const MEMIF_BUFFER: usize = 2048;
 /// `EBUSY`, `EEXIST`, `ENOMEM`, as everywhere in Linux.
 const EBUSY: Errno = Errno(16);
@@ -150,7 +149,12 @@ impl<'a> Opening<'a> {
         if about.mac == MacAddr::default() {
             about.mac = made_up(config.local);
         }
-        Ok(Self { config, name, device, about, log, mtu: MTU_DEFAULT, pools: Vec::new(), notes: Vec::new() })
+        let mut notes = Vec::new();
+        if !eal.huge_pages {
+            let advice = "no huge pages, so the processor looks addresses up more often: `sysctl vm.nr_hugepages=512` reserves some";
+            notes.push(advice.to_owned());
+        }
+        Ok(Self { config, name, device, about, log, mtu: MTU_DEFAULT, pools: Vec::new(), notes })
     }
 
     fn explain(&self, what: &'static str, error: Errno) -> DpdkError {
@@ -200,7 +204,7 @@ impl<'a> Opening<'a> {
     }
 
     fn is_memif(&self) -> bool {
-        self.about.driver == MEMIF
+        self.about.driver == sys::MEMIF
     }
 
     /// A number among the device's arguments.
@@ -338,7 +342,7 @@ fn probe(eal: Eal, config: &DpdkConfig, name: &str, log: u64) -> Result<u16, Dpd
         config.device.clone()
     };
     let before = Device::names();
-    if name.starts_with(MEMIF) {
+    if name.starts_with(sys::MEMIF) {
         settle();
     }
     let error = Device::probe(&description).err();

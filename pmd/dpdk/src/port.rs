@@ -107,18 +107,22 @@ pub struct DpdkPort {
     refresh_at: u64,
     /// Frames of the stack, kept for its memory.
     out: Out,
+    /// Frames of the last burst that were given back.
+    unsent: Vec<u16>,
 }
 
 /// What became of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fate {
     Sent,
-    /// It stays with the caller.
+    /// It stays with the caller, and so do those behind it.
     NoRoom,
+    /// It stays with the caller: the next neighbour has just been asked for its address.
+    Unresolved,
     Oversize,
     /// The port cannot read it, or its payload has no bytes.
     Unsendable,
-    /// There is no way to its destination, or nobody knows the next neighbour's address yet.
+    /// There is no way to its destination, or the next neighbour does not answer.
     Unreachable,
     LinkDown,
 }
@@ -166,6 +170,7 @@ impl DpdkPort {
             retry_at: None,
             refresh_at: 0,
             out: Out::new(),
+            unsent: Vec::with_capacity(open::STAGED),
         }
     }
 
@@ -228,7 +233,10 @@ impl DpdkPort {
         if self.link == LinkState::Down {
             return Fate::LinkDown;
         }
-        let Some(mac) = self.mac_of(to, now_ns) else { return Fate::Unreachable };
+        let Some(mac) = self.mac_of(to, now_ns) else {
+            let soon = self.shared.stack().may_know_soon(to);
+            return if soon { Fate::Unresolved } else { Fate::Unreachable };
+        };
         let own = self.caps.mac;
         let sent = self.tx.push(len, |out| {
             copy(frame, out);
@@ -250,6 +258,10 @@ impl DpdkPort {
                 return;
             }
             Fate::NoRoom => return,
+            Fate::Unresolved => {
+                counters.tx_unsent += 1;
+                return;
+            }
             Fate::LinkDown => {}
             Fate::Oversize => counters.tx_oversize += 1,
             Fate::Unsendable => counters.tx_unsendable += 1,
@@ -330,6 +342,7 @@ impl Port for DpdkPort {
     fn tx_burst(&mut self, now_ns: u64, frames: &[TxFrame<'_>]) -> usize {
         sys::join();
         let frames = &frames[..frames.len().min(self.caps.max_burst)];
+        self.unsent.clear();
         let mut taken = 0;
         for frame in frames {
             let fate = self.send(now_ns, frame);
@@ -337,6 +350,9 @@ impl Port for DpdkPort {
             if fate == Fate::NoRoom {
                 self.counters.tx_full += 1;
                 break;
+            }
+            if fate == Fate::Unresolved {
+                self.unsent.push(taken as u16);
             }
             taken += 1;
         }
@@ -346,9 +362,10 @@ impl Port for DpdkPort {
         taken
     }
 
-    /// What the device has no room for waits in the port, and its place is not given to others.
+    /// Frames to a neighbour whose address will be known soon. What the device has no room for waits in the port, and its place is not
+    /// given to others.
     fn unsent(&self) -> &[u16] {
-        &[]
+        &self.unsent
     }
 
     fn flush(&mut self, now_ns: u64) {

@@ -181,6 +181,12 @@ impl Stack {
         mac
     }
 
+    /// Whether [`mac_of`](Self::mac_of) may know an address soon: its neighbour was asked for the first time lately.
+    pub(crate) fn may_know_soon(&self, to: IpAddr) -> bool {
+        let hop = self.own.next_hop(to).and_then(|ip| self.hops.get(&ip));
+        hop.is_some_and(|hop| hop.mac.is_none() && (1..=FIRST_RETRIES).contains(&hop.tries))
+    }
+
     /// Tells switches of our groups, when it is time to. To be called now and then.
     pub(crate) fn announce(&mut self, now_ns: u64, out: &mut Out) {
         if self.reports > 0 && now_ns < self.report_at {

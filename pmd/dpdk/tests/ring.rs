@@ -27,7 +27,7 @@ fn conforms() {
     }
 }
 
-/// Nobody knows anybody: what is sent before the other one's address is known is lost, and counted.
+/// Nobody knows anybody: what is sent before the other one's address is known is given back, and counted.
 #[test]
 fn neighbours_are_found() {
     for (name, addresses) in [("n0", V6), ("n1", V4)] {
@@ -39,14 +39,40 @@ fn neighbours_are_found() {
         assert!(frame.ends_with(b"hello"));
         assert_eq!((&frame[..6], &frame[6..12]), (&b.caps().mac.0[..], &a.caps().mac.0[..]));
         let counters = a.counters();
-        assert_eq!(counters.tx_frames + counters.tx_dropped, sent, "{counters:?}");
-        assert!(counters.tx_dropped >= 1 && counters.tx_dropped == counters.tx_errors, "{counters:?}");
+        assert_eq!(counters.tx_frames + counters.tx_unsent, sent, "{counters:?}");
+        assert!(counters.tx_unsent >= 1 && a.unsent().is_empty(), "{counters:?}");
+        assert_eq!((counters.tx_dropped, counters.tx_errors), (0, 0), "{counters:?}");
         assert_eq!(b.counters().rx_frames, counters.tx_frames, "what asks is not counted");
         // Another UDP port is nobody's.
         let other = Datagram::new(&a, addresses[1], PORT + 1, b"other");
         assert_eq!(a.tx_burst(1 << 40, &[other.frame()]), 1);
         assert_eq!(receive(&mut b, 1 << 40), Vec::<Vec<u8>>::new());
     }
+}
+
+/// Frames to a neighbour that does not answer are given back for half a second, and lost from then on. Others pass them.
+#[test]
+fn a_silent_neighbour_holds_nothing_up() {
+    let devices = rings("q", 1);
+    let neighbours = introduced(&devices[0], V6[0], V6[1]);
+    let mut a = DpdkPort::open(eal(), &neighbours).unwrap();
+    let mut b = DpdkPort::open(eal(), &config(&devices[1], V6[1])).unwrap();
+    wait_for("the link is up", || a.link() == LinkState::Up);
+    let silent = Datagram::new(&a, "fd96::99", PORT, b"silent");
+    let known = Datagram::new(&a, V6[1], PORT, b"known");
+    let burst = [silent.frame(), known.frame(), silent.frame(), known.frame()];
+    let ms = 1_000_000;
+    for (at_ms, unsent) in [(0, &[0, 2][..]), (100, &[0, 2]), (450, &[0, 2]), (700, &[0, 2]), (800, &[0, 2])]
+    {
+        assert_eq!((a.tx_burst(at_ms * ms, &burst), a.unsent()), (4, unsent), "{at_ms}");
+        let got = receive(&mut b, at_ms * ms);
+        assert!(got.len() == 2 && got.iter().all(|frame| frame.ends_with(b"known")), "{at_ms}");
+        assert_eq!((a.counters().tx_dropped, a.counters().tx_unsent % 2), (0, 0));
+    }
+    // The sixth time that it is asked.
+    assert_eq!((a.tx_burst(5_000 * ms, &burst), a.unsent()), (4, &[][..]));
+    let counters = a.counters();
+    assert_eq!((counters.tx_dropped, counters.tx_errors, counters.tx_frames), (2, 2, 12), "{counters:?}");
 }
 
 /// A carrier of uSIDs goes to the gateway, whoever the packet inside is for.
@@ -135,8 +161,8 @@ fn several_lanes_have_a_queue_each() {
         assert!(frame.ends_with(&[lane as u8; 30]));
     }
     // What one lane has learned the other knows.
-    assert_eq!(a[0].counters().tx_errors, 0);
-    assert!(a[1].counters().tx_errors > 0);
+    assert_eq!(a[0].counters().tx_unsent, 0);
+    assert!(a[1].counters().tx_unsent > 0);
     drop(b);
     refused(&config(&devices[0], V6[0]), 1, &[&devices[0], "another port of this process"]);
     let devices = rings("m", 2);

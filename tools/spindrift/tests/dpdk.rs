@@ -35,7 +35,7 @@ mod with {
     use serde_json::Value as Json;
     use spindrift_pmd::testing::Hosts;
 
-    use super::support::lab::PATIENCE;
+    use super::support::lab::{Lab, PATIENCE, config};
     use super::support::{Running, end_of, json, refused, run, spindrift, stderr, stdout, temp};
 
     fn free_port() -> String {
@@ -100,7 +100,8 @@ mod with {
                     "dpdk:net_memif{plane},role={role},id={plane},bsize=16384,socket-abstract=yes,socket={name}"
                 )
             };
-            let mut options = vec![command.to_owned(), "--json".to_owned(), "-p".to_owned(), self.tcp.clone()];
+            let mut options =
+                vec![command.to_owned(), "--json".to_owned(), "-p".to_owned(), self.tcp.clone()];
             options.extend((0..self.planes).flat_map(|plane| ["--port".to_owned(), device(plane)]));
             let addresses: Vec<_> = addresses[..self.planes].iter().map(|plane| plane[side]).collect();
             options.extend(["--device-addresses".to_owned(), addresses.join(",")]);
@@ -170,7 +171,7 @@ mod with {
         let client = [&["-s", "64K", "-n", "1000", "-q", "2"][..], &both].concat();
         let [client, _] = memory.run("write-bw", &V6, [&client, &both]);
         verified(&client, 1000);
-        assert!(client["counters"]["tx_retransmits"].as_u64().unwrap() > 0, "{client}");
+        assert!(client["counters"]["transport"]["tx_retransmits"].as_u64() > Some(0), "{client}");
     }
 
     /// Nothing of a killed side is in the way of the next one, with the same names.
@@ -219,30 +220,77 @@ mod with {
             drop(hosts.command(side, "ethtool").args(["-K", "n0", "tx", "off"]).output());
         }
         let device = "dpdk:net_af_packet0,iface=n0,blocksz=65536,framesz=8192,framecnt=512,qpairs=1";
-        let af_xdp: &[&[&str]] = if cfg!(feature = "af_xdp") { &[&["--port", "af_xdp:n0"]] } else { &[] };
-        for other in [&[&["--port", "udp"][..]][..], af_xdp].concat() {
-            for (server, own) in [("10.0.0.2", "10.0.0.11/24"), ("fd00::2", "fd00::11/64")] {
-                let server_at = [other, &["write-bw", "--json"]].concat();
-                let ours = ["write-bw", server, "--json", "--port", device, "--device-addresses", own];
-                // Either side may be the client.
-                let waiting = Server::start(in_host(&hosts, 1), &[&server_at[2..], &server_at[..2]].concat());
+        // Of kernel sockets the entropy value is the source port.
+        let entropy = temp("entropy.toml");
+        fs::write(&entropy, "transport.entropy = \"udp\"\n").unwrap();
+        let with_sockets = ["--config", entropy.to_str().unwrap()];
+        let mut others = vec![(&["--port", "udp"][..], &with_sockets[..])];
+        if cfg!(feature = "af_xdp") {
+            others.push((&["--port", "af_xdp:n0"], &[]));
+        }
+        for (other, ours) in others {
+            for (theirs, own) in [("10.0.0.2", "10.0.0.11"), ("fd00::2", "fd00::11")] {
+                // The sockets that set a run up are the kernel's.
+                let place = [other, &["--local", theirs]].concat();
+                let place = if other.contains(&"udp") { place } else { other.to_vec() };
+                let waiting =
+                    Server::start(in_host(&hosts, 1), &[&["write-bw", "--json"], &place[..]].concat());
                 let mut client = in_host(&hosts, 0);
-                client.args(ours).args(["-s", "64K", "-n", "300"]);
+                client.args(["write-bw", theirs, "--json", "--port", device, "--device-addresses", own]);
+                client.args(["-s", "64K", "-n", "300"]).args(ours);
                 let client = Running::start(client.stdout(Stdio::piped()).stderr(Stdio::piped()));
                 let [client, _] = passed(waiting, client);
                 verified(&client, 300);
                 assert_eq!(client["settings"]["cc"], "adaptive", "a network: {client}");
-                assert!(client["settings"]["ports"][0]["name"].as_str().unwrap().contains("net_af_packet0"));
+                let ports = client["settings"]["ports"].to_string();
+                assert!(ports.contains("net_af_packet0") && ports.contains(own), "{ports}");
             }
         }
+        fs::remove_file(entropy).unwrap();
+    }
+
+    /// Packets name the switches that they pass, over both planes of a fabric; the router of a host's link is its T0 switch. A path that
+    /// loses packets costs none.
+    #[test]
+    fn paths_are_chosen_by_the_sender() {
+        let Some(lab) = Lab::new("dpdk") else { return };
+        lab.up("two-plane.toml");
+        let topology = config("two-plane.toml");
+        let device = |plane: usize| {
+            format!(
+                "dpdk:net_af_packet{plane},iface=eth{plane},blocksz=65536,framesz=8192,framecnt=256,qpairs=1"
+            )
+        };
+        let devices = [device(0), device(1)];
+        let of_host = |addresses| {
+            let ports = ["--port", &devices[0], "--port", &devices[1], "--device-addresses", addresses];
+            [&ports[..], &["--gateways", "fe80::1", "--topology", &topology]].concat()
+        };
+        let server = of_host("fd5d:7072:0:1::1/128,fd5d:7072:0:1:0:0:1:1/128");
+        let client = of_host("fd5d:7072::1/128,fd5d:7072::1:1/128");
+        let lossy = [&client[..], &["--fault", "loss=1%"]].concat();
+        let [_, client] = lab.write_bw(["h1", "h3"], "fd5d:7072:0:1::1", [&server, &lossy]);
+        let settings = &client["settings"];
+        assert_eq!((&settings["routing"], &settings["host"]), (&"srv6".into(), &"h1".into()), "{settings}");
+        assert_eq!(settings["planes"], 2);
+        assert!(client["counters"]["transport"]["tx_retransmits"].as_u64() > Some(0), "{client}");
     }
 
     #[test]
     fn what_is_in_the_way_is_named() {
-        refused(&["write-bw", "--port", "dpdk"], &["--port dpdk", "--port dpdk:DEVICE", "--device-addresses"]);
+        refused(
+            &["write-bw", "--port", "dpdk"],
+            &["--port dpdk", "--port dpdk:DEVICE", "--device-addresses"],
+        );
         refused(&["write-bw", "--port", "dpdk:net_null0"], &["--port: 1 device(s) and 0 address(es)"]);
-        refused(&["write-bw", "--port", "dpdk:eth 0"], &["`eth 0` is no device of DPDK", "net_memif0,role=client"]);
-        refused(&["write-bw", "--port", "udp", "--device-addresses", "fd00::1"], &["--device-addresses", "--port dpdk"]);
+        let output = run(&["write-bw", "--port", "dpdk:eth 0"]);
+        let error = stderr(&output);
+        assert_eq!(output.status.code(), Some(2), "{error}");
+        assert!(error.contains("`eth 0` is no device of DPDK") && error.contains("net_memif0,role=client"));
+        refused(
+            &["write-bw", "--port", "udp", "--device-addresses", "fd00::1"],
+            &["--device-addresses", "--port dpdk"],
+        );
         let failed = |device: &str, parts: &[&str]| {
             let output =
                 run(&["write-bw", "--port", &format!("dpdk:{device}"), "--device-addresses", "fd00::1"]);

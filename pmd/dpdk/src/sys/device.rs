@@ -21,6 +21,8 @@ static LEFT: Mutex<Vec<(Pool, Option<Instant>)>> = Mutex::new(Vec::new());
 /// How long a thread may take to give a buffer back once it is counted.
 const GIVING_BACK: Duration = Duration::from_millis(100);
 
+/// The driver of shared memory.
+pub(crate) const MEMIF: &str = "net_memif";
 /// When this process closed a device last.
 static CLOSED: Mutex<Option<Instant>> = Mutex::new(None);
 /// Bursts of each queue that are taken from a device before it is closed.
@@ -358,8 +360,13 @@ impl Drop for Device {
             // SAFETY: no queue of it is left, as each has a share of this. The bus knows the device until it is removed.
             unsafe {
                 let bus: *mut c_void = dpdk_sys::spindrift_device_of(self.port);
-                dpdk_sys::rte_eth_dev_stop(self.port);
-                dpdk_sys::rte_eth_dev_close(self.port);
+                // This driver's connections end in the EAL's interrupt thread, which frees their memory, and so does closing (DPDK
+                // 22.11). NICs have handlers there that closing waits for.
+                let by_interrupts = self.describe().is_ok_and(|about| about.driver == MEMIF);
+                if !by_interrupts || dpdk_sys::spindrift_close_by_interrupts(self.port) < 0 {
+                    dpdk_sys::rte_eth_dev_stop(self.port);
+                    dpdk_sys::rte_eth_dev_close(self.port);
+                }
                 if self.probed && !bus.is_null() {
                     dpdk_sys::spindrift_remove(bus);
                 }

@@ -82,7 +82,7 @@ pub(crate) struct RemoteArgs {
     /// other hosts.
     #[arg(long, value_name = "FILE", conflicts_with = "plane_ids")]
     topology: Option<PathBuf>,
-    /// How packets find their way: each names its switches, or these choose [default: srv6 for `af_xdp` ports with a topology, else
+    /// How packets find their way: each names its switches, or these choose [default: srv6 for `af_xdp` and `dpdk` ports with a topology, else
     /// ecmp].
     #[arg(long, value_enum)]
     routing: Option<RoutingName>,
