@@ -23,6 +23,9 @@ target=${CARGO_TARGET_DIR:-target}
 vm=${SPINDRIFT_VM:-$target/vm}
 spindrift=${SPINDRIFT:-$target/release/spindrift}
 nic=${NIC:-igb}
+nic_options=
+# Without this its driver has no zero-copy, and it is not behind the IOMMU.
+case $nic in virtio-net*) nic_options=,disable-legacy=on,iommu_platform=on,ats=on ;; esac
 
 die() {
     printf 'vm: %s\n' "$@" >&2
@@ -83,8 +86,8 @@ boot() {
         -device intel-iommu,intremap=on,caching-mode=on,device-iotlb=on \
         -device pcie-root-port,id=port0,slot=1 -device pcie-root-port,id=port1,slot=2 \
         -netdev hubport,id=hub0,hubid=0 -netdev hubport,id=hub1,hubid=0 \
-        -device "$nic,id=nic0,bus=port0,netdev=hub0,mac=02:00:00:00:00:01${nic_options:-}" \
-        -device "$nic,id=nic1,bus=port1,netdev=hub1,mac=02:00:00:00:00:02${nic_options:-}" \
+        -device "$nic,id=nic0,bus=port0,netdev=hub0,mac=02:00:00:00:00:01$nic_options" \
+        -device "$nic,id=nic1,bus=port1,netdev=hub1,mac=02:00:00:00:00:02$nic_options" \
         <"$share/monitor" >"$share/qemu" 2>&1 &
     machine=$!
     exec 9>"$share/monitor"

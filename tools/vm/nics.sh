@@ -9,13 +9,16 @@ fail() {
     exit 1
 }
 
+# The last PCI device on the way to an interface; virtio has devices of its own behind it.
+pci_of() { realpath "$1/device" | grep -o '[0-9a-f]*:[0-9a-f]*:[0-9a-f]*\.[0-9a-f]' | tail -n 1; }
+
 # Two NICs that are joined to each other: `nic_a` and `nic_b` are their interfaces, `pci_a` and `pci_b` their places on the bus.
 find_nics() {
     local found
     for found in /sys/class/net/*; do
         case $(cat "$found/address") in
-            02:00:00:00:00:01) nic_a=${found##*/} pci_a=$(basename "$(realpath "$found/device")") ;;
-            02:00:00:00:00:02) nic_b=${found##*/} pci_b=$(basename "$(realpath "$found/device")") ;;
+            02:00:00:00:00:01) nic_a=${found##*/} pci_a=$(pci_of "$found") ;;
+            02:00:00:00:00:02) nic_b=${found##*/} pci_b=$(pci_of "$found") ;;
         esac
     done
     [ -n "${nic_a:-}" ] && [ -n "${nic_b:-}" ] || fail "no driver has taken the two NICs of the model $NIC"
