@@ -14,6 +14,7 @@ dpdk-devbind.py -s | grep drv=vfio-pci
 
 # run NAME WORDS [WORDS]: writes from one NIC to the other; the last words are for the client alone.
 run() {
+    echo "$1: $2 ${3:-}"
     taskset -c 1 timeout 150 spindrift write-bw --json --port "dpdk:$pci_b" --device-addresses fd96::2/64 $2 >results/"$1".server 2>results/"$1".errors &
     for _ in $(seq 200); do
         grep -q waiting results/"$1".errors && break
