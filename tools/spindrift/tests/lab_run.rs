@@ -226,15 +226,17 @@ fn flows_begin_when_they_are_told_to() {
 
 /// Over ports past the kernel: hosts send no faster than their links, so that next to nothing is lost but what meets the fault; each packet
 /// has a path of its own; and while a plane is silent the other one carries all it can.
-#[cfg(feature = "af_xdp")]
 #[test]
 #[ignore = "slow: tools/check-all.sh"]
 fn ports_past_the_kernel_keep_to_their_links() {
-    for lab in Lab::each("past", &KINDS[..2]) {
+    let built = [("af_xdp", cfg!(feature = "af_xdp")), ("dpdk", cfg!(feature = "dpdk"))];
+    let kinds = |port: &str| if port == "af_xdp" { &KINDS[..2] } else { &KINDS[..1] };
+    let ports = built.iter().filter(|(_, built)| *built).map(|(port, _)| *port);
+    for (port, lab) in ports.flat_map(|port| Lab::each("past", kinds(port)).map(move |lab| (port, lab))) {
         let folder = Folder::new("lab-run-past");
         let path = folder.experiment(
             "two-plane.toml",
-            "duration = \"4s\"\nlink_rate = \"100M\"\nport = \"af_xdp\"",
+            &format!("duration = \"4s\"\nlink_rate = \"100M\"\nport = \"{port}\""),
             "[[flow]]\nfrom = \"h1\"\nto = \"h3\"\nboth = true\nudp_options = [\"--no-gso\"]\n\
              client_options = [\"-q\", \"4\", \"-t\", \"32\", \"--evs\", \"0x0,0x40000000,0xc0000000\", \"--backup-evs\", \"2\"]\n\
              [[fault]]\nat = \"1s\"\nwhere = \"h1:p1-t0-0\"\naction = \"blackhole\"\nfor = \"1500ms\"",
@@ -242,17 +244,17 @@ fn ports_past_the_kernel_keep_to_their_links() {
         let pauses = Pauses::watch();
         let (_, error, status) = lab.run_experiment(&path, &folder.results());
         assert_eq!(status, Some(0), "{error}");
-        assert!(error.contains("flow h3-h1 is left out: over af_xdp"), "{error}");
+        assert!(error.contains(&format!("flow h3-h1 is left out: over {port}")), "{error}");
         assert_eq!(lab.left(), [""; 0]);
         let result = folder.result();
         let flow = &result["flows"][0];
-        assert_eq!((&result["port"], result["flows"].as_array().unwrap().len()), (&"af_xdp".into(), 1));
+        assert_eq!((&result["port"], result["flows"].as_array().unwrap().len()), (&port.into(), 1));
         assert_eq!((&flow["verified"], &flow["qp_errors"]), (&true.into(), &0.into()));
         for side in ["client", "server"] {
             let settings = &flow[side]["settings"];
             assert_eq!(
                 (&settings["port"], &settings["routing"], &settings["link_rate_bps"]),
-                (&"af_xdp".into(), &"srv6".into(), &100_000_000.into())
+                (&port.into(), &"srv6".into(), &100_000_000.into())
             );
         }
         let baseline = flow["baseline_gbps"].as_f64().unwrap();
@@ -272,7 +274,7 @@ fn ports_past_the_kernel_keep_to_their_links() {
         }
         let late = rows.iter().filter(|row| number(row, "time_ms") >= until);
         assert!(late.map(|row| number(row, "p1_gbps")).sum::<f64>() > 0.0, "it carries again");
-        assert!(folder.read("summary.md").contains("ports of kind af_xdp"));
+        assert!(folder.read("summary.md").contains(&format!("ports of kind {port}")));
         // Of the paths of a plane each queue pair has one in reserve, maybe all of them the same one; where a plane is silent, reserves
         // take the place of others at first. Then it carries nothing but probes.
         let paths = folder.table("paths.csv");

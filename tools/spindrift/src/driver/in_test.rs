@@ -31,6 +31,7 @@ pub(super) static MEMORY: Driver = Driver {
         vec![port("memory"), lanes(), local("list of devices", ["net_ring0", "0000:01:00.0"]), topology()]
     },
     check_place: Some(check_place),
+    in_lab: None,
     pump: Some(Pump::of::<Nothing>()),
     backend: Some(&Memory),
 };
@@ -44,6 +45,7 @@ pub(super) static LEFT_OUT: Driver = Driver {
     kernel: Kernel::Uninvolved,
     settings: || vec![setting::port("left_out")],
     check_place: None,
+    in_lab: None,
     pump: None,
     backend: None,
 };

@@ -18,6 +18,7 @@ pub(super) static DRIVER: Driver = Driver {
     kernel: Kernel::Uninvolved,
     settings,
     check_place: None,
+    in_lab: None,
     pump: None,
     backend: Some(&Rings),
 };

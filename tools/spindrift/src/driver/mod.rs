@@ -18,7 +18,7 @@ mod setting;
 mod udp;
 
 use std::fmt;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv6Addr};
 
 use anyhow::Result;
 use clap::ValueEnum;
@@ -69,6 +69,8 @@ pub(crate) struct Driver {
     /// Whether a text names a place where such a port can be, for drivers with places of their own. `None`: places are addresses and
     /// interfaces of the kernel.
     pub(crate) check_place: Option<PlaceCheck>,
+    /// Options by which a host of a lab uses such ports, given its address on each plane. `None`: the driver's name suffices.
+    pub(crate) in_lab: Option<LabOptions>,
     /// `spindrift pump NAME`, if there is one.
     pub(crate) pump: Option<Pump>,
     /// `None`: this build has no such ports.
@@ -77,6 +79,8 @@ pub(crate) struct Driver {
 
 /// Says what is wrong with a text that is to be a place.
 type PlaceCheck = fn(&str) -> Result<(), String>;
+
+type LabOptions = fn(&[Ipv6Addr]) -> Vec<String>;
 
 /// Where a port leads to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -148,6 +152,14 @@ impl Driver {
     /// Whether it has the setting with this key of a configuration file.
     pub(crate) fn has(&self, key: &str) -> bool {
         (self.settings)().iter().any(|setting| setting.key == key)
+    }
+
+    /// Options by which a host of a lab, with these addresses on its planes, uses such ports.
+    pub(crate) fn lab_options(&self, addresses: &[Ipv6Addr]) -> Vec<String> {
+        match self.in_lab {
+            Some(options) => options(addresses),
+            None => vec!["--port".to_owned(), self.name.to_owned()],
+        }
     }
 
     /// Whether packets can name the switches that they pass.

@@ -24,6 +24,7 @@ pub(super) static DRIVER: Driver = Driver {
     kernel: Kernel::Bypassed,
     settings,
     check_place: None,
+    in_lab: None,
     pump: Some(Pump::of::<pump::AfXdpPumpArgs>()),
     backend: built::BACKEND,
 };

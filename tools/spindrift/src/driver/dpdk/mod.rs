@@ -11,6 +11,8 @@ mod on_link;
 
 pub(crate) use self::on_link::OnLink;
 
+use std::net::Ipv6Addr;
+
 use super::{Driver, Kernel, Reach, Setting, setting};
 
 pub(super) static DRIVER: Driver = Driver {
@@ -21,6 +23,7 @@ pub(super) static DRIVER: Driver = Driver {
     kernel: Kernel::Bypassed,
     settings,
     check_place: Some(check_place),
+    in_lab: Some(in_lab),
     pump: None,
     backend: built::BACKEND,
 };
@@ -65,6 +68,19 @@ fn settings() -> Vec<Setting> {
     ]
 }
 
+/// On each of a host's interfaces a device that shares it with the kernel. The switch at its other end is the router.
+fn in_lab(addresses: &[Ipv6Addr]) -> Vec<String> {
+    let device = |plane| format!("dpdk:net_af_packet{plane},iface=eth{plane},{RING_IN_LAB}");
+    let own: Vec<_> = addresses.iter().map(|address| format!("{address}/128")).collect();
+    let ports = (0..addresses.len()).flat_map(|plane| ["--port".to_owned(), device(plane)]);
+    let more =
+        ["--device-addresses".to_owned(), own.join(","), "--gateways".to_owned(), "fe80::1".to_owned()];
+    ports.chain(more).collect()
+}
+
+/// Places that hold the longest frame of a lab's interfaces.
+const RING_IN_LAB: &str = "blocksz=65536,framesz=16384,framecnt=256,qpairs=1";
+
 /// Descriptors of each queue where nobody says how many.
 const DESCRIPTORS_USUAL: u32 = 1024;
 
@@ -85,6 +101,25 @@ fn check_place(text: &str) -> Result<(), String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn hosts_of_a_lab_have_a_device_on_each_interface() {
+        let options =
+            in_lab(&["fd00::1", "fd00:0:0:1::1"].map(|text| text.parse().unwrap_or(Ipv6Addr::LOCALHOST)));
+        let options: Vec<_> =
+            options.iter().map(|option| option.split(",bl").next().unwrap_or_default()).collect();
+        let expected = [
+            "--port",
+            "dpdk:net_af_packet0,iface=eth0",
+            "--port",
+            "dpdk:net_af_packet1,iface=eth1",
+            "--device-addresses",
+            "fd00::1/128,fd00:0:0:1::1/128",
+            "--gateways",
+            "fe80::1",
+        ];
+        assert_eq!(options, expected);
+    }
 
     #[test]
     fn places_are_devices_with_arguments() {

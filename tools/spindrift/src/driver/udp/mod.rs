@@ -27,6 +27,7 @@ pub(super) static DRIVER: Driver = Driver {
     kernel: Kernel::WritesHeaders,
     settings,
     check_place: None,
+    in_lab: None,
     pump: Some(Pump::of::<pump::UdpPumpArgs>()),
     backend: Some(&Sockets),
 };

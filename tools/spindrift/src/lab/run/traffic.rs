@@ -205,7 +205,10 @@ impl Stage<'_> {
         let namespace = self.plan.namespace(Node::Host(host));
         let mut command = self.ip.command();
         command.args(["netns", "exec", &namespace]).arg(&self.program).arg("write-bw");
-        command.args(["--json", "--port", self.experiment.port.name]);
+        let fabric = &self.experiment.fabric;
+        let addresses = (0..fabric.shape().planes).map_while(|plane| fabric.address(host, plane));
+        let addresses: Vec<_> = addresses.collect();
+        command.arg("--json").args(self.experiment.port.lab_options(&addresses));
         command.arg("--topology").arg(&self.topology);
         let slower =
             options.iter().copied().flatten().any(|option| option.split('=').next() == Some("--link-rate"));
