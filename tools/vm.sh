@@ -107,7 +107,7 @@ boot() {
     machine=
     cat "$share/output" 2>/dev/null || true
     if [ ! -s "$share/status" ]; then
-        tail -n 20 "$share/console" "$share/qemu" >&2 || true
+        tail -n 5 "$share"/results/* "$share/console" "$share/qemu" >&2 2>/dev/null || true
         die "the machine ended without a result after $((SECONDS - began)) s"
     fi
     status=$(cat "$share/status")
