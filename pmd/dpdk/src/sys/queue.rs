@@ -121,6 +121,22 @@ impl TxQueue {
         true
     }
 
+    /// Writes these bytes into all buffers that are here, so that [`push`](Self::push) finds them there.
+    pub(crate) fn write_all(&mut self, bytes: &[u8]) {
+        let bytes = &bytes[..bytes.len().min(self.room)];
+        let most = self.most;
+        // More than there are: taking ends with the last one.
+        self.take(usize::MAX);
+        for (_, data) in &self.free {
+            // SAFETY: the buffer is this queue's alone and has `room` bytes.
+            unsafe { std::slice::from_raw_parts_mut(data.as_ptr(), bytes.len()) }.copy_from_slice(bytes);
+        }
+        let mut back: Vec<*mut rte_mbuf> =
+            self.free.drain(most.min(self.free.len())..).map(|(mbuf, _)| mbuf.as_ptr()).collect();
+        // SAFETY: they are this queue's, each of them once, and no longer in `free`.
+        unsafe { dpdk_sys::rte_pktmbuf_free_bulk(back.as_mut_ptr(), back.len() as u32) };
+    }
+
     /// Frames that wait.
     #[inline]
     pub(crate) fn waiting(&self) -> usize {

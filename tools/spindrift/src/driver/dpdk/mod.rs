@@ -6,12 +6,18 @@ mod built;
 #[cfg(not(feature = "dpdk"))]
 mod built {
     pub(super) const BACKEND: Option<&'static dyn crate::driver::Backend> = None;
+
+    pub(super) fn pump(_: &super::pump::DpdkPumpArgs) -> anyhow::Result<()> {
+        anyhow::bail!("this build has no such pump")
+    }
 }
 mod on_link;
+mod pump;
 
 pub(crate) use self::on_link::OnLink;
 
 use super::{Driver, Kernel, Reach, Setting, setting};
+use crate::pump::Pump;
 
 pub(super) static DRIVER: Driver = Driver {
     name: "dpdk",
@@ -21,7 +27,7 @@ pub(super) static DRIVER: Driver = Driver {
     kernel: Kernel::Bypassed,
     settings,
     check_place: Some(check_place),
-    pump: None,
+    pump: Some(Pump::of::<pump::DpdkPumpArgs>()),
     backend: built::BACKEND,
 };
 
