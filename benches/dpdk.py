@@ -21,14 +21,16 @@ import time
 
 USAGE = """\
 usage: benches/dpdk.py [--only "large small testpmd latency"] [--rounds N] [--seconds N] [--iters N] [--device ARGS]
-                       [--cores "0 1"] [--json FILE] [-- OPTIONS]
+                       [--cores "0 1"] [--realtime] [--json FILE] [-- OPTIONS]
 
   --only LIST      comparisons, see below [default: "large small testpmd latency"]
   --rounds N       rounds, each with every command once [default: 5]
   --seconds N      seconds of each run [default: 2]
   --iters N        round trips of each run of write-lat [default: 50000]
-  --device ARGS    arguments of both devices, beside role and socket [default: bsize=16384]
+  --device ARGS    arguments of both devices, beside role and socket [default: bsize=10240]
   --cores LIST     processors of server and client [default: "0 1"]
+  --realtime       runs at real-time priority, for machines with other load: an end of the transport yields its processor
+                   when it has nothing to do, and would get it back late; the pump never does
   --json FILE      the figures of each round, an object on each line, as they come
   --               what follows goes to write-bw and write-lat on both ends, such as --no-icrc
 
@@ -98,7 +100,7 @@ class Ends:
     def start(self, side, command):
         """Starts a command on the processor of its side."""
         files = [os.path.join(self.options.folder, f"{side}.{name}") for name in ("out", "err")]
-        full = ["taskset", "-c", self.options.cores[side], *map(str, command)]
+        full = [*self.options.priority, "taskset", "-c", self.options.cores[side], *map(str, command)]
         with open(files[0], "w") as out, open(files[1], "w") as err:
             process = subprocess.Popen(full, stdin=subprocess.PIPE, stdout=out, stderr=err, start_new_session=True)
         process.called, process.files = os.path.basename(command[0]), files
@@ -245,7 +247,7 @@ def beside_testpmd(options):
 
 def latency(options):
     ours = transport(options, "write-lat", ["-s", "2", "-n", options.iters])["typical_us"]
-    command = [options.spindrift, "loopback", "--latency", "--json", "--size", "2", "-n", str(options.iters)]
+    command = [*options.priority, options.spindrift, "loopback", "--latency", "--json", "--size", "2", "-n", str(options.iters)]
     done = subprocess.run(command, capture_output=True, text=True, start_new_session=True)
     if done.returncode:
         raise RunFailed(f"loopback failed: {done.stderr.strip()}")
@@ -283,10 +285,12 @@ def read_options():
     parser.add_argument("--rounds", type=count, default=5)
     parser.add_argument("--seconds", type=count, default=2)
     parser.add_argument("--iters", type=count, default=50000)
-    parser.add_argument("--device", default="bsize=16384")
+    parser.add_argument("--device", default="bsize=10240")
     parser.add_argument("--cores", default="0 1")
+    parser.add_argument("--realtime", action="store_true")
     parser.add_argument("--json")
     options = parser.parse_args(words)
+    options.priority = ["chrt", "--rr", "1"] if options.realtime else []
     options.rest, options.only, options.cores = rest, options.only.split(), options.cores.split()
     for comparison in options.only:
         if comparison not in COMPARISONS:
@@ -294,13 +298,14 @@ def read_options():
     if len(options.cores) != 2 or not all(core.isdecimal() for core in options.cores):
         wrong(f"--cores '{' '.join(options.cores)}': give two processors")
     if not re.fullmatch(r"[\w-]+=[\w-]+(,[\w-]+=[\w-]+)*", options.device):
-        wrong(f"--device '{options.device}': give arguments of net_memif, as in bsize=16384,rsize=9")
+        wrong(f"--device '{options.device}': give arguments of net_memif, as in bsize=10240,rsize=9")
     return options
 
 
 def check_machine(options):
-    for tool, how in ("taskset", "apt-get install util-linux"), ("dpdk-testpmd", "tools/setup.sh --tests"):
-        if not shutil.which(tool) and (tool == "taskset" or "testpmd" in options.only):
+    tools = {"taskset": "apt-get install util-linux"} | ({"dpdk-testpmd": "tools/setup.sh --tests"} if "testpmd" in options.only else {})
+    for tool, how in tools.items():
+        if not shutil.which(tool):
             fail(1, f"{tool} is missing; {how} installs it")
     if os.geteuid():
         fail(1, "DPDK keeps files below /var/run, which needs root; run it with sudo")
@@ -376,7 +381,8 @@ def main():
         if signal.getsignal(each) != signal.SIG_IGN:
             signal.signal(each, leave)
     print(processor())
-    print(f"net_memif with {options.device}, {options.rounds} rounds of {options.seconds} s", flush=True)
+    how = ", at real-time priority" if options.realtime else ""
+    print(f"net_memif with {options.device}, {options.rounds} rounds of {options.seconds} s{how}", flush=True)
     with tempfile.TemporaryDirectory(prefix="dpdk-") as options.folder:
         found, failures = measure(options)
     report(options, found, failures)

@@ -14,7 +14,7 @@ use spindrift_pmd::{ETHERNET_LEN, LinkState, MacAddr, Port, PortCaps, PortCounte
 use crate::classify::{Kind, Wanted};
 use crate::open;
 use crate::stack::{Out, Stack};
-use crate::sys::{self, Device, RxQueue, Stats, TxQueue};
+use crate::sys::{self, Device, RX_BATCH, RxQueue, Stats, TxQueue};
 use crate::{DpdkConfig, DpdkError, Eal};
 
 /// How often the device is asked for its link.
@@ -406,7 +406,8 @@ impl Port for DpdkPort {
         let Self { rx, wanted, shared, out, counters, .. } = self;
         let (mut shown, mut others) = (0, 0);
         while shown < max && others < OTHERS {
-            let received = rx.receive(max - shown, &mut |frame| match wanted.kind(frame.data) {
+            let asked = (max - shown).min(RX_BATCH);
+            let received = rx.receive(asked, &mut |frame| match wanted.kind(frame.data) {
                 Kind::Ours => {
                     shown += 1;
                     counters.rx_bytes += frame.len() as u64;
@@ -422,7 +423,8 @@ impl Port for DpdkPort {
                 }
             });
             counters.rx_dropped += received.dropped;
-            if received.frames == 0 {
+            // There is no more; asking again would delay those that came.
+            if received.frames < asked {
                 break;
             }
         }

@@ -33,6 +33,8 @@ const PEER_PAUSE: Duration = Duration::from_millis(1);
 const LAST_WAIT: Duration = Duration::from_millis(300);
 /// A receiver that has received something ends after so long without anything, and a sender after so long without a link.
 const IDLE_END: Duration = Duration::from_secs(1);
+/// How long a receiver may take to read what the device has sent: what still lies in shared memory when a device is closed is lost.
+const LINGER: Duration = Duration::from_millis(100);
 /// How long the driver may take to clean up once the link is down.
 const CLEANUP: Duration = Duration::from_millis(50);
 /// How often a sender asks for the link.
@@ -230,6 +232,10 @@ impl<'a> Sender<'a> {
         }
         self.finish();
         self.stats.elapsed = start.elapsed();
+        let sent = clock();
+        while sent.elapsed() < LINGER && self.port.link() == LinkState::Up {
+            pause();
+        }
         self.stats.payload_bytes = self.stats.packets * self.config.payload as u64;
         self.stats.errors += self.port.counters().tx_errors;
         self.stats
@@ -243,6 +249,8 @@ impl<'a> Sender<'a> {
     /// Fills the queue up to a batch and gives it to the device; returns how many frames that took.
     fn batch(&mut self) -> usize {
         let payload = self.config.payload;
+        // Buffers that the device has just given back are still in the cache, and are used first.
+        self.port.tx.room();
         while self.port.tx.waiting() < BATCH {
             let pushed = if self.config.crc_copy {
                 let frame = TxFrame {

@@ -71,7 +71,8 @@ fn datagrams_come_back() {
         let config = introduced(&device(name), addresses[0], addresses[1]);
         let config = DpdkConfig { mtu: Some(9000), udp_ports: vec![SOURCE_PORT], ..config };
         let mut port = DpdkPort::open(eal(), &config).unwrap();
-        let testpmd = Testpmd::start(name, &["--forward-mode=5tswap", "--port-topology=loop"]);
+        let testpmd =
+            Testpmd::start(name, &["--forward-mode=5tswap", "--port-topology=loop", "--no-flush-rx"]);
         wait_for("the link is up", || port.link() == LinkState::Up);
         let payload = |n: usize| vec![n as u8; [1, 64, 1400, 4096, 8900][n % 5]];
         let (mut sent, mut got, mut clock) = (0, 0, 0);
