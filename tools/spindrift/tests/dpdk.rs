@@ -315,16 +315,23 @@ mod with {
             let usual = ["pump", "dpdk", "--local", "net_null0", "--device-address", "fd00::1"];
             [&usual[..], rest].concat()
         };
-        refused(&["pump", "dpdk", "--local", "net_null0"], &["--device-address"]);
-        refused(&["pump", "dpdk", "--device-address", "fd00::1"], &["--local <DEVICE>"]);
+        // The parser of options says it in several lines.
+        let misused = |args: &[&str], parts: &[&str]| {
+            let output = run(args);
+            let error = stderr(&output);
+            assert_eq!(output.status.code(), Some(2), "{error}");
+            assert!(parts.iter().all(|part| error.contains(part)), "{error}");
+        };
+        misused(&["pump", "dpdk", "--local", "net_null0"], &["--device-address"]);
+        misused(&["pump", "dpdk", "--device-address", "fd00::1"], &["--local <DEVICE>"]);
         let bad = ["pump", "dpdk", "--local", "eth 0", "--device-address", "fd00::1"];
-        refused(&bad, &["`eth 0` is no device of DPDK"]);
+        misused(&bad, &["`eth 0` is no device of DPDK"]);
         refused(&with(&["--device-mtu", "9217"]), &["--device-mtu 9217", "at most 9216"]);
         refused(&with(&["--dpdk-eal", "-m"]), &["--dpdk-eal", "`-m` takes a value"]);
         refused(&with(&["-s", "8961"]), &["--size 8961", "1 to 8960"]);
         refused(&with(&["fd00::1"]), &["fd00::1 is this side's own address"]);
-        refused(&with(&["--peer-mac", "02:00:00:00:00:02"]), &["<REMOTE>"]);
-        refused(
+        misused(&with(&["--peer-mac", "02:00:00:00:00:02"]), &["<REMOTE>"]);
+        misused(
             &with(&["fd00::2", "--peer-mac", "ff:ff:ff:ff:ff:ff"]),
             &["`ff:ff:ff:ff:ff:ff` is no Ethernet"],
         );
