@@ -32,6 +32,7 @@ mod open;
 mod pci;
 mod port;
 mod prospect;
+pub mod pump;
 mod stack;
 mod sys;
 

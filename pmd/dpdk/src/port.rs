@@ -14,7 +14,7 @@ use spindrift_pmd::{ETHERNET_LEN, LinkState, MacAddr, Port, PortCaps, PortCounte
 use crate::classify::{Kind, Wanted};
 use crate::open;
 use crate::stack::{Out, Stack};
-use crate::sys::{self, Device, RxQueue, Stats, TxQueue};
+use crate::sys::{self, Device, RX_BATCH, RxQueue, Stats, TxQueue};
 use crate::{DpdkConfig, DpdkError, Eal};
 
 /// How often the device is asked for its link.
@@ -92,7 +92,7 @@ pub struct DpdkPort {
     caps: PortCaps,
     counters: PortCounters,
     // The queues come before what keeps the device open.
-    tx: TxQueue,
+    pub(crate) tx: TxQueue,
     rx: RxQueue,
     wanted: Wanted,
     shared: Arc<Shared>,
@@ -292,6 +292,50 @@ impl DpdkPort {
         }
     }
 
+    /// Asks the neighbour that packets to an address go to for its Ethernet address, unless that is known.
+    pub(crate) fn ask_neighbour(&mut self, to: IpAddr, now_ns: u64) -> Option<MacAddr> {
+        sys::join();
+        let mac = self.mac_of(to, now_ns);
+        self.kick(now_ns);
+        mac
+    }
+
+    /// Gives the device what waits; returns how often it was called.
+    pub(crate) fn send_waiting(&mut self) -> u64 {
+        sys::join();
+        let sent = self.tx.send();
+        if sent.refused > 0 {
+            self.shared.refused.fetch_add(sent.refused, Ordering::Relaxed);
+        }
+        sent.calls
+    }
+
+    /// Shows up to `most` frames whose length is `known`, and the transport's other ones, to `sink`; the rest goes to the stack. Returns
+    /// how many frames there were. `now_ns` is asked only for the stack.
+    pub(crate) fn receive_raw(
+        &mut self,
+        most: usize,
+        known: impl Fn(usize) -> bool,
+        now_ns: impl Fn() -> u64,
+        sink: &mut dyn FnMut(&RxFrame<'_>),
+    ) -> usize {
+        sys::join();
+        let Self { rx, wanted, shared, out, counters, .. } = self;
+        let received = rx.receive(most, &mut |frame| {
+            if known(frame.len()) || wanted.kind(frame.data) == Kind::Ours {
+                sink(frame);
+            } else if frame.rest.is_empty() {
+                shared.with_stack(|stack| stack.receive(frame.data, now_ns(), out));
+            }
+        });
+        counters.rx_dropped += received.dropped;
+        if !self.out.is_empty() {
+            self.queue_out();
+            self.kick(now_ns());
+        }
+        received.frames
+    }
+
     /// Looks after neighbours, when it is time to.
     fn refresh(&mut self, now_ns: u64) {
         if !self.first || now_ns < self.refresh_at {
@@ -379,7 +423,8 @@ impl Port for DpdkPort {
         let Self { rx, wanted, shared, out, counters, .. } = self;
         let (mut shown, mut others) = (0, 0);
         while shown < max && others < OTHERS {
-            let received = rx.receive(max - shown, &mut |frame| match wanted.kind(frame.data) {
+            let asked = (max - shown).min(RX_BATCH);
+            let received = rx.receive(asked, &mut |frame| match wanted.kind(frame.data) {
                 Kind::Ours => {
                     shown += 1;
                     counters.rx_bytes += frame.len() as u64;
@@ -395,7 +440,8 @@ impl Port for DpdkPort {
                 }
             });
             counters.rx_dropped += received.dropped;
-            if received.frames == 0 {
+            // There is no more; asking again would delay those that came.
+            if received.frames < asked {
                 break;
             }
         }
@@ -432,7 +478,7 @@ impl Port for DpdkPort {
 }
 
 /// Writes the bytes of a frame, and the CRC of the copy: a region may change while it is read.
-fn copy(frame: &TxFrame<'_>, out: &mut [u8]) {
+pub(crate) fn copy(frame: &TxFrame<'_>, out: &mut [u8]) {
     let (head, rest) = out.split_at_mut(frame.head.len());
     head.copy_from_slice(frame.head);
     let (payload, tail) = rest.split_at_mut(frame.payload.len());

@@ -14,6 +14,8 @@ fn a_build_without_them_tells_how_to_get_them() {
     let how = ["this build has no such ports", "tools/setup.sh --dpdk", "--features dpdk", "--port udp"];
     refused(&["write-bw", "--port", "dpdk"], &[&["--port dpdk: "], &how[..]].concat());
     refused(&["write-lat", "--port", "dpdk:net_memif0", "127.0.0.1"], &how);
+    let pump = ["pump", "dpdk", "--local", "net_null0", "--device-address", "fd00::1"];
+    refused(&pump, &["pump dpdk: ", how[0], how[1], how[2], "spindrift pump udp"]);
     let ports = support::stdout(&support::run(&["ports"]));
     assert!(ports.contains("dpdk ports are not in this build") && ports.contains(how[2]), "{ports}");
 }
@@ -274,6 +276,114 @@ mod with {
         assert_eq!((&settings["routing"], &settings["host"]), (&"srv6".into(), &"h1".into()), "{settings}");
         assert_eq!(settings["planes"], 2);
         assert!(client["counters"]["transport"]["tx_retransmits"].as_u64() > Some(0), "{client}");
+    }
+
+    /// One side of a pump over shared memory.
+    fn pump(memory: &Memory, side: usize, args: &[&str]) -> Running {
+        let (role, name) = (["server", "client"][side], &memory.name);
+        let device = format!("net_memif0,role={role},bsize=16384,socket-abstract=yes,socket={name}");
+        let mut command = spindrift();
+        command.args(["pump", "dpdk", "--local", &device, "--device-address", V6[0][side]]);
+        command.args(JUMBO).args(args);
+        Running::start(command.stdout(Stdio::piped()).stderr(Stdio::piped()))
+    }
+
+    /// The receiver's device is there when its socket is.
+    fn receiver(memory: &Memory, args: &[&str]) -> Running {
+        let receiver = pump(memory, 0, args);
+        let began = Instant::now();
+        while !fs::read_to_string("/proc/net/unix").unwrap().contains(&format!("@{}", memory.name)) {
+            assert!(began.elapsed() < PATIENCE, "no device");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        receiver
+    }
+
+    /// Every packet that is sent comes, with the right CRC where there is one.
+    #[test]
+    fn the_pump_pumps() {
+        for (name, more) in [("plain", &["-s", "64"][..]), ("crc", &["--crc-copy"][..])] {
+            let memory = Memory::new(&format!("pump-{name}"), 1);
+            let receiver = receiver(&memory, &[&["--json", "-D", "1m"], more].concat());
+            let sender = pump(&memory, 1, &[&[V6[0][0], "--json", "-D", "300ms"], more].concat());
+            let sender = end_of(sender, PATIENCE, "the sender");
+            assert!(sender.status.success(), "{}", stderr(&sender));
+            let receiver = end_of(receiver, PATIENCE, "the receiver");
+            assert!(receiver.status.success(), "{}", stderr(&receiver));
+            let [sender, receiver] = [sender, receiver].map(|output| json(&output.stdout));
+            let (sent, received) = (&sender["sent"], &receiver["received"]);
+            assert_eq!((&sender["received"], &receiver["sent"]), (&Json::Null, &Json::Null));
+            for side in [sent, received] {
+                assert!(side["packets"].as_u64().unwrap() > 0 && side["errors"] == 0, "{sender} {receiver}");
+            }
+            assert_eq!(sent["packets"], received["packets"], "{sender} {receiver}");
+            let settings = &receiver["settings"];
+            assert_eq!((&receiver["command"], &settings["local"]), (&"pump dpdk".into(), &"fd00::1".into()));
+            assert_eq!(
+                (&settings["device_mtu"], &settings["crc_copy"]),
+                (&9000.into(), &(name == "crc").into())
+            );
+        }
+    }
+
+    /// A pump ends on Ctrl-C, and when its peer has been killed.
+    #[test]
+    fn a_pump_ends() {
+        let memory = Memory::new("pump-end", 1);
+        let receiver = receiver(&memory, &["-D", "1m"]);
+        let sender = pump(&memory, 1, &[V6[0][0], "-D", "1m", "--json"]);
+        std::thread::sleep(Duration::from_millis(1500));
+        let signal = |process: &Running, signal: &str| {
+            let id = process.id().to_string();
+            assert!(Command::new("kill").args([signal, &id]).status().unwrap().success());
+        };
+        signal(&receiver, "-KILL");
+        let sender = end_of(sender, PATIENCE, "the sender");
+        assert!(sender.status.success(), "{}", stderr(&sender));
+        assert!(json(&sender.stdout)["sent"]["packets"].as_u64().unwrap() > 0);
+        drop(receiver);
+        let alone = self::receiver(&memory, &["-D", "1m"]);
+        signal(&alone, "-INT");
+        assert_eq!(end_of(alone, PATIENCE, "the receiver").status.code(), Some(130));
+    }
+
+    #[test]
+    fn pumps_name_what_is_in_the_way() {
+        let with = |rest: &[&'static str]| {
+            let usual = ["pump", "dpdk", "--local", "net_null0", "--device-address", "fd00::1"];
+            [&usual[..], rest].concat()
+        };
+        // The parser of options says it in several lines.
+        let misused = |args: &[&str], parts: &[&str]| {
+            let output = run(args);
+            let error = stderr(&output);
+            assert_eq!(output.status.code(), Some(2), "{error}");
+            assert!(parts.iter().all(|part| error.contains(part)), "{error}");
+        };
+        misused(&["pump", "dpdk", "--local", "net_null0"], &["--device-address"]);
+        misused(&["pump", "dpdk", "--device-address", "fd00::1"], &["--local <DEVICE>"]);
+        let bad = ["pump", "dpdk", "--local", "eth 0", "--device-address", "fd00::1"];
+        misused(&bad, &["`eth 0` is no device of DPDK"]);
+        refused(&with(&["--device-mtu", "9217"]), &["--device-mtu 9217", "at most 9216"]);
+        refused(&with(&["--dpdk-eal", "-m"]), &["--dpdk-eal", "`-m` takes a value"]);
+        refused(&with(&["-s", "8961"]), &["--size 8961", "1 to 8960"]);
+        refused(&with(&["fd00::1"]), &["fd00::1 is this side's own address"]);
+        misused(&with(&["--peer-mac", "02:00:00:00:00:02"]), &["<REMOTE>"]);
+        misused(
+            &with(&["fd00::2", "--peer-mac", "ff:ff:ff:ff:ff:ff"]),
+            &["`ff:ff:ff:ff:ff:ff` is no Ethernet"],
+        );
+        for (rest, parts) in [
+            (&["fd00::2"][..], &["frames of 4202", "up to 1514", "larger MTU"][..]),
+            (&["10.0.0.1"], &["fd00::1 cannot send to 10.0.0.1"]),
+            (&["fd00::2", "-s", "64"], &["no neighbour answers", "fd00::2"]),
+            (&["--device-mtu", "100"], &["an MTU of 100"]),
+        ] {
+            let output = run(&with(rest));
+            let error = stderr(&output);
+            assert_eq!(output.status.code(), Some(1), "{error}");
+            assert!(parts.iter().all(|part| error.contains(part)), "{error}");
+        }
     }
 
     #[test]

@@ -12,8 +12,8 @@ use spindrift_pmd::{RxFrame, RxOrigin};
 
 use super::Device;
 
-/// Frames that one call of the driver brings.
-const BATCH: usize = 32;
+/// Most frames that one call of the driver brings.
+pub(crate) const RX_BATCH: usize = 32;
 /// Buffers that are taken from the pool at once.
 const TAKE: usize = 32;
 /// Most buffers of a received frame.
@@ -121,6 +121,22 @@ impl TxQueue {
         true
     }
 
+    /// Writes these bytes into all buffers that are here, so that [`push`](Self::push) finds them there.
+    pub(crate) fn write_all(&mut self, bytes: &[u8]) {
+        let bytes = &bytes[..bytes.len().min(self.room)];
+        let most = self.most;
+        // More than there are: taking ends with the last one.
+        self.take(usize::MAX);
+        for (_, data) in &self.free {
+            // SAFETY: the buffer is this queue's alone and has `room` bytes.
+            unsafe { std::slice::from_raw_parts_mut(data.as_ptr(), bytes.len()) }.copy_from_slice(bytes);
+        }
+        let mut back: Vec<*mut rte_mbuf> =
+            self.free.drain(most.min(self.free.len())..).map(|(mbuf, _)| mbuf.as_ptr()).collect();
+        // SAFETY: they are this queue's, each of them once, and no longer in `free`.
+        unsafe { dpdk_sys::rte_pktmbuf_free_bulk(back.as_mut_ptr(), back.len() as u32) };
+    }
+
     /// Frames that wait.
     #[inline]
     pub(crate) fn waiting(&self) -> usize {
@@ -172,26 +188,26 @@ pub(crate) struct RxQueue {
 
 /// Frames that were received, given back when dropped.
 pub(super) struct Batch {
-    mbufs: [*mut rte_mbuf; BATCH],
-    views: [spindrift_view; BATCH],
+    mbufs: [*mut rte_mbuf; RX_BATCH],
+    views: [spindrift_view; RX_BATCH],
     count: usize,
 }
 
 impl Default for Batch {
     fn default() -> Self {
-        Self { mbufs: [ptr::null_mut(); BATCH], views: [NO_VIEW; BATCH], count: 0 }
+        Self { mbufs: [ptr::null_mut(); RX_BATCH], views: [NO_VIEW; RX_BATCH], count: 0 }
     }
 }
 
 impl Batch {
     /// Gives back what it has, and takes what a queue brings at once.
     pub(super) fn receive(&mut self, port: u16, queue: u16) -> usize {
-        self.receive_most(port, queue, BATCH)
+        self.receive_most(port, queue, RX_BATCH)
     }
 
     fn receive_most(&mut self, port: u16, queue: u16, most: usize) -> usize {
         self.give_back();
-        let most = most.min(BATCH) as u16;
+        let most = most.min(RX_BATCH) as u16;
         // SAFETY: both have room for `most`. What it brings is ours.
         let got = unsafe {
             let (mbufs, views) = (self.mbufs.as_mut_ptr(), self.views.as_mut_ptr());

@@ -6,14 +6,20 @@ mod built;
 #[cfg(not(feature = "dpdk"))]
 mod built {
     pub(super) const BACKEND: Option<&'static dyn crate::driver::Backend> = None;
+
+    pub(super) fn pump(_: &super::pump::DpdkPumpArgs) -> anyhow::Result<()> {
+        anyhow::bail!("this build has no such pump")
+    }
 }
 mod on_link;
+mod pump;
 
 pub(crate) use self::on_link::OnLink;
 
 use std::net::Ipv6Addr;
 
 use super::{Driver, Kernel, Reach, Setting, setting};
+use crate::pump::Pump;
 
 pub(super) static DRIVER: Driver = Driver {
     name: "dpdk",
@@ -24,7 +30,7 @@ pub(super) static DRIVER: Driver = Driver {
     settings,
     check_place: Some(check_place),
     in_lab: Some(in_lab),
-    pump: None,
+    pump: Some(Pump::of::<pump::DpdkPumpArgs>()),
     backend: built::BACKEND,
 };
 

@@ -1,6 +1,7 @@
 //! Ports on devices.
 
 mod eal;
+mod pump;
 
 use std::net::IpAddr;
 
@@ -11,6 +12,7 @@ use spindrift_dpdk::{DpdkConfig, DpdkPort, Eal};
 use spindrift_pmd::PortCaps;
 use spindrift_pmd::route::LocalAddress;
 
+pub(super) use self::pump::run as pump;
 use super::super::backend::{Backend, Prospect};
 use super::OnLink;
 use crate::bench::nic::Nic;
