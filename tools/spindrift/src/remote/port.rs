@@ -96,7 +96,7 @@ mod tests {
             let error = read(args).unwrap_err();
             assert!(parts.iter().all(|part| error.contains(part)), "{error}");
         };
-        for bad in ["0", "65536", "tcp", "", "dpdk:eth0", "UDP"] {
+        for bad in ["0", "65536", "tcp", "", "rdma:eth0", "UDP"] {
             refused(&[bad], &[bad, "1 to 65535", "udp, af_xdp"]);
         }
         refused(&["af_xdp:"], &["``", "neither an address nor the name of an interface"]);

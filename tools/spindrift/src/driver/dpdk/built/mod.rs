@@ -225,11 +225,11 @@ mod tests {
         let one = "[nic]\nlocal = [\"net_null0\"]\n";
         refused(one, &["1 device(s) and 0 address(es)", "--device-addresses"]);
         let with = |more: &str| format!("{one}device_addresses = [\"fd00::1\"]\n{more}");
-        refused(&with("gateways = [\"10.0.0.1\"]"), &["nic.gateways", "10.0.0.1", "family"]);
-        refused(&with("rx_buffers = 500"), &["nic.rx_buffers", "500", "power of two from 32 to 16384"]);
-        refused(&with("tx_buffers = 32768"), &["nic.tx_buffers", "32768"]);
-        refused(&with("device_mtu = 9217"), &["nic.device_mtu", "9217", "at most 9216"]);
-        refused(&with("dpdk_eal = \"-m\""), &["nic.dpdk_eal", "`-m`"]);
+        refused(&with("gateways = [\"10.0.0.1\"]"), &["--gateways 10.0.0.1", "family"]);
+        refused(&with("rx_buffers = 500"), &["--rx-buffers 500", "power of two from 32 to 16384"]);
+        refused(&with("tx_buffers = 32768"), &["--tx-buffers 32768"]);
+        refused(&with("device_mtu = 9217"), &["--device-mtu 9217", "at most 9216"]);
+        refused(&with("dpdk_eal = \"-m\""), &["--dpdk-eal", "`-m`"]);
         let two = |devices: &str, addresses: &str| {
             format!("[nic]\nlocal = [{devices}]\ndevice_addresses = [{addresses}]")
         };
