@@ -9,7 +9,8 @@ use std::time::{Duration, Instant};
 use spindrift_pmd::device::is_running;
 use spindrift_pmd::memory::Payload;
 use spindrift_pmd::netlink::Netlink;
-use spindrift_pmd::{ETHERNET_LEN, LinkState, MacAddr, Port, PortCaps, PortCounters, RxFrame, Tail, TxFrame};
+use spindrift_pmd::shared_interface::destination;
+use spindrift_pmd::{LinkState, MacAddr, Port, PortCaps, PortCounters, RxFrame, Tail, TxFrame};
 
 use crate::classify::{Kind, Wanted};
 use crate::open;
@@ -486,16 +487,6 @@ pub(crate) fn copy(frame: &TxFrame<'_>, out: &mut [u8]) {
     match frame.tail {
         Tail::Bytes(bytes) => tail.copy_from_slice(bytes),
         Tail::Crc32(state) => tail.copy_from_slice(&Payload::from(&*payload).crc32(state).to_le_bytes()),
-    }
-}
-
-/// The destination of the outermost IP header.
-fn destination(head: &[u8]) -> Option<IpAddr> {
-    let (ethernet, ip) = head.split_first_chunk::<ETHERNET_LEN>()?;
-    match ethernet {
-        [.., 0x86, 0xdd] => ip.get(24..40)?.first_chunk::<16>().map(|&bytes| bytes.into()),
-        [.., 0x08, 0x00] => ip.get(16..20)?.first_chunk::<4>().map(|&bytes| bytes.into()),
-        _ => None,
     }
 }
 
