@@ -32,8 +32,8 @@ mod ring;
 pub mod seed;
 pub mod time;
 pub mod verbs;
-pub mod wire;
 pub mod work;
 
 pub use spindrift_pmd as pmd;
 pub use spindrift_srv6 as srv6;
+pub use spindrift_wire as wire;

@@ -12,6 +12,15 @@ PATH="$PATH:${CARGO_HOME:-${HOME:-/root}/.cargo}/bin"
 
 core=(congestion endpoint path requester responder wire)
 sample_size=12
+packages=(--package spindrift --package spindrift-wire)
+
+# folder MODULE: where its files are.
+folder() {
+    case "$1" in
+        wire) echo pmd/wire/src ;;
+        *) echo "src/$1" ;;
+    esac
+}
 
 usage='usage: tools/mutants.sh all [MODULE..] | sample [SEED]'
 die() {
@@ -30,8 +39,8 @@ case "$mode" in
         modules=("$@")
         [ $# -gt 0 ] || modules=("${core[@]}")
         for module in "${modules[@]}"; do
-            [ -d "src/$module" ] || die "there is no module src/$module; choose from: ${core[*]}"
-            selection+=(--file "src/$module/**")
+            [ -d "$(folder "$module")" ] || die "there is no module $module; choose from: ${core[*]}"
+            selection+=(--file "$(folder "$module")/**")
         done
         ;;
     sample)
@@ -39,9 +48,9 @@ case "$mode" in
         seed=${1:-1}
         [[ $seed =~ ^[0-9]{1,18}$ ]] || die "the seed must be a decimal number, not '$seed'"
         for module in "${core[@]}"; do
-            selection+=(--file "src/$module/**")
+            selection+=(--file "$(folder "$module")/**")
         done
-        total=$(cargo mutants --config tests/mutants.toml --list -p spindrift "${selection[@]}" | wc -l)
+        total=$(cargo mutants --config tests/mutants.toml --list "${packages[@]}" "${selection[@]}" | wc -l)
         shards=$((total / sample_size))
         [ "$shards" -gt 0 ] || die 'cargo-mutants found no mutants'
         # Every shard has mutants of all files. 10# keeps a leading zero from meaning octal.
@@ -61,7 +70,7 @@ export CARGO_TARGET_DIR=$PWD/target/mutants
 export SPINDRIFT_SEEDS=${SPINDRIFT_SEEDS:-100}
 unset SPINDRIFT_FRESH SPINDRIFT_SEED SPINDRIFT_JUDGE
 targets=(--lib)
-for test in adversary feedback property recovery reports routes smoke wire_layout wire_outer wire_properties wire_stack wire_vectors; do
+for test in adversary feedback property recovery reports routes smoke layout outer properties stack vectors; do
     targets+=("--test=$test")
 done
 # Long, and what they test is tested by shorter ones too.
@@ -71,7 +80,7 @@ skipped=(forged_updates_hardly_slow one_forged_update_without ten_thousand_queue
 patience=(--timeout-multiplier 2 --minimum-test-timeout 60)
 
 status=0
-cargo mutants --config tests/mutants.toml --output target --package spindrift "${patience[@]}" --no-times \
+cargo mutants --config tests/mutants.toml --output target "${packages[@]}" --test-package spindrift,spindrift-wire "${patience[@]}" --no-times \
     "${selection[@]}" "${targets[@]/#/--cargo-arg=}" -- --locked -- "${skipped[@]/#/--skip=}" || status=$?
 case $status in
     # 3: a mutant hung, which the tests notice too.

@@ -38,5 +38,6 @@ for sanitizer in "${sanitizers[@]}"; do
     export CARGO_TARGET_DIR=$PWD/target/sanitize CARGO_INCREMENTAL=0 CARGO_PROFILE_TEST_DEBUG=line-tables-only
     export TSAN_OPTIONS="suppressions=$PWD/tests/tsan.supp ${TSAN_OPTIONS:-}"
     echo "sanitize: $sanitizer"
-    cargo +nightly test --locked --quiet --target "$host" -p spindrift-pmd --lib -- memory loopback
+    cargo +nightly test --locked --quiet --target "$host" -p spindrift-memory --lib
+    cargo +nightly test --locked --quiet --target "$host" -p spindrift-pmd --lib -- loopback
 done

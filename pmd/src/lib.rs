@@ -8,11 +8,9 @@
 //! |---|---|
 //! | [`loopback`] | two ends of a shared ring, for two lanes of one process |
 //! | [`device`] | what the kernel knows of a network interface |
-//! | [`batch_ids`] | what segmentation changes in IPv4 packets, and what that does to their CRC |
 //! | [`neighbours`] | for ports that bypass the kernel: the Ethernet addresses of next hops, from the kernel's tables |
 //! | [`netlink`] | what the kernel tells of interfaces, addresses, routes and neighbours |
 //! | [`udp`] | kernel sockets with segmentation and receive offload, no privileges needed |
-//! | [`memory`] | the bytes that frames are sent from: regions that anybody may change at any time, and payloads |
 //! | [`fork`] | which process made an object: children have copies of it |
 //! | [`fault`] | over any port: loss, reordering, duplication, corruption, delay, ECN marks, trimming |
 //! | [`pcap`] | over any port: a nanosecond capture file |
@@ -37,14 +35,11 @@
 //! assert_eq!(got, 1);
 //! ```
 
-pub mod batch_ids;
 pub mod device;
 pub mod fault;
 pub mod fork;
 mod forward;
-mod frame;
 pub mod loopback;
-pub mod memory;
 pub mod neighbours;
 pub mod netlink;
 pub mod pcap;
@@ -58,51 +53,14 @@ pub mod testing;
 pub mod trace;
 pub mod udp;
 
-use std::fmt;
 use std::net::IpAddr;
 use std::os::fd::BorrowedFd;
 
 use memory::Payload;
+pub use spindrift_memory as memory;
+use spindrift_wire::frame;
+pub use spindrift_wire::{DatagramMeta, ETHERNET_LEN, MacAddr, batch_ids};
 pub use steering::{Steering, SteeringException};
-
-/// Bytes of an Ethernet header.
-pub const ETHERNET_LEN: usize = 14;
-
-/// An Ethernet address.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct MacAddr(pub [u8; 6]);
-
-impl fmt::Display for MacAddr {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (i, byte) in self.0.iter().enumerate() {
-            let colon = if i == 0 { "" } else { ":" };
-            write!(f, "{colon}{byte:02x}")?;
-        }
-        Ok(())
-    }
-}
-
-/// Addresses and markings of one UDP datagram.
-///
-/// Filled in by a kernel socket, or parsed out of an Ethernet frame. What a kernel socket does not
-/// tell is zero (the flow label, and the hop limit unless it was asked for).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct DatagramMeta {
-    /// Sender's address.
-    pub src: IpAddr,
-    /// Receiver's address.
-    pub dst: IpAddr,
-    /// Sender's UDP port.
-    pub src_port: u16,
-    /// Receiver's UDP port.
-    pub dst_port: u16,
-    /// IPv6 flow label, 20 bits; 0 for IPv4.
-    pub flow_label: u32,
-    /// IPv6 traffic class or IPv4 type of service: DSCP in the upper six bits, ECN in the lower two.
-    pub traffic_class: u8,
-    /// IPv6 hop limit or IPv4 time to live.
-    pub hop_limit: u8,
-}
 
 /// One frame to send, in the pieces that the port joins.
 #[derive(Clone, Copy, Debug)]

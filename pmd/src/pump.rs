@@ -13,13 +13,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::batch_ids::SEGMENTS_MAX;
 use crate::memory::{Payload, Pieces, Region, RegionError};
 use crate::udp::sys::{self, Destination, RxBuffers, TxScratch};
 use crate::udp::{
     BATCH_BYTES_MAX, Buffer, Egress, GRO_BUFFER, Offload, UdpError, ask_for_marks, bind, enable_gro,
     forbid_fragments, probe_gso, size_buffer, socket_address,
 };
+use spindrift_wire::batch_ids::SEGMENTS_MAX;
 
 /// Memory that payload is gathered from, and that it is copied to, in bytes.
 const MEMORY: usize = 1 << 20;

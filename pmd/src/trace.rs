@@ -98,7 +98,9 @@ impl Lines {
                 m.flow_label
             )?;
             if let Some(bth) = line.transport.first_chunk::<BTH_LEN>() {
-                let known = frame::OPCODES.iter().find(|(first, last, _)| (*first..=*last).contains(&bth[0]));
+                let known = spindrift_wire::OPCODE_NAMES
+                    .iter()
+                    .find(|(first, last, _)| (*first..=*last).contains(&bth[0]));
                 let name = known.map_or("opcode", |(_, _, name)| name);
                 let word = |at: usize| u32::from_be_bytes([0, bth[at], bth[at + 1], bth[at + 2]]);
                 write!(out, " {name} {:#04x} qp {:06x} psn {:06x}", bth[0], word(5), word(9))?;

@@ -44,7 +44,9 @@ pub(crate) use socket::{
 use socket::{set_hop_limit, steer};
 use sys::{Destination, RxBuffers, TxScratch};
 
-use crate::batch_ids::{BatchIds, SEGMENTS_MAX};
+use spindrift_wire::batch_ids::{BatchIds, SEGMENTS_MAX};
+use spindrift_wire::headers::{IPV4_LEN, IPV6_LEN, UDP_LEN};
+
 use crate::memory::Payload;
 use crate::{
     DatagramMeta, ETHERNET_LEN, LinkState, MacAddr, Port, PortCaps, PortCounters, RxFrame, RxOrigin,
@@ -60,10 +62,6 @@ const LINK_POLL: Duration = Duration::from_millis(1);
 pub const FULL_PAUSE_NS: u64 = 50_000;
 /// UDP payload of a packet with 4096 bytes of data, for the batch hint.
 const USUAL_DATAGRAM: usize = 4150;
-/// Bytes of headers.
-const IPV4_LEN: usize = 20;
-const IPV6_LEN: usize = 40;
-const UDP_LEN: usize = 8;
 const NO_SOCKET: u16 = u16::MAX;
 
 /// A plane over kernel sockets.

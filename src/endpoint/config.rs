@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use spindrift_pmd::{MacAddr, PortCaps};
+use spindrift_pmd::{ETHERNET_LEN, MacAddr, PortCaps};
 use thiserror::Error;
 
 use crate::seed::Seed;
@@ -130,9 +130,6 @@ impl EndpointConfig {
     /// The longest [`initial_reordering_ns`](Self::initial_reordering_ns).
     pub const MAX_INITIAL_REORDERING_NS: u64 = 1_000_000_000;
 
-    /// Bytes of an Ethernet header.
-    const ETHERNET_LEN: usize = 14;
-
     /// Defaults for these ports. Kernel-socket ports put the entropy value in the UDP source port
     /// alone.
     pub fn new(ports: Vec<LocalPort>) -> Self {
@@ -226,7 +223,7 @@ impl EndpointConfig {
     /// Bytes of a frame that are not payload: Ethernet, IP, UDP, the longest request headers with
     /// an immediate, and the iCRC. Outer headers of routes come on top.
     pub const fn overhead(v6: bool) -> usize {
-        Self::ETHERNET_LEN + if v6 { 40 } else { 20 } + 8 + 12 + 4 + 4 + 16 + 4 + 4
+        ETHERNET_LEN + if v6 { 40 } else { 20 } + 8 + 12 + 4 + 4 + 16 + 4 + 4
     }
 
     /// Largest payload every port can take in one packet, in bytes, whatever route it takes.
@@ -237,7 +234,7 @@ impl EndpointConfig {
     /// Largest payload that the port of this plane can take in one packet, likewise; 0 when there is no such port.
     pub fn max_mtu_of(&self, plane: usize) -> u32 {
         // Whatever a port takes, the length fields of IP and UDP have 16 bits.
-        let longest = Self::ETHERNET_LEN + usize::from(u16::MAX);
+        let longest = ETHERNET_LEN + usize::from(u16::MAX);
         let Some(port) = self.ports.get(plane) else { return 0 };
         let outer = self.routes.iter().filter(|route| usize::from(route.port) == plane);
         let outer = outer.filter_map(|route| route.outer.as_ref()).map(Outer::header_len).max().unwrap_or(0);

@@ -48,7 +48,7 @@ fn text_of(path: &Path) -> Text {
     Text { path: below.to_string_lossy().into_owned(), text }
 }
 
-/// `src/wire/psn.rs` is the module `wire::psn`, `src/wire/mod.rs` and `src/wire.rs` are `wire`.
+/// `src/work/srq.rs` is the module `work::srq`, `src/work/mod.rs` and `src/work.rs` are `work`.
 fn module_of(path: &str) -> Module {
     let below = path.split_once("src/").map_or(path, |(_, below)| below);
     let mut module: Module = below.trim_end_matches(".rs").split('/').map(str::to_owned).collect();
@@ -89,7 +89,7 @@ fn assert_none(findings: &[Finding]) {
 
 #[test]
 fn the_core_is_pure() {
-    for folder in ["src", "srv6/src", "tools/fabric/src"] {
+    for folder in ["src", "srv6/src", "pmd/wire/src", "tools/fabric/src"] {
         let texts = files(folder, "rs");
         assert!(!texts.is_empty(), "no Rust file under {folder}");
         assert_none(&check_crate(&texts, |file, _| rules::purity(file)));
@@ -103,6 +103,8 @@ fn unsafe_stays_in_its_places() {
         "srv6/src",
         "srv6/switch/src",
         "pmd/src",
+        "pmd/memory/src",
+        "pmd/wire/src",
         "pmd/bpf/src",
         "pmd/af_xdp/src",
         "pmd/dpdk-sys/src",
@@ -127,6 +129,11 @@ fn crates_know_only_what_stands_below_them() {
     for (path, above) in [
         ("Cargo.toml", &["spindrift-cli", "spindrift-fabric"][..]),
         ("pmd/Cargo.toml", &["spindrift", "spindrift-cli", "spindrift-fabric"]),
+        (
+            "pmd/memory/Cargo.toml",
+            &["spindrift", "spindrift-cli", "spindrift-fabric", "spindrift-pmd", "spindrift-wire"],
+        ),
+        ("pmd/wire/Cargo.toml", &["spindrift", "spindrift-cli", "spindrift-fabric", "spindrift-pmd"]),
         ("pmd/bpf/Cargo.toml", &["spindrift", "spindrift-cli", "spindrift-fabric", "spindrift-switch"]),
         ("pmd/af_xdp/Cargo.toml", &["spindrift", "spindrift-cli", "spindrift-fabric", "spindrift-switch"]),
         ("pmd/dpdk-sys/Cargo.toml", &["spindrift", "spindrift-cli", "spindrift-fabric", "spindrift-pmd"]),
@@ -214,7 +221,7 @@ fn tests_name_the_decisions_that_they_check() {
         .collect();
     assert!(decisions.len() > 20, "{decisions:?}");
     let mut named = BTreeSet::new();
-    for file in files("tests", "rs").into_iter().chain(files("src", "rs")) {
+    for file in ["tests", "src", "pmd/wire"].into_iter().flat_map(|folder| files(folder, "rs")) {
         for (line, number) in rules::decisions(&file.text) {
             assert!(decisions.contains(&number), "{}:{line}: there is no decision {number}", file.path);
             named.insert(number);
@@ -226,7 +233,8 @@ fn tests_name_the_decisions_that_they_check() {
 
 #[test]
 fn settings_in_the_protocol_document_exist() {
-    let code: String = files("src", "rs").into_iter().map(|t| t.text).collect();
+    let code: String =
+        ["src", "pmd/wire/src"].into_iter().flat_map(|folder| files(folder, "rs")).map(|t| t.text).collect();
     let settings = rules::settings(&text_of(&root().join("docs/protocol.md")).text);
     assert!(settings.len() > 5, "docs/protocol.md names hardly any setting: {settings:?}");
     for (line, name) in settings {

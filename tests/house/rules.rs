@@ -8,8 +8,7 @@ use crate::source::{Mention, Module, Source};
 /// it does not name its neighbours on the same floor. A new top-level module gets a place here and in
 /// `docs/architecture.md`.
 pub(crate) const FLOORS: &[&[&str]] = &[
-    &["pmd", "srv6", "time", "ring", "counters", "seed"],
-    &["wire"],
+    &["pmd", "srv6", "wire", "time", "ring", "counters", "seed"],
     &["work"],
     &["memory", "congestion", "path"],
     &["requester", "responder"],
@@ -29,7 +28,7 @@ const TIMELY: &[&str] = &["std::time", "std::thread"];
 
 /// The places that may contain `unsafe`.
 const UNSAFE: &[&str] = &[
-    "pmd/src/memory/",
+    "pmd/memory/src/",
     "pmd/src/loopback/ring.rs",
     "pmd/src/device.rs",
     "pmd/src/fork.rs",
@@ -330,6 +329,7 @@ fn target_of<'a>(name: &'a str, root: &'a Source) -> Option<&'a str> {
     match first {
         "spindrift_pmd" => Some("pmd"),
         "spindrift_srv6" => Some("srv6"),
+        "spindrift_wire" => Some("wire"),
         module => floor_of(module).map(|_| module),
     }
 }

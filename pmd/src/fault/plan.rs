@@ -2,7 +2,7 @@
 
 use std::str::FromStr;
 
-use crate::frame::OPCODES;
+use spindrift_wire::OPCODE_NAMES;
 
 /// Rules, applied in order to every frame.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -261,12 +261,12 @@ fn number(text: &str) -> Result<u32, String> {
 }
 
 fn opcode(text: &str) -> Result<(u8, u8), String> {
-    if let Some(&(first, last, _)) = OPCODES.iter().find(|(_, _, name)| *name == text) {
+    if let Some(&(first, last, _)) = OPCODE_NAMES.iter().find(|(_, _, name)| *name == text) {
         return Ok((first, last));
     }
     let value = number(text).ok().and_then(|n| u8::try_from(n).ok());
     value.map(|v| (v, v)).ok_or_else(|| {
-        let names: Vec<_> = OPCODES.iter().map(|(_, _, name)| *name).collect();
+        let names: Vec<_> = OPCODE_NAMES.iter().map(|(_, _, name)| *name).collect();
         format!("\"{text}\" is no operation code; write 0xca or one of {}", names.join(", "))
     })
 }

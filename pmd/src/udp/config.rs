@@ -52,7 +52,7 @@ pub struct UdpConfig {
     /// Segmentation offload (`UDP_SEGMENT`): one system call sends a batch. Default `Auto`.
     ///
     /// Over IPv4 the kernel numbers a batch's packets in the IP identification (0, 1, 2, ..), which an invariant CRC covers: the port
-    /// changes it as [`batch_ids`](crate::batch_ids) tells. A NIC that cuts batches by itself and numbers them otherwise makes the CRCs
+    /// changes it as [`batch_ids`](spindrift_wire::batch_ids) tells. A NIC that cuts batches by itself and numbers them otherwise makes the CRCs
     /// wrong for whoever sees the IP header; `Off` sends each packet with identification 0. IPv6 has no such field.
     pub gso: Offload,
     /// Receive coalescing (`UDP_GRO`): the kernel hands over batches. Default `Auto`.

@@ -7,8 +7,8 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use crate::batch_ids::SEGMENTS_MAX;
 use crate::{ETHERNET_LEN, TxFrame};
+use spindrift_wire::batch_ids::SEGMENTS_MAX;
 
 /// Most bytes in a batch: the longest IPv6 packet less IPv6 and UDP header, which also fits IPv4.
 pub(crate) const BATCH_BYTES_MAX: usize = 65_535 - 40 - 8;

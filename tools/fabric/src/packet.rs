@@ -5,28 +5,17 @@ use std::net::Ipv6Addr;
 
 use spindrift::endpoint::Transmit;
 use spindrift::wire::Opcode;
+use spindrift::wire::headers::{
+    CE, ETHERNET_LEN, IPV6_LEN, PROTOCOL_IPV6, PROTOCOL_ROUTING, PROTOCOL_UDP, UDP_LEN,
+};
 use spindrift_srv6::{Dropped, Forwarder, Verdict};
 
-/// Bytes of an Ethernet header.
-const ETHERNET_LEN: usize = 14;
 /// The longest headers.
 const HEAD_ROOM: usize = Transmit::HEAD_ROOM;
-/// Bytes of an IPv6 header.
-const IPV6_LEN: usize = 40;
-/// Bytes of a UDP header.
-const UDP_LEN: usize = 8;
 /// The shortest Ethernet frame, without its checksum.
 const SHORTEST_FRAME: u32 = 60;
 /// What a link is busy with besides the frame: preamble, checksum and the gap between frames (IEEE 802.3).
 const AROUND_FRAME: u32 = 8 + 4 + 12;
-/// Next header: another IPv6 packet.
-const PROTOCOL_IPV6: u8 = 41;
-/// Next header: UDP.
-const PROTOCOL_UDP: u8 = 17;
-/// Next header: a routing header (RFC 8754).
-const PROTOCOL_ROUTING: u8 = 43;
-/// ECN codepoint: congestion experienced (RFC 3168).
-const CE: u8 = 0b11;
 
 /// What follows the headers.
 #[derive(Clone, Debug, Default)]

@@ -1,16 +1,12 @@
 //! What stands between the link and UDP in a capture, and not in a plain MRC frame: IPv6 extension headers, IPv4 options, and
 //! lengths that the kernel leaves open in packets that it will cut up later.
 
-use spindrift_pmd::ETHERNET_LEN;
+use spindrift::wire::headers::{self, ETHERNET_LEN, PROTOCOL_ROUTING, PROTOCOL_UDP};
+pub(super) use spindrift::wire::headers::{IPV4_LEN, IPV6_LEN, UDP_LEN};
 
-pub(super) const IPV4_LEN: usize = 20;
-pub(super) const IPV6_LEN: usize = 40;
-pub(super) const UDP_LEN: usize = 8;
-pub(super) const ETHERTYPE_IPV4: [u8; 2] = [0x08, 0x00];
-pub(super) const ETHERTYPE_IPV6: [u8; 2] = [0x86, 0xdd];
-const PROTOCOL_UDP: u8 = 17;
+pub(super) const ETHERTYPE_IPV4: [u8; 2] = headers::ETHERTYPE_IPV4.to_be_bytes();
+pub(super) const ETHERTYPE_IPV6: [u8; 2] = headers::ETHERTYPE_IPV6.to_be_bytes();
 const HOP_BY_HOP: u8 = 0;
-const ROUTING: u8 = 43;
 const DESTINATION_OPTIONS: u8 = 60;
 const FRAGMENT: u8 = 44;
 const SEGMENT_ROUTING: u8 = 4;
@@ -34,7 +30,7 @@ pub(super) struct Extensions {
 pub(super) fn extensions(ip: &[u8]) -> Option<Extensions> {
     let mut found = Extensions { next: *ip.get(6)?, len: 0, destination_at: None };
     for _ in 0..EXTENSIONS_MAX {
-        if !matches!(found.next, HOP_BY_HOP | ROUTING | DESTINATION_OPTIONS) {
+        if !matches!(found.next, HOP_BY_HOP | PROTOCOL_ROUTING | DESTINATION_OPTIONS) {
             break;
         }
         let at = IPV6_LEN + found.len;
@@ -42,7 +38,7 @@ pub(super) fn extensions(ip: &[u8]) -> Option<Extensions> {
         // Length, routing type, segments left; the last segment of the way stands first in the list.
         let has_segments = header.get(1).is_some_and(|&len| len >= SEGMENT_UNITS);
         let on_its_way = header.get(2) == Some(&SEGMENT_ROUTING) && header.get(3) != Some(&0);
-        if found.next == ROUTING && has_segments && on_its_way {
+        if found.next == PROTOCOL_ROUTING && has_segments && on_its_way {
             found.destination_at = Some(at + 8);
         }
         found.next = *header.first()?;

@@ -8,16 +8,16 @@
     reason = "a test fails by panicking"
 )]
 
-mod wire_common;
+mod common;
 
-use spindrift::pmd::MacAddr;
-use spindrift::pmd::batch_ids::BatchIds;
-use spindrift::wire::stack::{self, IPV6_STACK_LEN};
-use spindrift::wire::{
+use common::{reference_icrc, unhex};
+use spindrift_wire::MacAddr;
+use spindrift_wire::batch_ids::BatchIds;
+use spindrift_wire::stack::{self, IPV6_STACK_LEN};
+use spindrift_wire::{
     Bth, CcState, DecodeError, Entropy, EntropyMode, Ev, Meth, Msn, Opcode, Packet, Psn, Qpn, Reth, Seth,
     StackTemplate, StevOrder, Tseth, WriteHead, icrc,
 };
-use wire_common::{reference_icrc, unhex};
 
 /// A send over IPv4, from the tests of scapy's `RoCE` module (its PSN is 13571856).
 const VECTOR_A: &str = "4501 0040 0478 4000 40 11 b4d5 c0a80007 c0a80007  c000 12b7 002c aca2

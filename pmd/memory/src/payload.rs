@@ -11,7 +11,7 @@ use super::{Region, RegionError, crc32};
 /// has a length and no bytes, read as zeros.
 ///
 /// ```
-/// use spindrift_pmd::memory::{Payload, Region};
+/// use spindrift_memory::{Payload, Region};
 ///
 /// let region = Region::alloc(4096)?;
 /// region.write_at(100, b"shared")?;
@@ -20,7 +20,7 @@ use super::{Region, RegionError, crc32};
 ///     assert_eq!((payload.len(), payload.read(&mut out)), (6, 6));
 ///     assert_eq!(&out, b"shared");
 /// }
-/// # Ok::<(), spindrift_pmd::memory::RegionError>(())
+/// # Ok::<(), spindrift_memory::RegionError>(())
 /// ```
 #[derive(Clone, Copy)]
 pub struct Payload<'a> {

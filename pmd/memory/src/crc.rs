@@ -21,7 +21,7 @@ const SHORT: usize = 128;
 
 /// The CRC continued from `state` over bytes that nobody else changes.
 #[inline]
-pub(crate) fn crc32(state: u32, bytes: &[u8]) -> u32 {
+pub fn crc32(state: u32, bytes: &[u8]) -> u32 {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
     if bytes.len() < SHORT && short::known() {
         // SAFETY: the processor has what the function is compiled for.

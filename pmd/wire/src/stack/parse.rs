@@ -3,7 +3,7 @@
 use core::hint::cold_path;
 use std::net::{Ipv4Addr, Ipv6Addr};
 
-use spindrift_pmd::DatagramMeta;
+use crate::DatagramMeta;
 
 use super::{
     CE, DONT_FRAGMENT, ETHERNET_LEN, ETHERTYPE_IPV4, ETHERTYPE_IPV6, FLOW_LABEL, IPV4_LEN, IPV4_UDP_LEN,
@@ -48,17 +48,22 @@ pub fn parse_front(frame: &[u8], more: usize) -> Result<Parsed<'_>, StackError> 
 
 /// An IPv6 datagram without an outer packet: the same as [`Parsed`], with addresses and markings left where they lie.
 #[derive(Clone, Copy)]
-pub(crate) struct Plain<'a> {
-    pub(crate) meta: V6<'a>,
-    pub(crate) l3: &'a [u8],
-    pub(crate) mrc: &'a [u8],
-    pub(crate) elsewhere: usize,
-    pub(crate) truncated: bool,
+pub struct Plain<'a> {
+    /// Addresses and markings.
+    pub meta: V6<'a>,
+    /// As in [`Parsed`].
+    pub l3: &'a [u8],
+    /// As in [`Parsed`].
+    pub mrc: &'a [u8],
+    /// As in [`Parsed`].
+    pub elsewhere: usize,
+    /// As in [`Parsed`].
+    pub truncated: bool,
 }
 
 /// Ethernet, IPv6 and UDP headers.
 #[derive(Clone, Copy)]
-pub(crate) struct V6<'a>(&'a [u8; IPV6_STACK_LEN]);
+pub struct V6<'a>(&'a [u8; IPV6_STACK_LEN]);
 
 impl<'a> V6<'a> {
     #[inline]
@@ -68,43 +73,49 @@ impl<'a> V6<'a> {
     }
 
     /// Ethernet address of the sender.
-    pub(crate) fn src_mac(self) -> [u8; 6] {
+    pub fn src_mac(self) -> [u8; 6] {
         ethernet::SRC.get(self.0)
     }
 
+    /// Source address.
     #[inline]
-    pub(crate) fn src(self) -> Ipv6Addr {
+    pub fn src(self) -> Ipv6Addr {
         ipv6::SRC.get(self.ip()).into()
     }
 
+    /// Destination address.
     #[inline]
-    pub(crate) fn dst(self) -> Ipv6Addr {
+    pub fn dst(self) -> Ipv6Addr {
         ipv6::DST.get(self.ip()).into()
     }
 
+    /// UDP source port.
     #[inline]
-    pub(crate) fn src_port(self) -> u16 {
+    pub fn src_port(self) -> u16 {
         ipv6::SRC_PORT.get(self.ip())
     }
 
+    /// UDP destination port.
     #[inline]
-    pub(crate) fn dst_port(self) -> u16 {
+    pub fn dst_port(self) -> u16 {
         ipv6::DST_PORT.get(self.ip())
     }
 
+    /// Flow label, 20 bits.
     #[inline]
-    pub(crate) fn flow_label(self) -> u32 {
+    pub fn flow_label(self) -> u32 {
         ipv6::VERSION_CLASS_LABEL.get(self.ip()) & FLOW_LABEL
     }
 
+    /// Traffic class: DSCP and ECN.
     #[inline]
-    pub(crate) fn traffic_class(self) -> u8 {
+    pub fn traffic_class(self) -> u8 {
         (ipv6::VERSION_CLASS_LABEL.get(self.ip()) >> 20) as u8
     }
 
     /// All of it, read.
     #[inline]
-    pub(crate) fn read(self) -> DatagramMeta {
+    pub fn read(self) -> DatagramMeta {
         DatagramMeta {
             src: self.src().into(),
             dst: self.dst().into(),
@@ -120,7 +131,7 @@ impl<'a> V6<'a> {
 /// What [`parse_front`] finds, if that is an IPv6 datagram without an outer packet. Any other frame, and any that has
 /// something wrong with it, is left to that.
 #[inline]
-pub(crate) fn parse_plain(frame: &[u8], more: usize) -> Option<Plain<'_>> {
+pub fn parse_plain(frame: &[u8], more: usize) -> Option<Plain<'_>> {
     let Some(headers) = frame.first_chunk::<IPV6_STACK_LEN>() else {
         cold_path();
         return None;
@@ -319,8 +330,8 @@ mod tests {
 
     use super::super::StackTemplate;
     use super::*;
-    use crate::wire::Entropy;
-    use spindrift_pmd::MacAddr;
+    use crate::Entropy;
+    use crate::MacAddr;
 
     /// What the path of data packets finds is what the other finds, in part of a frame as in the whole, and nothing
     /// where that finds an error, IPv4 or an outer packet.

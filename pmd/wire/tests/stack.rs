@@ -16,11 +16,11 @@ use etherparse::{
 };
 use proptest::collection::vec;
 use proptest::prelude::*;
-use spindrift::pmd::batch_ids::{BatchIds, SEGMENTS_MAX};
-use spindrift::pmd::{DatagramMeta, MacAddr};
-use spindrift::wire::dscp::{self, DscpError, DscpMap, TrimKind};
-use spindrift::wire::stack::{self, IPV4_STACK_LEN, IPV6_STACK_LEN, StackError, StackTemplate};
-use spindrift::wire::{Entropy, icrc};
+use spindrift_wire::batch_ids::{BatchIds, SEGMENTS_MAX};
+use spindrift_wire::dscp::{self, DscpError, DscpMap, TrimKind};
+use spindrift_wire::stack::{self, IPV4_STACK_LEN, IPV6_STACK_LEN, StackError, StackTemplate};
+use spindrift_wire::{DatagramMeta, MacAddr};
+use spindrift_wire::{Entropy, icrc};
 
 const SRC_MAC: MacAddr = MacAddr([2, 0, 0, 0, 0, 1]);
 const DST_MAC: MacAddr = MacAddr([2, 0, 0, 0, 0, 2]);

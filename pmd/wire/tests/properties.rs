@@ -8,15 +8,15 @@
     reason = "a test fails by panicking"
 )]
 
-mod wire_common;
+mod common;
 
+use common::reference_icrc;
 use proptest::collection::vec;
 use proptest::prelude::*;
-use spindrift::wire::{
+use spindrift_wire::{
     Aeth, Bth, DecodeError, Eeth, EntropyMode, Erth, Ev, ImmDt, Meth, Msn, Neth, Opcode, Packet, Peth, Psn,
     Qpn, Reth, Seth, StevOrder, TrimmedHead, Tseth, WriteHead, icrc, is_mrc_port,
 };
-use wire_common::reference_icrc;
 
 fn opcode() -> impl Strategy<Value = Opcode> {
     proptest::sample::select(Opcode::ALL.to_vec())

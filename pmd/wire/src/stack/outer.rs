@@ -4,7 +4,7 @@ use std::net::Ipv6Addr;
 
 use spindrift_srv6::{EvProfile, Segments};
 
-use crate::wire::{Entropy, EntropyMode};
+use crate::{Entropy, EntropyMode};
 
 use super::{IPV6_LEN, PROTOCOL_ROUTING, ROUTING_LEN, SEGMENT_LEN, class_and_label, ipv6, routing};
 

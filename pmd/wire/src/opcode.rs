@@ -114,3 +114,14 @@ impl TryFrom<u8> for Opcode {
         })
     }
 }
+
+/// Names of opcodes in rules and traces: first code, last code, name.
+pub const OPCODE_NAMES: [(u8, u8, &str); 7] = [
+    (Opcode::WriteFirst.code(), Opcode::WriteOnlyImm.code(), "write"),
+    (Opcode::Ack.code(), Opcode::Ack.code(), "ack"),
+    (Opcode::Sack.code(), Opcode::Sack.code(), "sack"),
+    (Opcode::Nack.code(), Opcode::Nack.code(), "nack"),
+    (Opcode::Probe.code(), Opcode::Probe.code(), "probe"),
+    (Opcode::EndpointRequest.code(), Opcode::EndpointRequest.code(), "endpoint-request"),
+    (Opcode::EndpointResponse.code(), Opcode::EndpointResponse.code(), "endpoint-response"),
+];

@@ -4,7 +4,7 @@
 //! of a socket that is not connected and forbids fragments). An invariant CRC covers the field. It is linear: what a bit adds to it
 //! depends on nothing but the number of bytes that follow.
 
-use crate::memory::Payload;
+use spindrift_memory::Payload;
 
 /// Most datagrams in a batch (`UDP_MAX_SEGMENTS` of older kernels).
 pub const SEGMENTS_MAX: usize = 64;

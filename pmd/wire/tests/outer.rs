@@ -14,10 +14,10 @@ use std::net::{IpAddr, Ipv6Addr};
 use etherparse::{IpNumber, Ipv6Header, Ipv6RawExtHeader};
 use proptest::collection::vec;
 use proptest::prelude::*;
-use spindrift::pmd::MacAddr;
-use spindrift::wire::stack::{self, Outer, STACK_LEN_MAX, StackError, StackTemplate};
-use spindrift::wire::{Entropy, EntropyMode, Ev, StevOrder, icrc};
 use spindrift_srv6::{EvProfile, Field, Segments};
+use spindrift_wire::MacAddr;
+use spindrift_wire::stack::{self, Outer, STACK_LEN_MAX, StackError, StackTemplate};
+use spindrift_wire::{Entropy, EntropyMode, Ev, StevOrder, icrc};
 
 const SRC_MAC: MacAddr = MacAddr([2, 0, 0, 0, 0, 1]);
 const NEXT_HOP: MacAddr = MacAddr([2, 0, 0, 0, 0, 2]);

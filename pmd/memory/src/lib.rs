@@ -29,15 +29,14 @@ mod payload;
 mod pieces;
 mod region;
 
-pub(crate) use crc::crc32;
-pub use crc::crc32_with_ones;
+pub use crc::{crc32, crc32_with_ones};
 pub use payload::Payload;
 pub use pieces::Pieces;
 pub use region::{Region, Room};
 
 /// Asks the processor for the line at an address, which may be any, to write to it.
 #[inline]
-pub(crate) fn prefetch_to_write(at: *const u8) {
+pub fn prefetch_to_write(at: *const u8) {
     #[cfg(target_arch = "x86_64")]
     // SAFETY: a hint; it changes nothing that the program could see, and an address without memory is passed over.
     unsafe {

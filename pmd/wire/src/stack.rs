@@ -6,20 +6,17 @@ mod parse;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use spindrift_pmd::MacAddr;
-
 use super::field::{Bytes, U8, U16, U32};
+use super::headers::{
+    CE, ETHERNET_LEN, ETHERTYPE_IPV4, ETHERTYPE_IPV6, IPV4_LEN, IPV6_LEN, MacAddr, PROTOCOL_IPV4,
+    PROTOCOL_IPV6, PROTOCOL_ROUTING, PROTOCOL_UDP, ROUTING_LEN, SEGMENT_LEN, UDP_LEN,
+};
 use super::{Entropy, EntropyMode};
 
 pub use outer::Outer;
 use outer::OuterHeaders;
-pub use parse::{Parsed, parse, parse_front};
-pub(crate) use parse::{V6, parse_plain};
+pub use parse::{Parsed, Plain, V6, parse, parse_front, parse_plain};
 
-const ETHERNET_LEN: usize = 14;
-const IPV4_LEN: usize = 20;
-const IPV6_LEN: usize = 40;
-const UDP_LEN: usize = 8;
 /// Bytes of IPv4 and UDP headers.
 const IPV4_UDP_LEN: usize = IPV4_LEN + UDP_LEN;
 /// Bytes of IPv6 and UDP headers.
@@ -31,18 +28,10 @@ pub const IPV6_STACK_LEN: usize = ETHERNET_LEN + IPV6_UDP_LEN;
 /// Bytes of the longest headers: outer IPv6 with four segments in its routing header around IPv6.
 pub const STACK_LEN_MAX: usize = IPV6_STACK_LEN + OuterHeaders::MAX_LEN;
 
-const ETHERTYPE_IPV4: u16 = 0x0800;
-const ETHERTYPE_IPV6: u16 = 0x86dd;
-const PROTOCOL_IPV4: u8 = 4;
-const PROTOCOL_UDP: u8 = 17;
-const PROTOCOL_IPV6: u8 = 41;
-const PROTOCOL_ROUTING: u8 = 43;
 const VERSION_4_NO_OPTIONS: u8 = 0x45;
 const VERSION_6: u32 = 6 << 28;
 const DONT_FRAGMENT: u16 = 0x4000;
 const FLOW_LABEL: u32 = 0x000f_ffff;
-/// Congestion experienced (RFC 3168).
-const CE: u8 = 0b11;
 
 /// Offsets in a frame.
 mod ethernet {
@@ -93,9 +82,6 @@ mod routing {
     pub(super) const SEGMENTS_LEFT: U8<3> = U8;
     pub(super) const LAST_ENTRY: U8<4> = U8;
 }
-/// Bytes of a routing header without its segments.
-const ROUTING_LEN: usize = 8;
-const SEGMENT_LEN: usize = 16;
 
 /// Why a frame does not hold a UDP datagram that we take, or a template cannot be made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]

@@ -110,10 +110,10 @@ macro_rules! slice_forms {
             ///
             /// Fails if `bytes` is shorter than the header.
             #[inline]
-            pub fn read(bytes: &[u8]) -> Result<Self, $crate::wire::DecodeError> {
+            pub fn read(bytes: &[u8]) -> Result<Self, $crate::DecodeError> {
                 match bytes.first_chunk() {
                     Some(header) => Ok(Self::from_bytes(header)),
-                    None => Err($crate::wire::DecodeError::Short {
+                    None => Err($crate::DecodeError::Short {
                         header: $name,
                         needed: Self::LEN,
                         found: bytes.len(),
@@ -125,7 +125,7 @@ macro_rules! slice_forms {
             /// alone if it does not fit.
             #[inline]
             pub fn write(&self, out: &mut [u8]) -> usize {
-                $crate::wire::field::put(&self.to_bytes(), out)
+                $crate::field::put(&self.to_bytes(), out)
             }
         }
     };

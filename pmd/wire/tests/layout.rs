@@ -5,7 +5,7 @@
 
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test fails by panicking")]
 
-use spindrift::wire::{
+use spindrift_wire::{
     Aeth, AethKind, Bth, CcState, Eeth, EndpointOp, Erth, Ev, Mark, Meth, Msn, NackReason, NakCode, Neth,
     OpPosition, Opcode, Packet, Peth, Psn, Qpn, Reth, Seth, Tseth, WriteHead,
 };

@@ -9,18 +9,15 @@
 
 use std::net::IpAddr;
 
-use spindrift_pmd::DatagramMeta;
-use spindrift_pmd::batch_ids::BatchIds;
-use spindrift_pmd::memory::{Payload, Pieces, crc32_with_ones};
+use spindrift_memory::{Payload, Pieces, crc32_with_ones};
 
 use super::ICRC_LEN;
+use super::batch_ids::BatchIds;
+use super::headers::{DatagramMeta, IPV4_LEN, IPV6_LEN, UDP_LEN};
 
 /// CRC register after the eight bytes of ones, inverted as [`Payload::crc32`] has it.
 const AFTER_LINK_HEADER: u32 = !0xdebb_20e3;
 
-const IPV4_LEN: usize = 20;
-const IPV6_LEN: usize = 40;
-const UDP_LEN: usize = 8;
 /// Bytes of the BTH up to the last masked one.
 const BTH_MASKED: usize = 5;
 const IPV4_MASKED: usize = IPV4_LEN + UDP_LEN + BTH_MASKED;
@@ -51,7 +48,7 @@ static IPV6_ONES: [u8; 64] = {
 };
 
 /// The CRC of a packet up to its payload, `l3_head` from the IP header to the last MRC header, to be continued over
-/// the payload as [`Tail::Crc32`](spindrift_pmd::Tail::Crc32) says.
+/// the payload least significant byte first.
 ///
 /// The version in the first byte decides between IPv4 (without options) and IPv6.
 #[inline]

@@ -15,7 +15,7 @@
 //! fields are big-endian, but for the iCRC.
 //!
 //! ```
-//! use spindrift::wire::{Bth, Ev, Opcode, Packet, Psn, Qpn, Seth};
+//! use spindrift_wire::{Bth, Ev, Opcode, Packet, Psn, Qpn, Seth};
 //!
 //! let bth = Bth::new(Opcode::Sack, Qpn::new(0x41), Psn::new(0xff));
 //! let seth = Seth { entropy: Ev(0xc001_1234), cack: Psn::new(0xff), mpr: 8, ..Seth::default() };
@@ -24,15 +24,18 @@
 //! assert_eq!(Packet::decode(&bytes), Ok(Packet::Sack { bth, seth }));
 //! ```
 
-#![deny(clippy::indexing_slicing)]
+#![forbid(unsafe_code)]
 
 mod aeth;
+pub mod batch_ids;
 mod bth;
 pub mod dscp;
 mod eeth;
 mod entropy;
 mod erth;
 mod field;
+pub mod frame;
+pub mod headers;
 pub mod icrc;
 mod meth;
 mod neth;
@@ -51,12 +54,12 @@ pub use dscp::{DscpMap, TrimKind};
 pub use eeth::{Eeth, OpPosition};
 pub use entropy::{Entropy, EntropyMode, StevOrder};
 pub use erth::{EndpointOp, Erth};
+pub use headers::{DatagramMeta, ETHERNET_LEN, MacAddr};
 pub use meth::Meth;
 pub use neth::{NackReason, Neth};
 pub use num::{Ev, Msn, Psn, Qpn};
-pub use opcode::Opcode;
-pub(crate) use packet::WriteView;
-pub use packet::{Packet, TrimmedHead, WriteHead};
+pub use opcode::{OPCODE_NAMES, Opcode};
+pub use packet::{Packet, TrimmedHead, WriteHead, WriteView};
 pub use peth::Peth;
 pub use reth::{ImmDt, Reth};
 pub use seth::{CcState, Mark, Seth};

@@ -29,8 +29,9 @@ impl WriteHead {
         Self::len_of(self.bth.opcode, self.tseth.is_some())
     }
 
+    /// Bytes of the headers of a packet of a write, TSETH included if `timestamp`.
     #[inline]
-    pub(crate) const fn len_of(opcode: Opcode, timestamp: bool) -> usize {
+    pub const fn len_of(opcode: Opcode, timestamp: bool) -> usize {
         let tseth = if timestamp { Tseth::LEN } else { 0 };
         let imm = if opcode.has_imm() { ImmDt::LEN } else { 0 };
         Bth::LEN + Meth::LEN + tseth + Reth::LEN + imm
@@ -70,7 +71,7 @@ impl WriteHead {
 /// The headers of an RDMA write packet where they lie, each field read when it is asked for: a receiver wants few of
 /// them, and moving the values of all costs more than reading those.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct WriteView<'a> {
+pub struct WriteView<'a> {
     opcode: Opcode,
     /// All of them and nothing else.
     headers: &'a [u8],
@@ -84,7 +85,7 @@ impl<'a> WriteView<'a> {
     ///
     /// Nothing if `mrc` ends inside the headers or is not a write.
     #[inline]
-    pub(crate) fn split(mrc: &'a [u8]) -> Option<(Self, &'a [u8])> {
+    pub fn split(mrc: &'a [u8]) -> Option<(Self, &'a [u8])> {
         let bth = mrc.first_chunk()?;
         let opcode = Bth::write_opcode_of(bth)?;
         let (headers, rest) = mrc.split_at_checked(WriteHead::len_of(opcode, Bth::ts_of(bth)))?;
@@ -133,7 +134,7 @@ impl<'a> WriteView<'a> {
 
     /// All of them, read.
     #[inline]
-    pub(crate) fn head(&self) -> WriteHead {
+    pub fn head(&self) -> WriteHead {
         WriteHead {
             bth: Bth::of(self.opcode, self.bth()),
             meth: self.meth(),
@@ -145,59 +146,67 @@ impl<'a> WriteView<'a> {
 
     /// Bytes that they take.
     #[inline]
-    pub(crate) const fn len(&self) -> usize {
+    pub const fn len(&self) -> usize {
         self.headers.len()
     }
 
+    /// The opcode.
     #[inline]
-    pub(crate) const fn opcode(&self) -> Opcode {
+    pub const fn opcode(&self) -> Opcode {
         self.opcode
     }
 
+    /// The destination queue pair.
     #[inline]
-    pub(crate) fn dest_qpn(&self) -> Qpn {
+    pub fn dest_qpn(&self) -> Qpn {
         Bth::dest_qpn_of(self.bth())
     }
 
+    /// The packet sequence number.
     #[inline]
-    pub(crate) fn psn(&self) -> Psn {
+    pub fn psn(&self) -> Psn {
         Bth::psn_of(self.bth())
     }
 
     /// Whether the packet asks for a SACK by itself: it asks for an answer, or was sent before.
     #[inline]
-    pub(crate) fn demands_sack(&self) -> bool {
+    pub fn demands_sack(&self) -> bool {
         self.ack_req() | self.rtx()
     }
 
+    /// Whether a transport acknowledgement is asked for.
     #[inline]
-    pub(crate) fn ack_req(&self) -> bool {
+    pub fn ack_req(&self) -> bool {
         Bth::ack_req_of(self.bth())
     }
 
+    /// Whether it is a retransmission.
     #[inline]
-    pub(crate) fn rtx(&self) -> bool {
+    pub fn rtx(&self) -> bool {
         Bth::rtx_of(self.bth())
     }
 
+    /// Pad bytes after the payload.
     #[inline]
-    pub(crate) fn pad(&self) -> u8 {
+    pub fn pad(&self) -> u8 {
         Bth::pad_of(self.bth())
     }
 
+    /// The METH.
     #[inline]
-    pub(crate) fn meth(&self) -> Meth {
+    pub fn meth(&self) -> Meth {
         Meth::from_bytes(self.front().last_chunk().unwrap_or(&[0; _]))
     }
 
     /// The timestamp of the TSETH; 0 if there is none.
     #[inline]
-    pub(crate) fn timestamp(&self) -> u16 {
+    pub fn timestamp(&self) -> u16 {
         self.tseth().map_or(0, Tseth::timestamp_of)
     }
 
+    /// The RETH.
     #[inline]
-    pub(crate) fn reth(&self) -> Reth {
+    pub fn reth(&self) -> Reth {
         let imm = if self.opcode.has_imm() { ImmDt::LEN } else { 0 };
         let upto = self.headers.len().saturating_sub(imm);
         let reth = self.headers.get(..upto).and_then(|headers| headers.last_chunk());
@@ -206,7 +215,7 @@ impl<'a> WriteView<'a> {
 
     /// The last word of the headers: the immediate data, if the opcode calls for them.
     #[inline]
-    pub(crate) fn last_word(&self) -> u32 {
+    pub fn last_word(&self) -> u32 {
         self.headers.last_chunk().map_or(0, |imm| ImmDt::from_bytes(imm).0)
     }
 }

@@ -1,26 +1,13 @@
-//! What the middleware needs to know about the bytes of a frame: addresses, markings, lengths.
+//! Frames that may be anybody's, read leniently: addresses, markings and lengths, for middleware and tools.
+//!
+//! The transport reads its packets with [`stack::parse`](crate::stack::parse), which is strict.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use crate::{DatagramMeta, ETHERNET_LEN};
-
-const UDP_LEN: usize = 8;
-const IPV6_LEN: usize = 40;
-const PROTOCOL_IPV4: u8 = 4;
-const PROTOCOL_UDP: u8 = 17;
-const PROTOCOL_IPV6: u8 = 41;
-const PROTOCOL_ROUTING: u8 = 43;
-
-/// Operation codes that the middleware knows by name: first, last, name.
-pub(crate) const OPCODES: [(u8, u8, &str); 7] = [
-    (0xC6, 0xCB, "write"),
-    (0xD1, 0xD1, "ack"),
-    (0xDC, 0xDC, "sack"),
-    (0xDD, 0xDD, "nack"),
-    (0xDE, 0xDE, "probe"),
-    (0xD8, 0xD8, "endpoint-request"),
-    (0xD9, 0xD9, "endpoint-response"),
-];
+use crate::headers::{
+    DatagramMeta, ETHERNET_LEN, IPV4_LEN, IPV6_LEN, PROTOCOL_IPV4, PROTOCOL_IPV6, PROTOCOL_ROUTING,
+    PROTOCOL_UDP, UDP_LEN,
+};
 
 fn word(bytes: &[u8], at: usize) -> Option<u16> {
     Some(u16::from_be_bytes(bytes.get(at..at + 2)?.try_into().ok()?))
@@ -28,7 +15,7 @@ fn word(bytes: &[u8], at: usize) -> Option<u16> {
 
 /// Reads the UDP datagram in an Ethernet frame, of which the headers suffice, and where its payload starts.
 /// Looks through outer IPv6 headers, with or without a routing header; markings are the outermost ones. `None`: no UDP.
-pub(crate) fn parse(frame: &[u8]) -> Option<(DatagramMeta, usize)> {
+pub fn parse(frame: &[u8]) -> Option<(DatagramMeta, usize)> {
     let mut at = ETHERNET_LEN;
     let traffic_class = traffic_class(frame)?;
     let mut version = frame.get(at)? >> 4;
@@ -73,8 +60,8 @@ pub(crate) fn parse(frame: &[u8]) -> Option<(DatagramMeta, usize)> {
 }
 
 /// DSCP and ECN of the outermost IP header.
-pub(crate) fn traffic_class(frame: &[u8]) -> Option<u8> {
-    let ip = frame.get(ETHERNET_LEN..ETHERNET_LEN + 20)?;
+pub fn traffic_class(frame: &[u8]) -> Option<u8> {
+    let ip = frame.get(ETHERNET_LEN..ETHERNET_LEN + IPV4_LEN)?;
     match ip[0] >> 4 {
         4 => Some(ip[1]),
         6 => Some(ip[0] << 4 | ip[1] >> 4),
@@ -83,8 +70,8 @@ pub(crate) fn traffic_class(frame: &[u8]) -> Option<u8> {
 }
 
 /// Rewrites DSCP and ECN of the outermost IP header, and the IPv4 checksum.
-pub(crate) fn set_traffic_class(frame: &mut [u8], class: u8) {
-    let Some(ip) = frame.get_mut(ETHERNET_LEN..ETHERNET_LEN + 20) else { return };
+pub fn set_traffic_class(frame: &mut [u8], class: u8) {
+    let Some(ip) = frame.get_mut(ETHERNET_LEN..ETHERNET_LEN + IPV4_LEN) else { return };
     match ip[0] >> 4 {
         4 => ip[1] = class,
         6 => {
@@ -97,9 +84,9 @@ pub(crate) fn set_traffic_class(frame: &mut [u8], class: u8) {
 }
 
 /// Rewrites the outermost IP header's length to that of the frame, and the IPv4 checksum.
-pub(crate) fn set_ip_len(frame: &mut [u8]) {
+pub fn set_ip_len(frame: &mut [u8]) {
     let len = frame.len();
-    let Some(ip) = frame.get_mut(ETHERNET_LEN..ETHERNET_LEN + 20) else { return };
+    let Some(ip) = frame.get_mut(ETHERNET_LEN..ETHERNET_LEN + IPV4_LEN) else { return };
     match ip[0] >> 4 {
         4 => ip[2..4].copy_from_slice(&((len - ETHERNET_LEN) as u16).to_be_bytes()),
         6 => ip[4..6].copy_from_slice(&(len.saturating_sub(ETHERNET_LEN + IPV6_LEN) as u16).to_be_bytes()),
@@ -132,7 +119,7 @@ fn ones_sum(bytes: &[u8]) -> u16 {
 
 /// Ethernet, IP and UDP headers for a datagram of which only the meta is known. The UDP checksum is 0, and
 /// so are the Ethernet addresses. Returns the headers' length.
-pub(crate) fn synthesise(meta: &DatagramMeta, payload_len: usize, out: &mut [u8; 62]) -> usize {
+pub fn synthesise(meta: &DatagramMeta, payload_len: usize, out: &mut [u8; 62]) -> usize {
     out.fill(0);
     let udp_len = (payload_len + UDP_LEN) as u16;
     let class = meta.traffic_class;
@@ -140,7 +127,7 @@ pub(crate) fn synthesise(meta: &DatagramMeta, payload_len: usize, out: &mut [u8;
         (IpAddr::V4(src), IpAddr::V4(dst)) => {
             out[12..14].copy_from_slice(&[0x08, 0]);
             out[14..24].copy_from_slice(&[0x45, class, 0, 0, 0, 0, 0x40, 0, meta.hop_limit, PROTOCOL_UDP]);
-            out[16..18].copy_from_slice(&(udp_len + 20).to_be_bytes());
+            out[16..18].copy_from_slice(&(udp_len + IPV4_LEN as u16).to_be_bytes());
             out[26..30].copy_from_slice(&src.octets());
             out[30..34].copy_from_slice(&dst.octets());
             fix_ipv4_checksum(&mut out[..34]);
