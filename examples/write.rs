@@ -14,10 +14,10 @@ use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 use spindrift::pmd::{Port, loopback, udp};
-use spindrift::verbs::exchange::{Channel, Listener};
 use spindrift::verbs::{
     Access, Context, ContextConfig, Cq, Idle, LaneMode, Mr, Qp, QpConfig, RecvWr, SendOp, SendWr, Wc, nic,
 };
+use spindrift_exchange::{Channel, Listener};
 
 type Outcome<T> = Result<T, Box<dyn Error + Send + Sync>>;
 

@@ -104,7 +104,7 @@ pub struct PortAddr {
 #[serde(deny_unknown_fields)]
 pub struct QpInfo {
     /// Version of this structure: 1. Whoever speaks several writes the one that both speak; over
-    /// [`verbs::exchange`](crate::verbs::exchange) that is seen to.
+    /// [`verbs::negotiate`](crate::verbs::negotiate) that is seen to.
     pub version: u32,
     /// Queue pair number, 24 bits.
     pub qpn: u32,
@@ -176,7 +176,7 @@ pub struct RtrAttr {
 
 impl RtrAttr {
     /// What follows from the offers of both sides: the smaller path MTU, the planes that both have, dynamic windows if both
-    /// follow them; all else as its owner says. Nothing is checked: [`verbs::exchange`](crate::verbs::exchange) does that.
+    /// follow them; all else as its owner says. Nothing is checked: [`verbs::negotiate`](crate::verbs::negotiate) does that.
     pub fn between(ours: &QpInfo, theirs: &QpInfo) -> Self {
         Self {
             dest_qpn: theirs.qpn,

@@ -187,7 +187,7 @@ impl Endpoint {
             return self.receive_joined(now, source.port, frame);
         };
         let Some(body) = self.admit(source, mrc, false, verify) else { return };
-        match body.split_front(head.len()).and_then(|(_, data)| data.without_last(head.pad().into())) {
+        match body.split_front(head.header_len()).and_then(|(_, data)| data.without_last(head.pad().into())) {
             Some(payload) => self.on_write(now, source, head, payload),
             None => self.counters.rx_malformed += 1,
         }

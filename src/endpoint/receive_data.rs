@@ -273,7 +273,7 @@ impl Endpoint {
 /// What a write packet counts with in congestion control, bytes.
 #[inline]
 fn nominal(head: WriteView<'_>, len: usize) -> u32 {
-    (head.len() + ICRC_LEN + len) as u32 + Requester::NOMINAL_OVERHEAD
+    (head.header_len() + ICRC_LEN + len) as u32 + Requester::NOMINAL_OVERHEAD
 }
 
 /// What a data packet's SACK says of it.

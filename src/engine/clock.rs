@@ -47,12 +47,6 @@ impl Deadline {
     }
 }
 
-/// Lets this thread, on which no lane runs, wait.
-#[expect(clippy::disallowed_methods, reason = "some of the standard library cannot wait with a limit")]
-pub(crate) fn pause(duration: Duration) {
-    std::thread::sleep(duration);
-}
-
 /// A seed that nobody can guess: 256 bits from the operating system.
 ///
 /// # Errors

@@ -51,7 +51,7 @@ pub use lane::Lane;
 pub(crate) use async_events::AsyncEvents;
 pub(crate) use board::Snapshot;
 pub(crate) use channel::EventChannel;
-pub(crate) use clock::{Deadline, fresh_seed, pause};
+pub(crate) use clock::{Deadline, fresh_seed};
 pub(crate) use common::Common;
 pub(crate) use cq::{CqCore, CqEnd, CqReader};
 pub(crate) use group::Lanes;

@@ -6,7 +6,7 @@ use crate::endpoint::{ConfigError, EndpointError, QpState};
 use crate::engine::{ControlError, LaneStartError};
 use crate::memory::{MemoryError, RegionError};
 
-use super::exchange::Refusal;
+use super::negotiate::Refusal;
 
 /// A control operation failed.
 #[derive(Debug, thiserror::Error)]

@@ -83,7 +83,7 @@
 //!
 //! # The same over UDP, in two terminals
 //!
-//! Each side opens its own ports, and the two meet over [`exchange`]. Call `server` in one program and `client` in
+//! Each side opens its own ports, and the two meet over the TCP connection of the `spindrift-exchange` crate. Call `server` in one program and `client` in
 //! another, each with its own address; several ports make several planes. `examples/write.rs` in the repository is such a
 //! program, with command line and error messages.
 //!
@@ -91,7 +91,7 @@
 //! use std::{error::Error, net::IpAddr, time::Duration};
 //!
 //! use spindrift::pmd::udp::{UdpConfig, UdpPort};
-//! use spindrift::verbs::exchange::{Channel, Listener};
+//! use spindrift_exchange::{Channel, Listener};
 //! use spindrift::verbs::{
 //!     Access, Context, ContextConfig, Cq, Idle, LaneMode, Mr, Qp, QpConfig, RecvWr, SendOp, SendWr, Wc, nic,
 //! };
@@ -289,8 +289,8 @@ mod comp_channel;
 mod context;
 mod cq;
 mod error;
-pub mod exchange;
 mod mr;
+pub mod negotiate;
 mod post;
 mod qp;
 mod query;

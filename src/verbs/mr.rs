@@ -7,7 +7,7 @@ use crate::work::{RemoteAddr, Sge};
 
 use super::context::Pd;
 use super::error::VerbsError;
-use super::exchange::RemoteMr;
+use super::negotiate::RemoteMr;
 
 /// Registered memory.
 ///

@@ -11,7 +11,7 @@ use crate::work::{GatherWr, RecvWr, SendWr};
 use super::context::{Pd, Placement};
 use super::cq::Cq;
 use super::error::{BadWr, PostError, VerbsError};
-use super::exchange::{Negotiated, negotiate};
+use super::negotiate::{Negotiated, negotiate};
 use super::post::{Elsewhere, InlineArena, InlineWr, Posting, QpPoster, SharedPosting};
 use super::srq::Srq;
 
@@ -221,7 +221,7 @@ impl Qp {
         (Self { end, posting: Holder::Shared(shared), retry, max_inline }, poster)
     }
 
-    /// What a peer has to know to connect; see [`exchange`](super::exchange) for ways to carry it.
+    /// What a peer has to know to connect; see [`negotiate`](super::negotiate) for ways to carry it.
     ///
     /// # Errors
     /// [`VerbsError::Endpoint`] should the queue pair be gone, which a living handle rules out.

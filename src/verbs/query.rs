@@ -14,7 +14,7 @@ use crate::work::{MAX_SGE, SendOp};
 use super::context::Context;
 use super::cq::MAX_CQ_DEPTH;
 use super::error::VerbsError;
-use super::exchange::MIN_MTU;
+use super::negotiate::MIN_MTU;
 use super::post::MAX_INLINE;
 
 /// What a context can do, where its limits are, and how much of them is in use.

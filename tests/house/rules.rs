@@ -17,14 +17,11 @@ pub(crate) const FLOORS: &[&[&str]] = &[
     &["verbs"],
 ];
 
-/// Modules of `src/` that touch the machine: lanes, and the connection set-up.
-const MACHINE: &[&str] = &["engine", "verbs"];
+/// The one module of `src/` that touches the machine: it reads a clock, waits and starts threads.
+const MACHINE: &str = "engine";
 
-/// The one module of `src/` that reads a clock, waits and starts threads.
-const CLOCK: &str = "engine";
-
-/// What no other module that touches the machine may name, of what the core may not.
-const TIMELY: &[&str] = &["std::time", "std::thread"];
+/// A module that hands out file descriptors to wait on and errors of the system, and does nothing with them.
+const DESCRIPTORS: (&str, &[&str]) = ("verbs", &["std::io", "std::os"]);
 
 /// The places that may contain `unsafe`.
 const UNSAFE: &[&str] = &[
@@ -60,9 +57,9 @@ const IMPURE: &[(&str, &str)] = &[
     ),
     ("std::os", "the machine belongs to pmd/ and src/engine"),
     ("std::net::*", "import the address types by name"),
-    ("std::net::TcpStream", "sockets belong to pmd/ and src/verbs"),
-    ("std::net::TcpListener", "sockets belong to pmd/ and src/verbs"),
-    ("std::net::UdpSocket", "sockets belong to pmd/ and src/verbs"),
+    ("std::net::TcpStream", "sockets belong to pmd/ and tools/exchange"),
+    ("std::net::TcpListener", "sockets belong to pmd/ and tools/exchange"),
+    ("std::net::UdpSocket", "sockets belong to pmd/ and tools/exchange"),
     ("std::net::ToSocketAddrs", "names are resolved by tools/"),
     ("std::collections::HashMap", "use BTreeMap or a table: hash order differs from run to run"),
     ("std::collections::HashSet", "use BTreeSet or a bitmap: hash order differs from run to run"),
@@ -124,13 +121,12 @@ impl File<'_> {
 
 /// No clock, socket, thread, environment, file, hash order or unseeded randomness.
 pub(crate) fn purity(file: &File<'_>) -> Vec<Finding> {
-    if file.top() == CLOCK || file.is_test {
+    if file.top() == MACHINE || file.is_test {
         return Vec::new();
     }
-    let kept_from =
-        |prefix: &str| !MACHINE.contains(&file.top()) || TIMELY.iter().any(|of| prefix.starts_with(of));
-    let impure =
-        |m: &Mention| IMPURE.iter().find(|(prefix, _)| kept_from(prefix) && starts_with(&m.path, prefix));
+    let allowed = if file.top() == DESCRIPTORS.0 { DESCRIPTORS.1 } else { &[] };
+    let forbidden = || IMPURE.iter().filter(|(prefix, _)| !allowed.contains(prefix));
+    let impure = |m: &Mention| forbidden().find(|(prefix, _)| starts_with(&m.path, prefix));
     file.source
         .mentions
         .iter()

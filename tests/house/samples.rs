@@ -58,7 +58,6 @@ fn impure_code_is_found_however_it_is_written() {
     }
 }
 
-/// The connection set-up has sockets, and neither a clock nor threads.
 #[test]
 fn only_lanes_read_a_clock() {
     for text in [
@@ -66,10 +65,10 @@ fn only_lanes_read_a_clock() {
         "fn f() { std::thread::sleep(d); }",
         "fn f() { std::time::SystemTime::now(); }",
     ] {
-        assert_eq!(findings("src/verbs/channel.rs", text), [("purity", 1)], "{text}");
+        assert_eq!(findings("src/verbs/qp.rs", text), [("purity", 1)], "{text}");
         assert_eq!(findings("src/engine/clock.rs", text), [], "{text}");
     }
-    assert_eq!(findings("src/verbs/channel.rs", "use std::net::TcpStream; use std::time::Duration;"), []);
+    assert_eq!(findings("src/verbs/qp.rs", "use std::net::TcpStream;"), [("purity", 1)]);
 }
 
 #[test]

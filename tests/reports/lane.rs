@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use spindrift::pmd::loopback::{self, LoopbackConfig};
 use spindrift::pmd::{LinkState, Port, PortCaps, PortCounters, RxFrame, TxFrame};
-use spindrift::verbs::exchange::{Channel, Listener, Offer};
 use spindrift::verbs::{Context, ContextConfig, Idle, LaneMode, QpConfig, RecvWr, SendOp, SendWr, nic};
+use spindrift_exchange::{Channel, Listener, Offer};
 use tracing::Level;
 
 use crate::listener::{Report, listen, take, take_of_lanes, with_text};

@@ -146,7 +146,7 @@ impl<'a> WriteView<'a> {
 
     /// Bytes that they take.
     #[inline]
-    pub const fn len(&self) -> usize {
+    pub const fn header_len(&self) -> usize {
         self.headers.len()
     }
 
@@ -468,7 +468,7 @@ mod tests {
             prop_assert_eq!(rest, &payload[..]);
             let bth = Bth { ts: head.tseth.is_some(), ..head.bth };
             prop_assert_eq!(view.head(), WriteHead { bth, ..head });
-            prop_assert_eq!((view.len(), view.opcode()), (len, bth.opcode));
+            prop_assert_eq!((view.header_len(), view.opcode()), (len, bth.opcode));
             prop_assert_eq!((view.dest_qpn(), view.psn(), view.pad()), (bth.dest_qpn, bth.psn, bth.pad));
             prop_assert_eq!((view.ack_req(), view.rtx()), (bth.ack_req, bth.rtx));
             prop_assert_eq!(view.demands_sack(), bth.ack_req || bth.rtx);

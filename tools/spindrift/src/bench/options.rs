@@ -200,7 +200,7 @@ pub(crate) struct Defaults {
 
 impl Settings {
     /// Most queue pairs of a run: what one exchange offers.
-    pub(crate) const QPS_MAX: u32 = spindrift::verbs::exchange::MAX_OFFERED as u32;
+    pub(crate) const QPS_MAX: u32 = spindrift_exchange::MAX_OFFERED as u32;
 
     /// Joins flags, file and defaults, in this order, and checks them.
     pub(crate) fn new(args: &RunArgs, port: Option<&'static Driver>, defaults: &Defaults) -> Result<Self> {

@@ -4,8 +4,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
 use hdrhistogram::Histogram;
-use spindrift::verbs::exchange::RemoteMr;
 use spindrift::verbs::{Cq, PostError, RecvWr, RemoteAddr, SendOp, SendWr, Sge, Wc, WcOpcode};
+use spindrift_exchange::RemoteMr;
 
 use super::pauses::Pauses;
 use super::pin::{Idle, cpu_time};

@@ -6,11 +6,11 @@ use anyhow::{Context as _, Result, bail};
 use spindrift::counters::Counters;
 use spindrift::endpoint::EndpointConfig;
 use spindrift::engine::LaneCounters;
-use spindrift::verbs::exchange::{MIN_MTU, Negotiated, Offer, RemoteMr};
 use spindrift::verbs::{
     Access, Context, ContextConfig, Cq, LaneMode, MAX_CQ_DEPTH, Mr, Pd, Placement, Qp, QpConfig, RtsAttr,
     VerbsError,
 };
+use spindrift_exchange::{MIN_MTU, Negotiated, Offer, RemoteMr};
 use spindrift_pmd::fault::FaultStats;
 use spindrift_pmd::pcap::Capture;
 use spindrift_pmd::{ETHERNET_LEN, Port, PortCounters};

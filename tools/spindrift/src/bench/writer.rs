@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Error, Result, bail};
 use spindrift::verbs::Wc;
-use spindrift::verbs::exchange::RemoteMr;
+use spindrift_exchange::RemoteMr;
 
 use super::layout::Layout;
 use super::options::{Amount, Verify};

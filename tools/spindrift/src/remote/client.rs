@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Error, Result, anyhow, bail};
 use serde_json::{Value as Json, json};
-use spindrift::verbs::exchange::{Channel, ExchangeError};
+use spindrift_exchange::{Channel, ExchangeError};
 
 use super::path_check::check_paths;
 use super::peer::{Peer, Role};

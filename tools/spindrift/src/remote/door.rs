@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, bail};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde_json::Value as Json;
-use spindrift::verbs::exchange::{Channel, Listener, MAX_MESSAGE_BYTES};
+use spindrift_exchange::{Channel, Listener, MAX_MESSAGE_BYTES};
 
 use super::plan::{Message, Plan};
 use super::{Session, pretty};

@@ -23,7 +23,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
 use clap::{ArgAction, Args};
-use spindrift::verbs::exchange::{Offer, RemoteMr};
+use spindrift_exchange::{Offer, RemoteMr};
 use spindrift_pmd::route::local_addresses;
 
 use crate::bench::check::{

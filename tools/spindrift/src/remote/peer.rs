@@ -10,8 +10,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Error, Result, anyhow, bail};
-use spindrift::verbs::exchange::{Channel, ExchangeError, Offer};
 use spindrift::verbs::{Context, WcStatus};
+use spindrift_exchange::{Channel, ExchangeError, Offer};
 
 use super::plan::{Message, Plan};
 use super::{address_towards, pretty};

@@ -6,7 +6,7 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, anyhow, bail};
-use spindrift::verbs::exchange::Offer;
+use spindrift_exchange::Offer;
 use spindrift_pmd::pump::{PumpConfig, PumpStats, Receiver, send};
 use spindrift_pmd::udp::Offload;
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, anyhow, bail};
 use serde::Serialize;
 use serde_json::json;
-use spindrift::verbs::exchange::Channel;
+use spindrift_exchange::Channel;
 
 use super::door::Door;
 use super::memory::{Bound, needed};

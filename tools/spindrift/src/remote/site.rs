@@ -6,8 +6,8 @@ use std::path::Path;
 use anyhow::{Context as _, Result};
 use ipnet::IpNet;
 use spindrift::endpoint::{EndpointConfig, Route};
-use spindrift::verbs::exchange::Offer;
 use spindrift::wire::stack::Outer;
+use spindrift_exchange::Offer;
 use spindrift_pmd::route::local_addresses;
 use spindrift_srv6::{Fabric, Node};
 

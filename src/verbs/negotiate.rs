@@ -1,4 +1,7 @@
-//! What the two sides tell each other, and what follows from it.
+//! What two queue pairs can do together, from what each side says of itself.
+//!
+//! MRC has no connection manager. An application sends its peer a [`QpInfo`] and [`RemoteMr`]s over a channel of its own, or
+//! over the TCP connection of the `spindrift-exchange` crate; [`negotiate`] then finds the attributes of the connection.
 
 use core::fmt;
 
@@ -28,17 +31,6 @@ pub struct RemoteMr {
     pub rkey: u32,
     /// Its length in bytes.
     pub len: u64,
-}
-
-/// One side's part of the exchange.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Offer {
-    /// Queue pairs, to be connected to the peer's of the same index.
-    pub qps: Vec<QpInfo>,
-    /// Memory that the peer may write.
-    pub memory: Vec<RemoteMr>,
-    /// Whatever the application wants its peer to know; up to [`MAX_APP_BYTES`](super::MAX_APP_BYTES).
-    pub app: String,
 }
 
 /// What two queue pairs agreed on, from the side of [`negotiate`]'s first argument.
@@ -75,7 +67,8 @@ fn no_fix() -> String {
 }
 
 impl Refusal {
-    pub(crate) fn new(
+    /// A refusal with [plain](plain_up_to) texts.
+    pub fn new(
         field: impl Into<String>,
         ours: impl fmt::Display,
         theirs: impl fmt::Display,
@@ -87,8 +80,9 @@ impl Refusal {
         refusal.cleaned()
     }
 
-    /// The same refusal with [plain](plain) texts.
-    pub(crate) fn cleaned(self) -> Self {
+    /// The same refusal with plain texts: a peer may have written it.
+    #[must_use]
+    pub fn cleaned(self) -> Self {
         Self {
             field: plain(&self.field),
             ours: plain(&self.ours),
@@ -104,13 +98,12 @@ impl Refusal {
     }
 }
 
-/// A peer's words without control characters, and at most 200 of them: they end up on a terminal and in logs.
-pub(super) fn plain(text: &str) -> String {
+fn plain(text: &str) -> String {
     plain_up_to(text, 200)
 }
 
-/// As [`plain`], with another limit.
-pub(super) fn plain_up_to(text: &str, max: usize) -> String {
+/// A peer's words without control characters, and at most `max` characters of them: they are shown on a terminal and in logs.
+pub fn plain_up_to(text: &str, max: usize) -> String {
     text.chars().filter(|c| !c.is_control()).take(max).collect()
 }
 
@@ -190,8 +183,8 @@ fn list(numbers: &[u32]) -> String {
     numbers.iter().map(u32::to_string).collect::<Vec<_>>().join(", ")
 }
 
-/// Enough of a peer's text to understand it, and no more.
-pub(super) fn bounded(text: &str) -> String {
+/// The first 40 characters of a peer's text.
+pub fn bounded(text: &str) -> String {
     text.chars().take(40).collect()
 }
 

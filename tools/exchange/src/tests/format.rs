@@ -250,6 +250,6 @@ fn half_an_offer_and_then_silence_or_the_end() {
 fn the_names_that_are_read_are_those_that_are_written() {
     let info = QpInfo { plane_ids: vec![1, 2, 3, 4], ..info(10) };
     let ours = Offer { qps: vec![info], ..offer(10) };
-    let spoken = crate::verbs::exchange::format::Spoken::agree(1, &[]).unwrap();
+    let spoken = crate::format::Spoken::agree(1, &[]).unwrap();
     assert_eq!(spoken.read(serde_json::to_value(&ours).unwrap()).unwrap(), ours);
 }

@@ -4,9 +4,10 @@
 //! own: a TCP connection ([`Listener`], [`Channel`]) over which each side sends an [`Offer`], checks the
 //! peer's with [`negotiate`], brings its queue pairs up and says so. An incompatible peer is refused with a reason
 //! that both sides see. An application with a channel of its own serialises
-//! [`QpInfo`](crate::endpoint::QpInfo) and [`RemoteMr`] there and calls [`negotiate`] itself.
+//! [`QpInfo`](spindrift::endpoint::QpInfo) and [`RemoteMr`] there, calls [`negotiate`] itself, and does without this crate.
 
 mod channel;
+mod clock;
 mod format;
 mod message;
 mod offer;
@@ -14,7 +15,8 @@ mod speaker;
 
 pub use channel::{Channel, Listener};
 pub use message::{EXCHANGE_VERSION, ExchangeError, MAX_APP_BYTES, MAX_MESSAGE_BYTES, MAX_OFFERED};
-pub use offer::{MAX_PORTS, MIN_MTU, Negotiated, Offer, Refusal, RemoteMr, negotiate};
+pub use offer::Offer;
+pub use spindrift::verbs::negotiate::{MAX_PORTS, MIN_MTU, Negotiated, Refusal, RemoteMr, negotiate};
 
 #[cfg(test)]
 mod tests;

@@ -24,8 +24,8 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::endpoint::{PortAddr, QpInfo};
-use crate::engine::Deadline;
+use crate::clock::Deadline;
+use spindrift::endpoint::{PortAddr, QpInfo};
 
 const PATIENCE: Duration = Duration::from_secs(20);
 

@@ -14,18 +14,19 @@ use std::time::Duration;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use spindrift::verbs::negotiate::{Negotiated, Refusal, bounded, plain_up_to};
+use spindrift::verbs::{Mr, Qp};
 use tracing::info;
 
+use super::clock::{Deadline, pause};
 use super::format::{Spoken, VERSIONS, check_envelope};
 use super::message::{
     EXCHANGE_VERSION, ExchangeError, MAX_MESSAGE_BYTES, MAX_REASON, Message, PREFIX_LEN, PROTOCOL,
     check_sizes, complaint, fit, frame, framed_value, io_error, missing, of_application, too_long,
     unexpected, unreadable,
 };
-use super::offer::{Negotiated, Offer, Refusal, bounded, plain_up_to};
+use super::offer::Offer;
 use super::speaker::{OPENING_LEN, known, speaker};
-use crate::engine::{Deadline, pause};
-use crate::verbs::{Mr, Qp};
 
 /// Longest wait for a refused peer to take the refusal in.
 const LINGER: Duration = Duration::from_secs(1);

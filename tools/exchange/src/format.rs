@@ -8,7 +8,9 @@ use std::net::IpAddr;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
-use super::offer::{Offer, Refusal, bounded};
+use spindrift::verbs::negotiate::{Refusal, bounded};
+
+use super::offer::Offer;
 
 /// Versions of the exchange that this code speaks, oldest first.
 pub(super) const VERSIONS: [u32; 1] = [super::EXCHANGE_VERSION];

@@ -7,7 +7,9 @@ use std::time::Duration;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use super::offer::{Negotiated, Offer, Refusal, RemoteMr, negotiate, plain, plain_up_to};
+use spindrift::verbs::negotiate::{Negotiated, Refusal, RemoteMr, negotiate, plain_up_to};
+
+use super::offer::Offer;
 
 /// Version of the exchange's own messages.
 pub const EXCHANGE_VERSION: u32 = 1;
@@ -146,7 +148,7 @@ pub(super) fn complaint(error: &ExchangeError) -> Option<Refusal> {
 
 /// The error quotes the peer.
 pub(super) fn unreadable(error: &serde_json::Error) -> ExchangeError {
-    ExchangeError::Malformed(plain(&error.to_string()))
+    ExchangeError::Malformed(plain_up_to(&error.to_string(), MAX_REASON))
 }
 
 /// The application's data in a message.
