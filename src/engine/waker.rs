@@ -86,7 +86,7 @@ mod tests {
     const HOUR: Duration = Duration::from_hours(1);
     const SHORT: Duration = Duration::from_millis(20);
 
-    /// How long a nap takes.
+    /// The duration of a nap.
     fn nap(waker: &Waker, duration: Duration) -> Duration {
         let begin = Instant::now();
         waker.nap(duration, || false);

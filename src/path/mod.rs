@@ -261,7 +261,7 @@ impl Paths {
         self.planes.get(usize::from(plane)).map_or(0..0, range)
     }
 
-    /// How many planes there are.
+    /// The number of planes.
     pub(crate) const fn plane_count(&self) -> u8 {
         self.planes.len() as u8
     }
