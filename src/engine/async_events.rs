@@ -43,7 +43,7 @@ pub enum AsyncEvent {
         /// The plane; all when not given.
         plane: Option<u8>,
     },
-    /// An entropy value became ASSUMED_BAD after a loss (or because the peer asked not to use it), or GOOD again
+    /// An entropy value became `ASSUMED_BAD` after a loss (or because the peer asked not to use it), or GOOD again
     /// after enough acknowledged probes: see `change.state`. Each queue pair has a queue of 32 of these;
     /// `PathCounters::events_lost` counts those lost.
     Path {

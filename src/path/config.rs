@@ -73,7 +73,7 @@ pub struct PathConfig {
     pub planes: u8,
     /// The source of the entropy values. Default: random, 32 bits wide.
     pub source: EvSource,
-    /// Time from an entropy value becoming ASSUMED_BAD to its first probe. Default 1 ms.
+    /// Time from an entropy value becoming `ASSUMED_BAD` to its first probe. Default 1 ms.
     pub probe_interval_ns: u64,
     /// Longest interval between two probes of one entropy value. The interval doubles with every probe that expires,
     /// up to this. Default 1 s.

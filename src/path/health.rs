@@ -38,7 +38,7 @@ impl Paths {
     /// A packet on this path was lost, not trimmed. The path is assumed to have failed and goes out of use at once. A
     /// backup of the same plane replaces it (MRC paper, sections 2.1 and 4).
     ///
-    /// If no plane has a backup left and this path is needed to keep `min_active` paths, a live ASSUMED_BAD one
+    /// If no plane has a backup left and this path is needed to keep `min_active` paths, a live `ASSUMED_BAD` one
     /// replaces it (`floor_returns` counts it). If there is none, this one stays in use, is passed over 15 times, and
     /// `floor_holds` counts it.
     pub fn on_loss(&mut self, id: EvId, now: Time) {
@@ -53,7 +53,7 @@ impl Paths {
         self.counters.losses += 1;
     }
 
-    /// A packet on this path arrived. If the path is ASSUMED_BAD, it is probed at once, since the loss may have been
+    /// A packet on this path arrived. If the path is `ASSUMED_BAD`, it is probed at once, since the loss may have been
     /// reordering. A packet sent before the decision does not prove that the path still works, so it does not count
     /// as an acknowledged probe.
     #[inline]
@@ -227,7 +227,7 @@ impl Paths {
         self.find_next_probe();
     }
 
-    /// Reactivates ASSUMED_BAD entropy values if ports or the deny list leave fewer than `min_active`, backups
+    /// Reactivates `ASSUMED_BAD` entropy values if ports or the deny list leave fewer than `min_active`, backups
     /// included: a path that may be bad is better than none.
     fn keep_floor(&mut self) {
         self.share_backups();
@@ -238,7 +238,7 @@ impl Paths {
         }
     }
 
-    /// The ASSUMED_BAD entropy value to reactivate, among those on open planes that are `fit`: preferably a live one,
+    /// The `ASSUMED_BAD` entropy value to reactivate, among those on open planes that are `fit`: preferably a live one,
     /// then one of the plane with the fewest active ones.
     fn bad_to_use(&self, fit: impl Fn(&Entry) -> bool) -> Option<EvId> {
         let open = PortMask(self.open);
@@ -248,7 +248,7 @@ impl Paths {
         least.map(|(_, id)| EvId(id))
     }
 
-    /// A packet on this path arrived. If the path is ASSUMED_BAD, it is now live, and this returns `true`.
+    /// A packet on this path arrived. If the path is `ASSUMED_BAD`, it is now live, and this returns `true`.
     pub(super) fn shows_life(&mut self, id: EvId) -> bool {
         match self.entries.get_mut(usize::from(id.0)) {
             Some(entry) if entry.flags & BAD != 0 => {
@@ -259,7 +259,7 @@ impl Paths {
         }
     }
 
-    /// Makes an ASSUMED_BAD entropy value GOOD.
+    /// Makes an `ASSUMED_BAD` entropy value GOOD.
     pub(super) fn revive(&mut self, id: EvId, skip: u8) {
         self.prober.bad -= 1;
         self.set_flags(id.0, 0);

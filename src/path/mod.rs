@@ -113,13 +113,13 @@ struct Entry {
     backoff: u8,
 }
 
-/// ASSUMED_BAD: out of use, being probed.
+/// `ASSUMED_BAD`: out of use, being probed.
 const BAD: u8 = 1;
 /// Denied by the operator.
 const DENIED: u8 = 2;
 /// Bad, and a probe is in flight.
 const PROBING: u8 = 4;
-/// Live: ASSUMED_BAD, and a packet has arrived on it since the last loss or expired probe.
+/// Live: `ASSUMED_BAD`, and a packet has arrived on it since the last loss or expired probe.
 const ALIVE: u8 = 8;
 
 /// One plane's part of the arrays, and the state of its rotation.

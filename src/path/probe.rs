@@ -1,4 +1,4 @@
-//! Reliability probes: tests of ASSUMED_BAD paths (MRC 1.0 section 7.4.6).
+//! Reliability probes: tests of `ASSUMED_BAD` paths (MRC 1.0 section 7.4.6).
 //!
 //! A bad path is probed after `probe_interval_ns`. Every expired probe doubles the delay before the next one, up to
 //! `probe_interval_max_ns`; an acknowledged probe resets it. A path that fails again soon after it was revived
@@ -53,7 +53,7 @@ pub(super) struct Prober {
     in_flight: [Option<InFlight>; MAX_PROBES_IN_FLIGHT],
     /// No probe is due before this.
     next_due: Time,
-    /// Number of ASSUMED_BAD paths, whatever their plane.
+    /// Number of `ASSUMED_BAD` paths, whatever their plane.
     pub(super) bad: u16,
     needed: u8,
     interval_ns: u64,
