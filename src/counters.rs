@@ -3,7 +3,7 @@
 /// Declares [`Counters`] and the table that names each field for people and tools.
 macro_rules! counters {
     ($($(#[doc = $doc:literal])+ $name:ident,)+) => {
-        /// What an endpoint has counted since it was made. Values only grow.
+        /// The counters of an endpoint since it was made. Values only grow.
         #[derive(Clone, Debug, Default, PartialEq, Eq)]
         pub struct Counters {
             $($(#[doc = $doc])+ pub $name: u64,)+
@@ -46,11 +46,11 @@ counters! {
     rx_placed_bytes,
     /// Frames dropped: Ethernet, IP or UDP headers malformed or of another protocol.
     rx_bad_stack,
-    /// Frames dropped: IP destination is not the address of the port that they came in on.
+    /// Frames dropped: IP destination is not the address of the receiving port.
     rx_wrong_destination,
     /// Frames dropped: UDP destination port is not MRC's.
     rx_other_port,
-    /// Frames dropped: shorter than their headers say and not marked as trimmed.
+    /// Frames dropped: shorter than their length fields and not marked as trimmed.
     rx_truncated,
     /// Packets dropped: invariant CRC does not match.
     rx_bad_icrc,
@@ -60,7 +60,7 @@ counters! {
     rx_wrong_partition,
     /// Packets dropped: transport headers malformed or opcode unknown.
     rx_malformed,
-    /// Packets passed on to another lane with the same address.
+    /// Packets forwarded to another lane with the same address.
     rx_other_lane,
     /// Packets dropped: no such queue pair.
     rx_unknown_qp,
@@ -72,7 +72,7 @@ counters! {
     rx_wrong_connection,
     /// Packets dropped: PSN outside the receive window.
     rx_out_of_window,
-    /// Data packets dropped: message number impossible at that PSN, as of a copy from long ago.
+    /// Data packets dropped: message number impossible at that PSN, as in a copy from before a PSN wrap.
     rx_implausible_msn,
     /// Data packets seen before, above the cumulative acknowledgement.
     rx_duplicates,
@@ -100,19 +100,19 @@ counters! {
     rx_invalid_request,
     /// Queue pairs failed: an immediate found no receive work request.
     rx_no_receive,
-    /// SACKs, NACKs and ACKs refused: they speak of packets never sent.
+    /// SACKs, NACKs and ACKs dropped: they name packets that were never sent.
     rx_forged_ack,
-    /// SACKs older than one already taken in; only what they add is used.
+    /// SACKs older than one already processed; only new information in them is used.
     rx_stale_sack,
-    /// NACKs for a packet that has arrived, or for a copy that is not the latest.
+    /// NACKs ignored: the packet has arrived, or they refer to an earlier transmission.
     rx_stale_nack,
-    /// Endpoint responses and probe answers that nobody waits for.
+    /// Endpoint responses and SACKs of probes that match no outstanding request.
     rx_unmatched_response,
-    /// Endpoint requests and probes not answered: rate limit.
+    /// Endpoint requests and probes without a response: rate limit.
     rx_rate_limited,
-    /// Port status updates from an address that is no connected peer's.
+    /// Port status updates dropped: source address is not a connected peer's.
     rx_foreign_port_status,
-    /// Port status updates that say the port they came from cannot be reached.
+    /// Port status updates dropped: they report the port they came from as unreachable.
     rx_contradicting_port_status,
     /// Data packets sent, retransmissions included.
     tx_data,
@@ -130,54 +130,54 @@ counters! {
     tx_probes,
     /// Endpoint requests sent.
     tx_endpoint_requests,
-    /// Endpoint requests not sent: too many endpoint packets waited.
+    /// Endpoint requests not sent: queue of endpoint packets full.
     tx_endpoint_requests_refused,
-    /// Endpoint packets not sent: the port that they waited for went down.
+    /// Endpoint packets dropped before sending: their port went down.
     tx_endpoint_dropped,
-    /// Port status updates given up: the peer did not answer for a minute.
+    /// Port status updates abandoned: no response from the peer for a minute.
     tx_port_status_unheard,
-    /// Probes of planes that a port status update put in doubt.
+    /// Probes sent on planes that a port status update reported as unreachable.
     tx_plane_probes,
     /// Endpoint responses sent.
     tx_endpoint_responses,
-    /// Packets that a full queue of this host gave back. They go out again, and what was counted for data is taken back
-    /// until then.
+    /// Packets that a full queue of this host rejected. They are sent again; until then, the counters of sent data exclude
+    /// them.
     tx_unsent,
-    /// Packets without payload that a full queue gave back and that were dropped: too many, or their port went down.
+    /// Packets without payload dropped after a full queue rejected them: too many waited, or their port went down.
     tx_unsent_dropped,
     /// Data packets retransmitted because they were declared lost.
     tx_retransmits,
-    /// Data packets repeated because of silence (tail loss probes).
+    /// Tail loss probes sent: data packets retransmitted because no acknowledgement arrived.
     tx_tail_probes,
-    /// Times that a queue pair began to wait for a congestion window that it shares.
+    /// Times that a queue pair was blocked by its shared congestion window.
     tx_cwnd_waits,
-    /// NACKs not sent: too many owed at once.
+    /// NACKs not sent: too many pending at once.
     tx_nacks_dropped,
-    /// Congestion marks and repeats not told by a SACK of their own: too many owed at once.
+    /// Congestion marks and duplicates without a SACK of their own: too many pending at once.
     tx_sacks_dropped,
     /// Losses declared: a later packet of the same entropy value arrived.
     loss_same_ev,
-    /// Losses declared: later packets arrived and the time for this one has passed.
+    /// Losses declared: later packets arrived and this one is overdue.
     loss_overdue,
     /// Losses declared: NACK from the peer.
     loss_nack,
-    /// Tail probes answered when the copy that they repeated was not: that copy was probably lost.
+    /// Tail loss probes acknowledged when the original was not: the original was probably lost.
     tail_suspects,
-    /// Losses declared that turned out to be late arrivals.
+    /// Losses declared for packets that arrived late.
     spurious_losses,
-    /// Retransmissions and tail probes of a packet whose earlier copy arrived too.
+    /// Retransmissions and tail loss probes of a packet whose earlier transmission arrived too.
     spurious_retransmits,
-    /// Times the same-path order rule was set aside, because packets of one entropy value overtook each other.
+    /// Times the same-path order rule was suspended, because packets of one entropy value were reordered.
     order_rule_pauses,
     /// Retransmission timeouts.
     timeouts,
-    /// Queue pairs failed: every retry used up.
+    /// Queue pairs failed: retries exhausted.
     retries_exhausted,
     /// Queue pairs that went to the error state, whatever the reason.
     qp_errors,
     /// Local port state changes.
     port_changes,
-    /// Planes closed or opened because of what is known of a peer's ports.
+    /// Planes closed or opened because a peer's ports changed state.
     peer_port_changes,
 }
 

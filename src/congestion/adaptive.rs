@@ -1,9 +1,9 @@
-//! Congestion control that learns how the switches tell of congestion.
+//! Adaptive congestion control: the algorithm follows the congestion signals of the switches.
 //!
-//! Switches that trim or mark tell of it early and at no cost, and NSCC is made for that. Where they only drop, NSCC
-//! learns little and mostly grows, so there [windows of CUBIC for each plane](super::window) limit what is in flight.
-//! Which of the two does is learnt: trims ask for NSCC, losses of congestion without trims for the other. Both take in all that
-//! happens, so that either can take over at any time.
+//! Trims and marks are early and cheap signals, and NSCC is made for them. Where switches only drop, NSCC learns
+//! little and mostly grows, so [windows of CUBIC for each plane](super::window) limit the bytes in flight. Trims
+//! select NSCC; congestion losses without trims select the windows. Both algorithms process all events, so either can
+//! take over at any time.
 
 use tracing::debug;
 
@@ -13,8 +13,8 @@ use super::{AckSample, CcConfig, CongestionControl, Flight, Nscc};
 use crate::time::Time;
 use crate::wire::Qpn;
 
-/// Packets trimmed, or windows cut for losses while packets waited, before the other algorithm takes over; and this many times as
-/// many as of the other kind.
+/// Number of trimmed packets, or of windows cut for losses while packets waited in queues, that switches the
+/// algorithm; and the minimum ratio to events of the other kind.
 const SIGNS: u32 = 16;
 const RATIO: u32 = 4;
 
@@ -23,12 +23,12 @@ const RATIO: u32 = 4;
 pub struct Adaptive {
     nscc: Nscc,
     planes: Planes,
-    /// Switches drop.
+    /// The windows per plane are in force.
     drops: bool,
-    /// Packets trimmed, and windows cut for losses while packets waited, since the last decision.
+    /// Packets trimmed, and windows cut for losses while packets waited in queues, since the last switch.
     trimmed: u32,
     lost: u32,
-    /// Largest window at the round-trip time that was configured, bytes, and that time, ns.
+    /// Largest window at the configured round-trip time, bytes, and that time, ns.
     most: f64,
     config_rtt: f64,
 }
@@ -46,7 +46,7 @@ impl Adaptive {
         }
     }
 
-    /// Whether a window for each plane limits what is in flight, in place of NSCC.
+    /// Whether windows per plane limit the bytes in flight, instead of NSCC.
     pub const fn by_plane(&self) -> bool {
         self.drops
     }
@@ -59,7 +59,7 @@ impl Adaptive {
         self.planes.make_room(planes);
     }
 
-    /// The largest window. The round-trip time that was configured is a hint: where it takes longer, more fits.
+    /// The largest window. The configured round-trip time is a hint: a longer one allows more.
     fn most(&self) -> f64 {
         let longer = self.planes.base_ns() as f64 / self.config_rtt;
         self.most * longer.max(1.0)
@@ -99,13 +99,13 @@ impl Adaptive {
         }
     }
 
-    /// A packet in flight was lost. `counts`: it is a sign of congestion.
+    /// A packet in flight was lost. `counts`: the loss is a sign of congestion.
     pub(super) fn on_loss(&mut self, now: Time, packet: &Flight, counts: bool) {
         self.nscc.on_loss(now, packet.bytes);
         if !counts {
             return self.planes.on_gone(packet);
         }
-        // What is lost by chance, or with a path, is so whether packets wait or not.
+        // Random losses, and losses of a failed path, do not depend on queueing.
         if self.lose(now, packet, true) && self.planes.queues(packet.plane) {
             self.lost += 1;
             if self.lost >= SIGNS && self.lost >= RATIO * self.trimmed {
@@ -114,15 +114,15 @@ impl Adaptive {
         }
     }
 
-    /// A packet was lost that is repeated already, and counts as in flight on. Where packets do not wait, it may as well have been
-    /// the peer that stood still.
+    /// A packet was lost whose retransmission still counts as in flight. Without queueing, the peer may have been
+    /// paused instead.
     pub(super) fn on_repaired_loss(&mut self, now: Time, packet: &Flight) {
         if self.planes.queues(packet.plane) {
             self.lose(now, packet, false);
         }
     }
 
-    /// Says whether the window of the plane was cut.
+    /// Returns whether the window of the plane was cut.
     fn lose(&mut self, now: Time, packet: &Flight, in_flight: bool) -> bool {
         let before = self.planes.cwnd();
         let Some(cut) = self.planes.on_loss(now, packet, in_flight) else { return false };
@@ -132,12 +132,12 @@ impl Adaptive {
         true
     }
 
-    /// A packet that was taken for lost, and does not count as in flight, has arrived.
+    /// A packet that was declared lost, and does not count as in flight, has arrived.
     pub(super) fn on_wrong_loss(&mut self, packet: &Flight) {
         self.planes.on_wrong_loss(packet);
     }
 
-    /// A packet in flight now takes another way.
+    /// A packet in flight now takes another path.
     pub(super) fn on_move(&mut self, from: &Flight, to: &Flight) {
         self.planes.on_gone(from);
         self.planes.on_send(to);

@@ -1,10 +1,10 @@
-//! Settings of congestion control and how the defaults follow from the link.
+//! Settings of congestion control, and the defaults that follow from the link.
 
-/// Which algorithm limits a queue pair.
+/// The algorithm that limits a queue pair.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum CcAlgorithm {
-    /// NSCC where switches trim, windows for each plane that losses and delay govern where they drop. Which of the two it
-    /// is at first, [`CcConfig::trimming`] says.
+    /// NSCC where switches trim; where they drop, windows for each plane that follow losses and delay.
+    /// [`CcConfig::trimming`] selects the initial one.
     #[default]
     Adaptive,
     /// Network-signalled congestion control (UET 1.0 section 3.6.13).
@@ -22,15 +22,15 @@ pub struct CcConfig {
     pub link_rate_bps: u64,
     /// Round-trip time of the longest path when the network is idle, nanoseconds.
     pub base_rtt_ns: u64,
-    /// Size of a full packet as it is counted (see the [module](super)), bytes.
+    /// Nominal size of a full packet (see the [module](super)), bytes.
     pub mtu_bytes: u32,
-    /// Whether the switches trim packets instead of dropping them, as far as is known: adaptive congestion control finds out.
+    /// Whether the switches trim packets instead of dropping them. It is a hint to adaptive congestion control.
     /// Default true.
     pub trimming: bool,
     /// One window for all queue pairs of a lane that go to the same peer with the same settings, instead of one for each.
     /// Default false.
     pub shared: bool,
-    /// NSCC parameters that shall not follow from the link.
+    /// NSCC parameters that override those of the link.
     pub nscc: NsccOverrides,
 }
 
@@ -52,14 +52,13 @@ pub struct NsccOverrides {
     pub fi_scale: Option<f64>,
     /// Bytes added once every adjustment period. Default 0.15 m a.
     pub eta: Option<f64>,
-    /// Weight of the delay above the target in a decrease, over 0 to 1. Default 0.8.
+    /// Weight of the delay above the target in a decrease, greater than 0 and at most 1. Default 0.8.
     pub gamma: Option<f64>,
-    /// Least part of the window that a decrease leaves, over 0 to 1. Default 0.5.
+    /// Smallest factor of a decrease, greater than 0 and at most 1. Default 0.5.
     pub max_md_jump: Option<f64>,
     /// Turns quick adaptation off. Default false.
     pub disable_qa: bool,
-    /// Quick adaptation acts when less than the largest window divided by 2 to this power got through.
-    /// Default 3.
+    /// Quick adaptation acts when less than the largest window divided by 2 to this power was delivered. Default 3.
     pub qa_gate: Option<u8>,
     /// Delay that triggers quick adaptation, nanoseconds. Default none with trimming, else 4 targets.
     pub qa_threshold_ns: Option<u64>,
@@ -67,25 +66,25 @@ pub struct NsccOverrides {
     pub adjust_bytes_threshold: Option<u64>,
     /// Time after which the window is adjusted, nanoseconds. Default R.
     pub adjust_period_threshold_ns: Option<u64>,
-    /// Bytes after which the receiver acknowledges of its own accord; with a smaller window every packet
-    /// asks for an acknowledgement. Default 16 KiB (UET's `ACK_Gen_Trigger`).
+    /// Bytes after which the receiver sends a SACK without a request. With a smaller window, every packet requests an
+    /// acknowledgement. Default 16 KiB (UET's `ACK_Gen_Trigger`).
     pub ack_gen_trigger_bytes: Option<u64>,
 }
 
-/// Why a [`CcConfig`] cannot be used. Every message names the field.
+/// The reason why a [`CcConfig`] is invalid. Every message names the field.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum CcConfigError {
-    /// A field that must not be 0 is.
+    /// A field is 0 and must not be.
     #[error("{0} = 0: must be at least 1")]
     Zero(&'static str),
-    /// A field is over its largest value.
+    /// A field exceeds its maximum.
     #[error("{field} = {value}: at most {max}")]
     TooLarge {
         /// The field.
         field: &'static str,
-        /// The value given.
+        /// The given value.
         value: u64,
-        /// The largest allowed.
+        /// The maximum.
         max: u64,
     },
     /// A factor is negative, infinite or not a number.
@@ -93,7 +92,7 @@ pub enum CcConfigError {
     Factor {
         /// The field.
         field: &'static str,
-        /// The value given.
+        /// The given value.
         value: f64,
     },
     /// A fraction is not in its range.
@@ -101,14 +100,14 @@ pub enum CcConfigError {
     Fraction {
         /// The field.
         field: &'static str,
-        /// The value given.
+        /// The given value.
         value: f64,
     },
 }
 
 /// Largest and initial window in bandwidth-delay products.
 pub(super) const MAX_WINDOW_BDP: f64 = 1.5;
-/// Full packets in the largest window between hosts where software sends and receives, at least.
+/// Minimum of full packets in the largest window between software hosts.
 const LEAST_SOFTWARE_WINDOW: u64 = 32;
 
 /// 100 Tb/s: beyond any NIC, and far from overflow.
@@ -134,20 +133,20 @@ impl CcConfig {
         }
     }
 
-    /// What a link is taken to carry that does not say: 100 Gb/s.
+    /// The assumed rate of a link that does not report one: 100 Gb/s.
     pub const USUAL_LINK_BPS: u64 = 100_000_000_000;
 
-    /// Round-trip time of an idle network between hosts where software sends and receives: 50 us.
+    /// Round-trip time of an idle network between software hosts: 50 us.
     pub const SOFTWARE_RTT_NS: u64 = 50_000;
 
-    /// Congestion control for hosts where software sends and receives, on a network of which nothing is known.
+    /// Congestion control for software hosts, on an unknown network.
     ///
-    /// The largest window is 1.5 bandwidth-delay products of the link and the round-trip time given, and does not follow
-    /// that time down as in [`new`](Self::new): packets also wait for the turns of the lanes at both ends, so a
-    /// window that suits the network alone would leave the link idle. For the same reason it is at least 32 full packets,
-    /// half of what a lane takes from a port at a time. Where a link is so slow that this is more, the round-trip time
-    /// is taken to be what makes it so much, and the other parameters follow. Delay alone is no reason for a quick adaptation, even
-    /// where nothing is trimmed, because a lane that its host does not run delays packets by more than a network.
+    /// The largest window is 1.5 bandwidth-delay products of the link and the given round-trip time. It does not
+    /// follow that time down as in [`new`](Self::new): packets also wait for the polls of the lanes at both ends, so
+    /// a window that suits the network alone would leave the link idle. For the same reason it is at least 32 full
+    /// packets, half of what a lane takes from a port at a time. On a link so slow that this is more, the round-trip
+    /// time is scaled until it fits, and the other parameters follow. Delay alone triggers no quick adaptation, even
+    /// where nothing is trimmed, because a lane that is not scheduled delays packets by more than a network.
     pub fn for_software(link_rate_bps: u64, base_rtt_ns: u64, mtu_bytes: u32) -> Self {
         let least = (LEAST_SOFTWARE_WINDOW * u64::from(mtu_bytes)) as f64;
         let of_least = least / MAX_WINDOW_BDP * 8e9 / link_rate_bps as f64;
@@ -179,10 +178,10 @@ impl CcConfig {
         Self { algorithm: CcAlgorithm::None, ..Self::new(100_000_000_000, 12_000, 4096) }
     }
 
-    /// Checks every field against its range. Fields that the algorithm does not use are not looked at.
+    /// Checks every field against its range. Fields that the algorithm does not use are not checked.
     ///
     /// # Errors
-    /// The first field that does not fit.
+    /// The first invalid field.
     pub fn validate(&self) -> Result<(), CcConfigError> {
         if self.algorithm == CcAlgorithm::None {
             return Ok(());

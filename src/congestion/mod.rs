@@ -1,14 +1,14 @@
-//! How much a queue pair may have in flight.
+//! Congestion control: limits the bytes that a queue pair has in flight.
 //!
-//! A [`Controller`] is told about every packet sent, acknowledged, trimmed and lost, and decides whether
-//! another may be sent. It is plain data without a clock. Bytes are nominal packet sizes: the UDP payload
-//! plus 40, so that an IPv4 and an IPv6 path, with or without segment routing, count the same.
+//! A [`Controller`] gets every packet sent, acknowledged, trimmed and lost, and decides whether another may be sent.
+//! It is plain data without a clock. Bytes are nominal packet sizes: the UDP payload plus 40, so that an IPv4 and an
+//! IPv6 path, with or without segment routing, count the same.
 //!
 //! A queue pair has a controller of its own, or shares one with others to the same peer ([`CcConfig::shared`]).
 //!
-//! There are two reactions to congestion: an ECN mark first makes the queue pair skip the marked path
-//! ([`Paths::on_ecn`](crate::path::Paths::on_ecn)), and only where delay shows that all paths are full
-//! does the window shrink (MRC paper, section 2.1).
+//! There are two reactions to congestion. An ECN mark first makes the queue pair skip the marked path
+//! ([`Paths::on_ecn`](crate::path::Paths::on_ecn)). Only if delay shows that all paths are full does the window
+//! shrink (MRC paper, section 2.1).
 //!
 //! ```
 //! use spindrift::congestion::{AckSample, CcConfig, Flight, build};
@@ -44,17 +44,17 @@ pub use self::nscc::Nscc;
 use crate::time::Time;
 use crate::wire::Qpn;
 
-/// What an acknowledgement says.
+/// The content of an acknowledgement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AckSample {
-    /// When it arrived.
+    /// Its time of arrival.
     pub now: Time,
     /// Bytes of the packets that it acknowledges for the first time and that were in flight.
     pub newly_acked: u64,
     /// The packet that triggered it was ECN-marked (SACK `m` = `SKIP_ONCE`, MRC 1.0 table 7-14).
     pub ecn: bool,
-    /// Round-trip time, if it is certain which transmission is acknowledged: the packet was never
-    /// retransmitted, or once and this is the answer to the retransmission.
+    /// Round-trip time, if it is certain which transmission is acknowledged: the packet was never retransmitted, or
+    /// once and this acknowledges the retransmission.
     pub rtt_ns: Option<u64>,
     /// The receiver's window penalty in 1/128 (`rcv_cwnd_pen`, MRC 1.0 table 7-12).
     pub penalty: u8,
@@ -71,20 +71,20 @@ pub struct Flight {
     pub plane: u8,
     /// Its nominal size.
     pub bytes: u64,
-    /// When it left.
+    /// Its send time.
     pub sent_at: Time,
 }
 
 impl AckSample {
-    /// An acknowledgement of `newly_acked` bytes that says nothing else.
+    /// An acknowledgement of `newly_acked` bytes and nothing else.
     pub const fn new(now: Time, newly_acked: u64) -> Self {
         Self { now, newly_acked, ecn: false, rtt_ns: None, penalty: 0, restore_cwnd: false, plane: 0 }
     }
 }
 
-/// An algorithm that limits what is in flight.
+/// An algorithm that limits the bytes in flight.
 pub trait CongestionControl {
-    /// A packet of `bytes` goes out, first time or again.
+    /// A packet of `bytes` is sent, first time or again.
     fn on_send(&mut self, bytes: u64);
 
     /// An acknowledgement arrived.
@@ -93,20 +93,19 @@ pub trait CongestionControl {
     /// The peer reports a packet of `bytes` as trimmed, on the last hop or before.
     fn on_trim_nack(&mut self, now: Time, bytes: u64, last_hop: bool);
 
-    /// A packet of `bytes` is taken for lost: inferred, not reported by a NACK.
+    /// A packet of `bytes` was declared lost: inferred, not reported by a NACK.
     fn on_loss(&mut self, now: Time, bytes: u64);
 
-    /// Packets of `bytes` in flight are given up because the queue pair was reset or failed.
+    /// Packets of `bytes` in flight are discarded because the queue pair was reset or failed.
     fn on_discard(&mut self, bytes: u64);
 
-    /// Whether a packet of `bytes` may go now.
+    /// Whether a packet of `bytes` may leave now.
     ///
-    /// Always true when nothing is in flight: without an acknowledgement to wait for, a refusal would
-    /// never end.
+    /// Always true when nothing is in flight. Otherwise no acknowledgement could ever end the refusal.
     fn may_send(&self, bytes: u64) -> bool;
 
-    /// Whether a packet of `bytes` that goes next should ask for an acknowledgement (BTH.a), because without one
-    /// the window may run out before the receiver sends one of its own accord.
+    /// Whether the next packet, of `bytes`, should request an acknowledgement (BTH.a), because the window may be used
+    /// up before the receiver sends a SACK without a request.
     fn wants_ack(&self, bytes: u64) -> bool;
 
     /// The window in bytes.
@@ -123,14 +122,14 @@ pub enum Controller {
     None(NoCc),
     /// NSCC.
     Nscc(Nscc),
-    /// What suits the network.
+    /// The algorithm that suits the network.
     Adaptive(Adaptive),
 }
 
-/// The controller that `cfg` describes, for a queue pair that starts at `now`.
+/// The controller for `cfg`, for a queue pair that starts at `now`.
 ///
 /// # Errors
-/// What [`CcConfig::validate`] finds.
+/// The errors of [`CcConfig::validate`].
 pub fn build(cfg: &CcConfig, now: Time) -> Result<Controller, CcConfigError> {
     cfg.validate()?;
     Ok(match cfg.algorithm {
@@ -151,7 +150,7 @@ macro_rules! forward {
 }
 
 impl Controller {
-    /// Names the queue pair that this controller's reports are about, which uses so many planes.
+    /// Sets the queue pair of this controller's reports, and its number of planes.
     pub(crate) fn set_up(&mut self, qpn: Qpn, planes: u8) {
         match self {
             Self::None(_) => {}
@@ -163,19 +162,19 @@ impl Controller {
         }
     }
 
-    /// Whether [`on_arrival`](Self::on_arrival) has to be told of each packet.
+    /// Whether [`on_arrival`](Self::on_arrival) must be called for each packet.
     #[inline]
     pub const fn counts_packets(&self) -> bool {
         matches!(self, Self::Adaptive(_))
     }
 
-    /// A packet leaves, first time or again.
+    /// A packet is sent, first time or again.
     #[inline]
     pub fn on_send(&mut self, packet: &Flight) {
         forward!(self, cc => cc.on_send(packet.bytes), adaptive => adaptive.on_send(packet));
     }
 
-    /// A packet in flight has arrived. [`on_ack`](Self::on_ack) follows, which counts it, too.
+    /// A packet in flight has arrived. [`on_ack`](Self::on_ack) follows and counts it too.
     #[inline]
     pub fn on_arrival(&mut self, packet: &Flight) {
         if let Self::Adaptive(adaptive) = self {
@@ -198,8 +197,8 @@ impl Controller {
         );
     }
 
-    /// A packet is taken for lost: inferred, not reported by a NACK. `counts`: by congestion, as far as is known, and not because its
-    /// path died.
+    /// A packet was declared lost: inferred, not reported by a NACK. `counts`: the loss is attributed to congestion
+    /// and not to a dead path.
     pub fn on_loss(&mut self, now: Time, packet: &Flight, counts: bool) {
         forward!(
             self,
@@ -208,42 +207,42 @@ impl Controller {
         );
     }
 
-    /// A copy of a packet was lost, and a later one arrived that a tail probe had sent; the packet counted as in flight all the
-    /// time (RFC 8985 section 7.4).
+    /// A copy of a packet was lost, and a later one arrived that a tail loss probe had sent. The packet counted as in
+    /// flight throughout (RFC 8985 section 7.4).
     pub fn on_repaired_loss(&mut self, now: Time, copy: &Flight) {
         if let Self::Adaptive(adaptive) = self {
             adaptive.on_repaired_loss(now, copy);
         }
     }
 
-    /// A packet that was taken for lost has arrived.
+    /// A packet that was declared lost has arrived.
     pub fn on_wrong_loss(&mut self, packet: &Flight) {
         if let Self::Adaptive(adaptive) = self {
             adaptive.on_wrong_loss(packet);
         }
     }
 
-    /// A packet in flight is repeated, and counts where its latest copy is.
+    /// A packet in flight is sent again, and counts on the plane of its latest copy.
     pub fn on_move(&mut self, from: &Flight, to: &Flight) {
         if let Self::Adaptive(adaptive) = self {
             adaptive.on_move(from, to);
         }
     }
 
-    /// A packet in flight is given up because the queue pair was reset or failed, or never left.
+    /// A packet in flight is discarded because the queue pair was reset or failed, or never left.
     pub fn on_discard(&mut self, packet: &Flight) {
         forward!(self, cc => cc.on_discard(packet.bytes), adaptive => adaptive.on_discard(packet));
     }
 
-    /// Everything in flight is given up.
+    /// Discards everything in flight.
     pub fn clear(&mut self) {
         forward!(self, cc => cc.on_discard(cc.inflight()), adaptive => adaptive.clear());
     }
 
     /// The planes on which a packet of `bytes` may leave now, a bit for each.
     ///
-    /// Never none when nothing is in flight, unless packets are paced: without an acknowledgement to wait for, a refusal
-    /// would never end.
+    /// There is always one when nothing is in flight, unless packets are paced. Otherwise no acknowledgement could
+    /// ever end the refusal.
     #[inline(always)]
     #[expect(clippy::inline_always, reason = "the path of every packet; measured by benches/instructions.rs")]
     pub fn open_planes(&self, bytes: u64, now: Time) -> u32 {
@@ -261,7 +260,8 @@ impl Controller {
         }
     }
 
-    /// When a plane opens without an acknowledgement, because packets are paced; [`Time::NEVER`] if none does.
+    /// Time at which a plane opens without an acknowledgement, because packets are paced; [`Time::NEVER`] if none
+    /// does.
     pub fn opens_at(&self, now: Time) -> Time {
         match self {
             Self::Adaptive(adaptive) => adaptive.opens_at(now),
@@ -269,8 +269,8 @@ impl Controller {
         }
     }
 
-    /// Whether a packet of `bytes` that goes next, on this plane, should ask for an acknowledgement (BTH.a), because without one
-    /// the window may run out before the receiver sends one of its own accord.
+    /// Whether the next packet, of `bytes` on this plane, should request an acknowledgement (BTH.a), because the
+    /// window may be used up before the receiver sends a SACK without a request.
     #[inline]
     pub fn wants_ack(&self, plane: u8, bytes: u64) -> bool {
         forward!(self, cc => cc.wants_ack(bytes), adaptive => adaptive.wants_ack(plane, bytes))

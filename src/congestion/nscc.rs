@@ -1,5 +1,5 @@
-//! NSCC, network-signalled congestion control (UET 1.0 section 3.6.13), which MRC takes over (the OCP API
-//! names it `uet-1.0-nscc`).
+//! NSCC, network-signalled congestion control (UET 1.0 section 3.6.13), which MRC adopts (the OCP API names it
+//! `uet-1.0-nscc`).
 //!
 //! Two signals, four cases. The delay is the round-trip time less the smallest one seen:
 //!
@@ -8,8 +8,8 @@
 //! | no ECN mark | grow, the more the further below | grow by a fair share |
 //! | ECN mark | hold: only this path is congested | shrink, once a round-trip time |
 //!
-//! Trimmed or lost packets shrink the window by their size, and *quick adaptation* sets it at once to
-//! what got through in the last round-trip time when that was little.
+//! Trimmed or lost packets shrink the window by their size. *Quick adaptation* sets it at once to the bytes delivered
+//! in the last round-trip time, if these were few.
 
 use tracing::debug;
 
@@ -26,14 +26,14 @@ const REFERENCE_RTT_NS: f64 = 12_000.0;
 /// value of its reference simulation (htsim).
 const DELAY_GAIN: f64 = 0.0125;
 
-/// A delay below this counts as none. The specification leaves it open; this is the value of its
-/// reference simulation (htsim).
+/// A delay below this counts as zero. The specification leaves it open; this is the value of its reference simulation
+/// (htsim).
 const ZERO_DELAY_NS: f64 = 1_000.0;
 
 /// UET's `ACK_Gen_Trigger`.
 const ACK_GEN_TRIGGER_BYTES: u64 = 16 * 1024;
 
-/// What does not change while a queue pair lives. Times in nanoseconds, sizes in bytes.
+/// Parameters that are constant for a queue pair. Times in nanoseconds, sizes in bytes.
 #[derive(Clone, Debug)]
 struct Params {
     mtu: f64,
@@ -103,25 +103,25 @@ pub struct Nscc {
     max_cwnd: f64,
     base_rtt: u64,
     avg_delay: f64,
-    /// Increase that waits for the next adjustment, times the window.
+    /// Increase to be applied at the next adjustment, times the window.
     increase: f64,
     /// Bytes acknowledged since the last adjustment.
     received: u64,
     last_adjust: Time,
     last_decrease: Time,
     fast: bool,
-    /// Bytes acknowledged in a row with a delay of about zero.
+    /// Consecutive bytes acknowledged with a delay of about zero.
     idle_bytes: u64,
     /// Bytes acknowledged in this quick adaptation period.
     achieved: u64,
     qa_end: Option<Time>,
     trigger_qa: bool,
-    /// After a quick adaptation: bytes that were in flight then, and those of them heard of since.
+    /// After a quick adaptation: bytes that were in flight then, and those of them reported since.
     to_ignore: u64,
     ignored: u64,
     /// The window before the receiver's first penalty.
     saved_cwnd: Option<f64>,
-    /// Whom reports are about.
+    /// The queue pair in reports.
     pub(super) qpn: Qpn,
     params: Params,
 }
@@ -163,13 +163,13 @@ impl Nscc {
         self.avg_delay as u64
     }
 
-    /// Bytes after which the receiver acknowledges of its own accord.
+    /// Bytes after which the receiver sends a SACK without a request.
     #[inline]
     pub(super) const fn ack_gen_trigger(&self) -> u64 {
         self.params.ack_gen_trigger
     }
 
-    /// Whether the receiver has asked for less and not taken that back.
+    /// Whether a penalty of the receiver is in force.
     #[inline]
     pub(super) const fn is_penalised(&self) -> bool {
         self.saved_cwnd.is_some()
@@ -180,8 +180,8 @@ impl Nscc {
         self.max_cwnd as u64
     }
 
-    /// Reports a cut of the window that is no mere subtraction of what was lost or trimmed; nothing where it was at its
-    /// smallest before.
+    /// Reports a cut of the window that is more than the size of a lost or trimmed packet. It reports nothing if the
+    /// window was at its minimum before.
     #[cold]
     fn log_cut(&self, reason: &'static str, before: f64) {
         if self.cwnd >= before {
@@ -198,8 +198,8 @@ impl Nscc {
         );
     }
 
-    /// The receiver asks for less: the window never exceeds what is in flight, and shrinks in proportion to
-    /// what was acknowledged.
+    /// The receiver's penalty: the window never exceeds the bytes in flight, and shrinks in proportion to those
+    /// acknowledged.
     #[cold]
     fn penalise(&mut self, penalty: u8, newly: u64) {
         let before = self.cwnd;
@@ -233,8 +233,8 @@ impl Nscc {
         self.avg_delay += DELAY_GAIN * (sample - self.avg_delay);
     }
 
-    /// Sets the window to what got through in the last period, if that was little and there is a reason.
-    /// True if the signal at hand needs no further reaction.
+    /// Sets the window to the bytes delivered in the last period, if they were few and there is a reason. Returns
+    /// `true` if the current signal needs no further reaction.
     #[inline]
     fn quick_adapt(&mut self, now: Time, loss: bool, mark: bool, delay: f64) -> bool {
         if self.params.disable_qa {
@@ -298,7 +298,7 @@ impl Nscc {
         }
     }
 
-    /// Lets the collected increase take effect.
+    /// Applies the collected increase.
     #[inline]
     fn adjust(&mut self, now: Time) {
         let period_over = now.since(self.last_adjust) >= self.params.adjust_period;
@@ -347,7 +347,7 @@ impl CongestionControl for Nscc {
             (false, false) => self.increase += self.params.fi * newly as f64,
             (false, true) => self.grow_proportionally(newly as f64, newly, delay),
             (true, false) => self.decrease(ack.now),
-            // Only this path is congested, which is for path selection to mend.
+            // Only this path is congested; path selection avoids it.
             (true, true) => {}
         }
         if ack.penalty == 0 {
@@ -355,8 +355,8 @@ impl CongestionControl for Nscc {
         }
     }
 
-    /// The specification lets a trim on the last hop pass without a cut only where the receiver paces its
-    /// senders by credit (RCCC), which MRC has not, so both kinds are treated alike.
+    /// The specification lets a trim on the last hop pass without a cut only if the receiver paces its senders by
+    /// credit (RCCC). MRC has no such credit, so both kinds are treated alike.
     fn on_trim_nack(&mut self, now: Time, bytes: u64, _last_hop: bool) {
         self.inflight = self.inflight.saturating_sub(bytes);
         self.average(self.params.config_rtt);
@@ -377,8 +377,8 @@ impl CongestionControl for Nscc {
         self.inflight = self.inflight.saturating_sub(bytes);
     }
 
-    /// The specification asks for room for a full packet whatever the size of the next. The window is never
-    /// below one full packet, so this holds whenever nothing is in flight.
+    /// The specification requires room for a full packet whatever the size of the next. The window is never below one
+    /// full packet, so this holds whenever nothing is in flight.
     #[inline]
     fn may_send(&self, _bytes: u64) -> bool {
         self.inflight == 0 || self.inflight as f64 + self.params.mtu <= self.cwnd

@@ -1,9 +1,9 @@
-//! The congestion windows of a queue pair where each plane has one of its own.
+//! The congestion windows of a queue pair with one window per plane.
 //!
-//! Planes may be networks of their own, of different rates and delays, so each has its window and its round-trip time.
-//! They may as well lead through one bottleneck, and there all of them together must not take more than one connection
-//! does: so a window grows by its share of all windows only, or an equal one where that is more, in place of what it
-//! would on its own. Together they then grow like one window, as those of MPTCP do (RFC 6356).
+//! Planes may be separate networks with different rates and delays, so each has its window and its round-trip time.
+//! They may also share a bottleneck, where all of them together must not take more than one connection does. A window
+//! therefore grows only in proportion to its share of all windows, or to an equal share if that is more. Together
+//! they then grow like one window, as in MPTCP (RFC 6356).
 
 use super::Flight;
 use super::window::{Cut, Window};
@@ -25,7 +25,7 @@ impl Planes {
         Self { windows: Vec::new(), mtu: f64::from(mtu), room: u32::MAX, paced: 0 }
     }
 
-    /// Makes windows for so many planes, so that no packet has to.
+    /// Creates windows for this number of planes in advance, so that no packet has to.
     pub(super) fn make_room(&mut self, planes: u8) {
         let planes = usize::from(planes).max(1);
         if self.windows.len() < planes {
@@ -45,7 +45,7 @@ impl Planes {
         self.windows.get_mut(usize::from(plane))
     }
 
-    /// Notes whether this plane has room and whether it is paced.
+    /// Records whether this plane has room and whether it is paced.
     #[inline]
     fn note(&mut self, plane: u8) {
         let Some(window) = self.windows.get(usize::from(plane)) else { return };
@@ -70,7 +70,7 @@ impl Planes {
         }
     }
 
-    /// A packet leaves the network, and this says nothing of the network.
+    /// A packet leaves the network without information about congestion.
     pub(super) fn on_gone(&mut self, packet: &Flight) {
         if let Some(window) = self.at(packet.plane) {
             window.on_gone(packet.bytes);
@@ -78,7 +78,7 @@ impl Planes {
         }
     }
 
-    /// The windows limit what is in flight from now on, which they have not done so far.
+    /// The windows start to limit the bytes in flight.
     pub(super) fn take_over(&mut self) {
         self.windows.iter_mut().for_each(Window::take_over);
         self.note_all();
@@ -98,7 +98,7 @@ impl Planes {
         }
     }
 
-    /// A packet was lost: one that was in flight until now, or else one that is repeated already.
+    /// A packet was lost: it was in flight until now, or its retransmission is.
     pub(super) fn on_loss(&mut self, now: Time, packet: &Flight, in_flight: bool) -> Option<Cut> {
         let window = self.at(packet.plane)?;
         if in_flight {
@@ -109,7 +109,7 @@ impl Planes {
         cut
     }
 
-    /// Whether round trips on this plane take twice as long as the shortest one: packets wait on the way.
+    /// Whether round trips on this plane take twice as long as the shortest one, so packets wait in queues.
     pub(super) fn queues(&self, plane: u8) -> bool {
         self.windows.get(usize::from(plane)).is_some_and(Window::queues)
     }
@@ -127,7 +127,7 @@ impl Planes {
         }
     }
 
-    /// Ends rounds that are over. Windows grow up to `most` bytes. `cut` is told of those that were cut.
+    /// Ends rounds that are over. Windows grow up to `most` bytes. Calls `cut` for each window that was cut.
     pub(super) fn end_rounds(&mut self, now: Time, most: f64, mut cut: impl FnMut(u8, Cut, f64, f64)) {
         for plane in 0..self.windows.len() {
             if !self.windows[plane].round_is_over() {
@@ -143,7 +143,8 @@ impl Planes {
         }
     }
 
-    /// This plane's part of all windows, or an equal part where that is more. Planes without packets in flight do not count.
+    /// This plane's share of all windows, or an equal share if that is more. Planes without packets in flight do not
+    /// count.
     fn share(&self, plane: usize) -> f64 {
         let used = self.windows.iter().enumerate().filter(|(at, window)| *at == plane || window.inflight > 0);
         let (count, sum) =
@@ -168,7 +169,7 @@ impl Planes {
         open
     }
 
-    /// When a plane has room that has none now only because its packets are paced.
+    /// Time at which a plane has room again that has none now only because its packets are paced.
     pub(super) fn opens_at(&self, now: Time) -> Time {
         let waits = |window: &&Window| window.is_paced() && window.has_room() && window.next_send > now;
         self.windows.iter().filter(waits).map(|window| window.next_send).min().unwrap_or(Time::NEVER)

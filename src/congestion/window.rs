@@ -1,72 +1,73 @@
-//! The congestion window of one plane, where switches drop what does not fit.
+//! The congestion window of one plane, for networks whose switches drop packets.
 //!
-//! It grows and shrinks as that of CUBIC (RFC 9438), so that it takes as much as TCP does, with TCP beside it or not. It
-//! doubles every round trip until the first loss, is cut by 0.7 for the losses of one round trip, and grows along a cubic
-//! curve from then on, or by half a packet a round trip where that is more. What is added:
+//! It grows and shrinks as that of CUBIC (RFC 9438), so that it takes as much as TCP does, with TCP beside it or not.
+//! It doubles every round trip until the first loss, is cut by 0.7 for the losses of one round trip, and then grows
+//! along a cubic curve, or by half a packet per round trip if that is more. Additions to CUBIC:
 //!
-//! | What is seen | What is done |
+//! | Observation | Reaction |
 //! |---|---|
-//! | a loss while round trips are short, and no more than one packet in a hundred lost | nothing: chance |
-//! | round trips nearly as long as when packets were last lost | the window grows more slowly, the more so the smaller it is: the queue is about to overflow |
-//! | more than a third of a round lost | the window becomes what got through, and doubles up to half of what it was |
-//! | a packet that was taken for lost arrives | the cut is taken back |
-//! | ECN marks, and half a millisecond of queueing | the window is cut by 0.85 (RFC 8511), as for a queue that is managed (RFC 3168) |
-//! | ECN marks on a part of the packets, and less queueing, but some on all paths | it is cut by 0.3 times that part (after RFC 8257) |
-//! | ECN marks, and a path without queueing | nothing: it is for path selection to take that path (MRC paper, section 2.1) |
-//! | nothing sent for a second | the window starts at ten packets again, and doubles up to three quarters of what it was |
+//! | a loss while round trips are short, and no more than one packet in a hundred lost | none: random loss |
+//! | round trips nearly as long as when packets were last lost | slower growth, the more so the smaller the window: the queue is about to overflow |
+//! | more than a third of a round lost | the window becomes the delivered bytes, and doubles up to half of its old size |
+//! | a packet that was declared lost arrives | the cut is undone |
+//! | ECN marks, and half a millisecond of queueing | the window is cut by 0.85 (RFC 8511), as for a managed queue (RFC 3168) |
+//! | ECN marks on a share of the packets, and less queueing, but some on all paths | it is cut by 0.3 times that share (after RFC 8257) |
+//! | ECN marks, and a path without queueing | none: path selection uses that path (MRC paper, section 2.1) |
+//! | nothing sent for a second | the window starts at ten packets again, and doubles up to three quarters of its old size |
 //!
-//! Small windows are paced, since packets that leave as soon as another has left the queue take the place of those
-//! that come at any time. Below two packets, the window is a rate: packets leave a part of the smoothed round-trip time
-//! apart.
+//! Small windows are paced: an ACK-clocked packet, which leaves as soon as another has left the queue, takes the
+//! place of packets that arrive at random times. Below two packets, the window is a rate: the interval between
+//! packets is a fraction of the smoothed round-trip time.
 
 use super::Flight;
 use crate::time::Time;
 
-/// What a loss leaves of the window (RFC 9438 section 4.6), and where it has just doubled.
+/// Factor of a cut after a loss (RFC 9438 section 4.6), and while the window doubles.
 const BETA: f64 = 0.7;
 const BETA_START: f64 = 0.5;
-/// What marks of a managed queue leave of it (RFC 8511 section 3.1).
+/// Factor of a cut after marks of a managed queue (RFC 8511 section 3.1).
 const BETA_ECN: f64 = 0.85;
-/// The part that is cut where all packets are marked.
+/// Share of the window that is cut if all packets are marked.
 const MARKED_CUT: f64 = 0.3;
-/// Packets wait on all paths where the shortest of a round's round trips took this many times as long as the shortest of all.
+/// Packets wait on all paths if the shortest round trip of a round took this many times as long as the shortest of
+/// all.
 const WAITING: f64 = 1.1;
-/// Queueing from which on every mark counts, ns.
+/// Queueing from which every mark counts, ns.
 const MANAGED_QUEUE_NS: f64 = 500_000.0;
 /// Growth of CUBIC, packets per second cubed (RFC 9438 section 5.1).
 const CUBIC_C: f64 = 0.4;
-/// Growth of a window of TCP Reno that is cut by `BETA` and yet takes as much as TCP Reno does, packets per round trip
-/// (RFC 9438 section 4.3).
+/// Growth of a window of TCP Reno that is cut by `BETA` and yet takes as much as TCP Reno does, packets per round
+/// trip (RFC 9438 section 4.3).
 const RENO_ALPHA: f64 = 3.0 * (1.0 - BETA) / (1.0 + BETA);
 /// Full packets in the first window (RFC 6928).
 const FIRST_WINDOW: f64 = 10.0;
 /// Full packets in the smallest window.
 const LEAST_WINDOW: f64 = 1.0 / 64.0;
-/// Windows below so many packets are a rate, and below so many are paced: packets leave this part of their share of the
-/// round trip apart.
+/// Windows below this many packets are a rate, and below this many are paced: the interval between packets is this
+/// part of their share of the round trip.
 const RATE_BELOW: f64 = 2.0;
 const PACED_BELOW: f64 = 8.0;
 const PACED_GAP: f64 = 0.8;
-/// The slowest pace, ns: a queue pair must not fail because it hardly sends.
+/// The slowest pace, ns, so that a queue pair does not fail because it hardly sends.
 const LONGEST_GAP_NS: f64 = 250_000_000.0;
-/// The queue is nearly full from one less this part of the round-trip time at which packets were lost.
+/// The queue is nearly full from this fraction below the round-trip time at which packets were lost.
 const HEADROOM: f64 = 0.4;
-/// Packets in a window that grows no more slowly then.
+/// Windows of this many packets do not grow more slowly then.
 const BOLD_WINDOW: f64 = 48.0;
-/// Packets in the smallest window that becomes what got through where much was lost.
+/// Packets in the smallest window after a round with many losses.
 const LEAST_COLLAPSE: f64 = 4.0;
-/// For how long the smallest round-trip time is taken for true, at least, ns; twice that at most.
+/// Lifetime of the smallest round-trip time, at least, ns; twice that at most.
 const BASE_NS: u64 = 10_000_000_000;
-/// A window that was not used for so long is no longer known to fit, ns.
+/// Idle time after which a window is no longer known to fit, ns.
 const IDLE_NS: u64 = 1_000_000_000;
-/// What an idle window doubles up to.
+/// Fraction of its old size up to which an idle window doubles.
 const IDLE_LEFT: f64 = 0.75;
-/// Losses of one in so many packets and fewer may be chance.
+/// Losses of at most one in this many packets may be random.
 const CHANCE_PARTS: f64 = 100.0;
-/// Full packets over which that is measured, at least half of it.
+/// Full packets over which that is measured; at least half of it.
 const CHANCE_PACKETS: f64 = 1024.0;
 
-/// What was seen since a packet left.
+/// Observations since a packet left: a round.
 #[derive(Clone, Copy, Debug, Default)]
 struct Round {
     /// It ends when a packet that left now or later arrives.
@@ -77,24 +78,24 @@ struct Round {
     marks: u32,
     acked: u64,
     lost: u64,
-    /// The window held packets back.
+    /// The window was full.
     limited: bool,
     over: bool,
 }
 
-/// What a cut is taken back to.
+/// The state before a cut, to undo it.
 #[derive(Clone, Copy, Debug)]
 struct Undo {
-    /// It answers losses of packets that left later than this.
+    /// The cut covers losses of packets that left later than this.
     after: Time,
     cwnd: f64,
     w_max: f64,
     ssthresh: f64,
-    /// Packets taken for lost that have not arrived.
+    /// Packets declared lost that have not arrived.
     losses: u32,
 }
 
-/// Why a window was cut.
+/// The reason of a cut.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Cut {
     Loss,
@@ -112,18 +113,18 @@ pub(super) struct Window {
     latest_rtt: u64,
     /// Longest round-trip time of this round and of the last, ns.
     longest: [u64; 2],
-    /// Smallest round-trip time of these and of the last few seconds, ns; 0 without a sample.
+    /// Smallest round-trip time of this round, of the last and of the last few seconds, ns; 0 without a sample.
     base: [u64; 2],
     base_since: Time,
-    /// Round-trip time when packets were lost for want of room, ns; 0 before the first.
+    /// Round-trip time when packets were lost because a queue was full, ns; 0 before the first.
     full_rtt: f64,
     round: Round,
-    /// Losses of packets that left until then have been answered.
+    /// Losses of packets that left until then have been covered by a cut.
     cut_at: Time,
     undo: Option<Undo>,
-    /// Bytes of late, and those of them that were lost.
+    /// Recent bytes, and those of them that were lost.
     recent: (f64, f64),
-    /// The round says nothing of the last cut yet.
+    /// The round began before the last cut.
     settling: bool,
     /// CUBIC: the window before the last cut; when growth began, where the curve is flat, bytes, and when, seconds later.
     w_max: f64,
@@ -131,7 +132,7 @@ pub(super) struct Window {
     plateau: f64,
     k: f64,
     last_send: Time,
-    /// When the next packet may leave, where packets are paced.
+    /// Time at which the next packet may leave, if packets are paced.
     pub(super) next_send: Time,
 }
 
@@ -162,7 +163,7 @@ impl Window {
         }
     }
 
-    /// The smallest round-trip time of late, ns; 0 without a sample.
+    /// The smallest recent round-trip time, ns; 0 without a sample.
     pub(super) fn base_ns(&self) -> u64 {
         let [now, before] = self.base;
         if before == 0 { now } else { now.min(before) }
@@ -204,7 +205,7 @@ impl Window {
             let part = if self.is_rate() { 1.0 } else { PACED_GAP };
             let full_ns = (part * self.srtt * self.mtu / self.cwnd).min(LONGEST_GAP_NS);
             let gap_ns = full_ns * packet.bytes as f64 / self.mtu;
-            // Tail probes leave whatever the pace is, and do not slow it down further.
+            // Tail loss probes ignore the pace, and do not slow it down further.
             let latest = now.after(2 * full_ns as u64);
             self.next_send = self.next_send.max(now).after(gap_ns as u64).min(latest);
         }
@@ -222,13 +223,13 @@ impl Window {
         }
     }
 
-    /// What was in flight without this window is taken for what there is room for.
+    /// The bytes in flight before this window was in force are taken as its size.
     pub(super) fn take_over(&mut self) {
         self.shrink_to((self.inflight as f64).max(RATE_BELOW * self.mtu));
         (self.w_max, self.recent, self.next_send) = (0.0, (0.0, 0.0), Time::ZERO);
     }
 
-    /// A packet leaves the network, and this says nothing of the network.
+    /// A packet leaves the network without information about congestion.
     pub(super) fn on_gone(&mut self, bytes: u64) {
         self.inflight = self.inflight.saturating_sub(bytes);
     }
@@ -245,7 +246,7 @@ impl Window {
         }
     }
 
-    /// A round trip took so long; `ecn`: it was marked.
+    /// A round-trip time sample; `ecn`: the packet was marked.
     pub(super) fn on_sample(&mut self, now: Time, rtt_ns: u64, ecn: bool) {
         let rtt_ns = rtt_ns.max(1);
         let rtt = rtt_ns as f64;
@@ -265,13 +266,13 @@ impl Window {
         round.marks += u32::from(ecn);
     }
 
-    /// A packet was lost, by congestion as far as is known. Says whether the window was cut.
+    /// A packet was lost, as far as known by congestion. Returns whether the window was cut.
     pub(super) fn on_loss(&mut self, now: Time, packet: &Flight) -> Option<Cut> {
         self.round.lost += packet.bytes;
         self.recent.1 += packet.bytes as f64;
         let chance = self.is_chance();
         if !chance {
-            // What was lost found the queue full, and so did its neighbours.
+            // The lost packet found the queue full, and so did its neighbours.
             let longest = self.longest[0].max(self.longest[1]) as f64;
             self.full_rtt = longest.max(self.full_rtt + (longest - self.full_rtt) / 16.0);
         }
@@ -292,7 +293,7 @@ impl Window {
         Some(Cut::Loss)
     }
 
-    /// Few are lost, and while the queue is short.
+    /// Whether few packets are lost, and the queue is short.
     fn is_chance(&self) -> bool {
         let (all, lost) = self.recent;
         if all < CHANCE_PARTS * self.mtu || lost * CHANCE_PARTS > all {
@@ -303,7 +304,7 @@ impl Window {
         (self.latest_rtt as f64) < short
     }
 
-    /// A packet that was taken for lost has arrived.
+    /// A packet that was declared lost has arrived.
     pub(super) fn on_wrong_loss(&mut self, packet: &Flight) {
         self.recent.1 = (self.recent.1 - packet.bytes as f64).max(0.0);
         self.round.lost = self.round.lost.saturating_sub(packet.bytes);
@@ -338,7 +339,7 @@ impl Window {
         self.round.over
     }
 
-    /// Ends the round. The window may grow up to `most` bytes, by this `share` of what it would on its own. Says whether the
+    /// Ends the round. The window may grow up to `most` bytes, by this `share` of its own growth. Returns whether the
     /// window was cut.
     #[inline(never)]
     pub(super) fn end_round(&mut self, now: Time, share: f64, most: f64) -> Option<Cut> {
@@ -369,7 +370,7 @@ impl Window {
         self.longest = [0, self.longest[0]];
         let least = round.least_rtt as f64;
         if self.full_rtt > 0.0 && least > self.full_rtt {
-            // So long, and nothing was lost.
+            // So long without a loss.
             self.full_rtt += (least - self.full_rtt) / 4.0;
         }
         self.recent.0 += (round.acked + round.lost) as f64;
@@ -383,7 +384,7 @@ impl Window {
         }
     }
 
-    /// If more than a third of the round was lost, what got through is what there is room for.
+    /// After a loss of more than a third of the round, the delivered bytes become the window.
     fn collapses(&mut self, round: &Round) -> bool {
         let (before, acked) = (self.cwnd, round.acked as f64);
         if round.lost <= round.acked / 2 || before <= acked.max(LEAST_COLLAPSE * self.mtu) {
@@ -408,7 +409,7 @@ impl Window {
         Some(Cut::Mark)
     }
 
-    /// The part of its growth that a window keeps because the queue is nearly full.
+    /// The share of its growth that a window keeps while the queue is nearly full.
     fn headroom(&self, rtt: f64) -> f64 {
         if self.full_rtt == 0.0 {
             return 1.0;
@@ -417,7 +418,7 @@ impl Window {
         ((self.full_rtt - rtt) / (HEADROOM * self.full_rtt)).clamp(least, 1.0)
     }
 
-    /// A round of growth (RFC 9438 sections 4.2 and 4.3), this part of it.
+    /// This part of a round's growth (RFC 9438 sections 4.2 and 4.3).
     fn grow(&mut self, now: Time, part: f64, most: f64) {
         let packets = self.cwnd / self.mtu;
         let epoch = *self.epoch.get_or_insert_with(|| {

@@ -1,5 +1,5 @@
-//! Asynchronous events: what happens on a context and belongs in no completion queue. They wait in a bounded queue
-//! that has a file descriptor to wait on.
+//! Asynchronous events: those of a context that belong to no completion queue. They are in a bounded queue with a
+//! file descriptor to wait on.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 use std::io;
@@ -14,7 +14,7 @@ use crate::path::EvEvent;
 use crate::wire::{Ev, Qpn};
 use crate::work::SrqId;
 
-/// Something that happened to a context, in the spirit of `ibv_get_async_event`.
+/// An event of a context, as with `ibv_get_async_event`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum AsyncEvent {
@@ -22,14 +22,14 @@ pub enum AsyncEvent {
     QpFatal(QpFailure),
     /// A port of this NIC lost its link, as the port reported it.
     PortDown {
-        /// The lane whose port it is.
+        /// The lane of the port.
         lane: u32,
         /// The port's plane.
         plane: u8,
     },
     /// A port of this NIC has its link back, as the port reported it.
     PortUp {
-        /// The lane whose port it is.
+        /// The lane of the port.
         lane: u32,
         /// The port's plane.
         plane: u8,
@@ -43,13 +43,13 @@ pub enum AsyncEvent {
         /// The plane; all when not given.
         plane: Option<u8>,
     },
-    /// An entropy value was assumed bad after a loss (or because the peer asked not to use it), or is good again after
-    /// enough answered probes: `change.state` says which. From a queue of 32 for each queue pair, whose losses
-    /// `PathCounters::events_lost` counts.
+    /// An entropy value became `ASSUMED_BAD` after a loss (or because the peer asked not to use it), or GOOD again
+    /// after enough acknowledged probes: see `change.state`. Each queue pair has a queue of 32 of these;
+    /// `PathCounters::events_lost` counts those lost.
     Path {
         /// The queue pair.
         qpn: Qpn,
-        /// What changed.
+        /// The change.
         change: EvEvent,
     },
     /// A completion queue overran; its queue pairs go to ERROR.
@@ -57,16 +57,16 @@ pub enum AsyncEvent {
         /// The queue.
         cq: CqId,
     },
-    /// An EV probe asked for with `Endpoint::send_ev_probe` was answered by the peer.
+    /// The peer responded to an EV probe of `Endpoint::send_ev_probe`.
     EvProbeAnswered {
         /// The queue pair.
         qpn: Qpn,
-        /// What `send_ev_probe` returned.
+        /// The return value of `send_ev_probe`.
         request_id: u16,
         /// Round-trip time, ns.
         rtt_ns: u64,
     },
-    /// A shared receive queue has fewer work requests than its limit, which is gone now: see `Srq::set_limit`.
+    /// A shared receive queue has fewer work requests than its limit, which is now cleared: see `Srq::set_limit`.
     SrqLimitReached {
         /// The queue.
         srq: SrqId,
@@ -75,7 +75,7 @@ pub enum AsyncEvent {
     LaneFailed,
 }
 
-/// The queue, written by the lane and read by whoever wants to.
+/// The queue, written by the lane and read by any thread.
 #[derive(Debug)]
 pub(crate) struct AsyncEvents {
     queue: ArrayQueue<AsyncEvent>,
@@ -126,7 +126,7 @@ mod tests {
     use core::sync::atomic::AtomicBool;
     use std::time::Duration;
 
-    /// Whenever the reader has found the queue empty, the next event wakes it.
+    /// After the reader has found the queue empty, the next event wakes it.
     #[test]
     fn no_event_is_slept_through() {
         const EVENTS: u64 = 100_000;
@@ -135,7 +135,7 @@ mod tests {
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 for n in 0..EVENTS {
-                    // Sooner or later while the reader is about to go to sleep.
+                    // At a random time while the reader is about to sleep.
                     while !events.queue.is_empty() && !sleeps_on.load(Ordering::Relaxed) {
                         std::hint::spin_loop();
                     }

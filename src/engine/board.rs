@@ -1,8 +1,10 @@
-//! Counters of a lane for readers on other threads, who neither wait for the lane's lock nor slow the lane down.
+//! Snapshots of a lane's counters for readers on other threads. They neither wait for the lane's lock nor slow the
+//! lane down.
 //!
-//! A reader raises a flag and sleeps; the lane sees the flag between two polls, copies its counters and what changes about its ports to the board and
-//! wakes all readers at once. It does so at most once in [`SNAPSHOT_NS`] while it is busy, and at once while it is idle, so that
-//! what readers cost is bounded however many there are. A lane that nobody asks pays one relaxed load per poll.
+//! A reader raises a flag and sleeps. The lane sees the flag between two polls, copies its counters and its ports'
+//! variable state to the board and wakes all readers at once. While it is busy it does so at most once in
+//! [`SNAPSHOT_NS`], while it is idle at once. The cost is therefore bounded for any number of readers. Without
+//! readers it is one relaxed load per poll.
 
 use core::sync::atomic::{AtomicBool, Ordering};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -16,7 +18,7 @@ use super::tuning::SNAPSHOT_NS;
 use crate::counters::Counters;
 use crate::time::Time;
 
-/// What changes about a port.
+/// The variable state of a port.
 #[derive(Clone, Debug)]
 pub(crate) struct PortNews {
     pub(crate) link: LinkState,
@@ -36,7 +38,7 @@ impl Default for PortNews {
     }
 }
 
-/// All that a lane counts, taken between two polls.
+/// All counters of a lane, taken between two polls.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Snapshot {
     pub(crate) transport: Counters,
@@ -45,7 +47,7 @@ pub(crate) struct Snapshot {
 }
 
 impl Snapshot {
-    /// Takes the counters over, without allocating once it has been done.
+    /// Copies the counters, without allocating after the first time.
     pub(super) fn refresh(&mut self, lane: &Lane) {
         self.transport.clone_from(lane.endpoint().counters());
         self.lane = lane.counters();
@@ -57,7 +59,7 @@ impl Snapshot {
             if news.notes != *notes {
                 news.notes.clone_from(notes);
             }
-            // They are never taken back.
+            // Errors are never removed, so equal lengths mean equal lists.
             let errors = &port.caps().send_errors;
             if news.send_errors.len() != errors.len() {
                 news.send_errors.clone_from(errors);
@@ -66,7 +68,7 @@ impl Snapshot {
     }
 }
 
-/// Where a lane shows its counters.
+/// The latest snapshot of a lane's counters.
 #[derive(Debug, Default)]
 pub(super) struct Board {
     wanted: AtomicBool,
@@ -78,12 +80,12 @@ pub(super) struct Board {
 struct Page {
     edition: u64,
     snapshot: Snapshot,
-    /// No edition follows: the lane has ended.
+    /// There is no further edition: the lane has ended.
     last: bool,
 }
 
 impl Board {
-    /// Reads a snapshot that is taken after this call began. `wake` rouses a lane that sleeps.
+    /// Reads a snapshot that is taken after the start of this call. `wake` wakes a lane that sleeps.
     pub(super) fn read<R>(&self, wake: impl FnOnce(), pick: impl FnOnce(&Snapshot) -> R) -> R {
         let mut page = self.page();
         let enough = page.edition + 1;
@@ -96,7 +98,7 @@ impl Board {
         pick(&page.snapshot)
     }
 
-    /// Reads what is on the board.
+    /// Reads the latest snapshot.
     pub(super) fn read_as_it_is<R>(&self, pick: impl FnOnce(&Snapshot) -> R) -> R {
         pick(&self.page().snapshot)
     }
@@ -107,8 +109,8 @@ impl Board {
         self.wanted.load(Ordering::Relaxed)
     }
 
-    /// Renews the board for the readers who wait, unless that was done a moment ago or a reader is just reading: then
-    /// the next poll tries again. The lane never waits here.
+    /// Takes a new snapshot for the waiting readers, unless the last one is too recent or a reader is just reading:
+    /// then the next poll tries again. The lane never waits here.
     pub(super) fn renew(&self, lane: &Lane, idle: bool, last: &mut Time) {
         let now = lane.now();
         if !idle && now.since(*last) < SNAPSHOT_NS {
@@ -127,12 +129,13 @@ impl Board {
         self.renewed.notify_all();
     }
 
-    /// Puts the lane's counters on the board, for a caller who holds the lane.
+    /// Publishes the lane's counters, for a caller who holds the lane.
     pub(super) fn post(&self, lane: &Lane) {
         self.page().snapshot.refresh(lane);
     }
 
-    /// Shows the last counters of a lane that has failed, as far as its ports can still tell, to all readers for ever.
+    /// Publishes the last counters of a failed lane, as far as its ports can still report them, for all later
+    /// readers.
     pub(super) fn close(&self, lane: &Lane) {
         let mut page = self.page();
         let _ = catch_unwind(AssertUnwindSafe(|| page.snapshot.refresh(lane)));

@@ -1,8 +1,9 @@
-//! Queues from an application's thread to a lane that are as long as they need to be.
+//! Queues from an application's thread to a lane that grow as needed.
 //!
-//! A queue is a chain of short rings: one ring long unless the application gets ahead of the lane by more than that, and
-//! used-up rings go to the lane's other queue pairs. So a queue pair need not hold memory for all requests that it may have
-//! outstanding. One thread writes and one reads; neither waits for the other but at the link from a ring to the next.
+//! A queue is a chain of short rings. It has one ring unless the application is ahead of the lane by more than that,
+//! and used-up rings go to the lane's other queue pairs. A queue pair therefore needs no memory for all requests that
+//! may be outstanding. One thread writes and one reads; neither waits for the other except at the link from a ring to
+//! the next.
 
 use core::sync::atomic::{AtomicU32, Ordering};
 use std::collections::VecDeque;
@@ -11,10 +12,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use crossbeam_queue::ArrayQueue;
 use rtrb::{Consumer, Producer, PushError, RingBuffer};
 
-/// Both ends of a ring that nobody uses.
+/// Both ends of an unused ring.
 type Ring<T> = (Producer<T>, Consumer<T>);
 
-/// Rings that a lane keeps for all its queue pairs.
+/// Spare rings of a lane, for all its queue pairs.
 #[derive(Debug)]
 pub(super) struct SpareRings<T> {
     rings: Arc<ArrayQueue<Ring<T>>>,
@@ -34,7 +35,7 @@ impl<T> SpareRings<T> {
         Self { rings: Arc::new(ArrayQueue::new(kept)), size }
     }
 
-    /// Both ends of a queue that never has more than `most` items in it, and what they share.
+    /// Both ends of a queue of at most `most` items, and their shared links.
     pub(super) fn queue(&self, most: usize) -> (QueueIn<T>, Links<T>, QueueOut<T>) {
         let (last, first) = RingBuffer::new(self.size.min(most));
         let links = Links { made: AtomicU32::new(0), waiting: Mutex::default(), spare: self.clone() };
@@ -47,17 +48,17 @@ impl<T> SpareRings<T> {
     }
 }
 
-/// The ring after one that was full, and the end of that one which the application has let go.
+/// The ring after one that was full, and the application's end of the full one.
 #[derive(Debug)]
 struct Link<T> {
     filled: Producer<T>,
     next: Consumer<T>,
 }
 
-/// The links of a queue, which both sides see: they lie with what else these share.
+/// The links of a queue. Both sides see them, so they are stored with the other shared state.
 #[derive(Debug)]
 pub(super) struct Links<T> {
-    /// Made since the start (wrapping).
+    /// Links made since the start (wrapping).
     made: AtomicU32,
     /// Those that the lane has not followed yet.
     waiting: Mutex<VecDeque<Link<T>>>,
@@ -70,14 +71,14 @@ impl<T> Links<T> {
     }
 }
 
-/// Where the application puts items in.
+/// The application's end.
 #[derive(Debug)]
 pub(super) struct QueueIn<T> {
     last: Producer<T>,
 }
 
 impl<T> QueueIn<T> {
-    /// Adds an item. How many there may be is the caller's to see to.
+    /// Adds an item. The caller limits the number of items.
     #[inline]
     pub(super) fn push(&mut self, links: &Links<T>, item: T) {
         if let Err(PushError::Full(item)) = self.last.push(item) {
@@ -85,7 +86,7 @@ impl<T> QueueIn<T> {
         }
     }
 
-    /// The lane is a whole ring behind: goes on in another one.
+    /// The lane is a whole ring behind: continues in another one.
     #[cold]
     fn push_to_next_ring(&mut self, links: &Links<T>, item: T) {
         let (mut last, next) = links.spare.rings.pop().unwrap_or_else(|| RingBuffer::new(links.spare.size));
@@ -93,12 +94,12 @@ impl<T> QueueIn<T> {
         let _ = last.push(item);
         let filled = core::mem::replace(&mut self.last, last);
         links.waiting().push_back(Link { filled, next });
-        // Whoever sees this sees all that the ring before was given.
+        // A thread that sees this sees everything in the ring before.
         links.made.store(links.made.load(Ordering::Relaxed).wrapping_add(1), Ordering::Release);
     }
 }
 
-/// Where the lane takes them out.
+/// The lane's end.
 #[derive(Debug)]
 pub(super) struct QueueOut<T> {
     first: Consumer<T>,
@@ -117,7 +118,7 @@ impl<T> QueueOut<T> {
             if links.made.load(Ordering::Acquire) == self.followed {
                 return None;
             }
-            // What was put in between the two lines above is in this ring still.
+            // Items pushed between the two lines above are still in this ring.
             if let Ok(item) = self.first.pop() {
                 return Some(item);
             }
@@ -130,7 +131,7 @@ impl<T> QueueOut<T> {
         self.followed = self.followed.wrapping_add(1);
         let Some(Link { filled, next }) = links.waiting().pop_front() else { return };
         let drained = core::mem::replace(&mut self.first, next);
-        // Where there are spare rings enough it is dropped.
+        // If there are enough spare rings, it is dropped.
         let _ = links.spare.rings.push((filled, drained));
     }
 }

@@ -1,4 +1,4 @@
-//! Completion channels: where completion queues say that something has come, with a file descriptor to wait on.
+//! Completion channels: queues of completion events with a file descriptor to wait on.
 
 use core::sync::atomic::{AtomicBool, Ordering};
 use std::io;
@@ -11,21 +11,21 @@ use super::clock::Deadline;
 use super::signal::Tokens;
 use crate::endpoint::CqId;
 
-/// The queues that have said something, in the order in which they did.
+/// The completion queues with an event, in the order of the events.
 #[derive(Debug)]
 pub(crate) struct EventChannel {
-    /// Each queue is in here once at most.
+    /// Contains each queue at most once.
     queue: SegQueue<Arc<CqBell>>,
-    /// One for each of them, and one more when the lanes have failed.
+    /// One token for each of them, and one more when the lanes have failed.
     tokens: Tokens,
-    /// The context's lanes have failed: what is in the queue is the last.
+    /// The context's lanes have failed: no further events follow.
     failed: AtomicBool,
 }
 
 /// One completion queue's part of its channel, shared by both halves of the queue.
 ///
-/// The lane adds completions and then looks at `armed`; the application sets `armed` and then looks for completions. Both
-/// swap it, so one of them sees what the other did.
+/// The lane adds completions and then tests `armed`; the application sets `armed` and then polls for completions.
+/// Both swap it, so no event is lost.
 #[derive(Debug)]
 pub(super) struct CqBell {
     cq: CqId,
@@ -43,16 +43,15 @@ impl EventChannel {
         Ok(Self { queue: SegQueue::new(), tokens: Tokens::new()?, failed: AtomicBool::new(false) })
     }
 
-    /// The completion queue that has said something longest ago. The descriptor is readable after that only if
-    /// there is another.
+    /// The completion queue with the oldest event. The descriptor is readable after that only if there is another.
     pub(crate) fn take(&self) -> Option<CqId> {
         while self.tokens.take() {
             let Some(bell) = self.queue.pop() else {
-                // Of the failure, which stays.
+                // The token of the failure, which stays.
                 self.tokens.add();
                 break;
             };
-            // Lowered before the application looks into the queue: what comes after that look is an event of its own.
+            // Lowered before the application polls the queue: a later completion is an event of its own.
             bell.queued.swap(false, Ordering::AcqRel);
             if !bell.gone.load(Ordering::Relaxed) {
                 return Some(bell.cq);
@@ -66,8 +65,8 @@ impl EventChannel {
         self.queue.is_empty()
     }
 
-    /// Waits until there is something to take or the lane has failed; for ever when there is no deadline. Whether there
-    /// may be.
+    /// Waits until there is an event or the lane has failed; for ever without a deadline. Returns whether there may
+    /// be an event.
     pub(crate) fn wait(&self, deadline: Option<&Deadline>) -> io::Result<bool> {
         self.tokens.wait(deadline)
     }
@@ -76,7 +75,7 @@ impl EventChannel {
         self.failed.load(Ordering::Acquire)
     }
 
-    /// Nothing more comes. The descriptor stays readable.
+    /// No further events follow. The descriptor stays readable.
     pub(super) fn fail(&self) {
         if !self.failed.swap(true, Ordering::AcqRel) {
             self.tokens.add();
@@ -101,7 +100,7 @@ impl CqBell {
         }
     }
 
-    /// The next completion is to be an event. The caller then looks for those that have come already.
+    /// Arms the channel: the next completion is an event. The caller then polls for earlier ones.
     pub(super) fn arm(&self) {
         self.armed.swap(true, Ordering::AcqRel);
     }
@@ -122,7 +121,7 @@ impl CqBell {
         }
     }
 
-    /// Nobody wants to know any more.
+    /// The application has dropped the queue.
     pub(super) fn silence(&self) {
         self.gone.store(true, Ordering::Relaxed);
     }

@@ -1,4 +1,4 @@
-//! The one place of the transport that reads a clock or asks the system for randomness.
+//! The only code of the transport that reads a clock or gets randomness from the system.
 
 use std::io;
 use std::time::{Duration, Instant};
@@ -9,7 +9,7 @@ use rand::rngs::SysRng;
 use crate::seed::Seed;
 use crate::time::Time;
 
-/// A lane's clock: nanoseconds since the process first made one, the same on all lanes of a process.
+/// A lane's clock: nanoseconds since the first one in the process, the same on all lanes of a process.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Clock {
     epoch: Instant,
@@ -28,7 +28,7 @@ impl Clock {
     }
 }
 
-/// A limit in real time, for what waits for peers and not for a lane.
+/// A limit in real time, for waits for peers and not for a lane.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Deadline {
     started: Instant,
@@ -41,16 +41,16 @@ impl Deadline {
         Self { started: Instant::now(), timeout }
     }
 
-    /// What is left of it, never zero.
+    /// The remaining time, never zero.
     pub(crate) fn left(&self) -> Option<Duration> {
         self.timeout.checked_sub(self.started.elapsed()).filter(|left| !left.is_zero())
     }
 }
 
-/// A seed that nobody can guess: 256 bits from the operating system.
+/// An unpredictable seed: 256 bits from the operating system.
 ///
 /// # Errors
-/// The system has no random numbers to give.
+/// The system has no random numbers.
 pub(crate) fn fresh_seed() -> io::Result<Seed> {
     let mut bytes = [0; 32];
     SysRng.try_fill_bytes(&mut bytes).map_err(|error| io::Error::other(error.to_string()))?;

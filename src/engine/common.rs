@@ -1,4 +1,4 @@
-//! What the lanes of a context share.
+//! State that the lanes of a context share.
 
 use core::sync::atomic::{AtomicBool, Ordering};
 use std::io;
@@ -13,24 +13,24 @@ use super::handle::{ControlError, Shared};
 use super::inbox::Inbox;
 use crate::endpoint::Forward;
 
-/// Shared by the lanes of a context: nothing that a packet needs which comes in on the right lane.
+/// Shared by the lanes of a context. A packet that arrives on its own lane needs none of it.
 #[derive(Debug)]
 pub(crate) struct Common {
     pub(crate) events: AsyncEvents,
     pub(crate) cqs: Arc<CqTable>,
     /// The process that the lanes work in.
     home: Home,
-    /// What the first lane that panicked said.
+    /// The message of the first lane that panicked.
     failure: OnceLock<String>,
-    /// The end of all lanes has been told.
+    /// The end of all lanes has been reported.
     told: AtomicBool,
     lanes: OnceLock<Box<[Weak<Shared>]>>,
-    /// One a lane, if there are several.
+    /// One per lane, if there are several.
     pub(super) inboxes: Box<[Inbox]>,
 }
 
 impl Common {
-    /// For so many lanes.
+    /// Shared state for this number of lanes.
     pub(crate) fn new(lanes: usize) -> io::Result<Self> {
         let inboxes = if lanes > 1 { lanes } else { 0 };
         Ok(Self {
@@ -44,29 +44,29 @@ impl Common {
         })
     }
 
-    /// Whether this is a child of the process that the lanes work in. What is behind a lock there may be locked for ever, and ports
-    /// and descriptors are the parent's too.
+    /// Whether this is a child of the process that the lanes work in. Locks may be held for ever there, and ports and
+    /// descriptors belong to the parent too.
     #[inline]
     pub(crate) fn is_elsewhere(&self) -> bool {
         self.home.is_elsewhere()
     }
 
-    /// The lanes that share this, before any of them works.
+    /// Sets the lanes that share this, before any of them runs.
     pub(super) fn introduce(&self, lanes: Box<[Weak<Shared>]>) {
         let _ = self.lanes.set(lanes);
     }
 
-    /// Of the lane with this number, if there are others.
+    /// The inbox of the lane with this number, if there are several lanes.
     pub(super) fn inbox(&self, lane: u32) -> Option<&Inbox> {
         self.inboxes.get(lane as usize)
     }
 
-    /// Gives a frame to the lane that it is for; `false` if that one has no room.
+    /// Passes a frame to the lane that owns it; `false` if its inbox is full.
     pub(super) fn hand_over(&self, plane: u8, frame: &RxFrame<'_>, forward: Forward) -> bool {
         self.inbox(forward.to()).is_some_and(|inbox| inbox.put(plane, frame, forward))
     }
 
-    /// A lane has panicked. The caller ends that lane and then, no longer holding it, all others with
+    /// A lane has panicked. The caller ends that lane and then, after releasing it, all others with
     /// [`Common::end_all`].
     pub(super) fn fail(&self, message: String) {
         let _ = self.failure.set(message);
@@ -92,7 +92,7 @@ impl Common {
         }
     }
 
-    /// Ends all lanes after one has failed: what is posted is flushed everywhere before any completion queue ends.
+    /// Ends all lanes after one has failed: posted requests are flushed everywhere before any completion queue ends.
     #[cold]
     pub(super) fn end_all(&self) {
         let lanes = self.lanes.get().into_iter().flatten();

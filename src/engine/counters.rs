@@ -1,29 +1,29 @@
-//! What a lane counts.
+//! Counters of a lane.
 
-/// What a lane counts beside its endpoint and its ports.
+/// Counters of a lane beside those of its endpoint and its ports.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LaneCounters {
     /// Polls made.
     pub polls: u64,
     /// Polls that found nothing to do.
     pub idle_polls: u64,
-    /// Times that the lane was kept from running for longer than any poll takes.
+    /// Times that the lane did not run for longer than any poll takes.
     pub interruptions: u64,
-    /// Doorbells answered: a queue pair had posted something.
+    /// Doorbells served: a queue pair had posted requests.
     pub doorbells: u64,
     /// Frames taken from ports.
     pub rx_frames: u64,
     /// Frames handed to ports.
     pub tx_frames: u64,
-    /// Frames that a port gave back or did not take although it had announced room; they go out again.
+    /// Frames that a port rejected or did not accept although it had announced room; they are sent again.
     pub tx_refused: u64,
-    /// Work requests that the endpoint did not take, completed in error instead.
+    /// Work requests that the endpoint refused, completed in error instead.
     pub refused_requests: u64,
     /// Completion queues that overran.
     pub cq_overruns: u64,
-    /// Frames taken in that came in on another lane.
+    /// Frames received by another lane and handed over to this one.
     pub taken_over: u64,
-    /// Frames for another lane that were dropped because that one did not keep up.
+    /// Frames dropped because the inbox of the lane that owns them was full.
     pub handover_lost: u64,
 }
 

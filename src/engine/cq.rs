@@ -1,8 +1,8 @@
 //! Completion queues: one reader, and a ring of completions from each lane whose queue pairs report there.
 //!
-//! A ring is made when the first queue pair of its lane comes, so lanes share nothing but the word that says how the queue
-//! has ended and how many rings it has. Completions of one queue pair come in order, since it stays on its lane; those of
-//! queue pairs on different lanes come in any order.
+//! A ring is made with the first queue pair of its lane. Lanes share only the word with the queue's end state and its
+//! number of rings. Completions of one queue pair are in order, since it stays on its lane. Those of queue pairs on
+//! different lanes have no order.
 
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -14,7 +14,7 @@ use super::channel::{CqBell, EventChannel};
 use crate::endpoint::CqId;
 use crate::work::Wc;
 
-/// Why a completion queue has ended.
+/// The reason why a completion queue has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CqEnd {
     /// It overran.
@@ -24,7 +24,7 @@ pub(crate) enum CqEnd {
 }
 
 impl CqEnd {
-    /// The part of [`CqCore::state`] that says this, and what it says while the queue is in use.
+    /// The bits of [`CqCore::state`] for this, and their value while the queue is in use.
     const MASK: u32 = 0xff;
     const OPEN: u32 = 0;
     const OVERRUN: u32 = 1;
@@ -46,23 +46,23 @@ impl CqEnd {
     }
 }
 
-/// A completion did not get to its queue, and the queue pairs that report there must not go on.
+/// A completion did not reach its queue, so the queue pairs that report there must fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum CqLoss {
-    /// The queue had no room. Nothing after this can be trusted.
+    /// The queue was full. Later completions may be incomplete.
     Overrun,
     /// The queue had ended before, for all lanes.
     Ended,
 }
 
-/// What all that belong to a completion queue see.
+/// The shared state of a completion queue.
 #[derive(Debug)]
 pub(crate) struct CqCore {
     id: CqId,
     depth: u32,
-    /// How it ended, and in the bits above how many rings have been added since the start: a reader looks at both at once.
+    /// Its end state, and in the bits above the number of rings since the start: a reader gets both in one load.
     state: AtomicU32,
-    /// Rings that the reader has not taken over.
+    /// Rings that the reader has not taken over yet.
     added: Mutex<Vec<Consumer<Wc>>>,
     /// Lanes that have a ring, as bits.
     lanes: AtomicU32,
@@ -80,7 +80,7 @@ impl CqCore {
         self.id
     }
 
-    /// How it ended, if it has.
+    /// Its end state, if it has ended.
     pub(crate) fn how_ended(&self) -> Option<CqEnd> {
         CqEnd::of(self.state.load(Ordering::Relaxed))
     }
@@ -90,7 +90,7 @@ impl CqCore {
         self.lanes.load(Ordering::Acquire)
     }
 
-    /// Ends the queue after what its rings hold, unless it has ended. Whether this call did it.
+    /// Ends the queue after the contents of its rings, unless it has ended. Returns whether this call did it.
     fn end(&self, end: CqEnd) -> bool {
         let open = |state: u32| CqEnd::of(state).is_none().then_some(state | end.code());
         self.state.fetch_update(Ordering::AcqRel, Ordering::Relaxed, open).is_ok()
@@ -132,19 +132,19 @@ impl Drop for CqCore {
 #[derive(Debug)]
 pub(crate) struct CqReader {
     rings: Vec<Consumer<Wc>>,
-    /// The ring that is read first, so that none waits for the others to be empty.
+    /// The ring to read first, in turn, so that none has to wait until the others are empty.
     turn: usize,
-    /// What has been reported is not taken back, whatever a lane adds that had not seen the end.
+    /// A reported end is final, even if a lane that had not seen it adds more.
     ended: Option<CqEnd>,
     core: Arc<CqCore>,
 }
 
 impl CqReader {
-    /// Moves completions to `out`, oldest first, and returns how many; its end is reported once all
-    /// completions before it have been taken.
+    /// Moves completions to `out`, oldest first, and returns their number. The end is reported after all completions
+    /// before it.
     #[inline]
     pub(crate) fn poll(&mut self, out: &mut [Wc]) -> Result<usize, CqEnd> {
-        // Read before the rings: if it says that the queue has ended, every good completion is visible already.
+        // Read before the rings: if it shows the end of the queue, every valid completion is already visible.
         let state = self.core.state.load(Ordering::Acquire);
         if self.is_behind(state) && !self.core.home.is_elsewhere() {
             self.take_rings();
@@ -156,7 +156,7 @@ impl CqReader {
         if count > 0 && self.ended.is_none() {
             return Ok(count);
         }
-        // Nobody adds anything to the copy that a child has.
+        // No thread adds to a forked child's copy.
         let end = if self.core.home.is_elsewhere() { Some(CqEnd::LaneFailed) } else { CqEnd::of(state) };
         self.report(end, out.is_empty())
     }
@@ -196,8 +196,8 @@ impl CqReader {
         }
     }
 
-    /// Makes the next completion, or the end of the queue, an event on its channel. Whether there is something to poll
-    /// already, which may make no event any more; [`None`] if the queue has no channel.
+    /// Arms the queue's channel for the next completion, or the end of the queue. Returns whether there is something
+    /// to poll already, for which there may be no event; [`None`] if the queue has no channel.
     pub(crate) fn arm(&mut self) -> Option<bool> {
         self.core.bell.as_ref()?.arm();
         let state = self.core.state.load(Ordering::Acquire);
@@ -210,7 +210,7 @@ impl CqReader {
         Some(self.rings.iter().any(|ring| ring.slots() > 0) || CqEnd::of(state).is_some())
     }
 
-    /// Nobody reads the queue any more.
+    /// The reader has dropped the queue.
     pub(crate) fn abandon(&self) {
         self.core.abandoned.store(true, Ordering::Release);
         if let Some(bell) = &self.core.bell {
@@ -218,7 +218,7 @@ impl CqReader {
         }
     }
 
-    /// What its lanes see of it.
+    /// The state that its lanes share.
     pub(crate) fn core(&self) -> &Arc<CqCore> {
         &self.core
     }
@@ -245,7 +245,7 @@ fn drain(ring: &mut Consumer<Wc>, out: &mut [Wc]) -> usize {
 #[derive(Debug)]
 pub(super) struct CqWriter {
     ring: Producer<Wc>,
-    /// The lane knows that the queue has ended.
+    /// The lane has processed the queue's end.
     ended: bool,
     lane: u32,
     core: Arc<CqCore>,
@@ -263,8 +263,8 @@ impl CqWriter {
         Self { ring, ended: false, lane, core: Arc::clone(core) }
     }
 
-    /// Adds a completion. [`CqLoss`] is returned once, for the first that is lost; completions after that are dropped, as
-    /// are those of a queue that the application has dropped.
+    /// Adds a completion. Returns [`CqLoss`] once, for the first lost one. Later completions are dropped, as are
+    /// those of a queue that the application has dropped.
     #[inline]
     pub(super) fn push(&mut self, wc: Wc) -> Result<(), CqLoss> {
         if self.core.how_ended().is_some() {
@@ -297,11 +297,11 @@ impl CqWriter {
     #[inline]
     pub(super) fn is_filling_up(&self) -> bool {
         let quarter = self.ring.buffer().capacity() / 4;
-        // What was free when the reader was last looked at is still, and costs nothing to know.
+        // Entries that were free at the last check are still free, and this costs nothing.
         self.ring.cached_slots() < quarter && self.ring.slots() < quarter
     }
 
-    /// Whether half of it is free again, or nobody reads it any more.
+    /// Whether half of it is free again, or the reader has dropped it.
     pub(super) fn has_drained(&self) -> bool {
         self.ring.slots() >= self.ring.buffer().capacity() / 2 || self.is_abandoned()
     }
@@ -318,11 +318,11 @@ impl Drop for CqWriter {
     }
 }
 
-/// The completion queues and completion channels of a context, for what concerns all of them.
+/// The completion queues and completion channels of a context.
 #[derive(Debug, Default)]
 pub(crate) struct CqTable {
     entries: Mutex<Entries>,
-    /// Queues that a lane has ended; the others look for them when this changes.
+    /// Number of queues that a lane has ended; the others look for them when it changes.
     overruns: AtomicU32,
 }
 
@@ -331,12 +331,12 @@ struct Entries {
     queues: Vec<Option<Weak<CqCore>>>,
     free: Vec<CqId>,
     channels: Vec<Weak<EventChannel>>,
-    /// Nothing more comes.
+    /// No further completions follow.
     failed: bool,
 }
 
 impl CqTable {
-    /// A completion queue for `depth` completions from each lane, which tells of them on a channel if it has one.
+    /// A completion queue for `depth` completions from each lane, with an optional channel.
     pub(crate) fn create(self: &Arc<Self>, depth: u32, channel: Option<&Arc<EventChannel>>) -> CqReader {
         let mut entries = self.lock();
         let id = entries.free.pop().unwrap_or(CqId(entries.queues.len() as u32));
@@ -360,7 +360,7 @@ impl CqTable {
         CqReader { rings: Vec::new(), turn: 0, ended: None, core }
     }
 
-    /// Lets a channel know when nothing more comes.
+    /// Registers a channel, to be notified at the end of all queues.
     pub(crate) fn add_channel(&self, channel: &Arc<EventChannel>) {
         let mut entries = self.lock();
         entries.channels.retain(|channel| channel.strong_count() > 0);
@@ -370,24 +370,24 @@ impl CqTable {
         }
     }
 
-    /// How often a queue has overrun.
+    /// Number of overruns.
     #[inline]
     pub(super) fn overruns(&self) -> u32 {
         self.overruns.load(Ordering::Relaxed)
     }
 
-    /// Lets the other lanes look for a queue that has overrun.
+    /// Makes the other lanes look for an overrun queue.
     pub(super) fn count_overrun(&self) {
         self.overruns.fetch_add(1, Ordering::Release);
     }
 
-    /// Ends all queues after what they hold: no lane writes to them any more.
+    /// Ends all queues after their contents: no lane writes to them any more.
     pub(super) fn fail(&self) {
         let mut entries = self.lock();
         entries.failed = true;
         let queues: Vec<_> = entries.queues.iter().flatten().filter_map(Weak::upgrade).collect();
         let channels: Vec<_> = entries.channels.iter().filter_map(Weak::upgrade).collect();
-        // What is dropped below may be the last handle of a queue, which takes this lock.
+        // The drop below may release the last handle of a queue, which takes this lock.
         drop(entries);
         for queue in &queues {
             queue.end(CqEnd::LaneFailed);
@@ -418,7 +418,7 @@ mod tests {
         Wc { wr_id, ..Wc::default() }
     }
 
-    /// All that a poll with room for `room` brings.
+    /// All results of a poll with room for `room`.
     fn poll(reader: &mut CqReader, room: usize) -> Result<Vec<u64>, CqEnd> {
         let mut out = vec![Wc::default(); room];
         let count = reader.poll(&mut out)?;
@@ -466,7 +466,7 @@ mod tests {
         }
     }
 
-    /// A reader with little room takes from each lane in turn, and a ring that comes while it reads is read too.
+    /// A reader with little room takes from each lane in turn, and also reads a ring that is added meanwhile.
     #[test]
     fn no_lane_waits_for_the_others() {
         let (mut reader, mut writers) = queue(8, 2);
@@ -495,7 +495,7 @@ mod tests {
         assert_eq!((third.has_ended(), third.has_ended(), third.push(wc(20))), (true, false, Ok(())));
         assert_eq!(poll(&mut reader, 8), Ok(vec![0, 1, 10]));
         assert_eq!(poll(&mut reader, 8), Err(CqEnd::Overrun));
-        // A lane that had looked before the end came and adds its completion after.
+        // A lane that had tested the state before the end adds its completion after it.
         third.ring.push(wc(21)).unwrap();
         assert_eq!(poll(&mut reader, 8), Err(CqEnd::Overrun), "for ever");
     }
@@ -513,7 +513,7 @@ mod tests {
         assert_eq!(poll(&mut table.create(1, None), 1), Err(CqEnd::LaneFailed));
     }
 
-    /// The reader looks at the rings after it has seen the end: nothing that came before is left out.
+    /// The reader reads the rings after it has seen the end, so it misses no earlier completion.
     #[test]
     fn nothing_is_lost_between_threads() {
         const COUNT: u64 = 50_000;

@@ -1,4 +1,4 @@
-//! In which order control calls get the lane, and how much of its time they get.
+//! A fair lock for control calls, which limits their share of a lane's time.
 
 use core::sync::atomic::{AtomicBool, Ordering};
 use std::collections::VecDeque;
@@ -9,10 +9,10 @@ use super::clock::Clock;
 use super::tuning::CONTROL_SHARE;
 use crate::time::Time;
 
-/// Lets one control call through at a time, in the order in which they came.
+/// Admits one control call at a time, in order of arrival.
 ///
-/// A mutex alone is not fair: whoever releases it may take it again before a sleeping waiter has woken. So callers
-/// form a line here and meet the lane's mutex one by one.
+/// A mutex alone is not fair: a thread that releases it may take it again before a sleeping waiter has woken. So
+/// callers queue up here and take the lane's mutex one by one.
 #[derive(Debug)]
 pub(super) struct Gate {
     line: Mutex<Line>,
@@ -23,7 +23,7 @@ pub(super) struct Gate {
 struct Line {
     taken: bool,
     waiting: VecDeque<Arc<Place>>,
-    /// The lane is busy with its own work until then; see [`CONTROL_SHARE`].
+    /// The lane is entitled to its own work until then; see [`CONTROL_SHARE`].
     not_before: Time,
 }
 
@@ -34,11 +34,11 @@ struct Place {
     called: AtomicBool,
 }
 
-/// The right to ask for the lane, given back when dropped.
+/// The right to lock the lane, released when dropped.
 #[derive(Debug)]
 pub(super) struct Pass<'a> {
     gate: &'a Gate,
-    /// Since when the lane may have been held up by this call.
+    /// Time since which this call may have delayed the lane.
     asked: Option<Time>,
     not_before: Time,
 }
@@ -49,7 +49,7 @@ impl Gate {
         Self { line: Mutex::new(line), clock }
     }
 
-    /// Waits until all who came before have left.
+    /// Waits until all earlier callers have left.
     pub(super) fn enter(&self) -> Pass<'_> {
         let mut line = self.line();
         if line.taken {
@@ -71,12 +71,12 @@ impl Gate {
 }
 
 impl Pass<'_> {
-    /// How long the lane is still entitled to work undisturbed, in nanoseconds.
+    /// Time for which the lane is still entitled to its own work, in nanoseconds.
     pub(super) fn wait_ns(&self) -> u64 {
         self.not_before.since(self.gate.clock.now())
     }
 
-    /// From here on the call's time is the lane's loss.
+    /// From here on the call's time counts against the share of control calls.
     pub(super) fn ask(&mut self) {
         self.asked = Some(self.gate.clock.now());
     }
@@ -89,7 +89,7 @@ impl Drop for Pass<'_> {
         if let Some(asked) = self.asked {
             line.not_before = now.after(now.since(asked).saturating_mul(CONTROL_SHARE - 1));
         }
-        // The gate stays taken when it is handed on, so that nobody slips in between.
+        // The gate stays taken during the transfer, so that no other caller gets in between.
         match line.waiting.pop_front() {
             Some(place) => {
                 place.called.store(true, Ordering::Release);

@@ -1,4 +1,4 @@
-//! The lanes of a context, as the verbs layer reaches them.
+//! The lanes of a context, as the verbs layer uses them.
 
 use core::sync::atomic::{AtomicUsize, Ordering};
 use core::time::Duration;
@@ -14,13 +14,13 @@ use super::lane::{Driver, Lane};
 use super::{AsyncEvents, LaneCounters};
 use crate::counters::Counters;
 
-/// All lanes of a context. When one panics, all end: what was posted is flushed, and nothing new is taken.
+/// All lanes of a context. When one panics, all end: posted requests are flushed, and new ones are refused.
 pub(crate) struct Lanes {
     all: Box<[LaneHandle]>,
     common: Arc<Common>,
-    /// Whose turn it is to get a queue pair.
+    /// The lane that gets the next queue pair.
     turn: AtomicUsize,
-    /// What could not be done within a control call, to be done by its thread when it is over.
+    /// Operations that are not possible within a control call. Its thread runs them when the call is over.
     deferred: Mutex<Vec<Deferred>>,
 }
 
@@ -51,8 +51,8 @@ impl Lanes {
         self.all.len()
     }
 
-    /// One turn of each lane that has no thread of its own. Where all have one, this gives the core away for a moment, so that
-    /// a caller who waits in a loop does not starve them. Within a control call it does nothing.
+    /// Polls each lane without a thread of its own. If all have one, this only yields, so that a caller that waits in
+    /// a loop does not starve them. Within a control call it does nothing.
     pub(crate) fn poll(&self, driver: Driver) -> usize {
         if !self.any_inline() {
             thread::yield_now();
@@ -64,7 +64,7 @@ impl Lanes {
         self.all.iter().filter(|lane| lane.is_inline()).map(|lane| lane.poll(driver)).sum()
     }
 
-    /// One turn of one lane, likewise.
+    /// Polls one lane, in the same way.
     pub(crate) fn poll_lane(&self, lane: usize, driver: Driver) -> usize {
         let lane = &self.all[lane];
         if !lane.is_inline() {
@@ -95,7 +95,7 @@ impl Lanes {
         result
     }
 
-    /// As [`Lanes::control`] for what ends an object; within a control call it runs when that one is over.
+    /// As [`Lanes::control`], for the end of an object; within a control call it runs when that one is over.
     pub(crate) fn control_at_last(&self, lane: usize, operation: impl FnOnce(&mut Lane) + Send + 'static) {
         if self.is_elsewhere() {
             return;
@@ -105,7 +105,7 @@ impl Lanes {
             self.deferred().push(Deferred { thread: this_thread(), lane, operation });
             return;
         }
-        // Not nested: it runs, or the lane has failed and with it all that it held.
+        // Not nested: it runs, or the lane has failed together with all its objects.
         let _ = self.control(lane, operation);
     }
 
@@ -125,8 +125,8 @@ impl Lanes {
         self.deferred.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Reads what a lane counts, as [`LaneHandle::counters`]. Within a control call the counters of lanes without a thread of
-    /// their own are those that were shown last: for its own lane, as it found them.
+    /// Reads the counters of a lane, as [`LaneHandle::counters`]. Within a control call, those of lanes without a
+    /// thread of their own are from the last snapshot; for its own lane, from the start of the call.
     pub(crate) fn counters<R>(&self, lane: usize, pick: impl FnOnce(&Snapshot) -> R) -> R {
         let lane = &self.all[lane];
         if self.is_elsewhere() {
@@ -139,14 +139,14 @@ impl Lanes {
         }
     }
 
-    /// The transport's counters, all lanes together.
+    /// The sum of the transport's counters over all lanes.
     pub(crate) fn transport_counters(&self) -> Counters {
         let mut sum = Counters::default();
         (0..self.len()).for_each(|lane| self.counters(lane, |seen| sum.add(&seen.transport)));
         sum
     }
 
-    /// The lanes' own counters, all together.
+    /// The sum of the lanes' own counters.
     pub(crate) fn lane_counters(&self) -> LaneCounters {
         let mut sum = LaneCounters::default();
         (0..self.len()).for_each(|lane| self.counters(lane, |seen| sum.add(&seen.lane)));
@@ -164,7 +164,7 @@ impl Lanes {
         self.common.is_elsewhere()
     }
 
-    /// What the first lane that panicked said.
+    /// The message of the first lane that panicked.
     pub(crate) fn failure(&self) -> Option<&str> {
         self.common.failure()
     }
@@ -177,7 +177,7 @@ impl Lanes {
         &self.common.cqs
     }
 
-    /// Whether the calling thread is in a control call, in which waiting for a lane might never end.
+    /// Fails if the calling thread is in a control call, in which a wait for a lane might never end.
     ///
     /// # Errors
     /// [`ControlError::Nested`].
@@ -185,7 +185,7 @@ impl Lanes {
         if self.is_held_here() { Err(ControlError::Nested) } else { Ok(()) }
     }
 
-    /// Of any lane: two threads that each held one and wanted the other's would wait without end.
+    /// For any lane: two threads that each hold one and wait for the other's would deadlock.
     fn is_held_here(&self) -> bool {
         self.all.iter().any(LaneHandle::is_held_here)
     }
@@ -200,7 +200,7 @@ impl Lanes {
         self.all.iter().any(LaneHandle::is_inline)
     }
 
-    /// The lane that gets the next queue pair when they take turns.
+    /// The lane of the next queue pair, in turn.
     pub(crate) fn next_turn(&self) -> usize {
         self.turn.fetch_add(1, Ordering::Relaxed) % self.len()
     }

@@ -1,4 +1,4 @@
-//! Who drives a lane, and how others reach it meanwhile.
+//! The thread that drives a lane, and the access of other threads to the lane.
 
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use core::time::Duration;
@@ -20,33 +20,33 @@ use super::tuning::{CONTROL_SLEEP_NS, IDLE_POLLS, POLLS_PER_LOCK, YIELDS_BEFORE_
 use super::waker::Waker;
 use crate::time::Time;
 
-/// Who drives a lane.
+/// The thread that drives a lane.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LaneMode {
-    /// The application, by calling `poll` often. The lowest latency, and nothing happens in between:
+    /// The application, by frequent calls of `poll`. This has the lowest latency. Nothing happens between the calls:
     /// no acknowledgement, no retransmission.
     #[default]
     Inline,
     /// A thread of the lane's own.
     Thread {
-        /// The core to run on; anywhere when not given.
+        /// The core to run on; any core if not given.
         core: Option<usize>,
-        /// What to do when there is nothing to do.
+        /// What the thread does when the lane is idle.
         idle: Idle,
     },
 }
 
-/// What a lane's own thread does when there is nothing to do.
+/// What a lane's own thread does when the lane is idle.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Idle {
-    /// Polls on: for a core that the lane has to itself.
+    /// Spins: for a core that the lane has to itself.
     Spin,
-    /// Gives the core to whoever else wants it after some tens of microseconds, between polls: for shared cores.
+    /// Yields the core to other threads between polls, after some tens of microseconds: for shared cores.
     #[default]
     Yield,
-    /// As [`Idle::Yield`], and after about a millisecond sleeps for this long (or to the next timer) between polls. What
-    /// is posted meanwhile, handed over by another lane, or arrives at a port that can be slept on ([`Port::readable`]) wakes it. What
-    /// arrives at another port waits, and so does what changes at a link.
+    /// As [`Idle::Yield`], and after about a millisecond sleeps for this long (or to the next timer) between polls.
+    /// Posts, frames from another lane, and arrivals at a port with a descriptor ([`Port::readable`]) wake it.
+    /// Arrivals at other ports, and changes of a link, wait until the end of the sleep.
     Nap(Duration),
 }
 
@@ -54,13 +54,13 @@ pub enum Idle {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LaneStartError {
-    /// The system gave no thread.
+    /// The system could not start a thread.
     #[error("the lane's thread could not be started: {0}")]
     Thread(#[from] io::Error),
-    /// The system gave no file descriptors for what wakes a lane that naps.
+    /// The system has no file descriptors for the wake-up of a lane that naps.
     #[error("the lane cannot be made to sleep: {0}; raise the limit of open files (ulimit -n)")]
     Sleep(io::Error),
-    /// The system gave no random numbers for keys.
+    /// The system has no random numbers for keys.
     #[error(
         "the system has no random numbers for keys: {0}; set a seed only if nobody else uses the network"
     )]
@@ -68,7 +68,7 @@ pub enum LaneStartError {
     /// The thread could not be bound to the core.
     #[error("the lane's thread could not be bound to core {core}; choose one that this process may use")]
     Core {
-        /// The core asked for.
+        /// The requested core.
         core: usize,
     },
 }
@@ -77,17 +77,17 @@ pub enum LaneStartError {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ControlError {
-    /// This thread is in the midst of another call of the same context, which it would wait for without end.
+    /// This thread is within another call of the same context, so the call would wait for itself.
     #[error(
         "control call inside another control call of the same context (such as `Context::with_endpoint`); make it after that one has returned"
     )]
     Nested,
-    /// The process was forked from the one that opened the context, which goes on there alone.
+    /// The process was forked from the one that opened the context. Only that one can use it.
     #[error(
         "the context was opened before this process was forked, and works in its parent only; open another one"
     )]
     Forked,
-    /// The lane has panicked: nothing moves any more.
+    /// The lane has panicked and is stopped.
     #[error("a lane of the context has failed, and the context does no more work; open another one ({0})")]
     LaneFailed(String),
 }
@@ -98,30 +98,30 @@ pub(super) struct LaneHandle {
     thread: Option<JoinHandle<()>>,
 }
 
-/// A lane as all who reach for it see it.
+/// The shared part of a lane.
 pub(super) struct Shared {
     lane: Mutex<Lane>,
     common: Arc<Common>,
-    /// The thread that holds the lane, see [`this_thread`]; 0 when nobody does.
+    /// The thread that holds the lane, see [`this_thread`]; 0 if none does.
     holder: AtomicUsize,
     gate: Gate,
     board: Board,
-    /// The control call whose turn it is waits for the lane. The lane's thread locks it again at once after
-    /// each turn, and a mutex is not fair, so it must look here first.
+    /// The next control call waits for the lane. The lane's thread locks it again at once after each poll, and a
+    /// mutex is not fair, so it must test this first.
     control_waiting: AtomicBool,
-    /// Turns that the lane has made, and at which of them the last control call ended.
+    /// Number of polls, and its value when the last control call ended.
     turns: AtomicU32,
     last_control: AtomicU32,
-    /// The lane's thread finds nothing to do.
+    /// The lane is idle.
     idle: AtomicBool,
     stop: AtomicBool,
     /// The lane has been ended, after it or another failed. Changed with the lane locked.
     ended: AtomicBool,
-    /// Of a lane that naps or is slept on.
+    /// Of a lane whose thread can sleep.
     sleep: OnceLock<Sleep>,
 }
 
-/// What ends the nap of a lane.
+/// Wakes a lane from its nap.
 struct Sleep {
     waker: Arc<Waker>,
     doorbells: Doorbells,
@@ -129,7 +129,7 @@ struct Sleep {
 }
 
 impl Sleep {
-    /// For this lane. What is posted wakes it.
+    /// The nap of this lane. Posts wake it.
     fn new(lane: &Lane) -> io::Result<Self> {
         let waker = Arc::new(Waker::new(lane.ports.iter().flat_map(Port::readable))?);
         Ok(Self { doorbells: lane.wake(&waker), waker, number: lane.number() })
@@ -148,7 +148,7 @@ impl Drop for Held<'_> {
     }
 }
 
-/// A number that no other living thread has, and never 0.
+/// A number that no other live thread has, and never 0.
 pub(super) fn this_thread() -> usize {
     thread_local! {
         static MARK: u8 = const { 0 };
@@ -157,7 +157,7 @@ pub(super) fn this_thread() -> usize {
 }
 
 impl LaneHandle {
-    /// A lane that nobody drives yet: [`LaneHandle::run`] follows.
+    /// A lane without a driver yet: [`LaneHandle::run`] follows.
     pub(super) fn new(lane: Lane, mode: LaneMode) -> io::Result<Self> {
         let sleep = match mode {
             LaneMode::Thread { idle: Idle::Nap(_), .. } => Sleep::new(&lane)?.into(),
@@ -192,8 +192,8 @@ impl LaneHandle {
         &self.shared
     }
 
-    /// One turn of the lane. A lane with a thread of its own needs none: then this gives the core away for a moment,
-    /// so that a caller who waits in a loop does not starve the lane. Within a control call it does nothing.
+    /// Polls the lane once. A lane with a thread of its own needs no call: then this only yields, so that a caller
+    /// that waits in a loop does not starve the lane. Within a control call it does nothing.
     pub(super) fn poll(&self, driver: Driver) -> usize {
         if self.thread.is_some() {
             thread::yield_now();
@@ -217,8 +217,8 @@ impl LaneHandle {
         }
     }
 
-    /// Sleeps until a lane that runs inside the caller's thread has something to do, or for so long, if its last turn found nothing to
-    /// do. The first call only gets ready for it.
+    /// Sleeps until a lane that runs inside the caller's thread has work, or for this long, if its last poll was
+    /// idle. The first call only sets up the wake-up.
     pub(super) fn wait(&self, most: Duration) -> io::Result<()> {
         if self.shared.common.is_elsewhere() {
             return Err(io::Error::other(ControlError::Forked));
@@ -233,7 +233,7 @@ impl LaneHandle {
         let mut held = self.shared.lock();
         if self.shared.sleep.get().is_none() {
             let _ = self.shared.sleep.set(Sleep::new(&held.lane)?);
-            // Whoever posts at this moment does not know the waker yet: another turn comes first.
+            // A thread that posts now does not know the waker yet, so one more poll comes first.
             return Ok(());
         }
         if self.shared.failed() || !held.lane.is_at_rest() {
@@ -245,11 +245,11 @@ impl LaneHandle {
         Ok(())
     }
 
-    /// Runs a control operation between two polls. Everything posted before it is seen by it, and
-    /// everything it completes is in the completion queues when it returns.
+    /// Runs a control operation between two polls. It sees everything posted before, and everything that it completes
+    /// is in the completion queues when it returns.
     ///
-    /// Calls are served in the order in which they come. A busy lane with a thread of its own gives them one part in
-    /// [`CONTROL_SHARE`](super::tuning::CONTROL_SHARE) of its time, an idle one a call a turn.
+    /// Calls are served in order of arrival. A busy lane with a thread of its own gives them one part in
+    /// [`CONTROL_SHARE`](super::tuning::CONTROL_SHARE) of its time; an idle one serves one call per poll.
     ///
     /// # Errors
     /// [`ControlError`], and the operation does not run.
@@ -266,7 +266,7 @@ impl LaneHandle {
         self.shared.common.check_alive()?;
         let lane = &mut *held.lane;
         lane.settle();
-        // For whoever reads counters within the operation.
+        // For reads of counters within the operation.
         self.shared.board.post(lane);
         let result = operation(lane);
         lane.settle();
@@ -277,8 +277,8 @@ impl LaneHandle {
         Ok(result)
     }
 
-    /// Reads what the lane counts, taken after this call began and after everything that the caller has seen of the
-    /// lane's work. Any number of readers at once costs a lane with a thread of its own no more than one.
+    /// Reads the lane's counters as of a time after the start of this call, including all work of the lane that the
+    /// caller has seen. Any number of concurrent readers costs a lane with a thread of its own no more than one.
     pub(super) fn counters<R>(&self, pick: impl FnOnce(&Snapshot) -> R) -> R {
         if self.shared.common.is_elsewhere() {
             return pick(&Snapshot::default());
@@ -286,12 +286,12 @@ impl LaneHandle {
         if self.thread.is_some() {
             return self.shared.board.read(|| self.shared.rouse(), pick);
         }
-        // A control call shows the counters, so nothing is left to do in one.
+        // A control call takes a snapshot itself, so there is no work left within one.
         let _ = self.control(|_| ());
         self.counters_as_they_are(pick)
     }
 
-    /// Reads the counters as they were shown last.
+    /// Reads the last snapshot of the counters.
     pub(super) fn counters_as_they_are<R>(&self, pick: impl FnOnce(&Snapshot) -> R) -> R {
         self.shared.board.read_as_it_is(pick)
     }
@@ -310,21 +310,21 @@ impl LaneHandle {
 impl Drop for LaneHandle {
     fn drop(&mut self) {
         if self.shared.common.is_elsewhere() {
-            // The thread is the parent's, and to end the lane here would take its ports' programs and rules away from it.
+            // The thread is the parent's. Ending the lane here would remove its ports' programs and rules.
             let _ = Box::leak(Box::new((Arc::clone(&self.shared), self.thread.take())));
             return;
         }
         self.shared.stop.store(true, Ordering::Release);
         if let Some(thread) = self.thread.take() {
             self.shared.rouse();
-            // A panic of the lane has been reported by its thread; there is nothing left to save.
+            // The lane's thread has reported its panic; nothing else is to be done.
             let _ = thread.join();
         }
     }
 }
 
 impl Shared {
-    /// An operation of the application's that panicked with the lane locked leaves the lane working.
+    /// An application's operation that panicked with the lane locked does not stop the lane.
     fn lock(&self) -> Held<'_> {
         let lane = self.lane.lock().unwrap_or_else(PoisonError::into_inner);
         self.holder.store(this_thread(), Ordering::Relaxed);
@@ -335,9 +335,9 @@ impl Shared {
         self.common.failure().is_some()
     }
 
-    /// Lets the lane work. If it panics, all who use it are told before anyone else gets hold of it.
+    /// Runs the lane. If it panics, all its users are notified before another thread can lock it.
     fn guarded<R>(&self, lane: &mut Lane, work: impl FnOnce(&mut Lane) -> R) -> thread::Result<R> {
-        // What a panic leaves half done is not used again: the lane flushes what it can and stops.
+        // The state after a panic is not used again: the lane flushes what it can and stops.
         let result = catch_unwind(AssertUnwindSafe(|| work(lane)));
         if let Err(panic) = &result {
             let text = panic.downcast_ref::<String>().map(String::as_str);
@@ -350,7 +350,7 @@ impl Shared {
         result
     }
 
-    /// Ends the lane, since it or another has failed.
+    /// Ends the lane, since it or another one has failed.
     pub(super) fn end(&self) {
         self.end_lane(&mut self.lock().lane);
     }
@@ -375,8 +375,8 @@ impl Shared {
         self.control_waiting.load(Ordering::Acquire)
     }
 
-    /// Waits, as the one control call whose turn it is, until the lane owes it time: an idle lane once it has made a
-    /// turn since the last call, a busy one once it has worked for its share.
+    /// Waits, as the next control call, until the lane must serve it: an idle lane after one poll since the last
+    /// call, a busy one after its share of time.
     fn wait_for_share(&self, wait_ns: impl Fn() -> u64) {
         let mut tries = 0;
         while !self.stopped() && !self.failed() {
@@ -397,17 +397,17 @@ impl Shared {
         }
     }
 
-    /// Only whoever holds the lane counts.
+    /// Only the thread that holds the lane counts polls.
     fn count_turn(&self) {
         self.turns.store(self.turns.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
     }
 
-    /// Whether a control call has run since the last turn.
+    /// Whether a control call has run since the last poll.
     fn is_fresh_from_control(&self) -> bool {
         self.turns.load(Ordering::Relaxed) == self.last_control.load(Ordering::Relaxed)
     }
 
-    /// The life of a lane's thread.
+    /// The main loop of a lane's thread.
     fn run(&self, idle: Idle) {
         let mut pace = Pace::default();
         while !self.stopped() && !self.failed() {
@@ -425,7 +425,7 @@ impl Shared {
         }
     }
 
-    /// Sleeps for so long at most, in nanoseconds, unless there is something to do.
+    /// Sleeps for at most this long, in nanoseconds, unless there is work.
     fn sleep(&self, nap_ns: u64) {
         let Some(Sleep { waker, doorbells, number }) = self.sleep.get().filter(|_| nap_ns > 0) else {
             return;
@@ -433,7 +433,7 @@ impl Shared {
         let inbox = self.common.inbox(*number);
         waker.nap(Duration::from_nanos(nap_ns), || {
             let is_posted = !doorbells.is_empty() || inbox.is_some_and(|inbox| !inbox.is_empty());
-            // A control call since the last turn may have brought a timer forward.
+            // A control call since the last poll may have brought a timer forward.
             is_posted
                 || self.is_fresh_from_control()
                 || self.board.is_wanted()
@@ -442,7 +442,7 @@ impl Shared {
         });
     }
 
-    /// Wakes whoever sleeps for the lane.
+    /// Wakes the thread that sleeps for the lane.
     fn rouse(&self) {
         if let Some(Sleep { waker, .. }) = self.sleep.get() {
             waker.wake();
@@ -452,7 +452,7 @@ impl Shared {
     /// Some polls under one lock. Returns how long the thread may sleep now, in nanoseconds.
     fn turn(&self, pace: &mut Pace, idle: Idle) -> u64 {
         let mut held = self.lock();
-        // The panic has been printed where it arose, and reported where it matters.
+        // The panic was printed where it occurred, and has been reported.
         self.guarded(&mut held.lane, |lane| self.polls(lane, pace, idle)).unwrap_or(0)
     }
 
@@ -469,7 +469,7 @@ impl Shared {
         self.count_turn();
         self.idle.store(pace.is_idle(), Ordering::Relaxed);
         match idle {
-            // A reader may have been in the way when the board was to be renewed for it.
+            // A reader may have blocked the snapshot that it waits for.
             Idle::Nap(_) if self.board.is_wanted() => 0,
             Idle::Nap(most) if pace.idle_polls >= IDLE_POLLS + YIELDS_BEFORE_NAP => nap(lane, most),
             _ => 0,
@@ -477,17 +477,17 @@ impl Shared {
     }
 }
 
-/// How long a lane may sleep now, in nanoseconds: so long at most.
+/// Time for which a lane may sleep now, in nanoseconds: at most this.
 fn nap(lane: &mut Lane, most: Duration) -> u64 {
     lane.nap();
     let most = u64::try_from(most.as_nanos()).unwrap_or(u64::MAX);
     most.min(lane.next_timer().since(lane.now()))
 }
 
-/// How busy a lane's thread finds its lane.
+/// Load of a lane, as its thread sees it.
 #[derive(Debug, Default)]
 struct Pace {
-    /// Empty polls in a row.
+    /// Consecutive empty polls.
     idle_polls: u32,
     counters_shown: Time,
 }

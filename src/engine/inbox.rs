@@ -1,4 +1,4 @@
-//! From a lane to another one with the same addresses: frames that came in on the wrong one of them.
+//! Frames handed over between lanes with the same addresses: those that arrived on a lane that does not own them.
 
 use std::sync::{Arc, OnceLock};
 
@@ -24,13 +24,13 @@ impl HandedOver {
     }
 }
 
-/// Where all other lanes put frames for one.
+/// The queue of frames that other lanes hand over to one lane.
 #[derive(Debug)]
 pub(super) struct Inbox {
     frames: ArrayQueue<HandedOver>,
-    /// Used before, so that handing frames over allocates nothing in the long run.
+    /// Used buffers, so that a hand-over does not allocate in the steady state.
     buffers: ArrayQueue<Vec<u8>>,
-    /// Of a lane that naps.
+    /// Of a lane whose thread can sleep.
     waker: OnceLock<Arc<Waker>>,
 }
 
@@ -43,12 +43,12 @@ impl Inbox {
         }
     }
 
-    /// What is put in from now on wakes the lane.
+    /// Frames handed over from now on wake the lane.
     pub(super) fn wake(&self, waker: &Arc<Waker>) {
         let _ = self.waker.set(Arc::clone(waker));
     }
 
-    /// Puts a copy of a frame in. `false`: it is full, as a lane that does not keep up finds its port's ring full.
+    /// Adds a copy of a frame. Returns `false` if the inbox is full, like a port's ring whose lane does not keep up.
     pub(super) fn put(&self, plane: u8, frame: &RxFrame<'_>, forward: Forward) -> bool {
         if self.frames.is_full() {
             return false;
@@ -67,13 +67,13 @@ impl Inbox {
         true
     }
 
-    /// The oldest frame, to be [given back](Inbox::give_back).
+    /// The oldest frame, to be [returned](Inbox::give_back).
     pub(super) fn take(&self) -> Option<HandedOver> {
         self.frames.pop()
     }
 
     pub(super) fn give_back(&self, frame: HandedOver) {
-        // There is room for as many as there are frames; else it is freed.
+        // There is room for as many as there are frames; otherwise it is freed.
         let _ = self.buffers.push(frame.bytes);
     }
 

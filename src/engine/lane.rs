@@ -40,22 +40,22 @@ pub struct Lane {
     free_slots: Vec<QpSlot>,
     slots: BTreeMap<Qpn, QpSlot>,
     cqs: Vec<Option<CqWriter>>,
-    /// Taken from the endpoint, not yet in their rings.
+    /// Completions from the endpoint that are not in their rings yet.
     completions: VecDeque<(CqId, Wc)>,
-    /// Completion queues that are filling up.
+    /// Completion queues that are nearly full.
     crowded: Vec<CqId>,
-    /// Which of its context's lanes this is, and what it shares with the others.
+    /// The lane's number in its context, and the state that it shares with the others.
     number: u32,
     common: Arc<Common>,
-    /// Overruns of which this lane has heard.
+    /// Overruns that this lane has processed.
     overruns_seen: u32,
-    /// Answers wait for the next turn.
+    /// Acknowledgements wait for the next poll.
     answers_wait: bool,
-    /// The last turn found nothing to do.
+    /// The last poll was idle.
     at_rest: bool,
 }
 
-/// How soon whoever drives a lane gives it its next turn.
+/// How soon the driver of a lane polls it again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Driver {
     /// Perhaps late.
@@ -64,21 +64,21 @@ pub(crate) enum Driver {
     Busy,
 }
 
-/// What ports hold of what was sent.
+/// Payloads that ports still refer to.
 struct Holds {
-    /// Whether any port does at all.
+    /// Whether any port keeps payloads at all.
     any: bool,
-    /// The oldest ticket held when somebody last waited for it, and since when it was the oldest.
+    /// The oldest ticket that a request waited for, and since when it was the oldest.
     oldest: u64,
     since: Time,
 }
 
-/// A queue pair as its lane knows it.
+/// A lane's record of a queue pair.
 struct QpEntry {
     intake: QpIntake,
     send_cq: CqId,
     recv_cq: CqId,
-    /// Its receive requests come from a queue of several queue pairs: they are not counted here.
+    /// Its receive requests come from a shared receive queue and are not counted here.
     shares_recvs: bool,
 }
 
@@ -100,7 +100,7 @@ impl Lane {
         Ok(Self::of_context(endpoint, ports, 0, &Arc::new(Common::new(1)?)))
     }
 
-    /// The same for the lane with this number of a context that has others.
+    /// The same for one of several lanes of a context.
     pub(crate) fn of_context(
         mut endpoint: Endpoint,
         ports: Vec<Box<dyn Port>>,
@@ -137,14 +137,14 @@ impl Lane {
         }
     }
 
-    /// One turn of the loop: everything that is there to be done now. Returns how much that was (requests,
-    /// frames, completions), so that a driver sees when the lane is idle.
+    /// Polls once: does all work that is ready now. Returns the amount (requests, frames, completions), so that a
+    /// driver sees when the lane is idle.
     pub fn poll(&mut self) -> usize {
         self.turn(Driver::MayPause)
     }
 
-    /// The same for a driver that polls without a pause: the answers to a few frames wait for the next poll, and go out
-    /// behind what the application posts in between. They may take longer to send than its reply to what arrived.
+    /// The same for a driver that polls without a pause. The acknowledgements of a few frames wait for the next poll
+    /// and leave after packets that the application posts in between: sending them may take longer than its reply.
     pub fn poll_busy(&mut self) -> usize {
         self.turn(Driver::Busy)
     }
@@ -167,7 +167,7 @@ impl Lane {
             self.relieve_queues();
             self.heed_overruns(now);
             self.endpoint.reclaim(now);
-            // Memory that was dropped elsewhere is freed by the last lane that learns of it, and the last port.
+            // The last lane and the last port that learn of it free memory that was dropped elsewhere.
             self.endpoint.memory_mut().sync();
             if self.holds.any {
                 self.reap();
@@ -201,7 +201,7 @@ impl Lane {
         &mut self.endpoint
     }
 
-    /// Where what is posted to this lane is listed. From this call on that wakes whoever naps.
+    /// The doorbell list of this lane. From this call on, posts wake its sleeping thread.
     pub(super) fn wake(&self, waker: &Arc<Waker>) -> Doorbells {
         self.rings.wake(waker);
         if let Some(inbox) = self.common.inbox(self.number) {
@@ -218,17 +218,17 @@ impl Lane {
         &self.common
     }
 
-    /// What the lane has counted.
+    /// The lane's counters.
     pub fn counters(&self) -> LaneCounters {
         self.counters
     }
 
-    /// What each port has counted, by plane.
+    /// The counters of each port, by plane.
     pub fn port_counters(&self) -> impl Iterator<Item = PortCounters> {
         self.ports.iter().map(Port::counters)
     }
 
-    /// Whether a port's link was up when the lane last looked.
+    /// Whether a port's link was up at the last check.
     pub(super) const fn link(&self, plane: u8) -> LinkState {
         if self.links_up >> plane & 1 == 1 { LinkState::Up } else { LinkState::Down }
     }
@@ -238,25 +238,25 @@ impl Lane {
         self.clock.now()
     }
 
-    /// Whether nothing is left to do now.
+    /// Whether there is no work now.
     pub(super) const fn is_at_rest(&self) -> bool {
         self.at_rest && !self.answers_wait
     }
 
-    /// The lane will not be polled for a while, since it has nothing to do.
+    /// The lane is idle and will not be polled for a while.
     pub(super) const fn nap(&mut self) {
         self.polled_at = Time::NEVER;
     }
 
-    /// When the lane must be polled again though nothing arrives.
+    /// Time at which the lane must be polled again even if nothing arrives.
     pub(super) fn next_timer(&self) -> Time {
         let ports = self.ports.iter().filter_map(Port::next_event_ns).min();
-        // Nothing arrives when a port lets go of payload.
+        // A port that releases payload causes no event.
         let release = if self.endpoint.waits_for_release() { self.next_link_check } else { Time::NEVER };
         self.endpoint.next_timeout().min(release).min(ports.map_or(Time::NEVER, Time))
     }
 
-    /// Takes all requests in that were posted before this call, and delivers what is due.
+    /// Takes all requests that were posted before this call, and delivers pending completions.
     pub(super) fn settle(&mut self) {
         let now = self.clock.now();
         self.answer_doorbells(now);
@@ -265,7 +265,7 @@ impl Lane {
 
     fn answer_doorbells(&mut self, now: Time) -> usize {
         let mut answered = 0;
-        // Looking costs two loads; taking from an empty list would cost a fence.
+        // The check costs two loads; taking from an empty list would cost a fence.
         while !self.rings.doorbells.is_empty() {
             let Some(slot) = self.rings.doorbells.pop() else { break };
             self.take_requests(now, slot);
@@ -303,8 +303,8 @@ impl Lane {
                     let wc = refused(qpn, wr.wr_id, WcOpcode::RdmaWrite, PostError::NoSuchQp);
                     return self.refuse(now, slot, wc);
                 }
-                // Sends end in the order in which they were posted, and inline sends rely on that for the reuse of
-                // their memory. So the queue pair fails, which ends those before this one first.
+                // Sends complete in the order in which they were posted, and inline sends rely on that to reuse their
+                // memory. So the queue pair fails, which completes earlier requests first.
                 Err(_) => {
                     counters.refused_requests += 1;
                     endpoint.reject_send(qpn, &wr, WcStatus::LocalQpOperationError);
@@ -313,7 +313,7 @@ impl Lane {
         }
     }
 
-    /// Completes a request that the endpoint did not take, after those it took before, and goes on with the rest.
+    /// Completes a request that the endpoint refused, after earlier ones, and continues with the rest.
     fn refuse(&mut self, now: Time, slot: QpSlot, wc: Wc) {
         self.counters.refused_requests += 1;
         self.deliver_events(now);
@@ -347,8 +347,8 @@ impl Lane {
         received
     }
 
-    /// The same for one of several lanes, which may share addresses: what is another's goes there, and what others
-    /// took for this one is taken in.
+    /// The same for one of several lanes, which may share addresses: forwards frames of other lanes, and processes
+    /// frames that others forwarded.
     fn receive_for_all(&mut self, now: Time) -> usize {
         let Self { endpoint, ports, counters, common, .. } = self;
         let mut received = 0;
@@ -363,7 +363,7 @@ impl Lane {
         counters.rx_frames += received as u64;
         let Some(inbox) = common.inbox(self.number) else { return received };
         let mut taken = 0;
-        // Looking costs two loads; taking from an empty one would cost a fence.
+        // The check costs two loads; taking from an empty one would cost a fence.
         while taken < INBOX_BURST
             && !inbox.is_empty()
             && let Some(handed) = inbox.take()
@@ -380,12 +380,12 @@ impl Lane {
         received + taken
     }
 
-    /// The oldest ticket of which a port holds payload.
+    /// The oldest ticket whose payload a port still refers to.
     fn reap(&mut self) -> u64 {
         self.ports.iter_mut().map(Port::reap).min().unwrap_or(u64::MAX)
     }
 
-    /// Completes requests whose payload the ports let go of.
+    /// Completes requests whose payload the ports have released.
     fn release(&mut self, now: Time) {
         let oldest = self.reap();
         self.endpoint.release_before(oldest);
@@ -456,15 +456,15 @@ impl Lane {
                 return delivered;
             }
             delivered += events;
-            // Only now, with all room made for new requests, is anything told: who answers a completion
-            // by posting must not find the queue still full.
+            // Completions are published only after all room for new requests has been made: an application that posts
+            // in response must not find the queue still full.
             while let Some((cq, wc)) = self.completions.pop_front() {
                 self.push_completion(now, cq, wc);
             }
         }
     }
 
-    /// Accounts for everything that the endpoint has to say, and keeps its completions for later.
+    /// Processes all events of the endpoint, and keeps its completions for later.
     fn take_events(&mut self) -> usize {
         let mut taken = 0;
         while let Some(event) = self.endpoint.poll_event() {
@@ -498,7 +498,7 @@ impl Lane {
         taken
     }
 
-    /// Passes on what belongs to no completion queue.
+    /// Forwards asynchronous events.
     fn tell(&mut self, event: Event) {
         match event {
             Event::PathsChanged { qpn } => {
@@ -537,7 +537,7 @@ impl Lane {
         }
     }
 
-    /// Fails the queue pairs here whose completion queue another lane has ended.
+    /// Fails the queue pairs of this lane whose completion queue another lane has ended.
     fn heed_overruns(&mut self, now: Time) {
         let overruns = self.common.cqs.overruns();
         if core::mem::replace(&mut self.overruns_seen, overruns) == overruns {
@@ -550,7 +550,7 @@ impl Lane {
         }
     }
 
-    /// Looks at completion queues that were filling up.
+    /// Checks completion queues that were nearly full.
     fn relieve_queues(&mut self) {
         let Self { crowded, cqs, endpoint, .. } = self;
         crowded.retain(|&cq| {
@@ -563,10 +563,10 @@ impl Lane {
         });
     }
 
-    /// A queue pair whose completions can be lost must not go on (as `IBV_EVENT_CQ_ERR` in verbs).
+    /// A queue pair whose completions can be lost must fail (as `IBV_EVENT_CQ_ERR` in verbs).
     fn fail_users_of(&mut self, now: Time, cq: CqId) {
         for entry in self.qps.iter().flatten().filter(|entry| entry.send_cq == cq || entry.recv_cq == cq) {
-            // The endpoint knows every queue pair of this table, and ERROR is reachable from anywhere.
+            // The endpoint knows every queue pair of this table, and ERROR can be reached from any state.
             let _ = self.endpoint.modify_qp(now, entry.intake.qpn, QpModify::Error);
         }
     }
@@ -581,16 +581,16 @@ impl Lane {
     }
 }
 
-/// The end of a lane that panicked, or of which another did.
+/// The end of a lane after a panic of itself or of another.
 impl Lane {
-    /// Fails every queue pair: what was posted is flushed, as far as the state that the panic left allows.
+    /// Fails every queue pair: posted requests are flushed, as far as the state after the panic allows.
     pub(super) fn fail_all(&mut self) {
         let now = self.clock.now();
         for slot in 0..self.qps.len() as QpSlot {
             let Some(entry) = self.entry(slot) else { continue };
             let qpn = entry.intake.qpn;
             entry.intake.close();
-            // One queue pair in disorder must not cost the others their completions.
+            // An inconsistent queue pair must not cost the others their completions.
             let _ = catch_unwind(AssertUnwindSafe(|| {
                 self.take_requests(now, slot);
                 self.endpoint.abandon_qp(qpn);
@@ -607,7 +607,8 @@ impl Lane {
     }
 }
 
-/// The completion of a request that the endpoint did not take. What can be checked when it is posted has been; what is left is a queue pair that failed since.
+/// The completion of a request that the endpoint refused. Posting has checked all else, so the queue pair has failed
+/// since.
 fn refused(qpn: Qpn, wr_id: u64, opcode: WcOpcode, error: PostError) -> Wc {
     let status = match error {
         PostError::WrongState(QpState::Error) => WcStatus::WrFlushError,

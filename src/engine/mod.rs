@@ -1,8 +1,8 @@
 //! Lanes: an endpoint, its ports and a clock, run to completion in one poll loop.
 //!
-//! A [`Lane`] is driven by [`Lane::poll`], either inside the caller's thread or by a thread of its own
-//! ([`LaneMode`]). This is the only part of the transport that reads a clock or starts a thread; what it drives
-//! ([`Endpoint`](crate::endpoint::Endpoint)) takes the time as an argument.
+//! [`Lane::poll`] drives a [`Lane`], either inside the caller's thread or in a thread of its own ([`LaneMode`]). This
+//! is the only part of the transport that reads a clock or starts a thread; the
+//! [`Endpoint`](crate::endpoint::Endpoint) below it takes the time as an argument.
 //!
 //! ```text
 //!  application             lane (one thread)
@@ -13,15 +13,15 @@
 //!  cq.poll ◀──ring──── completions
 //! ```
 //!
-//! A context may have several lanes. Each has its own endpoint, ports, rings and lock; what they share
-//! (completion queues, asynchronous events, their common end) no packet needs, but for completions, which have a ring
-//! of each lane. Memory is shared below them, in [`memory`](crate::memory).
+//! A context may have several lanes. Each has its own endpoint, ports, rings and lock. Lanes share completion queues,
+//! asynchronous events and failure propagation. No packet needs these except for completions, which have a ring per
+//! lane. Memory is shared below them, in [`memory`](crate::memory).
 //!
-//! Lanes with the same addresses hand over what comes in on the wrong one, to an inbox of the right one.
+//! Lanes with the same addresses forward packets that arrive on the wrong one to the inbox of the right one.
 //!
-//! Data crosses threads by bounded lock-free rings. Control operations (create, modify, register) lock the lane between
-//! two polls; a lane with a thread of its own steps aside for them, one at a time, in the order in which they
-//! came, for a bounded share of its time. Counters and the states of queue pairs are read without that lock.
+//! Data crosses threads in bounded lock-free rings. Control operations (create, modify, register) lock the lane
+//! between two polls. A lane with a thread of its own yields to them one at a time, in the order of their arrival,
+//! for a bounded share of its time. Counters and the states of queue pairs are read without that lock.
 
 mod async_events;
 mod board;

@@ -1,9 +1,8 @@
-//! The rings from an application's thread to a lane: work requests. (Completions go the other way: [`cq`](super::cq).)
+//! The rings from an application's thread to a lane: work requests. (Completions use [`cq`](super::cq).)
 //!
-//! Each queue pair has a [queue](super::chain) of send requests and one of receive requests; one thread writes and one
-//! reads each of them. One list of doorbells tells the lane which
-//! queue pairs have work. A queue pair is in that list at most once (its `armed` flag says
-//! so), so a list as long as the number of queue pairs never overflows.
+//! Each queue pair has a [queue](super::chain) of send requests and one of receive requests, each with one writing
+//! and one reading thread. One list of doorbells shows the lane which queue pairs have work. A queue pair is in that
+//! list at most once (see its `armed` flag), so a list as long as the number of queue pairs never overflows.
 
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -30,9 +29,9 @@ pub(crate) type Doorbells = Arc<ArrayQueue<QpSlot>>;
 /// A send request on its way to the lane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Posted {
-    /// Of a request of several elements, the length of the message is all that its element says.
+    /// If the request has several elements, its only element here has the length of the message.
     pub(super) wr: SendWr,
-    /// How many elements wait in the ring of elements, if it has several.
+    /// Number of elements in the ring of elements, if there are several.
     elements: u8,
 }
 
@@ -42,18 +41,18 @@ impl Posted {
     }
 }
 
-/// What the queue pairs of a lane share.
+/// State that the queue pairs of a lane share.
 #[derive(Clone, Debug)]
 pub(super) struct LaneRings {
     pub(super) doorbells: Doorbells,
     sends: SpareRings<Posted>,
     recvs: SpareRings<RecvWr>,
-    /// Only of a lane whose thread may sleep: for the others, posting costs a load more.
+    /// Only for a lane whose thread may sleep: without it, a post saves a load.
     waker: Arc<OnceLock<Arc<Waker>>>,
 }
 
 impl LaneRings {
-    /// For up to `max_qps` queue pairs.
+    /// Rings for up to `max_qps` queue pairs.
     pub(super) fn new(max_qps: usize) -> Self {
         let doorbells = Arc::new(ArrayQueue::new(max_qps));
         Self {
@@ -64,7 +63,7 @@ impl LaneRings {
         }
     }
 
-    /// Lets what is posted from now on wake a thread that naps.
+    /// Makes later posts wake a thread that naps.
     pub(super) fn wake(&self, waker: &Arc<Waker>) {
         let _ = self.waker.set(Arc::clone(waker));
     }
@@ -75,36 +74,36 @@ impl LaneRings {
     }
 }
 
-/// As many work requests are outstanding as the queue pair was made for.
+/// The maximum of outstanding work requests is reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Full;
 
-/// What both sides of a queue pair see.
+/// State that both sides of a queue pair share.
 #[derive(Debug)]
 struct QpFlags {
     /// The queue pair is in the doorbell list.
     armed: CachePadded<AtomicBool>,
-    /// Work requests that the lane has finished with since the start (wrapping).
+    /// Work requests that the lane has completed since the start (wrapping).
     sends_retired: CachePadded<AtomicU32>,
     recvs_retired: AtomicU32,
-    /// The lane has failed and takes nothing more.
+    /// The lane has failed and takes no further requests.
     closed: AtomicBool,
     /// The process of the lane.
     home: Home,
     sends: Links<Posted>,
     recvs: Links<RecvWr>,
-    /// Written when the queue pair changes its state, so that asking for it does not concern the lane.
+    /// Written when the queue pair changes its state, so that a query does not involve the lane.
     condition: Mutex<Condition>,
 }
 
-/// A queue pair's state, and why it failed if it did.
+/// A queue pair's state, and the reason if it failed.
 pub(crate) type Condition = (QpState, Option<FailReason>);
 
 /// The application's half of a queue pair.
 #[derive(Debug)]
 pub(crate) struct QpSubmit {
     sends: QueueIn<Posted>,
-    /// The elements of requests that have several, as many as there may be; none where requests have one.
+    /// The elements of requests that have several, up to the maximum; none if requests have one.
     elements: Option<Producer<Sge>>,
     max_sge: u32,
     recvs: QueueIn<RecvWr>,
@@ -172,17 +171,17 @@ pub(super) fn qp_rings(qpn: Qpn, slot: QpSlot, lane: &LaneRings, cap: QpCap) -> 
 }
 
 impl QpSubmit {
-    /// Send requests that may be outstanding.
+    /// Maximum of outstanding send requests.
     pub(crate) fn max_sends(&self) -> u32 {
         self.max_sends
     }
 
-    /// Receive requests that may be outstanding.
+    /// Maximum of outstanding receive requests.
     pub(crate) fn max_recvs(&self) -> u32 {
         self.max_recvs
     }
 
-    /// Send requests posted and not finished.
+    /// Send requests posted and not completed.
     pub(crate) fn sends_outstanding(&self) -> u32 {
         self.sends_posted.wrapping_sub(self.flags.sends_retired.load(Ordering::Acquire))
     }
@@ -192,18 +191,18 @@ impl QpSubmit {
         self.recvs_posted.wrapping_sub(self.flags.recvs_retired.load(Ordering::Acquire))
     }
 
-    /// Scatter/gather elements of a send request.
+    /// Maximum of scatter/gather elements of a send request.
     pub(crate) fn max_sge(&self) -> u32 {
         self.max_sge
     }
 
-    /// Takes a send request, if one more than those outstanding is allowed. [`QpSubmit::ring`] tells the lane of it.
+    /// Posts a send request, if the limit allows one more. [`QpSubmit::ring`] notifies the lane.
     #[inline]
     pub(crate) fn push_send(&mut self, wr: SendWr) -> Result<(), Full> {
         self.push(Posted { wr, elements: 0 })
     }
 
-    /// Takes a send request of several elements, up to [`QpSubmit::max_sge`], likewise; `wr` has the length of all.
+    /// The same for a send request of several elements, up to [`QpSubmit::max_sge`]; `wr` has the length of all.
     pub(crate) fn push_gather(
         &mut self,
         wr: SendWr,
@@ -213,7 +212,7 @@ impl QpSubmit {
             return Err(Full);
         }
         let count = elements.clone().count();
-        // There is room for those of all requests that may be outstanding: they leave before their request does.
+        // There is room for the elements of all outstanding requests: they are removed before their request is.
         let room = self.elements.as_mut().and_then(|ring| ring.write_chunk_uninit(count).ok()).ok_or(Full)?;
         room.fill_from_iter(elements);
         self.push(Posted { wr, elements: count as u8 })
@@ -229,7 +228,7 @@ impl QpSubmit {
         Ok(())
     }
 
-    /// Takes a receive request, if one more than those outstanding is allowed. [`QpSubmit::ring`] tells the lane of it.
+    /// Posts a receive request, if the limit allows one more. [`QpSubmit::ring`] notifies the lane.
     #[inline]
     pub(crate) fn push_recv(&mut self, wr: RecvWr) -> Result<(), Full> {
         if self.recvs_outstanding() >= self.max_recvs() {
@@ -240,7 +239,7 @@ impl QpSubmit {
         Ok(())
     }
 
-    /// Counts everything posted as finished: the queue pair was reset, which drops its requests silently.
+    /// Counts everything posted as completed: the queue pair was reset, which drops its requests silently.
     pub(crate) fn forget_outstanding(&mut self) {
         self.sends_posted = self.flags.sends_retired.load(Ordering::Acquire);
         self.recvs_posted = self.flags.recvs_retired.load(Ordering::Acquire);
@@ -252,7 +251,7 @@ impl QpSubmit {
         self.flags.closed.load(Ordering::Acquire) || self.flags.home.is_elsewhere()
     }
 
-    /// The state that the lane has brought the queue pair to.
+    /// The latest state of the queue pair.
     pub(crate) fn condition(&self) -> Condition {
         if self.flags.home.is_elsewhere() {
             return (QpState::Error, Some(FailReason::LaneFailed));
@@ -260,17 +259,17 @@ impl QpSubmit {
         *self.flags.condition.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Tells the lane that there are requests.
+    /// Rings the doorbell: there are requests.
     #[inline]
     pub(crate) fn ring(&self) {
-        // Both sides swap this flag. If it was set already, the lane has yet to clear it, and will
-        // look into the rings after that: it sees what was pushed before this swap.
+        // Both sides swap this flag. If it was set already, the lane has yet to clear it, and will then read the
+        // rings, so it sees what was pushed before this swap.
         if self.flags.armed.swap(true, Ordering::AcqRel) {
             return;
         }
         if self.lane.doorbells.push(self.slot).is_err() {
-            // Cannot happen while the list is as long as the table of queue pairs; if it did, the
-            // next request rings again.
+            // Impossible while the list is as long as the table of queue pairs. If it happened, the next request
+            // would ring again.
             self.flags.armed.store(false, Ordering::Release);
         }
         if let Some(waker) = self.lane.waker.get() {
@@ -280,7 +279,8 @@ impl QpSubmit {
 }
 
 impl QpIntake {
-    /// The oldest send request that the lane has not taken. If it has several elements, [`QpIntake::elements`] are these.
+    /// The oldest send request that the lane has not taken. [`QpIntake::elements`] are its elements if it has
+    /// several.
     #[inline]
     pub(super) fn pop_send(&mut self) -> Option<Posted> {
         let posted = self.sends.pop(&self.flags.sends)?;
@@ -294,7 +294,7 @@ impl QpIntake {
     fn take_elements(&mut self, count: usize) {
         let Some(elements) = self.elements.as_deref_mut() else { return };
         elements.taken.clear();
-        // They were written before the request was.
+        // They were written before the request.
         elements.taken.extend(elements.ring.read_chunk(count).into_iter().flatten());
     }
 
@@ -309,7 +309,7 @@ impl QpIntake {
         self.recvs.pop(&self.flags.recvs)
     }
 
-    /// The lane has taken this queue pair off the list and is about to look into its rings.
+    /// The lane has taken this queue pair off the list and will read its rings.
     #[inline]
     pub(super) fn disarm(&self) {
         self.flags.armed.swap(false, Ordering::AcqRel);
@@ -320,23 +320,23 @@ impl QpIntake {
         self.flags.closed.store(true, Ordering::Release);
     }
 
-    /// The state of the queue pair as last told.
+    /// The last published state of the queue pair.
     pub(super) fn condition(&self) -> Condition {
         *self.flags.condition.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Tells the state of the queue pair.
+    /// Publishes the state of the queue pair.
     pub(super) fn set_condition(&self, state: QpState, failed: Option<FailReason>) {
         *self.flags.condition.lock().unwrap_or_else(PoisonError::into_inner) = (state, failed);
     }
 
-    /// The lane is done with the `count` oldest send requests.
+    /// The lane has completed the `count` oldest send requests.
     #[inline]
     pub(super) fn retire_sends(&self, count: u32) {
         retire(&self.flags.sends_retired, count);
     }
 
-    /// The lane is done with the oldest receive request.
+    /// The lane has consumed the oldest receive request.
     #[inline]
     pub(super) fn retire_recv(&self) {
         retire(&self.flags.recvs_retired, 1);

@@ -1,4 +1,4 @@
-//! File descriptors that say that something waits in a queue.
+//! File descriptors that are readable while a queue has entries.
 
 use core::sync::atomic::{AtomicBool, Ordering};
 use std::io;
@@ -9,10 +9,10 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 
 use super::clock::Deadline;
 
-/// Readable while a queue beside it holds something.
+/// Readable while the queue beside it has entries.
 ///
-/// Whoever puts something in the queue calls [`Signal::raise`] after that. Whoever takes the last out, or finds nothing,
-/// calls [`Signal::lower`], then looks once more, and raises the signal again if something has come meanwhile.
+/// The writer calls [`Signal::raise`] after a push. A reader that takes the last entry, or finds none, calls
+/// [`Signal::lower`], then looks once more, and raises the signal again if there is an entry.
 #[derive(Debug)]
 pub(super) struct Signal {
     event: OwnedFd,
@@ -33,14 +33,14 @@ impl Signal {
         }
     }
 
-    /// Makes the descriptor unreadable. What was put in the queue before the flag went down may have made no sound.
+    /// Makes the descriptor unreadable. A push before this call may not have signalled.
     pub(super) fn lower(&self) {
-        // Always read: whoever raised the flag last time may have written after the flag had been lowered.
+        // Always read: the thread that raised the flag last may have written after the flag was lowered.
         let _ = rustix::io::read(&self.event, &mut [0; 8]);
         self.raised.swap(false, Ordering::AcqRel);
     }
 
-    /// Waits until the descriptor is readable; for ever when there is no deadline. Whether it is.
+    /// Waits until the descriptor is readable; for ever without a deadline. Returns whether it is.
     #[cfg(test)]
     pub(super) fn wait(&self, deadline: Option<&Deadline>) -> io::Result<bool> {
         wait(&self.event, deadline)
@@ -53,11 +53,11 @@ impl AsFd for Signal {
     }
 }
 
-/// One token for each thing in the queue beside it; readable while there is a token.
+/// One token for each entry of the queue beside it; readable while there is a token.
 ///
-/// Whoever puts something in the queue calls [`Tokens::add`] after that. Whoever wants something out of it calls
-/// [`Tokens::take`] first: a token says that there is something, and nobody takes more than there are tokens. So the
-/// descriptor of a queue that is empty is not readable, however the two threads' steps fall.
+/// A writer calls [`Tokens::add`] after a push. A reader calls [`Tokens::take`] before it takes an entry: a token
+/// guarantees an entry, and no more are taken than there are tokens. The descriptor of an empty queue is therefore
+/// not readable, in any interleaving.
 #[derive(Debug)]
 pub(super) struct Tokens {
     event: OwnedFd,
@@ -74,12 +74,12 @@ impl Tokens {
         let _ = rustix::io::write(&self.event, &1u64.to_ne_bytes());
     }
 
-    /// Whether there was one.
+    /// Takes a token. Returns whether there was one.
     pub(super) fn take(&self) -> bool {
         rustix::io::read(&self.event, &mut [0; 8]).is_ok()
     }
 
-    /// Waits for a token, for ever when there is no deadline, and leaves it. Whether there is one.
+    /// Waits for a token without taking it; for ever without a deadline. Returns whether there is one.
     pub(super) fn wait(&self, deadline: Option<&Deadline>) -> io::Result<bool> {
         wait(&self.event, deadline)
     }
@@ -98,7 +98,7 @@ fn wait(event: &OwnedFd, deadline: Option<&Deadline>) -> io::Result<bool> {
             Some(Some(left)) => left,
             None => Duration::MAX,
         };
-        // What is too long for the system is for ever.
+        // A time that is too long for the system means for ever.
         let timeout = Timespec::try_from(left).ok();
         match poll(&mut [PollFd::new(event, PollFlags::IN)], timeout.as_ref()) {
             Ok(ready) => return Ok(ready > 0),

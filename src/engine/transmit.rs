@@ -1,4 +1,4 @@
-//! Turns the endpoint's transmits into frames: fills a batch, adds the checksums, and hands each port its frames in
+//! Turns the endpoint's transmits into frames: fills a batch, adds the checksums, and passes each port its frames in
 //! one burst.
 
 use spindrift_pmd::{Port, Tail, TxFrame};
@@ -13,7 +13,7 @@ use crate::wire::{ICRC_LEN, icrc};
 /// Most ports of one endpoint.
 const MAX_PORTS: usize = 32;
 
-/// Whether any port gains from many frames of one path at a time.
+/// Whether any port benefits from many frames of one path at a time.
 fn batched(ports: &[Box<dyn Port>]) -> bool {
     ports.iter().any(|port| port.caps().same_path_batch > 1)
 }
@@ -25,7 +25,7 @@ pub(super) struct TxBatch {
     crcs: Box<[u32]>,
     /// Indexes into `frames`, port by port.
     order: Box<[u16]>,
-    /// Frames that the ports did not take or gave back, as indexes into `frames`.
+    /// Frames that the ports did not accept or rejected, as indexes into `frames`.
     refused: Vec<u16>,
     filled: usize,
     room: [usize; MAX_PORTS],
@@ -39,7 +39,7 @@ const NO_FRAME: TxFrame<'static> =
     TxFrame { head: &[], udp_payload_at: 0, payload: Payload::EMPTY, tail: Tail::Bytes(&[]), ticket: 0 };
 
 impl TxBatch {
-    /// A batch as long as is good for these ports.
+    /// A batch of the best length for these ports.
     pub(super) fn for_ports(ports: &[Box<dyn Port>]) -> Self {
         let len = if batched(ports) { TX_BURST_BATCHED } else { TX_BURST };
         Self {
@@ -61,19 +61,19 @@ impl TxBatch {
         }
     }
 
-    /// Whether the last fill stopped for want of space in the batch.
+    /// Whether the last fill stopped because the batch was full.
     pub(super) fn was_full(&self) -> bool {
         self.filled == self.frames.len()
     }
 
-    /// Asks the endpoint for packets while any port has room, and returns how many it had.
+    /// Polls the endpoint for packets while any port has room, and returns their number.
     pub(super) fn fill(&mut self, now: Time, endpoint: &mut Endpoint, ports: &mut [Box<dyn Port>]) -> usize {
         self.fill_from(self.frames.len(), endpoint, ports, now, |endpoint, free, frame| {
             endpoint.transmit(now, free, frame)
         })
     }
 
-    /// The same for packets that go ahead of answers.
+    /// The same for packets that leave before acknowledgements.
     pub(super) fn fill_ahead(
         &mut self,
         now: Time,
@@ -117,7 +117,8 @@ impl TxBatch {
         self.filled
     }
 
-    /// Hands the batch to the ports and returns how many frames they did not take. The endpoint gets these back.
+    /// Passes the batch to the ports and returns the number of frames that they did not accept. These return to the
+    /// endpoint.
     pub(super) fn send(&mut self, now: Time, endpoint: &mut Endpoint, ports: &mut [Box<dyn Port>]) -> usize {
         self.seal(endpoint);
         self.sort();
@@ -146,7 +147,7 @@ impl TxBatch {
         self.refused = refused;
     }
 
-    /// Pushes out what the ports may have held back.
+    /// Flushes frames that the ports may have held back.
     pub(super) fn flush(&mut self, now: Time, ports: &mut [Box<dyn Port>]) {
         for (plane, port) in ports.iter_mut().enumerate() {
             if self.dirty >> plane & 1 == 1 {
@@ -156,7 +157,7 @@ impl TxBatch {
         self.dirty = 0;
     }
 
-    /// Begins every frame's iCRC, which its port goes on with.
+    /// Starts every frame's iCRC; its port continues it.
     fn seal(&mut self, endpoint: &Endpoint) {
         if !endpoint.config().icrc {
             return;

@@ -8,24 +8,24 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, epoll, eventfd, poll};
 
-/// Between whoever drives a lane and goes to sleep when there is nothing to do, and whoever posts or sends something.
+/// Synchronises a lane's driver, which sleeps when there is no work, with threads that post or send.
 ///
-/// One says that it sleeps and then looks for something to do; the other posts and then looks for a sleeper. Both swap
-/// the same flag, so one of them sees what the other did.
+/// The sleeper sets a flag and then looks for work; the other side posts and then looks for a sleeper. Both swap the
+/// same flag, so no wake-up is lost.
 #[derive(Debug)]
 pub(super) struct Waker {
-    /// Somebody sleeps whom nobody has woken yet. Only ever swapped.
+    /// A sleeper has not been woken yet. Only ever swapped.
     asleep: AtomicBool,
     /// Threads that are about to sleep, sleep, or have not quite woken.
     sleepers: Mutex<u32>,
-    /// Readable when something has arrived at a port: a set of their descriptors.
+    /// Readable when a port has received something: a set of the ports' descriptors.
     ports: OwnedFd,
-    /// Readable from the time somebody is woken until all are awake.
+    /// Readable from the first wake-up until all sleepers are awake.
     bell: OwnedFd,
 }
 
 impl Waker {
-    /// For a lane whose ports have these descriptors.
+    /// A waker for a lane whose ports have these descriptors.
     pub(super) fn new<'a>(ports: impl IntoIterator<Item = BorrowedFd<'a>>) -> io::Result<Self> {
         let all = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         for port in ports {
@@ -36,7 +36,7 @@ impl Waker {
         Ok(Self { asleep: AtomicBool::new(false), sleepers: Mutex::new(0), ports: all, bell })
     }
 
-    /// Sleeps for so long at most, unless there is something to do before or meanwhile. It may end early.
+    /// Sleeps for at most this long, unless there is or comes work. It may end early.
     pub(super) fn nap(&self, duration: Duration, is_busy: impl FnOnce() -> bool) {
         {
             *self.sleepers() += 1;
@@ -44,7 +44,7 @@ impl Waker {
         }
         let mut fds = [&self.ports, &self.bell].map(|fd| PollFd::new(fd, PollFlags::IN));
         if !is_busy() {
-            // What is too long for the system is for ever. A signal ends it, as does a packet.
+            // A time that is too long for the system means for ever. A signal ends the wait, as does a packet.
             let _ = poll(&mut fds, Timespec::try_from(duration).ok().as_ref());
         }
         let [_, bell] = &fds;
@@ -58,7 +58,7 @@ impl Waker {
         }
     }
 
-    /// There is something to do.
+    /// There is work.
     pub(super) fn wake(&self) {
         if self.asleep.swap(false, Ordering::AcqRel) {
             // Read before it is written many times, so it never blocks.
@@ -86,7 +86,7 @@ mod tests {
     const HOUR: Duration = Duration::from_hours(1);
     const SHORT: Duration = Duration::from_millis(20);
 
-    /// How long a nap takes.
+    /// The duration of a nap.
     fn nap(waker: &Waker, duration: Duration) -> Duration {
         let begin = Instant::now();
         waker.nap(duration, || false);

@@ -1,18 +1,18 @@
-//! Random keys, and what each of them opens.
+//! Random keys and the table of their values.
 
 use rand::Rng;
 
-/// Never given out as a key.
+/// Never used as a key.
 const NO_KEY: u32 = 0;
 
-/// Slots of a table that holds few keys.
+/// Slots of a small table.
 const FIRST_SLOTS: usize = 16;
 
 /// A value for every live key.
 ///
-/// All 32 bits of a key are random. Its low bits are the number of its slot: a key is drawn until one meets a
-/// free slot, of which there are always at least as many as taken ones. So finding a slot costs no more than a
-/// mask, and a slot's number says nothing of when or beside what its key was drawn.
+/// All 32 bits of a key are random. Its low bits are the number of its slot: keys are drawn until one meets a free
+/// slot, of which there are always at least as many as taken ones. A lookup therefore costs no more than a mask, and
+/// a slot's number does not reveal when its key was drawn, or which keys are near it.
 #[derive(Debug)]
 pub(super) struct KeyTable<V> {
     /// As many as a power of two, or none yet.
@@ -48,7 +48,7 @@ impl<V> KeyTable<V> {
         self.slots.len()
     }
 
-    /// Draws a key that meets a free slot, and is not the one that this slot had before.
+    /// Draws a key that meets a free slot and differs from the previous key of this slot.
     pub(super) fn draw(&mut self, rng: &mut impl Rng) -> u32 {
         self.reserve(2 * (self.live as usize + 1));
         loop {
@@ -82,7 +82,7 @@ impl<V> KeyTable<V> {
         slot.value.as_mut().filter(|_| slot.key == key)
     }
 
-    /// Takes the value but leaves the key, so that the slot's next key differs from it.
+    /// Removes the value but keeps the key, so that the slot's next key differs from it.
     pub(super) fn remove(&mut self, key: u32) -> Option<V> {
         let index = self.index(key);
         let slot = self.slots.get_mut(index).filter(|slot| slot.key == key)?;
@@ -96,8 +96,8 @@ impl<V> KeyTable<V> {
         self.slots.iter().filter_map(|slot| Some((slot.key, slot.value.as_ref()?)))
     }
 
-    /// Grows to a power of two of at least `least` slots. Keys that met different slots before do so now, too, since more of
-    /// their bits count.
+    /// Grows to a power of two of at least `least` slots. Keys in different slots stay in different slots, since more
+    /// of their bits count.
     pub(super) fn reserve(&mut self, least: usize) {
         if least <= self.slots.len() {
             return;

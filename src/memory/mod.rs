@@ -1,9 +1,9 @@
 //! Registered memory: the bytes that packets are read from and written to, and the keys that guard them.
 //!
-//! [`Region`], which ports share ([`spindrift_pmd::memory`]), owns (or borrows) a range of bytes and copies in and out
-//! of it whatever others do at the same time. A [`MemorySpace`] holds protection domains and registrations for all
-//! lanes of a context; each lane has a [`MemoryView`] of it, which maps random keys to regions and answers, for every
-//! packet, whether it may touch the bytes it names.
+//! A [`Region`], which ports share ([`spindrift_pmd::memory`]), owns (or borrows) a range of bytes. It copies in and
+//! out of it whatever others do at the same time. A [`MemorySpace`] holds protection domains and registrations for
+//! all lanes of a context. Each lane has a [`MemoryView`] of it, which maps random keys to regions and checks, for
+//! every packet, whether it may access the bytes it names.
 //!
 //! ```
 //! use spindrift::memory::{Access, MemorySpace, Region};
@@ -24,18 +24,17 @@
 //! # What the keys promise
 //!
 //! A registration has two keys of 32 random bits, drawn from a cryptographic generator: one for this side's work
-//! requests (lkey), one for peers (rkey). The keys that somebody holds reveal nothing about others, except that those
-//! differ; an lkey opens nothing to a peer. A deregistered key is refused, even if its slot is in use again. Every access checks
-//! the key, the protection domain, the access rights and the range, in that order, and touches nothing
-//! when one of them fails.
+//! requests (lkey), one for peers (rkey). Known keys reveal nothing about others, except that those differ. An lkey
+//! gives a peer no access. A deregistered key is refused, even if its slot is in use again. Every access checks the
+//! key, the protection domain, the access rights and the range, in that order, and touches nothing if a check fails.
 //!
-//! # What the application must take care of
+//! # Duties of the application
 //!
-//! As in any RDMA system, registered memory is shared with the network while work requests or
-//! remote writes are in flight. Reading it then may see some packets of a message and not others;
-//! changing the source of a posted write may send either content (also, in different packets, both). That is all that
-//! a race does: bytes are copied by accesses that may meet others, and no Rust reference to them is ever lent.
-//! [`spindrift_pmd::memory`] tells what can be waited for in memory itself.
+//! As in any RDMA system, registered memory is shared with the network while work requests or remote writes are in
+//! flight. A read may then see some packets of a message and not others. A change to the source of a posted write may
+//! send either content (also, in different packets, both). A race has no other effect: bytes are copied by accesses
+//! that may race, and no Rust reference to them is ever lent. [`spindrift_pmd::memory`] describes what an application
+//! can poll in memory itself.
 
 mod keys;
 mod space;
@@ -50,20 +49,20 @@ pub(crate) use view::Target;
 use core::fmt;
 use core::ops::{BitOr, BitOrAssign};
 
-/// A protection domain: queue pairs may only touch regions of their own.
+/// A protection domain: queue pairs may access only regions of their own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PdId(pub u32);
 
-/// What a registration allows, besides being read as the source of this side's own work requests.
+/// The rights of a registration, besides reads by this side's own work requests.
 #[derive(Clone, Copy, PartialEq, Eq, Default)]
 pub struct Access(u8);
 
 impl Access {
-    /// Read by this side's own work requests; nobody else may touch it.
+    /// Reads by this side's own work requests; no other access.
     pub const LOCAL_READ: Self = Self(0);
-    /// This side's own work requests may write (no work request of MRC does so yet).
+    /// Writes by this side's own work requests (no work request of MRC does so yet).
     pub const LOCAL_WRITE: Self = Self(1);
-    /// The peers of the protection domain's queue pairs may write.
+    /// Writes by the peers of the protection domain's queue pairs.
     pub const REMOTE_WRITE: Self = Self(2);
 
     /// Whether every right of `other` is granted.
@@ -96,12 +95,12 @@ impl fmt::Debug for Access {
     }
 }
 
-/// The keys of a registration, two random numbers that say nothing of each other.
+/// The keys of a registration, two independent random numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MrKey {
     /// For this side's own work requests.
     pub lkey: u32,
-    /// To be told to peers that shall write here.
+    /// For peers that may write here.
     pub rkey: u32,
 }
 
@@ -139,7 +138,7 @@ impl PayloadRef {
     /// No bytes: for packets without a payload.
     pub const EMPTY: Self = Self { slot: RegionSlot::NONE, offset: 0, len: 0 };
 
-    /// `len` of the bytes, from `skip` on. Too many are none when they are read: see [`MemoryView::bytes`].
+    /// `len` of the bytes, from `skip` on. A range that is too long reads as no bytes: see [`MemoryView::bytes`].
     #[inline]
     #[must_use]
     pub const fn part(&self, skip: u64, len: u32) -> Self {
@@ -158,11 +157,11 @@ impl PayloadRef {
     }
 }
 
-/// Why memory could not be registered or touched.
+/// The reason why memory could not be registered or accessed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum MemoryError {
-    /// No live region has this key: it was never given out, or its region was deregistered.
+    /// No live region has this key: it was never issued, or its region was deregistered.
     #[error(
         "key {key:#010x} names no registered region; register the memory, or fetch the peer's current key"
     )]
@@ -189,38 +188,38 @@ pub enum MemoryError {
     /// Work requests still use the region.
     #[error("{uses} work requests still use the region; wait for their completions, or drop the handle")]
     Busy {
-        /// How many of them.
+        /// The number of these work requests.
         uses: u32,
     },
-    /// The space holds as many regions as it was made for.
+    /// The space holds its maximum of regions.
     #[error("all {max} memory regions are in use; raise max_regions, or deregister some")]
     TooMany {
         /// The space's limit.
         max: u32,
     },
-    /// There is no such protection domain.
+    /// The protection domain does not exist.
     #[error("protection domain {pd} does not exist")]
     NoSuchPd {
         /// Its number.
         pd: u32,
     },
-    /// Something belongs to the protection domain.
+    /// The protection domain is still in use.
     #[error("protection domain {pd} still has memory regions or queue pairs")]
     PdInUse {
         /// Its number.
         pd: u32,
     },
-    /// A registration cannot end safely, since some lanes were not asked.
+    /// A registration cannot end safely, since some views were not visited.
     #[error(
         "{visited} of {views} views of the memory space were visited; deregister by what knows all of them"
     )]
     ViewsLeftOut {
-        /// Views that were visited.
+        /// Number of views visited.
         visited: u32,
-        /// Views that there are.
+        /// Number of views.
         views: u32,
     },
-    /// The memory itself could not be had, or does not hold the range.
+    /// The memory itself could not be allocated, or does not hold the range.
     #[error(transparent)]
     Region(#[from] RegionError),
 }

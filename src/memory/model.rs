@@ -1,6 +1,7 @@
-//! Every order in which threads can meet in the memory space, tried by a model checker: `tools/model.sh`.
+//! Model checking of the memory space: `tools/model.sh` tries every interleaving of the threads.
 //!
-//! A lane is a view behind a lock, as the engine's lanes are: whoever ends a registration meets them between two polls.
+//! A lane is a view behind a lock, as the engine's lanes are: a thread that ends a registration meets them between
+//! two polls.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use std::sync::Arc;

@@ -13,25 +13,25 @@ use super::view::MemoryView;
 use super::{Access, MemoryError, MrKey, PdId, Region};
 use crate::seed::{Purpose, Seed};
 
-/// Most regions of a space.
+/// Maximum of regions in a space.
 const MAX_REGIONS: u32 = 1 << 20;
 
-/// Changes that are kept for views that have not seen them, even if there are fewer registrations.
+/// Number of changes that are kept for views that have not seen them, even if there are fewer registrations.
 const CHANGES_KEPT: usize = 64;
 
 /// Protection domains and registered memory. Clones are handles to the same space.
 ///
-/// Nobody looks a key up here for a packet: each lane has a [`MemoryView`] of its own ([`MemorySpace::view`]), a copy
-/// that no other thread touches, and takes in what has changed when the [version](MemoryView::sync) has. Registering
-/// is done when it returns, whatever lanes do: a view that meets a key it does not know looks for changes before it refuses it.
-/// What ends a registration must meet every view once: [`MemorySpace::deregister`].
+/// No packet looks up a key here. Each lane has a [`MemoryView`] of its own ([`MemorySpace::view`]), a copy that no
+/// other thread touches, and takes in changes when the [version](MemoryView::sync) differs. A registration is
+/// complete when the call returns, whatever lanes do: a view that meets an unknown key looks for changes before it
+/// refuses the key. Ending a registration must visit every view once: [`MemorySpace::deregister`].
 #[derive(Clone)]
 pub struct MemorySpace {
     shared: Arc<Shared>,
 }
 
 struct Shared {
-    /// Changes so far. Written with `state` locked.
+    /// Number of changes. Written with `state` locked.
     version: AtomicU64,
     state: Mutex<State>,
 }
@@ -42,7 +42,7 @@ pub(super) struct State {
     /// By rkey.
     registrations: KeyTable<Registration>,
     lkeys: KeyTable<()>,
-    /// Live domains, and how many registrations and queue pairs belong to each.
+    /// Live domains, with the number of registrations and queue pairs of each.
     domains: BTreeMap<u32, u32>,
     next_pd: u32,
     /// The latest changes, oldest first.
@@ -55,7 +55,7 @@ pub(super) struct Registration {
     pub(super) pd: PdId,
     pub(super) access: Access,
     pub(super) region: Arc<Region>,
-    /// No key opens it any more, but it was in use when somebody wanted to end it.
+    /// No key opens it any more, but it was in use when its registration ended.
     ended: bool,
 }
 
@@ -97,7 +97,7 @@ impl MemorySpace {
         PdId(pd)
     }
 
-    /// Removes a protection domain that nothing belongs to any more.
+    /// Removes a protection domain that is not in use any more.
     ///
     /// # Errors
     /// [`MemoryError::NoSuchPd`], [`MemoryError::PdInUse`].
@@ -121,7 +121,7 @@ impl MemorySpace {
         Ok(PdMember { space: self.clone(), pd })
     }
 
-    /// Makes a region reachable under new random keys. It may be registered more than once.
+    /// Registers a region under new random keys. It may be registered more than once.
     ///
     /// # Errors
     /// [`MemoryError::NoSuchPd`]; [`MemoryError::TooMany`] when the space is full.
@@ -139,20 +139,21 @@ impl MemorySpace {
         registrations.insert(rkey, Registration { lkey, pd, access, region, ended: false });
         self.tell(&mut state, Change { rkey, lkey });
         drop(state);
-        // The keys stay out of it: they open the memory to whoever reads the log.
+        // Keys are not logged: they open the memory to readers of the log.
         debug!(target: "spindrift::memory", bytes, ?access, "memory registered");
         Ok(MrKey { lkey, rkey })
     }
 
-    /// Ends a registration. When this succeeds, no lane will touch the memory again for it, and it may be reused or freed.
+    /// Ends a registration. When this succeeds, no lane will access the memory again for it, and it may be reused or
+    /// freed.
     ///
-    /// `each_view` calls what it is given for every view of the space, one after the other, while its lane does
-    /// nothing else, and after the lane has taken in all work requests that were posted before.
+    /// `each_view` calls its argument for every view of the space, one after the other, while its lane is stopped,
+    /// and after the lane has taken in all work requests that were posted before.
     ///
     /// # Errors
-    /// [`MemoryError::UnknownKey`]. [`MemoryError::Busy`] while work requests use the region; nothing has changed then, unless some were
-    /// posted while this ran: then the keys may have ended, those requests go on, and the call is to be repeated.
-    /// [`MemoryError::ViewsLeftOut`] if `each_view` missed some. And what `each_view` returns.
+    /// [`MemoryError::UnknownKey`]. [`MemoryError::Busy`] while work requests use the region. Nothing has changed
+    /// then, unless some were posted during the call: the keys may have ended, those requests continue, and the call
+    /// must be repeated. [`MemoryError::ViewsLeftOut`] if `each_view` missed some. Errors of `each_view`.
     pub fn deregister<E: From<MemoryError>>(
         &self,
         rkey: u32,
@@ -175,21 +176,21 @@ impl MemorySpace {
         };
         check_unused()?;
         self.end(rkey);
-        // No view opens the region from here on, and if none has it open now, none ever will.
+        // No view opens the region from here on. If none has it open now, none ever will.
         check_unused()?;
         drop(self.lock().forget(rkey));
         Ok(())
     }
 
-    /// Ends a registration for anything new, on each lane as soon as it [looks](MemoryView::sync). Work requests that
-    /// use the region go on, and the last of them releases it. An unknown key is ignored.
+    /// Ends a registration for new requests, on each lane as soon as it [syncs](MemoryView::sync). Work requests that
+    /// use the region continue, and the last of them releases it. An unknown key is ignored.
     pub fn invalidate(&self, rkey: u32) {
         self.end(rkey);
-        // Not with the lock held: it may be the last handle to much memory.
+        // Not with the lock held: this may drop the last handle to much memory.
         drop(self.lock().forget(rkey));
     }
 
-    /// Most registrations at a time.
+    /// Maximum of registrations at a time.
     pub fn max_regions(&self) -> u32 {
         self.lock().max_regions
     }
@@ -208,17 +209,17 @@ impl MemorySpace {
     }
 
     fn tell(&self, state: &mut State, change: Change) {
-        // Who missed as many changes as there are registrations may as well look at those.
+        // A view that missed as many changes as there are registrations reads those instead.
         let kept = CHANGES_KEPT.max(state.registrations.len() as usize);
         while state.changes.len() >= kept {
             state.changes.pop_front();
         }
         state.changes.push_back(change);
-        // Nobody else writes while the state is locked.
+        // No other thread writes while the state is locked.
         self.shared.version.store(self.version() + 1, Ordering::Release);
     }
 
-    /// What changed after `version`, or `None` if that is too long ago.
+    /// The changes after `version`, or `None` if that is too long ago.
     pub(super) fn changes_since<'a>(
         &self,
         state: &'a State,
@@ -229,7 +230,7 @@ impl MemorySpace {
         Some(state.changes.range(known..).copied())
     }
 
-    /// Changes so far. While the state is locked, those that it shows.
+    /// Number of changes. While the state is locked, those that it shows.
     #[inline]
     pub(super) fn version(&self) -> u64 {
         self.shared.version.load(Ordering::Acquire)

@@ -1,4 +1,4 @@
-//! What threads share of the memory space, or what a model checker puts in its place (`tools/model.sh`).
+//! Shared state of the memory space, or its replacement by a model checker (`tools/model.sh`).
 
 pub(super) use core::sync::atomic::Ordering;
 pub(super) use std::sync::PoisonError;

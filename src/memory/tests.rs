@@ -128,7 +128,7 @@ fn an_invalid_registration_drains() {
     assert_eq!(sent(&bench.view, &payload), b"");
 }
 
-/// What was pinned of an earlier region says nothing of the one in its place.
+/// Pins of an earlier region have no effect on the one in its place.
 #[test]
 fn pins_end_with_their_region() {
     let (mut bench, _region, key) = Bench::one(64);
@@ -216,9 +216,9 @@ fn keys_depend_on_the_seed_alone() {
     assert_eq!(all.len(), 100);
 }
 
-/// What two keys have in common says nothing of when they were registered: in every bit, neighbours differ in half of
-/// the cases, and so do keys that are a power of two apart, whose slots would differ in one bit if they were counted; and
-/// so do the two keys of a registration, of which a peer knows one.
+/// Common bits of two keys do not reveal when they were registered. In every bit, neighbours differ in half of the
+/// cases. So do keys that are a power of two apart, whose slots would differ in one bit if they were counted. So do
+/// the two keys of a registration, of which a peer knows one.
 #[test]
 fn keys_do_not_tell_of_each_other() {
     const COUNT: usize = 4096;
@@ -449,7 +449,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// What should be known of one registration.
+/// The expected state of one registration.
 struct Model {
     key: MrKey,
     region: Arc<Region>,

@@ -1,4 +1,4 @@
-//! What one lane knows of the registered memory.
+//! One lane's copy of the registered memory.
 
 use core::fmt;
 use std::sync::Arc;
@@ -7,19 +7,19 @@ use super::keys::KeyTable;
 use super::space::{MemorySpace, Registration};
 use super::{Access, MemoryError, Payload, PayloadRef, PdId, Region, RegionSlot, Room};
 
-/// One lane's view of a [`MemorySpace`]: keys are looked up here without a lock, since nobody else has it.
+/// One lane's view of a [`MemorySpace`]. Lookups need no lock, since no other thread has it.
 pub struct MemoryView {
     space: MemorySpace,
     /// The version of the space that this view shows.
     seen: u64,
-    /// What peers may write, by rkey.
+    /// Regions that peers may write, by rkey.
     targets: KeyTable<Target>,
     /// Indices of `sources` by lkey.
     lkeys: KeyTable<u32>,
     sources: Vec<Source>,
     /// Indices of `sources` that name no region.
     free: Vec<u32>,
-    /// Indices of `sources` that no key opens any more, but that work requests use.
+    /// Indices of `sources` without a key that work requests still use.
     draining: Vec<u32>,
 }
 
@@ -31,7 +31,7 @@ pub(crate) struct Target {
 }
 
 impl Target {
-    /// The region that a peer may write to by this key.
+    /// The region that this key lets a peer write to.
     #[inline]
     fn open(known: Option<&Self>, rkey: u32, pd: PdId) -> Result<&Region, MemoryError> {
         let target = known.ok_or(MemoryError::UnknownKey { key: rkey })?;
@@ -44,7 +44,7 @@ impl Target {
         Ok(&target.region)
     }
 
-    /// Where a peer may write `len` bytes at `va` by this key.
+    /// The `len` bytes at `va`, if this key lets a peer write there.
     #[inline]
     pub(crate) fn room(
         known: Option<&Self>,
@@ -64,7 +64,7 @@ struct Source {
     lkey: u32,
     uses: u32,
     ended: bool,
-    /// How often this place was given to a region: tells its pins from those of earlier ones.
+    /// Number of times that this place was given to a region, to tell its pins from earlier ones.
     turn: u32,
 }
 
@@ -88,7 +88,7 @@ impl MemoryView {
         &self.space
     }
 
-    /// Takes in what was registered and what ended since the last time. Without a change that costs one load.
+    /// Takes in registrations and ends of registrations since the last call. Without a change it costs one load.
     #[inline]
     pub fn sync(&mut self) {
         if self.space.version() != self.seen {
@@ -165,8 +165,8 @@ impl MemoryView {
         self.sources.get_mut(index as usize)?.region.take()
     }
 
-    /// Copies a packet's bytes to the address it names, if it may write there. A key that is not known is looked for among
-    /// what has changed.
+    /// Copies a packet's bytes to the address it names, if it may write there. An unknown key is looked for among
+    /// recent changes.
     ///
     /// # Errors
     /// As [`MemoryView::check_remote`]; nothing is written then.
@@ -180,13 +180,13 @@ impl MemoryView {
         Ok(())
     }
 
-    /// What the key of a peer opens, as far as this view has kept up.
+    /// The registration behind a peer's key, as of the last sync.
     #[inline]
     pub(crate) fn target(&self, rkey: u32) -> Option<&Target> {
         self.targets.get(rkey)
     }
 
-    /// The same for a key that was not found: among what has changed.
+    /// The same for an unknown key, after a sync.
     #[cold]
     pub(crate) fn new_target(&mut self, rkey: u32) -> Option<&Target> {
         self.sync();
@@ -204,8 +204,8 @@ impl MemoryView {
         Ok(())
     }
 
-    /// Counts one more work request that sends from `len` bytes at `addr`, and says where they are. A key that is not
-    /// known is looked for among what has changed.
+    /// Counts one more work request that sends from `len` bytes at `addr`, and returns their location. An unknown key
+    /// is looked for among recent changes.
     ///
     /// # Errors
     /// [`MemoryError::UnknownKey`], [`WrongPd`](MemoryError::WrongPd) or [`OutOfBounds`](super::RegionError::OutOfBounds).
@@ -228,7 +228,7 @@ impl MemoryView {
         Ok(PayloadRef { slot: RegionSlot { index, turn: source.turn }, offset, len })
     }
 
-    /// One work request less; call it once for every [`MemoryView::pin`], with the slot that it gave.
+    /// Counts one work request less; call it once for every [`MemoryView::pin`], with the slot that it returned.
     #[inline]
     pub fn unpin(&mut self, pinned: RegionSlot) {
         let Some(source) = self.sources.get_mut(pinned.index as usize) else { return };
@@ -269,7 +269,7 @@ impl MemoryView {
         source.region.as_ref().filter(|_| source.turn == slot.turn)
     }
 
-    /// Regions that this lane has in its view, those that wait for their last use included.
+    /// Regions in this lane's view, including those that wait for their last use.
     pub fn regions(&self) -> usize {
         self.sources.len() - self.free.len()
     }

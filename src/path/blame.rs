@@ -1,18 +1,18 @@
-//! What the loss of a packet says of its path: that it is dead, that it loses more than others do, or nothing.
+//! Decides what the loss of a packet means for its path: the path is dead, it loses more than others, or neither.
 //!
-//! The rule is ours. The MRC paper (section 2.1) takes each loss for a failed path, which costs nothing where a queue
-//! pair has many paths and switches trim what does not fit. Where switches drop, or where a plane has one path, it
-//! would leave paths that work.
+//! The rule is specific to Spindrift. The MRC paper (section 2.1) takes each loss for a failed path. That costs
+//! nothing where a queue pair has many paths and switches trim packets that do not fit. Where switches drop, or where
+//! a plane has one path, it would give up working paths.
 //!
-//! | What is seen | What it means |
+//! | Observation | Meaning |
 //! |---|---|
 //! | nothing that left later on the path has arrived | dead |
-//! | so, but round trips are long, or other paths of the plane lose as much | congestion or chance, unless it happens three times in a row |
-//! | so, and nothing that left later on its plane has arrived | dead, however long round trips are |
-//! | so, but the plane has no other path | chance, unless it happens three times in a row |
+//! | the same, but round trips are long, or other paths of the plane lose as much | congestion or chance, unless it happens three times in a row |
+//! | the same, and nothing that left later on its plane has arrived | dead, however long round trips are |
+//! | the same, but the plane has no other path | chance, unless it happens three times in a row |
 //! | something that left later on the path has arrived | it loses more than others: out of use, like a dead one |
-//! | so, but round trips are long | congestion, unless it loses three times while others lose less |
-//! | so, but other paths of the plane lose as much, or there is none | congestion or chance |
+//! | the same, but round trips are long | congestion, unless it loses three times while others lose less |
+//! | the same, but other paths of the plane lose as much, or there is none | congestion or chance |
 //!
 //! A path that stays in use is passed over for a while.
 
@@ -20,59 +20,59 @@ use super::steer::LOSS_SKIPS;
 use super::{EvId, Paths};
 use crate::time::Time;
 
-/// What is known of a path when a packet on it is taken for lost. Positions count all transmissions of the queue pair,
-/// from 1.
+/// The evidence about a path when a packet on it is declared lost. Positions count all transmissions of the queue
+/// pair, from 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LossSigns {
     /// Position of the packet.
     pub order: u64,
-    /// Position of what has left last.
+    /// Position of the latest transmission.
     pub latest: u64,
-    /// The newest position on its path that is known to have arrived; 0 for none.
+    /// Position of the newest packet on its path that is known to have arrived; 0 for none.
     pub newest_on_path: u64,
     /// Something that left later on its plane is known to have arrived.
     pub plane_delivers: bool,
-    /// Round trips take much longer than the shortest one did: packets wait in queues on the way.
+    /// Recent round trips are much longer than the shortest one: packets wait in queues on the way.
     pub queueing: bool,
 }
 
-/// What a loss means.
+/// The cause of a loss.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Blame {
-    /// The path is to go out of use.
+    /// The path fails and goes out of use.
     Path,
     /// Congestion or chance.
     Nobody,
 }
 
-/// Losses in a row that nothing excuses any more.
+/// Consecutive losses after which nothing excuses the path.
 const STRIKES: u8 = 3;
-/// Other paths lose as much when, since this one last lost a packet, this part of them lost one each.
+/// Other paths lose as much if, since this one last lost a packet, one in this many of them lost one.
 const IN_LINE_PART: u32 = 4;
 
-/// What was lost on one path.
+/// Losses of one path.
 #[derive(Clone, Copy, Debug, Default)]
 struct Tally {
-    /// What its plane had lost by chance when this path last lost a packet.
+    /// Random losses on its plane at this path's last loss.
     seen: u32,
-    /// Losses in a row after which nothing has arrived.
+    /// Consecutive losses after which nothing has arrived.
     silent: u8,
-    /// Losses while others lost less, less twice those while others lost as much.
+    /// Losses while others lost less, minus twice the losses while others lost as much.
     odd: u8,
-    /// All losses; stays at its maximum.
+    /// All losses; saturates.
     drops: u16,
     /// Position of the first of the `silent`.
     silent_from: u64,
-    /// Position of what had left last when the latest loss was noted.
+    /// Position of the latest transmission when the latest loss was noted.
     known_at: u64,
 }
 
-/// What is lost by chance on one plane.
+/// Random losses of one plane.
 #[derive(Clone, Copy, Debug, Default)]
 struct PlaneTally {
     /// Losses on paths that have delivered since (wrapping).
     lost: u32,
-    /// When the last of them was noted.
+    /// Time at which the last of them was noted.
     at: Time,
 }
 
@@ -82,7 +82,7 @@ pub(super) struct Losses {
     paths: Box<[Tally]>,
     planes: Box<[PlaneTally]>,
     sizes: (u16, u8),
-    /// For how long a loss excuses another.
+    /// Time for which a loss excuses another, ns.
     memory_ns: u64,
 }
 
@@ -113,15 +113,15 @@ impl Losses {
         }
     }
 
-    /// A loss was none.
+    /// A declared loss was spurious.
     pub(super) fn uncount(&mut self, id: EvId) {
         if let Some(tally) = self.paths.get_mut(usize::from(id.0)) {
             tally.drops = tally.drops.saturating_sub(1);
         }
     }
 
-    /// Judges a loss on path `id` of `plane`, which has so many `others` that are neither bad nor denied. Says also whether the
-    /// path loses no more than they do.
+    /// Judges a loss on path `id` of `plane`, which has `others` further paths that are neither bad nor denied. Also
+    /// returns whether the path loses no more than they do.
     fn judge(&mut self, id: EvId, plane: u8, others: u16, signs: &LossSigns, now: Time) -> (Blame, bool) {
         if self.paths.is_empty() {
             self.make_room();
@@ -134,7 +134,7 @@ impl Losses {
             tally.silent = 0;
         }
         let delivers = signs.newest_on_path > signs.order;
-        // Packets that were on their way together were lost for one reason.
+        // Packets in flight together were lost for one reason.
         let again = signs.order <= tally.known_at;
         let by_others = of_plane.lost.wrapping_sub(tally.seen);
         let recent = now.since(of_plane.at) <= memory_ns;
@@ -163,18 +163,18 @@ impl Losses {
         (if excused { Blame::Nobody } else { Blame::Path }, in_line)
     }
 
-    /// Positions are counted from 1 again.
+    /// Positions start again at 1.
     pub(super) fn restart(&mut self) {
         for tally in &mut self.paths {
             (tally.silent, tally.silent_from, tally.known_at) = (0, 0, 0);
         }
     }
 
-    /// A loss on this path was none, or the path works again: what was lost on it was lost by chance.
+    /// A loss on this path was spurious, or the path works again: its losses were random.
     pub(super) fn acquit(&mut self, id: EvId, plane: u8, now: Time) {
         let Some(tally) = self.paths.get_mut(usize::from(id.0)) else { return };
         let Some(of_plane) = self.planes.get_mut(usize::from(plane)) else { return };
-        // What this path lost is no excuse for it.
+        // A path's own losses do not excuse it.
         of_plane.note(tally.silent, now);
         tally.seen = tally.seen.wrapping_add(u32::from(tally.silent));
         (tally.silent, tally.odd) = (0, 0);
@@ -191,7 +191,8 @@ impl PlaneTally {
 }
 
 impl Paths {
-    /// The plane of a path, and how many others of that plane are neither bad nor denied, if this one is not.
+    /// The plane of a path, and the number of other paths there that are neither bad nor denied, if this one is
+    /// neither.
     pub(super) fn others(&self, id: EvId) -> (u8, u16) {
         let plane = self.plane(id);
         let good = self.planes.get(usize::from(plane)).map_or(0, |state| state.active + state.spare);
@@ -207,8 +208,9 @@ impl Paths {
         self.losses.restart();
     }
 
-    /// A packet on this path was lost, not trimmed. If nothing excuses that, the path goes out of use as by
-    /// [`on_loss`](Self::on_loss), and this returns `true`; else it is passed over for a while, and `tolerated` counts it.
+    /// A packet on this path was lost, not trimmed. If nothing excuses the loss, the path goes out of use as by
+    /// [`on_loss`](Self::on_loss), and this returns `true`. Otherwise it is passed over for a while, and `tolerated`
+    /// counts it.
     pub fn on_packet_lost(&mut self, id: EvId, signs: &LossSigns, now: Time) -> bool {
         if !self.works(id) {
             self.on_loss(id, now);

@@ -1,4 +1,4 @@
-//! Settings of a queue pair's path set, and the check that they can work.
+//! Settings of a queue pair's path set, and their validation.
 
 use std::sync::Arc;
 
@@ -11,26 +11,25 @@ use crate::wire::Ev;
 /// (MRC 1.0 table 7-20).
 pub const MAX_PLANES: u8 = 32;
 
-/// Most entropy values one queue pair may hold over all planes, active and backup together.
+/// Maximum of entropy values of a queue pair over all planes, active and backup together.
 ///
 /// The paper names 128 to 256 as typical (MRC paper, section 2.1); sixteen times that bounds the
 /// memory and the set-up time of a queue pair.
 pub const MAX_EVS: usize = 4096;
 
-/// Most reverse entropy values a plane may have.
+/// Maximum of reverse entropy values per plane.
 pub const MAX_REVERSE_PER_PLANE: u8 = 8;
 
-/// Longest delay that the probe cadence may be given, in nanoseconds: one hour.
+/// Longest delay between probes that can be configured, in nanoseconds: one hour.
 pub const MAX_PROBE_INTERVAL_NS: u64 = 3_600_000_000_000;
 
-/// Where the entropy values of a queue pair come from.
+/// The source of a queue pair's entropy values.
 #[derive(Clone, Debug)]
 pub enum EvSource {
-    /// Drawn at random, distinct inside a plane, `width_bits` wide (8 to 32).
+    /// Random, distinct within a plane, `width_bits` wide (8 to 32).
     ///
-    /// Values with an all-zero 16-bit half are left out, because that half becomes the UDP source
-    /// port and port 0 is reserved (RFC 768 allows it only for senders that want no reply, and
-    /// firewalls drop it).
+    /// Values with an all-zero 16-bit half are excluded. That half becomes the UDP source port, and port 0 is
+    /// reserved: RFC 768 allows it only for senders that want no reply, and firewalls drop it.
     Random {
         /// Width of an entropy value, see the entropy modes of MRC 1.0 (32 bits for STEV, 16 for UDP).
         width_bits: u8,
@@ -40,12 +39,12 @@ pub enum EvSource {
     /// A plane that lists fewer values than asked for uses all of them, split between active and
     /// backup in the configured proportion.
     Explicit(Arc<[Vec<Ev>]>),
-    /// Drawn at random from the values of each plane's profile. A plane whose profile has fewer values than asked for uses all of
-    /// them, as active ones before there is a backup: each is another way through the network.
-    /// Planes without one have values as [`Random`](Self::Random) draws them. With one, the UDP source port may be 0,
-    /// since only what unpacks the outer packet can see it.
+    /// Random, from the values of each plane's profile. A plane whose profile has fewer values than requested uses
+    /// all of them. They become active before there is a backup, since each is another path through the network.
+    /// Planes without a profile have values as [`Random`](Self::Random) draws them. With a profile, the UDP source
+    /// port may be 0, since only the receiver of the outer packet sees it.
     ///
-    /// An endpoint whose [routes](crate::endpoint::Route) lead through an outer packet draws so without being told.
+    /// An endpoint whose [routes](crate::endpoint::Route) have an outer packet selects this source by itself.
     Routed {
         /// The profile of each plane.
         profiles: Arc<[Option<EvProfile>]>,
@@ -65,46 +64,47 @@ pub struct PathConfig {
     pub active: u16,
     /// Entropy values that replace failed ones of the same plane. Default 64.
     pub backup: u16,
-    /// Losses never reduce the active entropy values of the usable planes below this (the OCP API's
-    /// `ev_min_active`). Planes with backups to spare put more to use than their share for it; where there are
-    /// none, paths that lost packets stay in use. Default 4. Where there are fewer values than asked for, at most an eighth of
-    /// them, and at least 1: of a few paths all but one may have failed.
+    /// Losses never reduce the active entropy values of the usable planes below this (the OCP API's `ev_min_active`).
+    /// Planes with spare backups then activate more than their share. If there are none, paths that lost packets stay
+    /// in use. Default 4. If there are fewer values than requested, at most an eighth of them, and at least 1: of a
+    /// few paths all but one may have failed.
     pub min_active: u16,
     /// Planes, that is NIC ports, 1 to [`MAX_PLANES`].
     pub planes: u8,
-    /// Where entropy values come from. Default: random, 32 bits wide.
+    /// The source of the entropy values. Default: random, 32 bits wide.
     pub source: EvSource,
-    /// Delay between an entropy value being assumed bad and its first probe. Default 1 ms.
+    /// Time from an entropy value becoming `ASSUMED_BAD` to its first probe. Default 1 ms.
     pub probe_interval_ns: u64,
-    /// Longest delay between two probes of one entropy value; the delay doubles with every
-    /// unanswered probe up to this. Default 1 s.
+    /// Longest interval between two probes of one entropy value. The interval doubles with every probe that expires,
+    /// up to this. Default 1 s.
     pub probe_interval_max_ns: u64,
-    /// A probe not answered in this time counts as lost, unless the round-trip times measured say that an answer may take
-    /// longer. Default 4 ms: many round trips even under congestion, and less than the 8.39 ms after which the 16-bit
-    /// timestamp that the answer reflects is ambiguous (MRC 1.0 table 6-6, 128 ns units).
+    /// Time after which a probe expires, unless the measured round-trip times require a longer one. Default 4 ms:
+    /// many round trips even under congestion, and less than the 8.39 ms after which the 16-bit timestamp that the
+    /// SACK reflects is ambiguous (MRC 1.0 table 6-6, 128 ns units).
     pub probe_timeout_ns: u64,
-    /// Consecutive answered probes that bring an entropy value back. Default 2.
+    /// Consecutive acknowledged probes that make an entropy value GOOD again. Default 2.
     pub probes_to_revive: u8,
     /// Reverse entropy values per plane, at least 1 (MRC paper, section 2.4). Default 1.
     pub reverse_per_plane: u8,
-    /// Time between two reverse-path probes of a queue pair that receives little, and nothing for data of its own; a longer
-    /// round-trip time takes its place. One that receives much sends them a round trip apart. Default 1 ms.
+    /// Interval of the reverse-path probes of a queue pair that receives little and gets no SACK for data of its own.
+    /// A longer round-trip time replaces it. A queue pair that receives much sends probes a round trip apart. Default
+    /// 1 ms.
     pub reverse_refresh_ns: u64,
-    /// Entropy values that one burst is spread over, 0 for all; see
+    /// Number of entropy values that one burst is spread over, 0 for all; see
     /// [`Paths::begin_burst`](super::Paths::begin_burst). Default 0.
     pub spray_width: u16,
-    /// A path on which a packet was marked for congestion is left out once. Default yes; if not, marks count for congestion
-    /// control only, to see what the steering does.
+    /// An ECN mark makes the rotation pass over its path. Default yes. If not, marks count for congestion control
+    /// only, which shows the effect of steering.
     pub ecn_steering: bool,
-    /// Most rotations that a path sits out after each that it takes part in, while its packets are marked and those of others are
-    /// not: the more marks, the more rotations; and for a trimmed packet, 4 at most. 0: each mark and each trim has a path passed
-    /// over once, and that is all (MRC 1.0 figure 5). Default 15, the most.
+    /// Maximum of rotations that a path sits out after each that it takes part in. More marks mean more rotations,
+    /// while those of other paths are not marked. A trimmed packet counts 4 rotations at most. 0: each mark and each
+    /// trim makes the rotation pass over the path once, and no more (MRC 1.0 figure 5). Default 15, the maximum.
     pub skip_limit: u8,
-    /// Count the data packets that take each entropy value, 4 bytes for each. Default no.
+    /// Counts the data packets on each entropy value, 4 bytes for each. Default no.
     pub count_packets: bool,
 }
 
-/// Why a [`PathConfig`] cannot be used. Every message names the field.
+/// The reason why a [`PathConfig`] is invalid. Every message names the field.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PathConfigError {
     /// `planes` is 0 or more than [`MAX_PLANES`].
@@ -113,9 +113,9 @@ pub enum PathConfigError {
     /// `active` is smaller than `planes`.
     #[error("active = {active}: every one of the {planes} planes needs at least one entropy value")]
     Active {
-        /// The value given.
+        /// The given value.
         active: u16,
-        /// The planes asked for.
+        /// The number of planes requested.
         planes: u8,
     },
     /// `active` and `backup` together exceed [`MAX_EVS`].
@@ -124,18 +124,18 @@ pub enum PathConfigError {
     /// `min_active` is 0 or more than `active`.
     #[error("min_active = {min_active}: must be 1 to active ({active})")]
     MinActive {
-        /// The value given.
+        /// The given value.
         min_active: u16,
-        /// The active entropy values asked for.
+        /// The number of active entropy values requested.
         active: u16,
     },
     /// `source` is random with a width outside 8 to 32 bits.
     #[error("source.width_bits = {0}: must be 8 to 32")]
     Width(u8),
-    /// `source` is random and too narrow for the entropy values asked for.
+    /// `source` is random and too narrow for the number of entropy values requested.
     #[error("source.width_bits = {width_bits}: too narrow for {per_plane} entropy values per plane")]
     TooNarrow {
-        /// The width given.
+        /// The given width.
         width_bits: u8,
         /// Active and backup entropy values of one plane.
         per_plane: usize,
@@ -145,7 +145,7 @@ pub enum PathConfigError {
     SourcePlanes {
         /// Lists or profiles given.
         lists: usize,
-        /// The planes asked for.
+        /// The number of planes requested.
         planes: u8,
     },
     /// `source` is explicit and has no entropy value for a plane.
@@ -164,15 +164,15 @@ pub enum PathConfigError {
     NoPath {
         /// The plane.
         plane: u8,
-        /// What is wrong with the value.
+        /// The reason.
         why: ProfileError,
     },
     /// `probe_interval_ns` is 0 or more than `probe_interval_max_ns`.
     #[error("probe_interval_ns = {interval}: must be 1 to probe_interval_max_ns ({max})")]
     ProbeInterval {
-        /// The value given.
+        /// The given value.
         interval: u64,
-        /// The `probe_interval_max_ns` given.
+        /// The given `probe_interval_max_ns`.
         max: u64,
     },
     /// `probe_interval_max_ns` is more than [`MAX_PROBE_INTERVAL_NS`].
@@ -217,7 +217,7 @@ impl PathConfig {
     /// Checks every field against its range and against the others.
     ///
     /// # Errors
-    /// The first field that does not fit.
+    /// The first invalid field.
     pub fn validate(&self) -> Result<(), PathConfigError> {
         use PathConfigError as E;
         if self.planes == 0 || self.planes > MAX_PLANES {
@@ -286,7 +286,7 @@ impl PathConfig {
         if !(8..=32).contains(&width_bits) {
             return Err(PathConfigError::Width(width_bits));
         }
-        // A quarter of the space, so that drawing distinct values at random stays quick.
+        // A quarter of the space, so that random distinct values need few draws.
         let per_plane = self.active_per_plane() + self.backup_per_plane();
         if per_plane as u64 > (1_u64 << width_bits) / 4 {
             return Err(PathConfigError::TooNarrow { width_bits, per_plane });
@@ -303,7 +303,7 @@ impl PathConfig {
         }
     }
 
-    /// The floor on active values where there are `evs` in all.
+    /// The minimum of active values if there are `evs` in all.
     pub(super) fn floor_of(&self, evs: usize) -> u16 {
         let wanted = (self.active_per_plane() + self.backup_per_plane()) * usize::from(self.planes);
         let most = if evs < wanted { (evs / 8).max(1) } else { evs };

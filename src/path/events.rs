@@ -1,9 +1,9 @@
-//! Changes of state that a controller wants to know about.
+//! State changes of entropy values, for a controller.
 
 use super::{EvEvent, EvId, EvState, Paths};
 
-/// Events that wait to be polled. A queue pair that loses a plane makes one for each of the plane's
-/// entropy values; the state of all can be read at any time, so losing some of them is harmless.
+/// Events to be polled. A queue pair that loses a plane makes one for each of the plane's entropy values. The state
+/// of all can be read at any time, so lost events are harmless.
 const CAPACITY: u8 = 32;
 
 /// Set in an event for `ASSUMED_BAD`; the rest is the id.
@@ -39,8 +39,8 @@ impl Events {
 }
 
 impl Paths {
-    /// The oldest change of state that was not polled yet. As in the OCP API there are events for GOOD
-    /// and `ASSUMED_BAD` only. The queue holds 32; `events_lost` counts what did not fit.
+    /// The oldest state change that was not polled. As in the OCP API, only changes to GOOD and `ASSUMED_BAD` are
+    /// events. The queue holds 32; `events_lost` counts those that did not fit.
     pub fn poll_event(&mut self) -> Option<EvEvent> {
         let event = self.events.pop()?;
         let id = EvId(event & !BAD_BIT);
@@ -53,7 +53,7 @@ impl Paths {
         })
     }
 
-    /// Whether an event waits to be polled.
+    /// Whether there is an event to poll.
     #[inline]
     pub fn has_events(&self) -> bool {
         self.events.len > 0

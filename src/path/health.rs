@@ -1,4 +1,4 @@
-//! How feedback changes the state of an entropy value, and which entropy values are in use.
+//! State changes of entropy values after feedback, and the active and backup sets.
 
 use super::steer::LOSS_SKIPS;
 use super::{ALIVE, BAD, DENIED, Entry, EvId, EvState, Paths, Plane, PortMask};
@@ -6,19 +6,19 @@ use crate::time::Time;
 use crate::wire::Ev;
 
 impl Plane {
-    /// Has fewer active entropy values than it should, and so no backups either.
+    /// Has fewer active entropy values than its target, and so no backups either.
     fn is_short(&self) -> bool {
         self.active < self.target
     }
 
-    /// Puts the first of the backup set to use.
+    /// Activates the first backup.
     fn lend(&mut self, sliced: bool) {
         self.active += 1;
         self.spare -= 1;
         self.clamp(sliced);
     }
 
-    /// Makes those in use beyond the plane's share backups again.
+    /// Turns active entropy values beyond the plane's share back into backups.
     fn take_back(&mut self, sliced: bool) {
         let lent = self.active.saturating_sub(self.target);
         self.spare += lent;
@@ -28,19 +28,19 @@ impl Plane {
 }
 
 impl Paths {
-    /// The peer asks not to use this path (SACK with `m` = `ALWAYS_SKIP`): as if a packet had been lost,
-    /// but not counted as a drop.
+    /// The peer asks not to use this path (SACK with `m` = `ALWAYS_SKIP`). The effect is that of a loss that is not
+    /// counted as a drop.
     pub fn on_always_skip(&mut self, id: EvId, now: Time) {
         self.counters.always_skips += 1;
         self.assume_bad(id, now);
     }
 
-    /// A packet on this path was lost, not trimmed: the path is assumed to have failed and goes out of
-    /// use at once, a backup of the same plane takes its place (MRC paper, sections 2.1 and 4).
+    /// A packet on this path was lost, not trimmed. The path is assumed to have failed and goes out of use at once. A
+    /// backup of the same plane replaces it (MRC paper, sections 2.1 and 4).
     ///
-    /// If no backup is left on any plane and this one is needed to keep `min_active` paths, a bad one that has shown life
-    /// since it went bad takes its place (`floor_returns` counts it). If there is none, this one stays in use, is passed over
-    /// once, and `floor_holds` counts it.
+    /// If no plane has a backup left and this path is needed to keep `min_active` paths, a live `ASSUMED_BAD` one
+    /// replaces it (`floor_returns` counts it). If there is none, this one stays in use, is passed over 15 times, and
+    /// `floor_holds` counts it.
     pub fn on_loss(&mut self, id: EvId, now: Time) {
         self.count_loss(id);
         self.assume_bad(id, now);
@@ -53,9 +53,9 @@ impl Paths {
         self.counters.losses += 1;
     }
 
-    /// A packet on this path arrived. For a path assumed bad that is a reason to probe it at once: the
-    /// loss may have been mere reordering. A packet sent before the verdict does not prove that the
-    /// path still works, so it does not count as an answered probe.
+    /// A packet on this path arrived. If the path is `ASSUMED_BAD`, it is probed at once, since the loss may have been
+    /// reordering. A packet sent before the decision does not prove that the path still works, so it does not count
+    /// as an acknowledged probe.
     #[inline]
     pub fn on_delivered(&mut self, id: EvId, now: Time) {
         if self.shows_life(id) {
@@ -63,8 +63,8 @@ impl Paths {
         }
     }
 
-    /// Ports of this NIC that have a link (bit set = up). A plane that goes down takes all its
-    /// entropy values out at once; they are back as they were when it returns.
+    /// Ports of this NIC that have a link (bit set = up). A plane that goes down takes all its entropy values out of
+    /// use at once. They return unchanged with the plane.
     pub fn set_local_ports(&mut self, up: PortMask) {
         if self.local_ports != up.0 {
             self.local_ports = up.0;
@@ -81,13 +81,13 @@ impl Paths {
         }
     }
 
-    /// Ports as they were last set, of this NIC and of the peer's.
+    /// The last port states of this NIC and of the peer's.
     pub fn ports(&self) -> (PortMask, PortMask) {
         (PortMask(self.local_ports), PortMask(self.peer_ports))
     }
 
-    /// Takes an entropy value out of use until it is allowed again, on one plane or on all. Returns how
-    /// many this changed.
+    /// Takes an entropy value out of use until it is allowed again, on one plane or on all. Returns the number of
+    /// changes.
     pub fn deny_ev(&mut self, ev: Ev, plane: Option<u8>) -> usize {
         let mut changed = 0;
         for id in 0..self.entries.len() as u16 {
@@ -106,8 +106,7 @@ impl Paths {
         changed
     }
 
-    /// Allows a denied entropy value again: it is GOOD (MRC 1.0 figure 5). Returns how many this
-    /// changed.
+    /// Allows a denied entropy value again: it is GOOD (MRC 1.0 figure 5). Returns the number of changes.
     pub fn allow_ev(&mut self, ev: Ev, plane: Option<u8>) -> usize {
         let mut changed = 0;
         for id in 0..self.entries.len() as u16 {
@@ -193,14 +192,14 @@ impl Paths {
         self.sum(self.open, |state| state.active)
     }
 
-    /// What `count` says of the planes in `mask`, in sum: at most the number of entropy values.
+    /// The sum of `count` over the planes in `mask`: at most the number of entropy values.
     fn sum(&self, mask: u32, count: impl Fn(&Plane) -> u16) -> u16 {
         let planes = (0..).zip(self.planes.iter());
         planes.filter(|(plane, _)| mask >> plane & 1 == 1).map(|(_, state)| count(state)).sum()
     }
 
-    /// Where planes have fewer than `min_active` in use together, those that have backups put them to use, beyond
-    /// their own share: a dead path of another plane is not kept for the floor's sake.
+    /// If the planes together have fewer than `min_active` in use, those with backups activate more than their own
+    /// share. No dead path of another plane stays in use only to keep the minimum.
     fn share_backups(&mut self) {
         let sliced = self.sliced;
         self.planes.iter_mut().for_each(|state| state.take_back(sliced));
@@ -213,7 +212,7 @@ impl Paths {
         }
     }
 
-    /// Follows a change of ports or of the deny list.
+    /// Handles a change of ports or of the deny list.
     fn planes_changed(&mut self) {
         let mask = PortMask::first(self.planes.len() as u8).0;
         let open = mask & self.local_ports & self.peer_ports & !self.denied_planes;
@@ -228,7 +227,7 @@ impl Paths {
         self.find_next_probe();
     }
 
-    /// Puts bad entropy values back to use when ports or the deny list leave fewer than `min_active`, backups
+    /// Reactivates `ASSUMED_BAD` entropy values if ports or the deny list leave fewer than `min_active`, backups
     /// included: a path that may be bad is better than none.
     fn keep_floor(&mut self) {
         self.share_backups();
@@ -239,8 +238,8 @@ impl Paths {
         }
     }
 
-    /// The bad entropy value on an open plane, among those that are `fit`, to use if one must be used: one that has shown life, then
-    /// one of the plane that has the fewest in use.
+    /// The `ASSUMED_BAD` entropy value to reactivate, among those on open planes that are `fit`: preferably a live one,
+    /// then one of the plane with the fewest active ones.
     fn bad_to_use(&self, fit: impl Fn(&Entry) -> bool) -> Option<EvId> {
         let open = PortMask(self.open);
         let bad = self.entries.iter().zip(0..);
@@ -249,7 +248,7 @@ impl Paths {
         least.map(|(_, id)| EvId(id))
     }
 
-    /// A packet on this path arrived: noted if it is bad. Says whether it is.
+    /// A packet on this path arrived. If the path is `ASSUMED_BAD`, it is now live, and this returns `true`.
     pub(super) fn shows_life(&mut self, id: EvId) -> bool {
         match self.entries.get_mut(usize::from(id.0)) {
             Some(entry) if entry.flags & BAD != 0 => {
@@ -260,7 +259,7 @@ impl Paths {
         }
     }
 
-    /// Makes a bad entropy value good.
+    /// Makes an `ASSUMED_BAD` entropy value GOOD.
     pub(super) fn revive(&mut self, id: EvId, skip: u8) {
         self.prober.bad -= 1;
         self.set_flags(id.0, 0);
@@ -270,7 +269,7 @@ impl Paths {
         self.push_event(id, EvState::Good);
     }
 
-    /// Recomputes which planes can be picked. A plane that cannot loses its saved turns.
+    /// Recomputes which planes can be picked. A plane that cannot be picked loses its saved turns.
     pub(super) fn refresh_usable(&mut self) {
         let mut usable = 0;
         for (plane, state) in (0..).zip(self.planes.iter_mut()) {
@@ -284,8 +283,7 @@ impl Paths {
         self.round &= usable;
     }
 
-    /// Moves an entropy value from the active or backup part to the part that is out; a backup takes
-    /// the place of an active one.
+    /// Moves an entropy value from the active or backup part to the part out of use; a backup replaces an active one.
     fn take_out(&mut self, id: u16) {
         let Some((plane, at)) = self.place(id) else { return };
         let sliced = self.sliced;
@@ -314,8 +312,8 @@ impl Paths {
         }
     }
 
-    /// Moves an entropy value that was out to the active part if its plane is short, else to the end
-    /// of the backup set.
+    /// Moves an entropy value that was out of use to the active part if its plane is short, else to the end of the
+    /// backup set.
     fn bring_back(&mut self, id: u16) {
         let Some((plane, at)) = self.place(id) else { return };
         let sliced = self.sliced;
@@ -345,7 +343,7 @@ impl Paths {
         ids.iter().position(|&other| other == id).map(|at| at as u16)
     }
 
-    /// All entropy values of a plane: active, backup, out.
+    /// All entropy values of a plane: active, backup, out of use.
     pub(super) fn ids(&self, state: &Plane) -> &[u16] {
         self.order.get(usize::from(state.base)..usize::from(state.base + state.len)).unwrap_or_default()
     }

@@ -1,4 +1,4 @@
-//! The paths of a queue pair: entropy values, their health, and which one the next packet takes.
+//! The paths of a queue pair: entropy values, their health, and the selection of the next packet's path.
 //!
 //! A queue pair sprays its packets over a set of entropy values (EVs), each of which is one path on
 //! one plane (MRC paper, section 2.1). [`Paths`] holds the active set, a backup set from which
@@ -58,12 +58,12 @@ use self::probe::Prober;
 use self::reverse::Reverse;
 use crate::wire::Ev;
 
-/// A set of planes: bit n stands for plane n.
+/// A set of planes: bit n is plane n.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct PortMask(pub u32);
 
 impl PortMask {
-    /// Every plane there can be.
+    /// All possible planes.
     pub const ALL: Self = Self(u32::MAX);
 
     /// The planes 0 to `planes - 1`.
@@ -77,8 +77,7 @@ impl PortMask {
     }
 }
 
-/// Names an entropy value of one [`Paths`] for as long as that exists, whether it is active, in the
-/// backup set or bad.
+/// Identifies an entropy value of one [`Paths`] for the lifetime of that, whether it is active, a backup or bad.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct EvId(pub u16);
 
@@ -90,11 +89,10 @@ pub(crate) struct Picked {
     pub(crate) plane: u8,
 }
 
-/// What the answer to a reliability probe says of its path: the `m` field of the SACK
-/// (MRC 1.0 table 7-14).
+/// The mark in the SACK for a reliability probe: its `m` field (MRC 1.0 table 7-14).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EvMark {
-    /// Nothing: the path works.
+    /// No mark: the path works.
     None,
     /// The probe was ECN-marked: the path works but is congested.
     SkipOnce,
@@ -102,33 +100,32 @@ pub enum EvMark {
     AlwaysSkip,
 }
 
-/// What is known of one entropy value: 8 bytes, because [`Paths::pick`] reads one for every packet.
+/// The state of one entropy value: 8 bytes, because [`Paths::pick`] reads one for every packet.
 #[derive(Clone, Copy, Debug)]
 struct Entry {
     ev: Ev,
     plane: u8,
     /// `BAD`, `DENIED` (at most one of these), `PROBING`, `ALIVE`.
     flags: u8,
-    /// How often it is still to be passed over: in SKIP unless 0.
+    /// Number of times still to be passed over: in SKIP unless 0.
     skip: u8,
-    /// How many rotations it sits out after each that it takes part in, in eighths.
+    /// Rotations that it sits out after each that it takes part in, in eighths.
     backoff: u8,
 }
 
-/// Assumed bad: out of use, being probed.
+/// `ASSUMED_BAD`: out of use, being probed.
 const BAD: u8 = 1;
 /// Denied by the operator.
 const DENIED: u8 = 2;
 /// Bad, and a probe is in flight.
 const PROBING: u8 = 4;
-/// Bad, and a packet has arrived on it since the last loss or unanswered probe.
+/// Live: `ASSUMED_BAD`, and a packet has arrived on it since the last loss or expired probe.
 const ALIVE: u8 = 8;
 
-/// One plane's part of the arrays, and where its rotation stands.
+/// One plane's part of the arrays, and the state of its rotation.
 ///
-/// The plane's entropy values are `order[base..base + len]`: first the active ones, then the backup
-/// set, then those that are out (bad or denied). `cursor`, `drawn`, `start` and `end` are positions
-/// in the active part, relative to `base`.
+/// The plane's entropy values are `order[base..base + len]`: first the active ones, then the backups, then those out
+/// of use (bad or denied). `cursor`, `used`, `start` and `end` are positions in the active part, relative to `base`.
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(align(8))]
 struct Plane {
@@ -136,20 +133,20 @@ struct Plane {
     len: u16,
     active: u16,
     spare: u16,
-    /// Active entropy values when all is well.
+    /// Target number of active entropy values.
     target: u16,
-    /// The next position to hand out. Those from here to `end` have not been used in this turn.
+    /// The next position to use. Those from here to `end` have not been used in this turn.
     cursor: u16,
     /// Positions below this have been used in this round; kept up to date only at the end of a slice.
     used: u16,
     /// The part of the rotation that the current burst uses; all of it when not sliced.
     start: u16,
     end: u16,
-    /// Turns that this plane could not take for lack of room.
+    /// Turns that this plane missed because its port had no room.
     debt: u8,
-    /// Which of the plane's reverse entropy values is replaced next.
+    /// Index of the plane's reverse entropy value to replace next.
     reverse_learn: u8,
-    /// The share of packets marked lately, but for those of the path that was marked last, of 65,536.
+    /// Recent share of marked packets, without those of the path that was marked last, in 1/65,536.
     marked: u16,
     /// The path that was marked last.
     last_marked: u16,
@@ -159,7 +156,7 @@ struct Plane {
 #[derive(Clone, Debug)]
 pub struct Paths {
     entries: Box<[Entry]>,
-    /// Packets that took each, modulo 2^32, if that is counted.
+    /// Data packets on each, modulo 2^32, if they are counted.
     taken: Box<[u32]>,
     order: Box<[u16]>,
     planes: Box<[Plane]>,
@@ -192,7 +189,7 @@ impl Paths {
     /// Chooses the entropy values of a queue pair. Equal `seed`s choose and rotate alike.
     ///
     /// # Errors
-    /// What [`PathConfig::validate`] finds.
+    /// The errors of [`PathConfig::validate`].
     pub fn new(cfg: &PathConfig, seed: u64) -> Result<Self, PathConfigError> {
         cfg.validate()?;
         let mut rng = SplitMix64::seed_from_u64(seed);
@@ -264,7 +261,7 @@ impl Paths {
         self.planes.get(usize::from(plane)).map_or(0..0, range)
     }
 
-    /// How many planes there are.
+    /// The number of planes.
     pub(crate) const fn plane_count(&self) -> u8 {
         self.planes.len() as u8
     }

@@ -1,26 +1,24 @@
-//! Reliability probes: testing paths that are assumed bad (MRC 1.0 section 7.4.6).
+//! Reliability probes: tests of `ASSUMED_BAD` paths (MRC 1.0 section 7.4.6).
 //!
-//! A bad path is probed after `probe_interval_ns`. Every probe without an answer doubles the delay
-//! before the next one, up to `probe_interval_max_ns`; an answer brings it back to the start. A path
-//! that fails again soon after it was revived (within `probe_interval_max_ns`) has a doubled delay
-//! from then on, once for every such relapse, so that a flapping path comes back only when enough
-//! probes succeed over time (MRC paper, section 3).
+//! A bad path is probed after `probe_interval_ns`. Every expired probe doubles the delay before the next one, up to
+//! `probe_interval_max_ns`; an acknowledged probe resets it. A path that fails again soon after it was revived
+//! (within `probe_interval_max_ns`) has a doubled delay from then on, once for every such relapse. A flapping path
+//! therefore returns only when enough probes succeed over time (MRC paper, section 3).
 
 use super::{ALIVE, BAD, EvId, EvMark, PROBING, PathConfig, Paths, PortMask};
 use crate::time::Time;
 
-/// Probes of one queue pair that wait for an answer at a time. Few, because probes share the data
-/// class, and because a queue pair with many bad paths is likely to have lost a plane, which one
-/// answered probe does not bring back.
+/// Maximum of probes in flight per queue pair. It is small because probes share the data class. A queue pair with
+/// many bad paths has probably lost a plane, which one acknowledged probe does not bring back.
 pub const MAX_PROBES_IN_FLIGHT: usize = 4;
 
-/// Doublings that a delay can take without losing bits; the configured maximum ends it long before.
+/// Maximum of doublings, so that a delay loses no bits; the configured maximum limits it much earlier.
 const MAX_DOUBLINGS: u8 = 20;
 
 /// A reliability probe to be sent now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Probe {
-    /// The probe id, echoed in the SACK that answers (MRC 1.0 table 7-18).
+    /// The probe id, echoed in the SACK (MRC 1.0 table 7-18).
     pub id: u16,
     /// The path to send it on.
     pub ev: EvId,
@@ -29,33 +27,33 @@ pub struct Probe {
 #[derive(Clone, Copy, Debug)]
 struct InFlight {
     probe: Probe,
-    /// When it is given up.
+    /// Time at which it expires.
     until: Time,
 }
 
-/// How probing one path has gone.
+/// Probe history of one path.
 #[derive(Clone, Copy, Debug, Default)]
 struct History {
-    /// Probes in a row without an answer.
+    /// Consecutive expired probes.
     failures: u8,
-    /// Times the path failed again soon after it was revived.
+    /// Times that the path failed again soon after it was revived.
     relapses: u8,
-    /// Probes in a row with an answer.
+    /// Consecutive acknowledged probes.
     answers: u8,
 }
 
 #[derive(Clone, Debug)]
 pub(super) struct Prober {
-    /// For a bad path, when the next probe is due; for one that was revived, when that was; else NEVER. Like `history`
+    /// For a bad path, the time of the next probe; for a revived one, the time of that; else NEVER. Like `history`,
     /// empty until a path goes bad: most queue pairs never have one.
     due: Box<[Time]>,
     history: Box<[History]>,
-    /// How many paths there are.
+    /// Number of paths.
     paths: u16,
     in_flight: [Option<InFlight>; MAX_PROBES_IN_FLIGHT],
     /// No probe is due before this.
     next_due: Time,
-    /// Paths assumed bad, whatever their plane.
+    /// Number of `ASSUMED_BAD` paths, whatever their plane.
     pub(super) bad: u16,
     needed: u8,
     interval_ns: u64,
@@ -79,7 +77,7 @@ impl Prober {
         }
     }
 
-    /// Makes room for what is kept of bad paths.
+    /// Allocates the records of bad paths.
     #[cold]
     fn make_room(&mut self) {
         let paths = usize::from(self.paths);
@@ -92,7 +90,7 @@ impl Prober {
         size_of_val(&*self.due) + size_of_val(&*self.history)
     }
 
-    /// Drops what is known of a path.
+    /// Forgets the history of a path.
     pub(super) fn forget(&mut self, id: u16) {
         if let Some((due, history)) = self.record(id) {
             *due = Time::NEVER;
@@ -123,7 +121,7 @@ impl Prober {
         self.interval_ns.saturating_mul(1 << doublings).min(self.interval_max_ns)
     }
 
-    /// How long a probe waits for its answer.
+    /// Timeout of a probe.
     fn wait_ns(&self, patience_ns: u64) -> u64 {
         self.timeout_ns.max(patience_ns.min(self.interval_max_ns))
     }
@@ -140,7 +138,7 @@ impl Prober {
         self.again(id, now);
     }
 
-    /// The loss that made a path bad was none: it is no relapse.
+    /// The loss that made a path bad was spurious: it is no relapse.
     pub(super) fn acquit(&mut self, id: u16) {
         if let Some((_, history)) = self.record(id) {
             history.relapses = history.relapses.saturating_sub(1);
@@ -154,7 +152,7 @@ impl Prober {
         self.again(id, now);
     }
 
-    /// Counts an answer; true if it was the last one needed.
+    /// Counts an acknowledged probe; returns `true` if it was the last one needed.
     fn answered(&mut self, id: u16, now: Time) -> bool {
         let needed = self.needed;
         let Some((due, history)) = self.record(id) else { return false };
@@ -178,15 +176,15 @@ impl Prober {
 }
 
 impl Paths {
-    /// The next reliability probe to send on a plane in `free`, the one that has been due for longest first. At
-    /// most [`MAX_PROBES_IN_FLIGHT`] wait for an answer at a time. Planes that are down or denied are not probed.
+    /// The next reliability probe to send on a plane in `free`: the one that has been due for longest. At most
+    /// [`MAX_PROBES_IN_FLIGHT`] are in flight at a time. Planes that are down or denied are not probed.
     ///
-    /// It waits for its answer for `probe_timeout_ns`, or `patience_ns` if that is longer: when an answer is late by the
-    /// round-trip times measured, which the queues on the way may have made longer than any setting. No peer makes it
-    /// wait for more than `probe_interval_max_ns` that way.
+    /// The probe expires after `probe_timeout_ns`, or `patience_ns` if that is longer. The latter is the probe
+    /// timeout from the measured round-trip times, which queues on the way may make longer than any setting. No peer
+    /// can extend it beyond `probe_interval_max_ns`.
     ///
-    /// Its id is the first value from `draw` that no probe in flight has. Whoever can tell an id in advance can answer for a path
-    /// that carries nothing, so `draw` takes it from the endpoint's generator.
+    /// Its id is the first value from `draw` that no probe in flight has. A sender that can predict an id can
+    /// acknowledge a probe of a dead path, so `draw` uses the endpoint's generator.
     #[inline]
     pub fn poll_probe(
         &mut self,
@@ -204,13 +202,13 @@ impl Paths {
         Some(probe)
     }
 
-    /// Whether a probe is due: if [`poll_probe`](Self::poll_probe) has none, its plane has no room.
+    /// Whether a probe is due. If [`poll_probe`](Self::poll_probe) returns none, its plane has no room.
     #[inline]
     pub fn probe_is_due(&self, now: Time) -> bool {
         self.prober.next_due <= now && self.prober.free_slot().is_some()
     }
 
-    /// The path whose probe is due, and where to remember it.
+    /// The path whose probe is due, and a free slot for it.
     #[cold]
     fn due_probe(&self, now: Time, free: PortMask) -> Option<(usize, EvId)> {
         let slot = self.prober.free_slot()?;
@@ -230,11 +228,11 @@ impl Paths {
         self.find_next_probe();
     }
 
-    /// The peer answered a reliability probe (SACK with `pr` = 1, MRC 1.0 table 7-14). Returns the path
-    /// it was sent on, `None` if no such probe waits for an answer.
+    /// The peer acknowledged a reliability probe (SACK with `pr` = 1, MRC 1.0 table 7-14). Returns the path it was
+    /// sent on, `None` if no such probe is in flight.
     ///
-    /// After `probes_to_revive` answers in a row the path is GOOD again: active if its plane is short
-    /// of active ones, else a backup. An answer with [`EvMark::AlwaysSkip`] counts as none.
+    /// After `probes_to_revive` acknowledged probes in a row the path is GOOD again: active if its plane is short of
+    /// active ones, else a backup. [`EvMark::AlwaysSkip`] counts as an expired probe.
     pub fn on_probe_answer(&mut self, probe_id: u16, mark: EvMark, now: Time) -> Option<EvId> {
         let waiting = self.prober.in_flight.iter_mut();
         let slot = waiting.into_iter().find(|slot| slot.is_some_and(|flight| flight.probe.id == probe_id));
@@ -262,7 +260,7 @@ impl Paths {
         Some(id)
     }
 
-    /// Gives up probes that were not answered in time; see [`poll_probe`](Self::poll_probe).
+    /// Expires probes; see [`poll_probe`](Self::poll_probe).
     pub fn expire_probes(&mut self, now: Time) {
         let mut expired = false;
         for slot in 0..MAX_PROBES_IN_FLIGHT {
@@ -283,8 +281,8 @@ impl Paths {
         }
     }
 
-    /// When [`poll_probe`](Self::poll_probe) or [`expire_probes`](Self::expire_probes) next has something
-    /// to do; [`Time::NEVER`] if nothing is bad.
+    /// Next time at which [`poll_probe`](Self::poll_probe) or [`expire_probes`](Self::expire_probes) has work;
+    /// [`Time::NEVER`] if no path is bad.
     pub fn next_timeout(&self) -> Time {
         let prober = &self.prober;
         if prober.bad == 0 && prober.in_flight.iter().all(Option::is_none) {
@@ -294,8 +292,8 @@ impl Paths {
         self.next_expiry().min(send)
     }
 
-    /// When [`expire_probes`](Self::expire_probes) next has something to do: [`next_timeout`](Self::next_timeout)
-    /// for a caller that asks for probes anyway.
+    /// Next time at which [`expire_probes`](Self::expire_probes) has work: [`next_timeout`](Self::next_timeout) for a
+    /// caller that polls probes anyway.
     pub fn next_expiry(&self) -> Time {
         let waiting = self.prober.in_flight.iter().flatten().map(|flight| flight.until);
         waiting.min().unwrap_or(Time::NEVER)
@@ -307,7 +305,7 @@ impl Paths {
         self.find_next_probe();
     }
 
-    /// A packet on this path that was declared lost had arrived. The path is probed at once if it is bad; that it went bad for this
+    /// A packet on this path that was declared lost had arrived. If the path is bad, it is probed at once. The error
     /// counts neither as a drop nor as a relapse.
     #[cold]
     pub fn on_wrong_loss(&mut self, id: EvId, now: Time) {
@@ -328,8 +326,7 @@ impl Paths {
         self.find_next_probe();
     }
 
-    /// Makes probes of the bad paths on planes that have come back due at once: their delays grew while
-    /// nothing could get through.
+    /// Makes probes of the bad paths on returned planes due at once: their delays grew while the plane was down.
     pub(super) fn probe_planes_soon(&mut self, planes: u32) {
         for id in 0..self.entries.len() as u16 {
             if self.has(id, BAD)
@@ -346,7 +343,7 @@ impl Paths {
         self.prober.next_due = self.most_due(PortMask::ALL).map_or(Time::NEVER, |(_, due)| due);
     }
 
-    /// The bad path among those of the planes in `among` whose probe has been due for longest.
+    /// The bad path among the planes in `among` whose probe has been due for longest.
     fn most_due(&self, among: PortMask) -> Option<(u16, Time)> {
         if self.prober.bad == 0 {
             return None;

@@ -1,8 +1,8 @@
-//! The reverse set: the paths that SACK, NACK and ACK take (MRC paper, section 2.4).
+//! The reverse set: the paths of SACKs, NACKs and ACKs (MRC paper, section 2.4).
 //!
-//! One entropy value per plane (or a few), each the last one known to work: learned from data SACKs
-//! while they come, from EV probes when data comes in and no SACK does. Such probes follow one another the
-//! faster, the more the queue pair receives, and at once where answers seem to be lost.
+//! It has one entropy value per plane (or a few), each the last one known to work. While SACKs arrive, the data that
+//! they acknowledge shows which one works. While data arrives and no SACK does, EV probes show it. A queue pair that
+//! receives more probes more often, and at once if its acknowledgements seem to be lost.
 
 use rand_xoshiro::SplitMix64;
 
@@ -14,15 +14,15 @@ use crate::wire::Ev;
 /// No entropy value: all of the plane are denied.
 const NONE: u16 = u16::MAX;
 
-/// EV probes whose answer is still of use. More than one, so that a round trip longer than was thought
-/// does not make every answer late.
+/// Number of EV probes that are remembered. It is more than one, so that a response after a longer round trip than
+/// expected still counts.
 const REMEMBERED: usize = 4;
 
-/// How long a probe waits for its answer before another one may follow in a hurry, while no answer has told how long a round trip is.
+/// Time before another early probe may follow, while no round trip is known.
 const PATIENCE_NS: u64 = 100_000;
 
-/// The longest interval of probes that a queue pair comes to by itself, in units of `reverse_refresh_ns`.
-/// With [`REMEMBERED`], answers are of use after round trips of up to four times as long.
+/// The longest probe interval that a queue pair backs off to, in units of `reverse_refresh_ns`. With [`REMEMBERED`],
+/// responses count after round trips of up to four times as long.
 const MAX_REFRESHES: u64 = 32;
 
 #[derive(Clone, Copy, Debug)]
@@ -31,22 +31,22 @@ struct Asked {
     id: u16,
     plane: u8,
     sent_at: Time,
-    /// Another one was sent since, about a round trip later.
+    /// A later probe was sent about a round trip after it.
     late: bool,
 }
 
 impl Asked {
-    /// Whether its answer may still come, if that takes as long as the last one took.
+    /// Whether its response can still arrive, if that takes as long as the last one took.
     fn may_come(&self, took_ns: u64, now: Time) -> bool {
         self.sent_at == now || now < self.sent_at.after(took_ns)
     }
 }
 
-/// Whose turn it is.
+/// Position in a round robin.
 #[derive(Clone, Copy, Debug)]
 struct Turn {
     plane: u8,
-    /// Which of the plane's values.
+    /// Index among the plane's values.
     slot: u8,
 }
 
@@ -55,37 +55,37 @@ pub(super) struct Reverse {
     /// `per_plane` entropy values of plane 0, then of plane 1, and so on.
     slots: Box<[u16]>,
     per_plane: u8,
-    /// Of answers without an ACK and with one.
+    /// Of acknowledgements without a transport ACK and with one.
     turns: [Turn; 2],
-    /// Which of the two is under way.
+    /// The one of the two that is in progress.
     going: Option<bool>,
     last_probed: u8,
-    /// A SACK has shown a path to be up since it was last asked for a probe.
+    /// A SACK has shown that a path works since the last call for a probe.
     learned: bool,
     asked: [Option<Asked>; REMEMBERED],
-    /// Planes over which a probe had no answer within a round trip, and nothing has shown one to be up since.
+    /// Planes whose probe had no response within a round trip, and that nothing has shown to work since.
     silent: u32,
     next_ticket: u16,
     next_probe: Time,
     refresh_ns: u64,
-    /// From one probe to the next: a round trip, as far as the answers to probes tell.
+    /// Interval of probes: a round trip, as measured by their responses.
     interval_ns: u64,
-    /// Times at which probes were sent since the last answer.
+    /// Times at which probes were sent since the last response.
     unanswered: u8,
     asked_at: Time,
-    /// When several were last sent at once.
+    /// Time at which several were last sent at once.
     looked_at: Time,
-    /// Which value, of those of its plane, was probed last.
+    /// Position of the last probed value among those of its plane.
     probed: u16,
-    /// What the last answer to a probe took; 0 before there was one.
+    /// Round trip of the last response to a probe; 0 before there was one.
     rtt_ns: u64,
-    /// Probes to be sent at once.
+    /// Probes still to be sent at once.
     hurried: u8,
-    /// Answers are owed to what the peer repeats though it had arrived.
+    /// The pending acknowledgements are for duplicates, so earlier ones seem to be lost.
     doubted: bool,
-    /// The next such answers take a value from outside the set.
+    /// The next such acknowledgements take a value from outside the set.
     strays: bool,
-    /// The value that they take, once it is drawn, and its plane.
+    /// That value, once it is drawn, and its plane.
     stray: Option<(u16, u8)>,
 }
 
@@ -123,7 +123,7 @@ impl Reverse {
         size_of_val(&*self.slots)
     }
 
-    /// The next turn among `planes` (not empty) of answers with or without an ACK.
+    /// Advances the round robin among `planes` (not empty) of acknowledgements with or without a transport ACK.
     fn advance(&mut self, acks: bool, planes: u32) {
         let per_plane = self.per_plane;
         let at = &mut self.turns[usize::from(acks)];
@@ -134,8 +134,9 @@ impl Reverse {
         at.plane = plane;
     }
 
-    /// Remembers a probe of `id`, and says when the next one may follow. If one that was sent earlier has no answer, its plane is silent.
-    /// Answers that come after their probes were forgotten are of no use: while there are none, the interval doubles.
+    /// Records a probe of `id` and schedules the next one. If an earlier one has no response, its plane is marked as
+    /// silent. A response to a forgotten probe does not count. While there are only such responses, the interval
+    /// doubles.
     fn ask(&mut self, id: u16, plane: u8, now: Time, rtt_ns: u64) -> u16 {
         let took_ns = self.rtt_ns;
         for asked in
@@ -171,24 +172,24 @@ impl Reverse {
         Some(id)
     }
 
-    /// Whether a probe need not wait for its time: the one before it is answered, or has had twice the time that it takes.
+    /// Whether a probe may be sent early: the one before it has a response, or is older than two round trips.
     fn may_hurry(&self, now: Time) -> bool {
         self.unanswered == 0 || self.has_had_time(self.asked_at, now)
     }
 
-    /// Whether several probes may look for a path that works: those that did so last have had the time. One that was to keep the
-    /// set fresh may have taken the path that is in doubt.
+    /// Whether several probes may search for a working path: the last such search is over. A regular probe may have
+    /// taken the path that is in doubt.
     fn may_look(&self, now: Time) -> bool {
         self.unanswered == 0 || self.has_had_time(self.looked_at, now)
     }
 
-    /// Probes whose answers are not late: so many places are taken.
+    /// Number of probes that may still get a response.
     fn under_way(&self, now: Time) -> usize {
         let asked = self.asked.iter().flatten();
         asked.filter(|asked| !asked.late && asked.may_come(self.rtt_ns, now)).count()
     }
 
-    /// Whether a probe sent at `asked_at` has had twice the time that it takes.
+    /// Whether a probe sent at `asked_at` is older than two round trips.
     fn has_had_time(&self, asked_at: Time, now: Time) -> bool {
         let patience_ns = if self.rtt_ns == 0 { PATIENCE_NS } else { self.rtt_ns.saturating_mul(2) };
         now >= asked_at.after(patience_ns)
@@ -205,27 +206,29 @@ impl Reverse {
     }
 }
 
-/// The plane in `mask` (not empty) that follows `last`, in turn.
+/// The plane in `mask` (not empty) after `last`, round robin.
 fn plane_after(mask: u32, last: u8) -> u8 {
     let after = mask & (u32::MAX << 1 << last);
     (if after == 0 { mask } else { after }).trailing_zeros() as u8
 }
 
-/// The number after `at`, below `of`.
+/// The number after `at`, modulo `of`.
 #[inline]
 fn turn(at: u8, of: u8) -> u8 {
     if at + 1 >= of { 0 } else { at + 1 }
 }
 
 impl Paths {
-    /// The path for the next SACK, NACK or ACK: `None` if none of the planes that it may take is in `free`.
+    /// The path for the next SACK, NACK or ACK: `None` if none of its eligible planes is in `free`.
     ///
-    /// Answers that leave together take one path, until [`end_answers`](Self::end_answers), as long as its port has room. Those
-    /// with an ACK among them (`acks`) take the planes and their values in turn, and so do those without, each among
-    /// themselves: whatever else is answered in between, repeats draw ACKs over every path.
+    /// Acknowledgements that leave together take one path, until [`end_answers`](Self::end_answers), as long as its
+    /// port has room. Those with a transport ACK among them (`acks`) take the planes and their values in turn. Those
+    /// without have a turn of their own. So the ACKs for retransmissions use every path, whatever is acknowledged in
+    /// between.
     ///
-    /// Planes without a working entropy value, and those where the last EV probe had no answer, are used only when no other is up: an
-    /// acknowledgement on a doubtful path is better than none, but not better than one that waits until a port has room.
+    /// Planes without a working entropy value, and those whose last EV probe had no response, are used only if no
+    /// other is up. An acknowledgement on a doubtful path is better than none, but one that waits until a port has
+    /// room is better still.
     #[inline]
     pub fn pick_reverse(&mut self, free: PortMask, acks: bool) -> Option<(Ev, u8)> {
         let trusted = self.usable & !self.reverse.silent;
@@ -248,7 +251,7 @@ impl Paths {
         None
     }
 
-    /// No more answers are owed: the next ones take another path.
+    /// No more acknowledgements are pending: the next ones take another path.
     #[inline]
     pub fn end_answers(&mut self) {
         self.reverse.going = None;
@@ -258,7 +261,7 @@ impl Paths {
         }
     }
 
-    /// A SACK for data sent on this path arrived: the path is known to be up.
+    /// A SACK for data sent on this path arrived, so the path works.
     #[inline]
     pub fn learn_reverse(&mut self, id: EvId) {
         self.reverse.learned = true;
@@ -284,15 +287,16 @@ impl Paths {
         state.reverse_learn = turn(state.reverse_learn, self.reverse.per_plane);
     }
 
-    /// The EV probe that a queue pair should send now to keep its reverse set fresh: entropy value,
-    /// plane, and a ticket for [`on_reverse_probe_answer`](Self::on_reverse_probe_answer).
+    /// The EV probe that a queue pair should send now to keep its reverse set fresh: entropy value, plane, and a
+    /// ticket for [`on_reverse_probe_answer`](Self::on_reverse_probe_answer).
     ///
-    /// Once every round trip, and no more often than `reverse_refresh_ns`, a queue pair that receives
-    /// data and has not [learned](Self::learn_reverse) a path since tests a random entropy value, planes in turn (MRC
-    /// paper, section 2.4: one that only receives). One that sends too but gets no SACK may be one whose peer hears none
-    /// either, since the paths of answers are dead both ways: then neither would ever learn. The round trip is `rtt_ns`, or what
-    /// the answers to these probes took if that is longer: a queue pair that only receives has no other.
-    /// Tickets count up, since they stay in this host: the id on the wire is the endpoint's, drawn at random.
+    /// A queue pair that receives data, and has not [learned](Self::learn_reverse) a path since, tests a random
+    /// entropy value, planes in turn (MRC paper, section 2.4, for one that only receives). It does so once every
+    /// round trip, and no more often than `reverse_refresh_ns`. A queue pair that also sends needs this too: if the
+    /// paths of acknowledgements are dead both ways, no SACK arrives at either end. The round trip is the larger of
+    /// `rtt_ns` and the one measured by these probes, since a queue pair that only receives has no other.
+    ///
+    /// Tickets count up, since they stay in this host. The id on the wire is the endpoint's, drawn at random.
     pub fn poll_reverse_probe(
         &mut self,
         now: Time,
@@ -306,8 +310,8 @@ impl Paths {
         self.probe_reverse(now, rtt_ns)
     }
 
-    /// Much data has come in: one probe may go ahead of its time (MRC paper, section 2.4, has one each round trip), as soon as the one
-    /// before it is answered.
+    /// Much data has arrived: one probe may be sent early, as soon as the one before it has a response (MRC paper,
+    /// section 2.4, has one each round trip).
     pub fn refresh_reverse(&mut self, now: Time) {
         if !core::mem::take(&mut self.reverse.learned) && self.reverse.may_hurry(now) {
             self.reverse.hurried = 1;
@@ -315,9 +319,10 @@ impl Paths {
         self.reverse.strays = true;
     }
 
-    /// The peer repeats what has arrived: the answer to it was probably lost, and with it perhaps all that take its path. Unless such
-    /// probes are on their way, several look for a path that works; when one is answered, the peer may be told again. The next answers
-    /// take a value from outside the set, drawn at random, every other time.
+    /// The peer retransmits a packet that has arrived, so its acknowledgement was probably lost, and perhaps all on
+    /// that path. Unless such probes are in flight, several search for a working path; after the first response, the
+    /// acknowledgement may be sent again. The next acknowledgements take a random value from outside the set, every
+    /// other time.
     pub fn doubt_reverse(&mut self, now: Time) {
         if self.reverse.may_look(now) {
             self.reverse.looked_at = now;
@@ -326,7 +331,7 @@ impl Paths {
         }
     }
 
-    /// The next of the probes that are not to wait: see [`poll_reverse_probe`](Self::poll_reverse_probe).
+    /// The next early probe: see [`poll_reverse_probe`](Self::poll_reverse_probe).
     pub fn poll_hurried_probe(&mut self, now: Time, rtt_ns: u64) -> Option<(Ev, u8, u16)> {
         self.reverse.hurried = self.reverse.hurried.checked_sub(1)?;
         self.probe_reverse(now, rtt_ns)
@@ -339,7 +344,7 @@ impl Paths {
         }
         let plane = plane_after(self.usable, self.reverse.last_probed);
         let state = self.planes.get(usize::from(plane))?;
-        // Probes of one time take values that follow one another: they differ as long as there are enough.
+        // Probes of one time take consecutive values, so that they differ as long as there are enough.
         let at = if self.reverse.asked_at == now {
             self.reverse.probed.wrapping_add(1)
         } else {
@@ -353,8 +358,8 @@ impl Paths {
         Some((self.ev(EvId(id)), plane, ticket))
     }
 
-    /// An EV probe was answered: its entropy value is the plane's reverse one from now on. False if no
-    /// such probe is remembered.
+    /// An EV probe got a response: its entropy value becomes the plane's reverse one. Returns `false` if no such
+    /// probe is remembered.
     pub fn on_reverse_probe_answer(&mut self, ticket: u16, now: Time) -> bool {
         let Some(id) = self.reverse.answered(ticket, now) else { return false };
         self.counters.reverse_probes_answered += 1;
@@ -363,7 +368,8 @@ impl Paths {
         true
     }
 
-    /// The value from outside the set that answers on `plane` take, if the peer seems not to hear those of the set, and it is their turn.
+    /// The value from outside the set for acknowledgements on `plane`, if those of the set seem to be lost, and it is
+    /// its turn.
     fn stray_of(&mut self, plane: u8) -> Option<Ev> {
         let reverse = &self.reverse;
         if !(reverse.doubted && reverse.strays) {
@@ -383,8 +389,8 @@ impl Paths {
         self.entries.get(usize::from(id)).map(|entry| entry.ev)
     }
 
-    /// Replaces reverse entropy values of `plane` that are bad or denied by active ones; if there are
-    /// none, by the bad one that was in use last.
+    /// Replaces reverse entropy values of `plane` that are bad or denied by active ones. If there are none, it takes
+    /// the bad one that was in use last.
     pub(super) fn heal_reverse(&mut self, plane: u8) {
         for slot in 0..usize::from(self.reverse.per_plane) {
             let Some(&current) = self.reverse.of_plane(plane).get(slot) else { continue };
@@ -409,7 +415,7 @@ impl Paths {
         if let Some(&id) = fresh.or_else(|| in_turn.clone().next()) {
             return id;
         }
-        // None is in use. The one that went out last comes first.
+        // None is active. The last one that went out of use comes first.
         self.ids(&state).iter().copied().find(|&id| !self.has(id, DENIED)).unwrap_or(NONE)
     }
 }

@@ -1,4 +1,4 @@
-//! Which entropy value the next packet takes: the code that runs for every packet.
+//! Selects the entropy value of the next packet. This code runs for every packet.
 
 use core::hint::cold_path;
 
@@ -7,20 +7,20 @@ use rand_xoshiro::SplitMix64;
 use super::select::below;
 use super::{ALIVE, BAD, Entry, EvId, Paths, Picked, Plane, PortMask};
 
-/// Most turns a plane without room saves up. Enough for a full transmit ring of a small port; more
-/// would let a plane that was stuck for long flood its path when it gets room again.
+/// Maximum of saved turns of a plane without room. It is enough for a full transmit ring of a small port. More would
+/// let a plane that was blocked for long flood its path when it gets room again.
 const MAX_DEBT: u8 = 32;
 
 impl Paths {
     /// Chooses the path of the next packet: `None` if no usable plane is in `free`.
     ///
-    /// Planes take turns, so that all carry equal load (MRC paper, section 2.1). A plane that is not
-    /// in `free` keeps its turn (up to 32 of them) for when it has room again. Within a plane the
-    /// active entropy values come in a random order that changes each time round, so that queue
-    /// pairs do not march in step (MRC 1.0 section 9.3.1); one in SKIP is passed over once.
+    /// Planes take turns, so that all carry equal load (MRC paper, section 2.1). A plane that is not in `free` saves
+    /// its turns, up to 32, until it has room again. Within a plane, the active entropy values come in a random order
+    /// that changes with each rotation, so that queue pairs do not synchronise (MRC 1.0 section 9.3.1). One in SKIP
+    /// is passed over.
     ///
-    /// `avoid` names the path of an earlier transmission of this packet: another plane is chosen if
-    /// one is free, else another entropy value of the same plane if there is one.
+    /// `avoid` is the path of an earlier transmission of this packet. Another plane is chosen if one is free, else
+    /// another entropy value of the same plane if there is one.
     #[inline]
     pub fn pick(&mut self, free: PortMask, avoid: Option<EvId>) -> Option<EvId> {
         match avoid {
@@ -29,7 +29,7 @@ impl Paths {
         }
     }
 
-    /// The same, with what the packet needs to know of the path.
+    /// The same, with the plane and the bits of the entropy value.
     #[inline(always)]
     #[expect(clippy::inline_always, reason = "the path of every packet; measured by benches/instructions.rs")]
     pub(crate) fn pick_path(&mut self, free: PortMask, avoid: Option<EvId>) -> Option<Picked> {
@@ -37,9 +37,9 @@ impl Paths {
         self.takes(id)
     }
 
-    /// A bad entropy value of an open plane for a packet that should reach the peer while those in use may be the ones that do not
-    /// work: one of another plane than that of `avoid` if there is one, and one that has shown life if there is one; at random
-    /// among those. `None` if there is none but `avoid` in `free`.
+    /// A bad entropy value of an open plane, for a probe of paths that are not in use. It is random among the best
+    /// candidates: another plane than that of `avoid`, and a live one, if there are any. `None` if `free` has none
+    /// but `avoid`.
     #[cold]
     pub(crate) fn pick_bad(&mut self, free: PortMask, avoid: EvId) -> Option<Picked> {
         let open = PortMask(self.open & free.0);
@@ -65,8 +65,8 @@ impl Paths {
         self.takes(EvId(id))
     }
 
-    /// The path in use on which the newest packet arrived, as `newest` tells of each, for a packet that should reach the peer; not
-    /// that of `avoid`. `None` if nothing has arrived on any in `free`.
+    /// The active path, other than `avoid`, on which the newest packet arrived, by `newest`. `None` if nothing has
+    /// arrived on any in `free`.
     #[cold]
     pub(crate) fn pick_proven(
         &mut self,
@@ -81,7 +81,7 @@ impl Paths {
         self.takes(proven)
     }
 
-    /// A packet takes this path.
+    /// Counts a packet on this path.
     #[inline(always)]
     #[expect(clippy::inline_always, reason = "the path of every packet; measured by benches/instructions.rs")]
     fn takes(&mut self, id: EvId) -> Option<Picked> {
@@ -92,19 +92,18 @@ impl Paths {
         self.entries.get(usize::from(id.0)).map(|&Entry { ev, plane, .. }| Picked { id, ev, plane })
     }
 
-    /// The planes of `free` but that of `avoid`, if any other is usable; all of them otherwise.
+    /// The planes of `free` without that of `avoid`, if another is usable; otherwise all of them.
     pub(crate) fn others_if_any(&self, free: PortMask, avoid: EvId) -> PortMask {
         let own = 1 << self.plane(avoid);
         if self.usable & !own == 0 { free } else { PortMask(free.0 & !own) }
     }
 
-    /// Limits the coming packets to a slice of the active entropy values, so that a port that sends
-    /// packets of one path in one go (kernel segmentation offload) finds several for each.
+    /// Limits the next packets to a slice of the active entropy values, so that a port that batches packets of one
+    /// path (kernel segmentation offload) gets several for each.
     ///
-    /// The slice has `spray_width` entropy values over all planes, at least one a plane, and no more
-    /// than `packets_hint`. Each call moves on to those that have not been used for longest, so all
-    /// are used equally. Without this call, or with a `spray_width` of 0, every packet takes the
-    /// next of all.
+    /// The slice has `spray_width` entropy values over all planes, at least one per plane, and no more than
+    /// `packets_hint`. Each call continues with those that have not been used for longest, so all are used equally.
+    /// Without this call, or with a `spray_width` of 0, every packet takes the next of all.
     pub fn begin_burst(&mut self, packets_hint: usize) {
         if self.spray_width == 0 {
             return;
@@ -127,7 +126,7 @@ impl Paths {
         Some(if id == avoid { self.other_in_plane(id) } else { id })
     }
 
-    /// Chooses among the planes of `eligible`, a part of `usable`.
+    /// Chooses among the planes in `eligible`, a subset of `usable`.
     #[inline(always)]
     #[expect(clippy::inline_always, reason = "the path of every packet; measured by benches/instructions.rs")]
     fn pick_among(&mut self, eligible: u32) -> Option<EvId> {
@@ -144,7 +143,7 @@ impl Paths {
         self.pick_from(eligible)
     }
 
-    /// Gives the turn to the plane of `due`, which is not empty, that follows the last one.
+    /// Selects the plane in `due`, which is not empty, that follows the last one.
     #[inline]
     fn pick_from(&mut self, due: u32) -> Option<EvId> {
         let after_last = due & (u32::MAX << 1 << self.last_plane);
@@ -153,7 +152,7 @@ impl Paths {
         self.take_turn(plane)
     }
 
-    /// Gives every usable plane a turn; those that did not get theirs may have it later.
+    /// Gives every usable plane a turn; those that miss theirs may take it later.
     #[inline]
     fn new_round(&mut self) {
         let mut waiting = self.round & self.usable;
@@ -166,7 +165,7 @@ impl Paths {
         self.round = self.usable;
     }
 
-    /// Takes the plane's turn: the next entropy value in its rotation.
+    /// Takes the plane's turn: the next entropy value of its rotation.
     #[inline]
     fn take_turn(&mut self, plane: u8) -> Option<EvId> {
         let state = self.planes.get_mut(usize::from(plane))?;
@@ -189,13 +188,12 @@ impl Paths {
         self.turn_round(plane)
     }
 
-    /// The next entropy value where that takes more than a step forward: at the end of the round, or
-    /// past those in SKIP.
+    /// The next entropy value, if that takes more than one step: at the end of the rotation, or past those in SKIP.
     #[inline(never)]
     fn turn_round(&mut self, plane: u8) -> Option<EvId> {
         let state = self.planes.get_mut(usize::from(plane))?;
         let order = self.order.get_mut(usize::from(state.base)..)?.get_mut(..usize::from(state.active))?;
-        // Ends: every turn of the loop returns or clears a SKIP, and no one sets them meanwhile.
+        // Terminates: each iteration returns or decrements a SKIP, and none is set meanwhile.
         loop {
             if state.cursor >= state.end {
                 state.cursor = state.start;

@@ -1,4 +1,4 @@
-//! Choosing the entropy values of a queue pair at set-up.
+//! Selects the entropy values of a queue pair at set-up.
 
 use rand_xoshiro::SplitMix64;
 use rand_xoshiro::rand_core::Rng;
@@ -8,7 +8,7 @@ use spindrift_srv6::EvProfile;
 use super::config::{EvSource, PathConfig};
 use crate::wire::Ev;
 
-/// The entropy values of one plane: the first `active` are used first, the rest is the backup set.
+/// The entropy values of one plane: the first `active` are in use at first, the rest are backups.
 pub(super) struct Selection {
     pub(super) evs: Vec<Ev>,
     pub(super) active: usize,
@@ -37,15 +37,15 @@ pub(super) fn select(cfg: &PathConfig, plane: usize, rng: &mut SplitMix64) -> Se
         },
     };
     let share = match &cfg.source {
-        // Each is a path of its own: a link that carries nothing, if it is kept back.
+        // Each is a path of its own. A backup would leave its link unused.
         EvSource::Routed { .. } => evs.len().min(active),
-        // If there are too few, the proportion of active to backup is as configured.
+        // If there are too few, the ratio of active to backup values is as configured.
         _ => (evs.len() * active).div_ceil(wanted),
     };
     Selection { evs, active: share }
 }
 
-/// `count` distinct random values. The width has at least four times as many, so few draws repeat.
+/// `count` distinct random values. The width allows at least four times as many, so few draws are duplicates.
 fn draw(width_bits: u8, count: usize, rng: &mut SplitMix64) -> Vec<Ev> {
     let mut evs = Vec::with_capacity(count);
     while evs.len() < count {
@@ -60,7 +60,7 @@ fn draw(width_bits: u8, count: usize, rng: &mut SplitMix64) -> Vec<Ev> {
 
 /// `count` distinct values of a profile, or all if it has fewer.
 fn draw_paths(profile: &EvProfile, count: usize, rng: &mut SplitMix64) -> Vec<Ev> {
-    // Few enough to list them, or so many that few draws repeat.
+    // Few enough to list them, or so many that few draws are duplicates.
     if profile.count() <= 4 * count as u64 {
         let all = (0..profile.count()).filter_map(|n| profile.nth(n)).map(Ev).collect();
         return sample(all, count, rng);

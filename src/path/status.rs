@@ -1,4 +1,4 @@
-//! Snapshots of the paths, for whoever wants to look at them.
+//! Snapshots of the paths for users and tools.
 
 use super::{BAD, DENIED, Entry, EvId, Paths, Plane};
 use crate::wire::Ev;
@@ -9,18 +9,18 @@ use crate::wire::Ev;
 pub enum EvState {
     /// In use, or a backup.
     Good = 1,
-    /// Lost packets, and nothing excuses that; being probed.
+    /// Lost packets without an excuse; being probed.
     AssumedBad = 2,
     /// Denied by the operator, itself or with its plane.
     Denied = 4,
-    /// Congested, or lost a packet by chance: will be passed over, once or more often. Ours alone; the OCP API shows it as GOOD.
+    /// Congested, or lost a packet by chance: will be passed over once or more. The OCP API shows it as GOOD.
     Skip = 8,
 }
 
 /// One entropy value, as [`Paths::states`] reports it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EvStatus {
-    /// Its name in this [`Paths`].
+    /// Its id in this [`Paths`].
     pub id: EvId,
     /// The value.
     pub ev: Ev,
@@ -28,11 +28,11 @@ pub struct EvStatus {
     pub plane: u8,
     /// Its state.
     pub state: EvState,
-    /// In the active set; else a backup or out of use.
+    /// Active; else a backup or out of use.
     pub active: bool,
     /// Packets lost on it, up to 65,535.
     pub drop_count: u32,
-    /// Data packets that took it, repeats and tail probes included, modulo 2^32; 0 unless
+    /// Data packets sent on it, retransmissions included, modulo 2^32; 0 unless
     /// [they are counted](super::PathConfig::count_packets).
     pub packets: u32,
 }
@@ -46,47 +46,46 @@ pub struct EvEvent {
     pub plane: u8,
     /// Packets lost on it when the event was polled, up to 65,535.
     pub drop_count: u32,
-    /// The state it went to: [`EvState::Good`] or [`EvState::AssumedBad`].
+    /// The new state: [`EvState::Good`] or [`EvState::AssumedBad`].
     pub state: EvState,
 }
 
-/// What happened to the paths of a queue pair so far.
+/// Counters of the paths of a queue pair.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PathCounters {
     /// Entropy values put in SKIP by an ECN mark.
     pub ecn_skips: u64,
     /// Entropy values put in SKIP by a trimmed packet.
     pub trim_skips: u64,
-    /// Turns that passed over an entropy value in SKIP.
+    /// Times that the rotation passed over an entropy value in SKIP.
     pub passed_over: u64,
     /// Losses reported.
     pub losses: u64,
     /// `ALWAYS_SKIP` marks reported.
     pub always_skips: u64,
-    /// Losses taken for congestion or chance: their entropy values stayed in use.
+    /// Losses attributed to congestion or chance: their entropy values stayed in use.
     pub tolerated: u64,
     /// Active entropy values replaced by a backup.
     pub swaps: u64,
     /// Entropy values that stayed in use after a loss, to keep `min_active`.
     pub floor_holds: u64,
-    /// Bad entropy values put back to use to keep `min_active`: after a port or deny change, or in the place of one that lost
-    /// a packet.
+    /// Bad entropy values reactivated to keep `min_active`: after a port or deny change, or to replace one that lost a packet.
     pub floor_returns: u64,
-    /// Reliability probes handed out.
+    /// Reliability probes sent.
     pub probes_sent: u64,
-    /// Reliability probes answered in time.
+    /// Reliability probes acknowledged in time.
     pub probes_answered: u64,
-    /// Reliability probes not answered in time.
+    /// Reliability probes that expired.
     pub probes_expired: u64,
-    /// Answers to no probe that was waiting: late, repeated or forged.
+    /// SACKs that matched no probe in flight: late, duplicate or forged.
     pub probe_answers_unknown: u64,
-    /// Bad entropy values made good by answered probes.
+    /// Bad entropy values made GOOD by acknowledged probes.
     pub revived: u64,
-    /// EV probes for the reverse set handed out.
+    /// EV probes for the reverse set sent.
     pub reverse_probes_sent: u64,
-    /// EV probes for the reverse set answered.
+    /// EV probes for the reverse set with a response.
     pub reverse_probes_answered: u64,
-    /// Events that found the queue full.
+    /// Events lost because the queue was full.
     pub events_lost: u64,
 }
 
@@ -102,8 +101,8 @@ impl Paths {
         })
     }
 
-    /// Number `turn` of the entropy values of `plane`, counted round and round, for a packet of the endpoint itself. Denied ones are
-    /// left out and, if only those that `work` are wanted, bad ones, as far as others remain. `None` if there is no such plane.
+    /// Entropy value number `turn` of `plane`, modulo their number, for a packet of the endpoint itself. Denied ones are
+    /// excluded as far as others remain, and with `work` also bad ones. `None` if there is no such plane.
     pub(crate) fn ev_in_turn(&self, plane: u8, turn: u32, work: bool) -> Option<Ev> {
         let state = self.planes.get(usize::from(plane))?;
         let entries = self.entries.get(usize::from(state.base)..usize::from(state.base + state.len))?;
@@ -115,12 +114,12 @@ impl Paths {
         })
     }
 
-    /// What happened so far.
+    /// The counters.
     pub fn counters(&self) -> &PathCounters {
         &self.counters
     }
 
-    /// Memory that this takes, in bytes, on and off the heap.
+    /// Memory use in bytes, on and off the heap.
     pub fn memory_bytes(&self) -> usize {
         size_of::<Self>()
             + size_of_val(&*self.entries)

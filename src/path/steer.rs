@@ -1,19 +1,20 @@
-//! Which paths get fewer packets for a while: those whose packets are marked, trimmed or now and then lost.
+//! Steers traffic away from congested paths: those with ECN marks, trims or occasional losses.
 //!
-//! A mark has its path passed over once (MRC 1.0 figure 5), a trimmed packet four times. Where marks go on, the path backs
-//! off: it sits out some rotations after each that it takes part in. Each mark adds an eighth of a rotation, each report
-//! without one takes half of one off. Where the plane's other paths have a quarter of their packets marked they have no
-//! room, and to steer clear of one would only leave it idle: there marks reduce the backoff, too, and congestion control
-//! acts. The other paths are all but the one that was marked last, since one path alone can be marked all the time.
+//! An ECN mark makes the rotation pass over its path once (MRC 1.0 figure 5), a trimmed packet four times. If marks
+//! continue, the path backs off: it sits out some rotations after each that it takes part in. Each mark adds an
+//! eighth of a rotation, each report without a mark subtracts half of one. If a quarter of the packets on the plane's
+//! other paths are marked, those have no room, and steering would only leave one idle. Marks then reduce the backoff
+//! too, and congestion control reacts instead. The other paths are all but the one that was marked last, since one
+//! path alone can be marked all the time.
 
 use super::{BAD, DENIED, Entry, EvId, Paths};
 use crate::time::Time;
 
-/// Most rotations in a row that a path can be made to sit out.
+/// Maximum of consecutive rotations that a path sits out.
 pub const MAX_SKIP_LIMIT: u8 = 15;
 
-/// Rotations that a path sits out for a lost packet that is no reason to give it up (15 of them for a packet that timed out
-/// in htsim, the reference simulation of UET).
+/// Rotations that a path sits out after an excused loss (15 for a packet that timed out in htsim, the reference
+/// simulator of UET).
 pub(super) const LOSS_SKIPS: u8 = 15;
 
 /// Rotations that a path sits out for a trimmed packet (4 in htsim), up to the [limit](super::PathConfig::skip_limit).
@@ -21,11 +22,11 @@ const TRIM_SKIPS: u8 = 4;
 
 /// [`Entry::backoff`] for one rotation.
 const ROTATION: u8 = 8;
-/// What a packet without a mark takes off, and one with a mark where the whole plane is congested.
+/// Decrease for a packet without a mark, and for one with a mark while the whole plane is congested.
 const RELIEF: u8 = 4;
-/// The share of packets marked on the other paths of a plane that says so, of 65,536.
+/// Share of marked packets on the other paths of a congested plane, in 1/65,536.
 const CONGESTED: u16 = 1 << 14;
-/// Each report counts for one part in 2^5 of that share.
+/// The weight of each report in that share is 1/2^5.
 const SHARE_SHIFT: u16 = 5;
 
 impl Entry {
@@ -41,16 +42,16 @@ impl Entry {
         self.flags & (BAD | DENIED) == 0
     }
 
-    /// To be passed over this many times at least.
+    /// Passes over it at least this many times.
     fn pass_over(&mut self, times: u8) {
         self.skip = self.skip.max(times);
     }
 }
 
 impl Paths {
-    /// A packet on this path was ECN-marked (SACK with `m` = `SKIP_ONCE`): the path is congested, leave
-    /// it out for one rotation (MRC 1.0 figure 5), and for longer if that happens again and again while other paths have room,
-    /// unless [`PathConfig::ecn_steering`](super::PathConfig::ecn_steering) is off.
+    /// A packet on this path was ECN-marked (SACK with `m` = `SKIP_ONCE`): the path is congested and sits out one
+    /// rotation (MRC 1.0 figure 5). It sits out more if marks continue while other paths have room. Nothing happens
+    /// if [`PathConfig::ecn_steering`](super::PathConfig::ecn_steering) is off.
     #[inline]
     pub fn on_ecn(&mut self, id: EvId, _now: Time) {
         if !self.ecn_steering || !self.works(id) {
@@ -73,7 +74,7 @@ impl Paths {
         entry.pass_over(1);
     }
 
-    /// A packet on this path arrived without a mark, by a report that is to be learnt from.
+    /// A packet on this path arrived without a mark, by the SACK that it triggered.
     #[inline]
     pub fn on_unmarked(&mut self, id: EvId) {
         let Some(entry) = self.entries.get_mut(usize::from(id.0)) else { return };
@@ -85,8 +86,8 @@ impl Paths {
         self.learn_reverse(id);
     }
 
-    /// A packet on this path was trimmed before the last hop (NACK TRIMMED). Trims on the last hop are
-    /// incast and say nothing of the path (MRC 1.0 table 7-17): do not report them here.
+    /// A packet on this path was trimmed before the last hop (NACK TRIMMED). Trims on the last hop are incast and no
+    /// sign of a bad path (MRC 1.0 table 7-17): do not report them here.
     #[inline]
     pub fn on_trim(&mut self, id: EvId, _now: Time) {
         if self.pass_over(id, TRIM_SKIPS.min(self.skip_limit.max(1))) {
@@ -94,7 +95,7 @@ impl Paths {
         }
     }
 
-    /// The path sits out this many rotations, if it is neither bad nor denied.
+    /// Makes the path sit out this many rotations, if it is neither bad nor denied.
     #[inline]
     pub(super) fn pass_over(&mut self, id: EvId, times: u8) -> bool {
         match self.entries.get_mut(usize::from(id.0)) {

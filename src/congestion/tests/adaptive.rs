@@ -1,4 +1,4 @@
-//! Which algorithm does, and what holds whichever it is.
+//! Selection of the algorithm, and rules that hold for both.
 //!
 //! Tests decision 36 of `docs/protocol.md`.
 
@@ -163,7 +163,7 @@ fn a_few_signs_of_the_other_kind_are_outnumbered() {
     }
 }
 
-/// What was seen before a decision does not count after it, also where it changed nothing.
+/// Events before a decision do not count after it, even if it changed nothing.
 #[test]
 fn after_a_decision_both_kinds_count_from_zero() {
     let mut host = Host::queueing(false);

@@ -8,7 +8,7 @@ use super::*;
 /// rate, are ECN-marked above one threshold and trimmed or dropped above another.
 struct Bottleneck {
     now: u64,
-    /// When the link has sent what is queued.
+    /// Time at which the link has sent its queue.
     busy_until: u64,
     ns_per_packet: u64,
     mark_above_ns: u64,

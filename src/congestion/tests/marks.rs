@@ -1,4 +1,4 @@
-//! What marks do to the window of a plane.
+//! Effects of ECN marks on the window of a plane.
 
 use super::window::{Line, MS, WAITING, near};
 use super::*;
@@ -59,7 +59,7 @@ fn one_late_packet_is_no_queue() {
     line.window.on_sample(Time(line.now), 5 * MS, true);
     line.arrive(&sent[..7], MS, 0);
     near(line.cwnd(), 40.0, 1e-9);
-    // Where packets wait, it counts as one of eight, however late it is.
+    // If packets wait in queues, it counts as one of eight, however late it is.
     let sent = line.send(8);
     line.now += MS;
     line.window.on_sample(Time(line.now), 5 * MS, true);

@@ -312,7 +312,7 @@ fn adapted() -> (Nscc, u64) {
 #[test]
 fn quick_adaptation_sets_the_window_to_what_got_through() {
     let (mut cc, end) = adapted();
-    // What was in flight then is still to be heard of: its marks and trims change nothing.
+    // Marks and trims of packets that were in flight then have no effect.
     let in_flight = cc.inflight();
     cc.on_trim_nack(Time(end + 1), MTU, false);
     cc.on_ack(&marked(end + 2 * RTT, MTU, 10 * TARGET));

@@ -103,7 +103,7 @@ enum Event {
     Wake(usize),
 }
 
-/// What is at the end of a run.
+/// The state at the end of a run.
 struct Outcome {
     /// Bytes of each flow that got through, in the time that counts.
     rates: Vec<f64>,
@@ -120,7 +120,7 @@ impl Outcome {
         sum * sum / (self.rates.len() as f64 * squares.sum::<f64>())
     }
 
-    /// What the first flow has, in parts of an equal share of all.
+    /// The share of the first flow, as a multiple of an equal share of all.
     fn share(&self) -> f64 {
         self.rates[0] / (self.rates.iter().sum::<f64>() / self.rates.len() as f64)
     }
@@ -134,7 +134,7 @@ struct Network {
     flows: Vec<Flow>,
     events: BinaryHeap<Reverse<(u64, Event)>>,
     busy_until: f64,
-    /// What happens before does not count.
+    /// Earlier packets do not count.
     counts_from: u64,
 }
 

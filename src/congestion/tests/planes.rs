@@ -7,7 +7,7 @@ use super::*;
 const PACKET: f64 = MTU as f64;
 const MS: u64 = 1_000_000;
 
-/// What is in flight on each plane is answered a round trip later, and followed by as much.
+/// Packets in flight on each plane are acknowledged a round trip later, and as many follow.
 struct Lines {
     planes: Planes,
     now: u64,

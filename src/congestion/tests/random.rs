@@ -7,7 +7,7 @@ use super::*;
 
 const PLANES: u64 = 4;
 
-/// What is in flight, and what was taken for lost and may yet arrive.
+/// Packets in flight, and packets declared lost that may yet arrive.
 struct Model {
     cc: Controller,
     rng: SplitMix64,

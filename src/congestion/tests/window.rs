@@ -94,7 +94,7 @@ impl Line {
         line.now += full_rtt;
         line.window.on_sample(Time(line.now), full_rtt, false);
         assert_eq!(line.lose(&sent[0]), Some(Cut::Loss));
-        // What came before is no longer in the round, nor in the one before. A loss for two that arrive is few.
+        // Earlier samples are in neither this round nor the last. One loss for two arrivals is not many.
         (0..3).for_each(|_| _ = line.small_round(2, rtt, 0));
         near(line.cwnd(), packets, 1e-9);
         line
@@ -318,7 +318,7 @@ fn a_round_with_a_loss_does_not_grow() {
 }
 
 /// From 0.7 of the window before the cut on, along the curve of RFC 9438: `W + 0.4 (t - K)^3` with `K = cbrt(0.3 W / 0.4)`.
-/// Where round trips take most of a second, the growth of TCP Reno is less than a packet more than that.
+/// With round trips of most of a second, the growth of TCP Reno is at most a packet more than that.
 #[test]
 fn the_window_is_back_where_it_was_cut_after_the_time_of_cubic() {
     let rtt = 750 * MS;
@@ -372,7 +372,7 @@ fn a_window_that_did_not_come_back_aims_lower() {
     }
 }
 
-/// Where round trips are short: by 3 * 0.3 / 1.7 packets until the window is where it was cut, and by one from then on.
+/// With short round trips: by 3 * 0.3 / 1.7 packets until the window is where it was cut, and by one from then on.
 #[test]
 fn short_round_trips_grow_the_window_as_tcp_reno_does() {
     let mut line = Line::cut_to(60.0, MS, 3 * MS);
@@ -515,7 +515,7 @@ fn a_round_of_which_most_is_lost_leaves_what_got_through() {
     assert_eq!(round_with_losses(1), [1.0, 2.0]);
 }
 
-/// What is lost of a few packets says little of how many there is room for.
+/// A loss among few packets says little about the room in the queue.
 #[test]
 fn windows_of_four_packets_do_not_collapse() {
     for (packets, left) in [(5.7, 3.99), (5.8, 1.0)] {

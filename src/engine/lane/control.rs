@@ -9,13 +9,13 @@ use crate::engine::rings::{QpSlot, QpSubmit, qp_rings};
 use crate::wire::Qpn;
 
 impl Lane {
-    /// How many queue pairs report to this completion queue.
+    /// The number of queue pairs that report to this completion queue.
     pub(crate) fn cq_users(&self, cq: CqId) -> usize {
         self.qps.iter().flatten().filter(|entry| entry.send_cq == cq || entry.recv_cq == cq).count()
     }
 
-    /// Forgets a completion queue that the application has dropped if no queue pair reports to it; else its completions
-    /// are dropped from now on, and it is forgotten once the last of its queue pairs here is gone.
+    /// Forgets a completion queue that the application has dropped, if no queue pair reports to it. Otherwise its
+    /// completions are dropped from now on, and it is forgotten with the last of its queue pairs here.
     pub(crate) fn drop_cq(&mut self, cq: CqId) {
         if self.cq_users(cq) == 0
             && let Some(place) = self.cqs.get_mut(cq.0 as usize)
@@ -33,7 +33,7 @@ impl Lane {
         self.cqs[index].get_or_insert_with(|| CqWriter::new(core, self.number));
     }
 
-    /// Makes a queue pair that reports to these queues, whose numbers `init` has, sends first.
+    /// Creates a queue pair that reports to these queues, whose numbers are in `init`, sends first.
     pub(crate) fn create_qp(
         &mut self,
         init: QpInit,
@@ -64,7 +64,7 @@ impl Lane {
         Ok((qpn, submit))
     }
 
-    /// The number that the queue pair has from now on.
+    /// The number of the queue pair from now on.
     pub(crate) fn modify_qp(&mut self, qpn: Qpn, change: QpModify) -> Result<Qpn, EndpointError> {
         let before = qpn;
         let qpn = self.endpoint.modify_qp(self.clock.now(), before, change)?;
@@ -85,7 +85,7 @@ impl Lane {
         Ok(qpn)
     }
 
-    /// Ends a queue pair. The lane must have settled, so that no doorbell of it is left.
+    /// Destroys a queue pair. The lane must have settled, so that none of its doorbells is left.
     pub(crate) fn destroy_qp(&mut self, qpn: Qpn) {
         // Not found can only mean that it is gone already.
         let _ = self.endpoint.destroy_qp(qpn);

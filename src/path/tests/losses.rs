@@ -160,7 +160,7 @@ fn a_plane_that_delivers_nothing_any_more_is_left_at_once_in_long_queues_too() {
 fn in_long_queues_a_path_goes_that_loses_three_times_while_others_lose_nothing() {
     let mut flow = Flow { queueing: true, ..Flow::new(&small(1, 8, 0)) };
     assert_eq!((flow.is_lost(0), flow.is_lost(0), flow.is_lost(0)), (IN, IN, OUT));
-    // What was on its way together counts once.
+    // Packets in flight together count once.
     let mut flow = Flow { queueing: true, ..Flow::new(&small(1, 8, 0)) };
     let lost = [flow.send(), flow.send(), flow.send(), flow.send()];
     flow.arrives(0);
@@ -212,7 +212,7 @@ fn losses_of_long_ago_excuse_nothing() {
     }
 }
 
-/// What vanished on a path that then delivers excuses others, and not the path itself.
+/// Losses on a path that then delivers excuse others, and not the path itself.
 #[test]
 fn what_vanished_was_lost_by_chance_when_the_path_turns_out_to_work() {
     type Works = fn(&mut Flow);
@@ -262,7 +262,7 @@ fn positions_from_before_a_reset_excuse_nothing() {
     assert_eq!((flow.vanishes(1, 2), flow.vanishes(1, 2), flow.vanishes(1, 2)), (IN, IN, OUT));
 }
 
-/// What is out of use is counted, and no more.
+/// Losses on a path out of use are counted, and have no other effect.
 #[test]
 fn losses_of_a_path_that_is_out_only_count() {
     let mut flow = Flow::new(&small(1, 4, 0));

@@ -299,7 +299,7 @@ impl Model {
         }
     }
 
-    /// What is to blame, the paths decide; what follows from that does not depend on it.
+    /// The paths decide whether a loss counts against its path; the model follows either decision.
     fn lose(&mut self, id: EvId, order: u64, [latest, newest, others]: [u8; 3], queueing: bool) {
         let signs = LossSigns {
             order,

@@ -286,7 +286,7 @@ fn answers_avoid_planes_whose_probes_have_none() {
     assert_eq!(planes_of(&mut paths), [0, 2].into());
     assert!(paths.on_reverse_probe_answer(ticket, now));
     assert_eq!(planes_of(&mut paths), [0, 1, 2].into());
-    // Where none answers, none is better than another; nor is one that answers and is down.
+    // If no probe has a response, all planes are equal; a plane that is down stays excluded.
     for _ in 0..8 {
         ask(&mut paths, &mut now, 0b111);
     }
@@ -418,7 +418,7 @@ fn every_other_answer_in_doubt_takes_a_value_from_outside_the_set() {
         paths.doubt_reverse(now);
         assert_eq!(hurried(&mut paths, now).len(), 4);
         let first = paths.pick_reverse(ALL, round % 4 < 2).unwrap();
-        // What leaves together takes one path, however many repeats it answers.
+        // Acknowledgements that leave together take one path, however many duplicates they acknowledge.
         paths.doubt_reverse(now);
         assert_eq!(paths.pick_reverse(ALL, round % 4 < 2), Some(first));
         paths.end_answers();

@@ -1,4 +1,4 @@
-//! Which path the next packet takes.
+//! Selection of the next packet's path.
 
 use super::*;
 
@@ -228,7 +228,7 @@ fn without_steering_a_marked_path_keeps_its_turn() {
     // A trim is no mark.
     paths.on_trim(marked, at_us(2));
     assert!(!picks(&mut paths, 2).contains(&marked));
-    // What says that a path lives says so with a mark, too, and a probe answered with one brings it back as it was.
+    // A marked packet also shows that a path works, and a probe acknowledged with a mark revives the path as it was.
     paths.on_loss(marked, at_us(3));
     for at in [2 * MS, 3 * MS, 4 * MS, 5 * MS, 6 * MS] {
         if let Some(probe) = paths.next_probe(Time(at)) {

@@ -152,7 +152,7 @@ fn planes_without_a_profile_draw_as_ever() {
     assert!(of(1).iter().all(|&ev| ev.trailing_zeros() >= 28));
 }
 
-/// What was denied stays so, and nothing else is.
+/// Denied paths stay denied, and no others are.
 #[test]
 fn denials_pass_to_values_drawn_anew() {
     let cfg = routed(2, vec![Some(profile(3, 7)), Some(profile(3, 7))]);
@@ -283,7 +283,7 @@ fn a_typical_set_takes_less_than_three_kibibytes() {
     assert_eq!(bytes(&usual), size_of::<Paths>() + 192 * 10 + 4 * size_of::<Plane>() + reverse);
 }
 
-/// What takes each entropy value is counted where that is asked for, and only there.
+/// Packets are counted per entropy value if requested, and only then.
 #[test]
 fn packets_are_counted_by_entropy_value_if_asked_for() {
     for count_packets in [true, false] {

@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// Which planes the next hundred packets use.
+/// The planes that the next hundred packets use.
 fn planes_in_use(paths: &mut Paths) -> PortMask {
     let ids = picks(paths, 100);
     PortMask(ids.iter().fold(0, |mask, &id| mask | 1 << paths.plane(id)))
