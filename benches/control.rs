@@ -18,7 +18,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use common::{Frame, Side};
-use spindrift::path::PortMask;
+use spindrift::path::PlaneSet;
 use spindrift::pmd::loopback::{self, LoopbackConfig, LoopbackPort};
 use spindrift::time::Time;
 use spindrift::verbs::{
@@ -219,7 +219,7 @@ fn port_changes() {
             sums.push(spent.0.iter().sum());
             calls.extend(spent.0.into_iter().filter(|&us| us > 1.0));
             let open = a.endpoint.peer_planes(a.endpoint.qpns().next().unwrap()).unwrap();
-            assert!(local || open == PortMask(if up { 0b1111 } else { 0b0111 }), "{open:?} after {up}");
+            assert!(local || open == PlaneSet(if up { 0b1111 } else { 0b0111 }), "{open:?} after {up}");
         }
         println!(
             "{PAIRS} queue pairs of one peer, {name} port changes: {:.0} us in all; a call of more than 1 us takes {:.0} us \

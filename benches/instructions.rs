@@ -17,7 +17,7 @@ use std::process::ExitCode;
 use callgrind::Scenario;
 use common::{Frame, Pair};
 use spindrift::endpoint::Transmit;
-use spindrift::path::PortMask;
+use spindrift::path::PlaneSet;
 use spindrift::pmd::{MacAddr, RxFrame, RxOrigin};
 use spindrift::wire::{
     Bth, Entropy, Meth, Msn, Opcode, Packet, Psn, Qpn, Reth, StackTemplate, Tseth, WriteHead, stack,
@@ -90,7 +90,7 @@ fn decode(n: u64) {
 
 #[inline(never)]
 fn requester_packet(pair: &mut Pair, out: &mut Transmit) -> bool {
-    pair.a.endpoint.transmit(pair.now, PortMask::ALL, out)
+    pair.a.endpoint.transmit(pair.now, PlaneSet::ALL, out)
 }
 
 #[inline(never)]
@@ -101,7 +101,7 @@ fn responder_packet(pair: &mut Pair, frame: &Frame) {
 
 #[inline(never)]
 fn responder_answer(pair: &mut Pair, out: &mut Transmit) -> bool {
-    pair.b.endpoint.transmit(pair.now, PortMask::ALL, out)
+    pair.b.endpoint.transmit(pair.now, PlaneSet::ALL, out)
 }
 
 #[inline(never)]

@@ -16,7 +16,7 @@ use spindrift::endpoint::{
     Transmit,
 };
 use spindrift::memory::{Access, MrKey, PdId, Region};
-use spindrift::path::PortMask;
+use spindrift::path::PlaneSet;
 use spindrift::pmd::{MacAddr, RxFrame, RxOrigin};
 use spindrift::time::Time;
 use spindrift::wire::{Msn, Psn, Qpn, icrc};
@@ -82,7 +82,7 @@ impl Side {
     pub fn transmit(&mut self, now: Time, max: usize, frames: &mut Vec<Frame>) {
         let mut out = Transmit::default();
         for _ in 0..max {
-            if !self.endpoint.transmit(now, PortMask::ALL, &mut out) {
+            if !self.endpoint.transmit(now, PlaneSet::ALL, &mut out) {
                 return;
             }
             let payload = self.endpoint.payload(&out);

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use rand::Rng;
 
 use crate::memory::{Access, MemoryError, MemoryView, MrKey, PdId, Region};
-use crate::path::{EvEvent, EvSource, EvStatus, PathConfig, PathCounters, Paths, PortMask};
+use crate::path::{EvEvent, EvSource, EvStatus, PathConfig, PathCounters, Paths, PlaneSet};
 use crate::time::Time;
 use crate::wire::{Ev, Psn, Qpn};
 use crate::work::MAX_SGE;
@@ -408,7 +408,7 @@ impl Endpoint {
         }
         self.arm(slot);
         // The peer takes all our ports to be up until it is told.
-        if self.ports_up != PortMask::first(self.cfg.ports.len() as u8) {
+        if self.ports_up != PlaneSet::first(self.cfg.ports.len() as u8) {
             self.start_announcing(now, index);
             self.run_peer(now, index, &mut { Self::SLICE });
         }
@@ -459,7 +459,7 @@ impl Endpoint {
         let lost = old.0.0 & old.1.0 & !(new.0.0 & new.1.0);
         if lost != 0 && qp.state == QpState::Rts {
             let (requester, mut env) = qp.requester_env(&mut self.cwnds, &mut self.counters);
-            requester.planes_lost(now, PortMask(lost), &mut env);
+            requester.planes_lost(now, PlaneSet(lost), &mut env);
         }
         self.wake_answers(slot);
         self.go_on(slot);
@@ -467,14 +467,14 @@ impl Endpoint {
     }
 
     /// Planes that a queue pair may use as far as the peer's ports are concerned.
-    pub fn peer_planes(&self, qpn: Qpn) -> Option<PortMask> {
+    pub fn peer_planes(&self, qpn: Qpn) -> Option<PlaneSet> {
         self.qp(self.slot_of(qpn)?).map(|qp| qp.paths.ports().1)
     }
 
     /// Planes that a queue pair may use now: their ports are up on both sides, as far as it has heard.
-    pub fn planes(&self, qpn: Qpn) -> Option<PortMask> {
+    pub fn planes(&self, qpn: Qpn) -> Option<PlaneSet> {
         let (ours, theirs) = self.qp(self.slot_of(qpn)?)?.paths.ports();
-        Some(PortMask(ours.0 & theirs.0))
+        Some(PlaneSet(ours.0 & theirs.0))
     }
 
     /// Entropy values of a queue pair with their states.

@@ -9,7 +9,7 @@ use std::net::IpAddr;
 use tracing::field::display;
 use tracing::{debug, error, info, warn};
 
-use crate::path::{EvEvent, EvState, PortMask};
+use crate::path::{EvEvent, EvState, PlaneSet};
 use crate::wire::{Ev, Qpn};
 
 use super::attr::CqId;
@@ -104,7 +104,7 @@ impl Endpoint {
 
     /// The planes to a peer that may be used are others than before.
     #[cold]
-    pub(super) fn log_peer_planes(&self, index: u32, before: PortMask) {
+    pub(super) fn log_peer_planes(&self, index: u32, before: PlaneSet) {
         let Some(peer) = self.peers.get(index as usize).and_then(Option::as_ref) else { return };
         let open = peer.ports_seen.open();
         let ip = peer.ports.first().map(|port| display(port.ip));

@@ -64,7 +64,7 @@ use spindrift_pmd::batch_ids::BatchIds;
 
 use crate::counters::Counters;
 use crate::memory::{MemoryError, MemorySpace, MemoryView, Payload};
-use crate::path::PortMask;
+use crate::path::PlaneSet;
 use crate::requester::{Entry, NotDone, Source, SpareQueues};
 use crate::responder::{ImmediateDone, WindowBudget};
 use crate::seed::Purpose;
@@ -95,7 +95,7 @@ pub struct Endpoint {
     free_peers: Vec<u32>,
     /// Peers by address.
     peer_addrs: BTreeSet<(IpAddr, u32)>,
-    ports_up: PortMask,
+    ports_up: PlaneSet,
     sweep: Sweep,
     senders: Senders,
     cwnds: SharedCwnds,
@@ -169,7 +169,7 @@ impl Endpoint {
             peers: Vec::new(),
             free_peers: Vec::new(),
             peer_addrs: BTreeSet::new(),
-            ports_up: PortMask::first(cfg.ports.len() as u8),
+            ports_up: PlaneSet::first(cfg.ports.len() as u8),
             sweep: Sweep::OVER,
             senders: Senders::default(),
             cwnds: SharedCwnds::default(),

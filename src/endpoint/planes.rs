@@ -4,7 +4,7 @@
 //! probed until something shows that it works, and is closed meanwhile if another plane remains. A plane
 //! that is doubted too often stays open until a probe goes unanswered.
 
-use crate::path::PortMask;
+use crate::path::PlaneSet;
 use crate::time::Time;
 
 /// The check of one plane in doubt.
@@ -101,7 +101,7 @@ impl PeerPlanes {
             spared: false,
             again: false,
         };
-        let all = PortMask::first(planes).0;
+        let all = PlaneSet::first(planes).0;
         let checks = vec![check; usize::from(planes)].into_boxed_slice();
         Self { all, open: all, trusted: all, heard: 0, early: 0, checks }
     }
@@ -113,12 +113,12 @@ impl PeerPlanes {
     }
 
     /// Planes that packets may take, as far as the peer's ports are concerned.
-    pub(super) const fn open(&self) -> PortMask {
-        PortMask(self.open)
+    pub(super) const fn open(&self) -> PlaneSet {
+        PlaneSet(self.open)
     }
 
     fn in_doubt(&self, plane: u8) -> bool {
-        PortMask(self.all & !self.trusted).contains(plane)
+        PlaneSet(self.all & !self.trusted).contains(plane)
     }
 
     /// The peer, or someone in its name, says which of its ports can be reached. Whether `open` changed.
@@ -127,11 +127,11 @@ impl PeerPlanes {
         &mut self,
         now: Time,
         mask: u32,
-        local: PortMask,
+        local: PlaneSet,
         draw: &mut impl FnMut() -> u16,
     ) -> bool {
         for plane in 0..self.checks.len() as u8 {
-            match (PortMask(mask).contains(plane), self.in_doubt(plane)) {
+            match (PlaneSet(mask).contains(plane), self.in_doubt(plane)) {
                 (false, false) => self.doubt(now, plane, true, draw()),
                 (false, true) => {
                     let check = &mut self.checks[usize::from(plane)];
@@ -243,7 +243,7 @@ impl PeerPlanes {
     }
 
     /// The plane to be probed now, and the request id.
-    pub(super) fn probe_due(&self, now: Time, local: PortMask) -> Option<(u8, u16)> {
+    pub(super) fn probe_due(&self, now: Time, local: PlaneSet) -> Option<(u8, u16)> {
         let mut planes = (0..).zip(self.checks.iter());
         let due = planes.find(|&(plane, check)| check.due <= now && local.contains(plane));
         due.map(|(plane, check)| (plane, check.id))
@@ -277,7 +277,7 @@ impl PeerPlanes {
     }
 
     /// When something is to be done: a probe is due, or a packet that was heard is to be judged.
-    pub(super) fn next_timeout(&self, local: PortMask) -> Time {
+    pub(super) fn next_timeout(&self, local: PlaneSet) -> Time {
         let due = (0..).zip(self.checks.iter()).map(|(plane, check)| {
             let probe = if local.contains(plane) { check.due } else { Time::NEVER };
             let heard = match (self.heard >> plane & 1, self.early >> plane & 1) {
@@ -293,7 +293,7 @@ impl PeerPlanes {
     /// Decides which planes are open, `local` being our ports that are up. A doubt never closes the
     /// last plane: if none would be left, the planes stay as they are, and if those are down on our
     /// side, all are open. Whether `open` changed.
-    pub(super) fn review(&mut self, local: PortMask) -> bool {
+    pub(super) fn review(&mut self, local: PlaneSet) -> bool {
         let spared = (0..).zip(self.checks.iter()).filter(|(_, check)| check.spared);
         let wanted = self.trusted | spared.fold(0, |mask, (plane, _)| mask | 1_u32 << plane) & self.all;
         let before = self.open;
@@ -327,7 +327,7 @@ pub(super) fn jittered(wait: u64, max: u64, random: u16) -> u64 {
 mod tests {
     use super::*;
 
-    const BOTH: PortMask = PortMask(3);
+    const BOTH: PlaneSet = PlaneSet(3);
     const MS: u64 = 1_000_000;
 
     fn update(planes: &mut PeerPlanes, at: u64, mask: u32) -> bool {
@@ -351,15 +351,15 @@ mod tests {
     fn only_an_answer_over_the_plane_opens_it() {
         let mut planes = PeerPlanes::new(2);
         assert!(update(&mut planes, 1_000, 1));
-        assert_eq!(planes.open(), PortMask(1));
+        assert_eq!(planes.open(), PlaneSet(1));
         assert!(!answer(&mut planes, 1_100, 1, 7), "nothing was asked");
         assert_eq!(probe(&mut planes, 1_000), Some((1, 7)));
         assert!(!answer(&mut planes, 2_000, 0, 7), "over another plane");
         assert!(!answer(&mut planes, 2_000, 1, 9), "of another id");
         assert!(!update(&mut planes, 3_000, 3), "an update says up");
-        assert_eq!(planes.open(), PortMask(1));
+        assert_eq!(planes.open(), PlaneSet(1));
         assert!(answer(&mut planes, 4_000, 1, 7));
-        assert_eq!(planes.open(), PortMask(3));
+        assert_eq!(planes.open(), PlaneSet(3));
         assert_eq!(planes.next_timeout(BOTH), Time::NEVER);
     }
 
@@ -367,13 +367,13 @@ mod tests {
     fn the_last_plane_stays_open() {
         let mut planes = PeerPlanes::new(2);
         assert!(!update(&mut planes, 1_000, 0));
-        assert_eq!(planes.open(), PortMask(3), "none would be left");
+        assert_eq!(planes.open(), PlaneSet(3), "none would be left");
         probe(&mut planes, 1_000);
         assert!(answer(&mut planes, 2_000, 0, 7));
-        assert_eq!(planes.open(), PortMask(1), "one answers: the other is closed");
+        assert_eq!(planes.open(), PlaneSet(1), "one answers: the other is closed");
         // Our own port 0 goes down.
-        assert!(planes.review(PortMask(2)));
-        assert_eq!(planes.open(), PortMask(3));
+        assert!(planes.review(PlaneSet(2)));
+        assert_eq!(planes.open(), PlaneSet(3));
     }
 
     #[test]
@@ -383,10 +383,10 @@ mod tests {
         probe(&mut planes, 1_000);
         update(&mut planes, 2_000, 1);
         assert!(answer(&mut planes, 3_000, 1, 7));
-        assert_eq!(planes.open(), PortMask(3));
+        assert_eq!(planes.open(), PlaneSet(3));
         assert_eq!(probe(&mut planes, 1_000 + MS), Some((1, 8)));
         assert_eq!(probe(&mut planes, 1_000 + 3 * MS), Some((1, 8)));
-        assert_eq!(planes.open(), PortMask(1), "a probe without an answer");
+        assert_eq!(planes.open(), PlaneSet(1), "a probe without an answer");
     }
 
     #[test]
@@ -400,10 +400,10 @@ mod tests {
         }
         assert_eq!(closed, 5, "a burst of four, and one more after 100 ms");
         update(&mut planes, 190 * MS, 1);
-        assert_eq!(planes.open(), PortMask(3));
+        assert_eq!(planes.open(), PlaneSet(3));
         probe(&mut planes, 190 * MS);
         probe(&mut planes, 193 * MS);
-        assert_eq!(planes.open(), PortMask(1));
+        assert_eq!(planes.open(), PlaneSet(1));
     }
 
     /// Doubted again soon after a probe: it closes, for a flap may be as short, and is probed soon. Four times in a row; then it stays open
@@ -416,14 +416,14 @@ mod tests {
         for _ in 0..4 {
             assert!(update(&mut planes, at + 2_000, 1), "it closes");
             let due = if at == 5 * MS { at + 2_000 } else { at + gap };
-            assert_eq!((planes.open(), planes.next_timeout(BOTH)), (PortMask(1), Time(due)));
+            assert_eq!((planes.open(), planes.next_timeout(BOTH)), (PlaneSet(1), Time(due)));
             assert_eq!(probe(&mut planes, due - 1), None);
             assert_eq!(probe(&mut planes, due), Some((1, 7)));
             assert!(answer(&mut planes, due + 1_000, 1, 7));
             at = due;
         }
         assert!(!update(&mut planes, at + 2_000, 1), "four times is enough");
-        assert_eq!((planes.open(), planes.next_timeout(BOTH)), (PortMask(3), Time(at + MS)));
+        assert_eq!((planes.open(), planes.next_timeout(BOTH)), (PlaneSet(3), Time(at + MS)));
         // An update that says "up" hurries the probe no further.
         update(&mut planes, at + 3_000, 3);
         assert_eq!(planes.next_timeout(BOTH), Time(at + MS));
@@ -444,7 +444,7 @@ mod tests {
     /// What was heard during one doubt says nothing in the next, and what was heard over one plane nothing of another.
     #[test]
     fn what_was_heard_counts_for_one_doubt_of_one_plane() {
-        let all = PortMask(0b1111);
+        let all = PlaneSet(0b1111);
         for answered in 0..4 {
             let others = 0b1111 & !(1 << answered);
             let mut planes = PeerPlanes::new(4);
@@ -459,10 +459,10 @@ mod tests {
             assert!((0..4).all(|plane| !planes.hear(plane)), "the others were heard");
             // Again in doubt, it was not heard yet. The others were, too early.
             planes.on_update(Time(4 * MS), others, all, &mut || 9);
-            assert_eq!(planes.next_timeout(PortMask(0)), Time(11 * MS));
+            assert_eq!(planes.next_timeout(PlaneSet(0)), Time(11 * MS));
             planes.listen(Time(11 * MS));
             assert_eq!(planes.trusted, 0);
-            assert_eq!(planes.next_timeout(PortMask(0)), Time::NEVER, "nothing is left to be judged");
+            assert_eq!(planes.next_timeout(PlaneSet(0)), Time::NEVER, "nothing is left to be judged");
             planes.listen(Time(20 * MS));
             assert_eq!(planes.trusted, 0, "nothing was heard since");
             assert!((0..4).all(|plane| planes.hear(plane)));
@@ -477,7 +477,7 @@ mod tests {
         for plane in 0..4 {
             let mask = 0b1111 & !(1 << plane);
             let mut planes = PeerPlanes::new(4);
-            let all = PortMask(0b1111);
+            let all = PlaneSet(0b1111);
             // All others are in doubt, too, and were heard early.
             planes.on_update(Time(MS), 0, all, &mut || 7);
             (0..4).for_each(|plane| planes.probed(Time(MS), plane, 0));
@@ -549,7 +549,7 @@ mod tests {
             assert!(!planes.on_proof(0, Time(2 * MS)), "of another plane");
             assert_eq!(planes.on_proof(1, Time(sent_at)), settles);
             planes.review(BOTH);
-            assert_eq!(planes.open(), if settles { BOTH } else { PortMask(1) });
+            assert_eq!(planes.open(), if settles { BOTH } else { PlaneSet(1) });
         }
         let mut planes = PeerPlanes::new(2);
         update(&mut planes, MS, 1);
@@ -567,15 +567,15 @@ mod tests {
         assert!(planes.hear(1) && !planes.hear(1));
         planes.listen(Time(2 * MS));
         planes.review(BOTH);
-        assert_eq!(planes.open(), PortMask(1));
+        assert_eq!(planes.open(), PlaneSet(1));
         planes.listen(Time(11 * MS));
         planes.review(BOTH);
-        assert_eq!(planes.open(), PortMask(1), "it came early");
+        assert_eq!(planes.open(), PlaneSet(1), "it came early");
         assert!(planes.hear(1));
         assert_eq!(planes.next_timeout(BOTH), Time::ZERO);
         planes.listen(Time(12 * MS));
         planes.review(BOTH);
-        assert_eq!(planes.open(), PortMask(3));
+        assert_eq!(planes.open(), PlaneSet(3));
     }
 
     #[test]
@@ -596,6 +596,6 @@ mod tests {
         let last = times[19];
         update(&mut planes, last + 2 * MS, 3);
         assert_eq!(planes.next_timeout(BOTH), Time(last + 2 * MS));
-        assert_eq!(planes.next_timeout(PortMask(1)), Time::NEVER, "our own port is down");
+        assert_eq!(planes.next_timeout(PlaneSet(1)), Time::NEVER, "our own port is down");
     }
 }

@@ -5,7 +5,7 @@
 
 use std::net::IpAddr;
 
-use crate::path::PortMask;
+use crate::path::PlaneSet;
 use crate::time::Time;
 use crate::wire::{EndpointOp, Ev};
 
@@ -255,7 +255,7 @@ impl Endpoint {
             self.counters.tx_port_status_unheard += 1;
             return;
         }
-        let usable = PortMask(up.0 & peer.ports_seen.open().0);
+        let usable = PlaneSet(up.0 & peer.ports_seen.open().0);
         let plane = nth_plane(usable, u32::from(update.tries));
         let id = update.next_id();
         let refused = plane.is_some_and(|plane| {
@@ -307,14 +307,14 @@ impl Endpoint {
 }
 
 impl Peer {
-    fn next_timeout(&self, local: PortMask) -> Time {
+    fn next_timeout(&self, local: PlaneSet) -> Time {
         let update = self.status_update.map_or(Time::NEVER, |update| update.due);
         update.min(self.ports_seen.next_timeout(local)).min(self.refresh_at)
     }
 }
 
 /// The `n`th plane of a set, counting round and round.
-fn nth_plane(set: PortMask, n: u32) -> Option<u8> {
+fn nth_plane(set: PlaneSet, n: u32) -> Option<u8> {
     let count = set.0.count_ones();
     let n = n.checked_rem(count)?;
     (0..32).filter(|&plane| set.contains(plane)).nth(n as usize)

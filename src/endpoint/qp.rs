@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::congestion::{self, CcConfig};
 use crate::memory::PdMember;
-use crate::path::{Paths, PortMask};
+use crate::path::{Paths, PlaneSet};
 use crate::requester::{Requester, RequesterSetup, RetryPolicy};
 use crate::responder::{Receives, Responder, ResponderSetup, Trigger};
 use crate::time::Time;
@@ -234,7 +234,7 @@ impl Qp {
         matches!(self.state, QpState::Rtr | QpState::Rts)
     }
 
-    pub(super) fn set_ports(&mut self, local: PortMask, peer: PortMask) {
+    pub(super) fn set_ports(&mut self, local: PlaneSet, peer: PlaneSet) {
         self.paths.set_local_ports(local);
         self.paths.set_peer_ports(peer);
     }

@@ -6,7 +6,7 @@
 use std::collections::BTreeSet;
 
 use crate::memory::{MemoryView, Payload, PayloadRef};
-use crate::path::PortMask;
+use crate::path::PlaneSet;
 use crate::requester::{PacketSpec, Requester, SendKind};
 use crate::responder::{NackOut, SackOut, WindowBudget};
 use crate::time::Time;
@@ -138,7 +138,7 @@ impl Endpoint {
     const MAX_BLOCKED: usize = 64;
 
     /// Fills `out` with the next packet whose port is in `free`; `false` when there is none now.
-    pub fn transmit(&mut self, now: Time, free: PortMask, out: &mut Transmit) -> bool {
+    pub fn transmit(&mut self, now: Time, free: PlaneSet, out: &mut Transmit) -> bool {
         if free.0 == 0 {
             return false;
         }
@@ -172,12 +172,12 @@ impl Endpoint {
     }
 
     /// As [`transmit`](Self::transmit), for data that [goes ahead](Self::goes_ahead).
-    pub fn transmit_ahead(&mut self, now: Time, free: PortMask, out: &mut Transmit) -> bool {
+    pub fn transmit_ahead(&mut self, now: Time, free: PlaneSet, out: &mut Transmit) -> bool {
         free.0 != 0 && self.goes_ahead() && self.transmit_from_senders(now, free, out)
     }
 
     #[inline(never)]
-    fn transmit_control_first(&mut self, now: Time, free: PortMask, out: &mut Transmit) -> bool {
+    fn transmit_control_first(&mut self, now: Time, free: PlaneSet, out: &mut Transmit) -> bool {
         (!self.given_back.is_empty() && self.transmit_given_back(free, out))
             || (!self.ops.is_empty() && self.transmit_op(free, out))
             || self.transmit_from_control_list(now, free, out)
@@ -186,7 +186,7 @@ impl Endpoint {
 
     /// Data: from the one list that is in use where nothing is lost, or from two.
     #[inline(never)]
-    fn transmit_from_senders(&mut self, now: Time, free: PortMask, out: &mut Transmit) -> bool {
+    fn transmit_from_senders(&mut self, now: Time, free: PlaneSet, out: &mut Transmit) -> bool {
         if !self.senders.no_repairs() {
             return self.transmit_from_lists(now, free, out);
         }
@@ -198,7 +198,7 @@ impl Endpoint {
     }
 
     #[cold]
-    fn transmit_from_lists(&mut self, now: Time, free: PortMask, out: &mut Transmit) -> bool {
+    fn transmit_from_lists(&mut self, now: Time, free: PlaneSet, out: &mut Transmit) -> bool {
         let first = self.first_list();
         let mut list = first;
         while !self.transmit_from_list(list, now, free, out) {
@@ -241,7 +241,7 @@ impl Endpoint {
     /// A packet without payload is sent again as it was: what it says was true when it was written, as if it had
     /// waited in the port.
     #[cold]
-    fn transmit_given_back(&mut self, free: PortMask, out: &mut Transmit) -> bool {
+    fn transmit_given_back(&mut self, free: PlaneSet, out: &mut Transmit) -> bool {
         let Some(at) = self.given_back.iter().position(|packet| free.contains(packet.port)) else {
             return false;
         };
@@ -250,7 +250,7 @@ impl Endpoint {
         true
     }
 
-    fn transmit_from_control_list(&mut self, now: Time, free: PortMask, out: &mut Transmit) -> bool {
+    fn transmit_from_control_list(&mut self, now: Time, free: PlaneSet, out: &mut Transmit) -> bool {
         let mut blocked = 0;
         while let Some(&slot) = self.control_list.front() {
             match self.transmit_control(now, slot, free, out) {
@@ -298,7 +298,7 @@ impl Endpoint {
     }
 
     /// A packet of the queue pair whose turn it is, or of one that follows if it has none now.
-    fn transmit_from_list(&mut self, list: List, now: Time, free: PortMask, out: &mut Transmit) -> bool {
+    fn transmit_from_list(&mut self, list: List, now: Time, free: PlaneSet, out: &mut Transmit) -> bool {
         let Some(slot) = self.senders.front(list) else { return false };
         let turn = self.transmit_any(list, now, slot, free, out);
         self.transmit_behind(list, turn, now, free, out)
@@ -306,7 +306,7 @@ impl Endpoint {
 
     /// [`transmit_data`](Self::transmit_data), out of line.
     #[inline(never)]
-    fn transmit_any(&mut self, list: List, now: Time, slot: u32, free: PortMask, out: &mut Transmit) -> Turn {
+    fn transmit_any(&mut self, list: List, now: Time, slot: u32, free: PlaneSet, out: &mut Transmit) -> Turn {
         self.transmit_data(list, now, slot, free, out)
     }
 
@@ -317,7 +317,7 @@ impl Endpoint {
         list: List,
         mut turn: Turn,
         now: Time,
-        free: PortMask,
+        free: PlaneSet,
         out: &mut Transmit,
     ) -> bool {
         let mut blocked = 0;
@@ -339,7 +339,7 @@ impl Endpoint {
         }
     }
 
-    fn transmit_op(&mut self, free: PortMask, out: &mut Transmit) -> bool {
+    fn transmit_op(&mut self, free: PlaneSet, out: &mut Transmit) -> bool {
         let Some(op) = self.ops.pop(free.0) else { return false };
         let class = if op.control_class { self.cfg.dscp.control } else { self.cfg.dscp.no_trim };
         let traffic_class = dscp::traffic_class(class, NOT_ECT);
@@ -348,7 +348,7 @@ impl Endpoint {
         true
     }
 
-    fn transmit_control(&mut self, now: Time, slot: u32, free: PortMask, out: &mut Transmit) -> Turn {
+    fn transmit_control(&mut self, now: Time, slot: u32, free: PlaneSet, out: &mut Transmit) -> Turn {
         let Some(qp) = self.qps[slot as usize].as_deref_mut() else { return Turn::Idle };
         if let Some(turn) = Self::transmit_probe(now, qp, (&self.peers, &mut self.ops), &self.cfg, free, out)
         {
@@ -384,7 +384,7 @@ impl Endpoint {
         qp: &mut Qp,
         (peers, ops): (&[Option<super::peer::Peer>], &mut super::ops::Ops),
         cfg: &super::EndpointConfig,
-        free: PortMask,
+        free: PlaneSet,
         out: &mut Transmit,
     ) -> Option<Turn> {
         if qp.state != super::QpState::Rts {

@@ -4,7 +4,7 @@ use core::hint::cold_path;
 
 use crate::counters::Counters;
 use crate::memory::MemoryView;
-use crate::path::{EvId, Picked, PortMask};
+use crate::path::{EvId, Picked, PlaneSet};
 use crate::requester::{Env, Leaving, Requester, SendKind};
 use crate::time::Time;
 use crate::wire::{Bth, ICRC_LEN, Qpn, StackTemplate, Tseth, WriteHead, dscp};
@@ -26,7 +26,7 @@ impl Endpoint {
         list: List,
         now: Time,
         slot: u32,
-        free: PortMask,
+        free: PlaneSet,
         out: &mut Transmit,
     ) -> Turn {
         let Some(qp) = self.qps.get_mut(slot as usize).and_then(Option::as_deref_mut) else {
@@ -49,7 +49,7 @@ impl Endpoint {
         if !qp.requester.new_packet_fits() || open.0 & qp.paths.usable_planes().0 == 0 {
             return self.held_back(list, now, slot);
         }
-        let Some(path) = qp.paths.pick_path(PortMask(free.0 & open.0), None) else { return without_path(qp) };
+        let Some(path) = qp.paths.pick_path(PlaneSet(free.0 & open.0), None) else { return without_path(qp) };
         let Some(template) = template(&self.peers, qp.peer, path.plane) else {
             cold_path();
             return Turn::Idle;
@@ -83,7 +83,7 @@ impl Endpoint {
         list: List,
         now: Time,
         slot: u32,
-        free: PortMask,
+        free: PlaneSet,
         out: &mut Transmit,
     ) -> Turn {
         let Some(qp) = self.qps.get_mut(slot as usize).and_then(Option::as_deref_mut) else {
@@ -96,7 +96,7 @@ impl Endpoint {
         let Some((seq, kind)) = qp.requester.next_send(is_open, opens) else {
             return self.held_back(list, now, slot);
         };
-        let open = if kind == SendKind::Probe { PortMask(u32::MAX) } else { open };
+        let open = if kind == SendKind::Probe { PlaneSet(u32::MAX) } else { open };
         let Some(path) = path_of_repair(qp, seq, kind, free, open) else { return without_path(qp) };
         let Some(template) = template(&self.peers, qp.peer, path.plane) else { return Turn::Idle };
         let to = To { qpn: qp.dest_qpn, trimmable: qp.trimmable, path, template };
@@ -171,8 +171,8 @@ fn begin_burst(qp: &mut Qp, cwnds: &SharedCwnds, most: usize, same_path_batch: u
 
 /// The path of what is sent again, or in the place of a tail probe.
 /// Congestion control has `open` planes for it.
-fn path_of_repair(qp: &mut Qp, seq: u64, kind: SendKind, free: PortMask, open: PortMask) -> Option<Picked> {
-    let free = PortMask(free.0 & open.0);
+fn path_of_repair(qp: &mut Qp, seq: u64, kind: SendKind, free: PlaneSet, open: PlaneSet) -> Option<Picked> {
+    let free = PlaneSet(free.0 & open.0);
     let asks = qp.requester.asks_first(kind);
     let Some(avoid) = qp.requester.last_ev(seq, kind) else {
         let oldest = qp.requester.in_flight(None).and_then(|(_, ev)| ev).filter(|_| asks);
@@ -194,7 +194,7 @@ fn path_of_repair(qp: &mut Qp, seq: u64, kind: SendKind, free: PortMask, open: P
     picked
 }
 
-fn pick_proven(qp: &mut Qp, free: PortMask, avoid: EvId) -> Option<Picked> {
+fn pick_proven(qp: &mut Qp, free: PlaneSet, avoid: EvId) -> Option<Picked> {
     qp.paths.pick_proven(free, avoid, |id| qp.requester.newest_on(id))
 }
 

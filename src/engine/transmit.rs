@@ -6,7 +6,7 @@ use spindrift_pmd::{Port, Tail, TxFrame};
 use super::tuning::{TX_BURST, TX_BURST_BATCHED};
 use crate::endpoint::{Endpoint, Transmit};
 use crate::memory::Payload;
-use crate::path::PortMask;
+use crate::path::PlaneSet;
 use crate::time::Time;
 use crate::wire::{ICRC_LEN, icrc};
 
@@ -95,7 +95,7 @@ impl TxBatch {
         endpoint: &mut Endpoint,
         ports: &mut [Box<dyn Port>],
         now: Time,
-        mut next: impl FnMut(&mut Endpoint, PortMask, &mut Transmit) -> bool,
+        mut next: impl FnMut(&mut Endpoint, PlaneSet, &mut Transmit) -> bool,
     ) -> usize {
         let mut free = 0;
         for (plane, (port, room)) in ports.iter_mut().zip(&mut self.room).enumerate() {
@@ -105,7 +105,7 @@ impl TxBatch {
         self.filled = 0;
         endpoint.begin_burst(most);
         for frame in self.frames.iter_mut().take(most) {
-            if free == 0 || !next(endpoint, PortMask(free), frame) {
+            if free == 0 || !next(endpoint, PlaneSet(free), frame) {
                 break;
             }
             self.filled += 1;

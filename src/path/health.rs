@@ -1,7 +1,7 @@
 //! State changes of entropy values after feedback, and the active and backup sets.
 
 use super::steer::LOSS_SKIPS;
-use super::{ALIVE, BAD, DENIED, Entry, EvId, EvState, Paths, Plane, PortMask};
+use super::{ALIVE, BAD, DENIED, Entry, EvId, EvState, Paths, Plane, PlaneSet};
 use crate::time::Time;
 use crate::wire::Ev;
 
@@ -65,7 +65,7 @@ impl Paths {
 
     /// Ports of this NIC that have a link (bit set = up). A plane that goes down takes all its entropy values out of
     /// use at once. They return unchanged with the plane.
-    pub fn set_local_ports(&mut self, up: PortMask) {
+    pub fn set_local_ports(&mut self, up: PlaneSet) {
         if self.local_ports != up.0 {
             self.local_ports = up.0;
             self.planes_changed();
@@ -74,7 +74,7 @@ impl Paths {
 
     /// Ports of the peer's NIC that are reachable, from its Port Status Update (bit set = up, MRC 1.0
     /// table 7-20).
-    pub fn set_peer_ports(&mut self, up: PortMask) {
+    pub fn set_peer_ports(&mut self, up: PlaneSet) {
         if self.peer_ports != up.0 {
             self.peer_ports = up.0;
             self.planes_changed();
@@ -82,8 +82,8 @@ impl Paths {
     }
 
     /// The last port states of this NIC and of the peer's.
-    pub fn ports(&self) -> (PortMask, PortMask) {
-        (PortMask(self.local_ports), PortMask(self.peer_ports))
+    pub fn ports(&self) -> (PlaneSet, PlaneSet) {
+        (PlaneSet(self.local_ports), PlaneSet(self.peer_ports))
     }
 
     /// Takes an entropy value out of use until it is allowed again, on one plane or on all. Returns the number of
@@ -184,7 +184,7 @@ impl Paths {
     /// no plane has backups left then, it is active.
     fn is_needed(&self, plane: u8) -> bool {
         let good = |state: &Plane| state.active + state.spare;
-        PortMask(self.usable).contains(plane) && self.sum(self.usable, good) <= self.min_active
+        PlaneSet(self.usable).contains(plane) && self.sum(self.usable, good) <= self.min_active
     }
 
     /// Active entropy values of the planes that are open.
@@ -214,7 +214,7 @@ impl Paths {
 
     /// Handles a change of ports or of the deny list.
     fn planes_changed(&mut self) {
-        let mask = PortMask::first(self.planes.len() as u8).0;
+        let mask = PlaneSet::first(self.planes.len() as u8).0;
         let open = mask & self.local_ports & self.peer_ports & !self.denied_planes;
         let returned = open & !self.open;
         self.open = open;
@@ -241,7 +241,7 @@ impl Paths {
     /// The `ASSUMED_BAD` entropy value to reactivate, among those on open planes that are `fit`: preferably a live one,
     /// then one of the plane with the fewest active ones.
     fn bad_to_use(&self, fit: impl Fn(&Entry) -> bool) -> Option<EvId> {
-        let open = PortMask(self.open);
+        let open = PlaneSet(self.open);
         let bad = self.entries.iter().zip(0..);
         let bad = bad.filter(|(entry, _)| entry.flags & BAD != 0 && open.contains(entry.plane) && fit(entry));
         let least = bad.min_by_key(|(entry, _)| (entry.flags & ALIVE == 0, self.active_len(entry.plane)));

@@ -60,9 +60,9 @@ use crate::wire::Ev;
 
 /// A set of planes: bit n is plane n.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub struct PortMask(pub u32);
+pub struct PlaneSet(pub u32);
 
-impl PortMask {
+impl PlaneSet {
     /// All possible planes.
     pub const ALL: Self = Self(u32::MAX);
 
@@ -217,7 +217,7 @@ impl Paths {
         }
         let order = (0..entries.len() as u16).collect();
         let min_active = cfg.floor_of(entries.len());
-        let all = PortMask::first(cfg.planes).0;
+        let all = PlaneSet::first(cfg.planes).0;
         let last_plane = select::below(&mut rng, u16::from(cfg.planes)) as u8;
         let mut paths = Self {
             prober: Prober::new(cfg, entries.len() as u16),
@@ -275,13 +275,13 @@ impl Paths {
     /// Planes that [`pick`](Self::pick) can choose: up on both sides, not denied, with at least one
     /// active entropy value.
     #[inline]
-    pub fn usable_planes(&self) -> PortMask {
-        PortMask(self.usable)
+    pub fn usable_planes(&self) -> PlaneSet {
+        PlaneSet(self.usable)
     }
 
     /// Planes that are up on both sides and not denied, with or without an active entropy value.
     #[inline]
-    pub fn open_planes(&self) -> PortMask {
-        PortMask(self.open)
+    pub fn open_planes(&self) -> PlaneSet {
+        PlaneSet(self.open)
     }
 }

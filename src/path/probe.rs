@@ -5,7 +5,7 @@
 //! (within `probe_interval_max_ns`) has a doubled delay from then on, once for every such relapse. A flapping path
 //! therefore returns only when enough probes succeed over time (MRC paper, section 3).
 
-use super::{ALIVE, BAD, EvId, EvMark, PROBING, PathConfig, Paths, PortMask};
+use super::{ALIVE, BAD, EvId, EvMark, PROBING, PathConfig, Paths, PlaneSet};
 use crate::time::Time;
 
 /// Maximum of probes in flight per queue pair. It is small because probes share the data class. A queue pair with
@@ -189,7 +189,7 @@ impl Paths {
     pub fn poll_probe(
         &mut self,
         now: Time,
-        free: PortMask,
+        free: PlaneSet,
         patience_ns: u64,
         draw: impl FnMut() -> u16,
     ) -> Option<Probe> {
@@ -210,7 +210,7 @@ impl Paths {
 
     /// The path whose probe is due, and a free slot for it.
     #[cold]
-    fn due_probe(&self, now: Time, free: PortMask) -> Option<(usize, EvId)> {
+    fn due_probe(&self, now: Time, free: PlaneSet) -> Option<(usize, EvId)> {
         let slot = self.prober.free_slot()?;
         let (id, _) = self.most_due(free).filter(|&(_, due)| due <= now)?;
         Some((slot, EvId(id)))
@@ -330,7 +330,7 @@ impl Paths {
     pub(super) fn probe_planes_soon(&mut self, planes: u32) {
         for id in 0..self.entries.len() as u16 {
             if self.has(id, BAD)
-                && PortMask(planes).contains(self.plane(EvId(id)))
+                && PlaneSet(planes).contains(self.plane(EvId(id)))
                 && let Some((due, history)) = self.prober.record(id)
             {
                 *due = Time::ZERO;
@@ -340,17 +340,17 @@ impl Paths {
     }
 
     pub(super) fn find_next_probe(&mut self) {
-        self.prober.next_due = self.most_due(PortMask::ALL).map_or(Time::NEVER, |(_, due)| due);
+        self.prober.next_due = self.most_due(PlaneSet::ALL).map_or(Time::NEVER, |(_, due)| due);
     }
 
     /// The bad path among the planes in `among` whose probe has been due for longest.
-    fn most_due(&self, among: PortMask) -> Option<(u16, Time)> {
+    fn most_due(&self, among: PlaneSet) -> Option<(u16, Time)> {
         if self.prober.bad == 0 {
             return None;
         }
         let dues = self.entries.iter().zip(self.prober.due.iter()).zip(0..);
         dues.filter(|((entry, _), _)| {
-            entry.flags & (BAD | PROBING) == BAD && PortMask(self.open & among.0).contains(entry.plane)
+            entry.flags & (BAD | PROBING) == BAD && PlaneSet(self.open & among.0).contains(entry.plane)
         })
         .map(|((_, due), id)| (id, *due))
         .min_by_key(|&(_, due)| due)

@@ -7,7 +7,7 @@
 use rand_xoshiro::SplitMix64;
 
 use super::select::below;
-use super::{BAD, DENIED, EvId, PathConfig, Paths, PortMask};
+use super::{BAD, DENIED, EvId, PathConfig, Paths, PlaneSet};
 use crate::time::Time;
 use crate::wire::Ev;
 
@@ -155,9 +155,17 @@ impl Reverse {
         self.next_probe = now + rtt_ns.max(self.interval_ns);
         let ticket = self.next_ticket;
         self.next_ticket = ticket.wrapping_add(1);
-        self.asked.rotate_right(1);
-        self.asked[0] = Some(Asked { ticket, id, plane, sent_at: now, late: false });
+        if let Some(slot) = self.slot_for_next(ticket) {
+            *slot = Some(Asked { ticket, id, plane, sent_at: now, late: false });
+        }
         ticket
+    }
+
+    /// A free slot for a probe, or else that of the oldest one. Probes without a response must not be forgotten before those that
+    /// had one.
+    fn slot_for_next(&mut self, ticket: u16) -> Option<&mut Option<Asked>> {
+        let age = |slot: &Option<Asked>| slot.map_or(u16::MAX, |asked| ticket.wrapping_sub(asked.ticket));
+        self.asked.iter_mut().max_by_key(|slot| age(slot))
     }
 
     /// The entropy value of the probe with this ticket, if it is remembered.
@@ -230,7 +238,7 @@ impl Paths {
     /// other is up. An acknowledgement on a doubtful path is better than none, but one that waits until a port has
     /// room is better still.
     #[inline]
-    pub fn pick_reverse(&mut self, free: PortMask, acks: bool) -> Option<(Ev, u8)> {
+    pub fn pick_reverse(&mut self, free: PlaneSet, acks: bool) -> Option<(Ev, u8)> {
         let trusted = self.usable & !self.reverse.silent;
         let all = [trusted, self.usable].into_iter().find(|&planes| planes != 0).unwrap_or(self.open);
         let mut planes = all & free.0;

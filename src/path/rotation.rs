@@ -5,7 +5,7 @@ use core::hint::cold_path;
 use rand_xoshiro::SplitMix64;
 
 use super::select::below;
-use super::{ALIVE, BAD, Entry, EvId, Paths, Picked, Plane, PortMask};
+use super::{ALIVE, BAD, Entry, EvId, Paths, Picked, Plane, PlaneSet};
 
 /// Maximum of saved turns of a plane without room. It is enough for a full transmit ring of a small port. More would
 /// let a plane that was blocked for long flood its path when it gets room again.
@@ -22,7 +22,7 @@ impl Paths {
     /// `avoid` is the path of an earlier transmission of this packet. Another plane is chosen if one is free, else
     /// another entropy value of the same plane if there is one.
     #[inline]
-    pub fn pick(&mut self, free: PortMask, avoid: Option<EvId>) -> Option<EvId> {
+    pub fn pick(&mut self, free: PlaneSet, avoid: Option<EvId>) -> Option<EvId> {
         match avoid {
             None => self.pick_among(self.usable & free.0),
             Some(avoid) => self.pick_avoiding(self.usable & free.0, avoid),
@@ -32,7 +32,7 @@ impl Paths {
     /// The same, with the plane and the bits of the entropy value.
     #[inline(always)]
     #[expect(clippy::inline_always, reason = "the path of every packet; measured by benches/instructions.rs")]
-    pub(crate) fn pick_path(&mut self, free: PortMask, avoid: Option<EvId>) -> Option<Picked> {
+    pub(crate) fn pick_path(&mut self, free: PlaneSet, avoid: Option<EvId>) -> Option<Picked> {
         let id = self.pick(free, avoid)?;
         self.takes(id)
     }
@@ -41,8 +41,8 @@ impl Paths {
     /// candidates: another plane than that of `avoid`, and a live one, if there are any. `None` if `free` has none
     /// but `avoid`.
     #[cold]
-    pub(crate) fn pick_bad(&mut self, free: PortMask, avoid: EvId) -> Option<Picked> {
-        let open = PortMask(self.open & free.0);
+    pub(crate) fn pick_bad(&mut self, free: PlaneSet, avoid: EvId) -> Option<Picked> {
+        let open = PlaneSet(self.open & free.0);
         let own = self.plane(avoid);
         let bad =
             self.entries.iter().zip(0..).filter(|&(entry, id)| {
@@ -70,11 +70,11 @@ impl Paths {
     #[cold]
     pub(crate) fn pick_proven(
         &mut self,
-        free: PortMask,
+        free: PlaneSet,
         avoid: EvId,
         newest: impl Fn(EvId) -> u64,
     ) -> Option<Picked> {
-        let usable = PortMask(self.usable & free.0);
+        let usable = PlaneSet(self.usable & free.0);
         let planes = (0..).zip(self.planes.iter()).filter(|&(plane, _)| usable.contains(plane));
         let active = planes.flat_map(|(_, state)| self.active_ids(state)).map(|&id| EvId(id));
         let proven = active.filter(|&id| id != avoid && newest(id) > 0).max_by_key(|&id| newest(id))?;
@@ -93,9 +93,9 @@ impl Paths {
     }
 
     /// The planes of `free` without that of `avoid`, if another is usable; otherwise all of them.
-    pub(crate) fn others_if_any(&self, free: PortMask, avoid: EvId) -> PortMask {
+    pub(crate) fn others_if_any(&self, free: PlaneSet, avoid: EvId) -> PlaneSet {
         let own = 1 << self.plane(avoid);
-        if self.usable & !own == 0 { free } else { PortMask(free.0 & !own) }
+        if self.usable & !own == 0 { free } else { PlaneSet(free.0 & !own) }
     }
 
     /// Limits the next packets to a slice of the active entropy values, so that a port that batches packets of one

@@ -26,7 +26,7 @@ pub(crate) use timer::{RetryPolicy, TimerVerdict};
 use crate::congestion::{Controller, Flight};
 use crate::counters::Counters;
 use crate::memory::{PayloadRef, RegionSlot};
-use crate::path::{EvId, LossSigns, Paths, PortMask};
+use crate::path::{EvId, LossSigns, Paths, PlaneSet};
 use crate::ring::{BitRing, SeqRing};
 use crate::time::Time;
 use crate::wire::{Msn, Opcode, Psn};
@@ -442,7 +442,7 @@ impl Requester {
     }
 
     /// Takes the packets in flight on these planes as lost, without blame: the ports are gone.
-    pub(crate) fn planes_lost(&mut self, now: Time, planes: PortMask, env: &mut Env<'_>) {
+    pub(crate) fn planes_lost(&mut self, now: Time, planes: PlaneSet, env: &mut Env<'_>) {
         let gone = |ev: u16| planes.contains(env.paths.plane(EvId(ev)));
         self.repeats.forgive(gone);
         self.suspects.forgive(gone);

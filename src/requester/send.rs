@@ -7,7 +7,7 @@
 use core::hint::cold_path;
 
 use crate::congestion::{Controller, Flight};
-use crate::path::{EvId, PortMask};
+use crate::path::{EvId, PlaneSet};
 use crate::time::Time;
 use crate::wire::{Ev, ICRC_LEN, Opcode, Psn, WriteHead};
 
@@ -80,8 +80,8 @@ impl Requester {
     /// The planes on which congestion control lets a packet leave now that is no tail probe.
     #[inline(always)]
     #[expect(clippy::inline_always, reason = "the path of every packet; measured by benches/instructions.rs")]
-    pub(crate) fn open_planes(&self, cc: &Controller, now: Time) -> PortMask {
-        PortMask(cc.open_planes(u64::from(self.setup.mtu), now))
+    pub(crate) fn open_planes(&self, cc: &Controller, now: Time) -> PlaneSet {
+        PlaneSet(cc.open_planes(u64::from(self.setup.mtu), now))
     }
 
     /// What to send next: the oldest gap, then a tail probe, then new data. A due tail probe goes out whatever

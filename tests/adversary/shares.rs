@@ -1,7 +1,7 @@
 //! Endpoints that share addresses: what comes in on the wrong one goes to the right one, once.
 
 use spindrift::endpoint::{Endpoint, EndpointConfig, Forward, QpnShare, Transmit};
-use spindrift::path::PortMask;
+use spindrift::path::PlaneSet;
 use spindrift::pmd::{RxFrame, RxOrigin};
 use spindrift::time::Time;
 use spindrift::wire::{
@@ -195,7 +195,7 @@ fn the_last_of_a_round_answers_where_the_first_of_them_knows() {
         let mut out = Transmit::default();
         let now = shared.bench.net.now;
         let mut answered = Vec::new();
-        while shared.endpoint(last).transmit(now, PortMask::ALL, &mut out) {
+        while shared.endpoint(last).transmit(now, PlaneSet::ALL, &mut out) {
             let bytes = frame::join(shared.endpoint(last), &out);
             let (meta, packet) = frame::decode(&bytes).unwrap();
             if matches!(packet, Packet::EndpointResponse { .. }) {

@@ -3,7 +3,7 @@
 //! Tests decisions 8, 9 and 14 of `docs/protocol.md`.
 
 use spindrift::endpoint::Transmit;
-use spindrift::path::PortMask;
+use spindrift::path::PlaneSet;
 use spindrift::wire::{Aeth, CcState, Ev, Mark, NackReason, NakCode, Neth, Peth, Seth};
 
 use crate::receiver::{
@@ -333,9 +333,9 @@ fn answers_wait_for_their_port() {
     let (now, mut out) = (receiver.net.now, Transmit::default());
     let endpoint = receiver.net.endpoint(receiver.qp.node);
     for _ in 0..3 {
-        assert!(!endpoint.transmit(now, PortMask(0b10), &mut out), "another port has room");
+        assert!(!endpoint.transmit(now, PlaneSet(0b10), &mut out), "another port has room");
     }
-    let sent = core::iter::from_fn(|| endpoint.transmit(now, PortMask(0b01), &mut out).then_some(())).count();
+    let sent = core::iter::from_fn(|| endpoint.transmit(now, PlaneSet(0b01), &mut out).then_some(())).count();
     assert_eq!(sent, 4, "an acknowledgement and a SACK each");
     let counters = receiver.counters();
     assert_eq!((counters.tx_acks, counters.tx_sacks), (2, 2));

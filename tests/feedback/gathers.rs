@@ -1,7 +1,7 @@
 //! Requests whose bytes come from several places.
 
 use spindrift::endpoint::{FailReason, PostError, QpModify, Transmit};
-use spindrift::path::PortMask;
+use spindrift::path::PlaneSet;
 use spindrift::wire::{Aeth, Packet};
 use spindrift::work::{SendOp, Sge, WcStatus};
 
@@ -29,7 +29,7 @@ fn bytes_of(sender: &mut Sender, sges: &[Sge]) -> Vec<u8> {
 fn next(sender: &mut Sender, out: &mut Transmit) -> Option<(Vec<u8>, bool)> {
     let now = sender.net.now;
     let endpoint = sender.net.endpoint(0);
-    endpoint.transmit(now, PortMask(1), out).then(|| {
+    endpoint.transmit(now, PlaneSet(1), out).then(|| {
         let payload = endpoint.payload(out);
         let mut bytes = Vec::new();
         payload.append_to(&mut bytes, usize::MAX);

@@ -2,7 +2,7 @@
 //!
 //! Tests decision 22 of `docs/protocol.md`.
 
-use spindrift::path::PortMask;
+use spindrift::path::PlaneSet;
 use spindrift::wire::{Bth, ENDPOINT_QPN, EndpointOp, Erth, Opcode, Packet, Psn};
 
 use crate::sender::{FULL, PACKET, RTT, Sender, Sent, Setup};
@@ -62,7 +62,7 @@ fn an_update_that_names_every_port_changes_nothing() {
     sender.give(&update(!0));
     sender.give(&update(0b11));
     let qpn = sender.qp.qpn;
-    assert_eq!(sender.net.endpoint(0).peer_planes(qpn), Some(PortMask(0b11)));
+    assert_eq!(sender.net.endpoint(0).peer_planes(qpn), Some(PlaneSet(0b11)));
     assert_eq!((sender.status(), sender.sent(), sender.blamed()), (before, vec![], vec![]));
 }
 

@@ -2,7 +2,7 @@
 
 use spindrift::congestion::{CcConfig, NsccOverrides};
 use spindrift::endpoint::{QpModify, Transmit};
-use spindrift::path::PortMask;
+use spindrift::path::PlaneSet;
 use spindrift::wire::Qpn;
 
 use crate::sender::PACKET;
@@ -223,7 +223,7 @@ fn what_never_left_makes_room() {
     let now = host.net.now;
     let mut out = Transmit::default();
     let mut packets = Vec::new();
-    while host.net.endpoint(NODE).transmit(now, PortMask::first(1), &mut out) {
+    while host.net.endpoint(NODE).transmit(now, PlaneSet::first(1), &mut out) {
         packets.push(out.clone());
     }
     assert_eq!((packets.len(), host.window(1)), (8, (8, 8)));

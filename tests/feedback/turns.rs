@@ -3,7 +3,7 @@
 use spindrift::congestion::{CcConfig, NsccOverrides};
 use spindrift::endpoint::{CqId, EndpointConfig, PortAddr, QpInfo, QpInit, QpModify, QpState, Transmit};
 use spindrift::memory::{Access, MrKey, PdId, Region};
-use spindrift::path::{PathConfig, PortMask};
+use spindrift::path::{PathConfig, PlaneSet};
 use spindrift::pmd::{RxFrame, RxOrigin};
 use spindrift::wire::{Aeth, Bth, Ev, NackReason, Neth, Opcode, Packet, Psn, Qpn};
 use spindrift::work::{RemoteAddr, SendOp, SendWr, Sge};
@@ -100,7 +100,7 @@ impl Host {
         let mut out = Transmit::default();
         loop {
             let endpoint = self.net.endpoint(NODE);
-            if !endpoint.transmit(now, PortMask::first(1), &mut out) {
+            if !endpoint.transmit(now, PlaneSet::first(1), &mut out) {
                 return None;
             }
             let bytes = frame::join(endpoint, &out);

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BinaryHeap};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use spindrift::endpoint::{Endpoint, EndpointConfig, Event, LocalPort, Transmit};
-use spindrift::path::PortMask;
+use spindrift::path::PlaneSet;
 use spindrift::pmd::{DatagramMeta, MacAddr, RxOrigin};
 use spindrift::time::Time;
 use spindrift::wire::{DscpMap, Packet, stack};
@@ -364,7 +364,7 @@ impl Net {
         let filled = self.fill(node);
         let frames = core::mem::take(&mut self.frames);
         let mut given_back = Vec::new();
-        let mut full = PortMask(0);
+        let mut full = PlaneSet(0);
         for (at, out) in frames.iter().enumerate().take(filled) {
             let faulty = self.now < self.heal_at && self.nodes[node].given_back > 0;
             // Behind a frame that finds the queue full, so do the others.
@@ -396,7 +396,7 @@ impl Net {
         endpoint.begin_burst(BURST);
         for (filled, out) in self.frames.iter_mut().enumerate() {
             let free = (0..).zip(&room).filter(|(_, left)| **left > 0);
-            let free = PortMask(free.fold(0, |mask, (port, _)| mask | 1 << port));
+            let free = PlaneSet(free.fold(0, |mask, (port, _)| mask | 1 << port));
             if !endpoint.transmit(self.now, free, out) {
                 return filled;
             }

@@ -103,10 +103,10 @@ fn a_new_peer_is_told_of_ports_that_are_down_alone() {
         let info = endpoint.qp_info(qpn).unwrap();
         let rtr = rtr_to(info.ports, info.udp_port);
         to_rts(&mut endpoint, Time(1), qpn, rtr);
-        assert_eq!(endpoint.planes(qpn), Some(PortMask(if down { 0b01 } else { 0b11 })));
+        assert_eq!(endpoint.planes(qpn), Some(PlaneSet(if down { 0b01 } else { 0b11 })));
         assert_eq!(endpoint.peers[0].as_ref().unwrap().status_update.is_some(), down);
         let mut out = Transmit::default();
-        assert_eq!(endpoint.transmit(Time(1), PortMask(0b11), &mut out), down, "at once");
+        assert_eq!(endpoint.transmit(Time(1), PlaneSet(0b11), &mut out), down, "at once");
     }
 }
 
@@ -149,7 +149,7 @@ fn news_of_ports_take_the_planes_that_work_in_turn() {
     let (mut planes, mut probes) = (Vec::new(), 0);
     let mut out = Transmit::default();
     while planes.len() < 8 {
-        while endpoint.transmit(now, PortMask(0b1111), &mut out) {
+        while endpoint.transmit(now, PlaneSet(0b1111), &mut out) {
             let mut frame = out.head().to_vec();
             frame.extend_from_slice(&[0; 4]);
             let mrc = stack::parse(&frame).unwrap().mrc;

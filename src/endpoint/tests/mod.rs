@@ -84,7 +84,7 @@ impl Alone {
     /// Sends what may leave; how many packets that is.
     fn transmit(&mut self) -> usize {
         let mut packet = Transmit::default();
-        core::iter::from_fn(|| self.endpoint.transmit(self.now, PortMask(1), &mut packet).then_some(()))
+        core::iter::from_fn(|| self.endpoint.transmit(self.now, PlaneSet(1), &mut packet).then_some(()))
             .take(100)
             .count()
     }
@@ -338,7 +338,7 @@ fn news_of_ports_take_many_paths() {
     let mut packet = Transmit::default();
     for n in 0..50 {
         assert_eq!(sent(&alone), Some(n + 1));
-        assert!(alone.endpoint.transmit(alone.now, PortMask(1), &mut packet));
+        assert!(alone.endpoint.transmit(alone.now, PlaneSet(1), &mut packet));
         let mut frame = packet.head().to_vec();
         frame.extend_from_slice(&[0; 4]);
         let meta = stack::parse(&frame).unwrap().meta;

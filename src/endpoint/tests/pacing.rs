@@ -83,7 +83,7 @@ impl Pairs {
     }
 
     fn transmit(&mut self, free: u32) -> bool {
-        self.endpoint.transmit(self.now, PortMask(free), &mut Transmit::default())
+        self.endpoint.transmit(self.now, PlaneSet(free), &mut Transmit::default())
     }
 
     fn sent(&self, pair: usize) -> u64 {
@@ -148,7 +148,7 @@ fn a_tail_probe_does_not_jump_the_pace_of_a_lost_packet() {
     let (slot, now) = (host.slot(0), host.now);
     let qp = host.endpoint.qps[slot as usize].as_deref_mut().unwrap();
     let (requester, mut env) = qp.requester_env(&mut host.endpoint.cwnds, &mut host.endpoint.counters);
-    requester.planes_lost(now, PortMask(0b01), &mut env);
+    requester.planes_lost(now, PlaneSet(0b01), &mut env);
     host.endpoint.go_on(slot);
     let at = host.cc(0).opens_at(now);
     assert!(at.since(now) > 5 * MS && at != Time::NEVER);
@@ -281,7 +281,7 @@ fn packets_take_the_planes_that_have_room() {
     host.post(0, 30);
     let mut ports = [0; 2];
     let mut out = Transmit::default();
-    while host.endpoint.transmit(host.now, PortMask(0b11), &mut out) {
+    while host.endpoint.transmit(host.now, PlaneSet(0b11), &mut out) {
         ports[usize::from(out.port)] += 1;
     }
     assert_eq!(ports, [10, 10]);

@@ -18,12 +18,12 @@ fn what_a_port_gave_back_goes_out_on_it_later() {
     let counters = endpoint.counters();
     assert_eq!((counters.tx_unsent, counters.tx_unsent_dropped), (kept as u64 + 1, 1));
     let mut out = Transmit::default();
-    assert!(!endpoint.transmit(Time(1), PortMask(0b01), &mut out), "the other port");
+    assert!(!endpoint.transmit(Time(1), PlaneSet(0b01), &mut out), "the other port");
     for number in 0..kept {
-        assert!(endpoint.transmit(Time(1), PortMask(0b10), &mut out));
+        assert!(endpoint.transmit(Time(1), PlaneSet(0b10), &mut out));
         assert_eq!((out.port, out.head_len), (1, number as u8), "in their order");
     }
-    assert!(!endpoint.transmit(Time(1), PortMask(0b11), &mut out));
+    assert!(!endpoint.transmit(Time(1), PlaneSet(0b11), &mut out));
 }
 
 /// Nobody waits for a timer to send it again; a queue pair that failed meanwhile sends nothing.
@@ -33,7 +33,7 @@ fn data_that_a_port_gave_back_is_sent_again() {
         let mut alone = Alone::new();
         alone.post();
         let mut first = Transmit::default();
-        assert!(alone.endpoint.transmit(alone.now, PortMask(1), &mut first));
+        assert!(alone.endpoint.transmit(alone.now, PlaneSet(1), &mut first));
         let counters = alone.endpoint.counters();
         assert_eq!((counters.tx_data, counters.tx_data_bytes), (1, 64));
         let counters = alone.endpoint.qp_status(alone.qpn).unwrap().counters;
@@ -79,7 +79,7 @@ fn a_burst_keeps_to_a_part_of_the_entropy_values() {
         (0..8).for_each(|_| alone.post());
         alone.endpoint.begin_burst(hint);
         for _ in 0..8 {
-            assert!(alone.endpoint.transmit(alone.now, PortMask(1), &mut packet));
+            assert!(alone.endpoint.transmit(alone.now, PlaneSet(1), &mut packet));
             let mut frame = packet.head().to_vec();
             frame.extend_from_slice(&[0; 64 + 4]);
             let meta = stack::parse(&frame).unwrap().meta;
@@ -115,7 +115,7 @@ fn a_burst_that_the_congestion_window_cuts_short_takes_fewer_entropy_values() {
         let mut packet = Transmit::default();
         let mut evs = BTreeSet::new();
         let mut sent = 0;
-        while alone.endpoint.transmit(alone.now, PortMask(1), &mut packet) {
+        while alone.endpoint.transmit(alone.now, PlaneSet(1), &mut packet) {
             let mut frame = packet.head().to_vec();
             frame.extend_from_slice(&[0; 256 + 4]);
             let meta = stack::parse(&frame).unwrap().meta;
@@ -148,14 +148,14 @@ fn short_messages_go_ahead_of_answers_and_of_nothing_else() {
             _ => {}
         }
         assert_eq!(alone.endpoint.goes_ahead(), goes, "{case}");
-        assert!(!alone.endpoint.transmit_ahead(alone.now, PortMask(0), &mut out), "no port has room");
-        assert_eq!(alone.endpoint.transmit_ahead(alone.now, PortMask(1), &mut out), goes, "{case}");
+        assert!(!alone.endpoint.transmit_ahead(alone.now, PlaneSet(0), &mut out), "no port has room");
+        assert_eq!(alone.endpoint.transmit_ahead(alone.now, PlaneSet(1), &mut out), goes, "{case}");
     }
     let mut alone = Alone::new();
     alone.endpoint.wake_control(alone.endpoint.slot_of(alone.qpn).unwrap());
     assert!(!alone.endpoint.goes_ahead(), "nothing to send");
     alone.post();
-    assert!(alone.endpoint.transmit_ahead(alone.now, PortMask(1), &mut out));
+    assert!(alone.endpoint.transmit_ahead(alone.now, PlaneSet(1), &mut out));
     assert!(!alone.endpoint.goes_ahead(), "nothing left to send, though it is still in turn");
 }
 
@@ -183,7 +183,7 @@ fn repairs_leave_where_new_data_is_blocked() {
     let mut out = Transmit::default();
     assert!(endpoint.deny_plane(qpns[0], 1));
     post(&mut endpoint, now, qpns[0]);
-    assert!(endpoint.transmit(now, PortMask(0b01), &mut out));
+    assert!(endpoint.transmit(now, PlaneSet(0b01), &mut out));
     for &qpn in &qpns[1..] {
         assert!(endpoint.deny_plane(qpn, 0));
         post(&mut endpoint, now, qpn);
@@ -197,16 +197,16 @@ fn repairs_leave_where_new_data_is_blocked() {
     while endpoint.senders.front(List::New) != endpoint.slot_of(qpns[1]) {
         endpoint.senders.rotate(List::New);
     }
-    assert!(endpoint.transmit(now, PortMask(0b01), &mut out), "the repair");
-    assert!(!endpoint.transmit(now, PortMask(0b01), &mut out));
+    assert!(endpoint.transmit(now, PlaneSet(0b01), &mut out), "the repair");
+    assert!(!endpoint.transmit(now, PlaneSet(0b01), &mut out));
     // Behind a few that are blocked, one that may send is found.
     post(&mut endpoint, now, qpns[0]);
     while endpoint.senders.front(List::New) != endpoint.slot_of(qpns[0]) {
         endpoint.senders.rotate(List::New);
     }
     (2..endpoint.senders.len(List::New)).for_each(|_| endpoint.senders.rotate(List::New));
-    assert!(endpoint.transmit(now, PortMask(0b01), &mut out));
-    let others = (0..100).filter(|_| endpoint.transmit(now, PortMask(0b10), &mut out)).count();
+    assert!(endpoint.transmit(now, PlaneSet(0b01), &mut out));
+    let others = (0..100).filter(|_| endpoint.transmit(now, PlaneSet(0b10), &mut out)).count();
     assert_eq!(others, qpns.len() - 1, "they kept their turns");
 }
 
@@ -232,7 +232,7 @@ impl ThreePlanes {
     /// The plane that a packet takes when these have room.
     fn transmit(&mut self, free: u32) -> Option<u8> {
         let mut out = Transmit::default();
-        self.endpoint.transmit(self.now, PortMask(free), &mut out).then_some(out.port)
+        self.endpoint.transmit(self.now, PlaneSet(free), &mut out).then_some(out.port)
     }
 
     fn time_passes(&mut self) {
@@ -272,7 +272,7 @@ fn every_other_tail_probe_takes_a_bad_path_of_another_plane() {
     for &id in &others {
         paths.on_loss(id, host.now);
     }
-    assert_eq!(paths.usable_planes(), PortMask(0b001));
+    assert_eq!(paths.usable_planes(), PlaneSet(0b001));
     assert_eq!(host.transmit(0b111), Some(0));
     for (free, taken) in [(0b111, 0), (0b101, 2), (0b111, 0), (0b011, 1)] {
         host.time_passes();
@@ -339,7 +339,7 @@ fn new_data_leaves_when_repairs_cannot() {
     let turns = alone.endpoint.config().quantum;
     assert_eq!(alone.endpoint.senders.first(turns), List::Repairs);
     let mut out = Transmit::default();
-    assert!(alone.endpoint.transmit(alone.now, PortMask(1), &mut out));
+    assert!(alone.endpoint.transmit(alone.now, PlaneSet(1), &mut out));
     let slot = alone.endpoint.slot_of(other).unwrap();
     assert_eq!(alone.endpoint.qp(slot).unwrap().counters.tx_packets, 1);
 }
@@ -382,7 +382,7 @@ fn a_probe_waits_for_its_port_without_a_timer() {
     alone.endpoint.on_timeout(alone.now);
     let mut out = Transmit::default();
     for _ in 0..2 {
-        assert!(!alone.endpoint.transmit(alone.now, PortMask(0b10), &mut out));
+        assert!(!alone.endpoint.transmit(alone.now, PlaneSet(0b10), &mut out));
         assert!(alone.endpoint.next_timeout() > alone.now);
     }
     assert_eq!((alone.transmit(), alone.endpoint.counters().tx_probes), (1, 1));

@@ -89,7 +89,7 @@ fn an_only_path_stays_as_long_as_it_delivers() {
         flow.arrives(0);
     }
     assert_eq!((flow.vanishes(0, 1), flow.vanishes(0, 1), flow.vanishes(0, 1)), (IN, IN, OUT));
-    assert_eq!(flow.paths.usable_planes(), PortMask(0b10));
+    assert_eq!(flow.paths.usable_planes(), PlaneSet(0b10));
     assert_eq!(status(&flow.paths, EvId(0)).drop_count, 123);
     assert_eq!(flow.paths.counters().tolerated, 122);
 }
@@ -311,7 +311,7 @@ fn the_path_that_brought_the_newest_packet_is_the_proven_one() {
     let newest = [10_u64, 50, 90, 20, 60, 0, 70, 30, 0];
     let by = |id: EvId| newest[usize::from(id.0)];
     let mut proven = |free: u32, avoid: u16| {
-        let picked = paths.pick_proven(PortMask(free), EvId(avoid), by);
+        let picked = paths.pick_proven(PlaneSet(free), EvId(avoid), by);
         picked.map(|picked| (picked.id.0, picked.plane))
     };
     assert_eq!(proven(0b111, 8), Some((6, 2)), "not the backup 2");
@@ -319,7 +319,7 @@ fn the_path_that_brought_the_newest_packet_is_the_proven_one() {
     assert_eq!(proven(0b001, 1), Some((0, 0)));
     assert_eq!(proven(0, 8), None);
     paths.on_loss(EvId(6), Time::ZERO);
-    paths.set_peer_ports(PortMask(0b101));
+    paths.set_peer_ports(PlaneSet(0b101));
     let picked = paths.pick_proven(ALL, EvId(8), by).unwrap();
     assert_eq!(picked.id, EvId(1), "bad ones and closed planes are not in use");
     assert!(paths.pick_proven(ALL, EvId(8), |_| 0).is_none(), "nothing has arrived on any");

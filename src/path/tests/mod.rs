@@ -20,7 +20,7 @@ use crate::time::Time;
 
 const US: u64 = 1_000;
 const MS: u64 = 1_000_000;
-const ALL: PortMask = PortMask::ALL;
+const ALL: PlaneSet = PlaneSet::ALL;
 
 fn at_us(us: u64) -> Time {
     Time(us * US)

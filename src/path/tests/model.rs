@@ -140,7 +140,7 @@ impl Model {
     }
 
     fn open(&self) -> u32 {
-        self.local & self.peer & !self.denied_planes & PortMask::first(self.cfg.planes).0
+        self.local & self.peer & !self.denied_planes & PlaneSet::first(self.cfg.planes).0
     }
 
     fn in_plane(&self, plane: u8) -> impl Iterator<Item = usize> + '_ {
@@ -163,7 +163,7 @@ impl Model {
     /// All good ones up to the target, and those of open planes beyond it that the floor asks for: the plane with
     /// the fewest lends first.
     fn active(&self, plane: u8) -> usize {
-        let open = |plane: &u8| PortMask(self.open()).contains(*plane);
+        let open = |plane: &u8| PlaneSet(self.open()).contains(*plane);
         let mut active: Vec<_> = (0..self.cfg.planes).map(|plane| self.own(plane)).collect();
         while (0..self.cfg.planes).filter(open).map(|plane| active[usize::from(plane)]).sum::<usize>()
             < self.floor()
@@ -177,13 +177,13 @@ impl Model {
     }
 
     fn usable(&self) -> u32 {
-        let open = PortMask(self.open());
+        let open = PlaneSet(self.open());
         let usable = (0..self.cfg.planes).filter(|&plane| open.contains(plane) && self.active(plane) > 0);
         usable.fold(0, |mask, plane| mask | 1 << plane)
     }
 
     fn active_in(&self, mask: u32) -> usize {
-        let planes = (0..self.cfg.planes).filter(|&plane| PortMask(mask).contains(plane));
+        let planes = (0..self.cfg.planes).filter(|&plane| PlaneSet(mask).contains(plane));
         planes.map(|plane| self.active(plane)).sum()
     }
 
@@ -194,7 +194,7 @@ impl Model {
     fn assume_bad(&mut self, id: EvId) {
         let plane = self.paths.plane(id);
         let at = usize::from(id.0);
-        let usable = PortMask(self.usable());
+        let usable = PlaneSet(self.usable());
         let good = (0..self.cfg.planes).filter(|&plane| usable.contains(plane)).map(|plane| self.good(plane));
         let needed = usable.contains(plane) && good.sum::<usize>() <= self.floor();
         if self.health[at] != Health::Good {
@@ -216,7 +216,7 @@ impl Model {
     /// A bad one of an open plane: one that lives, then one of the plane with the fewest active.
     fn bad_to_use(&self, fit: impl Fn(usize) -> bool) -> Option<usize> {
         let plane = |id: usize| self.paths.plane(EvId(id as u16));
-        let open = PortMask(self.open());
+        let open = PlaneSet(self.open());
         let bad = (0..self.health.len())
             .filter(|&id| matches!(self.health[id], Health::Bad(_)) && open.contains(plane(id)) && fit(id));
         bad.min_by_key(|&id| (!self.alive[id], self.active(plane(id))))
@@ -275,18 +275,18 @@ impl Model {
                 if std::mem::replace(&mut self.local, up) != up {
                     self.keep_floor();
                 }
-                self.paths.set_local_ports(PortMask(up));
+                self.paths.set_local_ports(PlaneSet(up));
             }
             Op::PeerPorts(up) => {
                 if std::mem::replace(&mut self.peer, up) != up {
                     self.keep_floor();
                 }
-                self.paths.set_peer_ports(PortMask(up));
+                self.paths.set_peer_ports(PlaneSet(up));
             }
             Op::DenyEv(id) => self.deny_ev(self.id(id)),
             Op::AllowEv(id) => self.allow_ev(self.id(id)),
             Op::DenyPlane(plane) => {
-                self.denied_planes |= (1 << plane) & PortMask::first(self.cfg.planes).0;
+                self.denied_planes |= (1 << plane) & PlaneSet::first(self.cfg.planes).0;
                 self.keep_floor();
                 self.paths.deny_plane(plane);
             }
@@ -371,7 +371,7 @@ impl Model {
             } else {
                 self.asked.push((self.now, plane));
             }
-            assert!(PortMask(self.open()).contains(plane));
+            assert!(PlaneSet(self.open()).contains(plane));
             assert!(!answer || self.paths.on_reverse_probe_answer(request, self.now));
         }
     }
@@ -379,11 +379,11 @@ impl Model {
     fn pick(&mut self, free: u32, avoid: Option<u8>) {
         let avoid = avoid.map(|id| self.id(id));
         let planes = self.usable() & free;
-        let picked = self.paths.pick(PortMask(free), avoid);
+        let picked = self.paths.pick(PlaneSet(free), avoid);
         assert_eq!(picked.is_some(), planes != 0);
         let Some(id) = picked else { return };
         let plane = self.paths.plane(id);
-        assert!(PortMask(planes).contains(plane), "plane {plane} is not usable");
+        assert!(PlaneSet(planes).contains(plane), "plane {plane} is not usable");
         assert_eq!(self.health[usize::from(id.0)], Health::Good);
         if let Some(avoid) = avoid {
             let other_planes = planes & !(1 << self.paths.plane(avoid));
@@ -394,7 +394,7 @@ impl Model {
 
     fn pick_bad(&mut self, free: u32, avoid: EvId) {
         let plane = |id: usize| self.paths.plane(EvId(id as u16));
-        let open = PortMask(self.open() & free);
+        let open = PlaneSet(self.open() & free);
         let bad = (0..self.health.len()).filter(|&id| {
             matches!(self.health[id], Health::Bad(_))
                 && open.contains(plane(id))
@@ -402,7 +402,7 @@ impl Model {
         });
         let rank = |id: usize| (plane(id) == self.paths.plane(avoid), !self.alive[id]);
         let best = bad.map(rank).min();
-        let picked = self.paths.clone().pick_bad(PortMask(free), avoid);
+        let picked = self.paths.clone().pick_bad(PlaneSet(free), avoid);
         assert_eq!(picked.map(|picked| rank(usize::from(picked.id.0))), best);
         let Some(picked) = picked else { return };
         let id = usize::from(picked.id.0);
@@ -416,11 +416,11 @@ impl Model {
         let usable = self.usable();
         let trusted = usable & !self.silent;
         let all = [trusted, usable, self.open()].into_iter().find(|&planes| planes != 0).unwrap_or(0);
-        let planes = PortMask(free & all);
+        let planes = PlaneSet(free & all);
         let allowed = |health: &Health| *health != Health::Denied;
         let some = (0..self.cfg.planes)
             .any(|plane| planes.contains(plane) && self.in_plane(plane).any(|id| allowed(&self.health[id])));
-        let picked = self.paths.pick_reverse(PortMask(free), acks);
+        let picked = self.paths.pick_reverse(PlaneSet(free), acks);
         assert_eq!(picked.is_some(), some);
         let Some((ev, plane)) = picked else { return };
         assert!(planes.contains(plane));
@@ -428,7 +428,7 @@ impl Model {
         assert!(allowed(&self.health[id]));
         assert!(usable == 0 || self.health[id] == Health::Good);
         assert_eq!(
-            self.paths.pick_reverse(PortMask(free), acks),
+            self.paths.pick_reverse(PlaneSet(free), acks),
             picked,
             "what leaves together takes one path"
         );
@@ -473,7 +473,7 @@ impl Model {
         let until = self.now + self.cfg.probe_timeout_ns.max(patience_ns);
         while let Some(probe) = self.paths.patient_probe(self.now, patience_ns) {
             assert!(matches!(self.health[usize::from(probe.ev.0)], Health::Bad(_)));
-            assert!(PortMask(self.open()).contains(self.paths.plane(probe.ev)));
+            assert!(PlaneSet(self.open()).contains(self.paths.plane(probe.ev)));
             assert!(self.in_flight.iter().all(|(other, _)| other.id != probe.id));
             self.in_flight.push((probe, until));
             assert!(self.in_flight.len() <= MAX_PROBES_IN_FLIGHT);
@@ -520,8 +520,8 @@ impl Model {
         for plane in 0..self.cfg.planes {
             assert_eq!(self.paths.active_len(plane), self.active(plane), "plane {plane}");
         }
-        assert_eq!(self.paths.usable_planes(), PortMask(self.usable()));
-        let open = PortMask(self.open());
+        assert_eq!(self.paths.usable_planes(), PlaneSet(self.usable()));
+        let open = PlaneSet(self.open());
         let allowed = (0..self.health.len()).filter(|&id| {
             open.contains(self.paths.plane(EvId(id as u16))) && self.health[id] != Health::Denied
         });

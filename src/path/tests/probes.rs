@@ -207,10 +207,10 @@ fn a_delivery_on_a_bad_path_has_it_probed_at_once() {
 #[test]
 fn a_plane_that_is_down_is_not_probed_until_it_returns() {
     let mut paths = with_one_bad();
-    paths.set_peer_ports(PortMask(0b10));
+    paths.set_peer_ports(PlaneSet(0b10));
     assert_eq!(paths.next_timeout(), Time::NEVER);
     assert_eq!(paths.next_probe(Time(MS * 100)), None);
-    paths.set_peer_ports(PortMask(0b11));
+    paths.set_peer_ports(PlaneSet(0b11));
     assert!(paths.next_probe(Time(MS * 100)).is_some());
 }
 
@@ -276,7 +276,7 @@ fn bad_paths_of_a_plane_that_returns_are_probed_at_once_and_no_others() {
     let [left, stayed] = [0, 1].map(|plane| ids(&paths, plane, true)[0]);
     paths.on_loss(left, at_us(0));
     paths.on_loss(stayed, at_us(0));
-    paths.set_local_ports(PortMask(0b10));
+    paths.set_local_ports(PlaneSet(0b10));
     assert_eq!(paths.next_probe(at_us(10)), None);
     paths.set_local_ports(ALL);
     assert_eq!(paths.next_probe(at_us(10)).map(|probe| probe.ev), Some(left));

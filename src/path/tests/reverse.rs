@@ -35,7 +35,7 @@ fn answers_that_leave_together_take_one_path_while_it_has_room() {
     for acks in [false, true, true, false] {
         let first = paths.pick_reverse(ALL, acks).unwrap();
         assert_eq!(paths.pick_reverse(ALL, acks), Some(first));
-        let others = PortMask(0b111 & !(1 << first.1));
+        let others = PlaneSet(0b111 & !(1 << first.1));
         let other = paths.pick_reverse(others, acks).unwrap();
         assert_eq!(other.1, (first.1 + 1) % 3, "the plane that follows");
         assert_eq!(paths.pick_reverse(ALL, acks), Some(first), "it has room again");
@@ -68,7 +68,7 @@ fn acks_take_all_paths_whatever_is_answered_in_between() {
                 for _ in 0..=sacks {
                     last = paths.pick_reverse(free, true);
                     if fills && config.planes > 1 {
-                        free = PortMask(ALL.0 & !(1 << last.unwrap().1));
+                        free = PlaneSet(ALL.0 & !(1 << last.unwrap().1));
                     }
                 }
                 used.extend(last);
@@ -82,13 +82,13 @@ fn acks_take_all_paths_whatever_is_answered_in_between() {
 #[test]
 fn a_plane_without_room_or_link_is_passed_over() {
     let mut paths = paths(&PathConfig::new(4));
-    paths.set_local_ports(PortMask(0b0111));
+    paths.set_local_ports(PlaneSet(0b0111));
     for _ in 0..20 {
-        let (_, plane) = paths.pick_reverse(PortMask(0b1110), false).unwrap();
+        let (_, plane) = paths.pick_reverse(PlaneSet(0b1110), false).unwrap();
         paths.end_answers();
         assert!(plane == 1 || plane == 2);
     }
-    assert_eq!(paths.pick_reverse(PortMask(0b1000), false), None);
+    assert_eq!(paths.pick_reverse(PlaneSet(0b1000), false), None);
 }
 
 #[test]
@@ -131,9 +131,9 @@ fn a_plane_without_good_paths_is_used_only_when_it_is_the_last() {
     let mut paths = paths(&small(2, 1, 0));
     paths.on_loss(EvId(0), at_us(1));
     assert!(reverse_picks(&mut paths, 10).iter().all(|&(_, plane)| plane == 1));
-    assert_eq!(paths.pick_reverse(PortMask(0b01), false), None, "the other one will have room again");
-    paths.set_local_ports(PortMask(0b01));
-    assert_eq!(paths.pick_reverse(PortMask(0b01), false), Some((paths.ev(EvId(0)), 0)));
+    assert_eq!(paths.pick_reverse(PlaneSet(0b01), false), None, "the other one will have room again");
+    paths.set_local_ports(PlaneSet(0b01));
+    assert_eq!(paths.pick_reverse(PlaneSet(0b01), false), Some((paths.ev(EvId(0)), 0)));
 }
 
 #[test]
@@ -254,9 +254,9 @@ fn answers_avoid_planes_whose_probes_have_none() {
     for _ in 0..20 {
         ask(&mut paths, &mut now, 0b010);
         assert_eq!(planes_of(&mut paths), [0, 2].into());
-        assert_eq!(paths.pick_reverse(PortMask(0b110), true).map(|(_, plane)| plane), Some(2));
+        assert_eq!(paths.pick_reverse(PlaneSet(0b110), true).map(|(_, plane)| plane), Some(2));
         assert_eq!(
-            paths.pick_reverse(PortMask(0b010), true),
+            paths.pick_reverse(PlaneSet(0b010), true),
             None,
             "it waits for a port that leads somewhere"
         );
@@ -293,7 +293,7 @@ fn answers_avoid_planes_whose_probes_have_none() {
     assert_eq!(planes_of(&mut paths), [0, 1, 2].into());
     until(&mut paths, &mut now, 0b110, 0);
     assert_eq!(planes_of(&mut paths), [0].into());
-    paths.set_local_ports(PortMask(0b110));
+    paths.set_local_ports(PlaneSet(0b110));
     assert_eq!(planes_of(&mut paths), [1, 2].into());
 }
 
@@ -444,7 +444,7 @@ fn an_answer_in_doubt_is_of_the_plane_that_it_takes() {
     let mut paths = paths(&small(2, 8, 0));
     paths.doubt_reverse(at_us(0));
     let (_, plane) = paths.pick_reverse(ALL, false).unwrap();
-    let (ev, other) = paths.pick_reverse(PortMask(0b11 & !(1 << plane)), false).unwrap();
+    let (ev, other) = paths.pick_reverse(PlaneSet(0b11 & !(1 << plane)), false).unwrap();
     assert_eq!(other, 1 - plane);
     assert!(paths.states().any(|status| status.ev == ev && status.plane == other));
     // With nothing else to take, answers take what there is.
@@ -495,4 +495,18 @@ fn without_a_good_path_answers_take_the_one_that_was_lost_last() {
         let status = paths.states().find(|status| status.ev == ev).unwrap();
         assert_ne!(status.state, EvState::Denied, "lost last {last}");
     }
+}
+
+/// A slot whose probe had its response is used again before that of a probe that still waits.
+#[test]
+fn probes_that_wait_for_a_response_are_not_forgotten_for_later_ones() {
+    let mut paths = paths(&small(3, 6, 0));
+    assert!(paths.poll_reverse_probe(at_us(0), RTT, true).is_some());
+    let (_, _, waiting) = paths.poll_reverse_probe(at_us(1_000), RTT, true).unwrap();
+    paths.doubt_reverse(at_us(1_000));
+    let (_, _, answered) = paths.poll_hurried_probe(at_us(1_000), RTT).unwrap();
+    assert!(paths.on_reverse_probe_answer(answered, at_us(1_000)));
+    paths.doubt_reverse(at_us(1_000));
+    while paths.poll_hurried_probe(at_us(1_000), RTT).is_some() {}
+    assert!(paths.on_reverse_probe_answer(waiting, at_us(1_000)));
 }

@@ -128,7 +128,7 @@ fn with_one_path_a_retransmission_takes_it_again() {
 fn a_plane_without_room_keeps_its_turns() {
     let mut paths = paths(&small(4, 8, 4));
     // Plane 2 has no room for ten rounds of the others.
-    let without: Vec<_> = (0..30).map(|_| paths.pick(PortMask(0b1011), None).unwrap()).collect();
+    let without: Vec<_> = (0..30).map(|_| paths.pick(PlaneSet(0b1011), None).unwrap()).collect();
     assert_eq!(counts(&paths, &without), [10, 10, 0, 10]);
     // It catches up as soon as it has.
     let after = picks(&mut paths, 50);
@@ -139,7 +139,7 @@ fn a_plane_without_room_keeps_its_turns() {
 fn a_plane_stuck_for_long_does_not_flood_when_it_returns() {
     let mut paths = paths(&small(2, 8, 4));
     for _ in 0..10_000 {
-        paths.pick(PortMask(0b01), None);
+        paths.pick(PlaneSet(0b01), None);
     }
     let after = picks(&mut paths, 132);
     assert!(counts(&paths, &after)[1] <= 66 + 33);
@@ -152,7 +152,7 @@ fn a_plane_stuck_for_long_does_not_flood_when_it_returns() {
 fn a_plane_without_room_keeps_its_turns_while_paths_of_another_are_lost() {
     let mut paths = paths(&small(2, 8, 16));
     for _ in 0..10 {
-        let lost = paths.pick(PortMask(0b01), None).unwrap();
+        let lost = paths.pick(PlaneSet(0b01), None).unwrap();
         paths.on_loss(lost, at_us(1));
     }
     let after = picks(&mut paths, 30);
@@ -162,8 +162,8 @@ fn a_plane_without_room_keeps_its_turns_while_paths_of_another_are_lost() {
 #[test]
 fn no_room_anywhere_no_path() {
     let mut paths = paths(&small(4, 2, 0));
-    assert_eq!(paths.pick(PortMask(0), None), None);
-    assert_eq!(paths.pick(PortMask(0xf0), None), None);
+    assert_eq!(paths.pick(PlaneSet(0), None), None);
+    assert_eq!(paths.pick(PlaneSet(0xf0), None), None);
 }
 
 #[test]

@@ -16,7 +16,7 @@ fn equal_share_for_every_plane_and_no_value_twice() {
         assert_eq!(evs.len(), 48);
     }
     assert!(paths.states().all(|s| s.state == EvState::Good && s.drop_count == 0));
-    assert_eq!(paths.usable_planes(), PortMask(0b1111));
+    assert_eq!(paths.usable_planes(), PlaneSet(0b1111));
 }
 
 #[test]
@@ -162,12 +162,12 @@ fn denials_pass_to_values_drawn_anew() {
     before.deny_plane(0);
     let mut after = Paths::new(&cfg, 2).unwrap();
     after.deny_as(&before);
-    assert_eq!((after.open_planes(), after.usable_planes()), (PortMask(2), PortMask(2)));
+    assert_eq!((after.open_planes(), after.usable_planes()), (PlaneSet(2), PlaneSet(2)));
     for state in after.states() {
         assert_eq!(state.state == EvState::Denied, state.plane == 0 || state.ev == ev);
     }
     assert_eq!((after.allow_ev(ev, None), after.allow_plane(0)), (1, true));
-    assert_eq!(after.open_planes(), PortMask(3));
+    assert_eq!(after.open_planes(), PlaneSet(3));
 }
 
 #[test]
@@ -247,7 +247,7 @@ fn every_limit_itself_is_allowed() {
 fn a_mask_has_32_planes() {
     assert!(ALL.contains(0) && ALL.contains(31));
     assert!(!ALL.contains(32) && !ALL.contains(255));
-    assert_eq!((PortMask::first(31).0, PortMask::first(32), PortMask::first(40)), (u32::MAX >> 1, ALL, ALL));
+    assert_eq!((PlaneSet::first(31).0, PlaneSet::first(32), PlaneSet::first(40)), (u32::MAX >> 1, ALL, ALL));
 }
 
 #[test]
@@ -291,7 +291,7 @@ fn packets_are_counted_by_entropy_value_if_asked_for() {
         let mut taken = vec![0; 6];
         for packet in 0..101 {
             let avoid = (packet % 3 == 0).then_some(EvId(1));
-            let path = paths.pick_path(PortMask::ALL, avoid).expect("all planes have room");
+            let path = paths.pick_path(PlaneSet::ALL, avoid).expect("all planes have room");
             taken[usize::from(path.id.0)] += u32::from(count_packets);
         }
         let mut counted = vec![0; 6];

@@ -3,9 +3,9 @@
 use super::*;
 
 /// The planes that the next hundred packets use.
-fn planes_in_use(paths: &mut Paths) -> PortMask {
+fn planes_in_use(paths: &mut Paths) -> PlaneSet {
     let ids = picks(paths, 100);
-    PortMask(ids.iter().fold(0, |mask, &id| mask | 1 << paths.plane(id)))
+    PlaneSet(ids.iter().fold(0, |mask, &id| mask | 1 << paths.plane(id)))
 }
 
 #[test]
@@ -56,8 +56,8 @@ fn a_plane_that_lost_all_paths_is_not_used() {
     for id in 0..3 {
         paths.on_loss(EvId(id), at_us(1));
     }
-    assert_eq!(paths.usable_planes(), PortMask(0b10));
-    assert_eq!(planes_in_use(&mut paths), PortMask(0b10));
+    assert_eq!(paths.usable_planes(), PlaneSet(0b10));
+    assert_eq!(planes_in_use(&mut paths), PlaneSet(0b10));
 }
 
 #[test]
@@ -100,7 +100,7 @@ fn a_bad_path_that_lives_takes_the_place_of_the_last_one() {
             let probe = paths.next_probe(Time(10 * MS)).unwrap();
             assert_eq!(paths.on_probe_answer(probe.id, EvMark::AlwaysSkip, Time(10 * MS)), Some(id));
         }),
-        ("its plane closed", |paths, _| paths.set_peer_ports(PortMask(0b10))),
+        ("its plane closed", |paths, _| paths.set_peer_ports(PlaneSet(0b10))),
     ];
     let (first, second) = (EvId(0), EvId(1));
     for (how, live) in lives {
@@ -146,7 +146,7 @@ fn a_path_that_lives_is_the_first_to_return_for_the_floor() {
     let mut paths = paths(&PathConfig { min_active: 1, ..small(3, 2, 0) });
     (0..4).for_each(|id| paths.on_loss(EvId(id), at_us(1)));
     paths.learn_reverse(EvId(3));
-    paths.set_local_ports(PortMask(0b011));
+    paths.set_local_ports(PlaneSet(0b011));
     assert_eq!(picks(&mut paths, 2), [EvId(3); 2]);
 }
 
@@ -174,13 +174,13 @@ fn backups_of_other_planes_keep_the_floor_and_go_back_when_paths_return() {
         (4, 0),
         "a dead path is kept for the floor's sake"
     );
-    assert_eq!((paths.usable_planes(), paths.counters().floor_holds), (PortMask(0b01), 0));
+    assert_eq!((paths.usable_planes(), paths.counters().floor_holds), (PlaneSet(0b01), 0));
     let mut used = picks(&mut paths, 400);
     used.sort();
     used.dedup();
     assert_eq!(used.len(), 4);
     // Good ones are no backups of a plane that is closed.
-    paths.set_local_ports(PortMask(0b10));
+    paths.set_local_ports(PlaneSet(0b10));
     assert_eq!((paths.active_len(0), paths.active_len(1)), (2, 4), "four of the five that are bad");
     paths.set_local_ports(ALL);
     assert_eq!((paths.active_len(0), paths.active_len(1)), (2, 2), "back to the share of each");
@@ -233,24 +233,24 @@ fn more_losses_of_a_bad_path_only_count() {
 #[test]
 fn a_plane_goes_down_on_either_side_and_comes_back() {
     let mut paths = paths(&PathConfig::new(4));
-    paths.set_local_ports(PortMask(0b1101));
-    assert_eq!(planes_in_use(&mut paths), PortMask(0b1101));
-    paths.set_peer_ports(PortMask(0b0111));
-    assert_eq!(planes_in_use(&mut paths), PortMask(0b0101));
+    paths.set_local_ports(PlaneSet(0b1101));
+    assert_eq!(planes_in_use(&mut paths), PlaneSet(0b1101));
+    paths.set_peer_ports(PlaneSet(0b0111));
+    assert_eq!(planes_in_use(&mut paths), PlaneSet(0b0101));
     paths.set_local_ports(ALL);
-    assert_eq!(planes_in_use(&mut paths), PortMask(0b0111));
+    assert_eq!(planes_in_use(&mut paths), PlaneSet(0b0111));
     paths.set_peer_ports(ALL);
-    assert_eq!(planes_in_use(&mut paths), PortMask(0b1111));
+    assert_eq!(planes_in_use(&mut paths), PlaneSet(0b1111));
     assert_eq!((0..4).map(|plane| paths.active_len(plane)).collect::<Vec<_>>(), [32; 4]);
 }
 
 #[test]
 fn all_ports_down_no_path() {
     let mut paths = paths(&PathConfig::new(2));
-    paths.set_local_ports(PortMask(0));
+    paths.set_local_ports(PlaneSet(0));
     assert_eq!(paths.pick(ALL, None), None);
     assert_eq!(paths.pick_reverse(ALL, false), None);
-    paths.set_local_ports(PortMask(0b10));
+    paths.set_local_ports(PlaneSet(0b10));
     assert!(paths.pick(ALL, None).is_some());
 }
 
@@ -260,8 +260,8 @@ fn bad_paths_are_put_to_use_when_the_good_plane_goes_down() {
     for id in 0..4 {
         paths.on_loss(EvId(id), at_us(1));
     }
-    assert_eq!(paths.usable_planes(), PortMask(0b10));
-    paths.set_local_ports(PortMask(0b01));
+    assert_eq!(paths.usable_planes(), PlaneSet(0b10));
+    paths.set_local_ports(PlaneSet(0b01));
     assert_eq!(paths.active_len(0), 2);
     assert_eq!(paths.counters().floor_returns, 2);
     assert!(paths.pick(ALL, None).is_some());
@@ -314,13 +314,13 @@ fn a_denied_plane_is_out_until_allowed() {
     assert!(paths.deny_plane(0));
     assert!(!paths.deny_plane(0));
     assert!(!paths.deny_plane(2) && !paths.deny_plane(9));
-    assert_eq!(paths.usable_planes(), PortMask(0b10));
+    assert_eq!(paths.usable_planes(), PlaneSet(0b10));
     assert_eq!(state(&paths, EvId(0)), EvState::Denied);
-    assert_eq!(planes_in_use(&mut paths), PortMask(0b10));
+    assert_eq!(planes_in_use(&mut paths), PlaneSet(0b10));
     assert!(paths.allow_plane(0));
     assert!(!paths.allow_plane(0));
     assert_eq!(state(&paths, EvId(0)), EvState::Good);
-    assert_eq!(planes_in_use(&mut paths), PortMask(0b11));
+    assert_eq!(planes_in_use(&mut paths), PlaneSet(0b11));
     assert!(paths.deny_plane(1));
     assert!(paths.states().all(|status| (status.state == EvState::Denied) == (status.plane == 1)));
 }

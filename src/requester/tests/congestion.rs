@@ -46,7 +46,7 @@ impl Bench {
     fn send_elsewhere(&mut self, seq: u64, kind: SendKind) {
         self.now = self.now.after(1_000);
         let before = self.paths.plane(EvId(self.r.records.get(seq).ev));
-        let ev = self.paths.pick(PortMask(1 << (1 - before)), None).unwrap();
+        let ev = self.paths.pick(PlaneSet(1 << (1 - before)), None).unwrap();
         let now = self.now;
         let (r, mut env) = self.env();
         assert_eq!(r.send_again(now, (seq, kind), ev, 0, &mut env).unwrap().seq, seq);
@@ -244,7 +244,7 @@ fn packets_of_lost_planes_and_those_that_the_peer_had_no_room_for_are_no_congest
     let now = bench.now;
     let cuts = bench.cuts(|bench| {
         let (r, mut env) = bench.env();
-        r.planes_lost(now, PortMask(0b10), &mut env);
+        r.planes_lost(now, PlaneSet(0b10), &mut env);
     });
     let [left, right] = bench.on_planes();
     assert!(cuts == 0 && left > 0 && right == 0);
@@ -336,7 +336,7 @@ fn new_packets_leave_on_planes_that_have_room() {
     bench.post(60, SendOp::Write);
     let mut sent = [0; 2];
     while let open @ 1.. = bench.r.open_planes(&bench.cc, bench.now).0 {
-        let ev = bench.paths.pick(PortMask(open), None).unwrap();
+        let ev = bench.paths.pick(PlaneSet(open), None).unwrap();
         let plane = bench.paths.plane(ev);
         bench.r.send_new(bench.now, (ev, plane), 0, &mut bench.cc).unwrap();
         sent[usize::from(plane)] += 1;
@@ -345,5 +345,5 @@ fn new_packets_leave_on_planes_that_have_room() {
     bench.on_planes();
     let plane = bench.paths.plane(EvId(bench.r.records.get(0).ev));
     bench.acknowledge(1, false);
-    assert_eq!(bench.r.open_planes(&bench.cc, bench.now), PortMask(1 << plane));
+    assert_eq!(bench.r.open_planes(&bench.cc, bench.now), PlaneSet(1 << plane));
 }

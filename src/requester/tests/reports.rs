@@ -315,8 +315,8 @@ fn a_plane_that_goes_takes_suspicions_with_it() {
     let (seq, record) = record(&bench, 0);
     let mut env = Env { paths: &mut bench.paths, cc: &mut bench.cc, counters: &mut bench.counters };
     bench.r.doubt(seq, &record, bench.now, &mut env);
-    let plane = PortMask(1 << env.paths.plane(EvId(record.ev)));
-    bench.r.planes_lost(bench.now, PortMask(0b11 & !plane.0), &mut env);
+    let plane = PlaneSet(1 << env.paths.plane(EvId(record.ev)));
+    bench.r.planes_lost(bench.now, PlaneSet(0b11 & !plane.0), &mut env);
     assert!(!bench.r.suspects.is_empty());
     bench.r.planes_lost(bench.now, plane, &mut env);
     assert!(bench.r.suspects.is_empty());

@@ -7,7 +7,7 @@ use spindrift::endpoint::{
     Transmit,
 };
 use spindrift::memory::Region;
-use spindrift::path::PortMask;
+use spindrift::path::PlaneSet;
 use spindrift::pmd::{MacAddr, RxFrame, RxOrigin};
 use spindrift::time::Time;
 use spindrift::wire::stack::Outer;
@@ -110,7 +110,7 @@ impl Nic {
     #[inline]
     pub(crate) fn transmit(&mut self, now: Time, free: u32, out: &mut Packet) -> bool {
         self.endpoint.begin_burst(1);
-        if !self.endpoint.transmit(now, PortMask(free), &mut self.out) {
+        if !self.endpoint.transmit(now, PlaneSet(free), &mut self.out) {
             return false;
         }
         if self.zeros.is_some() {

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::rc::Rc;
 
-use spindrift::path::PortMask;
+use spindrift::path::PlaneSet;
 use spindrift::time::Time;
 use spindrift::wire::{
     Bth, ENDPOINT_QPN, EndpointOp, Entropy, Erth, ICRC_LEN, Opcode, Packet as Wire, Psn, StackTemplate,
@@ -50,7 +50,7 @@ fn to_a_mute_peer(t1: u16) -> World {
 }
 
 /// Planes that the first queue pair of a host may use as far as the peer's ports are concerned.
-fn open(world: &World, host: u16) -> PortMask {
+fn open(world: &World, host: u16) -> PlaneSet {
     let host = world.sim.net().transport(HostId(host.into()));
     host.endpoint().peer_planes(host.qpn(0).unwrap()).unwrap()
 }
@@ -80,7 +80,7 @@ fn forge(world: &mut World, host: u16, plane: u8, mask: u32) {
 
 /// Whether both ends may use both planes.
 fn all_open(world: &World) -> bool {
-    ENDS.iter().all(|&host| open(world, host) == PortMask::first(PLANES))
+    ENDS.iter().all(|&host| open(world, host) == PlaneSet::first(PLANES))
 }
 
 /// Microseconds until both ends use both planes, looked at every 5 us, `most` at most.
@@ -222,7 +222,7 @@ fn unanswered_requests_take_all_paths_in_turn() {
         world.run_until(Time(310 * US));
         forge(&mut world, 0, 0, 0b01);
         world.run_until(Time(20 * MS));
-        assert_eq!(open(&world, 0), PortMask(0b01));
+        assert_eq!(open(&world, 0), PlaneSet(0b01));
         // Those of one time.
         let mut probes = BTreeMap::<Time, Vec<(u8, u32)>>::new();
         let mut last = Time::ZERO;
@@ -257,7 +257,7 @@ fn forged_updates_to_both_ends_close_a_plane_for_microseconds() {
             for host in ENDS {
                 forge(&mut world, host, 0, 0b01);
             }
-            assert!(ENDS.iter().all(|&host| open(&world, host) == PortMask(0b01)), "{t1} T1 switches");
+            assert!(ENDS.iter().all(|&host| open(&world, host) == PlaneSet(0b01)), "{t1} T1 switches");
             let us = until_open(&mut world, 50_000);
             assert!(us <= 50, "{t1} T1 switches, seed {seed}: open after {us} us");
             let start = world.sim.net().now() + 100 * US;
