@@ -20,17 +20,21 @@
 
 #![forbid(unsafe_code)]
 
+mod config;
 pub mod congestion;
 pub mod counters;
 pub mod endpoint;
 pub mod engine;
 pub mod memory;
 pub mod path;
+mod peer;
+mod qp;
 mod requester;
 mod responder;
 mod ring;
 pub mod seed;
 pub mod time;
+mod timers;
 pub mod verbs;
 pub mod work;
 

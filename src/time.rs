@@ -26,6 +26,12 @@ impl Time {
     pub const fn after(self, ns: u64) -> Self {
         Self(self.0.saturating_add(ns))
     }
+
+    /// The 16-bit timestamp in units of 128 ns that packets carry (MRC 1.0 table 6-6).
+    #[inline]
+    pub(crate) const fn timestamp(self) -> u16 {
+        (self.0 >> 7) as u16
+    }
 }
 
 impl Add<u64> for Time {

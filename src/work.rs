@@ -45,6 +45,15 @@ pub enum SendOp {
     WriteWithImm(u32),
 }
 
+impl SendOp {
+    /// What its completion says it was.
+    pub const fn wc_opcode(self) -> WcOpcode {
+        match self {
+            Self::Write | Self::WriteWithImm(_) => WcOpcode::RdmaWrite,
+        }
+    }
+}
+
 /// A send work request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SendWr {

@@ -11,17 +11,19 @@ use crate::time::Time;
 use crate::wire::{Ev, Psn, Qpn};
 use crate::work::MAX_SGE;
 
-use super::attr::{PortAddr, QpInfo, QpInit, QpModify, QpState, RetryAttr, RtrAttr, RtsAttr, entropy_name};
-use super::error::EndpointError;
-use super::event::{Event, FailReason, QpFailure};
-use super::peer::Peer;
-use super::qp::{Qp, QpStatus};
-use super::{Endpoint, log};
+use crate::config::PortAddr;
+use crate::peer::{Peers, log_local_port};
+use crate::qp::{
+    Cx, EndpointError, Event, FailReason, Qp, QpAttr, QpFailure, QpInfo, QpInit, QpModify, QpPeer, QpState,
+    QpStatus, RetryAttr, RtrAttr, RtsAttr, Wakes, entropy_name,
+};
+
+use super::Endpoint;
 
 impl Endpoint {
     /// Makes a protection domain.
     pub fn alloc_pd(&mut self) -> PdId {
-        self.memory.space().alloc_pd()
+        self.cx.memory.space().alloc_pd()
     }
 
     /// Removes a protection domain that nothing belongs to any more.
@@ -29,7 +31,7 @@ impl Endpoint {
     /// # Errors
     /// As [`MemorySpace::dealloc_pd`](crate::memory::MemorySpace::dealloc_pd).
     pub fn dealloc_pd(&mut self, pd: PdId) -> Result<(), EndpointError> {
-        Ok(self.memory.space().dealloc_pd(pd)?)
+        Ok(self.cx.memory.space().dealloc_pd(pd)?)
     }
 
     /// Registers memory in a protection domain.
@@ -42,8 +44,8 @@ impl Endpoint {
         region: Arc<Region>,
         access: Access,
     ) -> Result<MrKey, EndpointError> {
-        let key = self.memory.space().register(pd, region, access)?;
-        self.memory.sync();
+        let key = self.cx.memory.space().register(pd, region, access)?;
+        self.cx.memory.sync();
         Ok(key)
     }
 
@@ -53,9 +55,9 @@ impl Endpoint {
     /// # Errors
     /// As [`MemorySpace::deregister`](crate::memory::MemorySpace::deregister).
     pub fn deregister(&mut self, rkey: u32) -> Result<(), EndpointError> {
-        let space = self.memory.space().clone();
+        let space = self.cx.memory.space().clone();
         space.deregister::<MemoryError>(rkey, |visit| {
-            visit(&mut self.memory);
+            visit(&mut self.cx.memory);
             Ok(())
         })?;
         Ok(())
@@ -63,18 +65,18 @@ impl Endpoint {
 
     /// Makes the keys of a registration invalid at once; the memory is kept until no work request uses it.
     pub fn invalidate(&mut self, rkey: u32) {
-        self.memory.space().invalidate(rkey);
-        self.memory.sync();
+        self.cx.memory.space().invalidate(rkey);
+        self.cx.memory.sync();
     }
 
     /// The registered memory, as this endpoint sees it.
     pub const fn memory(&self) -> &MemoryView {
-        &self.memory
+        &self.cx.memory
     }
 
     /// The same, for what ends a registration.
     pub const fn memory_mut(&mut self) -> &mut MemoryView {
-        &mut self.memory
+        &mut self.cx.memory
     }
 
     /// Makes a queue pair in RESET.
@@ -90,9 +92,9 @@ impl Endpoint {
         if init.srq.is_some() {
             init.cap.max_recv_wr = 0;
         }
-        let pd = self.memory.space().join_pd(init.pd)?;
+        let pd = self.cx.memory.space().join_pd(init.pd)?;
         self.check_init(&init)?;
-        if self.live_qps >= self.cfg.limits.max_qps {
+        if self.qps.live() >= self.cx.cfg.limits.max_qps {
             return Err(EndpointError::Limit("limits.max_qps"));
         }
         let path = self.path_config(&init.path);
@@ -100,32 +102,27 @@ impl Endpoint {
         // All that can fail comes before a slot is taken: numbers have no room for slots that leaked.
         init.cc.validate()?;
         let qpn = self.draw_qpn(before);
-        let slot = qpn.get() & self.slot_mask;
-        if self.qps.len() <= slot as usize {
-            // Slots are taken in any order, so the highest comes soon.
-            self.qps.reserve_exact(self.slot_mask as usize + 1 - self.qps.len());
-            self.qps.resize_with(slot as usize + 1, || None);
-        }
+        let slot = qpn.get() & self.qps.mask();
         let psn = init.psn.unwrap_or_else(|| Psn::new(self.rng.next_u32()));
-        self.qps[slot as usize] = Some(Box::new(Qp::new(qpn, pd, psn, QpInit { path, ..init }, paths)?));
-        self.live_qps += 1;
+        let qp = Qp::new((qpn, slot), pd, psn, QpInit { path, ..init }, paths)?;
+        qp.log_state(&self.cx.peers);
+        self.qps.insert(qp);
         self.make_room();
-        self.log_state(slot);
         Ok(qpn)
     }
 
     /// Grows what every queue pair has a place in now, so that it never grows while packets move.
     fn make_room(&mut self) {
-        let live = self.live_qps as usize;
-        self.senders.make_room(live);
+        let live = self.qps.live() as usize;
+        self.scheduler.make_room(live);
         self.control_list.reserve(live.saturating_sub(self.control_list.len()));
-        // Two entries for each queue pair and each peer, of which there are no more.
-        let timers = 4 * live + Self::SPARE_TIMERS + 2;
-        self.timers.reserve(timers.saturating_sub(self.timers.len()));
+        self.timers.reserve_for(live);
+        // There are no more peers than queue pairs.
+        self.cx.peers.reserve_for(live);
     }
 
     fn check_init(&self, init: &QpInit) -> Result<(), EndpointError> {
-        let limits = &self.cfg.limits;
+        let limits = &self.cx.cfg.limits;
         in_range("cap.max_send_wr", init.cap.max_send_wr, 1, limits.max_send_wr, "")?;
         in_range("cap.max_recv_wr", init.cap.max_recv_wr, 0, limits.max_recv_wr, "")?;
         in_range("cap.max_send_sge", init.cap.max_send_sge, 1, MAX_SGE, "")?;
@@ -140,8 +137,8 @@ impl Endpoint {
         let avoided = before.filter(|&before| self.has_other_than(before));
         loop {
             let qpn = Qpn::new(self.rng.next_u32());
-            let slot = qpn.get() & self.slot_mask;
-            if self.may_give(qpn) && self.qp(slot).is_none() && Some(qpn) != avoided {
+            let slot = qpn.get() & self.qps.mask();
+            if self.may_give(qpn) && self.qps.get(slot).is_none() && Some(qpn) != avoided {
                 return qpn;
             }
         }
@@ -149,31 +146,32 @@ impl Endpoint {
 
     fn may_give(&self, qpn: Qpn) -> bool {
         const RESERVED: RangeInclusive<u32> = 0..=2;
-        self.cfg.qpns.has(qpn) && !RESERVED.contains(&qpn.get())
+        self.cx.cfg.qpns.has(qpn) && !RESERVED.contains(&qpn.get())
     }
 
     /// Whether there is a number to give besides one whose slot is free.
     pub(super) fn has_other_than(&self, qpn: Qpn) -> bool {
-        let is_last_slot = self.live_qps >= self.slot_mask;
+        let is_last_slot = self.qps.live() >= self.qps.mask();
         // Only with as many slots as there can be does one number of a slot differ from the next in the bits that tell
         // whose it is.
-        let slot = qpn.get() & self.slot_mask;
+        let slot = qpn.get() & self.qps.mask();
         let mut of_its_slot = (0..16).map(|top| Qpn::new(top << 20 | slot));
         !is_last_slot
-            || self.slot_mask < 0xf_ffff
+            || self.qps.mask() < 0xf_ffff
             || of_its_slot.any(|other| other != qpn && self.may_give(other))
     }
 
     /// Path settings with planes and entropy source as the ports dictate.
     fn path_config(&self, wanted: &PathConfig) -> PathConfig {
-        let planes = self.cfg.ports.len() as u8;
+        let planes = self.cx.cfg.ports.len() as u8;
         let sockets: Option<Vec<Vec<Ev>>> = self
+            .cx
             .cfg
             .ports
             .iter()
             .map(|port| Some(port.source_ports.as_ref()?.iter().map(|&p| Ev(u32::from(p))).collect()))
             .collect();
-        let narrow = |width_bits: u8| width_bits.min(self.cfg.entropy.width_bits() as u8);
+        let narrow = |width_bits: u8| width_bits.min(self.cx.cfg.entropy.width_bits() as u8);
         let source = match (sockets, &wanted.source) {
             (Some(lists), _) => EvSource::Explicit(lists.into()),
             (None, EvSource::Explicit(lists)) => EvSource::Explicit(Arc::clone(lists)),
@@ -184,80 +182,74 @@ impl Endpoint {
         };
         let active = wanted.active.max(u16::from(planes));
         // Bursts are narrowed only where a port gains from several packets of one path.
-        let spray_width =
-            if wanted.spray_width == 0 && self.same_path_batch > 1 { active } else { wanted.spray_width };
+        let spray_width = if wanted.spray_width == 0 && self.burst.same_path_batch > 1 {
+            active
+        } else {
+            wanted.spray_width
+        };
         PathConfig { active, planes, source, spray_width, ..wanted.clone() }
     }
 
     /// Removes a queue pair and forgets its work requests.
     pub fn destroy_qp(&mut self, qpn: Qpn) -> Result<(), EndpointError> {
-        let slot = self.find(qpn)?;
-        self.log_destroyed(slot);
+        let qp = self.find(qpn)?;
+        qp.log_destroyed(&self.cx.peers);
+        let slot = qp.slot;
         self.remove_qp(slot);
         Ok(())
     }
 
     fn remove_qp(&mut self, slot: u32) -> Option<Box<Qp>> {
-        self.drop_work(slot);
-        self.release_peer(slot);
-        self.senders.remove(slot);
-        self.control_list.retain(|&listed| listed != slot);
-        let removed = self.qps[slot as usize].take();
-        self.live_qps -= u32::from(removed.is_some());
-        removed
-    }
-
-    fn find(&self, qpn: Qpn) -> Result<u32, EndpointError> {
-        self.slot_of(qpn).ok_or(EndpointError::NoSuchQp(qpn.get()))
-    }
-
-    fn drop_work(&mut self, slot: u32) {
-        let Some(qp) = self.qps[slot as usize].as_deref_mut() else { return };
-        while let Some(entry) = qp.requester.pop_any(|pinned| self.memory.unpin(pinned)) {
-            self.recall |= entry.held_until > self.released;
-        }
-        while qp.responder.pop_recv().is_some() {}
-    }
-
-    fn release_peer(&mut self, slot: u32) {
-        self.leave_cwnd(slot);
-        let Some(qp) = self.qps[slot as usize].as_deref_mut() else { return };
-        qp.responder.leave(&mut self.windows);
+        let qp = self.qps.get_mut(slot)?;
+        qp.drop_work(&mut self.cx);
+        let wakes = qp.leave_cwnd(&mut self.cx);
+        qp.responder.leave(&mut self.cx.windows);
         let index = core::mem::replace(&mut qp.peer, Qp::NO_PEER);
         let place = qp.member;
-        let Some(peer) = self.peers.get_mut(index as usize).and_then(Option::as_mut) else { return };
-        peer.members.swap_remove(place as usize);
-        if let Some(&moved) = peer.members.get(place as usize) {
-            if let Some(qp) = self.qp_mut(moved) {
-                qp.member = place;
-            }
-        } else if peer.members.is_empty() {
-            for port in &peer.ports {
-                self.peer_addrs.remove(&(port.ip, index));
-            }
-            self.peers[index as usize] = None;
-            self.free_peers.push(index);
+        if let Some(moved) = self.cx.peers.leave(index, place)
+            && let Some(qp) = self.qps.get_mut(moved)
+        {
+            qp.member = place;
         }
+        self.apply(slot, wakes);
+        self.scheduler.remove(slot);
+        self.control_list.retain(|&listed| listed != slot);
+        self.qps.remove(slot)
+    }
+
+    fn find(&self, qpn: Qpn) -> Result<&Qp, EndpointError> {
+        self.qps.find(qpn).ok_or(EndpointError::NoSuchQp(qpn.get()))
+    }
+
+    /// All that is known of a queue pair, in any state.
+    pub fn query_qp(&self, qpn: Qpn) -> Option<QpAttr> {
+        let qp = self.qps.find(qpn)?;
+        let peer = self.cx.peers.get(qp.peer).map(|peer| QpPeer {
+            qpn: qp.dest_qpn,
+            ports: peer.ports.clone(),
+            udp_port: peer.udp_port,
+        });
+        Some(qp.attr(peer, &self.cx.cwnds))
     }
 
     /// The state of a queue pair.
     pub fn qp_state(&self, qpn: Qpn) -> Option<QpState> {
-        self.qp(self.slot_of(qpn)?).map(|qp| qp.state)
+        self.qps.find(qpn).map(|qp| qp.state)
     }
 
     /// State, counts, round-trip time and window of a queue pair.
     pub fn qp_status(&self, qpn: Qpn) -> Option<QpStatus> {
-        self.qp(self.slot_of(qpn)?).map(|qp| qp.status(&self.cwnds))
+        self.qps.find(qpn).map(|qp| qp.status(&self.cx.cwnds))
     }
 
     /// Every live queue pair.
     pub fn qpns(&self) -> impl Iterator<Item = Qpn> + '_ {
-        self.qps.iter().flatten().map(|qp| qp.qpn)
+        self.qps.iter().map(|qp| qp.qpn)
     }
 
     /// What a peer must know to connect to this queue pair.
     pub fn qp_info(&self, qpn: Qpn) -> Option<QpInfo> {
-        let qp = self.qp(self.slot_of(qpn)?)?;
+        let qp = self.qps.find(qpn)?;
         let wanted = if qp.init.max_mtu == 0 { u32::MAX } else { qp.init.max_mtu };
         Some(QpInfo {
             version: QpInfo::VERSION,
@@ -266,14 +258,14 @@ impl Endpoint {
             msn: qp.init.msn.get(),
             mpr: qp.init.mpr_dest,
             max_wimm: qp.init.max_wimm_dest,
-            mtu: wanted.min(self.cfg.max_mtu()),
-            trim_nack: self.cfg.trimming,
+            mtu: wanted.min(self.cx.cfg.max_mtu()),
+            trim_nack: self.cx.cfg.trimming,
             dynamic_mpr: qp.init.dynamic_mpr,
-            icrc: self.cfg.icrc,
-            udp_port: self.cfg.udp_port,
-            entropy: entropy_name(self.cfg.entropy).to_owned(),
-            ports: self.cfg.ports.iter().map(|port| PortAddr { ip: port.ip, mac: port.mac.0 }).collect(),
-            plane_ids: self.cfg.plane_ids.clone(),
+            icrc: self.cx.cfg.icrc,
+            udp_port: self.cx.cfg.udp_port,
+            entropy: entropy_name(self.cx.cfg.entropy).to_owned(),
+            ports: self.cx.cfg.ports.iter().map(|port| PortAddr { ip: port.ip, mac: port.mac.0 }).collect(),
+            plane_ids: self.cx.cfg.plane_ids.clone(),
         })
     }
 
@@ -283,16 +275,16 @@ impl Endpoint {
     /// # Errors
     /// [`EndpointError::BadTransition`], [`EndpointError::NotInRts`], or the attribute that is out of range; nothing has changed then.
     pub fn modify_qp(&mut self, now: Time, qpn: Qpn, change: QpModify) -> Result<Qpn, EndpointError> {
-        let slot = self.find(qpn)?;
+        let slot = self.find(qpn)?.slot;
         let from = self.qp_state(qpn).unwrap_or(QpState::Reset);
         let result = match (change, from) {
             (QpModify::Reset, _) => return self.reset_qp(slot, qpn),
             (QpModify::Error, _) => {
-                self.fail_qp(slot, FailReason::Requested, None);
+                self.with_qp(slot, |qp, cx| qp.fail(cx, FailReason::Requested, None));
                 Ok(())
             }
             (QpModify::Init, QpState::Reset) => {
-                if let Some(qp) = self.qp_mut(slot) {
+                if let Some(qp) = self.qps.get_mut(slot) {
                     qp.state = QpState::Init;
                 }
                 Ok(())
@@ -301,15 +293,12 @@ impl Endpoint {
             (QpModify::Rts(attr), QpState::Rtr) => self.make_rts(now, slot, &attr),
             (QpModify::Retry(attr), QpState::Rts) => self.set_retry(slot, attr),
             (QpModify::Congestion(cc), QpState::Rts) => {
-                let changed = self.enter_cwnd(slot, &cc, now);
-                if changed.is_ok()
-                    && let Some(qp) = self.qp_mut(slot)
-                {
-                    qp.other_cc = Some(cc);
-                }
+                let Some(qp) = self.qps.get_mut(slot) else { return Err(EndpointError::NoSuchQp(qpn.get())) };
+                let wakes = qp.enter_cwnd(&mut self.cx, &cc, now)?;
+                qp.other_cc = Some(cc);
                 // It may allow what the old one did not.
-                self.wake_data(slot);
-                changed
+                self.apply(slot, wakes | Wakes::DATA);
+                Ok(())
             }
             (QpModify::Retry(_), state) => Err(EndpointError::NotInRts { what: "retry attributes", state }),
             (QpModify::Congestion(_), state) => {
@@ -319,8 +308,8 @@ impl Endpoint {
             (QpModify::Rtr(_), _) => Err(EndpointError::BadTransition { from, to: "RTR" }),
             (QpModify::Rts(_), _) => Err(EndpointError::BadTransition { from, to: "RTS" }),
         };
-        if self.qp_state(qpn).is_some_and(|state| state != from && state != QpState::Error) {
-            self.log_state(slot);
+        if let Some(qp) = self.qps.find(qpn).filter(|qp| qp.state != from && qp.state != QpState::Error) {
+            qp.log_state(&self.cx.peers);
         }
         result.map(|()| qpn)
     }
@@ -328,7 +317,7 @@ impl Endpoint {
     /// Makes a queue pair anew. What is still on its way to the old number cannot be taken for something of the next
     /// connection.
     fn reset_qp(&mut self, slot: u32, qpn: Qpn) -> Result<Qpn, EndpointError> {
-        self.log_reset(slot);
+        self.find(qpn)?.log_reset(&self.cx.peers);
         // Kept until the new one has joined its protection domain.
         let old = self.remove_qp(slot).ok_or(EndpointError::NoSuchQp(qpn.get()))?;
         self.make_qp((*old.init).clone(), Some(qpn))
@@ -336,81 +325,60 @@ impl Endpoint {
 
     fn make_rtr(&mut self, now: Time, slot: u32, attr: &RtrAttr) -> Result<(), EndpointError> {
         in_range("dest_qpn", attr.dest_qpn, 3, 0x00ff_ffff, ", a queue pair number")?;
-        in_range("path_mtu", attr.path_mtu, 256, self.cfg.max_mtu(), ", what every port takes")?;
+        in_range("path_mtu", attr.path_mtu, 256, self.cx.cfg.max_mtu(), ", what every port takes")?;
         in_range("mpr_dest", u32::from(attr.mpr_dest), 1, 255, " units of 128 PSNs")?;
         in_range("udp_port", u32::from(attr.udp_port), 1, 0xffff, "")?;
         let drawn = self.draw_routed(slot, &attr.ports)?;
-        let index = self.peer_index(&attr.ports, attr.udp_port)?;
-        let local = self.ports_up;
-        let Some(peer) = self.peers.get_mut(index as usize).and_then(Option::as_mut) else {
+        let Cx { cfg, peers, .. } = &mut self.cx;
+        let index = peers.join(cfg, &attr.ports, attr.udp_port).map_err(EndpointError::Ports)?;
+        let local = peers.ports_up;
+        let Some(peer) = peers.get_mut(index) else {
             return Err(EndpointError::Ports("none of them fits ours".to_owned()));
         };
-        // One that started anew tells nobody that a port is up again.
-        peer.ports_seen.hurry_all(now);
+        // A peer that has just started does not report that a port is up again.
+        peer.reachability.expedite_all(now);
         peer.members.push(slot);
-        let (member, open) = (peer.members.len() as u32 - 1, peer.ports_seen.open());
-        let Some(qp) = self.qps[slot as usize].as_deref_mut() else { return Ok(()) };
+        let (member, open) = (peer.members.len() as u32 - 1, peer.reachability.open());
+        let Some(qp) = self.qps.get_mut(slot) else { return Ok(()) };
         if let Some(paths) = drawn {
             qp.paths = paths;
         }
-        qp.connect(&self.cfg, attr, index);
+        qp.connect(cfg, attr, index);
         qp.member = member;
         qp.set_ports(local, open);
-        self.arm_peer(index);
+        peers.arm(index);
         Ok(())
     }
 
     /// The entropy values of a queue pair that are chosen once its peer is known, because packets to there are
     /// source-routed.
     fn draw_routed(&mut self, slot: u32, peer: &[PortAddr]) -> Result<Option<Paths>, EndpointError> {
-        let Some(qp) = self.qp(slot) else { return Ok(None) };
+        let Some(qp) = self.qps.get(slot) else { return Ok(None) };
         let wanted = &qp.init.path;
-        let Some(source) = self.routes.ev_source(&self.cfg, &wanted.source, peer)? else { return Ok(None) };
+        let Some(source) = self.cx.peers.routes.ev_source(&self.cx.cfg, &wanted.source, peer)? else {
+            return Ok(None);
+        };
         let path = PathConfig { source, ..wanted.clone() };
         let mut paths = Paths::new(&path, self.rng.next_u64())?;
-        if let Some(qp) = self.qp(slot) {
+        if let Some(qp) = self.qps.get(slot) {
             paths.deny_as(&qp.paths);
         }
         Ok(Some(paths))
     }
 
-    /// The peer with these addresses, made if it is new.
-    fn peer_index(&mut self, ports: &[PortAddr], udp_port: u16) -> Result<u32, EndpointError> {
-        if let Some(first) = ports.first() {
-            let same = |index: u32| {
-                let peer = self.peers.get(index as usize).and_then(Option::as_ref);
-                peer.is_some_and(|peer| peer.udp_port == udp_port && peer.ports == ports)
-            };
-            let mut there = self.peer_addrs.range((first.ip, 0)..=(first.ip, u32::MAX));
-            if let Some(&(_, index)) = there.find(|(_, index)| same(*index)) {
-                return Ok(index);
-            }
-        }
-        let peer = Peer::new(&self.cfg, &self.routes, ports, udp_port)?;
-        let at = self.free_peers.pop().unwrap_or_else(|| {
-            self.peers.push(None);
-            self.peers.len() as u32 - 1
-        });
-        self.peer_addrs.extend(peer.ports.iter().map(|port| (port.ip, at)));
-        self.peers[at as usize] = Some(peer);
-        Ok(at)
-    }
-
     fn make_rts(&mut self, now: Time, slot: u32, attr: &RtsAttr) -> Result<(), EndpointError> {
         in_range("mpr", u32::from(attr.mpr), 1, 255, " units of 128 PSNs")?;
         check_retry(attr.retry())?;
-        let Some(qp) = self.qps[slot as usize].as_deref_mut() else { return Ok(()) };
+        let Some(qp) = self.qps.get_mut(slot) else { return Ok(()) };
         let (index, cc) = (qp.peer, qp.init.cc.clone());
         // All that can fail comes first.
-        self.enter_cwnd(slot, &cc, now)?;
-        if let Some(qp) = self.qps[slot as usize].as_deref_mut() {
-            qp.ready_to_send(&self.cfg, attr);
-        }
-        self.arm(slot);
+        let wakes = qp.enter_cwnd(&mut self.cx, &cc, now)?;
+        qp.ready_to_send(&self.cx.cfg, attr);
+        self.apply(slot, wakes | Wakes::ARM);
         // The peer takes all our ports to be up until it is told.
-        if self.ports_up != PlaneSet::first(self.cfg.ports.len() as u8) {
-            self.start_announcing(now, index);
-            self.run_peer(now, index, &mut { Self::SLICE });
+        if self.ports_up() != PlaneSet::first(self.cx.cfg.ports.len() as u8) {
+            self.cx.peers.start_announcing(now, index);
+            self.run_peer(now, index, &mut { Peers::SLICE });
         }
         Ok(())
     }
@@ -419,7 +387,7 @@ impl Endpoint {
     /// nothing to do and is set anew then.
     fn set_retry(&mut self, slot: u32, attr: RetryAttr) -> Result<(), EndpointError> {
         check_retry(attr)?;
-        if let Some(qp) = self.qp_mut(slot) {
+        if let Some(qp) = self.qps.get_mut(slot) {
             qp.set_retry(attr);
         }
         self.arm(slot);
@@ -430,78 +398,56 @@ impl Endpoint {
     /// again: the first few at once, the others at the next calls of [`on_timeout`](Self::on_timeout), so that no
     /// call takes long. Every peer is told by a port status update.
     pub fn port_link(&mut self, now: Time, port: u8, up: bool) {
-        if usize::from(port) >= self.cfg.ports.len() || self.ports_up.contains(port) == up {
+        if usize::from(port) >= self.cx.cfg.ports.len() || self.cx.peers.ports_up.contains(port) == up {
             return;
         }
-        self.counters.port_changes += 1;
-        log::port(port, up);
-        self.ports_up.0 ^= 1 << port;
+        self.cx.counters.port_changes += 1;
+        log_local_port(port, up);
+        self.cx.peers.ports_up.0 ^= 1 << port;
         if !up {
-            self.counters.tx_endpoint_dropped += self.ops.drop_plane(port);
+            self.cx.counters.tx_endpoint_dropped += self.cx.peers.requests.drop_plane(port);
             let before = self.given_back.len();
             self.given_back.retain(|packet| packet.port != port);
-            self.counters.tx_unsent_dropped += (before - self.given_back.len()) as u64;
+            self.cx.counters.tx_unsent_dropped += (before - self.given_back.len()) as u64;
         }
         self.announce_to_all(now);
     }
 
-    /// Gives a queue pair the port states of both sides; packets in flight on planes that close are taken as
-    /// lost.
-    pub(super) fn refresh_ports(&mut self, now: Time, slot: u32) {
-        let local = self.ports_up;
-        let Some(qp) = self.qps[slot as usize].as_deref_mut() else { return };
-        let Some(peer) = self.peers.get(qp.peer as usize).and_then(Option::as_ref) else { return };
-        let (old, new) = (qp.paths.ports(), (local, peer.ports_seen.open()));
-        if old == new {
-            return;
-        }
-        qp.set_ports(new.0, new.1);
-        let lost = old.0.0 & old.1.0 & !(new.0.0 & new.1.0);
-        if lost != 0 && qp.state == QpState::Rts {
-            let (requester, mut env) = qp.requester_env(&mut self.cwnds, &mut self.counters);
-            requester.planes_lost(now, PlaneSet(lost), &mut env);
-        }
-        self.wake_answers(slot);
-        self.go_on(slot);
-        self.arm(slot);
-    }
-
     /// Planes that a queue pair may use as far as the peer's ports are concerned.
     pub fn peer_planes(&self, qpn: Qpn) -> Option<PlaneSet> {
-        self.qp(self.slot_of(qpn)?).map(|qp| qp.paths.ports().1)
+        self.qps.find(qpn).map(|qp| qp.paths.ports().1)
     }
 
     /// Planes that a queue pair may use now: their ports are up on both sides, as far as it has heard.
     pub fn planes(&self, qpn: Qpn) -> Option<PlaneSet> {
-        let (ours, theirs) = self.qp(self.slot_of(qpn)?)?.paths.ports();
+        let (ours, theirs) = self.qps.find(qpn)?.paths.ports();
         Some(PlaneSet(ours.0 & theirs.0))
     }
 
     /// Entropy values of a queue pair with their states.
     pub fn ev_states(&self, qpn: Qpn) -> Option<impl Iterator<Item = EvStatus> + '_> {
-        self.qp(self.slot_of(qpn)?).map(|qp| qp.paths.states())
+        self.qps.find(qpn).map(|qp| qp.paths.states())
     }
 
     /// What happened to a queue pair's paths.
     pub fn path_counters(&self, qpn: Qpn) -> Option<&PathCounters> {
-        self.qp(self.slot_of(qpn)?).map(|qp| qp.paths.counters())
+        self.qps.find(qpn).map(|qp| qp.paths.counters())
     }
 
     /// The next change of an entropy value's state on this queue pair.
     pub fn poll_ev_event(&mut self, qpn: Qpn) -> Option<EvEvent> {
-        let slot = self.slot_of(qpn)?;
-        let qp = self.qp_mut(slot)?;
+        let qp = self.qps.find_mut(qpn)?;
         let event = qp.paths.poll_event();
-        qp.paths_told &= event.is_some();
+        qp.path_events_reported &= event.is_some();
         if let Some(event) = &event {
-            self.log_path(slot, event);
+            qp.log_path(&self.cx.peers, event);
         }
         event
     }
 
     /// How a queue pair in ERROR came there.
     pub fn qp_failure(&self, qpn: Qpn) -> Option<QpFailure> {
-        self.qp(self.slot_of(qpn)?)?.failure.as_deref().copied()
+        self.qps.find(qpn)?.failure.as_deref().copied()
     }
 
     /// Denies an entropy value, on one plane or on all; returns how many entries that touched.
@@ -509,7 +455,7 @@ impl Endpoint {
         let denied = self.with_paths(qpn, |paths| paths.deny_ev(ev, plane)).unwrap_or(0);
         if denied > 0 {
             self.log_denied(qpn, Some(ev), plane, true);
-            self.events.push_back(Event::PathDenied { qpn, ev: Some(ev), plane });
+            self.cx.events.push_back(Event::PathDenied { qpn, ev: Some(ev), plane });
         }
         denied
     }
@@ -528,7 +474,7 @@ impl Endpoint {
         let denied = self.with_paths(qpn, |paths| paths.deny_plane(plane)).unwrap_or(false);
         if denied {
             self.log_denied(qpn, None, Some(plane), true);
-            self.events.push_back(Event::PathDenied { qpn, ev: None, plane: Some(plane) });
+            self.cx.events.push_back(Event::PathDenied { qpn, ev: None, plane: Some(plane) });
         }
         denied
     }
@@ -542,12 +488,17 @@ impl Endpoint {
         allowed
     }
 
+    fn log_denied(&self, qpn: Qpn, ev: Option<Ev>, plane: Option<u8>, denied: bool) {
+        if let Some(qp) = self.qps.find(qpn) {
+            qp.log_denied(&self.cx.peers, ev, plane, denied);
+        }
+    }
+
     fn with_paths<R>(&mut self, qpn: Qpn, act: impl FnOnce(&mut Paths) -> R) -> Option<R> {
-        let slot = self.slot_of(qpn)?;
-        let result = act(&mut self.qp_mut(slot)?.paths);
-        self.wake_answers(slot);
-        self.wake_data(slot);
-        self.arm(slot);
+        let qp = self.qps.find_mut(qpn)?;
+        let result = act(&mut qp.paths);
+        let (slot, control) = (qp.slot, Wakes::CONTROL.when(qp.responder.owes()));
+        self.apply(slot, control | Wakes::DATA | Wakes::ARM);
         Some(result)
     }
 }

@@ -2,7 +2,9 @@
 
 use crate::time::Time;
 
-use super::{CqId, Endpoint, log};
+use crate::qp::{CqId, cq_nearly_full};
+
+use super::Endpoint;
 
 impl Endpoint {
     /// A queue pair is visited once in this time at most; one that moved no packet in between is idle.
@@ -19,7 +21,7 @@ impl Endpoint {
         if now < self.visit_at {
             return;
         }
-        let slots = self.qps.len();
+        let slots = self.qps.slots();
         let visits = slots.min(Self::VISITED);
         self.visit_at =
             now.after(Self::VISIT_ROUND_NS * Self::VISITED as u64 / slots.max(Self::VISITED) as u64);
@@ -31,10 +33,10 @@ impl Endpoint {
     }
 
     fn visit(&mut self, slot: usize) {
-        let Some(qp) = self.qps[slot].as_deref_mut() else { return };
+        let Some(qp) = self.qps.get_mut(slot as u32) else { return };
         let moved = qp.counters.tx_packets + qp.counters.rx_packets;
         let quiet = core::mem::replace(&mut qp.moved, moved) == moved;
-        qp.responder.visit(&mut self.windows, quiet);
+        qp.responder.visit(&mut self.cx.windows, quiet);
         if quiet {
             qp.requester.reclaim();
         }
@@ -42,21 +44,22 @@ impl Endpoint {
         let granted = qp.responder.granted_psns();
         let before = core::mem::replace(&mut qp.granted_psns, granted);
         if granted != before {
-            self.log_granted(slot as u32, before);
+            qp.log_granted(&self.cx.peers, before);
         }
     }
 
     /// The driver says whether a completion queue is filling up because its application is behind. Queue pairs that
     /// report receives there grant their peers no more than the least window meanwhile, if it is dynamic.
     pub fn crowd_cq(&mut self, cq: CqId, crowded: bool) {
-        let changed = if crowded { self.crowded_cqs.insert(cq) } else { self.crowded_cqs.remove(&cq) };
+        let changed =
+            if crowded { self.cx.cqs_nearly_full.insert(cq) } else { self.cx.cqs_nearly_full.remove(&cq) };
         if changed {
-            log::crowded(cq, crowded);
+            cq_nearly_full(cq, crowded);
         }
     }
 
     /// PSNs granted now from [`Limits::window_budget_psns`](super::Limits::window_budget_psns).
     pub const fn window_psns_in_use(&self) -> u32 {
-        self.windows.charged_psns()
+        self.cx.windows.charged_psns()
     }
 }

@@ -153,7 +153,7 @@ impl Lane {
         let now = self.clock.now();
         if now.since(self.polled_at) > AWAY_NS {
             self.counters.interruptions += 1;
-            self.endpoint.been_away(self.polled_at, now);
+            self.endpoint.on_driver_stall(self.polled_at, now);
         }
         self.polled_at = now;
         let mut work = self.answer_doorbells(now);
@@ -180,7 +180,7 @@ impl Lane {
             self.release(now);
         }
         self.answers_wait =
-            driver == Driver::Busy && (1..=RX_FEW).contains(&received) && self.endpoint.owes_answers();
+            driver == Driver::Busy && (1..=RX_FEW).contains(&received) && self.endpoint.has_pending_control();
         if !self.answers_wait {
             work += self.transmit(now);
         }
@@ -300,7 +300,7 @@ impl Lane {
             match taken {
                 Ok(()) => {}
                 Err(PostError::NoSuchQp) => {
-                    let wc = refused(qpn, wr.wr_id, WcOpcode::RdmaWrite, PostError::NoSuchQp);
+                    let wc = refused(qpn, wr.wr_id, wr.op.wc_opcode(), PostError::NoSuchQp);
                     return self.refuse(now, slot, wc);
                 }
                 // Sends complete in the order in which they were posted, and inline sends rely on that to reuse their

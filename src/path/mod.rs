@@ -55,6 +55,7 @@ pub use self::steer::MAX_SKIP_LIMIT;
 use self::blame::Losses;
 use self::events::Events;
 use self::probe::Prober;
+pub(crate) use self::reverse::REVERSE_REFRESH_BYTES;
 use self::reverse::Reverse;
 use crate::wire::Ev;
 

@@ -18,6 +18,9 @@ const NONE: u16 = u16::MAX;
 /// expected still counts.
 const REMEMBERED: usize = 4;
 
+/// Bytes received after which the reverse set is refreshed ahead of time. A probe and its response are a thousandth of it.
+pub(crate) const REVERSE_REFRESH_BYTES: u64 = 256 << 10;
+
 /// Time before another early probe may follow, while no round trip is known.
 const PATIENCE_NS: u64 = 100_000;
 

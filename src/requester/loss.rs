@@ -9,7 +9,7 @@ use crate::congestion::Flight;
 use crate::path::{EvId, Paths};
 use crate::time::Time;
 
-use super::away::Away;
+use super::driver_stall::DriverStall;
 use super::repeats::Cause;
 
 /// What the requester remembers of a packet's latest transmission.
@@ -50,8 +50,8 @@ pub(crate) struct Evidence {
     pub(crate) rtt_ns: u64,
     /// How far packets overtake each other, ns.
     pub(crate) reordering_ns: u64,
-    /// When the driver was away: that does not make a packet late.
-    pub(crate) away: Away,
+    /// When the driver was driver_stall: that does not make a packet late.
+    pub(crate) driver_stall: DriverStall,
 }
 
 /// The verdict on one packet.
@@ -78,7 +78,7 @@ pub(crate) fn judge(record: &Record, evidence: &Evidence, now: Time) -> Loss {
     if record.order > evidence.newest_order {
         return Loss::NoEvidence;
     }
-    let age_ns = evidence.away.since(record.sent_at, now);
+    let age_ns = evidence.driver_stall.since(record.sent_at, now);
     match (evidence.rtt_ns + evidence.reordering_ns).saturating_sub(age_ns) {
         0 => Loss::Overdue,
         left_ns => Loss::NotYet { until: now.after(left_ns) },
@@ -98,7 +98,7 @@ mod tests {
             newest_order: 15,
             rtt_ns: 2_000,
             reordering_ns: 500,
-            away: Away::default(),
+            driver_stall: DriverStall::default(),
         }
     }
 
@@ -125,12 +125,13 @@ mod tests {
     fn while_the_driver_is_away_nothing_becomes_late() {
         // Sent in the last turn before, or before that.
         for from in [1_000, 1_200] {
-            let back = Evidence { away: Away::new(Time(from), Time(from + 50_000)), ..evidence() };
+            let back =
+                Evidence { driver_stall: DriverStall::new(Time(from), Time(from + 50_000)), ..evidence() };
             assert_eq!(judge(&RECORD, &back, Time(53_499)), Loss::NotYet { until: Time(53_500) });
             assert_eq!(judge(&RECORD, &back, Time(53_500)), Loss::Overdue);
         }
         // Sent in the first turn after.
-        let back = Evidence { away: Away::new(Time(900), Time(1_000)), ..evidence() };
+        let back = Evidence { driver_stall: DriverStall::new(Time(900), Time(1_000)), ..evidence() };
         assert_eq!(judge(&RECORD, &back, Time(3_500)), Loss::Overdue);
     }
 

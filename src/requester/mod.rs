@@ -6,7 +6,7 @@
 //! acknowledgement passes its last packet, because a SACK may run ahead of what the peer's
 //! application can see (MRC 1.0: SACK is reliability, AETH is completion).
 
-mod away;
+mod driver_stall;
 mod loss;
 mod queue;
 mod repeats;
@@ -31,7 +31,7 @@ use crate::ring::{BitRing, SeqRing};
 use crate::time::Time;
 use crate::wire::{Msn, Opcode, Psn};
 use crate::work::{SendOp, SendWr};
-use away::Away;
+use driver_stall::DriverStall;
 use loss::{Evidence, Loss, judge};
 use queue::SendQueue;
 use repeats::{Cause, Repeats, Suspects};
@@ -149,7 +149,7 @@ pub(crate) struct Requester {
     any_plane: bool,
     /// When the retransmission timer last expired.
     timed_out_at: Time,
-    away: Away,
+    driver_stall: DriverStall,
 }
 
 impl Requester {
@@ -194,7 +194,7 @@ impl Requester {
             new_asked: false,
             any_plane: false,
             timed_out_at: Time::ZERO,
-            away: Away::default(),
+            driver_stall: DriverStall::default(),
         }
     }
 
@@ -202,11 +202,6 @@ impl Requester {
     /// backup into use allocates nothing.
     pub(crate) const fn expect_evs(&mut self, evs: usize) {
         self.evs = evs;
-    }
-
-    /// The 16-bit timestamp in units of 128 ns that TSETH carries (MRC 1.0 table 6-6).
-    pub(crate) const fn timestamp(at: Time) -> u16 {
-        (at.0 >> 7) as u16
     }
 
     pub(crate) fn is_full(&self) -> bool {
@@ -503,8 +498,8 @@ impl Requester {
     }
 
     /// The driver did not run between these times, and was never away later.
-    pub(crate) const fn been_away(&mut self, from: Time, until: Time) {
-        self.away = Away::new(from, until);
+    pub(crate) const fn on_driver_stall(&mut self, from: Time, until: Time) {
+        self.driver_stall = DriverStall::new(from, until);
     }
 
     fn evidence(&mut self, now: Time) -> Evidence {
@@ -513,7 +508,7 @@ impl Requester {
             newest_order: self.newest_order,
             rtt_ns: self.rtt.fair_ns(),
             reordering_ns: self.reordering.window_ns(&self.rtt, now.0),
-            away: self.away,
+            driver_stall: self.driver_stall,
         }
     }
 

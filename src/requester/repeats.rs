@@ -15,8 +15,6 @@ use std::collections::BTreeMap;
 use crate::time::Time;
 use crate::wire::Ev;
 
-use super::Requester;
-
 /// Why a packet was sent again.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Cause {
@@ -94,7 +92,7 @@ impl Answered {
     /// Which of the two copies the SACK answers. Retransmission timers may put copies a whole round of the 16-bit
     /// timestamp apart; then the entropy value decides.
     fn which(&self, repeat: &Repeat) -> Option<Which> {
-        let matches = |copy: &Copy| Requester::timestamp(copy.sent_at) == self.timestamp;
+        let matches = |copy: &Copy| copy.sent_at.timestamp() == self.timestamp;
         match (matches(&repeat.before), matches(&repeat.again)) {
             (true, false) => Some(Which::Before),
             (false, true) => Some(Which::Again),
@@ -225,7 +223,7 @@ impl Repeats {
     /// remembered: timestamps a whole round apart on one path, or one that nothing is known of.
     pub(super) fn may_be_mistaken(&self, seq: u64, order: u64) -> bool {
         let Some(Repeat { again, .. }) = self.recent.get(&(seq, order)) else { return true };
-        let name = |copy: &Copy| (Requester::timestamp(copy.sent_at), copy.ev_bits);
+        let name = |copy: &Copy| (copy.sent_at.timestamp(), copy.ev_bits);
         let mut copies = self.recent.range((seq, 0)..=(seq, order));
         copies.any(|(_, repeat)| name(&repeat.before) == name(again))
     }
@@ -343,7 +341,7 @@ mod tests {
     }
 
     fn answer(sent_at: u64, ev: u16) -> Answered {
-        Answered { seq: 7, timestamp: Requester::timestamp(Time(sent_at)), ev_bits: Ev(u32::from(ev) + 100) }
+        Answered { seq: 7, timestamp: Time::timestamp(Time(sent_at)), ev_bits: Ev(u32::from(ev) + 100) }
     }
 
     fn proofs(repeats: &mut Repeats, answered: Option<Answered>, now: Listing) -> Vec<Proof> {

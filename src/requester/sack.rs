@@ -57,7 +57,7 @@ impl Report {
 
 /// Whether this timestamp and entropy value, as far as `ev_mask` has it, are not those of the latest copy of a packet.
 fn is_another_copy((timestamp, Ev(ev)): (u16, Ev), record: &Record, ev_mask: u32, env: &Env<'_>) -> bool {
-    timestamp != Requester::timestamp(record.sent_at) || (ev ^ env.paths.ev(EvId(record.ev)).0) & ev_mask != 0
+    timestamp != record.sent_at.timestamp() || (ev ^ env.paths.ev(EvId(record.ev)).0) & ev_mask != 0
 }
 
 impl Requester {
@@ -222,7 +222,7 @@ impl Requester {
         let seq = report.answered.filter(|&seq| self.records.keeps(seq, self.next))?;
         let record = self.records.get(seq);
         if record.order == 0
-            || Self::timestamp(record.sent_at) != sack.cc.tx_timestamp
+            || record.sent_at.timestamp() != sack.cc.tx_timestamp
             || (record.retries > 0 && report.of_another_copy(&record, self.setup.ev_mask, env))
         {
             return None;

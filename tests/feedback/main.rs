@@ -70,7 +70,7 @@
 mod acks;
 mod answers;
 mod asks;
-mod away;
+mod driver_stall;
 mod gathers;
 mod holds;
 mod losses;

@@ -226,7 +226,7 @@ impl Sender {
         let from = self.net.now;
         self.net.now = from.after(ns);
         let until = self.net.now;
-        self.net.endpoint(NODE).been_away(from, until);
+        self.net.endpoint(NODE).on_driver_stall(from, until);
     }
 
     /// Data packets that left since the last look.

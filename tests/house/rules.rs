@@ -9,9 +9,11 @@ use crate::source::{Mention, Module, Source};
 /// `docs/architecture.md`.
 pub(crate) const FLOORS: &[&[&str]] = &[
     &["pmd", "srv6", "wire", "time", "ring", "counters", "seed"],
-    &["work"],
+    &["work", "timers"],
     &["memory", "congestion", "path"],
-    &["requester", "responder"],
+    &["requester", "responder", "config"],
+    &["peer"],
+    &["qp"],
     &["endpoint"],
     &["engine"],
     &["verbs"],

@@ -1,6 +1,7 @@
 //! Peers, ports, keys and denied paths; visits to queue pairs.
 
 use super::*;
+use crate::wire::Aeth;
 use crate::wire::{EndpointOp, Packet};
 
 /// In turn, and each once in a second at most: those visited lately wait until the others had their turn.
@@ -16,13 +17,13 @@ fn every_queue_pair_is_visited_once_a_second() {
         (0..qps).for_each(|_| assert!(endpoint.create_qp(init.clone()).is_ok()));
         let mut seen = Vec::new();
         for &(at, rx_packets) in calls {
-            endpoint
-                .qps
-                .iter_mut()
-                .flatten()
-                .for_each(|qp| (qp.counters.tx_packets, qp.counters.rx_packets) = (1, rx_packets));
+            for slot in 0..endpoint.qps.slots() as u32 {
+                if let Some(qp) = endpoint.qps.get_mut(slot) {
+                    (qp.counters.tx_packets, qp.counters.rx_packets) = (1, rx_packets);
+                }
+            }
             endpoint.reclaim(Time(at));
-            seen.push(endpoint.qps.iter().flatten().filter(|qp| qp.moved == 1 + rx_packets).count());
+            seen.push(endpoint.qps.iter().filter(|qp| qp.moved == 1 + rx_packets).count());
         }
         seen
     };
@@ -52,7 +53,7 @@ fn peers_are_told_apart_by_all_their_addresses() {
         endpoint.modify_qp(Time(1), qpn, QpModify::Init).unwrap();
         endpoint.modify_qp(Time(1), qpn, QpModify::Rtr(Box::new(rtr))).unwrap();
         let slot = endpoint.slot_of(qpn).unwrap();
-        endpoint.qp(slot).unwrap().peer
+        endpoint.qps.get(slot).unwrap().peer
     };
     let peers = [
         ([addr(11, 1), addr(12, 2)], 4791),
@@ -78,7 +79,7 @@ fn a_peer_is_kept_while_it_has_queue_pairs() {
         qpn
     };
     let members = |endpoint: &Endpoint| -> Vec<_> {
-        endpoint.peers.iter().map(|peer| peer.as_ref().map(|peer| peer.members.len())).collect()
+        endpoint.cx.peers.slots().map(|peer| peer.map(|peer| peer.members.len())).collect()
     };
     let qpns = [11, 11, 12].map(|last| connect(&mut endpoint, last));
     assert_eq!(members(&endpoint), [Some(2), Some(1)]);
@@ -104,7 +105,7 @@ fn a_new_peer_is_told_of_ports_that_are_down_alone() {
         let rtr = rtr_to(info.ports, info.udp_port);
         to_rts(&mut endpoint, Time(1), qpn, rtr);
         assert_eq!(endpoint.planes(qpn), Some(PlaneSet(if down { 0b01 } else { 0b11 })));
-        assert_eq!(endpoint.peers[0].as_ref().unwrap().status_update.is_some(), down);
+        assert_eq!(endpoint.cx.peers.get(0).unwrap().status_update.is_some(), down);
         let mut out = Transmit::default();
         assert_eq!(endpoint.transmit(Time(1), PlaneSet(0b11), &mut out), down, "at once");
     }
@@ -118,7 +119,7 @@ fn a_silent_peer_is_told_of_ports_less_and_less_often() {
     alone.endpoint.port_link(alone.now, 0, false);
     alone.endpoint.port_link(alone.now, 0, true);
     let mut waits = Vec::new();
-    while let Some(update) = alone.endpoint.peers[0].as_ref().unwrap().status_update {
+    while let Some(update) = alone.endpoint.cx.peers.get(0).unwrap().status_update {
         waits.push(update.due.since(alone.now));
         assert!(waits.len() <= 64, "{waits:?}");
         alone.transmit();
@@ -143,8 +144,8 @@ fn news_of_ports_take_the_planes_that_work_in_turn() {
     let info = endpoint.qp_info(qpn).unwrap();
     let mut now = Time(1_000);
     to_rts(&mut endpoint, now, qpn, rtr_to(info.ports, info.udp_port));
-    let (mask, local) = (0b0111, endpoint.ports_up);
-    endpoint.peers[0].as_mut().unwrap().ports_seen.on_update(now, mask, local, &mut || 7);
+    let (mask, local) = (0b0111, endpoint.ports_up());
+    endpoint.cx.peers.get_mut(0).unwrap().reachability.on_update(now, mask, local, &mut || 7);
     endpoint.port_link(now, 0, false);
     let (mut planes, mut probes) = (Vec::new(), 0);
     let mut out = Transmit::default();
@@ -189,7 +190,7 @@ fn an_abandoned_queue_pair_fails() {
 fn an_invalid_key_is_no_source() {
     let mut alone = Alone::new();
     let slot = alone.endpoint.slot_of(alone.qpn).unwrap();
-    let pd = alone.endpoint.qp(slot).unwrap().init.pd;
+    let pd = alone.endpoint.qps.get(slot).unwrap().init.pd;
     let region = Region::alloc_at(4096, 0x9000).unwrap();
     let key = alone.endpoint.register(pd, region, Access::REMOTE_WRITE).unwrap();
     let wr = SendWr { local: Sge { addr: 0x9000, len: 64, lkey: key.lkey }, ..alone.wr };
@@ -232,16 +233,14 @@ fn only_quiet_queue_pairs_give_memory_up() {
         if acts {
             alone.post();
             assert_eq!(alone.transmit(), 1);
-            let qp = alone.endpoint.qps[slot as usize].as_deref_mut().unwrap();
+            let qp = alone.endpoint.qps.get_mut(slot).unwrap();
             let psn = qp.requester.psn(qp.counters.tx_packets - 1);
-            let (requester, mut env) =
-                qp.requester_env(&mut alone.endpoint.cwnds, &mut alone.endpoint.counters);
-            requester.on_transport_ack(alone.now, psn, &mut env);
-            alone.endpoint.complete_sends(slot);
+            let now = alone.now;
+            alone.endpoint.with_qp(slot, |qp, cx| qp.on_ack(cx, now, psn, &Aeth::ack(0)));
         }
         (alone.endpoint.next_visit, alone.endpoint.visit_at) = (slot, Time::ZERO);
         alone.endpoint.reclaim(alone.now);
-        format!("{:?}", alone.endpoint.qp(slot).unwrap().requester).len()
+        format!("{:?}", alone.endpoint.qps.get(slot).unwrap().requester).len()
     };
     let idle = [kept(false), kept(false)][1];
     for _ in 0..2 {

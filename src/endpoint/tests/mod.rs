@@ -7,25 +7,13 @@ mod turns;
 
 use std::collections::BTreeSet;
 
-use spindrift_pmd::MacAddr;
-
 use super::*;
+pub(super) use crate::config::test_port as port;
 use crate::congestion::{CcConfig, NsccOverrides};
 use crate::memory::{Access, MemoryError, Region};
-use crate::path::{EvId, PathConfig};
+use crate::path::{EvId, PathConfig, PlaneSet};
 use crate::wire::{EntropyMode, Ev, Msn, Psn, StevOrder, stack};
 use crate::work::{RemoteAddr, SendOp, Sge};
-
-/// A port that carries any entropy value.
-pub(super) fn port(last: u8) -> LocalPort {
-    LocalPort {
-        ip: [10, 0, 0, last].into(),
-        mac: MacAddr([2, 0, 0, 0, 0, last]),
-        max_frame: 1514,
-        source_ports: None,
-        same_path_batch: 1,
-    }
-}
 
 /// An endpoint with a queue pair in RTS, whose peer says nothing.
 struct Alone {
@@ -93,23 +81,26 @@ impl Alone {
 #[test]
 fn a_queue_pair_is_listed_once_however_much_it_has_to_send() {
     let mut alone = Alone::new();
-    assert_eq!(alone.endpoint.senders.len(List::New), 0);
+    assert_eq!(alone.endpoint.scheduler.len(TxClass::New), 0);
     for _ in 0..3 {
         alone.post();
-        assert_eq!(alone.endpoint.senders.len(List::New), 1);
+        assert_eq!(alone.endpoint.scheduler.len(TxClass::New), 1);
     }
-    assert_eq!((alone.transmit(), alone.endpoint.senders.len(List::New)), (3, 0));
+    assert_eq!((alone.transmit(), alone.endpoint.scheduler.len(TxClass::New)), (3, 0));
     alone.post();
-    assert_eq!((alone.endpoint.senders.len(List::New), alone.endpoint.senders.len(List::Repairs)), (1, 0));
+    assert_eq!(
+        (alone.endpoint.scheduler.len(TxClass::New), alone.endpoint.scheduler.len(TxClass::Retransmit)),
+        (1, 0)
+    );
     // The same for what goes out again.
     alone.transmit();
-    while alone.endpoint.senders.len(List::Repairs) == 0 {
+    while alone.endpoint.scheduler.len(TxClass::Retransmit) == 0 {
         alone.now = alone.endpoint.next_timeout();
         assert!(alone.now < Time::NEVER);
         alone.endpoint.on_timeout(alone.now);
     }
     for _ in 0..3 {
-        assert_eq!(alone.endpoint.senders.len(List::Repairs), 1);
+        assert_eq!(alone.endpoint.scheduler.len(TxClass::Retransmit), 1);
         alone.post();
     }
 }
@@ -121,7 +112,7 @@ fn news_of_paths_are_told_once() {
     let slot = endpoint.slot_of(qpn).unwrap();
     let mut told = |lost: Option<u16>, seen: bool| {
         if let Some(id) = lost {
-            endpoint.qp_mut(slot).unwrap().paths.on_loss(EvId(id), now);
+            endpoint.qps.get_mut(slot).unwrap().paths.on_loss(EvId(id), now);
         }
         endpoint.arm(slot);
         let events = core::iter::from_fn(|| endpoint.poll_event()).collect::<Vec<_>>();
@@ -148,7 +139,7 @@ fn dead_timers_go_when_their_owners_are_gone() {
         alone.endpoint.destroy_qp(qpn).unwrap();
     }
     alone.endpoint.push_timer(Time(200), 0);
-    assert!(alone.endpoint.timers.len() <= Endpoint::SPARE_TIMERS, "{}", alone.endpoint.timers.len());
+    assert!(alone.endpoint.timers.len() <= TimerHeap::SPARE, "{}", alone.endpoint.timers.len());
 }
 
 /// A table of one slot leaves 64 draws little hope, and one that is full but for a slot as little.
@@ -243,9 +234,9 @@ fn a_reset_queue_pair_has_another_number_if_there_is_one() {
     let full = |of| {
         let mut endpoint = endpoint(1 << 20, of);
         let number = (of - 1) << 20 | 5;
-        endpoint.live_qps = (1 << 20) - 1;
+        endpoint.qps.pretend_live((1 << 20) - 1);
         let when_full = endpoint.has_other_than(Qpn::new(number));
-        endpoint.live_qps -= 1;
+        endpoint.qps.pretend_live((1 << 20) - 2);
         (when_full, endpoint.has_other_than(Qpn::new(number)))
     };
     assert_eq!(full(1), (true, true));
@@ -270,7 +261,7 @@ fn paths_are_as_the_ports_allow() {
         let path = PathConfig { active, spray_width, min_active: 1, ..PathConfig::new(7) };
         let qpn = endpoint.create_qp(QpInit { path, ..init }).unwrap();
         let slot = endpoint.slot_of(qpn).unwrap();
-        let before = endpoint.qp(slot).unwrap().init.path.clone();
+        let before = endpoint.qps.get(slot).unwrap().init.path.clone();
         let paths = |endpoint: &Endpoint, qpn| {
             let mut evs: Vec<_> =
                 endpoint.ev_states(qpn).unwrap().map(|status| (status.plane, status.ev)).collect();
@@ -302,7 +293,7 @@ fn windows_change_where_both_sides_want_that() {
     for (ours, theirs) in [(false, false), (false, true), (true, false), (true, true)] {
         let alone = Alone::with(|init| init.dynamic_mpr = ours, |peer| peer.dynamic_mpr = theirs);
         let slot = alone.endpoint.slot_of(alone.qpn).unwrap();
-        assert_eq!(alone.endpoint.qp(slot).unwrap().dynamic_mpr, ours && theirs);
+        assert_eq!(alone.endpoint.qps.get(slot).unwrap().dynamic_mpr, ours && theirs);
     }
 }
 
@@ -313,7 +304,7 @@ fn congestion_control_knows_whether_switches_trim() {
         let cc = CcConfig { trimming, ..CcConfig::new(400_000_000_000, 8_000, 4_096) };
         let alone = Alone::with(|init| init.cc = cc.clone(), |peer| peer.trim_nack = trim_nack);
         let slot = alone.endpoint.slot_of(alone.qpn).unwrap();
-        format!("{:?}", alone.endpoint.qp(slot).unwrap().cwnd)
+        format!("{:?}", alone.endpoint.qps.get(slot).unwrap().cwnd)
     };
     let ([a, b], [c, d]) =
         ([true, false].map(|set| control(set, true)), [true, false].map(|set| control(set, false)));
@@ -326,7 +317,7 @@ fn congestion_control_knows_whether_switches_trim() {
 fn news_of_ports_take_many_paths() {
     let mut alone = Alone::new();
     let sent =
-        |alone: &Alone| alone.endpoint.peers[0].as_ref().unwrap().status_update.map(|update| update.sent);
+        |alone: &Alone| alone.endpoint.cx.peers.get(0).unwrap().status_update.map(|update| update.sent);
     alone.endpoint.port_link(alone.now, 0, false);
     for _ in 0..5 {
         alone.now = alone.endpoint.next_timeout();

@@ -3,6 +3,7 @@
 use super::*;
 use crate::congestion::{AckSample, Controller, Flight};
 use crate::requester::Requester;
+use crate::wire::Aeth;
 use crate::wire::Opcode;
 
 const PLANES: u8 = 2;
@@ -48,8 +49,8 @@ impl Pairs {
 
     fn cc(&mut self, pair: usize) -> &mut Controller {
         let slot = self.slot(pair);
-        let qp = self.endpoint.qps[slot as usize].as_deref_mut().unwrap();
-        qp.cwnd.get_mut(&mut self.endpoint.cwnds)
+        let qp = self.endpoint.qps.get_mut(slot).unwrap();
+        qp.cwnd.get_mut(&mut self.endpoint.cx.cwnds)
     }
 
     fn post(&mut self, pair: usize, writes: usize) {
@@ -93,12 +94,10 @@ impl Pairs {
     /// The peer has all that this queue pair sent.
     fn acknowledge(&mut self, pair: usize) {
         let (slot, sent) = (self.slot(pair), self.sent(pair));
-        let qp = self.endpoint.qps[slot as usize].as_deref_mut().unwrap();
+        let qp = self.endpoint.qps.get_mut(slot).unwrap();
         let psn = qp.requester.psn(sent - 1);
-        let (requester, mut env) = qp.requester_env(&mut self.endpoint.cwnds, &mut self.endpoint.counters);
-        requester.on_transport_ack(self.now, psn, &mut env);
-        self.endpoint.complete_sends(slot);
-        self.endpoint.heard(self.now, slot);
+        let now = self.now;
+        self.endpoint.with_qp(slot, |qp, cx| qp.on_ack(cx, now, psn, &Aeth::ack(0)));
     }
 
     fn tail_probes(&self) -> u64 {
@@ -146,10 +145,10 @@ fn a_tail_probe_does_not_jump_the_pace_of_a_lost_packet() {
     host.post(0, 1);
     assert!(host.transmit(0b11));
     let (slot, now) = (host.slot(0), host.now);
-    let qp = host.endpoint.qps[slot as usize].as_deref_mut().unwrap();
-    let (requester, mut env) = qp.requester_env(&mut host.endpoint.cwnds, &mut host.endpoint.counters);
+    let qp = host.endpoint.qps.get_mut(slot).unwrap();
+    let (requester, mut env) = qp.send_context(&mut host.endpoint.cx.cwnds, &mut host.endpoint.cx.counters);
     requester.planes_lost(now, PlaneSet(0b01), &mut env);
-    host.endpoint.go_on(slot);
+    host.endpoint.apply(slot, Wakes::DATA | Wakes::CWND);
     let at = host.cc(0).opens_at(now);
     assert!(at.since(now) > 5 * MS && at != Time::NEVER);
     let mut rounds = 0;
@@ -221,8 +220,8 @@ fn a_queue_pair_whose_only_plane_is_full_waits_without_spinning() {
         assert!(!host.transmit(0b11));
         // As when a packet of another queue pair is answered: there is room, but not for this one.
         let slot = host.slot(0);
-        host.endpoint.qps[slot as usize].as_deref_mut().unwrap().cwnd.stir(&mut host.endpoint.cwnds);
-        host.endpoint.heard(host.now, slot);
+        host.endpoint.qps.get_mut(slot).unwrap().cwnd.get_mut_may_open(&mut host.endpoint.cx.cwnds);
+        host.endpoint.apply(slot, Wakes::DATA | Wakes::CWND);
     }
     assert_eq!((host.sent(1), waits(&host) - before), (0, 1));
     // Time passes up to the retransmission timer of the one with packets in flight, which then makes room.

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::requester::Requester;
+use crate::wire::Aeth;
 use crate::wire::Opcode;
 
 /// What a port refused is kept up to a limit, and goes out on that port when it has room.
@@ -108,7 +109,7 @@ fn a_burst_that_the_congestion_window_cuts_short_takes_fewer_entropy_values() {
             },
             |peer| peer.path_mtu = 256,
         );
-        alone.endpoint.same_path_batch = 4;
+        alone.endpoint.burst.same_path_batch = 4;
         alone.wr.local.len = 256;
         (0..8).for_each(|_| alone.post());
         alone.endpoint.begin_burst(100);
@@ -139,12 +140,12 @@ fn short_messages_go_ahead_of_answers_and_of_nothing_else() {
         (0..if case == "long" { Endpoint::AHEAD + 1 } else { Endpoint::AHEAD }).for_each(|_| alone.post());
         if case != "alone" {
             alone.endpoint.wake_control(slot);
-            assert!(alone.endpoint.owes_answers());
+            assert!(alone.endpoint.has_pending_control());
         }
         let back = Transmit::default();
         match case {
             "given back" => alone.endpoint.unsent(&back),
-            "repairs" => alone.endpoint.senders.push(List::Repairs, slot),
+            "repairs" => alone.endpoint.scheduler.push(TxClass::Retransmit, slot),
             _ => {}
         }
         assert_eq!(alone.endpoint.goes_ahead(), goes, "{case}");
@@ -188,23 +189,23 @@ fn repairs_leave_where_new_data_is_blocked() {
         assert!(endpoint.deny_plane(qpn, 0));
         post(&mut endpoint, now, qpn);
     }
-    while endpoint.senders.len(List::Repairs) == 0 {
+    while endpoint.scheduler.len(TxClass::Retransmit) == 0 {
         now = endpoint.next_timeout();
         endpoint.on_timeout(now);
     }
     // Repairs are a quantum ahead, and the queue pair with one is the last of those with new data.
-    assert_eq!(endpoint.senders.first(1), List::Repairs);
-    while endpoint.senders.front(List::New) != endpoint.slot_of(qpns[1]) {
-        endpoint.senders.rotate(List::New);
+    assert_eq!(endpoint.scheduler.first(1), TxClass::Retransmit);
+    while endpoint.scheduler.front(TxClass::New) != endpoint.slot_of(qpns[1]) {
+        endpoint.scheduler.rotate(TxClass::New);
     }
     assert!(endpoint.transmit(now, PlaneSet(0b01), &mut out), "the repair");
     assert!(!endpoint.transmit(now, PlaneSet(0b01), &mut out));
     // Behind a few that are blocked, one that may send is found.
     post(&mut endpoint, now, qpns[0]);
-    while endpoint.senders.front(List::New) != endpoint.slot_of(qpns[0]) {
-        endpoint.senders.rotate(List::New);
+    while endpoint.scheduler.front(TxClass::New) != endpoint.slot_of(qpns[0]) {
+        endpoint.scheduler.rotate(TxClass::New);
     }
-    (2..endpoint.senders.len(List::New)).for_each(|_| endpoint.senders.rotate(List::New));
+    (2..endpoint.scheduler.len(TxClass::New)).for_each(|_| endpoint.scheduler.rotate(TxClass::New));
     assert!(endpoint.transmit(now, PlaneSet(0b01), &mut out));
     let others = (0..100).filter(|_| endpoint.transmit(now, PlaneSet(0b10), &mut out)).count();
     assert_eq!(others, qpns.len() - 1, "they kept their turns");
@@ -267,7 +268,7 @@ fn a_repeat_waits_for_another_plane() {
 fn every_other_tail_probe_takes_a_bad_path_of_another_plane() {
     let mut host = ThreePlanes::new();
     let slot = host.endpoint.slot_of(host.qpn).unwrap();
-    let paths = &mut host.endpoint.qp_mut(slot).unwrap().paths;
+    let paths = &mut host.endpoint.qps.get_mut(slot).unwrap().paths;
     let others: Vec<_> = paths.states().filter(|status| status.plane > 0).map(|status| status.id).collect();
     for &id in &others {
         paths.on_loss(id, host.now);
@@ -282,7 +283,7 @@ fn every_other_tail_probe_takes_a_bad_path_of_another_plane() {
     let mut host = ThreePlanes::new();
     let slot = host.endpoint.slot_of(host.qpn).unwrap();
     for &id in &others {
-        host.endpoint.qp_mut(slot).unwrap().paths.on_loss(id, host.now);
+        host.endpoint.qps.get_mut(slot).unwrap().paths.on_loss(id, host.now);
     }
     for free in [0b001, 0b001, 0b001] {
         assert_eq!(host.transmit(free), Some(0));
@@ -323,12 +324,12 @@ fn new_data_leaves_when_repairs_cannot() {
     let mut alone = Alone::with(|init| init.path = PathConfig { min_active: 1, ..init.path.clone() }, |_| {});
     alone.post();
     assert_eq!(alone.transmit(), 1);
-    while alone.endpoint.senders.len(List::Repairs) == 0 {
+    while alone.endpoint.scheduler.len(TxClass::Retransmit) == 0 {
         alone.now = alone.endpoint.next_timeout();
         alone.endpoint.on_timeout(alone.now);
     }
     assert!(alone.endpoint.deny_plane(alone.qpn, 0));
-    let pd = alone.endpoint.qp(alone.endpoint.slot_of(alone.qpn).unwrap()).unwrap().init.pd;
+    let pd = alone.endpoint.qps.get(alone.endpoint.slot_of(alone.qpn).unwrap()).unwrap().init.pd;
     let other = alone.endpoint.create_qp(QpInit::new(pd, CqId(0), CqId(1))).unwrap();
     let info = alone.endpoint.qp_info(alone.qpn).unwrap();
     let peer = PortAddr { ip: [0xfd00, 0, 0, 0, 0, 0, 0, 9].into(), mac: [4; 6] };
@@ -337,11 +338,11 @@ fn new_data_leaves_when_repairs_cannot() {
     alone.endpoint.post_send(alone.now, other, alone.wr).unwrap();
     // Whichever has its turn first.
     let turns = alone.endpoint.config().quantum;
-    assert_eq!(alone.endpoint.senders.first(turns), List::Repairs);
+    assert_eq!(alone.endpoint.scheduler.first(turns), TxClass::Retransmit);
     let mut out = Transmit::default();
     assert!(alone.endpoint.transmit(alone.now, PlaneSet(1), &mut out));
     let slot = alone.endpoint.slot_of(other).unwrap();
-    assert_eq!(alone.endpoint.qp(slot).unwrap().counters.tx_packets, 1);
+    assert_eq!(alone.endpoint.qps.get(slot).unwrap().counters.tx_packets, 1);
 }
 
 /// The first packet in flight has a timer of its own, whatever was armed before; and one is never without.
@@ -351,10 +352,10 @@ fn a_packet_in_flight_has_a_timer() {
     let slot = alone.endpoint.slot_of(alone.qpn).unwrap();
     let day = Time(86_400_000_000_000);
     for (outstanding, armed_at) in [(false, day), (true, Time::NEVER)] {
-        alone.endpoint.timers.clear();
-        alone.endpoint.qp_mut(slot).unwrap().armed_at = armed_at;
+        alone.endpoint.timers = TimerHeap::default();
+        alone.endpoint.qps.get_mut(slot).unwrap().armed_at = armed_at;
         alone.post();
-        assert_eq!(alone.endpoint.qp(slot).unwrap().requester.outstanding(), outstanding);
+        assert_eq!(alone.endpoint.qps.get(slot).unwrap().requester.outstanding(), outstanding);
         assert_eq!(alone.transmit(), 1);
         assert!(alone.endpoint.next_timeout() < day);
     }
@@ -376,7 +377,7 @@ fn the_longest_headers_fit() {
 fn a_probe_waits_for_its_port_without_a_timer() {
     let mut alone = Alone::new();
     let slot = alone.endpoint.slot_of(alone.qpn).unwrap();
-    alone.endpoint.qp_mut(slot).unwrap().paths.on_loss(EvId(0), alone.now);
+    alone.endpoint.qps.get_mut(slot).unwrap().paths.on_loss(EvId(0), alone.now);
     alone.endpoint.arm(slot);
     alone.now = alone.endpoint.next_timeout();
     alone.endpoint.on_timeout(alone.now);
@@ -402,11 +403,10 @@ fn requests_for_a_port_that_goes_down_are_dropped_and_counted() {
 /// The peer acknowledges all that was sent; the events of that.
 fn acknowledged(alone: &mut Alone) -> Vec<Event> {
     let slot = alone.endpoint.slot_of(alone.qpn).unwrap();
-    let qp = alone.endpoint.qps[slot as usize].as_deref_mut().unwrap();
+    let qp = alone.endpoint.qps.get_mut(slot).unwrap();
     let psn = qp.requester.psn(qp.counters.tx_packets - 1);
-    let (requester, mut env) = qp.requester_env(&mut alone.endpoint.cwnds, &mut alone.endpoint.counters);
-    requester.on_transport_ack(alone.now, psn, &mut env);
-    alone.endpoint.complete_sends(slot);
+    let now = alone.now;
+    alone.endpoint.with_qp(slot, |qp, cx| qp.on_ack(cx, now, psn, &Aeth::ack(0)));
     core::iter::from_fn(|| alone.endpoint.poll_event()).collect()
 }
 

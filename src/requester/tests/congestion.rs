@@ -74,7 +74,7 @@ impl Bench {
             entropy: self.paths.ev(EvId(of.1.ev)),
             ..Default::default()
         };
-        seth.cc.tx_timestamp = Requester::timestamp(of.1.sent_at);
+        seth.cc.tx_timestamp = Time::timestamp(of.1.sent_at);
         seth.cc.rcvd_bytes = self.r.last_rcvd_bytes + 1;
         let now = self.now;
         let (r, mut env) = self.env();
@@ -85,7 +85,7 @@ impl Bench {
         let nack = Neth {
             nack_psn: self.r.psn(seq),
             reason: reason.into(),
-            tx_timestamp: Requester::timestamp(self.r.records.get(seq).sent_at),
+            tx_timestamp: Time::timestamp(self.r.records.get(seq).sent_at),
             ..Default::default()
         };
         let now = self.now;

@@ -98,7 +98,7 @@ impl Bench {
         let cack = self.r.psn(end - 1);
         let record = self.r.records.get(end - 1);
         let mut seth = Seth { cack, entropy: self.paths.ev(EvId(record.ev)), ..Default::default() };
-        seth.cc.tx_timestamp = Requester::timestamp(record.sent_at);
+        seth.cc.tx_timestamp = record.sent_at.timestamp();
         let mut env = Env { paths: &mut self.paths, cc: &mut self.cc, counters: &mut self.counters };
         assert_eq!(self.r.on_sack(self.now, &seth, &mut env), SackVerdict::Used);
         if done {
@@ -408,7 +408,7 @@ fn what_never_left_is_as_if_it_had_not_been_sent() {
         let nack = Neth {
             nack_psn: bench.r.psn(seq),
             reason: NackReason::Trimmed.into(),
-            tx_timestamp: Requester::timestamp(sent_at),
+            tx_timestamp: sent_at.timestamp(),
             ..Default::default()
         };
         let mut env = Env { paths: &mut bench.paths, cc: &mut bench.cc, counters: &mut bench.counters };

@@ -18,7 +18,7 @@ fn report(
         entropy: bench.paths.ev(EvId(of.1.ev)),
         ..Default::default()
     };
-    seth.cc.tx_timestamp = Requester::timestamp(of.1.sent_at);
+    seth.cc.tx_timestamp = Time::timestamp(of.1.sent_at);
     seth.cc.rcvd_bytes = bench.r.last_rcvd_bytes + 1;
     adjust(&mut seth);
     let mut env = Env { paths: &mut bench.paths, cc: &mut bench.cc, counters: &mut bench.counters };

@@ -163,7 +163,7 @@ macro_rules! with_nic {
         $crate::nic::with_timers!();
 
         fn paused(&mut self, from: Time, until: Time) {
-            self.nic.endpoint.been_away(from, until);
+            self.nic.endpoint.on_driver_stall(from, until);
         }
 
         fn carrier(&mut self, now: Time, plane: u8, up: bool) {

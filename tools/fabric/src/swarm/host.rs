@@ -124,7 +124,7 @@ impl Transport for Host {
     with_timers!();
 
     fn paused(&mut self, from: Time, until: Time) {
-        self.nic.endpoint.been_away(from, until);
+        self.nic.endpoint.on_driver_stall(from, until);
         self.audit.paused(until.since(from));
     }
 

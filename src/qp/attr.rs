@@ -1,10 +1,10 @@
 //! Attributes of queue pairs: what they are made of, what peers tell each other, and the changes of state.
 
-use std::net::IpAddr;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+use crate::config::PortAddr;
 use crate::congestion::CcConfig;
 use crate::memory::PdId;
 use crate::path::PathConfig;
@@ -62,7 +62,7 @@ pub struct QpInit {
     /// Largest path MTU to offer, bytes; what the ports take when zero.
     pub max_mtu: u32,
     /// Take part in dynamic windows when the peer does, too: follow `mpr` in its SACKs, and grant it what
-    /// [`Limits::window_budget_psns`](super::Limits::window_budget_psns) allows.
+    /// [`Limits::window_budget_psns`](crate::endpoint::Limits::window_budget_psns) allows.
     pub dynamic_mpr: bool,
 }
 
@@ -87,15 +87,6 @@ impl QpInit {
             dynamic_mpr: false,
         }
     }
-}
-
-/// Address of one port of a peer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct PortAddr {
-    /// IP address.
-    pub ip: IpAddr,
-    /// Ethernet address.
-    pub mac: [u8; 6],
 }
 
 /// Everything a peer must know of a queue pair to connect to it: exchanged out of band, by
@@ -130,7 +121,7 @@ pub struct QpInfo {
     pub entropy: String,
     /// Ports, one a plane. Port *n* of one side is on the same plane as port *n* of the other.
     pub ports: Vec<PortAddr>,
-    /// The plane of each port, if it is told: see [`EndpointConfig::plane_ids`](super::EndpointConfig::plane_ids). Compared where both sides tell.
+    /// The plane of each port, if it is told: see [`EndpointConfig::plane_ids`](crate::endpoint::EndpointConfig::plane_ids). Compared where both sides tell.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub plane_ids: Vec<u32>,
 }
@@ -211,7 +202,7 @@ impl RtrAttr {
 /// | any | any | 25 | never |
 ///
 /// Between two timeouts the oldest packet is sent again, first after about two round trips (at least
-/// [`tail_probe_floor_ns`](super::EndpointConfig::tail_probe_floor_ns)), then at doubling intervals, from each timeout anew. So traffic resumes at the
+/// [`tail_probe_floor_ns`](crate::endpoint::EndpointConfig::tail_probe_floor_ns)), then at doubling intervals, from each timeout anew. So traffic resumes at the
 /// latest half a wait after a silent peer is back; with the defaults, within a third of the time that it was away
 /// or 10 ms, whichever is longer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -7,9 +7,9 @@
 use crate::path::PlaneSet;
 use crate::time::Time;
 
-/// The check of one plane in doubt.
+/// The probe of one plane in doubt.
 #[derive(Clone, Copy, Debug)]
-struct Check {
+struct PlaneProbe {
     /// When the next probe is due; never if the plane is not in doubt.
     due: Time,
     probed_at: Time,
@@ -17,28 +17,28 @@ struct Check {
     since: Time,
     /// Request id of every probe of this doubt, drawn at random when it arises.
     id: u16,
-    /// Probes sent since the peer last gave a reason to hurry.
+    /// Probes sent since the peer last gave a reason to expedite it.
     tries: u8,
     /// Times that the word of an update alone may still close the plane.
-    closings: Credit,
+    close_budget: Budget,
     /// Times that it may still have the plane probed soon after the last probe.
-    hurries: Credit,
+    expedite_budget: Budget,
     /// A probe of this doubt was sent.
     asked: bool,
     /// Stays open until a probe goes unanswered.
-    spared: bool,
+    close_on_timeout: bool,
     /// Another update said "down" after a probe was sent: one answer does not settle it.
-    again: bool,
+    reprobe: bool,
 }
 
 /// Things that anyone can cause, so many in a row and one more after each while.
 #[derive(Clone, Copy, Debug)]
-struct Credit {
+struct Budget {
     left: u8,
     grown_at: Time,
 }
 
-impl Credit {
+impl Budget {
     const MOST: u8 = 4;
     /// Time after which there is one more, ns.
     const EACH_NS: u64 = 100_000_000;
@@ -63,7 +63,7 @@ impl Credit {
 
 /// The planes to one peer.
 #[derive(Debug)]
-pub(super) struct PeerPlanes {
+pub(crate) struct PortReachability {
     /// Planes that both sides have.
     all: u32,
     /// Planes that packets may take, as far as the peer's ports are concerned.
@@ -71,73 +71,73 @@ pub(super) struct PeerPlanes {
     /// Planes that are not in doubt.
     trusted: u32,
     /// Planes in doubt over which a packet came, and those of them where it came too early to count.
-    heard: u32,
-    early: u32,
-    checks: Box<[Check]>,
+    rx_seen: u32,
+    rx_early: u32,
+    probes: Box<[PlaneProbe]>,
 }
 
-impl PeerPlanes {
+impl PortReachability {
     /// Least time between two probes of a plane, and the time that an answer to the first may take, ns.
     const GAP_NS: u64 = 1_000_000;
     /// The same when an update says that the plane is back and there is credit for hurrying, ns.
-    const HURRIED_GAP_NS: u64 = 50_000;
+    const EXPEDITED_GAP_NS: u64 = 50_000;
     /// Longest time between two probes of a plane, ns, give or take a quarter.
     const MAX_WAIT_NS: u64 = 8_000_000_000;
     /// A packet that arrives this long after the doubt arose left the peer after it arose, ns.
-    const STRAY_NS: u64 = 10_000_000;
+    const RX_SETTLE_NS: u64 = 10_000_000;
     /// Entropy values that a probe takes at once when the one before it had no answer.
     const PROBE_EVS: usize = 4;
 
-    pub(super) fn new(planes: u8) -> Self {
-        let check = Check {
+    pub(crate) fn new(planes: u8) -> Self {
+        let probe = PlaneProbe {
             due: Time::NEVER,
             probed_at: Time::ZERO,
             since: Time::ZERO,
             id: 0,
             tries: 0,
-            closings: Credit::FULL,
-            hurries: Credit::FULL,
+            close_budget: Budget::FULL,
+            expedite_budget: Budget::FULL,
             asked: false,
-            spared: false,
-            again: false,
+            close_on_timeout: false,
+            reprobe: false,
         };
         let all = PlaneSet::first(planes).0;
-        let checks = vec![check; usize::from(planes)].into_boxed_slice();
-        Self { all, open: all, trusted: all, heard: 0, early: 0, checks }
+        let probes = vec![probe; usize::from(planes)].into_boxed_slice();
+        Self { all, open: all, trusted: all, rx_seen: 0, rx_early: 0, probes }
     }
 
     /// Whether any plane is in doubt.
     #[inline]
-    pub(super) const fn any_in_doubt(&self) -> bool {
+    pub(crate) const fn any_suspect(&self) -> bool {
         self.trusted != self.all
     }
 
     /// Planes that packets may take, as far as the peer's ports are concerned.
-    pub(super) const fn open(&self) -> PlaneSet {
+    pub(crate) const fn open(&self) -> PlaneSet {
         PlaneSet(self.open)
     }
 
-    fn in_doubt(&self, plane: u8) -> bool {
+    fn is_suspect(&self, plane: u8) -> bool {
         PlaneSet(self.all & !self.trusted).contains(plane)
     }
 
     /// The peer, or someone in its name, says which of its ports can be reached. Whether `open` changed.
     /// `draw` gives the request ids of probes.
-    pub(super) fn on_update(
+    pub(crate) fn on_update(
         &mut self,
         now: Time,
         mask: u32,
         local: PlaneSet,
         draw: &mut impl FnMut() -> u16,
     ) -> bool {
-        for plane in 0..self.checks.len() as u8 {
-            match (PlaneSet(mask).contains(plane), self.in_doubt(plane)) {
+        for plane in 0..self.probes.len() as u8 {
+            match (PlaneSet(mask).contains(plane), self.is_suspect(plane)) {
                 (false, false) => self.doubt(now, plane, true, draw()),
                 (false, true) => {
-                    let check = &mut self.checks[usize::from(plane)];
-                    check.again |= check.asked;
+                    let probe = &mut self.probes[usize::from(plane)];
+                    probe.reprobe |= probe.asked;
                 }
-                (true, true) => self.hurry(now, plane, true),
+                (true, true) => self.expedite_probe(now, plane, true),
                 (true, false) => {}
             }
         }
@@ -146,57 +146,57 @@ impl PeerPlanes {
 
     fn doubt(&mut self, now: Time, plane: u8, may_close: bool, id: u16) {
         self.trusted &= !(1 << plane);
-        let check = &mut self.checks[usize::from(plane)];
-        check.spared = !may_close || !check.closings.take(now);
+        let probe = &mut self.probes[usize::from(plane)];
+        probe.close_on_timeout = !may_close || !probe.close_budget.take(now);
         // One that is closed is probed as soon as may be, so that a false word costs little.
-        let gap = if check.spared { Self::GAP_NS } else { Self::HURRIED_GAP_NS };
-        check.due = now.max(check.earliest(gap));
-        (check.since, check.id, check.tries, check.asked, check.again) = (now, id, 0, false, false);
+        let gap = if probe.close_on_timeout { Self::GAP_NS } else { Self::EXPEDITED_GAP_NS };
+        probe.due = now.max(probe.earliest(gap));
+        (probe.since, probe.id, probe.tries, probe.asked, probe.reprobe) = (now, id, 0, false, false);
     }
 
     /// A plane in doubt may be back, as the peer says if `told`: it is probed soon.
-    fn hurry(&mut self, now: Time, plane: u8, told: bool) {
-        let check = &mut self.checks[usize::from(plane)];
-        check.tries = 0;
-        check.due = check.due.min(now.max(check.earliest(Self::GAP_NS)));
-        let sooner = now.max(check.earliest(Self::HURRIED_GAP_NS));
-        if told && !check.spared && sooner < check.due && check.hurries.take(now) {
-            check.due = sooner;
+    fn expedite_probe(&mut self, now: Time, plane: u8, told: bool) {
+        let probe = &mut self.probes[usize::from(plane)];
+        probe.tries = 0;
+        probe.due = probe.due.min(now.max(probe.earliest(Self::GAP_NS)));
+        let sooner = now.max(probe.earliest(Self::EXPEDITED_GAP_NS));
+        if told && !probe.close_on_timeout && sooner < probe.due && probe.expedite_budget.take(now) {
+            probe.due = sooner;
         }
     }
 
     /// Every plane in doubt is to be probed soon: a queue pair connects to the peer.
-    pub(super) fn hurry_all(&mut self, now: Time) {
-        for plane in 0..self.checks.len() as u8 {
-            if self.in_doubt(plane) {
-                self.hurry(now, plane, false);
+    pub(crate) fn expedite_all(&mut self, now: Time) {
+        for plane in 0..self.probes.len() as u8 {
+            if self.is_suspect(plane) {
+                self.expedite_probe(now, plane, false);
             }
         }
     }
 
     /// A response with this request id came over `plane`. Whether it answers a probe.
-    pub(super) fn on_answer(
+    pub(crate) fn on_answer(
         &mut self,
         now: Time,
         plane: u8,
         id: u16,
         draw: &mut impl FnMut() -> u16,
     ) -> bool {
-        let Some(&check) = self.checks.get(usize::from(plane)) else { return false };
-        if !self.in_doubt(plane) || !check.asked || check.id != id {
+        let Some(&probe) = self.probes.get(usize::from(plane)) else { return false };
+        if !self.is_suspect(plane) || !probe.asked || probe.id != id {
             return false;
         }
         self.trust(plane);
-        if check.again {
+        if probe.reprobe {
             self.doubt(now, plane, false, draw());
         }
         true
     }
 
     /// A response came over `plane` to another request, which left over it at `sent_at`. Whether that settles a doubt.
-    pub(super) fn on_proof(&mut self, plane: u8, sent_at: Time) -> bool {
-        let Some(&check) = self.checks.get(usize::from(plane)) else { return false };
-        let proven = self.in_doubt(plane) && !check.again && sent_at > check.since;
+    pub(crate) fn on_proof(&mut self, plane: u8, sent_at: Time) -> bool {
+        let Some(&probe) = self.probes.get(usize::from(plane)) else { return false };
+        let proven = self.is_suspect(plane) && !probe.reprobe && sent_at > probe.since;
         if proven {
             self.trust(plane);
         }
@@ -205,37 +205,38 @@ impl PeerPlanes {
 
     fn trust(&mut self, plane: u8) {
         self.trusted |= 1 << plane;
-        self.heard &= !(1 << plane);
-        self.early &= !(1 << plane);
-        self.checks[usize::from(plane)].due = Time::NEVER;
+        self.rx_seen &= !(1 << plane);
+        self.rx_early &= !(1 << plane);
+        self.probes[usize::from(plane)].due = Time::NEVER;
     }
 
-    /// An accepted packet came over `plane`. Whether [`listen`](Self::listen) should be called.
+    /// An accepted packet came over `plane`. Whether [`confirm_by_rx`](Self::confirm_by_rx) should be called.
     #[inline]
-    pub(super) fn hear(&mut self, plane: u8) -> bool {
-        let news = self.all & !self.trusted & !self.heard & 1_u32.checked_shl(u32::from(plane)).unwrap_or(0);
-        self.heard |= news;
+    pub(crate) fn note_rx(&mut self, plane: u8) -> bool {
+        let news =
+            self.all & !self.trusted & !self.rx_seen & 1_u32.checked_shl(u32::from(plane)).unwrap_or(0);
+        self.rx_seen |= news;
         news != 0
     }
 
-    /// What [`hear`](Self::hear) heard did not come from the peer's port of that plane.
-    pub(super) fn unhear(&mut self, plane: u8) {
-        self.heard &= !1_u32.checked_shl(u32::from(plane)).unwrap_or(0);
+    /// What [`note_rx`](Self::note_rx) received did not come from the peer's port of that plane.
+    pub(crate) fn forget_rx(&mut self, plane: u8) {
+        self.rx_seen &= !1_u32.checked_shl(u32::from(plane)).unwrap_or(0);
     }
 
     /// Trusts planes in doubt over which a packet came that left the peer after the doubt arose.
-    pub(super) fn listen(&mut self, now: Time) {
-        for plane in 0..self.checks.len() as u8 {
+    pub(crate) fn confirm_by_rx(&mut self, now: Time) {
+        for plane in 0..self.probes.len() as u8 {
             let bit = 1 << plane;
-            if self.heard & bit == 0 {
+            if self.rx_seen & bit == 0 {
                 continue;
             }
-            let settled = now >= self.checks[usize::from(plane)].settles();
+            let settled = now >= self.probes[usize::from(plane)].settles();
             if !settled {
-                self.early |= bit;
-            } else if self.early & bit != 0 {
-                self.early &= !bit;
-                self.heard &= !bit;
+                self.rx_early |= bit;
+            } else if self.rx_early & bit != 0 {
+                self.rx_early &= !bit;
+                self.rx_seen &= !bit;
             } else {
                 self.trust(plane);
             }
@@ -243,49 +244,49 @@ impl PeerPlanes {
     }
 
     /// The plane to be probed now, and the request id.
-    pub(super) fn probe_due(&self, now: Time, local: PlaneSet) -> Option<(u8, u16)> {
-        let mut planes = (0..).zip(self.checks.iter());
-        let due = planes.find(|&(plane, check)| check.due <= now && local.contains(plane));
-        due.map(|(plane, check)| (plane, check.id))
+    pub(crate) fn probe_due(&self, now: Time, local: PlaneSet) -> Option<(u8, u16)> {
+        let mut planes = (0..).zip(self.probes.iter());
+        let due = planes.find(|&(plane, probe)| probe.due <= now && local.contains(plane));
+        due.map(|(plane, probe)| (plane, probe.id))
     }
 
     /// How many entropy values the next probe of `plane` takes.
-    pub(super) fn probe_evs(&self, plane: u8) -> usize {
-        let asked = self.checks.get(usize::from(plane)).is_some_and(|check| check.asked);
+    pub(crate) fn probe_evs(&self, plane: u8) -> usize {
+        let asked = self.probes.get(usize::from(plane)).is_some_and(|probe| probe.asked);
         if asked { Self::PROBE_EVS } else { 1 }
     }
 
     /// A probe of `plane` was sent. The next one is due after about `GAP_NS`, then twice that, and so on.
-    pub(super) fn probed(&mut self, now: Time, plane: u8, random: u16) {
-        let check = &mut self.checks[usize::from(plane)];
-        if check.asked && check.spared {
+    pub(crate) fn probed(&mut self, now: Time, plane: u8, random: u16) {
+        let probe = &mut self.probes[usize::from(plane)];
+        if probe.asked && probe.close_on_timeout {
             // A whole wait without an answer.
-            check.spared = false;
-            check.since = now;
-            self.heard &= !(1 << plane);
-            self.early &= !(1 << plane);
+            probe.close_on_timeout = false;
+            probe.since = now;
+            self.rx_seen &= !(1 << plane);
+            self.rx_early &= !(1 << plane);
         }
-        check.asked = true;
-        check.probed_at = now;
-        check.due = now.after(jittered(Self::GAP_NS << check.tries.min(13), Self::MAX_WAIT_NS, random));
-        check.tries = check.tries.saturating_add(1);
+        probe.asked = true;
+        probe.probed_at = now;
+        probe.due = now.after(jittered(Self::GAP_NS << probe.tries.min(13), Self::MAX_WAIT_NS, random));
+        probe.tries = probe.tries.saturating_add(1);
     }
 
-    /// A probe of `plane` could not be sent: try again after `ns`.
-    pub(super) fn put_off(&mut self, now: Time, plane: u8, ns: u64) {
-        self.checks[usize::from(plane)].due = now.after(ns);
+    /// A probe of `plane` could not be sent: it is tried again after `ns`.
+    pub(crate) fn defer_probe(&mut self, now: Time, plane: u8, ns: u64) {
+        self.probes[usize::from(plane)].due = now.after(ns);
     }
 
-    /// When something is to be done: a probe is due, or a packet that was heard is to be judged.
-    pub(super) fn next_timeout(&self, local: PlaneSet) -> Time {
-        let due = (0..).zip(self.checks.iter()).map(|(plane, check)| {
-            let probe = if local.contains(plane) { check.due } else { Time::NEVER };
-            let heard = match (self.heard >> plane & 1, self.early >> plane & 1) {
+    /// When something is to be done: a probe is due, or a packet that was received is to be judged.
+    pub(crate) fn next_timeout(&self, local: PlaneSet) -> Time {
+        let due = (0..).zip(self.probes.iter()).map(|(plane, probe)| {
+            let probe_at = if local.contains(plane) { probe.due } else { Time::NEVER };
+            let judge_at = match (self.rx_seen >> plane & 1, self.rx_early >> plane & 1) {
                 (0, _) => Time::NEVER,
                 (_, 0) => Time::ZERO,
-                _ => check.settles(),
+                _ => probe.settles(),
             };
-            probe.min(heard)
+            probe_at.min(judge_at)
         });
         due.min().unwrap_or(Time::NEVER)
     }
@@ -293,9 +294,10 @@ impl PeerPlanes {
     /// Decides which planes are open, `local` being our ports that are up. A doubt never closes the
     /// last plane: if none would be left, the planes stay as they are, and if those are down on our
     /// side, all are open. Whether `open` changed.
-    pub(super) fn review(&mut self, local: PlaneSet) -> bool {
-        let spared = (0..).zip(self.checks.iter()).filter(|(_, check)| check.spared);
-        let wanted = self.trusted | spared.fold(0, |mask, (plane, _)| mask | 1_u32 << plane) & self.all;
+    pub(crate) fn review(&mut self, local: PlaneSet) -> bool {
+        let close_on_timeout = (0..).zip(self.probes.iter()).filter(|(_, probe)| probe.close_on_timeout);
+        let wanted =
+            self.trusted | close_on_timeout.fold(0, |mask, (plane, _)| mask | 1_u32 << plane) & self.all;
         let before = self.open;
         if wanted & local.0 != 0 {
             self.open = wanted;
@@ -306,19 +308,19 @@ impl PeerPlanes {
     }
 }
 
-impl Check {
+impl PlaneProbe {
     /// The next probe is due no less than `gap_ns` after the last one.
     fn earliest(&self, gap_ns: u64) -> Time {
         if self.probed_at == Time::ZERO { Time::ZERO } else { self.probed_at.after(gap_ns) }
     }
 
     fn settles(&self) -> Time {
-        self.since.after(PeerPlanes::STRAY_NS)
+        self.since.after(PortReachability::RX_SETTLE_NS)
     }
 }
 
 /// `wait`, at most `max`, give or take a quarter, as `random` falls.
-pub(super) fn jittered(wait: u64, max: u64, random: u16) -> u64 {
+pub(crate) fn jittered(wait: u64, max: u64, random: u16) -> u64 {
     let wait = wait.min(max);
     wait - wait / 4 + (wait / 2) * u64::from(random) / u64::from(u16::MAX)
 }
@@ -330,17 +332,17 @@ mod tests {
     const BOTH: PlaneSet = PlaneSet(3);
     const MS: u64 = 1_000_000;
 
-    fn update(planes: &mut PeerPlanes, at: u64, mask: u32) -> bool {
+    fn update(planes: &mut PortReachability, at: u64, mask: u32) -> bool {
         planes.on_update(Time(at), mask, BOTH, &mut || 7)
     }
 
-    fn answer(planes: &mut PeerPlanes, at: u64, plane: u8, id: u16) -> bool {
+    fn answer(planes: &mut PortReachability, at: u64, plane: u8, id: u16) -> bool {
         let answered = planes.on_answer(Time(at), plane, id, &mut || 8);
         planes.review(BOTH);
         answered
     }
 
-    fn probe(planes: &mut PeerPlanes, at: u64) -> Option<(u8, u16)> {
+    fn probe(planes: &mut PortReachability, at: u64) -> Option<(u8, u16)> {
         let due = planes.probe_due(Time(at), BOTH)?;
         planes.probed(Time(at), due.0, u16::MAX / 2);
         planes.review(BOTH);
@@ -349,7 +351,7 @@ mod tests {
 
     #[test]
     fn only_an_answer_over_the_plane_opens_it() {
-        let mut planes = PeerPlanes::new(2);
+        let mut planes = PortReachability::new(2);
         assert!(update(&mut planes, 1_000, 1));
         assert_eq!(planes.open(), PlaneSet(1));
         assert!(!answer(&mut planes, 1_100, 1, 7), "nothing was asked");
@@ -365,7 +367,7 @@ mod tests {
 
     #[test]
     fn the_last_plane_stays_open() {
-        let mut planes = PeerPlanes::new(2);
+        let mut planes = PortReachability::new(2);
         assert!(!update(&mut planes, 1_000, 0));
         assert_eq!(planes.open(), PlaneSet(3), "none would be left");
         probe(&mut planes, 1_000);
@@ -378,7 +380,7 @@ mod tests {
 
     #[test]
     fn an_answer_after_the_next_doubt_does_not_settle_it() {
-        let mut planes = PeerPlanes::new(2);
+        let mut planes = PortReachability::new(2);
         update(&mut planes, 1_000, 1);
         probe(&mut planes, 1_000);
         update(&mut planes, 2_000, 1);
@@ -391,7 +393,7 @@ mod tests {
 
     #[test]
     fn a_plane_that_is_doubted_too_often_stays_open_until_a_probe_is_not_answered() {
-        let mut planes = PeerPlanes::new(2);
+        let mut planes = PortReachability::new(2);
         let mut closed = 0;
         for at in (10..60).map(|n| n * 2 * MS) {
             closed += u32::from(update(&mut planes, at, 1));
@@ -406,12 +408,12 @@ mod tests {
         assert_eq!(planes.open(), PlaneSet(1));
     }
 
-    /// Doubted again soon after a probe: it closes, for a flap may be as short, and is probed soon. Four times in a row; then it stays open
+    /// Suspected again soon after a probe: it closes, for a flap may be as short, and is probed soon. Four times in a row; then it stays open
     /// until a probe goes unanswered, and that is due a millisecond after the last.
     #[test]
     fn a_plane_that_was_probed_a_moment_ago_closes_while_there_is_credit() {
-        let mut planes = PeerPlanes::new(2);
-        let gap = PeerPlanes::HURRIED_GAP_NS;
+        let mut planes = PortReachability::new(2);
+        let gap = PortReachability::EXPEDITED_GAP_NS;
         let mut at = 5 * MS;
         for _ in 0..4 {
             assert!(update(&mut planes, at + 2_000, 1), "it closes");
@@ -424,7 +426,7 @@ mod tests {
         }
         assert!(!update(&mut planes, at + 2_000, 1), "four times is enough");
         assert_eq!((planes.open(), planes.next_timeout(BOTH)), (PlaneSet(3), Time(at + MS)));
-        // An update that says "up" hurries the probe no further.
+        // An update that says "up" expedite_budget the probe no further.
         update(&mut planes, at + 3_000, 3);
         assert_eq!(planes.next_timeout(BOTH), Time(at + MS));
         assert_eq!(probe(&mut planes, at + MS), Some((1, 7)));
@@ -434,76 +436,76 @@ mod tests {
 
     #[test]
     fn a_probe_that_is_put_off_is_due_later() {
-        let mut planes = PeerPlanes::new(2);
+        let mut planes = PortReachability::new(2);
         update(&mut planes, MS, 1);
-        planes.put_off(Time(MS), 1, 100);
+        planes.defer_probe(Time(MS), 1, 100);
         assert_eq!((planes.next_timeout(BOTH), probe(&mut planes, MS + 99)), (Time(MS + 100), None));
         assert_eq!(probe(&mut planes, MS + 100), Some((1, 7)));
     }
 
-    /// What was heard during one doubt says nothing in the next, and what was heard over one plane nothing of another.
+    /// What was received during one doubt says nothing in the next, and what was received over one plane nothing of another.
     #[test]
     fn what_was_heard_counts_for_one_doubt_of_one_plane() {
         let all = PlaneSet(0b1111);
         for answered in 0..4 {
             let others = 0b1111 & !(1 << answered);
-            let mut planes = PeerPlanes::new(4);
+            let mut planes = PortReachability::new(4);
             planes.on_update(Time(MS), 0, all, &mut || 7);
             for plane in 0..4 {
-                assert!(planes.hear(plane));
+                assert!(planes.note_rx(plane));
                 planes.probed(Time(MS), plane, 0);
             }
-            planes.listen(Time(2 * MS));
+            planes.confirm_by_rx(Time(2 * MS));
             assert!(planes.on_answer(Time(3 * MS), answered, 7, &mut || 8));
-            assert!(!planes.hear(answered), "it is not in doubt");
-            assert!((0..4).all(|plane| !planes.hear(plane)), "the others were heard");
-            // Again in doubt, it was not heard yet. The others were, too early.
+            assert!(!planes.note_rx(answered), "it is not in doubt");
+            assert!((0..4).all(|plane| !planes.note_rx(plane)), "the others were received");
+            // Again in doubt, it was not received yet. The others were, too early.
             planes.on_update(Time(4 * MS), others, all, &mut || 9);
             assert_eq!(planes.next_timeout(PlaneSet(0)), Time(11 * MS));
-            planes.listen(Time(11 * MS));
+            planes.confirm_by_rx(Time(11 * MS));
             assert_eq!(planes.trusted, 0);
             assert_eq!(planes.next_timeout(PlaneSet(0)), Time::NEVER, "nothing is left to be judged");
-            planes.listen(Time(20 * MS));
-            assert_eq!(planes.trusted, 0, "nothing was heard since");
-            assert!((0..4).all(|plane| planes.hear(plane)));
-            planes.listen(Time(20 * MS));
+            planes.confirm_by_rx(Time(20 * MS));
+            assert_eq!(planes.trusted, 0, "nothing was received since");
+            assert!((0..4).all(|plane| planes.note_rx(plane)));
+            planes.confirm_by_rx(Time(20 * MS));
             assert_eq!(planes.trusted, 0b1111);
         }
     }
 
-    /// A spared plane closes when a probe goes unanswered, and what came before that does not open it.
+    /// A close_on_timeout plane closes when a probe goes unanswered, and what came before that does not open it.
     #[test]
     fn a_spared_plane_that_closes_needs_news() {
         for plane in 0..4 {
             let mask = 0b1111 & !(1 << plane);
-            let mut planes = PeerPlanes::new(4);
+            let mut planes = PortReachability::new(4);
             let all = PlaneSet(0b1111);
-            // All others are in doubt, too, and were heard early.
+            // All others are in doubt, too, and were received early.
             planes.on_update(Time(MS), 0, all, &mut || 7);
             (0..4).for_each(|plane| planes.probed(Time(MS), plane, 0));
             planes.on_answer(Time(MS + 1), plane, 7, &mut || 8);
-            planes.checks[usize::from(plane)].closings.left = 0;
+            planes.probes[usize::from(plane)].close_budget.left = 0;
             planes.on_update(Time(MS + 2), mask, all, &mut || 9);
-            assert!(planes.checks[usize::from(plane)].spared);
-            (0..4).for_each(|plane| assert!(planes.hear(plane)));
-            planes.listen(Time(MS + 3));
-            let before = (planes.heard, planes.early);
+            assert!(planes.probes[usize::from(plane)].close_on_timeout);
+            (0..4).for_each(|plane| assert!(planes.note_rx(plane)));
+            planes.confirm_by_rx(Time(MS + 3));
+            let before = (planes.rx_seen, planes.rx_early);
             assert_eq!(before, (0b1111, 0b1111));
             planes.probed(Time(2 * MS), plane, 0);
-            assert_eq!((planes.heard, planes.early), before, "the first probe of this doubt");
+            assert_eq!((planes.rx_seen, planes.rx_early), before, "the first probe of this doubt");
             planes.probed(Time(4 * MS), plane, 0);
-            assert_eq!((planes.heard, planes.early), (mask, mask));
-            assert_eq!(planes.checks[usize::from(plane)].settles(), Time(14 * MS), "it closed at 4 ms");
+            assert_eq!((planes.rx_seen, planes.rx_early), (mask, mask));
+            assert_eq!(planes.probes[usize::from(plane)].settles(), Time(14 * MS), "it closed at 4 ms");
         }
     }
 
     /// The peer says that the plane is back soon after a probe: four times in a row it need not wait for the next one.
     #[test]
     fn an_update_hurries_probes_a_few_times() {
-        let mut planes = PeerPlanes::new(2);
+        let mut planes = PortReachability::new(2);
         update(&mut planes, MS, 1);
         assert_eq!(probe(&mut planes, MS), Some((1, 7)));
-        let gap = PeerPlanes::HURRIED_GAP_NS;
+        let gap = PortReachability::EXPEDITED_GAP_NS;
         let mut at = MS;
         for _ in 0..4 {
             update(&mut planes, at + 1, 3);
@@ -514,14 +516,14 @@ mod tests {
         update(&mut planes, at + 1, 3);
         assert!(planes.next_timeout(BOTH) > Time(at + MS / 2), "no more of it");
         // One that connects says nothing of the plane.
-        let mut planes = PeerPlanes::new(2);
+        let mut planes = PortReachability::new(2);
         update(&mut planes, MS, 1);
         probe(&mut planes, MS);
-        planes.hurry_all(Time(MS + 1));
+        planes.expedite_all(Time(MS + 1));
         assert!(planes.next_timeout(BOTH) > Time(MS + MS / 2));
         // After 100 ms there is credit for one more.
-        let mut credit = Credit::FULL;
-        let taken = |credit: &mut Credit, ms| (0..10).filter(|_| credit.take(Time(ms * MS))).count();
+        let mut credit = Budget::FULL;
+        let taken = |credit: &mut Budget, ms| (0..10).filter(|_| credit.take(Time(ms * MS))).count();
         let counts = [1_000, 1_099, 1_100, 1_400, 9_000].map(|ms| taken(&mut credit, ms));
         assert_eq!(counts, [4, 0, 1, 3, 4]);
     }
@@ -529,11 +531,11 @@ mod tests {
     /// One probe at first, several once it had no answer.
     #[test]
     fn a_probe_without_an_answer_is_followed_by_several() {
-        let mut planes = PeerPlanes::new(2);
+        let mut planes = PortReachability::new(2);
         update(&mut planes, MS, 1);
         assert_eq!(planes.probe_evs(1), 1);
         probe(&mut planes, MS);
-        assert_eq!(planes.probe_evs(1), PeerPlanes::PROBE_EVS);
+        assert_eq!(planes.probe_evs(1), PortReachability::PROBE_EVS);
         assert!(answer(&mut planes, MS + 1, 1, 7));
         update(&mut planes, 3 * MS, 1);
         assert_eq!(planes.probe_evs(1), 1, "another doubt");
@@ -543,7 +545,7 @@ mod tests {
     #[test]
     fn a_response_to_a_later_request_settles_a_doubt() {
         for (sent_at, settles) in [(MS - 1, false), (MS, false), (MS + 1, true)] {
-            let mut planes = PeerPlanes::new(2);
+            let mut planes = PortReachability::new(2);
             assert!(!planes.on_proof(1, Time(MS)) && !planes.on_proof(32, Time(MS)), "no doubt");
             update(&mut planes, MS, 1);
             assert!(!planes.on_proof(0, Time(2 * MS)), "of another plane");
@@ -551,7 +553,7 @@ mod tests {
             planes.review(BOTH);
             assert_eq!(planes.open(), if settles { BOTH } else { PlaneSet(1) });
         }
-        let mut planes = PeerPlanes::new(2);
+        let mut planes = PortReachability::new(2);
         update(&mut planes, MS, 1);
         probe(&mut planes, MS);
         update(&mut planes, 2 * MS, 1);
@@ -560,27 +562,27 @@ mod tests {
 
     #[test]
     fn packets_that_left_early_do_not_open_a_plane() {
-        let mut planes = PeerPlanes::new(2);
-        assert!(!planes.hear(1), "not in doubt");
+        let mut planes = PortReachability::new(2);
+        assert!(!planes.note_rx(1), "not in doubt");
         update(&mut planes, MS, 1);
-        assert!(!planes.hear(0) && !planes.hear(32));
-        assert!(planes.hear(1) && !planes.hear(1));
-        planes.listen(Time(2 * MS));
+        assert!(!planes.note_rx(0) && !planes.note_rx(32));
+        assert!(planes.note_rx(1) && !planes.note_rx(1));
+        planes.confirm_by_rx(Time(2 * MS));
         planes.review(BOTH);
         assert_eq!(planes.open(), PlaneSet(1));
-        planes.listen(Time(11 * MS));
+        planes.confirm_by_rx(Time(11 * MS));
         planes.review(BOTH);
-        assert_eq!(planes.open(), PlaneSet(1), "it came early");
-        assert!(planes.hear(1));
+        assert_eq!(planes.open(), PlaneSet(1), "it came rx_early");
+        assert!(planes.note_rx(1));
         assert_eq!(planes.next_timeout(BOTH), Time::ZERO);
-        planes.listen(Time(12 * MS));
+        planes.confirm_by_rx(Time(12 * MS));
         planes.review(BOTH);
         assert_eq!(planes.open(), PlaneSet(3));
     }
 
     #[test]
     fn probes_come_less_and_less_often() {
-        let mut planes = PeerPlanes::new(2);
+        let mut planes = PortReachability::new(2);
         update(&mut planes, MS, 1);
         let mut times = Vec::new();
         while times.len() < 20 {

@@ -91,7 +91,7 @@ pub enum Event {
         /// Why.
         reason: FailReason,
     },
-    /// Entropy values changed their state; [`poll_ev_event`](super::Endpoint::poll_ev_event) tells which. Not raised
+    /// Entropy values changed their state; [`poll_ev_event`](crate::endpoint::Endpoint::poll_ev_event) tells which. Not raised
     /// again before that has returned `None`.
     PathsChanged {
         /// The queue pair.
@@ -110,7 +110,7 @@ pub enum Event {
     EvProbeAnswered {
         /// The queue pair.
         qpn: Qpn,
-        /// The id that [`send_ev_probe`](super::Endpoint::send_ev_probe) returned.
+        /// The id that [`send_ev_probe`](crate::endpoint::Endpoint::send_ev_probe) returned.
         request_id: u16,
         /// Round-trip time, ns.
         rtt_ns: u64,

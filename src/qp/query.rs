@@ -1,14 +1,12 @@
 //! What a queue pair is and does now, for whoever asks.
 
+use crate::config::PortAddr;
 use crate::congestion::CcConfig;
 use crate::wire::{Psn, Qpn};
 use crate::work::SrqId;
 
-use super::Endpoint;
-use super::attr::{CqId, PortAddr, QpCap, QpState, RtsAttr};
 use super::cwnd::SharedCwnds;
-use super::event::QpFailure;
-use super::qp::{Qp, QpCounters};
+use super::{CqId, Qp, QpCap, QpCounters, QpFailure, QpState, RtsAttr};
 
 /// All that is known of a queue pair, taken at one moment.
 ///
@@ -87,21 +85,8 @@ pub struct QpPeer {
     pub udp_port: u16,
 }
 
-impl Endpoint {
-    /// All that is known of a queue pair, in any state.
-    pub fn query_qp(&self, qpn: Qpn) -> Option<QpAttr> {
-        let qp = self.qp(self.slot_of(qpn)?)?;
-        let peer = self.peers.get(qp.peer as usize).and_then(Option::as_ref).map(|peer| QpPeer {
-            qpn: qp.dest_qpn,
-            ports: peer.ports.clone(),
-            udp_port: peer.udp_port,
-        });
-        Some(qp.attr(peer, &self.cwnds))
-    }
-}
-
 impl Qp {
-    fn attr(&self, peer: Option<QpPeer>, cwnds: &SharedCwnds) -> QpAttr {
+    pub(crate) fn attr(&self, peer: Option<QpPeer>, cwnds: &SharedCwnds) -> QpAttr {
         let Self { init, requester, responder, .. } = self;
         let status = self.status(cwnds);
         let connected = peer.is_some();

@@ -1,20 +1,45 @@
-//! One queue pair: its two halves, its paths, and its state machine.
+//! One connection: a queue pair with its two halves, its paths, its congestion window and its state machine.
+//!
+//! Methods take the [`Cx`], which has all that the queue pairs of an endpoint share, and return [`Wakes`]: what the endpoint
+//! then does for the queue pair. The endpoint looks a queue pair up once for a packet.
+
+mod acks;
+mod attr;
+mod cwnd;
+mod cx;
+mod error;
+mod event;
+mod log;
+mod post;
+mod query;
+mod receive;
+mod reverse;
+mod timers;
+mod transmit;
 
 use std::sync::Arc;
 
+use crate::config::EndpointConfig;
 use crate::congestion::{self, CcConfig};
 use crate::memory::PdMember;
 use crate::path::{Paths, PlaneSet};
 use crate::requester::{Requester, RequesterSetup, RetryPolicy};
-use crate::responder::{Receives, Responder, ResponderSetup, Trigger};
+use crate::responder::{Receives, Responder, ResponderSetup};
 use crate::time::Time;
 use crate::wire::{Ev, Msn, Opcode, Psn, Qpn};
 
-use super::attr::{CqId, QpInit, QpState, RetryAttr, RtrAttr, RtsAttr};
-use super::config::EndpointConfig;
-use super::cwnd::{Cwnd, SharedCwnds};
-use super::error::EndpointError;
-use super::senders::Place;
+pub use attr::{CqId, QpCap, QpInfo, QpInit, QpModify, QpState, RetryAttr, RtrAttr, RtsAttr, entropy_name};
+pub(crate) use cwnd::Cwnd;
+use cwnd::SharedCwnds;
+pub(crate) use cx::{Cx, QpTable, Wakes};
+pub use error::{EndpointError, PostError};
+pub use event::{Event, FailReason, QpFailure};
+pub(crate) use log::cq_nearly_full;
+pub use query::{QpAttr, QpPeer};
+pub(crate) use receive::{Data, count_rare};
+use reverse::ReverseWatch;
+pub use transmit::Transmit;
+pub(crate) use transmit::{Burst, ControlPath, NOT_ECT, Turn, TxOrigin, uncount, write_control};
 
 /// Counts of one queue pair.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -52,76 +77,88 @@ pub struct QpStatus {
     pub granted_psns: u32,
 }
 
+/// Why a queue pair is in a list of those that may send data. It may be in both.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum TxClass {
+    /// It may have anything to send.
+    New,
+    /// It may have something to retransmit.
+    Retransmit,
+}
+
+/// The place of a queue pair in a list of those that may send data.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct TxSlot {
+    pub(crate) listed: bool,
+    /// Packets sent since its turn began.
+    pub(crate) quantum_used: u32,
+}
+
+/// One connection.
 #[derive(Debug)]
-pub(super) struct Qp {
-    pub(super) qpn: Qpn,
-    pub(super) pd: PdMember,
-    pub(super) send_cq: CqId,
-    pub(super) recv_cq: CqId,
-    pub(super) sig_all: bool,
-    pub(super) state: QpState,
-    pub(super) init: Box<QpInit>,
-    pub(super) psn: Psn,
-    pub(super) peer: u32,
+pub(crate) struct Qp {
+    pub(crate) qpn: Qpn,
+    /// Its place among the queue pairs of the endpoint.
+    pub(crate) slot: u32,
+    pub(crate) pd: PdMember,
+    pub(crate) send_cq: CqId,
+    pub(crate) recv_cq: CqId,
+    pub(crate) sig_all: bool,
+    pub(crate) state: QpState,
+    pub(crate) init: Box<QpInit>,
+    pub(crate) psn: Psn,
+    pub(crate) peer: u32,
     /// Its place in the list of the peer's queue pairs.
-    pub(super) member: u32,
-    pub(super) dest_qpn: Qpn,
-    pub(super) path_mtu: u32,
-    pub(super) dynamic_mpr: bool,
-    pub(super) trimmable: bool,
+    pub(crate) member: u32,
+    pub(crate) dest_qpn: Qpn,
+    pub(crate) path_mtu: u32,
+    pub(crate) dynamic_mpr: bool,
+    pub(crate) trimmable: bool,
     /// What it was brought to RTS with, and what of it has been changed since.
-    pub(super) rts: Option<RtsAttr>,
+    pub(crate) rts: Option<RtsAttr>,
     /// Congestion control that took the place of what it was made with.
-    pub(super) other_cc: Option<Box<CcConfig>>,
-    pub(super) requester: Requester,
-    pub(super) responder: Responder,
-    pub(super) paths: Paths,
-    pub(super) cwnd: Cwnd,
-    /// It stands in the queue of the window that it shares, and counts as listed for new data: it comes when it is its turn
-    /// there.
-    pub(super) waits_for_cwnd: bool,
-    /// It has left the window that it shares until it makes progress again.
-    pub(super) is_aside: bool,
-    pub(super) counters: QpCounters,
+    pub(crate) other_cc: Option<Box<CcConfig>>,
+    pub(crate) requester: Requester,
+    pub(crate) responder: Responder,
+    pub(crate) paths: Paths,
+    pub(crate) cwnd: Cwnd,
+    /// It waits for the congestion window that it shares, and counts as listed for new data meanwhile.
+    pub(crate) waits_for_cwnd: bool,
+    /// It has left the window that it shares, until it makes progress again.
+    left_cwnd: bool,
+    pub(crate) counters: QpCounters,
     /// Packets sent and received when it was last visited.
-    pub(super) moved: u64,
+    pub(crate) moved: u64,
     /// The window granted when it was last visited.
-    pub(super) granted_psns: u32,
+    pub(crate) granted_psns: u32,
     /// Send work requests that left the queue since the driver was last told.
-    pub(super) retired: u32,
+    pub(crate) retired: u32,
     /// How it failed, if it did.
-    pub(super) failure: Option<Box<super::QpFailure>>,
-    /// The driver was told of path events that it has not polled yet.
-    pub(super) paths_told: bool,
-    /// In the list of queue pairs that owe an answer or a probe.
-    pub(super) in_control_list: bool,
-    /// In the list of those that wait for ports to let go of payload.
-    pub(super) held: bool,
-    /// Its places in the lists of those that may send data, by [`List`](super::senders::List).
-    pub(super) places: [Place; 2],
+    pub(crate) failure: Option<Box<QpFailure>>,
+    /// The driver knows of path events that it has not polled yet.
+    pub(crate) path_events_reported: bool,
+    /// In the list of queue pairs with pending acknowledgements or probes.
+    pub(crate) in_control_list: bool,
+    /// In the list of those whose requests wait for a port to release payload.
+    pub(crate) held: bool,
+    /// Its slots in the lists of those that may send data, by [`TxClass`].
+    pub(crate) tx_slots: [TxSlot; 2],
     /// The lane burst in which it sent last.
-    pub(super) burst: u64,
+    pub(crate) burst: u64,
     /// The earliest live entry of the timer heap.
-    pub(super) armed_at: Time,
-    /// Data came in since reverse paths were last considered.
-    pub(super) inbound: bool,
-    pub(super) reverse_check_at: Time,
+    pub(crate) armed_at: Time,
     /// When congestion control, which spaces packets out, lets the next one leave.
-    pub(super) pace_at: Time,
-    /// Bytes that had come in when they were last considered for much of it.
-    pub(super) refreshed_bytes: u64,
-    /// The last repeat of a packet that had arrived, until a path for answers is found; and whether the cumulative
-    /// acknowledgement covered it.
-    pub(super) unheard: Option<(Trigger, bool)>,
+    pub(crate) pace_at: Time,
+    reverse: ReverseWatch,
 }
 
 impl Qp {
     /// Peer index of an unconnected queue pair.
-    pub(super) const NO_PEER: u32 = u32::MAX;
+    pub(crate) const NO_PEER: u32 = u32::MAX;
 
     /// A queue pair in RESET.
-    pub(super) fn new(
-        qpn: Qpn,
+    pub(crate) fn new(
+        (qpn, slot): (Qpn, u32),
         pd: PdMember,
         psn: Psn,
         init: QpInit,
@@ -134,6 +171,7 @@ impl Qp {
         };
         Ok(Self {
             qpn,
+            slot,
             pd,
             send_cq: init.send_cq,
             recv_cq: init.recv_cq,
@@ -152,10 +190,10 @@ impl Qp {
             responder: Responder::new(receives, idle_responder()),
             paths,
             failure: None,
-            paths_told: false,
+            path_events_reported: false,
             cwnd,
             waits_for_cwnd: false,
-            is_aside: false,
+            left_cwnd: false,
             init: Box::new(init),
             counters: QpCounters::default(),
             moved: 0,
@@ -163,18 +201,15 @@ impl Qp {
             retired: 0,
             in_control_list: false,
             held: false,
-            places: Default::default(),
+            tx_slots: Default::default(),
             burst: 0,
             armed_at: Time::NEVER,
-            inbound: false,
-            reverse_check_at: Time::NEVER,
             pace_at: Time::NEVER,
-            refreshed_bytes: 0,
-            unheard: None,
+            reverse: ReverseWatch::default(),
         })
     }
 
-    pub(super) fn connect(&mut self, cfg: &EndpointConfig, attr: &RtrAttr, peer: u32) {
+    pub(crate) fn connect(&mut self, cfg: &EndpointConfig, attr: &RtrAttr, peer: u32) {
         self.peer = peer;
         self.dest_qpn = Qpn::new(attr.dest_qpn);
         self.path_mtu = attr.path_mtu;
@@ -192,7 +227,7 @@ impl Qp {
         self.state = QpState::Rtr;
     }
 
-    pub(super) fn ready_to_send(&mut self, cfg: &EndpointConfig, attr: &RtsAttr) {
+    pub(crate) fn ready_to_send(&mut self, cfg: &EndpointConfig, attr: &RtsAttr) {
         self.paths.restart_positions();
         self.requester = Requester::new(
             self.init.cap.max_send_wr as usize,
@@ -215,13 +250,13 @@ impl Qp {
     }
 
     /// Congestion control with these settings, as the connection dictates some of them.
-    pub(super) fn cc_config(&self, cc: &CcConfig) -> CcConfig {
+    pub(crate) fn cc_config(&self, cc: &CcConfig) -> CcConfig {
         let mtu_bytes = Requester::counted(Opcode::WriteMiddle, self.path_mtu);
         CcConfig { mtu_bytes, trimming: cc.trimming && self.trimmable, ..cc.clone() }
     }
 
     /// Other retry attributes, in RTS.
-    pub(super) fn set_retry(&mut self, retry: RetryAttr) {
+    pub(crate) fn set_retry(&mut self, retry: RetryAttr) {
         if let Some(rts) = &mut self.rts {
             *rts = rts.with_retry(retry);
             self.requester.set_retry(policy(rts));
@@ -230,27 +265,32 @@ impl Qp {
 
     /// Whether packets from the peer are taken in.
     #[inline]
-    pub(super) const fn receives(&self) -> bool {
+    pub(crate) const fn receives(&self) -> bool {
         matches!(self.state, QpState::Rtr | QpState::Rts)
     }
 
-    pub(super) fn set_ports(&mut self, local: PlaneSet, peer: PlaneSet) {
+    pub(crate) fn set_ports(&mut self, local: PlaneSet, peer: PlaneSet) {
         self.paths.set_local_ports(local);
         self.paths.set_peer_ports(peer);
     }
 
-    /// When the queue pair's timers want to run.
-    #[inline]
-    pub(super) fn next_timeout(&self) -> Time {
-        if !self.receives() {
-            return Time::NEVER;
+    /// Gives the queue pair the port states of both sides; packets in flight on planes that close are taken as lost.
+    pub(crate) fn refresh_ports(&mut self, cx: &mut Cx, now: Time) -> Wakes {
+        let Some(peer) = cx.peers.get(self.peer) else { return Wakes::NONE };
+        let (old, new) = (self.paths.ports(), (cx.peers.ports_up, peer.reachability.open()));
+        if old == new {
+            return Wakes::NONE;
         }
-        // Listed, it is asked for probes whenever there is room, and armed again when it leaves the list.
-        let paths = if self.in_control_list { self.paths.next_expiry() } else { self.paths.next_timeout() };
-        self.requester.next_timeout().min(paths).min(self.reverse_check_at).min(self.pace_at)
+        self.set_ports(new.0, new.1);
+        let lost = old.0.0 & old.1.0 & !(new.0.0 & new.1.0);
+        if lost != 0 && self.state == QpState::Rts {
+            let (requester, mut env) = self.send_context(&mut cx.cwnds, &mut cx.counters);
+            requester.planes_lost(now, PlaneSet(lost), &mut env);
+        }
+        Wakes::CONTROL.when(self.responder.owes()) | Wakes::DATA | Wakes::CWND | Wakes::ARM
     }
 
-    pub(super) fn status(&self, cwnds: &SharedCwnds) -> QpStatus {
+    pub(crate) fn status(&self, cwnds: &SharedCwnds) -> QpStatus {
         let cc = self.cwnd.get(cwnds);
         QpStatus {
             state: self.state,

@@ -12,8 +12,7 @@ use crate::path::{EvSource, PathConfigError};
 use crate::wire::stack::{Outer, StackError, StackTemplate};
 use crate::wire::{EntropyMode, Ev};
 
-use super::attr::PortAddr;
-use super::config::{ConfigError, EndpointConfig, LocalPort};
+use super::{ConfigError, EndpointConfig, LocalPort, PortAddr};
 
 /// How packets from one of our ports travel to peers with certain addresses. Where no route fits, they go as they are to
 /// the Ethernet address of the peer's port.
@@ -86,7 +85,7 @@ fn carries(mode: EntropyMode, bits: u32, v6: bool) -> bool {
 
 /// The routes of an endpoint, for looking up.
 #[derive(Debug, Default)]
-pub(super) struct Routes {
+pub(crate) struct Routes {
     by_prefix: BTreeMap<(u8, IpNet), Route>,
     /// Lengths of prefixes, longest first.
     lengths: Vec<u8>,
@@ -94,7 +93,7 @@ pub(super) struct Routes {
 
 impl Routes {
     /// Fails if a route cannot work, or if two are for the same.
-    pub(super) fn new(cfg: &EndpointConfig) -> Result<Self, ConfigError> {
+    pub(crate) fn new(cfg: &EndpointConfig) -> Result<Self, ConfigError> {
         let mut routes = Self::default();
         for (number, route) in (1..).zip(&cfg.routes) {
             let result = route.check(cfg).and_then(|()| {
@@ -124,7 +123,7 @@ impl Routes {
     }
 
     /// The headers of packets from our port with index `port`, which is `ours`, to a peer.
-    pub(super) fn template(
+    pub(crate) fn template(
         &self,
         cfg: &EndpointConfig,
         (port, ours): (u8, &LocalPort),
@@ -142,7 +141,7 @@ impl Routes {
 
     /// The entropy value for an answer to a packet that came in with `ev`: the same, unless the peer's paths have values
     /// of which there is none on the way back.
-    pub(super) fn answer_ev(&self, port: u8, ip: IpAddr, ev: Ev) -> Ev {
+    pub(crate) fn answer_ev(&self, port: u8, ip: IpAddr, ev: Ev) -> Ev {
         self.find(port, ip).map_or(ev, |route| route.own(ev))
     }
 
@@ -151,7 +150,7 @@ impl Routes {
     ///
     /// # Errors
     /// A value that was listed has no path.
-    pub(super) fn ev_source(
+    pub(crate) fn ev_source(
         &self,
         cfg: &EndpointConfig,
         wanted: &EvSource,
@@ -192,7 +191,7 @@ mod tests {
     use spindrift_srv6::{Field, Segments};
 
     use super::*;
-    use crate::endpoint::tests::port;
+    use crate::config::test_port as port;
     use crate::wire::StevOrder;
 
     /// The first route that cannot work is named, with the reason.

@@ -8,26 +8,26 @@ use crate::wire::stack;
 
 /// Where a packet came from.
 #[derive(Clone, Copy)]
-pub(super) struct Source<'a> {
-    pub(super) meta: &'a DatagramMeta,
-    pub(super) port: u8,
+pub(crate) struct Source<'a> {
+    pub(crate) meta: &'a DatagramMeta,
+    pub(crate) port: u8,
     /// The Ethernet address, when the port shows it.
     mac: Option<[u8; 6]>,
 }
 
 impl<'a> Source<'a> {
     /// A datagram that came in `frame`, which is empty if the port does not show it.
-    pub(super) fn new(meta: &'a DatagramMeta, port: u8, frame: &[u8]) -> Self {
+    pub(crate) fn new(meta: &'a DatagramMeta, port: u8, frame: &[u8]) -> Self {
         Self { meta, port, mac: frame.get(6..12).and_then(|mac| mac.try_into().ok()) }
     }
 
     /// The Ethernet address that it came from; zero when the port does not show it.
-    pub(super) fn mac(&self) -> [u8; 6] {
+    pub(crate) fn mac(&self) -> [u8; 6] {
         self.mac.unwrap_or_default()
     }
 
     #[inline]
-    pub(super) fn origin(&self) -> Origin<&Self> {
+    pub(crate) fn origin(&self) -> Origin<&Self> {
         Origin { meta: self, port: self.port }
     }
 }
@@ -35,20 +35,20 @@ impl<'a> Source<'a> {
 /// The same, with each field read when it is asked for: moving them all costs a data packet more than looking at those
 /// that matter.
 #[derive(Clone, Copy)]
-pub(super) struct Origin<M> {
-    pub(super) meta: M,
-    pub(super) port: u8,
+pub(crate) struct Origin<M> {
+    pub(crate) meta: M,
+    pub(crate) port: u8,
 }
 
 impl<M: Meta> Origin<M> {
     /// Calls `f` with all of it, read.
-    pub(super) fn read<R>(self, f: impl FnOnce(&Source<'_>) -> R) -> R {
+    pub(crate) fn read<R>(self, f: impl FnOnce(&Source<'_>) -> R) -> R {
         f(&Source { meta: &self.meta.read(), port: self.port, mac: self.meta.mac() })
     }
 }
 
 /// Addresses and markings of a packet.
-pub(super) trait Meta: Copy {
+pub(crate) trait Meta: Copy {
     fn src(self) -> IpAddr;
     fn dst(self) -> IpAddr;
     fn src_port(self) -> u16;

@@ -1,7 +1,11 @@
 //! Settings of an endpoint; every limit has a name and is checked.
 
+mod qpn_share;
+mod routes;
+
 use std::net::IpAddr;
 
+use serde::{Deserialize, Serialize};
 use spindrift_pmd::{ETHERNET_LEN, MacAddr, PortCaps};
 use thiserror::Error;
 
@@ -9,8 +13,9 @@ use crate::seed::Seed;
 use crate::wire::stack::Outer;
 use crate::wire::{DscpMap, EntropyMode, OpPosition, StevOrder, UDP_PORT_MRC};
 
-use super::routes::{Route, Routes};
-use super::share::QpnShare;
+pub use qpn_share::QpnShare;
+pub use routes::Route;
+pub(crate) use routes::Routes;
 
 /// One local port: a plane of the NIC.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -37,6 +42,15 @@ impl From<&PortCaps> for LocalPort {
             same_path_batch: caps.same_path_batch,
         }
     }
+}
+
+/// Address of one port of a peer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PortAddr {
+    /// IP address.
+    pub ip: IpAddr,
+    /// Ethernet address.
+    pub mac: [u8; 6],
 }
 
 /// Sizes fixed at start. All memory that grows is bounded by one of these.
@@ -83,7 +97,7 @@ pub struct EndpointConfig {
     /// operating system here, as [`Context::open`](crate::verbs::Context::open) does.
     pub seed: Seed,
     /// The queue pair numbers that it may give. Default all. A driver whose endpoints share addresses passes packets on
-    /// between them, see [`Endpoint::take_forward`](super::Endpoint::take_forward).
+    /// between them, see [`Endpoint::take_forward`](crate::endpoint::Endpoint::take_forward).
     pub qpns: QpnShare,
     /// The local ports, one a plane.
     pub ports: Vec<LocalPort>,
@@ -252,10 +266,22 @@ pub struct ConfigError {
     pub why: String,
 }
 
+/// A port that carries any entropy value.
+#[cfg(test)]
+pub(crate) fn test_port(last: u8) -> LocalPort {
+    LocalPort {
+        ip: [10, 0, 0, last].into(),
+        mac: MacAddr([2, 0, 0, 0, 0, last]),
+        max_frame: 1514,
+        source_ports: None,
+        same_path_batch: 1,
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use super::test_port as port;
     use super::*;
-    use crate::endpoint::tests::port;
 
     /// The setting that is refused after this change to one that works.
     fn refused(change: impl FnOnce(&mut EndpointConfig)) -> Option<&'static str> {

@@ -6,23 +6,28 @@ use std::collections::VecDeque;
 use rand::Rng;
 use rand::rngs::ChaCha20Rng;
 
-use super::share::QpnShare;
+use crate::config::{EndpointConfig, PortAddr, QpnShare};
+use crate::counters::Counters;
 use crate::time::Time;
-use crate::wire::{Entropy, Erth, Ev, Packet, Qpn, StackTemplate};
+use crate::wire::{
+    Bth, ENDPOINT_QPN, Eeth, EndpointOp, Entropy, Erth, Ev, Opcode, Packet, Psn, Qpn, StackTemplate,
+};
+
+use super::{Peers, Source};
 
 /// An endpoint packet waiting to be sent.
 #[derive(Clone, Debug)]
-pub(super) struct OpOut {
-    pub(super) plane: u8,
-    pub(super) template: StackTemplate,
-    pub(super) entropy: Entropy,
-    pub(super) packet: Packet<'static>,
-    pub(super) control_class: bool,
+pub(crate) struct OutRequest {
+    pub(crate) plane: u8,
+    pub(crate) template: StackTemplate,
+    pub(crate) entropy: Entropy,
+    pub(crate) packet: Packet<'static>,
+    pub(crate) control_class: bool,
 }
 
 /// What an outstanding request was for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Purpose {
+pub(crate) enum Purpose {
     /// A reverse-path probe of this queue pair, with the path set's own id.
     ReverseProbe(Qpn, u16),
     /// A probe that the application asked for, on this queue pair.
@@ -76,8 +81,8 @@ impl TokenBucket {
 
 /// The endpoint's requests and responses.
 #[derive(Debug)]
-pub(super) struct Ops {
-    out: VecDeque<OpOut>,
+pub(crate) struct Requests {
+    out: VecDeque<OutRequest>,
     outstanding: Box<[Option<Outstanding>]>,
     next_id: u16,
     answers: TokenBucket,
@@ -91,7 +96,7 @@ pub(super) struct Ops {
     rng: ChaCha20Rng,
 }
 
-impl Ops {
+impl Requests {
     /// Requests remembered; an older one is forgotten when its slot is needed.
     const OUTSTANDING: usize = 256;
     /// The part of an id that says where its request is remembered. It counts; the rest is random.
@@ -101,12 +106,12 @@ impl Ops {
     /// Room that responses leave for requests: anyone can make us respond.
     const FOR_REQUESTS: usize = 256;
     /// Data sent for which peers may have one more answer: half of what they probe the paths of their answers for once.
-    const BYTES_PER_ANSWER: u64 = super::Endpoint::REFRESH_BYTES / 2;
+    const BYTES_PER_ANSWER: u64 = crate::path::REVERSE_REFRESH_BYTES / 2;
     /// Strangers share this part of the answers that peers may have.
     const STRANGERS_DIVISOR: u32 = 16;
 
-    pub(super) fn new(rng: ChaCha20Rng, answers_per_second: u32, share: QpnShare) -> Self {
-        let mut ops = Self {
+    pub(crate) fn new(rng: ChaCha20Rng, answers_per_second: u32, share: QpnShare) -> Self {
+        let mut requests = Self {
             out: VecDeque::with_capacity(Self::MAX_OUT),
             outstanding: vec![None; Self::OUTSTANDING].into_boxed_slice(),
             next_id: 0,
@@ -118,17 +123,17 @@ impl Ops {
             share,
             rng,
         };
-        ops.next_id = ops.draw_id() & !Self::SLOT_MASK;
-        ops
+        requests.next_id = requests.draw_id() & !Self::SLOT_MASK;
+        requests
     }
 
     /// A random number: the id of a reliability probe, half of an entropy value.
-    pub(super) fn draw(&mut self) -> u16 {
+    pub(crate) fn draw(&mut self) -> u16 {
         (self.rng.next_u64() >> 48) as u16
     }
 
     /// A random id of a request, one of those that are this endpoint's. Its top four bits say whose it is.
-    pub(super) fn draw_id(&mut self) -> u16 {
+    pub(crate) fn draw_id(&mut self) -> u16 {
         loop {
             let id = self.draw();
             if self.share.has_request(id) {
@@ -142,7 +147,7 @@ impl Ops {
     ///
     /// Peers probe the paths of their answers the more often, the more data they get. Those probes have an allowance that grows with
     /// the data, so that they leave port status updates and probes of planes theirs.
-    pub(super) fn may_answer(&mut self, now: Time, stranger: bool, sent_bytes: u64) -> bool {
+    pub(crate) fn may_answer(&mut self, now: Time, stranger: bool, sent_bytes: u64) -> bool {
         if stranger {
             return self.stranger_answers.take(now);
         }
@@ -154,23 +159,23 @@ impl Ops {
 
     /// Whether one more reliability probe may be answered now. Counted apart, because anyone can send
     /// endpoint requests and only a connected peer a probe.
-    pub(super) fn may_answer_probe(&mut self, now: Time) -> bool {
+    pub(crate) fn may_answer_probe(&mut self, now: Time) -> bool {
         self.probe_answers.take(now)
     }
 
     /// Whether one more port status update may be shown to the other endpoints with the same addresses. Anyone can send
     /// them.
-    pub(super) fn may_go_round(&mut self, now: Time) -> bool {
+    pub(crate) fn may_go_round(&mut self, now: Time) -> bool {
         self.rounds.take(now)
     }
 
     /// The id that the next request will have.
-    pub(super) const fn next_id(&self) -> u16 {
+    pub(crate) const fn next_id(&self) -> u16 {
         self.next_id
     }
 
     /// Remembers a request that leaves over `plane`, and returns its id.
-    pub(super) fn register(&mut self, now: Time, plane: u8, purpose: Purpose) -> u16 {
+    pub(crate) fn register(&mut self, now: Time, plane: u8, purpose: Purpose) -> u16 {
         let id = self.next_id;
         let slot = usize::from(id & Self::SLOT_MASK);
         self.outstanding[slot] = Some(Outstanding { id, purpose, plane, sent_at: now });
@@ -190,7 +195,7 @@ impl Ops {
     }
 
     /// The request that a response with `id` answers, the plane that it took, and when it was sent. Each is answered once.
-    pub(super) fn answered(&mut self, id: u16) -> Option<(Purpose, u8, Time)> {
+    pub(crate) fn answered(&mut self, id: u16) -> Option<(Purpose, u8, Time)> {
         let slot = &mut self.outstanding[usize::from(id) % Self::OUTSTANDING];
         let found = slot.filter(|request| request.id == id)?;
         *slot = None;
@@ -198,12 +203,12 @@ impl Ops {
     }
 
     /// Whether request `id` is still waited for, and for what.
-    pub(super) fn purpose(&self, id: u16) -> Option<Purpose> {
+    pub(crate) fn purpose(&self, id: u16) -> Option<Purpose> {
         let slot = &self.outstanding[usize::from(id) % Self::OUTSTANDING];
         slot.filter(|request| request.id == id).map(|request| request.purpose)
     }
 
-    pub(super) fn push(&mut self, op: OpOut) -> bool {
+    pub(crate) fn push(&mut self, op: OutRequest) -> bool {
         let response = matches!(op.packet, Packet::EndpointResponse { .. });
         let kept = if response { Self::FOR_REQUESTS } else { 0 };
         let fits = self.out.len() < Self::MAX_OUT - kept;
@@ -214,30 +219,92 @@ impl Ops {
     }
 
     /// The next packet to send whose plane is in `free` (bit n = plane n).
-    pub(super) fn pop(&mut self, free: u32) -> Option<OpOut> {
+    pub(crate) fn pop(&mut self, free: u32) -> Option<OutRequest> {
         let at = self.out.iter().position(|op| free >> op.plane & 1 == 1)?;
         self.out.remove(at)
     }
 
     /// Drops what waits for `plane`, which is down, and returns how many packets that were.
-    pub(super) fn drop_plane(&mut self, plane: u8) -> u64 {
+    pub(crate) fn drop_plane(&mut self, plane: u8) -> u64 {
         let before = self.out.len();
         self.out.retain(|op| op.plane != plane);
         (before - self.out.len()) as u64
     }
 
-    pub(super) fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.out.is_empty()
     }
 }
 
+/// An endpoint request to be sent.
+pub(crate) struct Request {
+    pub(crate) plane: u8,
+    pub(crate) ev: Ev,
+    pub(crate) op: EndpointOp,
+    pub(crate) id: u16,
+}
+
+impl Peers {
+    /// Queues an endpoint request to a peer; `false` if it was not queued.
+    pub(crate) fn queue_request(
+        &mut self,
+        now: Time,
+        index: u32,
+        request: &Request,
+        (cfg, counters): (&EndpointConfig, &mut Counters),
+    ) -> bool {
+        let plane = request.plane;
+        let Some(template) = self.template(index, plane).cloned() else { return false };
+        let erth = erth(request.op, self.ports_up.0, now.timestamp());
+        let bth = Bth::new(Opcode::EndpointRequest, ENDPOINT_QPN, Psn::new(u32::from(request.id)));
+        let entropy = cfg.entropy.place(request.ev);
+        let packet = Packet::EndpointRequest { bth, erth };
+        let queued =
+            self.requests.push(OutRequest { plane, template, entropy, packet, control_class: false });
+        if queued {
+            counters.tx_endpoint_requests += 1;
+        } else {
+            counters.tx_endpoint_requests_refused += 1;
+        }
+        queued
+    }
+
+    /// Queues the response to an endpoint request, on the path that the request took, in the control class.
+    pub(crate) fn respond(
+        &mut self,
+        source: &Source<'_>,
+        udp_port: u16,
+        (id, erth): (Psn, &Erth),
+        (cfg, counters): (&EndpointConfig, &mut Counters),
+    ) {
+        let Some(port) = cfg.ports.get(usize::from(source.port)) else { return };
+        let peer = PortAddr { ip: source.meta.src, mac: source.mac() };
+        let ours = (source.port, port);
+        // Both addresses are of one packet, and so of one family.
+        let Ok(template) = self.routes.template(cfg, ours, &peer, udp_port) else { return };
+        let reflected = cfg.entropy.extract(source.meta.src_port, source.meta.flow_label);
+        let ev = self.routes.answer_ev(source.port, peer.ip, reflected);
+        let mut entropy = cfg.entropy.place(ev);
+        if let Some(allowed) = allowed_source_port(port.source_ports.as_ref(), ev) {
+            entropy.src_port = allowed;
+        }
+        let bth = Bth::new(Opcode::EndpointResponse, ENDPOINT_QPN, id);
+        let eeth = Eeth::new(erth.op, cfg.op_position, erth.tx_timestamp);
+        let packet = Packet::EndpointResponse { bth, eeth };
+        let plane = source.port;
+        if self.requests.push(OutRequest { plane, template, entropy, packet, control_class: true }) {
+            counters.tx_endpoint_responses += 1;
+        }
+    }
+}
+
 /// A request header with everything reserved zero.
-pub(super) fn request(op: crate::wire::EndpointOp, port_status_mask: u32, tx_timestamp: u16) -> Erth {
+fn erth(op: EndpointOp, port_status_mask: u32, tx_timestamp: u16) -> Erth {
     Erth { op, port_status_mask, tx_timestamp, ..Erth::default() }
 }
 
 /// The source port to answer from when a port can only use some: the one that `ev` falls on.
-pub(super) fn allowed_source_port(allowed: Option<&Vec<u16>>, ev: Ev) -> Option<u16> {
+fn allowed_source_port(allowed: Option<&Vec<u16>>, ev: Ev) -> Option<u16> {
     let ports = allowed.filter(|ports| !ports.is_empty())?;
     ports.get(ev.0 as usize % ports.len()).copied()
 }
@@ -248,71 +315,71 @@ mod tests {
     use crate::seed::{Purpose as For, Seed};
     use crate::wire::{Bth, EndpointOp, Opcode, Psn};
 
-    fn ops(answers_per_second: u32) -> Ops {
-        Ops::new(Seed::fixed(1).generator(For::Requests), answers_per_second, QpnShare::ALL)
+    fn requests(answers_per_second: u32) -> Requests {
+        Requests::new(Seed::fixed(1).generator(For::Requests), answers_per_second, QpnShare::ALL)
     }
 
     #[test]
     fn ids_of_requests_are_not_counted_up() {
-        let mut ops = ops(100);
+        let mut requests = requests(100);
         let ids: Vec<u16> =
-            (0..1000).map(|_| ops.register(Time(1), 0, Purpose::Application(Qpn::new(3)))).collect();
+            (0..1000).map(|_| requests.register(Time(1), 0, Purpose::Application(Qpn::new(3)))).collect();
         let steps = ids.windows(2).filter(|pair| pair[1] == pair[0].wrapping_add(1)).count();
         assert!(steps < 20, "{steps} of 1000 follow their predecessor");
-        let mut latest = ids[1000 - Ops::OUTSTANDING..].to_vec();
+        let mut latest = ids[1000 - Requests::OUTSTANDING..].to_vec();
         latest.sort_unstable();
         latest.dedup();
-        assert_eq!(latest.len(), Ops::OUTSTANDING, "those remembered differ");
+        assert_eq!(latest.len(), Requests::OUTSTANDING, "those remembered differ");
     }
 
     #[test]
     fn a_response_is_matched_once() {
-        let mut ops = ops(100);
-        let id = ops.register(Time(5), 3, Purpose::Application(Qpn::new(3)));
-        assert_eq!(ops.answered(id.wrapping_add(1)), None);
-        assert_eq!(ops.answered(id), Some((Purpose::Application(Qpn::new(3)), 3, Time(5))));
-        assert_eq!(ops.answered(id), None);
+        let mut requests = requests(100);
+        let id = requests.register(Time(5), 3, Purpose::Application(Qpn::new(3)));
+        assert_eq!(requests.answered(id.wrapping_add(1)), None);
+        assert_eq!(requests.answered(id), Some((Purpose::Application(Qpn::new(3)), 3, Time(5))));
+        assert_eq!(requests.answered(id), None);
     }
 
     #[test]
     fn a_forgotten_request_is_not_mistaken_for_a_new_one() {
-        let mut ops = ops(100);
-        let old = ops.register(Time(1), 0, Purpose::Application(Qpn::new(1)));
-        for _ in 0..Ops::OUTSTANDING {
-            ops.register(Time(2), 0, Purpose::Application(Qpn::new(2)));
+        let mut requests = requests(100);
+        let old = requests.register(Time(1), 0, Purpose::Application(Qpn::new(1)));
+        for _ in 0..Requests::OUTSTANDING {
+            requests.register(Time(2), 0, Purpose::Application(Qpn::new(2)));
         }
-        assert_eq!(ops.answered(old), None);
+        assert_eq!(requests.answered(old), None);
     }
 
     /// A request over `plane`.
-    fn op(plane: u8) -> OpOut {
+    fn op(plane: u8) -> OutRequest {
         let ip = |last: u8| [10, 0, 0, last].into();
         let mac = spindrift_pmd::MacAddr([2; 6]);
         let bth = Bth::new(Opcode::EndpointRequest, Qpn::new(2), Psn::new(7));
-        OpOut {
+        OutRequest {
             plane,
             template: StackTemplate::new(mac, mac, ip(1), ip(2), 4793, 64).unwrap(),
             entropy: Entropy { src_port: 1, flow_label: 0 },
-            packet: Packet::EndpointRequest { bth, erth: request(EndpointOp::EvProbe, 5, 6) },
+            packet: Packet::EndpointRequest { bth, erth: erth(EndpointOp::EvProbe, 5, 6) },
             control_class: true,
         }
     }
 
     #[test]
     fn what_waits_for_a_port_that_goes_down_is_dropped_and_counted() {
-        let mut ops = ops(100);
-        assert!(ops.is_empty());
+        let mut requests = requests(100);
+        assert!(requests.is_empty());
         for plane in [0, 1, 2, 1, 1, 0] {
-            assert!(ops.push(op(plane)));
+            assert!(requests.push(op(plane)));
         }
-        assert_eq!((ops.drop_plane(1), ops.drop_plane(1), ops.is_empty()), (3, 0, false));
-        let left: Vec<u8> = core::iter::from_fn(|| ops.pop(u32::MAX)).map(|op| op.plane).collect();
-        assert_eq!((left, ops.is_empty()), (vec![0, 2, 0], true));
+        assert_eq!((requests.drop_plane(1), requests.drop_plane(1), requests.is_empty()), (3, 0, false));
+        let left: Vec<u8> = core::iter::from_fn(|| requests.pop(u32::MAX)).map(|op| op.plane).collect();
+        assert_eq!((left, requests.is_empty()), (vec![0, 2, 0], true));
     }
 
     #[test]
     fn requests_have_what_they_were_given_and_zeros() {
-        let erth = request(EndpointOp::PortStatusUpdate, 0x8000_0001, 0x1234);
+        let erth = erth(EndpointOp::PortStatusUpdate, 0x8000_0001, 0x1234);
         let expected = Erth { op: EndpointOp::PortStatusUpdate, ..Erth::default() };
         assert_eq!(Erth { port_status_mask: 0, tx_timestamp: 0, ..erth }, expected);
         assert_eq!((erth.port_status_mask, erth.tx_timestamp), (0x8000_0001, 0x1234));
@@ -330,28 +397,30 @@ mod tests {
     /// Data that is sent allows answers of its own, to peers only, and none are saved up beyond a burst.
     #[test]
     fn data_sent_allows_more_answers() {
-        let each = Ops::BYTES_PER_ANSWER;
-        let mut ops = ops(1_000);
-        let drain = |ops: &mut Ops, stranger, sent| {
-            (0..1_000).filter(|_| ops.may_answer(Time(0), stranger, sent)).count()
+        let each = Requests::BYTES_PER_ANSWER;
+        let mut requests = requests(1_000);
+        let drain = |requests: &mut Requests, stranger, sent| {
+            (0..1_000).filter(|_| requests.may_answer(Time(0), stranger, sent)).count()
         };
-        assert_eq!(drain(&mut ops, false, 0), 16);
-        assert_eq!(drain(&mut ops, false, 5 * each), 5);
-        assert_eq!(drain(&mut ops, false, 5 * each), 0, "the same data");
-        assert_eq!(drain(&mut ops, false, 4 * each), 0, "some was taken back");
-        assert_eq!(drain(&mut ops, false, 5 * each + each / 2), 1);
-        assert_eq!(drain(&mut ops, false, 6 * each), 1);
-        assert_eq!(drain(&mut ops, false, u64::MAX), 16);
-        assert_eq!((drain(&mut ops, true, 0), drain(&mut ops, true, u64::MAX)), (16, 0));
+        assert_eq!(drain(&mut requests, false, 0), 16);
+        assert_eq!(drain(&mut requests, false, 5 * each), 5);
+        assert_eq!(drain(&mut requests, false, 5 * each), 0, "the same data");
+        assert_eq!(drain(&mut requests, false, 4 * each), 0, "some was taken back");
+        assert_eq!(drain(&mut requests, false, 5 * each + each / 2), 1);
+        assert_eq!(drain(&mut requests, false, 6 * each), 1);
+        assert_eq!(drain(&mut requests, false, u64::MAX), 16);
+        assert_eq!((drain(&mut requests, true, 0), drain(&mut requests, true, u64::MAX)), (16, 0));
     }
 
     #[test]
     fn answers_are_rate_limited() {
-        let mut ops = ops(1_000);
-        let burst = (0..1_000).filter(|_| ops.may_answer(Time(0), false, 0)).count();
+        let mut requests = requests(1_000);
+        let burst = (0..1_000).filter(|_| requests.may_answer(Time(0), false, 0)).count();
         assert_eq!(burst, 16);
-        let second =
-            (0..1_000_000_u64).step_by(100).filter(|&us| ops.may_answer(Time(us * 1_000), false, 0)).count();
+        let second = (0..1_000_000_u64)
+            .step_by(100)
+            .filter(|&us| requests.may_answer(Time(us * 1_000), false, 0))
+            .count();
         assert!((990..=1_016).contains(&second), "{second}");
     }
 }

@@ -2,17 +2,17 @@
 
 use crate::time::Time;
 
-/// The last time that the driver was away: its thread did not run, or did something else.
+/// The last time that the driver was driver_stall: its thread did not run, or did something else.
 ///
 /// A packet that bears the time of the driver's last turn before may have left only when it came back, and whatever
 /// arrived meanwhile is read late. So this time says nothing of packets and paths.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Away {
+pub(crate) struct DriverStall {
     from: Time,
     until: Time,
 }
 
-impl Away {
+impl DriverStall {
     pub(crate) const fn new(from: Time, until: Time) -> Self {
         Self { from, until }
     }
@@ -37,7 +37,7 @@ mod tests {
 
     #[test]
     fn only_what_lies_between_is_left_out() {
-        let away = Away::new(Time(100), Time(900));
+        let away = DriverStall::new(Time(100), Time(900));
         for (earlier, later, ns) in [
             (100, 900, 0),
             (99, 900, 1),
@@ -50,6 +50,6 @@ mod tests {
         ] {
             assert_eq!(away.since(Time(earlier), Time(later)), ns, "{earlier} to {later}");
         }
-        assert_eq!(Away::default().since(Time::ZERO, Time(7)), 7);
+        assert_eq!(DriverStall::default().since(Time::ZERO, Time(7)), 7);
     }
 }

@@ -1,0 +1,119 @@
+//! What queue pairs report through [`tracing`]: changes of state, never a packet on its way.
+//!
+//! No report carries a time: the listener has a clock, the endpoint has none. Without a listener a report costs
+//! one load. The targets and the names of the fields are listed in `docs/architecture.md`.
+
+use std::net::IpAddr;
+
+use tracing::field::display;
+use tracing::{debug, error, info};
+
+use crate::path::{EvEvent, EvState};
+use crate::peer::Peers;
+use crate::wire::{Ev, Qpn};
+
+use super::{CqId, FailReason, Qp, QpFailure};
+
+/// A queue pair, for the reader.
+struct Who {
+    qpn: Qpn,
+    peer: Option<IpAddr>,
+    peer_qpn: Qpn,
+}
+
+/// A report about a queue pair: level, target, queue pair, more fields, text.
+macro_rules! of_qp {
+    ($level:ident, $target:literal, $who:expr, $($rest:tt)+) => {
+        $level!(
+            target: $target,
+            qpn = %$who.qpn,
+            peer = $who.peer.map(display),
+            peer_qpn = %$who.peer_qpn,
+            $($rest)+
+        )
+    };
+}
+
+impl Qp {
+    #[cold]
+    fn who(&self, peers: &Peers) -> Who {
+        Who { qpn: self.qpn, peer: peers.first_ip(self.peer), peer_qpn: self.dest_qpn }
+    }
+
+    /// The queue pair is in another state than before, other than ERROR.
+    #[cold]
+    pub(crate) fn log_state(&self, peers: &Peers) {
+        let who = self.who(peers);
+        of_qp!(info, "spindrift::qp", who, state = ?self.state, path_mtu = self.path_mtu, "queue pair changed its state");
+    }
+
+    /// The number is about to change; the next report has the new one.
+    #[cold]
+    pub(crate) fn log_reset(&self, peers: &Peers) {
+        of_qp!(info, "spindrift::qp", self.who(peers), "queue pair reset");
+    }
+
+    #[cold]
+    pub(crate) fn log_destroyed(&self, peers: &Peers) {
+        of_qp!(info, "spindrift::qp", self.who(peers), "queue pair destroyed");
+    }
+
+    #[cold]
+    pub(super) fn log_timeout(&self, peers: &Peers) {
+        let (number, wait_ns) = self.requester.retry();
+        of_qp!(debug, "spindrift::qp", self.who(peers), number, wait_ns, "retransmission timeout");
+    }
+
+    #[cold]
+    pub(crate) fn log_granted(&self, peers: &Peers, before: u32) {
+        let granted_psns = self.responder.granted_psns();
+        of_qp!(
+            debug,
+            "spindrift::qp",
+            self.who(peers),
+            before,
+            granted_psns,
+            "peer is granted another window"
+        );
+    }
+
+    /// `ev` of all planes, or all of a plane, was denied or allowed.
+    #[cold]
+    pub(crate) fn log_denied(&self, peers: &Peers, ev: Option<Ev>, plane: Option<u8>, denied: bool) {
+        let (who, ev) = (self.who(peers), ev.map(display));
+        if denied {
+            of_qp!(info, "spindrift::path", who, ev, plane, "path denied");
+        } else {
+            of_qp!(info, "spindrift::path", who, ev, plane, "path allowed");
+        }
+    }
+
+    #[cold]
+    pub(crate) fn log_path(&self, peers: &Peers, event: &EvEvent) {
+        let who = self.who(peers);
+        let EvEvent { ev, plane, drop_count, .. } = event;
+        if event.state == EvState::AssumedBad {
+            of_qp!(debug, "spindrift::path", who, %ev, plane, drop_count, "path is assumed bad");
+        } else {
+            of_qp!(debug, "spindrift::path", who, %ev, plane, drop_count, "path is good again");
+        }
+    }
+}
+
+#[cold]
+pub(super) fn failed(failure: &QpFailure) {
+    let who = Who { qpn: failure.qpn, peer: failure.peer, peer_qpn: failure.peer_qpn };
+    let (reason, plane) = (failure.reason, failure.plane);
+    if reason == FailReason::Requested {
+        of_qp!(info, "spindrift::qp", who, ?reason, "queue pair set to ERROR");
+        return;
+    }
+    let (psn, ev, status) = (failure.psn.map(display), failure.ev.map(display), failure.status.map(display));
+    let violation = failure.violation.map(display);
+    of_qp!(error, "spindrift::qp", who, ?reason, psn, ev, plane, status, violation, "queue pair failed");
+}
+
+#[cold]
+pub(crate) fn cq_nearly_full(cq: CqId, crowded: bool) {
+    debug!(target: "spindrift::qp", cq = cq.0, crowded, "completion queue filling up");
+}

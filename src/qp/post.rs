@@ -1,0 +1,229 @@
+//! Work requests: how they are posted, how they end, and how a queue pair fails.
+
+use crate::memory::{MemoryError, MemoryView};
+use crate::requester::{Entry, NotDone, Source};
+use crate::time::Time;
+use crate::wire::{Psn, Qpn};
+use crate::work::{GatherWr, RecvWr, SendWr, Sge, Wc, WcOpcode, WcStatus};
+
+use super::{Cx, Event, FailReason, PostError, Qp, QpFailure, QpState, TxClass, Wakes, log};
+
+/// The work request at fault: its first packet, or none for the oldest; and the status that it ends with.
+pub(crate) type Culprit = (Option<u64>, WcStatus);
+
+impl Qp {
+    /// Posts a request with the element in it, or with those of `gather`.
+    #[expect(
+        clippy::inline_always,
+        reason = "the path of every request; measured by benches/instructions.rs"
+    )]
+    #[inline(always)]
+    pub(crate) fn post(
+        &mut self,
+        cx: &mut Cx,
+        now: Time,
+        wr: &SendWr,
+        gather: Option<&GatherWr<'_>>,
+    ) -> Result<Wakes, PostError> {
+        if wr.local.len == 0 {
+            return Err(PostError::Empty);
+        }
+        match self.state {
+            QpState::Rts => {}
+            QpState::Error => return Ok(self.reject_send(cx, wr, WcStatus::WrFlushError)),
+            state => return Err(PostError::WrongState(state)),
+        }
+        if self.requester.is_full() {
+            return Err(PostError::QueueFull);
+        }
+        if !self.requester.takes(wr.op) {
+            return Err(PostError::NoImmediates);
+        }
+        let Sge { addr, len, lkey } = wr.local;
+        let source = match gather {
+            None => cx.memory.pin(lkey, self.pd.id(), addr, len).map(Source::Region),
+            Some(gather) => self.pin_pieces(&mut cx.memory, gather),
+        };
+        let Ok(source) = source else {
+            return Ok(self.reject_send(cx, wr, WcStatus::LocalProtectionError));
+        };
+        self.requester.make_room(&mut cx.spare_queues);
+        self.requester.push(now, wr, self.sig_all, source);
+        // The first packet arms the timers, if a plane can take it.
+        let stuck = self.paths.usable_planes().0 == 0;
+        let listed = self.tx_slots[TxClass::New as usize].listed;
+        Ok(Wakes::DATA.when(!listed) | Wakes::ARM.when(stuck))
+    }
+
+    /// Pins the memory of all elements, or of none.
+    #[cold]
+    fn pin_pieces(&mut self, memory: &mut MemoryView, gather: &GatherWr<'_>) -> Result<Source, MemoryError> {
+        let mut pieces = self.requester.begin_pieces();
+        for Sge { addr, len, lkey } in gather.elements() {
+            match memory.pin(lkey, self.pd.id(), addr, len) {
+                Ok(piece) => self.requester.add_piece(&mut pieces, piece),
+                Err(error) => {
+                    self.requester.take_back_pieces(pieces, |pinned| memory.unpin(pinned));
+                    return Err(error);
+                }
+            }
+        }
+        Ok(Source::Pieces(pieces))
+    }
+
+    /// Completes a work request that was never queued with an error, and fails the queue pair.
+    #[cold]
+    pub(crate) fn reject_send(&mut self, cx: &mut Cx, wr: &SendWr, status: WcStatus) -> Wakes {
+        let wakes = self.fail(cx, FailReason::LocalWorkRequest, None);
+        self.retired += 1;
+        let opcode = wr.op.wc_opcode();
+        let wc = Wc { wr_id: wr.wr_id, status, opcode, byte_len: 0, imm: None, qpn: self.qpn };
+        cx.events.push_back(Event::Completion { cq: self.send_cq, wc });
+        self.report_retired(cx);
+        wakes
+    }
+
+    /// Posts a receive work request.
+    pub(crate) fn post_recv(&mut self, cx: &mut Cx, wr: RecvWr) -> Result<(), PostError> {
+        if self.responder.receives().srq().is_some() {
+            return Err(PostError::SharedReceives);
+        }
+        match self.state {
+            QpState::Reset => Err(PostError::WrongState(QpState::Reset)),
+            QpState::Error => {
+                cx.events.push_back(self.recv_flushed(wr));
+                Ok(())
+            }
+            QpState::Init | QpState::Rtr | QpState::Rts => {
+                if self.responder.post_recv(wr) {
+                    Ok(())
+                } else {
+                    Err(PostError::QueueFull)
+                }
+            }
+        }
+    }
+
+    /// Completes every work request that the transport acknowledgement has passed and that no port holds a part of.
+    pub(crate) fn complete_sends(&mut self, cx: &mut Cx) {
+        let released = cx.released;
+        self.complete_released(cx, released);
+    }
+
+    fn complete_released(&mut self, cx: &mut Cx, released: u64) {
+        let end = loop {
+            match self.requester.pop_done(released, |pinned| cx.memory.unpin(pinned)) {
+                Ok(entry) => {
+                    cx.recall |= entry.held_until > cx.released;
+                    self.retired += 1;
+                    if entry.signaled {
+                        let wc = send_wc(self.qpn, &entry, WcStatus::Success);
+                        cx.events.push_back(Event::Completion { cq: self.send_cq, wc });
+                    }
+                }
+                Err(end) => break end,
+            }
+        };
+        if end == NotDone::Held && !self.held {
+            self.held = true;
+            cx.held.push(self.slot);
+        }
+        self.requester.give_room(&mut cx.spare_queues);
+        self.report_retired(cx);
+    }
+
+    fn report_retired(&mut self, cx: &mut Cx) {
+        if self.retired > 0 {
+            let count = core::mem::take(&mut self.retired);
+            cx.events.push_back(Event::SendRetired { qpn: self.qpn, count });
+        }
+    }
+
+    /// Moves a queue pair to ERROR: the work request at fault completes with its status, every other is flushed, all in
+    /// order.
+    pub(crate) fn fail(&mut self, cx: &mut Cx, reason: FailReason, culprit: Option<Culprit>) -> Wakes {
+        if self.state == QpState::Error {
+            return Wakes::NONE;
+        }
+        self.state = QpState::Error;
+        self.responder.leave(&mut cx.windows);
+        let wakes = self.leave_cwnd(cx);
+        let (psn, id) = culprit.and_then(|(at, _)| self.requester.in_flight(at)).unzip();
+        self.failure = Some(Box::new(self.describe_failure(cx, reason, culprit, (psn, id.flatten()))));
+        self.failure.as_deref().inspect(|failure| log::failed(failure));
+        cx.counters.qp_errors += 1;
+        // What the peer has acknowledged ends well; the driver sees to what ports hold of it.
+        self.complete_released(cx, u64::MAX);
+        self.flush(cx, culprit);
+        cx.events.push_back(Event::QpFailed { qpn: self.qpn, reason });
+        self.report_retired(cx);
+        wakes
+    }
+
+    fn describe_failure(
+        &self,
+        cx: &Cx,
+        reason: FailReason,
+        culprit: Option<Culprit>,
+        (psn, id): (Option<Psn>, Option<crate::path::EvId>),
+    ) -> QpFailure {
+        let broken = self.responder.culprit().filter(|_| reason == FailReason::PeerViolation);
+        let path = id.and_then(|id| self.paths.states().find(|path| path.id == id));
+        QpFailure {
+            qpn: self.qpn,
+            reason,
+            peer: cx.peers.first_ip(self.peer),
+            peer_qpn: self.dest_qpn,
+            psn: psn.or_else(|| broken.map(|packet| packet.psn)),
+            ev: path.map(|path| path.ev),
+            plane: path.map(|path| path.plane),
+            status: culprit.map(|(_, status)| status),
+            violation: broken.map(|packet| packet.violation),
+        }
+    }
+
+    /// Ends all work requests that are queued.
+    fn flush(&mut self, cx: &mut Cx, mut culprit: Option<Culprit>) {
+        while let Some(entry) = self.requester.pop_any(|pinned| cx.memory.unpin(pinned)) {
+            cx.recall |= entry.held_until > cx.released;
+            self.retired += 1;
+            let status = match culprit {
+                Some((at, status)) if at.is_none_or(|first| first == entry.first) => {
+                    culprit = None;
+                    status
+                }
+                _ => WcStatus::WrFlushError,
+            };
+            let wc = send_wc(self.qpn, &entry, status);
+            cx.events.push_back(Event::Completion { cq: self.send_cq, wc });
+        }
+        while let Some(wr) = self.responder.pop_recv() {
+            cx.events.push_back(self.recv_flushed(wr));
+        }
+    }
+
+    /// Forgets all work requests, without completions.
+    pub(crate) fn drop_work(&mut self, cx: &mut Cx) {
+        while let Some(entry) = self.requester.pop_any(|pinned| cx.memory.unpin(pinned)) {
+            cx.recall |= entry.held_until > cx.released;
+        }
+        while self.responder.pop_recv().is_some() {}
+    }
+
+    fn recv_flushed(&self, wr: RecvWr) -> Event {
+        let wc = Wc {
+            wr_id: wr.wr_id,
+            status: WcStatus::WrFlushError,
+            opcode: WcOpcode::RecvRdmaWithImm,
+            byte_len: 0,
+            imm: None,
+            qpn: self.qpn,
+        };
+        Event::Completion { cq: self.recv_cq, wc }
+    }
+}
+
+fn send_wc(qpn: Qpn, entry: &Entry, status: WcStatus) -> Wc {
+    let byte_len = if status.is_success() { entry.len } else { 0 };
+    Wc { wr_id: entry.wr_id, status, opcode: entry.op.wc_opcode(), byte_len, imm: None, qpn }
+}
