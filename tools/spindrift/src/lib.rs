@@ -4,7 +4,6 @@ mod bench;
 mod config;
 mod dissect;
 mod driver;
-mod experiment;
 mod figure;
 mod lab;
 mod loopback;
@@ -14,6 +13,7 @@ mod place;
 mod ports;
 mod pump;
 mod remote;
+mod sim;
 mod stop;
 mod swarm;
 mod times;
@@ -54,7 +54,9 @@ enum Command {
     Path(path::PathArgs),
     Lab(lab::LabArgs),
     Swarm(swarm::SwarmArgs),
-    Experiment(experiment::ExperimentArgs),
+    // The former name, accepted for one version.
+    #[command(alias = "experiment")]
+    Sim(sim::SimArgs),
 }
 
 /// Reads the command line, does what it says, and returns the exit status of the process.
@@ -108,7 +110,7 @@ fn run(command: &Command) -> Result<()> {
         Command::Dissect(_) | Command::Path(_) | Command::Lab(_) => Some(Verbosity::default()),
         Command::Swarm(args) => args.verbosity(),
         // Of what happens in its hosts there is too much to tell.
-        Command::Experiment(_) => None,
+        Command::Sim(_) => None,
     };
     if let Some(verbosity) = verbosity {
         verbosity.start()?;
@@ -123,7 +125,7 @@ fn run(command: &Command) -> Result<()> {
         Command::Path(args) => path::run(args),
         Command::Lab(args) => lab::run(args),
         Command::Swarm(args) => swarm::run(args),
-        Command::Experiment(args) => experiment::run(args),
+        Command::Sim(args) => sim::run(args),
     }
 }
 

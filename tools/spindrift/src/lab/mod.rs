@@ -83,7 +83,7 @@ enum LabCommand {
         #[arg(value_name = "WHERE")]
         place: Option<String>,
     },
-    /// Runs an experiment: builds its lab, writes through it while its faults happen, and tells how that went.
+    /// Runs a scenario: builds its lab, writes through it while its faults happen, and tells how that went.
     Run(run::RunArgs),
     /// Shows each link with its state, traffic and faults.
     Status {
