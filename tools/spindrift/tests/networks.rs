@@ -288,7 +288,7 @@ fn link_local_addresses_have_a_zone() {
             &hosts,
             "write-bw",
             &server,
-            [&[&SHORT[..], &["--local", &local, "--with-pump"]].concat(), &["--local", &server]],
+            [&[&SHORT[..], &["--local", &local, "--yardstick"]].concat(), &["--local", &server]],
         )
         .passed();
         pump(&hosts, (&local, "fe80::2"), &server);

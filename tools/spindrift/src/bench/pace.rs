@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 
-use super::pauses::Pauses;
+use super::preemption::Preemption;
 
 /// Shortest interval that the peak is taken over.
 const PEAK_INTERVAL: Duration = Duration::from_millis(10);
@@ -33,7 +33,7 @@ pub(super) struct Pace {
     mark: (Duration, u64),
     next_watch: Duration,
     pub(super) peak_gbps: f64,
-    pub(super) pauses: Pauses,
+    pub(super) pauses: Preemption,
 }
 
 impl Pace {
@@ -44,7 +44,7 @@ impl Pace {
             mark: (Duration::ZERO, 0),
             next_watch: WATCH_INTERVAL,
             peak_gbps: 0.0,
-            pauses: Pauses::default(),
+            pauses: Preemption::default(),
         }
     }
 

@@ -10,9 +10,9 @@ use serde_json::{Map, Value as Json, json};
 use spindrift::verbs::{RtsAttr, WcStatus};
 
 use super::options::{Amount, Settings};
-use super::pauses::spoils;
 use super::pin::WaitName;
 use super::pingpong::Led;
+use super::preemption::invalidates;
 use super::side::{Counted, InUse};
 use super::writer::Measured;
 use super::yardstick::Yardstick;
@@ -114,7 +114,7 @@ impl BandwidthRow {
 
     /// A word on standard error where the average says more about a busy machine than about the transport.
     pub(crate) fn warn_of_pause(&self, measured: &Measured) {
-        if spoils(measured.longest_pause, measured.elapsed) {
+        if invalidates(measured.longest_pause, measured.elapsed) {
             tell(format_args!(
                 "spindrift: at {} the writer was not run for {:.0} ms of {:.0} ms: the machine is busy, the average too low",
                 format_size(self.size_bytes),
@@ -212,7 +212,7 @@ impl LatencyRow {
     }
 
     fn pause_warning(&self, led: &Led) -> Option<String> {
-        spoils(led.longest_pause, led.elapsed).then(|| {
+        invalidates(led.longest_pause, led.elapsed).then(|| {
             format!(
                 "spindrift: at {} a side was not run for {:.0} ms of {:.0} ms: the machine is busy, the average too high",
                 format_size(self.size_bytes),

@@ -25,7 +25,7 @@ use crate::bench::report::{
 use crate::bench::samples::Sampler;
 use crate::bench::side::{InUse, Side};
 use crate::bench::writer::{Measured, Watch, Writer, next_lap};
-use crate::bench::yardstick::{Cut, Yardstick};
+use crate::bench::yardstick::{Slices, Yardstick};
 use crate::output::{say, tell, told};
 use crate::place::Local;
 
@@ -115,7 +115,7 @@ impl<'a> Client<'a> {
             sizes: settings.sizes.clone(),
             rounds: if let Amount::Iterations(n) = settings.amount { n } else { 0 },
             seed: settings.seed.unwrap_or(1),
-            with_pump: session.with_pump,
+            with_pump: session.yardstick,
             verify_every: settings.verify == Verify::Every,
             planes: Planes::unknown(),
         };
@@ -125,7 +125,7 @@ impl<'a> Client<'a> {
         plan.planes = Planes::new(&local, &peer)?;
         let connected = Self::set_up(session, &plan, &layouts, &local, &mut peer);
         let connected = connected.inspect_err(|error| peer.abort(error))?;
-        let pump = session.with_pump.then(|| {
+        let pump = session.yardstick.then(|| {
             let [local_address, remote] = connected.addresses;
             let interface = local.first().and_then(|local| local.interface.clone());
             Sending {
@@ -238,14 +238,14 @@ impl<'a> Client<'a> {
             sampler,
         };
         let pump = self.pump.clone();
-        let mut cut = Cut::of(settings.amount);
+        let mut slices = Slices::of(settings.amount);
         if pump.is_none() {
-            cut.piece = settings.amount;
+            slices.piece = settings.amount;
         }
         let mut beside = Yardstick::default();
         let mut slice = |watch: &mut RemoteWatch<'_>| {
             if let Some(pump) = &pump {
-                beside.slices.push(pump.slice(watch.peer, cut.slice)?);
+                beside.slices.push(pump.slice(watch.peer, slices.slice)?);
             }
             Ok::<_, Error>(())
         };
@@ -261,7 +261,7 @@ impl<'a> Client<'a> {
             if every {
                 next_lap(&layout, settings.amount, measured)
             } else {
-                cut.next(settings.amount, measured.elapsed)
+                slices.next(settings.amount, measured.elapsed)
             }
         };
         let mut measured = Measured::default();

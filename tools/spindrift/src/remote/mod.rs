@@ -100,9 +100,9 @@ pub(crate) struct RemoteArgs {
     udp_port: Option<u16>,
     #[command(flatten)]
     of_ports: PortFlags,
-    /// `write-bw`, client only: beside each row the raw UDP pump in the same seconds, from the client to the server.
-    #[arg(long)]
-    with_pump: bool,
+    /// `write-bw`, client only: also run the raw UDP pump from the client to the server, in turns with the measurement
+    #[arg(long, alias = "with-pump")]
+    yardstick: bool,
     /// `write-bw`: what this side does at short intervals, to a file: a JSON object on each line.
     #[arg(long, value_name = "FILE")]
     samples: Option<PathBuf>,
@@ -168,7 +168,7 @@ struct Session {
     keep_serving: bool,
     /// Memory that a client may make a server take, if that was set.
     max_memory: Option<u64>,
-    with_pump: bool,
+    yardstick: bool,
     share_cores: bool,
     samples: Option<SamplesConfig>,
     stop: Stop,
@@ -219,7 +219,7 @@ fn run(args: &RemoteArgs, kind: Kind, size: Option<u64>, iterations: u64) -> Res
         timeout: config.setup.timeout.unwrap_or(TIMEOUT),
         keep_serving: args.keep_serving,
         max_memory: args.max_memory.or(config.setup.max_memory),
-        with_pump: args.with_pump,
+        yardstick: args.yardstick,
         share_cores: args.share_cores,
         samples,
         settings,
@@ -314,22 +314,22 @@ fn check_port(settings: &Settings, ports: &Ports, flags: &[&str]) -> Result<()> 
 
 /// The pump runs beside bandwidth, and the client decides about it.
 fn check_pump(args: &RemoteArgs, kind: Kind) -> Result<()> {
-    let refused = match (args.with_pump, kind, &args.server) {
+    let refused = match (args.yardstick, kind, &args.server) {
         (true, Kind::WriteLat, _) => "a pump has a rate and no latency; use it with write-bw",
         (true, Kind::WriteBw, None) => {
             "the client decides what is run; give it there, or give this side the address of a server"
         }
         _ => return Ok(()),
     };
-    Err(usage(format!("--with-pump: {refused}")))
+    Err(usage(format!("--yardstick: {refused}")))
 }
 
 /// The client decides which writes are compared.
 fn check_verify(args: &RemoteArgs) -> Result<()> {
     let refused = match (args.run.verify, &args.server) {
         (Some(_), None) => "the client decides which writes are compared; give it there",
-        (Some(Verify::Every), Some(_)) if args.with_pump => {
-            "the pump runs between pieces of a run, which is cut into laps here; leave out --with-pump or --verify every"
+        (Some(Verify::Every), Some(_)) if args.yardstick => {
+            "the pump runs between pieces of a run, which is cut into laps here; leave out --yardstick or --verify every"
         }
         _ => return Ok(()),
     };
