@@ -191,7 +191,7 @@ fn set(rule: &mut FaultRule, name: &str, value: Option<&str>) -> Result<(), Stri
         ("blackhole", None) => rule.blackhole = true,
         ("loss", Some(v)) => rule.loss = chance(v)?,
         ("full", Some(v)) => rule.full = chance(v)?,
-        ("dup", Some(v)) => rule.duplicate = chance(v)?,
+        ("dup" | "duplicate", Some(v)) => rule.duplicate = chance(v)?,
         ("corrupt", Some(v)) => rule.corrupt = chance(v)?,
         ("ecn", Some(v)) => rule.ecn = chance(v)?,
         ("reorder", Some(v)) => {

@@ -5,6 +5,8 @@ mod config;
 mod dissect;
 mod driver;
 mod figure;
+#[cfg(test)]
+mod help_tables;
 mod lab;
 mod loopback;
 mod output;
@@ -33,7 +35,7 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{CommandFactory, Parser, Subcommand};
 use verbose::Verbosity;
 
-/// Userspace MRC transport: benchmarks and tools.
+/// Userspace MRC transport: benchmarks and tools
 #[derive(Parser, Debug)]
 #[command(name = "spindrift", version, after_help = "Start with:  spindrift loopback")]
 struct Cli {
@@ -44,19 +46,19 @@ struct Cli {
 #[derive(Subcommand, Debug)]
 enum Command {
     Loopback(loopback::LoopbackArgs),
-    /// Bandwidth of RDMA writes between two hosts, or two terminals.
+    /// Bandwidth of RDMA writes between two hosts or two processes
     WriteBw(remote::RemoteArgs),
-    /// Latency of RDMA writes (half of a round trip), with percentiles.
+    /// Latency of RDMA writes (half a round trip) between two hosts or two processes
     WriteLat(remote::RemoteArgs),
-    Dissect(dissect::DissectArgs),
     Pump(pump::PumpArgs),
     Ports(ports::PortsArgs),
     Path(path::PathArgs),
     Lab(lab::LabArgs),
-    Swarm(swarm::SwarmArgs),
     // The former name, accepted for one version.
     #[command(alias = "experiment")]
     Sim(sim::SimArgs),
+    Swarm(swarm::SwarmArgs),
+    Dissect(dissect::DissectArgs),
 }
 
 /// Reads the command line, does what it says, and returns the exit status of the process.

@@ -32,21 +32,21 @@ use crate::units::format_size;
 use crate::usage::usage;
 use crate::verbose::Verbosity;
 
-/// Two endpoints in this process, each on a lane of its own: moves and verifies real memory.
+/// Bandwidth or latency of RDMA writes between two endpoints in this process; verifies memory
 #[derive(Args, Debug)]
 pub(crate) struct LoopbackArgs {
     #[command(flatten)]
     run: RunArgs,
-    /// Planes: ports of each endpoint [default: 4].
+    /// Planes, 1 to 32: ports of each endpoint [default: 4]
     #[arg(long, value_name = "N")]
     planes: Option<usize>,
-    /// What joins the two: a ring in memory, or kernel sockets on 127.0.0.x [default: loopback].
-    #[arg(long, value_enum)]
+    /// Kind of ports: rings in memory, or kernel sockets on 127.0.0.1, 127.0.0.2 and so on [default: loopback]
+    #[arg(long, value_enum, value_name = "KIND")]
     port: Option<&'static Driver>,
     /// Measure latency (half of a round trip) instead of bandwidth
     #[arg(long)]
     latency: bool,
-    /// Also measure what the same cores do without a protocol, and whether other load disturbed the run (takes longer)
+    /// Also measure what the same cores do without a protocol, and whether other load disturbed the run
     #[arg(long, conflicts_with = "latency")]
     yardstick: bool,
 }

@@ -12,26 +12,25 @@ use crate::topology;
 use crate::units::{count, parse_ev};
 use crate::usage::usage;
 
-/// Tells where packets go in a fabric: the path of an entropy value hop by hop, all paths between two hosts, or those
-/// that cross a link.
+/// Prints paths of a fabric: of one entropy value hop by hop, between two hosts, or across a link
 #[derive(Args, Debug)]
 pub(crate) struct PathArgs {
-    /// Topology file (examples in configs/lab/).
+    /// Topology file (examples: configs/lab/)
     #[arg(short, long, value_name = "FILE")]
     topology: PathBuf,
-    /// Host that sends; without --link, the first one of the file unless given.
+    /// Sending host [default: the first host of the file, or all hosts with --link]
     #[arg(long, value_name = "HOST")]
     from: Option<String>,
-    /// Host that receives.
+    /// Receiving host
     #[arg(long, value_name = "HOST", required_unless_present = "link")]
     to: Option<String>,
-    /// Entropy value whose path is told hop by hop, as in 0x80000000; all are listed without it.
+    /// Entropy value whose path is printed hop by hop, such as 0x80000000 [default: all paths are listed]
     #[arg(long, value_name = "EV", value_parser = parse_ev, conflicts_with = "link")]
     ev: Option<u32>,
-    /// Only this plane.
+    /// Only this plane
     #[arg(long, value_name = "N")]
     plane: Option<u8>,
-    /// List the paths that cross this link, which joins two nodes, as in h1:p0-t0-0 or p0-t0-0:p0-t1-3.
+    /// List the paths that cross this link, named by its two nodes: h1:p0-t0-0 or p0-t0-0:p0-t1-3
     #[arg(long, value_name = "NODE:NODE")]
     link: Option<String>,
     /// Print one JSON object instead of text.

@@ -12,7 +12,7 @@ use crate::driver::{self, Driver, Prospect};
 use crate::output::say;
 use crate::verbose::Verbosity;
 
-/// Lists the kinds of ports, what each local address would be as a port of each kind, and their settings.
+/// Lists the kinds of ports, what this machine offers each of them, and their settings
 #[derive(Args, Debug)]
 pub(crate) struct PortsArgs {
     #[command(flatten)]

@@ -68,7 +68,7 @@ impl FromArgMatches for PumpArgs {
 impl Args for PumpArgs {
     fn augment_args(command: Command) -> Command {
         let command = command
-            .about("Raw pumps: the limit that a kind of port is measured against")
+            .about("Raw pumps: the upper limit of each kind of port, without a transport")
             .subcommand_required(true)
             .arg_required_else_help(true);
         let pumps = driver::all().iter().filter_map(|driver| Some((driver.name, driver.pump?)));
@@ -85,19 +85,18 @@ impl Args for PumpArgs {
 pub(crate) struct Common {
     #[command(flatten)]
     pub(crate) verbosity: Verbosity,
-    /// Address to send to; without it, this side receives.
+    /// Address of the receiver; without it, this side receives
     pub(crate) remote: Option<IpAddr>,
-    /// UDP port of the receiver.
+    /// UDP port of the receiver
     #[arg(short, long, default_value_t = 4971)]
     pub(crate) port: u16,
-    /// Payload bytes of a packet; 44 bytes of headers and checksum are added.
+    /// Payload bytes of a packet; headers and checksum add 44 bytes
     #[arg(short, long, value_name = "SIZE", value_parser = parse_size, default_value = "4096")]
     size: u64,
-    /// How long to send, or to receive once something came.
+    /// How long to send, or to receive after the first packet
     #[arg(short = 'D', long, value_name = "TIME", value_parser = parse_duration, default_value = "3s")]
     pub(crate) duration: Duration,
-    /// Write the CRC-32 of each packet behind it; on the other side check it, and copy the payload to memory. To be given on
-    /// both sides.
+    /// Append the CRC-32 of each packet; the receiver checks it and copies the payload to memory (on both sides)
     #[arg(long)]
     pub(crate) crc_copy: bool,
     /// Print one JSON object instead of a table.

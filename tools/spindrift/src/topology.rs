@@ -47,12 +47,12 @@ struct LabTable {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum SwitchKind {
-    /// The kernel: `seg6local` and plain routes.
+    /// The Linux kernel: `seg6local` and plain routes.
     #[default]
     Kernel,
-    /// An XDP program in the driver; the kernel has what it leaves.
+    /// An XDP program in the driver; the kernel forwards what the program passes.
     Xdp,
-    /// The same program in the network stack: for devices whose drivers have no XDP.
+    /// The same program in the network stack, for drivers without XDP.
     XdpGeneric,
 }
 
@@ -286,6 +286,6 @@ mod tests {
         assert_documented("## Topology files", "[lab]", keys_of::<LabTable>());
         assert_documented("## Topology files", "[[host]]", keys_of::<HostTable>());
         assert_documented("## Topology files", "[[template]]", keys_of::<TemplateTable>());
-        assert_documented("## Topology files", "fields", keys_of::<FieldTable>());
+        assert_documented("## Topology files", "[[template.fields]]", keys_of::<FieldTable>());
     }
 }

@@ -14,10 +14,10 @@ const SLEEP_MAX: Duration = Duration::from_millis(1);
 /// What is done while there is nothing to do.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub(crate) enum WaitName {
-    /// Ask again and again.
+    /// Poll continuously.
     #[default]
     Spin,
-    /// Sleep until something arrives, and leave the core to others.
+    /// Sleep until a packet arrives or a timer is due.
     Poll,
 }
 

@@ -39,8 +39,7 @@ use state::Lab;
 /// Namespaces beyond which a machine gets slow.
 const MAX_NODES: usize = 100;
 
-/// Builds a fabric on this machine: hosts and switches as network namespaces, joined by virtual links, the switches forwarding
-/// by SRv6 uSIDs and by plain routes in the kernel. Needs root and iproute2.
+/// Builds a fabric of network namespaces on this machine, injects faults and measures recovery (root, iproute2)
 #[derive(Args, Debug)]
 pub(crate) struct LabArgs {
     #[command(subcommand)]
@@ -49,43 +48,43 @@ pub(crate) struct LabArgs {
 
 #[derive(Subcommand, Debug)]
 enum LabCommand {
-    /// Builds the lab of a topology file.
+    /// Builds the lab of a topology file
     Up {
         #[command(flatten)]
         lab: LabName,
         #[command(flatten)]
         switch: SwitchOption,
-        /// Topology file (examples in configs/lab/).
+        /// Topology file (examples: configs/lab/)
         topology: PathBuf,
     },
-    /// Ends what runs in a lab and removes it, whatever state it is in.
+    /// Ends the processes in a lab and removes it, even after a crash
     Down {
         #[command(flatten)]
         lab: LabName,
     },
-    /// Runs a command on a host or a switch.
+    /// Runs a command on a host or a switch
     Exec {
         #[command(flatten)]
         lab: LabName,
-        /// Host or switch, such as h1 or p0-t1-3.
+        /// Host or switch, such as h1 or p0-t1-3
         node: String,
         /// The command and its arguments, after `--`.
         #[arg(last = true, required = true)]
         command: Vec<String>,
     },
-    /// Breaks a link, or the links of a host or switch: for good, for a time, or as a schedule has it.
+    /// Injects a fault into a link, or into all links of a host or switch
     Fault(FaultArgs),
-    /// Ends faults: all, or those of a link, a host or a switch.
+    /// Ends all faults, or those of a link, a host or a switch
     Heal {
         #[command(flatten)]
         lab: LabName,
-        /// Link, such as h1:p0-t0-0, host or switch.
+        /// Link such as h1:p0-t0-0, or a host or switch for all its links
         #[arg(value_name = "WHERE")]
         place: Option<String>,
     },
-    /// Runs a scenario: builds its lab, writes through it while its faults happen, and tells how that went.
+    /// Runs a scenario: builds its lab, runs its flows and faults, and reports recovery times
     Run(run::RunArgs),
-    /// Shows each link with its state, traffic and faults.
+    /// Shows the state, traffic and faults of each link
     Status {
         #[command(flatten)]
         lab: LabName,
@@ -93,14 +92,14 @@ enum LabCommand {
         #[arg(long)]
         json: bool,
     },
-    /// Draws a lab, or the fabric of a topology file, as SVG.
+    /// Draws a lab, or the fabric of a topology file, as SVG
     Graph {
         #[command(flatten)]
         lab: LabName,
-        /// Draw the fabric of this file instead, which needs neither a lab nor root.
+        /// Draw the fabric of this file; needs neither a lab nor root
         #[arg(short, long, value_name = "FILE")]
         topology: Option<PathBuf>,
-        /// File for the picture; standard output without it.
+        /// File of the picture [default: standard output]
         #[arg(short, long, value_name = "FILE")]
         output: Option<PathBuf>,
     },
@@ -113,37 +112,37 @@ enum LabCommand {
 struct FaultArgs {
     #[command(flatten)]
     lab: LabName,
-    /// Link, such as h1:p0-t0-0, or a host or switch, such as p0-t1-3, for all its links.
+    /// Link such as h1:p0-t0-0, or a host or switch such as p0-t1-3 for all its links
     #[arg(value_name = "WHERE", required_unless_present = "schedule", requires = "fault")]
     place: Option<String>,
-    /// What happens: down, blackhole, loss=P%, ecn=P% or rate=R; with ,dir=up or ,dir=down in one direction, with ,ev=EV or
-    /// ,sport=PORT to some packets.
+    /// down, blackhole, loss=P%, ecn=P% or rate=R; add ,dir=up or ,dir=down for one direction, ,ev=EV or ,sport=PORT
+    /// for some packets
     #[arg(value_name = "ACTION")]
     fault: Option<LinkFault>,
-    /// End it after this time, or on Ctrl-C; without, it lasts until `lab heal`.
+    /// End the fault after this time, or on Ctrl-C [default: it lasts until `lab heal`]
     #[arg(long = "for", value_name = "TIME", value_parser = parse_duration)]
     lasts: Option<Duration>,
-    /// Begin it again and again, this time after it began last, until Ctrl-C.
+    /// Repeat the fault with this period, until Ctrl-C
     #[arg(long, value_name = "TIME", value_parser = parse_duration, requires = "lasts")]
     every: Option<Duration>,
-    /// End after so many times.
+    /// Stop after this many repetitions
     #[arg(long, value_name = "N", requires = "every")]
     times: Option<u32>,
-    /// Faults and their times from this TOML file (example in configs/schedules/).
+    /// Read the faults and their times from this TOML file (example: configs/schedules/)
     #[arg(long, value_name = "FILE", conflicts_with_all = ["place", "fault", "lasts", "every", "times"])]
     schedule: Option<PathBuf>,
 }
 
 #[derive(Args, Debug)]
 struct LabName {
-    /// Which lab, where there are several: letters and digits.
+    /// Name of the lab, 1 to 16 letters and digits, where there are several
     #[arg(long, value_name = "NAME", default_value = "lab", value_parser = lab_name)]
     name: String,
 }
 
 #[derive(Args, Debug)]
 struct SwitchOption {
-    /// What forwards packets in switches [default: as the topology file says, or kernel].
+    /// What forwards packets in the switches [default: as the topology file says, else kernel]
     #[arg(long, value_name = "KIND")]
     switch: Option<SwitchKind>,
 }

@@ -61,32 +61,30 @@ const SAMPLE_INTERVAL_MIN: Duration = Duration::from_micros(100);
 /// Options of both commands.
 #[derive(Args, Debug)]
 pub(crate) struct RemoteArgs {
-    /// Address or name of the server, perhaps with its TCP port: `10.0.0.2`, `[::1]:18515`, `node7:18515`; without it, this is the server and
-    /// waits for one client.
+    /// Client: the server's address or name, and its TCP port if it is not 18515: `10.0.0.2`, `[::1]:7000`,
+    /// `node7:7000`. Without it, this is the server
     server: Option<ServerArg>,
     #[command(flatten)]
     run: RunArgs,
-    /// TCP port of the server for the set-up [default: 18515]. Also takes the kind of port, `udp` or `af_xdp`, and where each
-    /// plane's port is, as in `af_xdp:eth0`: an interface or a local address.
+    /// TCP port of the server; or the kind and the place of a plane's port, such as `af_xdp:eth0`, once per plane
+    /// [default: 18515, and `udp` ports]
     #[arg(short, long, value_name = "PORT", action = ArgAction::Append)]
     port: Vec<PortArg>,
-    /// Local address of each plane, or its interface, in the order of the peer's planes [default: the address that leads to the
-    /// peer].
+    /// Local address or interface of each plane, in the order of the peer's planes [default: the address that the
+    /// route to the peer uses]
     #[arg(long, value_name = "ADDR,..", value_delimiter = ',')]
     local: Vec<Place>,
-    /// Number of the plane of each local address, to be told to the peer: a peer that lists other planes, or these in
-    /// another order, is refused. Any numbers, the same on all hosts.
+    /// Plane number of each local address; a peer with other numbers, or another order, is refused
     #[arg(long, value_name = "N,..", value_delimiter = ',')]
     plane_ids: Vec<u32>,
-    /// Topology file of the fabric between the hosts: gives this host's address on each plane, the planes' numbers, and the paths to
-    /// other hosts.
+    /// Topology file: gives this host its addresses, the numbers of its planes, and the paths to other hosts
     #[arg(long, value_name = "FILE", conflicts_with = "plane_ids")]
     topology: Option<PathBuf>,
-    /// How packets find their way: each names its switches, or these choose [default: srv6 for `af_xdp` and `dpdk` ports with a topology, else
-    /// ecmp].
+    /// Routing: SRv6 source routes, or ECMP in the switches [default: srv6 for `af_xdp` and `dpdk` ports with a
+    /// topology, else ecmp]
     #[arg(long, value_enum)]
     routing: Option<RoutingName>,
-    /// Index of the local address, as `spindrift ports` lists them: one plane there.
+    /// Index of the local address in the list of `spindrift ports`; gives one plane
     #[arg(
         short = 'x',
         long = "address-index",
@@ -95,31 +93,30 @@ pub(crate) struct RemoteArgs {
         conflicts_with = "local"
     )]
     index: Option<usize>,
-    /// UDP port to receive on [default: 4971, or any other if that is taken].
+    /// UDP port to receive on [default: 4971, or a free one if that is taken]
     #[arg(long, value_name = "PORT")]
     udp_port: Option<u16>,
     #[command(flatten)]
     of_ports: PortFlags,
-    /// `write-bw`, client only: also run the raw UDP pump from the client to the server, in turns with the measurement
+    /// Client of `write-bw`: also measure the raw UDP pump to the server, alternating with the run
     #[arg(long, alias = "with-pump")]
     yardstick: bool,
-    /// `write-bw`: what this side does at short intervals, to a file: a JSON object on each line.
+    /// `write-bw`: write samples of counters and paths to this file, one JSON object per line
     #[arg(long, value_name = "FILE")]
     samples: Option<PathBuf>,
-    /// Time between two samples [default: 10ms].
+    /// Time between two samples, at least 100us [default: 10ms]
     #[arg(long, value_name = "TIME", value_parser = parse_duration, requires = "samples")]
     sample_interval: Option<Duration>,
-    /// This host's cores are shared with other busy processes: give a core away as soon as there is nothing to do.
+    /// Yield the core as soon as this side is idle, because other busy processes share it
     #[arg(long)]
     share_cores: bool,
-    /// What this side does while there is nothing to do.
+    /// What an idle side does
     #[arg(long, value_enum, default_value_t, conflicts_with = "share_cores")]
     wait: WaitName,
-    /// Server only: after a run, wait for the next client, until Ctrl-C. One JSON object a run.
+    /// Server: serve one client after another, until Ctrl-C; prints one JSON object per run
     #[arg(long, conflicts_with_all = ["server", "pcap", "samples"])]
     keep_serving: bool,
-    /// Server only: memory that a client's run may make it take; one that needs more is refused [default: a quarter of what is
-    /// available].
+    /// Server: refuse a run that needs more memory than this [default: a quarter of the available memory]
     #[arg(long, value_name = "SIZE", value_parser = parse_size, conflicts_with = "server")]
     max_memory: Option<u64>,
     /// perftest's; without effect here.

@@ -14,7 +14,7 @@ macro_rules! builtin {
 }
 
 /// Their names, in the order of the paper's figures, and what they say.
-const BUILTIN: [(&str, &str); 31] = [
+const BUILTIN: [(&str, &str); 32] = [
     builtin!("section-4"),
     builtin!("figure-4"),
     builtin!("figure-6"),
@@ -34,6 +34,7 @@ const BUILTIN: [(&str, &str); 31] = [
     builtin!("figure-19a"),
     builtin!("figure-19b"),
     builtin!("figure-19c"),
+    builtin!("lost-plane"),
     builtin!("recovery-path"),
     builtin!("recovery-port"),
     builtin!("permutation"),

@@ -47,7 +47,10 @@ enum Action {
 }
 
 const ACTIONS: &str =
-    "down, dark, stop, pause, blackhole, loss=P%, corrupt=P%, duplicate=P%, reorder=P%, ecn=P%, rate=R";
+    "down, dark, stop, pause, blackhole, loss=P%, corrupt=P%, dup=P%, reorder=P%:TIME, ecn=P%, rate=R";
+
+/// How late packets are at most with `reorder` and `dup` if the fault names no time.
+const LATE: Duration = Duration::from_micros(10);
 
 impl FaultPlan {
     /// Says what is wrong, and with which of the keys.
@@ -60,7 +63,7 @@ impl FaultPlan {
         times.check()?;
         let (what, dir) = parse(action).map_err(|why| ("action", why))?;
         if what == Action::Pause && times.lasts.is_none() {
-            return Err(("action", "say how long the host stands still, with `for`".to_owned()));
+            return Err(("action", "pause needs `for`, the time for which the host stops".to_owned()));
         }
         let mut parts = Vec::new();
         for place in places.split(',').map(str::trim) {
@@ -68,7 +71,7 @@ impl FaultPlan {
             let new =
                 self::parts(fabric, at, &what, dir).map_err(|why| ("action", format!("{place}: {why}")))?;
             if new.is_empty() {
-                return Err(("action", format!("nothing comes to {place} that way")));
+                return Err(("action", format!("{place} has no link in that direction")));
             }
             parts.extend(new);
         }
@@ -118,23 +121,26 @@ fn parse(text: &str) -> Result<(Action, Option<Dir>), String> {
             _ => put(&mut action, parse_action(name, value)).map_err(bad)?,
         }
     }
-    let mut action =
-        action.ok_or_else(|| format!("`{text}` says nothing that happens; add one of {ACTIONS}"))?;
+    let mut action = action.ok_or_else(|| format!("`{text}` has no action; add one of {ACTIONS}"))?;
     match &mut action {
         Action::Packets(impairment) => {
             let astray = impairment.reorder > 0.0 || impairment.duplicate > 0.0;
             if late.is_some() && !astray {
-                return Err(format!("`{text}`: late says how late packets are with reorder and duplicate"));
+                return Err(format!("`{text}`: late=TIME is for reorder and dup only"));
+            }
+            let of_action = (impairment.late_ns > 0).then(|| Duration::from_nanos(impairment.late_ns));
+            if late.is_some() && of_action.is_some() {
+                return Err(format!("`{text}` has two delays; leave out late"));
             }
             impairment.evs = evs;
-            impairment.late_ns = late.unwrap_or(Duration::from_micros(10)).as_nanos() as u64;
+            impairment.late_ns = late.or(of_action).unwrap_or(LATE).as_nanos() as u64;
         }
         _ if late.is_some() || !evs.is_empty() => {
-            return Err(format!("`{text}`: this is about all packets; leave out ev and late"));
+            return Err(format!("`{text}`: this affects all packets; leave out ev and late"));
         }
         Action::Rate(_) => {}
         _ if dir.is_some() => {
-            return Err(format!("`{text}`: this takes both directions; use blackhole,dir=up for one"));
+            return Err(format!("`{text}`: this affects both directions; use blackhole,dir=up for one"));
         }
         _ => {}
     }
@@ -142,9 +148,15 @@ fn parse(text: &str) -> Result<(Action, Option<Dir>), String> {
 }
 
 fn parse_action(name: &str, value: Option<&str>) -> Result<Action, String> {
-    let share = || {
-        let text = value.ok_or_else(|| format!("write a chance, as in {name}=5%"))?;
-        parse_chance(text).map(|chance| f64::from(chance.0) / 1e6)
+    let share_of = |text: &str| parse_chance(text).map(|chance| f64::from(chance.0) / 1e6);
+    let needed = || value.ok_or_else(|| format!("write a chance, as in {name}=5%"));
+    let share = || share_of(needed()?);
+    // A chance, and a delay after a colon.
+    let astray = || {
+        let text = needed()?;
+        let (chance, late) = text.split_once(':').map_or((text, None), |(chance, late)| (chance, Some(late)));
+        let late_ns = late.map(parse_duration).transpose()?.map_or(0, |late| late.as_nanos() as u64);
+        Ok::<_, String>((share_of(chance)?, late_ns))
     };
     let none = Impairment::default();
     let packets = |impairment| Ok(Action::Packets(impairment));
@@ -157,13 +169,19 @@ fn parse_action(name: &str, value: Option<&str>) -> Result<Action, String> {
         ("down" | "dark" | "stop" | "pause" | "blackhole", Some(_)) => Err(format!("{name} takes no value")),
         ("loss", _) => packets(Impairment { loss: share()?, ..none }),
         ("corrupt", _) => packets(Impairment { corrupt: share()?, ..none }),
-        ("duplicate", _) => packets(Impairment { duplicate: share()?, ..none }),
-        ("reorder", _) => packets(Impairment { reorder: share()?, ..none }),
+        ("dup" | "duplicate", _) => {
+            let (duplicate, late_ns) = astray()?;
+            packets(Impairment { duplicate, late_ns, ..none })
+        }
+        ("reorder", _) => {
+            let (reorder, late_ns) = astray()?;
+            packets(Impairment { reorder, late_ns, ..none })
+        }
         ("ecn", _) => packets(Impairment { mark: share()?, ..none }),
         ("rate", Some(rate)) => parse_rate(rate).map(Action::Rate),
         ("rate", None) => Err("write bits per second, as in rate=25G".to_owned()),
-        ("", None) => Err("there is nothing before or after a comma".to_owned()),
-        _ => Err(format!("unknown; faults are {ACTIONS}, and with them dir=up, dir=down, ev=EV, late=TIME")),
+        ("", None) => Err("a part between commas is empty".to_owned()),
+        _ => Err(format!("unknown; actions are {ACTIONS}; selectors are dir=up, dir=down, ev=EV")),
     }
 }
 
@@ -187,11 +205,11 @@ fn parts(fabric: &Fabric, place: Place, action: &Action, dir: Option<Dir>) -> Re
         (Action::Dark, _) => links().map(|link| Part::Down { link, seen: false }).collect(),
         (Action::Stop, Place::Node(node)) if !matches!(node, Node::Host(_)) => vec![Part::Stopped(node)],
         (Action::Stop, _) => {
-            return Err("this is no switch that could stop to forward; use blackhole".to_owned());
+            return Err("stop is for switches; use blackhole for a link or a host".to_owned());
         }
         (Action::Pause, Place::Node(Node::Host(host))) => vec![Part::Paused(host)],
         (Action::Pause, _) => {
-            return Err("this is no host that could stand still; use stop for a switch".to_owned());
+            return Err("pause is for hosts; use stop for a switch".to_owned());
         }
         (Action::Rate(rate_bps), _) => {
             let slow = |(_, from, to)| Part::Slow { from, to, rate_bps: *rate_bps };
@@ -290,5 +308,50 @@ impl FaultPlan {
     /// Where, what, and whether it ends, for people.
     pub(super) fn line(&self, begins: bool) -> String {
         format!("{}: {}{}", self.place, self.action, if begins { "" } else { " ends" })
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use super::*;
+
+    fn impairment(text: &str) -> Impairment {
+        match parse(text).unwrap() {
+            (Action::Packets(impairment), None) => impairment,
+            other => panic!("{text}: {other:?}"),
+        }
+    }
+
+    #[test]
+    fn each_action_of_ports_is_spelled_as_there() {
+        for texts in [
+            &["reorder=2%:50us", "reorder=0.02:50us", "reorder=2%,late=50us"] as &[&str],
+            &["dup=1%", "duplicate=1%", "dup=0.01:10us"],
+            &["loss=50%", "loss=0.5"],
+        ] {
+            for text in texts {
+                assert_eq!(impairment(text), impairment(texts[0]), "{text}");
+            }
+        }
+        let Impairment { reorder, late_ns, .. } = impairment("reorder=2%:50us");
+        assert_eq!((reorder.to_bits(), late_ns), (0.02_f64.to_bits(), 50_000));
+        assert_eq!(impairment("reorder=2%").late_ns, LATE.as_nanos() as u64);
+    }
+
+    #[test]
+    fn what_is_wrong_is_named() {
+        for (text, part) in [
+            ("reorder=2%:50us,late=1us", "two delays"),
+            ("reorder=2%:soon", "`soon`"),
+            ("reorder=:5us", "not a probability"),
+            ("dup", "dup=5%"),
+            ("loss=1%,late=1us", "reorder and dup only"),
+            ("loss=1%:5us", "not a probability"),
+            ("dir=up", "no action"),
+        ] {
+            let error = parse(text).unwrap_err();
+            assert!(error.contains(part), "{text}: {error}");
+        }
     }
 }

@@ -33,7 +33,7 @@ use crate::topology;
 use crate::units::count;
 use crate::usage::usage;
 
-/// Simulates a fabric in simulated time: hosts that run the transport, traffic, and faults, as a plan says.
+/// Runs the transport in a simulated fabric, with the traffic and faults of a plan
 #[derive(Args, Debug)]
 pub(crate) struct SimArgs {
     /// Plan file, the name of a built-in plan (figure-10, ..), or `all` for all built-in plans

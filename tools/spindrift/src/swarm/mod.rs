@@ -17,35 +17,34 @@ use crate::units::{count, format_rate, parse_duration};
 use crate::usage::usage;
 use crate::verbose::Verbosity;
 
-/// Runs the transport in simulated fabrics with many hosts and many faults at once, each run drawn from a seed, and compares
-/// every byte and every completion with a model.
+/// Tests the transport in random simulated fabrics with faults; compares every byte and completion with a model
 #[derive(Args, Debug)]
 pub(crate) struct SwarmArgs {
-    /// How many seeds to run; 1000 unless --time is given.
+    /// Number of seeds to run [default: 1000, or no limit with --time]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     seeds: Option<u64>,
-    /// Go on for so long, as in 90s or 10m.
+    /// Start no further seed after this time: 90s, 10m
     #[arg(long, value_name = "TIME", value_parser = parse_duration)]
     time: Option<Duration>,
-    /// The first seed, from which on they are counted; `random` for ones that nobody has run before.
+    /// First seed (then consecutive), or `random`
     #[arg(long, value_name = "SEED", default_value = "0", value_parser = parse_first)]
     first: u64,
-    /// Runs at a time; as many as there are processors unless given.
+    /// Seeds to run in parallel [default: the number of processors]
     #[arg(short = 'j', long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     jobs: Option<u16>,
-    /// Run this seed alone, and tell what it stands for.
+    /// Run only this seed, and print its fabric, flows and fault episodes
     #[arg(long, value_name = "SEED", conflicts_with_all = ["seeds", "time", "first", "jobs"])]
     seed: Option<u64>,
-    /// With --seed: only these of its faults, as in 0,3 or none.
+    /// With --seed: keep only these fault episodes, such as 0,3, or none
     #[arg(long, value_name = "LIST", requires = "seed", value_parser = parse_list)]
     episodes: Option<List>,
-    /// With --seed: only these of its queue pairs.
+    /// With --seed: keep only these queue pairs, such as 0,3
     #[arg(long, value_name = "LIST", requires = "seed", value_parser = parse_list)]
     flows: Option<List>,
-    /// With --seed: write each packet on each link to this file (pcapng).
+    /// With --seed: write the packets of every link to this file (pcapng)
     #[arg(long, value_name = "FILE", requires = "seed")]
     pcap: Option<PathBuf>,
-    /// Print one JSON object instead of text.
+    /// Print one JSON object instead of text
     #[arg(long)]
     json: bool,
     #[command(flatten)]

@@ -42,13 +42,13 @@ pub(super) struct RunArgs {
     lab: LabName,
     #[command(flatten)]
     switch: SwitchOption,
-    /// The kind of the hosts' ports, `udp` or `af_xdp` [default: as the file says, or udp].
+    /// Kind of the hosts' ports [default: as the scenario says, else udp]
     #[arg(long, value_name = "KIND")]
     port: Option<&'static Driver>,
     /// Scenario file (examples: configs/lab/scenarios/)
     #[arg(value_name = "SCENARIO")]
     scenario: PathBuf,
-    /// Folder for the results [default: results/NAME, by the name of the file].
+    /// Folder for the results [default: results/NAME, after the name of the scenario file]
     #[arg(short, long, value_name = "FOLDER")]
     output: Option<PathBuf>,
 }
