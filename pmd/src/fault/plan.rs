@@ -225,7 +225,7 @@ fn set(rule: &mut FaultRule, name: &str, value: Option<&str>) -> Result<(), Stri
 }
 
 fn chance(text: &str) -> Result<Chance, String> {
-    let wrong = || format!("\"{text}\" is no chance; write 1% or 0.01");
+    let wrong = || format!("\"{text}\" is not a probability; write 1% or 0.01");
     let percent = text.strip_suffix('%');
     let value: f64 = percent.unwrap_or(text).trim().parse().map_err(|_| wrong())?;
     if percent.is_none() && value >= 1.0 {
@@ -233,13 +233,13 @@ fn chance(text: &str) -> Result<Chance, String> {
     }
     let scale = if percent.is_some() { 100.0 } else { 1.0 };
     if !(0.0..=scale).contains(&value) {
-        return Err(format!("{text} lies outside 0% to 100%"));
+        return Err(format!("{text} is outside 0% to 100%"));
     }
     Ok(Chance::new(value / scale))
 }
 
 fn duration(text: &str) -> Result<u64, String> {
-    let wrong = || format!("\"{text}\" is no time; write 100ns, 50us, 2ms or 1.5s");
+    let wrong = || format!("\"{text}\" is not a time; write 100ns, 50us, 2ms or 1.5s");
     let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
     let scale = match &text[digits.len()..] {
         "ns" => 1.0,
@@ -334,14 +334,14 @@ mod tests {
     fn errors_name_the_piece_and_the_fix() {
         let cases = [
             ("loss=1%,los=2%", "rule 1, \"los=2%\": unknown word \"los\"; actions are loss"),
-            ("loss=1%;dup=x", "rule 2, \"dup=x\": \"x\" is no chance; write 1% or 0.01"),
+            ("loss=1%;dup=x", "rule 2, \"dup=x\": \"x\" is not a probability; write 1% or 0.01"),
             ("loss=1", "ambiguous; write 1% or 100%"),
             ("loss=101%", "outside 0% to 100%"),
             ("loss=-1%", "outside"),
             ("loss=NaN%", "outside"),
             ("loss", "loss needs a value"),
             ("reorder=2%", "reorder=2%:50us"),
-            ("delay=20", "\"20\" is no time; write 100ns"),
+            ("delay=20", "\"20\" is not a time; write 100ns"),
             ("delay=us", "no time"),
             ("delay=1e99s", "no time"),
             ("port=1", "selects frames but does nothing"),

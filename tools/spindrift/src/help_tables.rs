@@ -203,17 +203,31 @@ fn the_tables_of_options_are_those_of_the_command_line() {
         fs::write(&path, fresh).unwrap();
         return;
     }
-    let (old, new): (Vec<_>, Vec<_>) = (page.lines().collect(), fresh.lines().collect());
-    let mut text = String::new();
-    for line in old.iter().filter(|line| !new.contains(line)) {
-        let _ = writeln!(text, "- {line}");
-    }
-    for line in new.iter().filter(|line| !old.contains(line)) {
-        let _ = writeln!(text, "+ {line}");
-    }
     panic!(
-        "docs/cli.md is not what the command line says; run this test with {BLESS}=1, which writes:\n{text}"
+        "docs/cli.md does not match the command line; run this test with {BLESS}=1, which writes:\n{}",
+        difference(&page, &fresh)
     );
+}
+
+/// The lines between the first and the last difference of two texts.
+fn difference(old: &str, new: &str) -> String {
+    let (old, new): (Vec<_>, Vec<_>) = (old.lines().collect(), new.lines().collect());
+    let before = old.iter().zip(&new).take_while(|(old, new)| old == new).count();
+    let least = old.len().min(new.len()) - before;
+    let after =
+        old.iter().rev().zip(new.iter().rev()).take(least).take_while(|(old, new)| old == new).count();
+    let part = |sign: char, lines: &[&str]| {
+        let lines = lines.iter().take(lines.len() - after).skip(before);
+        lines.fold(String::new(), |text, line| format!("{text}{sign} {line}\n"))
+    };
+    part('-', &old) + &part('+', &new)
+}
+
+#[test]
+fn a_difference_has_the_lines_that_change() {
+    assert_eq!(difference("a\nb\nc\nd", "a\nc\nb\nd"), "- b\n- c\n+ c\n+ b\n");
+    assert_eq!(difference("a\na", "a"), "- a\n");
+    assert_eq!(difference("a\nb", "a\nx\nb"), "+ x\n");
 }
 
 /// A long text in a cell makes a table unreadable.

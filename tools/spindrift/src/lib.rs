@@ -71,14 +71,14 @@ pub fn main() -> ExitCode {
             }
             let printed = message.print();
             // A message on standard error that nobody reads is dropped.
-            output::keep(if message.use_stderr() { Ok(()) } else { printed });
+            output::record_stdout_error(if message.use_stderr() { Ok(()) } else { printed });
             let status = u8::try_from(message.exit_code()).unwrap_or(usage::USAGE_STATUS);
             return status_of(Ok(()), ExitCode::from(status));
         }
     };
     let result = match &cli.command {
         None => {
-            output::keep(Cli::command().print_help());
+            output::record_stdout_error(Cli::command().print_help());
             Ok(())
         }
         Some(command) => run(command),
@@ -142,7 +142,7 @@ fn status_of(result: Result<()>, success: ExitCode) -> ExitCode {
     match result.and(lost.map_err(Into::into)) {
         Ok(()) => success,
         Err(error) => {
-            output::tell(format_args!("spindrift: {}", output::told(&error)));
+            output::eprint_line(format_args!("spindrift: {}", output::error_chain(&error)));
             if error.is::<stop::Interrupted>() {
                 ExitCode::from(stop::INTERRUPTED_STATUS)
             } else if error.is::<usage::Usage>() {

@@ -12,6 +12,7 @@ use spindrift::verbs::Context;
 
 use crate::bench::baseline::Baseline;
 use crate::bench::check::{check_kind, check_latency, check_loopback, check_udp_port};
+use crate::bench::endpoint_setup::Side;
 use crate::bench::findings::violations;
 use crate::bench::layout::{Layout, bytes_of};
 use crate::bench::loopback_pump::{PumpPlan, TwoCores, core_latency_ns};
@@ -22,11 +23,10 @@ use crate::bench::report::{
     BandwidthRow, Columns, LatencyRow, Progress, PumpCells, counters_json, counters_table, faults_line,
     settings_json, settings_lines,
 };
-use crate::bench::side::Side;
 use crate::bench::writer::{Measured, Watch, Writer};
 use crate::bench::yardstick::{Slices, Yardstick, warm_up};
 use crate::driver::{Driver, LOOPBACK, Reach};
-use crate::output::{say, tell, told};
+use crate::output::{eprint_line, error_chain, print_line};
 use crate::stop::{Interrupted, Stop};
 use crate::units::format_size;
 use crate::usage::usage;
@@ -82,7 +82,7 @@ pub(crate) fn run(args: &LoopbackArgs) -> Result<()> {
     let name = settings.config.origin(args.port.is_some(), "--port", "nic.port");
     if !settings.port.reach.within_process() {
         return Err(usage(format!(
-            "{name} {}: such ports lead to other hosts; use `write-bw`, or `spindrift lab` for hosts within this one",
+            "{name} {}: these ports connect hosts; use `write-bw`, or `spindrift lab` for hosts within this machine",
             settings.port.name
         )));
     }
@@ -138,7 +138,7 @@ impl Pair {
         let cores = match (cores.as_slice(), self.settings.lanes) {
             ([writer, target], 1) => format!("cores {writer} and {target}"),
             ([], 1) => "one core for both sides".to_owned(),
-            ([], lanes) => format!("fewer cores than the {} that both sides want", 2 * lanes),
+            ([], lanes) => format!("fewer cores than the {} that both sides need", 2 * lanes),
             (many, _) => format!("cores {}", many.join(", ")),
         };
         let udp_port = self.udp_port.map(|port| format!(", UDP port {port}")).unwrap_or_default();
@@ -155,9 +155,9 @@ impl Pair {
 
     fn bandwidth(mut self, stop: &Stop) -> Result<()> {
         if !self.settings.json {
-            say(&self.header("bandwidth of RDMA writes"));
+            print_line(&self.header("bandwidth of RDMA writes"));
             let columns = if self.yardstick { Columns::Cores } else { Columns::Usual };
-            say(&BandwidthRow::head(columns));
+            print_line(&BandwidthRow::head(columns));
         }
         let mut rows = Vec::new();
         let result = self.measure_all(stop, &mut rows);
@@ -182,7 +182,7 @@ impl Pair {
                     Measure { settings, writer, target, layout, planes, yardstick, cores, helper, stop };
                 let row = run.row()?;
                 if !settings.json {
-                    say(&row.line());
+                    print_line(&row.line());
                 }
                 let verified = row.verified;
                 rows.push(row);
@@ -202,7 +202,7 @@ impl Pair {
             if known.is_empty() || error.is::<Interrupted>() {
                 error
             } else {
-                anyhow!("{}; {}", told(&error), known.join("; "))
+                anyhow!("{}; {}", error_chain(&error), known.join("; "))
             }
         });
         result.and_then(|()| self.writer.finish_capture())
@@ -221,12 +221,12 @@ impl Pair {
                 "rows": rows,
                 "verified": result.is_ok() && !rows.is_empty() && rows.iter().all(|row| row.verified),
                 "counters": { "writer": counters_json(&counted[0]), "target": counters_json(&counted[1]) },
-                "error": result.as_ref().err().map(told),
+                "error": result.as_ref().err().map(error_chain),
             });
             if let (true, Some(object)) = (self.yardstick, object.as_object_mut()) {
                 object.extend(summary_json(summary));
             }
-            say(&object.to_string());
+            print_line(&object.to_string());
             return result;
         }
         if let Some(row) = summary {
@@ -239,36 +239,39 @@ impl Pair {
     fn explain(&self, row: &BandwidthRow) {
         let (size, mtu) = (format_size(row.size_bytes), self.writer.in_use.mtu);
         let baseline = row.baseline_gbps.unwrap_or_default();
-        say("");
+        print_line("");
         if let Some(beside) = &row.beside {
             let each = match (self.pinned().next(), self.settings.lanes) {
                 (None, _) => "two threads per lane",
                 (_, 1) => "two cores",
                 _ => "two cores per lane",
             };
-            say(&format!(
-                "pump: {each} in the same seconds, {}: {:.2} Gb/s at {size}; ratio of BW average to it: {:.2}{}",
+            print_line(&format!(
+                "pump: {each}, alternating with the run, {}: {:.2} Gb/s at {size}; ratio of BW average to it: {:.2}{}",
                 beside.pump,
                 beside.pump_gbps,
                 beside.pump_ratio,
                 if beside.disturbed { ", disturbed by other load" } else { "" }
             ));
         }
-        say(&format!(
+        print_line(&format!(
             "baseline: one core copying the same bytes and computing their CRC, {mtu} bytes at a time: {baseline:.2} Gb/s at {size}"
         ));
-        say(&format!("ratio of BW average to baseline at {size}: {:.2}", row.ratio.unwrap_or_default()));
+        print_line(&format!(
+            "ratio of BW average to baseline at {size}: {:.2}",
+            row.ratio.unwrap_or_default()
+        ));
     }
 
-    fn print_counters(&self, counted: &[crate::bench::side::Counted; 2]) {
+    fn print_counters(&self, counted: &[crate::bench::endpoint_setup::Counted; 2]) {
         let [writer, target] = counted;
         if self.settings.fault.is_some() {
-            say(&faults_line("writer", writer));
-            say(&faults_line("target", target));
+            print_line(&faults_line("writer", writer));
+            print_line(&faults_line("target", target));
         }
         if self.settings.counters {
-            say("");
-            say(&counters_table(&[("writer", writer), ("target", target)]));
+            print_line("");
+            print_line(&counters_table(&[("writer", writer), ("target", target)]));
         }
     }
 
@@ -284,8 +287,8 @@ impl Pair {
             bail!("--latency counts round trips: give --iters, not --duration")
         };
         if !self.settings.json {
-            say(&self.header("latency of RDMA writes (half of a round trip)"));
-            say(&LatencyRow::head());
+            print_line(&self.header("latency of RDMA writes (half of a round trip)"));
+            print_line(&LatencyRow::head());
         }
         let mut rows = Vec::new();
         let result = self.play_all(rounds, stop, &mut rows);
@@ -298,9 +301,9 @@ impl Pair {
                 "settings": self.settings_json(),
                 "latency_rows": rows,
                 "counters": { "writer": counters_json(&counted[0]), "target": counters_json(&counted[1]) },
-                "error": result.as_ref().err().map(told),
+                "error": result.as_ref().err().map(error_chain),
             });
-            say(&object.to_string());
+            print_line(&object.to_string());
         } else {
             self.print_counters(&counted);
         }
@@ -311,7 +314,7 @@ impl Pair {
         for layout in &self.layouts {
             let row = play(&mut self.writer, &mut self.target, layout.size, rounds, &self.cores, stop)?;
             if !self.settings.json {
-                say(&row.line());
+                print_line(&row.line());
             }
             rows.push(row);
         }
@@ -492,7 +495,7 @@ impl Measure<'_> {
         let writes = writer.writes();
         let mismatch = layout.check(region, &bytes_of(&pattern), &writes, &mut || self.stop.check())?;
         if let Some(mismatch) = mismatch {
-            tell(format_args!(
+            eprint_line(format_args!(
                 "spindrift: byte {} of the target is wrong (queue pair {})",
                 mismatch.offset, mismatch.qp
             ));

@@ -7,7 +7,7 @@ use clap::Args;
 use serde_json::{Value as Json, json};
 use spindrift_srv6::{End, EvProfile, Fabric, Link, Node, Walk, Walker};
 
-use crate::output::say;
+use crate::output::print_line;
 use crate::topology;
 use crate::units::{count, parse_ev};
 use crate::usage::usage;
@@ -58,7 +58,7 @@ pub(crate) fn run(args: &PathArgs) -> Result<()> {
     if let (true, Some(object)) = (args.json, told.as_object_mut()) {
         object.insert("command".to_owned(), "path".into());
         object.insert("version".to_owned(), env!("CARGO_PKG_VERSION").into());
-        say(&told.to_string());
+        print_line(&told.to_string());
     }
     Ok(())
 }
@@ -87,7 +87,7 @@ fn between(args: &PathArgs, fabric: &Fabric, from: u16, to: u16) -> Result<Json>
         if !args.json {
             // An empty line between planes.
             if args.plane.unwrap_or(0) != plane {
-                say("");
+                print_line("");
             }
             head(fabric, (from, to), plane, &paths, args.ev);
         }
@@ -100,7 +100,10 @@ fn between(args: &PathArgs, fabric: &Fabric, from: u16, to: u16) -> Result<Json>
             } else {
                 let out = walk.hops.first().map_or_else(String::new, |hop| hop.destination.to_string());
                 let inside = walk.hops.get(1..walk.hops.len() - 1).unwrap_or_default();
-                say(&format!("  {ev:#010x}  {out:<40} {}", names(fabric, inside.iter().map(|hop| hop.node))));
+                print_line(&format!(
+                    "  {ev:#010x}  {out:<40} {}",
+                    names(fabric, inside.iter().map(|hop| hop.node))
+                ));
             }
         }
     }
@@ -117,21 +120,21 @@ fn head(fabric: &Fabric, (from, to): (u16, u16), plane: u8, paths: &EvProfile, e
             count(paths.bits().into(), "bit")
         ),
     };
-    say(&format!("{from} to {to}, plane {plane}, {what}"));
+    print_line(&format!("{from} to {to}, plane {plane}, {what}"));
 }
 
 /// The path of one entropy value, a line for each node.
 fn explain(fabric: &Fabric, walk: &Walk) {
     for (hop, next) in walk.hops.iter().zip(walk.hops.iter().skip(1)) {
         let (node, next) = (fabric.name(hop.node), fabric.name(next.node));
-        say(&format!("  {node:<12} sends to {next:<12} with destination {}", hop.destination));
+        print_line(&format!("  {node:<12} sends to {next:<12} with destination {}", hop.destination));
     }
     if let Some(last) = walk.hops.last() {
         let what = match walk.end {
             End::Delivered(inner) => format!("takes the packet to {inner} out"),
             End::Dropped(why) => format!("drops it: {why}"),
         };
-        say(&format!("  {:<12} {what}", fabric.name(last.node)));
+        print_line(&format!("  {:<12} {what}", fabric.name(last.node)));
     }
 }
 
@@ -173,7 +176,7 @@ fn across(args: &PathArgs, fabric: &Fabric, link: Link, from: Option<u16>, to: O
             told.push(json!({ "from": from, "to": to, "paths": paths.count(), "evs": evs }));
         } else {
             let list: Vec<_> = evs.iter().map(|ev| format!("{ev:#010x}")).collect();
-            say(&format!(
+            print_line(&format!(
                 "{from} to {to}: {} of {}: {}",
                 evs.len(),
                 count(paths.count(), "path"),
@@ -182,7 +185,7 @@ fn across(args: &PathArgs, fabric: &Fabric, link: Link, from: Option<u16>, to: O
         }
     }
     if !args.json {
-        say(&format!("{crossing} of {} in plane {plane} cross {name}", count(total, "path")));
+        print_line(&format!("{crossing} of {} in plane {plane} cross {name}", count(total, "path")));
     }
     Ok(json!({ "link": name, "plane": plane, "crossing": crossing, "of": total, "pairs": told }))
 }

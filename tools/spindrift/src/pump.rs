@@ -1,4 +1,4 @@
-//! `spindrift pump`: what a kind of port can do at best, without a transport.
+//! `spindrift pump`: the upper limit of a kind of port, without a transport.
 
 use std::fmt::Debug;
 use std::net::IpAddr;
@@ -11,7 +11,7 @@ use serde_json::{Value as Json, json};
 use spindrift_pmd::pump::PumpStats;
 
 use crate::driver::{self, Driver};
-use crate::output::say;
+use crate::output::print_line;
 use crate::units::{format_size, parse_duration, parse_size};
 use crate::usage::usage;
 use crate::verbose::Verbosity;
@@ -167,7 +167,7 @@ pub(crate) fn report(
             "sent": of(&moved.sent),
             "received": of(&moved.received),
         });
-        say(&object.to_string());
+        print_line(&object.to_string());
         return;
     }
     let size = format_size(args.size);
@@ -176,14 +176,14 @@ pub(crate) fn report(
         None => format!("received on {local}"),
     };
     let with = if args.crc_copy { ", with CRC and copy" } else { "" };
-    say(&format!("spindrift pump {kind}: {way} port {}, {size} per packet{with}", args.port));
-    say(&format!(
+    print_line(&format!("spindrift pump {kind}: {way} port {}, {size} per packet{with}", args.port));
+    print_line(&format!(
         "{:>9} {:>12} {:>10} {:>12} {:>10} {:>8} {:>10}  {last}",
         "", "#packets", "BW[Gb/s]", "Rate[Mpps]", "#calls", "#errors", "#dropped"
     ));
     for (name, stats) in [("sent", &moved.sent), ("received", &moved.received)] {
         let Some(stats) = stats else { continue };
-        say(&format!(
+        print_line(&format!(
             "{name:>9} {:>12} {:>10.2} {:>12.6} {:>10} {:>8} {:>10}  {}",
             stats.packets,
             stats.gbps(),

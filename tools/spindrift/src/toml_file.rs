@@ -1,4 +1,4 @@
-//! A TOML file, and where in it a value stands.
+//! A TOML file with the positions of its values.
 
 use std::fs;
 use std::path::Path;

@@ -127,13 +127,15 @@ pub(crate) fn fabric(file: &TomlFile) -> Result<Fabric> {
     if shape.t0 == 2 && t1.is_none() {
         let place = place(file, "fabric.t0");
         return Err(usage(format!(
-            "{place}: nothing tells how 2 T0 switches are joined; set t1, to 0 where a cable joins the two"
+            "{place}: `t1` is missing; give the number of T1 switches, or 0 if a cable joins the 2 T0 switches"
         )));
     }
     let hosts = match hosts_per_t0 {
         Some(_) if !topology.host.is_empty() => {
             let place = place(file, "fabric.hosts_per_t0");
-            return Err(usage(format!("{place}: hosts are listed, too; leave out this key or all [[host]]")));
+            return Err(usage(format!(
+                "{place}: there are [[host]] tables as well; leave out this key or those"
+            )));
         }
         Some(each) => many(shape.t0, each),
         None => listed(topology.host),

@@ -1,4 +1,4 @@
-//! What the transport reports while a command runs, on standard error: `-v` and the variable `SPINDRIFT_LOG`.
+//! Logging to standard error while a command runs: `-v` and the variable `SPINDRIFT_LOG`.
 
 use std::env::{self, VarError};
 use std::io::{self, IsTerminal as _};

@@ -309,7 +309,7 @@ fn what_goes_wrong_is_told() {
     let path = folder.scenario("one-plane.toml", "duration = \"1s\"", "");
     wrong(&path, 2, &["test.toml", "[[flow]]"]);
     let path = folder.scenario("one-plane.toml", "duration = \"1s\"\nport = \"loopback\"", flow);
-    wrong(&path, 2, &["test.toml: line 5, column 8: scenario.port: loopback joins two threads"]);
+    wrong(&path, 2, &["test.toml: line 5, column 8: scenario.port: loopback ports stay within one process"]);
     let path =
         folder.scenario("one-plane.toml", "duration = \"1s\"", &format!("{flow}options = [\"--fast\"]"));
     wrong(&path, 1, &["flow h1-h2: the server on h2 failed", "--fast"]);

@@ -225,7 +225,7 @@ fn ports_keep_to_the_rate_of_their_links() {
     assert!(stdout(&output).contains("1 plane of 80Mbit/s, 1 queue pair"), "{}", stdout(&output));
     std::fs::write(&file, "nic.link_rate = \"80X\"\n").unwrap();
     let output = run(&["loopback", "--config", &config]);
-    assert!(stderr(&output).contains("\"80X\" is no rate; write bits per second"), "{}", stderr(&output));
+    assert!(stderr(&output).contains("\"80X\" is not a rate; write bits per second"), "{}", stderr(&output));
     std::fs::remove_file(file).unwrap();
 }
 
@@ -247,7 +247,7 @@ fn the_retry_budget_is_set_and_shown() {
     assert_eq!(retry(&flags), [12.into(), 3.into(), 25.into(), Json::Null]);
 
     let text = |args: &[&str]| stdout(&run(&[&["loopback", "-s", "4K", "-n", "5"], args].concat()));
-    assert!(text(&[]).contains("gives up after 17.3 s of silence"));
+    assert!(text(&[]).contains("gives up after 17.3 s without progress"));
     assert!(text(&["--exponential-retries", "25"]).contains("never gives up"));
 }
 
@@ -255,8 +255,8 @@ fn the_retry_budget_is_set_and_shown() {
 #[test]
 fn a_silent_peer_is_given_up_with_the_way_to_wait_longer() {
     let cases: [(&[&str], &str, &str); 3] = [
-        (&["loopback"], "blackhole", "nothing new from the peer"),
-        (&["loopback", "--latency"], "blackhole", "nothing new from the peer"),
+        (&["loopback"], "blackhole", "no progress for"),
+        (&["loopback", "--latency"], "blackhole", "no progress for"),
         (&["loopback"], "blackhole,after=200", "raise --exponential-retries"),
     ];
     for (mode, fault, advice) in cases {
@@ -288,7 +288,7 @@ fn table_for_people() {
     let of_yardstick = [
         "pump[Gb/s]",
         "one-way[ns]",
-        "in the same seconds, CRC, pointer | CRC + copy: ",
+        "alternating with the run, CRC, pointer | CRC + copy: ",
         "baseline: one core",
         "ratio of BW average",
     ];

@@ -1,4 +1,4 @@
-//! What two cores of this machine do at best when one hands payloads to the other: the least that any transport over the
+//! Reference rate of two cores of this machine that pass payloads without a protocol: the minimum that any transport over the
 //! loopback port has to do, without a protocol.
 //!
 //! A producer computes the CRC of each payload and pushes its place into a ring; a consumer computes the CRC again, compares,

@@ -1,4 +1,4 @@
-//! Cores, and what is done with them while there is nothing to do.
+//! Pinning of threads to cores, and what idle threads do.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Two sides that answer each other's writes: half of a round trip is the latency.
+//! Ping-pong: each side replies to the other's write. Half of a round trip is the latency.
 
 use std::time::{Duration, Instant};
 
@@ -7,10 +7,10 @@ use hdrhistogram::Histogram;
 use spindrift::verbs::exchange::RemoteMr;
 use spindrift::verbs::{Cq, PostError, RecvWr, RemoteAddr, SendOp, SendWr, Sge, Wc, WcOpcode};
 
+use super::endpoint_setup::{Side, has_arrived};
 use super::pin::{Idle, cpu_time};
 use super::preemption::Preemption;
 use super::report::explain;
-use super::side::{Side, has_arrived};
 
 /// Rounds before those that count.
 pub(crate) const WARM_UP: u64 = 100;

@@ -1,4 +1,4 @@
-//! Times in which a thread that measures was not run: of a busy machine, averages say little.
+//! Times in which the measuring thread did not run. They make the average of a busy machine meaningless.
 
 use std::time::Duration;
 

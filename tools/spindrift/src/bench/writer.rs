@@ -10,13 +10,13 @@ use anyhow::{Error, Result, bail};
 use spindrift::verbs::Wc;
 use spindrift::verbs::exchange::RemoteMr;
 
+use super::endpoint_setup::Side;
 use super::layout::Layout;
 use super::options::{Amount, Verify};
-pub(crate) use super::pace::Watch;
-use super::pace::{Pace, gbps};
 use super::pin::{Cores, cpu_time};
 use super::preemption::Preemption;
-use super::side::Side;
+pub(crate) use super::timing::Watch;
+use super::timing::{Pace, gbps};
 pub(crate) use super::worker::Check;
 use super::worker::{Stream, Worker};
 

@@ -1,4 +1,4 @@
-//! The yardstick of a run: how fast the raw pump is in the same seconds, and whether the machine held still.
+//! The yardstick of a run: the rate of a pump that alternates with the run, and whether other load disturbed the run.
 
 use std::time::Duration;
 

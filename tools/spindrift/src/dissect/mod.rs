@@ -23,7 +23,7 @@ use spindrift_pmd::DatagramMeta;
 use self::capture::Capture;
 use self::frame::{Datagram, Icrc, Other, datagram};
 use self::link::Link;
-use crate::output::{keep, tell};
+use crate::output::{eprint_line, record_stdout_error};
 use crate::units::parse_qpn;
 
 /// Prints the MRC packets of a capture, field by field
@@ -186,20 +186,22 @@ pub(crate) fn run(args: &DissectArgs) -> Result<()> {
         Err(error) => {
             if args.json {
                 let printer = report::Printer::new(args, &mut out);
-                keep(printer.and_then(|mut printer| printer.finish(&Totals::default(), Some(&error))));
+                record_stdout_error(
+                    printer.and_then(|mut printer| printer.finish(&Totals::default(), Some(&error))),
+                );
             }
             return Err(error.context(name));
         }
     };
     match print_all(args, &mut capture, &mut out) {
         Err(error) => {
-            keep(Err(error));
+            record_stdout_error(Err(error));
             Ok(())
         }
         Ok((_, Some(error))) => Err(error.context(name)),
         Ok((totals, None)) => {
             if totals.packets + totals.unreadable == 0 && !args.json {
-                tell(format_args!("{}", nothing_found(args, &totals)));
+                eprint_line(format_args!("{}", nothing_found(args, &totals)));
             }
             Ok(())
         }

@@ -1,4 +1,4 @@
-//! What can be wrong with a link of a lab, and how people write it.
+//! Faults of a link, and their text form.
 
 use std::fmt;
 use std::str::FromStr;
@@ -183,7 +183,7 @@ pub(crate) fn parse_chance(text: &str) -> Result<Chance, String> {
     if (0.999_999..=1e6).contains(&millionths) {
         Ok(Chance(millionths.round() as u32))
     } else {
-        Err(format!("{text} lies outside 0.0001% to 100%"))
+        Err(format!("{text} is outside 0.0001% to 100%"))
     }
 }
 
@@ -316,7 +316,10 @@ mod tests {
             ("rate=1M,trim=10ms", ["`trim=10ms`", "trim must be shorter"]),
             ("rate=1M,trim", ["`trim`", "300ms"]),
             ("blackhole,trim=1ms", ["blackhole,trim=1ms", "rate=R,trim=TIME"]),
-            ("rate=1M,mark=1ms,trim=1ms", ["rate=1M,mark=1ms,trim=1ms", "trim=1ms must be longer than mark=1ms"]),
+            (
+                "rate=1M,mark=1ms,trim=1ms",
+                ["rate=1M,mark=1ms,trim=1ms", "trim=1ms must be longer than mark=1ms"],
+            ),
             ("rate=1M,trim=1ms,trim=2ms", ["`trim=2ms`", "two faults"]),
             ("loss=1%,dir=left", ["`dir=left`", "dir=up"]),
             ("loss=1%,ev=x", ["`ev=x`", "0x80000000"]),

@@ -22,7 +22,7 @@ use anyhow::{Context as _, Result, bail};
 use clap::{Args, Subcommand};
 use spindrift_srv6::{Fabric, Node};
 
-use crate::output::{say, tell, told};
+use crate::output::{eprint_line, error_chain, print_line};
 use crate::stop::Stop;
 use crate::times::Times;
 use crate::toml_file::TomlFile;
@@ -156,7 +156,11 @@ impl SwitchOption {
 
 fn lab_name(text: &str) -> Result<String, String> {
     let fits = (1..=16).contains(&text.len()) && text.chars().all(|letter| letter.is_ascii_alphanumeric());
-    if fits { Ok(text.to_owned()) } else { Err(format!("`{text}` has not 1 to 16 ASCII letters and digits")) }
+    if fits {
+        Ok(text.to_owned())
+    } else {
+        Err(format!("`{text}` is not a name of 1 to 16 ASCII letters and digits"))
+    }
 }
 
 pub(crate) fn run(args: &LabArgs) -> Result<()> {
@@ -185,14 +189,17 @@ fn up(name: &str, file: &TomlFile, switch: &SwitchOption) -> Result<()> {
         SwitchKind::Kernel => String::new(),
         kind => format!(" ({kind})"),
     };
-    say(&format!("lab \"{name}\" is up: {hosts} hosts, {} switches{kind}, {links} links", nodes - hosts));
+    print_line(&format!(
+        "lab \"{name}\" is up: {hosts} hosts, {} switches{kind}, {links} links",
+        nodes - hosts
+    ));
     for (host, number) in fabric.hosts().iter().zip(0..).take(4) {
         let addresses = (0..fabric.shape().planes).filter_map(|plane| fabric.address(number, plane));
         let addresses: Vec<_> = addresses.map(|address| address.to_string()).collect();
-        say(&format!("  {:<12} {}", host.name, addresses.join(" ")));
+        print_line(&format!("  {:<12} {}", host.name, addresses.join(" ")));
     }
-    say(&format!("run something on a host:  spindrift lab exec{} HOST -- COMMAND", name_flag(name)));
-    say(&format!("remove it:                spindrift lab down{}", name_flag(name)));
+    print_line(&format!("run something on a host:  spindrift lab exec{} HOST -- COMMAND", name_flag(name)));
+    print_line(&format!("remove it:                spindrift lab down{}", name_flag(name)));
     Ok(())
 }
 
@@ -233,7 +240,7 @@ impl NewLab<'_> {
             // What went wrong first is what the user wants to know, and Ctrl-C ends `ip`, too.
             let error = stop.check().err().unwrap_or(error);
             if let Err(left) = lab.remove(ip) {
-                tell(format_args!("spindrift: {}", told(&left)));
+                eprint_line(format_args!("spindrift: {}", error_chain(&left)));
             }
             return Err(error);
         }
@@ -260,8 +267,8 @@ fn build(ip: &Ip, plan: &LabPlan<'_>, stop: &Stop) -> Result<()> {
 fn down(name: &str) -> Result<()> {
     let ip = Ip::find()?;
     match Lab::open(name).remove(&ip)? {
-        0 => say(&format!("there is no lab \"{name}\"")),
-        removed => say(&format!("lab \"{name}\" is gone: {removed} namespaces removed")),
+        0 => print_line(&format!("there is no lab \"{name}\"")),
+        removed => print_line(&format!("lab \"{name}\" is gone: {removed} namespaces removed")),
     }
     Ok(())
 }
@@ -306,8 +313,8 @@ fn fault(args: &FaultArgs) -> Result<()> {
         return play(&faults, &fabric, &[entry]);
     }
     let links = faults.change(|set| schedule::begin(set, &fabric, "", &entry))?;
-    say(&format!("{place}: {fault} on {}", count(links as u64, "link")));
-    say(&format!("end it:  spindrift lab heal{} {place}", name_flag(name)));
+    print_line(&format!("{place}: {fault} on {}", count(links as u64, "link")));
+    print_line(&format!("end it:  spindrift lab heal{} {place}", name_flag(name)));
     Ok(())
 }
 
@@ -317,7 +324,7 @@ fn play(faults: &Faults<'_>, fabric: &Fabric, entries: &[Entry]) -> Result<()> {
     let mut told = |happened: &schedule::Happened| {
         let at = happened.to.duration_since(start).as_secs_f64();
         for line in happened.lines(entries) {
-            say(&format!("{at:>9.3} s  {line}"));
+            print_line(&format!("{at:>9.3} s  {line}"));
         }
     };
     let check = || stop.check();
@@ -337,7 +344,7 @@ fn heal(name: &str, place: Option<&str>) -> Result<()> {
     let parse = |text| Place::parse(&fabric, text).map_err(|why| usage(format!("WHERE {text}: {why}")));
     let place = place.map(parse).transpose()?;
     let links = faults.change(|set| set.heal(place))?;
-    say(&format!("{} healed", count(links as u64, "link")));
+    print_line(&format!("{} healed", count(links as u64, "link")));
     Ok(())
 }
 
@@ -376,7 +383,7 @@ fn graph(name: &str, topology: Option<&Path>, output: Option<&Path>) -> Result<(
         graph::draw(&fabric, |link| looks.get(&link).cloned().unwrap_or_default())
     };
     let Some(path) = output else {
-        say(svg.trim_end());
+        print_line(svg.trim_end());
         return Ok(());
     };
     fs::write(path, svg).with_context(|| format!("cannot write {}", path.display()))

@@ -1,4 +1,4 @@
-//! When faults begin and end.
+//! Schedules of faults, and their execution.
 
 use std::time::{Duration, Instant};
 

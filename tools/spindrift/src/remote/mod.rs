@@ -1,8 +1,9 @@
-//! `spindrift write-bw` and `spindrift write-lat`: two hosts, or two terminals.
+//! `spindrift write-bw` and `spindrift write-lat`: between two hosts or two processes.
 
+mod acceptor;
 mod address;
 mod client;
-mod door;
+mod host_config;
 mod memory;
 mod path_check;
 mod peer;
@@ -12,7 +13,6 @@ mod planes;
 mod port;
 mod pump;
 mod server;
-mod site;
 
 use std::fs::OpenOptions;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
@@ -29,14 +29,14 @@ use spindrift_pmd::route::local_addresses;
 use crate::bench::check::{
     check_kind, check_lanes, check_latency, check_plane_ids, check_planes, check_udp_port,
 };
+use crate::bench::endpoint_setup::Side;
 use crate::bench::nic::Nic;
 use crate::bench::options::{Amount, Defaults, RunArgs, Settings, Verify};
 use crate::bench::pin::{Cores, WaitName};
 use crate::bench::samples::{Sampler, SamplesConfig, USUAL_INTERVAL};
-use crate::bench::side::Side;
 use crate::config::RoutingName;
 use crate::driver::{PortFlags, Reach, UDP};
-use crate::output::tell;
+use crate::output::eprint_line;
 use crate::place::{Local, Place};
 use crate::stop::{SetOnDrop, Stop};
 use crate::units::{parse_duration, parse_size};
@@ -44,12 +44,12 @@ use crate::usage::usage;
 use crate::verbose::Verbosity;
 
 use self::address::ServerArg;
+use self::host_config::{Wanted, tell_without_path};
 use self::peer::{LOOK_INTERVAL, Peer};
 use self::plan::{Kind, Message};
 use self::planes::Planes;
 use self::port::{PortArg, Ports};
 use self::pump::first_address;
-use self::site::{Wanted, tell_without_path};
 
 /// TCP port of the set-up exchange, the one of perftest.
 const TCP_PORT: u16 = 18_515;
@@ -208,7 +208,7 @@ fn run(args: &RemoteArgs, kind: Kind, size: Option<u64>, iterations: u64) -> Res
     check_planes(&settings, &args.run, planes, more)?;
     check_plane_ids(&settings.config, !args.plane_ids.is_empty(), planes, more)?;
     let evs_name = settings.config.origin(args.run.evs.is_some(), "--evs", "path.evs");
-    site::check_evs(&settings, &evs_name, planes)?;
+    host_config::check_evs(&settings, &evs_name, planes)?;
     let config = &settings.config;
     let session = Session {
         kind,
@@ -232,11 +232,11 @@ fn run(args: &RemoteArgs, kind: Kind, size: Option<u64>, iterations: u64) -> Res
 /// Options of perftest that scripts have and that change nothing here.
 fn tell_without_effect(args: &RemoteArgs) {
     for (given, name, why) in [
-        (args.cpu_freq, "-F", "the frequency of cores is not looked at"),
+        (args.cpu_freq, "-F", "the clock rate of cores is not checked"),
         (args.report_gbits, "--report_gbits", "rates are always in Gb/s"),
     ] {
         if given {
-            tell(format_args!("spindrift: {name} has no effect here: {why}"));
+            eprint_line(format_args!("spindrift: {name} has no effect here: {why}"));
         }
     }
 }
@@ -246,7 +246,7 @@ fn port_of_server(server: Option<&ServerArg>, ports: &Ports) -> Result<Option<u1
     let Some(ServerArg { name, port: Some(port) }) = server else { return Ok(None) };
     match ports.tcp {
         Some(other) if other != *port => Err(usage(format!(
-            "the server {name} has TCP port {port} behind its address, and -p says {other}; give one of them"
+            "the server {name} has TCP port {port} in its address, and -p has {other}; give one of them"
         ))),
         _ => Ok(Some(*port)),
     }
@@ -284,7 +284,7 @@ fn set_nic(args: &RemoteArgs, ports: &Ports, settings: &mut Settings) -> Result<
         plane_ids: nic.plane_ids.as_ref().map(|_| &*ids_name),
     };
     let all_planes = topology.is_some() && places.is_none();
-    site::locate(settings, &wanted)?;
+    host_config::locate(settings, &wanted)?;
     if all_planes {
         local_name = topology_name;
     }
@@ -297,14 +297,14 @@ fn check_port(settings: &Settings, ports: &Ports, flags: &[&str]) -> Result<()> 
     if !settings.port.reach.between_hosts() {
         let driver = settings.port.name;
         return Err(usage(format!(
-            "{name} {driver}: that joins two lanes of one process; use `spindrift loopback`"
+            "{name} {driver}: these ports stay within one process; use `spindrift loopback`"
         )));
     }
     settings.port.check_built(&name)?;
     let places = ["--port", "--local", "--address-index"];
     let given: Vec<_> = places.into_iter().filter(|flag| flags.contains(flag)).collect();
     if let [first, second, ..] = given[..] {
-        return Err(usage(format!("{first} and {second} both say where the ports are; give one of them")));
+        return Err(usage(format!("{first} and {second} both select the ports; give one of them")));
     }
     check_kind(settings, flags, Reach::between_hosts)
 }
@@ -326,7 +326,7 @@ fn check_verify(args: &RemoteArgs) -> Result<()> {
     let refused = match (args.run.verify, &args.server) {
         (Some(_), None) => "the client decides which writes are compared; give it there",
         (Some(Verify::Every), Some(_)) if args.yardstick => {
-            "the pump runs between pieces of a run, which is cut into laps here; leave out --yardstick or --verify every"
+            "a run in laps cannot alternate with the pump; leave out --yardstick or --verify every"
         }
         _ => return Ok(()),
     };
@@ -336,10 +336,7 @@ fn check_verify(args: &RemoteArgs) -> Result<()> {
 fn samples(args: &RemoteArgs, kind: Kind) -> Result<Option<SamplesConfig>> {
     let Some(path) = args.samples.clone() else { return Ok(None) };
     if kind == Kind::WriteLat {
-        return Err(usage(
-            "--samples: a ping-pong has one packet in flight, and nothing to watch; use it with write-bw"
-                .to_owned(),
-        ));
+        return Err(usage("--samples: not available for a ping-pong; use it with write-bw".to_owned()));
     }
     let interval = args.sample_interval.unwrap_or(USUAL_INTERVAL);
     if interval < SAMPLE_INTERVAL_MIN {
@@ -510,7 +507,7 @@ fn ports_of(offer: &Offer) -> usize {
 fn tell_unused_planes(peer: &str, ours: &Offer, theirs: &Offer) {
     let (ours, theirs) = (ports_of(ours), ports_of(theirs));
     if ours != theirs {
-        tell(format_args!(
+        eprint_line(format_args!(
             "spindrift: this side has {ours} planes, the {peer} {theirs}: the first {} are used",
             ours.min(theirs)
         ));

@@ -1,4 +1,4 @@
-//! What client and server tell each other, over the connection that also sets the queue pairs up.
+//! Messages between client and server, over the connection that also sets up the queue pairs.
 
 use std::fmt::Display;
 use std::ops::RangeInclusive;

@@ -64,7 +64,7 @@ impl Sending {
         };
         if payload_bytes == 0 {
             bail!(
-                "--yardstick: nothing came from {} to {} UDP port {port} ({} packets sent, {} refused); does a firewall take it? Run without --yardstick",
+                "--yardstick: no packet arrived from {} at {} UDP port {port} ({} packets sent, {} refused); does a firewall drop them? Run without --yardstick",
                 self.local,
                 self.remote,
                 sent.packets,

@@ -1,4 +1,4 @@
-//! Claims of plans: what must come of a run, and whether it did.
+//! Claims of plans: expected results of a run, and their check.
 
 use std::borrow::Cow;
 
@@ -199,7 +199,7 @@ impl Finding {
 
     pub(super) fn measured(&self) -> String {
         let value = |value| format!("{}{}", number(value), self.unit);
-        self.value.map_or_else(|| "nothing of it in that time".to_owned(), value)
+        self.value.map_or_else(|| "no data in that time".to_owned(), value)
     }
 
     pub(super) fn claimed(&self) -> String {
@@ -269,7 +269,7 @@ impl ClaimTable {
             ("workload", self.workload.is_some()),
         ] {
             if given && key != measure.subject() {
-                let why = format!("says nothing to this measure, which is of `{}`", measure.subject());
+                let why = format!("does not apply to this measure, whose subject is `{}`", measure.subject());
                 return Err(wrong(key, &why));
             }
         }
@@ -285,7 +285,7 @@ impl ClaimTable {
             }
         }
         if self.least.is_none() && self.most.is_none() {
-            return Err(wrong("what", "it claims nothing: give `least`, `most` or both"));
+            return Err(wrong("what", "a claim needs `least`, `most` or both"));
         }
         let own = window(reader, place, plan, self.from.as_ref(), self.to.as_ref())?;
         let against = self.against.as_ref().map(|against| {

@@ -1,4 +1,4 @@
-//! What goes wrong in a run, as people write it, and what that is at any time.
+//! Faults of a plan: their text form, and their effect at any time.
 
 use std::time::Duration;
 
@@ -79,13 +79,15 @@ impl FaultPlan {
     }
 
     /// The directions of cables on which packets meet it, those to a switch that stops among them.
-    pub(super) fn ways(&self, fabric: &Fabric) -> Vec<(Node, Node)> {
-        let mut ways = Vec::new();
+    pub(super) fn directions(&self, fabric: &Fabric) -> Vec<(Node, Node)> {
+        let mut directions = Vec::new();
         for part in &self.parts {
             match *part {
-                Part::Down { link: (lower, upper), .. } => ways.extend([(lower, upper), (upper, lower)]),
-                Part::Wrong { from, to, .. } | Part::Slow { from, to, .. } => ways.push((from, to)),
-                Part::Stopped(node) => ways.extend(fabric.links().filter_map(|(lower, upper)| {
+                Part::Down { link: (lower, upper), .. } => {
+                    directions.extend([(lower, upper), (upper, lower)]);
+                }
+                Part::Wrong { from, to, .. } | Part::Slow { from, to, .. } => directions.push((from, to)),
+                Part::Stopped(node) => directions.extend(fabric.links().filter_map(|(lower, upper)| {
                     if lower == node {
                         Some((upper, lower))
                     } else {
@@ -95,13 +97,13 @@ impl FaultPlan {
                 Part::Paused(_) => {}
             }
         }
-        ways
+        directions
     }
 
     /// The cables that it is about, likewise.
     pub(super) fn links(&self, fabric: &Fabric) -> Vec<Link> {
         let mut links: Vec<_> =
-            self.ways(fabric).into_iter().map(|(from, to)| (from.min(to), from.max(to))).collect();
+            self.directions(fabric).into_iter().map(|(from, to)| (from.min(to), from.max(to))).collect();
         links.dedup();
         links
     }

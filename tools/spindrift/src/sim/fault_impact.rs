@@ -1,4 +1,4 @@
-//! What faults cost: data packets that are lost where something is wrong, and for how long.
+//! Impact of faults: data packets lost on their links, and for how long.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;

@@ -27,7 +27,7 @@ use serde_json::Value as Json;
 use self::claim::Finding;
 use self::plan::{Capture, Plan, PlanFile};
 use self::run::{Outcome, Progress};
-use crate::output::{put, say};
+use crate::output::{print_line, write_file};
 use crate::stop::Stop;
 use crate::topology;
 use crate::units::count;
@@ -87,23 +87,23 @@ pub(crate) fn run(args: &SimArgs) -> Result<()> {
         if !args.json {
             let said =
                 if all { played.in_short() } else { format!("{summary}\nresults: {}", folder.display()) };
-            say(said.trim_end());
+            print_line(said.trim_end());
         }
         objects.push(object);
     }
     if all {
         let page = page::page(&played.iter().map(Played::entry).collect::<Vec<_>>());
         let folder = args.output.as_deref().unwrap_or(results);
-        put(folder, "experiments.md", |file| file.write_all(page.as_bytes()))?;
+        write_file(folder, "experiments.md", |file| file.write_all(page.as_bytes()))?;
         if !args.json {
-            say(&format!("\nresults: {}, all in one page: experiments.md", folder.display()));
+            print_line(&format!("\nresults: {}, all in one page: experiments.md", folder.display()));
         }
     }
     if args.json {
         let object = if all { Json::Array(objects) } else { objects.pop().unwrap_or_default() };
-        say(&object.to_string());
+        print_line(&object.to_string());
     } else {
-        say(&report::speed(played.iter().flat_map(|played| &played.outcomes), wall));
+        print_line(&report::speed(played.iter().flat_map(|played| &played.outcomes), wall));
     }
     played.drain(..).try_for_each(|played| {
         let checked = report::check(&played.outcomes, &played.findings);

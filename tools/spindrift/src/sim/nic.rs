@@ -1,4 +1,4 @@
-//! How the hosts of a plan run the transport.
+//! Settings of the transport on the hosts of a plan.
 
 use std::sync::Arc;
 
@@ -118,7 +118,7 @@ impl NicTables {
         })?;
         let mtu = transport.mtu.unwrap_or(base.mtu);
         if !matches!(mtu, 1024 | 2048 | 4096) {
-            let why = format!("{mtu} is no path MTU; write 1024, 2048 or 4096");
+            let why = format!("{mtu} is not a path MTU; write 1024, 2048 or 4096");
             return Err(reader.wrong("transport", "mtu", &why));
         }
         let depth = transport.depth.unwrap_or(base.depth);

@@ -1,4 +1,4 @@
-//! The page about all given plans: what the paper shows, what came of it here, and whether the claims hold.
+//! The page about all built-in plans: what the paper shows, the results, and whether the claims hold.
 
 use std::fmt::Write as _;
 
@@ -79,7 +79,7 @@ mod tests {
              \n## `b`\n\n**A title.** Paper: more.\n\n| Variant | Claim | Claimed | Measured | |\n|---|---|---|---|---|\n\
              | x | it is fast | at least 90 | 95.5 Gb/s | holds |\n\
              | y | it is fast | at least 90 | 80 Gb/s | does not hold: too slow |\n\
-             | y | it is fast | at least 90 | nothing of it in that time | DOES NOT HOLD |\n"
+             | y | it is fast | at least 90 | no data in that time | DOES NOT HOLD |\n"
         );
     }
 }

@@ -1,4 +1,4 @@
-//! Pictures of plans: what happened over time, or what came of each variant.
+//! Pictures of a plan: values over time, or results of each variant.
 
 use spindrift_fabric::{EvTally, HostSample, LinkSample, Sample};
 use spindrift_srv6::Node;

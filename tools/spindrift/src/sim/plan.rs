@@ -189,7 +189,7 @@ impl PlanFile {
             let reader = Reader { file, folder, seed, variant: Some((number, &table.set)) };
             let wrong = |why: &str| file.wrong(&format!("variant.{number}"), "name", why);
             if variants.iter().any(|other| other.variant == table.name) || table.name.is_empty() {
-                return Err(wrong("each variant needs a name of its own"));
+                return Err(wrong("each variant needs its own name"));
             }
             if !fits_in_a_table(&table.name) {
                 return Err(wrong(UNFIT));
@@ -260,7 +260,7 @@ impl Reader<'_> {
         let sample_ns = self.time("plan", "sample", plan.sample.as_ref(), duration_ns / 100)?;
         let sample_ns = sample_ns.max(1);
         if u128::from(duration_ns) > MOST_SAMPLES * u128::from(sample_ns) {
-            let why = format!("{MOST_SAMPLES} samples are the most; let them be further apart");
+            let why = format!("at most {MOST_SAMPLES} samples are taken; use a longer interval");
             return Err(self.wrong("plan", "sample", &why));
         }
         let clos = self.clos(&fabric)?;
@@ -280,7 +280,7 @@ impl Reader<'_> {
         for (number, table) in workload.iter().enumerate() {
             let plan = table.read(self, &format!("workload.{number}"), &fabric, clos.nic_rate_bps(), seed)?;
             if workloads.iter().any(|other: &WorkloadPlan| other.name == plan.name) {
-                let why = format!("there is another one called {}; give each a `name`", plan.name);
+                let why = format!("two workloads are called {}; give each a `name`", plan.name);
                 return Err(self.wrong(&format!("workload.{number}"), "name", &why));
             }
             if !fits_in_a_table(&plan.name) {
@@ -343,11 +343,7 @@ impl Reader<'_> {
         let low = time("ecn_low", &table.ecn_low, low)?;
         let high = time("ecn_high", &table.ecn_high, high.max(low))?;
         if high < low {
-            return Err(self.wrong(
-                "fabric",
-                "ecn_high",
-                "all packets are marked from here on; it is not below `ecn_low`",
-            ));
+            return Err(self.wrong("fabric", "ecn_high", "this must not be below `ecn_low`"));
         }
         let queues = QueueRules {
             limit_ns: time("queue", &table.queue, usual.limit_ns)?,
@@ -437,7 +433,7 @@ pub(super) fn base_rtt_ns(spec: &ClosSpec) -> u64 {
 }
 
 /// What is wrong with a name that [does not fit](fits_in_a_table).
-const UNFIT: &str = "a name stands in tables: no commas, quotation marks or line ends";
+const UNFIT: &str = "a name must not contain commas, quotation marks or line ends";
 
 /// Whether a name can stand in a table of comma-separated values as it is.
 fn fits_in_a_table(name: &str) -> bool {

@@ -1,4 +1,4 @@
-//! Results for people and tools.
+//! Results of a run as text, tables and JSON.
 
 use std::fmt::Write as _;
 use std::io::{self, Write};
@@ -15,7 +15,7 @@ use super::claim::Finding;
 use super::fault_impact::{FaultImpact, spread_us};
 use super::plan::PlanFile;
 use super::run::{JobOutcome, Outcome};
-use crate::output::put;
+use crate::output::write_file;
 use crate::units::{count, format_rate};
 
 /// Writes all results to a folder. Returns the summary, and what is in `result.json`.
@@ -26,16 +26,16 @@ pub(super) fn write(
     folder: &Path,
 ) -> Result<(String, Json)> {
     let summary = summary(&plan_file.title, outcomes, findings);
-    put(folder, "summary.md", |file| file.write_all(summary.as_bytes()))?;
-    put(folder, "samples.csv", |file| samples(outcomes, file))?;
-    put(folder, "links.csv", |file| links(outcomes, file))?;
-    put(folder, "evs.csv", |file| evs(outcomes, file))?;
-    put(folder, "messages.csv", |file| messages(outcomes, file))?;
-    put(folder, "latency.csv", |file| latency(outcomes, file))?;
+    write_file(folder, "summary.md", |file| file.write_all(summary.as_bytes()))?;
+    write_file(folder, "samples.csv", |file| samples(outcomes, file))?;
+    write_file(folder, "links.csv", |file| links(outcomes, file))?;
+    write_file(folder, "evs.csv", |file| evs(outcomes, file))?;
+    write_file(folder, "messages.csv", |file| messages(outcomes, file))?;
+    write_file(folder, "latency.csv", |file| latency(outcomes, file))?;
     let object = object(plan_file, outcomes, findings);
     let mut text = serde_json::to_string_pretty(&object)?;
     text.push('\n');
-    put(folder, "result.json", |file| file.write_all(text.as_bytes()))?;
+    write_file(folder, "result.json", |file| file.write_all(text.as_bytes()))?;
     Ok((summary, object))
 }
 

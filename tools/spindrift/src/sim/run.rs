@@ -1,4 +1,4 @@
-//! A run in simulated time.
+//! Runs a plan in simulated time.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -105,8 +105,8 @@ pub(super) fn run(mut plan: Plan, stop: &Stop, tell: &mut dyn FnMut(Progress)) -
         if alarm == FAULT {
             for event in due.take().into_iter().flatten() {
                 faults.change(&clos, sim.net_mut(), event.entry, event.begins);
-                let ways = plan.faults.get(event.entry).map(|fault| fault.ways(&plan.fabric));
-                let links = ways.into_iter().flatten().filter_map(|(from, to)| clos.link(from, to));
+                let directions = plan.faults.get(event.entry).map(|fault| fault.directions(&plan.fabric));
+                let links = directions.into_iter().flatten().filter_map(|(from, to)| clos.link(from, to));
                 impacts.change(event.entry, sim.net().now(), links, event.begins);
                 let line = plan.faults.get(event.entry).map(|fault| fault.line(event.begins));
                 events.push((sim.net().now().0, line.unwrap_or_default(), event.begins));

@@ -1,4 +1,4 @@
-//! Workloads as a plan tells of them.
+//! The workloads of a plan.
 
 use std::fs;
 
@@ -121,7 +121,8 @@ impl WorkloadTable {
         for (key, given) in self.given() {
             if given && !kind.keys().contains(&key) {
                 let keys = kind.keys().join(", ");
-                let why = format!("says nothing to a workload of kind {}; its keys are {keys}", kind.name());
+                let why =
+                    format!("does not apply to a workload of kind {}; its keys are {keys}", kind.name());
                 return Err(cx.wrong(key, &why));
             }
         }
@@ -271,7 +272,7 @@ impl WorkloadTable {
         let hosts = self.several(cx)?;
         let load = self.load.ok_or_else(|| cx.wrong("load", "`load` is missing"))?;
         if !(load > 0.0 && load <= 2.0) {
-            let why = "the share of the hosts' rate that is offered lies above 0; 2 is the most";
+            let why = "the offered share of the hosts' rate must be above 0 and at most 2";
             return Err(cx.wrong("load", why));
         }
         let sizes = match &self.sizes {
@@ -356,7 +357,8 @@ fn trace_entry(fabric: &Fabric, line: &str) -> Result<TraceEntry, String> {
         [start, from, to, bytes, after] => (start, from, to, bytes, Some(after)),
         _ => {
             return Err(
-                "write start_ns,from,to,bytes, and after which entry where it has to wait for one".to_owned()
+                "write start_ns,from,to,bytes, and optionally the number of the entry that it waits for"
+                    .to_owned(),
             );
         }
     };

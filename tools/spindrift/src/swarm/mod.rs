@@ -11,7 +11,7 @@ use serde_json::{Value as Json, json};
 use spindrift_fabric::swarm::{Case, Outcome, Part, Watch, run as run_case};
 use spindrift_srv6::{Node, Shape};
 
-use crate::output::{say, tell};
+use crate::output::{eprint_line, print_line};
 use crate::trace::Trace;
 use crate::units::{count, format_rate, parse_duration};
 use crate::usage::usage;
@@ -105,19 +105,21 @@ fn replay(args: &SwarmArgs, seed: u64) -> Result<()> {
     let error = result.as_ref().err().map(|failure| format!("seed {seed} failed {failure}"));
     if args.json {
         let outcome = result.as_ref().map_or(Json::Null, outcome_json);
-        say(&json!({
-            "command": "swarm",
-            "version": env!("CARGO_PKG_VERSION"),
-            "seed": seed,
-            "episodes": part.episodes,
-            "flows": part.flows,
-            "outcome": outcome,
-            "elapsed_s": took.as_secs_f64(),
-            "error": error,
-        })
-        .to_string());
+        print_line(
+            &json!({
+                "command": "swarm",
+                "version": env!("CARGO_PKG_VERSION"),
+                "seed": seed,
+                "episodes": part.episodes,
+                "flows": part.flows,
+                "outcome": outcome,
+                "elapsed_s": took.as_secs_f64(),
+                "error": error,
+            })
+            .to_string(),
+        );
     } else if let Ok(outcome) = &result {
-        say("held:");
+        print_line("held:");
         tell_outcome(outcome, took);
     }
     error.map_or(Ok(()), |error| Err(anyhow!(error)))
@@ -160,7 +162,7 @@ fn tiers(shape: &Shape) -> String {
 
 fn tell_case(case: &Case, part: &Part) -> Result<()> {
     let (fabric, names) = (&case.fabric, case.fabric.fabric()?);
-    say(&format!(
+    print_line(&format!(
         "{} with {} at {}; switches in each: {}; hosts at each T0 switch: {}; {}, round trip {} us",
         count(fabric.hosts().into(), "host"),
         count(fabric.planes.into(), "plane"),
@@ -173,7 +175,7 @@ fn tell_case(case: &Case, part: &Part) -> Result<()> {
     for (number, flow) in case.flows.iter().enumerate() {
         let [a, b] = &flow.ends;
         let left_out = if part.flows.contains(&number) { "" } else { " (left out)" };
-        say(&format!(
+        print_line(&format!(
             "  flow {number}: {} and {}, from {}, {} messages of up to {} B there, {} of up to {} B back{left_out}",
             names.name(Node::Host(flow.hosts[0])),
             names.name(Node::Host(flow.hosts[1])),
@@ -186,10 +188,10 @@ fn tell_case(case: &Case, part: &Part) -> Result<()> {
     }
     for (number, episode) in case.episodes.iter().enumerate() {
         let left_out = if part.episodes.contains(&number) { "" } else { " (left out)" };
-        say(&format!("  episode {number}: {}{left_out}", episode.describe(&names)));
+        print_line(&format!("  episode {number}: {}{left_out}", episode.describe(&names)));
     }
     let may_fail = if case.may_fail { "; queue pairs may give up" } else { "" };
-    say(&format!("  the network heals at {}{may_fail}", case.heal_at));
+    print_line(&format!("  the network heals at {}{may_fail}", case.heal_at));
     Ok(())
 }
 
@@ -197,15 +199,17 @@ fn tell_outcome(outcome: &Outcome, took: Duration) {
     let Outcome { packets, hops, messages, bytes, lost, trimmed, .. } = *outcome;
     let Outcome { retransmits, needless, timeouts, gave_up, virtual_ns, slowest_ns, .. } = *outcome;
     let (simulated, slowest) = (Duration::from_nanos(virtual_ns), Duration::from_nanos(slowest_ns));
-    say(&format!("  {packets} packets over {hops} hops, {messages} messages of {bytes} bytes in all"));
-    say(&format!(
-        "  {lost} packets lost, {trimmed} trimmed, {retransmits} sent again, {needless} needlessly; {timeouts} retransmission timeouts"
+    print_line(&format!("  {packets} packets over {hops} hops, {messages} messages of {bytes} bytes in all"));
+    print_line(&format!(
+        "  {lost} packets lost, {trimmed} trimmed, {retransmits} retransmitted, {needless} needlessly; {timeouts} retransmission timeouts"
     ));
     let rate = hops as f64 / took.as_secs_f64().max(1e-9) / 1e6;
-    say(&format!("  {simulated:.3?} of simulated time in {took:.1?}, {rate:.2} million hops a second"));
-    say(&format!("  all was done {slowest:.3?} after the network had healed, at the latest"));
+    print_line(&format!(
+        "  {simulated:.3?} of simulated time in {took:.1?}, {rate:.2} million hops a second"
+    ));
+    print_line(&format!("  all work was complete at most {slowest:.3?} after the network had healed"));
     if gave_up > 0 {
-        say(&format!("  {} gave up, as they may", count(gave_up, "queue pair")));
+        print_line(&format!("  {} gave up, as they may", count(gave_up, "queue pair")));
     }
 }
 
@@ -231,5 +235,5 @@ fn outcome_json(outcome: &Outcome) -> Json {
 
 /// Prints on standard error what is told beside a result.
 fn note(line: &str) {
-    tell(format_args!("{line}"));
+    eprint_line(format_args!("{line}"));
 }

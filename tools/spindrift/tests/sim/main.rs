@@ -378,7 +378,7 @@ fn claims_that_do_not_hold_are_told() {
         )
     };
     for (number, (claims, status, line)) in [
-        ("most = 100", 1, "- fast: nothing of it in that time (at most 100), DOES NOT HOLD"),
+        ("most = 100", 1, "- fast: no data in that time (at most 100), DOES NOT HOLD"),
         ("most = 100\nvariant = \"fast\"", 0, "(at most 100), holds"),
         ("most = 1\nleast = 0.5\nvariant = \"fast\"", 1, " us (0.50 to 1), DOES NOT HOLD"),
         (
@@ -386,7 +386,7 @@ fn claims_that_do_not_hold_are_told() {
             0,
             "does not hold: a megabyte is long",
         ),
-        ("most = 1\nvariant = \"slow\"\nagainst = { variant = \"fast\" }", 1, "fast: nothing of it"),
+        ("most = 1\nvariant = \"slow\"\nagainst = { variant = \"fast\" }", 1, "fast: no data in that time"),
         (
             "least = 100\nmost = 100\nvariant = \"fast\"\nagainst = { variant = \"fast\" }",
             0,

@@ -1,4 +1,4 @@
-//! `spindrift pump af_xdp`: what `AF_XDP` rings can do at best. Every build has its options.
+//! `spindrift pump af_xdp`: the upper limit of `AF_XDP` rings. Every build has its options.
 
 use std::net::Ipv6Addr;
 

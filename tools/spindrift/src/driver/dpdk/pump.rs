@@ -1,4 +1,4 @@
-//! `spindrift pump dpdk`: what a device of DPDK can do at best. Every build has its options.
+//! `spindrift pump dpdk`: the upper limit of a DPDK device. Every build has its options.
 
 use anyhow::Result;
 use clap::Args;
@@ -49,7 +49,7 @@ fn ethernet(text: &str) -> Result<[u8; 6], String> {
     let bytes: Option<Vec<u8>> = text.split(':').map(byte).collect();
     let mac: Option<[u8; 6]> = bytes.and_then(|bytes| bytes.try_into().ok());
     mac.filter(|mac| mac[0] & 1 == 0)
-        .ok_or_else(|| format!("`{text}` is no Ethernet address of a host, as in 02:00:00:00:00:02"))
+        .ok_or_else(|| format!("`{text}` is not a unicast Ethernet address, as in 02:00:00:00:00:02"))
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! `spindrift pump udp`: what kernel sockets can do at best.
+//! `spindrift pump udp`: the upper limit of kernel sockets.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::slice;
@@ -11,7 +11,7 @@ use serde_json::json;
 use spindrift_pmd::pump::{PumpConfig, Receiver, receive, send};
 use spindrift_pmd::udp::{Offload, SOURCE_PORTS_MAX};
 
-use crate::output::tell;
+use crate::output::eprint_line;
 use crate::place::{Local, Place, resolve};
 use crate::pump::{Common, Moved, PumpCommand, Title, check_crcs, report};
 use crate::remote::address_towards;
@@ -62,7 +62,10 @@ fn run(args: &UdpPumpArgs) -> Result<()> {
         Moved { sent: Some(send(&config, stop.flag())?), received: None }
     } else {
         if !common.json {
-            tell(format_args!("spindrift pump udp: receiving on {} port {}", config.local, config.port));
+            eprint_line(format_args!(
+                "spindrift pump udp: receiving on {} port {}",
+                config.local, config.port
+            ));
         }
         Moved { sent: None, received: Some(receive(&config, stop.flag())?) }
     };

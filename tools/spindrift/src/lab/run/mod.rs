@@ -29,7 +29,7 @@ use super::schedule::{self, Conductor, Happened};
 use super::{LabName, NewLab, SwitchOption};
 use crate::driver::Driver;
 use crate::lab::state::Lab;
-use crate::output::{say, tell, told};
+use crate::output::{eprint_line, error_chain, print_line};
 use crate::stop::Stop;
 
 /// How long flows have to begin.
@@ -82,14 +82,14 @@ pub(super) fn run(args: &RunArgs) -> Result<()> {
         (Ok(run), removed) => removed.map(|_| run)?,
         (Err(error), Ok(_)) => return Err(error),
         (Err(error), Err(left)) => {
-            tell(format_args!("spindrift: {}", told(&left)));
+            eprint_line(format_args!("spindrift: {}", error_chain(&left)));
             return Err(error);
         }
     };
     let outcome = Outcome::of(&scenario, run)?;
     let summary = report::write(&scenario, &outcome, &folder)?;
-    say(summary.trim_end());
-    say(&format!("\nresults: {}", folder.display()));
+    print_line(summary.trim_end());
+    print_line(&format!("\nresults: {}", folder.display()));
     outcome.check()
 }
 
@@ -123,7 +123,7 @@ fn play(stage: &Stage<'_>, faults: &Faults<'_>, stop: &Stop) -> Result<Run> {
             let mut told = |happened_now: &Happened| {
                 let at = happened_now.from.duration_since(start).as_secs_f64();
                 for line in happened_now.lines(&scenario.entries) {
-                    tell(format_args!("{at:>9.3} s  {line}"));
+                    eprint_line(format_args!("{at:>9.3} s  {line}"));
                 }
                 if let Ok(mut all) = happened.lock() {
                     all.push(happened_now.clone());
@@ -150,7 +150,7 @@ fn play(stage: &Stage<'_>, faults: &Faults<'_>, stop: &Stop) -> Result<Run> {
         if let Some(error) = errors.into_iter().next() {
             return Err(error);
         }
-        let (start, start_ns) = start.context("the scenario did not begin")?;
+        let (start, start_ns) = start.context("the scenario did not start")?;
         let files = names.iter().map(|name| Files::of(stage.folder, name)).collect();
         let happened = happened.into_inner().unwrap_or_default();
         Ok(Run { start, start_ns, names: names.clone(), files, said, happened })
@@ -169,7 +169,7 @@ fn begin_all(
         while flow.start.is_zero() && !stage.flows(name) {
             check()?;
             if waiting.elapsed() > PATIENCE {
-                bail!("flow {name}: nothing arrives");
+                bail!("flow {name}: no payload arrives");
             }
             thread::sleep(NAP);
         }

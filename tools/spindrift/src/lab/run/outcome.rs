@@ -1,4 +1,4 @@
-//! What came of a scenario.
+//! Results of a scenario.
 
 use std::time::Instant;
 

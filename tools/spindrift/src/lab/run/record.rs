@@ -1,4 +1,4 @@
-//! What was seen of a flow, laid on the time of the scenario.
+//! Samples of a flow on the time axis of the scenario.
 
 use std::fs;
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! Results for people and tools.
+//! Results of a scenario as text, tables and JSON.
 
 use std::fmt::Write as _;
 use std::io::Write as _;
@@ -13,7 +13,7 @@ use super::recovery::ENOUGH;
 use super::scenario::Scenario;
 use super::series::{PlaneStep, Step, steps};
 use crate::bench::samples::{PathSample, PlaneSample, Sample, StateName};
-use crate::output::put;
+use crate::output::write_file;
 use crate::topology::SwitchKind;
 use crate::units::count;
 
@@ -23,13 +23,13 @@ pub(super) const STEP_MS: usize = 10;
 /// Writes all results to a folder, and returns the summary.
 pub(super) fn write(scenario: &Scenario, outcome: &Outcome, folder: &Path) -> Result<String> {
     let summary = summary(scenario, outcome);
-    put(folder, "summary.md", |file| file.write_all(summary.as_bytes()))?;
-    put(folder, "samples.csv", |file| samples(scenario, outcome, file))?;
-    put(folder, "evs.csv", |file| evs(outcome, file))?;
-    put(folder, "paths.csv", |file| paths(scenario, outcome, file))?;
+    write_file(folder, "summary.md", |file| file.write_all(summary.as_bytes()))?;
+    write_file(folder, "samples.csv", |file| samples(scenario, outcome, file))?;
+    write_file(folder, "evs.csv", |file| evs(outcome, file))?;
+    write_file(folder, "paths.csv", |file| paths(scenario, outcome, file))?;
     let mut object = serde_json::to_string_pretty(&object(scenario, outcome))?;
     object.push('\n');
-    put(folder, "result.json", |file| file.write_all(object.as_bytes()))?;
+    write_file(folder, "result.json", |file| file.write_all(object.as_bytes()))?;
     let planes = usize::from(scenario.fabric.shape().planes);
     let length_ms = scenario.duration.as_millis() as usize;
     figure::draw(&scenario.title, planes, length_ms, outcome).write(folder)?;
@@ -161,7 +161,7 @@ fn summary(scenario: &Scenario, outcome: &Outcome) -> String {
         let baseline = flow.baseline_bps / 1e9;
         let _ = writeln!(
             page,
-            "- flow {}: {baseline:.3} Gb/s before anything happened; {}, {verdict}, {errors}",
+            "- flow {}: {baseline:.3} Gb/s before any event; {}, {verdict}, {errors}",
             flow.name,
             count(writes, "write")
         );
@@ -171,7 +171,7 @@ fn summary(scenario: &Scenario, outcome: &Outcome) -> String {
     }
     let _ = writeln!(
         page,
-        "\nRecovered: at {:.0} % of what can still pass, in ms after the lab began to be changed. Rates in Gb/s.\n",
+        "\nRecovered: at {:.0} % of the possible rate, in ms after the lab began to change. Rates in Gb/s.\n",
         ENOUGH * 100.0
     );
     let head =

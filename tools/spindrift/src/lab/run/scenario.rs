@@ -11,7 +11,7 @@ use crate::driver::{self, Driver, Kernel, UDP};
 use crate::lab::fault::{Action, Dir, LinkFault};
 use crate::lab::schedule::{self, Entry};
 use crate::lab::small_fabric;
-use crate::output::tell;
+use crate::output::eprint_line;
 use crate::times::FaultTable;
 use crate::toml_file::TomlFile;
 use crate::topology::{self, SwitchKind};
@@ -143,7 +143,7 @@ impl Scenario {
         if !self.port.reach.between_hosts() {
             let others = driver::names_between_hosts(" or ");
             return Err(usage(format!(
-                "{name}: {driver} joins two threads of one process; hosts have ports of kind {others}"
+                "{name}: {driver} ports stay within one process; hosts need ports of kind {others}"
             )));
         }
         self.port.check_built(&name)?;
@@ -165,7 +165,7 @@ impl Scenario {
             let ends = [flow.from, flow.to];
             if let Some(host) = ends.into_iter().find(|host| taken.contains(host)) {
                 return Err(usage(format!(
-                    "{name} {}: an interface belongs to one process there, and {} has two flows; leave one out, or use --port udp",
+                    "{name} {}: an interface belongs to one process, and {} has two flows; leave one out, or use --port udp",
                     self.port.name,
                     self.fabric.name(Node::Host(host))
                 )));
@@ -174,7 +174,7 @@ impl Scenario {
         }
         self.flows.retain(|flow| !flow.back);
         for flow in left_out {
-            tell(format_args!(
+            eprint_line(format_args!(
                 "spindrift: flow {flow} is left out: over {}, a host's interfaces belong to one process",
                 self.port.name
             ));
@@ -194,7 +194,7 @@ impl Scenario {
         match self.entries.iter().find(of_host) {
             Some(Entry { name: place, fault, .. }) if self.switch == SwitchKind::Kernel => {
                 Err(usage(format!(
-                    "{name} {}: with the kernel's switches nothing slows down what hosts send meanwhile, as {fault} of {place} asks for; use --switch xdp, or --port udp",
+                    "{name} {}: kernel switches cannot limit what hosts send ({fault} of {place}); use --switch xdp, or --port udp",
                     self.port.name
                 )))
             }
@@ -240,7 +240,7 @@ impl Reader<'_> {
         };
         let (from, to) = (host("from", table.from.as_ref())?, host("to", table.to.as_ref())?);
         if from == to {
-            return Err(self.file.wrong(&place, "to", "a flow has two ends; name another host"));
+            return Err(self.file.wrong(&place, "to", "this must be another host than `from`"));
         }
         let start =
             parse_offset(table.start.as_deref()).map_err(|why| self.file.wrong(&place, "start", &why))?;
@@ -406,7 +406,7 @@ mod tests {
         let fault = |place: &str, action: &str| {
             format!("[[fault]]\nat = \"1s\"\nwhere = \"{place}\"\naction = \"{action}\"\n")
         };
-        refused(with("", "", loopback), &["--port: loopback joins", "udp", "af_xdp"]);
+        refused(with("", "", loopback), &["--port: loopback ports stay within one process", "udp", "af_xdp"]);
         refused(with("port = \"loopback\"\n", "", None), &["line 5, column 8: scenario.port: loopback"]);
         refused(with("port = \"fast\"\n", "", None), &["line 5", "`fast`", "`af_xdp`"]);
         let both = format!("both = true\n{another}");

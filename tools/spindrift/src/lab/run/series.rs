@@ -1,4 +1,4 @@
-//! A flow over time, in equal steps: what arrived, and how the sender saw its paths.
+//! A flow over time, in equal steps: payload received, and the state of the sender's paths.
 
 use std::ops::Range;
 

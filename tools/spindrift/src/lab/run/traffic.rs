@@ -1,4 +1,4 @@
-//! The processes that write, and what they say.
+//! The processes of the flows, and their output.
 
 use std::fmt;
 use std::fs::{self, File};
@@ -95,7 +95,7 @@ pub(super) struct Ended;
 
 impl fmt::Display for Ended {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("ended, since something else failed")
+        f.write_str("cancelled after another failure")
     }
 }
 
@@ -250,8 +250,7 @@ impl Process {
         }
         let output =
             fs::read(&self.output).with_context(|| format!("cannot read {}", self.output.display()))?;
-        serde_json::from_slice(&output)
-            .with_context(|| format!("{} printed something else than JSON", self.name))
+        serde_json::from_slice(&output).with_context(|| format!("the output of {} is not JSON", self.name))
     }
 
     /// Why it failed.

@@ -1,4 +1,4 @@
-//! Entropy values one by one: what each was to its queue pair, over time.
+//! State of each entropy value over time.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! The clock of a run: what was moved in which time.
+//! Progress and rates of a run over time.
 
 use std::time::{Duration, Instant};
 

@@ -18,7 +18,7 @@ use spindrift_pmd::{ETHERNET_LEN, Port, PortCounters};
 use super::nic::Nic;
 use super::options::Settings;
 use crate::config::CcName;
-use crate::output::tell;
+use crate::output::eprint_line;
 use crate::units::count;
 
 /// What a side has made of its settings.
@@ -172,7 +172,7 @@ impl Side {
         let ports = self.context.query_ports().into_iter().filter(|port| port.lane == 0);
         for (known, port) in self.in_use.ports.iter_mut().zip(ports) {
             for note in port.notes.iter().skip(known.1.len()) {
-                tell(format_args!("spindrift: {}: {note}", port.name));
+                eprint_line(format_args!("spindrift: {}: {note}", port.name));
             }
             known.1 = port.notes;
         }

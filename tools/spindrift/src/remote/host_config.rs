@@ -1,4 +1,4 @@
-//! What a topology file says of this host: where its planes' ports are, and the paths from them to the other hosts.
+//! This host in a topology file: the places of its ports, and its paths to the other hosts.
 
 use std::net::{IpAddr, Ipv6Addr};
 use std::path::Path;
@@ -14,7 +14,7 @@ use spindrift_srv6::{Fabric, Node};
 use crate::bench::options::Settings;
 use crate::config::{EntropyName, RoutingName};
 use crate::driver;
-use crate::output::tell;
+use crate::output::eprint_line;
 use crate::place::{KernelPlace, Place};
 use crate::topology;
 use crate::usage::usage;
@@ -38,7 +38,7 @@ pub(super) fn locate(settings: &mut Settings, wanted: &Wanted<'_>) -> Result<()>
     let Some((name, path)) = wanted.topology else {
         return match wanted.routing {
             Some((routing, RoutingName::Srv6)) => Err(usage(format!(
-                "{routing} srv6: the switches of paths are known from a topology file; give one with --topology"
+                "{routing} srv6: source routing needs a topology file; give one with --topology"
             ))),
             _ => Ok(()),
         };
@@ -52,27 +52,27 @@ pub(super) fn locate(settings: &mut Settings, wanted: &Wanted<'_>) -> Result<()>
     let known = local_addresses().context("cannot list the local addresses")?;
     let known: Vec<_> = known.into_iter().map(|local| (local.interface.name, local.ip)).collect();
     let own = wanted.places.filter(|_| settings.port.check_place.is_some());
-    let site = match (own, wanted.places) {
+    let host_config = match (own, wanted.places) {
         // Only the driver knows the addresses of its devices.
         (Some((name, places)), _) => {
             let found = settings.port.resolve(settings, name, places, None)?;
             let addresses: Vec<_> = found.iter().map(|local| Place::from(local.address)).collect();
-            Site::at(&fabric, &file, (name, &addresses), &known)?
+            HostConfig::at(&fabric, &file, (name, &addresses), &known)?
         }
-        (None, Some(places)) => Site::at(&fabric, &file, places, &known)?,
-        (None, None) => Site::anywhere(&fabric, &file, name, &known)?,
+        (None, Some(places)) => HostConfig::at(&fabric, &file, places, &known)?,
+        (None, None) => HostConfig::anywhere(&fabric, &file, name, &known)?,
     };
-    let addresses = site.planes.iter().map(|&(_, address)| Place::from(IpAddr::from(address)));
+    let addresses = host_config.planes.iter().map(|&(_, address)| Place::from(IpAddr::from(address)));
     let config = &mut settings.config;
     config.nic.local = Some(own.map_or_else(|| addresses.collect(), |(_, places)| places.to_vec()));
-    config.nic.plane_ids = Some(site.planes.iter().map(|&(plane, _)| plane.into()).collect());
+    config.nic.plane_ids = Some(host_config.planes.iter().map(|&(plane, _)| plane.into()).collect());
     config.nic.topology = Some(path.to_owned());
     config.nic.routing = Some(routing);
     let hop_limit = config.transport.hop_limit;
-    settings.host = fabric.hosts().get(usize::from(site.host)).map(|host| host.name.clone());
+    settings.host = fabric.hosts().get(usize::from(host_config.host)).map(|host| host.name.clone());
     if routing == RoutingName::Srv6 {
         let usual = EndpointConfig::new(Vec::new()).hop_limit;
-        settings.routes = site.routes(&fabric, hop_limit.unwrap_or(usual));
+        settings.routes = host_config.routes(&fabric, hop_limit.unwrap_or(usual));
     }
     Ok(())
 }
@@ -91,13 +91,13 @@ fn routing(settings: &Settings, wanted: &Wanted<'_>) -> Result<RoutingName> {
         let other =
             driver::all().iter().find(|driver| driver.source_routes()).map_or("", |driver| driver.name);
         return Err(usage(format!(
-            "{name} srv6: of ports of kind {kind} the kernel chooses the headers; leave it out, or use --port {other}"
+            "{name} srv6: the kernel writes the headers of {kind} ports; leave it out, or use --port {other}"
         )));
     }
     if in_sockets {
         let place = settings.config.place("transport.entropy");
         return Err(usage(format!(
-            "{place}: \"udp\" has no room for the path of a packet, which {name} srv6 asks for; write \"stev-sport-high\", or use ecmp"
+            "{place}: \"udp\" has no room for the path that {name} srv6 needs; write \"stev-sport-high\", or use ecmp"
         )));
     }
     Ok(routing)
@@ -105,13 +105,13 @@ fn routing(settings: &Settings, wanted: &Wanted<'_>) -> Result<RoutingName> {
 
 /// This host in a fabric.
 #[derive(Debug, PartialEq, Eq)]
-struct Site {
+struct HostConfig {
     host: u16,
     /// Number and address of each port's plane.
     planes: Vec<(u8, Ipv6Addr)>,
 }
 
-impl Site {
+impl HostConfig {
     /// The host that has its ports at these places, which `name` gave. `known` is what this machine has.
     fn at(fabric: &Fabric, file: &str, (name, places): (&str, &[Place]), known: &[Known]) -> Result<Self> {
         let find = |place: &Place| match place.in_kernel()? {
@@ -144,7 +144,7 @@ impl Site {
             Ok(Some(host)) => host,
             Ok(None) => {
                 let (first, address) = (fabric.name(Node::Host(0)), fabric.address(0, 0));
-                let example = address.map(|address| format!(", as {first} would {address}"));
+                let example = address.map(|address| format!(", such as {address} of {first}"));
                 return Err(usage(format!(
                     "{name}: this machine has no address of a host of {file}{}; `spindrift ports` lists what it has",
                     example.unwrap_or_default()
@@ -162,7 +162,7 @@ impl Site {
         match planes.iter().find(|&&port| !ours.contains(&(host, port))) {
             None => Ok(Self { host, planes }),
             Some((plane, address)) => Err(usage(format!(
-                "{name}: this machine is {}, but has no address {address}, its one in plane {plane}; add it, or give those to use with --local, on both sides",
+                "{name}: this machine is {}, but has no address {address}, its address in plane {plane}; add it, or give those to use with --local, on both sides",
                 fabric.name(Node::Host(host))
             ))),
         }
@@ -209,8 +209,8 @@ pub(super) fn tell_without_path(settings: &Settings, peer: &str, theirs: &Offer)
         let of_port = |route: &&Route| route.port == port;
         let mut routes = settings.routes.iter().filter(of_port).peekable();
         if routes.peek().is_some() && !routes.any(|route| route.to.contains(&address.ip)) {
-            tell(format_args!(
-                "spindrift: the {peer} has {} on plane {port}, which no host has there in {}: packets to it go as switches route them",
+            eprint_line(format_args!(
+                "spindrift: the {peer} has {} on plane {port}, which no host has there in {}: the switches route packets to it",
                 address.ip,
                 file.display()
             ));
@@ -263,35 +263,38 @@ mod tests {
         ("eth0", "fd5d:7072::1"),
     ];
 
-    fn anywhere(of_machine: &[(&str, &str)]) -> Result<Site, String> {
-        let site = Site::anywhere(&fabric(), "f.toml", "--topology", &known(of_machine));
-        site.map_err(|error| error.to_string())
+    fn anywhere(of_machine: &[(&str, &str)]) -> Result<HostConfig, String> {
+        let host_config = HostConfig::anywhere(&fabric(), "f.toml", "--topology", &known(of_machine));
+        host_config.map_err(|error| error.to_string())
     }
 
-    fn at(places: &[&str]) -> Result<Site, String> {
+    fn at(places: &[&str]) -> Result<HostConfig, String> {
         let places: Vec<Place> = places.iter().map(|place| Place::from((*place).to_owned())).collect();
         let mut of_machine = known(&H1);
         of_machine.push(("eth2".to_owned(), "fd5d:7072:0:1::1".parse().unwrap()));
-        let site = Site::at(&fabric(), "f.toml", ("--local", &places), &of_machine);
-        site.map_err(|error| error.to_string())
+        let host_config = HostConfig::at(&fabric(), "f.toml", ("--local", &places), &of_machine);
+        host_config.map_err(|error| error.to_string())
     }
 
-    fn site(host: u16, planes: &[(u8, &str)]) -> Site {
+    fn host_config(host: u16, planes: &[(u8, &str)]) -> HostConfig {
         let planes = planes.iter().map(|&(plane, address)| (plane, address.parse().unwrap())).collect();
-        Site { host, planes }
+        HostConfig { host, planes }
     }
 
     #[test]
     fn a_machine_is_the_host_whose_addresses_it_has() {
-        let h1 = site(0, &[(0, "fd5d:7072::1"), (1, "fd5d:7072::1:1")]);
+        let h1 = host_config(0, &[(0, "fd5d:7072::1"), (1, "fd5d:7072::1:1")]);
         assert_eq!(anywhere(&H1), Ok(h1));
         let refused = |of_machine: &[(&str, &str)], parts: &[&str]| {
             let error = anywhere(of_machine).unwrap_err();
             assert!(error.starts_with("--topology: "), "{error}");
             assert!(parts.iter().all(|part| error.contains(part)), "{error}");
         };
-        refused(&H1[..2], &["no address of a host of f.toml, as h1 would fd5d:7072::1;", "spindrift ports"]);
-        refused(&H1[..4], &["is h1, but has no address fd5d:7072::1, its one in plane 0", "--local"]);
+        refused(
+            &H1[..2],
+            &["no address of a host of f.toml, such as fd5d:7072::1 of h1;", "spindrift ports"],
+        );
+        refused(&H1[..4], &["is h1, but has no address fd5d:7072::1, its address in plane 0", "--local"]);
         let two = [H1[2], H1[4], ("eth2", "fd5d:7072:0:1::1")];
         refused(&two, &["addresses of h1 and of h3", "--local"]);
     }
@@ -299,10 +302,10 @@ mod tests {
     /// In the order of the places.
     #[test]
     fn places_are_found_in_the_topology() {
-        let swapped = site(0, &[(1, "fd5d:7072::1:1"), (0, "fd5d:7072::1")]);
+        let swapped = host_config(0, &[(1, "fd5d:7072::1:1"), (0, "fd5d:7072::1")]);
         assert_eq!(at(&["eth1", "fd5d:7072::1"]), Ok(swapped));
         // Whether the machine has an address is seen when it is used.
-        assert_eq!(at(&["fd5d:7072::1:2"]), Ok(site(1, &[(1, "fd5d:7072::1:2")])));
+        assert_eq!(at(&["fd5d:7072::1:2"]), Ok(host_config(1, &[(1, "fd5d:7072::1:2")])));
         let refused = |places: &[&str], parts: &[&str]| {
             let error = at(places).unwrap_err();
             assert!(error.starts_with("--local: "), "{error}");

@@ -17,7 +17,7 @@ use spindrift::verbs::exchange::{Channel, Listener, MAX_MESSAGE_BYTES};
 
 use super::plan::{Message, Plan};
 use super::{Session, pretty};
-use crate::output::tell;
+use crate::output::eprint_line;
 
 /// Connections that have yet to send their first message at a time.
 const WAITING_MAX: usize = 64;
@@ -69,14 +69,14 @@ impl Shared {
 }
 
 /// Gives out clients, one at a time.
-pub(super) struct Door {
+pub(super) struct Acceptor {
     port: u16,
     shared: Arc<Shared>,
     clients: Receiver<Client>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Door {
+impl Acceptor {
     pub(super) fn open(session: &Session) -> Result<Self> {
         // A host without IPv6 still has IPv4.
         let listener = Listener::bind(("::", session.tcp_port))
@@ -87,7 +87,7 @@ impl Door {
         let port = listener.local_addr()?.port();
         let (send, clients) = channel();
         let shared = Arc::<Shared>::default();
-        let doorman = Doorman {
+        let doorman = AcceptorThread {
             listener,
             shared: Arc::clone(&shared),
             clients: send,
@@ -98,7 +98,7 @@ impl Door {
             farewells: Vec::new(),
             turned_away: 0,
         };
-        let thread = thread::Builder::new().name("door".to_owned()).spawn(move || doorman.run());
+        let thread = thread::Builder::new().name("acceptor".to_owned()).spawn(move || doorman.run());
         let thread = Some(thread.context("cannot start the thread that accepts clients")?);
         Ok(Self { port, shared, clients, thread })
     }
@@ -120,7 +120,7 @@ impl Door {
     }
 }
 
-impl Drop for Door {
+impl Drop for Acceptor {
     fn drop(&mut self) {
         self.shared.over.store(true, Ordering::Relaxed);
         if let Some(thread) = self.thread.take() {
@@ -143,8 +143,8 @@ struct Queued {
     next_alive: Instant,
 }
 
-/// The thread behind a [`Door`].
-struct Doorman {
+/// The thread behind a [`Acceptor`].
+struct AcceptorThread {
     listener: Listener,
     shared: Arc<Shared>,
     clients: Sender<Client>,
@@ -158,7 +158,7 @@ struct Doorman {
     turned_away: usize,
 }
 
-impl Doorman {
+impl AcceptorThread {
     fn run(mut self) {
         while !self.shared.over.load(Ordering::Relaxed) {
             self.wait();
@@ -218,7 +218,7 @@ impl Doorman {
                     let peer = pretty(waiting.channel.peer());
                     let limit = self.timeout.min(GREETING_LIMIT);
                     // It is not told: that could take as long again.
-                    self.turn_away(&peer, &format!("it sent no whole first message within {limit:?}"));
+                    self.turn_away(&peer, &format!("no complete first message within {limit:?}"));
                 }
                 Err(error) => {
                     self.turn_away(&pretty(waiting.channel.peer()), &error.to_string());
@@ -230,7 +230,7 @@ impl Doorman {
             && let Some(oldest) = self.waiting.pop_front()
         {
             let reason = format!("{WAITING_MAX} newer connections have yet to send their first message");
-            self.turn_away(&pretty(oldest.channel.peer()), &format!("it says nothing, and {reason}"));
+            self.turn_away(&pretty(oldest.channel.peer()), &format!("no message from it, and {reason}"));
             self.refuse(oldest.channel, format!("busy: {reason}; connect again"));
         }
     }
@@ -311,7 +311,7 @@ impl Doorman {
     }
 
     fn refuse_client(&mut self, channel: Channel, reason: String) {
-        tell(format_args!("spindrift: refused the client {}: {reason}", pretty(channel.peer())));
+        eprint_line(format_args!("spindrift: refused the client {}: {reason}", pretty(channel.peer())));
         self.refuse(channel, reason);
     }
 
@@ -338,9 +338,11 @@ impl Doorman {
         let in_run = matches!(*self.shared.serving(), Serving::Client(_));
         let still = if in_run { "" } else { "; still waiting" };
         match self.turned_away {
-            1..=TOLD_MAX => tell(format_args!("spindrift: {peer} is not a client: {reason}{still}")),
+            1..=TOLD_MAX => eprint_line(format_args!("spindrift: {peer} is not a client: {reason}{still}")),
             n if n == TOLD_MAX + 1 => {
-                tell(format_args!("spindrift: further connections that are not clients are not reported"));
+                eprint_line(format_args!(
+                    "spindrift: further connections that are not clients are not reported"
+                ));
             }
             _ => {}
         }
