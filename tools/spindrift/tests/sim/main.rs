@@ -584,6 +584,24 @@ fn the_former_names_are_accepted() {
     refused(&["sim", &set.path("plan.toml")], &["variant.1.set: plan.duration", "`soon`"]);
 }
 
+/// The picture of the README is the one that its plan draws now.
+#[test]
+fn the_picture_of_the_readme_is_drawn_by_its_plan() {
+    let folder = temp("lost-plane");
+    let output = run(&["sim", "lost-plane", "-o", folder.to_str().unwrap()]);
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    let fresh = fs::read_to_string(folder.join("figure.svg")).unwrap();
+    fs::remove_dir_all(folder).unwrap();
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/lost-plane.svg");
+    if std::env::var_os("SPINDRIFT_BLESS").is_some() {
+        fs::write(path, fresh).unwrap();
+    } else if fs::read_to_string(path).unwrap() != fresh {
+        panic!(
+            "docs/lost-plane.svg differs from what `spindrift sim lost-plane` draws; SPINDRIFT_BLESS=1 writes it"
+        );
+    }
+}
+
 /// The page of all built-in plans has the results of a fresh run.
 #[test]
 #[ignore = "slow: tools/check-all.sh"]
