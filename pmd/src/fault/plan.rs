@@ -301,6 +301,7 @@ mod tests {
         assert_eq!(all.loss, Chance::new(0.01));
         assert_eq!(all.full, Chance::new(0.03));
         assert_eq!(all.duplicate, Chance::new(0.001));
+        assert_eq!(rule("duplicate=0.1%"), rule("dup=0.1%"));
         assert_eq!(all.reorder, Some((Chance::new(0.02), 50_000)));
         assert_eq!(all.corrupt, Chance::new(0.001));
         assert_eq!(all.delay, Some((20_000, 5_000)));
@@ -342,8 +343,8 @@ mod tests {
             ("loss", "loss needs a value"),
             ("reorder=2%", "reorder=2%:50us"),
             ("delay=20", "\"20\" is not a time; write 100ns"),
-            ("delay=us", "no time"),
-            ("delay=1e99s", "no time"),
+            ("delay=us", "not a time"),
+            ("delay=1e99s", "not a time"),
             ("port=1", "selects frames but does nothing"),
             ("down=1", "down takes no value"),
             ("down,ev=1", "down takes a whole port"),

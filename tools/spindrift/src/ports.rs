@@ -57,13 +57,13 @@ pub(crate) fn run(args: &PortsArgs) -> Result<()> {
         print_line(&line);
     }
     print_line(
-        "index: for -x of write-bw and write-lat. max frame: bytes, Ethernet header included. batch: full",
+        "index: the value for -x of write-bw and write-lat. max frame: bytes, with the Ethernet header. batch: full",
     );
     print_line(
-        "packets that go to the kernel in one call (1: no segmentation offload). reaches: a network, for which congestion",
+        "packets per call to the kernel (1: no segmentation offload). reaches: on a network, congestion control is on by",
     );
     print_line(
-        "control is on by default and which is taken for 100 Gb/s where the rate is not known. `spindrift loopback` needs no port.",
+        "default, and 100 Gb/s is assumed where the rate is unknown. `spindrift loopback` needs no port.",
     );
     for driver in driver::all().iter().filter(|driver| driver.backend.is_none()) {
         print_line(&format!("{} ports are not in this build: {}.", driver.name, driver.how_to_build));
