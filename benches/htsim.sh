@@ -81,7 +81,7 @@ def of_htsim(t0, hosts, t1, flows):
 
 def of_spindrift(t0, hosts, t1, flows, workload):
     plan = write("plan.toml", f"""
-[experiment]
+[plan]
 title = "beside htsim"
 duration = "100ms"
 
@@ -96,7 +96,7 @@ host_rate = "100G"
 size = "{SIZE}"
 count = 1
 """)
-    output, seconds, memory = run(spindrift, "experiment", plan, "--output", f"{work}/out", "--json")
+    output, seconds, memory = run(spindrift, "sim", plan, "--output", f"{work}/out", "--json")
     variant = json.loads(output)["variants"][0]
     if not variant["done"]:
         sys.exit("htsim.sh: not all flows of spindrift were done")

@@ -20,7 +20,7 @@ step 'many seeds: fabrics' env SPINDRIFT_FRESH="$fresh" SPINDRIFT_SEEDS="${SPIND
 step 'lints of the default build' cargo clippy --locked --profile test -p spindrift-cli --all-targets -- -D warnings
 step 'the default build, without C' cargo test --locked -p spindrift-cli --test af_xdp --test dpdk
 # The release build, which simulates ten times as fast.
-step 'the page of experiments' cargo test --locked --release -p spindrift-cli --test experiment -- --ignored
+step 'the page of experiments' cargo test --locked --release -p spindrift-cli --test sim -- --ignored
 step 'sanitizers' ./tools/sanitize.sh
 step 'model of the memory space' ./tools/model.sh
 # They wait for links, faults and timers most of the time.

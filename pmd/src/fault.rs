@@ -11,7 +11,7 @@
 //!
 //! actions                               selectors
 //!   loss=CHANCE                           port=N            plane number
-//!   dup=CHANCE                            ev=NUMBER         up to 0xffff: UDP source port; larger: source
+//!   dup=CHANCE (or duplicate)             ev=NUMBER         up to 0xffff: UDP source port; larger: source
 //!   reorder=CHANCE:TIME                                     port << 16 | low 16 bits of the flow label
 //!   corrupt=CHANCE                        opcode=A|B..      0xca, or write, ack, sack, nack, probe,
 //!   delay=TIME[:JITTER]                                     endpoint-request, endpoint-response

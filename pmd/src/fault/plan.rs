@@ -191,7 +191,7 @@ fn set(rule: &mut FaultRule, name: &str, value: Option<&str>) -> Result<(), Stri
         ("blackhole", None) => rule.blackhole = true,
         ("loss", Some(v)) => rule.loss = chance(v)?,
         ("full", Some(v)) => rule.full = chance(v)?,
-        ("dup", Some(v)) => rule.duplicate = chance(v)?,
+        ("dup" | "duplicate", Some(v)) => rule.duplicate = chance(v)?,
         ("corrupt", Some(v)) => rule.corrupt = chance(v)?,
         ("ecn", Some(v)) => rule.ecn = chance(v)?,
         ("reorder", Some(v)) => {
@@ -225,7 +225,7 @@ fn set(rule: &mut FaultRule, name: &str, value: Option<&str>) -> Result<(), Stri
 }
 
 fn chance(text: &str) -> Result<Chance, String> {
-    let wrong = || format!("\"{text}\" is no chance; write 1% or 0.01");
+    let wrong = || format!("\"{text}\" is not a probability; write 1% or 0.01");
     let percent = text.strip_suffix('%');
     let value: f64 = percent.unwrap_or(text).trim().parse().map_err(|_| wrong())?;
     if percent.is_none() && value >= 1.0 {
@@ -233,13 +233,13 @@ fn chance(text: &str) -> Result<Chance, String> {
     }
     let scale = if percent.is_some() { 100.0 } else { 1.0 };
     if !(0.0..=scale).contains(&value) {
-        return Err(format!("{text} lies outside 0% to 100%"));
+        return Err(format!("{text} is outside 0% to 100%"));
     }
     Ok(Chance::new(value / scale))
 }
 
 fn duration(text: &str) -> Result<u64, String> {
-    let wrong = || format!("\"{text}\" is no time; write 100ns, 50us, 2ms or 1.5s");
+    let wrong = || format!("\"{text}\" is not a time; write 100ns, 50us, 2ms or 1.5s");
     let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
     let scale = match &text[digits.len()..] {
         "ns" => 1.0,
@@ -301,6 +301,7 @@ mod tests {
         assert_eq!(all.loss, Chance::new(0.01));
         assert_eq!(all.full, Chance::new(0.03));
         assert_eq!(all.duplicate, Chance::new(0.001));
+        assert_eq!(rule("duplicate=0.1%"), rule("dup=0.1%"));
         assert_eq!(all.reorder, Some((Chance::new(0.02), 50_000)));
         assert_eq!(all.corrupt, Chance::new(0.001));
         assert_eq!(all.delay, Some((20_000, 5_000)));
@@ -334,16 +335,16 @@ mod tests {
     fn errors_name_the_piece_and_the_fix() {
         let cases = [
             ("loss=1%,los=2%", "rule 1, \"los=2%\": unknown word \"los\"; actions are loss"),
-            ("loss=1%;dup=x", "rule 2, \"dup=x\": \"x\" is no chance; write 1% or 0.01"),
+            ("loss=1%;dup=x", "rule 2, \"dup=x\": \"x\" is not a probability; write 1% or 0.01"),
             ("loss=1", "ambiguous; write 1% or 100%"),
             ("loss=101%", "outside 0% to 100%"),
             ("loss=-1%", "outside"),
             ("loss=NaN%", "outside"),
             ("loss", "loss needs a value"),
             ("reorder=2%", "reorder=2%:50us"),
-            ("delay=20", "\"20\" is no time; write 100ns"),
-            ("delay=us", "no time"),
-            ("delay=1e99s", "no time"),
+            ("delay=20", "\"20\" is not a time; write 100ns"),
+            ("delay=us", "not a time"),
+            ("delay=1e99s", "not a time"),
             ("port=1", "selects frames but does nothing"),
             ("down=1", "down takes no value"),
             ("down,ev=1", "down takes a whole port"),

@@ -190,9 +190,9 @@ pub(crate) enum XdpModeName {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum RoutingName {
-    /// Source-routed: each packet names the switches of its path, which its entropy value chooses.
+    /// SRv6 source routing: the entropy value selects the path, and the packet lists its switches.
     Srv6,
-    /// Switches choose, by hashing the packet's headers.
+    /// The switches hash the headers of each packet.
     Ecmp,
 }
 
@@ -209,13 +209,13 @@ impl RoutingName {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum CcName {
-    /// `adaptive` where a port reaches a network, else `none`.
+    /// `adaptive` on a network, `none` within one host.
     Auto,
-    /// No limit but the receive window.
+    /// No congestion window.
     None,
-    /// Network-signalled congestion control where switches trim, windows for each plane where they drop.
+    /// NSCC where switches trim packets, a window per plane where they drop them.
     Adaptive,
-    /// Network-signalled congestion control.
+    /// Network-signalled congestion control (NSCC).
     Nscc,
 }
 
@@ -321,15 +321,18 @@ fn source_ports<'de, D: Deserializer<'de>>(input: D) -> Result<Option<SourcePort
     text.parse().map(Some).map_err(serde::de::Error::custom)
 }
 
-/// Checks that the row of a section in `docs/cli.md` has each of these keys.
+/// Checks that `docs/cli.md` has each of these keys below a heading: in the row of that name, or in the table whose head has the name.
 #[cfg(test)]
 pub(crate) fn assert_documented(heading: &str, section: &str, keys: &[&str]) {
     let page = include_str!("../../../docs/cli.md");
     let at = page.find(&format!("\n{heading}\n")).expect("the heading is there");
     let page = page.get(at..).unwrap_or_default();
-    let row = page.lines().find(|line| line.starts_with(&format!("| `{section}`")));
+    let row = page.lines().skip_while(|line| !line.starts_with(&format!("| `{section}` |")));
+    let is_head = row.clone().nth(1).is_some_and(|line| line.starts_with("|---"));
+    let length = if is_head { usize::MAX } else { 1 };
+    let rows: Vec<_> = row.take(length).take_while(|line| line.starts_with('|')).collect();
     for key in keys {
-        let there = row.is_some_and(|row| row.contains(&format!("`{key}`")));
+        let there = rows.iter().any(|row| row.contains(&format!("`{key}`")));
         assert!(there, "docs/cli.md: `{key}` of {section} is missing");
     }
 }

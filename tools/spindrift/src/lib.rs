@@ -4,8 +4,9 @@ mod bench;
 mod config;
 mod dissect;
 mod driver;
-mod experiment;
 mod figure;
+#[cfg(test)]
+mod help_tables;
 mod lab;
 mod loopback;
 mod output;
@@ -14,6 +15,7 @@ mod place;
 mod ports;
 mod pump;
 mod remote;
+mod sim;
 mod stop;
 mod swarm;
 mod times;
@@ -33,7 +35,7 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{CommandFactory, Parser, Subcommand};
 use verbose::Verbosity;
 
-/// Userspace MRC transport: benchmarks and tools.
+/// Userspace MRC transport: benchmarks and tools
 #[derive(Parser, Debug)]
 #[command(name = "spindrift", version, after_help = "Start with:  spindrift loopback")]
 struct Cli {
@@ -44,17 +46,19 @@ struct Cli {
 #[derive(Subcommand, Debug)]
 enum Command {
     Loopback(loopback::LoopbackArgs),
-    /// Bandwidth of RDMA writes between two hosts, or two terminals.
+    /// Bandwidth of RDMA writes between two hosts or two processes
     WriteBw(remote::RemoteArgs),
-    /// Latency of RDMA writes (half of a round trip), with percentiles.
+    /// Latency of RDMA writes (half a round trip) between two hosts or two processes
     WriteLat(remote::RemoteArgs),
-    Dissect(dissect::DissectArgs),
     Pump(pump::PumpArgs),
     Ports(ports::PortsArgs),
     Path(path::PathArgs),
     Lab(lab::LabArgs),
+    // The former name, accepted for one version.
+    #[command(alias = "experiment")]
+    Sim(sim::SimArgs),
     Swarm(swarm::SwarmArgs),
-    Experiment(experiment::ExperimentArgs),
+    Dissect(dissect::DissectArgs),
 }
 
 /// Reads the command line, does what it says, and returns the exit status of the process.
@@ -67,14 +71,14 @@ pub fn main() -> ExitCode {
             }
             let printed = message.print();
             // A message on standard error that nobody reads is dropped.
-            output::keep(if message.use_stderr() { Ok(()) } else { printed });
+            output::record_stdout_error(if message.use_stderr() { Ok(()) } else { printed });
             let status = u8::try_from(message.exit_code()).unwrap_or(usage::USAGE_STATUS);
             return status_of(Ok(()), ExitCode::from(status));
         }
     };
     let result = match &cli.command {
         None => {
-            output::keep(Cli::command().print_help());
+            output::record_stdout_error(Cli::command().print_help());
             Ok(())
         }
         Some(command) => run(command),
@@ -108,7 +112,7 @@ fn run(command: &Command) -> Result<()> {
         Command::Dissect(_) | Command::Path(_) | Command::Lab(_) => Some(Verbosity::default()),
         Command::Swarm(args) => args.verbosity(),
         // Of what happens in its hosts there is too much to tell.
-        Command::Experiment(_) => None,
+        Command::Sim(_) => None,
     };
     if let Some(verbosity) = verbosity {
         verbosity.start()?;
@@ -123,7 +127,7 @@ fn run(command: &Command) -> Result<()> {
         Command::Path(args) => path::run(args),
         Command::Lab(args) => lab::run(args),
         Command::Swarm(args) => swarm::run(args),
-        Command::Experiment(args) => experiment::run(args),
+        Command::Sim(args) => sim::run(args),
     }
 }
 
@@ -138,7 +142,7 @@ fn status_of(result: Result<()>, success: ExitCode) -> ExitCode {
     match result.and(lost.map_err(Into::into)) {
         Ok(()) => success,
         Err(error) => {
-            output::tell(format_args!("spindrift: {}", output::told(&error)));
+            output::eprint_line(format_args!("spindrift: {}", output::error_chain(&error)));
             if error.is::<stop::Interrupted>() {
                 ExitCode::from(stop::INTERRUPTED_STATUS)
             } else if error.is::<usage::Usage>() {

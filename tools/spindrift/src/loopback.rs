@@ -12,8 +12,10 @@ use spindrift::verbs::Context;
 
 use crate::bench::baseline::Baseline;
 use crate::bench::check::{check_kind, check_latency, check_loopback, check_udp_port};
+use crate::bench::endpoint_setup::Side;
 use crate::bench::findings::violations;
 use crate::bench::layout::{Layout, bytes_of};
+use crate::bench::loopback_pump::{PumpPlan, TwoCores, core_latency_ns};
 use crate::bench::options::{Amount, Defaults, RunArgs, Settings, Verify};
 use crate::bench::pin::Cores;
 use crate::bench::pingpong::{Led, Player};
@@ -21,31 +23,32 @@ use crate::bench::report::{
     BandwidthRow, Columns, LatencyRow, Progress, PumpCells, counters_json, counters_table, faults_line,
     settings_json, settings_lines,
 };
-use crate::bench::side::Side;
-use crate::bench::two_cores::{PumpPlan, TwoCores, core_latency_ns};
 use crate::bench::writer::{Measured, Watch, Writer};
-use crate::bench::yardstick::{Cut, Yardstick, warm_up};
+use crate::bench::yardstick::{Slices, Yardstick, warm_up};
 use crate::driver::{Driver, LOOPBACK, Reach};
-use crate::output::{say, tell, told};
+use crate::output::{eprint_line, error_chain, print_line};
 use crate::stop::{Interrupted, Stop};
 use crate::units::format_size;
 use crate::usage::usage;
 use crate::verbose::Verbosity;
 
-/// Two endpoints in this process, each on a lane of its own: moves and verifies real memory.
+/// Bandwidth or latency of RDMA writes between two endpoints in this process; verifies memory
 #[derive(Args, Debug)]
 pub(crate) struct LoopbackArgs {
     #[command(flatten)]
     run: RunArgs,
-    /// Planes: ports of each endpoint [default: 4].
+    /// Planes, 1 to 32: ports of each endpoint [default: 4]
     #[arg(long, value_name = "N")]
     planes: Option<usize>,
-    /// What joins the two: a ring in memory, or kernel sockets on 127.0.0.x [default: loopback].
-    #[arg(long, value_enum)]
+    /// Kind of ports: rings in memory, or kernel sockets on 127.0.0.1, 127.0.0.2 and so on [default: loopback]
+    #[arg(long, value_enum, value_name = "KIND")]
     port: Option<&'static Driver>,
-    /// Measure latency (half of a round trip) instead of bandwidth.
+    /// Measure latency (half of a round trip) instead of bandwidth
     #[arg(long)]
     latency: bool,
+    /// Also measure what the same cores do without a protocol, and whether other load disturbed the run
+    #[arg(long, conflicts_with = "latency")]
+    yardstick: bool,
 }
 
 /// The size that the summary is about, if it was measured.
@@ -79,7 +82,7 @@ pub(crate) fn run(args: &LoopbackArgs) -> Result<()> {
     let name = settings.config.origin(args.port.is_some(), "--port", "nic.port");
     if !settings.port.reach.within_process() {
         return Err(usage(format!(
-            "{name} {}: such ports lead to other hosts; use `write-bw`, or `spindrift lab` for hosts within this one",
+            "{name} {}: these ports connect hosts; use `write-bw`, or `spindrift lab` for hosts within this machine",
             settings.port.name
         )));
     }
@@ -93,7 +96,7 @@ pub(crate) fn run(args: &LoopbackArgs) -> Result<()> {
         check_latency(&settings, &args.run, "--latency")?;
     }
     let stop = Stop::on_ctrl_c()?;
-    let pair = Pair::open(settings, planes)?;
+    let pair = Pair::open(settings, planes, args.yardstick)?;
     if args.latency { pair.latency(&stop) } else { pair.bandwidth(&stop) }
 }
 
@@ -104,6 +107,7 @@ struct Pair {
     target: Side,
     layouts: Vec<Layout>,
     planes: usize,
+    yardstick: bool,
     /// Where both sides receive, if their ports are sockets.
     udp_port: Option<u16>,
     /// The writer's and the target's.
@@ -111,7 +115,7 @@ struct Pair {
 }
 
 impl Pair {
-    fn open(settings: Settings, planes: usize) -> Result<Self> {
+    fn open(settings: Settings, planes: usize, yardstick: bool) -> Result<Self> {
         let layouts: Vec<_> = settings
             .sizes
             .iter()
@@ -126,7 +130,7 @@ impl Pair {
         let mut target = Side::open(&settings, right, memory, 1)?;
         writer.connect(&mut target)?;
         let cores = Cores::of_pair(settings.lanes);
-        Ok(Self { settings, writer, target, layouts, planes, udp_port, cores })
+        Ok(Self { settings, writer, target, layouts, planes, yardstick, udp_port, cores })
     }
 
     fn header(&self, what: &str) -> String {
@@ -134,7 +138,7 @@ impl Pair {
         let cores = match (cores.as_slice(), self.settings.lanes) {
             ([writer, target], 1) => format!("cores {writer} and {target}"),
             ([], 1) => "one core for both sides".to_owned(),
-            ([], lanes) => format!("fewer cores than the {} that both sides want", 2 * lanes),
+            ([], lanes) => format!("fewer cores than the {} that both sides need", 2 * lanes),
             (many, _) => format!("cores {}", many.join(", ")),
         };
         let udp_port = self.udp_port.map(|port| format!(", UDP port {port}")).unwrap_or_default();
@@ -151,8 +155,9 @@ impl Pair {
 
     fn bandwidth(mut self, stop: &Stop) -> Result<()> {
         if !self.settings.json {
-            say(&self.header("bandwidth of RDMA writes"));
-            say(&BandwidthRow::head(Columns::Cores));
+            print_line(&self.header("bandwidth of RDMA writes"));
+            let columns = if self.yardstick { Columns::Cores } else { Columns::Usual };
+            print_line(&BandwidthRow::head(columns));
         }
         let mut rows = Vec::new();
         let result = self.measure_all(stop, &mut rows);
@@ -160,7 +165,7 @@ impl Pair {
     }
 
     fn measure_all(&mut self, stop: &Stop, rows: &mut Vec<BandwidthRow>) -> Result<()> {
-        let Self { settings, writer, target, layouts, cores, planes, .. } = self;
+        let Self { settings, writer, target, layouts, cores, planes, yardstick, .. } = self;
         let [writers, targets] = &*cores;
         let helper = Helper::default();
         let context = target.context.clone();
@@ -172,11 +177,12 @@ impl Pair {
             }
             writers.pin(0);
             for layout in layouts.iter() {
-                let (helper, planes) = (&helper, *planes);
-                let mut run = Measure { settings, writer, target, layout, planes, cores, helper, stop };
+                let (helper, planes, yardstick) = (&helper, *planes, *yardstick);
+                let mut run =
+                    Measure { settings, writer, target, layout, planes, yardstick, cores, helper, stop };
                 let row = run.row()?;
                 if !settings.json {
-                    say(&row.line());
+                    print_line(&row.line());
                 }
                 let verified = row.verified;
                 rows.push(row);
@@ -196,7 +202,7 @@ impl Pair {
             if known.is_empty() || error.is::<Interrupted>() {
                 error
             } else {
-                anyhow!("{}; {}", told(&error), known.join("; "))
+                anyhow!("{}; {}", error_chain(&error), known.join("; "))
             }
         });
         result.and_then(|()| self.writer.finish_capture())
@@ -205,25 +211,22 @@ impl Pair {
     fn report(&self, rows: &[BandwidthRow], result: Result<()>) -> Result<()> {
         let result = self.end(result);
         let summary = rows.iter().find(|row| row.size_bytes == SUMMARY_SIZE).or(rows.last());
-        let beside = summary.and_then(|row| row.beside.as_ref());
+        let summary = summary.filter(|_| self.yardstick);
         let counted = [self.writer.counted(), self.target.counted()];
         if self.settings.json {
-            let object = json!({
+            let mut object = json!({
                 "command": "loopback",
                 "version": env!("CARGO_PKG_VERSION"),
                 "settings": self.settings_json(),
                 "rows": rows,
-                "summary_size_bytes": summary.map(|row| row.size_bytes),
-                "baseline_gbps": summary.and_then(|row| row.baseline_gbps),
-                "ratio": summary.and_then(|row| row.ratio),
-                "pump_gbps": beside.map(|beside| beside.pump_gbps),
-                "pump_ratio": beside.map(|beside| beside.pump_ratio),
-                "disturbed": beside.map(|beside| beside.disturbed),
                 "verified": result.is_ok() && !rows.is_empty() && rows.iter().all(|row| row.verified),
                 "counters": { "writer": counters_json(&counted[0]), "target": counters_json(&counted[1]) },
-                "error": result.as_ref().err().map(told),
+                "error": result.as_ref().err().map(error_chain),
             });
-            say(&object.to_string());
+            if let (true, Some(object)) = (self.yardstick, object.as_object_mut()) {
+                object.extend(summary_json(summary));
+            }
+            print_line(&object.to_string());
             return result;
         }
         if let Some(row) = summary {
@@ -236,36 +239,39 @@ impl Pair {
     fn explain(&self, row: &BandwidthRow) {
         let (size, mtu) = (format_size(row.size_bytes), self.writer.in_use.mtu);
         let baseline = row.baseline_gbps.unwrap_or_default();
-        say("");
+        print_line("");
         if let Some(beside) = &row.beside {
             let each = match (self.pinned().next(), self.settings.lanes) {
                 (None, _) => "two threads per lane",
                 (_, 1) => "two cores",
                 _ => "two cores per lane",
             };
-            say(&format!(
-                "pump: {each} in the same seconds, {}: {:.2} Gb/s at {size}; ratio of BW average to it: {:.2}{}",
+            print_line(&format!(
+                "pump: {each}, alternating with the run, {}: {:.2} Gb/s at {size}; ratio of BW average to it: {:.2}{}",
                 beside.pump,
                 beside.pump_gbps,
                 beside.pump_ratio,
                 if beside.disturbed { ", disturbed by other load" } else { "" }
             ));
         }
-        say(&format!(
+        print_line(&format!(
             "baseline: one core copying the same bytes and computing their CRC, {mtu} bytes at a time: {baseline:.2} Gb/s at {size}"
         ));
-        say(&format!("ratio of BW average to baseline at {size}: {:.2}", row.ratio.unwrap_or_default()));
+        print_line(&format!(
+            "ratio of BW average to baseline at {size}: {:.2}",
+            row.ratio.unwrap_or_default()
+        ));
     }
 
-    fn print_counters(&self, counted: &[crate::bench::side::Counted; 2]) {
+    fn print_counters(&self, counted: &[crate::bench::endpoint_setup::Counted; 2]) {
         let [writer, target] = counted;
         if self.settings.fault.is_some() {
-            say(&faults_line("writer", writer));
-            say(&faults_line("target", target));
+            print_line(&faults_line("writer", writer));
+            print_line(&faults_line("target", target));
         }
         if self.settings.counters {
-            say("");
-            say(&counters_table(&[("writer", writer), ("target", target)]));
+            print_line("");
+            print_line(&counters_table(&[("writer", writer), ("target", target)]));
         }
     }
 
@@ -281,8 +287,8 @@ impl Pair {
             bail!("--latency counts round trips: give --iters, not --duration")
         };
         if !self.settings.json {
-            say(&self.header("latency of RDMA writes (half of a round trip)"));
-            say(&LatencyRow::head());
+            print_line(&self.header("latency of RDMA writes (half of a round trip)"));
+            print_line(&LatencyRow::head());
         }
         let mut rows = Vec::new();
         let result = self.play_all(rounds, stop, &mut rows);
@@ -295,9 +301,9 @@ impl Pair {
                 "settings": self.settings_json(),
                 "latency_rows": rows,
                 "counters": { "writer": counters_json(&counted[0]), "target": counters_json(&counted[1]) },
-                "error": result.as_ref().err().map(told),
+                "error": result.as_ref().err().map(error_chain),
             });
-            say(&object.to_string());
+            print_line(&object.to_string());
         } else {
             self.print_counters(&counted);
         }
@@ -308,12 +314,27 @@ impl Pair {
         for layout in &self.layouts {
             let row = play(&mut self.writer, &mut self.target, layout.size, rounds, &self.cores, stop)?;
             if !self.settings.json {
-                say(&row.line());
+                print_line(&row.line());
             }
             rows.push(row);
         }
         Ok(())
     }
+}
+
+/// The fields of the JSON object that `--yardstick` adds: those of the row that the summary is about.
+fn summary_json(summary: Option<&BandwidthRow>) -> impl Iterator<Item = (String, Json)> {
+    let beside = summary.and_then(|row| row.beside.as_ref());
+    [
+        ("summary_size_bytes", json!(summary.map(|row| row.size_bytes))),
+        ("baseline_gbps", json!(summary.and_then(|row| row.baseline_gbps))),
+        ("ratio", json!(summary.and_then(|row| row.ratio))),
+        ("pump_gbps", json!(beside.map(|beside| beside.pump_gbps))),
+        ("pump_ratio", json!(beside.map(|beside| beside.pump_ratio))),
+        ("disturbed", json!(beside.map(|beside| beside.disturbed))),
+    ]
+    .into_iter()
+    .map(|(name, value)| (name.to_owned(), value))
 }
 
 /// One size of ping-pong.
@@ -417,6 +438,7 @@ struct Measure<'a> {
     target: &'a mut Side,
     layout: &'a Layout,
     planes: usize,
+    yardstick: bool,
     cores: &'a [Cores; 2],
     helper: &'a Helper,
     stop: &'a Stop,
@@ -428,11 +450,8 @@ impl Measure<'_> {
         let pattern = layout.pattern(settings.seed.unwrap_or_default());
         self.writer.source.write_at(0, &pattern)?;
         layout.clear(self.target.target.region(), &mut || self.stop.check())?;
-        let mut baseline = Baseline::new(layout, &pattern, self.writer.in_use.mtu);
-        let mut beside = Beside::new(self)?;
-        let [before, behind] = BASELINE_RUNS;
-        (0..before).for_each(|_| baseline.run());
-        beside.first_slice()?;
+        let mut beside = if self.yardstick { Some(Beside::start(self, &pattern)?) } else { None };
+        self.helper.set(RUNNING);
 
         let remote = self.target.remote();
         let [writers, _] = cores;
@@ -460,19 +479,23 @@ impl Measure<'_> {
         let warm_up = layout.slots * layout.qps as u64;
         writer.run(Amount::Iterations(warm_up), &mut watch, &sample)?;
         let mut measured = Measured::default();
-        while let Some(piece) = beside.cut.next(settings.amount, measured.elapsed) {
-            watch.before = measured;
-            measured = measured.and(writer.run(piece, &mut watch, &sample)?);
-            beside.slice()?;
+        if let Some(beside) = &mut beside {
+            while let Some(piece) = beside.slices.next(settings.amount, measured.elapsed) {
+                watch.before = measured;
+                measured = measured.and(writer.run(piece, &mut watch, &sample)?);
+                beside.slice()?;
+            }
+        } else {
+            measured = writer.run(settings.amount, &mut watch, &sample)?;
         }
         let (sampled, wrong) = (sampled.load(Ordering::Relaxed), wrong.load(Ordering::Relaxed));
 
-        let (pump, yardstick) = beside.end()?;
-        (0..behind).for_each(|_| baseline.run());
+        self.helper.set(PAUSED);
+        let beside = beside.map(Beside::end).transpose()?;
         let writes = writer.writes();
         let mismatch = layout.check(region, &bytes_of(&pattern), &writes, &mut || self.stop.check())?;
         if let Some(mismatch) = mismatch {
-            tell(format_args!(
+            eprint_line(format_args!(
                 "spindrift: byte {} of the target is wrong (queue pair {})",
                 mismatch.offset, mismatch.qp
             ));
@@ -480,34 +503,46 @@ impl Measure<'_> {
         let verified = mismatch.is_none() && wrong == 0;
         let all = writes.iter().sum();
         let compared = if every { all } else { layout.last_writes(&writes) };
-        let row = BandwidthRow::new(layout.size, &measured, verified, [compared, all]);
+        let mut row = BandwidthRow::new(layout.size, &measured, verified, [compared, all]);
         row.warn_of_pause(&measured);
-        let baseline = baseline.gbps();
-        let ratio = row.bandwidth_gbps / baseline;
-        let beside = PumpCells::new(pump, &yardstick, row.bandwidth_gbps);
-        Ok(BandwidthRow {
-            baseline_gbps: Some(baseline),
-            ratio: Some(ratio),
-            beside: Some(beside),
-            sampled: Some(sampled),
-            ..row
-        })
+        row.sampled = Some(sampled);
+        if let Some(reference) = beside {
+            reference.add_to(&mut row);
+        }
+        Ok(row)
     }
 }
 
-/// The pump of two cores beside a run. The target's lanes sleep while it runs.
+/// The yardstick of a run: a pump on the same cores, in turns with the run, and a baseline before and after it. The target's
+/// lanes sleep while these run.
 struct Beside<'a> {
     pump: TwoCores<'a>,
+    baseline: Baseline,
     cores: &'a [Cores; 2],
     helper: &'a Helper,
-    cut: Cut,
+    slices: Slices,
     latency_before_ns: f64,
-    slices: Vec<f64>,
+    rates: Vec<f64>,
+}
+
+/// What the pump and the baseline measured.
+struct Reference {
+    pump: &'static str,
+    yardstick: Yardstick,
+    baseline_gbps: f64,
+}
+
+impl Reference {
+    fn add_to(&self, row: &mut BandwidthRow) {
+        row.baseline_gbps = Some(self.baseline_gbps);
+        row.ratio = Some(row.bandwidth_gbps / self.baseline_gbps);
+        row.beside = Some(PumpCells::new(self.pump, &self.yardstick, row.bandwidth_gbps));
+    }
 }
 
 impl<'a> Beside<'a> {
-    /// The target's lanes sleep from here to the end of the first slice.
-    fn new(run: &Measure<'a>) -> Result<Self> {
+    /// Measures for the first time, before the run.
+    fn start(run: &Measure<'a>, pattern: &[u8]) -> Result<Self> {
         let Measure { settings, cores, helper, planes, .. } = *run;
         let plan = PumpPlan {
             layout: *run.layout,
@@ -518,29 +553,35 @@ impl<'a> Beside<'a> {
             cores,
         };
         let pump = TwoCores::new(plan, run.writer.source.region().clone())?;
-        let cut = Cut::of(settings.amount);
         helper.set(PAUSED);
-        Ok(Self { pump, cores, helper, cut, latency_before_ns: 0.0, slices: Vec::new() })
-    }
-
-    fn first_slice(&mut self) -> Result<()> {
-        warm_up(|time| self.pump.run(time))?;
-        self.latency_before_ns = core_latency_ns(self.cores)?;
-        self.slice()
+        let mut baseline = Baseline::new(run.layout, pattern, run.writer.in_use.mtu);
+        let [before, _] = BASELINE_RUNS;
+        (0..before).for_each(|_| baseline.run());
+        warm_up(|time| pump.run(time))?;
+        let latency_before_ns = core_latency_ns(cores)?;
+        let slices = Slices::of(settings.amount);
+        let mut beside = Self { pump, baseline, cores, helper, slices, latency_before_ns, rates: Vec::new() };
+        beside.slice()?;
+        Ok(beside)
     }
 
     fn slice(&mut self) -> Result<()> {
         self.helper.set(PAUSED);
-        self.slices.push(self.pump.run(self.cut.slice)?);
+        self.rates.push(self.pump.run(self.slices.slice)?);
         self.helper.set(RUNNING);
         Ok(())
     }
 
-    /// What the pump did, and what came of it. The target's lanes sleep from here on.
-    fn end(self) -> Result<(&'static str, Yardstick)> {
-        self.helper.set(PAUSED);
+    /// Measures for the last time, after the run, while the target's lanes sleep.
+    fn end(mut self) -> Result<Reference> {
         let latency_ns = Some([self.latency_before_ns, core_latency_ns(self.cores)?]);
-        Ok((self.pump.steps(), Yardstick { slices: self.slices, latency_ns }))
+        let [_, after] = BASELINE_RUNS;
+        (0..after).for_each(|_| self.baseline.run());
+        Ok(Reference {
+            pump: self.pump.steps(),
+            yardstick: Yardstick { slices: self.rates, latency_ns },
+            baseline_gbps: self.baseline.gbps(),
+        })
     }
 }
 

@@ -42,14 +42,14 @@ impl std::fmt::Display for Lost {
 impl std::error::Error for Lost {}
 
 /// Prints a line at once, so that a pipe sees it too. [`check`] tells whether it could be written.
-pub(crate) fn say(line: &str) {
+pub(crate) fn print_line(line: &str) {
     if LOST.get().is_none() {
-        keep(writeln!(io::stdout(), "{line}").and_then(|()| io::stdout().flush()));
+        record_stdout_error(writeln!(io::stdout(), "{line}").and_then(|()| io::stdout().flush()));
     }
 }
 
 /// Remembers what writing to standard output gave.
-pub(crate) fn keep(result: io::Result<()>) {
+pub(crate) fn record_stdout_error(result: io::Result<()>) {
     if let Err(error) = result {
         // A later error is a consequence of the first.
         let _ = LOST.set(Failure { kind: error.kind(), text: error.to_string() });
@@ -62,12 +62,12 @@ pub(crate) fn check() -> Result<(), Lost> {
 }
 
 /// Prints a line on standard error.
-pub(crate) fn tell(line: Arguments<'_>) {
+pub(crate) fn eprint_line(line: Arguments<'_>) {
     let _ = writeln!(io::stderr(), "{line}");
 }
 
 /// Writes a file of a folder.
-pub(crate) fn put(
+pub(crate) fn write_file(
     folder: &Path,
     name: &str,
     write: impl FnOnce(&mut BufWriter<File>) -> io::Result<()>,
@@ -82,7 +82,7 @@ pub(crate) fn put(
 }
 
 /// An error with its causes, outermost first. One that tells its cause itself does not make it be told twice.
-pub(crate) fn told(error: &anyhow::Error) -> String {
+pub(crate) fn error_chain(error: &anyhow::Error) -> String {
     let mut text = String::new();
     for cause in error.chain().map(ToString::to_string) {
         if text.is_empty() {
@@ -101,11 +101,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn causes_are_told_once() {
+    fn causes_are_printed_once() {
         let plain = anyhow!("no such device").context("cannot open eth7").context("plane 1");
-        assert_eq!(told(&plain), "plane 1: cannot open eth7: no such device");
+        assert_eq!(error_chain(&plain), "plane 1: cannot open eth7: no such device");
         let tells = anyhow!("no such device").context("cannot open eth7: no such device").context("plane 1");
-        assert_eq!(told(&tells), "plane 1: cannot open eth7: no such device");
-        assert_eq!(told(&anyhow!("alone")), "alone");
+        assert_eq!(error_chain(&tells), "plane 1: cannot open eth7: no such device");
+        assert_eq!(error_chain(&anyhow!("alone")), "alone");
     }
 }

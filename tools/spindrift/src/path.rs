@@ -7,31 +7,30 @@ use clap::Args;
 use serde_json::{Value as Json, json};
 use spindrift_srv6::{End, EvProfile, Fabric, Link, Node, Walk, Walker};
 
-use crate::output::say;
+use crate::output::print_line;
 use crate::topology;
 use crate::units::{count, parse_ev};
 use crate::usage::usage;
 
-/// Tells where packets go in a fabric: the path of an entropy value hop by hop, all paths between two hosts, or those
-/// that cross a link.
+/// Prints paths of a fabric: of one entropy value hop by hop, between two hosts, or across a link
 #[derive(Args, Debug)]
 pub(crate) struct PathArgs {
-    /// Topology file (examples in configs/lab/).
+    /// Topology file (examples: configs/lab/)
     #[arg(short, long, value_name = "FILE")]
     topology: PathBuf,
-    /// Host that sends; without --link, the first one of the file unless given.
+    /// Sending host [default: the first host of the file, or all hosts with --link]
     #[arg(long, value_name = "HOST")]
     from: Option<String>,
-    /// Host that receives.
+    /// Receiving host
     #[arg(long, value_name = "HOST", required_unless_present = "link")]
     to: Option<String>,
-    /// Entropy value whose path is told hop by hop, as in 0x80000000; all are listed without it.
+    /// Entropy value whose path is printed hop by hop, such as 0x80000000 [default: all paths are listed]
     #[arg(long, value_name = "EV", value_parser = parse_ev, conflicts_with = "link")]
     ev: Option<u32>,
-    /// Only this plane.
+    /// Only this plane
     #[arg(long, value_name = "N")]
     plane: Option<u8>,
-    /// List the paths that cross this link, which joins two nodes, as in h1:p0-t0-0 or p0-t0-0:p0-t1-3.
+    /// List the paths that cross this link, named by its two nodes: h1:p0-t0-0 or p0-t0-0:p0-t1-3
     #[arg(long, value_name = "NODE:NODE")]
     link: Option<String>,
     /// Print one JSON object instead of text.
@@ -59,7 +58,7 @@ pub(crate) fn run(args: &PathArgs) -> Result<()> {
     if let (true, Some(object)) = (args.json, told.as_object_mut()) {
         object.insert("command".to_owned(), "path".into());
         object.insert("version".to_owned(), env!("CARGO_PKG_VERSION").into());
-        say(&told.to_string());
+        print_line(&told.to_string());
     }
     Ok(())
 }
@@ -88,7 +87,7 @@ fn between(args: &PathArgs, fabric: &Fabric, from: u16, to: u16) -> Result<Json>
         if !args.json {
             // An empty line between planes.
             if args.plane.unwrap_or(0) != plane {
-                say("");
+                print_line("");
             }
             head(fabric, (from, to), plane, &paths, args.ev);
         }
@@ -101,7 +100,10 @@ fn between(args: &PathArgs, fabric: &Fabric, from: u16, to: u16) -> Result<Json>
             } else {
                 let out = walk.hops.first().map_or_else(String::new, |hop| hop.destination.to_string());
                 let inside = walk.hops.get(1..walk.hops.len() - 1).unwrap_or_default();
-                say(&format!("  {ev:#010x}  {out:<40} {}", names(fabric, inside.iter().map(|hop| hop.node))));
+                print_line(&format!(
+                    "  {ev:#010x}  {out:<40} {}",
+                    names(fabric, inside.iter().map(|hop| hop.node))
+                ));
             }
         }
     }
@@ -118,21 +120,21 @@ fn head(fabric: &Fabric, (from, to): (u16, u16), plane: u8, paths: &EvProfile, e
             count(paths.bits().into(), "bit")
         ),
     };
-    say(&format!("{from} to {to}, plane {plane}, {what}"));
+    print_line(&format!("{from} to {to}, plane {plane}, {what}"));
 }
 
 /// The path of one entropy value, a line for each node.
 fn explain(fabric: &Fabric, walk: &Walk) {
     for (hop, next) in walk.hops.iter().zip(walk.hops.iter().skip(1)) {
         let (node, next) = (fabric.name(hop.node), fabric.name(next.node));
-        say(&format!("  {node:<12} sends to {next:<12} with destination {}", hop.destination));
+        print_line(&format!("  {node:<12} sends to {next:<12} with destination {}", hop.destination));
     }
     if let Some(last) = walk.hops.last() {
         let what = match walk.end {
             End::Delivered(inner) => format!("takes the packet to {inner} out"),
             End::Dropped(why) => format!("drops it: {why}"),
         };
-        say(&format!("  {:<12} {what}", fabric.name(last.node)));
+        print_line(&format!("  {:<12} {what}", fabric.name(last.node)));
     }
 }
 
@@ -174,7 +176,7 @@ fn across(args: &PathArgs, fabric: &Fabric, link: Link, from: Option<u16>, to: O
             told.push(json!({ "from": from, "to": to, "paths": paths.count(), "evs": evs }));
         } else {
             let list: Vec<_> = evs.iter().map(|ev| format!("{ev:#010x}")).collect();
-            say(&format!(
+            print_line(&format!(
                 "{from} to {to}: {} of {}: {}",
                 evs.len(),
                 count(paths.count(), "path"),
@@ -183,7 +185,7 @@ fn across(args: &PathArgs, fabric: &Fabric, link: Link, from: Option<u16>, to: O
         }
     }
     if !args.json {
-        say(&format!("{crossing} of {} in plane {plane} cross {name}", count(total, "path")));
+        print_line(&format!("{crossing} of {} in plane {plane} cross {name}", count(total, "path")));
     }
     Ok(json!({ "link": name, "plane": plane, "crossing": crossing, "of": total, "pairs": told }))
 }

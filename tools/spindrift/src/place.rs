@@ -1,4 +1,4 @@
-//! Where the ports of planes are on this host.
+//! Places of ports on this host: addresses and interfaces of planes.
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
@@ -93,7 +93,7 @@ impl FromStr for KernelPlace {
         if let Some((address, zone)) = text.split_once('%') {
             return match address.parse() {
                 Ok(address) if is_name(zone) => Ok(Self::AddressOn(address, zone.to_owned())),
-                _ => Err(format!("`{text}` is not an address with the name of its interface behind the %")),
+                _ => Err(format!("`{text}` is not an address with the name of its interface after the %")),
             };
         }
         match text.parse() {
@@ -156,7 +156,7 @@ pub(crate) fn resolve(name: &str, places: &[Place], like: Option<IpAddr>) -> Res
             return Err(usage(format!("{name}: {address} is listed twice; each plane needs its own")));
         }
         if locals.iter().any(|other| other.address.is_ipv4() != address.is_ipv4()) {
-            return Err(usage(format!("{name}: IPv4 and IPv6 addresses; give one family")));
+            return Err(usage(format!("{name}: IPv4 and IPv6 addresses are mixed; use one family")));
         }
         if let Some(found) = local.known()? {
             found.check().map_err(|why| usage(format!("{name}: {why}")))?;
@@ -198,7 +198,7 @@ fn addresses(
     };
     of_family(v4_first)
         .or_else(|| of_family(!v4_first))
-        .ok_or_else(|| usage(format!("{name}: {}", what_is_missing(places, known))))
+        .ok_or_else(|| usage(format!("{name}: {}", missing_address_reason(places, known))))
 }
 
 /// An address is on the interface of its zone. A link-local address that several interfaces have needs one.
@@ -219,7 +219,7 @@ fn check_zone(place: &KernelPlace, known: &[Known]) -> Result<(), String> {
         KernelPlace::Address(IpAddr::V6(address)) if address.is_unicast_link_local() => {
             match of(&(*address).into())[..] {
                 [first, second, ..] => Err(format!(
-                    "{address} is an address of {first} and of {second}; write which is meant, as in {address}%{first}"
+                    "{address} is an address of {first} and of {second}; name the interface, as in {address}%{first}"
                 )),
                 _ => Ok(()),
             }
@@ -241,7 +241,7 @@ fn of_interface(interface: &str, v4: bool, known: &[Known]) -> Option<Local> {
 }
 
 /// Why interfaces have no addresses of one family.
-fn what_is_missing(places: &[KernelPlace], known: &[Known]) -> String {
+fn missing_address_reason(places: &[KernelPlace], known: &[Known]) -> String {
     for place in places {
         let KernelPlace::Interface(name) = place else { continue };
         if !known.iter().any(|(interface, ..)| interface == name) {
@@ -251,11 +251,11 @@ fn what_is_missing(places: &[KernelPlace], known: &[Known]) -> String {
         }
         if [true, false].iter().all(|&v4| of_interface(name, v4, known).is_none()) {
             return format!(
-                "interface {name} has no address that others can send to; add one with `ip address add ADDRESS/LENGTH dev {name}`, or give its link-local address as ADDRESS%{name}"
+                "interface {name} has no address that other hosts can reach; add one with `ip address add ADDRESS/LENGTH dev {name}`, or give its link-local address as ADDRESS%{name}"
             );
         }
     }
-    "some of these interfaces have IPv4 addresses alone and others IPv6; planes need one family".to_owned()
+    "some of these interfaces have only IPv4 addresses and others IPv6; planes need one family".to_owned()
 }
 
 #[cfg(test)]
@@ -317,13 +317,13 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_is_named() {
+    fn the_missing_address_is_named() {
         let refused = |places: &[&str], parts: &[&str]| {
             let error = found(places, None).unwrap_err();
             assert!(parts.iter().all(|part| error.contains(part)), "{error}");
         };
         refused(&["eth0", "eth7"], &["--local: ", "no interface eth7", "spindrift ports"]);
-        refused(&["eth3"], &["eth3 has no address that others can send to", "dev eth3"]);
+        refused(&["eth3"], &["eth3 has no address that other hosts can reach", "dev eth3"]);
         refused(&["eth1", "eth2"], &["one family"]);
         refused(&["fe80::3"], &["fe80::3 is an address of eth3 and of eth4", "fe80::3%eth3"]);
         refused(&["fe80::1%eth1"], &["interface eth1 does not have fe80::1, but eth0"]);

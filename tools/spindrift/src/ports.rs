@@ -9,10 +9,10 @@ use spindrift_pmd::Medium;
 use spindrift_pmd::route::{LocalAddress, local_addresses};
 
 use crate::driver::{self, Driver, Prospect};
-use crate::output::say;
+use crate::output::print_line;
 use crate::verbose::Verbosity;
 
-/// Lists the kinds of ports, what each local address would be as a port of each kind, and their settings.
+/// Lists the kinds of ports, what this machine offers each of them, and their settings
 #[derive(Args, Debug)]
 pub(crate) struct PortsArgs {
     #[command(flatten)]
@@ -44,27 +44,29 @@ pub(crate) fn run(args: &PortsArgs) -> Result<()> {
             "ports": rows.iter().map(Row::to_json).collect::<Vec<_>>(),
             "kinds": settings::to_json(),
         });
-        say(&object.to_string());
+        print_line(&object.to_string());
         return Ok(());
     }
-    say(&format!(
+    print_line(&format!(
         "{:>5}  {:<12} {:<40} {:<6} {:>9} {:>6}  {}",
         "index", "interface", "address", "port", "max frame", "batch", "reaches"
     ));
     rows.iter().for_each(Row::show);
-    say("");
+    print_line("");
     for line in settings::table() {
-        say(&line);
+        print_line(&line);
     }
-    say("index: for -x of write-bw and write-lat. max frame: bytes, Ethernet header included. batch: full");
-    say(
-        "packets that go to the kernel in one call (1: no segmentation offload). reaches: a network, for which congestion",
+    print_line(
+        "index: the value for -x of write-bw and write-lat. max frame: bytes, with the Ethernet header. batch: full",
     );
-    say(
-        "control is on by default and which is taken for 100 Gb/s where the rate is not known. `spindrift loopback` needs no port.",
+    print_line(
+        "packets per call to the kernel (1: no segmentation offload). reaches: on a network, congestion control is on by",
+    );
+    print_line(
+        "default, and 100 Gb/s is assumed where the rate is unknown. `spindrift loopback` needs no port.",
     );
     for driver in driver::all().iter().filter(|driver| driver.backend.is_none()) {
-        say(&format!("{} ports are not in this build: {}.", driver.name, driver.how_to_build));
+        print_line(&format!("{} ports are not in this build: {}.", driver.name, driver.how_to_build));
     }
     Ok(())
 }
@@ -89,10 +91,10 @@ impl Row {
         match caps {
             Ok(caps) => {
                 let (frame, batch, reaches) = (caps.max_frame, caps.same_path_batch, reaches(caps.medium));
-                say(&format!("{front} {frame:>9} {batch:>6}  {reaches}"));
-                caps.notes.iter().for_each(|note| say(&format!("       note: {note}")));
+                print_line(&format!("{front} {frame:>9} {batch:>6}  {reaches}"));
+                caps.notes.iter().for_each(|note| print_line(&format!("       note: {note}")));
             }
-            Err(error) => say(&format!("{front} cannot be used: {error}")),
+            Err(error) => print_line(&format!("{front} cannot be used: {error}")),
         }
     }
 }

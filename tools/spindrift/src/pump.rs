@@ -1,4 +1,4 @@
-//! `spindrift pump`: what a kind of port can do at best, without a transport.
+//! `spindrift pump`: the upper limit of a kind of port, without a transport.
 
 use std::fmt::Debug;
 use std::net::IpAddr;
@@ -11,7 +11,7 @@ use serde_json::{Value as Json, json};
 use spindrift_pmd::pump::PumpStats;
 
 use crate::driver::{self, Driver};
-use crate::output::say;
+use crate::output::print_line;
 use crate::units::{format_size, parse_duration, parse_size};
 use crate::usage::usage;
 use crate::verbose::Verbosity;
@@ -68,7 +68,7 @@ impl FromArgMatches for PumpArgs {
 impl Args for PumpArgs {
     fn augment_args(command: Command) -> Command {
         let command = command
-            .about("Raw pumps: the limit that a kind of port is measured against")
+            .about("Raw pumps: the upper limit of each kind of port, without a transport")
             .subcommand_required(true)
             .arg_required_else_help(true);
         let pumps = driver::all().iter().filter_map(|driver| Some((driver.name, driver.pump?)));
@@ -85,19 +85,18 @@ impl Args for PumpArgs {
 pub(crate) struct Common {
     #[command(flatten)]
     pub(crate) verbosity: Verbosity,
-    /// Address to send to; without it, this side receives.
+    /// Address of the receiver; without it, this side receives
     pub(crate) remote: Option<IpAddr>,
-    /// UDP port of the receiver.
+    /// UDP port of the receiver
     #[arg(short, long, default_value_t = 4971)]
     pub(crate) port: u16,
-    /// Payload bytes of a packet; 44 bytes of headers and checksum are added.
+    /// Payload bytes of a packet; headers and checksum add 44 bytes
     #[arg(short, long, value_name = "SIZE", value_parser = parse_size, default_value = "4096")]
     size: u64,
-    /// How long to send, or to receive once something came.
+    /// How long to send, or to receive after the first packet
     #[arg(short = 'D', long, value_name = "TIME", value_parser = parse_duration, default_value = "3s")]
     pub(crate) duration: Duration,
-    /// Write the CRC-32 of each packet behind it; on the other side check it, and copy the payload to memory. To be given on
-    /// both sides.
+    /// Append the CRC-32 of each packet; the receiver checks it and copies the payload to memory (on both sides)
     #[arg(long)]
     pub(crate) crc_copy: bool,
     /// Print one JSON object instead of a table.
@@ -168,7 +167,7 @@ pub(crate) fn report(
             "sent": of(&moved.sent),
             "received": of(&moved.received),
         });
-        say(&object.to_string());
+        print_line(&object.to_string());
         return;
     }
     let size = format_size(args.size);
@@ -177,14 +176,14 @@ pub(crate) fn report(
         None => format!("received on {local}"),
     };
     let with = if args.crc_copy { ", with CRC and copy" } else { "" };
-    say(&format!("spindrift pump {kind}: {way} port {}, {size} per packet{with}", args.port));
-    say(&format!(
+    print_line(&format!("spindrift pump {kind}: {way} port {}, {size} per packet{with}", args.port));
+    print_line(&format!(
         "{:>9} {:>12} {:>10} {:>12} {:>10} {:>8} {:>10}  {last}",
         "", "#packets", "BW[Gb/s]", "Rate[Mpps]", "#calls", "#errors", "#dropped"
     ));
     for (name, stats) in [("sent", &moved.sent), ("received", &moved.received)] {
         let Some(stats) = stats else { continue };
-        say(&format!(
+        print_line(&format!(
             "{name:>9} {:>12} {:>10.2} {:>12.6} {:>10} {:>8} {:>10}  {}",
             stats.packets,
             stats.gbps(),

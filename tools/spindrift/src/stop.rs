@@ -1,4 +1,4 @@
-//! Ctrl-C, and other ends of what runs.
+//! Ctrl-C and other signals that end a run.
 
 use std::fs;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! When faults begin and end.
+//! Times of faults: beginning, duration, repetitions.
 
 use std::time::Duration;
 
@@ -23,17 +23,18 @@ impl Times {
     /// Says what is wrong, and with which of `every` and `times`.
     pub(crate) fn check(&self) -> Result<(), (&'static str, String)> {
         match (self.lasts, self.every, self.count) {
-            (None, Some(_), _) => Err((
-                "every",
-                "a fault that comes again has to end first; say how long it lasts with `for`".to_owned(),
-            )),
+            (None, Some(_), _) => {
+                Err(("every", "a repeated fault must end before it repeats; add `for`".to_owned()))
+            }
             (Some(lasts), Some(every), _) if lasts >= every => Err((
                 "every",
                 format!(
-                    "a fault that lasts {lasts:?} cannot come every {every:?}; it needs a time without it"
+                    "a fault of {lasts:?} cannot repeat every {every:?}; `every` must be longer than `for`"
                 ),
             )),
-            (_, None, Some(_)) => Err(("times", "how far apart they are is missing: `every`".to_owned())),
+            (_, None, Some(_)) => {
+                Err(("times", "`times` needs the period of the repetitions, `every`".to_owned()))
+            }
             (_, _, Some(0)) => Err(("times", "write 1 or more".to_owned())),
             _ => Ok(()),
         }

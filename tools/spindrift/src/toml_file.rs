@@ -1,4 +1,4 @@
-//! A TOML file, and where in it a value stands.
+//! A TOML file with the positions of its values.
 
 use std::fs;
 use std::path::Path;
@@ -14,6 +14,8 @@ use crate::usage::usage;
 pub(crate) struct TomlFile {
     name: String,
     text: String,
+    /// A top-level table and the name that it had before.
+    renamed: Option<(&'static str, &'static str)>,
 }
 
 impl TomlFile {
@@ -22,12 +24,18 @@ impl TomlFile {
         let name = path.display().to_string();
         let text = fs::read_to_string(path)
             .map_err(|error| usage(format!("cannot read the {kind} {name}: {error}")))?;
-        Ok(Self { name, text })
+        Ok(Self { name, text, renamed: None })
     }
 
     /// What is not read from a file, but called like one.
     pub(crate) fn of(name: impl Into<String>, text: impl Into<String>) -> Self {
-        Self { name: name.into(), text: text.into() }
+        Self { name: name.into(), text: text.into(), renamed: None }
+    }
+
+    /// Finds the values of a top-level table also where the file has the table under its former name.
+    pub(crate) fn renamed(mut self, table: &'static str, former: &'static str) -> Self {
+        self.renamed = Some((table, former));
+        self
     }
 
     /// What the file says.
@@ -69,7 +77,8 @@ impl TomlFile {
     fn find(&self, key: &str) -> Option<(usize, usize)> {
         let table = DeTable::parse(&self.text).ok()?;
         let (first, rest) = key.split_once('.').unwrap_or((key, ""));
-        let mut value = table.get_ref().get(first)?;
+        let former = self.renamed.filter(|(table, _)| *table == first).map(|(_, former)| former);
+        let mut value = table.get_ref().get(first).or_else(|| table.get_ref().get(former?))?;
         for part in rest.split('.').filter(|part| !part.is_empty()) {
             value = match value.get_ref() {
                 DeValue::Table(table) => table.get(part)?,
@@ -92,7 +101,7 @@ mod tests {
     fn finds_values_in_tables_and_lists() {
         let text =
             "top = 1\n[a]\nb = \"é\"\n c = { d = 2 }\n[[host]]\nt0 = 1\n[[host]]\nname = \"x\"\nt0 = 22\n";
-        let file = TomlFile { name: "f.toml".to_owned(), text: text.to_owned() };
+        let file = TomlFile::of("f.toml", text);
         for (key, at) in [
             ("top", Some((1, 7))),
             ("a.b", Some((3, 5))),
@@ -110,5 +119,10 @@ mod tests {
         }
         assert_eq!(file.place("host.1.t0").as_deref(), Some("f.toml: line 9, column 6: host.1.t0"));
         assert_eq!(file.place("host.7.t0"), None);
+        assert_eq!(file.place("new.b"), None);
+        assert_eq!(
+            file.renamed("new", "a").place("new.b").as_deref(),
+            Some("f.toml: line 3, column 5: new.b")
+        );
     }
 }

@@ -47,12 +47,12 @@ struct LabTable {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum SwitchKind {
-    /// The kernel: `seg6local` and plain routes.
+    /// The Linux kernel: `seg6local` and plain routes.
     #[default]
     Kernel,
-    /// An XDP program in the driver; the kernel has what it leaves.
+    /// An XDP program in the driver; the kernel forwards what the program passes.
     Xdp,
-    /// The same program in the network stack: for devices whose drivers have no XDP.
+    /// The same program in the network stack, for drivers without XDP.
     XdpGeneric,
 }
 
@@ -127,13 +127,15 @@ pub(crate) fn fabric(file: &TomlFile) -> Result<Fabric> {
     if shape.t0 == 2 && t1.is_none() {
         let place = place(file, "fabric.t0");
         return Err(usage(format!(
-            "{place}: nothing tells how 2 T0 switches are joined; set t1, to 0 where a cable joins the two"
+            "{place}: `t1` is missing; give the number of T1 switches, or 0 if a cable joins the 2 T0 switches"
         )));
     }
     let hosts = match hosts_per_t0 {
         Some(_) if !topology.host.is_empty() => {
             let place = place(file, "fabric.hosts_per_t0");
-            return Err(usage(format!("{place}: hosts are listed, too; leave out this key or all [[host]]")));
+            return Err(usage(format!(
+                "{place}: there are [[host]] tables as well; leave out this key or those"
+            )));
         }
         Some(each) => many(shape.t0, each),
         None => listed(topology.host),
@@ -286,6 +288,6 @@ mod tests {
         assert_documented("## Topology files", "[lab]", keys_of::<LabTable>());
         assert_documented("## Topology files", "[[host]]", keys_of::<HostTable>());
         assert_documented("## Topology files", "[[template]]", keys_of::<TemplateTable>());
-        assert_documented("## Topology files", "fields", keys_of::<FieldTable>());
+        assert_documented("## Topology files", "[[template.fields]]", keys_of::<FieldTable>());
     }
 }

@@ -1,4 +1,4 @@
-//! Sizes, lists and numbers as people write them on a command line.
+//! Parsers of sizes, rates, times, lists and numbers.
 
 use std::time::Duration;
 
@@ -38,8 +38,9 @@ pub(crate) fn format_size(bytes: u64) -> String {
 
 /// Parses bits per second with factors of 1000: `100M`, `1.5Gbit`.
 pub(crate) fn parse_rate(text: &str) -> Result<u64, String> {
-    let bad =
-        || format!("\"{text}\" is no rate; write bits per second, as in 100M or 1.5Gbit (factors of 1000)");
+    let bad = || {
+        format!("\"{text}\" is not a rate; write bits per second, as in 100M or 1.5Gbit (factors of 1000)")
+    };
     let short = text.strip_suffix("bit").or_else(|| text.strip_suffix("bit/s")).unwrap_or(text);
     let number = short.trim_end_matches(|letter: char| letter.is_ascii_alphabetic());
     let factor = match short.get(number.len()..) {
@@ -53,7 +54,7 @@ pub(crate) fn parse_rate(text: &str) -> Result<u64, String> {
     if (MIN_RATE..=MAX_RATE).contains(&rate) {
         Ok(rate.round() as u64)
     } else {
-        Err(format!("{text} lies outside 64kbit to 1000Gbit"))
+        Err(format!("{text} is outside 64kbit to 1000Gbit"))
     }
 }
 

@@ -1,4 +1,4 @@
-//! Wrong usage: what the user gave cannot be done, whatever the machine and the network are like.
+//! Usage errors: input that cannot work on any machine or network.
 
 use anyhow::Error;
 

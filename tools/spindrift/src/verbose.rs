@@ -1,4 +1,4 @@
-//! What the transport reports while a command runs, on standard error: `-v` and the variable `SPINDRIFT_LOG`.
+//! Logging to standard error while a command runs: `-v` and the variable `SPINDRIFT_LOG`.
 
 use std::env::{self, VarError};
 use std::io::{self, IsTerminal as _};
@@ -18,8 +18,8 @@ const VARIABLE: &str = "SPINDRIFT_LOG";
 /// How much is reported.
 #[derive(Args, Clone, Copy, Debug, Default)]
 pub(crate) struct Verbosity {
-    /// Report on standard error what happens: -v life cycle, -vv paths, congestion and timeouts too, -vvv everything.
-    /// Warnings and errors are always reported. The environment variable `SPINDRIFT_LOG` chooses in detail.
+    /// Log to standard error: -v life cycle, -vv also paths, congestion and timeouts, -vvv everything.
+    /// `SPINDRIFT_LOG` selects in detail [default: warnings and errors]
     #[arg(short, long = "verbose", action = ArgAction::Count)]
     verbose: u8,
 }

@@ -29,7 +29,7 @@ fn a_build_without_them_tells_how_to_get_them() {
 /// Whether there are such ports or not.
 #[test]
 fn loopback_has_none() {
-    refused(&["loopback", "--port", "af_xdp"], &["--port af_xdp: ", "other hosts", "`write-bw`"]);
+    refused(&["loopback", "--port", "af_xdp"], &["--port af_xdp: ", "connect hosts", "`write-bw`"]);
 }
 
 #[cfg(feature = "af_xdp")]
@@ -216,7 +216,7 @@ mod with {
         killed.child().kill().unwrap();
         let client = end_of(client, PATIENCE, "the client");
         let error = json(&client.stdout)["error"].to_string();
-        assert!(error.contains("went away"), "{error}");
+        assert!(error.contains("closed the connection (it ended"), "{error}");
         write_bw(&lab, [&port, &port]);
         // A second one on the same interface is told why it cannot be.
         let second = [&["write-bw", "-p", "7000"], &port[..]].concat();

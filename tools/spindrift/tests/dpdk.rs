@@ -23,7 +23,7 @@ fn a_build_without_them_tells_how_to_get_them() {
 /// Whether there are such ports or not.
 #[test]
 fn loopback_has_none() {
-    refused(&["loopback", "--port", "dpdk"], &["--port dpdk: ", "other hosts", "`write-bw`"]);
+    refused(&["loopback", "--port", "dpdk"], &["--port dpdk: ", "connect hosts", "`write-bw`"]);
 }
 
 #[cfg(feature = "dpdk")]
@@ -371,7 +371,7 @@ mod with {
         misused(&with(&["--peer-mac", "02:00:00:00:00:02"]), &["<REMOTE>"]);
         misused(
             &with(&["fd00::2", "--peer-mac", "ff:ff:ff:ff:ff:ff"]),
-            &["`ff:ff:ff:ff:ff:ff` is no Ethernet"],
+            &["`ff:ff:ff:ff:ff:ff` is not a unicast Ethernet"],
         );
         for (rest, parts) in [
             (&["fd00::2"][..], &["frames of 4202", "up to 1514", "larger MTU"][..]),

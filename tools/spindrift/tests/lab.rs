@@ -175,7 +175,10 @@ fn what_a_crash_left_is_removed() {
     let deleted = Command::new("ip").args(["netns", "delete", &lab.namespace("p0-t0-0")]).output().unwrap();
     assert!(deleted.status.success());
     let (_, error, status) = lab.run(&["status"]);
-    assert!(status == Some(1) && error.contains("the lab is not whole, remove it"), "{error}");
+    assert!(
+        status == Some(1) && error.contains("the lab is incomplete; remove it with `spindrift lab down`"),
+        "{error}"
+    );
 }
 
 #[test]
@@ -291,7 +294,7 @@ fn switches_are_of_the_kind_that_is_asked_for() {
         if kind == "xdp-generic" {
             let state = format!("/run/spindrift/lab/{}/switches.json", lab.name);
             for (text, part) in
-                [("{", "damaged"), ("{\"kind\":\"xdp\",\"numbers\":{\"p0-t0-0\":0}}", "not whole")]
+                [("{", "damaged"), ("{\"kind\":\"xdp\",\"numbers\":{\"p0-t0-0\":0}}", "incomplete")]
             {
                 fs::write(&state, text).unwrap();
                 let (_, error, status) = lab.run(&["status"]);

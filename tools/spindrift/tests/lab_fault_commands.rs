@@ -227,11 +227,11 @@ fn wrong_input_is_named() {
         (&["fault", "h1", "down", "loss=1%"], &["loss=1%"]),
         (
             &["fault", "p0-t1-0", "blackhole,dir=down"],
-            &["ACTION blackhole,dir=down", "nothing comes to p0-t1-0"],
+            &["ACTION blackhole,dir=down", "p0-t1-0 has no link in that direction"],
         ),
         (&["fault", "h1", "down", "--for", "0"], &["--for", "`0` is not a duration"]),
         (&["fault", "h1", "down", "--every", "1s"], &["--for"]),
-        (&["fault", "h1", "down", "--for", "1s", "--every", "1s"], &["--every", "cannot come every 1s"]),
+        (&["fault", "h1", "down", "--for", "1s", "--every", "1s"], &["--every", "cannot repeat every 1s"]),
         (&["fault", "h1", "down", "--for", "1s", "--times", "2"], &["--every"]),
         (&["fault", "h1", "down", "--for", "1s", "--every", "2s", "--times", "0"], &["--times", "1 or more"]),
         (&["fault", "h1", "down", "--schedule", "x"], &["--schedule"]),

@@ -1,4 +1,4 @@
-//! `spindrift lab run`: experiments whose figures can be told beforehand, and what goes wrong with others. Needs root, `ip`, `tc`, `nft`
+//! `spindrift lab run`: scenarios whose figures can be told beforehand, and what goes wrong with others. Needs root, `ip`, `tc`, `nft`
 //! and network namespaces; without them the tests say so and pass.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing, reason = "tests")]
@@ -18,7 +18,7 @@ use support::{end_of, stderr};
 /// Longer than any pause of a machine that has time for a test.
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// A folder for an experiment and its results.
+/// A folder for a scenario and its results.
 struct Folder(PathBuf);
 
 impl Folder {
@@ -28,11 +28,10 @@ impl Folder {
         Self(path)
     }
 
-    fn experiment(&self, topology: &str, section: &str, rest: &str) -> String {
+    fn scenario(&self, topology: &str, section: &str, rest: &str) -> String {
         let path = self.0.join("test.toml");
         let (topology, title) = (config(topology), "A test");
-        let text =
-            format!("[experiment]\ntitle = \"{title}\"\ntopology = \"{topology}\"\n{section}\n{rest}\n");
+        let text = format!("[scenario]\ntitle = \"{title}\"\ntopology = \"{topology}\"\n{section}\n{rest}\n");
         fs::write(&path, text).unwrap();
         path.display().to_string()
     }
@@ -89,7 +88,7 @@ fn number(row: &[(String, String)], name: &str) -> f64 {
 }
 
 impl Lab {
-    fn run_experiment(&self, path: &str, results: &Path) -> (String, String, Option<i32>) {
+    fn run_scenario(&self, path: &str, results: &Path) -> (String, String, Option<i32>) {
         self.run(&[&["run", path, "-o", results.to_str().unwrap()][..], &self.switch()].concat())
     }
 }
@@ -100,14 +99,14 @@ impl Lab {
 fn a_silent_link_is_told_in_all_results() {
     for lab in Lab::each("silent", &KINDS[..2]) {
         let folder = Folder::new("lab-run-silent");
-        let path = folder.experiment(
+        let path = folder.scenario(
             "two-plane.toml",
             "duration = \"5s\"\nlink_rate = \"100M\"",
             "[[flow]]\nfrom = \"h1\"\nto = \"h3\"\noptions = [\"--no-gso\"]\nclient_options = [\"-q\", \"2\", \"-t\", \"16\"]\n\
              [[fault]]\nat = \"1s\"\nwhere = \"h3:p1-t0-1\"\naction = \"blackhole\"\nfor = \"2s\"",
         );
         let pauses = Pauses::watch();
-        let (out, error, status) = lab.run_experiment(&path, &folder.results());
+        let (out, error, status) = lab.run_scenario(&path, &folder.results());
         assert_eq!(status, Some(0), "{error}");
         assert_eq!(lab.left(), [""; 0], "nothing is left");
         let begins = error.lines().find(|line| line.ends_with(" s  h3:p1-t0-1: blackhole"));
@@ -201,13 +200,13 @@ fn assert_silent_plane(folder: &Folder, [from, until]: [f64; 2], mean_gbps: f64,
 fn flows_begin_when_they_are_told_to() {
     let Some(lab) = Lab::new("flows") else { return };
     let folder = Folder::new("lab-run-flows");
-    let path = folder.experiment(
+    let path = folder.scenario(
         "one-plane.toml",
         "duration = \"1500ms\"",
         "[[flow]]\nfrom = \"h1\"\nto = \"h2\"\nclient_options = [\"-t\", \"2\"]\n\
          [[flow]]\nfrom = \"h1\"\nto = \"h2\"\nstart = \"700ms\"\nclient_options = [\"-t\", \"2\"]",
     );
-    let (_, error, status) = lab.run_experiment(&path, &folder.results());
+    let (_, error, status) = lab.run_scenario(&path, &folder.results());
     assert_eq!((error.as_str(), status), ("", Some(0)));
     let result = folder.result();
     let names: Vec<_> = result["flows"].as_array().unwrap().iter().map(|flow| &flow["name"]).collect();
@@ -234,7 +233,7 @@ fn ports_past_the_kernel_keep_to_their_links() {
     let ports = built.iter().filter(|(_, built)| *built).map(|(port, _)| *port);
     for (port, lab) in ports.flat_map(|port| Lab::each("past", kinds(port)).map(move |lab| (port, lab))) {
         let folder = Folder::new("lab-run-past");
-        let path = folder.experiment(
+        let path = folder.scenario(
             "two-plane.toml",
             &format!("duration = \"4s\"\nlink_rate = \"100M\"\nport = \"{port}\""),
             "[[flow]]\nfrom = \"h1\"\nto = \"h3\"\nboth = true\nudp_options = [\"--no-gso\"]\n\
@@ -242,7 +241,7 @@ fn ports_past_the_kernel_keep_to_their_links() {
              [[fault]]\nat = \"1s\"\nwhere = \"h1:p1-t0-0\"\naction = \"blackhole\"\nfor = \"1500ms\"",
         );
         let pauses = Pauses::watch();
-        let (_, error, status) = lab.run_experiment(&path, &folder.results());
+        let (_, error, status) = lab.run_scenario(&path, &folder.results());
         assert_eq!(status, Some(0), "{error}");
         assert!(error.contains(&format!("flow h3-h1 is left out: over {port}")), "{error}");
         assert_eq!(lab.left(), [""; 0]);
@@ -301,27 +300,27 @@ fn what_goes_wrong_is_told() {
     let folder = Folder::new("lab-run-wrong");
     let flow = "[[flow]]\nfrom = \"h1\"\nto = \"h2\"\n";
     let wrong = |path: &str, code: i32, parts: &[&str]| {
-        let (_, error, status) = lab.run_experiment(path, &folder.results());
+        let (_, error, status) = lab.run_scenario(path, &folder.results());
         assert_eq!(status, Some(code), "{error}");
         assert!(parts.iter().all(|part| error.contains(part)), "{parts:?}: {error}");
         assert_eq!(lab.left(), [""; 0], "{parts:?}");
     };
-    wrong("no-such.toml", 2, &["cannot read the experiment no-such.toml"]);
-    let path = folder.experiment("one-plane.toml", "duration = \"1s\"", "");
+    wrong("no-such.toml", 2, &["cannot read the scenario no-such.toml"]);
+    let path = folder.scenario("one-plane.toml", "duration = \"1s\"", "");
     wrong(&path, 2, &["test.toml", "[[flow]]"]);
-    let path = folder.experiment("one-plane.toml", "duration = \"1s\"\nport = \"loopback\"", flow);
-    wrong(&path, 2, &["test.toml: line 5, column 8: experiment.port: loopback joins two threads"]);
+    let path = folder.scenario("one-plane.toml", "duration = \"1s\"\nport = \"loopback\"", flow);
+    wrong(&path, 2, &["test.toml: line 5, column 8: scenario.port: loopback ports stay within one process"]);
     let path =
-        folder.experiment("one-plane.toml", "duration = \"1s\"", &format!("{flow}options = [\"--fast\"]"));
+        folder.scenario("one-plane.toml", "duration = \"1s\"", &format!("{flow}options = [\"--fast\"]"));
     wrong(&path, 1, &["flow h1-h2: the server on h2 failed", "--fast"]);
-    let path = folder.experiment(
+    let path = folder.scenario(
         "one-plane.toml",
         "duration = \"1s\"",
         &format!("{flow}client_options = [\"-m\", \"1\"]"),
     );
     wrong(&path, 1, &["flow h1-h2: the client on h1 failed", "--mtu"]);
     if cfg!(feature = "af_xdp") {
-        let path = folder.experiment(
+        let path = folder.scenario(
             "two-plane.toml",
             "duration = \"1s\"\nport = \"af_xdp\"",
             "[[flow]]\nfrom = \"h1\"\nto = \"h3\"\nserver_options = [\"--evs\", \"0x0/0x0,0x1\"]",
@@ -336,7 +335,7 @@ fn what_goes_wrong_is_told() {
     // A lab that is there is not touched.
     lab.up("one-plane.toml");
     let there = lab.left();
-    let (_, error, status) = lab.run_experiment(&path, &folder.results());
+    let (_, error, status) = lab.run_scenario(&path, &folder.results());
     assert_eq!(status, Some(1));
     assert!(error.contains("already"), "{error}");
     assert_eq!(lab.left(), there);
@@ -345,10 +344,10 @@ fn what_goes_wrong_is_told() {
 /// Ctrl-C in the midst of it.
 #[test]
 #[ignore = "slow: tools/check-all.sh"]
-fn an_interrupted_experiment_leaves_nothing() {
+fn an_interrupted_scenario_leaves_nothing() {
     let Some(lab) = Lab::new("ended") else { return };
     let folder = Folder::new("lab-run-ended");
-    let path = folder.experiment(
+    let path = folder.scenario(
         "one-plane.toml",
         "duration = \"60s\"",
         "[[flow]]\nfrom = \"h1\"\nto = \"h2\"\n[[fault]]\nat = \"500ms\"\nwhere = \"h1\"\naction = \"ecn=1%\"",

@@ -244,7 +244,7 @@ fn planes_that_share_a_link_are_told() {
     let sides: [&[&str]; 2] =
         [&[&SHORT[..], &["--local", "10.0.0.1,10.0.0.11"]].concat(), &["--local", "10.0.0.2,10.0.0.12"]];
     let (_, said) = Run::new(&hosts, "write-bw", "10.0.0.2", sides).passed();
-    assert!(said.contains("plane 1 has no link of its own: its packets leave by n0"), "{said}");
+    assert!(said.contains("plane 1 shares a link: its packets leave by n0"), "{said}");
 }
 
 #[test]
@@ -288,7 +288,7 @@ fn link_local_addresses_have_a_zone() {
             &hosts,
             "write-bw",
             &server,
-            [&[&SHORT[..], &["--local", &local, "--with-pump"]].concat(), &["--local", &server]],
+            [&[&SHORT[..], &["--local", &local, "--yardstick"]].concat(), &["--local", &server]],
         )
         .passed();
         pump(&hosts, (&local, "fe80::2"), &server);

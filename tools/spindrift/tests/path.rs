@@ -154,14 +154,14 @@ fn a_wrong_topology_is_named_by_line() {
     let host = "\n[[host]]\nname = \"a\"\n";
     for (text, place, part) in [
         ("[fabric]\nplanes = 0", "line 2, column 10: fabric.planes", "must be 1 to 32"),
-        ("[fabric]\nt0 = 2", "line 2, column 6: fabric.t0", "set t1, to 0 where"),
+        ("[fabric]\nt0 = 2", "line 2, column 6: fabric.t0", "`t1` is missing"),
         ("[fabric]\nt0 = 3", "line 2, column 6: fabric.t0", "need T1 switches"),
         ("[fabric]\nt0 = 2\nt1 = 513", "line 3, column 6: fabric.t1", "0 to 512"),
         ("[fabric]\nblock = \"fcbb::/16\"", "line 2, column 9: fabric.block", "32 bits"),
         ("[fabric]\nprefix = \"fd00::/64\"", "line 2, column 10: fabric.prefix", "48 bits"),
         ("[fabric]\nprefix = \"fd00::1\"", "line 2, column 10", "invalid"),
         ("[fabric]\nplane = 2", "line 2, column 1", "unknown field `plane`"),
-        ("[fabric]\nhosts_per_t0 = 2", "line 2, column 16: fabric.hosts_per_t0", "hosts are listed, too"),
+        ("[fabric]\nhosts_per_t0 = 2", "line 2, column 16: fabric.hosts_per_t0", "there are [[host]] tables"),
         ("[fabric]\n[[host]]\nname = \"p0-t0-0\"", "line 3, column 8: host.0.name", "switches have names"),
         ("[fabric]\n[[host]]\nname = \"b\"\nt0 = 1", "line 4, column 6: host.0.t0", "no T0 switch 1"),
         ("[fabric]\n[[host]]\nname = \"b\"\ndownlink = 512", "line 4, column 12", "more than 511"),

@@ -46,12 +46,12 @@ fn what_does_not_fit_is_refused() {
         (&["--topology", broken.path()], &[broken.path(), "fabric.planes"]),
         (
             &["--topology", you],
-            &["--topology: this machine", you, "as you would fd5d:7072::1", "`spindrift ports`"],
+            &["--topology: this machine", you, "such as fd5d:7072::1 of you", "`spindrift ports`"],
         ),
         (&["--topology", me, "--local", "127.0.0.1"], &["--local: no host of", "address 127.0.0.1"]),
         (&["--topology", me, "--port", "udp:no0"], &["--port: no host of", "interface no0"]),
         (&["--routing", "srv6"], &["--routing srv6: ", "--topology"]),
-        (&["--topology", me, "--routing", "srv6"], &["--routing srv6: ", "kind udp", "--port af_xdp"]),
+        (&["--topology", me, "--routing", "srv6"], &["--routing srv6: ", "udp ports", "--port af_xdp"]),
         (&["--topology", me, "--local", "::1,::1"], &["--local: ::1 is listed twice"]),
     ] {
         refused(&[&["write-bw"], args].concat(), parts);

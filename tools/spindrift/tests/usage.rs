@@ -78,13 +78,13 @@ fn flags_out_of_range() {
         (&["write-bw", "--plane-ids", "blue"], &["--plane-ids", "blue"]),
         (&["write-lat", "127.0.0.1", "-D", "1s"], &["--duration", "--iters"]),
         (&["write-lat", "127.0.0.1", "-q", "4"], &["--qp 4", "write-lat", "-q 1"]),
-        (&["write-bw", "--with-pump"], &["--with-pump", "client", "address of a server"]),
-        (&["write-lat", "127.0.0.1", "--with-pump"], &["--with-pump", "write-bw"]),
+        (&["write-bw", "--yardstick"], &["--yardstick", "client", "address of a server"]),
+        (&["write-lat", "127.0.0.1", "--yardstick"], &["--yardstick", "write-bw"]),
         (
-            &["write-bw", "127.0.0.1", "--with-pump", "--port", "loopback"],
+            &["write-bw", "127.0.0.1", "--yardstick", "--port", "loopback"],
             &["--port loopback", "spindrift loopback"],
         ),
-        (&["loopback", "--with-pump"], &["--with-pump"]),
+        (&["loopback", "--yardstick", "--latency"], &["--yardstick", "--latency"]),
         (&["pump", "udp", "--loopback", "-s", "0"], &["--size 0", "1 to 8960"]),
         (&["write-bw", "--wait", "poll", "--share-cores"], &["--wait", "--share-cores"]),
         (&["write-lat", "--wait", "nap"], &["--wait", "nap", "spin", "poll"]),
@@ -184,13 +184,13 @@ fn entropy_values_that_cannot_be_used_are_named() {
             "loopback",
             "path",
             "evs = [1, 0x10000]\n[transport]\nentropy = \"udp\"",
-            &["path.evs: 0x10000 is no UDP source port", "entropy"],
+            &["path.evs: 0x10000 is not a UDP source port", "entropy"],
         ),
         (
             "loopback",
             "path",
             "evs = [0, 1]\n[transport]\nentropy = \"udp\"",
-            &["path.evs: 0x0 is no UDP source port"],
+            &["path.evs: 0x0 is not a UDP source port"],
         ),
         (
             "write-bw",
@@ -341,7 +341,7 @@ fn options_of_perftest_that_fit_are_accepted() {
     let output = spindrift().arg("write-bw").args(args.split(' ')).output().unwrap();
     let error = stderr(&output);
     assert_eq!(output.status.code(), Some(1), "{error}");
-    assert!(error.contains("-F has no effect here: the frequency of cores is not looked at"), "{error}");
+    assert!(error.contains("-F has no effect here: the clock rate of cores is not checked"), "{error}");
     assert!(error.contains("--report_gbits has no effect here: rates are always in Gb/s"), "{error}");
     assert!(error.contains("nothing listens at 127.0.0.1:1"), "{error}");
     let args = "127.0.0.1 -p 1 --all --duration 1 --qp 2 --tx-depth 16 --mtu 1024 --CPU-freq";
@@ -371,10 +371,10 @@ fn addresses_of_servers() {
     }
     assert_refused(
         &["write-bw", "127.0.0.1:1", "-p", "2"],
-        &["127.0.0.1 has TCP port 1", "-p says 2", "give one of them"],
+        &["127.0.0.1 has TCP port 1", "-p has 2", "give one of them"],
     );
     assert_refused(&["write-bw", "::1:18515"], &["::1:18515", "[::1]:18515"]);
     assert_refused(&["write-bw", "[::1"], &["[::1", "[::1] or [::1]:18515"]);
     assert_refused(&["write-bw", "node7:0"], &["node7:0", "1 to 65535"]);
-    assert_refused(&["write-bw", ""], &["leave it out to be one"]);
+    assert_refused(&["write-bw", ""], &["leave it out to run as the server"]);
 }

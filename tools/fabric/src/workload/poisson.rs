@@ -15,7 +15,7 @@ pub struct Sizes(Vec<(u32, f64)>);
 #[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
 pub enum SizesError {
     /// There are none, or the last does not have all messages.
-    #[error("the last point must have all messages, and be there")]
+    #[error("the last point of `sizes` must be 100 %")]
     NotAll,
     /// A point is not further than the one before it, in bytes and share.
     #[error("point {0}: sizes must grow from 1 on, and shares from 0 to 1")]

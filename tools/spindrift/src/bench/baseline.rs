@@ -1,4 +1,4 @@
-//! What one core of this machine does at best: copy the same bytes and compute their CRC.
+//! Reference rate of one core: copy and CRC of the same bytes.
 
 use std::hint::black_box;
 use std::time::{Duration, Instant};

@@ -101,7 +101,7 @@ fn transport(settings: &Settings) -> Result<()> {
     if from.window_budget_psns.is_some() && from.dynamic_mpr != Some(true) {
         let place = config.place("transport.window_budget_psns");
         return Err(usage(format!(
-            "{place}: only dynamic windows draw on the budget; leave it out, or write dynamic_mpr = true"
+            "{place}: only dynamic windows use the budget; leave it out, or write dynamic_mpr = true"
         )));
     }
     let stev = matches!(from.entropy, Some(EntropyName::StevSportHigh | EntropyName::StevSportLow));
@@ -213,7 +213,7 @@ fn check_evs(settings: &Settings, args: &RunArgs, planes: usize) -> Result<()> {
         if let Some(ev) = wide {
             let place = config.place("transport.entropy");
             return Err(usage(format!(
-                "{name}: {ev:#x} is no UDP source port, which {place} = \"udp\" makes of entropy values; give 1 to 0xffff"
+                "{name}: {ev:#x} is not a UDP source port, which {place} = \"udp\" makes of entropy values; give 1 to 0xffff"
             )));
         }
     }

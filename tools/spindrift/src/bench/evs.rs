@@ -1,4 +1,4 @@
-//! The entropy values of each plane, as people write them.
+//! Lists of entropy values for each plane, and their text form.
 
 use std::fmt::{self, Display, Formatter};
 use std::str::FromStr;

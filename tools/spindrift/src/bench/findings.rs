@@ -1,9 +1,9 @@
-//! What is known where a run failed: the cause, as far as this side can see it.
+//! Diagnosis of a failed run: the cause, as far as this side can see it.
 
 use spindrift::counters::Counters;
 use spindrift::verbs::{AsyncEvent, Context, PortAttr};
 
-use super::side::Side;
+use super::endpoint_setup::Side;
 
 impl Side {
     /// What arrived and what did not, and what was odd about it. `peer` is the other side.
@@ -49,7 +49,7 @@ fn findings(ports: &[PortAttr], counters: &Counters, peer: &str) -> Vec<String> 
         ),
         (
             counters.rx_unknown_qp,
-            "were for queue pairs that this side does not have and were dropped: another program's, or of a run before",
+            "were for queue pairs that this side does not have and were dropped: they belong to another program or to a former run",
         ),
         (
             counters.rx_truncated,
@@ -66,9 +66,7 @@ fn findings(ports: &[PortAttr], counters: &Counters, peer: &str) -> Vec<String> 
     }
     let lost: u64 = ports.iter().map(|port| port.counters.tx_oversize).sum();
     if lost > 0 {
-        all.push(format!(
-            "{lost} packets were longer than the path takes and did not leave: use a smaller --mtu"
-        ));
+        all.push(format!("{lost} packets exceeded the path MTU and were not sent: use a smaller --mtu"));
     }
     all
 }
@@ -180,6 +178,6 @@ mod tests {
             found[0] == "a firewall" && found[1].starts_with("2 packets for this side's UDP port had VLAN"),
             "{found:?}"
         );
-        assert!(found[2].starts_with("3 packets were longer") && found.len() == 3, "{found:?}");
+        assert!(found[2].starts_with("3 packets exceeded") && found.len() == 3, "{found:?}");
     }
 }

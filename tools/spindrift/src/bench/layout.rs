@@ -1,4 +1,4 @@
-//! Which bytes a write moves, so that memory tells afterwards whether every one of them did.
+//! Layout of memory and contents of writes, by which memory can be verified after a run.
 //!
 //! Each queue pair has a number of slots in the target memory, and as many in the source. Write number *w*
 //! goes to slot *w* mod *slots*. On each lap over the slots it comes from another slot of the source, so that

@@ -2,20 +2,20 @@
 
 pub(crate) mod baseline;
 pub(crate) mod check;
+pub(crate) mod endpoint_setup;
 pub(crate) mod evs;
 pub(crate) mod findings;
 pub(crate) mod layout;
+pub(crate) mod loopback_pump;
 pub(crate) mod nic;
 pub(crate) mod options;
-mod pace;
-pub(crate) mod pauses;
 pub(crate) mod pin;
 pub(crate) mod pingpong;
+pub(crate) mod preemption;
 pub(crate) mod report;
 pub(crate) mod samples;
-pub(crate) mod side;
 pub(crate) mod source_ports;
-pub(crate) mod two_cores;
+mod timing;
 mod worker;
 pub(crate) mod writer;
 pub(crate) mod yardstick;

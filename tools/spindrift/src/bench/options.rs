@@ -30,13 +30,13 @@ const SWEEP: std::ops::RangeInclusive<u32> = 1..=23;
 pub(crate) struct RunArgs {
     #[command(flatten)]
     pub(crate) verbosity: Verbosity,
-    /// Message size: 64, 64K, 4KiB, 1M [default: `loopback` sweeps, `write-bw` 64K, latency 2].
+    /// Message size: 64, 64K, 4KiB, 1M [default: all sizes for `loopback`, 64K for `write-bw`, 2 for latency]
     #[arg(short, long, value_name = "SIZE", value_parser = parse_size)]
     pub(crate) size: Option<u64>,
-    /// All sizes from 2 bytes to 8 MiB, doubling.
+    /// All sizes from 2 bytes to 8 MiB, doubling
     #[arg(short, long, conflicts_with = "size")]
     pub(crate) all: bool,
-    /// Messages of each size [default: `write-bw` 5000, `write-lat` 1000].
+    /// Messages of each size [default: 5000 for `write-bw`, 1000 for `write-lat`, 10000 for `loopback --latency`]
     #[arg(
         short = 'n',
         long = "iters",
@@ -45,69 +45,68 @@ pub(crate) struct RunArgs {
         conflicts_with = "duration"
     )]
     pub(crate) iterations: Option<u64>,
-    /// Time for each size: seconds, or 300ms, 2s, 1m [default: `loopback` 300ms].
+    /// Time for each size, instead of a number of messages: seconds, or 300ms, 2s, 1m [default: 300ms for `loopback`]
     #[arg(short = 'D', long, value_name = "TIME", value_parser = parse_duration)]
     pub(crate) duration: Option<Duration>,
-    /// Queue pairs [default: 1].
+    /// Queue pairs, 1 to 1024 [default: 1]
     #[arg(short, long, value_name = "N")]
     pub(crate) qp: Option<u32>,
-    /// Lanes of this side: threads that share the queue pairs, for a core each [default: 1].
+    /// Lanes of this side, 1 to 15: threads that share the queue pairs, each with a core of its own [default: 1]
     #[arg(long, value_name = "N")]
     pub(crate) lanes: Option<usize>,
-    /// Messages in flight on each queue pair [default: 128].
+    /// Messages in flight on each queue pair; fewer, but at least 2, where memory would exceed 8 MiB [default: 128]
     #[arg(short, long, value_name = "N")]
     pub(crate) tx_depth: Option<u32>,
-    /// Payload bytes of a packet [default: 4096, or what the ports take].
+    /// Payload bytes of a packet, reduced to what the ports and the peer accept [default: 4096]
     #[arg(short, long, value_name = "BYTES")]
     pub(crate) mtu: Option<u32>,
-    /// Congestion control [default: auto, which is adaptive where a port reaches a network and none within one host].
+    /// Congestion control [default: auto, which is adaptive on a network and none within one host]
     #[arg(long, value_enum)]
     pub(crate) cc: Option<CcName>,
-    /// Retransmission timeout: 1.024 us x 2^EXP, 1 to 24 [default: 14, 16.8 ms].
+    /// Retransmission timeout: 1.024 us x 2^EXP, 1 to 24 [default: 14, which is 16.8 ms]
     #[arg(long, value_name = "EXP")]
     pub(crate) timeout: Option<u64>,
-    /// Timeouts of the same length after the first, 0 to 7 [default: 7].
+    /// Timeouts of the same length after the first, 0 to 7 [default: 7]
     #[arg(long, value_name = "N")]
     pub(crate) linear_retries: Option<u64>,
-    /// Doubling timeouts after those, 0 to 24, or 25 for ever [default: 9: fails after 17.3 s of silence].
+    /// Doubling timeouts after those, 0 to 24, or 25 for no limit [default: 9, which gives up after 17.3 s]
     #[arg(long, value_name = "N")]
     pub(crate) exponential_retries: Option<u64>,
-    /// Neither compute nor check the invariant CRC.
+    /// Neither compute nor check the invariant CRC (on both sides)
     #[arg(long)]
     pub(crate) no_icrc: bool,
-    /// Without the kernel's segmentation offload on udp ports: each packet is sent by itself.
+    /// Send each packet of `udp` ports to the kernel by itself, without segmentation offload
     #[arg(long)]
     pub(crate) no_gso: bool,
-    /// Send no faster than this over each port, as over a link of this rate: bits per second, such as 100M or 1.5Gbit.
+    /// Limit each port to this rate, in bits per second including headers: 100M, 1.5Gbit [default: no limit]
     #[arg(long, value_name = "RATE", value_parser = parse_rate)]
     pub(crate) link_rate: Option<u64>,
-    /// Entropy values to use, each a path of every plane: 0x0,0x40000000; or those of each plane in turn: 0x0/0x0,0x40000000. Not
-    /// for udp ports, whose source ports they are [default: random ones, of paths that a topology has].
+    /// Entropy values of each plane, such as 0x0,0x40000000, or plane by plane: 0x0/0x0,0x40000000. Not for `udp`
+    /// ports [default: random]
     #[arg(long, value_name = "EV,..")]
     pub(crate) evs: Option<EvLists>,
-    /// Of the entropy values of a queue pair, over all planes, those that wait to take the place of failed ones [default: 64, or 0 of
-    /// those of --evs].
+    /// Backup entropy values per queue pair, over all planes [default: 64, or 0 with --evs]
     #[arg(long, value_name = "N")]
     pub(crate) backup_evs: Option<u16>,
-    /// Which writes are compared with what they had to leave in memory [default: last].
+    /// Which writes are compared with the expected contents of memory [default: last]
     #[arg(long, value_enum)]
     pub(crate) verify: Option<Verify>,
-    /// Seed of patterns, faults, and of every random choice of the transport.
+    /// Seed of all randomness, to repeat a run; it makes keys predictable [default: 1 for `loopback`, else random]
     #[arg(long, value_name = "N")]
     pub(crate) seed: Option<u64>,
-    /// Faults of the network, such as "loss=1%" or "reorder=2%:50us; trim=1%".
+    /// Inject faults into what this side sends: "loss=1%" or "reorder=2%:50us; trim=1%"
     #[arg(long, value_name = "RULES")]
     pub(crate) fault: Option<String>,
-    /// Capture what goes through this side's ports to a file (slow).
+    /// Capture the packets of this side's ports to a file (slow)
     #[arg(long, value_name = "FILE")]
     pub(crate) pcap: Option<PathBuf>,
-    /// Print every counter that is not 0.
+    /// Print every counter that is not 0
     #[arg(long)]
     pub(crate) counters: bool,
-    /// Print one JSON object instead of tables.
+    /// Print one JSON object instead of tables
     #[arg(long)]
     pub(crate) json: bool,
-    /// Configuration file (TOML); flags go before it.
+    /// Configuration file (TOML); flags override it
     #[arg(long, value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
 }
@@ -123,10 +122,10 @@ impl RunArgs {
 /// Which writes of a bandwidth run are compared, byte for byte.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Verify {
-    /// After the measurement, the last write to each place.
+    /// The last write to each buffer, after the measurement.
     #[default]
     Last,
-    /// Every write, before its place is used again.
+    /// Every write, before its buffer is used again.
     Every,
 }
 

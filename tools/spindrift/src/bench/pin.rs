@@ -1,4 +1,4 @@
-//! Cores, and what is done with them while there is nothing to do.
+//! Pinning of threads to cores, and what idle threads do.
 
 use std::time::Duration;
 
@@ -14,10 +14,10 @@ const SLEEP_MAX: Duration = Duration::from_millis(1);
 /// What is done while there is nothing to do.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub(crate) enum WaitName {
-    /// Ask again and again.
+    /// Poll continuously.
     #[default]
     Spin,
-    /// Sleep until something arrives, and leave the core to others.
+    /// Sleep until a packet arrives or a timer is due.
     Poll,
 }
 

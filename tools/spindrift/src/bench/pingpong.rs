@@ -1,4 +1,4 @@
-//! Two sides that answer each other's writes: half of a round trip is the latency.
+//! Ping-pong: each side replies to the other's write. Half of a round trip is the latency.
 
 use std::time::{Duration, Instant};
 
@@ -7,10 +7,10 @@ use hdrhistogram::Histogram;
 use spindrift::verbs::{Cq, PostError, RecvWr, RemoteAddr, SendOp, SendWr, Sge, Wc, WcOpcode};
 use spindrift_exchange::RemoteMr;
 
-use super::pauses::Pauses;
+use super::endpoint_setup::{Side, has_arrived};
 use super::pin::{Idle, cpu_time};
+use super::preemption::Preemption;
 use super::report::explain;
-use super::side::{Side, has_arrived};
 
 /// Rounds before those that count.
 pub(crate) const WARM_UP: u64 = 100;
@@ -59,7 +59,7 @@ pub(crate) struct Player<'a> {
     /// Start of what is measured.
     start: Instant,
     cpu_before: Duration,
-    pauses: Pauses,
+    pauses: Preemption,
     /// When it was last asked whether to go on.
     asked: Instant,
     /// Since a wait began.
@@ -84,7 +84,7 @@ impl<'a> Player<'a> {
             idle,
             start,
             cpu_before: cpu_time(),
-            pauses: Pauses::default(),
+            pauses: Preemption::default(),
             asked: start,
             polls: 0,
         };
@@ -205,7 +205,7 @@ impl<'a> Player<'a> {
             now = Instant::now();
         }
         if round == WARM_UP {
-            (self.start, self.cpu_before, self.pauses) = (now, cpu_time(), Pauses::default());
+            (self.start, self.cpu_before, self.pauses) = (now, cpu_time(), Preemption::default());
         }
         self.pauses.look(now.saturating_duration_since(self.start));
         Ok(now)

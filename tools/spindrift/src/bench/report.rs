@@ -9,16 +9,16 @@ use serde::Serialize;
 use serde_json::{Map, Value as Json, json};
 use spindrift::verbs::{RtsAttr, WcStatus};
 
+use super::endpoint_setup::{Counted, InUse};
 use super::options::{Amount, Settings};
-use super::pauses::spoils;
 use super::pin::WaitName;
 use super::pingpong::Led;
-use super::side::{Counted, InUse};
+use super::preemption::invalidates;
 use super::writer::Measured;
 use super::yardstick::Yardstick;
 use crate::config::RoutingName;
 use crate::driver::Kernel;
-use crate::output::tell;
+use crate::output::eprint_line;
 use crate::units::{format_rate, format_size};
 
 /// One size of a bandwidth run.
@@ -114,9 +114,9 @@ impl BandwidthRow {
 
     /// A word on standard error where the average says more about a busy machine than about the transport.
     pub(crate) fn warn_of_pause(&self, measured: &Measured) {
-        if spoils(measured.longest_pause, measured.elapsed) {
-            tell(format_args!(
-                "spindrift: at {} the writer was not run for {:.0} ms of {:.0} ms: the machine is busy, the average too low",
+        if invalidates(measured.longest_pause, measured.elapsed) {
+            eprint_line(format_args!(
+                "spindrift: at {} the writer did not run for {:.0} ms of {:.0} ms: the machine is busy, the average too low",
                 format_size(self.size_bytes),
                 self.longest_pause_ms,
                 measured.elapsed.as_secs_f64() * 1000.0
@@ -207,14 +207,14 @@ impl LatencyRow {
     /// As [`BandwidthRow::warn_of_pause`].
     pub(crate) fn warn_of_pause(&self, led: &Led) {
         if let Some(warning) = self.pause_warning(led) {
-            tell(format_args!("{warning}"));
+            eprint_line(format_args!("{warning}"));
         }
     }
 
     fn pause_warning(&self, led: &Led) -> Option<String> {
-        spoils(led.longest_pause, led.elapsed).then(|| {
+        invalidates(led.longest_pause, led.elapsed).then(|| {
             format!(
-                "spindrift: at {} a side was not run for {:.0} ms of {:.0} ms: the machine is busy, the average too high",
+                "spindrift: at {} a side did not run for {:.0} ms of {:.0} ms: the machine is busy, the average too high",
                 format_size(self.size_bytes),
                 self.longest_pause_ms,
                 led.elapsed.as_secs_f64() * 1000.0
@@ -301,7 +301,7 @@ pub(crate) fn settings_lines(settings: &Settings, in_use: &InUse) -> String {
     if let (Some(host), Some(routing)) = (&settings.host, settings.config.nic.routing) {
         let how = match routing {
             RoutingName::Srv6 => "packets are source-routed by SRv6",
-            RoutingName::Ecmp => "packets go as switches route them",
+            RoutingName::Ecmp => "the switches route packets (ECMP)",
         };
         let _ = write!(lines, "\n  this is {host} of the topology; {how}");
     }
@@ -329,8 +329,8 @@ fn settings_line(settings: &Settings, in_use: &InUse) -> String {
         if settings.icrc { "on" } else { "off" },
         in_use.cc.name(),
         match settings.retry.budget_ns() {
-            Some(ns) => format!("gives up after {} of silence", seconds(ns)),
-            None => "never gives up on a silent peer".to_owned(),
+            Some(ns) => format!("gives up after {} without progress", seconds(ns)),
+            None => "never gives up".to_owned(),
         }
     )
 }
@@ -352,13 +352,13 @@ fn seconds(ns: u64) -> String {
 pub(crate) fn explain(status: WcStatus, retry: &RtsAttr, arrived: bool) -> String {
     match retry.budget_ns() {
         Some(ns) if status == WcStatus::RetryExceeded => format!(
-            "{status}: nothing new from the peer for {} (--timeout {}, --linear-retries {}, --exponential-retries {}){}",
+            "{status}: no progress for {} (--timeout {}, --linear-retries {}, --exponential-retries {}){}",
             seconds(ns),
             retry.timeout,
             retry.linear_retries,
             retry.exponential_retries,
             if arrived {
-                "; if it may be away for longer, raise --exponential-retries by 1 to wait about twice as long"
+                "; to survive longer outages, raise --exponential-retries by 1, which about doubles this time"
             } else {
                 ""
             }

@@ -1,4 +1,4 @@
-//! What a side looks like at short intervals: a line of JSON for each sample and for each change of an entropy value.
+//! Samples of a side at short intervals: a line of JSON for each sample and for each change of an entropy value.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -14,7 +14,7 @@ use spindrift::verbs::{Context, Qp};
 use spindrift::wire::Qpn;
 use spindrift_pmd::LinkState;
 
-use super::side::Side;
+use super::endpoint_setup::Side;
 
 /// How often a sample is taken if nobody says.
 pub(crate) const USUAL_INTERVAL: Duration = Duration::from_millis(10);

@@ -1,4 +1,4 @@
-//! The UDP source ports of a plane, as people write them.
+//! UDP source ports of a plane, and their text form.
 
 use std::fmt::{self, Display, Formatter};
 use std::str::FromStr;

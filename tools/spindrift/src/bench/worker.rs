@@ -3,10 +3,10 @@
 use anyhow::{Result, bail};
 use spindrift::verbs::{Context, Cq, Qp, RemoteAddr, RtsAttr, SendOp, SendWr, Sge, Wc};
 
+use super::endpoint_setup::has_arrived;
 use super::layout::Layout;
 use super::pin::Idle;
 use super::report::explain;
-use super::side::has_arrived;
 
 /// Polls and packets between two looks at the clock.
 const CLOCK_STEPS: usize = 64;

@@ -10,13 +10,13 @@ use anyhow::{Error, Result, bail};
 use spindrift::verbs::Wc;
 use spindrift_exchange::RemoteMr;
 
+use super::endpoint_setup::Side;
 use super::layout::Layout;
 use super::options::{Amount, Verify};
-pub(crate) use super::pace::Watch;
-use super::pace::{Pace, gbps};
-use super::pauses::Pauses;
 use super::pin::{Cores, cpu_time};
-use super::side::Side;
+use super::preemption::Preemption;
+pub(crate) use super::timing::Watch;
+use super::timing::{Pace, gbps};
 pub(crate) use super::worker::Check;
 use super::worker::{Stream, Worker};
 
@@ -277,7 +277,7 @@ impl Run {
     /// As [`Run::take_part`]. Returns the longest time that the thread was not run.
     fn aside(&self, worker: &mut Worker<'_>, share: u64, check: Check<'_>) -> Duration {
         self.start.wait();
-        let (start, mut pauses) = (Instant::now(), Pauses::default());
+        let (start, mut pauses) = (Instant::now(), Preemption::default());
         self.take_part(worker, share, check, &mut || {
             let elapsed = start.elapsed();
             pauses.look(elapsed);

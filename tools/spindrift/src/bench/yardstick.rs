@@ -1,4 +1,4 @@
-//! The yardstick of a run: how fast the raw pump is in the same seconds, and whether the machine held still.
+//! The yardstick of a run: the rate of a pump that alternates with the run, and whether other load disturbed the run.
 
 use std::time::Duration;
 
@@ -38,12 +38,12 @@ pub(crate) fn warm_up(mut pump: impl FnMut(Duration) -> Result<f64>) -> Result<(
 
 /// How a run is cut into pieces, with a slice of the pump before, between and after them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Cut {
+pub(crate) struct Slices {
     pub(crate) piece: Amount,
     pub(crate) slice: Duration,
 }
 
-impl Cut {
+impl Slices {
     /// A number of messages is not cut: nobody knows how long they take.
     pub(crate) fn of(amount: Amount) -> Self {
         let [shortest, longest] = SLICE;
@@ -163,27 +163,30 @@ mod tests {
     #[test]
     fn pieces_make_up_the_whole() {
         let whole = Amount::Time(ms(900));
-        let cut = Cut::of(whole);
-        assert_eq!(cut.next(whole, ms(0)), Some(Amount::Time(ms(300))));
-        assert_eq!(cut.next(whole, ms(301)), Some(Amount::Time(ms(300))));
-        assert_eq!(cut.next(whole, ms(610)), Some(Amount::Time(ms(290))));
-        assert_eq!(cut.next(whole, ms(760)), None, "less than half a piece");
-        assert_eq!(cut.next(whole, ms(2000)), None);
+        let slices = Slices::of(whole);
+        assert_eq!(slices.next(whole, ms(0)), Some(Amount::Time(ms(300))));
+        assert_eq!(slices.next(whole, ms(301)), Some(Amount::Time(ms(300))));
+        assert_eq!(slices.next(whole, ms(610)), Some(Amount::Time(ms(290))));
+        assert_eq!(slices.next(whole, ms(760)), None, "less than half a piece");
+        assert_eq!(slices.next(whole, ms(2000)), None);
         let counted = Amount::Iterations(9);
-        let cut = Cut::of(counted);
-        assert_eq!(cut.next(counted, ms(0)), Some(counted));
-        assert_eq!(cut.next(counted, ms(1)), None);
+        let slices = Slices::of(counted);
+        assert_eq!(slices.next(counted, ms(0)), Some(counted));
+        assert_eq!(slices.next(counted, ms(1)), None);
     }
 
     #[test]
     fn slices_are_short_and_pieces_few() {
-        let cut = |time| Cut::of(Amount::Time(ms(time)));
-        assert_eq!(cut(20), Cut { piece: Amount::Time(ms(20)), slice: ms(50) });
-        assert_eq!(cut(300), Cut { piece: Amount::Time(ms(300)), slice: ms(50) });
-        assert_eq!(cut(1200), Cut { piece: Amount::Time(ms(300)), slice: ms(50) });
-        assert_eq!(cut(4500), Cut { piece: Amount::Time(Duration::from_micros(562_500)), slice: ms(100) });
-        assert_eq!(cut(60_000), Cut { piece: Amount::Time(ms(7500)), slice: ms(200) });
+        let slices = |time| Slices::of(Amount::Time(ms(time)));
+        assert_eq!(slices(20), Slices { piece: Amount::Time(ms(20)), slice: ms(50) });
+        assert_eq!(slices(300), Slices { piece: Amount::Time(ms(300)), slice: ms(50) });
+        assert_eq!(slices(1200), Slices { piece: Amount::Time(ms(300)), slice: ms(50) });
+        assert_eq!(
+            slices(4500),
+            Slices { piece: Amount::Time(Duration::from_micros(562_500)), slice: ms(100) }
+        );
+        assert_eq!(slices(60_000), Slices { piece: Amount::Time(ms(7500)), slice: ms(200) });
         let counted = Amount::Iterations(9);
-        assert_eq!(Cut::of(counted), Cut { piece: counted, slice: ms(50) });
+        assert_eq!(Slices::of(counted), Slices { piece: counted, slice: ms(50) });
     }
 }

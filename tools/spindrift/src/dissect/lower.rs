@@ -1,4 +1,4 @@
-//! What stands between the link and UDP in a capture, and not in a plain MRC frame: IPv6 extension headers, IPv4 options, and
+//! Headers between link and UDP that a plain MRC frame lacks: IPv6 extension headers, IPv4 options, and
 //! lengths that the kernel leaves open in packets that it will cut up later.
 
 use spindrift::wire::headers::{self, ETHERNET_LEN, PROTOCOL_ROUTING, PROTOCOL_UDP};

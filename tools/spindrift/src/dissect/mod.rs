@@ -23,36 +23,36 @@ use spindrift_pmd::DatagramMeta;
 use self::capture::Capture;
 use self::frame::{Datagram, Icrc, Other, datagram};
 use self::link::Link;
-use crate::output::{keep, tell};
+use crate::output::{eprint_line, record_stdout_error};
 use crate::units::parse_qpn;
 
-/// Prints the MRC packets of a capture field by field.
+/// Prints the MRC packets of a capture, field by field
 #[derive(Args, Debug)]
 pub(crate) struct DissectArgs {
-    /// Capture file, pcap or pcapng; `-` for standard input.
+    /// Capture file (pcap or pcapng), or `-` for standard input
     file: PathBuf,
-    /// Print every field of every header; reserved ones only where they are not 0.
+    /// Print every field of every header, reserved fields only where they are not 0
     #[arg(short, long)]
     verbose: bool,
     /// Print one JSON object instead of text.
     #[arg(long)]
     json: bool,
-    /// Stop after this many MRC packets.
+    /// Stop after this many MRC packets
     #[arg(short, long, value_name = "N")]
     count: Option<u64>,
-    /// Only packets to this queue pair, and what a control packet says to come from it; 0x42 or 66.
+    /// Only packets to this queue pair (0x42 or 66), and SACKs, NACKs and probes from it
     #[arg(long, value_name = "QPN", value_parser = parse_qpn)]
     qp: Option<Qpn>,
-    /// Another UDP destination port that carries MRC, besides 4971 and 4791.
+    /// UDP destination port that carries MRC, in addition to 4971 and 4791
     #[arg(long, value_name = "PORT")]
     port: Option<u16>,
-    /// Code point that switches write on packets that they trim.
+    /// DSCP of packets that a switch has trimmed
     #[arg(long, value_name = "DSCP", default_value_t = DscpMap::default().trimmed, value_parser = dscp_range())]
     trimmed_dscp: u8,
-    /// Code point that switches write on packets that they trim on the last hop.
+    /// DSCP of packets that the last switch before the host has trimmed
     #[arg(long, value_name = "DSCP", default_value_t = DscpMap::default().trimmed_last_hop, value_parser = dscp_range())]
     trimmed_last_hop_dscp: u8,
-    /// Do not check the iCRC: for captures of hosts that run without.
+    /// Do not check the iCRC, for captures of hosts that run without it
     #[arg(long)]
     no_icrc: bool,
 }
@@ -186,20 +186,22 @@ pub(crate) fn run(args: &DissectArgs) -> Result<()> {
         Err(error) => {
             if args.json {
                 let printer = report::Printer::new(args, &mut out);
-                keep(printer.and_then(|mut printer| printer.finish(&Totals::default(), Some(&error))));
+                record_stdout_error(
+                    printer.and_then(|mut printer| printer.finish(&Totals::default(), Some(&error))),
+                );
             }
             return Err(error.context(name));
         }
     };
     match print_all(args, &mut capture, &mut out) {
         Err(error) => {
-            keep(Err(error));
+            record_stdout_error(Err(error));
             Ok(())
         }
         Ok((_, Some(error))) => Err(error.context(name)),
         Ok((totals, None)) => {
             if totals.packets + totals.unreadable == 0 && !args.json {
-                tell(format_args!("{}", nothing_found(args, &totals)));
+                eprint_line(format_args!("{}", nothing_found(args, &totals)));
             }
             Ok(())
         }

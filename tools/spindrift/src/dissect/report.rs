@@ -1,4 +1,4 @@
-//! Text and JSON.
+//! Output of packets as text and JSON.
 
 use std::io::{self, Write};
 

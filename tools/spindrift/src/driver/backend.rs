@@ -1,4 +1,4 @@
-//! What a driver does with the machine.
+//! Operations of a driver that use the machine.
 
 use std::net::IpAddr;
 
@@ -46,13 +46,13 @@ pub(crate) trait Backend: Sync {
     /// Opens ports for every lane at these places, all with the same UDP port; with any that is free if it is 0.
     fn open(&self, settings: &Settings, local: &[Local], port: u16) -> Result<Nic> {
         let _ = (settings, local, port);
-        bail!("these ports lead to no other host")
+        bail!("these ports do not reach other hosts")
     }
 
     /// Opens both sides of a run within this process.
     fn open_pair(&self, settings: &Settings, planes: usize) -> Result<[Nic; 2]> {
         let _ = (settings, planes);
-        bail!("these ports lead to other hosts only")
+        bail!("these ports reach other hosts only")
     }
 
     /// Whether opening ports failed because another socket has the UDP port.

@@ -11,30 +11,30 @@ use crate::config::{Nic, XdpModeName};
 /// Flags of `write-bw` and `write-lat` that are settings of some drivers. Those that the driver in use lacks are refused by their names.
 #[derive(Args, Clone, Debug, Default)]
 pub(crate) struct PortFlags {
-    /// UDP source ports of each plane, its paths: how many of the kernel's choice, or which, as in 50000-50031
-    /// [default: 32].
+    /// UDP source ports of each plane, which are its paths: a number of ports, or a range such as 50000-50031
+    /// [default: 32]
     #[arg(long, value_name = "N")]
     source_ports: Option<SourcePortSet>,
-    /// Who runs the XDP program of `af_xdp` ports: the driver, or the network stack, which is slower [default: auto, the driver if it
-    /// can].
+    /// `af_xdp`: where the XDP program runs, in the driver or (slower) in the network stack [default: auto, which
+    /// prefers the driver]
     #[arg(long, value_enum)]
     xdp_mode: Option<XdpModeName>,
-    /// Buffers for what arrives at an `af_xdp` or `dpdk` port, for each queue: a power of two [default: 2048, for `dpdk` 1024].
+    /// `af_xdp`, `dpdk`: receive buffers per queue, a power of two [default: 2048, 1024 for `dpdk`]
     #[arg(long, value_name = "N")]
     rx_buffers: Option<u32>,
-    /// The same for what it sends [default: 2048, for `dpdk` 1024].
+    /// `af_xdp`, `dpdk`: transmit buffers per queue, a power of two [default: 2048, 1024 for `dpdk`]
     #[arg(long, value_name = "N")]
     tx_buffers: Option<u32>,
-    /// Addresses of `dpdk` ports, one for each plane, with the length of the prefix of their link [default: /64, or /24 for IPv4].
+    /// `dpdk`: address of each device, with the prefix length of its link [default: /64, or /24 for IPv4]
     #[arg(long, value_name = "ADDR[/LEN]", value_delimiter = ',')]
     device_addresses: Vec<OnLink>,
-    /// Routers of the links of `dpdk` ports: where packets to other networks go, and those to SRv6 carriers.
+    /// `dpdk`: routers of the links, for other networks and for SRv6 carriers [default: none]
     #[arg(long, value_name = "ADDR", value_delimiter = ',')]
     gateways: Vec<IpAddr>,
-    /// Longest IP packet of `dpdk` ports [default: that of the interface behind the device if there is one, else 1500].
+    /// `dpdk`: longest IP packet, up to 9216 [default: that of the interface behind the device, else 1500]
     #[arg(long, value_name = "BYTES")]
     device_mtu: Option<u32>,
-    /// Arguments of DPDK's EAL, as in "--lcores 0@2 --iova-mode=va".
+    /// `dpdk`: arguments of the EAL, such as "--lcores 0@2 --iova-mode=va" [default: what the devices need]
     #[arg(long, value_name = "ARGS", allow_hyphen_values = true)]
     dpdk_eal: Option<String>,
 }

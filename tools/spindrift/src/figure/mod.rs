@@ -1,4 +1,4 @@
-//! Pictures of experiments: columns of panels, with events as vertical lines in them and as text below.
+//! Pictures of runs: columns of panels, with events as vertical lines in them and as text below.
 
 mod chart;
 mod panel;
@@ -12,7 +12,7 @@ use std::path::Path;
 
 use anyhow::Result;
 
-use crate::output::put;
+use crate::output::write_file;
 
 pub(crate) use chart::{Bars, Content, Group, Key, Line, Panel, Row, Series, Span, StackedArea, Timeline};
 use chart::{HEIGHT, LABEL_SIZE};
@@ -82,7 +82,7 @@ pub(crate) struct Picture(String);
 impl Picture {
     /// Writes `figure.svg` to a folder.
     pub(crate) fn write(&self, folder: &Path) -> Result<()> {
-        put(folder, "figure.svg", |file| file.write_all(self.0.as_bytes()))
+        write_file(folder, "figure.svg", |file| file.write_all(self.0.as_bytes()))
     }
 }
 

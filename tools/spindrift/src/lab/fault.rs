@@ -1,4 +1,4 @@
-//! What can be wrong with a link of a lab, and how people write it.
+//! Faults of a link, and their text form.
 
 use std::fmt;
 use std::str::FromStr;
@@ -89,27 +89,24 @@ impl FromStr for LinkFault {
                 _ => put(&mut action, parse_action(name, value)).map_err(bad)?,
             }
         }
-        let action =
-            action.ok_or_else(|| format!("`{text}` says nothing that happens; add one of {ACTIONS}"))?;
+        let action = action.ok_or_else(|| format!("`{text}` has no action; add one of {ACTIONS}"))?;
         if action == Action::Down && (dir.is_some() || packets.is_some()) {
             return Err(format!(
-                "`{text}`: down takes the whole link; use blackhole for some packets of it, or for one direction"
+                "`{text}`: down affects the whole link; use blackhole for some packets or for one direction"
             ));
         }
         if matches!(action, Action::Rate(_)) && packets.is_some() {
-            return Err(format!("`{text}`: a rate is that of all packets; leave out ev and sport"));
+            return Err(format!("`{text}`: rate affects all packets; leave out ev and sport"));
         }
         for (name, time) in [("mark", mark), ("trim", trim)] {
             if time.is_some() && !matches!(action, Action::Rate(_)) {
-                return Err(format!(
-                    "`{text}`: packets wait where there is a rate; write rate=R,{name}=TIME"
-                ));
+                return Err(format!("`{text}`: {name} needs a rate; write rate=R,{name}=TIME"));
             }
         }
         if let (Some(mark), Some(trim)) = (mark, trim)
             && trim <= mark
         {
-            return Err(format!("`{text}`: no packet waits {mark:?} that is trimmed before; mark earlier"));
+            return Err(format!("`{text}`: trim={trim:?} must be longer than mark={mark:?}"));
         }
         Ok(Self { action, dir, packets, mark, trim })
     }
@@ -127,7 +124,7 @@ pub(crate) fn pieces(text: &str) -> impl Iterator<Item = (&str, &str, Option<&st
 pub(crate) fn put<T>(place: &mut Option<T>, value: Result<T, String>) -> Result<(), String> {
     match place.replace(value?) {
         None => Ok(()),
-        Some(_) => Err("there is one such piece already; write two faults".to_owned()),
+        Some(_) => Err("given twice; write two faults".to_owned()),
     }
 }
 
@@ -141,8 +138,8 @@ fn parse_action(name: &str, value: Option<&str>) -> Result<Action, String> {
         ("down" | "blackhole", Some(_)) => Err(format!("{name} takes no value")),
         ("loss" | "ecn", None) => Err(format!("write a chance, as in {name}=5%")),
         ("rate", None) => Err("write bits per second, as in rate=100M".to_owned()),
-        ("", None) => Err("there is nothing before or after a comma".to_owned()),
-        _ => Err(format!("unknown; faults are {ACTIONS}, and with them {SELECTORS}")),
+        ("", None) => Err("a part between commas is empty".to_owned()),
+        _ => Err(format!("unknown; actions are {ACTIONS}; selectors are {SELECTORS}")),
     }
 }
 
@@ -160,7 +157,7 @@ fn parse_wait(name: &str, value: Option<&str>) -> Result<Duration, String> {
     if wait < QUEUE {
         Ok(wait)
     } else {
-        Err(format!("packets that wait {QUEUE:?} are lost; {name} them before"))
+        Err(format!("{name} must be shorter than {QUEUE:?}, after which packets are lost"))
     }
 }
 
@@ -178,7 +175,7 @@ fn parse_packets(name: &str, value: Option<&str>) -> Result<Packets, String> {
 pub(crate) fn parse_chance(text: &str) -> Result<Chance, String> {
     let percent = text.strip_suffix('%');
     let value = percent.unwrap_or(text).trim().parse::<f64>();
-    let value = value.map_err(|_| format!("\"{text}\" is no chance; write 1% or 0.01"))?;
+    let value = value.map_err(|_| format!("\"{text}\" is not a probability; write 1% or 0.01"))?;
     if percent.is_none() && value >= 1.0 {
         return Err(format!("\"{text}\" is ambiguous; write {text}% or 100%"));
     }
@@ -186,7 +183,7 @@ pub(crate) fn parse_chance(text: &str) -> Result<Chance, String> {
     if (0.999_999..=1e6).contains(&millionths) {
         Ok(Chance(millionths.round() as u32))
     } else {
-        Err(format!("{text} lies outside 0.0001% to 100%"))
+        Err(format!("{text} is outside 0.0001% to 100%"))
     }
 }
 
@@ -314,12 +311,15 @@ mod tests {
             ("rate=inf", ["inf", "100M"]),
             ("rate=1M,mark", ["`mark`", "300ms"]),
             ("rate=1M,mark=0", ["`mark=0`", "300ms"]),
-            ("rate=1M,mark=10ms", ["`mark=10ms`", "10ms are lost"]),
+            ("rate=1M,mark=10ms", ["`mark=10ms`", "shorter than 10ms"]),
             ("ecn=1%,mark=1ms", ["ecn=1%,mark=1ms", "rate=R,mark=TIME"]),
-            ("rate=1M,trim=10ms", ["`trim=10ms`", "trim them before"]),
+            ("rate=1M,trim=10ms", ["`trim=10ms`", "trim must be shorter"]),
             ("rate=1M,trim", ["`trim`", "300ms"]),
             ("blackhole,trim=1ms", ["blackhole,trim=1ms", "rate=R,trim=TIME"]),
-            ("rate=1M,mark=1ms,trim=1ms", ["rate=1M,mark=1ms,trim=1ms", "mark earlier"]),
+            (
+                "rate=1M,mark=1ms,trim=1ms",
+                ["rate=1M,mark=1ms,trim=1ms", "trim=1ms must be longer than mark=1ms"],
+            ),
             ("rate=1M,trim=1ms,trim=2ms", ["`trim=2ms`", "two faults"]),
             ("loss=1%,dir=left", ["`dir=left`", "dir=up"]),
             ("loss=1%,ev=x", ["`ev=x`", "0x80000000"]),

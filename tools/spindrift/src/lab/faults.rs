@@ -1,4 +1,4 @@
-//! The faults of a lab: what is wrong with its links, kept in its folder and brought about in its namespaces.
+//! The faults of a lab: stored in its folder, applied in its namespaces.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};

@@ -1,4 +1,4 @@
-//! `ip` and `tc` of iproute2 and `nft` of nftables, which know all that a lab needs of the kernel.
+//! Runs `ip` and `tc` of iproute2, and `nft` of nftables: the interface of a lab to the kernel.
 
 use std::collections::BTreeMap;
 use std::io::Write as _;
@@ -80,7 +80,7 @@ impl Ip {
             bail!("nft -j list counters in {namespace}: {}", text(&output.stderr));
         }
         let told: Json =
-            serde_json::from_slice(&output.stdout).context("nft -j list counters printed something else")?;
+            serde_json::from_slice(&output.stdout).context("unexpected output of nft -j list counters")?;
         let counters = told["nftables"].as_array().into_iter().flatten().filter_map(|object| {
             let counter = object.get("counter")?;
             Some((counter["name"].as_str()?.to_owned(), counter["packets"].as_u64()?))
@@ -317,17 +317,20 @@ impl Links {
             let output = ip.command().args(command).output().context("cannot run ip link show")?;
             if !output.status.success() {
                 bail!(
-                    "the lab is not whole, remove it: ip -n {namespace} link show: {}",
+                    "the lab is incomplete; remove it with `spindrift lab down`: ip -n {namespace} link show: {}",
                     text(&output.stderr)
                 );
             }
-            let told = serde_json::from_slice(&output.stdout)
-                .context("ip -json link show printed something else")?;
+            let told =
+                serde_json::from_slice(&output.stdout).context("unexpected output of ip -json link show")?;
             self.known.insert(namespace.to_owned(), told);
         }
         let told = self.known.get(namespace).into_iter().flatten().find(|told| told.ifname == interface);
-        let told =
-            told.with_context(|| format!("the lab is not whole, remove it: {namespace} has no {interface}"))?;
+        let told = told.with_context(|| {
+            format!(
+                "the lab is incomplete; remove it with `spindrift lab down`: {namespace} has no {interface}"
+            )
+        })?;
         Ok(EndState {
             // Up, and the other end is, too.
             up: told.flags.iter().any(|flag| flag == "LOWER_UP")

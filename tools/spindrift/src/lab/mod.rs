@@ -22,7 +22,7 @@ use anyhow::{Context as _, Result, bail};
 use clap::{Args, Subcommand};
 use spindrift_srv6::{Fabric, Node};
 
-use crate::output::{say, tell, told};
+use crate::output::{eprint_line, error_chain, print_line};
 use crate::stop::Stop;
 use crate::times::Times;
 use crate::toml_file::TomlFile;
@@ -39,8 +39,7 @@ use state::Lab;
 /// Namespaces beyond which a machine gets slow.
 const MAX_NODES: usize = 100;
 
-/// Builds a fabric on this machine: hosts and switches as network namespaces, joined by virtual links, the switches forwarding
-/// by SRv6 uSIDs and by plain routes in the kernel. Needs root and iproute2.
+/// Builds a fabric of network namespaces on this machine, injects faults and measures recovery (root, iproute2)
 #[derive(Args, Debug)]
 pub(crate) struct LabArgs {
     #[command(subcommand)]
@@ -49,43 +48,43 @@ pub(crate) struct LabArgs {
 
 #[derive(Subcommand, Debug)]
 enum LabCommand {
-    /// Builds the lab of a topology file.
+    /// Builds the lab of a topology file
     Up {
         #[command(flatten)]
         lab: LabName,
         #[command(flatten)]
         switch: SwitchOption,
-        /// Topology file (examples in configs/lab/).
+        /// Topology file (examples: configs/lab/)
         topology: PathBuf,
     },
-    /// Ends what runs in a lab and removes it, whatever state it is in.
+    /// Ends the processes in a lab and removes it, even after a crash
     Down {
         #[command(flatten)]
         lab: LabName,
     },
-    /// Runs a command on a host or a switch.
+    /// Runs a command on a host or a switch
     Exec {
         #[command(flatten)]
         lab: LabName,
-        /// Host or switch, such as h1 or p0-t1-3.
+        /// Host or switch, such as h1 or p0-t1-3
         node: String,
         /// The command and its arguments, after `--`.
         #[arg(last = true, required = true)]
         command: Vec<String>,
     },
-    /// Breaks a link, or the links of a host or switch: for good, for a time, or as a schedule has it.
+    /// Injects a fault into a link, or into all links of a host or switch
     Fault(FaultArgs),
-    /// Ends faults: all, or those of a link, a host or a switch.
+    /// Ends all faults, or those of a link, a host or a switch
     Heal {
         #[command(flatten)]
         lab: LabName,
-        /// Link, such as h1:p0-t0-0, host or switch.
+        /// Link such as h1:p0-t0-0, or a host or switch for all its links
         #[arg(value_name = "WHERE")]
         place: Option<String>,
     },
-    /// Runs an experiment: builds its lab, writes through it while its faults happen, and tells how that went.
+    /// Runs a scenario: builds its lab, runs its flows and faults, and reports recovery times
     Run(run::RunArgs),
-    /// Shows each link with its state, traffic and faults.
+    /// Shows the state, traffic and faults of each link
     Status {
         #[command(flatten)]
         lab: LabName,
@@ -93,14 +92,14 @@ enum LabCommand {
         #[arg(long)]
         json: bool,
     },
-    /// Draws a lab, or the fabric of a topology file, as SVG.
+    /// Draws a lab, or the fabric of a topology file, as SVG
     Graph {
         #[command(flatten)]
         lab: LabName,
-        /// Draw the fabric of this file instead, which needs neither a lab nor root.
+        /// Draw the fabric of this file; needs neither a lab nor root
         #[arg(short, long, value_name = "FILE")]
         topology: Option<PathBuf>,
-        /// File for the picture; standard output without it.
+        /// File of the picture [default: standard output]
         #[arg(short, long, value_name = "FILE")]
         output: Option<PathBuf>,
     },
@@ -113,37 +112,37 @@ enum LabCommand {
 struct FaultArgs {
     #[command(flatten)]
     lab: LabName,
-    /// Link, such as h1:p0-t0-0, or a host or switch, such as p0-t1-3, for all its links.
+    /// Link such as h1:p0-t0-0, or a host or switch such as p0-t1-3 for all its links
     #[arg(value_name = "WHERE", required_unless_present = "schedule", requires = "fault")]
     place: Option<String>,
-    /// What happens: down, blackhole, loss=P%, ecn=P% or rate=R; with ,dir=up or ,dir=down in one direction, with ,ev=EV or
-    /// ,sport=PORT to some packets.
+    /// down, blackhole, loss=P%, ecn=P% or rate=R; add ,dir=up or ,dir=down for one direction, ,ev=EV or ,sport=PORT
+    /// for some packets
     #[arg(value_name = "ACTION")]
     fault: Option<LinkFault>,
-    /// End it after this time, or on Ctrl-C; without, it lasts until `lab heal`.
+    /// End the fault after this time, or on Ctrl-C [default: it lasts until `lab heal`]
     #[arg(long = "for", value_name = "TIME", value_parser = parse_duration)]
     lasts: Option<Duration>,
-    /// Begin it again and again, this time after it began last, until Ctrl-C.
+    /// Repeat the fault with this period, until Ctrl-C
     #[arg(long, value_name = "TIME", value_parser = parse_duration, requires = "lasts")]
     every: Option<Duration>,
-    /// End after so many times.
+    /// Stop after this many repetitions
     #[arg(long, value_name = "N", requires = "every")]
     times: Option<u32>,
-    /// Faults and their times from this TOML file (example in configs/schedules/).
+    /// Read the faults and their times from this TOML file (example: configs/schedules/)
     #[arg(long, value_name = "FILE", conflicts_with_all = ["place", "fault", "lasts", "every", "times"])]
     schedule: Option<PathBuf>,
 }
 
 #[derive(Args, Debug)]
 struct LabName {
-    /// Which lab, where there are several: letters and digits.
+    /// Name of the lab, 1 to 16 letters and digits, where there are several
     #[arg(long, value_name = "NAME", default_value = "lab", value_parser = lab_name)]
     name: String,
 }
 
 #[derive(Args, Debug)]
 struct SwitchOption {
-    /// What forwards packets in switches [default: as the topology file says, or kernel].
+    /// What forwards packets in the switches [default: as the topology file says, else kernel]
     #[arg(long, value_name = "KIND")]
     switch: Option<SwitchKind>,
 }
@@ -157,7 +156,11 @@ impl SwitchOption {
 
 fn lab_name(text: &str) -> Result<String, String> {
     let fits = (1..=16).contains(&text.len()) && text.chars().all(|letter| letter.is_ascii_alphanumeric());
-    if fits { Ok(text.to_owned()) } else { Err(format!("`{text}` has not 1 to 16 ASCII letters and digits")) }
+    if fits {
+        Ok(text.to_owned())
+    } else {
+        Err(format!("`{text}` is not a name of 1 to 16 ASCII letters and digits"))
+    }
 }
 
 pub(crate) fn run(args: &LabArgs) -> Result<()> {
@@ -186,14 +189,17 @@ fn up(name: &str, file: &TomlFile, switch: &SwitchOption) -> Result<()> {
         SwitchKind::Kernel => String::new(),
         kind => format!(" ({kind})"),
     };
-    say(&format!("lab \"{name}\" is up: {hosts} hosts, {} switches{kind}, {links} links", nodes - hosts));
+    print_line(&format!(
+        "lab \"{name}\" is up: {hosts} hosts, {} switches{kind}, {links} links",
+        nodes - hosts
+    ));
     for (host, number) in fabric.hosts().iter().zip(0..).take(4) {
         let addresses = (0..fabric.shape().planes).filter_map(|plane| fabric.address(number, plane));
         let addresses: Vec<_> = addresses.map(|address| address.to_string()).collect();
-        say(&format!("  {:<12} {}", host.name, addresses.join(" ")));
+        print_line(&format!("  {:<12} {}", host.name, addresses.join(" ")));
     }
-    say(&format!("run something on a host:  spindrift lab exec{} HOST -- COMMAND", name_flag(name)));
-    say(&format!("remove it:                spindrift lab down{}", name_flag(name)));
+    print_line(&format!("run something on a host:  spindrift lab exec{} HOST -- COMMAND", name_flag(name)));
+    print_line(&format!("remove it:                spindrift lab down{}", name_flag(name)));
     Ok(())
 }
 
@@ -234,7 +240,7 @@ impl NewLab<'_> {
             // What went wrong first is what the user wants to know, and Ctrl-C ends `ip`, too.
             let error = stop.check().err().unwrap_or(error);
             if let Err(left) = lab.remove(ip) {
-                tell(format_args!("spindrift: {}", told(&left)));
+                eprint_line(format_args!("spindrift: {}", error_chain(&left)));
             }
             return Err(error);
         }
@@ -261,8 +267,8 @@ fn build(ip: &Ip, plan: &LabPlan<'_>, stop: &Stop) -> Result<()> {
 fn down(name: &str) -> Result<()> {
     let ip = Ip::find()?;
     match Lab::open(name).remove(&ip)? {
-        0 => say(&format!("there is no lab \"{name}\"")),
-        removed => say(&format!("lab \"{name}\" is gone: {removed} namespaces removed")),
+        0 => print_line(&format!("there is no lab \"{name}\"")),
+        removed => print_line(&format!("lab \"{name}\" is gone: {removed} namespaces removed")),
     }
     Ok(())
 }
@@ -307,8 +313,8 @@ fn fault(args: &FaultArgs) -> Result<()> {
         return play(&faults, &fabric, &[entry]);
     }
     let links = faults.change(|set| schedule::begin(set, &fabric, "", &entry))?;
-    say(&format!("{place}: {fault} on {}", count(links as u64, "link")));
-    say(&format!("end it:  spindrift lab heal{} {place}", name_flag(name)));
+    print_line(&format!("{place}: {fault} on {}", count(links as u64, "link")));
+    print_line(&format!("end it:  spindrift lab heal{} {place}", name_flag(name)));
     Ok(())
 }
 
@@ -318,7 +324,7 @@ fn play(faults: &Faults<'_>, fabric: &Fabric, entries: &[Entry]) -> Result<()> {
     let mut told = |happened: &schedule::Happened| {
         let at = happened.to.duration_since(start).as_secs_f64();
         for line in happened.lines(entries) {
-            say(&format!("{at:>9.3} s  {line}"));
+            print_line(&format!("{at:>9.3} s  {line}"));
         }
     };
     let check = || stop.check();
@@ -338,7 +344,7 @@ fn heal(name: &str, place: Option<&str>) -> Result<()> {
     let parse = |text| Place::parse(&fabric, text).map_err(|why| usage(format!("WHERE {text}: {why}")));
     let place = place.map(parse).transpose()?;
     let links = faults.change(|set| set.heal(place))?;
-    say(&format!("{} healed", count(links as u64, "link")));
+    print_line(&format!("{} healed", count(links as u64, "link")));
     Ok(())
 }
 
@@ -377,7 +383,7 @@ fn graph(name: &str, topology: Option<&Path>, output: Option<&Path>) -> Result<(
         graph::draw(&fabric, |link| looks.get(&link).cloned().unwrap_or_default())
     };
     let Some(path) = output else {
-        say(svg.trim_end());
+        print_line(svg.trim_end());
         return Ok(());
     };
     fs::write(path, svg).with_context(|| format!("cannot write {}", path.display()))

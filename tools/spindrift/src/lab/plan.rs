@@ -1,4 +1,4 @@
-//! What a lab is made of: the commands of `ip` that build it, as text.
+//! The `ip` commands that build a lab, as text.
 
 use std::fmt::Write as _;
 

@@ -1,4 +1,4 @@
-//! Faults as the commands of `ip`, `tc` and `nft` that bring them about.
+//! Faults as commands of `ip`, `tc` and `nft`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;

@@ -1,4 +1,4 @@
-//! When faults begin and end.
+//! Schedules of faults, and their execution.
 
 use std::time::{Duration, Instant};
 
@@ -37,7 +37,10 @@ impl Entry {
     ) -> Result<Self, (&'static str, String)> {
         let place = Place::parse(fabric, name).map_err(|why| ("where", why))?;
         if place.faults(fabric, fault).is_empty() {
-            return Err(("action", format!("nothing comes to {name} that way: \"{fault}\" changes nothing")));
+            return Err((
+                "action",
+                format!("{name} has no link in that direction: \"{fault}\" changes nothing"),
+            ));
         }
         times.check()?;
         Ok(Self { name: name.to_owned(), place, fault, times })

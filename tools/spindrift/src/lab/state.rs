@@ -1,4 +1,4 @@
-//! What there is of a lab: a folder that says so from before the first namespace until after the last, and its namespaces.
+//! State of a lab: a folder that exists from before the first namespace until after the last, and its namespaces.
 
 use std::fs;
 use std::io::ErrorKind;

@@ -1,4 +1,4 @@
-//! `spindrift lab status`: the links of a lab, with what the kernel counts on them and what is wrong with them.
+//! `spindrift lab status`: the links of a lab, with their counters and faults.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,7 @@ use super::ip::{self, Ip};
 use super::plan::{Interface, LabPlan};
 use super::state::Lab;
 use super::switches::Switches;
-use crate::output::say;
+use crate::output::print_line;
 use crate::topology::SwitchKind;
 
 /// What the kernel says of one end of a link.
@@ -33,7 +33,7 @@ pub(super) fn status(name: &str, as_json: bool) -> Result<()> {
     let (counts, queues) = (faults.counts(&set)?, faults.queues(&set)?);
     let mut links = Vec::new();
     if !as_json {
-        say(&format!(
+        print_line(&format!(
             "{:<28} {:<28} {:<6} {:>12} {:>12} {:>9}  faults",
             "lower end", "upper end", "state", "packets up", "packets down", "dropped"
         ));
@@ -67,7 +67,7 @@ pub(super) fn status(name: &str, as_json: bool) -> Result<()> {
             let told: Vec<_> = faults.map(fault_text).chain(queues.map(queue_text)).collect();
             let line =
                 format!("{:<28} {:<28} {word:<6} {packets}  {}", end(&lower), end(&upper), told.join(" "));
-            say(line.trim_end());
+            print_line(line.trim_end());
         }
     }
     if !as_json {
@@ -86,7 +86,7 @@ pub(super) fn status(name: &str, as_json: bool) -> Result<()> {
             })).collect::<Vec<_>>(),
             "links": links,
         });
-        say(&object.to_string());
+        print_line(&object.to_string());
     }
     Ok(())
 }
@@ -115,8 +115,8 @@ fn say_taken(kind: SwitchKind, taken: &BTreeMap<Node, Counts>, fabric: &Fabric) 
     if kind == SwitchKind::Kernel {
         return;
     }
-    say(&format!("\n{:<28} {:>12} {:>12}", format!("switch ({kind})"), "forwarded", "left"));
+    print_line(&format!("\n{:<28} {:>12} {:>12}", format!("switch ({kind})"), "forwarded", "left"));
     for (&node, counts) in taken {
-        say(&format!("{:<28} {:>12} {:>12}", fabric.name(node), counts.forwarded, counts.passed));
+        print_line(&format!("{:<28} {:>12} {:>12}", fabric.name(node), counts.forwarded, counts.passed));
     }
 }

@@ -1,4 +1,4 @@
-//! Switches as programs in the kernel: loaded as a lab is built, and again with other rules as its faults change.
+//! Switches as programs in the kernel: loaded when a lab is built, and reloaded when its faults change.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
@@ -170,9 +170,11 @@ impl<'a> Switches<'a> {
     }
 
     fn switch(&self, node: Node) -> Result<Switch> {
-        let id = *self.numbers.get(&node).context("the lab is not whole, remove it")?;
+        let id =
+            *self.numbers.get(&node).context("the lab is incomplete; remove it with `spindrift lab down`")?;
         let (ports, segments) = tables(self.plan, node);
-        Switch::resume(&ports, &segments, id).context("the lab is not whole, remove it")
+        Switch::resume(&ports, &segments, id)
+            .context("the lab is incomplete; remove it with `spindrift lab down`")
     }
 
     /// The rules of each switch that has some.
@@ -281,7 +283,7 @@ impl Change {
 /// Does something in a network namespace.
 fn within<T: Send>(namespace: &str, work: impl FnOnce() -> Result<T> + Send) -> Result<T> {
     let path = format!("{NAMESPACES}/{namespace}");
-    let file = File::open(&path).with_context(|| format!("cannot open {path}; is the lab whole?"))?;
+    let file = File::open(&path).with_context(|| format!("cannot open {path}; is the lab complete?"))?;
     let go = move || {
         move_into_link_name_space(file.as_fd(), Some(LinkNameSpaceType::Network))
             .with_context(|| format!("cannot enter {path}"))?;

@@ -16,7 +16,7 @@ impl FromStr for ServerArg {
     fn from_str(text: &str) -> Result<Self, String> {
         let (name, port) = split(text)?;
         let port = port.map(|port| match port.parse() {
-            Ok(0) | Err(_) => Err(format!("`{port}` in `{text}` is no TCP port; give 1 to 65535")),
+            Ok(0) | Err(_) => Err(format!("`{port}` in `{text}` is not a TCP port; give 1 to 65535")),
             Ok(port) => Ok(port),
         });
         Ok(Self { name: name.to_owned(), port: port.transpose()? })
@@ -26,13 +26,11 @@ impl FromStr for ServerArg {
 /// The name and the text of the port.
 fn split(text: &str) -> Result<(&str, Option<&str>), String> {
     if text.is_empty() {
-        return Err(
-            "it is empty; give the address or the name of the server, or leave it out to be one".to_owned()
-        );
+        return Err("the server's address is empty; give it, or leave it out to run as the server".to_owned());
     }
     if text.contains('/') {
         return Err(format!(
-            "`{text}` is no address; give the server's name or address alone, as in 10.0.0.2"
+            "`{text}` is not an address; give only the server's name or address, as in 10.0.0.2"
         ));
     }
     if let Some(rest) = text.strip_prefix('[') {
@@ -94,14 +92,14 @@ mod tests {
             ("[::1]18515", "[::1] or [::1]:18515"),
             ("[10.0.0.2]:7000", "[::1] or [::1]:18515"),
             ("[]", "[::1] or [::1]:18515"),
-            ("[::1]:", "`` in `[::1]:` is no TCP port; give 1 to 65535"),
-            ("node7:", "`` in `node7:` is no TCP port; give 1 to 65535"),
+            ("[::1]:", "`` in `[::1]:` is not a TCP port; give 1 to 65535"),
+            ("node7:", "`` in `node7:` is not a TCP port; give 1 to 65535"),
             ("node7:0", "1 to 65535"),
             ("10.0.0.2:65536", "`65536`"),
             ("node7:http", "`http`"),
             (":18515", "10.0.0.2:18515"),
-            ("http://node7", "name or address alone"),
-            ("10.0.0.2/24", "name or address alone"),
+            ("http://node7", "name or address, as in"),
+            ("10.0.0.2/24", "name or address, as in"),
         ] {
             let error = text.parse::<ServerArg>().err().unwrap_or_default();
             assert!(error.contains(part) && error.contains(text), "{text}: {error}");

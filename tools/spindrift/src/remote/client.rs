@@ -15,6 +15,7 @@ use super::plan::{Kind, Message, Plan, TOOL, VERSION};
 use super::planes::Planes;
 use super::pump::Sending;
 use super::{Connected, Session, sample};
+use crate::bench::endpoint_setup::{InUse, Side};
 use crate::bench::layout::Layout;
 use crate::bench::options::{Amount, Verify};
 use crate::bench::pingpong::Player;
@@ -23,10 +24,9 @@ use crate::bench::report::{
     settings_json, settings_lines,
 };
 use crate::bench::samples::Sampler;
-use crate::bench::side::{InUse, Side};
 use crate::bench::writer::{Measured, Watch, Writer, next_lap};
-use crate::bench::yardstick::{Cut, Yardstick};
-use crate::output::{say, tell, told};
+use crate::bench::yardstick::{Slices, Yardstick};
+use crate::output::{eprint_line, error_chain, print_line};
 use crate::place::Local;
 
 /// How often an attempt to connect looks whether the user wants an end.
@@ -38,7 +38,7 @@ pub(super) fn run(session: &Session, server: &str) -> Result<()> {
         Ok(client) => client,
         Err(error) => {
             if session.settings.json {
-                say(&object(session, server, None, &rows, Some(&error)).to_string());
+                print_line(&object(session, server, None, &rows, Some(&error)).to_string());
             }
             return Err(error);
         }
@@ -115,7 +115,7 @@ impl<'a> Client<'a> {
             sizes: settings.sizes.clone(),
             rounds: if let Amount::Iterations(n) = settings.amount { n } else { 0 },
             seed: settings.seed.unwrap_or(1),
-            with_pump: session.with_pump,
+            with_pump: session.yardstick,
             verify_every: settings.verify == Verify::Every,
             planes: Planes::unknown(),
         };
@@ -125,7 +125,7 @@ impl<'a> Client<'a> {
         plan.planes = Planes::new(&local, &peer)?;
         let connected = Self::set_up(session, &plan, &layouts, &local, &mut peer);
         let connected = connected.inspect_err(|error| peer.abort(error))?;
-        let pump = session.with_pump.then(|| {
+        let pump = session.yardstick.then(|| {
             let [local_address, remote] = connected.addresses;
             let interface = local.first().and_then(|local| local.interface.clone());
             Sending {
@@ -168,14 +168,14 @@ impl<'a> Client<'a> {
     fn measure_all(&mut self, rows: &mut Rows) -> Result<()> {
         let (settings, kind) = (&self.session.settings, self.session.kind);
         if !settings.json {
-            say(&format!(
+            print_line(&format!(
                 "spindrift {} to {}: {}",
                 kind.name(),
                 self.peer.address(),
                 settings_lines(settings, &self.connected.side.in_use)
             ));
             let columns = if self.pump.is_some() { Columns::Pump } else { Columns::Usual };
-            say(&if kind == Kind::WriteBw { BandwidthRow::head(columns) } else { LatencyRow::head() });
+            print_line(&if kind == Kind::WriteBw { BandwidthRow::head(columns) } else { LatencyRow::head() });
         }
         for index in 0..self.layouts.len() {
             self.session.stop.check()?;
@@ -202,7 +202,7 @@ impl<'a> Client<'a> {
 
     fn show(&self, line: &str) {
         if !self.session.settings.json {
-            say(line);
+            print_line(line);
         }
     }
 
@@ -238,14 +238,14 @@ impl<'a> Client<'a> {
             sampler,
         };
         let pump = self.pump.clone();
-        let mut cut = Cut::of(settings.amount);
+        let mut slices = Slices::of(settings.amount);
         if pump.is_none() {
-            cut.piece = settings.amount;
+            slices.piece = settings.amount;
         }
         let mut beside = Yardstick::default();
         let mut slice = |watch: &mut RemoteWatch<'_>| {
             if let Some(pump) = &pump {
-                beside.slices.push(pump.slice(watch.peer, cut.slice)?);
+                beside.slices.push(pump.slice(watch.peer, slices.slice)?);
             }
             Ok::<_, Error>(())
         };
@@ -261,7 +261,7 @@ impl<'a> Client<'a> {
             if every {
                 next_lap(&layout, settings.amount, measured)
             } else {
-                cut.next(settings.amount, measured.elapsed)
+                slices.next(settings.amount, measured.elapsed)
             }
         };
         let mut measured = Measured::default();
@@ -310,16 +310,16 @@ impl<'a> Client<'a> {
         self.connected.side.tell_new_notes();
         let settings = &self.session.settings;
         if settings.json {
-            say(&object(self.session, self.peer.address(), Some(self), rows, error).to_string());
+            print_line(&object(self.session, self.peer.address(), Some(self), rows, error).to_string());
             return;
         }
         let counted = self.connected.side.counted();
         if settings.fault.is_some() {
-            say(&faults_line("client", &counted));
+            print_line(&faults_line("client", &counted));
         }
         if settings.counters {
-            say("");
-            say(&counters_table(&[("client", &counted)]));
+            print_line("");
+            print_line(&counters_table(&[("client", &counted)]));
         }
     }
 }
@@ -341,7 +341,7 @@ fn object(
         "server": server,
         "settings": settings_json(&session.settings, &in_use),
         "counters": client.map(|client| counters_json(&client.connected.side.counted())),
-        "error": error.map(told),
+        "error": error.map(error_chain),
     });
     let rows = match session.kind {
         Kind::WriteBw => json!(rows.bandwidth),
@@ -375,7 +375,7 @@ fn read_verdict(peer: &Peer, message: Message) -> Result<bool> {
     match message {
         Message::Verdict { verified, reason } => {
             if let Some(reason) = reason {
-                tell(format_args!("spindrift: the {} says: {reason}", peer.name()));
+                eprint_line(format_args!("spindrift: the {} says: {reason}", peer.name()));
             }
             Ok(verified)
         }

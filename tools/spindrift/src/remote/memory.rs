@@ -1,4 +1,4 @@
-//! How much memory a client's plan may make the server take: what was said, or a quarter of what is available.
+//! Limit of the memory that a client's run may use on the server: the given one, or a quarter of the available memory.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -42,7 +42,7 @@ impl Bound {
             return Some(Self { bytes, origin: "the limit set there" });
         }
         let bytes = available(Path::new("/"))? / SHARE;
-        Some(Self { bytes, origin: "a quarter of what it has available" })
+        Some(Self { bytes, origin: "a quarter of its available memory" })
     }
 
     /// Refuses a plan that needs more.

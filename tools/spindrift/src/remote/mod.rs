@@ -1,8 +1,9 @@
-//! `spindrift write-bw` and `spindrift write-lat`: two hosts, or two terminals.
+//! `spindrift write-bw` and `spindrift write-lat`: between two hosts or two processes.
 
+mod acceptor;
 mod address;
 mod client;
-mod door;
+mod host_config;
 mod memory;
 mod path_check;
 mod peer;
@@ -12,7 +13,6 @@ mod planes;
 mod port;
 mod pump;
 mod server;
-mod site;
 
 use std::fs::OpenOptions;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
@@ -29,14 +29,14 @@ use spindrift_pmd::route::local_addresses;
 use crate::bench::check::{
     check_kind, check_lanes, check_latency, check_plane_ids, check_planes, check_udp_port,
 };
+use crate::bench::endpoint_setup::Side;
 use crate::bench::nic::Nic;
 use crate::bench::options::{Amount, Defaults, RunArgs, Settings, Verify};
 use crate::bench::pin::{Cores, WaitName};
 use crate::bench::samples::{Sampler, SamplesConfig, USUAL_INTERVAL};
-use crate::bench::side::Side;
 use crate::config::RoutingName;
 use crate::driver::{PortFlags, Reach, UDP};
-use crate::output::tell;
+use crate::output::eprint_line;
 use crate::place::{Local, Place};
 use crate::stop::{SetOnDrop, Stop};
 use crate::units::{parse_duration, parse_size};
@@ -44,12 +44,12 @@ use crate::usage::usage;
 use crate::verbose::Verbosity;
 
 use self::address::ServerArg;
+use self::host_config::{Wanted, tell_without_path};
 use self::peer::{LOOK_INTERVAL, Peer};
 use self::plan::{Kind, Message};
 use self::planes::Planes;
 use self::port::{PortArg, Ports};
 use self::pump::first_address;
-use self::site::{Wanted, tell_without_path};
 
 /// TCP port of the set-up exchange, the one of perftest.
 const TCP_PORT: u16 = 18_515;
@@ -61,32 +61,30 @@ const SAMPLE_INTERVAL_MIN: Duration = Duration::from_micros(100);
 /// Options of both commands.
 #[derive(Args, Debug)]
 pub(crate) struct RemoteArgs {
-    /// Address or name of the server, perhaps with its TCP port: `10.0.0.2`, `[::1]:18515`, `node7:18515`; without it, this is the server and
-    /// waits for one client.
+    /// Client: the server's address or name, and its TCP port if it is not 18515: `10.0.0.2`, `[::1]:7000`,
+    /// `node7:7000`. Without it, this is the server
     server: Option<ServerArg>,
     #[command(flatten)]
     run: RunArgs,
-    /// TCP port of the server for the set-up [default: 18515]. Also takes the kind of port, `udp` or `af_xdp`, and where each
-    /// plane's port is, as in `af_xdp:eth0`: an interface or a local address.
+    /// TCP port of the server; or the kind and the place of a plane's port, such as `af_xdp:eth0`, once per plane
+    /// [default: 18515, and `udp` ports]
     #[arg(short, long, value_name = "PORT", action = ArgAction::Append)]
     port: Vec<PortArg>,
-    /// Local address of each plane, or its interface, in the order of the peer's planes [default: the address that leads to the
-    /// peer].
+    /// Local address or interface of each plane, in the order of the peer's planes [default: the address that the
+    /// route to the peer uses]
     #[arg(long, value_name = "ADDR,..", value_delimiter = ',')]
     local: Vec<Place>,
-    /// Number of the plane of each local address, to be told to the peer: a peer that lists other planes, or these in
-    /// another order, is refused. Any numbers, the same on all hosts.
+    /// Plane number of each local address; a peer with other numbers, or another order, is refused
     #[arg(long, value_name = "N,..", value_delimiter = ',')]
     plane_ids: Vec<u32>,
-    /// Topology file of the fabric between the hosts: gives this host's address on each plane, the planes' numbers, and the paths to
-    /// other hosts.
+    /// Topology file: gives this host its addresses, the numbers of its planes, and the paths to other hosts
     #[arg(long, value_name = "FILE", conflicts_with = "plane_ids")]
     topology: Option<PathBuf>,
-    /// How packets find their way: each names its switches, or these choose [default: srv6 for `af_xdp` and `dpdk` ports with a topology, else
-    /// ecmp].
+    /// Routing: SRv6 source routes, or ECMP in the switches [default: srv6 for `af_xdp` and `dpdk` ports with a
+    /// topology, else ecmp]
     #[arg(long, value_enum)]
     routing: Option<RoutingName>,
-    /// Index of the local address, as `spindrift ports` lists them: one plane there.
+    /// Index of the local address in the list of `spindrift ports`; gives one plane
     #[arg(
         short = 'x',
         long = "address-index",
@@ -95,31 +93,30 @@ pub(crate) struct RemoteArgs {
         conflicts_with = "local"
     )]
     index: Option<usize>,
-    /// UDP port to receive on [default: 4971, or any other if that is taken].
+    /// UDP port to receive on [default: 4971, or a free one if that is taken]
     #[arg(long, value_name = "PORT")]
     udp_port: Option<u16>,
     #[command(flatten)]
     of_ports: PortFlags,
-    /// `write-bw`, client only: beside each row the raw UDP pump in the same seconds, from the client to the server.
-    #[arg(long)]
-    with_pump: bool,
-    /// `write-bw`: what this side does at short intervals, to a file: a JSON object on each line.
+    /// Client of `write-bw`: also measure the raw UDP pump to the server, alternating with the run
+    #[arg(long, alias = "with-pump")]
+    yardstick: bool,
+    /// `write-bw`: write samples of counters and paths to this file, one JSON object per line
     #[arg(long, value_name = "FILE")]
     samples: Option<PathBuf>,
-    /// Time between two samples [default: 10ms].
+    /// Time between two samples, at least 100us [default: 10ms]
     #[arg(long, value_name = "TIME", value_parser = parse_duration, requires = "samples")]
     sample_interval: Option<Duration>,
-    /// This host's cores are shared with other busy processes: give a core away as soon as there is nothing to do.
+    /// Yield the core as soon as this side is idle, because other busy processes share it
     #[arg(long)]
     share_cores: bool,
-    /// What this side does while there is nothing to do.
+    /// What an idle side does
     #[arg(long, value_enum, default_value_t, conflicts_with = "share_cores")]
     wait: WaitName,
-    /// Server only: after a run, wait for the next client, until Ctrl-C. One JSON object a run.
+    /// Server: serve one client after another, until Ctrl-C; prints one JSON object per run
     #[arg(long, conflicts_with_all = ["server", "pcap", "samples"])]
     keep_serving: bool,
-    /// Server only: memory that a client's run may make it take; one that needs more is refused [default: a quarter of what is
-    /// available].
+    /// Server: refuse a run that needs more memory than this [default: a quarter of the available memory]
     #[arg(long, value_name = "SIZE", value_parser = parse_size, conflicts_with = "server")]
     max_memory: Option<u64>,
     /// perftest's; without effect here.
@@ -168,7 +165,7 @@ struct Session {
     keep_serving: bool,
     /// Memory that a client may make a server take, if that was set.
     max_memory: Option<u64>,
-    with_pump: bool,
+    yardstick: bool,
     share_cores: bool,
     samples: Option<SamplesConfig>,
     stop: Stop,
@@ -211,7 +208,7 @@ fn run(args: &RemoteArgs, kind: Kind, size: Option<u64>, iterations: u64) -> Res
     check_planes(&settings, &args.run, planes, more)?;
     check_plane_ids(&settings.config, !args.plane_ids.is_empty(), planes, more)?;
     let evs_name = settings.config.origin(args.run.evs.is_some(), "--evs", "path.evs");
-    site::check_evs(&settings, &evs_name, planes)?;
+    host_config::check_evs(&settings, &evs_name, planes)?;
     let config = &settings.config;
     let session = Session {
         kind,
@@ -219,7 +216,7 @@ fn run(args: &RemoteArgs, kind: Kind, size: Option<u64>, iterations: u64) -> Res
         timeout: config.setup.timeout.unwrap_or(TIMEOUT),
         keep_serving: args.keep_serving,
         max_memory: args.max_memory.or(config.setup.max_memory),
-        with_pump: args.with_pump,
+        yardstick: args.yardstick,
         share_cores: args.share_cores,
         samples,
         settings,
@@ -235,11 +232,11 @@ fn run(args: &RemoteArgs, kind: Kind, size: Option<u64>, iterations: u64) -> Res
 /// Options of perftest that scripts have and that change nothing here.
 fn tell_without_effect(args: &RemoteArgs) {
     for (given, name, why) in [
-        (args.cpu_freq, "-F", "the frequency of cores is not looked at"),
+        (args.cpu_freq, "-F", "the clock rate of cores is not checked"),
         (args.report_gbits, "--report_gbits", "rates are always in Gb/s"),
     ] {
         if given {
-            tell(format_args!("spindrift: {name} has no effect here: {why}"));
+            eprint_line(format_args!("spindrift: {name} has no effect here: {why}"));
         }
     }
 }
@@ -249,7 +246,7 @@ fn port_of_server(server: Option<&ServerArg>, ports: &Ports) -> Result<Option<u1
     let Some(ServerArg { name, port: Some(port) }) = server else { return Ok(None) };
     match ports.tcp {
         Some(other) if other != *port => Err(usage(format!(
-            "the server {name} has TCP port {port} behind its address, and -p says {other}; give one of them"
+            "the server {name} has TCP port {port} in its address, and -p has {other}; give one of them"
         ))),
         _ => Ok(Some(*port)),
     }
@@ -287,7 +284,7 @@ fn set_nic(args: &RemoteArgs, ports: &Ports, settings: &mut Settings) -> Result<
         plane_ids: nic.plane_ids.as_ref().map(|_| &*ids_name),
     };
     let all_planes = topology.is_some() && places.is_none();
-    site::locate(settings, &wanted)?;
+    host_config::locate(settings, &wanted)?;
     if all_planes {
         local_name = topology_name;
     }
@@ -300,36 +297,36 @@ fn check_port(settings: &Settings, ports: &Ports, flags: &[&str]) -> Result<()> 
     if !settings.port.reach.between_hosts() {
         let driver = settings.port.name;
         return Err(usage(format!(
-            "{name} {driver}: that joins two lanes of one process; use `spindrift loopback`"
+            "{name} {driver}: these ports stay within one process; use `spindrift loopback`"
         )));
     }
     settings.port.check_built(&name)?;
     let places = ["--port", "--local", "--address-index"];
     let given: Vec<_> = places.into_iter().filter(|flag| flags.contains(flag)).collect();
     if let [first, second, ..] = given[..] {
-        return Err(usage(format!("{first} and {second} both say where the ports are; give one of them")));
+        return Err(usage(format!("{first} and {second} both select the ports; give one of them")));
     }
     check_kind(settings, flags, Reach::between_hosts)
 }
 
 /// The pump runs beside bandwidth, and the client decides about it.
 fn check_pump(args: &RemoteArgs, kind: Kind) -> Result<()> {
-    let refused = match (args.with_pump, kind, &args.server) {
+    let refused = match (args.yardstick, kind, &args.server) {
         (true, Kind::WriteLat, _) => "a pump has a rate and no latency; use it with write-bw",
         (true, Kind::WriteBw, None) => {
             "the client decides what is run; give it there, or give this side the address of a server"
         }
         _ => return Ok(()),
     };
-    Err(usage(format!("--with-pump: {refused}")))
+    Err(usage(format!("--yardstick: {refused}")))
 }
 
 /// The client decides which writes are compared.
 fn check_verify(args: &RemoteArgs) -> Result<()> {
     let refused = match (args.run.verify, &args.server) {
         (Some(_), None) => "the client decides which writes are compared; give it there",
-        (Some(Verify::Every), Some(_)) if args.with_pump => {
-            "the pump runs between pieces of a run, which is cut into laps here; leave out --with-pump or --verify every"
+        (Some(Verify::Every), Some(_)) if args.yardstick => {
+            "a run in laps cannot alternate with the pump; leave out --yardstick or --verify every"
         }
         _ => return Ok(()),
     };
@@ -339,10 +336,7 @@ fn check_verify(args: &RemoteArgs) -> Result<()> {
 fn samples(args: &RemoteArgs, kind: Kind) -> Result<Option<SamplesConfig>> {
     let Some(path) = args.samples.clone() else { return Ok(None) };
     if kind == Kind::WriteLat {
-        return Err(usage(
-            "--samples: a ping-pong has one packet in flight, and nothing to watch; use it with write-bw"
-                .to_owned(),
-        ));
+        return Err(usage("--samples: not available for a ping-pong; use it with write-bw".to_owned()));
     }
     let interval = args.sample_interval.unwrap_or(USUAL_INTERVAL);
     if interval < SAMPLE_INTERVAL_MIN {
@@ -513,7 +507,7 @@ fn ports_of(offer: &Offer) -> usize {
 fn tell_unused_planes(peer: &str, ours: &Offer, theirs: &Offer) {
     let (ours, theirs) = (ports_of(ours), ports_of(theirs));
     if ours != theirs {
-        tell(format_args!(
+        eprint_line(format_args!(
             "spindrift: this side has {ours} planes, the {peer} {theirs}: the first {} are used",
             ours.min(theirs)
         ));

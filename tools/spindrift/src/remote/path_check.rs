@@ -15,10 +15,10 @@ use spindrift_pmd::{ETHERNET_LEN, Medium};
 
 use super::Connected;
 use super::peer::{LOOK_INTERVAL, Peer};
+use crate::bench::endpoint_setup::has_arrived;
 use crate::bench::options::Settings;
 use crate::bench::report::explain;
-use crate::bench::side::has_arrived;
-use crate::output::tell;
+use crate::output::eprint_line;
 
 /// How long the first packet of a plane is waited for. A plane that carries nothing at all is a matter of the run, which may wait longer.
 const FIRST_LIMIT: Duration = Duration::from_secs(1);
@@ -117,7 +117,7 @@ pub(super) fn check_paths(connected: &mut Connected, peer: &mut Peer, settings: 
     }
     check.allow_only(&usable(&cuts))?;
     for cut in &cuts {
-        tell(format_args!(
+        eprint_line(format_args!(
             "spindrift: {}; the plane is not used: use --mtu {}, or raise the MTU there",
             cut.text(v6, check.peer.name()),
             cut.arrives.max(LADDER_FROM)

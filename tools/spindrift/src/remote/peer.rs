@@ -1,4 +1,4 @@
-//! The process at the other end: messages over the set-up connection, signs of life in both directions, and its end.
+//! The process at the other end: messages over the set-up connection, keep-alives in both directions, and its end.
 //!
 //! Each side sends `alive` twice a second, whatever it does, and looks for messages ten times a second at least. A process that
 //! ends says why, and the system closes its connection if it is killed: the other side notices at its next look. A host that
@@ -15,9 +15,9 @@ use spindrift_exchange::{Channel, ExchangeError, Offer};
 
 use super::plan::{Message, Plan};
 use super::{address_towards, pretty};
+use crate::bench::endpoint_setup::Side;
 use crate::bench::findings::violations;
-use crate::bench::side::Side;
-use crate::output::told;
+use crate::output::error_chain;
 use crate::place::Local;
 use crate::stop::{Interrupted, Stop};
 
@@ -35,7 +35,7 @@ const REFUSED: [WcStatus; 3] =
     [WcStatus::RemoteInvalidRequest, WcStatus::RemoteAccessError, WcStatus::RemoteOperationError];
 
 /// Of an error that says so.
-const SILENT: &str = "has been silent for";
+const SILENT: &str = "has sent nothing for";
 
 /// Whether this side is the client, or the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -193,7 +193,7 @@ impl Peer {
         let is_foreign = matches!(error.downcast_ref(), Some(ExchangeError::Foreign { .. }));
         if !self.over && !is_foreign && !error.is::<Ended>() {
             // It may have gone.
-            let _ = tell(&mut self.channel, told(error));
+            let _ = tell(&mut self.channel, error_chain(error));
         }
         self.over = true;
     }
@@ -270,7 +270,7 @@ impl Peer {
         if error.is::<Interrupted>() {
             return error;
         }
-        let text = told(&error);
+        let text = error_chain(&error);
         let says = |words: &dyn std::fmt::Display| text.contains(&words.to_string());
         let mut findings = self.violations();
         if says(&WcStatus::RetryExceeded) || says(&SILENT) {
@@ -331,7 +331,7 @@ impl Peer {
         let progress = progress();
         if !self.met {
             return Err(Ended(format!(
-                "the {} has said nothing for {limit:?}: what listens there is no Spindrift server, is stopped or stuck, or no packet reaches it",
+                "no message from the {} for {limit:?}: it is not a Spindrift server, it is stopped, or no packet reaches it",
                 self.name
             ))
             .into());
@@ -351,12 +351,12 @@ impl Peer {
     fn named(&self, error: ExchangeError) -> Error {
         match error {
             ExchangeError::Closed if !self.met => Ended(format!(
-                "the {} closed the connection and said nothing: what listens there is no Spindrift server, or has just ended; check the address and -p",
+                "the {} closed the connection without a message: it is not a Spindrift server, or has just ended; check the address and -p",
                 self.name
             ))
             .into(),
             ExchangeError::Closed => {
-                Ended(format!("the {} went away (it ended, was interrupted, or crashed)", self.name)).into()
+                Ended(format!("the {} closed the connection (it ended, was interrupted, or crashed)", self.name)).into()
             }
             ExchangeError::Aborted { reason } => Ended(format!("the {} gave up: {reason}", self.name)).into(),
             ExchangeError::Cancelled => Interrupted.into(),

@@ -1,4 +1,4 @@
-//! Options of perftest (`ib_write_bw`, `ib_write_lat`) that are none of ours: what to write for them.
+//! Options of perftest (`ib_write_bw`, `ib_write_lat`) that this command lacks, with what to use instead.
 
 /// perftest's options by their names, and what to do about them. Those that mean the same here are not in it.
 const OPTIONS: [(&[&str], &str); 44] = [

@@ -1,4 +1,4 @@
-//! What client and server tell each other, over the connection that also sets the queue pairs up.
+//! Messages between client and server, over the connection that also sets up the queue pairs.
 
 use std::fmt::Display;
 use std::ops::RangeInclusive;
@@ -97,7 +97,7 @@ impl Plan {
             return Err(format!("the server runs {}, the client {}", kind.name(), self.kind.name()));
         }
         if self.with_pump && kind != Kind::WriteBw {
-            return Err(format!("--with-pump is for write-bw, not for {}", kind.name()));
+            return Err(format!("--yardstick is for write-bw, not for {}", kind.name()));
         }
         self.planes.check()?;
         self.layouts().map(drop)

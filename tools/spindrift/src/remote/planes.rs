@@ -12,7 +12,7 @@ use spindrift_pmd::route::{LocalAddress, PeerRoute};
 
 use super::canonical;
 use super::peer::Peer;
-use crate::output::tell;
+use crate::output::eprint_line;
 use crate::place::{Local, Towards};
 
 /// A side's planes, as the other one needs to know them.
@@ -47,7 +47,7 @@ impl Planes {
     /// A word where the two sides see different addresses of the same connection. `ours` is what this side sees.
     pub(super) fn tell_of_nat(&self, ours: [SocketAddr; 2], name: &str) {
         if let Some(text) = translated(ours, self.connection) {
-            tell(format_args!(
+            eprint_line(format_args!(
                 "spindrift: {text}: a NAT or proxy is between this side and the {name}, and the UDP packets of a run pass only if {} can be reached without it",
                 list(&self.addresses)
             ));
@@ -81,13 +81,15 @@ impl Planes {
                     None if local.address.is_loopback() => {
                         return Err(unreachable(plane, &local, peer, name));
                     }
-                    None => tell(format_args!("spindrift: {}", unreachable(plane, &local, peer, name))),
+                    None => {
+                        eprint_line(format_args!("spindrift: {}", unreachable(plane, &local, peer, name)));
+                    }
                 }
             }
             found.push(local);
         }
         for advice in advice(&ways, &sysctl) {
-            tell(format_args!("spindrift: {advice}"));
+            eprint_line(format_args!("spindrift: {advice}"));
         }
         Ok(found)
     }
@@ -95,12 +97,12 @@ impl Planes {
 
 fn unreachable(plane: usize, local: &Local, peer: IpAddr, name: &str) -> anyhow::Error {
     let why = if local.address.is_loopback() {
-        "a loopback address reaches this host alone"
+        "a loopback address reaches only this host"
     } else {
         "there is no route"
     };
     anyhow!(
-        "plane {plane}: {} cannot reach {peer}, the address of the {name} on this plane: {why}; name other addresses with --local, or add a route (`ip route get {peer} from {}` tells what the kernel says)",
+        "plane {plane}: {} cannot reach {peer}, the address of the {name} on this plane: {why}; name other addresses with --local, or add a route (`ip route get {peer} from {}` shows the route)",
         local.address,
         local.address
     )
@@ -160,7 +162,7 @@ fn advice(ways: &[Way], sysctl: &dyn Fn(&str, &str) -> u32) -> Vec<String> {
             continue;
         };
         advice.push(format!(
-            "plane {} has no link of its own: its packets leave by {}, as those of plane {} do",
+            "plane {} shares a link: its packets leave by {}, like those of plane {}",
             way.plane, way.route.interface.name, first.plane
         ));
     }
@@ -254,7 +256,7 @@ mod tests {
             shared,
             [
                 "plane 1: packets from 10.1.0.1 leave by eth0, for eth1, which has this address, has no route to 10.9.9.9",
-                "plane 1 has no link of its own: its packets leave by eth0, as those of plane 0 do",
+                "plane 1 shares a link: its packets leave by eth0, like those of plane 0",
             ]
         );
         let two = [way(0, "10.0.0.1", 1, 2), way(1, "10.0.0.2", 1, 2)];

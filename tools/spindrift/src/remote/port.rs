@@ -1,4 +1,4 @@
-//! `-p` and `--port`: perftest's TCP port, and what the planes' ports are.
+//! `-p` and `--port`: perftest's TCP port, and the kind and places of the planes' ports.
 
 use std::str::FromStr;
 
@@ -52,7 +52,7 @@ impl Ports {
                     if let Some(other) = ports.kind.filter(|other| other != kind) {
                         let (one, other) = (other.name, kind.name);
                         return Err(usage(format!(
-                            "--port {one} and --port {other}: the planes' ports are all of one kind"
+                            "--port {one} and --port {other}: all planes need ports of one kind"
                         )));
                     }
                     ports.kind = Some(*kind);

@@ -64,7 +64,7 @@ impl Sending {
         };
         if payload_bytes == 0 {
             bail!(
-                "--with-pump: nothing came from {} to {} UDP port {port} ({} packets sent, {} refused); does a firewall take it? Run without --with-pump",
+                "--yardstick: no packet arrived from {} at {} UDP port {port} ({} packets sent, {} refused); does a firewall drop them? Run without --yardstick",
                 self.local,
                 self.remote,
                 sent.packets,

@@ -1,4 +1,4 @@
-//! The server: offers memory, and says in the end whether it holds what was written.
+//! The server: offers memory, and verifies it at the end.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use serde::Serialize;
 use serde_json::json;
 use spindrift_exchange::Channel;
 
-use super::door::Door;
+use super::acceptor::Acceptor;
 use super::memory::{Bound, needed};
 use super::path_check::check_paths;
 use super::peer::{Peer, Role};
@@ -15,14 +15,14 @@ use super::plan::{Kind, Message, Plan};
 use super::planes::Planes;
 use super::pump::receive_slice;
 use super::{Connected, Session};
+use crate::bench::endpoint_setup::{InUse, Side, completions};
 use crate::bench::layout::Layout;
 use crate::bench::options::{Settings, Verify};
 use crate::bench::pin::cpu_time;
 use crate::bench::pingpong::Player;
 use crate::bench::report::{counters_json, counters_table, faults_line, settings_json, settings_lines};
 use crate::bench::samples::Sampler;
-use crate::bench::side::{InUse, Side, completions};
-use crate::output::{say, tell, told};
+use crate::output::{eprint_line, error_chain, print_line};
 
 /// What the server saw of one size.
 #[derive(Clone, Debug, Serialize)]
@@ -36,27 +36,27 @@ struct Row {
 
 pub(super) fn run(session: &Session) -> Result<()> {
     session.check_nic()?;
-    let mut door = Door::open(session)?;
-    let (name, port) = (session.kind.name(), door.port());
-    tell(format_args!("spindrift {name}: waiting for a client on TCP port {port}"));
+    let mut acceptor = Acceptor::open(session)?;
+    let (name, port) = (session.kind.name(), acceptor.port());
+    eprint_line(format_args!("spindrift {name}: waiting for a client on TCP port {port}"));
     loop {
-        let result = serve_next(session, &mut door);
+        let result = serve_next(session, &mut acceptor);
         if !session.keep_serving {
             return result;
         }
         session.stop.check()?;
         if let Err(error) = result {
-            tell(format_args!("spindrift: {}", told(&error)));
+            eprint_line(format_args!("spindrift: {}", error_chain(&error)));
         }
-        tell(format_args!("spindrift {name}: waiting for the next client on TCP port {port}"));
+        eprint_line(format_args!("spindrift {name}: waiting for the next client on TCP port {port}"));
     }
 }
 
 /// One run, from the wait for its client to the report.
-fn serve_next(session: &Session, door: &mut Door) -> Result<()> {
+fn serve_next(session: &Session, acceptor: &mut Acceptor) -> Result<()> {
     let mut rows = Vec::new();
     let mut server = None;
-    let result = serve(session, door, &mut server, &mut rows);
+    let result = serve(session, acceptor, &mut server, &mut rows);
     let settings = server.as_ref().map_or(&session.settings, |server| &server.settings);
     let counted = server.as_ref().map(|server| server.connected.side.counted());
     let in_use = server
@@ -70,16 +70,16 @@ fn serve_next(session: &Session, door: &mut Door) -> Result<()> {
             "settings": settings_json(settings, &in_use),
             "rows": rows,
             "counters": counted.as_ref().map(counters_json),
-            "error": result.as_ref().err().map(told),
+            "error": result.as_ref().err().map(error_chain),
         });
-        say(&object.to_string());
+        print_line(&object.to_string());
     } else if let Some(counted) = counted {
         if settings.fault.is_some() {
-            say(&faults_line("server", &counted));
+            print_line(&faults_line("server", &counted));
         }
         if settings.counters {
-            say("");
-            say(&counters_table(&[("server", &counted)]));
+            print_line("");
+            print_line(&counters_table(&[("server", &counted)]));
         }
     }
     result
@@ -87,11 +87,11 @@ fn serve_next(session: &Session, door: &mut Door) -> Result<()> {
 
 fn serve<'a>(
     session: &'a Session,
-    door: &mut Door,
+    acceptor: &mut Acceptor,
     server: &mut Option<Server<'a>>,
     rows: &mut Vec<Row>,
 ) -> Result<()> {
-    let client = door.next_client(session)?;
+    let client = acceptor.next_client(session)?;
     let server = server.insert(Server::connect(session, client)?);
     let followed = server.follow(rows);
     let followed = followed.map_err(|error| server.peer.with_findings(error, &server.connected.side));
@@ -136,13 +136,13 @@ impl<'a> Server<'a> {
         let connected = Self::set_up(session, &settings, &mut peer, planes, side);
         let connected = connected.inspect_err(|error| peer.abort(error))?;
         if !settings.json {
-            say(&format!(
+            print_line(&format!(
                 "spindrift {} from {}: {}",
                 session.kind.name(),
                 peer.address(),
                 settings_lines(&settings, &connected.side.in_use)
             ));
-            say(&format!("{:>9} {:>12}  verified", "#bytes", "#iterations"));
+            print_line(&format!("{:>9} {:>12}  verified", "#bytes", "#iterations"));
         }
         let interface = local.into_iter().next().and_then(|local| local.interface);
         Ok(Self { session, settings, peer, connected, interface, plan, layouts })
@@ -214,7 +214,7 @@ impl<'a> Server<'a> {
                     self.connected.side.tell_new_notes();
                     if !self.session.settings.json {
                         let verdict = if row.verified { "yes" } else { "NO" };
-                        say(&format!("{:>9} {:>12}  {verdict}", row.size_bytes, row.iterations));
+                        print_line(&format!("{:>9} {:>12}  {verdict}", row.size_bytes, row.iterations));
                     }
                     rows.push(row);
                 }

@@ -1,4 +1,4 @@
-//! Many seeds, on several threads, until all are run or the time is up.
+//! Runs many seeds on several threads, for a number of seeds or a time.
 
 use std::io::{self, IsTerminal as _};
 use std::panic;
@@ -13,7 +13,7 @@ use serde_json::{Value as Json, json};
 use spindrift_fabric::swarm::{Case, Failure, Outcome, Part, minimise, run as run_case};
 
 use super::{SwarmArgs, note, outcome_json, tell_outcome};
-use crate::output::say;
+use crate::output::print_line;
 use crate::stop::{Interrupted, Stop};
 use crate::units::count;
 
@@ -160,10 +160,10 @@ fn report(args: &SwarmArgs, found: &Found, took: Duration) {
             "elapsed_s": took.as_secs_f64(),
             "error": error,
         });
-        return say(&object.to_string());
+        return print_line(&object.to_string());
     }
     let seeds = count(found.total.runs, "seed");
-    say(&format!("{seeds} held, from {} on:", args.first));
+    print_line(&format!("{seeds} held, from {} on:", args.first));
     tell_outcome(&found.total, took);
     for failed in &found.failed {
         failed.tell();

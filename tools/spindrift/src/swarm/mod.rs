@@ -11,41 +11,40 @@ use serde_json::{Value as Json, json};
 use spindrift_fabric::swarm::{Case, Outcome, Part, Watch, run as run_case};
 use spindrift_srv6::{Node, Shape};
 
-use crate::output::{say, tell};
+use crate::output::{eprint_line, print_line};
 use crate::trace::Trace;
 use crate::units::{count, format_rate, parse_duration};
 use crate::usage::usage;
 use crate::verbose::Verbosity;
 
-/// Runs the transport in simulated fabrics with many hosts and many faults at once, each run drawn from a seed, and compares
-/// every byte and every completion with a model.
+/// Tests the transport in random simulated fabrics with faults; compares every byte and completion with a model
 #[derive(Args, Debug)]
 pub(crate) struct SwarmArgs {
-    /// How many seeds to run; 1000 unless --time is given.
+    /// Number of seeds to run [default: 1000, or no limit with --time]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     seeds: Option<u64>,
-    /// Go on for so long, as in 90s or 10m.
+    /// Start no further seed after this time: 90s, 10m
     #[arg(long, value_name = "TIME", value_parser = parse_duration)]
     time: Option<Duration>,
-    /// The first seed, from which on they are counted; `random` for ones that nobody has run before.
+    /// First seed (then consecutive), or `random`
     #[arg(long, value_name = "SEED", default_value = "0", value_parser = parse_first)]
     first: u64,
-    /// Runs at a time; as many as there are processors unless given.
+    /// Seeds to run in parallel [default: the number of processors]
     #[arg(short = 'j', long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     jobs: Option<u16>,
-    /// Run this seed alone, and tell what it stands for.
+    /// Run only this seed, and print its fabric, flows and fault episodes
     #[arg(long, value_name = "SEED", conflicts_with_all = ["seeds", "time", "first", "jobs"])]
     seed: Option<u64>,
-    /// With --seed: only these of its faults, as in 0,3 or none.
+    /// With --seed: keep only these fault episodes, such as 0,3, or none
     #[arg(long, value_name = "LIST", requires = "seed", value_parser = parse_list)]
     episodes: Option<List>,
-    /// With --seed: only these of its queue pairs.
+    /// With --seed: keep only these queue pairs, such as 0,3
     #[arg(long, value_name = "LIST", requires = "seed", value_parser = parse_list)]
     flows: Option<List>,
-    /// With --seed: write each packet on each link to this file (pcapng).
+    /// With --seed: write the packets of every link to this file (pcapng)
     #[arg(long, value_name = "FILE", requires = "seed")]
     pcap: Option<PathBuf>,
-    /// Print one JSON object instead of text.
+    /// Print one JSON object instead of text
     #[arg(long)]
     json: bool,
     #[command(flatten)]
@@ -106,19 +105,21 @@ fn replay(args: &SwarmArgs, seed: u64) -> Result<()> {
     let error = result.as_ref().err().map(|failure| format!("seed {seed} failed {failure}"));
     if args.json {
         let outcome = result.as_ref().map_or(Json::Null, outcome_json);
-        say(&json!({
-            "command": "swarm",
-            "version": env!("CARGO_PKG_VERSION"),
-            "seed": seed,
-            "episodes": part.episodes,
-            "flows": part.flows,
-            "outcome": outcome,
-            "elapsed_s": took.as_secs_f64(),
-            "error": error,
-        })
-        .to_string());
+        print_line(
+            &json!({
+                "command": "swarm",
+                "version": env!("CARGO_PKG_VERSION"),
+                "seed": seed,
+                "episodes": part.episodes,
+                "flows": part.flows,
+                "outcome": outcome,
+                "elapsed_s": took.as_secs_f64(),
+                "error": error,
+            })
+            .to_string(),
+        );
     } else if let Ok(outcome) = &result {
-        say("held:");
+        print_line("held:");
         tell_outcome(outcome, took);
     }
     error.map_or(Ok(()), |error| Err(anyhow!(error)))
@@ -161,7 +162,7 @@ fn tiers(shape: &Shape) -> String {
 
 fn tell_case(case: &Case, part: &Part) -> Result<()> {
     let (fabric, names) = (&case.fabric, case.fabric.fabric()?);
-    say(&format!(
+    print_line(&format!(
         "{} with {} at {}; switches in each: {}; hosts at each T0 switch: {}; {}, round trip {} us",
         count(fabric.hosts().into(), "host"),
         count(fabric.planes.into(), "plane"),
@@ -174,7 +175,7 @@ fn tell_case(case: &Case, part: &Part) -> Result<()> {
     for (number, flow) in case.flows.iter().enumerate() {
         let [a, b] = &flow.ends;
         let left_out = if part.flows.contains(&number) { "" } else { " (left out)" };
-        say(&format!(
+        print_line(&format!(
             "  flow {number}: {} and {}, from {}, {} messages of up to {} B there, {} of up to {} B back{left_out}",
             names.name(Node::Host(flow.hosts[0])),
             names.name(Node::Host(flow.hosts[1])),
@@ -187,10 +188,10 @@ fn tell_case(case: &Case, part: &Part) -> Result<()> {
     }
     for (number, episode) in case.episodes.iter().enumerate() {
         let left_out = if part.episodes.contains(&number) { "" } else { " (left out)" };
-        say(&format!("  episode {number}: {}{left_out}", episode.describe(&names)));
+        print_line(&format!("  episode {number}: {}{left_out}", episode.describe(&names)));
     }
     let may_fail = if case.may_fail { "; queue pairs may give up" } else { "" };
-    say(&format!("  the network heals at {}{may_fail}", case.heal_at));
+    print_line(&format!("  the network heals at {}{may_fail}", case.heal_at));
     Ok(())
 }
 
@@ -198,15 +199,17 @@ fn tell_outcome(outcome: &Outcome, took: Duration) {
     let Outcome { packets, hops, messages, bytes, lost, trimmed, .. } = *outcome;
     let Outcome { retransmits, needless, timeouts, gave_up, virtual_ns, slowest_ns, .. } = *outcome;
     let (simulated, slowest) = (Duration::from_nanos(virtual_ns), Duration::from_nanos(slowest_ns));
-    say(&format!("  {packets} packets over {hops} hops, {messages} messages of {bytes} bytes in all"));
-    say(&format!(
-        "  {lost} packets lost, {trimmed} trimmed, {retransmits} sent again, {needless} needlessly; {timeouts} retransmission timeouts"
+    print_line(&format!("  {packets} packets over {hops} hops, {messages} messages of {bytes} bytes in all"));
+    print_line(&format!(
+        "  {lost} packets lost, {trimmed} trimmed, {retransmits} retransmitted, {needless} needlessly; {timeouts} retransmission timeouts"
     ));
     let rate = hops as f64 / took.as_secs_f64().max(1e-9) / 1e6;
-    say(&format!("  {simulated:.3?} of simulated time in {took:.1?}, {rate:.2} million hops a second"));
-    say(&format!("  all was done {slowest:.3?} after the network had healed, at the latest"));
+    print_line(&format!(
+        "  {simulated:.3?} of simulated time in {took:.1?}, {rate:.2} million hops a second"
+    ));
+    print_line(&format!("  all work was complete at most {slowest:.3?} after the network had healed"));
     if gave_up > 0 {
-        say(&format!("  {} gave up, as they may", count(gave_up, "queue pair")));
+        print_line(&format!("  {} gave up, as they may", count(gave_up, "queue pair")));
     }
 }
 
@@ -232,5 +235,5 @@ fn outcome_json(outcome: &Outcome) -> Json {
 
 /// Prints on standard error what is told beside a result.
 fn note(line: &str) {
-    tell(format_args!("{line}"));
+    eprint_line(format_args!("{line}"));
 }

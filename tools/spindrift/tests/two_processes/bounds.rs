@@ -88,7 +88,7 @@ fn the_usual_limit_is_a_quarter_of_what_is_available() {
     let server = Server::start(&["write-bw"]);
     let told = told(&server, &plan(queue_pairs, 1, &[side / 2 / queue_pairs as u64]));
     assert_eq!(told["type"], "refuse", "{told}");
-    assert!(told["reason"].as_str().unwrap().contains("a quarter of what it has available"), "{told}");
+    assert!(told["reason"].as_str().unwrap().contains("a quarter of its available memory"), "{told}");
 }
 
 /// Numbers that fit each by itself, but for which no completion queue is long enough.

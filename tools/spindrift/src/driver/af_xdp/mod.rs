@@ -1,4 +1,4 @@
-//! `AF_XDP` sockets, past the kernel's network stack. Opening them takes the feature `af_xdp`, which compiles a C library.
+//! `AF_XDP` sockets, which bypass the kernel's network stack. Opening them needs the feature `af_xdp`, which compiles a C library.
 
 /// What compiles with the feature alone.
 #[cfg(feature = "af_xdp")]
@@ -18,7 +18,7 @@ use crate::pump::Pump;
 
 pub(super) static DRIVER: Driver = Driver {
     name: "af_xdp",
-    about: "`AF_XDP` sockets, past the kernel's network stack",
+    about: "`AF_XDP` sockets, which bypass the kernel's network stack",
     how_to_build: "`./tools/setup.sh --af-xdp`, then `cargo build --release -p spindrift-cli --features af_xdp`",
     reach: Reach::Hosts,
     kernel: Kernel::Bypassed,

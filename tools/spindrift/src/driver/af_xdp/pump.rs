@@ -1,4 +1,4 @@
-//! `spindrift pump af_xdp`: what `AF_XDP` rings can do at best. Every build has its options.
+//! `spindrift pump af_xdp`: the upper limit of `AF_XDP` rings. Every build has its options.
 
 use std::net::Ipv6Addr;
 
@@ -10,21 +10,21 @@ use crate::config::XdpModeName;
 use crate::place::Place;
 use crate::pump::{Common, PumpCommand};
 
-/// Frames through `AF_XDP` rings, past the kernel's network stack.
+/// Raw pump over `AF_XDP` rings, which bypass the kernel's network stack
 #[derive(Args, Debug)]
 pub(super) struct AfXdpPumpArgs {
     #[command(flatten)]
     pub(super) common: Common,
-    /// Interface, or its address. A sender may leave it to the kernel's routes.
+    /// Interface, or its address [default: for a sender, the interface of the route to the receiver]
     #[arg(long, value_name = "ADDR|IF", required_unless_present = "remote")]
     pub(super) local: Option<Place>,
-    /// Send under an outer IPv6 header to this address, such as the first destination that `spindrift path --ev` tells.
+    /// Send in an outer IPv6 header to this address, such as the first destination that `spindrift path --ev` prints
     #[arg(long, value_name = "ADDR", requires = "remote")]
     pub(super) carrier: Option<Ipv6Addr>,
-    /// What a receiver does while there is nothing.
+    /// What an idle receiver does
     #[arg(long, value_enum, default_value_t, conflicts_with = "remote")]
     pub(super) wait: WaitName,
-    /// Who runs the XDP program.
+    /// Where the XDP program runs
     #[arg(long, value_enum, default_value_t)]
     pub(super) xdp_mode: XdpModeName,
 }

@@ -1,4 +1,4 @@
-//! Devices of DPDK, which no kernel sees. Opening them takes the feature `dpdk`, which links DPDK's C libraries.
+//! DPDK devices, which the kernel does not see. Opening them needs the feature `dpdk`, which links DPDK's C libraries.
 
 /// What compiles with the feature alone.
 #[cfg(feature = "dpdk")]
@@ -23,7 +23,7 @@ use crate::pump::Pump;
 
 pub(super) static DRIVER: Driver = Driver {
     name: "dpdk",
-    about: "Devices of DPDK: NICs bound to vfio-pci, and virtual ones such as net_memif",
+    about: "DPDK devices: NICs bound to vfio-pci, and virtual devices such as net_memif",
     how_to_build: "`./tools/setup.sh --dpdk`, then `cargo build --release -p spindrift-cli --features dpdk`",
     reach: Reach::Hosts,
     kernel: Kernel::Bypassed,

@@ -1,4 +1,4 @@
-//! An address of a port's own, and who is on its link.
+//! A port's own address, and the prefix of its link.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -22,9 +22,8 @@ impl FromStr for OnLink {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let (address, len) = text.split_once('/').map_or((text, None), |(address, len)| (address, Some(len)));
-        let wrong = || {
-            format!("`{text}` is no address with the length of its prefix, as in fd00::1/64 or 10.0.0.1/24")
-        };
+        let wrong =
+            || format!("`{text}` is not an address with a prefix length, as in fd00::1/64 or 10.0.0.1/24");
         let address: IpAddr = address.parse().map_err(|_| wrong())?;
         let (usual, most) = if address.is_ipv4() { (USUAL_V4, 32) } else { (USUAL_V6, 128) };
         let prefix_len = len.map_or(Ok(usual), str::parse).map_err(|_| wrong())?;

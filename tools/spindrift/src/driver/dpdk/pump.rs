@@ -1,4 +1,4 @@
-//! `spindrift pump dpdk`: what a device of DPDK can do at best. Every build has its options.
+//! `spindrift pump dpdk`: the upper limit of a DPDK device. Every build has its options.
 
 use anyhow::Result;
 use clap::Args;
@@ -6,24 +6,24 @@ use clap::Args;
 use super::OnLink;
 use crate::pump::{Common, PumpCommand};
 
-/// Frames through a device of DPDK.
+/// Raw pump over a DPDK device
 #[derive(Args, Debug)]
 pub(super) struct DpdkPumpArgs {
     #[command(flatten)]
     pub(super) common: Common,
-    /// Device: a PCI address, or a virtual device with its arguments, as `--port dpdk:` takes it.
+    /// Device: a PCI address, or a virtual device with its arguments, as in `--port dpdk:DEVICE`
     #[arg(long, value_name = "DEVICE", value_parser = device)]
     pub(super) local: String,
-    /// Address of this side, with the length of the prefix of its link [default: /64, or /24 for IPv4].
+    /// Address of this side, with the prefix length of its link [default: /64, or /24 for IPv4]
     #[arg(long, value_name = "ADDR[/LEN]")]
     pub(super) device_address: OnLink,
-    /// Longest IP packet [default: that of the interface behind the device if there is one, else 1500].
+    /// Longest IP packet [default: that of the interface behind the device, else 1500]
     #[arg(long, value_name = "BYTES")]
     pub(super) device_mtu: Option<u32>,
-    /// Arguments of DPDK's EAL, as in "--lcores 0@2 --iova-mode=va".
+    /// Arguments of the EAL, such as "--lcores 0@2 --iova-mode=va"
     #[arg(long, value_name = "ARGS", allow_hyphen_values = true)]
     pub(super) dpdk_eal: Option<String>,
-    /// Ethernet address of the receiver, which is then not asked for, as in 02:00:00:00:00:02.
+    /// Ethernet address of the receiver, such as 02:00:00:00:00:02 [default: found by ARP or neighbour discovery]
     #[arg(long, value_name = "MAC", value_parser = ethernet, requires = "remote")]
     pub(super) peer_mac: Option<[u8; 6]>,
 }
@@ -49,7 +49,7 @@ fn ethernet(text: &str) -> Result<[u8; 6], String> {
     let bytes: Option<Vec<u8>> = text.split(':').map(byte).collect();
     let mac: Option<[u8; 6]> = bytes.and_then(|bytes| bytes.try_into().ok());
     mac.filter(|mac| mac[0] & 1 == 0)
-        .ok_or_else(|| format!("`{text}` is no Ethernet address of a host, as in 02:00:00:00:00:02"))
+        .ok_or_else(|| format!("`{text}` is not a unicast Ethernet address, as in 02:00:00:00:00:02"))
 }
 
 #[cfg(test)]

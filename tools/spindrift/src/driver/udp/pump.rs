@@ -1,4 +1,4 @@
-//! `spindrift pump udp`: what kernel sockets can do at best.
+//! `spindrift pump udp`: the upper limit of kernel sockets.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::slice;
@@ -11,31 +11,32 @@ use serde_json::json;
 use spindrift_pmd::pump::{PumpConfig, Receiver, receive, send};
 use spindrift_pmd::udp::{Offload, SOURCE_PORTS_MAX};
 
-use crate::output::tell;
+use crate::output::eprint_line;
 use crate::place::{Local, Place, resolve};
 use crate::pump::{Common, Moved, PumpCommand, Title, check_crcs, report};
 use crate::remote::address_towards;
 use crate::stop::{SetOnDrop, Stop};
 use crate::usage::usage;
 
-/// UDP over kernel sockets, with segmentation and receive offload.
+/// Raw pump over kernel UDP sockets, with segmentation and receive offload
 #[derive(Args, Debug)]
 pub(super) struct UdpPumpArgs {
     #[command(flatten)]
     common: Common,
-    /// Send and receive in this process, over 127.0.0.1.
+    /// Send and receive in this process, over 127.0.0.1
     #[arg(long, conflicts_with = "remote")]
     loopback: bool,
-    /// Local address, as in `fe80::1%eth0` where it is link-local, or an interface [default: any that suits].
+    /// Local address or interface; a link-local address with its interface: `fe80::1%eth0` [default: any suitable
+    /// address]
     #[arg(long, value_name = "ADDR")]
     local: Option<Place>,
-    /// Sockets to send from, in turn.
+    /// Number of sending sockets, used in turn
     #[arg(long, value_name = "N", default_value_t = 1)]
     source_ports: usize,
-    /// Without the kernel's segmentation offload.
+    /// Do not use the kernel's segmentation offload
     #[arg(long)]
     no_gso: bool,
-    /// Without the kernel's receive offload.
+    /// Do not use the kernel's receive offload
     #[arg(long)]
     no_gro: bool,
 }
@@ -61,7 +62,10 @@ fn run(args: &UdpPumpArgs) -> Result<()> {
         Moved { sent: Some(send(&config, stop.flag())?), received: None }
     } else {
         if !common.json {
-            tell(format_args!("spindrift pump udp: receiving on {} port {}", config.local, config.port));
+            eprint_line(format_args!(
+                "spindrift pump udp: receiving on {} port {}",
+                config.local, config.port
+            ));
         }
         Moved { sent: None, received: Some(receive(&config, stop.flag())?) }
     };

@@ -1,4 +1,4 @@
-//! What a fabric can carry while some of its links are broken.
+//! Capacity of a fabric with faulty links.
 
 use std::collections::BTreeSet;
 

@@ -1,12 +1,12 @@
-//! `spindrift lab run`: an experiment from its file to its summary.
+//! `spindrift lab run`: a scenario from its file to its summary.
 
 mod capacity;
-mod experiment;
 mod figure;
 mod outcome;
 mod record;
 mod recovery;
 mod report;
+mod scenario;
 mod series;
 mod traffic;
 
@@ -19,8 +19,8 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use anyhow::{Context as _, Result, bail};
 use clap::Args;
 
-use self::experiment::Experiment;
 use self::outcome::{Outcome, Run};
+use self::scenario::Scenario;
 use self::traffic::{Begin, Ended, Files, Stage};
 use super::faults::{Faults, check_switches};
 use super::ip::Ip;
@@ -29,7 +29,7 @@ use super::schedule::{self, Conductor, Happened};
 use super::{LabName, NewLab, SwitchOption};
 use crate::driver::Driver;
 use crate::lab::state::Lab;
-use crate::output::{say, tell, told};
+use crate::output::{eprint_line, error_chain, print_line};
 use crate::stop::Stop;
 
 /// How long flows have to begin.
@@ -42,43 +42,37 @@ pub(super) struct RunArgs {
     lab: LabName,
     #[command(flatten)]
     switch: SwitchOption,
-    /// The kind of the hosts' ports, `udp` or `af_xdp` [default: as the file says, or udp].
+    /// Kind of the hosts' ports [default: as the scenario says, else udp]
     #[arg(long, value_name = "KIND")]
     port: Option<&'static Driver>,
-    /// Experiment file (examples in configs/experiments/).
-    experiment: PathBuf,
-    /// Folder for the results [default: results/NAME, by the name of the file].
+    /// Scenario file (examples: configs/lab/scenarios/)
+    #[arg(value_name = "SCENARIO")]
+    scenario: PathBuf,
+    /// Folder for the results [default: results/NAME, after the name of the scenario file]
     #[arg(short, long, value_name = "FOLDER")]
     output: Option<PathBuf>,
 }
 
 pub(super) fn run(args: &RunArgs) -> Result<()> {
-    let mut experiment = Experiment::read(&args.experiment)?;
-    experiment.switch = args.switch.switch.unwrap_or(experiment.switch);
-    experiment.use_ports(args.port)?;
+    let mut scenario = Scenario::read(&args.scenario)?;
+    scenario.switch = args.switch.switch.unwrap_or(scenario.switch);
+    scenario.use_ports(args.port)?;
     let ip = Ip::find()?;
     let stop = Stop::on_ctrl_c()?;
-    let folder = args.output.clone().unwrap_or_else(|| Path::new("results").join(&experiment.name));
+    let folder = args.output.clone().unwrap_or_else(|| Path::new("results").join(&scenario.name));
     let raw = folder.join("raw");
     fs::create_dir_all(&raw).with_context(|| format!("--output: cannot make {}", raw.display()))?;
-    let plan = LabPlan::new(&experiment.fabric, &args.lab.name);
-    let (name, file) = (&args.lab.name, &experiment.topology);
-    let faults = experiment.entries.iter().map(|entry| &entry.fault).chain(&experiment.link_rate);
-    check_switches(experiment.switch, faults)?;
-    let lab = NewLab { name, file, kind: experiment.switch }.create(&ip, &plan, &stop)?;
+    let plan = LabPlan::new(&scenario.fabric, &args.lab.name);
+    let (name, file) = (&args.lab.name, &scenario.topology);
+    let faults = scenario.entries.iter().map(|entry| &entry.fault).chain(&scenario.link_rate);
+    check_switches(scenario.switch, faults)?;
+    let lab = NewLab { name, file, kind: scenario.switch }.create(&ip, &plan, &stop)?;
     let topology = raw.join("topology.toml");
     fs::write(&topology, file.text()).with_context(|| format!("cannot write {}", topology.display()))?;
     let program = std::env::current_exe().context("cannot find this program's own file")?;
     let check = || stop.check();
-    let stage = Stage {
-        experiment: &experiment,
-        plan: &plan,
-        ip: &ip,
-        program,
-        topology,
-        folder: &raw,
-        check: &check,
-    };
+    let stage =
+        Stage { scenario: &scenario, plan: &plan, ip: &ip, program, topology, folder: &raw, check: &check };
     let faults = Faults::open(Lab::open(name), &plan, &ip);
     let played = faults.and_then(|faults| play(&stage, &faults, &stop));
     let removed = lab.remove(&ip);
@@ -88,28 +82,28 @@ pub(super) fn run(args: &RunArgs) -> Result<()> {
         (Ok(run), removed) => removed.map(|_| run)?,
         (Err(error), Ok(_)) => return Err(error),
         (Err(error), Err(left)) => {
-            tell(format_args!("spindrift: {}", told(&left)));
+            eprint_line(format_args!("spindrift: {}", error_chain(&left)));
             return Err(error);
         }
     };
-    let outcome = Outcome::of(&experiment, run)?;
-    let summary = report::write(&experiment, &outcome, &folder)?;
-    say(summary.trim_end());
-    say(&format!("\nresults: {}", folder.display()));
+    let outcome = Outcome::of(&scenario, run)?;
+    let summary = report::write(&scenario, &outcome, &folder)?;
+    print_line(summary.trim_end());
+    print_line(&format!("\nresults: {}", folder.display()));
     outcome.check()
 }
 
 /// Runs the flows while the faults happen.
 fn play(stage: &Stage<'_>, faults: &Faults<'_>, stop: &Stop) -> Result<Run> {
-    let experiment = stage.experiment;
-    if let Some(fault) = experiment.link_rate {
-        faults.change(|set| experiment.fabric.links().for_each(|link| set.add("", link, fault)))?;
+    let scenario = stage.scenario;
+    if let Some(fault) = scenario.link_rate {
+        faults.change(|set| scenario.fabric.links().for_each(|link| set.add("", link, fault)))?;
     }
-    let names = names(experiment);
+    let names = names(scenario);
     let begin = Begin::default();
     let happened = Mutex::new(Vec::<Happened>::new());
     thread::scope(|scope| {
-        let flows: Vec<_> = experiment
+        let flows: Vec<_> = scenario
             .flows
             .iter()
             .zip(&names)
@@ -128,16 +122,16 @@ fn play(stage: &Stage<'_>, faults: &Faults<'_>, stop: &Stop) -> Result<Run> {
         let played = begin_all(stage, &names, &begin, &check).and_then(|(start, start_ns)| {
             let mut told = |happened_now: &Happened| {
                 let at = happened_now.from.duration_since(start).as_secs_f64();
-                for line in happened_now.lines(&experiment.entries) {
-                    tell(format_args!("{at:>9.3} s  {line}"));
+                for line in happened_now.lines(&scenario.entries) {
+                    eprint_line(format_args!("{at:>9.3} s  {line}"));
                 }
                 if let Ok(mut all) = happened.lock() {
                     all.push(happened_now.clone());
                 }
             };
-            let until = Some(experiment.duration);
+            let until = Some(scenario.duration);
             let mut conductor = Conductor { start, until, check: &check, told: &mut told };
-            schedule::play(faults, &experiment.fabric, &experiment.entries, &mut conductor)?;
+            schedule::play(faults, &scenario.fabric, &scenario.entries, &mut conductor)?;
             Ok((start, start_ns))
         });
         if played.is_err() {
@@ -156,14 +150,14 @@ fn play(stage: &Stage<'_>, faults: &Faults<'_>, stop: &Stop) -> Result<Run> {
         if let Some(error) = errors.into_iter().next() {
             return Err(error);
         }
-        let (start, start_ns) = start.context("the experiment did not begin")?;
+        let (start, start_ns) = start.context("the scenario did not start")?;
         let files = names.iter().map(|name| Files::of(stage.folder, name)).collect();
         let happened = happened.into_inner().unwrap_or_default();
         Ok(Run { start, start_ns, names: names.clone(), files, said, happened })
     })
 }
 
-/// Waits until all flows that begin at once are under way: that is when the experiment starts. The time is also told in nanoseconds since 1970.
+/// Waits until all flows that begin at once are under way: that is when the scenario starts. The time is also told in nanoseconds since 1970.
 fn begin_all(
     stage: &Stage<'_>,
     names: &[String],
@@ -171,11 +165,11 @@ fn begin_all(
     check: &dyn Fn() -> Result<()>,
 ) -> Result<(Instant, u64)> {
     let waiting = Instant::now();
-    for (flow, name) in stage.experiment.flows.iter().zip(names) {
+    for (flow, name) in stage.scenario.flows.iter().zip(names) {
         while flow.start.is_zero() && !stage.flows(name) {
             check()?;
             if waiting.elapsed() > PATIENCE {
-                bail!("flow {name}: nothing arrives");
+                bail!("flow {name}: no payload arrives");
             }
             thread::sleep(NAP);
         }
@@ -186,11 +180,11 @@ fn begin_all(
 }
 
 /// A name for each flow.
-fn names(experiment: &Experiment) -> Vec<String> {
+fn names(scenario: &Scenario) -> Vec<String> {
     let mut names = Vec::<String>::new();
-    for flow in &experiment.flows {
-        let name = flow.name(&experiment.fabric);
-        let same = experiment
+    for flow in &scenario.flows {
+        let name = flow.name(&scenario.fabric);
+        let same = scenario
             .flows
             .iter()
             .take(names.len())

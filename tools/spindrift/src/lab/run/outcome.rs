@@ -1,4 +1,4 @@
-//! What came of an experiment.
+//! Results of a scenario.
 
 use std::time::Instant;
 
@@ -7,9 +7,9 @@ use serde::Serialize;
 use spindrift_srv6::Node;
 
 use super::capacity::capacity;
-use super::experiment::{Experiment, QUIET};
 use super::record::Side;
 use super::recovery::{Arrivals, Recovery};
+use super::scenario::{QUIET, Scenario};
 use super::traffic::{Files, Said};
 use crate::lab::fault::Action;
 use crate::lab::faults::{FaultSet, Place};
@@ -21,7 +21,7 @@ const SETTLED_MS: f64 = 200.0;
 /// What is left of a link's rate for payload, about, where the rate without faults does not tell.
 const PAYLOAD_SHARE: f64 = 0.95;
 
-/// An experiment that was run.
+/// A scenario that was run.
 #[derive(Debug)]
 pub(super) struct Run {
     pub(super) start: Instant,
@@ -106,12 +106,12 @@ pub(super) struct Effect {
 }
 
 impl Outcome {
-    pub(super) fn of(experiment: &Experiment, run: Run) -> Result<Self> {
-        let length_ms = experiment.duration.as_millis() as usize;
+    pub(super) fn of(scenario: &Scenario, run: Run) -> Result<Self> {
+        let length_ms = scenario.duration.as_millis() as usize;
         let first_ms = run.happened.first().map_or(length_ms as f64, |first| ms(run.start, first.from));
         let mut flows = Vec::new();
         for ((flow, name), (files, said)) in
-            experiment.flows.iter().zip(run.names).zip(run.files.into_iter().zip(run.said))
+            scenario.flows.iter().zip(run.names).zip(run.files.into_iter().zip(run.said))
         {
             let sender = Side::read(&files.samples("client"), run.start_ns)?;
             let receiver = Side::read(&files.samples("server"), run.start_ns)?;
@@ -134,7 +134,7 @@ impl Outcome {
                 said,
             });
         }
-        let events = events(experiment, run.start, &run.happened, &flows);
+        let events = events(scenario, run.start, &run.happened, &flows);
         Ok(Self { flows, events })
     }
 
@@ -176,16 +176,16 @@ struct Known {
 }
 
 fn events(
-    experiment: &Experiment,
+    scenario: &Scenario,
     start: Instant,
     happened: &[Happened],
     flows: &[FlowOutcome],
 ) -> Vec<EventOutcome> {
-    let rate = experiment.rate().map_or(f64::INFINITY, |rate| rate as f64);
-    let routed = experiment.port.source_routes();
+    let rate = scenario.rate().map_or(f64::INFINITY, |rate| rate as f64);
+    let routed = scenario.port.source_routes();
     let capacities = |set: &FaultSet| -> Vec<f64> {
-        let of = |(from, to)| capacity(&experiment.fabric, rate, &set.all, (from, to), routed);
-        experiment.flows.iter().map(|flow| of((flow.from, flow.to))).collect()
+        let of = |(from, to)| capacity(&scenario.fabric, rate, &set.all, (from, to), routed);
+        scenario.flows.iter().map(|flow| of((flow.from, flow.to))).collect()
     };
     let mut set = FaultSet::default();
     let whole = capacities(&set);
@@ -193,7 +193,7 @@ fn events(
         .iter()
         .map(|happened| {
             for event in &happened.events {
-                apply(&mut set, &experiment.fabric, &experiment.entries, event);
+                apply(&mut set, &scenario.fabric, &scenario.entries, event);
             }
             Known {
                 at_ms: ms(start, happened.from),
@@ -203,8 +203,8 @@ fn events(
                     EventKind::Repair
                 },
                 took_ms: ms(happened.from, happened.to),
-                what: happened.lines(&experiment.entries),
-                goal_ms: goal_ms(experiment, &happened.events),
+                what: happened.lines(&scenario.entries),
+                goal_ms: goal_ms(scenario, &happened.events),
                 capacities: capacities(&set),
             }
         })
@@ -217,7 +217,7 @@ fn events(
         let (at_ms, kind) = (flow.start_ms, EventKind::Flow);
         known.insert(place, Known { at_ms, kind, took_ms: 0.0, what, goal_ms: None, capacities });
     }
-    let end_ms = experiment.duration.as_secs_f64() * 1e3;
+    let end_ms = scenario.duration.as_secs_f64() * 1e3;
     let ends: Vec<_> = known.iter().skip(1).map(|event| event.at_ms).chain([end_ms]).collect();
     let effects = |event: &Known, until_ms: f64| {
         let each = flows.iter().zip(event.capacities.iter().zip(&whole));
@@ -270,9 +270,9 @@ fn effect(flow: &FlowOutcome, at_ms: f64, until_ms: f64, possible_bps: f64) -> E
 
 /// The time within which traffic should have recovered: from paths that fail without a sign 5 ms, from a host's port that does so
 /// 50 ms, and 10 ms where the host can see it; 1 s after a repair. Of several events the longest.
-fn goal_ms(experiment: &Experiment, events: &[Event]) -> Option<f64> {
+fn goal_ms(scenario: &Scenario, events: &[Event]) -> Option<f64> {
     let goal = |event: &Event| {
-        let entry = experiment.entries.get(event.entry)?;
+        let entry = scenario.entries.get(event.entry)?;
         let at_port = match entry.place {
             Place::Link((lower, _)) => matches!(lower, Node::Host(_)),
             Place::Node(node) => matches!(node, Node::Host(_) | Node::T0 { .. }),

@@ -1,4 +1,4 @@
-//! What was seen of a flow, laid on the time of the experiment.
+//! Samples of a flow on the time axis of the scenario.
 
 use std::fs;
 use std::path::Path;
@@ -11,14 +11,14 @@ use crate::bench::samples::{EvLine, Line, Sample};
 /// The samples of one side.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Side {
-    /// Milliseconds after the start of the experiment, ascending.
+    /// Milliseconds after the start of the scenario, ascending.
     pub(super) times_ms: Vec<f64>,
     pub(super) samples: Vec<Sample>,
     pub(super) evs: Vec<(f64, EvLine)>,
 }
 
 impl Side {
-    /// Reads a file of samples. The experiment began at `start_ns` after 1970.
+    /// Reads a file of samples. The scenario began at `start_ns` after 1970.
     pub(super) fn read(path: &Path, start_ns: u64) -> Result<Self> {
         let text = fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
         let mut side = Self::default();

@@ -1,4 +1,4 @@
-//! How long traffic takes to be itself again.
+//! Recovery time: how long the rate stays below what is possible.
 
 use std::ops::Range;
 

@@ -1,4 +1,4 @@
-//! Results for people and tools.
+//! Results of a scenario as text, tables and JSON.
 
 use std::fmt::Write as _;
 use std::io::Write as _;
@@ -7,13 +7,13 @@ use std::path::Path;
 use anyhow::Result;
 use serde_json::{Value as Json, json};
 
-use super::experiment::Experiment;
 use super::figure;
 use super::outcome::{Effect, EventOutcome, FlowOutcome, Outcome};
 use super::recovery::ENOUGH;
+use super::scenario::Scenario;
 use super::series::{PlaneStep, Step, steps};
 use crate::bench::samples::{PathSample, PlaneSample, Sample, StateName};
-use crate::output::put;
+use crate::output::write_file;
 use crate::topology::SwitchKind;
 use crate::units::count;
 
@@ -21,24 +21,24 @@ use crate::units::count;
 pub(super) const STEP_MS: usize = 10;
 
 /// Writes all results to a folder, and returns the summary.
-pub(super) fn write(experiment: &Experiment, outcome: &Outcome, folder: &Path) -> Result<String> {
-    let summary = summary(experiment, outcome);
-    put(folder, "summary.md", |file| file.write_all(summary.as_bytes()))?;
-    put(folder, "samples.csv", |file| samples(experiment, outcome, file))?;
-    put(folder, "evs.csv", |file| evs(outcome, file))?;
-    put(folder, "paths.csv", |file| paths(experiment, outcome, file))?;
-    let mut object = serde_json::to_string_pretty(&object(experiment, outcome))?;
+pub(super) fn write(scenario: &Scenario, outcome: &Outcome, folder: &Path) -> Result<String> {
+    let summary = summary(scenario, outcome);
+    write_file(folder, "summary.md", |file| file.write_all(summary.as_bytes()))?;
+    write_file(folder, "samples.csv", |file| samples(scenario, outcome, file))?;
+    write_file(folder, "evs.csv", |file| evs(outcome, file))?;
+    write_file(folder, "paths.csv", |file| paths(scenario, outcome, file))?;
+    let mut object = serde_json::to_string_pretty(&object(scenario, outcome))?;
     object.push('\n');
-    put(folder, "result.json", |file| file.write_all(object.as_bytes()))?;
-    let planes = usize::from(experiment.fabric.shape().planes);
-    let length_ms = experiment.duration.as_millis() as usize;
-    figure::draw(&experiment.title, planes, length_ms, outcome).write(folder)?;
+    write_file(folder, "result.json", |file| file.write_all(object.as_bytes()))?;
+    let planes = usize::from(scenario.fabric.shape().planes);
+    let length_ms = scenario.duration.as_millis() as usize;
+    figure::draw(&scenario.title, planes, length_ms, outcome).write(folder)?;
     Ok(summary)
 }
 
 /// One row for each flow and ten milliseconds.
-fn samples(experiment: &Experiment, outcome: &Outcome, out: &mut impl std::io::Write) -> std::io::Result<()> {
-    let planes = usize::from(experiment.fabric.shape().planes);
+fn samples(scenario: &Scenario, outcome: &Outcome, out: &mut impl std::io::Write) -> std::io::Result<()> {
+    let planes = usize::from(scenario.fabric.shape().planes);
     write!(
         out,
         "time_ms,flow,gbps,losses,retransmits,timeouts,ecn_marked,trimmed,cwnd_bytes,inflight_bytes,rtt_us"
@@ -49,7 +49,7 @@ fn samples(experiment: &Experiment, outcome: &Outcome, out: &mut impl std::io::W
         }
     }
     writeln!(out)?;
-    let length_ms = experiment.duration.as_millis() as usize;
+    let length_ms = scenario.duration.as_millis() as usize;
     for flow in &outcome.flows {
         for step in steps(flow, planes, length_ms, STEP_MS) {
             let Step {
@@ -70,9 +70,9 @@ fn samples(experiment: &Experiment, outcome: &Outcome, out: &mut impl std::io::W
 }
 
 /// One row for each flow, ten milliseconds and path of the sender, of flows with few of them.
-fn paths(experiment: &Experiment, outcome: &Outcome, out: &mut impl std::io::Write) -> std::io::Result<()> {
+fn paths(scenario: &Scenario, outcome: &Outcome, out: &mut impl std::io::Write) -> std::io::Result<()> {
     writeln!(out, "time_ms,flow,plane,ev,packets")?;
-    let length_ms = experiment.duration.as_millis() as usize;
+    let length_ms = scenario.duration.as_millis() as usize;
     for flow in &outcome.flows {
         for Step { span_ms, paths, .. } in steps(flow, 0, length_ms, STEP_MS) {
             for PathSample { plane, ev, packets } in paths {
@@ -109,7 +109,7 @@ fn evs(outcome: &Outcome, out: &mut impl std::io::Write) -> std::io::Result<()> 
     Ok(())
 }
 
-fn object(experiment: &Experiment, outcome: &Outcome) -> Json {
+fn object(scenario: &Scenario, outcome: &Outcome) -> Json {
     let flow = |flow: &FlowOutcome| {
         json!({
             "name": flow.name,
@@ -122,33 +122,35 @@ fn object(experiment: &Experiment, outcome: &Outcome) -> Json {
         })
     };
     json!({
-        "experiment": experiment.name,
-        "title": experiment.title,
+        "scenario": scenario.name,
+        // The former name of the field, for one version.
+        "experiment": scenario.name,
+        "title": scenario.title,
         "version": env!("CARGO_PKG_VERSION"),
-        "topology": experiment.topology.name(),
-        "duration_ms": experiment.duration.as_millis() as u64,
-        "link_rate_bps": experiment.rate(),
-        "switch": experiment.switch,
-        "port": experiment.port.name,
+        "topology": scenario.topology.name(),
+        "duration_ms": scenario.duration.as_millis() as u64,
+        "link_rate_bps": scenario.rate(),
+        "switch": scenario.switch,
+        "port": scenario.port.name,
         "flows": outcome.flows.iter().map(flow).collect::<Vec<_>>(),
         "events": outcome.events,
     })
 }
 
 /// A page in Markdown.
-fn summary(experiment: &Experiment, outcome: &Outcome) -> String {
-    let mut page = format!("# {}\n\n", experiment.title);
-    let shape = experiment.fabric.shape();
-    let links = experiment
+fn summary(scenario: &Scenario, outcome: &Outcome) -> String {
+    let mut page = format!("# {}\n\n", scenario.title);
+    let shape = scenario.fabric.shape();
+    let links = scenario
         .rate()
         .map_or_else(String::new, |rate| format!(", links of {} Mb/s in each direction", rate as f64 / 1e6));
     let planes = count(shape.planes.into(), "plane");
-    let switches = match experiment.switch {
+    let switches = match scenario.switch {
         SwitchKind::Kernel => String::new(),
         kind => format!(", switches of kind {kind}"),
     };
-    let ports = format!("ports of kind {}", experiment.port.name);
-    let _ = writeln!(page, "{planes}{links}{switches}, {ports}, {} s.\n", experiment.duration.as_secs_f64());
+    let ports = format!("ports of kind {}", scenario.port.name);
+    let _ = writeln!(page, "{planes}{links}{switches}, {ports}, {} s.\n", scenario.duration.as_secs_f64());
     for flow in &outcome.flows {
         let verdict = if flow.verified { "every byte verified" } else { "MEMORY IS WRONG" };
         let errors = match flow.qp_errors {
@@ -159,7 +161,7 @@ fn summary(experiment: &Experiment, outcome: &Outcome) -> String {
         let baseline = flow.baseline_bps / 1e9;
         let _ = writeln!(
             page,
-            "- flow {}: {baseline:.3} Gb/s before anything happened; {}, {verdict}, {errors}",
+            "- flow {}: {baseline:.3} Gb/s before any event; {}, {verdict}, {errors}",
             flow.name,
             count(writes, "write")
         );
@@ -169,7 +171,7 @@ fn summary(experiment: &Experiment, outcome: &Outcome) -> String {
     }
     let _ = writeln!(
         page,
-        "\nRecovered: at {:.0} % of what can still pass, in ms after the lab began to be changed. Rates in Gb/s.\n",
+        "\nRecovered: at {:.0} % of the possible rate, in ms after the lab began to change. Rates in Gb/s.\n",
         ENOUGH * 100.0
     );
     let head =

@@ -1,4 +1,4 @@
-//! A flow over time, in equal steps: what arrived, and how the sender saw its paths.
+//! A flow over time, in equal steps: payload received, and the state of the sender's paths.
 
 use std::ops::Range;
 
@@ -9,7 +9,7 @@ use crate::bench::samples::{PathSample, PlaneSample, Sample};
 /// One step.
 #[derive(Clone, Debug)]
 pub(super) struct Step<'a> {
-    /// Milliseconds after the start of the experiment.
+    /// Milliseconds after the start of the scenario.
     pub(super) span_ms: Range<usize>,
     /// Payload that was placed at the receiver, bits per second.
     pub(super) bps: f64,
@@ -35,7 +35,7 @@ pub(super) struct PlaneStep {
     pub(super) state: PlaneSample,
 }
 
-/// The first `length_ms` of the experiment in steps of `step_ms`. A shorter rest at the end is left out.
+/// The first `length_ms` of the scenario in steps of `step_ms`. A shorter rest at the end is left out.
 pub(super) fn steps(flow: &FlowOutcome, planes: usize, length_ms: usize, step_ms: usize) -> Vec<Step<'_>> {
     let number = length_ms / step_ms.max(1);
     let within = |side: &Side, count: &dyn Fn(&Sample) -> u64| {

@@ -1,4 +1,4 @@
-//! The processes that write, and what they say.
+//! The processes of the flows, and their output.
 
 use std::fmt;
 use std::fs::{self, File};
@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, bail};
 use serde_json::Value as Json;
 
-use super::experiment::{Experiment, Flow};
+use super::scenario::{Flow, Scenario};
 use crate::bench::pin::enough_for;
 use crate::bench::samples::{Line, Sample};
 use crate::driver::{Kernel, UDP};
@@ -24,14 +24,14 @@ use spindrift_srv6::Node;
 const NAP: Duration = Duration::from_millis(5);
 /// How long a process has for what takes milliseconds.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// Clients write for so much longer than the experiment takes, for they may begin before it does.
+/// Clients write for so much longer than the scenario takes, for they may begin before it does.
 const EXTRA: Duration = Duration::from_millis(300);
 /// TCP port of the set-up of the first flow.
 const FIRST_PORT: usize = 18_515;
 
 /// Starts processes of this program on hosts of a lab.
 pub(super) struct Stage<'a> {
-    pub(super) experiment: &'a Experiment,
+    pub(super) scenario: &'a Scenario,
     pub(super) plan: &'a LabPlan<'a>,
     pub(super) ip: &'a Ip,
     pub(super) program: PathBuf,
@@ -95,7 +95,7 @@ pub(super) struct Ended;
 
 impl fmt::Display for Ended {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("ended, since something else failed")
+        f.write_str("cancelled after another failure")
     }
 }
 
@@ -141,7 +141,7 @@ impl Stage<'_> {
         let port = ["-p".to_owned(), (FIRST_PORT + number).to_string()];
         let files = Files::of(self.folder, name);
         let none = Vec::new();
-        let of_kind = if self.experiment.port == UDP { &flow.udp_options } else { &none };
+        let of_kind = if self.scenario.port == UDP { &flow.udp_options } else { &none };
         let options: &[&[String]] = &[&port, &flow.options, of_kind, &flow.server_options];
         let mut server = self.start(&files, "server", flow.to, options)?;
         self.wait(begin, Some(PATIENCE), "a server takes too long to start", || {
@@ -155,9 +155,9 @@ impl Stage<'_> {
                 Ok(begin.get().is_some_and(|start| start.elapsed() >= flow.start))
             })?;
         }
-        let length = self.experiment.duration.saturating_sub(flow.start) + EXTRA;
+        let length = self.scenario.duration.saturating_sub(flow.start) + EXTRA;
         let length = format!("{}ms", length.as_millis());
-        let address = self.experiment.fabric.address(flow.to, 0).context("the fabric has no plane")?;
+        let address = self.scenario.fabric.address(flow.to, 0).context("the fabric has no plane")?;
         let more = ["-D".to_owned(), length, address.to_string()];
         let options: &[&[String]] = &[&port, &flow.options, of_kind, &flow.client_options, &more];
         let mut client = self.start(&files, "client", flow.from, options)?;
@@ -205,21 +205,21 @@ impl Stage<'_> {
         let namespace = self.plan.namespace(Node::Host(host));
         let mut command = self.ip.command();
         command.args(["netns", "exec", &namespace]).arg(&self.program).arg("write-bw");
-        let fabric = &self.experiment.fabric;
+        let fabric = &self.scenario.fabric;
         let addresses = (0..fabric.shape().planes).map_while(|plane| fabric.address(host, plane));
         let addresses: Vec<_> = addresses.collect();
-        command.arg("--json").args(self.experiment.port.lab_options(&addresses));
+        command.arg("--json").args(self.scenario.port.lab_options(&addresses));
         command.arg("--topology").arg(&self.topology);
         let slower =
             options.iter().copied().flatten().any(|option| option.split('=').next() == Some("--link-rate"));
         if let (Kernel::Bypassed, Some(rate), false) =
-            (self.experiment.port.kernel, self.experiment.rate(), slower)
+            (self.scenario.port.kernel, self.scenario.rate(), slower)
         {
             // No queue of the kernel holds these packets up.
             command.args(["--link-rate", &rate.to_string()]);
         }
         command.arg("--samples").arg(files.samples(role)).args(["--sample-interval", "1ms"]);
-        if !enough_for(2 * self.experiment.flows.len()) {
+        if !enough_for(2 * self.scenario.flows.len()) {
             command.arg("--share-cores");
         }
         command.args(options.iter().copied().flatten()).stdin(Stdio::null());
@@ -227,7 +227,7 @@ impl Stage<'_> {
             |path: &Path| File::create(path).with_context(|| format!("cannot write {}", path.display()));
         command.stdout(create(&output)?).stderr(create(&messages)?);
         let child = command.spawn().with_context(|| format!("cannot run ip netns exec {namespace}"))?;
-        let host = self.experiment.fabric.name(Node::Host(host));
+        let host = self.scenario.fabric.name(Node::Host(host));
         Ok(Process { child, name: format!("the {role} on {host}"), output, messages })
     }
 }
@@ -250,8 +250,7 @@ impl Process {
         }
         let output =
             fs::read(&self.output).with_context(|| format!("cannot read {}", self.output.display()))?;
-        serde_json::from_slice(&output)
-            .with_context(|| format!("{} printed something else than JSON", self.name))
+        serde_json::from_slice(&output).with_context(|| format!("the output of {} is not JSON", self.name))
     }
 
     /// Why it failed.

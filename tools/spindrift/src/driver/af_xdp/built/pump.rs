@@ -10,7 +10,7 @@ use spindrift_af_xdp::pump::{PumpConfig, Receiver, Wait, send};
 use super::super::pump::AfXdpPumpArgs;
 use super::{interface_of, mode_of};
 use crate::bench::pin::WaitName;
-use crate::output::tell;
+use crate::output::eprint_line;
 use crate::place::{Local, resolve};
 use crate::pump::{Moved, Title, check_crcs, report};
 use crate::remote::address_towards;
@@ -48,7 +48,7 @@ pub(in crate::driver::af_xdp) fn run(args: &AfXdpPumpArgs) -> Result<()> {
         let receiver = Receiver::open(&config)?;
         if !common.json {
             let notes = receiver.notes().join("; ");
-            tell(format_args!(
+            eprint_line(format_args!(
                 "spindrift pump af_xdp: receiving on {} port {} ({notes})",
                 local.address, common.port
             ));

@@ -105,7 +105,7 @@ impl Backend for Devices {
                 )));
             }
             if locals.iter().any(|other| other.address.is_ipv4() != local.address.is_ipv4()) {
-                return Err(usage("--device-addresses: IPv4 and IPv6 addresses; give one family"));
+                return Err(usage("--device-addresses: IPv4 and IPv6 addresses are mixed; use one family"));
             }
             locals.push(local);
         }

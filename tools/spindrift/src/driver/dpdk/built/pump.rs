@@ -8,7 +8,7 @@ use spindrift_pmd::MacAddr;
 
 use super::super::pump::DpdkPumpArgs;
 use super::eal;
-use crate::output::tell;
+use crate::output::eprint_line;
 use crate::pump::{Moved, Title, check_crcs, report};
 use crate::stop::Stop;
 use crate::usage::usage;
@@ -33,7 +33,10 @@ pub(in crate::driver::dpdk) fn run(args: &DpdkPumpArgs) -> Result<()> {
         let receiver = Receiver::open(eal, &config)?;
         if !common.json {
             let notes = receiver.notes().join("; ");
-            tell(format_args!("spindrift pump dpdk: receiving on {local} port {} ({notes})", common.port));
+            eprint_line(format_args!(
+                "spindrift pump dpdk: receiving on {local} port {} ({notes})",
+                common.port
+            ));
         }
         Moved { sent: None, received: Some(receiver.run(stop.flag())) }
     };
@@ -84,10 +87,7 @@ fn config_of(args: &DpdkPumpArgs) -> Result<PumpConfig> {
 /// A pump that moved nothing measured nothing.
 fn moved_something(device: &str, moved: &Moved) -> Result<()> {
     if let Some(sent) = moved.sent.as_ref().filter(|sent| sent.packets == 0) {
-        bail!(
-            "nothing was sent by {device} ({} errors); does anybody receive at the other end?",
-            sent.errors
-        );
+        bail!("nothing was sent by {device} ({} errors); is there a receiver at the other end?", sent.errors);
     }
     if moved.received.as_ref().is_some_and(|received| received.packets == 0) {
         bail!("nothing was received by {device}");

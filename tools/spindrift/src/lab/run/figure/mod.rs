@@ -1,4 +1,4 @@
-//! A picture of an experiment: a column for each flow, and under each other what arrived, over which planes, what was lost, and the
+//! A picture of a scenario: a column for each flow, and under each other what arrived, over which planes, what was lost, and the
 //! states of the entropy values.
 
 mod timeline;
@@ -12,7 +12,7 @@ use crate::figure::{
     Picture, REPAIR, RESERVE, SKIPPED, Series, StackedArea, USED,
 };
 
-/// Steps that a picture shows. Of longer experiments each is a multiple of what the table of samples has.
+/// Steps that a picture shows. Of longer scenarios each is a multiple of what the table of samples has.
 const MAX_STEPS: usize = 1000;
 /// Most paths of a flow that are drawn one by one.
 const MAX_PATHS: usize = 8;
@@ -28,7 +28,7 @@ const STATES: [(&str, &str, StateCount); 6] = [
     ("own port down", DOWN, |plane| if plane.up { 0 } else { plane.evs() }),
 ];
 
-/// A picture of the first `length_ms` of an experiment.
+/// A picture of the first `length_ms` of a scenario.
 pub(super) fn draw(title: &str, planes: usize, length_ms: usize, outcome: &Outcome) -> Picture {
     let step_ms = step_ms(length_ms);
     let marks: Vec<_> = outcome.events.iter().map(mark).collect();

@@ -177,7 +177,7 @@ fn few_paths_are_drawn_one_by_one() {
 }
 
 #[test]
-fn long_experiments_have_longer_steps() {
+fn long_scenarios_have_longer_steps() {
     assert_eq!([1000, 10_000, 10_001, 20_000, 60_000].map(step_ms), [10, 10, 20, 20, 60]);
 }
 

@@ -1,4 +1,4 @@
-//! Entropy values one by one: what each was to its queue pair, over time.
+//! State of each entropy value over time.
 
 use std::collections::BTreeMap;
 
@@ -52,14 +52,14 @@ pub(super) struct Life {
     pub(super) spans: Vec<(f64, f64, Role)>,
 }
 
-/// The entropy values that became something else within the experiment; none if they are too many to be told apart.
+/// The entropy values that became something else within the scenario; none if they are too many to be told apart.
 pub(super) fn lives(sender: &Side, length_ms: f64) -> Vec<Life> {
     let mut changes = BTreeMap::<(usize, u8, u32), Vec<(f64, Role)>>::new();
     for (at_ms, line) in sender.evs.iter().filter(|(at_ms, _)| *at_ms < length_ms) {
         let role = Role::of(line);
         let known = changes.entry((line.queue_pair, line.plane, line.ev)).or_default();
         match known.last_mut() {
-            // What it was before the experiment, or was only for a moment, does not show.
+            // What it was before the scenario, or was only for a moment, does not show.
             Some(last) if last.0 >= *at_ms || *at_ms <= 0.0 => last.1 = role,
             Some(last) if last.1 == role => {}
             _ => known.push((at_ms.max(0.0), role)),
@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn what_changed_within_the_experiment_has_a_row() {
+    fn what_changed_within_the_scenario_has_a_row() {
         let (good, bad, denied) = (StateName::Good, StateName::AssumedBad, StateName::Denied);
         let side = side(&[
             // Another takes the place of one that loses packets.

@@ -1,0 +1,445 @@
+//! Results of a run as text, tables and JSON.
+
+use std::fmt::Write as _;
+use std::io::{self, Write};
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Result, bail};
+use hdrhistogram::Histogram;
+use serde_json::{Value as Json, json};
+use spindrift_fabric::{Done, EvTally, LinkSample, Sample};
+use spindrift_srv6::Node;
+
+use super::claim::Finding;
+use super::fault_impact::{FaultImpact, spread_us};
+use super::plan::PlanFile;
+use super::run::{JobOutcome, Outcome};
+use crate::output::write_file;
+use crate::units::{count, format_rate};
+
+/// Writes all results to a folder. Returns the summary, and what is in `result.json`.
+pub(super) fn write(
+    plan_file: &PlanFile,
+    outcomes: &[Outcome],
+    findings: &[Vec<Finding>],
+    folder: &Path,
+) -> Result<(String, Json)> {
+    let summary = summary(&plan_file.title, outcomes, findings);
+    write_file(folder, "summary.md", |file| file.write_all(summary.as_bytes()))?;
+    write_file(folder, "samples.csv", |file| samples(outcomes, file))?;
+    write_file(folder, "links.csv", |file| links(outcomes, file))?;
+    write_file(folder, "evs.csv", |file| evs(outcomes, file))?;
+    write_file(folder, "messages.csv", |file| messages(outcomes, file))?;
+    write_file(folder, "latency.csv", |file| latency(outcomes, file))?;
+    let object = object(plan_file, outcomes, findings);
+    let mut text = serde_json::to_string_pretty(&object)?;
+    text.push('\n');
+    write_file(folder, "result.json", |file| file.write_all(text.as_bytes()))?;
+    Ok((summary, object))
+}
+
+/// What was there at the end of an interval, and at its beginning.
+pub(super) struct Step<'a> {
+    pub(super) before: &'a Sample,
+    pub(super) after: &'a Sample,
+}
+
+impl Step<'_> {
+    fn time_us(&self) -> f64 {
+        self.after.at.0 as f64 / 1e3
+    }
+
+    /// Bytes that have been added, as Gb/s.
+    pub(super) fn gbps(&self, before: u64, after: u64) -> f64 {
+        (after - before) as f64 * 8.0 / self.after.at.since(self.before.at).max(1) as f64
+    }
+}
+
+fn steps(outcome: &Outcome) -> impl Iterator<Item = Step<'_>> {
+    let samples = outcome.recorder.samples();
+    samples.iter().zip(samples.iter().skip(1)).map(|(before, after)| Step { before, after })
+}
+
+/// One row for each interval and host.
+fn samples(outcomes: &[Outcome], out: &mut impl Write) -> io::Result<()> {
+    let planes = outcomes.iter().map(|outcome| outcome.plan.clos.planes).max().unwrap_or_default();
+    write!(out, "variant,time_us,host,gbps,sent,repeats,losses,timeouts,marked,trimmed")?;
+    for plane in 0..planes {
+        write!(out, ",p{plane}_gbps")?;
+    }
+    writeln!(out)?;
+    for outcome in outcomes {
+        for step in steps(outcome) {
+            let hosts = outcome.plan.hosts.iter().zip(step.before.hosts.iter().zip(&step.after.hosts));
+            for (host, (before, after)) in hosts {
+                let name = outcome.plan.fabric.name(Node::Host(host.0 as u16));
+                let (a, b) = (&before.tally, &after.tally);
+                let gbps = step.gbps(a.placed_bytes, b.placed_bytes);
+                write!(out, "{},{:.3},{name},{gbps:.6}", outcome.plan.variant, step.time_us())?;
+                for (before, after) in [
+                    (a.sent, b.sent),
+                    (a.repeats, b.repeats),
+                    (a.losses, b.losses),
+                    (a.timeouts, b.timeouts),
+                    (a.marked, b.marked),
+                    (a.trimmed, b.trimmed),
+                ] {
+                    write!(out, ",{}", after - before)?;
+                }
+                for plane in 0..usize::from(planes) {
+                    match (before.plane_bytes.get(plane), after.plane_bytes.get(plane)) {
+                        (Some(&before), Some(&after)) => write!(out, ",{:.6}", step.gbps(before, after))?,
+                        _ => write!(out, ",")?,
+                    }
+                }
+                writeln!(out)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// One row for each interval and direction of a link.
+fn links(outcomes: &[Outcome], out: &mut impl Write) -> io::Result<()> {
+    writeln!(out, "variant,time_us,link,gbps,queued_bytes,marked,trimmed,dropped,lost")?;
+    for outcome in outcomes {
+        for step in steps(outcome) {
+            let links = outcome.links.iter().zip(step.before.links.iter().zip(&step.after.links));
+            for (name, (before, after)) in links {
+                let (a, b) = (before.counters, after.counters);
+                let dropped = |link: &LinkSample| {
+                    link.counters.queue.dropped_data + link.counters.queue.dropped_control
+                };
+                let lost = |link: &LinkSample| link.counters.lost_down + link.counters.lost_impaired;
+                writeln!(
+                    out,
+                    "{},{:.3},{name},{:.6},{},{},{},{},{}",
+                    outcome.plan.variant,
+                    step.time_us(),
+                    step.gbps(a.bytes, b.bytes),
+                    after.queued_bytes,
+                    b.queue.marked - a.queue.marked,
+                    b.queue.trimmed - a.queue.trimmed,
+                    dropped(after) - dropped(before),
+                    lost(after) - lost(before),
+                )?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// One row for each sample, flow and plane.
+fn evs(outcomes: &[Outcome], out: &mut impl Write) -> io::Result<()> {
+    writeln!(out, "variant,time_us,flow,plane,good,skip,reserve,assumed_bad,denied,closed")?;
+    for outcome in outcomes {
+        for sample in outcome.recorder.samples() {
+            for (flow, planes) in outcome.flows.iter().zip(&sample.flows) {
+                for (plane, evs) in planes.iter().enumerate() {
+                    let EvTally { good, skip, reserve, assumed_bad, denied, closed } = evs;
+                    let time_us = sample.at.0 as f64 / 1e3;
+                    write!(out, "{},{time_us:.3},{flow},{plane}", outcome.plan.variant)?;
+                    writeln!(out, ",{good},{skip},{reserve},{assumed_bad},{denied},{closed}")?;
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+/// One row for each message that is complete.
+fn messages(outcomes: &[Outcome], out: &mut impl Write) -> io::Result<()> {
+    writeln!(out, "variant,workload,from,to,bytes,posted_ns,complete_ns")?;
+    for outcome in outcomes {
+        for job in &outcome.jobs {
+            for Done { side, len, posted, done } in &job.messages {
+                let Some(&(first, second)) = job.pairs.get(side.pair as usize) else { continue };
+                let (from, to) = if side.second { (second, first) } else { (first, second) };
+                let name =
+                    |host: spindrift_fabric::HostId| outcome.plan.fabric.name(Node::Host(host.0 as u16));
+                let (from, to) = (name(from), name(to));
+                let variant = &outcome.plan.variant;
+                writeln!(out, "{variant},{},{from},{to},{len},{},{}", job.name, posted.0, done.0)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Significant digits of the times in histograms.
+const TIME_DIGITS: u8 = 2;
+
+/// A histogram for each workload: one row for each time that messages took, with those that took no longer.
+fn latency(outcomes: &[Outcome], out: &mut impl Write) -> io::Result<()> {
+    writeln!(out, "variant,workload,up_to_us,messages,percent")?;
+    for outcome in outcomes {
+        for job in &outcome.jobs {
+            let mut histogram = Histogram::<u64>::new(TIME_DIGITS).map_err(io::Error::other)?;
+            for ns in job.times_ns() {
+                histogram.record(ns).map_err(io::Error::other)?;
+            }
+            for bar in histogram.iter_recorded() {
+                let (up_to_us, count) = (bar.value_iterated_to() as f64 / 1e3, bar.count_at_value());
+                write!(out, "{},{},{up_to_us:.3},{count}", outcome.plan.variant, job.name)?;
+                writeln!(out, ",{:.4}", bar.percentile())?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// How values are spread.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(super) struct Spread {
+    pub(super) count: usize,
+    pub(super) mean: f64,
+    pub(super) min: f64,
+    pub(super) p50: f64,
+    pub(super) p90: f64,
+    pub(super) p99: f64,
+    pub(super) p999: f64,
+    pub(super) max: f64,
+}
+
+impl Spread {
+    /// Of some values: percentiles are values that are there, by nearest rank.
+    pub(super) fn of(mut values: Vec<f64>) -> Self {
+        values.sort_by(f64::total_cmp);
+        let count = values.len();
+        let rank = |share: f64| {
+            let rank = (share * count as f64).ceil() as usize;
+            values.get(rank.clamp(1, count.max(1)) - 1).copied().unwrap_or_default()
+        };
+        Self {
+            count,
+            // The sum of nothing is -0.
+            mean: (values.iter().sum::<f64>() + 0.0) / count.max(1) as f64,
+            min: rank(0.0),
+            p50: rank(0.5),
+            p90: rank(0.9),
+            p99: rank(0.99),
+            p999: rank(0.999),
+            max: rank(1.0),
+        }
+    }
+
+    fn json(self) -> Json {
+        let Self { count, mean, min, p50, p90, p99, p999, max } = self;
+        json!({ "count": count, "mean": mean, "min": min, "p50": p50, "p90": p90, "p99": p99, "p99.9": p999, "max": max })
+    }
+}
+
+impl JobOutcome {
+    /// How long messages took, from when they were ordered to when their senders knew of their arrival.
+    fn times_ns(&self) -> impl Iterator<Item = u64> {
+        self.messages.iter().map(|done| done.done.since(done.posted))
+    }
+
+    pub(super) fn times_us(&self) -> Spread {
+        Spread::of(self.times_ns().map(|ns| ns as f64 / 1e3).collect())
+    }
+
+    pub(super) fn gbps(&self) -> Spread {
+        Spread::of(self.rates())
+    }
+
+    /// Payload of each connection from its first order to its last completion, in Gb/s.
+    pub(super) fn rates(&self) -> Vec<f64> {
+        let mut ways = vec![(0_u64, u64::MAX, 0); self.pairs.len()];
+        for done in &self.messages {
+            let Some((bytes, first, last)) = ways.get_mut(done.side.pair as usize) else { continue };
+            *bytes += u64::from(done.len);
+            (*first, *last) = ((*first).min(done.posted.0), done.done.0);
+        }
+        let rates = ways.into_iter().filter(|(bytes, ..)| *bytes > 0);
+        rates.map(|(bytes, first, last)| bytes as f64 * 8.0 / (last - first).max(1) as f64).collect()
+    }
+}
+
+fn object(plan_file: &PlanFile, outcomes: &[Outcome], findings: &[Vec<Finding>]) -> Json {
+    let job = |job: &JobOutcome| {
+        let failures = job.failures.iter().map(
+            |failure| json!({ "at_ns": failure.at.0, "connection": failure.side.pair, "why": failure.why }),
+        );
+        json!({
+            "name": job.name,
+            "connections": job.pairs.len(),
+            "finished_ns": job.finished_ns,
+            "messages_not_begun": job.left.map(|[not_begun, _]| not_begun),
+            "messages_under_way": job.left.map(|[_, under_way]| under_way),
+            "bytes": job.messages.iter().map(|done| u64::from(done.len)).sum::<u64>(),
+            "message_us": job.times_us().json(),
+            "connection_gbps": job.gbps().json(),
+            "failures": failures.collect::<Vec<_>>(),
+        })
+    };
+    let variant = |(outcome, findings): (&Outcome, &Vec<Finding>)| {
+        let counters = &outcome.counters;
+        let events = told(outcome).map(|(at_ns, what, impact)| {
+            let (lost, last_ns) = (impact.map(|impact| impact.lost), impact.and_then(FaultImpact::last_ns));
+            json!({ "at_ns": at_ns, "what": what, "lost": lost, "last_lost_ns": last_ns })
+        });
+        json!({
+            "variant": outcome.plan.variant,
+            "seed": outcome.plan.seed,
+            "hosts": outcome.plan.fabric.hosts().len(),
+            "planes": outcome.plan.clos.planes,
+            "ended_ns": outcome.ended_ns,
+            "done": outcome.done,
+            "workloads": outcome.jobs.iter().map(job).collect::<Vec<_>>(),
+            "events": events.collect::<Vec<_>>(),
+            "claims": findings.iter().map(Finding::json).collect::<Vec<_>>(),
+            "packets": {
+                "sent": counters.sent,
+                "delivered": counters.delivered,
+                "dropped": counters.dropped,
+                "lost": counters.lost,
+                "corrupted": counters.corrupted,
+                "duplicated": counters.duplicated,
+                "overrun": counters.overrun,
+                "unroutable": counters.unroutable,
+                "hops": counters.hops,
+            },
+        })
+    };
+    json!({
+        "plan": plan_file.name,
+        // The former name of the field, for one version.
+        "experiment": plan_file.name,
+        "title": plan_file.title,
+        "version": env!("CARGO_PKG_VERSION"),
+        "variants": outcomes.iter().zip(findings).map(variant).collect::<Vec<_>>(),
+    })
+}
+
+/// A page in Markdown.
+fn summary(title: &str, outcomes: &[Outcome], findings: &[Vec<Finding>]) -> String {
+    let mut page = format!("# {title}\n");
+    for (outcome, findings) in outcomes.iter().zip(findings) {
+        if !outcome.plan.variant.is_empty() {
+            let _ = write!(page, "\n## {}\n", outcome.plan.variant);
+        }
+        page += &summary_of(outcome);
+        if !findings.is_empty() {
+            page += "\nClaims:\n\n";
+        }
+        for finding in findings {
+            let _ = writeln!(page, "- {}", finding.line());
+        }
+    }
+    page
+}
+
+fn summary_of(outcome: &Outcome) -> String {
+    let (clos, mut page) = (&outcome.plan.clos, String::new());
+    let hosts = count(outcome.plan.fabric.hosts().len() as u64, "host");
+    let planes = count(clos.planes.into(), "plane");
+    let _ = writeln!(
+        page,
+        "\n{hosts}, {planes} of {}, {:.3} ms simulated{}.\n",
+        format_rate(clos.host_rate_bps),
+        outcome.ended_ns as f64 / 1e6,
+        if outcome.done { ", all work done" } else { "" }
+    );
+    for job in &outcome.jobs {
+        let (times, rates) = (job.times_us(), job.gbps());
+        let _ = writeln!(
+            page,
+            "- {}: {}, {}; each {:.3} to {:.3} Gb/s, mean {:.3}; a message took {:.3} us (median), {:.3} (99 %), {:.3} (longest)",
+            job.name,
+            count(job.pairs.len() as u64, "connection"),
+            count(times.count as u64, "message"),
+            rates.min,
+            rates.max,
+            rates.mean,
+            times.p50,
+            times.p99,
+            times.max,
+        );
+        page += &unfinished(job);
+        if let Some(failure) = job.failures.first() {
+            let failed = count(job.failures.len() as u64, "FAILURE");
+            let _ = writeln!(
+                page,
+                "  {failed}, the first at {:.3} ms: {}",
+                failure.at.0 as f64 / 1e6,
+                failure.why
+            );
+        }
+    }
+    let counters = &outcome.counters;
+    let _ = writeln!(
+        page,
+        "- {} packets sent, {} dropped, {} lost, {} corrupted, {} duplicated",
+        counters.sent, counters.dropped, counters.lost, counters.corrupted, counters.duplicated
+    );
+    for (at_ns, what, impact) in told(outcome) {
+        let _ = write!(page, "- at {:.3} ms, {what}", at_ns as f64 / 1e6);
+        if let Some(impact) = impact.filter(|impact| impact.lost > 0) {
+            let lost = count(impact.lost, "data packet");
+            let _ = write!(page, "; {lost} lost there, the last {:.3} us later", impact.lasted_us());
+        }
+        page.push('\n');
+    }
+    if outcome.impacts.len() > 1 {
+        let Spread { count: faults, min, p50, p90, p99, max, .. } = spread_us(&outcome.impacts);
+        let _ = writeln!(
+            page,
+            "- of {faults} faults, the last data packet was lost {min:.3} us (least), {p50:.3} (median), {p90:.3} (90 %), {p99:.3} (99 %), {max:.3} (most) after it began"
+        );
+    }
+    page
+}
+
+/// A line about the messages of a list that the end came before.
+fn unfinished(job: &JobOutcome) -> String {
+    match job.left {
+        None | Some([0, 0]) => String::new(),
+        Some([not_begun, under_way]) => format!(
+            "  not complete at the end: {}, of which {not_begun} had not begun\n",
+            count((not_begun + under_way) as u64, "message")
+        ),
+    }
+}
+
+/// When what happened; and if it was the beginning of a fault, what that cost.
+fn told(outcome: &Outcome) -> impl Iterator<Item = (u64, &str, Option<&FaultImpact>)> {
+    let mut impacts = outcome.impacts.iter();
+    outcome.events.iter().map(move |(at_ns, what, begins)| {
+        (*at_ns, what.as_str(), if *begins { impacts.next() } else { None })
+    })
+}
+
+/// How fast it went, all in all within a time.
+pub(super) fn speed<'a>(outcomes: impl Iterator<Item = &'a Outcome>, wall: Duration) -> String {
+    let (mut hops, mut busy) = (0, 0.0);
+    for outcome in outcomes {
+        hops += outcome.counters.hops;
+        busy += outcome.wall.as_secs_f64();
+    }
+    let rate = hops as f64 / busy.max(1e-9) / 1e6;
+    format!(
+        "{:.1} million packet-hops in {:.1} s, {rate:.2} million/s on a processor",
+        hops as f64 / 1e6,
+        wall.as_secs_f64()
+    )
+}
+
+/// An error if a connection failed, or if a claim does not hold and nobody says why.
+pub(super) fn check(outcomes: &[Outcome], findings: &[Vec<Finding>]) -> Result<()> {
+    for (outcome, findings) in outcomes.iter().zip(findings) {
+        let variant = &outcome.plan.variant;
+        let of = if variant.is_empty() { String::new() } else { format!(" of variant {variant}") };
+        if let Some(finding) = findings.iter().find(|finding| !finding.holds() && finding.why.is_none()) {
+            bail!("a claim{of} does not hold: {}", finding.line());
+        }
+        for job in &outcome.jobs {
+            if let Some(failure) = job.failures.first() {
+                let why = failure.why;
+                bail!("workload {}{of}: a connection failed at {} ns: {why}", job.name, failure.at.0);
+            }
+        }
+    }
+    Ok(())
+}
