@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <semaphore.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include <rte_alarm.h>
@@ -91,7 +92,7 @@ int spindrift_describe(uint16_t port, struct spindrift_device *out)
 	return 0;
 }
 
-int spindrift_configure(uint16_t port, uint16_t queues, uint32_t mtu, int scatter)
+int spindrift_configure(uint16_t port, uint16_t queues, uint32_t mtu, int scatter, int gather)
 {
 	struct rte_eth_conf conf;
 
@@ -101,6 +102,8 @@ int spindrift_configure(uint16_t port, uint16_t queues, uint32_t mtu, int scatte
 	conf.rxmode.mtu = mtu;
 	if (scatter)
 		conf.rxmode.offloads |= RTE_ETH_RX_OFFLOAD_SCATTER;
+	if (gather)
+		conf.txmode.offloads |= RTE_ETH_TX_OFFLOAD_MULTI_SEGS;
 	return rte_eth_dev_configure(port, queues, queues, &conf);
 }
 
@@ -117,7 +120,7 @@ int spindrift_rx_queue(uint16_t port, uint16_t queue, uint16_t descriptors, stru
 	return rte_eth_rx_queue_setup(port, queue, descriptors, rte_eth_dev_socket_id(port), &conf, pool);
 }
 
-int spindrift_tx_queue(uint16_t port, uint16_t queue, uint16_t descriptors)
+int spindrift_tx_queue(uint16_t port, uint16_t queue, uint16_t descriptors, int gather)
 {
 	struct rte_eth_dev_info info;
 	struct rte_eth_txconf conf;
@@ -126,7 +129,7 @@ int spindrift_tx_queue(uint16_t port, uint16_t queue, uint16_t descriptors)
 	if (result != 0)
 		return result;
 	conf = info.default_txconf;
-	conf.offloads = 0;
+	conf.offloads = gather ? RTE_ETH_TX_OFFLOAD_MULTI_SEGS : 0;
 	return rte_eth_tx_queue_setup(port, queue, descriptors, rte_eth_dev_socket_id(port), &conf);
 }
 
@@ -235,6 +238,65 @@ void spindrift_set_len(struct rte_mbuf *mbuf, uint32_t len)
 {
 	mbuf->data_len = (uint16_t)len;
 	mbuf->pkt_len = len;
+}
+
+/* Not called: the owner of the lending keeps a reference of its own. */
+static void all_returned(void *bytes, void *arg)
+{
+	(void)bytes;
+	(void)arg;
+}
+
+struct rte_mbuf_ext_shared_info *spindrift_lending(void)
+{
+	struct rte_mbuf_ext_shared_info *lending = calloc(1, sizeof(*lending));
+
+	if (lending != NULL) {
+		lending->free_cb = all_returned;
+		rte_mbuf_ext_refcnt_set(lending, 1);
+	}
+	return lending;
+}
+
+void spindrift_lending_free(struct rte_mbuf_ext_shared_info *lending)
+{
+	free(lending);
+}
+
+uint16_t spindrift_lent(const struct rte_mbuf_ext_shared_info *lending)
+{
+	return rte_mbuf_ext_refcnt_read(lending) - 1;
+}
+
+void spindrift_lend(struct rte_mbuf *head, struct rte_mbuf *outside, struct rte_mbuf *tail, void *bytes, uint16_t len,
+		    struct rte_mbuf_ext_shared_info *lending)
+{
+	rte_mbuf_ext_refcnt_update(lending, 1);
+	rte_pktmbuf_attach_extbuf(outside, bytes, RTE_BAD_IOVA, len, lending);
+	outside->data_off = 0;
+	outside->data_len = len;
+	head->next = outside;
+	head->nb_segs = 2;
+	head->pkt_len = head->data_len + len;
+	if (tail != NULL) {
+		outside->next = tail;
+		head->nb_segs = 3;
+		head->pkt_len += tail->data_len;
+	}
+}
+
+int spindrift_join(struct rte_mbuf **frame, struct rte_mempool *pool)
+{
+	struct rte_mbuf *copy;
+
+	if ((*frame)->nb_segs == 1)
+		return 0;
+	copy = rte_pktmbuf_copy(*frame, pool, 0, UINT32_MAX);
+	if (copy == NULL)
+		return -ENOMEM;
+	rte_pktmbuf_free(*frame);
+	*frame = copy;
+	return 0;
 }
 
 int spindrift_chain(struct rte_mbuf *head, struct rte_mbuf *tail)

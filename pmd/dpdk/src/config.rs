@@ -71,6 +71,9 @@ pub struct DpdkConfig {
     pub rx_descriptors: u16,
     /// Descriptors of each transmit queue, rounded to what the device has. Default 1024.
     pub tx_descriptors: u16,
+    /// Whether the driver reads longer payloads where they are, so that the port does not copy them. Only drivers that copy frames
+    /// themselves can: others keep a frame after the call that sends it. Default: with `net_memif`, where it is faster.
+    pub zero_copy: Option<bool>,
     /// How long opening waits for the link of a NIC, whose rate is known only then. Default 3 s.
     pub link_wait: Duration,
 }
@@ -87,6 +90,7 @@ impl Default for DpdkConfig {
             mtu: None,
             rx_descriptors: 1024,
             tx_descriptors: 1024,
+            zero_copy: None,
             link_wait: Duration::from_secs(3),
         }
     }
@@ -241,6 +245,16 @@ pub enum DpdkError {
         hint: &'static str,
         /// The last lines of DPDK's log.
         log: Vec<String>,
+    },
+    /// Payloads cannot be read where they are.
+    #[error("`zero_copy` with {device} ({driver}): {why}; leave it out, and the port copies payloads")]
+    ZeroCopy {
+        /// The device.
+        device: String,
+        /// Its driver.
+        driver: String,
+        /// The reason.
+        why: &'static str,
     },
     /// None, or more lanes than the device has queues.
     #[error(

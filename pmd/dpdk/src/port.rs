@@ -7,15 +7,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use spindrift_pmd::device::is_running;
-use spindrift_pmd::memory::Payload;
 use spindrift_pmd::netlink::Netlink;
 use spindrift_pmd::shared_interface::destination;
-use spindrift_pmd::{LinkState, MacAddr, Port, PortCaps, PortCounters, RxFrame, Tail, TxFrame};
+use spindrift_pmd::{LinkState, MacAddr, Port, PortCaps, PortCounters, RxFrame, TxFrame};
 
 use crate::classify::{Kind, Wanted};
 use crate::open;
 use crate::stack::{Out, Stack};
-use crate::sys::{self, Device, RX_BATCH, RxQueue, Stats, TxQueue};
+use crate::sys::{self, Device, RX_BATCH, RxQueue, Sent, Stats, TxQueue};
 use crate::{DpdkConfig, DpdkError, Eal};
 
 /// How often the device is asked for its link.
@@ -110,12 +109,16 @@ pub struct DpdkPort {
     out: Out,
     /// Frames of the last burst that were given back.
     unsent: Vec<u16>,
+    /// Those of the burst at hand that are to be sent, and where to.
+    chosen: Vec<(u16, MacAddr)>,
+    /// Frames whose payload was not copied by the port.
+    lent: u64,
 }
 
 /// What became of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fate {
-    Sent,
+    Sent(MacAddr),
     /// It stays with the caller, and so do those behind it.
     NoRoom,
     /// It stays with the caller: the next neighbour has just been asked for its address.
@@ -172,7 +175,14 @@ impl DpdkPort {
             refresh_at: 0,
             out: Out::new(),
             unsent: Vec::with_capacity(open::STAGED),
+            chosen: Vec::with_capacity(open::STAGED),
+            lent: 0,
         }
+    }
+
+    /// Frames whose payload the driver has read where it was, so that the port has not copied it.
+    pub fn uncopied_frames(&self) -> u64 {
+        self.lent
     }
 
     /// Asks the device for its link, at most once in a while.
@@ -221,7 +231,8 @@ impl DpdkPort {
         }
     }
 
-    fn send(&mut self, now_ns: u64, frame: &TxFrame<'_>) -> Fate {
+    /// What is to become of a frame. The buffers that it and those before it take are not taken yet.
+    fn choose(&mut self, now_ns: u64, frame: &TxFrame<'_>) -> Fate {
         let len = frame.len();
         if len > self.caps.max_frame {
             return Fate::Oversize;
@@ -238,22 +249,13 @@ impl DpdkPort {
             let soon = self.shared.stack().may_know_soon(to);
             return if soon { Fate::Unresolved } else { Fate::Unreachable };
         };
-        let own = self.caps.mac;
-        let sent = self.tx.push(len, |out| {
-            copy(frame, out);
-            if let Some((ethernet, _)) = out.split_first_chunk_mut::<12>() {
-                let (dst, src) = ethernet.split_at_mut(6);
-                dst.copy_from_slice(&mac.0);
-                src.copy_from_slice(&own.0);
-            }
-        });
-        if sent { Fate::Sent } else { Fate::NoRoom }
+        if self.chosen.len() < self.tx.ready() { Fate::Sent(mac) } else { Fate::NoRoom }
     }
 
     fn count(&mut self, fate: Fate, len: usize) {
         let counters = &mut self.counters;
         match fate {
-            Fate::Sent => {
+            Fate::Sent(_) => {
                 counters.tx_frames += 1;
                 counters.tx_bytes += len as u64;
                 return;
@@ -278,7 +280,14 @@ impl DpdkPort {
             return;
         }
         let sent = self.tx.send();
+        self.note(sent, now_ns);
+    }
+
+    /// Counts what sending did, and sees to what the device had no room for.
+    fn note(&mut self, sent: Sent, now_ns: u64) {
         self.counters.tx_calls += sent.calls;
+        self.counters.tx_dropped += sent.dropped;
+        self.lent += sent.lent;
         if sent.refused > 0 {
             self.shared.refused.fetch_add(sent.refused, Ordering::Relaxed);
         }
@@ -388,20 +397,31 @@ impl Port for DpdkPort {
         sys::join();
         let frames = &frames[..frames.len().min(self.caps.max_burst)];
         self.unsent.clear();
+        self.chosen.clear();
+        self.tx.room();
         let mut taken = 0;
         for frame in frames {
-            let fate = self.send(now_ns, frame);
+            let fate = self.choose(now_ns, frame);
             self.count(fate, frame.len());
-            if fate == Fate::NoRoom {
-                self.counters.tx_full += 1;
-                break;
-            }
-            if fate == Fate::Unresolved {
-                self.unsent.push(taken as u16);
+            match fate {
+                Fate::NoRoom => {
+                    self.counters.tx_full += 1;
+                    break;
+                }
+                Fate::Sent(mac) => self.chosen.push((taken as u16, mac)),
+                Fate::Unresolved => self.unsent.push(taken as u16),
+                Fate::Oversize | Fate::Unsendable | Fate::Unreachable | Fate::LinkDown => {}
             }
             taken += 1;
         }
-        if self.tx.waiting() > 0 {
+        if !self.chosen.is_empty() {
+            let own = self.caps.mac;
+            let chosen = self.chosen.iter();
+            let chosen = chosen.map(|&(at, mac)| (&frames[usize::from(at)], [mac, own]));
+            let sent = self.tx.send_frames(chosen);
+            self.counters.tx_frames -= sent.dropped;
+            self.note(sent, now_ns);
+        } else if self.tx.waiting() > 0 {
             self.kick(now_ns);
         }
         taken
@@ -475,18 +495,6 @@ impl Port for DpdkPort {
             counters.tx_errors += now.tx_errors.saturating_sub(before.tx_errors).saturating_sub(refused);
         }
         counters
-    }
-}
-
-/// Writes the bytes of a frame, and the CRC of the copy: a region may change while it is read.
-pub(crate) fn copy(frame: &TxFrame<'_>, out: &mut [u8]) {
-    let (head, rest) = out.split_at_mut(frame.head.len());
-    head.copy_from_slice(frame.head);
-    let (payload, tail) = rest.split_at_mut(frame.payload.len());
-    frame.payload.read(payload);
-    match frame.tail {
-        Tail::Bytes(bytes) => tail.copy_from_slice(bytes),
-        Tail::Crc32(state) => tail.copy_from_slice(&Payload::from(&*payload).crc32(state).to_le_bytes()),
     }
 }
 

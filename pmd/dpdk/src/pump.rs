@@ -261,7 +261,7 @@ impl<'a> Sender<'a> {
                     ticket: 0,
                 };
                 self.at = (self.at + payload) % MEMORY;
-                self.port.tx.push(frame.len(), |out| crate::port::copy(&frame, out))
+                self.port.tx.push(frame.len(), |out| crate::sys::copy(&frame, out))
             } else {
                 let head = &self.head;
                 self.port.tx.push(head.len() + payload + TAIL, |out| {

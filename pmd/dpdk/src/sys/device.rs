@@ -145,6 +145,8 @@ pub(crate) struct Description {
     pub(crate) max_mtu: u32,
     pub(crate) max_queues: u32,
     pub(crate) scatters: bool,
+    /// It sends frames from several buffers.
+    pub(crate) gathers: bool,
 }
 
 /// State of a link.
@@ -245,13 +247,21 @@ impl Device {
             max_mtu: info.max_mtu,
             max_queues: info.max_rx_queues.min(info.max_tx_queues),
             scatters: info.scatters != 0,
+            gathers: info.gathers != 0,
         })
     }
 
     /// Sets the number of queues and the longest packet.
-    pub(crate) fn configure(&mut self, queues: u16, mtu: u32, scatter: bool) -> Result<(), Errno> {
+    pub(crate) fn configure(
+        &mut self,
+        queues: u16,
+        mtu: u32,
+        scatter: bool,
+        gather: bool,
+    ) -> Result<(), Errno> {
         // SAFETY: the device is this process's, and stopped.
-        let result = unsafe { dpdk_sys::spindrift_configure(self.port, queues, mtu, scatter.into()) };
+        let result =
+            unsafe { dpdk_sys::spindrift_configure(self.port, queues, mtu, scatter.into(), gather.into()) };
         Errno::check(result).map(drop)
     }
 
@@ -285,9 +295,15 @@ impl Device {
     }
 
     /// Makes a transmit queue whose buffers are from `pool`, which the device keeps. Returns the pool's place.
-    pub(crate) fn tx_queue(&mut self, queue: u16, descriptors: u16, pool: Pool) -> Result<usize, Errno> {
+    pub(crate) fn tx_queue(
+        &mut self,
+        queue: u16,
+        descriptors: u16,
+        pool: Pool,
+        gather: bool,
+    ) -> Result<usize, Errno> {
         // SAFETY: the device is this process's, and stopped.
-        let result = unsafe { dpdk_sys::spindrift_tx_queue(self.port, queue, descriptors) };
+        let result = unsafe { dpdk_sys::spindrift_tx_queue(self.port, queue, descriptors, gather.into()) };
         self.pools.push(pool);
         Errno::check(result).map(|_| self.pools.len() - 1)
     }
