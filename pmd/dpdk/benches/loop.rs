@@ -23,6 +23,7 @@ fn config(device: String, local: &str, neighbour: &str) -> DpdkConfig {
         local: local.parse().unwrap(),
         neighbours: vec![(neighbour.parse().unwrap(), MacAddr([2, 0, 0, 0, 0, 1]))],
         mtu: Some(9000),
+        duplicate_wait: Duration::ZERO,
         ..DpdkConfig::default()
     }
 }

@@ -74,6 +74,10 @@ pub struct DpdkConfig {
     /// Whether the driver reads longer payloads where they are, so that the port does not copy them. Only drivers that copy frames
     /// themselves can: others keep a frame after the call that sends it. Default: with `net_memif`, where it is faster.
     pub zero_copy: Option<bool>,
+    /// How long another node may take to say that it has the address, before this port uses it: duplicate address detection (RFC 4862,
+    /// section 5.4), of IPv6 addresses. Opening takes as long where the device has its link; else the port's link is down until then. Ports
+    /// that lead to this host alone use the address meanwhile. Zero: nobody is asked. Default 1 s.
+    pub duplicate_wait: Duration,
     /// How long opening waits for the link of a NIC, whose rate is known only then. Default 3 s.
     pub link_wait: Duration,
 }
@@ -91,6 +95,7 @@ impl Default for DpdkConfig {
             rx_descriptors: 1024,
             tx_descriptors: 1024,
             zero_copy: None,
+            duplicate_wait: Duration::from_secs(1),
             link_wait: Duration::from_secs(3),
         }
     }
@@ -245,6 +250,19 @@ pub enum DpdkError {
         hint: &'static str,
         /// The last lines of DPDK's log.
         log: Vec<String>,
+    },
+    /// Another node has the address.
+    #[error(
+        "{address} is a duplicate: the node with the Ethernet address {mac} has it too, on the link of {device}; give this \
+         port another address, or take it from that node"
+    )]
+    Duplicate {
+        /// The address.
+        address: IpAddr,
+        /// The device.
+        device: String,
+        /// The node.
+        mac: MacAddr,
     },
     /// Payloads cannot be read where they are.
     #[error("`zero_copy` with {device} ({driver}): {why}; leave it out, and the port copies payloads")]

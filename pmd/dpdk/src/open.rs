@@ -1,5 +1,6 @@
 //! The steps of opening ports.
 
+use std::hash::{BuildHasher as _, Hasher as _, RandomState};
 use std::net::IpAddr;
 use std::path::Path;
 use std::sync::Arc;
@@ -12,7 +13,7 @@ use crate::classify::Wanted;
 use crate::eal::last;
 use crate::pci;
 use crate::port::{DpdkPort, KernelInterface, Shared};
-use crate::stack::{Addresses, Stack};
+use crate::stack::{Addresses, NONCE_LEN, Search, Stack};
 use crate::sys::{self, Description, Device, Errno, Pool, RxQueue, TxQueue};
 use crate::{DpdkConfig, DpdkError, Eal};
 
@@ -58,7 +59,35 @@ pub(crate) fn open(eal: Eal, configs: &[DpdkConfig], lanes: usize) -> Result<Vec
     let started = started.collect::<Result<Vec<_>, _>>()?;
     let limit = configs.iter().map(|config| config.link_wait).max().unwrap_or_default();
     wait(limit, || started.iter().all(Opening::is_ready));
-    Ok(started.into_iter().map(Opening::finish).collect())
+    let mut planes: Vec<_> = started.into_iter().map(Opening::finish).collect();
+    detect(&mut planes)?;
+    Ok(planes)
+}
+
+/// Looks for duplicates of the addresses of those ports that have their link, and are not to use them meanwhile.
+fn detect(planes: &mut [Vec<DpdkPort>]) -> Result<(), DpdkError> {
+    let mut ports: Vec<_> = planes.iter_mut().flatten().filter(|port| port.is_tentative()).collect();
+    let mut now_ns = 0;
+    let mut result = Ok(());
+    wait_with(Duration::MAX, Duration::from_millis(1), |elapsed| {
+        now_ns = elapsed.as_nanos() as u64;
+        let mut is_open = false;
+        for port in &mut ports {
+            match port.detect(now_ns) {
+                Ok(more) => is_open |= more,
+                Err(error) => result = Err(error),
+            }
+        }
+        !is_open || result.is_err()
+    });
+    ports.iter_mut().for_each(|port| port.restart_clock());
+    result
+}
+
+/// A nonce that others are not likely to have.
+fn random_nonce() -> [u8; NONCE_LEN] {
+    let bits = RandomState::new().build_hasher().finish();
+    bits.to_be_bytes().first_chunk().copied().unwrap_or_default()
 }
 
 pub(crate) fn check(config: &DpdkConfig) -> Result<(), DpdkError> {
@@ -352,7 +381,10 @@ impl<'a> Opening<'a> {
             notes: self.notes,
             send_errors: Vec::new(),
         };
-        let stack = Stack::new(addresses(config, self.about.mac));
+        let wait_ns = config.duplicate_wait.as_nanos().try_into().unwrap_or(u64::MAX);
+        let link_local = self.about.interface.is_none();
+        let search = Search { wait_ns, optimistic: is_local, link_local, nonce: random_nonce() };
+        let stack = Stack::new(addresses(config, self.about.mac), search);
         let before = self.device.stats();
         let device = Arc::new(self.device);
         let interface = self.about.interface.and_then(kernel_interface);
@@ -463,11 +495,16 @@ fn kernel_interface(index: u32) -> Option<KernelInterface> {
 }
 
 /// Waits until something is so, for a while.
-#[expect(clippy::disallowed_methods, reason = "opening a port may wait")]
 fn wait(limit: Duration, mut is_so: impl FnMut() -> bool) {
+    wait_with(limit, Duration::from_millis(10), |_| is_so());
+}
+
+/// The same with a pause between looks, each of which is told how long it has taken.
+#[expect(clippy::disallowed_methods, reason = "opening a port may wait")]
+fn wait_with(limit: Duration, pause: Duration, mut is_so: impl FnMut(Duration) -> bool) {
     let began = Instant::now();
-    while !is_so() && began.elapsed() < limit {
-        std::thread::sleep(Duration::from_millis(10));
+    while !is_so(began.elapsed()) && began.elapsed() < limit {
+        std::thread::sleep(pause);
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::net::IpAddr;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -13,7 +13,7 @@ use spindrift_pmd::{LinkState, MacAddr, Port, PortCaps, PortCounters, RxFrame, T
 
 use crate::classify::{Kind, Wanted};
 use crate::open;
-use crate::stack::{Out, Stack};
+use crate::stack::{Duplicate, Out, Stack};
 use crate::sys::{self, Device, RX_BATCH, RxQueue, Sent, Stats, TxQueue};
 use crate::{DpdkConfig, DpdkError, Eal};
 
@@ -33,6 +33,7 @@ pub(crate) struct Shared {
     stack: Mutex<Stack>,
     /// Those of the stack, for ports to see without a lock.
     changes: AtomicU64,
+    is_usable: AtomicBool,
     /// What the device had counted before it was opened.
     before: Stats,
     /// Frames that the device did not take and was given again, which drivers may count as errors.
@@ -57,6 +58,7 @@ impl Shared {
     ) -> Self {
         Self {
             interface,
+            is_usable: AtomicBool::new(stack.is_usable()),
             stack: Mutex::new(stack),
             changes: AtomicU64::new(0),
             before,
@@ -83,6 +85,7 @@ impl Shared {
         let mut stack = self.stack();
         let answer = ask(&mut stack);
         self.changes.store(stack.changes(), Ordering::Relaxed);
+        self.is_usable.store(stack.is_usable(), Ordering::Relaxed);
         answer
     }
 }
@@ -99,8 +102,12 @@ pub struct DpdkPort {
     /// The last destinations, each in one place, and the changes that they know of.
     front: Vec<Option<(IpAddr, MacAddr)>>,
     seen: u64,
+    /// Whether frames can be sent: there is a carrier, and the port's address is its alone.
     link: LinkState,
+    carrier: LinkState,
     link_at: Option<Instant>,
+    /// When the port's address becomes its own.
+    detected_at: Option<u64>,
     /// Of the ports of a device one counts what the device counts, and looks after neighbours.
     first: bool,
     retry_at: Option<u64>,
@@ -169,6 +176,8 @@ impl DpdkPort {
             front: vec![None; FRONT],
             seen: 0,
             link: LinkState::Down,
+            carrier: LinkState::Down,
+            detected_at: None,
             link_at: None,
             first,
             retry_at: None,
@@ -196,7 +205,54 @@ impl DpdkPort {
             return;
         }
         self.link_at = Some(now);
-        self.link = self.shared.link();
+        self.carrier = self.shared.link();
+        self.link = if self.shared.is_usable.load(Ordering::Relaxed) {
+            self.carrier
+        } else {
+            self.look_at_duplicate();
+            LinkState::Down
+        };
+    }
+
+    /// Says who has the port's address.
+    #[cold]
+    fn look_at_duplicate(&mut self) {
+        if self.caps.send_errors.is_empty() {
+            let error = self.duplicate().map(|duplicate| self.error_of(duplicate).to_string());
+            self.caps.send_errors.extend(error);
+        }
+    }
+
+    fn error_of(&self, Duplicate { address, mac }: Duplicate) -> DpdkError {
+        DpdkError::Duplicate { address: address.into(), device: self.caps.name.clone(), mac }
+    }
+
+    fn duplicate(&self) -> Option<Duplicate> {
+        self.shared.stack().duplicate()
+    }
+
+    /// Looks for duplicates of the port's address while it is opened. `Ok(false)`: it has been looked for long enough, or there is no
+    /// link.
+    pub(crate) fn detect(&mut self, now_ns: u64) -> Result<bool, DpdkError> {
+        self.look_at_link();
+        self.refresh_at = now_ns;
+        self.refresh(now_ns);
+        self.receive_raw(RX_BATCH, |_| false, || now_ns, &mut |_| ());
+        if let Some(duplicate) = self.duplicate() {
+            return Err(self.error_of(duplicate));
+        }
+        Ok(self.carrier == LinkState::Up && self.shared.stack().is_detecting())
+    }
+
+    /// Whether the port must not use its address yet.
+    pub(crate) fn is_tentative(&self) -> bool {
+        let stack = self.shared.stack();
+        stack.is_detecting() && !stack.is_usable()
+    }
+
+    /// Starts the driver's clock anew.
+    pub(crate) fn restart_clock(&mut self) {
+        (self.refresh_at, self.link_at, self.retry_at) = (0, None, None);
     }
 
     /// Where packets to an address go.
@@ -355,11 +411,16 @@ impl DpdkPort {
         if self.link_at.is_none() {
             self.look_at_link();
         }
-        // What is said while nobody hears it is not said again soon.
-        if self.link == LinkState::Up {
-            self.shared.with_stack(|stack| stack.announce(now_ns, &mut self.out));
-        }
-        self.shared.with_stack(|stack| stack.refresh(now_ns, &mut self.out));
+        let has_link = self.carrier == LinkState::Up;
+        self.shared.with_stack(|stack| {
+            stack.detect(has_link, now_ns, &mut self.out);
+            self.detected_at = stack.detected_at();
+            // What is said while nobody hears it is not said again soon.
+            if has_link && stack.is_usable() {
+                stack.announce(now_ns, &mut self.out);
+            }
+            stack.refresh(now_ns, &mut self.out);
+        });
         if !self.out.is_empty() {
             self.queue_out();
             self.kick(now_ns);
@@ -482,7 +543,7 @@ impl Port for DpdkPort {
     fn recall(&mut self) {}
 
     fn next_event_ns(&self) -> Option<u64> {
-        self.retry_at
+        [self.retry_at, self.detected_at].into_iter().flatten().min()
     }
 
     fn counters(&self) -> PortCounters {
