@@ -87,12 +87,13 @@ int spindrift_describe(uint16_t port, struct spindrift_device *out)
 	out->max_rx_queues = info.max_rx_queues;
 	out->max_tx_queues = info.max_tx_queues;
 	out->scatters = (info.rx_offload_capa & RTE_ETH_RX_OFFLOAD_SCATTER) != 0;
+	out->link_interrupts = info.dev_flags != NULL && (*info.dev_flags & RTE_ETH_DEV_INTR_LSC) != 0;
 	out->gathers = (info.tx_offload_capa & RTE_ETH_TX_OFFLOAD_MULTI_SEGS) != 0;
 	memcpy(out->mac, mac.addr_bytes, sizeof(out->mac));
 	return 0;
 }
 
-int spindrift_configure(uint16_t port, uint16_t queues, uint32_t mtu, int scatter, int gather)
+int spindrift_configure(uint16_t port, uint16_t queues, uint32_t mtu, int scatter, int gather, int link_interrupts)
 {
 	struct rte_eth_conf conf;
 
@@ -100,6 +101,8 @@ int spindrift_configure(uint16_t port, uint16_t queues, uint32_t mtu, int scatte
 	conf.rxmode.mq_mode = RTE_ETH_MQ_RX_NONE;
 	conf.txmode.mq_mode = RTE_ETH_MQ_TX_NONE;
 	conf.rxmode.mtu = mtu;
+	/* With them, the link is a variable of the process, which takes no call of the driver to read. */
+	conf.intr_conf.lsc = link_interrupts != 0;
 	if (scatter)
 		conf.rxmode.offloads |= RTE_ETH_RX_OFFLOAD_SCATTER;
 	if (gather)
@@ -160,6 +163,40 @@ int spindrift_stats_of(uint16_t port, struct spindrift_stats *out)
 	out->rx_errors = stats.ierrors;
 	out->tx_errors = stats.oerrors;
 	return 0;
+}
+
+int spindrift_xstats(uint16_t port, char *names, uint64_t *values, uint32_t room)
+{
+	int count = rte_eth_xstats_get_names(port, NULL, 0);
+	struct rte_eth_xstat_name *known = NULL;
+	struct rte_eth_xstat *stats = NULL;
+	int result = count;
+
+	_Static_assert(RTE_ETH_XSTATS_NAME_SIZE == SPINDRIFT_XSTAT_NAME, "the length that callers have room for");
+	if (count <= 0 || room == 0)
+		return count;
+	known = calloc(count, sizeof(*known));
+	stats = calloc(count, sizeof(*stats));
+	if (known == NULL || stats == NULL) {
+		result = -ENOMEM;
+		goto out;
+	}
+	/* Another number than before: queues have come or gone meanwhile. */
+	if (rte_eth_xstats_get_names(port, known, count) != count || rte_eth_xstats_get(port, stats, count) != count) {
+		result = -EAGAIN;
+		goto out;
+	}
+	for (uint32_t i = 0; i < room && i < (uint32_t)count; i++) {
+		uint64_t id = stats[i].id;
+
+		snprintf(names + i * SPINDRIFT_XSTAT_NAME, SPINDRIFT_XSTAT_NAME, "%s",
+			 id < (uint64_t)count ? known[id].name : "");
+		values[i] = stats[i].value;
+	}
+out:
+	free(known);
+	free(stats);
+	return result;
 }
 
 void *spindrift_device_of(uint16_t port)

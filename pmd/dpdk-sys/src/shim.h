@@ -46,6 +46,8 @@ struct spindrift_device {
 	uint8_t scatters;
 	/* Sends frames from several buffers. */
 	uint8_t gathers;
+	/* Reports changes of its link by interrupts. */
+	uint8_t link_interrupts;
 	uint8_t mac[6];
 };
 
@@ -85,11 +87,16 @@ int spindrift_port_from(uint16_t port);
 int spindrift_port_name(uint16_t port, char *name);
 int spindrift_describe(uint16_t port, struct spindrift_device *out);
 /* One queue of each kind for each lane. */
-int spindrift_configure(uint16_t port, uint16_t queues, uint32_t mtu, int scatter, int gather);
+int spindrift_configure(uint16_t port, uint16_t queues, uint32_t mtu, int scatter, int gather, int link_interrupts);
 int spindrift_rx_queue(uint16_t port, uint16_t queue, uint16_t descriptors, struct rte_mempool *pool, int scatter);
 int spindrift_tx_queue(uint16_t port, uint16_t queue, uint16_t descriptors, int gather);
 void spindrift_link_of(uint16_t port, struct spindrift_link *out);
 int spindrift_stats_of(uint16_t port, struct spindrift_stats *out);
+/* Bytes of the name of a counter, with its end. */
+#define SPINDRIFT_XSTAT_NAME 64
+/* Names and values of the counters of a device's driver, `room` at most. Their number, which may be larger, or a negative error
+ * number. */
+int spindrift_xstats(uint16_t port, char *names, uint64_t *values, uint32_t room);
 /* Stops and closes a port in the EAL's interrupt thread, and returns when that has forgotten the port. A negative error number: the EAL
  * cannot, and nothing was done. Not to be called by that thread. */
 int spindrift_close_by_interrupts(uint16_t port);

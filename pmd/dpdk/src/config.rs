@@ -138,6 +138,12 @@ pub enum DpdkError {
         "the EAL could not start before in this process, and starts once only; start the process again. It said: {0}"
     )]
     EalFailed(String),
+    /// Ports need a primary process.
+    #[error(
+        "`--proc-type={0}`: ports are for primary processes, since a secondary one cannot set up the queues of a device; leave \
+         the argument out, and give each process devices and a `--file-prefix` of its own"
+    )]
+    ProcessType(String),
     /// The EAL does not start.
     #[error("the EAL does not start: {reason}{}", log_of(.log))]
     Eal {

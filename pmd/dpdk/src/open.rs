@@ -14,7 +14,7 @@ use crate::eal::last;
 use crate::pci;
 use crate::port::{DpdkPort, KernelInterface, Shared};
 use crate::stack::{Addresses, NONCE_LEN, Search, Stack};
-use crate::sys::{self, Description, Device, Errno, Pool, RxQueue, TxQueue};
+use crate::sys::{self, Description, Device, Errno, Modes, Pool, RxQueue, TxQueue};
 use crate::{DpdkConfig, DpdkError, Eal};
 
 /// What the kernel and DPDK take for granted.
@@ -80,7 +80,9 @@ fn detect(planes: &mut [Vec<DpdkPort>]) -> Result<(), DpdkError> {
         }
         !is_open || result.is_err()
     });
-    ports.iter_mut().for_each(|port| port.restart_clock());
+    for port in ports {
+        port.restart_clock();
+    }
     result
 }
 
@@ -321,10 +323,17 @@ impl<'a> Opening<'a> {
             return Err(refused(Vec::new()));
         }
         let scatter = self.about.scatters && wanted + BUFFER_SLACK > BUFFER_MIN;
-        let mut configured = self.device.configure(queues, wanted as u32, scatter, self.lends);
+        let (gather, link_interrupts) = (self.lends, self.about.link_interrupts);
+        let mut modes = Modes { scatter, gather, link_interrupts };
+        let mut configured = self.device.configure(queues, wanted as u32, modes);
+        if configured.is_err() && link_interrupts {
+            // Some devices have no interrupts where they are, such as behind UIO. Their link is asked for.
+            modes.link_interrupts = false;
+            configured = self.device.configure(queues, wanted as u32, modes);
+        }
         if configured.is_err() && (interface_mtu.is_some() || self.is_memif()) {
             // Some drivers, of interfaces above all, refuse any but the usual MTU, and carry more.
-            configured = self.device.configure(queues, 0, scatter, self.lends);
+            configured = self.device.configure(queues, 0, modes);
         }
         if let Err(error) = configured {
             let log = self.log();

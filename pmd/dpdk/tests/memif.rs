@@ -6,7 +6,7 @@ mod support;
 use std::sync::Arc;
 use std::time::Duration;
 
-use spindrift_dpdk::{DpdkConfig, DpdkPort};
+use spindrift_dpdk::{DpdkConfig, DpdkPort, device_counters};
 use spindrift_pmd::memory::{Payload, Region};
 use spindrift_pmd::testing::conformance;
 use spindrift_pmd::{LinkState, Port as _, RxFrame, Tail, TxFrame};
@@ -148,6 +148,31 @@ fn regions_devices_and_peers_may_go_meanwhile() {
             None => drop(a),
         }
     }
+}
+
+/// What the driver counts is there by its own names, for each device that is open.
+#[test]
+fn devices_have_counters_of_their_own() {
+    let [mut a, mut b] = pair("x", 1500, V6, None);
+    assert_eq!(b.rx_burst(0, 64, &mut |_| ()), 0);
+    let datagram = Datagram::new(&a, V6[1], PORT, &[7; 100]);
+    let mut clock = 0;
+    let mut got = 0;
+    for _ in 0..10 {
+        clock += 1_000_000;
+        assert_eq!(a.tx_burst(clock, &[datagram.frame(); 10]), 10);
+        got += b.rx_burst(clock, 64, &mut |_| ());
+    }
+    let of = |role: &str, counter: &str| {
+        let all = device_counters();
+        let device = all.iter().find(|one| one.device == format!("net_memif_x{role}")).unwrap();
+        device.counters.iter().find(|(name, _)| name == counter).unwrap().1
+    };
+    assert_eq!((of("server", "tx_good_packets"), of("client", "rx_good_packets")), (100, got as u64));
+    assert_eq!(of("server", "tx_q0_packets"), 100);
+    assert!(of("client", "tx_good_packets") > 0, "it told switches of the port's groups");
+    close(a, b);
+    assert!(device_counters().iter().all(|one| !one.device.contains("memif_x")), "closed");
 }
 
 /// Where the port has to copy, asking for the opposite is an error that says why.
