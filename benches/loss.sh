@@ -2,7 +2,8 @@
 # Goodput or latency under real loss: two network namespaces joined by a veth pair, and nft in the receiver's dropping packets at
 # random. Every round runs each loss rate once, so that what disturbs the machine meets all of them alike; the figures
 # are medians over the rounds, and each ratio is taken within its round. Needs root, ip, nft and python3, and nothing
-# of the network: both namespaces are made here and removed at the end.
+# of the network: both namespaces are made here and removed at the end. With --dpdk the ports are devices of DPDK on the same
+# pair (`net_af_packet`). Those see packets before nft does at the receiver, so it drops them where the sender's interface sends them.
 set -eu
 name=loss.sh
 . "$(dirname "$0")/common/checks.sh"
@@ -10,9 +11,10 @@ name=loss.sh
 
 usage() {
     cat <<'EOF'
-usage: benches/loss.sh [--latency] [--rounds N] [--seconds N | --iters N] [--size SIZE] [--loss "0.1 1 5"] [-- OPTIONS]
+usage: benches/loss.sh [--latency] [--dpdk] [--rounds N] [--seconds N | --iters N] [--size SIZE] [--loss "0.1 1 5"] [-- OPTIONS]
 
   --latency      write-lat in place of write-bw: percentiles of the time of one message
+  --dpdk         over a `dpdk` port on each side, one plane, in place of kernel sockets with four
   --rounds N     rounds, each with every loss rate once [default: 5]
   --seconds N    seconds for each run of write-bw [default: 2]
   --iters N      round trips for each run of write-lat [default: 20000]
@@ -22,8 +24,8 @@ usage: benches/loss.sh [--latency] [--rounds N] [--seconds N | --iters N] [--siz
 EOF
 }
 
-latency= rounds=5 seconds=2 iters=20000 size=64K loss="0.1 1 5"
-read_options 'rounds seconds iters size loss' 'latency' "$@"
+latency= dpdk= rounds=5 seconds=2 iters=20000 size=64K loss="0.1 1 5"
+read_options 'rounds seconds iters size loss' 'latency dpdk' "$@"
 shift $taken
 need_counts "$rounds" "$seconds" "$iters"
 need_tools 'tools/setup.sh --tests installs it' ip nft python3
@@ -32,21 +34,31 @@ need_root
 if [ -z "$latency" ]; then command=write-bw amount="-D $seconds"; else command=write-lat amount="-n $iters"; fi
 
 need_spindrift
+[ -z "$dpdk" ] || need_dpdk
 
 join_namespaces
+server_port="--local $there" client_port="--local $here"
+if [ -n "$dpdk" ]; then
+    # Packets go through the interface's queueing discipline, and so past nft.
+    device=blocksz=65536,framesz=16384,framecnt=256,qpairs=1,qdisc_bypass=0
+    server_port="--port dpdk:net_af_packet0,iface=veth-b,$device --device-addresses fd77::2"
+    client_port="--port dpdk:net_af_packet0,iface=veth-a,$device --device-addresses fd77::1"
+fi
 
 # Drops this many in a thousand of the UDP packets that come in, on both sides: answers are lost too. The rule is there
-# without loss as well, since looking at each packet takes time.
+# without loss as well, since looking at each packet takes time. Devices of DPDK lose those that go out.
 drop() {
     match="< $1"
     [ "$1" != 0 ] || match='> 999'
 
     for ns in "$a" "$b"; do
+        family=inet hook=input
+        [ -z "$dpdk" ] || family=netdev hook="egress device veth-${ns##*-}"
         ip netns exec "$ns" nft flush ruleset
         ip netns exec "$ns" nft -f - <<EOF
-table inet loss {
-    chain in {
-        type filter hook input priority 0;
+table $family loss {
+    chain losing {
+        type filter hook $hook priority 0;
         meta l4proto udp numgen random mod 1000 $match counter drop
     }
 }
@@ -59,7 +71,7 @@ run() {
     shift
     out=$1
     shift
-    both_sides "$out" "$command -s $size $*" "--local $there" --json --local "$here" $amount 10.77.0.2
+    both_sides "$out" "$command -s $size $*" "$server_port" --json $client_port $amount 10.77.0.2
 }
 
 round=1
