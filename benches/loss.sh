@@ -2,8 +2,8 @@
 # Goodput or latency under real loss: two network namespaces joined by a veth pair, and nft in the receiver's dropping packets at
 # random. Every round runs each loss rate once, so that what disturbs the machine meets all of them alike; the figures
 # are medians over the rounds, and each ratio is taken within its round. Needs root, ip, nft and python3, and nothing
-# of the network: both namespaces are made here and removed at the end. With --dpdk the ports are devices of DPDK on the same
-# pair (`net_af_packet`). Those see packets before nft does at the receiver, so it drops them where the sender's interface sends them.
+# of the network: the namespaces are made here and removed at the end. With --dpdk the ports are devices of DPDK on such interfaces
+# (`net_af_packet`). They see packets before nft does, so a switch between them drops what comes in.
 set -eu
 name=loss.sh
 . "$(dirname "$0")/common/checks.sh"
@@ -36,33 +36,44 @@ if [ -z "$latency" ]; then command=write-bw amount="-D $seconds"; else command=w
 need_spindrift
 [ -z "$dpdk" ] || need_dpdk
 
-join_namespaces
-server_port="--local $there" client_port="--local $here"
 if [ -n "$dpdk" ]; then
-    # Packets go through the interface's queueing discipline, and so past nft.
-    device=blocksz=65536,framesz=16384,framecnt=256,qpairs=1,qdisc_bypass=0
+    join_by_switch
+    device=blocksz=65536,framesz=16384,framecnt=256,qpairs=1
     server_port="--port dpdk:net_af_packet0,iface=veth-b,$device --device-addresses fd77::2"
     client_port="--port dpdk:net_af_packet0,iface=veth-a,$device --device-addresses fd77::1"
+else
+    join_namespaces
+    server_port="--local $there" client_port="--local $here"
 fi
 
+# Drops UDP packets in namespace $1, in table $2, at hook $3: those whose random number, of a thousand, is as $4 says.
+rule() {
+    ip netns exec "$1" nft -f - <<EOF
+table $2 {
+    chain losing {
+        type filter hook $3 priority 0;
+        meta l4proto udp numgen random mod 1000 $4 counter drop
+    }
+}
+EOF
+}
+
 # Drops this many in a thousand of the UDP packets that come in, on both sides: answers are lost too. The rule is there
-# without loss as well, since looking at each packet takes time. Devices of DPDK lose those that go out.
+# without loss as well, since looking at each packet takes time.
 drop() {
     match="< $1"
     [ "$1" != 0 ] || match='> 999'
 
+    if [ -n "$dpdk" ]; then
+        ip netns exec "$between" nft flush ruleset
+        for port in port-a port-b; do
+            rule "$between" "netdev $port" "ingress device $port" "$match"
+        done
+        return
+    fi
     for ns in "$a" "$b"; do
-        family=inet hook=input
-        [ -z "$dpdk" ] || family=netdev hook="egress device veth-${ns##*-}"
         ip netns exec "$ns" nft flush ruleset
-        ip netns exec "$ns" nft -f - <<EOF
-table $family loss {
-    chain losing {
-        type filter hook $hook priority 0;
-        meta l4proto udp numgen random mod 1000 $match counter drop
-    }
-}
-EOF
+        rule "$ns" 'inet loss' input "$match"
     done
 }
 
