@@ -74,6 +74,10 @@ pub struct DpdkConfig {
     /// Whether the driver reads longer payloads where they are, so that the port does not copy them. Only drivers that copy frames
     /// themselves can: others keep a frame after the call that sends it. Default: with `net_memif`, where it is faster.
     pub zero_copy: Option<bool>,
+    /// Whether the device reports changes of its link by interrupts (`RTE_ETH_DEV_INTR_LSC`), where it says that it does. Then it is not
+    /// asked, and a device whose interrupts get lost keeps the link that it had, as QEMU's model of `igb` does. Default: false, and the
+    /// device is asked every millisecond.
+    pub link_interrupts: bool,
     /// How long another node may take to say that it has the address, before this port uses it: duplicate address detection (RFC 4862,
     /// section 5.4), of IPv6 addresses. Opening takes as long where the device has its link; else the port's link is down until then. Ports
     /// that lead to this host alone use the address meanwhile. Zero: nobody is asked. Default 1 s.
@@ -95,6 +99,7 @@ impl Default for DpdkConfig {
             rx_descriptors: 1024,
             tx_descriptors: 1024,
             zero_copy: None,
+            link_interrupts: false,
             duplicate_wait: Duration::from_secs(1),
             link_wait: Duration::from_secs(3),
         }

@@ -323,7 +323,8 @@ impl<'a> Opening<'a> {
             return Err(refused(Vec::new()));
         }
         let scatter = self.about.scatters && wanted + BUFFER_SLACK > BUFFER_MIN;
-        let (gather, link_interrupts) = (self.lends, self.about.link_interrupts);
+        let (gather, link_interrupts) =
+            (self.lends, self.config.link_interrupts && self.about.link_interrupts);
         let mut modes = Modes { scatter, gather, link_interrupts };
         let mut configured = self.device.configure(queues, wanted as u32, modes);
         if configured.is_err() && link_interrupts {

@@ -232,6 +232,12 @@ fn a_late_link_is_up_once_the_address_is_unique() {
     hosts.ip(1, &format!("address add {}/64 dev n0 nodad", V6[1]));
     for (n, is_taken) in [false, true].into_iter().enumerate() {
         hosts.ip(1, "link set n0 down");
+        // The kernel takes its time to say so.
+        wait_for("the other end is down", || {
+            let shown = hosts.command(0, "ip").args(["link", "show", "n0"]).output().unwrap();
+            let shown = String::from_utf8_lossy(&shown.stdout).into_owned();
+            shown.contains("NO-CARRIER") && !shown.contains("state UP")
+        });
         let device = format!("net_af_packet9{},iface=n0,{RING}", n + 1);
         let wait = Duration::from_millis(300);
         let settings = DpdkConfig { duplicate_wait: wait, ..config(&device, V6[usize::from(is_taken)]) };

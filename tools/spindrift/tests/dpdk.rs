@@ -392,8 +392,8 @@ mod with {
     fn copies_and_the_drivers_counters_are_shown() {
         for zero_copy in [&["--zero-copy", "false"][..], &[]] {
             let memory = Memory::new("copies", 1);
-            let server = [&["--device-mtu", "9000", "--verify", "every"], zero_copy].concat();
-            let client = [&server[..], &["-s", "64K", "-n", "50"]].concat();
+            let server = [&JUMBO[..], zero_copy].concat();
+            let client = [&server[..], &["-s", "64K", "-n", "50", "--verify", "every"]].concat();
             let both = memory.run("write-bw", &V6, [&client, &server]);
             for side in &both {
                 let notes = side["settings"]["ports"].to_string();
@@ -407,7 +407,10 @@ mod with {
                 .map(|count| count.as_u64().unwrap());
             // The port's own messages for neighbours are the driver's alone.
             assert!((by_port..by_port + 20).contains(&by_driver), "{by_driver} {by_port}");
-            assert!(device["rx_good_packets"].as_u64() > Some(0) && device["rx_errors"].is_null(), "{device}");
+            assert!(
+                device["rx_good_packets"].as_u64() > Some(0) && device["rx_errors"].is_null(),
+                "{device}"
+            );
         }
     }
 
