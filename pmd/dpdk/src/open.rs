@@ -41,7 +41,7 @@ const LOCAL: [&str; 3] = ["net_ring", "net_memif", "net_null"];
 const MEMIF_BUFFER: usize = 2048;
 /// Drivers that have copied a frame, or written it to the kernel, when the call that sends it returns. Others keep its buffers: those of
 /// NICs until they have read them, and that of a ring until the peer has.
-const COPIES: [&str; 5] = [sys::MEMIF, "net_af_packet", "net_tap", "net_pcap", "net_null"];
+const COPIES: [&str; 2] = [sys::MEMIF, "net_af_packet"];
 /// Payloads of so many bytes are read where they are. The buffers that this takes cost more than a copy of shorter ones.
 const LEND_FROM: usize = 2048;
 /// `EBUSY`, `EEXIST`, `ENOMEM`, as everywhere in Linux.

@@ -47,19 +47,23 @@ fn silence(hosts: &Hosts, side: usize) {
 
 #[test]
 fn conforms() {
-    for (mtu, addresses) in [(1500, V6), (9000, V4)] {
+    // With payloads that the port copies, and with those that the driver does.
+    for (mtu, addresses, zero_copy) in
+        [(1500, V6, None), (9000, V4, None), (8999, V4, Some(true)), (9001, V6, Some(false))]
+    {
         let hosts = hosts(&format!("dpc{mtu}"), mtu);
         let mut ports = [0, 1].map(|side| {
             silence(&hosts, side);
             let device = format!("net_af_packet{mtu}{side},iface=n0,{RING}");
             let neighbours = vec![(addresses[1 - side].parse().unwrap(), spindrift_pmd::MacAddr([2; 6]))];
-            let config = DpdkConfig { neighbours, ..config(&device, addresses[side]) };
+            let config = DpdkConfig { neighbours, zero_copy, ..config(&device, addresses[side]) };
             within(hosts.name(side), || DpdkPort::open(eal(), &config)).unwrap()
         });
         let caps = ports[0].caps();
         assert_eq!((caps.max_frame, caps.medium), (mtu + 14, Medium::Network { rate_bps: None }));
         let [a, b] = &mut ports;
         conformance(a, b);
+        assert_eq!(ports.iter().all(|port| port.uncopied_frames() > 0), zero_copy == Some(true));
     }
 }
 
