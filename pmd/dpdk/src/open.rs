@@ -43,7 +43,7 @@ const MEMIF_BUFFER: usize = 2048;
 /// NICs until they have read them, and that of a ring until the peer has.
 const COPIES: [&str; 2] = [sys::MEMIF, "net_af_packet"];
 /// Payloads of so many bytes are read where they are. The buffers that this takes cost more than a copy of shorter ones.
-const LEND_FROM: usize = 2048;
+const LEND_FROM: usize = 4096;
 /// `EBUSY`, `EEXIST`, `ENOMEM`, as everywhere in Linux.
 const EBUSY: Errno = Errno(16);
 const EEXIST: Errno = Errno(17);
