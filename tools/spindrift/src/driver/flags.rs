@@ -34,7 +34,7 @@ pub(crate) struct PortFlags {
     /// Longest IP packet of `dpdk` ports [default: that of the interface behind the device if there is one, else 1500].
     #[arg(long, value_name = "BYTES")]
     device_mtu: Option<u32>,
-    /// Whether drivers of `dpdk` ports read longer payloads where they are, where they can [default: true for net_memif].
+    /// Whether drivers of `dpdk` ports read longer payloads where they are, where they can [default: true for `net_memif`].
     #[arg(long, value_name = "BOOL")]
     zero_copy: Option<bool>,
     /// Arguments of DPDK's EAL, as in "--lcores 0@2 --iova-mode=va".
