@@ -75,8 +75,7 @@ pub struct DpdkConfig {
     /// themselves can: others keep a frame after the call that sends it. Default: with `net_memif`, where it is faster.
     pub zero_copy: Option<bool>,
     /// Whether the device reports changes of its link by interrupts (`RTE_ETH_DEV_INTR_LSC`), where it says that it does. Then it is not
-    /// asked, and a device whose interrupts get lost keeps the link that it had, as QEMU's model of `igb` does. Default: false, and the
-    /// device is asked every millisecond.
+    /// asked, and a device whose interrupts get lost keeps the link that it had. Default: false, and the device is asked every millisecond.
     pub link_interrupts: bool,
     /// How long another node may take to say that it has the address, before this port uses it: duplicate address detection (RFC 4862,
     /// section 5.4), of IPv6 addresses. Opening takes as long where the device has its link; else the port's link is down until then. Ports
