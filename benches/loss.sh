@@ -2,7 +2,8 @@
 # Goodput or latency under real loss: two network namespaces joined by a veth pair, and nft in the receiver's dropping packets at
 # random. Every round runs each loss rate once, so that what disturbs the machine meets all of them alike; the figures
 # are medians over the rounds, and each ratio is taken within its round. Needs root, ip, nft and python3, and nothing
-# of the network: both namespaces are made here and removed at the end.
+# of the network: the namespaces are made here and removed at the end. With --dpdk the ports are devices of DPDK on such interfaces
+# (`net_af_packet`). They see packets before nft does, so a switch between them drops what comes in.
 set -eu
 name=loss.sh
 . "$(dirname "$0")/common/checks.sh"
@@ -10,9 +11,10 @@ name=loss.sh
 
 usage() {
     cat <<'EOF'
-usage: benches/loss.sh [--latency] [--rounds N] [--seconds N | --iters N] [--size SIZE] [--loss "0.1 1 5"] [-- OPTIONS]
+usage: benches/loss.sh [--latency] [--dpdk] [--rounds N] [--seconds N | --iters N] [--size SIZE] [--loss "0.1 1 5"] [-- OPTIONS]
 
   --latency      write-lat in place of write-bw: percentiles of the time of one message
+  --dpdk         over a `dpdk` port on each side, one plane, in place of kernel sockets with four
   --rounds N     rounds, each with every loss rate once [default: 5]
   --seconds N    seconds for each run of write-bw [default: 2]
   --iters N      round trips for each run of write-lat [default: 20000]
@@ -22,8 +24,8 @@ usage: benches/loss.sh [--latency] [--rounds N] [--seconds N | --iters N] [--siz
 EOF
 }
 
-latency= rounds=5 seconds=2 iters=20000 size=64K loss="0.1 1 5"
-read_options 'rounds seconds iters size loss' 'latency' "$@"
+latency= dpdk= rounds=5 seconds=2 iters=20000 size=64K loss="0.1 1 5"
+read_options 'rounds seconds iters size loss' 'latency dpdk' "$@"
 shift $taken
 need_counts "$rounds" "$seconds" "$iters"
 need_tools 'tools/setup.sh --tests installs it' ip nft python3
@@ -32,8 +34,29 @@ need_root
 if [ -z "$latency" ]; then command=write-bw amount="-D $seconds"; else command=write-lat amount="-n $iters"; fi
 
 need_spindrift
+[ -z "$dpdk" ] || need_dpdk
 
-join_namespaces
+if [ -n "$dpdk" ]; then
+    join_by_switch
+    device=blocksz=65536,framesz=16384,framecnt=256,qpairs=1
+    server_port="--port dpdk:net_af_packet0,iface=veth-b,$device --device-addresses fd77::2"
+    client_port="--port dpdk:net_af_packet0,iface=veth-a,$device --device-addresses fd77::1"
+else
+    join_namespaces
+    server_port="--local $there" client_port="--local $here"
+fi
+
+# Drops UDP packets in namespace $1, in table $2, at hook $3: those whose random number, of a thousand, is as $4 says.
+rule() {
+    ip netns exec "$1" nft -f - <<EOF
+table $2 {
+    chain losing {
+        type filter hook $3 priority 0;
+        meta l4proto udp numgen random mod 1000 $4 counter drop
+    }
+}
+EOF
+}
 
 # Drops this many in a thousand of the UDP packets that come in, on both sides: answers are lost too. The rule is there
 # without loss as well, since looking at each packet takes time.
@@ -41,16 +64,16 @@ drop() {
     match="< $1"
     [ "$1" != 0 ] || match='> 999'
 
+    if [ -n "$dpdk" ]; then
+        ip netns exec "$between" nft flush ruleset
+        for port in port-a port-b; do
+            rule "$between" "netdev $port" "ingress device $port" "$match"
+        done
+        return
+    fi
     for ns in "$a" "$b"; do
         ip netns exec "$ns" nft flush ruleset
-        ip netns exec "$ns" nft -f - <<EOF
-table inet loss {
-    chain in {
-        type filter hook input priority 0;
-        meta l4proto udp numgen random mod 1000 $match counter drop
-    }
-}
-EOF
+        rule "$ns" 'inet loss' input "$match"
     done
 }
 
@@ -59,7 +82,7 @@ run() {
     shift
     out=$1
     shift
-    both_sides "$out" "$command -s $size $*" "--local $there" --json --local "$here" $amount 10.77.0.2
+    both_sides "$out" "$command -s $size $*" "$server_port" --json $client_port $amount 10.77.0.2
 }
 
 round=1

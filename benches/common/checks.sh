@@ -67,6 +67,12 @@ need_af_xdp() {
         fail 1 "$spindrift has no AF_XDP ports; cargo build --profile dist -p spindrift-cli --features af_xdp builds it with them"
 }
 
+# After `need_spindrift`.
+need_dpdk() {
+    ! "$spindrift" pump dpdk --local net_null0 --device-address fd00::1 --size 0 2>&1 | grep -q 'no such ports' ||
+        fail 1 "$spindrift has no DPDK ports; cargo build --profile dist -p spindrift-cli --features dpdk builds it with them"
+}
+
 # Goes to the top of the repository, and sets `spindrift`.
 need_spindrift() {
     cd "$(dirname "$0")/.."

@@ -12,13 +12,14 @@ finish() {
     else
         ip netns del "$a" 2>/dev/null || true
         ip netns del "$b" 2>/dev/null || true
+        [ -z "$between" ] || ip netns del "$between" 2>/dev/null || true
     fi
     [ -n "$keep" ] || rm -rf "$results"
 }
 
 # Makes a folder for results, and sees to it that everything goes when the script ends.
 prepare() {
-    server= lab=
+    server= lab= between=
     results=$(mktemp -d)
     keep=${KEEP:-}
     [ -z "$keep" ] || results=$keep
@@ -50,6 +51,25 @@ join_namespaces() {
     ip -n "$b" link set veth-b up
     here=10.77.0.1,10.77.1.1,10.77.2.1,10.77.3.1
     there=10.77.0.2,10.77.1.2,10.77.2.2,10.77.3.2
+}
+
+# The same with a switch between them, in a namespace of its own, `between`. Its ports are port-a and port-b.
+join_by_switch() {
+    join_namespaces
+    between=spin-$$-switch
+    ip netns add "$between"
+    ip -n "$a" link del veth-a
+    ip -n "$between" link add br0 type bridge
+    for side in a b; do
+        if [ "$side" = a ]; then ns=$a index=771 last=1; else ns=$b index=772 last=2; fi
+        ip link add "veth-$side" index "$index" netns "$ns" mtu 9000 type veth peer name "port-$side" index "${index}0" netns "$between" mtu 9000
+        ip -n "$between" link set "port-$side" master br0 up
+        for p in 0 1 2 3; do
+            ip -n "$ns" addr add "10.77.$p.$last/24" dev "veth-$side"
+        done
+        ip -n "$ns" link set "veth-$side" up
+    done
+    ip -n "$between" link set br0 mtu 9000 up
 }
 
 # Runs a command of spindrift on both sides: on the server's with the words of $3 besides, on the client's with what follows.

@@ -68,6 +68,7 @@ fn main() {
         .header("src/shim.h")
         .allowlist_function("(rte|spindrift)_.*")
         .allowlist_type("spindrift_.*")
+        .allowlist_var("SPINDRIFT_.*")
         .opaque_type("rte_.*")
         .opaque_type("_IO_FILE")
         .use_core()

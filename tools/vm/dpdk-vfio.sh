@@ -30,14 +30,15 @@ run() {
 run plain '' '-s 64K -n 400 --verify every'
 # Frames of several buffers.
 run loss '--fault loss=1% --device-mtu 3000' '-s 64K -n 200 --verify every'
+# Opening the ports takes some seconds: the link comes up, and the addresses are looked for on it.
 (
-    sleep 6
+    sleep 12
     link nic0 off
     sleep 2
     link nic0 on
 ) &
 cable=$!
-run cable '' '-s 64K -D 12 --verify every'
+run cable '' '-s 64K -D 18 --verify every'
 wait $cable
 python3 - <<'EOT'
 import json, sys

@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <semaphore.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include <rte_alarm.h>
@@ -86,12 +87,13 @@ int spindrift_describe(uint16_t port, struct spindrift_device *out)
 	out->max_rx_queues = info.max_rx_queues;
 	out->max_tx_queues = info.max_tx_queues;
 	out->scatters = (info.rx_offload_capa & RTE_ETH_RX_OFFLOAD_SCATTER) != 0;
+	out->link_interrupts = info.dev_flags != NULL && (*info.dev_flags & RTE_ETH_DEV_INTR_LSC) != 0;
 	out->gathers = (info.tx_offload_capa & RTE_ETH_TX_OFFLOAD_MULTI_SEGS) != 0;
 	memcpy(out->mac, mac.addr_bytes, sizeof(out->mac));
 	return 0;
 }
 
-int spindrift_configure(uint16_t port, uint16_t queues, uint32_t mtu, int scatter)
+int spindrift_configure(uint16_t port, uint16_t queues, uint32_t mtu, int scatter, int gather, int link_interrupts)
 {
 	struct rte_eth_conf conf;
 
@@ -99,8 +101,12 @@ int spindrift_configure(uint16_t port, uint16_t queues, uint32_t mtu, int scatte
 	conf.rxmode.mq_mode = RTE_ETH_MQ_RX_NONE;
 	conf.txmode.mq_mode = RTE_ETH_MQ_TX_NONE;
 	conf.rxmode.mtu = mtu;
+	/* With them, the link is a variable of the process, which takes no call of the driver to read. */
+	conf.intr_conf.lsc = link_interrupts != 0;
 	if (scatter)
 		conf.rxmode.offloads |= RTE_ETH_RX_OFFLOAD_SCATTER;
+	if (gather)
+		conf.txmode.offloads |= RTE_ETH_TX_OFFLOAD_MULTI_SEGS;
 	return rte_eth_dev_configure(port, queues, queues, &conf);
 }
 
@@ -117,7 +123,7 @@ int spindrift_rx_queue(uint16_t port, uint16_t queue, uint16_t descriptors, stru
 	return rte_eth_rx_queue_setup(port, queue, descriptors, rte_eth_dev_socket_id(port), &conf, pool);
 }
 
-int spindrift_tx_queue(uint16_t port, uint16_t queue, uint16_t descriptors)
+int spindrift_tx_queue(uint16_t port, uint16_t queue, uint16_t descriptors, int gather)
 {
 	struct rte_eth_dev_info info;
 	struct rte_eth_txconf conf;
@@ -126,7 +132,7 @@ int spindrift_tx_queue(uint16_t port, uint16_t queue, uint16_t descriptors)
 	if (result != 0)
 		return result;
 	conf = info.default_txconf;
-	conf.offloads = 0;
+	conf.offloads = gather ? RTE_ETH_TX_OFFLOAD_MULTI_SEGS : 0;
 	return rte_eth_tx_queue_setup(port, queue, descriptors, rte_eth_dev_socket_id(port), &conf);
 }
 
@@ -157,6 +163,40 @@ int spindrift_stats_of(uint16_t port, struct spindrift_stats *out)
 	out->rx_errors = stats.ierrors;
 	out->tx_errors = stats.oerrors;
 	return 0;
+}
+
+int spindrift_xstats(uint16_t port, char *names, uint64_t *values, uint32_t room)
+{
+	int count = rte_eth_xstats_get_names(port, NULL, 0);
+	struct rte_eth_xstat_name *known = NULL;
+	struct rte_eth_xstat *stats = NULL;
+	int result = count;
+
+	_Static_assert(RTE_ETH_XSTATS_NAME_SIZE == SPINDRIFT_XSTAT_NAME, "the length that callers have room for");
+	if (count <= 0 || room == 0)
+		return count;
+	known = calloc(count, sizeof(*known));
+	stats = calloc(count, sizeof(*stats));
+	if (known == NULL || stats == NULL) {
+		result = -ENOMEM;
+		goto out;
+	}
+	/* Another number than before: queues have come or gone meanwhile. */
+	if (rte_eth_xstats_get_names(port, known, count) != count || rte_eth_xstats_get(port, stats, count) != count) {
+		result = -EAGAIN;
+		goto out;
+	}
+	for (uint32_t i = 0; i < room && i < (uint32_t)count; i++) {
+		uint64_t id = stats[i].id;
+
+		snprintf(names + i * SPINDRIFT_XSTAT_NAME, SPINDRIFT_XSTAT_NAME, "%s",
+			 id < (uint64_t)count ? known[id].name : "");
+		values[i] = stats[i].value;
+	}
+out:
+	free(known);
+	free(stats);
+	return result;
 }
 
 void *spindrift_device_of(uint16_t port)
@@ -235,6 +275,65 @@ void spindrift_set_len(struct rte_mbuf *mbuf, uint32_t len)
 {
 	mbuf->data_len = (uint16_t)len;
 	mbuf->pkt_len = len;
+}
+
+/* Not called: the owner of the lending keeps a reference of its own. */
+static void all_returned(void *bytes, void *arg)
+{
+	(void)bytes;
+	(void)arg;
+}
+
+struct rte_mbuf_ext_shared_info *spindrift_lending(void)
+{
+	struct rte_mbuf_ext_shared_info *lending = calloc(1, sizeof(*lending));
+
+	if (lending != NULL) {
+		lending->free_cb = all_returned;
+		rte_mbuf_ext_refcnt_set(lending, 1);
+	}
+	return lending;
+}
+
+void spindrift_lending_free(struct rte_mbuf_ext_shared_info *lending)
+{
+	free(lending);
+}
+
+uint16_t spindrift_lent(const struct rte_mbuf_ext_shared_info *lending)
+{
+	return rte_mbuf_ext_refcnt_read(lending) - 1;
+}
+
+void spindrift_lend(struct rte_mbuf *head, struct rte_mbuf *outside, struct rte_mbuf *tail, void *bytes, uint16_t len,
+		    struct rte_mbuf_ext_shared_info *lending)
+{
+	rte_mbuf_ext_refcnt_update(lending, 1);
+	rte_pktmbuf_attach_extbuf(outside, bytes, RTE_BAD_IOVA, len, lending);
+	outside->data_off = 0;
+	outside->data_len = len;
+	head->next = outside;
+	head->nb_segs = 2;
+	head->pkt_len = head->data_len + len;
+	if (tail != NULL) {
+		outside->next = tail;
+		head->nb_segs = 3;
+		head->pkt_len += tail->data_len;
+	}
+}
+
+int spindrift_join(struct rte_mbuf **frame, struct rte_mempool *pool)
+{
+	struct rte_mbuf *copy;
+
+	if ((*frame)->nb_segs == 1)
+		return 0;
+	copy = rte_pktmbuf_copy(*frame, pool, 0, UINT32_MAX);
+	if (copy == NULL)
+		return -ENOMEM;
+	rte_pktmbuf_free(*frame);
+	*frame = copy;
+	return 0;
 }
 
 int spindrift_chain(struct rte_mbuf *head, struct rte_mbuf *tail)

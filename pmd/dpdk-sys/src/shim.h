@@ -10,6 +10,7 @@
 
 struct rte_mbuf;
 struct rte_mempool;
+struct rte_mbuf_ext_shared_info;
 
 /* Functions of DPDK as they are. */
 int rte_eal_init(int argc, char **argv);
@@ -45,6 +46,8 @@ struct spindrift_device {
 	uint8_t scatters;
 	/* Sends frames from several buffers. */
 	uint8_t gathers;
+	/* Reports changes of its link by interrupts. */
+	uint8_t link_interrupts;
 	uint8_t mac[6];
 };
 
@@ -84,11 +87,16 @@ int spindrift_port_from(uint16_t port);
 int spindrift_port_name(uint16_t port, char *name);
 int spindrift_describe(uint16_t port, struct spindrift_device *out);
 /* One queue of each kind for each lane. */
-int spindrift_configure(uint16_t port, uint16_t queues, uint32_t mtu, int scatter);
+int spindrift_configure(uint16_t port, uint16_t queues, uint32_t mtu, int scatter, int gather, int link_interrupts);
 int spindrift_rx_queue(uint16_t port, uint16_t queue, uint16_t descriptors, struct rte_mempool *pool, int scatter);
-int spindrift_tx_queue(uint16_t port, uint16_t queue, uint16_t descriptors);
+int spindrift_tx_queue(uint16_t port, uint16_t queue, uint16_t descriptors, int gather);
 void spindrift_link_of(uint16_t port, struct spindrift_link *out);
 int spindrift_stats_of(uint16_t port, struct spindrift_stats *out);
+/* Bytes of the name of a counter, with its end. */
+#define SPINDRIFT_XSTAT_NAME 64
+/* Names and values of the counters of a device's driver, `room` at most. Their number, which may be larger, or a negative error
+ * number. */
+int spindrift_xstats(uint16_t port, char *names, uint64_t *values, uint32_t room);
 /* Stops and closes a port in the EAL's interrupt thread, and returns when that has forgotten the port. A negative error number: the EAL
  * cannot, and nothing was done. Not to be called by that thread. */
 int spindrift_close_by_interrupts(uint16_t port);
@@ -99,6 +107,17 @@ int spindrift_remove(void *device);
 struct rte_mempool *spindrift_pool(const char *name, uint32_t count, uint32_t cache, uint32_t room, int socket);
 /* Takes `count` buffers, or none, and shows where their bytes start. */
 int spindrift_take(struct rte_mempool *pool, struct rte_mbuf **out, uint8_t **data, uint32_t count);
+/* Counts the frames that refer to memory outside the pools. NULL: no memory. */
+struct rte_mbuf_ext_shared_info *spindrift_lending(void);
+void spindrift_lending_free(struct rte_mbuf_ext_shared_info *lending);
+/* Frames that refer to such memory and have not been freed. */
+uint16_t spindrift_lent(const struct rte_mbuf_ext_shared_info *lending);
+/* Makes a frame of a head, of `len` bytes elsewhere, which `outside` refers to, and of a tail, unless that is NULL. Head and tail have
+ * their lengths. The bytes have no address that a device could read them at: they are for drivers that copy. */
+void spindrift_lend(struct rte_mbuf *head, struct rte_mbuf *outside, struct rte_mbuf *tail, void *bytes, uint16_t len,
+		    struct rte_mbuf_ext_shared_info *lending);
+/* Replaces a frame in several parts by a copy in one buffer of the pool. 0, or a negative error number: it is as it was. */
+int spindrift_join(struct rte_mbuf **frame, struct rte_mempool *pool);
 void spindrift_set_len(struct rte_mbuf *mbuf, uint32_t len);
 uint16_t spindrift_send(uint16_t port, uint16_t queue, struct rte_mbuf **mbufs, uint16_t count);
 uint16_t spindrift_receive(uint16_t port, uint16_t queue, struct rte_mbuf **mbufs, struct spindrift_view *views,

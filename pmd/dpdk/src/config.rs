@@ -71,6 +71,16 @@ pub struct DpdkConfig {
     pub rx_descriptors: u16,
     /// Descriptors of each transmit queue, rounded to what the device has. Default 1024.
     pub tx_descriptors: u16,
+    /// Whether the driver reads longer payloads where they are, so that the port does not copy them. Only drivers that copy frames
+    /// themselves can: others keep a frame after the call that sends it. Default: with `net_memif`, where it is faster.
+    pub zero_copy: Option<bool>,
+    /// Whether the device reports changes of its link by interrupts (`RTE_ETH_DEV_INTR_LSC`), where it says that it does. Then it is not
+    /// asked, and a device whose interrupts get lost keeps the link that it had. Default: false, and the device is asked every millisecond.
+    pub link_interrupts: bool,
+    /// How long another node may take to say that it has the address, before this port uses it: duplicate address detection (RFC 4862,
+    /// section 5.4), of IPv6 addresses. Opening takes as long where the device has its link; else the port's link is down until then. Ports
+    /// that lead to this host alone use the address meanwhile. Zero: nobody is asked. Default 1 s.
+    pub duplicate_wait: Duration,
     /// How long opening waits for the link of a NIC, whose rate is known only then. Default 3 s.
     pub link_wait: Duration,
 }
@@ -87,6 +97,9 @@ impl Default for DpdkConfig {
             mtu: None,
             rx_descriptors: 1024,
             tx_descriptors: 1024,
+            zero_copy: None,
+            link_interrupts: false,
+            duplicate_wait: Duration::from_secs(1),
             link_wait: Duration::from_secs(3),
         }
     }
@@ -129,6 +142,12 @@ pub enum DpdkError {
         "the EAL could not start before in this process, and starts once only; start the process again. It said: {0}"
     )]
     EalFailed(String),
+    /// Ports need a primary process.
+    #[error(
+        "`--proc-type={0}`: ports are for primary processes, since a secondary one cannot set up the queues of a device; leave \
+         the argument out, and give each process devices and a `--file-prefix` of its own"
+    )]
+    ProcessType(String),
     /// The EAL does not start.
     #[error("the EAL does not start: {reason}{}", log_of(.log))]
     Eal {
@@ -241,6 +260,29 @@ pub enum DpdkError {
         hint: &'static str,
         /// The last lines of DPDK's log.
         log: Vec<String>,
+    },
+    /// Another node has the address.
+    #[error(
+        "{address} is a duplicate: the node with the Ethernet address {mac} has it too, on the link of {device}; give this \
+         port another address, or take it from that node"
+    )]
+    Duplicate {
+        /// The address.
+        address: IpAddr,
+        /// The device.
+        device: String,
+        /// The node.
+        mac: MacAddr,
+    },
+    /// Payloads cannot be read where they are.
+    #[error("`zero_copy` with {device} ({driver}): {why}; leave it out, and the port copies payloads")]
+    ZeroCopy {
+        /// The device.
+        device: String,
+        /// Its driver.
+        driver: String,
+        /// The reason.
+        why: &'static str,
     },
     /// None, or more lanes than the device has queues.
     #[error(

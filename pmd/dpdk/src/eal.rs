@@ -138,6 +138,15 @@ fn arguments(config: &EalConfig) -> Vec<String> {
     args
 }
 
+/// What kind of process the arguments ask for.
+fn process_type(args: &[String]) -> Option<&str> {
+    let next = |at: usize| args.get(at + 1).map_or("", String::as_str);
+    args.iter().enumerate().rev().find_map(|(at, arg)| match arg.strip_prefix("--proc-type")? {
+        "" => Some(next(at)),
+        with_value => with_value.strip_prefix('='),
+    })
+}
+
 /// The processors that this process may run on, as the EAL takes them.
 fn allowed(status: &str) -> String {
     let line = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"));
@@ -153,6 +162,9 @@ fn start(config: &EalConfig) -> Result<(), DpdkError> {
     if let Some(help) = config.extra_args.iter().find(|arg| matches!(arg.as_str(), "-h" | "--help" | "-v")) {
         let reason = format!("the argument {help} ends the process");
         return Err(DpdkError::Eal { reason, log: Vec::new() });
+    }
+    if let Some(kind) = process_type(&config.extra_args).filter(|&kind| kind != "primary") {
+        return Err(DpdkError::ProcessType(kind.to_owned()));
     }
     let bad = |_| DpdkError::Eal { reason: "an argument contains a zero byte".to_owned(), log: Vec::new() };
     let strings = args.iter().map(|arg| CString::new(arg.as_str())).collect::<Result<Vec<_>, _>>();
@@ -204,6 +216,20 @@ mod tests {
         };
         let expected = "--no-telemetry -a ffff:ff:1f.7 -m 64 --file-prefix=x --lcores 0@1 --iova-mode=va";
         assert_eq!(text(&arguments(&nic)), expected);
+    }
+
+    #[test]
+    fn the_type_of_the_process_is_read() {
+        let of = |args: &str| {
+            let args: Vec<_> = args.split_whitespace().map(str::to_owned).collect();
+            process_type(&args).map(str::to_owned)
+        };
+        assert_eq!(of("-m 64 --proc-type=secondary").as_deref(), Some("secondary"));
+        assert_eq!(of("--proc-type auto -m 64").as_deref(), Some("auto"));
+        // The EAL takes the last one.
+        assert_eq!(of("--proc-type=auto --proc-type=primary").as_deref(), Some("primary"));
+        assert_eq!(of("--proc-type").as_deref(), Some(""));
+        assert_eq!((of("-m 64 --proc-types=x"), of("")), (None, None));
     }
 
     #[test]

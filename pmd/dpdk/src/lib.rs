@@ -27,6 +27,7 @@
 
 mod classify;
 mod config;
+mod counters;
 mod eal;
 mod open;
 mod pci;
@@ -37,6 +38,7 @@ mod stack;
 mod sys;
 
 pub use config::{DpdkConfig, DpdkError, EalConfig};
+pub use counters::{DeviceCounters, device_counters};
 pub use eal::Eal;
 pub use port::DpdkPort;
 pub use prospect::{Nic, nics};

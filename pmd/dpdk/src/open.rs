@@ -1,5 +1,6 @@
 //! The steps of opening ports.
 
+use std::hash::{BuildHasher as _, Hasher as _, RandomState};
 use std::net::IpAddr;
 use std::path::Path;
 use std::sync::Arc;
@@ -12,8 +13,8 @@ use crate::classify::Wanted;
 use crate::eal::last;
 use crate::pci;
 use crate::port::{DpdkPort, KernelInterface, Shared};
-use crate::stack::{Addresses, Stack};
-use crate::sys::{self, Description, Device, Errno, Pool, RxQueue, TxQueue};
+use crate::stack::{Addresses, NONCE_LEN, Search, Stack};
+use crate::sys::{self, Description, Device, Errno, Modes, Pool, RxQueue, TxQueue};
 use crate::{DpdkConfig, DpdkError, Eal};
 
 /// What the kernel and DPDK take for granted.
@@ -38,6 +39,11 @@ const LOCAL: [&str; 3] = ["net_ring", "net_memif", "net_null"];
 /// Buffers of shared memory if nothing else is asked for. Its driver reports the frame of an MTU of 1500 and carries longer
 /// ones. Those longer than its buffers it joins to others once its ring has wrapped (DPDK 22.11), so they are not sent.
 const MEMIF_BUFFER: usize = 2048;
+/// Drivers that have copied a frame, or written it to the kernel, when the call that sends it returns. Others keep its buffers: those of
+/// NICs until they have read them, and that of a ring until the peer has.
+const COPIES: [&str; 2] = [sys::MEMIF, "net_af_packet"];
+/// Payloads of so many bytes are read where they are. The buffers that this takes cost more than a copy of shorter ones.
+const LEND_FROM: usize = 4096;
 /// `EBUSY`, `EEXIST`, `ENOMEM`, as everywhere in Linux.
 const EBUSY: Errno = Errno(16);
 const EEXIST: Errno = Errno(17);
@@ -53,7 +59,37 @@ pub(crate) fn open(eal: Eal, configs: &[DpdkConfig], lanes: usize) -> Result<Vec
     let started = started.collect::<Result<Vec<_>, _>>()?;
     let limit = configs.iter().map(|config| config.link_wait).max().unwrap_or_default();
     wait(limit, || started.iter().all(Opening::is_ready));
-    Ok(started.into_iter().map(Opening::finish).collect())
+    let mut planes: Vec<_> = started.into_iter().map(Opening::finish).collect();
+    detect(&mut planes)?;
+    Ok(planes)
+}
+
+/// Looks for duplicates of the addresses of those ports that have their link, and are not to use them meanwhile.
+fn detect(planes: &mut [Vec<DpdkPort>]) -> Result<(), DpdkError> {
+    let mut ports: Vec<_> = planes.iter_mut().flatten().filter(|port| port.is_tentative()).collect();
+    let mut now_ns = 0;
+    let mut result = Ok(());
+    wait_with(Duration::MAX, Duration::from_millis(1), |elapsed| {
+        now_ns = elapsed.as_nanos() as u64;
+        let mut is_open = false;
+        for port in &mut ports {
+            match port.detect(now_ns) {
+                Ok(more) => is_open |= more,
+                Err(error) => result = Err(error),
+            }
+        }
+        !is_open || result.is_err()
+    });
+    for port in ports {
+        port.restart_clock();
+    }
+    result
+}
+
+/// A nonce that others are not likely to have.
+fn random_nonce() -> [u8; NONCE_LEN] {
+    let bits = RandomState::new().build_hasher().finish();
+    bits.to_be_bytes().first_chunk().copied().unwrap_or_default()
 }
 
 pub(crate) fn check(config: &DpdkConfig) -> Result<(), DpdkError> {
@@ -132,6 +168,8 @@ struct Opening<'a> {
     /// The pools of the transmit queues.
     pools: Vec<usize>,
     notes: Vec<String>,
+    /// Whether payloads are read by the driver where they are.
+    lends: bool,
 }
 
 impl<'a> Opening<'a> {
@@ -154,7 +192,17 @@ impl<'a> Opening<'a> {
             let advice = "no huge pages, so the processor looks addresses up more often: `sysctl vm.nr_hugepages=512` reserves some";
             notes.push(advice.to_owned());
         }
-        Ok(Self { config, name, device, about, log, mtu: MTU_DEFAULT, pools: Vec::new(), notes })
+        Ok(Self {
+            config,
+            name,
+            device,
+            about,
+            log,
+            mtu: MTU_DEFAULT,
+            pools: Vec::new(),
+            notes,
+            lends: false,
+        })
     }
 
     fn explain(&self, what: &'static str, error: Errno) -> DpdkError {
@@ -172,6 +220,7 @@ impl<'a> Opening<'a> {
         let Some(count) = u16::try_from(lanes).ok().filter(|&n| n > 0 && u32::from(n) <= queues) else {
             return Err(DpdkError::Lanes { device, driver, lanes, queues });
         };
+        self.lends = self.zero_copy()?;
         let scatter = self.set_mtu(count)?;
         let (rx, tx) = self.device.descriptors(self.config.rx_descriptors, self.config.tx_descriptors);
         let room = self.buffer();
@@ -187,10 +236,12 @@ impl<'a> Opening<'a> {
                 })
             };
             let for_rx = pool(u32::from(rx) + SPARE, self.log)?;
-            let for_tx = pool(u32::from(tx) + STAGED as u32 + SPARE, self.log)?;
+            // A frame whose payload is elsewhere takes three.
+            let staged = STAGED as u32 * if self.lends { 3 } else { 1 };
+            let for_tx = pool(u32::from(tx) + staged + SPARE, self.log)?;
             let set_up = self.device.rx_queue(queue, rx, for_rx, scatter);
             set_up.map_err(|error| self.explain("set up a receive queue of", error))?;
-            let set_up = self.device.tx_queue(queue, tx, for_tx);
+            let set_up = self.device.tx_queue(queue, tx, for_tx, self.lends);
             self.pools.push(set_up.map_err(|error| self.explain("set up a transmit queue of", error))?);
         }
         self.device.start(count).map_err(|error| self.explain("start", error))?;
@@ -203,14 +254,38 @@ impl<'a> Opening<'a> {
         Ok(self)
     }
 
+    /// Whether the driver reads payloads where they are.
+    fn zero_copy(&self) -> Result<bool, DpdkError> {
+        let why = if !COPIES.contains(&&self.about.driver[..]) {
+            "its driver keeps frames after the call that sends them"
+        } else if self.is_memif() && self.argument_text("zero-copy") == Some("yes") {
+            "with `zero-copy=yes` the peer reads the frames from the port's buffers"
+        } else if !self.about.gathers {
+            "its driver sends no frames of several buffers"
+        } else {
+            return Ok(self.config.zero_copy.unwrap_or_else(|| self.is_memif()));
+        };
+        match self.config.zero_copy {
+            Some(true) => {
+                Err(DpdkError::ZeroCopy { device: self.name.clone(), driver: self.about.driver.clone(), why })
+            }
+            _ => Ok(false),
+        }
+    }
+
     fn is_memif(&self) -> bool {
         self.about.driver == sys::MEMIF
     }
 
-    /// A number among the device's arguments.
-    fn argument(&self, name: &str) -> Option<usize> {
+    /// One of the device's arguments.
+    fn argument_text(&self, name: &str) -> Option<&str> {
         let mut arguments = self.config.device.split(',').filter_map(|argument| argument.split_once('='));
-        arguments.find(|(key, _)| *key == name)?.1.parse().ok()
+        Some(arguments.find(|(key, _)| *key == name)?.1)
+    }
+
+    /// A number among them.
+    fn argument(&self, name: &str) -> Option<usize> {
+        self.argument_text(name)?.parse().ok()
     }
 
     /// The longest and the shortest MTU that the device takes.
@@ -248,10 +323,18 @@ impl<'a> Opening<'a> {
             return Err(refused(Vec::new()));
         }
         let scatter = self.about.scatters && wanted + BUFFER_SLACK > BUFFER_MIN;
-        let mut configured = self.device.configure(queues, wanted as u32, scatter);
+        let (gather, link_interrupts) =
+            (self.lends, self.config.link_interrupts && self.about.link_interrupts);
+        let mut modes = Modes { scatter, gather, link_interrupts };
+        let mut configured = self.device.configure(queues, wanted as u32, modes);
+        if configured.is_err() && link_interrupts {
+            // Some devices have no interrupts where they are, such as behind UIO. Their link is asked for.
+            modes.link_interrupts = false;
+            configured = self.device.configure(queues, wanted as u32, modes);
+        }
         if configured.is_err() && (interface_mtu.is_some() || self.is_memif()) {
             // Some drivers, of interfaces above all, refuse any but the usual MTU, and carry more.
-            configured = self.device.configure(queues, 0, scatter);
+            configured = self.device.configure(queues, 0, modes);
         }
         if let Err(error) = configured {
             let log = self.log();
@@ -289,7 +372,12 @@ impl<'a> Opening<'a> {
         }
         let rate_bps = link.mbps.filter(|_| is_nic && link.is_up).map(|mbps| u64::from(mbps) * 1_000_000);
         let medium = if is_local { Medium::Host } else { Medium::Network { rate_bps } };
-        self.notes.push(format!("{}, driver {}, with copies", sys::version(), self.about.driver));
+        let how = if self.lends {
+            format!("payloads of {LEND_FROM} bytes or more are copied once, by the driver")
+        } else {
+            "with copies".to_owned()
+        };
+        self.notes.push(format!("{}, driver {}, {how}", sys::version(), self.about.driver));
         let caps = PortCaps {
             name: format!("dpdk {} ({local})", self.name),
             local_ip: local,
@@ -303,7 +391,10 @@ impl<'a> Opening<'a> {
             notes: self.notes,
             send_errors: Vec::new(),
         };
-        let stack = Stack::new(addresses(config, self.about.mac));
+        let wait_ns = config.duplicate_wait.as_nanos().try_into().unwrap_or(u64::MAX);
+        let link_local = self.about.interface.is_none();
+        let search = Search { wait_ns, optimistic: is_local, link_local, nonce: random_nonce() };
+        let stack = Stack::new(addresses(config, self.about.mac), search);
         let before = self.device.stats();
         let device = Arc::new(self.device);
         let interface = self.about.interface.and_then(kernel_interface);
@@ -311,7 +402,8 @@ impl<'a> Opening<'a> {
         let wanted = Wanted { ip: local, ports: config.udp_ports.clone() };
         let port = |(queue, &pool): (usize, &usize)| {
             let number = queue as u16;
-            let queues = (TxQueue::new(&device, number, pool, STAGED), RxQueue::new(&device, number));
+            let tx = TxQueue::new(&device, number, pool, STAGED, self.lends.then_some(LEND_FROM));
+            let queues = (tx, RxQueue::new(&device, number));
             DpdkPort::new(caps.clone(), queues, wanted.clone(), Arc::clone(&shared), queue == 0)
         };
         self.pools.iter().enumerate().map(port).collect()
@@ -413,11 +505,16 @@ fn kernel_interface(index: u32) -> Option<KernelInterface> {
 }
 
 /// Waits until something is so, for a while.
-#[expect(clippy::disallowed_methods, reason = "opening a port may wait")]
 fn wait(limit: Duration, mut is_so: impl FnMut() -> bool) {
+    wait_with(limit, Duration::from_millis(10), |_| is_so());
+}
+
+/// The same with a pause between looks, each of which is told how long it has taken.
+#[expect(clippy::disallowed_methods, reason = "opening a port may wait")]
+fn wait_with(limit: Duration, pause: Duration, mut is_so: impl FnMut(Duration) -> bool) {
     let began = Instant::now();
-    while !is_so() && began.elapsed() < limit {
-        std::thread::sleep(Duration::from_millis(10));
+    while !is_so(began.elapsed()) && began.elapsed() < limit {
+        std::thread::sleep(pause);
     }
 }
 

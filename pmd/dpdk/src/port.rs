@@ -2,20 +2,19 @@
 
 use std::fmt;
 use std::net::IpAddr;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use spindrift_pmd::device::is_running;
-use spindrift_pmd::memory::Payload;
 use spindrift_pmd::netlink::Netlink;
 use spindrift_pmd::shared_interface::destination;
-use spindrift_pmd::{LinkState, MacAddr, Port, PortCaps, PortCounters, RxFrame, Tail, TxFrame};
+use spindrift_pmd::{LinkState, MacAddr, Port, PortCaps, PortCounters, RxFrame, TxFrame};
 
 use crate::classify::{Kind, Wanted};
 use crate::open;
-use crate::stack::{Out, Stack};
-use crate::sys::{self, Device, RX_BATCH, RxQueue, Stats, TxQueue};
+use crate::stack::{Duplicate, Out, Stack};
+use crate::sys::{self, Device, RX_BATCH, RxQueue, Sent, Stats, TxQueue};
 use crate::{DpdkConfig, DpdkError, Eal};
 
 /// How often the device is asked for its link.
@@ -34,6 +33,7 @@ pub(crate) struct Shared {
     stack: Mutex<Stack>,
     /// Those of the stack, for ports to see without a lock.
     changes: AtomicU64,
+    is_usable: AtomicBool,
     /// What the device had counted before it was opened.
     before: Stats,
     /// Frames that the device did not take and was given again, which drivers may count as errors.
@@ -58,6 +58,7 @@ impl Shared {
     ) -> Self {
         Self {
             interface,
+            is_usable: AtomicBool::new(stack.is_usable()),
             stack: Mutex::new(stack),
             changes: AtomicU64::new(0),
             before,
@@ -84,6 +85,7 @@ impl Shared {
         let mut stack = self.stack();
         let answer = ask(&mut stack);
         self.changes.store(stack.changes(), Ordering::Relaxed);
+        self.is_usable.store(stack.is_usable(), Ordering::Relaxed);
         answer
     }
 }
@@ -100,8 +102,12 @@ pub struct DpdkPort {
     /// The last destinations, each in one place, and the changes that they know of.
     front: Vec<Option<(IpAddr, MacAddr)>>,
     seen: u64,
+    /// Whether frames can be sent: there is a carrier, and the port's address is its alone.
     link: LinkState,
+    carrier: LinkState,
     link_at: Option<Instant>,
+    /// When the port's address becomes its own.
+    detected_at: Option<u64>,
     /// Of the ports of a device one counts what the device counts, and looks after neighbours.
     first: bool,
     retry_at: Option<u64>,
@@ -110,12 +116,16 @@ pub struct DpdkPort {
     out: Out,
     /// Frames of the last burst that were given back.
     unsent: Vec<u16>,
+    /// Those of the burst at hand that are to be sent, and where to.
+    chosen: Vec<(u16, MacAddr)>,
+    /// Frames whose payload was not copied by the port.
+    lent: u64,
 }
 
 /// What became of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fate {
-    Sent,
+    Sent(MacAddr),
     /// It stays with the caller, and so do those behind it.
     NoRoom,
     /// It stays with the caller: the next neighbour has just been asked for its address.
@@ -166,13 +176,22 @@ impl DpdkPort {
             front: vec![None; FRONT],
             seen: 0,
             link: LinkState::Down,
+            carrier: LinkState::Down,
+            detected_at: None,
             link_at: None,
             first,
             retry_at: None,
             refresh_at: 0,
             out: Out::new(),
             unsent: Vec::with_capacity(open::STAGED),
+            chosen: Vec::with_capacity(open::STAGED),
+            lent: 0,
         }
+    }
+
+    /// Frames whose payload the driver has read where it was, so that the port has not copied it.
+    pub fn uncopied_frames(&self) -> u64 {
+        self.lent
     }
 
     /// Asks the device for its link, at most once in a while.
@@ -186,7 +205,54 @@ impl DpdkPort {
             return;
         }
         self.link_at = Some(now);
-        self.link = self.shared.link();
+        self.carrier = self.shared.link();
+        self.link = if self.shared.is_usable.load(Ordering::Relaxed) {
+            self.carrier
+        } else {
+            self.look_at_duplicate();
+            LinkState::Down
+        };
+    }
+
+    /// Says who has the port's address.
+    #[cold]
+    fn look_at_duplicate(&mut self) {
+        if self.caps.send_errors.is_empty() {
+            let error = self.duplicate().map(|duplicate| self.error_of(duplicate).to_string());
+            self.caps.send_errors.extend(error);
+        }
+    }
+
+    fn error_of(&self, Duplicate { address, mac }: Duplicate) -> DpdkError {
+        DpdkError::Duplicate { address: address.into(), device: self.caps.name.clone(), mac }
+    }
+
+    fn duplicate(&self) -> Option<Duplicate> {
+        self.shared.stack().duplicate()
+    }
+
+    /// Looks for duplicates of the port's address while it is opened. `Ok(false)`: it has been looked for long enough, or there is no
+    /// link.
+    pub(crate) fn detect(&mut self, now_ns: u64) -> Result<bool, DpdkError> {
+        self.look_at_link();
+        self.refresh_at = now_ns;
+        self.refresh(now_ns);
+        self.receive_raw(RX_BATCH, |_| false, || now_ns, &mut |_| ());
+        if let Some(duplicate) = self.duplicate() {
+            return Err(self.error_of(duplicate));
+        }
+        Ok(self.carrier == LinkState::Up && self.shared.stack().is_detecting())
+    }
+
+    /// Whether the port must not use its address yet.
+    pub(crate) fn is_tentative(&self) -> bool {
+        let stack = self.shared.stack();
+        stack.is_detecting() && !stack.is_usable()
+    }
+
+    /// Starts the driver's clock anew.
+    pub(crate) fn restart_clock(&mut self) {
+        (self.refresh_at, self.link_at, self.retry_at) = (0, None, None);
     }
 
     /// Where packets to an address go.
@@ -221,7 +287,8 @@ impl DpdkPort {
         }
     }
 
-    fn send(&mut self, now_ns: u64, frame: &TxFrame<'_>) -> Fate {
+    /// What is to become of a frame. The buffers that it and those before it take are not taken yet.
+    fn choose(&mut self, now_ns: u64, frame: &TxFrame<'_>) -> Fate {
         let len = frame.len();
         if len > self.caps.max_frame {
             return Fate::Oversize;
@@ -238,22 +305,13 @@ impl DpdkPort {
             let soon = self.shared.stack().may_know_soon(to);
             return if soon { Fate::Unresolved } else { Fate::Unreachable };
         };
-        let own = self.caps.mac;
-        let sent = self.tx.push(len, |out| {
-            copy(frame, out);
-            if let Some((ethernet, _)) = out.split_first_chunk_mut::<12>() {
-                let (dst, src) = ethernet.split_at_mut(6);
-                dst.copy_from_slice(&mac.0);
-                src.copy_from_slice(&own.0);
-            }
-        });
-        if sent { Fate::Sent } else { Fate::NoRoom }
+        if self.chosen.len() < self.tx.ready() { Fate::Sent(mac) } else { Fate::NoRoom }
     }
 
     fn count(&mut self, fate: Fate, len: usize) {
         let counters = &mut self.counters;
         match fate {
-            Fate::Sent => {
+            Fate::Sent(_) => {
                 counters.tx_frames += 1;
                 counters.tx_bytes += len as u64;
                 return;
@@ -278,7 +336,14 @@ impl DpdkPort {
             return;
         }
         let sent = self.tx.send();
+        self.note(sent, now_ns);
+    }
+
+    /// Counts what sending did, and sees to what the device had no room for.
+    fn note(&mut self, sent: Sent, now_ns: u64) {
         self.counters.tx_calls += sent.calls;
+        self.counters.tx_dropped += sent.dropped;
+        self.lent += sent.lent;
         if sent.refused > 0 {
             self.shared.refused.fetch_add(sent.refused, Ordering::Relaxed);
         }
@@ -346,11 +411,16 @@ impl DpdkPort {
         if self.link_at.is_none() {
             self.look_at_link();
         }
-        // What is said while nobody hears it is not said again soon.
-        if self.link == LinkState::Up {
-            self.shared.with_stack(|stack| stack.announce(now_ns, &mut self.out));
-        }
-        self.shared.with_stack(|stack| stack.refresh(now_ns, &mut self.out));
+        let has_link = self.carrier == LinkState::Up;
+        self.shared.with_stack(|stack| {
+            stack.detect(has_link, now_ns, &mut self.out);
+            self.detected_at = stack.detected_at();
+            // What is said while nobody hears it is not said again soon.
+            if has_link && stack.is_usable() {
+                stack.announce(now_ns, &mut self.out);
+            }
+            stack.refresh(now_ns, &mut self.out);
+        });
         if !self.out.is_empty() {
             self.queue_out();
             self.kick(now_ns);
@@ -388,20 +458,31 @@ impl Port for DpdkPort {
         sys::join();
         let frames = &frames[..frames.len().min(self.caps.max_burst)];
         self.unsent.clear();
+        self.chosen.clear();
+        self.tx.room();
         let mut taken = 0;
         for frame in frames {
-            let fate = self.send(now_ns, frame);
+            let fate = self.choose(now_ns, frame);
             self.count(fate, frame.len());
-            if fate == Fate::NoRoom {
-                self.counters.tx_full += 1;
-                break;
-            }
-            if fate == Fate::Unresolved {
-                self.unsent.push(taken as u16);
+            match fate {
+                Fate::NoRoom => {
+                    self.counters.tx_full += 1;
+                    break;
+                }
+                Fate::Sent(mac) => self.chosen.push((taken as u16, mac)),
+                Fate::Unresolved => self.unsent.push(taken as u16),
+                Fate::Oversize | Fate::Unsendable | Fate::Unreachable | Fate::LinkDown => {}
             }
             taken += 1;
         }
-        if self.tx.waiting() > 0 {
+        if !self.chosen.is_empty() {
+            let own = self.caps.mac;
+            let chosen = self.chosen.iter();
+            let chosen = chosen.map(|&(at, mac)| (&frames[usize::from(at)], [mac, own]));
+            let sent = self.tx.send_frames(chosen);
+            self.counters.tx_frames -= sent.dropped;
+            self.note(sent, now_ns);
+        } else if self.tx.waiting() > 0 {
             self.kick(now_ns);
         }
         taken
@@ -462,7 +543,7 @@ impl Port for DpdkPort {
     fn recall(&mut self) {}
 
     fn next_event_ns(&self) -> Option<u64> {
-        self.retry_at
+        [self.retry_at, self.detected_at].into_iter().flatten().min()
     }
 
     fn counters(&self) -> PortCounters {
@@ -475,18 +556,6 @@ impl Port for DpdkPort {
             counters.tx_errors += now.tx_errors.saturating_sub(before.tx_errors).saturating_sub(refused);
         }
         counters
-    }
-}
-
-/// Writes the bytes of a frame, and the CRC of the copy: a region may change while it is read.
-pub(crate) fn copy(frame: &TxFrame<'_>, out: &mut [u8]) {
-    let (head, rest) = out.split_at_mut(frame.head.len());
-    head.copy_from_slice(frame.head);
-    let (payload, tail) = rest.split_at_mut(frame.payload.len());
-    frame.payload.read(payload);
-    match frame.tail {
-        Tail::Bytes(bytes) => tail.copy_from_slice(bytes),
-        Tail::Crc32(state) => tail.copy_from_slice(&Payload::from(&*payload).crc32(state).to_le_bytes()),
     }
 }
 

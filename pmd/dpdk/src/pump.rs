@@ -145,7 +145,7 @@ pub fn send(
     if local.is_ipv4() != remote.is_ipv4() {
         return Err(PumpError::Family { local, remote });
     }
-    let mut port = DpdkPort::open(eal, &config.port)?;
+    let mut port = open_port(eal, &config.port)?;
     let mut head = head(config, local, remote);
     let frame = head.len() + config.payload + TAIL;
     let (name, most) = (port.caps().name.clone(), port.caps().max_frame);
@@ -159,6 +159,11 @@ pub fn send(
     };
     address(&mut head, mac, port.caps().mac);
     Ok(Sender::new(config, port, head).run(stop))
+}
+
+/// The pump looks for no duplicates of its address: nothing polls its port the way a transport does.
+fn open_port(eal: Eal, config: &DpdkConfig) -> Result<DpdkPort, DpdkError> {
+    DpdkPort::open(eal, &DpdkConfig { duplicate_wait: Duration::ZERO, ..config.clone() })
 }
 
 fn wait_for_link(port: &mut DpdkPort, stop: &AtomicBool) -> Result<(), PumpError> {
@@ -261,7 +266,7 @@ impl<'a> Sender<'a> {
                     ticket: 0,
                 };
                 self.at = (self.at + payload) % MEMORY;
-                self.port.tx.push(frame.len(), |out| crate::port::copy(&frame, out))
+                self.port.tx.push(frame.len(), |out| crate::sys::copy(&frame, out))
             } else {
                 let head = &self.head;
                 self.port.tx.push(head.len() + payload + TAIL, |out| {
@@ -354,7 +359,7 @@ impl Receiver {
     /// # Errors
     /// When that cannot be done, or the port does not take frames of that length.
     pub fn open(eal: Eal, config: &PumpConfig) -> Result<Self, PumpError> {
-        let port = DpdkPort::open(eal, &config.port)?;
+        let port = open_port(eal, &config.port)?;
         let (frame, most) = (frame_len(config), port.caps().max_frame);
         if frame > most {
             let port = port.caps().name.clone();

@@ -6,7 +6,11 @@
 //!
 //! There is no clock, no I/O and no table without a limit. Frames come in as bytes, and go out the same way.
 
+mod duplicates;
 mod messages;
+
+use duplicates::Detection;
+pub(crate) use duplicates::{Duplicate, NONCE_LEN, Search};
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv6Addr};
@@ -134,6 +138,7 @@ pub(crate) struct Stack {
     report_at: u64,
     /// The neighbour that was looked at last, to see whether its answer is old.
     looked_at: Option<IpAddr>,
+    detection: Detection,
 }
 
 /// The checksums of all messages are checked and written.
@@ -156,11 +161,37 @@ fn unicast_of(raw: Option<RawHardwareAddress>) -> Option<MacAddr> {
 }
 
 impl Stack {
-    pub(crate) fn new(own: Addresses) -> Self {
+    pub(crate) fn new(own: Addresses, search: Search) -> Self {
         let fixed =
             |&(ip, mac): &(IpAddr, MacAddr)| (ip, Hop { mac: Some(mac), is_fixed: true, ..Hop::default() });
         let hops = own.fixed.iter().map(fixed).collect();
-        Self { own, hops, changes: 0, reports: 0, report_at: 0, looked_at: None }
+        let detection = Detection::new(search, &own);
+        Self { own, hops, changes: 0, reports: 0, report_at: 0, looked_at: None, detection }
+    }
+
+    /// Looks for duplicates of the port's addresses. To be called now and then.
+    pub(crate) fn detect(&mut self, has_link: bool, now_ns: u64, out: &mut Out) {
+        self.detection.proceed(&self.own, has_link, now_ns, out);
+    }
+
+    /// Whether the port's addresses can be used: no duplicate is known, and there was time for one to be found.
+    pub(crate) fn is_usable(&self) -> bool {
+        self.detection.is_usable()
+    }
+
+    /// Whether a duplicate may still be found.
+    pub(crate) fn is_detecting(&self) -> bool {
+        self.detection.is_open()
+    }
+
+    /// When that ends.
+    pub(crate) fn detected_at(&self) -> Option<u64> {
+        self.detection.until_ns()
+    }
+
+    /// The node that has an address of the port.
+    pub(crate) fn duplicate(&self) -> Option<Duplicate> {
+        self.detection.duplicate()
     }
 
     pub(crate) fn changes(&self) -> u64 {
@@ -309,14 +340,19 @@ impl Stack {
         let Ok(message) = Icmpv6Packet::new_checked(packet.payload()) else { return };
         match Icmpv6Repr::parse(&ip.src_addr, &ip.dst_addr, &message, &checksums()) {
             Ok(Icmpv6Repr::EchoRequest { ident, seq_no, data })
-                if self.own.is_ours(ip.dst_addr.into()) && !ip.src_addr.is_unspecified() =>
+                if self.is_usable()
+                    && self.own.is_ours(ip.dst_addr.into())
+                    && !ip.src_addr.is_unspecified() =>
             {
                 let reply = Icmpv6Repr::EchoReply { ident, seq_no, data };
                 out.push(messages::icmpv6((self.own.mac, from), (ip.dst_addr, ip.src_addr), 64, &reply));
             }
             // RFC 4861, section 7.1: "The IP Hop Limit field has a value of 255".
             Ok(Icmpv6Repr::Ndisc(message)) if ip.hop_limit == 255 => {
-                self.receive_ndp(from, &ip, &message, now_ns, out);
+                let ends = (from, ip.src_addr);
+                if self.detection.receive(&self.own, ends, &message, packet.payload()) {
+                    self.receive_ndp(from, &ip, &message, now_ns, out);
+                }
             }
             _ => {}
         }
@@ -336,7 +372,8 @@ impl Stack {
                 if !ip.src_addr.is_unspecified() && !self.own.is_ours(ip.src_addr.into()) {
                     self.learn(ip.src_addr.into(), mac, true, now_ns);
                 }
-                if self.own.is_ours(target_addr.into()) {
+                // RFC 4862, section 5.4.3: a solicitation for a tentative address is not answered.
+                if self.is_usable() && self.own.is_ours(target_addr.into()) {
                     let to = (mac.unwrap_or(from), ip.src_addr);
                     out.push(messages::advertisement(&self.own, target_addr, to));
                 }

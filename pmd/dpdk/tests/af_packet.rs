@@ -2,6 +2,7 @@
 //! address. Needs root and `ip`.
 #![allow(
     clippy::expect_used,
+    clippy::panic,
     clippy::unwrap_used,
     clippy::disallowed_methods,
     missing_docs,
@@ -46,19 +47,23 @@ fn silence(hosts: &Hosts, side: usize) {
 
 #[test]
 fn conforms() {
-    for (mtu, addresses) in [(1500, V6), (9000, V4)] {
+    // With payloads that the port copies, and with those that the driver does.
+    for (mtu, addresses, zero_copy) in
+        [(1500, V6, None), (9000, V4, None), (8999, V4, Some(true)), (9001, V6, Some(false))]
+    {
         let hosts = hosts(&format!("dpc{mtu}"), mtu);
         let mut ports = [0, 1].map(|side| {
             silence(&hosts, side);
             let device = format!("net_af_packet{mtu}{side},iface=n0,{RING}");
             let neighbours = vec![(addresses[1 - side].parse().unwrap(), spindrift_pmd::MacAddr([2; 6]))];
-            let config = DpdkConfig { neighbours, ..config(&device, addresses[side]) };
+            let config = DpdkConfig { neighbours, zero_copy, ..config(&device, addresses[side]) };
             within(hosts.name(side), || DpdkPort::open(eal(), &config)).unwrap()
         });
         let caps = ports[0].caps();
         assert_eq!((caps.max_frame, caps.medium), (mtu + 14, Medium::Network { rate_bps: None }));
         let [a, b] = &mut ports;
         conformance(a, b);
+        assert_eq!(ports.iter().all(|port| port.uncopied_frames() > 0), zero_copy == Some(true));
     }
 }
 
@@ -191,6 +196,84 @@ fn survives_links_that_go_down() {
         set("up");
         wait_for("the link is up", || a.link() == LinkState::Up);
         deliver(&mut a, &mut b, &datagram, &mut clock);
+    }
+}
+
+/// Linux at the other end has the address. Opening says so, and which node it is, before the address is used; another one is free.
+#[test]
+fn an_address_that_linux_has_is_refused() {
+    const WAIT: Duration = Duration::from_millis(700);
+    let hosts = hosts("dpu", 1500);
+    silence(&hosts, 0);
+    hosts.ip(1, &format!("address add {}/64 dev n0 nodad", V6[1]));
+    let open = |local| {
+        let device = format!("net_af_packet90,iface=n0,{RING}");
+        let config = DpdkConfig { duplicate_wait: WAIT, ..config(&device, local) };
+        within(hosts.name(0), || DpdkPort::open(eal(), &config))
+    };
+    let error = open(V6[1]).unwrap_err();
+    let shown = hosts.command(1, "ip").args(["-br", "link", "show", "n0"]).output().unwrap();
+    let linux = String::from_utf8_lossy(&shown.stdout).into_owned();
+    let DpdkError::Duplicate { address, mac, .. } = &error else { panic!("{error}") };
+    assert_eq!(address.to_string(), V6[1]);
+    assert!(linux.contains(&mac.to_string()), "{mac}: {linux}");
+    assert!(error.to_string().contains("net_af_packet90") && error.to_string().contains(V6[1]), "{error}");
+    // The device is closed again. Nobody has the other address, and that takes the whole time to find out.
+    let began = std::time::Instant::now();
+    let mut port = open(V6[0]).unwrap();
+    assert!(began.elapsed() >= WAIT);
+    assert_eq!(port.link(), LinkState::Up);
+    // Without the question nobody is told.
+    drop(port);
+    drop(try_open(&hosts, 0, "net_af_packet90", V6[1]).unwrap());
+}
+
+/// A port whose link comes late is down until its address is its own, or for good if it is not.
+#[test]
+fn a_late_link_is_up_once_the_address_is_unique() {
+    let hosts = hosts("dpt", 1500);
+    silence(&hosts, 0);
+    hosts.ip(1, &format!("address add {}/64 dev n0 nodad", V6[1]));
+    for (n, is_taken) in [false, true].into_iter().enumerate() {
+        hosts.ip(1, "link set n0 down");
+        // The kernel takes its time to say so.
+        wait_for("the other end is down", || {
+            let shown = hosts.command(0, "ip").args(["link", "show", "n0"]).output().unwrap();
+            let shown = String::from_utf8_lossy(&shown.stdout).into_owned();
+            shown.contains("NO-CARRIER") && !shown.contains("state UP")
+        });
+        let device = format!("net_af_packet9{},iface=n0,{RING}", n + 1);
+        let wait = Duration::from_millis(300);
+        let settings = DpdkConfig { duplicate_wait: wait, ..config(&device, V6[usize::from(is_taken)]) };
+        let mut port = within(hosts.name(0), || DpdkPort::open(eal(), &settings)).unwrap();
+        let mut clock = 1 << 40;
+        let mut poll = |port: &mut DpdkPort, until: &mut dyn FnMut(&mut DpdkPort) -> bool| {
+            wait_for("the port", || {
+                clock += 1_000_000;
+                port.tx_room(clock);
+                receive(port, clock);
+                std::thread::sleep(Duration::from_millis(1));
+                until(port)
+            });
+            clock
+        };
+        hosts.ip(1, "link set n0 up");
+        // The kernel takes addresses away when a link goes down.
+        hosts.ip(1, &format!("address replace {}/64 dev n0 nodad", V6[1]));
+        if is_taken {
+            poll(&mut port, &mut |port| {
+                assert_eq!(port.link(), LinkState::Down);
+                !port.caps().send_errors.is_empty()
+            });
+            assert!(port.caps().send_errors[0].contains(&format!("{} is a duplicate", V6[1])));
+        } else {
+            let asked_at = poll(&mut port, &mut |port| {
+                assert_eq!(port.link(), LinkState::Down);
+                port.next_event_ns().is_some()
+            });
+            let up_at = poll(&mut port, &mut |port| port.link() == LinkState::Up);
+            assert!(up_at - asked_at >= 280_000_000, "{}", up_at - asked_at);
+        }
     }
 }
 

@@ -28,6 +28,16 @@ fn frames_without_end_do_not_hold_the_caller() {
     assert!(port.caps().notes.iter().any(|note| note.contains("DPDK") && note.contains("net_null")));
 }
 
+/// Drivers that take no frames in several parts cannot read payloads where they are.
+#[test]
+fn what_takes_whole_frames_only_gets_copies() {
+    let settings = DpdkConfig { zero_copy: Some(true), ..introduced("net_null41", V6[0], V6[1]) };
+    let error = DpdkPort::open(eal(), &settings).unwrap_err().to_string();
+    assert!(error.contains("`zero_copy` with net_null41 (net_null)"), "{error}");
+    let port = DpdkPort::open(eal(), &DpdkConfig { zero_copy: Some(false), ..settings }).unwrap();
+    assert!(port.caps().notes.iter().any(|note| note.contains("with copies")));
+}
+
 /// Several planes of a NIC, on several devices.
 #[test]
 fn planes_are_opened_together() {

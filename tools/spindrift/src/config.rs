@@ -68,6 +68,7 @@ pub(crate) struct Nic {
     pub(crate) device_addresses: Option<Vec<OnLink>>,
     pub(crate) gateways: Option<Vec<IpAddr>>,
     pub(crate) device_mtu: Option<u32>,
+    pub(crate) zero_copy: Option<bool>,
     pub(crate) dpdk_eal: Option<String>,
     #[serde(deserialize_with = "rate")]
     pub(crate) link_rate: Option<u64>,

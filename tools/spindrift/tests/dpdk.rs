@@ -386,6 +386,34 @@ mod with {
         }
     }
 
+    /// Long payloads are copied by the driver unless the port is to do it; the driver's counters are among the others, and count what the
+    /// port has sent.
+    #[test]
+    fn copies_and_the_drivers_counters_are_shown() {
+        for zero_copy in [&["--zero-copy", "false"][..], &[]] {
+            let memory = Memory::new("copies", 1);
+            let server = [&JUMBO[..], zero_copy].concat();
+            let client = [&server[..], &["-s", "64K", "-n", "50", "--verify", "every"]].concat();
+            let both = memory.run("write-bw", &V6, [&client, &server]);
+            for side in &both {
+                let notes = side["settings"]["ports"].to_string();
+                let by_port = !zero_copy.is_empty();
+                assert_eq!(notes.contains("with copies"), by_port, "{notes}");
+                assert_eq!(notes.contains("copied once, by the driver"), !by_port, "{notes}");
+            }
+            let counters = &both[0]["counters"];
+            let device = &counters["devices"]["net_memif0"];
+            let [by_driver, by_port] = [&device["tx_good_packets"], &counters["ports"]["tx_frames"]]
+                .map(|count| count.as_u64().unwrap());
+            // The port's own messages for neighbours are the driver's alone.
+            assert!((by_port..by_port + 20).contains(&by_driver), "{by_driver} {by_port}");
+            assert!(
+                device["rx_good_packets"].as_u64() > Some(0) && device["rx_errors"].is_null(),
+                "{device}"
+            );
+        }
+    }
+
     #[test]
     fn what_is_in_the_way_is_named() {
         refused(

@@ -9,6 +9,7 @@ use smoltcp::wire::{
 };
 use spindrift_pmd::{ETHERNET_LEN, MacAddr};
 
+use super::duplicates::{NONCE_LEN, NONCE_OPTION};
 use super::{Addresses, checksums, to_smoltcp};
 
 /// Shortest Ethernet frame, without its checksum.
@@ -142,6 +143,34 @@ pub(super) fn solicitation(own: &Addresses, target_addr: Ipv6Addr, known: Option
         None => (MacAddr(group(solicited_node(target_addr)).0), solicited_node(target_addr)),
     };
     icmpv6((own.mac, mac), (own.source(), ip), 255, &Icmpv6Repr::Ndisc(message))
+}
+
+/// Asks whether another node has an address (RFC 4862, section 5.4.2): from nowhere, with a nonce (RFC 7527) and no Ethernet address.
+pub(super) fn duplicate_solicitation(mac: MacAddr, target: Ipv6Addr, nonce: [u8; NONCE_LEN]) -> Vec<u8> {
+    // smoltcp's solicitations have no nonce.
+    const LEN: usize = 24 + 2 + NONCE_LEN;
+    const NEIGHBOR_SOLICITATION: u8 = 135;
+    let (src, dst) = (Ipv6Addr::UNSPECIFIED, solicited_node(target));
+    let mut message = [0; LEN];
+    message[0] = NEIGHBOR_SOLICITATION;
+    message[8..24].copy_from_slice(&target.octets());
+    message[24..26].copy_from_slice(&[NONCE_OPTION, 1]);
+    message[26..].copy_from_slice(&nonce);
+    let ip = Ipv6Repr {
+        src_addr: src,
+        dst_addr: dst,
+        next_header: IpProtocol::Icmpv6,
+        payload_len: LEN,
+        hop_limit: 255,
+    };
+    let mut bytes = frame(mac, group(dst), EthernetProtocol::Ipv6, IPV6_LEN + LEN);
+    let packet = bytes.get_mut(ETHERNET_LEN..ETHERNET_LEN + IPV6_LEN + LEN);
+    if let Some((header, rest)) = packet.and_then(|packet| packet.split_at_mut_checked(IPV6_LEN)) {
+        rest.copy_from_slice(&message);
+        Icmpv6Packet::new_unchecked(rest).fill_checksum(&src, &dst);
+        ip.emit(&mut Ipv6Packet::new_unchecked(header));
+    }
+    bytes
 }
 
 /// Answers a solicitation (RFC 4861, section 7.2.4). One without a source, which looks for duplicates of an address, is answered to all.

@@ -18,6 +18,19 @@ fn addresses(local: &str, last: u8) -> Addresses {
     Addresses { mac: mac(last), local, prefix_len, gateways, fixed: vec![(ip("fd00::77"), mac(77))] }
 }
 
+/// A stack that takes its addresses for its own.
+fn stack_of(own: Addresses) -> Stack {
+    Stack::new(own, Search { wait_ns: 0, optimistic: false, link_local: true, nonce: [0; NONCE_LEN] })
+}
+
+/// One that looks for duplicates first.
+fn careful(last: u8, local: &str, optimistic: bool) -> Stack {
+    Stack::new(
+        addresses(local, last),
+        Search { wait_ns: SECOND, optimistic, link_local: true, nonce: [last; NONCE_LEN] },
+    )
+}
+
 fn ip(text: &str) -> IpAddr {
     text.parse().unwrap()
 }
@@ -43,7 +56,7 @@ const ENDS: [[&str; 2]; 2] = [["fd00::1", "fd00::2"], ["10.0.0.1", "10.0.0.2"]];
 #[test]
 fn neighbours_find_each_other() {
     for [a, b] in ENDS {
-        let (mut first, mut second) = (Stack::new(addresses(a, 1)), Stack::new(addresses(b, 2)));
+        let (mut first, mut second) = (stack_of(addresses(a, 1)), stack_of(addresses(b, 2)));
         let (unknown, asked) = ask(&mut first, b, 0);
         assert_eq!((unknown, asked.len()), (None, 1));
         let to = MacAddr(asked[0][..6].try_into().unwrap());
@@ -57,7 +70,7 @@ fn neighbours_find_each_other() {
         assert_ne!(first.changes(), changes);
         assert_eq!(ask(&mut first, b, 2), (Some(mac(2)), Out::new()));
         // Others are not concerned.
-        let mut third = Stack::new(addresses(if a == ENDS[0][0] { "fd00::3" } else { "10.0.0.3" }, 3));
+        let mut third = stack_of(addresses(if a == ENDS[0][0] { "fd00::3" } else { "10.0.0.3" }, 3));
         assert_eq!(tell(&mut third, &asked, 0), Out::new());
     }
 }
@@ -65,7 +78,7 @@ fn neighbours_find_each_other() {
 #[test]
 fn who_does_not_answer_is_asked_now_and_then() {
     for [a, b] in ENDS {
-        let mut stack = Stack::new(addresses(a, 1));
+        let mut stack = stack_of(addresses(a, 1));
         let mut asked = Vec::new();
         for now in (0..5 * SECOND).step_by(1_000_000) {
             let (known, out) = ask(&mut stack, b, now);
@@ -78,7 +91,7 @@ fn who_does_not_answer_is_asked_now_and_then() {
 
 #[test]
 fn what_is_not_on_the_link_goes_to_the_gateway() {
-    let mut stack = Stack::new(addresses("fd00::1", 1));
+    let mut stack = stack_of(addresses("fd00::1", 1));
     for (to, hop) in [
         ("fcbb:bb00:201:e001::", "fe80::ff"),
         ("fd01::1", "fe80::ff"),
@@ -94,13 +107,13 @@ fn what_is_not_on_the_link_goes_to_the_gateway() {
     let (_, asked) = ask(&mut stack, "fcbb:bb00:201::", 0);
     assert_eq!(asked.len(), 1);
     let gateway = Addresses { mac: mac(0xff), ..addresses("fe80::ff", 0xff) };
-    let answer = tell(&mut Stack::new(gateway), &asked, 0);
+    let answer = tell(&mut stack_of(gateway), &asked, 0);
     tell(&mut stack, &answer, 0);
     for to in ["fcbb:bb00:201::", "fcbb:bb00:202::", "fd01::1"] {
         assert_eq!(ask(&mut stack, to, 1), (Some(mac(0xff)), Out::new()));
     }
     // A port of IPv4 whose packets go inside IPv6 asks from its address of the link.
-    let mut stack = Stack::new(addresses("10.0.0.1", 1));
+    let mut stack = stack_of(addresses("10.0.0.1", 1));
     let (_, asked) = ask(&mut stack, "fcbb:bb00:201::", 0);
     assert_eq!(asked[0][22..38], stack.own.link_local().octets());
     assert_eq!(ask(&mut stack, "10.1.0.1", 0).1.len(), 1, "and by ARP for a gateway of IPv4");
@@ -118,7 +131,7 @@ fn the_address_of_the_link_follows_from_the_ethernet_address() {
 #[test]
 fn old_answers_are_asked_for_again_and_used_meanwhile() {
     for [a, b] in ENDS {
-        let (mut first, mut second) = (Stack::new(addresses(a, 1)), Stack::new(addresses(b, 2)));
+        let (mut first, mut second) = (stack_of(addresses(a, 1)), stack_of(addresses(b, 2)));
         let asked = ask(&mut first, b, 0).1;
         let answer = tell(&mut second, &asked, 0);
         tell(&mut first, &answer, 0);
@@ -134,7 +147,7 @@ fn old_answers_are_asked_for_again_and_used_meanwhile() {
         assert_eq!(seen[..4], [(100, 0), (101, 0), (102, 1), (103, 1)], "{a}");
         assert!(seen.len() < 16);
         // The neighbour has another Ethernet address now.
-        let mut third = Stack::new(addresses(b, 3));
+        let mut third = stack_of(addresses(b, 3));
         let mut out = Out::new();
         first.refresh(40 * SECOND, &mut out);
         first.refresh(40 * SECOND, &mut out);
@@ -154,7 +167,7 @@ fn old_answers_are_asked_for_again_and_used_meanwhile() {
 #[test]
 fn a_solicitation_to_our_own_address_is_answered() {
     let own = addresses("fd00::1", 1);
-    let mut stack = Stack::new(addresses("fd00::2", 2));
+    let mut stack = stack_of(addresses("fd00::2", 2));
     let probe = messages::solicitation(&own, "fd00::2".parse().unwrap(), Some(mac(2)));
     assert_eq!(probe[..6], mac(2).0);
     assert_eq!(tell(&mut stack, &vec![probe], 0).len(), 1);
@@ -169,8 +182,8 @@ fn a_solicitation_to_our_own_address_is_answered() {
 #[test]
 fn neighbours_that_nothing_is_sent_to_are_not_kept() {
     for [a, b] in ENDS {
-        let mut stack = Stack::new(addresses(a, 1));
-        let asked = ask(&mut Stack::new(addresses(b, 2)), a, 0).1;
+        let mut stack = stack_of(addresses(a, 1));
+        let asked = ask(&mut stack_of(addresses(b, 2)), a, 0).1;
         assert_eq!(tell(&mut stack, &asked, 0).len(), 1, "answered");
         assert_eq!(stack.hops.len(), 1, "the fixed one");
         // But one that packets go to is learned from its question.
@@ -182,7 +195,7 @@ fn neighbours_that_nothing_is_sent_to_are_not_kept() {
 
 #[test]
 fn memory_is_bounded() {
-    let mut stack = Stack::new(addresses("fd00::1", 1));
+    let mut stack = stack_of(addresses("fd00::1", 1));
     for n in 0..2 * MOST as u128 {
         let to = IpAddr::from(std::net::Ipv6Addr::from_bits((0xfd00 << 112) | (n + 100)));
         stack.mac_of(to, 0, &mut Out::new());
@@ -209,7 +222,7 @@ fn ping(from: &str, to: &str, data: &[u8]) -> Vec<u8> {
 fn pings_are_answered() {
     let data: Vec<u8> = (0..1000_u32).map(|at| at as u8).collect();
     for [a, b] in ENDS {
-        let mut stack = Stack::new(addresses(b, 2));
+        let mut stack = stack_of(addresses(b, 2));
         let request = ping(a, b, &data);
         let reply = tell(&mut stack, &vec![request.clone()], 0).pop().unwrap();
         assert_eq!((&reply[..6], &reply[6..12]), (&mac(1).0[..], &mac(2).0[..]));
@@ -217,13 +230,13 @@ fn pings_are_answered() {
         assert!(reply.ends_with(&data));
         assert_eq!(tell(&mut stack, &vec![reply], 0), Out::new());
         // To somebody else, by another Ethernet address, or with a wrong checksum.
-        assert_eq!(tell(&mut Stack::new(addresses(a, 2)), &vec![request.clone()], 0), Out::new());
-        assert_eq!(tell(&mut Stack::new(addresses(b, 3)), &vec![request.clone()], 0), Out::new());
+        assert_eq!(tell(&mut stack_of(addresses(a, 2)), &vec![request.clone()], 0), Out::new());
+        assert_eq!(tell(&mut stack_of(addresses(b, 3)), &vec![request.clone()], 0), Out::new());
         let mut garbled = request.clone();
         garbled[200] ^= 1;
         assert_eq!(tell(&mut stack, &vec![garbled], 0), Out::new());
     }
-    let mut stack = Stack::new(addresses("fd00::2", 2));
+    let mut stack = stack_of(addresses("fd00::2", 2));
     let link_local = stack.own.link_local().to_string();
     assert_eq!(tell(&mut stack, &vec![ping("fe80::1", &link_local, b"x")], 0).len(), 1);
 }
@@ -231,14 +244,14 @@ fn pings_are_answered() {
 /// What comes from beyond a router proves nothing (RFC 4861, section 7.1).
 #[test]
 fn neighbour_discovery_from_afar_is_ignored() {
-    let (mut first, mut second) = (Stack::new(addresses("fd00::1", 1)), Stack::new(addresses("fd00::2", 2)));
+    let (mut first, mut second) = (stack_of(addresses("fd00::1", 1)), stack_of(addresses("fd00::2", 2)));
     let asked = ask(&mut first, "fd00::2", 0).1;
     let mut answer = tell(&mut second, &asked, 0);
     answer[0][21] = 254;
     tell(&mut first, &answer, 0);
     assert_eq!(ask(&mut first, "fd00::2", 0).0, None);
     // Nor is somebody else's word taken for our own address.
-    let mut liar = Stack::new(addresses("fd00::1", 9));
+    let mut liar = stack_of(addresses("fd00::1", 9));
     let asked = ask(&mut second, "fd00::1", 0).1;
     let lie = tell(&mut liar, &asked, 0);
     first.hops.insert(ip("fd00::1"), Hop::default());
@@ -249,7 +262,7 @@ fn neighbour_discovery_from_afar_is_ignored() {
 /// An answer without the override flag does not replace what is known (RFC 4861, section 7.2.5).
 #[test]
 fn only_what_overrides_replaces() {
-    let mut stack = Stack::new(addresses("fd00::1", 1));
+    let mut stack = stack_of(addresses("fd00::1", 1));
     ask(&mut stack, "fd00::2", 0);
     stack.learn(ip("fd00::2"), Some(mac(2)), false, 0);
     stack.learn(ip("fd00::2"), Some(mac(3)), false, 0);
@@ -263,7 +276,7 @@ fn only_what_overrides_replaces() {
 /// The report of our groups, field by field (RFC 3810, section 5.2), and how often it is sent.
 #[test]
 fn switches_are_told_of_our_groups() {
-    let mut stack = Stack::new(addresses("fd00::12:3456", 2));
+    let mut stack = stack_of(addresses("fd00::12:3456", 2));
     let mut times = Vec::new();
     let mut out = Out::new();
     for second in 0..200 {
@@ -293,9 +306,9 @@ fn switches_are_told_of_our_groups() {
 fn nothing_that_arrives_makes_it_panic() {
     let mut random = Xoshiro256PlusPlus::seed_from_u64(11);
     for [a, b] in ENDS {
-        let mut other = Stack::new(addresses(a, 1));
+        let mut other = stack_of(addresses(a, 1));
         let asked = ask(&mut other, b, 0).1.pop().unwrap();
-        let mut stack = Stack::new(addresses(b, 2));
+        let mut stack = stack_of(addresses(b, 2));
         let answer = tell(&mut stack, &vec![asked.clone()], 0).pop().unwrap();
         ask(&mut stack, a, 0);
         let frames = [asked, answer, ping(a, b, &[3; 100])];
@@ -319,4 +332,129 @@ fn nothing_that_arrives_makes_it_panic() {
             }
         }
     }
+}
+
+/// What a stack sends that looks for duplicates.
+fn detect(stack: &mut Stack, now: u64) -> Out {
+    let mut out = Out::new();
+    stack.detect(true, now, &mut out);
+    out
+}
+
+/// RFC 4862, sections 5.4.2 and 5.4.3, byte by byte.
+#[test]
+fn addresses_are_asked_for_once_and_used_after_a_second() {
+    let mut stack = careful(1, "fd00::1", false);
+    let mut out = Out::new();
+    stack.detect(false, 0, &mut out);
+    assert_eq!((out, stack.is_usable(), stack.detected_at()), (Out::new(), false, None), "no link");
+    let asked = detect(&mut stack, 5);
+    assert_eq!(asked.len(), 3, "the groups, and both addresses");
+    for (frame, address) in asked[1..].iter().zip(["fd00::1", "fe80::ff:fe00:1"]) {
+        let IpAddr::V6(address) = ip(address) else { panic!() };
+        let group = messages::solicited_node(address);
+        assert_eq!(frame[..6], [0x33, 0x33, 0xff, 0, 0, 1]);
+        assert_eq!((&frame[6..12], &frame[12..14]), (&mac(1).0[..], &[0x86, 0xdd][..]));
+        // No source, and the hop limit of what has passed no router.
+        assert_eq!((frame[20], frame[21], &frame[22..38]), (58, 255, &[0; 16][..]));
+        assert_eq!((&frame[38..54], &frame[54..56]), (&group.octets()[..], &[135, 0][..]));
+        assert_eq!((&frame[62..78], &frame[78..86]), (&address.octets()[..], &[14, 1, 1, 1, 1, 1, 1, 1][..]));
+    }
+    for now in [6, SECOND, SECOND + 4] {
+        assert_eq!((detect(&mut stack, now), stack.is_usable()), (Out::new(), false));
+        assert_eq!(stack.detected_at(), Some(SECOND + 5));
+    }
+    // What the link loops back is no duplicate.
+    assert_eq!(tell(&mut stack, &asked, SECOND), Out::new());
+    assert_eq!((detect(&mut stack, SECOND + 5), stack.is_usable()), (Out::new(), true));
+    assert_eq!((stack.is_detecting(), stack.duplicate()), (false, None));
+}
+
+/// The link is lost while nobody has answered: they may not have been asked.
+#[test]
+fn a_link_that_comes_back_has_its_nodes_asked_again() {
+    let mut stack = careful(1, "fd00::1", false);
+    assert_eq!(detect(&mut stack, 0).len(), 3);
+    stack.detect(false, SECOND / 2, &mut Out::new());
+    assert_eq!(stack.detected_at(), None);
+    assert_eq!((detect(&mut stack, 2 * SECOND).len(), stack.is_usable()), (3, false));
+    detect(&mut stack, 3 * SECOND);
+    assert!(stack.is_usable());
+}
+
+/// A node that has the address, one that is about to use it, and nodes that have nothing to do with it.
+#[test]
+fn duplicates_are_found() {
+    let asked = |last, local| detect(&mut careful(last, local, false), 0);
+    let has_it = |stack: &Stack, last| {
+        assert_eq!(
+            stack.duplicate(),
+            Some(Duplicate { address: "fd00::1".parse().unwrap(), mac: mac(last) })
+        );
+        assert!(!stack.is_usable() && !stack.is_detecting());
+    };
+    // It is in use.
+    let (mut stack, mut owner) = (careful(1, "fd00::1", false), stack_of(addresses("fd00::1", 2)));
+    let answers = tell(&mut owner, &detect(&mut stack, 0), 0);
+    assert_eq!(answers.len(), 1);
+    assert_eq!(answers[0][..6], [0x33, 0x33, 0, 0, 0, 1], "to all nodes");
+    tell(&mut stack, &answers, 1);
+    has_it(&stack, 2);
+    detect(&mut stack, 10 * SECOND);
+    has_it(&stack, 2);
+    // Both are about to use it.
+    let (mut first, mut second) = (careful(1, "fd00::1", false), careful(2, "fd00::1", true));
+    let [from_first, from_second] = [&mut first, &mut second].map(|stack| detect(stack, 0));
+    assert_eq!(tell(&mut first, &from_second, 1), Out::new());
+    tell(&mut second, &from_first, 1);
+    has_it(&first, 2);
+    has_it(&second, 1);
+    // Other addresses, and a node that looks for its neighbour.
+    let mut stack = careful(1, "fd00::1", false);
+    detect(&mut stack, 0);
+    tell(&mut stack, &asked(3, "fd00::3"), 1);
+    let looks = ask(&mut stack_of(addresses("fd00::4", 4)), "fd00::1", 1).1;
+    assert_eq!(tell(&mut stack, &looks, 1), Out::new(), "a tentative address is not answered for");
+    assert!(stack.is_detecting());
+    detect(&mut stack, SECOND);
+    assert!(stack.is_usable());
+    assert_eq!(tell(&mut stack, &looks, SECOND).len(), 1);
+    // What comes later is answered, and changes nothing: RFC 4862 leaves the address to who has it.
+    assert_eq!(tell(&mut stack, &asked(5, "fd00::1"), SECOND).len(), 1);
+    assert!(stack.is_usable());
+}
+
+#[test]
+fn an_optimistic_address_is_used_at_once() {
+    let mut stack = careful(1, "fd00::1", true);
+    assert!(stack.is_usable() && stack.is_detecting());
+    detect(&mut stack, 0);
+    let looks = ask(&mut stack_of(addresses("fd00::4", 4)), "fd00::1", 1).1;
+    assert_eq!(tell(&mut stack, &looks, 1).len(), 1);
+    // What is looped back is not answered either, as the answer would come back, too.
+    let mut stack = careful(1, "fd00::1", true);
+    let asked = detect(&mut stack, 0);
+    for now in [0, SECOND] {
+        assert_eq!(tell(&mut stack, &asked, now), Out::new());
+        detect(&mut stack, now);
+    }
+    assert!(!stack.is_detecting());
+    assert_eq!(stack.duplicate(), None);
+    // IPv4 has no such detection here.
+    let stack = careful(1, "10.0.0.1", false);
+    assert!(stack.is_usable() && !stack.is_detecting());
+}
+
+/// The kernel's interface under a port has the same Ethernet address, and so the same link-local one.
+#[test]
+fn an_address_that_the_kernel_shares_is_not_asked_for() {
+    let search = Search { wait_ns: SECOND, optimistic: false, link_local: false, nonce: [1; NONCE_LEN] };
+    let mut stack = Stack::new(addresses("fd00::1", 1), search);
+    assert_eq!(detect(&mut stack, 0).len(), 2, "the groups, and the address");
+    let kernel = detect(&mut careful(1, "fe80::ff:fe00:1", false), 0);
+    assert_eq!(kernel.len(), 2, "one address");
+    tell(&mut stack, &kernel, 1);
+    assert!(stack.is_detecting());
+    tell(&mut stack, &detect(&mut careful(2, "fd00::1", false), 0), 1);
+    assert!(stack.duplicate().is_some());
 }

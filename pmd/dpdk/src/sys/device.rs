@@ -1,7 +1,7 @@
 //! Devices, and the pools of buffers that their queues use.
 
 use std::cell::Cell;
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::ffi::{CStr, CString, c_char, c_void};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -13,13 +13,18 @@ use spindrift_pmd::fork::Home;
 
 use super::Errno;
 
-/// Devices that this process has open, by port number.
-static OPEN: Mutex<BTreeSet<u16>> = Mutex::new(BTreeSet::new());
+/// Devices that this process has open, by port number, each with what its driver had counted when it started.
+static OPEN: Mutex<BTreeMap<u16, Vec<Counter>>> = Mutex::new(BTreeMap::new());
 /// Pools of closed devices some of whose buffers are still elsewhere, such as in a ring that leads to another device.
 /// With each, since when all of them have been back.
 static LEFT: Mutex<Vec<(Pool, Option<Instant>)>> = Mutex::new(Vec::new());
 /// How long a thread may take to give a buffer back once it is counted.
 const GIVING_BACK: Duration = Duration::from_millis(100);
+
+/// A driver's name of what it counts, and the count.
+pub(crate) type Counter = (String, u64);
+/// Most counters of a device. NICs have some hundred, and some more for each queue.
+const COUNTERS_MAX: u32 = 1 << 14;
 
 /// The driver of shared memory.
 pub(crate) const MEMIF: &str = "net_memif";
@@ -133,6 +138,33 @@ fn bury() {
     });
 }
 
+/// The name of a port.
+fn name(port: u16) -> Option<String> {
+    let mut name = [0 as c_char; 64];
+    // SAFETY: 64 bytes are enough for any name and its end.
+    let result = unsafe { dpdk_sys::spindrift_port_name(port, name.as_mut_ptr()) };
+    // SAFETY: a string with its end.
+    (result == 0).then(|| unsafe { CStr::from_ptr(name.as_ptr()) }.to_string_lossy().into_owned())
+}
+
+/// What the driver of a device has counted. Nothing if it counts nothing, or the number of counters changes meanwhile.
+fn xstats(port: u16) -> Vec<Counter> {
+    const NAME: usize = dpdk_sys::SPINDRIFT_XSTAT_NAME as usize;
+    // SAFETY: there is no room, and nothing is written.
+    let count = unsafe { dpdk_sys::spindrift_xstats(port, std::ptr::null_mut(), std::ptr::null_mut(), 0) };
+    let room = u32::try_from(count).unwrap_or(0).min(COUNTERS_MAX);
+    let (mut names, mut values) = (vec![0_u8; room as usize * NAME], vec![0; room as usize]);
+    // SAFETY: both have room for so many.
+    let count =
+        unsafe { dpdk_sys::spindrift_xstats(port, names.as_mut_ptr().cast(), values.as_mut_ptr(), room) };
+    let count = usize::try_from(count).unwrap_or(0);
+    let names = names.chunks(NAME).map(|name| {
+        let name = CStr::from_bytes_until_nul(name).unwrap_or_default();
+        name.to_string_lossy().into_owned()
+    });
+    names.zip(values).take(count).filter(|(name, _)| !name.is_empty()).collect()
+}
+
 /// What a device is and can do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Description {
@@ -145,6 +177,21 @@ pub(crate) struct Description {
     pub(crate) max_mtu: u32,
     pub(crate) max_queues: u32,
     pub(crate) scatters: bool,
+    /// It sends frames from several buffers.
+    pub(crate) gathers: bool,
+    /// It reports changes of its link by interrupts.
+    pub(crate) link_interrupts: bool,
+}
+
+/// What a device is to do.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Modes {
+    /// Receive a frame in several buffers.
+    pub(crate) scatter: bool,
+    /// Send a frame from several buffers.
+    pub(crate) gather: bool,
+    /// Report changes of its link by interrupts.
+    pub(crate) link_interrupts: bool,
 }
 
 /// State of a link.
@@ -193,12 +240,11 @@ impl Device {
 
     /// Takes a port for this process; `None` if it has it already.
     pub(crate) fn open(port: u16, probed: bool) -> Option<Self> {
-        lock(&OPEN).insert(port).then(|| Self {
-            port,
-            probed,
-            home: Home::here(),
-            pools: Vec::new(),
-            running: 0,
+        let mut open = lock(&OPEN);
+        let is_new = !open.contains_key(&port);
+        is_new.then(|| {
+            open.insert(port, Vec::new());
+            Self { port, probed, home: Home::here(), pools: Vec::new(), running: 0 }
         })
     }
 
@@ -208,16 +254,28 @@ impl Device {
         let mut next = 0;
         // SAFETY: any number is fine.
         while let Ok(port) = u16::try_from(unsafe { dpdk_sys::spindrift_port_from(next) }) {
-            let mut name = [0 as c_char; 64];
-            // SAFETY: 64 bytes are enough for any name and its end.
-            let result = unsafe { dpdk_sys::spindrift_port_name(port, name.as_mut_ptr()) };
-            if result == 0 {
-                // SAFETY: a string with its end.
-                names.push(unsafe { CStr::from_ptr(name.as_ptr()) }.to_string_lossy().into_owned());
-            }
+            names.extend(name(port));
             next = port + 1;
         }
         names
+    }
+
+    /// What the drivers of the devices that this process has open have counted since these started, by the device's name.
+    pub(crate) fn counters() -> Vec<(String, Vec<Counter>)> {
+        // No device is closed meanwhile.
+        let _control = control();
+        let open = lock(&OPEN);
+        let since = |(port, before): (&u16, &Vec<Counter>)| {
+            let mut counters = xstats(*port);
+            for (at, counter) in counters.iter_mut().enumerate() {
+                // The order is nearly always the same.
+                let same = before.get(at).filter(|known| known.0 == counter.0);
+                let known = same.or_else(|| before.iter().find(|known| known.0 == counter.0));
+                counter.1 = counter.1.saturating_sub(known.map_or(0, |known| known.1));
+            }
+            Some((name(*port)?, counters))
+        };
+        open.iter().filter_map(since).collect()
     }
 
     /// Whether this process has closed a device since so long.
@@ -245,13 +303,19 @@ impl Device {
             max_mtu: info.max_mtu,
             max_queues: info.max_rx_queues.min(info.max_tx_queues),
             scatters: info.scatters != 0,
+            gathers: info.gathers != 0,
+            link_interrupts: info.link_interrupts != 0,
         })
     }
 
-    /// Sets the number of queues and the longest packet.
-    pub(crate) fn configure(&mut self, queues: u16, mtu: u32, scatter: bool) -> Result<(), Errno> {
+    /// Sets the number of queues, the longest packet, and what else the device is to do.
+    pub(crate) fn configure(&mut self, queues: u16, mtu: u32, modes: Modes) -> Result<(), Errno> {
+        let [scatter, gather, link_interrupts] =
+            [modes.scatter, modes.gather, modes.link_interrupts].map(i32::from);
         // SAFETY: the device is this process's, and stopped.
-        let result = unsafe { dpdk_sys::spindrift_configure(self.port, queues, mtu, scatter.into()) };
+        let result = unsafe {
+            dpdk_sys::spindrift_configure(self.port, queues, mtu, scatter, gather, link_interrupts)
+        };
         Errno::check(result).map(drop)
     }
 
@@ -285,9 +349,15 @@ impl Device {
     }
 
     /// Makes a transmit queue whose buffers are from `pool`, which the device keeps. Returns the pool's place.
-    pub(crate) fn tx_queue(&mut self, queue: u16, descriptors: u16, pool: Pool) -> Result<usize, Errno> {
+    pub(crate) fn tx_queue(
+        &mut self,
+        queue: u16,
+        descriptors: u16,
+        pool: Pool,
+        gather: bool,
+    ) -> Result<usize, Errno> {
         // SAFETY: the device is this process's, and stopped.
-        let result = unsafe { dpdk_sys::spindrift_tx_queue(self.port, queue, descriptors) };
+        let result = unsafe { dpdk_sys::spindrift_tx_queue(self.port, queue, descriptors, gather.into()) };
         self.pools.push(pool);
         Errno::check(result).map(|_| self.pools.len() - 1)
     }
@@ -301,6 +371,7 @@ impl Device {
         // SAFETY: the device is this process's.
         Errno::check(unsafe { dpdk_sys::rte_eth_dev_start(self.port) })?;
         self.running = queues;
+        lock(&OPEN).insert(self.port, xstats(self.port));
         Ok(())
     }
 
@@ -375,5 +446,72 @@ impl Drop for Device {
         *lock(&CLOSED) = Some(now());
         retire(std::mem::take(&mut self.pools));
         lock(&OPEN).remove(&self.port);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use spindrift_pmd::testing::{Hosts, within};
+
+    use super::*;
+    use crate::{Eal, EalConfig};
+
+    /// A device that has one queue of each kind and runs.
+    fn started(description: &str, link_interrupts: bool) -> Device {
+        let config = EalConfig { huge_pages: false, memory_mib: Some(64), ..EalConfig::default() };
+        Eal::start(&config).unwrap();
+        Device::probe(description).unwrap();
+        let port = Device::find(description.split(',').next().unwrap()).unwrap();
+        let mut device = Device::open(port, true).unwrap();
+        device.configure(1, 1500, Modes { link_interrupts, ..Modes::default() }).unwrap();
+        device.rx_queue(0, 256, Pool::new(1023, 2048, -1).unwrap(), false).unwrap();
+        device.tx_queue(0, 256, Pool::new(511, 2048, -1).unwrap(), false).unwrap();
+        device.start(1).unwrap();
+        device
+    }
+
+    #[expect(clippy::disallowed_methods, reason = "a test waits")]
+    fn becomes(device: &Device, is_up: bool) -> bool {
+        let end = now() + Duration::from_secs(30);
+        while device.link().is_up != is_up {
+            if now() > end {
+                return false;
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        true
+    }
+
+    /// With interrupts, what the EAL says of a link is what the last one said: nobody asks the driver.
+    #[test]
+    fn a_link_that_goes_down_is_reported_by_an_interrupt() {
+        let hosts = Hosts::new("dpi", 1).expect("root, and `ip` of iproute2");
+        let device = within(hosts.name(0), || started("net_tap40,iface=tap40", true));
+        assert!(device.describe().unwrap().link_interrupts);
+        for state in ["down", "up", "down"] {
+            hosts.ip(0, &format!("link set tap40 {state}"));
+            assert!(becomes(&device, state == "up"), "{state}");
+        }
+    }
+
+    /// Counters begin with 0 when a device is opened, and have names of the driver's.
+    #[test]
+    fn drivers_count() {
+        for _ in 0..2 {
+            let device = started("net_null40,size=100", false);
+            let count = |name: &str| {
+                let all = Device::counters();
+                let (_, counters) = all.iter().find(|(device, _)| device == "net_null40").unwrap();
+                counters.iter().find(|counter| counter.0 == name).unwrap().1
+            };
+            assert_eq!(count("rx_good_packets"), 0);
+            let mut batch = super::super::queue::Batch::default();
+            let got = batch.receive(device.port(), 0) as u64;
+            assert!(got > 0);
+            assert_eq!((count("rx_good_packets"), count("rx_q0_packets")), (got, got));
+            drop(batch);
+            drop(device);
+        }
+        assert!(Device::counters().iter().all(|(device, _)| device != "net_null40"));
     }
 }

@@ -6,9 +6,9 @@ mod device;
 mod eal;
 mod queue;
 
-pub(crate) use device::{Description, Device, MEMIF, Pool, Stats, control};
+pub(crate) use device::{Description, Device, MEMIF, Modes, Pool, Stats, control};
 pub(crate) use eal::{init, join, log_len, log_lines, plugins, runtime_folder, take_log, version};
-pub(crate) use queue::{RX_BATCH, RxQueue, TxQueue};
+pub(crate) use queue::{RX_BATCH, RxQueue, Sent, TxQueue, copy};
 
 use std::ffi::CStr;
 

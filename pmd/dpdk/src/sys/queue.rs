@@ -2,13 +2,16 @@
 //!
 //! A buffer to send is in one place at a time: in `free`, in `staged`, or with the device until that gives it back to the pool. Only what
 //! is in `free` is written. A buffer that was received is read while the sink runs, and then goes back to its pool.
+//!
+//! A *lent* frame has its payload elsewhere: a buffer of the chain refers to the caller's memory. It exists only within
+//! [`TxQueue::send_frames`], which has the driver copy it, or copies it itself. So nothing refers to that memory later.
 
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
 
-use dpdk_sys::{rte_mbuf, spindrift_view};
+use dpdk_sys::{rte_mbuf, rte_mbuf_ext_shared_info, spindrift_view};
 use spindrift_pmd::memory::Payload;
-use spindrift_pmd::{RxFrame, RxOrigin};
+use spindrift_pmd::{MacAddr, RxFrame, RxOrigin, Tail, TxFrame};
 
 use super::Device;
 
@@ -27,6 +30,11 @@ pub(crate) struct Sent {
     pub(crate) calls: u64,
     /// Times that the device took less than it was given, in frames.
     pub(crate) refused: u64,
+    /// Frames whose payload the driver read where it was, and those that had to be copied after all, as the device took no more.
+    pub(crate) lent: u64,
+    pub(crate) joined: u64,
+    /// Frames that were lost, as there was no buffer to copy them to.
+    pub(crate) dropped: u64,
 }
 
 /// What was received.
@@ -47,7 +55,31 @@ pub(crate) struct TxQueue {
     most: usize,
     room: usize,
     pool: usize,
+    /// Shortest payload that is lent, and the count of frames that are.
+    lend: Option<(usize, Lending)>,
     device: Arc<Device>,
+}
+
+/// The count of frames that refer to memory outside the pools.
+struct Lending(NonNull<rte_mbuf_ext_shared_info>);
+
+impl Lending {
+    fn new() -> Option<Self> {
+        // SAFETY: allocates.
+        NonNull::new(unsafe { dpdk_sys::spindrift_lending() }).map(Self)
+    }
+
+    fn count(&self) -> u16 {
+        // SAFETY: it lives as long as this.
+        unsafe { dpdk_sys::spindrift_lent(self.0.as_ptr()) }
+    }
+}
+
+impl Drop for Lending {
+    fn drop(&mut self) {
+        // SAFETY: no frame refers to it, as each call that makes some ends only then.
+        unsafe { dpdk_sys::spindrift_lending_free(self.0.as_ptr()) };
+    }
 }
 
 // SAFETY: the buffers are this queue's alone, and nothing of it is bound to a thread.
@@ -55,9 +87,18 @@ unsafe impl Send for TxQueue {}
 
 impl TxQueue {
     /// The queue of this number, for which `pool` was given; `most` frames wait in it.
-    pub(crate) fn new(device: &Arc<Device>, queue: u16, pool: usize, most: usize) -> Self {
+    /// With `lend_from`, payloads of so many bytes or more are lent, by a device that was set up to gather.
+    pub(crate) fn new(
+        device: &Arc<Device>,
+        queue: u16,
+        pool: usize,
+        most: usize,
+        lend_from: Option<usize>,
+    ) -> Self {
         let room = device.pool(pool).map_or(0, super::Pool::room);
+        let lend = lend_from.and_then(|least| Some((least.max(1), Lending::new()?)));
         Self {
+            lend,
             queue,
             free: Vec::with_capacity(most),
             staged: Vec::with_capacity(most),
@@ -121,6 +162,106 @@ impl TxQueue {
         true
     }
 
+    /// Frames that can be pushed without another look into the pool.
+    #[inline]
+    pub(crate) fn ready(&self) -> usize {
+        self.free.len().min(self.most - self.staged.len())
+    }
+
+    /// Queues frames, no more than are [`ready`](Self::ready), each with its Ethernet addresses (to, from), and gives the device what
+    /// waits.
+    pub(crate) fn send_frames<'a, 'f: 'a>(
+        &mut self,
+        frames: impl Iterator<Item = (&'a TxFrame<'f>, [MacAddr; 2])>,
+    ) -> Sent {
+        let (mut lost, mut lent) = (0, 0_u64);
+        for (frame, macs) in frames {
+            let least = self.lend.as_ref().map_or(usize::MAX, |&(least, _)| least);
+            if frame.payload.len() >= least && self.push_lent(frame, macs) {
+                lent += 1;
+            } else if !self.push(frame.len(), |out| write(frame, macs, out)) {
+                // The pool has buffers for all that can be lent at once.
+                lost += 1;
+            }
+        }
+        let mut sent = self.send();
+        sent.dropped = lost;
+        if lent > 0 {
+            self.join_staged(&mut sent);
+            sent.lent = lent.saturating_sub(sent.joined + sent.dropped - lost);
+        }
+        sent
+    }
+
+    /// Queues a frame that refers to its payload. `false`: there are too few buffers, or the payload has no bytes. Ends with a call of
+    /// `join_staged`, before the payload may end.
+    #[inline]
+    fn push_lent(&mut self, frame: &TxFrame<'_>, macs: [MacAddr; 2]) -> bool {
+        let (Some((_, lending)), Some(bytes)) = (&self.lend, frame.payload.as_ptr()) else { return false };
+        let lending = lending.0;
+        let (head_len, tail_len) = (frame.head.len(), frame.tail.len());
+        let Ok(len) = u16::try_from(frame.payload.len()) else { return false };
+        if head_len.max(tail_len) > self.room || self.staged.len() >= self.most {
+            return false;
+        }
+        if self.free.len() < 3 {
+            self.take(self.most.min(TAKE));
+        }
+        let &[.., (tail, tail_data), (outside, _), (head, head_data)] = &self.free[..] else {
+            return false;
+        };
+        let used = if tail_len > 0 { 3 } else { 2 };
+        self.free.truncate(self.free.len() - used);
+        // SAFETY: the buffers are this queue's alone and have `room` bytes each, which the EAL has mapped.
+        let (head_bytes, tail_bytes) = unsafe {
+            (
+                std::slice::from_raw_parts_mut(head_data.as_ptr(), head_len),
+                std::slice::from_raw_parts_mut(tail_data.as_ptr(), if used == 3 { tail_len } else { 0 }),
+            )
+        };
+        head_bytes.copy_from_slice(frame.head);
+        address(head_bytes, macs);
+        match frame.tail {
+            Tail::Bytes(bytes) => tail_bytes.copy_from_slice(bytes),
+            Tail::Crc32(state) => tail_bytes.copy_from_slice(&frame.payload.crc32(state).to_le_bytes()),
+        }
+        // SAFETY: buffers of this queue, and `len` bytes that live until `join_staged` has been called; the driver reads them by copies
+        // that may race with others.
+        unsafe {
+            dpdk_sys::spindrift_set_len(head.as_ptr(), head_len as u32);
+            dpdk_sys::spindrift_set_len(tail.as_ptr(), tail_len as u32);
+            let tail = if used == 3 { tail.as_ptr() } else { ptr::null_mut() };
+            let bytes = bytes.cast_mut().cast();
+            dpdk_sys::spindrift_lend(head.as_ptr(), outside.as_ptr(), tail, bytes, len, lending.as_ptr());
+        }
+        self.staged.push(head.as_ptr());
+        true
+    }
+
+    /// Copies what is lent and waits: the caller's memory is lent for one call only.
+    fn join_staged(&mut self, sent: &mut Sent) {
+        let Some(((_, lending), pool)) = self.lend.as_ref().zip(self.device.pool(self.pool)) else { return };
+        if lending.count() == 0 {
+            return;
+        }
+        let before = self.staged.len();
+        self.staged.retain_mut(|frame| {
+            let lent = lending.count();
+            // SAFETY: a frame of this queue. If there is no buffer for a copy, the frame is freed, and nobody has it any more.
+            unsafe {
+                let is_joined = dpdk_sys::spindrift_join(&raw mut *frame, pool.as_ptr()) == 0;
+                if !is_joined {
+                    dpdk_sys::rte_pktmbuf_free_bulk(&raw mut *frame, 1);
+                } else if lending.count() < lent {
+                    sent.joined += 1;
+                }
+                is_joined
+            }
+        });
+        sent.dropped += (before - self.staged.len()) as u64;
+        assert_eq!(lending.count(), 0, "the driver keeps what it was to copy");
+    }
+
     /// Writes these bytes into all buffers that are here, so that [`push`](Self::push) finds them there.
     pub(crate) fn write_all(&mut self, bytes: &[u8]) {
         let bytes = &bytes[..bytes.len().min(self.room)];
@@ -175,6 +316,35 @@ impl Drop for TxQueue {
         left.append(&mut self.staged);
         // SAFETY: they are this queue's, each of them once.
         unsafe { dpdk_sys::rte_pktmbuf_free_bulk(left.as_mut_ptr(), left.len() as u32) };
+    }
+}
+
+/// Writes the bytes of a frame, and the CRC of the copy: a region may change while it is read.
+pub(crate) fn copy(frame: &TxFrame<'_>, out: &mut [u8]) {
+    let (head, rest) = out.split_at_mut(frame.head.len());
+    head.copy_from_slice(frame.head);
+    let (payload, tail) = rest.split_at_mut(frame.payload.len());
+    frame.payload.read(payload);
+    match frame.tail {
+        Tail::Bytes(bytes) => tail.copy_from_slice(bytes),
+        Tail::Crc32(state) => tail.copy_from_slice(&Payload::from(&*payload).crc32(state).to_le_bytes()),
+    }
+}
+
+/// The same with these Ethernet addresses.
+#[inline]
+fn write(frame: &TxFrame<'_>, macs: [MacAddr; 2], out: &mut [u8]) {
+    copy(frame, out);
+    address(out, macs);
+}
+
+/// Writes Ethernet addresses: to and from.
+#[inline]
+fn address(frame: &mut [u8], [to, from]: [MacAddr; 2]) {
+    if let Some((ethernet, _)) = frame.split_first_chunk_mut::<12>() {
+        let (dst, src) = ethernet.split_at_mut(6);
+        dst.copy_from_slice(&to.0);
+        src.copy_from_slice(&from.0);
     }
 }
 

@@ -33,6 +33,7 @@ pub fn config(device: &str, local: &str) -> DpdkConfig {
         prefix_len: if local.is_ipv4() { 24 } else { 64 },
         rx_descriptors: 256,
         tx_descriptors: 256,
+        duplicate_wait: Duration::ZERO,
         ..DpdkConfig::default()
     }
 }

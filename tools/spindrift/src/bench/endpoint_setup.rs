@@ -164,7 +164,11 @@ impl Side {
         }
         faults.retain(|(_, value)| *value > 0);
         let (transport, lanes) = (self.context.counters(), self.context.lane_counters());
-        Counted { transport, lanes, ports, faults }
+        let mut devices = crate::driver::device_counters();
+        for (_, counters) in &mut devices {
+            counters.retain(|(_, value)| *value > 0);
+        }
+        Counted { transport, lanes, ports, faults, devices }
     }
 
     /// Says what has come to be known of the ports since it was last told, such as that a path takes shorter packets.
@@ -215,6 +219,8 @@ pub(crate) struct Counted {
     pub(crate) lanes: LaneCounters,
     pub(crate) ports: PortCounters,
     pub(crate) faults: Vec<(&'static str, u64)>,
+    /// By device, in the words of its driver.
+    pub(crate) devices: Vec<(String, Vec<(String, u64)>)>,
 }
 
 impl Counted {

@@ -378,6 +378,14 @@ pub(crate) fn counters_json(counted: &Counted) -> Json {
             group.insert(name.to_owned(), value.into());
         }
     }
+    if !counted.devices.is_empty() {
+        let counters = |list: &[(String, u64)]| -> Map<String, Json> {
+            list.iter().map(|(name, value)| (name.clone(), (*value).into())).collect()
+        };
+        let devices: Map<_, _> =
+            counted.devices.iter().map(|(device, list)| (device.clone(), counters(list).into())).collect();
+        groups.insert("devices".to_owned(), devices.into());
+    }
     Json::Object(groups)
 }
 
@@ -402,6 +410,16 @@ pub(crate) fn counters_table(sides: &[(&str, &Counted)]) -> String {
             let value =
                 list.iter().find(|(g, n, _)| (*g, *n) == (group, name)).map_or(0, |(_, _, value)| *value);
             text += &format!(" {value:>16}");
+        }
+    }
+    for (at, (_, counted)) in sides.iter().enumerate() {
+        for (device, counters) in &counted.devices {
+            for (name, value) in counters {
+                text += &format!("\n{:<34}", format!("{device}.{name}"));
+                for column in 0..sides.len() {
+                    text += &format!(" {:>16}", if column == at { *value } else { 0 });
+                }
+            }
         }
     }
     text

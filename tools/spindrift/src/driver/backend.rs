@@ -55,6 +55,11 @@ pub(crate) trait Backend: Sync {
         bail!("these ports reach other hosts only")
     }
 
+    /// What the devices of open ports count beside the ports: each device's name, and its counters by the names of its own driver.
+    fn device_counters(&self) -> Vec<(String, Vec<(String, u64)>)> {
+        Vec::new()
+    }
+
     /// Whether opening ports failed because another socket has the UDP port.
     fn is_in_use(&self, error: &Error) -> bool {
         let _ = error;

@@ -34,6 +34,9 @@ pub(crate) struct PortFlags {
     /// `dpdk`: longest IP packet, up to 9216 [default: that of the interface behind the device, else 1500]
     #[arg(long, value_name = "BYTES")]
     device_mtu: Option<u32>,
+    /// `dpdk`: whether drivers that can read payloads in place do so [default: true for `net_memif`]
+    #[arg(long, value_name = "BOOL")]
+    zero_copy: Option<bool>,
     /// `dpdk`: arguments of the EAL, such as "--lcores 0@2 --iova-mode=va" [default: what the devices need]
     #[arg(long, value_name = "ARGS", allow_hyphen_values = true)]
     dpdk_eal: Option<String>,
@@ -50,6 +53,7 @@ impl PortFlags {
             ("--device-addresses", !self.device_addresses.is_empty()),
             ("--gateways", !self.gateways.is_empty()),
             ("--device-mtu", self.device_mtu.is_some()),
+            ("--zero-copy", self.zero_copy.is_some()),
             ("--dpdk-eal", self.dpdk_eal.is_some()),
         ];
         all.into_iter().filter(|(_, given)| *given).map(|(flag, _)| flag)
@@ -68,6 +72,7 @@ impl PortFlags {
             nic.gateways = Some(self.gateways.clone());
         }
         nic.device_mtu = self.device_mtu.or(nic.device_mtu);
+        nic.zero_copy = self.zero_copy.or(nic.zero_copy);
         nic.dpdk_eal = self.dpdk_eal.clone().or(nic.dpdk_eal.take());
     }
 }

@@ -114,6 +114,11 @@ impl Reach {
     }
 }
 
+/// What the devices of this process's ports count beside the ports, of all drivers.
+pub(crate) fn device_counters() -> Vec<(String, Vec<(String, u64)>)> {
+    ALL.iter().filter_map(|driver| driver.backend).flat_map(Backend::device_counters).collect()
+}
+
 /// All drivers, those that this build lacks among them.
 pub(crate) fn all() -> &'static [&'static Driver] {
     ALL

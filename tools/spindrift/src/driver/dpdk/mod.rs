@@ -59,6 +59,8 @@ fn settings() -> Vec<Setting> {
         .or_refused(ADDRESS_OF_ITS_OWN),
         Setting::new(("nic.device_mtu", "device-mtu"), "bytes", ("9000", "9000"))
             .or_refused("MTU but its interface's"),
+        Setting::new(("nic.zero_copy", "zero-copy"), "true or false", ("true", "true"))
+            .or_refused("zero-copy setting"),
         Setting::new(("nic.dpdk_eal", "dpdk-eal"), "arguments", ("\"--iova-mode=va\"", "--iova-mode=va"))
             .or_refused("EAL"),
         plane_ids(),

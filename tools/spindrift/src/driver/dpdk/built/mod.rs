@@ -131,6 +131,10 @@ impl Backend for Devices {
             DpdkPort::open_planes(eal, &configs, settings.lanes).context("cannot open DPDK ports")?;
         Ok(Nic::new(nic_of_queues(planes), Some(port)))
     }
+
+    fn device_counters(&self) -> Vec<(String, Vec<(String, u64)>)> {
+        spindrift_dpdk::device_counters().into_iter().map(|one| (one.device, one.counters)).collect()
+    }
 }
 
 fn own(nic: &config::Nic) -> &[OnLink] {
@@ -160,6 +164,7 @@ fn config_of(nic: &config::Nic, local: &Local, port: u16) -> Result<DpdkConfig> 
         prefix_len: own.prefix_len,
         udp_ports: vec![port],
         mtu: nic.device_mtu.map(|mtu| mtu as usize),
+        zero_copy: nic.zero_copy,
         rx_descriptors: descriptors(nic.rx_buffers, usual.rx_descriptors),
         tx_descriptors: descriptors(nic.tx_buffers, usual.tx_descriptors),
         ..usual
@@ -190,7 +195,7 @@ mod tests {
         let settings = settings_of(
             "[nic]\nlocal = [\"net_memif0,role=client\", \"0000:3b:00.0\"]\n\
              device_addresses = [\"fd00::1\", \"fd01::1/112\"]\ngateways = [\"fd00::9\", \"fd01::9\", \"fe80::1\"]\n\
-             device_mtu = 9000\nrx_buffers = 512\ntx_buffers = 2048",
+             device_mtu = 9000\nzero_copy = false\nrx_buffers = 512\ntx_buffers = 2048",
         );
         Devices.check_settings(&settings, &[]).unwrap();
         let configs = configs(&settings, &local(&settings).unwrap(), 4791).unwrap();
@@ -206,6 +211,7 @@ mod tests {
         for config in &configs {
             assert_eq!((config.mtu, &config.udp_ports[..]), (Some(9000), &[4791][..]));
             assert_eq!((config.rx_descriptors, config.tx_descriptors), (512, 2048));
+            assert_eq!(config.zero_copy, Some(false));
         }
         let usual = settings_of("[nic]\nlocal = [\"net_null0\"]\ndevice_addresses = [\"10.0.0.1\"]");
         let usual = config_of(&usual.config.nic, local(&usual).unwrap().first().unwrap(), 1).unwrap();
