@@ -44,7 +44,7 @@ impl CompChannel {
     /// [`VerbsError::Control`] when the lane has failed and nothing more will come, in a child of the process that opened the
     /// context, or within [`Context::with_endpoint`]; [`VerbsError::Channel`].
     pub fn get_event(&self, timeout: Option<Duration>) -> Result<Option<CqId>, VerbsError> {
-        self.context.check_home()?;
+        self.context.check_not_forked()?;
         self.context.check_not_nested()?;
         let deadline = timeout.map(Deadline::after);
         loop {
@@ -71,7 +71,7 @@ impl CompChannel {
     /// The oldest event, if there is one; see [`CompChannel::get_event`].
     pub fn try_event(&self) -> Option<CqId> {
         // A child would take it away from its parent.
-        if self.context.is_elsewhere() { None } else { self.events.take() }
+        if self.context.in_forked_child() { None } else { self.events.pop() }
     }
 
     pub(super) fn context(&self) -> &Context {

@@ -11,8 +11,8 @@ use spindrift_pmd::{Port, PortCaps};
 use crate::counters::Counters;
 use crate::endpoint::{CqId, Endpoint, EndpointConfig, LocalPort, QpnShare};
 use crate::engine::{
-    AsyncEvent, Common, ControlError, CqCore, CqReader, Driver, EventChannel, Lane, LaneCounters, LaneMode,
-    LaneStartError, Lanes, Snapshot, fresh_seed,
+    AsyncEvent, ControlError, CqCore, CqReader, EventChannel, Lane, LaneCounters, LaneMode, LaneStartError,
+    Lanes, LanesShared, PollMode, Snapshot, fresh_seed,
 };
 use crate::memory::{Access, MemorySpace, PdId, Region};
 use crate::seed::Seed;
@@ -165,7 +165,7 @@ impl Context {
         let caps: Vec<Vec<_>> =
             lanes.iter().map(|ports| ports.iter().map(|port| port.caps().clone()).collect()).collect();
         let memory = MemorySpace::new(endpoint.seed, endpoint.limits.max_regions);
-        let common = Arc::new(Common::new(given).map_err(LaneStartError::Thread)?);
+        let common = Arc::new(LanesShared::new(given).map_err(LaneStartError::Thread)?);
         let settings: Vec<_> =
             (0..given as u32).map(|number| settings_of(&endpoint, number, given, &caps)).collect();
         check_addresses(&settings)?;
@@ -174,7 +174,7 @@ impl Context {
         let mut made = Vec::with_capacity(given);
         for (((number, ports), mode), settings) in (0u32..).zip(lanes).zip(modes).zip(settings) {
             let transport = Endpoint::with_memory(settings, &memory)?;
-            made.push((Lane::of_context(transport, ports, number, &common), mode));
+            made.push((Lane::new_in_context(transport, ports, number, &common), mode));
         }
         let lanes = Lanes::start(made, common)?;
         let shared = ContextShared { lanes, memory, ports, config: endpoint, srqs: AtomicU32::new(0) };
@@ -198,7 +198,7 @@ impl Context {
     /// and returns how much that was. Call it often. Where all lanes have threads of their own, this only gives the
     /// caller's core away for a moment and returns 0, so that waiting loops look the same.
     pub fn poll(&self) -> usize {
-        self.shared.lanes.poll(Driver::MayPause)
+        self.shared.lanes.poll(PollMode::MayPause)
     }
 
     /// The same for one lane: so an application's own threads can drive one each.
@@ -206,14 +206,14 @@ impl Context {
     /// # Panics
     /// There is no such lane.
     pub fn poll_lane(&self, lane: usize) -> usize {
-        self.shared.lanes.poll_lane(lane, Driver::MayPause)
+        self.shared.lanes.poll_lane(lane, PollMode::MayPause)
     }
 
     /// As [`Context::poll`], for applications that poll without a pause and reply to short messages at once: the answers
     /// to the few packets of such a message wait for the next poll, and leave behind what is posted in between. Over kernel
     /// sockets that halves a round trip and more. Before a pause, call [`Context::poll`]: it sends what waits.
     pub fn poll_busy(&self) -> usize {
-        self.shared.lanes.poll(Driver::Busy)
+        self.shared.lanes.poll(PollMode::Busy)
     }
 
     /// The same for one lane.
@@ -221,7 +221,7 @@ impl Context {
     /// # Panics
     /// There is no such lane.
     pub fn poll_lane_busy(&self, lane: usize) -> usize {
-        self.shared.lanes.poll_lane(lane, Driver::Busy)
+        self.shared.lanes.poll_lane(lane, PollMode::Busy)
     }
 
     /// Sleeps until a lane that runs inside the caller's thread has something to do: something has arrived at one of its ports, was posted by another
@@ -261,7 +261,7 @@ impl Context {
     /// The oldest asynchronous event, if there is one; see [`AsyncEvent`] for what is told. The queue holds 1024.
     pub fn poll_async_event(&self) -> Option<AsyncEvent> {
         // A child would take it away from its parent.
-        if self.is_elsewhere() { None } else { self.shared.lanes.async_events().pop() }
+        if self.in_forked_child() { None } else { self.shared.lanes.async_events().pop() }
     }
 
     /// Events lost because the queue was full.
@@ -389,7 +389,7 @@ impl Context {
     /// The lane for a new queue pair.
     pub(super) fn place(&self, placement: Placement) -> Result<usize, VerbsError> {
         match placement {
-            Placement::RoundRobin => Ok(self.shared.lanes.next_turn()),
+            Placement::RoundRobin => Ok(self.shared.lanes.next_lane()),
             Placement::On(lane) => self.check_lane(lane).map(|()| lane),
             Placement::FewestQueuePairs => {
                 let mut counts = Vec::with_capacity(self.lanes());
@@ -421,8 +421,8 @@ impl Context {
     }
 
     /// Ends an object; at the end of the control call, if this is within one.
-    pub(super) fn control_at_last(&self, lane: usize, operation: impl FnOnce(&mut Lane) + Send + 'static) {
-        self.shared.lanes.control_at_last(lane, operation);
+    pub(super) fn control_deferred(&self, lane: usize, operation: impl FnOnce(&mut Lane) + Send + 'static) {
+        self.shared.lanes.control_deferred(lane, operation);
     }
 
     pub(super) fn create_cq_reader(
@@ -449,7 +449,7 @@ impl Context {
     pub(super) fn drop_cq(&self, cq: &CqCore) {
         let id: CqId = cq.id();
         for lane in self.lanes_of_cq(cq) {
-            self.control_at_last(lane, move |lane| lane.drop_cq(id));
+            self.control_deferred(lane, move |lane| lane.drop_cq(id));
         }
     }
 
@@ -464,7 +464,7 @@ impl Context {
 
     /// Tells the application of something that no lane has seen.
     pub(super) fn report(&self, event: AsyncEvent) {
-        if !self.is_elsewhere() {
+        if !self.in_forked_child() {
             self.shared.lanes.async_events().push(event);
         }
     }
@@ -475,7 +475,7 @@ impl Context {
 
     /// Ends a registration that nothing uses.
     pub(super) fn deregister(&self, rkey: u32) -> Result<(), VerbsError> {
-        self.check_home()?;
+        self.check_not_forked()?;
         self.memory().deregister(rkey, |visit| {
             (0..self.lanes())
                 .try_for_each(|lane| self.control(lane, |lane| visit(lane.endpoint_mut().memory_mut())))
@@ -485,11 +485,11 @@ impl Context {
     /// Ends a registration for anything that is posted or arrives after this call.
     pub(super) fn invalidate(&self, rkey: u32) {
         // Each takes in first what was posted before.
-        (0..self.lanes()).for_each(|lane| self.control_at_last(lane, |_| ()));
+        (0..self.lanes()).for_each(|lane| self.control_deferred(lane, |_| ()));
         let memory = self.memory().clone();
-        self.control_at_last(0, move |_| memory.invalidate(rkey));
+        self.control_deferred(0, move |_| memory.invalidate(rkey));
         for lane in 0..self.lanes() {
-            self.control_at_last(lane, |lane| lane.endpoint_mut().memory_mut().sync());
+            self.control_deferred(lane, |lane| lane.endpoint_mut().memory_mut().sync());
         }
     }
 
@@ -499,18 +499,18 @@ impl Context {
     }
 
     /// Whether this is a child of the process that opened the context.
-    pub(super) fn is_elsewhere(&self) -> bool {
-        self.shared.lanes.is_elsewhere()
+    pub(super) fn in_forked_child(&self) -> bool {
+        self.shared.lanes.in_forked_child()
     }
 
     /// # Errors
     /// [`VerbsError::Control`] in such a child.
-    pub(super) fn check_home(&self) -> Result<(), VerbsError> {
-        if self.is_elsewhere() { Err(ControlError::Forked.into()) } else { Ok(()) }
+    pub(super) fn check_not_forked(&self) -> Result<(), VerbsError> {
+        if self.in_forked_child() { Err(ControlError::Forked.into()) } else { Ok(()) }
     }
 
     /// Takes in what was posted to a lane that runs inside the caller's thread.
-    pub(super) fn settle_inline(&self, lane: usize) {
+    pub(super) fn drain_inline(&self, lane: usize) {
         if self.shared.lanes.is_inline(lane) {
             // Within a control call of that lane, that one has.
             let _ = self.control(lane, |_| ());
@@ -628,7 +628,7 @@ impl Drop for PdShared {
         // All that could keep it busy holds a handle to it, and is gone; memory that still drains keeps
         // the endpoint's own entry until then.
         let id = self.id;
-        self.context.control_at_last(0, move |lane| {
+        self.context.control_deferred(0, move |lane| {
             let _ = lane.endpoint_mut().dealloc_pd(id);
         });
     }

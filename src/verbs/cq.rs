@@ -68,7 +68,7 @@ impl Cq {
 
     /// How it has ended, if it has; completions before that may still be there to be polled.
     pub(super) fn end(&self) -> Option<CqError> {
-        self.reader.core().how_ended().map(|end| self.error_of(end))
+        self.reader.core().end_state().map(|end| self.error_of(end))
     }
 
     /// The oldest completion, if there is one.

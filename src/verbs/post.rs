@@ -126,9 +126,9 @@ impl SharedPosting {
 
     /// Does something with it. In a child, where a thread that is not there may have locked it, nothing.
     #[inline]
-    pub(super) fn with<R: Elsewhere>(&self, act: impl FnOnce(&mut Posting) -> R) -> R {
+    pub(super) fn with<R: ForkedDefault>(&self, act: impl FnOnce(&mut Posting) -> R) -> R {
         if self.home.is_elsewhere() {
-            return R::ELSEWHERE;
+            return R::IN_FORKED_CHILD;
         }
         // Posting cannot panic halfway, so what a poisoned lock guards is sound.
         act(&mut self.posting.lock().unwrap_or_else(PoisonError::into_inner))
@@ -136,36 +136,36 @@ impl SharedPosting {
 }
 
 /// What a call returns in a child of the process that the queue pair works in.
-pub(super) trait Elsewhere {
-    const ELSEWHERE: Self;
+pub(super) trait ForkedDefault {
+    const IN_FORKED_CHILD: Self;
 }
 
-impl Elsewhere for () {
-    const ELSEWHERE: Self = ();
+impl ForkedDefault for () {
+    const IN_FORKED_CHILD: Self = ();
 }
 
-impl Elsewhere for u32 {
-    const ELSEWHERE: Self = 0;
+impl ForkedDefault for u32 {
+    const IN_FORKED_CHILD: Self = 0;
 }
 
-impl Elsewhere for Qpn {
-    const ELSEWHERE: Self = Self::new(0);
+impl ForkedDefault for Qpn {
+    const IN_FORKED_CHILD: Self = Self::new(0);
 }
 
-impl Elsewhere for QpState {
-    const ELSEWHERE: Self = Self::Error;
+impl ForkedDefault for QpState {
+    const IN_FORKED_CHILD: Self = Self::Error;
 }
 
-impl Elsewhere for (QpState, Option<FailReason>) {
-    const ELSEWHERE: Self = (QpState::Error, Some(FailReason::LaneFailed));
+impl ForkedDefault for (QpState, Option<FailReason>) {
+    const IN_FORKED_CHILD: Self = (QpState::Error, Some(FailReason::LaneFailed));
 }
 
-impl Elsewhere for Result<(), PostError> {
-    const ELSEWHERE: Self = Err(PostError::LaneFailed);
+impl ForkedDefault for Result<(), PostError> {
+    const IN_FORKED_CHILD: Self = Err(PostError::LaneFailed);
 }
 
-impl Elsewhere for Result<(), BadWr> {
-    const ELSEWHERE: Self = Err(BadWr { index: 0, error: PostError::LaneFailed });
+impl ForkedDefault for Result<(), BadWr> {
+    const IN_FORKED_CHILD: Self = Err(BadWr { index: 0, error: PostError::LaneFailed });
 }
 
 /// Posts requests up to the first that is refused.
@@ -205,7 +205,7 @@ impl Posting {
     pub(super) fn start_over(&mut self, qpn: Qpn) {
         self.qpn = qpn;
         self.state = QpState::Reset;
-        self.submit.forget_outstanding();
+        self.submit.reset_outstanding();
     }
 
     pub(super) fn condition(&self) -> (QpState, Option<FailReason>) {

@@ -12,88 +12,91 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use crossbeam_queue::ArrayQueue;
 use rtrb::{Consumer, Producer, PushError, RingBuffer};
 
-/// Both ends of an unused ring.
-type Ring<T> = (Producer<T>, Consumer<T>);
+/// Both ends of an unused segment.
+type Segment<T> = (Producer<T>, Consumer<T>);
 
-/// Spare rings of a lane, for all its queue pairs.
+/// Unused segments of a lane, for all its queue pairs.
 #[derive(Debug)]
-pub(super) struct SpareRings<T> {
-    rings: Arc<ArrayQueue<Ring<T>>>,
+pub(super) struct SegmentPool<T> {
+    segments: Arc<ArrayQueue<Segment<T>>>,
     /// Items of each.
     size: usize,
 }
 
-impl<T> Clone for SpareRings<T> {
+impl<T> Clone for SegmentPool<T> {
     fn clone(&self) -> Self {
-        Self { rings: Arc::clone(&self.rings), size: self.size }
+        Self { segments: Arc::clone(&self.segments), size: self.size }
     }
 }
 
-impl<T> SpareRings<T> {
+impl<T> SegmentPool<T> {
     /// Up to `kept` rings of `size` items.
     pub(super) fn new(size: usize, kept: usize) -> Self {
-        Self { rings: Arc::new(ArrayQueue::new(kept)), size }
+        Self { segments: Arc::new(ArrayQueue::new(kept)), size }
     }
 
     /// Both ends of a queue of at most `most` items, and their shared links.
-    pub(super) fn queue(&self, most: usize) -> (QueueIn<T>, Links<T>, QueueOut<T>) {
+    pub(super) fn new_queue(
+        &self,
+        most: usize,
+    ) -> (SegmentedProducer<T>, SegmentLinks<T>, SegmentedConsumer<T>) {
         let (last, first) = RingBuffer::new(self.size.min(most));
-        let links = Links { made: AtomicU32::new(0), waiting: Mutex::default(), spare: self.clone() };
-        (QueueIn { last }, links, QueueOut { first, followed: 0 })
+        let links = SegmentLinks { made: AtomicU32::new(0), pending: Mutex::default(), pool: self.clone() };
+        (SegmentedProducer { last }, links, SegmentedConsumer { first, followed: 0 })
     }
 
     #[cfg(test)]
     pub(super) fn len(&self) -> usize {
-        self.rings.len()
+        self.segments.len()
     }
 }
 
 /// The ring after one that was full, and the application's end of the full one.
 #[derive(Debug)]
-struct Link<T> {
+struct NextSegment<T> {
     filled: Producer<T>,
     next: Consumer<T>,
 }
 
 /// The links of a queue. Both sides see them, so they are stored with the other shared state.
 #[derive(Debug)]
-pub(super) struct Links<T> {
-    /// Links made since the start (wrapping).
+pub(super) struct SegmentLinks<T> {
+    /// SegmentLinks made since the start (wrapping).
     made: AtomicU32,
     /// Those that the lane has not followed yet.
-    waiting: Mutex<VecDeque<Link<T>>>,
-    spare: SpareRings<T>,
+    pending: Mutex<VecDeque<NextSegment<T>>>,
+    pool: SegmentPool<T>,
 }
 
-impl<T> Links<T> {
-    fn waiting(&self) -> MutexGuard<'_, VecDeque<Link<T>>> {
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+impl<T> SegmentLinks<T> {
+    fn pending(&self) -> MutexGuard<'_, VecDeque<NextSegment<T>>> {
+        self.pending.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// The application's end.
 #[derive(Debug)]
-pub(super) struct QueueIn<T> {
+pub(super) struct SegmentedProducer<T> {
     last: Producer<T>,
 }
 
-impl<T> QueueIn<T> {
+impl<T> SegmentedProducer<T> {
     /// Adds an item. The caller limits the number of items.
     #[inline]
-    pub(super) fn push(&mut self, links: &Links<T>, item: T) {
+    pub(super) fn push(&mut self, links: &SegmentLinks<T>, item: T) {
         if let Err(PushError::Full(item)) = self.last.push(item) {
-            self.push_to_next_ring(links, item);
+            self.push_to_next_segment(links, item);
         }
     }
 
     /// The lane is a whole ring behind: continues in another one.
     #[cold]
-    fn push_to_next_ring(&mut self, links: &Links<T>, item: T) {
-        let (mut last, next) = links.spare.rings.pop().unwrap_or_else(|| RingBuffer::new(links.spare.size));
+    fn push_to_next_segment(&mut self, links: &SegmentLinks<T>, item: T) {
+        let (mut last, next) = links.pool.segments.pop().unwrap_or_else(|| RingBuffer::new(links.pool.size));
         // It is empty.
         let _ = last.push(item);
         let filled = core::mem::replace(&mut self.last, last);
-        links.waiting().push_back(Link { filled, next });
+        links.pending().push_back(NextSegment { filled, next });
         // A thread that sees this sees everything in the ring before.
         links.made.store(links.made.load(Ordering::Relaxed).wrapping_add(1), Ordering::Release);
     }
@@ -101,16 +104,16 @@ impl<T> QueueIn<T> {
 
 /// The lane's end.
 #[derive(Debug)]
-pub(super) struct QueueOut<T> {
+pub(super) struct SegmentedConsumer<T> {
     first: Consumer<T>,
-    /// Links followed since the start (wrapping).
+    /// SegmentLinks followed since the start (wrapping).
     followed: u32,
 }
 
-impl<T> QueueOut<T> {
+impl<T> SegmentedConsumer<T> {
     /// The oldest item.
     #[inline]
-    pub(super) fn pop(&mut self, links: &Links<T>) -> Option<T> {
+    pub(super) fn pop(&mut self, links: &SegmentLinks<T>) -> Option<T> {
         loop {
             if let Ok(item) = self.first.pop() {
                 return Some(item);
@@ -127,11 +130,11 @@ impl<T> QueueOut<T> {
     }
 
     #[cold]
-    fn follow_link(&mut self, links: &Links<T>) {
+    fn follow_link(&mut self, links: &SegmentLinks<T>) {
         self.followed = self.followed.wrapping_add(1);
-        let Some(Link { filled, next }) = links.waiting().pop_front() else { return };
+        let Some(NextSegment { filled, next }) = links.pending().pop_front() else { return };
         let drained = core::mem::replace(&mut self.first, next);
         // If there are enough spare rings, it is dropped.
-        let _ = links.spare.rings.push((filled, drained));
+        let _ = links.pool.segments.push((filled, drained));
     }
 }
