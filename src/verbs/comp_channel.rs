@@ -29,6 +29,17 @@ pub struct CompChannel {
     events: Arc<EventChannel>,
 }
 
+impl Context {
+    /// A completion channel, to wait on for completions.
+    ///
+    /// # Errors
+    /// [`VerbsError::Channel`] when the system has no file descriptor left, [`VerbsError::Control`] if the lane has failed.
+    pub fn create_comp_channel(&self) -> Result<CompChannel, VerbsError> {
+        self.check_alive()?;
+        CompChannel::create(self)
+    }
+}
+
 impl CompChannel {
     pub(super) fn create(context: &Context) -> Result<Self, VerbsError> {
         let events = EventChannel::new().map_err(VerbsError::Channel)?;

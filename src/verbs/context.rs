@@ -1,4 +1,6 @@
-//! Contexts and protection domains.
+//! Contexts.
+//!
+//! What a context makes is in the file of its object, with the call that makes it.
 
 use core::sync::atomic::{AtomicU32, Ordering};
 use core::time::Duration;
@@ -14,17 +16,13 @@ use crate::engine::{
     AsyncEvent, ControlError, CqCore, CqReader, EventChannel, Lane, LaneCounters, LaneMode, LaneStartError,
     Lanes, LanesShared, PollMode, Snapshot, fresh_seed,
 };
-use crate::memory::{Access, MemorySpace, PdId, Region};
+use crate::memory::MemorySpace;
 use crate::seed::Seed;
 use crate::wire::Qpn;
 use crate::work::SrqId;
 
-use super::comp_channel::CompChannel;
-use super::cq::Cq;
 use super::error::VerbsError;
-use super::mr::Mr;
-use super::query::PortAttr;
-use super::srq::Srq;
+use super::port_attr::PortAttr;
 
 /// A NIC of these ports, one a plane, as [`Context::open`] takes it.
 pub fn nic<P: Port + 'static>(ports: Vec<P>) -> Vec<Box<dyn Port>> {
@@ -103,7 +101,7 @@ impl ContextConfig {
 /// nothing: calls return errors ([`ControlError::Forked`], [`PostError::LaneFailed`](super::PostError::LaneFailed), and
 /// [`CqError::LaneFailed`](super::CqError::LaneFailed) once the completions that were there have been polled) or nothing; none
 /// waits, sends, or takes anything away from the parent, and neither does dropping the objects. A child may open contexts of its own.
-/// Registered memory is copied like all other: writes of peers arrive in the parent's (share it with [`Region::map_shared`] where
+/// Registered memory is copied like all other: writes of peers arrive in the parent's (share it with [`Region::map_shared`](crate::memory::Region::map_shared) where
 /// children are to see them).
 #[derive(Clone)]
 pub struct Context {
@@ -280,52 +278,6 @@ impl Context {
         &self.shared.config
     }
 
-    /// A new protection domain.
-    ///
-    /// # Errors
-    /// [`VerbsError::Control`] if the lane has failed.
-    pub fn create_pd(&self) -> Result<Pd, VerbsError> {
-        self.check_alive()?;
-        let id = self.memory().alloc_pd();
-        Ok(Pd { shared: Arc::new(PdShared { context: self.clone(), id }) })
-    }
-
-    /// A completion queue for up to `depth` completions that have not been polled.
-    ///
-    /// # Errors
-    /// [`VerbsError::OutOfRange`].
-    pub fn create_cq(&self, depth: u32) -> Result<Cq, VerbsError> {
-        Cq::create(self, depth, None)
-    }
-
-    /// The same, of a queue that can tell of its completions on a channel.
-    ///
-    /// # Errors
-    /// [`VerbsError::OutOfRange`], [`VerbsError::OtherContext`].
-    pub fn create_cq_with_channel(&self, depth: u32, channel: &CompChannel) -> Result<Cq, VerbsError> {
-        Cq::create(self, depth, Some(channel))
-    }
-
-    /// A shared receive queue for up to `max_wr` receive work requests that have not been consumed; at most
-    /// [`Limits::max_srq_wr`](crate::endpoint::Limits::max_srq_wr). Each takes 16 bytes, posted or not.
-    ///
-    /// # Errors
-    /// [`VerbsError::OutOfRange`], [`VerbsError::Control`] if the lane has failed.
-    pub fn create_srq(&self, max_wr: u32) -> Result<Srq, VerbsError> {
-        self.check_alive()?;
-        let id = SrqId(self.shared.srqs.fetch_add(1, Ordering::Relaxed));
-        Srq::create(self, id, max_wr)
-    }
-
-    /// A completion channel, to wait on for completions.
-    ///
-    /// # Errors
-    /// [`VerbsError::Channel`] when the system has no file descriptor left, [`VerbsError::Control`] if the lane has failed.
-    pub fn create_comp_channel(&self) -> Result<CompChannel, VerbsError> {
-        self.check_alive()?;
-        CompChannel::create(self)
-    }
-
     /// The transport's counters, those of all lanes added up.
     ///
     /// They are taken after this call began, so they include all work that the caller has seen the completions of. A
@@ -469,6 +421,11 @@ impl Context {
         }
     }
 
+    /// The number of the next shared receive queue.
+    pub(super) fn next_srq_id(&self) -> SrqId {
+        SrqId(self.shared.srqs.fetch_add(1, Ordering::Relaxed))
+    }
+
     pub(super) fn memory(&self) -> &MemorySpace {
         &self.shared.memory
     }
@@ -571,65 +528,4 @@ pub enum Placement {
     FewestQueuePairs,
     /// The lane with this number.
     On(usize),
-}
-
-/// A protection domain: queue pairs write only to memory of their own domain.
-///
-/// Clones are handles to the same domain; it ends with the last of them and of what was made from them.
-#[derive(Clone, Debug)]
-pub struct Pd {
-    shared: Arc<PdShared>,
-}
-
-#[derive(Debug)]
-struct PdShared {
-    context: Context,
-    id: PdId,
-}
-
-impl Pd {
-    /// Allocates and registers `len` zeroed bytes.
-    ///
-    /// # Errors
-    /// [`VerbsError::Memory`] for zero bytes or when memory or keys run out.
-    pub fn register(&self, len: usize, access: Access) -> Result<Mr, VerbsError> {
-        self.register_region(Region::alloc(len)?, access)
-    }
-
-    /// Registers the bytes of a vector, which the registration owns from then on.
-    ///
-    /// # Errors
-    /// As [`Pd::register`].
-    pub fn register_vec(&self, bytes: Vec<u8>, access: Access) -> Result<Mr, VerbsError> {
-        self.register_region(Region::from_vec(bytes)?, access)
-    }
-
-    /// Registers a region that the caller made, such as one over mapped memory
-    /// ([`Region::from_raw`]). A region may be registered more than once.
-    ///
-    /// # Errors
-    /// [`VerbsError::Memory`] when keys run out, [`VerbsError::Control`] if the lane has failed.
-    pub fn register_region(&self, region: Arc<Region>, access: Access) -> Result<Mr, VerbsError> {
-        Mr::create(self, region, access)
-    }
-
-    /// The context it belongs to.
-    pub fn context(&self) -> &Context {
-        &self.shared.context
-    }
-
-    pub(super) fn id(&self) -> PdId {
-        self.shared.id
-    }
-}
-
-impl Drop for PdShared {
-    fn drop(&mut self) {
-        // All that could keep it busy holds a handle to it, and is gone; memory that still drains keeps
-        // the endpoint's own entry until then.
-        let id = self.id;
-        self.context.control_deferred(0, move |lane| {
-            let _ = lane.endpoint_mut().dealloc_pd(id);
-        });
-    }
 }

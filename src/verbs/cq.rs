@@ -33,6 +33,24 @@ pub struct Cq {
     depth: u32,
 }
 
+impl Context {
+    /// A completion queue for up to `depth` completions that have not been polled.
+    ///
+    /// # Errors
+    /// [`VerbsError::OutOfRange`].
+    pub fn create_cq(&self, depth: u32) -> Result<Cq, VerbsError> {
+        Cq::create(self, depth, None)
+    }
+
+    /// The same, of a queue that can tell of its completions on a channel.
+    ///
+    /// # Errors
+    /// [`VerbsError::OutOfRange`], [`VerbsError::OtherContext`].
+    pub fn create_cq_with_channel(&self, depth: u32, channel: &CompChannel) -> Result<Cq, VerbsError> {
+        Cq::create(self, depth, Some(channel))
+    }
+}
+
 impl Cq {
     pub(super) fn create(
         context: &Context,

@@ -10,10 +10,9 @@ use crate::memory::Access;
 use crate::wire::Qpn;
 use crate::work::{GatherWr, RecvWr, RemoteAddr, SendOp, SendWr, Sge};
 
-use super::context::Pd;
 use super::error::{BadWr, PostError, VerbsError};
 use super::mr::Mr;
-use super::qp::QpConfig;
+use super::pd::Pd;
 
 /// Most bytes that a queue pair may take inline.
 pub const MAX_INLINE: u32 = 4096;
@@ -356,8 +355,8 @@ pub(super) struct InlineArena {
 }
 
 impl InlineArena {
-    pub(super) fn create(pd: &Pd, config: &QpConfig) -> Result<Option<Self>, VerbsError> {
-        let (piece, pieces) = (config.max_inline, config.max_send_wr);
+    /// Memory for `pieces` inline sends of up to `piece` bytes; none if either is 0.
+    pub(super) fn create(pd: &Pd, piece: u32, pieces: u32) -> Result<Option<Self>, VerbsError> {
         if piece > MAX_INLINE {
             let allowed = format!("at most {MAX_INLINE}");
             return Err(VerbsError::OutOfRange { name: "max_inline", value: u64::from(piece), allowed });

@@ -8,10 +8,11 @@ use crate::path::PathConfig;
 use crate::wire::{Msn, Psn, Qpn};
 use crate::work::{GatherWr, RecvWr, SendWr};
 
-use super::context::{Pd, Placement};
+use super::context::Placement;
 use super::cq::Cq;
 use super::error::{BadWr, PostError, VerbsError};
 use super::negotiate::{Negotiated, negotiate};
+use super::pd::Pd;
 use super::post::{ForkedDefault, InlineArena, InlineWr, Posting, QpPoster, SharedPosting};
 use super::srq::Srq;
 
@@ -167,7 +168,7 @@ impl Qp {
         if config.srq.as_ref().is_some_and(|srq| !srq.context().is_same(pd.context())) {
             return Err(VerbsError::OtherContext("shared receive queue"));
         }
-        let inline = InlineArena::create(pd, config)?;
+        let inline = InlineArena::create(pd, config.max_inline, config.max_send_wr)?;
         let lane = pd.context().place(config.lane)?;
         let init = QpInit {
             cap: QpCap {
