@@ -27,7 +27,7 @@ struct LockQueue {
     not_before: Time,
 }
 
-/// The waiter of a sleeping caller.
+/// A sleeping caller.
 #[derive(Debug)]
 struct Waiter {
     thread: Thread,

@@ -1,4 +1,4 @@
-//! Frames handed over between lanes with the same addresses: those that arrived on a lane that does not own them.
+//! Frames forwarded between lanes with the same addresses: those that arrived on a lane that does not own them.
 
 use std::sync::{Arc, OnceLock};
 
@@ -24,7 +24,7 @@ impl ForwardedFrame {
     }
 }
 
-/// The queue of frames that other lanes hand over to one lane.
+/// The queue of frames that other lanes forward to one lane.
 #[derive(Debug)]
 pub(super) struct ForwardQueue {
     frames: ArrayQueue<ForwardedFrame>,
@@ -43,7 +43,7 @@ impl ForwardQueue {
         }
     }
 
-    /// Frames handed over from now on wake the lane.
+    /// Frames forwarded from now on wake the lane.
     pub(super) fn set_waker(&self, waker: &Arc<Waker>) {
         let _ = self.waker.set(Arc::clone(waker));
     }

@@ -1,8 +1,8 @@
 //! Queues from an application's thread to a lane that grow as needed.
 //!
-//! A queue is a chain of short rings. It has one ring unless the application is ahead of the lane by more than that,
-//! and used-up rings go to the lane's other queue pairs. A queue pair therefore needs no memory for all requests that
-//! may be outstanding. One thread writes and one reads; neither waits for the other except at the link from a ring to
+//! A queue is a list of segments (short rings). It has one segment unless the application is ahead of the lane by more than that,
+//! and used-up segments go to the lane's other queue pairs. A queue pair therefore needs no memory for all requests that
+//! may be outstanding. One thread writes and one reads; neither waits for the other except at the link from a segment to
 //! the next.
 
 use core::sync::atomic::{AtomicU32, Ordering};
@@ -30,7 +30,7 @@ impl<T> Clone for SegmentPool<T> {
 }
 
 impl<T> SegmentPool<T> {
-    /// Up to `kept` rings of `size` items.
+    /// Up to `kept` unused segments of `size` items.
     pub(super) fn new(size: usize, kept: usize) -> Self {
         Self { segments: Arc::new(ArrayQueue::new(kept)), size }
     }
@@ -51,7 +51,7 @@ impl<T> SegmentPool<T> {
     }
 }
 
-/// The ring after one that was full, and the application's end of the full one.
+/// The segment after a full one, and the application's end of the full one.
 #[derive(Debug)]
 struct NextSegment<T> {
     filled: Producer<T>,
@@ -61,7 +61,7 @@ struct NextSegment<T> {
 /// The links of a queue. Both sides see them, so they are stored with the other shared state.
 #[derive(Debug)]
 pub(super) struct SegmentLinks<T> {
-    /// SegmentLinks made since the start (wrapping).
+    /// Links made since the start (wrapping).
     made: AtomicU32,
     /// Those that the lane has not followed yet.
     pending: Mutex<VecDeque<NextSegment<T>>>,
@@ -89,7 +89,7 @@ impl<T> SegmentedProducer<T> {
         }
     }
 
-    /// The lane is a whole ring behind: continues in another one.
+    /// The lane is a whole segment behind: continues in another one.
     #[cold]
     fn push_to_next_segment(&mut self, links: &SegmentLinks<T>, item: T) {
         let (mut last, next) = links.pool.segments.pop().unwrap_or_else(|| RingBuffer::new(links.pool.size));

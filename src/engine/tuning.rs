@@ -32,7 +32,7 @@ pub(super) const STALL_THRESHOLD_NS: u64 = 250_000;
 /// above what a responsive peer takes, far below what an application would notice.
 pub(super) const TX_RECALL_AFTER_NS: u64 = 1_000_000;
 
-/// Capacity of the queue of frames that other lanes hand over; more are dropped. It covers a stall of a millisecond
+/// Capacity of the queue of frames that other lanes forward; more are dropped. It covers a stall of a millisecond
 /// at a million packets a second.
 pub(super) const FORWARD_QUEUE_FRAMES: usize = 1024;
 

@@ -85,7 +85,7 @@ impl Lane {
         Ok(qpn)
     }
 
-    /// Destroys a queue pair. The lane must have settled, so that none of its doorbells is left.
+    /// Destroys a queue pair. The lane must have been drained, so that none of its doorbells is left.
     pub(crate) fn destroy_qp(&mut self, qpn: Qpn) {
         // Not found can only mean that it is gone already.
         let _ = self.endpoint.destroy_qp(qpn);
