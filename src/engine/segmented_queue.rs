@@ -106,7 +106,7 @@ impl<T> SegmentedProducer<T> {
 #[derive(Debug)]
 pub(super) struct SegmentedConsumer<T> {
     first: Consumer<T>,
-    /// SegmentLinks followed since the start (wrapping).
+    /// Links followed since the start (wrapping).
     followed: u32,
 }
 

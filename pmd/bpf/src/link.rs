@@ -135,7 +135,7 @@ pub fn attached(interface: u32) -> Result<Option<Attached>, Error> {
             (IFLA_XDP_ATTACHED, [1]) => mode = Some(Mode::Native),
             (IFLA_XDP_ATTACHED, [2]) => mode = Some(Mode::Generic),
             (IFLA_XDP_PROG_ID, value) => {
-                program = value.first_chunk().map(|&bytes| u32::from_ne_bytes(bytes))
+                program = value.first_chunk().map(|&bytes| u32::from_ne_bytes(bytes));
             }
             _ => {}
         }
