@@ -16,7 +16,7 @@ use callgrind::Scenario;
 use spindrift::time::Time;
 use spindrift_fabric::workload::{Stream, StreamSpec};
 use spindrift_fabric::{
-    Clos, ClosSpec, HostId, LinkId, MrcHost, MrcSpec, Net, Packet, QueueRules, Sight, Sim, Transport,
+    Clos, ClosSpec, HostId, LinkId, MrcHost, MrcSpec, Net, Packet, PacketEvent, QueueRules, Sim, Transport,
 };
 use spindrift_srv6::Node;
 
@@ -74,7 +74,7 @@ struct Bare {
 }
 
 impl Transport for Bare {
-    type News = ();
+    type Event = ();
 
     fn receive(&mut self, _now: Time, _plane: u8, packet: &Packet) {
         std::hint::black_box(packet.head());
@@ -97,7 +97,7 @@ impl Transport for Bare {
 
     fn on_timeout(&mut self, _now: Time) {}
 
-    fn paused(&mut self, _from: Time, _until: Time) {}
+    fn on_pause(&mut self, _from: Time, _until: Time) {}
 
     fn carrier(&mut self, _now: Time, _plane: u8, _up: bool) {}
 
@@ -117,7 +117,7 @@ fn recorded() -> Vec<Rc<[Packet]>> {
     let sent = Rc::new(RefCell::new(vec![Vec::new(); uplinks.len()]));
     let told = Rc::clone(&sent);
     sim.net_mut().set_tap(Some(Box::new(move |_, link, sight, packet| {
-        if let (Sight::Sent, Some(host)) = (sight, uplinks.iter().position(|&uplink| uplink == link)) {
+        if let (PacketEvent::Sent, Some(host)) = (sight, uplinks.iter().position(|&uplink| uplink == link)) {
             told.borrow_mut()[host].push(packet.clone());
         }
     })));

@@ -7,7 +7,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 
 use crossbeam_queue::ArrayQueue;
 
-use super::signal::Signal;
+use super::event_fd::EventFlag;
 use super::tuning::ASYNC_EVENTS;
 use crate::endpoint::{CqId, QpFailure};
 use crate::path::EvEvent;
@@ -80,12 +80,16 @@ pub enum AsyncEvent {
 pub(crate) struct AsyncEvents {
     queue: ArrayQueue<AsyncEvent>,
     lost: AtomicU64,
-    signal: Signal,
+    readable: EventFlag,
 }
 
 impl AsyncEvents {
     pub(super) fn new() -> io::Result<Self> {
-        Ok(Self { queue: ArrayQueue::new(ASYNC_EVENTS), lost: AtomicU64::new(0), signal: Signal::new()? })
+        Ok(Self {
+            queue: ArrayQueue::new(ASYNC_EVENTS),
+            lost: AtomicU64::new(0),
+            readable: EventFlag::new()?,
+        })
     }
 
     /// Adds an event; the newest is lost, and counted, when the queue is full.
@@ -93,7 +97,7 @@ impl AsyncEvents {
         if self.queue.push(event).is_err() {
             self.lost.fetch_add(1, Ordering::Relaxed);
         }
-        self.signal.raise();
+        self.readable.set();
     }
 
     /// The oldest event. After `None` the descriptor is readable again only when another event comes.
@@ -101,10 +105,10 @@ impl AsyncEvents {
         if let Some(event) = self.queue.pop() {
             return Some(event);
         }
-        self.signal.lower();
+        self.readable.clear();
         let late = self.queue.pop();
         if !self.queue.is_empty() {
-            self.signal.raise();
+            self.readable.set();
         }
         late
     }
@@ -114,7 +118,7 @@ impl AsyncEvents {
     }
 
     pub(crate) fn fd(&self) -> BorrowedFd<'_> {
-        self.signal.as_fd()
+        self.readable.as_fd()
     }
 }
 
@@ -151,7 +155,7 @@ mod tests {
                 if taken + events.lost() == EVENTS {
                     break;
                 }
-                if !events.signal.wait(Some(&Deadline::after(Duration::from_secs(10)))).unwrap() {
+                if !events.readable.wait(Some(&Deadline::after(Duration::from_secs(10)))).unwrap() {
                     sleeps_on.store(true, Ordering::Relaxed);
                     panic!("{taken} taken, and the reader sleeps on");
                 }

@@ -21,9 +21,9 @@ pub struct LaneCounters {
     pub refused_requests: u64,
     /// Completion queues that overran.
     pub cq_overruns: u64,
-    /// Frames received by another lane and handed over to this one.
+    /// Frames received by another lane and forwarded to this one.
     pub taken_over: u64,
-    /// Frames dropped because the inbox of the lane that owns them was full.
+    /// Frames dropped because the forward queue of the lane that owns them was full.
     pub handover_lost: u64,
 }
 

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use rtrb::{Consumer, Producer, RingBuffer};
 use spindrift_pmd::fork::Home;
 
-use super::channel::{CqBell, EventChannel};
+use super::comp_channel::{CqNotifier, EventChannel};
 use crate::endpoint::CqId;
 use crate::work::Wc;
 
@@ -68,7 +68,7 @@ pub(crate) struct CqCore {
     lanes: AtomicU32,
     /// The application has dropped its half.
     abandoned: AtomicBool,
-    bell: Option<Arc<CqBell>>,
+    notifier: Option<Arc<CqNotifier>>,
     table: Weak<CqTable>,
     home: Home,
 }
@@ -81,7 +81,7 @@ impl CqCore {
     }
 
     /// Its end state, if it has ended.
-    pub(crate) fn how_ended(&self) -> Option<CqEnd> {
+    pub(crate) fn end_state(&self) -> Option<CqEnd> {
         CqEnd::of(self.state.load(Ordering::Relaxed))
     }
 
@@ -102,9 +102,9 @@ impl CqCore {
     }
 
     #[inline]
-    fn ring(&self) {
-        if let Some(bell) = &self.bell {
-            bell.ring();
+    fn notify(&self) {
+        if let Some(notifier) = &self.notifier {
+            notifier.notify();
         }
     }
 
@@ -133,7 +133,7 @@ impl Drop for CqCore {
 pub(crate) struct CqReader {
     rings: Vec<Consumer<Wc>>,
     /// The ring to read first, in turn, so that none has to wait until the others are empty.
-    turn: usize,
+    next_ring: usize,
     /// A reported end is final, even if a lane that had not seen it adds more.
     ended: Option<CqEnd>,
     core: Arc<CqCore>,
@@ -151,7 +151,7 @@ impl CqReader {
         }
         let count = match self.rings.as_mut_slice() {
             [ring] => drain(ring, out),
-            _ => self.poll_in_turn(out),
+            _ => self.poll_round_robin(out),
         };
         if count > 0 && self.ended.is_none() {
             return Ok(count);
@@ -171,12 +171,12 @@ impl CqReader {
         self.rings.append(&mut self.core.added());
     }
 
-    fn poll_in_turn(&mut self, out: &mut [Wc]) -> usize {
+    fn poll_round_robin(&mut self, out: &mut [Wc]) -> usize {
         let rings = self.rings.len();
         let mut count = 0;
         for _ in 0..rings {
-            let ring = self.turn;
-            self.turn = (ring + 1) % rings;
+            let ring = self.next_ring;
+            self.next_ring = (ring + 1) % rings;
             count += drain(&mut self.rings[ring], &mut out[count..]);
             if count == out.len() {
                 break;
@@ -186,9 +186,9 @@ impl CqReader {
     }
 
     #[inline]
-    fn report(&mut self, end: Option<CqEnd>, is_look: bool) -> Result<usize, CqEnd> {
+    fn report(&mut self, end: Option<CqEnd>, is_empty_poll: bool) -> Result<usize, CqEnd> {
         match end {
-            Some(end) if !is_look => {
+            Some(end) if !is_empty_poll => {
                 self.ended = Some(end);
                 Err(end)
             }
@@ -199,7 +199,7 @@ impl CqReader {
     /// Arms the queue's channel for the next completion, or the end of the queue. Returns whether there is something
     /// to poll already, for which there may be no event; [`None`] if the queue has no channel.
     pub(crate) fn arm(&mut self) -> Option<bool> {
-        self.core.bell.as_ref()?.arm();
+        self.core.notifier.as_ref()?.arm();
         let state = self.core.state.load(Ordering::Acquire);
         if self.core.home.is_elsewhere() {
             return Some(true);
@@ -213,8 +213,8 @@ impl CqReader {
     /// The reader has dropped the queue.
     pub(crate) fn abandon(&self) {
         self.core.abandoned.store(true, Ordering::Release);
-        if let Some(bell) = &self.core.bell {
-            bell.silence();
+        if let Some(notifier) = &self.core.notifier {
+            notifier.detach();
         }
     }
 
@@ -267,12 +267,12 @@ impl CqWriter {
     /// those of a queue that the application has dropped.
     #[inline]
     pub(super) fn push(&mut self, wc: Wc) -> Result<(), CqLoss> {
-        if self.core.how_ended().is_some() {
+        if self.core.end_state().is_some() {
             return self.notice_end();
         }
         let taken = self.ring.push(wc).is_ok() || self.core.is_abandoned();
         let overran = !taken && self.core.end(CqEnd::Overrun);
-        self.core.ring();
+        self.core.notify();
         match (taken, overran) {
             (true, _) => Ok(()),
             (false, true) => {
@@ -290,7 +290,7 @@ impl CqWriter {
 
     /// Whether the queue has ended and this lane did not know.
     pub(super) fn has_ended(&mut self) -> bool {
-        self.core.how_ended().is_some() && self.notice_end().is_err()
+        self.core.end_state().is_some() && self.notice_end().is_err()
     }
 
     /// Whether less than a quarter is free.
@@ -347,7 +347,7 @@ impl CqTable {
             added: Mutex::default(),
             lanes: AtomicU32::new(0),
             abandoned: AtomicBool::new(false),
-            bell: channel.map(|channel| Arc::new(CqBell::new(id, channel))),
+            notifier: channel.map(|channel| Arc::new(CqNotifier::new(id, channel))),
             table: Arc::downgrade(self),
             home: Home::here(),
         });
@@ -357,7 +357,7 @@ impl CqTable {
             None => entries.queues.push(entry),
         }
         drop(entries);
-        CqReader { rings: Vec::new(), turn: 0, ended: None, core }
+        CqReader { rings: Vec::new(), next_ring: 0, ended: None, core }
     }
 
     /// Registers a channel, to be notified at the end of all queues.
@@ -391,7 +391,7 @@ impl CqTable {
         drop(entries);
         for queue in &queues {
             queue.end(CqEnd::LaneFailed);
-            queue.ring();
+            queue.notify();
         }
         for channel in &channels {
             channel.fail();

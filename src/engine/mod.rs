@@ -17,45 +17,47 @@
 //! asynchronous events and failure propagation. No packet needs these except for completions, which have a ring per
 //! lane. Memory is shared below them, in [`memory`](crate::memory).
 //!
-//! Lanes with the same addresses forward packets that arrive on the wrong one to the inbox of the right one.
+//! Lanes with the same addresses forward packets that arrive on the wrong one to the forward queue of the right one.
 //!
 //! Data crosses threads in bounded lock-free rings. Control operations (create, modify, register) lock the lane
 //! between two polls. A lane with a thread of its own yields to them one at a time, in the order of their arrival,
 //! for a bounded share of its time. Counters and the states of queue pairs are read without that lock.
 
 mod async_events;
-mod board;
-mod chain;
-mod channel;
 mod clock;
-mod common;
+mod comp_channel;
+mod control_error;
+mod control_lock;
 mod counters;
 mod cq;
-mod gate;
-mod group;
-mod handle;
-mod inbox;
+mod event_fd;
+mod forward_queue;
 mod lane;
+mod lane_handle;
+mod lanes;
+mod lanes_shared;
 mod rings;
-mod signal;
-mod transmit;
+mod segmented_queue;
+mod stats_snapshot;
 mod tuning;
+mod tx_batch;
 mod waker;
 
 pub use async_events::AsyncEvent;
+pub use control_error::ControlError;
 pub use counters::LaneCounters;
-pub use handle::{ControlError, Idle, LaneMode, LaneStartError};
-pub(crate) use lane::Driver;
 pub use lane::Lane;
+pub(crate) use lane::PollMode;
+pub use lane_handle::{Idle, LaneMode, LaneStartError};
 
 pub(crate) use async_events::AsyncEvents;
-pub(crate) use board::Snapshot;
-pub(crate) use channel::EventChannel;
 pub(crate) use clock::{Deadline, fresh_seed};
-pub(crate) use common::Common;
+pub(crate) use comp_channel::EventChannel;
 pub(crate) use cq::{CqCore, CqEnd, CqReader};
-pub(crate) use group::Lanes;
+pub(crate) use lanes::Lanes;
+pub(crate) use lanes_shared::LanesShared;
 pub(crate) use rings::{Full, QpSubmit};
+pub(crate) use stats_snapshot::Snapshot;
 
 #[cfg(test)]
 mod tests;

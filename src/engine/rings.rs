@@ -1,6 +1,6 @@
 //! The rings from an application's thread to a lane: work requests. (Completions use [`cq`](super::cq).)
 //!
-//! Each queue pair has a [queue](super::chain) of send requests and one of receive requests, each with one writing
+//! Each queue pair has a [queue](super::segmented_queue) of send requests and one of receive requests, each with one writing
 //! and one reading thread. One list of doorbells shows the lane which queue pairs have work. A queue pair is in that
 //! list at most once (see its `armed` flag), so a list as long as the number of queue pairs never overflows.
 
@@ -16,8 +16,8 @@ use crate::endpoint::{FailReason, QpCap, QpState};
 use crate::wire::Qpn;
 use crate::work::{RecvWr, SendWr, Sge};
 
-use super::chain::{Links, QueueIn, QueueOut, SpareRings};
-use super::tuning::{RECV_RING, SEND_RING, SPARE_RECV_RINGS, SPARE_SEND_RINGS};
+use super::segmented_queue::{SegmentLinks, SegmentPool, SegmentedConsumer, SegmentedProducer};
+use super::tuning::{RECV_SEGMENT, RECV_SEGMENT_POOL, SEND_SEGMENT, SEND_SEGMENT_POOL};
 use super::waker::Waker;
 
 /// Index of a queue pair in its lane's table.
@@ -28,14 +28,14 @@ pub(crate) type Doorbells = Arc<ArrayQueue<QpSlot>>;
 
 /// A send request on its way to the lane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Posted {
+pub(super) struct PostedSend {
     /// If the request has several elements, its only element here has the length of the message.
     pub(super) wr: SendWr,
     /// Number of elements in the ring of elements, if there are several.
     elements: u8,
 }
 
-impl Posted {
+impl PostedSend {
     pub(super) const fn is_gather(&self) -> bool {
         self.elements > 0
     }
@@ -45,8 +45,8 @@ impl Posted {
 #[derive(Clone, Debug)]
 pub(super) struct LaneRings {
     pub(super) doorbells: Doorbells,
-    sends: SpareRings<Posted>,
-    recvs: SpareRings<RecvWr>,
+    sends: SegmentPool<PostedSend>,
+    recvs: SegmentPool<RecvWr>,
     /// Only for a lane whose thread may sleep: without it, a post saves a load.
     waker: Arc<OnceLock<Arc<Waker>>>,
 }
@@ -57,19 +57,19 @@ impl LaneRings {
         let doorbells = Arc::new(ArrayQueue::new(max_qps));
         Self {
             doorbells,
-            sends: SpareRings::new(SEND_RING, SPARE_SEND_RINGS),
-            recvs: SpareRings::new(RECV_RING, SPARE_RECV_RINGS),
+            sends: SegmentPool::new(SEND_SEGMENT, SEND_SEGMENT_POOL),
+            recvs: SegmentPool::new(RECV_SEGMENT, RECV_SEGMENT_POOL),
             waker: Arc::default(),
         }
     }
 
     /// Makes later posts wake a thread that naps.
-    pub(super) fn wake(&self, waker: &Arc<Waker>) {
+    pub(super) fn set_waker(&self, waker: &Arc<Waker>) {
         let _ = self.waker.set(Arc::clone(waker));
     }
 
     #[cfg(test)]
-    pub(super) fn spare_rings(&self) -> [usize; 2] {
+    pub(super) fn pooled_segments(&self) -> [usize; 2] {
         [self.sends.len(), self.recvs.len()]
     }
 }
@@ -90,8 +90,8 @@ struct QpFlags {
     closed: AtomicBool,
     /// The process of the lane.
     home: Home,
-    sends: Links<Posted>,
-    recvs: Links<RecvWr>,
+    sends: SegmentLinks<PostedSend>,
+    recvs: SegmentLinks<RecvWr>,
     /// Written when the queue pair changes its state, so that a query does not involve the lane.
     condition: Mutex<Condition>,
 }
@@ -102,11 +102,11 @@ pub(crate) type Condition = (QpState, Option<FailReason>);
 /// The application's half of a queue pair.
 #[derive(Debug)]
 pub(crate) struct QpSubmit {
-    sends: QueueIn<Posted>,
+    sends: SegmentedProducer<PostedSend>,
     /// The elements of requests that have several, up to the maximum; none if requests have one.
     elements: Option<Producer<Sge>>,
     max_sge: u32,
-    recvs: QueueIn<RecvWr>,
+    recvs: SegmentedProducer<RecvWr>,
     max_sends: u32,
     max_recvs: u32,
     sends_posted: u32,
@@ -120,9 +120,9 @@ pub(crate) struct QpSubmit {
 #[derive(Debug)]
 pub(crate) struct QpIntake {
     pub(super) qpn: Qpn,
-    sends: QueueOut<Posted>,
+    sends: SegmentedConsumer<PostedSend>,
     elements: Option<Box<Elements>>,
-    recvs: QueueOut<RecvWr>,
+    recvs: SegmentedConsumer<RecvWr>,
     flags: Arc<QpFlags>,
 }
 
@@ -136,8 +136,8 @@ struct Elements {
 /// Makes both halves of a queue pair's rings.
 pub(super) fn qp_rings(qpn: Qpn, slot: QpSlot, lane: &LaneRings, cap: QpCap) -> (QpSubmit, QpIntake) {
     let QpCap { max_send_wr, max_recv_wr, max_send_sge } = cap;
-    let (send_in, send_links, sends) = lane.sends.queue(max_send_wr as usize);
-    let (recv_in, recv_links, recvs) = lane.recvs.queue(max_recv_wr as usize);
+    let (send_in, send_links, sends) = lane.sends.new_queue(max_send_wr as usize);
+    let (recv_in, recv_links, recvs) = lane.recvs.new_queue(max_recv_wr as usize);
     let (element_in, elements) = (max_send_sge > 1)
         .then(|| RingBuffer::new(max_send_wr as usize * max_send_sge as usize))
         .map(|(element_in, ring)| {
@@ -199,7 +199,7 @@ impl QpSubmit {
     /// Posts a send request, if the limit allows one more. [`QpSubmit::ring`] notifies the lane.
     #[inline]
     pub(crate) fn push_send(&mut self, wr: SendWr) -> Result<(), Full> {
-        self.push(Posted { wr, elements: 0 })
+        self.push(PostedSend { wr, elements: 0 })
     }
 
     /// The same for a send request of several elements, up to [`QpSubmit::max_sge`]; `wr` has the length of all.
@@ -215,11 +215,11 @@ impl QpSubmit {
         // There is room for the elements of all outstanding requests: they are removed before their request is.
         let room = self.elements.as_mut().and_then(|ring| ring.write_chunk_uninit(count).ok()).ok_or(Full)?;
         room.fill_from_iter(elements);
-        self.push(Posted { wr, elements: count as u8 })
+        self.push(PostedSend { wr, elements: count as u8 })
     }
 
     #[inline]
-    fn push(&mut self, posted: Posted) -> Result<(), Full> {
+    fn push(&mut self, posted: PostedSend) -> Result<(), Full> {
         if self.sends_outstanding() >= self.max_sends() {
             return Err(Full);
         }
@@ -240,7 +240,7 @@ impl QpSubmit {
     }
 
     /// Counts everything posted as completed: the queue pair was reset, which drops its requests silently.
-    pub(crate) fn forget_outstanding(&mut self) {
+    pub(crate) fn reset_outstanding(&mut self) {
         self.sends_posted = self.flags.sends_retired.load(Ordering::Acquire);
         self.recvs_posted = self.flags.recvs_retired.load(Ordering::Acquire);
     }
@@ -282,7 +282,7 @@ impl QpIntake {
     /// The oldest send request that the lane has not taken. [`QpIntake::elements`] are its elements if it has
     /// several.
     #[inline]
-    pub(super) fn pop_send(&mut self) -> Option<Posted> {
+    pub(super) fn pop_send(&mut self) -> Option<PostedSend> {
         let posted = self.sends.pop(&self.flags.sends)?;
         if posted.is_gather() {
             self.take_elements(usize::from(posted.elements));

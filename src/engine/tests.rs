@@ -7,9 +7,9 @@ use spindrift_pmd::loopback::{self, LoopbackConfig, LoopbackPort};
 use spindrift_pmd::{LinkState, Port, PortCaps, PortCounters, RxFrame, TxFrame};
 
 use super::rings::{Full, LaneRings, QpSubmit, qp_rings};
-use super::transmit::TxBatch;
-use super::tuning::{RECV_RING, SEND_RING, SPARE_SEND_RINGS};
-use super::{Driver, Idle, Lane, LaneCounters, LaneMode, Lanes};
+use super::tuning::{RECV_SEGMENT, SEND_SEGMENT, SEND_SEGMENT_POOL};
+use super::tx_batch::TxBatch;
+use super::{Idle, Lane, LaneCounters, LaneMode, Lanes, PollMode};
 use crate::counters::Counters;
 use crate::endpoint::{
     CqId, Endpoint, EndpointConfig, LocalPort, QpCap, QpInfo, QpInit, QpModify, RtrAttr, RtsAttr,
@@ -50,12 +50,12 @@ fn to_rts(theirs: &QpInfo) -> [QpModify; 3] {
 type End = (Endpoint, Vec<Box<dyn Port>>, TxBatch);
 
 /// Accepts half of every third burst, whatever room it announced.
-struct Stingy {
+struct ShortBurstPort {
     port: LoopbackPort,
     bursts: u32,
 }
 
-impl Port for Stingy {
+impl Port for ShortBurstPort {
     fn caps(&self) -> &PortCaps {
         self.port.caps()
     }
@@ -91,14 +91,14 @@ impl Port for Stingy {
 }
 
 /// Two endpoints in virtual time; the writer's ports do not send all that they are given.
-struct Crowded {
+struct ThrottledPair {
     now: Time,
     ends: [End; 2],
     qpns: [Qpn; 2],
     wr: SendWr,
 }
 
-impl Crowded {
+impl ThrottledPair {
     /// `wrap` makes the writer's port for a plane.
     fn new(wrap: impl Fn(usize, LoopbackPort) -> Box<dyn Port>) -> Self {
         let (left, right) = loopback::pair(3, LoopbackConfig::default());
@@ -204,7 +204,7 @@ fn a_nap_is_no_interruption() {
     let mut interruptions = 0;
     let (lane, transport) = write_with(|lane| {
         interruptions = lane.counters().interruptions;
-        lane.nap();
+        lane.note_sleep();
         pause_50_ms();
         lane.poll();
         assert_eq!(lane.counters().interruptions, interruptions);
@@ -213,7 +213,7 @@ fn a_nap_is_no_interruption() {
 }
 
 /// Every message arrives, no packet twice, and no path is blamed for what did not leave.
-fn all_arrives_once(mut net: Crowded) {
+fn all_arrives_once(mut net: ThrottledPair) {
     const MESSAGES: u64 = 40;
     let (mut refused, qpn) = (0, net.qpns[0]);
     for wr_id in 0..MESSAGES {
@@ -238,7 +238,7 @@ fn all_arrives_once(mut net: Crowded) {
 /// Had the wrong ones been taken back, those would arrive twice and the right ones never.
 #[test]
 fn the_frames_taken_back_are_those_that_did_not_leave() {
-    all_arrives_once(Crowded::new(|plane, port| {
+    all_arrives_once(ThrottledPair::new(|plane, port| {
         let plan = "full=30%".parse().unwrap();
         Box::new(FaultPort::new(Box::new(port), plane, plan, 5))
     }));
@@ -246,7 +246,7 @@ fn the_frames_taken_back_are_those_that_did_not_leave() {
 
 #[test]
 fn a_port_may_accept_fewer_frames_than_it_announced() {
-    all_arrives_once(Crowded::new(|_, port| Box::new(Stingy { port, bursts: 0 })));
+    all_arrives_once(ThrottledPair::new(|_, port| Box::new(ShortBurstPort { port, bursts: 0 })));
 }
 
 fn lane(planes: usize) -> Lane {
@@ -298,7 +298,7 @@ fn requests_are_outstanding_until_they_are_retired_not_until_they_are_taken() {
     assert_eq!(post_recv(&mut submit, RecvWr { wr_id: 2 }), Err(Full));
     intake.retire_recv();
     assert_eq!(submit.recvs_outstanding(), 0);
-    submit.forget_outstanding();
+    submit.reset_outstanding();
     assert_eq!((submit.sends_outstanding(), submit.recvs_outstanding()), (0, 0));
 }
 
@@ -309,7 +309,7 @@ fn rings_of_requests_are_chained_in_order_and_used_again() {
     for slot in 0..2 {
         let (mut submit, mut intake) = qp_rings(Qpn::new(5), slot, &lane, cap(100, 1));
         let (mut posted, mut taken) = (0, 0);
-        for (post, take) in [(100, 30), (30, 99), (99, 100), (1, 2), (SEND_RING, 3), (1, usize::MAX)] {
+        for (post, take) in [(100, 30), (30, 99), (99, 100), (1, 2), (SEND_SEGMENT, 3), (1, usize::MAX)] {
             for _ in 0..post {
                 post_send(&mut submit, send(posted)).unwrap();
                 posted += 1;
@@ -330,20 +330,20 @@ fn rings_of_requests_are_chained_in_order_and_used_again() {
             }
         }
         assert_eq!((taken, intake.pop_send()), (posted, None));
-        let [spare, _] = lane.spare_rings();
+        let [spare, _] = lane.pooled_segments();
         assert!((6..=8).contains(&spare), "{spare} rings for both queue pairs");
     }
     // A lane does not keep what one large burst took.
     let (mut submit, mut intake) = qp_rings(Qpn::new(5), 0, &lane, cap(16_384, 1));
     (0..16_384).for_each(|wr_id| post_send(&mut submit, send(wr_id)).unwrap());
     assert_eq!(core::iter::from_fn(|| intake.pop_send()).count(), 16_384);
-    assert_eq!(lane.spare_rings(), [SPARE_SEND_RINGS, 0]);
+    assert_eq!(lane.pooled_segments(), [SEND_SEGMENT_POOL, 0]);
 }
 
 /// Receives are chained likewise: all of a deep queue at once, and again when the lane has taken them.
 #[test]
 fn receives_are_chained_in_order() {
-    const DEPTH: u64 = 10 * RECV_RING as u64 + 7;
+    const DEPTH: u64 = 10 * RECV_SEGMENT as u64 + 7;
     let lane = LaneRings::new(1);
     let (mut submit, mut intake) = qp_rings(Qpn::new(5), 0, &lane, cap(1, DEPTH as u32));
     for turn in 0..3 {
@@ -355,7 +355,7 @@ fn receives_are_chained_in_order() {
         let taken = core::iter::from_fn(|| intake.pop_recv()).map(|wr| wr.wr_id);
         assert!(taken.eq(turn * DEPTH..(turn + 1) * DEPTH));
         (0..DEPTH).for_each(|_| intake.retire_recv());
-        assert!((9..=10).contains(&lane.spare_rings()[1]), "{:?}", lane.spare_rings());
+        assert!((9..=10).contains(&lane.pooled_segments()[1]), "{:?}", lane.pooled_segments());
     }
     // None is needed where none may be posted.
     let (mut submit, mut intake) = qp_rings(Qpn::new(5), 0, &lane, cap(1, 0));
@@ -466,7 +466,7 @@ fn control_operations_reach_a_busy_lane_and_dropping_it_joins() {
         assert!(polls >= last);
         last = polls;
     }
-    assert_eq!(handle.poll(Driver::MayPause), 0);
+    assert_eq!(handle.poll(PollMode::MayPause), 0);
     drop(handle);
 }
 
@@ -480,6 +480,6 @@ fn a_lane_alone_is_idle() {
     assert_eq!(lane.port_counters().count(), 2);
     let handle = start(lane, THREAD);
     while handle.control(0, |lane| lane.counters().idle_polls).unwrap() < 10 {
-        handle.poll(Driver::MayPause);
+        handle.poll(PollMode::MayPause);
     }
 }

@@ -6,7 +6,7 @@ pub(super) const RX_BURST: usize = 64;
 
 /// Maximum of frames received in one poll of a busy driver whose acknowledgements wait for the next: a short message,
 /// or a reply with the acknowledgements of earlier packets. With more, a peer waits for room rather than for a reply.
-pub(super) const RX_FEW: usize = 4;
+pub(super) const DEFERRED_ACKS_MAX_FRAMES: usize = 4;
 
 /// Frames built before they are handed to the ports. Sixteen full packets stay in the first-level cache
 /// between the checksum's pass over the payload and the port's copy.
@@ -26,18 +26,18 @@ pub(super) const LINK_CHECK_NS: u64 = 10_000;
 
 /// A lane whose polls are more than this apart, in nanoseconds, was stalled: even the longest poll takes less, and a
 /// scheduler that runs another thread meanwhile takes more.
-pub(super) const AWAY_NS: u64 = 250_000;
+pub(super) const STALL_THRESHOLD_NS: u64 = 250_000;
 
 /// Time for which a completed request waits for ports to release its payload, in nanoseconds, before a recall: far
 /// above what a responsive peer takes, far below what an application would notice.
-pub(super) const RECALL_AFTER_NS: u64 = 1_000_000;
+pub(super) const TX_RECALL_AFTER_NS: u64 = 1_000_000;
 
-/// Capacity of the queue of frames that other lanes hand over; more are dropped. It covers a stall of a millisecond
+/// Capacity of the queue of frames that other lanes forward; more are dropped. It covers a stall of a millisecond
 /// at a million packets a second.
-pub(super) const INBOX_FRAMES: usize = 1024;
+pub(super) const FORWARD_QUEUE_FRAMES: usize = 1024;
 
 /// Frames taken from that queue in one poll, as from a port.
-pub(super) const INBOX_BURST: usize = RX_BURST;
+pub(super) const FORWARD_QUEUE_BURST: usize = RX_BURST;
 
 /// Polls of a threaded lane between two releases of its lock (it releases it at once when a control call waits).
 pub(super) const POLLS_PER_LOCK: usize = 64;
@@ -69,15 +69,15 @@ pub(super) const CONTROL_SLEEP_NS: u64 = 50_000;
 /// Send requests that a queue pair can post in memory of its own before the lane has to take one. Beyond that it
 /// takes rings of this size from the lane's spare ones, or new ones. The number covers the backlog of a lane with a
 /// core of its own, and is small beside the rest of a queue pair.
-pub(super) const SEND_RING: usize = 16;
+pub(super) const SEND_SEGMENT: usize = 16;
 
 /// Spare rings of send requests that a lane keeps for all its queue pairs: 256 of them are about 230 KB, and a burst of
 /// 4,096 requests.
-pub(super) const SPARE_SEND_RINGS: usize = 256;
+pub(super) const SEND_SEGMENT_POOL: usize = 256;
 
 /// The same for receive requests, which are 8 bytes each: beside the 512 that a ring takes by itself, twice as many cost
 /// little.
-pub(super) const RECV_RING: usize = 32;
+pub(super) const RECV_SEGMENT: usize = 32;
 
 /// Spare rings of receive requests that a lane keeps: about 200 KB, and 8,192 requests.
-pub(super) const SPARE_RECV_RINGS: usize = 256;
+pub(super) const RECV_SEGMENT_POOL: usize = 256;

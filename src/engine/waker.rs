@@ -21,7 +21,7 @@ pub(super) struct Waker {
     /// Readable when a port has received something: a set of the ports' descriptors.
     ports: OwnedFd,
     /// Readable from the first wake-up until all sleepers are awake.
-    bell: OwnedFd,
+    wake_fd: OwnedFd,
 }
 
 impl Waker {
@@ -32,8 +32,8 @@ impl Waker {
             // It leaves the set when it is closed.
             epoll::add(&all, port, epoll::EventData::new_u64(0), epoll::EventFlags::IN)?;
         }
-        let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        Ok(Self { asleep: AtomicBool::new(false), sleepers: Mutex::new(0), ports: all, bell })
+        let wake_fd = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        Ok(Self { asleep: AtomicBool::new(false), sleepers: Mutex::new(0), ports: all, wake_fd })
     }
 
     /// Sleeps for at most this long, unless there is or comes work. It may end early.
@@ -42,18 +42,18 @@ impl Waker {
             *self.sleepers() += 1;
             self.asleep.swap(true, Ordering::AcqRel);
         }
-        let mut fds = [&self.ports, &self.bell].map(|fd| PollFd::new(fd, PollFlags::IN));
+        let mut fds = [&self.ports, &self.wake_fd].map(|fd| PollFd::new(fd, PollFlags::IN));
         if !is_busy() {
             // A time that is too long for the system means for ever. A signal ends the wait, as does a packet.
             let _ = poll(&mut fds, Timespec::try_from(duration).ok().as_ref());
         }
-        let [_, bell] = &fds;
+        let [_, wake_fd] = &fds;
         let mut sleepers = self.sleepers();
         *sleepers -= 1;
         if *sleepers == 0 {
             self.asleep.swap(false, Ordering::AcqRel);
-            if !bell.revents().is_empty() {
-                let _ = rustix::io::read(&self.bell, &mut [0; 8]);
+            if !wake_fd.revents().is_empty() {
+                let _ = rustix::io::read(&self.wake_fd, &mut [0; 8]);
             }
         }
     }
@@ -62,7 +62,7 @@ impl Waker {
     pub(super) fn wake(&self) {
         if self.asleep.swap(false, Ordering::AcqRel) {
             // Read before it is written many times, so it never blocks.
-            let _ = rustix::io::write(&self.bell, &1u64.to_ne_bytes());
+            let _ = rustix::io::write(&self.wake_fd, &1u64.to_ne_bytes());
         }
     }
 
@@ -129,7 +129,7 @@ mod tests {
         const POSTS: u32 = 20_000;
         let posted = AtomicU32::new(0);
         let waker = Waker::new([]).unwrap();
-        let (say, told) = mpsc::channel();
+        let (report, reports) = mpsc::channel();
         thread::scope(|s| {
             let (posted, waker) = (&posted, &waker);
             s.spawn(move || {
@@ -137,14 +137,14 @@ mod tests {
                     posted.store(post, Ordering::Relaxed);
                     waker.wake();
                     // At once in turn, and now and then only when all was seen.
-                    while post % 16 == 0 && told.recv().unwrap() < post {}
+                    while post % 16 == 0 && reports.recv().unwrap() < post {}
                 }
             });
             let mut seen = 0;
             while seen < POSTS {
                 waker.nap(HOUR, || posted.load(Ordering::Relaxed) != seen);
                 seen = posted.load(Ordering::Relaxed);
-                let _ = say.send(seen);
+                let _ = report.send(seen);
             }
         });
         // The last post may have rung for a sleeper who had seen it.

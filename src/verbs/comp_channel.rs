@@ -29,6 +29,17 @@ pub struct CompChannel {
     events: Arc<EventChannel>,
 }
 
+impl Context {
+    /// A completion channel, to wait on for completions.
+    ///
+    /// # Errors
+    /// [`VerbsError::Channel`] when the system has no file descriptor left, [`VerbsError::Control`] if the lane has failed.
+    pub fn create_comp_channel(&self) -> Result<CompChannel, VerbsError> {
+        self.check_alive()?;
+        CompChannel::create(self)
+    }
+}
+
 impl CompChannel {
     pub(super) fn create(context: &Context) -> Result<Self, VerbsError> {
         let events = EventChannel::new().map_err(VerbsError::Channel)?;
@@ -44,7 +55,7 @@ impl CompChannel {
     /// [`VerbsError::Control`] when the lane has failed and nothing more will come, in a child of the process that opened the
     /// context, or within [`Context::with_endpoint`]; [`VerbsError::Channel`].
     pub fn get_event(&self, timeout: Option<Duration>) -> Result<Option<CqId>, VerbsError> {
-        self.context.check_home()?;
+        self.context.check_not_forked()?;
         self.context.check_not_nested()?;
         let deadline = timeout.map(Deadline::after);
         loop {
@@ -71,7 +82,7 @@ impl CompChannel {
     /// The oldest event, if there is one; see [`CompChannel::get_event`].
     pub fn try_event(&self) -> Option<CqId> {
         // A child would take it away from its parent.
-        if self.context.is_elsewhere() { None } else { self.events.take() }
+        if self.context.in_forked_child() { None } else { self.events.pop() }
     }
 
     pub(super) fn context(&self) -> &Context {

@@ -1,4 +1,6 @@
-//! Contexts and protection domains.
+//! Contexts.
+//!
+//! What a context makes is in the file of its object, with the call that makes it.
 
 use core::sync::atomic::{AtomicU32, Ordering};
 use core::time::Duration;
@@ -11,20 +13,16 @@ use spindrift_pmd::{Port, PortCaps};
 use crate::counters::Counters;
 use crate::endpoint::{CqId, Endpoint, EndpointConfig, LocalPort, QpnShare};
 use crate::engine::{
-    AsyncEvent, Common, ControlError, CqCore, CqReader, Driver, EventChannel, Lane, LaneCounters, LaneMode,
-    LaneStartError, Lanes, Snapshot, fresh_seed,
+    AsyncEvent, ControlError, CqCore, CqReader, EventChannel, Lane, LaneCounters, LaneMode, LaneStartError,
+    Lanes, LanesShared, PollMode, Snapshot, fresh_seed,
 };
-use crate::memory::{Access, MemorySpace, PdId, Region};
+use crate::memory::MemorySpace;
 use crate::seed::Seed;
 use crate::wire::Qpn;
 use crate::work::SrqId;
 
-use super::comp_channel::CompChannel;
-use super::cq::Cq;
 use super::error::VerbsError;
-use super::mr::Mr;
-use super::query::PortAttr;
-use super::srq::Srq;
+use super::port_attr::PortAttr;
 
 /// A NIC of these ports, one a plane, as [`Context::open`] takes it.
 pub fn nic<P: Port + 'static>(ports: Vec<P>) -> Vec<Box<dyn Port>> {
@@ -103,7 +101,7 @@ impl ContextConfig {
 /// nothing: calls return errors ([`ControlError::Forked`], [`PostError::LaneFailed`](super::PostError::LaneFailed), and
 /// [`CqError::LaneFailed`](super::CqError::LaneFailed) once the completions that were there have been polled) or nothing; none
 /// waits, sends, or takes anything away from the parent, and neither does dropping the objects. A child may open contexts of its own.
-/// Registered memory is copied like all other: writes of peers arrive in the parent's (share it with [`Region::map_shared`] where
+/// Registered memory is copied like all other: writes of peers arrive in the parent's (share it with [`Region::map_shared`](crate::memory::Region::map_shared) where
 /// children are to see them).
 #[derive(Clone)]
 pub struct Context {
@@ -165,7 +163,7 @@ impl Context {
         let caps: Vec<Vec<_>> =
             lanes.iter().map(|ports| ports.iter().map(|port| port.caps().clone()).collect()).collect();
         let memory = MemorySpace::new(endpoint.seed, endpoint.limits.max_regions);
-        let common = Arc::new(Common::new(given).map_err(LaneStartError::Thread)?);
+        let common = Arc::new(LanesShared::new(given).map_err(LaneStartError::Thread)?);
         let settings: Vec<_> =
             (0..given as u32).map(|number| settings_of(&endpoint, number, given, &caps)).collect();
         check_addresses(&settings)?;
@@ -174,7 +172,7 @@ impl Context {
         let mut made = Vec::with_capacity(given);
         for (((number, ports), mode), settings) in (0u32..).zip(lanes).zip(modes).zip(settings) {
             let transport = Endpoint::with_memory(settings, &memory)?;
-            made.push((Lane::of_context(transport, ports, number, &common), mode));
+            made.push((Lane::new_in_context(transport, ports, number, &common), mode));
         }
         let lanes = Lanes::start(made, common)?;
         let shared = ContextShared { lanes, memory, ports, config: endpoint, srqs: AtomicU32::new(0) };
@@ -198,7 +196,7 @@ impl Context {
     /// and returns how much that was. Call it often. Where all lanes have threads of their own, this only gives the
     /// caller's core away for a moment and returns 0, so that waiting loops look the same.
     pub fn poll(&self) -> usize {
-        self.shared.lanes.poll(Driver::MayPause)
+        self.shared.lanes.poll(PollMode::MayPause)
     }
 
     /// The same for one lane: so an application's own threads can drive one each.
@@ -206,14 +204,14 @@ impl Context {
     /// # Panics
     /// There is no such lane.
     pub fn poll_lane(&self, lane: usize) -> usize {
-        self.shared.lanes.poll_lane(lane, Driver::MayPause)
+        self.shared.lanes.poll_lane(lane, PollMode::MayPause)
     }
 
     /// As [`Context::poll`], for applications that poll without a pause and reply to short messages at once: the answers
     /// to the few packets of such a message wait for the next poll, and leave behind what is posted in between. Over kernel
     /// sockets that halves a round trip and more. Before a pause, call [`Context::poll`]: it sends what waits.
     pub fn poll_busy(&self) -> usize {
-        self.shared.lanes.poll(Driver::Busy)
+        self.shared.lanes.poll(PollMode::Busy)
     }
 
     /// The same for one lane.
@@ -221,7 +219,7 @@ impl Context {
     /// # Panics
     /// There is no such lane.
     pub fn poll_lane_busy(&self, lane: usize) -> usize {
-        self.shared.lanes.poll_lane(lane, Driver::Busy)
+        self.shared.lanes.poll_lane(lane, PollMode::Busy)
     }
 
     /// Sleeps until a lane that runs inside the caller's thread has something to do: something has arrived at one of its ports, was posted by another
@@ -261,7 +259,7 @@ impl Context {
     /// The oldest asynchronous event, if there is one; see [`AsyncEvent`] for what is told. The queue holds 1024.
     pub fn poll_async_event(&self) -> Option<AsyncEvent> {
         // A child would take it away from its parent.
-        if self.is_elsewhere() { None } else { self.shared.lanes.async_events().pop() }
+        if self.in_forked_child() { None } else { self.shared.lanes.async_events().pop() }
     }
 
     /// Events lost because the queue was full.
@@ -278,52 +276,6 @@ impl Context {
     /// The settings in use; of the first lane where there are several.
     pub fn config(&self) -> &EndpointConfig {
         &self.shared.config
-    }
-
-    /// A new protection domain.
-    ///
-    /// # Errors
-    /// [`VerbsError::Control`] if the lane has failed.
-    pub fn create_pd(&self) -> Result<Pd, VerbsError> {
-        self.check_alive()?;
-        let id = self.memory().alloc_pd();
-        Ok(Pd { shared: Arc::new(PdShared { context: self.clone(), id }) })
-    }
-
-    /// A completion queue for up to `depth` completions that have not been polled.
-    ///
-    /// # Errors
-    /// [`VerbsError::OutOfRange`].
-    pub fn create_cq(&self, depth: u32) -> Result<Cq, VerbsError> {
-        Cq::create(self, depth, None)
-    }
-
-    /// The same, of a queue that can tell of its completions on a channel.
-    ///
-    /// # Errors
-    /// [`VerbsError::OutOfRange`], [`VerbsError::OtherContext`].
-    pub fn create_cq_with_channel(&self, depth: u32, channel: &CompChannel) -> Result<Cq, VerbsError> {
-        Cq::create(self, depth, Some(channel))
-    }
-
-    /// A shared receive queue for up to `max_wr` receive work requests that have not been consumed; at most
-    /// [`Limits::max_srq_wr`](crate::endpoint::Limits::max_srq_wr). Each takes 16 bytes, posted or not.
-    ///
-    /// # Errors
-    /// [`VerbsError::OutOfRange`], [`VerbsError::Control`] if the lane has failed.
-    pub fn create_srq(&self, max_wr: u32) -> Result<Srq, VerbsError> {
-        self.check_alive()?;
-        let id = SrqId(self.shared.srqs.fetch_add(1, Ordering::Relaxed));
-        Srq::create(self, id, max_wr)
-    }
-
-    /// A completion channel, to wait on for completions.
-    ///
-    /// # Errors
-    /// [`VerbsError::Channel`] when the system has no file descriptor left, [`VerbsError::Control`] if the lane has failed.
-    pub fn create_comp_channel(&self) -> Result<CompChannel, VerbsError> {
-        self.check_alive()?;
-        CompChannel::create(self)
     }
 
     /// The transport's counters, those of all lanes added up.
@@ -389,7 +341,7 @@ impl Context {
     /// The lane for a new queue pair.
     pub(super) fn place(&self, placement: Placement) -> Result<usize, VerbsError> {
         match placement {
-            Placement::RoundRobin => Ok(self.shared.lanes.next_turn()),
+            Placement::RoundRobin => Ok(self.shared.lanes.next_lane()),
             Placement::On(lane) => self.check_lane(lane).map(|()| lane),
             Placement::FewestQueuePairs => {
                 let mut counts = Vec::with_capacity(self.lanes());
@@ -421,8 +373,8 @@ impl Context {
     }
 
     /// Ends an object; at the end of the control call, if this is within one.
-    pub(super) fn control_at_last(&self, lane: usize, operation: impl FnOnce(&mut Lane) + Send + 'static) {
-        self.shared.lanes.control_at_last(lane, operation);
+    pub(super) fn control_deferred(&self, lane: usize, operation: impl FnOnce(&mut Lane) + Send + 'static) {
+        self.shared.lanes.control_deferred(lane, operation);
     }
 
     pub(super) fn create_cq_reader(
@@ -449,7 +401,7 @@ impl Context {
     pub(super) fn drop_cq(&self, cq: &CqCore) {
         let id: CqId = cq.id();
         for lane in self.lanes_of_cq(cq) {
-            self.control_at_last(lane, move |lane| lane.drop_cq(id));
+            self.control_deferred(lane, move |lane| lane.drop_cq(id));
         }
     }
 
@@ -464,9 +416,14 @@ impl Context {
 
     /// Tells the application of something that no lane has seen.
     pub(super) fn report(&self, event: AsyncEvent) {
-        if !self.is_elsewhere() {
+        if !self.in_forked_child() {
             self.shared.lanes.async_events().push(event);
         }
+    }
+
+    /// The number of the next shared receive queue.
+    pub(super) fn next_srq_id(&self) -> SrqId {
+        SrqId(self.shared.srqs.fetch_add(1, Ordering::Relaxed))
     }
 
     pub(super) fn memory(&self) -> &MemorySpace {
@@ -475,7 +432,7 @@ impl Context {
 
     /// Ends a registration that nothing uses.
     pub(super) fn deregister(&self, rkey: u32) -> Result<(), VerbsError> {
-        self.check_home()?;
+        self.check_not_forked()?;
         self.memory().deregister(rkey, |visit| {
             (0..self.lanes())
                 .try_for_each(|lane| self.control(lane, |lane| visit(lane.endpoint_mut().memory_mut())))
@@ -485,11 +442,11 @@ impl Context {
     /// Ends a registration for anything that is posted or arrives after this call.
     pub(super) fn invalidate(&self, rkey: u32) {
         // Each takes in first what was posted before.
-        (0..self.lanes()).for_each(|lane| self.control_at_last(lane, |_| ()));
+        (0..self.lanes()).for_each(|lane| self.control_deferred(lane, |_| ()));
         let memory = self.memory().clone();
-        self.control_at_last(0, move |_| memory.invalidate(rkey));
+        self.control_deferred(0, move |_| memory.invalidate(rkey));
         for lane in 0..self.lanes() {
-            self.control_at_last(lane, |lane| lane.endpoint_mut().memory_mut().sync());
+            self.control_deferred(lane, |lane| lane.endpoint_mut().memory_mut().sync());
         }
     }
 
@@ -499,18 +456,18 @@ impl Context {
     }
 
     /// Whether this is a child of the process that opened the context.
-    pub(super) fn is_elsewhere(&self) -> bool {
-        self.shared.lanes.is_elsewhere()
+    pub(super) fn in_forked_child(&self) -> bool {
+        self.shared.lanes.in_forked_child()
     }
 
     /// # Errors
     /// [`VerbsError::Control`] in such a child.
-    pub(super) fn check_home(&self) -> Result<(), VerbsError> {
-        if self.is_elsewhere() { Err(ControlError::Forked.into()) } else { Ok(()) }
+    pub(super) fn check_not_forked(&self) -> Result<(), VerbsError> {
+        if self.in_forked_child() { Err(ControlError::Forked.into()) } else { Ok(()) }
     }
 
     /// Takes in what was posted to a lane that runs inside the caller's thread.
-    pub(super) fn settle_inline(&self, lane: usize) {
+    pub(super) fn drain_inline(&self, lane: usize) {
         if self.shared.lanes.is_inline(lane) {
             // Within a control call of that lane, that one has.
             let _ = self.control(lane, |_| ());
@@ -571,65 +528,4 @@ pub enum Placement {
     FewestQueuePairs,
     /// The lane with this number.
     On(usize),
-}
-
-/// A protection domain: queue pairs write only to memory of their own domain.
-///
-/// Clones are handles to the same domain; it ends with the last of them and of what was made from them.
-#[derive(Clone, Debug)]
-pub struct Pd {
-    shared: Arc<PdShared>,
-}
-
-#[derive(Debug)]
-struct PdShared {
-    context: Context,
-    id: PdId,
-}
-
-impl Pd {
-    /// Allocates and registers `len` zeroed bytes.
-    ///
-    /// # Errors
-    /// [`VerbsError::Memory`] for zero bytes or when memory or keys run out.
-    pub fn register(&self, len: usize, access: Access) -> Result<Mr, VerbsError> {
-        self.register_region(Region::alloc(len)?, access)
-    }
-
-    /// Registers the bytes of a vector, which the registration owns from then on.
-    ///
-    /// # Errors
-    /// As [`Pd::register`].
-    pub fn register_vec(&self, bytes: Vec<u8>, access: Access) -> Result<Mr, VerbsError> {
-        self.register_region(Region::from_vec(bytes)?, access)
-    }
-
-    /// Registers a region that the caller made, such as one over mapped memory
-    /// ([`Region::from_raw`]). A region may be registered more than once.
-    ///
-    /// # Errors
-    /// [`VerbsError::Memory`] when keys run out, [`VerbsError::Control`] if the lane has failed.
-    pub fn register_region(&self, region: Arc<Region>, access: Access) -> Result<Mr, VerbsError> {
-        Mr::create(self, region, access)
-    }
-
-    /// The context it belongs to.
-    pub fn context(&self) -> &Context {
-        &self.shared.context
-    }
-
-    pub(super) fn id(&self) -> PdId {
-        self.shared.id
-    }
-}
-
-impl Drop for PdShared {
-    fn drop(&mut self) {
-        // All that could keep it busy holds a handle to it, and is gone; memory that still drains keeps
-        // the endpoint's own entry until then.
-        let id = self.id;
-        self.context.control_at_last(0, move |lane| {
-            let _ = lane.endpoint_mut().dealloc_pd(id);
-        });
-    }
 }

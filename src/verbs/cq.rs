@@ -33,6 +33,24 @@ pub struct Cq {
     depth: u32,
 }
 
+impl Context {
+    /// A completion queue for up to `depth` completions that have not been polled.
+    ///
+    /// # Errors
+    /// [`VerbsError::OutOfRange`].
+    pub fn create_cq(&self, depth: u32) -> Result<Cq, VerbsError> {
+        Cq::create(self, depth, None)
+    }
+
+    /// The same, of a queue that can tell of its completions on a channel.
+    ///
+    /// # Errors
+    /// [`VerbsError::OutOfRange`], [`VerbsError::OtherContext`].
+    pub fn create_cq_with_channel(&self, depth: u32, channel: &CompChannel) -> Result<Cq, VerbsError> {
+        Cq::create(self, depth, Some(channel))
+    }
+}
+
 impl Cq {
     pub(super) fn create(
         context: &Context,
@@ -68,7 +86,7 @@ impl Cq {
 
     /// How it has ended, if it has; completions before that may still be there to be polled.
     pub(super) fn end(&self) -> Option<CqError> {
-        self.reader.core().how_ended().map(|end| self.error_of(end))
+        self.reader.core().end_state().map(|end| self.error_of(end))
     }
 
     /// The oldest completion, if there is one.

@@ -291,19 +291,23 @@ mod cq;
 mod error;
 mod mr;
 pub mod negotiate;
+mod pd;
+mod port_attr;
 mod post;
 mod qp;
 mod query;
 mod srq;
 
 pub use comp_channel::CompChannel;
-pub use context::{Context, ContextConfig, Pd, Placement, nic, nic_of_queues};
+pub use context::{Context, ContextConfig, Placement, nic, nic_of_queues};
 pub use cq::{Cq, MAX_CQ_DEPTH};
 pub use error::{BadWr, CqError, PostError, VerbsError};
 pub use mr::Mr;
+pub use pd::Pd;
+pub use port_attr::PortAttr;
 pub use post::{InlineWr, MAX_INLINE, QpPoster};
 pub use qp::{Qp, QpConfig};
-pub use query::{DeviceAttr, DeviceCaps, PortAttr, WrOpcode};
+pub use query::{DeviceAttr, DeviceCaps, WrOpcode};
 pub use srq::{Srq, SrqAttr};
 
 pub use crate::endpoint::{

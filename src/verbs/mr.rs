@@ -5,9 +5,9 @@ use std::sync::Arc;
 use crate::memory::{Access, MrKey, Region, RegionError};
 use crate::work::{RemoteAddr, Sge};
 
-use super::context::Pd;
 use super::error::VerbsError;
 use super::negotiate::RemoteMr;
+use super::pd::Pd;
 
 /// Registered memory.
 ///
@@ -22,6 +22,33 @@ pub struct Mr {
     region: Arc<Region>,
     key: MrKey,
     registered: bool,
+}
+
+impl Pd {
+    /// Allocates and registers `len` zeroed bytes.
+    ///
+    /// # Errors
+    /// [`VerbsError::Memory`] for zero bytes or when memory or keys run out.
+    pub fn register(&self, len: usize, access: Access) -> Result<Mr, VerbsError> {
+        self.register_region(Region::alloc(len)?, access)
+    }
+
+    /// Registers the bytes of a vector, which the registration owns from then on.
+    ///
+    /// # Errors
+    /// As [`Pd::register`].
+    pub fn register_vec(&self, bytes: Vec<u8>, access: Access) -> Result<Mr, VerbsError> {
+        self.register_region(Region::from_vec(bytes)?, access)
+    }
+
+    /// Registers a region that the caller made, such as one over mapped memory
+    /// ([`Region::from_raw`]). A region may be registered more than once.
+    ///
+    /// # Errors
+    /// [`VerbsError::Memory`] when keys run out, [`VerbsError::Control`] if the lane has failed.
+    pub fn register_region(&self, region: Arc<Region>, access: Access) -> Result<Mr, VerbsError> {
+        Mr::create(self, region, access)
+    }
 }
 
 impl Mr {

@@ -10,10 +10,9 @@ use crate::memory::Access;
 use crate::wire::Qpn;
 use crate::work::{GatherWr, RecvWr, RemoteAddr, SendOp, SendWr, Sge};
 
-use super::context::Pd;
 use super::error::{BadWr, PostError, VerbsError};
 use super::mr::Mr;
-use super::qp::QpConfig;
+use super::pd::Pd;
 
 /// Most bytes that a queue pair may take inline.
 pub const MAX_INLINE: u32 = 4096;
@@ -126,9 +125,9 @@ impl SharedPosting {
 
     /// Does something with it. In a child, where a thread that is not there may have locked it, nothing.
     #[inline]
-    pub(super) fn with<R: Elsewhere>(&self, act: impl FnOnce(&mut Posting) -> R) -> R {
+    pub(super) fn with<R: ForkedDefault>(&self, act: impl FnOnce(&mut Posting) -> R) -> R {
         if self.home.is_elsewhere() {
-            return R::ELSEWHERE;
+            return R::IN_FORKED_CHILD;
         }
         // Posting cannot panic halfway, so what a poisoned lock guards is sound.
         act(&mut self.posting.lock().unwrap_or_else(PoisonError::into_inner))
@@ -136,36 +135,36 @@ impl SharedPosting {
 }
 
 /// What a call returns in a child of the process that the queue pair works in.
-pub(super) trait Elsewhere {
-    const ELSEWHERE: Self;
+pub(super) trait ForkedDefault {
+    const IN_FORKED_CHILD: Self;
 }
 
-impl Elsewhere for () {
-    const ELSEWHERE: Self = ();
+impl ForkedDefault for () {
+    const IN_FORKED_CHILD: Self = ();
 }
 
-impl Elsewhere for u32 {
-    const ELSEWHERE: Self = 0;
+impl ForkedDefault for u32 {
+    const IN_FORKED_CHILD: Self = 0;
 }
 
-impl Elsewhere for Qpn {
-    const ELSEWHERE: Self = Self::new(0);
+impl ForkedDefault for Qpn {
+    const IN_FORKED_CHILD: Self = Self::new(0);
 }
 
-impl Elsewhere for QpState {
-    const ELSEWHERE: Self = Self::Error;
+impl ForkedDefault for QpState {
+    const IN_FORKED_CHILD: Self = Self::Error;
 }
 
-impl Elsewhere for (QpState, Option<FailReason>) {
-    const ELSEWHERE: Self = (QpState::Error, Some(FailReason::LaneFailed));
+impl ForkedDefault for (QpState, Option<FailReason>) {
+    const IN_FORKED_CHILD: Self = (QpState::Error, Some(FailReason::LaneFailed));
 }
 
-impl Elsewhere for Result<(), PostError> {
-    const ELSEWHERE: Self = Err(PostError::LaneFailed);
+impl ForkedDefault for Result<(), PostError> {
+    const IN_FORKED_CHILD: Self = Err(PostError::LaneFailed);
 }
 
-impl Elsewhere for Result<(), BadWr> {
-    const ELSEWHERE: Self = Err(BadWr { index: 0, error: PostError::LaneFailed });
+impl ForkedDefault for Result<(), BadWr> {
+    const IN_FORKED_CHILD: Self = Err(BadWr { index: 0, error: PostError::LaneFailed });
 }
 
 /// Posts requests up to the first that is refused.
@@ -205,7 +204,7 @@ impl Posting {
     pub(super) fn start_over(&mut self, qpn: Qpn) {
         self.qpn = qpn;
         self.state = QpState::Reset;
-        self.submit.forget_outstanding();
+        self.submit.reset_outstanding();
     }
 
     pub(super) fn condition(&self) -> (QpState, Option<FailReason>) {
@@ -356,8 +355,8 @@ pub(super) struct InlineArena {
 }
 
 impl InlineArena {
-    pub(super) fn create(pd: &Pd, config: &QpConfig) -> Result<Option<Self>, VerbsError> {
-        let (piece, pieces) = (config.max_inline, config.max_send_wr);
+    /// Memory for `pieces` inline sends of up to `piece` bytes; none if either is 0.
+    pub(super) fn create(pd: &Pd, piece: u32, pieces: u32) -> Result<Option<Self>, VerbsError> {
         if piece > MAX_INLINE {
             let allowed = format!("at most {MAX_INLINE}");
             return Err(VerbsError::OutOfRange { name: "max_inline", value: u64::from(piece), allowed });

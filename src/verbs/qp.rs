@@ -8,11 +8,12 @@ use crate::path::PathConfig;
 use crate::wire::{Msn, Psn, Qpn};
 use crate::work::{GatherWr, RecvWr, SendWr};
 
-use super::context::{Pd, Placement};
+use super::context::Placement;
 use super::cq::Cq;
 use super::error::{BadWr, PostError, VerbsError};
 use super::negotiate::{Negotiated, negotiate};
-use super::post::{Elsewhere, InlineArena, InlineWr, Posting, QpPoster, SharedPosting};
+use super::pd::Pd;
+use super::post::{ForkedDefault, InlineArena, InlineWr, Posting, QpPoster, SharedPosting};
 use super::srq::Srq;
 
 /// Settings of a queue pair.
@@ -136,7 +137,7 @@ enum Holder {
 
 impl Holder {
     #[inline]
-    fn with<R: Elsewhere>(&self, act: impl FnOnce(&Posting) -> R) -> R {
+    fn with<R: ForkedDefault>(&self, act: impl FnOnce(&Posting) -> R) -> R {
         match self {
             Self::Own(posting) => act(posting),
             Self::Shared(posting) => posting.with(|posting| act(posting)),
@@ -144,7 +145,7 @@ impl Holder {
     }
 
     #[inline]
-    fn with_mut<R: Elsewhere>(&mut self, act: impl FnOnce(&mut Posting) -> R) -> R {
+    fn with_mut<R: ForkedDefault>(&mut self, act: impl FnOnce(&mut Posting) -> R) -> R {
         match self {
             Self::Own(posting) => act(posting),
             Self::Shared(posting) => posting.with(act),
@@ -167,7 +168,7 @@ impl Qp {
         if config.srq.as_ref().is_some_and(|srq| !srq.context().is_same(pd.context())) {
             return Err(VerbsError::OtherContext("shared receive queue"));
         }
-        let inline = InlineArena::create(pd, config)?;
+        let inline = InlineArena::create(pd, config.max_inline, config.max_send_wr)?;
         let lane = pd.context().place(config.lane)?;
         let init = QpInit {
             cap: QpCap {
@@ -326,7 +327,7 @@ impl Qp {
     /// Whoever has seen a completion in error sees ERROR here. Asking does not hold up a lane that has a thread of its
     /// own; in the caller's thread, what was posted before is taken in first.
     pub fn state(&self) -> (QpState, Option<FailReason>) {
-        self.end.pd.context().settle_inline(self.end.lane);
+        self.end.pd.context().drain_inline(self.end.lane);
         self.posting.with(Posting::condition)
     }
 
@@ -437,6 +438,6 @@ impl Drop for End {
             shared.with(|posting| posting.ended = true);
         }
         let qpn = self.qpn;
-        self.pd.context().control_at_last(self.lane, move |lane| lane.destroy_qp(qpn));
+        self.pd.context().control_deferred(self.lane, move |lane| lane.destroy_qp(qpn));
     }
 }

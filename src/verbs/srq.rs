@@ -39,6 +39,18 @@ pub struct SrqAttr {
     pub outstanding: u32,
 }
 
+impl Context {
+    /// A shared receive queue for up to `max_wr` receive work requests that have not been consumed; at most
+    /// [`Limits::max_srq_wr`](crate::endpoint::Limits::max_srq_wr). Each takes 16 bytes, posted or not.
+    ///
+    /// # Errors
+    /// [`VerbsError::OutOfRange`], [`VerbsError::Control`] if the lane has failed.
+    pub fn create_srq(&self, max_wr: u32) -> Result<Srq, VerbsError> {
+        self.check_alive()?;
+        Srq::create(self, self.next_srq_id(), max_wr)
+    }
+}
+
 impl Srq {
     pub(super) fn create(context: &Context, id: SrqId, max_wr: u32) -> Result<Self, VerbsError> {
         let most = context.config().limits.max_srq_wr;

@@ -8,7 +8,7 @@ use spindrift::verbs::{
     Access, Context, ControlError, Idle, LaneMode, QpModify, QpState, VerbsError, WcStatus,
 };
 
-use crate::side::{Side, THREAD, pair, returns, until, write};
+use crate::connected_pair::{Side, THREAD, pair, returns, until, write};
 
 /// Writes one message after the other, and looks at each completion.
 fn transfer(left: &mut Side, right: &Side, messages: u64, mut seen: impl FnMut(&Side, u64)) {

@@ -6,7 +6,7 @@ use spindrift::verbs::{
     SendOp, Sge, VerbsError, WcStatus,
 };
 
-use crate::side::{Side, THREAD, connect, faulty, side, until};
+use crate::connected_pair::{Side, THREAD, connect, faulty, side, until};
 
 /// Regions that elements are taken from, each with bytes of its own.
 const REGIONS: usize = 16;

@@ -6,22 +6,22 @@
     reason = "a failed test is the message"
 )]
 
-mod busy;
-mod channel;
+mod async_events;
+mod comp_channel;
+mod connected_pair;
 mod control;
-mod events;
-mod forked;
-mod gate;
+mod fault_switch;
+mod fork;
 mod gather;
-mod holds;
-mod host;
-mod many;
-mod naps;
+mod multi_lane;
 mod panic;
 mod posters;
 mod query;
+mod receive_window;
 mod registrations;
-mod shared;
-mod side;
+mod shared_addresses;
+mod sleep;
 mod srq;
-mod window;
+mod tx_done;
+mod tx_order;
+mod unsent;

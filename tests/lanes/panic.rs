@@ -11,7 +11,7 @@ use spindrift::verbs::{
     VerbsError, WcStatus, nic,
 };
 
-use crate::side::{Side, THREAD, all_of, connect, returns, side, write};
+use crate::connected_pair::{Side, THREAD, all_of, connect, returns, side, write};
 
 /// A port with a defect that can be switched on.
 pub(crate) struct Broken<P> {

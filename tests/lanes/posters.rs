@@ -9,7 +9,7 @@ use spindrift::verbs::{
     WcOpcode, WcStatus, nic,
 };
 
-use crate::side::{Side, THREAD, connect, pair, side, side_with_cq, until, write};
+use crate::connected_pair::{Side, THREAD, connect, pair, side, side_with_cq, until, write};
 
 /// The sending side's next completion.
 fn next(left: &mut Side, right: &Side) -> Wc {

@@ -17,9 +17,9 @@ use spindrift::verbs::{
 };
 use spindrift::wire::{EntropyMode, Psn, StevOrder};
 
-use crate::many::{Lanes, open, ports};
+use crate::connected_pair::{Side, THREAD, all_of, complete, connect, pair, side, until, write};
+use crate::multi_lane::{Lanes, open, ports};
 use crate::panic::Broken;
-use crate::side::{Side, THREAD, all_of, complete, connect, pair, side, until, write};
 
 /// Two sides that differ in all that can differ.
 fn unequal() -> (Side, Side) {

@@ -9,9 +9,9 @@ use spindrift::verbs::{
     RecvWr, SendOp, SendWr, Srq, SrqAttr, VerbsError, Wc, WcOpcode, WcStatus,
 };
 
-use crate::many::{Lanes, Many, connect, open, ports, write};
+use crate::connected_pair::{THREAD, until};
+use crate::multi_lane::{Lanes, Many, connect, open, ports, write};
 use crate::panic::bench;
-use crate::side::{THREAD, until};
 
 const LANES: usize = 2;
 const QPS: usize = 4;

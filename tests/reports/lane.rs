@@ -10,8 +10,8 @@ use spindrift::verbs::{Context, ContextConfig, Idle, LaneMode, QpConfig, RecvWr,
 use spindrift_exchange::{Channel, Listener, Offer};
 use tracing::Level;
 
+use crate::connected_pair::{complete, connect, pair, side, until, write};
 use crate::listener::{Report, listen, take, take_of_lanes, with_text};
-use crate::side::{complete, connect, pair, side, until, write};
 
 /// The only report with this text.
 #[track_caller]

@@ -6,12 +6,12 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing, reason = "tests")]
 
+#[path = "../lanes/connected_pair.rs"]
+#[allow(dead_code, reason = "shared with another program")]
+mod connected_pair;
 #[path = "../recovery/flow.rs"]
 #[allow(dead_code, reason = "shared with another program")]
 mod flow;
-#[path = "../lanes/side.rs"]
-#[allow(dead_code, reason = "shared with another program")]
-mod side;
 #[path = "../support/mod.rs"]
 mod support;
 

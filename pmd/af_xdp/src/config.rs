@@ -152,7 +152,7 @@ pub enum AfXdpError {
         driver: String,
     },
     /// The XDP program cannot be loaded or attached.
-    #[error("cannot have interface {interface} sort out Spindrift's packets: {source}{}", advice(.source))]
+    #[error("cannot attach the XDP filter to {interface}: {source}{}", advice(.source))]
     Filter {
         /// The interface.
         interface: String,

@@ -11,20 +11,20 @@ use netlink_sys::Socket;
 use netlink_sys::protocols::NETLINK_GENERIC;
 
 /// The family that knows the others (linux/genetlink.h).
-const CONTROL: u16 = 0x10;
-const CONTROL_GET_FAMILY: u8 = 3;
-const CONTROL_FAMILY_ID: u16 = 1;
-const CONTROL_FAMILY_NAME: u16 = 2;
+const GENL_ID_CTRL: u16 = 0x10;
+const CTRL_CMD_GETFAMILY: u8 = 3;
+const CTRL_ATTR_FAMILY_ID: u16 = 1;
+const CTRL_ATTR_FAMILY_NAME: u16 = 2;
 /// `netdev`: its request, the attribute that asks, and those that answer.
-const DEVICE_GET: u8 = 1;
-const DEVICE_INDEX: u16 = 1;
-const DEVICE_FEATURES: u16 = 3;
-const DEVICE_ZERO_COPY_SEGMENTS: u16 = 4;
+const NETDEV_CMD_DEV_GET: u8 = 1;
+const NETDEV_A_DEV_IFINDEX: u16 = 1;
+const NETDEV_A_DEV_XDP_FEATURES: u16 = 3;
+const NETDEV_A_DEV_XDP_ZC_MAX_SEGS: u16 = 4;
 /// Bits of the features: XDP in the driver, and sockets that share its buffers.
-const BASIC: u64 = 1;
-const ZERO_COPY: u64 = 8;
+const NETDEV_XDP_ACT_BASIC: u64 = 1;
+const NETDEV_XDP_ACT_XSK_ZEROCOPY: u64 = 8;
 /// Bytes of the generic header: command, version, and two without a meaning.
-const HEADER: usize = 4;
+const GENL_HDRLEN: usize = 4;
 
 /// What a driver offers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -48,8 +48,8 @@ struct Generic {
 impl Generic {
     fn new(family: u16, command: u8, kind: u16, value: &[u8]) -> Self {
         let attribute = DefaultNla::new(kind, value.to_vec());
-        let mut bytes = vec![0; HEADER + attribute.buffer_len()];
-        if let Some((header, rest)) = bytes.split_at_mut_checked(HEADER) {
+        let mut bytes = vec![0; GENL_HDRLEN + attribute.buffer_len()];
+        if let Some((header, rest)) = bytes.split_at_mut_checked(GENL_HDRLEN) {
             header.copy_from_slice(&[command, 1, 0, 0]);
             attribute.emit(rest);
         }
@@ -58,7 +58,7 @@ impl Generic {
 
     /// The value of an attribute, in the integer's bytes.
     fn attribute<const N: usize>(&self, kind: u16) -> Option<[u8; N]> {
-        NlasIterator::new(self.bytes.get(HEADER..)?)
+        NlasIterator::new(self.bytes.get(GENL_HDRLEN..)?)
             .map_while(Result::ok)
             .find(|attribute| attribute.kind() == kind)
             .and_then(|attribute| attribute.value().try_into().ok())
@@ -91,21 +91,29 @@ impl NetlinkDeserializable for Generic {
 pub(crate) fn features(interface: u32) -> io::Result<Option<Features>> {
     let mut socket = Socket::new(NETLINK_GENERIC)?;
     socket.bind_auto()?;
-    let family = ask(&socket, Generic::new(CONTROL, CONTROL_GET_FAMILY, CONTROL_FAMILY_NAME, b"netdev\0"));
+    let family =
+        ask(&socket, Generic::new(GENL_ID_CTRL, CTRL_CMD_GETFAMILY, CTRL_ATTR_FAMILY_NAME, b"netdev\0"));
     let family = match family {
-        Ok(answer) => answer.and_then(|answer| answer.attribute(CONTROL_FAMILY_ID)).map(u16::from_ne_bytes),
+        Ok(answer) => answer.and_then(|answer| answer.attribute(CTRL_ATTR_FAMILY_ID)).map(u16::from_ne_bytes),
         Err(error) if error.raw_os_error() == Some(libc::ENOENT) => None,
         Err(error) => return Err(error),
     };
     let Some(family) = family else { return Ok(None) };
-    let answer = ask(&socket, Generic::new(family, DEVICE_GET, DEVICE_INDEX, &interface.to_ne_bytes()))?;
+    let answer = ask(
+        &socket,
+        Generic::new(family, NETDEV_CMD_DEV_GET, NETDEV_A_DEV_IFINDEX, &interface.to_ne_bytes()),
+    )?;
     Ok(answer.as_ref().and_then(read))
 }
 
 fn read(answer: &Generic) -> Option<Features> {
-    let bits = u64::from_ne_bytes(answer.attribute(DEVICE_FEATURES)?);
-    let segments = answer.attribute(DEVICE_ZERO_COPY_SEGMENTS).map_or(1, u32::from_ne_bytes);
-    Some(Features { native: bits & BASIC != 0, zero_copy: bits & ZERO_COPY != 0, segments })
+    let bits = u64::from_ne_bytes(answer.attribute(NETDEV_A_DEV_XDP_FEATURES)?);
+    let segments = answer.attribute(NETDEV_A_DEV_XDP_ZC_MAX_SEGS).map_or(1, u32::from_ne_bytes);
+    Some(Features {
+        native: bits & NETDEV_XDP_ACT_BASIC != 0,
+        zero_copy: bits & NETDEV_XDP_ACT_XSK_ZEROCOPY != 0,
+        segments,
+    })
 }
 
 /// Sends a request and waits for its one answer.
@@ -137,15 +145,16 @@ mod tests {
     use super::*;
 
     fn answer(attributes: &[(u16, &[u8])]) -> Generic {
-        let all =
-            attributes.iter().map(|&(kind, value)| Generic::new(0, 0, kind, value).bytes[HEADER..].to_vec());
-        Generic { family: 0, bytes: [vec![0; HEADER]].into_iter().chain(all).flatten().collect() }
+        let all = attributes
+            .iter()
+            .map(|&(kind, value)| Generic::new(0, 0, kind, value).bytes[GENL_HDRLEN..].to_vec());
+        Generic { family: 0, bytes: [vec![0; GENL_HDRLEN]].into_iter().chain(all).flatten().collect() }
     }
 
     #[test]
     fn answers_are_read() {
         let features = |bits: u64, segments: &[u8]| {
-            read(&answer(&[(1, &[7; 4]), (3, &bits.to_ne_bytes()), (DEVICE_ZERO_COPY_SEGMENTS, segments)]))
+            read(&answer(&[(1, &[7; 4]), (3, &bits.to_ne_bytes()), (NETDEV_A_DEV_XDP_ZC_MAX_SEGS, segments)]))
         };
         let (native, copies) = (Features { native: true, ..Features::default() }, Features::default());
         assert_eq!(features(0b111_0111, &[]), Some(Features { segments: 1, ..native }));

@@ -30,3 +30,37 @@ mod queue;
 
 pub use config::{AfXdpConfig, AfXdpError, XdpMode};
 pub use port::AfXdpPort;
+
+use spindrift_pmd::PortCaps;
+
+/// How ports are opened.
+impl AfXdpPort {
+    /// Opens a port for one lane.
+    ///
+    /// # Errors
+    /// See [`AfXdpError`].
+    pub fn open(config: &AfXdpConfig) -> Result<Self, AfXdpError> {
+        let ports = open::open(std::slice::from_ref(config), 1)?.into_iter().flatten().next();
+        ports.ok_or_else(|| AfXdpError::Lanes { interface: config.interface.clone(), lanes: 0, queues: 0 })
+    }
+
+    /// Opens the planes of a NIC for several lanes: for each interface one port per lane. The queues of an interface are dealt out
+    /// to the lanes, so that a packet may arrive at another lane than its own. All ports of a lane have their buffers in one UMEM, whose
+    /// rings are as large as the largest of these settings.
+    ///
+    /// # Errors
+    /// See [`AfXdpError`].
+    pub fn open_planes(configs: &[AfXdpConfig], lanes: usize) -> Result<Vec<Vec<Self>>, AfXdpError> {
+        open::open(configs, lanes)
+    }
+
+    /// Tells what ports with these settings would be for so many lanes, or why they cannot be opened, without opening any: the caller
+    /// needs the same permissions, and nothing changes at the interface, which may lose its link for a while when a program is put on
+    /// it. Whether a UDP port or a queue is in use only opening tells.
+    ///
+    /// # Errors
+    /// See [`AfXdpError`].
+    pub fn prospect(config: &AfXdpConfig, lanes: usize) -> Result<PortCaps, AfXdpError> {
+        prospect::prospect(config, lanes)
+    }
+}

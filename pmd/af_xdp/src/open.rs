@@ -18,10 +18,10 @@ use spindrift_pmd::route::local_address;
 use spindrift_pmd::shared_interface::SharedInterface;
 
 /// How long the kernel may take to clean up behind a socket that was closed.
-const CLEANUP: Duration = Duration::from_secs(2);
+const SOCKET_CLEANUP: Duration = Duration::from_secs(2);
 /// How long what this process has closed may still be open: a process that another of its threads starts has copies of all its files
 /// until it runs its program.
-pub(crate) const COPIES: Duration = Duration::from_millis(500);
+pub(crate) const INHERITED_FD_GRACE: Duration = Duration::from_millis(500);
 /// What a port needs in all; this is where a process without any fails.
 const CAPABILITIES: &str = "CAP_NET_RAW, CAP_NET_ADMIN and CAP_BPF";
 
@@ -69,7 +69,9 @@ pub(crate) fn open(configs: &[AfXdpConfig], lanes: usize) -> Result<Vec<Vec<AfXd
         let Some(first) = planes.first() else { return Ok(Vec::new()) };
         let bytes = u64::from((sizes.rx + sizes.tx) * queues) * BUFFER_BYTES;
         let made = Buffers::new(sizes, queues);
-        buffers.push(made.map_err(|error| explain("make the buffers", error, &first.interface.name, bytes))?);
+        buffers.push(
+            made.map_err(|error| system_error("make the buffers", error, &first.interface.name, bytes))?,
+        );
     }
     let max_frame = planes.iter().map(|plane| plane.interface.mtu + ETHERNET_LEN).max().unwrap_or_default();
     let planes = planes.into_iter().zip(configs).map(|(plane, config)| plane.attach(config));
@@ -121,7 +123,7 @@ fn reserve(address: IpAddr, ports: &[u16], interface: &Interface) -> Result<Vec<
         };
         UdpSocket::bind(at).map_err(|error| match error.kind() {
             io::ErrorKind::AddrInUse => AfXdpError::PortInUse { address, port },
-            _ => explain("reserve the UDP ports", error, &interface.name, 0),
+            _ => system_error("reserve the UDP ports", error, &interface.name, 0),
         })
     };
     ports.iter().map(one).collect()
@@ -137,7 +139,7 @@ impl Plane {
     pub(crate) fn look_at(config: &AfXdpConfig, lanes: usize) -> Result<Self, AfXdpError> {
         check(config)?;
         let name = &config.interface;
-        let io = |what| move |error| explain(what, error, name, 0);
+        let io = |what| move |error| system_error(what, error, name, 0);
         let mut netlink = Netlink::open().map_err(io("ask for the state"))?;
         let all = netlink.interfaces().map_err(io("ask for the state"))?;
         let known = || names(&all);
@@ -199,8 +201,8 @@ impl Plane {
         let filter = |source| AfXdpError::of_filter(&name, source);
         let maps = Maps::new(self.queues).map_err(filter)?;
         let program = maps.program(&wanted).map_err(filter)?;
-        let reserved = patiently(
-            COPIES,
+        let reserved = retry_for(
+            INHERITED_FD_GRACE,
             || reserve(self.local, &config.udp_ports, &self.interface),
             |error| matches!(error, AfXdpError::PortInUse { .. }),
         )?;
@@ -232,8 +234,8 @@ impl Plane {
     /// Puts the program on the interface, in the mode asked for or the best there is.
     fn put_on(&mut self, mode: XdpMode, program: &Program) -> Result<(Link, Mode), BpfError> {
         let attach = |mode| {
-            let link = patiently(
-                COPIES,
+            let link = retry_for(
+                INHERITED_FD_GRACE,
                 || Link::attach(self.interface.index, program, mode),
                 |error| matches!(error, BpfError::Busy { .. }),
             );
@@ -292,7 +294,7 @@ impl AttachedPlane {
         let filter = Arc::new(Filter { _link: link, counts: maps.counts, _reserved: reserved });
         let mut ports = Vec::new();
         for (lane, queues) in by_lane.into_iter().enumerate() {
-            let io = |error| explain("watch the state", error, &name, 0);
+            let io = |error| system_error("watch the state", error, &name, 0);
             let interface = SharedInterface::open(&plane.interface, plane.local, config.state_poll);
             let (caps, first) = (plane.caps.clone(), lane == 0);
             ports.push(AfXdpPort::new(caps, queues, interface.map_err(io)?, (first, &filter)));
@@ -309,26 +311,26 @@ fn open_queue(
     number: u32,
 ) -> Result<Queue, AfXdpError> {
     let in_use = |error: &io::Error| error.raw_os_error() == Some(libc::EBUSY);
-    patiently(CLEANUP, || Queue::open(buffers, wanted, name, number), in_use).map_err(|error| {
+    retry_for(SOCKET_CLEANUP, || Queue::open(buffers, wanted, name, number), in_use).map_err(|error| {
         if in_use(&error) {
             AfXdpError::QueueInUse { interface: name.to_owned(), queue: number }
         } else {
-            explain("open an AF_XDP socket on a queue", error, name, 0)
+            system_error("open an AF_XDP socket on a queue", error, name, 0)
         }
     })
 }
 
-/// Tries again for a while as long as an error may pass.
+/// Retries for up to `limit` while the error may be transient.
 #[expect(clippy::disallowed_methods, reason = "opening a port may wait")]
-pub(crate) fn patiently<T, E>(
+pub(crate) fn retry_for<T, E>(
     limit: Duration,
     mut attempt: impl FnMut() -> Result<T, E>,
-    may_pass: impl Fn(&E) -> bool,
+    is_transient: impl Fn(&E) -> bool,
 ) -> Result<T, E> {
     let began = Instant::now();
     loop {
         match attempt() {
-            Err(error) if may_pass(&error) && began.elapsed() < limit => {
+            Err(error) if is_transient(&error) && began.elapsed() < limit => {
                 std::thread::sleep(Duration::from_millis(1));
             }
             done => return done,
@@ -366,8 +368,8 @@ fn check(config: &AfXdpConfig) -> Result<(), AfXdpError> {
     Ok(())
 }
 
-/// An error of the system in words. `locked`: bytes of memory that were to be locked.
-pub(crate) fn explain(what: &'static str, error: io::Error, interface: &str, locked: u64) -> AfXdpError {
+/// Converts an error of the system. `locked`: bytes of memory that were to be locked.
+pub(crate) fn system_error(what: &'static str, error: io::Error, interface: &str, locked: u64) -> AfXdpError {
     match error.raw_os_error() {
         Some(libc::EPERM | libc::EACCES) => AfXdpError::Permission { what, capabilities: CAPABILITIES },
         Some(libc::ENOBUFS) if locked > 0 => {

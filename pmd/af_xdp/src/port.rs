@@ -7,10 +7,8 @@ use std::sync::Arc;
 use spindrift_pmd::{LinkState, Port, PortCaps, PortCounters, RxFrame, TxFrame};
 
 use crate::filter::Count;
-use crate::open::{self, Filter};
-use crate::prospect::prospect;
+use crate::open::Filter;
 use crate::queue::{BUFFER, Queue};
-use crate::{AfXdpConfig, AfXdpError};
 use spindrift_pmd::shared_interface::{SharedInterface, destination};
 
 /// How soon the kernel is asked again to send what it had no room for.
@@ -32,7 +30,7 @@ pub struct AfXdpPort {
 
 /// What became of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Fate {
+enum TxOutcome {
     Sent,
     /// It stays with the caller.
     NoRoom,
@@ -45,35 +43,6 @@ enum Fate {
 }
 
 impl AfXdpPort {
-    /// Opens a port for one lane.
-    ///
-    /// # Errors
-    /// See [`AfXdpError`].
-    pub fn open(config: &AfXdpConfig) -> Result<Self, AfXdpError> {
-        let ports = open::open(std::slice::from_ref(config), 1)?.into_iter().flatten().next();
-        ports.ok_or_else(|| AfXdpError::Lanes { interface: config.interface.clone(), lanes: 0, queues: 0 })
-    }
-
-    /// Opens the planes of a NIC for several lanes: for each interface one port per lane. The queues of an interface are dealt out
-    /// to the lanes, so that a packet may arrive at another lane than its own. All ports of a lane have their buffers in one UMEM, whose
-    /// rings are as large as the largest of these settings.
-    ///
-    /// # Errors
-    /// See [`AfXdpError`].
-    pub fn open_planes(configs: &[AfXdpConfig], lanes: usize) -> Result<Vec<Vec<Self>>, AfXdpError> {
-        open::open(configs, lanes)
-    }
-
-    /// Tells what ports with these settings would be for so many lanes, or why they cannot be opened, without opening any: the caller
-    /// needs the same permissions, and nothing changes at the interface, which may lose its link for a while when a program is put on
-    /// it. Whether a UDP port or a queue is in use only opening tells.
-    ///
-    /// # Errors
-    /// See [`AfXdpError`].
-    pub fn prospect(config: &AfXdpConfig, lanes: usize) -> Result<PortCaps, AfXdpError> {
-        prospect(config, lanes)
-    }
-
     pub(crate) fn new(
         caps: PortCaps,
         queues: Vec<Queue>,
@@ -84,36 +53,36 @@ impl AfXdpPort {
         Self { caps, counters, queues, interface, filter: Arc::clone(filter), first, retry_at: None }
     }
 
-    fn send(&mut self, now_ns: u64, frame: &TxFrame<'_>) -> Fate {
+    fn send(&mut self, now_ns: u64, frame: &TxFrame<'_>) -> TxOutcome {
         if frame.len() > self.caps.max_frame {
-            return Fate::Oversize;
+            return TxOutcome::Oversize;
         }
         let is_virtual = !frame.payload.is_empty() && frame.payload.as_ptr().is_none();
         let Some(to) = destination(frame.head).filter(|_| !is_virtual && frame.head.len() <= BUFFER) else {
-            return Fate::Unsendable;
+            return TxOutcome::Unsendable;
         };
         if self.interface.last_link() == LinkState::Down {
-            return Fate::LinkDown;
+            return TxOutcome::LinkDown;
         }
-        let Some(mac) = self.interface.mac_of(to, now_ns) else { return Fate::Unreachable };
+        let Some(mac) = self.interface.mac_of(to, now_ns) else { return TxOutcome::Unreachable };
         let mac_of_ours = self.caps.mac;
         let sent = self.queues.first_mut().is_some_and(|queue| queue.push(frame, mac, mac_of_ours));
-        if sent { Fate::Sent } else { Fate::NoRoom }
+        if sent { TxOutcome::Sent } else { TxOutcome::NoRoom }
     }
 
-    fn count(&mut self, fate: Fate, len: usize) {
+    fn count(&mut self, outcome: TxOutcome, len: usize) {
         let counters = &mut self.counters;
-        match fate {
-            Fate::Sent => {
+        match outcome {
+            TxOutcome::Sent => {
                 counters.tx_frames += 1;
                 counters.tx_bytes += len as u64;
                 return;
             }
-            Fate::NoRoom => return,
-            Fate::LinkDown => {}
-            Fate::Oversize => counters.tx_oversize += 1,
-            Fate::Unsendable => counters.tx_unsendable += 1,
-            Fate::Unreachable => counters.tx_errors += 1,
+            TxOutcome::NoRoom => return,
+            TxOutcome::LinkDown => {}
+            TxOutcome::Oversize => counters.tx_oversize += 1,
+            TxOutcome::Unsendable => counters.tx_unsendable += 1,
+            TxOutcome::Unreachable => counters.tx_errors += 1,
         }
         counters.tx_dropped += 1;
     }
@@ -169,9 +138,9 @@ impl Port for AfXdpPort {
         let frames = &frames[..frames.len().min(self.caps.max_burst)];
         let mut taken = 0;
         for frame in frames {
-            let fate = self.send(now_ns, frame);
-            self.count(fate, frame.len());
-            if fate == Fate::NoRoom {
+            let outcome = self.send(now_ns, frame);
+            self.count(outcome, frame.len());
+            if outcome == TxOutcome::NoRoom {
                 self.counters.tx_full += 1;
                 break;
             }

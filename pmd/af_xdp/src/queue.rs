@@ -22,11 +22,11 @@ pub(crate) const MOST_BUFFERS: usize = 18;
 /// Buffers that one look at a ring takes out.
 const BATCH: usize = 64;
 /// `XDP_PKT_CONTD`: the frame goes on in the next buffer.
-const CONTINUED: u32 = 1;
+const XDP_PKT_CONTD: u32 = 1;
 /// Frames that the kernel sends in one call, where it lets us choose (`XDP_MAX_TX_SKB_BUDGET`).
 const SEND_BUDGET: libc::c_int = 256;
 /// `XDP_MAX_TX_SKB_BUDGET` (`linux/if_xdp.h`).
-const MAX_TX_SKB_BUDGET: libc::c_int = 9;
+const XDP_MAX_TX_SKB_BUDGET: libc::c_int = 9;
 /// Bytes that the kernel may hold of what is being sent.
 const SEND_BYTES: libc::c_int = 64 << 20;
 /// Calls to the kernel in a row, as long as each sends something.
@@ -144,7 +144,7 @@ impl Queue {
             received: Vec::with_capacity(2 * BATCH),
         };
         // Older kernels have no such option, and less privileged users no such room. It works without.
-        let _ = this.set(libc::SOL_XDP, MAX_TX_SKB_BUDGET, SEND_BUDGET.min(sizes.tx as libc::c_int));
+        let _ = this.set(libc::SOL_XDP, XDP_MAX_TX_SKB_BUDGET, SEND_BUDGET.min(sizes.tx as libc::c_int));
         let _ = this.set(libc::SOL_SOCKET, libc::SO_SNDBUFFORCE, SEND_BYTES);
         // When the socket was bound there were no buffers yet. A driver with zero-copy then waits for this call, and until it comes the
         // queue brings nothing to the kernel either: no answer of a neighbour, and nothing of TCP.
@@ -212,7 +212,7 @@ impl Queue {
         for buffer in buffers.iter_mut() {
             let part = left.min(BUFFER);
             left -= part;
-            buffer.set_options(if left > 0 { CONTINUED } else { 0 });
+            buffer.set_options(if left > 0 { XDP_PKT_CONTD } else { 0 });
             // SAFETY: it is of this UMEM, and it is free, so nobody else writes or reads it.
             let mut data = unsafe { self.umem.data_mut(buffer) };
             data.cursor().set_pos(part);
@@ -254,7 +254,7 @@ impl Queue {
         let buffers = &mut self.free[rest..];
         for (at, buffer) in buffers.iter_mut().enumerate() {
             let part = at % each;
-            buffer.set_options(if part + 1 < each { CONTINUED } else { 0 });
+            buffer.set_options(if part + 1 < each { XDP_PKT_CONTD } else { 0 });
             // SAFETY: as above; only its length is set.
             unsafe { self.umem.data_mut(buffer) }.cursor().set_pos((len - part * BUFFER).min(BUFFER));
         }

@@ -35,38 +35,38 @@ pub struct Attached {
     pub program: u32,
 }
 
-const GET_LINK: u16 = libc::RTM_GETLINK;
-const SET_LINK: u16 = libc::RTM_SETLINK;
-/// `IFLA_XDP`, and what is in it.
-const XDP: u16 = 43;
-const XDP_FD: u16 = 1;
-const XDP_ATTACHED: u16 = 2;
-const XDP_FLAGS: u16 = 3;
-const XDP_PROGRAM: u16 = 4;
-const NESTED: u16 = 1 << 15;
-/// The type of an attribute without its flags.
-const KIND: u16 = (1 << 14) - 1;
+const RTM_GETLINK: u16 = libc::RTM_GETLINK;
+const RTM_SETLINK: u16 = libc::RTM_SETLINK;
+/// The attribute of a link for its XDP program, and those nested in it (`linux/if_link.h`).
+const IFLA_XDP: u16 = 43;
+const IFLA_XDP_FD: u16 = 1;
+const IFLA_XDP_ATTACHED: u16 = 2;
+const IFLA_XDP_FLAGS: u16 = 3;
+const IFLA_XDP_PROG_ID: u16 = 4;
+const NLA_F_NESTED: u16 = 1 << 15;
+/// Bits of an attribute that hold its type, without the flags.
+const NLA_TYPE_MASK: u16 = (1 << 14) - 1;
 
-const IF_NONE: u32 = 1;
-const GENERIC: u32 = 1 << 1;
-const NATIVE: u32 = 1 << 2;
+const XDP_FLAGS_UPDATE_IF_NOEXIST: u32 = 1;
+const XDP_FLAGS_SKB_MODE: u32 = 1 << 1;
+const XDP_FLAGS_DRV_MODE: u32 = 1 << 2;
 
-/// `NLMSGERR_ATTR_MSG`: the error in words.
-const IN_WORDS: u16 = 1;
-/// The request that an error answers is left out.
-const CAPPED: u16 = 0x100;
+/// The attribute with the text of an error.
+const NLMSGERR_ATTR_MSG: u16 = 1;
+/// The error does not repeat the request.
+const NLM_F_CAPPED: u16 = 0x100;
 /// Attributes follow an error.
-const WITH_ATTRIBUTES: u16 = 0x200;
+const NLM_F_ACK_TLVS: u16 = 0x200;
 
-const HEADER_LEN: usize = 16;
-const LINK_LEN: usize = 16;
-const ADMIN: &str = "CAP_NET_ADMIN in the interface's network namespace";
+const NLMSG_HDRLEN: usize = 16;
+const IFINFOMSG_LEN: usize = 16;
+const NEEDED_CAPABILITY: &str = "CAP_NET_ADMIN in the interface's network namespace";
 
 impl Mode {
     fn flag(self) -> u32 {
         match self {
-            Self::Native => NATIVE,
-            Self::Generic => GENERIC,
+            Self::Native => XDP_FLAGS_DRV_MODE,
+            Self::Generic => XDP_FLAGS_SKB_MODE,
         }
     }
 }
@@ -77,7 +77,7 @@ impl Mode {
 /// # Errors
 /// If there is a program already and it shall stay, the driver cannot run it, or the process may not do this.
 pub fn attach(interface: u32, program: &Program, mode: Mode, existing: Existing) -> Result<(), Error> {
-    let only_if_none = if existing == Existing::Refuse { IF_NONE } else { 0 };
+    let only_if_none = if existing == Existing::Refuse { XDP_FLAGS_UPDATE_IF_NOEXIST } else { 0 };
     set(interface, program.as_fd().as_raw_fd(), mode.flag() | only_if_none, "attach an XDP program to")
         .map_err(|error| or_busy(error, interface))
 }
@@ -108,7 +108,7 @@ impl Link {
     pub fn attach(interface: u32, program: &Program, mode: Mode) -> Result<Self, Error> {
         let what = || format!("attach an XDP program to interface {interface}");
         let link = sys::link_create(program.as_fd(), interface, mode.flag());
-        let fd = link.map_err(|error| or_busy(Error::system(what(), error, ADMIN), interface))?;
+        let fd = link.map_err(|error| or_busy(Error::system(what(), error, NEEDED_CAPABILITY), interface))?;
         Ok(Self { _fd: fd })
     }
 }
@@ -127,14 +127,16 @@ pub fn detach(interface: u32, mode: Mode) -> Result<(), Error> {
 /// If there is no such interface.
 pub fn attached(interface: u32) -> Result<Option<Attached>, Error> {
     let what = || format!("ask for the XDP program of interface {interface}");
-    let answer = request(GET_LINK, interface, &[]).map_err(|failure| failure.into_error(what()))?;
-    let xdp = attributes(answer.get(LINK_LEN..).unwrap_or_default()).find(|&(kind, _)| kind == XDP);
+    let answer = request(RTM_GETLINK, interface, &[]).map_err(|failure| failure.into_error(what()))?;
+    let xdp = attributes(answer.get(IFINFOMSG_LEN..).unwrap_or_default()).find(|&(kind, _)| kind == IFLA_XDP);
     let (mut mode, mut program) = (None, None);
     for (kind, value) in attributes(xdp.map_or(&[], |(_, value)| value)) {
         match (kind, value) {
-            (XDP_ATTACHED, [1]) => mode = Some(Mode::Native),
-            (XDP_ATTACHED, [2]) => mode = Some(Mode::Generic),
-            (XDP_PROGRAM, value) => program = value.first_chunk().map(|&bytes| u32::from_ne_bytes(bytes)),
+            (IFLA_XDP_ATTACHED, [1]) => mode = Some(Mode::Native),
+            (IFLA_XDP_ATTACHED, [2]) => mode = Some(Mode::Generic),
+            (IFLA_XDP_PROG_ID, value) => {
+                program = value.first_chunk().map(|&bytes| u32::from_ne_bytes(bytes));
+            }
             _ => {}
         }
     }
@@ -143,11 +145,11 @@ pub fn attached(interface: u32) -> Result<Option<Attached>, Error> {
 
 fn set(interface: u32, program: i32, flags: u32, what: &str) -> Result<(), Error> {
     let mut xdp = Vec::new();
-    put(&mut xdp, XDP_FD, &program.to_ne_bytes());
-    put(&mut xdp, XDP_FLAGS, &flags.to_ne_bytes());
+    put(&mut xdp, IFLA_XDP_FD, &program.to_ne_bytes());
+    put(&mut xdp, IFLA_XDP_FLAGS, &flags.to_ne_bytes());
     let mut all = Vec::new();
-    put(&mut all, XDP | NESTED, &xdp);
-    request(SET_LINK, interface, &all)
+    put(&mut all, IFLA_XDP | NLA_F_NESTED, &xdp);
+    request(RTM_SETLINK, interface, &all)
         .map_err(|failure| failure.into_error(format!("{what} interface {interface}")))?;
     Ok(())
 }
@@ -160,7 +162,7 @@ struct Failure {
 
 impl Failure {
     fn into_error(self, what: String) -> Error {
-        match Error::system(what, self.source, ADMIN) {
+        match Error::system(what, self.source, NEEDED_CAPABILITY) {
             Error::System { what, source, .. } => Error::System { what, source, reason: self.reason },
             error => error,
         }
@@ -183,13 +185,13 @@ impl From<rustix::io::Errno> for Failure {
 fn request(kind: u16, interface: u32, attributes: &[u8]) -> Result<Vec<u8>, Failure> {
     let close = SocketFlags::CLOEXEC;
     let socket = rustix::net::socket_with(AddressFamily::NETLINK, SocketType::RAW, close, None)?;
-    sys::tell_errors_in_words(socket.as_fd());
+    sys::enable_ext_ack(socket.as_fd());
     let mut flags = libc::NLM_F_REQUEST as u16;
-    if kind != GET_LINK {
+    if kind != RTM_GETLINK {
         flags |= libc::NLM_F_ACK as u16;
     }
-    let mut message = Vec::with_capacity(HEADER_LEN + LINK_LEN + attributes.len());
-    message.extend(((HEADER_LEN + LINK_LEN + attributes.len()) as u32).to_ne_bytes());
+    let mut message = Vec::with_capacity(NLMSG_HDRLEN + IFINFOMSG_LEN + attributes.len());
+    message.extend(((NLMSG_HDRLEN + IFINFOMSG_LEN + attributes.len()) as u32).to_ne_bytes());
     message.extend(kind.to_ne_bytes());
     message.extend(flags.to_ne_bytes());
     // Sequence number and port: there is one request on this socket.
@@ -209,11 +211,11 @@ fn request(kind: u16, interface: u32, attributes: &[u8]) -> Result<Vec<u8>, Fail
 /// What an answer has behind its header, or its error.
 fn outcome(answer: &[u8]) -> Result<Vec<u8>, Failure> {
     let malformed = || io::Error::new(io::ErrorKind::InvalidData, "the kernel's answer is malformed");
-    let (header, rest) = answer.split_first_chunk::<HEADER_LEN>().ok_or_else(malformed)?;
+    let (header, rest) = answer.split_first_chunk::<NLMSG_HDRLEN>().ok_or_else(malformed)?;
     let &[l0, l1, l2, l3, k0, k1, f0, f1, ..] = header;
     let len = u32::from_ne_bytes([l0, l1, l2, l3]) as usize;
     let (kind, flags) = (u16::from_ne_bytes([k0, k1]), u16::from_ne_bytes([f0, f1]));
-    let body = len.checked_sub(HEADER_LEN).and_then(|len| rest.get(..len)).ok_or_else(malformed)?;
+    let body = len.checked_sub(NLMSG_HDRLEN).and_then(|len| rest.get(..len)).ok_or_else(malformed)?;
     if i32::from(kind) != libc::NLMSG_ERROR {
         return Ok(body.to_vec());
     }
@@ -224,9 +226,9 @@ fn outcome(answer: &[u8]) -> Result<Vec<u8>, Failure> {
     }
     // The header of the request, and all of it in old kernels.
     let mut reason = None;
-    if flags & (CAPPED | WITH_ATTRIBUTES) == CAPPED | WITH_ATTRIBUTES {
-        let words =
-            attributes(rest.get(HEADER_LEN..).unwrap_or_default()).find(|&(kind, _)| kind == IN_WORDS);
+    if flags & (NLM_F_CAPPED | NLM_F_ACK_TLVS) == NLM_F_CAPPED | NLM_F_ACK_TLVS {
+        let words = attributes(rest.get(NLMSG_HDRLEN..).unwrap_or_default())
+            .find(|&(kind, _)| kind == NLMSGERR_ATTR_MSG);
         reason = words.map(|(_, text)| String::from_utf8_lossy(text).trim_end_matches('\0').to_owned());
     }
     Err(Failure { source: io::Error::from_raw_os_error(code.wrapping_neg()), reason })
@@ -247,7 +249,7 @@ fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
         let len = usize::from(u16::from_ne_bytes([l0, l1]));
         let value = bytes.get(4..len)?;
         bytes = bytes.get(len.next_multiple_of(4)..).unwrap_or_default();
-        Some((u16::from_ne_bytes([k0, k1]) & KIND, value))
+        Some((u16::from_ne_bytes([k0, k1]) & NLA_TYPE_MASK, value))
     })
 }
 
@@ -257,7 +259,7 @@ mod tests {
 
     /// An answer of the kernel.
     fn answer(kind: u16, flags: u16, body: &[u8]) -> Vec<u8> {
-        let mut bytes = ((HEADER_LEN + body.len()) as u32).to_ne_bytes().to_vec();
+        let mut bytes = ((NLMSG_HDRLEN + body.len()) as u32).to_ne_bytes().to_vec();
         bytes.extend(kind.to_ne_bytes());
         bytes.extend(flags.to_ne_bytes());
         bytes.extend([0; 8]);
@@ -273,14 +275,14 @@ mod tests {
             outcome(&answer(error, flags, &body))
                 .map_err(|failure| (failure.source.raw_os_error(), failure.reason))
         };
-        let mut rest = vec![0; HEADER_LEN];
-        put(&mut rest, IN_WORDS, b"too large\0");
+        let mut rest = vec![0; NLMSG_HDRLEN];
+        put(&mut rest, NLMSGERR_ATTR_MSG, b"too large\0");
         let words = Some("too large".to_owned());
-        assert_eq!(refused(CAPPED | WITH_ATTRIBUTES, &rest), Err((Some(libc::ERANGE), words)));
+        assert_eq!(refused(NLM_F_CAPPED | NLM_F_ACK_TLVS, &rest), Err((Some(libc::ERANGE), words)));
         assert_eq!(refused(0, &rest), Err((Some(libc::ERANGE), None)));
-        assert_eq!(refused(CAPPED | WITH_ATTRIBUTES, &[]), Err((Some(libc::ERANGE), None)));
-        assert_eq!(outcome(&answer(error, CAPPED, &[0; 20])).ok(), Some(Vec::new()));
-        assert_eq!(outcome(&answer(GET_LINK, 0, b"link")).ok(), Some(b"link".to_vec()));
+        assert_eq!(refused(NLM_F_CAPPED | NLM_F_ACK_TLVS, &[]), Err((Some(libc::ERANGE), None)));
+        assert_eq!(outcome(&answer(error, NLM_F_CAPPED, &[0; 20])).ok(), Some(Vec::new()));
+        assert_eq!(outcome(&answer(RTM_GETLINK, 0, b"link")).ok(), Some(b"link".to_vec()));
     }
 
     #[test]
@@ -296,7 +298,7 @@ mod tests {
         assert_eq!(attributes(&[9, 0, 1, 0, 1, 2, 3, 4]).count(), 0);
         let mut two = Vec::new();
         put(&mut two, 7, &[1]);
-        put(&mut two, 8 | NESTED, &[2, 3, 4, 5]);
+        put(&mut two, 8 | NLA_F_NESTED, &[2, 3, 4, 5]);
         assert_eq!(attributes(&two).collect::<Vec<_>>(), [(7, &[1][..]), (8, &[2, 3, 4, 5][..])]);
     }
 }

@@ -4,23 +4,21 @@ use std::ffi::c_long;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
-const MAP_CREATE: c_long = 0;
-const MAP_LOOKUP_ELEM: c_long = 1;
-const MAP_UPDATE_ELEM: c_long = 2;
-const PROG_LOAD: c_long = 5;
-const PROG_TEST_RUN: c_long = 10;
-const MAP_GET_FD_BY_ID: c_long = 14;
-const OBJ_GET_INFO_BY_FD: c_long = 15;
-const LINK_CREATE: c_long = 28;
+const BPF_MAP_CREATE: c_long = 0;
+const BPF_MAP_LOOKUP_ELEM: c_long = 1;
+const BPF_MAP_UPDATE_ELEM: c_long = 2;
+const BPF_PROG_LOAD: c_long = 5;
+const BPF_PROG_TEST_RUN: c_long = 10;
+const BPF_MAP_GET_FD_BY_ID: c_long = 14;
+const BPF_OBJ_GET_INFO_BY_FD: c_long = 15;
+const BPF_LINK_CREATE: c_long = 28;
 
-/// `BPF_MAP_TYPE_ARRAY`.
-const ARRAY: u32 = 2;
-/// `BPF_MAP_TYPE_XSKMAP`.
-const SOCKETS: u32 = 17;
-/// `BPF_PROG_TYPE_XDP`, and the type of attachment `BPF_XDP`.
-const XDP: (u32, u32) = (6, 37);
-/// `BPF_F_XDP_HAS_FRAGS`.
-const HAS_FRAGS: u32 = 1 << 5;
+// Types of maps and programs, and of attachment (`linux/bpf.h`).
+const BPF_MAP_TYPE_ARRAY: u32 = 2;
+const BPF_MAP_TYPE_XSKMAP: u32 = 17;
+const BPF_PROG_TYPE_XDP: u32 = 6;
+const BPF_XDP: u32 = 37;
+const BPF_F_XDP_HAS_FRAGS: u32 = 1 << 5;
 /// The verifier's log, of which errors tell the end.
 const LOG_LEN: usize = 1 << 20;
 /// A program may make a packet longer; those here do not.
@@ -73,12 +71,12 @@ struct MapCreate {
 
 /// An array with one value of so many bytes.
 pub(crate) fn array_create(name: &str, value_size: u32) -> io::Result<OwnedFd> {
-    map_create(ARRAY, name, value_size, 1)
+    map_create(BPF_MAP_TYPE_ARRAY, name, value_size, 1)
 }
 
 /// A map of so many `AF_XDP` sockets.
 pub(crate) fn sockets_create(name: &str, entries: u32) -> io::Result<OwnedFd> {
-    map_create(SOCKETS, name, 4, entries)
+    map_create(BPF_MAP_TYPE_XSKMAP, name, 4, entries)
 }
 
 fn map_create(kind: u32, name: &str, value_size: u32, max_entries: u32) -> io::Result<OwnedFd> {
@@ -93,7 +91,7 @@ fn map_create(kind: u32, name: &str, value_size: u32, max_entries: u32) -> io::R
         name: name_of(name),
     };
     // SAFETY: no pointers; what is returned is a new descriptor.
-    unsafe { bpf(MAP_CREATE, &mut attributes).map(|fd| own(fd)) }
+    unsafe { bpf(BPF_MAP_CREATE, &mut attributes).map(|fd| own(fd)) }
 }
 
 #[repr(C)]
@@ -115,7 +113,7 @@ pub(crate) fn array_read(map: &OwnedFd, numbers: &mut [u64]) -> io::Result<()> {
     let mut attributes =
         Element { map: map.as_raw_fd() as u32, zero: 0, key: address(&key), value, flags: 0 };
     // SAFETY: the key is live and as long as keys of arrays are, and the room is as long as the value.
-    unsafe { bpf(MAP_LOOKUP_ELEM, &mut attributes) }.map(|_| ())
+    unsafe { bpf(BPF_MAP_LOOKUP_ELEM, &mut attributes) }.map(|_| ())
 }
 
 pub(crate) fn socket_insert(map: &OwnedFd, at: u32, socket: BorrowedFd<'_>) -> io::Result<()> {
@@ -128,7 +126,7 @@ pub(crate) fn socket_insert(map: &OwnedFd, at: u32, socket: BorrowedFd<'_>) -> i
         flags: 0,
     };
     // SAFETY: key and value are live and as long as those of maps of sockets, the only maps that this is called with.
-    unsafe { bpf(MAP_UPDATE_ELEM, &mut attributes) }.map(|_| ())
+    unsafe { bpf(BPF_MAP_UPDATE_ELEM, &mut attributes) }.map(|_| ())
 }
 
 #[repr(C)]
@@ -142,9 +140,9 @@ struct LinkCreate {
 /// Has an interface run a program as long as the descriptor that this returns is open.
 pub(crate) fn link_create(program: BorrowedFd<'_>, interface: u32, flags: u32) -> io::Result<OwnedFd> {
     let program = program.as_raw_fd() as u32;
-    let mut attributes = LinkCreate { program, interface, attach_type: XDP.1, flags };
+    let mut attributes = LinkCreate { program, interface, attach_type: BPF_XDP, flags };
     // SAFETY: no pointers; what is returned is a new descriptor.
-    unsafe { bpf(LINK_CREATE, &mut attributes).map(|fd| own(fd)) }
+    unsafe { bpf(BPF_LINK_CREATE, &mut attributes).map(|fd| own(fd)) }
 }
 
 #[repr(C)]
@@ -157,7 +155,7 @@ struct ById {
 pub(crate) fn map_by_id(id: u32) -> io::Result<OwnedFd> {
     let mut attributes = ById { id, next: 0, flags: 0 };
     // SAFETY: no pointers; what is returned is a new descriptor.
-    unsafe { bpf(MAP_GET_FD_BY_ID, &mut attributes).map(|fd| own(fd)) }
+    unsafe { bpf(BPF_MAP_GET_FD_BY_ID, &mut attributes).map(|fd| own(fd)) }
 }
 
 #[repr(C)]
@@ -182,7 +180,7 @@ pub(crate) struct ObjectInfo {
 impl ObjectInfo {
     /// Whether it is what [`array_create`] makes.
     pub(crate) fn is_single_array(&self) -> bool {
-        self.kind == ARRAY && self.max_entries == 1 && self.value_size.is_multiple_of(8)
+        self.kind == BPF_MAP_TYPE_ARRAY && self.max_entries == 1 && self.value_size.is_multiple_of(8)
     }
 }
 
@@ -199,7 +197,7 @@ fn object_info(object: &OwnedFd) -> io::Result<ObjectInfo> {
     let place = std::ptr::from_mut(&mut info) as u64;
     let mut attributes = Info { fd: object.as_raw_fd() as u32, len: size_of::<ObjectInfo>() as u32, place };
     // SAFETY: the kernel writes no more than `len` bytes, plain numbers, to what is live here.
-    unsafe { bpf(OBJ_GET_INFO_BY_FD, &mut attributes) }?;
+    unsafe { bpf(BPF_OBJ_GET_INFO_BY_FD, &mut attributes) }?;
     Ok(info)
 }
 
@@ -222,7 +220,7 @@ struct ProgramLoad {
 /// Loads an XDP program. The error has what the verifier says.
 pub(crate) fn program_load(name: &str, insns: &[u64]) -> Result<OwnedFd, (io::Error, String)> {
     let mut attributes = ProgramLoad {
-        kind: XDP.0,
+        kind: BPF_PROG_TYPE_XDP,
         insn_count: insns.len() as u32,
         insns: address(insns),
         license: c"Dual MIT/GPL".as_ptr() as u64,
@@ -230,13 +228,13 @@ pub(crate) fn program_load(name: &str, insns: &[u64]) -> Result<OwnedFd, (io::Er
         log_size: 0,
         log: 0,
         kernel_version: 0,
-        flags: HAS_FRAGS,
+        flags: BPF_F_XDP_HAS_FRAGS,
         name: name_of(name),
         interface: 0,
-        attach_type: XDP.1,
+        attach_type: BPF_XDP,
     };
     // SAFETY: the instructions, as many as is said, and the license are live; what is returned is a new descriptor.
-    let error = match unsafe { bpf(PROG_LOAD, &mut attributes).map(|fd| own(fd)) } {
+    let error = match unsafe { bpf(BPF_PROG_LOAD, &mut attributes).map(|fd| own(fd)) } {
         Ok(fd) => return Ok(fd),
         Err(error) => error,
     };
@@ -244,7 +242,7 @@ pub(crate) fn program_load(name: &str, insns: &[u64]) -> Result<OwnedFd, (io::Er
     (attributes.log_level, attributes.log_size, attributes.log) =
         (1, LOG_LEN as u32, log.as_mut_ptr() as u64);
     // SAFETY: as above, and the log is live and as long as is said.
-    if let Ok(fd) = unsafe { bpf(PROG_LOAD, &mut attributes).map(|fd| own(fd)) } {
+    if let Ok(fd) = unsafe { bpf(BPF_PROG_LOAD, &mut attributes).map(|fd| own(fd)) } {
         return Ok(fd);
     }
     let end = log.iter().position(|&byte| byte == 0).unwrap_or(log.len());
@@ -286,13 +284,13 @@ pub(crate) fn program_run(program: &OwnedFd, packet: &[u8]) -> io::Result<(i32, 
         context_out: 0,
     };
     // SAFETY: both packets are live and as long as is said.
-    unsafe { bpf(PROG_TEST_RUN, &mut attributes) }?;
+    unsafe { bpf(BPF_PROG_TEST_RUN, &mut attributes) }?;
     after.truncate(attributes.len_out as usize);
     Ok((attributes.verdict as i32, after))
 }
 
-/// Has a netlink socket tell errors in words, and without the request that they answer.
-pub(crate) fn tell_errors_in_words(socket: BorrowedFd<'_>) {
+/// Asks for extended acknowledgements: errors with a text, and without a copy of the request.
+pub(crate) fn enable_ext_ack(socket: BorrowedFd<'_>) {
     for option in [libc::NETLINK_EXT_ACK, libc::NETLINK_CAP_ACK] {
         let on: libc::c_int = 1;
         let len = size_of_val(&on) as libc::socklen_t;

@@ -25,7 +25,7 @@ impl Lane {
     }
 
     /// Makes sure that the lane can write to a completion queue.
-    fn join_cq(&mut self, core: &Arc<CqCore>) {
+    fn attach_cq(&mut self, core: &Arc<CqCore>) {
         let index = core.id().0 as usize;
         if self.cqs.len() <= index {
             self.cqs.resize_with(index + 1, || None);
@@ -46,7 +46,7 @@ impl Lane {
         }
         let qpn = self.endpoint.create_qp(init)?;
         for cq in cqs {
-            self.join_cq(cq);
+            self.attach_cq(cq);
         }
         if cap.max_send_sge > 1
             && let Some(info) = self.endpoint.qp_info(qpn)
@@ -85,7 +85,7 @@ impl Lane {
         Ok(qpn)
     }
 
-    /// Destroys a queue pair. The lane must have settled, so that none of its doorbells is left.
+    /// Destroys a queue pair. The lane must have been drained, so that none of its doorbells is left.
     pub(crate) fn destroy_qp(&mut self, qpn: Qpn) {
         // Not found can only mean that it is gone already.
         let _ = self.endpoint.destroy_qp(qpn);

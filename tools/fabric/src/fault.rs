@@ -20,7 +20,7 @@ pub enum Fault {
         carrier: bool,
     },
     /// One direction of a cable breaks or is whole again, and nobody sees it.
-    Way {
+    LinkDirection {
         /// Where packets leave.
         from: Node,
         /// Where they should arrive.
@@ -74,7 +74,9 @@ impl Clos {
     pub fn apply<T: Transport>(&self, net: &mut Net<T>, fault: &Fault) -> bool {
         match *fault {
             Fault::Cable { ends, up, carrier } => self.set_cable(net, ends, up, carrier),
-            Fault::Way { from, to, up } => self.link(from, to).map(|link| net.set_link(link, up)).is_some(),
+            Fault::LinkDirection { from, to, up } => {
+                self.link(from, to).map(|link| net.set_link(link, up)).is_some()
+            }
             Fault::Impair { from, to, ref impairment } => {
                 self.link(from, to).map(|link| net.set_impairment(link, impairment.clone())).is_some()
             }

@@ -20,7 +20,9 @@ use spindrift_srv6::Fabric;
 
 use crate::nic::{self, Nic, with_nic};
 use crate::packet::Packet;
-use crate::transport::{ConnectError, EvTally, Message, Messenger, Notice, Tally, Transport};
+use crate::transport::{
+    ConnectError, EvStateCounts, FlowEvent, Message, Messenger, Transport, TransportStats,
+};
 
 /// What every NIC of a network is like.
 #[derive(Clone, Debug)]
@@ -103,7 +105,7 @@ pub struct MrcHost {
     key: MrKey,
     flows: Vec<Flow>,
     by_qpn: BTreeMap<Qpn, u32>,
-    news: VecDeque<Notice>,
+    events: VecDeque<FlowEvent>,
 }
 
 impl fmt::Debug for MrcHost {
@@ -151,7 +153,7 @@ impl MrcHost {
             key,
             flows: Vec::new(),
             by_qpn: BTreeMap::new(),
-            news: VecDeque::new(),
+            events: VecDeque::new(),
         })
     }
 
@@ -219,7 +221,7 @@ impl MrcHost {
             Event::QpFailed { qpn, reason } => {
                 let Some(&flow) = self.by_qpn.get(&qpn) else { return };
                 self.flows[flow as usize].failed = true;
-                self.news.push_back(Notice::Failed { flow, why: explain(reason) });
+                self.events.push_back(FlowEvent::Failed { flow, why: explain(reason) });
             }
             Event::PathsChanged { qpn } => while self.nic.endpoint.poll_ev_event(qpn).is_some() {},
             Event::SendRetired { .. }
@@ -236,12 +238,12 @@ impl MrcHost {
         match wc.opcode {
             WcOpcode::RdmaWrite => {
                 let (flow, tag) = ((wc.wr_id >> 32) as u32, wc.wr_id as u32);
-                self.news.push_back(Notice::Sent { flow, tag });
+                self.events.push_back(FlowEvent::Sent { flow, tag });
             }
             WcOpcode::RecvRdmaWithImm => {
                 let flow = wc.wr_id as u32;
                 self.receive_one_more(flow);
-                self.news.push_back(Notice::Received { flow, tag: wc.imm.unwrap_or_default() });
+                self.events.push_back(FlowEvent::Received { flow, tag: wc.imm.unwrap_or_default() });
             }
         }
     }
@@ -260,17 +262,17 @@ const fn explain(reason: FailReason) -> &'static str {
 }
 
 impl Transport for MrcHost {
-    type News = Notice;
+    type Event = FlowEvent;
 
     with_nic!();
 
     #[inline]
-    fn poll(&mut self) -> Option<Notice> {
-        while self.news.is_empty() {
+    fn poll(&mut self) -> Option<FlowEvent> {
+        while self.events.is_empty() {
             let event = self.nic.endpoint.poll_event()?;
             self.take(event);
         }
-        self.news.pop_front()
+        self.events.pop_front()
     }
 }
 
@@ -298,9 +300,9 @@ impl Messenger for MrcHost {
         self.nic.endpoint.post_send(now, at.qpn, wr).is_ok()
     }
 
-    fn tally(&self) -> Tally {
+    fn stats(&self) -> TransportStats {
         let counters = self.counters();
-        Tally {
+        TransportStats {
             placed_bytes: counters.rx_placed_bytes,
             sent: counters.tx_data,
             repeats: counters.tx_retransmits + counters.tx_tail_probes,
@@ -311,8 +313,8 @@ impl Messenger for MrcHost {
         }
     }
 
-    fn evs(&self, flow: u32) -> Vec<EvTally> {
-        let mut planes = vec![EvTally::default(); self.spec.path.planes.into()];
+    fn evs(&self, flow: u32) -> Vec<EvStateCounts> {
+        let mut planes = vec![EvStateCounts::default(); self.spec.path.planes.into()];
         let Some(qpn) = self.qpn(flow) else { return planes };
         let open = self.nic.endpoint.planes(qpn).unwrap_or_default();
         for status in self.nic.endpoint.ev_states(qpn).into_iter().flatten() {

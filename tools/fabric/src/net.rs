@@ -24,7 +24,7 @@ pub struct SwitchId(pub u32);
 
 /// One end of a flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct FlowEnd {
+pub struct HostFlow {
     /// The host.
     pub host: HostId,
     /// The flow's number there.
@@ -33,13 +33,13 @@ pub struct FlowEnd {
 
 /// What a simulation stops for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Happened<N> {
+pub enum SimEvent<N> {
     /// A host's transport has something to say.
-    Noticed {
+    Transport {
         /// The host.
         host: HostId,
         /// What it says.
-        news: N,
+        event: N,
     },
     /// The time of an alarm has come.
     Alarm(u32),
@@ -47,7 +47,7 @@ pub enum Happened<N> {
 
 /// What a tap sees of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Sight {
+pub enum PacketEvent {
     /// Its first bit goes onto the link.
     Sent,
     /// It comes to the end of the link, where a host or a switch deals with it.
@@ -62,7 +62,7 @@ pub enum Sight {
 
 /// Called with each packet that something happens to. What is sent comes again once, as arrived, lost or discarded; what a switch
 /// has no route for has arrived.
-pub type Tap = Box<dyn FnMut(Time, LinkId, Sight, &Packet)>;
+pub type Tap = Box<dyn FnMut(Time, LinkId, PacketEvent, &Packet)>;
 
 /// What the network has done with packets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -144,7 +144,7 @@ pub struct Net<T: Transport> {
     rng: Xoshiro256PlusPlus,
     counters: NetCounters,
     /// What transports said that nobody has heard yet.
-    news: VecDeque<(HostId, T::News)>,
+    events: VecDeque<(HostId, T::Event)>,
     tap: Option<Tap>,
 }
 
@@ -172,7 +172,7 @@ impl<T: Transport> Net<T> {
             pool: Pool::default(),
             rng: Xoshiro256PlusPlus::seed_from_u64(seed),
             counters: NetCounters::default(),
-            news: VecDeque::new(),
+            events: VecDeque::new(),
             tap: None,
         }
     }
@@ -305,10 +305,10 @@ impl<T: Transport> Net<T> {
 
     /// Whether nothing is going to happen any more unless somebody changes something.
     pub fn is_idle(&self) -> bool {
-        self.calendar.is_empty() && self.news.is_empty()
+        self.calendar.is_empty() && self.events.is_empty()
     }
 
-    /// Stops the simulation at `at`, as [`Happened::Alarm`] with this number.
+    /// Stops the simulation at `at`, as [`SimEvent::Alarm`] with this number.
     pub fn set_alarm(&mut self, at: Time, number: u32) {
         self.calendar.add(at.0.max(self.now), Event::Alarm(number));
     }
@@ -318,7 +318,7 @@ impl<T: Transport> Net<T> {
     pub fn set_link(&mut self, link: LinkId, up: bool) {
         for packet in self.links[link.0 as usize].set_up(up) {
             self.counters.dropped += 1;
-            self.see(link, Sight::Dropped, packet);
+            self.see(link, PacketEvent::Dropped, packet);
             self.pool.give_back(packet);
         }
     }
@@ -364,10 +364,10 @@ impl<T: Transport> Net<T> {
     ///
     /// # Panics
     /// If millions of events fall on one time: a transport has asked to be called again and again.
-    pub fn run(&mut self, until: Time) -> Option<Happened<T::News>> {
+    pub fn run(&mut self, until: Time) -> Option<SimEvent<T::Event>> {
         loop {
-            if let Some((host, news)) = self.news.pop_front() {
-                return Some(Happened::Noticed { host, news });
+            if let Some((host, event)) = self.events.pop_front() {
+                return Some(SimEvent::Transport { host, event });
             }
             let Some((at, event)) = self.calendar.next(until.0) else {
                 if until != Time::NEVER {
@@ -387,7 +387,7 @@ impl<T: Transport> Net<T> {
                 Event::Resume(host) => self.resume(host),
                 Event::Turn(link) => self.turn(link),
                 Event::Wake(host) => self.wake(host),
-                Event::Alarm(number) => return Some(Happened::Alarm(number)),
+                Event::Alarm(number) => return Some(SimEvent::Alarm(number)),
             }
         }
     }
@@ -400,7 +400,7 @@ impl<T: Transport> Net<T> {
             Outcome::Arrives => {}
             Outcome::Lost => {
                 self.counters.lost += 1;
-                self.see(from, Sight::Lost, packet);
+                self.see(from, PacketEvent::Lost, packet);
                 return self.pool.give_back(packet);
             }
             Outcome::Late(ns) => return self.calendar.add(self.now + ns, straggler(packet)),
@@ -414,7 +414,7 @@ impl<T: Transport> Net<T> {
     }
 
     #[inline]
-    fn see(&mut self, link: LinkId, sight: Sight, packet: PacketId) {
+    fn see(&mut self, link: LinkId, sight: PacketEvent, packet: PacketId) {
         if let Some(tap) = &mut self.tap {
             tap(Time(self.now), link, sight, self.pool.get(packet));
         }
@@ -430,7 +430,7 @@ impl<T: Transport> Net<T> {
                 host.pause.is_none() || host.backlog.len() < BACKLOG
             }
         };
-        self.see(from, if taken { Sight::Arrived } else { Sight::Discarded }, packet);
+        self.see(from, if taken { PacketEvent::Arrived } else { PacketEvent::Discarded }, packet);
         match end {
             End::Switch(_) if !taken => {
                 self.counters.lost += 1;
@@ -478,7 +478,7 @@ impl<T: Transport> Net<T> {
             return;
         }
         host.pause = None;
-        host.transport.paused(Time(since), Time(self.now));
+        host.transport.on_pause(Time(since), Time(self.now));
         while let Some((plane, packet)) = self.hosts[id.0 as usize].backlog.pop_front() {
             self.receive(id, plane, packet);
         }
@@ -492,7 +492,7 @@ impl<T: Transport> Net<T> {
         let link = &mut self.links[id.0 as usize];
         if !link.push(packet, &mut self.pool) {
             self.counters.dropped += 1;
-            self.see(id, Sight::Dropped, packet);
+            self.see(id, PacketEvent::Dropped, packet);
             return self.pool.give_back(packet);
         }
         if link.has_turn {
@@ -516,7 +516,7 @@ impl<T: Transport> Net<T> {
             link.has_turn = true;
             self.calendar.add(link.free_at(), Event::Turn(id));
         }
-        self.see(id, Sight::Sent, sent.packet);
+        self.see(id, PacketEvent::Sent, sent.packet);
     }
 
     fn turn(&mut self, id: LinkId) {
@@ -573,8 +573,8 @@ impl<T: Transport> Net<T> {
             self.offer(uplink, packet);
         }
         let host = &mut self.hosts[id.0 as usize];
-        while let Some(news) = host.transport.poll() {
-            self.news.push_back((id, news));
+        while let Some(event) = host.transport.poll() {
+            self.events.push_back((id, event));
         }
         let due = host.transport.next_timeout().0.max(self.now);
         if due < host.wakes_at {
@@ -589,16 +589,16 @@ impl<T: Messenger> Net<T> {
     ///
     /// # Errors
     /// If they are one, or cannot be connected.
-    pub fn connect(&mut self, one: HostId, other: HostId) -> Result<[FlowEnd; 2], ConnectError> {
+    pub fn connect(&mut self, one: HostId, other: HostId) -> Result<[HostFlow; 2], ConnectError> {
         let flows = self.with_pair((one, other), |a, b, now| T::connect(now, a, b));
         let [a, b] = flows.unwrap_or_else(|| {
             Err(ConnectError(format!("host {} and host {} are not two", one.0, other.0)))
         })?;
-        Ok([FlowEnd { host: one, flow: a }, FlowEnd { host: other, flow: b }])
+        Ok([HostFlow { host: one, flow: a }, HostFlow { host: other, flow: b }])
     }
 
     /// Sends a message on a flow; `false` if it takes none now.
-    pub fn post(&mut self, end: FlowEnd, message: Message) -> bool {
+    pub fn post(&mut self, end: HostFlow, message: Message) -> bool {
         self.with_transport(end.host, |transport, now| transport.post(now, end.flow, message))
     }
 }

@@ -162,7 +162,7 @@ macro_rules! with_nic {
 
         $crate::nic::with_timers!();
 
-        fn paused(&mut self, from: Time, until: Time) {
+        fn on_pause(&mut self, from: Time, until: Time) {
             self.nic.endpoint.on_driver_stall(from, until);
         }
 

@@ -3,8 +3,8 @@
 use spindrift::time::Time;
 
 use crate::link::{LinkCounters, LinkId};
-use crate::net::{FlowEnd, HostId, Net, NetCounters};
-use crate::transport::{EvTally, Messenger, Tally};
+use crate::net::{HostFlow, HostId, Net, NetCounters};
+use crate::transport::{EvStateCounts, Messenger, TransportStats};
 
 /// What is looked at.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -14,7 +14,7 @@ pub struct Watch {
     /// Links: what they have done, and what waits for them.
     pub links: Vec<LinkId>,
     /// Ends of flows: the states of their entropy values.
-    pub flows: Vec<FlowEnd>,
+    pub flows: Vec<HostFlow>,
 }
 
 /// A network at a moment. Counts are since the beginning; those of hosts, links and flows are in the order of the [`Watch`].
@@ -29,14 +29,14 @@ pub struct Sample {
     /// Links.
     pub links: Vec<LinkSample>,
     /// States of entropy values, by flow and plane.
-    pub flows: Vec<Vec<EvTally>>,
+    pub flows: Vec<Vec<EvStateCounts>>,
 }
 
 /// A host at a moment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct HostSample {
     /// What its transport has done.
-    pub tally: Tally,
+    pub stats: TransportStats,
     /// Bytes that the links to it have sent, by plane.
     pub plane_bytes: Vec<u64>,
 }
@@ -73,8 +73,8 @@ impl Recorder {
         self.look(net);
         let Some(Sample { net, hosts, links, .. }) = self.samples.last_mut() else { return };
         *net = NetCounters::default();
-        for HostSample { tally, plane_bytes } in hosts {
-            *tally = Tally::default();
+        for HostSample { stats, plane_bytes } in hosts {
+            *stats = TransportStats::default();
             plane_bytes.fill(0);
         }
         links.fill(LinkSample::default());
@@ -88,7 +88,7 @@ impl Recorder {
             self.samples.pop();
         }
         let host = |&host: &HostId| HostSample {
-            tally: net.transport(host).tally(),
+            stats: net.transport(host).stats(),
             plane_bytes: net.downlinks(host).iter().map(|&link| net.link(link).bytes).collect(),
         };
         let link =

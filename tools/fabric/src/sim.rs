@@ -5,15 +5,15 @@ use std::collections::VecDeque;
 
 use spindrift::time::Time;
 
-use crate::net::{FlowEnd, Happened, HostId, Net};
-use crate::transport::{ConnectError, Message, Messenger, Notice};
-use crate::workload::{Orders, Side, Workload};
+use crate::net::{HostFlow, HostId, Net, SimEvent};
+use crate::transport::{ConnectError, FlowEvent, Message, Messenger};
+use crate::workload::{FlowEndpoint, Workload, WorkloadActions};
 
 /// A message that is complete.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Done {
     /// Who sent it.
-    pub side: Side,
+    pub side: FlowEndpoint,
     /// Bytes of it.
     pub len: u32,
     /// When the workload ordered it: what waits at its sender for room there waits from then on.
@@ -28,7 +28,7 @@ pub struct Failure {
     /// When.
     pub at: Time,
     /// Which end noticed.
-    pub side: Side,
+    pub side: FlowEndpoint,
     /// Why.
     pub why: &'static str,
 }
@@ -45,7 +45,7 @@ struct Backlog {
 /// A workload on its hosts.
 pub struct Job {
     workload: Box<dyn Workload>,
-    ends: Vec<[FlowEnd; 2]>,
+    ends: Vec<[HostFlow; 2]>,
     /// By connection and end.
     backlogs: Vec<[Backlog; 2]>,
     /// When the workload is to be called.
@@ -67,7 +67,7 @@ impl fmt::Debug for Job {
 
 impl Job {
     /// The ends of its connections.
-    pub fn ends(&self) -> &[[FlowEnd; 2]] {
+    pub fn ends(&self) -> &[[HostFlow; 2]] {
         &self.ends
     }
 
@@ -93,14 +93,14 @@ impl Job {
         self.finished
     }
 
-    fn end(&mut self, side: Side) -> Option<(FlowEnd, &mut Backlog)> {
+    fn end(&mut self, side: FlowEndpoint) -> Option<(HostFlow, &mut Backlog)> {
         let ends = self.ends.get(side.pair as usize)?;
         let backlogs = self.backlogs.get_mut(side.pair as usize)?;
         let end = usize::from(side.second);
         Some((ends[end], &mut backlogs[end]))
     }
 
-    fn complete(&mut self, now: Time, side: Side) {
+    fn complete(&mut self, now: Time, side: FlowEndpoint) {
         let Some((posted, len)) = self.end(side).and_then(|(_, backlog)| backlog.outstanding.pop_front())
         else {
             return;
@@ -116,7 +116,7 @@ pub struct Sim<T: Messenger> {
     net: Net<T>,
     jobs: Vec<Job>,
     /// Whose a flow is, by host and by its number there.
-    owners: Vec<Vec<(u32, Side)>>,
+    owners: Vec<Vec<(u32, FlowEndpoint)>>,
 }
 
 impl<T: Messenger> fmt::Debug for Sim<T> {
@@ -163,7 +163,7 @@ impl<T: Messenger> Sim<T> {
                 let owners = self.owners.get_mut(flow.host.0 as usize);
                 let owners = owners.ok_or_else(|| ConnectError(format!("no host {}", flow.host.0)))?;
                 debug_assert_eq!(owners.len(), flow.flow as usize, "flows are numbered as they are made");
-                owners.push((number, Side { pair, second }));
+                owners.push((number, FlowEndpoint { pair, second }));
             }
             ends.push(flows);
         }
@@ -176,21 +176,21 @@ impl<T: Messenger> Sim<T> {
             failures: Vec::new(),
             finished: None,
         });
-        self.ask(number, |job, orders| job.workload.start(orders));
+        self.ask(number, |job, actions| job.workload.start(actions));
         Ok(())
     }
 
     /// Lets a job say what to do next, and does it.
-    fn ask(&mut self, number: u32, question: impl FnOnce(&mut Job, &mut Orders)) {
+    fn ask(&mut self, number: u32, question: impl FnOnce(&mut Job, &mut WorkloadActions)) {
         let now = self.net.now();
         let Some(job) = self.jobs.get_mut(number as usize) else { return };
-        let mut orders = Orders { now, ..Orders::default() };
-        question(job, &mut orders);
-        for (side, message) in orders.posts {
+        let mut actions = WorkloadActions { now, ..WorkloadActions::default() };
+        question(job, &mut actions);
+        for (side, message) in actions.posts {
             self.post(number, side, message);
         }
         let Some(job) = self.jobs.get_mut(number as usize) else { return };
-        let alarm = orders.alarm.map(|at| at.max(now));
+        let alarm = actions.alarm.map(|at| at.max(now));
         if let Some(at) = alarm
             && alarm != job.alarm
         {
@@ -202,7 +202,7 @@ impl<T: Messenger> Sim<T> {
         }
     }
 
-    fn post(&mut self, number: u32, side: Side, message: Message) {
+    fn post(&mut self, number: u32, side: FlowEndpoint, message: Message) {
         let now = self.net.now();
         let Some(job) = self.jobs.get_mut(number as usize) else { return };
         let Some((end, backlog)) = job.end(side) else { return };
@@ -219,7 +219,7 @@ impl<T: Messenger> Sim<T> {
     }
 
     /// Posts what waits at an end, as far as there is room.
-    fn post_waiting(&mut self, number: u32, side: Side) {
+    fn post_waiting(&mut self, number: u32, side: FlowEndpoint) {
         let end = self.jobs.get_mut(number as usize).and_then(|job| job.end(side));
         let Some((end, backlog)) = end else { return };
         while let Some(&message) = backlog.waiting.front()
@@ -229,22 +229,23 @@ impl<T: Messenger> Sim<T> {
         }
     }
 
-    fn notice(&mut self, host: HostId, notice: Notice) {
-        let (Notice::Sent { flow, .. } | Notice::Received { flow, .. } | Notice::Failed { flow, .. }) =
-            notice;
+    fn on_transport_event(&mut self, host: HostId, notice: FlowEvent) {
+        let (FlowEvent::Sent { flow, .. }
+        | FlowEvent::Received { flow, .. }
+        | FlowEvent::Failed { flow, .. }) = notice;
         let owners = self.owners.get(host.0 as usize);
         let Some(&(number, side)) = owners.and_then(|owners| owners.get(flow as usize)) else { return };
         let now = self.net.now();
-        if let Notice::Sent { .. } = notice {
+        if let FlowEvent::Sent { .. } = notice {
             self.post_waiting(number, side);
         }
-        self.ask(number, |job, orders| match notice {
-            Notice::Sent { tag, .. } => {
+        self.ask(number, |job, actions| match notice {
+            FlowEvent::Sent { tag, .. } => {
                 job.complete(now, side);
-                job.workload.sent(side, tag, orders);
+                job.workload.sent(side, tag, actions);
             }
-            Notice::Received { tag, .. } => job.workload.received(side, tag, orders),
-            Notice::Failed { why, .. } => job.failures.push(Failure { at: now, side, why }),
+            FlowEvent::Received { tag, .. } => job.workload.received(side, tag, actions),
+            FlowEvent::Failed { why, .. } => job.failures.push(Failure { at: now, side, why }),
         });
     }
 
@@ -254,7 +255,7 @@ impl<T: Messenger> Sim<T> {
         // Another one may have taken its place.
         if job.alarm == Some(now) {
             job.alarm = None;
-            self.ask(number, |job, orders| job.workload.alarm(orders));
+            self.ask(number, |job, actions| job.workload.alarm(actions));
         }
     }
 
@@ -267,8 +268,8 @@ impl<T: Messenger> Sim<T> {
     pub fn run(&mut self, until: Time) -> Option<u32> {
         while !self.is_done() {
             match self.net.run(until)? {
-                Happened::Noticed { host, news } => self.notice(host, news),
-                Happened::Alarm(number) => match number.checked_sub(Self::ALARMS) {
+                SimEvent::Transport { host, event } => self.on_transport_event(host, event),
+                SimEvent::Alarm(number) => match number.checked_sub(Self::ALARMS) {
                     None => return Some(number),
                     Some(number) => self.alarm(number),
                 },

@@ -17,7 +17,7 @@ pub struct Message {
 
 /// What a transport tells whoever uses it. A flow is called by the number that it has at its host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Notice {
+pub enum FlowEvent {
     /// A message is complete: all of it is at the receiver, and the sender knows.
     Sent {
         /// The flow.
@@ -49,7 +49,7 @@ pub struct ConnectError(pub String);
 /// The transport of a host as a network sees it: no clock, no socket, no thread.
 pub trait Transport {
     /// What it tells whoever drives the network.
-    type News;
+    type Event;
 
     /// A packet has come in on a plane.
     fn receive(&mut self, now: Time, plane: u8, packet: &Packet);
@@ -64,17 +64,17 @@ pub trait Transport {
     fn on_timeout(&mut self, now: Time);
 
     /// The host stood still from one time to the other, which is now, and goes on.
-    fn paused(&mut self, from: Time, until: Time);
+    fn on_pause(&mut self, from: Time, until: Time);
 
     /// The host's port in a plane has found or lost its carrier.
     fn carrier(&mut self, now: Time, plane: u8, up: bool);
 
     /// The next thing to know, oldest first.
-    fn poll(&mut self) -> Option<Self::News>;
+    fn poll(&mut self) -> Option<Self::Event>;
 }
 
 /// A transport that carries messages, for [workloads](crate::workload).
-pub trait Messenger: Transport<News = Notice> + Sized {
+pub trait Messenger: Transport<Event = FlowEvent> + Sized {
     /// Makes a flow between two hosts, and returns its number at each. Either may send on it.
     ///
     /// # Errors
@@ -85,17 +85,17 @@ pub trait Messenger: Transport<News = Notice> + Sized {
     fn post(&mut self, now: Time, flow: u32, message: Message) -> bool;
 
     /// What it has done since it was made.
-    fn tally(&self) -> Tally;
+    fn stats(&self) -> TransportStats;
 
     /// The states of a flow's entropy values, by plane; nothing for a transport that has none.
-    fn evs(&self, _flow: u32) -> Vec<EvTally> {
+    fn evs(&self, _flow: u32) -> Vec<EvStateCounts> {
         Vec::new()
     }
 }
 
 /// What a transport has done.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Tally {
+pub struct TransportStats {
     /// Payload that was placed in the host's memory, each byte once.
     pub placed_bytes: u64,
     /// Data packets sent, repeats included.
@@ -114,7 +114,7 @@ pub struct Tally {
 
 /// How many of a flow's entropy values are in which state, in one plane (MRC paper, section 3.1).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct EvTally {
+pub struct EvStateCounts {
     /// In use.
     pub good: u32,
     /// In use, and passed over once more for congestion.

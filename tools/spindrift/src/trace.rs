@@ -17,7 +17,7 @@ use pcap_file::pcapng::blocks::interface_description::{
 };
 use pcap_file::{DataLink, PcapError};
 use spindrift::time::Time;
-use spindrift_fabric::{Packet, Sight};
+use spindrift_fabric::{Packet, PacketEvent};
 use spindrift_srv6::{Fabric, Node};
 
 /// From where to where.
@@ -67,7 +67,7 @@ impl Trace {
     }
 
     /// What is to be called with each packet; those of other links are left out.
-    pub(crate) fn sink(&self) -> impl FnMut(Time, Link, Sight, &Packet) + 'static {
+    pub(crate) fn sink(&self) -> impl FnMut(Time, Link, PacketEvent, &Packet) + 'static {
         let inner = Rc::clone(&self.inner);
         move |at, link, sight, packet| inner.borrow_mut().write(at, link, sight, packet)
     }
@@ -82,13 +82,13 @@ impl Trace {
 }
 
 impl Inner {
-    fn write(&mut self, at: Time, link: Link, sight: Sight, packet: &Packet) {
+    fn write(&mut self, at: Time, link: Link, sight: PacketEvent, packet: &Packet) {
         let comment = match sight {
-            Sight::Sent => return,
-            Sight::Arrived => None,
-            Sight::Lost => Some("lost on the link"),
-            Sight::Dropped => Some("dropped: the link is down or its queue is full"),
-            Sight::Discarded => Some("discarded: the node at the end of the link does not take it"),
+            PacketEvent::Sent => return,
+            PacketEvent::Arrived => None,
+            PacketEvent::Lost => Some("lost on the link"),
+            PacketEvent::Dropped => Some("dropped: the link is down or its queue is full"),
+            PacketEvent::Discarded => Some("discarded: the node at the end of the link does not take it"),
         };
         let Some(&interface_id) = self.interfaces.get(&link).filter(|_| self.failed.is_none()) else {
             return;

@@ -41,7 +41,7 @@ pub enum EpisodeKind {
         carrier: bool,
     },
     /// One direction of a cable carries nothing, and nobody sees it.
-    Way(Node, Node),
+    LinkDirection(Node, Node),
     /// Links do something to packets.
     Links {
         /// From where to where.
@@ -83,7 +83,7 @@ impl EpisodeKind {
             Self::Cables { ref cables, carrier } => {
                 cables.iter().map(|&ends| Fault::Cable { ends, up, carrier }).collect()
             }
-            Self::Way(from, to) => vec![Fault::Way { from, to, up }],
+            Self::LinkDirection(from, to) => vec![Fault::LinkDirection { from, to, up }],
             Self::Links { ref ways, ref impairment } => {
                 let impairment = if begins { impairment.clone() } else { Impairment::default() };
                 let fault = |&(from, to)| Fault::Impair { from, to, impairment: impairment.clone() };
@@ -121,7 +121,7 @@ impl EpisodeKind {
                 let told = if *carrier { "by the carrier" } else { "but for the carrier" };
                 format!("{} down, {told}", cables.join(" and "))
             }
-            Self::Way(from, to) => format!("{} down", arrow(&(*from, *to))),
+            Self::LinkDirection(from, to) => format!("{} down", arrow(&(*from, *to))),
             Self::Links { ways, impairment } => match ways.as_slice() {
                 [way] => format!("{}: {}", arrow(way), shares(impairment)),
                 ways => format!("{} links: {}", ways.len(), shares(impairment)),
@@ -197,7 +197,7 @@ fn kind(rng: &mut Rng, parts: &Parts) -> EpisodeKind {
             let own = parts.cables.iter().filter(|(one, other)| *one == upper || *other == upper);
             EpisodeKind::Cables { cables: own.take(4).copied().collect(), carrier: rng.chance(7_000) }
         }
-        3 | 4 => EpisodeKind::Way(from, to),
+        3 | 4 => EpisodeKind::LinkDirection(from, to),
         5 => EpisodeKind::Links { ways: vec![(from, to)], impairment: impairment(rng, 10_000) },
         6 => {
             let both = parts.cables.iter().flat_map(|&(one, other)| [(one, other), (other, one)]);

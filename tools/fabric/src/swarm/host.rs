@@ -103,7 +103,7 @@ impl Host {
 }
 
 impl Transport for Host {
-    type News = Event;
+    type Event = Event;
 
     fn receive(&mut self, now: Time, plane: u8, packet: &Packet) {
         let before = Before::new(self.nic.endpoint.counters());
@@ -123,9 +123,9 @@ impl Transport for Host {
 
     with_timers!();
 
-    fn paused(&mut self, from: Time, until: Time) {
+    fn on_pause(&mut self, from: Time, until: Time) {
         self.nic.endpoint.on_driver_stall(from, until);
-        self.audit.paused(until.since(from));
+        self.audit.on_pause(until.since(from));
     }
 
     fn carrier(&mut self, now: Time, plane: u8, up: bool) {

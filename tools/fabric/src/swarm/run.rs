@@ -20,7 +20,7 @@ use crate::clos::Clos;
 use crate::fault::Fault;
 use crate::impair::Impairment;
 use crate::link::LinkId;
-use crate::net::{Happened, HostId, Net, Sight};
+use crate::net::{HostId, Net, PacketEvent, SimEvent};
 use crate::packet::Packet;
 
 /// What a run came to; equal for equal cases.
@@ -99,7 +99,7 @@ pub struct Failure {
 }
 
 /// Called with what happens to each packet on the link between two nodes.
-pub type Watch = Box<dyn FnMut(Time, (Node, Node), Sight, &Packet)>;
+pub type Watch = Box<dyn FnMut(Time, (Node, Node), PacketEvent, &Packet)>;
 
 /// Carries out a case, which `watch` may look at.
 ///
@@ -142,7 +142,7 @@ enum Due {
 }
 
 /// One end of a queue pair, and what it writes to the other.
-struct Way {
+struct Transfer {
     from: (HostId, Qpn),
     to: (HostId, Qpn),
     flow: u32,
@@ -157,7 +157,7 @@ struct World<'a> {
     clos: Clos,
     net: Net<Host>,
     rng: Rng,
-    ways: Vec<Way>,
+    transfers: Vec<Transfer>,
     due: Vec<Due>,
     connected: usize,
     /// Messages complete, and episodes that wait for more to be.
@@ -190,7 +190,7 @@ impl<'a> World<'a> {
             clos,
             net,
             rng: Rng::new(case.seed ^ 0x776f_726b),
-            ways: Vec::new(),
+            transfers: Vec::new(),
             due: Vec::new(),
             connected: 0,
             done: 0,
@@ -249,7 +249,8 @@ impl<'a> World<'a> {
     }
 
     fn is_done(&self) -> bool {
-        self.connected == self.case.flows.len() && self.ways.iter().all(|way| way.writer.finished())
+        self.connected == self.case.flows.len()
+            && self.transfers.iter().all(|transfer| transfer.writer.finished())
     }
 
     fn name(&self, host: HostId) -> String {
@@ -259,10 +260,13 @@ impl<'a> World<'a> {
     /// What is left to do, for whoever has to find out why.
     fn left(&self) -> String {
         let mut text = format!("{} of {} flows connected", self.connected, self.case.flows.len());
-        for way in self.ways.iter().filter(|way| !way.writer.finished()) {
-            let status = self.net.transport(way.from.0).nic.endpoint.qp_status(way.from.1);
-            text += &format!("; flow {} from {}: ", way.flow, self.name(way.from.0));
-            text += &format!("{:?} of {} posted, {status:?}", way.writer.ledger.tally, way.plan.messages);
+        for transfer in self.transfers.iter().filter(|transfer| !transfer.writer.finished()) {
+            let status = self.net.transport(transfer.from.0).nic.endpoint.qp_status(transfer.from.1);
+            text += &format!("; flow {} from {}: ", transfer.flow, self.name(transfer.from.0));
+            text += &format!(
+                "{:?} of {} posted, {status:?}",
+                transfer.writer.ledger.tally, transfer.plan.messages
+            );
         }
         text
     }
@@ -276,11 +280,11 @@ impl<'a> World<'a> {
         }
         match happened {
             None => return Ok(false),
-            Some(Happened::Noticed { host, news }) => self.hear(host, news)?,
-            Some(Happened::Alarm(number)) => match self.due.get(number as usize).copied() {
+            Some(SimEvent::Transport { host, event }) => self.on_transport_event(host, event)?,
+            Some(SimEvent::Alarm(number)) => match self.due.get(number as usize).copied() {
                 None => return Err(format!("nobody has set alarm {number}")),
                 Some(Due::Connect(flow)) => self.connect(flow)?,
-                Some(Due::Post(way)) => self.post(way)?,
+                Some(Due::Post(transfer)) => self.post(transfer)?,
                 Some(Due::Begin(episode)) => self.begin(episode)?,
                 Some(Due::Turn { episode, begins }) => self.turn(episode, begins)?,
                 Some(Due::Heal) => self.heal()?,
@@ -295,21 +299,21 @@ impl<'a> World<'a> {
         let hosts = flow.hosts.map(|host| HostId(host.into()));
         let rng = &mut self.rng;
         let fabric = self.clos.fabric();
-        let ways = self.net.with_pair((hosts[0], hosts[1]), |a, b, now| {
-            let ways = connect(case, flow, [a, b], now, rng)?;
-            for (host, way) in [(a, &ways[0]), (b, &ways[1])] {
-                let (from, to) = (way.from.0.0 as u16, way.to.0.0 as u16);
+        let transfers = self.net.with_pair((hosts[0], hosts[1]), |a, b, now| {
+            let transfers = connect(case, flow, [a, b], now, rng)?;
+            for (host, transfer) in [(a, &transfers[0]), (b, &transfers[1])] {
+                let (from, to) = (transfer.from.0.0 as u16, transfer.to.0.0 as u16);
                 let addresses = (0..case.fabric.planes).filter_map(|plane| fabric.address(to, plane));
-                host.audit.connect(way.from.1, (way.to.1, addresses), case.timers(from));
+                host.audit.connect(transfer.from.1, (transfer.to.1, addresses), case.timers(from));
             }
-            Ok::<_, String>(ways)
+            Ok::<_, String>(transfers)
         });
-        let ways = ways.ok_or_else(|| format!("host {hosts:?} are two"))??;
+        let transfers = transfers.ok_or_else(|| format!("host {hosts:?} are two"))??;
         self.connected += 1;
-        for way in ways {
-            let pause = self.rng.below(way.plan.pause_ns);
-            let at = self.ways.len();
-            self.ways.push(way);
+        for transfer in transfers {
+            let pause = self.rng.below(transfer.plan.pause_ns);
+            let at = self.transfers.len();
+            self.transfers.push(transfer);
             self.set(self.net.now() + pause, Due::Post(at));
         }
         Ok(())
@@ -317,22 +321,23 @@ impl<'a> World<'a> {
 
     /// Posts a few messages, and says when the next ones come.
     fn post(&mut self, at: usize) -> Check {
-        let Some(way) = self.ways.get_mut(at) else { return Ok(()) };
-        let burst = way.writer.rng.range(1, way.plan.burst);
-        let pause = 1 + way.writer.rng.below(way.plan.pause_ns);
+        let Some(transfer) = self.transfers.get_mut(at) else { return Ok(()) };
+        let burst = transfer.writer.rng.range(1, transfer.plan.burst);
+        let pause = 1 + transfer.writer.rng.below(transfer.plan.pause_ns);
         let mut postings = Vec::new();
-        way.waits = false;
+        transfer.waits = false;
         for _ in 0..burst {
-            if way.writer.all_posted() {
+            if transfer.writer.all_posted() {
                 break;
             }
-            let Some(posting) = way.writer.next() else {
-                way.waits = true;
+            let Some(posting) = transfer.writer.next() else {
+                transfer.waits = true;
                 break;
             };
             postings.push(posting);
         }
-        let (from, to, again) = (way.from, way.to, !way.waits && !way.writer.all_posted());
+        let (from, to, again) =
+            (transfer.from, transfer.to, !transfer.waits && !transfer.writer.all_posted());
         let posted = self.net.with_pair((from.0, to.0), |sender, receiver, now| {
             for posting in postings {
                 if let Some(wr) = posting.receive {
@@ -348,17 +353,18 @@ impl<'a> World<'a> {
         posted.unwrap_or(Ok(()))
     }
 
-    fn way(&mut self, is: impl Fn(&Way) -> bool) -> Check<usize> {
-        self.ways.iter().position(is).ok_or_else(|| "an event of a queue pair that exists".to_owned())
+    fn transfer(&mut self, is: impl Fn(&Transfer) -> bool) -> Check<usize> {
+        self.transfers.iter().position(is).ok_or_else(|| "an event of a queue pair that exists".to_owned())
     }
 
-    fn hear(&mut self, host: HostId, event: Event) -> Check {
+    fn on_transport_event(&mut self, host: HostId, event: Event) -> Check {
         match event {
             Event::Completion { wc, .. } => {
                 let end = (host, wc.qpn);
                 let sent = wc.opcode == WcOpcode::RdmaWrite;
-                let at = self.way(|way| if sent { way.from == end } else { way.to == end })?;
-                let ledger = &mut self.ways[at].writer.ledger;
+                let at =
+                    self.transfer(|transfer| if sent { transfer.from == end } else { transfer.to == end })?;
+                let ledger = &mut self.transfers[at].writer.ledger;
                 if sent { ledger.on_send_completion(&wc) } else { ledger.on_receive_completion(&wc) }
             }
             Event::SendRetired { qpn, count } => self.retired((host, qpn), count),
@@ -366,10 +372,12 @@ impl<'a> World<'a> {
                 let may = self.case.may_fail && reason == FailReason::RetryExceeded;
                 let name = self.name(host);
                 demand!(may, "the queue pair {:#x} of {name} failed: {reason:?}", qpn.get());
-                let (sends, receives) =
-                    (self.way(|way| way.from == (host, qpn))?, self.way(|way| way.to == (host, qpn))?);
-                self.ways[sends].writer.ledger.failed = true;
-                self.ways[receives].writer.ledger.receiver_failed = true;
+                let (sends, receives) = (
+                    self.transfer(|transfer| transfer.from == (host, qpn))?,
+                    self.transfer(|transfer| transfer.to == (host, qpn))?,
+                );
+                self.transfers[sends].writer.ledger.failed = true;
+                self.transfers[receives].writer.ledger.receiver_failed = true;
                 Ok(())
             }
             other => Err(format!("nobody asked for it: {other:?}")),
@@ -377,12 +385,12 @@ impl<'a> World<'a> {
     }
 
     fn retired(&mut self, end: (HostId, Qpn), count: u32) -> Check {
-        let at = self.way(|way| way.from == end)?;
+        let at = self.transfer(|transfer| transfer.from == end)?;
         let now = self.net.now();
-        let way = &mut self.ways[at];
-        way.writer.ledger.on_retired(count)?;
-        if core::mem::take(&mut way.waits) {
-            let pause = way.writer.rng.below(way.plan.pause_ns);
+        let transfer = &mut self.transfers[at];
+        transfer.writer.ledger.on_retired(count)?;
+        if core::mem::take(&mut transfer.waits) {
+            let pause = transfer.writer.rng.below(transfer.plan.pause_ns);
             self.set(now + pause, Due::Post(at));
         }
         self.done += u64::from(count);
@@ -427,10 +435,10 @@ impl<'a> World<'a> {
 
     /// Packets with some of a queue pair's entropy values are lost as they leave their host, or no longer.
     fn dead_evs(&self, begins: bool, flow: u32, end: u8, one_in: u32) -> Vec<Fault> {
-        let of_flow = self.ways.iter().filter(|way| way.flow == flow);
-        let Some(way) = of_flow.clone().nth(usize::from(end)) else { return Vec::new() };
-        let host = Node::Host(way.from.0.0 as u16);
-        let states = self.net.transport(way.from.0).nic.endpoint.ev_states(way.from.1);
+        let of_flow = self.transfers.iter().filter(|transfer| transfer.flow == flow);
+        let Some(transfer) = of_flow.clone().nth(usize::from(end)) else { return Vec::new() };
+        let host = Node::Host(transfer.from.0.0 as u16);
+        let states = self.net.transport(transfer.from.0).nic.endpoint.ev_states(transfer.from.1);
         let evs = states.into_iter().flatten().step_by(one_in as usize).map(|state| state.ev.0);
         let impairment = if begins {
             Impairment { loss: 1.0, evs: evs.collect(), ..Impairment::default() }
@@ -449,14 +457,14 @@ impl<'a> World<'a> {
 
     /// What must hold at any time.
     fn check_memory(&self) -> Check {
-        self.ways.iter().try_for_each(|way| way.writer.ledger.check_memory())
+        self.transfers.iter().try_for_each(|transfer| transfer.writer.ledger.check_memory())
     }
 
     /// What must hold when all work is done.
     fn check_done(&mut self) -> Check {
-        for way in &mut self.ways {
-            way.writer.check_end()?;
-            way.writer.ledger.check_source()?;
+        for transfer in &mut self.transfers {
+            transfer.writer.check_end()?;
+            transfer.writer.ledger.check_source()?;
         }
         let trimmed = self.sum(|counters| counters.rx_trimmed);
         let corrupt = self.case.episodes.iter().any(|episode| match &episode.kind {
@@ -468,8 +476,8 @@ impl<'a> World<'a> {
             if let Some((name, count)) = accusation(counters, corrupt, trimmed) {
                 return Err(format!("{} accuses an honest peer: {name} = {count}", self.name(host)));
             }
-            let written = self.ways.iter().filter(|way| way.to.0 == host);
-            let written: u64 = written.map(|way| way.writer.ledger.tally.bytes).sum();
+            let written = self.transfers.iter().filter(|transfer| transfer.to.0 == host);
+            let written: u64 = written.map(|transfer| transfer.writer.ledger.tally.bytes).sum();
             let placed = counters.rx_placed_bytes;
             demand!(
                 self.case.may_fail || placed == written,
@@ -495,29 +503,33 @@ impl<'a> World<'a> {
     /// What must hold when nothing happens any more.
     fn check_quiet(&mut self) -> Check {
         let lonely = self.gave_up() > 0;
-        for way in &mut self.ways {
-            way.writer.check_end()?;
-            let endpoint = &self.net.transport(way.from.0).nic.endpoint;
-            let status = endpoint.qp_status(way.from.1).ok_or("a queue pair stays until it is destroyed")?;
+        for transfer in &mut self.transfers {
+            transfer.writer.check_end()?;
+            let endpoint = &self.net.transport(transfer.from.0).nic.endpoint;
+            let status =
+                endpoint.qp_status(transfer.from.1).ok_or("a queue pair stays until it is destroyed")?;
             demand!(status.send_outstanding == 0, "requests are outstanding: {status:?}");
-            let uses = way.writer.lkeys().map(|lkey| endpoint.memory().uses(lkey));
+            let uses = transfer.writer.lkeys().map(|lkey| endpoint.memory().uses(lkey));
             demand!(uses == [0; 2], "memory is still in use: {uses:?}");
             if lonely {
                 continue;
             }
             demand!(status.inflight_bytes == 0, "congestion control has forgotten bytes: {status:?}");
-            let bad = endpoint.ev_states(way.from.1).into_iter().flatten();
+            let bad = endpoint.ev_states(transfer.from.1).into_iter().flatten();
             let bad: Vec<_> = bad.filter(|ev| ev.state == EvState::AssumedBad).collect();
             demand!(bad.is_empty(), "entropy values stay bad: {bad:?}");
         }
         let (counters, under_way) = (self.net.counters(), self.net.on_their_way());
-        demand!(counters.add_up(under_way), "packets are missing: {counters:?}, {under_way} on their way");
-        demand!(lonely || under_way == 0, "{under_way} packets are on their way for ever");
+        demand!(
+            counters.add_up(under_way),
+            "packets are missing: {counters:?}, {under_way} on their transfer"
+        );
+        demand!(lonely || under_way == 0, "{under_way} packets are on their transfer for ever");
         Ok(())
     }
 
     fn gave_up(&self) -> u64 {
-        self.ways.iter().filter(|way| way.writer.ledger.failed).count() as u64
+        self.transfers.iter().filter(|transfer| transfer.writer.ledger.failed).count() as u64
     }
 
     fn sum(&self, value: fn(&Counters) -> u64) -> u64 {
@@ -525,13 +537,13 @@ impl<'a> World<'a> {
     }
 
     fn bytes(&self) -> u64 {
-        self.ways.iter().map(|way| way.writer.ledger.tally.bytes).sum()
+        self.transfers.iter().map(|transfer| transfer.writer.ledger.tally.bytes).sum()
     }
 
     fn outcome(&self, done_at: Time) -> Outcome {
         let net = self.net.counters();
         let links = self.net.links().map(|link| self.net.link(link).queue.trimmed);
-        let tallies = || self.ways.iter().map(|way| way.writer.ledger.tally);
+        let tallies = || self.transfers.iter().map(|transfer| transfer.writer.ledger.tally);
         Outcome {
             runs: 1,
             packets: net.sent,
@@ -559,7 +571,7 @@ fn connect(
     [a, b]: [&mut Host; 2],
     now: Time,
     rng: &mut Rng,
-) -> Check<[Way; 2]> {
+) -> Check<[Transfer; 2]> {
     let qpn = |host: &mut Host, end: usize| {
         let init = host.qp_init(case, &flow.ends[end], flow.number);
         host.nic.endpoint.create_qp(init).map_err(told)
@@ -570,7 +582,7 @@ fn connect(
     a.nic.bring_up(now, [&infos[0], &infos[1]], case.retry).map_err(told)?;
     b.nic.bring_up(now, [&infos[1], &infos[0]], case.retry).map_err(told)?;
     let mtu = infos[0].mtu.min(infos[1].mtu);
-    let mut way = |from: usize, sender: &mut Host, receiver: &mut Host| -> Check<Way> {
+    let mut transfer = |from: usize, sender: &mut Host, receiver: &mut Host| -> Check<Transfer> {
         let plan = flow.ends[from].clone();
         let work = work(&plan);
         let source = sender.memory(work.source_len(), rng)?;
@@ -578,9 +590,9 @@ fn connect(
         let target = receiver.memory(work.target_len(), rng)?;
         let writer = Writer::new(work, qpns[from], mtu, [source, mirror, target], Rng::new(plan.seed))?;
         let end = |at: usize| (HostId(flow.hosts[at].into()), qpns[at]);
-        Ok(Way { from: end(from), to: end(1 - from), flow: flow.number, plan, writer, waits: false })
+        Ok(Transfer { from: end(from), to: end(1 - from), flow: flow.number, plan, writer, waits: false })
     };
-    Ok([way(0, a, b)?, way(1, b, a)?])
+    Ok([transfer(0, a, b)?, transfer(1, b, a)?])
 }
 
 fn work(plan: &EndPlan) -> Work {

@@ -1,6 +1,6 @@
 //! All-to-all.
 
-use super::{Orders, Side, Workload};
+use super::{FlowEndpoint, Workload, WorkloadActions};
 use crate::net::HostId;
 use crate::transport::Message;
 
@@ -27,11 +27,11 @@ impl AllToAll {
         (self.hosts.len() as u32).saturating_sub(1)
     }
 
-    fn post(&mut self, host: u32, orders: &mut Orders) {
+    fn post(&mut self, host: u32, actions: &mut WorkloadActions) {
         let others = self.others();
         let Some(begun) = self.begun.get_mut(host as usize).filter(|begun| **begun < others) else { return };
         let message = Message { tag: *begun, len: self.bytes, notify: false };
-        orders.posts.push((Side::first(host * others + *begun), message));
+        actions.posts.push((FlowEndpoint::first(host * others + *begun), message));
         *begun += 1;
     }
 }
@@ -44,20 +44,20 @@ impl Workload for AllToAll {
         (0..count).flat_map(|from| (1..count).map(move |by| (host(from), host(from + by)))).collect()
     }
 
-    fn start(&mut self, orders: &mut Orders) {
+    fn start(&mut self, actions: &mut WorkloadActions) {
         for host in 0..self.hosts.len() as u32 {
             for _ in 0..self.at_a_time {
-                self.post(host, orders);
+                self.post(host, actions);
             }
         }
     }
 
-    fn sent(&mut self, side: Side, _tag: u32, orders: &mut Orders) {
+    fn sent(&mut self, side: FlowEndpoint, _tag: u32, actions: &mut WorkloadActions) {
         let host = side.pair / self.others().max(1);
         if let Some(done) = self.done.get_mut(host as usize) {
             *done += 1;
         }
-        self.post(host, orders);
+        self.post(host, actions);
     }
 
     fn is_done(&self) -> bool {
@@ -88,14 +88,18 @@ mod tests {
     #[test]
     fn no_more_than_wanted_at_a_time_and_never_all_to_one() {
         let mut all = AllToAll::new((0..4).map(HostId).collect(), 700, 2);
-        let (pairs, mut orders) = (all.pairs(), Orders::default());
-        all.start(&mut orders);
-        let to: Vec<_> =
-            orders.posts.iter().map(|(side, _)| pairs[side.pair as usize]).map(|(a, b)| (a.0, b.0)).collect();
+        let (pairs, mut actions) = (all.pairs(), WorkloadActions::default());
+        all.start(&mut actions);
+        let to: Vec<_> = actions
+            .posts
+            .iter()
+            .map(|(side, _)| pairs[side.pair as usize])
+            .map(|(a, b)| (a.0, b.0))
+            .collect();
         assert_eq!(to, [(0, 1), (0, 2), (1, 2), (1, 3), (2, 3), (2, 0), (3, 0), (3, 1)]);
-        all.sent(Side::first(3), 0, &mut orders);
-        assert_eq!(orders.posts.len(), 9);
-        let (side, _) = orders.posts[8];
+        all.sent(FlowEndpoint::first(3), 0, &mut actions);
+        assert_eq!(actions.posts.len(), 9);
+        let (side, _) = actions.posts[8];
         assert_eq!(pairs[side.pair as usize], (HostId(1), HostId(0)));
     }
 }

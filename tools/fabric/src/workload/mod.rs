@@ -26,14 +26,14 @@ pub use trace::{Trace, TraceEntry, TraceError};
 
 /// One end of a workload's connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Side {
+pub struct FlowEndpoint {
     /// The number of the connection, in the order of [`Workload::pairs`].
     pub pair: u32,
     /// Its second host, and not its first.
     pub second: bool,
 }
 
-impl Side {
+impl FlowEndpoint {
     /// The end at the first host of a pair.
     pub const fn first(pair: u32) -> Self {
         Self { pair, second: false }
@@ -42,11 +42,11 @@ impl Side {
 
 /// What a workload asks for.
 #[derive(Clone, Debug, Default)]
-pub struct Orders {
+pub struct WorkloadActions {
     /// The time at which it is asked.
     pub now: Time,
     /// Messages to send. Those that an end of a connection has no room for wait there, in order.
-    pub posts: Vec<(Side, Message)>,
+    pub posts: Vec<(FlowEndpoint, Message)>,
     /// When to call [`Workload::alarm`]; a new one takes the old one's place.
     pub alarm: Option<Time>,
 }
@@ -57,16 +57,16 @@ pub trait Workload: Send {
     fn pairs(&self) -> Vec<(HostId, HostId)>;
 
     /// It begins.
-    fn start(&mut self, orders: &mut Orders);
+    fn start(&mut self, actions: &mut WorkloadActions);
 
     /// A message that one end sent is complete.
-    fn sent(&mut self, side: Side, tag: u32, orders: &mut Orders);
+    fn sent(&mut self, side: FlowEndpoint, tag: u32, actions: &mut WorkloadActions);
 
     /// A message that notifies has come in at one end.
-    fn received(&mut self, _side: Side, _tag: u32, _orders: &mut Orders) {}
+    fn received(&mut self, _side: FlowEndpoint, _tag: u32, _actions: &mut WorkloadActions) {}
 
     /// The time that it asked for has come.
-    fn alarm(&mut self, _orders: &mut Orders) {}
+    fn alarm(&mut self, _actions: &mut WorkloadActions) {}
 
     /// Whether all is done.
     fn is_done(&self) -> bool;
@@ -94,11 +94,11 @@ mod testing {
         workload: &mut dyn Workload,
         mut pick: impl FnMut(usize) -> usize,
     ) -> Vec<(HostId, HostId, Message)> {
-        let (pairs, mut orders) = (workload.pairs(), Orders::default());
-        let (mut under_way, mut delivered) = (Vec::<(Side, Message)>::new(), Vec::new());
-        workload.start(&mut orders);
+        let (pairs, mut actions) = (workload.pairs(), WorkloadActions::default());
+        let (mut under_way, mut delivered) = (Vec::<(FlowEndpoint, Message)>::new(), Vec::new());
+        workload.start(&mut actions);
         loop {
-            under_way.append(&mut orders.posts);
+            under_way.append(&mut actions.posts);
             if under_way.is_empty() {
                 return delivered;
             }
@@ -110,9 +110,9 @@ mod testing {
             let (from, to) = if side.second { (second, first) } else { (first, second) };
             delivered.push((from, to, message));
             if message.notify {
-                workload.received(Side { second: !side.second, ..side }, message.tag, &mut orders);
+                workload.received(FlowEndpoint { second: !side.second, ..side }, message.tag, &mut actions);
             }
-            workload.sent(side, message.tag, &mut orders);
+            workload.sent(side, message.tag, &mut actions);
         }
     }
 }

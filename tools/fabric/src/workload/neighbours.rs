@@ -1,6 +1,6 @@
 //! Neighbour exchange.
 
-use super::{Orders, Side, Workload};
+use super::{FlowEndpoint, Workload, WorkloadActions};
 use crate::net::HostId;
 use crate::transport::Message;
 
@@ -23,15 +23,15 @@ impl Neighbours {
         Self { hosts, bytes, iterations, sent: none.clone(), received: none }
     }
 
-    fn post(&self, host: u32, iteration: u32, orders: &mut Orders) {
+    fn post(&self, host: u32, iteration: u32, actions: &mut WorkloadActions) {
         if iteration < self.iterations {
             let message = Message { tag: iteration, len: self.bytes, notify: true };
-            orders.posts.push((Side::first(host), message));
+            actions.posts.push((FlowEndpoint::first(host), message));
         }
     }
 
     /// One half of an iteration of a host is done.
-    fn half(&mut self, host: u32, orders: &mut Orders, count: impl Fn(&mut Self) -> &mut Vec<u32>) {
+    fn half(&mut self, host: u32, actions: &mut WorkloadActions, count: impl Fn(&mut Self) -> &mut Vec<u32>) {
         let at = host as usize;
         let both = |me: &Self| Some((*me.sent.get(at)?).min(*me.received.get(at)?));
         let Some(before) = both(self) else { return };
@@ -39,7 +39,7 @@ impl Neighbours {
             *count += 1;
         }
         if let Some(now) = both(self).filter(|&now| now > before) {
-            self.post(host, now, orders);
+            self.post(host, now, actions);
         }
     }
 }
@@ -49,19 +49,19 @@ impl Workload for Neighbours {
         super::ring(&self.hosts)
     }
 
-    fn start(&mut self, orders: &mut Orders) {
+    fn start(&mut self, actions: &mut WorkloadActions) {
         for host in 0..self.hosts.len() as u32 {
-            self.post(host, 0, orders);
+            self.post(host, 0, actions);
         }
     }
 
-    fn sent(&mut self, side: Side, _tag: u32, orders: &mut Orders) {
-        self.half(side.pair, orders, |me| &mut me.sent);
+    fn sent(&mut self, side: FlowEndpoint, _tag: u32, actions: &mut WorkloadActions) {
+        self.half(side.pair, actions, |me| &mut me.sent);
     }
 
-    fn received(&mut self, side: Side, _tag: u32, orders: &mut Orders) {
+    fn received(&mut self, side: FlowEndpoint, _tag: u32, actions: &mut WorkloadActions) {
         let host = (side.pair + 1) % (self.hosts.len() as u32).max(1);
-        self.half(host, orders, |me| &mut me.received);
+        self.half(host, actions, |me| &mut me.received);
     }
 
     fn is_done(&self) -> bool {
@@ -95,18 +95,18 @@ mod tests {
     #[test]
     fn a_host_goes_on_when_both_halves_are_done() {
         let mut exchange = Neighbours::new((0..3).map(HostId).collect(), 900, 2);
-        let mut orders = Orders::default();
-        exchange.start(&mut orders);
-        assert_eq!(orders.posts.len(), 3);
-        let from_last = Side { pair: 2, second: true };
-        exchange.sent(Side::first(0), 0, &mut orders);
-        assert_eq!(orders.posts.len(), 3, "nothing has come in at host 0");
-        exchange.received(from_last, 0, &mut orders);
-        assert_eq!(orders.posts[3], (Side::first(0), Message { tag: 1, len: 900, notify: true }));
+        let mut actions = WorkloadActions::default();
+        exchange.start(&mut actions);
+        assert_eq!(actions.posts.len(), 3);
+        let from_last = FlowEndpoint { pair: 2, second: true };
+        exchange.sent(FlowEndpoint::first(0), 0, &mut actions);
+        assert_eq!(actions.posts.len(), 3, "nothing has come in at host 0");
+        exchange.received(from_last, 0, &mut actions);
+        assert_eq!(actions.posts[3], (FlowEndpoint::first(0), Message { tag: 1, len: 900, notify: true }));
         // The one before is ahead.
-        exchange.received(from_last, 1, &mut orders);
-        assert_eq!(orders.posts.len(), 4);
-        exchange.sent(Side::first(0), 1, &mut orders);
-        assert_eq!((orders.posts.len(), exchange.is_done()), (4, false));
+        exchange.received(from_last, 1, &mut actions);
+        assert_eq!(actions.posts.len(), 4);
+        exchange.sent(FlowEndpoint::first(0), 1, &mut actions);
+        assert_eq!((actions.posts.len(), exchange.is_done()), (4, false));
     }
 }

@@ -1,6 +1,6 @@
 //! Messages back and forth.
 
-use super::{Orders, Side, Workload};
+use super::{FlowEndpoint, Workload, WorkloadActions};
 use crate::net::HostId;
 use crate::transport::Message;
 
@@ -22,9 +22,9 @@ impl PingPong {
         Self { pairs, bytes, rounds, sent }
     }
 
-    fn post(&self, side: Side, round: u32, orders: &mut Orders) {
+    fn post(&self, side: FlowEndpoint, round: u32, actions: &mut WorkloadActions) {
         if round < self.rounds {
-            orders.posts.push((side, Message { tag: round, len: self.bytes, notify: true }));
+            actions.posts.push((side, Message { tag: round, len: self.bytes, notify: true }));
         }
     }
 }
@@ -34,21 +34,21 @@ impl Workload for PingPong {
         self.pairs.clone()
     }
 
-    fn start(&mut self, orders: &mut Orders) {
+    fn start(&mut self, actions: &mut WorkloadActions) {
         for pair in 0..self.pairs.len() as u32 {
-            self.post(Side::first(pair), 0, orders);
+            self.post(FlowEndpoint::first(pair), 0, actions);
         }
     }
 
-    fn sent(&mut self, side: Side, _tag: u32, _orders: &mut Orders) {
+    fn sent(&mut self, side: FlowEndpoint, _tag: u32, _actions: &mut WorkloadActions) {
         if let Some(sent) = self.sent.get_mut(side.pair as usize) {
             sent[usize::from(side.second)] += 1;
         }
     }
 
-    fn received(&mut self, side: Side, tag: u32, orders: &mut Orders) {
+    fn received(&mut self, side: FlowEndpoint, tag: u32, actions: &mut WorkloadActions) {
         // The second host answers; the first begins the next round.
-        self.post(side, tag + u32::from(!side.second), orders);
+        self.post(side, tag + u32::from(!side.second), actions);
     }
 
     fn is_done(&self) -> bool {

@@ -2,7 +2,7 @@
 
 use spindrift::time::Time;
 
-use super::{Orders, Side, Workload};
+use super::{FlowEndpoint, Workload, WorkloadActions};
 use crate::net::HostId;
 use crate::rand::Rng;
 use crate::transport::Message;
@@ -120,15 +120,17 @@ impl Poisson {
         (next < self.spec.during_ns.1 && !self.pairs.is_empty()).then_some(next)
     }
 
-    fn go_on(&mut self, orders: &mut Orders) {
+    fn go_on(&mut self, actions: &mut WorkloadActions) {
         while let Some(at) = self.next() {
-            if at > orders.now.0 {
-                orders.alarm = Some(Time(at));
+            if at > actions.now.0 {
+                actions.alarm = Some(Time(at));
                 return;
             }
             let pair = self.rng.below(self.pairs.len() as u64) as u32;
             let len = self.spec.sizes.draw(&mut self.rng);
-            orders.posts.push((Side::first(pair), Message { tag: self.posted as u32, len, notify: false }));
+            actions
+                .posts
+                .push((FlowEndpoint::first(pair), Message { tag: self.posted as u32, len, notify: false }));
             self.posted += 1;
             self.step();
         }
@@ -140,15 +142,15 @@ impl Workload for Poisson {
         self.pairs.clone()
     }
 
-    fn start(&mut self, orders: &mut Orders) {
-        self.go_on(orders);
+    fn start(&mut self, actions: &mut WorkloadActions) {
+        self.go_on(actions);
     }
 
-    fn alarm(&mut self, orders: &mut Orders) {
-        self.go_on(orders);
+    fn alarm(&mut self, actions: &mut WorkloadActions) {
+        self.go_on(actions);
     }
 
-    fn sent(&mut self, _side: Side, _tag: u32, _orders: &mut Orders) {
+    fn sent(&mut self, _side: FlowEndpoint, _tag: u32, _actions: &mut WorkloadActions) {
         self.complete += 1;
     }
 
@@ -161,21 +163,21 @@ impl Workload for Poisson {
 mod tests {
     use super::*;
 
-    fn posts(spec: &PoissonSpec) -> Vec<(Time, Side, u32)> {
+    fn posts(spec: &PoissonSpec) -> Vec<(Time, FlowEndpoint, u32)> {
         let pairs = (1..6).map(|to| (HostId(0), HostId(to))).collect();
-        let (mut poisson, mut orders) = (Poisson::new(pairs, spec.clone()), Orders::default());
+        let (mut poisson, mut actions) = (Poisson::new(pairs, spec.clone()), WorkloadActions::default());
         let mut posts = Vec::new();
-        poisson.start(&mut orders);
+        poisson.start(&mut actions);
         loop {
-            for (side, message) in orders.posts.drain(..) {
-                posts.push((orders.now, side, message.len));
+            for (side, message) in actions.posts.drain(..) {
+                posts.push((actions.now, side, message.len));
                 assert!(!poisson.is_done());
-                poisson.sent(side, message.tag, &mut Orders::default());
+                poisson.sent(side, message.tag, &mut WorkloadActions::default());
             }
-            let Some(at) = orders.alarm.take() else { break };
-            assert!(at > orders.now);
-            orders.now = at;
-            poisson.alarm(&mut orders);
+            let Some(at) = actions.alarm.take() else { break };
+            assert!(at > actions.now);
+            actions.now = at;
+            poisson.alarm(&mut actions);
         }
         assert!(poisson.is_done());
         posts
@@ -197,7 +199,7 @@ mod tests {
             assert!(within(tenth).abs_diff(posts.len() / 5) < 200, "{tenth}: {}", within(tenth));
         }
         for pair in 0..5 {
-            let own = posts.iter().filter(|(_, side, _)| *side == Side::first(pair)).count();
+            let own = posts.iter().filter(|(_, side, _)| *side == FlowEndpoint::first(pair)).count();
             assert!(own.abs_diff(posts.len() / 5) < 200, "{pair}: {own}");
         }
         // Half of them have the least size, none are between the first two points, and the rest is spread to the last.

@@ -1,6 +1,6 @@
 //! Ring all-reduce.
 
-use super::{Orders, Side, Workload};
+use super::{FlowEndpoint, Workload, WorkloadActions};
 use crate::net::HostId;
 use crate::transport::Message;
 
@@ -34,9 +34,11 @@ impl RingAllReduce {
         self.steps() * self.iterations
     }
 
-    fn post(&self, host: u32, step: u32, orders: &mut Orders) {
+    fn post(&self, host: u32, step: u32, actions: &mut WorkloadActions) {
         if step < self.in_all() {
-            orders.posts.push((Side::first(host), Message { tag: step, len: self.part, notify: true }));
+            actions
+                .posts
+                .push((FlowEndpoint::first(host), Message { tag: step, len: self.part, notify: true }));
         }
     }
 }
@@ -46,26 +48,26 @@ impl Workload for RingAllReduce {
         super::ring(&self.hosts)
     }
 
-    fn start(&mut self, orders: &mut Orders) {
+    fn start(&mut self, actions: &mut WorkloadActions) {
         for host in 0..self.hosts.len() as u32 {
-            self.post(host, 0, orders);
+            self.post(host, 0, actions);
         }
     }
 
-    fn sent(&mut self, side: Side, _tag: u32, _orders: &mut Orders) {
+    fn sent(&mut self, side: FlowEndpoint, _tag: u32, _actions: &mut WorkloadActions) {
         if let Some(sent) = self.sent.get_mut(side.pair as usize) {
             *sent += 1;
         }
     }
 
-    fn received(&mut self, side: Side, tag: u32, orders: &mut Orders) {
+    fn received(&mut self, side: FlowEndpoint, tag: u32, actions: &mut WorkloadActions) {
         // The connection that comes in at a host is the one before its own.
         let host = (side.pair + 1) % self.hosts.len() as u32;
         if let Some(received) = self.received.get_mut(host as usize) {
             *received += 1;
             debug_assert_eq!(*received, tag + 1, "parts come in order");
         }
-        self.post(host, tag + 1, orders);
+        self.post(host, tag + 1, actions);
     }
 
     fn is_done(&self) -> bool {
@@ -105,12 +107,12 @@ mod tests {
     #[test]
     fn a_host_waits_for_the_one_before_it() {
         let mut ring = RingAllReduce::new((0..3).map(HostId).collect(), 300, 1);
-        let mut orders = Orders::default();
-        ring.start(&mut orders);
-        assert_eq!(orders.posts.len(), 3);
-        ring.sent(Side::first(0), 0, &mut orders);
-        assert_eq!(orders.posts.len(), 3, "what it sent is not what it needs");
-        ring.received(Side { pair: 2, second: true }, 0, &mut orders);
-        assert_eq!(orders.posts[3], (Side::first(0), Message { tag: 1, len: 100, notify: true }));
+        let mut actions = WorkloadActions::default();
+        ring.start(&mut actions);
+        assert_eq!(actions.posts.len(), 3);
+        ring.sent(FlowEndpoint::first(0), 0, &mut actions);
+        assert_eq!(actions.posts.len(), 3, "what it sent is not what it needs");
+        ring.received(FlowEndpoint { pair: 2, second: true }, 0, &mut actions);
+        assert_eq!(actions.posts[3], (FlowEndpoint::first(0), Message { tag: 1, len: 100, notify: true }));
     }
 }

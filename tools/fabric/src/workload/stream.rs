@@ -2,7 +2,7 @@
 
 use spindrift::time::Time;
 
-use super::{Orders, Side, Workload};
+use super::{FlowEndpoint, Workload, WorkloadActions};
 use crate::net::HostId;
 use crate::transport::Message;
 
@@ -39,24 +39,24 @@ impl Stream {
         Self { pairs, spec, posted, complete: 0, started: false }
     }
 
-    fn begin(&mut self, orders: &mut Orders) {
+    fn begin(&mut self, actions: &mut WorkloadActions) {
         self.started = true;
         for pair in 0..self.pairs.len() as u32 {
             for _ in 0..self.spec.depth {
-                self.post(pair, orders);
+                self.post(pair, actions);
             }
         }
     }
 
-    fn post(&mut self, pair: u32, orders: &mut Orders) {
+    fn post(&mut self, pair: u32, actions: &mut WorkloadActions) {
         let Some(posted) = self.posted.get_mut(pair as usize) else { return };
-        let over = self.spec.stop_ns.is_some_and(|stop| orders.now.0 >= stop);
+        let over = self.spec.stop_ns.is_some_and(|stop| actions.now.0 >= stop);
         if over || self.spec.count.is_some_and(|count| *posted >= count) {
             return;
         }
         let message = Message { tag: *posted as u32, len: self.spec.size, notify: false };
         *posted += 1;
-        orders.posts.push((Side::first(pair), message));
+        actions.posts.push((FlowEndpoint::first(pair), message));
     }
 }
 
@@ -65,21 +65,21 @@ impl Workload for Stream {
         self.pairs.clone()
     }
 
-    fn start(&mut self, orders: &mut Orders) {
-        if orders.now.0 < self.spec.start_ns {
-            orders.alarm = Some(Time(self.spec.start_ns));
+    fn start(&mut self, actions: &mut WorkloadActions) {
+        if actions.now.0 < self.spec.start_ns {
+            actions.alarm = Some(Time(self.spec.start_ns));
         } else {
-            self.begin(orders);
+            self.begin(actions);
         }
     }
 
-    fn alarm(&mut self, orders: &mut Orders) {
-        self.begin(orders);
+    fn alarm(&mut self, actions: &mut WorkloadActions) {
+        self.begin(actions);
     }
 
-    fn sent(&mut self, side: Side, _tag: u32, orders: &mut Orders) {
+    fn sent(&mut self, side: FlowEndpoint, _tag: u32, actions: &mut WorkloadActions) {
         self.complete += 1;
-        self.post(side.pair, orders);
+        self.post(side.pair, actions);
     }
 
     fn is_done(&self) -> bool {
@@ -117,19 +117,19 @@ mod tests {
     #[test]
     fn it_begins_and_ends_when_it_should() {
         let spec = StreamSpec { count: None, start_ns: 100, stop_ns: Some(300), ..SPEC };
-        let (mut stream, mut orders) = (Stream::new(pairs(), spec), Orders::default());
-        stream.start(&mut orders);
-        assert_eq!((orders.posts.len(), orders.alarm), (0, Some(Time(100))));
-        orders.now = Time(100);
-        stream.alarm(&mut orders);
-        assert_eq!(orders.posts.len(), 6);
+        let (mut stream, mut actions) = (Stream::new(pairs(), spec), WorkloadActions::default());
+        stream.start(&mut actions);
+        assert_eq!((actions.posts.len(), actions.alarm), (0, Some(Time(100))));
+        actions.now = Time(100);
+        stream.alarm(&mut actions);
+        assert_eq!(actions.posts.len(), 6);
         for (now, posts) in [(299, 7), (300, 7), (301, 7)] {
-            orders.now = Time(now);
-            stream.sent(Side::first(1), 0, &mut orders);
-            assert_eq!((orders.posts.len(), stream.is_done()), (posts, false), "{now}");
+            actions.now = Time(now);
+            stream.sent(FlowEndpoint::first(1), 0, &mut actions);
+            assert_eq!((actions.posts.len(), stream.is_done()), (posts, false), "{now}");
         }
         for done in [false, false, false, true] {
-            stream.sent(Side::first(0), 0, &mut orders);
+            stream.sent(FlowEndpoint::first(0), 0, &mut actions);
             assert_eq!(stream.is_done(), done);
         }
     }

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BinaryHeap};
 
 use spindrift::time::Time;
 
-use super::{Orders, Side, Workload};
+use super::{FlowEndpoint, Workload, WorkloadActions};
 use crate::net::HostId;
 use crate::transport::Message;
 
@@ -84,16 +84,16 @@ impl Trace {
         Ok(Self { entries, pairs, connection, waiting, due, complete: 0 })
     }
 
-    fn go_on(&mut self, orders: &mut Orders) {
+    fn go_on(&mut self, actions: &mut WorkloadActions) {
         while let Some(&Reverse((at, number))) = self.due.peek() {
-            if at > orders.now.0 {
-                orders.alarm = Some(Time(at));
+            if at > actions.now.0 {
+                actions.alarm = Some(Time(at));
                 return;
             }
             self.due.pop();
             let len = self.entries[number as usize].bytes;
-            let side = Side::first(self.connection[number as usize]);
-            orders.posts.push((side, Message { tag: number, len, notify: false }));
+            let side = FlowEndpoint::first(self.connection[number as usize]);
+            actions.posts.push((side, Message { tag: number, len, notify: false }));
         }
     }
 }
@@ -103,22 +103,22 @@ impl Workload for Trace {
         self.pairs.clone()
     }
 
-    fn start(&mut self, orders: &mut Orders) {
-        self.go_on(orders);
+    fn start(&mut self, actions: &mut WorkloadActions) {
+        self.go_on(actions);
     }
 
-    fn alarm(&mut self, orders: &mut Orders) {
-        self.go_on(orders);
+    fn alarm(&mut self, actions: &mut WorkloadActions) {
+        self.go_on(actions);
     }
 
-    fn sent(&mut self, _side: Side, tag: u32, orders: &mut Orders) {
+    fn sent(&mut self, _side: FlowEndpoint, tag: u32, actions: &mut WorkloadActions) {
         self.complete += 1;
         let released = self.waiting.get_mut(tag as usize).map(core::mem::take);
         for number in released.into_iter().flatten() {
             let start_ns = self.entries[number as usize].start_ns;
-            self.due.push(Reverse((orders.now.0.saturating_add(start_ns), number)));
+            self.due.push(Reverse((actions.now.0.saturating_add(start_ns), number)));
         }
-        self.go_on(orders);
+        self.go_on(actions);
     }
 
     fn is_done(&self) -> bool {
@@ -139,8 +139,8 @@ mod tests {
         TraceEntry { start_ns, from: HostId(from), to: HostId(to), bytes, after }
     }
 
-    fn tags(orders: &mut Orders) -> Vec<u32> {
-        orders.posts.drain(..).map(|(_, message)| message.tag).collect()
+    fn tags(actions: &mut WorkloadActions) -> Vec<u32> {
+        actions.posts.drain(..).map(|(_, message)| message.tag).collect()
     }
 
     #[test]
@@ -152,28 +152,28 @@ mod tests {
             entry(0, 0, 1, Some(1)),
             entry(50, 2, 1, None),
         ];
-        let (mut trace, mut orders) = (Trace::new(entries).unwrap(), Orders::default());
+        let (mut trace, mut actions) = (Trace::new(entries).unwrap(), WorkloadActions::default());
         let host = HostId;
         assert_eq!(
             trace.pairs(),
             [(host(0), host(1)), (host(1), host(0)), (host(0), host(2)), (host(2), host(1))]
         );
         assert_eq!(trace.listed(), Some(5));
-        trace.start(&mut orders);
-        assert_eq!((orders.posts[0].0, orders.posts[0].1.len), (Side::first(1), 110));
-        assert_eq!((tags(&mut orders), orders.alarm.take()), (vec![1], Some(Time(50))));
-        orders.now = Time(10);
-        trace.sent(Side::first(1), 1, &mut orders);
-        assert_eq!((tags(&mut orders), orders.alarm.take()), (vec![3], Some(Time(30))));
-        orders.now = Time(30);
-        trace.alarm(&mut orders);
-        assert_eq!((tags(&mut orders), orders.alarm.take()), (vec![2], Some(Time(50))));
-        orders.now = Time(50);
-        trace.alarm(&mut orders);
-        assert_eq!((tags(&mut orders), orders.alarm.take()), (vec![0, 4], None));
+        trace.start(&mut actions);
+        assert_eq!((actions.posts[0].0, actions.posts[0].1.len), (FlowEndpoint::first(1), 110));
+        assert_eq!((tags(&mut actions), actions.alarm.take()), (vec![1], Some(Time(50))));
+        actions.now = Time(10);
+        trace.sent(FlowEndpoint::first(1), 1, &mut actions);
+        assert_eq!((tags(&mut actions), actions.alarm.take()), (vec![3], Some(Time(30))));
+        actions.now = Time(30);
+        trace.alarm(&mut actions);
+        assert_eq!((tags(&mut actions), actions.alarm.take()), (vec![2], Some(Time(50))));
+        actions.now = Time(50);
+        trace.alarm(&mut actions);
+        assert_eq!((tags(&mut actions), actions.alarm.take()), (vec![0, 4], None));
         for (tag, done) in [(0, false), (4, false), (2, false), (3, true)] {
-            trace.sent(Side::first(0), tag, &mut orders);
-            assert_eq!((orders.posts.len(), trace.is_done()), (0, done));
+            trace.sent(FlowEndpoint::first(0), tag, &mut actions);
+            assert_eq!((actions.posts.len(), trace.is_done()), (0, done));
         }
     }
 

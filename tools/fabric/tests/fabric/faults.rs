@@ -188,7 +188,10 @@ fn every_kind_of_fault_is_ridden_out() {
             "lost",
         ),
         (
-            vec![Fault::Way { from: T0, to: HOST, up: false }, Fault::Way { from: T0, to: HOST, up: true }],
+            vec![
+                Fault::LinkDirection { from: T0, to: HOST, up: false },
+                Fault::LinkDirection { from: T0, to: HOST, up: true },
+            ],
             "dropped",
         ),
         (vec![Fault::Pause { host: 5, ns: 300 * US }, Fault::Pause { host: 5, ns: 100 * US }], ""),
@@ -236,7 +239,7 @@ fn parts_that_are_not_there_cannot_fail() {
     let stranger = Node::T1 { plane: 7, number: 0 };
     for fault in [
         Fault::Cable { ends: (T0, stranger), up: false, carrier: true },
-        Fault::Way { from: T0, to: stranger, up: false },
+        Fault::LinkDirection { from: T0, to: stranger, up: false },
         Fault::Impair { from: stranger, to: T0, impairment: Impairment::default() },
         Fault::Rate { from: Node::Host(0), to: Node::Host(1), rate_bps: 1 },
         Fault::Forwarding { switch: HOST, on: false },

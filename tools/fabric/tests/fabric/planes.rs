@@ -12,7 +12,7 @@ use spindrift::wire::{
     UDP_PORT_MRC, stack,
 };
 use spindrift_fabric::workload::{Stream, StreamSpec};
-use spindrift_fabric::{ClosSpec, Fault, HostId, Messenger, Packet, Sight, Transport};
+use spindrift_fabric::{ClosSpec, Fault, HostId, Messenger, Packet, PacketEvent, Transport};
 use spindrift_pmd::MacAddr;
 use spindrift_srv6::Node;
 
@@ -113,8 +113,8 @@ fn watch(world: &mut World) -> Rc<RefCell<Vec<Seen>>> {
     for (host, number) in ENDS.into_iter().zip(0..) {
         for plane in 0..PLANES {
             let t0 = Node::T0 { plane, number };
-            links.insert(world.clos.link(Node::Host(host), t0).unwrap(), (host, plane, Sight::Sent));
-            links.insert(world.clos.link(t0, Node::Host(host)).unwrap(), (host, plane, Sight::Arrived));
+            links.insert(world.clos.link(Node::Host(host), t0).unwrap(), (host, plane, PacketEvent::Sent));
+            links.insert(world.clos.link(t0, Node::Host(host)).unwrap(), (host, plane, PacketEvent::Arrived));
         }
     }
     let log = Rc::clone(&seen);
@@ -131,7 +131,15 @@ fn watch(world: &mut World) -> Rc<RefCell<Vec<Seen>>> {
             _ => None,
         };
         let ev = packet.ev().unwrap();
-        log.borrow_mut().push(Seen { at, host, plane, opcode, op, ev, arrived: sight == Sight::Arrived });
+        log.borrow_mut().push(Seen {
+            at,
+            host,
+            plane,
+            opcode,
+            op,
+            ev,
+            arrived: sight == PacketEvent::Arrived,
+        });
     })));
     seen
 }

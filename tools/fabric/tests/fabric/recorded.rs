@@ -4,7 +4,7 @@ use spindrift::time::Time;
 use spindrift_fabric::workload::{
     Neighbours, PingPong, Poisson, PoissonSpec, Sizes, Stream, StreamSpec, Trace, TraceEntry,
 };
-use spindrift_fabric::{EvTally, Fault, FlowEnd, HostId, Messenger, Recorder, Tally, Watch};
+use spindrift_fabric::{EvStateCounts, Fault, HostFlow, HostId, Messenger, Recorder, TransportStats, Watch};
 use spindrift_srv6::Node;
 
 use crate::support::{MIB, US, World, clos, rtt_ns, shifted};
@@ -27,7 +27,7 @@ fn a_failed_path_is_seen_in_every_row() {
     let stream = Stream::new(vec![(HostId(0), HostId(8))], ENDLESS);
     let mut world = World::new(clos(2, 2, 8, 100), 1, vec![Box::new(stream)]);
     let flow = world.sim.jobs()[0].ends()[0][0];
-    assert_eq!(flow, FlowEnd { host: HostId(0), flow: 0 });
+    assert_eq!(flow, HostFlow { host: HostId(0), flow: 0 });
     let (t0, t1) = (Node::T0 { plane: 1, number: 0 }, Node::T1 { plane: 1, number: 2 });
     let cut = world.clos.link(t0, t1).unwrap();
     let mut recorder =
@@ -39,28 +39,29 @@ fn a_failed_path_is_seen_in_every_row() {
     assert_eq!(samples.len(), 41, "one for each time");
     assert!(samples.iter().zip(0..).all(|(sample, step)| sample.at == Time(10 * US * step)));
     let (first, before, last) = (&samples[0], &samples[30], &samples[40]);
-    assert_eq!(first.hosts[1].tally, Tally::default());
+    assert_eq!(first.hosts[1].stats, TransportStats::default());
     assert_eq!(first.links[0].counters.lost_down, 0);
     let [sender, receiver] = &before.hosts[..] else { panic!("{before:?}") };
-    assert_eq!((sender.tally.placed_bytes, receiver.tally.sent), (0, 0));
-    assert_eq!((sender.tally.losses, sender.tally.repeats), (0, 0), "nothing is lost");
+    assert_eq!((sender.stats.placed_bytes, receiver.stats.sent), (0, 0));
+    assert_eq!((sender.stats.losses, sender.stats.repeats), (0, 0), "nothing is lost");
     // All that left the queues is payload in memory, headers, or still under way; both planes had their share.
     let arrived: u64 = receiver.plane_bytes.iter().sum();
-    let payload = receiver.tally.placed_bytes;
+    let payload = receiver.stats.placed_bytes;
     assert!(arrived * 94 / 100 <= payload && payload < arrived, "{payload} of {arrived}");
     assert!(receiver.plane_bytes[0].abs_diff(receiver.plane_bytes[1]) < arrived / 20, "{receiver:?}");
     assert!(payload * 8 > 280_000 * 180, "{payload} bytes in 300 us");
     assert!(before.links[0].counters.packets > 100 && before.links[0].counters.lost_down == 0);
-    assert!(before.net.sent >= sender.tally.sent && before.net.hops > 3 * sender.tally.sent);
+    assert!(before.net.sent >= sender.stats.sent && before.net.hops > 3 * sender.stats.sent);
     let evs = |sample: &spindrift_fabric::Sample, plane: usize| sample.flows[0][plane];
-    let all = |evs: EvTally| evs.good + evs.skip + evs.reserve + evs.assumed_bad + evs.denied + evs.closed;
+    let all =
+        |evs: EvStateCounts| evs.good + evs.skip + evs.reserve + evs.assumed_bad + evs.denied + evs.closed;
     assert_eq!((all(evs(before, 1)), evs(before, 1).assumed_bad), (all(evs(last, 1)), 0));
     assert!(all(evs(before, 0)) >= 8, "{:?}", before.flows);
     assert!(evs(last, 1).assumed_bad > 0 && evs(last, 0).assumed_bad == 0, "{:?}", last.flows);
     let lost = last.links[0].counters.lost_down;
-    let tally = last.hosts[0].tally;
+    let tally = last.hosts[0].stats;
     assert!(lost > 0 && tally.losses >= lost && tally.repeats >= lost, "{lost} lost, {tally:?}");
-    assert_eq!(last.hosts[0].tally.timeouts, 0);
+    assert_eq!(last.hosts[0].stats.timeouts, 0);
 }
 
 /// Seven to one: packets are trimmed, and wait in the queue of the last hop.
@@ -78,7 +79,7 @@ fn an_incast_is_seen_in_the_queue() {
     let limit = u64::from(400_000_u32 / 8) * rtt_ns(world.clos.spec()) * 3 / 2 / 1_000;
     assert!(most > limit / 2, "{most} of {limit}");
     let trimmed = last.links[0].counters.queue.trimmed;
-    assert!(trimmed > 0 && last.hosts[0].tally.trimmed.abs_diff(trimmed) < 1_000, "{trimmed} {last:?}");
+    assert!(trimmed > 0 && last.hosts[0].stats.trimmed.abs_diff(trimmed) < 1_000, "{trimmed} {last:?}");
 }
 
 /// A small message takes as long as the links and the wires do.
@@ -137,7 +138,7 @@ fn random_messages_come_to_their_end() {
     assert!((150_000_000..250_000_000).contains(&bytes(0)), "{}", bytes(0));
     assert_eq!(bytes(1), 8 * 4 * u64::from(MIB));
     assert!(jobs[0].finished().unwrap() >= Time(1_900_000));
-    let placed = |host| world.sim.net().transport(HostId(host)).tally().placed_bytes;
+    let placed = |host| world.sim.net().transport(HostId(host)).stats().placed_bytes;
     assert_eq!((0..8).map(placed).sum::<u64>(), bytes(0) + bytes(1));
 }
 
@@ -159,7 +160,7 @@ fn no_port_carries_more_than_it_can() {
         }
     }
     let last = recorder.samples().last().unwrap();
-    let placed: u64 = last.hosts.iter().map(|host| host.tally.placed_bytes).sum();
+    let placed: u64 = last.hosts.iter().map(|host| host.stats.placed_bytes).sum();
     let done = world.sim.jobs()[0].done().iter().map(|done| u64::from(done.len)).sum::<u64>();
     assert_eq!(placed, done);
 }

@@ -7,7 +7,7 @@ use spindrift_fabric::{Net, Packet, Transport};
 struct Stuck(Time);
 
 impl Transport for Stuck {
-    type News = ();
+    type Event = ();
 
     fn receive(&mut self, _: Time, _: u8, _: &Packet) {}
 
@@ -23,7 +23,7 @@ impl Transport for Stuck {
         self.0 = now;
     }
 
-    fn paused(&mut self, _: Time, _: Time) {}
+    fn on_pause(&mut self, _: Time, _: Time) {}
 
     fn carrier(&mut self, _: Time, _: u8, _: bool) {}
 

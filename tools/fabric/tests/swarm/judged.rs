@@ -6,7 +6,7 @@ use std::rc::Rc;
 
 use spindrift::time::Time;
 use spindrift_fabric::swarm::{Case, Episode, EpisodeKind, Part, When, minimise, run};
-use spindrift_fabric::{Impairment, Sight};
+use spindrift_fabric::{Impairment, PacketEvent};
 use spindrift_srv6::Node;
 
 /// All ways of a case's fabric.
@@ -92,9 +92,9 @@ fn every_packet_is_seen_and_a_seed_decides_everything() {
                 let (counts, trace) = &mut *notes.borrow_mut();
                 let count: &mut [i64; 2] = counts.entry(ends).or_default();
                 match sight {
-                    Sight::Sent => count[0] += 1,
-                    Sight::Arrived | Sight::Lost | Sight::Discarded => count[1] += 1,
-                    Sight::Dropped => {}
+                    PacketEvent::Sent => count[0] += 1,
+                    PacketEvent::Arrived | PacketEvent::Lost | PacketEvent::Discarded => count[1] += 1,
+                    PacketEvent::Dropped => {}
                 }
                 trace.push((at, ends, sight, packet.head().to_vec()));
             };
@@ -103,7 +103,7 @@ fn every_packet_is_seen_and_a_seed_decides_everything() {
             (outcome, seen)
         };
         let (outcome, (counts, trace)) = watched();
-        let twins = trace.iter().filter(|(.., sight, _)| *sight == Sight::Arrived).count();
+        let twins = trace.iter().filter(|(.., sight, _)| *sight == PacketEvent::Arrived).count();
         assert!(outcome.packets > 0 && twins > 0, "seed {seed}: {outcome:?}");
         let doubles = case.episodes.iter().any(|episode| match &episode.kind {
             EpisodeKind::Links { impairment, .. } => impairment.duplicate > 0.0,

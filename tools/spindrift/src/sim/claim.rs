@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use anyhow::Result;
 use serde::Deserialize;
 use serde_json::{Value as Json, json};
-use spindrift_fabric::{EvTally, HostSample, LinkSample, Sample};
+use spindrift_fabric::{EvStateCounts, HostSample, LinkSample, Sample};
 
 use super::fault_impact::FaultImpact;
 use super::plan::{Plan, Reader};
@@ -74,13 +74,13 @@ impl Measure {
     /// What is counted at a host.
     const fn count(self) -> Option<fn(&HostSample) -> u64> {
         Some(match self {
-            Self::Payload => |host| host.tally.placed_bytes,
-            Self::Sent => |host| host.tally.sent,
-            Self::Repeats => |host| host.tally.repeats,
-            Self::Losses => |host| host.tally.losses,
-            Self::Timeouts => |host| host.tally.timeouts,
-            Self::Marked => |host| host.tally.marked,
-            Self::Trimmed => |host| host.tally.trimmed,
+            Self::Payload => |host| host.stats.placed_bytes,
+            Self::Sent => |host| host.stats.sent,
+            Self::Repeats => |host| host.stats.repeats,
+            Self::Losses => |host| host.stats.losses,
+            Self::Timeouts => |host| host.stats.timeouts,
+            Self::Marked => |host| host.stats.marked,
+            Self::Trimmed => |host| host.stats.trimmed,
             _ => return None,
         })
     }
@@ -434,7 +434,7 @@ impl Claim {
         let hosts = step.before.hosts.iter().zip(&step.after.hosts).enumerate();
         // Without names, those that only send have no share in what arrives.
         let hosts = hosts.filter(|(place, (_, after))| {
-            places.map_or(!payload || after.tally.placed_bytes > 0, |places| places.contains(place))
+            places.map_or(!payload || after.stats.placed_bytes > 0, |places| places.contains(place))
         });
         let value = |(_, (before, after)): (usize, (&HostSample, &HostSample))| {
             let (before, after) = (count(before), count(after));
@@ -445,7 +445,7 @@ impl Claim {
 
     /// Entropy values of connections that hosts have begun, at the end of a step.
     fn of_flows(&self, outcome: &Outcome, step: &Step<'_>, places: Option<&[usize]>) -> Vec<f64> {
-        let count = |evs: &EvTally| match self.measure {
+        let count = |evs: &EvStateCounts| match self.measure {
             Measure::AssumedBad => evs.assumed_bad,
             _ => evs.denied,
         };

@@ -6,7 +6,7 @@ use std::rc::Rc;
 
 use spindrift::time::Time;
 use spindrift::wire::Opcode;
-use spindrift_fabric::{LinkId, Packet, Sight};
+use spindrift_fabric::{LinkId, Packet, PacketEvent};
 
 use super::report::Spread;
 
@@ -66,8 +66,10 @@ impl FaultImpacts {
     }
 
     /// Something happens to a packet.
-    pub(super) fn see(&self, at: Time, link: LinkId, sight: Sight, packet: &Packet) {
-        if matches!(sight, Sight::Sent | Sight::Arrived) || !packet.opcode().is_some_and(Opcode::is_write) {
+    pub(super) fn see(&self, at: Time, link: LinkId, sight: PacketEvent, packet: &Packet) {
+        if matches!(sight, PacketEvent::Sent | PacketEvent::Arrived)
+            || !packet.opcode().is_some_and(Opcode::is_write)
+        {
             return;
         }
         let Inner { list, lasting } = &mut *self.0.borrow_mut();

@@ -1,6 +1,6 @@
 //! Pictures of a plan: values over time, or results of each variant.
 
-use spindrift_fabric::{EvTally, HostSample, LinkSample, Sample};
+use spindrift_fabric::{EvStateCounts, HostSample, LinkSample, Sample};
 use spindrift_srv6::Node;
 
 use super::plan::FigureKind;
@@ -19,7 +19,7 @@ const MAX_LINES: usize = 8;
 const SHORT_NS: u64 = 10_000_000;
 
 /// Entropy values by state: name, colour, and how many there are of it.
-type StateCount = fn(&EvTally) -> u32;
+type StateCount = fn(&EvStateCounts) -> u32;
 const STATES: [(&str, &str, StateCount); 6] = [
     ("good", USED, |evs| evs.good),
     ("skipped once", SKIPPED, |evs| evs.skip),
@@ -140,7 +140,7 @@ impl<'a> Chart<'a> {
     /// Of the hosts that receive anything.
     fn goodput(&self) -> Panel {
         let placed = |sample: &Sample, number: usize| {
-            sample.hosts.get(number).map_or(0, |host: &HostSample| host.tally.placed_bytes)
+            sample.hosts.get(number).map_or(0, |host: &HostSample| host.stats.placed_bytes)
         };
         let (hosts, names): (Vec<_>, Vec<_>) = self
             .outcome
@@ -179,9 +179,9 @@ impl<'a> Chart<'a> {
             self.line(Key::new(name, color), |step| (sum(step.after, value) - sum(step.before, value)) as f64)
         };
         let lines = vec![
-            line("trimmed", LINES[1], |host| host.tally.trimmed),
-            line("lost", LOST, |host| host.tally.losses),
-            line("sent again", ARRIVED, |host| host.tally.repeats),
+            line("trimmed", LINES[1], |host| host.stats.trimmed),
+            line("lost", LOST, |host| host.stats.losses),
+            line("sent again", ARRIVED, |host| host.stats.repeats),
         ];
         Panel::new(&format!("packets in {}", self.step), Content::Lines(lines))
     }
@@ -311,8 +311,8 @@ mod tests {
             lines.iter().map(|line| (line.0, line.1)).collect::<Vec<_>>(),
             [("h2", LINES[0]), ("h4", LINES[1])]
         );
-        close(&lines[0].2, gbps(added(outcome, |sample| sample.hosts[1].tally.placed_bytes)));
-        close(&lines[1].2, gbps(added(outcome, |sample| sample.hosts[3].tally.placed_bytes)));
+        close(&lines[0].2, gbps(added(outcome, |sample| sample.hosts[1].stats.placed_bytes)));
+        close(&lines[1].2, gbps(added(outcome, |sample| sample.hosts[3].stats.placed_bytes)));
         assert!(lines[0].2[2].1 > 150.0 && lines[0].2[4].1 < 110.0);
         let panel = chart.planes();
         let lines = lines_of(&panel);
@@ -326,7 +326,7 @@ mod tests {
             let all = added(outcome, |sample| sample.hosts.iter().map(count).sum());
             x.iter().copied().zip(all.into_iter().map(|count| count as f64)).collect::<Vec<_>>()
         };
-        let (lost, again) = (counts(|host| host.tally.losses), counts(|host| host.tally.repeats));
+        let (lost, again) = (counts(|host| host.stats.losses), counts(|host| host.stats.repeats));
         assert!(lost.iter().any(|point| point.1 > 0.0));
         assert_eq!(lines[1], ("lost", LOST, lost));
         assert_eq!(lines[2], ("sent again", ARRIVED, again));
@@ -376,7 +376,7 @@ mod tests {
             ["most of 10", "mean of 10", "least of 10"]
         );
         let values: Vec<Vec<u64>> =
-            (0..10).map(|host| added(&outcomes[0], |sample| sample.hosts[host].tally.placed_bytes)).collect();
+            (0..10).map(|host| added(&outcomes[0], |sample| sample.hosts[host].stats.placed_bytes)).collect();
         let of_step = |step: usize| {
             let rates: Vec<_> = values.iter().map(|host| host[step] as f64 * 8.0 / 20_000.0).collect();
             let most = rates.iter().copied().fold(0.0, f64::max);

@@ -8,7 +8,7 @@ use std::time::Duration;
 use anyhow::{Result, bail};
 use hdrhistogram::Histogram;
 use serde_json::{Value as Json, json};
-use spindrift_fabric::{Done, EvTally, LinkSample, Sample};
+use spindrift_fabric::{Done, EvStateCounts, LinkSample, Sample};
 use spindrift_srv6::Node;
 
 use super::claim::Finding;
@@ -74,7 +74,7 @@ fn samples(outcomes: &[Outcome], out: &mut impl Write) -> io::Result<()> {
             let hosts = outcome.plan.hosts.iter().zip(step.before.hosts.iter().zip(&step.after.hosts));
             for (host, (before, after)) in hosts {
                 let name = outcome.plan.fabric.name(Node::Host(host.0 as u16));
-                let (a, b) = (&before.tally, &after.tally);
+                let (a, b) = (&before.stats, &after.stats);
                 let gbps = step.gbps(a.placed_bytes, b.placed_bytes);
                 write!(out, "{},{:.3},{name},{gbps:.6}", outcome.plan.variant, step.time_us())?;
                 for (before, after) in [
@@ -137,7 +137,7 @@ fn evs(outcomes: &[Outcome], out: &mut impl Write) -> io::Result<()> {
         for sample in outcome.recorder.samples() {
             for (flow, planes) in outcome.flows.iter().zip(&sample.flows) {
                 for (plane, evs) in planes.iter().enumerate() {
-                    let EvTally { good, skip, reserve, assumed_bad, denied, closed } = evs;
+                    let EvStateCounts { good, skip, reserve, assumed_bad, denied, closed } = evs;
                     let time_us = sample.at.0 as f64 / 1e3;
                     write!(out, "{},{time_us:.3},{flow},{plane}", outcome.plan.variant)?;
                     writeln!(out, ",{good},{skip},{reserve},{assumed_bad},{denied},{closed}")?;

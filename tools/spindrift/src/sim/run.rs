@@ -212,7 +212,7 @@ fn watch(plan: &Plan, clos: &Clos, sim: &Sim<MrcHost>) -> Watch {
 }
 
 /// The workload's connection that a flow is, by its hosts.
-fn flow_name(sim: &Sim<MrcHost>, end: spindrift_fabric::FlowEnd) -> String {
+fn flow_name(sim: &Sim<MrcHost>, end: spindrift_fabric::HostFlow) -> String {
     let mut pairs = sim.jobs().iter().flat_map(Job::ends);
     pairs
         .find(|[first, _]| *first == end)

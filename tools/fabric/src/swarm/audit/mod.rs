@@ -86,7 +86,7 @@ impl Audit {
         self.qps.remove(&qpn.get());
     }
 
-    pub(super) fn paused(&mut self, ns: u64) {
+    pub(super) fn on_pause(&mut self, ns: u64) {
         self.paused_ns += ns;
     }
 

@@ -55,7 +55,7 @@ pub(super) struct Sender {
     timers: Timers,
     first: Psn,
     all: Vec<Sent>,
-    orders: u64,
+    actions: u64,
     /// The oldest packet that has not been reported.
     una: usize,
     /// Packets not reported, and not known to be overtaken, by the order of their last copy.
@@ -108,7 +108,7 @@ impl Sender {
 
     /// What was sent until now may leave again: a port of this host or of the peer's has changed its state.
     pub(super) const fn excuse(&mut self) {
-        self.excused = self.orders;
+        self.excused = self.actions;
     }
 
     /// Position of a packet, the first being 0; below, and beyond what was sent, there is none.
@@ -140,20 +140,20 @@ impl Sender {
             self.progress(now);
         }
         let at = self.at(head.bth.psn) as usize;
-        self.orders += 1;
+        self.actions += 1;
         let timestamp = head.tseth.map_or(0, |tseth| tseth.timestamp);
         let copy = Sent {
             copies: 1,
             at: now,
             paused_ns,
-            order: self.orders,
+            order: self.actions,
             timestamp,
             reported: false,
             nacked: false,
         };
         let Some(&before) = self.all.get(at) else {
             self.all.push(copy);
-            self.in_order.insert(self.orders, at);
+            self.in_order.insert(self.actions, at);
             return self.check_gaps(now, paused_ns);
         };
         let psn = head.bth.psn.get();
@@ -167,7 +167,7 @@ impl Sender {
         let check = self.check_reason(now, psn, &before);
         self.in_order.remove(&before.order);
         self.overtaken.retain(|(_, seq)| *seq != at);
-        self.in_order.insert(self.orders, at);
+        self.in_order.insert(self.actions, at);
         self.all[at] = Sent { copies: before.copies + 1, ..copy };
         check
     }

@@ -13,8 +13,8 @@ use spindrift::verbs::{
     Context, ContextConfig, Idle, LaneMode, QpConfig, QpModify, RetryAttr, RtsAttr, WcStatus, nic,
 };
 
-use crate::many::{next, open, pair_at, ports, write as write_of_many};
-use crate::side::{Side, THREAD, connect, returns, side, side_on, until, write};
+use crate::connected_pair::{Side, THREAD, connect, returns, side, side_on, until, write};
+use crate::multi_lane::{next, open, pair_at, ports, write as write_of_many};
 
 const HOUR: Duration = Duration::from_hours(1);
 const NAPPING: LaneMode = LaneMode::Thread { core: None, idle: Idle::Nap(HOUR) };

@@ -9,7 +9,7 @@ use spindrift::verbs::{
     QpConfig, QpModify, QpPoster, QpState, RecvWr, SendWr, VerbsError, nic,
 };
 
-use crate::side::{Side, THREAD, complete, connect, pair, side_on, until, write};
+use crate::connected_pair::{Side, THREAD, complete, connect, pair, side_on, until, write};
 
 const NAP: LaneMode = LaneMode::Thread { core: None, idle: Idle::Nap(Duration::from_millis(5)) };
 

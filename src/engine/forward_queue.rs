@@ -1,64 +1,64 @@
-//! Frames handed over between lanes with the same addresses: those that arrived on a lane that does not own them.
+//! Frames forwarded between lanes with the same addresses: those that arrived on a lane that does not own them.
 
 use std::sync::{Arc, OnceLock};
 
 use crossbeam_queue::ArrayQueue;
 use spindrift_pmd::{RxFrame, RxOrigin};
 
-use super::tuning::INBOX_FRAMES;
+use super::tuning::FORWARD_QUEUE_FRAMES;
 use super::waker::Waker;
 use crate::endpoint::Forward;
 
 /// A frame that another lane took from its port.
 #[derive(Debug)]
-pub(super) struct HandedOver {
+pub(super) struct ForwardedFrame {
     pub(super) plane: u8,
     pub(super) forward: Forward,
     origin: RxOrigin,
     bytes: Vec<u8>,
 }
 
-impl HandedOver {
+impl ForwardedFrame {
     pub(super) fn frame(&self) -> RxFrame<'_> {
         RxFrame::whole(self.origin, &self.bytes)
     }
 }
 
-/// The queue of frames that other lanes hand over to one lane.
+/// The queue of frames that other lanes forward to one lane.
 #[derive(Debug)]
-pub(super) struct Inbox {
-    frames: ArrayQueue<HandedOver>,
+pub(super) struct ForwardQueue {
+    frames: ArrayQueue<ForwardedFrame>,
     /// Used buffers, so that a hand-over does not allocate in the steady state.
     buffers: ArrayQueue<Vec<u8>>,
     /// Of a lane whose thread can sleep.
     waker: OnceLock<Arc<Waker>>,
 }
 
-impl Inbox {
+impl ForwardQueue {
     pub(super) fn new() -> Self {
         Self {
-            frames: ArrayQueue::new(INBOX_FRAMES),
-            buffers: ArrayQueue::new(INBOX_FRAMES),
+            frames: ArrayQueue::new(FORWARD_QUEUE_FRAMES),
+            buffers: ArrayQueue::new(FORWARD_QUEUE_FRAMES),
             waker: OnceLock::new(),
         }
     }
 
-    /// Frames handed over from now on wake the lane.
-    pub(super) fn wake(&self, waker: &Arc<Waker>) {
+    /// Frames forwarded from now on wake the lane.
+    pub(super) fn set_waker(&self, waker: &Arc<Waker>) {
         let _ = self.waker.set(Arc::clone(waker));
     }
 
-    /// Adds a copy of a frame. Returns `false` if the inbox is full, like a port's ring whose lane does not keep up.
-    pub(super) fn put(&self, plane: u8, frame: &RxFrame<'_>, forward: Forward) -> bool {
+    /// Adds a copy of a frame. Returns `false` if the forward queue is full, like a port's ring whose lane does not keep up.
+    pub(super) fn push(&self, plane: u8, frame: &RxFrame<'_>, forward: Forward) -> bool {
         if self.frames.is_full() {
             return false;
         }
         let mut bytes = self.buffers.pop().unwrap_or_default();
         bytes.clear();
         frame.append_to(&mut bytes);
-        let put = self.frames.push(HandedOver { plane, forward, origin: frame.origin, bytes });
-        if let Err(refused) = put {
-            self.give_back(refused);
+        let pushed = self.frames.push(ForwardedFrame { plane, forward, origin: frame.origin, bytes });
+        if let Err(refused) = pushed {
+            self.recycle(refused);
             return false;
         }
         if let Some(waker) = self.waker.get() {
@@ -67,12 +67,12 @@ impl Inbox {
         true
     }
 
-    /// The oldest frame, to be [returned](Inbox::give_back).
-    pub(super) fn take(&self) -> Option<HandedOver> {
+    /// The oldest frame, to be [returned](ForwardQueue::recycle).
+    pub(super) fn pop(&self) -> Option<ForwardedFrame> {
         self.frames.pop()
     }
 
-    pub(super) fn give_back(&self, frame: HandedOver) {
+    pub(super) fn recycle(&self, frame: ForwardedFrame) {
         // There is room for as many as there are frames; otherwise it is freed.
         let _ = self.buffers.push(frame.bytes);
     }

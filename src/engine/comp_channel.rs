@@ -8,16 +8,16 @@ use std::sync::Arc;
 use crossbeam_queue::SegQueue;
 
 use super::clock::Deadline;
-use super::signal::Tokens;
+use super::event_fd::EventSemaphore;
 use crate::endpoint::CqId;
 
 /// The completion queues with an event, in the order of the events.
 #[derive(Debug)]
 pub(crate) struct EventChannel {
     /// Contains each queue at most once.
-    queue: SegQueue<Arc<CqBell>>,
+    queue: SegQueue<Arc<CqNotifier>>,
     /// One token for each of them, and one more when the lanes have failed.
-    tokens: Tokens,
+    events: EventSemaphore,
     /// The context's lanes have failed: no further events follow.
     failed: AtomicBool,
 }
@@ -27,7 +27,7 @@ pub(crate) struct EventChannel {
 /// The lane adds completions and then tests `armed`; the application sets `armed` and then polls for completions.
 /// Both swap it, so no event is lost.
 #[derive(Debug)]
-pub(super) struct CqBell {
+pub(super) struct CqNotifier {
     cq: CqId,
     channel: Arc<EventChannel>,
     /// The next completion is an event.
@@ -35,26 +35,26 @@ pub(super) struct CqBell {
     /// It is in the channel's queue.
     queued: AtomicBool,
     /// The application has dropped the completion queue.
-    gone: AtomicBool,
+    cq_dropped: AtomicBool,
 }
 
 impl EventChannel {
     pub(crate) fn new() -> io::Result<Self> {
-        Ok(Self { queue: SegQueue::new(), tokens: Tokens::new()?, failed: AtomicBool::new(false) })
+        Ok(Self { queue: SegQueue::new(), events: EventSemaphore::new()?, failed: AtomicBool::new(false) })
     }
 
     /// The completion queue with the oldest event. The descriptor is readable after that only if there is another.
-    pub(crate) fn take(&self) -> Option<CqId> {
-        while self.tokens.take() {
-            let Some(bell) = self.queue.pop() else {
+    pub(crate) fn pop(&self) -> Option<CqId> {
+        while self.events.take() {
+            let Some(notifier) = self.queue.pop() else {
                 // The token of the failure, which stays.
-                self.tokens.add();
+                self.events.add();
                 break;
             };
             // Lowered before the application polls the queue: a later completion is an event of its own.
-            bell.queued.swap(false, Ordering::AcqRel);
-            if !bell.gone.load(Ordering::Relaxed) {
-                return Some(bell.cq);
+            notifier.queued.swap(false, Ordering::AcqRel);
+            if !notifier.cq_dropped.load(Ordering::Relaxed) {
+                return Some(notifier.cq);
             }
         }
         None
@@ -68,7 +68,7 @@ impl EventChannel {
     /// Waits until there is an event or the lane has failed; for ever without a deadline. Returns whether there may
     /// be an event.
     pub(crate) fn wait(&self, deadline: Option<&Deadline>) -> io::Result<bool> {
-        self.tokens.wait(deadline)
+        self.events.wait(deadline)
     }
 
     pub(crate) fn has_failed(&self) -> bool {
@@ -78,25 +78,25 @@ impl EventChannel {
     /// No further events follow. The descriptor stays readable.
     pub(super) fn fail(&self) {
         if !self.failed.swap(true, Ordering::AcqRel) {
-            self.tokens.add();
+            self.events.add();
         }
     }
 }
 
 impl AsFd for EventChannel {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.tokens.as_fd()
+        self.events.as_fd()
     }
 }
 
-impl CqBell {
+impl CqNotifier {
     pub(super) fn new(cq: CqId, channel: &Arc<EventChannel>) -> Self {
         Self {
             cq,
             channel: Arc::clone(channel),
             armed: AtomicBool::new(false),
             queued: AtomicBool::new(false),
-            gone: AtomicBool::new(false),
+            cq_dropped: AtomicBool::new(false),
         }
     }
 
@@ -107,22 +107,22 @@ impl CqBell {
 
     /// A completion has been added, or the queue has ended.
     #[inline]
-    pub(super) fn ring(self: &Arc<Self>) {
+    pub(super) fn notify(self: &Arc<Self>) {
         if self.armed.swap(false, Ordering::AcqRel) {
-            self.tell();
+            self.enqueue();
         }
     }
 
     #[cold]
-    fn tell(self: &Arc<Self>) {
+    fn enqueue(self: &Arc<Self>) {
         if !self.queued.swap(true, Ordering::AcqRel) {
             self.channel.queue.push(Arc::clone(self));
-            self.channel.tokens.add();
+            self.channel.events.add();
         }
     }
 
     /// The application has dropped the queue.
-    pub(super) fn silence(&self) {
-        self.gone.store(true, Ordering::Relaxed);
+    pub(super) fn detach(&self) {
+        self.cq_dropped.store(true, Ordering::Relaxed);
     }
 }

@@ -2,20 +2,25 @@
 
 use core::sync::atomic::{AtomicBool, Ordering};
 use std::io;
-use std::sync::{Arc, OnceLock, Weak};
+use std::sync::{Arc, OnceLock};
 
 use spindrift_pmd::RxFrame;
 use spindrift_pmd::fork::Home;
 
 use super::async_events::{AsyncEvent, AsyncEvents};
+use super::control_error::ControlError;
 use super::cq::CqTable;
-use super::handle::{ControlError, Shared};
-use super::inbox::Inbox;
+use super::forward_queue::ForwardQueue;
 use crate::endpoint::Forward;
 
+/// A lane that can be ended from another thread.
+pub(super) trait EndLane: Send + Sync {
+    /// Ends the lane, since it or another one has failed. Does nothing if the lane has been dropped.
+    fn end_lane(&self);
+}
+
 /// Shared by the lanes of a context. A packet that arrives on its own lane needs none of it.
-#[derive(Debug)]
-pub(crate) struct Common {
+pub(crate) struct LanesShared {
     pub(crate) events: AsyncEvents,
     pub(crate) cqs: Arc<CqTable>,
     /// The process that the lanes work in.
@@ -23,51 +28,51 @@ pub(crate) struct Common {
     /// The message of the first lane that panicked.
     failure: OnceLock<String>,
     /// The end of all lanes has been reported.
-    told: AtomicBool,
-    lanes: OnceLock<Box<[Weak<Shared>]>>,
+    failure_reported: AtomicBool,
+    lanes: OnceLock<Box<[Box<dyn EndLane>]>>,
     /// One per lane, if there are several.
-    pub(super) inboxes: Box<[Inbox]>,
+    pub(super) forward_queues: Box<[ForwardQueue]>,
 }
 
-impl Common {
+impl LanesShared {
     /// Shared state for this number of lanes.
     pub(crate) fn new(lanes: usize) -> io::Result<Self> {
-        let inboxes = if lanes > 1 { lanes } else { 0 };
+        let forward_queues = if lanes > 1 { lanes } else { 0 };
         Ok(Self {
             events: AsyncEvents::new()?,
             cqs: Arc::default(),
             home: Home::here(),
             failure: OnceLock::new(),
-            told: AtomicBool::new(false),
+            failure_reported: AtomicBool::new(false),
             lanes: OnceLock::new(),
-            inboxes: (0..inboxes).map(|_| Inbox::new()).collect(),
+            forward_queues: (0..forward_queues).map(|_| ForwardQueue::new()).collect(),
         })
     }
 
     /// Whether this is a child of the process that the lanes work in. Locks may be held for ever there, and ports and
     /// descriptors belong to the parent too.
     #[inline]
-    pub(crate) fn is_elsewhere(&self) -> bool {
+    pub(crate) fn in_forked_child(&self) -> bool {
         self.home.is_elsewhere()
     }
 
     /// Sets the lanes that share this, before any of them runs.
-    pub(super) fn introduce(&self, lanes: Box<[Weak<Shared>]>) {
+    pub(super) fn set_lanes(&self, lanes: Box<[Box<dyn EndLane>]>) {
         let _ = self.lanes.set(lanes);
     }
 
-    /// The inbox of the lane with this number, if there are several lanes.
-    pub(super) fn inbox(&self, lane: u32) -> Option<&Inbox> {
-        self.inboxes.get(lane as usize)
+    /// The forward queue of the lane with this number, if there are several lanes.
+    pub(super) fn forward_queue(&self, lane: u32) -> Option<&ForwardQueue> {
+        self.forward_queues.get(lane as usize)
     }
 
-    /// Passes a frame to the lane that owns it; `false` if its inbox is full.
-    pub(super) fn hand_over(&self, plane: u8, frame: &RxFrame<'_>, forward: Forward) -> bool {
-        self.inbox(forward.to()).is_some_and(|inbox| inbox.put(plane, frame, forward))
+    /// Passes a frame to the lane that owns it; `false` if its forward queue is full.
+    pub(super) fn forward_frame(&self, plane: u8, frame: &RxFrame<'_>, forward: Forward) -> bool {
+        self.forward_queue(forward.to()).is_some_and(|queue| queue.push(plane, frame, forward))
     }
 
     /// A lane has panicked. The caller ends that lane and then, after releasing it, all others with
-    /// [`Common::end_all`].
+    /// [`LanesShared::end_all`].
     pub(super) fn fail(&self, message: String) {
         let _ = self.failure.set(message);
     }
@@ -78,14 +83,14 @@ impl Common {
 
     /// # Errors
     /// [`ControlError::Forked`].
-    pub(super) fn check_home(&self) -> Result<(), ControlError> {
-        if self.is_elsewhere() { Err(ControlError::Forked) } else { Ok(()) }
+    pub(super) fn check_not_forked(&self) -> Result<(), ControlError> {
+        if self.in_forked_child() { Err(ControlError::Forked) } else { Ok(()) }
     }
 
     /// # Errors
     /// [`ControlError::Forked`], [`ControlError::LaneFailed`].
     pub(super) fn check_alive(&self) -> Result<(), ControlError> {
-        self.check_home()?;
+        self.check_not_forked()?;
         match self.failure() {
             Some(message) => Err(ControlError::LaneFailed(message.to_owned())),
             None => Ok(()),
@@ -95,10 +100,9 @@ impl Common {
     /// Ends all lanes after one has failed: posted requests are flushed everywhere before any completion queue ends.
     #[cold]
     pub(super) fn end_all(&self) {
-        let lanes = self.lanes.get().into_iter().flatten();
-        lanes.filter_map(Weak::upgrade).for_each(|lane| lane.end());
+        self.lanes.get().into_iter().flatten().for_each(|lane| lane.end_lane());
         self.cqs.fail();
-        if !self.told.swap(true, Ordering::AcqRel) {
+        if !self.failure_reported.swap(true, Ordering::AcqRel) {
             self.events.push(AsyncEvent::LaneFailed);
         }
     }

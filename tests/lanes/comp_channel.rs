@@ -12,8 +12,8 @@ use spindrift::verbs::{
     WcStatus, nic,
 };
 
+use crate::connected_pair::{self as sides, Side, THREAD, connect, pair, returns, side, until, write};
 use crate::panic::{Bench, bench};
-use crate::side::{self as sides, Side, THREAD, connect, pair, returns, side, until, write};
 
 const SOON: Option<Duration> = Some(Duration::from_millis(20));
 /// Longer than anything here takes.

@@ -3,7 +3,7 @@
 use spindrift::pmd::loopback::{self, LoopbackConfig};
 use spindrift::verbs::{LaneMode, QpConfig, WcStatus};
 
-use crate::side::{THREAD, connect, faulty, side, until, write};
+use crate::connected_pair::{THREAD, connect, faulty, side, until, write};
 
 const LEN: u32 = 1 << 16;
 

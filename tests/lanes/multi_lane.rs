@@ -13,8 +13,8 @@ use spindrift::verbs::{
     Placement, Qp, QpConfig, QpState, RecvWr, SendOp, SendWr, VerbsError, Wc, WcStatus, nic,
 };
 
+use crate::connected_pair::{THREAD, all_of, is_readable, returns, until};
 use crate::panic::Broken;
-use crate::side::{THREAD, all_of, is_readable, returns, until};
 
 /// One side with several lanes, whose queue pairs all report to one queue.
 pub(crate) struct Many {

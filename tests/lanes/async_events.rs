@@ -6,8 +6,8 @@ use spindrift::time::Time;
 use spindrift::verbs::{AsyncEvent, Context, FailReason, QpConfig, QpModify, QpState, nic};
 use spindrift::wire::Ev;
 
-use crate::gate::{Gate, GateControl};
-use crate::side::{self as sides, Side, THREAD, connect, pair, side, until, write};
+use crate::connected_pair::{self as sides, Side, THREAD, connect, pair, side, until, write};
+use crate::fault_switch::{FaultSwitch, SwitchedPort};
 
 fn is_readable(context: &Context) -> bool {
     sides::is_readable(context.async_fd())
@@ -35,23 +35,23 @@ fn a_probe_a_denial_and_a_failure_are_told_in_order() {
     assert_eq!(left.context.async_events_lost(), 0);
 }
 
-/// A pair of two planes. The second port of the left side is a gate.
-fn pair_with_gate() -> (Side, Side, GateControl) {
+/// A pair of two planes. The second port of the left side can be switched off.
+fn pair_with_switch() -> (Side, Side, FaultSwitch) {
     let (left, right) = loopback::pair(2, LoopbackConfig::default());
-    let (left, gate) = Gate::last_of(left);
+    let (left, switch) = SwitchedPort::last_of(left);
     let config = QpConfig::default();
     let (mut left, mut right) = (side(left, THREAD, &config), side(nic(right), THREAD, &config));
     connect(&mut left, &mut right);
-    (left, right, gate)
+    (left, right, switch)
 }
 
 #[test]
 fn a_port_that_loses_its_link_and_has_it_back_is_told() {
-    let (left, right, gate) = pair_with_gate();
+    let (left, right, switch) = pair_with_switch();
     let next = || until("an event", || left.context.poll_async_event());
-    gate.down();
+    switch.down();
     assert_eq!(next(), AsyncEvent::PortDown { lane: 0, plane: 1 });
-    gate.open();
+    switch.open();
     assert_eq!(next(), AsyncEvent::PortUp { lane: 0, plane: 1 });
     assert_eq!(left.context.poll_async_event(), None);
     assert_eq!(right.context.poll_async_event(), None, "its own port has its link");
@@ -60,8 +60,8 @@ fn a_port_that_loses_its_link_and_has_it_back_is_told() {
 /// Every entropy value of the plane is told as bad once, and as good once after the plane carries packets again.
 #[test]
 fn paths_that_go_bad_and_come_back_are_told() {
-    let (mut left, right, gate) = pair_with_gate();
-    gate.silence();
+    let (mut left, right, switch) = pair_with_switch();
+    switch.drop_silently();
     let qpn = left.qp.qpn();
     let mut told: Vec<(Ev, Vec<EvState>)> = Vec::new();
     let mut posted = 0;
@@ -88,7 +88,7 @@ fn paths_that_go_bad_and_come_back_are_told() {
             }
         }
         if !told.is_empty() {
-            gate.open();
+            switch.open();
         }
         let back = told.iter().any(|(_, states)| states.last() == Some(&EvState::Good));
         back.then_some(())

@@ -11,22 +11,22 @@ use super::clock::Deadline;
 
 /// Readable while the queue beside it has entries.
 ///
-/// The writer calls [`Signal::raise`] after a push. A reader that takes the last entry, or finds none, calls
-/// [`Signal::lower`], then looks once more, and raises the signal again if there is an entry.
+/// The writer calls [`EventFlag::set`] after a push. A reader that takes the last entry, or finds none, calls
+/// [`EventFlag::clear`], then looks once more, and raises the signal again if there is an entry.
 #[derive(Debug)]
-pub(super) struct Signal {
+pub(super) struct EventFlag {
     event: OwnedFd,
     raised: AtomicBool,
 }
 
-impl Signal {
+impl EventFlag {
     pub(super) fn new() -> io::Result<Self> {
         let event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         Ok(Self { event, raised: AtomicBool::new(false) })
     }
 
     /// Makes the descriptor readable, with a system call only if it is not.
-    pub(super) fn raise(&self) {
+    pub(super) fn set(&self) {
         if !self.raised.swap(true, Ordering::AcqRel) {
             // Written only while the counter is small, so it never blocks.
             let _ = rustix::io::write(&self.event, &1u64.to_ne_bytes());
@@ -34,7 +34,7 @@ impl Signal {
     }
 
     /// Makes the descriptor unreadable. A push before this call may not have signalled.
-    pub(super) fn lower(&self) {
+    pub(super) fn clear(&self) {
         // Always read: the thread that raised the flag last may have written after the flag was lowered.
         let _ = rustix::io::read(&self.event, &mut [0; 8]);
         self.raised.swap(false, Ordering::AcqRel);
@@ -47,7 +47,7 @@ impl Signal {
     }
 }
 
-impl AsFd for Signal {
+impl AsFd for EventFlag {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.event.as_fd()
     }
@@ -55,15 +55,15 @@ impl AsFd for Signal {
 
 /// One token for each entry of the queue beside it; readable while there is a token.
 ///
-/// A writer calls [`Tokens::add`] after a push. A reader calls [`Tokens::take`] before it takes an entry: a token
+/// A writer calls [`EventSemaphore::add`] after a push. A reader calls [`EventSemaphore::take`] before it takes an entry: a token
 /// guarantees an entry, and no more are taken than there are tokens. The descriptor of an empty queue is therefore
 /// not readable, in any interleaving.
 #[derive(Debug)]
-pub(super) struct Tokens {
+pub(super) struct EventSemaphore {
     event: OwnedFd,
 }
 
-impl Tokens {
+impl EventSemaphore {
     pub(super) fn new() -> io::Result<Self> {
         let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK | EventfdFlags::SEMAPHORE;
         Ok(Self { event: eventfd(0, flags)? })
@@ -85,7 +85,7 @@ impl Tokens {
     }
 }
 
-impl AsFd for Tokens {
+impl AsFd for EventSemaphore {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.event.as_fd()
     }

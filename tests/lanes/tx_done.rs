@@ -8,7 +8,7 @@ use spindrift::pmd::loopback::{self, LoopbackConfig};
 use spindrift::pmd::{LinkState, Port, PortCaps, PortCounters, RxFrame, Tail, TxFrame};
 use spindrift::verbs::{FailReason, LaneMode, QpConfig, QpModify, QpState, WcStatus, nic};
 
-use crate::side::{Side, connect, side, until, write};
+use crate::connected_pair::{Side, connect, side, until, write};
 
 /// A data frame that its port has kept.
 struct Held {

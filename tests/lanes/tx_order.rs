@@ -12,7 +12,7 @@ use spindrift::pmd::trace::TracePort;
 use spindrift::pmd::udp::{UdpConfig, UdpPort};
 use spindrift::verbs::{LaneMode, Qp, QpConfig, nic};
 
-use crate::side::{Side, connect, side, until, write};
+use crate::connected_pair::{Side, connect, side, until, write};
 
 /// Keeps what one port did, a line for each frame.
 #[derive(Clone, Default)]

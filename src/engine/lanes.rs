@@ -6,20 +6,21 @@ use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 
-use super::board::Snapshot;
-use super::common::Common;
+use super::control_error::ControlError;
 use super::cq::CqTable;
-use super::handle::{ControlError, LaneHandle, LaneMode, LaneStartError, this_thread};
-use super::lane::{Driver, Lane};
+use super::lane::{Lane, PollMode};
+use super::lane_handle::{LaneHandle, LaneMode, LaneStartError, thread_token};
+use super::lanes_shared::{EndLane, LanesShared};
+use super::stats_snapshot::Snapshot;
 use super::{AsyncEvents, LaneCounters};
 use crate::counters::Counters;
 
 /// All lanes of a context. When one panics, all end: posted requests are flushed, and new ones are refused.
 pub(crate) struct Lanes {
     all: Box<[LaneHandle]>,
-    common: Arc<Common>,
+    common: Arc<LanesShared>,
     /// The lane that gets the next queue pair.
-    turn: AtomicUsize,
+    next_lane: AtomicUsize,
     /// Operations that are not possible within a control call. Its thread runs them when the call is over.
     deferred: Mutex<Vec<Deferred>>,
 }
@@ -34,17 +35,19 @@ impl Lanes {
     /// Starts to drive lanes that were made for one context, in the order of their numbers.
     pub(crate) fn start(
         lanes: impl IntoIterator<Item = (Lane, LaneMode)>,
-        common: Arc<Common>,
+        common: Arc<LanesShared>,
     ) -> Result<Self, LaneStartError> {
         let (lanes, modes): (Vec<_>, Vec<_>) =
             lanes.into_iter().map(|(lane, mode)| (LaneHandle::new(lane, mode), mode)).unzip();
         let mut lanes = lanes.into_iter().collect::<Result<Vec<_>, _>>().map_err(LaneStartError::Sleep)?;
-        common.introduce(lanes.iter().map(|lane| Arc::downgrade(lane.shared())).collect());
+        common.set_lanes(
+            lanes.iter().map(|lane| Box::new(Arc::downgrade(lane.shared())) as Box<dyn EndLane>).collect(),
+        );
         for (lane, mode) in lanes.iter_mut().zip(modes) {
             lane.run(mode)?;
         }
-        let (turn, deferred) = (AtomicUsize::new(0), Mutex::default());
-        Ok(Self { all: lanes.into(), common, turn, deferred })
+        let (next_lane, deferred) = (AtomicUsize::new(0), Mutex::default());
+        Ok(Self { all: lanes.into(), common, next_lane, deferred })
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -53,30 +56,30 @@ impl Lanes {
 
     /// Polls each lane without a thread of its own. If all have one, this only yields, so that a caller that waits in
     /// a loop does not starve them. Within a control call it does nothing.
-    pub(crate) fn poll(&self, driver: Driver) -> usize {
+    pub(crate) fn poll(&self, mode: PollMode) -> usize {
         if !self.any_inline() {
             thread::yield_now();
             return 0;
         }
-        if self.is_held_here() {
+        if self.is_locked_by_this_thread() {
             return 0;
         }
-        self.all.iter().filter(|lane| lane.is_inline()).map(|lane| lane.poll(driver)).sum()
+        self.all.iter().filter(|lane| lane.is_inline()).map(|lane| lane.poll(mode)).sum()
     }
 
     /// Polls one lane, in the same way.
-    pub(crate) fn poll_lane(&self, lane: usize, driver: Driver) -> usize {
+    pub(crate) fn poll_lane(&self, lane: usize, mode: PollMode) -> usize {
         let lane = &self.all[lane];
         if !lane.is_inline() {
             thread::yield_now();
             return 0;
         }
-        if self.is_held_here() { 0 } else { lane.poll(driver) }
+        if self.is_locked_by_this_thread() { 0 } else { lane.poll(mode) }
     }
 
     /// Sleeps until a lane without a thread of its own has something to do, as [`LaneHandle::wait`].
     pub(crate) fn wait(&self, lane: usize, most: Duration) -> io::Result<()> {
-        if self.is_held_here() { Ok(()) } else { self.all[lane].wait(most) }
+        if self.is_locked_by_this_thread() { Ok(()) } else { self.all[lane].wait(most) }
     }
 
     /// Runs a control operation on one lane, as [`LaneHandle::control`].
@@ -88,7 +91,7 @@ impl Lanes {
         lane: usize,
         operation: impl FnOnce(&mut Lane) -> R,
     ) -> Result<R, ControlError> {
-        self.common.check_home()?;
+        self.common.check_not_forked()?;
         self.check_not_nested()?;
         let result = self.all[lane].control(operation);
         self.run_deferred();
@@ -96,13 +99,13 @@ impl Lanes {
     }
 
     /// As [`Lanes::control`], for the end of an object; within a control call it runs when that one is over.
-    pub(crate) fn control_at_last(&self, lane: usize, operation: impl FnOnce(&mut Lane) + Send + 'static) {
-        if self.is_elsewhere() {
+    pub(crate) fn control_deferred(&self, lane: usize, operation: impl FnOnce(&mut Lane) + Send + 'static) {
+        if self.in_forked_child() {
             return;
         }
-        if self.is_held_here() {
+        if self.is_locked_by_this_thread() {
             let operation = Box::new(operation);
-            self.deferred().push(Deferred { thread: this_thread(), lane, operation });
+            self.deferred().push(Deferred { thread: thread_token(), lane, operation });
             return;
         }
         // Not nested: it runs, or the lane has failed together with all its objects.
@@ -112,7 +115,7 @@ impl Lanes {
     fn run_deferred(&self) {
         loop {
             let mut deferred = self.deferred();
-            let Some(next) = deferred.iter().position(|deferred| deferred.thread == this_thread()) else {
+            let Some(next) = deferred.iter().position(|deferred| deferred.thread == thread_token()) else {
                 return;
             };
             let Deferred { lane, operation, .. } = deferred.remove(next);
@@ -129,11 +132,11 @@ impl Lanes {
     /// thread of their own are from the last snapshot; for its own lane, from the start of the call.
     pub(crate) fn counters<R>(&self, lane: usize, pick: impl FnOnce(&Snapshot) -> R) -> R {
         let lane = &self.all[lane];
-        if self.is_elsewhere() {
+        if self.in_forked_child() {
             return lane.counters(pick);
         }
-        if lane.is_held_here() || (lane.is_inline() && self.is_held_here()) {
-            lane.counters_as_they_are(pick)
+        if lane.is_locked_by_this_thread() || (lane.is_inline() && self.is_locked_by_this_thread()) {
+            lane.cached_counters(pick)
         } else {
             lane.counters(pick)
         }
@@ -159,9 +162,9 @@ impl Lanes {
         self.common.check_alive()
     }
 
-    /// As [`Common::is_elsewhere`].
-    pub(crate) fn is_elsewhere(&self) -> bool {
-        self.common.is_elsewhere()
+    /// As [`LanesShared::in_forked_child`].
+    pub(crate) fn in_forked_child(&self) -> bool {
+        self.common.in_forked_child()
     }
 
     /// The message of the first lane that panicked.
@@ -182,12 +185,12 @@ impl Lanes {
     /// # Errors
     /// [`ControlError::Nested`].
     pub(crate) fn check_not_nested(&self) -> Result<(), ControlError> {
-        if self.is_held_here() { Err(ControlError::Nested) } else { Ok(()) }
+        if self.is_locked_by_this_thread() { Err(ControlError::Nested) } else { Ok(()) }
     }
 
     /// For any lane: two threads that each hold one and wait for the other's would deadlock.
-    fn is_held_here(&self) -> bool {
-        self.all.iter().any(LaneHandle::is_held_here)
+    fn is_locked_by_this_thread(&self) -> bool {
+        self.all.iter().any(LaneHandle::is_locked_by_this_thread)
     }
 
     /// Whether a lane runs inside the caller's thread.
@@ -201,7 +204,7 @@ impl Lanes {
     }
 
     /// The lane of the next queue pair, in turn.
-    pub(crate) fn next_turn(&self) -> usize {
-        self.turn.fetch_add(1, Ordering::Relaxed) % self.len()
+    pub(crate) fn next_lane(&self) -> usize {
+        self.next_lane.fetch_add(1, Ordering::Relaxed) % self.len()
     }
 }

@@ -4,18 +4,19 @@ use core::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use core::time::Duration;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, mpsc};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak, mpsc};
 use std::thread::{self, JoinHandle};
 
 use core_affinity::CoreId;
 use spindrift_pmd::Port;
 
-use super::board::{Board, Snapshot};
 use super::clock::Clock;
-use super::common::Common;
-use super::gate::Gate;
-use super::lane::{Driver, Lane};
+use super::control_error::ControlError;
+use super::control_lock::FairLock;
+use super::lane::{Lane, PollMode};
+use super::lanes_shared::{EndLane, LanesShared};
 use super::rings::Doorbells;
+use super::stats_snapshot::{Snapshot, SnapshotCell};
 use super::tuning::{CONTROL_SLEEP_NS, IDLE_POLLS, POLLS_PER_LOCK, YIELDS_BEFORE_NAP, YIELDS_BEFORE_SLEEP};
 use super::waker::Waker;
 use crate::time::Time;
@@ -73,25 +74,6 @@ pub enum LaneStartError {
     },
 }
 
-/// A control call could not be made.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum ControlError {
-    /// This thread is within another call of the same context, so the call would wait for itself.
-    #[error(
-        "control call inside another control call of the same context (such as `Context::with_endpoint`); make it after that one has returned"
-    )]
-    Nested,
-    /// The process was forked from the one that opened the context. Only that one can use it.
-    #[error(
-        "the context was opened before this process was forked, and works in its parent only; open another one"
-    )]
-    Forked,
-    /// The lane has panicked and is stopped.
-    #[error("a lane of the context has failed, and the context does no more work; open another one ({0})")]
-    LaneFailed(String),
-}
-
 /// A lane and the thread that drives it, if it has one.
 pub(super) struct LaneHandle {
     shared: Arc<Shared>,
@@ -101,16 +83,16 @@ pub(super) struct LaneHandle {
 /// The shared part of a lane.
 pub(super) struct Shared {
     lane: Mutex<Lane>,
-    common: Arc<Common>,
-    /// The thread that holds the lane, see [`this_thread`]; 0 if none does.
-    holder: AtomicUsize,
-    gate: Gate,
-    board: Board,
+    common: Arc<LanesShared>,
+    /// The thread that holds the lane, see [`thread_token`]; 0 if none does.
+    owner: AtomicUsize,
+    control_lock: FairLock,
+    snapshot: SnapshotCell,
     /// The next control call waits for the lane. The lane's thread locks it again at once after each poll, and a
     /// mutex is not fair, so it must test this first.
     control_waiting: AtomicBool,
     /// Number of polls, and its value when the last control call ended.
-    turns: AtomicU32,
+    poll_batches: AtomicU32,
     last_control: AtomicU32,
     /// The lane is idle.
     idle: AtomicBool,
@@ -118,38 +100,38 @@ pub(super) struct Shared {
     /// The lane has been ended, after it or another failed. Changed with the lane locked.
     ended: AtomicBool,
     /// Of a lane whose thread can sleep.
-    sleep: OnceLock<Sleep>,
+    sleep: OnceLock<SleepState>,
 }
 
 /// Wakes a lane from its nap.
-struct Sleep {
+struct SleepState {
     waker: Arc<Waker>,
     doorbells: Doorbells,
     number: u32,
 }
 
-impl Sleep {
+impl SleepState {
     /// The nap of this lane. Posts wake it.
     fn new(lane: &Lane) -> io::Result<Self> {
         let waker = Arc::new(Waker::new(lane.ports.iter().flat_map(Port::readable))?);
-        Ok(Self { doorbells: lane.wake(&waker), waker, number: lane.number() })
+        Ok(Self { doorbells: lane.set_waker(&waker), waker, number: lane.number() })
     }
 }
 
 /// The lane, locked.
-struct Held<'a> {
+struct LockedLane<'a> {
     lane: MutexGuard<'a, Lane>,
-    holder: &'a AtomicUsize,
+    owner: &'a AtomicUsize,
 }
 
-impl Drop for Held<'_> {
+impl Drop for LockedLane<'_> {
     fn drop(&mut self) {
-        self.holder.store(0, Ordering::Relaxed);
+        self.owner.store(0, Ordering::Relaxed);
     }
 }
 
 /// A number that no other live thread has, and never 0.
-pub(super) fn this_thread() -> usize {
+pub(super) fn thread_token() -> usize {
     thread_local! {
         static MARK: u8 = const { 0 };
     }
@@ -160,17 +142,17 @@ impl LaneHandle {
     /// A lane without a driver yet: [`LaneHandle::run`] follows.
     pub(super) fn new(lane: Lane, mode: LaneMode) -> io::Result<Self> {
         let sleep = match mode {
-            LaneMode::Thread { idle: Idle::Nap(_), .. } => Sleep::new(&lane)?.into(),
+            LaneMode::Thread { idle: Idle::Nap(_), .. } => SleepState::new(&lane)?.into(),
             _ => OnceLock::new(),
         };
         let shared = Arc::new(Shared {
             common: Arc::clone(lane.common()),
             lane: Mutex::new(lane),
-            holder: AtomicUsize::new(0),
-            gate: Gate::new(Clock::start()),
-            board: Board::default(),
+            owner: AtomicUsize::new(0),
+            control_lock: FairLock::new(Clock::start()),
+            snapshot: SnapshotCell::default(),
             control_waiting: AtomicBool::new(false),
-            turns: AtomicU32::new(1),
+            poll_batches: AtomicU32::new(1),
             last_control: AtomicU32::new(0),
             idle: AtomicBool::new(false),
             stop: AtomicBool::new(false),
@@ -194,20 +176,20 @@ impl LaneHandle {
 
     /// Polls the lane once. A lane with a thread of its own needs no call: then this only yields, so that a caller
     /// that waits in a loop does not starve the lane. Within a control call it does nothing.
-    pub(super) fn poll(&self, driver: Driver) -> usize {
+    pub(super) fn poll(&self, mode: PollMode) -> usize {
         if self.thread.is_some() {
             thread::yield_now();
             return 0;
         }
-        if self.shared.is_held_here() || self.shared.common.is_elsewhere() {
+        if self.shared.is_locked_by_this_thread() || self.shared.common.in_forked_child() {
             return 0;
         }
         let mut held = self.shared.lock();
         if self.shared.failed() {
             return 0;
         }
-        self.shared.count_turn();
-        match self.shared.guarded(&mut held.lane, |lane| lane.turn(driver)) {
+        self.shared.count_poll_batch();
+        match self.shared.catch_panic(&mut held.lane, |lane| lane.poll_as(mode)) {
             Ok(work) => work,
             Err(panic) => {
                 drop(held);
@@ -220,23 +202,23 @@ impl LaneHandle {
     /// Sleeps until a lane that runs inside the caller's thread has work, or for this long, if its last poll was
     /// idle. The first call only sets up the wake-up.
     pub(super) fn wait(&self, most: Duration) -> io::Result<()> {
-        if self.shared.common.is_elsewhere() {
+        if self.shared.common.in_forked_child() {
             return Err(io::Error::other(ControlError::Forked));
         }
         if self.thread.is_some() {
             thread::yield_now();
             return Ok(());
         }
-        if self.shared.is_held_here() {
+        if self.shared.is_locked_by_this_thread() {
             return Ok(());
         }
         let mut held = self.shared.lock();
         if self.shared.sleep.get().is_none() {
-            let _ = self.shared.sleep.set(Sleep::new(&held.lane)?);
+            let _ = self.shared.sleep.set(SleepState::new(&held.lane)?);
             // A thread that posts now does not know the waker yet, so one more poll comes first.
             return Ok(());
         }
-        if self.shared.failed() || !held.lane.is_at_rest() {
+        if self.shared.failed() || !held.lane.is_idle() {
             return Ok(());
         }
         let nap_ns = nap(&mut held.lane, most);
@@ -254,51 +236,51 @@ impl LaneHandle {
     /// # Errors
     /// [`ControlError`], and the operation does not run.
     pub(super) fn control<R>(&self, operation: impl FnOnce(&mut Lane) -> R) -> Result<R, ControlError> {
-        self.shared.common.check_home()?;
-        let mut pass = self.shared.gate.enter();
+        self.shared.common.check_not_forked()?;
+        let mut guard = self.shared.control_lock.lock();
         if self.thread.is_some() {
-            self.shared.wait_for_share(|| pass.wait_ns());
+            self.shared.wait_for_control_share(|| guard.remaining_wait_ns());
         }
-        pass.ask();
+        guard.start_charging();
         self.shared.control_waiting.store(true, Ordering::Release);
         let mut held = self.shared.lock();
         self.shared.control_waiting.store(false, Ordering::Release);
         self.shared.common.check_alive()?;
         let lane = &mut *held.lane;
-        lane.settle();
+        lane.drain();
         // For reads of counters within the operation.
-        self.shared.board.post(lane);
+        self.shared.snapshot.publish(lane);
         let result = operation(lane);
-        lane.settle();
-        self.shared.last_control.store(self.shared.turns.load(Ordering::Relaxed), Ordering::Relaxed);
+        lane.drain();
+        self.shared.last_control.store(self.shared.poll_batches.load(Ordering::Relaxed), Ordering::Relaxed);
         drop(held);
         // The operation may have brought a timer forward.
-        self.shared.rouse();
+        self.shared.wake();
         Ok(result)
     }
 
     /// Reads the lane's counters as of a time after the start of this call, including all work of the lane that the
     /// caller has seen. Any number of concurrent readers costs a lane with a thread of its own no more than one.
     pub(super) fn counters<R>(&self, pick: impl FnOnce(&Snapshot) -> R) -> R {
-        if self.shared.common.is_elsewhere() {
+        if self.shared.common.in_forked_child() {
             return pick(&Snapshot::default());
         }
         if self.thread.is_some() {
-            return self.shared.board.read(|| self.shared.rouse(), pick);
+            return self.shared.snapshot.read(|| self.shared.wake(), pick);
         }
         // A control call takes a snapshot itself, so there is no work left within one.
         let _ = self.control(|_| ());
-        self.counters_as_they_are(pick)
+        self.cached_counters(pick)
     }
 
     /// Reads the last snapshot of the counters.
-    pub(super) fn counters_as_they_are<R>(&self, pick: impl FnOnce(&Snapshot) -> R) -> R {
-        self.shared.board.read_as_it_is(pick)
+    pub(super) fn cached_counters<R>(&self, pick: impl FnOnce(&Snapshot) -> R) -> R {
+        self.shared.snapshot.read_cached(pick)
     }
 
     /// Whether the calling thread is in a control call of this lane.
-    pub(super) fn is_held_here(&self) -> bool {
-        self.shared.is_held_here()
+    pub(super) fn is_locked_by_this_thread(&self) -> bool {
+        self.shared.is_locked_by_this_thread()
     }
 
     /// Whether the lane runs inside the caller's thread.
@@ -309,14 +291,14 @@ impl LaneHandle {
 
 impl Drop for LaneHandle {
     fn drop(&mut self) {
-        if self.shared.common.is_elsewhere() {
+        if self.shared.common.in_forked_child() {
             // The thread is the parent's. Ending the lane here would remove its ports' programs and rules.
             let _ = Box::leak(Box::new((Arc::clone(&self.shared), self.thread.take())));
             return;
         }
         self.shared.stop.store(true, Ordering::Release);
         if let Some(thread) = self.thread.take() {
-            self.shared.rouse();
+            self.shared.wake();
             // The lane's thread has reported its panic; nothing else is to be done.
             let _ = thread.join();
         }
@@ -325,10 +307,10 @@ impl Drop for LaneHandle {
 
 impl Shared {
     /// An application's operation that panicked with the lane locked does not stop the lane.
-    fn lock(&self) -> Held<'_> {
+    fn lock(&self) -> LockedLane<'_> {
         let lane = self.lane.lock().unwrap_or_else(PoisonError::into_inner);
-        self.holder.store(this_thread(), Ordering::Relaxed);
-        Held { lane, holder: &self.holder }
+        self.owner.store(thread_token(), Ordering::Relaxed);
+        LockedLane { lane, owner: &self.owner }
     }
 
     fn failed(&self) -> bool {
@@ -336,7 +318,7 @@ impl Shared {
     }
 
     /// Runs the lane. If it panics, all its users are notified before another thread can lock it.
-    fn guarded<R>(&self, lane: &mut Lane, work: impl FnOnce(&mut Lane) -> R) -> thread::Result<R> {
+    fn catch_panic<R>(&self, lane: &mut Lane, work: impl FnOnce(&mut Lane) -> R) -> thread::Result<R> {
         // The state after a panic is not used again: the lane flushes what it can and stops.
         let result = catch_unwind(AssertUnwindSafe(|| work(lane)));
         if let Err(panic) = &result {
@@ -345,48 +327,43 @@ impl Shared {
             let text = text.unwrap_or("without a message");
             tracing::error!(target: "spindrift::lane", message_of_panic = text, "lane panicked");
             self.common.fail(format!("it panicked: {text}"));
-            self.end_lane(lane);
+            self.end_locked(lane);
         }
         result
     }
 
-    /// Ends the lane, since it or another one has failed.
-    pub(super) fn end(&self) {
-        self.end_lane(&mut self.lock().lane);
-    }
-
-    fn end_lane(&self, lane: &mut Lane) {
+    fn end_locked(&self, lane: &mut Lane) {
         if !self.ended.swap(true, Ordering::Relaxed) {
-            lane.fail_all();
-            self.board.close(lane);
+            lane.fail_all_qps();
+            self.snapshot.close(lane);
         }
     }
 
-    /// Whether the calling thread holds the lane. Only the holder writes its own number, so no order is needed.
-    fn is_held_here(&self) -> bool {
-        self.holder.load(Ordering::Relaxed) == this_thread()
+    /// Whether the calling thread holds the lane. Only the owner writes its own number, so no order is needed.
+    fn is_locked_by_this_thread(&self) -> bool {
+        self.owner.load(Ordering::Relaxed) == thread_token()
     }
 
     fn stopped(&self) -> bool {
         self.stop.load(Ordering::Relaxed)
     }
 
-    fn control_waits(&self) -> bool {
+    fn is_control_waiting(&self) -> bool {
         self.control_waiting.load(Ordering::Acquire)
     }
 
     /// Waits, as the next control call, until the lane must serve it: an idle lane after one poll since the last
     /// call, a busy one after its share of time.
-    fn wait_for_share(&self, wait_ns: impl Fn() -> u64) {
+    fn wait_for_control_share(&self, wait_ns: impl Fn() -> u64) {
         let mut tries = 0;
         while !self.stopped() && !self.failed() {
             let rest = if self.idle.load(Ordering::Relaxed) { 0 } else { wait_ns() };
-            let turned = !self.is_fresh_from_control();
-            if rest == 0 && turned {
+            let polled = !self.control_since_last_poll();
+            if rest == 0 && polled {
                 return;
             }
-            if !turned {
-                self.rouse();
+            if !polled {
+                self.wake();
             }
             tries += 1;
             if rest == 0 && tries < YIELDS_BEFORE_SLEEP {
@@ -398,24 +375,24 @@ impl Shared {
     }
 
     /// Only the thread that holds the lane counts polls.
-    fn count_turn(&self) {
-        self.turns.store(self.turns.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
+    fn count_poll_batch(&self) {
+        self.poll_batches.store(self.poll_batches.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
     }
 
     /// Whether a control call has run since the last poll.
-    fn is_fresh_from_control(&self) -> bool {
-        self.turns.load(Ordering::Relaxed) == self.last_control.load(Ordering::Relaxed)
+    fn control_since_last_poll(&self) -> bool {
+        self.poll_batches.load(Ordering::Relaxed) == self.last_control.load(Ordering::Relaxed)
     }
 
     /// The main loop of a lane's thread.
     fn run(&self, idle: Idle) {
-        let mut pace = Pace::default();
+        let mut idle_tracker = IdleTracker::default();
         while !self.stopped() && !self.failed() {
-            while self.control_waits() && !self.stopped() {
+            while self.is_control_waiting() && !self.stopped() {
                 thread::yield_now();
             }
-            let nap_ns = self.turn(&mut pace, idle);
-            if pace.is_idle() && idle != Idle::Spin {
+            let nap_ns = self.poll_batch(&mut idle_tracker, idle);
+            if idle_tracker.is_idle() && idle != Idle::Spin {
                 thread::yield_now();
             }
             self.sleep(nap_ns);
@@ -427,72 +404,80 @@ impl Shared {
 
     /// Sleeps for at most this long, in nanoseconds, unless there is work.
     fn sleep(&self, nap_ns: u64) {
-        let Some(Sleep { waker, doorbells, number }) = self.sleep.get().filter(|_| nap_ns > 0) else {
+        let Some(SleepState { waker, doorbells, number }) = self.sleep.get().filter(|_| nap_ns > 0) else {
             return;
         };
-        let inbox = self.common.inbox(*number);
+        let queue = self.common.forward_queue(*number);
         waker.nap(Duration::from_nanos(nap_ns), || {
-            let is_posted = !doorbells.is_empty() || inbox.is_some_and(|inbox| !inbox.is_empty());
+            let is_posted = !doorbells.is_empty() || queue.is_some_and(|queue| !queue.is_empty());
             // A control call since the last poll may have brought a timer forward.
             is_posted
-                || self.is_fresh_from_control()
-                || self.board.is_wanted()
+                || self.control_since_last_poll()
+                || self.snapshot.is_requested()
                 || self.stopped()
                 || self.failed()
         });
     }
 
     /// Wakes the thread that sleeps for the lane.
-    fn rouse(&self) {
-        if let Some(Sleep { waker, .. }) = self.sleep.get() {
+    fn wake(&self) {
+        if let Some(SleepState { waker, .. }) = self.sleep.get() {
             waker.wake();
         }
     }
 
     /// Some polls under one lock. Returns how long the thread may sleep now, in nanoseconds.
-    fn turn(&self, pace: &mut Pace, idle: Idle) -> u64 {
+    fn poll_batch(&self, idle_tracker: &mut IdleTracker, idle: Idle) -> u64 {
         let mut held = self.lock();
         // The panic was printed where it occurred, and has been reported.
-        self.guarded(&mut held.lane, |lane| self.polls(lane, pace, idle)).unwrap_or(0)
+        self.catch_panic(&mut held.lane, |lane| self.poll_locked(lane, idle_tracker, idle)).unwrap_or(0)
     }
 
-    fn polls(&self, lane: &mut Lane, pace: &mut Pace, idle: Idle) -> u64 {
+    fn poll_locked(&self, lane: &mut Lane, idle_tracker: &mut IdleTracker, idle: Idle) -> u64 {
         for _ in 0..POLLS_PER_LOCK {
-            pace.count(lane.poll());
-            if self.board.is_wanted() {
-                self.board.renew(lane, pace.is_idle(), &mut pace.counters_shown);
+            idle_tracker.count(lane.poll());
+            if self.snapshot.is_requested() {
+                self.snapshot.publish_if_due(lane, idle_tracker.is_idle(), &mut idle_tracker.snapshot_at);
             }
-            if pace.is_idle() || self.control_waits() || self.stopped() {
+            if idle_tracker.is_idle() || self.is_control_waiting() || self.stopped() {
                 break;
             }
         }
-        self.count_turn();
-        self.idle.store(pace.is_idle(), Ordering::Relaxed);
+        self.count_poll_batch();
+        self.idle.store(idle_tracker.is_idle(), Ordering::Relaxed);
         match idle {
             // A reader may have blocked the snapshot that it waits for.
-            Idle::Nap(_) if self.board.is_wanted() => 0,
-            Idle::Nap(most) if pace.idle_polls >= IDLE_POLLS + YIELDS_BEFORE_NAP => nap(lane, most),
+            Idle::Nap(_) if self.snapshot.is_requested() => 0,
+            Idle::Nap(most) if idle_tracker.idle_polls >= IDLE_POLLS + YIELDS_BEFORE_NAP => nap(lane, most),
             _ => 0,
+        }
+    }
+}
+
+impl EndLane for Weak<Shared> {
+    fn end_lane(&self) {
+        if let Some(lane) = self.upgrade() {
+            lane.end_locked(&mut lane.lock().lane);
         }
     }
 }
 
 /// Time for which a lane may sleep now, in nanoseconds: at most this.
 fn nap(lane: &mut Lane, most: Duration) -> u64 {
-    lane.nap();
+    lane.note_sleep();
     let most = u64::try_from(most.as_nanos()).unwrap_or(u64::MAX);
     most.min(lane.next_timer().since(lane.now()))
 }
 
 /// Load of a lane, as its thread sees it.
 #[derive(Debug, Default)]
-struct Pace {
+struct IdleTracker {
     /// Consecutive empty polls.
     idle_polls: u32,
-    counters_shown: Time,
+    snapshot_at: Time,
 }
 
-impl Pace {
+impl IdleTracker {
     fn count(&mut self, work: usize) {
         self.idle_polls = if work == 0 { self.idle_polls.saturating_add(1) } else { 0 };
     }

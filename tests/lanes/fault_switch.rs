@@ -6,21 +6,21 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use spindrift::pmd::{LinkState, Port, RxFrame, TxFrame, forward_to_inner};
 
 const OPEN: u8 = 0;
-const SILENT: u8 = 1;
+const DROPPING: u8 = 1;
 const DOWN: u8 = 2;
 
-/// Says what a [`Gate`] does.
+/// Says what a [`SwitchedPort`] does.
 #[derive(Clone, Default)]
-pub(crate) struct GateControl(Arc<AtomicU8>);
+pub(crate) struct FaultSwitch(Arc<AtomicU8>);
 
-impl GateControl {
+impl FaultSwitch {
     pub(crate) fn open(&self) {
         self.0.store(OPEN, Ordering::Relaxed);
     }
 
-    /// Frames are lost in both directions, and nothing tells.
-    pub(crate) fn silence(&self) {
-        self.0.store(SILENT, Ordering::Relaxed);
+    /// Frames are lost in both directions without any report.
+    pub(crate) fn drop_silently(&self) {
+        self.0.store(DROPPING, Ordering::Relaxed);
     }
 
     /// The same, and the link is reported down.
@@ -33,27 +33,27 @@ impl GateControl {
     }
 }
 
-pub(crate) struct Gate<P> {
+pub(crate) struct SwitchedPort<P> {
     inner: P,
-    control: GateControl,
+    control: FaultSwitch,
 }
 
-impl<P: Port> Gate<P> {
-    /// These ports; the last of them is a gate.
-    pub(crate) fn last_of(mut ports: Vec<P>) -> (Vec<Box<dyn Port>>, GateControl)
+impl<P: Port> SwitchedPort<P> {
+    /// These ports; the last of them can be switched.
+    pub(crate) fn last_of(mut ports: Vec<P>) -> (Vec<Box<dyn Port>>, FaultSwitch)
     where
         P: 'static,
     {
-        let control = GateControl::default();
-        let gate = Self { inner: ports.pop().unwrap(), control: control.clone() };
+        let control = FaultSwitch::default();
+        let port = Self { inner: ports.pop().unwrap(), control: control.clone() };
         let mut all: Vec<Box<dyn Port>> = Vec::new();
         all.extend(ports.into_iter().map(|port| Box::new(port) as Box<dyn Port>));
-        all.push(Box::new(gate));
+        all.push(Box::new(port));
         (all, control)
     }
 }
 
-impl<P: Port> Port for Gate<P> {
+impl<P: Port> Port for SwitchedPort<P> {
     forward_to_inner!(caps, tx_room, unsent, flush, reap, recall, next_event_ns, readable, counters);
 
     fn link(&mut self) -> LinkState {

@@ -11,12 +11,16 @@ use spindrift_pmd::{LinkState, Port, PortCounters};
 
 use super::async_events::AsyncEvent;
 use super::clock::Clock;
-use super::common::Common;
 use super::counters::LaneCounters;
 use super::cq::{CqLoss, CqWriter};
+use super::lanes_shared::LanesShared;
 use super::rings::{Doorbells, LaneRings, QpIntake, QpSlot};
-use super::transmit::TxBatch;
-use super::tuning::{AWAY_NS, INBOX_BURST, LINK_CHECK_NS, RECALL_AFTER_NS, RX_BURST, RX_FEW, TX_PER_POLL};
+use super::stats_snapshot::{PortSnapshot, Snapshot, SnapshotSource};
+use super::tuning::{
+    DEFERRED_ACKS_MAX_FRAMES, FORWARD_QUEUE_BURST, LINK_CHECK_NS, RX_BURST, STALL_THRESHOLD_NS, TX_PER_POLL,
+    TX_RECALL_AFTER_NS,
+};
+use super::tx_batch::TxBatch;
 use super::waker::Waker;
 use crate::endpoint::{CqId, Endpoint, Event, FailReason, PostError, QpModify, QpState};
 use crate::time::Time;
@@ -34,7 +38,7 @@ pub struct Lane {
     polled_at: Time,
     links_up: u32,
     next_link_check: Time,
-    holds: Holds,
+    tx_holds: TxHolds,
     rings: LaneRings,
     qps: Vec<Option<QpEntry>>,
     free_slots: Vec<QpSlot>,
@@ -43,21 +47,21 @@ pub struct Lane {
     /// Completions from the endpoint that are not in their rings yet.
     completions: VecDeque<(CqId, Wc)>,
     /// Completion queues that are nearly full.
-    crowded: Vec<CqId>,
+    cqs_nearly_full: Vec<CqId>,
     /// The lane's number in its context, and the state that it shares with the others.
     number: u32,
-    common: Arc<Common>,
+    common: Arc<LanesShared>,
     /// Overruns that this lane has processed.
-    overruns_seen: u32,
+    overruns_processed: u32,
     /// Acknowledgements wait for the next poll.
-    answers_wait: bool,
+    acks_deferred: bool,
     /// The last poll was idle.
-    at_rest: bool,
+    last_poll_idle: bool,
 }
 
 /// How soon the driver of a lane polls it again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Driver {
+pub(crate) enum PollMode {
     /// Perhaps late.
     MayPause,
     /// At once.
@@ -65,7 +69,7 @@ pub(crate) enum Driver {
 }
 
 /// Payloads that ports still refer to.
-struct Holds {
+struct TxHolds {
     /// Whether any port keeps payloads at all.
     any: bool,
     /// The oldest ticket that a request waited for, and since when it was the oldest.
@@ -97,15 +101,15 @@ impl Lane {
     /// # Errors
     /// The system gave no file descriptor for the asynchronous events.
     pub fn new(endpoint: Endpoint, ports: Vec<Box<dyn Port>>) -> io::Result<Self> {
-        Ok(Self::of_context(endpoint, ports, 0, &Arc::new(Common::new(1)?)))
+        Ok(Self::new_in_context(endpoint, ports, 0, &Arc::new(LanesShared::new(1)?)))
     }
 
     /// The same for one of several lanes of a context.
-    pub(crate) fn of_context(
+    pub(crate) fn new_in_context(
         mut endpoint: Endpoint,
         ports: Vec<Box<dyn Port>>,
         number: u32,
-        common: &Arc<Common>,
+        common: &Arc<LanesShared>,
     ) -> Self {
         let any = ports.iter().any(|port| port.caps().holds_payloads);
         if any {
@@ -121,55 +125,55 @@ impl Lane {
             clock: Clock::start(),
             polled_at: Time::NEVER,
             next_link_check: Time::ZERO,
-            holds: Holds { any, oldest: u64::MAX, since: Time::ZERO },
+            tx_holds: TxHolds { any, oldest: u64::MAX, since: Time::ZERO },
             rings: LaneRings::new(max_qps),
             qps: Vec::new(),
             free_slots: Vec::new(),
             slots: BTreeMap::new(),
             cqs: Vec::new(),
             completions: VecDeque::new(),
-            crowded: Vec::new(),
+            cqs_nearly_full: Vec::new(),
             number,
             common: Arc::clone(common),
-            overruns_seen: 0,
-            answers_wait: false,
-            at_rest: false,
+            overruns_processed: 0,
+            acks_deferred: false,
+            last_poll_idle: false,
         }
     }
 
     /// Polls once: does all work that is ready now. Returns the amount (requests, frames, completions), so that a
     /// driver sees when the lane is idle.
     pub fn poll(&mut self) -> usize {
-        self.turn(Driver::MayPause)
+        self.poll_as(PollMode::MayPause)
     }
 
     /// The same for a driver that polls without a pause. The acknowledgements of a few frames wait for the next poll
     /// and leave after packets that the application posts in between: sending them may take longer than its reply.
     pub fn poll_busy(&mut self) -> usize {
-        self.turn(Driver::Busy)
+        self.poll_as(PollMode::Busy)
     }
 
-    pub(super) fn turn(&mut self, driver: Driver) -> usize {
+    pub(super) fn poll_as(&mut self, mode: PollMode) -> usize {
         let now = self.clock.now();
-        if now.since(self.polled_at) > AWAY_NS {
+        if now.since(self.polled_at) > STALL_THRESHOLD_NS {
             self.counters.interruptions += 1;
             self.endpoint.on_driver_stall(self.polled_at, now);
         }
         self.polled_at = now;
-        let mut work = self.answer_doorbells(now);
-        if core::mem::take(&mut self.answers_wait) {
+        let mut work = self.serve_doorbells(now);
+        if core::mem::take(&mut self.acks_deferred) {
             work += self.transmit(now);
         }
         let received = self.receive(now);
         work += received;
         if now >= self.next_link_check {
             self.check_links(now);
-            self.relieve_queues();
-            self.heed_overruns(now);
+            self.clear_cq_backpressure();
+            self.fail_qps_of_overrun_cqs(now);
             self.endpoint.reclaim(now);
             // The last lane and the last port that learn of it free memory that was dropped elsewhere.
             self.endpoint.memory_mut().sync();
-            if self.holds.any {
+            if self.tx_holds.any {
                 self.reap();
             }
         }
@@ -179,13 +183,14 @@ impl Lane {
         if self.endpoint.waits_for_release() {
             self.release(now);
         }
-        self.answers_wait =
-            driver == Driver::Busy && (1..=RX_FEW).contains(&received) && self.endpoint.has_pending_control();
-        if !self.answers_wait {
+        self.acks_deferred = mode == PollMode::Busy
+            && (1..=DEFERRED_ACKS_MAX_FRAMES).contains(&received)
+            && self.endpoint.has_pending_control();
+        if !self.acks_deferred {
             work += self.transmit(now);
         }
         work += self.deliver_events(now);
-        self.at_rest = work == 0;
+        self.last_poll_idle = work == 0;
         self.counters.polls += 1;
         self.counters.idle_polls += u64::from(work == 0);
         work
@@ -202,10 +207,10 @@ impl Lane {
     }
 
     /// The doorbell list of this lane. From this call on, posts wake its sleeping thread.
-    pub(super) fn wake(&self, waker: &Arc<Waker>) -> Doorbells {
-        self.rings.wake(waker);
-        if let Some(inbox) = self.common.inbox(self.number) {
-            inbox.wake(waker);
+    pub(super) fn set_waker(&self, waker: &Arc<Waker>) -> Doorbells {
+        self.rings.set_waker(waker);
+        if let Some(queue) = self.common.forward_queue(self.number) {
+            queue.set_waker(waker);
         }
         Arc::clone(&self.rings.doorbells)
     }
@@ -214,7 +219,7 @@ impl Lane {
         self.number
     }
 
-    pub(super) fn common(&self) -> &Arc<Common> {
+    pub(super) fn common(&self) -> &Arc<LanesShared> {
         &self.common
     }
 
@@ -239,12 +244,12 @@ impl Lane {
     }
 
     /// Whether there is no work now.
-    pub(super) const fn is_at_rest(&self) -> bool {
-        self.at_rest && !self.answers_wait
+    pub(super) const fn is_idle(&self) -> bool {
+        self.last_poll_idle && !self.acks_deferred
     }
 
     /// The lane is idle and will not be polled for a while.
-    pub(super) const fn nap(&mut self) {
+    pub(super) const fn note_sleep(&mut self) {
         self.polled_at = Time::NEVER;
     }
 
@@ -257,22 +262,22 @@ impl Lane {
     }
 
     /// Takes all requests that were posted before this call, and delivers pending completions.
-    pub(super) fn settle(&mut self) {
+    pub(super) fn drain(&mut self) {
         let now = self.clock.now();
-        self.answer_doorbells(now);
+        self.serve_doorbells(now);
         self.deliver_events(now);
     }
 
-    fn answer_doorbells(&mut self, now: Time) -> usize {
-        let mut answered = 0;
+    fn serve_doorbells(&mut self, now: Time) -> usize {
+        let mut served = 0;
         // The check costs two loads; taking from an empty list would cost a fence.
         while !self.rings.doorbells.is_empty() {
             let Some(slot) = self.rings.doorbells.pop() else { break };
             self.take_requests(now, slot);
-            answered += 1;
+            served += 1;
         }
-        self.counters.doorbells += answered as u64;
-        answered
+        self.counters.doorbells += served as u64;
+        served
     }
 
     fn take_requests(&mut self, now: Time, slot: QpSlot) {
@@ -284,8 +289,8 @@ impl Lane {
         let qpn = intake.qpn;
         while let Some(wr) = intake.pop_recv() {
             if let Err(error) = endpoint.post_recv(qpn, wr) {
-                let wc = refused(qpn, wr.wr_id, WcOpcode::RecvRdmaWithImm, error);
-                return self.refuse(now, slot, wc);
+                let wc = error_completion(qpn, wr.wr_id, WcOpcode::RecvRdmaWithImm, error);
+                return self.reject(now, slot, wc);
             }
         }
         while let Some(posted) = intake.pop_send() {
@@ -300,8 +305,8 @@ impl Lane {
             match taken {
                 Ok(()) => {}
                 Err(PostError::NoSuchQp) => {
-                    let wc = refused(qpn, wr.wr_id, wr.op.wc_opcode(), PostError::NoSuchQp);
-                    return self.refuse(now, slot, wc);
+                    let wc = error_completion(qpn, wr.wr_id, wr.op.wc_opcode(), PostError::NoSuchQp);
+                    return self.reject(now, slot, wc);
                 }
                 // Sends complete in the order in which they were posted, and inline sends rely on that to reuse their
                 // memory. So the queue pair fails, which completes earlier requests first.
@@ -314,7 +319,7 @@ impl Lane {
     }
 
     /// Completes a request that the endpoint refused, after earlier ones, and continues with the rest.
-    fn refuse(&mut self, now: Time, slot: QpSlot, wc: Wc) {
+    fn reject(&mut self, now: Time, slot: QpSlot, wc: Wc) {
         self.counters.refused_requests += 1;
         self.deliver_events(now);
         if let Some(entry) = self.entry(slot) {
@@ -334,8 +339,8 @@ impl Lane {
     }
 
     fn receive(&mut self, now: Time) -> usize {
-        if !self.common.inboxes.is_empty() {
-            return self.receive_for_all(now);
+        if !self.common.forward_queues.is_empty() {
+            return self.receive_and_forward(now);
         }
         let Self { endpoint, ports, .. } = self;
         let mut received = 0;
@@ -349,31 +354,31 @@ impl Lane {
 
     /// The same for one of several lanes, which may share addresses: forwards frames of other lanes, and processes
     /// frames that others forwarded.
-    fn receive_for_all(&mut self, now: Time) -> usize {
+    fn receive_and_forward(&mut self, now: Time) -> usize {
         let Self { endpoint, ports, counters, common, .. } = self;
         let mut received = 0;
         for (plane, port) in (0u8..).zip(ports) {
             received += port.rx_burst(now.0, RX_BURST, &mut |frame| {
                 endpoint.receive(now, plane, frame);
                 if let Some(forward) = endpoint.take_forward() {
-                    counters.handover_lost += u64::from(!common.hand_over(plane, frame, forward));
+                    counters.handover_lost += u64::from(!common.forward_frame(plane, frame, forward));
                 }
             });
         }
         counters.rx_frames += received as u64;
-        let Some(inbox) = common.inbox(self.number) else { return received };
+        let Some(queue) = common.forward_queue(self.number) else { return received };
         let mut taken = 0;
         // The check costs two loads; taking from an empty one would cost a fence.
-        while taken < INBOX_BURST
-            && !inbox.is_empty()
-            && let Some(handed) = inbox.take()
+        while taken < FORWARD_QUEUE_BURST
+            && !queue.is_empty()
+            && let Some(forwarded) = queue.pop()
         {
-            let frame = handed.frame();
-            endpoint.receive_forwarded(now, handed.plane, &frame, handed.forward);
+            let frame = forwarded.frame();
+            endpoint.receive_forwarded(now, forwarded.plane, &frame, forwarded.forward);
             if let Some(forward) = endpoint.take_forward() {
-                counters.handover_lost += u64::from(!common.hand_over(handed.plane, &frame, forward));
+                counters.handover_lost += u64::from(!common.forward_frame(forwarded.plane, &frame, forward));
             }
-            inbox.give_back(handed);
+            queue.recycle(forwarded);
             taken += 1;
         }
         counters.taken_over += taken as u64;
@@ -389,9 +394,9 @@ impl Lane {
     fn release(&mut self, now: Time) {
         let oldest = self.reap();
         self.endpoint.release_before(oldest);
-        if oldest != self.holds.oldest {
-            (self.holds.oldest, self.holds.since) = (oldest, now);
-        } else if self.endpoint.waits_for_release() && now >= self.holds.since.after(RECALL_AFTER_NS) {
+        if oldest != self.tx_holds.oldest {
+            (self.tx_holds.oldest, self.tx_holds.since) = (oldest, now);
+        } else if self.endpoint.waits_for_release() && now >= self.tx_holds.since.after(TX_RECALL_AFTER_NS) {
             self.recall();
         }
     }
@@ -492,14 +497,14 @@ impl Lane {
                         self.common.events.push(AsyncEvent::QpFatal(failure));
                     }
                 }
-                event => self.tell(event),
+                event => self.forward_async_event(event),
             }
         }
         taken
     }
 
     /// Forwards asynchronous events.
-    fn tell(&mut self, event: Event) {
+    fn forward_async_event(&mut self, event: Event) {
         match event {
             Event::PathsChanged { qpn } => {
                 while let Some(change) = self.endpoint.poll_ev_event(qpn) {
@@ -521,8 +526,8 @@ impl Lane {
         let Some(writer) = self.cqs.get_mut(cq.0 as usize).and_then(Option::as_mut) else { return };
         match writer.push(wc) {
             Ok(()) => {
-                if writer.is_filling_up() && !self.crowded.contains(&cq) {
-                    self.crowded.push(cq);
+                if writer.is_filling_up() && !self.cqs_nearly_full.contains(&cq) {
+                    self.cqs_nearly_full.push(cq);
                     self.endpoint.crowd_cq(cq, true);
                 }
             }
@@ -531,29 +536,29 @@ impl Lane {
                 tracing::error!(target: "spindrift::lane", cq = cq.0, "completion queue overran");
                 self.common.events.push(AsyncEvent::CqError { cq });
                 self.common.cqs.count_overrun();
-                self.fail_users_of(now, cq);
+                self.fail_qps_of_cq(now, cq);
             }
-            Err(CqLoss::Ended) => self.fail_users_of(now, cq),
+            Err(CqLoss::Ended) => self.fail_qps_of_cq(now, cq),
         }
     }
 
     /// Fails the queue pairs of this lane whose completion queue another lane has ended.
-    fn heed_overruns(&mut self, now: Time) {
+    fn fail_qps_of_overrun_cqs(&mut self, now: Time) {
         let overruns = self.common.cqs.overruns();
-        if core::mem::replace(&mut self.overruns_seen, overruns) == overruns {
+        if core::mem::replace(&mut self.overruns_processed, overruns) == overruns {
             return;
         }
         for cq in 0..self.cqs.len() {
             if self.cqs[cq].as_mut().is_some_and(CqWriter::has_ended) {
-                self.fail_users_of(now, CqId(cq as u32));
+                self.fail_qps_of_cq(now, CqId(cq as u32));
             }
         }
     }
 
     /// Checks completion queues that were nearly full.
-    fn relieve_queues(&mut self) {
-        let Self { crowded, cqs, endpoint, .. } = self;
-        crowded.retain(|&cq| {
+    fn clear_cq_backpressure(&mut self) {
+        let Self { cqs_nearly_full, cqs, endpoint, .. } = self;
+        cqs_nearly_full.retain(|&cq| {
             let writer = cqs.get_mut(cq.0 as usize).and_then(Option::as_mut);
             let still = writer.is_some_and(|writer| !writer.has_drained());
             if !still {
@@ -564,7 +569,7 @@ impl Lane {
     }
 
     /// A queue pair whose completions can be lost must fail (as `IBV_EVENT_CQ_ERR` in verbs).
-    fn fail_users_of(&mut self, now: Time, cq: CqId) {
+    fn fail_qps_of_cq(&mut self, now: Time, cq: CqId) {
         for entry in self.qps.iter().flatten().filter(|entry| entry.send_cq == cq || entry.recv_cq == cq) {
             // The endpoint knows every queue pair of this table, and ERROR can be reached from any state.
             let _ = self.endpoint.modify_qp(now, entry.intake.qpn, QpModify::Error);
@@ -581,10 +586,35 @@ impl Lane {
     }
 }
 
+impl SnapshotSource for Lane {
+    fn now(&self) -> Time {
+        self.clock.now()
+    }
+
+    fn write_snapshot(&self, snapshot: &mut Snapshot) {
+        snapshot.transport.clone_from(self.endpoint.counters());
+        snapshot.lane = self.counters;
+        snapshot.ports.resize_with(self.ports.len(), PortSnapshot::default);
+        for (plane, (shown, port)) in (0..).zip(snapshot.ports.iter_mut().zip(&self.ports)) {
+            shown.link = self.link(plane);
+            shown.counters = port.counters();
+            let notes = &port.caps().notes;
+            if shown.notes != *notes {
+                shown.notes.clone_from(notes);
+            }
+            // Errors are never removed, so equal lengths mean equal lists.
+            let errors = &port.caps().send_errors;
+            if shown.send_errors.len() != errors.len() {
+                shown.send_errors.clone_from(errors);
+            }
+        }
+    }
+}
+
 /// The end of a lane after a panic of itself or of another.
 impl Lane {
     /// Fails every queue pair: posted requests are flushed, as far as the state after the panic allows.
-    pub(super) fn fail_all(&mut self) {
+    pub(super) fn fail_all_qps(&mut self) {
         let now = self.clock.now();
         for slot in 0..self.qps.len() as QpSlot {
             let Some(entry) = self.entry(slot) else { continue };
@@ -609,7 +639,7 @@ impl Lane {
 
 /// The completion of a request that the endpoint refused. Posting has checked all else, so the queue pair has failed
 /// since.
-fn refused(qpn: Qpn, wr_id: u64, opcode: WcOpcode, error: PostError) -> Wc {
+fn error_completion(qpn: Qpn, wr_id: u64, opcode: WcOpcode, error: PostError) -> Wc {
     let status = match error {
         PostError::WrongState(QpState::Error) => WcStatus::WrFlushError,
         _ => WcStatus::LocalQpOperationError,

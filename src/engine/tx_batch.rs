@@ -120,9 +120,9 @@ impl TxBatch {
     /// Passes the batch to the ports and returns the number of frames that they did not accept. These return to the
     /// endpoint.
     pub(super) fn send(&mut self, now: Time, endpoint: &mut Endpoint, ports: &mut [Box<dyn Port>]) -> usize {
-        self.seal(endpoint);
-        self.sort();
-        self.hand_over(now, endpoint, ports);
+        self.begin_icrcs(endpoint);
+        self.group_by_port();
+        self.burst_to_ports(now, endpoint, ports);
         for &index in &self.refused {
             if let Some(frame) = self.frames.get(usize::from(index)) {
                 endpoint.unsent(frame);
@@ -131,7 +131,7 @@ impl TxBatch {
         self.refused.len()
     }
 
-    fn hand_over(&mut self, now: Time, endpoint: &Endpoint, ports: &mut [Box<dyn Port>]) {
+    fn burst_to_ports(&mut self, now: Time, endpoint: &Endpoint, ports: &mut [Box<dyn Port>]) {
         let mut refused = core::mem::take(&mut self.refused);
         refused.clear();
         // The list of frames lives on the stack; its size follows the batch, because all of it is written.
@@ -158,7 +158,7 @@ impl TxBatch {
     }
 
     /// Starts every frame's iCRC; its port continues it.
-    fn seal(&mut self, endpoint: &Endpoint) {
+    fn begin_icrcs(&mut self, endpoint: &Endpoint) {
         if !endpoint.config().icrc {
             return;
         }
@@ -168,7 +168,7 @@ impl TxBatch {
     }
 
     /// Orders the frames by port, keeping their order inside each.
-    fn sort(&mut self) {
+    fn group_by_port(&mut self) {
         let filled = self.frames.get(..self.filled).unwrap_or_default();
         self.counts = [0; MAX_PORTS];
         for frame in filled {

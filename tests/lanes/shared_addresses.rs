@@ -5,8 +5,8 @@ use spindrift::pmd::loopback::{self, LoopbackConfig};
 use spindrift::pmd::udp::{SourcePorts, UdpConfig, UdpPort};
 use spindrift::verbs::{Context, ContextConfig, LaneMode, VerbsError, WcStatus, nic, nic_of_queues};
 
-use crate::many::{Many, next, open, pair_at, ports, ports_of, post_rounds, write};
-use crate::side::{THREAD, faulty, until};
+use crate::connected_pair::{THREAD, faulty, until};
+use crate::multi_lane::{Many, next, open, pair_at, ports, ports_of, post_rounds, write};
 
 const LANES: usize = 3;
 

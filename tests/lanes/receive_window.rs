@@ -3,7 +3,7 @@
 use spindrift::pmd::loopback::{self, LoopbackConfig};
 use spindrift::verbs::{LaneMode, QpConfig, RecvWr, SendOp, SendWr, Wc, nic};
 
-use crate::side::{Side, THREAD, complete, connect, side, until, write};
+use crate::connected_pair::{Side, THREAD, complete, connect, side, until, write};
 
 /// PSNs granted when all is well, and the least.
 const MOST: u32 = 40 * 128;
