@@ -2,7 +2,7 @@
 # Plants small bugs in the transport core, one at a time, and reports those that no test notices. Needs
 # cargo-mutants. Works on a copy of the sources; docs/testing.md tells what was found.
 #
-#   tools/mutants.sh all [MODULE..]     every mutant of these modules (default: all six of the core)
+#   tools/mutants.sh all [MODULE..]     every mutant of these modules (default: all of the core)
 #   tools/mutants.sh sample [SEED]      12 mutants of all of them, chosen by SEED (default 1)
 #
 # The report is in target/mutants.out: missed.txt, caught.txt, timeout.txt.
@@ -10,7 +10,7 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 PATH="$PATH:${CARGO_HOME:-${HOME:-/root}/.cargo}/bin"
 
-core=(congestion endpoint path requester responder wire)
+core=(congestion endpoint path peer qp requester responder wire)
 sample_size=12
 packages=(--package spindrift --package spindrift-wire)
 

@@ -497,7 +497,7 @@ impl Endpoint {
     fn with_paths<R>(&mut self, qpn: Qpn, act: impl FnOnce(&mut Paths) -> R) -> Option<R> {
         let qp = self.qps.find_mut(qpn)?;
         let result = act(&mut qp.paths);
-        let (slot, control) = (qp.slot, Wakes::CONTROL.when(qp.responder.owes()));
+        let (slot, control) = (qp.slot, Wakes::CONTROL.when(qp.responder.has_pending_acks()));
         self.apply(slot, control | Wakes::DATA | Wakes::ARM);
         Some(result)
     }

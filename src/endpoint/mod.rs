@@ -250,7 +250,7 @@ impl Endpoint {
             new.listed = true;
             self.scheduler.push(TxClass::New, slot);
         }
-        if qp.requester.has_repairs() && !retransmit.listed {
+        if qp.requester.has_retransmissions() && !retransmit.listed {
             retransmit.listed = true;
             self.scheduler.push(TxClass::Retransmit, slot);
         }

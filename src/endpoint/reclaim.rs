@@ -50,7 +50,7 @@ impl Endpoint {
 
     /// The driver says whether a completion queue is filling up because its application is behind. Queue pairs that
     /// report receives there grant their peers no more than the least window meanwhile, if it is dynamic.
-    pub fn crowd_cq(&mut self, cq: CqId, crowded: bool) {
+    pub fn set_cq_nearly_full(&mut self, cq: CqId, crowded: bool) {
         let changed =
             if crowded { self.cx.cqs_nearly_full.insert(cq) } else { self.cx.cqs_nearly_full.remove(&cq) };
         if changed {

@@ -164,7 +164,7 @@ impl Endpoint {
     /// Where the next packet comes from, when some queue pairs may have repairs.
     fn first_list(&mut self) -> TxClass {
         while let Some(slot) = self.scheduler.front(TxClass::Retransmit) {
-            if self.qps.get(slot).is_some_and(|qp| qp.requester.has_repairs()) {
+            if self.qps.get(slot).is_some_and(|qp| qp.requester.has_retransmissions()) {
                 break;
             }
             self.leave_list(TxClass::Retransmit);

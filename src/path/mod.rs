@@ -10,7 +10,7 @@
 //! | [`on_ecn`](Paths::on_ecn), [`on_trim`](Paths::on_trim), [`on_always_skip`](Paths::on_always_skip), [`on_packet_lost`](Paths::on_packet_lost), [`on_loss`](Paths::on_loss), [`on_unmarked`](Paths::on_unmarked), [`on_delivered`](Paths::on_delivered) | [`pick`](Paths::pick) |
 //! | [`on_probe_answer`](Paths::on_probe_answer), [`expire_probes`](Paths::expire_probes) | [`poll_probe`](Paths::poll_probe), [`next_timeout`](Paths::next_timeout) |
 //! | [`set_local_ports`](Paths::set_local_ports), [`set_peer_ports`](Paths::set_peer_ports), [`deny_ev`](Paths::deny_ev), [`deny_plane`](Paths::deny_plane) | [`usable_planes`](Paths::usable_planes), [`states`](Paths::states), [`poll_event`](Paths::poll_event) |
-//! | [`learn_reverse`](Paths::learn_reverse), [`on_reverse_probe_answer`](Paths::on_reverse_probe_answer) | [`pick_reverse`](Paths::pick_reverse), [`end_answers`](Paths::end_answers), [`poll_reverse_probe`](Paths::poll_reverse_probe) |
+//! | [`learn_reverse`](Paths::learn_reverse), [`on_reverse_probe_answer`](Paths::on_reverse_probe_answer) | [`pick_reverse`](Paths::pick_reverse), [`end_acks`](Paths::end_acks), [`poll_reverse_probe`](Paths::poll_reverse_probe) |
 //!
 //! An EV's life (MRC 1.0, figure 5):
 //!
@@ -30,12 +30,12 @@
 
 mod blame;
 mod config;
+mod ev_pool;
 mod events;
 mod health;
 mod probe;
 mod reverse;
-mod rotation;
-mod select;
+mod spray;
 mod status;
 mod steer;
 #[cfg(test)]
@@ -84,10 +84,23 @@ pub struct EvId(pub u16);
 
 /// The path of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Picked {
+pub(crate) struct SelectedPath {
     pub(crate) id: EvId,
     pub(crate) ev: Ev,
     pub(crate) plane: u8,
+}
+
+/// What the path of a retransmission should be like (decision 7).
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct PathHint {
+    /// Take a bad path, if there is one other than this.
+    pub(crate) bad_but: Option<EvId>,
+    /// Take the active path on which the newest packet arrived, if there is one other than this.
+    pub(crate) proven_but: Option<EvId>,
+    /// Take a path other than this, if there is one.
+    pub(crate) avoid: Option<EvId>,
+    /// Wait until another plane than that of `avoid` has room.
+    pub(crate) other_plane: bool,
 }
 
 /// The mark in the SACK for a reliability probe: its `m` field (MRC 1.0 table 7-14).
@@ -197,7 +210,7 @@ impl Paths {
         let mut entries = Vec::new();
         let mut planes = Vec::with_capacity(usize::from(cfg.planes));
         for plane in 0..cfg.planes {
-            let chosen = select::select(cfg, usize::from(plane), &mut rng);
+            let chosen = ev_pool::select(cfg, usize::from(plane), &mut rng);
             let active = chosen.active as u16;
             planes.push(Plane {
                 base: entries.len() as u16,
@@ -219,7 +232,7 @@ impl Paths {
         let order = (0..entries.len() as u16).collect();
         let min_active = cfg.floor_of(entries.len());
         let all = PlaneSet::first(cfg.planes).0;
-        let last_plane = select::below(&mut rng, u16::from(cfg.planes)) as u8;
+        let last_plane = ev_pool::below(&mut rng, u16::from(cfg.planes)) as u8;
         let mut paths = Self {
             prober: Prober::new(cfg, entries.len() as u16),
             losses: Losses::new(entries.len() as u16, cfg.planes, cfg.probe_interval_max_ns),

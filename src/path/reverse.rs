@@ -6,7 +6,7 @@
 
 use rand_xoshiro::SplitMix64;
 
-use super::select::below;
+use super::ev_pool::below;
 use super::{BAD, DENIED, EvId, PathConfig, Paths, PlaneSet};
 use crate::time::Time;
 use crate::wire::Ev;
@@ -29,7 +29,7 @@ const PATIENCE_NS: u64 = 100_000;
 const MAX_REFRESHES: u64 = 32;
 
 #[derive(Clone, Copy, Debug)]
-struct Asked {
+struct Probe {
     ticket: u16,
     id: u16,
     plane: u8,
@@ -38,7 +38,7 @@ struct Asked {
     late: bool,
 }
 
-impl Asked {
+impl Probe {
     /// Whether its response can still arrive, if that takes as long as the last one took.
     fn may_come(&self, took_ns: u64, now: Time) -> bool {
         self.sent_at == now || now < self.sent_at.after(took_ns)
@@ -61,13 +61,13 @@ pub(super) struct Reverse {
     /// Of acknowledgements without a transport ACK and with one.
     turns: [Turn; 2],
     /// The one of the two that is in progress.
-    going: Option<bool>,
+    current_group: Option<bool>,
     last_probed: u8,
     /// A SACK has shown that a path works since the last call for a probe.
     learned: bool,
-    asked: [Option<Asked>; REMEMBERED],
+    probes: [Option<Probe>; REMEMBERED],
     /// Planes whose probe had no response within a round trip, and that nothing has shown to work since.
-    silent: u32,
+    unresponsive_planes: u32,
     next_ticket: u16,
     next_probe: Time,
     refresh_ns: u64,
@@ -75,21 +75,21 @@ pub(super) struct Reverse {
     interval_ns: u64,
     /// Times at which probes were sent since the last response.
     unanswered: u8,
-    asked_at: Time,
+    probed_at: Time,
     /// Time at which several were last sent at once.
-    looked_at: Time,
+    searched_at: Time,
     /// Position of the last probed value among those of its plane.
     probed: u16,
     /// Round trip of the last response to a probe; 0 before there was one.
     rtt_ns: u64,
     /// Probes still to be sent at once.
-    hurried: u8,
+    probe_burst_left: u8,
     /// The pending acknowledgements are for duplicates, so earlier ones seem to be lost.
-    doubted: bool,
+    ack_loss_suspected: bool,
     /// The next such acknowledgements take a value from outside the set.
-    strays: bool,
+    alternate: bool,
     /// That value, once it is drawn, and its plane.
-    stray: Option<(u16, u8)>,
+    fallback_ev: Option<(u16, u8)>,
 }
 
 impl Reverse {
@@ -100,24 +100,24 @@ impl Reverse {
             slots: vec![NONE; slots].into_boxed_slice(),
             per_plane: cfg.reverse_per_plane,
             turns: [Turn { plane, slot: 0 }; 2],
-            going: None,
+            current_group: None,
             last_probed: below(rng, u16::from(cfg.planes)) as u8,
             learned: false,
-            asked: [None; REMEMBERED],
-            silent: 0,
+            probes: [None; REMEMBERED],
+            unresponsive_planes: 0,
             next_ticket: 0,
             next_probe: Time::ZERO,
             refresh_ns: cfg.reverse_refresh_ns,
             interval_ns: cfg.reverse_refresh_ns,
             unanswered: 0,
-            asked_at: Time::ZERO,
-            looked_at: Time::ZERO,
+            probed_at: Time::ZERO,
+            searched_at: Time::ZERO,
             probed: below(rng, u16::MAX),
             rtt_ns: 0,
-            hurried: 0,
-            doubted: false,
-            strays: true,
-            stray: None,
+            probe_burst_left: 0,
+            ack_loss_suspected: false,
+            alternate: true,
+            fallback_ev: None,
         }
     }
 
@@ -142,68 +142,68 @@ impl Reverse {
     /// doubles.
     fn ask(&mut self, id: u16, plane: u8, now: Time, rtt_ns: u64) -> u16 {
         let took_ns = self.rtt_ns;
-        for asked in
-            self.asked.iter_mut().flatten().filter(|asked| !asked.late && !asked.may_come(took_ns, now))
+        for probes in
+            self.probes.iter_mut().flatten().filter(|probes| !probes.late && !probes.may_come(took_ns, now))
         {
-            asked.late = true;
-            self.silent |= 1 << asked.plane;
+            probes.late = true;
+            self.unresponsive_planes |= 1 << probes.plane;
         }
-        if self.unanswered == 0 || self.asked_at < now {
+        if self.unanswered == 0 || self.probed_at < now {
             if usize::from(self.unanswered) >= REMEMBERED {
                 self.interval_ns = self.bounded(self.interval_ns.saturating_mul(2));
             }
             self.unanswered = self.unanswered.saturating_add(1);
         }
-        self.asked_at = now;
+        self.probed_at = now;
         self.next_probe = now + rtt_ns.max(self.interval_ns);
         let ticket = self.next_ticket;
         self.next_ticket = ticket.wrapping_add(1);
         if let Some(slot) = self.slot_for_next(ticket) {
-            *slot = Some(Asked { ticket, id, plane, sent_at: now, late: false });
+            *slot = Some(Probe { ticket, id, plane, sent_at: now, late: false });
         }
         ticket
     }
 
     /// A free slot for a probe, or else that of the oldest one. Probes without a response must not be forgotten before those that
     /// had one.
-    fn slot_for_next(&mut self, ticket: u16) -> Option<&mut Option<Asked>> {
-        let age = |slot: &Option<Asked>| slot.map_or(u16::MAX, |asked| ticket.wrapping_sub(asked.ticket));
-        self.asked.iter_mut().max_by_key(|slot| age(slot))
+    fn slot_for_next(&mut self, ticket: u16) -> Option<&mut Option<Probe>> {
+        let age = |slot: &Option<Probe>| slot.map_or(u16::MAX, |probes| ticket.wrapping_sub(probes.ticket));
+        self.probes.iter_mut().max_by_key(|slot| age(slot))
     }
 
     /// The entropy value of the probe with this ticket, if it is remembered.
     fn answered(&mut self, ticket: u16, now: Time) -> Option<u16> {
-        let mut asked = self.asked.iter_mut();
-        let slot = asked.find(|slot| slot.is_some_and(|asked| asked.ticket == ticket))?;
-        let Asked { id, sent_at, .. } = slot.take()?;
+        let mut probes = self.probes.iter_mut();
+        let slot = probes.find(|slot| slot.is_some_and(|probes| probes.ticket == ticket))?;
+        let Probe { id, sent_at, .. } = slot.take()?;
         self.rtt_ns = now.since(sent_at);
         self.interval_ns = self.bounded(self.rtt_ns);
         self.unanswered = 0;
-        self.hurried = 0;
+        self.probe_burst_left = 0;
         Some(id)
     }
 
     /// Whether a probe may be sent early: the one before it has a response, or is older than two round trips.
-    fn may_hurry(&self, now: Time) -> bool {
-        self.unanswered == 0 || self.has_had_time(self.asked_at, now)
+    fn may_probe_early(&self, now: Time) -> bool {
+        self.unanswered == 0 || self.has_had_time(self.probed_at, now)
     }
 
     /// Whether several probes may search for a working path: the last such search is over. A regular probe may have
     /// taken the path that is in doubt.
-    fn may_look(&self, now: Time) -> bool {
-        self.unanswered == 0 || self.has_had_time(self.looked_at, now)
+    fn may_search(&self, now: Time) -> bool {
+        self.unanswered == 0 || self.has_had_time(self.searched_at, now)
     }
 
     /// Number of probes that may still get a response.
     fn under_way(&self, now: Time) -> usize {
-        let asked = self.asked.iter().flatten();
-        asked.filter(|asked| !asked.late && asked.may_come(self.rtt_ns, now)).count()
+        let probes = self.probes.iter().flatten();
+        probes.filter(|probes| !probes.late && probes.may_come(self.rtt_ns, now)).count()
     }
 
     /// Whether a probe sent at `asked_at` is older than two round trips.
-    fn has_had_time(&self, asked_at: Time, now: Time) -> bool {
+    fn has_had_time(&self, probed_at: Time, now: Time) -> bool {
         let patience_ns = if self.rtt_ns == 0 { PATIENCE_NS } else { self.rtt_ns.saturating_mul(2) };
-        now >= asked_at.after(patience_ns)
+        now >= probed_at.after(patience_ns)
     }
 
     fn bounded(&self, interval_ns: u64) -> u64 {
@@ -232,7 +232,7 @@ fn turn(at: u8, of: u8) -> u8 {
 impl Paths {
     /// The path for the next SACK, NACK or ACK: `None` if none of its eligible planes is in `free`.
     ///
-    /// Acknowledgements that leave together take one path, until [`end_answers`](Self::end_answers), as long as its
+    /// Acknowledgements that leave together take one path, until [`end_acks`](Self::end_acks), as long as its
     /// port has room. Those with a transport ACK among them (`acks`) take the planes and their values in turn. Those
     /// without have a turn of their own. So the ACKs for retransmissions use every path, whatever is acknowledged in
     /// between.
@@ -242,11 +242,11 @@ impl Paths {
     /// room is better still.
     #[inline]
     pub fn pick_reverse(&mut self, free: PlaneSet, acks: bool) -> Option<(Ev, u8)> {
-        let trusted = self.usable & !self.reverse.silent;
+        let trusted = self.usable & !self.reverse.unresponsive_planes;
         let all = [trusted, self.usable].into_iter().find(|&planes| planes != 0).unwrap_or(self.open);
         let mut planes = all & free.0;
-        if planes != 0 && self.reverse.going != Some(acks) {
-            self.reverse.going = Some(acks);
+        if planes != 0 && self.reverse.current_group != Some(acks) {
+            self.reverse.current_group = Some(acks);
             self.reverse.advance(acks, all);
         }
         let Turn { plane: mut at, slot } = self.reverse.turns[usize::from(acks)];
@@ -254,7 +254,7 @@ impl Paths {
             if planes >> at & 1 == 0 {
                 at = plane_after(planes, at);
             }
-            if let Some(ev) = self.stray_of(at).or_else(|| self.reverse_of(at, slot)) {
+            if let Some(ev) = self.fallback_of(at).or_else(|| self.reverse_of(at, slot)) {
                 return Some((ev, at));
             }
             planes &= !(1 << at);
@@ -264,11 +264,11 @@ impl Paths {
 
     /// No more acknowledgements are pending: the next ones take another path.
     #[inline]
-    pub fn end_answers(&mut self) {
-        self.reverse.going = None;
-        if core::mem::take(&mut self.reverse.doubted) {
-            self.reverse.strays = !self.reverse.strays;
-            self.reverse.stray = None;
+    pub fn end_acks(&mut self) {
+        self.reverse.current_group = None;
+        if core::mem::take(&mut self.reverse.ack_loss_suspected) {
+            self.reverse.alternate = !self.reverse.alternate;
+            self.reverse.fallback_ev = None;
         }
     }
 
@@ -283,7 +283,7 @@ impl Paths {
     fn keep_reverse(&mut self, id: EvId) {
         let Some(&entry) = self.entries.get(usize::from(id.0)) else { return };
         let Some(state) = self.planes.get_mut(usize::from(entry.plane)) else { return };
-        self.reverse.silent &= !(1 << entry.plane);
+        self.reverse.unresponsive_planes &= !(1 << entry.plane);
         if entry.flags & (BAD | DENIED) != 0 {
             self.shows_life(id);
             return;
@@ -324,39 +324,39 @@ impl Paths {
     /// Much data has arrived: one probe may be sent early, as soon as the one before it has a response (MRC paper,
     /// section 2.4, has one each round trip).
     pub fn refresh_reverse(&mut self, now: Time) {
-        if !core::mem::take(&mut self.reverse.learned) && self.reverse.may_hurry(now) {
-            self.reverse.hurried = 1;
+        if !core::mem::take(&mut self.reverse.learned) && self.reverse.may_probe_early(now) {
+            self.reverse.probe_burst_left = 1;
         }
-        self.reverse.strays = true;
+        self.reverse.alternate = true;
     }
 
     /// The peer retransmits a packet that has arrived, so its acknowledgement was probably lost, and perhaps all on
     /// that path. Unless such probes are in flight, several search for a working path; after the first response, the
     /// acknowledgement may be sent again. The next acknowledgements take a random value from outside the set, every
     /// other time.
-    pub fn doubt_reverse(&mut self, now: Time) {
-        if self.reverse.may_look(now) {
-            self.reverse.looked_at = now;
-            self.reverse.hurried = (REMEMBERED - self.reverse.under_way(now)) as u8;
-            self.reverse.doubted = true;
+    pub fn suspect_reverse(&mut self, now: Time) {
+        if self.reverse.may_search(now) {
+            self.reverse.searched_at = now;
+            self.reverse.probe_burst_left = (REMEMBERED - self.reverse.under_way(now)) as u8;
+            self.reverse.ack_loss_suspected = true;
         }
     }
 
     /// The next early probe: see [`poll_reverse_probe`](Self::poll_reverse_probe).
-    pub fn poll_hurried_probe(&mut self, now: Time, rtt_ns: u64) -> Option<(Ev, u8, u16)> {
-        self.reverse.hurried = self.reverse.hurried.checked_sub(1)?;
+    pub fn poll_early_probe(&mut self, now: Time, rtt_ns: u64) -> Option<(Ev, u8, u16)> {
+        self.reverse.probe_burst_left = self.reverse.probe_burst_left.checked_sub(1)?;
         self.probe_reverse(now, rtt_ns)
     }
 
     fn probe_reverse(&mut self, now: Time, rtt_ns: u64) -> Option<(Ev, u8, u16)> {
         if self.usable == 0 {
-            self.reverse.hurried = 0;
+            self.reverse.probe_burst_left = 0;
             return None;
         }
         let plane = plane_after(self.usable, self.reverse.last_probed);
         let state = self.planes.get(usize::from(plane))?;
         // Probes of one time take consecutive values, so that they differ as long as there are enough.
-        let at = if self.reverse.asked_at == now {
+        let at = if self.reverse.probed_at == now {
             self.reverse.probed.wrapping_add(1)
         } else {
             below(&mut self.rng, u16::MAX)
@@ -381,16 +381,16 @@ impl Paths {
 
     /// The value from outside the set for acknowledgements on `plane`, if those of the set seem to be lost, and it is
     /// its turn.
-    fn stray_of(&mut self, plane: u8) -> Option<Ev> {
+    fn fallback_of(&mut self, plane: u8) -> Option<Ev> {
         let reverse = &self.reverse;
-        if !(reverse.doubted && reverse.strays) {
+        if !(reverse.ack_loss_suspected && reverse.alternate) {
             return None;
         }
-        let id = match reverse.stray {
+        let id = match reverse.fallback_ev {
             Some((id, of)) if of == plane && !self.has(id, BAD | DENIED) => id,
             _ => self.reverse_choice(plane),
         };
-        self.reverse.stray = Some((id, plane));
+        self.reverse.fallback_ev = Some((id, plane));
         self.entries.get(usize::from(id)).map(|entry| entry.ev)
     }
 

@@ -24,13 +24,13 @@ impl Qp {
             cx.counters.tx_probes += 1;
             return turn;
         }
-        if !self.responder.owes() {
-            self.paths.end_answers();
+        if !self.responder.has_pending_acks() {
+            self.paths.end_acks();
             let probe_waits = self.state == QpState::Rts && self.paths.probe_is_due(now);
             self.refresh_reverse_paths_after_data(cx, now);
             return if probe_waits { Turn::Blocked } else { Turn::Idle };
         }
-        let Some((ev, plane)) = self.paths.pick_reverse(free, self.responder.owes_ack()) else {
+        let Some((ev, plane)) = self.paths.pick_reverse(free, self.responder.ack_pending()) else {
             // Without an open plane it would wait for ever; a port that returns lists it again.
             return if self.paths.open_planes().0 == 0 { Turn::Idle } else { Turn::Blocked };
         };

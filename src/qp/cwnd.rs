@@ -14,7 +14,7 @@ use std::collections::VecDeque;
 use crate::congestion::{self, CcAlgorithm, CcConfig, Controller, Flight};
 use crate::counters::Counters;
 use crate::peer::Peer;
-use crate::requester::{Env, Requester};
+use crate::requester::{Requester, SendContext};
 use crate::time::Time;
 use crate::wire::Qpn;
 
@@ -220,8 +220,11 @@ impl Qp {
         &'a mut self,
         cwnds: &'a mut SharedCwnds,
         counters: &'a mut Counters,
-    ) -> (&'a mut Requester, Env<'a>) {
-        (&mut self.requester, Env { paths: &mut self.paths, cc: self.cwnd.get_mut_may_open(cwnds), counters })
+    ) -> (&'a mut Requester, SendContext<'a>) {
+        (
+            &mut self.requester,
+            SendContext { paths: &mut self.paths, cc: self.cwnd.get_mut_may_open(cwnds), counters },
+        )
     }
 
     /// Gives a connected queue pair a window for these settings: of its own, or its peer's. What it has in flight

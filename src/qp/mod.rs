@@ -287,7 +287,7 @@ impl Qp {
             let (requester, mut env) = self.send_context(&mut cx.cwnds, &mut cx.counters);
             requester.planes_lost(now, PlaneSet(lost), &mut env);
         }
-        Wakes::CONTROL.when(self.responder.owes()) | Wakes::DATA | Wakes::CWND | Wakes::ARM
+        Wakes::CONTROL.when(self.responder.has_pending_acks()) | Wakes::DATA | Wakes::CWND | Wakes::ARM
     }
 
     pub(crate) fn status(&self, cwnds: &SharedCwnds) -> QpStatus {

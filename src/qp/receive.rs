@@ -3,7 +3,7 @@
 use crate::counters::Counters;
 use crate::memory::{Access, MemoryError, Pieces, Room, Target};
 use crate::peer::{Meta, Origin, Source};
-use crate::requester::{Requester, SackVerdict};
+use crate::requester::{AckOutcome, Requester};
 use crate::responder::{Arrived, Class, NackOut, Trigger, Violated, Violation};
 use crate::time::Time;
 use crate::wire::{
@@ -114,7 +114,7 @@ impl Qp {
         let result = self.responder.arrive(seq, || Arrived::new(head, len), &mut cx.immediates);
         let demands = head.demands_sack() | source.meta.is_marked();
         if self.responder.count_bytes(len as u32, nominal(head, len), demands) {
-            self.responder.owe_sack(trigger(cx.cfg.entropy, source.meta, head));
+            self.responder.queue_sack(trigger(cx.cfg.entropy, source.meta, head));
         }
         self.counters.rx_packets += 1;
         cx.counters.rx_placed_bytes += len as u64;
@@ -125,7 +125,7 @@ impl Qp {
         if result.is_err() || !cx.immediates.is_empty() || !self.reverse.is_inbound() {
             return self.after_arrival(cx, now, result);
         }
-        Wakes::CONTROL.when(!self.in_control_list && self.responder.owes())
+        Wakes::CONTROL.when(!self.in_control_list && self.responder.has_pending_acks())
     }
 
     /// A packet inside the window that was not seen before, of `len` bytes, whose payload cannot be placed: the error says
@@ -159,7 +159,7 @@ impl Qp {
         let result = self.responder.arrive_refused(seq, arrived, violation, &mut cx.immediates);
         let demands = head.demands_sack() | source.meta.is_marked();
         if self.responder.count_bytes(len_32, nominal(head, len), demands) {
-            self.responder.owe_sack(trigger(cx.cfg.entropy, source.meta, head));
+            self.responder.queue_sack(trigger(cx.cfg.entropy, source.meta, head));
         }
         self.after_arrival(cx, now, result)
     }
@@ -188,11 +188,11 @@ impl Qp {
             Class::New(_) => cx.counters.rx_implausible_msn += 1,
             Class::Duplicate => {
                 cx.counters.rx_duplicates += 1;
-                self.responder.answer_repeat(duplicate, false);
+                self.responder.ack_duplicate(duplicate, false);
             }
             Class::Old => {
                 cx.counters.rx_old += 1;
-                self.responder.answer_repeat(duplicate, true);
+                self.responder.ack_duplicate(duplicate, true);
             }
             Class::OutOfWindow => {
                 cx.counters.rx_out_of_window += 1;
@@ -212,14 +212,14 @@ impl Qp {
     fn on_data_in_wrong_state(&mut self, cx: &mut Cx) -> Wakes {
         cx.counters.rx_wrong_state += 1;
         // A peer that has not received our NAK continues to retransmit: send it again.
-        self.responder.owe_nak();
-        Wakes::CONTROL.when(self.responder.owes())
+        self.responder.queue_nak();
+        Wakes::CONTROL.when(self.responder.has_pending_acks())
     }
 
     fn queue_nack(&mut self, counters: &mut Counters, reason: NackReason, trigger: Trigger) {
         let nack =
             NackOut { reason: reason.into(), psn: trigger.psn, ev: trigger.ev, timestamp: trigger.timestamp };
-        if !self.responder.owe_nack(nack) {
+        if !self.responder.queue_nack(nack) {
             counters.tx_nacks_dropped += 1;
         }
     }
@@ -247,13 +247,13 @@ impl Qp {
             Some(NakCode::RemoteOperational) => cx.counters.rx_no_receive += 1,
             Some(NakCode::RemoteAccess | NakCode::PsnSequence) | None => {}
         }
-        self.responder.owe_last_words();
+        self.responder.queue_final_ack_and_nak();
         self.fail(cx, FailReason::PeerViolation, None)
     }
 
     #[inline]
     fn after_data(&mut self, now: Time) -> Wakes {
-        let control = Wakes::CONTROL.when(self.responder.owes());
+        let control = Wakes::CONTROL.when(self.responder.has_pending_acks());
         if self.reverse.is_inbound() { control } else { control | self.expect_data(now) }
     }
 
@@ -359,7 +359,7 @@ impl Qp {
             return Wakes::NONE;
         }
         let (requester, mut env) = self.send_context(&mut cx.cwnds, &mut cx.counters);
-        if requester.on_nack(now, nack, &mut env) == SackVerdict::Fatal {
+        if requester.on_nack(now, nack, &mut env) == AckOutcome::Fatal {
             return self.fail(cx, FailReason::PeerFatal, Some((None, WcStatus::FatalError))) | Wakes::CWND;
         }
         self.on_peer_response(cx, now) | Wakes::ARM
@@ -388,7 +388,7 @@ impl Qp {
         }
         let cack = self.responder.cack();
         let trigger = trigger_of(cx.cfg.entropy, source, cack, probe.tx_timestamp, bth.rtx);
-        self.responder.answer_repeat(Trigger { probe_id: Some(probe.probe_id), ..trigger }, false);
+        self.responder.ack_duplicate(Trigger { probe_id: Some(probe.probe_id), ..trigger }, false);
         Wakes::CONTROL
     }
 }

@@ -88,13 +88,13 @@ impl Qp {
     #[cold]
     pub(super) fn suspect_reverse_paths(&mut self, cx: &mut Cx, now: Time, duplicate: (Trigger, bool)) {
         self.reverse.unconfirmed = Some(duplicate);
-        self.paths.doubt_reverse(now);
+        self.paths.suspect_reverse(now);
         self.send_early_probes(cx, now);
     }
 
     fn send_early_probes(&mut self, cx: &mut Cx, now: Time) {
         let rtt_ns = self.requester.smoothed_rtt_ns();
-        while let Some(probe) = self.paths.poll_hurried_probe(now, rtt_ns) {
+        while let Some(probe) = self.paths.poll_early_probe(now, rtt_ns) {
             self.queue_reverse_probe(cx, now, probe);
         }
     }
@@ -116,7 +116,7 @@ impl Qp {
         let Some((duplicate, old)) = self.reverse.unconfirmed.take_if(|_| found && receives) else {
             return Wakes::NONE;
         };
-        self.responder.answer_repeat(duplicate, old);
+        self.responder.ack_duplicate(duplicate, old);
         Wakes::CONTROL
     }
 }

@@ -5,8 +5,8 @@ use core::hint::cold_path;
 use crate::config::EndpointConfig;
 use crate::counters::Counters;
 use crate::memory::{MemoryView, Payload, PayloadRef};
-use crate::path::{EvId, Picked, PlaneSet};
-use crate::requester::{Env, Leaving, PacketSpec, SendKind};
+use crate::path::{PlaneSet, SelectedPath};
+use crate::requester::{OutPacket, PacketSpec, SendContext, SendKind};
 use crate::time::Time;
 use crate::wire::stack::STACK_LEN_MAX;
 use crate::wire::{Bth, Entropy, ICRC_LEN, Packet, Qpn, StackTemplate, Tseth, WriteHead, dscp};
@@ -154,7 +154,7 @@ impl Qp {
             self.burst = burst.number;
             begin_burst(self, &cx.cwnds, burst);
         }
-        if self.requester.has_repairs() {
+        if self.requester.has_retransmissions() {
             return self.retransmit(cx, class, now, free, out);
         }
         let cc = self.cwnd.get_mut(&mut cx.cwnds);
@@ -209,7 +209,14 @@ impl Qp {
             return self.held_back(cx, class, now);
         };
         let open = if kind == SendKind::Probe { PlaneSet(u32::MAX) } else { open };
-        let Some(path) = path_of_repair(self, seq, kind, free, open) else { return without_path(self) };
+        let hint = self.requester.path_hint(seq, kind);
+        let requester = &self.requester;
+        let Some(path) = self.paths.select((free, open), &hint, |id| requester.newest_on(id)) else {
+            return without_path(self);
+        };
+        if self.paths.is_in_use(path.id) {
+            self.requester.note_probed(kind, path.id);
+        }
         let Some(template) = cx.peers.template(self.peer, path.plane) else { return Turn::Idle };
         let to = TxTarget { qpn: self.dest_qpn, trimmable: self.trimmable, path, template };
         let ticket = cx.next_ticket;
@@ -217,7 +224,7 @@ impl Qp {
         let sent = if kind == SendKind::New {
             self.requester.send_new_for_probe(now, (path.id, path.plane), ticket, cc)
         } else {
-            let mut env = Env { paths: &mut self.paths, cc, counters: &mut cx.counters };
+            let mut env = SendContext { paths: &mut self.paths, cc, counters: &mut cx.counters };
             self.requester.send_again(now, (seq, kind), path.id, ticket, &mut env)
         };
         let Some(packet) = sent else { return Turn::Idle };
@@ -269,35 +276,6 @@ fn begin_burst(qp: &mut Qp, cwnds: &SharedCwnds, burst: &Burst) {
     qp.paths.begin_burst(packets.div_ceil(burst.same_path_batch));
 }
 
-/// The path of what is sent again, or in the place of a tail probe.
-/// Congestion control has `open` planes for it.
-fn path_of_repair(qp: &mut Qp, seq: u64, kind: SendKind, free: PlaneSet, open: PlaneSet) -> Option<Picked> {
-    let free = PlaneSet(free.0 & open.0);
-    let asks = qp.requester.asks_first(kind);
-    let Some(avoid) = qp.requester.last_ev(seq, kind) else {
-        let oldest = qp.requester.in_flight(None).and_then(|(_, ev)| ev).filter(|_| asks);
-        let proven = oldest.and_then(|avoid| pick_proven(qp, free, avoid));
-        return proven.or_else(|| qp.paths.pick_path(free, None));
-    };
-    let bad = if qp.requester.tries_bad_path(kind) { qp.paths.pick_bad(free, avoid) } else { None };
-    if bad.is_some() {
-        return bad;
-    }
-    let avoid = qp.requester.last_probed(kind).unwrap_or(avoid);
-    // A plane that may be dead keeps its window full.
-    let waits = qp.requester.waits_for_another_plane()
-        && qp.paths.others_if_any(open, avoid).0 & qp.paths.usable_planes().0 != 0;
-    let free = if waits { qp.paths.others_if_any(free, avoid) } else { free };
-    let proven = if asks { pick_proven(qp, free, avoid) } else { None };
-    let picked = proven.or_else(|| qp.paths.pick_path(free, Some(avoid)));
-    qp.requester.note_probed(kind, picked.map(|picked| picked.id));
-    picked
-}
-
-fn pick_proven(qp: &mut Qp, free: PlaneSet, avoid: EvId) -> Option<Picked> {
-    qp.paths.pick_proven(free, avoid, |id| qp.requester.newest_on(id))
-}
-
 /// Counts a packet that leaves with `len` bytes of payload.
 #[inline]
 fn count(kind: SendKind, len: u32, of_pair: &mut QpCounters, counters: &mut Counters) {
@@ -333,7 +311,7 @@ fn without_path(qp: &Qp) -> Turn {
 struct TxTarget<'a> {
     qpn: Qpn,
     trimmable: bool,
-    path: Picked,
+    path: SelectedPath,
     template: &'a StackTemplate,
 }
 
@@ -344,7 +322,7 @@ fn write_packet(
     out: &mut Transmit,
     now: Time,
     to: &TxTarget<'_>,
-    packet: &Leaving<'_>,
+    packet: &OutPacket<'_>,
     cfg: &EndpointConfig,
     memory: &MemoryView,
 ) {

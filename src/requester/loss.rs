@@ -10,7 +10,7 @@ use crate::path::{EvId, Paths};
 use crate::time::Time;
 
 use super::driver_stall::DriverStall;
-use super::repeats::Cause;
+use super::spurious::RtxReason;
 
 /// What the requester remembers of a packet's latest transmission.
 #[derive(Clone, Copy, Debug, Default)]
@@ -26,7 +26,7 @@ pub(crate) struct Record {
     /// Retransmissions so far.
     pub(crate) retries: u8,
     /// Why it was last declared lost.
-    pub(crate) cause: Cause,
+    pub(crate) cause: RtxReason,
 }
 
 impl Record {
@@ -90,7 +90,7 @@ mod tests {
     use super::*;
 
     const RECORD: Record =
-        Record { sent_at: Time(1_000), order: 10, bytes: 100, ev: 3, retries: 0, cause: Cause::Other };
+        Record { sent_at: Time(1_000), order: 10, bytes: 100, ev: 3, retries: 0, cause: RtxReason::Nack };
 
     fn evidence() -> Evidence {
         Evidence {

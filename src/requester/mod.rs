@@ -6,21 +6,21 @@
 //! acknowledgement passes its last packet, because a SACK may run ahead of what the peer's
 //! application can see (MRC 1.0: SACK is reliability, AETH is completion).
 
+mod ack;
 mod driver_stall;
 mod loss;
 mod queue;
-mod repeats;
 mod rtt;
-mod sack;
 mod send;
+mod spurious;
 #[cfg(test)]
 mod tests;
 mod timer;
 
+pub(crate) use ack::AckOutcome;
 pub(crate) use loss::Record;
 pub(crate) use queue::{Entry, PacketSpec, Pieces, Source, SpareQueues};
-pub(crate) use sack::SackVerdict;
-pub(crate) use send::{Leaving, SendKind};
+pub(crate) use send::{OutPacket, SendKind};
 pub(crate) use timer::{RetryPolicy, TimerVerdict};
 
 use crate::congestion::{Controller, Flight};
@@ -34,8 +34,8 @@ use crate::work::{SendOp, SendWr};
 use driver_stall::DriverStall;
 use loss::{Evidence, Loss, judge};
 use queue::SendQueue;
-use repeats::{Cause, Repeats, Suspects};
 use rtt::{PathOrder, Reordering, Rtt};
+use spurious::{RtxHistory, RtxReason, SuspectedEvs};
 
 /// Why the oldest work request cannot be completed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,7 +48,7 @@ pub(crate) enum NotDone {
 
 /// Why a packet is declared lost, which decides who is blamed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Blame {
+enum LossKind {
     /// Lost without a trim: its path is assumed bad (MRC paper, section 2.1).
     Path,
     /// Trimmed inside the fabric: congestion on its path.
@@ -64,7 +64,7 @@ enum Blame {
 }
 
 /// What the requester works with beside its own state.
-pub(crate) struct Env<'a> {
+pub(crate) struct SendContext<'a> {
     pub(crate) paths: &'a mut Paths,
     pub(crate) cc: &'a mut Controller,
     pub(crate) counters: &'a mut Counters,
@@ -111,7 +111,7 @@ pub(crate) struct Requester {
     /// than `reported`.
     overtaken: u64,
     /// The newest repeat: its position among all transmissions, and `next` when it left.
-    newest_repeat: (u64, u64),
+    newest_rtx: (u64, u64),
     records: SeqRing<Record>,
     sacked: BitRing,
     lost: BitRing,
@@ -130,8 +130,8 @@ pub(crate) struct Requester {
     rtt: Rtt,
     reordering: Reordering,
     path_order: PathOrder,
-    repeats: Repeats,
-    suspects: Suspects,
+    rtx_history: RtxHistory,
+    suspects: SuspectedEvs,
     last_rcvd_bytes: u32,
     loss_check_at: Time,
     timer_base: Time,
@@ -165,7 +165,7 @@ impl Requester {
             done: 0,
             reported: 0,
             overtaken: 0,
-            newest_repeat: (0, 0),
+            newest_rtx: (0, 0),
             records: SeqRing::default(),
             sacked: BitRing::default(),
             lost: BitRing::default(),
@@ -181,8 +181,8 @@ impl Requester {
             rtt: Rtt::default(),
             reordering: Reordering::assumed(setup.initial_reordering_ns),
             path_order: PathOrder::default(),
-            repeats: Repeats::default(),
-            suspects: Suspects::default(),
+            rtx_history: RtxHistory::default(),
+            suspects: SuspectedEvs::default(),
             last_rcvd_bytes: 0,
             loss_check_at: Time::NEVER,
             timer_base: Time::ZERO,
@@ -290,9 +290,9 @@ impl Requester {
             (self.records, self.sacked, self.lost, self.room) = Default::default();
             // What arrived says nothing of packets that are yet to leave, but for the suspicions that it has cleared.
             let newest_on_ev = core::mem::take(&mut self.newest_on_ev);
-            self.suspects.keep_standing(|ev| newest_on_ev.get(usize::from(ev)).copied().unwrap_or(0));
+            self.suspects.retain_unconfirmed(|ev| newest_on_ev.get(usize::from(ev)).copied().unwrap_or(0));
             // Whatever answers these has been on its way since before the queue pair fell silent.
-            self.repeats = Repeats::default();
+            self.rtx_history = RtxHistory::default();
             self.queue.give_up_room();
         }
     }
@@ -354,7 +354,7 @@ impl Requester {
         self.una == self.next
     }
 
-    /// Whether the peer owes an answer: it has not told of a packet, or not completed a message that was sent whole.
+    /// Whether the peer has_pending_acks an answer: it has not told of a packet, or not completed a message that was sent whole.
     #[inline]
     pub(super) fn awaits_answer(&self) -> bool {
         let is_later = |entry: &Entry| self.done < entry.first;
@@ -378,12 +378,12 @@ impl Requester {
     /// Whether the queue pair should be asked for packets.
     #[inline]
     pub(crate) fn has_work(&self) -> bool {
-        self.has_repairs() || self.new_packet_fits()
+        self.has_retransmissions() || self.new_packet_fits()
     }
 
     /// Whether packets wait to be sent again: lost ones, or a tail probe.
     #[inline]
-    pub(crate) fn has_repairs(&self) -> bool {
+    pub(crate) fn has_retransmissions(&self) -> bool {
         self.lost_count | u32::from(self.probe_pending) != 0
     }
 
@@ -437,19 +437,26 @@ impl Requester {
     }
 
     /// Takes the packets in flight on these planes as lost, without blame: the ports are gone.
-    pub(crate) fn planes_lost(&mut self, now: Time, planes: PlaneSet, env: &mut Env<'_>) {
+    pub(crate) fn planes_lost(&mut self, now: Time, planes: PlaneSet, env: &mut SendContext<'_>) {
         let gone = |ev: u16| planes.contains(env.paths.plane(EvId(ev)));
-        self.repeats.forgive(gone);
-        self.suspects.forgive(gone);
+        self.rtx_history.discard_planes(gone);
+        self.suspects.discard_planes(gone);
         for seq in self.una..self.next {
             let record = self.records.get(seq);
             if planes.contains(env.paths.plane(EvId(record.ev))) {
-                self.declare_lost(seq, Blame::Nobody, Cause::Other, now, env);
+                self.declare_lost(seq, LossKind::Nobody, RtxReason::Nack, now, env);
             }
         }
     }
 
-    fn declare_lost(&mut self, seq: u64, blame: Blame, cause: Cause, now: Time, env: &mut Env<'_>) {
+    fn declare_lost(
+        &mut self,
+        seq: u64,
+        blame: LossKind,
+        cause: RtxReason,
+        now: Time,
+        env: &mut SendContext<'_>,
+    ) {
         if self.sacked.test(seq) || self.lost.test(seq) {
             return;
         }
@@ -460,21 +467,21 @@ impl Requester {
         let record = *record;
         let (ev, flight) = (EvId(record.ev), record.flight(env.paths));
         match blame {
-            Blame::Path => {
+            LossKind::Path => {
                 let of_path = env.paths.on_packet_lost(ev, &self.signs(ev, record.order, env), now);
                 env.cc.on_loss(now, &flight, !of_path);
             }
-            Blame::Trim => {
+            LossKind::Trim => {
                 env.paths.on_trim(ev, now);
                 env.cc.on_trim_nack(now, &flight, false);
             }
-            Blame::Doubt => {
+            LossKind::Doubt => {
                 self.doubt(seq, &record, now, env);
                 env.cc.on_loss(now, &flight, true);
             }
-            Blame::LastHopTrim => env.cc.on_trim_nack(now, &flight, true),
-            Blame::Silence => env.cc.on_loss(now, &flight, true),
-            Blame::Nobody => env.cc.on_loss(now, &flight, false),
+            LossKind::LastHopTrim => env.cc.on_trim_nack(now, &flight, true),
+            LossKind::Silence => env.cc.on_loss(now, &flight, true),
+            LossKind::Nobody => env.cc.on_loss(now, &flight, false),
         }
     }
 
@@ -484,7 +491,7 @@ impl Requester {
     }
 
     /// What is known of the path of a packet that was lost, sent at position `order`.
-    fn signs(&self, ev: EvId, order: u64, env: &Env<'_>) -> LossSigns {
+    fn signs(&self, ev: EvId, order: u64, env: &SendContext<'_>) -> LossSigns {
         LossSigns {
             order,
             latest: self.orders,
@@ -521,9 +528,9 @@ impl Requester {
     /// Judges every unreported packet that something sent later has overtaken, by the time rule. When the whole end
     /// of a burst is lost, the answer to the tail probe is what overtakes it.
     /// What no report says to be missing may have arrived, unless `certain`: its path is suspected only.
-    fn scan_overdue(&mut self, certain: bool, now: Time, env: &mut Env<'_>) {
+    fn scan_overdue(&mut self, certain: bool, now: Time, env: &mut SendContext<'_>) {
         let evidence = self.evidence(now);
-        let blame = if certain { Blame::Path } else { Blame::Doubt };
+        let blame = if certain { LossKind::Path } else { LossKind::Doubt };
         self.loss_check_at = Time::NEVER;
         let end = self.reported.max(self.overtaken);
         let mut at = self.una;
@@ -541,18 +548,25 @@ impl Requester {
         }
     }
 
-    fn judge_one(&mut self, seq: u64, evidence: &Evidence, blame: Blame, now: Time, env: &mut Env<'_>) {
+    fn judge_one(
+        &mut self,
+        seq: u64,
+        evidence: &Evidence,
+        blame: LossKind,
+        now: Time,
+        env: &mut SendContext<'_>,
+    ) {
         match judge(&self.records.get(seq), evidence, now) {
             Loss::OvertakenOnItsPath => {
                 env.counters.loss_same_ev += 1;
-                self.declare_lost(seq, blame, Cause::Order, now, env);
+                self.declare_lost(seq, blame, RtxReason::Reordering, now, env);
             }
             Loss::Overdue => {
                 env.counters.loss_overdue += 1;
                 // What was in flight when no path brought any answer says nothing of its own path.
                 let silence = self.records.get(seq).sent_at <= self.timed_out_at;
-                let blame = if silence { Blame::Silence } else { blame };
-                self.declare_lost(seq, blame, Cause::Time, now, env);
+                let blame = if silence { LossKind::Silence } else { blame };
+                self.declare_lost(seq, blame, RtxReason::RackTimeout, now, env);
             }
             Loss::NotYet { until } => self.loss_check_at = self.loss_check_at.min(until),
             Loss::NoEvidence => {}

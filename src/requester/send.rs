@@ -7,12 +7,12 @@
 use core::hint::cold_path;
 
 use crate::congestion::{Controller, Flight};
-use crate::path::{EvId, PlaneSet};
+use crate::path::{EvId, PathHint, PlaneSet};
 use crate::time::Time;
 use crate::wire::{Ev, ICRC_LEN, Opcode, Psn, WriteHead};
 
-use super::repeats::{Cause, Copy};
-use super::{Entry, Env, PacketSpec, Record, Requester, psn_of};
+use super::spurious::{RtxReason, Transmission};
+use super::{Entry, PacketSpec, Record, Requester, SendContext, psn_of};
 
 /// What a packet was sent for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,7 +37,7 @@ impl SendKind {
 
 /// A packet that leaves: what its headers say, and where its payload lies.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Leaving<'a> {
+pub(crate) struct OutPacket<'a> {
     pub(crate) seq: u64,
     pub(crate) kind: SendKind,
     pub(crate) psn: Psn,
@@ -89,12 +89,12 @@ impl Requester {
     /// is lost, the oldest gap is the probe. New data that may leave makes the peer answer as well as a copy does (RFC 8985,
     /// section 7.3), but only the first time: if nothing comes of it, its path may be the trouble, and a copy takes another one.
     ///
-    /// `open`: congestion control lets a packet leave, and `opens`: it will, in a time that is known. Where there are [no repairs](Self::has_repairs),
+    /// `open`: congestion control lets a packet leave, and `opens`: it will, in a time that is known. Where there are [no repairs](Self::has_retransmissions),
     /// [`new_packet_fits`](Self::new_packet_fits) says as much and is quicker.
     pub(crate) fn next_send(&mut self, open: bool, opens: bool) -> Option<(u64, SendKind)> {
         if self.lost_count > 0 {
             let seq = self.lost.next_set(self.una, self.next)?;
-            let never_left = self.records.get(seq).cause == Cause::Unsent;
+            let never_left = self.records.get(seq).cause == RtxReason::TxRejected;
             if open {
                 self.probe_pending = false;
                 return Some((seq, if never_left { SendKind::Resend } else { SendKind::Retransmit }));
@@ -128,41 +128,39 @@ impl Requester {
         target
     }
 
-    /// The entropy value of the last transmission of `seq`, to be avoided by the next.
-    pub(crate) fn last_ev(&self, seq: u64, kind: SendKind) -> Option<EvId> {
-        kind.repeats().then(|| EvId(self.records.get(seq).ev))
+    /// The path that packet `seq`, sent as `kind`, should take.
+    ///
+    /// - A retransmission avoids the path of the last transmission, and waits until another plane has room: a dead plane always
+    ///   has some, while the packets of others fill those that work. But a plane that has none for as long as the
+    ///   retransmission timer runs may be the dead one, so then it takes any.
+    /// - The first packet after an unanswered timeout prefers a path that is known to work. What is known may be out of date, so
+    ///   the next ones take other paths in turn.
+    /// - From the second tail probe in a row on, every other one takes a path that is not in use. The paths in use may be those
+    ///   that do not work, and what is known of the others may be wrong.
+    /// - A tail probe avoids the path in use that the one before it took: where each probe repeats another packet, the last
+    ///   copies of all of them may have taken the one path that works.
+    pub(crate) fn path_hint(&self, seq: u64, kind: SendKind) -> PathHint {
+        let is_probe = kind == SendKind::Probe;
+        let in_place_of_probe = kind == SendKind::New && self.probe_pending;
+        let prefers_proven = (is_probe || in_place_of_probe) && self.tail_probes == 0;
+        if !kind.repeats() {
+            let oldest = self.in_flight(None).and_then(|(_, ev)| ev);
+            return PathHint { proven_but: oldest.filter(|_| prefers_proven), ..PathHint::default() };
+        }
+        let last = EvId(self.records.get(seq).ev);
+        let avoid = self.probed.filter(|_| is_probe).unwrap_or(last);
+        PathHint {
+            bad_but: (is_probe && self.tail_probes % 2 == 1).then_some(last),
+            proven_but: prefers_proven.then_some(avoid),
+            avoid: Some(avoid),
+            other_plane: !self.any_plane,
+        }
     }
 
-    /// Whether a repeat waits until another plane than that of the last transmission has room. A dead plane always has some, while the
-    /// packets of others fill those that live; but one that has none for as long as the retransmission timer runs may be the dead one.
-    pub(crate) fn waits_for_another_plane(&self) -> bool {
-        !self.any_plane
-    }
-
-    /// Whether the next packet, sent as `kind`, is the first to leave after a silence, and so prefers a path that is known to
-    /// work. What is known may be out of date, so the next ones take other paths in turn.
-    pub(crate) fn asks_first(&self, kind: SendKind) -> bool {
-        let asks = kind == SendKind::Probe || kind == SendKind::New && self.probe_pending;
-        asks && self.tail_probes == 0
-    }
-
-    /// Whether the next packet, sent as `kind`, is to take a path that is not in use: from the second tail probe in a row on, every
-    /// other one. Where a silence outlasts one, the paths in use may be those that do not work, and what is known of the others
-    /// may be wrong.
-    pub(crate) fn tries_bad_path(&self, kind: SendKind) -> bool {
-        kind == SendKind::Probe && self.tail_probes % 2 == 1
-    }
-
-    /// The entropy value in use that the tail probe before this one took, to be avoided in the place of the [last](Self::last_ev):
-    /// where each probe repeats another packet, the last copies of all of them may have taken the one value that works.
-    pub(crate) fn last_probed(&self, kind: SendKind) -> Option<EvId> {
-        self.probed.filter(|_| kind == SendKind::Probe)
-    }
-
-    /// The packet that is to leave takes this entropy value, which is in use.
-    pub(crate) fn note_probed(&mut self, kind: SendKind, ev: Option<EvId>) {
-        if kind == SendKind::Probe && ev.is_some() {
-            self.probed = ev;
+    /// The packet that is to be sent as `kind` takes this entropy value, which is in use.
+    pub(crate) fn note_probed(&mut self, kind: SendKind, ev: EvId) {
+        if kind == SendKind::Probe {
+            self.probed = Some(ev);
         }
     }
 
@@ -177,7 +175,7 @@ impl Requester {
         (ev, plane): (EvId, u8),
         ticket: u64,
         cc: &mut Controller,
-    ) -> Option<Leaving<'_>> {
+    ) -> Option<OutPacket<'_>> {
         let seq = self.next;
         if self.all_arrived() {
             cold_path();
@@ -198,7 +196,7 @@ impl Requester {
         *self.records.get_mut(seq) =
             Record { sent_at: now, order: self.orders, bytes, ev: ev.0, ..Record::default() };
         let psn = psn_of(&self.setup, seq);
-        Some(Leaving { seq, kind: SendKind::New, psn, ack_req, spec })
+        Some(OutPacket { seq, kind: SendKind::New, psn, ack_req, spec })
     }
 
     /// The same where a tail probe may be due, whose place it takes then.
@@ -209,14 +207,14 @@ impl Requester {
         path: (EvId, u8),
         ticket: u64,
         cc: &mut Controller,
-    ) -> Option<Leaving<'_>> {
+    ) -> Option<OutPacket<'_>> {
         let asks = self.probe_pending;
         if asks {
             self.probe_leaves(now);
             self.new_asked = true;
         }
         let packet = self.send_new(now, path, ticket, cc)?;
-        Some(Leaving { ack_req: packet.ack_req || asks, ..packet })
+        Some(OutPacket { ack_req: packet.ack_req || asks, ..packet })
     }
 
     /// Packet `seq` leaves again. Nothing if its request is gone.
@@ -227,8 +225,8 @@ impl Requester {
         (seq, kind): (u64, SendKind),
         ev: EvId,
         ticket: u64,
-        env: &mut Env<'_>,
-    ) -> Option<Leaving<'_>> {
+        env: &mut SendContext<'_>,
+    ) -> Option<OutPacket<'_>> {
         self.queue.hold_until(seq, ticket + 1);
         let spec = self.queue.packet(seq, self.setup.mtu)?;
         let bytes = Self::nominal(spec.head_len(), spec.len);
@@ -241,10 +239,17 @@ impl Requester {
         self.count_again(seq, kind, &before, &fresh, env);
         let spec = self.queue.packet(seq, self.setup.mtu)?;
         let psn = psn_of(&self.setup, seq);
-        Some(Leaving { seq, kind, psn, ack_req: true, spec })
+        Some(OutPacket { seq, kind, psn, ack_req: true, spec })
     }
 
-    fn count_again(&mut self, seq: u64, kind: SendKind, before: &Record, fresh: &Record, env: &mut Env<'_>) {
+    fn count_again(
+        &mut self,
+        seq: u64,
+        kind: SendKind,
+        before: &Record,
+        fresh: &Record,
+        env: &mut SendContext<'_>,
+    ) {
         match kind {
             SendKind::Probe => {
                 self.probe_leaves(fresh.sent_at);
@@ -266,16 +271,16 @@ impl Requester {
             self.probe_pending = false;
             return;
         }
-        self.newest_repeat = (self.orders, self.next);
+        self.newest_rtx = (self.orders, self.next);
         if seq >= self.una {
-            let cause = if was_lost { before.cause } else { Cause::Silence };
-            let copy = |record: &Record| Copy {
+            let cause = if was_lost { before.cause } else { RtxReason::Tlp };
+            let copy = |record: &Record| Transmission {
                 sent_at: record.sent_at,
                 order: record.order,
                 ev: record.ev,
                 ev_bits: Ev(env.paths.ev(EvId(record.ev)).0 & self.setup.ev_mask),
             };
-            self.repeats.note(seq, copy(before), copy(fresh), cause);
+            self.rtx_history.note(seq, copy(before), copy(fresh), cause);
         }
     }
 
@@ -283,30 +288,30 @@ impl Requester {
     /// it, except that a first transmission keeps its number and waits with the lost. Neither its path nor
     /// congestion control hears of a loss, because the network had no part in it.
     #[cold]
-    pub(crate) fn unsent(&mut self, seq: u64, kind: SendKind, env: &mut Env<'_>) {
+    pub(crate) fn unsent(&mut self, seq: u64, kind: SendKind, env: &mut SendContext<'_>) {
         let record = self.records.get(seq);
         let flight = record.flight(env.paths);
         let mut held_window = true;
         if kind.repeats() {
             // None: too many repeats since to remember this one; then it counts as sent and lost.
-            let undone = self.repeats.undo(seq, record.order);
+            let undone = self.rtx_history.undo(seq, record.order);
             if let Some((before, cause)) = undone {
-                let Copy { sent_at, order, ev, .. } = before;
+                let Transmission { sent_at, order, ev, .. } = before;
                 let retries = record.retries.saturating_sub(1);
-                if kind == SendKind::Probe && cause == Cause::Silence && self.is_in_flight(seq) {
+                if kind == SendKind::Probe && cause == RtxReason::Tlp && self.is_in_flight(seq) {
                     let earlier = Record { sent_at, ev, ..record };
                     env.cc.on_move(&flight, &earlier.flight(env.paths));
                 }
                 *self.records.get_mut(seq) = Record { sent_at, order, ev, retries, cause, ..record };
             }
             held_window =
-                kind == SendKind::Retransmit || undone.is_some_and(|(_, cause)| cause != Cause::Silence);
+                kind == SendKind::Retransmit || undone.is_some_and(|(_, cause)| cause != RtxReason::Tlp);
             if kind == SendKind::Probe {
                 self.probe_pending = true;
                 self.tail_probes = self.tail_probes.wrapping_sub(1);
             }
         } else {
-            self.records.get_mut(seq).cause = Cause::Unsent;
+            self.records.get_mut(seq).cause = RtxReason::TxRejected;
         }
         if held_window && !self.lost.test(seq) {
             env.cc.on_discard(&flight);

@@ -2,7 +2,7 @@
 
 use crate::time::Time;
 
-use super::{Env, Requester};
+use super::{Requester, SendContext};
 
 /// Timer schedule of a queue pair (MRC 1.0 table 7-1): a fixed interval for `linear` timeouts,
 /// then doubling for `exponential` more; 25 exponential retries mean for ever.
@@ -110,7 +110,7 @@ impl Requester {
     }
 
     /// Runs whatever timer is due.
-    pub(crate) fn on_timer(&mut self, now: Time, env: &mut Env<'_>) -> TimerVerdict {
+    pub(crate) fn on_timer(&mut self, now: Time, env: &mut SendContext<'_>) -> TimerVerdict {
         if !self.awaits_answer() && (!self.busy() || env.paths.usable_planes().0 != 0) {
             // Nothing to wait for, or only for its turn among others, which does not count, be it in the midst of a message.
             self.start_over(now);
@@ -137,7 +137,7 @@ impl Requester {
     /// Uses up a retry and starts the tail probes over. Silence alone does not tell lost packets from late ones, so nothing
     /// is declared lost here: to send a whole window again to a peer that is only slow would make it slower. The answer to a
     /// probe shows what is missing.
-    fn on_retransmission_timeout(&mut self, now: Time, env: &mut Env<'_>) -> TimerVerdict {
+    fn on_retransmission_timeout(&mut self, now: Time, env: &mut SendContext<'_>) -> TimerVerdict {
         env.counters.timeouts += 1;
         self.retries += 1;
         self.any_plane = self.probe_pending;

@@ -5,7 +5,7 @@
 //! immediates, and keeps two frontiers apart: what has *arrived* (SACK) and what is *complete*
 //! for the application (transport ACK). See MRC 1.0 sections 6.3 and 7.5.
 
-mod answer;
+mod ack_gen;
 mod message;
 mod receives;
 mod violation;
@@ -14,7 +14,7 @@ mod window;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use answer::{NackOut, SackOut, Trigger};
+pub(crate) use ack_gen::{NackOut, SackOut, Trigger};
 pub(crate) use message::Arrived;
 pub(crate) use receives::Receives;
 pub(crate) use violation::Culprit;
@@ -24,7 +24,7 @@ pub(crate) use window::WindowBudget;
 use crate::ring::{BitRing, SeqRing};
 use crate::wire::{Msn, Psn};
 use crate::work::{RecvWr, SrqId};
-use answer::Answers;
+use ack_gen::AckState;
 use message::{Assembly, Flaw};
 use window::Window;
 
@@ -88,7 +88,7 @@ pub(crate) struct Responder {
     out_of_order: u32,
     assembly: Assembly,
     receives: Receives,
-    answers: Answers,
+    answers: AckState,
     /// Of the packets that were refused and whose turn has not come, the first, and why. The queue pair ends then.
     refused: Option<Box<(u64, Violation)>>,
     culprit: Option<Box<Culprit>>,
@@ -107,7 +107,7 @@ impl Responder {
             out_of_order: 0,
             assembly: Assembly::new(setup.initial_msn),
             receives,
-            answers: Answers::default(),
+            answers: AckState::default(),
             refused: None,
             culprit: None,
         }

@@ -28,7 +28,7 @@ fn give(r: &mut Responder, offset: u32, demands: bool) {
     let packet = Arrived { dma_len: 8, len: 8, msn: Msn::new(offset as u16), ..Arrived::default() };
     r.arrive(seq, || packet, &mut Vec::new()).unwrap();
     if r.count_bytes(8, 84, demands) {
-        r.owe_sack(trigger(psn));
+        r.queue_sack(trigger(psn));
     }
 }
 
@@ -108,7 +108,7 @@ fn a_repeat_is_answered_with_the_oldest_gap() {
         give(&mut r, offset, false);
     }
     take_sacks(&mut r);
-    r.answer_repeat(Trigger { repeated: true, ..trigger(Psn::new(0xff_fff1)) }, false);
+    r.ack_duplicate(Trigger { repeated: true, ..trigger(Psn::new(0xff_fff1)) }, false);
     let sack = r.take_sack().unwrap();
     assert_eq!(sack.sack_offset, 1);
     assert_eq!(sack.bitmap, !1);
@@ -127,9 +127,9 @@ fn no_more_bytes_are_told_of_while_the_answer_to_a_repeat_waits() {
     for n in 1..=40 {
         give(&mut r, n, false);
     }
-    r.answer_repeat(Trigger { marked: true, ..trigger(Psn::new(0xff_fff1)) }, false);
-    r.answer_repeat(repeat(2), false);
-    r.answer_repeat(repeat(3), false);
+    r.ack_duplicate(Trigger { marked: true, ..trigger(Psn::new(0xff_fff1)) }, false);
+    r.ack_duplicate(repeat(2), false);
+    r.ack_duplicate(repeat(3), false);
     let lists_all = r.take_sack().unwrap();
     assert_eq!((lists_all.rcvd_bytes, lists_all.cack), (units(41), Psn::new(0xff_fff0).add(40)));
     for n in 41..=80 {
@@ -139,17 +139,17 @@ fn no_more_bytes_are_told_of_while_the_answer_to_a_repeat_waits() {
     assert_eq!((answer.trigger.psn, answer.rcvd_bytes), (repeat(2).psn, units(41)));
     assert_eq!(answer.cack, Psn::new(0xff_fff0).add(80), "what has arrived is told all the same");
     // One that comes in while another waits is listed by the answer to that one.
-    r.answer_repeat(repeat(79), false);
+    r.ack_duplicate(repeat(79), false);
     assert_eq!([r.take_sack(), r.take_sack()].map(|sack| sack.unwrap().rcvd_bytes), [units(41); 2]);
     give(&mut r, 81, true);
     assert_eq!(r.take_sack().unwrap().rcvd_bytes, units(82), "none waits");
-    r.answer_repeat(repeat(80), false);
+    r.ack_duplicate(repeat(80), false);
     assert_eq!(r.take_sack().unwrap().rcvd_bytes, units(82));
     give(&mut r, 82, true);
-    r.answer_repeat(repeat(80), false);
+    r.ack_duplicate(repeat(80), false);
     assert_eq!(r.take_sack().unwrap().rcvd_bytes, units(83), "the first answer of a turn tells all");
     // The last words of a queue pair take the place of what waits.
-    r.owe_last_words();
+    r.queue_final_ack_and_nak();
     give(&mut r, 83, true);
     assert_eq!(r.take_sack().unwrap().rcvd_bytes, units(83), "one waited");
     give(&mut r, 84, true);
@@ -160,10 +160,10 @@ fn no_more_bytes_are_told_of_while_the_answer_to_a_repeat_waits() {
 #[test]
 fn repeats_that_are_not_answered_hold_nothing_up() {
     let mut r = responder();
-    for n in 0..Answers::MAX_TRIGGERS as u32 + 5 {
-        r.answer_repeat(Trigger { repeated: true, ..trigger(Psn::new(n)) }, false);
+    for n in 0..AckState::MAX_TRIGGERS as u32 + 5 {
+        r.ack_duplicate(Trigger { repeated: true, ..trigger(Psn::new(n)) }, false);
     }
-    assert_eq!(take_sacks(&mut r).len(), Answers::MAX_TRIGGERS);
+    assert_eq!(take_sacks(&mut r).len(), AckState::MAX_TRIGGERS);
     give(&mut r, 0, true);
     assert_eq!(r.take_sack().unwrap().rcvd_bytes, 84_u32.div_ceil(256));
 }
@@ -173,8 +173,8 @@ fn every_mark_of_a_burst_is_told_and_no_plain_trigger_takes_its_place() {
     let mut r = responder();
     let marked = |n: u32| Trigger { marked: true, ev: Ev(n), ..trigger(Psn::new(n)) };
     for n in 0..64 {
-        r.answer_repeat(marked(n), false);
-        r.answer_repeat(trigger(Psn::new(1_000 + n)), false);
+        r.ack_duplicate(marked(n), false);
+        r.ack_duplicate(trigger(Psn::new(1_000 + n)), false);
     }
     let told: Vec<_> = take_sacks(&mut r).into_iter().filter(|sack| sack.trigger.marked).collect();
     assert_eq!(told.iter().map(|sack| sack.trigger.ev.0).collect::<Vec<_>>(), (0..64).collect::<Vec<_>>());
@@ -184,11 +184,11 @@ fn every_mark_of_a_burst_is_told_and_no_plain_trigger_takes_its_place() {
 #[test]
 fn a_full_queue_keeps_the_marks_it_has_and_counts_the_others() {
     let mut r = responder();
-    let most = Answers::MAX_TRIGGERS as u32;
+    let most = AckState::MAX_TRIGGERS as u32;
     for n in 0..most + 3 {
-        r.answer_repeat(Trigger { marked: true, ev: Ev(n), ..trigger(Psn::new(n)) }, false);
+        r.ack_duplicate(Trigger { marked: true, ev: Ev(n), ..trigger(Psn::new(n)) }, false);
     }
-    r.answer_repeat(trigger(Psn::new(9_999)), false);
+    r.ack_duplicate(trigger(Psn::new(9_999)), false);
     assert_eq!((r.take_counts().triggers_dropped, r.take_counts().triggers_dropped), (3, 0));
     let told: Vec<_> = take_sacks(&mut r).into_iter().map(|sack| sack.trigger.ev.0).collect();
     assert_eq!(told, (0..most).collect::<Vec<_>>());
@@ -199,7 +199,7 @@ fn a_packet_and_its_repeat_are_both_told() {
     let mut r = responder();
     give(&mut r, 0, true);
     let first = trigger(Psn::new(0xff_fff0));
-    r.answer_repeat(Trigger { repeated: true, timestamp: 2, ..first }, true);
+    r.ack_duplicate(Trigger { repeated: true, timestamp: 2, ..first }, true);
     let told: Vec<_> = take_sacks(&mut r).into_iter().map(|sack| sack.trigger.timestamp).collect();
     assert_eq!(told, [1, 2], "the requester learns that the first copy arrived");
     give(&mut r, 1, true);
@@ -339,7 +339,7 @@ fn the_rest_of_a_long_list_repeats_nothing_but_the_list() {
             give(&mut r, n, false);
         }
         r.answers.take_triggers();
-        r.answer_repeat(special, false);
+        r.ack_duplicate(special, false);
         let told: Vec<_> = take_sacks(&mut r).into_iter().map(|sack| sack.trigger).collect();
         assert_eq!(told.len(), 4);
         assert_eq!((told[0], told[1]), (special, trigger(psn(200))));
@@ -350,21 +350,23 @@ fn the_rest_of_a_long_list_repeats_nothing_but_the_list() {
 #[test]
 fn answers_are_owed_until_they_are_taken() {
     let mut r = responder();
-    assert!(!r.owes());
+    assert!(!r.has_pending_acks());
     give(&mut r, 0, true);
-    assert!(r.owes());
-    assert!(r.take_sack().is_some() && !r.owes());
-    assert!(r.owe_nack(NackOut { reason: 1, psn: psn(3), ev: Ev(1), timestamp: 0 }) && r.owes());
-    assert!(r.take_nack().is_some() && !r.owes());
-    r.answer_repeat(trigger(psn(0)), true);
-    assert!(r.take_sack().is_some() && r.owes());
-    assert!(r.take_ack().is_some() && !r.owes());
-    r.owe_nak();
-    assert!(!r.owes(), "no violation");
+    assert!(r.has_pending_acks());
+    assert!(r.take_sack().is_some() && !r.has_pending_acks());
+    assert!(
+        r.queue_nack(NackOut { reason: 1, psn: psn(3), ev: Ev(1), timestamp: 0 }) && r.has_pending_acks()
+    );
+    assert!(r.take_nack().is_some() && !r.has_pending_acks());
+    r.ack_duplicate(trigger(psn(0)), true);
+    assert!(r.take_sack().is_some() && r.has_pending_acks());
+    assert!(r.take_ack().is_some() && !r.has_pending_acks());
+    r.queue_nak();
+    assert!(!r.has_pending_acks(), "no violation");
     r.violate(5, Violation::NoReceive);
-    r.owe_nak();
-    assert!(r.owes());
-    assert!(r.take_nak().is_some() && !r.owes());
+    r.queue_nak();
+    assert!(r.has_pending_acks());
+    assert!(r.take_nak().is_some() && !r.has_pending_acks());
 }
 
 /// Modulo 2^24.
@@ -374,7 +376,7 @@ fn acknowledgements_count_completed_messages() {
         let mut r = responder();
         r.answers.completed = completed;
         r.violate(5, Violation::NoReceive);
-        r.owe_last_words();
+        r.queue_final_ack_and_nak();
         assert_eq!(r.take_ack(), Some((psn(0).sub(1), told)));
         let culprit = Culprit { psn: psn(5), violation: Violation::NoReceive };
         assert_eq!(r.take_nak(), Some((culprit, told)));
@@ -392,8 +394,8 @@ fn what_is_owed_needs_no_more_memory_than_the_window() {
     r.answers.fit(r.expected, r.highest, 128);
     assert!(r.answers.unreported.len() <= 256);
     for n in 0..100 {
-        r.answer_repeat(Trigger { marked: true, ..trigger(psn(n)) }, false);
-        r.owe_nack(NackOut { reason: 1, psn: psn(n), ev: Ev(1), timestamp: 0 });
+        r.ack_duplicate(Trigger { marked: true, ..trigger(psn(n)) }, false);
+        r.queue_nack(NackOut { reason: 1, psn: psn(n), ev: Ev(1), timestamp: 0 });
     }
     take_sacks(&mut r);
     while r.take_nack().is_some() {}
@@ -407,9 +409,9 @@ fn what_is_owed_needs_no_more_memory_than_the_window() {
 fn no_more_nacks_are_owed_than_the_limit() {
     let mut r = responder();
     let nack = |n: u32| NackOut { reason: 1, psn: psn(n), ev: Ev(1), timestamp: 0 };
-    let kept = (0..300).filter(|&n| r.owe_nack(nack(n))).count();
+    let kept = (0..300).filter(|&n| r.queue_nack(nack(n))).count();
     assert_eq!((kept, core::iter::from_fn(|| r.take_nack()).take(1_000).count()), (256, 256));
-    assert!(r.owe_nack(nack(300)));
+    assert!(r.queue_nack(nack(300)));
 }
 
 /// What a burst has left behind is given up once nothing has moved between two visits.

@@ -102,7 +102,7 @@ fn a_window_that_is_not_dynamic_or_at_the_least_never_changes() {
         let receiver = Receiver::of(|cfg| cfg.limits.window_budget_psns = 0, init);
         let mut windows = Windows { qps: vec![(receiver.qp, 0)], receiver };
         assert_eq!((windows.receive(0, 1), windows.receive(0, 3000)), (mpr, mpr));
-        windows.receiver.net.endpoint(0).crowd_cq(CqId(1), true);
+        windows.receiver.net.endpoint(0).set_cq_nearly_full(CqId(1), true);
         windows.pass(3);
         assert_eq!((windows.receive(0, 1), windows.in_use()), (mpr, 0));
         assert!(windows.takes(0, i32::from(mpr) * UNIT - 2));
@@ -213,12 +213,12 @@ fn queue_pairs_that_end_leave_their_share() {
 fn an_application_that_is_behind_narrows_the_window_until_it_has_caught_up() {
     let mut windows = Windows::new(1, 40, 1000);
     assert_eq!(windows.receive(0, 2000), 40);
-    windows.receiver.net.endpoint(0).crowd_cq(CqId(0), true);
+    windows.receiver.net.endpoint(0).set_cq_nearly_full(CqId(0), true);
     assert_eq!(windows.receive(0, 1), 40, "receives do not complete there");
-    windows.receiver.net.endpoint(0).crowd_cq(CqId(1), true);
+    windows.receiver.net.endpoint(0).set_cq_nearly_full(CqId(1), true);
     assert_eq!(windows.receive(0, 1), LEAST);
     assert!(windows.takes(0, 40 * UNIT - 2), "what was allowed is taken");
-    windows.receiver.net.endpoint(0).crowd_cq(CqId(1), false);
+    windows.receiver.net.endpoint(0).set_cq_nearly_full(CqId(1), false);
     assert_eq!(windows.receive(0, 1), 40);
 }
 

@@ -528,7 +528,7 @@ impl Lane {
             Ok(()) => {
                 if writer.is_filling_up() && !self.cqs_nearly_full.contains(&cq) {
                     self.cqs_nearly_full.push(cq);
-                    self.endpoint.crowd_cq(cq, true);
+                    self.endpoint.set_cq_nearly_full(cq, true);
                 }
             }
             Err(CqLoss::Overrun) => {
@@ -562,7 +562,7 @@ impl Lane {
             let writer = cqs.get_mut(cq.0 as usize).and_then(Option::as_mut);
             let still = writer.is_some_and(|writer| !writer.has_drained());
             if !still {
-                endpoint.crowd_cq(cq, false);
+                endpoint.set_cq_nearly_full(cq, false);
             }
             still
         });

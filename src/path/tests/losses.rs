@@ -177,7 +177,7 @@ fn where_all_lose_alike_none_goes_and_one_that_loses_more_does() {
         let mut out = 0;
         let rounds = 2_000;
         for _ in 0..rounds {
-            let id = select::below(&mut rng, paths);
+            let id = ev_pool::below(&mut rng, paths);
             out += u32::from(flow.is_lost(id) == OUT);
             let probes: Vec<_> = (0..4).map_while(|_| flow.paths.next_probe(Time(u64::MAX / 2))).collect();
             for probe in probes {

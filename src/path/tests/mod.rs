@@ -10,8 +10,8 @@ mod losses;
 mod model;
 mod probes;
 mod reverse;
-mod rotation;
 mod setup;
+mod spray;
 mod steering;
 mod transitions;
 

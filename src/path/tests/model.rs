@@ -330,7 +330,7 @@ impl Model {
     fn apply_reverse(&mut self, op: &Op) {
         match *op {
             Op::PickReverse(free, acks) => self.pick_reverse(free, acks),
-            Op::EndAnswers => self.paths.end_answers(),
+            Op::EndAnswers => self.paths.end_acks(),
             Op::LearnReverse(id) => {
                 let id = self.id(id);
                 self.silent &= !(1 << self.paths.plane(id));
@@ -342,7 +342,7 @@ impl Model {
                 self.probe_reverse(probe, answer);
             }
             Op::DoubtReverse { answer } => {
-                self.paths.doubt_reverse(self.now);
+                self.paths.suspect_reverse(self.now);
                 self.hurry_reverse_probes(4, answer);
             }
             Op::RefreshReverse { answer } => {
@@ -355,7 +355,7 @@ impl Model {
 
     fn hurry_reverse_probes(&mut self, most: usize, answer: bool) {
         for sent in 0.. {
-            let Some(probe) = self.paths.poll_hurried_probe(self.now, 10 * US) else { return };
+            let Some(probe) = self.paths.poll_early_probe(self.now, 10 * US) else { return };
             assert!(sent < if answer { 1 } else { most }, "the first answer is enough");
             self.probe_reverse(Some(probe), answer);
         }

@@ -9,7 +9,7 @@ const RTT: u64 = 10 * US;
 /// The path of one answer alone.
 fn reverse_pick(paths: &mut Paths, acks: bool) -> (Ev, u8) {
     let picked = paths.pick_reverse(ALL, acks).unwrap();
-    paths.end_answers();
+    paths.end_acks();
     picked
 }
 
@@ -39,7 +39,7 @@ fn answers_that_leave_together_take_one_path_while_it_has_room() {
         let other = paths.pick_reverse(others, acks).unwrap();
         assert_eq!(other.1, (first.1 + 1) % 3, "the plane that follows");
         assert_eq!(paths.pick_reverse(ALL, acks), Some(first), "it has room again");
-        paths.end_answers();
+        paths.end_acks();
         assert_eq!(reverse_pick(&mut paths, acks).1, (first.1 + 1) % 3);
     }
 }
@@ -72,7 +72,7 @@ fn acks_take_all_paths_whatever_is_answered_in_between() {
                     }
                 }
                 used.extend(last);
-                paths.end_answers();
+                paths.end_acks();
             }
             assert_eq!(used.len(), all, "{sacks} SACKs, {between} between, fills {fills}: {used:?}");
         }
@@ -85,7 +85,7 @@ fn a_plane_without_room_or_link_is_passed_over() {
     paths.set_local_ports(PlaneSet(0b0111));
     for _ in 0..20 {
         let (_, plane) = paths.pick_reverse(PlaneSet(0b1110), false).unwrap();
-        paths.end_answers();
+        paths.end_acks();
         assert!(plane == 1 || plane == 2);
     }
     assert_eq!(paths.pick_reverse(PlaneSet(0b1000), false), None);
@@ -260,7 +260,7 @@ fn answers_avoid_planes_whose_probes_have_none() {
             None,
             "it waits for a port that leads somewhere"
         );
-        paths.end_answers();
+        paths.end_acks();
     }
     // The first answer brings it back, and what was lost before does not speak against it.
     until(&mut paths, &mut now, 0, 1);
@@ -299,16 +299,14 @@ fn answers_avoid_planes_whose_probes_have_none() {
 
 /// All probes that are not to wait: planes and tickets.
 fn hurried(paths: &mut Paths, now: Time) -> Vec<(u8, u16)> {
-    core::iter::from_fn(|| paths.poll_hurried_probe(now, 0))
-        .map(|(_, plane, ticket)| (plane, ticket))
-        .collect()
+    core::iter::from_fn(|| paths.poll_early_probe(now, 0)).map(|(_, plane, ticket)| (plane, ticket)).collect()
 }
 
 #[test]
 fn doubt_sends_several_probes_at_once_and_again_when_they_had_their_time() {
     let mut paths = paths(&PathConfig::new(2));
     assert_eq!(hurried(&mut paths, at_us(0)), []);
-    paths.doubt_reverse(at_us(1));
+    paths.suspect_reverse(at_us(1));
     let first = hurried(&mut paths, at_us(1));
     assert_eq!(first.iter().map(|&(plane, _)| plane).filter(|&plane| plane == 1).count(), 2, "{first:?}");
     assert_eq!(first.len(), 4);
@@ -318,21 +316,21 @@ fn doubt_sends_several_probes_at_once_and_again_when_they_had_their_time() {
         "none is late yet"
     );
     // A hundred microseconds, as long as no round trip is known.
-    paths.doubt_reverse(at_us(100));
+    paths.suspect_reverse(at_us(100));
     assert_eq!(hurried(&mut paths, at_us(100)), []);
-    paths.doubt_reverse(at_us(101));
+    paths.suspect_reverse(at_us(101));
     let again = hurried(&mut paths, at_us(101));
     assert_eq!(again.len(), 4);
     // One answer is enough: those that are still to be sent are not, and from now on two round trips are the time.
-    paths.doubt_reverse(at_us(201));
-    let (_, _, ticket) = paths.poll_hurried_probe(at_us(201), 0).unwrap();
+    paths.suspect_reverse(at_us(201));
+    let (_, _, ticket) = paths.poll_early_probe(at_us(201), 0).unwrap();
     assert!(paths.on_reverse_probe_answer(ticket, at_us(211)));
     assert_eq!(hurried(&mut paths, at_us(211)), []);
-    paths.doubt_reverse(at_us(212));
+    paths.suspect_reverse(at_us(212));
     assert_eq!(hurried(&mut paths, at_us(212)).len(), 4);
-    paths.doubt_reverse(at_us(231));
+    paths.suspect_reverse(at_us(231));
     assert_eq!(hurried(&mut paths, at_us(231)), []);
-    paths.doubt_reverse(at_us(232));
+    paths.suspect_reverse(at_us(232));
     assert_eq!(hurried(&mut paths, at_us(232)).len(), 4);
     assert_eq!(paths.counters().reverse_probes_sent, 17);
 }
@@ -349,15 +347,15 @@ fn doubt_does_not_wait_for_a_probe_that_keeps_the_set_fresh() {
         paths.refresh_reverse(at_us(at));
         let [(plane, ticket)] = hurried(&mut paths, at_us(at))[..] else { panic!("one") };
         at += age_us;
-        paths.doubt_reverse(at_us(at));
+        paths.suspect_reverse(at_us(at));
         assert_eq!(hurried(&mut paths, at_us(at)).len(), probes, "as many as have a place");
         let mut tried = paths.clone();
         let picked = (0..8).map(|_| {
-            tried.end_answers();
+            tried.end_acks();
             tried.pick_reverse(ALL, false).unwrap().1
         });
         assert_eq!(picked.into_iter().any(|of| of == plane), age_us < 10, "it is late after a round trip");
-        paths.doubt_reverse(at_us(at + 19));
+        paths.suspect_reverse(at_us(at + 19));
         assert_eq!(hurried(&mut paths, at_us(at + 19)), [], "these have two round trips of 10 us");
         assert_eq!(paths.on_reverse_probe_answer(ticket, at_us(at + 20)), age_us < 10);
     }
@@ -367,7 +365,7 @@ fn doubt_does_not_wait_for_a_probe_that_keeps_the_set_fresh() {
 #[test]
 fn doubt_does_not_slow_the_usual_probes_down() {
     let mut paths = paths(&PathConfig::new(2));
-    paths.doubt_reverse(at_us(0));
+    paths.suspect_reverse(at_us(0));
     assert_eq!(hurried(&mut paths, at_us(0)).len(), 4);
     let mut sent = Vec::new();
     for ms in 1..=10 {
@@ -380,10 +378,10 @@ fn doubt_does_not_slow_the_usual_probes_down() {
 #[test]
 fn hurried_probes_find_silent_planes() {
     let mut paths = paths(&PathConfig::new(4));
-    paths.doubt_reverse(at_us(0));
+    paths.suspect_reverse(at_us(0));
     for (plane, ticket) in hurried(&mut paths, at_us(0)) {
         assert!(plane == 2 || paths.on_reverse_probe_answer(ticket, at_us(10)));
-        paths.doubt_reverse(at_us(10));
+        paths.suspect_reverse(at_us(10));
     }
     assert!(hurried(&mut paths, at_us(10)).len() == 4, "one was answered last");
     assert!(reverse_picks(&mut paths, 40).iter().all(|&(_, plane)| plane != 2));
@@ -415,23 +413,23 @@ fn every_other_answer_in_doubt_takes_a_value_from_outside_the_set() {
     let mut strays = BTreeSet::new();
     for round in 0..40 {
         let now = at_us(200 * round);
-        paths.doubt_reverse(now);
+        paths.suspect_reverse(now);
         assert_eq!(hurried(&mut paths, now).len(), 4);
         let first = paths.pick_reverse(ALL, round % 4 < 2).unwrap();
         // Acknowledgements that leave together take one path, however many duplicates they acknowledge.
-        paths.doubt_reverse(now);
+        paths.suspect_reverse(now);
         assert_eq!(paths.pick_reverse(ALL, round % 4 < 2), Some(first));
-        paths.end_answers();
+        paths.end_acks();
         assert_eq!(first != usual, round % 2 == 0, "round {round}");
         strays.extend((first != usual).then_some(first));
         // The other answers go where they went, to repeats too, while probes are on their way.
-        paths.doubt_reverse(now);
+        paths.suspect_reverse(now);
         assert_eq!(reverse_picks(&mut paths, 3), [usual; 3]);
     }
     assert!(strays.len() > 5, "{strays:?}");
     // After much data, the next doubt is a new one.
     for n in 0..3 {
-        paths.doubt_reverse(Time(n * MS + 8 * MS));
+        paths.suspect_reverse(Time(n * MS + 8 * MS));
         assert_eq!(hurried(&mut paths, Time(n * MS + 8 * MS)).len(), 4);
         assert_ne!(reverse_pick(&mut paths, false), usual);
         paths.refresh_reverse(Time(n * MS + 8 * MS));
@@ -442,7 +440,7 @@ fn every_other_answer_in_doubt_takes_a_value_from_outside_the_set() {
 #[test]
 fn an_answer_in_doubt_is_of_the_plane_that_it_takes() {
     let mut paths = paths(&small(2, 8, 0));
-    paths.doubt_reverse(at_us(0));
+    paths.suspect_reverse(at_us(0));
     let (_, plane) = paths.pick_reverse(ALL, false).unwrap();
     let (ev, other) = paths.pick_reverse(PlaneSet(0b11 & !(1 << plane)), false).unwrap();
     assert_eq!(other, 1 - plane);
@@ -450,7 +448,7 @@ fn an_answer_in_doubt_is_of_the_plane_that_it_takes() {
     // With nothing else to take, answers take what there is.
     let mut one = Paths::new(&small(1, 1, 0), 7).unwrap();
     let usual = reverse_pick(&mut one, false);
-    one.doubt_reverse(at_us(0));
+    one.suspect_reverse(at_us(0));
     assert_eq!(reverse_pick(&mut one, false), usual);
 }
 
@@ -503,10 +501,10 @@ fn probes_that_wait_for_a_response_are_not_forgotten_for_later_ones() {
     let mut paths = paths(&small(3, 6, 0));
     assert!(paths.poll_reverse_probe(at_us(0), RTT, true).is_some());
     let (_, _, waiting) = paths.poll_reverse_probe(at_us(1_000), RTT, true).unwrap();
-    paths.doubt_reverse(at_us(1_000));
-    let (_, _, answered) = paths.poll_hurried_probe(at_us(1_000), RTT).unwrap();
+    paths.suspect_reverse(at_us(1_000));
+    let (_, _, answered) = paths.poll_early_probe(at_us(1_000), RTT).unwrap();
     assert!(paths.on_reverse_probe_answer(answered, at_us(1_000)));
-    paths.doubt_reverse(at_us(1_000));
-    while paths.poll_hurried_probe(at_us(1_000), RTT).is_some() {}
+    paths.suspect_reverse(at_us(1_000));
+    while paths.poll_early_probe(at_us(1_000), RTT).is_some() {}
     assert!(paths.on_reverse_probe_answer(waiting, at_us(1_000)));
 }

@@ -38,8 +38,8 @@ impl Bench {
         expected
     }
 
-    fn env(&mut self) -> (&mut Requester, Env<'_>) {
-        (&mut self.r, Env { paths: &mut self.paths, cc: &mut self.cc, counters: &mut self.counters })
+    fn env(&mut self) -> (&mut Requester, SendContext<'_>) {
+        (&mut self.r, SendContext { paths: &mut self.paths, cc: &mut self.cc, counters: &mut self.counters })
     }
 
     /// Packet `seq` leaves again on another plane than before.
@@ -52,10 +52,10 @@ impl Bench {
         assert_eq!(r.send_again(now, (seq, kind), ev, 0, &mut env).unwrap().seq, seq);
     }
 
-    fn lose(&mut self, seq: u64, blame: Blame) {
+    fn lose(&mut self, seq: u64, blame: LossKind) {
         let now = self.now;
         let (r, mut env) = self.env();
-        r.declare_lost(seq, blame, Cause::Time, now, &mut env);
+        r.declare_lost(seq, blame, RtxReason::RackTimeout, now, &mut env);
     }
 
     /// How many windows were cut by what happens: each of ten packets became one of five.
@@ -78,7 +78,7 @@ impl Bench {
         seth.cc.rcvd_bytes = self.r.last_rcvd_bytes + 1;
         let now = self.now;
         let (r, mut env) = self.env();
-        assert_eq!(r.on_sack(now, &seth, &mut env), SackVerdict::Used);
+        assert_eq!(r.on_sack(now, &seth, &mut env), AckOutcome::Used);
     }
 
     fn refuse(&mut self, seq: u64, reason: NackReason) {
@@ -90,7 +90,7 @@ impl Bench {
         };
         let now = self.now;
         let (r, mut env) = self.env();
-        assert_eq!(r.on_nack(now, &nack, &mut env), SackVerdict::Used);
+        assert_eq!(r.on_nack(now, &nack, &mut env), AckOutcome::Used);
     }
 }
 
@@ -104,10 +104,10 @@ fn packets_are_in_flight_on_their_planes_until_they_are_told_of() {
     // A transport acknowledgement may be the first to tell.
     let (psn, now) = (bench.r.psn(5), bench.now);
     let (r, mut env) = bench.env();
-    assert_eq!(r.on_transport_ack(now, psn, &mut env), SackVerdict::Used);
+    assert_eq!(r.on_transport_ack(now, psn, &mut env), AckOutcome::Used);
     let [left, right] = bench.on_planes();
     assert!(left + right < 3 * 400);
-    bench.lose(6, Blame::Nobody);
+    bench.lose(6, LossKind::Nobody);
     bench.on_planes();
     assert_eq!(bench.send(), Some((6, SendKind::Retransmit)));
     bench.on_planes();
@@ -152,7 +152,7 @@ fn a_tail_probe_of_what_has_arrived_is_not_in_flight() {
 fn a_repeat_of_a_lost_packet_that_never_left_is_in_flight_nowhere() {
     for kind in [SendKind::Retransmit, SendKind::Probe] {
         let mut bench = sent(4);
-        bench.lose(1, Blame::Nobody);
+        bench.lose(1, LossKind::Nobody);
         let before = bench.on_planes();
         bench.send_elsewhere(1, kind);
         assert_ne!(bench.on_planes(), before);
@@ -169,11 +169,11 @@ fn a_repeat_of_a_lost_packet_that_never_left_is_in_flight_nowhere() {
 #[test]
 fn losses_count_as_congestion_unless_something_else_explains_them() {
     for (blame, cuts) in [
-        (Blame::Trim, 1),
-        (Blame::LastHopTrim, 1),
-        (Blame::Doubt, 1),
-        (Blame::Silence, 1),
-        (Blame::Nobody, 0),
+        (LossKind::Trim, 1),
+        (LossKind::LastHopTrim, 1),
+        (LossKind::Doubt, 1),
+        (LossKind::Silence, 1),
+        (LossKind::Nobody, 0),
     ] {
         let mut bench = sent(8);
         assert_eq!(bench.cuts(|bench| bench.lose(2, blame)), cuts, "{blame:?}");
@@ -195,7 +195,7 @@ fn losses_of_a_path_that_dies_are_no_congestion() {
             bench.r.rtt.sample(20_000);
         }
         let tolerated = bench.paths.counters().tolerated;
-        let cuts = bench.cuts(|bench| bench.lose(2, Blame::Path));
+        let cuts = bench.cuts(|bench| bench.lose(2, LossKind::Path));
         assert_eq!(cuts, bench.paths.counters().tolerated - tolerated);
         met[cuts as usize] = true;
         bench.on_planes();
@@ -298,7 +298,7 @@ fn repaired_by_a_probe(mut bench: Bench, cuts: u64) {
 fn a_cut_is_taken_back_when_the_packet_arrives_after_all() {
     let mut bench = sent(8);
     let before = bench.cc.cwnd();
-    assert_eq!(bench.cuts(|bench| bench.lose(2, Blame::Silence)), 1);
+    assert_eq!(bench.cuts(|bench| bench.lose(2, LossKind::Silence)), 1);
     bench.acknowledge(8, false);
     assert_eq!((bench.counters.spurious_losses, bench.on_planes()), (1, [0, 0]));
     assert!(bench.cc.cwnd() >= before);
@@ -308,10 +308,10 @@ fn a_cut_is_taken_back_when_the_packet_arrives_after_all() {
 #[test]
 fn a_tail_probe_waits_for_the_pace_of_a_lost_packet() {
     let mut bench = sent(4);
-    bench.lose(1, Blame::Nobody);
+    bench.lose(1, LossKind::Nobody);
     assert_eq!([false, true].map(|opens| bench.r.next_send(false, opens)), [None, None], "none is due");
     bench.time_passes();
-    assert!(bench.r.has_repairs());
+    assert!(bench.r.has_retransmissions());
     assert_eq!(bench.r.next_send(false, true), None);
     assert_eq!(bench.r.next_send(false, false), Some((1, SendKind::Probe)));
     assert_eq!(bench.r.next_send(true, true), Some((1, SendKind::Retransmit)));

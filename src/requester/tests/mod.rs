@@ -58,11 +58,12 @@ impl Bench {
 
     fn commit(&mut self, seq: u64, kind: SendKind) {
         self.now = self.now.after(1_000);
-        let ev = self.paths.pick(self.paths.usable_planes(), self.r.last_ev(seq, kind)).unwrap();
+        let ev = self.paths.pick(self.paths.usable_planes(), self.r.path_hint(seq, kind).avoid).unwrap();
         let sent = if kind == SendKind::New {
             self.r.send_new_for_probe(self.now, (ev, self.paths.plane(ev)), 0, &mut self.cc)
         } else {
-            let mut env = Env { paths: &mut self.paths, cc: &mut self.cc, counters: &mut self.counters };
+            let mut env =
+                SendContext { paths: &mut self.paths, cc: &mut self.cc, counters: &mut self.counters };
             self.r.send_again(self.now, (seq, kind), ev, 0, &mut env)
         };
         let sent = sent.unwrap();
@@ -79,7 +80,7 @@ impl Bench {
     }
 
     fn unsent(&mut self, seq: u64, kind: SendKind) {
-        let mut env = Env { paths: &mut self.paths, cc: &mut self.cc, counters: &mut self.counters };
+        let mut env = SendContext { paths: &mut self.paths, cc: &mut self.cc, counters: &mut self.counters };
         self.r.unsent(seq, kind, &mut env);
     }
 
@@ -99,22 +100,27 @@ impl Bench {
         let record = self.r.records.get(end - 1);
         let mut seth = Seth { cack, entropy: self.paths.ev(EvId(record.ev)), ..Default::default() };
         seth.cc.tx_timestamp = record.sent_at.timestamp();
-        let mut env = Env { paths: &mut self.paths, cc: &mut self.cc, counters: &mut self.counters };
-        assert_eq!(self.r.on_sack(self.now, &seth, &mut env), SackVerdict::Used);
+        let mut env = SendContext { paths: &mut self.paths, cc: &mut self.cc, counters: &mut self.counters };
+        assert_eq!(self.r.on_sack(self.now, &seth, &mut env), AckOutcome::Used);
         if done {
-            assert_eq!(self.r.on_transport_ack(self.now, cack, &mut env), SackVerdict::Used);
+            assert_eq!(self.r.on_transport_ack(self.now, cack, &mut env), AckOutcome::Used);
             while self.r.pop_done(u64::MAX, |_| ()).is_ok() {}
         }
     }
 
     fn time_passes(&mut self) {
         self.now = self.r.next_timeout();
-        let mut env = Env { paths: &mut self.paths, cc: &mut self.cc, counters: &mut self.counters };
+        let mut env = SendContext { paths: &mut self.paths, cc: &mut self.cc, counters: &mut self.counters };
         assert_eq!(self.r.on_timer(self.now, &mut env), TimerVerdict::GoOn);
     }
 }
 
 /// So that a burst takes as many paths as its packets fill, and not as those would that have to wait.
+/// Whether the oldest packet in flight, sent so, is to take a path that is not in use.
+fn tries_bad_path(bench: &Bench, kind: SendKind) -> bool {
+    bench.r.path_hint(bench.r.una, kind).bad_but.is_some()
+}
+
 #[test]
 fn no_more_packets_are_expected_to_leave_than_the_congestion_window_has_room_for() {
     let mut bench = Bench::new(|_| ());
@@ -226,7 +232,7 @@ fn a_tail_probe_repeats_what_makes_the_peer_answer() {
     bench.acknowledge(2, false);
     bench.time_passes();
     assert_eq!(bench.send(), Some((2, SendKind::Probe)));
-    assert_eq!((bench.send(), bench.r.has_repairs()), (None, false));
+    assert_eq!((bench.send(), bench.r.has_retransmissions()), (None, false));
     bench.acknowledge(5, false);
     bench.time_passes();
     assert_eq!(bench.send(), Some((2, SendKind::Probe)));
@@ -250,7 +256,7 @@ fn new_data_takes_the_place_of_a_tail_probe_once() {
     }
     bench.time_passes();
     assert_eq!((bench.send(), bench.asked), (Some((2, SendKind::New)), true));
-    assert!(!bench.r.has_repairs());
+    assert!(!bench.r.has_retransmissions());
     assert_eq!((bench.send(), bench.asked), (Some((3, SendKind::New)), false), "nothing is due now");
     // Nothing comes of it.
     bench.time_passes();
@@ -283,24 +289,24 @@ fn every_other_tail_probe_takes_a_bad_path() {
         assert_eq!(bench.send(), Some((seq, SendKind::New)));
     }
     bench.time_passes();
-    assert!(!bench.r.tries_bad_path(SendKind::Probe));
+    assert!(!tries_bad_path(&bench, SendKind::Probe));
     assert_eq!(bench.send(), Some((2, SendKind::New)), "in its place");
     for bad in [true, false].repeat(4) {
         bench.time_passes();
-        assert_eq!(bench.r.tries_bad_path(SendKind::Probe), bad);
+        assert_eq!(tries_bad_path(&bench, SendKind::Probe), bad);
         for kind in [SendKind::New, SendKind::Resend, SendKind::Retransmit] {
-            assert!(!bench.r.tries_bad_path(kind));
+            assert!(!tries_bad_path(&bench, kind));
         }
         assert_eq!(bench.send(), Some((0, SendKind::Probe)));
     }
     assert!(bench.counters.timeouts > 0);
     bench.time_passes();
-    assert!(bench.r.tries_bad_path(SendKind::Probe));
+    assert!(tries_bad_path(&bench, SendKind::Probe));
     bench.acknowledge(1, false);
-    assert!(!bench.r.tries_bad_path(SendKind::Probe), "the peer speaks");
+    assert!(!tries_bad_path(&bench, SendKind::Probe), "the peer speaks");
 }
 
-/// In the midst of a message the peer owes nothing once it has told of every packet: the queue pair waits for its turn, for however long.
+/// In the midst of a message the peer has_pending_acks nothing once it has told of every packet: the queue pair waits for its turn, for however long.
 #[test]
 fn waiting_for_its_turn_in_the_midst_of_a_message_is_no_silence() {
     let mut bench = Bench::new(|_| ());
@@ -312,14 +318,17 @@ fn waiting_for_its_turn_in_the_midst_of_a_message_is_no_silence() {
     for _ in 0..20 {
         let before = bench.now;
         bench.time_passes();
-        assert!(bench.now.since(before) >= 1_000_000 && !bench.r.has_repairs(), "the longer timer alone");
+        assert!(
+            bench.now.since(before) >= 1_000_000 && !bench.r.has_retransmissions(),
+            "the longer timer alone"
+        );
     }
     // Its turn comes: silence counts from then on.
     assert_eq!(bench.send(), Some((2, SendKind::New)));
     assert!(bench.r.next_timeout() > bench.now);
     assert_eq!((bench.counters.timeouts, bench.r.retry().0), (0, 0));
     bench.time_passes();
-    assert!(bench.r.has_repairs());
+    assert!(bench.r.has_retransmissions());
     // A message that was sent whole is owed its completion.
     bench.acknowledge(3, false);
     assert_eq!(bench.send_all(), 6);
@@ -378,7 +387,7 @@ fn a_probe_without_a_target_is_forgotten() {
     bench.post(1, SendOp::Write);
     bench.r.probe_pending = true;
     assert_eq!(bench.send(), Some((0, SendKind::New)), "nothing sent yet, so nothing to repeat");
-    assert!(!bench.r.has_repairs());
+    assert!(!bench.r.has_retransmissions());
 }
 
 /// What a full queue of this host gives back leaves no trace: neither in the record, nor in congestion control.
@@ -395,7 +404,7 @@ fn what_never_left_is_as_if_it_had_not_been_sent() {
     bench.unsent(1, SendKind::New);
     assert_eq!((bench.cc.inflight(), bench.r.lost_count), (3 * packet, 1));
     assert_eq!(bench.r.next_send(true, false), Some((1, SendKind::Resend)));
-    assert_eq!(bench.r.last_ev(1, SendKind::Resend), None);
+    assert_eq!(bench.r.path_hint(1, SendKind::Resend).avoid, None);
     bench.commit(1, SendKind::Resend);
     assert_eq!((bench.r.records.get(1).retries, bench.cc.inflight()), (0, 4 * packet));
     bench.unsent(1, SendKind::Resend);
@@ -411,8 +420,9 @@ fn what_never_left_is_as_if_it_had_not_been_sent() {
             tx_timestamp: sent_at.timestamp(),
             ..Default::default()
         };
-        let mut env = Env { paths: &mut bench.paths, cc: &mut bench.cc, counters: &mut bench.counters };
-        assert_eq!(bench.r.on_nack(bench.now, &nack, &mut env), SackVerdict::Used);
+        let mut env =
+            SendContext { paths: &mut bench.paths, cc: &mut bench.cc, counters: &mut bench.counters };
+        assert_eq!(bench.r.on_nack(bench.now, &nack, &mut env), AckOutcome::Used);
     };
     nack(&mut bench, 2);
     let before = bench.r.records.get(2);
@@ -432,18 +442,21 @@ fn what_never_left_is_as_if_it_had_not_been_sent() {
     bench.time_passes();
     let before = bench.r.records.get(0);
     assert_eq!(bench.send(), Some((0, SendKind::Probe)));
-    assert!(!bench.r.has_repairs());
-    assert!(bench.r.tries_bad_path(SendKind::Probe), "the next one");
+    assert!(!bench.r.has_retransmissions());
+    assert!(tries_bad_path(&bench, SendKind::Probe), "the next one");
     bench.unsent(0, SendKind::Probe);
-    assert!(!bench.r.tries_bad_path(SendKind::Probe), "the same once more");
+    assert!(!tries_bad_path(&bench, SendKind::Probe), "the same once more");
     let after = bench.r.records.get(0);
     assert_eq!(
         (after.sent_at, after.order, after.ev, after.retries),
         (before.sent_at, before.order, before.ev, 0)
     );
-    assert_eq!((bench.cc.inflight(), bench.r.lost_count, bench.r.has_repairs()), (4 * packet, 0, true));
+    assert_eq!(
+        (bench.cc.inflight(), bench.r.lost_count, bench.r.has_retransmissions()),
+        (4 * packet, 0, true)
+    );
     assert_eq!(bench.send(), Some((0, SendKind::Probe)));
-    assert!(!bench.r.has_repairs());
+    assert!(!bench.r.has_retransmissions());
 }
 
 /// A packet that was lost goes back among the lost with the cause for which it was, whatever kind of repeat did not leave.
@@ -453,9 +466,12 @@ fn a_repeat_that_never_left_is_lost_for_the_cause_from_before() {
     bench.post(4, SendOp::Write);
     assert_eq!(bench.send_all(), 4);
     let packet = u64::from(Requester::counted(Opcode::WriteMiddle, MTU));
-    for (seq, kind, cause) in [(1, SendKind::Retransmit, Cause::Time), (2, SendKind::Probe, Cause::Order)] {
-        let mut env = Env { paths: &mut bench.paths, cc: &mut bench.cc, counters: &mut bench.counters };
-        bench.r.declare_lost(seq, Blame::Nobody, cause, bench.now, &mut env);
+    for (seq, kind, cause) in
+        [(1, SendKind::Retransmit, RtxReason::RackTimeout), (2, SendKind::Probe, RtxReason::Reordering)]
+    {
+        let mut env =
+            SendContext { paths: &mut bench.paths, cc: &mut bench.cc, counters: &mut bench.counters };
+        bench.r.declare_lost(seq, LossKind::Nobody, cause, bench.now, &mut env);
         assert_eq!((bench.cc.inflight(), bench.r.lost_count), (3 * packet, 1));
         bench.commit(seq, kind);
         assert_eq!((bench.cc.inflight(), bench.r.lost_count), (4 * packet, 0));
@@ -472,10 +488,10 @@ fn a_forgotten_retransmission_that_never_left_is_lost() {
     let mut bench = Bench::new(|_| ());
     bench.post(1, SendOp::Write);
     assert_eq!(bench.send_all(), 1);
-    let mut env = Env { paths: &mut bench.paths, cc: &mut bench.cc, counters: &mut bench.counters };
-    bench.r.declare_lost(0, Blame::Nobody, Cause::Time, bench.now, &mut env);
+    let mut env = SendContext { paths: &mut bench.paths, cc: &mut bench.cc, counters: &mut bench.counters };
+    bench.r.declare_lost(0, LossKind::Nobody, RtxReason::RackTimeout, bench.now, &mut env);
     assert_eq!(bench.send(), Some((0, SendKind::Retransmit)));
-    bench.r.repeats = Repeats::default();
+    bench.r.rtx_history = RtxHistory::default();
     bench.unsent(0, SendKind::Retransmit);
     assert_eq!((bench.cc.inflight(), bench.r.lost_count), (0, 1));
     assert_eq!(bench.send(), Some((0, SendKind::Retransmit)));
@@ -531,7 +547,8 @@ fn time_is_up_for_every_hole_before_the_last_report() {
             bench.r.sacked.set(seq);
         }
         (bench.r.reported, bench.r.newest_order) = (end, bench.r.records.get(end - 1).order);
-        let mut env = Env { paths: &mut bench.paths, cc: &mut bench.cc, counters: &mut bench.counters };
+        let mut env =
+            SendContext { paths: &mut bench.paths, cc: &mut bench.cc, counters: &mut bench.counters };
         bench.r.scan_overdue(true, bench.now.after(1_000_000), &mut env);
         let lost: Vec<u64> = (0..256).filter(|&seq| bench.r.lost.test(seq)).collect();
         assert_eq!((lost, bench.r.lost_count), (holes.to_vec(), 3), "{first} to {end}");
@@ -568,14 +585,14 @@ fn only_an_idle_requester_gives_up_its_records() {
 #[test]
 fn an_idle_requester_keeps_the_suspicions_that_stand() {
     let mut bench = Bench::new(|_| ());
-    let copy = |order| repeats::Copy { sent_at: Time(1), order, ev: 0, ev_bits: Ev(1) };
-    bench.r.repeats.note(0, copy(1), copy(2), Cause::Time);
+    let copy = |order| spurious::Transmission { sent_at: Time(1), order, ev: 0, ev_bits: Ev(1) };
+    bench.r.rtx_history.note(0, copy(1), copy(2), RtxReason::RackTimeout);
     for ev in [1, 2] {
         assert!(!bench.r.suspects.suspect(ev, 10, 0));
     }
     bench.r.note_order(2, 20);
     bench.r.reclaim();
-    assert!(bench.r.repeats.is_empty() && bench.r.newest_on_ev.is_empty());
+    assert!(bench.r.rtx_history.is_empty() && bench.r.newest_on_ev.is_empty());
     assert_eq!([1, 2].map(|ev| bench.r.suspects.suspect(ev, 30, 0)), [true, false]);
 }
 
@@ -599,7 +616,7 @@ fn only_the_first_request_starts_the_timers() {
     bench.send();
     assert_eq!(bench.r.next_timeout(), probe);
     bench.time_passes();
-    assert_eq!((bench.now, bench.r.has_repairs()), (probe, true));
+    assert_eq!((bench.now, bench.r.has_retransmissions()), (probe, true));
 }
 
 #[test]

@@ -21,8 +21,8 @@ fn report(
     seth.cc.tx_timestamp = Time::timestamp(of.1.sent_at);
     seth.cc.rcvd_bytes = bench.r.last_rcvd_bytes + 1;
     adjust(&mut seth);
-    let mut env = Env { paths: &mut bench.paths, cc: &mut bench.cc, counters: &mut bench.counters };
-    assert_eq!(bench.r.on_sack(bench.now, &seth, &mut env), SackVerdict::Used);
+    let mut env = SendContext { paths: &mut bench.paths, cc: &mut bench.cc, counters: &mut bench.counters };
+    assert_eq!(bench.r.on_sack(bench.now, &seth, &mut env), AckOutcome::Used);
 }
 
 fn record(bench: &Bench, seq: u64) -> (u64, Record) {
@@ -39,8 +39,8 @@ fn sent(packets: u32) -> Bench {
 
 /// Packet `seq` is lost, for no path's fault, and sent again.
 fn repeat(bench: &mut Bench, seq: u64) {
-    let mut env = Env { paths: &mut bench.paths, cc: &mut bench.cc, counters: &mut bench.counters };
-    bench.r.declare_lost(seq, Blame::Nobody, Cause::Other, bench.now, &mut env);
+    let mut env = SendContext { paths: &mut bench.paths, cc: &mut bench.cc, counters: &mut bench.counters };
+    bench.r.declare_lost(seq, LossKind::Nobody, RtxReason::Nack, bench.now, &mut env);
     assert_eq!(bench.send(), Some((seq, SendKind::Retransmit)));
 }
 
@@ -97,7 +97,7 @@ fn repeats_are_remembered_for_sixteen_round_trips() {
         bench.now = again.after(after_ns);
         let first = record(&bench, 0);
         report(&mut bench, 1, &[], first, |seth| seth.cc.tx_timestamp ^= 1);
-        assert_eq!(!bench.r.repeats.is_empty(), remembered, "{after_ns} ns, {:?}", bench.r.rtt);
+        assert_eq!(!bench.r.rtx_history.is_empty(), remembered, "{after_ns} ns, {:?}", bench.r.rtt);
     }
 }
 
@@ -114,7 +114,7 @@ fn an_answer_to_a_repeat_counts_from_the_shortest_round_trip_on() {
         }
         repeat(&mut bench, 2);
         if !known {
-            bench.r.repeats = Repeats::default();
+            bench.r.rtx_history = RtxHistory::default();
         }
         let again = record(&bench, 2);
         bench.now = again.1.sent_at.after(rtt_ns);
@@ -182,7 +182,7 @@ fn a_repeat_that_arrives_before_any_round_trip_proves_nothing_of_later_packets()
     repeat(&mut bench, 0);
     bench.now = bench.now.after(50_000);
     let psn = bench.r.psn(0);
-    let mut env = Env { paths: &mut bench.paths, cc: &mut bench.cc, counters: &mut bench.counters };
+    let mut env = SendContext { paths: &mut bench.paths, cc: &mut bench.cc, counters: &mut bench.counters };
     bench.r.on_transport_ack(bench.now, psn, &mut env);
     assert_eq!((bench.r.una, bench.r.newest_order), (1, 0));
 }
@@ -216,8 +216,8 @@ fn a_hole_filled_starts_the_timers_anew() {
     bench.now = bench.now.after(5_000);
     report(&mut bench, 1, &[2, 4], of, |_| ());
     assert_eq!(bench.r.timer_base, before, "nothing new");
-    let mut env = Env { paths: &mut bench.paths, cc: &mut bench.cc, counters: &mut bench.counters };
-    bench.r.declare_lost(3, Blame::Nobody, Cause::Other, bench.now, &mut env);
+    let mut env = SendContext { paths: &mut bench.paths, cc: &mut bench.cc, counters: &mut bench.counters };
+    bench.r.declare_lost(3, LossKind::Nobody, RtxReason::Nack, bench.now, &mut env);
     let of = record(&bench, 3);
     bench.now = bench.now.after(5_000);
     report(&mut bench, 1, &[2, 3, 4], of, |_| ());
@@ -261,7 +261,7 @@ fn a_gap_that_no_report_covers_is_found_by_time() {
     report(&mut bench, 1, &[], of, far);
     assert_eq!(bench.r.loss_check_at, soon, "nor is it put off by further reports");
     bench.now = soon;
-    let mut env = Env { paths: &mut bench.paths, cc: &mut bench.cc, counters: &mut bench.counters };
+    let mut env = SendContext { paths: &mut bench.paths, cc: &mut bench.cc, counters: &mut bench.counters };
     assert_eq!(bench.r.on_timer(bench.now, &mut env), TimerVerdict::GoOn);
     let lost: Vec<u64> = (0..100).filter(|&seq| bench.r.lost.test(seq)).collect();
     assert_eq!(lost, [2..48, 49..50].into_iter().flatten().collect::<Vec<u64>>());
@@ -283,7 +283,8 @@ fn the_last_packet_of_all_that_is_missing_is_lost_and_one_before_may_not_be() {
         let of = record(&bench, 6);
         report(&mut bench, 0, listed, of, |_| ());
         bench.now = bench.now.after(30_000);
-        let mut env = Env { paths: &mut bench.paths, cc: &mut bench.cc, counters: &mut bench.counters };
+        let mut env =
+            SendContext { paths: &mut bench.paths, cc: &mut bench.cc, counters: &mut bench.counters };
         bench.r.on_timer(bench.now, &mut env);
         let bad = bench.paths.states().filter(|status| status.state == EvState::AssumedBad).count();
         assert_eq!((bench.counters.loss_overdue, bad), (lost, blamed), "{listed:?} of {posted}");
@@ -296,24 +297,26 @@ fn the_last_packet_of_all_that_is_missing_is_lost_and_one_before_may_not_be() {
 fn tail_probes_take_the_values_in_use_in_turn() {
     let mut bench = sent(8);
     let ev = |bench: &Bench, seq: u64| EvId(bench.r.records.get(seq).ev);
-    assert_eq!(bench.r.last_probed(SendKind::Probe), None, "the first avoids the last copy's");
-    bench.r.note_probed(SendKind::Probe, None);
-    bench.r.note_probed(SendKind::Retransmit, Some(ev(&bench, 3)));
-    assert_eq!(bench.r.last_probed(SendKind::Probe), None);
-    bench.r.note_probed(SendKind::Probe, Some(ev(&bench, 4)));
-    bench.r.note_probed(SendKind::Probe, None);
-    assert_eq!(bench.r.last_probed(SendKind::Probe), Some(ev(&bench, 4)));
-    assert_eq!(bench.r.last_probed(SendKind::Retransmit), None);
+    let avoided = |bench: &Bench, kind| bench.r.path_hint(0, kind).avoid;
+    let last = Some(ev(&bench, 0));
+    assert_eq!(avoided(&bench, SendKind::Probe), last, "the first avoids the last copy's");
+    let other = ev(&bench, 3);
+    bench.r.note_probed(SendKind::Retransmit, other);
+    assert_eq!(avoided(&bench, SendKind::Probe), last);
+    let probed = ev(&bench, 4);
+    bench.r.note_probed(SendKind::Probe, probed);
+    assert_eq!(avoided(&bench, SendKind::Probe), Some(probed));
+    assert_eq!(avoided(&bench, SendKind::Retransmit), last);
     let of = record(&bench, 7);
     report(&mut bench, 1, &[7], of, |_| ());
-    assert_eq!(bench.r.last_probed(SendKind::Probe), None, "the peer speaks");
+    assert_eq!(avoided(&bench, SendKind::Probe), last, "the peer responds");
 }
 
 #[test]
 fn a_plane_that_goes_takes_suspicions_with_it() {
     let mut bench = sent(2);
     let (seq, record) = record(&bench, 0);
-    let mut env = Env { paths: &mut bench.paths, cc: &mut bench.cc, counters: &mut bench.counters };
+    let mut env = SendContext { paths: &mut bench.paths, cc: &mut bench.cc, counters: &mut bench.counters };
     bench.r.doubt(seq, &record, bench.now, &mut env);
     let plane = PlaneSet(1 << env.paths.plane(EvId(record.ev)));
     bench.r.planes_lost(bench.now, PlaneSet(0b11 & !plane.0), &mut env);

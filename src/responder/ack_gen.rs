@@ -1,4 +1,4 @@
-//! What the responder owes its peer: SACKs, NACKs, transport ACKs, and when.
+//! What the responder has_pending_acks its peer: SACKs, NACKs, transport ACKs, and when.
 //!
 //! A SACK is due when enough bytes have arrived, when a packet asks for it, carries a congestion
 //! mark or is a retransmission, and when a reliability probe asks (MRC 1.0 section 7.5). Answers
@@ -67,7 +67,7 @@ pub(crate) struct AnswerCounts {
 
 /// Everything owed.
 #[derive(Debug, Default)]
-pub(crate) struct Answers {
+pub(crate) struct AckState {
     triggers: VecDeque<Trigger>,
     nacks: VecDeque<NackOut>,
     /// Packets above the cumulative acknowledgement that no SACK has listed yet.
@@ -88,7 +88,7 @@ pub(crate) struct Answers {
     acknowledged: u32,
 }
 
-impl Answers {
+impl AckState {
     /// Triggers there is room for from the start; the queue grows when more wait.
     const SPARE_TRIGGERS: usize = 8;
     /// Most triggers kept: those of the largest burst that a lane receives in one pass. Beyond it, what a trigger
@@ -181,21 +181,21 @@ impl Responder {
     }
 
     /// Owes the SACK that is due.
-    pub(crate) fn owe_sack(&mut self, trigger: Trigger) {
+    pub(crate) fn queue_sack(&mut self, trigger: Trigger) {
         self.answers.sack_bytes = 0;
         self.answers.push(trigger);
     }
 
     /// A packet seen before, or a probe: always answered with a SACK. `old` packets, which the
     /// cumulative acknowledgement covers, get a transport ACK as well.
-    pub(crate) fn answer_repeat(&mut self, trigger: Trigger, old: bool) {
+    pub(crate) fn ack_duplicate(&mut self, trigger: Trigger, old: bool) {
         self.answers.push(trigger);
         self.answers.ack_pending |= old;
     }
 
     /// Owes a NACK; `false` when too many are owed already.
-    pub(crate) fn owe_nack(&mut self, nack: NackOut) -> bool {
-        let fits = self.answers.nacks.len() < Answers::MAX_NACKS;
+    pub(crate) fn queue_nack(&mut self, nack: NackOut) -> bool {
+        let fits = self.answers.nacks.len() < AckState::MAX_NACKS;
         if fits {
             self.answers.nacks.push_back(nack);
         }
@@ -203,7 +203,7 @@ impl Responder {
     }
 
     /// The queue pair fails by the peer's fault: say what was completed before, then the NAK.
-    pub(crate) fn owe_last_words(&mut self) {
+    pub(crate) fn queue_final_ack_and_nak(&mut self) {
         self.answers.ack_pending = true;
         self.answers.nak_pending = self.culprit.is_some();
         self.answers.triggers.clear();
@@ -212,7 +212,7 @@ impl Responder {
     }
 
     /// The queue pair has failed by the peer's fault and the peer sent more: repeat the NAK.
-    pub(crate) fn owe_nak(&mut self) {
+    pub(crate) fn queue_nak(&mut self) {
         self.answers.nak_pending = self.culprit.is_some();
     }
 
@@ -223,14 +223,14 @@ impl Responder {
 
     /// Whether any answer is owed.
     #[inline]
-    pub(crate) fn owes(&self) -> bool {
+    pub(crate) fn has_pending_acks(&self) -> bool {
         let a = &self.answers;
         a.ack_pending || a.nak_pending || !a.triggers.is_empty() || !a.nacks.is_empty()
     }
 
     /// Whether one of them is a transport ACK.
     #[inline]
-    pub(crate) fn owes_ack(&self) -> bool {
+    pub(crate) fn ack_pending(&self) -> bool {
         self.answers.ack_pending
     }
 

@@ -6,12 +6,12 @@ use crate::time::Time;
 use crate::wire::{Ev, Mark, NackReason, Neth, Psn, Seth};
 
 use super::loss::{Evidence, Record};
-use super::repeats::{Answered, Cause, Listing, Proof};
-use super::{Blame, Env, Requester};
+use super::spurious::{AckSnapshot, AckedCopy, RtxReason, RtxVerdict};
+use super::{LossKind, Requester, SendContext};
 
 /// What became of an acknowledgement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum SackVerdict {
+pub(crate) enum AckOutcome {
     /// Taken in.
     Used,
     /// Speaks of packets that were never sent: refused whole.
@@ -50,13 +50,18 @@ impl Report {
 
     /// Whether this report, which answers the packet of `record`, answers another copy than its latest. Timers may put two
     /// copies a whole round of the 16-bit timestamp apart, and then the entropy value tells.
-    fn of_another_copy(&self, record: &Record, ev_mask: u32, env: &Env<'_>) -> bool {
+    fn of_another_copy(&self, record: &Record, ev_mask: u32, env: &SendContext<'_>) -> bool {
         is_another_copy(self.copy, record, ev_mask, env)
     }
 }
 
 /// Whether this timestamp and entropy value, as far as `ev_mask` has it, are not those of the latest copy of a packet.
-fn is_another_copy((timestamp, Ev(ev)): (u16, Ev), record: &Record, ev_mask: u32, env: &Env<'_>) -> bool {
+fn is_another_copy(
+    (timestamp, Ev(ev)): (u16, Ev),
+    record: &Record,
+    ev_mask: u32,
+    env: &SendContext<'_>,
+) -> bool {
     timestamp != record.sent_at.timestamp() || (ev ^ env.paths.ev(EvId(record.ev)).0) & ev_mask != 0
 }
 
@@ -68,10 +73,10 @@ impl Requester {
     const CHECKS_PER_RTT: u64 = 4;
 
     /// Takes in a SACK (MRC 1.0 tables 7-12 to 7-15).
-    pub(crate) fn on_sack(&mut self, now: Time, sack: &Seth, env: &mut Env<'_>) -> SackVerdict {
+    pub(crate) fn on_sack(&mut self, now: Time, sack: &Seth, env: &mut SendContext<'_>) -> AckOutcome {
         let Some(report) = self.translate(sack) else {
             env.counters.rx_forged_ack += 1;
-            return SackVerdict::Forged;
+            return AckOutcome::Forged;
         };
         if report.stale {
             env.counters.rx_stale_sack += 1;
@@ -79,7 +84,7 @@ impl Requester {
             // Never below what is in flight: the window only stops new packets.
             self.window = u32::from(sack.mpr) * 128;
         }
-        if !self.repeats.is_empty() {
+        if !self.rtx_history.is_empty() {
             self.learn_from_repeats(now, sack, &report, env);
         }
         let rtt_ns = self.feedback(now, sack, &report, env);
@@ -104,7 +109,7 @@ impl Requester {
                 self.resolve_doubts(now, &report, env);
             }
         }
-        SackVerdict::Used
+        AckOutcome::Used
     }
 
     fn translate(&self, sack: &Seth) -> Option<Report> {
@@ -139,35 +144,35 @@ impl Requester {
 
     /// What the SACK says of packets that were sent more than once.
     #[cold]
-    fn learn_from_repeats(&mut self, now: Time, sack: &Seth, report: &Report, env: &mut Env<'_>) {
-        let listing = Listing { rcvd_bytes: sack.cc.rcvd_bytes, cack_end: report.told_end };
-        let answered = report.answered.map(|seq| Answered {
+    fn learn_from_repeats(&mut self, now: Time, sack: &Seth, report: &Report, env: &mut SendContext<'_>) {
+        let listing = AckSnapshot { rcvd_bytes: sack.cc.rcvd_bytes, cack_end: report.told_end };
+        let answered = report.answered.map(|seq| AckedCopy {
             seq,
             timestamp: sack.cc.tx_timestamp,
             ev_bits: sack.entropy,
         });
         let (base, bitmap) = (report.base, report.bitmap);
         let listed = |seq: u64| seq.checked_sub(base).is_some_and(|bit| bit < 64 && bitmap >> bit & 1 == 1);
-        let mut repeats = core::mem::take(&mut self.repeats);
+        let mut repeats = core::mem::take(&mut self.rtx_history);
         repeats.on_sack(answered.as_ref(), listing, listed, |proof| match proof {
-            Proof::Lost { ev, order, sent_at } => {
+            RtxVerdict::Lost { ev, order, sent_at } => {
                 let plane = env.paths.plane(EvId(ev));
                 env.cc.on_repaired_loss(now, &Flight { plane, bytes: u64::from(self.setup.mtu), sent_at });
                 self.suspect(ev, order, now, env);
             }
-            Proof::Needless { ev, cause } => {
+            RtxVerdict::Needless { ev, cause } => {
                 env.counters.spurious_retransmits += 1;
                 self.had_arrived(ev, cause, now, env);
             }
         });
-        self.repeats = repeats;
+        self.rtx_history = repeats;
         let memory_ns = (Self::REPEAT_MEMORY_RTTS * self.rtt.fair_ns()).max(Self::REPEAT_MEMORY_NS);
-        self.repeats.forget(Time(now.0.saturating_sub(memory_ns)));
+        self.rtx_history.forget(Time(now.0.saturating_sub(memory_ns)));
     }
 
     /// The copy at position `order` on entropy value `ev` was probably lost. Congestion control counted the packet once,
     /// when it was first sent, and hears of it when it is acknowledged.
-    fn suspect(&mut self, ev: u16, order: u64, now: Time, env: &mut Env<'_>) {
+    fn suspect(&mut self, ev: u16, order: u64, now: Time, env: &mut SendContext<'_>) {
         env.counters.tail_suspects += 1;
         let newest = self.newest_on_ev.get(usize::from(ev)).copied().unwrap_or(0);
         if self.suspects.suspect(ev, order, newest) {
@@ -178,7 +183,7 @@ impl Requester {
     /// Packet `seq` is probably lost, or no report has come since it arrived. If a report says that it is missing, its path is to
     /// blame; or if the same happens to a packet that left later.
     #[cold]
-    pub(super) fn doubt(&mut self, seq: u64, record: &Record, now: Time, env: &mut Env<'_>) {
+    pub(super) fn doubt(&mut self, seq: u64, record: &Record, now: Time, env: &mut SendContext<'_>) {
         let ev = record.ev;
         let newest = self.newest_on_ev.get(usize::from(ev)).copied().unwrap_or(0);
         if self.suspects.doubt(ev, (seq, record.order), newest, self.orders) {
@@ -188,7 +193,7 @@ impl Requester {
 
     /// Blames the paths of packets in doubt of which this report says that they have not arrived.
     #[cold]
-    fn resolve_doubts(&mut self, now: Time, report: &Report, env: &mut Env<'_>) {
+    fn resolve_doubts(&mut self, now: Time, report: &Report, env: &mut SendContext<'_>) {
         let mut suspects = core::mem::take(&mut self.suspects);
         let (una, sacked) = (self.una, &self.sacked);
         let missing = |seq: u64| !sacked.test(seq) && (seq == una || report.says_missing(seq));
@@ -200,21 +205,29 @@ impl Requester {
     }
 
     /// A packet on this entropy value was declared lost, or repeated, for this cause and had arrived.
-    fn had_arrived(&mut self, ev: u16, cause: Cause, now: Time, env: &mut Env<'_>) {
+    fn had_arrived(&mut self, ev: u16, cause: RtxReason, now: Time, env: &mut SendContext<'_>) {
         let rtt = self.rtt;
         match cause {
-            Cause::Order => {
+            RtxReason::Reordering => {
                 env.counters.order_rule_pauses += u64::from(self.path_order.disproved(&rtt, now));
             }
-            Cause::Time => self.reordering.widen(&rtt, now.0),
-            Cause::Silence | Cause::Unsent | Cause::Other => return env.paths.on_delivered(EvId(ev), now),
+            RtxReason::RackTimeout => self.reordering.widen(&rtt, now.0),
+            RtxReason::Tlp | RtxReason::TxRejected | RtxReason::Nack => {
+                return env.paths.on_delivered(EvId(ev), now);
+            }
         }
         env.paths.on_wrong_loss(EvId(ev), now);
     }
 
     /// What the SACK says of the path of the packet that triggered it. Returns the round-trip
     /// time, valid only when the SACK answers the packet's last transmission.
-    fn feedback(&mut self, now: Time, sack: &Seth, report: &Report, env: &mut Env<'_>) -> Option<u64> {
+    fn feedback(
+        &mut self,
+        now: Time,
+        sack: &Seth,
+        report: &Report,
+        env: &mut SendContext<'_>,
+    ) -> Option<u64> {
         if !report.stale {
             self.last_rcvd_bytes = sack.cc.rcvd_bytes;
         }
@@ -236,7 +249,7 @@ impl Requester {
         let rtt_ns = now.since(record.sent_at);
         if record.retries > 0 {
             // Two copies on one path, a whole round of timestamps apart: perhaps the first is answered, late.
-            if rtt_ns < self.rtt.min_ns() && self.repeats.may_be_mistaken(seq, record.order) {
+            if rtt_ns < self.rtt.min_ns() && self.rtx_history.may_be_mistaken(seq, record.order) {
                 return None;
             }
             self.overtakes(&record, now);
@@ -263,7 +276,7 @@ impl Requester {
         record: &Record,
         sack: Option<&Report>,
         now: Time,
-        env: &Env<'_>,
+        env: &SendContext<'_>,
     ) {
         let of_the_latest = match sack.filter(|report| report.answered == Some(seq)) {
             Some(report) => !report.of_another_copy(record, self.setup.ev_mask, env),
@@ -280,14 +293,14 @@ impl Requester {
     fn overtakes(&mut self, record: &Record, now: Time) {
         self.newest_sent_at = self.newest_sent_at.max(record.sent_at);
         self.newest_order = self.newest_order.max(record.order);
-        if record.order == self.newest_repeat.0 {
-            self.overtaken = self.overtaken.max(self.newest_repeat.1);
+        if record.order == self.newest_rtx.0 {
+            self.overtaken = self.overtaken.max(self.newest_rtx.1);
             self.loss_check_at = now;
         }
     }
 
     /// Marks everything the report lists as received; returns the bytes that left the network.
-    fn take_in(&mut self, now: Time, report: &Report, env: &mut Env<'_>) -> u64 {
+    fn take_in(&mut self, now: Time, report: &Report, env: &mut SendContext<'_>) -> u64 {
         // Packets that were taken for lost are news, too, but were not in flight.
         let before = (self.una, self.reported, env.counters.spurious_losses);
         let mut newly = self.deliver_below(report.cack_end, Some(report), now, env);
@@ -317,7 +330,13 @@ impl Requester {
 
     /// Every packet before `end` has arrived; the caller [advances](Self::advance) there. Returns the bytes of those that were
     /// still counted as in flight.
-    fn deliver_below(&mut self, end: u64, sack: Option<&Report>, now: Time, env: &mut Env<'_>) -> u64 {
+    fn deliver_below(
+        &mut self,
+        end: u64,
+        sack: Option<&Report>,
+        now: Time,
+        env: &mut SendContext<'_>,
+    ) -> u64 {
         let mut newly = 0;
         let mut at = self.una;
         while at < end {
@@ -336,7 +355,7 @@ impl Requester {
 
     /// Packet `seq`, above the cumulative acknowledgement, has arrived, by a SACK or a transport ACK. Returns its bytes if they
     /// were still counted as in flight.
-    fn deliver(&mut self, seq: u64, sack: Option<&Report>, now: Time, env: &mut Env<'_>) -> u64 {
+    fn deliver(&mut self, seq: u64, sack: Option<&Report>, now: Time, env: &mut SendContext<'_>) -> u64 {
         if self.sacked.test(seq) {
             return 0;
         }
@@ -348,7 +367,7 @@ impl Requester {
     /// Takes note that packet `seq` has arrived, the first time that this is told. Returns its bytes if they were still counted
     /// as in flight.
     #[inline]
-    fn arrived(&mut self, seq: u64, sack: Option<&Report>, now: Time, env: &mut Env<'_>) -> u64 {
+    fn arrived(&mut self, seq: u64, sack: Option<&Report>, now: Time, env: &mut SendContext<'_>) -> u64 {
         let record = self.records.get(seq);
         if record.retries == 0 {
             self.first_arrived(&record, now);
@@ -397,7 +416,7 @@ impl Requester {
 
     /// Judges the packets of which this very report says that they had not arrived: the first
     /// after the cumulative acknowledgement, and the clear bits below the highest reported.
-    fn judge_holes(&mut self, now: Time, report: &Report, env: &mut Env<'_>) {
+    fn judge_holes(&mut self, now: Time, report: &Report, env: &mut SendContext<'_>) {
         let evidence = self.evidence(now);
         self.judge_hole(self.una, &evidence, now, env);
         let covered = report.base + 64 - u64::from(report.bitmap.leading_zeros());
@@ -418,7 +437,7 @@ impl Requester {
         }
     }
 
-    fn judge_hole(&mut self, seq: u64, evidence: &Evidence, now: Time, env: &mut Env<'_>) {
+    fn judge_hole(&mut self, seq: u64, evidence: &Evidence, now: Time, env: &mut SendContext<'_>) {
         if self.sacked.test(seq) || self.lost.test(seq) {
             return;
         }
@@ -428,19 +447,19 @@ impl Requester {
             .get(usize::from(record.ev))
             .copied()
             .filter(|_| record.retries == 0 && self.path_order.holds(now));
-        self.judge_one(seq, &Evidence { newest_on_ev, ..*evidence }, Blame::Path, now, env);
+        self.judge_one(seq, &Evidence { newest_on_ev, ..*evidence }, LossKind::Path, now, env);
     }
 
     /// Takes in a transport ACK: every message up to `psn` is complete at the peer.
-    pub(crate) fn on_transport_ack(&mut self, now: Time, psn: Psn, env: &mut Env<'_>) -> SackVerdict {
+    pub(crate) fn on_transport_ack(&mut self, now: Time, psn: Psn, env: &mut SendContext<'_>) -> AckOutcome {
         let end = self.seq_of(psn) + 1;
         if end > self.next as i64 {
             env.counters.rx_forged_ack += 1;
-            return SackVerdict::Forged;
+            return AckOutcome::Forged;
         }
         let end = end.max(0) as u64;
         if end <= self.done {
-            return SackVerdict::Used;
+            return AckOutcome::Used;
         }
         self.done = end;
         if end > self.una {
@@ -458,14 +477,14 @@ impl Requester {
             });
         }
         self.progress(now);
-        SackVerdict::Used
+        AckOutcome::Used
     }
 
     /// The packet that a NACK refuses, if it has not arrived as far as is known, and if the NACK speaks of its last transmission. What
     /// is said of an earlier copy says nothing of the one now under way.
     ///
     /// The timestamp tells copies apart. What ends the queue pair must name the entropy value as well.
-    fn refused(&self, seq: i64, nack: &Neth, env: &Env<'_>) -> Option<u64> {
+    fn refused(&self, seq: i64, nack: &Neth, env: &SendContext<'_>) -> Option<u64> {
         let seq = u64::try_from(seq).ok().filter(|&seq| seq >= self.una && !self.sacked.test(seq))?;
         let record = self.records.get(seq);
         let fatal = NackReason::from(nack.reason) == NackReason::UnexpectedEvent;
@@ -475,33 +494,33 @@ impl Requester {
     }
 
     /// Takes in a NACK (MRC 1.0 tables 7-16 and 7-17): the packet is retransmitted at once.
-    pub(crate) fn on_nack(&mut self, now: Time, nack: &Neth, env: &mut Env<'_>) -> SackVerdict {
+    pub(crate) fn on_nack(&mut self, now: Time, nack: &Neth, env: &mut SendContext<'_>) -> AckOutcome {
         let seq = self.seq_of(nack.nack_psn);
         if seq >= self.next as i64 {
             env.counters.rx_forged_ack += 1;
-            return SackVerdict::Forged;
+            return AckOutcome::Forged;
         }
         let Some(seq) = self.refused(seq, nack, env) else {
             env.counters.rx_stale_nack += 1;
-            return SackVerdict::Used;
+            return AckOutcome::Used;
         };
         let reason = NackReason::from(nack.reason);
         if reason == NackReason::UnexpectedEvent {
-            return SackVerdict::Fatal;
+            return AckOutcome::Fatal;
         }
         env.counters.loss_nack += 1;
         let blame = match reason {
-            NackReason::Trimmed => Blame::Trim,
-            NackReason::TrimmedLastHop => Blame::LastHopTrim,
-            _ => Blame::Nobody,
+            NackReason::Trimmed => LossKind::Trim,
+            NackReason::TrimmedLastHop => LossKind::LastHopTrim,
+            _ => LossKind::Nobody,
         };
-        self.declare_lost(seq, blame, Cause::Other, now, env);
-        if blame != Blame::Nobody {
+        self.declare_lost(seq, blame, RtxReason::Nack, now, env);
+        if blame != LossKind::Nobody {
             // A trim shows that the path to the peer works. A peer without room shows nothing: if
             // that never ends, the retries must.
             self.progress(now);
         }
-        SackVerdict::Used
+        AckOutcome::Used
     }
 
     /// A SACK that answers a reliability probe carries the probe's path verdict.

@@ -4,8 +4,8 @@ use core::hint::cold_path;
 
 use rand_xoshiro::SplitMix64;
 
-use super::select::below;
-use super::{ALIVE, BAD, Entry, EvId, Paths, Picked, Plane, PlaneSet};
+use super::ev_pool::below;
+use super::{ALIVE, BAD, DENIED, Entry, EvId, PathHint, Paths, Plane, PlaneSet, SelectedPath};
 
 /// Maximum of saved turns of a plane without room. It is enough for a full transmit ring of a small port. More would
 /// let a plane that was blocked for long flood its path when it gets room again.
@@ -32,7 +32,7 @@ impl Paths {
     /// The same, with the plane and the bits of the entropy value.
     #[inline(always)]
     #[expect(clippy::inline_always, reason = "the path of every packet; measured by benches/instructions.rs")]
-    pub(crate) fn pick_path(&mut self, free: PlaneSet, avoid: Option<EvId>) -> Option<Picked> {
+    pub(crate) fn pick_path(&mut self, free: PlaneSet, avoid: Option<EvId>) -> Option<SelectedPath> {
         let id = self.pick(free, avoid)?;
         self.takes(id)
     }
@@ -41,7 +41,7 @@ impl Paths {
     /// candidates: another plane than that of `avoid`, and a live one, if there are any. `None` if `free` has none
     /// but `avoid`.
     #[cold]
-    pub(crate) fn pick_bad(&mut self, free: PlaneSet, avoid: EvId) -> Option<Picked> {
+    pub(crate) fn pick_bad(&mut self, free: PlaneSet, avoid: EvId) -> Option<SelectedPath> {
         let open = PlaneSet(self.open & free.0);
         let own = self.plane(avoid);
         let bad =
@@ -73,7 +73,7 @@ impl Paths {
         free: PlaneSet,
         avoid: EvId,
         newest: impl Fn(EvId) -> u64,
-    ) -> Option<Picked> {
+    ) -> Option<SelectedPath> {
         let usable = PlaneSet(self.usable & free.0);
         let planes = (0..).zip(self.planes.iter()).filter(|&(plane, _)| usable.contains(plane));
         let active = planes.flat_map(|(_, state)| self.active_ids(state)).map(|&id| EvId(id));
@@ -81,15 +81,43 @@ impl Paths {
         self.takes(proven)
     }
 
+    /// The path of a retransmission, on a plane in `free` of those that congestion control has `open`. `newest` is the position
+    /// of the newest packet that arrived on an entropy value.
+    #[cold]
+    pub(crate) fn select(
+        &mut self,
+        (free, open): (PlaneSet, PlaneSet),
+        hint: &PathHint,
+        newest: impl Fn(EvId) -> u64,
+    ) -> Option<SelectedPath> {
+        let mut free = PlaneSet(free.0 & open.0);
+        if let Some(bad) = hint.bad_but.and_then(|last| self.pick_bad(free, last)) {
+            return Some(bad);
+        }
+        // A plane that may be dead keeps its window full.
+        if let Some(avoid) = hint.avoid.filter(|_| hint.other_plane)
+            && self.others_if_any(open, avoid).0 & self.usable != 0
+        {
+            free = self.others_if_any(free, avoid);
+        }
+        let proven = hint.proven_but.and_then(|last| self.pick_proven(free, last, newest));
+        proven.or_else(|| self.pick_path(free, hint.avoid))
+    }
+
+    /// Whether an entropy value is in use: neither bad nor denied.
+    pub(crate) fn is_in_use(&self, id: EvId) -> bool {
+        !self.has(id.0, BAD | DENIED)
+    }
+
     /// Counts a packet on this path.
     #[inline(always)]
     #[expect(clippy::inline_always, reason = "the path of every packet; measured by benches/instructions.rs")]
-    fn takes(&mut self, id: EvId) -> Option<Picked> {
+    fn takes(&mut self, id: EvId) -> Option<SelectedPath> {
         if let Some(taken) = self.taken.get_mut(usize::from(id.0)) {
             cold_path();
             *taken = taken.wrapping_add(1);
         }
-        self.entries.get(usize::from(id.0)).map(|&Entry { ev, plane, .. }| Picked { id, ev, plane })
+        self.entries.get(usize::from(id.0)).map(|&Entry { ev, plane, .. }| SelectedPath { id, ev, plane })
     }
 
     /// The planes of `free` without that of `avoid`, if another is usable; otherwise all of them.
