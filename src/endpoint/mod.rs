@@ -13,7 +13,7 @@
 //!    [`release_before`](Endpoint::release_before) and [`take_recall`](Endpoint::take_recall) say,
 //! 5. now and then, [`reclaim`](Endpoint::reclaim), which takes memory back from idle queue pairs.
 //!
-//! One that was kept from that for a while says so, by [`on_driver_stall`](Endpoint::on_driver_stall), before it goes on.
+//! A driver that was not scheduled for a while reports that by [`on_driver_stall`](Endpoint::on_driver_stall) first.
 //!
 //! `now` is an argument everywhere and randomness comes from the configured seed, so two runs with
 //! the same inputs are the same, byte for byte. Nothing allocates per packet once windows and
@@ -46,7 +46,7 @@ use crate::config::Routes;
 use crate::counters::Counters;
 use crate::memory::{MemorySpace, Payload};
 use crate::peer::Peers;
-use crate::qp::{Burst, Cx, Qp, QpTable, TxClass, Wakes};
+use crate::qp::{Burst, Cx, Qp, QpTable, SharedCwnds, TxClass, Wakes};
 use crate::requester::SpareQueues;
 use crate::responder::WindowBudget;
 use crate::seed::Purpose;
@@ -118,7 +118,7 @@ impl Endpoint {
             cx: Cx {
                 memory: memory.view(),
                 peers,
-                cwnds: Default::default(),
+                cwnds: SharedCwnds::default(),
                 counters: Counters::default(),
                 events: VecDeque::with_capacity(Cx::EVENT_ROOM),
                 windows: WindowBudget::new(cfg.limits.window_budget_psns),

@@ -473,7 +473,7 @@ mod tests {
         }
     }
 
-    /// A close_on_timeout plane closes when a probe goes unanswered, and what came before that does not open it.
+    /// A plane that closes on a probe timeout is not opened by packets that came before the timeout.
     #[test]
     fn a_spared_plane_that_closes_needs_news() {
         for plane in 0..4 {

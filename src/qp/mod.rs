@@ -29,8 +29,7 @@ use crate::time::Time;
 use crate::wire::{Ev, Msn, Opcode, Psn, Qpn};
 
 pub use attr::{CqId, QpCap, QpInfo, QpInit, QpModify, QpState, RetryAttr, RtrAttr, RtsAttr, entropy_name};
-pub(crate) use cwnd::Cwnd;
-use cwnd::SharedCwnds;
+pub(crate) use cwnd::{Cwnd, SharedCwnds};
 pub(crate) use cx::{Cx, QpTable, Wakes};
 pub use error::{EndpointError, PostError};
 pub use event::{Event, FailReason, QpFailure};
@@ -73,7 +72,7 @@ pub struct QpStatus {
     pub inflight_bytes: u64,
     /// Send work requests not complete.
     pub send_outstanding: u32,
-    /// PSN range granted to the peer now, see [`Limits::window_budget_psns`](super::Limits::window_budget_psns).
+    /// PSN range granted to the peer now, see [`Limits::window_budget_psns`](crate::endpoint::Limits::window_budget_psns).
     pub granted_psns: u32,
 }
 

@@ -2,7 +2,7 @@
 
 use crate::time::Time;
 
-/// The last time that the driver was driver_stall: its thread did not run, or did something else.
+/// The last time that the driver stalled: its thread did not run, or did something else.
 ///
 /// A packet that bears the time of the driver's last turn before may have left only when it came back, and whatever
 /// arrived meanwhile is read late. So this time says nothing of packets and paths.

@@ -50,7 +50,7 @@ pub(crate) struct Evidence {
     pub(crate) rtt_ns: u64,
     /// How far packets overtake each other, ns.
     pub(crate) reordering_ns: u64,
-    /// When the driver was driver_stall: that does not make a packet late.
+    /// When the driver stalled: that does not make a packet late.
     pub(crate) driver_stall: DriverStall,
 }
 

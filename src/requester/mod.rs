@@ -354,7 +354,7 @@ impl Requester {
         self.una == self.next
     }
 
-    /// Whether the peer has_pending_acks an answer: it has not told of a packet, or not completed a message that was sent whole.
+    /// Whether an acknowledgement is due from the peer: for a packet, or for a message that was sent whole.
     #[inline]
     pub(super) fn awaits_answer(&self) -> bool {
         let is_later = |entry: &Entry| self.done < entry.first;

@@ -89,7 +89,7 @@ impl Requester {
     /// is lost, the oldest gap is the probe. New data that may leave makes the peer answer as well as a copy does (RFC 8985,
     /// section 7.3), but only the first time: if nothing comes of it, its path may be the trouble, and a copy takes another one.
     ///
-    /// `open`: congestion control lets a packet leave, and `opens`: it will, in a time that is known. Where there are [no repairs](Self::has_retransmissions),
+    /// `open`: congestion control lets a packet leave, and `opens`: it will, in a time that is known. Where there are [no retransmissions](Self::has_retransmissions),
     /// [`new_packet_fits`](Self::new_packet_fits) says as much and is quicker.
     pub(crate) fn next_send(&mut self, open: bool, opens: bool) -> Option<(u64, SendKind)> {
         if self.lost_count > 0 {

@@ -143,7 +143,7 @@ struct Suspicion {
 }
 
 impl RtxHistory {
-    /// RtxHistory remembered; beyond it the oldest packets' are forgotten, and only their lessons are lost.
+    /// Retransmissions remembered. Beyond that, those of the oldest packets are forgotten, and what they could have shown.
     const MAX: usize = 256;
 
     /// Packet `seq` is sent again.

@@ -1,4 +1,4 @@
-//! What the responder has_pending_acks its peer: SACKs, NACKs, transport ACKs, and when.
+//! ACK generation: which SACKs, NACKs and transport ACKs a responder sends, and when.
 //!
 //! A SACK is due when enough bytes have arrived, when a packet asks for it, carries a congestion
 //! mark or is a retransmission, and when a reliability probe asks (MRC 1.0 section 7.5). Answers

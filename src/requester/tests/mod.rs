@@ -306,7 +306,7 @@ fn every_other_tail_probe_takes_a_bad_path() {
     assert!(!tries_bad_path(&bench, SendKind::Probe), "the peer speaks");
 }
 
-/// In the midst of a message the peer has_pending_acks nothing once it has told of every packet: the queue pair waits for its turn, for however long.
+/// In the middle of a message no acknowledgement is due once every packet is acknowledged: the queue pair waits for its turn.
 #[test]
 fn waiting_for_its_turn_in_the_midst_of_a_message_is_no_silence() {
     let mut bench = Bench::new(|_| ());
