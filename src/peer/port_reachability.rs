@@ -1,37 +1,37 @@
-//! What is known about a peer's ports: which planes reach it, and which of them are in doubt.
+//! Which planes reach a peer, and which of them are suspect.
 //!
-//! Anyone can forge a port status update, so an update only raises a doubt. A plane in doubt is
-//! probed until something shows that it works, and is closed meanwhile if another plane remains. A plane
-//! that is doubted too often stays open until a probe goes unanswered.
+//! Anyone can forge a port status update, so an update only makes a plane suspect. A suspect plane is probed until a
+//! response or a packet shows that it works. Meanwhile it is closed, if another plane remains. A plane that updates make
+//! suspect too often stays open until a probe times out.
 
 use crate::path::PlaneSet;
 use crate::time::Time;
 
-/// The probe of one plane in doubt.
+/// The state of probing a suspect plane.
 #[derive(Clone, Copy, Debug)]
 struct PlaneProbe {
-    /// When the next probe is due; never if the plane is not in doubt.
+    /// When the next probe is due; never if the plane is trusted.
     due: Time,
     probed_at: Time,
-    /// When the doubt arose; when the plane was closed if that came later.
+    /// When the plane became suspect, or was closed if that came later.
     since: Time,
-    /// Request id of every probe of this doubt, drawn at random when it arises.
+    /// Request id of every probe since the plane became suspect, drawn at random.
     id: u16,
-    /// Probes sent since the peer last gave a reason to expedite it.
+    /// Probes sent since the last one was expedited.
     tries: u8,
-    /// Times that the word of an update alone may still close the plane.
+    /// How often updates alone may still close the plane.
     close_budget: Budget,
-    /// Times that it may still have the plane probed soon after the last probe.
+    /// How often updates may still expedite a probe soon after the last one.
     expedite_budget: Budget,
-    /// A probe of this doubt was sent.
-    asked: bool,
-    /// Stays open until a probe goes unanswered.
+    /// A probe was sent since the plane became suspect.
+    probed: bool,
+    /// The plane stays open until a probe times out.
     close_on_timeout: bool,
-    /// Another update said "down" after a probe was sent: one answer does not settle it.
+    /// Another update said "down" after a probe was sent: one response does not prove that the plane works.
     reprobe: bool,
 }
 
-/// Things that anyone can cause, so many in a row and one more after each while.
+/// Limits what anyone can cause: a few in a row, and one more after each interval.
 #[derive(Clone, Copy, Debug)]
 struct Budget {
     left: u8,
@@ -68,24 +68,24 @@ pub(crate) struct PortReachability {
     all: u32,
     /// Planes that packets may take, as far as the peer's ports are concerned.
     open: u32,
-    /// Planes that are not in doubt.
+    /// Planes that are not suspect.
     trusted: u32,
-    /// Planes in doubt over which a packet came, and those of them where it came too early to count.
+    /// Suspect planes on which a packet arrived, and those of them on which it arrived too early to count.
     rx_seen: u32,
     rx_early: u32,
     probes: Box<[PlaneProbe]>,
 }
 
 impl PortReachability {
-    /// Least time between two probes of a plane, and the time that an answer to the first may take, ns.
+    /// Least time between two probes of a plane, and the timeout of the first, ns.
     const GAP_NS: u64 = 1_000_000;
-    /// The same when an update says that the plane is back and there is credit for hurrying, ns.
+    /// The same for an expedited probe: an update says that the plane is back, and the budget allows it; ns.
     const EXPEDITED_GAP_NS: u64 = 50_000;
     /// Longest time between two probes of a plane, ns, give or take a quarter.
     const MAX_WAIT_NS: u64 = 8_000_000_000;
-    /// A packet that arrives this long after the doubt arose left the peer after it arose, ns.
+    /// A packet that arrives this long after the plane became suspect left the peer after that, ns.
     const RX_SETTLE_NS: u64 = 10_000_000;
-    /// Entropy values that a probe takes at once when the one before it had no answer.
+    /// Entropy values that a probe takes at once after one that timed out.
     const PROBE_EVS: usize = 4;
 
     pub(crate) fn new(planes: u8) -> Self {
@@ -97,7 +97,7 @@ impl PortReachability {
             tries: 0,
             close_budget: Budget::FULL,
             expedite_budget: Budget::FULL,
-            asked: false,
+            probed: false,
             close_on_timeout: false,
             reprobe: false,
         };
@@ -106,7 +106,7 @@ impl PortReachability {
         Self { all, open: all, trusted: all, rx_seen: 0, rx_early: 0, probes }
     }
 
-    /// Whether any plane is in doubt.
+    /// Whether any plane is suspect.
     #[inline]
     pub(crate) const fn any_suspect(&self) -> bool {
         self.trusted != self.all
@@ -121,7 +121,7 @@ impl PortReachability {
         PlaneSet(self.all & !self.trusted).contains(plane)
     }
 
-    /// The peer, or someone in its name, says which of its ports can be reached. Whether `open` changed.
+    /// A port status update came from the peer, or from someone in its name. Whether `open` changed.
     /// `draw` gives the request ids of probes.
     pub(crate) fn on_update(
         &mut self,
@@ -132,10 +132,10 @@ impl PortReachability {
     ) -> bool {
         for plane in 0..self.probes.len() as u8 {
             match (PlaneSet(mask).contains(plane), self.is_suspect(plane)) {
-                (false, false) => self.doubt(now, plane, true, draw()),
+                (false, false) => self.suspect(now, plane, true, draw()),
                 (false, true) => {
                     let probe = &mut self.probes[usize::from(plane)];
-                    probe.reprobe |= probe.asked;
+                    probe.reprobe |= probe.probed;
                 }
                 (true, true) => self.expedite_probe(now, plane, true),
                 (true, false) => {}
@@ -144,17 +144,17 @@ impl PortReachability {
         self.review(local)
     }
 
-    fn doubt(&mut self, now: Time, plane: u8, may_close: bool, id: u16) {
+    fn suspect(&mut self, now: Time, plane: u8, may_close: bool, id: u16) {
         self.trusted &= !(1 << plane);
         let probe = &mut self.probes[usize::from(plane)];
         probe.close_on_timeout = !may_close || !probe.close_budget.take(now);
-        // One that is closed is probed as soon as may be, so that a false word costs little.
+        // A closed plane is probed as soon as possible, so that a forged update costs little.
         let gap = if probe.close_on_timeout { Self::GAP_NS } else { Self::EXPEDITED_GAP_NS };
         probe.due = now.max(probe.earliest(gap));
-        (probe.since, probe.id, probe.tries, probe.asked, probe.reprobe) = (now, id, 0, false, false);
+        (probe.since, probe.id, probe.tries, probe.probed, probe.reprobe) = (now, id, 0, false, false);
     }
 
-    /// A plane in doubt may be back, as the peer says if `told`: it is probed soon.
+    /// A suspect plane may be back; with `told`, an update says so. It is probed soon.
     fn expedite_probe(&mut self, now: Time, plane: u8, told: bool) {
         let probe = &mut self.probes[usize::from(plane)];
         probe.tries = 0;
@@ -165,7 +165,7 @@ impl PortReachability {
         }
     }
 
-    /// Every plane in doubt is to be probed soon: a queue pair connects to the peer.
+    /// Expedites the probes of all suspect planes: a queue pair connects to the peer.
     pub(crate) fn expedite_all(&mut self, now: Time) {
         for plane in 0..self.probes.len() as u8 {
             if self.is_suspect(plane) {
@@ -183,17 +183,17 @@ impl PortReachability {
         draw: &mut impl FnMut() -> u16,
     ) -> bool {
         let Some(&probe) = self.probes.get(usize::from(plane)) else { return false };
-        if !self.is_suspect(plane) || !probe.asked || probe.id != id {
+        if !self.is_suspect(plane) || !probe.probed || probe.id != id {
             return false;
         }
         self.trust(plane);
         if probe.reprobe {
-            self.doubt(now, plane, false, draw());
+            self.suspect(now, plane, false, draw());
         }
         true
     }
 
-    /// A response came over `plane` to another request, which left over it at `sent_at`. Whether that settles a doubt.
+    /// A response came over `plane` to another request, which left over it at `sent_at`. Whether that proves that a suspect plane works.
     pub(crate) fn on_proof(&mut self, plane: u8, sent_at: Time) -> bool {
         let Some(&probe) = self.probes.get(usize::from(plane)) else { return false };
         let proven = self.is_suspect(plane) && !probe.reprobe && sent_at > probe.since;
@@ -219,12 +219,12 @@ impl PortReachability {
         news != 0
     }
 
-    /// What [`note_rx`](Self::note_rx) received did not come from the peer's port of that plane.
+    /// The packet that [`note_rx`](Self::note_rx) noted did not come from the peer's port of that plane.
     pub(crate) fn forget_rx(&mut self, plane: u8) {
         self.rx_seen &= !1_u32.checked_shl(u32::from(plane)).unwrap_or(0);
     }
 
-    /// Trusts planes in doubt over which a packet came that left the peer after the doubt arose.
+    /// Trusts suspect planes on which a packet arrived that left the peer after they became suspect.
     pub(crate) fn confirm_by_rx(&mut self, now: Time) {
         for plane in 0..self.probes.len() as u8 {
             let bit = 1 << plane;
@@ -252,21 +252,21 @@ impl PortReachability {
 
     /// How many entropy values the next probe of `plane` takes.
     pub(crate) fn probe_evs(&self, plane: u8) -> usize {
-        let asked = self.probes.get(usize::from(plane)).is_some_and(|probe| probe.asked);
+        let asked = self.probes.get(usize::from(plane)).is_some_and(|probe| probe.probed);
         if asked { Self::PROBE_EVS } else { 1 }
     }
 
     /// A probe of `plane` was sent. The next one is due after about `GAP_NS`, then twice that, and so on.
     pub(crate) fn probed(&mut self, now: Time, plane: u8, random: u16) {
         let probe = &mut self.probes[usize::from(plane)];
-        if probe.asked && probe.close_on_timeout {
-            // A whole wait without an answer.
+        if probe.probed && probe.close_on_timeout {
+            // The probe timed out.
             probe.close_on_timeout = false;
             probe.since = now;
             self.rx_seen &= !(1 << plane);
             self.rx_early &= !(1 << plane);
         }
-        probe.asked = true;
+        probe.probed = true;
         probe.probed_at = now;
         probe.due = now.after(jittered(Self::GAP_NS << probe.tries.min(13), Self::MAX_WAIT_NS, random));
         probe.tries = probe.tries.saturating_add(1);
@@ -277,7 +277,7 @@ impl PortReachability {
         self.probes[usize::from(plane)].due = now.after(ns);
     }
 
-    /// When something is to be done: a probe is due, or a packet that was received is to be judged.
+    /// The next deadline: a probe is due, or a received packet counts from then on.
     pub(crate) fn next_timeout(&self, local: PlaneSet) -> Time {
         let due = (0..).zip(self.probes.iter()).map(|(plane, probe)| {
             let probe_at = if local.contains(plane) { probe.due } else { Time::NEVER };
@@ -291,8 +291,8 @@ impl PortReachability {
         due.min().unwrap_or(Time::NEVER)
     }
 
-    /// Decides which planes are open, `local` being our ports that are up. A doubt never closes the
-    /// last plane: if none would be left, the planes stay as they are, and if those are down on our
+    /// Decides which planes are open, `local` being our ports that are up. The last
+    /// plane is never closed: if none would be left, the planes stay as they are, and if those are down on our
     /// side, all are open. Whether `open` changed.
     pub(crate) fn review(&mut self, local: PlaneSet) -> bool {
         let close_on_timeout = (0..).zip(self.probes.iter()).filter(|(_, probe)| probe.close_on_timeout);
