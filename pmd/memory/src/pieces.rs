@@ -6,7 +6,7 @@ use super::Payload;
 /// headers in the port's first buffer, then what lies elsewhere, without the end that is not part of the payload.
 ///
 /// ```
-/// use spindrift_pmd::memory::{Payload, Pieces};
+/// use spindrift_memory::{Payload, Pieces};
 ///
 /// let rest = [Payload::from(b"defg"), Payload::from(b"hi")];
 /// let pieces = Pieces::new(b"abc", &rest);

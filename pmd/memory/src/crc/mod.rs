@@ -39,7 +39,7 @@ const ONES: usize = 64;
 /// such as the fields of a header that may change on the way.
 ///
 /// ```
-/// use spindrift_pmd::memory::{Payload, crc32_with_ones};
+/// use spindrift_memory::{Payload, crc32_with_ones};
 ///
 /// let mut ones = [0; 64];
 /// ones[1] = 0xf0;
