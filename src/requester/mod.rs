@@ -110,7 +110,7 @@ pub(crate) struct Requester {
     /// One past the highest packet that was sent before an acknowledged transmission. Only a retransmission makes it
     /// larger than `reported`.
     overtaken: u64,
-    /// The newest acknowledged retransmission: its position among all transmissions, and `next` when it was sent.
+    /// The newest retransmission: its position among all transmissions, and `next` when it was sent.
     newest_rtx: (u64, u64),
     records: SeqRing<Record>,
     sacked: BitRing,
