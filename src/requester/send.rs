@@ -133,14 +133,14 @@ impl Requester {
     /// The path that packet `seq`, sent as `kind`, should take.
     ///
     /// - A retransmission avoids the path of the last transmission, and waits until another plane has room. A dead
-    /// plane always has room, while the packets of other queue pairs fill the working ones. But a plane without room
-    /// for a whole RTO may be the dead one, so the retransmission then takes any plane.
+    ///   plane always has room, while the packets of other queue pairs fill the working ones. But a plane without
+    ///   room for a whole RTO may be the dead one, so the retransmission then takes any plane.
     /// - The first packet after an RTO prefers a path that is known to work. That knowledge may be out of date, so
-    /// the next packets take other paths in turn.
+    ///   the next packets take other paths in turn.
     /// - From the second TLP in a row on, every other one takes a path that is not in use. The paths in use may be
-    /// the dead ones, and the state of the others may be wrong.
+    ///   the dead ones, and the state of the others may be wrong.
     /// - A TLP avoids the path in use that the TLP before it took. If each TLP is a copy of a different packet, the
-    /// last copies of all of them may have taken the one path that works.
+    ///   last copies of all of them may have taken the one path that works.
     pub(crate) fn path_hint(&self, seq: u64, kind: SendKind) -> PathHint {
         let is_probe = kind == SendKind::Probe;
         let in_place_of_probe = kind == SendKind::New && self.probe_pending;

@@ -4,11 +4,11 @@
 //! before it. The timestamp that a SACK reflects shows which of the two triggered it:
 //!
 //! - The earlier copy arrived: the retransmission was spurious. The rule that caused it adapts, as RACK does on a
-//! duplicate SACK (RFC 8985 section 6.2).
+//!   duplicate SACK (RFC 8985 section 6.2).
 //! - The later copy arrived and no SACK reports the earlier one: the earlier copy was lost, although no later packet
-//! overtook it. RFC 8985 section 7.4.2 infers the same for a TLP. Any copies before it were lost too. Their entropy
-//! values are suspected, and blamed if it happens to their next packets too. Once proves little: if the peer was
-//! paused, all copies arrive in one burst, and one SACK may acknowledge them.
+//!   overtook it. RFC 8985 section 7.4.2 infers the same for a TLP. Any copies before it were lost too. Their entropy
+//!   values are suspected, and blamed if it happens to their next packets too. Once proves little: if the peer was
+//!   paused, all copies arrive in one burst, and one SACK may acknowledge them.
 
 use std::collections::BTreeMap;
 

@@ -95,7 +95,7 @@ impl Responder {
     }
 
     /// The grant for a SACK that is sent now, in units of 128 PSNs. It is at most the least range while the
-    /// application is `behind` in processing its completions.
+    /// application is `behind` in taking events and completions.
     #[inline]
     pub(crate) fn grant(&mut self, budget: &mut WindowBudget, behind: impl FnOnce() -> bool) -> u8 {
         if self.window.least < self.window.most {
