@@ -146,7 +146,7 @@ pub(crate) struct Requester {
     probed: Option<EvId>,
     /// New data was sent in place of a TLP, and the peer has reported no progress since.
     new_asked: bool,
-    /// A TLP waited for room on another plane until the RTO expired.
+    /// A due TLP waited for room on another plane until the RTO expired.
     any_plane: bool,
     /// When the retransmission timer last expired.
     timed_out_at: Time,
