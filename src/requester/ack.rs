@@ -1,4 +1,4 @@
-//! Processing of SACK, NACK and transport ACK: what each means for the packets in flight.
+//! Processing of SACKs, NACKs and transport ACKs: their effect on the packets in flight.
 
 use crate::congestion::{AckSample, Flight};
 use crate::path::{EvId, EvMark};
@@ -9,53 +9,53 @@ use super::loss::{Evidence, Record};
 use super::spurious::{AckSnapshot, AckedCopy, RtxReason, RtxVerdict};
 use super::{LossKind, Requester, SendContext};
 
-/// What became of an acknowledgement.
+/// The result of processing an acknowledgement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum AckOutcome {
-    /// Taken in.
+    /// It was processed.
     Used,
-    /// Speaks of packets that were never sent: refused whole.
+    /// It names packets that were never sent, so all of it was ignored.
     Forged,
-    /// The peer cannot go on (NACK `UNEXP_EVENT`).
+    /// The peer cannot continue (NACK `UNEXP_EVENT`).
     Fatal,
 }
 
-/// A SACK translated to packet sequence numbers and cut to what is in flight.
+/// A SACK, translated to packet sequence numbers and limited to what is in flight.
 struct Report {
-    /// One past the last packet received without a gap, as far as it is news.
+    /// One past the last packet received without a gap, but never below `una`.
     cack_end: u64,
     /// First packet that the bitmap covers.
     base: u64,
     bitmap: u64,
-    /// The packet that made the peer send this, if it is still in flight.
+    /// The packet that triggered the SACK, if it is still in flight.
     trigger: Option<u64>,
-    /// The same, in flight or not.
+    /// The packet that triggered the SACK, in flight or not.
     answered: Option<u64>,
-    /// The timestamp and the entropy value of the copy that it answers.
+    /// The timestamp and the entropy value of the copy that triggered the SACK.
     copy: (u16, Ev),
-    /// One past the cumulative acknowledgement as told, news or not.
+    /// One past the cumulative acknowledgement as the SACK states it.
     told_end: u64,
-    /// Older than another report that was taken in: what it does not list may have arrived.
+    /// A newer SACK was processed before: packets that this one does not list may have arrived.
     stale: bool,
-    /// It lists all that had arrived.
+    /// The SACK lists everything that had arrived.
     lists_all: bool,
 }
 
 impl Report {
-    /// Whether the bitmap says that this packet had not arrived: its bit is clear below the highest that is set.
+    /// Whether the bitmap proves this packet missing: its bit is clear, below the highest set bit.
     fn says_missing(&self, seq: u64) -> bool {
         let bit = seq.wrapping_sub(self.base);
         seq >= self.base && bit < 64 - u64::from(self.bitmap.leading_zeros()) && self.bitmap >> bit & 1 == 0
     }
 
-    /// Whether this report, which answers the packet of `record`, answers another copy than its latest. Timers may put two
-    /// copies a whole round of the 16-bit timestamp apart, and then the entropy value tells.
+    /// Whether a copy of the packet of `record` other than its latest triggered this SACK. Copies may be a whole
+    /// period of the 16-bit timestamp apart after an RTO; then the entropy value decides.
     fn of_another_copy(&self, record: &Record, ev_mask: u32, env: &SendContext<'_>) -> bool {
         is_another_copy(self.copy, record, ev_mask, env)
     }
 }
 
-/// Whether this timestamp and entropy value, as far as `ev_mask` has it, are not those of the latest copy of a packet.
+/// Whether this timestamp and entropy value, limited to `ev_mask`, differ from those of the latest copy of a packet.
 fn is_another_copy(
     (timestamp, Ev(ev)): (u16, Ev),
     record: &Record,
@@ -66,13 +66,13 @@ fn is_another_copy(
 }
 
 impl Requester {
-    /// How long a repeated packet is remembered: this many round trips, and at least as many nanoseconds.
+    /// Retransmissions are remembered for this many round trips, and at least for this many nanoseconds.
     const REPEAT_MEMORY_RTTS: u64 = 16;
     const REPEAT_MEMORY_NS: u64 = 1_000_000;
-    /// Looks for gaps that no report covers, in a round trip at most.
+    /// At most this many searches per round trip for gaps that no SACK covers.
     const CHECKS_PER_RTT: u64 = 4;
 
-    /// Takes in a SACK (MRC 1.0 tables 7-12 to 7-15).
+    /// Processes a SACK (MRC 1.0 tables 7-12 to 7-15).
     pub(crate) fn on_sack(&mut self, now: Time, sack: &Seth, env: &mut SendContext<'_>) -> AckOutcome {
         let Some(report) = self.translate(sack) else {
             env.counters.rx_forged_ack += 1;
@@ -81,7 +81,7 @@ impl Requester {
         if report.stale {
             env.counters.rx_stale_sack += 1;
         } else if self.setup.dynamic_mpr && sack.mpr > 0 {
-            // Never below what is in flight: the window only stops new packets.
+            // It may be less than what is in flight: the window limits new packets only.
             self.window = u32::from(sack.mpr) * 128;
         }
         if !self.rtx_history.is_empty() {
@@ -90,7 +90,7 @@ impl Requester {
         let rtt_ns = self.feedback(now, sack, &report, env);
         let newly_acked = self.take_in(now, &report, env);
         self.bound_rtt(now);
-        // What the SACK says of the window counts as what it says of the path does: if it answers a packet's last transmission.
+        // Like path feedback, congestion feedback counts only if the packet's last transmission triggered the SACK.
         let answers = rtt_ns.is_some();
         env.cc.on_ack(&AckSample {
             now,
@@ -125,7 +125,7 @@ impl Requester {
             return None;
         }
         let una = self.una as i64;
-        // The part of the bitmap before `una` is old news.
+        // The part of the bitmap before `una` is already known.
         let below = (una - base).max(0);
         let bitmap = if below < 64 { sack.bitmap >> below } else { 0 };
         let behind = sack.cc.rcvd_bytes.wrapping_sub(self.last_rcvd_bytes) & 0x00ff_ffff >= 0x0080_0000;
@@ -142,7 +142,7 @@ impl Requester {
         })
     }
 
-    /// What the SACK says of packets that were sent more than once.
+    /// Processes what the SACK proves about packets that were sent more than once.
     #[cold]
     fn learn_from_repeats(&mut self, now: Time, sack: &Seth, report: &Report, env: &mut SendContext<'_>) {
         let listing = AckSnapshot { rcvd_bytes: sack.cc.rcvd_bytes, cack_end: report.told_end };
@@ -170,8 +170,8 @@ impl Requester {
         self.rtx_history.forget(Time(now.0.saturating_sub(memory_ns)));
     }
 
-    /// The copy at position `order` on entropy value `ev` was probably lost. Congestion control counted the packet once,
-    /// when it was first sent, and hears of it when it is acknowledged.
+    /// Suspects entropy value `ev`: the copy at position `order` was probably lost. Congestion control counted the
+    /// packet once, when it was first sent, and counts it out when it is acknowledged.
     fn suspect(&mut self, ev: u16, order: u64, now: Time, env: &mut SendContext<'_>) {
         env.counters.tail_suspects += 1;
         let newest = self.newest_on_ev.get(usize::from(ev)).copied().unwrap_or(0);
@@ -180,8 +180,8 @@ impl Requester {
         }
     }
 
-    /// Packet `seq` is probably lost, or no report has come since it arrived. If a report says that it is missing, its path is to
-    /// blame; or if the same happens to a packet that left later.
+    /// Suspects the path of packet `seq`. The packet is probably lost, or no SACK has come since it arrived. The path
+    /// is blamed if a SACK proves the packet missing, or if the same happens to a packet that was sent later.
     #[cold]
     pub(super) fn doubt(&mut self, seq: u64, record: &Record, now: Time, env: &mut SendContext<'_>) {
         let ev = record.ev;
@@ -191,7 +191,7 @@ impl Requester {
         }
     }
 
-    /// Blames the paths of packets in doubt of which this report says that they have not arrived.
+    /// Blames the suspected paths of packets that this SACK proves missing.
     #[cold]
     fn resolve_doubts(&mut self, now: Time, report: &Report, env: &mut SendContext<'_>) {
         let mut suspects = core::mem::take(&mut self.suspects);
@@ -204,7 +204,7 @@ impl Requester {
         self.suspects = suspects;
     }
 
-    /// A packet on this entropy value was declared lost, or repeated, for this cause and had arrived.
+    /// A packet on this entropy value was declared lost or retransmitted for this cause, but had arrived.
     fn had_arrived(&mut self, ev: u16, cause: RtxReason, now: Time, env: &mut SendContext<'_>) {
         let rtt = self.rtt;
         match cause {
@@ -219,8 +219,8 @@ impl Requester {
         env.paths.on_wrong_loss(EvId(ev), now);
     }
 
-    /// What the SACK says of the path of the packet that triggered it. Returns the round-trip
-    /// time, valid only when the SACK answers the packet's last transmission.
+    /// Applies the SACK's feedback to the path of the packet that triggered it. Returns the round-trip time, which is
+    /// valid only if the packet's last transmission triggered the SACK.
     fn feedback(
         &mut self,
         now: Time,
@@ -231,7 +231,7 @@ impl Requester {
         if !report.stale {
             self.last_rcvd_bytes = sack.cc.rcvd_bytes;
         }
-        // The transport ACK may have completed the packet before the SACK arrives; its record is still there.
+        // A transport ACK may have completed the packet before the SACK arrives. Its record still exists.
         let seq = report.answered.filter(|&seq| self.records.keeps(seq, self.next))?;
         let record = self.records.get(seq);
         if record.order == 0
@@ -248,7 +248,7 @@ impl Requester {
         }
         let rtt_ns = now.since(record.sent_at);
         if record.retries > 0 {
-            // Two copies on one path, a whole round of timestamps apart: perhaps the first is answered, late.
+            // Two copies on one path are a whole timestamp period apart: this may be a late SACK for the first.
             if rtt_ns < self.rtt.min_ns() && self.rtx_history.may_be_mistaken(seq, record.order) {
                 return None;
             }
@@ -258,7 +258,7 @@ impl Requester {
         Some(rtt_ns)
     }
 
-    /// Before the first sample, the age of the newest packet reported bounds the round-trip time from above.
+    /// Before the first sample, the age of the newest acknowledged packet is an upper bound of the round-trip time.
     #[inline]
     fn bound_rtt(&mut self, now: Time) {
         if self.rtt.smoothed_ns() == 0 && self.newest_order > 0 {
@@ -266,8 +266,9 @@ impl Requester {
         }
     }
 
-    /// A packet arrived that was sent more than once. Its latest transmission did, as far as this report tells (RFC 8985
-    /// section 6.2, step 2), unless the report answers another copy or comes sooner than any round trip was.
+    /// A packet that was sent more than once has arrived. Its latest transmission is taken to have arrived (RFC 8985
+    /// section 6.2, step 2), unless another copy triggered the SACK, or the SACK came sooner than the shortest round
+    /// trip.
     #[cold]
     #[inline(never)]
     fn repeated_arrived(
@@ -287,8 +288,8 @@ impl Requester {
         }
     }
 
-    /// The latest transmission of a packet that was sent more than once has arrived, and overtaken all that left before it and
-    /// has not been reported.
+    /// The latest transmission of a packet that was sent more than once has arrived. It has overtaken every earlier
+    /// transmission that is not acknowledged.
     #[cold]
     fn overtakes(&mut self, record: &Record, now: Time) {
         self.newest_sent_at = self.newest_sent_at.max(record.sent_at);
@@ -299,9 +300,9 @@ impl Requester {
         }
     }
 
-    /// Marks everything the report lists as received; returns the bytes that left the network.
+    /// Marks everything that the SACK lists as received. Returns the bytes that left the network.
     fn take_in(&mut self, now: Time, report: &Report, env: &mut SendContext<'_>) -> u64 {
-        // Packets that were taken for lost are news, too, but were not in flight.
+        // Packets that were declared lost count as progress too, but were not in flight.
         let before = (self.una, self.reported, env.counters.spurious_losses);
         let mut newly = self.deliver_below(report.cack_end, Some(report), now, env);
         let mut bits = report.bitmap;
@@ -328,8 +329,8 @@ impl Requester {
         self.reported = self.reported.max(una);
     }
 
-    /// Every packet before `end` has arrived; the caller [advances](Self::advance) there. Returns the bytes of those that were
-    /// still counted as in flight.
+    /// Marks every packet before `end` as arrived; the caller [advances](Self::advance) to it. Returns the bytes of
+    /// those that were still counted as in flight.
     fn deliver_below(
         &mut self,
         end: u64,
@@ -341,7 +342,7 @@ impl Requester {
         let mut at = self.una;
         while at < end {
             let count = (end - at).min(64);
-            // They need not be marked: nobody looks at them again.
+            // They need no mark, because no later code looks at them.
             let mut news = !self.sacked.get64(at) & (u64::MAX >> (64 - count));
             while news != 0 {
                 let seq = at + u64::from(news.trailing_zeros());
@@ -353,8 +354,8 @@ impl Requester {
         newly
     }
 
-    /// Packet `seq`, above the cumulative acknowledgement, has arrived, by a SACK or a transport ACK. Returns its bytes if they
-    /// were still counted as in flight.
+    /// Marks packet `seq`, above the cumulative acknowledgement, as arrived by a SACK or a transport ACK. Returns its
+    /// bytes if they were still counted as in flight.
     fn deliver(&mut self, seq: u64, sack: Option<&Report>, now: Time, env: &mut SendContext<'_>) -> u64 {
         if self.sacked.test(seq) {
             return 0;
@@ -364,8 +365,8 @@ impl Requester {
         self.arrived(seq, sack, now, env)
     }
 
-    /// Takes note that packet `seq` has arrived, the first time that this is told. Returns its bytes if they were still counted
-    /// as in flight.
+    /// Records the arrival of packet `seq`, when it is acknowledged for the first time. Returns its bytes if they
+    /// were still counted as in flight.
     #[inline]
     fn arrived(&mut self, seq: u64, sack: Option<&Report>, now: Time, env: &mut SendContext<'_>) -> u64 {
         let record = self.records.get(seq);
@@ -388,12 +389,12 @@ impl Requester {
         u64::from(record.bytes)
     }
 
-    /// A packet arrived that was sent once.
+    /// A packet that was sent once has arrived.
     #[inline]
     fn first_arrived(&mut self, record: &Record, now: Time) {
         if record.order < self.newest_order {
-            // Packets of one burst bear one time stamp, so what overtook this one may show no later
-            // send time; then how late the report is tells.
+            // Packets of one burst have one send time, so the packet that overtook this one may show no later time.
+            // The delay of the SACK is then the measure.
             let overtaken_by = self.newest_sent_at.since(record.sent_at);
             let late_by = now.since(record.sent_at).saturating_sub(self.rtt.smoothed_ns());
             self.reordering.observe(overtaken_by.max(late_by), now.0);
@@ -403,8 +404,8 @@ impl Requester {
         self.note_order(record.ev, record.order);
     }
 
-    /// The newest first transmission that arrived on an entropy value. Retransmissions are of another
-    /// traffic class, which switches may queue apart, so the order rule leaves them out.
+    /// Records the newest first transmission that arrived on an entropy value. The order rule ignores
+    /// retransmissions: they have another traffic class, which switches may queue separately.
     #[inline]
     pub(super) fn note_order(&mut self, ev: u16, order: u64) {
         let at = usize::from(ev);
@@ -414,8 +415,8 @@ impl Requester {
         self.newest_on_ev[at] = self.newest_on_ev[at].max(order);
     }
 
-    /// Judges the packets of which this very report says that they had not arrived: the first
-    /// after the cumulative acknowledgement, and the clear bits below the highest reported.
+    /// Judges the packets that this SACK proves missing: the first after the cumulative acknowledgement, and the
+    /// clear bits below the highest set bit.
     fn judge_holes(&mut self, now: Time, report: &Report, env: &mut SendContext<'_>) {
         let evidence = self.evidence(now);
         self.judge_hole(self.una, &evidence, now, env);
@@ -432,7 +433,7 @@ impl Requester {
         if now >= self.loss_check_at {
             self.scan_overdue(report.lists_all, now, env);
         } else if self.loss_check_at == Time::NEVER {
-            // Neither the oldest gap nor one that the report covers is waited for; gaps between them may be.
+            // The oldest gap and the gaps that the SACK covers need no timer, but gaps between them may.
             self.loss_check_at = now.after(evidence.rtt_ns / Self::CHECKS_PER_RTT);
         }
     }
@@ -450,7 +451,7 @@ impl Requester {
         self.judge_one(seq, &Evidence { newest_on_ev, ..*evidence }, LossKind::Path, now, env);
     }
 
-    /// Takes in a transport ACK: every message up to `psn` is complete at the peer.
+    /// Processes a transport ACK: every message up to `psn` is complete at the peer.
     pub(crate) fn on_transport_ack(&mut self, now: Time, psn: Psn, env: &mut SendContext<'_>) -> AckOutcome {
         let end = self.seq_of(psn) + 1;
         if end > self.next as i64 {
@@ -480,10 +481,10 @@ impl Requester {
         AckOutcome::Used
     }
 
-    /// The packet that a NACK refuses, if it has not arrived as far as is known, and if the NACK speaks of its last transmission. What
-    /// is said of an earlier copy says nothing of the one now under way.
+    /// The packet that a NACK refuses, if it is not known to have arrived and the NACK is for its last transmission.
+    /// A NACK for an earlier copy is no evidence about the copy in flight.
     ///
-    /// The timestamp tells copies apart. What ends the queue pair must name the entropy value as well.
+    /// The timestamp identifies the copy. A NACK that ends the queue pair must match the entropy value as well.
     fn refused(&self, seq: i64, nack: &Neth, env: &SendContext<'_>) -> Option<u64> {
         let seq = u64::try_from(seq).ok().filter(|&seq| seq >= self.una && !self.sacked.test(seq))?;
         let record = self.records.get(seq);
@@ -493,7 +494,7 @@ impl Requester {
         (!is_another_copy(copy, &record, ev_mask, env)).then_some(seq)
     }
 
-    /// Takes in a NACK (MRC 1.0 tables 7-16 and 7-17): the packet is retransmitted at once.
+    /// Processes a NACK (MRC 1.0 tables 7-16 and 7-17): the packet is retransmitted at once.
     pub(crate) fn on_nack(&mut self, now: Time, nack: &Neth, env: &mut SendContext<'_>) -> AckOutcome {
         let seq = self.seq_of(nack.nack_psn);
         if seq >= self.next as i64 {
@@ -516,14 +517,14 @@ impl Requester {
         };
         self.declare_lost(seq, blame, RtxReason::Nack, now, env);
         if blame != LossKind::Nobody {
-            // A trim shows that the path to the peer works. A peer without room shows nothing: if
-            // that never ends, the retries must.
+            // A trim shows that the path to the peer works. A peer without room shows nothing: if this never ends,
+            // the retries must run out.
             self.progress(now);
         }
         AckOutcome::Used
     }
 
-    /// A SACK that answers a reliability probe carries the probe's path verdict.
+    /// The path mark of a SACK. In a SACK for a reliability probe, it applies to the probed path.
     pub(crate) const fn mark_of(sack: &Seth) -> EvMark {
         match sack.mark {
             Mark::None | Mark::Reserved => EvMark::None,

@@ -2,10 +2,10 @@
 
 use crate::time::Time;
 
-/// The last time that the driver stalled: its thread did not run, or did something else.
+/// The last driver stall: the driver's thread did not run, or did something else.
 ///
-/// A packet that bears the time of the driver's last turn before may have left only when it came back, and whatever
-/// arrived meanwhile is read late. So this time says nothing of packets and paths.
+/// A packet that carries the time of the last poll before the stall may have been sent only after it. Packets that
+/// arrived during the stall are processed late. So a stall is no evidence about packets and paths.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct DriverStall {
     from: Time,
@@ -17,13 +17,13 @@ impl DriverStall {
         Self { from, until }
     }
 
-    /// Whether the driver was away between these two times, neither of which lies within.
+    /// Whether the stall lies between these two times. Neither may lie within the stall.
     #[inline]
     pub(crate) fn falls_between(&self, earlier: Time, later: Time) -> bool {
         earlier <= self.from && self.until <= later
     }
 
-    /// Nanoseconds from `earlier` to `later` without those in which the driver was away.
+    /// Nanoseconds from `earlier` to `later`, without the stall.
     #[inline]
     pub(crate) fn since(&self, earlier: Time, later: Time) -> u64 {
         let away_ns = if self.falls_between(earlier, later) { self.until.since(self.from) } else { 0 };

@@ -1,9 +1,9 @@
-//! When an unreported packet counts as lost: a pure decision about one record.
+//! When an unacknowledged packet counts as lost: a pure decision about one record.
 //!
-//! The rule is ours: MRC's own tolerance for reordering is not public. With spraying there are two kinds of
-//! evidence. Packets of one entropy value keep their order on a static path, so it is proof if a later one
-//! was reported and an earlier one was not. Across paths only time can tell: the time rule is that of
-//! RFC 8985 (RACK), with a measured reordering window.
+//! The rules are Spindrift's own, because MRC's tolerance for reordering is not public. With spraying there are two
+//! kinds of evidence. The order rule: packets of one entropy value stay in order on a static path, so an acknowledged
+//! packet proves an unacknowledged earlier one lost. The time rule: across paths only time decides, as in RFC 8985
+//! (RACK), with a measured reordering window.
 
 use crate::congestion::Flight;
 use crate::path::{EvId, Paths};
@@ -12,10 +12,10 @@ use crate::time::Time;
 use super::driver_stall::DriverStall;
 use super::spurious::RtxReason;
 
-/// What the requester remembers of a packet's latest transmission.
+/// The requester's record of a packet's latest transmission.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Record {
-    /// When it left.
+    /// When it was sent.
     pub(crate) sent_at: Time,
     /// Position among all transmissions of the queue pair.
     pub(crate) order: u64,
@@ -23,7 +23,7 @@ pub(crate) struct Record {
     pub(crate) bytes: u32,
     /// The entropy value's index.
     pub(crate) ev: u16,
-    /// Retransmissions so far.
+    /// Number of retransmissions so far.
     pub(crate) retries: u8,
     /// Why it was last declared lost.
     pub(crate) cause: RtxReason,
@@ -40,37 +40,37 @@ impl Record {
 /// The evidence against which a record is judged.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Evidence {
-    /// Order of the newest transmission on the same entropy value that was reported, when the
-    /// report says for certain that the packet judged was missing at that moment.
+    /// Position of the newest acknowledged transmission on the same entropy value. Set only if the SACK proves that
+    /// the judged packet was missing at that moment.
     pub(crate) newest_on_ev: Option<u64>,
-    /// Order of the newest transmission that was reported. Packets of one burst have one send time, and only their order
-    /// tells which of them the report of another proves anything about (RFC 8985 section 6.2).
+    /// Position of the newest acknowledged transmission. Packets of one burst have one send time. Only their order
+    /// shows which of them an acknowledgement is evidence about (RFC 8985 section 6.2).
     pub(crate) newest_order: u64,
-    /// What a round trip may fairly take, ns.
+    /// The round-trip time that a packet is allowed, ns.
     pub(crate) rtt_ns: u64,
-    /// How far packets overtake each other, ns.
+    /// The reordering window, ns.
     pub(crate) reordering_ns: u64,
-    /// When the driver stalled: that does not make a packet late.
+    /// The last driver stall, which is subtracted from a packet's age.
     pub(crate) driver_stall: DriverStall,
 }
 
 /// The verdict on one packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Loss {
-    /// A later packet of the same entropy value arrived and this one did not.
+    /// Order rule: a later packet of the same entropy value arrived, and this one did not.
     OvertakenOnItsPath,
-    /// Later packets arrived, and the time for this one has passed.
+    /// Time rule: later packets arrived, and this one is overdue.
     Overdue,
-    /// Later packets arrived; this one may still come, until then.
+    /// Later packets arrived, but this one is not overdue before `until`.
     NotYet {
         /// When to judge again.
         until: Time,
     },
-    /// Nothing sent later has arrived: no evidence at all.
+    /// Nothing sent later has arrived, so there is no evidence.
     NoEvidence,
 }
 
-/// Judges one packet that no report has covered.
+/// Judges one unacknowledged packet.
 pub(crate) fn judge(record: &Record, evidence: &Evidence, now: Time) -> Loss {
     if evidence.newest_on_ev.is_some_and(|newest| newest > record.order) {
         return Loss::OvertakenOnItsPath;
@@ -106,7 +106,7 @@ mod tests {
     fn a_later_packet_on_the_same_path_is_proof() {
         let seen = Evidence { newest_on_ev: Some(11), newest_order: 0, ..evidence() };
         assert_eq!(judge(&RECORD, &seen, Time(1_001)), Loss::OvertakenOnItsPath);
-        // What was sent before it proves nothing, nor does the packet itself.
+        // An earlier packet proves nothing, nor does the packet itself.
         for not_later in [9, 10] {
             let seen = Evidence { newest_on_ev: Some(not_later), ..evidence() };
             assert_eq!(judge(&RECORD, &seen, Time(1_001)), Loss::NotYet { until: Time(3_500) });
@@ -123,21 +123,21 @@ mod tests {
 
     #[test]
     fn while_the_driver_is_away_nothing_becomes_late() {
-        // Sent in the last turn before, or before that.
+        // Sent in the last poll before the stall, or earlier.
         for from in [1_000, 1_200] {
             let back =
                 Evidence { driver_stall: DriverStall::new(Time(from), Time(from + 50_000)), ..evidence() };
             assert_eq!(judge(&RECORD, &back, Time(53_499)), Loss::NotYet { until: Time(53_500) });
             assert_eq!(judge(&RECORD, &back, Time(53_500)), Loss::Overdue);
         }
-        // Sent in the first turn after.
+        // Sent in the first poll after the stall.
         let back = Evidence { driver_stall: DriverStall::new(Time(900), Time(1_000)), ..evidence() };
         assert_eq!(judge(&RECORD, &back, Time(3_500)), Loss::Overdue);
     }
 
     #[test]
     fn silence_alone_is_no_evidence() {
-        // Nor is what was sent before, if it was at the same time.
+        // An earlier packet with the same send time is no evidence either.
         let none = Evidence { newest_order: 9, ..evidence() };
         assert_eq!(judge(&RECORD, &none, Time(1_000_000)), Loss::NoEvidence);
     }

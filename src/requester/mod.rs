@@ -1,10 +1,10 @@
 //! The requester: turns work requests into packets, and acknowledgements into completions and retransmissions.
 //!
-//! Packets are counted with 64-bit sequence numbers; a PSN is its low 24 bits plus the initial
-//! PSN. A packet has a [`Record`] from its first transmission until the peer's cumulative
-//! acknowledgement passes it; a work request stays in the [`SendQueue`] until the *transport*
-//! acknowledgement passes its last packet, because a SACK may run ahead of what the peer's
-//! application can see (MRC 1.0: SACK is reliability, AETH is completion).
+//! Packets are counted with 64-bit sequence numbers. A PSN is the low 24 bits plus the initial PSN.
+//!
+//! A packet has a [`Record`] from its first transmission until the peer's cumulative acknowledgement passes it. A
+//! work request stays in the [`SendQueue`] until the *transport* ACK passes its last packet. A SACK may cover more
+//! than the peer's application can see (MRC 1.0: SACK is reliability, AETH is completion).
 
 mod ack;
 mod driver_stall;
@@ -40,30 +40,30 @@ use spurious::{RtxHistory, RtxReason, SuspectedEvs};
 /// Why the oldest work request cannot be completed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NotDone {
-    /// There is none, or the peer has not acknowledged all of it.
+    /// The queue is empty, or the peer has not acknowledged all of the request.
     Unacknowledged,
-    /// A port holds, or may hold, payload of it.
+    /// A port holds, or may hold, payload of the request.
     Held,
 }
 
-/// Why a packet is declared lost, which decides who is blamed.
+/// Why a packet is declared lost. This decides whether its path is blamed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum LossKind {
-    /// Lost without a trim: its path is assumed bad (MRC paper, section 2.1).
+    /// Lost without a trim: its path becomes `ASSUMED_BAD` (MRC paper, section 2.1).
     Path,
     /// Trimmed inside the fabric: congestion on its path.
     Trim,
-    /// Trimmed at the last hop: incast, no path is to blame.
+    /// Trimmed at the last hop: incast; no path is to blame.
     LastHopTrim,
-    /// Probably lost, but no report has said so: its path is suspected.
+    /// Probably lost, but no SACK has proved it missing: its path is suspected.
     Doubt,
-    /// Lost while nothing came back on any path: none of them is to blame.
+    /// In flight when the RTO expired: no path carried a response, so none is to blame.
     Silence,
     /// The peer had no room, or the port went down.
     Nobody,
 }
 
-/// What the requester works with beside its own state.
+/// State outside the requester that it works with.
 pub(crate) struct SendContext<'a> {
     pub(crate) paths: &'a mut Paths,
     pub(crate) cc: &'a mut Controller,
@@ -78,12 +78,12 @@ pub(crate) struct RequesterSetup {
     pub(crate) mtu: u32,
     pub(crate) window: u32,
     pub(crate) max_wimm: u32,
-    /// Follow the window that SACKs grant.
+    /// Whether to follow the window that SACKs grant.
     pub(crate) dynamic_mpr: bool,
     pub(crate) retry: RetryPolicy,
     pub(crate) probe_floor_ns: u64,
     pub(crate) initial_reordering_ns: u64,
-    /// Bits of entropy values that packets carry, and SACKs reflect.
+    /// The bits of entropy values that packets carry and SACKs reflect.
     pub(crate) ev_mask: u32,
 }
 
@@ -105,24 +105,24 @@ pub(crate) struct Requester {
     una: u64,
     /// Oldest packet that the transport acknowledgement has not passed.
     done: u64,
-    /// One past the highest packet reported.
+    /// One past the highest packet acknowledged.
     reported: u64,
-    /// One past the highest packet that was sent before another that was reported. Only a repeat makes it larger
-    /// than `reported`.
+    /// One past the highest packet that was sent before an acknowledged transmission. Only a retransmission makes it
+    /// larger than `reported`.
     overtaken: u64,
-    /// The newest repeat: its position among all transmissions, and `next` when it left.
+    /// The newest retransmission: its position among all transmissions, and `next` when it was sent.
     newest_rtx: (u64, u64),
     records: SeqRing<Record>,
     sacked: BitRing,
     lost: BitRing,
-    /// How many packets in a row these three have room for.
+    /// The number of consecutive packets that these three have room for.
     room: u64,
     lost_count: u32,
     wimm_in_flight: u32,
-    /// Messages completed (wrapping).
+    /// Number of completed messages (wrapping).
     completed: u32,
     orders: u64,
-    /// By entropy value, up to `evs`; empty while nothing has been reported since the queue pair was idle.
+    /// Indexed by entropy value, up to `evs`. Empty if nothing has been acknowledged since the queue pair was idle.
     newest_on_ev: Box<[u64]>,
     evs: usize,
     newest_sent_at: Time,
@@ -136,16 +136,17 @@ pub(crate) struct Requester {
     loss_check_at: Time,
     timer_base: Time,
     retries: u32,
-    /// Twice the wait for the last tail probe, and long enough for its answer; zero before the first.
+    /// The least wait for the next TLP: twice the wait for the last one, and at least a PTO after it left. Zero
+    /// before the first TLP.
     least_probe_wait_ns: u64,
     probe_pending: bool,
-    /// Tail probes sent since the peer last said something new, modulo 256.
+    /// Number of TLPs sent since the peer last reported progress, modulo 256.
     tail_probes: u8,
-    /// The entropy value in use that the last of them took.
+    /// The entropy value in use that the last TLP took.
     probed: Option<EvId>,
-    /// New data was sent in the place of a tail probe, and nothing has come of it yet.
+    /// New data was sent in place of a TLP, and the peer has reported no progress since.
     new_asked: bool,
-    /// A tail probe waited in vain for another plane to have room.
+    /// A due TLP waited for room on another plane until the RTO expired.
     any_plane: bool,
     /// When the retransmission timer last expired.
     timed_out_at: Time,
@@ -198,8 +199,8 @@ impl Requester {
         }
     }
 
-    /// Says how many entropy values there are, so that what is kept of each has room at once: a loss that brings a
-    /// backup into use allocates nothing.
+    /// Sets the number of entropy values, so that per-value state is allocated at once. A loss that brings a backup
+    /// into use then allocates nothing.
     pub(crate) const fn expect_evs(&mut self, evs: usize) {
         self.evs = evs;
     }
@@ -208,7 +209,7 @@ impl Requester {
         self.queue.is_full()
     }
 
-    /// Whether an operation can be sent at all.
+    /// Whether the peer accepts this operation at all.
     #[inline]
     pub(crate) const fn takes(&self, op: SendOp) -> bool {
         self.setup.max_wimm > 0 || matches!(op, SendOp::Write)
@@ -219,7 +220,7 @@ impl Requester {
         self.psn(self.next)
     }
 
-    /// PSNs that the peer grants now.
+    /// The window that the peer grants now, in PSNs.
     pub(crate) const fn window_psns(&self) -> u32 {
         self.window
     }
@@ -238,12 +239,12 @@ impl Requester {
         self.rtt.min_ns()
     }
 
-    /// When an answer is late, after what it answers was sent; zero before the first sample.
+    /// The PTO: how long after a transmission its acknowledgement is overdue. Zero before the first sample.
     pub(crate) const fn late_after_ns(&self) -> u64 {
         self.rtt.late_after_ns()
     }
 
-    /// Queues a request whose bytes are pinned, to be signalled if it or its queue pair says so.
+    /// Queues a request whose bytes are pinned. It is signalled if the request or its queue pair asks for that.
     #[inline(always)]
     #[expect(clippy::inline_always, reason = "the way of every request; measured by benches/instructions.rs")]
     pub(crate) fn push(&mut self, now: Time, wr: &SendWr, sig_all: bool, source: Source) {
@@ -263,12 +264,12 @@ impl Requester {
         self.queue.add_piece(pieces, piece);
     }
 
-    /// There will be no such request: `unpin` gets back what was pinned for it.
+    /// Discards the pieces of a request that is not posted. `unpin` is called for each pinned region.
     pub(crate) fn take_back_pieces(&mut self, pieces: Pieces, unpin: impl FnMut(RegionSlot)) {
         self.queue.take_back_pieces(pieces, unpin);
     }
 
-    /// Makes room for one more work request, from what other queue pairs of the endpoint do not need.
+    /// Makes room for one more work request, from storage that other queue pairs of the endpoint do not need.
     #[inline]
     pub(crate) fn make_room(&mut self, spare: &mut SpareQueues) {
         if self.queue.has_outgrown() {
@@ -276,7 +277,7 @@ impl Requester {
         }
     }
 
-    /// Gives up room that a send queue without requests does not need.
+    /// Releases storage that an empty send queue does not need.
     #[inline]
     pub(crate) fn give_room(&mut self, spare: &mut SpareQueues) {
         if self.queue.is_oversized() {
@@ -284,14 +285,14 @@ impl Requester {
         }
     }
 
-    /// Gives up what a queue pair without requests, and without packets for a while, keeps of earlier packets.
+    /// Releases the records of earlier packets, if the queue pair has no requests and has sent nothing for a while.
     pub(crate) fn reclaim(&mut self) {
         if !self.busy() && self.una == self.next {
             (self.records, self.sacked, self.lost, self.room) = Default::default();
-            // What arrived says nothing of packets that are yet to leave, but for the suspicions that it has cleared.
+            // Earlier arrivals are no evidence about future packets. They only clear suspicions.
             let newest_on_ev = core::mem::take(&mut self.newest_on_ev);
             self.suspects.retain_unconfirmed(|ev| newest_on_ev.get(usize::from(ev)).copied().unwrap_or(0));
-            // Whatever answers these has been on its way since before the queue pair fell silent.
+            // An acknowledgement of these was sent before the queue pair became idle.
             self.rtx_history = RtxHistory::default();
             self.queue.give_up_room();
         }
@@ -303,14 +304,14 @@ impl Requester {
         psn_of(&self.setup, seq)
     }
 
-    /// The packet that `psn` names: the one nearest to the oldest outstanding. May lie before
-    /// packet 0 or beyond what was sent; the caller checks.
+    /// The packet that `psn` names: the one nearest to the oldest outstanding packet. It may lie before packet 0 or
+    /// beyond what was sent; the caller checks.
     #[inline]
     fn seq_of(&self, psn: Psn) -> i64 {
         self.una as i64 + i64::from(psn.distance(self.psn(self.una)))
     }
 
-    /// Makes room for what is kept of the packets from the oldest outstanding to before `end`.
+    /// Makes room for the state of all packets from the oldest outstanding one up to, but not including, `end`.
     #[inline]
     fn make_room_until(&mut self, end: u64) {
         if end - self.una > self.room {
@@ -336,7 +337,7 @@ impl Requester {
         seq >= self.una && !self.sacked.test(seq) && !self.lost.test(seq)
     }
 
-    /// What congestion control counts as in flight of this queue pair.
+    /// What congestion control counts as in flight for this queue pair.
     pub(crate) fn flights<'a>(&'a self, paths: &'a Paths) -> impl Iterator<Item = Flight> + 'a {
         let in_flight = (self.una..self.next).filter(|&seq| self.is_in_flight(seq));
         in_flight.map(|seq| self.records.get(seq).flight(paths))
@@ -348,40 +349,41 @@ impl Requester {
         self.done < self.next
     }
 
-    /// Whether the peer has told of everything sent.
+    /// Whether the peer has acknowledged everything sent.
     #[inline]
     pub(crate) const fn all_arrived(&self) -> bool {
         self.una == self.next
     }
 
-    /// Whether an acknowledgement is due from the peer: for a packet, or for a message that was sent whole.
+    /// Whether the peer has to send an acknowledgement: for a packet, or for a message that was sent whole.
     #[inline]
     pub(super) fn awaits_answer(&self) -> bool {
         let is_later = |entry: &Entry| self.done < entry.first;
         self.outstanding() && (!self.all_arrived() || self.queue.sending().is_none_or(is_later))
     }
 
-    /// The packet at `seq`, or the oldest in flight, and the path that it took last if it is in flight.
+    /// The packet at `seq`, or else the oldest in flight. If it is in flight, the path of its last transmission is
+    /// included.
     pub(crate) fn in_flight(&self, seq: Option<u64>) -> Option<(Psn, Option<EvId>)> {
         let seq = seq.or((self.una < self.next).then_some(self.una))?;
         let ev = (self.una..self.next).contains(&seq).then(|| EvId(self.records.get(seq).ev));
         Some((self.psn(seq), ev))
     }
 
-    /// Whether a work request waits for the peer, sent or not. Without a usable plane it may never be sent, and
-    /// then the retransmission timer ends the wait as it does for what was sent.
+    /// Whether a work request is not complete, sent or not. Without a usable plane it may never be sent. The
+    /// retransmission timer then fails it like a request in flight.
     #[inline]
     pub(crate) fn busy(&self) -> bool {
         self.done < self.queue.end() && self.queue.len() > 0
     }
 
-    /// Whether the queue pair should be asked for packets.
+    /// Whether the queue pair may have packets to send.
     #[inline]
     pub(crate) fn has_work(&self) -> bool {
         self.has_retransmissions() || self.new_packet_fits()
     }
 
-    /// Whether packets wait to be sent again: lost ones, or a tail probe.
+    /// Whether a lost packet or a TLP waits to be sent.
     #[inline]
     pub(crate) fn has_retransmissions(&self) -> bool {
         self.lost_count | u32::from(self.probe_pending) != 0
@@ -396,8 +398,8 @@ impl Requester {
         (u64::from(self.lost_count) + new).min(room) as usize
     }
 
-    /// Takes the oldest work request off if the peer has acknowledged it and no port holds its payload. Ports may hold
-    /// that of packets from ticket `released` on. `unpin` gets back what was pinned for the request.
+    /// Removes the oldest work request if the peer has acknowledged it and no port holds its payload. Ports may hold
+    /// the payload of packets from ticket `released` on. `unpin` is called for each region pinned for the request.
     pub(crate) fn pop_done(
         &mut self,
         released: u64,
@@ -416,16 +418,17 @@ impl Requester {
         Ok(entry)
     }
 
-    /// Takes the oldest work request off, complete or not: the queue pair has failed. `unpin` gets back what was pinned
-    /// for it.
+    /// Removes the oldest work request, complete or not, because the queue pair has failed. `unpin` is called for
+    /// each region pinned for it.
     pub(crate) fn pop_any(&mut self, unpin: impl FnMut(RegionSlot)) -> Option<Entry> {
         self.queue.pop(unpin)
     }
 
-    /// A transport NAK for `psn`: which work request it condemns. `msn` is its count of messages
-    /// complete at the peer. If those are all that precede the condemned one, they are done: the
-    /// acknowledgement sent for them before the NAK was lost or overtaken on another plane. Otherwise
-    /// everything older is taken as done only as far as acknowledgements said so.
+    /// Processes a transport NAK for `psn` and returns the work request that it fails.
+    ///
+    /// `msn` is the peer's count of completed messages. If it covers all requests before the failed one, they are
+    /// complete: the ACK sent for them before the NAK was lost, or was overtaken on another plane. Otherwise older
+    /// requests are complete only as far as acknowledgements cover them.
     pub(crate) fn on_nak(&mut self, psn: Psn, msn: u32) -> Option<u64> {
         let seq = self.seq_of(psn);
         let seq = u64::try_from(seq).ok().filter(|&seq| seq >= self.done && seq < self.next)?;
@@ -436,7 +439,7 @@ impl Requester {
         Some(first)
     }
 
-    /// Takes the packets in flight on these planes as lost, without blame: the ports are gone.
+    /// Declares the packets in flight on these planes lost without blaming a path: the ports are down.
     pub(crate) fn planes_lost(&mut self, now: Time, planes: PlaneSet, env: &mut SendContext<'_>) {
         let gone = |ev: u16| planes.contains(env.paths.plane(EvId(ev)));
         self.rtx_history.discard_planes(gone);
@@ -485,12 +488,12 @@ impl Requester {
         }
     }
 
-    /// The newest position among all transmissions that is known to have arrived on this path, 0 for none.
+    /// The newest position among all transmissions that is known to have arrived on this path; 0 for none.
     pub(crate) fn newest_on(&self, ev: EvId) -> u64 {
         self.newest_on_ev.get(usize::from(ev.0)).copied().unwrap_or(0)
     }
 
-    /// What is known of the path of a packet that was lost, sent at position `order`.
+    /// The evidence about the path of a lost packet that was sent at position `order`.
     fn signs(&self, ev: EvId, order: u64, env: &SendContext<'_>) -> LossSigns {
         LossSigns {
             order,
@@ -504,7 +507,7 @@ impl Requester {
         }
     }
 
-    /// The driver did not run between these times, and was never away later.
+    /// Records that the driver did not run between these times, and has not stalled since.
     pub(crate) const fn on_driver_stall(&mut self, from: Time, until: Time) {
         self.driver_stall = DriverStall::new(from, until);
     }
@@ -519,15 +522,16 @@ impl Requester {
         }
     }
 
-    /// Whether all that was sent has been reported, but for one packet.
+    /// Whether all packets sent but one have been acknowledged.
     fn lacks_one(&self) -> bool {
         let unreported = (self.una..self.next).filter(|&seq| !self.sacked.test(seq));
         unreported.take(2).count() == 1
     }
 
-    /// Judges every unreported packet that something sent later has overtaken, by the time rule. When the whole end
-    /// of a burst is lost, the answer to the tail probe is what overtakes it.
-    /// What no report says to be missing may have arrived, unless `certain`: its path is suspected only.
+    /// Judges by the time rule every unacknowledged packet that a later transmission has overtaken. If the whole tail
+    /// of a burst is lost, the TLP is that transmission.
+    ///
+    /// A packet that no SACK proves missing may have arrived. Unless `certain`, its path is only suspected.
     fn scan_overdue(&mut self, certain: bool, now: Time, env: &mut SendContext<'_>) {
         let evidence = self.evidence(now);
         let blame = if certain { LossKind::Path } else { LossKind::Doubt };
@@ -563,7 +567,8 @@ impl Requester {
             }
             Loss::Overdue => {
                 env.counters.loss_overdue += 1;
-                // What was in flight when no path brought any answer says nothing of its own path.
+                // A packet in flight when the RTO expired is no evidence against its path: no path carried a
+                // response.
                 let silence = self.records.get(seq).sent_at <= self.timed_out_at;
                 let blame = if silence { LossKind::Silence } else { blame };
                 self.declare_lost(seq, blame, RtxReason::RackTimeout, now, env);

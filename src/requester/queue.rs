@@ -1,5 +1,4 @@
-//! The send queue: work requests from posting to completion, and the packets that they
-//! are cut into.
+//! The send queue: work requests from posting to completion, and their packets.
 
 use std::collections::VecDeque;
 
@@ -7,31 +6,30 @@ use crate::memory::{PayloadRef, RegionSlot};
 use crate::wire::{Meth, Msn, Opcode, Reth, WriteHead};
 use crate::work::{RemoteAddr, SendOp, SendWr, Sge};
 
-/// Where the bytes of a work request are.
+/// The location of a work request's bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Source {
-    /// In one place, pinned.
+    /// One contiguous, pinned range.
     Region(PayloadRef),
-    /// In several places.
+    /// Several ranges.
     Pieces(Pieces),
 }
 
-/// The pieces of one work request, by their place in the send queue's list.
+/// The pieces of one work request, as a range of the send queue's list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Pieces {
-    /// Counted from the first piece ever (wrapping).
+    /// Index of the first piece, counted since the queue was created (wrapping).
     first: u32,
     count: u32,
 }
 
-/// A work request on its way. It covers packets `first..first + packets` of the queue pair's
-/// packet sequence.
+/// A posted work request. It covers packets `first..first + packets` of the queue pair's packet sequence.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Entry {
     pub(crate) wr_id: u64,
     pub(crate) op: SendOp,
     pub(crate) signaled: bool,
-    /// Bytes of the message.
+    /// Size of the message in bytes.
     pub(crate) len: u32,
     pub(crate) remote: RemoteAddr,
     pub(crate) source: Source,
@@ -39,7 +37,7 @@ pub(crate) struct Entry {
     pub(crate) packets: u32,
     pub(crate) msn: Msn,
     pub(crate) rqmsn: Msn,
-    /// One past the ticket of its newest packet, 0 before the first. Ports let go of its payload in that order.
+    /// One past the ticket of its newest packet, 0 before the first. Ports release payload in the order of tickets.
     pub(crate) held_until: u64,
 }
 
@@ -58,14 +56,14 @@ impl Entry {
     }
 }
 
-/// Which part of which kind of message a packet is: a bit each, so that it takes one register.
+/// The position of a packet in its message, and the kind of message. One bit each, so that it takes one register.
 #[derive(Clone, Copy, Debug)]
 struct Form(u8);
 
 impl Form {
     const FIRST: u8 = 1;
     const LAST: u8 = 2;
-    /// Of a message with an immediate.
+    /// The message has an immediate.
     const WIMM: u8 = 4;
 
     #[inline]
@@ -91,14 +89,14 @@ impl Form {
     }
 }
 
-/// One packet of a work request: what its headers say, and where its payload lies. What comes from the request as it
-/// is, is read when it is asked for.
+/// One packet of a work request: its header fields, and the location of its payload. Fields that are copied from the
+/// request are read on demand.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PacketSpec<'a> {
-    /// Bytes of payload.
+    /// Payload size in bytes.
     pub(crate) len: u32,
     form: Form,
-    /// Distance of its first byte from that of the message.
+    /// Offset of its first byte in the message.
     offset: u64,
     entry: &'a Entry,
     pieces: &'a PieceList,
@@ -129,7 +127,7 @@ impl<'a> PacketSpec<'a> {
         self.form.has(Form::FIRST | Form::WIMM)
     }
 
-    /// Bytes of MRC headers, with a timestamp.
+    /// Size of the MRC headers in bytes, with a timestamp.
     #[inline]
     pub(crate) const fn head_len(&self) -> usize {
         if self.form.has(Form::LAST | Form::WIMM) {
@@ -158,7 +156,7 @@ impl<'a> PacketSpec<'a> {
         if self.form.has(Form::LAST) { self.entry.imm() } else { None }
     }
 
-    /// Where its bytes are, if the message's lie in one place.
+    /// The location of its bytes, if the message is contiguous.
     #[inline]
     pub(crate) fn payload(&self) -> Option<PayloadRef> {
         match &self.entry.source {
@@ -167,13 +165,13 @@ impl<'a> PacketSpec<'a> {
         }
     }
 
-    /// Where its bytes are, piece by piece and in order.
+    /// The locations of its bytes, piece by piece and in order.
     pub(crate) fn parts(&self) -> impl Iterator<Item = PayloadRef> + use<'a> {
         let (one, several) = match self.entry.source {
             Source::Region(whole) => (Some(whole), None),
             Source::Pieces(pieces) => (None, Some(self.pieces.of(pieces).copied())),
         };
-        // From the start of a piece to the packet's first byte, 0 once that is behind.
+        // `skip`: bytes from the start of the current piece to the packet's first byte; 0 from then on.
         let (mut skip, mut left) = (self.offset, self.len);
         one.into_iter().chain(several.into_iter().flatten()).filter_map(move |piece| {
             let len = u64::from(piece.len);
@@ -189,11 +187,11 @@ impl<'a> PacketSpec<'a> {
     }
 }
 
-/// The pieces of those entries that have several, in order.
+/// The pieces of all entries that have several, in order.
 #[derive(Debug, Default)]
 struct PieceList {
     pieces: VecDeque<PayloadRef>,
-    /// How many there were before them (wrapping).
+    /// Number of pieces removed so far (wrapping).
     past: u32,
 }
 
@@ -204,7 +202,7 @@ impl PieceList {
     }
 }
 
-/// Work requests in posting order. The front is the oldest that is not complete.
+/// Work requests in posting order. The front is the oldest that is not completed.
 #[derive(Debug)]
 pub(crate) struct SendQueue {
     entries: VecDeque<Entry>,
@@ -216,27 +214,29 @@ pub(crate) struct SendQueue {
     next_msn: Msn,
     next_rqmsn: Msn,
     depth: usize,
-    /// Packets sent for the first time since the last one that asked for an acknowledgement.
+    /// Number of first transmissions since the last one that requested an acknowledgement.
     unasked: u64,
 }
 
 impl SendQueue {
-    /// Ask for an acknowledgement at least on every this many messages.
+    /// At least one message out of this many requests an acknowledgement.
     const ACK_EVERY_MESSAGES: u16 = 16;
-    /// A signalled message need not ask within so many packets of one that did,
+    /// The last packet of a signalled message requests an acknowledgement if as many packets as this were sent since
+    /// the last request.
     const ACK_EVERY_PACKETS: u64 = 16;
-    /// as long as the queue is so many times as long: then most of it is still on its way when the acknowledgement comes.
+    /// In short queues, a fraction (1/n) of the queue length applies instead. Most of the queue is then still in
+    /// flight when the acknowledgement arrives.
     const ACKS_OF_QUEUE: u64 = 8;
-    /// Requests that an empty queue keeps room for.
+    /// Number of requests that an empty queue keeps room for.
     const KEPT: usize = 16;
 
-    /// Whether one more request needs more room.
+    /// Whether storage must grow for one more request.
     #[inline]
     pub(crate) fn has_outgrown(&self) -> bool {
         self.entries.len() == self.entries.capacity()
     }
 
-    /// Whether it is empty and holds more room than an idle queue should.
+    /// Whether it is empty and has more storage than an idle queue should.
     #[inline]
     pub(crate) fn is_oversized(&self) -> bool {
         self.entries.is_empty() && self.entries.capacity() > Self::KEPT
@@ -297,7 +297,7 @@ impl SendQueue {
         *past = past.wrapping_add(oldest.count);
     }
 
-    /// Gives up the room of a queue without requests.
+    /// Releases the storage of an empty queue.
     pub(crate) fn give_up_room(&mut self) {
         if self.entries.is_empty() {
             self.entries = VecDeque::new();
@@ -315,7 +315,7 @@ impl SendQueue {
         let msn = self.next_msn;
         self.next_msn = msn.next();
         let rqmsn = match op {
-            // MRC 1.0 table 6-8: meaningful for writes with immediate, 0 otherwise.
+            // MRC 1.0 table 6-8: used for writes with immediate, 0 otherwise.
             SendOp::Write => Msn::new(0),
             SendOp::WriteWithImm(_) => {
                 let rqmsn = self.next_rqmsn;
@@ -340,7 +340,7 @@ impl SendQueue {
         self.end += u64::from(packets);
     }
 
-    /// Whether there is a packet that has not been sent.
+    /// Whether any packet has not been sent yet.
     #[inline]
     pub(crate) fn has_unsent(&self) -> bool {
         self.sending < self.entries.len()
@@ -352,7 +352,8 @@ impl SendQueue {
         self.entries.get(self.sending)
     }
 
-    /// Packet `seq`, the next of those not sent, leaves with this ticket. Whether the end of its message should be acknowledged at once.
+    /// Sends packet `seq`, the next new one, with this ticket. The flag tells whether the end of its message requests
+    /// an acknowledgement.
     #[inline(always)]
     #[expect(clippy::inline_always, reason = "the path of every packet; measured by benches/instructions.rs")]
     pub(crate) fn send_next(&mut self, seq: u64, mtu: u32, ticket: u64) -> Option<(PacketSpec<'_>, bool)> {
@@ -395,7 +396,7 @@ impl SendQueue {
         self.entries.get(at).filter(|entry| entry.first <= seq)
     }
 
-    /// How many entries precede the one that packet `seq` belongs to.
+    /// The number of entries before the one that packet `seq` belongs to.
     pub(crate) fn ahead_of(&self, seq: u64) -> u32 {
         self.entries.partition_point(|entry| entry.end() <= seq) as u32
     }
@@ -405,7 +406,7 @@ impl SendQueue {
         self.entries.front()
     }
 
-    /// Takes the oldest entry off, and gives back what was pinned for it.
+    /// Removes the oldest entry. `unpin` is called for each region pinned for it.
     #[inline]
     pub(crate) fn pop(&mut self, mut unpin: impl FnMut(RegionSlot)) -> Option<Entry> {
         let entry = self.entries.pop_front()?;
@@ -418,20 +419,20 @@ impl SendQueue {
     }
 }
 
-/// Storage of send queues that have run empty, for those that outgrow theirs. All queue pairs of an endpoint share
-/// it, so that one that was busy once does not hold room for as much for ever.
+/// Storage released by empty send queues, for queues that outgrow theirs. All queue pairs of an endpoint share it, so
+/// a queue pair that was busy once does not keep its storage for ever.
 #[derive(Debug, Default)]
 pub(crate) struct SpareQueues {
-    /// By the logarithm of their size.
+    /// Indexed by the logarithm of their size.
     by_size: [Vec<VecDeque<Entry>>; Self::SIZES],
-    /// Entries in all of them.
+    /// Total capacity in entries.
     entries: usize,
 }
 
 impl SpareQueues {
-    /// The longest send queue allowed has 2^20 entries or fewer in any sensible configuration; longer ones are not kept.
+    /// In any sensible configuration, a send queue has at most 2^20 entries. Larger storage is not kept.
     const SIZES: usize = 21;
-    /// Entries kept, beside one storage of each size: 320 KB.
+    /// Most entries kept, in addition to one storage of each size: 320 KB.
     const MAX: usize = 4096;
 
     /// Makes room for more requests in a full queue.
@@ -451,7 +452,7 @@ impl SpareQueues {
         self.keep(old);
     }
 
-    /// Takes the storage of an empty queue, if it is large.
+    /// Takes the storage of an empty queue if it is large.
     #[cold]
     pub(crate) fn shrink(&mut self, queue: &mut SendQueue) {
         let small = self.by_size.get_mut(SendQueue::KEPT.ilog2() as usize).and_then(Vec::pop);
@@ -462,7 +463,7 @@ impl SpareQueues {
         self.keep(old);
     }
 
-    /// Entries that there is room for in what is kept.
+    /// The capacity of the kept storage, in entries.
     #[cfg(test)]
     pub(super) const fn kept(&self) -> usize {
         self.entries
@@ -540,7 +541,7 @@ mod tests {
         assert_eq!([0, 1, 2].map(numbers), [Some((0xffff, 0)), Some((0, 0xffff)), Some((1, 0))]);
     }
 
-    /// Each packet names the bytes that it takes of each piece, and no piece that it takes none of.
+    /// Each packet lists its part of each piece, and no piece that it has no bytes of.
     #[test]
     fn a_packet_takes_its_bytes_from_the_pieces_that_hold_them() {
         let mut queue = SendQueue::new(4);
@@ -560,7 +561,7 @@ mod tests {
         assert_eq!(parts(3), [(3_212, 44), (4_000, 1)]);
     }
 
-    /// Whatever was pinned is given back once, with its request; the numbers of pieces wrap.
+    /// Each pinned region is unpinned once, with its request. Piece numbers wrap.
     #[test]
     fn pieces_leave_with_their_request() {
         let mut queue = SendQueue::new(100);
@@ -577,7 +578,7 @@ mod tests {
             queue.push(&write(600, SendOp::Write), false, Source::Pieces(pieces), 256);
             queue.push(&write(600, SendOp::Write), false, region(), 256);
             posted.push((pieces, first..first + count));
-            // One that comes to nothing.
+            // The pieces of a request that is not posted.
             let none = add(&mut queue, 90..95);
             let mut given_back = 0;
             queue.take_back_pieces(none, |_| given_back += 1);

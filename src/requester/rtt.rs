@@ -1,4 +1,4 @@
-//! Round-trip time and reordering, as measured from the records of the packets.
+//! Round-trip time and reordering, measured from the packets' records.
 
 use crate::time::Time;
 
@@ -10,7 +10,7 @@ pub(crate) struct Rtt {
     variation_ns: u64,
     latest_ns: u64,
     min_ns: u64,
-    /// The longest of late: what is above the smoothed value fades by a part with each sample.
+    /// The recent peak. The part above the smoothed value fades by a 64th with each sample.
     peak_ns: u64,
     late_after_ns: u64,
 }
@@ -18,7 +18,7 @@ pub(crate) struct Rtt {
 impl Rtt {
     const PEAK_PARTS: u64 = 64;
 
-    /// Takes in a sample in nanoseconds.
+    /// Adds a sample in nanoseconds.
     pub(crate) fn sample(&mut self, rtt_ns: u64) {
         let rtt_ns = rtt_ns.max(1);
         if self.min_ns == 0 {
@@ -35,8 +35,8 @@ impl Rtt {
         self.late_after_ns = (2 * self.smoothed_ns).max(self.spread_ns());
     }
 
-    /// A packet sent once was reported after `age_ns`, by a report whose timestamp is of no use. A round trip takes no
-    /// longer than that; until the first sample it is all that is known.
+    /// A packet that was sent once was acknowledged after `age_ns`, by an acknowledgement without a usable timestamp.
+    /// The age is an upper bound of the round-trip time. It is used until the first sample.
     #[cold]
     pub(crate) fn at_most(&mut self, age_ns: u64) {
         if self.min_ns == 0 {
@@ -50,7 +50,7 @@ impl Rtt {
         self.variation_ns = rtt_ns / 2;
     }
 
-    /// The smoothed value; before the first sample an upper bound, and zero before anything was reported.
+    /// The smoothed value. Before the first sample it is an upper bound, and zero before the first acknowledgement.
     pub(crate) const fn smoothed_ns(&self) -> u64 {
         self.smoothed_ns
     }
@@ -60,24 +60,24 @@ impl Rtt {
         self.min_ns
     }
 
-    /// The larger of the smoothed and the latest value: what a packet may fairly take (RFC 8985
-    /// section 6.2 uses the latest; a poll loop that stalls makes the latest jump, never shrink).
+    /// The larger of the smoothed and the latest value: the round-trip time that a packet is allowed. RFC 8985
+    /// section 6.2 uses the latest; a stall of the poll loop can only raise it.
     pub(crate) fn fair_ns(&self) -> u64 {
         self.smoothed_ns.max(self.latest_ns)
     }
 
-    /// Whether round trips have lately taken at least half as long again as the shortest one did: packets wait in queues.
+    /// Whether recent round trips took at least 1.5 times the shortest one: packets wait in queues.
     pub(crate) fn queueing(&self) -> bool {
         self.min_ns > 0 && self.peak_ns >= self.min_ns + self.min_ns / 2
     }
 
-    /// A round trip and four times its variation, as in the timeout of RFC 6298.
+    /// The round-trip time plus four times its variation, as in the timeout of RFC 6298.
     const fn spread_ns(&self) -> u64 {
         self.smoothed_ns + 4 * self.variation_ns
     }
 
-    /// When an answer is late: after two round trips, or the classic timeout where the variation is large (RFC 8985
-    /// section 7.2). Zero before the first sample.
+    /// The PTO: the larger of two round trips and the timeout of RFC 6298 (RFC 8985 section 7.2). Zero before the
+    /// first sample.
     pub(crate) const fn late_after_ns(&self) -> u64 {
         self.late_after_ns
     }
@@ -85,10 +85,12 @@ impl Rtt {
 
 /// How far packets overtake each other across paths, in send time.
 ///
-/// Spraying reorders as a matter of course, so the tolerance is measured: whenever a packet that
-/// was never retransmitted is reported after one that was sent `extent` later, the window grows
-/// to cover `extent`; it shrinks by half every [`Reordering::MEMORY_RTTS`] round trips without. Nothing is measured at first,
-/// when the fastest paths are the first to report: an assumed extent stands for it, and fades likewise.
+/// Spraying always reorders packets, so the reordering window is measured. If a packet that was never retransmitted
+/// is acknowledged after one that was sent `extent` later, the window grows to cover `extent`. It halves after every
+/// [`Reordering::MEMORY_RTTS`] round trips without such a packet.
+///
+/// At first nothing is measured, and the fastest paths report first. An assumed extent is used instead, and fades in
+/// the same way.
 #[derive(Clone, Copy, Debug, Default)]
 #[expect(clippy::struct_field_names, reason = "the unit stands last in a name")]
 pub(crate) struct Reordering {
@@ -99,17 +101,17 @@ pub(crate) struct Reordering {
 }
 
 impl Reordering {
-    /// Round trips after which an extent not seen again counts half.
+    /// Number of round trips after which an extent that was not seen again is halved.
     const MEMORY_RTTS: u64 = 16;
-    /// Smallest tolerance: packets of one burst leave within this.
+    /// Smallest reordering window. The packets of one burst are sent within this time.
     const FLOOR_NS: u64 = 2_000;
 
-    /// Nothing measured: extents up to `ns` are assumed.
+    /// Starts without a measurement: extents up to `ns` are assumed.
     pub(crate) const fn assumed(ns: u64) -> Self {
         Self { extent_ns: 0, seen_at_ns: 0, assumed_ns: ns, assumed_at_ns: 0 }
     }
 
-    /// A packet arrived although one sent `extent_ns` later had been reported before.
+    /// A packet arrived after one that was sent `extent_ns` later had been acknowledged.
     pub(crate) fn observe(&mut self, extent_ns: u64, now_ns: u64) {
         if extent_ns >= self.extent_ns {
             self.extent_ns = extent_ns;
@@ -117,7 +119,7 @@ impl Reordering {
         }
     }
 
-    /// A packet was declared lost and its first copy arrived after all.
+    /// The first copy of a packet that was declared lost had arrived.
     pub(crate) fn widen(&mut self, rtt: &Rtt, now_ns: u64) {
         let most = rtt.spread_ns().max(Self::FLOOR_NS);
         self.extent_ns = self.extent_ns.saturating_mul(2).max(rtt.smoothed_ns() / 4).min(most);
@@ -134,8 +136,8 @@ impl Reordering {
         }
     }
 
-    /// The tolerance now: at least an eighth of a round trip, at most a round trip and four times its variation, and
-    /// no less than what is assumed.
+    /// The current reordering window. It is at least an eighth of a round trip, at most a round trip plus four times
+    /// its variation, and never less than the assumed extent.
     pub(crate) fn window_ns(&mut self, rtt: &Rtt, now_ns: u64) -> u64 {
         let memory = (Self::MEMORY_RTTS * rtt.smoothed_ns()).max(1);
         if now_ns.saturating_sub(self.seen_at_ns) > memory {
@@ -151,10 +153,10 @@ impl Reordering {
     }
 }
 
-/// Whether packets of one entropy value keep their order, so that one that was overtaken is lost.
+/// The order rule: whether packets of one entropy value stay in order, so that an overtaken packet is lost.
 ///
-/// The rule is in force until it is proved wrong; then it is set aside, for longer each time it fails again
-/// soon after. The time rule, which then decides alone, waits for a fair round trip and the reordering window.
+/// The rule is suspended when it is proved wrong, and for longer each time that it is wrong again soon after.
+/// Meanwhile only the time rule applies. It waits for the round-trip time plus the reordering window.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct PathOrder {
     aside_until: Time,
@@ -162,20 +164,20 @@ pub(crate) struct PathOrder {
 }
 
 impl PathOrder {
-    /// Round trips that the rule is set aside for at first.
+    /// Number of round trips for which the rule is suspended at first.
     const FIRST_RTTS: u64 = 64;
     const LEAST_NS: u64 = 1_000_000;
     const MOST_NS: u64 = 10_000_000_000;
-    /// The rule has to hold for this many times as long as it was set aside, to count as sound again.
+    /// The rule counts as sound again after it was right for this many times the last suspension.
     const PROBATION: u64 = 8;
 
-    /// Whether the rule decides now.
+    /// Whether the rule applies now.
     pub(crate) fn holds(&self, now: Time) -> bool {
         now >= self.aside_until
     }
 
-    /// A packet that the rule declared lost had arrived. `true` when this sets the rule aside; what was
-    /// decided before that proves nothing more.
+    /// A packet that the rule declared lost had arrived. Returns `true` if this suspends the rule. While it is
+    /// suspended, its earlier decisions prove nothing more.
     pub(crate) fn disproved(&mut self, rtt: &Rtt, now: Time) -> bool {
         if !self.holds(now) {
             return false;
@@ -249,7 +251,7 @@ mod tests {
         assert_eq!(reordering.window_ns(&rtt, 0), 12_500);
         reordering.observe(40_000, 1_000);
         assert_eq!(reordering.window_ns(&rtt, 1_000), 50_000);
-        // Remembered for 16 round trips, to the nanosecond.
+        // The extent is remembered for 16 round trips, to the nanosecond.
         assert_eq!(reordering.window_ns(&rtt, 1_601_000), 50_000);
         assert_eq!(reordering.window_ns(&rtt, 1_601_001), 25_000);
         reordering.observe(1_000_000, 3_000_000);

@@ -1,8 +1,8 @@
-//! What is sent next, and what is kept of it.
+//! Selection of the next packet, and the state kept for it.
 //!
-//! Packets leave in order for the first time, one after another of the request that has its turn, and this runs for
-//! every one of them: [`Requester::new_packet_fits`] and [`Requester::send_new`]. What is sent again has its own way,
-//! which costs more and is rare.
+//! New packets are sent in order, one after another, for the request that has its turn.
+//! [`Requester::new_packet_fits`] and [`Requester::send_new`] run for each of them. Retransmissions are rare and have
+//! a separate, slower path.
 
 use core::hint::cold_path;
 
@@ -14,34 +14,34 @@ use crate::wire::{Ev, ICRC_LEN, Opcode, Psn, WriteHead};
 use super::spurious::{RtxReason, Transmission};
 use super::{Entry, PacketSpec, Record, Requester, SendContext, psn_of};
 
-/// What a packet was sent for.
+/// Why a packet is sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SendKind {
     /// First transmission.
     New,
-    /// First transmission too: the last try never left the host.
+    /// Also a first transmission: the previous attempt never left the host.
     Resend,
-    /// It was declared lost.
+    /// A retransmission of a packet that was declared lost.
     Retransmit,
-    /// Silence: a copy of the oldest unreported packet, to make the peer speak (tail loss probe).
+    /// A tail loss probe (TLP): a copy of the oldest unacknowledged packet, to elicit a SACK.
     Probe,
 }
 
 impl SendKind {
-    /// Whether an earlier copy may be on its way.
+    /// Whether an earlier copy may be in flight.
     #[inline]
     pub(crate) const fn repeats(self) -> bool {
         matches!(self, Self::Retransmit | Self::Probe)
     }
 }
 
-/// A packet that leaves: what its headers say, and where its payload lies.
+/// A packet to be sent: its headers, and the location of its payload.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct OutPacket<'a> {
     pub(crate) seq: u64,
     pub(crate) kind: SendKind,
     pub(crate) psn: Psn,
-    /// The peer is asked to answer at once.
+    /// Whether the peer is asked to acknowledge at once.
     pub(crate) ack_req: bool,
     pub(crate) spec: PacketSpec<'a>,
 }
@@ -50,7 +50,7 @@ impl Requester {
     /// UDP payload length + 40: the nominal packet size that congestion control counts.
     pub(crate) const NOMINAL_OVERHEAD: u32 = 40;
 
-    /// What congestion control counts for a packet with a timestamp and this much payload.
+    /// The size that congestion control counts for a packet with a timestamp and this much payload.
     #[inline]
     pub(crate) const fn counted(opcode: Opcode, payload: u32) -> u32 {
         Self::nominal(WriteHead::len_of(opcode, true), payload)
@@ -61,7 +61,7 @@ impl Requester {
         (head_len + ICRC_LEN) as u32 + payload + Self::NOMINAL_OVERHEAD
     }
 
-    /// Whether the window has room for a packet sent for the first time, and there is one.
+    /// Whether there is a new packet and the window has room for it.
     #[inline]
     pub(crate) fn new_packet_fits(&self) -> bool {
         // MRC 1.0 section 6.3.1: [cack + 1, cack + mpr), and una = cack + 1.
@@ -71,26 +71,29 @@ impl Requester {
         self.wimm_in_flight < self.setup.max_wimm || self.passes_the_limit_of_immediates()
     }
 
-    /// Whether the next packet starts no message that the peer might have no room for.
+    /// Whether the next packet may be sent although `max_wimm` is reached: it starts no write with immediate.
     fn passes_the_limit_of_immediates(&self) -> bool {
         let starts_one = |entry: &Entry| self.next == entry.first && entry.imm().is_some();
         self.queue.sending().is_some_and(|entry| !starts_one(entry))
     }
 
-    /// The planes on which congestion control lets a packet leave now that is no tail probe.
+    /// The planes on which congestion control allows a packet now. TLPs are not subject to it.
     #[inline(always)]
     #[expect(clippy::inline_always, reason = "the path of every packet; measured by benches/instructions.rs")]
     pub(crate) fn open_planes(&self, cc: &Controller, now: Time) -> PlaneSet {
         PlaneSet(cc.open_planes(u64::from(self.setup.mtu), now))
     }
 
-    /// What to send next: the oldest gap, then a tail probe, then new data. A due tail probe goes out whatever
-    /// congestion control says, because silence means that nothing else will open the window soon; if something
-    /// is lost, the oldest gap is the probe. New data that may leave makes the peer answer as well as a copy does (RFC 8985,
-    /// section 7.3), but only the first time: if nothing comes of it, its path may be the trouble, and a copy takes another one.
+    /// Selects what to send next: the oldest lost packet, then a TLP, then new data.
     ///
-    /// `open`: congestion control lets a packet leave, and `opens`: it will, in a time that is known. Where there are [no retransmissions](Self::has_retransmissions),
-    /// [`new_packet_fits`](Self::new_packet_fits) says as much and is quicker.
+    /// A due TLP ignores congestion control, because without acknowledgements nothing else will open the window soon.
+    /// If a packet is lost, the oldest one serves as the TLP. New data elicits a SACK as well as a copy does (RFC
+    /// 8985, section 7.3), but takes its place only once: its path may be the cause of the silence, and a copy takes
+    /// a different one.
+    ///
+    /// `open`: congestion control allows a packet now. `opens`: it will allow one at a known time. If there are [no
+    /// retransmissions](Self::has_retransmissions), [`new_packet_fits`](Self::new_packet_fits) gives the same result
+    /// faster.
     pub(crate) fn next_send(&mut self, open: bool, opens: bool) -> Option<(u64, SendKind)> {
         if self.lost_count > 0 {
             let seq = self.lost.next_set(self.una, self.next)?;
@@ -113,9 +116,8 @@ impl Requester {
         (open && self.new_packet_fits()).then_some((self.next, SendKind::New))
     }
 
-    /// The oldest packet not reported; if all are reported and only the completion is missing,
-    /// the last packet of the oldest message, because the peer answers any old PSN with a
-    /// transport ACK.
+    /// The oldest unacknowledged packet. If only a completion is missing, it is the last packet of the oldest
+    /// message: the peer acknowledges any old PSN with a transport ACK.
     fn probe_target(&mut self) -> Option<u64> {
         let target = if self.una < self.next {
             Some(self.una)
@@ -130,15 +132,15 @@ impl Requester {
 
     /// The path that packet `seq`, sent as `kind`, should take.
     ///
-    /// - A retransmission avoids the path of the last transmission, and waits until another plane has room: a dead plane always
-    ///   has some, while the packets of others fill those that work. But a plane that has none for as long as the
-    ///   retransmission timer runs may be the dead one, so then it takes any.
-    /// - The first packet after an unanswered timeout prefers a path that is known to work. What is known may be out of date, so
-    ///   the next ones take other paths in turn.
-    /// - From the second tail probe in a row on, every other one takes a path that is not in use. The paths in use may be those
-    ///   that do not work, and what is known of the others may be wrong.
-    /// - A tail probe avoids the path in use that the one before it took: where each probe repeats another packet, the last
-    ///   copies of all of them may have taken the one path that works.
+    /// - A retransmission avoids the path of the last transmission, and waits until another plane has room. A dead
+    ///   plane always has room, while the packets of other queue pairs fill the working ones. But a plane without
+    ///   room for a whole RTO may be the dead one, so the retransmission then takes any plane.
+    /// - The first packet after an RTO prefers a path that is known to work. That knowledge may be out of date, so
+    ///   the next packets take other paths in turn.
+    /// - From the second TLP in a row on, every other one takes a path that is not in use. The paths in use may be
+    ///   the dead ones, and the state of the others may be wrong.
+    /// - A TLP avoids the path in use that the TLP before it took. If each TLP is a copy of a different packet, the
+    ///   last copies of all of them may have taken the one path that works.
     pub(crate) fn path_hint(&self, seq: u64, kind: SendKind) -> PathHint {
         let is_probe = kind == SendKind::Probe;
         let in_place_of_probe = kind == SendKind::New && self.probe_pending;
@@ -157,16 +159,16 @@ impl Requester {
         }
     }
 
-    /// The packet that is to be sent as `kind` takes this entropy value, which is in use.
+    /// Records that the packet to be sent as `kind` takes this entropy value, which is in use.
     pub(crate) fn note_probed(&mut self, kind: SendKind, ev: EvId) {
         if kind == SendKind::Probe {
             self.probed = Some(ev);
         }
     }
 
-    /// The next packet leaves for the first time, with a ticket among all data packets of the endpoint. Nothing if
-    /// there is none.
-    // Inlined, so that what is known of the packet stays in registers until it is written.
+    /// Sends the next new packet, with a ticket among all data packets of the endpoint. Returns `None` if there is
+    /// none.
+    // Inlined, so that the packet's fields stay in registers until they are written.
     #[inline(always)]
     #[expect(clippy::inline_always, reason = "the path of every packet; measured by benches/instructions.rs")]
     pub(crate) fn send_new(
@@ -199,7 +201,7 @@ impl Requester {
         Some(OutPacket { seq, kind: SendKind::New, psn, ack_req, spec })
     }
 
-    /// The same where a tail probe may be due, whose place it takes then.
+    /// Like [`Self::send_new`], if a TLP may be due: the new packet takes its place.
     #[inline(never)]
     pub(crate) fn send_new_for_probe(
         &mut self,
@@ -217,7 +219,7 @@ impl Requester {
         Some(OutPacket { ack_req: packet.ack_req || asks, ..packet })
     }
 
-    /// Packet `seq` leaves again. Nothing if its request is gone.
+    /// Sends packet `seq` again. Returns `None` if its request is gone.
     #[inline(never)]
     pub(crate) fn send_again(
         &mut self,
@@ -267,7 +269,7 @@ impl Requester {
             env.cc.on_move(&before.flight(env.paths), &fresh.flight(env.paths));
         }
         if !kind.repeats() {
-            // The oldest gap, so it serves as the tail probe that may be due.
+            // This is the oldest gap, so it serves as the TLP that may be due.
             self.probe_pending = false;
             return;
         }
@@ -284,16 +286,16 @@ impl Requester {
         }
     }
 
-    /// The transmission of `seq` that was sent last never left: a queue of this host was full. All is as before
-    /// it, except that a first transmission keeps its number and waits with the lost. Neither its path nor
-    /// congestion control hears of a loss, because the network had no part in it.
+    /// Takes back the last transmission of `seq`, which never left because a queue of this host was full. The state
+    /// before it is restored, but a first transmission keeps its number and waits with the lost packets. It counts as
+    /// a loss neither for its path nor for congestion control, because the network was not involved.
     #[cold]
     pub(crate) fn unsent(&mut self, seq: u64, kind: SendKind, env: &mut SendContext<'_>) {
         let record = self.records.get(seq);
         let flight = record.flight(env.paths);
         let mut held_window = true;
         if kind.repeats() {
-            // None: too many repeats since to remember this one; then it counts as sent and lost.
+            // `None`: too many retransmissions followed, so this one is forgotten. It then counts as sent and lost.
             let undone = self.rtx_history.undo(seq, record.order);
             if let Some((before, cause)) = undone {
                 let Transmission { sent_at, order, ev, .. } = before;

@@ -1,14 +1,14 @@
 //! Packets that were sent more than once: which copies arrived, and what that proves.
 //!
-//! A [`Record`](super::Record) knows only the latest transmission of a packet. A [`Repeat`] remembers the copy before it,
-//! so that a SACK for either of them can be told apart by the timestamp that it reflects:
+//! A [`Record`](super::Record) describes only the latest transmission of a packet. An [`Rtx`] describes the copy
+//! before it. The timestamp that a SACK reflects shows which of the two triggered it:
 //!
-//! - The earlier copy arrived: the repeat was needless, and the rule that asked for it learns from it, as
-//!   RFC 8985 section 6.2 lets RACK learn from a duplicate SACK.
-//! - The later copy arrived and nothing is heard of the earlier one: that copy was lost, although no later packet
-//!   overtook it (RFC 8985 section 7.4.2 infers the same for a tail loss probe). So were the copies before that one, if
-//!   there are more. Their entropy values are suspected, and blamed when this happens to their next packets too. The first
-//!   time proves little: if the peer stood still, all copies arrive in one burst, and one SACK may answer for them.
+//! - The earlier copy arrived: the retransmission was spurious. The rule that caused it adapts, as RACK does on a
+//!   duplicate SACK (RFC 8985 section 6.2).
+//! - The later copy arrived and no SACK reports the earlier one: the earlier copy was lost, although no later packet
+//!   overtook it. RFC 8985 section 7.4.2 infers the same for a TLP. Any copies before it were lost too. Their entropy
+//!   values are suspected, and blamed if it happens to their next packets too. Once proves little: if the peer was
+//!   paused, all copies arrive in one burst, and one SACK may acknowledge them.
 
 use std::collections::BTreeMap;
 
@@ -18,20 +18,20 @@ use crate::wire::Ev;
 /// Why a packet was sent again.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum RtxReason {
-    /// A later packet of the same entropy value arrived.
+    /// Order rule: a later packet of the same entropy value arrived.
     Reordering,
-    /// Later packets arrived and its time had passed.
+    /// Time rule: later packets arrived, and this one is overdue.
     RackTimeout,
-    /// Nothing was heard: a tail probe of a packet that was not declared lost.
+    /// A TLP of a packet that was not declared lost.
     Tlp,
-    /// It never left the host.
+    /// The previous transmission never left the host.
     TxRejected,
-    /// The peer asked for it, or its plane went down.
+    /// A NACK refused it, or its plane went down.
     #[default]
     Nack,
 }
 
-/// A transmission, as far as an answer can name it.
+/// A transmission, as a SACK can identify it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Transmission {
     pub(super) sent_at: Time,
@@ -42,23 +42,23 @@ pub(super) struct Transmission {
     pub(super) ev_bits: Ev,
 }
 
-/// One retransmission or tail probe, and the copy that it repeats.
+/// One retransmission or TLP, and the copy before it.
 #[derive(Clone, Copy, Debug)]
 struct Rtx {
     before: Transmission,
     again: Transmission,
     cause: RtxReason,
-    /// The earliest of the reports known that list the packet as received.
+    /// The earliest known SACK that lists the packet as received.
     listed: Option<AckSnapshot>,
-    /// The report that answers this copy itself.
+    /// The SACK that this copy itself triggered.
     answered: Option<AckSnapshot>,
     /// The earlier copy is known to have arrived.
     needless: bool,
-    /// The earlier copy has been judged, or nobody may be blamed for it.
+    /// The earlier copy has been judged, or its path must not be blamed.
     settled: bool,
 }
 
-/// How far the peer was when it made a report.
+/// What the peer had received when it sent a SACK.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct AckSnapshot {
     /// `CC_STATE.rcvd_bytes`: 24 bits, units of 256 bytes.
@@ -68,19 +68,20 @@ pub(super) struct AckSnapshot {
 }
 
 impl AckSnapshot {
-    /// Whether packets arrived at the peer between `earlier` and this report.
+    /// Whether packets arrived at the peer between `earlier` and this SACK.
     fn follows(self, earlier: Self) -> bool {
         self.gained(earlier) > 0 || self.rcvd_bytes == earlier.rcvd_bytes && self.cack_end > earlier.cack_end
     }
 
-    /// What arrived at the peer between `earlier` and this report, units of 256 bytes; 0 if this one is the earlier.
+    /// What arrived at the peer between `earlier` and this SACK, in units of 256 bytes. It is 0 if this one is the
+    /// earlier.
     const fn gained(self, earlier: Self) -> u32 {
         let gained = self.rcvd_bytes.wrapping_sub(earlier.rcvd_bytes) & 0x00ff_ffff;
         if gained < 0x0080_0000 { gained } else { 0 }
     }
 }
 
-/// The packet that a SACK answers.
+/// The copy that triggered a SACK.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct AckedCopy {
     pub(super) seq: u64,
@@ -89,8 +90,8 @@ pub(super) struct AckedCopy {
 }
 
 impl AckedCopy {
-    /// Which of the two copies the SACK answers. Retransmission timers may put copies a whole round of the 16-bit
-    /// timestamp apart; then the entropy value decides.
+    /// Which of the two copies triggered the SACK. Copies may be a whole period of the 16-bit timestamp apart after
+    /// an RTO; then the entropy value decides.
     fn which(&self, repeat: &Rtx) -> Option<Which> {
         let matches = |copy: &Transmission| copy.sent_at.timestamp() == self.timestamp;
         match (matches(&repeat.before), matches(&repeat.again)) {
@@ -109,23 +110,24 @@ enum Which {
     Again,
 }
 
-/// What an answer proves about the earlier copy of a packet.
+/// What a SACK proves about the earlier copy of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum RtxVerdict {
-    /// It arrived on this entropy value; the packet was repeated for this cause.
+    /// It arrived on this entropy value. The packet was retransmitted for this cause.
     Needless { ev: u16, cause: RtxReason },
-    /// It was probably lost: this entropy value, its position among all transmissions, and when it left.
+    /// It was probably lost. The fields are its entropy value, its position among all transmissions, and when it was
+    /// sent.
     Lost { ev: u16, order: u64, sent_at: Time },
 }
 
-/// The repeats of a queue pair that are recent enough to matter.
+/// The recent retransmissions of a queue pair.
 #[derive(Debug, Default)]
 pub(super) struct RtxHistory {
-    /// By packet and by position of the repeat among all transmissions.
+    /// Keyed by packet and by the retransmission's position among all transmissions.
     recent: BTreeMap<(u64, u64), Rtx>,
 }
 
-/// Entropy values on which a copy was probably lost, with the copy's position among all transmissions.
+/// Entropy values on which a copy was probably lost, each with the copy's position among all transmissions.
 #[derive(Debug, Default)]
 pub(super) struct SuspectedEvs {
     lost_at: BTreeMap<u16, Suspicion>,
@@ -134,19 +136,20 @@ pub(super) struct SuspectedEvs {
 /// Positions among all transmissions.
 #[derive(Clone, Copy, Debug)]
 struct Suspicion {
-    /// Of the copy that was lost.
+    /// The position of the lost copy.
     lost: u64,
-    /// Of the last one that had left when it was raised.
+    /// The last position that had been sent when the suspicion was raised.
     raised: u64,
-    /// The packet, if a report that says it to be missing would settle it.
+    /// The packet, if a SACK that proves it missing would confirm the suspicion.
     open: Option<u64>,
 }
 
 impl RtxHistory {
-    /// Retransmissions remembered. Beyond that, those of the oldest packets are forgotten, and what they could have shown.
+    /// Most retransmissions remembered. Beyond that, those of the oldest packets are forgotten, with what they could
+    /// prove.
     const MAX: usize = 256;
 
-    /// Packet `seq` is sent again.
+    /// Records that packet `seq` is retransmitted.
     #[cold]
     pub(super) fn note(&mut self, seq: u64, before: Transmission, again: Transmission, cause: RtxReason) {
         if self.recent.len() >= Self::MAX {
@@ -164,7 +167,8 @@ impl RtxHistory {
         self.recent.insert((seq, again.order), repeat);
     }
 
-    /// The repeat of `seq` at position `order` never left: forgets it, and tells what it was to repeat.
+    /// Forgets the retransmission of `seq` at position `order`, which never left. Returns the copy before it and the
+    /// cause.
     pub(super) fn undo(&mut self, seq: u64, order: u64) -> Option<(Transmission, RtxReason)> {
         self.recent.remove(&(seq, order)).map(|repeat| (repeat.before, repeat.cause))
     }
@@ -174,8 +178,8 @@ impl RtxHistory {
         self.recent.is_empty()
     }
 
-    /// Takes in a SACK: the packet that it answers, and the packets that it lists as received, which are all before
-    /// `now.cack_end` and those that `listed` names. `prove` is told what it proves.
+    /// Processes a SACK: the copy that triggered it, and the packets that it lists as received. These are all packets
+    /// before `now.cack_end` and those for which `listed` is true. `prove` receives each verdict.
     pub(super) fn on_sack(
         &mut self,
         answered: Option<&AckedCopy>,
@@ -192,8 +196,8 @@ impl RtxHistory {
                 Some(Which::Again) if repeat.answered.is_none() => repeat.answered = Some(now),
                 _ => {}
             }
-            // No more bytes are told of while the answer to a copy waits. So when the peer listed the packet with fewer, it had
-            // an earlier copy; reports may arrive here in any order.
+            // `rcvd_bytes` does not grow while the SACK for a copy is pending. If the peer listed the packet with
+            // fewer bytes, it had an earlier copy. SACKs may arrive here in any order.
             let earliest = repeat.listed.is_none_or(|other| other.follows(now));
             if earliest && (seq < now.cack_end || listed(seq)) {
                 repeat.listed = Some(now);
@@ -211,16 +215,16 @@ impl RtxHistory {
             } else if (matches!(which, Some(Which::Again)) || behind_it && repeat.listed == Some(now))
                 && !repeat.settled
             {
-                // Of several repeats one is answered: those before it were probably lost like the first copy, if no report
-                // listed the packet earlier.
+                // If one of several retransmissions is acknowledged, those before it were probably lost like the
+                // first copy, unless an earlier SACK listed the packet.
                 repeat.settled = true;
                 prove(RtxVerdict::Lost { ev, order, sent_at });
             }
         }
     }
 
-    /// Whether an answer to the repeat of `seq` at position `order` may as well be one to a copy before it, as far as is
-    /// remembered: timestamps a whole round apart on one path, or one that nothing is known of.
+    /// Whether a SACK for the retransmission of `seq` at position `order` may be for an earlier copy: the timestamps
+    /// are a whole period apart on one path, or nothing is known of the retransmission.
     pub(super) fn may_be_mistaken(&self, seq: u64, order: u64) -> bool {
         let Some(Rtx { again, .. }) = self.recent.get(&(seq, order)) else { return true };
         let name = |copy: &Transmission| (copy.sent_at.timestamp(), copy.ev_bits);
@@ -228,7 +232,7 @@ impl RtxHistory {
         copies.any(|(_, repeat)| name(&repeat.before) == name(again))
     }
 
-    /// Where among all transmissions the repeat is that a SACK answers.
+    /// The position among all transmissions of the retransmission that triggered a SACK.
     fn position_of(&self, answered: Option<&AckedCopy>) -> Option<u64> {
         let answered = answered?;
         let copies = self.recent.range((answered.seq, 0)..=(answered.seq, u64::MAX));
@@ -236,7 +240,8 @@ impl RtxHistory {
         again.next().map(|(&(_, order), _)| order)
     }
 
-    /// Forgets the oldest packets' repeats that were sent before `before`: nobody will speak of them any more.
+    /// Forgets the retransmissions, oldest packets first, that were sent before `before`. No SACK for them is
+    /// expected any more.
     pub(super) fn forget(&mut self, before: Time) {
         while let Some(oldest) = self.recent.first_entry() {
             if oldest.get().again.sent_at >= before {
@@ -246,7 +251,7 @@ impl RtxHistory {
         }
     }
 
-    /// Copies on these entropy values were lost with their plane: no path is to blame.
+    /// The copies on these entropy values were lost with their plane: no path is to blame.
     pub(super) fn discard_planes(&mut self, on: impl Fn(u16) -> bool) {
         for repeat in self.recent.values_mut() {
             repeat.settled |= on(repeat.before.ev);
@@ -255,14 +260,16 @@ impl RtxHistory {
 }
 
 impl SuspectedEvs {
-    /// The copy at position `order` on this entropy value was probably lost; `newest` is the newest position known to
-    /// have arrived on it. `true` when the entropy value is to blame: two copies lost and nothing arrived since.
+    /// Records that the copy at position `order` on this entropy value was probably lost. `newest` is the newest
+    /// position known to have arrived on it. Returns `true` if the entropy value is to blame: two copies were lost,
+    /// and nothing arrived since.
     pub(super) fn suspect(&mut self, ev: u16, order: u64, newest: u64) -> bool {
         self.suspect_again(ev, Suspicion { lost: order, raised: order, open: None }, newest, |_| true)
     }
 
-    /// The same for packet `seq`, one of many whose answers may have been lost with it, at a time when `raised` was the last position
-    /// to have left: of these, one alone counts, and the second has to have left after it was declared lost.
+    /// The same for packet `seq`, when the SACKs of many packets may have been lost together. `raised` is the last
+    /// position sent so far. Of the copies sent by then, only one counts: the second loss must have left after the
+    /// first was declared lost.
     pub(super) fn doubt(&mut self, ev: u16, (seq, order): (u64, u64), newest: u64, raised: u64) -> bool {
         let suspicion = Suspicion { lost: order, raised, open: Some(seq) };
         self.suspect_again(ev, suspicion, newest, |first| order > first.raised)
@@ -273,8 +280,8 @@ impl SuspectedEvs {
         self.lost_at.is_empty()
     }
 
-    /// Takes in a report, by the packets that it says to be missing. `blame` is told the entropy values of those in doubt and
-    /// the positions of the copies lost.
+    /// Processes a SACK by the packets that it proves missing. `blame` receives the entropy value of each suspicion
+    /// that this confirms, and the position of the lost copy.
     pub(super) fn resolve(&mut self, missing: impl Fn(u64) -> bool, mut blame: impl FnMut(u16, u64)) {
         self.lost_at.retain(|&ev, suspicion| {
             let lost = suspicion.open.is_some_and(&missing);
@@ -293,7 +300,7 @@ impl SuspectedEvs {
         counts: impl Fn(&Suspicion) -> bool,
     ) -> bool {
         if newest > suspicion.lost {
-            // The path has carried something since.
+            // A later packet has arrived on this path.
             return false;
         }
         match self.lost_at.get(&ev).filter(|first| newest < first.lost) {
@@ -309,13 +316,13 @@ impl SuspectedEvs {
         }
     }
 
-    /// What was lost on these entropy values was lost with their plane.
+    /// The losses on these entropy values were caused by their plane, so their suspicions are dropped.
     pub(super) fn discard_planes(&mut self, on: impl Fn(u16) -> bool) {
         self.lost_at.retain(|&ev, _| !on(ev));
     }
 
-    /// Keeps the suspicions that stand: those on entropy values on which nothing has arrived since, by their newest positions
-    /// known to have arrived.
+    /// Keeps only suspicions of entropy values on which nothing has arrived since. `newest` returns the newest
+    /// position known to have arrived on an entropy value.
     pub(super) fn retain_unconfirmed(&mut self, newest: impl Fn(u16) -> u64) {
         self.lost_at.retain(|&ev, first| newest(ev) < first.lost);
     }
@@ -333,7 +340,7 @@ mod tests {
         AckSnapshot { rcvd_bytes, cack_end }
     }
 
-    /// Packet 7, sent on path 1 and again on path 2.
+    /// Packet 7 was sent on path 1 and retransmitted on path 2.
     fn repeated(cause: RtxReason) -> RtxHistory {
         let mut repeats = RtxHistory::default();
         repeats.note(7, copy(0, 10, 1), copy(1_000_000, 20, 2), cause);
@@ -371,7 +378,7 @@ mod tests {
         assert_eq!(proofs(&mut repeats, Some(answer(0, 1)), listing(6, 8)), late, "and yet it was only late");
     }
 
-    /// Of several tail probes one gets through. Packet 8 has nothing to do with it.
+    /// One of several TLPs arrives. Packet 8 is unrelated.
     #[test]
     fn an_answer_to_the_last_of_three_copies_means_that_both_before_it_were_lost() {
         let three = || {
@@ -390,16 +397,16 @@ mod tests {
         assert_eq!(proofs(&mut repeats, last, listing(5, 8)), [], "once");
         let late = [RtxVerdict::Needless { ev: 1, cause: RtxReason::Tlp }];
         assert_eq!(proofs(&mut repeats, Some(answer(0, 1)), listing(6, 8)), late, "and yet it was only late");
-        // The second arrived, and so the third was not needed.
+        // The second copy arrived, so the third was spurious.
         let needless = [RtxVerdict::Needless { ev: 2, cause: RtxReason::Tlp }];
         let mut repeats = three();
         assert_eq!(proofs(&mut repeats, Some(answer(1_000_000, 2)), listing(5, 8)), [first, needless[0]]);
         assert_eq!(proofs(&mut repeats, last, listing(6, 9)), []);
-        // One of them arrived, nobody knows which.
+        // One of the copies arrived; it is unknown which.
         let mut repeats = three();
         assert_eq!(proofs(&mut repeats, None, listing(5, 8)), []);
         assert_eq!(proofs(&mut repeats, last, listing(6, 9)), needless);
-        // A copy that was declared lost has been blamed for it.
+        // The path of a copy that was declared lost has already been blamed.
         let mut repeats = repeated(RtxReason::RackTimeout);
         repeats.note(7, copy(1_000_000, 20, 2), copy(3_000_000, 30, 3), RtxReason::Tlp);
         assert_eq!(proofs(&mut repeats, last, listing(5, 8)), [second]);
@@ -416,23 +423,23 @@ mod tests {
     #[test]
     fn a_packet_listed_before_its_repeat_arrived_had_arrived_before() {
         let needless = [RtxVerdict::Needless { ev: 1, cause: RtxReason::RackTimeout }];
-        // Reports in the order they were made, and the other way round.
+        // SACKs in the order in which they were sent, and in reverse.
         let mut repeats = repeated(RtxReason::RackTimeout);
         assert_eq!(proofs(&mut repeats, None, listing(5, 8)), []);
         assert_eq!(proofs(&mut repeats, Some(answer(1_000_000, 2)), listing(6, 9)), needless);
         let mut repeats = repeated(RtxReason::RackTimeout);
         assert_eq!(proofs(&mut repeats, Some(answer(1_000_000, 2)), listing(6, 9)), []);
         assert_eq!(proofs(&mut repeats, None, listing(5, 8)), needless);
-        // Reports of one moment prove nothing; nor does a later one.
+        // SACKs of the same moment prove nothing, nor does a later one.
         let mut repeats = repeated(RtxReason::RackTimeout);
         assert_eq!(proofs(&mut repeats, None, listing(5, 8)), []);
         assert_eq!(proofs(&mut repeats, Some(answer(1_000_000, 2)), listing(5, 8)), []);
         assert_eq!(proofs(&mut repeats, None, listing(7, 12)), []);
-        // Nor does a second answer to the repeat, though the first one listed the packet.
+        // A second SACK for the retransmission proves nothing either, although the first one listed the packet.
         let mut repeats = repeated(RtxReason::RackTimeout);
         assert_eq!(proofs(&mut repeats, Some(answer(1_000_000, 2)), listing(5, 8)), []);
         assert_eq!(proofs(&mut repeats, Some(answer(1_000_000, 2)), listing(6, 9)), []);
-        // Packet 7 is the one that this report waits for.
+        // Packet 7 is the first that this SACK reports as missing.
         let mut repeats = repeated(RtxReason::RackTimeout);
         assert_eq!(proofs(&mut repeats, None, listing(5, 7)), []);
         assert_eq!(proofs(&mut repeats, Some(answer(1_000_000, 2)), listing(6, 9)), []);
@@ -520,7 +527,7 @@ mod tests {
         assert!(suspects.suspect(4, 60, 40), "and the suspicion stands");
     }
 
-    /// Answers that are lost are lost together: what they would have told of one path at one time counts once.
+    /// SACKs are lost together, so all losses on one path at one time count once.
     #[test]
     fn a_path_is_blamed_for_a_doubtful_loss_when_one_that_left_later_is_lost_too() {
         let mut suspects = SuspectedEvs::default();
@@ -533,14 +540,14 @@ mod tests {
         assert!(!suspects.doubt(1, (0, 70), 55, 80), "something arrived in between");
         assert!(!suspects.doubt(1, (0, 90), 91, 99), "something sent later arrived");
         assert!(suspects.doubt(1, (0, 81), 55, 80), "and the suspicion stands");
-        // Both kinds of suspicion are of one path.
+        // Both kinds of suspicion count for the same path.
         assert!(!suspects.suspect(3, 10, 0));
         assert!(suspects.doubt(3, (0, 11), 0, 40));
         assert!(!suspects.doubt(4, (0, 10), 0, 40));
         assert!(suspects.suspect(4, 20, 0));
     }
 
-    /// A report that says that the packet has not arrived settles it, and one that does not leaves it open.
+    /// A SACK that proves the packet missing confirms the suspicion; any other leaves it open.
     #[test]
     fn a_report_settles_doubts() {
         let mut suspects = SuspectedEvs::default();
@@ -573,7 +580,7 @@ mod tests {
             assert!(!suspects.suspect(ev, 10, 0));
         }
         suspects.retain_unconfirmed(|ev| [0, 9, 10, 11][usize::from(ev)]);
-        // From here on nobody knows what had arrived before.
+        // From here on, earlier arrivals are forgotten.
         assert_eq!([1, 2, 3].map(|ev| suspects.suspect(ev, 20, 0)), [true, false, false]);
     }
 }

@@ -1,11 +1,11 @@
-//! Timers of the requester: tail probes, the retransmission timer, and when to look for losses again.
+//! Timers of the requester: TLP, RTO, and the next search for losses.
 
 use crate::time::Time;
 
 use super::{Requester, SendContext};
 
-/// Timer schedule of a queue pair (MRC 1.0 table 7-1): a fixed interval for `linear` timeouts,
-/// then doubling for `exponential` more; 25 exponential retries mean for ever.
+/// Timer schedule of a queue pair (MRC 1.0 table 7-1). The interval stays the same for `linear` timeouts, then
+/// doubles for `exponential` more. 25 exponential retries mean no limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RetryPolicy {
     pub(crate) timeout_ns: u64,
@@ -16,7 +16,7 @@ pub(crate) struct RetryPolicy {
 impl RetryPolicy {
     const FOREVER: u8 = 25;
 
-    /// Timeouts that it goes on after.
+    /// Number of timeouts before the last one, which fails the queue pair.
     fn retries(&self) -> u32 {
         if self.exponential >= Self::FOREVER {
             return u32::MAX;
@@ -33,7 +33,7 @@ impl RetryPolicy {
         (retries <= self.retries()).then(|| self.timeout_ns.saturating_mul(1 << doublings.min(24)))
     }
 
-    /// The sum of the waits before timeout number `retries`, as far as they double.
+    /// The sum of the waits before timeout number `retries`, up to the 24th doubling.
     fn waited_ns(&self, retries: u32) -> u64 {
         let linear = u32::from(self.linear) + 1;
         let doublings = retries.saturating_sub(linear).min(24);
@@ -41,42 +41,43 @@ impl RetryPolicy {
     }
 }
 
-/// What a timer run found.
+/// The result of a timer run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum TimerVerdict {
-    /// Nothing that the queue pair has to act on beyond transmitting.
+    /// The queue pair has at most something to transmit.
     GoOn,
-    /// Every retry is used up: the queue pair fails.
+    /// All retries are used up: the queue pair fails.
     Exhausted,
 }
 
 impl Requester {
-    /// The retransmission timer runs for up to this many times its setting (InfiniBand, section 9.7.6.1.3, allows one to
-    /// four).
+    /// The retransmission timer runs for at most this many times its setting. InfiniBand, section 9.7.6.1.3, allows
+    /// one to four.
     const MOST_TIMEOUTS: u64 = 4;
-    /// After a timeout, the first tail probe follows when the silence is longer by this part.
+    /// After an RTO, the first TLP follows after this fraction (1/n) of the silence so far.
     const SILENCE_PARTS: u64 = 4;
 
-    /// How long the retransmission timer runs: as the schedule says, or longer where an answer is late only after
-    /// `late_ns`.
+    /// The RTO: the wait of the schedule, or the PTO `late_ns` if that is longer, up to [`Self::MOST_TIMEOUTS`] times
+    /// the setting.
     fn timeout_ns(&self, late_ns: u64) -> u64 {
         let retry = &self.setup.retry;
         let late_ns = late_ns.min(retry.timeout_ns.saturating_mul(Self::MOST_TIMEOUTS));
-        // Where the schedule was cut to fewer retries than are used up, its last wait is the one that runs.
+        // If the new schedule has fewer retries than are used up, its last wait applies.
         let retries = self.retries.min(retry.retries());
         retry.interval_ns(retries).map_or(0, |wait| wait.max(late_ns))
     }
 
-    /// How long after `timer_base` the next tail probe is due. Each one doubles the time waited so far, not the number
-    /// of round trips: the first round-trip time measured may be much longer than the wait before there was one. After a
-    /// timeout the series starts over, at a part of the silence so far: a peer that returns is found soon, and one that is
-    /// only slow is not made slower.
+    /// How long after `timer_base` the next TLP is due.
+    ///
+    /// Each TLP doubles the time waited so far, not a number of round trips: the first round-trip time measured may
+    /// be much longer than the wait before it. After an RTO the series starts again, at a fraction of the silence so
+    /// far. A peer that returns is then found soon, and a slow peer gets no additional load.
     fn probe_wait_ns(&self, late_ns: u64) -> u64 {
         late_ns.max(self.setup.probe_floor_ns).max(self.least_probe_wait_ns)
     }
 
-    /// A tail probe leaves, perhaps long after it was due, since its port had no room: its answer is not late before the time that an
-    /// answer takes has passed.
+    /// Records that a TLP is sent. It may have waited long for room in its port, so the next one waits at least a PTO
+    /// from now.
     pub(super) fn probe_leaves(&mut self, now: Time) {
         let answer_ns = self.rtt.late_after_ns().max(self.setup.probe_floor_ns);
         let wait_ns = now.since(self.timer_base).saturating_add(answer_ns);
@@ -85,15 +86,15 @@ impl Requester {
         self.probe_pending = false;
     }
 
-    /// Whether packet `seq`, which leaves now, starts timers, as the first one in flight does, of which one may run out before
-    /// `armed_at`.
+    /// Whether sending packet `seq` now starts timers that may expire before `armed_at`. Only the first packet in
+    /// flight starts timers.
     #[inline]
     pub(crate) fn starts_timers(&self, seq: u64, now: Time, armed_at: Time) -> bool {
         let least_ns = self.setup.probe_floor_ns.min(self.setup.retry.timeout_ns);
         self.una == seq && now.after(least_ns) < armed_at
     }
 
-    /// When [`on_timer`](Self::on_timer) wants to run.
+    /// When [`on_timer`](Self::on_timer) must run next.
     #[inline]
     pub(crate) fn next_timeout(&self) -> Time {
         let awaits_answer = self.awaits_answer();
@@ -109,16 +110,17 @@ impl Requester {
         self.loss_check_at.min(timeout_at).min(probe_at)
     }
 
-    /// Runs whatever timer is due.
+    /// Runs the timers that are due.
     pub(crate) fn on_timer(&mut self, now: Time, env: &mut SendContext<'_>) -> TimerVerdict {
         if !self.awaits_answer() && (!self.busy() || env.paths.usable_planes().0 != 0) {
-            // Nothing to wait for, or only for its turn among others, which does not count, be it in the midst of a message.
+            // No acknowledgement is due. The queue pair may only wait for its turn, also in the middle of a message,
+            // and that time does not count.
             self.start_over(now);
             return TimerVerdict::GoOn;
         }
         if now >= self.loss_check_at {
-            // Of the only one missing, the peer would have told that it came: with it, everything is complete. Of two,
-            // one that comes late triggers no report.
+            // If only one packet is missing, its arrival completes everything, and the peer would have acknowledged
+            // that. If two are missing, one that arrives late triggers no SACK.
             let last = self.reported == self.next && !self.queue.has_unsent() && self.lacks_one();
             self.scan_overdue(last, now, env);
         }
@@ -134,9 +136,9 @@ impl Requester {
         TimerVerdict::GoOn
     }
 
-    /// Uses up a retry and starts the tail probes over. Silence alone does not tell lost packets from late ones, so nothing
-    /// is declared lost here: to send a whole window again to a peer that is only slow would make it slower. The answer to a
-    /// probe shows what is missing.
+    /// Uses up a retry and restarts the TLPs. A timeout does not tell lost packets from late ones, so nothing is
+    /// declared lost here. Retransmitting a whole window to a slow peer would slow it further. The SACK for a TLP
+    /// shows what is missing.
     fn on_retransmission_timeout(&mut self, now: Time, env: &mut SendContext<'_>) -> TimerVerdict {
         env.counters.timeouts += 1;
         self.retries += 1;
@@ -150,18 +152,18 @@ impl Requester {
         TimerVerdict::GoOn
     }
 
-    /// Another schedule for the timer, at once: the wait that runs began when it began and gets the length that it has in this
-    /// schedule, and timeouts that have passed count as retries used up.
+    /// Sets another schedule at once. The current wait keeps its start and takes its length from the new schedule.
+    /// Past timeouts count as used retries.
     pub(crate) const fn set_retry(&mut self, retry: RetryPolicy) {
         self.setup.retry = retry;
     }
 
-    /// Retransmission timeouts since the peer last said something new, and how long the timer waits now, ns.
+    /// The number of RTOs since the peer last reported progress, and the current RTO in ns.
     pub(crate) fn retry(&self) -> (u32, u64) {
         (self.retries, self.timeout_ns(self.rtt.late_after_ns()))
     }
 
-    /// The peer said something new: timers start over.
+    /// The peer reported progress: the timers restart.
     pub(super) fn progress(&mut self, now: Time) {
         self.start_over(now);
         self.probe_pending = false;

@@ -1,9 +1,10 @@
 //! ACK generation: which SACKs, NACKs and transport ACKs a responder sends, and when.
 //!
-//! A SACK is due when enough bytes have arrived, when a packet asks for it, carries a congestion
-//! mark or is a retransmission, and when a reliability probe asks (MRC 1.0 section 7.5). Answers
-//! are kept as flags and a few pending triggers, and are built when they are sent, so that a burst
-//! of packets costs one answer and the answer is as fresh as possible.
+//! A SACK is due when enough bytes have arrived. It is also due for a packet that requests one, carries a congestion
+//! mark or is a retransmission, and for a reliability probe (MRC 1.0 section 7.5).
+//!
+//! Pending acknowledgements are kept as flags and a few triggers, and are built when they are sent. A burst of
+//! packets then costs one acknowledgement, and its content is up to date.
 
 use std::collections::VecDeque;
 
@@ -12,7 +13,7 @@ use crate::wire::{Ev, Psn};
 
 use super::{Culprit, Responder};
 
-/// The packet that makes the responder speak.
+/// The packet that triggers a SACK.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Trigger {
     pub(crate) psn: Psn,
@@ -20,22 +21,22 @@ pub(crate) struct Trigger {
     pub(crate) ev: Ev,
     /// Its timestamp, to be reflected.
     pub(crate) timestamp: u16,
-    /// It carried a congestion-experienced mark.
+    /// Whether it carried a congestion-experienced mark.
     pub(crate) marked: bool,
-    /// It repeats something the peer believes missing: answer with the oldest gap first.
+    /// Whether it is a retransmission. The SACK then starts at the oldest gap.
     pub(crate) repeated: bool,
-    /// It is a reliability probe with this id.
+    /// The id of the reliability probe, if it is one.
     pub(crate) probe_id: Option<u16>,
 }
 
 impl Trigger {
-    /// Whether the trigger says something of its own path that no later one replaces.
+    /// Whether the trigger has information about its own path that no later trigger replaces.
     const fn is_special(&self) -> bool {
         self.marked || self.repeated || self.probe_id.is_some()
     }
 }
 
-/// The fields of a SACK that the responder decides.
+/// The fields of a SACK that the responder determines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct SackOut {
     pub(crate) trigger: Trigger,
@@ -47,7 +48,7 @@ pub(crate) struct SackOut {
     pub(crate) rcvd_bytes: u32,
 }
 
-/// A NACK that is owed.
+/// A pending NACK.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct NackOut {
     pub(crate) reason: u8,
@@ -56,16 +57,16 @@ pub(crate) struct NackOut {
     pub(crate) timestamp: u16,
 }
 
-/// What the responder counts between two SACKs, so that the path of a packet need not touch the endpoint's counters.
+/// Counts that are kept here between two SACKs, so that processing a packet does not touch the endpoint's counters.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct AnswerCounts {
-    /// Special triggers that found no room.
+    /// Special triggers dropped for lack of room.
     pub(crate) triggers_dropped: u64,
     /// Packets that arrived beyond the next one expected.
     pub(crate) out_of_order: u64,
 }
 
-/// Everything owed.
+/// All pending acknowledgements.
 #[derive(Debug, Default)]
 pub(crate) struct AckState {
     triggers: VecDeque<Trigger>,
@@ -75,49 +76,51 @@ pub(crate) struct AckState {
     pub(super) counts: AnswerCounts,
     pub(super) sack_bytes: u32,
     rcvd_bytes: u64,
-    /// As the last SACK told it.
+    /// `rcvd_bytes` of the last SACK.
     told_bytes: u32,
-    /// Triggers that are repeats.
+    /// Number of pending triggers that are retransmissions.
     repeats: u16,
-    /// Some of them waited when the last SACK was built.
+    /// Whether any of them were pending when the last SACK was built.
     repeats_wait: bool,
     ack_pending: bool,
     nak_pending: bool,
-    /// Messages completed, and as of the last transport ACK.
+    /// Number of messages completed, now and as of the last transport ACK.
     pub(super) completed: u32,
     acknowledged: u32,
 }
 
 impl AckState {
-    /// Triggers there is room for from the start; the queue grows when more wait.
+    /// Initial room for triggers. The queue grows when more are pending.
     const SPARE_TRIGGERS: usize = 8;
-    /// Most triggers kept: those of the largest burst that a lane receives in one pass. Beyond it, what a trigger
-    /// says of its own path is lost and counted; what has arrived is in the SACKs that are sent all the same.
+    /// Most triggers kept: those of the largest burst that a lane receives in one poll. Beyond it, a trigger's
+    /// information about its own path is lost and counted. The packets that arrived are still listed in the SACKs
+    /// that are sent.
     pub(super) const MAX_TRIGGERS: usize = 256;
-    /// Most NACKs kept; the peer's timers cover what is dropped.
+    /// Most NACKs kept. The peer's timers recover packets whose NACK is dropped.
     const MAX_NACKS: usize = 256;
-    /// A transport ACK is sent after this many completed messages even if none asked.
+    /// A transport ACK is sent after this many completed messages even if none requested it.
     const ACK_EVERY_MESSAGES: u32 = 64;
 
-    /// Makes room for every trigger that may be kept, before packets move.
+    /// Reserves the initial room for triggers, before packets arrive.
     pub(crate) fn make_room(&mut self) {
         self.triggers.reserve(Self::SPARE_TRIGGERS);
     }
 
-    /// Gives up memory that an idle queue pair has no use of. Every packet that arrived is below the next one expected.
+    /// Releases memory that an idle queue pair does not need. Every packet that arrived is below the next one
+    /// expected.
     pub(super) fn reclaim(&mut self) {
         self.unreported = BitRing::default();
         self.triggers.shrink_to(Self::SPARE_TRIGGERS);
         self.nacks.shrink_to(0);
     }
 
-    /// Triggers and NACKs that there is room for.
+    /// The room for triggers and NACKs.
     #[cfg(test)]
     pub(super) fn capacity(&self) -> usize {
         self.triggers.capacity() + self.nacks.capacity()
     }
 
-    /// Forgets the SACKs that are owed, but not what they have to list.
+    /// Drops the pending SACKs, but not the packets that they have to list.
     #[cfg(test)]
     pub(super) fn take_triggers(&mut self) {
         self.triggers.clear();
@@ -144,9 +147,11 @@ impl AckState {
         }
     }
 
-    /// Owes a SACK for this trigger. A plain trigger gives way to the next one: its SACK would list no more than
-    /// the next. Only when both are copies of one packet are both told, because the requester learns from it
-    /// that the first copy arrived. A special trigger never gives way, and when there is no room is counted.
+    /// Queues a SACK for this trigger.
+    ///
+    /// A later trigger replaces a plain one, because its SACK lists at least as much. If both are copies of one
+    /// packet, both are kept: the SACK for the first proves to the requester that the first copy arrived. A special
+    /// trigger is never replaced. If there is no room for it, it is counted.
     fn push(&mut self, trigger: Trigger) {
         let full = self.triggers.len() >= Self::MAX_TRIGGERS;
         match self.triggers.back_mut() {
@@ -164,12 +169,11 @@ impl AckState {
 }
 
 impl Responder {
-    /// Smallest size a packet counts with towards the SACK threshold, bytes (UET 1.0,
-    /// `Min_Pkt_Add`).
+    /// Least size that a packet counts with towards the SACK threshold, bytes (UET 1.0, `Min_Pkt_Add`).
     const MIN_PACKET_ADD: u32 = 1024;
 
-    /// A packet of `payload` bytes (`nominal` for congestion control) has arrived for the first
-    /// time. Whether a SACK is due for it: it `demands` one, as one does whose trigger is special, or enough bytes
+    /// Counts a packet of `payload` bytes (`nominal` for congestion control) that has arrived for the first time.
+    /// Returns whether a SACK is due: the packet `demands` one, as all with a special trigger do, or enough bytes
     /// have arrived.
     #[inline]
     #[must_use]
@@ -180,20 +184,20 @@ impl Responder {
         demands || answers.sack_bytes >= self.setup.sack_threshold
     }
 
-    /// Owes the SACK that is due.
+    /// Queues the SACK that is due.
     pub(crate) fn queue_sack(&mut self, trigger: Trigger) {
         self.answers.sack_bytes = 0;
         self.answers.push(trigger);
     }
 
-    /// A packet seen before, or a probe: always answered with a SACK. `old` packets, which the
-    /// cumulative acknowledgement covers, get a transport ACK as well.
+    /// Acknowledges a duplicate packet or a reliability probe: each gets a SACK. `old` packets, which the cumulative
+    /// acknowledgement covers, get a transport ACK as well.
     pub(crate) fn ack_duplicate(&mut self, trigger: Trigger, old: bool) {
         self.answers.push(trigger);
         self.answers.ack_pending |= old;
     }
 
-    /// Owes a NACK; `false` when too many are owed already.
+    /// Queues a NACK. Returns `false` if too many are pending.
     pub(crate) fn queue_nack(&mut self, nack: NackOut) -> bool {
         let fits = self.answers.nacks.len() < AckState::MAX_NACKS;
         if fits {
@@ -202,7 +206,7 @@ impl Responder {
         fits
     }
 
-    /// The queue pair fails by the peer's fault: say what was completed before, then the NAK.
+    /// The queue pair fails because of the peer: acknowledges what was completed before, then queues the NAK.
     pub(crate) fn queue_final_ack_and_nak(&mut self) {
         self.answers.ack_pending = true;
         self.answers.nak_pending = self.culprit.is_some();
@@ -211,36 +215,37 @@ impl Responder {
         self.answers.nacks.clear();
     }
 
-    /// The queue pair has failed by the peer's fault and the peer sent more: repeat the NAK.
+    /// The peer sent more after the queue pair failed because of it: queues the NAK again.
     pub(crate) fn queue_nak(&mut self) {
         self.answers.nak_pending = self.culprit.is_some();
     }
 
-    /// What was counted since the last call.
+    /// Takes the counts since the last call.
     pub(crate) fn take_counts(&mut self) -> AnswerCounts {
         core::mem::take(&mut self.answers.counts)
     }
 
-    /// Whether any answer is owed.
+    /// Whether any acknowledgement is pending.
     #[inline]
     pub(crate) fn has_pending_acks(&self) -> bool {
         let a = &self.answers;
         a.ack_pending || a.nak_pending || !a.triggers.is_empty() || !a.nacks.is_empty()
     }
 
-    /// Whether one of them is a transport ACK.
+    /// Whether a transport ACK is pending.
     #[inline]
     pub(crate) fn ack_pending(&self) -> bool {
         self.answers.ack_pending
     }
 
-    /// The NAK owed, with the count of messages completed before it.
+    /// Takes the pending NAK, with the number of messages completed before it.
     pub(crate) fn take_nak(&mut self) -> Option<(Culprit, u32)> {
         let owed = core::mem::take(&mut self.answers.nak_pending);
         self.culprit().filter(|_| owed).map(|culprit| (culprit, self.answers.completed & 0x00ff_ffff))
     }
 
-    /// The transport ACK owed: PSN up to which all is complete, and the count of messages.
+    /// Takes the pending transport ACK: the PSN up to which everything is complete, and the number of completed
+    /// messages.
     pub(crate) fn take_ack(&mut self) -> Option<(Psn, u32)> {
         if !core::mem::take(&mut self.answers.ack_pending) {
             return None;
@@ -249,17 +254,20 @@ impl Responder {
         Some((self.cack(), self.answers.completed & 0x00ff_ffff))
     }
 
-    /// The next NACK owed.
+    /// Takes the next pending NACK.
     pub(crate) fn take_nack(&mut self) -> Option<NackOut> {
         self.answers.nacks.pop_front()
     }
 
-    /// The next SACK owed. Its bitmap starts at the oldest gap when the peer repeats itself, else
-    /// at the first packet that no SACK has listed, else as high as it can. While packets remain
-    /// unlisted the trigger stays, so that every arrival is reported at least once.
+    /// Takes the next pending SACK.
     ///
-    /// To the requester, a packet that was listed before its repeat was answered had arrived before the repeat. So where the answer to a
-    /// repeat waits for room, no more bytes are told of until it has left: the SACKs before it may list what that repeat brought.
+    /// For a retransmission, its bitmap starts at the oldest gap. Otherwise it starts at the first packet that no
+    /// SACK has listed, or else as high as possible. While packets remain unlisted the trigger stays, so every
+    /// arrival is reported at least once.
+    ///
+    /// If a SACK lists a packet with fewer `rcvd_bytes` than the SACK for its retransmission, the requester concludes
+    /// that an earlier copy had arrived. So `rcvd_bytes` does not grow while the SACK for a retransmission is
+    /// pending: the SACKs before it may list the packet that this retransmission carried.
     pub(crate) fn take_sack(&mut self) -> Option<SackOut> {
         let trigger = self.answers.triggers.pop_front()?;
         let (base, bitmap) = self.bitmap(trigger.repeated);

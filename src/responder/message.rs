@@ -1,19 +1,19 @@
-//! Whether packets, taken in order, form messages.
+//! Checks that packets, taken in order, form messages.
 //!
-//! Every packet says where its bytes go, so placement needs no message state; but a peer that
-//! skips, repeats or resizes part of a message must not be told that it is complete. This check
-//! runs in packet order, after placement, and costs a few comparisons.
+//! Every packet states where its bytes go, so placement needs no message state. But if a peer skips, repeats or
+//! resizes part of a message, that message must not be acknowledged as complete. This check runs in packet order,
+//! after placement, and costs a few comparisons.
 
 use core::hint::cold_path;
 
 use crate::wire::{Msn, Opcode, WriteView};
 
-/// What the in-order check needs of a packet.
+/// The fields of a packet that the in-order check needs.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Arrived {
     pub(crate) opcode: Opcode,
     pub(crate) ack_req: bool,
-    /// Whether the packet was refused on arrival; its payload was not placed.
+    /// Whether the packet was refused on arrival. Its payload was then not placed.
     pub(crate) refused: bool,
     pub(crate) msn: Msn,
     pub(crate) rqmsn: Msn,
@@ -21,7 +21,7 @@ pub(crate) struct Arrived {
     pub(crate) rkey: u32,
     pub(crate) dma_len: u32,
     pub(crate) len: u32,
-    /// Immediate data, if the opcode calls for them.
+    /// Immediate data, if the opcode has any.
     pub(crate) imm: u32,
 }
 
@@ -43,7 +43,7 @@ impl Default for Arrived {
 }
 
 impl Arrived {
-    /// Takes what is needed from a packet with `len` bytes of payload, which was not refused.
+    /// Copies the fields from a packet with `len` bytes of payload that was not refused.
     #[inline]
     pub(crate) fn new(head: WriteView<'_>, len: usize) -> Self {
         let (meth, reth) = (head.meth(), head.reth());
@@ -61,8 +61,8 @@ impl Arrived {
         }
     }
 
-    /// Whether the payload length suits the opcode, the message length and the path MTU: all
-    /// packets but a message's last carry exactly the MTU (MRC 1.0 section 6.2).
+    /// Whether the payload length fits the opcode, the message length and the path MTU. All packets of a message but
+    /// the last carry exactly the MTU (MRC 1.0 section 6.2).
     #[inline]
     pub(crate) fn well_formed(&self, mtu: u32) -> bool {
         match self.opcode {
@@ -79,14 +79,15 @@ impl Arrived {
 }
 
 impl Arrived {
-    /// Whether its bytes are among the `remaining` ones of its message, and all of them if and only if it is the last.
+    /// Whether its bytes are among the `remaining` ones of its message, and are all of them if and only if it is the
+    /// last.
     #[inline]
     const fn fits(&self, remaining: u32) -> bool {
         self.len <= remaining && self.opcode.is_last() == (self.len == remaining)
     }
 }
 
-/// Why a packet whose turn it is does not fit.
+/// Why the next packet in order does not fit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Flaw {
     /// It was refused on arrival.
@@ -101,7 +102,7 @@ pub(super) enum Flaw {
     },
 }
 
-/// The message being assembled, if one is under way.
+/// The current message, if there is one.
 #[derive(Clone, Copy, Debug)]
 struct Open {
     next_va: u64,
@@ -133,13 +134,13 @@ impl Assembly {
         Self { next_msn: initial_msn, next_rqmsn: initial_msn, open: None }
     }
 
-    /// Number of the message under way or expected.
+    /// Number of the current message, or of the next one.
     #[inline]
     pub(crate) const fn next_msn(&self) -> Msn {
         self.next_msn
     }
 
-    /// Takes the next packet in order; `Ok(true)` when it completes its message.
+    /// Processes the next packet in order. Returns `Ok(true)` if it completes its message.
     #[inline]
     pub(super) fn step(&mut self, packet: &Arrived) -> Result<bool, Flaw> {
         if packet.refused {
@@ -160,7 +161,7 @@ impl Assembly {
                 }
                 self.open = None;
             }
-            // Its length suits its opcode and the message's: that was seen when it arrived.
+            // On arrival, its length was checked against its opcode and the message length.
             (None, true) => {
                 if !last {
                     self.open = Some(Open {

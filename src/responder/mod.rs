@@ -1,9 +1,9 @@
-//! The responder: decides which packets may be placed, what is complete, and what the peer must be told.
+//! The responder: decides which packets may be placed, what is complete, and what to acknowledge.
 //!
-//! Payload is placed on arrival, in any order; this module never sees it. It tracks which packets
-//! have arrived, walks them once more in order to check that they form messages and to complete
-//! immediates, and keeps two frontiers apart: what has *arrived* (SACK) and what is *complete*
-//! for the application (transport ACK). See MRC 1.0 sections 6.3 and 7.5.
+//! Payload is placed on arrival, in any order; this module never sees it. The module tracks which packets have
+//! arrived. It then processes them in order, to check that they form messages and to complete immediates. It keeps
+//! two positions apart: what has *arrived* (SACK) and what is *complete* for the application (transport ACK). See MRC
+//! 1.0 sections 6.3 and 7.5.
 
 mod ack_gen;
 mod message;
@@ -35,40 +35,40 @@ pub(crate) struct ResponderSetup {
     pub(crate) initial_psn: Psn,
     /// The peer's initial message number.
     pub(crate) initial_msn: Msn,
-    /// Window accepted, in PSNs.
+    /// The accepted window, in PSNs.
     pub(crate) window: u32,
-    /// The window may change; `window` is the most, then, and what the peer starts with.
+    /// Whether the window may change. If so, `window` is its initial and its largest size.
     pub(crate) dynamic: bool,
-    /// Writes with immediate the peer may have in flight.
+    /// Number of writes with immediate that the peer may have in flight.
     pub(crate) max_wimm: u32,
     /// Bytes received between SACKs.
     pub(crate) sack_threshold: u32,
 }
 
-/// Where a packet stands in the receive window (MRC 1.0 section 6.3.1).
+/// The position of a packet relative to the receive window (MRC 1.0 section 6.3.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Class {
-    /// Not seen before: the packet with this sequence number.
+    /// Not received before. The value is its sequence number.
     New(u64),
-    /// Seen before, above the cumulative acknowledgement.
+    /// Received before, above the cumulative acknowledgement.
     Duplicate,
     /// At or below the cumulative acknowledgement.
     Old,
-    /// Beyond the window, or too old to tell.
+    /// Beyond the window, or too old to be classified.
     OutOfWindow,
 }
 
-/// The peer broke a rule, and the queue pair ends: [`Responder::culprit`] tells how.
+/// The peer broke a rule, and the queue pair ends. [`Responder::culprit`] returns the details.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Violated;
 
-/// An immediate whose turn has come.
+/// An immediate that is complete in order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ImmediateDone {
     pub(crate) wr: RecvWr,
     pub(crate) imm: u32,
     pub(crate) byte_len: u32,
-    /// The shared receive queue that has fewer requests than its limit now.
+    /// The shared receive queue, if it is now below its limit.
     pub(crate) low: Option<SrqId>,
 }
 
@@ -84,12 +84,12 @@ pub(crate) struct Responder {
     received: BitRing,
     stash: SeqRing<Arrived>,
     stashed_immediates: u32,
-    /// Packets received beyond `expected`.
+    /// Number of packets received beyond `expected`.
     out_of_order: u32,
     assembly: Assembly,
     receives: Receives,
     answers: AckState,
-    /// Of the packets that were refused and whose turn has not come, the first, and why. The queue pair ends then.
+    /// The first refused packet that is not yet in order, and the reason. The queue pair ends when it is.
     refused: Option<Box<(u64, Violation)>>,
     culprit: Option<Box<Culprit>>,
 }
@@ -113,7 +113,7 @@ impl Responder {
         }
     }
 
-    /// Starts over with the peer's parameters; posted receive work requests stay.
+    /// Resets the state to the peer's parameters. Posted receive work requests stay.
     pub(crate) fn connect(&mut self, setup: ResponderSetup) {
         let receives = core::mem::replace(&mut self.receives, Receives::own(0));
         *self = Self::new(receives, setup);
@@ -125,7 +125,7 @@ impl Responder {
         self.setup.initial_psn.add(seq as u32)
     }
 
-    /// PSN up to and including which everything has arrived.
+    /// The PSN up to and including which every packet has arrived.
     pub(crate) fn cack(&self) -> Psn {
         self.psn(self.expected).sub(1)
     }
@@ -139,32 +139,32 @@ impl Responder {
         &self.setup
     }
 
-    /// Where its immediates find receive work requests.
+    /// The source of receive work requests for its immediates.
     pub(crate) const fn receives(&self) -> &Receives {
         &self.receives
     }
 
-    /// Receive work requests of its own that no immediate has consumed.
+    /// Number of its own receive work requests that no immediate has consumed.
     pub(crate) fn recvs_queued(&self) -> usize {
         self.receives.len()
     }
 
-    /// Queues a receive work request of its own; `false` when the queue is full.
+    /// Queues a receive work request of its own. Returns `false` if the queue is full.
     pub(crate) fn post_recv(&mut self, wr: RecvWr) -> bool {
         self.receives.post(wr)
     }
 
-    /// Takes a receive work request of its own back, oldest first: the queue pair has failed.
+    /// Takes its oldest receive work request back, because the queue pair has failed.
     pub(crate) fn pop_recv(&mut self) -> Option<RecvWr> {
         self.receives.take_back()
     }
 
-    /// Places `psn` in the window.
+    /// Classifies `psn` relative to the window.
     #[inline]
     pub(crate) fn classify(&self, psn: Psn) -> Class {
         let offset = i64::from(psn.distance(self.psn(self.expected)));
         if offset.is_negative() {
-            // PSN <= cack - 2^23 is indistinguishable from the far future.
+            // PSN <= cack - 2^23 cannot be told from the far future.
             return if offset > -(1 << 23) { Class::Old } else { Class::OutOfWindow };
         }
         // Rule 6: [cack + 1, cack + mpr).
@@ -178,16 +178,16 @@ impl Responder {
         Class::New(seq)
     }
 
-    /// Whether a packet at `seq` can carry message number `msn`: every message has at least one
-    /// packet, so the number lies no further ahead than the packet does. A copy that was held up
-    /// until its PSN came round again fails this, and must not be placed.
+    /// Whether a packet at `seq` can carry message number `msn`. Every message has at least one packet, so the number
+    /// cannot be further ahead than the packet. A copy that was delayed until its PSN came round again fails this
+    /// check, and must not be placed.
     #[inline]
     pub(crate) fn plausible(&self, seq: u64, msn: Msn) -> bool {
         let ahead = msn.get().wrapping_sub(self.assembly.next_msn().get());
         u64::from(ahead) <= seq - self.expected
     }
 
-    /// Takes in a new packet that was refused: its payload has not been placed.
+    /// Records a new packet that was refused: its payload has not been placed.
     #[cold]
     pub(crate) fn arrive_refused(
         &mut self,
@@ -202,12 +202,13 @@ impl Responder {
         self.arrive(seq, || Arrived { refused: true, ..packet }, done)
     }
 
-    /// The packet that has ended the queue pair, if one has.
+    /// The packet that ended the queue pair, if any.
     pub(crate) fn culprit(&self) -> Option<Culprit> {
         self.culprit.as_deref().copied()
     }
 
-    /// Takes in a new packet whose payload has been placed. Immediates that became complete are added to `done` in order.
+    /// Records a new packet whose payload has been placed. Immediates that are now complete are added to `done` in
+    /// order.
     #[expect(clippy::inline_always, reason = "for a packet in order the value is never put together then")]
     #[inline(always)]
     pub(crate) fn arrive(
@@ -223,7 +224,7 @@ impl Responder {
         if self.out_of_order > 0 { self.unstash(done) } else { Ok(()) }
     }
 
-    /// Takes the packets in order that waited for the one before them.
+    /// Processes the stashed packets that are now in order.
     #[inline(never)]
     fn unstash(&mut self, done: &mut Vec<ImmediateDone>) -> Result<(), Violated> {
         while self.received.test(self.expected) {
@@ -245,7 +246,7 @@ impl Responder {
         if packet.opcode.has_imm() {
             self.stashed_immediates += 1;
             if self.stashed_immediates > self.setup.max_wimm {
-                // A NAK vouches for all before it, so it names the first packet that is missing.
+                // A NAK implies that everything before it has arrived, so it names the first packet that is missing.
                 let max_wimm = self.setup.max_wimm;
                 return Err(self.violate(self.expected, Violation::TooManyImmediates { max_wimm }));
             }
@@ -259,7 +260,7 @@ impl Responder {
         Ok(())
     }
 
-    /// The next packet in order.
+    /// Processes the next packet in order.
     #[expect(clippy::inline_always, reason = "see `arrive`")]
     #[inline(always)]
     fn step(&mut self, packet: &Arrived, done: &mut Vec<ImmediateDone>) -> Result<(), Violated> {

@@ -5,17 +5,17 @@ use std::sync::Arc;
 
 use crate::work::{RecvWr, SharedRecvQueue, SrqId};
 
-/// Where immediates find their receive work requests.
+/// The source of receive work requests for immediates.
 #[derive(Debug)]
 pub(crate) enum Receives {
-    /// In a queue of the queue pair's own.
+    /// The queue pair's own receive queue.
     Own { queue: VecDeque<RecvWr>, depth: usize },
-    /// In one that it shares with others.
+    /// A shared receive queue.
     Shared(Arc<SharedRecvQueue>),
 }
 
 impl Receives {
-    /// A queue of the queue pair's own.
+    /// Creates a queue pair's own receive queue.
     pub(crate) const fn own(depth: usize) -> Self {
         Self::Own { queue: VecDeque::new(), depth }
     }
@@ -28,7 +28,7 @@ impl Receives {
         }
     }
 
-    /// Requests in a queue of the queue pair's own.
+    /// Number of requests in the queue pair's own receive queue.
     pub(super) fn len(&self) -> usize {
         match self {
             Self::Own { queue, .. } => queue.len(),
@@ -36,7 +36,7 @@ impl Receives {
         }
     }
 
-    /// Adds a request to a queue of the queue pair's own; `false` when there is no room.
+    /// Adds a request to the queue pair's own receive queue. Returns `false` if it is full.
     pub(super) fn post(&mut self, wr: RecvWr) -> bool {
         match self {
             Self::Own { queue, depth } if queue.len() < *depth => {
@@ -47,7 +47,7 @@ impl Receives {
         }
     }
 
-    /// Takes the oldest request for an immediate. The shared receive queue is named if it has fewer than its limit now.
+    /// Takes the oldest request for an immediate. Also returns the shared receive queue if it is now below its limit.
     #[inline]
     pub(super) fn consume(&mut self) -> Option<(RecvWr, Option<SrqId>)> {
         match self {
@@ -59,14 +59,15 @@ impl Receives {
         }
     }
 
-    /// Gives up room that the requests in a queue of the queue pair's own do not take.
+    /// Releases unused storage of the queue pair's own receive queue.
     pub(super) fn reclaim(&mut self) {
         if let Self::Own { queue, .. } = self {
             queue.shrink_to_fit();
         }
     }
 
-    /// Takes the oldest request back, since the queue pair has failed. What others may use stays where it is.
+    /// Takes the oldest request back, because the queue pair has failed. Requests of a shared receive queue stay
+    /// there.
     pub(super) fn take_back(&mut self) -> Option<RecvWr> {
         match self {
             Self::Own { queue, .. } => queue.pop_front(),

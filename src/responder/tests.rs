@@ -32,7 +32,7 @@ fn give(r: &mut Responder, offset: u32, demands: bool) {
     }
 }
 
-/// All SACKs owed. A responder that never ends owing them fails here instead of hanging.
+/// Takes all pending SACKs. If they never end, it fails instead of hanging.
 fn take_sacks(r: &mut Responder) -> Vec<SackOut> {
     let sacks: Vec<_> = core::iter::from_fn(|| r.take_sack()).take(2_000).collect();
     assert!(sacks.len() < 2_000, "it never ends");
@@ -54,7 +54,7 @@ fn a_sack_is_due_every_threshold() {
     assert_eq!(r.take_sack().unwrap().cack, Psn::new(0), "PSN wraps");
 }
 
-/// What a queue pair says of itself.
+/// The state that a queue pair reports.
 #[test]
 fn it_knows_the_next_packet_in_order_and_the_receives_that_wait() {
     let mut r = responder();
@@ -115,7 +115,8 @@ fn a_repeat_is_answered_with_the_oldest_gap() {
     assert!(r.take_ack().is_none());
 }
 
-/// To the requester, a packet that was listed with fewer bytes than its repeat was answered with had arrived before the repeat.
+/// If a packet was listed with fewer `rcvd_bytes` than the SACK for its retransmission has, the requester concludes
+/// that an earlier copy had arrived.
 #[test]
 fn no_more_bytes_are_told_of_while_the_answer_to_a_repeat_waits() {
     let mut r = responder();
@@ -123,7 +124,7 @@ fn no_more_bytes_are_told_of_while_the_answer_to_a_repeat_waits() {
     let units = |packets: u32| (packets * 84).div_ceil(256);
     give(&mut r, 0, true);
     assert_eq!(r.take_sack().unwrap().rcvd_bytes, units(1));
-    // Two repeats come in behind a packet with a mark, and only its answer leaves.
+    // Two retransmissions arrive after a packet with a mark, and only the SACK for the mark is sent.
     for n in 1..=40 {
         give(&mut r, n, false);
     }
@@ -138,7 +139,7 @@ fn no_more_bytes_are_told_of_while_the_answer_to_a_repeat_waits() {
     let answer = r.take_sack().unwrap();
     assert_eq!((answer.trigger.psn, answer.rcvd_bytes), (repeat(2).psn, units(41)));
     assert_eq!(answer.cack, Psn::new(0xff_fff0).add(80), "what has arrived is told all the same");
-    // One that comes in while another waits is listed by the answer to that one.
+    // A retransmission that arrives while another's SACK is pending is listed by that SACK.
     r.ack_duplicate(repeat(79), false);
     assert_eq!([r.take_sack(), r.take_sack()].map(|sack| sack.unwrap().rcvd_bytes), [units(41); 2]);
     give(&mut r, 81, true);
@@ -148,7 +149,7 @@ fn no_more_bytes_are_told_of_while_the_answer_to_a_repeat_waits() {
     give(&mut r, 82, true);
     r.ack_duplicate(repeat(80), false);
     assert_eq!(r.take_sack().unwrap().rcvd_bytes, units(83), "the first answer of a turn tells all");
-    // The last words of a queue pair take the place of what waits.
+    // The final ACK and NAK of a queue pair replace the pending SACKs.
     r.queue_final_ack_and_nak();
     give(&mut r, 83, true);
     assert_eq!(r.take_sack().unwrap().rcvd_bytes, units(83), "one waited");
@@ -156,7 +157,7 @@ fn no_more_bytes_are_told_of_while_the_answer_to_a_repeat_waits() {
     assert_eq!(r.take_sack().unwrap().rcvd_bytes, units(85));
 }
 
-/// Repeats that found no room are not waited for.
+/// Retransmissions whose trigger found no room hold back nothing.
 #[test]
 fn repeats_that_are_not_answered_hold_nothing_up() {
     let mut r = responder();
@@ -238,7 +239,7 @@ fn receive_requests_are_kept_up_to_the_depth_and_through_connecting() {
     assert_eq!(taken, [0, 1, 2, 3]);
 }
 
-/// Whatever room the rings have to make for the first packet, no other is taken for one that arrived.
+/// However much room the rings have to make for the first packet, no other packet is mistaken for one that arrived.
 #[test]
 fn every_packet_before_one_that_came_early_is_new_once() {
     for early in 1..=1022 {
@@ -254,7 +255,7 @@ fn every_packet_before_one_that_came_early_is_new_once() {
     }
 }
 
-/// Every message has a packet at least, so its number cannot run ahead of the packets.
+/// Every message has at least one packet, so its number cannot be further ahead than the packet.
 #[test]
 fn a_message_number_may_be_as_far_ahead_as_its_packet() {
     let mut r = responder();
@@ -274,7 +275,7 @@ fn a_message_number_may_be_as_far_ahead_as_its_packet() {
     }
 }
 
-/// Four may wait for their turn at a time, however many did before.
+/// Up to four may be stashed at a time, however many were before.
 #[test]
 fn immediates_that_wait_are_counted_until_their_turn() {
     let mut r = responder();
@@ -310,7 +311,7 @@ fn immediates_that_wait_are_counted_until_their_turn() {
 #[test]
 fn what_is_in_order_is_no_longer_to_be_listed() {
     let mut r = responder();
-    // Packets that no SACK listed before their turn came.
+    // These packets come in order before any SACK has listed them.
     for n in 1..=100 {
         give(&mut r, n, false);
     }
@@ -319,14 +320,14 @@ fn what_is_in_order_is_no_longer_to_be_listed() {
         give(&mut r, n, false);
     }
     r.answers.take_triggers();
-    // The same places of the ring, once around.
+    // The same slots of the ring, one round later.
     give(&mut r, 256 + 80, true);
     let sack = r.take_sack().unwrap();
     assert_eq!((sack.cack, sack.sack_offset, sack.bitmap), (psn(255), 18, 1 << 63));
     assert!(r.take_sack().is_none());
 }
 
-/// A mark, a repeat and a probe are told once, also when more than one SACK is needed to list what arrived.
+/// A mark, a retransmission and a probe are reported once, even if several SACKs are needed to list what arrived.
 #[test]
 fn the_rest_of_a_long_list_repeats_nothing_but_the_list() {
     for special in [
@@ -369,7 +370,7 @@ fn answers_are_owed_until_they_are_taken() {
     assert!(r.take_nak().is_some() && !r.has_pending_acks());
 }
 
-/// Modulo 2^24.
+/// The count is modulo 2^24.
 #[test]
 fn acknowledgements_count_completed_messages() {
     for (completed, told) in [(0, 0), (3, 3), (0x00ff_ffff, 0x00ff_ffff), (0x1234_5678, 0x34_5678)] {
@@ -414,7 +415,7 @@ fn no_more_nacks_are_owed_than_the_limit() {
     assert!(r.queue_nack(nack(300)));
 }
 
-/// What a burst has left behind is given up once nothing has moved between two visits.
+/// Storage that a burst needed is released once nothing has moved between two visits.
 #[test]
 fn only_a_quiet_responder_gives_up_room() {
     let mut r = Responder::new(Receives::own(100), *responder().setup());

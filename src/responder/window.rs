@@ -1,26 +1,26 @@
-//! How far ahead of the oldest missing packet the peer may send, when that may change while connected (`SETH.mpr`,
-//! MRC 1.0 table 7-14).
+//! The receive window: how far beyond the oldest missing packet the peer may send. It may change while connected
+//! (`SETH.mpr`, MRC 1.0 table 7-14).
 //!
-//! What a window costs the responder is the memory in which it tracks packets that arrive out of order. The negotiated
-//! range is the most that a peer is granted, and what it may use from the start. Each queue pair has a least range;
-//! more than that comes from a budget of the endpoint, which the queue pairs that receive much share equally.
+//! A window costs the responder memory, in which it tracks packets that arrive out of order. The negotiated range is
+//! the initial grant and the largest one. Each queue pair has a least range. Anything above it comes from a budget of
+//! the endpoint, which the queue pairs that receive much share equally.
 //!
-//! A packet that was once allowed is accepted, whatever has been granted since: the *accepted* window stays open until
-//! the peer can no longer make use of the older grant.
+//! A packet that was once allowed is accepted, whatever has been granted since. The *accepted* window stays open
+//! until the peer can no longer use the older grant.
 
 use super::Responder;
 
-/// PSNs in a unit of `SETH.mpr`.
+/// Number of PSNs in a unit of `SETH.mpr`.
 const UNIT: u32 = 128;
 
-/// What the windows of all queue pairs of an endpoint share. In units.
+/// The budget that the windows of all queue pairs of an endpoint share, in units.
 #[derive(Debug)]
 pub(crate) struct WindowBudget {
     total: u32,
-    /// What takers accept beyond their least. Queue pairs that become takers bring what they were granted before, so it
-    /// may pass the total for a while.
+    /// What takers accept above their least range. A queue pair that becomes a taker keeps its earlier grant, so the
+    /// sum may exceed the total for a while.
     charged: u32,
-    /// Queue pairs that receive more in a round of visits than their least range.
+    /// Number of queue pairs that receive at least their least range between two visits.
     takers: u32,
 }
 
@@ -29,7 +29,7 @@ impl WindowBudget {
         Self { total: psns / UNIT, charged: 0, takers: 0 }
     }
 
-    /// PSNs that are granted from it now.
+    /// PSNs that are currently charged to the budget.
     pub(crate) const fn charged_psns(&self) -> u32 {
         self.charged * UNIT
     }
@@ -39,25 +39,25 @@ impl WindowBudget {
     }
 }
 
-/// The window of one queue pair. In units.
+/// The window of one queue pair, in units.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Window {
     least: u8,
     most: u8,
-    /// What SACKs say.
+    /// The grant that SACKs state.
     granted: u8,
-    /// What is accepted: never less than what is granted.
+    /// The accepted window, never less than `granted`.
     accepted: u8,
-    /// When this packet is expected, everything that was allowed before is within what is granted.
+    /// Once this packet is expected, the granted window covers everything that was allowed before.
     falls_at: u64,
-    /// It has a share of the budget.
+    /// Whether it has a share of the budget.
     takes: bool,
     /// The packet expected at the last visit.
     visited: u64,
 }
 
 impl Window {
-    /// The least that MRC 1.0 asks a responder for: 1024 PSNs.
+    /// The least window that MRC 1.0 requires of a responder: 1024 PSNs.
     const LEAST: u8 = 8;
 
     pub(super) fn new(psns: u32, dynamic: bool) -> Self {
@@ -74,7 +74,7 @@ impl Window {
         expected - self.visited >= self.least as u64 * UNIT as u64
     }
 
-    /// Grants less from here on. What was allowed until now ends `accepted` units from `expected` at most.
+    /// Lowers the grant. What was allowed until now ends at most `accepted` units after `expected`.
     fn lower(&mut self, to: u8, expected: u64) {
         if to < self.granted {
             self.granted = to;
@@ -89,13 +89,13 @@ impl Responder {
         self.window.granted as u32 * UNIT
     }
 
-    /// The most that is ever granted, in units of 128 PSNs: what was negotiated.
+    /// The largest grant, in units of 128 PSNs: the negotiated range.
     pub(crate) const fn most_units(&self) -> u8 {
         self.window.most
     }
 
-    /// What a SACK that leaves now grants, in units of 128 PSNs: no more than the least while the application is
-    /// `behind` with what it was told.
+    /// The grant for a SACK that is sent now, in units of 128 PSNs. It is at most the least range while the
+    /// application is `behind` in taking events and completions.
     #[inline]
     pub(crate) fn grant(&mut self, budget: &mut WindowBudget, behind: impl FnOnce() -> bool) -> u8 {
         if self.window.least < self.window.most {
@@ -140,8 +140,8 @@ impl Responder {
         self.setup.window = u32::from(units) * UNIT;
     }
 
-    /// A round of visits has passed since the last call. A queue pair that received little in it needs no more than
-    /// the least window, and one that neither received nor sent anything (`quiet`) no memory for packets out of order.
+    /// Runs once per round of visits. A queue pair that received little since the last call needs only the least
+    /// window. One that neither received nor sent anything (`quiet`) needs no memory for packets out of order.
     pub(crate) fn visit(&mut self, budget: &mut WindowBudget, quiet: bool) {
         if !self.window.received_much(self.expected) {
             self.leave(budget);
@@ -155,13 +155,13 @@ impl Responder {
         }
     }
 
-    /// Gives its share of the budget back.
+    /// Returns its share to the budget.
     pub(crate) fn leave(&mut self, budget: &mut WindowBudget) {
         budget.charged -= self.window.charge();
         budget.takers -= u32::from(core::mem::take(&mut self.window.takes));
     }
 
-    /// Gives up memory that the window has no use of any more.
+    /// Releases memory that the window no longer needs.
     fn fit_rings(&mut self) {
         let (low, high, most) = (self.expected, self.highest, u64::from(self.setup.window));
         self.received.fit(low, high, most);
@@ -186,7 +186,7 @@ mod tests {
         Responder::new(Receives::own(0), setup)
     }
 
-    /// Packet `n` arrives; whether it was taken.
+    /// Delivers packet `n`. Returns whether it was accepted.
     fn give(r: &mut Responder, n: u64) -> bool {
         let psn = Psn::new((n & 0xff_ffff) as u32);
         match r.classify(psn) {
@@ -209,7 +209,7 @@ mod tests {
         (*state >> 33) % below
     }
 
-    /// Queue pairs that are busy, idle, in order and not, on a budget that is too small for them.
+    /// Queue pairs that are busy or idle, and in order or not, share a budget that is too small for them.
     #[test]
     fn whatever_was_granted_once_is_accepted_and_the_budget_is_what_is_charged() {
         let mut most_seen = [0; 5];
@@ -217,7 +217,7 @@ mod tests {
             let mut state = seed;
             let mut budget = WindowBudget::new(40 * UNIT);
             let mut all: Vec<_> = (0..5).map(|at| responder([9, 16, 40, 64, 255][at])).collect();
-            // One past the last packet that each peer was ever allowed.
+            // One past the last packet that each peer was ever allowed to send.
             let mut edges: Vec<_> = all.iter().map(|r| u64::from(r.setup.window) - 1).collect();
             let mut least_seen = [u8::MAX; 5];
             for turn in 0..3_000 {
@@ -262,7 +262,8 @@ mod tests {
         assert_eq!(most_seen[..3], [9, 16, 40]);
     }
 
-    /// Once all that was allowed before has gone by, the new window holds to the packet, and the memory goes.
+    /// After everything allowed before has arrived, the new window is exact to the packet, and the memory is
+    /// released.
     #[test]
     fn a_window_that_fell_is_enforced_when_nothing_older_is_allowed() {
         let mut budget = WindowBudget::new(0);

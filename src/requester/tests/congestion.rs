@@ -1,4 +1,4 @@
-//! What congestion control hears of packets: where they are, and which losses count.
+//! What congestion control counts: where packets are in flight, and which losses count.
 
 use super::*;
 use crate::congestion::AckSample;
@@ -12,7 +12,7 @@ fn windows() -> Bench {
     bench
 }
 
-/// The same with so many packets in flight.
+/// The same with `packets` packets in flight.
 fn sent(packets: u32) -> Bench {
     let mut bench = windows();
     bench.post(packets, SendOp::Write);
@@ -21,13 +21,13 @@ fn sent(packets: u32) -> Bench {
 }
 
 impl Bench {
-    /// What congestion control counts on each plane, which has to be what is in flight there.
+    /// The bytes in flight on each plane. Congestion control must count the same.
     fn on_planes(&self) -> [u64; 2] {
         let mut expected = [0; 2];
         for flight in self.r.flights(&self.paths) {
             expected[usize::from(flight.plane)] += flight.bytes;
         }
-        // The first is that of NSCC, for all planes.
+        // The first number is that of NSCC, for all planes.
         let state = format!("{:?}", self.cc);
         let told = state.split(" inflight: ").skip(1).map(|rest| {
             let number: String = rest.chars().take_while(char::is_ascii_digit).collect();
@@ -42,7 +42,7 @@ impl Bench {
         (&mut self.r, SendContext { paths: &mut self.paths, cc: &mut self.cc, counters: &mut self.counters })
     }
 
-    /// Packet `seq` leaves again on another plane than before.
+    /// Sends packet `seq` again on another plane.
     fn send_elsewhere(&mut self, seq: u64, kind: SendKind) {
         self.now = self.now.after(1_000);
         let before = self.paths.plane(EvId(self.r.records.get(seq).ev));
@@ -58,7 +58,7 @@ impl Bench {
         r.declare_lost(seq, blame, RtxReason::RackTimeout, now, &mut env);
     }
 
-    /// How many windows were cut by what happens: each of ten packets became one of five.
+    /// How many windows `what` cuts. Each cut changes a window of ten packets to one of five.
     fn cuts(&mut self, what: impl FnOnce(&mut Self)) -> u64 {
         let before = self.cc.cwnd();
         what(self);
@@ -66,7 +66,7 @@ impl Bench {
         (before - self.cc.cwnd()) / (5 * full)
     }
 
-    /// A report that lists the packets before `cack_end`, and answers this copy of packet `of.0`.
+    /// Processes a SACK that lists the packets before `cack_end` and was triggered by this copy of packet `of.0`.
     fn report(&mut self, cack_end: u64, of: (u64, Record)) {
         let mut seth = Seth {
             cack: self.r.psn(cack_end.wrapping_sub(1)),
@@ -101,7 +101,7 @@ fn packets_are_in_flight_on_their_planes_until_they_are_told_of() {
     assert!(left > 0 && right > 0);
     bench.acknowledge(3, false);
     bench.on_planes();
-    // A transport acknowledgement may be the first to tell.
+    // A transport ACK may be the first to acknowledge a packet.
     let (psn, now) = (bench.r.psn(5), bench.now);
     let (r, mut env) = bench.env();
     assert_eq!(r.on_transport_ack(now, psn, &mut env), AckOutcome::Used);
@@ -115,7 +115,7 @@ fn packets_are_in_flight_on_their_planes_until_they_are_told_of() {
     assert_eq!(bench.on_planes(), [0, 0]);
 }
 
-/// The copy of a packet that is in flight takes its bytes along, and what never left brings them back.
+/// The bytes in flight move with a packet's new copy, and move back if that copy never left.
 #[test]
 fn a_tail_probe_on_another_plane_moves_what_is_in_flight() {
     let mut bench = sent(4);
@@ -129,14 +129,14 @@ fn a_tail_probe_on_another_plane_moves_what_is_in_flight() {
     assert_eq!(after[1 - plane], before[1 - plane] + u64::from(first.bytes));
     bench.unsent(0, SendKind::Probe);
     assert_eq!(bench.on_planes(), before);
-    // And once more, now answered.
+    // The same again, this time with a SACK.
     bench.send_elsewhere(0, SendKind::Probe);
     assert_eq!(bench.on_planes(), after);
     bench.acknowledge(4, true);
     assert_eq!(bench.on_planes(), [0, 0]);
 }
 
-/// A probe of a packet that had arrived takes nothing along.
+/// A TLP of a packet that has arrived moves no bytes.
 #[test]
 fn a_tail_probe_of_what_has_arrived_is_not_in_flight() {
     let mut bench = sent(3);
@@ -181,7 +181,7 @@ fn losses_count_as_congestion_unless_something_else_explains_them() {
     }
 }
 
-/// One that died takes its packets with it, however much room the network has.
+/// All packets on a dead path are lost, however much room the network has.
 #[test]
 fn losses_of_a_path_that_dies_are_no_congestion() {
     let mut met = [false; 2];
@@ -189,7 +189,7 @@ fn losses_of_a_path_that_dies_are_no_congestion() {
         let mut bench = sent(16);
         let ev = bench.r.records.get(2).ev;
         if arrived_later {
-            // And packets wait on the way, so this one may have found a full queue.
+            // A later packet arrived and round trips are long, so this packet may have met a full queue.
             bench.r.note_order(ev, 20);
             bench.r.rtt.sample(10_000);
             bench.r.rtt.sample(20_000);
@@ -203,7 +203,7 @@ fn losses_of_a_path_that_dies_are_no_congestion() {
     assert_eq!(met, [true; 2], "one that dies and one that does not");
 }
 
-/// What was in flight when the timer expired is lost for no path's fault, but the network may be full.
+/// Packets in flight when the RTO expired are lost without blame for a path, but the network may be congested.
 #[test]
 fn losses_in_silence_cut_windows_and_blame_no_path() {
     for (silent, blamed) in [(true, false), (false, true)] {
@@ -261,8 +261,8 @@ fn packets_of_lost_planes_and_those_that_the_peer_had_no_room_for_are_no_congest
     }
 }
 
-/// RFC 8985 section 7.4: a probe that repairs the only loss must not hide it from congestion control. Where nothing waits, the peer may
-/// as well have stood still.
+/// RFC 8985 section 7.4: a probe that repairs the only loss must not hide it from congestion control. If no packets
+/// wait in queues, the peer may just have been paused.
 #[test]
 fn a_tail_loss_that_a_probe_repaired_cuts_the_window_of_the_lost_copy() {
     for (latest, cuts) in [(19_999, 0), (20_000, 1)] {
@@ -290,7 +290,7 @@ fn repaired_by_a_probe(mut bench: Bench, cuts: u64) {
     let probe = (0, bench.r.records.get(0));
     assert_eq!(bench.cuts(|bench| bench.report(3, probe)), cuts);
     assert_eq!((bench.on_planes(), bench.counters.tail_suspects), ([0, 0], 1));
-    // Told once.
+    // The loss counts once.
     assert_eq!(bench.cuts(|bench| bench.report(3, probe)), 0);
 }
 
@@ -304,7 +304,8 @@ fn a_cut_is_taken_back_when_the_packet_arrives_after_all() {
     assert!(bench.cc.cwnd() >= before);
 }
 
-/// A packet that waits for the pace of its window serves as the probe then; one that waits for answers does so at once.
+/// A lost packet that waits for the rate of its window serves as the TLP when that rate allows it. One that waits for
+/// acknowledgements is sent at once.
 #[test]
 fn a_tail_probe_waits_for_the_pace_of_a_lost_packet() {
     let mut bench = sent(4);
@@ -315,13 +316,13 @@ fn a_tail_probe_waits_for_the_pace_of_a_lost_packet() {
     assert_eq!(bench.r.next_send(false, true), None);
     assert_eq!(bench.r.next_send(false, false), Some((1, SendKind::Probe)));
     assert_eq!(bench.r.next_send(true, true), Some((1, SendKind::Retransmit)));
-    // What never left is sent in its place, but not sooner either.
+    // A packet that never left serves as the TLP too, but not sooner either.
     let mut bench = sent(4);
     bench.unsent(3, SendKind::New);
     bench.time_passes();
     assert_eq!(bench.r.next_send(false, true), None);
     assert_eq!(bench.r.next_send(false, false), Some((3, SendKind::Resend)));
-    // Where nothing is lost, silence does not wait for a window.
+    // If nothing is lost, a TLP does not wait for a window.
     let mut bench = sent(4);
     bench.time_passes();
     for (open, opens) in [(false, false), (false, true), (true, false)] {
@@ -329,7 +330,8 @@ fn a_tail_probe_waits_for_the_pace_of_a_lost_packet() {
     }
 }
 
-/// Both windows of ten packets are full: nothing new leaves, and what is answered opens the plane that it was on.
+/// Both windows of ten packets are full, so no new packet is sent. An acknowledgement opens the plane that its packet
+/// took.
 #[test]
 fn new_packets_leave_on_planes_that_have_room() {
     let mut bench = windows();

@@ -19,7 +19,7 @@ struct Bench {
     cc: Controller,
     counters: Counters,
     now: Time,
-    /// The packet that left last asks for an answer.
+    /// The last packet sent requests an acknowledgement.
     asked: bool,
 }
 
@@ -88,12 +88,12 @@ impl Bench {
         self.r.sendable(&self.cc)
     }
 
-    /// Sends all that may leave; how many packets that is.
+    /// Sends all packets that may be sent. Returns their number.
     fn send_all(&mut self) -> usize {
         core::iter::from_fn(|| self.send()).take(1_000).count()
     }
 
-    /// The packets before `end` are received, and complete too if `done`.
+    /// Acknowledges the packets before `end` as received, and as complete too if `done`.
     fn acknowledge(&mut self, end: u64, done: bool) {
         self.now = self.now.after(5_000);
         let cack = self.r.psn(end - 1);
@@ -115,12 +115,12 @@ impl Bench {
     }
 }
 
-/// So that a burst takes as many paths as its packets fill, and not as those would that have to wait.
-/// Whether the oldest packet in flight, sent so, is to take a path that is not in use.
+/// Whether the oldest packet in flight, sent as `kind`, should take a path that is not in use.
 fn tries_bad_path(bench: &Bench, kind: SendKind) -> bool {
     bench.r.path_hint(bench.r.una, kind).bad_but.is_some()
 }
 
+/// A burst takes as many paths as the packets that may be sent now fill. Packets that must wait do not count.
 #[test]
 fn no_more_packets_are_expected_to_leave_than_the_congestion_window_has_room_for() {
     let mut bench = Bench::new(|_| ());
@@ -153,7 +153,7 @@ fn writes_with_immediate_need_a_peer_that_takes_them() {
     }
 }
 
-/// MRC 1.0 section 6.3.1: packets from `cack + 1` to before `cack + mpr` may be in flight.
+/// MRC 1.0 section 6.3.1: the packets from `cack + 1` up to, but not including, `cack + mpr` may be in flight.
 #[test]
 fn packets_leave_up_to_the_edge_of_the_window() {
     let mut bench = Bench::new(|_| ());
@@ -222,7 +222,8 @@ fn a_failure_names_the_packet_and_its_path_while_it_is_in_flight() {
     assert_eq!(bench.r.in_flight(None), None);
 }
 
-/// The oldest packet not reported; the end of the oldest message where only its completion is missing.
+/// The target is the oldest unacknowledged packet, or the end of the oldest message if only its completion is
+/// missing.
 #[test]
 fn a_tail_probe_repeats_what_makes_the_peer_answer() {
     let mut bench = Bench::new(|_| ());
@@ -245,7 +246,8 @@ fn a_tail_probe_repeats_what_makes_the_peer_answer() {
     assert_eq!(bench.counters.tx_tail_probes, 3);
 }
 
-/// New data that waits for its port makes the peer answer as well as a copy does, and costs nothing; once, for its path may be dead.
+/// New data elicits a SACK as well as a copy does, and costs nothing. It is used only once, because its path may be
+/// dead.
 #[test]
 fn new_data_takes_the_place_of_a_tail_probe_once() {
     let mut bench = Bench::new(|_| ());
@@ -258,29 +260,30 @@ fn new_data_takes_the_place_of_a_tail_probe_once() {
     assert_eq!((bench.send(), bench.asked), (Some((2, SendKind::New)), true));
     assert!(!bench.r.has_retransmissions());
     assert_eq!((bench.send(), bench.asked), (Some((3, SendKind::New)), false), "nothing is due now");
-    // Nothing comes of it.
+    // No acknowledgement comes.
     bench.time_passes();
     assert_eq!(bench.send(), Some((0, SendKind::Probe)));
     bench.time_passes();
     assert_eq!(bench.send(), Some((0, SendKind::Probe)));
-    // The peer speaks: all over again.
+    // The peer acknowledges progress: new data may be used again.
     bench.acknowledge(4, false);
     assert_eq!(bench.send(), Some((4, SendKind::New)));
     bench.time_passes();
     assert_eq!((bench.send(), bench.asked), (Some((5, SendKind::New)), true));
-    // After a timeout, too, a copy goes: a new packet might wait for the window.
+    // After an RTO, a copy is sent too: a new packet might wait for the window.
     while bench.counters.timeouts == 0 {
         bench.time_passes();
         assert!(bench.send().is_none_or(|(seq, kind)| (seq, kind) == (4, SendKind::Probe)));
     }
-    // Where nothing new may leave, a copy is all there is.
+    // If no new data may be sent, only a copy is left.
     bench.acknowledge(6, false);
     assert_eq!(bench.send_all(), 3);
     bench.time_passes();
     assert_eq!(bench.send(), Some((6, SendKind::Probe)));
 }
 
-/// The second tail probe in a row takes a path that is not in use, and from then on every other one, timeouts or not.
+/// The second TLP in a row takes a path that is not in use, and so does every other one from then on, whether an RTO
+/// expires or not.
 #[test]
 fn every_other_tail_probe_takes_a_bad_path() {
     let mut bench = Bench::new(|_| ());
@@ -306,7 +309,8 @@ fn every_other_tail_probe_takes_a_bad_path() {
     assert!(!tries_bad_path(&bench, SendKind::Probe), "the peer speaks");
 }
 
-/// In the middle of a message no acknowledgement is due once every packet is acknowledged: the queue pair waits for its turn.
+/// In the middle of a message, no acknowledgement is due once every packet is acknowledged: the queue pair waits for
+/// its turn.
 #[test]
 fn waiting_for_its_turn_in_the_midst_of_a_message_is_no_silence() {
     let mut bench = Bench::new(|_| ());
@@ -323,13 +327,13 @@ fn waiting_for_its_turn_in_the_midst_of_a_message_is_no_silence() {
             "the longer timer alone"
         );
     }
-    // Its turn comes: silence counts from then on.
+    // It gets its turn: the timers run from then on.
     assert_eq!(bench.send(), Some((2, SendKind::New)));
     assert!(bench.r.next_timeout() > bench.now);
     assert_eq!((bench.counters.timeouts, bench.r.retry().0), (0, 0));
     bench.time_passes();
     assert!(bench.r.has_retransmissions());
-    // A message that was sent whole is owed its completion.
+    // For a message that was sent whole, the completion is due.
     bench.acknowledge(3, false);
     assert_eq!(bench.send_all(), 6);
     bench.acknowledge(9, false);
@@ -337,8 +341,8 @@ fn waiting_for_its_turn_in_the_midst_of_a_message_is_no_silence() {
     assert_eq!(bench.send(), Some((8, SendKind::Probe)));
 }
 
-/// The first packet in flight has the timers looked at, if what is armed may be later than they: none runs out before the shorter of
-/// the least wait for a tail probe and the schedule's.
+/// The first packet in flight starts the timers if the armed time may be later than theirs. No timer expires before
+/// the shorter of the least PTO and the RTO.
 #[test]
 fn the_first_packet_in_flight_starts_timers() {
     for (floor_ns, timeout_ns) in [(50_000, 1_000_000), (1_000_000, 50_000)] {
@@ -361,7 +365,7 @@ fn the_first_packet_in_flight_starts_timers() {
     }
 }
 
-/// What waits long for its port is given the time that an answer takes, however long ago it was due.
+/// A TLP that waited long for its port is given a full PTO, however long ago it was due.
 #[test]
 fn a_probe_that_left_late_is_not_followed_at_once() {
     for new in [true, false] {
@@ -372,7 +376,7 @@ fn a_probe_that_left_late_is_not_followed_at_once() {
         let begun = bench.now;
         bench.time_passes();
         let wait = bench.now.since(begun) + 1_000;
-        // Its port is full for a hundred times as long.
+        // The port is full for a hundred times as long.
         bench.now = bench.now.after(100 * wait);
         let kind = bench.send().unwrap().1;
         assert_eq!(kind == SendKind::New, new);
@@ -380,7 +384,7 @@ fn a_probe_that_left_late_is_not_followed_at_once() {
     }
 }
 
-/// With nothing to repeat, a probe that is due is dropped, and does not keep the queue pair among the senders.
+/// A TLP without a target is dropped, and does not keep the queue pair scheduled.
 #[test]
 fn a_probe_without_a_target_is_forgotten() {
     let mut bench = Bench::new(|_| ());
@@ -390,7 +394,7 @@ fn a_probe_without_a_target_is_forgotten() {
     assert!(!bench.r.has_retransmissions());
 }
 
-/// What a full queue of this host gives back leaves no trace: neither in the record, nor in congestion control.
+/// A packet that a full queue of this host returns changes neither the record nor congestion control.
 #[test]
 fn what_never_left_is_as_if_it_had_not_been_sent() {
     let mut bench = Bench::new(|_| ());
@@ -400,7 +404,7 @@ fn what_never_left_is_as_if_it_had_not_been_sent() {
     }
     let packet = u64::from(Requester::counted(Opcode::WriteMiddle, MTU));
     assert_eq!(bench.cc.inflight(), 4 * packet);
-    // A first transmission: it goes out with its number, and counts as no retransmission.
+    // A first transmission is sent with its own number, and does not count as a retransmission.
     bench.unsent(1, SendKind::New);
     assert_eq!((bench.cc.inflight(), bench.r.lost_count), (3 * packet, 1));
     assert_eq!(bench.r.next_send(true, false), Some((1, SendKind::Resend)));
@@ -411,7 +415,7 @@ fn what_never_left_is_as_if_it_had_not_been_sent() {
     assert_eq!(bench.send(), Some((1, SendKind::Resend)));
     assert_eq!((bench.r.records.get(1).retries, bench.cc.inflight()), (0, 4 * packet));
 
-    // A retransmission: lost as before it, for the cause and with the count and path from before it.
+    // A retransmission is lost as before, with its earlier cause, count and path.
     let nack = |bench: &mut Bench, seq: u64| {
         let sent_at = bench.r.records.get(seq).sent_at;
         let nack = Neth {
@@ -438,7 +442,7 @@ fn what_never_left_is_as_if_it_had_not_been_sent() {
     assert_eq!(bench.send(), Some((2, SendKind::Retransmit)));
     assert_eq!((bench.r.records.get(2).retries, bench.cc.inflight()), (1, 4 * packet));
 
-    // A tail probe of a packet in flight: still in flight, and the probe still due.
+    // A packet whose TLP never left stays in flight, and the TLP stays due.
     bench.time_passes();
     let before = bench.r.records.get(0);
     assert_eq!(bench.send(), Some((0, SendKind::Probe)));
@@ -459,7 +463,7 @@ fn what_never_left_is_as_if_it_had_not_been_sent() {
     assert!(!bench.r.has_retransmissions());
 }
 
-/// A packet that was lost goes back among the lost with the cause for which it was, whatever kind of repeat did not leave.
+/// A lost packet whose copy never left is lost again for the earlier cause, whatever kind of copy it was.
 #[test]
 fn a_repeat_that_never_left_is_lost_for_the_cause_from_before() {
     let mut bench = Bench::new(|_| ());
@@ -482,7 +486,7 @@ fn a_repeat_that_never_left_is_lost_for_the_cause_from_before() {
     }
 }
 
-/// So many repeats have followed that nothing is remembered of this one: it is lost until it is sent again.
+/// So many retransmissions followed that this one is forgotten. The packet is lost until it is sent again.
 #[test]
 fn a_forgotten_retransmission_that_never_left_is_lost() {
     let mut bench = Bench::new(|_| ());
@@ -497,7 +501,7 @@ fn a_forgotten_retransmission_that_never_left_is_lost() {
     assert_eq!(bench.send(), Some((0, SendKind::Retransmit)));
 }
 
-/// A NAK condemns the request of its packet; those before it are complete as far as its count of messages says.
+/// A NAK fails the request of its packet. Its message count tells how many of the earlier requests are complete.
 #[test]
 fn a_nak_condemns_a_request_in_flight() {
     let mut bench = Bench::new(|_| ());
@@ -516,7 +520,7 @@ fn a_nak_condemns_a_request_in_flight() {
     assert_eq!((nak(&mut bench, 4, 2), bench.r.done), (Some(4), 4));
 }
 
-/// Each of the rings has room for a packet before it is counted in: the slot of the oldest one is not taken for it.
+/// Each ring makes room for a packet before the packet is counted, so the slot of the oldest one is not reused.
 #[test]
 fn the_newest_packet_has_a_place_of_its_own() {
     for slots in [64, 128] {
@@ -532,7 +536,7 @@ fn the_newest_packet_has_a_place_of_its_own() {
     }
 }
 
-/// The packets before the last one reported are judged, each of them and no other.
+/// All holes before the last acknowledged packet are judged, and nothing else.
 #[test]
 fn time_is_up_for_every_hole_before_the_last_report() {
     for (first, end) in [(0, 40), (30, 93), (30, 94), (30, 95), (20, 120), (90, 95)] {
@@ -555,7 +559,7 @@ fn time_is_up_for_every_hole_before_the_last_report() {
     }
 }
 
-/// Only a queue pair without requests and packets gives up what it keeps of packets.
+/// Only a queue pair without requests and without packets in flight releases its records.
 #[test]
 fn only_an_idle_requester_gives_up_its_records() {
     let mut bench = Bench::new(|_| ());
@@ -580,8 +584,8 @@ fn only_an_idle_requester_gives_up_its_records() {
     assert!(bench.r.newest_on_ev.is_empty());
 }
 
-/// What was suspected of a path before it was idle stands, unless the path has carried something since; what is told of repeats
-/// from then is not waited for.
+/// A suspicion outlasts an idle time, unless something has arrived on the path since. Retransmissions from before are
+/// forgotten.
 #[test]
 fn an_idle_requester_keeps_the_suspicions_that_stand() {
     let mut bench = Bench::new(|_| ());
@@ -596,7 +600,7 @@ fn an_idle_requester_keeps_the_suspicions_that_stand() {
     assert_eq!([1, 2].map(|ev| bench.r.suspects.suspect(ev, 30, 0)), [true, false]);
 }
 
-/// The timers run from the first request of an idle queue pair, however long others wait behind it.
+/// The timers run from the first request of an idle queue pair. Later requests do not restart them.
 #[test]
 fn only_the_first_request_starts_the_timers() {
     let mut bench = Bench::new(|_| ());
@@ -607,7 +611,7 @@ fn only_the_first_request_starts_the_timers() {
     bench.now = start.after(400_000);
     bench.post(1, SendOp::Write);
     assert_eq!(bench.r.next_timeout(), start.after(1_000_000));
-    // The first packet in flight starts them anew, further ones do not.
+    // The first packet in flight restarts the timers; further packets do not.
     bench.send();
     let sent = bench.now;
     let probe = bench.r.next_timeout();

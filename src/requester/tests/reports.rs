@@ -1,8 +1,9 @@
-//! What the reports of the peer tell of packets and paths, and what they do not.
+//! What SACKs prove about packets and paths, and what they do not.
 
 use super::*;
 
-/// A report: the packets before `cack_end` and those of `listed` have arrived. It answers this copy of packet `of.0`.
+/// Processes a SACK: the packets before `cack_end` and those in `listed` have arrived. This copy of packet `of.0`
+/// triggered it.
 fn report(
     bench: &mut Bench,
     cack_end: u64,
@@ -29,7 +30,7 @@ fn record(bench: &Bench, seq: u64) -> (u64, Record) {
     (seq, bench.r.records.get(seq))
 }
 
-/// `packets` packets in flight.
+/// A bench with `packets` packets in flight.
 fn sent(packets: u32) -> Bench {
     let mut bench = Bench::new(|_| ());
     bench.post(packets, SendOp::Write);
@@ -37,18 +38,19 @@ fn sent(packets: u32) -> Bench {
     bench
 }
 
-/// Packet `seq` is lost, for no path's fault, and sent again.
+/// Declares packet `seq` lost without blaming a path, and sends it again.
 fn repeat(bench: &mut Bench, seq: u64) {
     let mut env = SendContext { paths: &mut bench.paths, cc: &mut bench.cc, counters: &mut bench.counters };
     bench.r.declare_lost(seq, LossKind::Nobody, RtxReason::Nack, bench.now, &mut env);
     assert_eq!(bench.send(), Some((seq, SendKind::Retransmit)));
 }
 
-/// A later answer to the repeat of a packet that was listed before proves that the first copy had arrived. Listed is
-/// what the cumulative acknowledgement ends with, and what the bitmap names.
+/// If a packet was listed before the SACK for its retransmission, the first copy had arrived. The last packet that
+/// the cumulative acknowledgement covers counts as listed, and so do those in the bitmap.
 #[test]
 fn a_packet_listed_before_its_repeat_is_answered_was_repeated_needlessly() {
-    // The packet repeated; where the first report ends, what it lists and answers; and the same of the second.
+    // The retransmitted packet; then, for each of two SACKs, its end, the packets that it lists and, for the first,
+    // the packet that triggered it.
     for (repeated, first, second) in [
         (0, (1, vec![2], 2), (2, vec![2])),
         (2, (1, vec![2, 4], 4), (1, vec![2, 4, 5])),
@@ -63,7 +65,7 @@ fn a_packet_listed_before_its_repeat_is_answered_was_repeated_needlessly() {
         report(&mut bench, second.0, &second.1, again, |_| ());
         assert_eq!((bench.counters.spurious_retransmits, bench.counters.tail_suspects), (1, 0), "{repeated}");
     }
-    // Not listed before: nothing is proved.
+    // The packet was not listed before, so nothing is proved.
     let mut bench = sent(6);
     repeat(&mut bench, 2);
     let answered = record(&bench, 4);
@@ -73,7 +75,7 @@ fn a_packet_listed_before_its_repeat_is_answered_was_repeated_needlessly() {
     assert_eq!(bench.counters.spurious_retransmits, 0);
 }
 
-/// What the answer to a probe reflects is the probe's: it says nothing of the packet that it acknowledges.
+/// The SACK for a reliability probe reflects the probe. It proves nothing about the copy of the packet that it names.
 #[test]
 fn the_answer_to_a_probe_is_no_answer_to_a_packet() {
     let mut bench = sent(2);
@@ -101,8 +103,7 @@ fn repeats_are_remembered_for_sixteen_round_trips() {
     }
 }
 
-/// Where it cannot be told from one to an earlier copy, the answer to a repeat may come as soon as any answer did, but not
-/// sooner.
+/// If a SACK for a retransmission may be for an earlier copy, it counts only from the shortest round trip on.
 #[test]
 fn an_answer_to_a_repeat_counts_from_the_shortest_round_trip_on() {
     for (rtt_ns, known, counts) in [(99_999, false, false), (100_000, false, true), (99_999, true, true)] {
@@ -124,7 +125,8 @@ fn an_answer_to_a_repeat_counts_from_the_shortest_round_trip_on() {
     }
 }
 
-/// A packet that was sent once has no other copy: its answer counts whatever it says of the path, and however fast it is.
+/// A packet that was sent once has no other copy. Its SACK counts whatever entropy value it reflects and however soon
+/// it comes.
 #[test]
 fn an_answer_to_a_packet_sent_once_cannot_be_mistaken() {
     let mut bench = sent(3);
@@ -136,7 +138,7 @@ fn an_answer_to_a_packet_sent_once_cannot_be_mistaken() {
     }
 }
 
-/// Over IPv4 one half of an entropy value goes unseen. The other names the copy that is answered.
+/// Over IPv4, packets carry only one half of the entropy value. It identifies the copy that triggered the SACK.
 #[test]
 fn an_answer_names_its_copy_by_what_packets_carry() {
     const HALF: u32 = 0xffff_0000;
@@ -155,7 +157,7 @@ fn an_answer_names_its_copy_by_what_packets_carry() {
     }
 }
 
-/// Reports that answer no copy that is known bound the round-trip time by the age of the newest packet, once.
+/// A SACK for an unknown copy bounds the round-trip time by the age of the newest packet, once.
 #[test]
 fn the_first_report_bounds_the_round_trip_time() {
     let unknown = |seth: &mut Seth| seth.cc.tx_timestamp ^= 1;
@@ -175,7 +177,7 @@ fn the_first_report_bounds_the_round_trip_time() {
     assert_eq!(bench.r.rtt.smoothed_ns(), bound);
 }
 
-/// Which copy of a repeated packet arrived is unknown while no round trip was measured.
+/// Without a round-trip time, it is unknown which copy of a retransmitted packet arrived.
 #[test]
 fn a_repeat_that_arrives_before_any_round_trip_proves_nothing_of_later_packets() {
     let mut bench = sent(2);
@@ -187,7 +189,8 @@ fn a_repeat_that_arrives_before_any_round_trip_proves_nothing_of_later_packets()
     assert_eq!((bench.r.una, bench.r.newest_order), (1, 0));
 }
 
-/// The arrival of the newest repeat shows that everything sent before it has been overtaken; that of an older one does not.
+/// The arrival of the newest retransmission shows that it overtook everything sent before it. That of an older one
+/// does not.
 #[test]
 fn only_the_newest_repeat_overtakes() {
     let mut bench = sent(6);
@@ -201,7 +204,7 @@ fn only_the_newest_repeat_overtakes() {
     assert_eq!(bench.r.overtaken, 6);
 }
 
-/// A hole that is filled is progress, although neither end of what was reported moves.
+/// A filled hole is progress, although neither end of the acknowledged range moves.
 #[test]
 fn a_hole_filled_starts_the_timers_anew() {
     let mut bench = sent(6);
@@ -224,7 +227,7 @@ fn a_hole_filled_starts_the_timers_anew() {
     assert_eq!(bench.r.timer_base, bench.now, "it was taken for lost");
 }
 
-/// A packet is lost once, however often the peer says that it is missing.
+/// A packet is declared lost once, however often SACKs prove it missing.
 #[test]
 fn a_hole_is_judged_until_it_is_lost() {
     let mut bench = sent(8);
@@ -239,8 +242,8 @@ fn a_hole_is_judged_until_it_is_lost() {
     }
 }
 
-/// Reports that would have covered a gap are lost, and the oldest one has just been sent again: others are looked for all the same, a few
-/// times in a round trip.
+/// SACKs that would have covered a gap are lost, and the oldest gap has just been retransmitted. The other gaps are
+/// still searched for, a few times per round trip.
 #[test]
 fn a_gap_that_no_report_covers_is_found_by_time() {
     let mut bench = sent(100);
@@ -268,8 +271,8 @@ fn a_gap_that_no_report_covers_is_found_by_time() {
     assert_eq!(bench.r.loss_check_at, Time::NEVER);
 }
 
-/// What the last packet of all completes, the peer tells of. In the midst of a message it may have arrived in silence, and so may
-/// one of two that are missing.
+/// If only the last missing packet completes everything, the peer would have acknowledged its arrival. In the middle
+/// of a message it may have arrived without a SACK, and so may one of two missing packets.
 #[test]
 fn the_last_packet_of_all_that_is_missing_is_lost_and_one_before_may_not_be() {
     let all = [1, 2, 3, 4, 5, 6];
@@ -292,7 +295,8 @@ fn the_last_packet_of_all_that_is_missing_is_lost_and_one_before_may_not_be() {
     }
 }
 
-/// Each may repeat another packet, and all of these may have taken the same value before.
+/// Each TLP may be a copy of a different packet, and the last copies of all of them may have taken the same entropy
+/// value.
 #[test]
 fn tail_probes_take_the_values_in_use_in_turn() {
     let mut bench = sent(8);
