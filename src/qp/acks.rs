@@ -44,7 +44,7 @@ impl Qp {
         Turn::Sent
     }
 
-    /// A reliability probe of an entropy value that is ASSUMED_BAD, if one is due and its plane has room (MRC 1.0
+    /// A reliability probe of an entropy value that is `ASSUMED_BAD`, if one is due and its plane has room (MRC 1.0
     /// section 7.4.6). It has the traffic class of data and takes the path that it tests.
     fn transmit_probe(&mut self, cx: &mut Cx, now: Time, free: PlaneSet, out: &mut Transmit) -> Option<Turn> {
         if self.state != QpState::Rts {
