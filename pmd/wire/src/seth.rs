@@ -90,7 +90,7 @@ pub struct Seth {
     /// The first bit of `bitmap` is packet `cack` plus this.
     pub sack_offset: i16,
     /// Bit i (lowest first) means that packet `cack + sack_offset + i` arrived.
-    /// A clear bit does not mean that it is missing.
+    /// A clear bit alone proves nothing.
     pub bitmap: u64,
     /// Congestion state.
     pub cc: CcState,
