@@ -7,8 +7,9 @@
 /// Copies `len` bytes as if by one relaxed atomic load and one relaxed atomic store for each byte, in any order.
 ///
 /// # Safety
-/// `src` must be valid for reads and `dst` for writes of `len` bytes. Where the ranges overlap, the target is left with
-/// some mixture of what both held. Other threads may access either meanwhile, bytes that are not private to the caller by atomic accesses of one byte only.
+/// `src` must be valid for reads and `dst` for writes of `len` bytes. If the ranges overlap, the target is left with
+/// some mixture of what both held. Other threads may access either meanwhile; they must access bytes that are not
+/// private to the caller by atomic accesses of one byte only.
 #[inline]
 pub(super) unsafe fn copy(src: *const u8, dst: *mut u8, len: usize) {
     // SAFETY: as the caller promises.

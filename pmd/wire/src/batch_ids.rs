@@ -42,8 +42,8 @@ impl Default for BatchIds {
 }
 
 impl BatchIds {
-    /// For UDP payloads of so many bytes, the CRC at their end included: what to add, bit by bit, to the CRC of packet 0, 1, 2, ..
-    /// All zero for a payload that is shorter than a CRC.
+    /// For UDP payloads of this many bytes, including the CRC at their end: the differences for packets 0, 1, 2, ..,
+    /// to be added bit by bit. All zero for a payload that is shorter than a CRC.
     #[inline]
     pub fn deltas(&mut self, datagram: usize) -> &[u32; SEGMENTS_MAX] {
         let known = |row: &Row| row.datagram == datagram;
