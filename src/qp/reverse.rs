@@ -1,5 +1,5 @@
-//! Timing of the probes of a queue pair's reverse paths, which acknowledgements take (MRC paper, section 2.4; decision
-//! 30).
+//! Timing of the probes of a queue pair's reverse paths, which acknowledgements take (MRC paper, section 2.4;
+//! decision 30).
 //!
 //! [`Paths`](crate::path::Paths) keeps the reverse EVs and chooses which to probe. This file decides when: while data
 //! arrives and no SACK does, after much data, and when the peer retransmits packets that have arrived.

@@ -1,7 +1,7 @@
 //! Work requests and work completions.
 //!
-//! The names are those of the verbs API. MRC carries only RDMA WRITE and RDMA WRITE with immediate (MRC paper, section
-//! 2.1). So a request has one remote address, and one local scatter/gather element ([`SendWr`]) or several
+//! The names are those of the verbs API. MRC carries only RDMA WRITE and RDMA WRITE with immediate (MRC paper,
+//! section 2.1). So a request has one remote address, and one local scatter/gather element ([`SendWr`]) or several
 //! ([`GatherWr`]).
 
 mod srq;
