@@ -1,25 +1,25 @@
-//! Ports: how frames leave and enter a lane.
+//! Ports: send and receive the frames of a lane.
 //!
-//! A [`Port`] is one plane: one NIC port, one kernel address, or one end of a shared ring. A NIC is a
-//! list of ports, and a port's index in that list is its plane number. The trait deals in frames and
-//! addresses; only the transport above knows what the bytes mean.
+//! A [`Port`] is one plane: one NIC port, one kernel address, or one end of a shared ring. A NIC is a list of ports,
+//! and a port's index in that list is its plane number. The trait handles frames and addresses; only the transport
+//! above interprets their bytes.
 //!
-//! | module | what |
+//! | module | content |
 //! |---|---|
 //! | [`loopback`] | two ends of a shared ring, for two lanes of one process |
-//! | [`device`] | what the kernel knows of a network interface |
+//! | [`device`] | what the kernel reports about a network interface |
 //! | [`neighbours`] | for ports that bypass the kernel: the Ethernet addresses of next hops, from the kernel's tables |
-//! | [`netlink`] | what the kernel tells of interfaces, addresses, routes and neighbours |
+//! | [`netlink`] | the kernel's interfaces, addresses, routes and neighbours |
 //! | [`udp`] | kernel sockets with segmentation and receive offload, no privileges needed |
-//! | [`fork`] | which process made an object: children have copies of it |
+//! | [`fork`] | the process that made an object; a child has copies of its objects |
 //! | [`fault`] | over any port: loss, reordering, duplication, corruption, delay, ECN marks, trimming |
 //! | [`pcap`] | over any port: a nanosecond capture file |
 //! | [`rate`] | over any port: a link that is slower |
 //! | [`route`] | local addresses, and the routes from them to peers |
-//! | [`shared_interface`] | for the same ports: the link and the next hops of an interface that the kernel uses too |
+//! | [`shared_interface`] | for ports that bypass the kernel: link and next hops of an interface shared with it |
 //! | [`trace`] | over any port: one line of text per frame |
-//! | [`pump`] | raw UDP offload sender and receiver: the limit that the `udp` port is measured against |
-//! | `testing` | (feature `testing`) how to write a port, the conformance run that every port must pass, and a way into network namespaces |
+//! | [`pump`] | raw UDP offload sender and receiver: the reference rate of the `udp` port |
+//! | `testing` | (feature) how to write a port, the conformance run for every port, access to network namespaces |
 //!
 //! A poll loop drives a port like this:
 //!
@@ -69,12 +69,12 @@ pub struct TxFrame<'a> {
     pub head: &'a [u8],
     /// Offset in `head` of the first byte after the UDP header.
     pub udp_payload_at: usize,
-    /// Application bytes, often a part of registered memory.
+    /// Payload bytes, often a part of registered memory.
     pub payload: Payload<'a>,
-    /// What follows the payload.
+    /// The bytes after the payload.
     pub tail: Tail<'a>,
-    /// The sender's number of a frame whose payload is part of a region: never smaller than those of the frames before
-    /// it. See [`Port::reap`].
+    /// The sender's number of a frame whose payload is part of a region. It never decreases from frame to frame. See
+    /// [`Port::reap`].
     pub ticket: u64,
 }
 
@@ -83,11 +83,11 @@ pub struct TxFrame<'a> {
 pub enum Tail<'a> {
     /// These bytes.
     Bytes(&'a [u8]),
-    /// Four bytes that the port computes: the CRC-32 of Ethernet, least significant byte first, continued over the payload
-    /// from this value, which is the CRC of what comes before it (0 if nothing does). A port whose packets leave with another IPv4
-    /// identification than the frame has changes the CRC with it: see [`batch_ids`].
+    /// Four bytes that the port computes: the CRC-32 of Ethernet, least significant byte first. It continues over the
+    /// payload from this value, which is the CRC of the bytes before it (0 if there are none). A port whose packets
+    /// leave with an IPv4 identification other than the frame's adjusts the CRC: see [`batch_ids`].
     ///
-    /// A port that copies sums up its copy, which is in the cache and which nobody else changes.
+    /// A port that copies the payload computes the CRC over its copy, which is in the cache and cannot change.
     Crc32(u32),
 }
 
@@ -123,7 +123,7 @@ impl<'a, const N: usize> From<&'a [u8; N]> for Tail<'a> {
 }
 
 impl<'a> TxFrame<'a> {
-    /// What follows the UDP header, up to the tail.
+    /// The bytes after the UDP header, up to the tail.
     #[inline]
     pub fn udp_payload(&self) -> [Payload<'a>; 2] {
         [self.head.get(self.udp_payload_at..).unwrap_or_default().into(), self.payload]
@@ -155,34 +155,35 @@ impl<'a> TxFrame<'a> {
     }
 }
 
-/// Where the bytes of a received frame start.
+/// Where the data of a received frame begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RxOrigin {
     /// At the Ethernet header.
     Ethernet,
-    /// After the UDP header: a kernel socket took the headers off and kept these fields.
+    /// After the UDP header: a kernel socket removed the headers and kept these fields.
     Udp(DatagramMeta),
 }
 
-/// One received frame: the bytes of `data`, then those of `rest`. They are there until the call that shows them ends.
+/// One received frame: the bytes of `data`, then those of `rest`. They are valid until the callback that gets them
+/// returns.
 #[derive(Clone, Copy, Debug)]
 pub struct RxFrame<'a> {
     /// Where `data` starts.
     pub origin: RxOrigin,
-    /// The whole frame, or its first part with all headers in it. Private to the port: nobody changes it.
+    /// The whole frame, or its first part with all headers. Private to the port: it does not change.
     pub data: &'a [u8],
-    /// The parts that lie elsewhere: further buffers, or the sender's own memory, which may change while it is read.
+    /// The parts in other places: further buffers, or the sender's own memory, which may change while it is read.
     pub rest: &'a [Payload<'a>],
 }
 
 impl<'a> RxFrame<'a> {
-    /// A frame that lies in one place.
+    /// A frame in one piece.
     #[inline]
     pub const fn whole(origin: RxOrigin, data: &'a [u8]) -> Self {
         Self { origin, data, rest: &[] }
     }
 
-    /// Length in bytes, from where `origin` says on.
+    /// Length in bytes, from the start that `origin` names.
     #[inline]
     pub fn len(&self) -> usize {
         self.data.len() + self.rest.iter().map(Payload::len).sum::<usize>()
@@ -205,29 +206,30 @@ impl<'a> RxFrame<'a> {
 /// Whether a port can carry frames now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LinkState {
-    /// It can.
+    /// The link is up.
     Up,
     /// No carrier, or set down.
     Down,
 }
 
-/// What is at the other end of a port's link.
+/// What a port's link connects to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Medium {
-    /// This host alone: memory, or a loopback interface. Nobody else shares the way.
+    /// This host alone: memory, or a loopback interface. No other traffic shares it.
     #[default]
     Host,
-    /// A network, where queues build up that others share.
+    /// A network, with queues that other traffic shares.
     Network {
-        /// What the link carries in bits per second, if the device knows.
+        /// The link rate in bits per second, if the device knows it.
         rate_bps: Option<u64>,
     },
 }
 
-/// What a port is and can do. Fixed at open, except `notes`, which grow, `send_errors`, and `same_path_batch`, which may become 1.
+/// Properties and capabilities of a port. Fixed at open, with three exceptions: `notes` and `send_errors` grow, and
+/// `same_path_batch` may become 1.
 #[derive(Clone, Debug)]
 pub struct PortCaps {
-    /// For people: kind and address.
+    /// Kind and address, for display.
     pub name: String,
     /// Address that peers send to.
     pub local_ip: IpAddr,
@@ -235,49 +237,50 @@ pub struct PortCaps {
     pub mac: MacAddr,
     /// Longest Ethernet frame in bytes, 14-byte header included. Kernel sockets: 14 + MTU.
     pub max_frame: usize,
-    /// Most frames that one `tx_burst` looks at.
+    /// The largest number of frames that one `tx_burst` considers.
     pub max_burst: usize,
     /// Kernel sockets: the only UDP source ports that can be used. `None`: any.
     pub source_ports: Option<Vec<u16>>,
-    /// Frames of one source port and one size that pay to be sent in one burst; 1 = no gain.
+    /// How many frames of one source port and one size are worth sending in one burst; 1: no gain.
     pub same_path_batch: usize,
-    /// Whether the port may keep payloads that are part of a region when `tx_burst` has returned: see [`Port::reap`].
+    /// Whether the port may keep payloads that are part of a region after `tx_burst` has returned: see [`Port::reap`].
     pub holds_payloads: bool,
-    /// What frames travel over. Congestion control is on by default where that is a network.
+    /// The medium that frames travel over. Congestion control is on by default if it is a network.
     pub medium: Medium,
-    /// What a user should know, such as an offload that the kernel lacks.
+    /// Notes for the user, such as an offload that the kernel lacks.
     pub notes: Vec<String>,
-    /// Errors that sending has met, each kind once, and what each means. A peer that has just ended may be all there is to it.
+    /// Errors seen while sending, each kind once, with an explanation. A peer that has just ended may be the only
+    /// cause.
     pub send_errors: Vec<String>,
 }
 
-/// What went through a port and what did not. All counts since open.
+/// Counters of a port, all since open.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PortCounters {
     /// Frames handed to the medium.
     pub tx_frames: u64,
     /// Their Ethernet bytes (kernel sockets: as built by the caller).
     pub tx_bytes: u64,
-    /// Frames shown to the receiver.
+    /// Frames passed to the receiver.
     pub rx_frames: u64,
-    /// Their bytes, from where the origin says they start.
+    /// Their bytes, from where `origin` says they start.
     pub rx_bytes: u64,
-    /// Frames that `tx_burst` accepted and then lost, for any of the reasons below or because the link is down.
+    /// Frames that `tx_burst` accepted and then lost, for one of the reasons below or because the link is down.
     pub tx_dropped: u64,
-    /// Frames lost on the way in: link down, or cut off by a buffer too short.
+    /// Received frames that were lost: link down, or truncated by a buffer that is too short.
     pub rx_dropped: u64,
-    /// Frames for this port in forms that it does not read, such as VLAN tags, IPv6 extension headers, IPv4 options or fragments: the
-    /// kernel has got them instead.
+    /// Frames for this port that it does not parse, such as those with VLAN tags, IPv6 extension headers, IPv4 options
+    /// or fragments. The kernel received them instead.
     pub rx_unread: u64,
-    /// Times that `tx_burst` or `tx_room` found no room for all that was offered.
+    /// Times that `tx_burst` or `tx_room` did not have room for all frames offered.
     pub tx_full: u64,
-    /// Frames given back by [`Port::unsent`]: a queue of this host was full. Not part of `tx_dropped`.
+    /// Frames returned by [`Port::unsent`] because a queue of this host was full. Not part of `tx_dropped`.
     pub tx_unsent: u64,
-    /// Frames longer than the port takes (part of `tx_dropped`).
+    /// Frames longer than the port can send (part of `tx_dropped`).
     pub tx_oversize: u64,
-    /// Frames longer than the path has come to take, which the kernel sent as IP fragments (part of `tx_frames`).
+    /// Frames longer than the path MTU has become, which the kernel sent as IP fragments (part of `tx_frames`).
     pub tx_fragmented: u64,
-    /// Frames that the port cannot read or has no socket for (part of `tx_dropped`).
+    /// Frames that the port cannot parse or has no socket for (part of `tx_dropped`).
     pub tx_unsendable: u64,
     /// Errors of the medium while sending, such as unreachable or refused.
     pub tx_errors: u64,
@@ -285,65 +288,65 @@ pub struct PortCounters {
     pub rx_errors: u64,
     /// System calls (or doorbells) made to send.
     pub tx_calls: u64,
-    /// System calls made to receive that brought something.
+    /// System calls made to receive that returned frames.
     pub rx_calls: u64,
 }
 
-/// One plane of a NIC. Driven by one thread; `now_ns` is the driver's clock and never goes back.
+/// One plane of a NIC. One thread drives it. `now_ns` is the driver's clock and never goes back.
 pub trait Port: Send {
-    /// What the port is and can do.
+    /// The properties and capabilities of the port.
     fn caps(&self) -> &PortCaps;
 
-    /// Whether the link is up. Cheap enough to be asked once a poll.
+    /// Whether the link is up. Cheap enough to be called once per poll.
     fn link(&mut self) -> LinkState;
 
-    /// Frames that the next `tx_burst` surely accepts.
+    /// The number of frames that the next `tx_burst` is certain to accept.
     fn tx_room(&mut self, now_ns: u64) -> usize;
 
-    /// Sends a prefix of `frames` and returns its length. Bytes are copied or sent before it returns, but for payloads
-    /// that are part of a region, if the [capabilities](PortCaps::holds_payloads) say so: see [`reap`](Self::reap).
-    /// Frames whose payload is [virtual](Payload) are unsendable where bytes have to leave this process.
-    /// An accepted frame may still be lost (link down, too long): then it is counted in
-    /// [`PortCounters::tx_dropped`], as a network would lose it. Or it may be given back: see
+    /// Sends a prefix of `frames` and returns its length. Bytes are copied or sent before it returns. The exception is
+    /// payloads that are part of a region, if the [capabilities](PortCaps::holds_payloads) say so: see
+    /// [`reap`](Self::reap). Frames with a [virtual](Payload) payload cannot be sent if bytes have to leave this
+    /// process. An accepted frame may still be lost (link down, too long). It is then counted in
+    /// [`PortCounters::tx_dropped`], and to the caller it looks like a loss in the network. Or it may be returned: see
     /// [`unsent`](Self::unsent).
     fn tx_burst(&mut self, now_ns: u64, frames: &[TxFrame<'_>]) -> usize;
 
-    /// Those of the frames accepted by the last `tx_burst` that did not leave, because a queue of this host was
-    /// full: their indices in that burst, ascending. The port has forgotten them, so the caller may send them again. A
-    /// full queue is the host's own affair: it says nothing of the network.
+    /// The frames accepted by the last `tx_burst` that did not leave because a queue of this host was full: their
+    /// indices in that burst, ascending. The port does not keep them, so the caller may send them again. A full local
+    /// queue is no evidence about the network.
     fn unsent(&self) -> &[u16];
 
-    /// Pushes out what earlier bursts may have left.
+    /// Sends what earlier bursts may have left queued.
     fn flush(&mut self, now_ns: u64);
 
-    /// Shows up to `max` received frames to `sink`, in order of arrival, and returns how many.
+    /// Passes up to `max` received frames to `sink`, in order of arrival, and returns how many.
     fn rx_burst(&mut self, now_ns: u64, max: usize, sink: &mut dyn FnMut(&RxFrame<'_>)) -> usize;
 
-    /// Lets go of what the medium is done with, and returns the smallest [ticket](TxFrame::ticket) of a frame whose
-    /// payload the port still holds, `u64::MAX` if there is none.
+    /// Releases payloads that the medium no longer needs. Returns the smallest [ticket](TxFrame::ticket) of a frame
+    /// whose payload the port still holds, or `u64::MAX` if there is none.
     ///
-    /// A port that holds the payload of a frame refers to its bytes where they are, and keeps their region alive. What
-    /// is written there meanwhile may be what arrives, so the sender must not say that a work request is complete
-    /// before. A port that holds no payloads returns `u64::MAX`.
+    /// A port that holds the payload of a frame refers to its bytes in place, and keeps their region alive. If these
+    /// bytes are overwritten meanwhile, the new bytes may be sent. So the sender must not complete the work request
+    /// before the port releases them. A port that holds no payloads returns `u64::MAX`.
     fn reap(&mut self) -> u64;
 
-    /// Makes the port hold no payload: when it returns, each frame has been sent, copied or dropped. It may take as long as
-    /// the medium needs, so it is for the rare case that a sender cannot wait. Nothing
-    /// to do for a port that holds no payloads.
+    /// Makes the port release all payloads: when it returns, each frame has been sent, copied or dropped. It may take
+    /// as long as the medium needs, so it is for the rare case that a sender cannot wait. A port that holds no
+    /// payloads does nothing.
     fn recall(&mut self);
 
-    /// When the port has to be polled again even if nothing else happens, such as for a delayed frame.
+    /// The time at which the port has to be polled again even if nothing else happens, such as for a delayed frame.
     fn next_event_ns(&self) -> Option<u64> {
         None
     }
 
-    /// File descriptors, one of which is readable if a frame has arrived since [`rx_burst`](Self::rx_burst) last found none:
-    /// what a driver that has nothing to do can sleep on. They stay the same. None for a port that has to be polled.
+    /// File descriptors, one of which is readable if a frame has arrived since [`rx_burst`](Self::rx_burst) last found
+    /// none. An idle driver can sleep on them. They do not change. Empty for a port that has to be polled.
     fn readable(&self) -> Vec<BorrowedFd<'_>> {
         Vec::new()
     }
 
-    /// Counts since open.
+    /// Counters since open.
     fn counters(&self) -> PortCounters;
 }
 

@@ -20,15 +20,15 @@ pub(crate) use routes::Routes;
 /// One local port: a plane of the NIC.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LocalPort {
-    /// Address packets leave from.
+    /// Source address of packets.
     pub ip: IpAddr,
-    /// Ethernet address packets leave from.
+    /// Source Ethernet address of packets.
     pub mac: MacAddr,
     /// Largest Ethernet frame in bytes, header included.
     pub max_frame: usize,
     /// The only UDP source ports that can be used, when the port is a set of kernel sockets.
     pub source_ports: Option<Vec<u16>>,
-    /// How many packets of one entropy value it pays to send together; 1 when none.
+    /// How many packets of one entropy value are worth sending together; 1: no gain.
     pub same_path_batch: usize,
 }
 
@@ -53,7 +53,7 @@ pub struct PortAddr {
     pub mac: [u8; 6],
 }
 
-/// Sizes fixed at start. All memory that grows is bounded by one of these.
+/// Sizes fixed at start. Each memory use that grows is limited by one of these.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Queue pairs of one endpoint; at most 2^20.
@@ -66,12 +66,12 @@ pub struct Limits {
     pub max_srq_wr: u32,
     /// Registered memory regions.
     pub max_regions: u32,
-    /// Endpoint requests answered in a second, and as many reliability probes. Connected peers, which probe the more often the more
-    /// data they receive, may have one more answer for each 128 KiB sent.
+    /// Endpoint requests that get a response in a second, and as many reliability probes. Connected peers, which probe
+    /// more often the more data they receive, may have one more response for each 128 KiB sent.
     pub answers_per_second: u32,
     /// PSNs by which the windows of all queue pairs with a dynamic PSN range together may exceed the least window of
-    /// each, 1,024 PSNs. It takes 40 to 80 bytes of memory for each PSN while packets arrive out of order. Queue pairs that
-    /// receive much get equal shares of it, up to the range negotiated.
+    /// each, 1,024 PSNs. It takes 40 to 80 bytes of memory per PSN while packets arrive out of order. Queue pairs that
+    /// receive much get equal shares of it, up to the negotiated range.
     pub window_budget_psns: u32,
 }
 
@@ -93,43 +93,43 @@ impl Default for Limits {
 #[derive(Clone, Debug)]
 pub struct EndpointConfig {
     /// Seed of every random choice: queue pair numbers, keys, PSNs, entropy values. [`EndpointConfig::new`] sets a
-    /// fixed one, which repeats and which everybody knows: a driver outside tests has to put 256 bits from the
-    /// operating system here, as [`Context::open`](crate::verbs::Context::open) does.
+    /// fixed, publicly known one. A driver outside tests must set 256 bits from the operating system instead, as
+    /// [`Context::open`](crate::verbs::Context::open) does.
     pub seed: Seed,
-    /// The queue pair numbers that it may give. Default all. A driver whose endpoints share addresses passes packets on
-    /// between them, see [`Endpoint::take_forward`](crate::endpoint::Endpoint::take_forward).
+    /// The queue pair numbers that it may assign. Default all. A driver whose endpoints share addresses forwards
+    /// packets between them, see [`Endpoint::take_forward`](crate::endpoint::Endpoint::take_forward).
     pub qpns: QpnShare,
-    /// The local ports, one a plane.
+    /// The local ports, one per plane.
     pub ports: Vec<LocalPort>,
-    /// Which plane of the network each port is on, by numbers that all hosts of the network share; empty to tell nobody.
-    /// Peers compare them when they connect, so that ports in different orders are noticed. Default empty.
+    /// The plane number of each port, from a numbering that all hosts of the network share. Peers compare them when
+    /// they connect, so that a different order of ports is noticed. Default empty: none are sent.
     pub plane_ids: Vec<u32>,
-    /// Next hops and source-routed paths to peers; without one, packets go as they are to the peer's Ethernet address.
-    /// Default none.
+    /// Next hops and source-routed paths to peers. Without a route, packets go unencapsulated to the peer's Ethernet
+    /// address. Default none.
     pub routes: Vec<Route>,
-    /// UDP destination port to send to. Packets for 4971 and 4791 are accepted besides, where the port below hands them over.
+    /// UDP destination port to send to. Packets for 4971 and 4791 are accepted too, if the port passes them on.
     pub udp_port: u16,
-    /// Where the entropy value travels.
+    /// The fields that carry the entropy value.
     pub entropy: EntropyMode,
     /// Compute and check the invariant CRC.
     pub icrc: bool,
     /// DSCP of each traffic class.
     pub dscp: DscpMap,
-    /// Mark data as trimmable, and answer trimmed packets with NACKs.
+    /// Mark data as trimmable, and send NACKs for trimmed packets.
     pub trimming: bool,
-    /// Answer packets beyond the receive window with NACK `PSN_OOR_WINDOW`.
+    /// Send NACK `PSN_OOR_WINDOW` for packets beyond the receive window.
     pub oor_nack: bool,
-    /// Where endpoint responses carry their operation code; peers should match by request id.
+    /// Position of the operation code in endpoint responses; peers should match by request id.
     pub op_position: OpPosition,
     /// IPv6 hop limit or IPv4 TTL of every packet.
     pub hop_limit: u8,
     /// Bytes received between SACKs, at least 1.
     pub sack_threshold_bytes: u32,
-    /// Silence after which a tail loss probe is sent before any round trip was measured, and the
-    /// least silence after, ns.
+    /// Least PTO: time without an acknowledgement before a tail loss probe (TLP), in ns. It is also the PTO before the
+    /// first round-trip sample.
     pub tail_probe_floor_ns: u64,
-    /// How much longer than a round trip packets may take on other paths, as far as a new queue pair assumes: the time rule
-    /// waits for them. Measuring takes its place within some tens of round trips.
+    /// Least reordering window of a new queue pair: how much longer than a round trip the time rule waits for packets
+    /// on other paths. It fades as measurements replace it, within some tens of round trips.
     pub initial_reordering_ns: u64,
     /// Packets a queue pair sends before the next one has its turn.
     pub quantum: u32,
@@ -138,14 +138,13 @@ pub struct EndpointConfig {
 }
 
 impl EndpointConfig {
-    /// Most planes an endpoint can have: the width of a port status mask.
+    /// The largest number of planes of an endpoint: the width of a port status mask.
     pub const MAX_PORTS: usize = 32;
 
     /// The longest [`initial_reordering_ns`](Self::initial_reordering_ns).
     pub const MAX_INITIAL_REORDERING_NS: u64 = 1_000_000_000;
 
-    /// Defaults for these ports. Kernel-socket ports put the entropy value in the UDP source port
-    /// alone.
+    /// Defaults for these ports. Ports on kernel sockets carry the entropy value in the UDP source port alone.
     pub fn new(ports: Vec<LocalPort>) -> Self {
         let sockets = ports.iter().any(|port| port.source_ports.is_some());
         Self {
@@ -170,7 +169,7 @@ impl EndpointConfig {
         }
     }
 
-    /// Refuses settings that cannot work, naming the setting.
+    /// Checks the settings, and names the first one that cannot work.
     pub fn validate(&self) -> Result<(), ConfigError> {
         let bad = |setting, why: &str| Err(ConfigError { setting, why: why.to_owned() });
         if self.ports.is_empty() || self.ports.len() > Self::MAX_PORTS {
@@ -234,20 +233,21 @@ impl EndpointConfig {
         Ok(())
     }
 
-    /// Bytes of a frame that are not payload: Ethernet, IP, UDP, the longest request headers with
-    /// an immediate, and the iCRC. Outer headers of routes come on top.
+    /// Bytes of a frame that are not payload: Ethernet, IP, UDP, the longest request headers with an immediate, and
+    /// the iCRC. The outer headers of routes are extra.
     pub const fn overhead(v6: bool) -> usize {
         ETHERNET_LEN + if v6 { 40 } else { 20 } + 8 + 12 + 4 + 4 + 16 + 4 + 4
     }
 
-    /// Largest payload every port can take in one packet, in bytes, whatever route it takes.
+    /// Largest payload of a packet in bytes that every port can carry, on any route.
     pub fn max_mtu(&self) -> u32 {
         (0..self.ports.len()).map(|plane| self.max_mtu_of(plane)).min().unwrap_or(0)
     }
 
-    /// Largest payload that the port of this plane can take in one packet, likewise; 0 when there is no such port.
+    /// Largest payload of a packet in bytes that the port of this plane can carry, on any route; 0 if there is no such
+    /// port.
     pub fn max_mtu_of(&self, plane: usize) -> u32 {
-        // Whatever a port takes, the length fields of IP and UDP have 16 bits.
+        // The limit of every port: the length fields of IP and UDP have 16 bits.
         let longest = ETHERNET_LEN + usize::from(u16::MAX);
         let Some(port) = self.ports.get(plane) else { return 0 };
         let outer = self.routes.iter().filter(|route| usize::from(route.port) == plane);
@@ -262,7 +262,7 @@ impl EndpointConfig {
 pub struct ConfigError {
     /// Its name.
     pub setting: &'static str,
-    /// What is wrong and what would do.
+    /// What is wrong, and which values are valid.
     pub why: String,
 }
 
@@ -361,7 +361,7 @@ mod tests {
         }
     }
 
-    /// What the kernel's sockets cannot carry is refused, and is not the default for them.
+    /// Settings that kernel sockets cannot carry are refused, and are not their defaults.
     #[test]
     fn sockets_carry_the_entropy_in_the_source_port() {
         let sockets = |config: &mut EndpointConfig| config.ports[1].source_ports = Some(vec![50_000]);

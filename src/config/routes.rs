@@ -1,4 +1,4 @@
-//! The ways to peers that their addresses alone do not give: a next hop, and source-routed paths.
+//! Routes to peers beyond what their addresses give: a next hop, and source-routed paths.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -14,29 +14,29 @@ use crate::wire::{EntropyMode, Ev};
 
 use super::{ConfigError, EndpointConfig, LocalPort, PortAddr};
 
-/// How packets from one of our ports travel to peers with certain addresses. Where no route fits, they go as they are to
-/// the Ethernet address of the peer's port.
+/// How packets from one local port travel to peers with certain addresses. If no route matches, they go unencapsulated
+/// to the Ethernet address of the peer's port.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Route {
-    /// Addresses of the peers. Of the routes of a port that fit, that with the longest prefix counts.
+    /// Addresses of the peers. Of the matching routes of a port, the longest prefix is used.
     pub to: IpNet,
-    /// The port that packets leave by, counted from 0 as in [`EndpointConfig::ports`].
+    /// The local port that packets leave by, counted from 0 as in [`EndpointConfig::ports`].
     pub port: u8,
     /// Ethernet address of the next hop. Default: that of the peer's port.
     pub next_hop: Option<MacAddr>,
-    /// The outer packet that takes packets along the path of their entropy value. Queue pairs then draw their entropy values
-    /// from those that the path's profile has, when they are connected (MRC paper, section 2.2). Default: none, switches
-    /// choose the path by hashing.
+    /// The outer packet that takes packets along the path of their entropy value. When queue pairs are connected, they
+    /// then draw their entropy values from the path's profile (MRC paper, section 2.2). Default: none, switches choose
+    /// the path by hashing.
     pub outer: Option<Outer>,
 }
 
 impl Route {
-    /// A route to `to` from `port` that is like none, as an exception to others.
+    /// A route to `to` from `port` without next hop and outer packet, as an exception to other routes.
     pub const fn new(to: IpNet, port: u8) -> Self {
         Self { to, port, next_hop: None, outer: None }
     }
 
-    /// What is wrong with it.
+    /// Why the route cannot work.
     fn check(&self, cfg: &EndpointConfig) -> Result<(), String> {
         let Some(port) = cfg.ports.get(usize::from(self.port)) else {
             return Err(format!("there is no such port, the last one is port {}", cfg.ports.len() - 1));
@@ -66,7 +66,7 @@ impl Route {
         Ok(())
     }
 
-    /// The entropy value itself if there is a path of it, and otherwise one of which there is.
+    /// The entropy value itself if it has a path, and otherwise one that has.
     fn own(&self, ev: Ev) -> Ev {
         match &self.outer {
             Some(Outer { path, .. }) if path.check(ev.0).is_err() => {
@@ -77,13 +77,13 @@ impl Route {
     }
 }
 
-/// Whether the first `bits` bits of an entropy value come out as they went in.
+/// Whether the first `bits` bits of an entropy value are carried unchanged.
 fn carries(mode: EntropyMode, bits: u32, v6: bool) -> bool {
     let all = Ev(!u32::MAX.checked_shr(bits).unwrap_or(0));
     mode.carried(all, v6) == all
 }
 
-/// The routes of an endpoint, for looking up.
+/// The routes of an endpoint, indexed for lookup.
 #[derive(Debug, Default)]
 pub(crate) struct Routes {
     by_prefix: BTreeMap<(u8, IpNet), Route>,
@@ -92,7 +92,7 @@ pub(crate) struct Routes {
 }
 
 impl Routes {
-    /// Fails if a route cannot work, or if two are for the same.
+    /// Fails if a route cannot work, or if two routes have the same port and prefix.
     pub(crate) fn new(cfg: &EndpointConfig) -> Result<Self, ConfigError> {
         let mut routes = Self::default();
         for (number, route) in (1..).zip(&cfg.routes) {
@@ -116,13 +116,13 @@ impl Routes {
     /// The route from `port` to `ip`, if there is one.
     fn find(&self, port: u8, ip: IpAddr) -> Option<&Route> {
         self.lengths.iter().find_map(|&len| {
-            // Fails for a prefix of IPv6 addresses that is longer than one of IPv4.
+            // Fails if the prefix is longer than the address, as an IPv6 prefix may be for an IPv4 address.
             let to = IpNet::new(ip, len).ok()?.trunc();
             self.by_prefix.get(&(port, to))
         })
     }
 
-    /// The headers of packets from our port with index `port`, which is `ours`, to a peer.
+    /// The headers of packets to a peer from our port with index `port`, which is `ours`.
     pub(crate) fn template(
         &self,
         cfg: &EndpointConfig,
@@ -139,17 +139,17 @@ impl Routes {
         })
     }
 
-    /// The entropy value for an answer to a packet that came in with `ev`: the same, unless the peer's paths have values
-    /// of which there is none on the way back.
+    /// The entropy value of the response to a packet that arrived with `ev`: the same value, unless it has no path
+    /// back to the peer.
     pub(crate) fn answer_ev(&self, port: u8, ip: IpAddr, ev: Ev) -> Ev {
         self.find(port, ip).map_or(ev, |route| route.own(ev))
     }
 
-    /// Where a queue pair's entropy values come from when its peer has these ports: `None` if from where they came before
-    /// it had a peer. `wanted` is valid.
+    /// The source of a queue pair's entropy values when its peer has these ports: `None` if the source does not change
+    /// when it is connected. `wanted` is valid.
     ///
     /// # Errors
-    /// A value that was listed has no path.
+    /// A listed value has no path.
     pub(crate) fn ev_source(
         &self,
         cfg: &EndpointConfig,
@@ -194,7 +194,7 @@ mod tests {
     use crate::config::test_port as port;
     use crate::wire::StevOrder;
 
-    /// The first route that cannot work is named, with the reason.
+    /// The error names the first route that cannot work, with the reason.
     #[test]
     fn routes_that_cannot_work_are_named() {
         let outer = |bits: u8| {
@@ -260,7 +260,7 @@ mod tests {
         assert!(second.starts_with("route 2 (to fd00::/64, port 9): "), "{second}");
     }
 
-    /// The outer packet with the most addresses counts, and of the ports those that it leaves by.
+    /// The outer packet with the most addresses sets the limit, for the ports that it leaves by.
     #[test]
     fn outer_packets_leave_less_room_for_payload() {
         let mut config = EndpointConfig::new((1..=3).map(port).collect());
@@ -284,7 +284,7 @@ mod tests {
         assert_eq!((config.max_mtu(), config.max_mtu_of(3)), (left[1], 0));
     }
 
-    /// Where the kernel makes the headers, there is nothing to say about them.
+    /// If the kernel makes the headers, routes cannot set them.
     #[test]
     fn sockets_have_no_routes_of_ours() {
         let refused = |at: u8, change: fn(&mut Route)| {

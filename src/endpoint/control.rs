@@ -26,7 +26,7 @@ impl Endpoint {
         self.cx.memory.space().alloc_pd()
     }
 
-    /// Removes a protection domain that nothing belongs to any more.
+    /// Removes a protection domain that has no members any more.
     ///
     /// # Errors
     /// As [`MemorySpace::dealloc_pd`](crate::memory::MemorySpace::dealloc_pd).
@@ -49,8 +49,9 @@ impl Endpoint {
         Ok(key)
     }
 
-    /// Takes a region back; refused while a work request uses it. For an endpoint that shares its memory space with
-    /// no other: those who do use [`MemorySpace::deregister`](crate::memory::MemorySpace::deregister).
+    /// Ends a registration; refused while a work request uses it. Only for an endpoint that shares its memory space
+    /// with no other. Endpoints that share one use
+    /// [`MemorySpace::deregister`](crate::memory::MemorySpace::deregister).
     ///
     /// # Errors
     /// As [`MemorySpace::deregister`](crate::memory::MemorySpace::deregister).
@@ -74,7 +75,7 @@ impl Endpoint {
         &self.cx.memory
     }
 
-    /// The same, for what ends a registration.
+    /// The registered memory, for operations that end a registration.
     pub const fn memory_mut(&mut self) -> &mut MemoryView {
         &mut self.cx.memory
     }
@@ -87,7 +88,7 @@ impl Endpoint {
         self.make_qp(init, None)
     }
 
-    /// Makes a queue pair whose number is not that of the one that it comes after.
+    /// Makes a queue pair with a number other than `before`.
     fn make_qp(&mut self, mut init: QpInit, before: Option<Qpn>) -> Result<Qpn, EndpointError> {
         if init.srq.is_some() {
             init.cap.max_recv_wr = 0;
@@ -99,7 +100,7 @@ impl Endpoint {
         }
         let path = self.path_config(&init.path);
         let paths = Paths::new(&path, self.rng.next_u64())?;
-        // All that can fail comes before a slot is taken: numbers have no room for slots that leaked.
+        // Everything that can fail comes before a slot is taken, so that no slot leaks.
         init.cc.validate()?;
         let qpn = self.draw_qpn(before);
         let slot = qpn.get() & self.qps.mask();
@@ -111,7 +112,7 @@ impl Endpoint {
         Ok(qpn)
     }
 
-    /// Grows what every queue pair has a place in now, so that it never grows while packets move.
+    /// Grows everything with one entry per queue pair now, so that it never grows while packets move.
     fn make_room(&mut self) {
         let live = self.qps.live() as usize;
         self.scheduler.make_room(live);
@@ -129,10 +130,10 @@ impl Endpoint {
         in_range("mpr_dest", u32::from(init.mpr_dest), 1, 255, " units of 128 PSNs")
     }
 
-    /// A random queue pair number, none of those that stand for something else, whose low bits are a free slot: one
-    /// number says nothing of the next. It is another one than `before`, unless no other is left.
+    /// A random queue pair number whose low bits are a free slot. Reserved numbers are excluded, so is `before` unless
+    /// no other is left. One number reveals nothing about the next.
     ///
-    /// The caller knows that a slot is free. If it is the only one, this takes about as many draws as there are slots.
+    /// The caller ensures that a slot is free. If only one is, this takes about as many draws as there are slots.
     fn draw_qpn(&mut self, before: Option<Qpn>) -> Qpn {
         let avoided = before.filter(|&before| self.has_other_than(before));
         loop {
@@ -149,11 +150,11 @@ impl Endpoint {
         self.cx.cfg.qpns.has(qpn) && !RESERVED.contains(&qpn.get())
     }
 
-    /// Whether there is a number to give besides one whose slot is free.
+    /// Whether a number other than `qpn`, whose slot is free, can be assigned.
     pub(super) fn has_other_than(&self, qpn: Qpn) -> bool {
         let is_last_slot = self.qps.live() >= self.qps.mask();
-        // Only with as many slots as there can be does one number of a slot differ from the next in the bits that tell
-        // whose it is.
+        // Only with the largest possible number of slots do the numbers of one slot differ just in the bits that
+        // select the owner.
         let slot = qpn.get() & self.qps.mask();
         let mut of_its_slot = (0..16).map(|top| Qpn::new(top << 20 | slot));
         !is_last_slot
@@ -161,7 +162,7 @@ impl Endpoint {
             || of_its_slot.any(|other| other != qpn && self.may_give(other))
     }
 
-    /// Path settings with planes and entropy source as the ports dictate.
+    /// Path settings with the planes and the entropy source that follow from the ports.
     fn path_config(&self, wanted: &PathConfig) -> PathConfig {
         let planes = self.cx.cfg.ports.len() as u8;
         let sockets: Option<Vec<Vec<Ev>>> = self
@@ -181,7 +182,7 @@ impl Endpoint {
             }
         };
         let active = wanted.active.max(u16::from(planes));
-        // Bursts are narrowed only where a port gains from several packets of one path.
+        // Bursts use fewer paths only if a port gains from several packets of one path.
         let spray_width = if wanted.spray_width == 0 && self.burst.same_path_batch > 1 {
             active
         } else {
@@ -190,7 +191,7 @@ impl Endpoint {
         PathConfig { active, planes, source, spray_width, ..wanted.clone() }
     }
 
-    /// Removes a queue pair and forgets its work requests.
+    /// Removes a queue pair and drops its work requests.
     pub fn destroy_qp(&mut self, qpn: Qpn) -> Result<(), EndpointError> {
         let qp = self.find(qpn)?;
         qp.log_destroyed(&self.cx.peers);
@@ -221,7 +222,7 @@ impl Endpoint {
         self.qps.find(qpn).ok_or(EndpointError::NoSuchQp(qpn.get()))
     }
 
-    /// All that is known of a queue pair, in any state.
+    /// The attributes of a queue pair, in any state.
     pub fn query_qp(&self, qpn: Qpn) -> Option<QpAttr> {
         let qp = self.qps.find(qpn)?;
         let peer = self.cx.peers.get(qp.peer).map(|peer| QpPeer {
@@ -242,12 +243,12 @@ impl Endpoint {
         self.qps.find(qpn).map(|qp| qp.status(&self.cx.cwnds))
     }
 
-    /// Every live queue pair.
+    /// The numbers of all queue pairs.
     pub fn qpns(&self) -> impl Iterator<Item = Qpn> + '_ {
         self.qps.iter().map(|qp| qp.qpn)
     }
 
-    /// What a peer must know to connect to this queue pair.
+    /// The information that a peer needs to connect to this queue pair.
     pub fn qp_info(&self, qpn: Qpn) -> Option<QpInfo> {
         let qp = self.qps.find(qpn)?;
         let wanted = if qp.init.max_mtu == 0 { u32::MAX } else { qp.init.max_mtu };
@@ -269,11 +270,12 @@ impl Endpoint {
         })
     }
 
-    /// Moves a queue pair through its states, or changes attributes in RTS, and returns its number: [`QpModify::Reset`]
-    /// gives it another one, all others leave it as it is.
+    /// Changes the state of a queue pair, or attributes in RTS, and returns its number. [`QpModify::Reset`] assigns a
+    /// new number; all other changes keep it.
     ///
     /// # Errors
-    /// [`EndpointError::BadTransition`], [`EndpointError::NotInRts`], or the attribute that is out of range; nothing has changed then.
+    /// [`EndpointError::BadTransition`], [`EndpointError::NotInRts`], or the attribute that is out of range. Nothing
+    /// has changed then.
     pub fn modify_qp(&mut self, now: Time, qpn: Qpn, change: QpModify) -> Result<Qpn, EndpointError> {
         let slot = self.find(qpn)?.slot;
         let from = self.qp_state(qpn).unwrap_or(QpState::Reset);
@@ -296,7 +298,7 @@ impl Endpoint {
                 let Some(qp) = self.qps.get_mut(slot) else { return Err(EndpointError::NoSuchQp(qpn.get())) };
                 let wakes = qp.enter_cwnd(&mut self.cx, &cc, now)?;
                 qp.other_cc = Some(cc);
-                // It may allow what the old one did not.
+                // The new settings may allow packets that the old ones did not.
                 self.apply(slot, wakes | Wakes::DATA);
                 Ok(())
             }
@@ -314,8 +316,8 @@ impl Endpoint {
         result.map(|()| qpn)
     }
 
-    /// Makes a queue pair anew. What is still on its way to the old number cannot be taken for something of the next
-    /// connection.
+    /// Replaces a queue pair by a new one. Packets in flight to the old number cannot be mistaken for packets of the
+    /// next connection.
     fn reset_qp(&mut self, slot: u32, qpn: Qpn) -> Result<Qpn, EndpointError> {
         self.find(qpn)?.log_reset(&self.cx.peers);
         // Kept until the new one has joined its protection domain.
@@ -350,7 +352,7 @@ impl Endpoint {
         Ok(())
     }
 
-    /// The entropy values of a queue pair that are chosen once its peer is known, because packets to there are
+    /// The entropy values of a queue pair that are chosen once its peer is known, because packets to it are
     /// source-routed.
     fn draw_routed(&mut self, slot: u32, peer: &[PortAddr]) -> Result<Option<Paths>, EndpointError> {
         let Some(qp) = self.qps.get(slot) else { return Ok(None) };
@@ -371,11 +373,11 @@ impl Endpoint {
         check_retry(attr.retry())?;
         let Some(qp) = self.qps.get_mut(slot) else { return Ok(()) };
         let (index, cc) = (qp.peer, qp.init.cc.clone());
-        // All that can fail comes first.
+        // Everything that can fail comes first.
         let wakes = qp.enter_cwnd(&mut self.cx, &cc, now)?;
         qp.ready_to_send(&self.cx.cfg, attr);
         self.apply(slot, wakes | Wakes::ARM);
-        // The peer takes all our ports to be up until it is told.
+        // The peer assumes that all our ports are up until an update says otherwise.
         if self.ports_up() != PlaneSet::first(self.cx.cfg.ports.len() as u8) {
             self.cx.peers.start_announcing(now, index);
             self.run_peer(now, index, &mut { Peers::SLICE });
@@ -383,8 +385,8 @@ impl Endpoint {
         Ok(())
     }
 
-    /// Changes the retry attributes in RTS. A timer that was set for later is set anew; one that was set for earlier finds
-    /// nothing to do and is set anew then.
+    /// Changes the retry attributes in RTS. A timer set for later is set again. A timer set for earlier expires
+    /// without effect and is set again then.
     fn set_retry(&mut self, slot: u32, attr: RetryAttr) -> Result<(), EndpointError> {
         check_retry(attr)?;
         if let Some(qp) = self.qps.get_mut(slot) {
@@ -394,9 +396,9 @@ impl Endpoint {
         Ok(())
     }
 
-    /// Tells the endpoint that a port went down or came up. Its queue pairs leave the paths over it, or use them
-    /// again: the first few at once, the others at the next calls of [`on_timeout`](Self::on_timeout), so that no
-    /// call takes long. Every peer is told by a port status update.
+    /// Reports that a port went down or came up. Queue pairs stop or resume using the paths over it: the first few at
+    /// once, the others at the next calls of [`on_timeout`](Self::on_timeout), so that no call takes long. Every peer
+    /// gets a port status update.
     pub fn port_link(&mut self, now: Time, port: u8, up: bool) {
         if usize::from(port) >= self.cx.cfg.ports.len() || self.cx.peers.ports_up.contains(port) == up {
             return;
@@ -413,12 +415,12 @@ impl Endpoint {
         self.announce_to_all(now);
     }
 
-    /// Planes that a queue pair may use as far as the peer's ports are concerned.
+    /// Planes that a queue pair may use, judging by the peer's ports.
     pub fn peer_planes(&self, qpn: Qpn) -> Option<PlaneSet> {
         self.qps.find(qpn).map(|qp| qp.paths.ports().1)
     }
 
-    /// Planes that a queue pair may use now: their ports are up on both sides, as far as it has heard.
+    /// Planes that a queue pair may use now: their ports are up on both sides, as far as is known.
     pub fn planes(&self, qpn: Qpn) -> Option<PlaneSet> {
         let (ours, theirs) = self.qps.find(qpn)?.paths.ports();
         Some(PlaneSet(ours.0 & theirs.0))
@@ -429,7 +431,7 @@ impl Endpoint {
         self.qps.find(qpn).map(|qp| qp.paths.states())
     }
 
-    /// What happened to a queue pair's paths.
+    /// Counters of a queue pair's paths.
     pub fn path_counters(&self, qpn: Qpn) -> Option<&PathCounters> {
         self.qps.find(qpn).map(|qp| qp.paths.counters())
     }
@@ -445,12 +447,12 @@ impl Endpoint {
         event
     }
 
-    /// How a queue pair in ERROR came there.
+    /// The details of the failure of a queue pair in ERROR.
     pub fn qp_failure(&self, qpn: Qpn) -> Option<QpFailure> {
         self.qps.find(qpn)?.failure.as_deref().copied()
     }
 
-    /// Denies an entropy value, on one plane or on all; returns how many entries that touched.
+    /// Denies an entropy value, on one plane or on all; returns how many entries changed.
     pub fn deny_ev(&mut self, qpn: Qpn, ev: Ev, plane: Option<u8>) -> usize {
         let denied = self.with_paths(qpn, |paths| paths.deny_ev(ev, plane)).unwrap_or(0);
         if denied > 0 {
@@ -460,7 +462,7 @@ impl Endpoint {
         denied
     }
 
-    /// Allows an entropy value again; returns how many entries that touched.
+    /// Allows an entropy value again; returns how many entries changed.
     pub fn allow_ev(&mut self, qpn: Qpn, ev: Ev, plane: Option<u8>) -> usize {
         let allowed = self.with_paths(qpn, |paths| paths.allow_ev(ev, plane)).unwrap_or(0);
         if allowed > 0 {
@@ -469,7 +471,7 @@ impl Endpoint {
         allowed
     }
 
-    /// Denies a whole plane to a queue pair; `false` if it was denied or does not exist.
+    /// Denies a whole plane to a queue pair; `false` if it was already denied or does not exist.
     pub fn deny_plane(&mut self, qpn: Qpn, plane: u8) -> bool {
         let denied = self.with_paths(qpn, |paths| paths.deny_plane(plane)).unwrap_or(false);
         if denied {

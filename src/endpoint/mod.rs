@@ -1,23 +1,23 @@
 //! The endpoint: every queue pair of one lane, without a socket, a clock or a thread.
 //!
-//! It admits packets and passes them to the queue pair or the peer that they are for, lets queue pairs send in turn, and runs
-//! their timers. What a connection does is in `src/qp`, what concerns a remote NIC in `src/peer`.
+//! It checks packets and passes them to their queue pair or peer, lets queue pairs send in turn, and runs their
+//! timers. The code of a connection is in `src/qp`, that of a remote NIC in `src/peer`.
 //!
 //! A driver owns the ports and the clock, and repeats these steps:
 //!
-//! 1. [`receive`](Endpoint::receive) for every frame that came in,
-//! 2. [`on_timeout`](Endpoint::on_timeout) when [`next_timeout`](Endpoint::next_timeout) has come,
-//! 3. [`transmit`](Endpoint::transmit) until it returns `false`, each result joined with its payload
-//!    ([`payload`](Endpoint::payload)) and its iCRC and given to a port,
-//! 4. [`poll_event`](Endpoint::poll_event) until it returns `None`; if its ports hold payloads, then as
-//!    [`release_before`](Endpoint::release_before) and [`take_recall`](Endpoint::take_recall) say,
-//! 5. now and then, [`reclaim`](Endpoint::reclaim), which takes memory back from idle queue pairs.
+//! 1. [`receive`](Endpoint::receive) for every received frame,
+//! 2. [`on_timeout`](Endpoint::on_timeout) at the time of [`next_timeout`](Endpoint::next_timeout),
+//! 3. [`transmit`](Endpoint::transmit) until it returns `false`; join each result with its payload
+//!    ([`payload`](Endpoint::payload)) and its iCRC and pass it to a port,
+//! 4. [`poll_event`](Endpoint::poll_event) until it returns `None`; if ports hold payloads, also follow
+//!    [`release_before`](Endpoint::release_before) and [`take_recall`](Endpoint::take_recall),
+//! 5. now and then, [`reclaim`](Endpoint::reclaim), which frees memory of idle queue pairs.
 //!
-//! A driver that was not scheduled for a while reports that by [`on_driver_stall`](Endpoint::on_driver_stall) first.
+//! A driver that was not scheduled for a while first reports that stall with
+//! [`on_driver_stall`](Endpoint::on_driver_stall).
 //!
-//! `now` is an argument everywhere and randomness comes from the configured seed, so two runs with
-//! the same inputs are the same, byte for byte. Nothing allocates per packet once windows and
-//! queues have reached their sizes.
+//! `now` is an argument everywhere and randomness comes from the configured seed. Two runs with the same inputs are
+//! therefore the same, byte for byte. Nothing allocates per packet once windows and queues have reached their sizes.
 
 mod control;
 mod receive;
@@ -56,28 +56,28 @@ use crate::wire::Qpn;
 use crate::work::{GatherWr, RecvWr, SendWr, Sge, WcStatus};
 use tx_scheduler::TxScheduler;
 
-/// All queue pairs of one lane. See the [module documentation](self) for how it is driven.
+/// All queue pairs of one lane. See the [module documentation](self) for the steps of its driver.
 #[derive(Debug)]
 pub struct Endpoint {
-    /// What its queue pairs share.
+    /// The state that its queue pairs share.
     cx: Cx,
     qps: QpTable,
     rng: ChaCha20Rng,
     scheduler: TxScheduler,
     /// Queue pairs with pending acknowledgements or probes.
     control_list: VecDeque<u32>,
-    /// Packets without payload that a port had no room for after all.
+    /// Packets without payload that were returned because a port had no room.
     given_back: VecDeque<Transmit>,
     burst: Burst,
     timers: TimerHeap,
-    /// No timer runs before.
+    /// No timer expires before this time.
     timers_from: Time,
-    /// The next queue pair to be visited by `reclaim`, and when.
+    /// The next queue pair that `reclaim` visits, and when.
     next_visit: u32,
     visit_at: Time,
     /// For the iCRCs of packets that kernel sockets receive.
     batch_ids: BatchIds,
-    /// How the packet at hand came from another endpoint, and where it goes next.
+    /// How the current packet was forwarded from another endpoint, and where it goes next.
     forwarded: Option<Forward>,
     forward: Option<Forward>,
 }
@@ -92,8 +92,8 @@ impl Endpoint {
         Self::with_memory(cfg, &memory)
     }
 
-    /// An endpoint without queue pairs, whose protection domains and registered memory are those of a space that
-    /// others share. Of the limits, `max_regions` is the space's.
+    /// An endpoint without queue pairs that uses the protection domains and registered memory of a shared space. The
+    /// limit `max_regions` is the space's.
     ///
     /// # Errors
     /// [`ConfigError`] names the setting that cannot work.
@@ -134,22 +134,22 @@ impl Endpoint {
         })
     }
 
-    /// The settings it was made with.
+    /// The settings that it was made with.
     pub const fn config(&self) -> &EndpointConfig {
         &self.cx.cfg
     }
 
-    /// What has been counted.
+    /// The counters.
     pub const fn counters(&self) -> &Counters {
         &self.cx.counters
     }
 
-    /// The next thing the driver should know, oldest first.
+    /// The oldest event for the driver, if there is one.
     pub fn poll_event(&mut self) -> Option<Event> {
         self.cx.events.pop_front()
     }
 
-    /// Does for the queue pair in `slot` what a call of one of its methods asks for.
+    /// Carries out the result of a method call on the queue pair in `slot`.
     #[inline]
     fn apply(&mut self, slot: u32, wakes: Wakes) {
         if wakes == Wakes::NONE {
@@ -169,7 +169,7 @@ impl Endpoint {
         }
     }
 
-    /// Calls `act` with the queue pair in `slot`, and does what it asks for.
+    /// Calls `act` with the queue pair in `slot`, and carries out its result.
     #[inline]
     fn with_qp(&mut self, slot: u32, act: impl FnOnce(&mut Qp, &mut Cx) -> Wakes) {
         if let Some(qp) = self.qps.get_mut(slot) {
@@ -180,9 +180,8 @@ impl Endpoint {
 
     /// Posts a send work request.
     ///
-    /// A request that cannot be carried out (bad key, range outside the region) completes with an
-    /// error and fails the queue pair, as in verbs; what the caller can know beforehand is refused
-    /// here.
+    /// A request that cannot be carried out (bad key, range outside the region) completes with an error and fails the
+    /// queue pair, as in verbs. Errors that the caller can detect beforehand are refused here.
     pub fn post_send(&mut self, now: Time, qpn: Qpn, wr: SendWr) -> Result<(), PostError> {
         self.post(now, qpn, &wr, None)
     }
@@ -198,12 +197,12 @@ impl Endpoint {
             return self.post_send(now, qpn, wr.with_one(only));
         }
         let len = u32::try_from(wr.len()).map_err(|_| PostError::TooLong)?;
-        // Its bytes have no addresses but their distance from the first.
+        // The bytes have no common address; this one is their offset from the first byte.
         let all = Sge { addr: 0, len, lkey: 0 };
         self.post(now, qpn, &wr.with_one(all), Some(&wr))
     }
 
-    /// Posts a request with the element in it, or with those of `gather`.
+    /// Posts a request with its own element, or with those of `gather`.
     #[expect(
         clippy::inline_always,
         reason = "the path of every request; measured by benches/instructions.rs"
@@ -230,8 +229,8 @@ impl Endpoint {
         }
     }
 
-    /// Posts a receive work request: one is consumed by every immediate that arrives. Those of a queue pair with a shared
-    /// receive queue come from there.
+    /// Posts a receive work request. Every immediate that arrives consumes one. A queue pair with a shared receive
+    /// queue takes them from there.
     pub fn post_recv(&mut self, qpn: Qpn, wr: RecvWr) -> Result<(), PostError> {
         self.qps.find_mut(qpn).ok_or(PostError::NoSuchQp)?.post_recv(&mut self.cx, wr)
     }
@@ -241,7 +240,7 @@ impl Endpoint {
         self.qps.find(qpn).map(|qp| qp.slot)
     }
 
-    /// Puts the queue pair in the lists of those that may send data. Its state is checked when it has its turn.
+    /// Adds the queue pair to the lists of those that may send data. Its state is checked at its turn.
     #[inline]
     fn wake_data(&mut self, slot: u32) {
         let Some(qp) = self.qps.get_mut(slot) else { return };
@@ -256,7 +255,7 @@ impl Endpoint {
         }
     }
 
-    /// Puts the queue pair in the list of those with pending acknowledgements or probes.
+    /// Adds the queue pair to the list of those with pending acknowledgements or probes.
     #[inline]
     fn wake_control(&mut self, slot: u32) {
         if let Some(qp) = self.qps.get_mut(slot)
@@ -267,7 +266,7 @@ impl Endpoint {
         }
     }
 
-    /// Lists queue pairs that waited for a window that has room now.
+    /// Lists queue pairs that waited for a window which now has room.
     #[inline]
     fn wake_cwnd_waiters(&mut self) {
         if self.cx.cwnds.may_have_opened() {
@@ -291,13 +290,13 @@ impl Endpoint {
         self.cx.cwnds.reuse(woken);
     }
 
-    /// Takes note that ports hold no payload of data packets that left before the one with this
-    /// [ticket](Transmit::ticket), and completes what waited for that. A ticket beyond the last one means all that have
-    /// left so far.
+    /// Records that ports hold no payload of data packets sent before the one with this [ticket](Transmit::ticket),
+    /// and completes the requests that waited for this. A ticket beyond the last one stands for all packets sent so
+    /// far.
     ///
     /// A driver whose ports [hold payloads](spindrift_pmd::PortCaps::holds_payloads) calls this with 0 before it sends
-    /// anything, and again with what [`Port::reap`](spindrift_pmd::Port::reap) says, the least of all ports, while
-    /// [`waits_for_release`](Self::waits_for_release) is true. Without the first call nothing ever waits.
+    /// anything. While [`waits_for_release`](Self::waits_for_release) is true, it calls it again with the least result
+    /// of [`Port::reap`](spindrift_pmd::Port::reap) of all ports. Without the first call no request ever waits.
     pub fn release_before(&mut self, ticket: u64) {
         self.cx.released = ticket.min(self.cx.next_ticket);
         for at in (0..self.cx.held.len()).rev() {
@@ -309,28 +308,29 @@ impl Endpoint {
         }
     }
 
-    /// Whether a request is complete but for payload that a port holds.
+    /// Whether a request only waits for a port to release payload.
     #[inline]
     pub const fn waits_for_release(&self) -> bool {
         !self.cx.held.is_empty()
     }
 
-    /// Whether requests ended, since the last call, of which ports may still hold payload: with an error, or because
-    /// their queue pair is gone. The driver makes its ports [let go](spindrift_pmd::Port::recall) of everything before
-    /// it passes on the next event.
+    /// Whether requests have ended since the last call while ports may still hold their payload: with an error, or
+    /// because their queue pair was destroyed. The driver then makes its ports [release](spindrift_pmd::Port::recall)
+    /// all payloads before it passes on the next event.
     #[inline]
     pub const fn take_recall(&mut self) -> bool {
         core::mem::replace(&mut self.cx.recall, false)
     }
 
-    /// Moves a queue pair to ERROR because its driver can do no more for it.
+    /// Moves a queue pair to ERROR because its driver cannot continue it.
     pub(crate) fn abandon_qp(&mut self, qpn: Qpn) {
         if let Some(slot) = self.slot_of(qpn) {
             self.with_qp(slot, |qp, cx| qp.fail(cx, FailReason::LaneFailed, None));
         }
     }
 
-    /// The bytes of a packet that [`transmit`](Self::transmit) produced, as long as its work request has not completed.
+    /// The payload of a packet that [`transmit`](Self::transmit) produced, as long as its work request has not
+    /// completed.
     #[inline]
     pub fn payload<'a>(&'a self, transmit: &'a Transmit) -> Payload<'a> {
         if transmit.payload.is_gathered() {

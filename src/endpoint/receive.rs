@@ -1,13 +1,13 @@
-//! Receiving: which checks a packet must pass, and which queue pair gets it.
+//! Receive path: the checks on packets, and their delivery to queue pairs.
 //!
-//! The checks, in this order: the stack parses; the destination address is this port's and the UDP port
-//! is MRC's; the iCRC matches, unless the DSCP says that the packet was trimmed; version and partition are
-//! ours; the transport headers parse; the queue pair exists and its peer owns the source address. A packet
-//! that fails a check is counted and dropped. Where several endpoints share addresses, a packet of another one goes there
-//! before its iCRC is checked.
+//! The checks, in this order: the headers of the stack parse; the destination address is this port's and the UDP port
+//! is MRC's; the iCRC matches, unless the DSCP marks the packet as trimmed; version and partition are ours; the
+//! transport headers parse; the queue pair exists and its peer owns the source address. A packet that fails a check is
+//! counted and dropped. If several endpoints share addresses, a packet for another endpoint is forwarded before its
+//! iCRC is checked.
 //!
-//! A kernel socket is bound to its port's address, so what it delivers was sent there: the
-//! destination is compared for Ethernet frames only.
+//! A kernel socket is bound to its port's address, so its datagrams have that destination. The destination is
+//! therefore compared for Ethernet frames only.
 
 use core::hint::cold_path;
 use std::net::IpAddr;
@@ -26,7 +26,7 @@ use crate::wire::{
 use super::Endpoint;
 
 impl Endpoint {
-    /// Takes in a frame that arrived on `port`.
+    /// Processes a frame that arrived on `port`.
     pub fn receive(&mut self, now: Time, port: u8, frame: &RxFrame<'_>) {
         self.cx.counters.rx_packets += 1;
         if frame.rest.is_empty() {
@@ -48,7 +48,7 @@ impl Endpoint {
         }
     }
 
-    /// A frame with another stack than IPv6 alone, or none that can be parsed.
+    /// A frame whose stack is not plain IPv6, or that cannot be parsed.
     fn receive_other(&mut self, now: Time, port: u8, origin: RxOrigin, data: &[u8]) {
         match origin {
             RxOrigin::Ethernet => match &stack::parse(data) {
@@ -81,8 +81,8 @@ impl Endpoint {
         }
     }
 
-    /// A frame that lies in several places. A write's payload is placed from there; any other, which should be short, and
-    /// one whose headers are not in one place, is joined first.
+    /// A frame in several pieces. The payload of a write is placed from the pieces. Other packets are short and are
+    /// joined first, and so are writes whose headers are not in one piece.
     #[inline(never)]
     fn receive_parts(&mut self, now: Time, port: u8, frame: &RxFrame<'_>) {
         let RxFrame { origin, data, rest } = *frame;
@@ -118,7 +118,7 @@ impl Endpoint {
         }
     }
 
-    /// The datagram `mrc` of a frame that lies in several places, if it is a write.
+    /// The datagram `mrc` of a frame in several pieces, if it is a write.
     #[inline]
     fn receive_write<M: Meta>(
         &mut self,
@@ -149,14 +149,14 @@ impl Endpoint {
     #[inline]
     fn is_address_of(&self, port: u8, dst: IpAddr) -> bool {
         self.cx.cfg.ports.get(usize::from(port)).is_some_and(|ours| match (ours.ip, dst) {
-            // As one number each.
+            // Compared as one number each.
             (IpAddr::V6(ours), IpAddr::V6(dst)) => ours.to_bits() == dst.to_bits(),
             (IpAddr::V4(ours), IpAddr::V4(dst)) => ours.to_bits() == dst.to_bits(),
             _ => false,
         })
     }
 
-    /// Counts a packet of another version or partition.
+    /// Counts a packet of a different version or partition.
     #[cold]
     fn count_foreign(&mut self, reason: Foreign) {
         match reason {
@@ -165,7 +165,8 @@ impl Endpoint {
         }
     }
 
-    /// The checks that any datagram must pass, and the packet without its iCRC if it has. A trimmed one ends here.
+    /// The checks that every datagram must pass. Returns the packet without its iCRC, if it has one. A trimmed packet
+    /// is processed here.
     #[inline]
     fn admit<'a, D: Data<'a>, M: Meta>(
         &mut self,
@@ -174,7 +175,7 @@ impl Endpoint {
         truncated: bool,
         verify: impl FnOnce(&mut BatchIds) -> bool,
     ) -> Option<D> {
-        // What a kernel socket delivers was sent to it.
+        // A kernel socket only delivers datagrams for its address.
         if source.meta.mac().is_some() && !self.is_address_of(source.port, source.meta.dst()) {
             count_rare(&mut self.cx.counters.rx_wrong_destination);
             return None;
@@ -332,7 +333,7 @@ fn note_rx<M: Meta>(cx: &mut Cx, index: u32, source: Origin<M>) {
     source.read(|source| cx.peers.note_rx(index, source));
 }
 
-/// A packet that starts with `front` and goes on with so many bytes of `rest`; what pads the frame is left out.
+/// A packet that starts with `front` and continues with this many bytes of `rest`, without the padding of the frame.
 #[inline]
 fn pieces<'a>(front: &'a [u8], rest: &'a [Payload<'a>], elsewhere: usize) -> Pieces<'a> {
     Pieces::new(front, rest).first_bytes(front.len() + elsewhere)

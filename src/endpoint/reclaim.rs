@@ -1,4 +1,4 @@
-//! Takes back the memory that queue pairs allocated while they were busy, once they are idle.
+//! Frees memory that queue pairs allocated while they were busy, once they are idle.
 
 use crate::time::Time;
 
@@ -7,16 +7,16 @@ use crate::qp::{CqId, cq_nearly_full};
 use super::Endpoint;
 
 impl Endpoint {
-    /// A queue pair is visited once in this time at most; one that moved no packet in between is idle.
+    /// A queue pair is visited at most once in this time. If it moved no packet in between, it is idle.
     const VISIT_ROUND_NS: u64 = 1_000_000_000;
     /// Queue pairs visited in one call: a few tens of microseconds at most.
     const VISITED: usize = 256;
 
-    /// Visits some queue pairs if it is time to, in turn, each once a second at most.
+    /// Visits some queue pairs if it is time to, in turn, each at most once a second.
     ///
-    /// Queue pairs that have moved no packet since the last visit give up memory that only a busy one needs, and those
-    /// that have received little their share of [`Limits::window_budget_psns`](super::Limits::window_budget_psns). What
-    /// is given up is allocated again when it is needed. Cheap to call; without it, nothing is ever given up.
+    /// Queue pairs that have moved no packet since the last visit free memory that only a busy one needs. Those that
+    /// have received little return their share of [`Limits::window_budget_psns`](super::Limits::window_budget_psns).
+    /// Both are allocated again when needed. Cheap to call; without it, nothing is ever freed.
     pub fn reclaim(&mut self, now: Time) {
         if now < self.visit_at {
             return;
@@ -40,7 +40,7 @@ impl Endpoint {
         if quiet {
             qp.requester.reclaim();
         }
-        // Packets change it too, and report nothing.
+        // Packets change it too, without a report.
         let granted = qp.responder.granted_psns();
         let before = core::mem::replace(&mut qp.granted_psns, granted);
         if granted != before {
@@ -48,8 +48,8 @@ impl Endpoint {
         }
     }
 
-    /// The driver says whether a completion queue is filling up because its application is behind. Queue pairs that
-    /// report receives there grant their peers no more than the least window meanwhile, if it is dynamic.
+    /// Reports whether a completion queue is filling up because its application is slow. Meanwhile, queue pairs that
+    /// report receives there grant their peers no more than the least window, if it is dynamic.
     pub fn set_cq_nearly_full(&mut self, cq: CqId, crowded: bool) {
         let changed =
             if crowded { self.cx.cqs_nearly_full.insert(cq) } else { self.cx.cqs_nearly_full.remove(&cq) };

@@ -1,4 +1,4 @@
-//! Endpoint requests and responses that arrive (MRC 1.0 sections 7.4.7 and 7.4.8).
+//! Processing of received endpoint requests and responses (MRC 1.0 sections 7.4.7 and 7.4.8).
 
 use crate::peer::{Peers, Purpose, Source, StatusVerdict, log_port_status};
 use crate::qp::{Cx, Event};
@@ -16,7 +16,7 @@ impl Endpoint {
         }
         let known = self.cx.peers.answer_ports(source.meta.src);
         let (stranger, answer_to) = match erth.op {
-            // Taken in whether it may be answered or not; what it costs is bounded by itself.
+            // Processed even if no response may be sent: its cost has a limit of its own.
             EndpointOp::PortStatusUpdate => {
                 let verdict = self.on_port_status(now, source, erth.port_status_mask);
                 match self.end_of_round(now, verdict, known) {
@@ -32,7 +32,7 @@ impl Endpoint {
                     None => return,
                 }
             }
-            // Anyone may ask whether a path works: it changes nothing and is rate limited.
+            // Any sender may test whether a path works: it changes nothing and is rate limited.
             EndpointOp::EvProbe if known.is_empty() => {
                 let Some((_, nobody)) = self.end_of_round(now, StatusVerdict::UnknownPeer, known) else {
                     return;
@@ -48,7 +48,7 @@ impl Endpoint {
                 return;
             }
         };
-        // A stranger listens where everybody does.
+        // An unknown sender is assumed to receive at the default port.
         let usual = answer_to.is_empty().then_some(self.cx.cfg.udp_port);
         for udp_port in answer_to.iter().chain(usual) {
             if self.cx.peers.requests.may_answer(now, stranger, self.cx.counters.tx_data_bytes) {
@@ -60,7 +60,7 @@ impl Endpoint {
         }
     }
 
-    /// A port status update came from a peer, or from someone in its name. Only what is accepted is answered.
+    /// A port status update arrived from a peer's address, which may be forged. Only an accepted one gets a response.
     fn on_port_status(&mut self, now: Time, source: &Source<'_>, mask: u32) -> StatusVerdict {
         let (peers, count) = self.cx.peers.at(source.meta.src);
         if count == 0 {

@@ -1,10 +1,10 @@
-//! Endpoints that share addresses, as the lanes of one NIC may: a packet can come in on any of them.
+//! Endpoints that share addresses, such as the lanes of one NIC: a packet can arrive on any of them.
 //!
-//! A queue pair number tells which endpoint it belongs to, and so does a request id. What comes in on another one is
-//! [passed on](Endpoint::take_forward) as it is, before it is checked any further. A port status update concerns the
-//! queue pairs of all endpoints: it goes round, and the last one answers if any of them accepted it. So what is
-//! answered has been learnt everywhere, and what is lost on its way the peer repeats. A probe goes round until it comes to
-//! an endpoint that is connected to its sender, and so knows where the answer goes.
+//! A queue pair number shows which endpoint it belongs to, and so does a request id. A packet that arrives on a
+//! different endpoint is [forwarded](Endpoint::take_forward) unchanged, before any further check. A port status update
+//! concerns the queue pairs of all endpoints. It visits each in turn, and the last one responds if any of them
+//! accepted it. So a response means that all endpoints have processed the update, and the peer retransmits lost ones.
+//! A probe visits endpoints until one is connected to its sender, and so knows where to send the response.
 
 use spindrift_pmd::RxFrame;
 
@@ -15,7 +15,7 @@ use crate::wire::{Bth, ENDPOINT_QPN, Opcode};
 
 use super::Endpoint;
 
-/// Where a packet goes that has come in on one of several endpoints with the same addresses.
+/// The destination of a packet that arrived on one of several endpoints with the same addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Forward {
     to: u32,
@@ -23,13 +23,14 @@ pub struct Forward {
 }
 
 impl Forward {
-    /// The [index](QpnShare::index) of the endpoint that it goes to.
+    /// The [index](QpnShare::index) of the endpoint to forward it to.
     pub const fn to(self) -> u32 {
         self.to
     }
 }
 
-/// A request on its way past the endpoints: a port status update past all, a probe until one knows its sender.
+/// A request that is forwarded from endpoint to endpoint: a port status update to all, a probe until one knows its
+/// sender.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Round {
     /// Endpoints that it visits after the next one.
@@ -39,31 +40,31 @@ struct Round {
 }
 
 impl Endpoint {
-    /// Where the packet that the last call of [`receive`](Self::receive) or
-    /// [`receive_forwarded`](Self::receive_forwarded) was given goes on, if it does: to that call of the endpoint named.
-    /// Only an endpoint with a [share](super::EndpointConfig::qpns) of the numbers passes packets on.
+    /// Where to forward the packet that was last passed to [`receive`](Self::receive) or
+    /// [`receive_forwarded`](Self::receive_forwarded), if it is for another endpoint: to `receive_forwarded` of the
+    /// endpoint named. Only an endpoint with a [share](super::EndpointConfig::qpns) of the numbers forwards packets.
     #[inline]
     pub const fn take_forward(&mut self) -> Option<Forward> {
         self.forward.take()
     }
 
-    /// Takes in a frame that came in on `port` of another endpoint, which has the same address.
+    /// Processes a frame that arrived on `port` of another endpoint, which has the same address.
     pub fn receive_forwarded(&mut self, now: Time, port: u8, frame: &RxFrame<'_>, forward: Forward) {
         self.forwarded = Some(forward);
         self.receive(now, port, frame);
         self.forwarded = None;
-        // It has been counted where it came in.
+        // It was counted where it arrived.
         self.cx.counters.rx_packets -= 1;
     }
 
-    /// Passes a packet on that belongs to another endpoint; `false` if it does not.
+    /// Forwards a packet that belongs to another endpoint; `false` if it does not.
     #[inline(never)]
     pub(super) fn passes_on(&mut self, mrc: &[u8]) -> bool {
         let (Ok(bth), None) = (Bth::read(mrc), self.forwarded) else { return false };
         let of = self.cx.cfg.qpns.of;
         let to = match (bth.dest_qpn, bth.opcode) {
             (ENDPOINT_QPN, Opcode::EndpointResponse) => QpnShare::owner_of_request(bth.psn.get() as u16, of),
-            // Whoever gets a request can answer it.
+            // Any endpoint can process a request.
             (ENDPOINT_QPN, _) => return false,
             (qpn, _) => QpnShare::owner(qpn, of),
         };
@@ -74,7 +75,8 @@ impl Endpoint {
         elsewhere
     }
 
-    /// What a request is to all endpoints, and where its answer goes, when this is the last that it visits; else it goes on.
+    /// The combined verdict of all endpoints on a request and the destination of its response, if this is the last
+    /// that it visits; otherwise it is forwarded.
     pub(super) fn end_of_round(
         &mut self,
         now: Time,
@@ -101,7 +103,7 @@ impl Endpoint {
         self.forward = Some(forward);
     }
 
-    /// Whether the packet at hand came from another endpoint.
+    /// Whether the current packet was forwarded by another endpoint.
     pub(super) const fn is_forwarded(&self) -> bool {
         self.forwarded.is_some()
     }

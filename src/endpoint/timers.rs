@@ -9,22 +9,22 @@ use crate::wire::{EndpointOp, Ev, Qpn};
 use super::{Endpoint, Event};
 
 impl Endpoint {
-    /// How long packets that arrived while the driver was stalled may take to be received, at most, before timers run: a few
-    /// polls, and longer than most round trips across a fabric.
+    /// The longest time for which timers are held back after a driver stall, so that packets which arrived meanwhile
+    /// are received first: a few polls, and longer than most round trips across a fabric.
     const AFTER_STALL_NS: u64 = 250_000;
 
-    /// When [`on_timeout`](Self::on_timeout) should be called; [`Time::NEVER`] when nothing runs.
+    /// When [`on_timeout`](Self::on_timeout) should be called; [`Time::NEVER`] if no timer is set.
     #[inline]
     pub fn next_timeout(&self) -> Time {
         let next = self.timers.next().min(self.cx.peers.next_timeout());
         if next == Time::NEVER { next } else { next.max(self.timers_from) }
     }
 
-    /// Reports that the driver was not scheduled between `from`, which is after everything before this call, and `until`,
-    /// which is now. That time does not make a packet late. No timer runs for as long again, 250 us at most, so that
-    /// acknowledgements that wait at the ports are received first.
+    /// Reports a driver stall: the driver was not scheduled between `from`, which is after all earlier calls, and
+    /// `until`, which is now. That time does not count towards timeouts. No timer expires for as long again, 250 us at
+    /// most, so that acknowledgements queued at the ports are received first.
     ///
-    /// A driver that stalls again and again holds a timer up once.
+    /// Repeated stalls delay a timer only once.
     pub fn on_driver_stall(&mut self, from: Time, until: Time) {
         if self.timers.next().min(self.cx.peers.next_timeout()) > from {
             self.timers_from = until.after(until.since(from).min(Self::AFTER_STALL_NS));
@@ -58,14 +58,14 @@ impl Endpoint {
         self.timers.push(at, slot, qps.live() as usize, is_live);
     }
 
-    /// Runs what is due.
+    /// Runs the timers that are due.
     pub fn on_timeout(&mut self, now: Time) {
         if now < self.timers_from {
             return;
         }
         let mut refreshes = Peers::SLICE;
         loop {
-            // At one time, queue pairs come before peers.
+            // At the same time, queue pairs come before peers.
             let (of_qps, of_peers) = (self.timers.next(), self.cx.peers.next_timeout());
             if of_qps.min(of_peers) > now {
                 break;
@@ -92,8 +92,8 @@ impl Endpoint {
         self.arm(slot);
     }
 
-    /// Does what a peer is due for, and arms its timer. At most so many of its queue pairs learn of new planes; those
-    /// that do are taken from `refreshes`.
+    /// Serves a peer whose timer expired, and arms its timer again. At most `refreshes` of its queue pairs are given
+    /// new planes; they are subtracted from that number.
     pub(super) fn run_peer(&mut self, now: Time, index: u32, refreshes: &mut usize) {
         let Cx { cfg, counters, peers, .. } = &mut self.cx;
         peers.probe_planes(now, index, (cfg, counters), &self.qps);
@@ -109,7 +109,7 @@ impl Endpoint {
         peers.arm(index);
     }
 
-    /// Our own ports have changed: every peer is told, one after the other, and so are the queue pairs connected to it.
+    /// After a change of our own ports, updates every peer, one after the other, and the queue pairs connected to it.
     pub(super) fn announce_to_all(&mut self, now: Time) {
         self.cx.peers.start_sweep(now);
         self.run_sweep(now, &mut { Peers::SLICE });
@@ -130,9 +130,9 @@ impl Endpoint {
         self.with_qp(slot, |qp, cx| qp.refresh_ports(cx, now));
     }
 
-    /// Probes one entropy value of a queue pair's peer (MRC 1.0 section 7.4.7); the response comes as
-    /// [`Event::EvProbeAnswered`] with the id returned here. `None`
-    /// when the queue pair is not connected, or too many endpoint packets wait to be sent.
+    /// Probes one entropy value of a queue pair's peer (MRC 1.0 section 7.4.7). The response is reported as
+    /// [`Event::EvProbeAnswered`] with the id returned here. `None` if the queue pair is not connected, or if too many
+    /// endpoint packets are queued.
     pub fn send_ev_probe(&mut self, now: Time, qpn: Qpn, plane: u8, ev: Ev) -> Option<u16> {
         let index = self.qps.find(qpn).filter(|qp| qp.receives())?.peer;
         let Cx { cfg, counters, peers, .. } = &mut self.cx;

@@ -1,7 +1,7 @@
-//! Sending: which queue pair has its turn.
+//! Send path: selects the queue pair that sends next.
 //!
-//! Acknowledgements and probes go before data, but after the data of short messages. The path is chosen at the last moment, among
-//! the ports that have room, so a full port never holds back a packet that another could take.
+//! Acknowledgements and probes go before data, but after the data of short messages. The path is chosen at the last
+//! moment among ports that have room, so a full port does not delay a packet that could take another.
 
 use core::hint::cold_path;
 
@@ -13,15 +13,15 @@ use crate::wire::dscp;
 use super::Endpoint;
 
 impl Endpoint {
-    /// Begins a burst of at most `packets` transmits. Optional: it lets ports that batch by entropy
-    /// value find several packets of one.
+    /// Begins a burst of at most `packets` packets. Optional: it gives ports that batch by entropy value several
+    /// packets of one.
     pub fn begin_burst(&mut self, packets: usize) {
         self.burst.number += 1;
         self.burst.packets = packets;
     }
 
-    /// Queue pairs without room that are passed over in one call, in each of the two lists. The
-    /// next call goes on behind them.
+    /// Queue pairs without room that are skipped in one call, in each of the two lists. The next call continues after
+    /// them.
     const MAX_BLOCKED: usize = 64;
 
     /// Fills `out` with the next packet whose port is in `free`; `false` when there is none now.
@@ -41,19 +41,19 @@ impl Endpoint {
         !self.control_list.is_empty()
     }
 
-    /// Data packets that may go ahead of answers.
+    /// Data packets that may go ahead of acknowledgements.
     pub const AHEAD: usize = 4;
 
-    /// Whether the next packet is data of a short message that should go ahead of the answers that are owed: an
-    /// application waits for it, and answers may take a driver longer to send than the message. A driver asks before it
-    /// sends anything else, lets at most [`AHEAD`](Self::AHEAD) packets go in this way
-    /// ([`transmit_ahead`](Self::transmit_ahead)), and sends them before it asks for more.
+    /// Whether the next packet is data of a short message that should go ahead of pending acknowledgements. An
+    /// application waits for it, and acknowledgements may take a driver longer to send than the message. A driver
+    /// checks this before it sends anything else, sends at most [`AHEAD`](Self::AHEAD) packets in this way
+    /// ([`transmit_ahead`](Self::transmit_ahead)), and passes them to the port before the next burst.
     pub fn goes_ahead(&self) -> bool {
         if self.control_list.is_empty() || !self.given_back.is_empty() || !self.scheduler.no_retransmissions()
         {
             return false;
         }
-        // Whoever has sent its last packet is still there, and leaves when the next one is asked for.
+        // A queue pair that has sent its last packet stays in the list until the next packet is requested.
         let in_turn =
             self.scheduler.in_turn(TxClass::New).take(Self::AHEAD).filter_map(|slot| self.qps.get(slot));
         let mut left = in_turn.map(|qp| qp.requester.sendable(qp.cwnd.get(&self.cx.cwnds)));
@@ -73,7 +73,7 @@ impl Endpoint {
             || self.transmit_from_scheduler(now, free, out)
     }
 
-    /// Data: from the one list that is in use where nothing is lost, or from two.
+    /// Data packets: from one list if nothing is lost, otherwise from two.
     #[inline(never)]
     fn transmit_from_scheduler(&mut self, now: Time, free: PlaneSet, out: &mut Transmit) -> bool {
         if !self.scheduler.no_retransmissions() {
@@ -100,12 +100,12 @@ impl Endpoint {
         true
     }
 
-    /// Answers, probes and endpoint packets given back that are kept; more are dropped and counted.
+    /// Acknowledgements, probes and endpoint packets returned by ports that are kept; more are dropped and counted.
     pub(super) const MAX_GIVEN_BACK: usize = 256;
 
-    /// Takes back a packet of the burst under way that did not leave, because a queue of this host was full, and what was counted for it: see
-    /// [`Port::unsent`](spindrift_pmd::Port::unsent). It goes out again when a port has room. Nobody is
-    /// blamed: the network had no part in it.
+    /// Takes back a packet of the current burst that did not leave because a queue of this host was full, and what was
+    /// counted for it: see [`Port::unsent`](spindrift_pmd::Port::unsent). It is sent again when a port has room. It
+    /// counts as no loss, because the network had no part in it.
     #[cold]
     pub fn unsent(&mut self, packet: &Transmit) {
         self.cx.counters.tx_unsent += 1;
@@ -121,7 +121,7 @@ impl Endpoint {
         }
     }
 
-    /// A packet without payload is sent again as it was: what it says was true when it was written, as if it had
+    /// A packet without payload is sent again unchanged: its content was correct when it was written, as if it had
     /// waited in the port.
     #[cold]
     fn transmit_given_back(&mut self, free: PlaneSet, out: &mut Transmit) -> bool {
@@ -161,7 +161,7 @@ impl Endpoint {
         false
     }
 
-    /// Where the next packet comes from, when some queue pairs may have repairs.
+    /// The list that the next packet comes from, if some queue pairs may have retransmissions.
     fn first_list(&mut self) -> TxClass {
         while let Some(slot) = self.scheduler.front(TxClass::Retransmit) {
             if self.qps.get(slot).is_some_and(|qp| qp.requester.has_retransmissions()) {
@@ -172,26 +172,26 @@ impl Endpoint {
         self.scheduler.first(self.cx.cfg.quantum)
     }
 
-    /// The one at the front of the list leaves it.
+    /// Removes the queue pair at the front of the list.
     fn leave_list(&mut self, class: TxClass) {
         let Some(slot) = self.scheduler.pop(class) else { return };
         if let Some(qp) = self.qps.get_mut(slot) {
             let waits = class == TxClass::New && qp.waits_for_cwnd;
             qp.tx_slots[class as usize] = TxSlot { listed: waits, ..TxSlot::default() };
-            // It may leave room in a window that others wait for.
+            // It may leave room in a window that other queue pairs wait for.
             qp.cwnd.get_mut_may_open(&mut self.cx.cwnds);
         }
         self.wake_cwnd_waiters();
     }
 
-    /// A packet of the queue pair whose turn it is, or of one that follows if it has none now.
+    /// A packet of the queue pair whose turn it is, or of a later one if that has none now.
     fn transmit_from_list(&mut self, class: TxClass, now: Time, free: PlaneSet, out: &mut Transmit) -> bool {
         let Some(slot) = self.scheduler.front(class) else { return false };
         let turn = self.transmit_any(class, now, slot, free, out);
         self.transmit_behind(class, turn, now, free, out)
     }
 
-    /// [`transmit_data`](Self::transmit_data), out of line.
+    /// [`transmit_data`](Self::transmit_data), not inlined.
     #[inline(never)]
     fn transmit_any(
         &mut self,
@@ -204,7 +204,7 @@ impl Endpoint {
         self.transmit_data(class, now, slot, free, out)
     }
 
-    /// Goes through the list until a packet leaves; `turn` is what came of the queue pair at its front.
+    /// Goes through the list until a packet leaves; `turn` is the result for the queue pair at its front.
     #[cold]
     fn transmit_behind(
         &mut self,
@@ -219,7 +219,7 @@ impl Endpoint {
             match turn {
                 Turn::Sent | Turn::SentLast { .. } => return true,
                 Turn::Blocked => {
-                    // Another queue pair may have other planes; this one keeps its turn for later.
+                    // Another queue pair may have other planes; this one keeps its turn.
                     blocked += 1;
                     self.scheduler.rotate(class);
                     if blocked >= self.scheduler.len(class).min(Self::MAX_BLOCKED) {
@@ -276,8 +276,8 @@ impl Endpoint {
         }
     }
 
-    /// The queue pair has sent a packet: arm its timers, if asked to or if none is armed, and let the next one go first
-    /// when its quantum is used up.
+    /// After a packet of the queue pair: arms its timers, if requested or if none is armed, and moves on to the next
+    /// queue pair when its quantum is used up.
     #[cold]
     fn end_turn(&mut self, class: TxClass, slot: u32, mut arms: bool) {
         let quantum = self.cx.cfg.quantum;

@@ -1,9 +1,9 @@
-//! Which queue pair may send data next.
+//! Selects the queue pair that may send data next.
 //!
-//! Queue pairs with work take turns of a quantum of packets. Those with packets to send again are in a second list
-//! that is served first: with many queue pairs a turn comes rarely, and a queue pair that has a loss to repair or a
-//! tail probe to send has nothing else to wait for. But a peer that asks for everything again cannot keep others from
-//! sending: once repairs are a quantum ahead, new data gets every second packet.
+//! Queue pairs with data take turns of a quantum of packets. Those with retransmissions are in a second list that is
+//! served first: with many queue pairs a turn is rare, and a queue pair with a loss or a TLP has nothing else to wait
+//! for. But a peer that requests everything again cannot stop the others from sending. Once retransmissions are a
+//! quantum ahead, new data gets every second packet.
 
 use std::collections::VecDeque;
 
@@ -13,7 +13,7 @@ use crate::qp::TxClass;
 #[derive(Debug, Default)]
 pub(super) struct TxScheduler {
     lists: [VecDeque<u32>; 2],
-    /// Packets by which repairs are ahead of new data, while both wait.
+    /// Packets by which retransmissions are ahead of new data, while both are waiting.
     retransmit_ahead: u32,
 }
 
@@ -43,18 +43,18 @@ impl TxScheduler {
         self.lists[class as usize].pop_front()
     }
 
-    /// Whose turn it is, and who follows.
+    /// The queue pair whose turn it is, and its successors.
     pub(super) fn in_turn(&self, class: TxClass) -> impl Iterator<Item = u32> {
         self.lists[class as usize].iter().copied()
     }
 
-    /// The next one's turn begins.
+    /// Begins the turn of the next queue pair.
     #[inline]
     pub(super) fn rotate(&mut self, class: TxClass) {
         self.lists[class as usize].rotate_left(1);
     }
 
-    /// Where the next packet comes from. With many repairs, both lists in turn.
+    /// The list that the next packet comes from. With many retransmissions, both lists in turn.
     pub(super) fn first(&mut self, quantum: u32) -> TxClass {
         if self.no_retransmissions() {
             self.retransmit_ahead = 0;
@@ -68,7 +68,7 @@ impl TxScheduler {
         TxClass::New
     }
 
-    /// Where to look after the list `tried` had nothing that could leave, if the search began at `first`.
+    /// The list to search after `tried` had no packet that could leave, if the search began at `first`.
     #[cold]
     pub(super) fn after(&mut self, first: TxClass, tried: TxClass) -> Option<TxClass> {
         match (first, tried) {
@@ -81,7 +81,7 @@ impl TxScheduler {
         }
     }
 
-    /// Makes room for so many queue pairs in each list.
+    /// Reserves room for this many queue pairs in each list.
     pub(super) fn make_room(&mut self, pairs: usize) {
         for list in &mut self.lists {
             list.reserve(pairs.saturating_sub(list.len()));
@@ -111,7 +111,7 @@ mod tests {
         scheduler
     }
 
-    /// Retransmit may be a quantum ahead; what they do not use counts for nothing.
+    /// Retransmissions may be a quantum ahead; unused credit does not accumulate.
     #[test]
     fn repairs_go_first_by_a_quantum() {
         use TxClass::{New, Retransmit};

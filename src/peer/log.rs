@@ -1,4 +1,5 @@
-//! What peers report through [`tracing`]: changes of ports and planes. The targets and fields are in `docs/architecture.md`.
+//! Reports of peers through [`tracing`]: changes of ports and planes. `docs/architecture.md` lists the targets and
+//! fields.
 
 use core::fmt::Display;
 use std::net::IpAddr;
@@ -11,7 +12,7 @@ use crate::path::PlaneSet;
 use super::Peers;
 
 impl Peers {
-    /// Other planes to a peer may be used than before.
+    /// The usable planes to a peer have changed.
     #[cold]
     pub(super) fn log_planes(&self, index: u32, before: PlaneSet) {
         let Some(peer) = self.get(index) else { return };
@@ -43,7 +44,7 @@ pub(super) fn peer_unresponsive(peer: Option<impl Display>) {
     warn!(target: "spindrift::plane", peer, "peer never answered our port status update");
 }
 
-/// A port status update came from a peer, or from someone in its name.
+/// A port status update arrived from a peer's address, which may be forged.
 #[cold]
 pub(crate) fn port_status(source: IpAddr, plane: u8, mask: u32) {
     debug!(target: "spindrift::plane", peer = %source, plane, mask, "port status update");

@@ -33,29 +33,29 @@ pub(crate) use source::{Meta, Origin, Source};
 pub(crate) struct Peer {
     pub(crate) ports: Vec<PortAddr>,
     pub(crate) udp_port: u16,
-    /// One template a plane that both sides have.
+    /// One template per plane that both sides have.
     pub(crate) templates: Vec<StackTemplate>,
-    /// Which of its ports can be reached, as far as is known.
+    /// The reachability of its ports, as far as is known.
     pub(crate) reachability: PortReachability,
-    /// For each plane, whose turn it is among the entropy values, to carry a packet that belongs to no queue pair.
+    /// For each plane, the turn of the entropy values that carry packets of no queue pair.
     pub(crate) ev_turns: Vec<u32>,
     /// Slots of the queue pairs connected to it.
     pub(crate) members: Vec<u32>,
     /// Congestion windows that some of them share.
     pub(crate) cwnds: Vec<u32>,
-    /// `members` below this have not heard of the last change of planes.
+    /// `members` below this have not been given the last change of planes.
     pub(crate) refresh_from: usize,
-    /// When the next of them should; never if all have.
+    /// When the next of them is updated; never if all are.
     pub(crate) refresh_at: Time,
-    /// A port status update that the peer has not answered yet.
+    /// A port status update that the peer has not acknowledged yet.
     pub(crate) status_update: Option<StatusUpdate>,
     /// The earliest live entry of the timer heap.
     pub(crate) armed_at: Time,
 }
 
-/// What requests to a peer need of the queue pairs connected to it.
+/// Information about connected queue pairs that requests to a peer need.
 pub(crate) trait Members {
-    /// The entropy value number `turn` that the queue pair in `slot` has on `plane`; if `work`, one that is known to work.
+    /// The entropy value number `turn` of the queue pair in `slot` on `plane`; if `work`, one that is known to work.
     fn ev_in_turn(&self, slot: u32, plane: u8, turn: u32, work: bool) -> Option<Ev>;
 }
 
@@ -75,7 +75,7 @@ pub(crate) struct Peers {
 }
 
 impl Peers {
-    /// Peers that share an address, as far as endpoint operations are concerned.
+    /// The number of peers with one address that endpoint operations consider.
     pub(crate) const SHARED: usize = 8;
 
     pub(crate) fn new(cfg: &EndpointConfig, routes: Routes, rng: ChaCha20Rng) -> Self {
@@ -117,7 +117,7 @@ impl Peers {
         Some(self.get(index)?.ports.first()?.ip)
     }
 
-    /// The peers that have this address.
+    /// The peers with this address.
     pub(crate) fn at(&self, ip: IpAddr) -> ([u32; Self::SHARED], usize) {
         let mut found = [0; Self::SHARED];
         let mut count = 0;
@@ -128,10 +128,10 @@ impl Peers {
         (found, count)
     }
 
-    /// The peer with these addresses, made if it is new.
+    /// The peer with these addresses, created if it is new.
     ///
     /// # Errors
-    /// The reason why these addresses cannot be a peer's.
+    /// The reason why these addresses cannot belong to a peer.
     pub(crate) fn join(
         &mut self,
         cfg: &EndpointConfig,
@@ -159,13 +159,13 @@ impl Peers {
         Ok(at)
     }
 
-    /// Reserves room in the heap of timers for so many peers.
+    /// Reserves room in the heap of timers for this many peers.
     pub(crate) fn reserve_for(&mut self, peers: usize) {
         self.timers.reserve_for(peers + 1);
     }
 
-    /// Takes a member away, and the peer with the last one. The slot of the queue pair that took the member's place, if one
-    /// did.
+    /// Removes a member, and the peer with its last one. Returns the slot of the queue pair that moved to the member's
+    /// place, if one did.
     pub(crate) fn leave(&mut self, index: u32, place: u32) -> Option<u32> {
         let peer = self.slots.get_mut(index as usize)?.as_mut()?;
         peer.members.swap_remove(place as usize);
@@ -214,7 +214,7 @@ impl Peer {
         })
     }
 
-    /// Whether `ip` is one of the peer's addresses; `port`, where the packet came in, is tried first.
+    /// Whether `ip` is one of the peer's addresses; `port`, where the packet arrived, is tried first.
     #[inline]
     pub(crate) fn owns(&self, ip: IpAddr, port: u8) -> bool {
         self.sent_from(ip, port) || self.owns_elsewhere(ip)
@@ -225,14 +225,14 @@ impl Peer {
         self.ports.iter().any(|addr| addr.ip == ip)
     }
 
-    /// Whether a packet that came in on our `port` from `ip` left the peer on the same plane.
+    /// Whether a packet that arrived on our `port` from `ip` left the peer on the same plane.
     #[inline]
     pub(crate) fn sent_from(&self, ip: IpAddr, port: u8) -> bool {
         self.ports.get(usize::from(port)).is_some_and(|addr| addr.ip == ip)
     }
 
-    /// The peer's port that a packet left from: of those with address `ip`, the one on the plane where it
-    /// came in, if there is.
+    /// The peer's port that a packet left from: of those with address `ip`, the one on the plane where it arrived, if
+    /// there is one.
     pub(crate) fn port_of(&self, ip: IpAddr, port: u8) -> Option<u8> {
         if self.sent_from(ip, port) {
             return Some(port);

@@ -1,4 +1,4 @@
-//! Which planes reach a peer, and which of them are suspect.
+//! The planes that reach a peer, and which of them are suspect.
 //!
 //! Anyone can forge a port status update, so an update only makes a plane suspect. A suspect plane is probed until a
 //! response or a packet shows that it works. Meanwhile it is closed, if another plane remains. A plane that updates make
@@ -19,9 +19,9 @@ struct PlaneProbe {
     id: u16,
     /// Probes sent since the last one was expedited.
     tries: u8,
-    /// How often updates alone may still close the plane.
+    /// How many times updates alone may still close the plane.
     close_budget: Budget,
-    /// How often updates may still expedite a probe soon after the last one.
+    /// How many times updates may still expedite a probe soon after the last one.
     expedite_budget: Budget,
     /// A probe was sent since the plane became suspect.
     probed: bool,
@@ -31,7 +31,7 @@ struct PlaneProbe {
     reprobe: bool,
 }
 
-/// Limits what anyone can cause: a few in a row, and one more after each interval.
+/// Limits the effect of forged packets: a few in a row, and one more after each interval.
 #[derive(Clone, Copy, Debug)]
 struct Budget {
     left: u8,
@@ -40,7 +40,7 @@ struct Budget {
 
 impl Budget {
     const MOST: u8 = 4;
-    /// Time after which there is one more, ns.
+    /// Time after which one more is allowed, ns.
     const EACH_NS: u64 = 100_000_000;
 
     const FULL: Self = Self { left: Self::MOST, grown_at: Time::ZERO };
@@ -66,7 +66,7 @@ impl Budget {
 pub(crate) struct PortReachability {
     /// Planes that both sides have.
     all: u32,
-    /// Planes that packets may take, as far as the peer's ports are concerned.
+    /// Planes that packets may take, judging by the peer's ports.
     open: u32,
     /// Planes that are not suspect.
     trusted: u32,
@@ -81,7 +81,7 @@ impl PortReachability {
     const GAP_NS: u64 = 1_000_000;
     /// The same for an expedited probe: an update says that the plane is back, and the budget allows it; ns.
     const EXPEDITED_GAP_NS: u64 = 50_000;
-    /// Longest time between two probes of a plane, ns, give or take a quarter.
+    /// Longest time between two probes of a plane, ns, plus or minus a quarter.
     const MAX_WAIT_NS: u64 = 8_000_000_000;
     /// A packet that arrives this long after the plane became suspect left the peer after that, ns.
     const RX_SETTLE_NS: u64 = 10_000_000;
@@ -112,7 +112,7 @@ impl PortReachability {
         self.trusted != self.all
     }
 
-    /// Planes that packets may take, as far as the peer's ports are concerned.
+    /// Planes that packets may take, judging by the peer's ports.
     pub(crate) const fn open(&self) -> PlaneSet {
         PlaneSet(self.open)
     }
@@ -121,8 +121,8 @@ impl PortReachability {
         PlaneSet(self.all & !self.trusted).contains(plane)
     }
 
-    /// A port status update came from the peer, or from someone in its name. Whether `open` changed.
-    /// `draw` gives the request ids of probes.
+    /// A port status update arrived from a peer's address, which may be forged. Returns whether `open` changed. `draw`
+    /// returns the request ids of probes.
     pub(crate) fn on_update(
         &mut self,
         now: Time,
@@ -154,7 +154,7 @@ impl PortReachability {
         (probe.since, probe.id, probe.tries, probe.probed, probe.reprobe) = (now, id, 0, false, false);
     }
 
-    /// A suspect plane may be back; with `told`, an update says so. It is probed soon.
+    /// A suspect plane may be up again; with `told`, an update says so. It is probed soon.
     fn expedite_probe(&mut self, now: Time, plane: u8, told: bool) {
         let probe = &mut self.probes[usize::from(plane)];
         probe.tries = 0;
@@ -174,7 +174,7 @@ impl PortReachability {
         }
     }
 
-    /// A response with this request id came over `plane`. Whether it answers a probe.
+    /// A response with this request id arrived over `plane`. Returns whether it belongs to a probe.
     pub(crate) fn on_answer(
         &mut self,
         now: Time,
@@ -193,7 +193,8 @@ impl PortReachability {
         true
     }
 
-    /// A response came over `plane` to another request, which left over it at `sent_at`. Whether that proves that a suspect plane works.
+    /// A response arrived over `plane` to another request, which left over it at `sent_at`. Returns whether that
+    /// proves that a suspect plane works.
     pub(crate) fn on_proof(&mut self, plane: u8, sent_at: Time) -> bool {
         let Some(&probe) = self.probes.get(usize::from(plane)) else { return false };
         let proven = self.is_suspect(plane) && !probe.reprobe && sent_at > probe.since;
@@ -210,7 +211,8 @@ impl PortReachability {
         self.probes[usize::from(plane)].due = Time::NEVER;
     }
 
-    /// An accepted packet came over `plane`. Whether [`confirm_by_rx`](Self::confirm_by_rx) should be called.
+    /// An accepted packet arrived over `plane`. Returns whether [`confirm_by_rx`](Self::confirm_by_rx) should be
+    /// called.
     #[inline]
     pub(crate) fn note_rx(&mut self, plane: u8) -> bool {
         let news =
@@ -291,9 +293,9 @@ impl PortReachability {
         due.min().unwrap_or(Time::NEVER)
     }
 
-    /// Decides which planes are open, `local` being our ports that are up. The last
-    /// plane is never closed: if none would be left, the planes stay as they are, and if those are down on our
-    /// side, all are open. Whether `open` changed.
+    /// Decides which planes are open; `local` are our ports that are up. The last plane is never closed: if none would
+    /// be left, the planes stay as they are, and if those are down on our side, all are open. Returns whether `open`
+    /// changed.
     pub(crate) fn review(&mut self, local: PlaneSet) -> bool {
         let close_on_timeout = (0..).zip(self.probes.iter()).filter(|(_, probe)| probe.close_on_timeout);
         let wanted =
@@ -319,7 +321,7 @@ impl PlaneProbe {
     }
 }
 
-/// `wait`, at most `max`, give or take a quarter, as `random` falls.
+/// `wait`, at most `max`, plus or minus a quarter, depending on `random`.
 pub(crate) fn jittered(wait: u64, max: u64, random: u16) -> u64 {
     let wait = wait.min(max);
     wait - wait / 4 + (wait / 2) * u64::from(random) / u64::from(u16::MAX)
@@ -408,8 +410,9 @@ mod tests {
         assert_eq!(planes.open(), PlaneSet(1));
     }
 
-    /// Suspected again soon after a probe: it closes, for a flap may be as short, and is probed soon. Four times in a row; then it stays open
-    /// until a probe goes unanswered, and that is due a millisecond after the last.
+    /// A plane that becomes suspect again soon after a probe is closed, because a flap may be that short, and is
+    /// probed soon. After four times in a row it stays open until a probe times out, which is due a millisecond after
+    /// the last.
     #[test]
     fn a_plane_that_was_probed_a_moment_ago_closes_while_there_is_credit() {
         let mut planes = PortReachability::new(2);
@@ -426,7 +429,7 @@ mod tests {
         }
         assert!(!update(&mut planes, at + 2_000, 1), "four times is enough");
         assert_eq!((planes.open(), planes.next_timeout(BOTH)), (PlaneSet(3), Time(at + MS)));
-        // An update that says "up" expedite_budget the probe no further.
+        // An update that says "up" does not expedite the probe any further.
         update(&mut planes, at + 3_000, 3);
         assert_eq!(planes.next_timeout(BOTH), Time(at + MS));
         assert_eq!(probe(&mut planes, at + MS), Some((1, 7)));
@@ -443,7 +446,8 @@ mod tests {
         assert_eq!(probe(&mut planes, MS + 100), Some((1, 7)));
     }
 
-    /// What was received during one doubt says nothing in the next, and what was received over one plane nothing of another.
+    /// A packet received during one doubt does not count in the next, and a packet over one plane does not count for
+    /// another.
     #[test]
     fn what_was_heard_counts_for_one_doubt_of_one_plane() {
         let all = PlaneSet(0b1111);
@@ -459,7 +463,7 @@ mod tests {
             assert!(planes.on_answer(Time(3 * MS), answered, 7, &mut || 8));
             assert!(!planes.note_rx(answered), "it is not in doubt");
             assert!((0..4).all(|plane| !planes.note_rx(plane)), "the others were received");
-            // Again in doubt, it was not received yet. The others were, too early.
+            // Suspect again, with nothing received yet. The others received packets too early.
             planes.on_update(Time(4 * MS), others, all, &mut || 9);
             assert_eq!(planes.next_timeout(PlaneSet(0)), Time(11 * MS));
             planes.confirm_by_rx(Time(11 * MS));
@@ -480,7 +484,7 @@ mod tests {
             let mask = 0b1111 & !(1 << plane);
             let mut planes = PortReachability::new(4);
             let all = PlaneSet(0b1111);
-            // All others are in doubt, too, and were received early.
+            // All others are suspect too, and received packets too early.
             planes.on_update(Time(MS), 0, all, &mut || 7);
             (0..4).for_each(|plane| planes.probed(Time(MS), plane, 0));
             planes.on_answer(Time(MS + 1), plane, 7, &mut || 8);
@@ -499,7 +503,8 @@ mod tests {
         }
     }
 
-    /// The peer says that the plane is back soon after a probe: four times in a row it need not wait for the next one.
+    /// The peer reports that the plane is up soon after a probe: four times in a row it need not wait for the next
+    /// one.
     #[test]
     fn an_update_hurries_probes_a_few_times() {
         let mut planes = PortReachability::new(2);
@@ -515,7 +520,7 @@ mod tests {
         }
         update(&mut planes, at + 1, 3);
         assert!(planes.next_timeout(BOTH) > Time(at + MS / 2), "no more of it");
-        // One that connects says nothing of the plane.
+        // A connecting queue pair is no evidence about the plane.
         let mut planes = PortReachability::new(2);
         update(&mut planes, MS, 1);
         probe(&mut planes, MS);
@@ -528,7 +533,7 @@ mod tests {
         assert_eq!(counts, [4, 0, 1, 3, 4]);
     }
 
-    /// One probe at first, several once it had no answer.
+    /// One probe at first, several after one that timed out.
     #[test]
     fn a_probe_without_an_answer_is_followed_by_several() {
         let mut planes = PortReachability::new(2);
@@ -541,7 +546,7 @@ mod tests {
         assert_eq!(planes.probe_evs(1), 1, "another doubt");
     }
 
-    /// The response to another request over the plane opens it, if the request left after the doubt arose.
+    /// The response to another request over the plane opens it, if the request left after the plane became suspect.
     #[test]
     fn a_response_to_a_later_request_settles_a_doubt() {
         for (sent_at, settles) in [(MS - 1, false), (MS, false), (MS + 1, true)] {
@@ -594,7 +599,7 @@ mod tests {
         assert_eq!(waits[..4], [9, 19, 39, 79]);
         assert!(waits[14..].iter().all(|wait| (79_000..=80_000).contains(wait)), "{waits:?}");
         assert!((0..9).all(|n| (750..=1_250).contains(&jittered(1_000, 5_000, n * 8_000))));
-        // The plane is back, says an update: no need to wait.
+        // An update reports the plane as up: the next probe is expedited.
         let last = times[19];
         update(&mut planes, last + 2 * MS, 3);
         assert_eq!(planes.next_timeout(BOTH), Time(last + 2 * MS));

@@ -1,7 +1,7 @@
-//! Port status updates in both directions: what a peer's updates change, and how peers learn about our ports.
+//! Port status updates in both directions: the effects of a peer's updates, and the updates that we send.
 //!
-//! An update received is a hint, checked by [`PortReachability`](super::port_reachability::PortReachability). Ours are
-//! repeated until they are answered, spread out so that many peers can be told.
+//! A received update is a hint, checked by [`PortReachability`](super::port_reachability::PortReachability). Ours are
+//! repeated until they are acknowledged, spread out so that many peers can be updated.
 
 use std::net::IpAddr;
 
@@ -14,17 +14,17 @@ use crate::wire::{EndpointOp, Ev};
 use super::port_reachability::jittered;
 use super::{Members, Peer, Peers, Request, Source, log};
 
-/// A change of our own ports on its way to the peers, from one that is drawn at random once around.
+/// A sweep that sends a change of our own ports to all peers, starting at a random one.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Sweep {
     pub(crate) began: Time,
-    /// The place of the next peer, of so many.
+    /// Index of the next peer.
     pub(crate) next: u32,
     pub(crate) count: u32,
-    /// Places still to be visited.
+    /// Peers still to be visited.
     pub(crate) left: u32,
     pub(crate) told: u32,
-    /// When it goes on; never if it is over.
+    /// When it continues; never if it is complete.
     pub(crate) at: Time,
 }
 
@@ -33,23 +33,23 @@ impl Sweep {
         Self { began: Time::ZERO, next: 0, count: 0, left: 0, told: 0, at: Time::NEVER };
 }
 
-/// A port status update under way.
+/// A port status update in progress.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct StatusUpdate {
-    /// When the next one goes out.
+    /// When the next one is sent.
     pub(crate) due: Time,
     pub(crate) tries: u8,
     /// Updates sent; fewer than tries if no plane was up.
     pub(crate) sent: u8,
-    /// Request id of the first update that says what is true now, drawn at random; those that follow differ in the
-    /// last eight bits. An answer to an earlier one confirms what is no longer so.
+    /// Request id of the first update with the current state, drawn at random. Its repetitions differ in the last
+    /// eight bits. A response to an earlier update confirms an outdated state.
     pub(crate) first_id: u16,
 }
 
 impl StatusUpdate {
     /// The request id of the next update.
     pub(crate) const fn next_id(self) -> u16 {
-        // The top four bits say whose it is, so they stay.
+        // The top four bits select the owner, so they stay.
         self.first_id ^ self.sent as u16
     }
 
@@ -58,7 +58,8 @@ impl StatusUpdate {
     }
 }
 
-/// The UDP ports that peers with one address listen on: an answer goes to each. A request does not say which of them sent it.
+/// The UDP ports at which peers with one address receive: a response goes to each. A request does not show which of
+/// them sent it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct AnswerPorts {
     /// 0 is none.
@@ -66,7 +67,7 @@ pub(crate) struct AnswerPorts {
 }
 
 impl AnswerPorts {
-    /// One more, unless it is there or there are too many.
+    /// Adds a port, unless it is present or there are too many.
     pub(crate) fn add(&mut self, udp_port: u16) {
         if let Some(place) = self.ports.iter_mut().find(|port| matches!(**port, 0) || **port == udp_port) {
             *place = udp_port;
@@ -90,28 +91,28 @@ impl AnswerPorts {
 /// The verdict of the endpoints that a port status update has visited; the greatest counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum StatusVerdict {
-    /// Its sender is the peer of none.
+    /// Its sender is no endpoint's peer.
     UnknownPeer,
-    /// It says that the port it came from cannot be reached.
+    /// It reports the port that it came from as unreachable.
     SelfContradicting,
-    /// It was taken as a hint.
+    /// It was accepted as a hint.
     Accepted,
 }
 impl Peers {
     /// The key of the sweep over all peers in the heap of timers; other keys are indexes of peers.
     const SWEEP: u32 = u32::MAX;
 
-    /// Time from the first port status update to the next when the peer does not answer, ns, give or take a
-    /// quarter. It doubles with every one, up to the maximum.
+    /// Time from the first port status update to the next without a response, ns, plus or minus a quarter. It doubles
+    /// with every one, up to the maximum.
     const STATUS_RETRY_NS: u64 = 1_000_000;
     const STATUS_RETRY_MAX_NS: u64 = 1_000_000_000;
-    /// Port status updates sent before an unresponsive peer is left alone, after about a minute.
+    /// Port status updates sent before an unresponsive peer gets no more, after about a minute.
     const STATUS_TRIES: u8 = 64;
     /// Time from the update to one peer to the update to the next, ns.
     const STATUS_PACE_NS: u64 = 2_000;
-    /// Time until a request that the full queue refused is tried again, ns, give or take a quarter.
+    /// Time until a request that the full queue refused is tried again, ns, plus or minus a quarter.
     const DEFER_NS: u64 = 100_000;
-    /// Peers that are visited in one slice of a sweep, and queue pairs that learn of new planes in one call.
+    /// Peers visited in one slice of a sweep, and queue pairs given new planes in one call.
     pub(crate) const SLICE: usize = 16;
 
     /// The UDP ports of the peers with this address, to which responses go, as far as this endpoint knows.
@@ -126,8 +127,8 @@ impl Peers {
         ports
     }
 
-    /// A port status update came from a peer, or from someone in its name. `false` if it says that the port it came from
-    /// cannot be reached.
+    /// A port status update arrived from a peer's address, which may be forged. Returns `false` if it reports the port
+    /// that it came from as unreachable.
     pub(crate) fn on_update(
         &mut self,
         now: Time,
@@ -149,7 +150,7 @@ impl Peers {
         true
     }
 
-    /// An EV probe came from a peer: the plane that it took works.
+    /// An EV probe arrived from a peer: the plane that it took works.
     pub(crate) fn on_ev_probe(&mut self, source: &Source<'_>) {
         let (peers, count) = self.at(source.meta.src);
         for &index in &peers[..count] {
@@ -157,15 +158,15 @@ impl Peers {
         }
     }
 
-    /// A response came from a peer to a request that left over the same plane at `sent_at`. Whether that settles a doubt:
-    /// then the peer has to be [served](Self::probe_planes).
+    /// A response arrived from a peer to a request that left over the same plane at `sent_at`. Returns whether that
+    /// settles a doubt: then the peer has to be [served](Self::probe_planes).
     pub(crate) fn on_proof(&mut self, index: u32, source: &Source<'_>, sent_at: Time) -> bool {
         self.get_mut(index).is_some_and(|peer| {
             peer.sent_from(source.meta.src, source.port) && peer.reachability.on_proof(source.port, sent_at)
         })
     }
 
-    /// An accepted packet came from a peer: a plane that works is not left closed.
+    /// An accepted packet arrived from a peer: a plane that works does not stay closed.
     #[cold]
     pub(crate) fn note_rx(&mut self, index: u32, source: &Source<'_>) {
         let Some(peer) = self.get_mut(index) else { return };
@@ -178,8 +179,8 @@ impl Peers {
         }
     }
 
-    /// A response came from a peer. `Some` if it was one to a port status update or a probe of a plane; `true` if the peer
-    /// then has to be [served](Self::probe_planes).
+    /// A response arrived from a peer. `Some` if it belongs to a port status update or a probe of a plane; `true` if
+    /// the peer then has to be [served](Self::probe_planes).
     pub(crate) fn on_response(
         &mut self,
         now: Time,
@@ -223,7 +224,7 @@ impl Peers {
         self.review(index, counters);
     }
 
-    /// Decides which planes to a peer are open; if others than before, all its queue pairs are to learn of it.
+    /// Decides which planes to a peer are open. If they changed, all its queue pairs are to be updated.
     fn review(&mut self, index: u32, counters: &mut Counters) {
         let local = self.ports_up;
         let Some(peer) = self.get_mut(index) else { return };
@@ -235,8 +236,8 @@ impl Peers {
         }
     }
 
-    /// The slot of the next queue pair that has to learn of the peer's planes, last to first. A queue pair that connects
-    /// meanwhile knows them, and one that leaves gives its place to one that has learned.
+    /// The slot of the next queue pair to be given the peer's planes, last to first. A queue pair that connects
+    /// meanwhile already has them. A queue pair that leaves is replaced by one that was already updated.
     pub(crate) fn next_to_refresh(&mut self, index: u32) -> Option<u32> {
         let peer = self.get_mut(index)?;
         peer.refresh_from = peer.refresh_from.min(peer.members.len());
@@ -245,10 +246,10 @@ impl Peers {
         peer.members.get(at).copied()
     }
 
-    /// No more queue pairs learn of the peer's planes in this call; the others do in the next.
+    /// Ends the updates of queue pairs in this call; the others follow in the next.
     pub(crate) fn end_refresh(&mut self, now: Time, index: u32) {
         if let Some(peer) = self.get_mut(index) {
-            // Later than now, so that the driver has other work done in between.
+            // Later than now, so that the driver does other work in between.
             peer.refresh_at = if peer.refresh_from > 0 { now.after(1) } else { Time::NEVER };
         }
     }
@@ -276,13 +277,13 @@ impl Peers {
         timers.push(at, key, slots.len(), is_live);
     }
 
-    /// When a peer or the sweep wants to be served.
+    /// The next deadline of a peer or the sweep.
     #[inline]
     pub(crate) fn next_timeout(&self) -> Time {
         self.timers.next()
     }
 
-    /// Takes the earliest entry off the heap of timers. The peer that it concerns, unless it is dead.
+    /// Removes the earliest entry from the heap of timers. Returns the peer that it concerns, unless it is dead.
     pub(crate) fn pop_timer(&mut self) -> Option<PeerTimer> {
         let (at, key) = self.timers.peek()?;
         self.timers.pop();
@@ -294,21 +295,21 @@ impl Peers {
         Some(PeerTimer::Peer(key))
     }
 
-    /// Our own ports have changed: every peer gets a port status update, one after the other, and the queue pairs connected
-    /// to it learn of it. [`next_in_sweep`](Self::next_in_sweep) follows.
+    /// After a change of our own ports, every peer gets a port status update, one after the other, and the queue pairs
+    /// connected to it get the new planes. [`next_in_sweep`](Self::next_in_sweep) follows.
     pub(crate) fn start_sweep(&mut self, now: Time) {
         let count = self.slots.len() as u32;
         let next = u32::from(self.requests.draw()) % count.max(1);
         self.sweep = Sweep { began: now, next, count, left: count, told: 0, at: Time::NEVER };
     }
 
-    /// Places that the sweep visits in one slice.
+    /// Peers that the sweep visits in one slice.
     pub(crate) fn sweep_slice(&self) -> usize {
         Self::SLICE.min(self.sweep.left as usize)
     }
 
-    /// Visits the next place of the sweep. The peer there, which has to be [served](Self::probe_planes); those that came
-    /// since the sweep began know our ports from the start.
+    /// Visits the next place of the sweep. Returns the peer there, which has to be [served](Self::probe_planes). Peers
+    /// added since the sweep began know our ports from the start.
     pub(crate) fn next_in_sweep(&mut self, counters: &mut Counters) -> Option<u32> {
         let index = self.sweep.next;
         self.sweep.next = (index + 1) % self.sweep.count;
@@ -325,17 +326,17 @@ impl Peers {
         Some(index)
     }
 
-    /// The sweep pauses, if it is not over.
+    /// The sweep pauses, if it is not complete.
     pub(crate) fn pause_sweep(&mut self, now: Time) {
         self.sweep.at = Time::NEVER;
         if self.sweep.left > 0 {
-            // Later than now, so that the driver has other work done in between.
+            // Later than now, so that the driver does other work in between.
             self.sweep.at = now.after(1);
             self.push_timer(self.sweep.at, Self::SWEEP);
         }
     }
 
-    /// Starts telling a peer at `due` which of our ports can be reached. `false` if there is no such peer.
+    /// Starts port status updates to a peer at `due`. `false` if there is no such peer.
     pub(crate) fn start_announcing(&mut self, due: Time, index: u32) -> bool {
         let first_id = self.requests.draw_id();
         let Some(peer) = self.get_mut(index) else { return false };
@@ -343,7 +344,7 @@ impl Peers {
         true
     }
 
-    /// Sends the port status over the next plane that is up, until it is answered.
+    /// Sends the port status over the next plane that is up, until it is acknowledged.
     pub(crate) fn announce_if_due(
         &mut self,
         now: Time,
@@ -381,7 +382,8 @@ impl Peers {
         }
     }
 
-    /// Probes a plane over as many entropy values as a probe takes, or all if there are fewer. How many probes were queued.
+    /// Probes a plane over the configured number of entropy values of a probe, or all if there are fewer. Returns how
+    /// many probes were queued.
     fn probe_plane(
         &mut self,
         now: Time,
@@ -393,7 +395,7 @@ impl Peers {
         let evs = self.get(index).map_or(0, |peer| peer.reachability.probe_evs(plane));
         let (mut first, mut sent) = (None, 0);
         for _ in 0..evs {
-            // One alone takes a path that is known to work. When it had no response, what is known counts for nothing.
+            // A single probe takes a path that is known to work. After one that timed out, that knowledge is not used.
             let ev = self.next_ev(index, plane, evs == 1, members);
             let Some(ev) = ev.filter(|&ev| first != Some(ev)) else { break };
             first = first.or(Some(ev));
@@ -406,8 +408,8 @@ impl Peers {
         sent
     }
 
-    /// The entropy value for a request to a peer that belongs to no queue pair. The peer's queue pairs have values of which
-    /// there are paths to it; these are taken in turn, so that one path that fails does not stop all requests.
+    /// The entropy value for a request to a peer that belongs to no queue pair. The peer's queue pairs have values
+    /// with paths to it. These are taken in turn, so that one failed path does not stop all requests.
     fn next_ev(&mut self, index: u32, plane: u8, work: bool, members: &impl Members) -> Option<Ev> {
         let peer = self.get_mut(index)?;
         let turn = peer.ev_turns.get_mut(usize::from(plane))?;
@@ -420,9 +422,9 @@ impl Peers {
 /// A timer of a peer that has expired.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PeerTimer {
-    /// The sweep over all peers goes on.
+    /// The sweep over all peers continues.
     Sweep,
-    /// Of the peer with this index.
+    /// The timer of the peer with this index.
     Peer(u32),
 }
 
@@ -433,7 +435,7 @@ impl Peer {
     }
 }
 
-/// The `n`th plane of a set, counting round and round.
+/// The `n`th plane of a set, cyclically.
 fn nth_plane(set: PlaneSet, n: u32) -> Option<u8> {
     let count = set.0.count_ones();
     let n = n.checked_rem(count)?;

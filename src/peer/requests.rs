@@ -25,12 +25,12 @@ pub(crate) struct OutRequest {
     pub(crate) control_class: bool,
 }
 
-/// What an outstanding request was for.
+/// The purpose of an outstanding request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Purpose {
     /// A reverse-path probe of this queue pair, with the path set's own id.
     ReverseProbe(Qpn, u16),
-    /// A probe that the application asked for, on this queue pair.
+    /// A probe that the application requested on this queue pair.
     Application(Qpn),
 }
 
@@ -86,28 +86,29 @@ pub(crate) struct Requests {
     outstanding: Box<[Option<Outstanding>]>,
     next_id: u16,
     answers: TokenBucket,
-    /// Data sent when `answers` last grew for it, bytes.
+    /// Bytes of data sent when `answers` was last increased for them.
     sent_bytes: u64,
     stranger_answers: TokenBucket,
     probe_answers: TokenBucket,
     rounds: TokenBucket,
     share: QpnShare,
-    /// Apart from the generator of queue pair numbers and PSNs, which so do not depend on port events.
+    /// Separate from the generator of queue pair numbers and PSNs, so that those do not depend on port events.
     rng: ChaCha20Rng,
 }
 
 impl Requests {
-    /// Requests remembered; an older one is forgotten when its slot is needed.
+    /// Requests that are remembered; the oldest is dropped when its slot is needed.
     const OUTSTANDING: usize = 256;
-    /// The part of an id that says where its request is remembered. It counts; the rest is random.
+    /// The part of an id that is the slot of its request. It counts up; the rest is random.
     const SLOT_MASK: u16 = Self::OUTSTANDING as u16 - 1;
     /// Packets waiting to be sent; more are refused, as endpoint operations are not reliable.
     const MAX_OUT: usize = 512;
-    /// Room that responses leave for requests: anyone can make us respond.
+    /// Room that responses leave for requests, because any sender can cause responses.
     const FOR_REQUESTS: usize = 256;
-    /// Data sent for which peers may have one more answer: half of what they probe the paths of their answers for once.
+    /// Data sent that allows one more response to peers: half the data after which they probe their reverse paths
+    /// once.
     const BYTES_PER_ANSWER: u64 = crate::path::REVERSE_REFRESH_BYTES / 2;
-    /// Strangers share this part of the answers that peers may have.
+    /// Unknown senders share this fraction of the responses that peers may have.
     const STRANGERS_DIVISOR: u32 = 16;
 
     pub(crate) fn new(rng: ChaCha20Rng, answers_per_second: u32, share: QpnShare) -> Self {
@@ -132,7 +133,7 @@ impl Requests {
         (self.rng.next_u64() >> 48) as u16
     }
 
-    /// A random id of a request, one of those that are this endpoint's. Its top four bits say whose it is.
+    /// A random request id that belongs to this endpoint. Its top four bits select the owner.
     pub(crate) fn draw_id(&mut self) -> u16 {
         loop {
             let id = self.draw();
@@ -142,11 +143,11 @@ impl Requests {
         }
     }
 
-    /// Whether one more endpoint request may be answered now, when so many bytes of data have been sent in all. Strangers, who may
-    /// probe paths before they connect, have an allowance of their own.
+    /// Whether one more endpoint request may get a response now, when this many bytes of data have been sent in all.
+    /// Unknown senders, who may probe paths before they connect, have a limit of their own.
     ///
-    /// Peers probe the paths of their answers the more often, the more data they get. Those probes have an allowance that grows with
-    /// the data, so that they leave port status updates and probes of planes theirs.
+    /// Peers probe their reverse paths more often the more data they receive. Those probes have a limit that grows
+    /// with the data, so that they do not use up that of port status updates and probes of planes.
     pub(crate) fn may_answer(&mut self, now: Time, stranger: bool, sent_bytes: u64) -> bool {
         if stranger {
             return self.stranger_answers.take(now);
@@ -157,14 +158,14 @@ impl Requests {
         self.answers.take(now)
     }
 
-    /// Whether one more reliability probe may be answered now. Counted apart, because anyone can send
-    /// endpoint requests and only a connected peer a probe.
+    /// Whether one more reliability probe may get a SACK now. Counted separately, because any sender can send endpoint
+    /// requests and only a connected peer a probe.
     pub(crate) fn may_answer_probe(&mut self, now: Time) -> bool {
         self.probe_answers.take(now)
     }
 
-    /// Whether one more port status update may be shown to the other endpoints with the same addresses. Anyone can send
-    /// them.
+    /// Whether one more port status update may be forwarded to the other endpoints with the same addresses. Any sender
+    /// can send them.
     pub(crate) fn may_go_round(&mut self, now: Time) -> bool {
         self.rounds.take(now)
     }
@@ -174,7 +175,7 @@ impl Requests {
         self.next_id
     }
 
-    /// Remembers a request that leaves over `plane`, and returns its id.
+    /// Records a request that leaves over `plane`, and returns its id.
     pub(crate) fn register(&mut self, now: Time, plane: u8, purpose: Purpose) -> u16 {
         let id = self.next_id;
         let slot = usize::from(id & Self::SLOT_MASK);
@@ -183,7 +184,7 @@ impl Requests {
         id
     }
 
-    /// A random id for a slot, other than that of the request that the slot remembers.
+    /// A random id for a slot, different from that of the request in the slot.
     fn draw_next_id(&mut self, slot: u16) -> u16 {
         let old = self.outstanding[usize::from(slot)].map(|request| request.id);
         loop {
@@ -194,7 +195,8 @@ impl Requests {
         }
     }
 
-    /// The request that a response with `id` answers, the plane that it took, and when it was sent. Each is answered once.
+    /// The request that a response with `id` belongs to, the plane that it took, and when it was sent. Each gets one
+    /// response.
     pub(crate) fn answered(&mut self, id: u16) -> Option<(Purpose, u8, Time)> {
         let slot = &mut self.outstanding[usize::from(id) % Self::OUTSTANDING];
         let found = slot.filter(|request| request.id == id)?;
@@ -202,7 +204,7 @@ impl Requests {
         Some((found.purpose, found.plane, found.sent_at))
     }
 
-    /// Whether request `id` is still waited for, and for what.
+    /// The purpose of request `id`, if it is still outstanding.
     pub(crate) fn purpose(&self, id: u16) -> Option<Purpose> {
         let slot = &self.outstanding[usize::from(id) % Self::OUTSTANDING];
         slot.filter(|request| request.id == id).map(|request| request.purpose)
@@ -224,7 +226,7 @@ impl Requests {
         self.out.remove(at)
     }
 
-    /// Drops what waits for `plane`, which is down, and returns how many packets that were.
+    /// Drops the packets queued for `plane`, which is down, and returns how many there were.
     pub(crate) fn drop_plane(&mut self, plane: u8) -> u64 {
         let before = self.out.len();
         self.out.retain(|op| op.plane != plane);
@@ -280,7 +282,7 @@ impl Peers {
         let Some(port) = cfg.ports.get(usize::from(source.port)) else { return };
         let peer = PortAddr { ip: source.meta.src, mac: source.mac() };
         let ours = (source.port, port);
-        // Both addresses are of one packet, and so of one family.
+        // Both addresses are from one packet, and so of one family.
         let Ok(template) = self.routes.template(cfg, ours, &peer, udp_port) else { return };
         let reflected = cfg.entropy.extract(source.meta.src_port, source.meta.flow_label);
         let ev = self.routes.answer_ev(source.port, peer.ip, reflected);
@@ -298,12 +300,12 @@ impl Peers {
     }
 }
 
-/// A request header with everything reserved zero.
+/// A request header with all reserved bits zero.
 fn erth(op: EndpointOp, port_status_mask: u32, tx_timestamp: u16) -> Erth {
     Erth { op, port_status_mask, tx_timestamp, ..Erth::default() }
 }
 
-/// The source port to answer from when a port can only use some: the one that `ev` falls on.
+/// The source port of a response if a port can only use some: the one that `ev` maps to.
 fn allowed_source_port(allowed: Option<&Vec<u16>>, ev: Ev) -> Option<u16> {
     let ports = allowed.filter(|ports| !ports.is_empty())?;
     ports.get(ev.0 as usize % ports.len()).copied()
@@ -394,7 +396,7 @@ mod tests {
         assert_eq!(allowed_source_port(Some(&Vec::new()), Ev(7)), None);
     }
 
-    /// Data that is sent allows answers of its own, to peers only, and none are saved up beyond a burst.
+    /// Data that is sent allows extra responses, to peers only, and at most a burst of them accumulates.
     #[test]
     fn data_sent_allows_more_answers() {
         let each = Requests::BYTES_PER_ANSWER;

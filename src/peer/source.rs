@@ -1,4 +1,4 @@
-//! Where a packet came from, read no further than it is asked for.
+//! The source of a packet, with each field read only when needed.
 
 use std::net::IpAddr;
 
@@ -6,7 +6,7 @@ use spindrift_pmd::DatagramMeta;
 
 use crate::wire::stack;
 
-/// Where a packet came from.
+/// The source of a packet.
 #[derive(Clone, Copy)]
 pub(crate) struct Source<'a> {
     pub(crate) meta: &'a DatagramMeta,
@@ -16,12 +16,12 @@ pub(crate) struct Source<'a> {
 }
 
 impl<'a> Source<'a> {
-    /// A datagram that came in `frame`, which is empty if the port does not show it.
+    /// The source of a datagram that arrived in `frame`, which is empty if the port does not show it.
     pub(crate) fn new(meta: &'a DatagramMeta, port: u8, frame: &[u8]) -> Self {
         Self { meta, port, mac: frame.get(6..12).and_then(|mac| mac.try_into().ok()) }
     }
 
-    /// The Ethernet address that it came from; zero when the port does not show it.
+    /// The source Ethernet address; zero if the port does not show it.
     pub(crate) fn mac(&self) -> [u8; 6] {
         self.mac.unwrap_or_default()
     }
@@ -32,8 +32,8 @@ impl<'a> Source<'a> {
     }
 }
 
-/// The same, with each field read when it is asked for: moving them all costs a data packet more than looking at those
-/// that matter.
+/// The same, with each field read when needed. Moving all fields costs more per data packet than reading the ones that
+/// matter.
 #[derive(Clone, Copy)]
 pub(crate) struct Origin<M> {
     pub(crate) meta: M,
@@ -41,7 +41,7 @@ pub(crate) struct Origin<M> {
 }
 
 impl<M: Meta> Origin<M> {
-    /// Calls `f` with all of it, read.
+    /// Calls `f` with all fields read.
     pub(crate) fn read<R>(self, f: impl FnOnce(&Source<'_>) -> R) -> R {
         f(&Source { meta: &self.meta.read(), port: self.port, mac: self.meta.mac() })
     }
@@ -56,7 +56,7 @@ pub(crate) trait Meta: Copy {
     fn flow_label(self) -> u32;
     fn traffic_class(self) -> u8;
     fn read(self) -> DatagramMeta;
-    /// The sender's Ethernet address, if the packet came as an Ethernet frame.
+    /// The sender's Ethernet address, if the packet arrived as an Ethernet frame.
     fn mac(self) -> Option<[u8; 6]>;
 
     /// Congestion experienced (RFC 3168): a switch marked the packet.

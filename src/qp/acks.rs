@@ -31,7 +31,7 @@ impl Qp {
             return if probe_waits { Turn::Blocked } else { Turn::Idle };
         }
         let Some((ev, plane)) = self.paths.pick_reverse(free, self.responder.ack_pending()) else {
-            // Without an open plane it would wait for ever; a port that returns lists it again.
+            // Without an open plane it would block for ever; a port that comes up lists it again.
             return if self.paths.open_planes().0 == 0 { Turn::Idle } else { Turn::Blocked };
         };
         let backlog = cx.events.len() > Cx::EVENT_ROOM;
@@ -44,8 +44,8 @@ impl Qp {
         Turn::Sent
     }
 
-    /// A reliability probe of an entropy value assumed bad, if one is due and its plane has room
-    /// (MRC 1.0 section 7.4.6). It travels in the data class, on the path that it tests.
+    /// A reliability probe of an entropy value that is `ASSUMED_BAD`, if one is due and its plane has room (MRC 1.0
+    /// section 7.4.6). It has the traffic class of data and takes the path that it tests.
     fn transmit_probe(&mut self, cx: &mut Cx, now: Time, free: PlaneSet, out: &mut Transmit) -> Option<Turn> {
         if self.state != QpState::Rts {
             return None;
@@ -69,16 +69,16 @@ impl Qp {
     }
 }
 
-/// What a window depends on beside its own queue pair.
+/// Inputs to the granted window from outside its queue pair.
 struct WindowInputs<'a> {
     budget: &'a mut WindowBudget,
     nearly_full: &'a BTreeSet<CqId>,
-    /// The driver leaves events untaken.
+    /// The driver does not poll events fast enough.
     backlog: bool,
 }
 
-/// The next acknowledgement that is pending. The ACK comes behind the SACK, which is longer: ports that batch frames of
-/// one path send both at once, since only the last frame of a batch may be shorter. Whoever reads them has both anyway.
+/// The next pending acknowledgement. The ACK follows the SACK, which is longer. Ports that batch frames of one path
+/// send both at once, since only the last frame of a batch may be shorter. A receiver processes both anyway.
 fn next_ack(qp: &mut Qp, counters: &mut Counters, inputs: &mut WindowInputs<'_>) -> Option<Packet<'static>> {
     let dest = qp.dest_qpn;
     if let Some(nack) = qp.responder.take_nack() {
@@ -114,7 +114,7 @@ fn nack_packet(qpn: Qpn, dest: Qpn, nack: &NackOut) -> Packet<'static> {
     Packet::Nack { bth: Bth::new(Opcode::Nack, dest, nack.psn), neth }
 }
 
-/// A SACK on the wire (MRC 1.0 tables 7-12 to 7-15).
+/// Encodes a SACK (MRC 1.0 tables 7-12 to 7-15).
 fn sack_packet(qpn: Qpn, dest: Qpn, sack: &SackOut, mpr: u8) -> Packet<'static> {
     let trigger = &sack.trigger;
     let seth = Seth {
@@ -144,8 +144,8 @@ fn sack_packet(qpn: Qpn, dest: Qpn, sack: &SackOut, mpr: u8) -> Packet<'static> 
     Packet::Sack { bth, seth }
 }
 
-/// The trigger relative to the cumulative acknowledgement; an old one too far back to express is
-/// given as the oldest that can be.
+/// The triggering PSN relative to the cumulative acknowledgement. If it is too far back to encode, the oldest offset
+/// that can be encoded.
 fn ack_offset(psn: Psn, cack: Psn) -> i16 {
     psn.distance(cack).clamp(i32::from(i16::MIN), i32::from(i16::MAX)) as i16
 }

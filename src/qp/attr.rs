@@ -1,4 +1,4 @@
-//! Attributes of queue pairs: what they are made of, what peers tell each other, and the changes of state.
+//! Attributes of queue pairs: for creation, for the exchange between peers, and for state changes.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use crate::path::PathConfig;
 use crate::wire::{EntropyMode, Msn, Psn, StevOrder};
 use crate::work::SharedRecvQueue;
 
-/// A completion queue of the driver: the endpoint only hands the number back with completions.
+/// A completion queue of the driver: the endpoint only returns the number with completions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct CqId(pub u32);
 
@@ -32,43 +32,44 @@ impl Default for QpCap {
     }
 }
 
-/// What a queue pair is made of.
+/// Attributes for the creation of a queue pair.
 #[derive(Clone, Debug)]
 pub struct QpInit {
     /// Protection domain.
     pub pd: PdId,
-    /// Where send completions go.
+    /// Completion queue of send completions.
     pub send_cq: CqId,
-    /// Where receive completions go.
+    /// Completion queue of receive completions.
     pub recv_cq: CqId,
-    /// Sizes. With `srq`, `max_recv_wr` counts for nothing.
+    /// Sizes. With `srq`, `max_recv_wr` is ignored.
     pub cap: QpCap,
-    /// Where immediates find receive work requests, if not in a queue of the queue pair's own.
+    /// The shared receive queue that immediates take receive work requests from, if the queue pair has no queue of its
+    /// own.
     pub srq: Option<Arc<SharedRecvQueue>>,
     /// Every send work request is signalled.
     pub sig_all: bool,
-    /// Entropy values and their health. `planes` and `source` follow the ports.
+    /// Entropy values and their path states. `planes` and `source` follow the ports.
     pub path: PathConfig,
     /// Congestion control.
     pub cc: CcConfig,
-    /// Initial PSN; random when not given.
+    /// Initial PSN. Default: random.
     pub psn: Option<Psn>,
     /// Initial message number; both peers must agree. 0 unless a test starts near the wrap.
     pub msn: Msn,
-    /// Window granted to the peer, units of 128 PSNs (at least 8 by MRC 1.0). The most, if it is dynamic.
+    /// Window granted to the peer, in units of 128 PSNs (at least 8 by MRC 1.0). The largest one, if it is dynamic.
     pub mpr_dest: u8,
-    /// Writes with immediate the peer may have in flight.
+    /// Writes with immediate that the peer may have in flight.
     pub max_wimm_dest: u16,
-    /// Largest path MTU to offer, bytes; what the ports take when zero.
+    /// Largest path MTU to offer, in bytes. 0: the largest that the ports can carry.
     pub max_mtu: u32,
-    /// Take part in dynamic windows when the peer does, too: follow `mpr` in its SACKs, and grant it what
+    /// Use dynamic windows if the peer does too: follow `mpr` in its SACKs, and grant it what
     /// [`Limits::window_budget_psns`](crate::endpoint::Limits::window_budget_psns) allows.
     pub dynamic_mpr: bool,
 }
 
 impl QpInit {
-    /// Defaults: window 1024 PSNs, 128 immediates, MTU up to 4096, no congestion control (it must
-    /// be told the link's rate and round-trip time).
+    /// Defaults: window 1024 PSNs, 128 immediates, MTU up to 4096, no congestion control (it needs the link's rate and
+    /// round-trip time).
     pub fn new(pd: PdId, send_cq: CqId, recv_cq: CqId) -> Self {
         Self {
             pd,
@@ -89,13 +90,13 @@ impl QpInit {
     }
 }
 
-/// Everything a peer must know of a queue pair to connect to it: exchanged out of band, by
+/// The information that a peer needs to connect to a queue pair. It is exchanged out of band, by
 /// [`verbs::exchange`](crate::verbs) or by the application's own channel.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct QpInfo {
-    /// Version of this structure: 1. Whoever speaks several writes the one that both speak; over
-    /// [`verbs::negotiate`](crate::verbs::negotiate) that is seen to.
+    /// Version of this structure: 1. A side that supports several versions writes one that both support;
+    /// [`verbs::negotiate`](crate::verbs::negotiate) ensures that.
     pub version: u32,
     /// Queue pair number, 24 bits.
     pub qpn: u32,
@@ -103,31 +104,32 @@ pub struct QpInfo {
     pub psn: u32,
     /// Initial message number of what this side sends.
     pub msn: u16,
-    /// Window this side grants, units of 128 PSNs.
+    /// Window that this side grants, in units of 128 PSNs.
     pub mpr: u8,
-    /// Writes with immediate this side accepts in flight.
+    /// Writes with immediate in flight that this side accepts.
     pub max_wimm: u16,
-    /// Largest payload of a packet this side can take, bytes.
+    /// Largest payload of a packet that this side accepts, in bytes.
     pub mtu: u32,
-    /// This side answers trimmed packets with NACKs.
+    /// This side sends a NACK for a trimmed packet.
     pub trim_nack: bool,
     /// This side follows dynamic windows.
     pub dynamic_mpr: bool,
     /// This side computes and checks the invariant CRC.
     pub icrc: bool,
-    /// UDP destination port this side listens on.
+    /// UDP destination port at which this side receives.
     pub udp_port: u16,
-    /// Where this side puts and looks for entropy: `stev-sport-high`, `stev-sport-low` or `udp`.
+    /// The fields in which this side writes and reads entropy: `stev-sport-high`, `stev-sport-low` or `udp`.
     pub entropy: String,
-    /// Ports, one a plane. Port *n* of one side is on the same plane as port *n* of the other.
+    /// Ports, one per plane. Port *n* of one side is on the same plane as port *n* of the other.
     pub ports: Vec<PortAddr>,
-    /// The plane of each port, if it is told: see [`EndpointConfig::plane_ids`](crate::endpoint::EndpointConfig::plane_ids). Compared where both sides tell.
+    /// The plane of each port, if given: see
+    /// [`EndpointConfig::plane_ids`](crate::endpoint::EndpointConfig::plane_ids). Compared if both sides give them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub plane_ids: Vec<u32>,
 }
 
 impl QpInfo {
-    /// The version of this structure that this code speaks.
+    /// The version of this structure that this code supports.
     pub const VERSION: u32 = 1;
 }
 
@@ -140,7 +142,7 @@ pub const fn entropy_name(mode: EntropyMode) -> &'static str {
     }
 }
 
-/// Attributes of INIT → RTR: the peer, and what this side accepts from it.
+/// Attributes of INIT → RTR: the peer, and the limits of what this side accepts from it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RtrAttr {
     /// The peer's queue pair number.
@@ -149,15 +151,15 @@ pub struct RtrAttr {
     pub rq_psn: Psn,
     /// The peer's initial message number.
     pub rq_msn: Msn,
-    /// Agreed payload bytes a packet, 256 to what both ports take.
+    /// Agreed payload bytes per packet, from 256 to the largest that both ports can carry.
     pub path_mtu: u32,
-    /// Window granted to the peer, units of 128 PSNs.
+    /// Window granted to the peer, in units of 128 PSNs.
     pub mpr_dest: u8,
-    /// Writes with immediate the peer may have in flight.
+    /// Writes with immediate that the peer may have in flight.
     pub max_wimm_dest: u16,
     /// Both sides follow dynamic windows.
     pub dynamic_mpr: bool,
-    /// The peer turns trimmed packets into NACKs.
+    /// The peer sends NACKs for trimmed packets.
     pub trim_nack: bool,
     /// The peer's ports, paired with ours by index.
     pub ports: Vec<PortAddr>,
@@ -166,8 +168,9 @@ pub struct RtrAttr {
 }
 
 impl RtrAttr {
-    /// What follows from the offers of both sides: the smaller path MTU, the planes that both have, dynamic windows if both
-    /// follow them; all else as its owner says. Nothing is checked: [`verbs::negotiate`](crate::verbs::negotiate) does that.
+    /// Derives the attributes from both offers: the smaller path MTU, the planes that both have, dynamic windows if
+    /// both follow them, and for all else the owner's value. Nothing is checked:
+    /// [`verbs::negotiate`](crate::verbs::negotiate) does that.
     pub fn between(ours: &QpInfo, theirs: &QpInfo) -> Self {
         Self {
             dest_qpn: theirs.qpn,
@@ -184,12 +187,12 @@ impl RtrAttr {
     }
 }
 
-/// Attributes of RTR → RTS: what this side may send, and how long it goes on without an answer.
+/// Attributes of RTR → RTS: the limits of what this side may send, and its retransmission timeout and retries.
 ///
-/// A queue pair that hears nothing new from its peer while packets are in flight waits one timeout, then
-/// `linear_retries` more of the same length, then `exponential_retries` that double, and then fails with
-/// [`RetryExceeded`](crate::endpoint::FailReason::RetryExceeded) (MRC 1.0 table 7-1). Anything new from the peer starts
-/// all of this over. [`RtsAttr::budget_ns`] adds the waits up:
+/// If packets are in flight and no new information arrives from the peer, a queue pair waits one timeout. Then it
+/// waits `linear_retries` more of the same length, then `exponential_retries` that double. After that it fails with
+/// [`RetryExceeded`](crate::endpoint::FailReason::RetryExceeded) (MRC 1.0 table 7-1). New information from the peer
+/// starts the sequence again. [`RtsAttr::budget_ns`] is the sum of the waits:
 ///
 /// | `timeout` | `linear_retries` | `exponential_retries` | fails after |
 /// |---|---|---|---|
@@ -201,30 +204,30 @@ impl RtrAttr {
 /// | 21 | 7 | 0 | 17.2 s |
 /// | any | any | 25 | never |
 ///
-/// Between two timeouts the oldest packet is sent again, first after about two round trips (at least
-/// [`tail_probe_floor_ns`](crate::endpoint::EndpointConfig::tail_probe_floor_ns)), then at doubling intervals, from each timeout anew. So traffic resumes at the
-/// latest half a wait after a silent peer is back; with the defaults, within a third of the time that it was away
-/// or 10 ms, whichever is longer.
+/// Between two timeouts the oldest packet is retransmitted, first after about two round trips (at least
+/// [`tail_probe_floor_ns`](crate::endpoint::EndpointConfig::tail_probe_floor_ns)), then at doubling intervals. Each
+/// timeout starts these intervals again. So once the peer is reachable again, traffic resumes after at most half a
+/// wait. With the defaults, that is a third of the outage or 10 ms, whichever is longer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RtsAttr {
-    /// Window granted by the peer, units of 128 PSNs.
+    /// Window granted by the peer, in units of 128 PSNs.
     pub mpr: u8,
     /// Writes with immediate in flight that the peer accepts.
     pub max_wimm: u16,
-    /// Retransmission timeout is 1.024 us x 2^timeout, 1 to 24 (17.2 s).
+    /// The retransmission timeout is 1.024 us x 2^timeout, 1 to 24 (17.2 s).
     pub timeout: u8,
     /// Timeouts at the fixed interval, at most 7.
     pub linear_retries: u8,
-    /// Timeouts at doubling intervals after those, at most 25; 25 means for ever.
+    /// Timeouts at doubling intervals after those, at most 25; 25 means no limit.
     pub exponential_retries: u8,
 }
 
 impl RtsAttr {
     /// Largest timeout exponent.
     pub const MAX_TIMEOUT: u8 = 24;
-    /// Most linear retries.
+    /// The largest number of linear retries.
     pub const MAX_LINEAR: u8 = 7;
-    /// Most exponential retries; this many mean for ever.
+    /// The largest number of exponential retries; it means no limit.
     pub const MAX_EXPONENTIAL: u8 = 25;
 
     /// The timeout in nanoseconds.
@@ -232,21 +235,21 @@ impl RtsAttr {
         1024 << self.timeout
     }
 
-    /// The part that can be changed in RTS.
+    /// The attributes that can be changed in RTS.
     pub const fn retry(&self) -> RetryAttr {
         let Self { timeout, linear_retries, exponential_retries, .. } = *self;
         RetryAttr { timeout, linear_retries, exponential_retries }
     }
 
-    /// The same with another part that can be changed in RTS.
+    /// The same with other values of the attributes that can be changed in RTS.
     #[must_use]
     pub const fn with_retry(self, retry: RetryAttr) -> Self {
         let RetryAttr { timeout, linear_retries, exponential_retries } = retry;
         Self { timeout, linear_retries, exponential_retries, ..self }
     }
 
-    /// How long the queue pair goes on when it hears nothing new, in nanoseconds:
-    /// `timeout_ns` x (`linear_retries` + 2^(`exponential_retries` + 1) - 1); `None` when for ever.
+    /// The time without new information from the peer after which the queue pair fails, in nanoseconds: `timeout_ns` x
+    /// (`linear_retries` + 2^(`exponential_retries` + 1) - 1). `None` if there is no limit.
     ///
     /// ```
     /// use spindrift::endpoint::RtsAttr;
@@ -270,26 +273,26 @@ impl RtsAttr {
 }
 
 impl Default for RtsAttr {
-    /// Timeout 14 (16.8 ms), seven retries at that interval and nine doubling: 17.3 s. A peer that stands still for
-    /// 10 s (a debugger, a snapshot of a virtual machine, a network that converges) loses nothing, and the short
-    /// first timeouts find a way around short outages soon.
+    /// Timeout 14 (16.8 ms), seven retries at that interval and nine doubling: 17.3 s. Requests survive a peer that
+    /// stops for 10 s (a debugger, a snapshot of a virtual machine, a network that converges). The first timeouts are
+    /// short, so that a working path is found soon after short outages.
     fn default() -> Self {
         Self { mpr: 8, max_wimm: 128, timeout: 14, linear_retries: 7, exponential_retries: 9 }
     }
 }
 
-/// Attributes of [`RtsAttr`] that can be changed in RTS ([`QpModify::Retry`]): how long a queue pair goes on without an answer.
+/// Attributes of [`RtsAttr`] that can be changed in RTS ([`QpModify::Retry`]): retransmission timeout and retries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RetryAttr {
-    /// Retransmission timeout is 1.024 us x 2^timeout, 1 to 24 (17.2 s).
+    /// The retransmission timeout is 1.024 us x 2^timeout, 1 to 24 (17.2 s).
     pub timeout: u8,
     /// Timeouts at the fixed interval, at most 7.
     pub linear_retries: u8,
-    /// Timeouts at doubling intervals after those, at most 25; 25 means for ever.
+    /// Timeouts at doubling intervals after those, at most 25; 25 means no limit.
     pub exponential_retries: u8,
 }
 
-/// A change to ask for: of the state, or of attributes that may change in RTS.
+/// A change to a queue pair: of its state, or of attributes that may change in RTS.
 ///
 /// | change | from | to |
 /// |---|---|---|
@@ -300,11 +303,11 @@ pub struct RetryAttr {
 /// | [`Retry`](Self::Retry), [`Congestion`](Self::Congestion) | RTS | RTS |
 /// | [`Error`](Self::Error) | any state | ERROR |
 ///
-/// Anything else is refused, and so is an attribute that is out of range. A change that is refused changes nothing.
+/// Any other change is refused, and so is an attribute that is out of range. A refused change has no effect.
 #[derive(Clone, Debug, PartialEq)]
 pub enum QpModify {
-    /// Back to RESET from any state: all work is dropped without completions, and the queue pair has another number from
-    /// then on. Packets of its earlier life, late from the network, meet no queue pair.
+    /// Back to RESET from any state: all work is dropped without completions, and the queue pair gets a new number.
+    /// Late packets for the old number reach no queue pair.
     Reset,
     /// RESET → INIT.
     Init,
@@ -312,17 +315,17 @@ pub enum QpModify {
     Rtr(Box<RtrAttr>),
     /// RTR → RTS.
     Rts(RtsAttr),
-    /// RTS → RTS: another retransmission timeout, and other numbers of retries, in force at once and until RESET.
+    /// RTS → RTS: a new retransmission timeout and new numbers of retries, in force at once and until RESET.
     ///
-    /// If the timer is running, the current wait gets the length that it has with the new attributes, counted from when
-    /// the wait began; if that much time has passed, the timeout comes at once. Timeouts since the peer last said
-    /// something new still count: if they are more than the retries allowed now, the queue pair fails at the end of the current
-    /// wait, which is as long as the last one allowed. A smoothed round-trip time that is longer than the timeout
-    /// makes the timer wait for it, as ever.
+    /// If the timer is running, the current wait gets its length from the new attributes, counted from when the wait
+    /// began. If that much time has passed, the timeout comes at once. Timeouts since the last new information from
+    /// the peer still count. If they exceed the retries allowed now, the queue pair fails at the end of the current
+    /// wait, which is as long as the last one allowed. If the smoothed round-trip time is longer than the timeout, the
+    /// timer waits for the round-trip time, as always.
     Retry(RetryAttr),
-    /// RTS → RTS: other congestion control, in force at once and until RESET. It starts as on a new queue pair,
-    /// with a full window and nothing measured, but what is in flight stays counted. `mtu_bytes` is replaced by what
-    /// the peers agreed on, and so is `trimming` where they trim nothing.
+    /// RTS → RTS: new congestion control settings, in force at once and until RESET. They start as on a new queue
+    /// pair, with a full window and without measurements, but packets in flight stay counted. The agreed value
+    /// replaces `mtu_bytes`. It also replaces `trimming` if the peers do not trim.
     Congestion(Box<CcConfig>),
     /// To ERROR from any state: all work is flushed.
     Error,
@@ -331,7 +334,7 @@ pub enum QpModify {
 /// State of a queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum QpState {
-    /// Made, nothing set.
+    /// Created; no attributes set.
     Reset,
     /// Receive work requests may be posted.
     Init,

@@ -1,13 +1,13 @@
-//! Congestion windows: one for each queue pair, or one that those to the same peer share.
+//! Congestion windows: one for each queue pair, or one shared by those to the same peer.
 //!
-//! A queue pair that its own window holds back is looked at again when its own packets are acknowledged. Acknowledgements to
-//! others open a shared window, so those that wait for it are queued at the window. Whatever may make room marks the window
-//! as maybe open; then as many queue pairs as it has room for are listed to send, the longest waiting first. A queue pair
-//! that leaves the lists marks the window too, because it may have had nothing to send. So while there is room, a queue pair
-//! that may use it is listed, or none waits.
+//! A queue pair that waits for its own window is checked again when its own packets are acknowledged. Acknowledgements
+//! for other queue pairs open a shared window, so those that wait for it are queued at the window. Whatever may make
+//! room marks the window as maybe open. Then as many queue pairs as it has room for are listed to send, the longest
+//! waiting first. A queue pair that leaves the lists marks the window too, because it may have had nothing to send. So
+//! while there is room, either a queue pair that may use it is listed, or none waits.
 //!
-//! A queue pair whose retransmission timer expires *leaves* the shared window until it makes progress: its packets in flight
-//! are long gone, and would keep the others out of the window until the queue pair fails.
+//! A queue pair whose retransmission timer expires *leaves* the shared window until it makes progress. Its packets in
+//! flight are probably lost, and would take window from the others until the queue pair fails.
 
 use std::collections::VecDeque;
 
@@ -20,12 +20,12 @@ use crate::wire::Qpn;
 
 use super::{Cx, EndpointError, Qp, QpState, QpTable, TxClass, Wakes};
 
-/// What limits what a queue pair has in flight.
+/// The window that limits a queue pair's packets in flight.
 #[derive(Debug)]
 #[expect(clippy::large_enum_variant, reason = "a box would cost a cache miss for every packet")]
 pub(crate) enum Cwnd {
     Own(Controller),
-    /// By its place among the shared ones.
+    /// Index among the shared windows.
     Shared(u32),
 }
 
@@ -38,7 +38,7 @@ impl Cwnd {
         }
     }
 
-    /// For what only takes room: a packet that leaves.
+    /// Access for operations that only take room, such as sending a packet.
     #[inline]
     pub(crate) fn get_mut<'a>(&'a mut self, shared: &'a mut SharedCwnds) -> &'a mut Controller {
         match self {
@@ -47,7 +47,7 @@ impl Cwnd {
         }
     }
 
-    /// For what may make room: [`Wakes::CWND`] follows.
+    /// Access for operations that may make room: [`Wakes::CWND`] follows.
     #[inline]
     pub(crate) fn get_mut_may_open<'a>(&'a mut self, shared: &'a mut SharedCwnds) -> &'a mut Controller {
         if let Self::Shared(index) = self {
@@ -61,13 +61,13 @@ impl Cwnd {
 #[derive(Debug, Default)]
 pub(crate) struct SharedCwnds {
     all: Vec<SharedCwnd>,
-    /// Places of those that nobody uses.
+    /// Unused indices.
     free: Vec<u32>,
-    /// Those that may have room for queue pairs that wait.
+    /// Windows that may have room for queue pairs that wait.
     maybe_open_list: Vec<u32>,
-    /// Slots of queue pairs that may send now, or then.
+    /// Slots of queue pairs that may send now, or at the given time.
     woken: Vec<(u32, Option<Time>)>,
-    /// The latest time at which one was looked at: those that pace packets have room by it.
+    /// The latest time at which a window was checked: windows that pace packets have room by it.
     pub(crate) now: Time,
 }
 
@@ -76,7 +76,7 @@ struct SharedCwnd {
     cc: Controller,
     cfg: CcConfig,
     members: u32,
-    /// Slots of the queue pairs that wait, each once.
+    /// Slots of the waiting queue pairs, each once.
     waiting: VecDeque<u32>,
     maybe_open: bool,
 }
@@ -91,7 +91,7 @@ impl SharedCwnds {
         }
     }
 
-    /// One more queue pair shares the window of this peer with these settings.
+    /// Adds a queue pair to the shared window of this peer with these settings.
     fn join(
         &mut self,
         peer: &mut Peer,
@@ -117,7 +117,7 @@ impl SharedCwnds {
         Ok(index)
     }
 
-    /// The queue pair in `slot` shares the window no longer; what it has in flight counts no more.
+    /// Removes the queue pair in `slot` from the shared window, with its bytes in flight.
     fn leave(&mut self, index: u32, slot: u32, flights: impl Iterator<Item = Flight>) -> Left {
         let cwnd = &mut self.all[index as usize];
         let mut copy = cwnd.cc.clone();
@@ -136,14 +136,14 @@ impl SharedCwnds {
         Left { copy, was_last }
     }
 
-    /// The queue pair in `slot` waits for room.
+    /// Queues the queue pair in `slot` until there is room.
     fn wait(&mut self, index: u32, slot: u32) {
         self.all[index as usize].waiting.push_back(slot);
     }
 
-    /// Takes those that have waited for longest off the queues of the windows that may have opened: a queue pair for each
-    /// packet that there is room for. `usable` tells the planes that one can use. If none may send because packets are paced,
-    /// the first one is to look again then.
+    /// Removes the longest waiting queue pairs from the queues of the windows that may have opened: one for each
+    /// packet that there is room for. `usable` returns the planes that a queue pair can use. If none may send because
+    /// packets are paced, the first one is to check again at the pacing time.
     fn wake(&mut self, usable: impl Fn(u32) -> u32) {
         let Self { all, maybe_open_list, woken, now, .. } = self;
         for index in maybe_open_list.drain(..) {
@@ -177,21 +177,22 @@ impl SharedCwnds {
     }
 }
 
-/// A window as it was when a queue pair left it, with what that has in flight, and whether it was the last one.
+/// A window as it was when a queue pair left it, with the bytes in flight of that queue pair, and whether it was the
+/// last one.
 struct Left {
     copy: Controller,
     was_last: bool,
 }
 
 impl SharedCwnds {
-    /// Whether queue pairs that wait may have room.
+    /// Whether waiting queue pairs may have room.
     #[inline]
     pub(crate) fn may_have_opened(&self) -> bool {
         !self.maybe_open_list.is_empty()
     }
 
-    /// Takes queue pairs that have room now off the queues of their windows, and passes each one's slot to `list`, or the
-    /// time at which it is to look again.
+    /// Removes queue pairs that have room now from the queues of their windows. Passes each slot to `list`, or the
+    /// time of its next check.
     #[cold]
     pub(crate) fn wake_waiters(&mut self, qps: &QpTable) -> Vec<(u32, Option<Time>)> {
         let usable = |slot: u32| qps.get(slot).map_or(u32::MAX, |qp| qp.paths.usable_planes().0);
@@ -199,7 +200,7 @@ impl SharedCwnds {
         core::mem::take(&mut self.woken)
     }
 
-    /// Gives the room of what [`wake_waiters`](Self::wake_waiters) returned back, so that nothing allocates.
+    /// Returns the buffer from [`wake_waiters`](Self::wake_waiters) for reuse, so that nothing allocates.
     pub(crate) fn reuse(&mut self, mut woken: Vec<(u32, Option<Time>)>) {
         woken.clear();
         self.woken = woken;
@@ -207,14 +208,14 @@ impl SharedCwnds {
 }
 
 impl Qp {
-    /// The queue pair waits for its shared window no longer.
+    /// The queue pair no longer waits for its shared window.
     pub(crate) fn stop_waiting(&mut self) {
         if core::mem::take(&mut self.waits_for_cwnd) {
             self.tx_slots[TxClass::New as usize].listed = false;
         }
     }
 
-    /// The requester, and what it works with.
+    /// The requester, and the state that it works with.
     #[inline]
     pub(crate) fn send_context<'a>(
         &'a mut self,
@@ -227,8 +228,8 @@ impl Qp {
         )
     }
 
-    /// Gives a connected queue pair a window for these settings: of its own, or its peer's. What it has in flight
-    /// counts there from now on, since the records of its packets will take the same bytes out again.
+    /// Gives a connected queue pair a window for these settings: its own, or its peer's. Its bytes in flight count
+    /// there from now on, since the records of its packets will subtract the same bytes.
     pub(crate) fn enter_cwnd(
         &mut self,
         cx: &mut Cx,
@@ -255,7 +256,7 @@ impl Qp {
         Ok(wakes)
     }
 
-    /// Takes a queue pair out of the window that it shares, if it does. It keeps a copy of its own.
+    /// Removes a queue pair from the window that it shares, if it does. It keeps a copy of its own.
     pub(crate) fn leave_cwnd(&mut self, cx: &mut Cx) -> Wakes {
         let Cwnd::Shared(index) = self.cwnd else { return Wakes::NONE };
         let Left { copy, was_last } = cx.cwnds.leave(index, self.slot, self.requester.flights(&self.paths));
@@ -267,14 +268,13 @@ impl Qp {
         Wakes::CWND
     }
 
-    /// The queue pair whose turn it is in this list sends nothing. If that is because of a window that it shares, it waits
-    /// for it.
+    /// The queue pair whose turn it is in this list sends nothing. If a shared window is the cause, it waits for that.
     #[cold]
     pub(super) fn park_on_shared_cwnd(&mut self, cx: &mut Cx, class: TxClass) {
         if let Cwnd::Shared(index) = self.cwnd
             && self.requester.has_work()
         {
-            // If its turn to retransmit comes to nothing, that for new data may be still to come.
+            // If its turn to retransmit yields nothing, its turn for new data may still come.
             let new = &mut self.tx_slots[TxClass::New as usize];
             if class == TxClass::New || !new.listed {
                 new.listed = true;
@@ -294,7 +294,7 @@ impl Qp {
         self.leave_cwnd(cx)
     }
 
-    /// The peer has responded: the queue pair may send, and so may others that share its window.
+    /// The peer has acknowledged something: the queue pair may send, and so may others that share its window.
     #[inline]
     pub(super) fn on_peer_response(&mut self, cx: &mut Cx, now: Time) -> Wakes {
         cx.cwnds.now = now;
@@ -308,7 +308,7 @@ impl Qp {
             return Wakes::NONE;
         }
         let cc = self.other_cc.as_deref().unwrap_or(&self.init.cc).clone();
-        // It was entered with the same settings before.
+        // The same settings were used before.
         self.enter_cwnd(cx, &cc, now).unwrap_or(Wakes::NONE)
     }
 }

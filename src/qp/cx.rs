@@ -1,4 +1,4 @@
-//! What the queue pairs of an endpoint share, and what they ask of it.
+//! State that the queue pairs of an endpoint share, and their requests to it.
 
 use core::ops::{BitOr, BitOrAssign};
 use std::collections::{BTreeSet, VecDeque};
@@ -14,7 +14,7 @@ use crate::wire::{Ev, Qpn};
 use super::cwnd::SharedCwnds;
 use super::{CqId, Event, Qp};
 
-/// What the queue pairs of an endpoint share.
+/// State that the queue pairs of an endpoint share.
 #[derive(Debug)]
 pub(crate) struct Cx {
     pub(crate) cfg: EndpointConfig,
@@ -25,40 +25,40 @@ pub(crate) struct Cx {
     pub(crate) events: VecDeque<Event>,
     pub(crate) windows: WindowBudget,
     pub(crate) spare_queues: SpareQueues,
-    /// Completion queues that the driver says are filling up.
+    /// Completion queues that the driver reports as filling up.
     pub(crate) cqs_nearly_full: BTreeSet<CqId>,
-    /// Immediates whose turn has come, until the packet that they came with is dealt with.
+    /// Immediates that are next in order, until the packet that delivered them is processed.
     pub(crate) immediates: Vec<ImmediateDone>,
-    /// The next data packet's.
+    /// The ticket of the next data packet.
     pub(crate) next_ticket: u64,
     /// Ports hold no payload of a packet with a smaller ticket.
     pub(crate) released: u64,
-    /// Queue pairs whose oldest request only waits for that.
+    /// Queue pairs whose oldest request only waits for a port to release payload.
     pub(crate) held: Vec<u32>,
-    /// A request has ended of which ports may hold payload.
+    /// A request has ended while ports may hold its payload.
     pub(crate) recall: bool,
 }
 
 impl Cx {
-    /// Events that fit before the queue has to grow: what one poll of a busy lane brings.
+    /// Capacity of the event queue before it has to grow: the events of one poll of a busy lane.
     pub(crate) const EVENT_ROOM: usize = 256;
 }
 
-/// What an endpoint does for a queue pair after a call: a set of these.
+/// The actions of an endpoint for a queue pair after a call: a set of these.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[must_use]
 pub(crate) struct Wakes(u8);
 
 impl Wakes {
-    /// Nothing.
+    /// No action.
     pub(crate) const NONE: Self = Self(0);
     /// It may have data to send.
     pub(crate) const DATA: Self = Self(1);
     /// It has an acknowledgement or a probe to send.
     pub(crate) const CONTROL: Self = Self(2);
-    /// Its next deadline may be earlier than the one armed.
+    /// Its next deadline may be earlier than the one that is armed.
     pub(crate) const ARM: Self = Self(4);
-    /// A congestion window that others wait for may have room.
+    /// A congestion window that other queue pairs wait for may have room.
     pub(crate) const CWND: Self = Self(8);
 
     /// Whether all of these are in the set.
@@ -93,10 +93,10 @@ impl BitOrAssign for Wakes {
 /// The queue pairs of an endpoint, by slot.
 #[derive(Debug)]
 pub(crate) struct QpTable {
-    /// Up to the highest slot that was used.
+    /// Up to the highest slot used.
     slots: Vec<Option<Box<Qp>>>,
     live: u32,
-    /// Low bits of a queue pair number that are its slot.
+    /// The low bits of a queue pair number that are its slot.
     mask: u32,
 }
 
@@ -105,23 +105,23 @@ impl QpTable {
         Self { slots: Vec::new(), live: 0, mask: max_qps.next_power_of_two() - 1 }
     }
 
-    /// Queue pairs that there are.
+    /// The number of existing queue pairs.
     pub(crate) const fn live(&self) -> u32 {
         self.live
     }
 
-    /// As if there were so many queue pairs.
+    /// Sets this number of queue pairs.
     #[cfg(test)]
     pub(crate) const fn pretend_live(&mut self, live: u32) {
         self.live = live;
     }
 
-    /// Slots up to the highest that was used.
+    /// Slots up to the highest one used.
     pub(crate) const fn slots(&self) -> usize {
         self.slots.len()
     }
 
-    /// Low bits of a queue pair number that are its slot.
+    /// The low bits of a queue pair number that are its slot.
     pub(crate) const fn mask(&self) -> u32 {
         self.mask
     }
@@ -156,7 +156,7 @@ impl QpTable {
     pub(crate) fn insert(&mut self, qp: Qp) {
         let slot = qp.slot as usize;
         if self.slots.len() <= slot {
-            // Slots are taken in any order, so the highest comes soon.
+            // Slots are taken in any order, so a high one is soon reached.
             self.slots.reserve_exact(self.mask as usize + 1 - self.slots.len());
             self.slots.resize_with(slot + 1, || None);
         }
@@ -164,7 +164,7 @@ impl QpTable {
         self.live += 1;
     }
 
-    /// Takes a queue pair out.
+    /// Removes a queue pair.
     pub(crate) fn remove(&mut self, slot: u32) -> Option<Box<Qp>> {
         let removed = self.slots.get_mut(slot as usize)?.take();
         self.live -= u32::from(removed.is_some());

@@ -1,4 +1,4 @@
-//! Why an endpoint refuses a call.
+//! Errors of the calls of an endpoint.
 
 use thiserror::Error;
 
@@ -8,7 +8,7 @@ use super::attr::QpState;
 #[derive(Clone, Debug, Error, PartialEq)]
 #[non_exhaustive]
 pub enum EndpointError {
-    /// No queue pair of that number.
+    /// There is no queue pair with this number.
     #[error("no queue pair {0:#08x}")]
     NoSuchQp(u32),
     /// The state machine does not allow the change.
@@ -16,13 +16,13 @@ pub enum EndpointError {
     BadTransition {
         /// Current state.
         from: QpState,
-        /// State asked for.
+        /// Requested state.
         to: &'static str,
     },
     /// Attributes that can be changed in RTS only.
     #[error("the {what} can be changed in RTS only, and the queue pair is in {state:?}")]
     NotInRts {
-        /// What was to be changed.
+        /// The attributes to be changed.
         what: &'static str,
         /// Current state.
         state: QpState,
@@ -46,19 +46,19 @@ pub enum EndpointError {
     /// The congestion control settings cannot work.
     #[error(transparent)]
     Congestion(#[from] crate::congestion::CcConfigError),
-    /// The memory space refused.
+    /// The memory space refused the operation.
     #[error(transparent)]
     Memory(#[from] crate::memory::MemoryError),
-    /// The peer's ports do not fit ours.
+    /// The peer's ports do not match ours.
     #[error("peer's ports: {0}")]
     Ports(String),
 }
 
-/// A work request that was not taken.
+/// A work request that was refused.
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum PostError {
-    /// No queue pair of that number.
+    /// There is no queue pair with this number.
     #[error("no such queue pair")]
     NoSuchQp,
     /// The queue is full.
@@ -70,7 +70,7 @@ pub enum PostError {
     /// The state does not allow it: sends need RTS, receives INIT or later.
     #[error("queue pair is in {0:?}")]
     WrongState(QpState),
-    /// A message has 1 to 2^32-1 bytes (MRC 1.0 section 5.1); an immediate does not travel alone.
+    /// A message has 1 to 2^32-1 bytes (MRC 1.0 section 5.1); an immediate needs at least one byte.
     #[error("message is empty: MRC messages have 1 to 4294967295 bytes, with an immediate too")]
     Empty,
     /// More than 2^32-1 bytes (MRC 1.0 section 5.1).
@@ -79,7 +79,7 @@ pub enum PostError {
     /// More scatter/gather elements than the queue pair was made for.
     #[error("too many scatter/gather elements: make the queue pair with a larger `max_send_sge`")]
     TooManySges,
-    /// The peer accepts no writes with immediate: the request would wait for ever.
+    /// The peer accepts no writes with immediate, so the request would never complete.
     #[error("the peer accepts no writes with immediate: it connected with max_wimm 0")]
     NoImmediates,
 }

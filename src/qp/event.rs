@@ -1,4 +1,4 @@
-//! What an endpoint tells its driver.
+//! Events that an endpoint reports to its driver.
 
 use core::fmt;
 use std::net::IpAddr;
@@ -15,7 +15,7 @@ pub enum FailReason {
     /// The application asked for it.
     #[error("set to ERROR")]
     Requested,
-    /// Every retransmission timeout passed without progress.
+    /// All retransmission timeouts expired without progress.
     #[error("the peer was silent, after all retries")]
     RetryExceeded,
     /// The peer refused a packet (AETH NAK).
@@ -24,7 +24,7 @@ pub enum FailReason {
     /// The peer reported an unexpected event (NACK `UNEXP_EVENT`).
     #[error("the peer reported an unexpected event")]
     PeerFatal,
-    /// The peer broke the protocol or accessed memory it must not: [`QpFailure::violation`] says how.
+    /// The peer violated the protocol or accessed memory without permission: [`QpFailure::violation`] names the rule.
     #[error("the peer broke a rule")]
     PeerViolation,
     /// A local work request was invalid.
@@ -35,7 +35,7 @@ pub enum FailReason {
     LaneFailed,
 }
 
-/// How a queue pair went to the error state.
+/// Details of a queue pair's failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QpFailure {
     /// The queue pair.
@@ -46,19 +46,20 @@ pub struct QpFailure {
     pub peer: Option<IpAddr>,
     /// The peer's queue pair; 0 before it is connected.
     pub peer_qpn: Qpn,
-    /// The packet at fault: the peer's that broke a rule, the first of the request that the peer refused, or the oldest one in flight.
+    /// The packet at fault: the peer's packet that broke a rule, the first packet of the request that the peer
+    /// refused, or the oldest one in flight.
     pub psn: Option<Psn>,
-    /// The path that this packet took last, if this side sent it.
+    /// The path of this packet's last transmission, if this side sent it.
     pub ev: Option<Ev>,
     /// That path's plane.
     pub plane: Option<u8>,
     /// The status of the work request at fault.
     pub status: Option<WcStatus>,
-    /// Which rule the peer broke.
+    /// The rule that the peer broke.
     pub violation: Option<Violation>,
 }
 
-/// For people: the queue pair and why it failed, without the peer.
+/// For display: the queue pair and why it failed, without the peer.
 impl fmt::Display for QpFailure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "queue pair {}: {}", self.qpn, self.reason)?;
@@ -67,7 +68,7 @@ impl fmt::Display for QpFailure {
     }
 }
 
-/// Something the driver should know.
+/// An event for the driver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
     /// A work completion for this completion queue.
@@ -77,7 +78,7 @@ pub enum Event {
         /// The completion.
         wc: Wc,
     },
-    /// So many send work requests have left the queue since the last such event, signalled or not.
+    /// This many send work requests, signalled or not, have left the queue since the last such event.
     SendRetired {
         /// The queue pair.
         qpn: Qpn,
@@ -91,13 +92,13 @@ pub enum Event {
         /// Why.
         reason: FailReason,
     },
-    /// Entropy values changed their state; [`poll_ev_event`](crate::endpoint::Endpoint::poll_ev_event) tells which. Not raised
-    /// again before that has returned `None`.
+    /// Entropy values changed their state; [`poll_ev_event`](crate::endpoint::Endpoint::poll_ev_event) lists them. Not
+    /// raised again until that has returned `None`.
     PathsChanged {
         /// The queue pair.
         qpn: Qpn,
     },
-    /// The application denied an entropy value (or all when not given) on a plane (or all).
+    /// The application denied an entropy value (`None`: all) on a plane (`None`: all).
     PathDenied {
         /// The queue pair.
         qpn: Qpn,
@@ -106,7 +107,7 @@ pub enum Event {
         /// The plane.
         plane: Option<u8>,
     },
-    /// An EV probe asked for by the application was answered.
+    /// The response to an EV probe that the application requested has arrived.
     EvProbeAnswered {
         /// The queue pair.
         qpn: Qpn,
@@ -115,7 +116,7 @@ pub enum Event {
         /// Round-trip time, ns.
         rtt_ns: u64,
     },
-    /// A shared receive queue has fewer work requests than its limit, which is gone now.
+    /// A shared receive queue has fewer work requests than its limit, which is now cleared.
     SrqLimitReached {
         /// The queue.
         srq: SrqId,

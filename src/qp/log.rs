@@ -1,7 +1,7 @@
-//! What queue pairs report through [`tracing`]: changes of state, never a packet on its way.
+//! Reports of queue pairs through [`tracing`]: changes of state, never individual packets.
 //!
-//! No report carries a time: the listener has a clock, the endpoint has none. Without a listener a report costs
-//! one load. The targets and the names of the fields are listed in `docs/architecture.md`.
+//! No report carries a time: the subscriber has a clock, the endpoint has none. Without a subscriber a report costs
+//! one load. `docs/architecture.md` lists the targets and the names of the fields.
 
 use std::net::IpAddr;
 
@@ -14,14 +14,14 @@ use crate::wire::{Ev, Qpn};
 
 use super::{CqId, FailReason, Qp, QpFailure};
 
-/// A queue pair, for the reader.
+/// The identity of a queue pair in a report.
 struct Who {
     qpn: Qpn,
     peer: Option<IpAddr>,
     peer_qpn: Qpn,
 }
 
-/// A report about a queue pair: level, target, queue pair, more fields, text.
+/// Reports about a queue pair: level, target, queue pair, more fields, text.
 macro_rules! of_qp {
     ($level:ident, $target:literal, $who:expr, $($rest:tt)+) => {
         $level!(
@@ -40,7 +40,7 @@ impl Qp {
         Who { qpn: self.qpn, peer: peers.first_ip(self.peer), peer_qpn: self.dest_qpn }
     }
 
-    /// The queue pair is in another state than before, other than ERROR.
+    /// The queue pair has changed its state, to one other than ERROR.
     #[cold]
     pub(crate) fn log_state(&self, peers: &Peers) {
         let who = self.who(peers);

@@ -1,7 +1,7 @@
 //! One connection: a queue pair with its two halves, its paths, its congestion window and its state machine.
 //!
-//! Methods take the [`Cx`], which has all that the queue pairs of an endpoint share, and return [`Wakes`]: what the endpoint
-//! then does for the queue pair. The endpoint looks a queue pair up once for a packet.
+//! Methods take the [`Cx`], which has all state that the queue pairs of an endpoint share. They return [`Wakes`]: the
+//! actions that the endpoint then takes for the queue pair. The endpoint looks a queue pair up once per packet.
 
 mod acks;
 mod attr;
@@ -66,9 +66,9 @@ pub struct QpStatus {
     pub smoothed_rtt_ns: u64,
     /// Smallest round-trip time, ns; 0 before the first sample.
     pub min_rtt_ns: u64,
-    /// Congestion window, bytes; `u64::MAX` without congestion control. Of all who share it.
+    /// Congestion window in bytes, of all queue pairs that share it; `u64::MAX` without congestion control.
     pub cwnd_bytes: u64,
-    /// Bytes in flight as congestion control counts them, of all who share the window.
+    /// Bytes in flight as congestion control counts them, of all queue pairs that share the window.
     pub inflight_bytes: u64,
     /// Send work requests not complete.
     pub send_outstanding: u32,
@@ -76,7 +76,7 @@ pub struct QpStatus {
     pub granted_psns: u32,
 }
 
-/// Why a queue pair is in a list of those that may send data. It may be in both.
+/// The reason why a queue pair is in a list of those that may send data. It may be in both.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum TxClass {
     /// It may have anything to send.
@@ -97,7 +97,7 @@ pub(crate) struct TxSlot {
 #[derive(Debug)]
 pub(crate) struct Qp {
     pub(crate) qpn: Qpn,
-    /// Its place among the queue pairs of the endpoint.
+    /// Its slot among the queue pairs of the endpoint.
     pub(crate) slot: u32,
     pub(crate) pd: PdMember,
     pub(crate) send_cq: CqId,
@@ -107,34 +107,34 @@ pub(crate) struct Qp {
     pub(crate) init: Box<QpInit>,
     pub(crate) psn: Psn,
     pub(crate) peer: u32,
-    /// Its place in the list of the peer's queue pairs.
+    /// Its index in the list of the peer's queue pairs.
     pub(crate) member: u32,
     pub(crate) dest_qpn: Qpn,
     pub(crate) path_mtu: u32,
     pub(crate) dynamic_mpr: bool,
     pub(crate) trimmable: bool,
-    /// What it was brought to RTS with, and what of it has been changed since.
+    /// The attributes that it was brought to RTS with, with later changes.
     pub(crate) rts: Option<RtsAttr>,
-    /// Congestion control that took the place of what it was made with.
+    /// Congestion control settings that replaced the original ones.
     pub(crate) other_cc: Option<Box<CcConfig>>,
     pub(crate) requester: Requester,
     pub(crate) responder: Responder,
     pub(crate) paths: Paths,
     pub(crate) cwnd: Cwnd,
-    /// It waits for the congestion window that it shares, and counts as listed for new data meanwhile.
+    /// It waits for a shared congestion window, and counts as listed for new data meanwhile.
     pub(crate) waits_for_cwnd: bool,
-    /// It has left the window that it shares, until it makes progress again.
+    /// It has left its shared window until it makes progress again.
     left_cwnd: bool,
     pub(crate) counters: QpCounters,
     /// Packets sent and received when it was last visited.
     pub(crate) moved: u64,
     /// The window granted when it was last visited.
     pub(crate) granted_psns: u32,
-    /// Send work requests that left the queue since the driver was last told.
+    /// Send work requests that left the queue since the last event about them.
     pub(crate) retired: u32,
-    /// How it failed, if it did.
+    /// The details of its failure, if it failed.
     pub(crate) failure: Option<Box<QpFailure>>,
-    /// The driver knows of path events that it has not polled yet.
+    /// The driver was notified of path events that it has not polled yet.
     pub(crate) path_events_reported: bool,
     /// In the list of queue pairs with pending acknowledgements or probes.
     pub(crate) in_control_list: bool,
@@ -146,7 +146,7 @@ pub(crate) struct Qp {
     pub(crate) burst: u64,
     /// The earliest live entry of the timer heap.
     pub(crate) armed_at: Time,
-    /// When congestion control, which spaces packets out, lets the next one leave.
+    /// The time at which congestion control, which paces packets, allows the next one.
     pub(crate) pace_at: Time,
     reverse: ReverseWatch,
 }
@@ -248,13 +248,13 @@ impl Qp {
         self.state = QpState::Rts;
     }
 
-    /// Congestion control with these settings, as the connection dictates some of them.
+    /// These congestion control settings with the values that the connection determines.
     pub(crate) fn cc_config(&self, cc: &CcConfig) -> CcConfig {
         let mtu_bytes = Requester::counted(Opcode::WriteMiddle, self.path_mtu);
         CcConfig { mtu_bytes, trimming: cc.trimming && self.trimmable, ..cc.clone() }
     }
 
-    /// Other retry attributes, in RTS.
+    /// Sets new retry attributes, in RTS.
     pub(crate) fn set_retry(&mut self, retry: RetryAttr) {
         if let Some(rts) = &mut self.rts {
             *rts = rts.with_retry(retry);
@@ -262,7 +262,7 @@ impl Qp {
         }
     }
 
-    /// Whether packets from the peer are taken in.
+    /// Whether packets from the peer are processed.
     #[inline]
     pub(crate) const fn receives(&self) -> bool {
         matches!(self.state, QpState::Rtr | QpState::Rts)
@@ -273,7 +273,7 @@ impl Qp {
         self.paths.set_peer_ports(peer);
     }
 
-    /// Gives the queue pair the port states of both sides; packets in flight on planes that close are taken as lost.
+    /// Gives the queue pair the port states of both sides. Packets in flight on planes that close count as lost.
     pub(crate) fn refresh_ports(&mut self, cx: &mut Cx, now: Time) -> Wakes {
         let Some(peer) = cx.peers.get(self.peer) else { return Wakes::NONE };
         let (old, new) = (self.paths.ports(), (cx.peers.ports_up, peer.reachability.open()));

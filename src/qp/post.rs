@@ -1,4 +1,4 @@
-//! Work requests: how they are posted, how they end, and how a queue pair fails.
+//! Work requests: posting, completion, and the failure of a queue pair.
 
 use crate::memory::{MemoryError, MemoryView};
 use crate::requester::{Entry, NotDone, Source};
@@ -8,11 +8,11 @@ use crate::work::{GatherWr, RecvWr, SendWr, Sge, Wc, WcOpcode, WcStatus};
 
 use super::{Cx, Event, FailReason, PostError, Qp, QpFailure, QpState, TxClass, Wakes, log};
 
-/// The work request at fault: its first packet, or none for the oldest; and the status that it ends with.
+/// The work request at fault, by its first packet (`None`: the oldest request), and the status that it completes with.
 pub(crate) type Culprit = (Option<u64>, WcStatus);
 
 impl Qp {
-    /// Posts a request with the element in it, or with those of `gather`.
+    /// Posts a request with its own element, or with those of `gather`.
     #[expect(
         clippy::inline_always,
         reason = "the path of every request; measured by benches/instructions.rs"
@@ -49,7 +49,7 @@ impl Qp {
         };
         self.requester.make_room(&mut cx.spare_queues);
         self.requester.push(now, wr, self.sig_all, source);
-        // The first packet arms the timers, if a plane can take it.
+        // The first packet arms the timers, if a plane can carry it.
         let stuck = self.paths.usable_planes().0 == 0;
         let listed = self.tx_slots[TxClass::New as usize].listed;
         Ok(Wakes::DATA.when(!listed) | Wakes::ARM.when(stuck))
@@ -104,7 +104,7 @@ impl Qp {
         }
     }
 
-    /// Completes every work request that the transport acknowledgement has passed and that no port holds a part of.
+    /// Completes every work request that the transport acknowledgement covers and whose payload no port holds.
     pub(crate) fn complete_sends(&mut self, cx: &mut Cx) {
         let released = cx.released;
         self.complete_released(cx, released);
@@ -139,8 +139,8 @@ impl Qp {
         }
     }
 
-    /// Moves a queue pair to ERROR: the work request at fault completes with its status, every other is flushed, all in
-    /// order.
+    /// Moves a queue pair to ERROR. The work request at fault completes with its status and every other one is
+    /// flushed, all in order.
     pub(crate) fn fail(&mut self, cx: &mut Cx, reason: FailReason, culprit: Option<Culprit>) -> Wakes {
         if self.state == QpState::Error {
             return Wakes::NONE;
@@ -152,7 +152,7 @@ impl Qp {
         self.failure = Some(Box::new(self.describe_failure(cx, reason, culprit, (psn, id.flatten()))));
         self.failure.as_deref().inspect(|failure| log::failed(failure));
         cx.counters.qp_errors += 1;
-        // What the peer has acknowledged ends well; the driver sees to what ports hold of it.
+        // Acknowledged requests complete successfully; the driver recalls payload that ports hold.
         self.complete_released(cx, u64::MAX);
         self.flush(cx, culprit);
         cx.events.push_back(Event::QpFailed { qpn: self.qpn, reason });
@@ -182,7 +182,7 @@ impl Qp {
         }
     }
 
-    /// Ends all work requests that are queued.
+    /// Ends all queued work requests.
     fn flush(&mut self, cx: &mut Cx, mut culprit: Option<Culprit>) {
         while let Some(entry) = self.requester.pop_any(|pinned| cx.memory.unpin(pinned)) {
             cx.recall |= entry.held_until > cx.released;
@@ -202,7 +202,7 @@ impl Qp {
         }
     }
 
-    /// Forgets all work requests, without completions.
+    /// Drops all work requests, without completions.
     pub(crate) fn drop_work(&mut self, cx: &mut Cx) {
         while let Some(entry) = self.requester.pop_any(|pinned| cx.memory.unpin(pinned)) {
             cx.recall |= entry.held_until > cx.released;

@@ -1,4 +1,4 @@
-//! What a queue pair is and does now, for whoever asks.
+//! Attributes and current state of a queue pair, for queries.
 
 use crate::config::PortAddr;
 use crate::congestion::CcConfig;
@@ -8,17 +8,17 @@ use crate::work::SrqId;
 use super::cwnd::SharedCwnds;
 use super::{CqId, Qp, QpCap, QpCounters, QpFailure, QpState, RtsAttr};
 
-/// All that is known of a queue pair, taken at one moment.
+/// All attributes of a queue pair, taken at one moment.
 ///
-/// What the connection decides is there from RTR or RTS on, and stays in ERROR as it was when the queue pair failed. A reset
-/// queue pair has none of it, and another number.
+/// Attributes that the connection determines are present from RTR or RTS on. In ERROR they stay as they were when the
+/// queue pair failed. After a reset they are absent, and the queue pair has a new number.
 #[derive(Clone, Debug, PartialEq)]
 pub struct QpAttr {
     /// Its number.
     pub qpn: Qpn,
     /// Its state.
     pub state: QpState,
-    /// How it came to ERROR, if it is there.
+    /// The details of its failure, if it is in ERROR.
     pub failure: Option<QpFailure>,
     /// Work requests that may be outstanding.
     pub cap: QpCap,
@@ -26,13 +26,13 @@ pub struct QpAttr {
     pub max_inline: u32,
     /// Every send work request is signalled.
     pub sig_all: bool,
-    /// Where send completions go.
+    /// Completion queue of send completions.
     pub send_cq: CqId,
-    /// Where receive completions go.
+    /// Completion queue of receive completions.
     pub recv_cq: CqId,
-    /// The shared receive queue that it takes receive work requests from, if not from its own.
+    /// The shared receive queue that it takes receive work requests from, if it has no queue of its own.
     pub srq: Option<SrqId>,
-    /// Whom it is connected to, from RTR on.
+    /// The peer that it is connected to, from RTR on.
     pub peer: Option<QpPeer>,
     /// Largest payload of a packet in bytes, from RTR on; 0 before.
     pub path_mtu: u32,
@@ -44,23 +44,24 @@ pub struct QpAttr {
     pub rq_psn: Option<Psn>,
     /// The PSN of the oldest packet that has not arrived, from RTR on.
     pub next_rq_psn: Option<Psn>,
-    /// What it came to RTS with, and the retry attributes in force: `mpr` and `max_wimm` are what the peer granted then.
+    /// The attributes that it entered RTS with, and the retry attributes in force. `mpr` and `max_wimm` are the peer's
+    /// grants at that time.
     pub rts: Option<RtsAttr>,
     /// PSN range that the peer grants now, in PSNs; 0 before RTS. It may differ from `mpr` x 128 only with `dynamic_mpr`.
     pub window_psns: u32,
     /// Writes with immediate that the peer may have in flight.
     pub max_wimm_dest: u16,
-    /// Window granted to the peer at most, in units of 128 PSNs.
+    /// The largest window granted to the peer, in units of 128 PSNs.
     pub mpr_dest: u8,
     /// PSN range granted to the peer now, in PSNs; 0 before RTR.
     pub granted_psns: u32,
-    /// Both sides follow windows that change; before RTR, whether this side offers to.
+    /// Both sides use dynamic windows; before RTR, whether this side offers to.
     pub dynamic_mpr: bool,
-    /// Congestion control in force. From RTS on, `mtu_bytes` and `trimming` are what the connection made of them.
+    /// Congestion control in force. From RTS on, the connection determines `mtu_bytes` and `trimming`.
     pub cc: CcConfig,
-    /// Congestion window in bytes, of all who share it; `u64::MAX` without congestion control.
+    /// Congestion window in bytes, of all queue pairs that share it; `u64::MAX` without congestion control.
     pub cwnd_bytes: u64,
-    /// Bytes in flight as congestion control counts them, of all who share the window.
+    /// Bytes in flight as congestion control counts them, of all queue pairs that share the window.
     pub inflight_bytes: u64,
     /// Smoothed round-trip time in nanoseconds; 0 before the first sample.
     pub smoothed_rtt_ns: u64,
@@ -81,7 +82,7 @@ pub struct QpPeer {
     pub qpn: Qpn,
     /// The peer's ports, by plane.
     pub ports: Vec<PortAddr>,
-    /// The UDP port that the peer listens on.
+    /// The UDP port at which the peer receives.
     pub udp_port: u16,
 }
 

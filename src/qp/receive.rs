@@ -14,11 +14,11 @@ use crate::work::{Wc, WcOpcode, WcStatus};
 
 use super::{Cx, Event, FailReason, Qp, QpState, Wakes};
 
-/// What follows the UDP header: a slice, or parts that lie in several places.
+/// The bytes after the UDP header: a slice, or several pieces.
 pub(crate) trait Data<'a>: Copy {
-    /// Copies it to where the packet says.
+    /// Copies it to the place that the packet names.
     fn fill(self, room: Room<'_>);
-    /// What is in the first place, all headers among it.
+    /// The first piece, which contains all headers.
     fn front(self) -> &'a [u8];
     fn without_last(self, count: usize) -> Option<Self>;
     fn len(self) -> usize;
@@ -64,7 +64,7 @@ impl<'a> Data<'a> for Pieces<'a> {
     }
 }
 
-/// Counts what is rare, so that the compiler knows.
+/// Counts a rare event, marked as cold for the compiler.
 #[cold]
 #[inline(never)]
 pub(crate) const fn count_rare(counter: &mut u64) {
@@ -72,7 +72,7 @@ pub(crate) const fn count_rare(counter: &mut u64) {
 }
 
 impl Qp {
-    /// A data packet: its payload is placed at once, in whatever order packets arrive.
+    /// A data packet: its payload is placed at once, whatever the order in which packets arrive.
     #[inline]
     pub(crate) fn on_data<'a, M: Meta>(
         &mut self,
@@ -119,8 +119,8 @@ impl Qp {
         self.counters.rx_packets += 1;
         cx.counters.rx_placed_bytes += len as u64;
         self.counters.rx_bytes += len as u64;
-        // Last, because what is to be remembered across a long copy has to be stored. No completion is reported before the
-        // bytes are there.
+        // Last, because values needed after a long copy would have to be stored. No completion is reported before the
+        // bytes are placed.
         payload.fill(room);
         if result.is_err() || !cx.immediates.is_empty() || !self.reverse.is_inbound() {
             return self.after_arrival(cx, now, result);
@@ -128,8 +128,8 @@ impl Qp {
         Wakes::CONTROL.when(!self.in_control_list && self.responder.has_pending_acks())
     }
 
-    /// A packet inside the window that was not seen before, of `len` bytes, whose payload cannot be placed: the error says
-    /// why, or its length does not suit it.
+    /// A new packet inside the window, of `len` bytes, whose payload cannot be placed: for the reason in the error, or
+    /// because its length does not fit it.
     #[cold]
     fn on_refused<M: Meta>(
         &mut self,
@@ -164,7 +164,7 @@ impl Qp {
         self.after_arrival(cx, now, result)
     }
 
-    /// Reports what a packet that was not seen before has led to.
+    /// Reports the effects of a new packet.
     #[cold]
     fn after_arrival(&mut self, cx: &mut Cx, now: Time, result: Result<(), Violated>) -> Wakes {
         self.report_immediates(cx);
@@ -207,7 +207,7 @@ impl Qp {
         self.after_data(now)
     }
 
-    /// A data packet for a queue pair that takes none.
+    /// A data packet for a queue pair that accepts none.
     #[cold]
     fn on_data_in_wrong_state(&mut self, cx: &mut Cx) -> Wakes {
         cx.counters.rx_wrong_state += 1;
@@ -224,7 +224,7 @@ impl Qp {
         }
     }
 
-    /// Completes the receives of the immediates whose turn has come.
+    /// Completes the receives of the immediates that are next in order.
     fn report_immediates(&mut self, cx: &mut Cx) {
         for done in cx.immediates.drain(..) {
             let wc = Wc {
@@ -257,9 +257,8 @@ impl Qp {
         if self.reverse.is_inbound() { control } else { control | self.expect_data(now) }
     }
 
-    /// A packet that a switch trimmed: only BTH, METH and TSETH are read, nothing can be checked by CRC
-    /// and nothing is placed. It becomes a NACK, so the worst that a forged one does is a
-    /// retransmission.
+    /// A packet that a switch trimmed: only BTH, METH and TSETH are read, no CRC can be checked and nothing is placed.
+    /// A NACK is sent, so a forged one causes at most a retransmission.
     #[cold]
     pub(crate) fn on_trimmed<M: Meta>(
         &mut self,
@@ -333,14 +332,14 @@ impl Qp {
         }
     }
 
-    /// A transport NAK. The first request to end with an error is the one at fault, also when the ACK for those
-    /// before it was lost or comes later.
+    /// A transport NAK. The first request to end with an error is the one at fault, even if the ACK for those before
+    /// it was lost or comes later.
     fn on_nak(&mut self, cx: &mut Cx, psn: Psn, msn: u32, code: NakCode) -> Wakes {
         let status = match code {
             NakCode::InvalidRequest => WcStatus::RemoteInvalidRequest,
             NakCode::RemoteAccess => WcStatus::RemoteAccessError,
             NakCode::RemoteOperational => WcStatus::RemoteOperationError,
-            // RoCE's go-back-N request; MRC's SACK and NACK take its place, so no peer sends it.
+            // RoCE's go-back-N request. MRC's SACK and NACK replace it, so no peer sends it.
             NakCode::PsnSequence => {
                 cx.counters.rx_malformed += 1;
                 return Wakes::NONE;
@@ -365,7 +364,7 @@ impl Qp {
         self.on_peer_response(cx, now) | Wakes::ARM
     }
 
-    /// A reliability probe: answered with a SACK that says so (MRC 1.0 section 7.4.6).
+    /// A reliability probe: triggers a SACK with its id (MRC 1.0 section 7.4.6).
     pub(crate) fn on_probe(
         &mut self,
         cx: &mut Cx,
@@ -393,13 +392,13 @@ impl Qp {
     }
 }
 
-/// What a write packet counts with in congestion control, bytes.
+/// The size in bytes that congestion control counts for a write packet.
 #[inline]
 fn nominal(head: WriteView<'_>, len: usize) -> u32 {
     (head.header_len() + ICRC_LEN + len) as u32 + Requester::NOMINAL_OVERHEAD
 }
 
-/// What a data packet's SACK says of it.
+/// The fields of a data packet that its SACK reflects.
 #[inline(never)]
 fn trigger(entropy: EntropyMode, meta: impl Meta, head: WriteView<'_>) -> Trigger {
     trigger_of(entropy, meta, head.psn(), head.timestamp(), head.rtx())

@@ -1,7 +1,8 @@
-//! When a queue pair probes its reverse paths, which acknowledgements take (MRC paper, section 2.4; decision 30).
+//! Timing of the probes of a queue pair's reverse paths, which acknowledgements take (MRC paper, section 2.4;
+//! decision 30).
 //!
-//! [`Paths`](crate::path::Paths) keeps the reverse set and chooses what to probe. This file says when: while data comes in
-//! and no SACK does, after much data, and when the peer repeats what has arrived.
+//! [`Paths`](crate::path::Paths) keeps the reverse EVs and chooses which to probe. This file decides when: while data
+//! arrives and no SACK does, after much data, and when the peer retransmits packets that have arrived.
 
 use crate::path::REVERSE_REFRESH_BYTES;
 use crate::peer::{Purpose, Request};
@@ -11,16 +12,16 @@ use crate::wire::{EndpointOp, Ev};
 
 use super::{Cx, Qp, Wakes};
 
-/// What a queue pair remembers of its reverse paths.
+/// State of a queue pair's reverse paths.
 #[derive(Debug)]
 pub(super) struct ReverseWatch {
-    /// Data came in since reverse paths were last checked.
+    /// Data has arrived since reverse paths were last checked.
     inbound: bool,
     check_at: Time,
-    /// Bytes that had come in at the last early refresh.
+    /// Bytes received at the last early refresh.
     refreshed_bytes: u64,
-    /// The last retransmission of a packet that had arrived, until a working reverse path is found; and whether the cumulative
-    /// acknowledgement covered it.
+    /// The last retransmission of a packet that had arrived, until a working reverse path is found; and whether the
+    /// cumulative acknowledgement covered it.
     unconfirmed: Option<(Trigger, bool)>,
 }
 
@@ -37,7 +38,7 @@ impl ReverseWatch {
         self.check_at
     }
 
-    /// Whether data has come in since the last check.
+    /// Whether data has arrived since the last check.
     #[inline]
     pub(super) const fn is_inbound(&self) -> bool {
         self.inbound
@@ -45,7 +46,7 @@ impl ReverseWatch {
 }
 
 impl Qp {
-    /// Data has begun to come in: from now on the reverse paths are checked.
+    /// Data has begun to arrive: from now on the reverse paths are checked.
     #[cold]
     pub(super) fn expect_data(&mut self, now: Time) -> Wakes {
         self.reverse.inbound = true;
@@ -54,21 +55,21 @@ impl Qp {
         Wakes::ARM
     }
 
-    /// Keeps the reverse paths of a queue pair that only receives fresh.
+    /// Refreshes the reverse paths of a queue pair that only receives.
     pub(super) fn check_reverse_paths(&mut self, cx: &mut Cx, now: Time) {
         if now < self.reverse.check_at {
             return;
         }
         let rtt_ns = self.requester.smoothed_rtt_ns();
         let inbound = core::mem::take(&mut self.reverse.inbound);
-        // Armed again by the next packet in; an idle queue pair runs no timer.
+        // The next received packet arms it again; an idle queue pair has no timer.
         self.reverse.check_at = Time::NEVER;
         if let Some(probe) = self.paths.poll_reverse_probe(now, rtt_ns, inbound) {
             self.queue_reverse_probe(cx, now, probe);
         }
     }
 
-    /// Refreshes the reverse paths early if much data has come in.
+    /// Refreshes the reverse paths early if much data has arrived.
     #[inline]
     pub(super) fn refresh_reverse_paths_after_data(&mut self, cx: &mut Cx, now: Time) {
         if self.counters.rx_bytes.wrapping_sub(self.reverse.refreshed_bytes) >= REVERSE_REFRESH_BYTES {
@@ -84,7 +85,7 @@ impl Qp {
         self.send_early_probes(cx, now);
     }
 
-    /// The peer retransmits a packet that has arrived: its acknowledgement may have been lost on its path.
+    /// The peer retransmits a packet that has arrived: its acknowledgement was probably lost on its path.
     #[cold]
     pub(super) fn suspect_reverse_paths(&mut self, cx: &mut Cx, now: Time, duplicate: (Trigger, bool)) {
         self.reverse.unconfirmed = Some(duplicate);
@@ -108,8 +109,8 @@ impl Qp {
         }
     }
 
-    /// A response to a reverse probe came: the last retransmission that seemed to have had no acknowledgement gets another one,
-    /// because the peer's next retransmission is twice as far away as the last one was.
+    /// A response to a reverse probe arrived. The last retransmission that seemed to be unacknowledged is acknowledged
+    /// again, because the peer waits twice as long before the next one.
     pub(crate) fn on_reverse_probe_response(&mut self, ticket: u16, now: Time) -> Wakes {
         let found = self.paths.on_reverse_probe_answer(ticket, now);
         let receives = self.receives();

@@ -1,4 +1,4 @@
-//! What a queue pair does when its deadline has come.
+//! Actions of a queue pair when its deadline expires.
 
 use crate::requester::TimerVerdict;
 use crate::time::Time;
@@ -7,13 +7,14 @@ use crate::work::WcStatus;
 use super::{Cx, FailReason, Qp, QpState, Wakes};
 
 impl Qp {
-    /// When the queue pair's timers want to run.
+    /// The queue pair's next deadline.
     #[inline]
     pub(crate) fn next_timeout(&self) -> Time {
         if !self.receives() {
             return Time::NEVER;
         }
-        // Listed, it is asked for probes whenever there is room, and armed again when it leaves the list.
+        // While it is in the list, probes are sent as soon as there is room. It is armed again when it leaves the
+        // list.
         let paths = if self.in_control_list { self.paths.next_expiry() } else { self.paths.next_timeout() };
         self.requester.next_timeout().min(paths).min(self.reverse.check_at()).min(self.pace_at)
     }

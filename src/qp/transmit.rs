@@ -1,4 +1,4 @@
-//! Data packets on their way out: what runs for every one of them.
+//! Sending data packets: the code that runs for every one of them.
 
 use core::hint::cold_path;
 
@@ -14,33 +14,34 @@ use crate::wire::{Bth, Entropy, ICRC_LEN, Packet, Qpn, StackTemplate, Tseth, Wri
 use super::cwnd::SharedCwnds;
 use super::{Cx, Qp, QpCounters, QpState, TxClass, Wakes};
 
-/// A packet to send: headers, and where its payload lies.
+/// A packet to send: headers, and the location of its payload.
 #[derive(Clone, Debug)]
 pub struct Transmit {
     /// The port, that is the plane, to send it on.
     pub port: u8,
     /// Bytes of `head` in use.
     pub head_len: u8,
-    /// Offset in `head` of the IP header next to UDP, where what the iCRC covers starts: 14 without an outer packet.
+    /// Offset in `head` of the IP header next to UDP, where the coverage of the iCRC starts: 14 without an outer
+    /// packet.
     pub l3_at: u8,
-    /// Offset in `head` of the first byte behind the UDP header.
+    /// Offset in `head` of the first byte after the UDP header.
     pub udp_payload_at: u8,
     /// Ethernet, IP, UDP and MRC headers.
     pub head: [u8; Self::HEAD_ROOM],
-    /// Where the payload is, and its length; read it with [`Endpoint::payload`](crate::endpoint::Endpoint::payload).
+    /// Location and length of the payload; read it with [`Endpoint::payload`](crate::endpoint::Endpoint::payload).
     pub payload: PayloadRef,
     /// Data packets are numbered as they leave: see [`Endpoint::release_before`](crate::endpoint::Endpoint::release_before).
     pub ticket: u64,
-    /// What to take back if it does not leave.
+    /// The state to restore if it does not leave.
     pub(crate) origin: TxOrigin,
-    /// The payload, if it was copied together from several places; otherwise of no meaning.
+    /// The payload, if it was gathered from several elements; otherwise meaningless.
     gathered: Vec<u8>,
 }
 
-/// Which state a packet was made from.
+/// The state that a packet was made from.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum TxOrigin {
-    /// None that cannot be found in its headers.
+    /// No state beyond its headers.
     Control,
     /// Data packet `seq` of the queue pair in `slot`.
     Data { slot: u32, seq: u64, kind: SendKind },
@@ -62,12 +63,12 @@ impl Transmit {
         self.gathered.get(..self.payload.len as usize).unwrap_or_default().into()
     }
 
-    /// Makes room for payloads of up to `bytes` that are copied together, so that no packet needs an allocation.
+    /// Reserves room for gathered payloads of up to `bytes`, so that no packet needs an allocation.
     pub(crate) fn reserve_gathered(&mut self, bytes: usize) {
         self.gathered.reserve(bytes.saturating_sub(self.gathered.len()));
     }
 
-    /// Refers to the packet's bytes if they lie in one place, or copies them together. A virtual region gives zeros.
+    /// Refers to the packet's bytes if they are contiguous, or gathers them. A virtual region gives zeros.
     #[cold]
     pub(crate) fn gather(&mut self, memory: &MemoryView, spec: PacketSpec<'_>) {
         self.gathered.clear();
@@ -109,7 +110,7 @@ pub(super) const ECT0: u8 = 0b10;
 /// ECN codepoint of everything else.
 pub(crate) const NOT_ECT: u8 = 0;
 
-/// What came of asking a queue pair for a packet.
+/// The result of requesting a packet from a queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Turn {
     /// A packet is to be sent.
@@ -120,7 +121,7 @@ pub(crate) enum Turn {
     Blocked,
     /// It has nothing to send now.
     Idle,
-    /// Nor now, and its timers are to be armed: congestion control has said when it may.
+    /// It has nothing to send now, and its timers are to be armed: congestion control has set the time.
     Paced,
 }
 
@@ -128,15 +129,15 @@ pub(crate) enum Turn {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Burst {
     pub(crate) number: u64,
-    /// Packets that it may have.
+    /// The most packets in the burst.
     pub(crate) packets: usize,
-    /// Packets of one entropy value that it pays to send together, on any port.
+    /// Packets of one entropy value that are worth sending together, on any port.
     pub(crate) same_path_batch: usize,
 }
 
 impl Qp {
-    /// The next data packet. What is not the first transmission of a packet, or comes to nothing,
-    /// is out of line, so that the values of the common case stay in registers.
+    /// The next data packet. Anything but a successful first transmission is not inlined, so that the values of the
+    /// common case stay in registers.
     #[inline(always)]
     #[expect(clippy::inline_always, reason = "the path of every packet; measured by benches/instructions.rs")]
     pub(crate) fn transmit_data(
@@ -190,8 +191,8 @@ impl Qp {
         Turn::Sent
     }
 
-    /// The same where something is to be sent again. It goes first, but may have to wait for congestion control, or
-    /// come to nothing.
+    /// The same if there is something to retransmit. It goes first, but may have to wait for congestion control, or
+    /// may turn out to be unnecessary.
     #[cold]
     fn retransmit(
         &mut self,
@@ -238,7 +239,7 @@ impl Qp {
     }
 
     /// The queue pair may not send now: it has nothing to send, no plane is usable, or congestion control does not
-    /// let it, perhaps for a time that is known.
+    /// allow it, perhaps until a known time.
     #[cold]
     fn held_back(&mut self, cx: &mut Cx, class: TxClass, now: Time) -> Turn {
         cx.cwnds.now = now;
@@ -256,7 +257,7 @@ impl Qp {
         turn
     }
 
-    /// Takes back a data packet that did not leave, because a queue of this host was full, and what was counted for it.
+    /// Takes back a data packet that did not leave because a queue of this host was full, and what was counted for it.
     #[cold]
     pub(crate) fn unsent(&mut self, cx: &mut Cx, (seq, kind): (u64, SendKind), len: u32) -> Wakes {
         uncount(kind, len, Some(&mut self.counters), &mut cx.counters);
@@ -269,7 +270,7 @@ impl Qp {
     }
 }
 
-/// As many entropy values as fill a batch each, on ports that gain from that.
+/// The number of entropy values that fill a batch each, on ports that gain from batches.
 #[inline(never)]
 fn begin_burst(qp: &mut Qp, cwnds: &SharedCwnds, burst: &Burst) {
     let packets = qp.requester.sendable(qp.cwnd.get(cwnds)).min(burst.packets);
@@ -286,7 +287,7 @@ fn count(kind: SendKind, len: u32, of_pair: &mut QpCounters, counters: &mut Coun
     counters.tx_data_bytes += u64::from(len);
 }
 
-/// Takes back what was counted for a packet that never left. The queue pair may be gone or reset by now.
+/// Takes back what was counted for a packet that did not leave. The queue pair may have been destroyed or reset.
 #[cold]
 pub(crate) fn uncount(kind: SendKind, len: u32, of_pair: Option<&mut QpCounters>, counters: &mut Counters) {
     let less = |count: &mut u64, by: u64| *count = count.saturating_sub(by);
@@ -301,13 +302,13 @@ pub(crate) fn uncount(kind: SendKind, len: u32, of_pair: Option<&mut QpCounters>
     less(&mut counters.tx_tail_probes, (kind == SendKind::Probe).into());
 }
 
-/// Without a usable plane it would wait for ever; a path that returns lists it again.
+/// Without a usable plane it would block for ever; a path that comes up lists it again.
 #[cold]
 fn without_path(qp: &Qp) -> Turn {
     if qp.paths.usable_planes().0 == 0 { Turn::Idle } else { Turn::Blocked }
 }
 
-/// Where a packet goes, and how.
+/// The destination of a packet and its path.
 struct TxTarget<'a> {
     qpn: Qpn,
     trimmable: bool,
@@ -315,7 +316,7 @@ struct TxTarget<'a> {
     template: &'a StackTemplate,
 }
 
-/// Writes a packet that leaves.
+/// Writes a data packet.
 #[inline(always)]
 #[expect(clippy::inline_always, reason = "the path of every packet; measured by benches/instructions.rs")]
 fn write_packet(
@@ -335,7 +336,7 @@ fn write_packet(
     let class = data_class(&cfg.dscp, to.trimmable, packet.kind);
     let entropy = cfg.entropy.place(to.path.ev);
     let stack_len = to.template.write(&mut out.head, entropy, class, mrc_len + spec.len as usize + ICRC_LEN);
-    // Made here, since what waits in registers for the stack to be written would go through memory.
+    // Made here: values kept in registers while the stack is written would go through memory.
     let head = WriteHead {
         bth,
         meth: spec.meth(),

@@ -10,19 +10,20 @@ use crate::engine::{Deadline, EventChannel};
 use super::context::Context;
 use super::error::VerbsError;
 
-/// Where completion queues tell that a completion has come, so that an application can sleep until then
-/// (`ibv_comp_channel`).
+/// A completion channel (`ibv_comp_channel`): completion queues report completions to it, so that an application can
+/// sleep until one comes.
 ///
-/// A queue made with [`Context::create_cq_with_channel`] tells of the next completion once it has been asked to with
-/// [`Cq::req_notify`](super::Cq::req_notify). To lose no wake-up: ask, poll until the queue is empty, then wait, by
-/// [`CompChannel::get_event`] or by `poll`, `epoll` or an event loop on the descriptor ([`AsFd`]), which is readable while
-/// events wait; only `get_event` and [`CompChannel::try_event`] read from it. Any number of queues of a context may
-/// share a channel, and any number of threads may wait on it; each event goes to one of them.
+/// A queue made with [`Context::create_cq_with_channel`] reports its next completion after a call of
+/// [`Cq::req_notify`](super::Cq::req_notify). To lose no wake-up, call that, poll until the queue is empty, then wait.
+/// Wait with [`CompChannel::get_event`], or with `poll`, `epoll` or an event loop on the descriptor ([`AsFd`]), which
+/// is readable while events are queued. Only `get_event` and [`CompChannel::try_event`] read from it. Any number of
+/// queues of a context may share a channel, and any number of threads may wait on it. Each event wakes one of them.
 ///
 /// Clones are handles to the same channel.
 ///
-/// Where the lane runs inside the caller's thread, `get_event` drives it while it waits. Nothing happens while the caller sleeps on
-/// the descriptor itself: give such a lane a thread of its own ([`LaneMode::Thread`](super::LaneMode::Thread)).
+/// If the lane runs inside the caller's thread, `get_event` drives it while it waits. A caller that sleeps on the
+/// descriptor itself does not drive it: give such a lane a thread of its own
+/// ([`LaneMode::Thread`](super::LaneMode::Thread)).
 #[derive(Clone, Debug)]
 pub struct CompChannel {
     context: Context,
@@ -30,10 +31,11 @@ pub struct CompChannel {
 }
 
 impl Context {
-    /// A completion channel, to wait on for completions.
+    /// Makes a completion channel, to wait on for completions.
     ///
     /// # Errors
-    /// [`VerbsError::Channel`] when the system has no file descriptor left, [`VerbsError::Control`] if the lane has failed.
+    /// [`VerbsError::Channel`] if the system has no file descriptor left, [`VerbsError::Control`] if the lane has
+    /// failed.
     pub fn create_comp_channel(&self) -> Result<CompChannel, VerbsError> {
         self.check_alive()?;
         CompChannel::create(self)
@@ -48,12 +50,13 @@ impl CompChannel {
         Ok(Self { context: context.clone(), events })
     }
 
-    /// Waits for an event, for ever when there is no timeout, and returns the queue that it is about
-    /// (`ibv_get_cq_event`). [`None`] after the timeout. Events need no acknowledgement; those of dropped queues are dropped.
+    /// Waits for an event, without limit if there is no timeout, and returns the queue that has it
+    /// (`ibv_get_cq_event`). Returns [`None`] after the timeout. Events need no acknowledgement. Events of dropped
+    /// queues are dropped.
     ///
     /// # Errors
-    /// [`VerbsError::Control`] when the lane has failed and nothing more will come, in a child of the process that opened the
-    /// context, or within [`Context::with_endpoint`]; [`VerbsError::Channel`].
+    /// [`VerbsError::Control`] if the lane has failed and no event will follow, in a child of the process that opened
+    /// the context, or within [`Context::with_endpoint`]; [`VerbsError::Channel`].
     pub fn get_event(&self, timeout: Option<Duration>) -> Result<Option<CqId>, VerbsError> {
         self.context.check_not_forked()?;
         self.context.check_not_nested()?;
@@ -81,7 +84,7 @@ impl CompChannel {
 
     /// The oldest event, if there is one; see [`CompChannel::get_event`].
     pub fn try_event(&self) -> Option<CqId> {
-        // A child would take it away from its parent.
+        // In a forked child, this would remove the event from the parent's queue.
         if self.context.in_forked_child() { None } else { self.events.pop() }
     }
 

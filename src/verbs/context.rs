@@ -1,6 +1,6 @@
 //! Contexts.
 //!
-//! What a context makes is in the file of its object, with the call that makes it.
+//! Each object that a context makes has a file of its own, which also has the call that makes it.
 
 use core::sync::atomic::{AtomicU32, Ordering};
 use core::time::Duration;
@@ -24,13 +24,13 @@ use crate::work::SrqId;
 use super::error::VerbsError;
 use super::port_attr::PortAttr;
 
-/// A NIC of these ports, one a plane, as [`Context::open`] takes it.
+/// Makes a NIC of these ports, one per plane, for [`Context::open`].
 pub fn nic<P: Port + 'static>(ports: Vec<P>) -> Vec<Box<dyn Port>> {
     ports.into_iter().map(|port| Box::new(port) as Box<dyn Port>).collect()
 }
 
-/// A NIC whose ports, one a plane, have several receive queues each, as [`Context::open_lanes`] takes it: queue `n` of each
-/// port belongs to lane `n`.
+/// Makes a NIC for [`Context::open_lanes`] whose ports, one per plane, have several receive queues each. Queue `n` of
+/// each port belongs to lane `n`.
 ///
 /// ```
 /// use spindrift::endpoint::QpnShare;
@@ -60,13 +60,14 @@ pub fn nic_of_queues<P: Port + 'static>(planes: Vec<Vec<P>>) -> Vec<Vec<Box<dyn 
 /// Settings of a [`Context`].
 #[derive(Clone, Debug)]
 pub struct ContextConfig {
-    /// Seed of every random choice (keys, numbers, paths). When not given, 256 bits are drawn from the operating
-    /// system, so that nobody can guess keys. [`Seed::fixed`] repeats a run; its keys can be guessed.
+    /// Seed of every random choice (keys, numbers, paths). If it is `None`, the operating system supplies 256 bits, so
+    /// that keys cannot be guessed. [`Seed::fixed`] repeats a run; its keys can be guessed.
     pub seed: Option<Seed>,
-    /// Who drives each lane. Default: one lane, inside the caller's thread.
+    /// How each lane is driven. Default: one lane, inside the caller's thread.
     pub lanes: Vec<LaneMode>,
-    /// Settings of the transport on each lane. Its `seed` is replaced by the one above, its `qpns` and, but on the first lane, what
-    /// its `ports` say beside `max_frame` by what the lane has.
+    /// Settings of the transport on each lane. The seed above replaces its `seed`, and the lane's share replaces its
+    /// `qpns`. On all lanes but the first, the properties of the lane's ports replace its `ports`, except for
+    /// `max_frame`.
     pub endpoint: EndpointConfig,
 }
 
@@ -77,13 +78,13 @@ impl ContextConfig {
         Self { seed: None, lanes: vec![LaneMode::Inline], endpoint: EndpointConfig::new(local) }
     }
 
-    /// The same with one lane that is driven so.
+    /// The same settings with one lane, driven in this mode.
     #[must_use]
     pub fn lane(self, lane: LaneMode) -> Self {
         self.lanes([lane])
     }
 
-    /// The same with lanes that are driven so, for [`Context::open_lanes`].
+    /// The same settings with one lane for each of these modes, for [`Context::open_lanes`].
     #[must_use]
     pub fn lanes(self, lanes: impl Into<Vec<LaneMode>>) -> Self {
         Self { lanes: lanes.into(), ..self }
@@ -94,15 +95,15 @@ impl ContextConfig {
 ///
 /// A lane is one loop with ports of its own, for one core; see [`Context::open_lanes`].
 ///
-/// Clones are handles to the same context. It ends, and a thread of its own is joined, when all handles and
+/// Clones are handles to the same context. The context ends, and its threads are joined, when all handles and
 /// everything made from them have been dropped.
 ///
-/// A context works in the process that opened it. In a child that was forked from it, every object of the context is there, and does
-/// nothing: calls return errors ([`ControlError::Forked`], [`PostError::LaneFailed`](super::PostError::LaneFailed), and
-/// [`CqError::LaneFailed`](super::CqError::LaneFailed) once the completions that were there have been polled) or nothing; none
-/// waits, sends, or takes anything away from the parent, and neither does dropping the objects. A child may open contexts of its own.
-/// Registered memory is copied like all other: writes of peers arrive in the parent's (share it with [`Region::map_shared`](crate::memory::Region::map_shared) where
-/// children are to see them).
+/// A context works in the process that opened it. After a fork, the child has copies of its objects, which do nothing
+/// there. Calls return errors ([`ControlError::Forked`], [`PostError::LaneFailed`](super::PostError::LaneFailed), and
+/// [`CqError::LaneFailed`](super::CqError::LaneFailed) once the completions already in the queue have been polled) or
+/// nothing. No call waits, sends or affects the parent, and neither does dropping the objects. A child may open
+/// contexts of its own. Registered memory is copied like all other memory: the writes of peers arrive in the parent's
+/// copy. To let children see them, use [`Region::map_shared`](crate::memory::Region::map_shared).
 #[derive(Clone)]
 pub struct Context {
     shared: Arc<ContextShared>,
@@ -111,7 +112,7 @@ pub struct Context {
 struct ContextShared {
     lanes: Lanes,
     memory: MemorySpace,
-    /// Of each lane, by plane, as they were when they were opened.
+    /// The ports of each lane by plane, as they were at open.
     ports: Vec<Vec<PortAttr>>,
     config: EndpointConfig,
     /// Shared receive queues made so far.
@@ -126,29 +127,30 @@ impl core::fmt::Debug for Context {
 }
 
 impl Context {
-    /// Most lanes of a context.
+    /// The largest number of lanes of a context.
     pub const MAX_LANES: usize = QpnShare::MAX as usize;
 
-    /// Opens a NIC made of these ports, one a plane, with one lane.
+    /// Opens a NIC made of these ports, one per plane, with one lane.
     ///
     /// # Errors
-    /// [`VerbsError::Config`] when a setting cannot work, [`VerbsError::LaneCount`] when the settings are for more lanes,
-    /// [`VerbsError::Lane`] when the thread cannot be started or the system has no random numbers for a seed.
+    /// [`VerbsError::Config`] if a setting cannot work, [`VerbsError::LaneCount`] if the settings are for more lanes,
+    /// [`VerbsError::Lane`] if the thread cannot be started or the system has no random numbers for a seed.
     pub fn open(ports: Vec<Box<dyn Port>>, config: ContextConfig) -> Result<Self, VerbsError> {
         Self::open_lanes(vec![ports], config)
     }
 
-    /// Opens a NIC with several lanes, driven as [`ContextConfig::lanes`] says. Each has ports of its own, one a plane, all
-    /// in the same order. A queue pair lives on one lane ([`QpConfig::lane`](super::QpConfig::lane)). Memory, protection
-    /// domains, completion queues and completion channels are shared by all lanes.
+    /// Opens a NIC with several lanes, in the modes of [`ContextConfig::lanes`]. Each lane has ports of its own, one
+    /// per plane, all in the same order. A queue pair lives on one lane ([`QpConfig::lane`](super::QpConfig::lane)).
+    /// All lanes share memory, protection domains, completion queues and completion channels.
     ///
-    /// Lanes may have addresses of their own, or share them, plane by plane, as the receive queues of one NIC do. A packet
-    /// that comes in on another lane than its queue pair's is handed over, which costs a copy and is counted
-    /// ([`Counters::rx_other_lane`]). Ports that steer by [`QpnShare::STEERING`] spare that; see [`nic_of_queues`].
+    /// Each lane may have its own addresses. Lanes may also share addresses, plane by plane, as the receive queues of
+    /// one NIC do. A packet that arrives on a different lane than its queue pair's is forwarded, which costs a copy
+    /// and is counted ([`Counters::rx_other_lane`]). Ports that steer by [`QpnShare::STEERING`] avoid that; see
+    /// [`nic_of_queues`].
     ///
     /// # Errors
-    /// As [`Context::open`], [`VerbsError::PortCount`] when a lane has another number of ports than the settings name, and
-    /// [`VerbsError::LaneAddresses`] when an address belongs to one plane here and to another there.
+    /// As [`Context::open`], [`VerbsError::PortCount`] if the number of ports of a lane differs from the settings, and
+    /// [`VerbsError::LaneAddresses`] if an address belongs to different planes on different lanes.
     pub fn open_lanes(lanes: Vec<Vec<Box<dyn Port>>>, config: ContextConfig) -> Result<Self, VerbsError> {
         let ContextConfig { seed, lanes: modes, mut endpoint } = config;
         let (configured, given) = (modes.len(), lanes.len());
@@ -182,7 +184,7 @@ impl Context {
         Ok(Self { shared: Arc::new(shared) })
     }
 
-    /// How many lanes there are. They are numbered from 0.
+    /// The number of lanes. They are numbered from 0.
     pub fn lanes(&self) -> usize {
         self.shared.lanes.len()
     }
@@ -192,14 +194,14 @@ impl Context {
         QpnShare::owner(qpn, self.lanes() as u32) as usize
     }
 
-    /// One turn of all lanes that run inside the caller's thread: sends, receives and completes what is there to be done now,
-    /// and returns how much that was. Call it often. Where all lanes have threads of their own, this only gives the
-    /// caller's core away for a moment and returns 0, so that waiting loops look the same.
+    /// Runs one poll of all lanes that run inside the caller's thread: sends, receives and completes what is due, and
+    /// returns how much that was. Call it often. If all lanes have threads of their own, it only yields the caller's
+    /// core and returns 0, so that the same waiting loop works for both.
     pub fn poll(&self) -> usize {
         self.shared.lanes.poll(PollMode::MayPause)
     }
 
-    /// The same for one lane: so an application's own threads can drive one each.
+    /// The same for one lane, so that each of an application's threads can drive one.
     ///
     /// # Panics
     /// There is no such lane.
@@ -207,9 +209,10 @@ impl Context {
         self.shared.lanes.poll_lane(lane, PollMode::MayPause)
     }
 
-    /// As [`Context::poll`], for applications that poll without a pause and reply to short messages at once: the answers
-    /// to the few packets of such a message wait for the next poll, and leave behind what is posted in between. Over kernel
-    /// sockets that halves a round trip and more. Before a pause, call [`Context::poll`]: it sends what waits.
+    /// As [`Context::poll`], for applications that poll without a pause and reply to short messages at once. The
+    /// acknowledgements of up to four frames are held until the next poll, so that a reply posted in between leaves
+    /// first. Over kernel sockets that at least halves the round-trip time. Before a pause, call [`Context::poll`]:
+    /// it sends the acknowledgements held back.
     pub fn poll_busy(&self) -> usize {
         self.shared.lanes.poll(PollMode::Busy)
     }
@@ -222,13 +225,15 @@ impl Context {
         self.shared.lanes.poll_lane(lane, PollMode::Busy)
     }
 
-    /// Sleeps until a lane that runs inside the caller's thread has something to do: something has arrived at one of its ports, was posted by another
-    /// thread or handed over by another lane, or a timer is due. It ends after `at_most` in any case, and may end before; at once where the last poll of the lane found
-    /// something to do, and the first time, which gets the lane ready. Then poll the lane. One with a thread of its own needs nobody's care: this only gives
-    /// the core away for a moment.
+    /// Sleeps until a lane that runs inside the caller's thread has work: a frame arrived at one of its ports, another
+    /// thread posted a request, another lane forwarded a packet, or a timer is due. It returns after `at_most` in any
+    /// case, and may return earlier. It returns at once if the lane's last poll found work, and at the first call,
+    /// which prepares the lane. Poll the lane afterwards. If the lane has a thread of its own, the call only yields
+    /// the core.
     ///
-    /// For applications that leave their core alone while there is nothing to do; packets come later than to one that polls on. A port
-    /// without a file descriptor for it ([`Port::readable`]), such as a loopback port, wakes nobody, and neither does a link that goes up or down.
+    /// It is for applications that leave their core idle while there is no work; packets are received later than by an
+    /// application that always polls. A port without a file descriptor for it ([`Port::readable`]), such as a loopback
+    /// port, does not wake the caller. A link that goes up or down does not either.
     ///
     /// ```no_run
     /// # fn run(context: &spindrift::verbs::Context) -> std::io::Result<()> {
@@ -242,7 +247,7 @@ impl Context {
     /// ```
     ///
     /// # Errors
-    /// The system had no file descriptors left for it (at the first call).
+    /// If the system has no file descriptors left for this (first call only).
     ///
     /// # Panics
     /// There is no such lane.
@@ -250,15 +255,15 @@ impl Context {
         self.shared.lanes.wait(lane, at_most)
     }
 
-    /// What a lane said when it panicked, if one did. Nothing moves on this context any more then; in
+    /// The message of a lane that panicked, if one did. The context then does nothing any more. In
     /// [`LaneMode::Inline`] the panic itself has passed through [`Context::poll`].
     pub fn failure(&self) -> Option<&str> {
         self.shared.lanes.failure()
     }
 
-    /// The oldest asynchronous event, if there is one; see [`AsyncEvent`] for what is told. The queue holds 1024.
+    /// The oldest asynchronous event, if there is one; [`AsyncEvent`] lists the kinds. The queue holds 1024.
     pub fn poll_async_event(&self) -> Option<AsyncEvent> {
-        // A child would take it away from its parent.
+        // In a forked child, this would remove the event from the parent's queue.
         if self.in_forked_child() { None } else { self.shared.lanes.async_events().pop() }
     }
 
@@ -267,32 +272,32 @@ impl Context {
         self.shared.lanes.async_events().lost()
     }
 
-    /// Readable while asynchronous events wait: wait on it, then call [`Context::poll_async_event`] until `None`.
-    /// Only that reads from it.
+    /// Readable while asynchronous events are queued: wait on it, then call [`Context::poll_async_event`] until it
+    /// returns `None`. Only that call reads from it.
     pub fn async_fd(&self) -> BorrowedFd<'_> {
         self.shared.lanes.async_events().fd()
     }
 
-    /// The settings in use; of the first lane where there are several.
+    /// The settings in use; those of the first lane if there are several.
     pub fn config(&self) -> &EndpointConfig {
         &self.shared.config
     }
 
-    /// The transport's counters, those of all lanes added up.
+    /// The transport's counters, summed over all lanes.
     ///
-    /// They are taken after this call began, so they include all work that the caller has seen the completions of. A
-    /// lane with a thread of its own is not held up: it shows its counters to all who ask at the end of a poll, while busy at
-    /// most once a millisecond, and a call waits that long at most for each.
+    /// They are taken after this call began, so they include all work whose completions the caller has seen. A lane
+    /// with a thread of its own is not delayed. It publishes its counters at the end of a poll, while busy at most
+    /// once a millisecond. The call waits at most that long for each lane.
     pub fn counters(&self) -> Counters {
         self.shared.lanes.transport_counters()
     }
 
-    /// The lanes' own counters, likewise.
+    /// The lanes' own counters, in the same way.
     pub fn lane_counters(&self) -> LaneCounters {
         self.shared.lanes.lane_counters()
     }
 
-    /// The transport's and the lane's own counters of one lane, likewise.
+    /// The transport's and the lane's own counters of one lane, in the same way.
     ///
     /// # Panics
     /// There is no such lane.
@@ -300,21 +305,21 @@ impl Context {
         self.shared.lanes.counters(lane, |seen| (seen.transport.clone(), seen.lane))
     }
 
-    /// Looks at or changes the transport's state on the first lane between two polls: path states, deny lists, whatever
-    /// has no method here. Changing what this API's own objects stand for (their queue pairs and
-    /// registrations) confuses them, and no one else.
+    /// Reads or changes the transport's state on the first lane between two polls: path states, deny lists, and
+    /// everything that has no method here. Do not change the queue pairs and registrations behind this API's own
+    /// objects: those objects would no longer match.
     ///
-    /// Control calls are served in the order in which they come. A busy lane with a thread of its own gives all of them
-    /// together a sixteenth of its time; keep the operation short, for nothing moves meanwhile.
+    /// Control calls are served in order of arrival. A busy lane with a thread of its own gives all of them together a
+    /// sixteenth of its time. Keep the operation short, because the lane is stopped meanwhile.
     ///
     /// # Errors
-    /// [`VerbsError::Control`] within another control call of this context on the same thread. Counters and states can be read there, as that
-    /// call found them, and objects dropped.
+    /// [`VerbsError::Control`] within another control call of this context on the same thread. That call can still
+    /// read counters and states, as they were when it began, and drop objects.
     pub fn with_endpoint<R>(&self, operation: impl FnOnce(&mut Endpoint) -> R) -> Result<R, VerbsError> {
         self.with_endpoint_of(0, operation)
     }
 
-    /// The same on any lane, such as that of a queue pair ([`Context::lane_of`]).
+    /// The same on any lane, such as the lane of a queue pair ([`Context::lane_of`]).
     ///
     /// # Errors
     /// As [`Context::with_endpoint`], and [`VerbsError::OutOfRange`] when there is no such lane.
@@ -354,12 +359,12 @@ impl Context {
         }
     }
 
-    /// The ports of each lane, by plane, as they were when they were opened.
+    /// The ports of each lane by plane, as they were at open.
     pub(super) fn port_attrs(&self) -> &[Vec<PortAttr>] {
         &self.shared.ports
     }
 
-    /// Reads what a lane shows, as [`Context::counters`] does.
+    /// Reads the counters that a lane publishes, as [`Context::counters`] does.
     pub(super) fn with_snapshot<R>(&self, lane: usize, pick: impl FnOnce(&Snapshot) -> R) -> R {
         self.shared.lanes.counters(lane, pick)
     }
@@ -372,7 +377,7 @@ impl Context {
         Ok(self.shared.lanes.control(lane, operation)?)
     }
 
-    /// Ends an object; at the end of the control call, if this is within one.
+    /// Ends an object. Within a control call, this happens at its end.
     pub(super) fn control_deferred(&self, lane: usize, operation: impl FnOnce(&mut Lane) + Send + 'static) {
         self.shared.lanes.control_deferred(lane, operation);
     }
@@ -397,7 +402,7 @@ impl Context {
         Ok(users)
     }
 
-    /// Lets the lanes forget a completion queue that nobody reads any more.
+    /// Removes a completion queue that is no longer read from the lanes.
     pub(super) fn drop_cq(&self, cq: &CqCore) {
         let id: CqId = cq.id();
         for lane in self.lanes_of_cq(cq) {
@@ -414,7 +419,7 @@ impl Context {
         self.shared.lanes.cqs().add_channel(channel);
     }
 
-    /// Tells the application of something that no lane has seen.
+    /// Reports an event that no lane has seen to the application.
     pub(super) fn report(&self, event: AsyncEvent) {
         if !self.in_forked_child() {
             self.shared.lanes.async_events().push(event);
@@ -439,9 +444,9 @@ impl Context {
         })
     }
 
-    /// Ends a registration for anything that is posted or arrives after this call.
+    /// Makes a registration invalid for everything that is posted or arrives after this call.
     pub(super) fn invalidate(&self, rkey: u32) {
-        // Each takes in first what was posted before.
+        // Each lane first accepts what was posted before.
         (0..self.lanes()).for_each(|lane| self.control_deferred(lane, |_| ()));
         let memory = self.memory().clone();
         self.control_deferred(0, move |_| memory.invalidate(rkey));
@@ -450,7 +455,7 @@ impl Context {
         }
     }
 
-    /// Nothing new is made on a lane that has failed.
+    /// Refuses new objects on a lane that has failed.
     pub(super) fn check_alive(&self) -> Result<(), VerbsError> {
         Ok(self.shared.lanes.check_alive()?)
     }
@@ -461,20 +466,20 @@ impl Context {
     }
 
     /// # Errors
-    /// [`VerbsError::Control`] in such a child.
+    /// [`VerbsError::Control`] in a forked child.
     pub(super) fn check_not_forked(&self) -> Result<(), VerbsError> {
         if self.in_forked_child() { Err(ControlError::Forked.into()) } else { Ok(()) }
     }
 
-    /// Takes in what was posted to a lane that runs inside the caller's thread.
+    /// Accepts what was posted to a lane that runs inside the caller's thread.
     pub(super) fn drain_inline(&self, lane: usize) {
         if self.shared.lanes.is_inline(lane) {
-            // Within a control call of that lane, that one has.
+            // Within a control call of that lane, the call itself has done so.
             let _ = self.control(lane, |_| ());
         }
     }
 
-    /// Whoever waits for the lane within a control call waits for ever.
+    /// A wait for the lane within a control call would never end.
     pub(super) fn check_not_nested(&self) -> Result<(), VerbsError> {
         Ok(self.shared.lanes.check_not_nested()?)
     }
@@ -488,7 +493,7 @@ impl Context {
     }
 }
 
-/// The settings of one of `lanes` lanes, made from those of the first.
+/// The settings of one of `lanes` lanes, derived from those of the first.
 fn settings_of(first: &EndpointConfig, number: u32, lanes: usize, caps: &[Vec<PortCaps>]) -> EndpointConfig {
     let mut own = EndpointConfig {
         seed: first.seed.of_part(number),
@@ -503,7 +508,7 @@ fn settings_of(first: &EndpointConfig, number: u32, lanes: usize, caps: &[Vec<Po
     own
 }
 
-/// An address that several lanes have is on the same plane of each, for it is there that a packet is handed over.
+/// An address that several lanes share must be on the same plane of each, because packets are forwarded there.
 fn check_addresses(lanes: &[EndpointConfig]) -> Result<(), VerbsError> {
     for (lane, here) in lanes.iter().enumerate() {
         for (plane, LocalPort { ip: address, .. }) in here.ports.iter().enumerate() {
@@ -518,7 +523,7 @@ fn check_addresses(lanes: &[EndpointConfig]) -> Result<(), VerbsError> {
     Ok(())
 }
 
-/// Which lane of its context a queue pair lives on.
+/// The lane of its context that a queue pair lives on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Placement {
     /// The lanes take turns.

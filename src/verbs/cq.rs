@@ -11,19 +11,20 @@ use super::comp_channel::CompChannel;
 use super::context::Context;
 use super::error::{CqError, VerbsError};
 
-/// Most completions that a completion queue may hold.
+/// The largest depth of a completion queue.
 pub const MAX_CQ_DEPTH: u32 = 1 << 22;
 
-/// A completion queue, polled by its one owner.
+/// A completion queue, polled by its single owner.
 ///
-/// It is bounded: when a completion finds no room, that is an error, not a loss. The completions before it can still be
-/// polled; then [`Cq::poll`] reports [`CqError`] for ever, and the queue pairs that report here are in the error state.
-/// A queue as deep as the send and receive queues that report to it together never overruns, if a completion is polled
-/// before another request takes the place of the one it is for. A completed request makes room in its queue at once,
-/// polled or not.
+/// Its size is fixed. A completion that finds no room is an error and is not lost silently. The completions before it
+/// can still be polled. After that, [`Cq::poll`] always reports [`CqError`], and the queue pairs that report here are
+/// in the error state. A queue never overruns if it is as deep as all send and receive queues that report to it
+/// together, and if a completion is polled before another request takes the place of its request. A completed request
+/// makes room in its queue at once, polled or not.
 ///
-/// Queue pairs of several lanes of its context may report to one queue. Completions of one queue pair come in order; those of queue
-/// pairs on different lanes come in any, and there is room for `depth` of each lane.
+/// Queue pairs of several lanes of its context may report to one queue. Completions of one queue pair are in order.
+/// Completions of queue pairs on different lanes are in no particular order. There is room for `depth` completions of
+/// each lane.
 ///
 /// Completions for a dropped queue are dropped too.
 #[derive(Debug)]
@@ -34,7 +35,7 @@ pub struct Cq {
 }
 
 impl Context {
-    /// A completion queue for up to `depth` completions that have not been polled.
+    /// Makes a completion queue for up to `depth` completions that have not been polled.
     ///
     /// # Errors
     /// [`VerbsError::OutOfRange`].
@@ -42,7 +43,7 @@ impl Context {
         Cq::create(self, depth, None)
     }
 
-    /// The same, of a queue that can tell of its completions on a channel.
+    /// The same, with a channel on which the queue can report its completions.
     ///
     /// # Errors
     /// [`VerbsError::OutOfRange`], [`VerbsError::OtherContext`].
@@ -84,7 +85,7 @@ impl Cq {
         }
     }
 
-    /// How it has ended, if it has; completions before that may still be there to be polled.
+    /// Why it has ended, if it has. Earlier completions may still be queued.
     pub(super) fn end(&self) -> Option<CqError> {
         self.reader.core().end_state().map(|end| self.error_of(end))
     }
@@ -101,11 +102,12 @@ impl Cq {
         Ok((count == 1).then_some(wc))
     }
 
-    /// Makes the next completion an event on the queue's channel (`ibv_req_notify_cq`), as the end of the queue is too.
-    /// One call, one event. Returns whether there are completions to poll already: those need not make an event, so poll
-    /// them before you wait; and one that comes during the call may do both, so a queue may be empty after an event.
+    /// Requests an event on the queue's channel for the next completion (`ibv_req_notify_cq`), or for the end of the
+    /// queue. One call causes one event. Returns whether completions are already queued. Those may cause no event, so
+    /// poll them before you wait. A completion that comes during the call may both be reported here and cause an
+    /// event, so a queue may be empty after an event.
     ///
-    /// MRC has no solicited events (its BTH says so with 0), so there is no choice of which completions count.
+    /// MRC has no solicited events (that bit of its BTH is 0), so all completions count.
     ///
     /// # Errors
     /// [`VerbsError::NoChannel`].
@@ -118,10 +120,10 @@ impl Cq {
         self.depth
     }
 
-    /// Ends the queue.
+    /// Destroys the queue.
     ///
     /// # Errors
-    /// [`VerbsError::CqInUse`] while queue pairs report here, with the queue itself.
+    /// [`VerbsError::CqInUse`] while queue pairs report here; the error returns the queue.
     pub fn destroy(self) -> Result<(), (Self, VerbsError)> {
         match self.context.cq_users(self.reader.core()) {
             Ok(0) => Ok(()),
@@ -130,7 +132,7 @@ impl Cq {
         }
     }
 
-    /// Which queue of its context this is, as [`AsyncEvent::CqError`](crate::verbs::AsyncEvent::CqError) names it.
+    /// The identifier of this queue in its context, as in [`AsyncEvent::CqError`](crate::verbs::AsyncEvent::CqError).
     pub fn id(&self) -> CqId {
         self.reader.core().id()
     }
@@ -146,14 +148,14 @@ impl Cq {
 
 impl Drop for Cq {
     fn drop(&mut self) {
-        // First: the lanes see then that nobody reads.
+        // This is done first: it shows the lanes that the queue is no longer read.
         self.reader.abandon();
         self.context.drop_cq(self.reader.core());
     }
 }
 
 impl Default for Wc {
-    /// A place for [`Cq::poll`] to write to; it says nothing about any work request.
+    /// A placeholder for [`Cq::poll`] to overwrite; it describes no work request.
     fn default() -> Self {
         Self {
             wr_id: 0,

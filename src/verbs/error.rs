@@ -15,7 +15,7 @@ pub enum VerbsError {
     /// The context's settings cannot work.
     #[error(transparent)]
     Config(#[from] ConfigError),
-    /// The settings were made for another number of ports.
+    /// The settings were made for a different number of ports.
     #[error(
         "the settings name {configured} ports, but {given} were given; make the settings with `ContextConfig::new(&ports)`"
     )]
@@ -25,7 +25,7 @@ pub enum VerbsError {
         /// Ports given.
         given: usize,
     },
-    /// The settings were made for another number of lanes, or there are too many.
+    /// The settings were made for a different number of lanes, or there are too many.
     #[error(
         "the settings are for {configured} lanes, and ports were given for {given}; set as many in `ContextConfig::lanes`, 1 to {most}"
     )]
@@ -34,7 +34,7 @@ pub enum VerbsError {
         configured: usize,
         /// Lanes that ports were given for.
         given: usize,
-        /// Most lanes of a context.
+        /// The largest number of lanes of a context.
         most: usize,
     },
     /// Two lanes have the same address on different planes.
@@ -46,15 +46,15 @@ pub enum VerbsError {
         address: IpAddr,
         /// A lane that has it.
         lane: usize,
-        /// On which plane.
+        /// Its plane there.
         plane: usize,
-        /// The lane that has it on another.
+        /// The lane that has it on a different plane.
         other: usize,
     },
     /// The lane could not be started.
     #[error(transparent)]
     Lane(#[from] LaneStartError),
-    /// The call was made within another one, or the lane has failed.
+    /// The call was made within another control call, or the lane has failed.
     #[error(transparent)]
     Control(#[from] ControlError),
     /// The transport refused.
@@ -73,22 +73,22 @@ pub enum VerbsError {
         /// What is allowed.
         allowed: String,
     },
-    /// Two objects of different contexts were put together.
+    /// Objects of two different contexts were combined.
     #[error("the {0} was made by another context; use one context for all objects of a queue pair")]
     OtherContext(&'static str),
-    /// The completion queue can tell nobody of its completions.
+    /// The completion queue has no channel to report completions on.
     #[error("the completion queue has no channel; make it with `Context::create_cq_with_channel`")]
     NoChannel,
-    /// The system gave no file descriptor, or could not wait for it.
+    /// The system provided no file descriptor, or waiting on it failed.
     #[error("the completion channel cannot be used: {0}")]
     Channel(std::io::Error),
-    /// A completion queue still has queue pairs.
+    /// Queue pairs still use a completion queue.
     #[error("{queue_pairs} queue pairs still use the completion queue; drop them first")]
     CqInUse {
         /// How many of them.
         queue_pairs: usize,
     },
-    /// A completion queue has ended, and tells nobody of completions any more.
+    /// A completion queue has ended, and reports no completions any more.
     #[error("the {name} has ended, make another: {end}")]
     CqEnded {
         /// Which one.
@@ -96,7 +96,7 @@ pub enum VerbsError {
         /// How.
         end: CqError,
     },
-    /// The peer does not fit.
+    /// The peer's offer is not compatible.
     #[error("incompatible peer: {0}")]
     Refused(Box<Refusal>),
 }
@@ -107,11 +107,11 @@ impl From<Refusal> for VerbsError {
     }
 }
 
-/// A work request was not taken; nothing of it will happen.
+/// A work request was refused; none of it is carried out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PostError {
-    /// As many work requests are outstanding as the queue was made for.
+    /// The maximum number of work requests is already outstanding.
     #[error(
         "all {max} work requests are outstanding; wait for completions, or make the queue larger (`QpConfig`, `Context::create_srq`)"
     )]
@@ -168,13 +168,13 @@ pub enum PostError {
     },
 }
 
-/// A list of work requests was not taken to its end (the `bad_wr` of `ibv_post_send`).
+/// A list of work requests was not posted completely (the `bad_wr` of `ibv_post_send`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("work request {index} of the list was not taken, nor any after it: {error}")]
 pub struct BadWr {
-    /// The first that was not taken, counted from 0: as many have been posted.
+    /// Index of the first request that was refused, from 0. All before it have been posted.
     pub index: usize,
-    /// Why it was not.
+    /// Why it was refused.
     pub error: PostError,
 }
 
@@ -182,7 +182,7 @@ pub struct BadWr {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CqError {
-    /// It lost a completion, because more came than it could hold.
+    /// A completion was lost because the queue was full.
     #[error(
         "the completion queue overran: it holds {depth} completions and more came; poll it more often, or make it as deep as all its queues together"
     )]
@@ -190,7 +190,7 @@ pub enum CqError {
         /// The completions it can hold.
         depth: u32,
     },
-    /// The context's lane has panicked. What had been posted was completed as flushed, as far as that was possible.
+    /// The context's lane has panicked. Posted requests were completed as flushed, as far as that was possible.
     #[error(
         "the context's lane has failed and does no more work; see `Context::failure`, and open another context"
     )]

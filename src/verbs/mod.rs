@@ -1,18 +1,18 @@
 //! The verbs API: the objects and calls that applications use.
 //!
-//! Objects and calls have the names they have in `libibverbs`. The differences: a context is opened on
-//! ports (one per plane of the network) and not on a device found by name; MRC has only RDMA WRITE and RDMA
-//! WRITE with immediate; and an object is never freed while another one uses it.
+//! Objects and calls have the names they have in `libibverbs`. There are three differences. A context is opened on
+//! ports, one per plane of the network, and not on a device found by name. MRC has only RDMA WRITE and RDMA WRITE with
+//! immediate. An object is never freed while another one uses it.
 //!
 //! | object | what it is | made by |
 //! |---|---|---|
 //! | [`Context`] | a NIC in use: its ports, the transport, and the lane that drives both | [`Context::open`] |
 //! | [`Pd`] | protection domain: queue pairs write only to memory of their own | [`Context::create_pd`] |
 //! | [`Mr`] | registered memory, with keys | [`Pd::register`] |
-//! | [`Cq`] | completion queue, bounded | [`Context::create_cq`] |
-//! | [`CompChannel`] | where completion queues wake who waits for them | [`Context::create_comp_channel`] |
+//! | [`Cq`] | completion queue, of a fixed size | [`Context::create_cq`] |
+//! | [`CompChannel`] | completion channel: wakes threads that wait for completions | [`Context::create_comp_channel`] |
 //! | [`Qp`] | queue pair: one side of a reliable connection | [`Qp::create`] |
-//! | [`QpPoster`] | what several threads post to one queue pair with | [`Qp::share`] |
+//! | [`QpPoster`] | a handle by which several threads post to one queue pair | [`Qp::share`] |
 //! | [`Srq`] | shared receive queue: receives for several queue pairs | [`Context::create_srq`] |
 //! | [`SendWr`], [`GatherWr`], [`RecvWr`] | work requests | [`Qp::post_send`], [`Qp::post_gather`], [`Qp::post_recv`] |
 //! | [`Wc`] | work completion | [`Cq::poll`] |
@@ -46,16 +46,16 @@
 //! let source = client_pd.register(1 << 20, Access::LOCAL_READ)?;
 //! let mut client_qp = Qp::create(&client_pd, &client_cq, &client_cq, &QpConfig::default())?;
 //!
-//! // The server expects one immediate. A receive may be posted from INIT on; there before the client
-//! // connects, it is there before anything can arrive.
+//! // The server expects one immediate. A receive may be posted from INIT on. Posted before the client
+//! // connects, it is in the queue before the immediate can arrive.
 //! server_qp.init()?;
 //! server_qp.post_recv(RecvWr { wr_id: 7 })?;
 //!
-//! // They learn of each other (here by hand) and connect.
+//! // They exchange connection data (here directly) and connect.
 //! server_qp.connect(&client_qp.info()?)?;
 //! client_qp.connect(&server_qp.info()?)?;
 //!
-//! // The client writes a whole mebibyte, and says so with an immediate.
+//! // The client writes a whole mebibyte, with an immediate to notify the server.
 //! source.write_at(0, b"hello, spray")?;
 //! client_qp.post_send(SendWr {
 //!     wr_id: 1,
@@ -83,9 +83,10 @@
 //!
 //! # The same over UDP, in two terminals
 //!
-//! Each side opens its own ports, and the two meet over the TCP connection of the `spindrift-exchange` crate. Call `server` in one program and `client` in
-//! another, each with its own address; several ports make several planes. `examples/write.rs` in the repository is such a
-//! program, with command line and error messages.
+//! Each side opens its own ports, and both exchange connection data over the TCP connection of the
+//! `spindrift-exchange` crate. Call `server` in one program and `client` in another, each with its own address.
+//! Several ports make several planes. `examples/write.rs` in the repository is such a program, with a command line and
+//! error messages.
 //!
 //! ```
 //! use std::{error::Error, net::IpAddr, time::Duration};
@@ -101,7 +102,7 @@
 //! /// A NIC of one port at the side's own address, and a queue pair with a mebibyte of memory.
 //! fn open(own: IpAddr) -> Result<(Cq, Mr, Qp), Box<dyn Error>> {
 //!     let ports = nic(vec![UdpPort::open(&UdpConfig { local: own, ..UdpConfig::default() })?]);
-//!     // The lane gets a thread of its own, so that it answers the peer while we wait for something else.
+//!     // The lane gets a thread of its own, so that it acknowledges packets while we wait for something else.
 //!     let lane = LaneMode::Thread { core: None, idle: Idle::Yield };
 //!     let config = ContextConfig::new(&ports).lane(lane);
 //!     let context = Context::open(ports, config)?;
@@ -161,11 +162,11 @@
 //! # Ok::<(), Box<dyn Error>>(())
 //! ```
 //!
-//! # What there is, and what can still be changed
+//! # Queries and modifications
 //!
-//! | call | in `libibverbs` | tells or changes |
+//! | call | in `libibverbs` | returns or changes |
 //! |---|---|---|
-//! | [`Context::query_device`] | `ibv_query_device` | limits, abilities, what is in use: [`DeviceAttr`] |
+//! | [`Context::query_device`] | `ibv_query_device` | limits, capabilities, current use: [`DeviceAttr`] |
 //! | [`Context::query_port`], [`Context::query_ports`] | `ibv_query_port` | address, link, frame size, counters: [`PortAttr`] |
 //! | [`Qp::query`] | `ibv_query_qp` | state, connection, progress, attributes in force: [`QpAttr`] |
 //! | [`Qp::modify`] | `ibv_modify_qp` | the state; in RTS also retries and congestion control: [`QpModify`] |
@@ -184,20 +185,21 @@
 //!
 //! # Who drives the lane
 //!
-//! A [`Context`] has a *lane*: the loop that takes work requests in, moves packets and hands completions out. By
-//! default it runs inside the caller's thread: nothing happens unless [`Context::poll`] is called. Call it often,
-//! also on a side that only receives: acknowledgements are sent from there. With [`LaneMode::Thread`] the lane has a
-//! thread of its own; the application only posts and polls its completion queues. Posting and polling never lock (but for [`QpPoster`]); control
-//! operations wait for the end of the lane's current poll, a few microseconds, and for those that came before; all of them
-//! together get a sixteenth of a busy lane's time. Reading counters and states does not slow the lane down.
+//! A [`Context`] has a *lane*: the loop that accepts work requests, sends and receives packets, and delivers
+//! completions. By default it runs inside the caller's thread: nothing happens unless [`Context::poll`] is called.
+//! Call it often, also on a side that only receives, because it sends the acknowledgements. With [`LaneMode::Thread`]
+//! the lane has a thread of its own, and the application only posts and polls its completion queues. Posting and
+//! polling never lock (except [`QpPoster`]). Control operations wait until the lane's current poll ends, a few
+//! microseconds, and until earlier control operations are done. Together they get a sixteenth of a busy lane's time.
+//! Reading counters and states does not slow the lane down.
 //!
-//! One lane keeps one core busy. [`Context::open_lanes`] makes several, each with ports of its own: queue pairs are spread
-//! over them ([`QpConfig::lane`]), and share memory and completion queues all the same.
+//! One lane keeps one core busy. [`Context::open_lanes`] makes several, each with ports of its own. Queue pairs are
+//! distributed over them ([`QpConfig::lane`]). All lanes share memory and completion queues.
 //!
-//! # Bytes from several places
+//! # Gather lists
 //!
-//! [`Qp::post_gather`] sends up to [`MAX_SGE`] pieces of registered memory as one message: a header and its body, or the
-//! rows of a tile. [`QpConfig::max_send_sge`] makes room for them.
+//! [`Qp::post_gather`] sends up to [`MAX_SGE`] pieces of registered memory as one message, such as a header and its
+//! body, or the rows of a tile. [`QpConfig::max_send_sge`] reserves room for them.
 //!
 //! ```
 //! # use spindrift::verbs::{GatherWr, Mr, Qp, RemoteAddr, SendOp};
@@ -209,16 +211,16 @@
 //! }
 //! ```
 //!
-//! # Posting lists, and from several threads
+//! # Posting lists, and posting from several threads
 //!
-//! [`Qp::post_sends`] takes a list of requests and rings the lane's bell once. A [`Qp`] belongs to one thread at a time, which
-//! is what makes posting free of locks; where several threads have something to send to the same peer, the cheapest way is a
-//! queue pair for each of them, on one completion queue or several. Where they must share one, [`Qp::share`] gives them
-//! handles that take a lock for each post or list:
+//! [`Qp::post_sends`] takes a list of requests and notifies the lane once. A [`Qp`] belongs to one thread at a time,
+//! so posting needs no lock. If several threads send to the same peer, it is cheapest to give each a queue pair, with
+//! one completion queue or several. If they must share one queue pair, [`Qp::share`] gives them handles that take a
+//! lock for each post or list:
 //!
 //! ```
 //! # use spindrift::verbs::{PostError, Qp, QpPoster, SendWr};
-//! /// Each thread posts its own requests; `qp` stays with who connects it and takes it down.
+//! /// Each thread posts its own requests; `qp` stays with the thread that connects and drops it.
 //! fn spread(qp: Qp, work: &[Vec<SendWr>]) -> Qp {
 //!     let (qp, poster) = qp.share();
 //!     std::thread::scope(|scope| {
@@ -240,8 +242,8 @@
 //!
 //! # Sleeping until something completes
 //!
-//! Polling a completion queue is the fastest way to learn of a completion, and costs a core. An application with other
-//! things to do waits on a [`CompChannel`] instead, or adds its descriptor to the event loop that it has:
+//! Polling a completion queue has the lowest latency, and occupies a core. An application with other work waits on a
+//! [`CompChannel`] instead, or adds its descriptor to its event loop:
 //!
 //! ```
 //! # use spindrift::verbs::{CompChannel, Cq, Wc};
@@ -252,7 +254,7 @@
 //!         if count > 0 {
 //!             return Ok(count);
 //!         }
-//!         // A completion that came between the poll and this call makes no event: poll once more.
+//!         // A completion between the poll and this call causes no event: poll once more.
 //!         if !cq.req_notify()? {
 //!             channel.get_event(None)?;
 //!         }
@@ -260,30 +262,30 @@
 //! }
 //! ```
 //!
-//! A lane that is to leave its core alone while nothing happens has [`Idle::Nap`]: what is posted wakes it, and what arrives
-//! at a port that has file descriptors for it. An application that drives a lane itself has [`Context::wait_lane`].
+//! With [`Idle::Nap`], a lane sleeps while nothing happens. A post wakes it, and so does a frame that arrives at a
+//! port with file descriptors for it. An application that drives a lane itself has [`Context::wait_lane`].
 //!
 //! # When something fails
 //!
-//! What can be checked beforehand is refused by the call, with an error that names the input. A request that fails
-//! later completes with a [`WcStatus`] other than success and moves the queue pair to ERROR; everything else
-//! posted on it completes, in order, as [`WcStatus::WrFlushError`], signalled or not. [`Qp::state`] tells the reason. A completion
-//! queue that overflows says so ([`CqError`]) instead of losing completions silently.
+//! A call refuses what it can check beforehand, with an error that names the input. A request that fails later
+//! completes with a [`WcStatus`] other than success and moves the queue pair to ERROR. Everything else posted on it
+//! completes, in order, as [`WcStatus::WrFlushError`], signalled or not. [`Qp::state`] returns the reason. A
+//! completion queue that overflows reports an error ([`CqError`]) instead of losing completions silently.
 //!
-//! If the peer is silent, the oldest request completes with [`WcStatus::RetryExceeded`] and its queue pair fails,
-//! by default after 17.3 s. Nothing is lost if the peer comes back before that. [`QpConfig::retry`] sets the time, [`QpModify::Retry`] changes it while connected;
-//! [`RtsAttr`] has the formula and a table.
+//! If the peer sends nothing, the oldest request completes with [`WcStatus::RetryExceeded`] and its queue pair fails,
+//! by default after 17.3 s. Nothing is lost if the peer is reachable again before that. [`QpConfig::retry`] sets the
+//! time, and [`QpModify::Retry`] changes it while connected. [`RtsAttr`] has the formula and a table.
 //!
-//! A lane that panics fails its whole context: what was posted is completed as flushed as far as possible, then every
-//! completion queue reports [`CqError::LaneFailed`]; queue pairs are in ERROR, control calls and posts are refused,
-//! and [`Context::failure`] tells what happened.
+//! A lane that panics fails its whole context. Posted requests are completed as flushed as far as possible, then every
+//! completion queue reports [`CqError::LaneFailed`]. Queue pairs are in ERROR, control calls and posts are refused,
+//! and [`Context::failure`] returns the panic message.
 //!
 //! # Lifetimes
 //!
-//! Every object keeps what it was made from alive. A dropped [`Mr`] is invalid at once for anything new while its memory stays
-//! until the last work request that uses it is done; a dropped [`Qp`] is gone (dropped within [`Context::with_endpoint`],
-//! an object ends when that call does); the lane (and its
-//! thread) ends with the last object of its context.
+//! Every object keeps the objects that it was made from alive. When an [`Mr`] is dropped, new requests can no longer
+//! use it, and its memory is kept until the last work request that uses it is done. Dropping a [`Qp`] destroys it. An
+//! object dropped within [`Context::with_endpoint`] ends when that call returns. The lane (and its thread) ends with
+//! the last object of its context.
 
 mod comp_channel;
 mod context;

@@ -1,4 +1,4 @@
-//! Memory regions: registered memory of this side, and what peers know of it.
+//! Memory regions: registered local memory, and the description of it that peers get.
 
 use std::sync::Arc;
 
@@ -11,11 +11,11 @@ use super::pd::Pd;
 
 /// Registered memory.
 ///
-/// Work requests name parts of it by [`Mr::sge`]; peers write to it as [`Mr::remote`] says. When it is dropped, its
-/// key is invalid at once, and the memory is kept until no work request uses it.
-/// [`Mr::deregister`] ends it only if none does.
+/// Work requests name parts of it with [`Mr::sge`]; peers write to it with [`Mr::remote`]. When it is dropped, its key
+/// is invalid at once, and the memory is kept until no work request uses it. [`Mr::deregister`] ends it only if no
+/// work request uses it.
 ///
-/// See [`memory`](crate::memory) for what the application must keep to while the network uses the same bytes.
+/// See [`memory`](crate::memory) for the rules that the application must follow while the network uses the same bytes.
 #[derive(Debug)]
 pub struct Mr {
     pd: Pd,
@@ -28,12 +28,12 @@ impl Pd {
     /// Allocates and registers `len` zeroed bytes.
     ///
     /// # Errors
-    /// [`VerbsError::Memory`] for zero bytes or when memory or keys run out.
+    /// [`VerbsError::Memory`] if `len` is zero, or if memory or keys run out.
     pub fn register(&self, len: usize, access: Access) -> Result<Mr, VerbsError> {
         self.register_region(Region::alloc(len)?, access)
     }
 
-    /// Registers the bytes of a vector, which the registration owns from then on.
+    /// Registers the bytes of a vector. The registration owns them from then on.
     ///
     /// # Errors
     /// As [`Pd::register`].
@@ -45,7 +45,7 @@ impl Pd {
     /// ([`Region::from_raw`]). A region may be registered more than once.
     ///
     /// # Errors
-    /// [`VerbsError::Memory`] when keys run out, [`VerbsError::Control`] if the lane has failed.
+    /// [`VerbsError::Memory`] if keys run out, [`VerbsError::Control`] if the lane has failed.
     pub fn register_region(&self, region: Arc<Region>, access: Access) -> Result<Mr, VerbsError> {
         Mr::create(self, region, access)
     }
@@ -58,7 +58,7 @@ impl Mr {
         Ok(Self { pd: pd.clone(), region, key, registered: true })
     }
 
-    /// Address of the first byte, for work requests of this side and its peers.
+    /// Address of the first byte, for local work requests and for peers.
     pub fn addr(&self) -> u64 {
         self.region.iova()
     }
@@ -69,7 +69,7 @@ impl Mr {
         self.region.len()
     }
 
-    /// The key for this side's own work requests.
+    /// The key for local work requests.
     pub fn lkey(&self) -> u32 {
         self.key.lkey
     }
@@ -79,12 +79,12 @@ impl Mr {
         self.key.rkey
     }
 
-    /// What a peer has to know to write here.
+    /// The description that a peer needs to write here.
     pub fn remote(&self) -> RemoteMr {
         RemoteMr { addr: self.addr(), rkey: self.rkey(), len: self.len() as u64 }
     }
 
-    /// `len` bytes from `offset` on, as the source of a work request.
+    /// `len` bytes from `offset`, as the source of a work request.
     ///
     /// # Errors
     /// [`RegionError::OutOfBounds`].
@@ -114,10 +114,11 @@ impl Mr {
         self.region.read_at(offset, out)
     }
 
-    /// Ends the registration: the key is invalid from here on, and the memory freed (if nothing else owns it).
+    /// Ends the registration: the key is invalid from here on, and the memory is freed (if nothing else owns it).
     ///
     /// # Errors
-    /// [`MemoryError::Busy`](crate::memory::MemoryError::Busy) while work requests use it, with the registration itself, unchanged.
+    /// [`MemoryError::Busy`](crate::memory::MemoryError::Busy) while work requests use it. The error returns the
+    /// registration, unchanged.
     pub fn deregister(mut self) -> Result<(), (Self, VerbsError)> {
         match self.pd.context().deregister(self.key.rkey) {
             Ok(()) => {
@@ -138,7 +139,7 @@ impl Drop for Mr {
 }
 
 impl RemoteMr {
-    /// `len` bytes from `offset` on, as the target of a work request.
+    /// `len` bytes from `offset`, as the target of a work request.
     ///
     /// # Errors
     /// [`RegionError::OutOfBounds`].

@@ -1,4 +1,4 @@
-//! What two queue pairs can do together, from what each side says of itself.
+//! Finds the attributes of a connection from the offers of two queue pairs.
 //!
 //! MRC has no connection manager. An application sends its peer a [`QpInfo`] and [`RemoteMr`]s over a channel of its own, or
 //! over the TCP connection of the `spindrift-exchange` crate; [`negotiate`] then finds the attributes of the connection.
@@ -9,17 +9,17 @@ use serde::{Deserialize, Serialize};
 
 use crate::endpoint::{EndpointConfig, QpInfo, RtrAttr};
 
-/// Smallest path MTU in bytes of payload a packet.
+/// Smallest path MTU: bytes of payload per packet.
 pub const MIN_MTU: u32 = 256;
 
-/// Most ports (planes) of one NIC: the port status mask of MRC 1.0 table 7-20 has 32 bits.
+/// The largest number of ports (planes) of one NIC: the port status mask of MRC 1.0 table 7-20 has 32 bits.
 pub const MAX_PORTS: usize = EndpointConfig::MAX_PORTS;
 
 /// Largest 24-bit number: queue pair numbers and PSNs.
 const MAX_U24: u32 = 0xff_ffff;
 
-/// Smallest queue pair number of an application: 0 and 1 are the IBTA's, 2 takes endpoint operations
-/// (MRC 1.0 section 7.4.7).
+/// Smallest queue pair number of an application. The IBTA reserves 0 and 1; 2 is for endpoint operations (MRC 1.0
+/// section 7.4.7).
 const MIN_QPN: u32 = 3;
 
 /// Memory that a peer may write.
@@ -33,12 +33,12 @@ pub struct RemoteMr {
     pub len: u64,
 }
 
-/// What two queue pairs agreed on, from the side of [`negotiate`]'s first argument.
+/// The agreement of two queue pairs, as seen by [`negotiate`]'s first argument.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Negotiated {
-    /// Planes that both sides have, the first ones: ports beyond them, of the side with more, are not used.
+    /// Planes that both sides have, counted from the first. Further ports of one side are not used.
     pub planes: usize,
-    /// Attributes for INIT → RTR: the peer, and what it may send.
+    /// Attributes for INIT → RTR: the peer, and the limits of what it sends.
     pub rtr: RtrAttr,
     /// PSN range for sending, in units of 128 PSNs.
     pub mpr: u8,
@@ -46,7 +46,7 @@ pub struct Negotiated {
     pub max_wimm: u16,
 }
 
-/// Why a peer was refused: one field, what each side has there, and what to do about it.
+/// Why a peer was refused: one field, the value on each side, and the fix.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 #[error("{field}: this side has {ours}, the peer has {theirs}; {fix}")]
 pub struct Refusal {
@@ -56,12 +56,12 @@ pub struct Refusal {
     pub ours: String,
     /// What the refused side offered.
     pub theirs: String,
-    /// What would help, worded for both sides.
+    /// How to fix it, worded for both sides.
     #[serde(default = "no_fix")]
     pub fix: String,
 }
 
-/// For a refusal that came without advice.
+/// For a refusal without a fix.
 fn no_fix() -> String {
     "see what the other side reports".to_owned()
 }
@@ -74,13 +74,13 @@ impl Refusal {
         theirs: impl fmt::Display,
         fix: impl Into<String>,
     ) -> Self {
-        // Not only `theirs` may quote the peer: it also names fields that we do not know.
+        // A refusal may quote the peer in all texts: it also names unknown fields.
         let refusal =
             Self { field: field.into(), ours: ours.to_string(), theirs: theirs.to_string(), fix: fix.into() };
         refusal.cleaned()
     }
 
-    /// The same refusal with plain texts: a peer may have written it.
+    /// The same refusal with plain texts, because a peer may have written it.
     #[must_use]
     pub fn cleaned(self) -> Self {
         Self {
@@ -91,7 +91,7 @@ impl Refusal {
         }
     }
 
-    /// The same refusal as the refused side sees it.
+    /// The same refusal from the point of view of the refused side.
     #[must_use]
     pub fn mirrored(self) -> Self {
         Self { ours: self.theirs, theirs: self.ours, ..self }
@@ -102,17 +102,17 @@ fn plain(text: &str) -> String {
     plain_up_to(text, 200)
 }
 
-/// A peer's words without control characters, and at most `max` characters of them: they are shown on a terminal and in logs.
+/// A peer's text without control characters, at most `max` characters long, for terminals and logs.
 pub fn plain_up_to(text: &str, max: usize) -> String {
     text.chars().filter(|c| !c.is_control()).take(max).collect()
 }
 
-/// Finds what two queue pairs can do together.
+/// Finds the attributes that two queue pairs can use together.
 ///
-/// The MTU, the PSN range and the writes with immediate are the smaller of both; abilities are those of
-/// both; the entropy format and the iCRC must be the same; each side sends to the UDP port at which the other receives;
-/// ports (planes) are paired by index, up to the smaller count, and where both sides tell their
-/// [plane ids](QpInfo::plane_ids), those must be the same as far as that.
+/// The MTU, the PSN range and the writes with immediate are the smaller of both values. Capabilities are those of
+/// both. The entropy format and the iCRC must be the same. Each side sends to the UDP port at which the other one
+/// receives. Ports (planes) are paired by index, up to the smaller count. If both sides give [plane
+/// ids](QpInfo::plane_ids), those must be the same for the paired ports.
 ///
 /// # Errors
 /// The first field that is malformed or does not fit.
@@ -156,7 +156,7 @@ fn check_numbers(theirs: &QpInfo) -> Result<(), Refusal> {
     refuse_unless(ids_ok, "plane_ids", needed, theirs.plane_ids.len(), fix)
 }
 
-/// Whether port *n* of one side can be on the same plane as port *n* of the other, for all that both have.
+/// Whether port *n* of one side can be on the same plane as port *n* of the other, for all paired ports.
 fn check_ports(ours: &QpInfo, theirs: &QpInfo, planes: usize) -> Result<(), Refusal> {
     for (at, port) in theirs.ports.iter().enumerate() {
         let usable = !port.ip.is_unspecified() && !port.ip.is_multicast();
@@ -170,7 +170,7 @@ fn check_ports(ours: &QpInfo, theirs: &QpInfo, planes: usize) -> Result<(), Refu
         let fix = "use IPv4 on both sides or IPv6";
         refuse_unless(same_family, &format!("IP family of port {at}"), our.ip, their.ip, fix)?;
     }
-    // A side that does not tell says nothing that could be compared.
+    // Without plane ids of both sides, there is nothing to compare.
     if ours.plane_ids.is_empty() || theirs.plane_ids.is_empty() {
         return Ok(());
     }

@@ -9,7 +9,7 @@ use super::error::VerbsError;
 
 /// A protection domain: queue pairs write only to memory of their own domain.
 ///
-/// Clones are handles to the same domain; it ends with the last of them and of what was made from them.
+/// Clones are handles to the same domain. It ends when they and everything made from them have been dropped.
 #[derive(Clone, Debug)]
 pub struct Pd {
     shared: Arc<PdShared>,
@@ -22,7 +22,7 @@ struct PdShared {
 }
 
 impl Context {
-    /// A new protection domain.
+    /// Makes a protection domain.
     ///
     /// # Errors
     /// [`VerbsError::Control`] if the lane has failed.
@@ -46,8 +46,8 @@ impl Pd {
 
 impl Drop for PdShared {
     fn drop(&mut self) {
-        // All that could keep it busy holds a handle to it, and is gone; memory that still drains keeps
-        // the endpoint's own entry until then.
+        // Everything that could keep the domain busy holds a handle to it, and has been dropped. Memory that is still
+        // in use keeps the endpoint's own entry until its requests are done.
         let id = self.id;
         self.context.control_deferred(0, move |lane| {
             let _ = lane.endpoint_mut().dealloc_pd(id);

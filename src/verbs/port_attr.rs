@@ -1,4 +1,4 @@
-//! What a port is and what it has done.
+//! Attributes and counters of a port.
 
 use std::net::IpAddr;
 
@@ -6,46 +6,46 @@ use spindrift_pmd::{LinkState, MacAddr, Medium, PortCaps, PortCounters};
 
 use crate::endpoint::EndpointConfig;
 
-/// A port: what it is, what it can do, and what it has done.
+/// A port: its properties, its capabilities and its counters.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PortAttr {
     /// The lane that it belongs to.
     pub lane: usize,
-    /// The plane of the network that it is on: its place in the list of ports.
+    /// The plane of the network that it is on: its index in the list of ports.
     pub plane: usize,
-    /// For people: kind and address.
+    /// Kind and address, for display.
     pub name: String,
-    /// The address that packets leave from.
+    /// The source address of packets.
     pub ip: IpAddr,
     /// Ethernet address; zero where a kernel socket hides it.
     pub mac: MacAddr,
-    /// Whether the link is up, as the lane saw it last; it looks every 10 us while it is driven.
+    /// Whether the link is up, as the lane last checked. It checks every 10 us while it is driven.
     pub link: LinkState,
-    /// Longest Ethernet frame in bytes that is sent here, header included.
+    /// Longest Ethernet frame in bytes that is sent here, with its header.
     pub max_frame: usize,
-    /// Largest payload of a packet in bytes that fits in such a frame. The least of a lane's ports bounds the path MTU of its
-    /// queue pairs.
+    /// Largest payload of a packet in bytes that fits in such a frame. The smallest value of a lane's ports limits the
+    /// path MTU of its queue pairs.
     pub max_mtu: u32,
-    /// Most frames that are sent in one burst.
+    /// The largest number of frames sent in one burst.
     pub max_burst: usize,
     /// The only UDP source ports that can be used; `None`: any.
     pub source_ports: Option<Vec<u16>>,
-    /// Frames of one source port and one size that pay to be sent in one burst; 1: no gain.
+    /// How many frames of one source port and one size are worth sending in one burst; 1: no gain.
     pub same_path_batch: usize,
-    /// Whether the port may keep payload for a while when a packet has left. Its request completes only after that.
+    /// Whether the port may keep payload for a while after a packet has left. The request completes only after that.
     pub holds_payloads: bool,
-    /// What packets travel over, and what the link carries.
+    /// The medium that packets travel over, and its rate.
     pub medium: Medium,
-    /// What a user should know, such as an offload that the kernel lacks.
+    /// Notes for the user, such as an offload that the kernel lacks.
     pub notes: Vec<String>,
-    /// Errors that sending has met, each kind once, and what each means.
+    /// Errors seen while sending, each kind once, with an explanation.
     pub send_errors: Vec<String>,
-    /// What went through since it was opened, and what did not.
+    /// Counters since it was opened.
     pub counters: PortCounters,
 }
 
 impl PortAttr {
-    /// The ports of a lane with these settings, before anything has happened.
+    /// The ports of a lane with these settings, with all counters zero.
     pub(super) fn of_lane(lane: usize, settings: &EndpointConfig, caps: &[PortCaps]) -> Vec<Self> {
         let ports = settings.ports.iter().zip(caps).enumerate();
         ports

@@ -1,4 +1,4 @@
-//! Posting: from the thread that owns a queue pair, or from several.
+//! Posting, from the thread that owns a queue pair or from several.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -14,13 +14,13 @@ use super::error::{BadWr, PostError, VerbsError};
 use super::mr::Mr;
 use super::pd::Pd;
 
-/// Most bytes that a queue pair may take inline.
+/// The largest inline limit of a queue pair, in bytes.
 pub const MAX_INLINE: u32 = 4096;
 
-/// A send work request whose bytes are given apart, for [`Qp::post_send_inline`](super::Qp::post_send_inline).
+/// A send work request whose bytes are a separate argument, for [`Qp::post_send_inline`](super::Qp::post_send_inline).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct InlineWr {
-    /// The application's own name for the request; comes back in its completion.
+    /// The application's identifier of the request, returned in its completion.
     pub wr_id: u64,
     /// The operation.
     pub op: SendOp,
@@ -30,14 +30,14 @@ pub struct InlineWr {
     pub signaled: bool,
 }
 
-/// What a thread posts to a queue pair with, one of several: see [`Qp::share`](super::Qp::share). The methods do what those of
-/// [`Qp`](super::Qp) with the same names do.
+/// A handle by which one of several threads posts to a queue pair: see [`Qp::share`](super::Qp::share). The methods do
+/// the same as those of [`Qp`](super::Qp) with the same names.
 ///
-/// Requests of one thread complete in the order in which it posted them; those of different threads in the order in
-/// which they came. A list is posted as a whole, with nothing of others in between.
+/// Requests of one thread complete in the order in which it posted them, and those of different threads in order of
+/// arrival. A list is posted as a whole: requests of other threads do not come in between.
 ///
-/// Once the queue pair is dropped, posts are refused with [`PostError::Dropped`]. While it is in RESET they are too, with
-/// [`PostError::WrongState`], also from threads that know nothing of the reset.
+/// Once the queue pair is dropped, posts are refused with [`PostError::Dropped`]. While it is in RESET they are
+/// refused with [`PostError::WrongState`], also in threads that do not know of the reset.
 #[derive(Clone, Debug)]
 pub struct QpPoster {
     posting: Arc<SharedPosting>,
@@ -49,48 +49,48 @@ impl QpPoster {
     }
 
     /// # Errors
-    /// [`PostError`]; nothing has been posted then.
+    /// [`PostError`]; then nothing has been posted.
     pub fn post_send(&self, wr: SendWr) -> Result<(), PostError> {
         self.posting.with(|posting| posting.post_send(wr))
     }
 
     /// # Errors
-    /// [`BadWr`] names the first that was not taken; those before it have been posted, none after it has.
+    /// [`BadWr`] names the first request that was refused. Those before it have been posted, none after it has.
     pub fn post_sends(&self, wrs: &[SendWr]) -> Result<(), BadWr> {
         self.posting.with(|posting| posting.post_sends(wrs))
     }
 
     /// # Errors
-    /// [`PostError`]; nothing has been posted then.
+    /// [`PostError`]; then nothing has been posted.
     pub fn post_gather(&self, wr: GatherWr<'_>) -> Result<(), PostError> {
         self.posting.with(|posting| posting.post_gather(wr))
     }
 
     /// # Errors
-    /// [`BadWr`] names the first that was not taken; those before it have been posted, none after it has.
+    /// [`BadWr`] names the first request that was refused. Those before it have been posted, none after it has.
     pub fn post_gathers(&self, wrs: &[GatherWr<'_>]) -> Result<(), BadWr> {
         self.posting.with(|posting| posting.post_gathers(wrs))
     }
 
     /// # Errors
-    /// [`PostError`]; nothing has been posted then.
+    /// [`PostError`]; then nothing has been posted.
     pub fn post_send_inline(&self, bytes: &[u8], wr: InlineWr) -> Result<(), PostError> {
         self.posting.with(|posting| posting.post_send_inline(bytes, wr))
     }
 
     /// # Errors
-    /// [`PostError`]; nothing has been posted then.
+    /// [`PostError`]; then nothing has been posted.
     pub fn post_recv(&self, wr: RecvWr) -> Result<(), PostError> {
         self.posting.with(|posting| posting.post_recv(wr))
     }
 
     /// # Errors
-    /// [`BadWr`] names the first that was not taken; those before it have been posted, none after it has.
+    /// [`BadWr`] names the first request that was refused. Those before it have been posted, none after it has.
     pub fn post_recvs(&self, wrs: &[RecvWr]) -> Result<(), BadWr> {
         self.posting.with(|posting| posting.post_recvs(wrs))
     }
 
-    /// Send work requests posted, by any thread, and not complete.
+    /// Send work requests posted, by any thread, and not completed.
     pub fn sends_outstanding(&self) -> u32 {
         self.posting.with(|posting| posting.sends_outstanding())
     }
@@ -105,13 +105,13 @@ impl QpPoster {
         self.posting.with(|posting| posting.qpn)
     }
 
-    /// The state that its lane has brought the queue pair to, and why it failed if it did.
+    /// The state to which its lane has brought the queue pair, and the reason if it failed.
     pub fn state(&self) -> (QpState, Option<FailReason>) {
         self.posting.with(|posting| posting.condition())
     }
 }
 
-/// What several threads post with, one at a time.
+/// The posting side of a shared queue pair, used by one thread at a time.
 #[derive(Debug)]
 pub(super) struct SharedPosting {
     posting: Mutex<Posting>,
@@ -123,18 +123,19 @@ impl SharedPosting {
         Self { posting: Mutex::new(posting), home: Home::here() }
     }
 
-    /// Does something with it. In a child, where a thread that is not there may have locked it, nothing.
+    /// Calls `act` with it. In a forked child it does nothing: a thread that the child does not have may hold the
+    /// lock.
     #[inline]
     pub(super) fn with<R: ForkedDefault>(&self, act: impl FnOnce(&mut Posting) -> R) -> R {
         if self.home.is_elsewhere() {
             return R::IN_FORKED_CHILD;
         }
-        // Posting cannot panic halfway, so what a poisoned lock guards is sound.
+        // Posting cannot panic halfway, so the data behind a poisoned lock is consistent.
         act(&mut self.posting.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
-/// What a call returns in a child of the process that the queue pair works in.
+/// The result of a call in a child of the process that the queue pair works in.
 pub(super) trait ForkedDefault {
     const IN_FORKED_CHILD: Self;
 }
@@ -167,7 +168,7 @@ impl ForkedDefault for Result<(), BadWr> {
     const IN_FORKED_CHILD: Self = Err(BadWr { index: 0, error: PostError::LaneFailed });
 }
 
-/// Posts requests up to the first that is refused.
+/// Posts requests until one is refused.
 #[inline]
 pub(super) fn post_each<W: Copy>(
     wrs: &[W],
@@ -176,7 +177,7 @@ pub(super) fn post_each<W: Copy>(
     wrs.iter().enumerate().try_for_each(|(index, &wr)| post(wr).map_err(|error| BadWr { index, error }))
 }
 
-/// Hands requests to a queue pair's lane, after all checks that can be made here.
+/// Passes requests to a queue pair's lane, after all checks that can be made here.
 #[derive(Debug)]
 pub(super) struct Posting {
     pub(super) qpn: Qpn,
@@ -184,7 +185,7 @@ pub(super) struct Posting {
     inline: Option<InlineArena>,
     /// Receives come from a shared receive queue.
     shares_recvs: bool,
-    /// As far as the application has brought it; the lane may have moved it on to ERROR.
+    /// The state that the application has set; the lane may have moved the queue pair to ERROR.
     pub(super) state: QpState,
     /// The queue pair has been dropped.
     pub(super) ended: bool,
@@ -250,8 +251,8 @@ impl Posting {
         }
         self.may_send()?;
         let max = self.submit.max_sends();
-        // Requests finish in order and there is a piece for each that may be outstanding: with fewer than
-        // that, the piece used longest ago is free again.
+        // Requests finish in order, and there is one piece for each that may be outstanding. With fewer outstanding,
+        // the least recently used piece is free again.
         if self.submit.sends_outstanding() >= max {
             return Err(PostError::QueueFull { max });
         }
@@ -320,7 +321,7 @@ impl Posting {
         self.submit.push_recv(wr).map_err(|Full| PostError::QueueFull { max })
     }
 
-    /// Takes requests up to the first that is refused, and tells the lane once.
+    /// Accepts requests until one is refused, and notifies the lane once.
     #[inline]
     fn push_all<W: Copy>(
         &mut self,
@@ -345,7 +346,7 @@ impl Posting {
     }
 }
 
-/// Memory that inline sends are copied to: one piece for each send work request.
+/// Memory that inline sends are copied to: one piece per send work request.
 #[derive(Debug)]
 pub(super) struct InlineArena {
     mr: Mr,

@@ -19,42 +19,44 @@ use super::srq::Srq;
 /// Settings of a queue pair.
 #[derive(Clone, Debug)]
 pub struct QpConfig {
-    /// Send work requests that may be outstanding. Default 128.
+    /// The largest number of outstanding send work requests. Default 128.
     pub max_send_wr: u32,
-    /// Receive work requests that may be outstanding. Default 128. With `srq` it counts for nothing.
+    /// The largest number of outstanding receive work requests. Default 128. Ignored if `srq` is set.
     pub max_recv_wr: u32,
-    /// Where immediates find receive work requests, if not in a queue of the queue pair's own. Default none.
+    /// The shared receive queue that immediates take receive work requests from. Default: none, the queue pair has its
+    /// own.
     pub srq: Option<Srq>,
-    /// Scatter/gather elements of a send work request, 1 to [`MAX_SGE`](super::MAX_SGE): see [`Qp::post_gather`]. With more
-    /// than one, each send work request costs 16 bytes for each. Default 1.
+    /// Scatter/gather elements of a send work request, 1 to [`MAX_SGE`](super::MAX_SGE): see [`Qp::post_gather`]. If
+    /// it is more than one, each send work request costs 16 bytes per element. Default 1.
     pub max_send_sge: u32,
-    /// Bytes of an inline send, at most [`MAX_INLINE`](super::MAX_INLINE); each send work request costs as much memory. Default 0: none.
+    /// Bytes of an inline send, at most [`MAX_INLINE`](super::MAX_INLINE). Each send work request costs that much
+    /// memory. Default 0: none.
     pub max_inline: u32,
     /// Every send work request is signalled. Default off.
     pub sig_all: bool,
     /// The lane of the context that it lives on. Default: the lanes take turns.
     pub lane: Placement,
-    /// Entropy values and their health.
+    /// Entropy values and their path states.
     pub path: PathConfig,
-    /// Congestion control. Default: what [`Context::default_cc`](super::Context::default_cc) says of its lane's ports, which is
-    /// adaptive where one reaches a network.
+    /// Congestion control. Default: [`Context::default_cc`](super::Context::default_cc) for its lane's ports, which is
+    /// adaptive if one of them reaches a network.
     pub cc: Option<CcConfig>,
-    /// Largest payload of a packet in bytes; what the ports take when 0. Default 4096.
+    /// Largest payload of a packet in bytes. 0: the largest that the ports can carry. Default 4096.
     pub max_mtu: u32,
-    /// First PSN sent; random when not given (the default).
+    /// First PSN sent. Default: random.
     pub psn: Option<u32>,
     /// First message number sent. Default 0; other values are for tests near the wrap.
     pub msn: u16,
-    /// PSN range granted to the peer and, up to what it grants, used for sending; in units of 128 PSNs. Default 8
-    /// (the least that MRC 1.0 asks for).
+    /// PSN range granted to the peer, in units of 128 PSNs. For sending, the smaller of this and the peer's grant is
+    /// used. Default 8 (the least that MRC 1.0 allows).
     pub mpr: u8,
-    /// Writes with immediate in flight, granted and used likewise. Default 128.
+    /// Writes with immediate in flight, granted and used in the same way. Default 128.
     pub max_wimm: u16,
-    /// The granted PSN range may change while connected: `mpr` is the most then, and what is granted depends on
+    /// The granted PSN range may change while connected. `mpr` is then the largest range. The grant depends on
     /// [`Limits::window_budget_psns`](crate::endpoint::Limits::window_budget_psns) and on how fast completions are
     /// polled. Default off.
     pub dynamic_mpr: bool,
-    /// Retransmission timeout and retries; `mpr` and `max_wimm` in here are replaced by what is negotiated.
+    /// Retransmission timeout and retries. The negotiated values replace `mpr` and `max_wimm` in it.
     pub retry: RtsAttr,
 }
 
@@ -82,7 +84,7 @@ impl Default for QpConfig {
     }
 }
 
-/// The endpoint's error with the names that [`QpConfig`] has.
+/// The endpoint's error with the field names of [`QpConfig`].
 fn named_as_in_config(error: EndpointError) -> EndpointError {
     match error {
         EndpointError::BadAttribute { name, value, allowed } => {
@@ -105,30 +107,30 @@ fn named_as_in_config(error: EndpointError) -> EndpointError {
 /// takes all these steps; [`Qp::modify`] takes one. After an error it is in ERROR: everything posted is
 /// completed with [`WcStatus::WrFlushError`](crate::work::WcStatus::WrFlushError), and only RESET leads out.
 ///
-/// Work requests complete in the order in which they were posted. Dropping a queue pair ends it at once; requests
-/// not complete by then never will be.
+/// Work requests complete in the order in which they were posted. Dropping a queue pair destroys it at once; requests
+/// that have not completed by then never complete.
 ///
 /// One thread posts through it, without a lock. To post from several, [share](Qp::share) it.
 #[derive(Debug)]
 pub struct Qp {
-    // Ended before what is posted to it, and the memory for inline sends, go.
+    // Dropped first: the queue pair ends before its posting side and the memory for inline sends are freed.
     end: End,
     posting: Holder,
     retry: RtsAttr,
     max_inline: u32,
 }
 
-/// A queue pair's place in its context, where it ends when this is dropped.
+/// A queue pair's place in its context. Dropping it destroys the queue pair.
 #[derive(Debug)]
 struct End {
     pd: Pd,
     lane: usize,
     qpn: Qpn,
-    /// What posts to it, if that is shared.
+    /// The posting side, if it is shared.
     shared: Option<Arc<SharedPosting>>,
 }
 
-/// Who posts to a queue pair.
+/// How requests are posted to a queue pair.
 #[derive(Debug)]
 enum Holder {
     Own(Posting),
@@ -154,7 +156,7 @@ impl Holder {
 }
 
 impl Qp {
-    /// Makes a queue pair, in RESET. Both completion queues may be the same.
+    /// Makes a queue pair in state RESET. The two completion queues may be the same.
     ///
     /// # Errors
     /// [`VerbsError::OtherContext`], [`VerbsError::CqEnded`], [`VerbsError::OutOfRange`], [`VerbsError::Endpoint`].
@@ -190,7 +192,7 @@ impl Qp {
         };
         let cqs = [send_cq.core(), recv_cq.core()];
         let (qpn, submit) = pd.context().control(lane, |lane| {
-            // On the lane: it fails the queue pairs of a queue that ends later.
+            // Checked on the lane: if a queue ends later, the lane fails its queue pairs.
             for (cq, name) in named {
                 if let Some(end) = cq.end() {
                     return Err(VerbsError::CqEnded { name, end });
@@ -206,11 +208,11 @@ impl Qp {
         })
     }
 
-    /// Lets other threads post to it too: each takes a clone of the second handle. The first is the queue pair as before; as
-    /// long as it lives, the queue pair does.
+    /// Lets other threads post to it too: each takes a clone of the second handle. The first handle is the queue pair
+    /// as before, and the queue pair exists as long as that handle.
     ///
-    /// From here on a post takes a lock, as `ibv_post_send` does without a thread domain: some ten nanoseconds while
-    /// nobody else posts at the same moment. A list of requests takes it once.
+    /// From here on a post takes a lock, as `ibv_post_send` does without a thread domain. It costs some ten
+    /// nanoseconds if no other thread posts at the same moment. A list of requests takes the lock once.
     pub fn share(self) -> (Self, QpPoster) {
         let Self { mut end, posting, retry, max_inline } = self;
         let shared = match posting {
@@ -222,20 +224,20 @@ impl Qp {
         (Self { end, posting: Holder::Shared(shared), retry, max_inline }, poster)
     }
 
-    /// What a peer has to know to connect; see [`negotiate`](super::negotiate) for ways to carry it.
+    /// The information that a peer needs to connect; see [`negotiate`](super::negotiate) for ways to send it.
     ///
     /// # Errors
-    /// [`VerbsError::Endpoint`] should the queue pair be gone, which a living handle rules out.
+    /// [`VerbsError::Endpoint`] if the queue pair does not exist, which an existing handle excludes.
     pub fn info(&self) -> Result<QpInfo, VerbsError> {
         let End { pd, lane, qpn, .. } = &self.end;
         let gone = EndpointError::NoSuchQp(qpn.get());
         Ok(pd.context().control(*lane, |lane| lane.endpoint().qp_info(*qpn))?.ok_or(gone)?)
     }
 
-    /// All that is known of it now (`ibv_query_qp`), in any state: what it was made with, whom it is connected to, and how far
-    /// it has come. What was posted before is taken in first.
+    /// Its attributes now (`ibv_query_qp`), in any state: how it was made, its peer, and its progress. Requests posted
+    /// before are accepted first.
     ///
-    /// This is a control call. [`Qp::state`] and [`Qp::sends_outstanding`] cost the lane nothing.
+    /// This is a control call. [`Qp::state`] and [`Qp::sends_outstanding`] do not involve the lane.
     ///
     /// # Errors
     /// [`VerbsError::Control`] within another control call, or if the lane has failed.
@@ -246,8 +248,8 @@ impl Qp {
         Ok(QpAttr { max_inline: self.max_inline, ..attr })
     }
 
-    /// RESET → INIT: from here on receives can be posted, and they are there when the peer's first immediate comes.
-    /// Where this has not been done, [`Qp::connect`] does it, and leaves no time for that.
+    /// RESET → INIT: receives can be posted from here on, before the peer's first immediate can arrive.
+    /// [`Qp::connect`] includes this step, but then leaves no time for it.
     ///
     /// # Errors
     /// [`VerbsError::Endpoint`] in any other state.
@@ -257,17 +259,17 @@ impl Qp {
 
     /// Connects to a peer's queue pair: negotiates, then goes from RESET or INIT all the way to RTS.
     ///
-    /// The peer must do the same with this side's [`Qp::info`]. It can receive once it has; what is
-    /// sent before is lost and sent again.
+    /// The peer must do the same with this side's [`Qp::info`]. It can receive once it has. Packets sent before that
+    /// are lost and retransmitted.
     ///
     /// # Errors
-    /// [`VerbsError::Refused`] when the peer does not fit, [`VerbsError::Endpoint`].
+    /// [`VerbsError::Refused`] if the peer is not compatible, [`VerbsError::Endpoint`].
     pub fn connect(&mut self, peer: &QpInfo) -> Result<(), VerbsError> {
         let agreed = negotiate(&self.info()?, peer)?;
         self.establish(&agreed)
     }
 
-    /// Goes from RESET or INIT to RTS with what was negotiated elsewhere.
+    /// Goes from RESET or INIT to RTS with attributes that were negotiated elsewhere.
     ///
     /// # Errors
     /// [`VerbsError::Endpoint`].
@@ -289,10 +291,11 @@ impl Qp {
     /// }
     /// ```
     ///
-    /// After [`QpModify::Reset`] it has another [number](Qp::qpn), which the next [`Qp::info`] tells the peer.
+    /// After [`QpModify::Reset`] it has a new [number](Qp::qpn). The next [`Qp::info`] carries it to the peer.
     ///
     /// # Errors
-    /// [`VerbsError::Endpoint`] when the step is not allowed from here or an attribute is out of range; nothing has changed then.
+    /// [`VerbsError::Endpoint`] if the step is not allowed from this state or an attribute is out of range. Nothing
+    /// has changed then.
     pub fn modify(&mut self, change: QpModify) -> Result<(), VerbsError> {
         let to = match change {
             QpModify::Reset => QpState::Reset,
@@ -303,8 +306,8 @@ impl Qp {
         };
         let from = self.posting.with_mut(|posting| {
             let from = posting.state;
-            // Nothing may be posted by others between the moment when the lane drops all requests and the moment when
-            // they are forgotten here.
+            // Other threads must not post between the moment when the lane drops all requests and the moment when they
+            // are cleared here.
             if to == QpState::Reset {
                 posting.state = to;
             }
@@ -322,16 +325,16 @@ impl Qp {
         Ok(())
     }
 
-    /// Its state, and why it failed if it did.
+    /// Its state, and the reason if it failed.
     ///
-    /// Whoever has seen a completion in error sees ERROR here. Asking does not hold up a lane that has a thread of its
-    /// own; in the caller's thread, what was posted before is taken in first.
+    /// A thread that has seen a completion in error sees ERROR here. The call does not delay a lane that has a thread
+    /// of its own. In the caller's thread, requests posted before are accepted first.
     pub fn state(&self) -> (QpState, Option<FailReason>) {
         self.end.pd.context().drain_inline(self.end.lane);
         self.posting.with(Posting::condition)
     }
 
-    /// Its number, until it is reset.
+    /// Its number, until a reset.
     pub fn qpn(&self) -> Qpn {
         self.end.qpn
     }
@@ -346,66 +349,67 @@ impl Qp {
         &self.end.pd
     }
 
-    /// Posts a send work request. Its bytes must stay as they are until it completes.
+    /// Posts a send work request. Its bytes must not change until it completes.
     ///
-    /// A bad local or remote key shows in its completion. Once the queue pair has failed, the request is
-    /// taken and completed as flushed.
+    /// A bad local or remote key is reported in its completion. Once the queue pair has failed, the request is
+    /// accepted and completed as flushed.
     ///
     /// # Errors
-    /// [`PostError`]; nothing has been posted then.
+    /// [`PostError`]; then nothing has been posted.
     #[inline]
     pub fn post_send(&mut self, wr: SendWr) -> Result<(), PostError> {
         self.posting.with_mut(|posting| posting.post_send(wr))
     }
 
-    /// Posts a list of send work requests, in order, and tells the lane once: what each costs beyond being copied, the
-    /// list costs one time.
+    /// Posts a list of send work requests, in order, and notifies the lane once. The cost beyond copying the requests
+    /// arises once for the list.
     ///
     /// # Errors
-    /// [`BadWr`] names the first that was not taken, and why. Those before it have been posted, none after it has.
+    /// [`BadWr`] names the first request that was refused, and why. Those before it have been posted, none after it
+    /// has.
     #[inline]
     pub fn post_sends(&mut self, wrs: &[SendWr]) -> Result<(), BadWr> {
         self.posting.with_mut(|posting| posting.post_sends(wrs))
     }
 
-    /// Posts a send work request whose bytes come from several places, up to [`QpConfig::max_send_sge`] of them. They must
-    /// stay as they are until it completes; the list of places need not.
+    /// Posts a send work request with several elements, up to [`QpConfig::max_send_sge`]. Their bytes must not change
+    /// until it completes; the list of elements may.
     ///
-    /// If a local key is bad, whichever it is, the request completes with
+    /// If any local key is bad, the request completes with
     /// [`WcStatus::LocalProtectionError`](crate::work::WcStatus::LocalProtectionError), and nothing of it is sent.
     ///
     /// # Errors
-    /// [`PostError`]; nothing has been posted then.
+    /// [`PostError`]; then nothing has been posted.
     #[inline]
     pub fn post_gather(&mut self, wr: GatherWr<'_>) -> Result<(), PostError> {
         self.posting.with_mut(|posting| posting.post_gather(wr))
     }
 
-    /// Posts a list of these, as [`Qp::post_sends`] does.
+    /// Posts a list of gather requests, as [`Qp::post_sends`] does.
     ///
     /// # Errors
-    /// [`BadWr`], likewise.
+    /// [`BadWr`], as there.
     #[inline]
     pub fn post_gathers(&mut self, wrs: &[GatherWr<'_>]) -> Result<(), BadWr> {
         self.posting.with_mut(|posting| posting.post_gathers(wrs))
     }
 
-    /// Posts a send work request for bytes that are copied now and need not be registered;
-    /// at most [`QpConfig::max_inline`] of them.
+    /// Posts a send work request for at most [`QpConfig::max_inline`] bytes. They are copied now and need not be
+    /// registered.
     ///
     /// # Errors
-    /// [`PostError`]; nothing has been posted then.
+    /// [`PostError`]; then nothing has been posted.
     #[inline]
     pub fn post_send_inline(&mut self, bytes: &[u8], wr: InlineWr) -> Result<(), PostError> {
         self.posting.with_mut(|posting| posting.post_send_inline(bytes, wr))
     }
 
-    /// Posts a receive work request: room for one immediate of the peer's. An immediate that finds none
-    /// is an error for both sides (MRC has no "receiver not ready"). Allowed from INIT on, see [`Qp::init`]; never with
-    /// [`QpConfig::srq`], which has the receives then.
+    /// Posts a receive work request: room for one immediate from the peer. An immediate that finds none is an error
+    /// for both sides (MRC has no "receiver not ready"). Allowed from INIT on, see [`Qp::init`]. Not allowed with
+    /// [`QpConfig::srq`], which then holds the receives.
     ///
     /// # Errors
-    /// [`PostError`]; nothing has been posted then.
+    /// [`PostError`]; then nothing has been posted.
     #[inline]
     pub fn post_recv(&mut self, wr: RecvWr) -> Result<(), PostError> {
         self.posting.with_mut(|posting| posting.post_recv(wr))
@@ -414,13 +418,13 @@ impl Qp {
     /// Posts a list of receive work requests, as [`Qp::post_sends`] does.
     ///
     /// # Errors
-    /// [`BadWr`], likewise.
+    /// [`BadWr`], as there.
     #[inline]
     pub fn post_recvs(&mut self, wrs: &[RecvWr]) -> Result<(), BadWr> {
         self.posting.with_mut(|posting| posting.post_recvs(wrs))
     }
 
-    /// Send work requests posted and not complete, those included that will not signal.
+    /// Send work requests posted and not completed, including unsignalled ones.
     pub fn sends_outstanding(&self) -> u32 {
         self.posting.with(Posting::sends_outstanding)
     }
@@ -433,7 +437,8 @@ impl Qp {
 
 impl Drop for End {
     fn drop(&mut self) {
-        // What others post from now on is refused, so that the lane hears of nothing after it has forgotten.
+        // Later posts of other threads are refused, so that no request reaches the lane after it has removed the queue
+        // pair.
         if let Some(shared) = &self.shared {
             shared.with(|posting| posting.ended = true);
         }

@@ -1,4 +1,4 @@
-//! What a context can do and what its ports are: `ibv_query_device` and `ibv_query_port`.
+//! Attributes of a context and of its ports: `ibv_query_device` and `ibv_query_port`.
 
 use std::ops::RangeInclusive;
 
@@ -16,9 +16,9 @@ use super::negotiate::MIN_MTU;
 use super::port_attr::PortAttr;
 use super::post::MAX_INLINE;
 
-/// What a context can do, where its limits are, and how much of them is in use.
+/// Capabilities of a context, its limits, and their current use.
 ///
-/// Each limit is the one that is enforced: as much is accepted, and one more is refused.
+/// Each limit is the one that is enforced: that many are accepted, and one more is refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeviceAttr {
     /// Lanes, numbered from 0.
@@ -29,7 +29,7 @@ pub struct DeviceAttr {
     pub max_qps: u32,
     /// Queue pairs of each lane.
     pub max_qps_per_lane: u32,
-    /// Queue pairs that there are, in any state.
+    /// Existing queue pairs, in any state.
     pub qps: u32,
     /// Send work requests outstanding on a queue pair; at least 1.
     pub max_send_wr: u32,
@@ -41,46 +41,47 @@ pub struct DeviceAttr {
     pub max_send_sge: u32,
     /// Bytes of an inline send.
     pub max_inline: u32,
-    /// Completions that a completion queue holds of each lane; at least 1.
+    /// Completions of each lane that a completion queue holds; at least 1.
     pub max_cq_depth: u32,
     /// Registered memory regions.
     pub max_regions: u32,
-    /// Registered memory regions that there are. A queue pair that takes inline sends has one of its own.
+    /// Existing registered memory regions. A queue pair with inline sends has one of its own.
     pub regions: u32,
-    /// Bytes of a message: at least 1, with an immediate too.
+    /// Bytes of a message: at least 1, also with an immediate.
     pub msg_len: RangeInclusive<u32>,
-    /// Bytes of payload of a packet, the path MTU. Queue pairs on a lane whose ports all take more can have more: see
+    /// Bytes of payload of a packet, the path MTU. Queue pairs on a lane whose ports all carry more can have more: see
     /// [`PortAttr::max_mtu`].
     pub path_mtu: RangeInclusive<u32>,
     /// Window granted to a peer, in units of 128 PSNs.
     pub mpr: RangeInclusive<u8>,
-    /// PSNs that windows which change may have together on each lane, beyond the least window of each queue pair. 0: they stay at the least.
+    /// PSNs by which all dynamic windows of a lane together may exceed the least window of each queue pair. 0: windows
+    /// stay at the least.
     pub window_budget_psns: u32,
     /// Writes with immediate that a peer may have in flight. 0: none are accepted.
     pub max_wimm: RangeInclusive<u16>,
     /// Entropy values of a queue pair, in use and in reserve.
     pub max_evs: usize,
-    /// Where the entropy value travels.
+    /// The fields that carry the entropy value.
     pub entropy: EntropyMode,
     /// Bits of an entropy value that reach the wire.
     pub entropy_width_bits: u32,
-    /// What can be posted. MRC has no send, no read and no atomic operations.
+    /// Operations that can be posted. MRC has no send, no read and no atomic operations.
     pub opcodes: &'static [WrOpcode],
-    /// What can be turned on and off.
+    /// Capabilities that can be turned on and off.
     pub caps: DeviceCaps,
 }
 
-/// Abilities of a context, as its settings say. A queue pair uses those that its peer has too.
+/// Capabilities of a context, from its settings. A queue pair uses those that its peer has too.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(clippy::struct_excessive_bools, reason = "each is on or off by itself")]
 pub struct DeviceCaps {
-    /// Data is marked as trimmable, and trimmed packets are answered with NACKs.
+    /// Data is marked as trimmable, and a trimmed packet triggers a NACK.
     pub trimming: bool,
     /// The invariant CRC is computed and checked.
     pub icrc: bool,
-    /// Windows may change while connected, where a queue pair asks for it (`dynamic_mpr`).
+    /// Windows may change while connected, if a queue pair enables it (`dynamic_mpr`).
     pub dynamic_mpr: bool,
-    /// Packets beyond the receive window are answered with a NACK.
+    /// A packet beyond the receive window triggers a NACK.
     pub oor_nack: bool,
 }
 
@@ -108,8 +109,8 @@ impl From<SendOp> for WrOpcode {
 }
 
 impl Context {
-    /// What this context can do, where its limits are, and how much is in use (`ibv_query_device`). The queue pairs of each lane
-    /// are counted by a control call.
+    /// The capabilities of this context, its limits, and their current use (`ibv_query_device`). A control call counts
+    /// the queue pairs of each lane.
     ///
     /// # Errors
     /// [`VerbsError::Control`] within another control call, or if a lane has failed.
@@ -153,13 +154,13 @@ impl Context {
         })
     }
 
-    /// A port: what it is and what it has done (`ibv_query_port`). A context with one lane has lane 0.
+    /// A port: its attributes and counters (`ibv_query_port`). A context with one lane has lane 0.
     ///
-    /// Link, notes and counters are taken after this call began. A lane with a thread of its own is not held up: see
-    /// [`Context::counters`]. Ports of a lane that has failed are shown as they were then.
+    /// Link, notes and counters are taken after this call began. A lane with a thread of its own is not delayed: see
+    /// [`Context::counters`]. For a lane that has failed, they are those at that time.
     ///
     /// # Errors
-    /// [`VerbsError::OutOfRange`] when there is no such lane or plane.
+    /// [`VerbsError::OutOfRange`] if there is no such lane or plane.
     pub fn query_port(&self, lane: usize, plane: usize) -> Result<PortAttr, VerbsError> {
         self.check_lane(lane)?;
         let mut ports = self.live_ports(lane);
@@ -171,14 +172,14 @@ impl Context {
         Ok(ports.swap_remove(plane))
     }
 
-    /// All ports, likewise: by plane, lane after lane.
+    /// All ports in the same way: by plane, lane after lane.
     pub fn query_ports(&self) -> Vec<PortAttr> {
         (0..self.lanes()).flat_map(|lane| self.live_ports(lane)).collect()
     }
 
-    /// The congestion control of a queue pair on this lane that names none itself: none where the lane's ports stay within this host.
-    /// Otherwise [adaptive](CcConfig::for_software), for the links of those that reach a network, taken together; a
-    /// link that does not tell its rate counts as [100 Gb/s](CcConfig::USUAL_LINK_BPS).
+    /// The default congestion control of queue pairs on this lane. It is none if the lane's ports stay within this
+    /// host. Otherwise it is [adaptive](CcConfig::for_software), for the combined rate of the links that reach a
+    /// network. A link of unknown rate counts as [100 Gb/s](CcConfig::USUAL_LINK_BPS).
     ///
     /// # Panics
     /// There is no such lane.

@@ -10,37 +10,39 @@ use super::error::{BadWr, PostError, VerbsError};
 use super::post::post_each;
 
 /// A shared receive queue: receive work requests for all queue pairs that were made with it
-/// ([`QpConfig::srq`](super::QpConfig::srq)), each consumed by whichever has the next immediate. A server with many peers
-/// posts for what it expects of all together, and not for the most that each may send.
+/// ([`QpConfig::srq`](super::QpConfig::srq)). Each request is consumed by the queue pair that has the next immediate.
+/// A server with many peers posts for the expected sum, and not for the most that each peer may send.
 ///
-/// The completion names the queue pair that consumed a request, and goes to that one's receive completion queue. What
-/// the queue holds outlives the failure and the end of queue pairs: it is not flushed. An immediate that finds the
-/// queue empty is an error for both sides, as with a queue of the queue pair's own; [`Srq::set_limit`] warns before.
+/// The completion names the queue pair that consumed a request, and goes to that queue pair's receive completion
+/// queue. Requests in the queue are not flushed when queue pairs fail or are destroyed. An immediate that finds the
+/// queue empty is an error for both sides, as with a queue of the queue pair's own. [`Srq::set_limit`] gives a warning
+/// before that.
 ///
-/// Queue pairs of all lanes of its context may use it. Clones are handles to the same queue; any number of threads may
-/// post through them, without a lock, and what is posted is there for immediates at once, in whatever state the queue pairs are.
+/// Queue pairs of all lanes of its context may use it. Clones are handles to the same queue. Any number of threads may
+/// post through them without a lock. A posted request is available to immediates at once, whatever the state of the
+/// queue pairs.
 ///
-/// In `libibverbs` a shared receive queue belongs to a protection domain, since its requests name memory. MRC's name none, so it
-/// belongs to the context.
+/// In `libibverbs` a shared receive queue belongs to a protection domain, since its requests name memory. In MRC they
+/// name none, so it belongs to the context.
 #[derive(Clone, Debug)]
 pub struct Srq {
     context: Context,
     queue: Arc<SharedRecvQueue>,
 }
 
-/// What a shared receive queue is and holds (`ibv_query_srq`).
+/// Attributes of a shared receive queue (`ibv_query_srq`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SrqAttr {
-    /// Receive work requests that it holds at most.
+    /// The largest number of receive work requests that it holds.
     pub max_wr: u32,
-    /// The limit set by [`Srq::set_limit`]; 0 if none is, or it has been reached since.
+    /// The limit set by [`Srq::set_limit`]; 0 if there is none, or if it has been reached since.
     pub limit: u32,
     /// Receive work requests posted and not consumed.
     pub outstanding: u32,
 }
 
 impl Context {
-    /// A shared receive queue for up to `max_wr` receive work requests that have not been consumed; at most
+    /// Makes a shared receive queue for up to `max_wr` receive work requests that have not been consumed; at most
     /// [`Limits::max_srq_wr`](crate::endpoint::Limits::max_srq_wr). Each takes 16 bytes, posted or not.
     ///
     /// # Errors
@@ -64,7 +66,7 @@ impl Srq {
     /// Posts a receive work request: room for one immediate (`ibv_post_srq_recv`).
     ///
     /// # Errors
-    /// [`PostError::QueueFull`], [`PostError::LaneFailed`]; nothing has been posted then.
+    /// [`PostError::QueueFull`], [`PostError::LaneFailed`]; then nothing has been posted.
     #[inline]
     pub fn post_recv(&self, wr: RecvWr) -> Result<(), PostError> {
         if self.context.failure().is_some() {
@@ -73,19 +75,21 @@ impl Srq {
         if self.queue.post(wr) { Ok(()) } else { Err(PostError::QueueFull { max: self.queue.max_wr() }) }
     }
 
-    /// Posts a list of them, in order. What others post meanwhile may come in between.
+    /// Posts a list of receive work requests, in order. Requests of other threads may come in between.
     ///
     /// # Errors
-    /// [`BadWr`] names the first that was not taken, and why. Those before it have been posted, none after it has.
+    /// [`BadWr`] names the first request that was refused, and why. Those before it have been posted, none after it
+    /// has.
     pub fn post_recvs(&self, wrs: &[RecvWr]) -> Result<(), BadWr> {
         post_each(wrs, |wr| self.post_recv(wr))
     }
 
-    /// Asks for an event, [`AsyncEvent::SrqLimitReached`], once the queue holds fewer work requests than `limit`; at once if it
-    /// does already (`ibv_modify_srq` with `IBV_SRQ_LIMIT`). One call, one event. 0 takes the wish back.
+    /// Requests the event [`AsyncEvent::SrqLimitReached`] once the queue holds fewer work requests than `limit`; at
+    /// once if it already does (`ibv_modify_srq` with `IBV_SRQ_LIMIT`). One call causes one event. 0 cancels the
+    /// request.
     ///
     /// # Errors
-    /// [`VerbsError::OutOfRange`] when the queue never holds as many.
+    /// [`VerbsError::OutOfRange`] if `limit` exceeds the size of the queue.
     pub fn set_limit(&self, limit: u32) -> Result<(), VerbsError> {
         let most = self.queue.max_wr();
         if limit > most {
@@ -99,13 +103,14 @@ impl Srq {
         Ok(())
     }
 
-    /// What it is and holds. Asking costs the lanes nothing.
+    /// Its attributes. The call costs the lanes nothing.
     pub fn query(&self) -> SrqAttr {
         let Self { queue, .. } = self;
         SrqAttr { max_wr: queue.max_wr(), limit: queue.limit(), outstanding: queue.outstanding() }
     }
 
-    /// Which queue of its context this is, as [`AsyncEvent::SrqLimitReached`] and [`QpAttr::srq`](super::QpAttr::srq) name it.
+    /// The identifier of this queue in its context, as in [`AsyncEvent::SrqLimitReached`] and
+    /// [`QpAttr::srq`](super::QpAttr::srq).
     pub fn id(&self) -> SrqId {
         self.queue.id()
     }

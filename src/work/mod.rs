@@ -1,8 +1,8 @@
 //! Work requests and work completions.
 //!
-//! The names are those of the verbs API. MRC carries RDMA WRITE and RDMA WRITE with immediate and
-//! nothing else (MRC paper, section 2.1), so a request has one remote address, and one local scatter/gather element
-//! ([`SendWr`]) or several ([`GatherWr`]).
+//! The names are those of the verbs API. MRC carries only RDMA WRITE and RDMA WRITE with immediate (MRC paper,
+//! section 2.1). So a request has one remote address, and one local scatter/gather element ([`SendWr`]) or several
+//! ([`GatherWr`]).
 
 mod srq;
 
@@ -23,7 +23,7 @@ pub struct Sge {
     pub lkey: u32,
 }
 
-/// Most scatter/gather elements of a send work request.
+/// The largest number of scatter/gather elements of a send work request.
 pub const MAX_SGE: u32 = 16;
 
 /// A place in the peer's registered memory.
@@ -35,7 +35,7 @@ pub struct RemoteAddr {
     pub rkey: u32,
 }
 
-/// What a send work request does.
+/// The operation of a send work request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SendOp {
     /// RDMA WRITE.
@@ -46,7 +46,7 @@ pub enum SendOp {
 }
 
 impl SendOp {
-    /// What its completion says it was.
+    /// The opcode of its completion.
     pub const fn wc_opcode(self) -> WcOpcode {
         match self {
             Self::Write | Self::WriteWithImm(_) => WcOpcode::RdmaWrite,
@@ -57,22 +57,22 @@ impl SendOp {
 /// A send work request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SendWr {
-    /// The application's own name for the request; comes back in its completion.
+    /// The application's identifier of the request, returned in its completion.
     pub wr_id: u64,
     /// The operation.
     pub op: SendOp,
-    /// Where the bytes come from. 1 to 2^32-1 bytes.
+    /// The local bytes to send. 1 to 2^32-1 bytes.
     pub local: Sge,
-    /// Where the bytes go.
+    /// The remote address to write to.
     pub remote: RemoteAddr,
     /// Whether success produces a completion. Failure always does.
     pub signaled: bool,
 }
 
-/// A send work request whose bytes come from several places: the peer gets them one after the other, as one message.
+/// A send work request with several local elements: the peer gets their bytes in order, as one message.
 ///
-/// A packet that lies in one element is sent from there, as that of a [`SendWr`] is. Where a packet takes bytes of several
-/// elements, the lane copies them together first.
+/// A packet whose bytes are in one element is sent from there, as that of a [`SendWr`] is. If a packet has bytes of
+/// several elements, the lane gathers them first.
 ///
 /// ```
 /// use spindrift::work::{GatherWr, RemoteAddr, SendOp, Sge};
@@ -86,14 +86,14 @@ pub struct SendWr {
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GatherWr<'a> {
-    /// The application's own name for the request; comes back in its completion.
+    /// The application's identifier of the request, returned in its completion.
     pub wr_id: u64,
     /// The operation.
     pub op: SendOp,
-    /// Where the bytes come from, in order: up to [`QpCap::max_send_sge`](crate::endpoint::QpCap::max_send_sge)
-    /// elements, 1 to 2^32-1 bytes in all. An element of length 0 stands for no bytes, whatever its key.
+    /// The local bytes to send, in order: up to [`QpCap::max_send_sge`](crate::endpoint::QpCap::max_send_sge)
+    /// elements, 1 to 2^32-1 bytes in all. An element of length 0 has no bytes, and its key is ignored.
     pub local: &'a [Sge],
-    /// Where the bytes go.
+    /// The remote address to write to.
     pub remote: RemoteAddr,
     /// Whether success produces a completion. Failure always does.
     pub signaled: bool,
@@ -110,12 +110,12 @@ impl GatherWr<'_> {
         self.len() == 0
     }
 
-    /// The elements that have bytes.
+    /// The elements whose length is not 0.
     pub(crate) fn elements(&self) -> impl Iterator<Item = Sge> + Clone {
         self.local.iter().copied().filter(|sge| sge.len > 0)
     }
 
-    /// The element that all bytes are in, if there is just one.
+    /// The element that has all bytes, if there is just one.
     pub(crate) fn only_element(&self) -> Option<Sge> {
         let mut elements = self.elements();
         elements.next().filter(|_| elements.next().is_none())
@@ -128,11 +128,10 @@ impl GatherWr<'_> {
     }
 }
 
-/// A receive work request: it is consumed by one immediate and names no buffer, because the
-/// sender's RETH says where the bytes go.
+/// A receive work request. One immediate consumes it. It names no buffer, because the sender's RETH has the address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RecvWr {
-    /// The application's own name for the request.
+    /// The application's identifier of the request.
     pub wr_id: u64,
 }
 
@@ -142,7 +141,7 @@ pub struct RecvWr {
 pub enum WcStatus {
     /// Done: the bytes are in the peer's memory.
     Success,
-    /// The local segment's length does not suit the operation.
+    /// The local segment's length does not fit the operation.
     LocalLengthError,
     /// The queue pair could not carry out the request.
     LocalQpOperationError,
@@ -154,17 +153,17 @@ pub enum WcStatus {
     RemoteInvalidRequest,
     /// The peer's memory region refused the access (AETH NAK, remote access error).
     RemoteAccessError,
-    /// The peer could not complete the request, for example for want of a receive work request
-    /// (AETH NAK, remote operational error).
+    /// The peer could not complete the request, for example because it had no receive work request (AETH NAK, remote
+    /// operational error).
     RemoteOperationError,
-    /// All retransmission timeouts passed without progress.
+    /// All retransmission timeouts expired without progress.
     RetryExceeded,
-    /// The peer reported an unexpected event (NACK `UNEXP_EVENT`) and cannot go on.
+    /// The peer reported an unexpected event (NACK `UNEXP_EVENT`) and cannot continue.
     FatalError,
 }
 
 impl WcStatus {
-    /// Whether the work request did what it should.
+    /// Whether the work request succeeded.
     pub const fn is_success(self) -> bool {
         matches!(self, Self::Success)
     }
@@ -187,7 +186,7 @@ impl fmt::Display for WcStatus {
     }
 }
 
-/// Which operation a completion is about. Names follow `ibv_wc_opcode`.
+/// The operation that a completion is for. Names follow `ibv_wc_opcode`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum WcOpcode {
     /// A send work request (with or without immediate).
@@ -203,7 +202,7 @@ pub struct Wc {
     pub wr_id: u64,
     /// How it ended.
     pub status: WcStatus,
-    /// What it was.
+    /// The completed operation.
     pub opcode: WcOpcode,
     /// Bytes of the message; meaningful on success.
     pub byte_len: u32,

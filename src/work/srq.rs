@@ -6,20 +6,20 @@ use crossbeam_queue::ArrayQueue;
 
 use super::RecvWr;
 
-/// Number of a shared receive queue. Whoever makes queues gives them numbers: here they only come back in events.
+/// Number of a shared receive queue. The creator of the queue assigns it; here it is only returned in events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SrqId(pub u32);
 
-/// A shared receive queue (IBTA volume 1, section 10.2.9; `ibv_srq`): receive work requests for several queue pairs, each
-/// consumed by whichever has the next immediate.
+/// A shared receive queue (IBTA volume 1, section 10.2.9; `ibv_srq`): receive work requests for several queue pairs.
+/// Each request is consumed by the queue pair that has the next immediate.
 ///
-/// Any number of threads may post while any number of endpoints take: it has no lock, and no endpoint need be told of what is
-/// posted.
+/// Any number of threads may post while any number of endpoints consume. It has no lock, and endpoints need no
+/// notification of posts.
 #[derive(Debug)]
 pub struct SharedRecvQueue {
     id: SrqId,
     queue: ArrayQueue<RecvWr>,
-    /// 0: nobody wants to be told.
+    /// 0: no event is requested.
     limit: AtomicU32,
 }
 
@@ -34,17 +34,17 @@ impl SharedRecvQueue {
         self.id
     }
 
-    /// The requests that it holds at most.
+    /// The largest number of requests that it holds.
     pub fn max_wr(&self) -> u32 {
         self.queue.capacity() as u32
     }
 
-    /// The requests that nothing has consumed. They may be fewer by the time this returns.
+    /// The requests that have not been consumed. There may be fewer by the time this returns.
     pub fn outstanding(&self) -> u32 {
         self.queue.len() as u32
     }
 
-    /// Adds a request; `false` when the queue is full.
+    /// Adds a request; `false` if the queue is full.
     #[inline]
     pub fn post(&self, wr: RecvWr) -> bool {
         self.queue.push(wr).is_ok()
@@ -52,31 +52,32 @@ impl SharedRecvQueue {
 
     /// Takes the oldest request.
     ///
-    /// If another thread is in the midst of posting to an empty queue, this waits for it: for a few instructions, or until that
-    /// thread runs again. The choice would otherwise be to fail a queue pair whose receive is as good as there.
+    /// If another thread is in the middle of a post to an empty queue, this waits for it: for a few instructions, or
+    /// until that thread is scheduled again. The alternative would be to fail a queue pair although its receive is
+    /// almost posted.
     #[inline]
     pub fn take(&self) -> Option<RecvWr> {
         self.queue.pop()
     }
 
-    /// The limit in force; 0 when there is none.
+    /// The limit in force; 0 if there is none.
     pub fn limit(&self) -> u32 {
         self.limit.load(Ordering::SeqCst)
     }
 
-    /// Sets the limit below which [`SharedRecvQueue::reaches_limit`] says so, once; 0 ends it.
+    /// Sets the limit below which [`SharedRecvQueue::reaches_limit`] returns `true`, once; 0 clears it.
     pub fn set_limit(&self, limit: u32) {
         self.limit.store(limit, Ordering::SeqCst);
     }
 
-    /// Whether there are fewer requests than the limit says. The limit is gone then: of all who ask, one is told.
+    /// Whether there are fewer requests than the limit. The limit is then cleared, so only one caller gets `true`.
     ///
-    /// Whoever takes requests and whoever sets a limit ask afterwards. The queue and the limit are read and written in one order
-    /// that all threads agree on, so that one of them sees what the other did.
+    /// Call this after taking a request and after setting a limit. The queue and the limit are accessed in one order
+    /// that all threads agree on, so that one of two threads sees the other's change.
     #[inline]
     pub fn reaches_limit(&self) -> bool {
         let limit = self.limit();
-        // Exchanged, and not set: a limit set anew meanwhile is not this one.
+        // Exchanged, and not stored: a limit that was set again meanwhile is a different one.
         limit > 0
             && self.outstanding() < limit
             && self.limit.compare_exchange(limit, 0, Ordering::SeqCst, Ordering::SeqCst).is_ok()

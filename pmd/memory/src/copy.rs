@@ -1,14 +1,15 @@
-//! Copies to and from bytes that anybody may change at the same moment.
+//! Copies to and from bytes that other threads or processes may change at the same time.
 //!
-//! An ordinary copy that races with a write is undefined behaviour in Rust, and so is a racing access of another
-//! size than the one that it meets. What is sound is a copy that touches every byte atomically, by itself. Compilers
-//! make slow loops of such copies, so on x86-64 this is assembly, which does what that loop does at the speed of a plain copy.
+//! An ordinary copy that races with a write is undefined behaviour in Rust, and so are racing accesses of different
+//! sizes. A sound copy accesses every byte atomically, one at a time. Compilers make slow loops of such copies. So on
+//! x86-64 this is assembly, with the effect of that loop and the speed of a plain copy.
 
 /// Copies `len` bytes as if by one relaxed atomic load and one relaxed atomic store for each byte, in any order.
 ///
 /// # Safety
-/// `src` must be valid for reads and `dst` for writes of `len` bytes. Where the ranges overlap, the target is left with
-/// some mixture of what both held. Other threads may access either meanwhile, bytes that are not private to the caller by atomic accesses of one byte only.
+/// `src` must be valid for reads and `dst` for writes of `len` bytes. If the ranges overlap, the target is left with
+/// some mixture of what both held. Other threads may access either meanwhile; they must access bytes that are not
+/// private to the caller by atomic accesses of one byte only.
 #[inline]
 pub(super) unsafe fn copy(src: *const u8, dst: *mut u8, len: usize) {
     // SAFETY: as the caller promises.

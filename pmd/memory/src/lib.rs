@@ -1,22 +1,22 @@
 //! Memory that the application, the transport, ports and peers share.
 //!
-//! A [`Region`] is a range of bytes that may change at any time: a peer writes to it while the application reads, the
-//! application writes while a port sends from it. So nothing here lends a Rust reference to its bytes. They are copied
-//! in and out, bounds checked, by copies that may race with others ([`Region::read_at`], [`Region::write_at`]), or
-//! read and written singly ([`Region::load`], [`Region::store`]). A race garbles data, and data only: no access through
-//! this module is undefined behaviour, whatever other threads, peers and work requests do meanwhile. The exceptions are
-//! marked `unsafe` and say what they rely on: [`Region::from_raw`] and [`Region::view`].
+//! A [`Region`] is a range of bytes that may change at any time: a peer writes to it while the application reads, or
+//! the application writes while a port sends from it. So nothing here lends a Rust reference to its bytes. They are
+//! copied in and out, bounds checked, by copies that may race with others ([`Region::read_at`], [`Region::write_at`]),
+//! or read and written one at a time ([`Region::load`], [`Region::store`]). A race can garble data, but nothing else.
+//! No access through this module is undefined behaviour, whatever other threads, peers and work requests do meanwhile.
+//! The exceptions are marked `unsafe` and state their requirements: [`Region::from_raw`] and [`Region::view`].
 //!
-//! A [`Payload`] is what a frame carries: a part of a region, or a slice. [`Pieces`] are what is left of it at the receiver,
-//! where it may lie in several places.
+//! A [`Payload`] is the content of a frame: a part of a region, or a slice. [`Pieces`] are the part of it that the
+//! receiver has to place, which may be in several places.
 //!
 //! # Waiting for a byte
 //!
 //! A write to a region, by [`Region::write_at`] or by a packet that is placed, stores its last byte last, with release
-//! ordering, and [`Region::load`] reads with acquire ordering. So who sees the last byte of a write sees all of that
-//! write, and all that the writing thread did before. That is as far as it goes for MRC: the packets of a message take
-//! different paths and are placed as they come, so the last byte of a message says nothing of its other packets. Wait
-//! for the completion, or keep the message to one packet.
+//! ordering, and [`Region::load`] reads with acquire ordering. So a thread that sees the last byte of a write sees all
+//! of that write, and everything that the writing thread did before. For MRC this holds within one packet only. The
+//! packets of a message take different paths and are placed in order of arrival, so the last byte of a message proves
+//! nothing about its other packets. Wait for the completion, or keep the message to one packet.
 
 #![allow(
     unsafe_code,
@@ -34,11 +34,11 @@ pub use payload::Payload;
 pub use pieces::Pieces;
 pub use region::{Region, Room};
 
-/// Asks the processor for the line at an address, which may be any, to write to it.
+/// Prefetches the cache line at an address, which may be any, for a write.
 #[inline]
 pub fn prefetch_to_write(at: *const u8) {
     #[cfg(target_arch = "x86_64")]
-    // SAFETY: a hint; it changes nothing that the program could see, and an address without memory is passed over.
+    // SAFETY: a hint without visible effects; an address without memory is ignored.
     unsafe {
         core::arch::x86_64::_mm_prefetch::<{ core::arch::x86_64::_MM_HINT_ET0 }>(at.cast());
     }
@@ -46,7 +46,7 @@ pub fn prefetch_to_write(at: *const u8) {
     let _ = at;
 }
 
-/// Why memory could not be had or touched.
+/// Errors of allocating and accessing memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum RegionError {
@@ -78,7 +78,7 @@ pub enum RegionError {
         /// Length asked for in bytes.
         len: u64,
     },
-    /// A file ends before what of it should be mapped: the first access to the rest would end the process (`SIGBUS`).
+    /// A file ends before the range to be mapped does: the first access beyond it would end the process (`SIGBUS`).
     #[error(
         "{len} bytes from offset {offset} on cannot be mapped: the file has {file_len}; make it longer first"
     )]

@@ -8,9 +8,9 @@ const MSN: Bits<0, 0, 24> = Bits;
 
 /// Upper three bits of the syndrome: acknowledged.
 const TYPE_ACK: u8 = 0b000;
-/// Upper three bits of the syndrome: refused, the lower five tell why.
+/// Upper three bits of the syndrome: refused; the lower five hold the reason.
 const TYPE_NAK: u8 = 0b011;
-/// MRC has no end-to-end credits; the field always says so.
+/// MRC has no end-to-end credits; the field always has this value.
 const NO_CREDITS: u8 = 0x1f;
 
 /// Acknowledgement header, in a transport ACK or NAK.
@@ -22,26 +22,26 @@ pub struct Aeth {
     pub msn: u32,
 }
 
-/// What the syndrome of an [`Aeth`] says.
+/// The meaning of the syndrome of an [`Aeth`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AethKind {
     /// Acknowledged.
     Ack,
     /// Refused.
     Nak(NakCode),
-    /// A syndrome that MRC has no use for, such as "receiver not ready".
+    /// A syndrome that MRC does not use, such as "receiver not ready".
     Other(u8),
 }
 
-/// Why a transport NAK refuses.
+/// The reason of a transport NAK.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum NakCode {
     /// A packet sequence number is missing.
     PsnSequence = 0,
-    /// The request is not one that can be served.
+    /// The request cannot be served.
     InvalidRequest = 1,
-    /// The memory is not there or not to be written.
+    /// The memory does not exist or may not be written.
     RemoteAccess = 2,
     /// The responder failed.
     RemoteOperational = 3,
@@ -63,7 +63,7 @@ impl Aeth {
         Self { syndrome: (TYPE_NAK << 5) | code as u8, msn }
     }
 
-    /// What the syndrome says. An acknowledgement may carry any credits.
+    /// The meaning of the syndrome. An acknowledgement may carry any credits.
     #[inline]
     pub const fn kind(&self) -> AethKind {
         match (self.syndrome >> 5, self.syndrome & 0x1f) {

@@ -1,12 +1,12 @@
-//! What segmentation changes in the packets of a batch over IPv4: their identification.
+//! The IPv4 identifications that segmentation writes into the packets of a batch.
 //!
-//! Who cuts a batch, the kernel or a NIC, numbers its packets 0, 1, 2, .. in that field (Linux: `inet_gso_segment`; the first has the 0
-//! of a socket that is not connected and forbids fragments). An invariant CRC covers the field. It is linear: what a bit adds to it
-//! depends on nothing but the number of bytes that follow.
+//! The kernel or NIC that segments a batch numbers its packets 0, 1, 2, .. in that field (Linux: `inet_gso_segment`;
+//! the first has the 0 of a socket that is not connected and forbids fragments). The invariant CRC covers the field.
+//! The CRC is linear: the effect of a bit depends only on the number of bytes that follow.
 
 use spindrift_memory::Payload;
 
-/// Most datagrams in a batch (`UDP_MAX_SEGMENTS` of older kernels).
+/// The largest number of datagrams in a batch (`UDP_MAX_SEGMENTS` of older kernels).
 pub const SEGMENTS_MAX: usize = 64;
 
 /// CRC-32 of Ethernet, least significant bit first (IEEE 802.3 section 3.2.9).
@@ -14,16 +14,16 @@ const POLYNOMIAL: u32 = 0xedb8_8320;
 /// Bytes of an IPv4 packet between the identification and the UDP payload: 14 of the IP header, the UDP header.
 const BETWEEN: usize = 14 + 8;
 const CRC_LEN: usize = 4;
-/// Lengths that are kept: those of full packets and acknowledgements, and some last packets of messages.
+/// Number of cached lengths: those of full packets and acknowledgements, and some last packets of messages.
 const KEPT: usize = 4;
 static ZEROS: [u8; 1024] = [0; 1024];
 
-/// What each identification of a batch adds to the CRC of an IPv4 packet that was computed with identification 0, for the lengths
-/// of late.
+/// The difference that each identification of a batch makes to the CRC of an IPv4 packet computed with identification
+/// 0, for recently used lengths.
 #[derive(Clone, Debug)]
 pub struct BatchIds {
     rows: [Row; KEPT],
-    /// The row that was looked at last, and the one to be replaced next.
+    /// The row that was used last, and the one to be replaced next.
     latest: usize,
     oldest: usize,
 }
@@ -42,8 +42,8 @@ impl Default for BatchIds {
 }
 
 impl BatchIds {
-    /// For UDP payloads of so many bytes, the CRC at their end included: what to add, bit by bit, to the CRC of packet 0, 1, 2, ..
-    /// All zero for a payload that is shorter than a CRC.
+    /// For UDP payloads of this many bytes, including the CRC at their end: the differences for packets 0, 1, 2, ..,
+    /// to be added bit by bit. All zero for a payload that is shorter than a CRC.
     #[inline]
     pub fn deltas(&mut self, datagram: usize) -> &[u32; SEGMENTS_MAX] {
         let known = |row: &Row| row.datagram == datagram;
@@ -56,7 +56,7 @@ impl BatchIds {
         &self.rows[self.latest % KEPT].deltas
     }
 
-    /// The packet of a batch whose CRC differs by `difference` from that with identification 0.
+    /// The number of the packet in a batch whose CRC differs by `difference` from that with identification 0.
     #[inline]
     pub fn number(&mut self, datagram: usize, difference: u32) -> Option<usize> {
         self.deltas(datagram).iter().position(|&delta| delta == difference)
@@ -66,7 +66,8 @@ impl BatchIds {
     fn compute(&mut self, datagram: usize) -> usize {
         let mut row = Row { datagram, deltas: [0; SEGMENTS_MAX] };
         if let Some(covered) = datagram.checked_sub(CRC_LEN) {
-            // The highest bit of a byte is the last that a CRC takes in, and each lower one has gone one step further.
+            // The highest bit of a byte is the last that a CRC processes, and each lower one has been shifted once
+            // more.
             let mut bits = [0; 8];
             let mut bit = after_zeros(POLYNOMIAL, BETWEEN + covered);
             for place in bits.iter_mut().rev() {
@@ -85,7 +86,7 @@ impl BatchIds {
     }
 }
 
-/// What a difference of two CRCs has become after so many more bytes, which are the same in both.
+/// A difference of two CRCs after this many more bytes, which are the same in both.
 fn after_zeros(difference: u32, count: usize) -> u32 {
     let run = |state: u32| {
         (0..count).step_by(ZEROS.len()).fold(state, |state, done| {

@@ -24,7 +24,7 @@ const PSN: Bits<8, 0, 24> = Bits;
 /// Base transport header, at the start of every packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bth {
-    /// What the packet is.
+    /// The kind of the packet.
     pub opcode: Opcode,
     /// Solicited event, 0 in MRC.
     pub solicited: bool,
@@ -36,15 +36,15 @@ pub struct Bth {
     pub tver: u8,
     /// Partition key.
     pub pkey: u16,
-    /// The byte that the iCRC leaves out (FECN and BECN in `RoCEv2`).
+    /// The byte that the iCRC does not cover (FECN and BECN in `RoCEv2`).
     pub var_res: u8,
-    /// The queue pair this is sent to.
+    /// The destination queue pair.
     pub dest_qpn: Qpn,
-    /// An acknowledgement is asked for.
+    /// An acknowledgement is requested.
     pub ack_req: bool,
     /// Reserved bit beside `ack_req`.
     pub reserved: bool,
-    /// The packet was sent before.
+    /// The packet is a retransmission.
     pub rtx: bool,
     /// A TSETH follows the METH.
     pub ts: bool,
@@ -55,7 +55,7 @@ pub struct Bth {
     pub psn: Psn,
 }
 
-/// Why a packet is not for this receiver, whatever else it holds.
+/// Why this receiver must ignore a packet, whatever else it contains.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Foreign {
     /// The transport version is not 0.
@@ -68,7 +68,7 @@ impl Bth {
     /// Bytes of the header.
     pub const LEN: usize = 12;
 
-    /// The partition key that everyone is a full member of.
+    /// The default partition key, with full membership.
     pub const DEFAULT_PKEY: u16 = 0xffff;
 
     /// What a receiver checks in the first word: `tver` and the 15 bits of `pkey` that name the partition.
@@ -96,8 +96,9 @@ impl Bth {
     }
 
     /// Checks version and partition of the packet that starts with `mrc`: `tver` must be 0 (MRC 1.0 table 6-3) and
-    /// `pkey` name the default partition. As in `InfiniBand` (IBTA volume 1, section 10.9.3), the top bit of a partition
-    /// key says whether the sender is a full member; to a full member, as everyone is here, both kinds may send.
+    /// `pkey` must name the default partition. As in `InfiniBand` (IBTA volume 1, section 10.9.3), the top bit of a
+    /// partition key says whether the sender is a full member. Full members and limited members may send to a full
+    /// member, which every receiver here is.
     ///
     /// Bytes too short for either are left to [`Bth::read`].
     #[inline]
@@ -157,7 +158,7 @@ impl Bth {
         Psn::new(PSN.get(b))
     }
 
-    /// The header in `b`, whose opcode is known to be this.
+    /// The header in `b`, whose opcode is already known.
     #[inline]
     pub(super) fn of(opcode: Opcode, b: &[u8; Self::LEN]) -> Self {
         Self {
@@ -178,7 +179,7 @@ impl Bth {
         }
     }
 
-    /// The header as it travels. Bits of `pad`, `tver` and `inv_res` that are too many are dropped.
+    /// The header as bytes. Excess bits of `pad`, `tver` and `inv_res` are dropped.
     #[inline]
     pub fn to_bytes(&self) -> [u8; Self::LEN] {
         let mut b = [0; Self::LEN];
@@ -211,7 +212,7 @@ impl Bth {
         }
     }
 
-    /// Writes the header to the front of `out` and returns its length, or returns 0 and leaves `out` alone if it
+    /// Writes the header to the front of `out` and returns its length, or returns 0 and does not change `out` if it
     /// does not fit.
     #[inline]
     pub fn write(&self, out: &mut [u8]) -> usize {

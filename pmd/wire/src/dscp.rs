@@ -2,8 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
-/// The code point of each traffic class. The numbers are the network's own, the same at both ends and on its
-/// switches.
+/// The code point of each traffic class. The network operator chooses the numbers; both ends and the switches use the
+/// same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct DscpMap {
@@ -13,9 +13,9 @@ pub struct DscpMap {
     pub no_trim: u8,
     /// Retransmitted data that a switch may trim.
     pub trimmable_retx: u8,
-    /// What a switch writes on a packet that it trims.
+    /// Written by a switch on a packet that it trims.
     pub trimmed: u8,
-    /// What a switch writes on a packet that it trims on the last hop.
+    /// Written by a switch on a packet that it trims on the last hop.
     pub trimmed_last_hop: u8,
     /// Acknowledgements of all kinds and endpoint responses.
     pub control: u8,
@@ -31,9 +31,9 @@ impl Default for DscpMap {
 /// Where a packet was trimmed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum TrimKind {
-    /// On the way: the path is congested.
+    /// Before the last hop: the path is congested.
     Fabric,
-    /// On the last hop: the receiver is.
+    /// On the last hop: the receiver is congested.
     LastHop,
 }
 
@@ -48,7 +48,7 @@ pub enum DscpError {
         /// Its code point.
         value: u8,
     },
-    /// A trimmed packet could not be told from one of another class.
+    /// A trimmed packet could not be distinguished from one of another class.
     #[error("dscp.{name} and dscp.{other} must differ, found {value} for both")]
     Ambiguous {
         /// The class that switches write.
@@ -73,9 +73,9 @@ impl DscpMap {
         }
     }
 
-    /// Checks that each code point has 6 bits and that the two that mean "trimmed" mean nothing else.
+    /// Checks that each code point has 6 bits and that the two for trimmed packets are used for nothing else.
     ///
-    /// The classes that senders use may share a code point, in a network that does not tell them apart.
+    /// The classes that senders use may share a code point, in a network that does not distinguish them.
     pub fn validate(&self) -> Result<(), DscpError> {
         let sent = [
             ("trimmable", self.trimmable),

@@ -14,10 +14,10 @@ const RESERVED2: Bytes<2, 26> = Bytes;
 const TX_TIMESTAMP: U16<28> = U16;
 const RESERVED30: Bytes<30, 6> = Bytes;
 
-/// Where in the first word of an endpoint response the operation stands.
+/// Position of the operation in the first word of an endpoint response.
 ///
-/// Readers of the specification disagree. Either is understood on receipt; a response is matched to its
-/// request by the request id in the BTH, so that nothing hangs on the operation.
+/// Readings of the specification disagree. Both positions are accepted. A response is matched to its request by the
+/// request id in the BTH, so that nothing depends on the operation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum OpPosition {
@@ -73,7 +73,7 @@ impl Eeth {
         }
     }
 
-    /// The header as it travels.
+    /// The header as bytes.
     #[inline]
     pub fn to_bytes(&self) -> [u8; Self::LEN] {
         let mut b = [0; Self::LEN];

@@ -1,4 +1,4 @@
-//! Where in a packet an entropy value is carried.
+//! The fields of a packet that carry its entropy value.
 
 use serde::{Deserialize, Serialize};
 
@@ -6,7 +6,7 @@ use super::Ev;
 
 /// Which half of a 32-bit entropy value the UDP source port carries.
 ///
-/// Readers of the specification disagree; both ends of a connection need the same setting.
+/// Readings of the specification disagree; both ends of a connection need the same setting.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum StevOrder {
@@ -44,7 +44,7 @@ pub struct Entropy {
 }
 
 impl EntropyMode {
-    /// How many bits an entropy value has.
+    /// The number of bits of an entropy value.
     #[inline]
     pub const fn width_bits(self) -> u32 {
         match self {
@@ -64,7 +64,7 @@ impl EntropyMode {
         }
     }
 
-    /// What the other side reads of `ev` when it has gone out: less than there is of it over IPv4, which has no flow label.
+    /// The value that the peer reads after `ev` was sent: over IPv4, which has no flow label, only part of it.
     #[inline]
     pub const fn carried(self, ev: Ev, v6: bool) -> Ev {
         let Entropy { src_port, flow_label } = self.place(ev);

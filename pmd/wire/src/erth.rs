@@ -16,16 +16,16 @@ const TSR: Bits<12, 15, 1> = Bits;
 const RESERVED14: Bits<12, 4, 11> = Bits;
 const FTYPE: Bits<12, 0, 4> = Bits;
 
-/// What an endpoint request asks for.
+/// The operation of an endpoint request.
 ///
-/// These are the values on the wire; the specification's control API numbers the two the other way round.
+/// These are the values on the wire; the specification's control API numbers the two in the opposite order.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum EndpointOp {
-    /// Tells which ports of the sender can be reached.
+    /// Reports which ports of the sender are reachable.
     #[default]
     PortStatusUpdate = 0,
-    /// Tests the path that the request came by.
+    /// Tests the path that the request took.
     EvProbe = 1,
     /// Not assigned.
     Reserved2 = 2,
@@ -50,13 +50,13 @@ impl EndpointOp {
 pub struct Erth {
     /// The upper 14 bits of the first word, in place; 0 in MRC.
     pub reserved0: u16,
-    /// What is asked for.
+    /// The operation.
     pub op: EndpointOp,
     /// Reserved byte at 2.
     pub reserved2: u8,
-    /// The vendor's own.
+    /// Vendor-specific.
     pub vendor_info: u8,
-    /// A set bit says that the port can be reached. Has meaning in a port status update only.
+    /// A set bit means that the port is reachable. Valid in a port status update only.
     pub port_status_mask: u32,
     /// Reserved bytes at 8.
     pub reserved8: u32,
@@ -91,7 +91,7 @@ impl Erth {
         }
     }
 
-    /// The header as it travels. Bits that are too many for their field are dropped.
+    /// The header as bytes. Excess bits of a field are dropped.
     #[inline]
     pub fn to_bytes(&self) -> [u8; Self::LEN] {
         let mut b = [0; Self::LEN];

@@ -1,7 +1,6 @@
 //! Fields at fixed offsets of a header.
 //!
-//! A field is a type that carries its offset. Reading or writing one outside the header does not compile,
-//! so that neither needs a check at run time.
+//! A field is a type with its offset. Access outside the header does not compile, so no check is needed at run time.
 
 #![expect(
     clippy::unused_self,
@@ -69,8 +68,8 @@ integer!(U64, u64, 8, "64 bits, big-endian.");
 
 /// `WIDTH` bits of the 32-bit big-endian word at `AT`; `SHIFT` is the position of the lowest one.
 ///
-/// Fields that are not whole bytes, or 24 bits wide, are taken out of the word that holds them: one load or store
-/// then serves all the fields of a word.
+/// Fields that are not whole bytes, or 24 bits wide, are extracted from the word that holds them. One load or store
+/// then serves all fields of a word.
 pub(super) struct Bits<const AT: usize, const SHIFT: u32, const WIDTH: u32>;
 
 impl<const AT: usize, const SHIFT: u32, const WIDTH: u32> Bits<AT, SHIFT, WIDTH> {
@@ -95,7 +94,7 @@ impl<const AT: usize, const SHIFT: u32, const WIDTH: u32> Bits<AT, SHIFT, WIDTH>
         U32::<AT>.get(header) & Self::MASK != 0
     }
 
-    /// `value` in place, without the bits that are too many.
+    /// `value` in place, without its excess bits.
     #[inline]
     pub(super) fn place(self, value: impl Into<u32>) -> u32 {
         (value.into() << SHIFT) & Self::MASK
@@ -121,8 +120,8 @@ macro_rules! slice_forms {
                 }
             }
 
-            /// Writes the header to the front of `out` and returns its length, or returns 0 and leaves `out`
-            /// alone if it does not fit.
+            /// Writes the header to the front of `out` and returns its length, or returns 0 and does not change `out`
+            /// if it does not fit.
             #[inline]
             pub fn write(&self, out: &mut [u8]) -> usize {
                 $crate::field::put(&self.to_bytes(), out)

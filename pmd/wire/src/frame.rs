@@ -1,4 +1,4 @@
-//! Frames that may be anybody's, read leniently: addresses, markings and lengths, for middleware and tools.
+//! Lenient parsing of arbitrary frames: addresses, markings and lengths, for middleware and tools.
 //!
 //! The transport reads its packets with [`stack::parse`](crate::stack::parse), which is strict.
 
@@ -214,7 +214,7 @@ mod tests {
         }
     }
 
-    /// Also with segments left: the middleware stands at the start of the way as well as at its end.
+    /// Also with segments left: middleware runs at the start of the path as well as at its end.
     #[test]
     fn looks_past_a_routing_header() {
         for ends in [["10.0.0.1", "10.0.0.2"], ["fd00::1", "fd00::2"]] {

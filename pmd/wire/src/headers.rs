@@ -51,8 +51,8 @@ impl fmt::Display for MacAddr {
 
 /// Addresses and markings of one UDP datagram.
 ///
-/// Filled in by a kernel socket, or parsed out of an Ethernet frame. What a kernel socket does not
-/// tell is zero (the flow label, and the hop limit unless it was asked for).
+/// Filled in by a kernel socket, or parsed from an Ethernet frame. Fields that a kernel socket does not report are
+/// zero (the flow label, and the hop limit unless it was requested).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DatagramMeta {
     /// Sender's address.

@@ -1,11 +1,11 @@
 //! The invariant CRC at the end of each packet (the rules of `RoCEv2`, `InfiniBand` annex A17).
 //!
-//! CRC-32 as in Ethernet, over eight bytes of ones that stand for a link header, the IP and UDP headers, and all
-//! of the packet up to the iCRC; stored least significant byte first. What switches may change counts as
-//! ones: in IPv4 the type of service, time to live and header checksum, in IPv6 the traffic class, flow label and
-//! hop limit, the UDP checksum, and the fifth byte of the BTH.
+//! CRC-32 as in Ethernet, over eight bytes of ones in place of a link header, the IP and UDP headers, and all of the
+//! packet up to the iCRC. It is stored least significant byte first. Fields that switches may change count as ones: in
+//! IPv4 the type of service, time to live and header checksum; in IPv6 the traffic class, flow label and hop limit;
+//! the UDP checksum; and the fifth byte of the BTH.
 //!
-//! Since the flow label is left out, that half of a structured entropy value is not protected.
+//! The flow label is not covered, so that half of a structured entropy value is not protected.
 
 use std::net::IpAddr;
 
@@ -86,12 +86,12 @@ fn difference(l3_head: &[u8], rest: Pieces<'_>) -> Option<u32> {
     Some(covered.crc32(before_payload(l3_head)) ^ u32::from_le_bytes(icrc))
 }
 
-/// Whether the iCRC at the end of `udp_payload`, which a kernel socket received, is right. The front of the BTH must lie
-/// in the first piece.
+/// Whether the iCRC at the end of `udp_payload`, which a kernel socket received, is right. The first bytes of the BTH
+/// must be in the first piece.
 ///
-/// The IP header is put together from `meta`. For IPv4 "don't fragment" is taken to be set, and the identification to be 0 or the
-/// number of a packet in a batch that was cut on the way, since sockets do not tell; our own ports send it so. So one in 2^26 packets
-/// that were changed on the way passes instead of one in 2^32, where the UDP checksum has not found it before.
+/// The IP header is rebuilt from `meta`. For IPv4, "don't fragment" is assumed to be set, and the identification to be
+/// 0 or the number of a packet in a segmented batch, since sockets do not report it; our own ports send it so. So one
+/// changed packet in 2^26 passes instead of one in 2^32, unless the UDP checksum has detected it before.
 #[inline]
 pub fn verify_datagram<'a>(
     meta: &DatagramMeta,

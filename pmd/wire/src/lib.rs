@@ -6,13 +6,12 @@
 //! [`StackTemplate::write`] writes the outer headers, [`WriteHead::encode`] or [`Packet::encode_head`] the
 //! transport headers after them, and [`icrc::compute`] checksums both.
 //!
-//! There is a file per header, and each offset is named once, in that file. An offset outside its header
-//! does not compile, and no input can make this module panic: input that is too short or unknown gives a
-//! [`DecodeError`] that says what was expected. Reserved bits are kept, so that a decoded packet encodes to
-//! the same bytes.
+//! Each header has its own file, and each offset is named once, in that file. An offset outside its header does not
+//! compile. No input can make this module panic: input that is too short or unknown gives a [`DecodeError`] with the
+//! expected values. Reserved bits are kept, so that a decoded packet encodes to the same bytes.
 //!
-//! The tables quoted are those of the MRC specification, revision 1.0 (Open Compute Project). Multi-byte
-//! fields are big-endian, but for the iCRC.
+//! The tables cited are those of the MRC specification, revision 1.0 (Open Compute Project). Multi-byte fields are
+//! big-endian, except the iCRC.
 //!
 //! ```
 //! use spindrift_wire::{Bth, Ev, Opcode, Packet, Psn, Qpn, Seth};
@@ -66,7 +65,7 @@ pub use seth::{CcState, Mark, Seth};
 pub use stack::{Parsed, StackError, StackTemplate};
 pub use tseth::Tseth;
 
-/// UDP destination port of MRC, as the readers of the specification give it.
+/// UDP destination port of MRC, according to readings of the specification.
 pub const UDP_PORT_MRC: u16 = 4971;
 
 /// UDP destination port that IANA assigned to `RoCEv2`.
@@ -86,7 +85,7 @@ pub const TIMESTAMP_UNIT_NS: u64 = 128;
 
 /// Whether a datagram to `dst_port` may be MRC, where `configured` is our own setting.
 ///
-/// Public sources disagree on the port, so both are accepted whatever we send to.
+/// Public sources disagree on the port, so both are accepted, whatever port we send to.
 #[inline]
 pub const fn is_mrc_port(dst_port: u16, configured: u16) -> bool {
     dst_port == configured || dst_port == UDP_PORT_MRC || dst_port == UDP_PORT_ROCE
@@ -108,10 +107,10 @@ pub enum DecodeError {
     /// The first byte is not an opcode of MRC.
     #[error("expected an MRC opcode (0xC6 to 0xCB, 0xD1, 0xD8, 0xD9, 0xDC to 0xDE), found {0:#04X}")]
     UnknownOpcode(u8),
-    /// A control packet goes on behind its last header.
+    /// A control packet has bytes after its last header.
     #[error("{opcode:?} takes {expected} bytes from the BTH to the iCRC, found {found}")]
     TrailingBytes {
-        /// What the packet is.
+        /// The kind of the packet.
         opcode: Opcode,
         /// Its length in bytes, BTH included, iCRC not.
         expected: usize,
@@ -123,10 +122,10 @@ pub enum DecodeError {
     Pad {
         /// Pad bytes announced, 1 to 3.
         pad: u8,
-        /// Bytes behind the headers.
+        /// Bytes after the headers.
         found: usize,
     },
-    /// A trimmed packet is not a write, and only writes are trimmed.
+    /// The trimmed packet is not a write; only writes are trimmed.
     #[error("expected a trimmed RDMA write, found {0:?}")]
     NotAWrite(Opcode),
 }

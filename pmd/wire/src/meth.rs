@@ -25,7 +25,7 @@ impl Meth {
         Self { rqmsn: Msn::new(RQMSN.get(b)), msn: Msn::new(MSN.get(b)) }
     }
 
-    /// The header as it travels.
+    /// The header as bytes.
     #[inline]
     pub fn to_bytes(&self) -> [u8; Self::LEN] {
         let mut b = [0; Self::LEN];

@@ -18,12 +18,12 @@ const CC_FLAGS: Bits<16, 24, 4> = Bits;
 const RESERVED17: Bits<16, 16, 8> = Bits;
 const TX_TIMESTAMP: Bits<16, 0, 16> = Bits;
 
-/// Why a NACK refuses a packet. The codes are those of Ultra Ethernet.
+/// The reason of a NACK. The codes are those of Ultra Ethernet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum NackReason {
-    /// A switch cut the packet short before the last hop: the path is congested.
+    /// A switch trimmed the packet before the last hop: the path is congested.
     Trimmed,
-    /// A switch cut the packet short on the last hop: many senders meet there, the path is not to blame.
+    /// A switch trimmed the packet on the last hop: many senders share it, so the path is not the cause.
     TrimmedLastHop,
     /// The receiver has no room to track the packet.
     NoBitmap,
@@ -33,7 +33,7 @@ pub enum NackReason {
     NoResource,
     /// The packet lies outside the window.
     PsnOutOfWindow,
-    /// Something went wrong for good.
+    /// An error that is fatal to the queue pair.
     UnexpectedEvent,
     /// Another code.
     Other(u8),
@@ -76,15 +76,15 @@ impl From<NackReason> for u8 {
 pub struct Neth {
     /// First two bytes, 0 in MRC.
     pub reserved0: u16,
-    /// Why, see [`NackReason`].
+    /// The reason, see [`NackReason`].
     pub reason: u8,
-    /// The vendor's own.
+    /// Vendor-specific.
     pub vendor_info: u8,
     /// Entropy value of the refused packet.
     pub entropy: Ev,
-    /// Lower 16 bits of the queue pair number of whoever sends this NACK.
+    /// Lower 16 bits of the sender's queue pair number.
     pub spdcid: u16,
-    /// Lower 16 bits of the queue pair number this is sent to.
+    /// Lower 16 bits of the receiver's queue pair number.
     pub dpdcid: u16,
     /// Reserved byte at 12.
     pub reserved12: u8,
@@ -104,10 +104,10 @@ impl Neth {
     /// Bytes of the header.
     pub const LEN: usize = 20;
 
-    /// What `cc_type` is in a NACK.
+    /// The value of `cc_type` in a NACK.
     pub const CC_TYPE: u8 = 2;
 
-    /// Refuses packet `nack_psn`, which came by path `entropy`.
+    /// Refuses packet `nack_psn`, which arrived on path `entropy`.
     #[inline]
     pub fn new(reason: NackReason, nack_psn: Psn, entropy: Ev) -> Self {
         Self { reason: reason.into(), nack_psn, entropy, ..Self::default() }
@@ -132,7 +132,7 @@ impl Neth {
         }
     }
 
-    /// The header as it travels. Bits that are too many for their field are dropped.
+    /// The header as bytes. Excess bits of a field are dropped.
     #[inline]
     pub fn to_bytes(&self) -> [u8; Self::LEN] {
         let mut b = [0; Self::LEN];

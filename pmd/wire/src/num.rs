@@ -8,13 +8,13 @@ const MASK_24: u32 = 0x00ff_ffff;
 
 /// A packet sequence number: 24 bits that wrap.
 ///
-/// There is no order on serial numbers as such, only a signed [`distance`](Psn::distance) between two.
+/// Serial numbers have no total order, only a signed [`distance`](Psn::distance) between two.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(from = "u32", into = "u32")]
 pub struct Psn(u32);
 
 impl Psn {
-    /// How many there are, 2^24.
+    /// The count of all numbers, 2^24.
     pub const COUNT: u32 = MASK_24 + 1;
 
     /// The lower 24 bits of `value`.
@@ -43,7 +43,7 @@ impl Psn {
         Self::new(self.0.wrapping_sub(n))
     }
 
-    /// `self - from` the short way round, from -2^23 up to 2^23 - 1.
+    /// `self - from` modulo 2^24, from -2^23 up to 2^23 - 1.
     #[inline]
     pub const fn distance(self, from: Self) -> i32 {
         (self.0.wrapping_sub(from.0) << 8).cast_signed() >> 8

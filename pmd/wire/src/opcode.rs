@@ -3,7 +3,7 @@
 
 use super::DecodeError;
 
-/// What a packet is.
+/// The kind of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Opcode {
@@ -15,9 +15,9 @@ pub enum Opcode {
     WriteLast = 0xC8,
     /// Last packet of a write with immediate data.
     WriteLastImm = 0xC9,
-    /// The one packet of a write.
+    /// The only packet of a write.
     WriteOnly = 0xCA,
-    /// The one packet of a write with immediate data.
+    /// The only packet of a write with immediate data.
     WriteOnlyImm = 0xCB,
     /// Transport acknowledgement, positive or negative.
     Ack = 0xD1,

@@ -40,8 +40,8 @@ impl WriteHead {
     /// Writes the headers to the front of `out` and returns their length, or returns 0 if `out` is shorter than
     /// [`MAX_LEN`](Self::MAX_LEN). Bytes of `out` up to `MAX_LEN` may change.
     ///
-    /// What is written can always be read back: the `ts` bit says whether there is a TSETH, whatever `bth.ts` is,
-    /// and there are immediate data, 0 for want of better, if and only if the opcode calls for them.
+    /// The result can always be decoded. The `ts` bit says whether there is a TSETH, whatever `bth.ts` is. There are
+    /// immediate data (0 if none are given) if and only if the opcode requires them.
     #[inline]
     pub fn encode(&self, out: &mut [u8]) -> usize {
         let Some(out) = out.first_chunk_mut::<{ Self::MAX_LEN }>() else { return 0 };
@@ -68,8 +68,8 @@ impl WriteHead {
     }
 }
 
-/// The headers of an RDMA write packet where they lie, each field read when it is asked for: a receiver wants few of
-/// them, and moving the values of all costs more than reading those.
+/// The headers of an RDMA write packet in place, with each field read when needed. A receiver needs few of them, and
+/// moving the values of all costs more than reading those.
 #[derive(Clone, Copy, Debug)]
 pub struct WriteView<'a> {
     opcode: Opcode,
@@ -168,13 +168,13 @@ impl<'a> WriteView<'a> {
         Bth::psn_of(self.bth())
     }
 
-    /// Whether the packet asks for a SACK by itself: it asks for an answer, or was sent before.
+    /// Whether the packet triggers a SACK by itself: it requests an acknowledgement, or it is a retransmission.
     #[inline]
     pub fn demands_sack(&self) -> bool {
         self.ack_req() | self.rtx()
     }
 
-    /// Whether a transport acknowledgement is asked for.
+    /// Whether a transport acknowledgement is requested.
     #[inline]
     pub fn ack_req(&self) -> bool {
         Bth::ack_req_of(self.bth())
@@ -229,7 +229,7 @@ pub enum Packet<'a> {
         head: WriteHead,
         /// The data to be placed.
         payload: &'a [u8],
-        /// The fill behind the data, `head.bth.pad` bytes.
+        /// The padding after the data, `head.bth.pad` bytes.
         pad: &'a [u8],
     },
     /// Transport acknowledgement, positive or negative.
@@ -348,7 +348,7 @@ impl<'a> Packet<'a> {
     }
 }
 
-/// What a switch leaves of a write that it trims: the headers that a NACK needs.
+/// The part of a trimmed write that remains: the headers that a NACK needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TrimmedHead {
     /// Base transport header.
@@ -360,7 +360,7 @@ pub struct TrimmedHead {
 }
 
 impl TrimmedHead {
-    /// Reads the front of a trimmed packet. What follows, perhaps half a header or a stale iCRC, is ignored.
+    /// Reads the front of a trimmed packet. The bytes after it, perhaps half a header or a stale iCRC, are ignored.
     ///
     /// Fails if it is not a write or was cut before the end of the headers that it announces.
     #[inline]
@@ -402,7 +402,7 @@ fn split<'a, const N: usize>(
     bytes.split_first_chunk().ok_or(DecodeError::Short { header, needed: N, found: bytes.len() })
 }
 
-/// The one header behind the BTH of a control packet.
+/// The single header after the BTH of a control packet.
 #[inline]
 fn only<'a, const N: usize>(
     bth: Bth,

@@ -16,22 +16,22 @@ const TSR: Bits<12, 15, 1> = Bits;
 const RESERVED14: Bits<12, 4, 11> = Bits;
 const FTYPE: Bits<12, 0, 4> = Bits;
 
-/// Reliability probe header. The answer is a SACK with `pr` set and the probe id in place of the offset.
+/// Reliability probe header. A SACK with `pr` set and the probe id in place of the offset acknowledges the probe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Peth {
     /// First two bytes, 0 in MRC.
     pub reserved0: u16,
     /// Reserved byte at 2.
     pub reserved2: u8,
-    /// The vendor's own.
+    /// Vendor-specific.
     pub vendor_info: u8,
-    /// Number of the probe, echoed in the answer.
+    /// Number of the probe, reflected in the SACK.
     pub probe_id: u16,
     /// Reserved bytes at 6.
     pub reserved6: u16,
-    /// Lower 16 bits of the queue pair number of whoever sends this probe.
+    /// Lower 16 bits of the sender's queue pair number.
     pub spdcid: u16,
-    /// Lower 16 bits of the queue pair number this is sent to.
+    /// Lower 16 bits of the receiver's queue pair number.
     pub dpdcid: u16,
     /// When the probe was sent, on the sender's clock.
     pub tx_timestamp: u16,
@@ -65,7 +65,7 @@ impl Peth {
         }
     }
 
-    /// The header as it travels. Bits that are too many for their field are dropped.
+    /// The header as bytes. Excess bits of a field are dropped.
     #[inline]
     pub fn to_bytes(&self) -> [u8; Self::LEN] {
         let mut b = [0; Self::LEN];

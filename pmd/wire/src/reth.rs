@@ -27,7 +27,7 @@ impl Reth {
         Self { va: VA.get(b), rkey: RKEY.get(b), dma_len: DMA_LEN.get(b) }
     }
 
-    /// The header as it travels.
+    /// The header as bytes.
     #[inline]
     pub fn to_bytes(&self) -> [u8; Self::LEN] {
         let mut b = [0; Self::LEN];
@@ -40,7 +40,7 @@ impl Reth {
 
 slice_forms!(Reth, "RETH");
 
-/// Immediate data, behind the RETH of a packet that ends a write with immediate.
+/// Immediate data, after the RETH of a packet that ends a write with immediate.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ImmDt(pub u32);
 
@@ -54,7 +54,7 @@ impl ImmDt {
         Self(u32::from_be_bytes(*b))
     }
 
-    /// The header as it travels.
+    /// The header as bytes.
     #[inline]
     pub fn to_bytes(&self) -> [u8; Self::LEN] {
         self.0.to_be_bytes()

@@ -33,14 +33,14 @@ const RCVD_BYTES: Bits<32, 0, 24> = Bits;
 /// The bits of the first word that belong to `mark` and `pr`.
 const NOT_RESERVED0: u32 = MARK.mask() | PR.mask();
 
-/// What the receiver saw on the path of the packet that triggered a SACK.
+/// The state of the path of the packet that triggered a SACK, as seen by the receiver.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Mark {
-    /// Nothing.
+    /// No mark.
     #[default]
     None = 0,
-    /// The packet came with an ECN mark: leave the path out for a round.
+    /// The packet arrived with an ECN mark: skip the path for one rotation.
     SkipOnce = 1,
     /// Do not use the path.
     AlwaysSkip = 2,
@@ -65,17 +65,17 @@ impl Mark {
 pub struct Seth {
     /// The bits of the first 16 that are neither `mark` nor `pr`, in place; 0 in MRC.
     pub reserved0: u16,
-    /// What was seen on the path in `entropy`.
+    /// The mark for the path in `entropy`.
     pub mark: Mark,
-    /// This answers a reliability probe.
+    /// This SACK acknowledges a reliability probe.
     pub pr: bool,
     /// The packet that triggered this SACK is `cack` plus this; see [`Seth::ack_psn`] and [`Seth::probe_id`].
     pub ack_psn_offset: i16,
     /// Entropy value of the packet that triggered this SACK.
     pub entropy: Ev,
-    /// Lower 16 bits of the queue pair number of whoever sends this SACK.
+    /// Lower 16 bits of the sender's queue pair number.
     pub spdcid: u16,
-    /// Lower 16 bits of the queue pair number this is sent to.
+    /// Lower 16 bits of the receiver's queue pair number.
     pub dpdcid: u16,
     /// Reserved byte at 12.
     pub reserved12: u8,
@@ -89,7 +89,8 @@ pub struct Seth {
     pub mpr: u8,
     /// The first bit of `bitmap` is packet `cack` plus this.
     pub sack_offset: i16,
-    /// Bit i (lowest first) tells that packet `cack + sack_offset + i` arrived. A clear bit says nothing.
+    /// Bit i (lowest first) means that packet `cack + sack_offset + i` arrived.
+    /// A clear bit alone proves nothing.
     pub bitmap: u64,
     /// Congestion state.
     pub cc: CcState,
@@ -104,9 +105,9 @@ pub struct CcState {
     pub reserved: bool,
     /// Packets received out of order, 15 bits.
     pub ooo_count: u16,
-    /// The sender may take back the cut that a penalty made.
+    /// The sender may undo the cut that a penalty made.
     pub restore_cwnd: bool,
-    /// Cut asked for by the receiver, in 1/128 of the bytes acknowledged, 7 bits.
+    /// Cut requested by the receiver, in 1/128 of the bytes acknowledged, 7 bits.
     pub cwnd_penalty: u8,
     /// Bytes received, in units of 256 rounded up, 24 bits.
     pub rcvd_bytes: u32,
@@ -119,7 +120,7 @@ impl Seth {
     /// How many packets the bitmap covers.
     pub const BITMAP_BITS: u32 = 64;
 
-    /// The packet that triggered this SACK. Without meaning where `pr` is set.
+    /// The packet that triggered this SACK. Meaningless if `pr` is set.
     #[inline]
     pub const fn ack_psn(&self) -> Psn {
         self.cack.add((self.ack_psn_offset as i32).cast_unsigned())
@@ -131,7 +132,7 @@ impl Seth {
         self.cack.add((self.sack_offset as i32).cast_unsigned())
     }
 
-    /// The id of the probe that this SACK answers. Without meaning where `pr` is clear.
+    /// The id of the probe that this SACK acknowledges. Meaningless if `pr` is clear.
     #[inline]
     pub const fn probe_id(&self) -> u16 {
         self.ack_psn_offset.cast_unsigned()
@@ -166,7 +167,7 @@ impl Seth {
         }
     }
 
-    /// The header as it travels. Bits that are too many for their field are dropped.
+    /// The header as bytes. Excess bits of a field are dropped.
     #[inline]
     pub fn to_bytes(&self) -> [u8; Self::LEN] {
         let mut b = [0; Self::LEN];

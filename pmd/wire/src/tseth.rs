@@ -48,7 +48,7 @@ impl Tseth {
         }
     }
 
-    /// The header as it travels. Bits of `reserved` and `ftype` that are too many are dropped.
+    /// The header as bytes. Excess bits of `reserved` and `ftype` are dropped.
     #[inline]
     pub fn to_bytes(&self) -> [u8; Self::LEN] {
         let mut b = [0; Self::LEN];

@@ -4,7 +4,7 @@ use super::*;
 use crate::wire::Aeth;
 use crate::wire::{EndpointOp, Packet};
 
-/// In turn, and each once in a second at most: those visited lately wait until the others had their turn.
+/// In turn, and each at most once a second: queue pairs visited recently wait until the others had their turn.
 #[test]
 fn every_queue_pair_is_visited_once_a_second() {
     const SECOND: u64 = 1_000_000_000;
@@ -41,7 +41,7 @@ fn every_queue_pair_is_visited_once_a_second() {
     assert_eq!(visits(512, &calls), [256, 256, 512, 0, 256, 256, 512]);
 }
 
-/// Queue pairs to one peer learn of its ports together, so what differs in anything is another peer.
+/// All queue pairs to one peer learn of its ports together, so any difference in addresses makes a different peer.
 #[test]
 fn peers_are_told_apart_by_all_their_addresses() {
     let mut endpoint = Endpoint::new(EndpointConfig::new((1..=2).map(port).collect())).unwrap();
@@ -67,7 +67,7 @@ fn peers_are_told_apart_by_all_their_addresses() {
     }
 }
 
-/// The last queue pair of a peer takes it along, and its place is given to another.
+/// Removing the last queue pair of a peer removes the peer, and its slot is reused.
 #[test]
 fn a_peer_is_kept_while_it_has_queue_pairs() {
     let mut endpoint = Endpoint::new(EndpointConfig::new(vec![port(1)])).unwrap();
@@ -91,7 +91,7 @@ fn a_peer_is_kept_while_it_has_queue_pairs() {
     assert_eq!(members(&endpoint), [Some(1), Some(1)]);
 }
 
-/// A peer takes all our ports to be up until it is told.
+/// A peer assumes that all our ports are up until an update says otherwise.
 #[test]
 fn a_new_peer_is_told_of_ports_that_are_down_alone() {
     for down in [false, true] {
@@ -111,7 +111,7 @@ fn a_new_peer_is_told_of_ports_that_are_down_alone() {
     }
 }
 
-/// A peer that does not answer is told less and less often, and is left alone in the end.
+/// A peer that does not respond gets updates at growing intervals, and none in the end.
 #[test]
 fn a_silent_peer_is_told_of_ports_less_and_less_often() {
     const MS: u64 = 1_000_000;
@@ -135,7 +135,7 @@ fn a_silent_peer_is_told_of_ports_less_and_less_often() {
     assert_eq!(counters.tx_endpoint_requests, 64);
 }
 
-/// One that is down here or closed there would carry nothing.
+/// A plane that is down on our side or closed on the peer's is not used.
 #[test]
 fn news_of_ports_take_the_planes_that_work_in_turn() {
     let mut endpoint = Endpoint::new(EndpointConfig::new((1..=4).map(port).collect())).unwrap();
@@ -156,7 +156,7 @@ fn news_of_ports_take_the_planes_that_work_in_turn() {
             let mrc = stack::parse(&frame).unwrap().mrc;
             let packet = Packet::decode(&mrc[..mrc.len() - 4]);
             let Ok(Packet::EndpointRequest { erth, .. }) = packet else { panic!("{packet:?}") };
-            // The others ask whether the closed plane works again.
+            // The other requests probe whether the closed plane works again.
             if erth.op == EndpointOp::PortStatusUpdate {
                 planes.push(out.port);
             } else {
@@ -224,7 +224,7 @@ fn only_paths_that_there_are_are_denied() {
     assert_eq!([(); 2].map(|()| endpoint.allow_plane(qpn, 0)), [true, false]);
 }
 
-/// What a queue pair keeps of packets it gives up when none has moved between two visits.
+/// A queue pair frees its packet records when none has moved between two visits.
 #[test]
 fn only_quiet_queue_pairs_give_memory_up() {
     let mut alone = Alone::new();

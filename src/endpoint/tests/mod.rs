@@ -1,4 +1,4 @@
-//! What only the inside of an endpoint shows.
+//! Tests that need access to the inside of an endpoint.
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "tests")]
 
 mod control;
@@ -15,7 +15,7 @@ use crate::path::{EvId, PathConfig, PlaneSet};
 use crate::wire::{EntropyMode, Ev, Msn, Psn, StevOrder, stack};
 use crate::work::{RemoteAddr, SendOp, Sge};
 
-/// An endpoint with a queue pair in RTS, whose peer says nothing.
+/// An endpoint with a queue pair in RTS, whose peer sends nothing.
 struct Alone {
     endpoint: Endpoint,
     qpn: Qpn,
@@ -30,7 +30,7 @@ fn to_rts(endpoint: &mut Endpoint, now: Time, qpn: Qpn, rtr: RtrAttr) {
     }
 }
 
-/// A write of 64 bytes from 0x1000 on.
+/// A write of 64 bytes from address 0x1000.
 fn write(lkey: u32) -> SendWr {
     SendWr {
         wr_id: 0,
@@ -46,7 +46,7 @@ impl Alone {
         Self::with(|_| {}, |_| {})
     }
 
-    /// With other settings of the queue pair, and of what the peer says.
+    /// The same with other settings of the queue pair and of the peer.
     fn with(adjust: impl Fn(&mut QpInit), adjust_peer: impl Fn(&mut RtrAttr)) -> Self {
         let ip = |last| [0xfd00, 0, 0, 0, 0, 0, 0, last].into();
         let mut endpoint =
@@ -69,7 +69,7 @@ impl Alone {
         self.endpoint.post_send(self.now, self.qpn, self.wr).unwrap();
     }
 
-    /// Sends what may leave; how many packets that is.
+    /// Sends everything that may leave, and returns the number of packets.
     fn transmit(&mut self) -> usize {
         let mut packet = Transmit::default();
         core::iter::from_fn(|| self.endpoint.transmit(self.now, PlaneSet(1), &mut packet).then_some(()))
@@ -92,7 +92,7 @@ fn a_queue_pair_is_listed_once_however_much_it_has_to_send() {
         (alone.endpoint.scheduler.len(TxClass::New), alone.endpoint.scheduler.len(TxClass::Retransmit)),
         (1, 0)
     );
-    // The same for what goes out again.
+    // The same for retransmissions.
     alone.transmit();
     while alone.endpoint.scheduler.len(TxClass::Retransmit) == 0 {
         alone.now = alone.endpoint.next_timeout();
@@ -105,7 +105,7 @@ fn a_queue_pair_is_listed_once_however_much_it_has_to_send() {
     }
 }
 
-/// Told at once, and once until somebody has seen all of them.
+/// Reported at once, and not again until all of them have been polled.
 #[test]
 fn news_of_paths_are_told_once() {
     let Alone { mut endpoint, qpn, now, .. } = Alone::new();
@@ -245,7 +245,7 @@ fn a_reset_queue_pair_has_another_number_if_there_is_one() {
     assert!(endpoint(1, 15).has_other_than(Qpn::new(14 << 20)));
 }
 
-/// What the ports cannot do is not asked of them, also after a reset.
+/// Settings that the ports cannot support are not used, also after a reset.
 #[test]
 fn paths_are_as_the_ports_allow() {
     let width = |source_ports: Option<Vec<u16>>, batch, active, spray_width| {
@@ -311,8 +311,8 @@ fn congestion_control_knows_whether_switches_trim() {
     assert!(b == c && c == d && a != c, "{a} {b} {c} {d}");
 }
 
-/// A peer that does not answer is told again and again, each time on another path; one that cannot be told is not said
-/// to have been.
+/// An unresponsive peer gets repeated updates, each on a different path. An update that cannot be sent is not counted
+/// as sent.
 #[test]
 fn news_of_ports_take_many_paths() {
     let mut alone = Alone::new();
@@ -343,7 +343,7 @@ fn news_of_ports_take_many_paths() {
     assert!(ports.len() > 45 && labels.len() > 45, "{ports:x?} {labels:x?}");
 }
 
-/// A port that goes down takes with it what it gave back and what waits for it, and nothing else.
+/// A port that goes down drops the packets that it gave back and those queued for it, and nothing else.
 #[test]
 fn what_a_port_gave_back_is_dropped_with_it() {
     for (port, kept) in [(0, 1), (1, 2)] {
@@ -365,7 +365,7 @@ fn what_a_port_gave_back_is_dropped_with_it() {
     }
 }
 
-/// The names are part of what peers tell each other: another version must find the same.
+/// The names are part of the exchange between peers, so all versions must use the same.
 #[test]
 fn each_mode_of_entropy_has_its_name_in_what_the_peer_is_told() {
     for (mode, name) in [
@@ -399,7 +399,7 @@ fn protection_domains_are_all_different() {
     assert!(endpoint.dealloc_pd(pds[0]).is_ok());
 }
 
-/// What a queue pair accepts from a peer that has these ports.
+/// The attributes for accepting packets from a peer that has these ports.
 fn rtr_to(ports: Vec<PortAddr>, udp_port: u16) -> RtrAttr {
     RtrAttr {
         dest_qpn: 77,

@@ -1,4 +1,4 @@
-//! Who sends next, what waits for a port, and what a port gave back.
+//! Order of sending, waiting for ports, and packets given back by ports.
 
 use super::*;
 use crate::requester::Requester;
@@ -27,7 +27,7 @@ fn what_a_port_gave_back_goes_out_on_it_later() {
     assert!(!endpoint.transmit(Time(1), PlaneSet(0b11), &mut out));
 }
 
-/// Nobody waits for a timer to send it again; a queue pair that failed meanwhile sends nothing.
+/// Such packets need no timer to be sent again. A queue pair that failed meanwhile sends nothing.
 #[test]
 fn data_that_a_port_gave_back_is_sent_again() {
     for fails in [false, true] {
@@ -127,8 +127,8 @@ fn a_burst_that_the_congestion_window_cuts_short_takes_fewer_entropy_values() {
     }
 }
 
-/// Decision 32: only where answers are owed, no packet came back and nothing is to be sent again. Otherwise all is as if nothing
-/// could go ahead.
+/// Decision 32: only if acknowledgements are pending, no packet was given back and nothing is to be retransmitted.
+/// Otherwise no data may go ahead.
 #[test]
 fn short_messages_go_ahead_of_answers_and_of_nothing_else() {
     let mut out = Transmit::default();
@@ -160,7 +160,7 @@ fn short_messages_go_ahead_of_answers_and_of_nothing_else() {
     assert!(!alone.endpoint.goes_ahead(), "nothing left to send, though it is still in turn");
 }
 
-/// However many queue pairs with new data wait for another port, those with repairs are looked at.
+/// Queue pairs with retransmissions are served, however many with new data wait for another port.
 #[test]
 fn repairs_leave_where_new_data_is_blocked() {
     let mut endpoint =
@@ -193,7 +193,7 @@ fn repairs_leave_where_new_data_is_blocked() {
         now = endpoint.next_timeout();
         endpoint.on_timeout(now);
     }
-    // Repairs are a quantum ahead, and the queue pair with one is the last of those with new data.
+    // Retransmissions are a quantum ahead, and the queue pair with one is the last of those with new data.
     assert_eq!(endpoint.scheduler.first(1), TxClass::Retransmit);
     while endpoint.scheduler.front(TxClass::New) != endpoint.slot_of(qpns[1]) {
         endpoint.scheduler.rotate(TxClass::New);
@@ -263,7 +263,7 @@ fn a_repeat_waits_for_another_plane() {
     assert_eq!(host.transmit(0b011), Some(0));
 }
 
-/// Those in use may be the ones that do not work, and the bad ones those that do.
+/// The EVs in use may be the dead ones, and the assumed-bad ones may work.
 #[test]
 fn every_other_tail_probe_takes_a_bad_path_of_another_plane() {
     let mut host = ThreePlanes::new();
@@ -318,7 +318,7 @@ fn a_repeat_waits_for_no_more_than_a_timeout() {
     assert_eq!(host.transmit(1 << last), None);
 }
 
-/// Repairs that cannot leave do not hold up the new data of others.
+/// Retransmissions that cannot leave do not delay new data of other queue pairs.
 #[test]
 fn new_data_leaves_when_repairs_cannot() {
     let mut alone = Alone::with(|init| init.path = PathConfig { min_active: 1, ..init.path.clone() }, |_| {});
@@ -400,7 +400,7 @@ fn requests_for_a_port_that_goes_down_are_dropped_and_counted() {
     assert_eq!(alone.transmit(), 0);
 }
 
-/// The peer acknowledges all that was sent; the events of that.
+/// The peer acknowledges everything sent; returns the resulting events.
 fn acknowledged(alone: &mut Alone) -> Vec<Event> {
     let slot = alone.endpoint.slot_of(alone.qpn).unwrap();
     let qp = alone.endpoint.qps.get_mut(slot).unwrap();
@@ -410,7 +410,7 @@ fn acknowledged(alone: &mut Alone) -> Vec<Event> {
     core::iter::from_fn(|| alone.endpoint.poll_event()).collect()
 }
 
-/// A driver counts what its queue pairs may still take, so it is told of every request that ended, however it did.
+/// A driver counts the free places of its queue pairs, so every request that ends is reported, however it ended.
 #[test]
 fn requests_that_ended_are_told_with_their_number() {
     let mut alone = Alone::new();

@@ -1,9 +1,9 @@
-//! The CRC-32 of Ethernet over bytes that anybody may change at the same moment.
+//! The CRC-32 of Ethernet over bytes that other threads or processes may change at the same time.
 //!
-//! A library's kernel takes a slice, which memory that somebody else may write must never be. So the bulk is folded here,
-//! by assembly that loads the bytes as the copies of `copy.rs` do: 256 bytes become others with the same
-//! CRC as often as there are more, and 64 in the end (V. Gopal and others, *Fast CRC Computation for Generic Polynomials Using PCLMULQDQ
-//! Instruction*, Intel, 2009). What is left is private, and goes to the library.
+//! A library's kernel takes a slice, and memory that others may write must never be a slice. So most bytes are folded
+//! here, by assembly that loads them as the copies of `copy.rs` do. Blocks of 256 bytes, and 64 in the end, are folded
+//! into others with the same CRC (V. Gopal and others, *Fast CRC Computation for Generic Polynomials Using PCLMULQDQ
+//! Instruction*, Intel, 2009). The remainder is private, and is passed to the library.
 
 use core::mem::MaybeUninit;
 
@@ -19,7 +19,7 @@ const LEFT: usize = 512;
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 const SHORT: usize = 128;
 
-/// The CRC continued from `state` over bytes that nobody else changes.
+/// The CRC continued from `state` over private bytes.
 #[inline]
 pub fn crc32(state: u32, bytes: &[u8]) -> u32 {
     #[cfg(all(target_arch = "x86_64", not(miri)))]

@@ -83,7 +83,7 @@ mod routing {
     pub(super) const LAST_ENTRY: U8<4> = U8;
 }
 
-/// Why a frame does not hold a UDP datagram that we take, or a template cannot be made.
+/// Why a frame has no UDP datagram that is accepted, or a template cannot be made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum StackError {
     /// One address is IPv4 and the other IPv6.
@@ -115,11 +115,11 @@ pub enum StackError {
         /// What it is.
         found: u8,
     },
-    /// The packet is neither UDP nor an IP packet around UDP; of the IPv6 extension headers only a routing header of an
-    /// outer packet is taken.
+    /// The packet is neither UDP nor an IP packet around UDP. Of the IPv6 extension headers, only a routing header of
+    /// an outer packet is accepted.
     #[error("expected UDP (17), in IPv6 also IPv6 (41) or IPv4 (4) around UDP, found protocol {0}")]
     Protocol(u8),
-    /// The packet has not come to the end of its routing header: it is for somebody else.
+    /// The routing header has segments left, so the packet is for another node.
     #[error("expected a routing header with no segments left, found {0}")]
     SegmentsLeft(u8),
     /// The packet is a fragment.
@@ -138,7 +138,7 @@ pub enum StackError {
     },
 }
 
-/// The headers that all packets of one route share: from a port of ours, over the next hop, to an address of a peer.
+/// The headers that all packets of one route share: from a local port, over the next hop, to an address of a peer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StackTemplate {
     kind: Kind,
@@ -216,7 +216,7 @@ impl StackTemplate {
         self
     }
 
-    /// Bytes in front of the IP header next to UDP, where what the iCRC covers starts: 14 without an outer packet.
+    /// Bytes before the IP header next to UDP, where the coverage of the iCRC starts: 14 without an outer packet.
     #[inline]
     pub const fn l3_at(&self) -> usize {
         self.l3_at as usize
@@ -234,8 +234,8 @@ impl StackTemplate {
 
     /// Writes the headers of a datagram with `udp_payload_len` bytes to the front of `out` and returns their length.
     ///
-    /// Returns 0 and leaves `out` alone if it is too short or if IP cannot hold that much. The UDP checksum is 0,
-    /// as in `RoCEv2`; IPv4 goes with identification 0 and "don't fragment", and drops the flow label. An outer
+    /// Returns 0 and does not change `out` if it is too short or if the length exceeds what IP allows. The UDP
+    /// checksum is 0, as in `RoCEv2`. IPv4 has identification 0 and "don't fragment", and no flow label. An outer
     /// packet has the same traffic class and the same flow label.
     #[inline]
     pub fn write(
@@ -316,7 +316,7 @@ impl Kind {
     }
 }
 
-/// An Ethernet header, and `ip` behind it.
+/// An Ethernet header, followed by `ip`.
 fn behind_ethernet<const M: usize, const N: usize>(
     src: MacAddr,
     dst: MacAddr,

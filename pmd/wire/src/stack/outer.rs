@@ -11,7 +11,7 @@ use super::{IPV6_LEN, PROTOCOL_ROUTING, ROUTING_LEN, SEGMENT_LEN, class_and_labe
 /// The outer packet that takes packets along a path (RFC 8986 section 5.2, `H.Encaps.Red`).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Outer {
-    /// Source address, which a switch answers that cannot go on.
+    /// Source address, to which a switch reports that it cannot forward the packet.
     pub src: Ipv6Addr,
     /// The addresses that a packet visits, by its entropy value. The first one is its destination address; the others, if
     /// there are any, are listed in a segment routing header (RFC 8754 section 2).
@@ -83,8 +83,8 @@ impl OuterHeaders {
         self.len as usize
     }
 
-    /// Writes the headers of an outer packet around `inner_len` bytes into `out`, which is as long as they are. `false` if
-    /// IP cannot hold that much.
+    /// Writes the headers of an outer packet around `inner_len` bytes into `out`, which has their length. `false` if
+    /// the length exceeds what IP allows.
     pub(super) fn write(
         &self,
         out: &mut [u8],

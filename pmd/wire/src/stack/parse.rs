@@ -1,4 +1,4 @@
-//! Taking the headers off a frame.
+//! Parsing the headers of a frame.
 
 use core::hint::cold_path;
 use std::net::{Ipv4Addr, Ipv6Addr};
@@ -19,9 +19,9 @@ pub struct Parsed<'a> {
     pub meta: DatagramMeta,
     /// From the IP header next to UDP to the end of the IP packet.
     pub l3: &'a [u8],
-    /// What is there of the UDP payload; ends with the iCRC if nothing is missing.
+    /// The available part of the UDP payload; it ends with the iCRC if nothing is missing.
     pub mrc: &'a [u8],
-    /// Bytes of the IP packet, behind these, that lie elsewhere: see [`parse_front`].
+    /// Bytes of the IP packet after these that are in other pieces: see [`parse_front`].
     pub elsewhere: usize,
     /// An outer header (that of UDP, or an inner IP header) announces more than the packet around it holds: a switch
     /// trimmed it.
@@ -31,22 +31,22 @@ pub struct Parsed<'a> {
 /// Takes Ethernet, IP and UDP headers off `frame`, and the outer IPv6 header of a source-routed packet, with or
 /// without a routing header.
 ///
-/// What follows the IP packet (Ethernet pads short frames) is ignored. Not taken, with the reason as the error: VLAN
-/// tags, IPv4 options and fragments, other IPv6 extension headers, a routing header with segments left, and a
-/// second outer packet. The UDP checksum is not looked at; the iCRC covers what it would.
+/// Bytes after the IP packet (Ethernet pads short frames) are ignored. Refused, with the reason as the error: VLAN
+/// tags, IPv4 options and fragments, other IPv6 extension headers, a routing header with segments left, and a second
+/// outer packet. The UDP checksum is not checked, because the iCRC covers the same bytes.
 #[inline]
 pub fn parse(frame: &[u8]) -> Result<Parsed<'_>, StackError> {
     parse_with(frame, 0)
 }
 
-/// The same for the first part of a frame, which holds these headers at least and is followed by `more` bytes that lie
-/// elsewhere.
+/// The same for the first part of a frame, which holds at least these headers and is followed by `more` bytes in other
+/// pieces.
 #[inline]
 pub fn parse_front(frame: &[u8], more: usize) -> Result<Parsed<'_>, StackError> {
     parse_with(frame, more)
 }
 
-/// An IPv6 datagram without an outer packet: the same as [`Parsed`], with addresses and markings left where they lie.
+/// An IPv6 datagram without an outer packet: the same as [`Parsed`], with addresses and markings read in place.
 #[derive(Clone, Copy)]
 pub struct Plain<'a> {
     /// Addresses and markings.
@@ -128,8 +128,8 @@ impl<'a> V6<'a> {
     }
 }
 
-/// What [`parse_front`] finds, if that is an IPv6 datagram without an outer packet. Any other frame, and any that has
-/// something wrong with it, is left to that.
+/// The result of [`parse_front`], if it is an IPv6 datagram without an outer packet. Any other frame, and any with an
+/// error, is left to that function.
 #[inline]
 pub fn parse_plain(frame: &[u8], more: usize) -> Option<Plain<'_>> {
     let Some(headers) = frame.first_chunk::<IPV6_STACK_LEN>() else {
@@ -301,7 +301,7 @@ fn cut(
     (ip_head, ip_len): (usize, usize),
     udp_len: usize,
 ) -> Result<Cut<'_>, StackError> {
-    // A switch that trims mends the length of the outer packet alone.
+    // A switch that trims corrects only the length of the outer packet.
     let end = outer_end.map_or(at + ip_len, |outer_end| outer_end.min(at + ip_len));
     let elsewhere = end.saturating_sub(frame.len());
     if elsewhere > more {
