@@ -78,7 +78,7 @@ pub(crate) struct Node {
 enum Happening {
     Frame { node: usize, port: u8, bytes: Vec<u8> },
     Link { node: usize, port: u8, up: bool },
-    Wake { node: usize },
+    Wake { node: usize, at: Time },
 }
 
 /// Everything. See the [module documentation](self).
@@ -318,10 +318,12 @@ impl Net {
                 self.nodes[node].endpoint.port_link(now, port, up);
                 self.pump(node);
             }
-            Happening::Wake { node } => {
+            // An earlier one has taken the place of any other: each would schedule the next, and they would multiply.
+            Happening::Wake { node, at } if self.nodes[node].wake_at == at => {
                 self.nodes[node].wake_at = Time::NEVER;
                 self.pump(node);
             }
+            Happening::Wake { .. } => {}
         }
     }
 
@@ -437,7 +439,7 @@ impl Net {
         let Some(at) = full.map(|port| Time(port.busy_until.0 - state.queue_ns)).min() else { return };
         if at < state.wake_at {
             state.wake_at = at;
-            self.schedule(at, Happening::Wake { node });
+            self.schedule(at, Happening::Wake { node, at });
         }
     }
 
