@@ -209,7 +209,9 @@ impl Qp {
         let Some((seq, kind)) = self.requester.next_send(is_open, opens) else {
             return self.held_back(cx, class, now);
         };
-        let open = if kind == SendKind::Probe { PlaneSet(u32::MAX) } else { open };
+        // A closed window lets only a tail probe leave, be it a packet that never left.
+        let is_probe = kind == SendKind::Probe || !is_open;
+        let open = if is_probe { PlaneSet(u32::MAX) } else { open };
         let hint = self.requester.path_hint(seq, kind);
         let requester = &self.requester;
         let Some(path) = self.paths.select((free, open), &hint, |id| requester.newest_on(id)) else {

@@ -285,3 +285,25 @@ fn packets_take_the_planes_that_have_room() {
     }
     assert_eq!(ports, [10, 10]);
 }
+
+/// Where the window is closed, a packet that never left serves as the tail loss probe, on any plane.
+#[test]
+fn a_packet_that_never_left_is_the_tail_probe_of_a_closed_window() {
+    let mut host = Pairs::new(1, false);
+    host.post(0, 1);
+    let mut out = Transmit::default();
+    assert!(host.endpoint.transmit(host.now, PlaneSet(0b11), &mut out));
+    host.endpoint.unsent(&out);
+    let (now, window) = (host.now, host.cc(0).cwnd());
+    for plane in 0..PLANES {
+        host.cc(0).on_send(&Flight { plane, bytes: window, sent_at: now });
+    }
+    assert!(!host.transmit(0b11), "the window is closed");
+    assert_eq!(host.cc(0).opens_at(now), Time::NEVER);
+    while !host.transmit(0b11) {
+        host.now = host.endpoint.next_timeout();
+        assert!(host.now < now.after(10 * MS), "no probe");
+        host.endpoint.on_timeout(host.now);
+    }
+    assert_eq!(host.endpoint.counters().tx_data, 1);
+}
