@@ -48,7 +48,7 @@ fn text_of(path: &Path) -> Text {
     Text { path: below.to_string_lossy().into_owned(), text }
 }
 
-/// `src/work/srq.rs` is the module `work::srq`, `src/work/mod.rs` and `src/work.rs` are `work`.
+/// `src/memory/view.rs` is the module `memory::view`, `src/memory/mod.rs` and `src/memory.rs` are `memory`.
 fn module_of(path: &str) -> Module {
     let below = path.split_once("src/").map_or(path, |(_, below)| below);
     let mut module: Module = below.trim_end_matches(".rs").split('/').map(str::to_owned).collect();

@@ -5,7 +5,7 @@ use crate::rules::{self, File, Finding};
 use crate::source::{self, Source};
 use crate::{Text, check_crate, module_of};
 
-const LIB: &str = "pub mod endpoint; pub mod work; pub mod memory;
+const LIB: &str = "pub mod endpoint; pub mod path; pub mod memory;
     pub use endpoint::Endpoint;
     pub use spindrift_pmd as ports;";
 
@@ -53,7 +53,7 @@ fn impure_code_is_found_however_it_is_written() {
         "#[cfg(any(test, feature = \"x\"))] use std::fs;",
         "#[cfg(test)] mod tests {} fn f() { std::process::exit(1); }",
     ] {
-        assert!(findings("src/work/wr.rs", text).contains(&("purity", 1)), "not found: {text}");
+        assert!(findings("src/path/ev.rs", text).contains(&("purity", 1)), "not found: {text}");
         assert!(!findings("src/engine/lane.rs", text).iter().any(|(rule, _)| *rule == "purity"), "{text}");
     }
 }
@@ -84,13 +84,13 @@ fn pure_code_passes() {
         /* std::thread /* nested */ unsafe */
         #[cfg(test)]
         mod tests { use std::collections::HashMap; fn g() { std::thread::yield_now(); } }";
-    assert_eq!(findings("src/work/wr.rs", text), []);
+    assert_eq!(findings("src/path/ev.rs", text), []);
 }
 
 #[test]
 fn unsafe_is_found_outside_its_places() {
     let text = "fn f() {}\nfn g(p: *const u8) -> u8 { unsafe { *p } }";
-    assert_eq!(findings("src/work/wr.rs", text), [("unsafe", 2)]);
+    assert_eq!(findings("src/path/ev.rs", text), [("unsafe", 2)]);
     assert_eq!(findings("src/engine/lane.rs", text), [("unsafe", 2)]);
     assert_eq!(findings("src/memory/table.rs", text), [("unsafe", 2)]);
     for (path, allowed) in [
@@ -103,22 +103,22 @@ fn unsafe_is_found_outside_its_places() {
     ] {
         assert_eq!(findings(path, text).contains(&("unsafe", 2)), !allowed, "{path}");
     }
-    assert_eq!(findings("src/work.rs", "#[unsafe(no_mangle)] extern \"C\" fn f() {}"), [("unsafe", 1)]);
-    assert_eq!(findings("src/work.rs", "#![forbid(unsafe_code)]"), []);
+    assert_eq!(findings("src/path.rs", "#[unsafe(no_mangle)] extern \"C\" fn f() {}"), [("unsafe", 1)]);
+    assert_eq!(findings("src/path.rs", "#![forbid(unsafe_code)]"), []);
 }
 
 #[test]
 fn upward_and_sideways_arrows_are_found() {
     for (path, text) in [
-        ("src/work/wr.rs", "use crate::endpoint::Endpoint;"),
-        ("src/work/wr.rs", "fn f(e: &crate::verbs::Context) {}"),
-        ("src/work/wr.rs", "use crate::{time::Time, requester::Requester};"),
-        ("src/work/wr.rs", "use super::super::engine;"),
-        ("src/work.rs", "mod a { fn f() { super::super::path::x(); } }"),
-        ("src/work.rs", "use crate as root; fn f(e: root::endpoint::Endpoint) {}"),
-        ("src/work.rs", "use crate::Endpoint;"),
-        ("src/work.rs", "use crate::*;"),
-        ("src/work.rs", "use crate::attic::Old;"),
+        ("src/path/ev.rs", "use crate::endpoint::Endpoint;"),
+        ("src/path/ev.rs", "fn f(e: &crate::verbs::Context) {}"),
+        ("src/path/ev.rs", "use crate::{time::Time, requester::Requester};"),
+        ("src/path/ev.rs", "use super::super::engine;"),
+        ("src/path.rs", "mod a { fn f() { super::super::requester::x(); } }"),
+        ("src/path.rs", "use crate as root; fn f(e: root::endpoint::Endpoint) {}"),
+        ("src/path.rs", "use crate::Endpoint;"),
+        ("src/path.rs", "use crate::*;"),
+        ("src/path.rs", "use crate::attic::Old;"),
         ("src/time.rs", "use crate::wire::Psn;"),
         ("src/path/set.rs", "use crate::congestion::Nscc;"),
         ("src/responder.rs", "use crate::requester::Requester;"),
@@ -159,9 +159,9 @@ fn files_declared_for_tests_only_may_use_the_machine() {
     let text = |path: &str, text: &str| Text { path: path.to_owned(), text: text.to_owned() };
     let declared = |declaration: &str| {
         let texts = [
-            text("src/lib.rs", "pub mod work;"),
-            text("src/work.rs", declaration),
-            text("src/work/tests.rs", "use std::thread;"),
+            text("src/lib.rs", "pub mod path;"),
+            text("src/path.rs", declaration),
+            text("src/path/tests.rs", "use std::thread;"),
         ];
         check_crate(&texts, |file, _| rules::purity(file)).len()
     };

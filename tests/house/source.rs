@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use proc_macro2::{Delimiter, Group, Ident, LexError, Spacing, TokenStream, TokenTree};
 
-/// A module's place below its crate root, `["work", "srq"]` for `src/work/srq.rs`.
+/// A module's place below its crate root, `["memory", "view"]` for `src/memory/view.rs`.
 pub(crate) type Module = Vec<String>;
 
 /// A path as the file means it: imports followed, `self` and `super` resolved, `core` and `alloc` told
