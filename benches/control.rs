@@ -106,6 +106,7 @@ impl Stream {
                     local: self.left.mr.sge(0, MESSAGE).unwrap(),
                     remote: self.right.mr.remote().at(0, MESSAGE.into()).unwrap(),
                     signaled: true,
+                    fence: false,
                 };
                 self.left.qp.post_send(wr).unwrap();
                 self.in_flight += 1;

@@ -20,7 +20,7 @@ use spindrift::endpoint::Transmit;
 use spindrift::path::PlaneSet;
 use spindrift::pmd::{MacAddr, RxFrame, RxOrigin};
 use spindrift::wire::{
-    Bth, Entropy, Meth, Msn, Opcode, Packet, Psn, Qpn, Reth, StackTemplate, Tseth, WriteHead, stack,
+    Bth, DataHead, Entropy, Meth, Msn, Opcode, Packet, Psn, Qpn, Reth, StackTemplate, Tseth, stack,
 };
 
 const fn scenario(name: &'static str, collect: &'static [&'static str], what: &'static str) -> Scenario {
@@ -46,7 +46,7 @@ const WHOLE: &[&str] =
     &["post", "requester_packet", "responder_packet", "responder_answer", "requester_sack", "reap"];
 
 #[inline(never)]
-fn encode_one(template: &StackTemplate, head: &WriteHead, out: &mut [u8; 128]) {
+fn encode_one(template: &StackTemplate, head: &DataHead, out: &mut [u8; 128]) {
     let entropy = Entropy { src_port: 0xc001, flow_label: 0x1234 };
     let at = template.write(out, entropy, 2, 44 + 4096);
     head.encode(&mut out[at..]);
@@ -55,12 +55,13 @@ fn encode_one(template: &StackTemplate, head: &WriteHead, out: &mut [u8; 128]) {
 fn encode(n: u64) {
     let [a, b] = [1, 2].map(|n| std::net::Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, n).into());
     let template = StackTemplate::new(MacAddr([2; 6]), MacAddr([4; 6]), a, b, 4971, 255).unwrap();
-    let head = WriteHead {
+    let head = DataHead {
         bth: Bth::new(Opcode::WriteMiddle, Qpn::new(0x42), Psn::new(0x101)),
         meth: Meth { rqmsn: Msn::new(0), msn: Msn::new(1) },
         tseth: Some(Tseth::new(0x1234)),
         reth: Reth { va: 0x1_0000, rkey: 0xabcd, dma_len: 65_536 },
         imm: None,
+        operands: None,
     };
     let mut out = [0; 128];
     for _ in 0..n {
@@ -74,7 +75,7 @@ fn decode_one(frame: &[u8]) -> bool {
     let Some(body) = parsed.mrc.len().checked_sub(4).and_then(|len| parsed.mrc.get(..len)) else {
         return false;
     };
-    matches!(black_box(Packet::decode(body)), Ok(Packet::Write { .. }))
+    matches!(black_box(Packet::decode(body)), Ok(Packet::Data { .. }))
 }
 
 fn decode(n: u64) {

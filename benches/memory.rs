@@ -121,13 +121,14 @@ fn verbs_cost(pairs: usize) -> [Cost; 3] {
 /// Posts small writes with immediate, all at once, and waits until they are complete on both sides.
 fn burst(left: &mut User, right: &mut User, at: usize) {
     right.account(|side| {
-        (0..SMALL_WRITES).for_each(|wr_id| side.qps[at].post_recv(RecvWr { wr_id }).unwrap());
+        (0..SMALL_WRITES).for_each(|wr_id| side.qps[at].post_recv(RecvWr::empty(wr_id)).unwrap());
     });
     let remote = right.mr.remote().at(0, 64).unwrap();
     left.account(|side| {
         let local = side.mr.sge(0, 64).unwrap();
         for wr_id in 0..SMALL_WRITES {
-            let wr = SendWr { wr_id, op: SendOp::WriteWithImm(1), local, remote, signaled: true };
+            let wr =
+                SendWr { wr_id, op: SendOp::WriteWithImm(1), local, remote, signaled: true, fence: false };
             side.qps[at].post_send(wr).unwrap();
         }
     });
@@ -179,6 +180,7 @@ fn endpoint() {
             local: Sge { addr: a.region.iova(), len: 65_536, lkey: a.key.lkey },
             remote: RemoteAddr { addr: b.region.iova(), rkey: b.key.rkey },
             signaled: true,
+            fence: false,
         };
         if let Err(error) = a.endpoint.post_send(now, qa, wr) {
             println!("post failed: {error}");

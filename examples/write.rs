@@ -60,7 +60,7 @@ fn both() -> Outcome<()> {
 fn server(ports: Vec<Box<dyn Port>>, listener: &Listener) -> Outcome<()> {
     let mut side = Side::open(ports, Access::REMOTE_WRITE)?;
     side.qp.init()?;
-    side.qp.post_recv(RecvWr { wr_id: 0 })?;
+    side.qp.post_recv(RecvWr::empty(0))?;
 
     let mut peer = listener.accept(TIMEOUT, || true)?;
     peer.connect_qps(std::slice::from_mut(&mut side.qp), &[&side.mr], "")?;
@@ -94,6 +94,7 @@ fn client(ports: Vec<Box<dyn Port>>, address: &str) -> Outcome<()> {
             local: side.mr.sge(offset, MESSAGE as u32)?,
             remote: target.at(offset as u64, MESSAGE as u64)?,
             signaled: last,
+            fence: false,
         })?;
     }
     side.wait()?;

@@ -76,6 +76,10 @@ counters! {
     rx_implausible_msn,
     /// Data packets seen before, above the cumulative acknowledgement.
     rx_duplicates,
+    /// Data packets refused with an RNR NACK: no receive work request was posted for their message.
+    rx_not_ready,
+    /// Data packets dropped: of an operation that the peers did not agree on.
+    rx_not_negotiated,
     /// Data packets at or below the cumulative acknowledgement.
     rx_old,
     /// Data packets that arrived out of order.
@@ -161,6 +165,8 @@ counters! {
     loss_overdue,
     /// Losses declared: NACK from the peer.
     loss_nack,
+    /// Packets refused because the peer had no receive work request (RNR NACK). They are sent again after a wait.
+    loss_not_ready,
     /// Tail loss probes acknowledged when the original was not: the original was probably lost.
     tail_suspects,
     /// Losses declared for packets that arrived late.

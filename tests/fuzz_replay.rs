@@ -28,8 +28,8 @@ use rand_xoshiro::Xoshiro256PlusPlus;
 use rand_xoshiro::rand_core::{Rng, SeedableRng};
 use spindrift::pmd::MacAddr;
 use spindrift::wire::{
-    Aeth, Bth, Eeth, EndpointOp, Entropy, Erth, Meth, NakCode, Neth, OpPosition, Opcode, Packet, Peth, Psn,
-    Qpn, Reth, Seth, StackTemplate, Tseth, WriteHead, icrc,
+    Aeth, Bth, DataHead, Eeth, EndpointOp, Entropy, Erth, Meth, NakCode, Neth, OpPosition, Opcode, Packet,
+    Peth, Psn, Qpn, Reth, Seth, StackTemplate, Tseth, icrc,
 };
 
 /// Changes tried for each target and seed.
@@ -124,12 +124,13 @@ fn two_endpoints() {
 
 /// A packet of each kind, by name.
 fn specimens() -> Vec<(String, Vec<u8>)> {
-    let write = |bth: Bth| WriteHead {
+    let write = |bth: Bth| DataHead {
         bth,
         meth: Meth::default(),
         tseth: bth.psn.get().is_multiple_of(2).then(|| Tseth::new(0x1234)),
         reth: Reth { va: 0x1_0000, rkey: 0xabcd, dma_len: 8 },
         imm: None,
+        operands: None,
     };
     let bytes_of = |opcode: Opcode| {
         let bth =
@@ -146,7 +147,7 @@ fn specimens() -> Vec<(String, Vec<u8>)> {
                 let eeth = Eeth::new(EndpointOp::EvProbe, OpPosition::Bits5To4, 9);
                 Packet::EndpointResponse { bth, eeth }
             }
-            _ => Packet::Write { head: write(bth), payload, pad },
+            _ => Packet::Data { head: write(bth), payload, pad },
         };
         let len = packet.encode_head(&mut out);
         out.truncate(len);

@@ -41,7 +41,7 @@ fn stream(left: &mut Side, right: &mut Side, kinds: &[Kind], count: u32) {
     let mut seen = [Wc::default(); 32];
     while done < count {
         while right.qp.recvs_outstanding() < 2 * OUTSTANDING {
-            right.qp.post_recv(RecvWr { wr_id: receives }).unwrap();
+            right.qp.post_recv(RecvWr::empty(receives)).unwrap();
             receives += 1;
         }
         while posted < count && left.qp.sends_outstanding() < OUTSTANDING {
@@ -77,11 +77,25 @@ fn post(left: &mut Side, right: &Side, kind: Kind, number: u32) {
             let last = one + two + three;
             let local =
                 &[part(0, one), part(one, two), part(one + two, three), part(last, MESSAGE_BYTES - last)];
-            left.qp.post_gather(GatherWr { wr_id, op: SendOp::Write, local, remote, signaled: true })
+            left.qp.post_gather(GatherWr {
+                wr_id,
+                op: SendOp::Write,
+                local,
+                remote,
+                signaled: true,
+                fence: false,
+            })
         }
-        Kind::Plain => left.qp.post_send(SendWr { wr_id, op: SendOp::Write, local, remote, signaled: true }),
+        Kind::Plain => left.qp.post_send(SendWr {
+            wr_id,
+            op: SendOp::Write,
+            local,
+            remote,
+            signaled: true,
+            fence: false,
+        }),
         Kind::Inline => {
-            let wr = InlineWr { wr_id, op: SendOp::Write, remote, signaled: true };
+            let wr = InlineWr { wr_id, op: SendOp::Write, remote, signaled: true, fence: false };
             left.qp.post_send_inline(b"inline bytes", wr)
         }
         Kind::Immediate => left.qp.post_send(SendWr {
@@ -90,6 +104,7 @@ fn post(left: &mut Side, right: &Side, kind: Kind, number: u32) {
             local,
             remote,
             signaled: true,
+            fence: false,
         }),
     }
     .unwrap();

@@ -105,7 +105,7 @@ fn deliver(now: Time, from: &mut Side, to: &mut Side, (side, peer): (u16, u16)) 
     let seen = frames.iter().map(|frame| {
         let (ev, packet) = check(frame, side, peer);
         let kind = match packet {
-            Packet::Write { .. } => Kind::Data,
+            Packet::Data { .. } => Kind::Data,
             Packet::EndpointRequest { .. } | Packet::EndpointResponse { .. } => Kind::Probe,
             _ => Kind::Answer,
         };

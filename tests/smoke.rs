@@ -14,7 +14,7 @@ fn bytes_and_an_immediate_arrive() {
     let mut pair = Pair::new(1024, true, 100_000);
     let pattern: Vec<u8> = (0..100_000_u32).map(|i| (i * 7 / 3) as u8).collect();
     pair.a.region.write_at(0, &pattern).unwrap();
-    pair.b.endpoint.post_recv(pair.qb, RecvWr { wr_id: 77 }).unwrap();
+    pair.b.endpoint.post_recv(pair.qb, RecvWr::empty(77)).unwrap();
     let wr = SendWr { op: SendOp::WriteWithImm(0xabcd), ..pair.write(100_000) };
     pair.a.endpoint.post_send(pair.now, pair.qa, wr).unwrap();
     pair.settle(usize::MAX);
@@ -50,7 +50,7 @@ fn planes_used(a: &mut Side, b: &mut Side, now: Time, down: Option<u8>) -> Vec<u
     let now = now + 2_000;
     let local = Sge { addr: a.region.iova(), len: 65_536, lkey: a.key.lkey };
     let remote = RemoteAddr { addr: b.region.iova(), rkey: b.key.rkey };
-    let wr = SendWr { wr_id: 0, op: SendOp::Write, local, remote, signaled: false };
+    let wr = SendWr { wr_id: 0, op: SendOp::Write, local, remote, signaled: false, fence: false };
     a.endpoint.post_send(now, qa, wr).unwrap();
     let mut frames = Vec::new();
     a.transmit(now, usize::MAX, &mut frames);

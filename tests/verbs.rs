@@ -153,6 +153,7 @@ fn write(left: &Side, right: &Side, wr_id: u64, offset: usize, len: u32) -> Send
         local: left.mr.sge(offset, len).unwrap(),
         remote: right.mr.remote().at(offset as u64, u64::from(len)).unwrap(),
         signaled: true,
+        fence: false,
     }
 }
 
@@ -174,7 +175,7 @@ fn many_messages_between(mut left: Side, mut right: Side) {
     for (i, &len) in sizes.iter().enumerate() {
         let mut wr = write(&left, &right, i as u64, offset, len);
         if i % 3 == 0 {
-            right.qp.post_recv(RecvWr { wr_id: 1000 + i as u64 }).unwrap();
+            right.qp.post_recv(RecvWr::empty(1000 + i as u64)).unwrap();
             wr.op = SendOp::WriteWithImm(0xabc0 + i as u32);
             imms += 1;
         }
@@ -238,7 +239,7 @@ fn inline_bytes_may_be_reused_at_once() {
     for i in 0..3 * depth {
         let bytes = [i as u8; 8];
         let remote = right.mr.remote().at(i * 8, 8).unwrap();
-        let wr = InlineWr { wr_id: i, op: SendOp::Write, remote, signaled: false };
+        let wr = InlineWr { wr_id: i, op: SendOp::Write, remote, signaled: false, fence: false };
         let full = Err(PostError::QueueFull { max: depth as u32 });
         let mut posted = full;
         drive(&mut left, &mut right, "room in the queue", |left, _| {
@@ -253,7 +254,7 @@ fn inline_bytes_may_be_reused_at_once() {
     assert_eq!(left.cq.poll_one(), Ok(None), "unsignalled requests do not complete");
 
     let remote = right.mr.remote().at(0, 1).unwrap();
-    let wr = InlineWr { wr_id: 0, op: SendOp::Write, remote, signaled: true };
+    let wr = InlineWr { wr_id: 0, op: SendOp::Write, remote, signaled: true, fence: false };
     assert_eq!(left.qp.post_send_inline(&[0; 65], wr), Err(PostError::InlineTooLong { len: 65, max: 64 }));
     assert_eq!(left.qp.post_send_inline(&[], wr), Err(PostError::Empty));
 }
@@ -270,9 +271,9 @@ fn the_send_queue_is_bounded_and_drains() {
     assert_eq!(completions(&mut left, &mut right, 4).len(), 4, "every request signals with sig_all");
     left.qp.post_send(wr).unwrap();
     for wr_id in 0..2 {
-        left.qp.post_recv(RecvWr { wr_id }).unwrap();
+        left.qp.post_recv(RecvWr::empty(wr_id)).unwrap();
     }
-    assert_eq!(left.qp.post_recv(RecvWr { wr_id: 9 }), Err(PostError::QueueFull { max: 2 }));
+    assert_eq!(left.qp.post_recv(RecvWr::empty(9)), Err(PostError::QueueFull { max: 2 }));
 }
 
 /// Each setting of a queue pair reaches the transport.
@@ -328,9 +329,9 @@ fn receives_posted_in_init_meet_the_first_immediates() {
         for round in 0..2 {
             right.qp.init().unwrap();
             for wr_id in 0..3 {
-                right.qp.post_recv(RecvWr { wr_id }).unwrap();
+                right.qp.post_recv(RecvWr::empty(wr_id)).unwrap();
             }
-            assert_eq!(right.qp.post_recv(RecvWr { wr_id: 9 }), Err(PostError::QueueFull { max: 3 }));
+            assert_eq!(right.qp.post_recv(RecvWr::empty(9)), Err(PostError::QueueFull { max: 3 }));
             assert_eq!(right.qp.state(), (QpState::Init, None));
             right.qp.connect(&left.qp.info().unwrap()).unwrap();
             assert_eq!(right.qp.recvs_outstanding(), 3);
@@ -354,13 +355,13 @@ fn receives_posted_in_init_meet_the_first_immediates() {
 #[test]
 fn going_to_error_flushes_in_order_and_reset_leads_out() {
     let (mut left, mut right) = Setup::default().connected();
-    left.qp.post_recv(RecvWr { wr_id: 50 }).unwrap();
+    left.qp.post_recv(RecvWr::empty(50)).unwrap();
     for wr_id in 0..3 {
         left.qp.post_send(write(&left, &right, wr_id, 0, 100)).unwrap();
     }
     left.qp.modify(QpModify::Error).unwrap();
     left.qp.post_send(write(&left, &right, 3, 0, 100)).unwrap();
-    left.qp.post_recv(RecvWr { wr_id: 51 }).unwrap();
+    left.qp.post_recv(RecvWr::empty(51)).unwrap();
     let flushed = completions(&mut left, &mut right, 6);
     let of = |opcode| -> Vec<_> {
         let wanted = flushed.iter().filter(|wc| wc.opcode == opcode);
@@ -373,7 +374,7 @@ fn going_to_error_flushes_in_order_and_reset_leads_out() {
     assert_eq!((left.qp.sends_outstanding(), left.qp.recvs_outstanding()), (0, 0));
 
     for side in [&mut left, &mut right] {
-        side.qp.post_recv(RecvWr { wr_id: 7 }).unwrap();
+        side.qp.post_recv(RecvWr::empty(7)).unwrap();
         side.qp.modify(QpModify::Reset).unwrap();
         assert_eq!(side.qp.recvs_outstanding(), 0);
         while side.cq.poll_one().unwrap().is_some() {}
@@ -457,7 +458,9 @@ fn deregistering_is_refused_while_a_request_uses_the_memory() {
     left.mr.deregister().unwrap();
     let local = spindrift::verbs::Sge { addr: source, len: 1, lkey };
     let remote = target.at(0, 1).unwrap();
-    left.qp.post_send(SendWr { wr_id: 2, op: SendOp::Write, local, remote, signaled: true }).unwrap();
+    left.qp
+        .post_send(SendWr { wr_id: 2, op: SendOp::Write, local, remote, signaled: true, fence: false })
+        .unwrap();
     left.mr = left.pd.register(1, Access::LOCAL_READ).unwrap();
     assert_eq!(completions(&mut left, &mut right, 1)[0].status, WcStatus::LocalProtectionError);
 }
@@ -469,7 +472,9 @@ fn a_dropped_registration_is_kept_until_its_requests_are_done() {
     let region = std::sync::Arc::downgrade(source.region());
     let local = source.sge(0, 50_000).unwrap();
     let remote = right.mr.remote().at(0, 50_000).unwrap();
-    left.qp.post_send(SendWr { wr_id: 1, op: SendOp::Write, local, remote, signaled: true }).unwrap();
+    left.qp
+        .post_send(SendWr { wr_id: 1, op: SendOp::Write, local, remote, signaled: true, fence: false })
+        .unwrap();
     drop(source);
     assert!(region.upgrade().is_some());
     assert_eq!(completions(&mut left, &mut right, 1)[0].status, WcStatus::Success);
@@ -485,9 +490,9 @@ fn misuse_is_named() {
     let (mut left, right, _) = Setup::default().unconnected();
     let wr = write(&left, &right, 1, 0, 100);
     assert_eq!(left.qp.post_send(wr), Err(PostError::WrongState(QpState::Reset)));
-    assert_eq!(left.qp.post_recv(RecvWr { wr_id: 1 }), Err(PostError::WrongState(QpState::Reset)));
+    assert_eq!(left.qp.post_recv(RecvWr::empty(1)), Err(PostError::WrongState(QpState::Reset)));
     left.qp.init().unwrap();
-    left.qp.post_recv(RecvWr { wr_id: 1 }).unwrap();
+    left.qp.post_recv(RecvWr::empty(1)).unwrap();
     assert!(left.qp.init().is_err());
     assert!(left.mr.sge(1 << 20, 1).is_err());
     assert!(right.mr.remote().at(1, 1 << 20).is_err());

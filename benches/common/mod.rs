@@ -158,6 +158,7 @@ impl Pair {
             local: Sge { addr: self.a.region.iova(), len, lkey: self.a.key.lkey },
             remote: RemoteAddr { addr: self.b.region.iova(), rkey: self.b.key.rkey },
             signaled: true,
+            fence: false,
         }
     }
 

@@ -127,6 +127,7 @@ impl Endpoint {
         in_range("cap.max_send_wr", init.cap.max_send_wr, 1, limits.max_send_wr, "")?;
         in_range("cap.max_recv_wr", init.cap.max_recv_wr, 0, limits.max_recv_wr, "")?;
         in_range("cap.max_send_sge", init.cap.max_send_sge, 1, MAX_SGE, "")?;
+        in_range("cap.max_recv_sge", init.cap.max_recv_sge, 1, MAX_SGE, "")?;
         in_range("mpr_dest", u32::from(init.mpr_dest), 1, 255, " units of 128 PSNs")
     }
 
@@ -267,6 +268,7 @@ impl Endpoint {
             entropy: entropy_name(self.cx.cfg.entropy).to_owned(),
             ports: self.cx.cfg.ports.iter().map(|port| PortAddr { ip: port.ip, mac: port.mac.0 }).collect(),
             plane_ids: self.cx.cfg.plane_ids.clone(),
+            extensions: qp.init.extensions,
         })
     }
 

@@ -30,8 +30,8 @@ mod tx_scheduler;
 
 pub use crate::config::{ConfigError, EndpointConfig, Limits, LocalPort, PortAddr, QpnShare, Route};
 pub use crate::qp::{
-    CqId, EndpointError, Event, FailReason, PostError, QpAttr, QpCap, QpCounters, QpFailure, QpInfo, QpInit,
-    QpModify, QpPeer, QpState, QpStatus, RetryAttr, RtrAttr, RtsAttr, Transmit, entropy_name,
+    CqId, EndpointError, Event, Extensions, FailReason, PostError, QpAttr, QpCap, QpCounters, QpFailure,
+    QpInfo, QpInit, QpModify, QpPeer, QpState, QpStatus, RetryAttr, RtrAttr, RtsAttr, Transmit, entropy_name,
 };
 pub use crate::responder::Violation;
 pub use ipnet::IpNet;
@@ -124,7 +124,7 @@ impl Endpoint {
                 windows: WindowBudget::new(cfg.limits.window_budget_psns),
                 spare_queues: SpareQueues::default(),
                 cqs_nearly_full: BTreeSet::new(),
-                immediates: Vec::new(),
+                deliveries: Vec::new(),
                 next_ticket: 0,
                 released: u64::MAX,
                 held: Vec::new(),
@@ -229,10 +229,34 @@ impl Endpoint {
         }
     }
 
-    /// Posts a receive work request. Every immediate that arrives consumes one. A queue pair with a shared receive
-    /// queue takes them from there.
+    /// Posts a receive work request. Every immediate and every SEND that arrives consumes one. A queue pair with a
+    /// shared receive queue takes them from there.
+    ///
+    /// A request whose buffer cannot be used (bad key, range outside the region) completes with an error and fails the
+    /// queue pair.
     pub fn post_recv(&mut self, qpn: Qpn, wr: RecvWr) -> Result<(), PostError> {
-        self.qps.find_mut(qpn).ok_or(PostError::NoSuchQp)?.post_recv(&mut self.cx, wr)
+        self.post_received(qpn, &wr.into())
+    }
+
+    /// Posts a receive work request whose buffer has several elements, in the same way.
+    #[cold]
+    pub fn post_scatter(&mut self, qpn: Qpn, wr: ScatterWr<'_>) -> Result<(), PostError> {
+        let qp = self.qps.find(qpn).ok_or(PostError::NoSuchQp)?;
+        if wr.local.len() > qp.init.cap.max_recv_sge as usize {
+            return Err(PostError::TooManySges);
+        }
+        self.post_received(qpn, &PostedRecv::from(&wr))
+    }
+
+    #[inline]
+    pub(crate) fn post_received(&mut self, qpn: Qpn, posted: &PostedRecv) -> Result<(), PostError> {
+        let qp = self.qps.find_mut(qpn).ok_or(PostError::NoSuchQp)?;
+        let slot = qp.slot;
+        let wakes = qp.post_recv(&mut self.cx, posted)?;
+        if wakes != Wakes::NONE {
+            self.apply(slot, wakes);
+        }
+        Ok(())
     }
 
     #[inline]

@@ -20,7 +20,7 @@ use crate::peer::{Meta, Origin, Source};
 use crate::qp::{Cx, Data, Qp, QpTable, Wakes, count_rare};
 use crate::time::Time;
 use crate::wire::{
-    AethKind, Bth, Foreign, ICRC_LEN, Packet, Qpn, TrimKind, TrimmedHead, WriteView, icrc, is_mrc_port, stack,
+    AethKind, Bth, DataView, Foreign, ICRC_LEN, Packet, Qpn, TrimKind, TrimmedHead, icrc, is_mrc_port, stack,
 };
 
 use super::Endpoint;
@@ -128,7 +128,7 @@ impl Endpoint {
         frame: &RxFrame<'_>,
         verify: impl FnOnce(&mut BatchIds) -> bool,
     ) {
-        let Some((head, _)) = WriteView::split(mrc.front()) else {
+        let Some((head, _)) = DataView::split(mrc.front()) else {
             return self.receive_joined(now, source.port, frame);
         };
         let Some(body) = self.admit(source, mrc, false, verify) else { return };
@@ -212,7 +212,7 @@ impl Endpoint {
 
     #[inline]
     fn receive_body<M: Meta>(&mut self, now: Time, source: Origin<M>, body: &[u8]) {
-        let Some((head, data)) = WriteView::split(body) else {
+        let Some((head, data)) = DataView::split(body) else {
             cold_path();
             return self.receive_control(now, source, body);
         };
@@ -252,7 +252,7 @@ impl Endpoint {
             }
             Ok(Packet::EndpointRequest { bth, erth }) => self.on_endpoint_request(now, source, bth, erth),
             Ok(Packet::EndpointResponse { bth, eeth }) => self.on_endpoint_response(now, source, bth, eeth),
-            Ok(Packet::Write { .. }) | Err(_) => counters.rx_malformed += 1,
+            Ok(Packet::Data { .. }) | Err(_) => counters.rx_malformed += 1,
         }
     }
 
@@ -261,7 +261,7 @@ impl Endpoint {
         &mut self,
         now: Time,
         source: Origin<M>,
-        head: WriteView<'_>,
+        head: DataView<'_>,
         payload: impl Data<'a>,
     ) {
         self.cx.counters.rx_data += 1;

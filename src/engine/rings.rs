@@ -14,7 +14,7 @@ use spindrift_pmd::fork::Home;
 
 use crate::endpoint::{FailReason, QpCap, QpState};
 use crate::wire::Qpn;
-use crate::work::{RecvWr, SendWr, Sge};
+use crate::work::{PostedRecv, RecvWr, ScatterWr, SendWr, Sge};
 
 use super::segmented_queue::{SegmentLinks, SegmentPool, SegmentedConsumer, SegmentedProducer};
 use super::tuning::{RECV_SEGMENT, RECV_SEGMENT_POOL, SEND_SEGMENT, SEND_SEGMENT_POOL};
@@ -41,12 +41,20 @@ impl PostedSend {
     }
 }
 
+/// A receive request on its way to the lane.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct RingRecv {
+    wr: RecvWr,
+    /// Number of elements in the ring of elements, if there are several.
+    elements: u8,
+}
+
 /// State that the queue pairs of a lane share.
 #[derive(Clone, Debug)]
 pub(super) struct LaneRings {
     pub(super) doorbells: Doorbells,
     sends: SegmentPool<PostedSend>,
-    recvs: SegmentPool<RecvWr>,
+    recvs: SegmentPool<RingRecv>,
     /// Only for a lane whose thread may sleep: without it, a post saves a load.
     waker: Arc<OnceLock<Arc<Waker>>>,
 }
@@ -91,7 +99,7 @@ struct QpFlags {
     /// The process of the lane.
     home: Home,
     sends: SegmentLinks<PostedSend>,
-    recvs: SegmentLinks<RecvWr>,
+    recvs: SegmentLinks<RingRecv>,
     /// Written when the queue pair changes its state, so that a query does not involve the lane.
     condition: Mutex<Condition>,
 }
@@ -106,7 +114,10 @@ pub(crate) struct QpSubmit {
     /// The elements of requests that have several, up to the maximum; none if requests have one.
     elements: Option<Producer<Sge>>,
     max_sge: u32,
-    recvs: SegmentedProducer<RecvWr>,
+    recvs: SegmentedProducer<RingRecv>,
+    /// The same for receive requests.
+    recv_elements: Option<Producer<Sge>>,
+    max_recv_sge: u32,
     max_sends: u32,
     max_recvs: u32,
     sends_posted: u32,
@@ -122,11 +133,12 @@ pub(crate) struct QpIntake {
     pub(super) qpn: Qpn,
     sends: SegmentedConsumer<PostedSend>,
     elements: Option<Box<Elements>>,
-    recvs: SegmentedConsumer<RecvWr>,
+    recvs: SegmentedConsumer<RingRecv>,
+    recv_elements: Option<Box<Elements>>,
     flags: Arc<QpFlags>,
 }
 
-/// Elements of send requests, and those of the request that the lane took last.
+/// Elements of requests, and those of the request that the lane took last.
 #[derive(Debug)]
 struct Elements {
     ring: Consumer<Sge>,
@@ -135,15 +147,11 @@ struct Elements {
 
 /// Makes both halves of a queue pair's rings.
 pub(super) fn qp_rings(qpn: Qpn, slot: QpSlot, lane: &LaneRings, cap: QpCap) -> (QpSubmit, QpIntake) {
-    let QpCap { max_send_wr, max_recv_wr, max_send_sge } = cap;
+    let QpCap { max_send_wr, max_recv_wr, max_send_sge, max_recv_sge } = cap;
     let (send_in, send_links, sends) = lane.sends.new_queue(max_send_wr as usize);
     let (recv_in, recv_links, recvs) = lane.recvs.new_queue(max_recv_wr as usize);
-    let (element_in, elements) = (max_send_sge > 1)
-        .then(|| RingBuffer::new(max_send_wr as usize * max_send_sge as usize))
-        .map(|(element_in, ring)| {
-            (element_in, Box::new(Elements { ring, taken: Vec::with_capacity(max_send_sge as usize) }))
-        })
-        .unzip();
+    let (element_in, elements) = Elements::rings(max_send_wr, max_send_sge);
+    let (recv_element_in, recv_elements) = Elements::rings(max_recv_wr, max_recv_sge);
     let flags = Arc::new(QpFlags {
         armed: CachePadded::default(),
         sends_retired: CachePadded::default(),
@@ -159,6 +167,8 @@ pub(super) fn qp_rings(qpn: Qpn, slot: QpSlot, lane: &LaneRings, cap: QpCap) -> 
         elements: element_in,
         max_sge: max_send_sge,
         recvs: recv_in,
+        recv_elements: recv_element_in,
+        max_recv_sge,
         max_sends: max_send_wr,
         max_recvs: max_recv_wr,
         sends_posted: 0,
@@ -167,7 +177,37 @@ pub(super) fn qp_rings(qpn: Qpn, slot: QpSlot, lane: &LaneRings, cap: QpCap) -> 
         lane: lane.clone(),
         slot,
     };
-    (submit, QpIntake { qpn, sends, elements, recvs, flags })
+    (submit, QpIntake { qpn, sends, elements, recvs, recv_elements, flags })
+}
+
+impl Elements {
+    /// A ring for the elements of all outstanding requests, if requests have several.
+    fn rings(requests: u32, each: u32) -> (Option<Producer<Sge>>, Option<Box<Self>>) {
+        if each <= 1 || requests == 0 {
+            return (None, None);
+        }
+        let (end, ring) = RingBuffer::new(requests as usize * each as usize);
+        (Some(end), Some(Box::new(Self { ring, taken: Vec::with_capacity(each as usize) })))
+    }
+
+    #[cold]
+    fn take(&mut self, count: usize) {
+        self.taken.clear();
+        // They were written before the request.
+        self.taken.extend(self.ring.read_chunk(count).into_iter().flatten());
+    }
+}
+
+/// Adds elements to their ring. There is room for those of all outstanding requests: they are removed before their
+/// request is.
+fn push_elements(
+    ring: Option<&mut Producer<Sge>>,
+    elements: impl Iterator<Item = Sge> + Clone,
+) -> Result<u8, Full> {
+    let count = elements.clone().count();
+    let room = ring.and_then(|ring| ring.write_chunk_uninit(count).ok()).ok_or(Full)?;
+    room.fill_from_iter(elements);
+    Ok(count as u8)
 }
 
 impl QpSubmit {
@@ -196,6 +236,11 @@ impl QpSubmit {
         self.max_sge
     }
 
+    /// Maximum of scatter/gather elements of a receive request.
+    pub(crate) fn max_recv_sge(&self) -> u32 {
+        self.max_recv_sge
+    }
+
     /// Posts a send request, if the limit allows one more. [`QpSubmit::ring`] notifies the lane.
     #[inline]
     pub(crate) fn push_send(&mut self, wr: SendWr) -> Result<(), Full> {
@@ -211,11 +256,8 @@ impl QpSubmit {
         if self.sends_outstanding() >= self.max_sends() {
             return Err(Full);
         }
-        let count = elements.clone().count();
-        // There is room for the elements of all outstanding requests: they are removed before their request is.
-        let room = self.elements.as_mut().and_then(|ring| ring.write_chunk_uninit(count).ok()).ok_or(Full)?;
-        room.fill_from_iter(elements);
-        self.push(PostedSend { wr, elements: count as u8 })
+        let elements = push_elements(self.elements.as_mut(), elements)?;
+        self.push(PostedSend { wr, elements })
     }
 
     #[inline]
@@ -234,9 +276,27 @@ impl QpSubmit {
         if self.recvs_outstanding() >= self.max_recvs() {
             return Err(Full);
         }
-        self.recvs.push(&self.flags.recvs, wr);
-        self.recvs_posted = self.recvs_posted.wrapping_add(1);
+        self.push_ring_recv(RingRecv { wr, elements: 0 });
         Ok(())
+    }
+
+    /// The same for a receive request of several elements, up to [`QpSubmit::max_recv_sge`].
+    pub(crate) fn push_scatter(&mut self, wr: &ScatterWr<'_>) -> Result<(), Full> {
+        if let Some(one) = wr.with_one() {
+            return self.push_recv(one);
+        }
+        if self.recvs_outstanding() >= self.max_recvs() {
+            return Err(Full);
+        }
+        let elements = push_elements(self.recv_elements.as_mut(), wr.elements())?;
+        self.push_ring_recv(RingRecv { wr: RecvWr::empty(wr.wr_id), elements });
+        Ok(())
+    }
+
+    #[inline]
+    fn push_ring_recv(&mut self, posted: RingRecv) {
+        self.recvs.push(&self.flags.recvs, posted);
+        self.recvs_posted = self.recvs_posted.wrapping_add(1);
     }
 
     /// Counts everything posted as completed: the queue pair was reset, which drops its requests silently.
@@ -284,18 +344,12 @@ impl QpIntake {
     #[inline]
     pub(super) fn pop_send(&mut self) -> Option<PostedSend> {
         let posted = self.sends.pop(&self.flags.sends)?;
-        if posted.is_gather() {
-            self.take_elements(usize::from(posted.elements));
+        if posted.is_gather()
+            && let Some(elements) = self.elements.as_deref_mut()
+        {
+            elements.take(usize::from(posted.elements));
         }
         Some(posted)
-    }
-
-    #[cold]
-    fn take_elements(&mut self, count: usize) {
-        let Some(elements) = self.elements.as_deref_mut() else { return };
-        elements.taken.clear();
-        // They were written before the request.
-        elements.taken.extend(elements.ring.read_chunk(count).into_iter().flatten());
     }
 
     /// The elements of the request taken last, if it has several.
@@ -305,8 +359,16 @@ impl QpIntake {
 
     /// The oldest receive request that the lane has not taken.
     #[inline]
-    pub(super) fn pop_recv(&mut self) -> Option<RecvWr> {
-        self.recvs.pop(&self.flags.recvs)
+    pub(super) fn pop_recv(&mut self) -> Option<PostedRecv> {
+        let RingRecv { wr, elements: count } = self.recvs.pop(&self.flags.recvs)?;
+        let mut elements = None;
+        if count > 0
+            && let Some(ring) = self.recv_elements.as_deref_mut()
+        {
+            ring.take(usize::from(count));
+            elements = Some(ring.taken.as_slice().into());
+        }
+        Some(PostedRecv { wr, elements })
     }
 
     /// The lane has taken this queue pair off the list and will read its rings.

@@ -23,7 +23,14 @@ const THREAD: LaneMode = LaneMode::Thread { core: None, idle: Idle::Yield };
 
 fn send(wr_id: u64) -> SendWr {
     let local = Sge { addr: 0, len: 1, lkey: 0 };
-    SendWr { wr_id, op: SendOp::Write, local, remote: RemoteAddr { addr: 0, rkey: 0 }, signaled: true }
+    SendWr {
+        wr_id,
+        op: SendOp::Write,
+        local,
+        remote: RemoteAddr { addr: 0, rkey: 0 },
+        signaled: true,
+        fence: false,
+    }
 }
 
 const fn cap(max_send_wr: u32, max_recv_wr: u32) -> QpCap {
@@ -126,7 +133,7 @@ impl ThrottledPair {
         }
         let local = Sge { addr: 0x1000, len: 1 << 16, lkey: keys[0].lkey };
         let remote = RemoteAddr { addr: 0x1000, rkey: keys[1].rkey };
-        let wr = SendWr { wr_id: 0, op: SendOp::Write, local, remote, signaled: true };
+        let wr = SendWr { wr_id: 0, op: SendOp::Write, local, remote, signaled: true, fence: false };
         Self { now, ends, qpns, wr }
     }
 
@@ -170,7 +177,7 @@ fn write_with(pause: impl FnOnce(&mut Lane)) -> (LaneCounters, Counters) {
     }
     let local = Sge { addr: 0x1000, len: 1 << 16, lkey: keys[0].lkey };
     let remote = RemoteAddr { addr: 0x1000, rkey: keys[1].rkey };
-    let wr = SendWr { wr_id: 0, op: SendOp::Write, local, remote, signaled: true };
+    let wr = SendWr { wr_id: 0, op: SendOp::Write, local, remote, signaled: true, fence: false };
     post_send(&mut qps[0].1, wr).unwrap();
     assert!(lanes[0].poll_busy() > 1, "a request, and its packets");
     pause(&mut lanes[0]);
@@ -274,7 +281,7 @@ fn a_queue_pair_is_in_the_doorbell_list_once() {
     let (mut submit, mut intake) = qp_rings(Qpn::new(5), 9, &lane, cap(4, 2));
     post_send(&mut submit, send(1)).unwrap();
     post_send(&mut submit, send(2)).unwrap();
-    post_recv(&mut submit, RecvWr { wr_id: 3 }).unwrap();
+    post_recv(&mut submit, RecvWr::empty(3)).unwrap();
     assert_eq!((bells.pop(), bells.pop()), (Some(9), None));
     post_send(&mut submit, send(4)).unwrap();
     assert!(bells.is_empty(), "not again before the lane has looked");
@@ -294,8 +301,8 @@ fn requests_are_outstanding_until_they_are_retired_not_until_they_are_taken() {
     assert_eq!((post_send(&mut submit, send(3)), submit.sends_outstanding()), (Err(Full), 2));
     intake.retire_sends(2);
     assert_eq!((post_send(&mut submit, send(3)), submit.sends_outstanding()), (Ok(()), 1));
-    post_recv(&mut submit, RecvWr { wr_id: 1 }).unwrap();
-    assert_eq!(post_recv(&mut submit, RecvWr { wr_id: 2 }), Err(Full));
+    post_recv(&mut submit, RecvWr::empty(1)).unwrap();
+    assert_eq!(post_recv(&mut submit, RecvWr::empty(2)), Err(Full));
     intake.retire_recv();
     assert_eq!(submit.recvs_outstanding(), 0);
     submit.reset_outstanding();
@@ -348,9 +355,9 @@ fn receives_are_chained_in_order() {
     let (mut submit, mut intake) = qp_rings(Qpn::new(5), 0, &lane, cap(1, DEPTH as u32));
     for turn in 0..3 {
         for wr_id in turn * DEPTH..(turn + 1) * DEPTH {
-            submit.push_recv(RecvWr { wr_id }).unwrap();
+            submit.push_recv(RecvWr::empty(wr_id)).unwrap();
         }
-        assert_eq!(submit.push_recv(RecvWr { wr_id: 0 }), Err(Full));
+        assert_eq!(submit.push_recv(RecvWr::empty(0)), Err(Full));
         assert_eq!(u64::from(submit.recvs_outstanding()), DEPTH);
         let taken = core::iter::from_fn(|| intake.pop_recv()).map(|wr| wr.wr_id);
         assert!(taken.eq(turn * DEPTH..(turn + 1) * DEPTH));
@@ -359,7 +366,7 @@ fn receives_are_chained_in_order() {
     }
     // None is needed where none may be posted.
     let (mut submit, mut intake) = qp_rings(Qpn::new(5), 0, &lane, cap(1, 0));
-    assert_eq!((submit.push_recv(RecvWr { wr_id: 0 }), intake.pop_recv()), (Err(Full), None));
+    assert_eq!((submit.push_recv(RecvWr::empty(0)), intake.pop_recv()), (Err(Full), None));
 }
 
 /// Requests with one element and with several, through every turn of the rings, with a lane that is behind by several.

@@ -109,6 +109,7 @@ fn nack_packet(qpn: Qpn, dest: Qpn, nack: &NackOut) -> Packet<'static> {
         spdcid: qpn.low16(),
         dpdcid: dest.low16(),
         tx_timestamp: nack.timestamp,
+        vendor_info: nack.info,
         ..Neth::new(NackReason::from(nack.reason), nack.psn, nack.ev)
     };
     Packet::Nack { bth: Bth::new(Opcode::Nack, dest, nack.psn), neth }

@@ -11,6 +11,8 @@ use crate::path::PathConfig;
 use crate::wire::{EntropyMode, Msn, Psn, StevOrder};
 use crate::work::SharedRecvQueue;
 
+use super::Extensions;
+
 /// A completion queue of the driver: the endpoint only returns the number with completions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct CqId(pub u32);
@@ -24,11 +26,13 @@ pub struct QpCap {
     pub max_recv_wr: u32,
     /// Scatter/gather elements of a send work request, 1 to [`MAX_SGE`](crate::work::MAX_SGE).
     pub max_send_sge: u32,
+    /// Scatter/gather elements of a receive work request, 1 to [`MAX_SGE`](crate::work::MAX_SGE).
+    pub max_recv_sge: u32,
 }
 
 impl Default for QpCap {
     fn default() -> Self {
-        Self { max_send_wr: 128, max_recv_wr: 128, max_send_sge: 1 }
+        Self { max_send_wr: 128, max_recv_wr: 128, max_send_sge: 1, max_recv_sge: 1 }
     }
 }
 
@@ -58,17 +62,19 @@ pub struct QpInit {
     pub msn: Msn,
     /// Window granted to the peer, in units of 128 PSNs (at least 8 by MRC 1.0). The largest one, if it is dynamic.
     pub mpr_dest: u8,
-    /// Writes with immediate that the peer may have in flight.
+    /// Writes with immediate and SENDs that the peer may have in flight.
     pub max_wimm_dest: u16,
     /// Largest path MTU to offer, in bytes. 0: the largest that the ports can carry.
     pub max_mtu: u32,
     /// Use dynamic windows if the peer does too: follow `mpr` in its SACKs, and grant it what
     /// [`Limits::window_budget_psns`](crate::endpoint::Limits::window_budget_psns) allows.
     pub dynamic_mpr: bool,
+    /// Extensions of MRC to offer. Those that the peer does not have are not used.
+    pub extensions: Extensions,
 }
 
 impl QpInit {
-    /// Defaults: window 1024 PSNs, 128 immediates, MTU up to 4096, no congestion control (it needs the link's rate and
+    /// Defaults: all extensions, window 1024 PSNs, 128 immediates, MTU up to 4096, no congestion control (it needs the link's rate and
     /// round-trip time).
     pub fn new(pd: PdId, send_cq: CqId, recv_cq: CqId) -> Self {
         Self {
@@ -86,6 +92,7 @@ impl QpInit {
             max_wimm_dest: 128,
             max_mtu: 4096,
             dynamic_mpr: false,
+            extensions: Extensions::ALL,
         }
     }
 }
@@ -106,7 +113,7 @@ pub struct QpInfo {
     pub msn: u16,
     /// Window that this side grants, in units of 128 PSNs.
     pub mpr: u8,
-    /// Writes with immediate in flight that this side accepts.
+    /// Writes with immediate and SENDs in flight that this side accepts.
     pub max_wimm: u16,
     /// Largest payload of a packet that this side accepts, in bytes.
     pub mtu: u32,
@@ -126,6 +133,9 @@ pub struct QpInfo {
     /// [`EndpointConfig::plane_ids`](crate::endpoint::EndpointConfig::plane_ids). Compared if both sides give them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub plane_ids: Vec<u32>,
+    /// Extensions of MRC that this side has. Those of both sides are used.
+    #[serde(default, skip_serializing_if = "Extensions::is_empty")]
+    pub extensions: Extensions,
 }
 
 impl QpInfo {
@@ -165,9 +175,17 @@ pub struct RtrAttr {
     pub ports: Vec<PortAddr>,
     /// UDP destination port of the peer.
     pub udp_port: u16,
+    /// Extensions of MRC that both sides have.
+    pub extensions: Extensions,
+    /// How long the peer waits at least after an RNR NACK: a code of 5 bits, see
+    /// [`Neth::rnr_timer_ns`](crate::wire::Neth::rnr_timer_ns).
+    pub min_rnr_timer: u8,
 }
 
 impl RtrAttr {
+    /// The default RNR timer, 0.64 ms.
+    pub const MIN_RNR_TIMER: u8 = 12;
+
     /// Derives the attributes from both offers: the smaller path MTU, the planes that both have, dynamic windows if
     /// both follow them, and for all else the owner's value. Nothing is checked:
     /// [`verbs::negotiate`](crate::verbs::negotiate) does that.
@@ -183,6 +201,8 @@ impl RtrAttr {
             trim_nack: theirs.trim_nack,
             ports: theirs.ports.iter().take(ours.ports.len()).copied().collect(),
             udp_port: theirs.udp_port,
+            extensions: ours.extensions & theirs.extensions,
+            min_rnr_timer: Self::MIN_RNR_TIMER,
         }
     }
 }
@@ -212,7 +232,7 @@ impl RtrAttr {
 pub struct RtsAttr {
     /// Window granted by the peer, in units of 128 PSNs.
     pub mpr: u8,
-    /// Writes with immediate in flight that the peer accepts.
+    /// Writes with immediate and SENDs in flight that the peer accepts.
     pub max_wimm: u16,
     /// The retransmission timeout is 1.024 us x 2^timeout, 1 to 24 (17.2 s).
     pub timeout: u8,
@@ -220,9 +240,14 @@ pub struct RtsAttr {
     pub linear_retries: u8,
     /// Timeouts at doubling intervals after those, at most 25; 25 means no limit.
     pub exponential_retries: u8,
+    /// How often a message is sent again that found no receive work request, 0 to 7; 7 means no limit. It needs the
+    /// extension [`RNR`](Extensions::RNR).
+    pub rnr_retry: u8,
 }
 
 impl RtsAttr {
+    /// The largest number of RNR retries; it means no limit.
+    pub const MAX_RNR: u8 = 7;
     /// Largest timeout exponent.
     pub const MAX_TIMEOUT: u8 = 24;
     /// The largest number of linear retries.
@@ -277,7 +302,14 @@ impl Default for RtsAttr {
     /// stops for 10 s (a debugger, a snapshot of a virtual machine, a network that converges). The first timeouts are
     /// short, so that a working path is found soon after short outages.
     fn default() -> Self {
-        Self { mpr: 8, max_wimm: 128, timeout: 14, linear_retries: 7, exponential_retries: 9 }
+        Self {
+            mpr: 8,
+            max_wimm: 128,
+            timeout: 14,
+            linear_retries: 7,
+            exponential_retries: 9,
+            rnr_retry: Self::MAX_RNR,
+        }
     }
 }
 

@@ -8,7 +8,7 @@ use crate::counters::Counters;
 use crate::memory::MemoryView;
 use crate::peer::{Members, Peers};
 use crate::requester::SpareQueues;
-use crate::responder::{ImmediateDone, WindowBudget};
+use crate::responder::{Delivery, WindowBudget};
 use crate::wire::{Ev, Qpn};
 
 use super::cwnd::SharedCwnds;
@@ -27,8 +27,9 @@ pub(crate) struct Cx {
     pub(crate) spare_queues: SpareQueues,
     /// Completion queues that the driver reports as filling up.
     pub(crate) cqs_nearly_full: BTreeSet<CqId>,
-    /// Immediates that are next in order, until the packet that delivered them is processed.
-    pub(crate) immediates: Vec<ImmediateDone>,
+    /// Messages that took a receive work request and are next in order, until the packet that completed them is
+    /// processed.
+    pub(crate) deliveries: Vec<Delivery>,
     /// The ticket of the next data packet.
     pub(crate) next_ticket: u64,
     /// Ports hold no payload of a packet with a smaller ticket.

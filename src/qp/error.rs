@@ -2,6 +2,7 @@
 
 use thiserror::Error;
 
+use super::Extensions;
 use super::attr::QpState;
 
 /// A control operation that was refused.
@@ -70,16 +71,25 @@ pub enum PostError {
     /// The state does not allow it: sends need RTS, receives INIT or later.
     #[error("queue pair is in {0:?}")]
     WrongState(QpState),
-    /// A message has 1 to 2^32-1 bytes (MRC 1.0 section 5.1); an immediate needs at least one byte.
-    #[error("message is empty: MRC messages have 1 to 4294967295 bytes, with an immediate too")]
+    /// A write has 1 to 2^32-1 bytes (MRC 1.0 section 5.1), with an immediate too. This peer does not have the
+    /// extension for messages without bytes.
+    #[error("message is empty: MRC messages have 1 to 4294967295 bytes, and this peer takes no others")]
     Empty,
+    /// The operation needs an extension that this peer does not have.
+    #[error("the peer did not agree to this operation: it needs `{needed}`")]
+    NotNegotiated {
+        /// The extension.
+        needed: Extensions,
+    },
     /// More than 2^32-1 bytes (MRC 1.0 section 5.1).
     #[error("message is too long: MRC messages have 1 to 4294967295 bytes")]
     TooLong,
     /// More scatter/gather elements than the queue pair was made for.
-    #[error("too many scatter/gather elements: make the queue pair with a larger `max_send_sge`")]
+    #[error(
+        "too many scatter/gather elements: make the queue pair with a larger `max_send_sge` or `max_recv_sge`"
+    )]
     TooManySges,
-    /// The peer accepts no writes with immediate, so the request would never complete.
-    #[error("the peer accepts no writes with immediate: it connected with max_wimm 0")]
+    /// The peer accepts neither writes with immediate nor SENDs, so the request would never complete.
+    #[error("the peer accepts no writes with immediate and no SENDs: it connected with max_wimm 0")]
     NoImmediates,
 }

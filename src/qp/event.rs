@@ -18,6 +18,9 @@ pub enum FailReason {
     /// All retransmission timeouts expired without progress.
     #[error("the peer was silent, after all retries")]
     RetryExceeded,
+    /// The peer had no receive work request for a message, after all retries.
+    #[error("the peer had no receive work request, after all RNR retries")]
+    RnrRetryExceeded,
     /// The peer refused a packet (AETH NAK).
     #[error("the peer refused a packet")]
     PeerRefused,

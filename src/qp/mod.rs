@@ -9,6 +9,7 @@ mod cwnd;
 mod cx;
 mod error;
 mod event;
+mod extensions;
 mod log;
 mod post;
 mod query;
@@ -33,6 +34,7 @@ pub(crate) use cwnd::{Cwnd, SharedCwnds};
 pub(crate) use cx::{Cx, QpTable, Wakes};
 pub use error::{EndpointError, PostError};
 pub use event::{Event, FailReason, QpFailure};
+pub use extensions::Extensions;
 pub(crate) use log::cq_nearly_full;
 pub use query::{QpAttr, QpPeer};
 pub(crate) use receive::{Data, count_rare};
@@ -113,6 +115,10 @@ pub(crate) struct Qp {
     pub(crate) path_mtu: u32,
     pub(crate) dynamic_mpr: bool,
     pub(crate) trimmable: bool,
+    /// Those that both sides have.
+    pub(crate) extensions: Extensions,
+    /// The RNR timer that its RNR NACKs carry.
+    pub(crate) min_rnr_timer: u8,
     /// The attributes that it was brought to RTS with, with later changes.
     pub(crate) rts: Option<RtsAttr>,
     /// Congestion control settings that replaced the original ones.
@@ -165,7 +171,7 @@ impl Qp {
     ) -> Result<Self, EndpointError> {
         let cwnd = Cwnd::Own(congestion::build(&init.cc, Time::ZERO)?);
         let receives = match &init.srq {
-            Some(srq) => Receives::Shared(Arc::clone(srq)),
+            Some(srq) => Receives::shared(Arc::clone(srq)),
             None => Receives::own(init.cap.max_recv_wr as usize),
         };
         Ok(Self {
@@ -183,6 +189,8 @@ impl Qp {
             path_mtu: 256,
             dynamic_mpr: false,
             trimmable: false,
+            extensions: Extensions::NONE,
+            min_rnr_timer: 0,
             rts: None,
             other_cc: None,
             requester: Requester::new(init.cap.max_send_wr as usize, idle_requester(psn, init.msn)),
@@ -214,6 +222,8 @@ impl Qp {
         self.path_mtu = attr.path_mtu;
         self.dynamic_mpr = attr.dynamic_mpr && self.init.dynamic_mpr;
         self.trimmable = attr.trim_nack && cfg.trimming;
+        self.extensions = attr.extensions & self.init.extensions;
+        self.min_rnr_timer = attr.min_rnr_timer;
         self.responder.connect(ResponderSetup {
             initial_psn: attr.rq_psn,
             initial_msn: attr.rq_msn,
@@ -237,6 +247,7 @@ impl Qp {
                 window: u32::from(attr.mpr) * 128,
                 max_wimm: u32::from(attr.max_wimm),
                 dynamic_mpr: self.dynamic_mpr,
+                rnr_retry: self.extensions.contains(Extensions::RNR).then_some(attr.rnr_retry),
                 retry: policy(attr),
                 probe_floor_ns: cfg.tail_probe_floor_ns,
                 initial_reordering_ns: cfg.initial_reordering_ns,
@@ -320,6 +331,7 @@ fn idle_requester(psn: Psn, msn: Msn) -> RequesterSetup {
         window: 0,
         max_wimm: 0,
         dynamic_mpr: false,
+        rnr_retry: None,
         retry: RetryPolicy { timeout_ns: 0, linear: 0, exponential: 0 },
         probe_floor_ns: 0,
         initial_reordering_ns: 0,

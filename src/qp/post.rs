@@ -1,12 +1,13 @@
 //! Work requests: posting, completion, and the failure of a queue pair.
 
-use crate::memory::{MemoryError, MemoryView};
+use crate::memory::{Access, MemoryError, MemoryView, PayloadRef};
 use crate::requester::{Entry, NotDone, Source};
+use crate::responder::{Buffer, Receive, Violation};
 use crate::time::Time;
 use crate::wire::{Psn, Qpn};
-use crate::work::{GatherWr, RecvWr, SendWr, Sge, Wc, WcOpcode, WcStatus};
+use crate::work::{GatherWr, PostedRecv, SendWr, Sge, Wc, WcOpcode, WcStatus};
 
-use super::{Cx, Event, FailReason, PostError, Qp, QpFailure, QpState, TxClass, Wakes, log};
+use super::{Cx, Event, Extensions, FailReason, PostError, Qp, QpFailure, QpState, TxClass, Wakes, log};
 
 /// The work request at fault, by its first packet (`None`: the oldest request), and the status that it completes with.
 pub(crate) type Culprit = (Option<u64>, WcStatus);
@@ -25,9 +26,6 @@ impl Qp {
         wr: &SendWr,
         gather: Option<&GatherWr<'_>>,
     ) -> Result<Wakes, PostError> {
-        if wr.local.len == 0 {
-            return Err(PostError::Empty);
-        }
         match self.state {
             QpState::Rts => {}
             QpState::Error => return Ok(self.reject_send(cx, wr, WcStatus::WrFlushError)),
@@ -40,7 +38,11 @@ impl Qp {
             return Err(PostError::NoImmediates);
         }
         let Sge { addr, len, lkey } = wr.local;
+        if len == 0 || !self.extensions.contains(Extensions::of(wr.op)) {
+            self.check_extensions(wr)?;
+        }
         let source = match gather {
+            _ if len == 0 => Ok(Source::Region(PayloadRef::EMPTY)),
             None => cx.memory.pin(lkey, self.pd.id(), addr, len).map(Source::Region),
             Some(gather) => self.pin_pieces(&mut cx.memory, gather),
         };
@@ -53,6 +55,19 @@ impl Qp {
         let stuck = self.paths.usable_planes().0 == 0;
         let listed = self.tx_slots[TxClass::New as usize].listed;
         Ok(Wakes::DATA.when(!listed) | Wakes::ARM.when(stuck))
+    }
+
+    /// Whether the peer takes this request: it has agreed to the operation, and to messages without bytes.
+    #[cold]
+    fn check_extensions(&self, wr: &SendWr) -> Result<(), PostError> {
+        let needed = Extensions::of(wr.op);
+        if !self.extensions.contains(needed) {
+            return Err(PostError::NotNegotiated { needed });
+        }
+        if wr.local.len == 0 && needed.is_empty() && !self.extensions.contains(Extensions::EMPTY_MESSAGES) {
+            return Err(PostError::Empty);
+        }
+        Ok(())
     }
 
     /// Pins the memory of all elements, or of none.
@@ -77,31 +92,66 @@ impl Qp {
         let wakes = self.fail(cx, FailReason::LocalWorkRequest, None);
         self.retired += 1;
         let opcode = wr.op.wc_opcode();
-        let wc = Wc { wr_id: wr.wr_id, status, opcode, byte_len: 0, imm: None, qpn: self.qpn };
+        let (qpn, src_qpn) = (self.qpn, Qpn::new(0));
+        let wc = Wc { wr_id: wr.wr_id, status, opcode, byte_len: 0, imm: None, qpn, src_qpn };
         cx.events.push_back(Event::Completion { cq: self.send_cq, wc });
         self.report_retired(cx);
         wakes
     }
 
     /// Posts a receive work request.
-    pub(crate) fn post_recv(&mut self, cx: &mut Cx, wr: RecvWr) -> Result<(), PostError> {
+    ///
+    /// If its buffer cannot be used, it completes with an error and the queue pair fails.
+    pub(crate) fn post_recv(&mut self, cx: &mut Cx, posted: &PostedRecv) -> Result<Wakes, PostError> {
         if self.responder.receives().srq().is_some() {
             return Err(PostError::SharedReceives);
         }
         match self.state {
             QpState::Reset => Err(PostError::WrongState(QpState::Reset)),
             QpState::Error => {
-                cx.events.push_back(self.recv_flushed(wr));
-                Ok(())
+                cx.events.push_back(self.recv_failed(posted.wr.wr_id, WcStatus::WrFlushError));
+                Ok(Wakes::NONE)
             }
             QpState::Init | QpState::Rtr | QpState::Rts => {
-                if self.responder.post_recv(wr) {
-                    Ok(())
-                } else {
-                    Err(PostError::QueueFull)
+                if self.responder.recvs_full() {
+                    return Err(PostError::QueueFull);
+                }
+                let wr_id = posted.wr.wr_id;
+                let Ok(buffer) = self.pin_buffer(&mut cx.memory, posted) else {
+                    let wakes = self.fail(cx, FailReason::LocalWorkRequest, None);
+                    cx.events.push_back(self.recv_failed(wr_id, WcStatus::LocalProtectionError));
+                    return Ok(wakes);
+                };
+                self.responder.push_recv(Receive { wr_id, buffer });
+                Ok(Wakes::NONE)
+            }
+        }
+    }
+
+    /// Pins the buffer of a receive work request.
+    #[inline]
+    pub(crate) fn pin_buffer(
+        &self,
+        memory: &mut MemoryView,
+        posted: &PostedRecv,
+    ) -> Result<Buffer, MemoryError> {
+        let mut pin =
+            |Sge { addr, len, lkey }| memory.pin_local(lkey, self.pd.id(), addr, len, Access::LOCAL_WRITE);
+        let Some(elements) = &posted.elements else {
+            let local = posted.wr.local;
+            return Ok(if local.len == 0 { Buffer::NONE } else { Buffer::One(pin(local)?) });
+        };
+        let mut ranges = Vec::with_capacity(elements.len());
+        for &element in elements {
+            match pin(element) {
+                Ok(range) => ranges.push(range),
+                Err(error) => {
+                    ranges.iter().for_each(|range| memory.unpin(range.slot));
+                    return Err(error);
                 }
             }
         }
+        Ok(Buffer::Several(ranges.into()))
     }
 
     /// Completes every work request that the transport acknowledgement covers and whose payload no port holds.
@@ -197,8 +247,16 @@ impl Qp {
             let wc = send_wc(self.qpn, &entry, status);
             cx.events.push_back(Event::Completion { cq: self.send_cq, wc });
         }
-        while let Some(wr) = self.responder.pop_recv() {
-            cx.events.push_back(self.recv_flushed(wr));
+        // The next receive in order is that of the message that broke a rule.
+        let mut status = match self.responder.culprit().map(|culprit| culprit.violation) {
+            Some(Violation::ReceiveTooShort { .. }) => WcStatus::LocalLengthError,
+            Some(Violation::ReceiveBuffer { .. }) => WcStatus::LocalProtectionError,
+            _ => WcStatus::WrFlushError,
+        };
+        while let Some(receive) = self.responder.pop_recv() {
+            receive.buffer.unpin(|pinned| cx.memory.unpin(pinned));
+            cx.events.push_back(self.recv_failed(receive.wr_id, status));
+            status = WcStatus::WrFlushError;
         }
     }
 
@@ -207,17 +265,20 @@ impl Qp {
         while let Some(entry) = self.requester.pop_any(|pinned| cx.memory.unpin(pinned)) {
             cx.recall |= entry.held_until > cx.released;
         }
-        while self.responder.pop_recv().is_some() {}
+        while let Some(receive) = self.responder.pop_recv() {
+            receive.buffer.unpin(|pinned| cx.memory.unpin(pinned));
+        }
     }
 
-    fn recv_flushed(&self, wr: RecvWr) -> Event {
+    fn recv_failed(&self, wr_id: u64, status: WcStatus) -> Event {
         let wc = Wc {
-            wr_id: wr.wr_id,
-            status: WcStatus::WrFlushError,
+            wr_id,
+            status,
             opcode: WcOpcode::RecvRdmaWithImm,
             byte_len: 0,
             imm: None,
             qpn: self.qpn,
+            src_qpn: self.dest_qpn,
         };
         Event::Completion { cq: self.recv_cq, wc }
     }
@@ -225,5 +286,6 @@ impl Qp {
 
 fn send_wc(qpn: Qpn, entry: &Entry, status: WcStatus) -> Wc {
     let byte_len = if status.is_success() { entry.len } else { 0 };
-    Wc { wr_id: entry.wr_id, status, opcode: entry.op.wc_opcode(), byte_len, imm: None, qpn }
+    let (opcode, src_qpn) = (entry.op.wc_opcode(), Qpn::new(0));
+    Wc { wr_id: entry.wr_id, status, opcode, byte_len, imm: None, qpn, src_qpn }
 }

@@ -1,23 +1,27 @@
 //! Packets that a queue pair receives: data, acknowledgements, probes, and packets that a switch trimmed.
 
+use core::hint::cold_path;
+
 use crate::counters::Counters;
-use crate::memory::{Access, MemoryError, Pieces, Room, Target};
+use crate::memory::{Access, MemoryError, PayloadRef, Pieces, Room, Target};
 use crate::peer::{Meta, Origin, Source};
 use crate::requester::{AckOutcome, Requester};
-use crate::responder::{Arrived, Class, NackOut, Trigger, Violated, Violation};
+use crate::responder::{Arrived, Buffer, Class, NackOut, Receive, Trigger, Violated, Violation};
 use crate::time::Time;
 use crate::wire::{
-    Aeth, AethKind, Bth, EntropyMode, ICRC_LEN, NackReason, NakCode, Neth, Peth, Psn, Seth, TrimKind,
-    TrimmedHead, WriteView,
+    Aeth, AethKind, Bth, DataView, EntropyMode, ICRC_LEN, Msn, NackReason, NakCode, Neth, Peth, Psn, Seth,
+    TrimKind, TrimmedHead,
 };
 use crate::work::{Wc, WcOpcode, WcStatus};
 
-use super::{Cx, Event, FailReason, Qp, QpState, Wakes};
+use super::{Cx, Event, Extensions, FailReason, Qp, QpState, Wakes};
 
 /// The bytes after the UDP header: a slice, or several pieces.
 pub(crate) trait Data<'a>: Copy {
     /// Copies it to the place that the packet names.
     fn fill(self, room: Room<'_>);
+    /// Copies the bytes from `from` on, as many as there is room for.
+    fn fill_part(self, from: usize, room: Room<'_>);
     /// The first piece, which contains all headers.
     fn front(self) -> &'a [u8];
     fn without_last(self, count: usize) -> Option<Self>;
@@ -28,6 +32,10 @@ impl<'a> Data<'a> for &'a [u8] {
     #[inline]
     fn fill(self, room: Room<'_>) {
         room.fill(self);
+    }
+
+    fn fill_part(self, from: usize, room: Room<'_>) {
+        Pieces::new(self, &[]).place_part(from, room);
     }
 
     #[inline]
@@ -49,6 +57,10 @@ impl<'a> Data<'a> for &'a [u8] {
 impl<'a> Data<'a> for Pieces<'a> {
     fn fill(self, room: Room<'_>) {
         room.place(self);
+    }
+
+    fn fill_part(self, from: usize, room: Room<'_>) {
+        self.place_part(from, room);
     }
 
     fn front(self) -> &'a [u8] {
@@ -79,11 +91,16 @@ impl Qp {
         cx: &mut Cx,
         now: Time,
         source: Origin<M>,
-        head: WriteView<'_>,
+        head: DataView<'_>,
         payload: impl Data<'a>,
     ) -> Wakes {
         if !self.receives() {
             return self.on_data_in_wrong_state(cx);
+        }
+        let opcode = head.opcode();
+        if !self.extensions.admit(opcode) {
+            count_rare(&mut cx.counters.rx_not_negotiated);
+            return Wakes::NONE;
         }
         if source.meta.is_marked() {
             count_rare(&mut cx.counters.rx_ecn_marked);
@@ -97,8 +114,10 @@ impl Qp {
         }
         let (len, reth) = (payload.len(), head.reth());
         if !Arrived::new(head, len).well_formed(self.path_mtu) {
-            count_rare(&mut cx.counters.rx_bad_length);
-            return self.on_refused(cx, (now, seq), source, head, (len, None));
+            return self.on_odd_length(cx, (now, seq), source, head, len);
+        }
+        if opcode.takes_receive() {
+            return self.on_taker(cx, (now, seq), source, head, payload);
         }
         let target = match cx.memory.target(reth.rkey) {
             None => cx.memory.new_target(reth.rkey),
@@ -107,11 +126,11 @@ impl Qp {
         let room = match Target::room(target, reth.rkey, self.pd.id(), reth.va, len) {
             Ok(room) => room,
             Err(error) => {
-                count_refusal(&mut cx.counters, error);
-                return self.on_refused(cx, (now, seq), source, head, (len, Some(error)));
+                let violation = refusal(&mut cx.counters, (head, len), error);
+                return self.on_refused(cx, (now, seq), source, head, (len, violation));
             }
         };
-        let result = self.responder.arrive(seq, || Arrived::new(head, len), &mut cx.immediates);
+        let result = self.responder.arrive(seq, || Arrived::new(head, len), &mut cx.deliveries);
         let demands = head.demands_sack() | source.meta.is_marked();
         if self.responder.count_bytes(len as u32, nominal(head, len), demands) {
             self.responder.queue_sack(trigger(cx.cfg.entropy, source.meta, head));
@@ -122,52 +141,188 @@ impl Qp {
         // Last, because values needed after a long copy would have to be stored. No completion is reported before the
         // bytes are placed.
         payload.fill(room);
-        if result.is_err() || !cx.immediates.is_empty() || !self.reverse.is_inbound() {
+        if result.is_err() || !cx.deliveries.is_empty() || !self.reverse.is_inbound() {
             return self.after_arrival(cx, now, result);
         }
         Wakes::CONTROL.when(!self.in_control_list && self.responder.has_pending_acks())
     }
 
-    /// A new packet inside the window, of `len` bytes, whose payload cannot be placed: for the reason in the error, or
-    /// because its length does not fit it.
+    /// A new packet inside the window, of `len` bytes, whose payload must not be placed.
     #[cold]
     fn on_refused<M: Meta>(
         &mut self,
         cx: &mut Cx,
         (now, seq): (Time, u64),
         source: Origin<M>,
-        head: WriteView<'_>,
-        (len, error): (usize, Option<MemoryError>),
+        head: DataView<'_>,
+        (len, violation): (usize, Violation),
     ) -> Wakes {
-        let (reth, len_32) = (head.reth(), len as u32);
-        let violation = match error {
-            Some(error) => Violation::Access {
-                rkey: reth.rkey,
-                va: reth.va,
-                len: len_32,
-                needed: Access::REMOTE_WRITE,
-                error,
-            },
-            None => Violation::PayloadLength {
-                opcode: head.opcode(),
-                len: len_32,
-                message_len: reth.dma_len,
-                path_mtu: self.path_mtu,
-            },
-        };
         let arrived = Arrived::new(head, len);
-        let result = self.responder.arrive_refused(seq, arrived, violation, &mut cx.immediates);
+        let result = self.responder.arrive_refused(seq, arrived, violation, &mut cx.deliveries);
+        self.count_arrival(cx, source, head, len);
+        self.after_arrival(cx, now, result)
+    }
+
+    /// Counts a new packet for its SACK.
+    fn count_arrival<M: Meta>(&mut self, cx: &Cx, source: Origin<M>, head: DataView<'_>, len: usize) {
         let demands = head.demands_sack() | source.meta.is_marked();
-        if self.responder.count_bytes(len_32, nominal(head, len), demands) {
+        if self.responder.count_bytes(len as u32, nominal(head, len), demands) {
             self.responder.queue_sack(trigger(cx.cfg.entropy, source.meta, head));
         }
-        self.after_arrival(cx, now, result)
+    }
+
+    /// A packet whose length does not fit its message, or a message without bytes. For the latter, neither key nor
+    /// address are checked (IBTA volume 1, section 9.4.3).
+    #[cold]
+    fn on_odd_length<M: Meta>(
+        &mut self,
+        cx: &mut Cx,
+        (now, seq): (Time, u64),
+        source: Origin<M>,
+        head: DataView<'_>,
+        len: usize,
+    ) -> Wakes {
+        let arrived = Arrived::new(head, len);
+        let opcode = head.opcode();
+        if arrived.is_empty() && (self.extensions.contains(Extensions::EMPTY_MESSAGES) || !opcode.is_write())
+        {
+            if opcode.takes_receive() {
+                return self.on_taker(cx, (now, seq), source, head, &[][..]);
+            }
+            let result = self.responder.arrive(seq, || arrived, &mut cx.deliveries);
+            self.count_arrival(cx, source, head, len);
+            self.counters.rx_packets += 1;
+            return self.after_arrival(cx, now, result);
+        }
+        cx.counters.rx_bad_length += 1;
+        let violation = Violation::PayloadLength {
+            opcode,
+            len: len as u32,
+            message_len: head.reth().dma_len,
+            path_mtu: self.path_mtu,
+        };
+        self.on_refused(cx, (now, seq), source, head, (len, violation))
+    }
+
+    /// A packet of a message that takes a receive work request: part of a SEND, or the end of a write with immediate.
+    #[inline(never)]
+    fn on_taker<'a, M: Meta>(
+        &mut self,
+        cx: &mut Cx,
+        (now, seq): (Time, u64),
+        source: Origin<M>,
+        head: DataView<'_>,
+        payload: impl Data<'a>,
+    ) -> Wakes {
+        let (len, reth, opcode) = (payload.len(), head.reth(), head.opcode());
+        let ahead = self.receive_for(cx, seq, head.meth().rqmsn);
+        let receive = ahead.and_then(|ahead| self.responder.receive(ahead));
+        if ahead.is_some() && receive.is_none() && self.extensions.contains(Extensions::RNR) {
+            return self.on_not_ready(cx, source, head);
+        }
+        let destination = match (receive, ahead) {
+            _ if opcode.is_write() => Ok(Destination::Address),
+            (Some(receive), Some(ahead)) => place_in(&receive.buffer, ahead, head, len),
+            (None, Some(_)) => Err(Violation::NoReceive),
+            (_, None) => Err(out_of_order(head)),
+        };
+        let room = match destination {
+            Ok(_) if len == 0 => Ok(None),
+            Ok(Destination::Address) => {
+                let target = match cx.memory.target(reth.rkey) {
+                    None => cx.memory.new_target(reth.rkey),
+                    known => known,
+                };
+                match Target::room(target, reth.rkey, self.pd.id(), reth.va, len) {
+                    Ok(room) => Ok(Some(room)),
+                    Err(error) => Err(refusal(&mut cx.counters, (head, len), error)),
+                }
+            }
+            Ok(Destination::Range(range)) => Ok(cx.memory.room(&range, 0, range.len)),
+            Ok(Destination::Several(ahead)) => {
+                self.scatter(cx, ahead, reth.va, payload);
+                Ok(None)
+            }
+            Err(violation) => Err(violation),
+        };
+        let room = match room {
+            Ok(room) => room,
+            Err(violation) => return self.on_refused(cx, (now, seq), source, head, (len, violation)),
+        };
+        let result = self.responder.arrive(seq, || Arrived::new(head, len), &mut cx.deliveries);
+        let demands = head.demands_sack() | source.meta.is_marked();
+        if self.responder.count_bytes(len as u32, nominal(head, len), demands) {
+            self.responder.queue_sack(trigger(cx.cfg.entropy, source.meta, head));
+        }
+        self.counters.rx_packets += 1;
+        cx.counters.rx_placed_bytes += len as u64;
+        self.counters.rx_bytes += len as u64;
+        // No completion is reported before the bytes are placed.
+        if let Some(room) = room {
+            payload.fill(room);
+        }
+        if result.is_err() || !cx.deliveries.is_empty() || !self.reverse.is_inbound() {
+            return self.after_arrival(cx, now, result);
+        }
+        Wakes::CONTROL.when(!self.in_control_list && self.responder.has_pending_acks())
+    }
+
+    /// Copies the payload of a SEND to the ranges of a receive buffer.
+    #[cold]
+    fn scatter<'a>(&self, cx: &Cx, ahead: u16, offset: u64, payload: impl Data<'a>) {
+        let Some(receive) = self.responder.receive(ahead) else { return };
+        let mut from = 0;
+        for range in receive.buffer.parts(offset, payload.len() as u32) {
+            if let Some(room) = cx.memory.room(&range, 0, range.len) {
+                payload.fill_part(from, room);
+            }
+            from += range.len as usize;
+        }
+    }
+
+    /// The place of the message with this number among those that take a receive work request, counted from the next
+    /// one that is to complete. Nothing if it cannot be in flight: it is refused in its turn.
+    ///
+    /// The requests up to its own are taken from a shared receive queue, so that the messages before it have theirs.
+    #[inline]
+    fn receive_for(&mut self, cx: &mut Cx, seq: u64, rqmsn: Msn) -> Option<u16> {
+        let ahead = self.responder.takers_before(seq, rqmsn)?;
+        if self.responder.receive(ahead).is_none()
+            && self.responder.receives().srq().is_some()
+            && !self.extensions.is_empty()
+        {
+            self.take_shared_receives(cx, ahead);
+        }
+        Some(ahead)
+    }
+
+    #[cold]
+    fn take_shared_receives(&mut self, cx: &mut Cx, ahead: u16) {
+        while self.responder.receive(ahead).is_none() {
+            let Some((posted, low)) = self.responder.take_shared() else { break };
+            cx.events.extend(low.map(|srq| Event::SrqLimitReached { srq }));
+            let buffer = self.pin_buffer(&mut cx.memory, &posted).unwrap_or_else(Buffer::Unusable);
+            self.responder.push_recv(Receive { wr_id: posted.wr.wr_id, buffer });
+        }
+    }
+
+    /// A message found no receive work request: the peer sends it again later.
+    #[cold]
+    fn on_not_ready<M: Meta>(&mut self, cx: &mut Cx, source: Origin<M>, head: DataView<'_>) -> Wakes {
+        cx.counters.rx_not_ready += 1;
+        let Trigger { psn, ev, timestamp, .. } = trigger(cx.cfg.entropy, source.meta, head);
+        let nack =
+            NackOut { reason: NackReason::NoResource.into(), info: self.min_rnr_timer, psn, ev, timestamp };
+        if !self.responder.queue_nack(nack) {
+            cx.counters.tx_nacks_dropped += 1;
+        }
+        Wakes::CONTROL.when(self.responder.has_pending_acks())
     }
 
     /// Reports the effects of a new packet.
     #[cold]
     fn after_arrival(&mut self, cx: &mut Cx, now: Time, result: Result<(), Violated>) -> Wakes {
-        self.report_immediates(cx);
+        self.report_deliveries(cx);
         let wakes = if result.is_err() { self.on_violation(cx) } else { Wakes::NONE };
         wakes | self.after_data(now)
     }
@@ -180,7 +335,7 @@ impl Qp {
         now: Time,
         class: Class,
         source: Origin<M>,
-        head: WriteView<'_>,
+        head: DataView<'_>,
     ) -> Wakes {
         let trigger = trigger(cx.cfg.entropy, source.meta, head);
         let duplicate = Trigger { repeated: true, ..trigger };
@@ -217,23 +372,30 @@ impl Qp {
     }
 
     fn queue_nack(&mut self, counters: &mut Counters, reason: NackReason, trigger: Trigger) {
-        let nack =
-            NackOut { reason: reason.into(), psn: trigger.psn, ev: trigger.ev, timestamp: trigger.timestamp };
+        let nack = NackOut {
+            reason: reason.into(),
+            info: 0,
+            psn: trigger.psn,
+            ev: trigger.ev,
+            timestamp: trigger.timestamp,
+        };
         if !self.responder.queue_nack(nack) {
             counters.tx_nacks_dropped += 1;
         }
     }
 
-    /// Completes the receives of the immediates that are next in order.
-    fn report_immediates(&mut self, cx: &mut Cx) {
-        for done in cx.immediates.drain(..) {
+    /// Completes the receives of the messages that are next in order.
+    fn report_deliveries(&mut self, cx: &mut Cx) {
+        for done in cx.deliveries.drain(..) {
+            done.receive.buffer.unpin(|pinned| cx.memory.unpin(pinned));
             let wc = Wc {
-                wr_id: done.wr.wr_id,
+                wr_id: done.receive.wr_id,
                 status: WcStatus::Success,
-                opcode: WcOpcode::RecvRdmaWithImm,
+                opcode: if done.opcode.is_write() { WcOpcode::RecvRdmaWithImm } else { WcOpcode::Recv },
                 byte_len: done.byte_len,
-                imm: Some(done.imm),
+                imm: done.opcode.has_imm().then_some(done.imm),
                 qpn: self.qpn,
+                src_qpn: self.dest_qpn,
             };
             cx.events.push_back(Event::Completion { cq: self.recv_cq, wc });
             cx.events.extend(done.low.map(|srq| Event::SrqLimitReached { srq }));
@@ -358,8 +520,16 @@ impl Qp {
             return Wakes::NONE;
         }
         let (requester, mut env) = self.send_context(&mut cx.cwnds, &mut cx.counters);
-        if requester.on_nack(now, nack, &mut env) == AckOutcome::Fatal {
-            return self.fail(cx, FailReason::PeerFatal, Some((None, WcStatus::FatalError))) | Wakes::CWND;
+        match requester.on_nack(now, nack, &mut env) {
+            AckOutcome::Used | AckOutcome::Forged => {}
+            AckOutcome::Fatal => {
+                return self.fail(cx, FailReason::PeerFatal, Some((None, WcStatus::FatalError)))
+                    | Wakes::CWND;
+            }
+            AckOutcome::NeverReady { first } => {
+                let culprit = Some((Some(first), WcStatus::RnrRetryExceeded));
+                return self.fail(cx, FailReason::RnrRetryExceeded, culprit) | Wakes::CWND;
+            }
         }
         self.on_peer_response(cx, now) | Wakes::ARM
     }
@@ -394,13 +564,13 @@ impl Qp {
 
 /// The size in bytes that congestion control counts for a write packet.
 #[inline]
-fn nominal(head: WriteView<'_>, len: usize) -> u32 {
+fn nominal(head: DataView<'_>, len: usize) -> u32 {
     (head.header_len() + ICRC_LEN + len) as u32 + Requester::NOMINAL_OVERHEAD
 }
 
 /// The fields of a data packet that its SACK reflects.
 #[inline(never)]
-fn trigger(entropy: EntropyMode, meta: impl Meta, head: WriteView<'_>) -> Trigger {
+fn trigger(entropy: EntropyMode, meta: impl Meta, head: DataView<'_>) -> Trigger {
     trigger_of(entropy, meta, head.psn(), head.timestamp(), head.rtx())
 }
 
@@ -413,6 +583,53 @@ fn trigger_of(entropy: EntropyMode, meta: impl Meta, psn: Psn, timestamp: u16, r
         repeated,
         probe_id: None,
     }
+}
+
+/// Where the payload of a message goes that takes a receive work request.
+enum Destination {
+    /// To the address that the packet names.
+    Address,
+    /// Into a receive buffer of one range.
+    Range(PayloadRef),
+    /// Into the receive buffer of the message so many after the next one, which has several ranges.
+    Several(u16),
+}
+
+/// Where the packet of a SEND goes that takes this buffer.
+#[inline]
+fn place_in(buffer: &Buffer, ahead: u16, head: DataView<'_>, len: usize) -> Result<Destination, Violation> {
+    let reth = head.reth();
+    let message_len = reth.dma_len;
+    if u64::from(message_len) > buffer.len() {
+        cold_path();
+        return Err(match *buffer {
+            Buffer::Unusable(error) => Violation::ReceiveBuffer { error },
+            _ => Violation::ReceiveTooShort { message_len, buffer_len: buffer.len() },
+        });
+    }
+    if reth.va.checked_add(len as u64).is_none_or(|end| end > message_len.into()) {
+        return Err(out_of_order(head));
+    }
+    Ok(match buffer {
+        Buffer::One(range) => Destination::Range(range.part(reth.va, len as u32)),
+        Buffer::Several(_) | Buffer::Unusable(_) => Destination::Several(ahead),
+    })
+}
+
+/// The violation by a packet of a SEND that cannot follow any packet before it.
+#[cold]
+fn out_of_order(head: DataView<'_>) -> Violation {
+    let reth = head.reth();
+    Violation::Order { opcode: head.opcode(), rkey: reth.rkey, va: reth.va, message_len: reth.dma_len }
+}
+
+/// Counts a refused access by a write of `len` bytes.
+#[cold]
+fn refusal(counters: &mut Counters, (head, len): (DataView<'_>, usize), error: MemoryError) -> Violation {
+    count_refusal(counters, error);
+    let reth = head.reth();
+    let needed = Access::REMOTE_WRITE;
+    Violation::Access { rkey: reth.rkey, va: reth.va, len: len as u32, needed, error }
 }
 
 #[cold]

@@ -9,7 +9,7 @@ use crate::path::{PlaneSet, SelectedPath};
 use crate::requester::{OutPacket, PacketSpec, SendContext, SendKind};
 use crate::time::Time;
 use crate::wire::stack::STACK_LEN_MAX;
-use crate::wire::{Bth, Entropy, ICRC_LEN, Packet, Qpn, StackTemplate, Tseth, WriteHead, dscp};
+use crate::wire::{Bth, DataHead, Entropy, ICRC_LEN, Packet, Qpn, StackTemplate, Tseth, dscp};
 
 use super::cwnd::SharedCwnds;
 use super::{Cx, Qp, QpCounters, QpState, TxClass, Wakes};
@@ -339,7 +339,7 @@ fn write_packet(
     let entropy = cfg.entropy.place(to.path.ev);
     let stack_len = to.template.write(&mut out.head, entropy, class, mrc_len + spec.len as usize + ICRC_LEN);
     // Made here: values kept in registers while the stack is written would go through memory.
-    let head = WriteHead {
+    let head = DataHead {
         bth,
         meth: spec.meth(),
         tseth: Some(Tseth::new(now.timestamp())),

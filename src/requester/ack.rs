@@ -6,6 +6,7 @@ use crate::time::Time;
 use crate::wire::{Ev, Mark, NackReason, Neth, Psn, Seth};
 
 use super::loss::{Evidence, Record};
+use super::rnr::NeverReady;
 use super::spurious::{AckSnapshot, AckedCopy, RtxReason, RtxVerdict};
 use super::{LossKind, Requester, SendContext};
 
@@ -18,6 +19,11 @@ pub(crate) enum AckOutcome {
     Forged,
     /// The peer cannot continue (NACK `UNEXP_EVENT`).
     Fatal,
+    /// The peer had no receive work request after all retries.
+    NeverReady {
+        /// The first packet of the message.
+        first: u64,
+    },
 }
 
 /// A SACK, translated to packet sequence numbers and limited to what is in flight.
@@ -508,6 +514,13 @@ impl Requester {
         let reason = NackReason::from(nack.reason);
         if reason == NackReason::UnexpectedEvent {
             return AckOutcome::Fatal;
+        }
+        if let (NackReason::NoResource, Some(retries)) = (reason, self.setup.rnr_retry) {
+            let wait_ns = Neth::rnr_timer_ns(nack.vendor_info);
+            return match self.on_not_ready(now, (seq, wait_ns), retries, env) {
+                Ok(()) => AckOutcome::Used,
+                Err(NeverReady { first }) => AckOutcome::NeverReady { first },
+            };
         }
         env.counters.loss_nack += 1;
         let blame = match reason {

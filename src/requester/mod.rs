@@ -10,6 +10,7 @@ mod ack;
 mod driver_stall;
 mod loss;
 mod queue;
+mod rnr;
 mod rtt;
 mod send;
 mod spurious;
@@ -34,6 +35,7 @@ use crate::work::{SendOp, SendWr};
 use driver_stall::DriverStall;
 use loss::{Evidence, Loss, judge};
 use queue::SendQueue;
+use rnr::NotReady;
 use rtt::{PathOrder, Reordering, Rtt};
 use spurious::{RtxHistory, RtxReason, SuspectedEvs};
 
@@ -80,6 +82,8 @@ pub(crate) struct RequesterSetup {
     pub(crate) max_wimm: u32,
     /// Whether to follow the window that SACKs grant.
     pub(crate) dynamic_mpr: bool,
+    /// The limit of RNR retries, if the peer sends RNR NACKs.
+    pub(crate) rnr_retry: Option<u8>,
     pub(crate) retry: RetryPolicy,
     pub(crate) probe_floor_ns: u64,
     pub(crate) initial_reordering_ns: u64,
@@ -151,6 +155,7 @@ pub(crate) struct Requester {
     /// When the retransmission timer last expired.
     timed_out_at: Time,
     driver_stall: DriverStall,
+    not_ready: NotReady,
 }
 
 impl Requester {
@@ -196,6 +201,7 @@ impl Requester {
             any_plane: false,
             timed_out_at: Time::ZERO,
             driver_stall: DriverStall::default(),
+            not_ready: NotReady::default(),
         }
     }
 
@@ -212,7 +218,7 @@ impl Requester {
     /// Whether the peer accepts this operation at all.
     #[inline]
     pub(crate) const fn takes(&self, op: SendOp) -> bool {
-        self.setup.max_wimm > 0 || matches!(op, SendOp::Write)
+        self.setup.max_wimm > 0 || !op.takes_receive()
     }
 
     /// PSN of the next packet to be sent for the first time.
@@ -412,7 +418,7 @@ impl Requester {
         }
         let entry = self.queue.pop(unpin).ok_or(NotDone::Unacknowledged)?;
         self.completed = self.completed.wrapping_add(1);
-        if entry.imm().is_some() {
+        if entry.op.takes_receive() {
             self.wimm_in_flight -= 1;
         }
         Ok(entry)

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use crate::memory::{PayloadRef, RegionSlot};
-use crate::wire::{Meth, Msn, Opcode, Reth, WriteHead};
+use crate::wire::{DataHead, Meth, Msn, Opcode, Reth};
 use crate::work::{RemoteAddr, SendOp, SendWr, Sge};
 
 /// The location of a work request's bytes.
@@ -49,14 +49,11 @@ impl Entry {
 
     /// The immediate, if the request carries one.
     pub(crate) const fn imm(&self) -> Option<u32> {
-        match self.op {
-            SendOp::Write => None,
-            SendOp::WriteWithImm(imm) => Some(imm),
-        }
+        self.op.imm()
     }
 }
 
-/// The position of a packet in its message, and the kind of message. One bit each, so that it takes one register.
+/// The position of a packet in its message, and the kind of message. They take one register.
 #[derive(Clone, Copy, Debug)]
 struct Form(u8);
 
@@ -64,7 +61,20 @@ impl Form {
     const FIRST: u8 = 1;
     const LAST: u8 = 2;
     /// The message has an immediate.
-    const WIMM: u8 = 4;
+    const IMM: u8 = 4;
+    /// The message is a SEND.
+    const SEND: u8 = 8;
+
+    /// That of a packet which neither starts nor ends its message.
+    #[inline]
+    const fn of(op: SendOp) -> Self {
+        Self(match op {
+            SendOp::Write => 0,
+            SendOp::WriteWithImm(_) => Self::IMM,
+            SendOp::Send => Self::SEND,
+            SendOp::SendWithImm(_) => Self::SEND | Self::IMM,
+        })
+    }
 
     #[inline]
     const fn has(self, bits: u8) -> bool {
@@ -74,8 +84,9 @@ impl Form {
     /// MRC 1.0 tables 6-3 to 6-9.
     #[inline]
     const fn opcode(self) -> Opcode {
+        use Opcode::{SendFirst, SendLast, SendLastImm, SendMiddle, SendOnly, SendOnlyImm};
         use Opcode::{WriteFirst, WriteLast, WriteLastImm, WriteMiddle, WriteOnly, WriteOnlyImm};
-        const BY_FORM: [Opcode; 8] = [
+        const BY_FORM: [Opcode; 16] = [
             WriteMiddle,
             WriteFirst,
             WriteLast,
@@ -84,8 +95,22 @@ impl Form {
             WriteFirst,
             WriteLastImm,
             WriteOnlyImm,
+            SendMiddle,
+            SendFirst,
+            SendLast,
+            SendOnly,
+            SendMiddle,
+            SendFirst,
+            SendLastImm,
+            SendOnlyImm,
         ];
-        BY_FORM[(self.0 & 7) as usize]
+        BY_FORM[(self.0 & 15) as usize]
+    }
+
+    /// Whether its message takes a receive work request.
+    #[inline]
+    const fn takes_receive(self) -> bool {
+        self.0 & (Self::IMM | Self::SEND) != 0
     }
 }
 
@@ -111,8 +136,7 @@ impl<'a> PacketSpec<'a> {
         let offset = u64::from(index) * u64::from(mtu);
         let len = u64::from(mtu).min(u64::from(entry.len) - offset) as u32;
         let last = index + 1 == entry.packets;
-        let wimm = entry.imm().is_some();
-        let form = Form(u8::from(index == 0) | (u8::from(last) << 1) | (u8::from(wimm) << 2));
+        let form = Form(u8::from(index == 0) | (u8::from(last) << 1) | Form::of(entry.op).0);
         Self { len, form, offset, entry, pieces }
     }
 
@@ -121,19 +145,19 @@ impl<'a> PacketSpec<'a> {
         self.form.opcode()
     }
 
-    /// Whether it starts a message with an immediate.
+    /// Whether it starts a message that takes a receive work request.
     #[inline]
-    pub(crate) const fn starts_wimm(&self) -> bool {
-        self.form.has(Form::FIRST | Form::WIMM)
+    pub(crate) const fn starts_taker(&self) -> bool {
+        self.form.has(Form::FIRST) && self.form.takes_receive()
     }
 
     /// Size of the MRC headers in bytes, with a timestamp.
     #[inline]
     pub(crate) const fn head_len(&self) -> usize {
-        if self.form.has(Form::LAST | Form::WIMM) {
-            WriteHead::len_of(Opcode::WriteLastImm, true)
+        if self.form.has(Form::LAST | Form::IMM) {
+            DataHead::len_of(Opcode::WriteLastImm, true)
         } else {
-            WriteHead::len_of(Opcode::WriteLast, true)
+            DataHead::len_of(Opcode::WriteLast, true)
         }
     }
 
@@ -143,7 +167,7 @@ impl<'a> PacketSpec<'a> {
         Meth { rqmsn: self.entry.rqmsn, msn: self.entry.msn }
     }
 
-    /// The RDMA header.
+    /// The RDMA header. In a SEND, the address is the offset in the message.
     #[inline]
     pub(crate) fn reth(&self) -> Reth {
         let RemoteAddr { addr, rkey } = self.entry.remote;
@@ -309,20 +333,17 @@ impl SendQueue {
     #[inline(always)]
     #[expect(clippy::inline_always, reason = "the way of every request; measured by benches/instructions.rs")]
     pub(crate) fn push(&mut self, wr: &SendWr, sig_all: bool, source: Source, mtu: u32) {
-        let &SendWr { wr_id, op, local: Sge { len, .. }, remote, signaled } = wr;
+        let &SendWr { wr_id, op, local: Sge { len, .. }, remote, signaled, .. } = wr;
         let signaled = signaled || sig_all;
         let packets = len.div_ceil(mtu).max(1);
         let msn = self.next_msn;
         self.next_msn = msn.next();
-        let rqmsn = match op {
-            // MRC 1.0 table 6-8: used for writes with immediate, 0 otherwise.
-            SendOp::Write => Msn::new(0),
-            SendOp::WriteWithImm(_) => {
-                let rqmsn = self.next_rqmsn;
-                self.next_rqmsn = rqmsn.next();
-                rqmsn
-            }
-        };
+        // MRC 1.0 table 6-8: used for messages that take a receive work request, 0 otherwise.
+        let mut rqmsn = Msn::new(0);
+        if op.takes_receive() {
+            rqmsn = self.next_rqmsn;
+            self.next_rqmsn = rqmsn.next();
+        }
         let first = self.end;
         self.entries.push_back(Entry {
             wr_id,
@@ -367,7 +388,7 @@ impl SendQueue {
         if spec.form.has(Form::LAST) {
             self.sending += 1;
             asks = ends_queue
-                || spec.form.has(Form::WIMM)
+                || spec.form.takes_receive()
                 || spec.entry.msn.get().is_multiple_of(Self::ACK_EVERY_MESSAGES)
                 || (spec.entry.signaled && self.unasked >= patience);
             if asks {
@@ -493,6 +514,7 @@ mod tests {
             local: Sge { addr: 0x1000, len, lkey: 1 },
             remote: RemoteAddr { addr: 0x9000, rkey: 2 },
             signaled: true,
+            fence: false,
         }
     }
 
@@ -513,7 +535,7 @@ mod tests {
                 let (reth, meth, payload) = (p.reth(), p.meth(), p.payload().unwrap());
                 assert_eq!((payload.offset - 0x1000, payload.len), (reth.va - 0x9000, p.len));
                 assert!(p.parts().eq([payload]));
-                assert_eq!(p.head_len(), WriteHead::len_of(p.opcode(), true));
+                assert_eq!(p.head_len(), DataHead::len_of(p.opcode(), true));
                 (p.opcode(), reth.va, p.len, p.imm(), meth.msn.get(), meth.rqmsn.get(), reth.dma_len)
             })
             .collect();

@@ -9,7 +9,7 @@ use core::hint::cold_path;
 use crate::congestion::{Controller, Flight};
 use crate::path::{EvId, PathHint, PlaneSet};
 use crate::time::Time;
-use crate::wire::{Ev, ICRC_LEN, Opcode, Psn, WriteHead};
+use crate::wire::{DataHead, Ev, ICRC_LEN, Opcode, Psn};
 
 use super::spurious::{RtxReason, Transmission};
 use super::{Entry, PacketSpec, Record, Requester, SendContext, psn_of};
@@ -53,7 +53,7 @@ impl Requester {
     /// The size that congestion control counts for a packet with a timestamp and this much payload.
     #[inline]
     pub(crate) const fn counted(opcode: Opcode, payload: u32) -> u32 {
-        Self::nominal(WriteHead::len_of(opcode, true), payload)
+        Self::nominal(DataHead::len_of(opcode, true), payload)
     }
 
     #[inline]
@@ -68,12 +68,18 @@ impl Requester {
         if self.next + 1 >= self.una + u64::from(self.window) || !self.queue.has_unsent() {
             return false;
         }
-        self.wimm_in_flight < self.setup.max_wimm || self.passes_the_limit_of_immediates()
+        (self.wimm_in_flight < self.setup.max_wimm && !self.waits_for_receive(self.next))
+            || self.passes_the_limits()
     }
 
-    /// Whether the next packet may be sent although `max_wimm` is reached: it starts no write with immediate.
-    fn passes_the_limit_of_immediates(&self) -> bool {
-        let starts_one = |entry: &Entry| self.next == entry.first && entry.imm().is_some();
+    /// Whether the next packet may be sent although a limit is reached. With `max_wimm` messages in flight that take a
+    /// receive work request, it must not start another. While the peer is not ready, nothing new is sent.
+    #[cold]
+    fn passes_the_limits(&self) -> bool {
+        if self.waits_for_receive(self.next) {
+            return false;
+        }
+        let starts_one = |entry: &Entry| self.next == entry.first && entry.op.takes_receive();
         self.queue.sending().is_some_and(|entry| !starts_one(entry))
     }
 
@@ -95,8 +101,10 @@ impl Requester {
     /// retransmissions](Self::has_retransmissions), [`new_packet_fits`](Self::new_packet_fits) gives the same result
     /// faster.
     pub(crate) fn next_send(&mut self, open: bool, opens: bool) -> Option<(u64, SendKind)> {
-        if self.lost_count > 0 {
-            let seq = self.lost.next_set(self.una, self.next)?;
+        if self.lost_count > 0
+            && let Some(seq) = self.lost.next_set(self.una, self.next)
+            && !self.waits_for_receive(seq)
+        {
             let never_left = self.records.get(seq).cause == RtxReason::TxRejected;
             if open {
                 self.probe_pending = false;
@@ -104,6 +112,9 @@ impl Requester {
             }
             let kind = if never_left { SendKind::Resend } else { SendKind::Probe };
             return (self.probe_pending && !opens).then_some((seq, kind));
+        }
+        if self.lost_count > 0 && self.is_paused() {
+            return None;
         }
         if self.probe_pending
             && let Some(seq) = self.probe_target()
@@ -188,7 +199,7 @@ impl Requester {
             cold_path();
             return None;
         };
-        self.wimm_in_flight += u32::from(spec.starts_wimm());
+        self.wimm_in_flight += u32::from(spec.starts_taker());
         let bytes = Self::nominal(spec.head_len(), spec.len);
         let flight = Flight { plane, bytes: u64::from(bytes), sent_at: now };
         let ack_req = asks || cc.wants_ack(plane, flight.bytes);

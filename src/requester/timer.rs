@@ -97,6 +97,15 @@ impl Requester {
     /// When [`on_timer`](Self::on_timer) must run next.
     #[inline]
     pub(crate) fn next_timeout(&self) -> Time {
+        if self.is_paused() {
+            return self.ready_at();
+        }
+        self.next_expiry().min(self.ready_at())
+    }
+
+    /// When the next timer expires, other than the wait for a receive work request.
+    #[inline]
+    fn next_expiry(&self) -> Time {
         let awaits_answer = self.awaits_answer();
         if !awaits_answer && !self.busy() {
             return Time::NEVER;
@@ -112,6 +121,10 @@ impl Requester {
 
     /// Runs the timers that are due.
     pub(crate) fn on_timer(&mut self, now: Time, env: &mut SendContext<'_>) -> TimerVerdict {
+        self.end_wait(now);
+        if self.is_paused() {
+            return TimerVerdict::GoOn;
+        }
         if !self.awaits_answer() && (!self.busy() || env.paths.usable_planes().0 != 0) {
             // No acknowledgement is due. The queue pair may only wait for its turn, also in the middle of a message,
             // and that time does not count.

@@ -52,6 +52,8 @@ pub(crate) struct SackOut {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct NackOut {
     pub(crate) reason: u8,
+    /// The vendor byte: the RNR timer, in an RNR NACK.
+    pub(crate) info: u8,
     pub(crate) psn: Psn,
     pub(crate) ev: Ev,
     pub(crate) timestamp: u16,

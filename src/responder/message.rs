@@ -6,7 +6,7 @@
 
 use core::hint::cold_path;
 
-use crate::wire::{Msn, Opcode, WriteView};
+use crate::wire::{DataView, Msn, Opcode};
 
 /// The fields of a packet that the in-order check needs.
 #[derive(Clone, Copy, Debug)]
@@ -45,7 +45,7 @@ impl Default for Arrived {
 impl Arrived {
     /// Copies the fields from a packet with `len` bytes of payload that was not refused.
     #[inline]
-    pub(crate) fn new(head: WriteView<'_>, len: usize) -> Self {
+    pub(crate) fn new(head: DataView<'_>, len: usize) -> Self {
         let (meth, reth) = (head.meth(), head.reth());
         Self {
             opcode: head.opcode(),
@@ -63,18 +63,26 @@ impl Arrived {
 
     /// Whether the payload length fits the opcode, the message length and the path MTU. All packets of a message but
     /// the last carry exactly the MTU (MRC 1.0 section 6.2).
+    ///
+    /// A message without bytes is an extension; see [`is_empty`](Self::is_empty).
     #[inline]
     pub(crate) fn well_formed(&self, mtu: u32) -> bool {
-        match self.opcode {
-            Opcode::WriteOnly | Opcode::WriteOnlyImm => {
-                self.len == self.dma_len && self.len <= mtu && self.len > 0
-            }
-            Opcode::WriteFirst | Opcode::WriteMiddle => self.len == mtu && self.dma_len > mtu,
-            Opcode::WriteLast | Opcode::WriteLastImm => {
-                self.dma_len > mtu && self.len == (self.dma_len - 1) % mtu + 1
-            }
-            _ => false,
+        match (self.opcode.is_first(), self.opcode.is_last()) {
+            (true, true) => self.len == self.dma_len && self.len <= mtu && self.len > 0,
+            (_, false) => self.len == mtu && self.dma_len > mtu,
+            (false, true) => self.dma_len > mtu && self.len == (self.dma_len - 1) % mtu + 1,
         }
+    }
+
+    /// Whether it is a whole message without bytes.
+    pub(crate) const fn is_empty(&self) -> bool {
+        self.opcode.is_only() && self.len == 0 && self.dma_len == 0
+    }
+
+    /// Whether it ends a message that takes a receive work request.
+    #[inline]
+    pub(super) const fn ends_taker(&self) -> bool {
+        self.opcode.takes_receive() && self.opcode.is_last()
     }
 }
 
@@ -109,6 +117,9 @@ struct Open {
     remaining: u32,
     rkey: u32,
     dma_len: u32,
+    is_write: bool,
+    /// Packets of a write that ends with immediate may differ here: only the last one's number counts.
+    rqmsn: Msn,
 }
 
 impl Open {
@@ -118,6 +129,8 @@ impl Open {
             && packet.rkey == self.rkey
             && packet.dma_len == self.dma_len
             && packet.fits(self.remaining)
+            && self.is_write == packet.opcode.is_write()
+            && (self.is_write || packet.rqmsn.get() == self.rqmsn.get())
     }
 }
 
@@ -138,6 +151,12 @@ impl Assembly {
     #[inline]
     pub(crate) const fn next_msn(&self) -> Msn {
         self.next_msn
+    }
+
+    /// Number of the next message that takes a receive work request.
+    #[inline]
+    pub(crate) const fn next_rqmsn(&self) -> Msn {
+        self.next_rqmsn
     }
 
     /// Processes the next packet in order. Returns `Ok(true)` if it completes its message.
@@ -161,14 +180,17 @@ impl Assembly {
                 }
                 self.open = None;
             }
-            // On arrival, its length was checked against its opcode and the message length.
-            (None, true) => {
+            // On arrival, its length was checked against its opcode and the message length. The address in a SEND is the
+            // offset in its message.
+            (None, true) if packet.opcode.is_write() || packet.va == 0 => {
                 if !last {
                     self.open = Some(Open {
                         next_va: packet.va.wrapping_add(packet.len.into()),
                         remaining: packet.dma_len - packet.len,
                         rkey: packet.rkey,
                         dma_len: packet.dma_len,
+                        is_write: packet.opcode.is_write(),
+                        rqmsn: packet.rqmsn,
                     });
                     return Ok(false);
                 }
@@ -179,7 +201,7 @@ impl Assembly {
             }
         }
         self.next_msn = self.next_msn.next();
-        if packet.opcode.has_imm() {
+        if packet.opcode.takes_receive() {
             if packet.rqmsn != self.next_rqmsn {
                 cold_path();
                 return Err(Flaw::ImmediateNumber { expected: self.next_rqmsn });

@@ -16,14 +16,14 @@ mod tests;
 
 pub(crate) use ack_gen::{NackOut, SackOut, Trigger};
 pub(crate) use message::Arrived;
-pub(crate) use receives::Receives;
+pub(crate) use receives::{Buffer, Receive, Receives};
 pub(crate) use violation::Culprit;
 pub use violation::Violation;
 pub(crate) use window::WindowBudget;
 
 use crate::ring::{BitRing, SeqRing};
-use crate::wire::{Msn, Psn};
-use crate::work::{RecvWr, SrqId};
+use crate::wire::{Msn, Opcode, Psn};
+use crate::work::{PostedRecv, SrqId};
 use ack_gen::AckState;
 use message::{Assembly, Flaw};
 use window::Window;
@@ -39,7 +39,7 @@ pub(crate) struct ResponderSetup {
     pub(crate) window: u32,
     /// Whether the window may change. If so, `window` is its initial and its largest size.
     pub(crate) dynamic: bool,
-    /// Number of writes with immediate that the peer may have in flight.
+    /// Number of messages in flight that take a receive work request: writes with immediate, and SENDs.
     pub(crate) max_wimm: u32,
     /// Bytes received between SACKs.
     pub(crate) sack_threshold: u32,
@@ -62,10 +62,13 @@ pub(crate) enum Class {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Violated;
 
-/// An immediate that is complete in order.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct ImmediateDone {
-    pub(crate) wr: RecvWr,
+/// A message that took a receive work request, and is complete in order.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Delivery {
+    pub(crate) receive: Receive,
+    /// Its last packet.
+    pub(crate) opcode: Opcode,
+    /// Meaningful if the opcode has immediate data.
     pub(crate) imm: u32,
     pub(crate) byte_len: u32,
     /// The shared receive queue, if it is now below its limit.
@@ -83,7 +86,8 @@ pub(crate) struct Responder {
     highest: u64,
     received: BitRing,
     stash: SeqRing<Arrived>,
-    stashed_immediates: u32,
+    /// Number of stashed packets that end a message which takes a receive work request.
+    stashed_takers: u32,
     /// Number of packets received beyond `expected`.
     out_of_order: u32,
     assembly: Assembly,
@@ -103,7 +107,7 @@ impl Responder {
             highest: 0,
             received: BitRing::default(),
             stash: SeqRing::default(),
-            stashed_immediates: 0,
+            stashed_takers: 0,
             out_of_order: 0,
             assembly: Assembly::new(setup.initial_msn),
             receives,
@@ -139,24 +143,51 @@ impl Responder {
         &self.setup
     }
 
-    /// The source of receive work requests for its immediates.
+    /// The source of its receive work requests.
     pub(crate) const fn receives(&self) -> &Receives {
         &self.receives
     }
 
-    /// Number of its own receive work requests that no immediate has consumed.
+    /// Number of its own receive work requests that no message has consumed.
     pub(crate) fn recvs_queued(&self) -> usize {
         self.receives.len()
     }
 
-    /// Queues a receive work request of its own. Returns `false` if the queue is full.
-    pub(crate) fn post_recv(&mut self, wr: RecvWr) -> bool {
-        self.receives.post(wr)
+    /// Whether its own receive queue has no room.
+    pub(crate) fn recvs_full(&self) -> bool {
+        self.receives.is_full()
+    }
+
+    /// Queues a pinned receive work request: its own, or one taken from the shared queue.
+    pub(crate) fn push_recv(&mut self, receive: Receive) {
+        self.receives.push(receive);
     }
 
     /// Takes its oldest receive work request back, because the queue pair has failed.
-    pub(crate) fn pop_recv(&mut self) -> Option<RecvWr> {
+    pub(crate) fn pop_recv(&mut self) -> Option<Receive> {
         self.receives.take_back()
+    }
+
+    /// Takes one more request from the shared receive queue. Its buffer is to be pinned, and the request to be
+    /// [pushed](Self::push_recv).
+    pub(crate) fn take_shared(&self) -> Option<(PostedRecv, Option<SrqId>)> {
+        self.receives.take_shared()
+    }
+
+    /// How many messages that take a receive work request come before the one with this number, of which `seq` is a
+    /// packet. Nothing if the message is complete already, or if as many cannot be in flight: each has at least one
+    /// packet, and the peer has agreed to a limit.
+    #[inline]
+    pub(crate) fn takers_before(&self, seq: u64, rqmsn: Msn) -> Option<u16> {
+        let ahead = rqmsn.get().wrapping_sub(self.assembly.next_rqmsn().get());
+        let most = (seq - self.expected).min(u64::from(self.setup.max_wimm).saturating_sub(1));
+        (u64::from(ahead) <= most).then_some(ahead)
+    }
+
+    /// The receive work request that the message `ahead` of the next one takes, if there is one.
+    #[inline]
+    pub(crate) fn receive(&self, ahead: u16) -> Option<&Receive> {
+        self.receives.get(ahead)
     }
 
     /// Classifies `psn` relative to the window.
@@ -194,7 +225,7 @@ impl Responder {
         seq: u64,
         packet: Arrived,
         violation: Violation,
-        done: &mut Vec<ImmediateDone>,
+        done: &mut Vec<Delivery>,
     ) -> Result<(), Violated> {
         if self.refused.as_deref().is_none_or(|(first, _)| seq < *first) {
             self.refused = Some(Box::new((seq, violation)));
@@ -207,15 +238,14 @@ impl Responder {
         self.culprit.as_deref().copied()
     }
 
-    /// Records a new packet whose payload has been placed. Immediates that are now complete are added to `done` in
-    /// order.
+    /// Records a new packet whose payload has been placed. Messages that took a receive work request and are now complete are added to `done` in order.
     #[expect(clippy::inline_always, reason = "for a packet in order the value is never put together then")]
     #[inline(always)]
     pub(crate) fn arrive(
         &mut self,
         seq: u64,
         packet: impl FnOnce() -> Arrived,
-        done: &mut Vec<ImmediateDone>,
+        done: &mut Vec<Delivery>,
     ) -> Result<(), Violated> {
         if seq != self.expected {
             return self.stash(seq, packet());
@@ -226,15 +256,15 @@ impl Responder {
 
     /// Processes the stashed packets that are now in order.
     #[inline(never)]
-    fn unstash(&mut self, done: &mut Vec<ImmediateDone>) -> Result<(), Violated> {
+    fn unstash(&mut self, done: &mut Vec<Delivery>) -> Result<(), Violated> {
         while self.received.test(self.expected) {
             let seq = self.expected;
             let packet = self.stash.get(seq);
             self.received.clear(seq);
             self.answers.forget(seq);
             self.out_of_order -= 1;
-            if packet.opcode.has_imm() {
-                self.stashed_immediates -= 1;
+            if packet.ends_taker() {
+                self.stashed_takers -= 1;
             }
             self.step(&packet, done)?;
         }
@@ -243,9 +273,9 @@ impl Responder {
 
     #[inline(never)]
     fn stash(&mut self, seq: u64, packet: Arrived) -> Result<(), Violated> {
-        if packet.opcode.has_imm() {
-            self.stashed_immediates += 1;
-            if self.stashed_immediates > self.setup.max_wimm {
+        if packet.ends_taker() {
+            self.stashed_takers += 1;
+            if self.stashed_takers > self.setup.max_wimm {
                 // A NAK implies that everything before it has arrived, so it names the first packet that is missing.
                 let max_wimm = self.setup.max_wimm;
                 return Err(self.violate(self.expected, Violation::TooManyImmediates { max_wimm }));
@@ -263,17 +293,18 @@ impl Responder {
     /// Processes the next packet in order.
     #[expect(clippy::inline_always, reason = "see `arrive`")]
     #[inline(always)]
-    fn step(&mut self, packet: &Arrived, done: &mut Vec<ImmediateDone>) -> Result<(), Violated> {
+    fn step(&mut self, packet: &Arrived, done: &mut Vec<Delivery>) -> Result<(), Violated> {
         let seq = self.expected;
         let complete = match self.assembly.step(packet) {
             Ok(complete) => complete,
             Err(flaw) => return Err(self.flawed(seq, flaw, packet)),
         };
-        if complete && packet.opcode.has_imm() {
-            let Some((wr, low)) = self.receives.consume() else {
+        if complete && packet.opcode.takes_receive() {
+            let Some((receive, low)) = self.receives.consume() else {
                 return Err(self.violate(seq, Violation::NoReceive));
             };
-            done.push(ImmediateDone { wr, imm: packet.imm, byte_len: packet.dma_len, low });
+            let Arrived { opcode, imm, dma_len: byte_len, .. } = *packet;
+            done.push(Delivery { receive, opcode, imm, byte_len, low });
         }
         self.expected = seq + 1;
         self.highest = self.highest.max(self.expected);

@@ -59,14 +59,14 @@ fn a_sack_is_due_every_threshold() {
 fn it_knows_the_next_packet_in_order_and_the_receives_that_wait() {
     let mut r = responder();
     assert_eq!((r.next_psn(), r.cack(), r.recvs_queued()), (Psn::new(0xff_fff0), Psn::new(0xff_ffef), 0));
-    (0..3).for_each(|wr_id| assert!(r.post_recv(RecvWr { wr_id })));
+    (0..3).for_each(|wr_id| assert!(r.post_recv(RecvWr::empty(wr_id))));
     for offset in [0, 1, 3] {
         give(&mut r, offset, false);
     }
     assert_eq!((r.next_psn(), r.recvs_queued()), (Psn::new(0xff_fff2), 3));
     give(&mut r, 2, false);
     assert_eq!((r.next_psn(), r.cack()), (Psn::new(0xff_fff4), Psn::new(0xff_fff3)));
-    assert_eq!(r.pop_recv(), Some(RecvWr { wr_id: 0 }));
+    assert_eq!(r.pop_recv(), Some(RecvWr::empty(0)));
     assert_eq!(r.recvs_queued(), 2);
 }
 
@@ -225,7 +225,7 @@ fn psn(n: u32) -> Psn {
 }
 
 fn recv(wr_id: u64) -> RecvWr {
-    RecvWr { wr_id }
+    RecvWr::empty(wr_id)
 }
 
 #[test]
@@ -419,7 +419,7 @@ fn no_more_nacks_are_owed_than_the_limit() {
 #[test]
 fn only_a_quiet_responder_gives_up_room() {
     let mut r = Responder::new(Receives::own(100), *responder().setup());
-    (0..100).for_each(|wr_id| assert!(r.post_recv(RecvWr { wr_id })));
+    (0..100).for_each(|wr_id| assert!(r.post_recv(RecvWr::empty(wr_id))));
     while r.pop_recv().is_some() {}
     let mut budget = WindowBudget::new(0);
     let held = |r: &Responder| matches!(r.receives(), Receives::Own { queue, .. } if queue.capacity() >= 100);

@@ -62,23 +62,40 @@ pub enum Violation {
         /// Message size in bytes, as the packet states it.
         message_len: u32,
     },
-    /// Writes with immediate are numbered separately, one by one (METH `rqmsn`).
-    #[error("its write with immediate has number {rqmsn}, and {expected} was next")]
+    /// Messages that take a receive work request are numbered separately, one by one (METH `rqmsn`).
+    #[error("its message for a receive work request has number {rqmsn}, and {expected} was next")]
     ImmediateNumber {
         /// The packet's `rqmsn`.
         rqmsn: Msn,
         /// The expected `rqmsn`.
         expected: Msn,
     },
-    /// A peer must not have more writes with immediate in flight than was agreed (`max_wimm`).
-    #[error("it has more than {max_wimm} writes with immediate in flight, the max_wimm that was agreed")]
+    /// A peer must not have more messages in flight that take a receive work request than was agreed (`max_wimm`).
+    #[error(
+        "it has more than {max_wimm} messages for receive work requests in flight, the max_wimm that was agreed"
+    )]
     TooManyImmediates {
         /// The agreed limit.
         max_wimm: u32,
     },
-    /// An immediate needs a receive work request. The local application is responsible for this one.
-    #[error("its write with immediate found no receive work request: post receives before the peer sends")]
+    /// A SEND or an immediate needs a receive work request. The local application is responsible for this one.
+    #[error("its message found no receive work request: post receives before the peer sends")]
     NoReceive,
+    /// A SEND must fit the buffer of the receive work request that it takes.
+    #[error("its SEND of {message_len} bytes is longer than the receive buffer of {buffer_len} bytes")]
+    ReceiveTooShort {
+        /// Message size in bytes.
+        message_len: u32,
+        /// Size of the buffer in bytes.
+        buffer_len: u64,
+    },
+    /// The buffer of a receive work request from a shared receive queue cannot be used. The local application is
+    /// responsible for this one.
+    #[error("the receive work request for its message names a buffer that cannot be used: {error}")]
+    ReceiveBuffer {
+        /// Why it was refused.
+        error: MemoryError,
+    },
 }
 
 impl Violation {
@@ -86,7 +103,7 @@ impl Violation {
     pub(crate) const fn code(&self) -> NakCode {
         match self {
             Self::Access { .. } => NakCode::RemoteAccess,
-            Self::NoReceive => NakCode::RemoteOperational,
+            Self::NoReceive | Self::ReceiveBuffer { .. } => NakCode::RemoteOperational,
             _ => NakCode::InvalidRequest,
         }
     }

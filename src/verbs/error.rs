@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use crate::endpoint::{ConfigError, EndpointError, QpState};
+use crate::endpoint::{ConfigError, EndpointError, Extensions, QpState};
 use crate::engine::{ControlError, LaneStartError};
 use crate::memory::{MemoryError, RegionError};
 
@@ -129,9 +129,19 @@ pub enum PostError {
         "the queue pair takes receives from its shared receive queue; post them there (`Srq::post_recv`), or make it without `QpConfig::srq`"
     )]
     SharedReceives,
-    /// A message has 1 to 2^32-1 bytes (MRC 1.0 section 5.1), with an immediate too.
-    #[error("the message is empty; an MRC message has at least one byte, with an immediate too")]
+    /// A write has 1 to 2^32-1 bytes (MRC 1.0 section 5.1), with an immediate too. This peer does not have the
+    /// extension [`EMPTY_MESSAGES`](crate::endpoint::Extensions::EMPTY_MESSAGES).
+    #[error(
+        "the message is empty and the peer takes no empty ones; a message of MRC has at least one byte, with an immediate too"
+    )]
     Empty,
+    /// The operation needs an extension of MRC that the peer does not have, or that
+    /// [`QpConfig::extensions`](super::QpConfig::extensions) does not offer.
+    #[error("the operation needs the extension `{needed}` of MRC, and the peers did not agree on it")]
+    NotNegotiated {
+        /// The extension.
+        needed: Extensions,
+    },
     /// A message has at most 2^32-1 bytes (MRC 1.0 section 5.1).
     #[error("the message has {len} bytes; an MRC message has at most 4294967295: make several of it")]
     TooLong {
@@ -140,7 +150,7 @@ pub enum PostError {
     },
     /// More scatter/gather elements than the queue pair was made for.
     #[error(
-        "the request has {count} scatter/gather elements and the queue pair takes {max}; raise `QpConfig::max_send_sge` (up to 16)"
+        "the request has {count} scatter/gather elements and its queue takes {max}; raise `QpConfig::max_send_sge` or `max_recv_sge` (up to 16)"
     )]
     TooManySges {
         /// Elements given.

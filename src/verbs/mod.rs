@@ -49,7 +49,7 @@
 //! // The server expects one immediate. A receive may be posted from INIT on. Posted before the client
 //! // connects, it is in the queue before the immediate can arrive.
 //! server_qp.init()?;
-//! server_qp.post_recv(RecvWr { wr_id: 7 })?;
+//! server_qp.post_recv(RecvWr::empty(7))?;
 //!
 //! // They exchange connection data (here directly) and connect.
 //! server_qp.connect(&client_qp.info()?)?;
@@ -62,7 +62,7 @@
 //!     op: SendOp::WriteWithImm(42),
 //!     local: source.sge(0, 1 << 20)?,
 //!     remote: target.remote().at(0, 1 << 20)?,
-//!     signaled: true,
+//!     signaled: true, fence: false,
 //! })?;
 //!
 //! // Both lanes run inside this thread, so it drives both until each side has its completion.
@@ -125,7 +125,7 @@
 //! fn server(own: IpAddr, listener: &Listener) -> Result<(), Box<dyn Error>> {
 //!     let (mut cq, mr, mut qp) = open(own)?;
 //!     qp.init()?;
-//!     qp.post_recv(RecvWr { wr_id: 7 })?;
+//!     qp.post_recv(RecvWr::empty(7))?;
 //!     let mut peer = listener.accept(TIMEOUT, || true)?;
 //!     peer.connect_qps(std::slice::from_mut(&mut qp), &[&mr], "")?;
 //!     assert_eq!(wait(&mut cq)?.imm, Some(42));
@@ -147,7 +147,7 @@
 //!         op: SendOp::WriteWithImm(42),
 //!         local: mr.sge(0, 1 << 20)?,
 //!         remote: target.at(0, 1 << 20)?,
-//!         signaled: true,
+//!         signaled: true, fence: false,
 //!     })?;
 //!     wait(&mut cq)?;
 //!     Ok(peer.barrier()?)
@@ -206,7 +206,7 @@
 //! /// A header of 64 bytes from one region, then 4 KiB of another.
 //! fn send(qp: &mut Qp, header: &Mr, body: &Mr, remote: RemoteAddr) -> Result<(), Box<dyn std::error::Error>> {
 //!     let local = [header.sge(0, 64)?, body.sge(0, 4096)?];
-//!     qp.post_gather(GatherWr { wr_id: 1, op: SendOp::Write, local: &local, remote, signaled: true })?;
+//!     qp.post_gather(GatherWr { wr_id: 1, op: SendOp::Write, local: &local, remote, signaled: true, fence: false })?;
 //!     Ok(())
 //! }
 //! ```
@@ -313,11 +313,11 @@ pub use query::{DeviceAttr, DeviceCaps, WrOpcode};
 pub use srq::{Srq, SrqAttr};
 
 pub use crate::endpoint::{
-    CqId, FailReason, QpAttr, QpCap, QpCounters, QpFailure, QpInfo, QpModify, QpPeer, QpState, RetryAttr,
-    RtrAttr, RtsAttr,
+    CqId, Extensions, FailReason, QpAttr, QpCap, QpCounters, QpFailure, QpInfo, QpModify, QpPeer, QpState,
+    RetryAttr, RtrAttr, RtsAttr,
 };
 pub use crate::engine::{AsyncEvent, ControlError, Idle, LaneMode};
 pub use crate::memory::{Access, Region};
 pub use crate::work::{
-    GatherWr, MAX_SGE, RecvWr, RemoteAddr, SendOp, SendWr, Sge, SrqId, Wc, WcOpcode, WcStatus,
+    GatherWr, MAX_SGE, RecvWr, RemoteAddr, ScatterWr, SendOp, SendWr, Sge, SrqId, Wc, WcOpcode, WcStatus,
 };

@@ -4,11 +4,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use spindrift_pmd::fork::Home;
 
-use crate::endpoint::{FailReason, QpState};
+use crate::endpoint::{Extensions, FailReason, QpState};
 use crate::engine::{Full, QpSubmit};
 use crate::memory::Access;
 use crate::wire::Qpn;
-use crate::work::{GatherWr, RecvWr, RemoteAddr, SendOp, SendWr, Sge};
+use crate::work::{GatherWr, RecvWr, RemoteAddr, ScatterWr, SendOp, SendWr, Sge};
 
 use super::error::{BadWr, PostError, VerbsError};
 use super::mr::Mr;
@@ -28,6 +28,8 @@ pub struct InlineWr {
     pub remote: RemoteAddr,
     /// Whether success produces a completion.
     pub signaled: bool,
+    /// Whether it waits until earlier reads and atomic operations are complete.
+    pub fence: bool,
 }
 
 /// A handle by which one of several threads posts to a queue pair: see [`Qp::share`](super::Qp::share). The methods do
@@ -88,6 +90,12 @@ impl QpPoster {
     /// [`BadWr`] names the first request that was refused. Those before it have been posted, none after it has.
     pub fn post_recvs(&self, wrs: &[RecvWr]) -> Result<(), BadWr> {
         self.posting.with(|posting| posting.post_recvs(wrs))
+    }
+
+    /// # Errors
+    /// [`PostError`]; then nothing has been posted.
+    pub fn post_scatter(&self, wr: ScatterWr<'_>) -> Result<(), PostError> {
+        self.posting.with(|posting| posting.post_scatter(wr))
     }
 
     /// Send work requests posted, by any thread, and not completed.
@@ -185,6 +193,8 @@ pub(super) struct Posting {
     inline: Option<InlineArena>,
     /// Receives come from a shared receive queue.
     shares_recvs: bool,
+    /// Extensions of MRC that the peers agreed on.
+    pub(super) extensions: Extensions,
     /// The state that the application has set; the lane may have moved the queue pair to ERROR.
     pub(super) state: QpState,
     /// The queue pair has been dropped.
@@ -198,7 +208,8 @@ impl Posting {
         inline: Option<InlineArena>,
         shares_recvs: bool,
     ) -> Self {
-        Self { qpn, submit, inline, shares_recvs, state: QpState::Reset, ended: false }
+        let (extensions, state) = (Extensions::NONE, QpState::Reset);
+        Self { qpn, submit, inline, shares_recvs, extensions, state, ended: false }
     }
 
     /// The queue pair was reset.
@@ -246,10 +257,9 @@ impl Posting {
 
     #[inline]
     pub(super) fn post_send_inline(&mut self, bytes: &[u8], wr: InlineWr) -> Result<(), PostError> {
-        if bytes.is_empty() {
-            return Err(PostError::Empty);
-        }
         self.may_send()?;
+        let InlineWr { wr_id, op, remote, signaled, fence } = wr;
+        self.check_extensions(op, bytes.len() as u32)?;
         let max = self.submit.max_sends();
         // Requests finish in order, and there is one piece for each that may be outstanding. With fewer outstanding,
         // the least recently used piece is free again.
@@ -259,8 +269,7 @@ impl Posting {
         let too_long = |max| PostError::InlineTooLong { len: bytes.len(), max };
         let arena = self.inline.as_mut().ok_or(too_long(0))?;
         let local = arena.place(bytes).ok_or(too_long(arena.piece))?;
-        let InlineWr { wr_id, op, remote, signaled } = wr;
-        self.post_send(SendWr { wr_id, op, local, remote, signaled })
+        self.post_send(SendWr { wr_id, op, local, remote, signaled, fence })
     }
 
     #[inline]
@@ -277,10 +286,8 @@ impl Posting {
 
     #[inline]
     fn push_send(&mut self, wr: SendWr) -> Result<(), PostError> {
-        if wr.local.len == 0 {
-            return Err(PostError::Empty);
-        }
         self.may_send()?;
+        self.check_extensions(wr.op, wr.local.len)?;
         let max = self.submit.max_sends();
         self.submit.push_send(wr).map_err(|Full| PostError::QueueFull { max })
     }
@@ -294,17 +301,50 @@ impl Posting {
             return self.push_send(wr.with_one(only));
         }
         let len = u32::try_from(wr.len()).map_err(|_| PostError::TooLong { len: wr.len() })?;
-        if len == 0 {
-            return Err(PostError::Empty);
-        }
         self.may_send()?;
+        self.check_extensions(wr.op, len)?;
         let max = self.submit.max_sends();
         let all = wr.with_one(Sge { addr: 0, len, lkey: 0 });
         self.submit.push_gather(all, wr.elements()).map_err(|Full| PostError::QueueFull { max })
     }
 
+    /// Whether the peer takes a message of this operation with `len` bytes. In ERROR it does not matter.
+    #[inline]
+    fn check_extensions(&self, op: SendOp, len: u32) -> Result<(), PostError> {
+        let needed = Extensions::of(op);
+        if len > 0 && needed.is_empty() || self.state == QpState::Error {
+            return Ok(());
+        }
+        if !self.extensions.contains(needed) {
+            return Err(PostError::NotNegotiated { needed });
+        }
+        if len == 0 && needed.is_empty() && !self.extensions.contains(Extensions::EMPTY_MESSAGES) {
+            return Err(PostError::Empty);
+        }
+        Ok(())
+    }
+
+    pub(super) fn post_scatter(&mut self, wr: ScatterWr<'_>) -> Result<(), PostError> {
+        let (count, most) = (wr.local.len(), self.submit.max_recv_sge());
+        if count > most as usize {
+            return Err(PostError::TooManySges { count, max: most });
+        }
+        self.may_receive()?;
+        let max = self.submit.max_recvs();
+        self.submit.push_scatter(&wr).map_err(|Full| PostError::QueueFull { max })?;
+        self.submit.ring();
+        Ok(())
+    }
+
     #[inline]
     fn push_recv(&mut self, wr: RecvWr) -> Result<(), PostError> {
+        self.may_receive()?;
+        let max = self.submit.max_recvs();
+        self.submit.push_recv(wr).map_err(|Full| PostError::QueueFull { max })
+    }
+
+    #[inline]
+    fn may_receive(&self) -> Result<(), PostError> {
         if self.ended {
             return Err(PostError::Dropped);
         }
@@ -317,8 +357,7 @@ impl Posting {
         if self.submit.is_closed() {
             return Err(PostError::LaneFailed);
         }
-        let max = self.submit.max_recvs();
-        self.submit.push_recv(wr).map_err(|Full| PostError::QueueFull { max })
+        Ok(())
     }
 
     /// Accepts requests until one is refused, and notifies the lane once.

@@ -3,10 +3,12 @@
 use crate::congestion::CcConfig;
 use std::sync::Arc;
 
-use crate::endpoint::{EndpointError, FailReason, QpAttr, QpCap, QpInfo, QpInit, QpModify, QpState, RtsAttr};
+use crate::endpoint::{
+    EndpointError, Extensions, FailReason, QpAttr, QpCap, QpInfo, QpInit, QpModify, QpState, RtrAttr, RtsAttr,
+};
 use crate::path::PathConfig;
 use crate::wire::{Msn, Psn, Qpn};
-use crate::work::{GatherWr, RecvWr, SendWr};
+use crate::work::{GatherWr, RecvWr, ScatterWr, SendWr};
 
 use super::context::Placement;
 use super::cq::Cq;
@@ -29,6 +31,10 @@ pub struct QpConfig {
     /// Scatter/gather elements of a send work request, 1 to [`MAX_SGE`](super::MAX_SGE): see [`Qp::post_gather`]. If
     /// it is more than one, each send work request costs 16 bytes per element. Default 1.
     pub max_send_sge: u32,
+    /// Scatter/gather elements of a receive work request, 1 to [`MAX_SGE`](super::MAX_SGE): see [`Qp::post_scatter`].
+    /// If it is more than one, each receive work request costs 16 bytes per element. Ignored if `srq` is set.
+    /// Default 1.
+    pub max_recv_sge: u32,
     /// Bytes of an inline send, at most [`MAX_INLINE`](super::MAX_INLINE). Each send work request costs that much
     /// memory. Default 0: none.
     pub max_inline: u32,
@@ -50,24 +56,31 @@ pub struct QpConfig {
     /// PSN range granted to the peer, in units of 128 PSNs. For sending, the smaller of this and the peer's grant is
     /// used. Default 8 (the least that MRC 1.0 allows).
     pub mpr: u8,
-    /// Writes with immediate in flight, granted and used in the same way. Default 128.
+    /// Writes with immediate and SENDs in flight, granted and used in the same way. Default 128.
     pub max_wimm: u16,
     /// The granted PSN range may change while connected. `mpr` is then the largest range. The grant depends on
     /// [`Limits::window_budget_psns`](crate::endpoint::Limits::window_budget_psns) and on how fast completions are
     /// polled. Default off.
     pub dynamic_mpr: bool,
+    /// Extensions of MRC to offer to the peer: SEND and more. Those that both peers offer are used. Default: all.
+    /// [`Extensions::NONE`] makes it plain MRC.
+    pub extensions: Extensions,
+    /// How long the peer waits at least before it repeats a message for which no receive work request was posted: a
+    /// code from 0 to 31, see [`Neth::rnr_timer_ns`](crate::wire::Neth::rnr_timer_ns). Default 12 (0.64 ms).
+    pub min_rnr_timer: u8,
     /// Retransmission timeout and retries. The negotiated values replace `mpr` and `max_wimm` in it.
     pub retry: RtsAttr,
 }
 
 impl Default for QpConfig {
     fn default() -> Self {
-        let QpCap { max_send_wr, max_recv_wr, max_send_sge } = QpCap::default();
+        let QpCap { max_send_wr, max_recv_wr, max_send_sge, max_recv_sge } = QpCap::default();
         Self {
             max_send_wr,
             max_recv_wr,
             srq: None,
             max_send_sge,
+            max_recv_sge,
             max_inline: 0,
             sig_all: false,
             lane: Placement::default(),
@@ -79,6 +92,8 @@ impl Default for QpConfig {
             mpr: 8,
             max_wimm: 128,
             dynamic_mpr: false,
+            extensions: Extensions::ALL,
+            min_rnr_timer: RtrAttr::MIN_RNR_TIMER,
             retry: RtsAttr::default(),
         }
     }
@@ -92,6 +107,7 @@ fn named_as_in_config(error: EndpointError) -> EndpointError {
                 "cap.max_send_wr" => "max_send_wr",
                 "cap.max_recv_wr" => "max_recv_wr",
                 "cap.max_send_sge" => "max_send_sge",
+                "cap.max_recv_sge" => "max_recv_sge",
                 "mpr_dest" => "mpr",
                 name => name,
             };
@@ -118,6 +134,9 @@ pub struct Qp {
     posting: Holder,
     retry: RtsAttr,
     max_inline: u32,
+    /// Extensions that it offers.
+    offered: Extensions,
+    min_rnr_timer: u8,
 }
 
 /// A queue pair's place in its context. Dropping it destroys the queue pair.
@@ -177,6 +196,7 @@ impl Qp {
                 max_send_wr: config.max_send_wr,
                 max_recv_wr: config.max_recv_wr,
                 max_send_sge: config.max_send_sge,
+                max_recv_sge: config.max_recv_sge,
             },
             srq: config.srq.as_ref().map(|srq| Arc::clone(srq.queue())),
             sig_all: config.sig_all,
@@ -188,6 +208,7 @@ impl Qp {
             max_wimm_dest: config.max_wimm,
             max_mtu: config.max_mtu,
             dynamic_mpr: config.dynamic_mpr,
+            extensions: config.extensions,
             ..QpInit::new(pd.id(), send_cq.id(), recv_cq.id())
         };
         let cqs = [send_cq.core(), recv_cq.core()];
@@ -205,6 +226,8 @@ impl Qp {
             posting: Holder::Own(Posting::new(qpn, submit, inline, config.srq.is_some())),
             retry: config.retry,
             max_inline: config.max_inline,
+            offered: config.extensions,
+            min_rnr_timer: config.min_rnr_timer,
         })
     }
 
@@ -214,14 +237,15 @@ impl Qp {
     /// From here on a post takes a lock, as `ibv_post_send` does without a thread domain. It costs some ten
     /// nanoseconds if no other thread posts at the same moment. A list of requests takes the lock once.
     pub fn share(self) -> (Self, QpPoster) {
-        let Self { mut end, posting, retry, max_inline } = self;
+        let Self { mut end, posting, retry, max_inline, offered, min_rnr_timer } = self;
         let shared = match posting {
             Holder::Own(posting) => Arc::new(SharedPosting::new(posting)),
             Holder::Shared(posting) => posting,
         };
         end.shared = Some(Arc::clone(&shared));
         let poster = QpPoster::new(Arc::clone(&shared));
-        (Self { end, posting: Holder::Shared(shared), retry, max_inline }, poster)
+        let posting = Holder::Shared(shared);
+        (Self { end, posting, retry, max_inline, offered, min_rnr_timer }, poster)
     }
 
     /// The information that a peer needs to connect; see [`negotiate`](super::negotiate) for ways to send it.
@@ -277,7 +301,8 @@ impl Qp {
         if self.posting.with(|posting| posting.state) == QpState::Reset {
             self.modify(QpModify::Init)?;
         }
-        self.modify(QpModify::Rtr(Box::new(agreed.rtr.clone())))?;
+        let rtr = RtrAttr { min_rnr_timer: self.min_rnr_timer, ..agreed.rtr.clone() };
+        self.modify(QpModify::Rtr(Box::new(rtr)))?;
         self.modify(QpModify::Rts(RtsAttr { mpr: agreed.mpr, max_wimm: agreed.max_wimm, ..self.retry }))
     }
 
@@ -304,6 +329,10 @@ impl Qp {
             QpModify::Rts(_) | QpModify::Retry(_) | QpModify::Congestion(_) => QpState::Rts,
             QpModify::Error => QpState::Error,
         };
+        let agreed = match &change {
+            QpModify::Rtr(attr) => Some(attr.extensions & self.offered),
+            _ => None,
+        };
         let from = self.posting.with_mut(|posting| {
             let from = posting.state;
             // Other threads must not post between the moment when the lane drops all requests and the moment when they
@@ -318,7 +347,10 @@ impl Qp {
         let changed = changed.and_then(|changed| Ok(changed?));
         self.posting.with_mut(|posting| match changed {
             Ok(qpn) if to == QpState::Reset => posting.start_over(qpn),
-            Ok(_) => posting.state = to,
+            Ok(_) => {
+                posting.state = to;
+                posting.extensions = agreed.unwrap_or(posting.extensions);
+            }
             Err(_) => posting.state = from,
         });
         self.end.qpn = changed?;
@@ -404,15 +436,29 @@ impl Qp {
         self.posting.with_mut(|posting| posting.post_send_inline(bytes, wr))
     }
 
-    /// Posts a receive work request: room for one immediate from the peer. An immediate that finds none is an error
-    /// for both sides (MRC has no "receiver not ready"). Allowed from INIT on, see [`Qp::init`]. Not allowed with
-    /// [`QpConfig::srq`], which then holds the receives.
+    /// Posts a receive work request: for one immediate or one SEND of the peer. Allowed from INIT on, see
+    /// [`Qp::init`]. Not allowed with [`QpConfig::srq`], which then holds the receives.
+    ///
+    /// The peer repeats a message that finds no request, up to [`RtsAttr::rnr_retry`] times. If it does not have the
+    /// extension [`RNR`](Extensions::RNR), such a message is an error for both sides: MRC has no "receiver not ready".
+    ///
+    /// If the buffer cannot be used, the request completes with
+    /// [`WcStatus::LocalProtectionError`](crate::work::WcStatus::LocalProtectionError), and the queue pair fails.
     ///
     /// # Errors
     /// [`PostError`]; then nothing has been posted.
     #[inline]
     pub fn post_recv(&mut self, wr: RecvWr) -> Result<(), PostError> {
         self.posting.with_mut(|posting| posting.post_recv(wr))
+    }
+
+    /// Posts a receive work request whose buffer has several elements, up to [`QpConfig::max_recv_sge`]. The list of
+    /// elements may change after the call.
+    ///
+    /// # Errors
+    /// [`PostError`]; then nothing has been posted.
+    pub fn post_scatter(&mut self, wr: ScatterWr<'_>) -> Result<(), PostError> {
+        self.posting.with_mut(|posting| posting.post_scatter(wr))
     }
 
     /// Posts a list of receive work requests, as [`Qp::post_sends`] does.

@@ -65,7 +65,7 @@ pub struct DeviceAttr {
     pub entropy: EntropyMode,
     /// Bits of an entropy value that reach the wire.
     pub entropy_width_bits: u32,
-    /// Operations that can be posted. MRC has no send, no read and no atomic operations.
+    /// Operations that can be posted. All but writes need a peer with the same [extension](DeviceCaps::extensions).
     pub opcodes: &'static [WrOpcode],
     /// Capabilities that can be turned on and off.
     pub caps: DeviceCaps,
@@ -83,6 +83,8 @@ pub struct DeviceCaps {
     pub dynamic_mpr: bool,
     /// A packet beyond the receive window triggers a NACK.
     pub oor_nack: bool,
+    /// Extensions of MRC, if a queue pair offers them ([`QpConfig::extensions`](super::QpConfig::extensions)).
+    pub extensions: Extensions,
 }
 
 /// Operations of send work requests (`ibv_wr_opcode`).
@@ -93,10 +95,14 @@ pub enum WrOpcode {
     RdmaWrite,
     /// RDMA WRITE with immediate.
     RdmaWriteWithImm,
+    /// SEND.
+    Send,
+    /// SEND with immediate.
+    SendWithImm,
 }
 
 impl WrOpcode {
-    const ALL: &'static [Self] = &[Self::RdmaWrite, Self::RdmaWriteWithImm];
+    const ALL: &'static [Self] = &[Self::RdmaWrite, Self::RdmaWriteWithImm, Self::Send, Self::SendWithImm];
 }
 
 impl From<SendOp> for WrOpcode {
@@ -104,6 +110,8 @@ impl From<SendOp> for WrOpcode {
         match op {
             SendOp::Write => Self::RdmaWrite,
             SendOp::WriteWithImm(_) => Self::RdmaWriteWithImm,
+            SendOp::Send => Self::Send,
+            SendOp::SendWithImm(_) => Self::SendWithImm,
         }
     }
 }
@@ -136,7 +144,7 @@ impl Context {
             max_cq_depth: MAX_CQ_DEPTH,
             max_regions: self.memory().max_regions(),
             regions: self.memory().regions() as u32,
-            msg_len: 1..=u32::MAX,
+            msg_len: 0..=u32::MAX,
             path_mtu: MIN_MTU..=least_mtu.unwrap_or(MIN_MTU),
             mpr: 1..=u8::MAX,
             window_budget_psns: limits.window_budget_psns,
@@ -150,6 +158,7 @@ impl Context {
                 icrc: config.icrc,
                 dynamic_mpr: true,
                 oor_nack: config.oor_nack,
+                extensions: Extensions::ALL,
             },
         })
     }

@@ -3,27 +3,31 @@
 use std::sync::Arc;
 
 use crate::engine::AsyncEvent;
-use crate::work::{RecvWr, SharedRecvQueue, SrqId};
+use crate::work::{MAX_SGE, RecvWr, ScatterWr, SharedRecvQueue, SrqId};
 
 use super::context::Context;
 use super::error::{BadWr, PostError, VerbsError};
 use super::post::post_each;
 
 /// A shared receive queue: receive work requests for all queue pairs that were made with it
-/// ([`QpConfig::srq`](super::QpConfig::srq)). Each request is consumed by the queue pair that has the next immediate.
+/// ([`QpConfig::srq`](super::QpConfig::srq)). Each request is consumed by the queue pair that has the next immediate or
+/// SEND.
 /// A server with many peers posts for the expected sum, and not for the most that each peer may send.
 ///
 /// The completion names the queue pair that consumed a request, and goes to that queue pair's receive completion
-/// queue. Requests in the queue are not flushed when queue pairs fail or are destroyed. An immediate that finds the
-/// queue empty is an error for both sides, as with a queue of the queue pair's own. [`Srq::set_limit`] gives a warning
-/// before that.
+/// queue. Requests in the queue are not flushed when queue pairs fail or are destroyed. A message that finds the queue
+/// empty is sent again later, or is an error for both sides if the peer does not have the extension
+/// [`RNR`](crate::endpoint::Extensions::RNR). [`Srq::set_limit`] gives a warning before that.
+///
+/// A queue pair takes a request when the first packet of a message arrives; if that is of a later message, it takes one
+/// for each message before it too. If the queue pair then fails, these requests are flushed.
 ///
 /// Queue pairs of all lanes of its context may use it. Clones are handles to the same queue. Any number of threads may
 /// post through them without a lock. A posted request is available to immediates at once, whatever the state of the
 /// queue pairs.
 ///
-/// In `libibverbs` a shared receive queue belongs to a protection domain, since its requests name memory. In MRC they
-/// name none, so it belongs to the context.
+/// In `libibverbs` a shared receive queue belongs to a protection domain. Here it belongs to the context. The buffer of
+/// a request must be in the protection domain of the queue pair that takes it, which is checked at that moment.
 #[derive(Clone, Debug)]
 pub struct Srq {
     context: Context,
@@ -43,7 +47,7 @@ pub struct SrqAttr {
 
 impl Context {
     /// Makes a shared receive queue for up to `max_wr` receive work requests that have not been consumed; at most
-    /// [`Limits::max_srq_wr`](crate::endpoint::Limits::max_srq_wr). Each takes 16 bytes, posted or not.
+    /// [`Limits::max_srq_wr`](crate::endpoint::Limits::max_srq_wr). Each takes 48 bytes, posted or not.
     ///
     /// # Errors
     /// [`VerbsError::OutOfRange`], [`VerbsError::Control`] if the lane has failed.
@@ -63,7 +67,7 @@ impl Srq {
         Ok(Self { context: context.clone(), queue: Arc::new(SharedRecvQueue::new(id, max_wr)) })
     }
 
-    /// Posts a receive work request: room for one immediate (`ibv_post_srq_recv`).
+    /// Posts a receive work request: for one immediate or one SEND (`ibv_post_srq_recv`).
     ///
     /// # Errors
     /// [`PostError::QueueFull`], [`PostError::LaneFailed`]; then nothing has been posted.
@@ -73,6 +77,22 @@ impl Srq {
             return Err(PostError::LaneFailed);
         }
         if self.queue.post(wr) { Ok(()) } else { Err(PostError::QueueFull { max: self.queue.max_wr() }) }
+    }
+
+    /// Posts a receive work request whose buffer has several elements, up to [`MAX_SGE`](super::MAX_SGE).
+    ///
+    /// # Errors
+    /// [`PostError::TooManySges`], [`PostError::QueueFull`], [`PostError::LaneFailed`]; then nothing has been posted.
+    pub fn post_scatter(&self, wr: ScatterWr<'_>) -> Result<(), PostError> {
+        let count = wr.local.len();
+        if count > MAX_SGE as usize {
+            return Err(PostError::TooManySges { count, max: MAX_SGE });
+        }
+        if self.context.failure().is_some() {
+            return Err(PostError::LaneFailed);
+        }
+        let max = self.queue.max_wr();
+        if self.queue.post_scatter(&wr) { Ok(()) } else { Err(PostError::QueueFull { max }) }
     }
 
     /// Posts a list of receive work requests, in order. Requests of other threads may come in between.

@@ -1,11 +1,13 @@
 //! Work requests and work completions.
 //!
 //! The names are those of the verbs API. MRC carries only RDMA WRITE and RDMA WRITE with immediate (MRC paper,
-//! section 2.1). So a request has one remote address, and one local scatter/gather element ([`SendWr`]) or several
-//! ([`GatherWr`]).
+//! section 2.1). The other operations are [extensions](crate::endpoint::Extensions) that both peers must have.
+//!
+//! A request has one local scatter/gather element ([`SendWr`], [`RecvWr`]) or several ([`GatherWr`], [`ScatterWr`]).
 
 mod srq;
 
+pub(crate) use srq::PostedRecv;
 pub use srq::{SharedRecvQueue, SrqId};
 
 use core::fmt;
@@ -23,11 +25,16 @@ pub struct Sge {
     pub lkey: u32,
 }
 
-/// The largest number of scatter/gather elements of a send work request.
+impl Sge {
+    /// No bytes. Its key is not looked at.
+    pub const EMPTY: Self = Self { addr: 0, len: 0, lkey: 0 };
+}
+
+/// The largest number of scatter/gather elements of a work request.
 pub const MAX_SGE: u32 = 16;
 
 /// A place in the peer's registered memory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RemoteAddr {
     /// First byte, as an address inside the peer's region.
     pub addr: u64,
@@ -43,6 +50,11 @@ pub enum SendOp {
     /// RDMA WRITE with immediate: consumes a receive work request at the peer and delivers the
     /// value in its completion, in send order.
     WriteWithImm(u32),
+    /// SEND: the bytes go into the buffer of the peer's oldest receive work request, which it consumes. The remote
+    /// address is not used.
+    Send,
+    /// SEND with immediate: also delivers the value in the peer's completion.
+    SendWithImm(u32),
 }
 
 impl SendOp {
@@ -50,7 +62,23 @@ impl SendOp {
     pub const fn wc_opcode(self) -> WcOpcode {
         match self {
             Self::Write | Self::WriteWithImm(_) => WcOpcode::RdmaWrite,
+            Self::Send | Self::SendWithImm(_) => WcOpcode::Send,
         }
+    }
+
+    /// The immediate, if it carries one.
+    #[inline]
+    pub const fn imm(self) -> Option<u32> {
+        match self {
+            Self::WriteWithImm(imm) | Self::SendWithImm(imm) => Some(imm),
+            Self::Write | Self::Send => None,
+        }
+    }
+
+    /// Whether it consumes a receive work request at the peer.
+    #[inline]
+    pub const fn takes_receive(self) -> bool {
+        !matches!(self, Self::Write)
     }
 }
 
@@ -61,12 +89,15 @@ pub struct SendWr {
     pub wr_id: u64,
     /// The operation.
     pub op: SendOp,
-    /// The local bytes to send. 1 to 2^32-1 bytes.
+    /// The local bytes to send: up to 2^32-1 bytes. A request without bytes needs a peer with the extension
+    /// [`EMPTY_MESSAGES`](crate::endpoint::Extensions::EMPTY_MESSAGES).
     pub local: Sge,
     /// The remote address to write to.
     pub remote: RemoteAddr,
     /// Whether success produces a completion. Failure always does.
     pub signaled: bool,
+    /// Whether it waits until earlier reads and atomic operations are complete.
+    pub fence: bool,
 }
 
 /// A send work request with several local elements: the peer gets their bytes in order, as one message.
@@ -80,7 +111,7 @@ pub struct SendWr {
 /// let sge = |addr, len| Sge { addr, len, lkey: 7 };
 /// let remote = RemoteAddr { addr: 0x9000, rkey: 9 };
 /// let local = &[sge(0x1000, 64), sge(0x8000, 0), sge(0x4000, 4096)];
-/// let wr = GatherWr { wr_id: 1, op: SendOp::Write, local, remote, signaled: true };
+/// let wr = GatherWr { wr_id: 1, op: SendOp::Write, local, remote, signaled: true, fence: false };
 /// assert_eq!((wr.len(), wr.is_empty()), (4160, false));
 /// assert!(GatherWr { local: &[sge(0, 0)], ..wr }.is_empty());
 /// ```
@@ -91,48 +122,111 @@ pub struct GatherWr<'a> {
     /// The operation.
     pub op: SendOp,
     /// The local bytes to send, in order: up to [`QpCap::max_send_sge`](crate::endpoint::QpCap::max_send_sge)
-    /// elements, 1 to 2^32-1 bytes in all. An element of length 0 has no bytes, and its key is ignored.
+    /// elements, up to 2^32-1 bytes in all. An element of length 0 has no bytes, and its key is ignored.
     pub local: &'a [Sge],
     /// The remote address to write to.
     pub remote: RemoteAddr,
     /// Whether success produces a completion. Failure always does.
     pub signaled: bool,
+    /// Whether it waits until earlier reads and atomic operations are complete.
+    pub fence: bool,
+}
+
+/// Bytes of all elements.
+fn total(elements: &[Sge]) -> u64 {
+    elements.iter().map(|sge| u64::from(sge.len)).sum()
+}
+
+/// The elements whose length is not 0.
+fn filled(elements: &[Sge]) -> impl Iterator<Item = Sge> + Clone {
+    elements.iter().copied().filter(|sge| sge.len > 0)
+}
+
+/// The element that has all bytes, if there is just one; an empty one if there are no bytes.
+fn only(elements: &[Sge]) -> Option<Sge> {
+    let mut filled = filled(elements);
+    let first = filled.next();
+    if filled.next().is_some() { None } else { Some(first.unwrap_or(Sge::EMPTY)) }
 }
 
 impl GatherWr<'_> {
     /// Bytes of the message.
     pub fn len(&self) -> u64 {
-        self.local.iter().map(|sge| u64::from(sge.len)).sum()
+        total(self.local)
     }
 
-    /// Whether there are no bytes; such a request is refused.
+    /// Whether there are no bytes.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
     /// The elements whose length is not 0.
     pub(crate) fn elements(&self) -> impl Iterator<Item = Sge> + Clone {
-        self.local.iter().copied().filter(|sge| sge.len > 0)
+        filled(self.local)
     }
 
-    /// The element that has all bytes, if there is just one.
+    /// The element that has all bytes, if there is just one; an empty one if there are no bytes.
     pub(crate) fn only_element(&self) -> Option<Sge> {
-        let mut elements = self.elements();
-        elements.next().filter(|_| elements.next().is_none())
+        only(self.local)
     }
 
     /// The same request with this element in place of its own.
-    pub(crate) fn with_one(&self, local: Sge) -> SendWr {
-        let Self { wr_id, op, remote, signaled, .. } = *self;
-        SendWr { wr_id, op, local, remote, signaled }
+    pub(crate) const fn with_one(&self, local: Sge) -> SendWr {
+        let Self { wr_id, op, remote, signaled, fence, .. } = *self;
+        SendWr { wr_id, op, local, remote, signaled, fence }
     }
 }
 
-/// A receive work request. One immediate consumes it. It names no buffer, because the sender's RETH has the address.
+/// A receive work request: one immediate or one SEND of the peer consumes it.
+///
+/// A SEND places its bytes in the buffer. A write with immediate does not use the buffer, because it has an address of
+/// its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RecvWr {
     /// The application's identifier of the request.
     pub wr_id: u64,
+    /// The buffer. Its region must be registered with
+    /// [`LOCAL_WRITE`](crate::memory::Access::LOCAL_WRITE).
+    pub local: Sge,
+}
+
+impl RecvWr {
+    /// A request without a buffer: for an immediate, or a SEND without bytes.
+    pub const fn empty(wr_id: u64) -> Self {
+        Self { wr_id, local: Sge::EMPTY }
+    }
+}
+
+/// A receive work request whose buffer has several elements. A SEND fills them in order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ScatterWr<'a> {
+    /// The application's identifier of the request.
+    pub wr_id: u64,
+    /// The elements, up to [`QpCap::max_recv_sge`](crate::endpoint::QpCap::max_recv_sge). One of length 0 has no bytes,
+    /// and its key is ignored.
+    pub local: &'a [Sge],
+}
+
+impl ScatterWr<'_> {
+    /// Bytes of the buffer.
+    pub fn len(&self) -> u64 {
+        total(self.local)
+    }
+
+    /// Whether there are no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The elements whose length is not 0.
+    pub(crate) fn elements(&self) -> impl Iterator<Item = Sge> + Clone {
+        filled(self.local)
+    }
+
+    /// The request with its only element, if it does not have several.
+    pub(crate) fn with_one(&self) -> Option<RecvWr> {
+        only(self.local).map(|local| RecvWr { wr_id: self.wr_id, local })
+    }
 }
 
 /// How a work request ended. Names follow `ibv_wc_status`.
@@ -158,6 +252,8 @@ pub enum WcStatus {
     RemoteOperationError,
     /// All retransmission timeouts expired without progress.
     RetryExceeded,
+    /// The peer had no receive work request, after all retries (`rnr_retry`).
+    RnrRetryExceeded,
     /// The peer reported an unexpected event (NACK `UNEXP_EVENT`) and cannot continue.
     FatalError,
 }
@@ -181,6 +277,7 @@ impl fmt::Display for WcStatus {
             Self::RemoteAccessError => "remote access error",
             Self::RemoteOperationError => "remote operation error",
             Self::RetryExceeded => "transport retry counter exceeded",
+            Self::RnrRetryExceeded => "RNR retry counter exceeded",
             Self::FatalError => "fatal error reported by the peer",
         })
     }
@@ -189,10 +286,21 @@ impl fmt::Display for WcStatus {
 /// The operation that a completion is for. Names follow `ibv_wc_opcode`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum WcOpcode {
-    /// A send work request (with or without immediate).
+    /// A write (with or without immediate).
     RdmaWrite,
-    /// A receive work request consumed by an immediate.
+    /// A SEND (with or without immediate).
+    Send,
+    /// A receive work request consumed by a write with immediate, or by none.
     RecvRdmaWithImm,
+    /// A receive work request consumed by a SEND.
+    Recv,
+}
+
+impl WcOpcode {
+    /// Whether it is that of a receive work request.
+    pub const fn is_receive(self) -> bool {
+        matches!(self, Self::RecvRdmaWithImm | Self::Recv)
+    }
 }
 
 /// A work completion.
@@ -210,4 +318,6 @@ pub struct Wc {
     pub imm: Option<u32>,
     /// The local queue pair.
     pub qpn: Qpn,
+    /// For a receive completion, the peer's queue pair.
+    pub src_qpn: Qpn,
 }

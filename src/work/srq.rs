@@ -4,21 +4,45 @@ use core::sync::atomic::{AtomicU32, Ordering};
 
 use crossbeam_queue::ArrayQueue;
 
-use super::RecvWr;
+use super::{RecvWr, ScatterWr, Sge};
 
 /// Number of a shared receive queue. The creator of the queue assigns it; here it is only returned in events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SrqId(pub u32);
 
+/// A receive work request in a queue: its only element, or several.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct PostedRecv {
+    pub(crate) wr: RecvWr,
+    /// If there are several, `wr` has none.
+    pub(crate) elements: Option<Box<[Sge]>>,
+}
+
+impl From<RecvWr> for PostedRecv {
+    #[inline]
+    fn from(wr: RecvWr) -> Self {
+        Self { wr, elements: None }
+    }
+}
+
+impl From<&ScatterWr<'_>> for PostedRecv {
+    fn from(wr: &ScatterWr<'_>) -> Self {
+        match wr.with_one() {
+            Some(one) => one.into(),
+            None => Self { wr: RecvWr::empty(wr.wr_id), elements: Some(wr.elements().collect()) },
+        }
+    }
+}
+
 /// A shared receive queue (IBTA volume 1, section 10.2.9; `ibv_srq`): receive work requests for several queue pairs.
-/// Each request is consumed by the queue pair that has the next immediate.
+/// Each request is consumed by the queue pair that has the next immediate or SEND.
 ///
 /// Any number of threads may post while any number of endpoints consume. It has no lock, and endpoints need no
 /// notification of posts.
 #[derive(Debug)]
 pub struct SharedRecvQueue {
     id: SrqId,
-    queue: ArrayQueue<RecvWr>,
+    queue: ArrayQueue<PostedRecv>,
     /// 0: no event is requested.
     limit: AtomicU32,
 }
@@ -47,7 +71,12 @@ impl SharedRecvQueue {
     /// Adds a request; `false` if the queue is full.
     #[inline]
     pub fn post(&self, wr: RecvWr) -> bool {
-        self.queue.push(wr).is_ok()
+        self.queue.push(wr.into()).is_ok()
+    }
+
+    /// Adds a request with several elements; `false` if the queue is full.
+    pub fn post_scatter(&self, wr: &ScatterWr<'_>) -> bool {
+        self.queue.push(wr.into()).is_ok()
     }
 
     /// Takes the oldest request.
@@ -56,7 +85,7 @@ impl SharedRecvQueue {
     /// until that thread is scheduled again. The alternative would be to fail a queue pair although its receive is
     /// almost posted.
     #[inline]
-    pub fn take(&self) -> Option<RecvWr> {
+    pub(crate) fn take(&self) -> Option<PostedRecv> {
         self.queue.pop()
     }
 
@@ -91,7 +120,7 @@ mod tests {
     fn queue(max_wr: u32, posted: u64) -> SharedRecvQueue {
         let queue = SharedRecvQueue::new(SrqId(3), max_wr);
         for wr_id in 0..posted {
-            assert!(queue.post(RecvWr { wr_id }));
+            assert!(queue.post(RecvWr::empty(wr_id)));
         }
         queue
     }
@@ -99,11 +128,11 @@ mod tests {
     #[test]
     fn requests_come_back_in_order_and_no_more_than_there_is_room_for() {
         let queue = queue(3, 3);
-        assert!(!queue.post(RecvWr { wr_id: 3 }));
+        assert!(!queue.post(RecvWr::empty(3)));
         assert_eq!((queue.id(), queue.max_wr(), queue.outstanding()), (SrqId(3), 3, 3));
-        assert_eq!(queue.take(), Some(RecvWr { wr_id: 0 }));
-        assert!(queue.post(RecvWr { wr_id: 4 }));
-        let rest: Vec<_> = core::iter::from_fn(|| queue.take()).map(|wr| wr.wr_id).collect();
+        assert_eq!(queue.take(), Some(RecvWr::empty(0).into()));
+        assert!(queue.post(RecvWr::empty(4)));
+        let rest: Vec<_> = core::iter::from_fn(|| queue.take()).map(|posted| posted.wr.wr_id).collect();
         assert_eq!((rest, queue.outstanding()), (vec![1, 2, 4], 0));
     }
 

@@ -6,7 +6,7 @@ use spindrift::endpoint::{Endpoint, EndpointConfig, FailReason, QpModify, Violat
 use spindrift::memory::{Access, MemoryError, RegionError};
 use spindrift::pmd::{RxFrame, RxOrigin};
 use spindrift::time::Time;
-use spindrift::wire::{DscpMap, Msn, NakCode, Opcode, Packet, Qpn, Reth, WriteHead};
+use spindrift::wire::{DataHead, DscpMap, Msn, NakCode, Opcode, Packet, Qpn, Reth};
 
 use crate::bench::{
     Bench, FIRST_MSN, FIRST_PSN, IOVA, LEN, MTU, PEER, VICTIM, attacker_ip, envelope, nak, region,
@@ -16,13 +16,13 @@ use crate::fuzz::one_of_each;
 use crate::support::frame::{self, Envelope};
 use crate::support::net::{address, ports};
 
-fn give_write(bench: &mut Bench, head: WriteHead, payload: &[u8]) {
-    bench.give(&Packet::Write { head, payload, pad: &[] });
+fn give_write(bench: &mut Bench, head: DataHead, payload: &[u8]) {
+    bench.give(&Packet::Data { head, payload, pad: &[] });
 }
 
 /// The attacked queue pair fails with this counter and NAK, and nothing else happens.
 #[track_caller]
-fn refused(what: &str, counter: &'static str, code: NakCode, prepare: impl Fn(&mut Bench) -> WriteHead) {
+fn refused(what: &str, counter: &'static str, code: NakCode, prepare: impl Fn(&mut Bench) -> DataHead) {
     let mut bench = Bench::new();
     let head = prepare(&mut bench);
     bench.mark();
@@ -46,7 +46,7 @@ fn refused(what: &str, counter: &'static str, code: NakCode, prepare: impl Fn(&m
 }
 
 /// What is told of a refused write of eight bytes: key, address, length, the right that it needs, and the cause.
-fn expected_violation(head: &WriteHead, counter: &str) -> Violation {
+fn expected_violation(head: &DataHead, counter: &str) -> Violation {
     let Reth { va, rkey, dma_len } = head.reth;
     let needed = Access::REMOTE_WRITE;
     let error = match counter {
@@ -262,7 +262,7 @@ fn a_refused_packet_out_of_order_waits_for_its_turn() {
 fn only_the_connected_peer_is_heard() {
     let mut bench = Bench::new();
     let head = bench.write();
-    let frame = Envelope::new(stranger_ip(), address(true, VICTIM, 0)).seal(&Packet::Write {
+    let frame = Envelope::new(stranger_ip(), address(true, VICTIM, 0)).seal(&Packet::Data {
         head,
         payload: &[7; 8],
         pad: &[],
@@ -273,7 +273,7 @@ fn only_the_connected_peer_is_heard() {
     bench.check_healthy("foreign source");
     // The healthy peer's address is foreign to the attacked queue pair, too.
     bench.mark();
-    let frame = Envelope::new(address(true, 1, 0), address(true, VICTIM, 0)).seal(&Packet::Write {
+    let frame = Envelope::new(address(true, 1, 0), address(true, VICTIM, 0)).seal(&Packet::Data {
         head,
         payload: &[7; 8],
         pad: &[],
@@ -319,7 +319,7 @@ fn other_versions_and_partitions_are_not_heard() {
     // A damaged packet is not said to be of another version: nothing in it is believed.
     bench.mark();
     let head = bench.write();
-    let frame = envelope().seal(&Packet::Write { head, payload: &[7; 8], pad: &[] });
+    let frame = envelope().seal(&Packet::Data { head, payload: &[7; 8], pad: &[] });
     let mut damaged = frame.clone();
     damaged[TVER] ^= 1;
     bench.net.inject(VICTIM, 0, &damaged);
@@ -336,7 +336,7 @@ fn trimmed_packets_of_other_versions_and_partitions_draw_no_nack() {
     let mut bench = Bench::new();
     let trimmed = DscpMap::default().trimmed;
     let envelope = Envelope { traffic_class: trimmed << 2, ..envelope() };
-    let frame = envelope.seal(&Packet::Write { head: bench.write(), payload: &[7; 8], pad: &[] });
+    let frame = envelope.seal(&Packet::Data { head: bench.write(), payload: &[7; 8], pad: &[] });
     for (tver, pkey, counter) in [(1, 0xffff, "rx_wrong_version"), (0, 0xfffe, "rx_wrong_partition")] {
         bench.mark();
         bench.net.inject(VICTIM, 0, &with_word0(&frame, tver, pkey));
@@ -352,7 +352,7 @@ fn trimmed_packets_of_other_versions_and_partitions_draw_no_nack() {
 fn only_packets_to_the_address_of_the_port_are_taken() {
     let mut bench = Bench::new();
     let head = bench.write();
-    let packet = Packet::Write { head, payload: &[7; 8], pad: &[] };
+    let packet = Packet::Data { head, payload: &[7; 8], pad: &[] };
     let ours = |port| address(true, VICTIM, port);
     for (what, dst, port) in [
         ("another host's", address(true, PEER, 0), 0),

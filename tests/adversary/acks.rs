@@ -21,7 +21,7 @@ fn sending() -> (Bench, Psn) {
 /// PSNs and timestamps of the data that the victim sent since the mark.
 fn sent(bench: &Bench) -> Vec<(Psn, u16)> {
     let write = |bytes: &Vec<u8>| match frame::decode(bytes).unwrap().1 {
-        Packet::Write { head, .. } => Some((head.bth.psn, head.tseth.unwrap().timestamp)),
+        Packet::Data { head, .. } => Some((head.bth.psn, head.tseth.unwrap().timestamp)),
         _ => None,
     };
     bench.net.astray.iter().filter_map(|(_, bytes)| write(bytes)).collect()

@@ -8,7 +8,7 @@ use spindrift::endpoint::{CqId, EndpointConfig, Event, FailReason, PortAddr, QpI
 use spindrift::memory::{Access, MrKey, Payload, PdId, Region};
 use spindrift::pmd::{RxFrame, RxOrigin};
 use spindrift::time::Time;
-use spindrift::wire::{Bth, Meth, Msn, NakCode, Opcode, Packet, Psn, Qpn, Reth, Tseth, WriteHead};
+use spindrift::wire::{Bth, DataHead, Meth, Msn, NakCode, Opcode, Packet, Psn, Qpn, Reth, Tseth};
 use spindrift::work::{RecvWr, RemoteAddr, SendOp, SendWr, Sge, Wc};
 
 use crate::support::frame::{self, Envelope};
@@ -194,13 +194,14 @@ impl Bench {
     }
 
     /// A write that would be accepted as the attacker's first packet.
-    pub(crate) fn write(&self) -> WriteHead {
-        WriteHead {
+    pub(crate) fn write(&self) -> DataHead {
+        DataHead {
             bth: Bth { ack_req: true, ts: true, ..Bth::new(Opcode::WriteOnly, self.qp.qpn, FIRST_PSN) },
             meth: Meth { rqmsn: Msn::new(0), msn: FIRST_MSN },
             tseth: Some(Tseth::new(0x1234)),
             reth: Reth { va: IOVA, rkey: self.target.key.rkey, dma_len: 8 },
             imm: None,
+            operands: None,
         }
     }
 
@@ -246,6 +247,7 @@ impl Bench {
             local: Sge { addr: IOVA, len, lkey },
             remote: RemoteAddr { addr: 0, rkey: 1 },
             signaled: true,
+            fence: false,
         };
         self.net.endpoint(VICTIM).post_send(now, qpn, wr).unwrap();
         self.net.pump(VICTIM);
@@ -288,10 +290,11 @@ impl Bench {
                 rkey: self.healthy_memory[to].key.rkey,
             },
             signaled: true,
+            fence: false,
         };
         let bytes = source.expected[100..5_100].to_vec();
         self.healthy_memory[to].expected[10_000..15_000].copy_from_slice(&bytes);
-        self.net.endpoint(to).post_recv(self.healthy[to].qpn, RecvWr { wr_id }).unwrap();
+        self.net.endpoint(to).post_recv(self.healthy[to].qpn, RecvWr::empty(wr_id)).unwrap();
         self.net.endpoint(from).post_send(now, end.qpn, wr).unwrap();
         self.net.pump(from);
     }
@@ -304,7 +307,7 @@ fn brief(packet: &Packet<'_>) -> String {
         Packet::Sack { seth, .. } if seth.pr => format!("Sack answers probe {:04x}", seth.probe_id()),
         Packet::Sack { seth, .. } => format!("Sack cack {:06x} bits {:x}", seth.cack.get(), seth.bitmap),
         Packet::Nack { neth, .. } => format!("Nack {} psn {:06x}", neth.reason, neth.nack_psn.get()),
-        Packet::Write { head, .. } => format!("{:?} psn {:06x}", head.bth.opcode, head.bth.psn.get()),
+        Packet::Data { head, .. } => format!("{:?} psn {:06x}", head.bth.opcode, head.bth.psn.get()),
         Packet::EndpointResponse { bth, .. } => format!("Response {:04x}", bth.psn.get()),
         other => format!("{other:?}"),
     }

@@ -67,6 +67,7 @@ impl Writer {
                     local: Sge { addr: 0x1000, len: LEN, lkey: self.memory[WRITER].key.lkey },
                     remote: RemoteAddr { addr: 0x1000, rkey: self.memory[peer].key.rkey },
                     signaled: true,
+                    fence: false,
                 };
                 let now = self.net.now;
                 self.net.endpoint(WRITER).post_send(now, self.ends[at].qpn, wr).unwrap();

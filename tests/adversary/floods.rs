@@ -156,11 +156,11 @@ fn trimmed_packets_cost_at_most_a_nack() {
     head.reth.rkey = 0xdead;
     let mut envelope = Envelope::new(attacker_ip(1), address(true, VICTIM, 1));
     envelope.traffic_class = dscp.trimmed << 2;
-    let frame = envelope.seal(&Packet::Write { head, payload: &[1; 8], pad: &[] });
+    let frame = envelope.seal(&Packet::Data { head, payload: &[1; 8], pad: &[] });
     bench.net.inject(VICTIM, 1, &frame);
     assert_eq!(bench.answers(), ["Nack 1 psn fffffe"]);
     envelope.traffic_class = dscp.trimmed_last_hop << 2;
-    let frame = envelope.seal(&Packet::Write { head, payload: &[1; 8], pad: &[] });
+    let frame = envelope.seal(&Packet::Data { head, payload: &[1; 8], pad: &[] });
     for _ in 0..1_000 {
         bench.give_silently(1, &frame);
     }
@@ -181,7 +181,7 @@ fn trimmed_packets_cost_at_most_a_nack() {
 fn trimmed(bench: &Bench) -> Vec<u8> {
     let mut envelope = Envelope::new(attacker_ip(0), address(true, VICTIM, 0));
     envelope.traffic_class = EndpointConfig::new(ports(true, VICTIM, 1, 4300)).dscp.trimmed_last_hop << 2;
-    envelope.seal(&Packet::Write { head: bench.write(), payload: &[1; 8], pad: &[] })
+    envelope.seal(&Packet::Data { head: bench.write(), payload: &[1; 8], pad: &[] })
 }
 
 /// What is trimmed and not wanted makes no NACK: by an endpoint without trimming, or a packet that has arrived.
@@ -196,7 +196,7 @@ fn trimmed_packets_that_nobody_misses_are_dropped() {
 
     let mut bench = Bench::new();
     let head = bench.write();
-    bench.give(&Packet::Write { head, payload: &[1; 8], pad: &[] });
+    bench.give(&Packet::Data { head, payload: &[1; 8], pad: &[] });
     bench.answers();
     bench.mark();
     let frame = trimmed(&bench);

@@ -2,8 +2,8 @@
 
 use spindrift::endpoint::{QpModify, QpState};
 use spindrift::wire::{
-    Aeth, Bth, ENDPOINT_QPN, Eeth, EndpointOp, Erth, Ev, Meth, Msn, NackReason, Neth, Opcode, Packet, Peth,
-    Psn, Reth, Seth, Tseth, WriteHead,
+    Aeth, Bth, DataHead, ENDPOINT_QPN, Eeth, EndpointOp, Erth, Ev, Meth, Msn, NackReason, Neth, Opcode,
+    Packet, Peth, Psn, Reth, Seth, Tseth,
 };
 
 use crate::bench::{
@@ -21,8 +21,8 @@ pub(crate) fn one_of_each(bench: &Bench) -> Vec<Packet<'static>> {
     imm.bth.opcode = Opcode::WriteOnlyImm;
     imm.imm = Some(3);
     vec![
-        Packet::Write { head: bench.write(), payload: &[9; 8], pad: &[] },
-        Packet::Write { head: imm, payload: &[9; 8], pad: &[] },
+        Packet::Data { head: bench.write(), payload: &[9; 8], pad: &[] },
+        Packet::Data { head: imm, payload: &[9; 8], pad: &[] },
         Packet::Ack { bth: bth(Opcode::Ack), aeth: Aeth::ack(0) },
         Packet::Sack { bth: bth(Opcode::Sack), seth: Seth::default() },
         Packet::Nack { bth: bth(Opcode::Nack), neth: Neth::new(NackReason::Trimmed, FIRST_PSN, Ev(1)) },
@@ -67,7 +67,7 @@ fn a_packet_cut_anywhere_is_dropped_even_if_its_lengths_and_crc_are_right() {
             let counter = if cut < 5 { "rx_bad_icrc" } else { "rx_malformed" };
             bench.expect_counts(&format!("{cut} of {packet:?}"), &[("rx_packets", 1), (counter, 1)]);
         }
-        if !matches!(packet, Packet::Write { .. }) {
+        if !matches!(packet, Packet::Data { .. }) {
             bench.mark();
             let frame = envelope().wrap(&mrc[..=len]);
             bench.net.inject(VICTIM, 0, &frame);
@@ -79,7 +79,7 @@ fn a_packet_cut_anywhere_is_dropped_even_if_its_lengths_and_crc_are_right() {
     let mut head = bench.write();
     for len in 0..8_u32 {
         head.bth.psn = FIRST_PSN.add(1 + len);
-        let frame = envelope().seal(&Packet::Write { head, payload: &[9; 8][..len as usize], pad: &[] });
+        let frame = envelope().seal(&Packet::Data { head, payload: &[9; 8][..len as usize], pad: &[] });
         bench.net.inject(VICTIM, 0, &frame);
     }
     assert_eq!(bench.count("rx_bad_length"), 8);
@@ -116,7 +116,7 @@ fn a_flipped_bit_is_noticed() {
     bench.check_healthy("flipped bits");
 }
 
-fn any_write(rng: &mut Rng, bench: &Bench) -> WriteHead {
+fn any_write(rng: &mut Rng, bench: &Bench) -> DataHead {
     let opcodes = [
         Opcode::WriteFirst,
         Opcode::WriteMiddle,
@@ -155,13 +155,13 @@ fn any_packet(rng: &mut Rng, bench: &Bench) -> Vec<u8> {
     let payload = rng.bytes(MTU as usize + 4);
     let len = rng.pick(&[0, 1, 8, 255, 256, 257]);
     let packet = match rng.below(8) {
-        0..3 => Packet::Write { head: any_write(rng, bench), payload: &payload[..len], pad: &[] },
+        0..3 => Packet::Data { head: any_write(rng, bench), payload: &payload[..len], pad: &[] },
         n => packets[n as usize],
     };
     let mut mrc = vec![0; 64];
     let head_len = packet.encode_head(&mut mrc);
     mrc.truncate(head_len);
-    if matches!(packet, Packet::Write { .. }) {
+    if matches!(packet, Packet::Data { .. }) {
         mrc.extend_from_slice(&payload[..len]);
     } else {
         // Random behind the BTH, but often with the right connection.

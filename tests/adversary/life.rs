@@ -31,6 +31,7 @@ fn write(bench: &Bench, wr_id: u64, len: u32) -> SendWr {
         local: Sge { addr: IOVA, len, lkey: bench.target.key.lkey },
         remote: RemoteAddr { addr: 0, rkey: 1 },
         signaled: false,
+        fence: false,
     }
 }
 
@@ -134,7 +135,7 @@ fn posting_depends_on_the_state() {
     let mut bench = Bench::new();
     let qpn = bench.net.endpoint(VICTIM).create_qp(init(bench.pd)).unwrap();
     let wr = write(&bench, 1, 8);
-    let recv = RecvWr { wr_id: 9 };
+    let recv = RecvWr::empty(9);
     assert_eq!(post(&mut bench, qpn, wr), Err(PostError::WrongState(QpState::Reset)));
     assert_eq!(bench.net.endpoint(VICTIM).post_recv(qpn, recv), Err(PostError::WrongState(QpState::Reset)));
     modify(&mut bench, qpn, QpModify::Init).unwrap();
@@ -181,7 +182,7 @@ fn errors_flush_in_order_and_later_posts_too() {
     let mut bench = Bench::new();
     let qpn = bench.qp.qpn;
     for wr_id in 0..5 {
-        bench.net.endpoint(VICTIM).post_recv(qpn, RecvWr { wr_id: 100 + wr_id }).unwrap();
+        bench.net.endpoint(VICTIM).post_recv(qpn, RecvWr::empty(100 + wr_id)).unwrap();
         let wr = write(&bench, wr_id, 700);
         post(&mut bench, qpn, wr).unwrap();
     }
@@ -190,7 +191,7 @@ fn errors_flush_in_order_and_later_posts_too() {
     for wr_id in 5..7 {
         let wr = write(&bench, wr_id, 700);
         post(&mut bench, qpn, wr).unwrap();
-        bench.net.endpoint(VICTIM).post_recv(qpn, RecvWr { wr_id: 100 + wr_id }).unwrap();
+        bench.net.endpoint(VICTIM).post_recv(qpn, RecvWr::empty(100 + wr_id)).unwrap();
     }
     bench.net.pump(VICTIM);
     let events = bench.net.take_events(VICTIM);
@@ -250,7 +251,7 @@ fn a_silent_peer_is_given_up_on_schedule() {
         Patience { timeout: 24, linear: 1, exponential: 1 },
     ] {
         let mut bench = Bench::with(|_| {}, patience);
-        bench.net.endpoint(VICTIM).post_recv(bench.qp.qpn, RecvWr { wr_id: 50 }).unwrap();
+        bench.net.endpoint(VICTIM).post_recv(bench.qp.qpn, RecvWr::empty(50)).unwrap();
         for wr_id in 0..3 {
             bench.post_to_attacker(wr_id, 1_000);
         }
@@ -391,12 +392,12 @@ fn packets_of_an_earlier_life_change_nothing() {
         assert_eq!(ours.qpn, end.qpn.get());
         pair::bring_up(&mut bench.net, end, &attacker_info(&ours), Patience::default());
         bench.mark();
-        bench.give(&Packet::Write { head: late, payload: &[0x5a; 8], pad: &[] });
+        bench.give(&Packet::Data { head: late, payload: &[0x5a; 8], pad: &[] });
         bench.target.check("a late write");
         assert_eq!(bench.count("rx_unknown_qp"), 1, "life {life}");
         // The same with the number of this life is what the queue pair waits for.
         let head = bench.write();
-        bench.give(&Packet::Write { head, payload: &[life; 8], pad: &[] });
+        bench.give(&Packet::Data { head, payload: &[life; 8], pad: &[] });
         bench.target.expected[..8].fill(life);
         bench.target.check("a write of this life");
     }

@@ -42,13 +42,14 @@ fn ten_thousand_queue_pairs_each_carry_data_both_ways() {
     for (n, pair) in (0..).zip(&ends) {
         for from in [VICTIM, PEER] {
             let (to, now) = (1 - from, net.now);
-            net.endpoint(to).post_recv(pair[to].qpn, RecvWr { wr_id: n }).unwrap();
+            net.endpoint(to).post_recv(pair[to].qpn, RecvWr::empty(n)).unwrap();
             let wr = SendWr {
                 wr_id: n,
                 op: SendOp::WriteWithImm(n as u32),
                 local: Sge { addr: (1 << 20) + n * SIZE, len: SIZE as u32, lkey: sources[from].key.lkey },
                 remote: RemoteAddr { addr: (1 << 40) + n * SIZE, rkey: targets[to].key.rkey },
                 signaled: true,
+                fence: false,
             };
             net.endpoint(from).post_send(now, pair[from].qpn, wr).unwrap();
         }

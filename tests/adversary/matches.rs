@@ -5,8 +5,8 @@ use spindrift::congestion::CcConfig;
 use spindrift::endpoint::QpModify;
 use spindrift::path::PathCounters;
 use spindrift::wire::{
-    Aeth, Bth, ENDPOINT_QPN, Eeth, EndpointOp, Erth, Ev, Mark, Msn, NackReason, NakCode, Neth, OpPosition,
-    Opcode, Packet, Peth, Psn, Seth, WriteHead,
+    Aeth, Bth, DataHead, ENDPOINT_QPN, Eeth, EndpointOp, Erth, Ev, Mark, Msn, NackReason, NakCode, Neth,
+    OpPosition, Opcode, Packet, Peth, Psn, Seth,
 };
 
 use crate::bench::{ATTACKER_QPN, Bench, FIRST_PSN, MTU, VICTIM, attacker_ip, stranger_ip};
@@ -105,7 +105,7 @@ struct Case {
 fn sent(bench: &Bench) -> Vec<(Psn, u16, Ev)> {
     let frames = bench.net.astray.iter().map(|(_, bytes)| frame::decode(bytes).unwrap());
     let writes = frames.filter_map(|(meta, packet)| match packet {
-        Packet::Write { head, .. } => {
+        Packet::Data { head, .. } => {
             let ev = Ev(u32::from(meta.src_port) << 16 | meta.flow_label & 0xffff);
             Some((head.bth.psn, head.tseth.unwrap().timestamp, ev))
         }
@@ -153,9 +153,9 @@ fn case(kind: Kind) -> Case {
     let write = bench.write();
     let forged = |packet| Forged { packet, port: 0, from: 0, class: 0 };
     let forged = match kind {
-        K::Write => forged(Packet::Write { head: write, payload: &PAYLOAD, pad: &[] }),
+        K::Write => forged(Packet::Data { head: write, payload: &PAYLOAD, pad: &[] }),
         K::Trimmed => {
-            Forged { class: TRIMMED, ..forged(Packet::Write { head: write, payload: &PAYLOAD, pad: &[] }) }
+            Forged { class: TRIMMED, ..forged(Packet::Data { head: write, payload: &PAYLOAD, pad: &[] }) }
         }
         K::Sack => forged(sack(&bench, Seth { ack_psn_offset: 3, bitmap: 0b111, ..seth(&bench, first) })),
         K::Ack | K::Nak => {
@@ -376,14 +376,14 @@ fn connection_identifiers_must_be_those_of_the_queue_pair() {
 
 #[test]
 fn a_write_must_be_in_the_window_and_of_a_possible_message() {
-    let with = |case: &Case, change: fn(&mut WriteHead)| {
+    let with = |case: &Case, change: fn(&mut DataHead)| {
         let mut forged = case.forged.clone();
-        let Packet::Write { head, .. } = &mut forged.packet else { panic!() };
+        let Packet::Data { head, .. } = &mut forged.packet else { panic!() };
         change(head);
         forged
     };
-    let far: fn(&mut WriteHead) = |head| head.bth.psn = FIRST_PSN.add(255 * 128);
-    let behind: fn(&mut WriteHead) = |head| head.bth.psn = FIRST_PSN.add(1 << 23);
+    let far: fn(&mut DataHead) = |head| head.bth.psn = FIRST_PSN.add(255 * 128);
+    let behind: fn(&mut DataHead) = |head| head.bth.psn = FIRST_PSN.add(1 << 23);
     for change in [far, behind] {
         refused(K::Write, "PSN", "rx_out_of_window", |case| with(case, change));
         refused(K::Trimmed, "PSN", "rx_trimmed_useless", |case| with(case, change));

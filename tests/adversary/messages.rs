@@ -3,14 +3,14 @@
 //! Tests decisions 6, 18, 21 and 23 of `docs/protocol.md`.
 
 use spindrift::endpoint::{EndpointConfig, FailReason, Violation};
-use spindrift::wire::{Aeth, Bth, Msn, NakCode, Opcode, Packet, WriteHead};
+use spindrift::wire::{Aeth, Bth, DataHead, Msn, NakCode, Opcode, Packet};
 use spindrift::work::{RecvWr, WcStatus};
 
 use crate::bench::{Bench, FIRST_MSN, FIRST_PSN, IOVA, LEN, MAX_WIMM, MTU, VICTIM, nak};
 use crate::support::pair::Patience;
 
 /// The three packets of a message of 600 bytes.
-fn message(bench: &Bench) -> [WriteHead; 3] {
+fn message(bench: &Bench) -> [DataHead; 3] {
     let opcodes = [Opcode::WriteFirst, Opcode::WriteMiddle, Opcode::WriteLast];
     let mut at = 0;
     opcodes.map(|opcode| {
@@ -24,18 +24,18 @@ fn message(bench: &Bench) -> [WriteHead; 3] {
     })
 }
 
-fn give_all(bench: &mut Bench, heads: &[WriteHead]) {
+fn give_all(bench: &mut Bench, heads: &[DataHead]) {
     for head in heads {
         let len = if head.bth.opcode == Opcode::WriteLast { 600 - 512 } else { MTU as usize };
         let from = (head.reth.va - IOVA) as usize;
         // The bytes that are there already: what matters here is not the content.
         let payload = bench.target.expected[from..from + len].to_vec();
-        bench.give(&Packet::Write { head: *head, payload: &payload, pad: &[] });
+        bench.give(&Packet::Data { head: *head, payload: &payload, pad: &[] });
     }
 }
 
 #[track_caller]
-fn no_message(what: &str, at: u32, spoil: impl Fn(&mut [WriteHead; 3])) {
+fn no_message(what: &str, at: u32, spoil: impl Fn(&mut [DataHead; 3])) {
     for order in [[0, 1, 2], [2, 1, 0], [1, 2, 0]] {
         let mut bench = Bench::new();
         let mut heads = message(&bench);
@@ -48,7 +48,7 @@ fn no_message(what: &str, at: u32, spoil: impl Fn(&mut [WriteHead; 3])) {
             "{what} {order:?}: {answers:?}"
         );
         assert_eq!(bench.failures(), [(bench.qp.qpn, FailReason::PeerViolation)], "{what}");
-        let WriteHead { bth, reth, .. } = heads[at as usize];
+        let DataHead { bth, reth, .. } = heads[at as usize];
         let (opcode, rkey, va, message_len) = (bth.opcode, reth.rkey, reth.va, reth.dma_len);
         let told = Violation::Order { opcode, rkey, va, message_len };
         assert_eq!(bench.violation(), Some((FIRST_PSN.add(at), told)), "{what} {order:?}");
@@ -83,7 +83,7 @@ fn padding_is_not_placed() {
     let mut head = bench.write();
     head.bth.pad = 3;
     head.reth.dma_len = 5;
-    bench.give(&Packet::Write { head, payload: b"hello", pad: &[0xee; 3] });
+    bench.give(&Packet::Data { head, payload: b"hello", pad: &[0xee; 3] });
     bench.target.expected[..5].copy_from_slice(b"hello");
     bench.target.check("with padding");
     assert!(!bench.answers().is_empty());
@@ -95,7 +95,7 @@ fn padding_is_not_placed() {
 /// when its turn comes.
 #[test]
 fn message_numbers_must_count_up_one_by_one() {
-    type Spoil = fn(&mut [WriteHead; 3]);
+    type Spoil = fn(&mut [DataHead; 3]);
     /// For each order: taken for strays, and requests that are invalid.
     type Counts = [(u64, u64); 3];
     let spoils: [(&str, Spoil, Counts); 3] = [
@@ -140,7 +140,7 @@ fn the_window_ends_where_it_says() {
         let mut bench = Bench::with(adjust, Patience::default());
         let mut head = bench.write();
         head.bth.psn = FIRST_PSN.add(offset);
-        bench.give(&Packet::Write { head, payload: &[1; 8], pad: &[] });
+        bench.give(&Packet::Data { head, payload: &[1; 8], pad: &[] });
         let mut expected = vec![("rx_packets", 1), ("rx_data", 1), ("rx_out_of_window", 1)];
         if answered > 0 {
             expected.push(("tx_nacks", 1));
@@ -153,11 +153,11 @@ fn the_window_ends_where_it_says() {
     let mut bench = Bench::new();
     let mut head = bench.write();
     head.bth.psn = FIRST_PSN.add(1022);
-    bench.give(&Packet::Write { head, payload: &[1; 8], pad: &[] });
+    bench.give(&Packet::Data { head, payload: &[1; 8], pad: &[] });
     bench.target.expected[..8].fill(1);
     assert_eq!(bench.count("rx_placed_bytes"), 8);
     head.bth.psn = FIRST_PSN.sub(1);
-    bench.give(&Packet::Write { head, payload: &[9; 8], pad: &[] });
+    bench.give(&Packet::Data { head, payload: &[9; 8], pad: &[] });
     assert_eq!((bench.count("rx_old"), bench.count("rx_placed_bytes")), (1, 8));
     bench.check_healthy("the edges of the window");
 }
@@ -166,19 +166,19 @@ fn the_window_ends_where_it_says() {
 fn a_packet_is_placed_once() {
     let mut bench = Bench::new();
     let head = bench.write();
-    bench.give(&Packet::Write { head, payload: &[1; 8], pad: &[] });
+    bench.give(&Packet::Data { head, payload: &[1; 8], pad: &[] });
     bench.target.expected[..8].fill(1);
     let mut later = head;
     later.bth.psn = FIRST_PSN.add(5);
     later.meth.msn = Msn::new(3);
     later.reth.va = IOVA + 100;
     later.reth.dma_len = 12;
-    bench.give(&Packet::Write { head: later, payload: &[5; 12], pad: &[] });
+    bench.give(&Packet::Data { head: later, payload: &[5; 12], pad: &[] });
     bench.target.expected[100..112].fill(5);
     bench.mark();
     // The same packets with other bytes: one is old, one a duplicate.
-    bench.give(&Packet::Write { head, payload: &[2; 8], pad: &[] });
-    bench.give(&Packet::Write { head: later, payload: &[6; 12], pad: &[] });
+    bench.give(&Packet::Data { head, payload: &[2; 8], pad: &[] });
+    bench.give(&Packet::Data { head: later, payload: &[6; 12], pad: &[] });
     bench.expect_counts(
         "repeats",
         &[
@@ -196,7 +196,7 @@ fn a_packet_is_placed_once() {
     bench.check_healthy("repeats");
 }
 
-fn immediate(bench: &Bench, n: u32) -> WriteHead {
+fn immediate(bench: &Bench, n: u32) -> DataHead {
     let mut head = bench.write();
     head.bth.opcode = Opcode::WriteOnlyImm;
     head.bth.psn = FIRST_PSN.add(n);
@@ -209,13 +209,13 @@ fn immediate(bench: &Bench, n: u32) -> WriteHead {
 fn post_receives(bench: &mut Bench, count: u64) {
     let qpn = bench.qp.qpn;
     for wr_id in 0..count {
-        bench.net.endpoint(VICTIM).post_recv(qpn, RecvWr { wr_id }).unwrap();
+        bench.net.endpoint(VICTIM).post_recv(qpn, RecvWr::empty(wr_id)).unwrap();
     }
 }
 
-fn give_immediate(bench: &mut Bench, head: WriteHead) {
+fn give_immediate(bench: &mut Bench, head: DataHead) {
     let payload = bench.target.expected[..8].to_vec();
-    bench.give(&Packet::Write { head, payload: &payload, pad: &[] });
+    bench.give(&Packet::Data { head, payload: &payload, pad: &[] });
 }
 
 #[test]
@@ -286,7 +286,7 @@ fn a_frame_may_lie_in_several_buffers() {
         let mut bench = Bench::new();
         let mut head = bench.write();
         head.reth.dma_len = 100;
-        bench.give_in_parts(&Packet::Write { head, payload: &[7; 100], pad: &[] }, cut);
+        bench.give_in_parts(&Packet::Data { head, payload: &[7; 100], pad: &[] }, cut);
         let counts =
             [("rx_packets", 1), ("rx_data", 1), ("rx_placed_bytes", 100), ("tx_sacks", 1), ("tx_acks", 1)];
         bench.expect_counts(&format!("cut at {cut}"), &counts);
@@ -301,7 +301,7 @@ fn a_packet_in_several_buffers_is_checked_as_a_whole() {
     let mut bench = Bench::new();
     let head = bench.write();
     // Eight bytes announced, more sent.
-    bench.give_in_parts(&Packet::Write { head, payload: &[9; 60], pad: &[] }, -40);
+    bench.give_in_parts(&Packet::Data { head, payload: &[9; 60], pad: &[] }, -40);
     assert_eq!(bench.count("rx_bad_length"), 1);
     assert_eq!(bench.failures(), [(bench.qp.qpn, FailReason::PeerViolation)]);
     let told = Violation::PayloadLength { opcode: Opcode::WriteOnly, len: 60, message_len: 8, path_mtu: MTU };
@@ -311,7 +311,7 @@ fn a_packet_in_several_buffers_is_checked_as_a_whole() {
     let mut bench = Bench::new();
     let mut head = bench.write();
     (head.reth.va, head.reth.dma_len) = (IOVA + LEN as u64 - 50, 100);
-    bench.give_in_parts(&Packet::Write { head, payload: &[9; 100], pad: &[] }, -80);
+    bench.give_in_parts(&Packet::Data { head, payload: &[9; 100], pad: &[] }, -80);
     assert_eq!(
         (bench.count("rx_remote_access"), bench.count("rx_placed_bytes")),
         (0, 0),
@@ -324,7 +324,7 @@ fn a_packet_in_several_buffers_is_checked_as_a_whole() {
     let mut bench = Bench::new();
     let mut head = bench.write();
     head.bth.pad = 3;
-    bench.give_in_parts(&Packet::Write { head, payload: &[9; 8], pad: &[0; 3] }, -9);
+    bench.give_in_parts(&Packet::Data { head, payload: &[9; 8], pad: &[0; 3] }, -9);
     assert_eq!(bench.count("rx_placed_bytes"), 8);
     bench.target.expected[..8].fill(9);
     bench.check_healthy("padded");

@@ -68,7 +68,7 @@ fn write(len: usize, envelope: &Envelope) -> Vec<u8> {
     let mut head = Bench::new().write();
     head.reth.dma_len = len as u32;
     let payload: Vec<u8> = (0..len).map(|n| (n * 7) as u8).collect();
-    envelope.seal(&Packet::Write { head, payload: &payload, pad: &[] })
+    envelope.seal(&Packet::Data { head, payload: &payload, pad: &[] })
 }
 
 fn changed(frame: &[u8], change: impl Fn(&mut Vec<u8>)) -> Vec<u8> {
@@ -89,11 +89,11 @@ fn writes_are_placed() {
     );
     let mut head = Bench::new().write();
     (head.bth.pad, head.reth.dma_len) = (3, 201);
-    let padded = envelope().seal(&Packet::Write { head, payload: &[7; 201], pad: &[0; 3] });
+    let padded = envelope().seal(&Packet::Data { head, payload: &[7; 201], pad: &[0; 3] });
     same_however_cut("a padded write", &padded, "rx_placed_bytes");
     let mut head = Bench::new().write();
     (head.bth.pad, head.reth.dma_len) = (3, 0);
-    let lies = envelope().seal(&Packet::Write { head, payload: &[], pad: &[0; 2] });
+    let lies = envelope().seal(&Packet::Data { head, payload: &[], pad: &[0; 2] });
     same_however_cut("more padding than there is", &lies, "rx_malformed");
 }
 

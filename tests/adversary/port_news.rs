@@ -75,6 +75,7 @@ impl Stream {
                 local: Sge { addr: 0x1000, len: LEN, lkey: self.memory[VICTIM].key.lkey },
                 remote: RemoteAddr { addr: 0x1000, rkey: self.memory[PEER].key.rkey },
                 signaled: true,
+                fence: false,
             };
             self.net.endpoint(VICTIM).post_send(now, self.ends[VICTIM].qpn, wr).unwrap();
             self.posted += 1;
@@ -247,7 +248,7 @@ fn a_packet_that_is_accepted_opens_its_plane() {
     let (mut bench, _) = doubting();
     let head = bench.write();
     let payload = bench.target.expected[..8].to_vec();
-    let write = Packet::Write { head, payload: &payload, pad: &[] };
+    let write = Packet::Data { head, payload: &payload, pad: &[] };
     // It may have left before the port went down.
     give_on(&mut bench, (1, 1), &write);
     bench.net.run_for(20 * MS);

@@ -66,6 +66,7 @@ impl Planes {
             local: Sge { addr: 0x1000, len: 20_000, lkey: self.source.key.lkey },
             remote: RemoteAddr { addr: 0x1000, rkey: self.target.key.rkey },
             signaled: true,
+            fence: false,
         };
         let before = self.net.data_by_port.clone();
         self.net.endpoint(VICTIM).post_send(now, self.ends[0].qpn, wr).unwrap();
@@ -153,7 +154,7 @@ fn all_ports_down_and_up_again() {
 #[test]
 fn what_is_owed_while_every_port_is_down_is_told_afterwards() {
     let mut bench = Bench::new();
-    let packet = Packet::Write { head: bench.write(), payload: &[7; 8], pad: &[] };
+    let packet = Packet::Data { head: bench.write(), payload: &[7; 8], pad: &[] };
     bench.give_silently(0, &envelope().seal(&packet));
     bench.all_links(false);
     bench.net.run_for(1_000_000);

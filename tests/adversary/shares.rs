@@ -98,7 +98,7 @@ fn a_packet_goes_to_the_endpoint_of_its_queue_pair() {
     for first in [0, 1, 2] {
         let mut shared = Shared::new();
         let (head, elsewhere) = (shared.bench.write(), u64::from(first != OWNER));
-        let good = Packet::Write { head, payload: &[7; 8], pad: &[] };
+        let good = Packet::Data { head, payload: &[7; 8], pad: &[] };
         let path = if elsewhere == 1 { vec![first, OWNER] } else { vec![OWNER] };
         let expect = |shared: &mut Shared, what: &str, owner: &[(&'static str, u64)]| {
             let came = [("rx_packets", 1)];
@@ -130,7 +130,7 @@ fn a_packet_goes_to_the_endpoint_of_its_queue_pair() {
             head.bth.dest_qpn = Qpn::new(unknown);
             let before = shared.counts("rx_unknown_qp")[owner as usize];
             let visited =
-                shared.give(first, &envelope().seal(&Packet::Write { head, payload: &[7; 8], pad: &[] }));
+                shared.give(first, &envelope().seal(&Packet::Data { head, payload: &[7; 8], pad: &[] }));
             assert_eq!(visited.last(), Some(&owner));
             assert_eq!(visited.len(), 1 + usize::from(first != owner));
             assert_eq!(shared.counts("rx_unknown_qp")[owner as usize], before + 1);
@@ -151,7 +151,7 @@ fn one_endpoint_passes_nothing_on() {
     let mut bench = Bench::new();
     let mut head = bench.write();
     head.bth.dest_qpn = Qpn::new(head.bth.dest_qpn.get() ^ 0xf0_0000);
-    bench.give(&Packet::Write { head, payload: &[7; 8], pad: &[] });
+    bench.give(&Packet::Data { head, payload: &[7; 8], pad: &[] });
     bench.give(&request(EndpointOp::PortStatusUpdate, 3));
     assert_eq!(bench.net.endpoint(VICTIM).take_forward(), None);
     assert_eq!(bench.count("rx_unknown_qp"), 1);

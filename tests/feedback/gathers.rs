@@ -41,7 +41,7 @@ fn next(sender: &mut Sender, out: &mut Transmit) -> Option<(Vec<u8>, bool)> {
 fn payloads(sender: &mut Sender) -> Vec<Vec<u8>> {
     let frames = core::mem::take(&mut sender.net.astray);
     let payload = |(_, bytes): &(_, Vec<u8>)| match frame::decode(bytes)?.1 {
-        Packet::Write { payload, .. } => Some(payload.to_vec()),
+        Packet::Data { payload, .. } => Some(payload.to_vec()),
         _ => None,
     };
     frames.iter().filter_map(payload).collect()

@@ -6,7 +6,7 @@ use spindrift::endpoint::{CqId, EndpointConfig, PortAddr, QpInfo, QpInit};
 use spindrift::memory::{Access, MrKey, PdId, Region};
 use spindrift::path::{EvSource, PathConfig};
 use spindrift::wire::{
-    Aeth, Bth, Entropy, Ev, Meth, Msn, Neth, Opcode, Packet, Peth, Psn, Qpn, Reth, Seth, Tseth, WriteHead,
+    Aeth, Bth, DataHead, Entropy, Ev, Meth, Msn, Neth, Opcode, Packet, Peth, Psn, Qpn, Reth, Seth, Tseth,
 };
 
 use crate::support::frame::{self, Envelope};
@@ -96,14 +96,15 @@ impl Receiver {
             ts: true,
             ..Bth::new(Opcode::WriteOnly, self.qp.qpn, psn(data.n))
         };
-        let head = WriteHead {
+        let head = DataHead {
             bth,
             meth: Meth { rqmsn: Msn::new(0), msn: Msn::new(data.n as u16) },
             tseth: Some(Tseth::new(data.timestamp)),
             reth: Reth { va: 0, rkey: self.key.rkey, dma_len: LEN },
             imm: None,
+            operands: None,
         };
-        envelope(data.ev, data.class).seal(&Packet::Write { head, payload: &[0x5a; LEN as usize], pad: &[] })
+        envelope(data.ev, data.class).seal(&Packet::Data { head, payload: &[0x5a; LEN as usize], pad: &[] })
     }
 
     /// Gives packets without letting the responder answer in between.

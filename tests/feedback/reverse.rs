@@ -51,7 +51,7 @@ fn left(receiver: &mut Receiver) -> (Vec<Probe>, Vec<Way>) {
                 probes.push(Probe { at, id: bth.psn, way });
             }
             Packet::Sack { .. } => answers.push(way),
-            Packet::Write { .. } | Packet::Ack { .. } => {}
+            Packet::Data { .. } | Packet::Ack { .. } => {}
             other => panic!("{other:?}"),
         }
     }
@@ -244,11 +244,12 @@ fn sacks_make_probes_needless_and_data_out_alone_does_not() {
             local: Sge { addr: 0, len: 8, lkey: receiver.key.lkey },
             remote: RemoteAddr { addr: 0, rkey: 1 },
             signaled: true,
+            fence: false,
         };
         receiver.net.endpoint(NODE).post_send(start, qpn, wr).unwrap();
         receiver.give(&[data(0)]);
         let (_, sent) = core::mem::take(&mut receiver.net.astray).remove(0);
-        let Some((_, Packet::Write { head, .. })) = frame::decode(&sent) else { panic!("{sent:02x?}") };
+        let Some((_, Packet::Data { head, .. })) = frame::decode(&sent) else { panic!("{sent:02x?}") };
         let psn = head.bth.psn;
         if answered {
             let mut seth =

@@ -183,6 +183,7 @@ impl Sender {
             local: Sge { addr: 0, len: packets * MTU, lkey: self.key.lkey },
             remote: RemoteAddr { addr: 0, rkey: 1 },
             signaled,
+            fence: false,
         };
         self.posted += 1;
         let (now, qpn) = (self.net.now, self.qp.qpn);
@@ -201,7 +202,8 @@ impl Sender {
     /// Posts a write of these elements without sending any of it.
     pub(crate) fn queue_gather(&mut self, local: &[Sge]) -> Result<(), PostError> {
         let remote = RemoteAddr { addr: 0, rkey: 1 };
-        let wr = GatherWr { wr_id: self.posted, op: SendOp::Write, local, remote, signaled: true };
+        let wr =
+            GatherWr { wr_id: self.posted, op: SendOp::Write, local, remote, signaled: true, fence: false };
         let (now, qpn) = (self.net.now, self.qp.qpn);
         self.net.endpoint(NODE).post_gather(now, qpn, wr).inspect(|()| self.posted += 1)
     }
@@ -261,7 +263,7 @@ impl Sender {
             let ev = mode.extract(meta.src_port, meta.flow_label);
             let plane = (0..32).find(|&plane| peer_ip(plane) == meta.dst).unwrap();
             match packet {
-                Packet::Write { head, .. } => self.data.push(Sent {
+                Packet::Data { head, .. } => self.data.push(Sent {
                     at,
                     n: head.bth.psn.distance(FIRST),
                     ev,

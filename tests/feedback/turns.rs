@@ -89,6 +89,7 @@ impl Host {
             local: Sge { addr: 0, len: packets * MTU, lkey: self.key.lkey },
             remote: RemoteAddr { addr: 0, rkey: 1 },
             signaled: true,
+            fence: false,
         };
         let (now, qpn) = (self.net.now, self.pairs[pair].qpn);
         self.net.endpoint(NODE).post_send(now, qpn, wr).unwrap();
@@ -104,7 +105,7 @@ impl Host {
                 return None;
             }
             let bytes = frame::join(endpoint, &out);
-            if let (_, Packet::Write { head, .. }) = frame::decode(&bytes).unwrap() {
+            if let (_, Packet::Data { head, .. }) = frame::decode(&bytes).unwrap() {
                 let pair = (head.bth.dest_qpn.get() - 0x100) as usize;
                 return Some((pair, head.bth.psn.distance(FIRST), head.bth.rtx));
             }

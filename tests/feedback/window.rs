@@ -276,6 +276,7 @@ fn requesters_obey_windows_that_rise_and_fall() {
                 local: Sge { addr: iova, len, lkey: keys[0].lkey },
                 remote: RemoteAddr { addr: iova, rkey: keys[1].rkey },
                 signaled: true,
+                fence: false,
             };
             let now = net.now;
             net.endpoint(0).post_send(now, ends[qp][0].qpn, wr).unwrap();

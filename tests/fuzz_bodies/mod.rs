@@ -5,7 +5,7 @@ use spindrift::memory::{Payload, Pieces};
 use spindrift::pmd::batch_ids::{BatchIds, SEGMENTS_MAX};
 use spindrift::wire::stack::{self, Parsed};
 use spindrift::wire::{
-    Aeth, Bth, Eeth, Erth, ImmDt, Meth, Neth, Packet, Peth, Reth, Seth, TrimmedHead, Tseth, WriteHead, icrc,
+    Aeth, Bth, DataHead, Eeth, Erth, ImmDt, Meth, Neth, Packet, Peth, Reth, Seth, TrimmedHead, Tseth, icrc,
 };
 use std::net::IpAddr;
 
@@ -15,7 +15,7 @@ pub(crate) fn decode(data: &[u8]) {
         Ok(packet) => encodes_to(&packet, data),
         Err(error) => assert!(!error.to_string().is_empty()),
     }
-    match (TrimmedHead::decode(data), WriteHead::decode(data)) {
+    match (TrimmedHead::decode(data), DataHead::decode(data)) {
         (Ok(trimmed), Ok((head, rest))) => {
             assert_eq!((trimmed.bth, trimmed.meth, trimmed.tseth), (head.bth, head.meth, head.tseth));
             assert_eq!(head.encoded_len() + rest.len(), data.len());
@@ -29,7 +29,7 @@ fn encodes_to(packet: &Packet<'_>, data: &[u8]) {
     let mut head = [0; Packet::MAX_HEAD_LEN];
     let len = packet.encode_head(&mut head);
     let mut bytes = head[..len].to_vec();
-    if let Packet::Write { head, payload, pad } = packet {
+    if let Packet::Data { head, payload, pad } = packet {
         assert_eq!(pad.len(), usize::from(head.bth.pad));
         bytes.extend_from_slice(payload);
         bytes.extend_from_slice(pad);

@@ -77,6 +77,7 @@ pub(crate) fn write(left: &Side, right: &Side, wr_id: u64, len: u32) -> SendWr {
         local: left.mr.sge(0, len).unwrap(),
         remote: right.mr.remote().at(0, u64::from(len)).unwrap(),
         signaled: true,
+        fence: false,
     }
 }
 

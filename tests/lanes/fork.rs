@@ -31,7 +31,7 @@ fn all_calls(side: Side, poster: &QpPoster, wr: SendWr) -> bool {
     ];
     let refused = refused.iter().all(|result| result.as_ref().is_err_and(forked));
     let posts = qp.post_send(wr) == Err(PostError::LaneFailed)
-        && qp.post_recv(RecvWr { wr_id: 1 }) == Err(PostError::LaneFailed)
+        && qp.post_recv(RecvWr::empty(1)) == Err(PostError::LaneFailed)
         && poster.post_send(wr) == Err(PostError::LaneFailed)
         && poster.state() == (QpState::Error, Some(FailReason::LaneFailed))
         && qp.state() == poster.state();

@@ -65,10 +65,17 @@ fn bytes_come_together(lane: LaneMode) {
             assert!(len > 0, "request {number} has no bytes");
             let op = if number % 4 == 0 { SendOp::WriteWithImm(number as u32) } else { SendOp::Write };
             let remote = target.remote().at((number * CELL) as u64, len).unwrap();
-            GatherWr { wr_id: number as u64, op, local: &locals[number], remote, signaled: true }
+            GatherWr {
+                wr_id: number as u64,
+                op,
+                local: &locals[number],
+                remote,
+                signaled: true,
+                fence: false,
+            }
         })
         .collect();
-    right.qp.post_recvs(&[RecvWr { wr_id: 0 }; COUNT / 4]).unwrap();
+    right.qp.post_recvs(&[RecvWr::empty(0); COUNT / 4]).unwrap();
     let (qp, poster) = left.qp.share();
     left.qp = qp;
     let one = |posted: Result<(), _>| posted.map(|()| 1).map_err(|error| BadWr { index: 0, error });
@@ -119,7 +126,7 @@ fn bytes_come_together_on_a_lane_with_a_thread() {
 }
 
 const fn to(remote: RemoteAddr, local: &[Sge]) -> GatherWr<'_> {
-    GatherWr { wr_id: 1, op: SendOp::Write, local, remote, signaled: true }
+    GatherWr { wr_id: 1, op: SendOp::Write, local, remote, signaled: true, fence: false }
 }
 
 #[test]
@@ -180,7 +187,14 @@ fn a_region_of_any_element_is_in_use() {
     let local = sges(&sources, &[(0, 0, 5000), (1, 0, 5000), (2, 0, 5000)]);
     let remote = target.remote().at(0, 15_000).unwrap();
     left.qp
-        .post_gather(GatherWr { wr_id: 1, op: SendOp::Write, local: &local, remote, signaled: true })
+        .post_gather(GatherWr {
+            wr_id: 1,
+            op: SendOp::Write,
+            local: &local,
+            remote,
+            signaled: true,
+            fence: false,
+        })
         .unwrap();
     let sources: Vec<_> = sources
         .into_iter()

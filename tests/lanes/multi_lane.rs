@@ -89,6 +89,7 @@ pub(crate) fn write(left: &Many, right: &Many, qp: usize, wr_id: u64) -> SendWr 
         local: left.mr.sge(qp * LEN as usize, LEN).unwrap(),
         remote: right.mr.remote().at(u64::from(LEN) * qp as u64, u64::from(LEN)).unwrap(),
         signaled: true,
+        fence: false,
     }
 }
 
@@ -264,7 +265,7 @@ fn lanes_end_together() {
             for qp in 0..2 {
                 let wr = write(&left, &right, qp, qp as u64);
                 left.qps[qp].post_send(wr).unwrap();
-                left.qps[qp].post_recv(RecvWr { wr_id: 10 + qp as u64 }).unwrap();
+                left.qps[qp].post_recv(RecvWr::empty(10 + qp as u64)).unwrap();
             }
             broken[1].store(true, Ordering::Relaxed);
             if mode == LaneMode::Inline {
@@ -275,7 +276,7 @@ fn lanes_end_together() {
             assert_eq!(seen, [0, 1, 10, 11].map(|wr_id| (wr_id, WcStatus::WrFlushError)));
             for qp in &mut left.qps {
                 assert_eq!(qp.state(), (QpState::Error, Some(FailReason::LaneFailed)));
-                assert!(qp.post_recv(RecvWr { wr_id: 9 }).is_err());
+                assert!(qp.post_recv(RecvWr::empty(9)).is_err());
             }
             assert_eq!(until("the end", || unused.poll_one().err()), CqError::LaneFailed);
             let failed = |error| matches!(error, VerbsError::Control(ControlError::LaneFailed(_)));
@@ -340,6 +341,7 @@ fn registrations_end_on_all_lanes() {
             local: sge,
             remote: target.remote().at(0, 1 << 13).unwrap(),
             signaled: true,
+            fence: false,
         };
         left.qps[qp].post_send(wr(1)).unwrap();
         let (spare, error) = spare.deregister().unwrap_err();

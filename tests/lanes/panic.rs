@@ -64,7 +64,7 @@ fn check_all_told(left: &mut Side, right: &Side, text: &str) {
     assert_eq!(left.qp.state(), (QpState::Error, Some(FailReason::LaneFailed)));
     assert_eq!((left.qp.sends_outstanding(), left.qp.recvs_outstanding()), (0, 0));
     assert_eq!(left.qp.post_send(write(left, right, 9, 8)), Err(PostError::LaneFailed));
-    assert_eq!(left.qp.post_recv(RecvWr { wr_id: 9 }), Err(PostError::LaneFailed));
+    assert_eq!(left.qp.post_recv(RecvWr::empty(9)), Err(PostError::LaneFailed));
     let failed =
         |error| matches!(error, VerbsError::Control(ControlError::LaneFailed(why)) if why.contains(text));
     assert!(failed(left.context.with_endpoint(|_| ()).unwrap_err()));
@@ -89,7 +89,7 @@ fn post(bench: &mut Bench) {
         bench.left.qp.post_send(wr).unwrap();
     }
     for wr_id in 11..=12 {
-        bench.left.qp.post_recv(RecvWr { wr_id }).unwrap();
+        bench.left.qp.post_recv(RecvWr::empty(wr_id)).unwrap();
     }
 }
 

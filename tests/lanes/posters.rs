@@ -37,7 +37,7 @@ fn a_list_is_posted_up_to_the_first_request_that_is_refused() {
     let list: Vec<_> = (0..8).map(|wr_id| write(&left, &right, wr_id, 100)).collect();
     let refused = |index, error| Err(BadWr { index, error });
     assert_eq!(left.qp.post_sends(&list), refused(0, PostError::WrongState(QpState::Reset)));
-    assert_eq!(left.qp.post_recvs(&[RecvWr { wr_id: 0 }]), refused(0, PostError::WrongState(QpState::Reset)));
+    assert_eq!(left.qp.post_recvs(&[RecvWr::empty(0)]), refused(0, PostError::WrongState(QpState::Reset)));
     assert_eq!((left.qp.post_sends(&[]), left.qp.post_recvs(&[])), (Ok(()), Ok(())));
     connect(&mut left, &mut right);
 
@@ -56,7 +56,7 @@ fn a_list_is_posted_up_to_the_first_request_that_is_refused() {
     assert_eq!(left.qp.post_sends(&holed[2..]), refused(0, PostError::Empty));
     assert_eq!(left.qp.sends_outstanding(), 0);
 
-    let recvs = [1, 2, 3, 4].map(|wr_id| RecvWr { wr_id });
+    let recvs = [1, 2, 3, 4].map(|wr_id| RecvWr::empty(wr_id));
     assert_eq!(right.qp.post_recvs(&recvs), refused(3, PostError::QueueFull { max: 3 }));
     let imms: Vec<_> = (0..3)
         .map(|n| SendWr { op: SendOp::WriteWithImm(n), ..write(&left, &right, n.into(), 300) })
@@ -86,7 +86,9 @@ fn post_all(poster: &QpPoster, source: &[SendWr]) {
             1 => {
                 let bytes = [first.wr_id as u8; 8];
                 let SendWr { wr_id, op, remote, signaled, .. } = *first;
-                poster.post_send_inline(&bytes, InlineWr { wr_id, op, remote, signaled }).map(|()| 1)
+                poster
+                    .post_send_inline(&bytes, InlineWr { wr_id, op, remote, signaled, fence: false })
+                    .map(|()| 1)
             }
             _ => {
                 let list = &left[..left.len().min(7)];
@@ -114,14 +116,21 @@ fn several_threads_post(lane: LaneMode) {
     let [mut left, mut right] = sides;
     connect(&mut left, &mut right);
     let total = THREADS * EACH;
-    let recvs: Vec<_> = (0..total).map(|wr_id| RecvWr { wr_id }).collect();
+    let recvs: Vec<_> = (0..total).map(|wr_id| RecvWr::empty(wr_id)).collect();
     right.qp.post_recvs(&recvs).unwrap();
     let request = |wr_id: u64| {
         let (at, len) = (wr_id * CELL, 8);
         left.mr.write_at(at as usize, &[wr_id as u8; 8]).unwrap();
         let op = if wr_id.is_multiple_of(5) { SendOp::WriteWithImm(wr_id as u32) } else { SendOp::Write };
         let local = left.mr.sge(at as usize, len).unwrap();
-        SendWr { wr_id, op, local, remote: right.mr.remote().at(at, len.into()).unwrap(), signaled: true }
+        SendWr {
+            wr_id,
+            op,
+            local,
+            remote: right.mr.remote().at(at, len.into()).unwrap(),
+            signaled: true,
+            fence: false,
+        }
     };
     let work: Vec<Vec<_>> =
         (0..THREADS).map(|thread| (thread * EACH..(thread + 1) * EACH).map(request).collect()).collect();
@@ -297,8 +306,8 @@ fn posts_to_a_dropped_queue_pair_are_refused() {
     });
     assert_eq!(last, PostError::Dropped);
     assert_eq!(poster.post_sends(&[wr]), Err(BadWr { index: 0, error: PostError::Dropped }));
-    assert_eq!(poster.post_recv(RecvWr { wr_id: 1 }), Err(PostError::Dropped));
-    let inline = InlineWr { wr_id: 1, op: SendOp::Write, remote: wr.remote, signaled: true };
+    assert_eq!(poster.post_recv(RecvWr::empty(1)), Err(PostError::Dropped));
+    let inline = InlineWr { wr_id: 1, op: SendOp::Write, remote: wr.remote, signaled: true, fence: false };
     assert_eq!(again.post_send_inline(&[1], inline), Err(PostError::Dropped));
     let known = left.context.with_endpoint(|endpoint| endpoint.qp_state(number)).unwrap();
     assert_eq!(known, None);

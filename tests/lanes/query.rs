@@ -116,7 +116,7 @@ fn a_queue_pair_says_how_far_it_has_come() {
     let (mut left, mut right) = unequal();
     connect(&mut left, &mut right);
     for wr_id in 0..3 {
-        right.qp.post_recv(RecvWr { wr_id }).unwrap();
+        right.qp.post_recv(RecvWr::empty(wr_id)).unwrap();
     }
     // Posted, and taken in by the query, though nothing has been sent yet.
     let wr = SendWr { op: SendOp::WriteWithImm(1), ..write(&left, &right, 1, 5000) };
@@ -148,7 +148,7 @@ fn a_failed_queue_pair_says_why_and_keeps_what_was_agreed_until_it_is_reset() {
     let (mut left, mut right) = unequal();
     connect(&mut left, &mut right);
     let before = left.qp.query().unwrap();
-    left.qp.post_recv(RecvWr { wr_id: 1 }).unwrap();
+    left.qp.post_recv(RecvWr::empty(1)).unwrap();
     left.qp.modify(QpModify::Error).unwrap();
     let attr = left.qp.query().unwrap();
     let failure = attr.failure.unwrap();
@@ -328,7 +328,7 @@ fn a_limit_that_is_told_is_the_limit_that_holds() {
 fn each_opcode_that_is_told_can_be_posted_and_an_empty_message_cannot() {
     let (mut left, mut right) = pair(1, LaneMode::Inline);
     let attr = left.context.query_device().unwrap();
-    right.qp.post_recv(RecvWr { wr_id: 1 }).unwrap();
+    right.qp.post_recv(RecvWr::empty(1)).unwrap();
     let ops = [SendOp::Write, SendOp::WriteWithImm(1)];
     assert_eq!(ops.map(WrOpcode::from), *attr.opcodes);
     for op in ops {

@@ -46,7 +46,7 @@ fn a_receive_queue_that_is_not_polled_narrows_the_window_until_it_is() {
         let (mut left, mut right) = pair(lane);
         // The completion queue holds 256.
         for n in 0..200 {
-            right.qp.post_recv(RecvWr { wr_id: n }).unwrap();
+            right.qp.post_recv(RecvWr::empty(n)).unwrap();
             let wr = SendWr { op: SendOp::WriteWithImm(1), ..write(&left, &right, n, 8) };
             after(&mut left, &mut right, wr);
             if n == 180 {

@@ -52,7 +52,7 @@ fn next(of: &mut Many, other: &Many) -> Wc {
 }
 
 fn post(srq: &Srq, ids: core::ops::Range<u64>) {
-    let wrs: Vec<_> = ids.map(|wr_id| RecvWr { wr_id }).collect();
+    let wrs: Vec<_> = ids.map(|wr_id| RecvWr::empty(wr_id)).collect();
     srq.post_recvs(&wrs).unwrap();
 }
 
@@ -104,7 +104,7 @@ fn queue_pairs_of_all_lanes_take_from_one_queue() {
 fn the_oldest_request_is_taken_first() {
     let (mut left, mut right, srq) = pair(LaneMode::Inline, 8);
     for n in 0..24 {
-        srq.post_recv(RecvWr { wr_id: n }).unwrap();
+        srq.post_recv(RecvWr::empty(n)).unwrap();
         if n % 3 == 2 {
             for (qp, n) in [(2, n - 2), (0, n - 1), (2, n)] {
                 let wr = immediate(&left, &right, qp, n);
@@ -210,7 +210,7 @@ fn what_cannot_be_is_refused_by_name() {
             matches!(refused, VerbsError::OutOfRange { name: "max_wr", value, .. } if value == u64::from(max_wr))
         );
     }
-    let recvs = [1, 2, 3].map(|wr_id| RecvWr { wr_id });
+    let recvs = [1, 2, 3].map(|wr_id| RecvWr::empty(wr_id));
     assert_eq!(srq.post_recvs(&recvs), Err(BadWr { index: 2, error: PostError::QueueFull { max: 2 } }));
     assert_eq!(srq.post_recv(recvs[0]), Err(PostError::QueueFull { max: 2 }));
     assert_eq!(srq.query().outstanding, 2);
@@ -237,10 +237,10 @@ fn what_cannot_be_is_refused_by_name() {
 fn a_context_that_has_failed_takes_no_more_receives() {
     let bench = bench(LaneMode::Inline);
     let srq = bench.left.context.create_srq(4).unwrap();
-    srq.post_recv(RecvWr { wr_id: 1 }).unwrap();
+    srq.post_recv(RecvWr::empty(1)).unwrap();
     bench.in_rx.store(true, Ordering::Relaxed);
     assert!(catch_unwind(AssertUnwindSafe(|| bench.left.context.poll())).is_err());
-    assert_eq!(srq.post_recv(RecvWr { wr_id: 2 }), Err(PostError::LaneFailed));
+    assert_eq!(srq.post_recv(RecvWr::empty(2)), Err(PostError::LaneFailed));
     assert!(matches!(bench.left.context.create_srq(4), Err(VerbsError::Control(_))));
     assert_eq!(srq.query().outstanding, 1);
 }
@@ -257,7 +257,7 @@ fn threads_post_while_lanes_take() {
             #[expect(clippy::disallowed_methods, reason = "the test is about threads")]
             std::thread::spawn(move || {
                 for wr_id in thread * EACH..(thread + 1) * EACH {
-                    while srq.post_recv(RecvWr { wr_id }) == Err(PostError::QueueFull { max: 16 }) {
+                    while srq.post_recv(RecvWr::empty(wr_id)) == Err(PostError::QueueFull { max: 16 }) {
                         std::thread::yield_now();
                     }
                     posted.fetch_add(1, Ordering::Release);

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 use spindrift::time::Time;
-use spindrift::wire::{AethKind, Packet, Psn, Qpn, WriteHead};
+use spindrift::wire::{AethKind, DataHead, Packet, Psn, Qpn};
 
 use crate::recovery::{self, Facts, Limits, Seen};
 use crate::support::net::{Hop, Tap};
@@ -66,7 +66,7 @@ impl Rules {
         self.by_receiver.insert((of.node, of.qpn), (of.node, of.dest));
     }
 
-    fn write(&mut self, at: Time, node: usize, head: &WriteHead) {
+    fn write(&mut self, at: Time, node: usize, head: &DataHead) {
         if let Some(count) = self.data.get_mut(node) {
             *count += 1;
         }
@@ -121,7 +121,7 @@ impl Rules {
         self.by_sender.values().map(|rule| rule.recovery.facts)
     }
 
-    fn given_back(&mut self, at: Time, node: usize, head: &WriteHead) {
+    fn given_back(&mut self, at: Time, node: usize, head: &DataHead) {
         if let Some(rule) = self.by_sender.get_mut(&(node, head.bth.dest_qpn)) {
             let seq = rule.given_back(head);
             let (first_time, last) = (!head.bth.rtx, head.bth.opcode.is_last());
@@ -146,7 +146,7 @@ impl Rule {
         self.next as i64 + i64::from(psn.distance(self.initial.add(self.next as u32 & 0x00ff_ffff)))
     }
 
-    fn given_back(&mut self, head: &WriteHead) -> u64 {
+    fn given_back(&mut self, head: &DataHead) -> u64 {
         let seq = self.seq(head.bth.psn).max(0) as u64;
         if seq == self.next {
             self.kept.insert(self.next);
@@ -155,7 +155,7 @@ impl Rule {
         seq
     }
 
-    fn sent(&mut self, head: &WriteHead) -> Result<u64, String> {
+    fn sent(&mut self, head: &DataHead) -> Result<u64, String> {
         let seq = self.seq(head.bth.psn);
         if seq < 0 || seq > self.next as i64 {
             return Err(format!("sent packet {seq} when {} was next", self.next));
@@ -195,7 +195,7 @@ impl Tap for Watcher {
         let mut rules = self.0.borrow_mut();
         rules.leaving = None;
         match packet {
-            Packet::Write { head, .. } => rules.write(at, node, head),
+            Packet::Data { head, .. } => rules.write(at, node, head),
             Packet::Ack { bth, .. } | Packet::Sack { bth, .. } | Packet::Nack { bth, .. } => {
                 rules.answer(node, bth.dest_qpn);
             }
@@ -210,7 +210,7 @@ impl Tap for Watcher {
     fn given_back(&mut self, at: Time, node: usize, packet: &Packet<'_>) {
         let mut rules = self.0.borrow_mut();
         match packet {
-            Packet::Write { head, .. } => rules.given_back(at, node, head),
+            Packet::Data { head, .. } => rules.given_back(at, node, head),
             Packet::Ack { bth, .. } | Packet::Sack { bth, .. } | Packet::Nack { bth, .. } => {
                 rules.answer_given_back(at, node, bth.dest_qpn);
             }

@@ -61,6 +61,7 @@ fn crowd(seed: u64, queue_ns: u64, patience: Patience) -> Outcome {
             local: Sge { addr: IOVA, len: LEN, lkey: keys[WRITER].lkey },
             remote: RemoteAddr { addr: IOVA, rkey: keys[TARGET].rkey },
             signaled: true,
+            fence: false,
         };
         net.endpoint(WRITER).post_send(start, qpn, wr).unwrap();
     }

@@ -82,6 +82,7 @@ impl Flow {
             local: Sge { addr: IOVA, len, lkey: self.source.lkey },
             remote: RemoteAddr { addr: IOVA, rkey: self.target.rkey },
             signaled: true,
+            fence: false,
         };
         self.posted += 1;
         let (now, qpn) = (self.net.now, self.ends[WRITER].qpn);

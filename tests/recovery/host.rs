@@ -183,7 +183,7 @@ struct LeftCounts {
 
 impl Tap for Left {
     fn sent(&mut self, _: Time, node: usize, packet: &Packet<'_>) {
-        if let Packet::Write { head, payload, .. } = packet
+        if let Packet::Data { head, payload, .. } = packet
             && node == WRITER
         {
             let counts = &mut *self.0.lock().unwrap();

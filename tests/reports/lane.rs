@@ -137,7 +137,7 @@ fn a_full_completion_queue_and_the_windows_it_narrows_are_reported() {
     let cq = right.cq.id();
     take();
     for wr_id in 0..200 {
-        right.qp.post_recv(RecvWr { wr_id }).unwrap();
+        right.qp.post_recv(RecvWr::empty(wr_id)).unwrap();
         let wr = SendWr { op: SendOp::WriteWithImm(1), ..write(&left, &right, wr_id, 8) };
         complete(&mut left, &right, wr);
     }

@@ -152,7 +152,7 @@ impl Envelope {
         let len = packet.encode_head(&mut mrc);
         assert!(len > 0, "{packet:?} does not encode");
         mrc.truncate(len);
-        if let Packet::Write { payload, pad, .. } = packet {
+        if let Packet::Data { payload, pad, .. } = packet {
             mrc.extend_from_slice(payload);
             mrc.extend_from_slice(pad);
         }

@@ -451,7 +451,7 @@ impl Net {
         if let Some(tap) = self.tap.as_mut() {
             tap.sent(now, node, &packet);
         }
-        if matches!(packet, Packet::Write { .. }) {
+        if matches!(packet, Packet::Data { .. }) {
             *self.data_by_port.entry(from).or_default() += 1;
         }
         let Some(&(to, to_port)) = self.addresses.get(&meta.dst) else {
@@ -461,7 +461,7 @@ impl Net {
         };
         let path = u64::from(meta.src_port) << 32 | u64::from(meta.flow_label) << 8 | u64::from(port);
         if !self.is_up(node, port) {
-            self.sent_on_down_port += u64::from(matches!(packet, Packet::Write { .. }));
+            self.sent_on_down_port += u64::from(matches!(packet, Packet::Data { .. }));
             self.trace.note(now, from, Fate::PortDown, "", &bytes);
             self.tell_way(from, path, true);
             return;

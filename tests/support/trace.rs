@@ -134,7 +134,7 @@ pub(crate) fn describe(bytes: &[u8]) -> String {
 
 fn words(packet: &Packet<'_>) -> String {
     match packet {
-        Packet::Write { head, .. } => format!(
+        Packet::Data { head, .. } => format!(
             "{:?} q{:06x} psn {:06x}{}{} msn {:04x} rq {:04x} va {:x} of {} ts {:04x}{}",
             head.bth.opcode,
             head.bth.dest_qpn.get(),

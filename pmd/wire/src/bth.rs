@@ -122,10 +122,10 @@ impl Bth {
         Opcode::try_from(OPCODE.get(b) as u8)
     }
 
-    /// The opcode, if it is a write's.
+    /// The opcode, if it is a data packet's.
     #[inline]
-    pub(super) fn write_opcode_of(b: &[u8; Self::LEN]) -> Option<Opcode> {
-        Opcode::write(OPCODE.get(b) as u8)
+    pub(super) fn data_opcode_of(b: &[u8; Self::LEN]) -> Option<Opcode> {
+        Opcode::data(OPCODE.get(b) as u8)
     }
 
     #[inline]

@@ -3,7 +3,7 @@
 //! A packet is read in two steps. [`stack::parse`] takes Ethernet, IP and UDP off a frame and
 //! [`icrc::verify_frame`] checks the invariant CRC; [`Packet::decode`] then turns the bytes from the base
 //! transport header (BTH) up to the iCRC into one of seven packet kinds. Sending goes the other way:
-//! [`StackTemplate::write`] writes the outer headers, [`WriteHead::encode`] or [`Packet::encode_head`] the
+//! [`StackTemplate::write`] writes the outer headers, [`DataHead::encode`] or [`Packet::encode_head`] the
 //! transport headers after them, and [`icrc::compute`] checksums both.
 //!
 //! Each header has its own file, and each offset is named once, in that file. An offset outside its header does not
@@ -57,10 +57,10 @@ pub use headers::{DatagramMeta, ETHERNET_LEN, MacAddr};
 pub use meth::Meth;
 pub use neth::{NackReason, Neth};
 pub use num::{Ev, Msn, Psn, Qpn};
-pub use opcode::{OPCODE_NAMES, Opcode};
-pub use packet::{Packet, TrimmedHead, WriteHead, WriteView};
+pub use opcode::{OPCODE_NAMES, Opcode, Operation};
+pub use packet::{DataHead, DataView, Packet, TrimmedHead};
 pub use peth::Peth;
-pub use reth::{ImmDt, Reth};
+pub use reth::{AtomicOperands, ImmDt, Reth};
 pub use seth::{CcState, Mark, Seth};
 pub use stack::{Parsed, StackError, StackTemplate};
 pub use tseth::Tseth;
@@ -105,7 +105,9 @@ pub enum DecodeError {
         found: usize,
     },
     /// The first byte is not an opcode of MRC.
-    #[error("expected an MRC opcode (0xC6 to 0xCB, 0xD1, 0xD8, 0xD9, 0xDC to 0xDE), found {0:#04X}")]
+    #[error(
+        "expected an opcode of MRC (0xC6 to 0xCB, 0xD1, 0xD8, 0xD9, 0xDC to 0xDE) or its extensions (0xC0 to 0xC5, 0xCC to 0xD0, 0xD2 to 0xD4, 0xD6, 0xD7), found {0:#04X}"
+    )]
     UnknownOpcode(u8),
     /// A control packet has bytes after its last header.
     #[error("{opcode:?} takes {expected} bytes from the BTH to the iCRC, found {found}")]
@@ -125,7 +127,7 @@ pub enum DecodeError {
         /// Bytes after the headers.
         found: usize,
     },
-    /// The trimmed packet is not a write; only writes are trimmed.
-    #[error("expected a trimmed RDMA write, found {0:?}")]
-    NotAWrite(Opcode),
+    /// The packet is a control packet; only data packets are trimmed.
+    #[error("expected a data packet, found {0:?}")]
+    NotData(Opcode),
 }

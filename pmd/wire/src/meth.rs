@@ -6,10 +6,11 @@ use super::field::{U16, slice_forms};
 const RQMSN: U16<0> = U16;
 const MSN: U16<2> = U16;
 
-/// Message header, in every packet of a write.
+/// Message header, in every data packet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Meth {
-    /// Number of the write among those with immediate data; 0 in others.
+    /// Number of the write among those with immediate data; 0 in other writes. With the extensions of MRC, also the
+    /// number of a send among these, and that of a READ or atomic request and its response among requests.
     pub rqmsn: Msn,
     /// Number of the message, the same in all its packets.
     pub msn: Msn,

@@ -107,6 +107,23 @@ impl Neth {
     /// The value of `cc_type` in a NACK.
     pub const CC_TYPE: u8 = 2;
 
+    /// The time in nanoseconds that a code of the RNR timer stands for (IBTA volume 1, table 45). Only the low 5 bits
+    /// count. In an RNR NACK, an extension of MRC, `vendor_info` holds the code.
+    ///
+    /// ```
+    /// use spindrift_wire::Neth;
+    ///
+    /// assert_eq!([0, 1, 12, 31].map(Neth::rnr_timer_ns), [655_360_000, 10_000, 640_000, 491_520_000]);
+    /// ```
+    pub const fn rnr_timer_ns(code: u8) -> u64 {
+        const UNIT_NS: u64 = 10_000;
+        const UNITS: [u64; 32] = [
+            65_536, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536,
+            2048, 3072, 4096, 6144, 8192, 12_288, 16_384, 24_576, 32_768, 49_152,
+        ];
+        UNITS[(code & 31) as usize] * UNIT_NS
+    }
+
     /// Refuses packet `nack_psn`, which arrived on path `entropy`.
     #[inline]
     pub fn new(reason: NackReason, nack_psn: Psn, entropy: Ev) -> Self {

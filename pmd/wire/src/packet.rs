@@ -1,13 +1,14 @@
 //! Whole packets, from the BTH to the iCRC.
 
 use super::{
-    Aeth, Bth, DecodeError, Eeth, Erth, ImmDt, Meth, Neth, Opcode, Peth, Psn, Qpn, Reth, Seth, Tseth, field,
+    Aeth, AtomicOperands, Bth, DecodeError, Eeth, Erth, ImmDt, Meth, Neth, Opcode, Peth, Psn, Qpn, Reth,
+    Seth, Tseth, field,
 };
 
-/// The headers of an RDMA write packet.
+/// The headers of a data packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct WriteHead {
-    /// Base transport header. Its opcode must be a write.
+pub struct DataHead {
+    /// Base transport header. Its opcode must be that of a data packet.
     pub bth: Bth,
     /// Message header.
     pub meth: Meth,
@@ -15,13 +16,15 @@ pub struct WriteHead {
     pub tseth: Option<Tseth>,
     /// RDMA header.
     pub reth: Reth,
-    /// Immediate data.
+    /// Immediate data, or the key that a send invalidates.
     pub imm: Option<u32>,
+    /// Operands of an atomic operation.
+    pub operands: Option<AtomicOperands>,
 }
 
-impl WriteHead {
+impl DataHead {
     /// Bytes of the longest one.
-    pub const MAX_LEN: usize = Bth::LEN + Meth::LEN + Tseth::LEN + Reth::LEN + ImmDt::LEN;
+    pub const MAX_LEN: usize = Bth::LEN + Meth::LEN + Tseth::LEN + Reth::LEN + AtomicOperands::LEN;
 
     /// Bytes that [`encode`](Self::encode) writes.
     #[inline]
@@ -29,19 +32,18 @@ impl WriteHead {
         Self::len_of(self.bth.opcode, self.tseth.is_some())
     }
 
-    /// Bytes of the headers of a packet of a write, TSETH included if `timestamp`.
+    /// Bytes of the headers of a data packet, TSETH included if `timestamp`.
     #[inline]
     pub const fn len_of(opcode: Opcode, timestamp: bool) -> usize {
         let tseth = if timestamp { Tseth::LEN } else { 0 };
-        let imm = if opcode.has_imm() { ImmDt::LEN } else { 0 };
-        Bth::LEN + Meth::LEN + tseth + Reth::LEN + imm
+        Bth::LEN + Meth::LEN + tseth + Reth::LEN + opcode.tail_len()
     }
 
     /// Writes the headers to the front of `out` and returns their length, or returns 0 if `out` is shorter than
     /// [`MAX_LEN`](Self::MAX_LEN). Bytes of `out` up to `MAX_LEN` may change.
     ///
     /// The result can always be decoded. The `ts` bit says whether there is a TSETH, whatever `bth.ts` is. There are
-    /// immediate data (0 if none are given) if and only if the opcode requires them.
+    /// immediate data, a key or operands (0 if none are given) if and only if the opcode requires them.
     #[inline]
     pub fn encode(&self, out: &mut [u8]) -> usize {
         let Some(out) = out.first_chunk_mut::<{ Self::MAX_LEN }>() else { return 0 };
@@ -51,44 +53,46 @@ impl WriteHead {
             len += append(&tseth.to_bytes(), out, len);
         }
         len += append(&self.reth.to_bytes(), out, len);
-        if self.bth.opcode.has_imm() {
-            len += append(&ImmDt(self.imm.unwrap_or(0)).to_bytes(), out, len);
+        match self.bth.opcode.tail_len() {
+            0 => {}
+            ImmDt::LEN => len += append(&ImmDt(self.imm.unwrap_or(0)).to_bytes(), out, len),
+            _ => len += append(&self.operands.unwrap_or_default().to_bytes(), out, len),
         }
         len
     }
 
     /// Splits `mrc`, a packet without its iCRC, into headers and what follows them (payload and pad).
     ///
-    /// Fails if `mrc` ends inside the headers or is not a write.
+    /// Fails if `mrc` ends inside the headers or is not a data packet.
     #[inline]
     pub fn decode(mrc: &[u8]) -> Result<(Self, &[u8]), DecodeError> {
         let (opcode, bth, _) = split_bth(mrc)?;
-        let (view, rest) = WriteView::read(opcode, bth, mrc)?;
+        let (view, rest) = DataView::read(opcode, bth, mrc)?;
         Ok((view.head(), rest))
     }
 }
 
-/// The headers of an RDMA write packet in place, with each field read when needed. A receiver needs few of them, and
+/// The headers of a data packet in place, with each field read when needed. A receiver needs few of them, and
 /// moving the values of all costs more than reading those.
 #[derive(Clone, Copy, Debug)]
-pub struct WriteView<'a> {
+pub struct DataView<'a> {
     opcode: Opcode,
     /// All of them and nothing else.
     headers: &'a [u8],
 }
 
-/// BTH and METH, which every write packet starts with.
+/// BTH and METH, which every data packet starts with.
 type Front = [u8; Bth::LEN + Meth::LEN];
 
-impl<'a> WriteView<'a> {
+impl<'a> DataView<'a> {
     /// Splits `mrc`, a packet without its iCRC, into headers and what follows them (payload and pad).
     ///
-    /// Nothing if `mrc` ends inside the headers or is not a write.
+    /// Nothing if `mrc` ends inside the headers or is not a data packet.
     #[inline]
     pub fn split(mrc: &'a [u8]) -> Option<(Self, &'a [u8])> {
         let bth = mrc.first_chunk()?;
-        let opcode = Bth::write_opcode_of(bth)?;
-        let (headers, rest) = mrc.split_at_checked(WriteHead::len_of(opcode, Bth::ts_of(bth)))?;
+        let opcode = Bth::data_opcode_of(bth)?;
+        let (headers, rest) = mrc.split_at_checked(DataHead::len_of(opcode, Bth::ts_of(bth)))?;
         Some((Self { opcode, headers }, rest))
     }
 
@@ -112,18 +116,18 @@ impl<'a> WriteView<'a> {
     /// Why a packet cannot be [split](Self::split).
     #[cold]
     fn missing(bth: &[u8; Bth::LEN], opcode: Opcode, mut found: usize) -> DecodeError {
-        if !opcode.is_write() {
-            return DecodeError::NotAWrite(opcode);
+        if !opcode.is_data() {
+            return DecodeError::NotData(opcode);
         }
         let tseth = if Bth::ts_of(bth) { Tseth::LEN } else { 0 };
-        let imm = if opcode.has_imm() { ImmDt::LEN } else { 0 };
-        for (header, needed) in [("METH", Meth::LEN), ("TSETH", tseth), ("RETH", Reth::LEN), ("ImmDt", imm)] {
+        let tail = (opcode.tail_name(), opcode.tail_len());
+        for (header, needed) in [("METH", Meth::LEN), ("TSETH", tseth), ("RETH", Reth::LEN), tail] {
             if found < needed {
                 return DecodeError::Short { header, needed, found };
             }
             found -= needed;
         }
-        DecodeError::NotAWrite(opcode)
+        DecodeError::NotData(opcode)
     }
 
     /// The same with the reason.
@@ -134,13 +138,14 @@ impl<'a> WriteView<'a> {
 
     /// All of them, read.
     #[inline]
-    pub fn head(&self) -> WriteHead {
-        WriteHead {
+    pub fn head(&self) -> DataHead {
+        DataHead {
             bth: Bth::of(self.opcode, self.bth()),
             meth: self.meth(),
             tseth: self.tseth().map(Tseth::from_bytes),
             reth: self.reth(),
-            imm: self.opcode.has_imm().then(|| self.last_word()),
+            imm: (self.opcode.tail_len() == ImmDt::LEN).then(|| self.last_word()),
+            operands: self.opcode.has_operands().then(|| self.operands()),
         }
     }
 
@@ -207,13 +212,18 @@ impl<'a> WriteView<'a> {
     /// The RETH.
     #[inline]
     pub fn reth(&self) -> Reth {
-        let imm = if self.opcode.has_imm() { ImmDt::LEN } else { 0 };
-        let upto = self.headers.len().saturating_sub(imm);
+        let upto = self.headers.len().saturating_sub(self.opcode.tail_len());
         let reth = self.headers.get(..upto).and_then(|headers| headers.last_chunk());
         reth.map_or_else(Reth::default, Reth::from_bytes)
     }
 
-    /// The last word of the headers: the immediate data, if the opcode calls for them.
+    /// The operands of an atomic operation, if the opcode calls for them.
+    #[inline]
+    pub fn operands(&self) -> AtomicOperands {
+        self.headers.last_chunk().map_or_else(AtomicOperands::default, AtomicOperands::from_bytes)
+    }
+
+    /// The last word of the headers: the immediate data or the key to invalidate, if the opcode calls for them.
     #[inline]
     pub fn last_word(&self) -> u32 {
         self.headers.last_chunk().map_or(0, |imm| ImmDt::from_bytes(imm).0)
@@ -223,10 +233,10 @@ impl<'a> WriteView<'a> {
 /// A packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Packet<'a> {
-    /// Part of an RDMA write.
-    Write {
+    /// Part of a message: of a write, or of an operation that is an extension of MRC.
+    Data {
         /// The headers.
-        head: WriteHead,
+        head: DataHead,
         /// The data to be placed.
         payload: &'a [u8],
         /// The padding after the data, `head.bth.pad` bytes.
@@ -278,7 +288,7 @@ pub enum Packet<'a> {
 
 impl<'a> Packet<'a> {
     /// Bytes of the longest headers.
-    pub const MAX_HEAD_LEN: usize = Bth::LEN + Seth::LEN;
+    pub const MAX_HEAD_LEN: usize = DataHead::MAX_LEN;
 
     /// Reads a packet without its iCRC.
     ///
@@ -287,15 +297,15 @@ impl<'a> Packet<'a> {
     #[inline]
     pub fn decode(mrc: &'a [u8]) -> Result<Self, DecodeError> {
         let (opcode, bth, rest) = split_bth(mrc)?;
-        if opcode.is_write() {
-            let (view, data) = WriteView::read(opcode, bth, mrc)?;
+        if opcode.is_data() {
+            let (view, data) = DataView::read(opcode, bth, mrc)?;
             let pad = view.pad();
             let Some((payload, pad)) =
                 data.len().checked_sub(pad.into()).and_then(|n| data.split_at_checked(n))
             else {
                 return Err(DecodeError::Pad { pad, found: data.len() });
             };
-            return Ok(Self::Write { head: view.head(), payload, pad });
+            return Ok(Self::Data { head: view.head(), payload, pad });
         }
         Self::decode_control(Bth::of(opcode, bth), rest)
     }
@@ -312,7 +322,7 @@ impl<'a> Packet<'a> {
             Opcode::EndpointResponse => {
                 Self::EndpointResponse { bth, eeth: Eeth::from_bytes(only(bth, rest, "EETH")?) }
             }
-            write => return Err(DecodeError::UnknownOpcode(write.code())),
+            data => return Err(DecodeError::UnknownOpcode(data.code())),
         })
     }
 
@@ -320,7 +330,7 @@ impl<'a> Packet<'a> {
     #[inline]
     pub const fn bth(&self) -> &Bth {
         match self {
-            Self::Write { head, .. } => &head.bth,
+            Self::Data { head, .. } => &head.bth,
             Self::Ack { bth, .. }
             | Self::Sack { bth, .. }
             | Self::Nack { bth, .. }
@@ -331,13 +341,13 @@ impl<'a> Packet<'a> {
     }
 
     /// Writes all but payload and pad to the front of `out` and returns the length, or returns 0 if `out` is
-    /// shorter than the headers (for a write, than [`WriteHead::MAX_LEN`]).
+    /// shorter than the headers (for a data packet, than [`DataHead::MAX_LEN`]).
     ///
     /// The BTH is written as it is; the caller gives it the opcode that suits the kind of packet.
     #[inline]
     pub fn encode_head(&self, out: &mut [u8]) -> usize {
         match self {
-            Self::Write { head, .. } => head.encode(out),
+            Self::Data { head, .. } => head.encode(out),
             Self::Ack { bth, aeth } => put_two(bth, &aeth.to_bytes(), out),
             Self::Sack { bth, seth } => put_two(bth, &seth.to_bytes(), out),
             Self::Nack { bth, neth } => put_two(bth, &neth.to_bytes(), out),
@@ -348,7 +358,7 @@ impl<'a> Packet<'a> {
     }
 }
 
-/// The part of a trimmed write that remains: the headers that a NACK needs.
+/// The part of a trimmed data packet that remains: the headers that a NACK needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TrimmedHead {
     /// Base transport header.
@@ -362,12 +372,12 @@ pub struct TrimmedHead {
 impl TrimmedHead {
     /// Reads the front of a trimmed packet. The bytes after it, perhaps half a header or a stale iCRC, are ignored.
     ///
-    /// Fails if it is not a write or was cut before the end of the headers that it announces.
+    /// Fails if it is not a data packet or was cut before the end of the headers that it announces.
     #[inline]
     pub fn decode(mrc: &[u8]) -> Result<Self, DecodeError> {
         let (opcode, bth, rest) = split_bth(mrc)?;
-        if !opcode.is_write() {
-            return Err(DecodeError::NotAWrite(opcode));
+        if !opcode.is_data() {
+            return Err(DecodeError::NotData(opcode));
         }
         let (meth, tseth, _) = split_message(bth, rest)?;
         let (meth, tseth) = (Meth::from_bytes(meth), tseth.map(Tseth::from_bytes));
@@ -440,19 +450,25 @@ mod tests {
 
     use super::*;
 
-    fn head() -> impl Strategy<Value = WriteHead> {
-        let writes = Opcode::ALL.into_iter().filter(|opcode| opcode.is_write()).collect::<Vec<_>>();
-        let parts =
-            (any::<[u8; 11]>(), any::<[u8; 4]>(), any::<Option<[u8; 4]>>(), any::<[u8; 16]>(), any::<u32>());
-        (proptest::sample::select(writes), parts).prop_map(|(opcode, (bth, meth, tseth, reth, imm))| {
+    fn head() -> impl Strategy<Value = DataHead> {
+        let data = Opcode::ALL.into_iter().filter(|opcode| opcode.is_data()).collect::<Vec<_>>();
+        let parts = (
+            any::<[u8; 11]>(),
+            any::<[u8; 4]>(),
+            any::<Option<[u8; 4]>>(),
+            any::<[u8; 16]>(),
+            any::<[u8; 16]>(),
+        );
+        (proptest::sample::select(data), parts).prop_map(|(opcode, (bth, meth, tseth, reth, tail))| {
             let mut bytes = [opcode.code(); Bth::LEN];
             bytes[1..].copy_from_slice(&bth);
-            WriteHead {
+            DataHead {
                 bth: Bth::of(opcode, &bytes),
                 meth: Meth::from_bytes(&meth),
                 tseth: tseth.map(|tseth| Tseth::from_bytes(&tseth)),
                 reth: Reth::from_bytes(&reth),
-                imm: opcode.has_imm().then_some(imm),
+                imm: (opcode.tail_len() == 4).then_some(u32::from_be_bytes(tail[..4].try_into().unwrap())),
+                operands: opcode.has_operands().then(|| AtomicOperands::from_bytes(&tail)),
             }
         })
     }
@@ -461,13 +477,13 @@ mod tests {
         /// What is read where it lies is what was written, field by field. The `ts` bit is that of the headers there are.
         #[test]
         fn a_view_tells_what_was_written(head in head(), payload in proptest::collection::vec(any::<u8>(), 0..20)) {
-            let mut packet = [0; WriteHead::MAX_LEN];
+            let mut packet = [0; DataHead::MAX_LEN];
             let len = head.encode(&mut packet);
             let packet = [&packet[..len], &payload].concat();
-            let (view, rest) = WriteView::split(&packet).unwrap();
+            let (view, rest) = DataView::split(&packet).unwrap();
             prop_assert_eq!(rest, &payload[..]);
             let bth = Bth { ts: head.tseth.is_some(), ..head.bth };
-            prop_assert_eq!(view.head(), WriteHead { bth, ..head });
+            prop_assert_eq!(view.head(), DataHead { bth, ..head });
             prop_assert_eq!((view.header_len(), view.opcode()), (len, bth.opcode));
             prop_assert_eq!((view.dest_qpn(), view.psn(), view.pad()), (bth.dest_qpn, bth.psn, bth.pad));
             prop_assert_eq!((view.ack_req(), view.rtx()), (bth.ack_req, bth.rtx));
@@ -476,8 +492,9 @@ mod tests {
             prop_assert_eq!(view.timestamp(), head.tseth.map_or(0, |tseth| tseth.timestamp));
             prop_assert_eq!(view.reth(), head.reth);
             prop_assert!(head.imm.is_none_or(|imm| imm == view.last_word()));
+            prop_assert!(head.operands.is_none_or(|operands| operands == view.operands()));
             for short in 0..len {
-                prop_assert!(WriteView::split(&packet[..short]).is_none());
+                prop_assert!(DataView::split(&packet[..short]).is_none());
             }
         }
     }

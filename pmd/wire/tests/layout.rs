@@ -6,8 +6,8 @@
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test fails by panicking")]
 
 use spindrift_wire::{
-    Aeth, AethKind, Bth, CcState, Eeth, EndpointOp, Erth, Ev, Mark, Meth, Msn, NackReason, NakCode, Neth,
-    OpPosition, Opcode, Packet, Peth, Psn, Qpn, Reth, Seth, Tseth, WriteHead,
+    Aeth, AethKind, AtomicOperands, Bth, CcState, DataHead, Eeth, EndpointOp, Erth, Ev, Mark, Meth, Msn,
+    NackReason, NakCode, Neth, OpPosition, Opcode, Operation, Packet, Peth, Psn, Qpn, Reth, Seth, Tseth,
 };
 
 /// Positions of the bits that differ, counted from the first bit on the wire.
@@ -48,8 +48,8 @@ fn numbers_come_from_integers_and_go_back() {
 /// Buffers are made as long as this.
 #[test]
 fn the_longest_headers() {
-    assert_eq!(WriteHead::MAX_LEN, 12 + 4 + 4 + 16 + 4);
-    assert_eq!(Packet::MAX_HEAD_LEN, 12 + 36);
+    assert_eq!(DataHead::MAX_LEN, 12 + 4 + 4 + 16 + 16);
+    assert_eq!(Packet::MAX_HEAD_LEN, 52, "longer than the headers of a SACK, 12 + 36");
 }
 
 #[test]
@@ -78,17 +78,50 @@ fn bth_table_6_3() {
 #[test]
 fn opcodes_table_6_4() {
     let codes: Vec<u8> = Opcode::ALL.iter().map(|opcode| opcode.code()).collect();
-    assert_eq!(codes, [0xc6, 0xc7, 0xc8, 0xc9, 0xca, 0xcb, 0xd1, 0xd8, 0xd9, 0xdc, 0xdd, 0xde]);
+    let mrc = [0xc6, 0xc7, 0xc8, 0xc9, 0xca, 0xcb, 0xd1, 0xd8, 0xd9, 0xdc, 0xdd, 0xde];
+    // IBTA volume 1, table 38, with the class bits of MRC. 0x15 is not assigned.
+    let extensions = (0xc0..=0xc5).chain(0xcc..=0xd0).chain(0xd2..=0xd4).chain(0xd6..=0xd7);
+    let mut all: Vec<u8> = mrc.into_iter().chain(extensions).collect();
+    all.sort_unstable();
+    assert_eq!(codes, all);
     for code in 0..=255 {
         assert_eq!(Opcode::try_from(code).is_ok(), codes.contains(&code), "{code:#x}");
     }
     for opcode in Opcode::ALL {
         assert_eq!(Opcode::try_from(opcode.code()), Ok(opcode));
         let name = format!("{opcode:?}");
-        assert_eq!(opcode.is_write(), name.starts_with("Write"));
-        assert_eq!(opcode.is_first(), name.contains("First") || name.contains("Only"));
-        assert_eq!(opcode.is_last(), name.contains("Last") || name.contains("Only"));
+        let operation = match &name {
+            name if name.starts_with("Write") => Some(Operation::Write),
+            name if name.starts_with("Send") => Some(Operation::Send),
+            name if name.starts_with("ReadRequest") => Some(Operation::ReadRequest),
+            name if name.starts_with("ReadResponse") => Some(Operation::ReadResponse),
+            name if name.starts_with("AtomicResponse") => Some(Operation::AtomicResponse),
+            name if name == "CompareSwap" || name == "FetchAdd" => Some(Operation::AtomicRequest),
+            _ => None,
+        };
+        assert_eq!((opcode.operation(), opcode.is_data()), (operation, operation.is_some()), "{name}");
+        assert_eq!(opcode.is_write(), operation == Some(Operation::Write));
+        let alone = matches!(
+            operation,
+            Some(Operation::ReadRequest | Operation::AtomicRequest | Operation::AtomicResponse)
+        );
+        assert_eq!(opcode.is_first(), alone || name.contains("First") || name.contains("Only"), "{name}");
+        assert_eq!(opcode.is_last(), alone || name.contains("Last") || name.contains("Only"), "{name}");
+        assert_eq!(opcode.is_only(), alone || name.contains("Only"), "{name}");
         assert_eq!(opcode.has_imm(), name.ends_with("Imm"));
+        assert_eq!(opcode.invalidates(), name.ends_with("Invalidate"));
+        assert_eq!(opcode.has_operands(), operation == Some(Operation::AtomicRequest));
+        let takes_receive = operation == Some(Operation::Send) || name.ends_with("Imm");
+        assert_eq!(opcode.takes_receive(), takes_receive, "{name}");
+    }
+}
+
+/// The second half of the `AtomicETH` (IBTA volume 1, section 9.3.4).
+#[test]
+fn atomic_operands() {
+    layout! { AtomicOperands::default();
+        swap_or_add = u64::MAX => 0, 7, 64;
+        compare = u64::MAX => 8, 7, 64;
     }
 }
 

@@ -14,8 +14,8 @@ use common::reference_icrc;
 use proptest::collection::vec;
 use proptest::prelude::*;
 use spindrift_wire::{
-    Aeth, Bth, DecodeError, Eeth, EntropyMode, Erth, Ev, ImmDt, Meth, Msn, Neth, Opcode, Packet, Peth, Psn,
-    Qpn, Reth, Seth, StevOrder, TrimmedHead, Tseth, WriteHead, icrc, is_mrc_port,
+    Aeth, AtomicOperands, Bth, DataHead, DecodeError, Eeth, EntropyMode, Erth, Ev, ImmDt, Meth, Msn, Neth,
+    Opcode, Packet, Peth, Psn, Qpn, Reth, Seth, StevOrder, TrimmedHead, Tseth, icrc, is_mrc_port,
 };
 
 fn opcode() -> impl Strategy<Value = Opcode> {
@@ -48,28 +48,44 @@ fn packet_bytes() -> impl Strategy<Value = Vec<u8>> {
     })
 }
 
-fn write_head() -> impl Strategy<Value = WriteHead> {
-    let bth = (0..6_usize, any::<[u8; 11]>()).prop_map(|(opcode, rest)| {
-        let mut bytes = [Opcode::ALL[opcode].code(); 12];
+/// Whether immediate data or a key to invalidate follow the RETH.
+fn has_word(opcode: Opcode) -> bool {
+    opcode.has_imm() || opcode.invalidates()
+}
+
+fn data_head() -> impl Strategy<Value = DataHead> {
+    let data = opcode().prop_filter("a data packet", |opcode| opcode.is_data());
+    let bth = (data, any::<[u8; 11]>()).prop_map(|(opcode, rest)| {
+        let mut bytes = [opcode.code(); 12];
         bytes[1..].copy_from_slice(&rest);
         Bth::from_bytes(&bytes).unwrap()
     });
-    (bth, any::<[u8; 4]>(), any::<[u8; 4]>(), any::<[u8; 16]>(), any::<u32>()).prop_map(
-        |(bth, meth, tseth, reth, imm)| WriteHead {
+    (bth, any::<[u8; 4]>(), any::<[u8; 4]>(), any::<[u8; 16]>(), any::<u32>(), any::<[u8; 16]>()).prop_map(
+        |(bth, meth, tseth, reth, imm, operands)| DataHead {
             bth,
             meth: Meth::from_bytes(&meth),
             tseth: bth.ts.then(|| Tseth::from_bytes(&tseth)),
             reth: Reth::from_bytes(&reth),
-            imm: bth.opcode.has_imm().then_some(imm),
+            imm: has_word(bth.opcode).then_some(imm),
+            operands: bth.opcode.has_operands().then(|| AtomicOperands::from_bytes(&operands)),
         },
     )
+}
+
+/// The header after the RETH, and its length.
+fn tail_of(opcode: Opcode) -> (&'static str, usize) {
+    match (has_word(opcode), opcode.has_operands()) {
+        (true, _) => (if opcode.has_imm() { "ImmDt" } else { "IETH" }, 4),
+        (_, true) => ("AtomicETH", 16),
+        _ => ("", 0),
+    }
 }
 
 fn encoded(packet: &Packet<'_>) -> Vec<u8> {
     let mut head = [0; Packet::MAX_HEAD_LEN];
     let len = packet.encode_head(&mut head);
     let mut bytes = head[..len].to_vec();
-    if let Packet::Write { payload, pad, .. } = packet {
+    if let Packet::Data { payload, pad, .. } = packet {
         bytes.extend_from_slice(payload);
         bytes.extend_from_slice(pad);
     }
@@ -106,6 +122,7 @@ header_keeps_every_bit! {
     tseth_keeps_every_bit: Tseth;
     reth_keeps_every_bit: Reth;
     imm_keeps_every_bit: ImmDt;
+    operands_keep_every_bit: AtomicOperands;
     aeth_keeps_every_bit: Aeth;
     seth_keeps_every_bit: Seth;
     neth_keeps_every_bit: Neth;
@@ -134,34 +151,36 @@ proptest! {
     }
 
     #[test]
-    fn an_encoded_write_decodes_to_the_same_value(head in write_head(), data in vec(any::<u8>(), 3..64)) {
+    fn an_encoded_data_packet_decodes_to_the_same_value(head in data_head(), data in vec(any::<u8>(), 3..64)) {
         let (payload, pad) = data.split_at(data.len() - usize::from(head.bth.pad));
-        let packet = Packet::Write { head, payload, pad };
+        let packet = Packet::Data { head, payload, pad };
         let bytes = encoded(&packet);
         prop_assert_eq!(bytes.len(), head.encoded_len() + data.len());
         prop_assert_eq!(Packet::decode(&bytes), Ok(packet));
-        prop_assert_eq!(WriteHead::decode(&bytes), Ok((head, &data[..])));
+        prop_assert_eq!(DataHead::decode(&bytes), Ok((head, &data[..])));
     }
 
     /// Whatever flags a caller forgets, what is written can be read.
     #[test]
-    fn ts_and_immediate_follow_what_is_there(head in write_head(), ts: bool, imm: Option<u32>) {
-        let careless = WriteHead { bth: Bth { ts, ..head.bth }, imm, ..head };
-        let mut out = [0; WriteHead::MAX_LEN];
+    fn ts_and_immediate_follow_what_is_there(head in data_head(), ts: bool, imm: Option<u32>) {
+        let operands = head.operands.filter(|_| ts);
+        let careless = DataHead { bth: Bth { ts, ..head.bth }, imm, operands, ..head };
+        let mut out = [0; DataHead::MAX_LEN];
         let len = careless.encode(&mut out);
-        let (read, rest) = WriteHead::decode(&out[..len]).unwrap();
+        let (read, rest) = DataHead::decode(&out[..len]).unwrap();
         prop_assert!(rest.is_empty());
         prop_assert_eq!(read.bth, head.bth);
         prop_assert_eq!(read.tseth, head.tseth);
-        prop_assert_eq!(read.imm, head.bth.opcode.has_imm().then(|| imm.unwrap_or(0)));
+        prop_assert_eq!(read.operands, head.operands.map(|given| if ts { given } else { AtomicOperands::default() }));
+        prop_assert_eq!(read.imm, has_word(head.bth.opcode).then(|| imm.unwrap_or(0)));
     }
 
     #[test]
-    fn every_cut_of_a_packet_is_an_error_or_a_shorter_write(bytes in packet_bytes(), cut in 1..60_usize) {
+    fn every_cut_of_a_packet_is_an_error_or_a_shorter_data_packet(bytes in packet_bytes(), cut in 1..60_usize) {
         let Ok(packet) = Packet::decode(&bytes) else { return Ok(()) };
         let cut = cut.min(bytes.len());
         match Packet::decode(&bytes[..bytes.len() - cut]) {
-            Ok(Packet::Write { head, payload, pad }) => {
+            Ok(Packet::Data { head, payload, pad }) => {
                 let shorter = payload.len() + pad.len() + head.encoded_len();
                 prop_assert_eq!(shorter + cut, bytes.len());
             }
@@ -173,7 +192,7 @@ proptest! {
     #[test]
     fn a_control_packet_ends_with_its_header(bytes in packet_bytes(), more in 1..5_usize) {
         let Ok(packet) = Packet::decode(&bytes) else { return Ok(()) };
-        if !packet.bth().opcode.is_write() {
+        if !packet.bth().opcode.is_data() {
             let long = [&bytes[..], &vec![0; more]].concat();
             let opcode = packet.bth().opcode;
             let (expected, found) = (bytes.len(), long.len());
@@ -182,8 +201,8 @@ proptest! {
     }
 
     #[test]
-    fn the_start_of_a_write_survives_trimming(head in write_head(), left in 0..48_usize) {
-        let mut out = [0xee; 48];
+    fn the_start_of_a_data_packet_survives_trimming(head in data_head(), left in 0..=DataHead::MAX_LEN) {
+        let mut out = [0xee; DataHead::MAX_LEN];
         head.encode(&mut out);
         let needed = 16 + if head.bth.ts { 4 } else { 0 };
         let trimmed = TrimmedHead::decode(&out[..left]);
@@ -191,41 +210,41 @@ proptest! {
             let is_short = matches!(trimmed, Err(DecodeError::Short { .. }));
             prop_assert!(is_short);
         } else {
-            let WriteHead { bth, meth, tseth, .. } = head;
+            let DataHead { bth, meth, tseth, .. } = head;
             prop_assert_eq!(trimmed, Ok(TrimmedHead { bth, meth, tseth }));
         }
     }
 
     /// The header that the packet ends in, what it takes and what is there of it.
     #[test]
-    fn a_write_that_is_cut_short_says_where(head in write_head()) {
-        let mut out = [0xee; 48];
+    fn a_data_packet_that_is_cut_short_says_where(head in data_head()) {
+        let mut out = [0xee; DataHead::MAX_LEN];
         let len = head.encode(&mut out);
         let layout = [
             ("BTH", 12),
             ("METH", 4),
             ("TSETH", if head.bth.ts { 4 } else { 0 }),
             ("RETH", 16),
-            ("ImmDt", if head.bth.opcode.has_imm() { 4 } else { 0 }),
+            tail_of(head.bth.opcode),
         ];
         let mut starts = 0;
         for (header, needed) in layout {
             for found in 0..needed {
                 let error = DecodeError::Short { header, needed, found };
-                prop_assert_eq!(WriteHead::decode(&out[..starts + found]), Err(error));
+                prop_assert_eq!(DataHead::decode(&out[..starts + found]), Err(error));
             }
             starts += needed;
         }
         prop_assert_eq!(starts, len);
-        prop_assert_eq!(WriteHead::decode(&out[..len]), Ok((head, &[][..])));
+        prop_assert_eq!(DataHead::decode(&out[..len]), Ok((head, &[][..])));
     }
 
     #[test]
-    fn only_writes_are_trimmed(bytes in packet_bytes()) {
+    fn only_data_packets_are_trimmed(bytes in packet_bytes()) {
         let opcode = Bth::read(&bytes).unwrap().opcode;
-        if !opcode.is_write() {
-            prop_assert_eq!(TrimmedHead::decode(&bytes), Err(DecodeError::NotAWrite(opcode)));
-            prop_assert_eq!(WriteHead::decode(&bytes), Err(DecodeError::NotAWrite(opcode)));
+        if !opcode.is_data() {
+            prop_assert_eq!(TrimmedHead::decode(&bytes), Err(DecodeError::NotData(opcode)));
+            prop_assert_eq!(DataHead::decode(&bytes), Err(DecodeError::NotData(opcode)));
         }
     }
 

@@ -15,8 +15,8 @@ use spindrift_wire::MacAddr;
 use spindrift_wire::batch_ids::BatchIds;
 use spindrift_wire::stack::{self, IPV6_STACK_LEN};
 use spindrift_wire::{
-    Bth, CcState, DecodeError, Entropy, EntropyMode, Ev, Meth, Msn, Opcode, Packet, Psn, Qpn, Reth, Seth,
-    StackTemplate, StevOrder, Tseth, WriteHead, icrc,
+    Bth, CcState, DataHead, DecodeError, Entropy, EntropyMode, Ev, Meth, Msn, Opcode, Packet, Psn, Qpn, Reth,
+    Seth, StackTemplate, StevOrder, Tseth, icrc,
 };
 
 /// A send over IPv4, from the tests of scapy's `RoCE` module (its PSN is 13571856).
@@ -40,14 +40,15 @@ const SACK: &str = "60001234003c1140fd000000000000000000000000000002fd0000000000
 const SRC: &str = "fd00::1";
 const DST: &str = "fd00::2";
 
-fn write_head() -> WriteHead {
+fn write_head() -> DataHead {
     let bth = Bth { ack_req: true, ts: true, ..Bth::new(Opcode::WriteOnly, Qpn::new(0x42), Psn::new(0x101)) };
-    WriteHead {
+    DataHead {
         bth,
         meth: Meth { rqmsn: Msn::new(0), msn: Msn::new(1) },
         tseth: Some(Tseth::new(0x1234)),
         reth: Reth { va: 0x1_0000, rkey: 0xabcd, dma_len: 8 },
         imm: None,
+        operands: None,
     }
 }
 
@@ -97,7 +98,7 @@ fn an_opcode_of_roce_is_not_one_of_mrc() {
 fn write_sample_decodes_and_encodes() {
     let l3 = unhex(WRITE_ONLY);
     let packet = Packet::decode(mrc_of(&l3)).unwrap();
-    assert_eq!(packet, Packet::Write { head: write_head(), payload: b"ABCDEFGH", pad: &[] });
+    assert_eq!(packet, Packet::Data { head: write_head(), payload: b"ABCDEFGH", pad: &[] });
 
     let template = StackTemplate::new(
         MacAddr([2; 6]),

@@ -38,6 +38,7 @@ fn write(lkey: u32) -> SendWr {
         local: Sge { addr: 0x1000, len: 64, lkey },
         remote: RemoteAddr { addr: 0x1000, rkey: 1 },
         signaled: true,
+        fence: false,
     }
 }
 

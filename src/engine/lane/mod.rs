@@ -287,18 +287,18 @@ impl Lane {
         };
         intake.disarm();
         let qpn = intake.qpn;
-        while let Some(wr) = intake.pop_recv() {
-            if let Err(error) = endpoint.post_recv(qpn, wr) {
-                let wc = error_completion(qpn, wr.wr_id, WcOpcode::RecvRdmaWithImm, error);
+        while let Some(posted) = intake.pop_recv() {
+            if let Err(error) = endpoint.post_received(qpn, &posted) {
+                let wc = error_completion(qpn, posted.wr.wr_id, WcOpcode::RecvRdmaWithImm, error);
                 return self.reject(now, slot, wc);
             }
         }
         while let Some(posted) = intake.pop_send() {
             let wr = posted.wr;
             let taken = if posted.is_gather() {
-                let SendWr { wr_id, op, remote, signaled, .. } = wr;
+                let SendWr { wr_id, op, remote, signaled, fence, .. } = wr;
                 let local = intake.elements();
-                endpoint.post_gather(now, qpn, GatherWr { wr_id, op, local, remote, signaled })
+                endpoint.post_gather(now, qpn, GatherWr { wr_id, op, local, remote, signaled, fence })
             } else {
                 endpoint.post_send(now, qpn, wr)
             };
@@ -323,15 +323,12 @@ impl Lane {
         self.counters.refused_requests += 1;
         self.deliver_events(now);
         if let Some(entry) = self.entry(slot) {
-            let cq = match wc.opcode {
-                WcOpcode::RdmaWrite => {
-                    entry.intake.retire_sends(1);
-                    entry.send_cq
-                }
-                WcOpcode::RecvRdmaWithImm => {
-                    entry.intake.retire_recv();
-                    entry.recv_cq
-                }
+            let cq = if wc.opcode.is_receive() {
+                entry.intake.retire_recv();
+                entry.recv_cq
+            } else {
+                entry.intake.retire_sends(1);
+                entry.send_cq
             };
             self.push_completion(now, cq, wc);
         }
@@ -481,7 +478,7 @@ impl Lane {
                     }
                 }
                 Event::Completion { cq, wc } => {
-                    if wc.opcode == WcOpcode::RecvRdmaWithImm
+                    if wc.opcode.is_receive()
                         && let Some(entry) = self.entry_of(wc.qpn)
                         && !entry.shares_recvs
                     {
@@ -644,5 +641,5 @@ fn error_completion(qpn: Qpn, wr_id: u64, opcode: WcOpcode, error: PostError) ->
         PostError::WrongState(QpState::Error) => WcStatus::WrFlushError,
         _ => WcStatus::LocalQpOperationError,
     };
-    Wc { wr_id, status, opcode, byte_len: 0, imm: None, qpn }
+    Wc { wr_id, status, opcode, byte_len: 0, imm: None, qpn, src_qpn: Qpn::new(0) }
 }

@@ -47,7 +47,14 @@ impl Bench {
 
     fn post(&mut self, packets: u32, op: SendOp) {
         let local = Sge { addr: 0x1000, len: packets * MTU, lkey: 1 };
-        let wr = SendWr { wr_id: 0, op, local, remote: RemoteAddr { addr: 0x9000, rkey: 2 }, signaled: true };
+        let wr = SendWr {
+            wr_id: 0,
+            op,
+            local,
+            remote: RemoteAddr { addr: 0x9000, rkey: 2 },
+            signaled: true,
+            fence: false,
+        };
         self.r.push(
             self.now,
             &wr,

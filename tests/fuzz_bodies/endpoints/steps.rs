@@ -269,7 +269,7 @@ impl World {
             pair.ledgers[1 - end].forget_receives();
         }
         let end = pair.ends[end];
-        let gone = self.net.endpoint(end.node).post_recv(end.qpn, spindrift::work::RecvWr { wr_id: 0 });
+        let gone = self.net.endpoint(end.node).post_recv(end.qpn, spindrift::work::RecvWr::empty(0));
         assert_eq!(gone, Err(PostError::NoSuchQp));
     }
 }

@@ -211,7 +211,7 @@ impl MrcHost {
     fn receive_one_more(&mut self, flow: u32) {
         let Some(at) = self.flows.get(flow as usize) else { return };
         // As many are posted as the peer may use, so there is room.
-        let posted = self.nic.endpoint.post_recv(at.qpn, RecvWr { wr_id: flow.into() });
+        let posted = self.nic.endpoint.post_recv(at.qpn, RecvWr::empty(flow.into()));
         debug_assert!(posted.is_ok(), "{posted:?}");
     }
 
@@ -296,6 +296,7 @@ impl Messenger for MrcHost {
             local: Sge { addr: MEMORY_AT, len, lkey: self.key.lkey },
             remote: RemoteAddr { addr: MEMORY_AT, rkey: at.rkey },
             signaled: true,
+            fence: false,
         };
         self.nic.endpoint.post_send(now, at.qpn, wr).is_ok()
     }

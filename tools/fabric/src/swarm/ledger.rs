@@ -83,7 +83,7 @@ pub(crate) struct Ledger {
 /// The same request with these elements.
 pub(crate) fn gather<'a>(wr: &SendWr, local: &'a [Sge]) -> GatherWr<'a> {
     let &SendWr { wr_id, op, remote, signaled, .. } = wr;
-    GatherWr { wr_id, op, local, remote, signaled }
+    GatherWr { wr_id, op, local, remote, signaled, fence: false }
 }
 
 impl Ledger {
@@ -194,6 +194,7 @@ impl Ledger {
                 rkey: self.target.key.rkey,
             },
             signaled: message.signaled,
+            fence: false,
         };
         self.tally.posted += 1;
         if completes {
@@ -209,7 +210,7 @@ impl Ledger {
     /// Takes note of a receive work request at the peer.
     pub(crate) fn post_recv(&mut self, wr_id: u64) -> RecvWr {
         self.receives.push_back(wr_id);
-        RecvWr { wr_id }
+        RecvWr::empty(wr_id)
     }
 
     /// A send completion of the queue pair that writes.

@@ -98,7 +98,7 @@ impl<'a> Player<'a> {
 
     fn expect_one(&mut self) -> Result<()> {
         if let Some(qp) = self.side.qps.first_mut() {
-            qp.post_recv(RecvWr { wr_id: 0 })?;
+            qp.post_recv(RecvWr::empty(0))?;
         }
         Ok(())
     }
@@ -112,7 +112,8 @@ impl<'a> Player<'a> {
     pub(crate) fn send(&mut self, round: u64, go_on: GoOn<'_>) -> Result<()> {
         self.side.source.region().store(self.size as usize - 1, Self::marker(round))?;
         let op = if self.with_imm { SendOp::WriteWithImm(round as u32) } else { SendOp::Write };
-        let wr = SendWr { wr_id: round, op, local: self.local, remote: self.remote, signaled: true };
+        let wr =
+            SendWr { wr_id: round, op, local: self.local, remote: self.remote, signaled: true, fence: false };
         loop {
             let Some(qp) = self.side.qps.first_mut() else { bail!("no queue pair") };
             match qp.post_send(wr) {

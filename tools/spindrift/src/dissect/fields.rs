@@ -124,7 +124,7 @@ fn reserved_bytes(name: &'static str, bytes: &[u8]) -> Field {
 pub(crate) fn headers_of(packet: &Packet<'_>) -> Vec<Header> {
     let mut headers = vec![bth(packet.bth())];
     match packet {
-        Packet::Write { head, .. } => {
+        Packet::Data { head, .. } => {
             headers.push(meth(&head.meth));
             headers.extend(head.tseth.as_ref().map(tseth));
             headers.push(reth(&head.reth));

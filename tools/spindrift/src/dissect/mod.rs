@@ -126,7 +126,7 @@ impl Dissected {
     /// Payload bytes on the wire.
     fn payload_len(&self, content: &Content<'_>) -> Option<usize> {
         match content {
-            Content::Packet(Packet::Write { payload, .. }) => Some(payload.len() + self.not_captured),
+            Content::Packet(Packet::Data { payload, .. }) => Some(payload.len() + self.not_captured),
             _ => None,
         }
     }

@@ -194,7 +194,7 @@ fn unreadable(dissected: &Dissected, error: &DecodeError) -> String {
             let name = opcode_name(*opcode);
             format!("{name} takes {expected} bytes from the BTH to the iCRC, found {found}")
         }
-        DecodeError::NotAWrite(opcode) => {
+        DecodeError::NotData(opcode) => {
             format!("expected a trimmed RDMA write, found {}", opcode_name(*opcode))
         }
         other => other.to_string(),
@@ -242,7 +242,7 @@ fn about(dissected: &Dissected, content: &Content<'_>, packet: &Packet<'_>) -> S
     let bth = packet.bth();
     let (qp, psn) = (format!("qp {:#08x}", bth.dest_qpn.get()), bth.psn.get());
     match packet {
-        Packet::Write { head, .. } => {
+        Packet::Data { head, .. } => {
             let len = dissected.payload_len(content).unwrap_or_default();
             let imm = head.imm.map(|imm| format!(" imm {imm:#010x} rqmsn {}", head.meth.rqmsn.get()));
             format!(

@@ -183,6 +183,7 @@ impl Check<'_> {
                 local: side.source.sge(0, size)?,
                 remote: remote.at(0, size.into()).context("the peer's memory")?,
                 signaled: true,
+                fence: false,
             };
             side.qps.first_mut().context("no queue pair")?.post_send(wr)?;
             self.posted += 1;

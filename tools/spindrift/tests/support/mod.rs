@@ -12,8 +12,8 @@ use std::process::{Child, Command, Output};
 use std::time::{Duration, Instant};
 
 use spindrift::wire::{
-    Aeth, Bth, CcState, Eeth, EndpointOp, Entropy, Erth, Ev, Mark, Meth, Msn, NackReason, NakCode, Neth,
-    OpPosition, Opcode, Packet, Peth, Psn, Qpn, Reth, Seth, StackTemplate, Tseth, WriteHead, icrc,
+    Aeth, Bth, CcState, DataHead, Eeth, EndpointOp, Entropy, Erth, Ev, Mark, Meth, Msn, NackReason, NakCode,
+    Neth, OpPosition, Opcode, Packet, Peth, Psn, Qpn, Reth, Seth, StackTemplate, Tseth, icrc,
 };
 use spindrift_pmd::MacAddr;
 use spindrift_pmd::pcap::Capture;
@@ -88,7 +88,7 @@ impl Envelope {
         let head_len = packet.encode_head(&mut mrc);
         assert_ne!(head_len, 0);
         let (payload, pad): (&[u8], &[u8]) = match packet {
-            Packet::Write { payload, pad, .. } => (payload, pad),
+            Packet::Data { payload, pad, .. } => (payload, pad),
             _ => (&[], &[]),
         };
         let template = StackTemplate::new(
@@ -120,14 +120,15 @@ fn bth(opcode: Opcode, psn: u32) -> Bth {
 fn write(opcode: Opcode, psn: u32, payload: &'static [u8]) -> Packet<'static> {
     let pad = &[0u8; 3][..(4 - payload.len() % 4) % 4];
     let ts = psn.is_multiple_of(2);
-    let head = WriteHead {
+    let head = DataHead {
         bth: Bth { pad: pad.len() as u8, ts, ack_req: opcode.is_last(), rtx: psn == 257, ..bth(opcode, psn) },
         meth: Meth { rqmsn: Msn::new(if opcode.has_imm() { 7 } else { 0 }), msn: Msn::new(9) },
         tseth: ts.then(|| Tseth::new(0x1234)),
         reth: Reth { va: 0x7f00_0000_1000 + u64::from(psn), rkey: 0xdead_beef, dma_len: 4099 },
         imm: opcode.has_imm().then_some(0xcafe_f00d),
+        operands: None,
     };
-    Packet::Write { head, payload, pad }
+    Packet::Data { head, payload, pad }
 }
 
 fn sack() -> Packet<'static> {
@@ -163,14 +164,15 @@ fn odd(opcode: Opcode) -> Bth {
 
 fn odd_write() -> Packet<'static> {
     let tseth = Tseth { tsr: true, reserved: 0x7ff, ftype: 2, timestamp: 0xffff };
-    let head = WriteHead {
+    let head = DataHead {
         bth: Bth { ts: true, ..odd(Opcode::WriteMiddle) },
         meth: Meth { rqmsn: Msn::new(0xffff), msn: Msn::new(0xfffe) },
         tseth: Some(tseth),
         reth: Reth { va: u64::MAX, rkey: u32::MAX, dma_len: u32::MAX },
         imm: None,
+        operands: None,
     };
-    Packet::Write { head, payload: b"all the fields are odd here!", pad: &[] }
+    Packet::Data { head, payload: b"all the fields are odd here!", pad: &[] }
 }
 
 fn odd_sack() -> Packet<'static> {

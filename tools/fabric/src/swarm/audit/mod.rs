@@ -13,7 +13,7 @@ use std::net::Ipv6Addr;
 
 use spindrift::counters::Counters;
 use spindrift::time::Time;
-use spindrift::wire::{Packet as Mrc, Psn, Qpn, Seth, WriteHead};
+use spindrift::wire::{DataHead, Packet as Mrc, Psn, Qpn, Seth};
 
 use super::ledger::Check;
 use crate::packet::Packet;
@@ -166,7 +166,7 @@ impl Audit {
 /// Where a packet is to go, and what its headers say.
 fn read(packet: &Packet) -> Option<(Ipv6Addr, Mrc<'_>)> {
     let (to, head) = packet.mrc()?;
-    let mrc = match WriteHead::decode(head) {
+    let mrc = match DataHead::decode(head) {
         Ok((head, _)) => Mrc::Write { head, payload: &[], pad: &[] },
         Err(_) => Mrc::decode(head).ok()?,
     };
@@ -207,7 +207,14 @@ mod tests {
 
     fn arrives(audit: &mut Audit, n: u32) {
         let bth = Bth::new(Opcode::WriteMiddle, Qpn::new(7), PSN.add(n));
-        let head = WriteHead { bth, meth: Meth::default(), tseth: None, reth: Reth::default(), imm: None };
+        let head = DataHead {
+            bth,
+            meth: Meth::default(),
+            tseth: None,
+            reth: Reth::default(),
+            imm: None,
+            operands: None,
+        };
         let before = Counters::default();
         let after = Counters { rx_placed_bytes: 1, ..before.clone() };
         let packet = packet(&Mrc::Write { head, payload: &[], pad: &[] });

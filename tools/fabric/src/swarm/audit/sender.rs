@@ -11,7 +11,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use spindrift::time::Time;
-use spindrift::wire::{Psn, Seth, WriteHead};
+use spindrift::wire::{DataHead, Psn, Seth};
 
 use crate::swarm::ledger::{Check, demand};
 
@@ -132,7 +132,7 @@ impl Sender {
         longest + (SPREAD * longest).max(self.timers.initial_reordering_ns).max(REORDERING_FLOOR_NS)
     }
 
-    pub(super) fn on_send(&mut self, now: Time, paused_ns: u64, head: &WriteHead) -> Check {
+    pub(super) fn on_send(&mut self, now: Time, paused_ns: u64, head: &DataHead) -> Check {
         if self.all.is_empty() {
             self.first = head.bth.psn;
         }
@@ -319,7 +319,8 @@ mod tests {
     fn send(sender: &mut Sender, at: u64, n: u32) -> Check {
         let bth = Bth { ts: true, ..Bth::new(Opcode::WriteMiddle, Qpn::new(7), FIRST.add(n)) };
         let tseth = Some(Tseth::new((at >> 7) as u16));
-        let head = WriteHead { bth, meth: Meth::default(), tseth, reth: Reth::default(), imm: None };
+        let head =
+            DataHead { bth, meth: Meth::default(), tseth, reth: Reth::default(), imm: None, operands: None };
         sender.on_send(Time(at), 0, &head)
     }
 
@@ -365,7 +366,14 @@ mod tests {
         let mut sender = sender(3);
         sack(&mut sender, RTT, 0, &[1, 2], (1, 0));
         let bth = Bth::new(Opcode::WriteMiddle, Qpn::new(7), FIRST.add(3));
-        let head = WriteHead { bth, meth: Meth::default(), tseth: None, reth: Reth::default(), imm: None };
+        let head = DataHead {
+            bth,
+            meth: Meth::default(),
+            tseth: None,
+            reth: Reth::default(),
+            imm: None,
+            operands: None,
+        };
         assert_eq!(sender.on_send(Time(50 * RTT), 45 * RTT, &head), Ok(()));
     }
 

@@ -1,0 +1,127 @@
+//! Extensions of MRC, which two peers agree on when they connect (`docs/protocol.md`, decision 37).
+
+use core::fmt;
+use core::ops::{BitAnd, BitOr};
+
+use serde::{Deserialize, Serialize};
+
+use crate::wire::{Opcode, Operation};
+use crate::work::SendOp;
+
+/// A set of extensions of MRC. A queue pair uses those that both peers have; without any, it is plain MRC.
+///
+/// In an offer, it is a list of names. Names that this version does not know are ignored.
+///
+/// ```
+/// use spindrift::endpoint::Extensions;
+///
+/// let ours = Extensions::SEND | Extensions::RNR;
+/// assert_eq!(serde_json::to_string(&ours)?, r#"["send","rnr"]"#);
+/// let theirs: Extensions = serde_json::from_str(r#"["send","something-newer"]"#)?;
+/// assert_eq!(ours & theirs, Extensions::SEND);
+/// # Ok::<(), serde_json::Error>(())
+/// ```
+#[derive(Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(from = "Vec<String>", into = "Vec<&'static str>")]
+pub struct Extensions(u8);
+
+impl Extensions {
+    /// Plain MRC.
+    pub const NONE: Self = Self(0);
+    /// Messages without bytes: writes, and writes with immediate.
+    pub const EMPTY_MESSAGES: Self = Self(1);
+    /// SEND, with and without immediate, into the buffers of receive work requests.
+    pub const SEND: Self = Self(2);
+    /// A message that finds no receive work request is refused with an RNR NACK and sent again later.
+    pub const RNR: Self = Self(4);
+    /// Every extension that this version has.
+    pub const ALL: Self = Self(7);
+
+    const NAMED: [(Self, &'static str); 3] =
+        [(Self::EMPTY_MESSAGES, "empty-messages"), (Self::SEND, "send"), (Self::RNR, "rnr")];
+
+    /// Whether every extension of `other` is in the set.
+    #[inline]
+    pub const fn contains(self, other: Self) -> bool {
+        self.0 & other.0 == other.0
+    }
+
+    /// Whether there are none.
+    #[inline]
+    pub const fn is_empty(&self) -> bool {
+        self.0 == 0
+    }
+
+    /// The names of the extensions in the set.
+    pub fn names(self) -> impl Iterator<Item = &'static str> {
+        Self::NAMED.into_iter().filter(move |(extension, _)| self.contains(*extension)).map(|(_, name)| name)
+    }
+
+    /// The extension that an operation needs.
+    pub(crate) const fn of(op: SendOp) -> Self {
+        match op {
+            SendOp::Write | SendOp::WriteWithImm(_) => Self::NONE,
+            SendOp::Send | SendOp::SendWithImm(_) => Self::SEND,
+        }
+    }
+
+    /// Whether a peer that agreed on these may send this kind of data packet.
+    #[inline]
+    pub(crate) const fn admit(self, opcode: Opcode) -> bool {
+        opcode.is_write() || self.admit_other(opcode)
+    }
+
+    #[cold]
+    const fn admit_other(self, opcode: Opcode) -> bool {
+        match opcode.operation() {
+            Some(Operation::Send) => self.contains(Self::SEND) && !opcode.invalidates(),
+            Some(Operation::Write) => true,
+            _ => false,
+        }
+    }
+}
+
+impl BitOr for Extensions {
+    type Output = Self;
+
+    fn bitor(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+}
+
+impl BitAnd for Extensions {
+    type Output = Self;
+
+    fn bitand(self, other: Self) -> Self {
+        Self(self.0 & other.0)
+    }
+}
+
+/// The names, separated by commas; `none` if there are none.
+impl fmt::Display for Extensions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.is_empty() {
+            return f.write_str("none");
+        }
+        f.write_str(&self.names().collect::<Vec<_>>().join(", "))
+    }
+}
+
+impl fmt::Debug for Extensions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Extensions({self})")
+    }
+}
+
+impl From<Extensions> for Vec<&'static str> {
+    fn from(extensions: Extensions) -> Self {
+        extensions.names().collect()
+    }
+}
+
+impl From<Vec<String>> for Extensions {
+    fn from(names: Vec<String>) -> Self {
+        let known = |name: &String| Self::NAMED.iter().find(|(_, known)| known == name);
+        names.iter().filter_map(known).fold(Self::NONE, |found, &(extension, _)| found | extension)
+    }
+}
