@@ -104,7 +104,7 @@ impl Qp {
             None => cx.memory.new_target(reth.rkey),
             known => known,
         };
-        let room = match Target::room(target, reth.rkey, self.pd.id(), reth.va, len) {
+        let room = match Target::room(target, reth.rkey, self.pd.id(), reth.va, len, Access::REMOTE_WRITE) {
             Ok(room) => room,
             Err(error) => {
                 count_refusal(&mut cx.counters, error);
