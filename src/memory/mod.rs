@@ -27,14 +27,18 @@
 //! requests (lkey), one for peers (rkey). Known keys reveal nothing about others, except that those differ. An lkey
 //! gives a peer no access. A deregistered key is refused, even if its slot is in use again. Every access checks the
 //! key, the protection domain, the access rights and the range, in that order, and touches nothing if a check fails.
+//! Each kind of access has its own right ([`Access`]). A range of zero bytes is checked like any other.
 //!
 //! # Duties of the application
 //!
-//! As in any RDMA system, registered memory is shared with the network while work requests or remote writes are in
-//! flight. A read may then see some packets of a message and not others. A change to the source of a posted write may
-//! send either content (also, in different packets, both). A race has no other effect: bytes are copied by accesses
-//! that may race, and no Rust reference to them is ever lent. [`spindrift_pmd::memory`] describes what an application
-//! can poll in memory itself.
+//! As in any RDMA system, registered memory is shared with the network while work requests or accesses of peers are in
+//! flight. A read may then see some packets of a message and not others. A change to the source of a posted write, or
+//! of a peer's read, may send either content (also, in different packets, both). A race has no other effect: bytes are
+//! copied by accesses that may race, and no Rust reference to them is ever lent. [`spindrift_pmd::memory`] describes
+//! what an application can poll in memory itself, and how atomics mix with copies of the same bytes.
+//!
+//! A peer with [`Access::REMOTE_INVALIDATE`] may end a registration at any time. The region itself stays until its last
+//! use is over and the application drops it.
 
 mod keys;
 mod space;
@@ -54,18 +58,40 @@ use core::ops::{BitOr, BitOrAssign};
 pub struct PdId(pub u32);
 
 /// The rights of a registration, besides reads by this side's own work requests.
+///
+/// No right includes another. In verbs, a registration that lets peers write or use atomics must grant local writes
+/// too; here it need not, since the rights of peers and those of this side's work requests are checked separately.
+///
+/// ```
+/// use spindrift::memory::Access;
+///
+/// let access = Access::LOCAL_WRITE | Access::REMOTE_READ;
+/// assert!(access.contains(Access::REMOTE_READ) && !access.contains(Access::REMOTE_WRITE));
+/// assert_eq!(format!("{access:?}"), "LOCAL_WRITE | REMOTE_READ");
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Default)]
 pub struct Access(u8);
 
 impl Access {
-    /// Reads by this side's own work requests; no other access.
+    /// Reads by this side's own work requests, which every registration permits: sources of sends and of writes.
     pub const LOCAL_READ: Self = Self(0);
-    /// Writes by this side's own work requests (no work request of MRC does so yet).
+    /// Writes by this side's own work requests: receive buffers, and the targets of reads and of atomics' results.
     pub const LOCAL_WRITE: Self = Self(1);
     /// Writes by the peers of the protection domain's queue pairs.
     pub const REMOTE_WRITE: Self = Self(2);
+    /// Reads by the peers of the protection domain's queue pairs.
+    pub const REMOTE_READ: Self = Self(4);
+    /// Atomics by the peers of the protection domain's queue pairs.
+    pub const REMOTE_ATOMIC: Self = Self(8);
+    /// The end of the registration by a peer of the protection domain's queue pairs (send with invalidate).
+    pub const REMOTE_INVALIDATE: Self = Self(16);
+
+    /// The names of the rights, by bit.
+    const NAMES: [&str; 5] =
+        ["LOCAL_WRITE", "REMOTE_WRITE", "REMOTE_READ", "REMOTE_ATOMIC", "REMOTE_INVALIDATE"];
 
     /// Whether every right of `other` is granted.
+    #[inline]
     pub const fn contains(self, other: Self) -> bool {
         self.0 & other.0 == other.0
     }
@@ -86,13 +112,35 @@ impl BitOrAssign for Access {
 
 impl fmt::Debug for Access {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self.0 {
-            0 => "LOCAL_READ",
-            1 => "LOCAL_WRITE",
-            2 => "REMOTE_WRITE",
-            _ => "LOCAL_WRITE | REMOTE_WRITE",
-        })
+        if *self == Self::LOCAL_READ {
+            return f.write_str("LOCAL_READ");
+        }
+        let mut separator = "";
+        for (_, name) in Self::NAMES.iter().enumerate().filter(|(bit, _)| self.0 >> bit & 1 == 1) {
+            write!(f, "{separator}{name}")?;
+            separator = " | ";
+        }
+        Ok(())
     }
+}
+
+/// A change that a peer makes to 8 bytes as a whole: see [`MemoryView::atomic`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AtomicOp {
+    /// Adds this number. The sum wraps at 2^64.
+    FetchAdd(u64),
+    /// Sets the value to `swap` if it is `compare`, and leaves any other value as it is.
+    CompareSwap {
+        /// The value expected.
+        compare: u64,
+        /// The value to set.
+        swap: u64,
+    },
+}
+
+impl AtomicOp {
+    /// Number of bytes that it changes, and their alignment.
+    pub const LEN: u64 = 8;
 }
 
 /// The keys of a registration, two independent random numbers.
@@ -100,11 +148,11 @@ impl fmt::Debug for Access {
 pub struct MrKey {
     /// For this side's own work requests.
     pub lkey: u32,
-    /// For peers that may write here.
+    /// For peers, as far as the registration grants them access.
     pub rkey: u32,
 }
 
-/// A region in use by a work request, from [`MemoryView::pin`] to [`MemoryView::unpin`].
+/// A region in use by a work request or by a response to a peer, from [`MemoryView::pin`] to [`MemoryView::unpin`].
 ///
 /// The default value names no region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -185,11 +233,19 @@ pub enum MemoryError {
         /// The right that is missing.
         needed: Access,
     },
-    /// Work requests still use the region.
-    #[error("{uses} work requests still use the region; wait for their completions, or drop the handle")]
+    /// Work requests, or responses to reads of peers, still use the region.
+    #[error(
+        "{uses} work requests or responses to peers still use the region; wait for their completions, or drop the handle"
+    )]
     Busy {
-        /// The number of these work requests.
+        /// The number of these work requests and responses.
         uses: u32,
+    },
+    /// An atomic must name 8 aligned bytes.
+    #[error("address {va:#x} of an atomic is not a multiple of 8; choose one that is")]
+    Misaligned {
+        /// The address as given.
+        va: u64,
     },
     /// The space holds its maximum of regions.
     #[error("all {max} memory regions are in use; raise max_regions, or deregister some")]

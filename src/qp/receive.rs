@@ -123,7 +123,7 @@ impl Qp {
             None => cx.memory.new_target(reth.rkey),
             known => known,
         };
-        let room = match Target::room(target, reth.rkey, self.pd.id(), reth.va, len) {
+        let room = match Target::room(target, reth.rkey, self.pd.id(), reth.va, len, Access::REMOTE_WRITE) {
             Ok(room) => room,
             Err(error) => {
                 let violation = refusal(&mut cx.counters, (head, len), error);

@@ -3,7 +3,7 @@
 //! A [`Region`] is a range of bytes that may change at any time: a peer writes to it while the application reads, or
 //! the application writes while a port sends from it. So nothing here lends a Rust reference to its bytes. They are
 //! copied in and out, bounds checked, by copies that may race with others ([`Region::read_at`], [`Region::write_at`]),
-//! or read and written one at a time ([`Region::load`], [`Region::store`]). A race can garble data, but nothing else.
+//! or read and written one at a time ([`Region::load`], [`Region::store`]), or as counters of 8 bytes. A race can garble data, but nothing else.
 //! No access through this module is undefined behaviour, whatever other threads, peers and work requests do meanwhile.
 //! The exceptions are marked `unsafe` and state their requirements: [`Region::from_raw`] and [`Region::view`].
 //!
@@ -17,6 +17,18 @@
 //! of that write, and everything that the writing thread did before. For MRC this holds within one packet only. The
 //! packets of a message take different paths and are placed in order of arrival, so the last byte of a message proves
 //! nothing about its other packets. Wait for the completion, or keep the message to one packet.
+//!
+//! # Counters
+//!
+//! [`Region::fetch_add`] and [`Region::compare_swap`] change 8 aligned bytes as a whole. No update is lost among them,
+//! whichever thread makes them, or which process that maps the same bytes. [`Region::load_u64`] and
+//! [`Region::store_u64`] read and write such a counter as a whole. A thread that sees a count sees everything that the
+//! counting thread wrote before.
+//!
+//! Copies are atomic only byte by byte, even where they copy 8 aligned bytes: [`Region::write_at`] stores its last byte
+//! separately. A copy that reads a counter may return bytes of two values. A copy that writes to it may overwrite a part
+//! of an update, and an atomic may return the mixture. This includes packets: a payload that is sent from a counter or
+//! placed on it is copied. So a counter should have bytes of its own, which nobody copies to while others count.
 
 #![allow(
     unsafe_code,
@@ -61,6 +73,16 @@ pub enum RegionError {
         region_addr: u64,
         /// Length of the region in bytes.
         region_len: u64,
+    },
+    /// A counter must start at a multiple of 8 in this process, whatever the address by which peers name it.
+    #[error(
+        "the 8 bytes at {addr:#x} are at {at:#x} in this process, which is not a multiple of 8, so no access to them is atomic; choose another offset, or register memory that starts at a multiple of 8"
+    )]
+    Misaligned {
+        /// First address of the access.
+        addr: u64,
+        /// The same address in this process.
+        at: u64,
     },
     /// A region must hold at least one byte and must not wrap around the end of the address space.
     #[error(

@@ -1,6 +1,6 @@
 //! Bytes that lie in several places.
 
-use super::Payload;
+use super::{Payload, Room};
 
 /// The first `len` bytes of a slice and what follows it, such as the payload of a received frame: what lies behind the
 /// headers in the port's first buffer, then what lies elsewhere, without the end that is not part of the payload.
@@ -107,6 +107,33 @@ impl<'a> Pieces<'a> {
         let last = self.rest.last()?.slice()?.last_chunk()?;
         let all = self.first.len() + self.rest.iter().map(Payload::len).sum::<usize>();
         (self.len == all).then_some(*last)
+    }
+
+    /// Copies the bytes from `from` on to a room, as many as it has room for, and returns how many there were. So one
+    /// packet is placed into several rooms. The last byte of each piece is stored last and with release ordering.
+    ///
+    /// ```
+    /// use spindrift_memory::{Payload, Pieces, Region};
+    ///
+    /// let region = Region::alloc(10)?;
+    /// let rest = [Payload::from(b"defg")];
+    /// let pieces = Pieces::new(b"abc", &rest);
+    /// assert_eq!(pieces.place_part(0, region.room_at(8, 2)?), 2);
+    /// assert_eq!(pieces.place_part(2, region.room_at(0, 8)?), 5);
+    /// assert_eq!(region.first_difference(0, b"cdefg\0\0\0ab")?, None);
+    /// # Ok::<(), spindrift_memory::RegionError>(())
+    /// ```
+    pub fn place_part(&self, from: usize, room: Room<'_>) -> usize {
+        let (mut skip, mut left) = (from, room);
+        for piece in self.iter() {
+            if left.is_empty() {
+                break;
+            }
+            let part = piece.skip(skip);
+            skip -= piece.len() - part.len();
+            left = left.place_next(part);
+        }
+        room.len() - left.len()
     }
 
     /// The CRC-32 of Ethernet over all bytes, as [`Payload::crc32`].

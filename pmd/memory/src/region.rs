@@ -5,7 +5,7 @@ use std::fmt;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::ptr::NonNull;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
 use super::copy::copy;
 use super::crc::{crc32, crc32_shared};
@@ -38,8 +38,8 @@ enum Owner {
 }
 
 // SAFETY: `base` points to memory that lives as long as the region whatever thread drops it. Every access in this
-// crate is by the copies of `copy.rs` and by atomic bytes, which may race with each other; who gets a pointer or a
-// view answers for his own.
+// crate is by the copies of `copy.rs`, by atomic bytes and by atomics of 8 bytes, which may race with each other; who
+// gets a pointer or a view answers for his own.
 unsafe impl Send for Region {}
 // SAFETY: as above.
 unsafe impl Sync for Region {}
@@ -53,6 +53,18 @@ pub struct Room<'a> {
 }
 
 impl Room<'_> {
+    /// Length in bytes.
+    #[inline]
+    pub const fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether there is no room at all.
+    #[inline]
+    pub const fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
     /// Copies `bytes`, of which no more count than there is room for, to its start. The last one is stored last, with
     /// release ordering.
     #[inline]
@@ -72,6 +84,14 @@ impl Room<'_> {
             debug_assert!(copied.is_ok(), "both ranges were checked");
             at += piece.len();
         }
+    }
+
+    /// Copies one piece, of which no more counts than there is room for, to its start, and returns the room after it.
+    pub(super) fn place_next(self, piece: Payload<'_>) -> Self {
+        let piece = piece.first_bytes(self.len);
+        let copied = piece.copy_to(self.region, self.offset);
+        debug_assert!(copied.is_ok(), "both ranges were checked");
+        Self { offset: self.offset + piece.len(), len: self.len - piece.len(), ..self }
     }
 }
 
@@ -176,7 +196,7 @@ impl Region {
     /// # Safety
     /// The bytes must be valid for reads and writes until the last clone of the returned region is gone. While it
     /// is there, no Rust reference to them may be used, and other accesses that may meet those of the network must be
-    /// atomic and of one byte each.
+    /// atomic: of one byte each, or of 8 aligned bytes where the network uses those as a [counter](super#counters).
     pub unsafe fn from_raw(base: *mut u8, len: usize) -> Result<Arc<Self>, RegionError> {
         let iova = base.expose_provenance() as u64;
         // SAFETY: as the caller promises.
@@ -272,6 +292,16 @@ impl Region {
     #[inline]
     pub fn room(&self, addr: u64, len: usize) -> Result<Room<'_>, RegionError> {
         Ok(Room { offset: self.offset_of(addr, len as u64)?, len, region: self })
+    }
+
+    /// The `len` bytes from `offset` bytes after the start.
+    ///
+    /// # Errors
+    /// [`RegionError::OutOfBounds`].
+    #[inline]
+    pub fn room_at(&self, offset: usize, len: usize) -> Result<Room<'_>, RegionError> {
+        self.check(offset, len)?;
+        Ok(Room { offset, len, region: self })
     }
 
     /// Copies what a frame carries to the address `addr`, as a peer names it, like [`Room::place`].
@@ -406,6 +436,81 @@ impl Region {
     /// [`RegionError::OutOfBounds`].
     pub fn store(&self, offset: usize, byte: u8) -> Result<(), RegionError> {
         self.write_at(offset, &[byte])
+    }
+
+    /// Adds `add` to the counter of 8 bytes at `offset`, and returns its value before. It wraps at 2^64.
+    ///
+    /// The counter is in the byte order of this host. The access is atomic for all threads and processes that share the
+    /// bytes, with acquire and release ordering; the [module](super#counters) explains how it mixes with copies. A
+    /// virtual region returns 0 and changes nothing.
+    ///
+    /// ```
+    /// let region = spindrift_memory::Region::alloc(64)?;
+    /// region.store_u64(8, 40)?;
+    /// assert_eq!(region.fetch_add(8, 2)?, 40);
+    /// assert_eq!(region.compare_swap(8, 42, 7)?, 42);
+    /// assert_eq!(region.load_u64(8)?, 7);
+    /// # Ok::<(), spindrift_memory::RegionError>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`RegionError::OutOfBounds`], or [`RegionError::Misaligned`] if the bytes do not start at a multiple of 8 in
+    /// this process. Nothing is changed then.
+    pub fn fetch_add(&self, offset: usize, add: u64) -> Result<u64, RegionError> {
+        Ok(self.counter(offset)?.map_or(0, |counter| counter.fetch_add(add, Ordering::AcqRel)))
+    }
+
+    /// Sets the counter of 8 bytes at `offset` to `swap` if it is `compare`, and returns its value before. It was
+    /// changed if that is `compare`.
+    ///
+    /// It is atomic like [`Region::fetch_add`]. A virtual region returns 0 and changes nothing.
+    ///
+    /// # Errors
+    /// As [`Region::fetch_add`].
+    pub fn compare_swap(&self, offset: usize, compare: u64, swap: u64) -> Result<u64, RegionError> {
+        let Some(counter) = self.counter(offset)? else { return Ok(0) };
+        let swapped = counter.compare_exchange(compare, swap, Ordering::AcqRel, Ordering::Acquire);
+        Ok(swapped.unwrap_or_else(|before| before))
+    }
+
+    /// Reads the counter of 8 bytes at `offset` as a whole (atomically, acquire), for applications that wait
+    /// for it to change. A virtual region returns 0.
+    ///
+    /// # Errors
+    /// As [`Region::fetch_add`].
+    pub fn load_u64(&self, offset: usize) -> Result<u64, RegionError> {
+        Ok(self.counter(offset)?.map_or(0, |counter| counter.load(Ordering::Acquire)))
+    }
+
+    /// Writes the counter of 8 bytes at `offset` as a whole (atomically, release).
+    ///
+    /// # Errors
+    /// As [`Region::fetch_add`].
+    pub fn store_u64(&self, offset: usize, value: u64) -> Result<(), RegionError> {
+        if let Some(counter) = self.counter(offset)? {
+            counter.store(value, Ordering::Release);
+        }
+        Ok(())
+    }
+
+    /// The 8 bytes at `offset`, to be accessed as a whole. `None` for a virtual region.
+    ///
+    /// Read-modify-write operations acquire and release, so a thread that sees a count sees all that was written before
+    /// it was counted. That needs no `SeqCst`, which would add one order of all accesses to all counters: verbs promise
+    /// none.
+    fn counter(&self, offset: usize) -> Result<Option<&AtomicU64>, RegionError> {
+        self.check(offset, size_of::<AtomicU64>())?;
+        let Some(base) = self.base else { return Ok(None) };
+        // SAFETY: the 8 bytes are inside the region.
+        let at = unsafe { base.add(offset) }.cast::<AtomicU64>();
+        if !at.is_aligned() {
+            let addr = self.iova + offset as u64;
+            return Err(RegionError::Misaligned { addr, at: at.addr().get() as u64 });
+        }
+        // SAFETY: aligned, and inside the region, which the reference borrows. All other accesses are atomic. Those of
+        // single bytes are of another size: processors and compilers have no trouble with that, and the rules of the
+        // language have not settled it.
+        Ok(Some(unsafe { at.as_ref() }))
     }
 
     /// The bytes themselves, without a copy. `None` for a virtual region.

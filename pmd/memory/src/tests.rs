@@ -371,3 +371,152 @@ fn accesses_may_race() {
         }
     });
 }
+
+#[test]
+fn room_by_offset_is_room_by_address() {
+    let region = Region::alloc_at(64, 0x1000).unwrap();
+    for (offset, len) in [(0, 64), (0, 0), (64, 0), (5, 59), (63, 1)] {
+        let (by_offset, by_address) =
+            (region.room_at(offset, len).unwrap(), region.room(0x1000 + offset as u64, len).unwrap());
+        assert_eq!((by_offset.len(), by_offset.is_empty()), (len, len == 0));
+        assert_eq!((by_address.len(), by_address.is_empty()), (len, len == 0));
+        region.fill(0, 64, 0).unwrap();
+        by_offset.fill(&[1; 64]);
+        let want: Vec<u8> = (0..64).map(|at| u8::from((offset..offset + len).contains(&at))).collect();
+        assert_eq!(bytes(&region), want, "{len} bytes at {offset}");
+    }
+    for (offset, len) in [(0, 65), (64, 1), (65, 0), (1, usize::MAX), (usize::MAX, 1)] {
+        let error = RegionError::OutOfBounds {
+            addr: 0x1000_u64.saturating_add(offset as u64),
+            len: len as u64,
+            region_addr: 0x1000,
+            region_len: 64,
+        };
+        assert_eq!(region.room_at(offset, len).unwrap_err(), error);
+    }
+}
+
+/// Every part of pieces that are cut at every two positions, to the place given and nowhere else.
+#[test]
+fn any_part_of_pieces_can_be_placed() {
+    const LEN: usize = 12;
+    let data: Vec<u8> = (1..=LEN as u8).collect();
+    let source = Region::from_vec(data.clone()).unwrap();
+    let target = Region::alloc(LEN + 4).unwrap();
+    for (a, b) in (0..=LEN).flat_map(|a| (a..=LEN).map(move |b| (a, b))) {
+        let rest = [source.payload(a, b - a).unwrap(), Payload::from(&data[b..])];
+        let all = Pieces::new(&data[..a], &rest);
+        for whole in [all, all.first_bytes(LEN - 2)] {
+            for (from, len) in (0..LEN + 2).flat_map(|from| (0..LEN + 2).map(move |len| (from, len))) {
+                target.fill(0, LEN + 4, 0).unwrap();
+                let part: Vec<u8> = data[..whole.len()].iter().copied().skip(from).take(len).collect();
+                let placed = whole.place_part(from, target.room_at(1, len).unwrap());
+                let mut want = vec![0; LEN + 4];
+                want[1..=part.len()].copy_from_slice(&part);
+                assert_eq!((placed, bytes(&target)), (part.len(), want), "{a} {b}: {len} from {from}");
+            }
+        }
+    }
+    assert_eq!(Pieces::from(&data).place_part(usize::MAX, target.room_at(0, 4).unwrap()), 0);
+}
+
+#[test]
+fn counters_are_added_to_and_swapped() {
+    let region = Region::from_vec(vec![0xEE; 24]).unwrap();
+    region.store_u64(8, u64::MAX - 1).unwrap();
+    assert_eq!(region.fetch_add(8, 1), Ok(u64::MAX - 1));
+    assert_eq!(region.fetch_add(8, 5), Ok(u64::MAX), "it wraps");
+    assert_eq!(region.load_u64(8), Ok(4));
+    assert_eq!(region.compare_swap(8, 5, 9), Ok(4));
+    assert_eq!(region.load_u64(8), Ok(4), "another value is left as it was");
+    assert_eq!(region.compare_swap(8, 4, 0x0102_0304_0506_0708), Ok(4));
+    let want = [&[0xEE; 8][..], &0x0102_0304_0506_0708_u64.to_ne_bytes(), &[0xEE; 8]].concat();
+    assert_eq!(bytes(&region), want, "in the byte order of the host, and no other byte");
+}
+
+/// Each access of a counter at `offset`, which must all have the same outcome; a change sets it to 1.
+fn counter_errors(region: &Region, offset: usize) -> Option<RegionError> {
+    let results = [
+        region.fetch_add(offset, 1).err(),
+        region.compare_swap(offset, 0, 1).err(),
+        region.load_u64(offset).err(),
+        region.store_u64(offset, 1).err(),
+    ];
+    assert!(results.iter().all(|&result| result == results[0]), "{results:?}");
+    results[0]
+}
+
+#[test]
+fn counters_lie_inside_the_region() {
+    let region = Region::alloc_at(24, 0x1000).unwrap();
+    for offset in [0, 8, 16] {
+        assert_eq!(counter_errors(&region, offset), None);
+    }
+    region.fill(0, 24, 0).unwrap();
+    // Those that are out of bounds and misaligned are reported as out of bounds.
+    for offset in [17, 23, 24, 32, usize::MAX - 7, usize::MAX] {
+        let error = counter_errors(&region, offset);
+        assert!(matches!(error, Some(RegionError::OutOfBounds { len: 8, .. })), "{offset}: {error:?}");
+    }
+    assert_eq!(bytes(&region), [0; 24]);
+}
+
+/// Whatever the address by which peers name it.
+#[test]
+fn a_counter_starts_at_a_multiple_of_8_in_this_process() {
+    let mut backing = [0_u64; 5];
+    let base = backing.as_mut_ptr().cast::<u8>();
+    for (shift, iova) in (0..8).flat_map(|shift| [0x1000, 0x1003].map(|iova| (shift, iova))) {
+        // SAFETY: the array outlives the region, and is not looked at before the region is gone.
+        let region = unsafe { Region::from_raw_at(base.add(shift), 32, iova) }.unwrap();
+        for offset in 0..=24 {
+            let (addr, at) = (iova + offset as u64, (base.addr() + shift + offset) as u64);
+            let refused = (at % 8 != 0).then_some(RegionError::Misaligned { addr, at });
+            assert_eq!(counter_errors(&region, offset), refused, "{shift} {iova:#x} {offset}");
+        }
+    }
+    assert_eq!(backing, [1, 1, 1, 1, 0], "each was set whole, by one region or another");
+    let error = RegionError::Misaligned { addr: 0x1004, at: 0x7004 }.to_string();
+    assert!(error.contains("0x1004") && error.contains("0x7004") && error.contains("register"), "{error}");
+}
+
+#[test]
+fn counters_of_virtual_regions_stay_zero() {
+    let region = Region::virtual_at(24, 0x1001).unwrap();
+    region.store_u64(3, 7).unwrap();
+    assert_eq!((region.fetch_add(3, 7), region.fetch_add(3, 7)), (Ok(0), Ok(0)));
+    assert_eq!((region.compare_swap(3, 0, 7), region.load_u64(3)), (Ok(0), Ok(0)));
+    assert_eq!(counter_errors(&region, 16), None);
+    assert!(matches!(counter_errors(&region, 17), Some(RegionError::OutOfBounds { .. })));
+}
+
+/// One thread adds and one adds by comparing and swapping, through two mappings of the same bytes.
+#[test]
+fn no_update_of_a_counter_is_lost() {
+    let rounds = if cfg!(miri) { 50 } else { 100_000 };
+    let file = memfd(4096);
+    let map = || Region::map_shared(file.as_fd(), 0, 4096).unwrap();
+    let (adding, swapping) = (map(), map());
+    let start = std::sync::Barrier::new(2);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            start.wait();
+            (0..rounds).for_each(|_| {
+                adding.fetch_add(64, 1).unwrap();
+            });
+        });
+        scope.spawn(|| {
+            start.wait();
+            for _ in 0..rounds {
+                let mut seen = swapping.load_u64(64).unwrap();
+                loop {
+                    match swapping.compare_swap(64, seen, seen + (1 << 32)).unwrap() {
+                        before if before == seen => break,
+                        before => seen = before,
+                    }
+                }
+            }
+        });
+    });
+    assert_eq!(adding.load_u64(64), Ok(rounds + (rounds << 32)));
+}

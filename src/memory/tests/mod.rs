@@ -8,7 +8,26 @@ use super::keys::KeyTable;
 use super::{Access, MemoryError, MemorySpace, MemoryView, MrKey, PayloadRef, PdId, Region};
 use crate::seed::{Purpose, Seed};
 
+mod peers;
+
 const BASE: u64 = 0x7000_0000;
+
+/// Every right but that to local reads, with a number and its name.
+const RIGHTS: [(u32, Access, &str); 5] = [
+    (0, Access::LOCAL_WRITE, "LOCAL_WRITE"),
+    (1, Access::REMOTE_WRITE, "REMOTE_WRITE"),
+    (2, Access::REMOTE_READ, "REMOTE_READ"),
+    (3, Access::REMOTE_ATOMIC, "REMOTE_ATOMIC"),
+    (4, Access::REMOTE_INVALIDATE, "REMOTE_INVALIDATE"),
+];
+
+/// Every combination of rights, with the set of their numbers.
+fn all_rights() -> impl Iterator<Item = (u32, Access)> {
+    (0..1 << RIGHTS.len()).map(|bits| {
+        let granted = RIGHTS.iter().filter(|(bit, ..)| bits >> bit & 1 == 1);
+        (bits, granted.fold(Access::default(), |sum, &(_, right, _)| sum | right))
+    })
+}
 
 /// A space with one domain, and one lane's view of it.
 struct Bench {
@@ -87,9 +106,9 @@ fn a_packet_is_placed_only_where_its_key_allows() {
     let read_only = space.register(pd, Region::alloc(8).unwrap(), Access::LOCAL_WRITE).unwrap().rkey;
     let no_access = Err(MemoryError::NoAccess { key: read_only, needed: Access::REMOTE_WRITE });
     assert_eq!(view.place(read_only, pd, 0, b""), no_access);
-    assert_eq!(view.check_remote(rkey, pd, BASE + 64, 0), Ok(()));
-    assert!(view.check_remote(rkey, pd, BASE + 65, 0).is_err());
-    assert!(view.check_remote(rkey, pd, BASE, u64::MAX).is_err());
+    assert_eq!(view.check_remote(rkey, pd, BASE + 64, 0, Access::REMOTE_WRITE), Ok(()));
+    assert!(view.check_remote(rkey, pd, BASE + 65, 0, Access::REMOTE_WRITE).is_err());
+    assert!(view.check_remote(rkey, pd, BASE, u64::MAX, Access::REMOTE_WRITE).is_err());
     assert_eq!(bytes(&region), before);
 }
 
@@ -174,7 +193,7 @@ fn the_space_has_a_limit_and_slots_are_taken_again_under_new_keys() {
     let second = bench.register(&region).unwrap().rkey;
     assert_ne!(first, second);
     bench.view.sync();
-    let check = |key| bench.view.check_remote(key, bench.pd, region.iova(), 8);
+    let check = |key| bench.view.check_remote(key, bench.pd, region.iova(), 8, Access::REMOTE_WRITE);
     assert_eq!((check(first), check(second)), (Err(MemoryError::UnknownKey { key: first }), Ok(())));
     bench.space.invalidate(second);
     bench.register(&region).unwrap();
@@ -247,20 +266,18 @@ fn keys_do_not_tell_of_each_other() {
 
 #[test]
 fn rights_add_up() {
-    let [read, local, remote] = [Access::LOCAL_READ, Access::LOCAL_WRITE, Access::REMOTE_WRITE];
-    let both = local | remote;
-    let mut grown = read;
-    grown |= local;
-    assert_eq!(grown, local);
-    grown |= remote;
-    assert_eq!(grown, both);
-    let grants = |of: Access| [read, local, remote, both].map(|right| of.contains(right));
-    assert_eq!(grants(read), [true, false, false, false]);
-    assert_eq!(grants(local), [true, true, false, false]);
-    assert_eq!(grants(remote), [true, false, true, false]);
-    assert_eq!(grants(both), [true; 4]);
-    let names = [read, local, remote, both].map(|access| format!("{access:?}"));
-    assert_eq!(names, ["LOCAL_READ", "LOCAL_WRITE", "REMOTE_WRITE", "LOCAL_WRITE | REMOTE_WRITE"]);
+    for (bits, access) in all_rights() {
+        let mut grown = Access::LOCAL_READ;
+        RIGHTS.iter().filter(|(bit, ..)| bits >> bit & 1 == 1).for_each(|&(_, right, _)| grown |= right);
+        assert_eq!(grown, access);
+        for (other_bits, other) in all_rights() {
+            assert_eq!(access.contains(other), other_bits & !bits == 0, "{access:?} of {other:?}");
+        }
+        let names: Vec<_> =
+            RIGHTS.iter().filter(|(bit, ..)| bits >> bit & 1 == 1).map(|right| right.2).collect();
+        let want = if bits == 0 { "LOCAL_READ".to_owned() } else { names.join(" | ") };
+        assert_eq!(format!("{access:?}"), want);
+    }
 }
 
 /// So that a key is drawn in two tries on average, however many there are.
@@ -301,12 +318,12 @@ fn keys_outlive_the_growth_of_the_table() {
         view.sync();
         assert_eq!((bench.space.regions(), view.regions()), (held.len(), held.len()));
         for &(n, key) in &held {
-            assert_eq!(view.check_remote(key.rkey, bench.pd, BASE + 8 * n, 8), Ok(()));
+            assert_eq!(view.check_remote(key.rkey, bench.pd, BASE + 8 * n, 8, Access::REMOTE_WRITE), Ok(()));
             assert!(view.pin(key.lkey, bench.pd, BASE + 8 * n, 8).is_ok());
         }
         for &MrKey { lkey, rkey } in &dead {
             let unknown = |key| Err(MemoryError::UnknownKey { key });
-            assert_eq!(view.check_remote(rkey, bench.pd, BASE, 0), unknown(rkey));
+            assert_eq!(view.check_remote(rkey, bench.pd, BASE, 0, Access::REMOTE_WRITE), unknown(rkey));
             assert_eq!(view.pin(lkey, bench.pd, BASE, 0), unknown(lkey).map(|()| PayloadRef::EMPTY));
         }
     }
@@ -332,10 +349,10 @@ fn a_view_that_lags_far_behind_catches_up() {
     bench.view.place(new.rkey, bench.pd, spare.iova(), b"x").unwrap();
     assert_eq!(bench.view.regions(), 4, "two that stay, one in use, one new");
     for key in [stays, stays_in_use] {
-        assert_eq!(bench.view.check_remote(key.rkey, bench.pd, BASE, 64), Ok(()));
+        assert_eq!(bench.view.check_remote(key.rkey, bench.pd, BASE, 64, Access::REMOTE_WRITE), Ok(()));
     }
     for key in [goes, goes_in_use] {
-        assert!(bench.view.check_remote(key.rkey, bench.pd, BASE, 64).is_err());
+        assert!(bench.view.check_remote(key.rkey, bench.pd, BASE, 64, Access::REMOTE_WRITE).is_err());
     }
     assert_eq!(Arc::strong_count(&regions[2]), 1);
     let uses = [stays, stays_in_use, goes, goes_in_use].map(|key| bench.view.uses(key.lkey));
@@ -383,7 +400,10 @@ fn a_view_that_lags_learns_of_an_end_that_is_not_over() {
         Ok(())
     });
     assert_eq!(result, Err(MemoryError::Busy { uses: 1 }));
-    assert_eq!(lagging.check_remote(key.rkey, pd, BASE, 1), Err(MemoryError::UnknownKey { key: key.rkey }));
+    assert_eq!(
+        lagging.check_remote(key.rkey, pd, BASE, 1, Access::REMOTE_WRITE),
+        Err(MemoryError::UnknownKey { key: key.rkey })
+    );
     assert_eq!((space.regions(), pinning.regions(), lagging.regions()), (1, 1, 0));
 }
 
@@ -419,7 +439,7 @@ fn a_request_posted_meanwhile_holds_the_memory() {
     };
     assert_eq!(try_it(&mut view), Err(MemoryError::Busy { uses: 1 }));
     assert_eq!(try_it(&mut view), Err(MemoryError::Busy { uses: 1 }));
-    assert!(view.check_remote(key.rkey, pd, BASE, 1).is_err(), "the keys have ended");
+    assert!(view.check_remote(key.rkey, pd, BASE, 1, Access::REMOTE_WRITE).is_err(), "the keys have ended");
     assert_eq!((space.regions(), view.regions()), (1, 1));
     view.unpin(pin.unwrap().slot);
     deregister(&space, key.rkey, &mut [&mut view]).unwrap();
@@ -433,6 +453,7 @@ enum Step {
     Invalidate(usize),
     Sync(usize),
     Pin(usize, usize),
+    PinRemote(usize, usize),
     Unpin(usize),
     Place(usize, usize, u64, usize),
 }
@@ -444,7 +465,8 @@ fn step() -> impl Strategy<Value = Step> {
         1 => any::<usize>().prop_map(Step::Invalidate),
         1 => any::<usize>().prop_map(Step::Sync),
         2 => any::<(usize, usize)>().prop_map(|(k, v)| Step::Pin(k, v)),
-        2 => any::<usize>().prop_map(Step::Unpin),
+        2 => any::<(usize, usize)>().prop_map(|(k, v)| Step::PinRemote(k, v)),
+        3 => any::<usize>().prop_map(Step::Unpin),
         4 => (any::<(usize, usize)>(), 0..80u64, 0..80usize).prop_map(|((k, v), at, len)| Step::Place(k, v, at, len)),
     ]
 }
@@ -475,7 +497,8 @@ proptest! {
                 Step::Register => {
                     let region = Region::alloc_at(64, BASE).unwrap();
                     let live = all.iter().filter(|m| m.valid).count();
-                    if let Ok(key) = space.register(pd, region.clone(), Access::REMOTE_WRITE) {
+                    let access = Access::REMOTE_WRITE | Access::REMOTE_READ;
+                    if let Ok(key) = space.register(pd, region.clone(), access) {
                         let (bytes, pins) = (vec![0; 64], vec![]);
                         all.push(Model { key, region, bytes, pins, valid: true, unaware: [true; 2] });
                     } else {
@@ -506,6 +529,12 @@ proptest! {
                 Step::Pin(k, v) => {
                     let m = &mut all[index(k)];
                     let pin = views[v % 2].pin(m.key.lkey, pd, BASE, 64);
+                    prop_assert!(pin.is_ok() == m.valid || m.unaware[v % 2]);
+                    m.pins.extend(pin.map(|pin| (v % 2, pin)));
+                }
+                Step::PinRemote(k, v) => {
+                    let m = &mut all[index(k)];
+                    let pin = views[v % 2].pin_remote(m.key.rkey, pd, BASE, 64, Access::REMOTE_READ);
                     prop_assert!(pin.is_ok() == m.valid || m.unaware[v % 2]);
                     m.pins.extend(pin.map(|pin| (v % 2, pin)));
                 }
