@@ -122,6 +122,8 @@ pub fn rtr(info: &QpInfo, mtu: u32) -> RtrAttr {
         trim_nack: true,
         ports: info.ports.clone(),
         udp_port: info.udp_port,
+        extensions: info.extensions,
+        min_rnr_timer: RtrAttr::MIN_RNR_TIMER,
     }
 }
 

@@ -53,7 +53,7 @@ use crate::seed::Purpose;
 use crate::time::Time;
 use crate::timers::TimerHeap;
 use crate::wire::Qpn;
-use crate::work::{GatherWr, RecvWr, SendWr, Sge, WcStatus};
+use crate::work::{GatherWr, PostedRecv, RecvWr, ScatterWr, SendWr, Sge, WcStatus};
 use tx_scheduler::TxScheduler;
 
 /// All queue pairs of one lane. See the [module documentation](self) for the steps of its driver.

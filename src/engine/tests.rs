@@ -34,7 +34,7 @@ fn send(wr_id: u64) -> SendWr {
 }
 
 const fn cap(max_send_wr: u32, max_recv_wr: u32) -> QpCap {
-    QpCap { max_send_wr, max_recv_wr, max_send_sge: 1 }
+    QpCap { max_send_wr, max_recv_wr, max_send_sge: 1, max_recv_sge: 1 }
 }
 
 /// The way of a queue pair to RTS, for this peer.
@@ -50,6 +50,8 @@ fn to_rts(theirs: &QpInfo) -> [QpModify; 3] {
         trim_nack: true,
         ports: theirs.ports.clone(),
         udp_port: theirs.udp_port,
+        extensions: theirs.extensions,
+        min_rnr_timer: RtrAttr::MIN_RNR_TIMER,
     };
     [QpModify::Init, QpModify::Rtr(Box::new(rtr)), QpModify::Rts(RtsAttr::default())]
 }
@@ -359,7 +361,7 @@ fn receives_are_chained_in_order() {
         }
         assert_eq!(submit.push_recv(RecvWr::empty(0)), Err(Full));
         assert_eq!(u64::from(submit.recvs_outstanding()), DEPTH);
-        let taken = core::iter::from_fn(|| intake.pop_recv()).map(|wr| wr.wr_id);
+        let taken = core::iter::from_fn(|| intake.pop_recv()).map(|posted| posted.wr.wr_id);
         assert!(taken.eq(turn * DEPTH..(turn + 1) * DEPTH));
         (0..DEPTH).for_each(|_| intake.retire_recv());
         assert!((9..=10).contains(&lane.pooled_segments()[1]), "{:?}", lane.pooled_segments());

@@ -233,7 +233,7 @@ impl Qp {
                     None => cx.memory.new_target(reth.rkey),
                     known => known,
                 };
-                match Target::room(target, reth.rkey, self.pd.id(), reth.va, len) {
+                match Target::room(target, reth.rkey, self.pd.id(), reth.va, len, Access::REMOTE_WRITE) {
                     Ok(room) => Ok(Some(room)),
                     Err(error) => Err(refusal(&mut cx.counters, (head, len), error)),
                 }

@@ -345,6 +345,7 @@ fn write_packet(
         tseth: Some(Tseth::new(now.timestamp())),
         reth: spec.reth(),
         imm: spec.imm(),
+        operands: None,
     };
     head.encode(&mut out.head[stack_len..]);
     out.port = to.path.plane;

@@ -344,6 +344,7 @@ impl SendQueue {
             rqmsn = self.next_rqmsn;
             self.next_rqmsn = rqmsn.next();
         }
+        let remote = if Form::of(op).has(Form::SEND) { RemoteAddr::default() } else { remote };
         let first = self.end;
         self.entries.push_back(Entry {
             wr_id,

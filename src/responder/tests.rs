@@ -59,14 +59,14 @@ fn a_sack_is_due_every_threshold() {
 fn it_knows_the_next_packet_in_order_and_the_receives_that_wait() {
     let mut r = responder();
     assert_eq!((r.next_psn(), r.cack(), r.recvs_queued()), (Psn::new(0xff_fff0), Psn::new(0xff_ffef), 0));
-    (0..3).for_each(|wr_id| assert!(r.post_recv(RecvWr::empty(wr_id))));
+    (0..3).for_each(|wr_id| assert!(post_recv(&mut r, wr_id)));
     for offset in [0, 1, 3] {
         give(&mut r, offset, false);
     }
     assert_eq!((r.next_psn(), r.recvs_queued()), (Psn::new(0xff_fff2), 3));
     give(&mut r, 2, false);
     assert_eq!((r.next_psn(), r.cack()), (Psn::new(0xff_fff4), Psn::new(0xff_fff3)));
-    assert_eq!(r.pop_recv(), Some(RecvWr::empty(0)));
+    assert_eq!(r.pop_recv().map(|receive| receive.wr_id), Some(0));
     assert_eq!(r.recvs_queued(), 2);
 }
 
@@ -224,16 +224,21 @@ fn psn(n: u32) -> Psn {
     Psn::new(0xff_fff0).add(n)
 }
 
-fn recv(wr_id: u64) -> RecvWr {
-    RecvWr::empty(wr_id)
+/// Posts a receive work request without a buffer. `false` if the queue is full.
+fn post_recv(r: &mut Responder, wr_id: u64) -> bool {
+    let fits = !r.recvs_full();
+    if fits {
+        r.push_recv(Receive { wr_id, buffer: Buffer::NONE });
+    }
+    fits
 }
 
 #[test]
 fn receive_requests_are_kept_up_to_the_depth_and_through_connecting() {
     let mut r = responder();
     let setup = r.setup;
-    assert!((0..4).all(|n| r.post_recv(recv(n))));
-    assert!(!r.post_recv(recv(4)), "the queue holds four");
+    assert!((0..4).all(|n| post_recv(&mut r, n)));
+    assert!(!post_recv(&mut r, 4), "the queue holds four");
     r.connect(setup);
     let taken: Vec<_> = core::iter::from_fn(|| r.pop_recv()).map(|wr| wr.wr_id).collect();
     assert_eq!(taken, [0, 1, 2, 3]);
@@ -291,12 +296,12 @@ fn immediates_that_wait_are_counted_until_their_turn() {
     for round in 0..3 {
         let first = round * 5;
         for n in first + 1..first + 5 {
-            assert!(r.post_recv(recv(n.into())));
+            assert!(post_recv(&mut r, n.into()));
             assert_eq!(early(&mut r, n, true), Ok(()));
         }
-        assert_eq!(r.stashed_immediates, 4);
+        assert_eq!(r.stashed_takers, 4);
         assert_eq!(early(&mut r, first, false), Ok(()));
-        assert_eq!(r.stashed_immediates, 0);
+        assert_eq!(r.stashed_takers, 0);
     }
     for n in 16..20 {
         assert_eq!(early(&mut r, n, true), Ok(()));
@@ -356,7 +361,8 @@ fn answers_are_owed_until_they_are_taken() {
     assert!(r.has_pending_acks());
     assert!(r.take_sack().is_some() && !r.has_pending_acks());
     assert!(
-        r.queue_nack(NackOut { reason: 1, psn: psn(3), ev: Ev(1), timestamp: 0 }) && r.has_pending_acks()
+        r.queue_nack(NackOut { reason: 1, info: 0, psn: psn(3), ev: Ev(1), timestamp: 0 })
+            && r.has_pending_acks()
     );
     assert!(r.take_nack().is_some() && !r.has_pending_acks());
     r.ack_duplicate(trigger(psn(0)), true);
@@ -396,7 +402,7 @@ fn what_is_owed_needs_no_more_memory_than_the_window() {
     assert!(r.answers.unreported.len() <= 256);
     for n in 0..100 {
         r.ack_duplicate(Trigger { marked: true, ..trigger(psn(n)) }, false);
-        r.queue_nack(NackOut { reason: 1, psn: psn(n), ev: Ev(1), timestamp: 0 });
+        r.queue_nack(NackOut { reason: 1, info: 0, psn: psn(n), ev: Ev(1), timestamp: 0 });
     }
     take_sacks(&mut r);
     while r.take_nack().is_some() {}
@@ -409,7 +415,7 @@ fn what_is_owed_needs_no_more_memory_than_the_window() {
 #[test]
 fn no_more_nacks_are_owed_than_the_limit() {
     let mut r = responder();
-    let nack = |n: u32| NackOut { reason: 1, psn: psn(n), ev: Ev(1), timestamp: 0 };
+    let nack = |n: u32| NackOut { reason: 1, info: 0, psn: psn(n), ev: Ev(1), timestamp: 0 };
     let kept = (0..300).filter(|&n| r.queue_nack(nack(n))).count();
     assert_eq!((kept, core::iter::from_fn(|| r.take_nack()).take(1_000).count()), (256, 256));
     assert!(r.queue_nack(nack(300)));
@@ -419,10 +425,10 @@ fn no_more_nacks_are_owed_than_the_limit() {
 #[test]
 fn only_a_quiet_responder_gives_up_room() {
     let mut r = Responder::new(Receives::own(100), *responder().setup());
-    (0..100).for_each(|wr_id| assert!(r.post_recv(RecvWr::empty(wr_id))));
+    (0..100).for_each(|wr_id| assert!(post_recv(&mut r, wr_id)));
     while r.pop_recv().is_some() {}
     let mut budget = WindowBudget::new(0);
-    let held = |r: &Responder| matches!(r.receives(), Receives::Own { queue, .. } if queue.capacity() >= 100);
+    let held = |r: &Responder| r.receives.capacity() >= 100;
     r.visit(&mut budget, false);
     assert!(held(&r));
     r.visit(&mut budget, true);

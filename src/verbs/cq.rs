@@ -164,6 +164,7 @@ impl Default for Wc {
             byte_len: 0,
             imm: None,
             qpn: Qpn::new(0),
+            src_qpn: Qpn::new(0),
         }
     }
 }

@@ -5,6 +5,7 @@ use std::ops::RangeInclusive;
 use spindrift_pmd::Medium;
 
 use crate::congestion::CcConfig;
+use crate::endpoint::Extensions;
 use crate::path::MAX_EVS;
 use crate::wire::EntropyMode;
 use crate::work::{MAX_SGE, SendOp};

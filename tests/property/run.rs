@@ -196,7 +196,7 @@ fn route(plan: &Plan, node: usize, port: u8) -> Route {
 
 fn qp_init(plan: &Plan, end: &EndPlan, pd: PdId, number: usize) -> QpInit {
     let mut init = QpInit::new(pd, CqId(2 * number as u32), CqId(2 * number as u32 + 1));
-    init.cap = QpCap { max_send_wr: end.depth, max_recv_wr: 1024, max_send_sge: 16 };
+    init.cap = QpCap { max_send_wr: end.depth, max_recv_wr: 1024, max_send_sge: 16, max_recv_sge: 16 };
     init.psn = Some(Psn::new(end.psn));
     init.msn = Msn::new(end.msn);
     init.mpr_dest = end.mpr;
@@ -332,14 +332,14 @@ impl World {
             Event::Completion { wc, .. } => {
                 let end = End { node, qpn: wc.qpn };
                 match wc.opcode {
-                    WcOpcode::RdmaWrite => {
+                    WcOpcode::RdmaWrite | WcOpcode::Send => {
                         self.stream(|stream| stream.from == end)
                             .writer
                             .ledger
                             .on_send_completion(&wc)
                             .unwrap();
                     }
-                    WcOpcode::RecvRdmaWithImm => {
+                    WcOpcode::RecvRdmaWithImm | WcOpcode::Recv => {
                         self.stream(|stream| stream.to == end)
                             .writer
                             .ledger

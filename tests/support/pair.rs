@@ -40,6 +40,7 @@ pub(crate) fn rts_attr(theirs: &QpInfo, patience: Patience) -> RtsAttr {
         timeout: patience.timeout,
         linear_retries: patience.linear,
         exponential_retries: patience.exponential,
+        rnr_retry: RtsAttr::MAX_RNR,
     }
 }
 

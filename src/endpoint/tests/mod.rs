@@ -194,7 +194,7 @@ fn a_queue_pair_has_the_limits_of_its_endpoint() {
         assert_eq!(named, refused);
     }
     for (max_send_sge, taken) in [(0, false), (1, true), (16, true), (17, false)] {
-        let cap = QpCap { max_send_sge, max_send_wr: 8, max_recv_wr: 4 };
+        let cap = QpCap { max_send_sge, max_send_wr: 8, max_recv_wr: 4, max_recv_sge: 1 };
         let made = endpoint.create_qp(QpInit { cap, ..init.clone() });
         assert_eq!(made.is_ok(), taken, "{made:?}");
         let named = made.err().is_none_or(|error| error.to_string().contains("max_send_sge"));
@@ -413,5 +413,7 @@ fn rtr_to(ports: Vec<PortAddr>, udp_port: u16) -> RtrAttr {
         trim_nack: true,
         ports,
         udp_port,
+        extensions: Extensions::NONE,
+        min_rnr_timer: RtrAttr::MIN_RNR_TIMER,
     }
 }

@@ -33,6 +33,7 @@ impl Bench {
             window: 128,
             max_wimm: 2,
             dynamic_mpr: false,
+            rnr_retry: None,
             retry: RetryPolicy { timeout_ns: 1_000_000, linear: 1, exponential: 1 },
             probe_floor_ns: 10_000,
             initial_reordering_ns: 10_000,

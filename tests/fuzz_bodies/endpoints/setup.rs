@@ -84,7 +84,12 @@ impl PairSetup {
 
     pub(crate) fn init(&self, setup: &Setup, pd: PdId) -> QpInit {
         let mut init = QpInit {
-            cap: QpCap { max_send_wr: self.depth, max_recv_wr: 1024, max_send_sge: MAX_SGE },
+            cap: QpCap {
+                max_send_wr: self.depth,
+                max_recv_wr: 1024,
+                max_send_sge: MAX_SGE,
+                max_recv_sge: MAX_SGE,
+            },
             sig_all: self.sig_all,
             psn: Some(Psn::new(self.psn)),
             msn: Msn::new(if self.psn == 0 { 0 } else { 0xffff }),

@@ -163,8 +163,8 @@ impl World {
     fn on_completion(&mut self, node: usize, wc: &Wc) {
         let (pair, end) = self.find(End { node, qpn: wc.qpn });
         match wc.opcode {
-            WcOpcode::RdmaWrite => pair.ledgers[end].on_send_completion(wc),
-            WcOpcode::RecvRdmaWithImm => pair.ledgers[1 - end].on_receive_completion(wc),
+            WcOpcode::RdmaWrite | WcOpcode::Send => pair.ledgers[end].on_send_completion(wc),
+            WcOpcode::RecvRdmaWithImm | WcOpcode::Recv => pair.ledgers[1 - end].on_receive_completion(wc),
         }
         .unwrap();
     }

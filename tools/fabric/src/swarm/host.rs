@@ -87,7 +87,7 @@ impl Host {
             CcAlgorithm::None => CcConfig::none(),
         };
         QpInit {
-            cap: QpCap { max_send_wr: plan.depth, max_recv_wr: 1024, max_send_sge: 16 },
+            cap: QpCap { max_send_wr: plan.depth, max_recv_wr: 1024, max_send_sge: 16, max_recv_sge: 16 },
             path,
             cc,
             psn: Some(Psn::new(plan.psn)),
