@@ -151,7 +151,7 @@ fn specimens() -> Vec<(String, Vec<u8>)> {
         };
         let len = packet.encode_head(&mut out);
         out.truncate(len);
-        if opcode.is_write() {
+        if opcode.is_data() {
             out.extend([payload, pad].concat());
         }
         out

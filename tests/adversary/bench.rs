@@ -4,7 +4,9 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use spindrift::counters::Counters;
-use spindrift::endpoint::{CqId, EndpointConfig, Event, FailReason, PortAddr, QpInfo, QpInit, Violation};
+use spindrift::endpoint::{
+    CqId, EndpointConfig, Event, Extensions, FailReason, PortAddr, QpInfo, QpInit, Violation,
+};
 use spindrift::memory::{Access, MrKey, Payload, PdId, Region};
 use spindrift::pmd::{RxFrame, RxOrigin};
 use spindrift::time::Time;
@@ -79,6 +81,7 @@ pub(crate) fn attacker_info(ours: &QpInfo) -> QpInfo {
         psn: FIRST_PSN.get(),
         msn: FIRST_MSN.get(),
         ports: (0..PLANES).map(|port| PortAddr { ip: attacker_ip(port), mac: [6; 6] }).collect(),
+        extensions: Extensions::NONE,
         ..ours.clone()
     }
 }

@@ -2,7 +2,7 @@
 //! read bit by bit.
 
 use spindrift::counters::Counters;
-use spindrift::endpoint::{CqId, EndpointConfig, PortAddr, QpInfo, QpInit};
+use spindrift::endpoint::{CqId, EndpointConfig, Extensions, PortAddr, QpInfo, QpInit};
 use spindrift::memory::{Access, MrKey, PdId, Region};
 use spindrift::path::{EvSource, PathConfig};
 use spindrift::wire::{
@@ -191,6 +191,7 @@ fn connect(net: &mut Net, pd: PdId, adjust: impl Fn(&mut QpInit)) -> End {
         psn: FIRST.get(),
         msn: 0,
         ports: vec![PortAddr { ip: address(true, 9, 0), mac: [6; 6] }],
+        extensions: Extensions::NONE,
         ..ours
     };
     pair::bring_up(net, qp, &theirs, Patience::default());

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use spindrift::congestion::{CcConfig, NsccOverrides};
 use spindrift::counters::Counters;
 use spindrift::endpoint::{
-    CqId, EndpointConfig, Event, FailReason, PortAddr, PostError, QpCap, QpInfo, QpInit, QpStatus,
+    CqId, EndpointConfig, Event, Extensions, FailReason, PortAddr, PostError, QpCap, QpInfo, QpInit, QpStatus,
 };
 use spindrift::memory::{Access, MrKey, PdId, Region};
 use spindrift::path::{EvSource, EvState, EvStatus, PathConfig, PathCounters};
@@ -46,6 +46,8 @@ pub(crate) struct Setup {
     pub(crate) dynamic_mpr: bool,
     /// Window that the peer grants, in units of 128.
     pub(crate) mpr: u8,
+    /// Extensions of MRC that the peer has.
+    pub(crate) extensions: Extensions,
 }
 
 impl Default for Setup {
@@ -61,6 +63,7 @@ impl Default for Setup {
             initial_reordering_ns: 0,
             dynamic_mpr: false,
             mpr: 8,
+            extensions: Extensions::NONE,
         }
     }
 }
@@ -152,6 +155,7 @@ impl Sender {
             qpn: PEER_QPN.get(),
             mpr: setup.mpr,
             ports: (0..planes).map(|plane| PortAddr { ip: peer_ip(plane), mac: [6; 6] }).collect(),
+            extensions: setup.extensions,
             ..ours
         };
         pair::bring_up(&mut net, qp, &theirs, setup.patience);

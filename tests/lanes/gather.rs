@@ -2,8 +2,8 @@
 
 use spindrift::pmd::loopback::{self, LoopbackConfig};
 use spindrift::verbs::{
-    Access, BadWr, GatherWr, LaneMode, MAX_SGE, Mr, PostError, Qp, QpConfig, QpState, RecvWr, RemoteAddr,
-    SendOp, Sge, VerbsError, WcStatus,
+    Access, BadWr, Extensions, GatherWr, LaneMode, MAX_SGE, Mr, PostError, Qp, QpConfig, QpState, RecvWr,
+    RemoteAddr, SendOp, Sge, VerbsError, WcStatus,
 };
 
 use crate::connected_pair::{Side, THREAD, connect, faulty, side, until};
@@ -131,7 +131,8 @@ const fn to(remote: RemoteAddr, local: &[Sge]) -> GatherWr<'_> {
 
 #[test]
 fn what_is_no_message_is_refused_at_once() {
-    let config = QpConfig { max_send_wr: 2, max_send_sge: 3, ..QpConfig::default() };
+    let extensions = Extensions::NONE;
+    let config = QpConfig { max_send_wr: 2, max_send_sge: 3, extensions, ..QpConfig::default() };
     let (mut left, mut right, target) = two_sides(LaneMode::Inline, &config);
     let sge = left.mr.sge(0, 10).unwrap();
     let (empty, huge) = (Sge { len: 0, ..sge }, Sge { len: u32::MAX, ..sge });

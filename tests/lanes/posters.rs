@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 
 use spindrift::pmd::loopback::{self, LoopbackConfig};
 use spindrift::verbs::{
-    BadWr, InlineWr, LaneMode, PostError, QpConfig, QpModify, QpPoster, QpState, RecvWr, SendOp, SendWr, Wc,
-    WcOpcode, WcStatus, nic,
+    BadWr, Extensions, InlineWr, LaneMode, PostError, QpConfig, QpModify, QpPoster, QpState, RecvWr, SendOp,
+    SendWr, Wc, WcOpcode, WcStatus, nic,
 };
 
 use crate::connected_pair::{Side, THREAD, connect, pair, side, side_with_cq, until, write};
@@ -31,7 +31,8 @@ fn good(ids: core::ops::Range<u64>) -> Vec<(u64, WcStatus)> {
 #[test]
 fn a_list_is_posted_up_to_the_first_request_that_is_refused() {
     let (left, right) = loopback::pair(2, LoopbackConfig::default());
-    let config = QpConfig { max_send_wr: 5, max_recv_wr: 3, ..QpConfig::default() };
+    let extensions = Extensions::NONE;
+    let config = QpConfig { max_send_wr: 5, max_recv_wr: 3, extensions, ..QpConfig::default() };
     let sides = [left, right].map(|ports| side(nic(ports), LaneMode::Inline, &config));
     let [mut left, mut right] = sides;
     let list: Vec<_> = (0..8).map(|wr_id| write(&left, &right, wr_id, 100)).collect();

@@ -11,8 +11,8 @@ use spindrift::path::{MAX_EVS, PathConfig};
 use spindrift::pmd::loopback::{self, LoopbackConfig, LoopbackPort};
 use spindrift::pmd::{LinkState, Medium, Port, PortCaps, RxFrame, TxFrame, forward_to_inner};
 use spindrift::verbs::{
-    Access, Context, ContextConfig, ControlError, FailReason, LaneMode, MAX_CQ_DEPTH, MAX_INLINE, Placement,
-    PostError, Qp, QpAttr, QpConfig, QpModify, QpState, RecvWr, RetryAttr, RtsAttr, SendOp, SendWr,
+    Access, Context, ContextConfig, ControlError, Extensions, FailReason, LaneMode, MAX_CQ_DEPTH, MAX_INLINE,
+    Placement, Qp, QpAttr, QpConfig, QpModify, QpState, RecvWr, RetryAttr, RtsAttr, SendOp, SendWr, Sge,
     VerbsError, WrOpcode, nic,
 };
 use spindrift::wire::{EntropyMode, Psn, StevOrder};
@@ -229,10 +229,11 @@ fn a_context_says_what_its_settings_are() {
     assert_eq!((attr.max_qps, attr.max_qps_per_lane, attr.qps), (4, 2, 0));
     assert_eq!((attr.max_send_wr, attr.max_recv_wr, attr.max_inline), (6, 5, MAX_INLINE));
     assert_eq!((attr.max_cq_depth, attr.max_regions, attr.regions), (MAX_CQ_DEPTH, 3, 0));
-    assert_eq!((attr.msg_len, attr.mpr, attr.max_wimm), (1..=u32::MAX, 1..=255, 0..=65_535));
+    assert_eq!((attr.msg_len, attr.mpr, attr.max_wimm), (0..=u32::MAX, 1..=255, 0..=65_535));
     assert_eq!((attr.window_budget_psns, attr.max_evs), (4096, MAX_EVS));
     assert_eq!((attr.entropy, attr.entropy_width_bits), (EntropyMode::Stev(StevOrder::SportHigh), 32));
-    assert_eq!(attr.opcodes, [WrOpcode::RdmaWrite, WrOpcode::RdmaWriteWithImm]);
+    let opcodes = [WrOpcode::RdmaWrite, WrOpcode::RdmaWriteWithImm, WrOpcode::Send, WrOpcode::SendWithImm];
+    assert_eq!((attr.opcodes, attr.caps.extensions), (&opcodes[..], Extensions::ALL));
     let caps = attr.caps;
     assert_eq!((caps.trimming, caps.icrc, caps.dynamic_mpr, caps.oor_nack), (false, false, true, true));
     let usual = open(ports(1, 1).0, LaneMode::Inline).query_device().unwrap();
@@ -325,19 +326,17 @@ fn a_limit_that_is_told_is_the_limit_that_holds() {
 }
 
 #[test]
-fn each_opcode_that_is_told_can_be_posted_and_an_empty_message_cannot() {
+fn each_opcode_of_the_device_can_be_posted_without_bytes() {
     let (mut left, mut right) = pair(1, LaneMode::Inline);
     let attr = left.context.query_device().unwrap();
-    right.qp.post_recv(RecvWr::empty(1)).unwrap();
-    let ops = [SendOp::Write, SendOp::WriteWithImm(1)];
+    (0..3).for_each(|wr_id| right.qp.post_recv(RecvWr::empty(wr_id)).unwrap());
+    let ops = [SendOp::Write, SendOp::WriteWithImm(1), SendOp::Send, SendOp::SendWithImm(1)];
     assert_eq!(ops.map(WrOpcode::from), *attr.opcodes);
+    assert_eq!(*attr.msg_len.start(), 0);
     for op in ops {
-        let wr = SendWr { op, ..write(&left, &right, 1, *attr.msg_len.start()) };
+        let wr = SendWr { op, local: Sge::EMPTY, ..write(&left, &right, 1, 1) };
         complete(&mut left, &right, wr);
     }
-    let mut empty = write(&left, &right, 1, 1);
-    empty.local.len = 0;
-    assert_eq!(left.qp.post_send(empty), Err(PostError::Empty));
 }
 
 /// The settings' limit of regions has one of its own.

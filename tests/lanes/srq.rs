@@ -5,8 +5,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use spindrift::verbs::{
-    Access, AsyncEvent, BadWr, Context, FailReason, LaneMode, PostError, Qp, QpConfig, QpModify, QpState,
-    RecvWr, SendOp, SendWr, Srq, SrqAttr, VerbsError, Wc, WcOpcode, WcStatus,
+    Access, AsyncEvent, BadWr, Context, Extensions, FailReason, LaneMode, PostError, Qp, QpConfig, QpModify,
+    QpState, RecvWr, SendOp, SendWr, Srq, SrqAttr, VerbsError, Wc, WcOpcode, WcStatus,
 };
 
 use crate::connected_pair::{THREAD, until};
@@ -18,12 +18,16 @@ const QPS: usize = 4;
 
 /// Two sides of two lanes and four queue pairs, whose right one has a shared receive queue of this size.
 fn pair(mode: LaneMode, max_wr: u32) -> (Many, Many, Srq) {
+    pair_of(mode, max_wr, &QpConfig::default())
+}
+
+fn pair_of(mode: LaneMode, max_wr: u32, config: &QpConfig) -> (Many, Many, Srq) {
     let (left, right) = ports(LANES, 2);
-    let mut left = side(left, mode, |_| QpConfig::default());
+    let mut left = side(left, mode, |_| config.clone());
     let mut srq = None;
     let mut right = side(right, mode, |context| {
         srq = Some(context.create_srq(max_wr).unwrap());
-        QpConfig { srq: srq.clone(), ..QpConfig::default() }
+        QpConfig { srq: srq.clone(), ..config.clone() }
     });
     connect(&mut left, &mut right);
     (left, right, srq.unwrap())
@@ -118,7 +122,8 @@ fn the_oldest_request_is_taken_first() {
 
 #[test]
 fn an_empty_queue_fails_the_queue_pair_that_finds_it_so_and_no_other() {
-    let (mut left, mut right, srq) = pair(LaneMode::Inline, 8);
+    let plain = QpConfig { extensions: Extensions::NONE, ..QpConfig::default() };
+    let (mut left, mut right, srq) = pair_of(LaneMode::Inline, 8, &plain);
     let send = |left: &mut Many, right: &Many, qp, n| {
         let wr = immediate(left, right, qp, n);
         left.qps[qp].post_send(wr).unwrap();

@@ -1,7 +1,7 @@
 //! The settings that the first bytes of an input stand for.
 
 use spindrift::congestion::CcConfig;
-use spindrift::endpoint::{CqId, EndpointConfig, QpCap, QpInit};
+use spindrift::endpoint::{CqId, EndpointConfig, Extensions, QpCap, QpInit};
 use spindrift::memory::PdId;
 use spindrift::path::PathConfig;
 use spindrift::wire::{Msn, Psn};
@@ -97,6 +97,7 @@ impl PairSetup {
             max_mtu: self.mtu,
             dynamic_mpr: self.dynamic_mpr,
             path: PathConfig { active: 8, backup: 4, min_active: 2, ..PathConfig::new(setup.planes) },
+            extensions: Extensions::NONE,
             ..QpInit::new(pd, CqId(0), CqId(1))
         };
         if self.nscc {

@@ -162,6 +162,7 @@ const QP_INFO: &[Field] = &[
     field::<String>("entropy", "text"),
     field::<Vec<Value>>("ports", "a list"),
     Field { optional: true, ..field::<Vec<u32>>("plane_ids", "a list of integers of 32 bits") },
+    Field { optional: true, ..field::<Vec<String>>("extensions", "a list of texts") },
 ];
 
 const PORT_ADDR: &[Field] =

@@ -47,6 +47,7 @@ fn info(qpn: u32) -> QpInfo {
             .map(|p| PortAddr { ip: format!("fd00::{p}:{qpn:x}").parse().unwrap(), mac: [p; 6] })
             .collect(),
         plane_ids: Vec::new(),
+        extensions: spindrift::verbs::Extensions::NONE,
     }
 }
 
