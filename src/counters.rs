@@ -78,6 +78,10 @@ counters! {
     rx_duplicates,
     /// Data packets refused with an RNR NACK: no receive work request was posted for their message.
     rx_not_ready,
+    /// Reads of the peer carried out.
+    rx_reads,
+    /// Atomic operations of the peer carried out.
+    rx_atomics,
     /// Data packets dropped: of an operation that the peers did not agree on.
     rx_not_negotiated,
     /// Data packets at or below the cumulative acknowledgement.

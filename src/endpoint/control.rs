@@ -269,6 +269,7 @@ impl Endpoint {
             ports: self.cx.cfg.ports.iter().map(|port| PortAddr { ip: port.ip, mac: port.mac.0 }).collect(),
             plane_ids: self.cx.cfg.plane_ids.clone(),
             extensions: qp.init.extensions,
+            max_rd_atomic: qp.init.fetches_offered(),
         })
     }
 
@@ -373,6 +374,7 @@ impl Endpoint {
     fn make_rts(&mut self, now: Time, slot: u32, attr: &RtsAttr) -> Result<(), EndpointError> {
         in_range("mpr", u32::from(attr.mpr), 1, 255, " units of 128 PSNs")?;
         check_retry(attr.retry())?;
+        check_rts(&attr)?;
         let Some(qp) = self.qps.get_mut(slot) else { return Ok(()) };
         let (index, cc) = (qp.peer, qp.init.cc.clone());
         // Everything that can fail comes first.
@@ -505,6 +507,11 @@ impl Endpoint {
         self.apply(slot, control | Wakes::DATA | Wakes::ARM);
         Some(result)
     }
+}
+
+/// Refuses limits that are out of range.
+fn check_rts(attr: &RtsAttr) -> Result<(), EndpointError> {
+    in_range("rnr_retry", attr.rnr_retry.into(), 0, RtsAttr::MAX_RNR.into(), "")
 }
 
 fn check_retry(attr: RetryAttr) -> Result<(), EndpointError> {

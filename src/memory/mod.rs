@@ -205,6 +205,27 @@ impl PayloadRef {
     }
 }
 
+/// The parts of `ranges` that have the `len` bytes from `offset` of all their bytes, in order.
+pub(crate) fn parts_of(
+    ranges: impl Iterator<Item = PayloadRef>,
+    offset: u64,
+    len: u32,
+) -> impl Iterator<Item = PayloadRef> {
+    // `skip`: bytes from the start of the current range to the first byte; 0 from then on.
+    let (mut skip, mut left) = (offset, len);
+    ranges.filter_map(move |range| {
+        let whole = u64::from(range.len);
+        if skip >= whole {
+            skip -= whole;
+            return None;
+        }
+        let part = range.part(skip, left.min((whole - skip) as u32));
+        skip = 0;
+        left -= part.len;
+        (part.len > 0).then_some(part)
+    })
+}
+
 /// The reason why memory could not be registered or accessed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]

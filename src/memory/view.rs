@@ -334,6 +334,16 @@ impl MemoryView {
         Ok(())
     }
 
+    /// Whether a peer may end this registration.
+    ///
+    /// # Errors
+    /// As [`MemoryView::invalidate_remote`].
+    pub(crate) fn may_invalidate(&mut self, rkey: u32, pd: PdId) -> Result<(), MemoryError> {
+        self.sync();
+        Target::open(self.targets.get(rkey), rkey, pd, Access::REMOTE_INVALIDATE)?;
+        Ok(())
+    }
+
     /// Counts one use less; call it once for every [`MemoryView::pin`], [`MemoryView::pin_local`] and
     /// [`MemoryView::pin_remote`], with the slot that it returned.
     #[inline]

@@ -64,6 +64,8 @@ pub struct QpInit {
     pub mpr_dest: u8,
     /// Writes with immediate and SENDs that the peer may have in flight.
     pub max_wimm_dest: u16,
+    /// Reads and atomic operations that the peer may have in flight.
+    pub max_dest_rd_atomic: u8,
     /// Largest path MTU to offer, in bytes. 0: the largest that the ports can carry.
     pub max_mtu: u32,
     /// Use dynamic windows if the peer does too: follow `mpr` in its SACKs, and grant it what
@@ -90,10 +92,18 @@ impl QpInit {
             msn: Msn::new(0),
             mpr_dest: 8,
             max_wimm_dest: 128,
+            max_dest_rd_atomic: 16,
             max_mtu: 4096,
             dynamic_mpr: false,
             extensions: Extensions::ALL,
         }
+    }
+}
+
+impl QpInit {
+    /// Reads and atomic operations that it offers to carry out for the peer.
+    pub(crate) const fn fetches_offered(&self) -> u8 {
+        if self.extensions.fetches() { self.max_dest_rd_atomic } else { 0 }
     }
 }
 
@@ -136,6 +146,14 @@ pub struct QpInfo {
     /// Extensions of MRC that this side has. Those of both sides are used.
     #[serde(default, skip_serializing_if = "Extensions::is_empty")]
     pub extensions: Extensions,
+    /// Reads and atomic operations in flight that this side accepts; 0 without these extensions.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub max_rd_atomic: u8,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde gives a reference")]
+const fn is_zero(number: &u8) -> bool {
+    *number == 0
 }
 
 impl QpInfo {
@@ -180,6 +198,8 @@ pub struct RtrAttr {
     /// How long the peer waits at least after an RNR NACK: a code of 5 bits, see
     /// [`Neth::rnr_timer_ns`](crate::wire::Neth::rnr_timer_ns).
     pub min_rnr_timer: u8,
+    /// Reads and atomic operations that the peer may have in flight.
+    pub max_dest_rd_atomic: u8,
 }
 
 impl RtrAttr {
@@ -203,6 +223,7 @@ impl RtrAttr {
             udp_port: theirs.udp_port,
             extensions: ours.extensions & theirs.extensions,
             min_rnr_timer: Self::MIN_RNR_TIMER,
+            max_dest_rd_atomic: ours.max_rd_atomic,
         }
     }
 }
@@ -243,6 +264,8 @@ pub struct RtsAttr {
     /// How often a message is sent again that found no receive work request, 0 to 7; 7 means no limit. It needs the
     /// extension [`RNR`](Extensions::RNR).
     pub rnr_retry: u8,
+    /// Reads and atomic operations in flight that the peer accepts.
+    pub max_rd_atomic: u8,
 }
 
 impl RtsAttr {
@@ -309,6 +332,7 @@ impl Default for RtsAttr {
             linear_retries: 7,
             exponential_retries: 9,
             rnr_retry: Self::MAX_RNR,
+            max_rd_atomic: 16,
         }
     }
 }

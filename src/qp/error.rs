@@ -89,7 +89,15 @@ pub enum PostError {
         "too many scatter/gather elements: make the queue pair with a larger `max_send_sge` or `max_recv_sge`"
     )]
     TooManySges,
-    /// The peer accepts neither writes with immediate nor SENDs, so the request would never complete.
-    #[error("the peer accepts no writes with immediate and no SENDs: it connected with max_wimm 0")]
-    NoImmediates,
+    /// The peer accepts no such request in flight, so it would never complete.
+    #[error(
+        "the peer accepts no such request in flight: it connected with max_wimm 0 (writes with immediate, SENDs) or max_rd_atomic 0 (reads, atomic operations)"
+    )]
+    NoneAccepted,
+    /// An atomic operation has 8 bytes.
+    #[error("an atomic operation has {len} local bytes; it takes 8")]
+    AtomicLength {
+        /// Bytes of its local elements.
+        len: u32,
+    },
 }

@@ -34,11 +34,23 @@ impl Extensions {
     pub const SEND: Self = Self(2);
     /// A message that finds no receive work request is refused with an RNR NACK and sent again later.
     pub const RNR: Self = Self(4);
+    /// SEND that ends a registration of the receiver.
+    pub const INVALIDATE: Self = Self(8);
+    /// RDMA READ.
+    pub const READ: Self = Self(16);
+    /// Compare-and-swap and fetch-and-add.
+    pub const ATOMIC: Self = Self(32);
     /// Every extension that this version has.
-    pub const ALL: Self = Self(7);
+    pub const ALL: Self = Self(63);
 
-    const NAMED: [(Self, &'static str); 3] =
-        [(Self::EMPTY_MESSAGES, "empty-messages"), (Self::SEND, "send"), (Self::RNR, "rnr")];
+    const NAMED: [(Self, &'static str); 6] = [
+        (Self::EMPTY_MESSAGES, "empty-messages"),
+        (Self::SEND, "send"),
+        (Self::RNR, "rnr"),
+        (Self::INVALIDATE, "invalidate"),
+        (Self::READ, "read"),
+        (Self::ATOMIC, "atomic"),
+    ];
 
     /// Whether every extension of `other` is in the set.
     #[inline]
@@ -52,6 +64,11 @@ impl Extensions {
         self.0 == 0
     }
 
+    /// Whether reads or atomic operations are in the set.
+    pub(crate) const fn fetches(self) -> bool {
+        self.contains(Self::READ) || self.contains(Self::ATOMIC)
+    }
+
     /// The names of the extensions in the set.
     pub fn names(self) -> impl Iterator<Item = &'static str> {
         Self::NAMED.into_iter().filter(move |(extension, _)| self.contains(*extension)).map(|(_, name)| name)
@@ -62,6 +79,9 @@ impl Extensions {
         match op {
             SendOp::Write | SendOp::WriteWithImm(_) => Self::NONE,
             SendOp::Send | SendOp::SendWithImm(_) => Self::SEND,
+            SendOp::SendWithInvalidate(_) => Self(Self::SEND.0 | Self::INVALIDATE.0),
+            SendOp::Read => Self::READ,
+            SendOp::CompareSwap { .. } | SendOp::FetchAdd(_) => Self::ATOMIC,
         }
     }
 
@@ -74,9 +94,14 @@ impl Extensions {
     #[cold]
     const fn admit_other(self, opcode: Opcode) -> bool {
         match opcode.operation() {
-            Some(Operation::Send) => self.contains(Self::SEND) && !opcode.invalidates(),
+            Some(Operation::Send) if opcode.invalidates() => {
+                self.contains(Self(Self::SEND.0 | Self::INVALIDATE.0))
+            }
+            Some(Operation::Send) => self.contains(Self::SEND),
+            Some(Operation::ReadRequest | Operation::ReadResponse) => self.contains(Self::READ),
+            Some(Operation::AtomicRequest | Operation::AtomicResponse) => self.contains(Self::ATOMIC),
             Some(Operation::Write) => true,
-            _ => false,
+            None => false,
         }
     }
 }

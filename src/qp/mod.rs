@@ -119,6 +119,8 @@ pub(crate) struct Qp {
     pub(crate) extensions: Extensions,
     /// The RNR timer that its RNR NACKs carry.
     pub(crate) min_rnr_timer: u8,
+    /// Reads and atomic operations that the peer may have in flight.
+    pub(crate) max_dest_rd_atomic: u8,
     /// The attributes that it was brought to RTS with, with later changes.
     pub(crate) rts: Option<RtsAttr>,
     /// Congestion control settings that replaced the original ones.
@@ -191,6 +193,7 @@ impl Qp {
             trimmable: false,
             extensions: Extensions::NONE,
             min_rnr_timer: 0,
+            max_dest_rd_atomic: 0,
             rts: None,
             other_cc: None,
             requester: Requester::new(init.cap.max_send_wr as usize, idle_requester(psn, init.msn)),
@@ -224,6 +227,7 @@ impl Qp {
         self.trimmable = attr.trim_nack && cfg.trimming;
         self.extensions = attr.extensions & self.init.extensions;
         self.min_rnr_timer = attr.min_rnr_timer;
+        self.max_dest_rd_atomic = attr.max_dest_rd_atomic;
         self.responder.connect(ResponderSetup {
             initial_psn: attr.rq_psn,
             initial_msn: attr.rq_msn,
@@ -247,6 +251,7 @@ impl Qp {
                 window: u32::from(attr.mpr) * 128,
                 max_wimm: u32::from(attr.max_wimm),
                 dynamic_mpr: self.dynamic_mpr,
+                max_rd_atomic: if self.extensions.fetches() { attr.max_rd_atomic } else { 0 },
                 rnr_retry: self.extensions.contains(Extensions::RNR).then_some(attr.rnr_retry),
                 retry: policy(attr),
                 probe_floor_ns: cfg.tail_probe_floor_ns,
@@ -332,6 +337,7 @@ fn idle_requester(psn: Psn, msn: Msn) -> RequesterSetup {
         max_wimm: 0,
         dynamic_mpr: false,
         rnr_retry: None,
+        max_rd_atomic: 0,
         retry: RetryPolicy { timeout_ns: 0, linear: 0, exponential: 0 },
         probe_floor_ns: 0,
         initial_reordering_ns: 0,

@@ -35,16 +35,17 @@ impl Qp {
             return Err(PostError::QueueFull);
         }
         if !self.requester.takes(wr.op) {
-            return Err(PostError::NoImmediates);
+            return Err(PostError::NoneAccepted);
         }
         let Sge { addr, len, lkey } = wr.local;
-        if len == 0 || !self.extensions.contains(Extensions::of(wr.op)) {
+        if len == 0 || wr.op.is_atomic() || !self.extensions.contains(Extensions::of(wr.op)) {
             self.check_extensions(wr)?;
         }
         let source = match gather {
             _ if len == 0 => Ok(Source::Region(PayloadRef::EMPTY)),
-            None => cx.memory.pin(lkey, self.pd.id(), addr, len).map(Source::Region),
             Some(gather) => self.pin_pieces(&mut cx.memory, gather),
+            None if wr.op.is_fetch() => self.pin_to_fill(&mut cx.memory, wr.local).map(Source::Region),
+            None => cx.memory.pin(lkey, self.pd.id(), addr, len).map(Source::Region),
         };
         let Ok(source) = source else {
             return Ok(self.reject_send(cx, wr, WcStatus::LocalProtectionError));
@@ -67,15 +68,31 @@ impl Qp {
         if wr.local.len == 0 && needed.is_empty() && !self.extensions.contains(Extensions::EMPTY_MESSAGES) {
             return Err(PostError::Empty);
         }
+        if wr.op.is_atomic() && wr.local.len != 8 {
+            return Err(PostError::AtomicLength { len: wr.local.len });
+        }
         Ok(())
+    }
+
+    /// Pins an element that a read, an atomic operation or a SEND of the peer fills.
+    #[inline]
+    fn pin_to_fill(&self, memory: &mut MemoryView, element: Sge) -> Result<PayloadRef, MemoryError> {
+        let Sge { addr, len, lkey } = element;
+        memory.pin_local(lkey, self.pd.id(), addr, len, Access::LOCAL_WRITE)
     }
 
     /// Pins the memory of all elements, or of none.
     #[cold]
     fn pin_pieces(&mut self, memory: &mut MemoryView, gather: &GatherWr<'_>) -> Result<Source, MemoryError> {
         let mut pieces = self.requester.begin_pieces();
-        for Sge { addr, len, lkey } in gather.elements() {
-            match memory.pin(lkey, self.pd.id(), addr, len) {
+        for element in gather.elements() {
+            let Sge { addr, len, lkey } = element;
+            let pinned = if gather.op.is_fetch() {
+                self.pin_to_fill(memory, element)
+            } else {
+                memory.pin(lkey, self.pd.id(), addr, len)
+            };
+            match pinned {
                 Ok(piece) => self.requester.add_piece(&mut pieces, piece),
                 Err(error) => {
                     self.requester.take_back_pieces(pieces, |pinned| memory.unpin(pinned));
@@ -93,7 +110,8 @@ impl Qp {
         self.retired += 1;
         let opcode = wr.op.wc_opcode();
         let (qpn, src_qpn) = (self.qpn, Qpn::new(0));
-        let wc = Wc { wr_id: wr.wr_id, status, opcode, byte_len: 0, imm: None, qpn, src_qpn };
+        let wc =
+            Wc { wr_id: wr.wr_id, status, opcode, byte_len: 0, imm: None, qpn, src_qpn, invalidated: None };
         cx.events.push_back(Event::Completion { cq: self.send_cq, wc });
         self.report_retired(cx);
         wakes
@@ -135,15 +153,17 @@ impl Qp {
         memory: &mut MemoryView,
         posted: &PostedRecv,
     ) -> Result<Buffer, MemoryError> {
-        let mut pin =
-            |Sge { addr, len, lkey }| memory.pin_local(lkey, self.pd.id(), addr, len, Access::LOCAL_WRITE);
         let Some(elements) = &posted.elements else {
             let local = posted.wr.local;
-            return Ok(if local.len == 0 { Buffer::NONE } else { Buffer::One(pin(local)?) });
+            return Ok(if local.len == 0 {
+                Buffer::NONE
+            } else {
+                Buffer::One(self.pin_to_fill(memory, local)?)
+            });
         };
         let mut ranges = Vec::with_capacity(elements.len());
         for &element in elements {
-            match pin(element) {
+            match self.pin_to_fill(memory, element) {
                 Ok(range) => ranges.push(range),
                 Err(error) => {
                     ranges.iter().for_each(|range| memory.unpin(range.slot));
@@ -165,7 +185,7 @@ impl Qp {
             match self.requester.pop_done(released, |pinned| cx.memory.unpin(pinned)) {
                 Ok(entry) => {
                     cx.recall |= entry.held_until > cx.released;
-                    self.retired += 1;
+                    self.retired += u32::from(!entry.is_response());
                     if entry.signaled {
                         let wc = send_wc(self.qpn, &entry, WcStatus::Success);
                         cx.events.push_back(Event::Completion { cq: self.send_cq, wc });
@@ -236,6 +256,9 @@ impl Qp {
     fn flush(&mut self, cx: &mut Cx, mut culprit: Option<Culprit>) {
         while let Some(entry) = self.requester.pop_any(|pinned| cx.memory.unpin(pinned)) {
             cx.recall |= entry.held_until > cx.released;
+            if entry.is_response() {
+                continue;
+            }
             self.retired += 1;
             let status = match culprit {
                 Some((at, status)) if at.is_none_or(|first| first == entry.first) => {
@@ -279,6 +302,7 @@ impl Qp {
             imm: None,
             qpn: self.qpn,
             src_qpn: self.dest_qpn,
+            invalidated: None,
         };
         Event::Completion { cq: self.recv_cq, wc }
     }
@@ -287,5 +311,5 @@ impl Qp {
 fn send_wc(qpn: Qpn, entry: &Entry, status: WcStatus) -> Wc {
     let byte_len = if status.is_success() { entry.len } else { 0 };
     let (opcode, src_qpn) = (entry.op.wc_opcode(), Qpn::new(0));
-    Wc { wr_id: entry.wr_id, status, opcode, byte_len, imm: None, qpn, src_qpn }
+    Wc { wr_id: entry.wr_id, status, opcode, byte_len, imm: None, qpn, src_qpn, invalidated: None }
 }

@@ -3,14 +3,16 @@
 use core::hint::cold_path;
 
 use crate::counters::Counters;
-use crate::memory::{Access, MemoryError, PayloadRef, Pieces, Room, Target};
+use crate::memory::{Access, AtomicOp, MemoryError, MemoryView, PayloadRef, Pieces, Room, Target};
 use crate::peer::{Meta, Origin, Source};
-use crate::requester::{AckOutcome, Requester};
-use crate::responder::{Arrived, Buffer, Class, NackOut, Receive, Trigger, Violated, Violation};
+use crate::requester::{AckOutcome, OpenFetch, Requester, Source as ReplyFrom};
+use crate::responder::{
+    Arrived, Buffer, Class, Delivery, NackOut, Receive, Received, Request, Trigger, Violated, Violation,
+};
 use crate::time::Time;
 use crate::wire::{
-    Aeth, AethKind, Bth, DataView, EntropyMode, ICRC_LEN, Msn, NackReason, NakCode, Neth, Peth, Psn, Seth,
-    TrimKind, TrimmedHead,
+    Aeth, AethKind, AtomicOperands, Bth, DataView, EntropyMode, ICRC_LEN, Msn, NackReason, NakCode, Neth,
+    Opcode, Operation, Peth, Psn, Seth, TrimKind, TrimmedHead,
 };
 use crate::work::{Wc, WcOpcode, WcStatus};
 
@@ -22,6 +24,8 @@ pub(crate) trait Data<'a>: Copy {
     fn fill(self, room: Room<'_>);
     /// Copies the bytes from `from` on, as many as there is room for.
     fn fill_part(self, from: usize, room: Room<'_>);
+    /// Copies the first bytes to `out`.
+    fn read(self, out: &mut [u8]);
     /// The first piece, which contains all headers.
     fn front(self) -> &'a [u8];
     fn without_last(self, count: usize) -> Option<Self>;
@@ -36,6 +40,10 @@ impl<'a> Data<'a> for &'a [u8] {
 
     fn fill_part(self, from: usize, room: Room<'_>) {
         Pieces::new(self, &[]).place_part(from, room);
+    }
+
+    fn read(self, out: &mut [u8]) {
+        Data::read(Pieces::new(self, &[]), out);
     }
 
     #[inline]
@@ -61,6 +69,13 @@ impl<'a> Data<'a> for Pieces<'a> {
 
     fn fill_part(self, from: usize, room: Room<'_>) {
         self.place_part(from, room);
+    }
+
+    fn read(self, out: &mut [u8]) {
+        let mut at = 0;
+        for piece in self.iter() {
+            at += out.get_mut(at..).map_or(0, |rest| piece.read(rest));
+        }
     }
 
     fn front(self) -> &'a [u8] {
@@ -116,8 +131,8 @@ impl Qp {
         if !Arrived::new(head, len).well_formed(self.path_mtu) {
             return self.on_odd_length(cx, (now, seq), source, head, len);
         }
-        if opcode.takes_receive() {
-            return self.on_taker(cx, (now, seq), source, head, payload);
+        if !opcode.is_write() || opcode.takes_receive() {
+            return self.on_other(cx, (now, seq), source, head, payload);
         }
         let target = match cx.memory.target(reth.rkey) {
             None => cx.memory.new_target(reth.rkey),
@@ -126,7 +141,7 @@ impl Qp {
         let room = match Target::room(target, reth.rkey, self.pd.id(), reth.va, len, Access::REMOTE_WRITE) {
             Ok(room) => room,
             Err(error) => {
-                let violation = refusal(&mut cx.counters, (head, len), error);
+                let violation = refusal(&mut cx.counters, (head, len), Access::REMOTE_WRITE, error);
                 return self.on_refused(cx, (now, seq), source, head, (len, violation));
             }
         };
@@ -163,6 +178,15 @@ impl Qp {
         self.after_arrival(cx, now, result)
     }
 
+    /// Counts a new packet that was placed.
+    #[inline]
+    fn count_placed<M: Meta>(&mut self, cx: &mut Cx, source: Origin<M>, head: DataView<'_>, len: usize) {
+        self.count_arrival(cx, source, head, len);
+        self.counters.rx_packets += 1;
+        cx.counters.rx_placed_bytes += len as u64;
+        self.counters.rx_bytes += len as u64;
+    }
+
     /// Counts a new packet for its SACK.
     fn count_arrival<M: Meta>(&mut self, cx: &Cx, source: Origin<M>, head: DataView<'_>, len: usize) {
         let demands = head.demands_sack() | source.meta.is_marked();
@@ -184,10 +208,10 @@ impl Qp {
     ) -> Wakes {
         let arrived = Arrived::new(head, len);
         let opcode = head.opcode();
-        if arrived.is_empty() && (self.extensions.contains(Extensions::EMPTY_MESSAGES) || !opcode.is_write())
-        {
-            if opcode.takes_receive() {
-                return self.on_taker(cx, (now, seq), source, head, &[][..]);
+        let may_be_empty = self.extensions.contains(Extensions::EMPTY_MESSAGES) || !opcode.is_write();
+        if may_be_empty && (arrived.is_empty() || arrived.is_request()) {
+            if opcode.takes_receive() || !opcode.is_write() {
+                return self.on_other(cx, (now, seq), source, head, &[][..]);
             }
             let result = self.responder.arrive(seq, || arrived, &mut cx.deliveries);
             self.count_arrival(cx, source, head, len);
@@ -195,17 +219,43 @@ impl Qp {
             return self.after_arrival(cx, now, result);
         }
         cx.counters.rx_bad_length += 1;
-        let violation = Violation::PayloadLength {
-            opcode,
-            len: len as u32,
-            message_len: head.reth().dma_len,
-            path_mtu: self.path_mtu,
-        };
+        let violation = self.bad_length(head, len);
         self.on_refused(cx, (now, seq), source, head, (len, violation))
     }
 
-    /// A packet of a message that takes a receive work request: part of a SEND, or the end of a write with immediate.
+    #[cold]
+    fn bad_length(&self, head: DataView<'_>, len: usize) -> Violation {
+        Violation::PayloadLength {
+            opcode: head.opcode(),
+            len: len as u32,
+            message_len: head.reth().dma_len,
+            path_mtu: self.path_mtu,
+        }
+    }
+
+    /// A packet that is not a plain part of a write.
     #[inline(never)]
+    fn on_other<'a, M: Meta>(
+        &mut self,
+        cx: &mut Cx,
+        (now, seq): (Time, u64),
+        source: Origin<M>,
+        head: DataView<'_>,
+        payload: impl Data<'a>,
+    ) -> Wakes {
+        match head.opcode().operation() {
+            Some(Operation::ReadRequest | Operation::AtomicRequest) => {
+                self.on_request(cx, (now, seq), source, head, payload.len())
+            }
+            Some(Operation::ReadResponse | Operation::AtomicResponse) => {
+                self.on_response(cx, (now, seq), source, head, payload)
+            }
+            _ => self.on_taker(cx, (now, seq), source, head, payload),
+        }
+    }
+
+    /// A packet of a message that takes a receive work request: part of a SEND, or the end of a write with immediate.
+    #[inline]
     fn on_taker<'a, M: Meta>(
         &mut self,
         cx: &mut Cx,
@@ -219,6 +269,13 @@ impl Qp {
         let receive = ahead.and_then(|ahead| self.responder.receive(ahead));
         if ahead.is_some() && receive.is_none() && self.extensions.contains(Extensions::RNR) {
             return self.on_not_ready(cx, source, head);
+        }
+        if opcode.invalidates()
+            && let Err(error) = cx.memory.may_invalidate(head.last_word(), self.pd.id())
+        {
+            count_refusal(&mut cx.counters, error);
+            let violation = Violation::Invalidation { rkey: head.last_word(), error };
+            return self.on_refused(cx, (now, seq), source, head, (len, violation));
         }
         let destination = match (receive, ahead) {
             _ if opcode.is_write() => Ok(Destination::Address),
@@ -235,7 +292,7 @@ impl Qp {
                 };
                 match Target::room(target, reth.rkey, self.pd.id(), reth.va, len, Access::REMOTE_WRITE) {
                     Ok(room) => Ok(Some(room)),
-                    Err(error) => Err(refusal(&mut cx.counters, (head, len), error)),
+                    Err(error) => Err(refusal(&mut cx.counters, (head, len), Access::REMOTE_WRITE, error)),
                 }
             }
             Ok(Destination::Range(range)) => Ok(cx.memory.room(&range, 0, range.len)),
@@ -250,17 +307,11 @@ impl Qp {
             Err(violation) => return self.on_refused(cx, (now, seq), source, head, (len, violation)),
         };
         let result = self.responder.arrive(seq, || Arrived::new(head, len), &mut cx.deliveries);
-        let demands = head.demands_sack() | source.meta.is_marked();
-        if self.responder.count_bytes(len as u32, nominal(head, len), demands) {
-            self.responder.queue_sack(trigger(cx.cfg.entropy, source.meta, head));
-        }
-        self.counters.rx_packets += 1;
-        cx.counters.rx_placed_bytes += len as u64;
-        self.counters.rx_bytes += len as u64;
         // No completion is reported before the bytes are placed.
         if let Some(room) = room {
             payload.fill(room);
         }
+        self.count_placed(cx, source, head, len);
         if result.is_err() || !cx.deliveries.is_empty() || !self.reverse.is_inbound() {
             return self.after_arrival(cx, now, result);
         }
@@ -271,13 +322,146 @@ impl Qp {
     #[cold]
     fn scatter<'a>(&self, cx: &Cx, ahead: u16, offset: u64, payload: impl Data<'a>) {
         let Some(receive) = self.responder.receive(ahead) else { return };
-        let mut from = 0;
-        for range in receive.buffer.parts(offset, payload.len() as u32) {
-            if let Some(room) = cx.memory.room(&range, 0, range.len) {
-                payload.fill_part(from, room);
-            }
-            from += range.len as usize;
+        scatter(&cx.memory, receive.buffer.parts(offset, payload.len() as u32), payload);
+    }
+
+    /// A read or an atomic operation of the peer. It is carried out in its turn. Key, rights and bounds are checked now,
+    /// as for a write, so that messages after a refused one are not carried out.
+    #[inline]
+    fn on_request<M: Meta>(
+        &mut self,
+        cx: &mut Cx,
+        (now, seq): (Time, u64),
+        source: Origin<M>,
+        head: DataView<'_>,
+        len: usize,
+    ) -> Wakes {
+        if self.state != QpState::Rts {
+            // It could not respond. The peer sends the request again.
+            cx.counters.rx_wrong_state += 1;
+            return Wakes::NONE;
         }
+        let (reth, opcode, pd) = (head.reth(), head.opcode(), self.pd.id());
+        let is_read = opcode == Opcode::ReadRequest;
+        let needed = if is_read { Access::REMOTE_READ } else { Access::REMOTE_ATOMIC };
+        if !Arrived::new(head, len).is_request() {
+            cx.counters.rx_bad_length += 1;
+            let violation = self.bad_length(head, len);
+            return self.on_refused(cx, (now, seq), source, head, (len, violation));
+        }
+        if cx.memory.target(reth.rkey).is_none() {
+            cx.memory.sync();
+        }
+        let checked = match reth.dma_len {
+            0 => Ok(()),
+            _ if !is_read && !reth.va.is_multiple_of(8) => Err(MemoryError::Misaligned { va: reth.va }),
+            len => cx.memory.check_remote(reth.rkey, pd, reth.va, len.into(), needed),
+        };
+        if let Err(error) = checked {
+            let violation = refusal(&mut cx.counters, (head, reth.dma_len as usize), needed, error);
+            return self.on_refused(cx, (now, seq), source, head, (0, violation));
+        }
+        if !is_read {
+            self.responder.keep_operands(seq, head.operands());
+        }
+        let result = self.responder.arrive(seq, || Arrived::new(head, 0), &mut cx.deliveries);
+        self.count_placed(cx, source, head, 0);
+        self.after_arrival(cx, now, result)
+    }
+
+    /// A packet of the response to a read or an atomic operation of this side. Its bytes go where that request says.
+    #[inline]
+    fn on_response<'a, M: Meta>(
+        &mut self,
+        cx: &mut Cx,
+        (now, seq): (Time, u64),
+        source: Origin<M>,
+        head: DataView<'_>,
+        payload: impl Data<'a>,
+    ) -> Wakes {
+        let (len, reth, opcode, rqmsn) = (payload.len(), head.reth(), head.opcode(), head.meth().rqmsn);
+        let is_atomic = opcode == Opcode::AtomicResponse;
+        let end = reth.va.checked_add(len as u64);
+        let fits = end.is_some_and(|end| end <= reth.dma_len.into());
+        let fetch = self
+            .requester
+            .fetch(rqmsn)
+            .filter(|fetch| fits && fetch.len == reth.dma_len && fetch.is_atomic == is_atomic)
+            .copied();
+        let Some(fetch) = fetch else {
+            let violation = Violation::NoSuchFetch { opcode, rqmsn, message_len: reth.dma_len };
+            return self.on_refused(cx, (now, seq), source, head, (len, violation));
+        };
+        let result = self.responder.arrive(seq, || Arrived::new(head, len), &mut cx.deliveries);
+        if is_atomic {
+            self.place_value(cx, &fetch, payload);
+        } else if let Some(place) = fetch.place {
+            let room = cx.memory.room(&place, reth.va as u32, len as u32);
+            room.map_or((), |room| payload.fill(room));
+        } else {
+            scatter(&cx.memory, self.requester.fetch_parts(&fetch, reth.va, len as u32), payload);
+        }
+        self.count_placed(cx, source, head, len);
+        self.requester.peer_responds(now);
+        if result.is_err() || !cx.deliveries.is_empty() || !self.reverse.is_inbound() {
+            return self.after_arrival(cx, now, result) | Wakes::ARM;
+        }
+        Wakes::CONTROL.when(!self.in_control_list && self.responder.has_pending_acks()) | Wakes::ARM
+    }
+
+    /// Stores the value that an atomic operation found, in the byte order of this host.
+    #[cold]
+    fn place_value<'a>(&self, cx: &Cx, fetch: &OpenFetch, payload: impl Data<'a>) {
+        let mut bytes = [0; 8];
+        payload.read(&mut bytes);
+        let value = u64::from_be_bytes(bytes).to_ne_bytes();
+        match fetch.place {
+            Some(place) => cx.memory.room(&place, 0, 8).map_or((), |room| room.fill(&value)),
+            None => scatter(&cx.memory, self.requester.fetch_parts(fetch, 0, 8), &value[..]),
+        }
+    }
+
+    /// Carries out a read or an atomic operation of the peer: queues the response.
+    fn carry_out(&mut self, cx: &mut Cx, now: Time, request: &Request) -> Result<(), Violated> {
+        let Request { psn, opcode, number, va, rkey, len, operands } = *request;
+        let pd = self.pd.id();
+        let (needed, source) = match opcode {
+            Opcode::ReadRequest if len == 0 => {
+                (Access::REMOTE_READ, Ok(ReplyFrom::Region(PayloadRef::EMPTY)))
+            }
+            Opcode::ReadRequest => {
+                let pinned = cx.memory.pin_remote(rkey, pd, va, len, Access::REMOTE_READ);
+                (Access::REMOTE_READ, pinned.map(ReplyFrom::Region))
+            }
+            _ => {
+                let AtomicOperands { swap_or_add, compare } = operands;
+                let op = match opcode {
+                    Opcode::FetchAdd => AtomicOp::FetchAdd(swap_or_add),
+                    _ => AtomicOp::CompareSwap { compare, swap: swap_or_add },
+                };
+                (Access::REMOTE_ATOMIC, cx.memory.atomic(rkey, pd, va, op).map(ReplyFrom::Value))
+            }
+        };
+        // It was permitted when it arrived, so the registration has ended since.
+        let source = source.map_err(|error| {
+            count_refusal(&mut cx.counters, error);
+            self.responder.refuse(psn, Violation::Access { rkey, va, len, needed, error })
+        })?;
+        match source {
+            ReplyFrom::Region(_) => cx.counters.rx_reads += 1,
+            ReplyFrom::Value(_) => cx.counters.rx_atomics += 1,
+        }
+        self.requester.make_room(&mut cx.spare_queues);
+        let most = self.max_dest_rd_atomic;
+        let (requester, mut env) = self.send_context(&mut cx.cwnds, &mut cx.counters);
+        if !requester.push_response(now, number, (source, len), most, &mut env) {
+            if let ReplyFrom::Region(pinned) = source {
+                cx.memory.unpin(pinned.slot);
+            }
+            return Err(self.responder.refuse(psn, Violation::TooManyFetches { max: most }));
+        }
+        self.complete_sends(cx);
+        Ok(())
     }
 
     /// The place of the message with this number among those that take a receive work request, counted from the next
@@ -322,8 +506,9 @@ impl Qp {
     /// Reports the effects of a new packet.
     #[cold]
     fn after_arrival(&mut self, cx: &mut Cx, now: Time, result: Result<(), Violated>) -> Wakes {
-        self.report_deliveries(cx);
-        let wakes = if result.is_err() { self.on_violation(cx) } else { Wakes::NONE };
+        let before = Wakes::DATA.when(!cx.deliveries.is_empty());
+        let delivered = self.deliver(cx, now);
+        let wakes = if result.and(delivered).is_err() { self.on_violation(cx) } else { before };
         wakes | self.after_data(now)
     }
 
@@ -384,22 +569,53 @@ impl Qp {
         }
     }
 
-    /// Completes the receives of the messages that are next in order.
-    fn report_deliveries(&mut self, cx: &mut Cx) {
-        for done in cx.deliveries.drain(..) {
-            done.receive.buffer.unpin(|pinned| cx.memory.unpin(pinned));
-            let wc = Wc {
-                wr_id: done.receive.wr_id,
-                status: WcStatus::Success,
-                opcode: if done.opcode.is_write() { WcOpcode::RecvRdmaWithImm } else { WcOpcode::Recv },
-                byte_len: done.byte_len,
-                imm: done.opcode.has_imm().then_some(done.imm),
-                qpn: self.qpn,
-                src_qpn: self.dest_qpn,
-            };
-            cx.events.push_back(Event::Completion { cq: self.recv_cq, wc });
-            cx.events.extend(done.low.map(|srq| Event::SrqLimitReached { srq }));
+    /// Carries out the effects of the messages that are next in order, up to the first that the peer had no right to.
+    fn deliver(&mut self, cx: &mut Cx, now: Time) -> Result<(), Violated> {
+        let mut deliveries = core::mem::take(&mut cx.deliveries);
+        let mut result = Ok(());
+        for delivery in deliveries.drain(..) {
+            match delivery {
+                Delivery::Received(received) => self.report_received(cx, &received, result.is_ok()),
+                Delivery::Request(_) | Delivery::Response if result.is_err() => {}
+                Delivery::Request(request) => result = self.carry_out(cx, now, &request),
+                Delivery::Response => {
+                    let (requester, mut env) = self.send_context(&mut cx.cwnds, &mut cx.counters);
+                    requester.on_response(now, &mut env);
+                    self.complete_sends(cx);
+                }
+            }
         }
+        cx.deliveries = deliveries;
+        result
+    }
+
+    /// Completes the receive of a message, or flushes it if the peer broke a rule before.
+    #[inline]
+    fn report_received(&mut self, cx: &mut Cx, done: &Received, in_order: bool) {
+        let Received { receive: Receive { wr_id, buffer }, opcode, imm, byte_len, low } = done;
+        buffer.unpin(|pinned| cx.memory.unpin(pinned));
+        cx.events.extend(low.map(|srq| Event::SrqLimitReached { srq }));
+        if !in_order {
+            cx.events.push_back(self.recv_failed(*wr_id, WcStatus::WrFlushError));
+            return;
+        }
+        let mut invalidated = None;
+        if opcode.invalidates() {
+            invalidated = Some(*imm);
+            // It was permitted when the packet arrived. If the registration has ended since, that is what the peer wants.
+            let _ = cx.memory.invalidate_remote(*imm, self.pd.id());
+        }
+        let wc = Wc {
+            wr_id: *wr_id,
+            status: WcStatus::Success,
+            opcode: if opcode.is_write() { WcOpcode::RecvRdmaWithImm } else { WcOpcode::Recv },
+            byte_len: *byte_len,
+            imm: opcode.has_imm().then_some(*imm),
+            qpn: self.qpn,
+            src_qpn: self.dest_qpn,
+            invalidated,
+        };
+        cx.events.push_back(Event::Completion { cq: self.recv_cq, wc });
     }
 
     #[cold]
@@ -585,6 +801,18 @@ fn trigger_of(entropy: EntropyMode, meta: impl Meta, psn: Psn, timestamp: u16, r
     }
 }
 
+/// Copies a payload to several ranges.
+#[cold]
+fn scatter<'a>(memory: &MemoryView, ranges: impl Iterator<Item = PayloadRef>, payload: impl Data<'a>) {
+    let mut from = 0;
+    for range in ranges {
+        if let Some(room) = memory.room(&range, 0, range.len) {
+            payload.fill_part(from, room);
+        }
+        from += range.len as usize;
+    }
+}
+
 /// Where the payload of a message goes that takes a receive work request.
 enum Destination {
     /// To the address that the packet names.
@@ -623,12 +851,16 @@ fn out_of_order(head: DataView<'_>) -> Violation {
     Violation::Order { opcode: head.opcode(), rkey: reth.rkey, va: reth.va, message_len: reth.dma_len }
 }
 
-/// Counts a refused access by a write of `len` bytes.
+/// Counts a refused access to `len` bytes.
 #[cold]
-fn refusal(counters: &mut Counters, (head, len): (DataView<'_>, usize), error: MemoryError) -> Violation {
+fn refusal(
+    counters: &mut Counters,
+    (head, len): (DataView<'_>, usize),
+    needed: Access,
+    error: MemoryError,
+) -> Violation {
     count_refusal(counters, error);
     let reth = head.reth();
-    let needed = Access::REMOTE_WRITE;
     Violation::Access { rkey: reth.rkey, va: reth.va, len: len as u32, needed, error }
 }
 

@@ -72,6 +72,9 @@ impl Transmit {
     #[cold]
     pub(crate) fn gather(&mut self, memory: &MemoryView, spec: PacketSpec<'_>) {
         self.gathered.clear();
+        if let Some(value) = spec.value() {
+            self.gathered.extend_from_slice(&value.to_be_bytes());
+        }
         for part in spec.parts() {
             if part.len == spec.len {
                 self.payload = part;
@@ -160,7 +163,9 @@ impl Qp {
         }
         let cc = self.cwnd.get_mut(&mut cx.cwnds);
         let open = self.requester.open_planes(cc, now);
-        if !self.requester.new_packet_fits() || open.0 & self.paths.usable_planes().0 == 0 {
+        if open.0 & self.paths.usable_planes().0 == 0
+            || !(self.requester.new_packet_fits() || self.requester.promotes_response())
+        {
             return self.held_back(cx, class, now);
         }
         let Some(path) = self.paths.pick_path(PlaneSet(free.0 & open.0), None) else {
@@ -344,8 +349,8 @@ fn write_packet(
         meth: spec.meth(),
         tseth: Some(Tseth::new(now.timestamp())),
         reth: spec.reth(),
-        imm: spec.imm(),
-        operands: None,
+        imm: spec.word(),
+        operands: spec.operands(),
     };
     head.encode(&mut out.head[stack_len..]);
     out.port = to.path.plane;

@@ -465,10 +465,15 @@ impl Requester {
             return AckOutcome::Forged;
         }
         let end = end.max(0) as u64;
-        if end <= self.done {
+        if end <= self.acked {
+            if !self.fetches.is_empty() {
+                // The peer has nothing to report but that it works.
+                self.peer_responds(now);
+            }
             return AckOutcome::Used;
         }
-        self.done = end;
+        self.acked = end;
+        self.done = self.fetches.complete_until(end);
         if end > self.una {
             let newly_acked = self.deliver_below(end, None, now, env);
             self.advance(end);

@@ -8,6 +8,7 @@
 
 mod ack;
 mod driver_stall;
+mod fetch;
 mod loss;
 mod queue;
 mod rnr;
@@ -19,6 +20,7 @@ mod tests;
 mod timer;
 
 pub(crate) use ack::AckOutcome;
+pub(crate) use fetch::OpenFetch;
 pub(crate) use loss::Record;
 pub(crate) use queue::{Entry, PacketSpec, Pieces, Source, SpareQueues};
 pub(crate) use send::{OutPacket, SendKind};
@@ -33,6 +35,7 @@ use crate::time::Time;
 use crate::wire::{Msn, Opcode, Psn};
 use crate::work::{SendOp, SendWr};
 use driver_stall::DriverStall;
+use fetch::Fetches;
 use loss::{Evidence, Loss, judge};
 use queue::SendQueue;
 use rnr::NotReady;
@@ -84,6 +87,8 @@ pub(crate) struct RequesterSetup {
     pub(crate) dynamic_mpr: bool,
     /// The limit of RNR retries, if the peer sends RNR NACKs.
     pub(crate) rnr_retry: Option<u8>,
+    /// Reads and atomic operations in flight that the peer accepts.
+    pub(crate) max_rd_atomic: u8,
     pub(crate) retry: RetryPolicy,
     pub(crate) probe_floor_ns: u64,
     pub(crate) initial_reordering_ns: u64,
@@ -108,6 +113,8 @@ pub(crate) struct Requester {
     /// Oldest packet that the peer's cumulative acknowledgement has not passed.
     una: u64,
     /// Oldest packet that the transport acknowledgement has not passed.
+    acked: u64,
+    /// Oldest packet whose message is not complete: a read or an atomic operation waits for its response too.
     done: u64,
     /// One past the highest packet acknowledged.
     reported: u64,
@@ -156,6 +163,9 @@ pub(crate) struct Requester {
     timed_out_at: Time,
     driver_stall: DriverStall,
     not_ready: NotReady,
+    fetches: Fetches,
+    /// A limit may hold the next message back.
+    limited: bool,
 }
 
 impl Requester {
@@ -168,6 +178,7 @@ impl Requester {
             window: setup.window,
             next: 0,
             una: 0,
+            acked: 0,
             done: 0,
             reported: 0,
             overtaken: 0,
@@ -202,6 +213,8 @@ impl Requester {
             timed_out_at: Time::ZERO,
             driver_stall: DriverStall::default(),
             not_ready: NotReady::default(),
+            fetches: Fetches::new(setup.initial_msn),
+            limited: setup.max_wimm == 0,
         }
     }
 
@@ -218,7 +231,7 @@ impl Requester {
     /// Whether the peer accepts this operation at all.
     #[inline]
     pub(crate) const fn takes(&self, op: SendOp) -> bool {
-        self.setup.max_wimm > 0 || !op.takes_receive()
+        (self.setup.max_wimm > 0 || !op.takes_receive()) && (self.setup.max_rd_atomic > 0 || !op.is_fetch())
     }
 
     /// PSN of the next packet to be sent for the first time.
@@ -232,7 +245,7 @@ impl Requester {
     }
 
     pub(crate) fn queued(&self) -> usize {
-        self.queue.len()
+        self.queue.requests()
     }
 
     /// Smoothed round-trip time, zero before the first sample.
@@ -301,6 +314,7 @@ impl Requester {
             // An acknowledgement of these was sent before the queue pair became idle.
             self.rtx_history = RtxHistory::default();
             self.queue.give_up_room();
+            self.fetches.reclaim();
         }
     }
 
@@ -386,7 +400,7 @@ impl Requester {
     /// Whether the queue pair may have packets to send.
     #[inline]
     pub(crate) fn has_work(&self) -> bool {
-        self.has_retransmissions() || self.new_packet_fits()
+        self.has_retransmissions() || self.new_packet_fits() || self.response_waits()
     }
 
     /// Whether a lost packet or a TLP waits to be sent.
@@ -418,8 +432,9 @@ impl Requester {
         }
         let entry = self.queue.pop(unpin).ok_or(NotDone::Unacknowledged)?;
         self.completed = self.completed.wrapping_add(1);
-        if entry.op.takes_receive() {
+        if entry.takes_receive() {
             self.wimm_in_flight -= 1;
+            self.update_limits();
         }
         Ok(entry)
     }
@@ -440,7 +455,7 @@ impl Requester {
         let seq = u64::try_from(seq).ok().filter(|&seq| seq >= self.done && seq < self.next)?;
         let (first, ahead) = self.queue.find(seq).map(|entry| (entry.first, self.queue.ahead_of(seq)))?;
         if self.completed.wrapping_add(ahead) & 0x00ff_ffff == msn {
-            self.done = self.done.max(first);
+            self.done = self.done.max(self.fetches.complete_until(first));
         }
         Some(first)
     }

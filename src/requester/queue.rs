@@ -2,8 +2,8 @@
 
 use std::collections::VecDeque;
 
-use crate::memory::{PayloadRef, RegionSlot};
-use crate::wire::{DataHead, Meth, Msn, Opcode, Reth};
+use crate::memory::{PayloadRef, RegionSlot, parts_of};
+use crate::wire::{AtomicOperands, DataHead, Meth, Msn, Opcode, Reth};
 use crate::work::{RemoteAddr, SendOp, SendWr, Sge};
 
 /// The location of a work request's bytes.
@@ -13,6 +13,8 @@ pub(crate) enum Source {
     Region(PayloadRef),
     /// Several ranges.
     Pieces(Pieces),
+    /// The value that an atomic operation found.
+    Value(u64),
 }
 
 /// The pieces of one work request, as a range of the send queue's list.
@@ -28,10 +30,16 @@ pub(crate) struct Pieces {
 pub(crate) struct Entry {
     pub(crate) wr_id: u64,
     pub(crate) op: SendOp,
+    /// That of a packet which neither starts nor ends the message.
+    form: Form,
     pub(crate) signaled: bool,
-    /// Size of the message in bytes.
+    pub(crate) fence: bool,
+    /// Size of the message in bytes; for a read, that of the bytes to be read.
     pub(crate) len: u32,
+    /// Bytes that its packets carry.
+    payload: u32,
     pub(crate) remote: RemoteAddr,
+    /// Where its bytes are, or where a response goes.
     pub(crate) source: Source,
     pub(crate) first: u64,
     pub(crate) packets: u32,
@@ -47,72 +55,153 @@ impl Entry {
         self.first + self.packets as u64
     }
 
-    /// The immediate, if the request carries one.
-    pub(crate) const fn imm(&self) -> Option<u32> {
-        self.op.imm()
+    /// Whether it is a response to a request of the peer, and not a work request.
+    #[inline]
+    pub(crate) const fn is_response(&self) -> bool {
+        self.form.is_response()
+    }
+
+    /// Whether the peer responds to it with bytes.
+    #[inline]
+    pub(crate) const fn is_fetch(&self) -> bool {
+        self.form.is_fetch()
+    }
+
+    /// Whether it takes a receive work request of the peer.
+    #[inline]
+    pub(crate) const fn takes_receive(&self) -> bool {
+        self.form.takes_receive()
+    }
+
+    /// The word after the RETH of its last packet: the immediate, or the key to invalidate.
+    const fn word(&self) -> Option<u32> {
+        match self.op {
+            SendOp::WriteWithImm(word) | SendOp::SendWithImm(word) | SendOp::SendWithInvalidate(word) => {
+                Some(word)
+            }
+            _ => None,
+        }
     }
 }
 
-/// The position of a packet in its message, and the kind of message. They take one register.
-#[derive(Clone, Copy, Debug)]
+/// What a message is, and the position of a packet in it. They take one register.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Form(u8);
 
 impl Form {
     const FIRST: u8 = 1;
     const LAST: u8 = 2;
-    /// The message has an immediate.
-    const IMM: u8 = 4;
-    /// The message is a SEND.
-    const SEND: u8 = 8;
+
+    // Kinds of messages, in the upper bits.
+    const WRITE: u8 = 0;
+    const WRITE_IMM: u8 = 1 << 2;
+    const SEND: u8 = 2 << 2;
+    const SEND_IMM: u8 = 3 << 2;
+    const SEND_INVALIDATE: u8 = 4 << 2;
+    const READ: u8 = 5 << 2;
+    const COMPARE_SWAP: u8 = 6 << 2;
+    const FETCH_ADD: u8 = 7 << 2;
+    const READ_RESPONSE: u8 = 8 << 2;
+    const ATOMIC_RESPONSE: u8 = 9 << 2;
 
     /// That of a packet which neither starts nor ends its message.
     #[inline]
     const fn of(op: SendOp) -> Self {
         Self(match op {
-            SendOp::Write => 0,
-            SendOp::WriteWithImm(_) => Self::IMM,
+            SendOp::Write => Self::WRITE,
+            SendOp::WriteWithImm(_) => Self::WRITE_IMM,
             SendOp::Send => Self::SEND,
-            SendOp::SendWithImm(_) => Self::SEND | Self::IMM,
+            SendOp::SendWithImm(_) => Self::SEND_IMM,
+            SendOp::SendWithInvalidate(_) => Self::SEND_INVALIDATE,
+            SendOp::Read => Self::READ,
+            SendOp::CompareSwap { .. } => Self::COMPARE_SWAP,
+            SendOp::FetchAdd(_) => Self::FETCH_ADD,
         })
     }
 
+    /// The same for a packet at this position.
     #[inline]
-    const fn has(self, bits: u8) -> bool {
-        self.0 & bits == bits
+    const fn at(self, first: bool, last: bool) -> Self {
+        Self(self.0 | first as u8 | ((last as u8) << 1))
     }
 
-    /// MRC 1.0 tables 6-3 to 6-9.
     #[inline]
-    const fn opcode(self) -> Opcode {
-        use Opcode::{SendFirst, SendLast, SendLastImm, SendMiddle, SendOnly, SendOnlyImm};
-        use Opcode::{WriteFirst, WriteLast, WriteLastImm, WriteMiddle, WriteOnly, WriteOnlyImm};
-        const BY_FORM: [Opcode; 16] = [
-            WriteMiddle,
-            WriteFirst,
-            WriteLast,
-            WriteOnly,
-            WriteMiddle,
-            WriteFirst,
-            WriteLastImm,
-            WriteOnlyImm,
-            SendMiddle,
-            SendFirst,
-            SendLast,
-            SendOnly,
-            SendMiddle,
-            SendFirst,
-            SendLastImm,
-            SendOnlyImm,
-        ];
-        BY_FORM[(self.0 & 15) as usize]
+    const fn is_first(self) -> bool {
+        self.0 & Self::FIRST != 0
+    }
+
+    #[inline]
+    const fn is_last(self) -> bool {
+        self.0 & Self::LAST != 0
     }
 
     /// Whether its message takes a receive work request.
     #[inline]
     const fn takes_receive(self) -> bool {
-        self.0 & (Self::IMM | Self::SEND) != 0
+        matches!(self.0 & !3, Self::WRITE_IMM..=Self::SEND_INVALIDATE)
+    }
+
+    /// Whether it is a request that the peer responds to with bytes.
+    #[inline]
+    const fn is_fetch(self) -> bool {
+        matches!(self.0 & !3, Self::READ..=Self::FETCH_ADD)
+    }
+
+    /// Whether it is a response to the peer's request.
+    #[inline]
+    const fn is_response(self) -> bool {
+        self.0 >= Self::READ_RESPONSE
+    }
+
+    /// Whether its message has a number besides that of all messages.
+    #[inline]
+    const fn is_send(self) -> bool {
+        matches!(self.0 & !3, Self::SEND..=Self::SEND_INVALIDATE)
+    }
+
+    /// MRC 1.0 tables 6-3 to 6-9.
+    #[inline]
+    const fn opcode(self) -> Opcode {
+        BY_FORM[(self.0 & 63) as usize].0
+    }
+
+    /// Bytes of the MRC headers, with a timestamp.
+    #[inline]
+    const fn head_len(self) -> usize {
+        BY_FORM[(self.0 & 63) as usize].1 as usize
     }
 }
+
+/// The opcode and the length of the headers of each [`Form`].
+const BY_FORM: [(Opcode, u8); 64] = {
+    use Opcode::{
+        AtomicResponse, CompareSwap, FetchAdd, ReadRequest, ReadResponseFirst, ReadResponseLast,
+        ReadResponseMiddle, ReadResponseOnly, SendFirst, SendLast, SendLastImm, SendLastInvalidate,
+        SendMiddle, SendOnly, SendOnlyImm, SendOnlyInvalidate, WriteFirst, WriteLast, WriteLastImm,
+        WriteMiddle, WriteOnly, WriteOnlyImm,
+    };
+    // In the order of the kinds; each for a packet in the middle, the first, the last and the only one.
+    const KINDS: [[Opcode; 4]; 10] = [
+        [WriteMiddle, WriteFirst, WriteLast, WriteOnly],
+        [WriteMiddle, WriteFirst, WriteLastImm, WriteOnlyImm],
+        [SendMiddle, SendFirst, SendLast, SendOnly],
+        [SendMiddle, SendFirst, SendLastImm, SendOnlyImm],
+        [SendMiddle, SendFirst, SendLastInvalidate, SendOnlyInvalidate],
+        [ReadRequest; 4],
+        [CompareSwap; 4],
+        [FetchAdd; 4],
+        [ReadResponseMiddle, ReadResponseFirst, ReadResponseLast, ReadResponseOnly],
+        [AtomicResponse; 4],
+    ];
+    let mut table = [(WriteMiddle, DataHead::len_of(WriteMiddle, true) as u8); 64];
+    let mut at = 0;
+    while at < 4 * KINDS.len() {
+        let opcode = KINDS[at / 4][at % 4];
+        table[at] = (opcode, DataHead::len_of(opcode, true) as u8);
+        at += 1;
+    }
+    table
+};
 
 /// One packet of a work request: its header fields, and the location of its payload. Fields that are copied from the
 /// request are read on demand.
@@ -134,9 +223,9 @@ impl<'a> PacketSpec<'a> {
     fn new(entry: &'a Entry, pieces: &'a PieceList, seq: u64, mtu: u32) -> Self {
         let index = (seq - entry.first) as u32;
         let offset = u64::from(index) * u64::from(mtu);
-        let len = u64::from(mtu).min(u64::from(entry.len) - offset) as u32;
+        let len = u64::from(mtu).min(u64::from(entry.payload) - offset) as u32;
         let last = index + 1 == entry.packets;
-        let form = Form(u8::from(index == 0) | (u8::from(last) << 1) | Form::of(entry.op).0);
+        let form = entry.form.at(index == 0, last);
         Self { len, form, offset, entry, pieces }
     }
 
@@ -148,17 +237,25 @@ impl<'a> PacketSpec<'a> {
     /// Whether it starts a message that takes a receive work request.
     #[inline]
     pub(crate) const fn starts_taker(&self) -> bool {
-        self.form.has(Form::FIRST) && self.form.takes_receive()
+        self.form.is_first() && self.form.takes_receive()
+    }
+
+    /// Whether its message counts against a limit: it takes a receive work request, or the peer responds to it.
+    #[inline]
+    pub(crate) const fn may_limit(&self) -> bool {
+        self.form.0 > Form::WRITE | Form::FIRST | Form::LAST && !self.form.is_response()
+    }
+
+    /// Whether it is a request that the peer responds to with bytes.
+    #[inline]
+    pub(crate) const fn is_fetch(&self) -> bool {
+        self.form.is_fetch()
     }
 
     /// Size of the MRC headers in bytes, with a timestamp.
     #[inline]
     pub(crate) const fn head_len(&self) -> usize {
-        if self.form.has(Form::LAST | Form::IMM) {
-            DataHead::len_of(Opcode::WriteLastImm, true)
-        } else {
-            DataHead::len_of(Opcode::WriteLast, true)
-        }
+        self.form.head_len()
     }
 
     /// The message header.
@@ -167,17 +264,35 @@ impl<'a> PacketSpec<'a> {
         Meth { rqmsn: self.entry.rqmsn, msn: self.entry.msn }
     }
 
-    /// The RDMA header. In a SEND, the address is the offset in the message.
+    /// The RDMA header. In a SEND and in a response, the address is the offset in the message.
     #[inline]
     pub(crate) fn reth(&self) -> Reth {
         let RemoteAddr { addr, rkey } = self.entry.remote;
         Reth { va: addr.wrapping_add(self.offset), rkey, dma_len: self.entry.len }
     }
 
-    /// The immediate data, if the packet carries any.
+    /// The immediate data or the key to invalidate, if the packet carries one of them.
     #[inline]
-    pub(crate) fn imm(&self) -> Option<u32> {
-        if self.form.has(Form::LAST) { self.entry.imm() } else { None }
+    pub(crate) fn word(&self) -> Option<u32> {
+        if self.form.is_last() { self.entry.word() } else { None }
+    }
+
+    /// The operands, if it is an atomic operation.
+    #[inline]
+    pub(crate) const fn operands(&self) -> Option<AtomicOperands> {
+        match self.entry.op {
+            SendOp::CompareSwap { compare, swap } => Some(AtomicOperands { swap_or_add: swap, compare }),
+            SendOp::FetchAdd(add) => Some(AtomicOperands { swap_or_add: add, compare: 0 }),
+            _ => None,
+        }
+    }
+
+    /// The value that an atomic operation found, if it is a response to one.
+    pub(crate) const fn value(&self) -> Option<u64> {
+        match self.entry.source {
+            Source::Value(value) => Some(value),
+            Source::Region(_) | Source::Pieces(_) => None,
+        }
     }
 
     /// The location of its bytes, if the message is contiguous.
@@ -185,7 +300,15 @@ impl<'a> PacketSpec<'a> {
     pub(crate) fn payload(&self) -> Option<PayloadRef> {
         match &self.entry.source {
             Source::Region(whole) => Some(whole.part(self.offset, self.len)),
-            Source::Pieces(_) => None,
+            Source::Pieces(_) | Source::Value(_) => None,
+        }
+    }
+
+    /// Where the response to it goes, if that is one range.
+    pub(crate) fn place(&self) -> Option<PayloadRef> {
+        match self.entry.source {
+            Source::Region(whole) => Some(whole),
+            Source::Pieces(_) | Source::Value(_) => None,
         }
     }
 
@@ -194,20 +317,9 @@ impl<'a> PacketSpec<'a> {
         let (one, several) = match self.entry.source {
             Source::Region(whole) => (Some(whole), None),
             Source::Pieces(pieces) => (None, Some(self.pieces.of(pieces).copied())),
+            Source::Value(_) => (None, None),
         };
-        // `skip`: bytes from the start of the current piece to the packet's first byte; 0 from then on.
-        let (mut skip, mut left) = (self.offset, self.len);
-        one.into_iter().chain(several.into_iter().flatten()).filter_map(move |piece| {
-            let len = u64::from(piece.len);
-            if skip >= len {
-                skip -= len;
-                return None;
-            }
-            let part = piece.part(skip, left.min((len - skip) as u32));
-            skip = 0;
-            left -= part.len;
-            (part.len > 0).then_some(part)
-        })
+        parts_of(one.into_iter().chain(several.into_iter().flatten()), self.offset, self.len)
     }
 }
 
@@ -237,6 +349,12 @@ pub(crate) struct SendQueue {
     end: u64,
     next_msn: Msn,
     next_rqmsn: Msn,
+    /// Number of the next read or atomic operation.
+    next_fetch: Msn,
+    /// Queued responses, by the packet after their last one.
+    pub(super) responses: VecDeque<u64>,
+    /// The newest message that has begun is a response.
+    after_response: bool,
     depth: usize,
     /// Number of first transmissions since the last one that requested an acknowledgement.
     unasked: u64,
@@ -274,6 +392,9 @@ impl SendQueue {
             end: 0,
             next_msn: Msn::new(0),
             next_rqmsn: Msn::new(0),
+            next_fetch: Msn::new(0),
+            responses: VecDeque::new(),
+            after_response: false,
             depth,
             unasked: 0,
         }
@@ -283,10 +404,11 @@ impl SendQueue {
     pub(crate) fn start_at(&mut self, msn: Msn) {
         self.next_msn = msn;
         self.next_rqmsn = msn;
+        self.next_fetch = msn;
     }
 
     pub(crate) fn is_full(&self) -> bool {
-        self.entries.len() >= self.depth
+        self.entries.len() >= self.depth + self.responses.len()
     }
 
     /// One past the last packet queued.
@@ -296,6 +418,21 @@ impl SendQueue {
 
     pub(crate) fn len(&self) -> usize {
         self.entries.len()
+    }
+
+    /// Number of work requests, which excludes responses.
+    pub(crate) fn requests(&self) -> usize {
+        self.entries.len() - self.responses.len()
+    }
+
+    /// Number of responses.
+    pub(crate) fn responses(&self) -> usize {
+        self.responses.len()
+    }
+
+    /// The packet after the last one of the oldest response.
+    pub(crate) fn oldest_response(&self) -> Option<u64> {
+        self.responses.front().copied()
     }
 
     pub(crate) fn begin_pieces(&self) -> Pieces {
@@ -333,24 +470,33 @@ impl SendQueue {
     #[inline(always)]
     #[expect(clippy::inline_always, reason = "the way of every request; measured by benches/instructions.rs")]
     pub(crate) fn push(&mut self, wr: &SendWr, sig_all: bool, source: Source, mtu: u32) {
-        let &SendWr { wr_id, op, local: Sge { len, .. }, remote, signaled, .. } = wr;
+        let &SendWr { wr_id, op, local: Sge { len, .. }, mut remote, signaled, fence } = wr;
         let signaled = signaled || sig_all;
-        let packets = len.div_ceil(mtu).max(1);
+        let form = Form::of(op);
+        let payload = if form.is_fetch() { 0 } else { len };
+        let packets = payload.div_ceil(mtu).max(1);
         let msn = self.next_msn;
         self.next_msn = msn.next();
-        // MRC 1.0 table 6-8: used for messages that take a receive work request, 0 otherwise.
+        // MRC 1.0 table 6-8: used for messages that take a receive work request, 0 in other writes. Reads and atomic
+        // operations have numbers of their own.
         let mut rqmsn = Msn::new(0);
-        if op.takes_receive() {
-            rqmsn = self.next_rqmsn;
-            self.next_rqmsn = rqmsn.next();
+        if form != Form(Form::WRITE) {
+            let next = if form.is_fetch() { &mut self.next_fetch } else { &mut self.next_rqmsn };
+            rqmsn = *next;
+            *next = rqmsn.next();
+            if form.is_send() {
+                remote = RemoteAddr::default();
+            }
         }
-        let remote = if Form::of(op).has(Form::SEND) { RemoteAddr::default() } else { remote };
         let first = self.end;
         self.entries.push_back(Entry {
             wr_id,
             op,
+            form,
             signaled,
+            fence,
             len,
+            payload,
             remote,
             source,
             first,
@@ -360,6 +506,81 @@ impl SendQueue {
             held_until: 0,
         });
         self.end += u64::from(packets);
+    }
+
+    /// Queues the response to the peer's request number `number`, whose `len` bytes are in `source`.
+    ///
+    /// It goes before work requests whose packets have not been sent, since these may have to wait for the peer. After a
+    /// response, one work request has its turn if there is any. `next`: the first packet not sent.
+    pub(crate) fn push_response(&mut self, number: Msn, source: Source, (len, mtu): (u32, u32), next: u64) {
+        let mut at = self.sending;
+        let mut after_response = self.after_response;
+        if self.entries.get(at).is_some_and(|entry| entry.first < next) {
+            after_response = self.entries.get(at).is_some_and(Entry::is_response);
+            at += 1;
+        }
+        if let Some(last) = (at..self.entries.len()).rev().find(|&at| self.entries[at].is_response()) {
+            (at, after_response) = (last + 1, true);
+        }
+        at = (at + usize::from(after_response)).min(self.entries.len());
+        let first = self.entries.get(at).map_or(self.end, |entry| entry.first);
+        let msn = self.entries.get(at).map_or(self.next_msn, |entry| entry.msn);
+        let packets = len.div_ceil(mtu).max(1);
+        let form = Form(match source {
+            Source::Value(_) => Form::ATOMIC_RESPONSE,
+            Source::Region(_) | Source::Pieces(_) => Form::READ_RESPONSE,
+        });
+        let response = Entry {
+            wr_id: 0,
+            op: SendOp::Write,
+            form,
+            signaled: false,
+            fence: false,
+            len,
+            payload: len,
+            remote: RemoteAddr::default(),
+            source,
+            first,
+            packets,
+            msn,
+            rqmsn: number,
+            held_until: 0,
+        };
+        self.entries.insert(at, response);
+        for entry in self.entries.range_mut(at + 1..) {
+            entry.first += u64::from(packets);
+            entry.msn = entry.msn.next();
+        }
+        self.end += u64::from(packets);
+        self.next_msn = self.next_msn.next();
+        self.responses.push_back(first + u64::from(packets));
+    }
+
+    /// Moves the next response before the work requests that wait, if there is one. The first of these has not begun.
+    #[cold]
+    pub(crate) fn promote_response(&mut self) {
+        let waiting = self.entries.range(self.sending..);
+        let Some(skipped) = waiting.clone().position(Entry::is_response).filter(|&skipped| skipped > 0)
+        else {
+            return;
+        };
+        let at = self.sending + skipped;
+        let (Some(head), Some(mut response)) =
+            (self.entries.get(self.sending).copied(), self.entries.remove(at))
+        else {
+            return;
+        };
+        for entry in self.entries.range_mut(self.sending..at) {
+            entry.first += u64::from(response.packets);
+            entry.msn = entry.msn.next();
+        }
+        (response.first, response.msn) = (head.first, head.msn);
+        let end = response.end();
+        self.entries.insert(self.sending, response);
+        // Those before it have been sent, so it is the first whose packets are not.
+        if let Some(place) = self.responses.iter_mut().find(|place| **place > head.first) {
+            *place = end;
+        }
     }
 
     /// Whether any packet has not been sent yet.
@@ -386,8 +607,9 @@ impl SendQueue {
         let spec = PacketSpec::new(entry, &self.pieces, seq, mtu);
         self.unasked += 1;
         let mut asks = false;
-        if spec.form.has(Form::LAST) {
+        if spec.form.is_last() {
             self.sending += 1;
+            self.after_response = spec.form.is_response();
             asks = ends_queue
                 || spec.form.takes_receive()
                 || spec.entry.msn.get().is_multiple_of(Self::ACK_EVERY_MESSAGES)
@@ -418,6 +640,24 @@ impl SendQueue {
         self.entries.get(at).filter(|entry| entry.first <= seq)
     }
 
+    /// The ranges of the `len` bytes from `offset` of what the entry of packet `seq` names, in order.
+    pub(super) fn ranges(
+        &self,
+        seq: u64,
+        offset: u64,
+        len: u32,
+    ) -> impl Iterator<Item = PayloadRef> + use<'_> {
+        let ranges = self.find(seq).into_iter().flat_map(|entry| {
+            let (one, several) = match entry.source {
+                Source::Region(whole) => (Some(whole), None),
+                Source::Pieces(pieces) => (None, Some(self.pieces.of(pieces).copied())),
+                Source::Value(_) => (None, None),
+            };
+            one.into_iter().chain(several.into_iter().flatten())
+        });
+        parts_of(ranges, offset, len)
+    }
+
     /// The number of entries before the one that packet `seq` belongs to.
     pub(crate) fn ahead_of(&self, seq: u64) -> u32 {
         self.entries.partition_point(|entry| entry.end() <= seq) as u32
@@ -436,6 +676,10 @@ impl SendQueue {
         match entry.source {
             Source::Region(payload) => unpin(payload.slot),
             Source::Pieces(pieces) => self.drop_pieces(pieces, unpin),
+            Source::Value(_) => {}
+        }
+        if entry.is_response() {
+            self.responses.pop_front();
         }
         Some(entry)
     }

@@ -25,6 +25,13 @@ pub(super) struct NotReady {
     waits: bool,
 }
 
+impl NotReady {
+    /// Whether the queue pair waits for the peer.
+    pub(super) const fn waits(&self) -> bool {
+        self.waits
+    }
+}
+
 impl Default for NotReady {
     fn default() -> Self {
         Self { first: 0, refusals: 0, counted: false, until: Time::ZERO, waits: false }
@@ -48,8 +55,7 @@ impl Requester {
     ) -> Result<(), NeverReady> {
         let sent_at = self.records.get(seq).sent_at;
         self.declare_lost(seq, LossKind::Nobody, RtxReason::Nack, now, env);
-        let Some(first) =
-            self.queue.find(seq).filter(|entry| entry.op.takes_receive()).map(|entry| entry.first)
+        let Some(first) = self.queue.find(seq).filter(|entry| entry.takes_receive()).map(|entry| entry.first)
         else {
             return Ok(());
         };
@@ -70,6 +76,7 @@ impl Requester {
                 return Err(NeverReady { first: state.first });
             }
         }
+        self.update_limits();
         // The peer works. Its patience is limited by the number of retries.
         self.progress(now);
         Ok(())
@@ -98,6 +105,7 @@ impl Requester {
     pub(super) fn end_wait(&mut self, now: Time) {
         if self.not_ready.waits && now >= self.not_ready.until {
             self.not_ready.waits = false;
+            self.update_limits();
             self.start_over(now);
         }
     }

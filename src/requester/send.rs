@@ -11,8 +11,9 @@ use crate::path::{EvId, PathHint, PlaneSet};
 use crate::time::Time;
 use crate::wire::{DataHead, Ev, ICRC_LEN, Opcode, Psn};
 
+use super::fetch::any_limit;
 use super::spurious::{RtxReason, Transmission};
-use super::{Entry, PacketSpec, Record, Requester, SendContext, psn_of};
+use super::{PacketSpec, Record, Requester, SendContext, psn_of};
 
 /// Why a packet is sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,19 +69,7 @@ impl Requester {
         if self.next + 1 >= self.una + u64::from(self.window) || !self.queue.has_unsent() {
             return false;
         }
-        (self.wimm_in_flight < self.setup.max_wimm && !self.waits_for_receive(self.next))
-            || self.passes_the_limits()
-    }
-
-    /// Whether the next packet may be sent although a limit is reached. With `max_wimm` messages in flight that take a
-    /// receive work request, it must not start another. While the peer is not ready, nothing new is sent.
-    #[cold]
-    fn passes_the_limits(&self) -> bool {
-        if self.waits_for_receive(self.next) {
-            return false;
-        }
-        let starts_one = |entry: &Entry| self.next == entry.first && entry.op.takes_receive();
-        self.queue.sending().is_some_and(|entry| !starts_one(entry))
+        !self.limited || self.passes_the_limits()
     }
 
     /// The planes on which congestion control allows a packet now. TLPs are not subject to it.
@@ -102,8 +91,7 @@ impl Requester {
     /// faster.
     pub(crate) fn next_send(&mut self, open: bool, opens: bool) -> Option<(u64, SendKind)> {
         if self.lost_count > 0
-            && let Some(seq) = self.lost.next_set(self.una, self.next)
-            && !self.waits_for_receive(seq)
+            && let Some(seq) = self.next_lost()
         {
             let never_left = self.records.get(seq).cause == RtxReason::TxRejected;
             if open {
@@ -124,7 +112,17 @@ impl Requester {
             }
             return Some((seq, SendKind::Probe));
         }
-        (open && self.new_packet_fits()).then_some((self.next, SendKind::New))
+        (open && (self.new_packet_fits() || self.promotes_response())).then_some((self.next, SendKind::New))
+    }
+
+    /// The oldest lost packet that may be sent now. While the peer is not ready, those from the refused message on wait,
+    /// except for responses.
+    fn next_lost(&self) -> Option<u64> {
+        let mut seq = self.lost.next_set(self.una, self.next)?;
+        while self.waits_for_receive(seq) && self.queue.find(seq).is_some_and(|entry| !entry.is_response()) {
+            seq = self.lost.next_set(seq + 1, self.next)?;
+        }
+        Some(seq)
     }
 
     /// The oldest unacknowledged packet. If only a completion is missing, it is the last packet of the oldest
@@ -199,7 +197,14 @@ impl Requester {
             cold_path();
             return None;
         };
-        self.wimm_in_flight += u32::from(spec.starts_taker());
+        if spec.may_limit() {
+            cold_path();
+            self.wimm_in_flight += u32::from(spec.starts_taker());
+            if spec.is_fetch() {
+                self.fetches.note(seq, &spec);
+            }
+            self.limited = any_limit(&self.setup, self.wimm_in_flight, self.not_ready.waits(), &self.fetches);
+        }
         let bytes = Self::nominal(spec.head_len(), spec.len);
         let flight = Flight { plane, bytes: u64::from(bytes), sent_at: now };
         let ack_req = asks || cc.wants_ack(plane, flight.bytes);

@@ -182,6 +182,15 @@ impl Requester {
         self.probe_pending = false;
     }
 
+    /// The peer works, although it has no progress to report. The current wait starts again, but tail probes do not get
+    /// more frequent than two in an RTO.
+    pub(super) fn peer_is_alive(&mut self, now: Time) {
+        self.timer_base = now;
+        self.retries = 0;
+        let most_ns = self.timeout_ns(self.rtt.late_after_ns()) / 2;
+        self.least_probe_wait_ns = self.least_probe_wait_ns.min(most_ns);
+    }
+
     pub(super) fn start_over(&mut self, now: Time) {
         self.timer_base = now;
         self.retries = 0;

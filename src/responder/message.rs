@@ -6,7 +6,7 @@
 
 use core::hint::cold_path;
 
-use crate::wire::{DataView, Msn, Opcode};
+use crate::wire::{DataView, Msn, Opcode, Operation};
 
 /// The fields of a packet that the in-order check needs.
 #[derive(Clone, Copy, Debug)]
@@ -79,6 +79,24 @@ impl Arrived {
         self.opcode.is_only() && self.len == 0 && self.dma_len == 0
     }
 
+    /// Whether it may start a message: the address in a SEND and in a response is the offset in the message.
+    #[inline]
+    const fn may_begin(&self) -> bool {
+        self.opcode.is_write()
+            || self.va == 0
+            || matches!(self.opcode.operation(), Some(Operation::ReadRequest | Operation::AtomicRequest))
+    }
+
+    /// Whether it is the request of a read or an atomic operation, which has no payload.
+    pub(crate) const fn is_request(&self) -> bool {
+        self.len == 0
+            && match self.opcode.operation() {
+                Some(Operation::ReadRequest) => true,
+                Some(Operation::AtomicRequest) => self.dma_len == 8,
+                _ => false,
+            }
+    }
+
     /// Whether it ends a message that takes a receive work request.
     #[inline]
     pub(super) const fn ends_taker(&self) -> bool {
@@ -108,6 +126,9 @@ pub(super) enum Flaw {
     ImmediateNumber {
         expected: Msn,
     },
+    FetchNumber {
+        expected: Msn,
+    },
 }
 
 /// The current message, if there is one.
@@ -117,20 +138,32 @@ struct Open {
     remaining: u32,
     rkey: u32,
     dma_len: u32,
-    is_write: bool,
+    operation: Option<Operation>,
     /// Packets of a write that ends with immediate may differ here: only the last one's number counts.
     rqmsn: Msn,
 }
 
 impl Open {
+    /// Whether the packet is of the same operation, and of the same message if those have numbers.
+    #[inline]
+    const fn is_of(&self, packet: &Arrived) -> bool {
+        match (self.operation, packet.opcode.operation()) {
+            (Some(Operation::Write), Some(Operation::Write)) => true,
+            (Some(Operation::Send), Some(Operation::Send))
+            | (Some(Operation::ReadResponse), Some(Operation::ReadResponse)) => {
+                self.rqmsn.get() == packet.rqmsn.get()
+            }
+            _ => false,
+        }
+    }
+
     #[inline]
     const fn goes_on_with(&self, packet: &Arrived) -> bool {
         packet.va == self.next_va
             && packet.rkey == self.rkey
             && packet.dma_len == self.dma_len
             && packet.fits(self.remaining)
-            && self.is_write == packet.opcode.is_write()
-            && (self.is_write || packet.rqmsn.get() == self.rqmsn.get())
+            && self.is_of(packet)
     }
 }
 
@@ -139,12 +172,22 @@ impl Open {
 pub(crate) struct Assembly {
     next_msn: Msn,
     next_rqmsn: Msn,
+    /// Number of the peer's next read or atomic operation.
+    next_request: Msn,
+    /// Number of the own request that the next response is for.
+    next_response: Msn,
     open: Option<Open>,
 }
 
 impl Assembly {
     pub(crate) const fn new(initial_msn: Msn) -> Self {
-        Self { next_msn: initial_msn, next_rqmsn: initial_msn, open: None }
+        Self {
+            next_msn: initial_msn,
+            next_rqmsn: initial_msn,
+            next_request: initial_msn,
+            next_response: initial_msn,
+            open: None,
+        }
     }
 
     /// Number of the current message, or of the next one.
@@ -180,16 +223,15 @@ impl Assembly {
                 }
                 self.open = None;
             }
-            // On arrival, its length was checked against its opcode and the message length. The address in a SEND is the
-            // offset in its message.
-            (None, true) if packet.opcode.is_write() || packet.va == 0 => {
+            // On arrival, its length was checked against its opcode and the message length.
+            (None, true) if packet.may_begin() => {
                 if !last {
                     self.open = Some(Open {
                         next_va: packet.va.wrapping_add(packet.len.into()),
                         remaining: packet.dma_len - packet.len,
                         rkey: packet.rkey,
                         dma_len: packet.dma_len,
-                        is_write: packet.opcode.is_write(),
+                        operation: packet.opcode.operation(),
                         rqmsn: packet.rqmsn,
                     });
                     return Ok(false);
@@ -207,8 +249,23 @@ impl Assembly {
                 return Err(Flaw::ImmediateNumber { expected: self.next_rqmsn });
             }
             self.next_rqmsn = self.next_rqmsn.next();
+        } else if !packet.opcode.is_write() {
+            self.step_fetch(packet)?;
         }
         Ok(true)
+    }
+
+    /// Counts a request that the peer expects a response to, or a response.
+    #[cold]
+    fn step_fetch(&mut self, packet: &Arrived) -> Result<(), Flaw> {
+        let is_request =
+            matches!(packet.opcode.operation(), Some(Operation::ReadRequest | Operation::AtomicRequest));
+        let next = if is_request { &mut self.next_request } else { &mut self.next_response };
+        if packet.rqmsn != *next {
+            return Err(Flaw::FetchNumber { expected: *next });
+        }
+        *next = next.next();
+        Ok(())
     }
 }
 

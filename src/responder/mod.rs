@@ -21,8 +21,10 @@ pub(crate) use violation::Culprit;
 pub use violation::Violation;
 pub(crate) use window::WindowBudget;
 
+use std::collections::BTreeMap;
+
 use crate::ring::{BitRing, SeqRing};
-use crate::wire::{Msn, Opcode, Psn};
+use crate::wire::{AtomicOperands, Msn, Opcode, Operation, Psn};
 use crate::work::{PostedRecv, SrqId};
 use ack_gen::AckState;
 use message::{Assembly, Flaw};
@@ -62,13 +64,36 @@ pub(crate) enum Class {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Violated;
 
-/// A message that took a receive work request, and is complete in order.
+/// A message that has an effect beyond the placement of its bytes, and is complete in order.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Delivery {
+pub(crate) enum Delivery {
+    /// It took a receive work request.
+    Received(Received),
+    /// A read or an atomic operation of the peer, to be carried out.
+    Request(Request),
+    /// The response to a read or an atomic operation of this side.
+    Response,
+}
+
+/// A read or an atomic operation of the peer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Request {
+    pub(crate) psn: Psn,
+    pub(crate) opcode: Opcode,
+    pub(crate) number: Msn,
+    pub(crate) va: u64,
+    pub(crate) rkey: u32,
+    pub(crate) len: u32,
+    pub(crate) operands: AtomicOperands,
+}
+
+/// A message that took a receive work request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Received {
     pub(crate) receive: Receive,
     /// Its last packet.
     pub(crate) opcode: Opcode,
-    /// Meaningful if the opcode has immediate data.
+    /// Immediate data or a key to invalidate, if the opcode has any.
     pub(crate) imm: u32,
     pub(crate) byte_len: u32,
     /// The shared receive queue, if it is now below its limit.
@@ -96,6 +121,8 @@ pub(crate) struct Responder {
     /// The first refused packet that is not yet in order, and the reason. The queue pair ends when it is.
     refused: Option<Box<(u64, Violation)>>,
     culprit: Option<Box<Culprit>>,
+    /// Operands of the atomic operations that are not next in order.
+    operands: BTreeMap<u64, AtomicOperands>,
 }
 
 impl Responder {
@@ -114,6 +141,7 @@ impl Responder {
             answers: AckState::default(),
             refused: None,
             culprit: None,
+            operands: BTreeMap::new(),
         }
     }
 
@@ -304,7 +332,9 @@ impl Responder {
                 return Err(self.violate(seq, Violation::NoReceive));
             };
             let Arrived { opcode, imm, dma_len: byte_len, .. } = *packet;
-            done.push(Delivery { receive, opcode, imm, byte_len, low });
+            done.push(Delivery::Received(Received { receive, opcode, imm, byte_len, low }));
+        } else if complete && !packet.opcode.is_write() {
+            done.push(self.fetched(seq, packet));
         }
         self.expected = seq + 1;
         self.highest = self.highest.max(self.expected);
@@ -312,6 +342,31 @@ impl Responder {
             self.answers.message_complete(packet.ack_req);
         }
         Ok(())
+    }
+
+    /// The effect of a complete message that is neither a write nor takes a receive work request.
+    #[cold]
+    fn fetched(&mut self, seq: u64, packet: &Arrived) -> Delivery {
+        let Arrived { opcode, rqmsn: number, va, rkey, dma_len: len, .. } = *packet;
+        if !matches!(opcode.operation(), Some(Operation::ReadRequest | Operation::AtomicRequest)) {
+            return Delivery::Response;
+        }
+        let operands = self.operands.remove(&seq).unwrap_or_default();
+        Delivery::Request(Request { psn: self.psn(seq), opcode, number, va, rkey, len, operands })
+    }
+
+    /// Keeps the operands of packet `seq`, an atomic operation, until it is next in order.
+    pub(crate) fn keep_operands(&mut self, seq: u64, operands: AtomicOperands) {
+        self.operands.insert(seq, operands);
+    }
+
+    /// The peer broke a rule with a request that was in order.
+    #[cold]
+    pub(crate) fn refuse(&mut self, psn: Psn, violation: Violation) -> Violated {
+        if self.culprit.is_none() {
+            self.culprit = Some(Box::new(Culprit { psn, violation }));
+        }
+        Violated
     }
 
     #[cold]

@@ -6,7 +6,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use crate::memory::{MemoryError, PayloadRef, RegionSlot};
+use crate::memory::{MemoryError, PayloadRef, RegionSlot, parts_of};
 use crate::work::{PostedRecv, SharedRecvQueue, SrqId};
 
 /// A receive work request whose buffer is pinned.
@@ -63,19 +63,7 @@ impl Buffer {
 
     /// The ranges that the `len` bytes from `offset` of the message go to, in order.
     pub(crate) fn parts(&self, offset: u64, len: u32) -> impl Iterator<Item = PayloadRef> {
-        // `skip`: bytes from the start of the current range to the first byte; 0 from then on.
-        let (mut skip, mut left) = (offset, len);
-        self.ranges().iter().filter_map(move |range| {
-            let whole = u64::from(range.len);
-            if skip >= whole {
-                skip -= whole;
-                return None;
-            }
-            let part = range.part(skip, left.min((whole - skip) as u32));
-            skip = 0;
-            left -= part.len;
-            (part.len > 0).then_some(part)
-        })
+        parts_of(self.ranges().iter().copied(), offset, len)
     }
 }
 

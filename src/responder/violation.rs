@@ -11,14 +11,14 @@ use super::message::{Arrived, Flaw};
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Violation {
-    /// A peer must write only where its key permits (RETH: MRC 1.0 section 6.2).
-    #[error("its write of {len} bytes to address {va:#x} with key {rkey:#010x} needs {needed:?}: {error}")]
+    /// A peer must access only what its key permits (RETH: MRC 1.0 section 6.2).
+    #[error("its access to {len} bytes at address {va:#x} with key {rkey:#010x} needs {needed:?}: {error}")]
     Access {
         /// The key of the packet.
         rkey: u32,
         /// Address of the packet's first byte.
         va: u64,
-        /// Payload size in bytes.
+        /// Bytes of the packet's payload, or of the read.
         len: u32,
         /// The right that the access needs.
         needed: Access,
@@ -70,6 +70,44 @@ pub enum Violation {
         /// The expected `rqmsn`.
         expected: Msn,
     },
+    /// Reads and atomic operations are numbered separately, one by one, and so are the responses (METH `rqmsn`).
+    #[error(
+        "its read or atomic operation, or its response to one, has number {rqmsn}, and {expected} was next"
+    )]
+    FetchNumber {
+        /// The packet's `rqmsn`.
+        rqmsn: Msn,
+        /// The expected `rqmsn`.
+        expected: Msn,
+    },
+    /// A response must be for a request that was sent, and have its kind and its length.
+    #[error(
+        "its response {opcode:?} of {message_len} bytes is for no read or atomic operation in flight (number {rqmsn})"
+    )]
+    NoSuchFetch {
+        /// Opcode of the packet.
+        opcode: Opcode,
+        /// The packet's `rqmsn`.
+        rqmsn: Msn,
+        /// Message size in bytes, as the packet states it.
+        message_len: u32,
+    },
+    /// A peer must not have more reads and atomic operations in flight than was agreed (`max_rd_atomic`).
+    #[error(
+        "it has more than {max} reads and atomic operations in flight, the max_rd_atomic that was agreed"
+    )]
+    TooManyFetches {
+        /// The agreed limit.
+        max: u8,
+    },
+    /// A key may be invalidated only by a peer that its registration permits to.
+    #[error("its SEND invalidates key {rkey:#010x}: {error}")]
+    Invalidation {
+        /// The key of the packet.
+        rkey: u32,
+        /// Why it was refused.
+        error: MemoryError,
+    },
     /// A peer must not have more messages in flight that take a receive work request than was agreed (`max_wimm`).
     #[error(
         "it has more than {max_wimm} messages for receive work requests in flight, the max_wimm that was agreed"
@@ -102,7 +140,7 @@ impl Violation {
     /// The code of the NAK that the peer gets.
     pub(crate) const fn code(&self) -> NakCode {
         match self {
-            Self::Access { .. } => NakCode::RemoteAccess,
+            Self::Access { .. } | Self::Invalidation { .. } => NakCode::RemoteAccess,
             Self::NoReceive | Self::ReceiveBuffer { .. } => NakCode::RemoteOperational,
             _ => NakCode::InvalidRequest,
         }
@@ -116,6 +154,7 @@ impl Violation {
             Flaw::MessageNumber { expected } => Self::MessageNumber { msn, expected },
             Flaw::Order => Self::Order { opcode, rkey, va, message_len },
             Flaw::ImmediateNumber { expected } => Self::ImmediateNumber { rqmsn, expected },
+            Flaw::FetchNumber { expected } => Self::FetchNumber { rqmsn, expected },
         })
     }
 }

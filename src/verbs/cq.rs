@@ -165,6 +165,7 @@ impl Default for Wc {
             imm: None,
             qpn: Qpn::new(0),
             src_qpn: Qpn::new(0),
+            invalidated: None,
         }
     }
 }

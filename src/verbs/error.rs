@@ -142,6 +142,15 @@ pub enum PostError {
         /// The extension.
         needed: Extensions,
     },
+    /// An atomic operation has 8 bytes.
+    #[error("the atomic operation has {len} local bytes; give it an element of 8")]
+    AtomicLength {
+        /// Bytes of its local elements.
+        len: u32,
+    },
+    /// A read or an atomic operation fills its local elements, so its bytes cannot be copied when it is posted.
+    #[error("a read or an atomic operation cannot be inline; give it registered memory to fill")]
+    InlineFetch,
     /// A message has at most 2^32-1 bytes (MRC 1.0 section 5.1).
     #[error("the message has {len} bytes; an MRC message has at most 4294967295: make several of it")]
     TooLong {

@@ -44,6 +44,8 @@ pub struct Negotiated {
     pub mpr: u8,
     /// Writes with immediate in flight, for sending.
     pub max_wimm: u16,
+    /// Reads and atomic operations in flight, for sending.
+    pub max_rd_atomic: u8,
 }
 
 /// Why a peer was refused: one field, the value on each side, and the fix.
@@ -137,6 +139,7 @@ pub fn negotiate(ours: &QpInfo, theirs: &QpInfo) -> Result<Negotiated, Refusal> 
         rtr: RtrAttr::between(ours, theirs),
         mpr: ours.mpr.min(theirs.mpr),
         max_wimm: ours.max_wimm.min(theirs.max_wimm),
+        max_rd_atomic: ours.max_rd_atomic.min(theirs.max_rd_atomic),
     })
 }
 

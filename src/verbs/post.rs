@@ -260,6 +260,9 @@ impl Posting {
         self.may_send()?;
         let InlineWr { wr_id, op, remote, signaled, fence } = wr;
         self.check_extensions(op, bytes.len() as u32)?;
+        if op.is_fetch() {
+            return Err(PostError::InlineFetch);
+        }
         let max = self.submit.max_sends();
         // Requests finish in order, and there is one piece for each that may be outstanding. With fewer outstanding,
         // the least recently used piece is free again.
@@ -314,6 +317,9 @@ impl Posting {
         let needed = Extensions::of(op);
         if len > 0 && needed.is_empty() || self.state == QpState::Error {
             return Ok(());
+        }
+        if op.is_atomic() && len != 8 {
+            return Err(PostError::AtomicLength { len });
         }
         if !self.extensions.contains(needed) {
             return Err(PostError::NotNegotiated { needed });

@@ -58,6 +58,8 @@ pub struct QpConfig {
     pub mpr: u8,
     /// Writes with immediate and SENDs in flight, granted and used in the same way. Default 128.
     pub max_wimm: u16,
+    /// Reads and atomic operations in flight, granted and used in the same way. Default 16.
+    pub max_rd_atomic: u8,
     /// The granted PSN range may change while connected. `mpr` is then the largest range. The grant depends on
     /// [`Limits::window_budget_psns`](crate::endpoint::Limits::window_budget_psns) and on how fast completions are
     /// polled. Default off.
@@ -68,7 +70,7 @@ pub struct QpConfig {
     /// How long the peer waits at least before it repeats a message for which no receive work request was posted: a
     /// code from 0 to 31, see [`Neth::rnr_timer_ns`](crate::wire::Neth::rnr_timer_ns). Default 12 (0.64 ms).
     pub min_rnr_timer: u8,
-    /// Retransmission timeout and retries. The negotiated values replace `mpr` and `max_wimm` in it.
+    /// Retransmission timeout and retries. The negotiated values replace `mpr`, `max_wimm` and `max_rd_atomic` in it.
     pub retry: RtsAttr,
 }
 
@@ -91,6 +93,7 @@ impl Default for QpConfig {
             msn: 0,
             mpr: 8,
             max_wimm: 128,
+            max_rd_atomic: 16,
             dynamic_mpr: false,
             extensions: Extensions::ALL,
             min_rnr_timer: RtrAttr::MIN_RNR_TIMER,
@@ -109,6 +112,7 @@ fn named_as_in_config(error: EndpointError) -> EndpointError {
                 "cap.max_send_sge" => "max_send_sge",
                 "cap.max_recv_sge" => "max_recv_sge",
                 "mpr_dest" => "mpr",
+                "max_dest_rd_atomic" => "max_rd_atomic",
                 name => name,
             };
             EndpointError::BadAttribute { name, value, allowed }
@@ -206,6 +210,7 @@ impl Qp {
             msn: Msn::new(config.msn),
             mpr_dest: config.mpr,
             max_wimm_dest: config.max_wimm,
+            max_dest_rd_atomic: config.max_rd_atomic,
             max_mtu: config.max_mtu,
             dynamic_mpr: config.dynamic_mpr,
             extensions: config.extensions,
@@ -303,7 +308,8 @@ impl Qp {
         }
         let rtr = RtrAttr { min_rnr_timer: self.min_rnr_timer, ..agreed.rtr.clone() };
         self.modify(QpModify::Rtr(Box::new(rtr)))?;
-        self.modify(QpModify::Rts(RtsAttr { mpr: agreed.mpr, max_wimm: agreed.max_wimm, ..self.retry }))
+        let Negotiated { mpr, max_wimm, max_rd_atomic, .. } = *agreed;
+        self.modify(QpModify::Rts(RtsAttr { mpr, max_wimm, max_rd_atomic, ..self.retry }))
     }
 
     /// One step of the state machine, with all its attributes, or a change of attributes in RTS: [`QpModify`] has the table.

@@ -60,6 +60,8 @@ pub struct DeviceAttr {
     pub window_budget_psns: u32,
     /// Writes with immediate that a peer may have in flight. 0: none are accepted.
     pub max_wimm: RangeInclusive<u16>,
+    /// Reads and atomic operations that a peer may have in flight. 0: none are accepted.
+    pub max_rd_atomic: RangeInclusive<u8>,
     /// Entropy values of a queue pair, in use and in reserve.
     pub max_evs: usize,
     /// The fields that carry the entropy value.
@@ -100,10 +102,27 @@ pub enum WrOpcode {
     Send,
     /// SEND with immediate.
     SendWithImm,
+    /// SEND with invalidate.
+    SendWithInvalidate,
+    /// RDMA READ.
+    RdmaRead,
+    /// Compare-and-swap.
+    CompareSwap,
+    /// Fetch-and-add.
+    FetchAdd,
 }
 
 impl WrOpcode {
-    const ALL: &'static [Self] = &[Self::RdmaWrite, Self::RdmaWriteWithImm, Self::Send, Self::SendWithImm];
+    const ALL: &'static [Self] = &[
+        Self::RdmaWrite,
+        Self::RdmaWriteWithImm,
+        Self::Send,
+        Self::SendWithImm,
+        Self::SendWithInvalidate,
+        Self::RdmaRead,
+        Self::CompareSwap,
+        Self::FetchAdd,
+    ];
 }
 
 impl From<SendOp> for WrOpcode {
@@ -113,6 +132,10 @@ impl From<SendOp> for WrOpcode {
             SendOp::WriteWithImm(_) => Self::RdmaWriteWithImm,
             SendOp::Send => Self::Send,
             SendOp::SendWithImm(_) => Self::SendWithImm,
+            SendOp::SendWithInvalidate(_) => Self::SendWithInvalidate,
+            SendOp::Read => Self::RdmaRead,
+            SendOp::CompareSwap { .. } => Self::CompareSwap,
+            SendOp::FetchAdd(_) => Self::FetchAdd,
         }
     }
 }
@@ -150,6 +173,7 @@ impl Context {
             mpr: 1..=u8::MAX,
             window_budget_psns: limits.window_budget_psns,
             max_wimm: 0..=u16::MAX,
+            max_rd_atomic: 0..=u8::MAX,
             max_evs: MAX_EVS,
             entropy: config.entropy,
             entropy_width_bits: config.entropy.width_bits(),

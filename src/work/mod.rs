@@ -55,6 +55,22 @@ pub enum SendOp {
     Send,
     /// SEND with immediate: also delivers the value in the peer's completion.
     SendWithImm(u32),
+    /// SEND with invalidate: also ends the peer's registration with this remote key, which must grant
+    /// [`REMOTE_INVALIDATE`](crate::memory::Access::REMOTE_INVALIDATE).
+    SendWithInvalidate(u32),
+    /// RDMA READ: the peer's bytes are copied to the local elements, whose regions must be registered with
+    /// [`LOCAL_WRITE`](crate::memory::Access::LOCAL_WRITE).
+    Read,
+    /// Compare-and-swap: if the 8 bytes at the remote address, a number in the peer's byte order, equal `compare`, they
+    /// become `swap`. Their value before goes to the local element, 8 bytes in this side's byte order.
+    CompareSwap {
+        /// The value to compare with.
+        compare: u64,
+        /// The value to store.
+        swap: u64,
+    },
+    /// Fetch-and-add: adds to the 8 bytes at the remote address, wrapping. Their value before goes to the local element.
+    FetchAdd(u64),
 }
 
 impl SendOp {
@@ -62,7 +78,10 @@ impl SendOp {
     pub const fn wc_opcode(self) -> WcOpcode {
         match self {
             Self::Write | Self::WriteWithImm(_) => WcOpcode::RdmaWrite,
-            Self::Send | Self::SendWithImm(_) => WcOpcode::Send,
+            Self::Send | Self::SendWithImm(_) | Self::SendWithInvalidate(_) => WcOpcode::Send,
+            Self::Read => WcOpcode::RdmaRead,
+            Self::CompareSwap { .. } => WcOpcode::CompareSwap,
+            Self::FetchAdd(_) => WcOpcode::FetchAdd,
         }
     }
 
@@ -71,14 +90,29 @@ impl SendOp {
     pub const fn imm(self) -> Option<u32> {
         match self {
             Self::WriteWithImm(imm) | Self::SendWithImm(imm) => Some(imm),
-            Self::Write | Self::Send => None,
+            _ => None,
         }
     }
 
     /// Whether it consumes a receive work request at the peer.
     #[inline]
     pub const fn takes_receive(self) -> bool {
-        !matches!(self, Self::Write)
+        matches!(
+            self,
+            Self::WriteWithImm(_) | Self::Send | Self::SendWithImm(_) | Self::SendWithInvalidate(_)
+        )
+    }
+
+    /// Whether the peer responds with bytes: a read or an atomic operation.
+    #[inline]
+    pub const fn is_fetch(self) -> bool {
+        self.is_atomic() || matches!(self, Self::Read)
+    }
+
+    /// Whether it is an atomic operation.
+    #[inline]
+    pub const fn is_atomic(self) -> bool {
+        matches!(self, Self::CompareSwap { .. } | Self::FetchAdd(_))
     }
 }
 
@@ -89,10 +123,11 @@ pub struct SendWr {
     pub wr_id: u64,
     /// The operation.
     pub op: SendOp,
-    /// The local bytes to send: up to 2^32-1 bytes. A request without bytes needs a peer with the extension
+    /// The local bytes to send, or those to be filled by a read or an atomic operation: up to 2^32-1 bytes; 8 for an
+    /// atomic operation. A write without bytes needs a peer with the extension
     /// [`EMPTY_MESSAGES`](crate::endpoint::Extensions::EMPTY_MESSAGES).
     pub local: Sge,
-    /// The remote address to write to.
+    /// The remote address to write to or to read from.
     pub remote: RemoteAddr,
     /// Whether success produces a completion. Failure always does.
     pub signaled: bool,
@@ -290,6 +325,12 @@ pub enum WcOpcode {
     RdmaWrite,
     /// A SEND (with or without immediate).
     Send,
+    /// A read.
+    RdmaRead,
+    /// A compare-and-swap.
+    CompareSwap,
+    /// A fetch-and-add.
+    FetchAdd,
     /// A receive work request consumed by a write with immediate, or by none.
     RecvRdmaWithImm,
     /// A receive work request consumed by a SEND.
@@ -320,4 +361,6 @@ pub struct Wc {
     pub qpn: Qpn,
     /// For a receive completion, the peer's queue pair.
     pub src_qpn: Qpn,
+    /// The remote key of this side that the peer's SEND invalidated.
+    pub invalidated: Option<u32>,
 }

@@ -641,5 +641,5 @@ fn error_completion(qpn: Qpn, wr_id: u64, opcode: WcOpcode, error: PostError) ->
         PostError::WrongState(QpState::Error) => WcStatus::WrFlushError,
         _ => WcStatus::LocalQpOperationError,
     };
-    Wc { wr_id, status, opcode, byte_len: 0, imm: None, qpn, src_qpn: Qpn::new(0) }
+    Wc { wr_id, status, opcode, byte_len: 0, imm: None, qpn, src_qpn: Qpn::new(0), invalidated: None }
 }

@@ -163,6 +163,7 @@ const QP_INFO: &[Field] = &[
     field::<Vec<Value>>("ports", "a list"),
     Field { optional: true, ..field::<Vec<u32>>("plane_ids", "a list of integers of 32 bits") },
     Field { optional: true, ..field::<Vec<String>>("extensions", "a list of texts") },
+    Field { optional: true, ..field::<u8>("max_rd_atomic", "an integer of 8 bits") },
 ];
 
 const PORT_ADDR: &[Field] =
