@@ -233,12 +233,12 @@ pub enum MemoryError {
         /// The right that is missing.
         needed: Access,
     },
-    /// Work requests, or responses to reads of peers, still use the region.
+    /// Work requests of this side, or reads of peers, still use the region.
     #[error(
-        "{uses} work requests or responses to peers still use the region; wait for their completions, or drop the handle"
+        "{uses} work requests still use the region (a peer's read counts as one); wait until they are done, or drop the handle"
     )]
     Busy {
-        /// The number of these work requests and responses.
+        /// The number of these work requests and reads.
         uses: u32,
     },
     /// An atomic must name 8 aligned bytes.
