@@ -153,7 +153,7 @@ fn a_response_to_a_peer_keeps_its_memory() {
     });
 }
 
-/// Whoever comes first, the registration ends, and no lane keeps the memory after it has synced.
+/// In either order, the registration ends, and no lane keeps the memory after it has synced.
 #[test]
 fn a_peer_and_the_application_end_a_registration() {
     loom::model(|| {

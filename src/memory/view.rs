@@ -23,7 +23,7 @@ pub struct MemoryView {
     draining: Vec<u32>,
 }
 
-/// What a peer's key opens.
+/// A registration, as the packets of peers refer to it.
 pub(crate) struct Target {
     pd: PdId,
     access: Access,
