@@ -37,8 +37,9 @@
 //! copied by accesses that may race, and no Rust reference to them is ever lent. [`spindrift_pmd::memory`] describes
 //! what an application can poll in memory itself, and how atomics mix with copies of the same bytes.
 //!
-//! A peer with [`Access::REMOTE_INVALIDATE`] may end a registration at any time. The region itself stays until its last
-//! use is over and the application drops it.
+//! A peer with [`Access::REMOTE_INVALIDATE`] may end a registration at any time. Other lanes than the one that receives
+//! its request may place packets in the region until their next poll. The region itself stays until its last use is over
+//! and the application drops it.
 
 mod keys;
 mod space;
@@ -59,8 +60,9 @@ pub struct PdId(pub u32);
 
 /// The rights of a registration, besides reads by this side's own work requests.
 ///
-/// No right includes another. In verbs, a registration that lets peers write or use atomics must grant local writes
-/// too; here it need not, since the rights of peers and those of this side's work requests are checked separately.
+/// No right includes another. libibverbs demands [`Access::LOCAL_WRITE`] with [`Access::REMOTE_WRITE`] and with
+/// [`Access::REMOTE_ATOMIC`]. Here either may be granted alone, since the rights of peers and those of this side's work
+/// requests are checked separately.
 ///
 /// ```
 /// use spindrift::memory::Access;
@@ -254,12 +256,12 @@ pub enum MemoryError {
         /// The right that is missing.
         needed: Access,
     },
-    /// Work requests, or responses to reads of peers, still use the region.
+    /// Work requests of this side, or reads of peers, still use the region.
     #[error(
-        "{uses} work requests or responses to peers still use the region; wait for their completions, or drop the handle"
+        "{uses} work requests still use the region (a peer's read counts as one); wait until they are done, or drop the handle"
     )]
     Busy {
-        /// The number of these work requests and responses.
+        /// The number of these work requests and reads.
         uses: u32,
     },
     /// An atomic must name 8 aligned bytes.

@@ -31,7 +31,8 @@ impl Fabric {
 
     fn register(&self) -> (Arc<Region>, super::MrKey) {
         let region = Region::alloc_at(8, BASE).unwrap();
-        let key = self.space.register(self.pd, Arc::clone(&region), Access::REMOTE_WRITE).unwrap();
+        let access = Access::REMOTE_WRITE | Access::REMOTE_READ | Access::REMOTE_INVALIDATE;
+        let key = self.space.register(self.pd, Arc::clone(&region), access).unwrap();
         (region, key)
     }
 
@@ -120,5 +121,58 @@ fn a_work_request_keeps_its_memory() {
         lane.join().unwrap();
         assert!(ended.is_ok() || fabric.deregister(key.rkey).is_ok());
         assert_eq!(Arc::strong_count(&region), 1);
+    });
+}
+
+#[test]
+fn a_response_to_a_peer_keeps_its_memory() {
+    loom::model(|| {
+        let fabric = Fabric::new();
+        let (region, key) = fabric.register();
+        let lane = {
+            let fabric = Arc::clone(&fabric);
+            thread::spawn(move || {
+                let pin = {
+                    let mut view = fabric.lanes[1].lock().unwrap();
+                    view.pin_remote(key.rkey, fabric.pd, BASE, 8, Access::REMOTE_READ)
+                };
+                if let Ok(pin) = pin {
+                    let mut view = fabric.lanes[1].lock().unwrap();
+                    assert_eq!(view.bytes(&pin).len(), 8);
+                    view.unpin(pin.slot);
+                }
+            })
+        };
+        let ended = fabric.deregister(key.rkey);
+        if ended.is_ok() {
+            assert_eq!(Arc::strong_count(&region), 1);
+        }
+        lane.join().unwrap();
+        assert!(ended.is_ok() || fabric.deregister(key.rkey).is_ok());
+        assert_eq!(Arc::strong_count(&region), 1);
+    });
+}
+
+/// In either order, the registration ends, and no lane keeps the memory after it has synced.
+#[test]
+fn a_peer_and_the_application_end_a_registration() {
+    loom::model(|| {
+        let fabric = Fabric::new();
+        let (region, key) = fabric.register();
+        let lane = {
+            let fabric = Arc::clone(&fabric);
+            thread::spawn(move || {
+                let mut view = fabric.lanes[1].lock().unwrap();
+                let ended = view.invalidate_remote(key.rkey, fabric.pd);
+                assert!(view.place(key.rkey, fabric.pd, BASE, b"x").is_err());
+                ended.is_ok()
+            })
+        };
+        let by_application = fabric.deregister(key.rkey).is_ok();
+        let by_peer = lane.join().unwrap();
+        assert!(by_application || by_peer);
+        fabric.lanes.iter().for_each(|lane| lane.lock().unwrap().sync());
+        assert_eq!((Arc::strong_count(&region), fabric.space.regions()), (1, 0));
+        assert!(fabric.space.dealloc_pd(fabric.pd).is_ok());
     });
 }

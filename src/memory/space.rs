@@ -151,9 +151,9 @@ impl MemorySpace {
     /// and after the lane has taken in all work requests that were posted before.
     ///
     /// # Errors
-    /// [`MemoryError::UnknownKey`]. [`MemoryError::Busy`] while work requests use the region. Nothing has changed
-    /// then, unless some were posted during the call: the keys may have ended, those requests continue, and the call
-    /// must be repeated. [`MemoryError::ViewsLeftOut`] if `each_view` missed some. Errors of `each_view`.
+    /// [`MemoryError::UnknownKey`]. [`MemoryError::Busy`] while work requests or responses to peers use the region.
+    /// Nothing has changed then, unless some began during the call: the keys may have ended, those uses continue, and the
+    /// call must be repeated. [`MemoryError::ViewsLeftOut`] if `each_view` missed some. Errors of `each_view`.
     pub fn deregister<E: From<MemoryError>>(
         &self,
         rkey: u32,
@@ -182,8 +182,8 @@ impl MemorySpace {
         Ok(())
     }
 
-    /// Ends a registration for new requests, on each lane as soon as it [syncs](MemoryView::sync). Work requests that
-    /// use the region continue, and the last of them releases it. An unknown key is ignored.
+    /// Ends a registration for new requests, on each lane as soon as it [syncs](MemoryView::sync). Work requests and
+    /// responses to peers that use the region continue, and the last of them releases it. An unknown key is ignored.
     pub fn invalidate(&self, rkey: u32) {
         self.end(rkey);
         // Not with the lock held: this may drop the last handle to much memory.

@@ -23,7 +23,7 @@ pub struct MemoryView {
     draining: Vec<u32>,
 }
 
-/// What a peer's key opens.
+/// A registration, as the packets of peers refer to it.
 pub(crate) struct Target {
     pd: PdId,
     access: Access,
@@ -182,14 +182,6 @@ impl MemoryView {
         Ok(())
     }
 
-    #[inline]
-    fn target_or_new(&mut self, rkey: u32) -> Option<&Target> {
-        if self.targets.get(rkey).is_none() {
-            self.sync();
-        }
-        self.targets.get(rkey)
-    }
-
     /// The registration behind a peer's key, as of the last sync.
     #[inline]
     pub(crate) fn target(&self, rkey: u32) -> Option<&Target> {
@@ -201,6 +193,15 @@ impl MemoryView {
     pub(crate) fn new_target(&mut self, rkey: u32) -> Option<&Target> {
         self.sync();
         self.targets.get(rkey)
+    }
+
+    /// The registration behind a peer's key, after a sync if it is unknown.
+    #[inline]
+    fn target_or_new(&mut self, rkey: u32) -> Option<&Target> {
+        if self.target(rkey).is_none() {
+            return self.new_target(rkey);
+        }
+        self.target(rkey)
     }
 
     /// Whether a peer has the right that an access needs to `len` bytes at `va`. A range of zero bytes must lie inside

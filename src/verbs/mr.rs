@@ -11,9 +11,20 @@ use super::pd::Pd;
 
 /// Registered memory.
 ///
-/// Work requests name parts of it with [`Mr::sge`]; peers write to it with [`Mr::remote`]. When it is dropped, its key
-/// is invalid at once, and the memory is kept until no work request uses it. [`Mr::deregister`] ends it only if no
-/// work request uses it.
+/// Work requests name parts of it with [`Mr::sge`], peers with [`Mr::remote`]. Each kind of access needs its own right,
+/// which is granted at registration:
+///
+/// | Right | Grants |
+/// |---|---|
+/// | none ([`Access::LOCAL_READ`]) | sources of this side's sends and writes |
+/// | [`Access::LOCAL_WRITE`] | receive buffers of this side, and where its reads and the results of its atomics go |
+/// | [`Access::REMOTE_WRITE`] | writes by peers |
+/// | [`Access::REMOTE_READ`] | reads by peers |
+/// | [`Access::REMOTE_ATOMIC`] | atomics by peers: [counters](spindrift_pmd::memory#counters) of 8 bytes |
+/// | [`Access::REMOTE_INVALIDATE`] | the end of the registration by a peer |
+///
+/// When it is dropped, its keys are invalid at once, and the memory is kept until no work request uses it, and no
+/// response to a peer's read. [`Mr::deregister`] ends it only if nothing uses it.
 ///
 /// See [`memory`](crate::memory) for the rules that the application must follow while the network uses the same bytes.
 #[derive(Debug)]
@@ -25,7 +36,8 @@ pub struct Mr {
 }
 
 impl Pd {
-    /// Allocates and registers `len` zeroed bytes.
+    /// Allocates and registers `len` zeroed bytes, and grants the rights given. Any combination of rights is permitted:
+    /// unlike in libibverbs, rights of peers need no [`Access::LOCAL_WRITE`].
     ///
     /// # Errors
     /// [`VerbsError::Memory`] if `len` is zero, or if memory or keys run out.
@@ -74,17 +86,17 @@ impl Mr {
         self.key.lkey
     }
 
-    /// The key for peers.
+    /// The key for peers, as far as rights are granted to them.
     pub fn rkey(&self) -> u32 {
         self.key.rkey
     }
 
-    /// The description that a peer needs to write here.
+    /// The description that a peer needs to access it.
     pub fn remote(&self) -> RemoteMr {
         RemoteMr { addr: self.addr(), rkey: self.rkey(), len: self.len() as u64 }
     }
 
-    /// `len` bytes from `offset`, as the source of a work request.
+    /// `len` bytes from `offset`, as the local side of a work request.
     ///
     /// # Errors
     /// [`RegionError::OutOfBounds`].
@@ -117,8 +129,9 @@ impl Mr {
     /// Ends the registration: the key is invalid from here on, and the memory is freed (if nothing else owns it).
     ///
     /// # Errors
-    /// [`MemoryError::Busy`](crate::memory::MemoryError::Busy) while work requests use it. The error returns the
-    /// registration, unchanged.
+    /// [`MemoryError::Busy`](crate::memory::MemoryError::Busy) while work requests or responses to peers use it.
+    /// [`MemoryError::UnknownKey`](crate::memory::MemoryError::UnknownKey) if a peer has ended it before
+    /// ([`Access::REMOTE_INVALIDATE`]). The error returns the registration, unchanged.
     pub fn deregister(mut self) -> Result<(), (Self, VerbsError)> {
         match self.pd.context().deregister(self.key.rkey) {
             Ok(()) => {
@@ -139,7 +152,7 @@ impl Drop for Mr {
 }
 
 impl RemoteMr {
-    /// `len` bytes from `offset`, as the target of a work request.
+    /// `len` bytes from `offset`, as the remote side of a work request.
     ///
     /// # Errors
     /// [`RegionError::OutOfBounds`].

@@ -22,7 +22,7 @@ const MAX_U24: u32 = 0xff_ffff;
 /// section 7.4.7).
 const MIN_QPN: u32 = 3;
 
-/// Memory that a peer may write.
+/// Memory that a peer may access, as far as its registration grants rights to peers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RemoteMr {
     /// Address of its first byte.

@@ -2,10 +2,11 @@
 //!
 //! A [`Region`] is a range of bytes that may change at any time: a peer writes to it while the application reads, or
 //! the application writes while a port sends from it. So nothing here lends a Rust reference to its bytes. They are
-//! copied in and out, bounds checked, by copies that may race with others ([`Region::read_at`], [`Region::write_at`]),
-//! or read and written one at a time ([`Region::load`], [`Region::store`]), or as counters of 8 bytes. A race can garble data, but nothing else.
-//! No access through this module is undefined behaviour, whatever other threads, peers and work requests do meanwhile.
-//! The exceptions are marked `unsafe` and state their requirements: [`Region::from_raw`] and [`Region::view`].
+//! copied in and out, bounds checked, by copies that may race with others ([`Region::read_at`], [`Region::write_at`]).
+//! Single bytes ([`Region::load`], [`Region::store`]) and counters of 8 bytes are read and written in place. A race can
+//! garble data, but nothing else. No access through this module is undefined behaviour, whatever other threads, peers
+//! and work requests do meanwhile. The exceptions are marked `unsafe` and state their requirements:
+//! [`Region::from_raw`] and [`Region::view`].
 //!
 //! A [`Payload`] is the content of a frame: a part of a region, or a slice. [`Pieces`] are the part of it that the
 //! receiver has to place, which may be in several places.

@@ -212,7 +212,7 @@ fn pins_of_peers_lie_inside_the_region() {
     }
 }
 
-/// A peer's key opens nothing for work requests, and the other way round.
+/// A peer's key opens nothing for work requests, and vice versa.
 #[test]
 fn keys_are_for_one_side() {
     let all = all_rights().last().unwrap().1;
