@@ -124,6 +124,7 @@ pub fn rtr(info: &QpInfo, mtu: u32) -> RtrAttr {
         udp_port: info.udp_port,
         extensions: info.extensions,
         min_rnr_timer: RtrAttr::MIN_RNR_TIMER,
+        max_dest_rd_atomic: info.max_rd_atomic,
     }
 }
 

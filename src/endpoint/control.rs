@@ -374,7 +374,7 @@ impl Endpoint {
     fn make_rts(&mut self, now: Time, slot: u32, attr: &RtsAttr) -> Result<(), EndpointError> {
         in_range("mpr", u32::from(attr.mpr), 1, 255, " units of 128 PSNs")?;
         check_retry(attr.retry())?;
-        check_rts(&attr)?;
+        check_rts(attr)?;
         let Some(qp) = self.qps.get_mut(slot) else { return Ok(()) };
         let (index, cc) = (qp.peer, qp.init.cc.clone());
         // Everything that can fail comes first.

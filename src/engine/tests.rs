@@ -52,6 +52,7 @@ fn to_rts(theirs: &QpInfo) -> [QpModify; 3] {
         udp_port: theirs.udp_port,
         extensions: theirs.extensions,
         min_rnr_timer: RtrAttr::MIN_RNR_TIMER,
+        max_dest_rd_atomic: theirs.max_rd_atomic,
     };
     [QpModify::Init, QpModify::Rtr(Box::new(rtr)), QpModify::Rts(RtsAttr::default())]
 }

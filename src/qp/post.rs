@@ -293,7 +293,7 @@ impl Qp {
         }
     }
 
-    fn recv_failed(&self, wr_id: u64, status: WcStatus) -> Event {
+    pub(super) fn recv_failed(&self, wr_id: u64, status: WcStatus) -> Event {
         let wc = Wc {
             wr_id,
             status,

@@ -396,8 +396,9 @@ impl Qp {
         if is_atomic {
             self.place_value(cx, &fetch, payload);
         } else if let Some(place) = fetch.place {
-            let room = cx.memory.room(&place, reth.va as u32, len as u32);
-            room.map_or((), |room| payload.fill(room));
+            if let Some(room) = cx.memory.room(&place, reth.va as u32, len as u32) {
+                payload.fill(room);
+            }
         } else {
             scatter(&cx.memory, self.requester.fetch_parts(&fetch, reth.va, len as u32), payload);
         }
@@ -447,10 +448,12 @@ impl Qp {
             count_refusal(&mut cx.counters, error);
             self.responder.refuse(psn, Violation::Access { rkey, va, len, needed, error })
         })?;
-        match source {
-            ReplyFrom::Region(_) => cx.counters.rx_reads += 1,
-            ReplyFrom::Value(_) => cx.counters.rx_atomics += 1,
-        }
+        let executed = if needed == Access::REMOTE_READ {
+            &mut cx.counters.rx_reads
+        } else {
+            &mut cx.counters.rx_atomics
+        };
+        *executed += 1;
         self.requester.make_room(&mut cx.spare_queues);
         let most = self.max_dest_rd_atomic;
         let (requester, mut env) = self.send_context(&mut cx.cwnds, &mut cx.counters);

@@ -781,7 +781,7 @@ mod tests {
                 assert_eq!((payload.offset - 0x1000, payload.len), (reth.va - 0x9000, p.len));
                 assert!(p.parts().eq([payload]));
                 assert_eq!(p.head_len(), DataHead::len_of(p.opcode(), true));
-                (p.opcode(), reth.va, p.len, p.imm(), meth.msn.get(), meth.rqmsn.get(), reth.dma_len)
+                (p.opcode(), reth.va, p.len, p.word(), meth.msn.get(), meth.rqmsn.get(), reth.dma_len)
             })
             .collect();
         assert_eq!(

@@ -309,7 +309,11 @@ fn immediates_that_wait_are_counted_until_their_turn() {
     assert_eq!(early(&mut r, 20, true), Err(Violated));
     let culprit = Culprit { psn: psn(15), violation: Violation::TooManyImmediates { max_wimm: 4 } };
     assert_eq!(r.culprit(), Some(culprit));
-    let done: Vec<_> = done.iter().map(|immediate| immediate.imm).collect();
+    let imm_of = |delivery: &Delivery| match delivery {
+        Delivery::Received(received) => received.imm,
+        Delivery::Request(_) | Delivery::Response => panic!("{delivery:?}"),
+    };
+    let done: Vec<_> = done.iter().map(imm_of).collect();
     assert_eq!(done, [1, 2, 3, 4, 6, 7, 8, 9, 11, 12, 13, 14]);
 }
 

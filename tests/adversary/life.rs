@@ -162,7 +162,7 @@ fn immediates_that_the_peer_never_takes_are_refused() {
     pair::bring_up(&mut bench.net, End { node: VICTIM, qpn }, &theirs, SHORT);
     let plain = write(&bench, 1, 8);
     let wr = SendWr { op: SendOp::WriteWithImm(1), ..plain };
-    assert_eq!(post(&mut bench, qpn, wr), Err(PostError::NoImmediates));
+    assert_eq!(post(&mut bench, qpn, wr), Err(PostError::NoneAccepted));
     assert_eq!(post(&mut bench, qpn, plain), Ok(()));
     bench.check_healthy("no immediates");
 }

@@ -11,7 +11,6 @@ use spindrift::path::PathConfig;
 use spindrift::time::Time;
 use spindrift::wire::stack::Outer;
 use spindrift::wire::{EntropyMode, Msn, Psn};
-use spindrift::work::WcOpcode;
 use spindrift_srv6::{EvProfile, F3216, Field};
 
 use crate::plan::{EndPlan, Plan, Weather};
@@ -332,14 +331,14 @@ impl World {
             Event::Completion { wc, .. } => {
                 let end = End { node, qpn: wc.qpn };
                 match wc.opcode {
-                    WcOpcode::RdmaWrite | WcOpcode::Send => {
+                    opcode if !opcode.is_receive() => {
                         self.stream(|stream| stream.from == end)
                             .writer
                             .ledger
                             .on_send_completion(&wc)
                             .unwrap();
                     }
-                    WcOpcode::RecvRdmaWithImm | WcOpcode::Recv => {
+                    _ => {
                         self.stream(|stream| stream.to == end)
                             .writer
                             .ledger

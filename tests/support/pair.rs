@@ -41,6 +41,7 @@ pub(crate) fn rts_attr(theirs: &QpInfo, patience: Patience) -> RtsAttr {
         linear_retries: patience.linear,
         exponential_retries: patience.exponential,
         rnr_retry: RtsAttr::MAX_RNR,
+        max_rd_atomic: theirs.max_rd_atomic,
     }
 }
 

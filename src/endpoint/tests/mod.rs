@@ -415,5 +415,6 @@ fn rtr_to(ports: Vec<PortAddr>, udp_port: u16) -> RtrAttr {
         udp_port,
         extensions: Extensions::NONE,
         min_rnr_timer: RtrAttr::MIN_RNR_TIMER,
+        max_dest_rd_atomic: 0,
     }
 }

@@ -34,6 +34,7 @@ impl Bench {
             max_wimm: 2,
             dynamic_mpr: false,
             rnr_retry: None,
+            max_rd_atomic: 0,
             retry: RetryPolicy { timeout_ns: 1_000_000, linear: 1, exponential: 1 },
             probe_floor_ns: 10_000,
             initial_reordering_ns: 10_000,

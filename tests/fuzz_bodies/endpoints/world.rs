@@ -4,7 +4,7 @@ use spindrift::counters::Counters;
 use spindrift::endpoint::{Event, FailReason, QpModify};
 use spindrift::memory::{Access, PdId, Region};
 use spindrift::time::Time;
-use spindrift::work::{Wc, WcOpcode, WcStatus};
+use spindrift::work::{Wc, WcStatus};
 
 use super::setup::{PairSetup, Setup};
 use crate::support::ledger::{GUARD, Ledger, Memory};
@@ -163,8 +163,8 @@ impl World {
     fn on_completion(&mut self, node: usize, wc: &Wc) {
         let (pair, end) = self.find(End { node, qpn: wc.qpn });
         match wc.opcode {
-            WcOpcode::RdmaWrite | WcOpcode::Send => pair.ledgers[end].on_send_completion(wc),
-            WcOpcode::RecvRdmaWithImm | WcOpcode::Recv => pair.ledgers[1 - end].on_receive_completion(wc),
+            opcode if !opcode.is_receive() => pair.ledgers[end].on_send_completion(wc),
+            _ => pair.ledgers[1 - end].on_receive_completion(wc),
         }
         .unwrap();
     }
