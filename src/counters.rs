@@ -100,6 +100,8 @@ counters! {
     rx_wrong_pd,
     /// Data packets refused: region does not allow remote writes.
     rx_no_access,
+    /// Atomic operations refused: their address is not a multiple of 8.
+    rx_misaligned,
     /// Data packets refused: range outside the region.
     rx_out_of_bounds,
     /// Data packets refused: length does not suit opcode, message or path MTU.

@@ -11,6 +11,7 @@ mod error;
 mod event;
 mod extensions;
 mod log;
+mod operations;
 mod post;
 mod query;
 mod receive;

@@ -10,7 +10,7 @@ use crate::memory::PayloadRef;
 use crate::time::Time;
 use crate::wire::Msn;
 
-use super::queue::{PacketSpec, Source};
+use super::packet::{PacketSpec, Source};
 use super::{Requester, RequesterSetup, SendContext, SendQueue};
 
 /// A request that was sent and has no complete response.

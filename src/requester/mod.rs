@@ -10,6 +10,7 @@ mod ack;
 mod driver_stall;
 mod fetch;
 mod loss;
+mod packet;
 mod queue;
 mod rnr;
 mod rtt;
@@ -22,7 +23,8 @@ mod timer;
 pub(crate) use ack::AckOutcome;
 pub(crate) use fetch::OpenFetch;
 pub(crate) use loss::Record;
-pub(crate) use queue::{Entry, PacketSpec, Pieces, Source, SpareQueues};
+pub(crate) use packet::{Entry, PacketSpec, Pieces, Source};
+pub(crate) use queue::SpareQueues;
 pub(crate) use send::{OutPacket, SendKind};
 pub(crate) use timer::{RetryPolicy, TimerVerdict};
 

@@ -140,6 +140,7 @@ impl Violation {
     /// The code of the NAK that the peer gets.
     pub(crate) const fn code(&self) -> NakCode {
         match self {
+            Self::Access { error: MemoryError::Misaligned { .. }, .. } => NakCode::InvalidRequest,
             Self::Access { .. } | Self::Invalidation { .. } => NakCode::RemoteAccess,
             Self::NoReceive | Self::ReceiveBuffer { .. } => NakCode::RemoteOperational,
             _ => NakCode::InvalidRequest,

@@ -76,7 +76,7 @@ fn a_violation_says_what_the_peer_wanted_and_what_it_needs() {
     ] {
         let text = expected_violation(&head, counter).to_string();
         let key = format!("with key {:#010x} needs REMOTE_WRITE: ", head.reth.rkey);
-        for part in ["its write of 8 bytes to address 0x70000000 ", &key, cause] {
+        for part in ["its access to 8 bytes at address 0x70000000 ", &key, cause] {
             assert!(text.contains(part), "{part}: {text}");
         }
     }

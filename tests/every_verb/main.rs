@@ -6,6 +6,7 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing, reason = "tests")]
 
+mod ordering;
 #[path = "../support/mod.rs"]
 mod support;
 mod world;
@@ -20,7 +21,7 @@ fn setting(name: &str) -> Option<u64> {
     Some(text.trim().parse().unwrap_or_else(|_| panic!("{name}={text} is not a number")))
 }
 
-/// Decisions 37, 38, 39, 40 and 41.
+/// Decisions 37, 38, 39, 40, 41.
 #[test]
 fn every_operation_does_what_the_model_does() {
     if let Some(seed) = setting("SPINDRIFT_SEED") {

@@ -232,8 +232,8 @@ fn a_context_says_what_its_settings_are() {
     assert_eq!((attr.msg_len, attr.mpr, attr.max_wimm), (0..=u32::MAX, 1..=255, 0..=65_535));
     assert_eq!((attr.window_budget_psns, attr.max_evs), (4096, MAX_EVS));
     assert_eq!((attr.entropy, attr.entropy_width_bits), (EntropyMode::Stev(StevOrder::SportHigh), 32));
-    let opcodes = [WrOpcode::RdmaWrite, WrOpcode::RdmaWriteWithImm, WrOpcode::Send, WrOpcode::SendWithImm];
-    assert_eq!((attr.opcodes, attr.caps.extensions), (&opcodes[..], Extensions::ALL));
+    assert_eq!((attr.opcodes.len(), attr.caps.extensions), (8, Extensions::ALL));
+    assert_eq!(attr.max_rd_atomic, 0..=255);
     let caps = attr.caps;
     assert_eq!((caps.trimming, caps.icrc, caps.dynamic_mpr, caps.oor_nack), (false, false, true, true));
     let usual = open(ports(1, 1).0, LaneMode::Inline).query_device().unwrap();
@@ -329,12 +329,27 @@ fn a_limit_that_is_told_is_the_limit_that_holds() {
 fn each_opcode_of_the_device_can_be_posted_without_bytes() {
     let (mut left, mut right) = pair(1, LaneMode::Inline);
     let attr = left.context.query_device().unwrap();
-    (0..3).for_each(|wr_id| right.qp.post_recv(RecvWr::empty(wr_id)).unwrap());
-    let ops = [SendOp::Write, SendOp::WriteWithImm(1), SendOp::Send, SendOp::SendWithImm(1)];
+    (0..4).for_each(|wr_id| right.qp.post_recv(RecvWr::empty(wr_id)).unwrap());
+    let granted = right.pd.register(64, Access::REMOTE_INVALIDATE).unwrap();
+    let counter = right.pd.register(64, Access::REMOTE_ATOMIC).unwrap();
+    let found = left.pd.register(64, Access::LOCAL_WRITE).unwrap();
+    let ops = [
+        SendOp::Write,
+        SendOp::WriteWithImm(1),
+        SendOp::Send,
+        SendOp::SendWithImm(1),
+        SendOp::SendWithInvalidate(granted.remote().rkey),
+        SendOp::Read,
+        SendOp::CompareSwap { compare: 0, swap: 1 },
+        SendOp::FetchAdd(1),
+    ];
     assert_eq!(ops.map(WrOpcode::from), *attr.opcodes);
     assert_eq!(*attr.msg_len.start(), 0);
     for op in ops {
-        let wr = SendWr { op, local: Sge::EMPTY, ..write(&left, &right, 1, 1) };
+        let mut wr = SendWr { op, local: Sge::EMPTY, ..write(&left, &right, 1, 1) };
+        if op.is_atomic() {
+            (wr.local, wr.remote) = (found.sge(0, 8).unwrap(), counter.remote().at(0, 8).unwrap());
+        }
         complete(&mut left, &right, wr);
     }
 }

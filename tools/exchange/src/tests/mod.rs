@@ -48,6 +48,7 @@ fn info(qpn: u32) -> QpInfo {
             .collect(),
         plane_ids: Vec::new(),
         extensions: spindrift::verbs::Extensions::NONE,
+        max_rd_atomic: 0,
     }
 }
 
