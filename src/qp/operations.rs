@@ -90,7 +90,7 @@ impl Qp {
             Ok(room) => room,
             Err(violation) => return self.on_refused(cx, (now, seq), source, head, (len, violation)),
         };
-        let result = self.responder.arrive(seq, || Arrived::new(head, len), &mut cx.deliveries);
+        let result = self.responder.arrive::<false>(seq, || Arrived::new(head, len), &mut cx.deliveries);
         // No completion is reported before the bytes are placed.
         if let Some(room) = room {
             payload.fill(room);
@@ -148,7 +148,7 @@ impl Qp {
         if !is_read {
             self.responder.keep_operands(seq, head.operands());
         }
-        let result = self.responder.arrive(seq, || Arrived::new(head, 0), &mut cx.deliveries);
+        let result = self.responder.arrive::<false>(seq, || Arrived::new(head, 0), &mut cx.deliveries);
         self.count_placed(cx, source, head, 0);
         self.after_arrival(cx, now, result)
     }
@@ -176,7 +176,7 @@ impl Qp {
             let violation = Violation::NoSuchFetch { opcode, rqmsn, message_len: reth.dma_len };
             return self.on_refused(cx, (now, seq), source, head, (len, violation));
         };
-        let result = self.responder.arrive(seq, || Arrived::new(head, len), &mut cx.deliveries);
+        let result = self.responder.arrive::<false>(seq, || Arrived::new(head, len), &mut cx.deliveries);
         if is_atomic {
             self.place_value(cx, &fetch, payload);
         } else if let Some(place) = fetch.place {

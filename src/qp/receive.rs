@@ -109,7 +109,7 @@ impl Qp {
             return self.on_data_in_wrong_state(cx);
         }
         let opcode = head.opcode();
-        if !self.extensions.admit(opcode) {
+        if !opcode.is_plain_write() && !self.extensions.admit(opcode) {
             count_rare(&mut cx.counters.rx_not_negotiated);
             return Wakes::NONE;
         }
@@ -127,7 +127,7 @@ impl Qp {
         if !Arrived::new(head, len).well_formed(self.path_mtu) {
             return self.on_odd_length(cx, (now, seq), source, head, len);
         }
-        if !opcode.is_write() || opcode.takes_receive() {
+        if !opcode.is_plain_write() {
             return self.on_other(cx, (now, seq), source, head, payload);
         }
         let target = match cx.memory.target(reth.rkey) {
@@ -141,7 +141,7 @@ impl Qp {
                 return self.on_refused(cx, (now, seq), source, head, (len, violation));
             }
         };
-        let result = self.responder.arrive(seq, || Arrived::new(head, len), &mut cx.deliveries);
+        let result = self.responder.arrive::<true>(seq, || Arrived::plain(head, len), &mut cx.deliveries);
         let demands = head.demands_sack() | source.meta.is_marked();
         if self.responder.count_bytes(len as u32, nominal(head, len), demands) {
             self.responder.queue_sack(trigger(cx.cfg.entropy, source.meta, head));
@@ -215,7 +215,7 @@ impl Qp {
             if opcode.takes_receive() || !opcode.is_write() {
                 return self.on_other(cx, (now, seq), source, head, &[][..]);
             }
-            let result = self.responder.arrive(seq, || arrived, &mut cx.deliveries);
+            let result = self.responder.arrive::<false>(seq, || arrived, &mut cx.deliveries);
             self.count_arrival(cx, source, head, len);
             self.counters.rx_packets += 1;
             return self.after_arrival(cx, now, result);

@@ -349,10 +349,14 @@ fn write_packet(
         meth: spec.meth(),
         tseth: Some(Tseth::new(now.timestamp())),
         reth: spec.reth(),
-        imm: spec.word(),
-        operands: spec.operands(),
+        imm: None,
+        operands: None,
     };
-    head.encode(&mut out.head[stack_len..]);
+    if spec.is_plain_write() {
+        head.encode_front(&mut out.head[stack_len..]);
+    } else {
+        encode_other(head, spec, &mut out.head[stack_len..]);
+    }
     out.port = to.path.plane;
     out.l3_at = to.template.l3_at() as u8;
     out.udp_payload_at = stack_len as u8;
@@ -361,6 +365,12 @@ fn write_packet(
         Some(payload) => out.payload = payload,
         None => out.gather(memory, *spec),
     }
+}
+
+/// The headers of a packet that is not part of a plain write.
+#[inline(never)]
+fn encode_other(head: DataHead, spec: &PacketSpec<'_>, out: &mut [u8]) {
+    DataHead { imm: spec.word(), operands: spec.operands(), ..head }.encode(out);
 }
 
 const fn data_class(map: &dscp::DscpMap, trimmable: bool, kind: SendKind) -> u8 {

@@ -240,6 +240,12 @@ impl<'a> PacketSpec<'a> {
         self.form.is_first() && self.form.takes_receive()
     }
 
+    /// Whether it is part of a write without immediate.
+    #[inline]
+    pub(crate) const fn is_plain_write(&self) -> bool {
+        self.form.0 <= Form::WRITE | Form::FIRST | Form::LAST
+    }
+
     /// Whether its message counts against a limit: it takes a receive work request, or the peer responds to it.
     #[inline]
     pub(crate) const fn may_limit(&self) -> bool {

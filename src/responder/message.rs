@@ -61,6 +61,12 @@ impl Arrived {
         }
     }
 
+    /// The same for a part of a write without immediate, in which fewer fields count.
+    #[inline]
+    pub(crate) fn plain(head: DataView<'_>, len: usize) -> Self {
+        Self { rqmsn: Msn::new(0), imm: 0, ..Self::new(head, len) }
+    }
+
     /// Whether the payload length fits the opcode, the message length and the path MTU. All packets of a message but
     /// the last carry exactly the MTU (MRC 1.0 section 6.2).
     ///
@@ -77,6 +83,19 @@ impl Arrived {
     /// Whether it is a whole message without bytes.
     pub(crate) const fn is_empty(&self) -> bool {
         self.opcode.is_only() && self.len == 0 && self.dma_len == 0
+    }
+
+    /// What all packets of a message have in common besides its number: the operation, and the number among messages of
+    /// its kind. In a write that ends with immediate, only the last packet's number counts.
+    #[inline]
+    const fn key<const PLAIN: bool>(&self) -> u32 {
+        if PLAIN || self.opcode.is_write() { 0 } else { self.other_key() }
+    }
+
+    #[cold]
+    const fn other_key(&self) -> u32 {
+        let operation = if self.opcode.takes_receive() { 1 } else { 2 };
+        operation << 16 | self.rqmsn.get() as u32
     }
 
     /// Whether it may start a message: the address in a SEND and in a response is the offset in the message.
@@ -138,32 +157,17 @@ struct Open {
     remaining: u32,
     rkey: u32,
     dma_len: u32,
-    operation: Option<Operation>,
-    /// Packets of a write that ends with immediate may differ here: only the last one's number counts.
-    rqmsn: Msn,
+    key: u32,
 }
 
 impl Open {
-    /// Whether the packet is of the same operation, and of the same message if those have numbers.
     #[inline]
-    const fn is_of(&self, packet: &Arrived) -> bool {
-        match (self.operation, packet.opcode.operation()) {
-            (Some(Operation::Write), Some(Operation::Write)) => true,
-            (Some(Operation::Send), Some(Operation::Send))
-            | (Some(Operation::ReadResponse), Some(Operation::ReadResponse)) => {
-                self.rqmsn.get() == packet.rqmsn.get()
-            }
-            _ => false,
-        }
-    }
-
-    #[inline]
-    const fn goes_on_with(&self, packet: &Arrived) -> bool {
+    const fn goes_on_with<const PLAIN: bool>(&self, packet: &Arrived) -> bool {
         packet.va == self.next_va
             && packet.rkey == self.rkey
             && packet.dma_len == self.dma_len
             && packet.fits(self.remaining)
-            && self.is_of(packet)
+            && self.key == packet.key::<PLAIN>()
     }
 }
 
@@ -203,8 +207,11 @@ impl Assembly {
     }
 
     /// Processes the next packet in order. Returns `Ok(true)` if it completes its message.
-    #[inline]
-    pub(super) fn step(&mut self, packet: &Arrived) -> Result<bool, Flaw> {
+    ///
+    /// `PLAIN`: it is known to be part of a write without immediate.
+    #[expect(clippy::inline_always, reason = "the path of every packet; measured by benches/instructions.rs")]
+    #[inline(always)]
+    pub(super) fn step<const PLAIN: bool>(&mut self, packet: &Arrived) -> Result<bool, Flaw> {
         if packet.refused {
             cold_path();
             return Err(Flaw::Refused);
@@ -215,7 +222,7 @@ impl Assembly {
         }
         let last = packet.opcode.is_last();
         match (&mut self.open, packet.opcode.is_first()) {
-            (Some(open), false) if open.goes_on_with(packet) => {
+            (Some(open), false) if open.goes_on_with::<PLAIN>(packet) => {
                 if !last {
                     open.next_va = open.next_va.wrapping_add(packet.len.into());
                     open.remaining -= packet.len;
@@ -224,15 +231,14 @@ impl Assembly {
                 self.open = None;
             }
             // On arrival, its length was checked against its opcode and the message length.
-            (None, true) if packet.may_begin() => {
+            (None, true) if PLAIN || packet.may_begin() => {
                 if !last {
                     self.open = Some(Open {
                         next_va: packet.va.wrapping_add(packet.len.into()),
                         remaining: packet.dma_len - packet.len,
                         rkey: packet.rkey,
                         dma_len: packet.dma_len,
-                        operation: packet.opcode.operation(),
-                        rqmsn: packet.rqmsn,
+                        key: packet.key::<PLAIN>(),
                     });
                     return Ok(false);
                 }
@@ -243,16 +249,23 @@ impl Assembly {
             }
         }
         self.next_msn = self.next_msn.next();
-        if packet.opcode.takes_receive() {
-            if packet.rqmsn != self.next_rqmsn {
-                cold_path();
-                return Err(Flaw::ImmediateNumber { expected: self.next_rqmsn });
-            }
-            self.next_rqmsn = self.next_rqmsn.next();
-        } else if !packet.opcode.is_write() {
-            self.step_fetch(packet)?;
+        if !PLAIN && !packet.opcode.is_plain_write() {
+            self.step_number(packet)?;
         }
         Ok(true)
+    }
+
+    /// Counts a message that is numbered among those of its kind.
+    #[inline(never)]
+    fn step_number(&mut self, packet: &Arrived) -> Result<(), Flaw> {
+        if !packet.opcode.takes_receive() {
+            return self.step_fetch(packet);
+        }
+        if packet.rqmsn != self.next_rqmsn {
+            return Err(Flaw::ImmediateNumber { expected: self.next_rqmsn });
+        }
+        self.next_rqmsn = self.next_rqmsn.next();
+        Ok(())
     }
 
     /// Counts a request that the peer expects a response to, or a response.
@@ -280,10 +293,10 @@ mod tests {
     #[test]
     fn a_message_is_complete_after_its_last_byte() {
         let mut assembly = Assembly::new(Msn::new(0xffff));
-        assert_eq!(assembly.step(&packet(Opcode::WriteFirst, 0xffff, 0, 600, 256)), Ok(false));
-        assert_eq!(assembly.step(&packet(Opcode::WriteMiddle, 0xffff, 256, 600, 256)), Ok(false));
-        assert_eq!(assembly.step(&packet(Opcode::WriteLast, 0xffff, 512, 600, 88)), Ok(true));
-        assert_eq!(assembly.step(&packet(Opcode::WriteOnly, 0, 0, 8, 8)), Ok(true), "MSN wraps");
+        assert_eq!(assembly.step::<false>(&packet(Opcode::WriteFirst, 0xffff, 0, 600, 256)), Ok(false));
+        assert_eq!(assembly.step::<false>(&packet(Opcode::WriteMiddle, 0xffff, 256, 600, 256)), Ok(false));
+        assert_eq!(assembly.step::<false>(&packet(Opcode::WriteLast, 0xffff, 512, 600, 88)), Ok(true));
+        assert_eq!(assembly.step::<false>(&packet(Opcode::WriteOnly, 0, 0, 8, 8)), Ok(true), "MSN wraps");
     }
 
     #[test]
@@ -298,11 +311,11 @@ mod tests {
             (Arrived { rkey: 9, ..packet(Opcode::WriteMiddle, 0, 256, 600, 256) }, Flaw::Order),
         ] {
             let mut assembly = Assembly::new(Msn::new(0));
-            assert_eq!(assembly.step(&first), Ok(false));
-            assert_eq!(assembly.step(&bad), Err(flaw), "{bad:?}");
+            assert_eq!(assembly.step::<false>(&first), Ok(false));
+            assert_eq!(assembly.step::<false>(&bad), Err(flaw), "{bad:?}");
         }
         let mut assembly = Assembly::new(Msn::new(0));
-        assert_eq!(assembly.step(&packet(Opcode::WriteMiddle, 0, 0, 600, 256)), Err(Flaw::Order));
+        assert_eq!(assembly.step::<false>(&packet(Opcode::WriteMiddle, 0, 0, 600, 256)), Err(Flaw::Order));
     }
 
     #[test]

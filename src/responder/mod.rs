@@ -258,7 +258,7 @@ impl Responder {
         if self.refused.as_deref().is_none_or(|(first, _)| seq < *first) {
             self.refused = Some(Box::new((seq, violation)));
         }
-        self.arrive(seq, || Arrived { refused: true, ..packet }, done)
+        self.arrive::<false>(seq, || Arrived { refused: true, ..packet }, done)
     }
 
     /// The packet that ended the queue pair, if any.
@@ -266,10 +266,11 @@ impl Responder {
         self.culprit.as_deref().copied()
     }
 
-    /// Records a new packet whose payload has been placed. Messages that took a receive work request and are now complete are added to `done` in order.
+    /// Records a new packet whose payload has been placed. Messages with a further effect that are now complete are added
+    /// to `done` in order. `PLAIN`: the packet is part of a write without immediate.
     #[expect(clippy::inline_always, reason = "for a packet in order the value is never put together then")]
     #[inline(always)]
-    pub(crate) fn arrive(
+    pub(crate) fn arrive<const PLAIN: bool>(
         &mut self,
         seq: u64,
         packet: impl FnOnce() -> Arrived,
@@ -278,7 +279,7 @@ impl Responder {
         if seq != self.expected {
             return self.stash(seq, packet());
         }
-        self.step(&packet(), done)?;
+        self.step::<PLAIN>(&packet(), done)?;
         if self.out_of_order > 0 { self.unstash(done) } else { Ok(()) }
     }
 
@@ -294,7 +295,7 @@ impl Responder {
             if packet.ends_taker() {
                 self.stashed_takers -= 1;
             }
-            self.step(&packet, done)?;
+            self.step::<false>(&packet, done)?;
         }
         Ok(())
     }
@@ -321,26 +322,39 @@ impl Responder {
     /// Processes the next packet in order.
     #[expect(clippy::inline_always, reason = "see `arrive`")]
     #[inline(always)]
-    fn step(&mut self, packet: &Arrived, done: &mut Vec<Delivery>) -> Result<(), Violated> {
+    fn step<const PLAIN: bool>(
+        &mut self,
+        packet: &Arrived,
+        done: &mut Vec<Delivery>,
+    ) -> Result<(), Violated> {
         let seq = self.expected;
-        let complete = match self.assembly.step(packet) {
+        let complete = match self.assembly.step::<PLAIN>(packet) {
             Ok(complete) => complete,
             Err(flaw) => return Err(self.flawed(seq, flaw, packet)),
         };
-        if complete && packet.opcode.takes_receive() {
-            let Some((receive, low)) = self.receives.consume() else {
-                return Err(self.violate(seq, Violation::NoReceive));
-            };
-            let Arrived { opcode, imm, dma_len: byte_len, .. } = *packet;
-            done.push(Delivery::Received(Received { receive, opcode, imm, byte_len, low }));
-        } else if complete && !packet.opcode.is_write() {
-            done.push(self.fetched(seq, packet));
+        if complete && !PLAIN && !packet.opcode.is_plain_write() {
+            self.deliver(seq, packet, done)?;
         }
         self.expected = seq + 1;
         self.highest = self.highest.max(self.expected);
         if complete {
             self.answers.message_complete(packet.ack_req);
         }
+        Ok(())
+    }
+
+    /// Adds the effect of a complete message that is more than a write.
+    #[inline(never)]
+    fn deliver(&mut self, seq: u64, packet: &Arrived, done: &mut Vec<Delivery>) -> Result<(), Violated> {
+        if packet.opcode.takes_receive() {
+            let Some((receive, low)) = self.receives.consume() else {
+                return Err(self.violate(seq, Violation::NoReceive));
+            };
+            let Arrived { opcode, imm, dma_len: byte_len, .. } = *packet;
+            done.push(Delivery::Received(Received { receive, opcode, imm, byte_len, low }));
+            return Ok(());
+        }
+        done.push(self.fetched(seq, packet));
         Ok(())
     }
 

@@ -26,7 +26,7 @@ fn give(r: &mut Responder, offset: u32, demands: bool) {
     let psn = Psn::new(0xff_fff0).add(offset);
     let Class::New(seq) = r.classify(psn) else { panic!("{psn:?} is not new") };
     let packet = Arrived { dma_len: 8, len: 8, msn: Msn::new(offset as u16), ..Arrived::default() };
-    r.arrive(seq, || packet, &mut Vec::new()).unwrap();
+    r.arrive::<false>(seq, || packet, &mut Vec::new()).unwrap();
     if r.count_bytes(8, 84, demands) {
         r.queue_sack(trigger(psn));
     }
@@ -291,7 +291,7 @@ fn immediates_that_wait_are_counted_until_their_turn() {
         let rqmsn = Msn::new((n - n.div_ceil(5)) as u16);
         let msn = Msn::new(n as u16);
         let packet = Arrived { opcode, imm: n, rqmsn, msn, dma_len: 8, len: 8, ..Arrived::default() };
-        r.arrive(seq, || packet, &mut done)
+        r.arrive::<false>(seq, || packet, &mut done)
     };
     for round in 0..3 {
         let first = round * 5;

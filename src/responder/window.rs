@@ -192,7 +192,7 @@ mod tests {
         match r.classify(psn) {
             Class::New(seq) => {
                 let packet = Arrived { dma_len: 8, len: 8, msn: Msn::new(n as u16), ..Arrived::default() };
-                r.arrive(seq, || packet, &mut Vec::new()).unwrap();
+                r.arrive::<false>(seq, || packet, &mut Vec::new()).unwrap();
                 true
             }
             Class::Duplicate | Class::Old => true,

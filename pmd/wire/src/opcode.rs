@@ -86,86 +86,80 @@ pub enum Operation {
     AtomicResponse,
 }
 
-/// A set of opcodes: one bit for each of the low five bits of the code.
-struct Set(u32);
+/// What there is to know about an opcode, one bit each.
+#[derive(Clone, Copy)]
+struct Traits(u8);
 
-impl Set {
-    const fn of(codes: &[Opcode]) -> Self {
-        let (mut bits, mut at) = (0, 0);
-        while at < codes.len() {
-            bits |= 1 << (codes[at].code() & 0x1f);
-            at += 1;
-        }
-        Self(bits)
-    }
+impl Traits {
+    const FIRST: u8 = 1;
+    const LAST: u8 = 2;
+    const IMM: u8 = 4;
+    const INVALIDATE: u8 = 8;
+    const OPERANDS: u8 = 16;
+    const WRITE: u8 = 32;
+    const SEND: u8 = 64;
+    const CONTROL: u8 = 128;
 
-    #[inline]
-    const fn has(&self, opcode: Opcode) -> bool {
-        self.0 >> (opcode.code() & 0x1f) & 1 != 0
+    const ONLY: u8 = Self::FIRST | Self::LAST;
+
+    const fn of(opcode: Opcode) -> Self {
+        Self(match opcode {
+            Opcode::SendFirst => Self::SEND | Self::FIRST,
+            Opcode::SendMiddle => Self::SEND,
+            Opcode::SendLast => Self::SEND | Self::LAST,
+            Opcode::SendLastImm => Self::SEND | Self::LAST | Self::IMM,
+            Opcode::SendOnly => Self::SEND | Self::ONLY,
+            Opcode::SendOnlyImm => Self::SEND | Self::ONLY | Self::IMM,
+            Opcode::SendLastInvalidate => Self::SEND | Self::LAST | Self::INVALIDATE,
+            Opcode::SendOnlyInvalidate => Self::SEND | Self::ONLY | Self::INVALIDATE,
+            Opcode::WriteFirst => Self::WRITE | Self::FIRST,
+            Opcode::WriteMiddle => Self::WRITE,
+            Opcode::WriteLast => Self::WRITE | Self::LAST,
+            Opcode::WriteLastImm => Self::WRITE | Self::LAST | Self::IMM,
+            Opcode::WriteOnly => Self::WRITE | Self::ONLY,
+            Opcode::WriteOnlyImm => Self::WRITE | Self::ONLY | Self::IMM,
+            Opcode::ReadResponseFirst => Self::FIRST,
+            Opcode::ReadResponseMiddle => 0,
+            Opcode::ReadResponseLast => Self::LAST,
+            Opcode::ReadRequest | Opcode::ReadResponseOnly | Opcode::AtomicResponse => Self::ONLY,
+            Opcode::CompareSwap | Opcode::FetchAdd => Self::ONLY | Self::OPERANDS,
+            Opcode::Ack
+            | Opcode::EndpointRequest
+            | Opcode::EndpointResponse
+            | Opcode::Sack
+            | Opcode::Nack
+            | Opcode::Probe => Self::CONTROL,
+        })
     }
 }
 
-const FIRST: Set = Set::of(&[
-    Opcode::SendFirst,
-    Opcode::SendOnly,
-    Opcode::SendOnlyImm,
-    Opcode::SendOnlyInvalidate,
-    Opcode::WriteFirst,
-    Opcode::WriteOnly,
-    Opcode::WriteOnlyImm,
-    Opcode::ReadRequest,
-    Opcode::ReadResponseFirst,
-    Opcode::ReadResponseOnly,
-    Opcode::AtomicResponse,
-    Opcode::CompareSwap,
-    Opcode::FetchAdd,
-]);
+/// By the low five bits of the code: a look-up costs less than comparisons.
+const TRAITS: [Traits; 32] = {
+    let mut table = [Traits(Traits::CONTROL); 32];
+    let mut at = 0;
+    while at < Opcode::ALL.len() {
+        let opcode = Opcode::ALL[at];
+        table[(opcode.code() & 0x1f) as usize] = Traits::of(opcode);
+        at += 1;
+    }
+    table
+};
 
-const LAST: Set = Set::of(&[
-    Opcode::SendLast,
-    Opcode::SendLastImm,
-    Opcode::SendLastInvalidate,
-    Opcode::SendOnly,
-    Opcode::SendOnlyImm,
-    Opcode::SendOnlyInvalidate,
-    Opcode::WriteLast,
-    Opcode::WriteLastImm,
-    Opcode::WriteOnly,
-    Opcode::WriteOnlyImm,
-    Opcode::ReadRequest,
-    Opcode::ReadResponseLast,
-    Opcode::ReadResponseOnly,
-    Opcode::AtomicResponse,
-    Opcode::CompareSwap,
-    Opcode::FetchAdd,
-]);
-
-const IMM: Set =
-    Set::of(&[Opcode::SendLastImm, Opcode::SendOnlyImm, Opcode::WriteLastImm, Opcode::WriteOnlyImm]);
-
-const INVALIDATE: Set = Set::of(&[Opcode::SendLastInvalidate, Opcode::SendOnlyInvalidate]);
-
-const ATOMIC: Set = Set::of(&[Opcode::CompareSwap, Opcode::FetchAdd]);
-
-const SEND: Set = Set::of(&[
-    Opcode::SendFirst,
-    Opcode::SendMiddle,
-    Opcode::SendLast,
-    Opcode::SendLastImm,
-    Opcode::SendOnly,
-    Opcode::SendOnlyImm,
-    Opcode::SendLastInvalidate,
-    Opcode::SendOnlyInvalidate,
-]);
-
-const CONTROL: Set = Set::of(&[
-    Opcode::Ack,
-    Opcode::EndpointRequest,
-    Opcode::EndpointResponse,
-    Opcode::Sack,
-    Opcode::Nack,
-    Opcode::Probe,
-]);
+/// Bytes of the header after the RETH, in the same way.
+const TAIL_LEN: [u8; 32] = {
+    let mut table = [0; 32];
+    let mut at = 0;
+    while at < 32 {
+        let traits = TRAITS[at].0;
+        if traits & (Traits::IMM | Traits::INVALIDATE) != 0 {
+            table[at] = ImmDt::LEN as u8;
+        } else if traits & Traits::OPERANDS != 0 {
+            table[at] = AtomicOperands::LEN as u8;
+        }
+        at += 1;
+    }
+    table
+};
 
 impl Opcode {
     /// All of them, in the order of their codes.
@@ -236,16 +230,37 @@ impl Opcode {
         })
     }
 
+    #[inline]
+    const fn traits(self) -> u8 {
+        TRAITS[(self.code() & 0x1f) as usize].0
+    }
+
+    #[inline]
+    const fn is(self, bits: u8) -> bool {
+        self.traits() & bits == bits
+    }
+
+    #[inline]
+    const fn is_any(self, bits: u8) -> bool {
+        self.traits() & bits != 0
+    }
+
     /// Whether it is a data packet, which carries METH and RETH.
     #[inline]
     pub const fn is_data(self) -> bool {
-        !CONTROL.has(self)
+        !self.is(Traits::CONTROL)
     }
 
     /// Whether it is part of an RDMA WRITE.
     #[inline]
     pub const fn is_write(self) -> bool {
-        matches!(self.code(), 0xC6..=0xCB)
+        self.is(Traits::WRITE)
+    }
+
+    /// Whether it is part of an RDMA WRITE and ends no message with immediate.
+    #[inline]
+    pub const fn is_plain_write(self) -> bool {
+        self.traits() & (Traits::WRITE | Traits::IMM) == Traits::WRITE
     }
 
     /// What a data packet is part of; nothing for a control packet.
@@ -285,63 +300,64 @@ impl Opcode {
     /// Whether the packet starts a message.
     #[inline]
     pub const fn is_first(self) -> bool {
-        FIRST.has(self)
+        self.is(Traits::FIRST)
     }
 
     /// Whether the packet ends a message.
     #[inline]
     pub const fn is_last(self) -> bool {
-        LAST.has(self)
+        self.is(Traits::LAST)
     }
 
     /// Whether it is a message of its own.
     #[inline]
     pub const fn is_only(self) -> bool {
-        FIRST.has(self) && LAST.has(self)
+        self.is(Traits::ONLY)
     }
 
     /// Whether immediate data follow the RETH.
     #[inline]
     pub const fn has_imm(self) -> bool {
-        IMM.has(self)
+        self.is(Traits::IMM)
     }
 
     /// Whether a key to invalidate follows the RETH.
     #[inline]
     pub const fn invalidates(self) -> bool {
-        INVALIDATE.has(self)
+        self.is(Traits::INVALIDATE)
     }
 
     /// Whether the operands of an atomic operation follow the RETH.
     #[inline]
     pub const fn has_operands(self) -> bool {
-        ATOMIC.has(self)
-    }
-
-    /// Bytes of the header after the RETH: immediate data, a key to invalidate, or operands.
-    #[inline]
-    pub(super) const fn tail_len(self) -> usize {
-        const WORD: Set = Set(IMM.0 | INVALIDATE.0);
-        if WORD.has(self) {
-            return ImmDt::LEN;
-        }
-        if ATOMIC.has(self) { AtomicOperands::LEN } else { 0 }
-    }
-
-    /// The name of that header.
-    pub(super) const fn tail_name(self) -> &'static str {
-        if INVALIDATE.has(self) {
-            return "IETH";
-        }
-        if ATOMIC.has(self) { "AtomicETH" } else { "ImmDt" }
+        self.is(Traits::OPERANDS)
     }
 
     /// Whether the packet is part of a message that takes a receive work request: a SEND, or a write that ends here
     /// with immediate data.
     #[inline]
     pub const fn takes_receive(self) -> bool {
-        const TAKES: Set = Set(SEND.0 | IMM.0);
-        TAKES.has(self)
+        self.is_any(Traits::SEND | Traits::IMM)
+    }
+
+    /// Whether anything follows the RETH.
+    #[inline]
+    pub(super) const fn has_tail(self) -> bool {
+        self.is_any(Traits::IMM | Traits::INVALIDATE | Traits::OPERANDS)
+    }
+
+    /// Bytes of the header after the RETH: immediate data, a key to invalidate, or operands.
+    #[inline]
+    pub(super) const fn tail_len(self) -> usize {
+        TAIL_LEN[(self.code() & 0x1f) as usize] as usize
+    }
+
+    /// The name of that header.
+    pub(super) const fn tail_name(self) -> &'static str {
+        if self.invalidates() {
+            return "IETH";
+        }
+        if self.has_operands() { "AtomicETH" } else { "ImmDt" }
     }
 }
 

@@ -1,5 +1,7 @@
 //! Whole packets, from the BTH to the iCRC.
 
+use core::hint::cold_path;
+
 use super::{
     Aeth, AtomicOperands, Bth, DecodeError, Eeth, Erth, ImmDt, Meth, Neth, Opcode, Peth, Psn, Qpn, Reth,
     Seth, Tseth, field,
@@ -44,21 +46,28 @@ impl DataHead {
     ///
     /// The result can always be decoded. The `ts` bit says whether there is a TSETH, whatever `bth.ts` is. There are
     /// immediate data, a key or operands (0 if none are given) if and only if the opcode requires them.
-    #[inline]
+    #[expect(clippy::inline_always, reason = "the path of every packet: most fields are constants there")]
+    #[inline(always)]
     pub fn encode(&self, out: &mut [u8]) -> usize {
+        let len = self.encode_front(out);
+        if len > 0 && self.bth.opcode.has_tail() {
+            cold_path();
+            return len + encode_tail(self.bth.opcode, self.imm, self.operands, out, len);
+        }
+        len
+    }
+
+    /// The same without what follows the RETH: for an opcode after which nothing follows.
+    #[expect(clippy::inline_always, reason = "as for `encode`")]
+    #[inline(always)]
+    pub fn encode_front(&self, out: &mut [u8]) -> usize {
         let Some(out) = out.first_chunk_mut::<{ Self::MAX_LEN }>() else { return 0 };
         let bth = Bth { ts: self.tseth.is_some(), ..self.bth };
         let mut len = put_two(&bth, &self.meth.to_bytes(), out);
         if let Some(tseth) = self.tseth {
             len += append(&tseth.to_bytes(), out, len);
         }
-        len += append(&self.reth.to_bytes(), out, len);
-        match self.bth.opcode.tail_len() {
-            0 => {}
-            ImmDt::LEN => len += append(&ImmDt(self.imm.unwrap_or(0)).to_bytes(), out, len),
-            _ => len += append(&self.operands.unwrap_or_default().to_bytes(), out, len),
-        }
-        len
+        len + append(&self.reth.to_bytes(), out, len)
     }
 
     /// Splits `mrc`, a packet without its iCRC, into headers and what follows them (payload and pad).
@@ -436,6 +445,21 @@ fn put_two<const N: usize>(bth: &Bth, header: &[u8; N], out: &mut [u8]) -> usize
     }
     *room = bth.to_bytes();
     Bth::LEN + len
+}
+
+/// The header after the RETH.
+#[inline(never)]
+fn encode_tail(
+    opcode: Opcode,
+    imm: Option<u32>,
+    operands: Option<AtomicOperands>,
+    out: &mut [u8],
+    at: usize,
+) -> usize {
+    if opcode.has_operands() {
+        return append(&operands.unwrap_or_default().to_bytes(), out, at);
+    }
+    append(&ImmDt(imm.unwrap_or(0)).to_bytes(), out, at)
 }
 
 #[inline]
