@@ -5,7 +5,7 @@ use crate::requester::{Entry, NotDone, Source};
 use crate::responder::{Buffer, Receive, Violation};
 use crate::time::Time;
 use crate::wire::{Psn, Qpn};
-use crate::work::{GatherWr, PostedRecv, SendWr, Sge, Wc, WcOpcode, WcStatus};
+use crate::work::{GatherWr, PostedRecv, SendOp, SendWr, Sge, Wc, WcOpcode, WcStatus};
 
 use super::{Cx, Event, Extensions, FailReason, PostError, Qp, QpFailure, QpState, TxClass, Wakes, log};
 
@@ -34,18 +34,15 @@ impl Qp {
         if self.requester.is_full() {
             return Err(PostError::QueueFull);
         }
-        if !self.requester.takes(wr.op) {
-            return Err(PostError::NoneAccepted);
-        }
         let Sge { addr, len, lkey } = wr.local;
-        if len == 0 || wr.op.is_atomic() || !self.extensions.contains(Extensions::of(wr.op)) {
-            self.check_extensions(wr)?;
+        // What MRC has, and most programs use most.
+        let plain = matches!(wr.op, SendOp::Write) && len > 0;
+        if !plain {
+            self.check_request(wr)?;
         }
         let source = match gather {
-            _ if len == 0 => Ok(Source::Region(PayloadRef::EMPTY)),
-            Some(gather) => self.pin_pieces(&mut cx.memory, gather),
-            None if wr.op.is_fetch() => self.pin_to_fill(&mut cx.memory, wr.local).map(Source::Region),
-            None => cx.memory.pin(lkey, self.pd.id(), addr, len).map(Source::Region),
+            None if plain => cx.memory.pin(lkey, self.pd.id(), addr, len).map(Source::Region),
+            _ => self.pin_other(&mut cx.memory, wr, gather),
         };
         let Ok(source) = source else {
             return Ok(self.reject_send(cx, wr, WcStatus::LocalProtectionError));
@@ -58,9 +55,29 @@ impl Qp {
         Ok(Wakes::DATA.when(!listed) | Wakes::ARM.when(stuck))
     }
 
+    /// Pins the memory of any request.
+    #[inline(never)]
+    fn pin_other(
+        &mut self,
+        memory: &mut MemoryView,
+        wr: &SendWr,
+        gather: Option<&GatherWr<'_>>,
+    ) -> Result<Source, MemoryError> {
+        let Sge { addr, len, lkey } = wr.local;
+        match gather {
+            _ if len == 0 => Ok(Source::Region(PayloadRef::EMPTY)),
+            Some(gather) => self.pin_pieces(memory, gather),
+            None if wr.op.is_fetch() => self.pin_to_fill(memory, wr.local).map(Source::Region),
+            None => memory.pin(lkey, self.pd.id(), addr, len).map(Source::Region),
+        }
+    }
+
     /// Whether the peer takes this request: it has agreed to the operation, and to messages without bytes.
-    #[cold]
-    fn check_extensions(&self, wr: &SendWr) -> Result<(), PostError> {
+    #[inline(never)]
+    fn check_request(&self, wr: &SendWr) -> Result<(), PostError> {
+        if !self.requester.takes(wr.op) {
+            return Err(PostError::NoneAccepted);
+        }
         let needed = Extensions::of(wr.op);
         if !self.extensions.contains(needed) {
             return Err(PostError::NotNegotiated { needed });

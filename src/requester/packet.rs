@@ -138,13 +138,14 @@ impl Form {
     /// Whether its message takes a receive work request.
     #[inline]
     pub(super) const fn takes_receive(self) -> bool {
-        matches!(self.0 & !3, Self::WRITE_IMM..=Self::SEND_INVALIDATE)
+        // One comparison: the position bits are the lowest.
+        self.0.wrapping_sub(Self::WRITE_IMM) < Self::READ - Self::WRITE_IMM
     }
 
     /// Whether it is a request that the peer responds to with bytes.
     #[inline]
     pub(super) const fn is_fetch(self) -> bool {
-        matches!(self.0 & !3, Self::READ..=Self::FETCH_ADD)
+        self.0.wrapping_sub(Self::READ) < Self::READ_RESPONSE - Self::READ
     }
 
     /// Whether it is a response to the peer's request.
@@ -156,7 +157,7 @@ impl Form {
     /// Whether its message has a number besides that of all messages.
     #[inline]
     pub(super) const fn is_send(self) -> bool {
-        matches!(self.0 & !3, Self::SEND..=Self::SEND_INVALIDATE)
+        self.0.wrapping_sub(Self::SEND) < Self::READ - Self::SEND
     }
 
     /// MRC 1.0 tables 6-3 to 6-9.

@@ -142,22 +142,18 @@ impl SendQueue {
     pub(crate) fn push(&mut self, wr: &SendWr, sig_all: bool, source: Source, mtu: u32) {
         let &SendWr { wr_id, op, local: Sge { len, .. }, mut remote, signaled, fence } = wr;
         let signaled = signaled || sig_all;
-        let form = Form::of(op);
-        let payload = if form.is_fetch() { 0 } else { len };
-        let packets = payload.div_ceil(mtu).max(1);
-        let msn = self.next_msn;
-        self.next_msn = msn.next();
-        // MRC 1.0 table 6-8: used for messages that take a receive work request, 0 in other writes. Reads and atomic
-        // operations have numbers of their own.
-        let mut rqmsn = Msn::new(0);
-        if form != Form(Form::WRITE) {
-            let next = if form.is_fetch() { &mut self.next_fetch } else { &mut self.next_rqmsn };
-            rqmsn = *next;
-            *next = rqmsn.next();
+        let (mut form, mut payload, mut rqmsn) = (Form(Form::WRITE), len, Msn::new(0));
+        if !matches!(op, SendOp::Write) {
+            form = Form::of(op);
+            rqmsn = self.number(form);
+            payload = if form.is_fetch() { 0 } else { len };
             if form.is_send() {
                 remote = RemoteAddr::default();
             }
         }
+        let packets = payload.div_ceil(mtu).max(1);
+        let msn = self.next_msn;
+        self.next_msn = msn.next();
         let first = self.end;
         self.entries.push_back(Entry {
             wr_id,
@@ -176,6 +172,16 @@ impl SendQueue {
             held_until: 0,
         });
         self.end += u64::from(packets);
+    }
+
+    /// The number of a message among those of its kind. MRC 1.0 table 6-8: used for messages that take a receive work
+    /// request, 0 in other writes. Reads and atomic operations have numbers of their own.
+    #[inline(never)]
+    fn number(&mut self, form: Form) -> Msn {
+        let next = if form.is_fetch() { &mut self.next_fetch } else { &mut self.next_rqmsn };
+        let number = *next;
+        *next = number.next();
+        number
     }
 
     /// Queues the response to the peer's request number `number`, whose `len` bytes are in `source`.
