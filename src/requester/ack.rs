@@ -515,9 +515,11 @@ impl Requester {
         if reason == NackReason::UnexpectedEvent {
             return AckOutcome::Fatal;
         }
-        if let (NackReason::NoResource, Some(retries)) = (reason, self.setup.rnr_retry) {
+        if let (NackReason::NoResource, Some(retries)) = (reason, self.setup.rnr_retry)
+            && let Some(first) = self.taker(seq)
+        {
             let wait_ns = Neth::rnr_timer_ns(nack.vendor_info);
-            return match self.on_not_ready(now, (seq, wait_ns), retries, env) {
+            return match self.on_not_ready(now, (first, seq, wait_ns), retries, env) {
                 Ok(()) => AckOutcome::Used,
                 Err(NeverReady { first }) => AckOutcome::NeverReady { first },
             };

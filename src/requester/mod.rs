@@ -63,6 +63,8 @@ enum LossKind {
     Silence,
     /// The peer had no room, or the port went down.
     Nobody,
+    /// The peer had no receive work request. Neither a path nor congestion is the cause.
+    NotReady,
 }
 
 /// State outside the requester that it works with.
@@ -491,6 +493,7 @@ impl Requester {
             LossKind::LastHopTrim => env.cc.on_trim_nack(now, &flight, true),
             LossKind::Silence => env.cc.on_loss(now, &flight, true),
             LossKind::Nobody => env.cc.on_loss(now, &flight, false),
+            LossKind::NotReady => env.cc.on_discard(&flight),
         }
     }
 

@@ -15,6 +15,8 @@ const NO_LIMIT: u8 = 7;
 pub(super) struct NotReady {
     /// Its first packet.
     first: u64,
+    /// The first of its packets that was refused. When it has arrived, the message has its receive work request.
+    refused: u64,
     /// How often it was refused: at most once between two waits.
     refusals: u8,
     /// It was refused since the last wait ended.
@@ -27,7 +29,7 @@ pub(super) struct NotReady {
 
 impl Default for NotReady {
     fn default() -> Self {
-        Self { first: 0, refusals: 0, counted: false, until: Time::ZERO, waits: false }
+        Self { first: 0, refused: 0, refusals: 0, counted: false, until: Time::ZERO, waits: false }
     }
 }
 
@@ -37,24 +39,27 @@ pub(super) struct NeverReady {
 }
 
 impl Requester {
-    /// Processes an RNR NACK for packet `seq`, which is for its last transmission.
+    /// The first packet of the message of packet `seq`, if this packet takes a receive work request: any packet of a
+    /// SEND, and the last one of a write with immediate.
+    pub(super) fn taker(&self, seq: u64) -> Option<u64> {
+        self.queue.packet(seq, self.setup.mtu).filter(|packet| packet.opcode().takes_receive())?;
+        self.queue.find(seq).map(|entry| entry.first)
+    }
+
+    /// Processes an RNR NACK for packet `seq` of the message that starts with `first`. It is for the packet's last
+    /// transmission.
     #[cold]
     pub(super) fn on_not_ready(
         &mut self,
         now: Time,
-        (seq, wait_ns): (u64, u64),
+        (first, seq, wait_ns): (u64, u64, u64),
         retries: u8,
         env: &mut SendContext<'_>,
     ) -> Result<(), NeverReady> {
         let sent_at = self.records.get(seq).sent_at;
-        self.declare_lost(seq, LossKind::Nobody, RtxReason::Nack, now, env);
-        let Some(first) =
-            self.queue.find(seq).filter(|entry| entry.op.takes_receive()).map(|entry| entry.first)
-        else {
-            return Ok(());
-        };
+        self.declare_lost(seq, LossKind::NotReady, RtxReason::Nack, now, env);
         env.counters.loss_not_ready += 1;
-        let resolved = self.una > self.not_ready.first || self.sacked.test(self.not_ready.first);
+        let resolved = self.una > self.not_ready.refused || self.sacked.test(self.not_ready.refused);
         let state = &mut self.not_ready;
         // A copy that left before the wait ended says nothing new.
         if state.waits || sent_at >= state.until {
@@ -62,9 +67,11 @@ impl Requester {
                 (state.until, state.waits, state.counted) = (now.after(wait_ns), true, false);
             }
             if state.refusals == 0 || resolved || first < state.first {
-                (state.first, state.refusals, state.counted) = (first, 1, true);
-            } else if first == state.first && !state.counted {
-                (state.refusals, state.counted) = (state.refusals.saturating_add(1), true);
+                (state.first, state.refused, state.refusals, state.counted) = (first, seq, 1, true);
+            } else if first == state.first {
+                state.refused = if state.counted { state.refused.min(seq) } else { seq };
+                state.refusals = state.refusals.saturating_add(u8::from(!state.counted));
+                state.counted = true;
             }
             if retries < NO_LIMIT && state.refusals > retries {
                 return Err(NeverReady { first: state.first });

@@ -46,12 +46,17 @@ pub(crate) fn rts_attr(theirs: &QpInfo, patience: Patience) -> RtsAttr {
 
 /// Takes one end from RESET to RTS.
 pub(crate) fn bring_up(net: &mut Net, end: End, theirs: &QpInfo, patience: Patience) {
+    bring_up_as(net, end, theirs, rts_attr(theirs, patience));
+}
+
+/// The same with these attributes.
+pub(crate) fn bring_up_as(net: &mut Net, end: End, theirs: &QpInfo, rts: RtsAttr) {
     let now = net.now;
     let endpoint = net.endpoint(end.node);
     let ours = endpoint.qp_info(end.qpn).expect("info");
     endpoint.modify_qp(now, end.qpn, QpModify::Init).expect("INIT");
     endpoint.modify_qp(now, end.qpn, QpModify::Rtr(Box::new(RtrAttr::between(&ours, theirs)))).expect("RTR");
-    endpoint.modify_qp(now, end.qpn, QpModify::Rts(rts_attr(theirs, patience))).expect("RTS");
+    endpoint.modify_qp(now, end.qpn, QpModify::Rts(rts)).expect("RTS");
     net.pump(end.node);
 }
 
