@@ -8,7 +8,7 @@ use spindrift::congestion::{CcConfig, NsccOverrides};
 use spindrift::counters::Counters;
 use spindrift::endpoint::{
     CqId, EndpointConfig, Event, Extensions, FailReason, PortAddr, PostError, QpCap, QpInfo, QpInit,
-    QpStatus, RtsAttr,
+    QpStatus, RtrAttr, RtsAttr,
 };
 use spindrift::memory::{Access, MrKey, PdId, Region};
 use spindrift::path::{EvSource, EvState, EvStatus, PathConfig, PathCounters};
@@ -162,7 +162,7 @@ impl Sender {
             ..ours
         };
         let rts = RtsAttr { rnr_retry: setup.rnr_retry, ..pair::rts_attr(&theirs, setup.patience) };
-        pair::bring_up_as(&mut net, qp, &theirs, rts);
+        pair::bring_up_as(&mut net, qp, &theirs, rts, RtrAttr::MIN_RNR_TIMER);
         net.astray.clear();
         Self { net, qp, pd, key, region, posted: 0, data: Vec::new(), probes: Vec::new() }
     }

@@ -15,7 +15,7 @@ use super::episode::{EpisodeKind, When};
 use super::host::Host;
 use super::ledger::{Check, demand};
 use super::rand::Rng;
-use super::writer::{Work, Writer};
+use super::writer::{Kinds, Work, Writer};
 use crate::clos::Clos;
 use crate::fault::Fault;
 use crate::impair::Impairment;
@@ -338,10 +338,12 @@ impl<'a> World<'a> {
         }
         let (from, to, again) =
             (transfer.from, transfer.to, !transfer.waits && !transfer.writer.all_posted());
+        let ledger = &mut transfer.writer.ledger;
         let posted = self.net.with_pair((from.0, to.0), |sender, receiver, now| {
             for posting in postings {
-                if let Some(wr) = posting.receive {
-                    receiver.nic.endpoint.post_recv(to.1, wr).map_err(told)?;
+                if let Some(receive) = &posting.receive {
+                    ledger.post_recv(receive.wr_id);
+                    receive.post(&mut receiver.nic.endpoint, to.1).map_err(told)?;
                 }
                 posting.post(now, from.1, &mut sender.nic.endpoint).map_err(told)?;
             }
@@ -597,7 +599,7 @@ fn connect(
 
 fn work(plan: &EndPlan) -> Work {
     let &EndPlan { messages, largest, signaled, immediates, depth, sig_all, .. } = plan;
-    Work { messages, largest, long: 0, signaled, immediates, depth, sig_all }
+    Work { messages, largest, long: 0, signaled, immediates, depth, sig_all, kinds: Kinds::default() }
 }
 
 /// A counter that says that a peer has done what none does.
