@@ -388,7 +388,7 @@ impl Requester {
     /// Whether the queue pair may have packets to send.
     #[inline]
     pub(crate) fn has_work(&self) -> bool {
-        self.has_retransmissions() || self.new_packet_fits()
+        (self.has_retransmissions() && !self.retransmissions_wait()) || self.new_packet_fits()
     }
 
     /// Whether a lost packet or a TLP waits to be sent.

@@ -94,6 +94,12 @@ impl Requester {
         self.waits_for_receive(self.una)
     }
 
+    /// Whether [`next_send`](Self::next_send) selects neither a lost packet nor a TLP before the wait ends.
+    pub(super) fn retransmissions_wait(&self) -> bool {
+        let waits = self.lost.next_set(self.una, self.next).is_some_and(|seq| self.waits_for_receive(seq));
+        waits && (self.is_paused() || !self.probe_pending)
+    }
+
     /// When the wait ends.
     #[inline]
     pub(super) const fn ready_at(&self) -> Time {

@@ -2,13 +2,14 @@
 //!
 //! Tests decision 39 of `docs/protocol.md`.
 
+use spindrift::congestion::{CcConfig, NsccOverrides};
 use spindrift::endpoint::{Extensions, FailReason, QpModify};
 use spindrift::path::EvState;
 use spindrift::time::Time;
 use spindrift::wire::{Aeth, NackReason};
 use spindrift::work::{SendOp, WcStatus};
 
-use crate::sender::{FULL, RTT, Sender, Sent, Setup};
+use crate::sender::{FULL, RTT, Sender, Sent, Setup, cc};
 use crate::support::pair::Patience;
 
 /// The code of a wait of 0.64 ms, and the wait.
@@ -278,6 +279,20 @@ fn a_reset_ends_the_wait() {
         assert_eq!(ended(&mut sender), expected);
         assert_eq!(sender.net.next_at(), Time::NEVER, "no timer is left");
     }
+}
+
+/// While it waits, it does not wait for room in the window that it shares.
+#[test]
+fn a_refused_message_does_not_wait_for_a_shared_window() {
+    let cc = CcConfig { shared: true, ..cc(NsccOverrides::default()) };
+    let (mut sender, sent) = sending(Setup { cc, ..setup(7) }, &[(1, SEND), (1, SEND)]);
+    sender.wait(RTT);
+    sender.rnr(&sent[0], CODE);
+    sender.rnr(&sent[1], CODE);
+    sender.post(1);
+    assert_eq!((sender.sent(), sender.counters().tx_cwnd_waits), (vec![], 0));
+    sender.wait(WAIT_NS);
+    assert_eq!(sender.sent_numbers(), [0, 1, 2]);
 }
 
 /// A storm of NACKs for one refusal is one refusal, and does not prolong the wait.
