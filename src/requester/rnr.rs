@@ -5,7 +5,7 @@
 
 use crate::time::Time;
 
-use super::{LossKind, Requester, RtxReason, SendContext};
+use super::{LossKind, Record, Requester, RtxReason, SendContext};
 
 /// The number of RNR retries that means no limit.
 const NO_LIMIT: u8 = 7;
@@ -17,10 +17,10 @@ pub(super) struct NotReady {
     first: u64,
     /// The first of its packets that was refused. When it has arrived, the message has its receive work request.
     refused: u64,
-    /// How often it was refused: at most once between two waits.
+    /// How often it was refused: once for each time that it was sent.
     refusals: u8,
-    /// It was refused since the last wait ended.
-    counted: bool,
+    /// The newest transmission when it was last counted. Copies of its packets up to here were sent together.
+    counted_until: u64,
     /// The current wait, or the last one, ends here.
     until: Time,
     /// That time has not come.
@@ -29,7 +29,7 @@ pub(super) struct NotReady {
 
 impl Default for NotReady {
     fn default() -> Self {
-        Self { first: 0, refused: 0, refusals: 0, counted: false, until: Time::ZERO, waits: false }
+        Self { first: 0, refused: 0, refusals: 0, counted_until: 0, until: Time::ZERO, waits: false }
     }
 }
 
@@ -56,26 +56,26 @@ impl Requester {
         retries: u8,
         env: &mut SendContext<'_>,
     ) -> Result<(), NeverReady> {
-        let sent_at = self.records.get(seq).sent_at;
+        let Record { sent_at, order, .. } = self.records.get(seq);
         self.declare_lost(seq, LossKind::NotReady, RtxReason::Nack, now, env);
         env.counters.loss_not_ready += 1;
         let resolved = self.una > self.not_ready.refused || self.sacked.test(self.not_ready.refused);
         let state = &mut self.not_ready;
-        // A copy that left before the wait ended says nothing new.
-        if state.waits || sent_at >= state.until {
-            if !state.waits {
-                (state.until, state.waits, state.counted) = (now.after(wait_ns), true, false);
-            }
-            if state.refusals == 0 || resolved || first < state.first {
-                (state.first, state.refused, state.refusals, state.counted) = (first, seq, 1, true);
-            } else if first == state.first {
-                state.refused = if state.counted { state.refused.min(seq) } else { seq };
-                state.refusals = state.refusals.saturating_add(u8::from(!state.counted));
-                state.counted = true;
-            }
-            if retries < NO_LIMIT && state.refusals > retries {
-                return Err(NeverReady { first: state.first });
-            }
+        // The message of a copy that left before the last wait ended has waited.
+        if !state.waits && sent_at >= state.until {
+            (state.until, state.waits) = (now.after(wait_ns), true);
+        }
+        if state.refusals == 0 || resolved || first < state.first {
+            (state.first, state.refused, state.refusals) = (first, seq, 1);
+            state.counted_until = self.orders;
+        } else if first == state.first && order > state.counted_until {
+            (state.refused, state.refusals) = (seq, state.refusals.saturating_add(1));
+            state.counted_until = self.orders;
+        } else if first == state.first {
+            state.refused = state.refused.min(seq);
+        }
+        if retries < NO_LIMIT && state.refusals > retries {
+            return Err(NeverReady { first: state.first });
         }
         // The peer works. Its patience is limited by the number of retries.
         self.progress(now);

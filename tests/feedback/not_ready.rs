@@ -120,6 +120,27 @@ fn the_repetitions_are_counted_exactly() {
     }
 }
 
+/// A message is refused again and again, and each NACK comes on a slow path, after the wait that a NACK for a later message
+/// has caused.
+#[test]
+fn refusals_that_come_after_the_wait_count() {
+    for retries in 1..7 {
+        let (mut sender, sent) = sending(setup(retries), &[(1, SEND), (1, SEND)]);
+        let [mut first, mut second] = [sent[0], sent[1]];
+        for turn in 0..=retries {
+            assert_eq!(ended(&mut sender), (vec![], None), "{retries}: before refusal {turn}");
+            sender.rnr(&second, 1);
+            sender.wait(10_000);
+            second = sender.sent_one();
+            sender.rnr(&first, 1);
+            first = sender.sent().first().copied().unwrap_or(first);
+            sender.wait(1);
+        }
+        let failed = vec![(0, WcStatus::RnrRetryExceeded), (1, WcStatus::WrFlushError)];
+        assert_eq!(ended(&mut sender), (failed, Some(FailReason::RnrRetryExceeded)), "{retries}");
+    }
+}
+
 /// Earlier requests complete, the refused one fails, later ones are flushed.
 #[test]
 fn the_request_that_was_refused_fails() {

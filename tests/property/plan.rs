@@ -170,6 +170,7 @@ impl Plan {
     /// Extensions of MRC, and what they allow.
     fn extend(&mut self, rng: &mut Rng) {
         const NAMED: [Extensions; 3] = [Extensions::EMPTY_MESSAGES, Extensions::SEND, Extensions::RNR];
+        let late = rng.one_in(7);
         for ends in &mut self.pairs {
             for end in ends.iter_mut() {
                 let some = NAMED.into_iter().filter(|_| rng.one_in(2));
@@ -187,7 +188,7 @@ impl Plan {
                     fault: None,
                 };
                 let (from, starves) = (rng.below(4), rng.one_in(2));
-                if agreed.contains(Extensions::RNR) && rng.one_in(3) {
+                if late && agreed.contains(Extensions::RNR) && rng.chance(7_000) {
                     end.late_ns = rng.sized(1_000, 3_000_000);
                 }
                 if self.may_fail && rng.one_in(2) {

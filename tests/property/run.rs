@@ -129,7 +129,7 @@ impl Reached {
             ("a queue pair that fails", self.failed, 1),
             ("a wait for a shared congestion window", self.cwnd_wait, 4),
             ("a SEND", self.sends, 20),
-            ("a message without a receive work request", self.not_ready, 5),
+            ("a message without a receive work request", self.not_ready, 3),
         ];
         for (what, count, percent) in shares {
             assert!(100 * count >= percent * runs, "only {count} of {runs} runs had {what}, not {percent} %");
@@ -317,7 +317,10 @@ impl World {
             // Drawn apart, so that what else a seed stands for does not depend on it.
             let mut apart = Rng::new(!source.region.iova());
             let mirror = memory(net, from.node, pds[from.node], source.region.len(), &mut apart);
-            self.streams.push(Stream::new((from, to), plan, mtu, [source, mirror, target], rng.fork()));
+            let mut stream = Stream::new((from, to), plan, mtu, [source, mirror, target], rng.fork());
+            let of_peer = if from == a { &ends[1] } else { &ends[0] };
+            stream.writer.ledger.receives_flaws = matches!(of_peer.kinds.fault, Some((Fault::Short, _)));
+            self.streams.push(stream);
         }
     }
 

@@ -121,6 +121,8 @@ pub(crate) struct Ledger {
     receives_posted: u64,
     /// Some messages never get a receive work request, and the requester gives up at last.
     pub(crate) starves: bool,
+    /// The queue pair that writes may fail for what it receives, so its requests may all be flushed.
+    pub(crate) receives_flaws: bool,
     /// Statuses that the oldest request may fail with; all others are flushed.
     reasons: Vec<WcStatus>,
     /// Somebody forges packets that are right in all that is checked: bytes and immediates prove nothing.
@@ -155,6 +157,7 @@ impl Ledger {
             receives: VecDeque::new(),
             receives_posted: 0,
             starves: false,
+            receives_flaws: false,
             reasons: reasons.to_vec(),
             forged: false,
             failed: false,
@@ -347,7 +350,8 @@ impl Ledger {
         // those whose packets were lost for as long as a later message found no receive work request.
         let late = self.forged || self.starves && wc.status == WcStatus::RnrRetryExceeded;
         demand!(
-            flushed && (self.failed || self.starves) || is_reason && (!self.failed || late),
+            flushed && (self.failed || self.starves || self.receives_flaws)
+                || is_reason && (!self.failed || late),
             "the oldest request ends with the reason, the others are flushed: {wc:?}"
         );
         demand!(wc.wr_id == message.wr_id, "requests are flushed in order: {wc:?}, not {:#x}", message.wr_id);
