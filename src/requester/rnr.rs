@@ -56,7 +56,9 @@ impl Requester {
         retries: u8,
         env: &mut SendContext<'_>,
     ) -> Result<(), NeverReady> {
-        let Record { sent_at, order, .. } = self.records.get(seq);
+        let record = self.records.get(seq);
+        let Record { sent_at, order, .. } = record;
+        self.arrived_unready(seq, &record, now);
         self.declare_lost(seq, LossKind::NotReady, RtxReason::Nack, now, env);
         env.counters.loss_not_ready += 1;
         let resolved = self.una > self.not_ready.refused || self.sacked.test(self.not_ready.refused);
@@ -80,6 +82,15 @@ impl Requester {
         // The peer works. Its patience is limited by the number of retries.
         self.progress(now);
         Ok(())
+    }
+
+    /// A copy of packet `seq` has arrived, although it was refused. What was sent before it and is not acknowledged is
+    /// judged by it (RFC 8985, section 6.2): refusals restart the timers, so nothing else would find a loss.
+    fn arrived_unready(&mut self, seq: u64, record: &Record, now: Time) {
+        self.overtakes(record, now);
+        self.overtaken = self.overtaken.max(seq);
+        self.loss_check_at = self.loss_check_at.min(now);
+        self.bound_rtt(now);
     }
 
     /// Whether packet `seq` waits until the peer may be ready.

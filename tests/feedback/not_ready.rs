@@ -107,6 +107,9 @@ fn the_repetitions_are_counted_exactly() {
         let (mut sender, mut sent) = sending(setup(7), messages);
         for turn in 0..300 {
             sender.wait(RTT);
+            if refused == [2] {
+                sender.sack(sender.seth(2));
+            }
             for &n in refused {
                 let packet = *sent.iter().find(|packet| packet.n == n).unwrap();
                 sender.rnr(&packet, 1);
@@ -125,7 +128,17 @@ fn the_repetitions_are_counted_exactly() {
 #[test]
 fn refusals_that_come_after_the_wait_count() {
     for retries in 1..7 {
-        let (mut sender, sent) = sending(setup(retries), &[(1, SEND), (1, SEND)]);
+        // The round-trip time is longer than all of this, so nothing is overdue.
+        let cc = CcConfig::none();
+        let (mut sender, sent) = sending(Setup { cc, ..setup(retries) }, &[(1, SendOp::Write)]);
+        sender.wait(90_000);
+        sender.sack(sender.answer(&sent[0], 1));
+        sender.ack(1, Aeth::ack(1));
+        assert_eq!(ended(&mut sender), (vec![(0, WcStatus::Success)], None));
+        sender.queue(1, SEND, true);
+        sender.queue(1, SEND, true);
+        sender.go();
+        let sent = sender.sent();
         let [mut first, mut second] = [sent[0], sent[1]];
         for turn in 0..=retries {
             assert_eq!(ended(&mut sender), (vec![], None), "{retries}: before refusal {turn}");
@@ -136,7 +149,7 @@ fn refusals_that_come_after_the_wait_count() {
             first = sender.sent().first().copied().unwrap_or(first);
             sender.wait(1);
         }
-        let failed = vec![(0, WcStatus::RnrRetryExceeded), (1, WcStatus::WrFlushError)];
+        let failed = vec![(1, WcStatus::RnrRetryExceeded), (2, WcStatus::WrFlushError)];
         assert_eq!(ended(&mut sender), (failed, Some(FailReason::RnrRetryExceeded)), "{retries}");
     }
 }
@@ -246,6 +259,30 @@ fn earlier_packets_are_retransmitted_during_the_wait() {
     assert_eq!(sender.sent(), [], "only the refused message is left");
     sender.wait(100_000_000);
     assert_eq!(sender.sent()[0].n, 2);
+}
+
+/// Refusals restart the timers, and still a packet that is lost before the refused one is found.
+#[test]
+fn refusals_do_not_hide_the_loss_of_an_earlier_packet() {
+    for op in [SEND, SendOp::Write] {
+        let (mut sender, sent) = sending(setup(7), &[(1, op), (1, SEND)]);
+        let mut refused = sent[1];
+        let mut turns = 0;
+        let again = loop {
+            sender.wait(RTT);
+            sender.rnr(&refused, 1);
+            sender.wait(10_000);
+            let sent = sender.sent();
+            refused = sent.iter().copied().find(|packet| packet.n == 1).unwrap_or(refused);
+            if let Some(again) = sent.iter().find(|packet| packet.n == 0) {
+                break *again;
+            }
+            turns += 1;
+            assert!(turns < 8, "{op:?}: packet 0 is never sent again");
+        };
+        assert!(again.rtx);
+        assert_eq!(sender.counters().timeouts, 0);
+    }
 }
 
 /// After the wait, silence has the usual effect: tail probes, timeouts, an error at last.
